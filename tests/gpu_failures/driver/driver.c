@@ -1,4 +1,4 @@
-/* driver.c: the entry points that tailgraph calls, as libcuda.so has them. See driver.h. */
+/* driver.c: the entry points that tailgraph calls, as libcuda.so has them, but for launches and graphs (graphs.c). See driver.h. */
 #define _GNU_SOURCE
 #include "driver.h"
 #include "abi.h"
@@ -10,9 +10,8 @@
 #include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t nodes_captured;
 static struct context contexts[MOST_DEVICES];
-static _Thread_local struct context *current;
+_Thread_local struct context *current;
 
 /* Where no context was current: of all that there are. */
 static int all_lost;
@@ -53,8 +52,7 @@ static int is_here(const char *where, uint64_t call) {
   return struck = 1;
 }
 
-/* Counts calls by name; the answer that the environment wants from this one. */
-static int enter(const char *name) {
+int enter(const char *name) {
   if (lost(current)) return lost(current);
   const char *list = getenv("TEST_CUDA_FAIL");
   char code[16] = "";
@@ -70,9 +68,6 @@ static int enter(const char *name) {
   if (ends_context(atoi(code))) lose(current, atoi(code));
   return atoi(code);
 }
-#define ENTER() do { int code = enter(__func__); if (code) return code; } while (0)
-/* What is used has to be of the context that is current. */
-#define ENTER_IN(context) do { ENTER(); if (!current || current != (context)) return INVALID_CONTEXT; } while (0)
 
 static void log_bytes(const char *kind, size_t bytes) {
   const char *path = getenv("TEST_CUDA_LOG");
@@ -134,9 +129,6 @@ int cuGetErrorString(int error, const char **text) { (void)error; *text = "a tes
 int cuGetErrorName(int error, const char **text) { (void)error; *text = "TEST_ERROR"; return SUCCESS; }
 
 /* ---- memory */
-
-/* Where kernels.cpp is linked in, kernels run: 0 if there is none of that name. */
-__attribute__((weak)) int run_kernel(const char *name, const uint32_t grid[3], const uint32_t block[3], void **arguments);
 
 int cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
   ENTER_IN(current);
@@ -310,134 +302,3 @@ int cuStreamEndCapture(struct stream *stream, struct graph **graph) {
   ENTER();
   return SUCCESS;
 }
-
-struct attribute {
-  int id;
-  char pad[4];
-  union { int on; char room[64]; } value;
-};
-struct launch {
-  uint32_t grid[3], block[3], shared_bytes;
-  struct stream *stream;
-  const struct attribute *attributes;
-  uint32_t attribute_count;
-};
-static int asks_for(const struct launch *launch, int id) {
-  for (uint32_t i = 0; i < launch->attribute_count; i++)
-    if (launch->attributes[i].id == id && launch->attributes[i].value.on) return 1;
-  return 0;
-}
-enum { PROGRAMMATIC = 6 };
-
-int cuLaunchKernelEx(const struct launch *launch, struct function *function, void **arguments, void **extra) {
-  (void)extra;
-  ENTER_IN(launch->stream->context);
-  if (function->context != current) return INVALID_CONTEXT;
-  struct graph *graph = launch->stream->capture;
-  if (!graph) return run_kernel ? run_kernel(function->name, launch->grid, launch->block, arguments) ? SUCCESS : NOT_FOUND : SUCCESS;
-  graph->nodes = realloc(graph->nodes, (graph->count + 1) * sizeof *graph->nodes);
-  struct node *node = &graph->nodes[graph->count++];
-  *node = (struct node){
-    .function = function, .shared_bytes = launch->shared_bytes, .early = asks_for(launch, PROGRAMMATIC),
-    .after = launch->stream->captured};
-  launch->stream->captured = graph->count;
-  memcpy(node->grid, launch->grid, sizeof node->grid);
-  memcpy(node->block, launch->block, sizeof node->block);
-  if (!strcmp(function->name, "tg_dispatch"))
-    for (int i = 0; i < 4; i++) node->addresses[i] = *(uint64_t *)arguments[i];
-  /* Of these a graph's launch runs the kernels, in the order they were captured. */
-  if (run_kernel && !strcmp(function->name, "tg_ways_layer"))
-    for (int i = 0; i < 4; i++) memcpy(&node->arguments[i], arguments[i], i < 3 ? 8 : 4);
-  if (run_kernel && !strcmp(function->name, "tg_ways_decide")) memcpy(&node->arguments[0], arguments[0], 8);
-  uint64_t number = nodes_captured++;
-  unsigned long long other;
-  const char *text = getenv("TEST_CUDA_NODE");
-  int type;
-  if (text && sscanf(text, "%llu:%d", &other, &type) == 2 && other == number) node->type = type;
-  return SUCCESS;
-}
-
-/* ---- graphs */
-
-int cuGraphGetNodes(struct graph *graph, struct node **nodes, size_t *count) {
-  ENTER();
-  for (size_t i = 0; nodes && i < *count && i < graph->count; i++) nodes[i] = &graph->nodes[i];
-  *count = graph->count;
-  return SUCCESS;
-}
-/* A node comes after one other or none. An edge has ports of 1 byte each, a type, and 5 bytes that are reserved. */
-int cuGraphGetEdges_v2(struct graph *graph, struct node **from, struct node **to, uint8_t (*data)[8], size_t *count) {
-  ENTER();
-  size_t edges = 0;
-  for (struct node *node = graph->nodes; node < graph->nodes + graph->count; node++) {
-    if (!node->after) continue;
-    if (from && edges < *count) {
-      from[edges] = &graph->nodes[node->after - 1];
-      to[edges] = node;
-      memset(data[edges], 0, sizeof data[edges]);
-      data[edges][2] = node->early; /* CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC */
-    }
-    edges++;
-  }
-  *count = edges;
-  return SUCCESS;
-}
-int cuGraphDebugDotPrint(const struct graph *graph, const char *path, unsigned flags) {
-  (void)flags;
-  ENTER();
-  FILE *file = fopen(path, "w");
-  if (!file) return INVALID_VALUE;
-  fprintf(file, "digraph dot {\n");
-  for (size_t i = 0; i < graph->count; i++) fprintf(file, "  n%zu [label=\"%s\"];\n", i, graph->nodes[i].function->name);
-  fprintf(file, "}\n");
-  return fclose(file) ? INVALID_VALUE : SUCCESS;
-}
-int cuGraphNodeGetType(const struct node *node, int *type) { ENTER(); *type = node->type; return SUCCESS; }
-
-struct kernel_node {
-  const struct function *function;
-  uint32_t grid[3], block[3], shared_bytes;
-  void **arguments, **extra;
-  void *kernel, *context;
-};
-int cuGraphKernelNodeGetParams_v2(const struct node *node, struct kernel_node *kernel) {
-  ENTER();
-  kernel->function = node->function;
-  memcpy(kernel->grid, node->grid, sizeof node->grid);
-  memcpy(kernel->block, node->block, sizeof node->block);
-  kernel->shared_bytes = node->shared_bytes;
-  return SUCCESS;
-}
-
-struct instantiate {
-  uint64_t flags;
-  void *upload_stream;
-  struct node *error_node;
-  int result;
-};
-int cuGraphInstantiateWithParams(struct graph **exec, struct graph *graph, struct instantiate *instantiate) {
-  if (graph->count) instantiate->error_node = &graph->nodes[graph->count - 1];
-  instantiate->result = 1; /* CUDA_GRAPH_INSTANTIATE_ERROR */
-  ENTER();
-  instantiate->error_node = NULL;
-  instantiate->result = 0;
-  *exec = malloc(sizeof **exec);
-  (*exec)->count = graph->count;
-  (*exec)->nodes = malloc(graph->count * sizeof *graph->nodes);
-  memcpy((*exec)->nodes, graph->nodes, graph->count * sizeof *graph->nodes);
-  return SUCCESS;
-}
-int cuGraphUpload(struct graph *exec, struct stream *stream) { (void)exec, (void)stream; ENTER(); return SUCCESS; }
-int cuGraphLaunch(struct graph *exec, struct stream *stream) {
-  ENTER_IN(stream->context);
-  for (struct node *node = exec->nodes; node < exec->nodes + exec->count; node++) {
-    void *arguments[4];
-    for (int i = 0; i < 4; i++) arguments[i] = &node->arguments[i];
-    if (node->arguments[0] && !run_kernel(node->function->name, node->grid, node->block, arguments)) return NOT_FOUND;
-  }
-  const struct node *last = &exec->nodes[exec->count - 1];
-  if (last->addresses[0]) run_device(stream, last->addresses);
-  return SUCCESS;
-}
-int cuGraphDestroy(struct graph *graph) { ENTER(); free(graph->nodes); free(graph); return SUCCESS; }
-int cuGraphExecDestroy(struct graph *exec) { ENTER(); free(exec->nodes); free(exec); return SUCCESS; }

@@ -91,6 +91,18 @@ struct stream {
 int lost(const struct context *context);
 void lose(struct context *context, int code);
 
+/* What this thread has made current. */
+extern _Thread_local struct context *current;
+
+/* Counts calls by name; the answer that the environment wants from this one. */
+int enter(const char *name);
+#define ENTER() do { int code = enter(__func__); if (code) return code; } while (0)
+/* What is used has to be of the context that is current. */
+#define ENTER_IN(context) do { ENTER(); if (!current || current != (context)) return INVALID_CONTEXT; } while (0)
+
+/* Where kernels.cpp is linked in, kernels run: 0 if there is none of that name. */
+__attribute__((weak)) int run_kernel(const char *name, const uint32_t grid[3], const uint32_t block[3], void **arguments);
+
 /* Starts the thread that does what the dispatcher with these arguments would do. */
 void run_device(struct stream *stream, const uint64_t addresses[4]);
 
