@@ -1,6 +1,7 @@
 //! One kernel for all of a row's experts against two.
 
-use super::{Input, Layer, SHAPES, Shape, WIDE, served, shape};
+use super::layer::{Input, Layer, SHAPES, Shape, WIDE, shape};
+use super::served;
 use crate::common::random::Random;
 use crate::rig::{Rig, TYPES, assert_same_bits};
 use crate::routing::RoutingOnGpu;

@@ -1,6 +1,7 @@
 //! What the skinny kernels guess of a step's experts.
 
-use super::{Input, Layer, SHAPES, Shape, WIDE, served, shape};
+use super::layer::{Input, Layer, SHAPES, Shape, WIDE, shape};
+use super::served;
 use crate::common::random::Random;
 use crate::rig::{Rig, TYPES, assert_same_bits};
 use crate::routing::RoutingOnGpu;
