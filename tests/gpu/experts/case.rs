@@ -1,0 +1,241 @@
+//! A mixture's weights, its input and a routing made up for it: what kernels and f64 make of them.
+
+use crate::common::random::Random;
+use crate::rig::{Rig, Step, encode, rounded};
+use crate::routing::{RoutingOnGpu, random_experts};
+use tailgraph::backend::cuda::families::experts::{ExpertRows, ExpertWeights, NextNorm};
+use tailgraph::backend::cuda::families::packed;
+use tailgraph::backend::cuda::memory::buffer::Buffer;
+use tailgraph::backend::cuda::tuning::variants::{Experts, Products, Variant};
+use tailgraph::model::DType;
+use tailgraph::plan::StepKind;
+
+/// A mixture's weights, its input and a routing made up for it.
+pub struct MixtureCase {
+    /// `[rows, K]`
+    pub experts: Vec<u32>,
+    pub weights: Vec<f32>,
+    /// `[rows, H]`
+    pub x: Vec<f32>,
+    pub h: Vec<f32>,
+    /// `[E, M, H]`
+    pub gate: Vec<f32>,
+    pub up: Vec<f32>,
+    /// `[E, H, M]`
+    pub down: Vec<f32>,
+    /// Of an expert's gate and up, the second lies first.
+    pub up_first: bool,
+    /// What serves it; `None`: what serves as many rows of prompts.
+    pub by: Option<Experts>,
+}
+
+/// `[E, 2, M, H]` and `[E, H, M]`
+pub struct WeightsOnGpu {
+    pub gate_up: Buffer,
+    pub down: Buffer,
+    pub up_first: bool,
+    /// Elements of a matrix, packed: of gate or up, and of down.
+    pub matrices: [usize; 2],
+}
+
+impl WeightsOnGpu {
+    pub fn addresses(&self, dtype: DType) -> ExpertWeights {
+        let [of_gate, of_down] = self.matrices;
+        let halves = [0, of_gate * dtype.bytes()].map(|at| self.gate_up.at(at));
+        let [gate, up] = match self.up_first {
+            true => [halves[1], halves[0]],
+            false => halves,
+        };
+        ExpertWeights {
+            gate,
+            up,
+            gate_up_stride: 2 * of_gate as u64,
+            down: self.down.at(0),
+            down_stride: of_down as u64,
+        }
+    }
+}
+
+impl MixtureCase {
+    pub fn new(random: &mut Random, rig: &Rig, rows: usize, among: usize) -> Self {
+        let (types, config) = (rig.kernels.types, &rig.config);
+        let (hidden, inner) = (config.hidden_size, config.moe_intermediate_size);
+        let top_k = config.num_experts_per_tok;
+        let matrices = config.num_experts * hidden * inner;
+        let mut matrix = |fan_in: usize| {
+            rounded(
+                types.weights,
+                &random.values(matrices, 1.7 / (fan_in as f32).sqrt()),
+            )
+        };
+        let (gate, up, down) = (matrix(hidden), matrix(hidden), matrix(inner));
+        Self {
+            experts: random_experts(random, rows, among, top_k),
+            weights: random.values(rows * top_k, 1.0),
+            x: rounded(types.operand, &random.values(rows * hidden, 2.0)),
+            h: random.values(rows * hidden, 3.0),
+            gate,
+            up,
+            down,
+            up_first: random.below(2) == 1,
+            by: None,
+        }
+    }
+
+    /// The weights on the GPU, gate and up of an expert side by side, as fused checkpoints have them.
+    pub fn upload(&self, rig: &Rig) -> WeightsOnGpu {
+        let (gpu, dtype, config) = (rig.gpu, rig.kernels.types.weights, &rig.config);
+        let (hidden, inner) = (config.hidden_size, config.moe_intermediate_size);
+        let matrix = inner * hidden;
+        let gate_up: Vec<f32> = self
+            .gate
+            .chunks(matrix)
+            .zip(self.up.chunks(matrix))
+            .flat_map(|(gate, up)| match self.up_first {
+                true => [up, gate].concat(),
+                false => [gate, up].concat(),
+            })
+            .collect();
+        WeightsOnGpu {
+            gate_up: gpu.packed(dtype, &gate_up, [inner, hidden]),
+            down: gpu.packed(dtype, &self.down, [hidden, inner]),
+            up_first: self.up_first,
+            matrices: [
+                packed::elements(inner, hidden),
+                packed::elements(hidden, inner),
+            ],
+        }
+    }
+
+    /// h after the mixture, `[rows, H]`. The norm that is done beside it is held to the bits that it has alone.
+    pub fn run(&self, rig: &Rig, bucket: usize) -> Vec<f32> {
+        self.run_with(rig, bucket, &self.upload(rig), || ())
+    }
+
+    /// Calls `before` when all is there but the launches.
+    pub fn run_with(
+        &self,
+        rig: &Rig,
+        bucket: usize,
+        weights: &WeightsOnGpu,
+        before: impl FnOnce(),
+    ) -> Vec<f32> {
+        let (gpu, types, config) = (rig.gpu, rig.kernels.types, &rig.config);
+        let (hidden, inner) = (config.hidden_size, config.moe_intermediate_size);
+        let top_k = config.num_experts_per_tok;
+        let rows = self.x.len() / hidden;
+        let step = Step::of_rows(rows).upload(gpu);
+        let products = Products::Tiled;
+        let enqueue = match self.by {
+            None => rig.enqueue(&step, StepKind::Mixed, bucket),
+            Some(experts) => rig
+                .enqueue_by(&step, bucket, Variant { products, experts })
+                .unwrap(),
+        };
+        let on_gpu = RoutingOnGpu::new(gpu, config, &enqueue);
+        let chosen: Vec<u8> = self.experts.iter().flat_map(|e| e.to_le_bytes()).collect();
+        on_gpu.experts.write(&gpu.stream, 0, &chosen).unwrap();
+        let of_experts = encode(DType::F32, &self.weights);
+        on_gpu.weights.write(&gpu.stream, 0, &of_experts).unwrap();
+        let expert_weights = weights.addresses(types.weights);
+        let x = gpu.values(types.operand, &self.x);
+        let h = gpu.poisoned(bucket * hidden * 4);
+        h.write(&gpu.stream, 0, &encode(DType::F32, &self.h))
+            .unwrap();
+        // Room for what is left as it is, and as bf16 parts.
+        let y = gpu.poisoned(bucket * top_k * inner * 6);
+        let parts = gpu.poisoned(bucket * hidden * 6);
+        let partial = gpu.poisoned(bucket * top_k * hidden * 4);
+        let norm: Vec<f32> = self.weights.iter().cycle().take(hidden).copied().collect();
+        let norm = gpu.values(DType::F32, &norm);
+        let [next, alone] = [(); 2].map(|()| gpu.poisoned(bucket * hidden * types.operand.bytes()));
+        let next_norm = NextNorm {
+            x: next.at(0),
+            weight: norm.at(0),
+        };
+        let routing = on_gpu.addresses();
+        let between = ExpertRows {
+            x: x.at(0),
+            parts: parts.at(0),
+            y: y.at(0),
+            partial: partial.at(0),
+        };
+        let pairs = enqueue.pairs();
+        gpu.stream.synchronize().unwrap();
+        before();
+        // SAFETY: the arrays have the shapes that the operations ask for.
+        unsafe {
+            enqueue.run(|to| to.sort_tokens(&routing, pairs));
+            if !pairs.sorted {
+                // The counts alone are for who sorts by itself.
+                for array in [&on_gpu.rows, &on_gpu.place, &on_gpu.tiles] {
+                    array.fill(&gpu.stream, 0xff).unwrap();
+                }
+            }
+            enqueue.run(|to| {
+                to.expert_products(&routing, &expert_weights, &between, pairs, &[]);
+                to.combine_experts(&routing, h.at(0), &between, pairs, Some(next_norm));
+                to.norm(alone.at(0), h.at(0), norm.at(0));
+            });
+        }
+        assert!(
+            gpu.get(&next) == gpu.get(&alone),
+            "{types:?} {rows} of {bucket} rows: x is not the norm's"
+        );
+        let mut h = gpu.get_values(DType::F32, &h);
+        let padding = h.split_off(rows * hidden);
+        assert!(padding.iter().all(|v| v.is_nan()), "padding was written");
+        h
+    }
+
+    /// Whether what down makes is rounded.
+    pub fn rounds(&self, rig: &Rig, bucket: usize) -> bool {
+        let step = Step::of_rows(self.x.len() / rig.config.hidden_size).upload(rig.gpu);
+        let products = Products::Tiled;
+        let enqueue = match self.by {
+            None => rig.enqueue(&step, StepKind::Mixed, bucket),
+            Some(experts) => rig
+                .enqueue_by(&step, bucket, Variant { products, experts })
+                .unwrap(),
+        };
+        enqueue.pairs().rounded
+    }
+
+    /// Of a row: h, and the sizes of what its experts add to it.
+    pub fn expected(&self, rig: &Rig, row: usize) -> (Vec<f64>, Vec<f64>) {
+        let config = &rig.config;
+        let (hidden, inner) = (config.hidden_size, config.moe_intermediate_size);
+        let top_k = config.num_experts_per_tok;
+        let matrix = hidden * inner;
+        let x = &self.x[row * hidden..][..hidden];
+        let mut h: Vec<f64> = self.h[row * hidden..][..hidden]
+            .iter()
+            .map(|&v| f64::from(v))
+            .collect();
+        let mut sizes = vec![0.0; hidden];
+        for i in row * top_k..(row + 1) * top_k {
+            let of =
+                |matrices: &[f32]| matrices[self.experts[i] as usize * matrix..][..matrix].to_vec();
+            let (gate, up, down) = (of(&self.gate), of(&self.up), of(&self.down));
+            let dot = |w: &[f32], x: &[f32]| {
+                let products = w.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x));
+                products.sum::<f64>()
+            };
+            let y: Vec<f32> = gate
+                .chunks(hidden)
+                .zip(up.chunks(hidden))
+                .map(|(gate, up)| {
+                    let g = dot(gate, x);
+                    (g / (1.0 + (-g).exp()) * dot(up, x)) as f32
+                })
+                .collect();
+            let y = rounded(rig.kernels.types.operand, &y);
+            for ((h, size), down) in h.iter_mut().zip(&mut sizes).zip(down.chunks(inner)) {
+                let added = f64::from(self.weights[i]) * dot(down, &y);
+                *h += added;
+                *size += added.abs();
+            }
+        }
+        (h, sizes)
+    }
+}
