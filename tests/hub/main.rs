@@ -2,97 +2,17 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod rig;
 mod server;
 
-use common::program::{Ended, command, end, tailgraph};
+use common::program::{Ended, end};
 use common::python::{ask_in, interpreter};
+use rig::{CUT, Rig, SHARD};
 use server::{Asked, COMMIT, Hub, Odd};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use tempfile::TempDir;
-
-/// A checkpoint of a few shards, files that nobody needs beside it, and a cache.
-struct Rig {
-    dir: TempDir,
-    model: PathBuf,
-}
-
-/// One of the shards, and where it is cut.
-const SHARD: &str = "model-00002";
-const CUT: usize = 100_000;
-
-impl Rig {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let model = dir.path().join("published");
-        let to = model.to_str().unwrap();
-        tailgraph(&[
-            "synth",
-            "--model",
-            "random:tiny",
-            "--output",
-            to,
-            "--shard-size",
-            "500KB",
-            "--quiet",
-        ]);
-        for name in ["README.md", "pytorch_model.bin", "weights.gguf"] {
-            fs::write(model.join(name), "not needed").unwrap();
-        }
-        Self { dir, model }
-    }
-
-    fn home(&self) -> PathBuf {
-        self.dir.path().join("home")
-    }
-
-    fn command(&self, model: &str, endpoint: &str) -> Command {
-        let run = [
-            "generate",
-            "--quiet",
-            "--max-new-tokens",
-            "3",
-            "--device",
-            "cpu",
-            "--model",
-            model,
-            "--raw",
-            "Hi",
-        ];
-        self.asking(&run, endpoint)
-    }
-
-    fn asking(&self, arguments: &[&str], endpoint: &str) -> Command {
-        let mut command = command(arguments);
-        command.current_dir(self.dir.path());
-        for name in ["HF_TOKEN", "HF_HUB_CACHE", "HF_HUB_OFFLINE"] {
-            command.env_remove(name);
-        }
-        command
-            .env("HF_HOME", self.home())
-            .env("HF_ENDPOINT", endpoint);
-        command
-    }
-
-    fn run(&self, hub: &Hub) -> Ended {
-        end(&mut self.command("org/tiny", &hub.endpoint), "")
-    }
-
-    fn expected(&self) -> String {
-        end(&mut self.command("published", ""), "").good()
-    }
-
-    fn in_cache(&self) -> PathBuf {
-        self.home().join("hub/models--org--tiny")
-    }
-
-    /// Nothing leads to what is not whole.
-    fn has_no_whole_model(&self) {
-        assert!(!self.in_cache().join("refs/main").exists());
-    }
-}
 
 fn well(_: &Asked) -> Option<Odd> {
     None
