@@ -1,8 +1,11 @@
-//! What `bench` writes: tables, CSV and JSON of the same results, files, and `bench compare` of two of them.
+//! What `bench` writes: tables, CSV and JSON of the same results, files, what an
+//! interrupt leaves, and `bench compare` of two of them.
 
 use crate::bench::{bench, results};
-use crate::common::program::run;
-use crate::common::rows::rows;
+use crate::common::program::{command, run, send};
+use crate::common::rows::{rows, text};
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 
 #[test]
 fn tables_csv_and_lines_have_the_same_results() {
@@ -114,4 +117,52 @@ fn two_measurements_are_compared() {
         "{}",
         ended.stderr
     );
+}
+
+/// What was measured before was lost; and it is no reason to give up what an earlier run came to.
+#[test]
+fn an_interrupted_bench_prints_its_whole_repeats() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bench.json");
+    std::fs::write(&file, "of an earlier run").unwrap();
+    interrupt_bench(&[]);
+    let rest = interrupt_bench(&["--output", text(&file)]);
+    assert!(rest.contains("bench.json: left as it is"), "{rest}");
+    assert_eq!(std::fs::read(&file).unwrap(), b"of an earlier run");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+/// What it says on standard error.
+fn interrupt_bench(more: &[&str]) -> String {
+    let mut child = command(&[
+        "bench",
+        "--model",
+        "random:tiny",
+        "--batch",
+        "1",
+        "--gen-len",
+        "16",
+        "--repeats",
+        "100000",
+        "--format",
+        "json",
+    ])
+    .args(more)
+    .stdout(Stdio::piped())
+    .stderr(Stdio::piped())
+    .spawn()
+    .unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+    // The third has begun: two are whole.
+    while !said.next().unwrap().unwrap().starts_with("repeat 3 ") {}
+    send(&child, "-INT");
+    // Or it would wait for a reader.
+    let rest = std::thread::spawn(move || said.map_while(Result::ok).collect::<Vec<_>>());
+    let output = child.wait_with_output().unwrap();
+    let rest = rest.join().unwrap().join("\n");
+    assert_eq!(output.status.code(), Some(130), "{rest}");
+    assert!(rest.contains("interrupted; the results are of"), "{rest}");
+    let rows: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(rows[0]["repeats"].as_u64().unwrap() >= 2, "{rows}");
+    rest
 }
