@@ -1,0 +1,175 @@
+//! What an earlier run left: whether it is in the way of this one, and its answers where this one goes on from them.
+
+use super::Journal;
+use super::lines::{ENDED, First, Header, Record};
+use super::read::Lines;
+use crate::error::{Error, Result};
+use crate::files::whole::JOURNAL_START;
+use crate::io::kept::{Finished, Holder, Kept, Place};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+impl Journal {
+    /// # Errors
+    /// There are rows of a job that did not come to its end, or something that is no journal.
+    pub(super) fn check_absence(&self) -> Result<()> {
+        let wrong = |found: &str| {
+            Err(Error::Usage(format!(
+                "{}: {found}, --overwrite starts afresh",
+                self.path().display()
+            )))
+        };
+        match self.contents()? {
+            Contents::Nothing | Contents::Journal { ended: true, .. } => Ok(()),
+            Contents::Journal { .. } | Contents::OtherVersion => {
+                wrong("found rows of an unfinished run: --resume goes on from them")
+            }
+            Contents::Foreign => wrong("found something that is no journal of an earlier run"),
+        }
+    }
+
+    fn contents(&self) -> Result<Contents> {
+        let mut lines = Lines::new(self.claim.file());
+        let fail = |error| Error::io(self.path(), error);
+        let Some(first) = lines.next().map_err(fail)? else {
+            // Torn before the first row was whole, or somebody else's.
+            let is_torn = lines.line.is_empty()
+                || lines.line.starts_with(JOURNAL_START)
+                || JOURNAL_START.starts_with(&lines.line);
+            return Ok(match is_torn {
+                true => Contents::Nothing,
+                false => Contents::Foreign,
+            });
+        };
+        let header = match First::parse(first) {
+            First::Header(header) => header,
+            First::OtherVersion => return Ok(Contents::OtherVersion),
+            First::Foreign => return Ok(Contents::Foreign),
+        };
+        let records = lines.offset;
+        if lines.next().map_err(fail)?.is_none() {
+            return Ok(Contents::Nothing);
+        }
+        Ok(Contents::Journal {
+            header,
+            records,
+            ended: self.ends_with(ENDED.as_bytes()).map_err(fail)?,
+        })
+    }
+
+    fn ends_with(&self, text: &[u8]) -> std::io::Result<bool> {
+        let Some(start) = self.claim.found_bytes().checked_sub(text.len() as u64) else {
+            return Ok(false);
+        };
+        let mut found = vec![0; text.len()];
+        self.claim.file().read_exact_at(&mut found, start)?;
+        Ok(found == text)
+    }
+
+    /// Finds the rows of the journal, or else those of OUTPUT.
+    pub(super) fn resume(&mut self, kept: &mut Kept) -> Result<()> {
+        let wrong = |found: &str| {
+            Err(Error::file(
+                self.path(),
+                format!("{found}; --overwrite starts afresh"),
+            ))
+        };
+        match self.contents()? {
+            Contents::Nothing => {
+                self.header.takes_up = self.take_up(kept)?;
+                Ok(())
+            }
+            Contents::OtherVersion => wrong(
+                "found a journal in another format, expected one that this version of tailgraph wrote: go on with the version that wrote it",
+            ),
+            Contents::Foreign => {
+                wrong("line 1 is not the header of a journal, expected {\"journal\":...}")
+            }
+            Contents::Journal {
+                header, records, ..
+            } => {
+                if let Some(differences) = self.header.of.differences(&header.of) {
+                    return wrong(&format!(
+                        "found rows of another model or other options, which differ in {differences}: expected the same as this run's, go on with those"
+                    ));
+                }
+                if header.takes_up.is_some() && self.take_up(kept)? != header.takes_up {
+                    return Err(Error::file(
+                        self.claim.target(),
+                        format!(
+                            "is no longer the file whose answers {} goes on from; bring that one back, or start afresh with --overwrite",
+                            self.path().display()
+                        ),
+                    ));
+                }
+                self.header = *header;
+                self.read_back(records, kept)
+            }
+        }
+    }
+
+    /// The answers of OUTPUT, if it is there.
+    fn take_up(&mut self, kept: &mut Kept) -> Result<Option<Finished>> {
+        let target = self.claim.target();
+        let file = match File::open(target) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Error::io(target, error)),
+        };
+        let finished = Finished::read(target, &file, kept)?;
+        self.output = Some(file);
+        Ok(Some(finished))
+    }
+
+    /// Reads the records from `offset` on; a last line that a kill tore is left outside `end`.
+    fn read_back(&mut self, offset: u64, kept: &mut Kept) -> Result<()> {
+        let fail = |error| Error::io(self.claim.path(), error);
+        let mut lines = Lines::new(self.claim.file());
+        lines.seek(offset).map_err(fail)?;
+        // The header was the first.
+        let mut number = 1_u64;
+        loop {
+            let start = lines.offset;
+            number += 1;
+            let Some(line) = lines.next().map_err(fail)? else {
+                break;
+            };
+            if line == ENDED.as_bytes() {
+                continue;
+            }
+            let Some(record) = Record::parse(line) else {
+                return Err(Error::file(
+                    self.path(),
+                    format!(
+                        "line {number} is not a record of an earlier run, expected {{\"row\",\"input\",\"done\",\"answer\"}}: remove that line to keep the others; with --overwrite all are written over"
+                    ),
+                ));
+            };
+            let place = Place {
+                holder: Holder::Journal,
+                offset: start + record.answer_start as u64,
+                bytes: record.answer_bytes as u32,
+            };
+            match record.done {
+                true => kept.by_row.insert(record.row, (record.input, place)),
+                false => kept.by_row.remove(&record.row),
+            };
+        }
+        self.end = lines.offset;
+        Ok(())
+    }
+}
+
+/// What OUTPUT.partial holds.
+enum Contents {
+    /// No row.
+    Nothing,
+    Journal {
+        header: Box<Header>,
+        /// Where the header ends.
+        records: u64,
+        ended: bool,
+    },
+    OtherVersion,
+    Foreign,
+}
