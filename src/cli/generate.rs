@@ -1,11 +1,14 @@
 //! The `generate` command.
 
+mod identity;
+
+use self::identity::{identity, shard_output};
 use super::args::GenerateArgs;
-use super::input::{self, count_rows, open_lines, warn_of_no_rows};
+use super::input::{count_rows, open_lines, warn_of_no_rows};
 use super::paths::{Files, is_stdio};
 use super::spec::spec;
 use super::terminal::Harmless;
-use super::{Exit, interrupt, summary};
+use super::{Exit, input, interrupt, summary};
 use crate::error::{Error, Result};
 use crate::files::names::beside;
 use crate::files::{Out, Resolved, Unfinished, resolve};
@@ -15,12 +18,9 @@ use crate::io::kept::Kept;
 use crate::io::lines::Lines;
 use crate::io::output::{Ordered, Output};
 use crate::io::partial::{Journal, Start};
-use crate::io::prepare::Rules;
 use crate::io::record::record_paths;
-use crate::io::row::Options;
 use crate::io::shard::{Shard, ShardOutput};
 use crate::io::source::Source;
-use crate::model::fingerprint::{fingerprint, of_file};
 use crate::plan::StepKind;
 use crate::quote;
 use crate::session::job::{Job, Style, Summary};
@@ -238,62 +238,6 @@ fn run_spec(args: &GenerateArgs) -> Result<RunSpec> {
     Ok(spec)
 }
 
-/// Everything besides a row that its answer depends on, under the names by which a user knows it. Not --timeout-ms: it
-/// decides whether there is an answer, and rows without one are tried again.
-fn identity(opened: &Opened, rules: &Rules) -> Result<Identity> {
-    let Options {
-        max_new_tokens,
-        temperature,
-        top_k,
-        top_p,
-        min_p,
-        repetition_penalty,
-        presence_penalty,
-        frequency_penalty,
-        // Rows alone say it.
-        logit_bias: _,
-        min_tokens,
-        seed: _,
-        stop,
-        stop_ids,
-        ignore_eos,
-        // Rows alone say it.
-        skip_special_tokens: _,
-        logprobs,
-        timeout_ms: _,
-    } = &rules.defaults;
-    let mut model = fingerprint(&opened.spec.model)?;
-    if let Some(template) = &opened.spec.chat_template {
-        model.push(("--chat-template".to_owned(), of_file(template)?));
-    }
-    Ok(Identity::of_model(&model)
-        .with("--dtype", opened.spec.device.dtype().name())
-        // What memory has room for counts too: it is the limit of rows that name none.
-        .with("--max-context", rules.max_context)
-        .with("--max-new-tokens", text(max_new_tokens))
-        .with("--temperature", text(temperature))
-        .with("--top-k", text(top_k))
-        .with("--top-p", text(top_p))
-        .with("--min-p", text(min_p))
-        .with("--repetition-penalty", text(repetition_penalty))
-        .with("--presence-penalty", text(presence_penalty))
-        .with("--frequency-penalty", text(frequency_penalty))
-        .with("--min-tokens", text(min_tokens))
-        .with("--seed", rules.run_seed)
-        .with("--stop", text(stop))
-        .with("--stop-ids", text(stop_ids))
-        .with("--ignore-eos", text(ignore_eos))
-        .with("--logprobs", text(logprobs)))
-}
-
-/// An option as a message shows it.
-fn text<T: std::fmt::Debug>(option: &Option<T>) -> String {
-    match option {
-        Some(value) => format!("{value:?}"),
-        None => "not given".to_owned(),
-    }
-}
-
 /// Whether OUTPUT is a file we put together, rather than a pipe or a device we write to as it is. What cannot be either is
 /// refused as a file.
 pub(super) fn is_file_output(path: &Path) -> bool {
@@ -344,19 +288,6 @@ fn open_input(args: &mut GenerateArgs, has_template: bool) -> Result<Lines> {
         }
         plain => open_lines(args.input.as_deref(), plain, args.quiet),
     }
-}
-
-/// What is said of OUTPUT where it is a shard. Rows in error are in it, so what makes them errors counts too.
-fn shard_output(args: &GenerateArgs, identity: &Identity) -> Result<Option<ShardOutput>> {
-    let (Some(shard), Some(path)) = (args.shard, &args.output) else {
-        return Ok(None);
-    };
-    let timeout = text(&args.sampling.timeout_ms);
-    let of = identity
-        .clone()
-        .with("--strict", args.strict)
-        .with("--timeout-ms", timeout);
-    ShardOutput::open(path, shard, of).map(Some)
 }
 
 fn open_output(
