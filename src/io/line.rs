@@ -16,26 +16,30 @@ pub fn parse(line: &[u8], number: u64) -> Row {
             "line {number}: found more than {MAX_VALUES} values, expected a row of fewer"
         ));
     }
-    match json::exact(line) {
-        Ok(value) if json::object(&value).is_none() => broken(format!(
-            "line {number}: found {}, expected a JSON object{}",
-            found(&value),
-            advice(&value)
-        )),
-        Ok(Value::Object(fields)) if openai::is_batch_row(&fields) => openai::row(&fields, number),
-        Ok(Value::Object(fields)) => own::row(fields, number),
-        Ok(other) => broken(format!(
+    let value = match json::exact(line) {
+        Ok(value) => value,
+        Err(error) => {
+            return broken(format!(
+                "line {number} is not JSON: {}{}",
+                describe(&error),
+                match looks_like_json(line) {
+                    true => "",
+                    false => "; `generate --lines` takes each line of a text as a prompt",
+                }
+            ));
+        }
+    };
+    // A number may be kept as an object: it is none.
+    let is_object = json::object(&value).is_some();
+    match value {
+        Value::Object(fields) if is_object && openai::is_batch_row(&fields) => {
+            openai::row(&fields, number)
+        }
+        Value::Object(fields) if is_object => own::row(fields, number),
+        other => broken(format!(
             "line {number}: found {}, expected a JSON object{}",
             found(&other),
             advice(&other)
-        )),
-        Err(error) => broken(format!(
-            "line {number} is not JSON: {}{}",
-            describe(&error),
-            match looks_like_json(line) {
-                true => "",
-                false => "; `generate --lines` takes each line of a text as a prompt",
-            }
         )),
     }
 }
