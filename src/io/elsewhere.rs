@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// Fields of the OpenAI format, of vLLM, llama.cpp, SGLang and transformers that change prompt or answer, that own rows do
 /// not have, and what to write instead.
-const REFUSED: [(&str, &str); 64] = [
+const REFUSED: [(&str, &str); 65] = [
     (
         "max_completion_tokens",
         "max_tokens or max_new_tokens in rows of this format",
@@ -68,6 +68,7 @@ const REFUSED: [(&str, &str); 64] = [
     ("modalities", "[\"text\"]"),
     ("audio", "no such field: answers are text"),
     ("moderation", "no such field: nothing is judged"),
+    ("prediction", "no such field: nothing is foretold"),
     ("stream", "false: answers are written whole"),
     ("num_return_sequences", "1: one answer a row"),
     ("do_sample", "temperature: 0 is greedy"),

@@ -184,44 +184,35 @@ fn completion(body: &Fields, options: &mut Options) -> Result<(Prompt, Vec<Promp
 /// Every field that is not read elsewhere: either it changes nothing at this value, or the row is refused.
 fn refuse_what_we_cannot(body: &Fields, endpoint: Endpoint) -> Result<(), RowError> {
     for (name, value) in body.iter().filter(|(_, value)| !value.is_null()) {
-        let expected = match name.as_str() {
-            "best_of" if json::float(value) != Some(1.0) => "1: one answer a row",
-            "stream" if *value != Value::Bool(false) => "false: answers are written whole",
-            "response_format" if value.get("type").and_then(Value::as_str) != Some("text") => {
-                "{\"type\":\"text\"}: output is not constrained"
-            }
-            "tool_choice" if value != "auto" && value != "none" => {
-                "\"auto\" or \"none\": calls cannot be forced"
-            }
-            "echo" if *value != Value::Bool(false) => "false: the prompt is not repeated",
-            "suffix" if value != "" => "an empty string: nothing is inserted",
-            "functions" if value.as_array().is_some_and(Vec::is_empty) => continue,
-            "function_call" if value == "auto" || value == "none" => continue,
-            "verbosity" if value == "medium" => continue,
-            "reasoning_effort" if endpoint == Endpoint::Chat => {
-                "chat_template_kwargs.reasoning_effort, if the template reads it"
-            }
-            name if endpoint == Endpoint::Chat && REFUSED_IN_CHATS.contains(&name) => {
-                "the field left out: what it is for is not done here"
-            }
-            "modalities" if *value != serde_json::json!(["text"]) => "[\"text\"]",
-            _ if is_known(name, endpoint) => continue,
-            _ => match misplaced(name, value) {
-                Some(expected) => expected,
-                None => continue,
-            },
+        let expected = match is_known(name, endpoint) {
+            true if AT_ONE_VALUE.contains(&name.as_str()) => elsewhere::refusal(name, value),
+            true => None,
+            false => misplaced(name, value),
         };
-        return Err(RowError::new(
-            Code::Unsupported,
-            format!(
-                "body.{}: found {}, expected {expected}",
-                quote::text(name),
-                found(value)
-            ),
-        ));
+        if let Some(expected) = expected {
+            return Err(RowError::new(
+                Code::Unsupported,
+                format!(
+                    "body.{}: found {}, expected {expected}",
+                    quote::text(name),
+                    found(value)
+                ),
+            ));
+        }
     }
     Ok(())
 }
+
+/// Fields of the format that may have the one value at which they ask for nothing, as in our own rows.
+const AT_ONE_VALUE: [&str; 7] = [
+    "best_of",
+    "echo",
+    "modalities",
+    "response_format",
+    "stream",
+    "suffix",
+    "tool_choice",
+];
 
 /// What is expected in place of a field that means something elsewhere; `None` for one that nobody knows, or that asks for
 /// nothing.
@@ -258,7 +249,6 @@ fn unknown(row: &Fields) -> impl Iterator<Item = String> {
     let unknown = |(name, value): &(&String, &Value)| {
         let known = is_known_somewhere(name)
             || OWN_NAMES.iter().any(|(own, _)| own == name)
-            || REFUSED_IN_CHATS.contains(&name.as_str())
             || elsewhere::is_known(name);
         !known && !value.is_null()
     };
@@ -266,17 +256,7 @@ fn unknown(row: &Fields) -> impl Iterator<Item = String> {
     around.chain(within.map(|(name, _)| format!("body.{name}")))
 }
 
-/// Fields of the format for which nothing here stands.
-const REFUSED_IN_CHATS: [&str; 7] = [
-    "audio",
-    "functions",
-    "function_call",
-    "moderation",
-    "prediction",
-    "verbosity",
-    "web_search_options",
-];
-
+/// Whether a field is of the format of this url.
 fn is_known(name: &str, endpoint: Endpoint) -> bool {
     const BOTH: [&str; 24] = [
         "model",
