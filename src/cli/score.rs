@@ -21,7 +21,7 @@ use crate::io::logprobs::{self, Logprobs};
 use crate::io::output::Ordered;
 use crate::io::row::Id;
 use crate::io::shard::ShardOutput;
-use crate::io::target;
+use crate::io::target::LogitsTarget;
 use crate::io::tensors::TensorFile;
 use crate::model::DType;
 use crate::model::fingerprint::fingerprint;
@@ -79,13 +79,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         .iter()
         .filter_map(|e| e.sample.as_ref().ok())
         .collect();
-    let targets: Vec<target::Target> = samples
-        .iter()
-        .map(|sample| target::Target {
-            number: sample.number,
-            tokens: sample.tokens.len() as u32,
-        })
-        .collect();
+    let targets: Vec<LogitsTarget> = samples.iter().copied().map(LogitsTarget::of).collect();
 
     let comparison = args
         .expect

@@ -5,7 +5,7 @@
 //! expected logits at the two tokens differ by no more than the tolerance times the largest expected
 //! magnitude there; each is shown.
 
-use super::target::Target;
+use super::target::LogitsTarget;
 use super::tensors::TensorFile;
 use crate::error::{Error, Result};
 use crate::quote;
@@ -88,7 +88,7 @@ impl Comparison {
     /// A `logits.{i}` is missing or has a shape or type that cannot be compared.
     pub fn new(
         file: TensorFile,
-        targets: &[Target],
+        targets: &[LogitsTarget],
         vocab_size: usize,
         tolerance: f64,
         last_only: bool,
@@ -110,7 +110,7 @@ impl Comparison {
     }
 
     /// Compares the logits `[V]` of one position of request `request`.
-    pub fn add(&mut self, request: usize, target: &Target, position: u32, logits: &[f32]) {
+    pub fn add(&mut self, request: usize, target: &LogitsTarget, position: u32, logits: &[f32]) {
         let prompt = &mut self.prompts[request];
         if prompt.last_only && position != prompt.last {
             return;
@@ -297,7 +297,7 @@ fn widen(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
 fn expected_prompt(
     file: &TensorFile,
     path: &Path,
-    target: &Target,
+    target: &LogitsTarget,
     vocab_size: usize,
     last_only: bool,
 ) -> Result<Prompt> {

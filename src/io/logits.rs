@@ -3,7 +3,7 @@
 use super::expect::Comparison;
 use super::logprobs::Logprobs;
 use super::shard::{Holds, ShardOutput};
-use super::target::Target;
+use super::target::LogitsTarget;
 use crate::backend::LogitsSink;
 use crate::error::{Error, Result};
 use crate::files::{Resolved, Unfinished, Whole, resolve};
@@ -43,8 +43,11 @@ impl LogitsFile {
         })
     }
 
-    /// Writes the header and gives the file its full length.
-    pub fn lay_out(&mut self, targets: &[Target], vocab_size: usize) -> Result<()> {
+    /// Writes the header and gives the file its full length: room for the logits of `targets`, in this order.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn lay_out(&mut self, targets: &[LogitsTarget], vocab_size: usize) -> Result<()> {
         let row_bytes = vocab_size as u64 * 4;
         let mut header = serde_json::Map::new();
         let metadata = serde_json::json!({"format": "pt", "made_by": "tailgraph"});
@@ -127,7 +130,7 @@ impl LogitsFile {
 
 /// The sink of a `score` run: every use that its command line asked for.
 pub struct ScoreSink {
-    targets: Vec<Target>,
+    targets: Vec<LogitsTarget>,
     vocab_size: usize,
     /// Several devices write at once, each where its own rows are.
     file: RwLock<Option<LogitsFile>>,
@@ -138,7 +141,7 @@ pub struct ScoreSink {
 impl ScoreSink {
     /// `file` is laid out for `targets`.
     pub fn new(
-        targets: Vec<Target>,
+        targets: Vec<LogitsTarget>,
         vocab_size: usize,
         file: Option<LogitsFile>,
         comparison: Option<Comparison>,
@@ -179,7 +182,7 @@ impl LogitsSink for ScoreSink {
     fn rows(&self, request: u64, first_position: u32, logits: &[f32]) -> Result<()> {
         let index = request as usize;
         let rows = logits.len() / self.vocab_size;
-        let fits = |target: &&Target| {
+        let fits = |target: &&LogitsTarget| {
             logits.len() == rows * self.vocab_size
                 && first_position as usize + rows <= target.tokens as usize
         };

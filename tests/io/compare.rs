@@ -5,18 +5,18 @@ use std::path::Path;
 use tailgraph::backend::LogitsSink;
 use tailgraph::io::expect::Comparison;
 use tailgraph::io::logits::{LogitsFile, ScoreSink};
-use tailgraph::io::target::Target;
+use tailgraph::io::target::LogitsTarget;
 use tailgraph::io::tensors::TensorFile;
 
 const VOCAB: usize = 4;
 
-fn targets() -> Vec<Target> {
+fn targets() -> Vec<LogitsTarget> {
     vec![
-        Target {
+        LogitsTarget {
             number: 3,
             tokens: 2,
         },
-        Target {
+        LogitsTarget {
             number: 7,
             tokens: 1,
         },

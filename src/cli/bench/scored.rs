@@ -6,10 +6,9 @@ use crate::bench::row::Verdict;
 use crate::cli::args::Positions;
 use crate::cli::score::tolerance;
 use crate::error::Result;
-use crate::io::arrays::Sample;
 use crate::io::expect::Comparison;
 use crate::io::logits::ScoreSink;
-use crate::io::target::Target;
+use crate::io::target::LogitsTarget;
 use crate::io::tensors::TensorFile;
 use crate::session::Opened;
 use parking_lot::Mutex;
@@ -25,20 +24,10 @@ pub struct Scored {
 /// What runs are compared with.
 pub struct Expected {
     pub file: PathBuf,
-    pub targets: Vec<Target>,
+    pub targets: Vec<LogitsTarget>,
     pub vocab_size: usize,
     pub tolerance: f64,
     pub last_only: bool,
-}
-
-impl Expected {
-    pub fn targets(samples: &[Sample]) -> Vec<Target> {
-        let target = |sample: &Sample| Target {
-            number: sample.number,
-            tokens: sample.tokens.len() as u32,
-        };
-        samples.iter().map(target).collect()
-    }
 }
 
 impl Work<'_> {
@@ -47,7 +36,7 @@ impl Work<'_> {
         let (file, samples) = (self.args.expect.as_ref()?, self.samples.as_ref()?);
         Some(Expected {
             file: file.clone(),
-            targets: Expected::targets(samples),
+            targets: samples.iter().map(LogitsTarget::of).collect(),
             vocab_size: self.config.vocab_size,
             tolerance: tolerance(opened.spec.device.dtype()),
             last_only: self.args.logits == Positions::Last,

@@ -4,7 +4,7 @@ use super::Part;
 use crate::error::{Error, Result};
 use crate::io::hash::hex;
 use crate::io::logits::LogitsFile;
-use crate::io::target::Target;
+use crate::io::target::LogitsTarget;
 use crate::io::tensors::{Array, TensorFile};
 use safetensors::Dtype;
 use sha2::{Digest, Sha256};
@@ -15,7 +15,7 @@ struct Found<'a> {
     part: &'a Part,
     file: &'a TensorFile,
     array: &'a Array,
-    target: Target,
+    target: LogitsTarget,
     vocab_size: usize,
     last_only: bool,
 }
@@ -58,7 +58,7 @@ pub(super) fn merge(parts: &[Part], output: &Path) -> Result<()> {
         ));
     }
     let mut made = LogitsFile::create(output, last_only)?;
-    let targets: Vec<Target> = arrays.iter().map(|found| found.target.clone()).collect();
+    let targets: Vec<LogitsTarget> = arrays.iter().map(|found| found.target.clone()).collect();
     made.lay_out(&targets, vocab_size)?;
     for (index, found) in arrays.iter().enumerate() {
         made.write_bytes(index, 0, found.file.bytes(found.array))?;
@@ -95,7 +95,7 @@ fn found<'a>(part: &'a Part, file: &'a TensorFile) -> Result<Vec<Found<'a>>> {
                 part,
                 file,
                 array,
-                target: Target {
+                target: LogitsTarget {
                     number,
                     tokens: tokens.unwrap_or(1) as u32,
                 },
