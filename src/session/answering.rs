@@ -1,6 +1,6 @@
 //! [`Session`]: questions in, their texts out as they come.
 
-use super::device::Device;
+use super::any_engine::AnyEngine;
 use super::job::{Job, Summary};
 use super::opened::Opened;
 use super::recording::Keep;

@@ -5,7 +5,7 @@ use crate::runtime::{EngineStatus, Event, Request};
 use std::time::Duration;
 
 /// An engine as a job loop sees it; the meaning is `runtime::Engine`'s.
-pub trait Device {
+pub trait AnyEngine {
     /// `None`: the rings are full, take events first. Numbers count from 0.
     fn try_submit(&mut self, request: &Request) -> Result<Option<u64>>;
     /// Ends a request wherever it is. `false`: there is no room to say so now, try again.

@@ -4,7 +4,7 @@ mod asked;
 mod intake;
 
 use self::asked::{Asked, Came};
-use super::device::Device;
+use super::any_engine::AnyEngine;
 use super::failures::Failures;
 use super::progress::{Counts, Progress};
 use super::sequences::{Change, Live, Sequences, Taken};
@@ -56,7 +56,7 @@ pub struct Summary {
 
 impl Job<'_> {
     /// Runs until every row has an answer, an interrupt or a failure. Errors are those of the output.
-    pub fn run(self, device: &mut dyn Device) -> Result<Summary> {
+    pub fn run(self, engine: &mut dyn AnyEngine) -> Result<Summary> {
         let mut run = Run {
             job: self,
             sequences: Sequences::default(),
@@ -69,7 +69,7 @@ impl Job<'_> {
             counts: Counts::default(),
             failures: Failures::default(),
         };
-        let failure = run.until_done(device)?;
+        let failure = run.until_done(engine)?;
         let elapsed = run.job.progress.finish();
         let end = match (run.cancelled || failure.is_some(), run.retry) {
             (true, _) => End::Early,
@@ -125,7 +125,7 @@ const EVENTS_A_TURN: usize = 1024;
 
 impl Run<'_> {
     /// `Some`: what ended it early.
-    fn until_done(&mut self, device: &mut dyn Device) -> Result<Option<Error>> {
+    fn until_done(&mut self, engine: &mut dyn AnyEngine) -> Result<Option<Error>> {
         loop {
             if self.interrupted_now() {
                 self.cancelled = true;
@@ -133,13 +133,13 @@ impl Run<'_> {
                 self.drop_held()?;
                 self.sequences.cancel_all();
             }
-            self.sequences.pass_cancels(device);
-            let turn = self.fill(device).and_then(|()| self.events(device));
+            self.sequences.pass_cancels(engine);
+            let turn = self.fill(engine).and_then(|()| self.events(engine));
             match turn {
                 Ok(()) => {}
                 Err(Fault::Output(error)) => return Err(error),
                 Err(Fault::Device(error)) => {
-                    self.last_events(device)?;
+                    self.last_events(engine)?;
                     self.fail_live(&error)?;
                     return Ok(Some(error));
                 }
@@ -147,7 +147,7 @@ impl Run<'_> {
             if self.exhausted {
                 self.job.progress.input_ended();
             }
-            self.job.progress.tick(&self.counts, &device.status());
+            self.job.progress.tick(&self.counts, &engine.status());
             if self.sequences.is_empty() && self.held.is_none() && self.exhausted {
                 return Ok(self.input_failure.take());
             }
@@ -160,13 +160,13 @@ impl Run<'_> {
     }
 
     /// Takes the events that are there; waits a moment for the first.
-    fn events(&mut self, device: &mut dyn Device) -> std::result::Result<(), Fault> {
+    fn events(&mut self, engine: &mut dyn AnyEngine) -> std::result::Result<(), Fault> {
         let mut wait = EVENT_POLL;
         for _ in 0..EVENTS_A_TURN {
             if self.sequences.is_empty() || self.interrupted_now() {
                 break;
             }
-            let Some(event) = device.next_event(wait).map_err(Fault::Device)? else {
+            let Some(event) = engine.next_event(wait).map_err(Fault::Device)? else {
                 break;
             };
             wait = Duration::ZERO;
@@ -176,9 +176,9 @@ impl Run<'_> {
     }
 
     /// Takes the events that a device has left behind: rows that were done when it failed are served.
-    fn last_events(&mut self, device: &mut dyn Device) -> Result<()> {
+    fn last_events(&mut self, engine: &mut dyn AnyEngine) -> Result<()> {
         while !self.sequences.is_empty()
-            && let Ok(Some(event)) = device.next_event(Duration::ZERO)
+            && let Ok(Some(event)) = engine.next_event(Duration::ZERO)
         {
             self.take(event)?;
         }

@@ -7,14 +7,14 @@
 //! - [`answering`]: [`Session`], all of that with a running engine; [`sequences`]: tokens and texts of what runs there
 //! - [`job`]: the loop of `generate` over rows, whose [`failures`] it counts; [`scoring`]: that of `score` over prompts
 //! - [`Progress`]: how far such a loop is, on standard error
-//! - [`device`]: what these ask of an engine, so that they can be tested without one; [`recording`]: an engine whose run is
+//! - [`any_engine`]: what these ask of an engine, so that they can be tested without one; [`recording`]: an engine whose run is
 //!   kept; [`replicated`]: replicas whose runs are; [`serving`]: either
 //!
 //! Uses `trace`, `io`, `text`, `runtime` and what stands below; knows no command line.
 
 pub mod answering;
+pub mod any_engine;
 pub mod codec;
-pub mod device;
 mod eos;
 pub mod failures;
 pub mod job;

@@ -1,7 +1,7 @@
 //! An engine as the loops use it, with everything that goes in and comes out kept where `--record` or `trace` asks for
 //! it.
 
-use super::device::Device;
+use super::any_engine::AnyEngine;
 use crate::backend::timing::StepClock;
 use crate::error::{Error, Result};
 use crate::io::record::{Done, Header, Line, Turn, Writer, record_paths};
@@ -226,7 +226,7 @@ pub(super) fn does_not_end() -> Error {
     ))
 }
 
-impl Device for Recorded {
+impl AnyEngine for Recorded {
     fn try_submit(&mut self, request: &Request) -> Result<Option<u64>> {
         let before = Instant::now();
         let number = self.engine.try_submit(request)?;

@@ -1,6 +1,6 @@
 //! Replicas as the loops use them, with a recording of each where `--record` asks for them.
 
-use super::device::Device;
+use super::any_engine::AnyEngine;
 use super::recording::{END_LIMIT, EVENT_POLL, Keep, does_not_end};
 use crate::error::Result;
 use crate::io::record::{Done, Header, Line, Turn, Writer};
@@ -103,7 +103,7 @@ impl RecordedReplicas {
     }
 }
 
-impl Device for RecordedReplicas {
+impl AnyEngine for RecordedReplicas {
     fn try_submit(&mut self, request: &Request) -> Result<Option<u64>> {
         self.replicas.try_submit(request)
     }

@@ -1,6 +1,6 @@
 //! The loop of `score`: prompts to the device, in order, until each has ended. Their logits go to the sink.
 
-use super::device::Device;
+use super::any_engine::AnyEngine;
 use super::progress::{Counts, Progress};
 use crate::error::{Error, Result};
 use crate::runtime::{EndReason, Event, Logits, Request, Sampling};
@@ -15,7 +15,7 @@ const EVENT_POLL: Duration = Duration::from_millis(20);
 /// # Errors
 /// The device failed or refused a prompt, or `ended` failed.
 pub fn run(
-    device: &mut dyn Device,
+    engine: &mut dyn AnyEngine,
     prompts: &[&[u32]],
     logits: Logits,
     interrupt: &AtomicBool,
@@ -50,24 +50,24 @@ pub fn run(
                 .take()
                 .or_else(|| next.next().map(|p| request(p, logits)))
             {
-                if device.try_submit(&request)?.is_none() {
+                if engine.try_submit(&request)?.is_none() {
                     held = Some(request);
                     break;
                 }
             }
             Ok(())
         };
-        match submit().and_then(|()| device.next_event(EVENT_POLL)) {
+        match submit().and_then(|()| engine.next_event(EVENT_POLL)) {
             Ok(event) => take(event, &mut counts)?,
             Err(error) => {
                 // What was done when the device failed is still there to be taken.
-                while let Ok(event @ Some(_)) = device.next_event(Duration::ZERO) {
+                while let Ok(event @ Some(_)) = engine.next_event(Duration::ZERO) {
                     take(event, &mut counts)?;
                 }
                 return Err(error);
             }
         }
-        progress.tick(&counts, &device.status());
+        progress.tick(&counts, &engine.status());
     }
     Ok(true)
 }

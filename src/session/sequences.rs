@@ -1,6 +1,6 @@
 //! Sequences on a device: their tokens and texts as they come, and what they came to.
 
-use super::device::Device;
+use super::any_engine::AnyEngine;
 use crate::io::answer::{Finish, Outcome};
 use crate::io::codec::{Codec, TextProgress, TextStream};
 use crate::io::prepare::Prepared;
@@ -66,8 +66,8 @@ impl<T> Sequences<T> {
     }
 
     /// Tells the device what is to be cancelled, as far as it has room to be told.
-    pub fn pass_cancels(&mut self, device: &mut dyn Device) {
-        self.cancels.retain(|&request| !device.cancel(request));
+    pub fn pass_cancels(&mut self, engine: &mut dyn AnyEngine) {
+        self.cancels.retain(|&request| !engine.cancel(request));
     }
 
     /// What `event` did; nothing where its request is none of these.

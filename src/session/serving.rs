@@ -1,6 +1,6 @@
 //! What runs a session's requests: one engine, or replicas on several devices.
 
-use super::device::Device;
+use super::any_engine::AnyEngine;
 use super::recording::Recorded;
 use super::replicated::RecordedReplicas;
 use crate::error::Result;
@@ -15,7 +15,7 @@ pub enum Serving {
 }
 
 impl Serving {
-    fn device(&mut self) -> &mut dyn Device {
+    fn engine(&mut self) -> &mut dyn AnyEngine {
         match self {
             Self::One(engine) => &mut **engine,
             Self::Several(replicas) => &mut **replicas,
@@ -34,17 +34,17 @@ impl Serving {
     }
 }
 
-impl Device for Serving {
+impl AnyEngine for Serving {
     fn try_submit(&mut self, request: &Request) -> Result<Option<u64>> {
-        self.device().try_submit(request)
+        self.engine().try_submit(request)
     }
 
     fn cancel(&mut self, request: u64) -> bool {
-        self.device().cancel(request)
+        self.engine().cancel(request)
     }
 
     fn next_event(&mut self, wait: Duration) -> Result<Option<Event>> {
-        self.device().next_event(wait)
+        self.engine().next_event(wait)
     }
 
     fn status(&self) -> EngineStatus {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tailgraph::Result;
 use tailgraph::io::{Codec, TextEnd, TextProgress, TextStream};
 use tailgraph::runtime::{EndReason, EngineStatus, Event, Request, Timing, TokenLogprobs};
-use tailgraph::session::device::Device;
+use tailgraph::session::any_engine::AnyEngine;
 use tailgraph::text::{Chat, Doubt};
 
 /// Token = byte; 256 is BOS. Templates join the contents.
@@ -164,7 +164,7 @@ impl Echo {
     }
 }
 
-impl Device for Echo {
+impl AnyEngine for Echo {
     fn try_submit(&mut self, request: &Request) -> Result<Option<u64>> {
         if self.running.len() == self.slots {
             return Ok(None);

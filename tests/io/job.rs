@@ -13,7 +13,7 @@ use tailgraph::io::lines::Lines;
 use tailgraph::io::output::{Ordered, Output};
 use tailgraph::io::source::Source;
 use tailgraph::session::Progress;
-use tailgraph::session::device::Device;
+use tailgraph::session::any_engine::AnyEngine;
 use tailgraph::session::job::{Job, Style, Summary};
 
 #[derive(Clone, Default)]
@@ -28,7 +28,7 @@ impl Write for Shared {
     }
 }
 
-pub fn run_to(output: Output, kept: Kept, input: &str, device: &mut dyn Device) -> Summary {
+pub fn run_to(output: Output, kept: Kept, input: &str, device: &mut dyn AnyEngine) -> Summary {
     let never = AtomicBool::new(false);
     run_with(
         output,
@@ -45,7 +45,7 @@ fn run_with(
     kept: Kept,
     lines: Lines,
     style: Style,
-    device: &mut dyn Device,
+    device: &mut dyn AnyEngine,
     interrupt: &AtomicBool,
 ) -> Summary {
     let mut source = Source::new(lines, rules(), Arc::new(Bytes), kept, 1, Box::new(|_| {}));
@@ -72,7 +72,7 @@ fn run_with(
     .unwrap()
 }
 
-pub fn generate(input: &str, device: &mut dyn Device) -> (Vec<Value>, Summary) {
+pub fn generate(input: &str, device: &mut dyn AnyEngine) -> (Vec<Value>, Summary) {
     let out = Shared::default();
     let ordered = Ordered::new(Box::new(out.clone()), "out", "");
     let summary = run_to(Output::Stream(ordered), Kept::default(), input, device);

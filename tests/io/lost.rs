@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tailgraph::runtime::{EndReason, EngineStatus, Event, Logits, Request, Timing};
 use tailgraph::session::Progress;
-use tailgraph::session::device::Device;
+use tailgraph::session::any_engine::AnyEngine;
 use tailgraph::session::scoring;
 use tailgraph::{Error, Result};
 
@@ -31,7 +31,7 @@ impl Lost {
     }
 }
 
-impl Device for Lost {
+impl AnyEngine for Lost {
     fn try_submit(&mut self, asked: &Request) -> Result<Option<u64>> {
         if self.taken == self.room {
             return Self::failure();

@@ -4,7 +4,7 @@ use super::asked::Asked;
 use super::{Fault, Part, Run, lost};
 use crate::error::{Error, Result};
 use crate::io::source::{Todo, Work};
-use crate::session::device::Device;
+use crate::session::any_engine::AnyEngine;
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const ROWS_A_TURN: usize = 256;
 
 impl Run<'_> {
     /// Hands rows to the device while both have room.
-    pub(super) fn fill(&mut self, device: &mut dyn Device) -> std::result::Result<(), Fault> {
+    pub(super) fn fill(&mut self, engine: &mut dyn AnyEngine) -> std::result::Result<(), Fault> {
         for _ in 0..ROWS_A_TURN {
             let Some(work) = self.pull() else { break };
             let room = match self.job.output.written() {
@@ -29,7 +29,7 @@ impl Run<'_> {
                 self.settle(work).map_err(Fault::Output)?;
                 continue;
             }
-            self.held = self.submit(device, work)?;
+            self.held = self.submit(engine, work)?;
             if self.held.is_some() {
                 break;
             }
@@ -40,7 +40,7 @@ impl Run<'_> {
     /// Hands a row's sequences to the device; the row with those for which there is no room.
     pub(super) fn submit(
         &mut self,
-        device: &mut dyn Device,
+        engine: &mut dyn AnyEngine,
         mut work: Work,
     ) -> std::result::Result<Option<Work>, Fault> {
         let Todo::Run(waiting) = &mut work.todo else {
@@ -52,7 +52,7 @@ impl Run<'_> {
             return Ok(None);
         }
         while let Some(prepared) = waiting.pop_front() {
-            match device.try_submit(&prepared.request) {
+            match engine.try_submit(&prepared.request) {
                 Ok(Some(request)) => {
                     let asked = self.rows.entry(work.row).or_insert_with(|| {
                         Asked::new(work.input, work.label.clone(), 1 + waiting.len())
