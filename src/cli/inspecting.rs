@@ -218,8 +218,8 @@ fn on_gpu(
     use crate::backend::cuda::engine::captures::Captures;
     use crate::backend::cuda::engine::program::StepGraph;
     use crate::backend::device::EngineSpec;
-    use crate::model::Model;
     use crate::runtime::core_bytes;
+    use crate::session::opened::load;
     use crate::session::sizes::memory;
     use std::time::Instant;
 
@@ -232,9 +232,9 @@ fn on_gpu(
     let picture = args.inspect.picture(plan)?;
     let sizes = memory(spec, target, plan, false)?;
     let start = Instant::now();
-    let model = Arc::new(Model::load(&spec.model)?);
-    let load = start.elapsed();
-    let precision = Precision::new(on.dtype, spec.model.matrix_dtype(&plan.config)?);
+    let model = load(&spec.model)?;
+    let loading = start.elapsed();
+    let precision = spec.precision(&plan.config)?;
     let mut drawn = false;
     let mut each = |step: &StepGraph| {
         let Some(dot) = &mut dot else {
@@ -263,7 +263,7 @@ fn on_gpu(
         device: device.gpu.info.to_string(),
         launch: on.launch.name().to_owned(),
         kernel_variants: target.device().kernel_variants()?.unwrap_or_default(),
-        load,
+        load: loading,
         memory: sizes.items,
         graphs: std::mem::take(&mut found.graphs),
     };

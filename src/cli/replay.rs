@@ -11,9 +11,10 @@ use crate::io::identity::Identity;
 use crate::io::record::{Header, Line, Reader};
 use crate::io::replay::replay;
 use crate::model::fingerprint::fingerprint;
-use crate::model::{DType, Model, ModelSource};
+use crate::model::{DType, ModelSource};
 use crate::plan::{Limits, Plan};
 use crate::quote;
+use crate::session::opened::load;
 use crate::session::sizes::memory;
 use crate::session::{DeviceSpec, RunSpec, Target};
 use crate::telemetry::warn;
@@ -166,13 +167,10 @@ fn check_prompts(path: &Path, vocab_size: u32) -> Result<()> {
 }
 
 fn stages(source: &ModelSource, target: &Target, plan: &Plan, header: &Header) -> Result<Stages> {
-    let model = Model::load(source)?;
-    for warning in &model.warnings {
-        warn(warning);
-    }
+    let model = load(source)?;
     let sink: SharedSink = Some(Arc::new(Unread));
     let spec = EngineSpec {
-        model: &Arc::new(model),
+        model: &model,
         plan,
         options: &header.engine.options,
         sink: &sink,

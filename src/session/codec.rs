@@ -53,9 +53,7 @@ impl ModelCodec {
     pub fn has_template(&self) -> bool {
         self.template.is_some()
     }
-}
 
-impl ModelCodec {
     /// The id of the special token that the checkpoint's files give such a name: `eos_token` and the like.
     pub fn named_id(&self, name: &str) -> Option<u32> {
         let tokenizer = self.tokenizer.as_ref()?;

@@ -94,6 +94,9 @@ impl Opened {
     }
 
     /// Loads the weights and starts an engine on them, or one on each device, whose run is kept as `keep` says.
+    ///
+    /// # Errors
+    /// As [`load`], [`Self::engine_of`] and [`Self::replicas_of`]; what is kept cannot be written.
     pub fn start(&self, sink: &SharedSink, mut keep: Keep) -> Result<Serving> {
         if !self.replicas.is_empty() {
             let model = load(&self.spec.model)?;
@@ -155,13 +158,12 @@ impl Opened {
         })
     }
 
-    /// The types of what is computed with and of the checkpoint's matrices.
+    /// As [`RunSpec::precision`].
     ///
     /// # Errors
-    /// [`ModelSource::matrix_dtype`]'s.
+    /// As there.
     pub fn precision(&self) -> Result<Precision> {
-        let checkpoint = self.spec.model.matrix_dtype(&self.config)?;
-        Ok(Precision::new(self.spec.device.dtype(), checkpoint))
+        self.spec.precision(&self.config)
     }
 
     /// What the parts of a step are measured against.
@@ -196,6 +198,9 @@ impl Opened {
     }
 
     /// Starts an engine on weights that are loaded already.
+    ///
+    /// # Errors
+    /// As [`crate::backend::Device::start`].
     pub fn engine_of(&self, model: &Arc<Model>, sink: &SharedSink, record: bool) -> Result<Engine> {
         let (options, watch) = (self.recording(record), Watch::Nothing);
         let (engine, _) = self.launched(model, sink, options, watch, |stages| stages)?;
@@ -254,6 +259,9 @@ impl Opened {
     }
 
     /// Starts an engine that tells `routing` where the rows of every step go, for which it takes its time.
+    ///
+    /// # Errors
+    /// As [`crate::backend::Device::start`].
     pub fn engine_with_routing(
         &self,
         model: &Arc<Model>,
@@ -303,6 +311,9 @@ fn start_workers() -> Result<()> {
 }
 
 /// The model's weights, whose warnings go to standard error.
+///
+/// # Errors
+/// As [`Model::load`]; the system refused threads.
 pub fn load(source: &ModelSource) -> Result<Arc<Model>> {
     start_workers()?;
     let model = Model::load(source)?;

@@ -15,11 +15,9 @@ use crate::runtime::core_bytes;
 /// # Errors
 /// As [`crate::backend::Device::memory`].
 pub fn memory(spec: &RunSpec, target: &Target, plan: &Plan, delivers: bool) -> Result<MemoryPlan> {
-    let checkpoint = spec.model.matrix_dtype(&plan.config)?;
-    let precision = Precision::new(spec.device.dtype(), checkpoint);
-    target
-        .device()
-        .memory(&wanted(spec, plan, precision, delivers))
+    let precision = spec.precision(&plan.config)?;
+    let wanted = wanted(spec, plan, precision, delivers);
+    target.device().memory(&wanted)
 }
 
 /// What a run by `spec` wants of a device's memory, in types that need not be the checkpoint's.

@@ -7,7 +7,7 @@ pub use crate::backend::{DeviceSpec, GpuSpec, Parallel};
 use crate::error::{Error, Result};
 use crate::io::row::Options;
 use crate::model::{ModelConfig, ModelSource};
-use crate::plan::{GraphFile, Limits, Plan};
+use crate::plan::{GraphFile, Limits, Plan, Precision};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -91,6 +91,15 @@ impl RunSpec {
             )),
             (error, _) => error,
         })
+    }
+
+    /// The types of what is computed with and of the matrices of the checkpoint, which has this configuration.
+    ///
+    /// # Errors
+    /// [`ModelSource::matrix_dtype`]'s.
+    pub fn precision(&self, config: &ModelConfig) -> Result<Precision> {
+        let checkpoint = self.model.matrix_dtype(config)?;
+        Ok(Precision::new(self.device.dtype(), checkpoint))
     }
 
     /// The devices that run the whole model beside the first one.
