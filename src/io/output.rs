@@ -37,6 +37,8 @@ pub enum Output {
 }
 
 impl Output {
+    /// # Errors
+    /// The system refused.
     pub fn put(&mut self, answer: Answer) -> Result<()> {
         match self {
             Self::File(journal) => journal.put(answer.row, answer.input, answer.done, &answer.text),
@@ -77,6 +79,9 @@ impl Output {
     }
 
     /// Ends the output of a job that ended like this.
+    ///
+    /// # Errors
+    /// The system refused.
     pub fn finish(self, end: End) -> Result<()> {
         match (self, end) {
             // OUTPUT stays what it was, and the journal is there to resume from.
