@@ -89,18 +89,7 @@ fn engine(takes: Duration) -> (Engine, Arc<Mutex<Vec<f64>>>) {
 /// Runs `batch` sequences of steps that take `takes`.
 fn measured(batch: u32, takes: Duration) -> Measured {
     let (mut engine, took_ms) = engine(takes);
-    let point = Point {
-        kind: Kind::Decode,
-        batch,
-        prompt_tokens: 16,
-        new_tokens: 60,
-        rate: None,
-        ragged_from: None,
-        most_in_flight: None,
-        cpu_load: 0,
-        gpu_load: 0,
-        penalties: false,
-    };
+    let point = Point::of(Kind::Decode, batch, 16, 60);
     let arrivals = workload::at_once(&point, batch, Logits::None, 100, &mut Random::new(0, 0));
     let beside = Beside {
         most_in_flight: None,
@@ -227,16 +216,9 @@ fn a_closed_loop_has_no_more_in_flight_than_it_may() {
     for most in [1, 3] {
         let (mut engine, _) = engine(Duration::from_millis(2));
         let point = Point {
-            kind: Kind::Serve,
-            batch: 8,
-            prompt_tokens: 16,
-            new_tokens: 4,
             rate: Some(f64::INFINITY),
-            ragged_from: None,
             most_in_flight: Some(most),
-            cpu_load: 0,
-            gpu_load: 0,
-            penalties: false,
+            ..Point::of(Kind::Serve, 8, 16, 4)
         };
         let arrivals = workload::at_once(&point, 12, Logits::None, 100, &mut Random::new(0, 0));
         let beside = Beside {

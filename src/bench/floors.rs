@@ -131,18 +131,7 @@ mod tests {
     use std::sync::Arc;
 
     fn point(kind: Kind, batch: u32, prompt_tokens: u32) -> Point {
-        Point {
-            kind,
-            batch,
-            prompt_tokens,
-            new_tokens: 160,
-            rate: None,
-            ragged_from: None,
-            most_in_flight: None,
-            cpu_load: 0,
-            gpu_load: 0,
-            penalties: false,
-        }
+        Point::of(kind, batch, prompt_tokens, 160)
     }
 
     fn options(max_seqs: u32) -> EngineOptions {

@@ -245,18 +245,7 @@ mod tests {
     }
 
     fn point(kind: Kind) -> Point {
-        Point {
-            kind,
-            batch: 2,
-            prompt_tokens: 4,
-            new_tokens: 4,
-            rate: None,
-            ragged_from: None,
-            most_in_flight: None,
-            cpu_load: 0,
-            gpu_load: 0,
-            penalties: false,
-        }
+        Point::of(kind, 2, 4, 4)
     }
 
     #[test]

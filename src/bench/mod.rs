@@ -100,6 +100,22 @@ pub struct Point {
 }
 
 impl Point {
+    /// Prompts of one length that come at once, with nothing beside them.
+    pub const fn of(kind: Kind, batch: u32, prompt_tokens: u32, new_tokens: u32) -> Self {
+        Self {
+            kind,
+            batch,
+            prompt_tokens,
+            ragged_from: None,
+            new_tokens,
+            rate: None,
+            most_in_flight: None,
+            cpu_load: 0,
+            gpu_load: 0,
+            penalties: false,
+        }
+    }
+
     /// Tokens of a prompt in the mean.
     pub fn mean_prompt(&self) -> u32 {
         let shortest = self.ragged_from.unwrap_or(self.prompt_tokens);

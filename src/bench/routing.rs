@@ -121,18 +121,7 @@ mod tests {
     use super::*;
 
     fn point(kind: Kind, batch: u32) -> Point {
-        Point {
-            kind,
-            batch,
-            prompt_tokens: 8,
-            new_tokens: 8,
-            rate: None,
-            ragged_from: None,
-            most_in_flight: None,
-            cpu_load: 0,
-            gpu_load: 0,
-            penalties: false,
-        }
+        Point::of(kind, batch, 8, 8)
     }
 
     #[test]

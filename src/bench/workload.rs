@@ -209,18 +209,7 @@ mod tests {
     use super::*;
     use crate::bench::Kind;
 
-    const POINT: Point = Point {
-        kind: Kind::Serve,
-        batch: 4,
-        prompt_tokens: 16,
-        new_tokens: 8,
-        rate: None,
-        ragged_from: None,
-        most_in_flight: None,
-        cpu_load: 0,
-        gpu_load: 0,
-        penalties: false,
-    };
+    const POINT: Point = Point::of(Kind::Serve, 4, 16, 8);
 
     #[test]
     fn penalties_leave_the_prompts_as_they_are() {

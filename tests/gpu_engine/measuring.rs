@@ -42,18 +42,7 @@ fn setup(record: bool) -> Setup {
 }
 
 fn point() -> Point {
-    Point {
-        kind: Kind::Decode,
-        batch: BATCH,
-        prompt_tokens: 8,
-        new_tokens: STEPS,
-        rate: None,
-        ragged_from: None,
-        most_in_flight: None,
-        cpu_load: 0,
-        gpu_load: 0,
-        penalties: false,
-    }
+    Point::of(Kind::Decode, BATCH, 8, STEPS)
 }
 
 fn arrivals() -> Vec<Arrival> {
