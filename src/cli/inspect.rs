@@ -10,32 +10,27 @@ mod svg;
 mod text;
 
 use super::args::inspect::{Format, InspectArgs};
+use super::paths::open_asked;
 use crate::backend::cuda::listed::calls::StepCalls;
 use crate::backend::cuda::tuning::gpu::{Bound, Gpu, H200};
 use crate::error::{Error, Result};
-use crate::files::{Out, Unfinished};
+use crate::files::Out;
 use crate::plan::cost::op_cost;
 use crate::plan::{Cost, OpKind, Plan, Precision, Stage, StepKind, StepShape};
 use crate::trace::About;
 use graphs::OnGpu;
 use std::io::{self, Write};
 use std::ops::Range;
-use std::path::PathBuf;
 
 impl InspectArgs {
-    /// Claims the files that were asked for, before any work: what cannot be written is said at once.
+    /// The files that were asked for.
     ///
     /// # Errors
     /// They cannot be written.
     pub fn open(&self) -> Result<Pictures> {
-        let open = |path: &Option<PathBuf>| -> Result<Option<Out>> {
-            let path = path.as_deref();
-            path.map(|path| Out::open(path, Unfinished::Removed))
-                .transpose()
-        };
         Ok(Pictures {
-            dot: open(&self.dot)?,
-            svg: open(&self.svg)?,
+            dot: open_asked(self.dot.as_deref())?,
+            svg: open_asked(self.svg.as_deref())?,
         })
     }
 

@@ -34,6 +34,15 @@ pub(super) fn open_printed<F: ValueEnum>(output: Option<&Path>) -> Result<Out> {
     Out::open(path, Unfinished::Removed)
 }
 
+/// A file that is written where it is asked for. Claimed before any work: what cannot be written is said at once.
+///
+/// # Errors
+/// It cannot be written.
+pub(super) fn open_asked(path: Option<&Path>) -> Result<Option<Out>> {
+    path.map(|path| Out::open(path, Unfinished::Removed))
+        .transpose()
+}
+
 /// All files of a command, each with what a message calls it.
 #[derive(Default)]
 pub(super) struct Files {

@@ -2,9 +2,8 @@
 
 use super::Exit;
 use super::args::ReportArgs;
-use super::paths::Files;
+use super::paths::{Files, open_asked};
 use crate::error::Result;
-use crate::files::{Out, Unfinished};
 use crate::report::{input, lineup, markdown, page, picture};
 use std::path::PathBuf;
 
@@ -15,13 +14,9 @@ pub fn run(args: &ReportArgs) -> Result<Exit> {
         .writes("--svg", args.svg.as_deref())
         .writes("--table", args.table.as_deref())
         .keep_apart()?;
-    let open = |path: &Option<PathBuf>| -> Result<Option<Out>> {
-        let path = path.as_deref();
-        path.map(|path| Out::open(path, Unfinished::Removed))
-            .transpose()
-    };
-    // Before anything is read: what cannot be written is said at once.
-    let (output, svg, table) = (open(&args.output)?, open(&args.svg)?, open(&args.table)?);
+    // Before anything is read.
+    let [output, svg, table] = [&args.output, &args.svg, &args.table].map(Option::as_deref);
+    let (output, svg, table) = (open_asked(output)?, open_asked(svg)?, open_asked(table)?);
     let names = input::names(&args.inputs);
     let inputs: Vec<_> = args
         .inputs
