@@ -244,6 +244,25 @@ fn starts(rows: &[Value]) -> Vec<Value> {
     starts
 }
 
+const BUILD_PROFILE: &str = match cfg!(debug_assertions) {
+    true => "debug",
+    false => "release",
+};
+
+/// As results say it.
+fn now() -> String {
+    chrono::Utc::now().format("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// A row, an object, with the fields of `more` behind its own.
+#[cfg(feature = "cuda")]
+fn with(mut row: Value, more: Value) -> Value {
+    if let (Value::Object(row), Value::Object(more)) = (&mut row, more) {
+        row.extend(more);
+    }
+    row
+}
+
 /// What all results share. `model`: of kinds that run one.
 fn subject(
     args: &BenchArgs,
@@ -256,17 +275,12 @@ fn subject(
         params = model_parameters(&config);
         size = model_bytes(&config, source.matrix_dtype(&config)?);
     }
-    let command = super::arguments();
     Ok(Subject {
         schema: VERSION,
         build_version: env!("CARGO_PKG_VERSION"),
-        build_profile: if cfg!(debug_assertions) {
-            "debug"
-        } else {
-            "release"
-        },
-        command: format!("tailgraph {command}"),
-        test_time: chrono::Utc::now().format("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        build_profile: BUILD_PROFILE,
+        command: super::command_line(),
+        test_time: now(),
         model_filename: model.map_or_else(|| "none".to_owned(), ToString::to_string),
         model_size: size as u64,
         model_n_params: params as u64,

@@ -94,13 +94,13 @@ fn print(bytes: &[u8]) -> Result<()> {
     Out::stdout()?.finish_with(bytes)
 }
 
-/// What the program was started with, as results say it: a name need not be text.
-fn arguments() -> String {
+/// How the program was started, as results say it: a name need not be text.
+fn command_line() -> String {
     let arguments: Vec<String> = std::env::args_os()
         .skip(1)
         .map(|argument| argument.to_string_lossy().into_owned())
         .collect();
-    arguments.join(" ")
+    format!("tailgraph {}", arguments.join(" "))
 }
 
 /// How a command ended, if not by an error.

@@ -30,12 +30,11 @@ mod gpu {
     use crate::bench::workload::{self, Random};
     use crate::bench::{Kind, Point};
     use crate::cli::args::BucketArgs;
-    use crate::cli::paths::{Files, is_stdio};
+    use crate::cli::paths::{Files, is_stdio, open_asked};
     use crate::cli::spec::timed;
     use crate::cli::table::Table;
     use crate::cli::{interrupt, print};
     use crate::error::Error;
-    use crate::files::{Out, Unfinished};
     use crate::model::{DType, Model};
     use crate::plan::{Ladders, Limits, Plan, StepKind};
     use crate::runtime::Logits;
@@ -81,8 +80,7 @@ mod gpu {
             .runs(&spec.model, &read)
             .writes("--output", path)
             .keep_apart()?;
-        let output = path.map(|path| Out::open(path, Unfinished::Removed));
-        let output = output.transpose()?;
+        let output = open_asked(path)?;
         let model = load(&spec.model)?;
         interrupt::look();
         let mut tuned = Vec::new();
@@ -191,18 +189,7 @@ mod gpu {
         let vocabulary = opened.config.vocab_size as u32;
         let mut tuned = Vec::new();
         for &rows in buckets {
-            let point = Point {
-                kind: Kind::Decode,
-                batch: rows,
-                prompt_tokens: PROMPT_TOKENS,
-                new_tokens: NEW_TOKENS,
-                rate: None,
-                ragged_from: None,
-                most_in_flight: None,
-                cpu_load: 0,
-                gpu_load: 0,
-                penalties: false,
-            };
+            let point = Point::of(Kind::Decode, rows, PROMPT_TOKENS, NEW_TOKENS);
             let mut random = Random::new(args.timed.seed, u64::from(rows));
             let arrivals = workload::at_once(&point, rows, Logits::None, vocabulary, &mut random);
             let beside = Beside {
@@ -303,7 +290,6 @@ mod gpu {
             file.adopt(shape, *dtype);
             file.set(shape, *dtype, Entry { rows, variant, ms });
         }
-        let command = crate::cli::arguments();
         let driver = crate::backend::cuda::driver::machine::probe()?;
         let (major, minor) = driver.version;
         let noted = [
@@ -315,7 +301,7 @@ mod gpu {
                 Some(chrono::Utc::now().format("%Y-%m-%d").to_string()),
             ),
             ("commit", args.commit.clone().or_else(commit)),
-            ("command", Some(format!("tailgraph {command}"))),
+            ("command", Some(crate::cli::command_line())),
         ];
         let noted = noted.into_iter();
         file.measured = noted

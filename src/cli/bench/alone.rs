@@ -1,13 +1,13 @@
 //! `bench limits` and `bench queue`: what launching on the device is bounded by, and an atomic queue by itself.
 
-use super::gpu;
+use super::{gpu, now, with};
 use crate::backend::cuda::driver::gpu::OpenGpu;
 use crate::backend::cuda::tools::limits;
 use crate::backend::cuda::tools::queue::{Claim, Ends, Queue, Work, expected};
 use crate::bench::output::{Format, LIMITS, QUEUE, text};
 use crate::bench::stats::{quantile, sorted};
-use crate::cli::Exit;
 use crate::cli::args::bench::{LimitsArgs, PrintArgs, QueueArgs};
+use crate::cli::{Exit, command_line};
 use crate::error::{Error, Result};
 use serde_json::{Value, json};
 
@@ -25,18 +25,11 @@ fn print(args: &PrintArgs, gpu: &OpenGpu, about: &str, table: String) -> Result<
 /// What each row says of where it comes from.
 fn subject(gpu: &OpenGpu) -> Value {
     json!({
-        "command": format!("tailgraph {}", crate::cli::arguments()),
-        "test_time": chrono::Utc::now().format("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        "command": command_line(),
+        "test_time": now(),
         "build_version": env!("CARGO_PKG_VERSION"),
         "gpu_info": gpu.info.to_string(),
     })
-}
-
-fn row(mut subject: Value, more: Value) -> Value {
-    if let (Value::Object(row), Value::Object(more)) = (&mut subject, more) {
-        row.extend(more);
-    }
-    subject
 }
 
 pub fn limits(args: &LimitsArgs) -> Result<Exit> {
@@ -44,7 +37,7 @@ pub fn limits(args: &LimitsArgs) -> Result<Exit> {
     let edges = limits::edges(&gpu)?;
     let rows: Vec<Value> = edges
         .iter()
-        .map(|edge| row(subject(&gpu), json!(edge)))
+        .map(|edge| with(subject(&gpu), json!(edge)))
         .collect();
     let mut table = text(&rows, args.print.format, LIMITS, usize::MAX);
     if args.print.format == Format::Md {
@@ -91,7 +84,7 @@ pub fn queue(args: &QueueArgs) -> Result<Exit> {
                         found.push(ends);
                     }
                 }
-                rows.push(row(subject(&gpu), queue_row(work, claim, &found)));
+                rows.push(with(subject(&gpu), queue_row(work, claim, &found)));
             }
         }
     }

@@ -3,6 +3,7 @@
 
 mod yardstick;
 
+use super::{BUILD_PROFILE, now};
 use crate::backend::timing::StepClock;
 use crate::bench::drive::{self, Beside};
 use crate::bench::host::Busy;
@@ -13,7 +14,7 @@ use crate::bench::{Kind, Point};
 use crate::cli::args::bench::GemmArgs;
 use crate::cli::paths::Files;
 use crate::cli::spec::timed;
-use crate::cli::{Exit, interrupt};
+use crate::cli::{Exit, command_line, interrupt};
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::plan::cost::op_cost;
@@ -209,18 +210,7 @@ impl<'a> Table<'a> {
             StepKind::Decode => (rows, PROMPT_TOKENS, NEW_TOKENS),
             _ => (1, rows, 1),
         };
-        let point = Point {
-            penalties: false,
-            kind: Kind::Decode,
-            batch,
-            prompt_tokens,
-            new_tokens,
-            rate: None,
-            ragged_from: None,
-            most_in_flight: None,
-            cpu_load: 0,
-            gpu_load: 0,
-        };
+        let point = Point::of(Kind::Decode, batch, prompt_tokens, new_tokens);
         // A prompt is one step, of which some are left untimed.
         let runs = match self.kind {
             StepKind::Decode => u64::from(self.args.repeats),
@@ -317,9 +307,9 @@ impl<'a> Table<'a> {
         Ok(json!({
             "schema": VERSION,
             "build_version": env!("CARGO_PKG_VERSION"),
-            "build_profile": if cfg!(debug_assertions) { "debug" } else { "release" },
-            "command": format!("tailgraph {}", crate::cli::arguments()),
-            "test_time": chrono::Utc::now().format("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            "build_profile": BUILD_PROFILE,
+            "command": command_line(),
+            "test_time": now(),
             "model": opened.spec.model.to_string(),
             "device": opened.spec.device.name(),
             "device_info": opened.target.device().info().or_else(crate::bench::host::processor),

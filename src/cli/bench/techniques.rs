@@ -1,6 +1,6 @@
 //! `bench launch --launch all`: every way that CUDA has of launching a step, over the same small kernels, in one table.
 
-use super::{Results, subject};
+use super::{Results, subject, with};
 use crate::backend::cuda::device::GpuDevice;
 use crate::backend::cuda::listed::techniques::Technique;
 use crate::bench::drive;
@@ -139,23 +139,14 @@ pub fn measure(args: &BenchArgs, ways: &[Technique], interrupt: &AtomicBool) -> 
 
 fn row(subject: &Value, tried: &Tried) -> Option<Value> {
     let figures = tried.found.figures()?;
-    let mut row = subject.clone();
-    let more = [
-        json!({
-            "technique": tried.technique.name(),
-            "kernels": tried.kernels,
-            "cpu_load": tried.cpu_load,
-            "gpu_load": tried.gpu_load,
-            "repeats": tried.repeats,
-        }),
-        json!(figures),
-    ];
-    for more in more {
-        if let (Value::Object(row), Value::Object(more)) = (&mut row, more) {
-            row.extend(more);
-        }
-    }
-    Some(row)
+    let of_way = json!({
+        "technique": tried.technique.name(),
+        "kernels": tried.kernels,
+        "cpu_load": tried.cpu_load,
+        "gpu_load": tried.gpu_load,
+        "repeats": tried.repeats,
+    });
+    Some(with(with(subject.clone(), of_way), json!(figures)))
 }
 
 /// The table, below it the ways in words.
