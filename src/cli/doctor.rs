@@ -1,7 +1,9 @@
 //! `doctor`: what this machine and this build can do, whether a model fits, and what to do about each problem.
 
+mod command;
 mod print;
 
+pub(super) use self::command::run;
 use super::args::doctor::{DoctorArgs, Format};
 use crate::error::{Error, Result};
 use crate::plan::MemoryPlan;

@@ -2,6 +2,7 @@
 //! them, as tables, JSON or pictures.
 
 mod calls;
+mod command;
 mod dot;
 pub mod graphs;
 mod json;
@@ -9,6 +10,7 @@ mod roofline;
 mod svg;
 mod text;
 
+pub(super) use self::command::run;
 use super::args::inspect::{Format, InspectArgs};
 use super::paths::open_asked;
 use crate::backend::cuda::listed::calls::StepCalls;

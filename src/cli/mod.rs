@@ -9,8 +9,8 @@
 //! - `tune`: measures which kernels serve which bucket
 //! - `replay`: a recorded run once more
 //! - `trace`: a job, or a recording of one, as a timeline; `report`: measurements and timelines as a page
-//! - [`inspect`], [`doctor`]: print what the plan knows; tables are laid out by `table`. `inspecting` and `doctoring` look it
-//!   up, and ask a GPU besides
+//! - [`inspect`], [`doctor`]: print what the plan knows; tables are laid out by `table`. The `command` of each looks it up, and
+//!   asks a GPU besides
 //! - `profile`: a command under Nsight
 //! - `pages`: completions and manual pages
 //!
@@ -19,11 +19,9 @@
 pub mod args;
 mod bench;
 pub mod doctor;
-mod doctoring;
 mod generate;
 mod input;
 pub mod inspect;
-mod inspecting;
 pub mod interrupt;
 mod merge;
 mod pages;
@@ -64,14 +62,14 @@ pub fn run() -> Result<Exit> {
         Command::Score(args) => score::run(&args),
         Command::Merge(args) => merge::run(&args),
         Command::Bench(args) => bench::run(&args),
-        Command::Inspect(args) => inspecting::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
         Command::Replay(args) => replay::run(args),
         Command::Trace(args) => trace::run(*args),
         Command::Report(args) => report::run(&args),
         Command::Tune(args) => tune::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Synth(args) => synth::run(&args),
-        Command::Doctor(args) => doctoring::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Completions { shell } => pages::completions(shell),
         Command::Man { page } => pages::man(page.as_deref()),
     }

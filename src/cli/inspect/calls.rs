@@ -1,6 +1,7 @@
 //! The list of `--calls`.
 
 use super::Written;
+use super::graphs::extent;
 use crate::backend::cuda::listed::calls::{Call, StepCalls};
 use crate::cli::table::Table;
 use crate::plan::Plan;
@@ -47,17 +48,11 @@ pub(super) fn text(plan: &Plan, steps: &[StepCalls], out: &mut dyn Write) -> Wri
 
 fn row(call: &Call) -> [String; 8] {
     let layer = call.ops.first().and_then(|op| op.layer);
-    let (x, y, z) = call.grid;
-    let blocks = match (y, z) {
-        (1, 1) => x.to_string(),
-        (y, 1) => format!("{x}x{y}"),
-        (y, z) => format!("{x}x{y}x{z}"),
-    };
     [
         layer.map_or(String::new(), |layer| layer.to_string()),
         operations(call).join(" + "),
         call.kernel.clone(),
-        blocks,
+        extent(call.grid),
         call.threads.to_string(),
         call.shared_bytes.to_string(),
         call.cluster.to_string(),

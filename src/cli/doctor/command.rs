@@ -1,10 +1,10 @@
 //! The `doctor` command: what the flags ask about, looked at.
 
-use super::args::DoctorCommand;
-use super::args::doctor::Format;
-use super::doctor::Subject;
-use super::paths::{Files, open_printed};
-use super::{Exit, spec};
+use super::Subject;
+use crate::cli::args::DoctorCommand;
+use crate::cli::args::doctor::Format;
+use crate::cli::paths::{Files, open_printed};
+use crate::cli::{Exit, spec};
 use crate::error::{Error, Result};
 use crate::model::ModelSource;
 use crate::plan::MemoryPlan;
@@ -12,7 +12,7 @@ use crate::session::sizes::memory;
 use crate::session::{RunSpec, Target};
 use std::sync::Arc;
 
-pub(super) fn run(args: &DoctorCommand) -> Result<Exit> {
+pub(in crate::cli) fn run(args: &DoctorCommand) -> Result<Exit> {
     let device = spec::device(&args.run, "doctor")?;
     let mut files = Files::default().writes("--output", args.output.as_deref());
     if let Some(Ok(source)) = args.model.as_deref().map(ModelSource::parse_config) {

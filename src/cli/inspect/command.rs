@@ -1,14 +1,14 @@
 //! The `inspect` command: the plan that the flags ask for, and the graphs that a GPU makes of it where one is asked.
 
-use super::args::InspectCommand;
-use super::args::inspect::Format;
-use super::inspect::graphs::OnGpu;
-use super::inspect::{Known, Share};
-use super::paths::{Files, open_printed};
-use super::{Exit, spec};
+use super::graphs::OnGpu;
+use super::{Known, Share};
 use crate::backend::cuda::listed::calls::StepCalls;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::tuning::gpu::H200;
+use crate::cli::args::InspectCommand;
+use crate::cli::args::inspect::Format;
+use crate::cli::paths::{Files, open_printed};
+use crate::cli::{Exit, spec};
 use crate::error::{Error, Result};
 #[cfg(feature = "cuda")]
 use crate::files::Out;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// Element type of published weights: what a checkpoint's are taken to be where none is read.
 const CHECKPOINT: DType = DType::BF16;
 
-pub(super) fn run(args: &InspectCommand) -> Result<Exit> {
+pub(in crate::cli) fn run(args: &InspectCommand) -> Result<Exit> {
     let run = &args.run;
     let asks_gpu = run
         .device
