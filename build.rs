@@ -41,7 +41,7 @@ fn scheduler_core() {
 }
 
 /// Compiles `kernels/*/*.cu` into `OUT_DIR/tailgraph.fatbin` and, of what launches kernels, `OUT_DIR/launching.fatbin`, with what each kernel takes in
-/// `OUT_DIR/kernels.json` and what each tells its launcher in `OUT_DIR/constants.json`. Spills are warnings; with TAILGRAPH_DENY_SPILLS=1 they are errors.
+/// `OUT_DIR/kernels.json`, the bytes of its arguments in `OUT_DIR/arguments.json` and what each tells its launcher in `OUT_DIR/constants.json`. Spills are warnings; with TAILGRAPH_DENY_SPILLS=1 they are errors.
 #[cfg(feature = "cuda")]
 fn kernels() -> Result<(), String> {
     println!("cargo::rerun-if-changed=kernels");
@@ -64,12 +64,16 @@ fn kernels() -> Result<(), String> {
         println!("cargo::warning={line}");
     }
     let constants = constants::to_json(&constants::read(&built.objects)?);
-    let json = out_dir.join("constants.json");
-    std::fs::write(&json, constants).map_err(|error| format!("{}: {error}", json.display()))?;
     let table = ptxas::parse(&built.compile_log, &built.link_log)?;
-    let json = out_dir.join("kernels.json");
-    std::fs::write(&json, ptxas::to_json(&table))
-        .map_err(|error| format!("{}: {error}", json.display()))?;
+    let arguments = ptxas::arguments_to_json(&ptxas::argument_bytes(&table)?);
+    for (name, json) in [
+        ("constants.json", constants),
+        ("kernels.json", ptxas::to_json(&table)),
+        ("arguments.json", arguments),
+    ] {
+        let path = out_dir.join(name);
+        std::fs::write(&path, json).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
 
     let severity = match std::env::var_os("TAILGRAPH_DENY_SPILLS").is_some_and(|value| value == "1")
     {
@@ -86,13 +90,46 @@ fn kernels() -> Result<(), String> {
     Ok(())
 }
 
-/// Regenerates `src/sys/abi.rs` from `kernels/abi.h`.
+/// Structs of kernels' arguments are handed to the driver as bytes: none of them may be padding.
+#[cfg(feature = "bindgen")]
+#[derive(Debug)]
+struct WithoutPadding;
+
+#[cfg(feature = "bindgen")]
+impl bindgen::callbacks::ParseCallbacks for WithoutPadding {
+    fn add_derives(&self, info: &bindgen::callbacks::DeriveInfo<'_>) -> Vec<String> {
+        match info.name.ends_with("_args") {
+            true => vec!["bytemuck::NoUninit".to_owned()],
+            false => vec![],
+        }
+    }
+}
+
+/// What kernels are launched with: `args.h` of each family that has one, sorted.
+#[cfg(feature = "bindgen")]
+fn argument_headers() -> Vec<String> {
+    println!("cargo::rerun-if-changed=kernels");
+    let families = std::fs::read_dir("kernels").expect("kernels could not be read");
+    let mut found: Vec<String> = families
+        .flatten()
+        .map(|family| family.path().join("args.h"))
+        .filter(|header| header.is_file())
+        .map(|header| header.to_string_lossy().into_owned())
+        .collect();
+    found.sort();
+    found
+}
+
+/// Regenerates `src/sys/abi.rs` from `kernels/abi.h` and `kernels/*/args.h`.
 #[cfg(feature = "bindgen")]
 fn bindings() {
     let checked_in = Path::new("src/sys/abi.rs");
     println!("cargo::rerun-if-changed={}", checked_in.display());
     let made = bindgen::Builder::default()
         .header("kernels/abi.h")
+        .headers(argument_headers())
+        .clang_arg("-Ikernels")
+        .parse_callbacks(Box::new(WithoutPadding))
         .allowlist_item("(tg|TG)_.*")
         .allowlist_recursively(false)
         .use_core()
@@ -102,9 +139,9 @@ fn bindings() {
         .layout_tests(true)
         .formatter(bindgen::Formatter::Rustfmt)
         .rust_edition(bindgen::RustEdition::Edition2024)
-        .raw_line("// Made by bindgen from kernels/abi.h; do not edit. To make it again: cargo build --features bindgen")
+        .raw_line("// Made by bindgen from kernels/abi.h and kernels/*/args.h; do not edit. To make it again: cargo build --features bindgen")
         .generate()
-        .expect("bindgen could not read kernels/abi.h")
+        .expect("bindgen could not read kernels/abi.h and kernels/*/args.h")
         .to_string();
     // Written only where it differs: a new time stamp alone would build everything again.
     if std::fs::read_to_string(checked_in).ok().as_ref() != Some(&made) {

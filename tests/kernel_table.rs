@@ -88,6 +88,26 @@ fn refuses_what_it_does_not_understand() {
 }
 
 #[test]
+fn arguments_are_what_follows_the_drivers_own() {
+    let found = |linked: &str| {
+        let table = ptxas::parse(COMPILED, linked).unwrap();
+        ptxas::argument_bytes(&table)
+    };
+    assert_eq!(found(LINKED).unwrap()["k2"], 8);
+    // A tensor map has them begin at a multiple of 128, which is 384 and 640.
+    let map =
+        (LINKED.replace("360 bytes cmem", "524 bytes cmem")).replace("536 bytes", "780 bytes");
+    let bytes = found(&map).unwrap();
+    assert_eq!(bytes["k2"], 140);
+    let json: serde_json::Value = serde_json::from_str(&ptxas::arguments_to_json(&bytes)).unwrap();
+    assert_eq!(json, serde_json::json!({ "k2": 140 }));
+    for other in ["352 bytes cmem", "540 bytes cmem"] {
+        let error = found(&LINKED.replace("536 bytes cmem", other)).unwrap_err();
+        assert!(error.contains("k2"), "{error}");
+    }
+}
+
+#[test]
 fn writes_json() {
     let table = ptxas::parse(COMPILED, LINKED).unwrap();
     let json: serde_json::Value = serde_json::from_str(&ptxas::to_json(&table)).unwrap();

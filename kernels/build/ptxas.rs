@@ -1,4 +1,4 @@
-//! What the kernels take: registers and shared memory as nvlink's `-v` gives them, spills as ptxas's does.
+//! What the kernels take: registers, shared memory and arguments as nvlink's `-v` gives them, spills as ptxas's does.
 //!
 //! Only nvlink knows shared memory under `-rdc=true` (it lays it out), and only ptxas knows spills.
 
@@ -14,6 +14,8 @@ pub struct Usage {
     pub stack_bytes: u32,
     pub spill_store_bytes: u32,
     pub spill_load_bytes: u32,
+    /// Of a kernel, on some architectures: constant bank 0, where its arguments are the last.
+    pub bank_bytes: Option<u32>,
 }
 
 impl Usage {
@@ -97,11 +99,51 @@ fn linked(log: &str) -> Result<Table, String> {
             // Left out where it is 0.
             stack_bytes: number_before(counts, " stack").unwrap_or(0),
             shared_bytes: number_before(counts, " bytes smem").unwrap_or(0),
+            bank_bytes: number_before(counts, " bytes cmem[0]"),
             ..Usage::default()
         };
         table.insert((name.to_owned(), arch.to_owned()), usage);
     }
     Ok(table)
+}
+
+/// Where arguments may begin in constant bank 0, behind what the driver keeps there for every launch; of architectures for which
+/// nvlink tells the bank's size.
+const ARGUMENTS_FROM: [(&str, u32); 2] = [("sm_80", 0x160), ("sm_90a", 0x210)];
+/// They begin at a multiple of what the most demanding of them is aligned to: numbers, or tensor maps.
+const ALIGNMENTS: [u32; 2] = [16, 128];
+
+/// Bytes of all of a kernel's arguments, by its name. Errors name a kernel for which the architectures do not agree.
+pub fn argument_bytes(table: &Table) -> Result<BTreeMap<String, u32>, String> {
+    let mut banks = BTreeMap::<&str, Vec<(u32, u32)>>::new();
+    for ((name, arch), usage) in table {
+        let from = ARGUMENTS_FROM.iter().find(|(of, _)| of == arch);
+        if let (Some(until), Some((_, from))) = (usage.bank_bytes, from) {
+            banks.entry(name).or_default().push((*from, until));
+        }
+    }
+    let bytes_of = |name: &str, banks: &[(u32, u32)]| {
+        let agreed = ALIGNMENTS.iter().find_map(|align| {
+            let mut bytes = (banks.iter())
+                .map(|(from, until)| until.checked_sub(from.next_multiple_of(*align)));
+            let first = bytes.next()??;
+            bytes.all(|other| other == Some(first)).then_some(first)
+        });
+        agreed.ok_or_else(|| format!("{name}: its arguments end in constant bank 0 where no one size of them does, (from, until) {banks:?}"))
+    };
+    banks
+        .into_iter()
+        .map(|(name, banks)| Ok((name.to_owned(), bytes_of(name, &banks)?)))
+        .collect()
+}
+
+/// By kernel, as the library reads them.
+pub fn arguments_to_json(bytes: &BTreeMap<String, u32>) -> String {
+    let lines: Vec<String> = bytes
+        .iter()
+        .map(|(name, bytes)| format!("  \"{name}\": {bytes}"))
+        .collect();
+    format!("{{\n{}\n}}\n", lines.join(",\n"))
 }
 
 /// The number that stands before `what`.

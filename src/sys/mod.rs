@@ -1,4 +1,5 @@
-//! The C side as Rust sees it: structs and functions of `kernels/abi.h`, made by bindgen.
+//! The C side as Rust sees it: structs and functions of `kernels/abi.h`, and the structs that kernels are
+//! launched with (`kernels/*/args.h`), made by bindgen.
 //!
 //! Nothing here is safe to call on its own; `runtime::core` is the one safe wrapper.
 

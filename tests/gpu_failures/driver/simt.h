@@ -21,9 +21,11 @@ extern Extent threadIdx, blockIdx, blockDim, gridDim; /* of the fiber that runs 
 #undef __global__
 #undef __shared__
 #undef __constant__
+#undef __grid_constant__
 #define __global__
 #define __shared__ thread_local __attribute__((aligned(16)))  /* blocks run one at a time; and `extern` goes with it */
 #define __constant__
+#define __grid_constant__
 #define __launch_bounds__(...)
 
 namespace simt {

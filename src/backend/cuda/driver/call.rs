@@ -1,7 +1,8 @@
 //! A kernel launch as a value. Lowering makes a list of them; streams, captures, listings, timing and tests read that one
 //! list.
 
-use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch, Value};
+use crate::backend::cuda::driver::arguments::{self, Value};
+use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::timing::{KernelLaunch, Part};
 use crate::error::Result;
 use crate::plan::Op;
@@ -17,6 +18,16 @@ pub struct KernelCall {
     pub ops: Vec<Op>,
 }
 
+impl KernelCall {
+    /// Whether the arguments are of the kernel's size.
+    ///
+    /// # Errors
+    /// They are not: this is a bug.
+    pub fn check(&self) -> Result<()> {
+        arguments::check(self.kernel.name(), &self.arguments)
+    }
+}
+
 /// A call that only has to be queued: its tensor maps are made.
 #[derive(Debug)]
 pub struct ReadyCall {
@@ -28,16 +39,12 @@ pub struct ReadyCall {
 
 impl ReadyCall {
     /// # Errors
-    /// The driver refuses the shape of a tensor map.
+    /// The arguments are not of the kernel's size, or the driver refuses the shape of a tensor map.
     pub fn new(call: &KernelCall) -> Result<Self> {
         Ok(Self {
             kernel: call.kernel.clone(),
             launch: call.launch,
-            values: call
-                .arguments
-                .iter()
-                .map(Value::of)
-                .collect::<Result<_>>()?,
+            values: arguments::values(call.kernel.name(), &call.arguments)?,
             ops: call.ops.clone(),
         })
     }

@@ -53,6 +53,22 @@ pub fn kernels() -> Result<Vec<KernelUsage>> {
     serde_json::from_str(json).map_err(|error| Error::file("kernels.json", error.to_string()))
 }
 
+/// Bytes of all arguments of the kernel of this name.
+///
+/// # Errors
+/// This build has no such kernel.
+pub fn argument_bytes(kernel: &str) -> Result<u32> {
+    static ALL: LazyLock<std::result::Result<BTreeMap<String, u32>, String>> =
+        LazyLock::new(|| {
+            let json = include_str!(concat!(env!("OUT_DIR"), "/arguments.json"));
+            serde_json::from_str(json).map_err(|error| error.to_string())
+        });
+    let all = ALL.as_ref();
+    let all = all.map_err(|message| Error::file("arguments.json", message.clone()))?;
+    let found = all.get(kernel).copied();
+    found.ok_or_else(|| Error::Runtime(format!("this build has no kernel {kernel}")))
+}
+
 /// What a kernel tells its launcher: the `N` numbers of this name (`LAUNCH_CONSTANTS` of kernels/common/launch.cuh).
 ///
 /// # Errors

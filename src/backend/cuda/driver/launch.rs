@@ -4,14 +4,14 @@
 //! not take; here an argument is a number, and order is the caller's business. The same call launches at once
 //! or, on a stream that is being captured, becomes a node of the graph.
 
-use crate::backend::cuda::driver::Address;
+pub use crate::backend::cuda::driver::arguments::Argument;
+
+use crate::backend::cuda::driver::arguments::{Value, values};
 use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::module::Module;
-use crate::backend::cuda::driver::tensor_map::{Boxes, TensorMap};
 use crate::error::{Error, Result};
 use crate::telemetry::launches::launched;
 use cudarc::driver::{CudaStream, sys};
-use std::ffi::c_void;
 use std::sync::Arc;
 
 /// Launches ask for a multiple of this many bytes of dynamic shared memory ...
@@ -89,51 +89,6 @@ impl Launch {
     fn shared_bytes_of(&self, module: &Module) -> u32 {
         let sign = u32::from(module.stamping()) * STAMP_SIGN_BYTES;
         self.shared_bytes.next_multiple_of(SHARED_UNIT_BYTES) + sign
-    }
-}
-
-/// One argument of a kernel, by value.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Argument {
-    Address(Address),
-    U32(u32),
-    U64(u64),
-    F32(f32),
-    /// A tensor map of these boxes (`TensorMap` of kernels/common/wgmma.cuh).
-    Boxes(Boxes),
-}
-
-/// An argument as a kernel takes it.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Value {
-    U32(u32),
-    U64(u64),
-    F32(f32),
-    TensorMap(TensorMap),
-}
-
-impl Value {
-    pub(super) fn of(argument: &Argument) -> Result<Self> {
-        Ok(match argument {
-            Argument::Address(value) | Argument::U64(value) => Self::U64(*value),
-            Argument::U32(value) => Self::U32(*value),
-            Argument::F32(value) => Self::F32(*value),
-            Argument::Boxes(boxes) => Self::TensorMap(TensorMap::new(boxes)?),
-        })
-    }
-
-    fn as_ptr(&self) -> *mut c_void {
-        match self {
-            Self::U64(value) => std::ptr::from_ref(value).cast_mut().cast(),
-            Self::U32(value) => std::ptr::from_ref(value).cast_mut().cast(),
-            Self::F32(value) => std::ptr::from_ref(value).cast_mut().cast(),
-            Self::TensorMap(map) => std::ptr::from_ref(&map.0).cast_mut().cast(),
-        }
-    }
-
-    /// As the driver takes them, while `values` stay where they are.
-    fn pointers(values: &[Self]) -> Vec<*mut c_void> {
-        values.iter().map(Self::as_ptr).collect()
     }
 }
 
@@ -234,7 +189,7 @@ impl Kernel {
     /// Queues a launch on `stream`.
     ///
     /// # Errors
-    /// The driver refuses a tensor map or the launch. What the kernel itself does wrong, a later call reports.
+    /// The arguments are not of the kernel's size; the driver refuses a tensor map or the launch. What the kernel itself does wrong, a later call reports.
     ///
     /// # Safety
     /// The arguments are those of the kernel's declaration, in order and type; what they point to holds what
@@ -245,7 +200,7 @@ impl Kernel {
         launch: Launch,
         arguments: &[Argument],
     ) -> Result<()> {
-        let values: Vec<_> = arguments.iter().map(Value::of).collect::<Result<_>>()?;
+        let values = values(&self.name, arguments)?;
         // SAFETY: the caller's promise.
         unsafe { self.launch_with(stream, launch, &values, false) }
     }
@@ -263,7 +218,7 @@ impl Kernel {
         launch: Launch,
         arguments: &[Argument],
     ) -> Result<()> {
-        let values: Vec<_> = arguments.iter().map(Value::of).collect::<Result<_>>()?;
+        let values = values(&self.name, arguments)?;
         // SAFETY: the caller's promise.
         unsafe { self.launch_with(stream, launch, &values, true) }
     }

@@ -1,6 +1,7 @@
 //! The driver (libcuda) and what is asked of it: GPUs, the image of kernels, launches, graphs. May use `plan`, `sys`, `error`
 //! and `backend::timing`; knows no model.
 
+pub mod arguments;
 pub mod audit;
 pub mod call;
 pub mod conditional;

@@ -93,6 +93,7 @@ impl<'a> Listing<'a> {
         let variant = kernels.variant(&plan.config, bucket)?;
         let to = Lowering::new(&plan.config, kernels, bucket, variant, STEP, self.early);
         let calls = lower(addresses, &plan.stages[stage].ops, to)?;
+        calls.iter().try_for_each(KernelCall::check)?;
         Ok(StepCalls {
             stage,
             kind,
