@@ -9,6 +9,7 @@
 #ifndef TAILGRAPH_ATTENTION_CUH
 #define TAILGRAPH_ATTENTION_CUH
 
+#include "attention/args.h"
 #include "common/base.cuh"
 #include "common/pdl.cuh"
 

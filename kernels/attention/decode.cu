@@ -252,18 +252,23 @@ __device__ inline void score_own(DecodeBlock<T, D, WARPS> &block, uint32_t here,
   }
 }
 
-/* out[R, heads D], qkv[R, (heads + 2 kv_heads) D] as it was projected, q_weight[D], k_weight[D] */
 template <typename T, int D, int WARPS>
-__device__ inline void attend_decode(T *out, const T *qkv, T *k_pages, T *v_pages, const float *q_weight, const float *k_weight,
-                                     const float *inverse_frequencies, const tg_state *state, const tg_step *step,
-                                     const Partials &partials, uint32_t heads, uint32_t kv_heads, uint32_t bucket,
-                                     uint32_t chunk_keys, float scale, float eps) {
+__device__ inline void attend_decode(const tg_attention_decode_args &a) {
   constexpr int HEADS = Share<T, D>::HEADS, KEYS = Share<T, D>::KEYS;
   constexpr uint32_t STEP = WARPS * KEYS;
   __shared__ DecodeBlock<T, D, WARPS> block;
   let_next_kernel_start();
   const int lane = threadIdx.x % WARP, warp = of_warp(threadIdx.x / WARP);
-  const uint32_t groups = kv_heads * Group<HEADS>::parts(heads, kv_heads), firsts = bucket * groups;
+  const uint32_t heads = a.heads, kv_heads = a.kv_heads, chunk_keys = a.chunk_keys;
+  const uint32_t groups = kv_heads * Group<HEADS>::parts(heads, kv_heads), firsts = a.bucket * groups;
+  T *k_pages = static_cast<T *>(a.k_pages), *v_pages = static_cast<T *>(a.v_pages);
+  const tg_state *state = a.state;
+  const Partials partials{a.partials, a.done, a.splits};
+  const T *qkv = static_cast<const T *>(a.qkv);
+  T *out = static_cast<T *>(a.out);
+  const tg_step *step = a.step;
+  const float scale = a.scale, eps = a.eps;
+  const float *q_weight = a.q_weight, *k_weight = a.k_weight, *inverse_frequencies = a.inverse_frequencies;
   const bool first = blockIdx.x < firsts;
   bool waited = false;
   /* Norm weights are asked for first: loads to registers would stand behind those that wait for rows and pages. */
@@ -364,14 +369,10 @@ constexpr int decode_blocks(int warps) {
   return (LOADS_AHEAD && sizeof(T) == 2 && D == 64 ? 16 : 8) / warps;
 }
 
-#define DECODE_KERNEL(NAME, T, D, WARPS)                                                                         \
-  extern "C" __global__ void __launch_bounds__(WARPS * WARP, (decode_blocks<T, D>(WARPS))) NAME(                 \
-      T *out, const T *qkv, T *k_pages, T *v_pages, const float *q_weight, const float *k_weight,                \
-      const float *inverse_frequencies, const tg_state *state, const tg_step *step, float *partials,             \
-      uint32_t *done, uint32_t heads, uint32_t kv_heads, uint32_t bucket, uint32_t chunk_keys, uint32_t splits,  \
-      float scale, float eps) {                                                                                  \
-    attend_decode<T, D, WARPS>(out, qkv, k_pages, v_pages, q_weight, k_weight, inverse_frequencies, state, step, \
-                               Partials{partials, done, splits}, heads, kv_heads, bucket, chunk_keys, scale, eps); \
+#define DECODE_KERNEL(NAME, T, D, WARPS)                                                         \
+  extern "C" __global__ void __launch_bounds__(WARPS * WARP, (decode_blocks<T, D>(WARPS))) NAME( \
+      const __grid_constant__ tg_attention_decode_args a) {                                      \
+    attend_decode<T, D, WARPS>(a);                                                               \
   }
 #define ATTENTION_DECODE(SUFFIX, T, D)                           \
   DECODE_KERNEL(tg_attention_decode_w1_##SUFFIX##_d##D, T, D, 1) \

@@ -68,25 +68,15 @@ __device__ inline float power_of_two(float v) {
   return power;
 }
 
-struct PromptArrays {
-  void *out;  /* [R, heads D] */
-  const QueryTile *tiles;
-  const uint32_t *tile_count;
-  const tg_state *state;
-  uint32_t heads, kv_heads;
-  uint32_t box_keys;  /* of a box of the maps of keys and of values */
-  float scale;        /* of scores */
-};
-
 /* The units of a block: the i-th of them, longest first, back and forth over the blocks. */
 struct PromptUnits {
   uint32_t count, all;
-  __device__ inline PromptUnits(const PromptArrays &arrays) : count(*arrays.tile_count), all(count * arrays.kv_heads) {}
-  __device__ inline bool at(uint32_t i, const PromptArrays &arrays, QueryTile &tile, uint32_t &kv_head) const {
+  __device__ inline PromptUnits(const tg_attention_prompt_args &a) : count(*a.tile_count), all(count * a.kv_heads) {}
+  __device__ inline bool at(uint32_t i, const tg_attention_prompt_args &a, QueryTile &tile, uint32_t &kv_head) const {
     const uint32_t unit = i * gridDim.x + (i % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
     if (unit >= all) return false;
-    kv_head = unit % arrays.kv_heads;
-    tile = arrays.tiles[count - 1 - unit / arrays.kv_heads];
+    kv_head = unit % a.kv_heads;
+    tile = a.tiles[count - 1 - unit / a.kv_heads];
     return true;
   }
   /* Whether there may be units of this block from the i-th on. */
@@ -109,16 +99,16 @@ struct PromptRing {
 /* One lane. */
 template <class Tile>
 __device__ inline void prompt_copy(PromptRing<Tile> ring, const TensorMap *q_map, const TensorMap *k_map, const TensorMap *v_map,
-                                   const PromptArrays &arrays) {
-  const PromptUnits units(arrays);
+                                   const tg_attention_prompt_args &a) {
+  const PromptUnits units(a);
   const uint64_t policy = cache_policy(false);
-  const uint32_t group = arrays.heads / arrays.kv_heads, boxes = Tile::KEYS / arrays.box_keys;
+  const uint32_t group = a.heads / a.kv_heads, boxes = Tile::KEYS / a.box_keys;
   uint32_t q_parity = 1;
   QueryTile tile;
   uint32_t kv_head;
 #pragma unroll 1
   for (uint32_t i = 0; units.more(i); i++) {
-    if (!units.at(i, arrays, tile, kv_head)) continue;
+    if (!units.at(i, a, tile, kv_head)) continue;
     barrier_wait(ring.q_empty, q_parity);
     q_parity ^= 1;
     barrier_arrive_expecting(ring.q_full, Tile::Q_BYTES);
@@ -127,16 +117,16 @@ __device__ inline void prompt_copy(PromptRing<Tile> ring, const TensorMap *q_map
       const uint32_t at[5] = {part * GMMA_K, kv_head * group, tile.first_row, 0, 0};
       tensor_copy(ring.q + part * Tile::Q_PART, q_map, at, ring.q_full, policy);
     }
-    const Pages pages(arrays.state, tile.slot, arrays.kv_heads, kv_head);
+    const Pages pages(a.state, tile.slot, a.kv_heads, kv_head);
     const uint32_t keys = tile.first_position + tile.rows;
 #pragma unroll 1
     for (uint32_t first = 0; first < keys; first += Tile::KEYS, ring.next()) {
-      const uint32_t here = min(boxes, (keys - first + arrays.box_keys - 1) / arrays.box_keys);
+      const uint32_t here = min(boxes, (keys - first + a.box_keys - 1) / a.box_keys);
       barrier_wait(ring.empty + ring.at, ring.parity ^ 1);
-      barrier_arrive_expecting(ring.full + ring.at, 2 * Tile::PARTS * here * arrays.box_keys * GMMA_ROW_BYTES);
+      barrier_arrive_expecting(ring.full + ring.at, 2 * Tile::PARTS * here * a.box_keys * GMMA_ROW_BYTES);
 #pragma unroll 1
       for (uint32_t box = 0; box < here; box++) {
-        const uint32_t row = pages.at(first + box * arrays.box_keys), offset = box * arrays.box_keys * GMMA_ROW_BYTES;
+        const uint32_t row = pages.at(first + box * a.box_keys), offset = box * a.box_keys * GMMA_ROW_BYTES;
 #pragma unroll
         for (uint32_t part = 0; part < Tile::PARTS; part++) {
           tensor_copy(ring.k() + part * Tile::K_PART + offset, k_map, part * GMMA_K, row, ring.full + ring.at, policy);
@@ -234,13 +224,13 @@ __device__ inline void prompt_your_turn(uint32_t warpgroup) {
 __device__ inline void prompt_meet() { asm volatile("bar.sync 1, %0;" ::"n"(PROMPT_GROUPS *GMMA_GROUP) : "memory"); }
 
 template <class Tile>
-__device__ inline void prompt_multiply(PromptRing<Tile> ring, const PromptArrays &arrays) {
+__device__ inline void prompt_multiply(PromptRing<Tile> ring, const tg_attention_prompt_args &a) {
   using T = typename Tile::T;
-  const uint32_t group = arrays.heads / arrays.kv_heads, warpgroup = of_warp(threadIdx.x / GMMA_GROUP);
+  const uint32_t group = a.heads / a.kv_heads, warpgroup = of_warp(threadIdx.x / GMMA_GROUP);
   const uint32_t thread = threadIdx.x % GMMA_GROUP, lane = thread % WARP;
   const uint32_t pair = warpgroup * GMMA_M + thread / WARP * 16 + lane / 4;  /* and the one 8 further */
-  const PromptUnits units(arrays);
-  const float scale = arrays.scale * 1.44269504088896f;  /* log2 e */
+  const PromptUnits units(a);
+  const float scale = a.scale * 1.44269504088896f;  /* log2 e */
   const uint32_t q = gmma_operand(shared_address(ring.q)) + warpgroup * gmma_apart(GMMA_M * GMMA_ROW_BYTES);
   const uint32_t k = gmma_operand(shared_address(ring.stages)), v = k + gmma_apart(Tile::K_BYTES);
   uint32_t q_parity = 0;
@@ -249,7 +239,7 @@ __device__ inline void prompt_multiply(PromptRing<Tile> ring, const PromptArrays
   if (warpgroup == 1) prompt_your_turn(warpgroup);
 #pragma unroll 1
   for (uint32_t unit = 0; units.more(unit); unit++) {
-    if (!units.at(unit, arrays, tile, kv_head)) continue;
+    if (!units.at(unit, a, tile, kv_head)) continue;
     const uint32_t keys = tile.first_position + tile.rows, blocks = (keys + Tile::KEYS - 1) / Tile::KEYS;
     const uint32_t position[2] = {tile.first_position + pair / group, tile.first_position + (pair + 8) / group};
     /* Blocks of which each row of this warpgroup has all keys. */
@@ -328,8 +318,8 @@ __device__ inline void prompt_multiply(PromptRing<Tile> ring, const PromptArrays
       sum += __shfl_xor_sync(0xffffffffu, sum, 2);
       const uint32_t at = pair + 8 * half;
       if (at >= tile.rows * group) continue;
-      const size_t head = (size_t)(tile.first_row + at / group) * arrays.heads + kv_head * group + at % group;
-      uint32_t *to = reinterpret_cast<uint32_t *>(static_cast<T *>(arrays.out) + head * Tile::D);
+      const size_t head = (size_t)(tile.first_row + at / group) * a.heads + kv_head * group + at % group;
+      uint32_t *to = reinterpret_cast<uint32_t *>(static_cast<T *>(a.out) + head * Tile::D);
       const float share = inverse(sum);
 #pragma unroll
       for (uint32_t part = 0; part < Tile::PARTS; part++)
@@ -343,7 +333,7 @@ __device__ inline void prompt_multiply(PromptRing<Tile> ring, const PromptArrays
 }
 
 template <class Tile>
-__device__ inline void attend_prompts(const TensorMap *q_map, const TensorMap *k_map, const TensorMap *v_map, const PromptArrays &arrays) {
+__device__ inline void attend_prompts(const TensorMap *q_map, const TensorMap *k_map, const TensorMap *v_map, const tg_attention_prompt_args &a) {
   extern __shared__ char prompt_shared[];
   __shared__ uint64_t barriers[2 + 2 * Tile::STAGES];
   PromptRing<Tile> ring;
@@ -359,9 +349,9 @@ __device__ inline void attend_prompts(const TensorMap *q_map, const TensorMap *k
   __syncthreads();
   wait_for_earlier_kernels();
   if (of_warp(threadIdx.x / GMMA_GROUP) == PROMPT_GROUPS) {
-    if (threadIdx.x % GMMA_GROUP == 0) prompt_copy(ring, q_map, k_map, v_map, arrays);
+    if (threadIdx.x % GMMA_GROUP == 0) prompt_copy(ring, q_map, k_map, v_map, a);
   } else {
-    prompt_multiply(ring, arrays);
+    prompt_multiply(ring, a);
   }
 }
 
@@ -369,13 +359,12 @@ __device__ inline void attend_prompts(const TensorMap *q_map, const TensorMap *k
  * Maps: q of five dimensions, [R, heads + 2 kv_heads, D] in boxes of rows of a tile by heads of a group by GMMA_K; k and v,
  * [pages kv_heads page_tokens, D], in boxes of box_keys by GMMA_K. Query tiles have PROMPT_PAIRS / group rows at most.
  * Launch: block = PROMPT_THREADS; grid = a block an SM, or a unit where those are fewer. */
-#define ATTENTION_PROMPT(SUFFIX, ...)                                                                                          \
-  LAUNCH_CONSTANTS(tg_attention_prompt_##SUFFIX##_tile, 2, __VA_ARGS__::KEYS, __VA_ARGS__::SHARED)                               \
-  extern "C" __global__ void __launch_bounds__(PROMPT_THREADS, 1) tg_attention_prompt_##SUFFIX(                                \
-      const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v, void *out, \
-      const QueryTile *tiles, const uint32_t *tile_count, const tg_state *state, uint32_t heads, uint32_t kv_heads,            \
-      uint32_t box_keys, float scale) {                                                                                        \
-    GMMA_BODY(attend_prompts<__VA_ARGS__>(&q, &k, &v, PromptArrays{out, tiles, tile_count, state, heads, kv_heads, box_keys, scale});) \
+#define ATTENTION_PROMPT(SUFFIX, ...)                                                                                \
+  LAUNCH_CONSTANTS(tg_attention_prompt_##SUFFIX##_tile, 2, __VA_ARGS__::KEYS, __VA_ARGS__::SHARED)                   \
+  extern "C" __global__ void __launch_bounds__(PROMPT_THREADS, 1) tg_attention_prompt_##SUFFIX(                      \
+      const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v, \
+      const __grid_constant__ tg_attention_prompt_args a) {                                                          \
+    GMMA_BODY(attend_prompts<__VA_ARGS__>(&q, &k, &v, a);)                                                           \
   }
 
 #endif

@@ -20,40 +20,36 @@ constexpr int ROPE_THREADS = 128;
 constexpr int ROPE_HEADS = ROPE_THREADS / HEAD_LANES;
 
 template <typename T, int D>
-__device__ inline void qk_norm_rope(T *qkv, T *k_pages, T *v_pages, const float *q_weight, const float *k_weight,
-                                    const float *inverse_frequencies, const tg_state *state, const tg_step *step,
-                                    uint32_t heads, uint32_t kv_heads, float eps) {
+__device__ inline void qk_norm_rope(const tg_qk_norm_rope_args &a) {
   begin_kernel();
+  const uint32_t heads = a.heads, kv_heads = a.kv_heads;
   const uint32_t r = blockIdx.x, all = heads + 2 * kv_heads, head = blockIdx.y * ROPE_HEADS + threadIdx.x / HEAD_LANES;
-  if (r >= step->rows) return;
-  const tg_row row = table<tg_row>(state, step->row_table)[r];
-  T *from = qkv + ((size_t)r * all + min(head, all - 1)) * D;
+  if (r >= a.step->rows) return;
+  const tg_row row = table<tg_row>(a.state, a.step->row_table)[r];
+  T *from = static_cast<T *>(a.qkv) + ((size_t)r * all + min(head, all - 1)) * D;
   RawHeadPart<T, D> raw;
   HeadPart<D> weight;
-  raw.load(from), weight.load(head < heads ? q_weight : k_weight);
-  const HeadRotation<D> rotation(inverse_frequencies, row.position);
+  raw.load(from), weight.load(head < heads ? a.q_weight : a.k_weight);
+  const HeadRotation<D> rotation(a.inverse_frequencies, row.position);
   HeadPart<D> x = raw.value();
-  rotation.apply(x, weight, eps);
+  rotation.apply(x, weight, a.eps);
   if (head >= all) return;
   if (head < heads) {
     store_head(from, x);
     return;
   }
-  const size_t at = Pages(state, row.slot, kv_heads, (head - heads) % kv_heads).at(row.position) * D;
+  const size_t at = Pages(a.state, row.slot, kv_heads, (head - heads) % kv_heads).at(row.position) * D;
   if (head < heads + kv_heads) {
-    store_head(k_pages + at, x);
+    store_head(static_cast<T *>(a.k_pages) + at, x);
   } else {
-    store_head(v_pages + at, raw.value());
+    store_head(static_cast<T *>(a.v_pages) + at, raw.value());
   }
 }
 
-#define ROPE(SUFFIX, T, D)                                                                                        \
-  extern "C" __global__ void __launch_bounds__(ROPE_THREADS) tg_qk_norm_rope_##SUFFIX##_d##D(                     \
-      T *qkv, T *k_pages, T *v_pages, const float *q_weight, const float *k_weight,                               \
-      const float *inverse_frequencies, const tg_state *state, const tg_step *step, uint32_t heads,               \
-      uint32_t kv_heads, float eps) {                                                                             \
-    qk_norm_rope<T, D>(qkv, k_pages, v_pages, q_weight, k_weight, inverse_frequencies, state, step, heads,        \
-                       kv_heads, eps);                                                                            \
+#define ROPE(SUFFIX, T, D)                                                                    \
+  extern "C" __global__ void __launch_bounds__(ROPE_THREADS) tg_qk_norm_rope_##SUFFIX##_d##D( \
+      const __grid_constant__ tg_qk_norm_rope_args a) {                                       \
+    qk_norm_rope<T, D>(a);                                                                    \
   }
 
 ROPE(bf16, __nv_bfloat16, 64)

@@ -113,30 +113,30 @@ __device__ inline void attend_row(RowBlock<T, D> &block, T *out, const T *k_page
   }
 }
 
-/* out[R, heads D] */
 template <typename T, int D>
-__device__ inline void attend_rows(T *out, const T *qkv, const T *k_pages, const T *v_pages, const tg_state *state,
-                                   const tg_step *step, uint32_t heads, uint32_t kv_heads, float scale) {
+__device__ inline void attend_rows(const tg_attention_rows_args &a) {
   __shared__ RowBlock<T, D> block;
   begin_kernel();
+  const uint32_t heads = a.heads, kv_heads = a.kv_heads;
+  const T *qkv = static_cast<const T *>(a.qkv);
   const uint32_t r = blockIdx.x, kv_head = blockIdx.y, group = heads / kv_heads, first = blockIdx.z * HEADS;
-  if (r >= step->rows) return;
-  const tg_row row = table<tg_row>(state, step->row_table)[r];
-  const Pages pages(state, row.slot, kv_heads, kv_head);
+  if (r >= a.step->rows) return;
+  const tg_row row = table<tg_row>(a.state, a.step->row_table)[r];
+  const Pages pages(a.state, row.slot, kv_heads, kv_head);
   const uint32_t here = min((uint32_t)HEADS, group - first), first_head = kv_head * group + first;
   for (uint32_t i = threadIdx.x; i < HEADS * D; i += ROW_THREADS) {
     uint32_t head = i / D;
-    block.q[head][i % D] = head < here ? float(qkv[((size_t)r * (heads + 2 * kv_heads) + first_head) * D + i]) * scale : 0.0f;
+    block.q[head][i % D] = head < here ? float(qkv[((size_t)r * (heads + 2 * kv_heads) + first_head) * D + i]) * a.scale : 0.0f;
   }
   __syncthreads();
-  attend_row(block, out + ((size_t)r * heads + first_head) * D, k_pages, v_pages, pages, row.position, here);
+  attend_row(block, static_cast<T *>(a.out) + ((size_t)r * heads + first_head) * D, static_cast<const T *>(a.k_pages),
+             static_cast<const T *>(a.v_pages), pages, row.position, here);
 }
 
-#define ATTENTION_ROWS(SUFFIX, T, D)                                                                            \
-  extern "C" __global__ void __launch_bounds__(ROW_THREADS) tg_attention_rows_##SUFFIX##_d##D(                  \
-      T *out, const T *qkv, const T *k_pages, const T *v_pages, const tg_state *state, const tg_step *step,     \
-      uint32_t heads, uint32_t kv_heads, float scale) {                                                         \
-    attend_rows<T, D>(out, qkv, k_pages, v_pages, state, step, heads, kv_heads, scale);                          \
+#define ATTENTION_ROWS(SUFFIX, T, D)                                                           \
+  extern "C" __global__ void __launch_bounds__(ROW_THREADS) tg_attention_rows_##SUFFIX##_d##D( \
+      const __grid_constant__ tg_attention_rows_args a) {                                      \
+    attend_rows<T, D>(a);                                                                      \
   }
 
 ATTENTION_ROWS(bf16, __nv_bfloat16, 64)

@@ -44,11 +44,8 @@ extern "C" __global__ void __launch_bounds__(LIST_THREADS)
                             min(tile_rows, sequence.rows - first)};
 }
 
-/* out[R, heads D] */
 template <typename T, int D>
-__device__ inline void attend_tile(T *out, const T *qkv, const T *k_pages, const T *v_pages, const QueryTile *tiles,
-                                   const uint32_t *tile_count, const tg_state *state, uint32_t heads,
-                                   uint32_t kv_heads, float scale) {
+__device__ inline void attend_tile(const tg_attention_tiles_args &a) {
   constexpr int PITCH = D + 8;
   constexpr int CHUNKS = D / 8;  /* of 16 bytes, in a vector */
   extern __shared__ uint4 shared[];
@@ -56,11 +53,13 @@ __device__ inline void attend_tile(T *out, const T *qkv, const T *k_pages, const
   T *k_shared = q_shared + TILE * PITCH;           /* [2, KEYS, PITCH] */
   T *v_shared = k_shared + 2 * KEYS * PITCH;       /* [2, KEYS, PITCH] */
   begin_kernel();
-  if (blockIdx.x >= *tile_count) return;
-  const QueryTile tile = tiles[blockIdx.x];
+  if (blockIdx.x >= *a.tile_count) return;
+  const QueryTile tile = a.tiles[blockIdx.x];
+  const T *qkv = static_cast<const T *>(a.qkv), *k_pages = static_cast<const T *>(a.k_pages), *v_pages = static_cast<const T *>(a.v_pages);
+  const uint32_t heads = a.heads, kv_heads = a.kv_heads;
   const uint32_t kv_head = blockIdx.y, group = heads / kv_heads, first_head = blockIdx.z * TILE;
   const uint32_t here = min((uint32_t)TILE, group - first_head);  /* heads */
-  const Pages pages(state, tile.slot, kv_heads, kv_head);
+  const Pages pages(a.state, tile.slot, kv_heads, kv_head);
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   const uint32_t pairs = tile.rows * here;
   const uint32_t last = tile.first_position + tile.rows - 1;
@@ -90,7 +89,7 @@ __device__ inline void attend_tile(T *out, const T *qkv, const T *k_pages, const
   for (int half = 0; half < 2; half++) position[half] = tile.first_position + (warp * 16 + lane / 4 + 8 * half) / here;
   float m[2] = {-INFINITY, -INFINITY}, l[2] = {}, acc[D / 8][4] = {};
   uint32_t q[D / 16][4];
-  scale *= 1.4426950408889634f;  /* log2 e */
+  const float scale = a.scale * 1.4426950408889634f;  /* log2 e */
 
   const uint32_t runs = last / KEYS + 1;
   for (uint32_t run = 0; run < runs; run++) {
@@ -166,18 +165,17 @@ __device__ inline void attend_tile(T *out, const T *qkv, const T *k_pages, const
     uint32_t pair = warp * 16 + lane / 4 + 8 * half;
     if (pair >= pairs) continue;
     size_t head = (size_t)(tile.first_row + pair / here) * heads + kv_head * group + first_head + pair % here;
-    uint32_t *to = reinterpret_cast<uint32_t *>(out + head * D);
+    uint32_t *to = reinterpret_cast<uint32_t *>(static_cast<T *>(a.out) + head * D);
 #pragma unroll
     for (int i = 0; i < D / 8; i++)
       to[i * 4 + lane % 4] = pack2<T>(acc[i][2 * half] / l[half], acc[i][2 * half + 1] / l[half]);
   }
 }
 
-#define ATTENTION_TILES(SUFFIX, T, D)                                                                             \
-  extern "C" __global__ void __launch_bounds__(TILE_THREADS) tg_attention_tiles_##SUFFIX##_d##D(                  \
-      T *out, const T *qkv, const T *k_pages, const T *v_pages, const QueryTile *tiles,                           \
-      const uint32_t *tile_count, const tg_state *state, uint32_t heads, uint32_t kv_heads, float scale) {        \
-    attend_tile<T, D>(out, qkv, k_pages, v_pages, tiles, tile_count, state, heads, kv_heads, scale);              \
+#define ATTENTION_TILES(SUFFIX, T, D)                                                            \
+  extern "C" __global__ void __launch_bounds__(TILE_THREADS) tg_attention_tiles_##SUFFIX##_d##D( \
+      const __grid_constant__ tg_attention_tiles_args a) {                                       \
+    attend_tile<T, D>(a);                                                                        \
   }
 
 ATTENTION_TILES(bf16, __nv_bfloat16, 64)

@@ -1049,3 +1049,235 @@ unsafe extern "C" {
 unsafe extern "C" {
     pub fn tg_claim_release(queue: *mut tg_queue, replica: u32, oldest: u64);
 }
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
+pub struct tg_qk_norm_rope_args {
+    pub qkv: u64,
+    pub k_pages: u64,
+    pub v_pages: u64,
+    pub q_weight: u64,
+    pub k_weight: u64,
+    pub inverse_frequencies: u64,
+    pub state: u64,
+    pub step: u64,
+    pub heads: u32,
+    pub kv_heads: u32,
+    pub eps: f32,
+    pub pad: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_qk_norm_rope_args"][::core::mem::size_of::<tg_qk_norm_rope_args>() - 80usize];
+    ["Alignment of tg_qk_norm_rope_args"][::core::mem::align_of::<tg_qk_norm_rope_args>() - 8usize];
+    ["Offset of field: tg_qk_norm_rope_args::qkv"]
+        [::core::mem::offset_of!(tg_qk_norm_rope_args, qkv) - 0usize];
+    ["Offset of field: tg_qk_norm_rope_args::k_pages"]
+        [::core::mem::offset_of!(tg_qk_norm_rope_args, k_pages) - 8usize];
+    ["Offset of field: tg_qk_norm_rope_args::v_pages"]
+        [::core::mem::offset_of!(tg_qk_norm_rope_args, v_pages) - 16usize];
+    ["Offset of field: tg_qk_norm_rope_args::q_weight"]
+        [::core::mem::offset_of!(tg_qk_norm_rope_args, q_weight) - 24usize];
+    ["Offset of field: tg_qk_norm_rope_args::k_weight"]
+        [::core::mem::offset_of!(tg_qk_norm_rope_args, k_weight) - 32usize];
+    ["Offset of field: tg_qk_norm_rope_args::inverse_frequencies"]
+        [::core::mem::offset_of!(tg_qk_norm_rope_args, inverse_frequencies) - 40usize];
+    ["Offset of field: tg_qk_norm_rope_args::state"]
+        [::core::mem::offset_of!(tg_qk_norm_rope_args, state) - 48usize];
+    ["Offset of field: tg_qk_norm_rope_args::step"]
+        [::core::mem::offset_of!(tg_qk_norm_rope_args, step) - 56usize];
+    ["Offset of field: tg_qk_norm_rope_args::heads"]
+        [::core::mem::offset_of!(tg_qk_norm_rope_args, heads) - 64usize];
+    ["Offset of field: tg_qk_norm_rope_args::kv_heads"]
+        [::core::mem::offset_of!(tg_qk_norm_rope_args, kv_heads) - 68usize];
+    ["Offset of field: tg_qk_norm_rope_args::eps"]
+        [::core::mem::offset_of!(tg_qk_norm_rope_args, eps) - 72usize];
+    ["Offset of field: tg_qk_norm_rope_args::pad"]
+        [::core::mem::offset_of!(tg_qk_norm_rope_args, pad) - 76usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
+pub struct tg_attention_decode_args {
+    pub out: u64,
+    pub qkv: u64,
+    pub k_pages: u64,
+    pub v_pages: u64,
+    pub q_weight: u64,
+    pub k_weight: u64,
+    pub inverse_frequencies: u64,
+    pub state: u64,
+    pub step: u64,
+    pub partials: u64,
+    pub done: u64,
+    pub heads: u32,
+    pub kv_heads: u32,
+    pub bucket: u32,
+    pub chunk_keys: u32,
+    pub splits: u32,
+    pub scale: f32,
+    pub eps: f32,
+    pub pad: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_attention_decode_args"]
+        [::core::mem::size_of::<tg_attention_decode_args>() - 120usize];
+    ["Alignment of tg_attention_decode_args"]
+        [::core::mem::align_of::<tg_attention_decode_args>() - 8usize];
+    ["Offset of field: tg_attention_decode_args::out"]
+        [::core::mem::offset_of!(tg_attention_decode_args, out) - 0usize];
+    ["Offset of field: tg_attention_decode_args::qkv"]
+        [::core::mem::offset_of!(tg_attention_decode_args, qkv) - 8usize];
+    ["Offset of field: tg_attention_decode_args::k_pages"]
+        [::core::mem::offset_of!(tg_attention_decode_args, k_pages) - 16usize];
+    ["Offset of field: tg_attention_decode_args::v_pages"]
+        [::core::mem::offset_of!(tg_attention_decode_args, v_pages) - 24usize];
+    ["Offset of field: tg_attention_decode_args::q_weight"]
+        [::core::mem::offset_of!(tg_attention_decode_args, q_weight) - 32usize];
+    ["Offset of field: tg_attention_decode_args::k_weight"]
+        [::core::mem::offset_of!(tg_attention_decode_args, k_weight) - 40usize];
+    ["Offset of field: tg_attention_decode_args::inverse_frequencies"]
+        [::core::mem::offset_of!(tg_attention_decode_args, inverse_frequencies) - 48usize];
+    ["Offset of field: tg_attention_decode_args::state"]
+        [::core::mem::offset_of!(tg_attention_decode_args, state) - 56usize];
+    ["Offset of field: tg_attention_decode_args::step"]
+        [::core::mem::offset_of!(tg_attention_decode_args, step) - 64usize];
+    ["Offset of field: tg_attention_decode_args::partials"]
+        [::core::mem::offset_of!(tg_attention_decode_args, partials) - 72usize];
+    ["Offset of field: tg_attention_decode_args::done"]
+        [::core::mem::offset_of!(tg_attention_decode_args, done) - 80usize];
+    ["Offset of field: tg_attention_decode_args::heads"]
+        [::core::mem::offset_of!(tg_attention_decode_args, heads) - 88usize];
+    ["Offset of field: tg_attention_decode_args::kv_heads"]
+        [::core::mem::offset_of!(tg_attention_decode_args, kv_heads) - 92usize];
+    ["Offset of field: tg_attention_decode_args::bucket"]
+        [::core::mem::offset_of!(tg_attention_decode_args, bucket) - 96usize];
+    ["Offset of field: tg_attention_decode_args::chunk_keys"]
+        [::core::mem::offset_of!(tg_attention_decode_args, chunk_keys) - 100usize];
+    ["Offset of field: tg_attention_decode_args::splits"]
+        [::core::mem::offset_of!(tg_attention_decode_args, splits) - 104usize];
+    ["Offset of field: tg_attention_decode_args::scale"]
+        [::core::mem::offset_of!(tg_attention_decode_args, scale) - 108usize];
+    ["Offset of field: tg_attention_decode_args::eps"]
+        [::core::mem::offset_of!(tg_attention_decode_args, eps) - 112usize];
+    ["Offset of field: tg_attention_decode_args::pad"]
+        [::core::mem::offset_of!(tg_attention_decode_args, pad) - 116usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
+pub struct tg_attention_rows_args {
+    pub out: u64,
+    pub qkv: u64,
+    pub k_pages: u64,
+    pub v_pages: u64,
+    pub state: u64,
+    pub step: u64,
+    pub heads: u32,
+    pub kv_heads: u32,
+    pub scale: f32,
+    pub pad: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_attention_rows_args"][::core::mem::size_of::<tg_attention_rows_args>() - 64usize];
+    ["Alignment of tg_attention_rows_args"]
+        [::core::mem::align_of::<tg_attention_rows_args>() - 8usize];
+    ["Offset of field: tg_attention_rows_args::out"]
+        [::core::mem::offset_of!(tg_attention_rows_args, out) - 0usize];
+    ["Offset of field: tg_attention_rows_args::qkv"]
+        [::core::mem::offset_of!(tg_attention_rows_args, qkv) - 8usize];
+    ["Offset of field: tg_attention_rows_args::k_pages"]
+        [::core::mem::offset_of!(tg_attention_rows_args, k_pages) - 16usize];
+    ["Offset of field: tg_attention_rows_args::v_pages"]
+        [::core::mem::offset_of!(tg_attention_rows_args, v_pages) - 24usize];
+    ["Offset of field: tg_attention_rows_args::state"]
+        [::core::mem::offset_of!(tg_attention_rows_args, state) - 32usize];
+    ["Offset of field: tg_attention_rows_args::step"]
+        [::core::mem::offset_of!(tg_attention_rows_args, step) - 40usize];
+    ["Offset of field: tg_attention_rows_args::heads"]
+        [::core::mem::offset_of!(tg_attention_rows_args, heads) - 48usize];
+    ["Offset of field: tg_attention_rows_args::kv_heads"]
+        [::core::mem::offset_of!(tg_attention_rows_args, kv_heads) - 52usize];
+    ["Offset of field: tg_attention_rows_args::scale"]
+        [::core::mem::offset_of!(tg_attention_rows_args, scale) - 56usize];
+    ["Offset of field: tg_attention_rows_args::pad"]
+        [::core::mem::offset_of!(tg_attention_rows_args, pad) - 60usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
+pub struct tg_attention_tiles_args {
+    pub out: u64,
+    pub qkv: u64,
+    pub k_pages: u64,
+    pub v_pages: u64,
+    pub tiles: u64,
+    pub tile_count: u64,
+    pub state: u64,
+    pub heads: u32,
+    pub kv_heads: u32,
+    pub scale: f32,
+    pub pad: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_attention_tiles_args"]
+        [::core::mem::size_of::<tg_attention_tiles_args>() - 72usize];
+    ["Alignment of tg_attention_tiles_args"]
+        [::core::mem::align_of::<tg_attention_tiles_args>() - 8usize];
+    ["Offset of field: tg_attention_tiles_args::out"]
+        [::core::mem::offset_of!(tg_attention_tiles_args, out) - 0usize];
+    ["Offset of field: tg_attention_tiles_args::qkv"]
+        [::core::mem::offset_of!(tg_attention_tiles_args, qkv) - 8usize];
+    ["Offset of field: tg_attention_tiles_args::k_pages"]
+        [::core::mem::offset_of!(tg_attention_tiles_args, k_pages) - 16usize];
+    ["Offset of field: tg_attention_tiles_args::v_pages"]
+        [::core::mem::offset_of!(tg_attention_tiles_args, v_pages) - 24usize];
+    ["Offset of field: tg_attention_tiles_args::tiles"]
+        [::core::mem::offset_of!(tg_attention_tiles_args, tiles) - 32usize];
+    ["Offset of field: tg_attention_tiles_args::tile_count"]
+        [::core::mem::offset_of!(tg_attention_tiles_args, tile_count) - 40usize];
+    ["Offset of field: tg_attention_tiles_args::state"]
+        [::core::mem::offset_of!(tg_attention_tiles_args, state) - 48usize];
+    ["Offset of field: tg_attention_tiles_args::heads"]
+        [::core::mem::offset_of!(tg_attention_tiles_args, heads) - 56usize];
+    ["Offset of field: tg_attention_tiles_args::kv_heads"]
+        [::core::mem::offset_of!(tg_attention_tiles_args, kv_heads) - 60usize];
+    ["Offset of field: tg_attention_tiles_args::scale"]
+        [::core::mem::offset_of!(tg_attention_tiles_args, scale) - 64usize];
+    ["Offset of field: tg_attention_tiles_args::pad"]
+        [::core::mem::offset_of!(tg_attention_tiles_args, pad) - 68usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
+pub struct tg_attention_prompt_args {
+    pub out: u64,
+    pub tiles: u64,
+    pub tile_count: u64,
+    pub state: u64,
+    pub heads: u32,
+    pub kv_heads: u32,
+    pub box_keys: u32,
+    pub scale: f32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_attention_prompt_args"]
+        [::core::mem::size_of::<tg_attention_prompt_args>() - 48usize];
+    ["Alignment of tg_attention_prompt_args"]
+        [::core::mem::align_of::<tg_attention_prompt_args>() - 8usize];
+    ["Offset of field: tg_attention_prompt_args::out"]
+        [::core::mem::offset_of!(tg_attention_prompt_args, out) - 0usize];
+    ["Offset of field: tg_attention_prompt_args::tiles"]
+        [::core::mem::offset_of!(tg_attention_prompt_args, tiles) - 8usize];
+    ["Offset of field: tg_attention_prompt_args::tile_count"]
+        [::core::mem::offset_of!(tg_attention_prompt_args, tile_count) - 16usize];
+    ["Offset of field: tg_attention_prompt_args::state"]
+        [::core::mem::offset_of!(tg_attention_prompt_args, state) - 24usize];
+    ["Offset of field: tg_attention_prompt_args::heads"]
+        [::core::mem::offset_of!(tg_attention_prompt_args, heads) - 32usize];
+    ["Offset of field: tg_attention_prompt_args::kv_heads"]
+        [::core::mem::offset_of!(tg_attention_prompt_args, kv_heads) - 36usize];
+    ["Offset of field: tg_attention_prompt_args::box_keys"]
+        [::core::mem::offset_of!(tg_attention_prompt_args, box_keys) - 40usize];
+    ["Offset of field: tg_attention_prompt_args::scale"]
+        [::core::mem::offset_of!(tg_attention_prompt_args, scale) - 44usize];
+};

@@ -10,6 +10,7 @@ use super::Lowering;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::Argument;
 use crate::plan::StepKind;
+use crate::sys::abi;
 
 /// Of a block of kernels/attention/rope.cu, and the heads that it has.
 const ROPE_THREADS: u32 = 128;
@@ -88,36 +89,27 @@ impl Lowering<'_> {
     /// Shapes as [`Attention`] says.
     pub fn qk_norm_rope(&mut self, attention: &Attention) {
         let (heads, kv_heads) = self.heads();
-        let arguments = [
-            &self.norming(attention)[..],
-            &[
-                Argument::U32(heads),
-                Argument::U32(kv_heads),
-                Argument::F32(self.config.norm_eps),
-            ],
-        ]
-        .concat();
+        let args = abi::tg_qk_norm_rope_args {
+            qkv: attention.qkv,
+            k_pages: attention.k_pages,
+            v_pages: attention.v_pages,
+            q_weight: attention.q_norm,
+            k_weight: attention.k_norm,
+            inverse_frequencies: attention.inverse_frequencies,
+            state: self.state,
+            step: self.step,
+            heads,
+            kv_heads,
+            eps: self.config.norm_eps,
+            pad: 0,
+        };
         let grid = (
             self.bucket.rows,
             (heads + 2 * kv_heads).div_ceil(ROPE_HEADS),
             1,
         );
         let kernel = &self.kernels.qk_norm_rope;
-        self.call(kernel, grid, ROPE_THREADS, 0, arguments)
-    }
-
-    /// What the kernels that norm and rotate q and k have in common.
-    fn norming(&self, attention: &Attention) -> [Argument; 8] {
-        [
-            Argument::Address(attention.qkv),
-            Argument::Address(attention.k_pages),
-            Argument::Address(attention.v_pages),
-            Argument::Address(attention.q_norm),
-            Argument::Address(attention.k_norm),
-            Argument::Address(attention.inverse_frequencies),
-            Argument::Address(self.state),
-            Argument::Address(self.step),
-        ]
+        self.call(kernel, grid, ROPE_THREADS, 0, vec![Argument::of(&args)])
     }
 
     /// x = softmax(q k^T / sqrt(D), causal) v.
@@ -135,37 +127,44 @@ impl Lowering<'_> {
         if let Some(prompt) = prompt {
             return self.attention_prompt(prompt, attention);
         }
-        let arrays = [
-            Argument::Address(attention.x),
-            Argument::Address(attention.qkv),
-            Argument::Address(attention.k_pages),
-            Argument::Address(attention.v_pages),
-        ];
-        let shape = [
-            Argument::U32(heads),
-            Argument::U32(kv_heads),
-            Argument::F32(scale),
-        ];
         let tiles = match &self.kernels.attention_tiles {
             Some(tiles) if chunks => tiles,
             _ => {
-                let step = [Argument::Address(self.state), Argument::Address(self.step)];
+                let args = abi::tg_attention_rows_args {
+                    out: attention.x,
+                    qkv: attention.qkv,
+                    k_pages: attention.k_pages,
+                    v_pages: attention.v_pages,
+                    state: self.state,
+                    step: self.step,
+                    heads,
+                    kv_heads,
+                    scale,
+                    pad: 0,
+                };
                 let grid = (self.bucket.rows, kv_heads, group.div_ceil(ROW_HEADS));
-                let arguments = [&arrays[..], &step, &shape].concat();
                 let kernel = &self.kernels.attention_rows;
-                return self.call(kernel, grid, ROW_THREADS, 0, arguments);
+                return self.call(kernel, grid, ROW_THREADS, 0, vec![Argument::of(&args)]);
             }
         };
         self.list_query_tiles(attention, tile_rows(TILE, group));
-        let listed = [
-            Argument::Address(attention.query_tiles),
-            Argument::Address(attention.query_tile_count),
-            Argument::Address(self.state),
-        ];
-        let arguments = [&arrays[..], &listed, &shape].concat();
+        let args = abi::tg_attention_tiles_args {
+            out: attention.x,
+            qkv: attention.qkv,
+            k_pages: attention.k_pages,
+            v_pages: attention.v_pages,
+            tiles: attention.query_tiles,
+            tile_count: attention.query_tile_count,
+            state: self.state,
+            heads,
+            kv_heads,
+            scale,
+            pad: 0,
+        };
         let most = most_query_tiles(self.bucket.rows, self.bucket.sequences, heads, kv_heads);
         let grid = (most, kv_heads, group.div_ceil(TILE));
         let shared_bytes = tile_shared_bytes(self.config.head_dim as u32);
+        let arguments = vec![Argument::of(&args)];
         self.call(tiles, grid, TILE_THREADS, shared_bytes, arguments)
     }
 

@@ -7,6 +7,7 @@ use crate::backend::cuda::families::key_split::KeySplit;
 use crate::backend::cuda::families::limits::Library;
 use crate::error::Result;
 use crate::model::DType;
+use crate::sys::abi;
 
 /// Warps that a block of kernels/attention/decode.cu may have.
 pub(in crate::backend::cuda::families) const DECODE_WARPS: [u32; 4] = [1, 2, 4, 8];
@@ -66,28 +67,33 @@ impl Lowering<'_> {
         let (heads, kv_heads) = self.heads();
         let rows = self.bucket.rows;
         let split = KeySplit::new(rows, attention.max_context);
-        let arguments = [
-            &[Argument::Address(attention.x)],
-            &self.norming(attention)[..],
-            &[
-                Argument::Address(attention.partials),
-                Argument::Address(attention.done),
-                Argument::U32(heads),
-                Argument::U32(kv_heads),
-                Argument::U32(rows),
-                Argument::U32(split.chunk_keys),
-                Argument::U32(split.chunks),
-                Argument::F32(1.0 / (self.config.head_dim as f32).sqrt()),
-                Argument::F32(self.config.norm_eps),
-            ],
-        ]
-        .concat();
+        let args = abi::tg_attention_decode_args {
+            out: attention.x,
+            qkv: attention.qkv,
+            k_pages: attention.k_pages,
+            v_pages: attention.v_pages,
+            q_weight: attention.q_norm,
+            k_weight: attention.k_norm,
+            inverse_frequencies: attention.inverse_frequencies,
+            state: self.state,
+            step: self.step,
+            partials: attention.partials,
+            done: attention.done,
+            heads,
+            kv_heads,
+            bucket: rows,
+            chunk_keys: split.chunk_keys,
+            splits: split.chunks,
+            scale: 1.0 / (self.config.head_dim as f32).sqrt(),
+            eps: self.config.norm_eps,
+            pad: 0,
+        };
         let kernels = self.kernels;
         let groups = kv_heads * (heads / kv_heads).div_ceil(decode_heads(kernels.types.operand));
         let which = decode_warps(rows, groups);
         let (kernel, warps) = (&kernels.attention_decode[which], DECODE_WARPS[which]);
         let grid = (decode_blocks(rows, groups, warps, split), 1, 1);
-        self.call(kernel, grid, 32 * warps, 0, arguments)
+        self.call(kernel, grid, 32 * warps, 0, vec![Argument::of(&args)])
     }
 }
 

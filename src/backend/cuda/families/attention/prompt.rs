@@ -8,6 +8,7 @@ use crate::backend::cuda::families::Lowering;
 use crate::backend::cuda::families::limits::Library;
 use crate::error::Result;
 use crate::model::DType;
+use crate::sys::abi;
 
 /// Pairs of a tile of kernels/attention/prompt.cuh, the threads of a block, and the pairs that one of its warpgroups has.
 const PROMPT_PAIRS: u32 = 128;
@@ -99,18 +100,21 @@ impl Lowering<'_> {
             };
             Argument::Boxes(matrix.boxes(box_keys))
         };
+        let args = abi::tg_attention_prompt_args {
+            out: attention.x,
+            tiles: attention.query_tiles,
+            tile_count: attention.query_tile_count,
+            state: self.state,
+            heads,
+            kv_heads,
+            box_keys,
+            scale: 1.0 / (head_dim as f32).sqrt(),
+        };
         let arguments = vec![
             Argument::Boxes(queries),
             vectors(attention.k_pages),
             vectors(attention.v_pages),
-            Argument::Address(attention.x),
-            Argument::Address(attention.query_tiles),
-            Argument::Address(attention.query_tile_count),
-            Argument::Address(self.state),
-            Argument::U32(heads),
-            Argument::U32(kv_heads),
-            Argument::U32(box_keys),
-            Argument::F32(1.0 / (head_dim as f32).sqrt()),
+            Argument::of(&args),
         ];
         let units = kv_heads * most_tiles(self.bucket.rows, self.bucket.sequences, rows);
         let grid = (prompt.multiprocessors.min(units), 1, 1);

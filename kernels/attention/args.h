@@ -1,0 +1,90 @@
+/* args.h: what the kernels of attention/ are launched with, by value. Plain C for both sides: kernels include it, and Rust has it
+ * through bindgen. Addresses are as common/address.h says. D is the size of a head, R the rows of the bucket; q, k and v of a row lie
+ * in qkv[R,(heads + 2 kv_heads) D], keys and values in [pages, kv_heads, page_tokens, D] of each. */
+#ifndef TAILGRAPH_ATTENTION_ARGS_H
+#define TAILGRAPH_ATTENTION_ARGS_H
+
+#include "abi.h"
+#include "common/address.h"
+
+/* attention/rope.cu */
+typedef struct tg_qk_norm_rope_args {
+  TG_ADDRESS(void) qkv;
+  TG_ADDRESS(void) k_pages;
+  TG_ADDRESS(void) v_pages;
+  TG_ADDRESS(const float) q_weight;             /* [D] */
+  TG_ADDRESS(const float) k_weight;             /* [D] */
+  TG_ADDRESS(const float) inverse_frequencies;  /* [D / 2] */
+  TG_ADDRESS(const tg_state) state;
+  TG_ADDRESS(const tg_step) step;
+  uint32_t heads;
+  uint32_t kv_heads;
+  float eps;
+  uint32_t pad;
+} tg_qk_norm_rope_args;
+
+/* attention/decode.cu */
+typedef struct tg_attention_decode_args {
+  TG_ADDRESS(void) out;                         /* [R, heads D] */
+  TG_ADDRESS(const void) qkv;                   /* as it was projected */
+  TG_ADDRESS(void) k_pages;
+  TG_ADDRESS(void) v_pages;
+  TG_ADDRESS(const float) q_weight;             /* [D] */
+  TG_ADDRESS(const float) k_weight;             /* [D] */
+  TG_ADDRESS(const float) inverse_frequencies;  /* [D / 2] */
+  TG_ADDRESS(const tg_state) state;
+  TG_ADDRESS(const tg_step) step;
+  TG_ADDRESS(float) partials;                   /* [R, splits, heads, D + 2] */
+  TG_ADDRESS(uint32_t) done;                    /* [R, groups], 0 before and after */
+  uint32_t heads;
+  uint32_t kv_heads;
+  uint32_t bucket;                              /* rows */
+  uint32_t chunk_keys;
+  uint32_t splits;
+  float scale;                                  /* of scores */
+  float eps;
+  uint32_t pad;
+} tg_attention_decode_args;
+
+/* attention/rows.cu */
+typedef struct tg_attention_rows_args {
+  TG_ADDRESS(void) out;                         /* [R, heads D] */
+  TG_ADDRESS(const void) qkv;
+  TG_ADDRESS(const void) k_pages;
+  TG_ADDRESS(const void) v_pages;
+  TG_ADDRESS(const tg_state) state;
+  TG_ADDRESS(const tg_step) step;
+  uint32_t heads;
+  uint32_t kv_heads;
+  float scale;                                  /* of scores */
+  uint32_t pad;
+} tg_attention_rows_args;
+
+/* attention/tiles.cu */
+typedef struct tg_attention_tiles_args {
+  TG_ADDRESS(void) out;                         /* [R, heads D] */
+  TG_ADDRESS(const void) qkv;
+  TG_ADDRESS(const void) k_pages;
+  TG_ADDRESS(const void) v_pages;
+  TG_ADDRESS(const struct QueryTile) tiles;     /* tg_query_tiles left them */
+  TG_ADDRESS(const uint32_t) tile_count;
+  TG_ADDRESS(const tg_state) state;
+  uint32_t heads;
+  uint32_t kv_heads;
+  float scale;                                  /* of scores */
+  uint32_t pad;
+} tg_attention_tiles_args;
+
+/* attention/prompt.cuh, which has queries, keys and values from tensor maps. */
+typedef struct tg_attention_prompt_args {
+  TG_ADDRESS(void) out;                         /* [R, heads D] */
+  TG_ADDRESS(const struct QueryTile) tiles;     /* tg_query_tiles left them */
+  TG_ADDRESS(const uint32_t) tile_count;
+  TG_ADDRESS(const tg_state) state;
+  uint32_t heads;
+  uint32_t kv_heads;
+  uint32_t box_keys;                            /* of a box of the maps of keys and of values */
+  float scale;                                  /* of scores */
+} tg_attention_prompt_args;
+
+#endif
