@@ -50,13 +50,9 @@ __device__ inline uint32_t count_before(const SkinnyRowExperts<WORDS> &of, uint3
   return count_before(bits_at<WORDS>(of.words, of.r), expert);
 }
 
-/* h[R,N]; w[N,K], of each expert, packed, `stride` elements after the one before; x[R,K], or x[R k,K] and weights[R,k] with
- * EXPERTS; bias[N] or null; parts as skinny/choice.cuh has them, or null. */
-template <class Math, bool EXPERTS, uint32_t WORDS>
-__device__ inline void skinny_add(float *h, const typename Math::X *x, const typename Math::W *w, uint64_t stride,
-                               const float *bias, void *parts_at, const float *weights, SkinnyScores scores,
-                               const tg_step *step, uint32_t outputs, uint32_t inner, uint32_t k, uint32_t bucket,
-                               uint32_t stages) {
+/* Of tg_skinny_down_args (EXPERTS) or tg_skinny_out_args; of experts, a row of x for each of a row's. */
+template <class Math, bool EXPERTS, uint32_t WORDS, class Args>
+__device__ inline void skinny_add(const Args &a) {
   using X = typename Math::X;
   using W = typename Math::W;
   using Bits = ExpertBits<WORDS>;
@@ -64,18 +60,31 @@ __device__ inline void skinny_add(float *h, const typename Math::X *x, const typ
   __shared__ uint64_t barriers[2 * SKINNY_MOST_STAGES];
   __shared__ uint32_t chosen[SKINNY_ROWS * WORDS];  /* a bit for each of a row's experts, [rows][WORDS] */
   let_next_kernel_start();
-  const SkinnyParts<WORDS> parts(parts_at, bucket, outputs);
+  float *h = a.h;
+  const X *x;
+  const float *bias = nullptr, *weights = nullptr;
+  uint64_t stride = 0;
+  uint32_t k = 0;
+  SkinnyScores scores{};
+  if constexpr (EXPERTS) {
+    x = static_cast<const X *>(a.y), weights = a.weights, stride = a.stride, k = a.k;
+  } else {
+    x = static_cast<const X *>(a.x), bias = a.bias, scores = SkinnyScores{a.gate, a.norm_weight, a.expert_count};
+  }
+  const W *w = static_cast<const W *>(a.w);
+  const uint32_t outputs = a.outputs, inner = a.inner, bucket = a.bucket;
+  const SkinnyParts<WORDS> parts(a.parts, bucket, outputs);
   const uint64_t said = EXPERTS && threadIdx.x < bucket * WORDS ? parts.listen(threadIdx.x) : 0;
-  const uint32_t step_rows = load_now(&step->rows);
+  const uint32_t step_rows = load_now(&a.step->rows);
   SkinnySums sums{reinterpret_cast<float *>(shared), bucket};
   char *after = reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket);
-  const bool scoring = !EXPERTS && parts_at;
+  const bool scoring = !EXPERTS && a.parts;
   SkinnyTileScores<WORDS> tile_scores(after, scores, bucket);
   if (scoring) after += SkinnyTileScores<WORDS>::bytes_of(bucket, scores.expert_count);
   /* a stage's columns of each row */
   char *x_here = after;
   const uint32_t x_pitch = skinny_pitch<typename Math::S>(skinny_stage_k(inner));
-  SkinnyRing<Math> ring(after + Math::PARTS * bucket * x_pitch, barriers, inner, stages);
+  SkinnyRing<Math> ring(after + Math::PARTS * bucket * x_pitch, barriers, inner, a.stages);
   if (threadIdx.x == 0) ring.init();
   const bool producer = threadIdx.x >= SKINNY_CONSUMERS;
   const uint32_t tiles = (outputs + SKINNY_OUTPUTS - 1) / SKINNY_OUTPUTS;
@@ -150,19 +159,14 @@ __device__ inline void skinny_add(float *h, const typename Math::X *x, const typ
   }
 }
 
-#define SKINNY_ADD(SUFFIX, MATH, WORDS)                                                                                           \
-  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_out_##SUFFIX(                                     \
-      float *h, const MATH::X *x, const MATH::W *w, const float *bias, void *parts, const float *gate,                \
-      const float *norm_weight, const tg_step *step, uint32_t outputs, uint32_t inner, uint32_t expert_count,           \
-      uint32_t bucket, uint32_t stages) {                                                                               \
-    SKINNY_BODY(skinny_add<MATH, false, WORDS>(h, x, w, 0, bias, parts, nullptr, SkinnyScores{gate, norm_weight, expert_count}, step, \
-                         outputs, inner, 0, bucket, stages);)                                                           \
-  }                                                                                                                     \
-  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_down_##SUFFIX(                                    \
-      float *h, const MATH::X *y, const MATH::W *w, uint64_t stride, void *parts, const float *weights,         \
-      const tg_step *step, uint32_t outputs, uint32_t inner, uint32_t k, uint32_t bucket, uint32_t stages) {            \
-    SKINNY_BODY(skinny_add<SkinnyPacked<MATH>, true, WORDS>(h, y, w, stride, nullptr, parts, weights, SkinnyScores{}, step, outputs, inner, k,      \
-                        bucket, stages);)                                                                              \
+#define SKINNY_ADD(SUFFIX, MATH, WORDS)                                                                \
+  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_out_##SUFFIX(  \
+      const __grid_constant__ tg_skinny_out_args a) {                                                  \
+    SKINNY_BODY(skinny_add<MATH, false, WORDS>(a);)                                                    \
+  }                                                                                                    \
+  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_down_##SUFFIX( \
+      const __grid_constant__ tg_skinny_down_args a) {                                                 \
+    SKINNY_BODY(skinny_add<SkinnyPacked<MATH>, true, WORDS>(a);)                                       \
   }
 
 /* For up to 32, 64 and 128 experts. */

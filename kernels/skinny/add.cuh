@@ -5,8 +5,9 @@
 #ifndef TAILGRAPH_SKINNY_ADD_CUH
 #define TAILGRAPH_SKINNY_ADD_CUH
 
-#include "skinny/skinny.cuh"
+#include "skinny/args.h"
 #include "skinny/choice.cuh"
+#include "skinny/skinny.cuh"
 
 /* What the router's scores are made with: gate[E,H], and the weight of the norm before it, norm_weight[H]. */
 struct SkinnyScores {

@@ -65,32 +65,30 @@ struct SkinnyPast {
   }
 };
 
-/* x[R,H], columns[slots,L-1,H], h[R,H], norm_weight[H], w[3H,H], bias[3H] or null, taps[H,L], taps_bias[H] or null */
 template <class Math, uint32_t WORDS>
-__device__ inline void skinny_conv(typename Math::X *x, typename Math::X *columns, const float *h, const float *norm_weight,
-                                const typename Math::W *w, const float *bias, const float *taps, const float *taps_bias,
-                                const tg_state *state, const tg_step *step, const SkinnyGuesser &guesser, uint32_t hidden,
-                                uint32_t length, uint32_t bucket, uint32_t stages, float eps) {
+__device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
   using X = typename Math::X;
   using W = typename Math::W;
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * SKINNY_MOST_STAGES];
   __shared__ float scratch[SKINNY_CONSUMER_WARPS];
   let_next_kernel_start();
-  const uint32_t blocks = guesser.others();
+  const uint32_t hidden = a.hidden, length = a.length, bucket = a.bucket, blocks = skinny_others(a.guess);
   if (blockIdx.x >= blocks) {
-    skinny_make_guess<WORDS>(guesser, h, step, bucket, hidden, eps);
+    skinny_make_guess<WORDS>(a.guess, a.h, a.step, bucket, hidden, a.eps);
     return;
   }
-  const uint32_t step_rows = load_now(&step->rows);
-  const tg_row *row_table = table<tg_row>(state, step->row_table);
+  const W *w = static_cast<const W *>(a.w);
+  const float *bias = a.bias, *taps = a.taps, *taps_bias = a.taps_bias;
+  const uint32_t step_rows = load_now(&a.step->rows);
+  const tg_row *row_table = table<tg_row>(a.state, a.step->row_table);
   SkinnySums sums{reinterpret_cast<float *>(shared), bucket};
   float *norm = reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket));
   char *z = reinterpret_cast<char *>(norm + hidden);
   const uint32_t z_pitch = skinny_pitch<typename Math::S>(hidden);
-  SkinnyRing<Math> ring(z + Math::PARTS * bucket * z_pitch, barriers, hidden, stages);
+  SkinnyRing<Math> ring(z + Math::PARTS * bucket * z_pitch, barriers, hidden, a.stages);
   if (threadIdx.x == 0) ring.init();
-  if (threadIdx.x < SKINNY_CONSUMERS) skinny_norm_weight(norm, norm_weight, hidden);
+  if (threadIdx.x < SKINNY_CONSUMERS) skinny_norm_weight(norm, a.norm_weight, hidden);
   __syncthreads();
   const uint32_t tiles = hidden / SKINNY_OUTPUTS;
   if (threadIdx.x >= SKINNY_CONSUMERS) {
@@ -110,9 +108,9 @@ __device__ inline void skinny_conv(typename Math::X *x, typename Math::X *column
   const tg_row *row = row_table + (mine ? r : 0);
   const uint32_t position = load_now(&row->position), slot = load_now(&row->slot);
   wait_for_earlier_kernels();
-  skinny_norm<Math>(z, z_pitch, h, norm, scratch, rows, bucket, hidden, eps, [](uint32_t row) { return row; });
+  skinny_norm<Math>(z, z_pitch, a.h, norm, scratch, rows, bucket, hidden, a.eps, [](uint32_t row) { return row; });
   /* asked for behind h, which is wanted first */
-  X *state_of_row = columns + (size_t)slot * (length - 1) * hidden;
+  X *state_of_row = static_cast<X *>(a.columns) + (size_t)slot * (length - 1) * hidden;
   SkinnyPast<X> past;
   if (mine && blockIdx.x < tiles) past.ask(state_of_row, taps, position, blockIdx.x * SKINNY_OUTPUTS + i, hidden, length);
   const auto *z_row = reinterpret_cast<const typename Math::S *>(z + Math::lane_place(rows, bucket) * z_pitch);
@@ -134,18 +132,15 @@ __device__ inline void skinny_conv(typename Math::X *x, typename Math::X *column
     const float now = stored<X>(of_b * of_x);
     float sum = fmaf(taps[(size_t)c * length + length - 1], now, past.sum());
     if (taps_bias) sum += taps_bias[c];
-    x[(size_t)r * hidden + c] = X(of_c * sum);
+    static_cast<X *>(a.x)[(size_t)r * hidden + c] = X(of_c * sum);
     past.move_on(state_of_row, position, X(now), c, hidden, length);
   }
 }
 
-#define SKINNY_CONV(SUFFIX, MATH, WORDS)                                                                                          \
-  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_conv_##SUFFIX(                                    \
-      MATH::X *x, MATH::X *columns, const float *h, const float *norm_weight, const MATH::W *w, const float *bias,      \
-      const float *taps, const float *taps_bias, const tg_state *state, const tg_step *step, uint32_t hidden,           \
-      uint32_t length, SKINNY_GUESSER, uint32_t bucket, uint32_t stages, float eps) {                                      \
-    SKINNY_BODY(skinny_conv<MATH, WORDS>(x, columns, h, norm_weight, w, bias, taps, taps_bias, state, step, SKINNY_GUESSER_OF, hidden,  \
-                            length, bucket, stages, eps);)                                                              \
+#define SKINNY_CONV(SUFFIX, MATH, WORDS)                                                               \
+  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_conv_##SUFFIX( \
+      const __grid_constant__ tg_skinny_conv_args a) {                                                 \
+    SKINNY_BODY(skinny_conv<MATH, WORDS>(a);)                                                          \
   }
 
 /* Whose guess is of up to 32 experts, and of up to 128. */

@@ -15,6 +15,7 @@
  *
  * Launch: block = SKINNY_THREADS, grid = at most as many blocks as there are tiles, shared as SkinnyNormBlock lays it out.
  */
+#include "skinny/args.h"
 #include "skinny/fused.cuh"
 #include "skinny/guess.cuh"
 #include "skinny/norm.cuh"
@@ -39,15 +40,9 @@ struct SkinnyExpertTiles : SkinnyExpertOrder<WORDS> {
   }
 };
 
-/* y[R k,N] of each row's experts; h[R,H]; norm_weight[H]; gate[N,H] and up[N,H] of each expert, packed, an expert's `stride` elements
- * after that of the one before; parts and bias[E] (or null) as skinny/choice.cuh has them. `layer` is whose guess is meant. Leaves
- * experts[R,k] and weights[R,k]. With a SkinnyDown there is one row, and h += what that makes of y. */
+/* With a SkinnyDown there is one row, and h += what that makes of y. */
 template <class Math, uint32_t WORDS, class Down>
-__device__ inline void skinny_experts(typename Math::X *y, float *h, const float *norm_weight, const typename Math::W *gate,
-                                   const typename Math::W *up, uint64_t stride, const Down &down, uint32_t *experts,
-                                   float *weights, void *parts, const float *bias, const tg_step *step, uint32_t outputs,
-                                   uint32_t hidden, uint32_t expert_count, Weighing weighing, uint32_t layer, uint32_t bucket,
-                                   uint32_t stages, float eps) {
+__device__ inline void skinny_experts(const tg_skinny_expert_gate_up_args &a, const Down &down) {
   constexpr bool FUSED = !std::is_same_v<Down, SkinnyNoDown>;
   using X = typename Math::X;
   using W = typename Math::W;
@@ -56,15 +51,22 @@ __device__ inline void skinny_experts(typename Math::X *y, float *h, const float
   using Guess = SkinnyGuess<WORDS>;
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * SKINNY_MOST_STAGES];
+  X *y = static_cast<X *>(a.y);
+  const W *gate = static_cast<const W *>(a.gate), *up = static_cast<const W *>(a.up);
+  float *h = a.h;
+  const tg_step *step = a.step;
+  const uint64_t stride = a.stride;
+  const uint32_t outputs = a.outputs, hidden = a.hidden, expert_count = a.expert_count, layer = a.layer, bucket = a.bucket;
+  const Weighing weighing{a.k, a.normalize != 0, a.scaling};
   const uint32_t step_rows = load_now(&step->rows);
-  SkinnyNormBlock<Math, WORDS> block(shared, barriers, bucket, hidden, true, stages, FUSED ? SkinnyHandOver<Math>::bytes_of(weighing.k) : 0,
+  SkinnyNormBlock<Math, WORDS> block(shared, barriers, bucket, hidden, true, a.stages, FUSED ? SkinnyHandOver<Math>::bytes_of(weighing.k) : 0,
                            FUSED ? outputs : 0);
   SkinnyChoice<WORDS> &choice = *block.choice;
   const uint32_t lane = threadIdx.x % WARP, tiles = (outputs + GATE_OUTPUTS - 1) / GATE_OUTPUTS;
   const uint32_t count = min(step_rows, bucket), rows = max(count, 1u);
   const uint32_t of_row = threadIdx.x / WARP / warps_of_row(bucket);
   const bool producer = threadIdx.x >= SKINNY_CONSUMERS;
-  const SkinnyParts<WORDS> all_parts(parts, bucket, hidden);
+  const SkinnyParts<WORDS> all_parts(a.parts, bucket, hidden);
   const uint64_t policy = read_once();
   const uint32_t of_tile = block.ring.stages_of_tile(hidden);
   auto run = [&](const W *w, const Tiles &at) {
@@ -101,14 +103,14 @@ __device__ inline void skinny_experts(typename Math::X *y, float *h, const float
     }
     skinny_wait_at<CHOICE_TOLD>();
   } else {
-    skinny_norm_weight(block.norm, norm_weight, hidden);
+    skinny_norm_weight(block.norm, a.norm_weight, hidden);
     wait_for_earlier_kernels();
     /* h is asked for now, while the memory is idle */
     row = SkinnyRow(h + (size_t)min(of_row, rows - 1) * hidden, hidden, bucket, true);
     Look look;
     const bool looks = threadIdx.x >= SKINNY_CONSUMERS - WARP;
     if (looks && guessing) look = Look(all_parts, step, layer, expert_count);
-    skinny_choose(choice, all_parts, bias, rows, bucket, hidden, expert_count, weighing, eps, [&] {
+    skinny_choose(choice, all_parts, a.bias, rows, bucket, hidden, expert_count, weighing, a.eps, [&] {
       copy_wait<0>();
       if (!looks) return;
       Guess guess;
@@ -166,16 +168,16 @@ __device__ inline void skinny_experts(typename Math::X *y, float *h, const float
   if constexpr (WORDS == 1) {
     if (blockIdx.x == 0 && of_warp < count && choice.has(of_warp, lane)) {
       const uint32_t pair = of_warp * weighing.k + choice.index(of_warp, lane);
-      experts[pair] = lane;
-      weights[pair] = skinny_weight(choice, of_warp, lane, weighing);
+      a.experts[pair] = lane;
+      a.weights[pair] = skinny_weight(choice, of_warp, lane, weighing);
     }
   } else if (blockIdx.x == 0 && of_warp < count) {
 #pragma unroll 1
     for (uint32_t e = lane; e < WORDS * WARP; e += WARP) {
       if (!choice.has(of_warp, e)) continue;
       const uint32_t pair = of_warp * weighing.k + choice.index(of_warp, e);
-      experts[pair] = e;
-      weights[pair] = skinny_weight(choice, of_warp, e, weighing);
+      a.experts[pair] = e;
+      a.weights[pair] = skinny_weight(choice, of_warp, e, weighing);
     }
   }
   if constexpr (FUSED)
@@ -186,25 +188,17 @@ __device__ inline void skinny_experts(typename Math::X *y, float *h, const float
              });
 }
 
-#define SKINNY_EXPERTS_OF(MATH)                                                                                                \
-  const float *norm_weight, const MATH::W *gate, const MATH::W *up, uint64_t stride, uint32_t *experts, float *weights,     \
-      void *parts, const float *bias, const tg_step *step, uint32_t outputs, uint32_t hidden, uint32_t expert_count,        \
-      uint32_t k, uint32_t normalize, float scaling, uint32_t layer, uint32_t bucket, uint32_t stages, float eps
-#define SKINNY_EXPERTS(MATH, WORDS, DOWN)                                                                                             \
-  SKINNY_BODY(skinny_experts<MATH, WORDS>(y, h, norm_weight, gate, up, stride, DOWN, experts, weights, parts, bias, step, outputs,       \
-                             hidden, expert_count, Weighing{k, normalize != 0, scaling}, layer, bucket, stages, eps);)
-
-/* Here h is only read. */
-#define SKINNY_EXPERT_GATE_UP(SUFFIX, MATH, WORDS)                                                                                    \
-  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_expert_gate_up_##SUFFIX(                     \
-      MATH::X *y, float *h, SKINNY_EXPERTS_OF(MATH)) {                                                                         \
-    SKINNY_EXPERTS(MATH, WORDS, SkinnyNoDown{})                                                                                          \
+#define SKINNY_EXPERT_GATE_UP(SUFFIX, MATH, WORDS)                                                               \
+  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_expert_gate_up_##SUFFIX( \
+      const __grid_constant__ tg_skinny_expert_gate_up_args a) {                                                 \
+    SKINNY_BODY(skinny_experts<MATH, WORDS>(a, SkinnyNoDown{});)                                                 \
   }
 
-#define SKINNY_FUSED(SUFFIX, MATH, WORDS)                                                                                             \
-  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_experts_##SUFFIX(                            \
-      MATH::X *y, float *h, const MATH::W *down, uint64_t down_stride, SKINNY_EXPERTS_OF(MATH)) {                              \
-    SKINNY_EXPERTS(MATH, WORDS, (SkinnyDown<MATH, WORDS>{down, down_stride, outputs, hidden}))                                                  \
+#define SKINNY_FUSED(SUFFIX, MATH, WORDS)                                                                 \
+  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_experts_##SUFFIX( \
+      const __grid_constant__ tg_skinny_experts_args a) {                                                 \
+    SKINNY_BODY(skinny_experts<MATH, WORDS>(a.gate_up, SkinnyDown<MATH, WORDS>{                           \
+        static_cast<const MATH::W *>(a.down), a.down_stride, a.gate_up.outputs, a.gate_up.hidden});)      \
   }
 
 /* For up to 32, 64 and 128 experts. Fused f32 rows exist for up to 32 only: with more there are too few registers. */

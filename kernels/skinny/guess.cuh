@@ -14,35 +14,17 @@
 #ifndef TAILGRAPH_SKINNY_GUESS_CUH
 #define TAILGRAPH_SKINNY_GUESS_CUH
 
+#include "skinny/args.h"
 #include "skinny/choice.cuh"
 
 constexpr uint32_t SKINNY_NO_LAYER = 0xffffffffu;
 constexpr uint32_t SKINNY_MOST_LOOKS = 64;  /* for a guess, before its kernel has ended */
 
-/* The router as it is seen from the kernel that begins a layer; bias[E] or null. No blocks: no guess. `handed_pieces` of 16 bytes at
- * `handed` they leave unsaid (skinny/fused.cuh). `router` is, of one word of bits, the gate's rows in f32, [E,H], and norm_weight[H]
- * is what they are multiplied by; of more, their product in bf16, [E,H], whatever the model's types are.
+/* Of a grid, the blocks that do what the kernel is there for come first, and behind them those that guess.
  *
- * These blocks begin when the kernel before ends, and must have read their rows before the others have read their weights. With two
+ * These begin when the kernel before ends, and must have read their rows before the others have read their weights. With two
  * experts a warp in f32 they ended 2.5 us behind them; in bf16 they read as much as with one (profiles/log/few-rows-guess.md). */
-struct SkinnyGuesser {
-  const void *router;
-  const float *norm_weight, *bias;
-  void *parts;
-  uint32_t expert_count, blocks, layer;
-  uint4 *handed;
-  uint32_t handed_pieces;
-
-  /* Of a grid, the blocks that do what the kernel is there for come first. */
-  __device__ inline uint32_t others() const { return gridDim.x - blocks; }
-};
-
-/* As kernels have it among their parameters. */
-#define SKINNY_GUESSER                                                                                                   \
-  const void *router, const float *ffn_norm_weight, const float *expert_bias, void *parts, uint32_t expert_count,      \
-      uint32_t guess_blocks, uint32_t layer, uint4 *handed, uint32_t handed_pieces
-#define SKINNY_GUESSER_OF \
-  SkinnyGuesser{router, ffn_norm_weight, expert_bias, parts, expert_count, guess_blocks, layer, handed, handed_pieces}
+__device__ inline uint32_t skinny_others(const tg_skinny_guess_args &guesser) { return gridDim.x - guesser.blocks; }
 
 /* A word: the sign of its step and layer (which comes again, so that what is heard early may be another's), a score that sorts as an integer, and the expert, the lower the better.
  * WORDS of bits have room for it: who leaves it and who looks at it agree in skinny_room(WORDS). */
@@ -66,14 +48,14 @@ struct SkinnyGuessWord {
 /* A whole block of SKINNY_THREADS that is one of the last `guesser.blocks`; h[R,H]. It waits for earlier kernels, and leaves unsaid what
  * is handed over. */
 template <uint32_t WORDS>
-__device__ inline void skinny_make_guess(const SkinnyGuesser &guesser, const float *h, const tg_step *step, uint32_t bucket,
+__device__ inline void skinny_make_guess(const tg_skinny_guess_args &guesser, const float *h, const tg_step *step, uint32_t bucket,
                                       uint32_t hidden, float eps) {
   constexpr uint32_t HELD = 16, STEP = 4 * WARP;  /* a lane has 4 columns in every STEP; so many of them before the wait */
   constexpr uint32_t EXPERTS = skinny_guess_experts(WORDS), EACH = EXPERTS / SKINNY_CONSUMER_WARPS;
   using Router = std::conditional_t<WORDS == 1, float, __nv_bfloat16>;
   using Held = std::conditional_t<WORDS == 1, float4, Raw4<Router>>;  /* bf16 stays as it is: registers are few */
   __shared__ uint64_t candidates[EXPERTS];
-  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, block = blockIdx.x - guesser.others();
+  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, block = blockIdx.x - skinny_others(guesser);
   if (warp >= SKINNY_CONSUMER_WARPS) return;
   const uint32_t first = block * EXPERTS + warp;  /* of this warp's experts, which lie a warp apart */
   auto expert = [&](uint32_t i) { return first + i * SKINNY_CONSUMER_WARPS; };

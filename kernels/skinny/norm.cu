@@ -16,25 +16,23 @@
 #include "skinny/guess.cuh"
 #include "skinny/norm.cuh"
 
-/* y[R,N], h[R,K], norm_weight[K], w[N,K]; guesser of a layer. Where there is best[S,gridDim.x], of the sampled rows, and y
- * f32[S,N] of those of which more is read than that. */
 template <class Math, uint32_t WORDS>
-__device__ inline void skinny_project(void *y, unsigned long long *best, const float *h, const float *norm_weight,
-                                   const typename Math::W *w, const tg_state *state, const tg_step *step,
-                                   const SkinnyGuesser &guesser, uint32_t outputs, uint32_t hidden, uint32_t bucket,
-                                   uint32_t stages, float eps) {
+__device__ inline void skinny_project(const tg_skinny_project_args &a) {
   using X = typename Math::X;
   using W = typename Math::W;
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * SKINNY_MOST_STAGES];
   __shared__ float scratch[SKINNY_CONSUMER_WARPS];
   let_next_kernel_start();
-  const uint32_t blocks = guesser.others();
+  const uint32_t outputs = a.outputs, hidden = a.hidden, bucket = a.bucket, blocks = skinny_others(a.guess);
   if (blockIdx.x >= blocks) {
-    skinny_make_guess<WORDS>(guesser, h, step, bucket, hidden, eps);
+    skinny_make_guess<WORDS>(a.guess, a.h, a.step, bucket, hidden, a.eps);
     return;
   }
-  SkinnyNormBlock<Math> block(shared, barriers, bucket, hidden, false, stages);
+  const W *w = static_cast<const W *>(a.w);
+  unsigned long long *best = a.best;
+  const tg_step *step = a.step;
+  SkinnyNormBlock<Math> block(shared, barriers, bucket, hidden, false, a.stages);
   __syncthreads();
   const uint32_t tiles = (outputs + SKINNY_OUTPUTS - 1) / SKINNY_OUTPUTS;
   if (threadIdx.x >= SKINNY_CONSUMERS) {
@@ -45,14 +43,14 @@ __device__ inline void skinny_project(void *y, unsigned long long *best, const f
       block.ring.feed(run(tile * SKINNY_OUTPUTS), run(tile * SKINNY_OUTPUTS + SKINNY_STAGE_ROWS), hidden, policy);
     return;
   }
-  skinny_norm_weight(block.norm, norm_weight, hidden);
+  skinny_norm_weight(block.norm, a.norm_weight, hidden);
   const bool sampled = best != nullptr;
   const uint32_t count = __ldcg(sampled ? &step->sample_rows : &step->rows), rows = min(max(count, 1u), bucket);
-  const uint32_t *samples = table<uint32_t>(state, step->sample_table);
+  const uint32_t *samples = table<uint32_t>(a.state, step->sample_table);
   const uint32_t r = threadIdx.x / SKINNY_OUTPUTS, i = threadIdx.x % SKINNY_OUTPUTS;
-  const bool there = r < min(count, bucket), stores = there && !(sampled && needs_best_only(state, step, r));
+  const bool there = r < min(count, bucket), stores = there && !(sampled && needs_best_only(a.state, step, r));
   wait_for_earlier_kernels();
-  skinny_norm<Math>(block.x, block.x_pitch, h, block.norm, scratch, rows, bucket, hidden, eps,
+  skinny_norm<Math>(block.x, block.x_pitch, a.h, block.norm, scratch, rows, bucket, hidden, a.eps,
                  [&](uint32_t row) { return sampled && count > 0 ? samples[row] : row; });
   const auto *x_row = block.row(rows);
   SkinnyColumns<Math> x_columns;
@@ -65,10 +63,10 @@ __device__ inline void skinny_project(void *y, unsigned long long *best, const f
     const float v = block.sums.get(r, i);
     const size_t at = (size_t)r * outputs + n;
     if (sampled) {
-      if (stores) static_cast<float *>(y)[at] = v;
+      if (stores) static_cast<float *>(a.y)[at] = v;
       word = max(word, best_word(v, n));
     } else {
-      static_cast<X *>(y)[at] = X(v);
+      static_cast<X *>(a.y)[at] = X(v);
     }
   }
   if (!sampled) return;
@@ -77,18 +75,17 @@ __device__ inline void skinny_project(void *y, unsigned long long *best, const f
   if (there && i == 0) best[r * blocks + blockIdx.x] = word;
 }
 
-/* y[R,N], h[R,H], norm_weight[H], gate[N,H] and up[N,H]. */
 template <class Math>
-__device__ inline void skinny_gate_up(typename Math::X *y, const float *h, const float *norm_weight, const typename Math::W *gate,
-                                   const typename Math::W *up, const tg_step *step, uint32_t outputs, uint32_t hidden,
-                                   uint32_t bucket, uint32_t stages, float eps) {
+__device__ inline void skinny_gate_up(const tg_skinny_gate_up_args &a) {
   using X = typename Math::X;
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * SKINNY_MOST_STAGES];
   __shared__ float scratch[SKINNY_CONSUMER_WARPS];
   let_next_kernel_start();
-  const uint32_t step_rows = load_now(&step->rows);
-  SkinnyNormBlock<Math> block(shared, barriers, bucket, hidden, false, stages);
+  const uint32_t outputs = a.outputs, hidden = a.hidden, bucket = a.bucket;
+  const auto *gate = static_cast<const typename Math::W *>(a.gate), *up = static_cast<const typename Math::W *>(a.up);
+  const uint32_t step_rows = load_now(&a.step->rows);
+  SkinnyNormBlock<Math> block(shared, barriers, bucket, hidden, false, a.stages);
   const uint32_t tiles = (outputs + GATE_OUTPUTS - 1) / GATE_OUTPUTS;
   const uint32_t count = min(step_rows, bucket), rows = max(count, 1u);
   __syncthreads();
@@ -99,9 +96,9 @@ __device__ inline void skinny_gate_up(typename Math::X *y, const float *h, const
       block.ring.feed(skinny_gate_rows<Math>(gate, tile, outputs, hidden), skinny_gate_rows<Math>(up, tile, outputs, hidden), hidden, policy);
     return;
   }
-  skinny_norm_weight(block.norm, norm_weight, hidden);
+  skinny_norm_weight(block.norm, a.norm_weight, hidden);
   wait_for_earlier_kernels();
-  skinny_norm<Math>(block.x, block.x_pitch, h, block.norm, scratch, rows, bucket, hidden, eps, [](uint32_t r) { return r; });
+  skinny_norm<Math>(block.x, block.x_pitch, a.h, block.norm, scratch, rows, bucket, hidden, a.eps, [](uint32_t r) { return r; });
   const auto *x_row = block.row(rows);
   SkinnyColumns<Math> x_columns;
   x_columns.load(x_row, block.ring.k, true);
@@ -110,22 +107,19 @@ __device__ inline void skinny_gate_up(typename Math::X *y, const float *h, const
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     block.consume(x_columns, x_row, hidden);
     const uint32_t n = tile * GATE_OUTPUTS + i;
-    if (r < count && n < outputs) y[(size_t)r * outputs + n] = X(block.gated(r, i));
+    if (r < count && n < outputs) static_cast<X *>(a.y)[(size_t)r * outputs + n] = X(block.gated(r, i));
   }
 }
 
-#define SKINNY_PROJECT(SUFFIX, MATH, WORDS)                                                                                                  \
-  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_project_##SUFFIX(                                \
-      void *y, unsigned long long *best, const float *h, const float *norm_weight, const MATH::W *w,                            \
-      const tg_state *state, const tg_step *step, SKINNY_GUESSER, uint32_t outputs, uint32_t hidden, uint32_t bucket,              \
-      uint32_t stages, float eps) {                                                                                             \
-    SKINNY_BODY(skinny_project<MATH, WORDS>(y, best, h, norm_weight, w, state, step, SKINNY_GUESSER_OF, outputs, hidden, bucket, stages, eps);) \
+#define SKINNY_PROJECT(SUFFIX, MATH, WORDS)                                                               \
+  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_project_##SUFFIX( \
+      const __grid_constant__ tg_skinny_project_args a) {                                                 \
+    SKINNY_BODY(skinny_project<MATH, WORDS>(a);)                                                          \
   }
-#define SKINNY_GATE_UP(SUFFIX, MATH)                                                                                                \
-  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_gate_up_##SUFFIX(                                \
-      MATH::X *y, const float *h, const float *norm_weight, const MATH::W *gate, const MATH::W *up,                             \
-      const tg_step *step, uint32_t outputs, uint32_t hidden, uint32_t bucket, uint32_t stages, float eps) {                    \
-    SKINNY_BODY(skinny_gate_up<MATH>(y, h, norm_weight, gate, up, step, outputs, hidden, bucket, stages, eps);)                       \
+#define SKINNY_GATE_UP(SUFFIX, MATH)                                                                      \
+  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_gate_up_##SUFFIX( \
+      const __grid_constant__ tg_skinny_gate_up_args a) {                                                 \
+    SKINNY_BODY(skinny_gate_up<MATH>(a);)                                                                 \
   }
 
 /* Whose guess is of up to 32 experts, and of up to 128. */

@@ -20,23 +20,26 @@
  */
 #include "skinny/add.cuh"
 
-/* h[R,N], x[R,K], w[N,K]; bias[N] or null; parts as skinny/choice.cuh has them, or null. */
 template <class Math, uint32_t WORDS>
-__device__ inline void skinny_held_out(float *h, const typename Math::X *x, const typename Math::W *w, const float *bias,
-                                    void *parts_at, const SkinnyScores &scores, const tg_step *step, uint32_t outputs,
-                                    uint32_t inner, uint32_t bucket) {
+__device__ inline void skinny_held_out(const tg_skinny_out_args &a) {
   using X = typename Math::X;
   using W = typename Math::W;
   extern __shared__ uint4 shared[];
   let_next_kernel_start();
   const uint32_t lane = threadIdx.x % WARP, tile = blockIdx.x;
+  const uint32_t outputs = a.outputs, inner = a.inner, bucket = a.bucket;
+  const SkinnyScores scores{a.gate, a.norm_weight, a.expert_count};
+  const W *w = static_cast<const W *>(a.w);
+  const X *x = static_cast<const X *>(a.x);
+  const float *bias = a.bias;
+  float *h = a.h;
   SkinnySums sums{reinterpret_cast<float *>(shared), bucket};
   char *after = reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket);
-  const SkinnyParts<WORDS> parts(parts_at, bucket, outputs);
+  const SkinnyParts<WORDS> parts(a.parts, bucket, outputs);
   SkinnyTileScores<WORDS> tile_scores(after, scores, bucket);
   /* what is small first: it would stand behind the weights */
-  const uint32_t step_rows = load_now(&step->rows);
-  if (parts_at) {
+  const uint32_t step_rows = load_now(&a.step->rows);
+  if (a.parts) {
     after += SkinnyTileScores<WORDS>::bytes_of(bucket, scores.expert_count);
     tile_scores.ask(tile, outputs);
   }
@@ -55,7 +58,7 @@ __device__ inline void skinny_held_out(float *h, const typename Math::X *x, cons
   const uint32_t row = Math::lane_row(bucket);
   const bool mine = r < count && n < outputs, there = row < count;
   wait_for_earlier_kernels();
-  if (parts_at && blockIdx.x == 0 && threadIdx.x < SKINNY_ROWS * WORDS) parts.forget(threadIdx.x);
+  if (a.parts && blockIdx.x == 0 && threadIdx.x < SKINNY_ROWS * WORDS) parts.forget(threadIdx.x);
   SkinnyColumns<Math> columns;
   skinny_fetch(columns, after, skinny_pitch<typename Math::S>(skinny_stage_k(inner)), x + (there ? (size_t)row * inner : 0), inner, bucket, there);
   float v = mine ? h[(size_t)r * outputs + n] : 0.0f;
@@ -70,16 +73,13 @@ __device__ inline void skinny_held_out(float *h, const typename Math::X *x, cons
     v += sums.get(r, i);
     h[(size_t)r * outputs + n] = v;
   }
-  if (parts_at) tile_scores.leave(parts, tile, v, count, bucket);
+  if (a.parts) tile_scores.leave(parts, tile, v, count, bucket);
 }
 
-#define SKINNY_HELD_OUT(SUFFIX, MATH, WORDS)                                                                                    \
-  extern "C" __global__ void __launch_bounds__(SKINNY_CONSUMERS) tg_skinny_held_out_##SUFFIX(                                  \
-      float *h, const MATH::X *x, const MATH::W *w, const float *bias, void *parts, const float *gate,                  \
-      const float *norm_weight, const tg_step *step, uint32_t outputs, uint32_t inner, uint32_t expert_count,           \
-      uint32_t bucket) {                                                                                                \
-    SKINNY_BODY(skinny_held_out<MATH, WORDS>(h, x, w, bias, parts, SkinnyScores{gate, norm_weight, expert_count}, step, outputs, inner, \
-                                bucket);)                                                                               \
+#define SKINNY_HELD_OUT(SUFFIX, MATH, WORDS)                                                  \
+  extern "C" __global__ void __launch_bounds__(SKINNY_CONSUMERS) tg_skinny_held_out_##SUFFIX( \
+      const __grid_constant__ tg_skinny_out_args a) {                                         \
+    SKINNY_BODY(skinny_held_out<MATH, WORDS>(a);)                                             \
   }
 
 /* For up to 32, 64 and 128 experts. */

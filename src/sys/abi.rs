@@ -1281,3 +1281,389 @@ const _: () = {
     ["Offset of field: tg_attention_prompt_args::scale"]
         [::core::mem::offset_of!(tg_attention_prompt_args, scale) - 44usize];
 };
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
+pub struct tg_skinny_guess_args {
+    pub router: u64,
+    pub norm_weight: u64,
+    pub bias: u64,
+    pub parts: u64,
+    pub handed: u64,
+    pub handed_pieces: u32,
+    pub expert_count: u32,
+    pub blocks: u32,
+    pub layer: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_skinny_guess_args"][::core::mem::size_of::<tg_skinny_guess_args>() - 56usize];
+    ["Alignment of tg_skinny_guess_args"][::core::mem::align_of::<tg_skinny_guess_args>() - 8usize];
+    ["Offset of field: tg_skinny_guess_args::router"]
+        [::core::mem::offset_of!(tg_skinny_guess_args, router) - 0usize];
+    ["Offset of field: tg_skinny_guess_args::norm_weight"]
+        [::core::mem::offset_of!(tg_skinny_guess_args, norm_weight) - 8usize];
+    ["Offset of field: tg_skinny_guess_args::bias"]
+        [::core::mem::offset_of!(tg_skinny_guess_args, bias) - 16usize];
+    ["Offset of field: tg_skinny_guess_args::parts"]
+        [::core::mem::offset_of!(tg_skinny_guess_args, parts) - 24usize];
+    ["Offset of field: tg_skinny_guess_args::handed"]
+        [::core::mem::offset_of!(tg_skinny_guess_args, handed) - 32usize];
+    ["Offset of field: tg_skinny_guess_args::handed_pieces"]
+        [::core::mem::offset_of!(tg_skinny_guess_args, handed_pieces) - 40usize];
+    ["Offset of field: tg_skinny_guess_args::expert_count"]
+        [::core::mem::offset_of!(tg_skinny_guess_args, expert_count) - 44usize];
+    ["Offset of field: tg_skinny_guess_args::blocks"]
+        [::core::mem::offset_of!(tg_skinny_guess_args, blocks) - 48usize];
+    ["Offset of field: tg_skinny_guess_args::layer"]
+        [::core::mem::offset_of!(tg_skinny_guess_args, layer) - 52usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
+pub struct tg_skinny_conv_args {
+    pub x: u64,
+    pub columns: u64,
+    pub h: u64,
+    pub norm_weight: u64,
+    pub w: u64,
+    pub bias: u64,
+    pub taps: u64,
+    pub taps_bias: u64,
+    pub state: u64,
+    pub step: u64,
+    pub guess: tg_skinny_guess_args,
+    pub hidden: u32,
+    pub length: u32,
+    pub bucket: u32,
+    pub stages: u32,
+    pub eps: f32,
+    pub pad: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_skinny_conv_args"][::core::mem::size_of::<tg_skinny_conv_args>() - 160usize];
+    ["Alignment of tg_skinny_conv_args"][::core::mem::align_of::<tg_skinny_conv_args>() - 8usize];
+    ["Offset of field: tg_skinny_conv_args::x"]
+        [::core::mem::offset_of!(tg_skinny_conv_args, x) - 0usize];
+    ["Offset of field: tg_skinny_conv_args::columns"]
+        [::core::mem::offset_of!(tg_skinny_conv_args, columns) - 8usize];
+    ["Offset of field: tg_skinny_conv_args::h"]
+        [::core::mem::offset_of!(tg_skinny_conv_args, h) - 16usize];
+    ["Offset of field: tg_skinny_conv_args::norm_weight"]
+        [::core::mem::offset_of!(tg_skinny_conv_args, norm_weight) - 24usize];
+    ["Offset of field: tg_skinny_conv_args::w"]
+        [::core::mem::offset_of!(tg_skinny_conv_args, w) - 32usize];
+    ["Offset of field: tg_skinny_conv_args::bias"]
+        [::core::mem::offset_of!(tg_skinny_conv_args, bias) - 40usize];
+    ["Offset of field: tg_skinny_conv_args::taps"]
+        [::core::mem::offset_of!(tg_skinny_conv_args, taps) - 48usize];
+    ["Offset of field: tg_skinny_conv_args::taps_bias"]
+        [::core::mem::offset_of!(tg_skinny_conv_args, taps_bias) - 56usize];
+    ["Offset of field: tg_skinny_conv_args::state"]
+        [::core::mem::offset_of!(tg_skinny_conv_args, state) - 64usize];
+    ["Offset of field: tg_skinny_conv_args::step"]
+        [::core::mem::offset_of!(tg_skinny_conv_args, step) - 72usize];
+    ["Offset of field: tg_skinny_conv_args::guess"]
+        [::core::mem::offset_of!(tg_skinny_conv_args, guess) - 80usize];
+    ["Offset of field: tg_skinny_conv_args::hidden"]
+        [::core::mem::offset_of!(tg_skinny_conv_args, hidden) - 136usize];
+    ["Offset of field: tg_skinny_conv_args::length"]
+        [::core::mem::offset_of!(tg_skinny_conv_args, length) - 140usize];
+    ["Offset of field: tg_skinny_conv_args::bucket"]
+        [::core::mem::offset_of!(tg_skinny_conv_args, bucket) - 144usize];
+    ["Offset of field: tg_skinny_conv_args::stages"]
+        [::core::mem::offset_of!(tg_skinny_conv_args, stages) - 148usize];
+    ["Offset of field: tg_skinny_conv_args::eps"]
+        [::core::mem::offset_of!(tg_skinny_conv_args, eps) - 152usize];
+    ["Offset of field: tg_skinny_conv_args::pad"]
+        [::core::mem::offset_of!(tg_skinny_conv_args, pad) - 156usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
+pub struct tg_skinny_project_args {
+    pub y: u64,
+    pub best: u64,
+    pub h: u64,
+    pub norm_weight: u64,
+    pub w: u64,
+    pub state: u64,
+    pub step: u64,
+    pub guess: tg_skinny_guess_args,
+    pub outputs: u32,
+    pub hidden: u32,
+    pub bucket: u32,
+    pub stages: u32,
+    pub eps: f32,
+    pub pad: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_skinny_project_args"][::core::mem::size_of::<tg_skinny_project_args>() - 136usize];
+    ["Alignment of tg_skinny_project_args"]
+        [::core::mem::align_of::<tg_skinny_project_args>() - 8usize];
+    ["Offset of field: tg_skinny_project_args::y"]
+        [::core::mem::offset_of!(tg_skinny_project_args, y) - 0usize];
+    ["Offset of field: tg_skinny_project_args::best"]
+        [::core::mem::offset_of!(tg_skinny_project_args, best) - 8usize];
+    ["Offset of field: tg_skinny_project_args::h"]
+        [::core::mem::offset_of!(tg_skinny_project_args, h) - 16usize];
+    ["Offset of field: tg_skinny_project_args::norm_weight"]
+        [::core::mem::offset_of!(tg_skinny_project_args, norm_weight) - 24usize];
+    ["Offset of field: tg_skinny_project_args::w"]
+        [::core::mem::offset_of!(tg_skinny_project_args, w) - 32usize];
+    ["Offset of field: tg_skinny_project_args::state"]
+        [::core::mem::offset_of!(tg_skinny_project_args, state) - 40usize];
+    ["Offset of field: tg_skinny_project_args::step"]
+        [::core::mem::offset_of!(tg_skinny_project_args, step) - 48usize];
+    ["Offset of field: tg_skinny_project_args::guess"]
+        [::core::mem::offset_of!(tg_skinny_project_args, guess) - 56usize];
+    ["Offset of field: tg_skinny_project_args::outputs"]
+        [::core::mem::offset_of!(tg_skinny_project_args, outputs) - 112usize];
+    ["Offset of field: tg_skinny_project_args::hidden"]
+        [::core::mem::offset_of!(tg_skinny_project_args, hidden) - 116usize];
+    ["Offset of field: tg_skinny_project_args::bucket"]
+        [::core::mem::offset_of!(tg_skinny_project_args, bucket) - 120usize];
+    ["Offset of field: tg_skinny_project_args::stages"]
+        [::core::mem::offset_of!(tg_skinny_project_args, stages) - 124usize];
+    ["Offset of field: tg_skinny_project_args::eps"]
+        [::core::mem::offset_of!(tg_skinny_project_args, eps) - 128usize];
+    ["Offset of field: tg_skinny_project_args::pad"]
+        [::core::mem::offset_of!(tg_skinny_project_args, pad) - 132usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
+pub struct tg_skinny_gate_up_args {
+    pub y: u64,
+    pub h: u64,
+    pub norm_weight: u64,
+    pub gate: u64,
+    pub up: u64,
+    pub step: u64,
+    pub outputs: u32,
+    pub hidden: u32,
+    pub bucket: u32,
+    pub stages: u32,
+    pub eps: f32,
+    pub pad: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_skinny_gate_up_args"][::core::mem::size_of::<tg_skinny_gate_up_args>() - 72usize];
+    ["Alignment of tg_skinny_gate_up_args"]
+        [::core::mem::align_of::<tg_skinny_gate_up_args>() - 8usize];
+    ["Offset of field: tg_skinny_gate_up_args::y"]
+        [::core::mem::offset_of!(tg_skinny_gate_up_args, y) - 0usize];
+    ["Offset of field: tg_skinny_gate_up_args::h"]
+        [::core::mem::offset_of!(tg_skinny_gate_up_args, h) - 8usize];
+    ["Offset of field: tg_skinny_gate_up_args::norm_weight"]
+        [::core::mem::offset_of!(tg_skinny_gate_up_args, norm_weight) - 16usize];
+    ["Offset of field: tg_skinny_gate_up_args::gate"]
+        [::core::mem::offset_of!(tg_skinny_gate_up_args, gate) - 24usize];
+    ["Offset of field: tg_skinny_gate_up_args::up"]
+        [::core::mem::offset_of!(tg_skinny_gate_up_args, up) - 32usize];
+    ["Offset of field: tg_skinny_gate_up_args::step"]
+        [::core::mem::offset_of!(tg_skinny_gate_up_args, step) - 40usize];
+    ["Offset of field: tg_skinny_gate_up_args::outputs"]
+        [::core::mem::offset_of!(tg_skinny_gate_up_args, outputs) - 48usize];
+    ["Offset of field: tg_skinny_gate_up_args::hidden"]
+        [::core::mem::offset_of!(tg_skinny_gate_up_args, hidden) - 52usize];
+    ["Offset of field: tg_skinny_gate_up_args::bucket"]
+        [::core::mem::offset_of!(tg_skinny_gate_up_args, bucket) - 56usize];
+    ["Offset of field: tg_skinny_gate_up_args::stages"]
+        [::core::mem::offset_of!(tg_skinny_gate_up_args, stages) - 60usize];
+    ["Offset of field: tg_skinny_gate_up_args::eps"]
+        [::core::mem::offset_of!(tg_skinny_gate_up_args, eps) - 64usize];
+    ["Offset of field: tg_skinny_gate_up_args::pad"]
+        [::core::mem::offset_of!(tg_skinny_gate_up_args, pad) - 68usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
+pub struct tg_skinny_out_args {
+    pub h: u64,
+    pub x: u64,
+    pub w: u64,
+    pub bias: u64,
+    pub parts: u64,
+    pub gate: u64,
+    pub norm_weight: u64,
+    pub step: u64,
+    pub outputs: u32,
+    pub inner: u32,
+    pub expert_count: u32,
+    pub bucket: u32,
+    pub stages: u32,
+    pub pad: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_skinny_out_args"][::core::mem::size_of::<tg_skinny_out_args>() - 88usize];
+    ["Alignment of tg_skinny_out_args"][::core::mem::align_of::<tg_skinny_out_args>() - 8usize];
+    ["Offset of field: tg_skinny_out_args::h"]
+        [::core::mem::offset_of!(tg_skinny_out_args, h) - 0usize];
+    ["Offset of field: tg_skinny_out_args::x"]
+        [::core::mem::offset_of!(tg_skinny_out_args, x) - 8usize];
+    ["Offset of field: tg_skinny_out_args::w"]
+        [::core::mem::offset_of!(tg_skinny_out_args, w) - 16usize];
+    ["Offset of field: tg_skinny_out_args::bias"]
+        [::core::mem::offset_of!(tg_skinny_out_args, bias) - 24usize];
+    ["Offset of field: tg_skinny_out_args::parts"]
+        [::core::mem::offset_of!(tg_skinny_out_args, parts) - 32usize];
+    ["Offset of field: tg_skinny_out_args::gate"]
+        [::core::mem::offset_of!(tg_skinny_out_args, gate) - 40usize];
+    ["Offset of field: tg_skinny_out_args::norm_weight"]
+        [::core::mem::offset_of!(tg_skinny_out_args, norm_weight) - 48usize];
+    ["Offset of field: tg_skinny_out_args::step"]
+        [::core::mem::offset_of!(tg_skinny_out_args, step) - 56usize];
+    ["Offset of field: tg_skinny_out_args::outputs"]
+        [::core::mem::offset_of!(tg_skinny_out_args, outputs) - 64usize];
+    ["Offset of field: tg_skinny_out_args::inner"]
+        [::core::mem::offset_of!(tg_skinny_out_args, inner) - 68usize];
+    ["Offset of field: tg_skinny_out_args::expert_count"]
+        [::core::mem::offset_of!(tg_skinny_out_args, expert_count) - 72usize];
+    ["Offset of field: tg_skinny_out_args::bucket"]
+        [::core::mem::offset_of!(tg_skinny_out_args, bucket) - 76usize];
+    ["Offset of field: tg_skinny_out_args::stages"]
+        [::core::mem::offset_of!(tg_skinny_out_args, stages) - 80usize];
+    ["Offset of field: tg_skinny_out_args::pad"]
+        [::core::mem::offset_of!(tg_skinny_out_args, pad) - 84usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
+pub struct tg_skinny_down_args {
+    pub h: u64,
+    pub y: u64,
+    pub w: u64,
+    pub stride: u64,
+    pub parts: u64,
+    pub weights: u64,
+    pub step: u64,
+    pub outputs: u32,
+    pub inner: u32,
+    pub k: u32,
+    pub bucket: u32,
+    pub stages: u32,
+    pub pad: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_skinny_down_args"][::core::mem::size_of::<tg_skinny_down_args>() - 80usize];
+    ["Alignment of tg_skinny_down_args"][::core::mem::align_of::<tg_skinny_down_args>() - 8usize];
+    ["Offset of field: tg_skinny_down_args::h"]
+        [::core::mem::offset_of!(tg_skinny_down_args, h) - 0usize];
+    ["Offset of field: tg_skinny_down_args::y"]
+        [::core::mem::offset_of!(tg_skinny_down_args, y) - 8usize];
+    ["Offset of field: tg_skinny_down_args::w"]
+        [::core::mem::offset_of!(tg_skinny_down_args, w) - 16usize];
+    ["Offset of field: tg_skinny_down_args::stride"]
+        [::core::mem::offset_of!(tg_skinny_down_args, stride) - 24usize];
+    ["Offset of field: tg_skinny_down_args::parts"]
+        [::core::mem::offset_of!(tg_skinny_down_args, parts) - 32usize];
+    ["Offset of field: tg_skinny_down_args::weights"]
+        [::core::mem::offset_of!(tg_skinny_down_args, weights) - 40usize];
+    ["Offset of field: tg_skinny_down_args::step"]
+        [::core::mem::offset_of!(tg_skinny_down_args, step) - 48usize];
+    ["Offset of field: tg_skinny_down_args::outputs"]
+        [::core::mem::offset_of!(tg_skinny_down_args, outputs) - 56usize];
+    ["Offset of field: tg_skinny_down_args::inner"]
+        [::core::mem::offset_of!(tg_skinny_down_args, inner) - 60usize];
+    ["Offset of field: tg_skinny_down_args::k"]
+        [::core::mem::offset_of!(tg_skinny_down_args, k) - 64usize];
+    ["Offset of field: tg_skinny_down_args::bucket"]
+        [::core::mem::offset_of!(tg_skinny_down_args, bucket) - 68usize];
+    ["Offset of field: tg_skinny_down_args::stages"]
+        [::core::mem::offset_of!(tg_skinny_down_args, stages) - 72usize];
+    ["Offset of field: tg_skinny_down_args::pad"]
+        [::core::mem::offset_of!(tg_skinny_down_args, pad) - 76usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
+pub struct tg_skinny_expert_gate_up_args {
+    pub y: u64,
+    pub h: u64,
+    pub norm_weight: u64,
+    pub gate: u64,
+    pub up: u64,
+    pub stride: u64,
+    pub experts: u64,
+    pub weights: u64,
+    pub parts: u64,
+    pub bias: u64,
+    pub step: u64,
+    pub outputs: u32,
+    pub hidden: u32,
+    pub expert_count: u32,
+    pub k: u32,
+    pub normalize: u32,
+    pub scaling: f32,
+    pub layer: u32,
+    pub bucket: u32,
+    pub stages: u32,
+    pub eps: f32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_skinny_expert_gate_up_args"]
+        [::core::mem::size_of::<tg_skinny_expert_gate_up_args>() - 128usize];
+    ["Alignment of tg_skinny_expert_gate_up_args"]
+        [::core::mem::align_of::<tg_skinny_expert_gate_up_args>() - 8usize];
+    ["Offset of field: tg_skinny_expert_gate_up_args::y"]
+        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, y) - 0usize];
+    ["Offset of field: tg_skinny_expert_gate_up_args::h"]
+        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, h) - 8usize];
+    ["Offset of field: tg_skinny_expert_gate_up_args::norm_weight"]
+        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, norm_weight) - 16usize];
+    ["Offset of field: tg_skinny_expert_gate_up_args::gate"]
+        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, gate) - 24usize];
+    ["Offset of field: tg_skinny_expert_gate_up_args::up"]
+        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, up) - 32usize];
+    ["Offset of field: tg_skinny_expert_gate_up_args::stride"]
+        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, stride) - 40usize];
+    ["Offset of field: tg_skinny_expert_gate_up_args::experts"]
+        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, experts) - 48usize];
+    ["Offset of field: tg_skinny_expert_gate_up_args::weights"]
+        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, weights) - 56usize];
+    ["Offset of field: tg_skinny_expert_gate_up_args::parts"]
+        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, parts) - 64usize];
+    ["Offset of field: tg_skinny_expert_gate_up_args::bias"]
+        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, bias) - 72usize];
+    ["Offset of field: tg_skinny_expert_gate_up_args::step"]
+        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, step) - 80usize];
+    ["Offset of field: tg_skinny_expert_gate_up_args::outputs"]
+        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, outputs) - 88usize];
+    ["Offset of field: tg_skinny_expert_gate_up_args::hidden"]
+        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, hidden) - 92usize];
+    ["Offset of field: tg_skinny_expert_gate_up_args::expert_count"]
+        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, expert_count) - 96usize];
+    ["Offset of field: tg_skinny_expert_gate_up_args::k"]
+        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, k) - 100usize];
+    ["Offset of field: tg_skinny_expert_gate_up_args::normalize"]
+        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, normalize) - 104usize];
+    ["Offset of field: tg_skinny_expert_gate_up_args::scaling"]
+        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, scaling) - 108usize];
+    ["Offset of field: tg_skinny_expert_gate_up_args::layer"]
+        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, layer) - 112usize];
+    ["Offset of field: tg_skinny_expert_gate_up_args::bucket"]
+        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, bucket) - 116usize];
+    ["Offset of field: tg_skinny_expert_gate_up_args::stages"]
+        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, stages) - 120usize];
+    ["Offset of field: tg_skinny_expert_gate_up_args::eps"]
+        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, eps) - 124usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
+pub struct tg_skinny_experts_args {
+    pub gate_up: tg_skinny_expert_gate_up_args,
+    pub down: u64,
+    pub down_stride: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_skinny_experts_args"][::core::mem::size_of::<tg_skinny_experts_args>() - 144usize];
+    ["Alignment of tg_skinny_experts_args"]
+        [::core::mem::align_of::<tg_skinny_experts_args>() - 8usize];
+    ["Offset of field: tg_skinny_experts_args::gate_up"]
+        [::core::mem::offset_of!(tg_skinny_experts_args, gate_up) - 0usize];
+    ["Offset of field: tg_skinny_experts_args::down"]
+        [::core::mem::offset_of!(tg_skinny_experts_args, down) - 128usize];
+    ["Offset of field: tg_skinny_experts_args::down_stride"]
+        [::core::mem::offset_of!(tg_skinny_experts_args, down_stride) - 136usize];
+};

@@ -15,6 +15,7 @@ use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::{Argument, Kernel};
 use crate::backend::cuda::tuning::variants::Products;
 use crate::plan::StepKind;
+use crate::sys::abi;
 
 /// Weights and biases of a conv layer up to its out-projection; shapes as [`ShortConv`] has them.
 #[derive(Debug, Clone, Copy)]
@@ -51,15 +52,14 @@ impl Lowering<'_> {
     }
 
     /// A launch with one of [`Skinny`]'s kernels; `ring` is that of shapes that [`Sizing::serves`](super::sizing::Sizing::serves).
-    /// These are the kernel's arguments.
     fn launch_skinny(
         &mut self,
         kernel: &Kernel,
         grid: (u32, u32, u32),
         ring: Ring,
-        arguments: Vec<Argument>,
+        args: Argument,
     ) {
-        self.call(kernel, grid, THREADS, ring.shared_bytes, arguments)
+        self.call(kernel, grid, THREADS, ring.shared_bytes, vec![args])
     }
 
     /// x = C * conv(B * X) of (B, C, X) = in_proj(rmsnorm(h)); the state moves on. `conv.bcx` is not used. May leave a `guess`.
@@ -77,25 +77,29 @@ impl Lowering<'_> {
             .skinny_sizing(skinny)
             .normed(rows, hidden, None)
             .expect("served");
-        let arrays = [
-            Argument::Address(conv.x),
-            Argument::Address(conv.state),
-            Argument::Address(h),
-            Argument::Address(weights.norm),
-            Argument::Address(weights.in_proj),
-        ];
-        let sizes = [
-            Argument::U32(rows),
-            Argument::U32(ring.stages),
-            Argument::F32(self.config.norm_eps),
-        ];
-        let (guess, guessing) = Guess::arguments(guess, self.config.num_experts as u32);
+        let args = abi::tg_skinny_conv_args {
+            x: conv.x,
+            columns: conv.state,
+            h,
+            norm_weight: weights.norm,
+            w: weights.in_proj,
+            bias: weights.bias,
+            taps: conv.taps,
+            taps_bias: conv.bias,
+            state: self.state,
+            step: self.step,
+            guess: Guess::args(guess, self.config.num_experts as u32),
+            hidden,
+            length: self.config.conv_l_cache as u32,
+            bucket: rows,
+            stages: ring.stages,
+            eps: self.config.norm_eps,
+            pad: 0,
+        };
         let grid = self
             .skinny_sizing(skinny)
-            .blocks(hidden / OUTPUTS, guessing);
-        let fused = self.fused_conv(conv, weights.bias);
-        let arguments = [&arrays[..], &fused, &guess, &sizes].concat();
-        self.launch_skinny(&skinny.family(rows).conv, grid, ring, arguments)
+            .blocks(hidden / OUTPUTS, args.guess.blocks);
+        self.launch_skinny(&skinny.family(rows).conv, grid, ring, Argument::of(&args))
     }
 
     /// y `[R, outputs]` in the operand type = w `[outputs, H]` times rmsnorm(h f32 `[R, H]`). May leave a `guess`.
@@ -148,28 +152,27 @@ impl Lowering<'_> {
             .skinny_sizing(skinny)
             .normed(rows, hidden, None)
             .expect("served");
-        let (guess, guessing) = Guess::arguments(guess, self.config.num_experts as u32);
+        let args = abi::tg_skinny_project_args {
+            y,
+            best,
+            h,
+            norm_weight: norm,
+            w,
+            state: self.state,
+            step: self.step,
+            guess: Guess::args(guess, self.config.num_experts as u32),
+            outputs,
+            hidden,
+            bucket: rows,
+            stages: ring.stages,
+            eps: self.config.norm_eps,
+            pad: 0,
+        };
         let grid = self
             .skinny_sizing(skinny)
-            .blocks(outputs.div_ceil(OUTPUTS), guessing);
-        let arrays = [
-            Argument::Address(y),
-            Argument::Address(best),
-            Argument::Address(h),
-            Argument::Address(norm),
-            Argument::Address(w),
-            Argument::Address(self.state),
-            Argument::Address(self.step),
-        ];
-        let sizes = [
-            Argument::U32(outputs),
-            Argument::U32(hidden),
-            Argument::U32(rows),
-            Argument::U32(ring.stages),
-            Argument::F32(self.config.norm_eps),
-        ];
-        let arguments = [&arrays[..], &guess, &sizes].concat();
-        self.launch_skinny(&skinny.family(rows).project, grid, ring, arguments);
+            .blocks(outputs.div_ceil(OUTPUTS), args.guess.blocks);
+        let kernel = &skinny.family(rows).project;
+        self.launch_skinny(kernel, grid, ring, Argument::of(&args));
         grid.0
     }
 
@@ -185,29 +188,34 @@ impl Lowering<'_> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let experts = router.map_or(0, |_| self.config.num_experts as u32);
         let beside = router.map_or(0, |_| score_bytes(rows, experts));
-        let arrays = [
-            Argument::Address(h),
-            Argument::Address(product.x),
-            Argument::Address(product.w),
-            Argument::Address(product.bias),
-            Argument::Address(router.map_or(0, |(routing, _)| routing.score_parts)),
-            Argument::Address(router.map_or(0, |(_, weights)| weights.gate)),
-            Argument::Address(router.map_or(0, |(_, weights)| weights.norm)),
-            Argument::Address(self.step),
-            Argument::U32(hidden),
-            Argument::U32(product.inner),
-            Argument::U32(experts),
-            Argument::U32(rows),
-        ];
+        let args = |stages| {
+            let args = abi::tg_skinny_out_args {
+                h,
+                x: product.x,
+                w: product.w,
+                bias: product.bias,
+                parts: router.map_or(0, |(routing, _)| routing.score_parts),
+                gate: router.map_or(0, |(_, weights)| weights.gate),
+                norm_weight: router.map_or(0, |(_, weights)| weights.norm),
+                step: self.step,
+                outputs: hidden,
+                inner: product.inner,
+                expert_count: experts,
+                bucket: rows,
+                stages,
+                pad: 0,
+            };
+            Argument::of(&args)
+        };
         let (sizing, family) = (self.skinny_sizing(skinny), skinny.family(rows));
         if let Some(bytes) = sizing.holding(rows, product.inner, beside) {
             let grid = (hidden / OUTPUTS, 1, 1);
-            return self.call(&family.held_out, grid, HELD_THREADS, bytes, arrays.to_vec());
+            let arguments = vec![args(0)];
+            return self.call(&family.held_out, grid, HELD_THREADS, bytes, arguments);
         }
         let ring = sizing.adding(rows, product.inner, beside).expect("served");
-        let arguments = [&arrays[..], &[Argument::U32(ring.stages)]].concat();
         let grid = sizing.blocks(hidden / OUTPUTS, 0);
-        self.launch_skinny(&family.out, grid, ring, arguments)
+        self.launch_skinny(&family.out, grid, ring, args(ring.stages))
     }
 
     /// y `[R, I]` in the operand type = silu(w1 z) * w3 z, z = rmsnorm(h f32 `[R, H]`).
@@ -226,23 +234,25 @@ impl Lowering<'_> {
             .skinny_sizing(skinny)
             .normed(rows, hidden, None)
             .expect("served");
-        let arguments = vec![
-            Argument::Address(y),
-            Argument::Address(h),
-            Argument::Address(norm),
-            Argument::Address(w1),
-            Argument::Address(w3),
-            Argument::Address(self.step),
-            Argument::U32(outputs),
-            Argument::U32(hidden),
-            Argument::U32(rows),
-            Argument::U32(ring.stages),
-            Argument::F32(self.config.norm_eps),
-        ];
+        let args = abi::tg_skinny_gate_up_args {
+            y,
+            h,
+            norm_weight: norm,
+            gate: w1,
+            up: w3,
+            step: self.step,
+            outputs,
+            hidden,
+            bucket: rows,
+            stages: ring.stages,
+            eps: self.config.norm_eps,
+            pad: 0,
+        };
         let grid = self
             .skinny_sizing(skinny)
             .blocks(outputs.div_ceil(GATE_OUTPUTS), 0);
-        self.launch_skinny(&skinny.family(rows).gate_up, grid, ring, arguments)
+        let kernel = &skinny.family(rows).gate_up;
+        self.launch_skinny(kernel, grid, ring, Argument::of(&args))
     }
 
     /// y `[R K, M]` in the operand type, by pair = silu(w1_e z) * w3_e z of each row's experts, z = rmsnorm(h f32
@@ -263,11 +273,10 @@ impl Lowering<'_> {
             .skinny_sizing(skinny)
             .normed(rows, hidden, Some(self.config.num_experts))
             .expect("served");
-        let arrays = [Argument::Address(y), Argument::Address(h)];
-        let rest = self.skinny_choosing((routing, router), weights, guess, ring);
-        let arguments = [&arrays[..], &rest].concat();
+        let args = self.skinny_choosing((y, h), (routing, router), weights, guess, ring);
         let grid = self.chosen_blocks(skinny);
-        self.launch_skinny(&skinny.family(rows).expert_gate_up, grid, ring, arguments)
+        let kernel = &skinny.family(rows).expert_gate_up;
+        self.launch_skinny(kernel, grid, ring, Argument::of(&args))
     }
 
     /// Of one row, what [`Lowering::skinny_expert_gate_up`] and [`Lowering::skinny_down`] do: h f32 `[1, H]` += sum over its experts of
@@ -290,46 +299,49 @@ impl Lowering<'_> {
             .zip(skinny.family(rows).experts.as_ref())
             .expect("served");
         let (handed, _) = guess.handed.expect("a guess for fused experts");
-        let arrays = [
-            Argument::Address(handed),
-            Argument::Address(h),
-            Argument::Address(weights.down),
-            Argument::U64(weights.down_stride),
-        ];
-        let rest = self.skinny_choosing((routing, router), weights, Some(guess), ring);
-        let arguments = [&arrays[..], &rest].concat();
+        let choosing = (routing, router);
+        let args = abi::tg_skinny_experts_args {
+            gate_up: self.skinny_choosing((handed, h), choosing, weights, Some(guess), ring),
+            down: weights.down,
+            down_stride: weights.down_stride,
+        };
         let grid = self.chosen_blocks(skinny);
-        self.launch_skinny(kernel, grid, ring, arguments)
+        self.launch_skinny(kernel, grid, ring, Argument::of(&args))
     }
 
-    /// SKINNY_EXPERTS_OF of kernels/skinny/experts.cu.
+    /// Gate and up of the experts that the kernel chooses.
     fn skinny_choosing(
         &self,
+        (y, h): (Address, Address),
         (routing, router): (&Routing, &RouterWeights),
         weights: &ExpertWeights,
         guess: Option<&Guess>,
         ring: Ring,
-    ) -> Vec<Argument> {
-        let arrays = [
-            Argument::Address(router.norm),
-            Argument::Address(weights.gate),
-            Argument::Address(weights.up),
-            Argument::U64(weights.gate_up_stride),
-            Argument::Address(routing.experts),
-            Argument::Address(routing.weights),
-            Argument::Address(routing.score_parts),
-            Argument::Address(router.bias),
-            Argument::Address(self.step),
-            Argument::U32(self.config.moe_intermediate_size as u32),
-            Argument::U32(self.hidden()),
-        ];
-        let sizes = [
-            Argument::U32(Guess::sign(guess)),
-            Argument::U32(self.bucket.rows),
-            Argument::U32(ring.stages),
-            Argument::F32(self.config.norm_eps),
-        ];
-        [&arrays[..], &self.weighing(), &sizes].concat()
+    ) -> abi::tg_skinny_expert_gate_up_args {
+        let config = self.config;
+        abi::tg_skinny_expert_gate_up_args {
+            y,
+            h,
+            norm_weight: router.norm,
+            gate: weights.gate,
+            up: weights.up,
+            stride: weights.gate_up_stride,
+            experts: routing.experts,
+            weights: routing.weights,
+            parts: routing.score_parts,
+            bias: router.bias,
+            step: self.step,
+            outputs: config.moe_intermediate_size as u32,
+            hidden: self.hidden(),
+            expert_count: config.num_experts as u32,
+            k: config.num_experts_per_tok as u32,
+            normalize: config.norm_topk_prob.into(),
+            scaling: config.routed_scaling_factor,
+            layer: Guess::sign(guess),
+            bucket: self.bucket.rows,
+            stages: ring.stages,
+            eps: config.norm_eps,
+        }
     }
 
     /// For tiles of gate and up of as many experts as the rows may have.
@@ -359,21 +371,22 @@ impl Lowering<'_> {
             .skinny_sizing(skinny)
             .adding(rows, inner, 0)
             .expect("served");
-        let arguments = vec![
-            Argument::Address(h),
-            Argument::Address(y),
-            Argument::Address(weights.down),
-            Argument::U64(weights.down_stride),
-            Argument::Address(routing.score_parts),
-            Argument::Address(routing.weights),
-            Argument::Address(self.step),
-            Argument::U32(hidden),
-            Argument::U32(inner),
-            Argument::U32(self.config.num_experts_per_tok as u32),
-            Argument::U32(rows),
-            Argument::U32(ring.stages),
-        ];
+        let args = abi::tg_skinny_down_args {
+            h,
+            y,
+            w: weights.down,
+            stride: weights.down_stride,
+            parts: routing.score_parts,
+            weights: routing.weights,
+            step: self.step,
+            outputs: hidden,
+            inner,
+            k: self.config.num_experts_per_tok as u32,
+            bucket: rows,
+            stages: ring.stages,
+            pad: 0,
+        };
         let grid = self.skinny_sizing(skinny).blocks(hidden / OUTPUTS, 0);
-        self.launch_skinny(&skinny.family(rows).down, grid, ring, arguments)
+        self.launch_skinny(&skinny.family(rows).down, grid, ring, Argument::of(&args))
     }
 }

@@ -1,12 +1,12 @@
 //! Blocks that guess which experts a step will choose.
 
 use crate::backend::cuda::driver::Address;
-use crate::backend::cuda::driver::launch::Argument;
 use crate::backend::cuda::families::Lowering;
 use crate::backend::cuda::families::experts::Routing;
 use crate::backend::cuda::families::router::RouterWeights;
 use crate::backend::cuda::families::skinny::Skinny;
 use crate::backend::cuda::families::skinny::sizing::OUTPUTS;
+use crate::sys::abi;
 
 /// That a layer's first kernel guesses which experts its rows will go to, and that gate and up of these are begun first.
 #[derive(Debug, Clone, Copy)]
@@ -46,26 +46,24 @@ impl Guess {
         })
     }
 
-    /// SKINNY_GUESSER of kernels/skinny/guess.cuh, and the blocks that it takes.
-    pub(super) fn arguments(guess: Option<&Self>, experts: u32) -> ([Argument; 9], u32) {
-        let at = |of: fn(&Self) -> Address| Argument::Address(guess.map_or(0, of));
-        let blocks = guess.map_or(0, |guess| guess.blocks);
-        let handed = guess.and_then(|guess| guess.handed).unwrap_or((0, 0));
-        let arguments = [
-            at(|guess| match guess.router.guess {
+    /// As kernels have it; no guess is one without blocks.
+    pub(super) fn args(guess: Option<&Self>, experts: u32) -> abi::tg_skinny_guess_args {
+        let (handed, bytes) = guess.and_then(|guess| guess.handed).unwrap_or((0, 0));
+        let at = |of: fn(&Self) -> Address| guess.map_or(0, of);
+        abi::tg_skinny_guess_args {
+            router: at(|guess| match guess.router.guess {
                 0 => guess.router.gate,
                 copy => copy,
             }),
-            at(|guess| guess.router.norm),
-            at(|guess| guess.router.bias),
-            at(|guess| guess.routing.score_parts),
-            Argument::U32(experts),
-            Argument::U32(blocks),
-            Argument::U32(Self::sign(guess)),
-            Argument::Address(handed.0),
-            Argument::U32(handed.1 / 16),
-        ];
-        (arguments, blocks)
+            norm_weight: at(|guess| guess.router.norm),
+            bias: at(|guess| guess.router.bias),
+            parts: at(|guess| guess.routing.score_parts),
+            handed,
+            handed_pieces: bytes / 16,
+            expert_count: experts,
+            blocks: guess.map_or(0, |guess| guess.blocks),
+            layer: Self::sign(guess),
+        }
     }
 
     pub(super) fn sign(guess: Option<&Self>) -> u32 {

@@ -1,0 +1,148 @@
+/* args.h: what the kernels of skinny/ are launched with, by value. Plain C for both sides: kernels include it, and Rust has it
+ * through bindgen. Addresses are as common/address.h says. H is the hidden size, R the rows of the bucket, E the experts, k of a row;
+ * rows are of the operand type, matrices of the weights' type, all else is f32. */
+#ifndef TAILGRAPH_SKINNY_ARGS_H
+#define TAILGRAPH_SKINNY_ARGS_H
+
+#include "abi.h"
+#include "common/address.h"
+
+/* The router as it is seen from the kernel that begins a layer (skinny/guess.cuh). No blocks: no guess. `handed_pieces` of 16 bytes at
+ * `handed` they leave unsaid (skinny/fused.cuh). `router` is, of one word of bits, the gate's rows in f32, [E,H], and norm_weight[H]
+ * is what they are multiplied by; of more, their product in bf16, [E,H], whatever the model's types are. */
+typedef struct tg_skinny_guess_args {
+  TG_ADDRESS(const void) router;
+  TG_ADDRESS(const float) norm_weight;
+  TG_ADDRESS(const float) bias;               /* [E] or null */
+  TG_ADDRESS(void) parts;                     /* as skinny/choice.cuh has them */
+  TG_ADDRESS(struct uint4) handed;
+  uint32_t handed_pieces;
+  uint32_t expert_count;
+  uint32_t blocks;
+  uint32_t layer;
+} tg_skinny_guess_args;
+
+/* skinny/conv.cu */
+typedef struct tg_skinny_conv_args {
+  TG_ADDRESS(void) x;                         /* [R,H] */
+  TG_ADDRESS(void) columns;                   /* [slots,L-1,H] */
+  TG_ADDRESS(const float) h;                  /* [R,H] */
+  TG_ADDRESS(const float) norm_weight;        /* [H] */
+  TG_ADDRESS(const void) w;                   /* [3H,H] */
+  TG_ADDRESS(const float) bias;               /* [3H] or null */
+  TG_ADDRESS(const float) taps;               /* [H,L] */
+  TG_ADDRESS(const float) taps_bias;          /* [H] or null */
+  TG_ADDRESS(const tg_state) state;
+  TG_ADDRESS(const tg_step) step;
+  tg_skinny_guess_args guess;
+  uint32_t hidden;
+  uint32_t length;                            /* L */
+  uint32_t bucket;                            /* rows */
+  uint32_t stages;                            /* of the ring */
+  float eps;
+  uint32_t pad;
+} tg_skinny_conv_args;
+
+/* skinny/norm.cu. Where there is `best`, [S,blocks], the rows are the sampled ones, and y is f32 and has those of which more is read
+ * than that. */
+typedef struct tg_skinny_project_args {
+  TG_ADDRESS(void) y;                         /* [R,N] */
+  TG_ADDRESS(unsigned long long) best;        /* or null */
+  TG_ADDRESS(const float) h;                  /* [R,H] */
+  TG_ADDRESS(const float) norm_weight;        /* [H] */
+  TG_ADDRESS(const void) w;                   /* [N,H] */
+  TG_ADDRESS(const tg_state) state;
+  TG_ADDRESS(const tg_step) step;
+  tg_skinny_guess_args guess;
+  uint32_t outputs;                           /* N */
+  uint32_t hidden;
+  uint32_t bucket;                            /* rows */
+  uint32_t stages;                            /* of the ring */
+  float eps;
+  uint32_t pad;
+} tg_skinny_project_args;
+
+/* skinny/norm.cu */
+typedef struct tg_skinny_gate_up_args {
+  TG_ADDRESS(void) y;                         /* [R,N] */
+  TG_ADDRESS(const float) h;                  /* [R,H] */
+  TG_ADDRESS(const float) norm_weight;        /* [H] */
+  TG_ADDRESS(const void) gate;                /* [N,H] */
+  TG_ADDRESS(const void) up;                  /* [N,H] */
+  TG_ADDRESS(const tg_step) step;
+  uint32_t outputs;                           /* N */
+  uint32_t hidden;
+  uint32_t bucket;                            /* rows */
+  uint32_t stages;                            /* of the ring */
+  float eps;
+  uint32_t pad;
+} tg_skinny_gate_up_args;
+
+/* skinny/out.cu, which has no ring and looks at no `stages`, and tg_skinny_out_* of skinny/add.cu. */
+typedef struct tg_skinny_out_args {
+  TG_ADDRESS(float) h;                        /* [R,N] */
+  TG_ADDRESS(const void) x;                   /* [R,K] */
+  TG_ADDRESS(const void) w;                   /* [N,K] */
+  TG_ADDRESS(const float) bias;               /* [N] or null */
+  TG_ADDRESS(void) parts;                     /* as skinny/choice.cuh has them, or null */
+  TG_ADDRESS(const float) gate;               /* [E,N], with parts */
+  TG_ADDRESS(const float) norm_weight;        /* [N], with parts */
+  TG_ADDRESS(const tg_step) step;
+  uint32_t outputs;                           /* N */
+  uint32_t inner;                             /* K */
+  uint32_t expert_count;
+  uint32_t bucket;                            /* rows */
+  uint32_t stages;                            /* of the ring */
+  uint32_t pad;
+} tg_skinny_out_args;
+
+/* skinny/add.cu */
+typedef struct tg_skinny_down_args {
+  TG_ADDRESS(float) h;                        /* [R,N] */
+  TG_ADDRESS(const void) y;                   /* [R k,K] */
+  TG_ADDRESS(const void) w;                   /* [N,K] of each expert, packed */
+  uint64_t stride;                            /* elements from one expert's to the next's */
+  TG_ADDRESS(void) parts;                     /* as skinny/choice.cuh has them */
+  TG_ADDRESS(const float) weights;            /* [R,k] */
+  TG_ADDRESS(const tg_step) step;
+  uint32_t outputs;                           /* N */
+  uint32_t inner;                             /* K */
+  uint32_t k;
+  uint32_t bucket;                            /* rows */
+  uint32_t stages;                            /* of the ring */
+  uint32_t pad;
+} tg_skinny_down_args;
+
+/* skinny/experts.cu: gate and up of the experts that it chooses; there h is only read. */
+typedef struct tg_skinny_expert_gate_up_args {
+  TG_ADDRESS(void) y;                         /* [R k,N] */
+  TG_ADDRESS(float) h;                        /* [R,H] */
+  TG_ADDRESS(const float) norm_weight;        /* [H] */
+  TG_ADDRESS(const void) gate;                /* [N,H] of each expert, packed */
+  TG_ADDRESS(const void) up;                  /* [N,H] of each expert, packed */
+  uint64_t stride;                            /* elements from one expert's to the next's, of gate and of up */
+  TG_ADDRESS(uint32_t) experts;               /* out: [R,k] */
+  TG_ADDRESS(float) weights;                  /* out: [R,k] */
+  TG_ADDRESS(void) parts;                     /* as skinny/choice.cuh has them */
+  TG_ADDRESS(const float) bias;               /* [E] or null */
+  TG_ADDRESS(const tg_step) step;
+  uint32_t outputs;                           /* N */
+  uint32_t hidden;
+  uint32_t expert_count;
+  uint32_t k;
+  uint32_t normalize;                         /* weights of a row add up to `scaling` */
+  float scaling;
+  uint32_t layer;                             /* whose guess is meant */
+  uint32_t bucket;                            /* rows */
+  uint32_t stages;                            /* of the ring */
+  float eps;
+} tg_skinny_expert_gate_up_args;
+
+/* skinny/experts.cu: all of the experts, of one row. */
+typedef struct tg_skinny_experts_args {
+  tg_skinny_expert_gate_up_args gate_up;
+  TG_ADDRESS(const void) down;                /* [H,N] of each expert, packed */
+  uint64_t down_stride;                       /* elements from one expert's to the next's */
+} tg_skinny_experts_args;
+
+#endif
