@@ -31,6 +31,7 @@
 #include "common/rmsnorm.cuh"
 #include "common/pdl.cuh"
 #include "common/wgmma.cuh"
+#include "router/args.h"
 
 constexpr int ROUTE_THREADS = 256, ROUTE_WARPS = ROUTE_THREADS / WARP;
 constexpr int ROUTE_REGISTERS = 72;
@@ -119,19 +120,20 @@ __device__ inline float sum_of_each(float (&of)[ROUTE_EACH]) {
   return sum + __shfl_xor_sync(0xffffffffu, sum, 1);
 }
 
-/* experts[R,K], weights[R,K], x[R,H], h[R,H], norm_weight[H], gate[E,H], bias[E] or null. */
 template <typename X, uint32_t WORDS>
-__device__ inline void route_step(uint32_t *counts, uint32_t *experts, float *weights, X *x, const float *h,
-                                  const float *norm_weight, const float *gate, const float *bias, const tg_step *step,
-                                  uint32_t hidden, uint32_t expert_count, Weighing weighing, uint32_t rows_each, float eps) {
+__device__ inline void route_step(const tg_route_args &args) {
   constexpr uint32_t EXPERTS = WORDS * WARP;
   static_assert(WORDS <= 2, "twice ROUTE_EACH");
   __shared__ RouteScratch<WORDS> scratch;
   __shared__ uint64_t summed;  /* what other blocks of the cluster send is there */
   let_next_kernel_start();
+  const tg_router_args &router = args.router;
+  const uint32_t hidden = router.hidden, expert_count = router.expert_count, rows_each = args.rows_each;
+  const float *norm_weight = router.norm_weight, *gate = router.gate, *bias = router.bias;
+  const Weighing weighing{router.k, router.normalize != 0, router.scaling};
   const uint32_t rank = cluster_rank(), blocks = cluster_blocks(), lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   const uint32_t groups = blocks / ROUTE_HALVES, group = rank / ROUTE_HALVES, half = rank % ROUTE_HALVES;
-  const uint32_t first = blockIdx.x / blocks * rows_each, in_step = __ldcg(&step->rows);
+  const uint32_t first = blockIdx.x / blocks * rows_each, in_step = __ldcg(&router.step->rows);
   const uint32_t rows = rows_from(first, in_step, rows_each);
   const uint32_t column = 4 * (half * ROUTE_THREADS + threadIdx.x);
   const bool there = column < hidden;
@@ -162,9 +164,10 @@ __device__ inline void route_step(uint32_t *counts, uint32_t *experts, float *we
         prefetch_line(gate + (size_t)expert * hidden + column);
   }
   if (const uint32_t e = WORDS == 1 ? lane : threadIdx.x; threadIdx.x < EXPERTS) scratch.bias[e] = bias && e < expert_count ? bias[e] : 0.0f;
-  h += (size_t)first * hidden + column, x += (size_t)first * hidden + column;
+  const float *h = router.h + (size_t)first * hidden + column;
+  X *x = static_cast<X *>(router.x) + (size_t)first * hidden + column;
   wait_for_earlier_kernels();
-  if (blockIdx.x == gridDim.x - 1) clear_counts(counts);
+  if (blockIdx.x == gridDim.x - 1) clear_counts(args.counts);
   auto multiply = [&] {
 #pragma unroll 1
     for (uint32_t base = 0; base < rows; base += ROUTE_AT_ONCE) {
@@ -208,7 +211,7 @@ __device__ inline void route_step(uint32_t *counts, uint32_t *experts, float *we
     if (r < rows) store_to_block(&scratch.sums[r][half][WARP + group * ROUTE_EACH + e], 0, sum_of_warps(r, e), &summed, blocks);
   }
   barrier_wait_cluster(&summed, 0);
-  auto scale_of = [&](uint32_t r) { return 1.0f / sqrtf((scratch.squares[r][0] + scratch.squares[r][1]) / hidden + eps); };
+  auto scale_of = [&](uint32_t r) { return 1.0f / sqrtf((scratch.squares[r][0] + scratch.squares[r][1]) / hidden + router.eps); };
   if (rank == 0) {
     if (warp < rows) {
       const uint32_t r = warp;
@@ -219,8 +222,8 @@ __device__ inline void route_step(uint32_t *counts, uint32_t *experts, float *we
         for (uint32_t w = 0; w < WORDS; w++) {
           if (chosen[w] >> lane & 1) {
             const size_t place = at + count_before(chosen[w], lane);
-            experts[place] = lane + w * WARP;
-            weights[place] = weight[w];
+            router.experts[place] = lane + w * WARP;
+            router.weights[place] = weight[w];
           }
           at += count(chosen[w]);
         }
@@ -229,8 +232,8 @@ __device__ inline void route_step(uint32_t *counts, uint32_t *experts, float *we
         const auto [chosen, weight] = choose_of_32(scale_of(r) * sum, scratch.bias[lane], expert_count, weighing);
         if (chosen >> lane & 1) {
           const size_t at = (size_t)(first + r) * weighing.k + __popc(chosen & ((1u << lane) - 1));
-          experts[at] = lane;
-          weights[at] = weight;
+          router.experts[at] = lane;
+          router.weights[at] = weight;
         }
       }
     }
@@ -241,13 +244,10 @@ __device__ inline void route_step(uint32_t *counts, uint32_t *experts, float *we
     store4(x + (size_t)r * hidden, normed(load4(h + (size_t)r * hidden), scale_of(r), load4(norm_weight + column)));
 }
 
-#define ROUTE(SUFFIX, X, WORDS)                                                                                              \
-  extern "C" __global__ void __maxnreg__(ROUTE_REGISTERS) tg_route_##SUFFIX(                                          \
-      uint32_t *counts, uint32_t *experts, float *weights, X *x, const float *h, const float *norm_weight,            \
-      const float *gate, const float *bias, const tg_step *step, uint32_t hidden, uint32_t expert_count, uint32_t k,  \
-      uint32_t normalize, float scaling, uint32_t rows_each, float eps) {                                             \
-    GMMA_BODY((route_step<X, WORDS>(counts, experts, weights, x, h, norm_weight, gate, bias, step, hidden, expert_count,     \
-                             Weighing{k, normalize != 0, scaling}, rows_each, eps));)                                 \
+#define ROUTE(SUFFIX, X, WORDS)                                              \
+  extern "C" __global__ void __maxnreg__(ROUTE_REGISTERS) tg_route_##SUFFIX( \
+      const tg_route_args args) {                                            \
+    GMMA_BODY((route_step<X, WORDS>(args));)                                 \
   }
 
 /* For up to 32 and 64 experts. */

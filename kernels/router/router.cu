@@ -27,6 +27,7 @@
 #include "common/experts.cuh"
 #include "common/rmsnorm.cuh"
 #include "common/pdl.cuh"
+#include "router/args.h"
 
 constexpr int ROUTER_WARPS = NORM_THREADS / WARP;
 constexpr int SCORE_EXPERTS = ROUTER_WARPS;  /* a warp each */
@@ -79,14 +80,15 @@ __device__ inline void scores_of(float (&scores)[ROWS], const float *gate, const
   for (int i = 0; i < ROWS; i++) scores[i] = 1.0f / (1.0f + expf(-sum_over_lanes(sums[i])));
 }
 
-/* scores[R,E], x[R,H], h[R,H], norm_weight[H], gate[E,H] */
 template <int ROWS, typename X>
-__device__ inline void score(float *scores, X *x, const float *h, const float *norm_weight, const float *gate,
-                             const tg_step *step, uint32_t hidden, uint32_t expert_count, float eps) {
+__device__ inline void score(const tg_scores_args &a) {
   extern __shared__ float4 shared[];
   float *z = reinterpret_cast<float *>(shared);  /* [ROWS, H] */
   const int lane = threadIdx.x % WARP;
   const uint32_t expert = blockIdx.x * SCORE_EXPERTS + threadIdx.x / WARP, first = blockIdx.y * ROWS;
+  const uint32_t hidden = a.hidden, expert_count = a.expert_count;
+  const float *norm_weight = a.norm_weight, *gate = a.gate;
+  const tg_step *step = a.step;
   let_next_kernel_start();
   prefetch(norm_weight, 4 * hidden, threadIdx.x, NORM_THREADS);
   if (expert < expert_count) prefetch(gate + (size_t)expert * hidden, 4 * hidden, lane, WARP);
@@ -94,31 +96,30 @@ __device__ inline void score(float *scores, X *x, const float *h, const float *n
   if (first >= step->rows) return;
   const uint32_t rows = min((uint32_t)ROWS, step->rows - first);
 
-  X *normed_rows = blockIdx.x == 0 ? x + (size_t)first * hidden : nullptr;
-  norm_rows<ROWS>(z, normed_rows, h + (size_t)first * hidden, norm_weight, rows, hidden, eps);
+  X *normed_rows = blockIdx.x == 0 ? static_cast<X *>(a.x) + (size_t)first * hidden : nullptr;
+  norm_rows<ROWS>(z, normed_rows, a.h + (size_t)first * hidden, norm_weight, rows, hidden, a.eps);
   if (expert >= expert_count) return;
   float found[ROWS];
   scores_of(found, gate + (size_t)expert * hidden, z, hidden, lane);
 #pragma unroll
   for (int i = 0; i < ROWS; i++)
-    if (lane == i && i < rows) scores[(size_t)(first + i) * expert_count + expert] = found[i];
+    if (lane == i && i < rows) a.scores[(size_t)(first + i) * expert_count + expert] = found[i];
 }
 
 /* One warp: experts[R,K] and weights[R,K] of row r, from its scores[E]; keys[MAX_EXPERTS] is scratch. */
-__device__ inline void choose_for_row(uint32_t *experts, float *weights, const float *scores, uint32_t *keys, const float *bias,
-                                      uint32_t r, uint32_t expert_count, Weighing weighing) {
-  const size_t to = (size_t)r * weighing.k;
-  choose_experts(scores, bias, expert_count, weighing, keys, threadIdx.x % WARP, [&](uint32_t index, uint32_t expert, float weight) {
-    experts[to + index] = expert;
-    weights[to + index] = weight;
+__device__ inline void choose_for_row(const tg_router_args &a, const float *scores, uint32_t *keys, uint32_t r) {
+  const size_t to = (size_t)r * a.k;
+  const Weighing weighing{a.k, a.normalize != 0, a.scaling};
+  choose_experts(scores, a.bias, a.expert_count, weighing, keys, threadIdx.x % WARP, [&](uint32_t index, uint32_t expert, float weight) {
+    a.experts[to + index] = expert;
+    a.weights[to + index] = weight;
   });
 }
 
-/* x[R,H], h[R,H], norm_weight[H], gate[E,H], bias[E] or null */
 template <int ROWS, typename X>
-__device__ inline void route(uint32_t *experts, float *weights, X *x, const float *h, const float *norm_weight,
-                             const float *gate, const float *bias, const tg_step *step, uint32_t hidden,
-                             uint32_t expert_count, Weighing weighing, float eps) {
+__device__ inline void route(const tg_router_args &a) {
+  const uint32_t hidden = a.hidden, expert_count = a.expert_count;
+  const tg_step *step = a.step;
   extern __shared__ float4 shared[];
   float *z = reinterpret_cast<float *>(shared);                           /* [ROWS, H] */
   float *scores = z + ROWS * hidden;                                      /* [ROWS, MAX_EXPERTS] */
@@ -129,17 +130,16 @@ __device__ inline void route(uint32_t *experts, float *weights, X *x, const floa
   if (first >= step->rows) return;
   const uint32_t rows = min((uint32_t)ROWS, step->rows - first);
 
-  norm_rows<ROWS>(z, x + (size_t)first * hidden, h + (size_t)first * hidden, norm_weight, rows, hidden, eps);
+  norm_rows<ROWS>(z, static_cast<X *>(a.x) + (size_t)first * hidden, a.h + (size_t)first * hidden, a.norm_weight, rows, hidden, a.eps);
   for (uint32_t e = warp; e < expert_count; e += ROUTER_WARPS) {
     float found[ROWS];
-    scores_of(found, gate + (size_t)e * hidden, z, hidden, lane);
+    scores_of(found, a.gate + (size_t)e * hidden, z, hidden, lane);
 #pragma unroll
     for (int i = 0; i < ROWS; i++)
       if (lane == i) scores[i * MAX_EXPERTS + e] = found[i];
   }
   __syncthreads();
-  if (warp < rows)
-    choose_for_row(experts, weights, scores + warp * MAX_EXPERTS, keys + warp * MAX_EXPERTS, bias, first + warp, expert_count, weighing);
+  if (warp < rows) choose_for_row(a, scores + warp * MAX_EXPERTS, keys + warp * MAX_EXPERTS, first + warp);
 }
 
 /* One warp: z[H] and x[H] unless null, from h[H], to the bits that the threads of a block of NORM_THREADS make of it. */
@@ -168,9 +168,11 @@ __device__ inline void norm_row(float *z, X *x, const float *h, const float *wei
 
 /* As route(), of MANY_ROWS rows. */
 template <typename X>
-__device__ inline void route_many(uint32_t *experts, float *weights, X *x, const float *h, const float *norm_weight,
-                                  const float *gate, const float *bias, const tg_step *step, uint32_t hidden,
-                                  uint32_t expert_count, Weighing weighing, float eps) {
+__device__ inline void route_many(const tg_router_args &a) {
+  const uint32_t hidden = a.hidden, expert_count = a.expert_count;
+  const float *h = a.h, *gate = a.gate;
+  const tg_step *step = a.step;
+  X *x = static_cast<X *>(a.x);
   extern __shared__ float4 shared[];
   float *z = reinterpret_cast<float *>(shared);                                     /* [MANY_ROWS, H] */
   float *scores = z + MANY_ROWS * hidden;                                           /* [MANY_ROWS, MAX_EXPERTS] */
@@ -181,7 +183,7 @@ __device__ inline void route_many(uint32_t *experts, float *weights, X *x, const
   if (first >= step->rows) return;
   const uint32_t rows = min((uint32_t)MANY_ROWS, step->rows - first), row = min((uint32_t)warp, rows - 1);
   norm_row(z + warp * hidden, warp < rows ? x + (size_t)(first + row) * hidden : nullptr, h + (size_t)(first + row) * hidden,
-           norm_weight, hidden, eps);
+           a.norm_weight, hidden, a.eps);
   __syncthreads();
   constexpr int SETS = MANY_ROWS / MANY_AT_ONCE;  /* of rows, whose warps take the same experts */
   const int first_row = warp % SETS * MANY_AT_ONCE;
@@ -212,35 +214,27 @@ __device__ inline void route_many(uint32_t *experts, float *weights, X *x, const
       }
   }
   __syncthreads();
-  if (warp < rows)
-    choose_for_row(experts, weights, scores + warp * MAX_EXPERTS, keys + warp * MAX_EXPERTS, bias, first + warp, expert_count, weighing);
+  if (warp < rows) choose_for_row(a, scores + warp * MAX_EXPERTS, keys + warp * MAX_EXPERTS, first + warp);
 }
 
-#define ROUTER_MANY(SUFFIX, X)                                                                                     \
-  extern "C" __global__ void __launch_bounds__(MANY_THREADS, MANY_BLOCKS) tg_router_many_##SUFFIX(                           \
-      uint32_t *experts, float *weights, X *x, const float *h, const float *norm_weight, const float *gate,        \
-      const float *bias, const tg_step *step, uint32_t hidden, uint32_t expert_count, uint32_t k,                  \
-      uint32_t normalize, float scaling, float eps) {                                                              \
-    route_many(experts, weights, x, h, norm_weight, gate, bias, step, hidden, expert_count,                        \
-               Weighing{k, normalize != 0, scaling}, eps);                                                         \
+#define ROUTER_MANY(SUFFIX, X)                                                                     \
+  extern "C" __global__ void __launch_bounds__(MANY_THREADS, MANY_BLOCKS) tg_router_many_##SUFFIX( \
+      const tg_router_args a) {                                                                    \
+    route_many<X>(a);                                                                              \
   }
 
 ROUTER_MANY(bf16, __nv_bfloat16)
 ROUTER_MANY(f16, __half)
 ROUTER_MANY(f32, float)
 
-#define ROUTER(ROWS, SUFFIX, X)                                                                                    \
-  extern "C" __global__ void __launch_bounds__(NORM_THREADS) tg_scores_##ROWS##_##SUFFIX(                          \
-      float *scores, X *x, const float *h, const float *norm_weight, const float *gate, const tg_step *step,       \
-      uint32_t hidden, uint32_t expert_count, float eps) {                                                         \
-    score<ROWS>(scores, x, h, norm_weight, gate, step, hidden, expert_count, eps);                                 \
-  }                                                                                                                \
-  extern "C" __global__ void __launch_bounds__(NORM_THREADS) tg_router_##ROWS##_##SUFFIX(                          \
-      uint32_t *experts, float *weights, X *x, const float *h, const float *norm_weight, const float *gate,        \
-      const float *bias, const tg_step *step, uint32_t hidden, uint32_t expert_count, uint32_t k,                  \
-      uint32_t normalize, float scaling, float eps) {                                                              \
-    route<ROWS>(experts, weights, x, h, norm_weight, gate, bias, step, hidden, expert_count,                       \
-                Weighing{k, normalize != 0, scaling}, eps);                                                        \
+#define ROUTER(ROWS, SUFFIX, X)                                                           \
+  extern "C" __global__ void __launch_bounds__(NORM_THREADS) tg_scores_##ROWS##_##SUFFIX( \
+      const tg_scores_args a) {                                                           \
+    score<ROWS, X>(a);                                                                    \
+  }                                                                                       \
+  extern "C" __global__ void __launch_bounds__(NORM_THREADS) tg_router_##ROWS##_##SUFFIX( \
+      const tg_router_args a) {                                                           \
+    route<ROWS, X>(a);                                                                    \
   }
 
 ROUTER(1, bf16, __nv_bfloat16)

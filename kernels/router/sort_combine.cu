@@ -24,6 +24,7 @@
 #include "common/experts.cuh"
 #include "common/rmsnorm.cuh"
 #include "common/pdl.cuh"
+#include "router/args.h"
 
 constexpr int SORT_THREADS = 1024;  /* at most */
 constexpr int SORT_WARPS = SORT_THREADS / WARP;
@@ -136,55 +137,54 @@ __device__ inline void sort_pairs(SortScratch &scratch, ExpertTile *tiles, uint3
 
 /* Launch: one block of SORT_THREADS. */
 extern "C" __global__ void __launch_bounds__(SORT_THREADS)
-    tg_sort_tokens(ExpertTile *tiles, uint32_t *tile_count, uint32_t *rows, uint32_t *place, const uint32_t *experts,
-                   const tg_step *step, uint32_t k, uint32_t tile_rows) {
+    tg_sort_tokens(const tg_sort_tokens_args a) {
   __shared__ SortScratch scratch;
   begin_kernel();
-  sort_pairs<SORT_AT_ONCE>(scratch, tiles, tile_count, rows, place, step->rows * k, k, tile_rows,
-                           [&](uint32_t pair) { return experts[pair]; });
+  sort_pairs<SORT_AT_ONCE>(scratch, a.tiles, a.tile_count, a.rows, a.place, a.step->rows * a.k, a.k, a.tile_rows,
+                           [&](uint32_t pair) { return a.experts[pair]; });
 }
 
-/* scores[R,E], bias[E] or null. Launch: one block of MAX_EXPERTS to SORT_THREADS threads, best a warp a row. */
+/* Launch: one block of MAX_EXPERTS to SORT_THREADS threads, best a warp a row. */
 extern "C" __global__ void __launch_bounds__(SORT_THREADS)
-    tg_choose_and_sort(ExpertTile *tiles, uint32_t *tile_count, uint32_t *rows, uint32_t *place, uint32_t *experts,
-                       float *weights, const float *scores, const float *bias, const tg_step *step,
-                       uint32_t expert_count, uint32_t k, uint32_t normalize, float scaling, uint32_t tile_rows) {
+    tg_choose_and_sort(const tg_choose_and_sort_args a) {
   __shared__ SortScratch scratch;
   __shared__ uint8_t chosen[CHOOSE_ROWS * MAX_TOP_K];
   let_next_kernel_start();
-  if (bias) prefetch(bias, 4 * expert_count, threadIdx.x, blockDim.x);
+  if (a.bias) prefetch(a.bias, 4 * a.expert_count, threadIdx.x, blockDim.x);
   wait_for_earlier_kernels();
-  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-  const uint32_t row_count = step->rows;
+  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, k = a.k;
+  const uint32_t row_count = a.step->rows;
   for (uint32_t r = warp; r < row_count; r += blockDim.x / WARP)
-    choose_experts(scores + (size_t)r * expert_count, bias, expert_count, Weighing{k, normalize != 0, scaling},
+    choose_experts(a.scores + (size_t)r * a.expert_count, a.bias, a.expert_count, Weighing{k, a.normalize != 0, a.scaling},
                    scratch.next[warp], lane, [&](uint32_t index, uint32_t expert, float weight) {
                      chosen[r * k + index] = expert;
-                     experts[r * k + index] = expert;
-                     weights[r * k + index] = weight;
+                     a.experts[r * k + index] = expert;
+                     a.weights[r * k + index] = weight;
                    });
   __syncthreads();
-  sort_pairs<1>(scratch, tiles, tile_count, rows, place, row_count * k, k, tile_rows,
+  sort_pairs<1>(scratch, a.tiles, a.tile_count, a.rows, a.place, row_count * k, k, a.tile_rows,
                 [&](uint32_t pair) { return (uint32_t)chosen[pair]; });
 }
 
-/* h[R,H], y[R K,H], place[R K] or null, weights[R,K], x[R,H], norm_weight[H] or null; K at most TOP. Y is f32, or X where what
- * down made was rounded. A thread has AT_ONCE times four elements of a row under way. Launch: block = NORM_THREADS for each of
- * up to COMBINE_ROWS rows, grid = rows of the bucket / so many. */
+/* K at most TOP. Y is f32, or X where what down made was rounded. A thread has AT_ONCE times four elements of a row under way.
+ * Launch: block = NORM_THREADS for each of up to COMBINE_ROWS rows, grid = rows of the bucket / so many. */
 template <typename X, uint32_t TOP, uint32_t AT_ONCE, typename Y>
-__device__ inline void combine(float *h, const Y *y, const float *weights, const uint32_t *place, X *x,
-                               const float *norm_weight, const tg_step *step, uint32_t hidden, uint32_t k, float eps,
-                               bool known) {
+__device__ inline void combine(const tg_combine_args &args) {
   constexpr uint32_t APART = 4 * NORM_THREADS, SPAN = AT_ONCE * APART;
   let_next_kernel_start();
+  const uint32_t hidden = args.hidden, k = args.k;
+  const bool known = args.known != 0;
+  const Y *y = static_cast<const Y *>(args.y);
+  const float *weights = args.weights, *norm_weight = args.norm_weight;
+  const uint32_t *place = args.place;
   const uint32_t row = threadIdx.x / NORM_THREADS, r = blockIdx.x * (blockDim.x / NORM_THREADS) + row;
   const uint32_t first = 4 * (threadIdx.x % NORM_THREADS);
-  const bool there = r < __ldcg(&step->rows);
+  const bool there = r < __ldcg(&args.step->rows);
   const float4 zeros = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   const Y *from[TOP];
   float weight[TOP];
   float4 old[AT_ONCE], norm[AT_ONCE];  /* of the first SPAN */
-  h += (size_t)r * hidden;
+  float *h = args.h + (size_t)r * hidden;
   /* Past the first-level cache, which may have been filled before these were written. A padded row's are of an old step, and
    * not used. */
   auto load_known = [&] {
@@ -231,9 +231,9 @@ __device__ inline void combine(float *h, const Y *y, const float *weights, const
     }
   }
   if (!norm_weight) return;
-  const float scale = norm_scale<COMBINE_ROWS>(squares, hidden, eps, row);
+  const float scale = norm_scale<COMBINE_ROWS>(squares, hidden, args.eps, row);
   if (!there) return;
-  x += (size_t)r * hidden;
+  X *x = static_cast<X *>(args.x) + (size_t)r * hidden;
   if (hidden <= SPAN) {
 #pragma unroll
     for (uint32_t a = 0; a < AT_ONCE; a++)
@@ -244,11 +244,10 @@ __device__ inline void combine(float *h, const Y *y, const float *weights, const
   for (uint32_t c = first; c < hidden; c += APART) store4(x + c, normed(load4(h + c), scale, load4(norm_weight + c)));
 }
 
-#define COMBINE(NAME, X, TOP, AT_ONCE, Y)                                                                    \
-  extern "C" __global__ void __launch_bounds__(COMBINE_ROWS *NORM_THREADS) tg_combine_##NAME(                \
-      float *h, const Y *y, const float *weights, const uint32_t *place, X *x, const float *norm_weight,     \
-      const tg_step *step, uint32_t hidden, uint32_t k, float eps, uint32_t known) {                         \
-    combine<X, TOP, AT_ONCE>(h, y, weights, place, x, norm_weight, step, hidden, k, eps, known != 0);        \
+#define COMBINE(NAME, X, TOP, AT_ONCE, Y)                                                     \
+  extern "C" __global__ void __launch_bounds__(COMBINE_ROWS *NORM_THREADS) tg_combine_##NAME( \
+      const tg_combine_args args) {                                                           \
+    combine<X, TOP, AT_ONCE, Y>(args);                                                        \
   }
 
 COMBINE(four_bf16, __nv_bfloat16, 4, 2, float)

@@ -1282,6 +1282,238 @@ const _: () = {
         [::core::mem::offset_of!(tg_attention_prompt_args, scale) - 44usize];
 };
 #[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
+pub struct tg_scores_args {
+    pub scores: u64,
+    pub x: u64,
+    pub h: u64,
+    pub norm_weight: u64,
+    pub gate: u64,
+    pub step: u64,
+    pub hidden: u32,
+    pub expert_count: u32,
+    pub eps: f32,
+    pub pad: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_scores_args"][::core::mem::size_of::<tg_scores_args>() - 64usize];
+    ["Alignment of tg_scores_args"][::core::mem::align_of::<tg_scores_args>() - 8usize];
+    ["Offset of field: tg_scores_args::scores"]
+        [::core::mem::offset_of!(tg_scores_args, scores) - 0usize];
+    ["Offset of field: tg_scores_args::x"][::core::mem::offset_of!(tg_scores_args, x) - 8usize];
+    ["Offset of field: tg_scores_args::h"][::core::mem::offset_of!(tg_scores_args, h) - 16usize];
+    ["Offset of field: tg_scores_args::norm_weight"]
+        [::core::mem::offset_of!(tg_scores_args, norm_weight) - 24usize];
+    ["Offset of field: tg_scores_args::gate"]
+        [::core::mem::offset_of!(tg_scores_args, gate) - 32usize];
+    ["Offset of field: tg_scores_args::step"]
+        [::core::mem::offset_of!(tg_scores_args, step) - 40usize];
+    ["Offset of field: tg_scores_args::hidden"]
+        [::core::mem::offset_of!(tg_scores_args, hidden) - 48usize];
+    ["Offset of field: tg_scores_args::expert_count"]
+        [::core::mem::offset_of!(tg_scores_args, expert_count) - 52usize];
+    ["Offset of field: tg_scores_args::eps"]
+        [::core::mem::offset_of!(tg_scores_args, eps) - 56usize];
+    ["Offset of field: tg_scores_args::pad"]
+        [::core::mem::offset_of!(tg_scores_args, pad) - 60usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
+pub struct tg_router_args {
+    pub experts: u64,
+    pub weights: u64,
+    pub x: u64,
+    pub h: u64,
+    pub norm_weight: u64,
+    pub gate: u64,
+    pub bias: u64,
+    pub step: u64,
+    pub hidden: u32,
+    pub expert_count: u32,
+    pub k: u32,
+    pub normalize: u32,
+    pub scaling: f32,
+    pub eps: f32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_router_args"][::core::mem::size_of::<tg_router_args>() - 88usize];
+    ["Alignment of tg_router_args"][::core::mem::align_of::<tg_router_args>() - 8usize];
+    ["Offset of field: tg_router_args::experts"]
+        [::core::mem::offset_of!(tg_router_args, experts) - 0usize];
+    ["Offset of field: tg_router_args::weights"]
+        [::core::mem::offset_of!(tg_router_args, weights) - 8usize];
+    ["Offset of field: tg_router_args::x"][::core::mem::offset_of!(tg_router_args, x) - 16usize];
+    ["Offset of field: tg_router_args::h"][::core::mem::offset_of!(tg_router_args, h) - 24usize];
+    ["Offset of field: tg_router_args::norm_weight"]
+        [::core::mem::offset_of!(tg_router_args, norm_weight) - 32usize];
+    ["Offset of field: tg_router_args::gate"]
+        [::core::mem::offset_of!(tg_router_args, gate) - 40usize];
+    ["Offset of field: tg_router_args::bias"]
+        [::core::mem::offset_of!(tg_router_args, bias) - 48usize];
+    ["Offset of field: tg_router_args::step"]
+        [::core::mem::offset_of!(tg_router_args, step) - 56usize];
+    ["Offset of field: tg_router_args::hidden"]
+        [::core::mem::offset_of!(tg_router_args, hidden) - 64usize];
+    ["Offset of field: tg_router_args::expert_count"]
+        [::core::mem::offset_of!(tg_router_args, expert_count) - 68usize];
+    ["Offset of field: tg_router_args::k"][::core::mem::offset_of!(tg_router_args, k) - 72usize];
+    ["Offset of field: tg_router_args::normalize"]
+        [::core::mem::offset_of!(tg_router_args, normalize) - 76usize];
+    ["Offset of field: tg_router_args::scaling"]
+        [::core::mem::offset_of!(tg_router_args, scaling) - 80usize];
+    ["Offset of field: tg_router_args::eps"]
+        [::core::mem::offset_of!(tg_router_args, eps) - 84usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
+pub struct tg_route_args {
+    pub router: tg_router_args,
+    pub counts: u64,
+    pub rows_each: u32,
+    pub pad: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_route_args"][::core::mem::size_of::<tg_route_args>() - 104usize];
+    ["Alignment of tg_route_args"][::core::mem::align_of::<tg_route_args>() - 8usize];
+    ["Offset of field: tg_route_args::router"]
+        [::core::mem::offset_of!(tg_route_args, router) - 0usize];
+    ["Offset of field: tg_route_args::counts"]
+        [::core::mem::offset_of!(tg_route_args, counts) - 88usize];
+    ["Offset of field: tg_route_args::rows_each"]
+        [::core::mem::offset_of!(tg_route_args, rows_each) - 96usize];
+    ["Offset of field: tg_route_args::pad"][::core::mem::offset_of!(tg_route_args, pad) - 100usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
+pub struct tg_sort_tokens_args {
+    pub tiles: u64,
+    pub tile_count: u64,
+    pub rows: u64,
+    pub place: u64,
+    pub experts: u64,
+    pub step: u64,
+    pub k: u32,
+    pub tile_rows: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_sort_tokens_args"][::core::mem::size_of::<tg_sort_tokens_args>() - 56usize];
+    ["Alignment of tg_sort_tokens_args"][::core::mem::align_of::<tg_sort_tokens_args>() - 8usize];
+    ["Offset of field: tg_sort_tokens_args::tiles"]
+        [::core::mem::offset_of!(tg_sort_tokens_args, tiles) - 0usize];
+    ["Offset of field: tg_sort_tokens_args::tile_count"]
+        [::core::mem::offset_of!(tg_sort_tokens_args, tile_count) - 8usize];
+    ["Offset of field: tg_sort_tokens_args::rows"]
+        [::core::mem::offset_of!(tg_sort_tokens_args, rows) - 16usize];
+    ["Offset of field: tg_sort_tokens_args::place"]
+        [::core::mem::offset_of!(tg_sort_tokens_args, place) - 24usize];
+    ["Offset of field: tg_sort_tokens_args::experts"]
+        [::core::mem::offset_of!(tg_sort_tokens_args, experts) - 32usize];
+    ["Offset of field: tg_sort_tokens_args::step"]
+        [::core::mem::offset_of!(tg_sort_tokens_args, step) - 40usize];
+    ["Offset of field: tg_sort_tokens_args::k"]
+        [::core::mem::offset_of!(tg_sort_tokens_args, k) - 48usize];
+    ["Offset of field: tg_sort_tokens_args::tile_rows"]
+        [::core::mem::offset_of!(tg_sort_tokens_args, tile_rows) - 52usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
+pub struct tg_choose_and_sort_args {
+    pub tiles: u64,
+    pub tile_count: u64,
+    pub rows: u64,
+    pub place: u64,
+    pub experts: u64,
+    pub weights: u64,
+    pub scores: u64,
+    pub bias: u64,
+    pub step: u64,
+    pub expert_count: u32,
+    pub k: u32,
+    pub normalize: u32,
+    pub scaling: f32,
+    pub tile_rows: u32,
+    pub pad: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_choose_and_sort_args"]
+        [::core::mem::size_of::<tg_choose_and_sort_args>() - 96usize];
+    ["Alignment of tg_choose_and_sort_args"]
+        [::core::mem::align_of::<tg_choose_and_sort_args>() - 8usize];
+    ["Offset of field: tg_choose_and_sort_args::tiles"]
+        [::core::mem::offset_of!(tg_choose_and_sort_args, tiles) - 0usize];
+    ["Offset of field: tg_choose_and_sort_args::tile_count"]
+        [::core::mem::offset_of!(tg_choose_and_sort_args, tile_count) - 8usize];
+    ["Offset of field: tg_choose_and_sort_args::rows"]
+        [::core::mem::offset_of!(tg_choose_and_sort_args, rows) - 16usize];
+    ["Offset of field: tg_choose_and_sort_args::place"]
+        [::core::mem::offset_of!(tg_choose_and_sort_args, place) - 24usize];
+    ["Offset of field: tg_choose_and_sort_args::experts"]
+        [::core::mem::offset_of!(tg_choose_and_sort_args, experts) - 32usize];
+    ["Offset of field: tg_choose_and_sort_args::weights"]
+        [::core::mem::offset_of!(tg_choose_and_sort_args, weights) - 40usize];
+    ["Offset of field: tg_choose_and_sort_args::scores"]
+        [::core::mem::offset_of!(tg_choose_and_sort_args, scores) - 48usize];
+    ["Offset of field: tg_choose_and_sort_args::bias"]
+        [::core::mem::offset_of!(tg_choose_and_sort_args, bias) - 56usize];
+    ["Offset of field: tg_choose_and_sort_args::step"]
+        [::core::mem::offset_of!(tg_choose_and_sort_args, step) - 64usize];
+    ["Offset of field: tg_choose_and_sort_args::expert_count"]
+        [::core::mem::offset_of!(tg_choose_and_sort_args, expert_count) - 72usize];
+    ["Offset of field: tg_choose_and_sort_args::k"]
+        [::core::mem::offset_of!(tg_choose_and_sort_args, k) - 76usize];
+    ["Offset of field: tg_choose_and_sort_args::normalize"]
+        [::core::mem::offset_of!(tg_choose_and_sort_args, normalize) - 80usize];
+    ["Offset of field: tg_choose_and_sort_args::scaling"]
+        [::core::mem::offset_of!(tg_choose_and_sort_args, scaling) - 84usize];
+    ["Offset of field: tg_choose_and_sort_args::tile_rows"]
+        [::core::mem::offset_of!(tg_choose_and_sort_args, tile_rows) - 88usize];
+    ["Offset of field: tg_choose_and_sort_args::pad"]
+        [::core::mem::offset_of!(tg_choose_and_sort_args, pad) - 92usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
+pub struct tg_combine_args {
+    pub h: u64,
+    pub y: u64,
+    pub weights: u64,
+    pub place: u64,
+    pub x: u64,
+    pub norm_weight: u64,
+    pub step: u64,
+    pub hidden: u32,
+    pub k: u32,
+    pub eps: f32,
+    pub known: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_combine_args"][::core::mem::size_of::<tg_combine_args>() - 72usize];
+    ["Alignment of tg_combine_args"][::core::mem::align_of::<tg_combine_args>() - 8usize];
+    ["Offset of field: tg_combine_args::h"][::core::mem::offset_of!(tg_combine_args, h) - 0usize];
+    ["Offset of field: tg_combine_args::y"][::core::mem::offset_of!(tg_combine_args, y) - 8usize];
+    ["Offset of field: tg_combine_args::weights"]
+        [::core::mem::offset_of!(tg_combine_args, weights) - 16usize];
+    ["Offset of field: tg_combine_args::place"]
+        [::core::mem::offset_of!(tg_combine_args, place) - 24usize];
+    ["Offset of field: tg_combine_args::x"][::core::mem::offset_of!(tg_combine_args, x) - 32usize];
+    ["Offset of field: tg_combine_args::norm_weight"]
+        [::core::mem::offset_of!(tg_combine_args, norm_weight) - 40usize];
+    ["Offset of field: tg_combine_args::step"]
+        [::core::mem::offset_of!(tg_combine_args, step) - 48usize];
+    ["Offset of field: tg_combine_args::hidden"]
+        [::core::mem::offset_of!(tg_combine_args, hidden) - 56usize];
+    ["Offset of field: tg_combine_args::k"][::core::mem::offset_of!(tg_combine_args, k) - 60usize];
+    ["Offset of field: tg_combine_args::eps"]
+        [::core::mem::offset_of!(tg_combine_args, eps) - 64usize];
+    ["Offset of field: tg_combine_args::known"]
+        [::core::mem::offset_of!(tg_combine_args, known) - 68usize];
+};
+#[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_skinny_guess_args {
     pub router: u64,

@@ -12,6 +12,7 @@
 #include "common/experts.cuh"
 #include "common/rmsnorm.cuh"
 #include "common/philox.cuh"
+#include "router/args.h"
 #include "sample/select.cuh"
 
 /* Dynamic shared memory, of the size that a block may have. */

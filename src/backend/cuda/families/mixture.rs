@@ -6,6 +6,7 @@ use super::persistent::{self, Persistent};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::Argument;
 use crate::plan::Op;
+use crate::sys::abi;
 
 /// Rows of a bucket of which a block combines two, at most.
 const COMBINED_BY_TWO: u32 = 64;
@@ -88,20 +89,21 @@ impl Lowering<'_> {
         next: Option<NextNorm>,
     ) {
         let (_, top_k) = self.experts();
-        let arguments = vec![
-            Argument::Address(h),
-            Argument::Address(rows.partial),
-            Argument::Address(routing.weights),
-            Argument::Address(if pairs.sorted { routing.place } else { 0 }),
-            Argument::Address(next.map_or(0, |next| next.x)),
-            Argument::Address(next.map_or(0, |next| next.weight)),
-            Argument::Address(self.step),
-            Argument::U32(self.hidden()),
-            Argument::U32(top_k),
-            Argument::F32(self.config.norm_eps),
+        let args = abi::tg_combine_args {
+            h,
+            y: rows.partial,
+            weights: routing.weights,
+            place: if pairs.sorted { routing.place } else { 0 },
+            x: next.map_or(0, |next| next.x),
+            norm_weight: next.map_or(0, |next| next.weight),
+            step: self.step,
+            hidden: self.hidden(),
+            k: top_k,
+            eps: self.config.norm_eps,
             // What the grouped kernel's predecessors wrote may be read early.
-            Argument::U32(u32::from(!pairs.sorted)),
-        ];
+            known: (!pairs.sorted).into(),
+        };
+        let arguments = vec![Argument::of(&args)];
         let combine = match self.persistent_experts().and_then(Persistent::rounded) {
             Some(rounded) if pairs.rounded => rounded,
             _ => &self.kernels.combine,

@@ -6,6 +6,7 @@ use super::limits::SHARED_BYTES;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::tuning::limits::{WORD_EXPERTS, expert_words};
+use crate::sys::abi;
 
 /// Experts that one block scores (kernels/router/router.cu).
 const SCORE_EXPERTS: u32 = 8;
@@ -84,16 +85,6 @@ fn router_rows(rows: u32, hidden: u32) -> u32 {
     }
 }
 
-/// What the token sort leaves.
-fn sorted(routing: &Routing) -> [Argument; 4] {
-    [
-        Argument::Address(routing.tiles),
-        Argument::Address(routing.tile_count),
-        Argument::Address(routing.rows),
-        Argument::Address(routing.place),
-    ]
-}
-
 impl Lowering<'_> {
     /// The FFN norm of h f32 `[R, H]`, as x `[R, H]` in the operand type; from it experts and weights of each row;
     /// then, where [`Pairs::sorted`] (and where choosing and sorting are one kernel), the rows in order of expert.
@@ -133,15 +124,12 @@ impl Lowering<'_> {
         let rows = self.bucket.rows;
         let rows_each = route_rows(rows);
         let blocks = route_blocks(self.experts().0);
-        let arguments = [
-            &[Argument::Address(routing.tile_count)][..],
-            &self.choosing(routing, x, h, weights),
-            &[
-                Argument::U32(rows_each),
-                Argument::F32(self.config.norm_eps),
-            ],
-        ]
-        .concat();
+        let args = abi::tg_route_args {
+            router: self.choosing(routing, x, h, weights),
+            counts: routing.tile_count,
+            rows_each,
+            pad: 0,
+        };
         let launch = Launch {
             grid: (rows.div_ceil(rows_each) * blocks, 1, 1),
             threads: NORM_THREADS,
@@ -149,7 +137,7 @@ impl Lowering<'_> {
             cluster: blocks,
             early: self.early,
         };
-        self.push(kernel, launch, arguments);
+        self.push(kernel, launch, vec![Argument::of(&args)]);
     }
 
     /// x, and the score of each row with each expert.
@@ -166,17 +154,19 @@ impl Lowering<'_> {
             4 => &self.kernels.scores_4,
             _ => &self.kernels.scores_1,
         };
-        let arguments = vec![
-            Argument::Address(routing.scores),
-            Argument::Address(x),
-            Argument::Address(h),
-            Argument::Address(weights.norm),
-            Argument::Address(weights.gate),
-            Argument::Address(self.step),
-            Argument::U32(hidden),
-            Argument::U32(experts),
-            Argument::F32(self.config.norm_eps),
-        ];
+        let args = abi::tg_scores_args {
+            scores: routing.scores,
+            x,
+            h,
+            norm_weight: weights.norm,
+            gate: weights.gate,
+            step: self.step,
+            hidden,
+            expert_count: experts,
+            eps: self.config.norm_eps,
+            pad: 0,
+        };
+        let arguments = vec![Argument::of(&args)];
         let grid = (
             experts.div_ceil(SCORE_EXPERTS),
             self.bucket.rows.div_ceil(rows),
@@ -187,19 +177,25 @@ impl Lowering<'_> {
 
     /// Experts and weights from the scores, and the token sort.
     fn choose_and_sort(&mut self, routing: &Routing, bias: Address, pairs: Pairs) {
-        let arguments = [
-            &sorted(routing)[..],
-            &[
-                Argument::Address(routing.experts),
-                Argument::Address(routing.weights),
-                Argument::Address(routing.scores),
-                Argument::Address(bias),
-                Argument::Address(self.step),
-            ],
-            &self.weighing(),
-            &[Argument::U32(pairs.tile_rows)],
-        ]
-        .concat();
+        let (experts, top_k) = self.experts();
+        let args = abi::tg_choose_and_sort_args {
+            tiles: routing.tiles,
+            tile_count: routing.tile_count,
+            rows: routing.rows,
+            place: routing.place,
+            experts: routing.experts,
+            weights: routing.weights,
+            scores: routing.scores,
+            bias,
+            step: self.step,
+            expert_count: experts,
+            k: top_k,
+            normalize: self.config.norm_topk_prob.into(),
+            scaling: self.config.routed_scaling_factor,
+            tile_rows: pairs.tile_rows,
+            pad: 0,
+        };
+        let arguments = vec![Argument::of(&args)];
         let threads = (32 * self.bucket.rows).clamp(MAX_EXPERTS as u32, SORT_THREADS);
         let kernel = &self.kernels.choose_and_sort;
         self.call(kernel, (1, 1, 1), threads, 0, arguments)
@@ -224,11 +220,7 @@ impl Lowering<'_> {
             4 => (4, &self.kernels.router_4, NORM_THREADS),
             rows => (rows, &self.kernels.router_1, NORM_THREADS),
         };
-        let arguments = [
-            &self.choosing(routing, x, h, weights)[..],
-            &[Argument::F32(self.config.norm_eps)],
-        ]
-        .concat();
+        let arguments = vec![Argument::of(&self.choosing(routing, x, h, weights))];
         let grid = (self.bucket.rows.div_ceil(rows), 1, 1);
         let shared_bytes = router_shared_bytes(rows, hidden);
         self.call(kernel, grid, threads, shared_bytes, arguments)
@@ -241,45 +233,40 @@ impl Lowering<'_> {
         x: Address,
         h: Address,
         weights: &RouterWeights,
-    ) -> Vec<Argument> {
-        let arrays = [
-            Argument::Address(routing.experts),
-            Argument::Address(routing.weights),
-            Argument::Address(x),
-            Argument::Address(h),
-            Argument::Address(weights.norm),
-            Argument::Address(weights.gate),
-            Argument::Address(weights.bias),
-            Argument::Address(self.step),
-            Argument::U32(self.hidden()),
-        ];
-        [&arrays[..], &self.weighing()].concat()
-    }
-
-    /// How many experts there are, and how scores become weights: `Weighing` of kernels/common/experts.cuh.
-    pub(super) fn weighing(&self) -> [Argument; 4] {
+    ) -> abi::tg_router_args {
         let (experts, top_k) = self.experts();
-        [
-            Argument::U32(experts),
-            Argument::U32(top_k),
-            Argument::U32(u32::from(self.config.norm_topk_prob)),
-            Argument::F32(self.config.routed_scaling_factor),
-        ]
+        abi::tg_router_args {
+            experts: routing.experts,
+            weights: routing.weights,
+            x,
+            h,
+            norm_weight: weights.norm,
+            gate: weights.gate,
+            bias: weights.bias,
+            step: self.step,
+            hidden: self.hidden(),
+            expert_count: experts,
+            k: top_k,
+            normalize: self.config.norm_topk_prob.into(),
+            scaling: self.config.routed_scaling_factor,
+            eps: self.config.norm_eps,
+        }
     }
 
     /// The token sort alone, from `routing.experts`.
     /// Shapes as [`Routing`] says.
     pub fn sort_tokens(&mut self, routing: &Routing, pairs: Pairs) {
-        let arguments = [
-            &sorted(routing)[..],
-            &[
-                Argument::Address(routing.experts),
-                Argument::Address(self.step),
-                Argument::U32(self.experts().1),
-                Argument::U32(pairs.tile_rows),
-            ],
-        ]
-        .concat();
+        let args = abi::tg_sort_tokens_args {
+            tiles: routing.tiles,
+            tile_count: routing.tile_count,
+            rows: routing.rows,
+            place: routing.place,
+            experts: routing.experts,
+            step: self.step,
+            k: self.experts().1,
+            tile_rows: pairs.tile_rows,
+        };
+        let arguments = vec![Argument::of(&args)];
         let kernel = &self.kernels.sort_tokens;
         self.call(kernel, (1, 1, 1), SORT_THREADS, 0, arguments)
     }
