@@ -38,6 +38,7 @@
 #include "common/launch.cuh"
 #include "common/pdl.cuh"
 #include "common/wgmma.cuh"
+#include "persistent/args.h"
 #include "tiled/tiled.cuh"
 #include <type_traits>
 
@@ -535,15 +536,14 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
 /* Maps: x[R, k_total], or [PARTS x_plane, k_total], in boxes of GMMA_K by PERSISTENT_ROWS; w in boxes of five dimensions, WIDTH / MATES rows of GMMA_K
  * (persistent_weights).
  * Launch: block = PERSISTENT_THREADS; cluster = MATES; grid = a block an SM, or a tile where those are fewer. */
-#define PERSISTENT_DENSE(NAME, ...)                                                                                            \
-  PERSISTENT_TILE(NAME, __VA_ARGS__)                                                                                           \
-  extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)                                                          \
-      NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, void *y, const float *bias,               \
-           const uint32_t *count, uint32_t row_base, uint32_t most_rows, uint32_t x_plane, uint32_t y_plane, uint32_t n_total, \
-           uint32_t k_total, uint32_t epilogue, uint32_t up_first) {                                                           \
-    GMMA_BODY(persistent<__VA_ARGS__>(&x, &w, PersistentProduct{y, bias, nullptr, count, nullptr, nullptr, row_base, most_rows, \
-                                                                x_plane, y_plane, n_total, k_total, epilogue, false,           \
-                                                                up_first != 0});)                                              \
+#define PERSISTENT_DENSE(NAME, ...)                                                                                          \
+  PERSISTENT_TILE(NAME, __VA_ARGS__)                                                                                         \
+  extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)                                                        \
+      NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,                                         \
+           const tg_persistent_args a) {                                                                                     \
+    GMMA_BODY(persistent<__VA_ARGS__>(&x, &w, PersistentProduct{a.y, a.bias, nullptr, a.count, nullptr, nullptr, a.row_base, \
+                                                                a.most_rows, a.x_plane, a.y_plane, a.n_total, a.k_total,     \
+                                                                a.epilogue, false, a.up_first != 0});)                       \
   }
 
 /* By expert, w packed: gate and up of gathered rows x[gather[place]], to y by place; or down of x by place, to y by place. Down's
@@ -551,19 +551,19 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
 #define PERSISTENT_GATE_UP(NAME, ...)                                                                                          \
   PERSISTENT_TILE(NAME, __VA_ARGS__)                                                                                           \
   extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)                                                          \
-      NAME(const __grid_constant__ TensorMap w, void *y, const void *x, const uint32_t *tile_count, const ExpertTile *tiles,   \
-           const uint32_t *gather, uint32_t x_plane, uint32_t y_plane, uint32_t n_total, uint32_t k_total, uint32_t up_first) { \
-    GMMA_BODY(persistent<__VA_ARGS__>(nullptr, &w, PersistentProduct{y, nullptr, x, tile_count, tiles, gather, 0, 0, x_plane,  \
-                                                                     y_plane, n_total, k_total, TILED_SILU_MUL, true,          \
-                                                                     up_first != 0});)                                         \
+      NAME(const __grid_constant__ TensorMap w, const tg_persistent_gate_up_args a) {                                          \
+    GMMA_BODY(persistent<__VA_ARGS__>(nullptr, &w, PersistentProduct{a.y, nullptr, a.x, a.tile_count, a.tiles, a.gather, 0, 0, \
+                                                                     a.x_plane, a.y_plane, a.n_total, a.k_total,               \
+                                                                     TILED_SILU_MUL, true, a.up_first != 0});)                 \
   }
-#define PERSISTENT_DOWN(NAME, ...)                                                                                             \
-  PERSISTENT_TILE(NAME, __VA_ARGS__)                                                                                           \
-  extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)                                                          \
-      NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, void *y, const uint32_t *tile_count,      \
-           const ExpertTile *tiles, uint32_t x_plane, uint32_t n_total, uint32_t k_total) {                                    \
-    GMMA_BODY(persistent<__VA_ARGS__>(&x, &w, PersistentProduct{y, nullptr, nullptr, tile_count, tiles, nullptr, 0, 0, x_plane, \
-                                                                0, n_total, k_total, TILED_STORE, true, false});)              \
+#define PERSISTENT_DOWN(NAME, ...)                                                                                           \
+  PERSISTENT_TILE(NAME, __VA_ARGS__)                                                                                         \
+  extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)                                                        \
+      NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,                                         \
+           const tg_persistent_down_args a) {                                                                                \
+    GMMA_BODY(persistent<__VA_ARGS__>(&x, &w, PersistentProduct{a.y, nullptr, nullptr, a.tile_count, a.tiles, nullptr, 0, 0, \
+                                                                a.x_plane, 0, a.n_total, a.k_total, TILED_STORE, true,       \
+                                                                false});)                                                    \
   }
 
 #endif

@@ -1282,6 +1282,124 @@ const _: () = {
         [::core::mem::offset_of!(tg_attention_prompt_args, scale) - 44usize];
 };
 #[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
+pub struct tg_persistent_args {
+    pub y: u64,
+    pub bias: u64,
+    pub count: u64,
+    pub row_base: u32,
+    pub most_rows: u32,
+    pub x_plane: u32,
+    pub y_plane: u32,
+    pub n_total: u32,
+    pub k_total: u32,
+    pub epilogue: u32,
+    pub up_first: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_persistent_args"][::core::mem::size_of::<tg_persistent_args>() - 56usize];
+    ["Alignment of tg_persistent_args"][::core::mem::align_of::<tg_persistent_args>() - 8usize];
+    ["Offset of field: tg_persistent_args::y"]
+        [::core::mem::offset_of!(tg_persistent_args, y) - 0usize];
+    ["Offset of field: tg_persistent_args::bias"]
+        [::core::mem::offset_of!(tg_persistent_args, bias) - 8usize];
+    ["Offset of field: tg_persistent_args::count"]
+        [::core::mem::offset_of!(tg_persistent_args, count) - 16usize];
+    ["Offset of field: tg_persistent_args::row_base"]
+        [::core::mem::offset_of!(tg_persistent_args, row_base) - 24usize];
+    ["Offset of field: tg_persistent_args::most_rows"]
+        [::core::mem::offset_of!(tg_persistent_args, most_rows) - 28usize];
+    ["Offset of field: tg_persistent_args::x_plane"]
+        [::core::mem::offset_of!(tg_persistent_args, x_plane) - 32usize];
+    ["Offset of field: tg_persistent_args::y_plane"]
+        [::core::mem::offset_of!(tg_persistent_args, y_plane) - 36usize];
+    ["Offset of field: tg_persistent_args::n_total"]
+        [::core::mem::offset_of!(tg_persistent_args, n_total) - 40usize];
+    ["Offset of field: tg_persistent_args::k_total"]
+        [::core::mem::offset_of!(tg_persistent_args, k_total) - 44usize];
+    ["Offset of field: tg_persistent_args::epilogue"]
+        [::core::mem::offset_of!(tg_persistent_args, epilogue) - 48usize];
+    ["Offset of field: tg_persistent_args::up_first"]
+        [::core::mem::offset_of!(tg_persistent_args, up_first) - 52usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
+pub struct tg_persistent_gate_up_args {
+    pub y: u64,
+    pub x: u64,
+    pub tile_count: u64,
+    pub tiles: u64,
+    pub gather: u64,
+    pub x_plane: u32,
+    pub y_plane: u32,
+    pub n_total: u32,
+    pub k_total: u32,
+    pub up_first: u32,
+    pub pad: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_persistent_gate_up_args"]
+        [::core::mem::size_of::<tg_persistent_gate_up_args>() - 64usize];
+    ["Alignment of tg_persistent_gate_up_args"]
+        [::core::mem::align_of::<tg_persistent_gate_up_args>() - 8usize];
+    ["Offset of field: tg_persistent_gate_up_args::y"]
+        [::core::mem::offset_of!(tg_persistent_gate_up_args, y) - 0usize];
+    ["Offset of field: tg_persistent_gate_up_args::x"]
+        [::core::mem::offset_of!(tg_persistent_gate_up_args, x) - 8usize];
+    ["Offset of field: tg_persistent_gate_up_args::tile_count"]
+        [::core::mem::offset_of!(tg_persistent_gate_up_args, tile_count) - 16usize];
+    ["Offset of field: tg_persistent_gate_up_args::tiles"]
+        [::core::mem::offset_of!(tg_persistent_gate_up_args, tiles) - 24usize];
+    ["Offset of field: tg_persistent_gate_up_args::gather"]
+        [::core::mem::offset_of!(tg_persistent_gate_up_args, gather) - 32usize];
+    ["Offset of field: tg_persistent_gate_up_args::x_plane"]
+        [::core::mem::offset_of!(tg_persistent_gate_up_args, x_plane) - 40usize];
+    ["Offset of field: tg_persistent_gate_up_args::y_plane"]
+        [::core::mem::offset_of!(tg_persistent_gate_up_args, y_plane) - 44usize];
+    ["Offset of field: tg_persistent_gate_up_args::n_total"]
+        [::core::mem::offset_of!(tg_persistent_gate_up_args, n_total) - 48usize];
+    ["Offset of field: tg_persistent_gate_up_args::k_total"]
+        [::core::mem::offset_of!(tg_persistent_gate_up_args, k_total) - 52usize];
+    ["Offset of field: tg_persistent_gate_up_args::up_first"]
+        [::core::mem::offset_of!(tg_persistent_gate_up_args, up_first) - 56usize];
+    ["Offset of field: tg_persistent_gate_up_args::pad"]
+        [::core::mem::offset_of!(tg_persistent_gate_up_args, pad) - 60usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
+pub struct tg_persistent_down_args {
+    pub y: u64,
+    pub tile_count: u64,
+    pub tiles: u64,
+    pub x_plane: u32,
+    pub n_total: u32,
+    pub k_total: u32,
+    pub pad: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_persistent_down_args"]
+        [::core::mem::size_of::<tg_persistent_down_args>() - 40usize];
+    ["Alignment of tg_persistent_down_args"]
+        [::core::mem::align_of::<tg_persistent_down_args>() - 8usize];
+    ["Offset of field: tg_persistent_down_args::y"]
+        [::core::mem::offset_of!(tg_persistent_down_args, y) - 0usize];
+    ["Offset of field: tg_persistent_down_args::tile_count"]
+        [::core::mem::offset_of!(tg_persistent_down_args, tile_count) - 8usize];
+    ["Offset of field: tg_persistent_down_args::tiles"]
+        [::core::mem::offset_of!(tg_persistent_down_args, tiles) - 16usize];
+    ["Offset of field: tg_persistent_down_args::x_plane"]
+        [::core::mem::offset_of!(tg_persistent_down_args, x_plane) - 24usize];
+    ["Offset of field: tg_persistent_down_args::n_total"]
+        [::core::mem::offset_of!(tg_persistent_down_args, n_total) - 28usize];
+    ["Offset of field: tg_persistent_down_args::k_total"]
+        [::core::mem::offset_of!(tg_persistent_down_args, k_total) - 32usize];
+    ["Offset of field: tg_persistent_down_args::pad"]
+        [::core::mem::offset_of!(tg_persistent_down_args, pad) - 36usize];
+};
+#[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
 pub struct tg_scores_args {
     pub scores: u64,

@@ -20,6 +20,7 @@ use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes, Matrix};
 use crate::backend::cuda::tuning::variants::{Experts, Products};
 use crate::error::Result;
 use crate::model::DType;
+use crate::sys::abi;
 
 // As kernels/persistent/persistent.cuh has it.
 /// Batch rows of a tile: an expert's tiles too.
@@ -248,6 +249,19 @@ impl<'a> Lowering<'a> {
         let of_x = (product.x, product.parts);
         let x = self.split(persistent, of_x, (first, rows, count), product.inner);
         let tile = persistent.dense(rows, weight_rows);
+        let args = abi::tg_persistent_args {
+            y: product.y,
+            bias: product.bias,
+            count,
+            row_base: first,
+            most_rows: rows,
+            x_plane: rows,
+            y_plane: rows,
+            n_total: product.outputs,
+            k_total: product.inner,
+            epilogue: product.epilogue as u32,
+            up_first: (product.w_pair != 0 && product.w_pair < product.w).into(),
+        };
         let arguments = vec![
             persistent.rows(x, rows, product.inner),
             Argument::Boxes(weight_boxes(
@@ -255,17 +269,7 @@ impl<'a> Lowering<'a> {
                 persistent.dtype,
                 tile.width / tile.mates,
             )),
-            Argument::Address(product.y),
-            Argument::Address(product.bias),
-            Argument::Address(count),
-            Argument::U32(first),
-            Argument::U32(rows),
-            Argument::U32(rows),
-            Argument::U32(rows),
-            Argument::U32(product.outputs),
-            Argument::U32(product.inner),
-            Argument::U32(product.epilogue as u32),
-            Argument::U32(u32::from(product.w_pair != 0 && product.w_pair < product.w)),
+            Argument::of(&args),
         ];
         let blocks = tiles(rows, weight_rows, tile.width);
         self.launch_persistent(persistent, tile, blocks, arguments);
@@ -290,19 +294,20 @@ impl<'a> Lowering<'a> {
             weights,
             tile.width / tile.mates,
         );
-        let arguments = vec![
-            Argument::Boxes(gate_up),
-            Argument::Address(rows.y),
-            Argument::Address(x),
-            Argument::Address(routing.tile_count),
-            Argument::Address(routing.tiles),
-            Argument::Address(routing.rows),
-            Argument::U32(most),
-            Argument::U32(most * self.experts().1),
-            Argument::U32(inner),
-            Argument::U32(hidden),
-            Argument::U32(u32::from(weights.up < weights.gate)),
-        ];
+        let args = abi::tg_persistent_gate_up_args {
+            y: rows.y,
+            x,
+            tile_count: routing.tile_count,
+            tiles: routing.tiles,
+            gather: routing.rows,
+            x_plane: most,
+            y_plane: most * self.experts().1,
+            n_total: inner,
+            k_total: hidden,
+            up_first: (weights.up < weights.gate).into(),
+            pad: 0,
+        };
+        let arguments = vec![Argument::Boxes(gate_up), Argument::of(&args)];
         let blocks = self.expert_tiles() * (2 * inner).div_ceil(tile.width);
         self.launch_persistent(persistent, tile, blocks, arguments);
     }
@@ -324,15 +329,19 @@ impl<'a> Lowering<'a> {
             tile.width / tile.mates,
         );
         let pairs = self.bucket.rows * self.experts().1;
+        let args = abi::tg_persistent_down_args {
+            y: rows.partial,
+            tile_count: routing.tile_count,
+            tiles: routing.tiles,
+            x_plane: pairs,
+            n_total: self.hidden(),
+            k_total: inner,
+            pad: 0,
+        };
         let arguments = vec![
             persistent.rows(rows.y, pairs, inner),
             Argument::Boxes(down),
-            Argument::Address(rows.partial),
-            Argument::Address(routing.tile_count),
-            Argument::Address(routing.tiles),
-            Argument::U32(pairs),
-            Argument::U32(self.hidden()),
-            Argument::U32(inner),
+            Argument::of(&args),
         ];
         let blocks = self.expert_tiles() * self.hidden().div_ceil(tile.width);
         self.launch_persistent(persistent, tile, blocks, arguments);

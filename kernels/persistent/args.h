@@ -1,0 +1,51 @@
+/* args.h: what the kernels of persistent/ are launched with, by value, beside tensor maps. Plain C for both sides: kernels include it, and
+ * Rust has it through bindgen. Addresses are as common/address.h says. A plane is how many rows lie between one part of f32 rows and
+ * the next. Tensor maps are arguments of their own: the driver makes them of what a call only describes. */
+#ifndef TAILGRAPH_PERSISTENT_ARGS_H
+#define TAILGRAPH_PERSISTENT_ARGS_H
+
+#include "abi.h"
+#include "common/address.h"
+
+/* Dense. */
+typedef struct tg_persistent_args {
+  TG_ADDRESS(void) y;                       /* [rows, n_total] */
+  TG_ADDRESS(const float) bias;             /* [n_total] or null */
+  TG_ADDRESS(const uint32_t) count;         /* rows, counted from row_base on */
+  uint32_t row_base;
+  uint32_t most_rows;
+  uint32_t x_plane;
+  uint32_t y_plane;
+  uint32_t n_total;                         /* columns of y */
+  uint32_t k_total;                         /* columns of x */
+  uint32_t epilogue;                        /* TILED_* */
+  uint32_t up_first;                        /* of gate and up, up has the lower address */
+} tg_persistent_args;
+
+/* Gate and up by expert. */
+typedef struct tg_persistent_gate_up_args {
+  TG_ADDRESS(void) y;                       /* by place */
+  TG_ADDRESS(const void) x;                 /* [R, k_total] */
+  TG_ADDRESS(const uint32_t) tile_count;
+  TG_ADDRESS(const struct ExpertTile) tiles;
+  TG_ADDRESS(const uint32_t) gather;        /* the row at each place of the token sort */
+  uint32_t x_plane;
+  uint32_t y_plane;
+  uint32_t n_total;                         /* columns of y */
+  uint32_t k_total;                         /* columns of x */
+  uint32_t up_first;                        /* of gate and up, up has the lower address */
+  uint32_t pad;
+} tg_persistent_gate_up_args;
+
+/* Down by expert. */
+typedef struct tg_persistent_down_args {
+  TG_ADDRESS(void) y;                       /* by place */
+  TG_ADDRESS(const uint32_t) tile_count;
+  TG_ADDRESS(const struct ExpertTile) tiles;
+  uint32_t x_plane;
+  uint32_t n_total;                         /* columns of y */
+  uint32_t k_total;                         /* columns of x */
+  uint32_t pad;
+} tg_persistent_down_args;
+
+#endif
