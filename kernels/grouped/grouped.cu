@@ -20,16 +20,11 @@
 /* So many that other kernels' blocks find some too: one of router/norm_router.cu beside each with 3 loaders. Tall tiles have more sums. */
 constexpr int GROUPED_REGISTERS = 112, GROUPED_TALL_REGISTERS = 128;
 
-#define GROUPED(NAME, REGISTERS, LOADERS, COUNTER, ...)                                                               \
-  extern "C" __global__ void __maxnreg__(REGISTERS) tg_grouped_##NAME(                                                \
-      const __grid_constant__ TensorMap gate_up, const __grid_constant__ TensorMap down, float *partial,           \
-      __VA_ARGS__::X *y, const __VA_ARGS__::X *x, const uint32_t *chosen, GroupedCounts *counts, const tg_step *step, \
-      uint32_t experts, uint32_t k, uint32_t guesses, uint32_t soon, uint32_t hidden, uint32_t inner,              \
-      uint32_t tile_rows, uint32_t stages, uint32_t up_first) {                                                    \
-    GMMA_BODY(const GroupedArrays<__VA_ARGS__> arrays =                                                               \
-                  {x, y, partial, chosen, step, counts, hidden, inner, k, up_first != 0};                          \
-              (grouped<__VA_ARGS__, LOADERS, COUNTER>(gate_up, down, arrays, experts, guesses != 0, soon, tile_rows,  \
-                                                   stages));)                                                      \
+#define GROUPED(NAME, REGISTERS, LOADERS, COUNTER, ...)                                  \
+  extern "C" __global__ void __maxnreg__(REGISTERS) tg_grouped_##NAME(                   \
+      const __grid_constant__ TensorMap gate_up, const __grid_constant__ TensorMap down, \
+      const tg_grouped_args a) {                                                         \
+    GMMA_BODY((grouped<__VA_ARGS__, LOADERS, COUNTER>(gate_up, down, a));)               \
   }
 
 GROUPED(experts_bf16, GROUPED_REGISTERS, 3, false, GroupedHalf<__nv_bfloat16, 64>)

@@ -29,6 +29,7 @@
 
 #include "common/experts.cuh"
 #include "common/pdl.cuh"
+#include "grouped/args.h"
 #include "grouped/units.cuh"
 #include "grouped/ring.cuh"
 
@@ -259,10 +260,13 @@ __device__ inline void grouped_count(GroupedQueue queue, GroupedCounts *counts) 
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-/* grouped/grouped.cu says what the arguments are. At least LOADERS stages. */
+/* At least LOADERS stages. */
 template <class Math, uint32_t LOADERS, bool COUNTER>
-__device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, const GroupedArrays<Math> &arrays,
-                               uint32_t experts, bool guesses, uint32_t soon, uint32_t tile_rows, uint32_t stages) {
+__device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, const tg_grouped_args &a) {
+  using X = typename Math::X;
+  const GroupedArrays<Math> arrays = {static_cast<const X *>(a.x), static_cast<X *>(a.y), a.partial, a.chosen, a.step, a.counts,
+                                      a.hidden, a.inner, a.k, a.up_first != 0};
+  const uint32_t experts = a.experts, tile_rows = a.tile_rows, stages = a.stages;
   extern __shared__ char grouped_shared[];
   __shared__ uint64_t barriers[2 * GROUPED_MOST_STAGES + 3 * GROUPED_QUEUE + 2];
   __shared__ GroupedUnit units[GROUPED_QUEUE];
@@ -285,7 +289,7 @@ __device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, 
   shape.down_slices = (arrays.hidden + GROUPED_OUTPUTS - 1) / GROUPED_OUTPUTS;
   shape.gate_up_chunks = (arrays.hidden + GROUPED_K - 1) / GROUPED_K;
   shape.down_chunks = (arrays.inner + GROUPED_K - 1) / GROUPED_K;
-  shape.experts = guesses ? experts : 0;
+  shape.experts = a.guesses ? experts : 0;
   shape.ahead = min(shape.gate_up_chunks, stages);
   if (threadIdx.x == 0) {
     /* full: the producer's arrival and a loader's; empty: one of each consumer warp */
@@ -300,7 +304,7 @@ __device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, 
     if (lane == 0 && shape.guesses()) {
       const uint32_t expert = blockIdx.x % experts, slice = blockIdx.x / experts;
       for (uint32_t c = 0; c < shape.ahead; c++) grouped_ask(ring, gate_up, expert, slice, c, cache_policy(true));
-      const uint32_t most = min(shape.gate_up_chunks, shape.ahead + soon);
+      const uint32_t most = min(shape.gate_up_chunks, shape.ahead + a.soon);
       for (uint32_t c = shape.ahead; c < most; c++) tensor_prefetch(&gate_up, GroupedBox(expert, slice, c).at);
     }
     __syncwarp();

@@ -1283,6 +1283,60 @@ const _: () = {
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
+pub struct tg_grouped_args {
+    pub partial: u64,
+    pub y: u64,
+    pub x: u64,
+    pub chosen: u64,
+    pub counts: u64,
+    pub step: u64,
+    pub experts: u32,
+    pub k: u32,
+    pub guesses: u32,
+    pub soon: u32,
+    pub hidden: u32,
+    pub inner: u32,
+    pub tile_rows: u32,
+    pub stages: u32,
+    pub up_first: u32,
+    pub pad: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_grouped_args"][::core::mem::size_of::<tg_grouped_args>() - 88usize];
+    ["Alignment of tg_grouped_args"][::core::mem::align_of::<tg_grouped_args>() - 8usize];
+    ["Offset of field: tg_grouped_args::partial"]
+        [::core::mem::offset_of!(tg_grouped_args, partial) - 0usize];
+    ["Offset of field: tg_grouped_args::y"][::core::mem::offset_of!(tg_grouped_args, y) - 8usize];
+    ["Offset of field: tg_grouped_args::x"][::core::mem::offset_of!(tg_grouped_args, x) - 16usize];
+    ["Offset of field: tg_grouped_args::chosen"]
+        [::core::mem::offset_of!(tg_grouped_args, chosen) - 24usize];
+    ["Offset of field: tg_grouped_args::counts"]
+        [::core::mem::offset_of!(tg_grouped_args, counts) - 32usize];
+    ["Offset of field: tg_grouped_args::step"]
+        [::core::mem::offset_of!(tg_grouped_args, step) - 40usize];
+    ["Offset of field: tg_grouped_args::experts"]
+        [::core::mem::offset_of!(tg_grouped_args, experts) - 48usize];
+    ["Offset of field: tg_grouped_args::k"][::core::mem::offset_of!(tg_grouped_args, k) - 52usize];
+    ["Offset of field: tg_grouped_args::guesses"]
+        [::core::mem::offset_of!(tg_grouped_args, guesses) - 56usize];
+    ["Offset of field: tg_grouped_args::soon"]
+        [::core::mem::offset_of!(tg_grouped_args, soon) - 60usize];
+    ["Offset of field: tg_grouped_args::hidden"]
+        [::core::mem::offset_of!(tg_grouped_args, hidden) - 64usize];
+    ["Offset of field: tg_grouped_args::inner"]
+        [::core::mem::offset_of!(tg_grouped_args, inner) - 68usize];
+    ["Offset of field: tg_grouped_args::tile_rows"]
+        [::core::mem::offset_of!(tg_grouped_args, tile_rows) - 72usize];
+    ["Offset of field: tg_grouped_args::stages"]
+        [::core::mem::offset_of!(tg_grouped_args, stages) - 76usize];
+    ["Offset of field: tg_grouped_args::up_first"]
+        [::core::mem::offset_of!(tg_grouped_args, up_first) - 80usize];
+    ["Offset of field: tg_grouped_args::pad"]
+        [::core::mem::offset_of!(tg_grouped_args, pad) - 84usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_persistent_args {
     pub y: u64,
     pub bias: u64,

@@ -14,6 +14,7 @@ use crate::backend::cuda::tuning::variants::{
 };
 use crate::error::{Error, Result};
 use crate::model::{DType, ModelConfig};
+use crate::sys::abi;
 
 // As kernels/grouped/ring.cuh and grouped/units.cuh have it.
 const OUTPUTS: u32 = 128;
@@ -199,27 +200,31 @@ impl<'a> Lowering<'a> {
         let (experts, top_k) = (config.num_experts as u32, config.num_experts_per_tok as u32);
         let (hidden, inner) = (self.hidden(), config.moe_intermediate_size as u32);
         let [gate_up, down] = expert_boxes(config, grouped.weights, weights, OUTPUTS);
+        let args = abi::tg_grouped_args {
+            partial: rows.partial,
+            y: rows.y,
+            x: rows.x,
+            chosen: routing.experts,
+            counts: routing.tile_count,
+            step: self.step,
+            experts,
+            k: top_k,
+            guesses: shape.guess.into(),
+            soon: match std::mem::take(&mut self.prefetched) {
+                true => 0,
+                false => SOON_CHUNKS,
+            },
+            hidden,
+            inner,
+            tile_rows: shape.tile_rows,
+            stages: shape.stages,
+            up_first: (weights.up < weights.gate).into(),
+            pad: 0,
+        };
         let arguments = vec![
             Argument::Boxes(gate_up),
             Argument::Boxes(down),
-            Argument::Address(rows.partial),
-            Argument::Address(rows.y),
-            Argument::Address(rows.x),
-            Argument::Address(routing.experts),
-            Argument::Address(routing.tile_count),
-            Argument::Address(self.step),
-            Argument::U32(experts),
-            Argument::U32(top_k),
-            Argument::U32(u32::from(shape.guess)),
-            Argument::U32(match std::mem::take(&mut self.prefetched) {
-                true => 0,
-                false => SOON_CHUNKS,
-            }),
-            Argument::U32(hidden),
-            Argument::U32(inner),
-            Argument::U32(shape.tile_rows),
-            Argument::U32(shape.stages),
-            Argument::U32(u32::from(weights.up < weights.gate)),
+            Argument::of(&args),
         ];
         let grid = (grouped.multiprocessors.min(MOST_BLOCKS), 1, 1);
         let shared = shared_bytes(grouped.operand, shape);

@@ -1,0 +1,29 @@
+/* args.h: what the kernels of grouped/ are launched with, by value, beside the maps of gate and up and of down. Plain C for both sides:
+ * kernels include it, and Rust has it through bindgen. Addresses are as common/address.h says. grouped/grouped.cu has the rest. Tensor
+ * maps are arguments of their own: the driver makes them of what a call only describes. */
+#ifndef TAILGRAPH_GROUPED_ARGS_H
+#define TAILGRAPH_GROUPED_ARGS_H
+
+#include "abi.h"
+#include "common/address.h"
+
+typedef struct tg_grouped_args {
+  TG_ADDRESS(float) partial;                /* [R K,H], by pair */
+  TG_ADDRESS(void) y;                       /* [R K,M], by place */
+  TG_ADDRESS(const void) x;                 /* [R,H] */
+  TG_ADDRESS(const uint32_t) chosen;        /* [R,K] */
+  TG_ADDRESS(struct GroupedCounts) counts;  /* zeros (clear_counts), and counted up */
+  TG_ADDRESS(const tg_step) step;
+  uint32_t experts;
+  uint32_t k;
+  uint32_t guesses;                         /* blocks guess among the experts */
+  uint32_t soon;                            /* chunks of a guess for which the ring has no room, and that come near meanwhile */
+  uint32_t hidden;                          /* H */
+  uint32_t inner;                           /* M */
+  uint32_t tile_rows;
+  uint32_t stages;                          /* of the ring */
+  uint32_t up_first;                        /* of gate and up, up's rows come first */
+  uint32_t pad;
+} tg_grouped_args;
+
+#endif
