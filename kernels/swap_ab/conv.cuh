@@ -134,25 +134,24 @@ struct SwapAbPast {
   }
 };
 
-/* y[R,H], columns[slots,L-1,H], bias[3H] or null, taps[H,L], taps_bias[H] or null; maps as swap_ab_product has them. */
+/* Maps as swap_ab_product has them. */
 template <class Tile>
-__device__ inline void swap_ab_conv(typename Tile::X *y, typename Tile::X *columns, const TensorMap *x_map, const TensorMap *w_map,
-                                 const float *bias, const float *taps, const float *taps_bias, const tg_state *state,
-                                 const tg_step *step, uint32_t hidden, uint32_t length, uint32_t stages,
-                                 const SwapAbPrefetch &prefetch) {
+__device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_map, const tg_swap_ab_conv_args &a) {
   using X = typename Tile::X;
   static_assert(Tile::GROUPS == 3 && !Tile::ALONE, "B, C and X");
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * SWAP_AB_MOST_STAGES + 1];
   let_next_kernel_start();
-  const uint32_t all = __ldcg(&step->rows);
-  const uint64_t rows_at = __ldcg(&step->row_table);
+  const float *bias = a.bias;
+  const uint32_t hidden = a.hidden, stages = a.stages;
+  const uint32_t all = __ldcg(&a.step->rows);
+  const uint64_t rows_at = __ldcg(&a.step->row_table);
   SwapAbBlock<Tile> block(shared, barriers, stages);
   const uint32_t tile = blockIdx.x / block.blocks, first_row = blockIdx.y * Tile::ROWS;
   const SwapAbRun run(hidden, block.rank, block.blocks);
   if (!block.consumes()) {
     const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
-    SwapAbPrefetcher prefetcher(prefetch, run.steps, stages);
+    SwapAbPrefetcher prefetcher(a.prefetch, run.steps, stages);
     block.produce(
         run.steps,
         [&](uint32_t u, char *to, uint64_t *barrier) {
@@ -168,13 +167,13 @@ __device__ inline void swap_ab_conv(typename Tile::X *y, typename Tile::X *colum
     return;
   }
   const uint32_t rows = rows_from(first_row, all, Tile::ROWS);
-  const tg_row *row_table = table<tg_row>(state, rows_at) + first_row;
-  y += (size_t)first_row * hidden;
+  const tg_row *row_table = table<tg_row>(a.state, rows_at) + first_row;
+  X *y = static_cast<X *>(a.y) + (size_t)first_row * hidden;
   /* Of this thread's rows the same four channels, from c on. */
   constexpr uint32_t FOURS = Tile::WIDTH / 4, TURNS = (Tile::ROWS * FOURS + Tile::CONSUMERS - 1) / Tile::CONSUMERS;
   static_assert(Tile::CONSUMERS % FOURS == 0, "a thread's channels are those of its first row");
   const uint32_t items = block.rows() * FOURS, column = threadIdx.x % FOURS * 4, c = tile * Tile::WIDTH + column;
-  SwapAbTaps<X, 1> conv(columns, taps, taps_bias, hidden, length, c);
+  SwapAbTaps<X, 1> conv(static_cast<X *>(a.columns), a.taps, a.taps_bias, hidden, a.length, c);
   SwapAbPast<X, 1> pasts[TURNS];
 #pragma unroll
   for (uint32_t t = 0; t < TURNS; t++) {
@@ -228,22 +227,21 @@ struct SwapAbRowsTile {
 
 /* As swap_ab_conv, but for w's map. */
 template <class Tile>
-__device__ inline void swap_ab_conv_rows(typename Tile::X *y, typename Tile::X *columns, const TensorMap *x_map,
-                                       const TensorMap *w_map, const float *bias, const float *taps, const float *taps_bias,
-                                       const tg_state *state, const tg_step *step, uint32_t hidden, uint32_t length,
-                                       uint32_t stages, const SwapAbPrefetch &prefetch) {
+__device__ inline void swap_ab_conv_rows(const TensorMap *x_map, const TensorMap *w_map, const tg_swap_ab_conv_args &a) {
   using X = typename Tile::X;
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * SWAP_AB_MOST_STAGES + 1];
   let_next_kernel_start();
-  const uint32_t all = __ldcg(&step->rows);
-  const uint64_t rows_at = __ldcg(&step->row_table);
+  const float *bias = a.bias;
+  const uint32_t hidden = a.hidden, stages = a.stages;
+  const uint32_t all = __ldcg(&a.step->rows);
+  const uint64_t rows_at = __ldcg(&a.step->row_table);
   SwapAbBlock<Tile> block(shared, barriers, stages);
   const uint32_t tile = blockIdx.x / Tile::MATES, mate = Tile::MATES > 1 ? cluster_rank() : 0;
   const uint32_t first_row = (blockIdx.y * Tile::MATES + mate) * Tile::ROWS, steps = SwapAbRun(hidden, 0, 1).steps;
   if (!block.consumes()) {
     const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
-    SwapAbPrefetcher prefetcher(prefetch, steps, stages);
+    SwapAbPrefetcher prefetcher(a.prefetch, steps, stages);
     block.produce(
         steps,
         [&](uint32_t u, char *to, uint64_t *barrier) {
@@ -266,12 +264,12 @@ __device__ inline void swap_ab_conv_rows(typename Tile::X *y, typename Tile::X *
     return;
   }
   const uint32_t rows = rows_from(first_row, all, Tile::ROWS);
-  const tg_row *row_table = table<tg_row>(state, rows_at) + first_row;
+  const tg_row *row_table = table<tg_row>(a.state, rows_at) + first_row;
   /* Of this thread's two rows, `row` and the one 8 further, the same channels, FOURS fours of them from c on. */
   constexpr uint32_t FOURS = Tile::WIDTH / 16;
   const uint32_t lane = threadIdx.x % WARP, c = tile * Tile::WIDTH + lane % 4 * FOURS * 4;
   const uint32_t row = threadIdx.x / WARP * 16 + lane / 4;
-  SwapAbTaps<X, FOURS> conv(columns, taps, taps_bias, hidden, length, c);
+  SwapAbTaps<X, FOURS> conv(static_cast<X *>(a.columns), a.taps, a.taps_bias, hidden, a.length, c);
   SwapAbPast<X, FOURS> pasts[2];
 #pragma unroll
   for (uint32_t t = 0; t < 2; t++)
@@ -285,7 +283,7 @@ __device__ inline void swap_ab_conv_rows(typename Tile::X *y, typename Tile::X *
 #pragma unroll
   for (uint32_t t = 0; t < 2; t++) {
     if (pasts[t].slot == SWAP_AB_NO_SLOT) continue;
-    X *to = y + (size_t)(first_row + row + 8 * t) * hidden + c;
+    X *to = static_cast<X *>(a.y) + (size_t)(first_row + row + 8 * t) * hidden + c;
 #pragma unroll
     for (uint32_t f = 0; f < FOURS; f++) {
       float4 of[3];
@@ -300,15 +298,12 @@ __device__ inline void swap_ab_conv_rows(typename Tile::X *y, typename Tile::X *
 }
 
 /* NAME is BODY of a tile. */
-#define SWAP_AB_CONV_KERNEL(BODY, NAME, ...)                                                                          \
-  SWAP_AB_TILE(NAME, __VA_ARGS__)                                                                                     \
-  extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)                                             \
-      NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, __VA_ARGS__::X *y,             \
-           __VA_ARGS__::X *columns, const float *bias, const float *taps, const float *taps_bias,                   \
-           const tg_state *state, const tg_step *step, uint32_t hidden, uint32_t length, uint32_t stages,           \
-           SWAP_AB_PREFETCH_PARAMETERS) {                                                                             \
-    GMMA_BODY(BODY<__VA_ARGS__>(y, columns, &x, &w, bias, taps, taps_bias, state, step, hidden, length, stages,     \
-                                SWAP_AB_PREFETCH);)                                                                   \
+#define SWAP_AB_CONV_KERNEL(BODY, NAME, ...)                                         \
+  SWAP_AB_TILE(NAME, __VA_ARGS__)                                                    \
+  extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)              \
+      NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, \
+           const __grid_constant__ tg_swap_ab_conv_args a) {                         \
+    GMMA_BODY(BODY<__VA_ARGS__>(&x, &w, a);)                                         \
   }
 #define SWAP_AB_CONV(...) SWAP_AB_CONV_KERNEL(swap_ab_conv, __VA_ARGS__)
 #define SWAP_AB_CONV_ROWS(...) SWAP_AB_CONV_KERNEL(swap_ab_conv_rows, __VA_ARGS__)

@@ -112,9 +112,7 @@ struct HeadBest {
 
 /* Maps of x[S,K] and w[N,K], whose boxes are GMMA_K by ROWS / MATES and by OUTPUTS. */
 template <class Tile>
-__device__ inline void swap_ab_head(float *y, unsigned long long *best, const TensorMap *x_map, const TensorMap *w_map,
-                                  const tg_state *state, const tg_step *step, uint32_t n_total, uint32_t inner,
-                                  uint32_t stages) {
+__device__ inline void swap_ab_head(const TensorMap *x_map, const TensorMap *w_map, const tg_swap_ab_head_args &a) {
   constexpr uint32_t SHARE = Tile::ROWS / Tile::MATES;  /* rows that a block asks for */
   static_assert(Tile::ALONE && Tile::WIDTH == GMMA_M, "every warp has weight rows, and sums over all of K");
   static_assert(SHARE % 8 == 0, "a mate asks for whole atoms");
@@ -122,7 +120,8 @@ __device__ inline void swap_ab_head(float *y, unsigned long long *best, const Te
   __shared__ uint64_t barriers[2 * SWAP_AB_MOST_STAGES + 1];
   __shared__ uint32_t wanted[(Tile::ROWS + WARP - 1) / WARP];  /* a bit for each row whose logits are stored */
   let_next_kernel_start();
-  SwapAbBlock<Tile> block(shared, barriers, stages);
+  const uint32_t n_total = a.n_total, inner = a.k_total;
+  SwapAbBlock<Tile> block(shared, barriers, a.stages);
   const uint32_t part = blockIdx.x, parts = gridDim.x, mate = part % Tile::MATES, first_row = blockIdx.y * Tile::ROWS;
   /* Tiles of this block: as many as its mates have, of which the last may lie past the weights. */
   const uint32_t tiles = (n_total + Tile::OUTPUTS - 1) / Tile::OUTPUTS, first = part - mate;
@@ -146,16 +145,16 @@ __device__ inline void swap_ab_head(float *y, unsigned long long *best, const Te
         [] {});
     return;
   }
-  const uint32_t rows = rows_from(first_row, __ldcg(&step->sample_rows), Tile::ROWS);
+  const uint32_t rows = rows_from(first_row, __ldcg(&a.step->sample_rows), Tile::ROWS);
   static_assert(Tile::ROWS <= Tile::CONSUMERS, "a thread a row");
   if (threadIdx.x < (Tile::ROWS + WARP - 1) / WARP * WARP) {
     const uint32_t those =
-        __ballot_sync(0xffffffffu, threadIdx.x < rows && !needs_best_only(state, step, first_row + threadIdx.x));
+        __ballot_sync(0xffffffffu, threadIdx.x < rows && !needs_best_only(a.state, a.step, first_row + threadIdx.x));
     if (threadIdx.x % WARP == 0) wanted[threadIdx.x / WARP] = those;
   }
   SwapAbBlock<Tile>::consumers_meet();
   wait_for_earlier_kernels();
-  float *to = y + (size_t)first_row * n_total;
+  float *to = a.y + (size_t)first_row * n_total;
   const uint32_t q = threadIdx.x % 4 * 2;
   typename Tile::Acc acc;
   HeadBest<Tile> found;
@@ -177,16 +176,16 @@ __device__ inline void swap_ab_head(float *y, unsigned long long *best, const Te
   }
   SwapAbBlock<Tile>::consumers_meet();
   /* read again: there is no register for them until here */
-  found.leave(block.stages, best + (size_t)first_row * parts + part, parts,
-              rows_from(first_row, __ldcg(&step->sample_rows), Tile::ROWS));
+  found.leave(block.stages, a.best + (size_t)first_row * parts + part, parts,
+              rows_from(first_row, __ldcg(&a.step->sample_rows), Tile::ROWS));
 }
 
-#define SWAP_AB_HEAD(NAME, ...)                                                                                            \
-  SWAP_AB_TILE(NAME, __VA_ARGS__)                                                                                          \
-  extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)                                                 \
-      NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, float *y, unsigned long long *best, \
-           const tg_state *state, const tg_step *step, uint32_t n_total, uint32_t k_total, uint32_t stages) {            \
-    GMMA_BODY(swap_ab_head<__VA_ARGS__>(y, best, &x, &w, state, step, n_total, k_total, stages);)                          \
+#define SWAP_AB_HEAD(NAME, ...)                                                      \
+  SWAP_AB_TILE(NAME, __VA_ARGS__)                                                    \
+  extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)              \
+      NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, \
+           const __grid_constant__ tg_swap_ab_head_args a) {                         \
+    GMMA_BODY(swap_ab_head<__VA_ARGS__>(&x, &w, a);)                                 \
   }
 
 #endif

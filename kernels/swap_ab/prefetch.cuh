@@ -9,25 +9,20 @@
 
 #include "common/base.cuh"
 #include "common/pdl.cuh"
+#include "swap_ab/args.h"
 
 constexpr uint32_t PREFETCH_BYTES = 4096;  /* a piece */
-
-struct SwapAbPrefetch {
-  const char *gate, *up;  /* of the first expert; on 16 bytes */
-  uint64_t expert_bytes;  /* from one expert's gate to the next one's, and from up to up; a multiple of 16 */
-  uint32_t experts, pieces;  /* of each gate, and of each up; 0 where nothing is asked for */
-};
 
 /* A block's share of the pieces, one every so many blocks, by and by. One lane; before anything is urgent, as there is a division
  * in it. */
 struct SwapAbPrefetcher {
-  const SwapAbPrefetch &from;
+  const tg_swap_ab_prefetch_args &from;
   uint32_t early, turns;  /* without and with pieces */
   uint32_t own, owed = 0;
   uint32_t blocks, matrix = 0, piece;
 
   /* For `steps` turns, of which the first are those that fill a ring of so many stages: it must not wait for this. */
-  __device__ inline SwapAbPrefetcher(const SwapAbPrefetch &from_, uint32_t steps, uint32_t stages)
+  __device__ inline SwapAbPrefetcher(const tg_swap_ab_prefetch_args &from_, uint32_t steps, uint32_t stages)
       : from(from_), early(steps > stages ? stages : 0), turns(steps - early) {
     const uint32_t block = blockIdx.y * gridDim.x + blockIdx.x, all = 2 * from.experts * from.pieces;
     blocks = gridDim.x * gridDim.y;
@@ -48,9 +43,5 @@ struct SwapAbPrefetcher {
     if (early > 0) early--;
   }
 };
-
-/* A kernel's parameters, and what they are. */
-#define SWAP_AB_PREFETCH_PARAMETERS const char *gate, const char *up, uint64_t expert_bytes, uint32_t experts, uint32_t pieces
-#define SWAP_AB_PREFETCH (SwapAbPrefetch{gate, up, expert_bytes, experts, pieces})
 
 #endif

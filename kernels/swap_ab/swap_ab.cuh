@@ -32,6 +32,7 @@
 #define TAILGRAPH_SWAP_AB_CUH
 
 #include "common/launch.cuh"
+#include "swap_ab/args.h"
 #include "swap_ab/block.cuh"
 
 constexpr uint32_t SWAP_AB_MOST_SOON = 24;   /* stages that find no room in the ring, and come to the second-level cache early */
@@ -42,13 +43,14 @@ constexpr uint32_t SWAP_AB_MOST_AHEAD = 4;   /* eights whose products a thread a
  * (GROUPS is 2).
  * Launch: block = THREADS; grid = (clusters of as many blocks as share a tile, a cluster a tile; rows of the bucket / ROWS). */
 template <class Tile>
-__device__ inline void swap_ab_product(void *y, const TensorMap *x_map, const TensorMap *w_map, const TensorMap *pair_map,
-                                    const float *bias, const uint32_t *count, uint32_t n_total, uint32_t inner,
-                                    uint32_t epilogue, uint32_t stages) {
+__device__ inline void swap_ab_product(const TensorMap *x_map, const TensorMap *w_map, const TensorMap *pair_map, const tg_swap_ab_args &a) {
   using X = typename Tile::X;
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * SWAP_AB_MOST_STAGES + 1];
   let_next_kernel_start();
+  void *y = a.y;
+  const float *bias = a.bias;
+  const uint32_t n_total = a.n_total, inner = a.k_total, epilogue = a.epilogue, stages = a.stages;
   SwapAbBlock<Tile> block(shared, barriers, stages);
   const uint32_t rank = block.rank, blocks = block.blocks, first_row = blockIdx.y * Tile::ROWS;
   constexpr bool PAIRED = Tile::ALONE;
@@ -78,7 +80,7 @@ __device__ inline void swap_ab_product(void *y, const TensorMap *x_map, const Te
     return;
   }
   wait_for_earlier_kernels();
-  const uint32_t rows = rows_from(first_row, *count, Tile::ROWS);
+  const uint32_t rows = rows_from(first_row, *a.count, Tile::ROWS);
   typename Tile::Acc acc;
   if constexpr (!PAIRED) {
     if (epilogue != TILED_STORE) {
@@ -155,13 +157,12 @@ __device__ inline void swap_ab_product(void *y, const TensorMap *x_map, const Te
                    __VA_ARGS__::STAGE_BYTES, __VA_ARGS__::SPLIT_BYTES, __VA_ARGS__::PAST_BYTES, __VA_ARGS__::OUT_BYTES, \
                    __VA_ARGS__::EIGHT_BYTES, __VA_ARGS__::MATES)
 
-#define SWAP_AB_PRODUCT(NAME, ...)                                                                                         \
-  SWAP_AB_TILE(NAME, __VA_ARGS__)                                                                                          \
-  extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)                                                 \
-      NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,                                    \
-           const __grid_constant__ TensorMap w_pair, void *y, const float *bias, const uint32_t *count,                 \
-           uint32_t n_total, uint32_t k_total, uint32_t epilogue, uint32_t stages) {                                    \
-    GMMA_BODY(swap_ab_product<__VA_ARGS__>(y, &x, &w, &w_pair, bias, count, n_total, k_total, epilogue, stages);)         \
+#define SWAP_AB_PRODUCT(NAME, ...)                                                                \
+  SWAP_AB_TILE(NAME, __VA_ARGS__)                                                                 \
+  extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)                           \
+      NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,              \
+           const __grid_constant__ TensorMap w_pair, const __grid_constant__ tg_swap_ab_args a) { \
+    GMMA_BODY(swap_ab_product<__VA_ARGS__>(&x, &w, &w_pair, a);)                                  \
   }
 
 #endif

@@ -2071,3 +2071,136 @@ const _: () = {
     ["Offset of field: tg_skinny_experts_args::down_stride"]
         [::core::mem::offset_of!(tg_skinny_experts_args, down_stride) - 136usize];
 };
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
+pub struct tg_swap_ab_args {
+    pub y: u64,
+    pub bias: u64,
+    pub count: u64,
+    pub n_total: u32,
+    pub k_total: u32,
+    pub epilogue: u32,
+    pub stages: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_swap_ab_args"][::core::mem::size_of::<tg_swap_ab_args>() - 40usize];
+    ["Alignment of tg_swap_ab_args"][::core::mem::align_of::<tg_swap_ab_args>() - 8usize];
+    ["Offset of field: tg_swap_ab_args::y"][::core::mem::offset_of!(tg_swap_ab_args, y) - 0usize];
+    ["Offset of field: tg_swap_ab_args::bias"]
+        [::core::mem::offset_of!(tg_swap_ab_args, bias) - 8usize];
+    ["Offset of field: tg_swap_ab_args::count"]
+        [::core::mem::offset_of!(tg_swap_ab_args, count) - 16usize];
+    ["Offset of field: tg_swap_ab_args::n_total"]
+        [::core::mem::offset_of!(tg_swap_ab_args, n_total) - 24usize];
+    ["Offset of field: tg_swap_ab_args::k_total"]
+        [::core::mem::offset_of!(tg_swap_ab_args, k_total) - 28usize];
+    ["Offset of field: tg_swap_ab_args::epilogue"]
+        [::core::mem::offset_of!(tg_swap_ab_args, epilogue) - 32usize];
+    ["Offset of field: tg_swap_ab_args::stages"]
+        [::core::mem::offset_of!(tg_swap_ab_args, stages) - 36usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
+pub struct tg_swap_ab_prefetch_args {
+    pub gate: u64,
+    pub up: u64,
+    pub expert_bytes: u64,
+    pub experts: u32,
+    pub pieces: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_swap_ab_prefetch_args"]
+        [::core::mem::size_of::<tg_swap_ab_prefetch_args>() - 32usize];
+    ["Alignment of tg_swap_ab_prefetch_args"]
+        [::core::mem::align_of::<tg_swap_ab_prefetch_args>() - 8usize];
+    ["Offset of field: tg_swap_ab_prefetch_args::gate"]
+        [::core::mem::offset_of!(tg_swap_ab_prefetch_args, gate) - 0usize];
+    ["Offset of field: tg_swap_ab_prefetch_args::up"]
+        [::core::mem::offset_of!(tg_swap_ab_prefetch_args, up) - 8usize];
+    ["Offset of field: tg_swap_ab_prefetch_args::expert_bytes"]
+        [::core::mem::offset_of!(tg_swap_ab_prefetch_args, expert_bytes) - 16usize];
+    ["Offset of field: tg_swap_ab_prefetch_args::experts"]
+        [::core::mem::offset_of!(tg_swap_ab_prefetch_args, experts) - 24usize];
+    ["Offset of field: tg_swap_ab_prefetch_args::pieces"]
+        [::core::mem::offset_of!(tg_swap_ab_prefetch_args, pieces) - 28usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
+pub struct tg_swap_ab_conv_args {
+    pub y: u64,
+    pub columns: u64,
+    pub bias: u64,
+    pub taps: u64,
+    pub taps_bias: u64,
+    pub state: u64,
+    pub step: u64,
+    pub hidden: u32,
+    pub length: u32,
+    pub stages: u32,
+    pub pad: u32,
+    pub prefetch: tg_swap_ab_prefetch_args,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_swap_ab_conv_args"][::core::mem::size_of::<tg_swap_ab_conv_args>() - 104usize];
+    ["Alignment of tg_swap_ab_conv_args"][::core::mem::align_of::<tg_swap_ab_conv_args>() - 8usize];
+    ["Offset of field: tg_swap_ab_conv_args::y"]
+        [::core::mem::offset_of!(tg_swap_ab_conv_args, y) - 0usize];
+    ["Offset of field: tg_swap_ab_conv_args::columns"]
+        [::core::mem::offset_of!(tg_swap_ab_conv_args, columns) - 8usize];
+    ["Offset of field: tg_swap_ab_conv_args::bias"]
+        [::core::mem::offset_of!(tg_swap_ab_conv_args, bias) - 16usize];
+    ["Offset of field: tg_swap_ab_conv_args::taps"]
+        [::core::mem::offset_of!(tg_swap_ab_conv_args, taps) - 24usize];
+    ["Offset of field: tg_swap_ab_conv_args::taps_bias"]
+        [::core::mem::offset_of!(tg_swap_ab_conv_args, taps_bias) - 32usize];
+    ["Offset of field: tg_swap_ab_conv_args::state"]
+        [::core::mem::offset_of!(tg_swap_ab_conv_args, state) - 40usize];
+    ["Offset of field: tg_swap_ab_conv_args::step"]
+        [::core::mem::offset_of!(tg_swap_ab_conv_args, step) - 48usize];
+    ["Offset of field: tg_swap_ab_conv_args::hidden"]
+        [::core::mem::offset_of!(tg_swap_ab_conv_args, hidden) - 56usize];
+    ["Offset of field: tg_swap_ab_conv_args::length"]
+        [::core::mem::offset_of!(tg_swap_ab_conv_args, length) - 60usize];
+    ["Offset of field: tg_swap_ab_conv_args::stages"]
+        [::core::mem::offset_of!(tg_swap_ab_conv_args, stages) - 64usize];
+    ["Offset of field: tg_swap_ab_conv_args::pad"]
+        [::core::mem::offset_of!(tg_swap_ab_conv_args, pad) - 68usize];
+    ["Offset of field: tg_swap_ab_conv_args::prefetch"]
+        [::core::mem::offset_of!(tg_swap_ab_conv_args, prefetch) - 72usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
+pub struct tg_swap_ab_head_args {
+    pub y: u64,
+    pub best: u64,
+    pub state: u64,
+    pub step: u64,
+    pub n_total: u32,
+    pub k_total: u32,
+    pub stages: u32,
+    pub pad: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_swap_ab_head_args"][::core::mem::size_of::<tg_swap_ab_head_args>() - 48usize];
+    ["Alignment of tg_swap_ab_head_args"][::core::mem::align_of::<tg_swap_ab_head_args>() - 8usize];
+    ["Offset of field: tg_swap_ab_head_args::y"]
+        [::core::mem::offset_of!(tg_swap_ab_head_args, y) - 0usize];
+    ["Offset of field: tg_swap_ab_head_args::best"]
+        [::core::mem::offset_of!(tg_swap_ab_head_args, best) - 8usize];
+    ["Offset of field: tg_swap_ab_head_args::state"]
+        [::core::mem::offset_of!(tg_swap_ab_head_args, state) - 16usize];
+    ["Offset of field: tg_swap_ab_head_args::step"]
+        [::core::mem::offset_of!(tg_swap_ab_head_args, step) - 24usize];
+    ["Offset of field: tg_swap_ab_head_args::n_total"]
+        [::core::mem::offset_of!(tg_swap_ab_head_args, n_total) - 32usize];
+    ["Offset of field: tg_swap_ab_head_args::k_total"]
+        [::core::mem::offset_of!(tg_swap_ab_head_args, k_total) - 36usize];
+    ["Offset of field: tg_swap_ab_head_args::stages"]
+        [::core::mem::offset_of!(tg_swap_ab_head_args, stages) - 40usize];
+    ["Offset of field: tg_swap_ab_head_args::pad"]
+        [::core::mem::offset_of!(tg_swap_ab_head_args, pad) - 44usize];
+};

@@ -32,19 +32,6 @@ fn grid(rows: u32, hidden: u32) -> (u32, u32, u32) {
 }
 
 impl Lowering<'_> {
-    /// What the kernels that do the in-projection too have in common; `bias` is its own.
-    pub(super) fn fused_conv(&self, conv: &ShortConv, bias: Address) -> [Argument; 7] {
-        [
-            Argument::Address(bias),
-            Argument::Address(conv.taps),
-            Argument::Address(conv.bias),
-            Argument::Address(self.state),
-            Argument::Address(self.step),
-            Argument::U32(self.hidden()),
-            Argument::U32(self.config.conv_l_cache as u32),
-        ]
-    }
-
     /// x = C * conv(B * X); the state moves on by the step's rows. Shapes as [`ShortConv`] says.
     pub fn short_conv(&mut self, conv: &ShortConv) {
         let hidden = self.hidden();

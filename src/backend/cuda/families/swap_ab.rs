@@ -31,6 +31,7 @@ use crate::backend::cuda::tuning::variants::Products;
 use crate::error::{Error, Result};
 use crate::model::DType;
 use crate::plan::StepKind;
+use crate::sys::abi;
 use cut::{Cut, Tile};
 
 /// One kernel for several numbers of rows, ascending.
@@ -196,16 +197,20 @@ impl<'a> Lowering<'a> {
         let (tile, kernel) = swap_ab.head.of(&cut);
         let x = swap_ab.batch_rows(product.x, rows, inner);
         let w = swap_ab.weight_rows(product.w, outputs, inner);
+        let args = abi::tg_swap_ab_head_args {
+            y: product.y,
+            best,
+            state: self.state,
+            step: self.step,
+            n_total: outputs,
+            k_total: inner,
+            stages: cut.stages,
+            pad: 0,
+        };
         let arguments = vec![
             Argument::Boxes(x.boxes(tile.rows / tile.mates)),
             Argument::Boxes(w.boxes(tile.outputs())),
-            Argument::Address(product.y),
-            Argument::Address(best),
-            Argument::Address(self.state),
-            Argument::Address(self.step),
-            Argument::U32(outputs),
-            Argument::U32(inner),
-            Argument::U32(cut.stages),
+            Argument::of(&args),
         ];
         // A block an SM, in whole clusters, and a part of each row's logits for each block.
         let most = swap_ab.limits.multiprocessors.min(HEAD_PARTS as u32) / tile.mates;
@@ -258,17 +263,20 @@ impl<'a> Lowering<'a> {
             Argument::Boxes(boxes)
         };
         let w_pair = if paired { product.w_pair } else { product.w };
+        let args = abi::tg_swap_ab_args {
+            y: product.y,
+            bias: product.bias,
+            count,
+            n_total: outputs,
+            k_total: inner,
+            epilogue: product.epilogue as u32,
+            stages: cut.stages,
+        };
         let arguments = vec![
             Argument::Boxes(x.boxes(tile.rows)),
             weights(product.w),
             weights(w_pair),
-            Argument::Address(product.y),
-            Argument::Address(product.bias),
-            Argument::Address(count),
-            Argument::U32(outputs),
-            Argument::U32(inner),
-            Argument::U32(product.epilogue as u32),
-            Argument::U32(cut.stages),
+            Argument::of(&args),
         ];
         let groups = if paired { 1 } else { tile.groups };
         let tiles = outputs.div_ceil(tile.width * groups);
@@ -300,22 +308,28 @@ impl<'a> Lowering<'a> {
         let (tile, kernel) = variants.of(&cut);
         let x = swap_ab.batch_rows(conv.x, rows, hidden);
         let w = swap_ab.weight_rows(in_proj, 3 * hidden, hidden);
-        let arrays = [
+        let args = abi::tg_swap_ab_conv_args {
+            y: conv.bcx,
+            columns: conv.state,
+            bias,
+            taps: conv.taps,
+            taps_bias: conv.bias,
+            state: self.state,
+            step: self.step,
+            prefetch: self.prefetch(experts),
+            hidden,
+            length: self.config.conv_l_cache as u32,
+            stages: cut.stages,
+            pad: 0,
+        };
+        let arguments = vec![
             Argument::Boxes(x.boxes(tile.rows)),
             Argument::Boxes(match rows_first {
                 true => in_channels(&w, tile),
                 false => w.boxes(tile.width),
             }),
-            Argument::Address(conv.bcx),
-            Argument::Address(conv.state),
+            Argument::of(&args),
         ];
-        let arguments = [
-            &arrays[..],
-            &self.fused_conv(conv, bias),
-            &[Argument::U32(cut.stages)],
-            &self.prefetch(experts),
-        ]
-        .concat();
         self.prefetched = experts.is_some() && self.prefetched_pieces() > 0;
         self.launch_swap_ab(kernel, tile, &cut, hidden / tile.width, arguments)
     }

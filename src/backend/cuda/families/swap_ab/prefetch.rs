@@ -3,8 +3,8 @@
 
 use super::super::Lowering;
 use super::super::experts::ExpertWeights;
-use crate::backend::cuda::driver::launch::Argument;
 use crate::backend::cuda::tuning::variants::Products;
+use crate::sys::abi;
 
 /// `PREFETCH_BYTES` there.
 const PIECE_BYTES: u64 = 4096;
@@ -33,16 +33,19 @@ impl Lowering<'_> {
         }
     }
 
-    /// `SWAP_AB_PREFETCH_PARAMETERS`.
-    pub(super) fn prefetch(&self, experts: Option<&ExpertWeights>) -> [Argument; 5] {
+    /// What that asks for, as its kernel has it.
+    pub(super) fn prefetch(
+        &self,
+        experts: Option<&ExpertWeights>,
+    ) -> abi::tg_swap_ab_prefetch_args {
         let of = |number: fn(&ExpertWeights) -> u64| experts.map_or(0, number);
-        [
-            Argument::Address(of(|w| w.gate)),
-            Argument::Address(of(|w| w.up)),
-            Argument::U64(of(|w| 2 * w.gate_up_stride)),
-            Argument::U32(self.config.num_experts as u32),
-            Argument::U32(experts.map_or(0, |_| self.prefetched_pieces())),
-        ]
+        abi::tg_swap_ab_prefetch_args {
+            gate: of(|w| w.gate),
+            up: of(|w| w.up),
+            expert_bytes: of(|w| 2 * w.gate_up_stride),
+            experts: self.config.num_experts as u32,
+            pieces: experts.map_or(0, |_| self.prefetched_pieces()),
+        }
     }
 }
 

@@ -1,0 +1,58 @@
+/* args.h: what the kernels of swap_ab/ are launched with, by value, beside tensor maps. Plain C for both sides: kernels include it, and Rust
+ * has it through bindgen. Addresses are as common/address.h says. Tensor maps are arguments of their own: the driver makes them of what
+ * a call only describes. */
+#ifndef TAILGRAPH_SWAP_AB_ARGS_H
+#define TAILGRAPH_SWAP_AB_ARGS_H
+
+#include "abi.h"
+#include "common/address.h"
+
+/* swap_ab/swap_ab.cuh */
+typedef struct tg_swap_ab_args {
+  TG_ADDRESS(void) y;                       /* [R,N] */
+  TG_ADDRESS(const float) bias;             /* [N] or null */
+  TG_ADDRESS(const uint32_t) count;         /* rows */
+  uint32_t n_total;                         /* N */
+  uint32_t k_total;                         /* K */
+  uint32_t epilogue;                        /* TILED_* */
+  uint32_t stages;                          /* of the ring */
+} tg_swap_ab_args;
+
+/* What of a layer's experts comes to the second-level cache meanwhile (swap_ab/prefetch.cuh). */
+typedef struct tg_swap_ab_prefetch_args {
+  TG_ADDRESS(const char) gate;              /* of the first expert; on 16 bytes */
+  TG_ADDRESS(const char) up;                /* of the first expert; on 16 bytes */
+  uint64_t expert_bytes;                    /* from one expert's gate to the next one's, and from up to up; a multiple of 16 */
+  uint32_t experts;
+  uint32_t pieces;                          /* of each gate, and of each up; 0 where nothing is asked for */
+} tg_swap_ab_prefetch_args;
+
+/* swap_ab/conv.cuh */
+typedef struct tg_swap_ab_conv_args {
+  TG_ADDRESS(void) y;                       /* [R,H] */
+  TG_ADDRESS(void) columns;                 /* [slots,L-1,H] */
+  TG_ADDRESS(const float) bias;             /* [3H] or null */
+  TG_ADDRESS(const float) taps;             /* [H,L] */
+  TG_ADDRESS(const float) taps_bias;        /* [H] or null */
+  TG_ADDRESS(const tg_state) state;
+  TG_ADDRESS(const tg_step) step;
+  uint32_t hidden;                          /* H */
+  uint32_t length;                          /* L */
+  uint32_t stages;                          /* of the ring */
+  uint32_t pad;
+  tg_swap_ab_prefetch_args prefetch;
+} tg_swap_ab_conv_args;
+
+/* swap_ab/head.cuh */
+typedef struct tg_swap_ab_head_args {
+  TG_ADDRESS(float) y;                      /* [S,N] */
+  TG_ADDRESS(unsigned long long) best;      /* [S,blocks along N] */
+  TG_ADDRESS(const tg_state) state;
+  TG_ADDRESS(const tg_step) step;
+  uint32_t n_total;                         /* N */
+  uint32_t k_total;                         /* K */
+  uint32_t stages;                          /* of the ring */
+  uint32_t pad;
+} tg_swap_ab_head_args;
+
+#endif
