@@ -34,6 +34,7 @@
 #include "common/mma.cuh"
 #include "common/packed.cuh"
 #include "common/pdl.cuh"
+#include "tiled/args.h"
 
 constexpr uint32_t TILED_STORE = 0;
 constexpr uint32_t TILED_STORE_F32 = 1;
@@ -226,15 +227,19 @@ __device__ inline bool is_only_tile(const ExpertTile *tiles, uint32_t count, uin
 }
 
 template <class Tile>
-__device__ inline void tiled(void *y, const typename Tile::Math::X *x, const typename Tile::Math::W *w,
-                              const typename Tile::Math::W *w_pair, const float *bias, const uint32_t *count,
-                              const ExpertTile *tiles, const uint32_t *gather, uint64_t expert_stride,
-                              uint32_t row_base, uint32_t n_total, uint32_t k_total, uint32_t epilogue) {
+__device__ inline void tiled(const tg_tiled_args &a) {
   using W = typename Tile::Math::W;
   using X = typename Tile::Math::X;
   constexpr int BN = Tile::BN, BR = Tile::BR, BK = Tile::BK;
   extern __shared__ uint4 shared[];
 
+  const X *x = static_cast<const X *>(a.x);
+  const W *w = static_cast<const W *>(a.w), *w_pair = static_cast<const W *>(a.w_pair);
+  void *y = a.y;
+  const float *bias = a.bias;
+  const uint32_t *count = a.count, *gather = a.gather;
+  const ExpertTile *tiles = a.tiles;
+  const uint32_t row_base = a.row_base, n_total = a.n_total, k_total = a.k_total, epilogue = a.epilogue;
   let_next_kernel_start();
   /* A dense product knows its weights at once, and each is wanted first by the blocks of the first rows. */
   const bool early = !tiles && blockIdx.y == 0;
@@ -243,8 +248,8 @@ __device__ inline void tiled(void *y, const typename Tile::Math::X *x, const typ
     wait_for_earlier_kernels();
     tile = tiles[blockIdx.y];
     if (blockIdx.y >= *count) return;
-    w += tile.expert * expert_stride;
-    if (w_pair) w_pair += tile.expert * expert_stride;
+    w += tile.expert * a.expert_stride;
+    if (w_pair) w_pair += tile.expert * a.expert_stride;
   }
   const uint64_t policy = cache_policy(tiles ? is_only_tile(tiles, *count, blockIdx.y) : gridDim.y == 1);
   const uint32_t tid = threadIdx.x;
@@ -400,15 +405,11 @@ __device__ inline void tiled(void *y, const typename Tile::Math::X *x, const typ
 }
 
 /* A kernel and, for the launcher, its tile: outputs and rows of a block, threads, bytes of shared memory. */
-#define TILED_KERNEL(NAME, ...)                                                                               \
+#define TILED_KERNEL(NAME, ...)                                                                                 \
   LAUNCH_CONSTANTS(NAME##_tile, 4, __VA_ARGS__::BN, __VA_ARGS__::BR, __VA_ARGS__::THREADS, __VA_ARGS__::SHARED) \
-  extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, __VA_ARGS__::BLOCKS)                                           \
-      NAME(void *y, const __VA_ARGS__::Math::X *x, const __VA_ARGS__::Math::W *w,                              \
-           const __VA_ARGS__::Math::W *w_pair, const float *bias, const uint32_t *count,                       \
-           const ExpertTile *tiles, const uint32_t *gather, uint64_t expert_stride, uint32_t row_base,         \
-           uint32_t n_total, uint32_t k_total, uint32_t epilogue) {                                            \
-    tiled<__VA_ARGS__>(y, x, w, w_pair, bias, count, tiles, gather, expert_stride, row_base, n_total,         \
-                        k_total, epilogue);                                                                    \
+  extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, __VA_ARGS__::BLOCKS)                       \
+      NAME(const __grid_constant__ tg_tiled_args a) {                                                           \
+    tiled<__VA_ARGS__>(a);                                                                                      \
   }
 
 /* By rows of the bucket (or expected rows of an expert): few, so that blocks split N finely and warps split K;

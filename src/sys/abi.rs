@@ -2204,3 +2204,48 @@ const _: () = {
     ["Offset of field: tg_swap_ab_head_args::pad"]
         [::core::mem::offset_of!(tg_swap_ab_head_args, pad) - 44usize];
 };
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
+pub struct tg_tiled_args {
+    pub y: u64,
+    pub x: u64,
+    pub w: u64,
+    pub w_pair: u64,
+    pub bias: u64,
+    pub count: u64,
+    pub tiles: u64,
+    pub gather: u64,
+    pub expert_stride: u64,
+    pub row_base: u32,
+    pub n_total: u32,
+    pub k_total: u32,
+    pub epilogue: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_tiled_args"][::core::mem::size_of::<tg_tiled_args>() - 88usize];
+    ["Alignment of tg_tiled_args"][::core::mem::align_of::<tg_tiled_args>() - 8usize];
+    ["Offset of field: tg_tiled_args::y"][::core::mem::offset_of!(tg_tiled_args, y) - 0usize];
+    ["Offset of field: tg_tiled_args::x"][::core::mem::offset_of!(tg_tiled_args, x) - 8usize];
+    ["Offset of field: tg_tiled_args::w"][::core::mem::offset_of!(tg_tiled_args, w) - 16usize];
+    ["Offset of field: tg_tiled_args::w_pair"]
+        [::core::mem::offset_of!(tg_tiled_args, w_pair) - 24usize];
+    ["Offset of field: tg_tiled_args::bias"]
+        [::core::mem::offset_of!(tg_tiled_args, bias) - 32usize];
+    ["Offset of field: tg_tiled_args::count"]
+        [::core::mem::offset_of!(tg_tiled_args, count) - 40usize];
+    ["Offset of field: tg_tiled_args::tiles"]
+        [::core::mem::offset_of!(tg_tiled_args, tiles) - 48usize];
+    ["Offset of field: tg_tiled_args::gather"]
+        [::core::mem::offset_of!(tg_tiled_args, gather) - 56usize];
+    ["Offset of field: tg_tiled_args::expert_stride"]
+        [::core::mem::offset_of!(tg_tiled_args, expert_stride) - 64usize];
+    ["Offset of field: tg_tiled_args::row_base"]
+        [::core::mem::offset_of!(tg_tiled_args, row_base) - 72usize];
+    ["Offset of field: tg_tiled_args::n_total"]
+        [::core::mem::offset_of!(tg_tiled_args, n_total) - 76usize];
+    ["Offset of field: tg_tiled_args::k_total"]
+        [::core::mem::offset_of!(tg_tiled_args, k_total) - 80usize];
+    ["Offset of field: tg_tiled_args::epilogue"]
+        [::core::mem::offset_of!(tg_tiled_args, epilogue) - 84usize];
+};

@@ -3,6 +3,7 @@
 use super::Lowering;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::{Argument, Kernel};
+use crate::sys::abi;
 
 /// What a block of a variant computes, as its kernel was compiled (kernels/tiled/tiled.cuh).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -231,21 +232,22 @@ impl Lowering<'_> {
         } = launch;
         let paired = product.epilogue == Epilogue::SiluMul;
         debug_assert_eq!(paired, product.w_pair != 0);
-        let arguments = vec![
-            Argument::Address(product.y),
-            Argument::Address(product.x),
-            Argument::Address(product.w),
-            Argument::Address(product.w_pair),
-            Argument::Address(product.bias),
-            Argument::Address(count),
-            Argument::Address(by_expert.map_or(0, |g| g.tiles)),
-            Argument::Address(by_expert.map_or(0, |g| g.gather)),
-            Argument::U64(by_expert.map_or(0, |g| g.expert_stride)),
-            Argument::U32(first_row),
-            Argument::U32(product.outputs),
-            Argument::U32(product.inner),
-            Argument::U32(product.epilogue as u32),
-        ];
+        let args = abi::tg_tiled_args {
+            y: product.y,
+            x: product.x,
+            w: product.w,
+            w_pair: product.w_pair,
+            bias: product.bias,
+            count,
+            tiles: by_expert.map_or(0, |g| g.tiles),
+            gather: by_expert.map_or(0, |g| g.gather),
+            expert_stride: by_expert.map_or(0, |g| g.expert_stride),
+            row_base: first_row,
+            n_total: product.outputs,
+            k_total: product.inner,
+            epilogue: product.epilogue as u32,
+        };
+        let arguments = vec![Argument::of(&args)];
         let grid = grid(tile, product.outputs, paired, row_tiles);
         self.call(kernel, grid, tile.threads, tile.shared_bytes, arguments)
     }
