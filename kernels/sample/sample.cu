@@ -33,6 +33,7 @@
  */
 #include "common/pdl.cuh"
 #include "common/philox.cuh"
+#include "sample/args.h"
 #include "sample/scores.cuh"
 
 constexpr uint32_t SAMPLE_STREAM = 0x73616d70;  /* "samp": keeps these draws apart from all others */
@@ -230,11 +231,11 @@ struct Sampled {
 /* best[S,gridDim.x]: common/argmax.cuh's words. Launch: grid = (parts of a row, most sampled rows), block =
  * BEST_THREADS. */
 extern "C" __global__ void __launch_bounds__(BEST_THREADS)
-    tg_sample_best(unsigned long long *best, const tg_state *state, float *logits, const tg_step *step,
-                   uint32_t vocabulary, uint32_t first, uint32_t tile_rows) {
+    tg_sample_best(const __grid_constant__ tg_sample_best_args a) {
   __shared__ unsigned long long partial[BEST_THREADS / WARP];
   let_next_kernel_start();
-  const Sampled at(blockIdx.y, state, logits, step, vocabulary, first, tile_rows);
+  const uint32_t vocabulary = a.vocabulary;
+  const Sampled at(blockIdx.y, a.state, a.logits, a.step, vocabulary, a.first, a.tile_rows);
   wait_for_earlier_kernels();
   if (!at.there) return;
   const uint32_t share = (vocabulary + 4 * gridDim.x - 1) / (4 * gridDim.x) * 4;
@@ -265,7 +266,7 @@ extern "C" __global__ void __launch_bounds__(BEST_THREADS)
   if (threadIdx.x > 0) return;
 #pragma unroll
   for (int w = 1; w < BEST_THREADS / WARP; w++) mine = Max()(mine, partial[w]);
-  best[blockIdx.y * gridDim.x + blockIdx.x] = mine;
+  a.best[blockIdx.y * gridDim.x + blockIdx.x] = mine;
 }
 
 /* best[S,parts]: common/argmax.cuh's words, up to SAMPLE_THREADS of a row; logits where these are not enough (needs_best_only),
@@ -276,14 +277,16 @@ extern "C" __global__ void __launch_bounds__(BEST_THREADS)
  * highest score, and that is not the highest logit; meetings[S] is where they meet. The first block does any other row alone.
  * Launch: grid = (most sampled rows, blocks of a row), block = SAMPLE_THREADS. */
 extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, SAMPLE_BLOCKS)
-    tg_sample(tg_state *state, float *logits, uint32_t *seen, uint16_t *counts, const unsigned long long *best, Meeting *meetings,
-              const tg_step *step, uint32_t vocabulary, uint32_t first, uint32_t tile_rows, uint32_t parts, uint32_t marks) {
+    tg_sample(const __grid_constant__ tg_sample_args a) {
   __shared__ tg_sampled sampled;
   __shared__ SelectScratch scratch;
   __shared__ Altered altered;
   __shared__ uint32_t logprob_count;
   let_next_kernel_start();
-  const Sampled at(blockIdx.x, state, logits, step, vocabulary, first, tile_rows);
+  tg_state *state = a.state;
+  const tg_step *step = a.step;
+  const uint32_t vocabulary = a.vocabulary;
+  const Sampled at(blockIdx.x, state, a.logits, step, vocabulary, a.first, a.tile_rows);
   Scores score = {};
   bool there = at.there;
   if (at.there) {
@@ -292,7 +295,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, SAMPLE_BLOCKS)
     const uint32_t index = __ldcg(&row->slot);
     const tg_slot *slot = table<tg_slot>(state, __ldcg(&state->slot_table)) + index;
     const tg_sampling how = sampling_of(slot);
-    const Penalties penalties = {bits_of(seen, index, vocabulary), counts_of(counts, index, vocabulary),
+    const Penalties penalties = {bits_of(a.seen, index, vocabulary), counts_of(a.counts, index, vocabulary),
                                  __uint_as_float(how.repetition_penalty), __uint_as_float(how.presence_penalty),
                                  __uint_as_float(how.frequency_penalty)};
     const Edits edits = {how.bias_count, __ldcg(&row->position) + 1 < how.stop_from ? __ldcg(&slot->stop_count) : 0};
@@ -308,7 +311,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, SAMPLE_BLOCKS)
       }
       if (edits.any()) altered.take_edits(state, slot, index, edits, ids);
 #if __CUDA_ARCH__ >= 900 /* where a kernel starts before those ahead of it have ended */
-      if (marks && threadIdx.x == 0 && score.penalized) altered.note_newest(state, step);
+      if (a.marks && threadIdx.x == 0 && score.penalized) altered.note_newest(state, step);
       if (penalties.counted()) prefetch_counts(penalties.seen, penalties.counts, ids);
 #endif
     }
@@ -318,9 +321,9 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, SAMPLE_BLOCKS)
   if (threadIdx.x == 0) sampled = tg_sampled{};
   wait_for_earlier_kernels();
   if (!there) return;
-  unsigned long long highest = threadIdx.x < parts ? best[blockIdx.x * parts + threadIdx.x] : BEST_NONE;
+  unsigned long long highest = threadIdx.x < a.parts ? a.best[blockIdx.x * a.parts + threadIdx.x] : BEST_NONE;
 #if __CUDA_ARCH__ < 900
-  if (marks && threadIdx.x == 0 && score.penalized) altered.note_newest(state, step);
+  if (a.marks && threadIdx.x == 0 && score.penalized) altered.note_newest(state, step);
 #endif
   __syncthreads(); /* all threads see what the first has left */
   const bool other = score.penalized || altered.edits.any(), greedy = score.temperature == 0.0f;
@@ -337,7 +340,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, SAMPLE_BLOCKS)
   auto token_of = [](unsigned long long rank) { return rank == BEST_BROKEN ? 0xffffffffu : id_of(rank); };
   if (altered.shared) {
     altered.undo(at.line);
-    if (threadIdx.x == 0 && last_to_come(meetings[blockIdx.x], highest, gridDim.y)) leave(token_of(highest));
+    if (threadIdx.x == 0 && last_to_come(a.meetings[blockIdx.x], highest, gridDim.y)) leave(token_of(highest));
     return;
   }
   const bool finite = highest != BEST_BROKEN;

@@ -1687,6 +1687,87 @@ const _: () = {
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
+pub struct tg_sample_best_args {
+    pub best: u64,
+    pub state: u64,
+    pub logits: u64,
+    pub step: u64,
+    pub vocabulary: u32,
+    pub first: u32,
+    pub tile_rows: u32,
+    pub pad: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_sample_best_args"][::core::mem::size_of::<tg_sample_best_args>() - 48usize];
+    ["Alignment of tg_sample_best_args"][::core::mem::align_of::<tg_sample_best_args>() - 8usize];
+    ["Offset of field: tg_sample_best_args::best"]
+        [::core::mem::offset_of!(tg_sample_best_args, best) - 0usize];
+    ["Offset of field: tg_sample_best_args::state"]
+        [::core::mem::offset_of!(tg_sample_best_args, state) - 8usize];
+    ["Offset of field: tg_sample_best_args::logits"]
+        [::core::mem::offset_of!(tg_sample_best_args, logits) - 16usize];
+    ["Offset of field: tg_sample_best_args::step"]
+        [::core::mem::offset_of!(tg_sample_best_args, step) - 24usize];
+    ["Offset of field: tg_sample_best_args::vocabulary"]
+        [::core::mem::offset_of!(tg_sample_best_args, vocabulary) - 32usize];
+    ["Offset of field: tg_sample_best_args::first"]
+        [::core::mem::offset_of!(tg_sample_best_args, first) - 36usize];
+    ["Offset of field: tg_sample_best_args::tile_rows"]
+        [::core::mem::offset_of!(tg_sample_best_args, tile_rows) - 40usize];
+    ["Offset of field: tg_sample_best_args::pad"]
+        [::core::mem::offset_of!(tg_sample_best_args, pad) - 44usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
+pub struct tg_sample_args {
+    pub state: u64,
+    pub logits: u64,
+    pub seen: u64,
+    pub counts: u64,
+    pub best: u64,
+    pub meetings: u64,
+    pub step: u64,
+    pub vocabulary: u32,
+    pub first: u32,
+    pub tile_rows: u32,
+    pub parts: u32,
+    pub marks: u32,
+    pub pad: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_sample_args"][::core::mem::size_of::<tg_sample_args>() - 80usize];
+    ["Alignment of tg_sample_args"][::core::mem::align_of::<tg_sample_args>() - 8usize];
+    ["Offset of field: tg_sample_args::state"]
+        [::core::mem::offset_of!(tg_sample_args, state) - 0usize];
+    ["Offset of field: tg_sample_args::logits"]
+        [::core::mem::offset_of!(tg_sample_args, logits) - 8usize];
+    ["Offset of field: tg_sample_args::seen"]
+        [::core::mem::offset_of!(tg_sample_args, seen) - 16usize];
+    ["Offset of field: tg_sample_args::counts"]
+        [::core::mem::offset_of!(tg_sample_args, counts) - 24usize];
+    ["Offset of field: tg_sample_args::best"]
+        [::core::mem::offset_of!(tg_sample_args, best) - 32usize];
+    ["Offset of field: tg_sample_args::meetings"]
+        [::core::mem::offset_of!(tg_sample_args, meetings) - 40usize];
+    ["Offset of field: tg_sample_args::step"]
+        [::core::mem::offset_of!(tg_sample_args, step) - 48usize];
+    ["Offset of field: tg_sample_args::vocabulary"]
+        [::core::mem::offset_of!(tg_sample_args, vocabulary) - 56usize];
+    ["Offset of field: tg_sample_args::first"]
+        [::core::mem::offset_of!(tg_sample_args, first) - 60usize];
+    ["Offset of field: tg_sample_args::tile_rows"]
+        [::core::mem::offset_of!(tg_sample_args, tile_rows) - 64usize];
+    ["Offset of field: tg_sample_args::parts"]
+        [::core::mem::offset_of!(tg_sample_args, parts) - 68usize];
+    ["Offset of field: tg_sample_args::marks"]
+        [::core::mem::offset_of!(tg_sample_args, marks) - 72usize];
+    ["Offset of field: tg_sample_args::pad"]
+        [::core::mem::offset_of!(tg_sample_args, pad) - 76usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_skinny_guess_args {
     pub router: u64,
     pub norm_weight: u64,

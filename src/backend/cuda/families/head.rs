@@ -6,6 +6,7 @@ use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::Argument;
 use crate::backend::cuda::tuning::limits::SAMPLE_PARTS;
 use crate::plan::{SCORE_TILE_ROWS, StepKind};
+use crate::sys::abi;
 
 const SEEN_THREADS: u32 = 256;
 const SAMPLE_THREADS: u32 = 512;
@@ -157,20 +158,22 @@ impl Lowering<'_> {
         };
         let (first, rows) = part.rows();
         let marks = self.bucket.kind == StepKind::Decode;
-        let arguments = vec![
-            Argument::Address(self.state),
-            Argument::Address(logits),
-            Argument::Address(noted.seen),
-            Argument::Address(noted.counts),
-            Argument::Address(best),
-            Argument::Address(meetings),
-            Argument::Address(self.step),
-            Argument::U32(self.config.vocab_size as u32),
-            Argument::U32(first),
-            Argument::U32(rows),
-            Argument::U32(found.parts),
-            Argument::U32(u32::from(marks)),
-        ];
+        let args = abi::tg_sample_args {
+            state: self.state,
+            logits,
+            seen: noted.seen,
+            counts: noted.counts,
+            best,
+            meetings,
+            step: self.step,
+            vocabulary: self.config.vocab_size as u32,
+            first,
+            tile_rows: rows,
+            parts: found.parts,
+            marks: marks.into(),
+            pad: 0,
+        };
+        let arguments = vec![Argument::of(&args)];
         let sequences = self.bucket.sequences;
         let grid = (sequences, sample_blocks(sequences), 1);
         self.call(&self.kernels.sample, grid, SAMPLE_THREADS, 0, arguments)
@@ -179,15 +182,17 @@ impl Lowering<'_> {
     /// Reads the part's logits for the best of each row.
     fn find_best(&mut self, part: LogitsPart, logits: Address, best: Address) -> Found {
         let (first, rows) = part.rows();
-        let arguments = vec![
-            Argument::Address(best),
-            Argument::Address(self.state),
-            Argument::Address(logits),
-            Argument::Address(self.step),
-            Argument::U32(self.config.vocab_size as u32),
-            Argument::U32(first),
-            Argument::U32(rows),
-        ];
+        let args = abi::tg_sample_best_args {
+            best,
+            state: self.state,
+            logits,
+            step: self.step,
+            vocabulary: self.config.vocab_size as u32,
+            first,
+            tile_rows: rows,
+            pad: 0,
+        };
+        let arguments = vec![Argument::of(&args)];
         let sequences = self.bucket.sequences;
         let parts = best_blocks(sequences);
         let kernel = &self.kernels.sample_best;
