@@ -22,6 +22,7 @@
  */
 #include "common/base.cuh"
 #include "common/pdl.cuh"
+#include "conv/args.h"
 
 constexpr int CONV_THREADS = 128;
 constexpr int CONV_ROWS = 4, CONV_TAPS = 3;  /* of tg_conv_rows_*: rows of a thread, and taps */
@@ -51,16 +52,20 @@ __device__ inline float4 column(const T *bcx, uint32_t r, uint32_t c, uint32_t h
   return rounded<T>(make_float4(b.x * x.x, b.y * x.y, b.z * x.z, b.w * x.w));
 }
 
-/* x[R,H], state[slots,L-1,H], bcx[R,3H], taps[H,L], bias[H] or null */
 template <typename T, bool DECODE>
-__device__ inline void short_conv(T *x, T *state_out, const T *bcx, const float *taps, const float *bias,
-                                  const tg_state *state, const tg_step *step, uint32_t hidden, uint32_t length) {
+__device__ inline void short_conv(const tg_conv_args &a) {
+  T *x = static_cast<T *>(a.x);
+  const T *bcx = static_cast<const T *>(a.bcx);
+  const float *taps = a.taps, *bias = a.bias;
+  const tg_state *state = a.state;
+  const tg_step *step = a.step;
+  const uint32_t hidden = a.hidden, length = a.length;
   begin_kernel();
   const uint32_t r = blockIdx.x, c = 4 * (blockIdx.y * CONV_THREADS + threadIdx.x);
   if (r >= step->rows || c >= hidden) return;
   const tg_row row = table<tg_row>(state, step->row_table)[r];
   const uint32_t chunk_row = DECODE ? 0 : r - table<tg_sequence>(state, step->sequence_table)[row.sequence].first_row;
-  T *columns = state_out + (size_t)row.slot * (length - 1) * hidden + c;
+  T *columns = static_cast<T *>(a.columns) + (size_t)row.slot * (length - 1) * hidden + c;
 
   float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   for (uint32_t j = 0; j < length; j++) {
@@ -89,8 +94,13 @@ __device__ inline void short_conv(T *x, T *state_out, const T *bcx, const float 
 
 /* short_conv() of CONV_ROWS rows with CONV_TAPS taps, to the same bits. */
 template <typename T>
-__device__ inline void short_conv_rows(T *x, const T *state_out, const T *bcx, const float *taps, const float *bias,
-                                       const tg_state *state, const tg_step *step, uint32_t hidden) {
+__device__ inline void short_conv_rows(const tg_conv_args &a) {
+  T *x = static_cast<T *>(a.x);
+  const T *bcx = static_cast<const T *>(a.bcx);
+  const float *taps = a.taps, *bias = a.bias;
+  const tg_state *state = a.state;
+  const tg_step *step = a.step;
+  const uint32_t hidden = a.hidden;
   const uint32_t first = blockIdx.x * CONV_ROWS, c = 4 * (blockIdx.y * CONV_THREADS + threadIdx.x);
   const float4 zeros = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   const bool there = c < hidden;
@@ -126,7 +136,7 @@ __device__ inline void short_conv_rows(T *x, const T *state_out, const T *bcx, c
 #pragma unroll
   for (int i = 0; i < CONV_ROWS; i++) {
     if (first + i >= rows) break;
-    const T *columns = state_out + (size_t)row[i].slot * (CONV_TAPS - 1) * hidden + c;
+    const T *columns = static_cast<const T *>(a.columns) + (size_t)row[i].slot * (CONV_TAPS - 1) * hidden + c;
     float4 sum = zeros;
 #pragma unroll
     for (int j = 0; j < CONV_TAPS; j++) {
@@ -168,25 +178,22 @@ __device__ inline void conv_state(T *state_out, const T *bcx, const tg_state *st
   }
 }
 
-#define CONV(SUFFIX, T)                                                                                            \
-  extern "C" __global__ void __launch_bounds__(CONV_THREADS) tg_conv_decode_##SUFFIX(                              \
-      T *x, T *columns, const T *bcx, const float *taps, const float *bias, const tg_state *state,                 \
-      const tg_step *step, uint32_t hidden, uint32_t length) {                                                     \
-    short_conv<T, true>(x, columns, bcx, taps, bias, state, step, hidden, length);                                 \
-  }                                                                                                                \
-  extern "C" __global__ void __launch_bounds__(CONV_THREADS) tg_conv_##SUFFIX(                                     \
-      T *x, T *columns, const T *bcx, const float *taps, const float *bias, const tg_state *state,                 \
-      const tg_step *step, uint32_t hidden, uint32_t length) {                                                     \
-    short_conv<T, false>(x, columns, bcx, taps, bias, state, step, hidden, length);                                \
-  }                                                                                                                \
-  extern "C" __global__ void __launch_bounds__(CONV_THREADS) tg_conv_rows_##SUFFIX(                                \
-      T *x, const T *columns, const T *bcx, const float *taps, const float *bias, const tg_state *state,           \
-      const tg_step *step, uint32_t hidden) {                                                                      \
-    short_conv_rows<T>(x, columns, bcx, taps, bias, state, step, hidden);                                          \
-  }                                                                                                                \
-  extern "C" __global__ void __launch_bounds__(CONV_THREADS) tg_conv_state_##SUFFIX(                               \
-      T *columns, const T *bcx, const tg_state *state, const tg_step *step, uint32_t hidden, uint32_t length) {    \
-    conv_state<T>(columns, bcx, state, step, hidden, length);                                                      \
+#define CONV(SUFFIX, T)                                                                                         \
+  extern "C" __global__ void __launch_bounds__(CONV_THREADS) tg_conv_decode_##SUFFIX(                           \
+      const __grid_constant__ tg_conv_args a) {                                                                 \
+    short_conv<T, true>(a);                                                                                     \
+  }                                                                                                             \
+  extern "C" __global__ void __launch_bounds__(CONV_THREADS) tg_conv_##SUFFIX(                                  \
+      const __grid_constant__ tg_conv_args a) {                                                                 \
+    short_conv<T, false>(a);                                                                                    \
+  }                                                                                                             \
+  extern "C" __global__ void __launch_bounds__(CONV_THREADS) tg_conv_rows_##SUFFIX(                             \
+      const __grid_constant__ tg_conv_args a) {                                                                 \
+    short_conv_rows<T>(a);                                                                                      \
+  }                                                                                                             \
+  extern "C" __global__ void __launch_bounds__(CONV_THREADS) tg_conv_state_##SUFFIX(                            \
+      T *columns, const T *bcx, const tg_state *state, const tg_step *step, uint32_t hidden, uint32_t length) { \
+    conv_state<T>(columns, bcx, state, step, hidden, length);                                                   \
   }
 
 CONV(bf16, __nv_bfloat16)

@@ -1283,6 +1283,37 @@ const _: () = {
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
+pub struct tg_conv_args {
+    pub x: u64,
+    pub columns: u64,
+    pub bcx: u64,
+    pub taps: u64,
+    pub bias: u64,
+    pub state: u64,
+    pub step: u64,
+    pub hidden: u32,
+    pub length: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_conv_args"][::core::mem::size_of::<tg_conv_args>() - 64usize];
+    ["Alignment of tg_conv_args"][::core::mem::align_of::<tg_conv_args>() - 8usize];
+    ["Offset of field: tg_conv_args::x"][::core::mem::offset_of!(tg_conv_args, x) - 0usize];
+    ["Offset of field: tg_conv_args::columns"]
+        [::core::mem::offset_of!(tg_conv_args, columns) - 8usize];
+    ["Offset of field: tg_conv_args::bcx"][::core::mem::offset_of!(tg_conv_args, bcx) - 16usize];
+    ["Offset of field: tg_conv_args::taps"][::core::mem::offset_of!(tg_conv_args, taps) - 24usize];
+    ["Offset of field: tg_conv_args::bias"][::core::mem::offset_of!(tg_conv_args, bias) - 32usize];
+    ["Offset of field: tg_conv_args::state"]
+        [::core::mem::offset_of!(tg_conv_args, state) - 40usize];
+    ["Offset of field: tg_conv_args::step"][::core::mem::offset_of!(tg_conv_args, step) - 48usize];
+    ["Offset of field: tg_conv_args::hidden"]
+        [::core::mem::offset_of!(tg_conv_args, hidden) - 56usize];
+    ["Offset of field: tg_conv_args::length"]
+        [::core::mem::offset_of!(tg_conv_args, length) - 60usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_grouped_args {
     pub partial: u64,
     pub y: u64,

@@ -4,6 +4,7 @@ use super::Lowering;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::Argument;
 use crate::plan::StepKind;
+use crate::sys::abi;
 
 /// Threads of a block, four channels each (kernels/conv/conv.cu).
 const THREADS: u32 = 128;
@@ -42,19 +43,18 @@ impl Lowering<'_> {
             false if taps == TAPS => (&self.kernels.conv_rows, self.bucket.rows.div_ceil(ROWS)),
             false => (&self.kernels.conv, self.bucket.rows),
         };
-        let mut arguments = vec![
-            Argument::Address(conv.x),
-            Argument::Address(conv.state),
-            Argument::Address(conv.bcx),
-            Argument::Address(conv.taps),
-            Argument::Address(conv.bias),
-            Argument::Address(self.state),
-            Argument::Address(self.step),
-            Argument::U32(hidden),
-        ];
-        if decode || taps != TAPS {
-            arguments.push(Argument::U32(taps));
-        }
+        let args = abi::tg_conv_args {
+            x: conv.x,
+            columns: conv.state,
+            bcx: conv.bcx,
+            taps: conv.taps,
+            bias: conv.bias,
+            state: self.state,
+            step: self.step,
+            hidden,
+            length: taps,
+        };
+        let arguments = vec![Argument::of(&args)];
         self.call(kernel, grid(rows, hidden), THREADS, 0, arguments);
         if decode {
             return;

@@ -1,0 +1,22 @@
+/* args.h: what the kernels of conv/ are launched with, by value. Plain C for both sides: kernels include it, and Rust has it through
+ * bindgen. Addresses are as common/address.h says. */
+#ifndef TAILGRAPH_CONV_ARGS_H
+#define TAILGRAPH_CONV_ARGS_H
+
+#include "abi.h"
+#include "common/address.h"
+
+/* tg_conv_decode_*, tg_conv_*, and tg_conv_rows_*, which is of one length and looks at none. */
+typedef struct tg_conv_args {
+  TG_ADDRESS(void) x;                   /* [R,H] */
+  TG_ADDRESS(void) columns;             /* [slots,L-1,H] */
+  TG_ADDRESS(const void) bcx;           /* [R,3H] */
+  TG_ADDRESS(const float) taps;         /* [H,L] */
+  TG_ADDRESS(const float) bias;         /* [H] or null */
+  TG_ADDRESS(const tg_state) state;
+  TG_ADDRESS(const tg_step) step;
+  uint32_t hidden;                      /* H */
+  uint32_t length;                      /* L */
+} tg_conv_args;
+
+#endif
