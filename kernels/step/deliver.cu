@@ -17,6 +17,7 @@
 #include "common/base.cuh"
 #include "common/pdl.cuh"
 #include "sched/platform.h"
+#include "step/args.h"
 
 constexpr int COPY_THREADS = 256;
 constexpr uint64_t TILES = 2;
@@ -40,12 +41,14 @@ extern "C" __global__ void tg_logits_wait(const uint64_t *ring, const uint64_t *
 /* Line i is sampled row i, or with `tile_rows` row first + i of the step.
  * Launch: grid = (lines of the part, pieces of V), block = COPY_THREADS. */
 extern "C" __global__ void __launch_bounds__(COPY_THREADS)
-    tg_logits_copy(uint64_t *ring, const uint64_t *counter, const float *logits, const tg_state *state, const tg_step *step,
-                   uint32_t vocabulary, uint32_t lines, uint32_t first, uint32_t tile_rows) {
+    tg_logits_copy(const tg_logits_copy_args a) {
   begin_kernel();
+  const tg_state *state = a.state;
+  const tg_step *step = a.step;
+  const uint32_t vocabulary = a.vocabulary, lines = a.lines, first = a.first, tile_rows = a.tile_rows;
   const uint32_t i = blockIdx.x;
   const uint64_t tile_bytes = line_bytes(lines) + ((uint64_t)lines * vocabulary * sizeof(float) + 255) / 256 * 256;
-  char *tile = reinterpret_cast<char *>(ring) + HEAD_BYTES + *counter % TILES * tile_bytes;
+  char *tile = reinterpret_cast<char *>(a.ring) + HEAD_BYTES + *a.counter % TILES * tile_bytes;
   LogitsLine line = {0, 0, 0};
   if (tile_rows > 0 ? first + i < step->rows : i < step->sample_rows) {
     const uint32_t r = tile_rows > 0 ? first + i : table<uint32_t>(state, step->sample_table)[i];
@@ -60,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS)
   if (blockIdx.y == 0 && threadIdx.x == 0) reinterpret_cast<LogitsLine *>(tile)[i] = line;
   if (!line.wanted) return;
   float *to = reinterpret_cast<float *>(tile + line_bytes(lines)) + (uint64_t)i * vocabulary;
-  const float *from = logits + (uint64_t)i * vocabulary;
+  const float *from = a.logits + (uint64_t)i * vocabulary;
   for (uint32_t v = blockIdx.y * COPY_THREADS + threadIdx.x; v < vocabulary; v += gridDim.y * COPY_THREADS) to[v] = from[v];
 }
 

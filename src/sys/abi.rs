@@ -2185,6 +2185,42 @@ const _: () = {
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
+pub struct tg_logits_copy_args {
+    pub ring: u64,
+    pub counter: u64,
+    pub logits: u64,
+    pub state: u64,
+    pub step: u64,
+    pub vocabulary: u32,
+    pub lines: u32,
+    pub first: u32,
+    pub tile_rows: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_logits_copy_args"][::core::mem::size_of::<tg_logits_copy_args>() - 56usize];
+    ["Alignment of tg_logits_copy_args"][::core::mem::align_of::<tg_logits_copy_args>() - 8usize];
+    ["Offset of field: tg_logits_copy_args::ring"]
+        [::core::mem::offset_of!(tg_logits_copy_args, ring) - 0usize];
+    ["Offset of field: tg_logits_copy_args::counter"]
+        [::core::mem::offset_of!(tg_logits_copy_args, counter) - 8usize];
+    ["Offset of field: tg_logits_copy_args::logits"]
+        [::core::mem::offset_of!(tg_logits_copy_args, logits) - 16usize];
+    ["Offset of field: tg_logits_copy_args::state"]
+        [::core::mem::offset_of!(tg_logits_copy_args, state) - 24usize];
+    ["Offset of field: tg_logits_copy_args::step"]
+        [::core::mem::offset_of!(tg_logits_copy_args, step) - 32usize];
+    ["Offset of field: tg_logits_copy_args::vocabulary"]
+        [::core::mem::offset_of!(tg_logits_copy_args, vocabulary) - 40usize];
+    ["Offset of field: tg_logits_copy_args::lines"]
+        [::core::mem::offset_of!(tg_logits_copy_args, lines) - 44usize];
+    ["Offset of field: tg_logits_copy_args::first"]
+        [::core::mem::offset_of!(tg_logits_copy_args, first) - 48usize];
+    ["Offset of field: tg_logits_copy_args::tile_rows"]
+        [::core::mem::offset_of!(tg_logits_copy_args, tile_rows) - 52usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_swap_ab_args {
     pub y: u64,
     pub bias: u64,
@@ -2360,4 +2396,42 @@ const _: () = {
         [::core::mem::offset_of!(tg_tiled_args, k_total) - 80usize];
     ["Offset of field: tg_tiled_args::epilogue"]
         [::core::mem::offset_of!(tg_tiled_args, epilogue) - 84usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
+pub struct tg_random_args {
+    pub w: u64,
+    pub first: u64,
+    pub key_low: u32,
+    pub key_high: u32,
+    pub seed_high: u32,
+    pub scale: f32,
+    pub offset: f32,
+    pub columns: u32,
+    pub packed: u32,
+    pub keeps_f32: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_random_args"][::core::mem::size_of::<tg_random_args>() - 48usize];
+    ["Alignment of tg_random_args"][::core::mem::align_of::<tg_random_args>() - 8usize];
+    ["Offset of field: tg_random_args::w"][::core::mem::offset_of!(tg_random_args, w) - 0usize];
+    ["Offset of field: tg_random_args::first"]
+        [::core::mem::offset_of!(tg_random_args, first) - 8usize];
+    ["Offset of field: tg_random_args::key_low"]
+        [::core::mem::offset_of!(tg_random_args, key_low) - 16usize];
+    ["Offset of field: tg_random_args::key_high"]
+        [::core::mem::offset_of!(tg_random_args, key_high) - 20usize];
+    ["Offset of field: tg_random_args::seed_high"]
+        [::core::mem::offset_of!(tg_random_args, seed_high) - 24usize];
+    ["Offset of field: tg_random_args::scale"]
+        [::core::mem::offset_of!(tg_random_args, scale) - 28usize];
+    ["Offset of field: tg_random_args::offset"]
+        [::core::mem::offset_of!(tg_random_args, offset) - 32usize];
+    ["Offset of field: tg_random_args::columns"]
+        [::core::mem::offset_of!(tg_random_args, columns) - 36usize];
+    ["Offset of field: tg_random_args::packed"]
+        [::core::mem::offset_of!(tg_random_args, packed) - 40usize];
+    ["Offset of field: tg_random_args::keeps_f32"]
+        [::core::mem::offset_of!(tg_random_args, keeps_f32) - 44usize];
 };

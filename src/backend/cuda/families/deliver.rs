@@ -4,6 +4,7 @@ use super::Lowering;
 use super::head::LogitsPart;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::Argument;
+use crate::sys::abi;
 
 const COPY_THREADS: u32 = 256;
 /// Pieces that a row is cut into: with a whole tile of rows they fill any bus.
@@ -39,17 +40,18 @@ impl Lowering<'_> {
             0,
             vec![ring.clone(), counter.clone()],
         );
-        let arguments = vec![
-            ring.clone(),
-            counter.clone(),
-            Argument::Address(logits),
-            Argument::Address(self.state),
-            Argument::Address(self.step),
-            Argument::U32(self.config.vocab_size as u32),
-            Argument::U32(to.lines),
-            Argument::U32(first),
-            Argument::U32(tile_rows),
-        ];
+        let args = abi::tg_logits_copy_args {
+            ring: to.ring,
+            counter: to.counter,
+            logits,
+            state: self.state,
+            step: self.step,
+            vocabulary: self.config.vocab_size as u32,
+            lines: to.lines,
+            first,
+            tile_rows,
+        };
+        let arguments = vec![Argument::of(&args)];
         let grid = (lines, PIECES, 1);
         self.call(&self.kernels.logits_copy, grid, COPY_THREADS, 0, arguments);
         let arguments = vec![

@@ -6,6 +6,7 @@ use crate::backend::cuda::families::limits::Library;
 use crate::error::{Error, Result};
 use crate::model::weights::Made;
 use crate::model::{DType, Tensor};
+use crate::sys::abi;
 use cudarc::driver::CudaStream;
 
 /// Threads of a block (kernels/weights/random.cu).
@@ -58,20 +59,20 @@ impl RandomKernels {
             .find(|(of, _)| *of == dtype)
             .expect("one for each type");
         let ([key_low, key_high], seed_high, scale, offset) = made.stream.parts();
-        let arguments = [
-            Argument::Address(to),
-            Argument::U32(key_low),
-            Argument::U32(key_high),
-            Argument::U32(seed_high),
-            Argument::F32(scale),
-            Argument::F32(offset),
-            Argument::U64(made.first),
-            Argument::U32(tensor.cols() as u32),
-            Argument::U32(u32::from(order == Order::Packed)),
-            Argument::U32(u32::from(tensor.dtype == DType::F32)),
-        ];
+        let args = abi::tg_random_args {
+            w: to,
+            first: made.first,
+            key_low,
+            key_high,
+            seed_high,
+            scale,
+            offset,
+            columns: tensor.cols() as u32,
+            packed: (order == Order::Packed).into(),
+            keeps_f32: (tensor.dtype == DType::F32).into(),
+        };
         let launch = Launch::blocks(tensor.rows() as u32, THREADS);
         // SAFETY: the arguments are those that the kernel takes; the caller vouches for the memory.
-        unsafe { kernel.launch(stream, launch, &arguments) }
+        unsafe { kernel.launch(stream, launch, &[Argument::of(&args)]) }
     }
 }

@@ -1,0 +1,23 @@
+/* args.h: what the kernels of weights/ are launched with, by value. Plain C for both sides: kernels include it, and Rust has it through
+ * bindgen. Addresses are as common/address.h says. */
+#ifndef TAILGRAPH_WEIGHTS_ARGS_H
+#define TAILGRAPH_WEIGHTS_ARGS_H
+
+#include "abi.h"
+#include "common/address.h"
+
+/* weights/random.cu: how a tensor's elements are made; its first is element `first` of the stream. */
+typedef struct tg_random_args {
+  TG_ADDRESS(void) w;      /* [rows,columns] */
+  uint64_t first;
+  uint32_t key_low;
+  uint32_t key_high;
+  uint32_t seed_high;
+  float scale;
+  float offset;
+  uint32_t columns;
+  uint32_t packed;         /* w is (common/packed.cuh) */
+  uint32_t keeps_f32;      /* published in f32, else in bf16 */
+} tg_random_args;
+
+#endif
