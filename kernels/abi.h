@@ -160,6 +160,7 @@ typedef struct tg_inputs {
 #define TG_ERROR_BROKEN 2u       /* an invariant of the core does not hold: a bug */
 #define TG_ERROR_MAILBOX 3u      /* a mailbox held something other than the oldest step in flight */
 #define TG_ERROR_LAUNCH 4u       /* the GPU refused to launch the next graph */
+#define TG_ERROR_LINK 5u         /* a stage has ended before its time: tg_status.ended says which, and why */
 
 typedef struct tg_outcome {
   uint32_t action;
@@ -205,7 +206,8 @@ typedef struct tg_status {
   uint64_t queue_depth;  /* requests seen and still waiting */
   uint64_t free_pages;
   uint64_t in_flight;    /* steps, as the newest was composed */
-  uint64_t pad[6];
+  uint64_t ended;        /* with TG_ERROR_LINK: tg_links.ended of stage 0 */
+  uint64_t pad[5];
 } tg_status;
 
 /* The block's head. Capacities are powers of two. */
@@ -489,6 +491,14 @@ typedef struct tg_links {
   uint32_t stage;
   uint32_t pad;
 } tg_links;
+
+/* A stage that has a GPU of its own, in that GPU's memory beside its state block (kernels/sched/stages.cu). */
+typedef struct tg_stage {
+  tg_step step;              /* the one that runs, wherever it lies among those in flight: kernels read it here */
+  const uint64_t *came_in;   /* the place that it came in; stage 0: none */
+  uint64_t *goes_to;         /* the place that it is handed on in */
+  tg_links links;
+} tg_stage;
 
 #define TG_LINK_WAIT 0u        /* nothing yet: ask again */
 #define TG_LINK_READY 1u

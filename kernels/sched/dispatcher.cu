@@ -16,12 +16,9 @@
  *
  * Launch: grid = 1, block = DISPATCH_THREADS.
  */
-#include "common/pdl.cuh"
-#include "sched/sched.c"
+#include "sched/device.cuh"
 
-#include <cuda_runtime.h>
-
-constexpr uint32_t LANES = TG_MAX_LANES, DISPATCH_THREADS = TG_DISPATCH_THREADS;
+constexpr uint32_t DISPATCH_THREADS = TG_DISPATCH_THREADS;
 
 /* Barriers by their numbers; 0 is __syncthreads(). */
 constexpr int PHASE_BARRIER = 1, NEXT_BARRIER = 2, AGAIN_BARRIER = 3, START_BARRIER = 4;
@@ -29,37 +26,8 @@ constexpr int PHASE_BARRIER = 1, NEXT_BARRIER = 2, AGAIN_BARRIER = 3, START_BARR
 /* Of the lanes alone. */
 __device__ inline void lanes_barrier() { asm volatile("bar.sync %0, %1;" ::"n"(PHASE_BARRIER), "n"(LANES) : "memory"); }
 
-/* While nothing is to be done the dispatcher polls, with pauses that grow from the first to the last. Then
- * it hands over to the idle graph and so to itself: no kernel runs for longer than this without an end. */
-constexpr uint32_t FIRST_PAUSE_NS = 128;
-constexpr uint32_t LAST_PAUSE_NS = 8192;
-constexpr uint32_t POLLS = 64;
 /* What a dispatcher takes to leave the GPU once it has settled: far less than this while no other process has the GPU. */
 constexpr uint64_t LEAVING_NS = 100000;
-
-__device__ inline uint64_t now_ns() {
-  uint64_t now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  return now;
-}
-
-/* Loads all of the host's indices, each by a thread of its own, so that the trip over the bus is made once. They owe
- * nothing to the step that runs, so the first look comes before the wait for it. */
-__device__ inline void look(const tg_rings *rings) {
-  const uint64_t *from;
-  uint64_t *to;
-  switch (threadIdx.x) {
-    case 0: from = &rings->flags.value, to = &tg_device.flags; break;
-    case 1: from = &rings->control_head.value, to = &tg_device.control_head; break;
-    case 2: from = &rings->request_head.value, to = &tg_device.request_head; break;
-    case 3: from = &rings->event_tail.value, to = &tg_device.event_tail; break;
-    case 4: from = &rings->trace_tail.value, to = &tg_device.trace_tail; break;
-    default: return;
-  }
-  uint64_t value;
-  asm volatile("ld.relaxed.sys.global.u64 %0, [%1]; fence.acq_rel.sys;" : "=l"(value) : "l"(from) : "memory");
-  *to = value;
-}
 
 /* What the launching warp is to do. */
 struct Next {
@@ -78,22 +46,6 @@ __device__ inline void decide(Next &next, Next what) {
 /* What a routine turn comes to: the step that has come back once more. */
 __device__ inline Next routine_next(tg_state *state) {
   return Next{TG_ACTION_STEP, TG_KIND_DECODE, state->steps[0].bucket, (uint32_t)state->steps_composed, 0};
-}
-
-__device__ inline uint64_t load_acquire(const uint64_t *from) {
-  uint64_t value;
-  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
-  return value;
-}
-
-__device__ inline void store_release(uint64_t *to, uint64_t value) {
-  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
-}
-
-__device__ inline void copy(void *to, const void *from, uint32_t bytes, uint32_t thread, uint32_t threads) {
-  uint4 *out = static_cast<uint4 *>(to);
-  const uint4 *in = static_cast<const uint4 *>(from);
-  for (uint32_t i = thread; i < bytes / sizeof(uint4); i += threads) out[i] = in[i];
 }
 
 /* The lanes: the kernels of step `number` may begin. Its descriptor goes before the rest of the head. */
@@ -185,11 +137,6 @@ __device__ inline Next turn(tg_state *state, tg_state *block, tg_rings *rings, t
   return what;
 }
 
-/* Launches a graph in one of the streams that CUDA has for that. Whether the GPU did. */
-__device__ inline bool launch(uint64_t graph, cudaStream_t stream) {
-  return cudaGraphLaunch((cudaGraphExec_t)graph, stream) == cudaSuccess;
-}
-
 /* Of one stage: the graph of the step next to this one. `chain` is this thread's alone. False where the GPU refused what nothing
  * else would launch. */
 __device__ inline bool launch_step(const Next &next, const tg_graphs *graphs, tg_chain *chain, bool idle) {
@@ -225,14 +172,6 @@ __device__ inline bool launch(const Next &next, const tg_graphs *graphs, tg_chai
     default: return true;
   }
 }
-
-/* The head of the state block, up to the mailboxes, which others may write. */
-constexpr uint32_t HEAD_BYTES = offsetof(tg_state, mailbox);
-static_assert(HEAD_BYTES % sizeof(uint4) == 0 && HEAD_BYTES / sizeof(uint4) <= TG_MAX_LANES, "a load a thread");
-constexpr uint32_t LAYOUT_AT = offsetof(tg_rings, bytes), LAYOUT_BYTES = sizeof(tg_rings) - LAYOUT_AT;
-static_assert((offsetof(decltype(tg_device), layout) + LAYOUT_AT) % sizeof(uint4) == 0 && LAYOUT_AT % sizeof(uint4) == 0 &&
-                  LAYOUT_BYTES % sizeof(uint4) == 0,
-              "copied in 16s");
 
 /* Brings what a turn will look at near, since the step that runs has read more weights than the cache holds. */
 __device__ inline void bring(tg_state *state, const tg_graphs *graphs) {

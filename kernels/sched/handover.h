@@ -213,6 +213,11 @@ TG_API uint64_t *tg_link_place(const tg_link_end *end) {
   return end->places + end->count % end->depth * end->place_words;
 }
 
+/* Steps that the poster of a link has posted. */
+TG_FN uint64_t tg_link_posted(const tg_link_end *in) {
+  return TG_MUT(145, tg_acquire(&in->theirs->count), tg_load(&in->theirs->count));
+}
+
 TG_API uint32_t tg_links_room(tg_links *links, uint64_t now_ns) {
   tg_link_end *out = &links->out;
   if (out->count - out->known >= TG_MUT(142, out->depth, out->depth + 1u)) {
@@ -236,12 +241,15 @@ TG_API void tg_links_post(tg_links *links) {
   if (TG_MUT(144, 0, 1)) tg_store(&out->mine->count, out->count);
 }
 
+/* A step that has been posted is taken before anything else is looked at: whether the host has said stop lies across the
+ * bus from a GPU. */
 TG_API uint32_t tg_links_take(tg_links *links, uint64_t now_ns) {
   tg_link_end *in = &links->in;
+  if (in->known == in->count) in->known = tg_link_posted(in);
   if (in->known == in->count) {
     uint64_t before = tg_acquire(&in->theirs->ended); /* and then the count, so that all it posted is seen */
     if (tg_links_are_over(links, before)) return TG_LINK_OVER;
-    in->known = TG_MUT(145, tg_acquire(&in->theirs->count), tg_load(&in->theirs->count));
+    in->known = tg_link_posted(in);
     if (in->known == in->count) {
       uint32_t owed = links->stage == 0u && links->out.count != in->count;
       if (before) tg_links_end_as(links, before);

@@ -119,11 +119,12 @@ pub struct Wanted<'a> {
     pub core: CoreSizes,
 }
 
-/// Says what the scheduler's core takes on a device that schedules itself, for buckets and sizes that are asked about.
+/// Says what the scheduler's core takes on so many devices that schedule themselves, each with a stage, for buckets and sizes that
+/// are asked about.
 ///
 /// # Errors
 /// [`crate::Error::Usage`] for sizes that break one of the core's rules.
-pub type CoreSizes = fn(&Ladders, &EngineOptions) -> Result<CoreBytes>;
+pub type CoreSizes = fn(&Ladders, &EngineOptions, u32) -> Result<CoreBytes>;
 
 /// What the scheduler's core takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,4 +133,6 @@ pub struct CoreBytes {
     pub state: usize,
     /// The block of the rings, which the host sees too.
     pub rings: usize,
+    /// What a step is, on its way to the next stage, without its activations.
+    pub step: usize,
 }

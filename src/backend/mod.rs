@@ -63,6 +63,11 @@ pub trait Block: Send + Sync {
 /// A device that runs all stages and the scheduler core itself: once launched, it takes requests from the ring block
 /// and leaves events there, and the host is needed for nothing else.
 pub trait DeviceScheduler: Send {
+    /// How many devices it is, each of which runs a stage beside the others.
+    fn stages(&self) -> u32 {
+        1
+    }
+
     /// Gets everything ready but the launch: copies `state`, a whole `tg_state` block that no turn has been taken on,
     /// to the device, captures a step for every bucket of `ladders` with at most `slots` sequences each, and makes
     /// the block for the rings, `ring_bytes` long, that both sides see.

@@ -202,6 +202,7 @@ pub fn engine(
     let ladders = plan.ladders.reachable(&options);
     let placement = Placement {
         plan,
+        stages: &plan.stages,
         ladders: &ladders,
         options: &options,
         dtype,

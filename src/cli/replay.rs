@@ -31,7 +31,7 @@ pub fn run(args: ReplayArgs) -> Result<Exit> {
     }
     let spec = run_spec(args, &header)?;
     check_model(&recording, &spec.model)?;
-    let target = Target::open(&spec.device)?;
+    let target = Target::of(&spec)?;
     spec.device.warn_if_passed_over();
     let path = recording.path().to_owned();
     let recorded = |error| of_recording(&path, error);

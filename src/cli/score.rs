@@ -38,7 +38,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
     let shape = check(args)?;
     let mut spec = spec(&args.model.model, &args.run, &args.engine)?;
     keep_apart(args, &spec)?;
-    let target = Target::open(&spec.device)?;
+    let target = Target::of(&spec)?;
     let (config, _) = spec.model.config()?;
     let max_context = args
         .engine

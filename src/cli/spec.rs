@@ -161,11 +161,6 @@ pub fn parted(all: Vec<DeviceSpec>, run: &RunArgs) -> Result<Devices> {
         }
         parallel => parallel.unwrap_or_default(),
     };
-    if let (Parallel::Stages, DeviceSpec::Gpu(_)) = (parallel, &all[0]) {
-        return usage(
-            "--parallel stages: this version runs all stages of a model on one GPU, expected --parallel replicas or one GPU with --stages",
-        );
-    }
     Ok(Devices { all, parallel })
 }
 

@@ -2,6 +2,7 @@
 //! much memory a run needs. Knows the model's shape, no backend; uses `model` and `error` only.
 //!
 //! - [`op`]: the operations; [`build`]: a configuration as stages of them
+//! - [`section`]: what one device has of a model
 //! - [`graphs`]: bucket ladders and stage cuts from `graphs/*.toml`
 //! - [`params`], [`cost`]: an operation's weights, bytes and FLOPs
 //! - [`options`], [`memory`], [`budget`]: the sizes an engine starts with, and whether they fit; `core_bytes`: what the
@@ -18,6 +19,7 @@ pub mod memory;
 pub mod op;
 pub mod options;
 pub mod params;
+pub mod section;
 
 pub use budget::Budget;
 pub use cost::{Cost, Precision, StepShape};
@@ -25,7 +27,9 @@ pub use graphs::GraphFile;
 pub use memory::{MemoryPlan, Place, WeightPlacement};
 pub use op::{Op, OpKind};
 pub use options::{EngineOptions, Limits, Prompts, RingCapacities, Usual};
+pub use section::Section;
 
+use crate::error::{Error, Result};
 use crate::model::ModelConfig;
 use std::ops::Range;
 use std::sync::Arc;
@@ -137,6 +141,23 @@ pub struct Plan {
     pub config: Arc<ModelConfig>,
     pub ladders: Ladders,
     pub stages: Vec<Stage>,
+}
+
+impl Plan {
+    /// The stages of each of so many devices: neighbours are together, and each device has about as many.
+    ///
+    /// # Errors
+    /// [`Error::Usage`]: there are more devices than stages.
+    pub fn shares(&self, devices: usize) -> Result<Vec<&[Stage]>> {
+        let count = self.stages.len();
+        if devices == 0 || devices > count {
+            return Err(Error::Usage(format!(
+                "{devices} devices for {count} stages: expected at least one stage for each device"
+            )));
+        }
+        let of_device = |a: &Stage, b: &Stage| a.index * devices / count == b.index * devices / count;
+        Ok(self.stages.chunk_by(of_device).collect())
+    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::claims::Claimer;
 use super::driver::Driver;
+use super::links::link_failure;
 use super::rings::HostRings;
 use super::signal::Signal;
 use super::watchdog::describe;
@@ -60,6 +61,7 @@ impl Device {
         match action {
             abi::TG_ACTION_DONE => None,
             abi::TG_ACTION_ERROR => Some(match error {
+                abi::TG_ERROR_LINK => link_failure(rings.posted().ended),
                 abi::TG_ERROR_LAUNCH => format!(
                     "the GPU refused to launch the graph of {}: this is a bug in tailgraph or its driver",
                     describe(&rings.posted())

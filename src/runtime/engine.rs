@@ -105,7 +105,7 @@ impl Engine {
     }
 
     /// An engine whose scheduler runs on the device, with all its stages; not launched yet. Steps of one device never
-    /// overlap, so one is in flight, whatever the options say.
+    /// overlap, so as many are in flight as it is devices, or more where the options say so and there are several.
     ///
     /// # Errors
     /// [`Error::Usage`] where the options or the capacities break one of the core's rules; what
@@ -116,7 +116,7 @@ impl Engine {
         options: &EngineOptions,
         capacities: RingCapacities,
     ) -> Result<Self> {
-        let shape = EngineShape::on_device(ladders, options, capacities);
+        let shape = EngineShape::on_device(ladders, options, capacities, device.stages());
         let sizes = Sizes::of(&shape, options.record)?;
         let mut state = StateBlock::new(&sizes)?;
         let block = device.prepare(state.image(), sizes.ring_bytes, ladders, options.max_seqs)?;

@@ -270,18 +270,23 @@ impl StageLink {
     /// What ended this stage, where that was a fault of the links; a stage that failed says so itself.
     pub fn failure(&self) -> Option<Error> {
         let ended = self.ends.as_ref()?.raw.ended;
-        let (code, link, stage) = (ended as u32 & 0xffff, ended as u32 >> 16, ended >> 32);
-        let what = match code {
-            abi::TG_LINK_LATE => "the other side left it waiting past its deadline",
-            abi::TG_LINK_ORDER => {
-                "it found another step than the next one, which is a bug in tailgraph"
-            }
-            _ => return None,
-        };
-        Some(Error::Runtime(format!(
-            "link {link}, as stage {stage} saw it: {what}"
-        )))
+        let of_links = matches!(
+            ended as u32 & 0xffff,
+            abi::TG_LINK_LATE | abi::TG_LINK_ORDER
+        );
+        of_links.then(|| Error::Runtime(link_failure(ended)))
     }
+}
+
+/// What `tg_links.ended` of a stage says.
+pub(super) fn link_failure(ended: u64) -> String {
+    let (code, link, stage) = (ended as u32 & 0xffff, ended as u32 >> 16, ended >> 32);
+    let what = match code {
+        abi::TG_LINK_LATE => "the other side left it waiting past its deadline",
+        abi::TG_LINK_FAILED => "it could not go on",
+        _ => "it found another step than the next one, which is a bug in tailgraph",
+    };
+    format!("link {link}, as stage {stage} saw it: {what}")
 }
 
 /// The core finds the step in its own mailbox.

@@ -17,12 +17,24 @@ pub struct EngineShape {
 }
 
 impl EngineShape {
-    /// Where the scheduler runs on the device, which runs all its stages as one.
-    pub fn on_device(ladders: &Ladders, options: &EngineOptions, rings: RingCapacities) -> Self {
+    /// Where the scheduler runs on the device, or on the first of several, each of which is a stage.
+    pub fn on_device(
+        ladders: &Ladders,
+        options: &EngineOptions,
+        rings: RingCapacities,
+        stages: u32,
+    ) -> Self {
+        let options = match stages {
+            1 => options.one_step_in_flight(),
+            stages => EngineOptions {
+                steps_in_flight: options.steps_in_flight.max(stages),
+                ..*options
+            },
+        };
         Self {
-            options: options.one_step_in_flight(),
+            options,
             ladders: ladders.clone(),
-            stages: 1,
+            stages,
             rings,
             ahead: false,
         }

@@ -294,6 +294,7 @@ impl HostRings {
                 queue_depth: load(&raw mut (*status).queue_depth),
                 free_pages: load(&raw mut (*status).free_pages),
                 in_flight: load(&raw mut (*status).in_flight),
+                ended: load(&raw mut (*status).ended),
                 pad: Default::default(),
             }
         }

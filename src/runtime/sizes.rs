@@ -10,12 +10,15 @@ use crate::sys::abi;
 ///
 /// # Errors
 /// [`Error::Usage`] naming the options where they break a rule of the core.
-pub fn core_bytes(ladders: &Ladders, options: &EngineOptions) -> Result<CoreBytes> {
-    let shape = EngineShape::on_device(ladders, options, RingCapacities::new(options));
+pub fn core_bytes(ladders: &Ladders, options: &EngineOptions, stages: u32) -> Result<CoreBytes> {
+    let rings = RingCapacities::new(options);
+    let shape = EngineShape::on_device(ladders, options, rings, stages);
     let sizes = Sizes::of(&shape, options.record)?;
     Ok(CoreBytes {
         state: sizes.state_bytes,
         rings: sizes.ring_bytes,
+        // SAFETY: it only reads the configuration, which the core has accepted.
+        step: unsafe { abi::tg_step_place_words(&sizes.config, 0) } as usize * size_of::<u64>(),
     })
 }
 

@@ -43,7 +43,7 @@ impl Opened {
     /// # Errors
     /// [`Target::open`]'s; as [`Opened::on`].
     pub fn new(spec: RunSpec, delivers: bool) -> Result<Self> {
-        let target = Target::open(&spec.device)?;
+        let target = Target::of(&spec)?;
         Self::on(target, spec, delivers)
     }
 

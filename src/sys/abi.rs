@@ -43,6 +43,7 @@ pub const TG_ERROR_CONFIG: u32 = 1;
 pub const TG_ERROR_BROKEN: u32 = 2;
 pub const TG_ERROR_MAILBOX: u32 = 3;
 pub const TG_ERROR_LAUNCH: u32 = 4;
+pub const TG_ERROR_LINK: u32 = 5;
 pub const TG_SLOT_FREE: u32 = 0;
 pub const TG_SLOT_PREFILL: u32 = 1;
 pub const TG_SLOT_DECODE: u32 = 2;
@@ -336,7 +337,8 @@ pub struct tg_status {
     pub queue_depth: u64,
     pub free_pages: u64,
     pub in_flight: u64,
-    pub pad: [u64; 6usize],
+    pub ended: u64,
+    pub pad: [u64; 5usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -356,7 +358,8 @@ const _: () = {
         [::core::mem::offset_of!(tg_status, free_pages) - 64usize];
     ["Offset of field: tg_status::in_flight"]
         [::core::mem::offset_of!(tg_status, in_flight) - 72usize];
-    ["Offset of field: tg_status::pad"][::core::mem::offset_of!(tg_status, pad) - 80usize];
+    ["Offset of field: tg_status::ended"][::core::mem::offset_of!(tg_status, ended) - 80usize];
+    ["Offset of field: tg_status::pad"][::core::mem::offset_of!(tg_status, pad) - 88usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -927,6 +930,32 @@ const _: () = {
     ["Offset of field: tg_links::pad"][::core::mem::offset_of!(tg_links, pad) - 172usize];
 };
 impl Default for tg_links {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone, PartialEq, Eq)]
+pub struct tg_stage {
+    pub step: tg_step,
+    pub came_in: *const u64,
+    pub goes_to: *mut u64,
+    pub links: tg_links,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_stage"][::core::mem::size_of::<tg_stage>() - 288usize];
+    ["Alignment of tg_stage"][::core::mem::align_of::<tg_stage>() - 8usize];
+    ["Offset of field: tg_stage::step"][::core::mem::offset_of!(tg_stage, step) - 0usize];
+    ["Offset of field: tg_stage::came_in"][::core::mem::offset_of!(tg_stage, came_in) - 96usize];
+    ["Offset of field: tg_stage::goes_to"][::core::mem::offset_of!(tg_stage, goes_to) - 104usize];
+    ["Offset of field: tg_stage::links"][::core::mem::offset_of!(tg_stage, links) - 112usize];
+};
+impl Default for tg_stage {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
         unsafe {

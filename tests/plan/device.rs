@@ -20,7 +20,7 @@ fn memory(whole: u64, budget: u64, limits: &Limits) -> MemoryPlan {
             logits_arithmetic: String::new(),
         })
     };
-    MemoryPlan::on_device(&plan(lfm2_8b_a1b(), 1), BF16, limits, &memory, &overheads).unwrap()
+    MemoryPlan::on_device((&plan, &whole), BF16, limits, &memory, &overheads).unwrap()
 }
 
 fn activations(memory: &MemoryPlan) -> u64 {

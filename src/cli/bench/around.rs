@@ -47,12 +47,12 @@ pub fn read_samples(path: &Path) -> Result<Vec<Sample>> {
 /// Joules that the devices have used together, where somebody counts those of each.
 #[cfg(feature = "cuda")]
 pub fn meter<'t>(targets: impl Iterator<Item = &'t Target>) -> Box<dyn Fn() -> Option<f64>> {
+    use crate::backend::cuda::device::GpuDevice;
     use crate::bench::energy::Meter;
-    let meter = |target: &Target| match target {
-        Target::Gpu(device) => Meter::new(&device.gpu.context),
-        Target::Cpu(_) => None,
-    };
-    match targets.map(meter).collect::<Option<Vec<_>>>() {
+    let meter = |device: &GpuDevice| Meter::new(&device.gpu.context);
+    let gpus: Vec<_> = targets.flat_map(Target::gpus).collect();
+    let meters = gpus.into_iter().map(meter).collect::<Option<Vec<_>>>();
+    match meters.filter(|meters| !meters.is_empty()) {
         Some(meters) => Box::new(move || meters.iter().map(Meter::joules).sum()),
         None => Box::new(|| None),
     }
@@ -65,11 +65,11 @@ pub fn meter<'t>(_targets: impl Iterator<Item = &'t Target>) -> Box<dyn Fn() -> 
 
 /// Of the GPU that other processes are to keep busy, which is the first; 0 where there is none.
 pub fn ordinal<'t>(mut targets: impl Iterator<Item = &'t Target>) -> u32 {
-    match targets.next() {
-        #[cfg(feature = "cuda")]
-        Some(Target::Gpu(device)) => device.spec.ordinal,
-        _ => 0,
+    #[cfg(feature = "cuda")]
+    if let Some([device, ..]) = targets.next().map(Target::gpus) {
+        return device.spec.ordinal;
     }
+    0
 }
 
 /// Points that one engine serves, with the sequences that it is to hold.

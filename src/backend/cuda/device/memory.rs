@@ -3,6 +3,7 @@
 use crate::backend::LaunchWay;
 use crate::backend::cuda::driver::machine;
 use crate::backend::cuda::engine::delivery::pinned_bytes;
+use crate::backend::cuda::engine::pipeline::stage_bytes;
 use crate::backend::cuda::engine::scheduler::table_bytes;
 use crate::backend::cuda::engine::step_copy::step_copy_bytes;
 use crate::backend::cuda::families::{Types, kernels};
@@ -16,13 +17,14 @@ use crate::model::ModelSource;
 use crate::plan::budget::{Available, Budget};
 use crate::plan::bytes::Bytes;
 use crate::plan::memory::{MemoryItem, MemoryPlan, Place};
-use crate::plan::{EngineOptions, RingCapacities};
+use crate::plan::{EngineOptions, RingCapacities, Section};
 
 /// Sizes of a run on a GPU like `gpu`, which need not be there and has all its memory free; what the host has does not matter.
 ///
 /// # Errors
 /// As [`crate::backend::Device::memory`].
 pub fn on_paper(wanted: &Wanted<'_>, gpu: &Gpu) -> Result<MemoryPlan> {
+    let sections = [Section::whole(&wanted.plan.config)];
     let whole = whole(
         wanted,
         gpu.memory_bytes,
@@ -35,7 +37,7 @@ pub fn on_paper(wanted: &Wanted<'_>, gpu: &Gpu) -> Result<MemoryPlan> {
         },
         whole,
     };
-    on_device(wanted, LaunchWay::DeviceGraph, &memory)
+    on_device(wanted, &sections, LaunchWay::DeviceGraph, &memory)
 }
 
 /// A GPU's memory of so many bytes, named so, as far as `--memory-limit` lets a run see it.
@@ -49,9 +51,10 @@ fn whole(wanted: &Wanted<'_>, bytes: u64, named: &str) -> Budget {
     }
 }
 
-/// Of one that is there.
+/// Of one that is there, or several like it, each with one of `sections`.
 pub(super) fn on_gpu(
     wanted: &Wanted<'_>,
+    sections: &[Section],
     way: LaunchWay,
     gpu: &machine::Gpu,
     budget: Budget,
@@ -66,25 +69,36 @@ pub(super) fn on_gpu(
         whole: whole(wanted, gpu.memory_bytes, &gpu.to_string()),
         budget,
     };
-    let mut memory = on_device(wanted, way, &device)?;
+    let mut memory = on_device(wanted, sections, way, &device)?;
     memory.items.extend(staging(wanted.model));
     host_holds(&memory, Available::now().map(|a| a.bytes))?;
     Ok(memory)
 }
 
-fn on_device(wanted: &Wanted<'_>, way: LaunchWay, memory: &DeviceMemory) -> Result<MemoryPlan> {
-    let overheads = |options: &_| overheads(wanted, way, options);
+fn on_device(
+    wanted: &Wanted<'_>,
+    sections: &[Section],
+    way: LaunchWay,
+    memory: &DeviceMemory,
+) -> Result<MemoryPlan> {
+    let gpus = sections.len() as u32;
+    let overheads = |options: &_| overheads(wanted, gpus, way, options);
     let Wanted {
         plan,
         precision,
         limits,
         ..
     } = *wanted;
-    MemoryPlan::on_device(plan, precision, limits, memory, &overheads)
+    MemoryPlan::on_device((plan, sections), precision, limits, memory, &overheads)
 }
 
-/// What `way` takes beside the model for a run with these sizes, in the words of `doctor`.
-fn overheads(wanted: &Wanted<'_>, way: LaunchWay, options: &EngineOptions) -> Result<Overheads> {
+/// What `way` takes on each of so many GPUs beside the model for a run with these sizes, in the words of `doctor`.
+fn overheads(
+    wanted: &Wanted<'_>,
+    gpus: u32,
+    way: LaunchWay,
+    options: &EngineOptions,
+) -> Result<Overheads> {
     let plan = wanted.plan;
     let ladders = plan.ladders.reachable(options);
     let (scheduler, pinned, pinned_arithmetic) = match way {
@@ -99,12 +113,16 @@ fn overheads(wanted: &Wanted<'_>, way: LaunchWay, options: &EngineOptions) -> Re
         }
         LaunchWay::DeviceGraph => {
             let rings = RingCapacities::new(options);
-            let core = (wanted.core)(&ladders, options)?;
+            let core = (wanted.core)(&ladders, options, gpus)?;
             let arithmetic = format!(
                 "{} requests of up to {} biases, {} tokens, {} events, {} trace records",
                 rings.requests, rings.biases, rings.tokens, rings.events, rings.trace
             );
-            (table_bytes(core.state), core.rings, arithmetic)
+            let bytes = match gpus {
+                1 => table_bytes(core.state),
+                _ => stage_bytes(core, options, plan.config.hidden_size),
+            };
+            (bytes, core.rings, arithmetic)
         }
     };
     let (rows, vocabulary) = (ladders.largest() as usize, plan.config.vocab_size);
@@ -185,8 +203,9 @@ mod tests {
             whole: budget.clone(),
             budget,
         };
+        let whole = [Section::whole(&config)];
         let mut memory =
-            MemoryPlan::on_device(&plan, precision, &limits, &device, &overheads).unwrap();
+            MemoryPlan::on_device((&plan, &whole), precision, &limits, &device, &overheads).unwrap();
         host_holds(&memory, Some(3 << 20)).unwrap();
         host_holds(&memory, None).unwrap();
         assert_eq!(staging(&source), None, "random weights");

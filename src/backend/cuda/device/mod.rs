@@ -1,9 +1,11 @@
 //! A GPU as the device of a run.
 
 mod memory;
+mod stages;
 mod start;
 
 pub use memory::on_paper;
+pub use stages::GpuStages;
 pub use start::{capture_all, launched};
 
 use crate::backend::cuda::driver::gpu::OpenGpu;
@@ -13,7 +15,7 @@ use crate::backend::device::{Device, EngineSpec, Stages, Started, Wanted, Watch}
 use crate::backend::{GpuSpec, LaunchWay};
 use crate::error::Result;
 use crate::plan::bytes::Bytes;
-use crate::plan::{Budget, MemoryPlan};
+use crate::plan::{Budget, MemoryPlan, Section};
 
 /// Of a GPU's free memory, what a run takes when nobody says otherwise: graphs and the driver need some too.
 const FREE_PERCENT: u64 = 90;
@@ -69,7 +71,8 @@ impl Device for GpuDevice {
 
     fn memory(&self, wanted: &Wanted<'_>) -> Result<MemoryPlan> {
         let budget = self.budget(wanted.memory_limit)?;
-        memory::on_gpu(wanted, self.spec.launch, &self.gpu.info, budget)
+        let sections = [Section::whole(&wanted.plan.config)];
+        memory::on_gpu(wanted, &sections, self.spec.launch, &self.gpu.info, budget)
     }
 
     fn start(&self, spec: &EngineSpec<'_>, watch: Watch<'_>) -> Result<Started> {

@@ -28,7 +28,7 @@ impl GpuDevice {
     pub fn hosted(&self, spec: &EngineSpec<'_>, way: LaunchWay) -> Result<HostLaunched> {
         let ladders = &spec.plan.ladders.reachable(spec.options);
         let placement = self.placement(spec, ladders, spec.options, false);
-        let program = Box::new(InOrder(boxed(&self.gpu, spec, &placement)?));
+        let program = Box::new(all_of_gpu(&self.gpu, spec, &placement)?);
         let context = &self.gpu.context;
         HostLaunched::new(context, program, WHOLE, ladders, spec.options, way)
     }
@@ -42,6 +42,7 @@ impl GpuDevice {
     ) -> Placement<'a> {
         Placement {
             plan: spec.plan,
+            stages: &spec.plan.stages,
             ladders,
             options,
             dtype: self.spec.dtype,
@@ -162,10 +163,19 @@ pub fn capture_all(
             let programs = boxed(gpu, spec, &placement)?;
             let early = gpu.overlaps_launches();
             let scheduler = GpuScheduler::new(&gpu.context, &gpu.module, programs, early)?;
-            let core = core(&ladders, &options)?;
+            let core = core(&ladders, &options, 1)?;
             scheduler.capture_all(core, &ladders, options.max_seqs, captures)
         }
     }
+}
+
+/// The stages of a GPU as one.
+pub(super) fn all_of_gpu(
+    gpu: &OpenGpu,
+    spec: &EngineSpec<'_>,
+    placement: &Placement<'_>,
+) -> Result<InOrder> {
+    boxed(gpu, spec, placement).map(InOrder)
 }
 
 fn boxed(

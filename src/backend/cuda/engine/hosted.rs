@@ -7,12 +7,13 @@ use crate::backend::cuda::driver::call::ReadyCall;
 use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
 use crate::backend::cuda::engine::program::{
-    Span, StepCapture, StepProgram, buckets, capture_step, step_name,
+    Residual, Span, StepCapture, StepProgram, buckets, capture_step, step_name,
 };
 use crate::backend::cuda::engine::step_copy::{PLACES, StepCopy};
 use crate::backend::cuda::families::{Bucket, StepAt};
 use crate::backend::cuda::memory::buffer::Buffer;
-use crate::backend::{StageBackend, StepView};
+use crate::backend::cuda::memory::pinned::Pinned;
+use crate::backend::{Block, StageBackend, StepView};
 use crate::error::{Error, Result};
 use crate::plan::{EngineOptions, Ladders, StepKind};
 use crate::telemetry::nvtx::{Category, Name, range};
@@ -88,6 +89,14 @@ pub struct HostLaunched {
     steps: [Vec<Step>; 3],
     stage: usize,
     samples: bool,
+    /// Of one stage of several: what lies before it and behind it goes through memory of the host.
+    between: Option<Between>,
+}
+
+/// The residual stream on its way from and to other stages.
+struct Between {
+    at: Residual,
+    staging: Arc<Pinned>,
 }
 
 impl HostLaunched {
@@ -132,6 +141,14 @@ impl HostLaunched {
                 });
             }
         }
+        let between = match program.residual().filter(|_| stage.count > 1) {
+            Some(at) => {
+                let bytes = options.step_tokens as usize * at.hidden * size_of::<f32>();
+                let staging = Pinned::new(context, bytes)?;
+                Some(Between { at, staging })
+            }
+            None => None,
+        };
         Ok(Self {
             stream,
             copy,
@@ -139,6 +156,7 @@ impl HostLaunched {
             steps,
             stage: stage.index,
             samples: stage.index + 1 == stage.count,
+            between,
         })
     }
 }
@@ -326,13 +344,52 @@ impl HostLaunched {
     fn run_step(&mut self, view: &StepView<'_>) -> Result<()> {
         let _range = range(self.name(view)?);
         self.copy.send_step(&self.stream, view)?;
+        self.bring_activations(view)?;
         // SAFETY: the step has been sent, the core chose a bucket that it fits, and `self` is borrowed alone until the
         // wait below.
         unsafe { self.launch(view, 0) }?;
         match self.samples {
             true => self.copy.take_samples(&self.stream, 0, view),
-            false => self.wait(),
+            false => self.leave_activations(view),
         }
+    }
+
+    /// Queues the copy of what the stage before has left, where there is one.
+    fn bring_activations(&self, view: &StepView<'_>) -> Result<()> {
+        let Some(Between { at, staging }) = self.between.as_ref().filter(|_| self.stage > 0) else {
+            return Ok(());
+        };
+        let from = &view.activations()?[..view.rows().len() * at.hidden];
+        let bytes = size_of_val(from);
+        let refused = |error| failed("copying activations to the GPU", error);
+        self.stream.context().bind_to_thread().map_err(refused)?;
+        // SAFETY: the staging memory holds a whole step, and is this stage's; the copies of the last step have run.
+        unsafe {
+            let to = staging.start().as_ptr();
+            to.copy_from_nonoverlapping(from.as_ptr().cast(), bytes);
+            let staged = std::slice::from_raw_parts(to, bytes);
+            result::memcpy_htod_async(at.h, staged, self.stream.cu_stream())
+        }
+        .map_err(refused)
+    }
+
+    /// Waits for the step, and leaves its residual stream for the stage behind, where there is one.
+    fn leave_activations(&self, view: &StepView<'_>) -> Result<()> {
+        let Some(Between { at, staging }) = &self.between else {
+            return self.wait();
+        };
+        let floats = view.rows().len() * at.hidden;
+        let refused = |error| failed("copying activations from the GPU", error);
+        self.stream.context().bind_to_thread().map_err(refused)?;
+        // SAFETY: the staging memory holds a whole step, is aligned to pages, and is this stage's; it is read behind the wait.
+        unsafe {
+            let to = staging.start().as_ptr();
+            let bytes = std::slice::from_raw_parts_mut(to, floats * size_of::<f32>());
+            result::memcpy_dtoh_async(bytes, at.h, self.stream.cu_stream()).map_err(refused)?;
+            self.wait()?;
+            view.leave_activations(std::slice::from_raw_parts(to.cast::<f32>(), floats));
+        }
+        Ok(())
     }
 
     /// What a step came to, with the step named where it failed.
@@ -351,5 +408,10 @@ impl StageBackend for HostLaunched {
         let outcome = self.run_step(view);
         self.named(view, outcome)?;
         self.program.check()
+    }
+
+    fn row_floats(&self) -> usize {
+        let between = self.between.as_ref().filter(|_| !self.samples);
+        between.map_or(0, |between| between.at.hidden)
     }
 }

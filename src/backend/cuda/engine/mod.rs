@@ -5,6 +5,7 @@ pub mod captures;
 pub mod delivery;
 pub mod hosted;
 pub mod model;
+pub mod pipeline;
 pub mod program;
 pub mod scheduler;
 pub mod step_copy;

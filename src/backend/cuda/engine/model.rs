@@ -1,4 +1,4 @@
-//! A model's stages on one GPU, over memory that is allocated once.
+//! A model's stages on one GPU, all of them or some that follow each other, over memory that is allocated once.
 
 use crate::backend::SharedSink;
 use crate::backend::cuda::driver::Address;
@@ -6,7 +6,7 @@ use crate::backend::cuda::driver::call::KernelCall;
 use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::gpu::OpenGpu;
 use crate::backend::cuda::engine::delivery::Delivery;
-use crate::backend::cuda::engine::program::{Span, StepProgram, buckets};
+use crate::backend::cuda::engine::program::{Residual, Span, StepProgram, buckets};
 use crate::backend::cuda::families::attention::PagePool;
 use crate::backend::cuda::families::limits::Library;
 use crate::backend::cuda::families::{Bucket, Kernels, Lowering, StepAt};
@@ -18,7 +18,7 @@ use crate::backend::cuda::memory::weights::{DeviceWeights, types};
 use crate::backend::cuda::tuning::variants::Variant;
 use crate::error::Result;
 use crate::model::{DType, Model};
-use crate::plan::{EngineOptions, Ladders, Op, OpKind, Plan, StepKind};
+use crate::plan::{EngineOptions, Ladders, Op, OpKind, Plan, Section, Stage, StepKind};
 use crate::telemetry::phases::{Phase, phase};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -53,6 +53,8 @@ pub struct ModelProgram {
 /// How a model is put on a GPU.
 pub struct Placement<'a> {
     pub plan: &'a Plan,
+    /// Those that the GPU has.
+    pub stages: &'a [Stage],
     /// Those that steps are launched for: no bucket of them is larger than a step can choose.
     pub ladders: &'a Ladders,
     pub options: &'a EngineOptions,
@@ -63,7 +65,7 @@ pub struct Placement<'a> {
     pub hold: bool,
 }
 
-/// A program for each stage of the plan, in order; they share weights and activations, so only one of them may run
+/// A program for each of the GPU's stages, in order; they share weights and activations, so only one of them may run
 /// at a time.
 ///
 /// # Errors
@@ -77,11 +79,13 @@ pub fn programs(
     let _phase = phase(Phase::Load);
     let Placement {
         plan,
+        stages,
         ladders,
         options,
         ..
     } = *placement;
     let config = plan.config.clone();
+    let section = Section::of(&config, stages);
     let types = types(&model.weights, placement.dtype);
     let library = Library::loaded(&gpu.module)?;
     let kernels = Kernels::load(&library, &config, types, &gpu.kernels)?;
@@ -96,7 +100,7 @@ pub fn programs(
         .context
         .new_stream()
         .map_err(|error| failed("making a stream", error))?;
-    let weights = DeviceWeights::upload(&gpu.context, &stream, &library, model, types)?;
+    let weights = DeviceWeights::upload(&gpu.context, &stream, &library, model, &section, types)?;
     let places = Arena::new(
         &config,
         ArenaShape {
@@ -108,11 +112,11 @@ pub fn programs(
     );
     let arena = Buffer::named(&gpu.context, "activations", places.bytes)?;
     arena.fill(&stream, 0)?;
-    let layout = StateLayout::new(&config, options, types.operand);
+    let layout = StateLayout::new(&config, &section, options, types.operand);
     let state_buffer = Buffer::named(&gpu.context, "keys, values and conv state", layout.bytes)?;
     state_buffer.fill(&stream, 0)?;
     let state = LayerState::all(&layout, state_buffer.at(0));
-    let delivery = match placement.sink {
+    let delivery = match placement.sink.as_ref().filter(|_| section.has_head()) {
         None => None,
         Some(sink) => Some(Delivery::new(
             &gpu.context,
@@ -150,12 +154,12 @@ pub fn programs(
             _state: state_buffer,
         },
     });
-    let program = |stage: &crate::plan::Stage| ModelProgram {
+    let program = |stage: &Stage| ModelProgram {
         shared: shared.clone(),
         ops: stage.ops.clone(),
         variant: None,
     };
-    Ok(plan.stages.iter().map(program).collect())
+    Ok(stages.iter().map(program).collect())
 }
 
 impl ModelProgram {
@@ -219,12 +223,12 @@ impl StepProgram for ModelProgram {
     /// however often it runs.
     fn carried(&self) -> Vec<Span> {
         let layers: BTreeSet<_> = self.ops.iter().filter_map(|op| op.layer).collect();
-        let conv_state = |layer| match self.shared.addresses.state[layer] {
-            LayerState::Conv(address) => Some(Span {
+        let conv_state = |layer: usize| match self.shared.addresses.state.get(layer) {
+            Some(&Some(LayerState::Conv(address))) => Some(Span {
                 address,
                 bytes: self.shared.conv_bytes,
             }),
-            LayerState::Pages { .. } => None,
+            _ => None,
         };
         let samples = self.ops.iter().any(|op| op.kind == OpKind::Sample);
         let addresses = &self.shared.addresses;
@@ -234,6 +238,14 @@ impl StepProgram for ModelProgram {
         });
         let conv_states = layers.into_iter().filter_map(conv_state);
         conv_states.chain(counts).collect()
+    }
+
+    fn residual(&self) -> Option<Residual> {
+        let addresses = &self.shared.addresses;
+        Some(Residual {
+            h: addresses.arena + addresses.places.h as u64,
+            hidden: addresses.config.hidden_size,
+        })
     }
 
     fn check(&self) -> Result<()> {
@@ -267,6 +279,10 @@ impl StepProgram for InOrder {
             .iter()
             .flat_map(|program| program.carried())
             .collect()
+    }
+
+    fn residual(&self) -> Option<Residual> {
+        self.0.first().and_then(|program| program.residual())
     }
 
     fn check(&self) -> Result<()> {

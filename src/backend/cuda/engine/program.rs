@@ -19,6 +19,14 @@ pub struct Span {
     pub bytes: usize,
 }
 
+/// The residual stream between stages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Residual {
+    /// f32 `[R, hidden]`
+    pub h: Address,
+    pub hidden: usize,
+}
+
 /// All operations of one stage.
 pub trait StepProgram: Send {
     /// The calls of one step of the stage, sized by the bucket alone: everything that differs from step to step the kernels
@@ -65,6 +73,12 @@ pub trait StepProgram: Send {
     /// same.
     fn carried(&self) -> Vec<Span> {
         vec![]
+    }
+
+    /// Where a stage behind another finds the residual stream, and one before another leaves it; none of a program that knows
+    /// of no plan.
+    fn residual(&self) -> Option<Residual> {
+        None
     }
 
     /// Whether what the program does on the host beside its steps (handing out logits) went well. Asked after each

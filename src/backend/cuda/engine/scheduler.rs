@@ -364,7 +364,7 @@ impl Drop for GpuScheduler {
     }
 }
 
-fn bytes_of(table: &abi::tg_graphs) -> &[u8] {
+pub(super) fn bytes_of(table: &abi::tg_graphs) -> &[u8] {
     // SAFETY: a struct of u64 alone, without padding.
     unsafe {
         std::slice::from_raw_parts(

@@ -4,16 +4,22 @@ use super::{ModelAddresses, misplaced};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::families::Lowering;
 use crate::backend::cuda::families::head::{Found, LogitsPart, Noted, logits_parts};
+use crate::backend::cuda::memory::weights::HeadAddresses;
 use crate::error::Result;
 use crate::plan::{Op, StepKind};
 
-pub(super) fn final_norm(model: &ModelAddresses, to: &mut Lowering<'_>, _: &[Op]) -> Result<()> {
-    to.final_norm(model.x(), model.h(), model.weights.embedding_norm);
+fn head(model: &ModelAddresses, ops: &[Op]) -> Result<HeadAddresses> {
+    model.weights.head.ok_or_else(|| misplaced(&ops[0]))
+}
+
+pub(super) fn final_norm(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
+    to.final_norm(model.x(), model.h(), head(model, ops)?.norm);
     Ok(())
 }
 
 /// The LM head over normed rows.
 pub(super) fn logits(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
+    let lm_head = head(model, ops)?.lm_head;
     part_by_part(model, to, ops, |to, part, logits, best| {
         to.lm_head(
             part,
@@ -21,7 +27,7 @@ pub(super) fn logits(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) 
             best,
             model.x(),
             model.parts(),
-            model.weights.lm_head,
+            lm_head,
         )
     });
     Ok(())
@@ -30,8 +36,7 @@ pub(super) fn logits(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) 
 /// The LM head that norms its rows itself.
 pub(super) fn skinny(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
     let skinny = to.skinny().ok_or_else(|| misplaced(&ops[0]))?;
-    let weights = &model.weights;
-    let (norm, lm_head) = (weights.embedding_norm, weights.lm_head);
+    let HeadAddresses { norm, lm_head } = head(model, ops)?;
     part_by_part(model, to, ops, |to, _, logits, best| {
         Some(to.skinny_lm_head(skinny, logits, best, model.h(), norm, lm_head))
     });
@@ -53,7 +58,7 @@ fn part_by_part<'a>(
         seen: model.at(model.places.seen),
         counts: model.at(model.places.counts),
     };
-    let (head, sample) = ops.split_at(ops.len() - 1);
+    let (lm_head, sample) = ops.split_at(ops.len() - 1);
     let bucket = to.bucket;
     // A row of a decode step is marked as it is sampled.
     if bucket.kind != StepKind::Decode {
@@ -62,7 +67,7 @@ fn part_by_part<'a>(
     }
     let mut parts = logits_parts(bucket.kind, bucket.rows).peekable();
     while let Some(part) = parts.next() {
-        to.doing(head);
+        to.doing(lm_head);
         let found = product(to, part, logits, best);
         if let Some(ring) = &model.logits {
             to.deliver(part, parts.peek().is_none(), logits, ring);

@@ -12,7 +12,7 @@ use crate::backend::cuda::memory::state::StateLayout;
 use crate::backend::cuda::memory::weights::WeightAddresses;
 use crate::backend::cuda::tuning::KernelChoice;
 use crate::error::Result;
-use crate::plan::{EngineOptions, Plan, StepKind};
+use crate::plan::{EngineOptions, Plan, Section, StepKind};
 
 /// Where arrays would begin: far enough from each other for any model, so that no two share an address.
 const ARENA: Address = 1 << 48;
@@ -51,8 +51,9 @@ impl<'a> Listing<'a> {
             max_context: options.max_context as usize,
             operand: types.operand,
         };
-        let (weights, _) = WeightAddresses::new(&config, types.weights, WEIGHTS)?;
-        let layout = StateLayout::new(&config, options, types.operand);
+        let whole = Section::whole(&config);
+        let (weights, _) = WeightAddresses::new(&config, &whole, types.weights, WEIGHTS)?;
+        let layout = StateLayout::new(&config, &whole, options, types.operand);
         Ok(Self {
             plan,
             kernels,

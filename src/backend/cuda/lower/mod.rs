@@ -34,8 +34,8 @@ pub struct ModelAddresses {
     pub places: Arena,
     /// Where the arena begins.
     pub arena: Address,
-    /// By layer: conv state, or keys and values.
-    pub state: Vec<LayerState>,
+    /// By layer: conv state, or keys and values; none for a layer that is not here.
+    pub state: Vec<Option<LayerState>>,
     /// Takes the logits that requests ask for.
     pub logits: Option<LogitsRing>,
     /// Tokens of a sequence, at most.
@@ -54,15 +54,13 @@ pub enum LayerState {
 
 impl LayerState {
     /// Of all layers, laid out from `start` on.
-    pub fn all(layout: &StateLayout, start: Address) -> Vec<Self> {
+    pub fn all(layout: &StateLayout, start: Address) -> Vec<Option<Self>> {
         let at = |offset: usize| start + offset as u64;
-        let layers = layout.layers.iter();
-        layers
-            .map(|place| match *place {
-                StateAt::Conv(place) => Self::Conv(at(place)),
-                StateAt::Pages { k, v } => Self::Pages { k: at(k), v: at(v) },
-            })
-            .collect()
+        let state = |place: StateAt| match place {
+            StateAt::Conv(place) => Self::Conv(at(place)),
+            StateAt::Pages { k, v } => Self::Pages { k: at(k), v: at(v) },
+        };
+        layout.layers.iter().map(|place| place.map(state)).collect()
     }
 }
 
@@ -132,9 +130,9 @@ impl ModelAddresses {
     /// It has none, or one that the model does not have.
     fn layer(&self, op: &Op) -> Result<Layer<'_>> {
         let index = op.layer.ok_or_else(|| misplaced(op))?;
-        let weights = self.weights.layers.get(index);
-        let state = self.state.get(index);
-        let (weights, &state) = weights.zip(state).ok_or_else(|| misplaced(op))?;
+        let weights = self.weights.layers.get(index).and_then(Option::as_ref);
+        let state = self.state.get(index).copied().flatten();
+        let (weights, state) = weights.zip(state).ok_or_else(|| misplaced(op))?;
         Ok(Layer {
             index,
             weights,

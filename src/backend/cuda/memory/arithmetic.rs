@@ -5,12 +5,12 @@ use super::arena::{ALIGN_BYTES, Arena, ArenaShape};
 use super::state::StateLayout;
 use crate::backend::cuda::families::packed;
 use crate::backend::cuda::families::router::guesses_by_copy;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::{DType, LayerType, ModelConfig};
 use crate::plan::bytes::Bytes;
 use crate::plan::memory::{MemoryItem, MemoryPlan, Place, WEIGHTS, plural, too_little};
 use crate::plan::options::{DEFAULT_MAX_SEQS, most_seqs};
-use crate::plan::{Budget, EngineOptions, Limits, Plan, Precision, RingCapacities, Usual};
+use crate::plan::{Budget, EngineOptions, Limits, Plan, Precision, RingCapacities, Section, Usual};
 
 /// What a way of launching takes besides the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,9 +28,9 @@ pub struct Overheads {
     pub logits_arithmetic: String,
 }
 
-/// Bytes of all weights on a device: matrices in `weights`, experts' [`packed`], all else in f32, routers of more than 32 experts once more in bf16, every array on a multiple
+/// Bytes of a section's weights on a device: matrices in `weights`, experts' [`packed`], all else in f32, routers of more than 32 experts once more in bf16, every array on a multiple
 /// of [`ALIGN_BYTES`]. Sizes saturate.
-pub fn weight_bytes(config: &ModelConfig, weights: DType) -> u64 {
+pub fn weight_bytes(config: &ModelConfig, section: &Section, weights: DType) -> u64 {
     let mut bytes = 0u64;
     let mut put = |dimensions: &[usize], dtype: DType| {
         let size = dimensions
@@ -44,14 +44,20 @@ pub fn weight_bytes(config: &ModelConfig, weights: DType) -> u64 {
     let q = config.num_attention_heads.saturating_mul(config.head_dim);
     let kv = config.num_key_value_heads.saturating_mul(config.head_dim);
     let (experts, inner) = (config.num_experts, config.moe_intermediate_size);
-    put(&[config.vocab_size, hidden], weights);
-    if !config.tie_word_embeddings {
+    let (embeds, has_head) = (section.has_embedding(), section.has_head());
+    if embeds {
         put(&[config.vocab_size, hidden], weights);
     }
-    // Inverse frequencies and the last norm.
+    if has_head && !(embeds && config.tie_word_embeddings) {
+        put(&[config.vocab_size, hidden], weights);
+    }
+    if has_head {
+        put(&[hidden], DType::F32);
+    }
+    // Inverse frequencies.
     put(&[config.head_dim / 2], DType::F32);
-    put(&[hidden], DType::F32);
-    for (layer, mixer) in config.layer_types.iter().enumerate() {
+    let layers = config.layer_types.iter().enumerate();
+    for (layer, mixer) in layers.filter(|&(layer, _)| section.has(layer)) {
         put(&[hidden], DType::F32);
         put(&[hidden], DType::F32);
         match mixer {
@@ -111,9 +117,11 @@ const ACTIVATIONS_SHARE: u64 = 16;
 /// programs and the driver have some of it. One in this many.
 const SPARE_SHARE: u64 = 16;
 
-/// Sizes of a run on one GPU, as they follow from what was asked for.
+/// Sizes of a run, as they follow from what was asked for.
 struct Sizing<'a> {
     plan: &'a Plan,
+    /// Of each GPU.
+    sections: &'a [Section],
     precision: Precision,
     limits: Limits,
     memory: &'a DeviceMemory,
@@ -134,15 +142,15 @@ fn arena(plan: &Plan, precision: Precision, options: &EngineOptions) -> Arena {
 }
 
 impl MemoryPlan {
-    /// As [`MemoryPlan::new`], for a GPU with this memory: all stages share weights and activations there, and one
-    /// step is in flight. A step has up to 8,192 rows where nobody asked for another number: half as many, and half of
+    /// As [`MemoryPlan::new`], for GPUs with this memory each, of which each has one of `sections`: what a GPU has shares
+    /// activations there, and one step is in flight for each GPU. What it comes to is said of the GPU that takes most. A step has up to 8,192 rows where nobody asked for another number: half as many, and half of
     /// these and so on, until its activations take a 16th of the whole memory at most. `overheads`: see [`Overheads`],
     /// of a run with these sizes.
     ///
     /// # Errors
     /// [`MemoryPlan::new`]'s, and those of `overheads`.
     pub fn on_device(
-        plan: &Plan,
+        (plan, sections): (&Plan, &[Section]),
         precision: Precision,
         limits: &Limits,
         memory: &DeviceMemory,
@@ -151,6 +159,7 @@ impl MemoryPlan {
         let DeviceMemory { whole, budget } = memory;
         let sizing = Sizing {
             plan,
+            sections,
             precision,
             limits: *limits,
             memory,
@@ -220,8 +229,13 @@ impl Sizing<'_> {
     }
 
     fn resolve(&self, usual: Usual) -> Result<EngineOptions> {
+        let gpus = self.sections.len() as u32;
+        let in_flight = match gpus {
+            1 => 1,
+            gpus => self.limits.steps_in_flight.unwrap_or(gpus).max(gpus),
+        };
         Ok(EngineOptions {
-            steps_in_flight: 1,
+            steps_in_flight: in_flight,
             ..self.limits.resolve(self.plan, usual)?
         })
     }
@@ -268,12 +282,22 @@ impl Sizing<'_> {
             ..asked
         };
         let overheads = (self.overheads)(&options)?;
-        Ok(MemoryPlan {
+        let of_section = |section| MemoryPlan {
             options,
             rings: RingCapacities::new(&options),
-            items: items(self.plan, self.precision, &options, &overheads, why_step),
+            items: items(
+                (self.plan, section),
+                self.precision,
+                &options,
+                &overheads,
+                why_step,
+            ),
             budget: self.memory.budget.clone(),
-        })
+        };
+        let plans = self.sections.iter().map(of_section);
+        plans
+            .max_by_key(MemoryPlan::total_bytes)
+            .ok_or_else(|| Error::Runtime("a run on no GPU: this is a bug in tailgraph".into()))
     }
 }
 
@@ -281,7 +305,7 @@ impl Sizing<'_> {
 const POOL: &str = "keys and values";
 
 fn items(
-    plan: &Plan,
+    (plan, section): (&Plan, &Section),
     precision: Precision,
     options: &EngineOptions,
     overheads: &Overheads,
@@ -290,7 +314,7 @@ fn items(
     let config = &plan.config;
     let (rows, slots) = (plan.ladders.reachable(options).largest(), options.max_seqs);
     let arena = arena(plan, precision, options);
-    let state = StateLayout::new(config, options, precision.compute);
+    let state = StateLayout::new(config, section, options, precision.compute);
     let on = |place, name, bytes, arithmetic| MemoryItem {
         name,
         bytes,
@@ -307,7 +331,7 @@ fn items(
         on(
             Place::Budget,
             WEIGHTS,
-            weight_bytes(config, precision.weights),
+            weight_bytes(config, section, precision.weights),
             weights,
         ),
         item(

@@ -3,7 +3,7 @@
 
 use super::arena::ALIGN_BYTES;
 use crate::model::{DType, LayerType, ModelConfig};
-use crate::plan::EngineOptions;
+use crate::plan::{EngineOptions, Section};
 
 /// Where a layer's arrays start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,10 +14,11 @@ pub enum StateAt {
     Pages { k: usize, v: usize },
 }
 
-/// Of all layers. Sizes saturate, so that one that no machine has is refused as such.
+/// Of a section's layers. Sizes saturate, so that one that no machine has is refused as such.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateLayout {
-    pub layers: Vec<StateAt>,
+    /// All of the model's; none for a layer that the section does not have.
+    pub layers: Vec<Option<StateAt>>,
     /// Of a conv layer's array.
     pub conv_bytes: usize,
     pub bytes: usize,
@@ -26,7 +27,12 @@ pub struct StateLayout {
 }
 
 impl StateLayout {
-    pub fn new(config: &ModelConfig, options: &EngineOptions, operand: DType) -> Self {
+    pub fn new(
+        config: &ModelConfig,
+        section: &Section,
+        options: &EngineOptions,
+        operand: DType,
+    ) -> Self {
         let aligned = |dimensions: &[usize]| {
             let size = dimensions
                 .iter()
@@ -47,7 +53,7 @@ impl StateLayout {
             bytes = bytes.saturating_add(size);
             at
         };
-        let layer = |mixer: &LayerType| match mixer {
+        let mut layer = |mixer: &LayerType| match mixer {
             LayerType::Conv => StateAt::Conv(take(conv)),
             LayerType::FullAttention => {
                 page_bytes = page_bytes.saturating_add(pages.saturating_mul(2));
@@ -57,7 +63,9 @@ impl StateLayout {
                 }
             }
         };
-        let layers = config.layer_types.iter().map(layer).collect();
+        let layers = config.layer_types.iter().enumerate();
+        let layers = layers.map(|(index, mixer)| section.has(index).then(|| layer(mixer)));
+        let layers = layers.collect();
         Self {
             layers,
             conv_bytes: conv,
@@ -88,12 +96,12 @@ mod tests {
             steps_in_flight: 1,
             record: false,
         };
-        let layout = StateLayout::new(&config, &options, DType::BF16);
+        let layout = StateLayout::new(&config, &Section::whole(&config), &options, DType::BF16);
         // 3 x 2 x 2048 and 5 x 17 x 8 x 64 elements of 2 bytes, on multiples of 256.
         let (conv, pages) = (24_576, 87_040);
         let mut end = 0;
         for at in &layout.layers {
-            end = match *at {
+            end = match at.unwrap() {
                 StateAt::Conv(at) => {
                     assert_eq!(at, end);
                     at + conv

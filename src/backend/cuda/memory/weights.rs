@@ -12,18 +12,28 @@ use crate::backend::cuda::memory::buffer::Buffer;
 use crate::error::Result;
 use crate::model::layout;
 use crate::model::{DType, Model, ModelConfig, Weights};
+use crate::plan::Section;
 use cudarc::driver::{CudaContext, CudaStream};
 use std::sync::Arc;
 
 /// Where everything lies. Shapes are those of [`Weights`].
 #[derive(Debug, Clone)]
 pub struct WeightAddresses {
-    pub embed_tokens: Address,
-    pub embedding_norm: Address,
-    pub lm_head: Address,
-    pub layers: Vec<LayerAddresses>,
+    /// Of a section that embeds.
+    pub embed_tokens: Option<Address>,
+    /// Of a section that has the model's last layer.
+    pub head: Option<HeadAddresses>,
+    /// All of the model's; none for a layer that the section does not have.
+    pub layers: Vec<Option<LayerAddresses>>,
     /// f32 `[head_dim / 2]`
     pub inverse_frequencies: Address,
+}
+
+/// What is behind the last layer.
+#[derive(Debug, Clone, Copy)]
+pub struct HeadAddresses {
+    pub norm: Address,
+    pub lm_head: Address,
 }
 
 /// Weights in a GPU's memory.
@@ -90,7 +100,7 @@ pub fn types(weights: &Weights, operand: DType) -> Types {
 }
 
 impl DeviceWeights {
-    /// Allocates the memory for all weights and copies them there, converted where their type is another; random ones are made
+    /// Allocates the memory for the section's weights and copies them there, converted where their type is another; random ones are made
     /// there. The stream comes to the end of that later.
     ///
     /// # Errors
@@ -101,12 +111,13 @@ impl DeviceWeights {
         stream: &CudaStream,
         library: &Library,
         model: &Model,
+        section: &Section,
         types: Types,
     ) -> Result<Self> {
-        let (_, bytes) = WeightAddresses::new(&model.config, types.weights, 0)?;
+        let (_, bytes) = WeightAddresses::new(&model.config, section, types.weights, 0)?;
         let buffer = Buffer::named(context, "the weights", bytes)?;
         let mut placer = Placer::into(&buffer, (context, stream), library, types.weights)?;
-        let at = placer.model(&model.config, &model.weights)?;
+        let at = placer.model(&model.config, section, &model.weights)?;
         drop(placer);
         Ok(Self {
             at,
@@ -116,13 +127,18 @@ impl DeviceWeights {
 }
 
 impl WeightAddresses {
-    /// Where the weights of a model would lie from `start` on, matrices in this type, and the bytes of all.
+    /// Where the weights of a model's section would lie from `start` on, matrices in this type, and the bytes of all.
     ///
     /// # Errors
     /// None that a caller can cause.
-    pub fn new(config: &ModelConfig, matrices: DType, start: Address) -> Result<(Self, usize)> {
+    pub fn new(
+        config: &ModelConfig,
+        section: &Section,
+        matrices: DType,
+        start: Address,
+    ) -> Result<(Self, usize)> {
         let mut measure = Placer::measuring(start, matrices);
-        let placed = measure.model(config, &layout::build(config, Ok)?)?;
+        let placed = measure.model(config, section, &layout::build(config, Ok)?)?;
         Ok((placed, measure.bytes()))
     }
 }
@@ -132,6 +148,7 @@ pub(super) mod tests {
     use super::*;
     use crate::backend::cuda::memory::arithmetic::weight_bytes;
     use crate::model::ModelSource;
+    use crate::plan::{Ladders, Plan};
 
     pub fn model(folder: &tempfile::TempDir, text: &str) -> Model {
         let config = folder.path().join("config.json");
@@ -156,10 +173,20 @@ pub(super) mod tests {
         let folder = tempfile::tempdir().unwrap();
         for (hidden, inner, bias, tied) in [(256, 64, false, true), (96, 160, true, false)] {
             let model = model(&folder, &config(40, hidden, inner, bias, tied));
-            for matrices in [DType::BF16, DType::F16, DType::F32] {
-                let (_, bytes) = WeightAddresses::new(&model.config, matrices, 0).unwrap();
-                let expected = weight_bytes(&model.config, matrices);
-                assert_eq!(bytes as u64, expected, "{hidden}");
+            let plan = Plan::new(model.config.clone(), Ladders::default(), 3).unwrap();
+            let sections = [0..3, 0..1, 1..2, 2..3, 0..2];
+            for section in sections.map(|stages| Section::of(&model.config, &plan.stages[stages])) {
+                for matrices in [DType::BF16, DType::F16, DType::F32] {
+                    let (at, bytes) =
+                        WeightAddresses::new(&model.config, &section, matrices, 0).unwrap();
+                    let expected = weight_bytes(&model.config, &section, matrices);
+                    assert_eq!(bytes as u64, expected, "{hidden} {section:?}");
+                    assert_eq!(at.embed_tokens.is_some(), section.has_embedding());
+                    assert_eq!(at.head.is_some(), section.has_head());
+                    let layers: Vec<_> = at.layers.iter().map(Option::is_some).collect();
+                    let has: Vec<_> = (0..3).map(|layer| section.has(layer)).collect();
+                    assert_eq!(layers, has);
+                }
             }
         }
     }

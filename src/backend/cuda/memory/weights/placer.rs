@@ -1,7 +1,9 @@
 //! Gives a model's tensors their places in a GPU's memory, and puts them there: copied, converted and packed on the way, or made
 //! there where they are random.
 
-use super::{FeedForwardAddresses, LayerAddresses, MixerAddresses, WeightAddresses};
+use super::{
+    FeedForwardAddresses, HeadAddresses, LayerAddresses, MixerAddresses, WeightAddresses,
+};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::families::experts::ExpertWeights;
@@ -16,6 +18,7 @@ use crate::error::Result;
 use crate::model::layout::TensorSpec;
 use crate::model::rotary::inverse_frequencies;
 use crate::model::{DType, Expert, FeedForward, LayerWeights, Mixer, ModelConfig, Tensor, Weights};
+use crate::plan::Section;
 use cudarc::driver::{CudaContext, CudaStream, result};
 use half::bf16;
 use rayon::prelude::*;
@@ -156,15 +159,21 @@ impl<'a> Placer<'a> {
         self.end.next_multiple_of(ALIGN_BYTES)
     }
 
+    /// What `section` has of a model.
     pub fn model<T: Placed>(
         &mut self,
         config: &ModelConfig,
+        section: &Section,
         weights: &Weights<T>,
     ) -> Result<WeightAddresses> {
-        let embed_tokens = self.matrix(&weights.embed_tokens)?;
-        let lm_head = match config.tie_word_embeddings {
-            true => embed_tokens,
-            false => self.matrix(&weights.lm_head)?,
+        let embed_tokens = match section.has_embedding() {
+            true => Some(self.matrix(&weights.embed_tokens)?),
+            false => None,
+        };
+        let lm_head = match (section.has_head(), embed_tokens) {
+            (false, _) => None,
+            (true, Some(at)) if config.tie_word_embeddings => Some(at),
+            (true, _) => Some(self.matrix(&weights.lm_head)?),
         };
         let frequencies = inverse_frequencies(config.rope_theta, config.head_dim);
         let bytes: Vec<u8> = frequencies.iter().flat_map(|f| f.to_le_bytes()).collect();
@@ -172,12 +181,18 @@ impl<'a> Placer<'a> {
         self.copy_small(bytes)?;
         Ok(WeightAddresses {
             embed_tokens,
-            embedding_norm: self.vector(&weights.embedding_norm)?,
-            lm_head,
+            head: match lm_head {
+                Some(lm_head) => Some(HeadAddresses {
+                    norm: self.vector(&weights.embedding_norm)?,
+                    lm_head,
+                }),
+                None => None,
+            },
             layers: weights
                 .layers
                 .iter()
-                .map(|layer| self.layer(layer))
+                .enumerate()
+                .map(|(index, layer)| section.has(index).then(|| self.layer(layer)).transpose())
                 .collect::<Result<_>>()?,
             inverse_frequencies,
         })

@@ -1,0 +1,71 @@
+/* device.cuh: what every kernel that takes turns of the core, or hands steps on, has in common. */
+#ifndef TAILGRAPH_SCHED_DEVICE_CUH
+#define TAILGRAPH_SCHED_DEVICE_CUH
+
+#include "common/pdl.cuh"
+#include "sched/sched.c"
+
+#include <cuda_runtime.h>
+
+/* While nothing is to be done the dispatcher polls, with pauses that grow from the first to the last. Then
+ * it hands over to the idle graph and so to itself: no kernel runs for longer than this without an end. */
+constexpr uint32_t FIRST_PAUSE_NS = 128;
+constexpr uint32_t LAST_PAUSE_NS = 8192;
+constexpr uint32_t POLLS = 64;
+
+constexpr uint32_t LANES = TG_MAX_LANES;
+
+__device__ inline uint64_t now_ns() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
+}
+
+/* Loads all of the host's indices, each by a thread of its own, so that the trip over the bus is made once. They owe
+ * nothing to the step that runs, so the first look comes before the wait for it. */
+__device__ inline void look(const tg_rings *rings) {
+  const uint64_t *from;
+  uint64_t *to;
+  switch (threadIdx.x) {
+    case 0: from = &rings->flags.value, to = &tg_device.flags; break;
+    case 1: from = &rings->control_head.value, to = &tg_device.control_head; break;
+    case 2: from = &rings->request_head.value, to = &tg_device.request_head; break;
+    case 3: from = &rings->event_tail.value, to = &tg_device.event_tail; break;
+    case 4: from = &rings->trace_tail.value, to = &tg_device.trace_tail; break;
+    default: return;
+  }
+  uint64_t value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1]; fence.acq_rel.sys;" : "=l"(value) : "l"(from) : "memory");
+  *to = value;
+}
+
+__device__ inline uint64_t load_acquire(const uint64_t *from) {
+  uint64_t value;
+  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+  return value;
+}
+
+__device__ inline void store_release(uint64_t *to, uint64_t value) {
+  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
+
+__device__ inline void copy(void *to, const void *from, uint32_t bytes, uint32_t thread, uint32_t threads) {
+  uint4 *out = static_cast<uint4 *>(to);
+  const uint4 *in = static_cast<const uint4 *>(from);
+  for (uint32_t i = thread; i < bytes / sizeof(uint4); i += threads) out[i] = in[i];
+}
+
+/* Launches a graph in one of the streams that CUDA has for that. Whether the GPU did. */
+__device__ inline bool launch(uint64_t graph, cudaStream_t stream) {
+  return cudaGraphLaunch((cudaGraphExec_t)graph, stream) == cudaSuccess;
+}
+
+/* The head of the state block, up to the mailboxes, which others may write. */
+constexpr uint32_t HEAD_BYTES = offsetof(tg_state, mailbox);
+static_assert(HEAD_BYTES % sizeof(uint4) == 0 && HEAD_BYTES / sizeof(uint4) <= TG_MAX_LANES, "a load a thread");
+constexpr uint32_t LAYOUT_AT = offsetof(tg_rings, bytes), LAYOUT_BYTES = sizeof(tg_rings) - LAYOUT_AT;
+static_assert((offsetof(decltype(tg_device), layout) + LAYOUT_AT) % sizeof(uint4) == 0 && LAYOUT_AT % sizeof(uint4) == 0 &&
+                  LAYOUT_BYTES % sizeof(uint4) == 0,
+              "copied in 16s");
+
+#endif

@@ -1,0 +1,193 @@
+//! Several GPUs as the device of a run, each with a share of the model's stages.
+
+use super::memory;
+use super::start::all_of_gpu;
+use super::GpuDevice;
+use crate::backend::cuda::driver::peer;
+use crate::backend::cuda::engine::hosted::{HostLaunched, StagePlace};
+use crate::backend::cuda::engine::model::Placement;
+use crate::backend::cuda::engine::pipeline::{GpuPipeline, PipelineSpec, StageProgram};
+use crate::backend::cuda::tuning::gpu::Gpu;
+use crate::backend::device::{Device, EngineSpec, Runs, Stages, Started, Wanted, Watch};
+use crate::backend::{GpuSpec, LaunchWay};
+use crate::error::{Error, Result};
+use crate::plan::{Budget, EngineOptions, Ladders, MemoryPlan, Plan, Section};
+use crate::telemetry::warn;
+
+/// GPUs that a model's stages are shared out among, in order.
+#[derive(Debug, Clone)]
+pub struct GpuStages {
+    /// At least one. All are used as the first one is.
+    gpus: Vec<GpuDevice>,
+}
+
+impl GpuStages {
+    pub fn gpus(&self) -> &[GpuDevice] {
+        &self.gpus
+    }
+
+    fn first(&self) -> &GpuDevice {
+        &self.gpus[0]
+    }
+
+    fn sections(&self, plan: &Plan) -> Result<Vec<Section>> {
+        let shares = plan.shares(self.gpus.len())?.into_iter();
+        Ok(shares
+            .map(|stages| Section::of(&plan.config, stages))
+            .collect())
+    }
+
+    /// Whether each reaches its neighbours' memory.
+    fn are_peers(&self) -> Result<bool> {
+        let next = self.gpus.iter().cycle().skip(1);
+        for (one, other) in self.gpus.iter().zip(next) {
+            let (one, other) = (&one.gpu.context, &other.gpu.context);
+            if !(peer::reaches(one, other)? && peer::reaches(other, one)?) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Each GPU's share of the model, there and ready to be launched.
+    fn programs(
+        &self,
+        spec: &EngineSpec<'_>,
+        ladders: &Ladders,
+        options: &EngineOptions,
+        hold: bool,
+    ) -> Result<Vec<StageProgram>> {
+        let shares = self.gpus.iter().zip(spec.plan.shares(self.gpus.len())?);
+        let program = |(device, stages): (&GpuDevice, _)| {
+            let placement = Placement {
+                plan: spec.plan,
+                stages,
+                ladders,
+                options,
+                dtype: device.spec.dtype,
+                sink: spec.sink,
+                hold,
+            };
+            Ok(StageProgram {
+                gpu: device.gpu.clone(),
+                program: Box::new(all_of_gpu(&device.gpu, spec, &placement)?),
+            })
+        };
+        shares.map(program).collect()
+    }
+
+    fn hosted(&self, spec: &EngineSpec<'_>, ladders: &Ladders, way: LaunchWay) -> Result<Stages> {
+        let count = self.gpus.len();
+        let programs = self.programs(spec, ladders, spec.options, false)?;
+        let stage = |(index, stage): (usize, StageProgram)| {
+            let StageProgram { gpu, program } = stage;
+            let place = StagePlace { index, count };
+            let stage =
+                HostLaunched::new(&gpu.context, program, place, ladders, spec.options, way)?;
+            Ok(Box::new(stage) as _)
+        };
+        programs.into_iter().enumerate().map(stage).collect()
+    }
+}
+
+impl Device for GpuStages {
+    type Spec = Vec<GpuSpec>;
+
+    fn open(specs: &Vec<GpuSpec>) -> Result<Self> {
+        let gpus: Vec<GpuDevice> = specs.iter().map(GpuDevice::open).collect::<Result<_>>()?;
+        let Some(first) = gpus.first() else {
+            return Err(Error::Usage("--device: expected at least one GPU".into()));
+        };
+        let (name, known) = (first.gpu.info.to_string(), first.known());
+        for (other, spec) in gpus.iter().zip(specs) {
+            let found = other.known().map(|gpu| gpu.name);
+            if found != known.map(|gpu| gpu.name) {
+                return Err(Error::Usage(format!(
+                    "--device cuda:{}: found {}, expected a GPU like {name}: stages of one model are on GPUs of one kind",
+                    spec.ordinal, other.gpu.info
+                )));
+            }
+        }
+        Ok(Self { gpus })
+    }
+
+    fn info(&self) -> Option<String> {
+        let infos = self.gpus.iter().map(|device| device.gpu.info.to_string());
+        Some(infos.collect::<Vec<_>>().join(" + "))
+    }
+
+    fn known(&self) -> Option<&'static Gpu> {
+        self.first().known()
+    }
+
+    fn kernel_variants(&self) -> Result<Option<String>> {
+        self.first().kernel_variants()
+    }
+
+    fn budget(&self, limit: Option<u64>) -> Result<Budget> {
+        let budgets = self.gpus.iter().map(|device| device.budget(limit));
+        let budgets: Vec<_> = budgets.collect::<Result<_>>()?;
+        let least = budgets.into_iter().min_by_key(|budget| budget.bytes);
+        least.ok_or_else(|| Error::Usage("--device: expected at least one GPU".into()))
+    }
+
+    fn memory(&self, wanted: &Wanted<'_>) -> Result<MemoryPlan> {
+        let budget = self.budget(wanted.memory_limit)?;
+        let sections = self.sections(wanted.plan)?;
+        let GpuDevice { gpu, spec } = self.first();
+        memory::on_gpu(wanted, &sections, spec.launch, &gpu.info, budget)
+    }
+
+    fn start(&self, spec: &EngineSpec<'_>, watch: Watch<'_>) -> Result<Started> {
+        if !matches!(watch, Watch::Nothing) {
+            return Err(Error::Usage(
+                "--parallel stages: parts of steps are timed and followed on one GPU alone, expected one --device".into(),
+            ));
+        }
+        let GpuSpec {
+            launch,
+            step_timeout,
+            ..
+        } = self.first().spec;
+        let ladders = spec.plan.ladders.reachable(spec.options);
+        let runs = match launch {
+            LaunchWay::DeviceGraph => {
+                let peers = self.are_peers()?;
+                if !peers {
+                    warn(
+                        "these GPUs do not reach each other's memory: what stages hand on goes through memory of the host, which is slower",
+                    );
+                }
+                let pipeline = PipelineSpec {
+                    // Whoever takes the logits may be held up by its disk for as long as that takes.
+                    limit: spec.sink.is_none().then_some(step_timeout),
+                    peers,
+                };
+                let programs = self.programs(spec, &ladders, spec.options, true)?;
+                Runs::Scheduler(Box::new(GpuPipeline::new(programs, pipeline)?))
+            }
+            LaunchWay::HostGraphAhead => {
+                return Err(Error::Usage(
+                    "--ahead: stages on several GPUs overlap already, expected --launch host-graph without it".into(),
+                ));
+            }
+            way => Runs::Stages(self.hosted(spec, &ladders, way)?),
+        };
+        Ok(Started {
+            runs,
+            ladders,
+            options: *spec.options,
+            clock: None,
+            step_timeout: Some(step_timeout),
+        })
+    }
+
+    fn stages(&self, spec: &EngineSpec<'_>) -> Result<Stages> {
+        let ladders = spec.plan.ladders.reachable(spec.options);
+        let way = match self.first().spec.launch {
+            LaunchWay::HostGraph | LaunchWay::HostGraphAhead => LaunchWay::HostGraph,
+            LaunchWay::HostKernels | LaunchWay::DeviceGraph => LaunchWay::HostKernels,
+        };
+        self.hosted(spec, &ladders, way)
+    }
+}

@@ -1,0 +1,399 @@
+//! A pipeline over GPUs that hand steps to each other (kernels/sched/stages.cu): each has a stage, with its own graphs, tables
+//! and dispatcher; the first has the scheduler's core too. The host launches each once.
+
+mod links;
+
+use self::links::{Links, LinkShape};
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::call::KernelCall;
+use crate::backend::cuda::driver::errors::failed;
+use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
+use crate::backend::cuda::driver::gpu::OpenGpu;
+use crate::backend::cuda::driver::graph::Captured;
+use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
+use crate::backend::cuda::engine::program::{
+    Residual, StepCapture, StepProgram, buckets, capture_calls, capture_step,
+};
+use crate::backend::cuda::engine::scheduler::bytes_of;
+use crate::backend::cuda::families::{Bucket, StepAt};
+use crate::backend::cuda::memory::buffer::Buffer;
+use crate::backend::cuda::memory::pinned::Pinned;
+use crate::backend::device::CoreBytes;
+use crate::backend::{Block, DeviceScheduler};
+use crate::error::{Error, Result};
+use crate::plan::{EngineOptions, Ladders, StepKind};
+use crate::sys::abi;
+use cudarc::driver::result::DriverError;
+use cudarc::driver::{CudaStream, sys};
+use std::mem::offset_of;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Blocks of the kernels that copy the residual stream from and to a link, at most: enough for the link's speed.
+const COPY_BLOCKS: u32 = 64;
+/// `COPY_THREADS` of kernels/sched/stages.cu.
+const COPY_THREADS: u32 = 256;
+
+/// Of each GPU: its stage's program, all of whose memory is there.
+pub struct StageProgram {
+    pub gpu: OpenGpu,
+    pub program: Box<dyn StepProgram>,
+}
+
+/// What is chosen about a pipeline.
+#[derive(Debug, Clone, Copy)]
+pub struct PipelineSpec {
+    /// A stage waits no longer for what another owes it; none: for ever.
+    pub limit: Option<Duration>,
+    /// GPUs store into each other's memory. Else links lie in pinned memory of the host.
+    pub peers: bool,
+}
+
+/// Stages that each have a GPU, at least two.
+pub struct GpuPipeline {
+    spec: PipelineSpec,
+    stages: Vec<Stage>,
+    prepared: Option<Prepared>,
+    launched: bool,
+}
+
+struct Stage {
+    gpu: OpenGpu,
+    stream: Arc<CudaStream>,
+    program: Box<dyn StepProgram>,
+    /// `tg_lead` or `tg_follow`.
+    dispatch: Kernel,
+    receive: Kernel,
+    hand_on: Kernel,
+}
+
+/// What the running graphs use.
+struct Prepared {
+    stages: Vec<Running>,
+    rings: Arc<Pinned>,
+    _links: Links,
+}
+
+struct Running {
+    idle: Exec,
+    /// In the table by their handles.
+    _steps: Vec<Exec>,
+    blocks: Blocks,
+}
+
+/// Memory of one GPU at fixed addresses, which the captured kernels hold.
+struct Blocks {
+    /// `tg_state`: the scheduler's on the first, elsewhere what steps bring.
+    state: Buffer,
+    /// A copy of the rings' head, for the layout in it.
+    head: Buffer,
+    /// `tg_graphs`
+    table: Buffer,
+    /// `tg_stage`
+    stage: Buffer,
+}
+
+/// Bytes of device memory that a pipeline takes on each GPU beside its part of the model. `hidden`: f32 of a row's residual stream.
+pub fn stage_bytes(core: CoreBytes, options: &EngineOptions, hidden: usize) -> usize {
+    let activations = options.step_tokens as usize * hidden * size_of::<f32>();
+    let places = (core.step + activations).saturating_mul(options.steps_in_flight as usize);
+    core.state
+        + size_of::<abi::tg_rings>()
+        + size_of::<abi::tg_graphs>()
+        + size_of::<abi::tg_stage>()
+        + links::WORDS_BYTES
+        + places
+}
+
+/// The configuration of a state block that has been laid out.
+fn config_of(state: &[u8]) -> Result<abi::tg_config> {
+    let bytes = state.get(offset_of!(abi::tg_state, config)..);
+    match bytes {
+        Some(bytes) if bytes.len() >= size_of::<abi::tg_config>() => {
+            // SAFETY: as many bytes are there, and any bytes are a configuration.
+            Ok(unsafe { bytes.as_ptr().cast::<abi::tg_config>().read_unaligned() })
+        }
+        _ => Err(Error::Runtime(
+            "a state block without its head: this is a bug in tailgraph".into(),
+        )),
+    }
+}
+
+impl GpuPipeline {
+    /// `stages`: in order, at least two, each on a GPU of its own.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for too few or too many; [`Error::Runtime`] for what the driver refuses.
+    pub fn new(stages: Vec<StageProgram>, spec: PipelineSpec) -> Result<Self> {
+        let (count, most) = (stages.len(), abi::TG_MAX_STAGES as usize);
+        if !(2..=most).contains(&count) {
+            return Err(Error::Usage(format!(
+                "a pipeline of {count} stages: expected 2 to {most}"
+            )));
+        }
+        let stage = |(index, stage): (usize, StageProgram)| {
+            let StageProgram { gpu, program } = stage;
+            let dispatcher = if index == 0 { "tg_lead" } else { "tg_follow" };
+            let stream = gpu.context.new_stream();
+            Ok(Stage {
+                stream: stream.map_err(|error| failed("making a stream", error))?,
+                dispatch: gpu.module.kernel(dispatcher)?,
+                receive: gpu.module.kernel("tg_receive")?,
+                hand_on: gpu.module.kernel("tg_hand_on")?,
+                gpu,
+                program,
+            })
+        };
+        let stages = stages.into_iter().enumerate().map(stage);
+        Ok(Self {
+            spec,
+            stages: stages.collect::<Result<_>>()?,
+            prepared: None,
+            launched: false,
+        })
+    }
+
+    fn is_last(&self, index: usize) -> bool {
+        index + 1 == self.stages.len()
+    }
+
+    /// As in messages.
+    fn name(&self, index: usize) -> String {
+        format!(
+            "stage {index} on cuda:{}",
+            self.stages[index].gpu.info.ordinal
+        )
+    }
+
+    /// The dispatcher of a stage; `place` is a `TG_DISPATCH_*`.
+    fn dispatcher(&self, index: usize, rings: Address, blocks: &Blocks, place: u32) -> KernelCall {
+        let at = |buffer: &Buffer| Argument::Address(buffer.at(0));
+        let (state, table, stage) = (at(&blocks.state), at(&blocks.table), at(&blocks.stage));
+        let place = Argument::U32(place);
+        let arguments = match index {
+            0 => {
+                let rings = Argument::Address(rings);
+                vec![state, rings, at(&blocks.head), table, stage, place]
+            }
+            _ => {
+                let last = Argument::U32(self.is_last(index).into());
+                vec![state, table, stage, place, last]
+            }
+        };
+        self.call(
+            index,
+            &self.stages[index].dispatch,
+            Launch::blocks(1, abi::TG_MAX_LANES),
+            arguments,
+        )
+    }
+
+    fn call(
+        &self,
+        index: usize,
+        kernel: &Kernel,
+        launch: Launch,
+        arguments: Vec<Argument>,
+    ) -> KernelCall {
+        KernelCall {
+            kernel: kernel.clone(),
+            launch: Launch {
+                early: self.stages[index].gpu.overlaps_launches(),
+                ..launch
+            },
+            arguments,
+            ops: vec![],
+        }
+    }
+
+    /// What begins a step of a bucket in a stage behind another, and what ends it in one before another.
+    fn copies(&self, index: usize, bucket: Bucket, blocks: &Blocks) -> Result<[Vec<KernelCall>; 2]> {
+        let stage = &self.stages[index];
+        let Residual { h, hidden } = stage.program.residual().ok_or_else(|| {
+            Error::Runtime("a stage that leaves nothing to hand on: this is a bug in tailgraph".into())
+        })?;
+        let blocks_of_rows = bucket.rows.min(COPY_BLOCKS);
+        let at = |buffer: &Buffer| Argument::Address(buffer.at(0));
+        let (h, hidden) = (Argument::Address(h), Argument::U32(hidden as u32));
+        let mut copies = [vec![], vec![]];
+        if index > 0 {
+            let arguments = vec![h.clone(), at(&blocks.state), at(&blocks.stage), hidden.clone()];
+            let launch = Launch::blocks(blocks_of_rows, COPY_THREADS);
+            copies[0].push(self.call(index, &stage.receive, launch, arguments));
+        }
+        if !self.is_last(index) {
+            let arguments = vec![at(&blocks.state), at(&blocks.stage), h, hidden];
+            let launch = Launch::blocks(blocks_of_rows + 1, COPY_THREADS);
+            copies[1].push(self.call(index, &stage.hand_on, launch, arguments));
+        }
+        Ok(copies)
+    }
+
+    /// Makes the memory of a stage that has one, with the state block's image in it.
+    fn blocks(&self, index: usize, state: &[u8]) -> Result<Blocks> {
+        let Stage { gpu, stream, .. } = &self.stages[index];
+        let named = |what, bytes| Buffer::named(&gpu.context, what, bytes);
+        let blocks = Blocks {
+            state: named("the scheduler", state.len())?,
+            head: named("the rings' layout", size_of::<abi::tg_rings>())?,
+            table: named("the table of graphs", size_of::<abi::tg_graphs>())?,
+            stage: named("a stage's links", size_of::<abi::tg_stage>())?,
+        };
+        blocks.state.write(stream, 0, state)?;
+        blocks.stage.fill(stream, 0)?;
+        Ok(blocks)
+    }
+
+    /// Captures a stage's steps of every bucket and its idle graph.
+    fn capture(
+        &self,
+        index: usize,
+        rings: Address,
+        blocks: Blocks,
+        (ladders, slots): (&Ladders, u32),
+    ) -> Result<Running> {
+        let Stage {
+            stream, program, ..
+        } = &self.stages[index];
+        let at = StepAt {
+            state: blocks.state.at(0),
+            step: blocks.stage.at(offset_of!(abi::tg_stage, step)),
+        };
+        let mut table = abi::tg_graphs {
+            stages: 1,
+            ..Default::default()
+        };
+        let mut steps = vec![];
+        for kind in StepKind::ALL {
+            for (column, bucket) in buckets(ladders, kind, slots).enumerate() {
+                let [first, mut last] = self.copies(index, bucket, &blocks)?;
+                last.push(self.dispatcher(index, rings, &blocks, abi::TG_DISPATCH_BEHIND));
+                let step = StepCapture {
+                    program: program.as_ref(),
+                    stage: index,
+                    bucket,
+                    at,
+                };
+                // SAFETY: all blocks, links and programs live as long as the graphs made here: in `self`, which ends what
+                // runs before it goes.
+                let captured = unsafe { capture_step(stream, step, first, last) }?;
+                let exec = Exec::new(&captured.graph, LaunchedBy::Device)?;
+                table.step[0][0][kind as usize][column] = exec.device_handle();
+                steps.push(exec);
+            }
+        }
+        let idle = self.dispatcher(index, rings, &blocks, abi::TG_DISPATCH_IDLE);
+        // SAFETY: as above.
+        let idle: Captured = unsafe { capture_calls(stream, "the idle dispatcher", &[idle]) }?;
+        let idle = Exec::new(&idle, LaunchedBy::Device)?;
+        table.idle = idle.device_handle();
+        blocks.table.write(stream, 0, bytes_of(&table))?;
+        Ok(Running {
+            idle,
+            _steps: steps,
+            blocks,
+        })
+    }
+}
+
+impl DeviceScheduler for GpuPipeline {
+    fn stages(&self) -> u32 {
+        self.stages.len() as u32
+    }
+
+    fn prepare(
+        &mut self,
+        state: &[u8],
+        ring_bytes: usize,
+        ladders: &Ladders,
+        slots: u32,
+    ) -> Result<Box<dyn Block>> {
+        let config = config_of(state)?;
+        let hidden = self.stages[0].program.residual().map_or(0, |r| r.hidden);
+        let rings = Pinned::new(&self.stages[0].gpu.context, ring_bytes)?;
+        let gpus: Vec<_> = self.stages.iter().map(|stage| &stage.gpu.context).collect();
+        let links = Links::new(&gpus, &LinkShape::new(&config, hidden), self.spec.peers)?;
+        let stop = rings.device() + offset_of!(abi::tg_rings, flags) as u64;
+        let mut running = vec![];
+        for index in 0..self.stages.len() {
+            let blocks = self.blocks(index, state)?;
+            let ends = links.of(index, stop, self.spec.limit);
+            let stream = &self.stages[index].stream;
+            // SAFETY: plain words and addresses, without padding that is read.
+            let bytes = unsafe {
+                std::slice::from_raw_parts(
+                    std::ptr::from_ref(&ends).cast::<u8>(),
+                    size_of::<abi::tg_links>(),
+                )
+            };
+            let at = offset_of!(abi::tg_stage, links);
+            blocks.stage.write(stream, at, bytes)?;
+            running.push(self.capture(index, rings.device(), blocks, (ladders, slots))?);
+        }
+        self.prepared = Some(Prepared {
+            stages: running,
+            rings: rings.clone(),
+            _links: links,
+        });
+        Ok(Box::new(rings))
+    }
+
+    fn launch(&mut self) -> Result<()> {
+        let prepared = self.prepared.as_ref().ok_or_else(|| {
+            Error::Runtime("a pipeline was launched before it was prepared".into())
+        })?;
+        // SAFETY: the block begins with the head, which its owner has laid out and nobody else writes yet but for
+        // indices, which are not read from the copy.
+        let head = unsafe {
+            let start = prepared.rings.start().as_ptr();
+            std::slice::from_raw_parts(start, size_of::<abi::tg_rings>())
+        };
+        let first = &prepared.stages[0].blocks;
+        first.head.write(&self.stages[0].stream, 0, head)?;
+        self.launched = true;
+        // The scheduler last, so that the others wait for it and not it for them.
+        for stage in prepared.stages.iter().rev() {
+            // SAFETY: what the graphs use is in `self`, which ends what runs before it goes.
+            unsafe { stage.idle.launch() }?;
+        }
+        Ok(())
+    }
+
+    fn running(&mut self) -> Result<bool> {
+        let mut running = false;
+        for (index, stage) in self.stages.iter().enumerate() {
+            stage.program.check()?;
+            let refused = |error| failed(&format!("running {}", self.name(index)), error);
+            stage.gpu.context.bind_to_thread().map_err(refused)?;
+            // SAFETY: the stream is alive.
+            match unsafe { sys::cuStreamQuery(stage.stream.cu_stream()) } {
+                sys::CUresult::CUDA_SUCCESS => {}
+                sys::CUresult::CUDA_ERROR_NOT_READY => running = true,
+                other => return Err(refused(DriverError(other))),
+            }
+        }
+        Ok(running)
+    }
+}
+
+impl Drop for GpuPipeline {
+    /// Ends what still runs: nothing of it may outlive the memory it uses.
+    fn drop(&mut self) {
+        let Some(prepared) = self.prepared.as_ref().filter(|_| self.launched) else {
+            return;
+        };
+        let rings: *mut abi::tg_rings = prepared.rings.start().as_ptr().cast();
+        // SAFETY: the block is alive, and this word is only ever touched atomically.
+        let flags = unsafe { AtomicU64::from_ptr(&raw mut (*rings).flags.value) };
+        flags.fetch_or(abi::TG_INPUT_STOP.into(), Ordering::AcqRel);
+        for stage in &self.stages {
+            // Lets a step go on that a program holds up until its failure is known.
+            let _ = stage.program.check();
+        }
+        for stage in &self.stages {
+            // A failure means that nothing runs there any more; whoever asked has been told.
+            let _ = stage.stream.synchronize();
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The memory that steps go from stage to stage in (kernels/sched/handover.h): each side's words, and the places of a link,
+//! lie on the GPU that reads them.
+
+use crate::backend::cuda::driver::{Address, peer};
+use crate::backend::cuda::memory::buffer::Buffer;
+use crate::backend::cuda::memory::pinned::Pinned;
+use crate::error::Result;
+use crate::sys::abi;
+use cudarc::driver::CudaContext;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Of the words of the two sides of a link.
+pub const WORDS_BYTES: usize = 2 * size_of::<abi::tg_link_words>();
+
+/// Words and number of places, of a link between stages and of the one back to the first.
+#[derive(Debug, Clone, Copy)]
+pub struct LinkShape {
+    between: (u64, u32),
+    back: (u64, u32),
+}
+
+impl LinkShape {
+    /// `hidden`: f32 of a row's residual stream.
+    pub fn new(config: &abi::tg_config, hidden: usize) -> Self {
+        // SAFETY: both only read the configuration, which the core has accepted.
+        let (between, back) = unsafe {
+            (
+                abi::tg_step_place_words(config, hidden.div_ceil(2) as u64),
+                abi::tg_result_place_words(config),
+            )
+        };
+        Self {
+            between: (between, config.mailbox_depth),
+            // One for every step in flight: handover.h says why.
+            back: (back, config.steps_in_flight),
+        }
+    }
+}
+
+/// Memory that two GPUs reach.
+enum Shared {
+    /// One's own.
+    Device(Buffer),
+    Host(Arc<Pinned>),
+}
+
+impl Shared {
+    fn new(owner: &Arc<CudaContext>, bytes: usize, peers: bool) -> Result<Self> {
+        if !peers {
+            return Pinned::new(owner, bytes).map(Self::Host);
+        }
+        let buffer = Buffer::named(owner, "steps between GPUs", bytes)?;
+        let stream = owner.default_stream();
+        buffer.fill(&stream, 0)?;
+        stream
+            .synchronize()
+            .map_err(|error| crate::backend::cuda::driver::errors::failed("clearing links", error))?;
+        Ok(Self::Device(buffer))
+    }
+
+    /// The same on both.
+    fn at(&self, offset: usize) -> Address {
+        match self {
+            Self::Device(buffer) => buffer.at(offset),
+            Self::Host(pinned) => pinned.device() + offset as u64,
+        }
+    }
+}
+
+/// A link: what its taker reads, the poster's words and the places behind them; and what its poster reads, the taker's words.
+struct Link {
+    taker: Shared,
+    poster: Shared,
+    shape: (u64, u32),
+}
+
+/// Of all stages: link s goes from stage s to the one behind it, the last one's to the first.
+pub struct Links(Vec<Link>);
+
+impl Links {
+    /// `gpus`: of the stages, in order. `peers`: they store into each other's memory.
+    ///
+    /// # Errors
+    /// [`crate::Error::Memory`] where there is not enough; [`crate::Error::Runtime`] where the driver does not let them.
+    pub fn new(gpus: &[&Arc<CudaContext>], shape: &LinkShape, peers: bool) -> Result<Self> {
+        let count = gpus.len();
+        let link = |index: usize| {
+            let (from, to) = (gpus[index], gpus[(index + 1) % count]);
+            if peers {
+                peer::open(from, to)?;
+                peer::open(to, from)?;
+            }
+            let shape = match index + 1 == count {
+                true => shape.back,
+                false => shape.between,
+            };
+            let (words, places) = shape;
+            let bytes = words as usize * places as usize * size_of::<u64>();
+            Ok(Link {
+                taker: Shared::new(to, WORDS_BYTES + bytes, peers)?,
+                poster: Shared::new(from, WORDS_BYTES, peers)?,
+                shape,
+            })
+        };
+        (0..count).map(link).collect::<Result<_>>().map(Self)
+    }
+
+    /// A stage's two. `stop`: the host's flags. `limit`: of a wait that another stage owes an answer to.
+    pub fn of(&self, stage: usize, stop: Address, limit: Option<Duration>) -> abi::tg_links {
+        let before = (stage + self.0.len() - 1) % self.0.len();
+        abi::tg_links {
+            in_: self.end(before, false),
+            out: self.end(stage, true),
+            stop: stop as *const u64,
+            limit_ns: limit.map_or(abi::TG_NO_TIMEOUT, |limit| limit.as_nanos() as u64),
+            stage: stage as u32,
+            ..Default::default()
+        }
+    }
+
+    fn end(&self, index: usize, posts: bool) -> abi::tg_link_end {
+        let link = &self.0[index];
+        let (of_poster, of_taker) = (link.taker.at(0), link.poster.at(0));
+        let (mine, theirs) = match posts {
+            true => (of_poster, of_taker),
+            false => (of_taker, of_poster),
+        };
+        let (place_words, depth) = link.shape;
+        abi::tg_link_end {
+            mine: mine as *mut abi::tg_link_words,
+            theirs: theirs as *const abi::tg_link_words,
+            places: link.taker.at(WORDS_BYTES) as *mut u64,
+            place_words,
+            depth,
+            link: index as u32,
+            ..Default::default()
+        }
+    }
+}
