@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # What several devices do together, held against one of them.
 #   profiles/gpus.sh [OUT]                        OUT: a folder, profiles/out where none is given
-# Set DEVICES (cuda:0,1), TAILGRAPH, MODEL, DTYPE, DTYPES, PROMPTS, SEQUENCES, TOKENS, ROWS, REPEATS or PARTS (some of bits,
-# score and generate) for something else than below. DEVICES=cpu:0,1 DTYPE=f32 DTYPES=f32 MODEL=random:tiny runs all of it
-# without a GPU.
+# Set DEVICES (cuda:0,1), PARALLELS (replicas stages), TAILGRAPH, MODEL, DTYPE, DTYPES, PROMPTS, SEQUENCES, TOKENS, ROWS, REPEATS
+# or PARTS (some of bits, score and generate) for something else than below. DEVICES=cpu:0,1 DTYPE=f32 DTYPES=f32
+# MODEL=random:tiny runs all of it without a GPU.
 # Leaves in OUT
-#   gpus-bits.txt          goldens on all devices; each replica's recorded run, taken again on the first device alone
+#   gpus-bits.txt          goldens on all devices, as replicas and as stages; each recorded run, taken again on the first device
+#                          alone
 #   gpus-score-*.json      PROMPTS prompts of 32 tokens, on one device and on all
-#   gpus-generate-*.json   SEQUENCES sequences at once on one device, as many on each of all
+#   gpus-generate-*.json   SEQUENCES sequences at once on one device, as many on each of all, and those of all on one
 #   gpus.txt               tokens a second of these, and how many times one device's that is
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/recipe.sh"
@@ -26,6 +27,7 @@ tokens=${TOKENS:-256}
 rows=${ROWS:-512}
 repeats=${REPEATS:-3}
 read -ra parts <<<"${PARTS:-bits score generate}"
+read -ra parallels <<<"${PARALLELS:-replicas stages}"
 reports=()
 
 # bench NAME KIND OPTION...
@@ -37,26 +39,44 @@ bench() {
   reports+=("$report")
 }
 
-goldens() {
+# on one|replicas|stages: `where` is the options for that.
+on() {
+  case $1 in
+    one) where=(--device "$one") ;;
+    *) where=(--device "$devices" --parallel "$1") ;;
+  esac
+}
+
+# generate NAME one|replicas|stages SEQUENCES
+generate() {
+  on "$2"
+  bench "generate-$1" serve "${where[@]}" --request-rate inf --batch "$3" --num-prompts $((4 * $3)) --prompt-len 32 --gen-len "$tokens"
+}
+
+goldens() { # PARALLEL
   local golden=$here/../tests/fixtures/goldens/lfm2moe-tiny-a type
   for type in "${dtypes[@]}"; do
-    echo "goldens in $type on $devices:"
-    "$tailgraph" score --model "$golden" --device "$devices" --dtype "$type" --input "$golden/golden.safetensors" \
+    echo "goldens in $type on $devices as $1:"
+    "$tailgraph" score --model "$golden" --device "$devices" --parallel "$1" --dtype "$type" --input "$golden/golden.safetensors" \
       --expect "$golden/golden.safetensors" --quiet
   done
 }
 
-replays() {
-  local record=$out/gpus-record i
+replays() { # PARALLEL
+  local record=$out/gpus-record-$1 i runs
   for ((i = 0; i < rows; i++)); do
     printf '{"id": "%d", "prompt": "Row %d of many, %d", "max_new_tokens": %d, "temperature": %d}\n' \
       "$i" "$i" "$((i * i))" "$((16 + i % 48))" "$((i % 2))"
   done >"$out/gpus-rows.jsonl"
-  "$tailgraph" generate --model "$model" --dtype "$dtype" --device "$devices" --max-seqs 64 --input "$out/gpus-rows.jsonl" \
+  "$tailgraph" generate --model "$model" --dtype "$dtype" --device "$devices" --parallel "$1" --max-seqs 64 --input "$out/gpus-rows.jsonl" \
     --output "$out/gpus-answers.jsonl" --overwrite --record "$record.jsonl" --quiet
-  for ((i = 0; i < count; i++)); do
-    echo "the run of replica $i, taken again on $one:"
-    "$tailgraph" replay --model "$model" --device "$one" --record "$record.$i.jsonl"
+  case $1 in
+    replicas) for ((i = 0; i < count; i++)); do runs+=("$record.$i.jsonl"); done ;;
+    stages) runs=("$record.jsonl") ;;
+  esac
+  for record in "${runs[@]}"; do
+    echo "${record##*/}, taken again on $one:"
+    "$tailgraph" replay --model "$model" --device "$one" --record "$record"
   done
 }
 
@@ -65,23 +85,22 @@ for part in "${parts[@]}"; do
     bits)
       echo "== $out/gpus-bits.txt" >&2
       # Whatever fails says so there.
-      { goldens && replays; } | tee "$out/gpus-bits.txt"
+      for parallel in "${parallels[@]}"; do goldens "$parallel" && replays "$parallel"; done | tee "$out/gpus-bits.txt"
       ;;
     score)
-      for device in "$one" "$devices"; do
-        name=score-${device//[:,]/-}
-        bench "$name-last" score --device "$device" --batch "$prompts" --prompt-len 32 --logits last
+      for parallel in one "${parallels[@]}"; do
+        on "$parallel"
+        name=score-$parallel
+        bench "$name-last" score "${where[@]}" --batch "$prompts" --prompt-len 32 --logits last
         # Logits of all positions, without the way to the host, which devices share.
         [ "${one%%:*}" = cpu ] ||
-          bench "$name-all" score --device "$device" --batch "$prompts" --prompt-len 32 --logits all --logits-on-device
+          bench "$name-all" score "${where[@]}" --batch "$prompts" --prompt-len 32 --logits all --logits-on-device
       done
       ;;
     generate)
-      for device in "$one" "$devices"; do
-        [ "$device" = "$one" ] && of=1 || of=$count
-        bench "generate-${device//[:,]/-}" serve --device "$device" --request-rate inf --batch $((sequences * of)) \
-          --num-prompts $((4 * sequences * of)) --prompt-len 32 --gen-len "$tokens"
-      done
+      generate one one "$sequences"
+      generate one-with-all one $((sequences * count))
+      for parallel in "${parallels[@]}"; do generate "$parallel" "$parallel" $((sequences * count)); done
       ;;
     *)
       echo "PARTS $part: expected bits, score or generate" >&2

@@ -106,7 +106,7 @@ def steps(*paths):
 
 
 def devices(*paths):
-    """What differs from one device's figure: the number of replicas, and of what is served by rows at once, these."""
+    """What differs from one device's figure: how many there are, as what, and of what is served by rows at once, these."""
     rows = [["kind", "type", "logits", "devices", "sequences", "tokens/s", "of one"]]
     alone = {}
     for path in paths:
@@ -114,13 +114,15 @@ def devices(*paths):
             report = json.load(file)
         for row in report:
             kept = {True: "on device", False: "to the host", None: "-"}[row["logits_on_device"]]
-            replicas, rate = row["replicas"], row["median_ts"]
-            each = row["batch"] if row["kind"] == "score" else row["batch"] // replicas
+            replicas, stages, rate = row["replicas"], row.get("stage_devices", 1), row["median_ts"]
+            devices = replicas * stages
+            each = row["batch"] if row["kind"] == "score" else row["batch"] // devices
             key = (row["kind"], row["dtype"], kept, each, row["n_prompt"], row["n_gen"])
-            if replicas == 1:
+            if devices == 1:
                 alone[key] = rate
             ratio = f"{rate / alone[key]:.3f}" if key in alone else "-"
-            rows.append([row["kind"], row["dtype"], kept, str(replicas), str(row["batch"]), f"{rate:.0f}", ratio])
+            named = "1" if devices == 1 else f"{devices}-{'replicas' if stages == 1 else 'stages'}"
+            rows.append([row["kind"], row["dtype"], kept, named, str(row["batch"]), f"{rate:.0f}", ratio])
     table(rows)
 
 

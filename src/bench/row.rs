@@ -51,6 +51,8 @@ pub struct Setting {
     pub kernel_variants: Option<String>,
     /// Devices that run the whole model each; sizes are those of one.
     pub replicas: usize,
+    /// Devices that share the model's stages out.
+    pub stage_devices: usize,
     pub max_seqs: u32,
     pub max_context: u32,
     pub step_tokens: u32,

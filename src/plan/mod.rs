@@ -155,7 +155,8 @@ impl Plan {
                 "{devices} devices for {count} stages: expected at least one stage for each device"
             )));
         }
-        let of_device = |a: &Stage, b: &Stage| a.index * devices / count == b.index * devices / count;
+        let of_device =
+            |a: &Stage, b: &Stage| a.index * devices / count == b.index * devices / count;
         Ok(self.stages.chunk_by(of_device).collect())
     }
 }

@@ -1,11 +1,11 @@
 //! The device that a [`DeviceSpec`] names, opened.
 
+use super::spec::RunSpec;
 use crate::backend::cpu::Cpu;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::device::{GpuDevice, GpuStages};
 #[cfg(not(feature = "cuda"))]
 use crate::backend::spec::without_gpu_support;
-use super::spec::RunSpec;
 use crate::backend::{Device, DeviceSpec};
 #[cfg(feature = "cuda")]
 use crate::backend::{GpuSpec, Parallel};

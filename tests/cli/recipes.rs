@@ -133,7 +133,7 @@ fn gpus_holds_several_devices_against_one() {
     let read = |name: &str| fs::read_to_string(recipe.path(name)).unwrap();
     let bits = read("out/gpus-bits.txt");
     assert!(bits.contains("VALID"), "{bits}");
-    assert_eq!(bits.matches(" requests: equal\n").count(), 2, "{bits}");
+    assert_eq!(bits.matches(" requests: equal\n").count(), 3, "{bits}");
     let table = read("out/gpus.txt");
     let cells: Vec<Vec<&str>> = table
         .lines()
@@ -147,9 +147,12 @@ fn gpus_holds_several_devices_against_one() {
         told,
         [
             ("score", "1", "40"),
-            ("score", "2", "40"),
+            ("score", "2-replicas", "40"),
+            ("score", "2-stages", "40"),
             ("serve", "1", "2"),
-            ("serve", "2", "4")
+            ("serve", "1", "4"),
+            ("serve", "2-replicas", "4"),
+            ("serve", "2-stages", "4")
         ]
     );
     for row in &cells[1..] {

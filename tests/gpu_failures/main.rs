@@ -14,5 +14,6 @@ mod memory;
 mod recipes;
 mod replicas;
 mod rig;
+mod stages;
 mod stuck;
 mod tune;

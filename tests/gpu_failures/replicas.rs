@@ -125,8 +125,6 @@ fn gpus_that_cannot_be_are_refused_by_name() {
     };
     generate("cuda:0,2", &[]).fails_in_a_line(2, &["cuda:2 does not exist", "cuda:0 to cuda:1"]);
     generate("cuda:1,1", &[]).fails_in_a_line(2, &["found cuda:1 twice"]);
-    generate("cuda:0,1", &["--parallel", "stages"])
-        .fails_in_a_line(2, &["--parallel stages", "expected --parallel replicas"]);
 }
 
 #[test]

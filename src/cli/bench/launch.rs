@@ -118,6 +118,7 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
             kernel_file: None,
             kernel_variants: None,
             replicas: 1,
+            stage_devices: 1,
             max_seqs: options.max_seqs,
             max_context: options.max_context,
             step_tokens: options.step_tokens,

@@ -28,7 +28,7 @@ impl Work<'_> {
                 .all(|pair| pair[0].tokens.len() == pair[1].tokens.len())
         };
         // Floors are those of one device.
-        let alike = opened.replicas.is_empty()
+        let alike = opened.spec.beside.is_empty()
             && point.ragged_from.is_none()
             && self.samples.as_ref().is_none_or(uniform);
         let cost = |experts_hit| match alike {
@@ -55,6 +55,7 @@ impl Work<'_> {
                 kernel_file: unit.kernel_file.clone(),
                 kernel_variants: opened.kernel_variants.clone(),
                 replicas: opened.targets().count(),
+                stage_devices: opened.spec.devices().count() / opened.targets().count(),
                 max_seqs: opened.options.max_seqs,
                 max_context: opened.options.max_context,
                 step_tokens: opened.options.step_tokens,

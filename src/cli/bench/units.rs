@@ -154,7 +154,7 @@ impl Work<'_> {
                 "bench decode: measures the steps of one device, expected --device with one, or `bench serve` with several".into(),
             ));
         }
-        let target = Target::open(&spec.device)?;
+        let target = Target::of(&spec)?;
         spec.limits = self.limits(&spec, points, sizes)?;
         let gpu = spec.device.launch().is_some();
         if self.args.logits_on_device && !gpu {

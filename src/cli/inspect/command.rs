@@ -83,7 +83,9 @@ pub(in crate::cli) fn run(args: &InspectCommand) -> Result<Exit> {
             (Precision::new(dtype, CHECKPOINT), None)
         }
         #[cfg(feature = "cuda")]
-        Target::Gpu(_) | Target::Stages(_) => on_gpu(args, &spec, &target, &plan, pictures.dot.take())?,
+        Target::Gpu(_) | Target::Stages(_) => {
+            on_gpu(args, &spec, &target, &plan, pictures.dot.take())?
+        }
     };
     let mut out = Vec::new();
     let shares = shares(&spec, plan.stages.len());

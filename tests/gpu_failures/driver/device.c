@@ -1,5 +1,5 @@
-/* device.c: the dispatcher of kernels/sched/dispatcher.cu as a thread: it takes turns of the real core, and a step's kernels
- * take no time. */
+/* device.c: the dispatchers of kernels/sched/dispatcher.cu and stages.cu as threads: they take turns of the real core and hand
+ * steps on by it, and a step's kernels take no time. */
 #define _GNU_SOURCE
 #include "driver.h"
 #include "sched/sched.c"
@@ -15,6 +15,8 @@ struct device {
   struct stream *stream;
   tg_state *state;
   tg_rings *rings;
+  tg_links *links; /* of a stage of several GPUs */
+  int last;        /*   ... the last one */
   /* what goes wrong, and when */
   char what[16];
   uint64_t step;
@@ -36,35 +38,44 @@ static uint32_t turn(struct device *device) {
   return device->state->outcome.action;
 }
 
-/* 0: the device goes no further. */
-static int run_step(struct device *device) {
-  tg_state *state = device->state;
-  const uint64_t number = state->outcome.step;
-  const tg_step *step = &state->steps[number % state->config.steps_in_flight];
-  if (*device->what && number == device->step) {
-    if (!strcmp(device->what, "stuck")) return 0;
-    if (!strcmp(device->what, "refuse")) {
-      state->error = TG_ERROR_LAUNCH;
-      tg_release(&device->rings->action.value, (uint64_t)TG_ERROR_LAUNCH << 32 | TG_ACTION_ERROR);
-    } else {
-      lose(device->stream->context, device->code);
-    }
-    end(device);
-    return 0;
-  }
-  tg_sampled *sampled = (tg_sampled *)((char *)state + step->sampled_table);
-  for (uint32_t i = 0; i < step->sample_rows; i++) sampled[i] = (tg_sampled){.token = TOKEN};
-  if (!tg_mailbox_post(&state->mailbox[0], number)) state->error = TG_ERROR_MAILBOX;
-  return 1;
+static void fail(struct device *device, uint32_t error) {
+  device->state->error = error;
+  tg_release(&device->rings->action.value, (uint64_t)error << 32 | TG_ACTION_ERROR);
 }
 
-static void *run(void *argument) {
+/* Whether the step runs. What goes wrong with it happens here; a device that is not stuck has ended then. */
+static int runs(struct device *device, uint64_t number) {
+  if (!*device->what || number != device->step) return 1;
+  if (!strcmp(device->what, "stuck")) return 0;
+  if (!strcmp(device->what, "fault")) {
+    lose(device->stream->context, device->code);
+  } else {
+    if (device->rings) fail(device, TG_ERROR_LAUNCH);
+    if (device->links) tg_links_end(device->links, TG_LINK_FAILED);
+  }
+  end(device);
+  return 0;
+}
+
+static void sample(tg_state *state, uint64_t number) {
+  const tg_step *step = &state->steps[number % state->config.steps_in_flight];
+  tg_sampled *sampled = (tg_sampled *)((char *)state + step->sampled_table);
+  for (uint32_t i = 0; i < step->sample_rows; i++) sampled[i] = (tg_sampled){.token = TOKEN};
+}
+
+/* tg_dispatch */
+static void *run_all(void *argument) {
   struct device *device = argument;
+  tg_state *state = device->state;
   while (!lost(device->stream->context)) {
     switch (turn(device)) {
-      case TG_ACTION_STEP:
-        if (!run_step(device)) return NULL;
+      case TG_ACTION_STEP: {
+        const uint64_t number = state->outcome.step;
+        if (!runs(device, number)) return NULL;
+        sample(state, number);
+        if (!tg_mailbox_post(&state->mailbox[0], number)) state->error = TG_ERROR_MAILBOX;
         break;
+      }
       case TG_ACTION_DONE:
       case TG_ACTION_ERROR:
         end(device);
@@ -77,11 +88,105 @@ static void *run(void *argument) {
   return NULL;
 }
 
-void run_device(struct stream *stream, const uint64_t addresses[4]) {
+/* Waits for room, and hands the step on. */
+static void hand_on(struct device *device, uint64_t number) {
+  tg_links *links = device->links;
+  uint32_t asked;
+  while ((asked = tg_links_room(links, now_ns())) == TG_LINK_WAIT) usleep(10);
+  if (asked != TG_LINK_READY) return;
+  if (device->last) {
+    sample(device->state, number);
+    tg_put_results(device->state, number, tg_link_place(&links->out), 0, 1);
+  } else {
+    tg_put_step(device->state, number, tg_link_place(&links->out), 0, 1);
+  }
+  tg_links_post(links);
+}
+
+/* tg_lead */
+static void *run_first(void *argument) {
+  struct device *device = argument;
+  tg_state *state = device->state;
+  tg_links *links = device->links;
+  while (!lost(device->stream->context)) {
+    uint32_t asked;
+    while ((asked = tg_links_take(links, now_ns())) == TG_LINK_READY) {
+      const uint64_t *place = tg_link_place(&links->in);
+      tg_get_results(state, place, 0, 1);
+      if (!tg_mailbox_post(&state->mailbox[0], place[0])) state->error = TG_ERROR_MAILBOX;
+      tg_links_give_back(links);
+    }
+    if (asked == TG_LINK_OVER && (links->ended & 0xffffu) != TG_LINK_STOPPED) {
+      tg_store(&device->rings->status.ended, links->ended);
+      fail(device, TG_ERROR_LINK);
+      break;
+    }
+    const uint32_t action = turn(device);
+    if (action == TG_ACTION_DONE || action == TG_ACTION_ERROR) {
+      tg_links_end(links, action == TG_ACTION_DONE ? TG_LINK_DRAINED : TG_LINK_FAILED);
+      break;
+    }
+    if (action == TG_ACTION_STEP) {
+      if (!runs(device, state->outcome.step)) return NULL;
+      hand_on(device, state->outcome.step);
+    } else {
+      usleep(50);
+    }
+  }
+  end(device);
+  return NULL;
+}
+
+/* tg_follow */
+static void *run_later(void *argument) {
+  struct device *device = argument;
+  tg_links *links = device->links;
+  while (!lost(device->stream->context)) {
+    const uint32_t asked = tg_links_take(links, now_ns());
+    if (asked == TG_LINK_OVER) break;
+    if (asked == TG_LINK_WAIT) {
+      usleep(20);
+      continue;
+    }
+    const uint64_t *place = tg_link_place(&links->in);
+    tg_get_step(device->state, place, 0, 1);
+    if (!runs(device, place[0])) return NULL;
+    hand_on(device, place[0]);
+    tg_links_give_back(links);
+  }
+  end(device);
+  return NULL;
+}
+
+static const struct dispatcher {
+  const char *kernel;
+  int arguments;
+  void *(*run)(void *);
+} DISPATCHERS[] = {{"tg_dispatch", 6, run_all}, {"tg_lead", 6, run_first}, {"tg_follow", 5, run_later}};
+
+static const struct dispatcher *dispatcher(const char *kernel) {
+  for (size_t i = 0; i < sizeof DISPATCHERS / sizeof *DISPATCHERS; i++)
+    if (!strcmp(DISPATCHERS[i].kernel, kernel)) return &DISPATCHERS[i];
+  return NULL;
+}
+
+int dispatch_arguments(const char *kernel) {
+  const struct dispatcher *found = dispatcher(kernel);
+  return found ? found->arguments : 0;
+}
+
+void run_device(struct stream *stream, const char *kernel, const uint64_t arguments[MOST_DISPATCH_ARGUMENTS]) {
   struct device *device = calloc(1, sizeof *device);
+  const struct dispatcher *found = dispatcher(kernel);
   device->stream = stream;
-  device->state = (tg_state *)addresses[0];
-  device->rings = (tg_rings *)addresses[1];
+  device->state = (tg_state *)arguments[0];
+  if (found->run == run_later) {
+    device->links = &((tg_stage *)arguments[2])->links;
+    device->last = (uint32_t)arguments[4] != 0;
+  } else {
+    device->rings = (tg_rings *)arguments[1];
+  }
+  if (found->run == run_first) device->links = &((tg_stage *)arguments[4])->links;
   const char *what = getenv("TEST_CUDA_DEVICE");
   const char *which = what ? strchr(what, '@') : NULL;
   if (which && atoi(which + 1) != stream->context->device) what = NULL;
@@ -91,6 +196,6 @@ void run_device(struct stream *stream, const uint64_t addresses[4]) {
   if (what) sscanf(what, "%15[a-z]:%llu:%d", device->what, &step, &device->code);
   device->step = step;
   pthread_t thread;
-  pthread_create(&thread, NULL, run, device);
+  pthread_create(&thread, NULL, found->run, device);
   pthread_detach(thread);
 }

@@ -83,6 +83,17 @@ static void log_bytes(const char *kind, size_t bytes) {
 int cuDriverGetVersion(int *version) { *version = (int)setting("TEST_CUDA_VERSION", 13000); return SUCCESS; }
 int cuInit(unsigned flags) { (void)flags; ENTER(); return setting("TEST_CUDA_DEVICES", 1) ? SUCCESS : NO_DEVICE; }
 int cuDeviceGetCount(int *count) { ENTER(); *count = (int)setting("TEST_CUDA_DEVICES", 1); return SUCCESS; }
+int cuDeviceCanAccessPeer(int *can, int device, int peer) {
+  const char *peers = getenv("TEST_CUDA_PEERS");
+  ENTER();
+  *can = device != peer && (!peers || strcmp(peers, "0"));
+  return SUCCESS;
+}
+int cuCtxEnablePeerAccess(struct context *peer, unsigned flags) {
+  (void)flags;
+  ENTER();
+  return current && current != peer ? SUCCESS : INVALID_CONTEXT;
+}
 int cuDeviceGet(int *device, int ordinal) { ENTER(); *device = ordinal; return SUCCESS; }
 int cuDeviceGetName(char *name, int room, int device) {
   ENTER();

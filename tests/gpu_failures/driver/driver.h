@@ -14,6 +14,7 @@
  *                                   stuck:N       step N never ends
  *                                   fault:N:CODE  step N ends the context with CODE
  *                                   refuse:N      the graph of step N cannot be launched by the device
+ *   TEST_CUDA_PEERS=0             whether GPUs reach each other's memory                   (1)
  *   TEST_CUDA_LOG=FILE            a line `device BYTES` or `pinned BYTES` for each allocation
  *
  * Each GPU has a context of its own, which a thread has to make current before it uses what was made in it: a kernel, a copy
@@ -41,6 +42,7 @@
 #define NOT_READY 600
 
 #define MOST_DEVICES 16
+#define MOST_DISPATCH_ARGUMENTS 6
 
 struct context {
   int device;
@@ -62,7 +64,7 @@ struct node {
   /* launched with programmatic dependent launch */
   int early;
   /* of a dispatcher: its arguments */
-  uint64_t addresses[4];
+  uint64_t dispatch[MOST_DISPATCH_ARGUMENTS];
   /* of a kernel that runs when its graph does: its arguments */
   uint64_t arguments[4];
   size_t after; /* the node that it waits for, counted from 1; 0: none */
@@ -103,7 +105,9 @@ int enter(const char *name);
 /* Where kernels.cpp is linked in, kernels run: 0 if there is none of that name. */
 __attribute__((weak)) int run_kernel(const char *name, const uint32_t grid[3], const uint32_t block[3], void **arguments);
 
+/* Whether a kernel is a dispatcher, and so how many arguments it has; 0: it is none. */
+int dispatch_arguments(const char *kernel);
 /* Starts the thread that does what the dispatcher with these arguments would do. */
-void run_device(struct stream *stream, const uint64_t addresses[4]);
+void run_device(struct stream *stream, const char *kernel, const uint64_t arguments[MOST_DISPATCH_ARGUMENTS]);
 
 #endif

@@ -41,8 +41,7 @@ int cuLaunchKernelEx(const struct launch *launch, struct function *function, voi
   launch->stream->captured = graph->count;
   memcpy(node->grid, launch->grid, sizeof node->grid);
   memcpy(node->block, launch->block, sizeof node->block);
-  if (!strcmp(function->name, "tg_dispatch"))
-    for (int i = 0; i < 4; i++) node->addresses[i] = *(uint64_t *)arguments[i];
+  for (int i = 0; i < dispatch_arguments(function->name); i++) node->dispatch[i] = *(uint64_t *)arguments[i];
   /* Of these a graph's launch runs the kernels, in the order they were captured. */
   if (run_kernel && !strcmp(function->name, "tg_ways_layer"))
     for (int i = 0; i < 4; i++) memcpy(&node->arguments[i], arguments[i], i < 3 ? 8 : 4);
@@ -134,7 +133,7 @@ int cuGraphLaunch(struct graph *exec, struct stream *stream) {
     if (node->arguments[0] && !run_kernel(node->function->name, node->grid, node->block, arguments)) return NOT_FOUND;
   }
   const struct node *last = &exec->nodes[exec->count - 1];
-  if (last->addresses[0]) run_device(stream, last->addresses);
+  if (last->dispatch[0]) run_device(stream, last->function->name, last->dispatch);
   return SUCCESS;
 }
 int cuGraphDestroy(struct graph *graph) { ENTER(); free(graph->nodes); free(graph); return SUCCESS; }

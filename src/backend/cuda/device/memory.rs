@@ -205,7 +205,8 @@ mod tests {
         };
         let whole = [Section::whole(&config)];
         let mut memory =
-            MemoryPlan::on_device((&plan, &whole), precision, &limits, &device, &overheads).unwrap();
+            MemoryPlan::on_device((&plan, &whole), precision, &limits, &device, &overheads)
+                .unwrap();
         host_holds(&memory, Some(3 << 20)).unwrap();
         host_holds(&memory, None).unwrap();
         assert_eq!(staging(&source), None, "random weights");

@@ -1,8 +1,8 @@
 //! Several GPUs as the device of a run, each with a share of the model's stages.
 
+use super::GpuDevice;
 use super::memory;
 use super::start::all_of_gpu;
-use super::GpuDevice;
 use crate::backend::cuda::driver::peer;
 use crate::backend::cuda::engine::hosted::{HostLaunched, StagePlace};
 use crate::backend::cuda::engine::model::Placement;

@@ -3,7 +3,7 @@
 
 mod links;
 
-use self::links::{Links, LinkShape};
+use self::links::{LinkShape, Links};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::call::KernelCall;
 use crate::backend::cuda::driver::errors::failed;
@@ -208,17 +208,29 @@ impl GpuPipeline {
     }
 
     /// What begins a step of a bucket in a stage behind another, and what ends it in one before another.
-    fn copies(&self, index: usize, bucket: Bucket, blocks: &Blocks) -> Result<[Vec<KernelCall>; 2]> {
+    fn copies(
+        &self,
+        index: usize,
+        bucket: Bucket,
+        blocks: &Blocks,
+    ) -> Result<[Vec<KernelCall>; 2]> {
         let stage = &self.stages[index];
         let Residual { h, hidden } = stage.program.residual().ok_or_else(|| {
-            Error::Runtime("a stage that leaves nothing to hand on: this is a bug in tailgraph".into())
+            Error::Runtime(
+                "a stage that leaves nothing to hand on: this is a bug in tailgraph".into(),
+            )
         })?;
         let blocks_of_rows = bucket.rows.min(COPY_BLOCKS);
         let at = |buffer: &Buffer| Argument::Address(buffer.at(0));
         let (h, hidden) = (Argument::Address(h), Argument::U32(hidden as u32));
         let mut copies = [vec![], vec![]];
         if index > 0 {
-            let arguments = vec![h.clone(), at(&blocks.state), at(&blocks.stage), hidden.clone()];
+            let arguments = vec![
+                h.clone(),
+                at(&blocks.state),
+                at(&blocks.stage),
+                hidden.clone(),
+            ];
             let launch = Launch::blocks(blocks_of_rows, COPY_THREADS);
             copies[0].push(self.call(index, &stage.receive, launch, arguments));
         }

@@ -116,7 +116,10 @@ pub(super) fn dense(layer: &Layer<'_>, op: &Op) -> Result<[Address; 3]> {
 }
 
 pub(super) fn embed(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
-    let embedding = model.weights.embed_tokens.ok_or_else(|| misplaced(&ops[0]))?;
+    let embedding = model
+        .weights
+        .embed_tokens
+        .ok_or_else(|| misplaced(&ops[0]))?;
     to.embed(model.h(), embedding);
     Ok(())
 }

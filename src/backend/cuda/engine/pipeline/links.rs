@@ -53,9 +53,9 @@ impl Shared {
         let buffer = Buffer::named(owner, "steps between GPUs", bytes)?;
         let stream = owner.default_stream();
         buffer.fill(&stream, 0)?;
-        stream
-            .synchronize()
-            .map_err(|error| crate::backend::cuda::driver::errors::failed("clearing links", error))?;
+        stream.synchronize().map_err(|error| {
+            crate::backend::cuda::driver::errors::failed("clearing links", error)
+        })?;
         Ok(Self::Device(buffer))
     }
 

@@ -1,9 +1,7 @@
 //! Gives a model's tensors their places in a GPU's memory, and puts them there: copied, converted and packed on the way, or made
 //! there where they are random.
 
-use super::{
-    FeedForwardAddresses, HeadAddresses, LayerAddresses, MixerAddresses, WeightAddresses,
-};
+use super::{FeedForwardAddresses, HeadAddresses, LayerAddresses, MixerAddresses, WeightAddresses};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::families::experts::ExpertWeights;
