@@ -421,7 +421,7 @@ typedef struct tg_state {
 #define TG_DISPATCH_IDLE 0u    /* its only node */
 #define TG_DISPATCH_BEHIND 1u  /* the last node of a step, or of its last stage: takes the turn that collects the step */
 
-/* Of each step's graph, where there is one stage: a graph is launched while the one before still ends, and none may be
+/* Of each step's graph, where its GPU has one stage: a graph is launched while the one before still ends, and none may be
  * launched again while it runs. Steps take turns. */
 #define TG_COPIES 2u
 /* Graphs that are launched to run at once in one run of the idle graph, at most (CUDA programming guide, "Device-side Graph
@@ -479,6 +479,8 @@ typedef struct tg_link_end {
   uint32_t link;
   uint32_t waits;
   uint32_t holds;              /* 1: a place is being filled, or read */
+  uint32_t at;                 /* count % depth: its index */
+  uint32_t pad;
 } tg_link_end;
 
 /* A stage's two links: what comes in, and what goes on. */
@@ -498,6 +500,14 @@ typedef struct tg_stage {
   const uint64_t *came_in;   /* the place that it came in; stage 0: none */
   uint64_t *goes_to;         /* the place that it is handed on in */
   tg_links links;
+  uint64_t takes;            /* a later stage: the step that its next graph waits for */
+  uint64_t left;             /* a step's graph that the GPU refused to launch, or 0: the idle graph's to launch */
+  uint64_t launched;         /* graphs of steps so far */
+  uint64_t settled;          /* as `launched`, once the dispatcher that launched the newest has left nothing unwritten */
+  uint32_t in_chain;         /* of TG_CHAIN_STEPS, since the idle graph began */
+  uint32_t arrived;          /* blocks of tg_hand_on that are through with this step */
+  uint32_t over;             /* 1: no step comes any more */
+  uint32_t pad;
 } tg_stage;
 
 #define TG_LINK_WAIT 0u        /* nothing yet: ask again */
@@ -565,6 +575,10 @@ uint32_t tg_links_room(tg_links *links, uint64_t now_ns);
 uint32_t tg_links_take(tg_links *links, uint64_t now_ns);
 /* The place that is being filled, or read. */
 uint64_t *tg_link_place(const tg_link_end *end);
+/* Says which step is to be posted next, as soon as that is known, so that its taker can launch what runs it ahead. */
+void tg_links_announce(tg_links *links, uint32_t kind, uint32_t bucket);
+/* What has been said of the step that is to be taken next: 1 and its kind and bucket, or 0. */
+uint32_t tg_link_announced(const tg_link_end *in, uint32_t *kind, uint32_t *bucket);
 /* The filled place is the next stage's; the one that was read may be filled again. */
 void tg_links_post(tg_links *links);
 void tg_links_give_back(tg_links *links);

@@ -20,6 +20,10 @@
 
 /* ---- what a place holds ---------------------------------------------------------------------- */
 
+/* Its second word announces the step that comes in it: the number and one, kind and bucket in one word, so that it needs no
+ * order. Nothing depends on it but what is launched ahead. */
+#define TG_ANNOUNCED_SHIFT 16u
+
 #define TG_PLACE_ALIGN 128u
 
 /* What a later stage knows of a sequence's slot. */
@@ -210,7 +214,12 @@ TG_FN uint32_t tg_link_waits(tg_links *links, tg_link_end *end, uint32_t owed, u
 }
 
 TG_API uint64_t *tg_link_place(const tg_link_end *end) {
-  return end->places + end->count % end->depth * end->place_words;
+  return end->places + end->at * end->place_words;
+}
+
+TG_FN void tg_link_goes_on(tg_link_end *end) {
+  end->count++;
+  end->at = end->at + 1u == end->depth ? 0u : end->at + 1u;
 }
 
 /* Steps that the poster of a link has posted. */
@@ -230,13 +239,25 @@ TG_API uint32_t tg_links_room(tg_links *links, uint64_t now_ns) {
   return TG_LINK_READY;
 }
 
+TG_API void tg_links_announce(tg_links *links, uint32_t kind, uint32_t bucket) {
+  const tg_link_end *out = &links->out;
+  tg_store(tg_link_place(out) + 1, (out->count + 1u) << TG_ANNOUNCED_SHIFT | kind << 8u | bucket);
+}
+
+TG_API uint32_t tg_link_announced(const tg_link_end *in, uint32_t *kind, uint32_t *bucket) {
+  uint64_t said = tg_load(tg_link_place(in) + 1);
+  *kind = (uint32_t)(said >> 8u) & 0xffu;
+  *bucket = (uint32_t)said & 0xffu;
+  return said >> TG_ANNOUNCED_SHIFT == in->count + 1u;
+}
+
 TG_API void tg_links_post(tg_links *links) {
   tg_link_end *out = &links->out;
   uint64_t *place = tg_link_place(out);
   out->holds = 0u;
   if (TG_MUT(143, 0, 1)) tg_release(&out->mine->count, out->count + 1u);
   tg_write(place, out->count);
-  out->count++;
+  tg_link_goes_on(out);
   if (TG_MUT(144, 1, 0)) tg_release(&out->mine->count, out->count);
   if (TG_MUT(144, 0, 1)) tg_store(&out->mine->count, out->count);
 }
@@ -266,7 +287,7 @@ TG_API uint32_t tg_links_take(tg_links *links, uint64_t now_ns) {
 TG_API void tg_links_give_back(tg_links *links) {
   tg_link_end *in = &links->in;
   in->holds = 0u;
-  in->count++;
+  tg_link_goes_on(in);
   if (TG_MUT(147, 1, 0)) tg_release(&in->mine->count, in->count);
   if (TG_MUT(147, 0, 1)) tg_store(&in->mine->count, in->count);
 }

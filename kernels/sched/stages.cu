@@ -3,16 +3,17 @@
  *
  * A step of a stage is one graph:
  *
- *   tg_receive    copies the residual stream out of the place that the step came in     (not on stage 0, which embeds)
+ *   tg_take       waits for the step, and copies what it is and its residual stream out of the place that it came in
+ *                 (not on stage 0, which embeds)
  *   ...           the kernels of the stage's layers
- *   tg_hand_on    stores the residual stream, and what the step is, into the next GPU   (not on the last stage)
+ *   tg_hand_on    stores the residual stream, and what the step is, into the next GPU, and posts it (not on the last stage)
  *   tg_lead       stage 0's dispatcher, or
- *   tg_follow     a later stage's
+ *   tg_follow     a later stage's; the last one stores what was sampled into stage 0's memory, and posts that
  *
- * A dispatcher first posts the step whose graph it ends; the last stage's stores what was sampled into stage 0's memory before.
- * Then it waits for something to do and launches that step's graph behind its own (tail launch). Stage 0 takes turns of the
- * core: while its first step goes through the other stages it composes the next one. A later stage takes what comes over its link.
- * Where nothing comes for a while, the idle graph, which is the dispatcher alone, follows instead: so no kernel runs for long.
+ * A dispatcher launches the next step's graph beside its own, in a chain that the idle graph begins and renews, as the
+ * dispatcher of one GPU does (dispatcher.cu). Stage 0 takes turns of the core: while its first step goes through the other
+ * stages it composes the next one. As soon as it has, it announces the step, and the next stage launches the graph ahead: that
+ * waits on the GPU for its step. So no launch lies between two stages.
  *
  * Flags and places lie in the memory of whoever waits for them, so a wait polls near memory and only stores cross the link.
  *
@@ -23,93 +24,160 @@
 #include "sched/device.cuh"
 
 constexpr uint32_t COPY_THREADS = 256;
-static_assert(COPY_THREADS == LANES, "a block of tg_hand_on puts the step's tables with a lane a thread");
+static_assert(COPY_THREADS == LANES, "a block of the copies has a step's tables, with a lane a thread");
 /* Looks of a stage that waits for its neighbour before its idle graph follows: some milliseconds. */
 constexpr uint32_t LINK_POLLS = 4096;
+/* What a graph takes to leave the GPU once its dispatcher has: far less than this while no other process has the GPU. */
+constexpr uint64_t LEAVING_NS = 100000;
 
 /* The residual stream in a place of a link. */
 __device__ inline float *activations_in(const uint64_t *place, const tg_state *state) {
   return reinterpret_cast<float *>(const_cast<uint64_t *>(place) + tg_place_activations(&state->config));
 }
 
-/* Rows first, first + stride ... of the step: f32 [rows, hidden], hidden a multiple of 4. */
+/* Rows first, first + stride ... : f32 [rows, hidden], hidden a multiple of 4. What came over a link is read past the
+ * first-level cache. */
 __device__ inline void copy_rows(float *to, const float *from, uint32_t rows, uint32_t hidden, uint32_t first, uint32_t stride) {
   for (uint32_t r = first; r < rows; r += stride) {
     const float4 *in = reinterpret_cast<const float4 *>(from + (size_t)r * hidden);
     float4 *out = reinterpret_cast<float4 *>(to + (size_t)r * hidden);
-    for (uint32_t i = threadIdx.x; i < hidden / 4; i += COPY_THREADS) out[i] = in[i];
+    for (uint32_t i = threadIdx.x; i < hidden / 4; i += COPY_THREADS) out[i] = __ldcg(in + i);
   }
 }
 
-/* Launch: grid = any number of blocks, block = COPY_THREADS. */
-extern "C" __global__ void __launch_bounds__(COPY_THREADS)
-    tg_receive(float *h, const tg_state *state, const tg_stage *stage, uint32_t hidden) {
-  begin_kernel();
-  copy_rows(h, activations_in(stage->came_in, state), stage->step.rows, hidden, blockIdx.x, gridDim.x);
+/* Thread 0: waits until something has been posted that was not known yet, for so long at most. Whether it has. */
+__device__ inline bool watch(const tg_link_end &in, uint32_t most_ns) {
+  const uint64_t start = now_ns();
+  bool known;
+  do {
+    known = tg_load(&in.theirs->count) == in.known;
+  } while (known && now_ns() - start < most_ns);
+  return !known;
 }
 
-/* The last block puts the tables, the others the residual stream.
+/* All threads of the block that takes the step: what its kernels find. Where the links are over it is a step without rows. */
+__device__ inline void take_step(tg_state *state, tg_stage *stage) {
+  __shared__ uint32_t asked;
+  if (threadIdx.x == 0) {
+    tg_device.block = state;
+    do {
+      watch(stage->links.in, LAST_PAUSE_NS);
+      asked = tg_links_take(&stage->links, now_ns());
+    } while (asked == TG_LINK_WAIT);
+    if (asked == TG_LINK_READY) {
+      do {
+        asked = tg_links_room(&stage->links, now_ns());
+      } while (asked == TG_LINK_WAIT);
+    }
+  }
+  __syncthreads();
+  if (asked != TG_LINK_READY) {
+    for (uint32_t word = threadIdx.x; word < sizeof(tg_step) / sizeof(uint32_t); word += LANES)
+      reinterpret_cast<uint32_t *>(&stage->step)[word] = 0;
+    if (threadIdx.x == 0) stage->over = 1;
+    return;
+  }
+  const uint64_t *place = tg_link_place(&stage->links.in);
+  tg_get_step(state, place, threadIdx.x, LANES);
+  __syncthreads();
+  copy(&stage->step, tg_step_at(state, tg_read(place)), sizeof(tg_step), threadIdx.x, LANES);
+  if (threadIdx.x != 0) return;
+  stage->goes_to = tg_link_place(&stage->links.out);
+  tg_links_announce(&stage->links, stage->step.kind, stage->step.bucket);
+}
+
+/* Block 0 takes the step; the others copy the residual stream as soon as it is there.
  * Launch: grid = at least 2 blocks, block = COPY_THREADS. */
 extern "C" __global__ void __launch_bounds__(COPY_THREADS)
-    tg_hand_on(tg_state *state, const tg_stage *stage, const float *h, uint32_t hidden) {
+    tg_take(float *h, tg_state *state, tg_stage *stage, uint32_t hidden) {
+  await_earlier_kernels();
+  if (blockIdx.x == 0) {
+    take_step(state, stage);
+  } else {
+    __shared__ const uint64_t *place;
+    if (threadIdx.x == 0) {
+      const uint64_t *count = &stage->links.in.theirs->count, number = stage->takes;
+      bool there;
+      do {
+        there = tg_acquire(count) > number;
+      } while (!there && *static_cast<volatile uint32_t *>(&stage->over) == 0);
+      place = there ? stage->came_in : nullptr;
+    }
+    __syncthreads();
+    if (place) {
+      const tg_step *step = reinterpret_cast<const tg_step *>(reinterpret_cast<const char *>(place) + TG_PLACE_ALIGN);
+      copy_rows(h, activations_in(place, state), __ldcg(&step->rows), hidden, blockIdx.x - 1, gridDim.x - 1);
+    }
+  }
+  __syncthreads();
+  let_next_kernel_start(); /* which reads the step before its own wait */
+}
+
+/* The last block puts the tables, the others the residual stream; whoever is through last posts the step.
+ * Launch: grid = at least 2 blocks, block = COPY_THREADS. */
+extern "C" __global__ void __launch_bounds__(COPY_THREADS)
+    tg_hand_on(tg_state *state, tg_stage *stage, const float *h, uint32_t hidden) {
   begin_kernel();
   uint64_t *place = stage->goes_to;
   if (blockIdx.x + 1 < gridDim.x) {
     copy_rows(activations_in(place, state), h, stage->step.rows, hidden, blockIdx.x, gridDim.x - 1);
-    return;
+  } else {
+    if (threadIdx.x == 0) tg_device.block = state;
+    __syncthreads();
+    if (stage->over == 0) tg_put_step(state, stage->step.number, place, threadIdx.x, LANES);
   }
-  if (threadIdx.x == 0) tg_device.block = state;
   __syncthreads();
-  tg_put_step(state, stage->step.number, place, threadIdx.x, LANES);
+  if (threadIdx.x != 0) return;
+  __threadfence_system();
+  if (atomicAdd(&stage->arrived, 1u) + 1 < gridDim.x) return;
+  __threadfence_system();
+  stage->arrived = 0;
+  if (stage->over == 0) tg_links_post(&stage->links);
 }
 
-/* What a dispatcher works on in shared memory. */
+/* Thread 0: launches a step's graph: inside the idle graph's run, or beside the step's that this dispatcher ends. Where the GPU
+ * refuses, another process may have it: the chain ends here, and the idle graph, which is launched behind it, launches this
+ * step. False where the idle graph itself is refused. */
+__device__ inline bool launch_step(tg_stage *stage, const tg_graphs *graphs, uint64_t graph, bool idle) {
+  stage->left = 0;
+  stage->launched++;
+  stage->in_chain = idle ? 1 : stage->in_chain + 1;
+  __threadfence();
+  if (idle) return launch(graph, cudaStreamGraphFireAndForget) && launch(graphs->idle, cudaStreamGraphTailLaunch);
+  const uint64_t start = now_ns();
+  while (!launch(graph, cudaStreamGraphFireAndForgetAsSibling)) {
+    if (now_ns() - start <= LEAVING_NS) continue;
+    stage->left = graph;
+    stage->launched--;
+    break;
+  }
+  return true;
+}
+
+__device__ inline uint64_t graph_of(const tg_graphs *graphs, const tg_stage *stage, uint32_t kind, uint32_t bucket) {
+  return graphs->step[stage->launched % TG_COPIES][0][kind][bucket];
+}
+
+/* What stage 0's dispatcher works on in shared memory. */
 struct Near {
   tg_links links;
   uint64_t start_ns; /* of the turn */
   uint32_t asked;    /* TG_LINK_*, as thread 0 was answered */
+  uint32_t pause_ns; /* thread 0's */
+  bool idle;         /* this is the idle graph's dispatcher */
+  bool launched;     /* false: the GPU refused what nothing else would launch */
 };
+static_assert(sizeof(tg_links) % sizeof(uint4) == 0 && offsetof(tg_stage, links) % sizeof(uint4) == 0 &&
+                  sizeof(tg_step) % sizeof(uint4) == 0,
+              "copied in 16s");
 
-/* All threads: has a step been posted to this stage? Thread 0 asks. */
+/* All threads: has a step come back? Thread 0 asks. */
 __device__ inline uint32_t take(Near &near) {
   if (threadIdx.x == 0) near.asked = tg_links_take(&near.links, now_ns());
   __syncthreads();
   const uint32_t asked = near.asked;
   __syncthreads();
   return asked;
-}
-
-/* All threads: waits for room in the link that goes on. Whether there is. */
-__device__ inline bool await_room(Near &near) {
-  if (threadIdx.x == 0) {
-    do {
-      near.asked = tg_links_room(&near.links, now_ns());
-    } while (near.asked == TG_LINK_WAIT);
-  }
-  __syncthreads();
-  return near.asked == TG_LINK_READY;
-}
-
-/* Thread 0: waits until the stage before has posted something that was not known yet, for so long at most. */
-__device__ inline void watch(const tg_link_end &in, uint32_t most_ns) {
-  const uint64_t start = now_ns();
-  while (tg_load(&in.theirs->count) == in.known && now_ns() - start < most_ns) {
-  }
-}
-
-__device__ inline void bring_links(Near &near, const tg_stage *stage) {
-  static_assert(sizeof(tg_links) % sizeof(uint4) == 0 && offsetof(tg_stage, links) % sizeof(uint4) == 0, "copied in 16s");
-  copy(&near.links, &stage->links, sizeof(tg_links), threadIdx.x, LANES);
-}
-
-/* All threads: what the next graph finds. `step`: the one that it runs, if it is a step's. */
-__device__ inline void leave(const Near &near, tg_stage *stage, const tg_step *step) {
-  copy(&stage->links, &near.links, sizeof(tg_links), threadIdx.x, LANES);
-  if (!step) return;
-  copy(&stage->step, step, sizeof(tg_step), threadIdx.x, LANES);
-  if (threadIdx.x != 0) return;
-  stage->came_in = near.links.in.holds ? tg_link_place(&near.links.in) : nullptr;
-  stage->goes_to = tg_link_place(&near.links.out);
 }
 
 /* All threads: what the steps that have come back have sampled goes to their places. Whether the links go on. */
@@ -125,32 +193,30 @@ __device__ inline bool collect(tg_state *state, Near &near) {
   return asked != TG_LINK_OVER || (near.links.ended & 0xffffu) == TG_LINK_STOPPED;
 }
 
-/* Stage 0's dispatcher. `where`: TG_DISPATCH_*. `layout`: a copy of the rings' head in device memory.
- * Launch: grid = 1, block = LANES. */
-extern "C" __global__ void __launch_bounds__(LANES)
-    tg_lead(tg_state *block, tg_rings *rings, const tg_rings *layout, const tg_graphs *graphs, tg_stage *stage, uint32_t where) {
-  __shared__ __align__(16) Near near;
-  __shared__ __align__(16) unsigned char head[HEAD_BYTES];
-  tg_state *state = reinterpret_cast<tg_state *>(head);
-  await_earlier_kernels();
-  copy(state, block, HEAD_BYTES, threadIdx.x, LANES);
-  copy(&tg_device.layout.bytes, &layout->bytes, LAYOUT_BYTES, threadIdx.x, LANES);
-  bring_links(near, stage);
+/* All threads: the step that the turn has composed is what the next graph runs, and the next stage hears of it. Whether
+ * the links go on. */
+__device__ inline bool open_step(const tg_state *state, tg_stage *stage, Near &near) {
+  const tg_outcome &outcome = state->outcome;
+  copy(&stage->step, &state->steps[tg_step_place(state, outcome.step)], sizeof(tg_step), threadIdx.x, LANES);
   if (threadIdx.x == 0) {
-    tg_device.block = block;
-    tg_device.rows_step = TG_NO_STEP;
-    tg_device.releases = 0;
-    tg_device_turn.asks_more = 0;
+    do {
+      near.asked = tg_links_room(&near.links, now_ns());
+    } while (near.asked == TG_LINK_WAIT);
+    if (near.asked == TG_LINK_READY) {
+      stage->goes_to = tg_link_place(&near.links.out);
+      tg_links_announce(&near.links, outcome.kind, outcome.bucket);
+    }
   }
   __syncthreads();
-  if (threadIdx.x == 0 && where == TG_DISPATCH_BEHIND) tg_links_post(&near.links);
+  copy(&stage->links, &near.links, sizeof(tg_links), threadIdx.x, LANES);
+  __syncthreads();
+  return near.asked == TG_LINK_READY;
+}
 
-  uint32_t pause_ns = FIRST_PAUSE_NS;
-  uint64_t next = graphs->idle; /* 0: nothing follows */
-  const tg_step *step = nullptr;
+/* All threads: turns until there is a step, or the end, or POLLS more than one were in vain. Whether a step was opened. */
+__device__ inline bool take_turns(tg_state *state, tg_rings *rings, const tg_graphs *graphs, tg_stage *stage, Near &near) {
   for (uint32_t poll = 0;; poll++) {
     const bool goes_on = collect(state, near);
-    look(rings);
     if (threadIdx.x == 0) near.start_ns = now_ns();
     __syncthreads();
     if (!goes_on) {
@@ -159,89 +225,146 @@ extern "C" __global__ void __launch_bounds__(LANES)
         tg_store(&rings->status.ended, near.links.ended);
         tg_release(&rings->action.value, (uint64_t)TG_ERROR_LINK << 32 | TG_ACTION_ERROR);
       }
-      next = 0;
-      break;
+      return false;
     }
 #pragma unroll
     for (uint32_t phase = 0; phase < TG_PHASES; phase++) {
       tg_phase(state, rings, near.start_ns, phase, threadIdx.x, LANES);
       __syncthreads();
     }
+    const uint32_t action = state->outcome.action;
+    const bool opened = action == TG_ACTION_STEP && open_step(state, stage, near);
     if (threadIdx.x == 0) {
+      if (opened)
+        near.launched = launch_step(stage, graphs, graph_of(graphs, stage, state->outcome.kind, state->outcome.bucket), near.idle);
       tg_trace_write(state, rings, now_ns(), 0);
       tg_flush();
+      if (action == TG_ACTION_ERROR) tg_links_end(&near.links, TG_LINK_FAILED);
+      if (action == TG_ACTION_DONE) tg_links_end(&near.links, state->inputs.flags & TG_INPUT_STOP ? TG_LINK_STOPPED : TG_LINK_DRAINED);
     }
-    const tg_outcome outcome = state->outcome;
-    if (outcome.action == TG_ACTION_STEP) {
-      next = graphs->step[0][0][outcome.kind][outcome.bucket];
-      step = tg_step_at(state, outcome.step);
-      /* Where the links are over there is no step's graph to run; the next dispatcher says why. */
-      if (!await_room(near)) next = graphs->idle;
-      break;
+    if (opened) return true;
+    if (action == TG_ACTION_DONE || action == TG_ACTION_ERROR) return false;
+    /* Where the links are over no step's graph runs; the idle one's dispatcher finds out why. */
+    if (action == TG_ACTION_STEP || poll == POLLS) {
+      if (near.idle && threadIdx.x == 0) near.launched = launch(graphs->idle, cudaStreamGraphTailLaunch);
+      return false;
     }
-    if (outcome.action == TG_ACTION_DONE || outcome.action == TG_ACTION_ERROR) {
-      const uint32_t code = outcome.action == TG_ACTION_ERROR     ? TG_LINK_FAILED
-                            : state->inputs.flags & TG_INPUT_STOP ? TG_LINK_STOPPED
-                                                                  : TG_LINK_DRAINED;
-      if (threadIdx.x == 0) tg_links_end(&near.links, code);
-      next = 0;
-      break;
-    }
-    if (poll == POLLS) break;
-    if (outcome.changed) {
-      pause_ns = FIRST_PAUSE_NS; /* it found something new, so there may be more at once */
-    } else {
-      if (threadIdx.x == 0) watch(near.links.in, pause_ns);
-      pause_ns = min(2 * pause_ns, LAST_PAUSE_NS);
+    if (threadIdx.x == 0) {
+      /* Where it found something new there may be more at once. A step that comes back meanwhile is taken at once too, with what
+       * the host's indices were a moment ago. */
+      const bool changed = state->outcome.changed;
+      near.asked = !changed && watch(near.links.in, near.pause_ns);
+      near.pause_ns = changed ? FIRST_PAUSE_NS : min(2 * near.pause_ns, LAST_PAUSE_NS);
     }
     __syncthreads();
+    if (!near.asked) look(rings);
+    __syncthreads();
+  }
+}
+
+/* Stage 0's dispatcher. `where`: TG_DISPATCH_*. `layout`: a copy of the rings' head in device memory.
+ * Launch: grid = 1, block = LANES. */
+extern "C" __global__ void __launch_bounds__(LANES)
+    tg_lead(tg_state *block, tg_rings *rings, const tg_rings *layout, const tg_graphs *graphs, tg_stage *stage, uint32_t where) {
+  __shared__ __align__(16) Near near;
+  __shared__ __align__(16) unsigned char head[HEAD_BYTES];
+  tg_state *state = reinterpret_cast<tg_state *>(head);
+  const bool idle = where == TG_DISPATCH_IDLE;
+  let_next_kernel_start();
+  if (threadIdx.x == 0) {
+    while (load_acquire(&stage->settled) != stage->launched) {
+    }
   }
   __syncthreads();
-  copy(block, state, HEAD_BYTES, threadIdx.x, LANES);
-  leave(near, stage, step);
-  if (threadIdx.x != 0 || next == 0 || launch(next, cudaStreamGraphTailLaunch)) return;
-  block->error = TG_ERROR_LAUNCH;
-  tg_links_end(&stage->links, TG_LINK_FAILED);
-  tg_release(&rings->action.value, (uint64_t)TG_ERROR_LAUNCH << 32 | TG_ACTION_ERROR);
+  /* No kernel of a step writes these. */
+  copy(state, block, HEAD_BYTES, threadIdx.x, LANES);
+  copy(&tg_device.layout.bytes, &layout->bytes, LAYOUT_BYTES, threadIdx.x, LANES);
+  look(rings);
+  if (threadIdx.x == 0) {
+    tg_device.block = block;
+    tg_device.rows_step = TG_NO_STEP;
+    tg_device.releases = 0;
+    tg_device_turn.asks_more = 0;
+    near.pause_ns = FIRST_PAUSE_NS;
+    near.idle = idle;
+    near.launched = true;
+  }
+  await_earlier_kernels();
+  copy(&near.links, &stage->links, sizeof(tg_links), threadIdx.x, LANES);
+  __syncthreads();
+  /* The chain ended with all that was to do: the idle graph had been launched before. */
+  if (idle && (state->outcome.action == TG_ACTION_DONE || state->error != TG_ERROR_NONE)) return;
+  if (idle && stage->left != 0) {
+    if (threadIdx.x == 0) near.launched = launch_step(stage, graphs, stage->left, idle);
+  } else if (idle || stage->in_chain < TG_CHAIN_STEPS) {
+    const bool opened = take_turns(state, rings, graphs, stage, near);
+    __syncthreads();
+    copy(block, state, HEAD_BYTES, threadIdx.x, LANES);
+    /* A step that was opened has its links already, and may have been posted by now. */
+    if (!opened) copy(&stage->links, &near.links, sizeof(tg_links), threadIdx.x, LANES);
+  }
+  /* Behind a full chain the idle graph takes the turn. */
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  if (!near.launched) {
+    block->error = TG_ERROR_LAUNCH;
+    tg_links_end(&stage->links, TG_LINK_FAILED);
+    tg_release(&rings->action.value, (uint64_t)TG_ERROR_LAUNCH << 32 | TG_ACTION_ERROR);
+  }
+  store_release(&stage->settled, stage->launched);
+}
+
+/* Thread 0 of a later stage's dispatcher, by the links in shared memory: launches the next step's graph as soon as one is
+ * announced. False where the GPU refused what nothing else would launch. */
+__device__ inline bool follow(tg_links &links, const tg_graphs *graphs, tg_stage *stage, bool idle) {
+  for (uint32_t poll = 0; poll < LINK_POLLS; poll++) {
+    const uint64_t start = now_ns();
+    do {
+      uint32_t kind, bucket;
+      if (!tg_link_announced(&links.in, &kind, &bucket)) continue;
+      stage->links = links;
+      stage->takes = links.in.count;
+      stage->came_in = tg_link_place(&links.in);
+      return launch_step(stage, graphs, graph_of(graphs, stage, kind, bucket), idle);
+    } while (now_ns() - start < LAST_PAUSE_NS);
+    /* Without a step all that this finds out is the end. */
+    if (tg_links_take(&links, now_ns()) == TG_LINK_OVER) {
+      stage->links = links;
+      stage->over = 1;
+      return true;
+    }
+    links.in.holds = 0;
+  }
+  stage->links = links;
+  return !idle || launch(graphs->idle, cudaStreamGraphTailLaunch);
 }
 
 /* A later stage's dispatcher. `where`: TG_DISPATCH_*. `last`: what its steps sample goes back to stage 0.
  * Launch: grid = 1, block = LANES. */
 extern "C" __global__ void __launch_bounds__(LANES)
     tg_follow(tg_state *state, const tg_graphs *graphs, tg_stage *stage, uint32_t where, uint32_t last) {
-  __shared__ __align__(16) Near near;
+  __shared__ __align__(16) tg_links links;
+  const bool idle = where == TG_DISPATCH_IDLE;
+  let_next_kernel_start();
   await_earlier_kernels();
-  bring_links(near, stage);
+  if (stage->over) return;
+  copy(&links, &stage->links, sizeof(tg_links), threadIdx.x, LANES);
   if (threadIdx.x == 0) tg_device.block = state;
   __syncthreads();
-  if (where == TG_DISPATCH_BEHIND) {
-    if (last) tg_put_results(state, stage->step.number, stage->goes_to, threadIdx.x, LANES);
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      tg_links_post(&near.links);
-      tg_links_give_back(&near.links);
-    }
-  }
-
-  uint64_t next = graphs->idle; /* 0: nothing follows */
-  const tg_step *step = nullptr;
-  for (uint32_t poll = 0; poll < LINK_POLLS; poll++) {
-    const uint32_t asked = take(near);
-    if (asked == TG_LINK_READY) {
-      const uint64_t *place = tg_link_place(&near.links.in);
-      tg_get_step(state, place, threadIdx.x, LANES);
-      __syncthreads();
-      step = tg_step_at(state, tg_read(place));
-      next = await_room(near) ? graphs->step[0][0][step->kind][step->bucket] : 0;
-      break;
-    }
-    if (asked == TG_LINK_OVER) {
-      next = 0;
-      break;
-    }
-    if (threadIdx.x == 0) watch(near.links.in, LAST_PAUSE_NS);
-  }
+  if (!idle && last) tg_put_results(state, stage->step.number, stage->goes_to, threadIdx.x, LANES);
   __syncthreads();
-  leave(near, stage, step);
-  if (threadIdx.x == 0 && next != 0 && !launch(next, cudaStreamGraphTailLaunch)) tg_links_end(&stage->links, TG_LINK_FAILED);
+  if (threadIdx.x != 0) return;
+  if (!idle) {
+    if (last) tg_links_post(&links);
+    tg_links_give_back(&links);
+  }
+  bool launched = true;
+  if (idle && stage->left != 0) {
+    launched = launch_step(stage, graphs, stage->left, idle);
+  } else if (idle || stage->in_chain < TG_CHAIN_STEPS) {
+    launched = follow(links, graphs, stage, idle);
+  } else {
+    stage->links = links; /* behind a full chain the idle graph goes on */
+  }
+  if (!launched) tg_links_end(&stage->links, TG_LINK_FAILED);
 }

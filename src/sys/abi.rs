@@ -877,10 +877,12 @@ pub struct tg_link_end {
     pub link: u32,
     pub waits: u32,
     pub holds: u32,
+    pub at: u32,
+    pub pad: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_link_end"][::core::mem::size_of::<tg_link_end>() - 72usize];
+    ["Size of tg_link_end"][::core::mem::size_of::<tg_link_end>() - 80usize];
     ["Alignment of tg_link_end"][::core::mem::align_of::<tg_link_end>() - 8usize];
     ["Offset of field: tg_link_end::mine"][::core::mem::offset_of!(tg_link_end, mine) - 0usize];
     ["Offset of field: tg_link_end::theirs"][::core::mem::offset_of!(tg_link_end, theirs) - 8usize];
@@ -896,6 +898,8 @@ const _: () = {
     ["Offset of field: tg_link_end::link"][::core::mem::offset_of!(tg_link_end, link) - 60usize];
     ["Offset of field: tg_link_end::waits"][::core::mem::offset_of!(tg_link_end, waits) - 64usize];
     ["Offset of field: tg_link_end::holds"][::core::mem::offset_of!(tg_link_end, holds) - 68usize];
+    ["Offset of field: tg_link_end::at"][::core::mem::offset_of!(tg_link_end, at) - 72usize];
+    ["Offset of field: tg_link_end::pad"][::core::mem::offset_of!(tg_link_end, pad) - 76usize];
 };
 impl Default for tg_link_end {
     fn default() -> Self {
@@ -919,15 +923,15 @@ pub struct tg_links {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_links"][::core::mem::size_of::<tg_links>() - 176usize];
+    ["Size of tg_links"][::core::mem::size_of::<tg_links>() - 192usize];
     ["Alignment of tg_links"][::core::mem::align_of::<tg_links>() - 8usize];
     ["Offset of field: tg_links::in_"][::core::mem::offset_of!(tg_links, in_) - 0usize];
-    ["Offset of field: tg_links::out"][::core::mem::offset_of!(tg_links, out) - 72usize];
-    ["Offset of field: tg_links::stop"][::core::mem::offset_of!(tg_links, stop) - 144usize];
-    ["Offset of field: tg_links::limit_ns"][::core::mem::offset_of!(tg_links, limit_ns) - 152usize];
-    ["Offset of field: tg_links::ended"][::core::mem::offset_of!(tg_links, ended) - 160usize];
-    ["Offset of field: tg_links::stage"][::core::mem::offset_of!(tg_links, stage) - 168usize];
-    ["Offset of field: tg_links::pad"][::core::mem::offset_of!(tg_links, pad) - 172usize];
+    ["Offset of field: tg_links::out"][::core::mem::offset_of!(tg_links, out) - 80usize];
+    ["Offset of field: tg_links::stop"][::core::mem::offset_of!(tg_links, stop) - 160usize];
+    ["Offset of field: tg_links::limit_ns"][::core::mem::offset_of!(tg_links, limit_ns) - 168usize];
+    ["Offset of field: tg_links::ended"][::core::mem::offset_of!(tg_links, ended) - 176usize];
+    ["Offset of field: tg_links::stage"][::core::mem::offset_of!(tg_links, stage) - 184usize];
+    ["Offset of field: tg_links::pad"][::core::mem::offset_of!(tg_links, pad) - 188usize];
 };
 impl Default for tg_links {
     fn default() -> Self {
@@ -945,15 +949,31 @@ pub struct tg_stage {
     pub came_in: *const u64,
     pub goes_to: *mut u64,
     pub links: tg_links,
+    pub takes: u64,
+    pub left: u64,
+    pub launched: u64,
+    pub settled: u64,
+    pub in_chain: u32,
+    pub arrived: u32,
+    pub over: u32,
+    pub pad: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_stage"][::core::mem::size_of::<tg_stage>() - 288usize];
+    ["Size of tg_stage"][::core::mem::size_of::<tg_stage>() - 352usize];
     ["Alignment of tg_stage"][::core::mem::align_of::<tg_stage>() - 8usize];
     ["Offset of field: tg_stage::step"][::core::mem::offset_of!(tg_stage, step) - 0usize];
     ["Offset of field: tg_stage::came_in"][::core::mem::offset_of!(tg_stage, came_in) - 96usize];
     ["Offset of field: tg_stage::goes_to"][::core::mem::offset_of!(tg_stage, goes_to) - 104usize];
     ["Offset of field: tg_stage::links"][::core::mem::offset_of!(tg_stage, links) - 112usize];
+    ["Offset of field: tg_stage::takes"][::core::mem::offset_of!(tg_stage, takes) - 304usize];
+    ["Offset of field: tg_stage::left"][::core::mem::offset_of!(tg_stage, left) - 312usize];
+    ["Offset of field: tg_stage::launched"][::core::mem::offset_of!(tg_stage, launched) - 320usize];
+    ["Offset of field: tg_stage::settled"][::core::mem::offset_of!(tg_stage, settled) - 328usize];
+    ["Offset of field: tg_stage::in_chain"][::core::mem::offset_of!(tg_stage, in_chain) - 336usize];
+    ["Offset of field: tg_stage::arrived"][::core::mem::offset_of!(tg_stage, arrived) - 340usize];
+    ["Offset of field: tg_stage::over"][::core::mem::offset_of!(tg_stage, over) - 344usize];
+    ["Offset of field: tg_stage::pad"][::core::mem::offset_of!(tg_stage, pad) - 348usize];
 };
 impl Default for tg_stage {
     fn default() -> Self {
@@ -1038,6 +1058,12 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn tg_link_place(end: *const tg_link_end) -> *mut u64;
+}
+unsafe extern "C" {
+    pub fn tg_links_announce(links: *mut tg_links, kind: u32, bucket: u32);
+}
+unsafe extern "C" {
+    pub fn tg_link_announced(in_: *const tg_link_end, kind: *mut u32, bucket: *mut u32) -> u32;
 }
 unsafe extern "C" {
     pub fn tg_links_post(links: *mut tg_links);

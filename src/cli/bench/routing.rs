@@ -20,7 +20,7 @@ pub fn count(work: &Work<'_>, units: &mut [Unit], model: &Arc<Model>) -> Result<
     }
     for index in 0..units.len() {
         // The counts would be of one device's share of the work.
-        if !units[index].opened.replicas.is_empty() {
+        if !units[index].opened.spec.beside.is_empty() {
             continue;
         }
         let (before, rest) = units.split_at_mut(index);

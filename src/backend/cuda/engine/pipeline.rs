@@ -64,7 +64,7 @@ struct Stage {
     program: Box<dyn StepProgram>,
     /// `tg_lead` or `tg_follow`.
     dispatch: Kernel,
-    receive: Kernel,
+    take: Kernel,
     hand_on: Kernel,
 }
 
@@ -139,7 +139,7 @@ impl GpuPipeline {
             Ok(Stage {
                 stream: stream.map_err(|error| failed("making a stream", error))?,
                 dispatch: gpu.module.kernel(dispatcher)?,
-                receive: gpu.module.kernel("tg_receive")?,
+                take: gpu.module.kernel("tg_take")?,
                 hand_on: gpu.module.kernel("tg_hand_on")?,
                 gpu,
                 program,
@@ -220,9 +220,9 @@ impl GpuPipeline {
                 "a stage that leaves nothing to hand on: this is a bug in tailgraph".into(),
             )
         })?;
-        let blocks_of_rows = bucket.rows.min(COPY_BLOCKS);
         let at = |buffer: &Buffer| Argument::Address(buffer.at(0));
         let (h, hidden) = (Argument::Address(h), Argument::U32(hidden as u32));
+        let launch = Launch::blocks(bucket.rows.min(COPY_BLOCKS) + 1, COPY_THREADS);
         let mut copies = [vec![], vec![]];
         if index > 0 {
             let arguments = vec![
@@ -231,12 +231,10 @@ impl GpuPipeline {
                 at(&blocks.stage),
                 hidden.clone(),
             ];
-            let launch = Launch::blocks(blocks_of_rows, COPY_THREADS);
-            copies[0].push(self.call(index, &stage.receive, launch, arguments));
+            copies[0].push(self.call(index, &stage.take, launch, arguments));
         }
         if !self.is_last(index) {
             let arguments = vec![at(&blocks.state), at(&blocks.stage), h, hidden];
-            let launch = Launch::blocks(blocks_of_rows + 1, COPY_THREADS);
             copies[1].push(self.call(index, &stage.hand_on, launch, arguments));
         }
         Ok(copies)
@@ -277,7 +275,10 @@ impl GpuPipeline {
             ..Default::default()
         };
         let mut steps = vec![];
-        for kind in StepKind::ALL {
+        let kinds = StepKind::ALL.into_iter();
+        let copies = (0..abi::TG_COPIES as usize)
+            .flat_map(|copy| kinds.clone().map(move |kind| (copy, kind)));
+        for (copy, kind) in copies {
             for (column, bucket) in buckets(ladders, kind, slots).enumerate() {
                 let [first, mut last] = self.copies(index, bucket, &blocks)?;
                 last.push(self.dispatcher(index, rings, &blocks, abi::TG_DISPATCH_BEHIND));
@@ -291,7 +292,7 @@ impl GpuPipeline {
                 // runs before it goes.
                 let captured = unsafe { capture_step(stream, step, first, last) }?;
                 let exec = Exec::new(&captured.graph, LaunchedBy::Device)?;
-                table.step[0][0][kind as usize][column] = exec.device_handle();
+                table.step[copy][0][kind as usize][column] = exec.device_handle();
                 steps.push(exec);
             }
         }
