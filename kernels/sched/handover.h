@@ -20,8 +20,9 @@
 
 /* ---- what a place holds ---------------------------------------------------------------------- */
 
-/* Its second word announces the step that comes in it: the number and one, kind and bucket in one word, so that it needs no
- * order. Nothing depends on it but what is launched ahead. */
+/* Its second word announces the step that comes in it, as soon as all that says what the step is lies there: the number and
+ * one, kind and bucket. So its taker may launch what runs it, and take the tables, before the activations have come. Who needs
+ * no more than what is posted passes it over. */
 #define TG_ANNOUNCED_SHIFT 16u
 
 #define TG_PLACE_ALIGN 128u
@@ -241,11 +242,11 @@ TG_API uint32_t tg_links_room(tg_links *links, uint64_t now_ns) {
 
 TG_API void tg_links_announce(tg_links *links, uint32_t kind, uint32_t bucket) {
   const tg_link_end *out = &links->out;
-  tg_store(tg_link_place(out) + 1, (out->count + 1u) << TG_ANNOUNCED_SHIFT | kind << 8u | bucket);
+  tg_release(tg_link_place(out) + 1, (out->count + 1u) << TG_ANNOUNCED_SHIFT | kind << 8u | bucket);
 }
 
 TG_API uint32_t tg_link_announced(const tg_link_end *in, uint32_t *kind, uint32_t *bucket) {
-  uint64_t said = tg_load(tg_link_place(in) + 1);
+  uint64_t said = tg_acquire(tg_link_place(in) + 1);
   *kind = (uint32_t)(said >> 8u) & 0xffu;
   *bucket = (uint32_t)said & 0xffu;
   return said >> TG_ANNOUNCED_SHIFT == in->count + 1u;

@@ -3,17 +3,18 @@
  *
  * A step of a stage is one graph:
  *
- *   tg_take       waits for the step, and copies what it is and its residual stream out of the place that it came in
+ *   tg_take       copies what the step is out of the place that it comes in, waits for its residual stream, and copies that
  *                 (not on stage 0, which embeds)
  *   ...           the kernels of the stage's layers
- *   tg_hand_on    stores the residual stream, and what the step is, into the next GPU, and posts it (not on the last stage)
+ *   tg_hand_on    stores the residual stream into the next GPU, and posts the step (not on the last stage)
  *   tg_lead       stage 0's dispatcher, or
  *   tg_follow     a later stage's; the last one stores what was sampled into stage 0's memory, and posts that
  *
  * A dispatcher launches the next step's graph beside its own, in a chain that the idle graph begins and renews, as the
  * dispatcher of one GPU does (dispatcher.cu). Stage 0 takes turns of the core: while its first step goes through the other
- * stages it composes the next one. As soon as it has, it announces the step, and the next stage launches the graph ahead: that
- * waits on the GPU for its step. So no launch lies between two stages.
+ * stages it composes the next one. As soon as it has, it stores what the step is into the next GPU's memory and announces it: the
+ * next stage launches the graph ahead, which takes that, and its first layer's kernels come onto the GPU with their weights asked
+ * for. So nothing lies between two stages but the rows themselves.
  *
  * Flags and places lie in the memory of whoever waits for them, so a wait polls near memory and only stores cross the link.
  *
@@ -55,77 +56,69 @@ __device__ inline bool watch(const tg_link_end &in, uint32_t most_ns) {
   return !known;
 }
 
-/* All threads of the block that takes the step: what its kernels find. Where the links are over it is a step without rows. */
-__device__ inline void take_step(tg_state *state, tg_stage *stage) {
+/* All threads: waits for room in the link that goes on, puts what the step is there, and announces it. Whether the links go
+ * on. */
+__device__ inline bool announce(tg_state *state, tg_links &links, const tg_step &step) {
   __shared__ uint32_t asked;
   if (threadIdx.x == 0) {
-    tg_device.block = state;
     do {
-      watch(stage->links.in, LAST_PAUSE_NS);
-      asked = tg_links_take(&stage->links, now_ns());
+      asked = tg_links_room(&links, now_ns());
     } while (asked == TG_LINK_WAIT);
-    if (asked == TG_LINK_READY) {
-      do {
-        asked = tg_links_room(&stage->links, now_ns());
-      } while (asked == TG_LINK_WAIT);
-    }
   }
   __syncthreads();
-  if (asked != TG_LINK_READY) {
-    for (uint32_t word = threadIdx.x; word < sizeof(tg_step) / sizeof(uint32_t); word += LANES)
-      reinterpret_cast<uint32_t *>(&stage->step)[word] = 0;
-    if (threadIdx.x == 0) stage->over = 1;
-    return;
-  }
-  const uint64_t *place = tg_link_place(&stage->links.in);
-  tg_get_step(state, place, threadIdx.x, LANES);
+  if (asked != TG_LINK_READY) return false;
+  tg_put_step(state, step.number, tg_link_place(&links.out), threadIdx.x, LANES);
   __syncthreads();
-  copy(&stage->step, tg_step_at(state, tg_read(place)), sizeof(tg_step), threadIdx.x, LANES);
-  if (threadIdx.x != 0) return;
-  stage->goes_to = tg_link_place(&stage->links.out);
-  tg_links_announce(&stage->links, stage->step.kind, stage->step.bucket);
+  if (threadIdx.x == 0) tg_links_announce(&links, step.kind, step.bucket);
+  return true;
 }
 
-/* Block 0 takes the step; the others copy the residual stream as soon as it is there.
+/* Block 0 takes the tables, and hands them on; the others copy the residual stream as soon as it is there. Where the links end
+ * before, the step's kernels run over what lies there, and nobody hears of it.
  * Launch: grid = at least 2 blocks, block = COPY_THREADS. */
 extern "C" __global__ void __launch_bounds__(COPY_THREADS)
-    tg_take(float *h, tg_state *state, tg_stage *stage, uint32_t hidden) {
+    tg_take(float *h, tg_state *state, tg_stage *stage, uint32_t hidden, uint32_t last) {
   await_earlier_kernels();
+  const uint64_t *place = stage->came_in; /* announced */
   if (blockIdx.x == 0) {
-    take_step(state, stage);
-  } else {
-    __shared__ const uint64_t *place;
-    if (threadIdx.x == 0) {
-      const uint64_t *count = &stage->links.in.theirs->count, number = stage->takes;
-      bool there;
-      do {
-        there = tg_acquire(count) > number;
-      } while (!there && *static_cast<volatile uint32_t *>(&stage->over) == 0);
-      place = there ? stage->came_in : nullptr;
-    }
-    __syncthreads();
-    if (place) {
-      const tg_step *step = reinterpret_cast<const tg_step *>(reinterpret_cast<const char *>(place) + TG_PLACE_ALIGN);
-      copy_rows(h, activations_in(place, state), __ldcg(&step->rows), hidden, blockIdx.x - 1, gridDim.x - 1);
-    }
-  }
-  __syncthreads();
-  let_next_kernel_start(); /* which reads the step before its own wait */
-}
-
-/* The last block puts the tables, the others the residual stream; whoever is through last posts the step.
- * Launch: grid = at least 2 blocks, block = COPY_THREADS. */
-extern "C" __global__ void __launch_bounds__(COPY_THREADS)
-    tg_hand_on(tg_state *state, tg_stage *stage, const float *h, uint32_t hidden) {
-  begin_kernel();
-  uint64_t *place = stage->goes_to;
-  if (blockIdx.x + 1 < gridDim.x) {
-    copy_rows(activations_in(place, state), h, stage->step.rows, hidden, blockIdx.x, gridDim.x - 1);
-  } else {
     if (threadIdx.x == 0) tg_device.block = state;
     __syncthreads();
-    if (stage->over == 0) tg_put_step(state, stage->step.number, place, threadIdx.x, LANES);
+    tg_get_step(state, place, threadIdx.x, LANES);
+    copy(&stage->step, reinterpret_cast<const char *>(place) + TG_PLACE_ALIGN, sizeof(tg_step), threadIdx.x, LANES);
+    if (threadIdx.x == 0) stage->goes_to = tg_link_place(&stage->links.out);
+    __threadfence();
+    __syncthreads();
+    const bool goes_on = last || announce(state, stage->links, stage->step);
+    let_next_kernel_start(); /* which reads the step before its own wait */
+    if (threadIdx.x != 0) return;
+    uint32_t asked = goes_on ? TG_LINK_WAIT : TG_LINK_OVER;
+    while (asked == TG_LINK_WAIT) {
+      watch(stage->links.in, LAST_PAUSE_NS);
+      asked = tg_links_take(&stage->links, now_ns());
+    }
+    if (asked != TG_LINK_READY) stage->over = 1;
+    return;
   }
+  let_next_kernel_start();
+  __shared__ bool there;
+  if (threadIdx.x == 0) {
+    const uint64_t *count = &stage->links.in.theirs->count, number = stage->takes;
+    do {
+      there = tg_acquire(count) > number;
+    } while (!there && *static_cast<volatile uint32_t *>(&stage->over) == 0);
+  }
+  __syncthreads();
+  if (!there) return;
+  const tg_step *step = reinterpret_cast<const tg_step *>(reinterpret_cast<const char *>(place) + TG_PLACE_ALIGN);
+  copy_rows(h, activations_in(place, state), __ldcg(&step->rows), hidden, blockIdx.x - 1, gridDim.x - 1);
+}
+
+/* Whichever block is through last posts the step.
+ * Launch: grid = any number of blocks, block = COPY_THREADS. */
+extern "C" __global__ void __launch_bounds__(COPY_THREADS)
+    tg_hand_on(const tg_state *state, tg_stage *stage, const float *h, uint32_t hidden) {
+  begin_kernel();
+  copy_rows(activations_in(stage->goes_to, state), h, stage->step.rows, hidden, blockIdx.x, gridDim.x);
   __syncthreads();
   if (threadIdx.x != 0) return;
   __threadfence_system();
@@ -183,34 +176,25 @@ __device__ inline uint32_t take(Near &near) {
 /* All threads: what the steps that have come back have sampled goes to their places. Whether the links go on. */
 __device__ inline bool collect(tg_state *state, Near &near) {
   uint32_t asked;
-  while ((asked = take(near)) == TG_LINK_READY) {
+  do {
+    asked = take(near);
+    if (asked != TG_LINK_READY) break;
     tg_get_results(state, tg_link_place(&near.links.in), threadIdx.x, LANES);
     __syncthreads();
     if (threadIdx.x == 0) tg_links_give_back(&near.links);
-  }
+    __syncthreads();
+  } while (near.links.in.known != near.links.in.count); /* another look would go to the host, for its stop */
   if (threadIdx.x == 0) tg_device.returned_end = near.links.in.count;
   /* The host's stop is the core's to see too. */
   return asked != TG_LINK_OVER || (near.links.ended & 0xffffu) == TG_LINK_STOPPED;
 }
 
-/* All threads: the step that the turn has composed is what the next graph runs, and the next stage hears of it. Whether
- * the links go on. */
-__device__ inline bool open_step(const tg_state *state, tg_stage *stage, Near &near) {
-  const tg_outcome &outcome = state->outcome;
-  copy(&stage->step, &state->steps[tg_step_place(state, outcome.step)], sizeof(tg_step), threadIdx.x, LANES);
-  if (threadIdx.x == 0) {
-    do {
-      near.asked = tg_links_room(&near.links, now_ns());
-    } while (near.asked == TG_LINK_WAIT);
-    if (near.asked == TG_LINK_READY) {
-      stage->goes_to = tg_link_place(&near.links.out);
-      tg_links_announce(&near.links, outcome.kind, outcome.bucket);
-    }
-  }
-  __syncthreads();
+/* All threads: the step that the turn has composed is what the next graph runs. */
+__device__ inline void open_step(const tg_state *state, tg_stage *stage, const Near &near) {
+  copy(&stage->step, &state->steps[tg_step_place(state, state->outcome.step)], sizeof(tg_step), threadIdx.x, LANES);
   copy(&stage->links, &near.links, sizeof(tg_links), threadIdx.x, LANES);
+  if (threadIdx.x == 0) stage->goes_to = tg_link_place(&near.links.out);
   __syncthreads();
-  return near.asked == TG_LINK_READY;
 }
 
 /* All threads: turns until there is a step, or the end, or POLLS more than one were in vain. Whether a step was opened. */
@@ -233,19 +217,24 @@ __device__ inline bool take_turns(tg_state *state, tg_rings *rings, const tg_gra
       __syncthreads();
     }
     const uint32_t action = state->outcome.action;
-    const bool opened = action == TG_ACTION_STEP && open_step(state, stage, near);
-    if (threadIdx.x == 0) {
-      if (opened)
+    if (action == TG_ACTION_STEP) {
+      open_step(state, stage, near);
+      if (threadIdx.x == 0)
         near.launched = launch_step(stage, graphs, graph_of(graphs, stage, state->outcome.kind, state->outcome.bucket), near.idle);
+    }
+    if (threadIdx.x == 0) {
       tg_trace_write(state, rings, now_ns(), 0);
       tg_flush();
       if (action == TG_ACTION_ERROR) tg_links_end(&near.links, TG_LINK_FAILED);
       if (action == TG_ACTION_DONE) tg_links_end(&near.links, state->inputs.flags & TG_INPUT_STOP ? TG_LINK_STOPPED : TG_LINK_DRAINED);
     }
-    if (opened) return true;
+    if (action == TG_ACTION_STEP) {
+      /* Where the links are over, the next turn finds out. */
+      announce(state, near.links, *tg_step_at(state, state->outcome.step));
+      return true;
+    }
     if (action == TG_ACTION_DONE || action == TG_ACTION_ERROR) return false;
-    /* Where the links are over no step's graph runs; the idle one's dispatcher finds out why. */
-    if (action == TG_ACTION_STEP || poll == POLLS) {
+    if (poll == POLLS) {
       if (near.idle && threadIdx.x == 0) near.launched = launch(graphs->idle, cudaStreamGraphTailLaunch);
       return false;
     }
@@ -300,7 +289,7 @@ extern "C" __global__ void __launch_bounds__(LANES)
     const bool opened = take_turns(state, rings, graphs, stage, near);
     __syncthreads();
     copy(block, state, HEAD_BYTES, threadIdx.x, LANES);
-    /* A step that was opened has its links already, and may have been posted by now. */
+    /* A step that was opened has its links already, and may have been posted by now: there is room for as many as are in flight. */
     if (!opened) copy(&stage->links, &near.links, sizeof(tg_links), threadIdx.x, LANES);
   }
   /* Behind a full chain the idle graph takes the turn. */

@@ -2,7 +2,7 @@
 
 use crate::support::{BF16, lfm2_8b_a1b, plan};
 use tailgraph::backend::cuda::memory::arithmetic::{DeviceMemory, Overheads};
-use tailgraph::plan::{Budget, Limits, MemoryPlan};
+use tailgraph::plan::{Budget, Limits, MemoryPlan, Section};
 
 /// Bytes of the card, and of those the ones that a run may take.
 fn memory(whole: u64, budget: u64, limits: &Limits) -> MemoryPlan {
@@ -20,6 +20,8 @@ fn memory(whole: u64, budget: u64, limits: &Limits) -> MemoryPlan {
             logits_arithmetic: String::new(),
         })
     };
+    let plan = plan(lfm2_8b_a1b(), 1);
+    let whole = [Section::whole(&plan.config)];
     MemoryPlan::on_device((&plan, &whole), BF16, limits, &memory, &overheads).unwrap()
 }
 

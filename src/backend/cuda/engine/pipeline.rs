@@ -230,6 +230,7 @@ impl GpuPipeline {
                 at(&blocks.state),
                 at(&blocks.stage),
                 hidden.clone(),
+                Argument::U32(self.is_last(index).into()),
             ];
             copies[0].push(self.call(index, &stage.take, launch, arguments));
         }

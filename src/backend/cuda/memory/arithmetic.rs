@@ -261,15 +261,13 @@ impl Sizing<'_> {
         Ok(least)
     }
 
-    /// Whether the whole memory has room for so many sequences of a full context, and something to spare.
+    /// Whether the whole memory has room for so many sequences of a full context, or as many of them as a step has room for, and
+    /// something to spare.
     fn holds(&self, seqs: u32) -> Result<bool> {
         let asked = self.resolve(self.usual(seqs)?)?;
-        if asked.max_seqs < seqs {
-            return Ok(false);
-        }
         let pages = asked.max_context.div_ceil(asked.page_tokens);
         let whole = self.memory.whole.bytes;
-        let found = self.with_pages(asked, pages.saturating_mul(seqs), "")?;
+        let found = self.with_pages(asked, pages.saturating_mul(asked.max_seqs), "")?;
         Ok(found.total_bytes() <= whole - whole / SPARE_SHARE)
     }
 
