@@ -1,8 +1,8 @@
 //! A long and varied load on a GPU that schedules itself (tests/gpu_soak says what must hold), and prints JSON:
 //!
-//!     cargo run --release --features cuda --example soak -- random:lfm2-8b-a1b [SECONDS [REQUESTS [ALONE [SEED [SLOTS]]]]]
+//!     cargo run --release --features cuda --example soak -- random:lfm2-8b-a1b [SECONDS [REQUESTS [ALONE [SEED [SLOTS [GPUS]]]]]]
 //!
-//! First 2,000 requests (REQUESTS), half of them without a limit, up to 256 (SLOTS) running at once, in f32 with 200 (ALONE) of
+//! On the first GPU, or on GPUS of them with a stage each. First 2,000 requests (REQUESTS), half of them without a limit, up to 256 (SLOTS) running at once, in f32 with 200 (ALONE) of
 //! them once more alone, then in bf16 on record, which the host replays kernel by kernel to the same bits; then more of
 //! them in bf16 for SECONDS (420), while memory is watched. Exit code 4 where something does not hold. Takes 70 GB of GPU memory at most for random:lfm2-8b-a1b.
 
@@ -51,11 +51,11 @@ fn main() -> Result<ExitCode> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let usage = || {
         Error::Usage(
-            "expected MODEL, then SECONDS, REQUESTS, ALONE, SEED and SLOTS, numbers".into(),
+            "expected MODEL, then SECONDS, REQUESTS, ALONE, SEED, SLOTS and GPUS, numbers".into(),
         )
     };
     let (name, numbers) = match &arguments[..] {
-        [name, numbers @ ..] if numbers.len() <= 5 => (name, numbers),
+        [name, numbers @ ..] if numbers.len() <= 6 => (name, numbers),
         _ => return Err(usage()),
     };
     let number = |at: usize, default: u64| match numbers.get(at) {
@@ -63,6 +63,7 @@ fn main() -> Result<ExitCode> {
         None => Ok(default),
     };
     let slots = u32::try_from(number(4, 256)?).map_err(|_| usage())?;
+    let gpus = u32::try_from(number(5, 1)?).map_err(|_| usage())?;
     let soak = Soak {
         last: Duration::from_secs(number(0, 420)?),
         requests: number(1, 2000)?,
@@ -70,7 +71,10 @@ fn main() -> Result<ExitCode> {
         seed: number(3, 0)?,
         at_once: slots as usize * 3 / 2,
         dtypes: [DType::F32, DType::BF16],
-        options: options(slots),
+        options: EngineOptions {
+            steps_in_flight: gpus,
+            ..options(slots)
+        },
         longest_prompt: 256,
         most_new_tokens: 128,
         longest_timeout: Duration::from_secs(4),
@@ -79,8 +83,17 @@ fn main() -> Result<ExitCode> {
     let start = Instant::now();
     let model = Arc::new(Model::load(&ModelSource::parse(name)?)?);
     let load_s = start.elapsed().as_secs_f64();
-    let plan = GraphFile::open(None)?.plan(Arc::new(model.config.clone()), &Limits::default())?;
-    let on_gpu = OnGpu { gpu, model, plan };
+    let limits = Limits {
+        stages: Some(gpus as usize),
+        ..Limits::default()
+    };
+    let plan = GraphFile::open(None)?.plan(Arc::new(model.config.clone()), &limits)?;
+    let on_gpu = OnGpu {
+        gpu,
+        gpus,
+        model,
+        plan,
+    };
     let place = Place {
         model: &on_gpu.model,
         engine: &|dtype, options, sink| on_gpu.engine(dtype, options, sink),

@@ -162,11 +162,14 @@ TG_API void tg_get_step(tg_state *state, const uint64_t *place, uint32_t lane, u
   if (lane == 0u) *tg_step_at(state, step->number) = *step;
 }
 
-TG_API void tg_put_results(tg_state *state, uint64_t number, uint64_t *place, uint32_t lane, uint32_t lanes) {
-  const tg_step *step = tg_step_at(state, number);
+TG_FN void tg_put_results_of(tg_state *state, const tg_step *step, uint64_t *place, uint32_t lane, uint32_t lanes) {
   for (uint32_t i = lane; i < step->sample_rows; i += lanes) {
     ((tg_sampled *)tg_at(place, TG_PLACE_ALIGN))[i] = tg_samples(state, step)[i];
   }
+}
+
+TG_API void tg_put_results(tg_state *state, uint64_t number, uint64_t *place, uint32_t lane, uint32_t lanes) {
+  tg_put_results_of(state, tg_step_at(state, number), place, lane, lanes);
 }
 
 TG_API void tg_get_results(tg_state *state, const uint64_t *place, uint32_t lane, uint32_t lanes) {
@@ -252,8 +255,7 @@ TG_API uint32_t tg_link_announced(const tg_link_end *in, uint32_t *kind, uint32_
   return said >> TG_ANNOUNCED_SHIFT == in->count + 1u;
 }
 
-TG_API void tg_links_post(tg_links *links) {
-  tg_link_end *out = &links->out;
+TG_FN void tg_link_post(tg_link_end *out) {
   uint64_t *place = tg_link_place(out);
   out->holds = 0u;
   if (TG_MUT(143, 0, 1)) tg_release(&out->mine->count, out->count + 1u);
@@ -262,6 +264,8 @@ TG_API void tg_links_post(tg_links *links) {
   if (TG_MUT(144, 1, 0)) tg_release(&out->mine->count, out->count);
   if (TG_MUT(144, 0, 1)) tg_store(&out->mine->count, out->count);
 }
+
+TG_API void tg_links_post(tg_links *links) { tg_link_post(&links->out); }
 
 /* A step that has been posted is taken before anything else is looked at: whether the host has said stop lies across the
  * bus from a GPU. */

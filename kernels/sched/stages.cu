@@ -36,6 +36,11 @@ __device__ inline float *activations_in(const uint64_t *place, const tg_state *s
   return reinterpret_cast<float *>(const_cast<uint64_t *>(place) + tg_place_activations(&state->config));
 }
 
+/* Past the first-level cache: what was written while this kernel's SM ran others. */
+__device__ inline uint64_t *where_it_goes(const tg_stage *stage) {
+  return reinterpret_cast<uint64_t *>(__ldcg(reinterpret_cast<const uint64_t *>(&stage->goes_to)));
+}
+
 /* Rows first, first + stride ... : f32 [rows, hidden], hidden a multiple of 4. What came over a link is read past the
  * first-level cache. */
 __device__ inline void copy_rows(float *to, const float *from, uint32_t rows, uint32_t hidden, uint32_t first, uint32_t stride) {
@@ -91,16 +96,16 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS)
     const bool goes_on = last || announce(state, stage->links, stage->step);
     let_next_kernel_start(); /* which reads the step before its own wait */
     if (threadIdx.x != 0) return;
+    /* Asked for in full only while it does not come: that also finds the end. */
     uint32_t asked = goes_on ? TG_LINK_WAIT : TG_LINK_OVER;
-    while (asked == TG_LINK_WAIT) {
-      watch(stage->links.in, LAST_PAUSE_NS);
-      asked = tg_links_take(&stage->links, now_ns());
-    }
-    if (asked != TG_LINK_READY) stage->over = 1;
+    while (asked == TG_LINK_WAIT && !watch(stage->links.in, LAST_PAUSE_NS)) asked = tg_links_take(&stage->links, now_ns());
+    if (asked == TG_LINK_OVER) stage->over = 1;
     return;
   }
   let_next_kernel_start();
   __shared__ bool there;
+  const tg_step *step = reinterpret_cast<const tg_step *>(reinterpret_cast<const char *>(place) + TG_PLACE_ALIGN);
+  const uint32_t rows = __ldcg(&step->rows);
   if (threadIdx.x == 0) {
     const uint64_t *count = &stage->links.in.theirs->count, number = stage->takes;
     do {
@@ -108,24 +113,36 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS)
     } while (!there && *static_cast<volatile uint32_t *>(&stage->over) == 0);
   }
   __syncthreads();
-  if (!there) return;
-  const tg_step *step = reinterpret_cast<const tg_step *>(reinterpret_cast<const char *>(place) + TG_PLACE_ALIGN);
-  copy_rows(h, activations_in(place, state), __ldcg(&step->rows), hidden, blockIdx.x - 1, gridDim.x - 1);
+  if (there) copy_rows(h, activations_in(place, state), rows, hidden, blockIdx.x - 1, gridDim.x - 1);
 }
 
 /* Whichever block is through last posts the step.
  * Launch: grid = any number of blocks, block = COPY_THREADS. */
 extern "C" __global__ void __launch_bounds__(COPY_THREADS)
     tg_hand_on(const tg_state *state, tg_stage *stage, const float *h, uint32_t hidden) {
-  begin_kernel();
-  copy_rows(activations_in(stage->goes_to, state), h, stage->step.rows, hidden, blockIdx.x, gridDim.x);
+  __shared__ tg_link_end out;
+  let_next_kernel_start();
+  /* There before the step's first kernel began; what this side has posted is nobody else's to change. */
+  uint64_t *place = where_it_goes(stage);
+  const uint32_t rows = __ldcg(&stage->step.rows);
+  if (threadIdx.x < sizeof(out) / sizeof(uint64_t))
+    reinterpret_cast<uint64_t *>(&out)[threadIdx.x] = __ldcg(reinterpret_cast<const uint64_t *>(&stage->links.out) + threadIdx.x);
+  wait_for_earlier_kernels();
+  const bool over = __ldcg(&stage->over) != 0;
+  copy_rows(activations_in(place, state), h, rows, hidden, blockIdx.x, gridDim.x);
   __syncthreads();
   if (threadIdx.x != 0) return;
-  __threadfence_system();
-  if (atomicAdd(&stage->arrived, 1u) + 1 < gridDim.x) return;
-  __threadfence_system();
-  stage->arrived = 0;
-  if (stage->over == 0) tg_links_post(&stage->links);
+  if (gridDim.x > 1) {
+    __threadfence_system();
+    if (atomicAdd(&stage->arrived, 1u) + 1 < gridDim.x) return;
+    __threadfence_system();
+    stage->arrived = 0;
+  }
+  if (over) return;
+  tg_link_post(&out);
+  stage->links.out.count = out.count;
+  stage->links.out.at = out.at;
+  stage->links.out.holds = 0;
 }
 
 /* Thread 0: launches a step's graph: inside the idle graph's run, or beside the step's that this dispatcher ends. Where the GPU
@@ -173,7 +190,8 @@ __device__ inline uint32_t take(Near &near) {
   return asked;
 }
 
-/* All threads: what the steps that have come back have sampled goes to their places. Whether the links go on. */
+/* All threads: what the steps that have come back have sampled goes to their places, which are the last stage's again only once
+ * the turn is through (take_turns): a release waits for the link. Whether the links go on. */
 __device__ inline bool collect(tg_state *state, Near &near) {
   uint32_t asked;
   do {
@@ -181,7 +199,10 @@ __device__ inline bool collect(tg_state *state, Near &near) {
     if (asked != TG_LINK_READY) break;
     tg_get_results(state, tg_link_place(&near.links.in), threadIdx.x, LANES);
     __syncthreads();
-    if (threadIdx.x == 0) tg_links_give_back(&near.links);
+    if (threadIdx.x == 0) {
+      near.links.in.holds = 0;
+      tg_link_goes_on(&near.links.in);
+    }
     __syncthreads();
   } while (near.links.in.known != near.links.in.count); /* another look would go to the host, for its stop */
   if (threadIdx.x == 0) tg_device.returned_end = near.links.in.count;
@@ -225,6 +246,7 @@ __device__ inline bool take_turns(tg_state *state, tg_rings *rings, const tg_gra
     if (threadIdx.x == 0) {
       tg_trace_write(state, rings, now_ns(), 0);
       tg_flush();
+      tg_release(&near.links.in.mine->count, near.links.in.count);
       if (action == TG_ACTION_ERROR) tg_links_end(&near.links, TG_LINK_FAILED);
       if (action == TG_ACTION_DONE) tg_links_end(&near.links, state->inputs.flags & TG_INPUT_STOP ? TG_LINK_STOPPED : TG_LINK_DRAINED);
     }
@@ -334,17 +356,23 @@ extern "C" __global__ void __launch_bounds__(LANES)
     tg_follow(tg_state *state, const tg_graphs *graphs, tg_stage *stage, uint32_t where, uint32_t last) {
   __shared__ __align__(16) tg_links links;
   const bool idle = where == TG_DISPATCH_IDLE;
+  __shared__ __align__(16) tg_step step;
   let_next_kernel_start();
-  await_earlier_kernels();
-  if (stage->over) return;
-  copy(&links, &stage->links, sizeof(tg_links), threadIdx.x, LANES);
   if (threadIdx.x == 0) tg_device.block = state;
+  /* There before the step's first kernel began. */
+  if (threadIdx.x < sizeof(step) / sizeof(uint64_t))
+    reinterpret_cast<uint64_t *>(&step)[threadIdx.x] = __ldcg(reinterpret_cast<const uint64_t *>(&stage->step) + threadIdx.x);
+  uint64_t *place = where_it_goes(stage);
   __syncthreads();
-  if (!idle && last) tg_put_results(state, stage->step.number, stage->goes_to, threadIdx.x, LANES);
-  __syncthreads();
-  if (threadIdx.x != 0) return;
+  await_earlier_kernels();
+  copy(&links, &stage->links, sizeof(tg_links), threadIdx.x, LANES);
+  if (!idle && last) tg_put_results_of(state, &step, place, threadIdx.x, LANES);
+  const bool over = __syncthreads_or(stage->over != 0);
+  if (threadIdx.x != 0 || over) return;
   if (!idle) {
     if (last) tg_links_post(&links);
+    links.in.known = max(links.in.known, links.in.count + 1); /* it came */
+    if (tg_read(tg_link_place(&links.in)) != links.in.count) tg_links_end_at(&links, &links.in, TG_LINK_ORDER);
     tg_links_give_back(&links);
   }
   bool launched = true;

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 const USUAL: Usual = Usual {
     rows: 512,
     seqs: DEFAULT_MAX_SEQS,
+    steps: 1,
 };
 
 /// Where the weights are while an engine runs on the CPU.

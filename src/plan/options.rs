@@ -122,6 +122,8 @@ pub struct Usual {
     pub rows: u32,
     /// [`Limits::max_seqs`]; fewer where the rows of a step are too few for them.
     pub seqs: u32,
+    /// How many steps of prompts run beside each other, for each of which there are to be sequences enough to fill it.
+    pub steps: u32,
 }
 
 pub(crate) const DEFAULT_MAX_SEQS: u32 = 16;
@@ -180,13 +182,14 @@ pub fn check_context(plan: &Plan, tokens: u32, named: &str) -> Result<()> {
 impl Limits {
     /// Sequences where nobody asks for another number, of steps of `rows` rows, which hold a chunk beside them; `usual` of
     /// them where they generate.
-    fn default_seqs(&self, rows: u32, chunk_align: u32, usual: u32) -> u32 {
+    fn default_seqs(&self, rows: u32, chunk_align: u32, usual: Usual) -> u32 {
         let beside_a_chunk = rows.saturating_sub(chunk_align);
         let Some(prompts) = self.prompts else {
-            return usual.min(beside_a_chunk.max(DEFAULT_MAX_SEQS));
+            return usual.seqs.min(beside_a_chunk.max(DEFAULT_MAX_SEQS));
         };
         let most = beside_a_chunk.min(DEFAULT_MOST_PROMPTS);
         let filling = prompts.filling(rows).min(most);
+        let filling = filling.saturating_mul(usual.steps).min(beside_a_chunk);
         filling.max(DEFAULT_MAX_SEQS).min(prompts.count)
     }
 
@@ -206,7 +209,7 @@ impl Limits {
         }
         let max_seqs = self.max_seqs.unwrap_or_else(|| {
             let rows = self.step_tokens.unwrap_or(usual.rows).min(most_rows);
-            self.default_seqs(rows, chunk_align, usual.seqs)
+            self.default_seqs(rows, chunk_align, usual)
                 .min(most_seqs(plan))
         });
         check_seqs(plan, max_seqs, &format!("--max-seqs {max_seqs}"))?;

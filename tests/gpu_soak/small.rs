@@ -155,7 +155,12 @@ fn the_gpu_holds_it() {
         longest_timeout: Duration::from_millis(10),
         ..SMALL
     };
-    let on_gpu = OnGpu { gpu, model, plan };
+    let on_gpu = OnGpu {
+        gpu,
+        gpus: 1,
+        model,
+        plan,
+    };
     let place = Place {
         model: &on_gpu.model,
         engine: &|dtype, options, sink| on_gpu.engine(dtype, options, sink),

@@ -1,7 +1,7 @@
-//! A GPU that schedules itself, and the same GPU launched kernel by kernel.
+//! A GPU that schedules itself, or several with a stage each, and the first of them launched kernel by kernel.
 
 use std::sync::Arc;
-use tailgraph::backend::cuda::device::GpuDevice;
+use tailgraph::backend::cuda::device::{GpuDevice, GpuStages};
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
 use tailgraph::backend::device::EngineSpec;
 use tailgraph::backend::{Device, GpuSpec, SharedSink};
@@ -13,6 +13,8 @@ use tailgraph::runtime::{Engine, EngineOptions, EngineShape};
 
 pub struct OnGpu {
     pub gpu: OpenGpu,
+    /// From the first on.
+    pub gpus: u32,
     pub model: Arc<Model>,
     pub plan: Plan,
 }
@@ -25,7 +27,16 @@ impl OnGpu {
         options: &EngineOptions,
         sink: &SharedSink,
     ) -> Result<Engine> {
-        Engine::on(&self.device(dtype), &self.spec(options, sink))
+        let spec = self.spec(options, sink);
+        if self.gpus == 1 {
+            return Engine::on(&self.device(dtype), &spec);
+        }
+        let of_gpu = |ordinal| GpuSpec {
+            dtype,
+            ..GpuSpec::new(ordinal)
+        };
+        let gpus = (0..self.gpus).map(of_gpu).collect();
+        Engine::on(&GpuStages::open(&gpus)?, &spec)
     }
 
     pub fn replayer(&self, dtype: DType, shape: &EngineShape) -> Result<Replayer> {

@@ -206,16 +206,18 @@ impl Sizing<'_> {
     /// The largest of [`STEP_TOKENS`], its half, its quarter and so on whose activations are within the share, with `seqs`
     /// sequences where nobody asked for another number.
     fn usual(&self, seqs: u32) -> Result<Usual> {
+        let steps = self.sections.len() as u32;
         let mut rows = STEP_TOKENS;
         loop {
-            let options = self.limits.resolve(self.plan, Usual { rows, seqs })?;
+            let usual = Usual { rows, seqs, steps };
+            let options = self.limits.resolve(self.plan, usual)?;
             let activations = arena(self.plan, self.precision, &options).activation_bytes as u64;
             let fits = activations <= self.memory.whole.bytes / ACTIVATIONS_SHARE;
             // Where the rest of the options has its own least number of rows, halving goes no further.
             if fits || rows < options.step_tokens || rows == 1 {
                 return Ok(Usual {
                     rows: options.step_tokens,
-                    seqs,
+                    ..usual
                 });
             }
             rows /= 2;
