@@ -171,7 +171,8 @@ __device__ inline uint64_t graph_of(const tg_graphs *graphs, const tg_stage *sta
 /* What stage 0's dispatcher works on in shared memory. */
 struct Near {
   tg_links links;
-  uint64_t start_ns; /* of the turn */
+  uint64_t start_ns;   /* of the turn */
+  uint64_t given_back; /* thread 0's: places of the link that comes in, as was told */
   uint32_t asked;    /* TG_LINK_*, as thread 0 was answered */
   uint32_t pause_ns; /* thread 0's */
   bool idle;         /* this is the idle graph's dispatcher */
@@ -246,7 +247,10 @@ __device__ inline bool take_turns(tg_state *state, tg_rings *rings, const tg_gra
     if (threadIdx.x == 0) {
       tg_trace_write(state, rings, now_ns(), 0);
       tg_flush();
-      tg_release(&near.links.in.mine->count, near.links.in.count);
+      if (near.given_back != near.links.in.count) {
+        near.given_back = near.links.in.count;
+        tg_release(&near.links.in.mine->count, near.given_back);
+      }
       if (action == TG_ACTION_ERROR) tg_links_end(&near.links, TG_LINK_FAILED);
       if (action == TG_ACTION_DONE) tg_links_end(&near.links, state->inputs.flags & TG_INPUT_STOP ? TG_LINK_STOPPED : TG_LINK_DRAINED);
     }
@@ -296,6 +300,7 @@ extern "C" __global__ void __launch_bounds__(LANES)
     tg_device.rows_step = TG_NO_STEP;
     tg_device.releases = 0;
     tg_device_turn.asks_more = 0;
+    near.given_back = stage->links.in.count;
     near.pause_ns = FIRST_PAUSE_NS;
     near.idle = idle;
     near.launched = true;

@@ -35,7 +35,7 @@ pub fn of_launch(args: &BenchArgs) -> Result<GpuDevice> {
     };
     match Target::open(&spec::device(&run, "bench launch")?)? {
         Target::Gpu(device) => Ok(device),
-        Target::Cpu(_) => Err(Error::Usage(
+        Target::Cpu(_) | Target::Stages(_) => Err(Error::Usage(
             "bench launch: the CPU launches no kernels; expected --device cuda and a GPU".into(),
         )),
     }
