@@ -11,7 +11,7 @@ pub mod timing;
 
 pub use device::Device;
 pub use in_turn::InTurn;
-pub use spec::{DeviceSpec, GpuSpec, LaunchWay, Parallel};
+pub use spec::{DeviceSpec, GpuSpec, Handover, LaunchWay, Parallel};
 pub use step::StepView;
 
 use crate::error::Result;

@@ -41,6 +41,15 @@ pub enum Parallel {
     Stages,
 }
 
+/// What steps go through from one GPU to the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Handover {
+    /// The next GPU's memory, which the one before stores into.
+    Peer,
+    /// Pinned memory of the host.
+    Host,
+}
+
 /// What runs a model, and what is chosen for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeviceSpec {
@@ -62,6 +71,8 @@ pub struct GpuSpec {
     /// Of matrix inputs, key-value pages and convolution state.
     pub dtype: DType,
     pub launch: LaunchWay,
+    /// With others that have stages of one model; `None`: [`Handover::Peer`] where they reach each other's memory.
+    pub handover: Option<Handover>,
     /// A step that takes longer fails the run: see [`crate::runtime::Engine::watch`].
     pub step_timeout: Duration,
     /// Which kernels serve which bucket, from this TOML file; `None`: the built-in ones.
@@ -78,6 +89,7 @@ impl GpuSpec {
             ordinal,
             dtype: DType::BF16,
             launch: LaunchWay::DeviceGraph,
+            handover: None,
             step_timeout: Self::STEP_TIMEOUT,
             kernel_file: None,
         }

@@ -85,6 +85,7 @@ fn run_spec(args: ReplayArgs, header: &Header) -> Result<RunSpec> {
     let run = RunArgs {
         device: args.device,
         parallel: None,
+        handover: None,
         precision: args.precision,
         launch,
         ahead: false,

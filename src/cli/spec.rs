@@ -82,6 +82,7 @@ pub fn timed(
     let run = RunArgs {
         device,
         parallel: None,
+        handover: None,
         precision: PrecisionArgs { dtype, fp16: false },
         launch: None,
         ahead: false,
@@ -161,6 +162,12 @@ pub fn parted(all: Vec<DeviceSpec>, run: &RunArgs) -> Result<Devices> {
         }
         parallel => parallel.unwrap_or_default(),
     };
+    let between_gpus = parallel == Parallel::Stages && all[0].launch().is_some();
+    if run.handover.is_some() && !between_gpus {
+        return usage(
+            "--handover: expected --parallel stages with it, and --device with several GPUs",
+        );
+    }
     Ok(Devices { all, parallel })
 }
 
@@ -246,6 +253,7 @@ fn set_up(run: &RunArgs, gpu: &mut GpuSpec) {
     if let Some(limit) = run.step_timeout_ms {
         gpu.step_timeout = Duration::from_millis(limit);
     }
+    gpu.handover = run.handover;
     gpu.kernel_file.clone_from(&run.buckets.kernel_file);
 }
 

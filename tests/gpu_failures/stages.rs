@@ -64,6 +64,11 @@ fn gpus_that_do_not_reach_each_other_hand_on_through_the_host() {
         "{}",
         ended.stderr
     );
+    let asked = two("device-graph").and(&["--handover", "host"]);
+    all_served(&asked.over_rows(ROWS), "through the host");
+    let peers = two("device-graph").and(&["--handover", "peer", "x"]);
+    let ended = peers.with("PEERS", 0).end();
+    ended.fails_in_a_line(2, &["--handover peer", "expected --handover host"]);
 }
 
 /// Steps overlap, so a replay has as many in flight; one GPU takes them again, stage after stage.
@@ -143,6 +148,10 @@ fn a_stage_whose_graph_is_refused_ends_the_others() {
 fn what_stages_on_gpus_cannot_be_is_refused() {
     let run = |more: &[&str]| two("device-graph").and(more).and(&["x"]).end();
     run(&["--stages", "1"]).fails_in_a_line(2, &["--stages 1", "at least one for each of the 2"]);
+    let whole = Run::generate("device-graph")
+        .and(&["--handover", "host", "x"])
+        .end();
+    whole.fails_in_a_line(2, &["--handover", "--parallel stages"]);
     let ahead = on("cuda:0,1", 2, "host-graph --ahead").and(&["x"]).end();
     ahead.fails_in_a_line(2, &["--ahead", "without it"]);
 }

@@ -6,7 +6,7 @@ mod gemm;
 use super::run::EngineArgs;
 use super::score::Positions;
 use crate::backend::cuda::listed::techniques::Technique;
-use crate::backend::{LaunchWay, Parallel};
+use crate::backend::{Handover, LaunchWay, Parallel};
 use crate::bench::Kind;
 use crate::bench::output::Format;
 use crate::bench::ranges::{self, Lengths, List};
@@ -187,6 +187,10 @@ pub struct BenchArgs {
     /// What several devices do (see `generate --help`) [default: replicas]
     #[arg(long, value_name = "HOW", help_heading = "Model and device")]
     pub parallel: Option<Parallel>,
+    /// With --parallel stages on GPUs: hand steps on from GPU to GPU, or through memory of the host [default: peer where the GPUs
+    /// reach each other's memory, else host]
+    #[arg(long, value_name = "WAY", help_heading = "Model and device")]
+    pub handover: Option<Handover>,
     /// Ways to launch (GPUs only) [default: device-graph; launch: those with a scheduler, always with bare]
     #[arg(
         long,

@@ -1,6 +1,6 @@
 //! Flags that several commands share: which model, on what it runs, how large.
 
-use crate::backend::{LaunchWay, Parallel};
+use crate::backend::{Handover, LaunchWay, Parallel};
 use crate::io::row::MAX_TIMEOUT_MS;
 use crate::model::DType;
 use clap::Args;
@@ -25,10 +25,13 @@ pub struct RunArgs {
     /// [default: cuda where it can run, else cpu]
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<String>,
-    /// What several devices do: the whole model each, on one queue of rows, or a range of its layers each (only cpu:0,1 ...
-    /// yet) [default: replicas]
+    /// What several devices do: the whole model each, on one queue of rows, or a range of its layers each [default: replicas]
     #[arg(long, value_name = "HOW")]
     pub parallel: Option<Parallel>,
+    /// With --parallel stages on GPUs: hand steps on from GPU to GPU, or through memory of the host [default: peer where the GPUs
+    /// reach each other's memory, else host]
+    #[arg(long, value_name = "WAY")]
+    pub handover: Option<Handover>,
     #[command(flatten)]
     pub precision: PrecisionArgs,
     /// Who launches the kernels (GPUs only)

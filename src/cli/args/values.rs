@@ -1,6 +1,6 @@
 //! Values of the library's own types, as flags spell them.
 
-use crate::backend::{LaunchWay, Parallel};
+use crate::backend::{Handover, LaunchWay, Parallel};
 use crate::model::DType;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
@@ -24,6 +24,19 @@ impl ValueEnum for Parallel {
         Some(PossibleValue::new(match self {
             Self::Replicas => "replicas",
             Self::Stages => "stages",
+        }))
+    }
+}
+
+impl ValueEnum for Handover {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self::Peer, Self::Host]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(match self {
+            Self::Peer => "peer",
+            Self::Host => "host",
         }))
     }
 }

@@ -204,6 +204,7 @@ impl BenchArgs {
                     let run = RunArgs {
                         device: self.device.clone(),
                         parallel: self.parallel,
+                        handover: self.handover,
                         precision: PrecisionArgs { dtype, fp16: false },
                         launch: flags.map(|(launch, _)| launch),
                         ahead: flags.is_some_and(|(_, ahead)| ahead),

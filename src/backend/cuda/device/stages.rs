@@ -9,7 +9,7 @@ use crate::backend::cuda::engine::model::Placement;
 use crate::backend::cuda::engine::pipeline::{GpuPipeline, PipelineSpec, StageProgram};
 use crate::backend::cuda::tuning::gpu::Gpu;
 use crate::backend::device::{Device, EngineSpec, Runs, Stages, Started, Wanted, Watch};
-use crate::backend::{GpuSpec, LaunchWay};
+use crate::backend::{GpuSpec, Handover, LaunchWay};
 use crate::error::{Error, Result};
 use crate::plan::{Budget, EngineOptions, Ladders, MemoryPlan, Plan, Section};
 use crate::telemetry::warn;
@@ -152,8 +152,14 @@ impl Device for GpuStages {
         let ladders = spec.plan.ladders.reachable(spec.options);
         let runs = match launch {
             LaunchWay::DeviceGraph => {
-                let peers = self.are_peers()?;
-                if !peers {
+                let asked = self.first().spec.handover;
+                let peers = asked != Some(Handover::Host) && self.are_peers()?;
+                if asked == Some(Handover::Peer) && !peers {
+                    return Err(Error::Usage(
+                        "--handover peer: these GPUs do not reach each other's memory, expected --handover host".into(),
+                    ));
+                }
+                if asked.is_none() && !peers {
                     warn(
                         "these GPUs do not reach each other's memory: what stages hand on goes through memory of the host, which is slower",
                     );
