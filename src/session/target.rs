@@ -58,6 +58,15 @@ impl Target {
         }
     }
 
+    /// The number of the GPU that it is, or of the first of several; 0 where it is none.
+    pub fn ordinal(&self) -> u32 {
+        #[cfg(feature = "cuda")]
+        if let [gpu, ..] = self.gpus() {
+            return gpu.spec.ordinal;
+        }
+        0
+    }
+
     /// Whatever it is.
     pub fn device(&self) -> &dyn Device {
         match self {

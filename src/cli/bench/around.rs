@@ -65,11 +65,7 @@ pub fn meter<'t>(_targets: impl Iterator<Item = &'t Target>) -> Box<dyn Fn() -> 
 
 /// Of the GPU that other processes are to keep busy, which is the first; 0 where there is none.
 pub fn ordinal<'t>(mut targets: impl Iterator<Item = &'t Target>) -> u32 {
-    #[cfg(feature = "cuda")]
-    if let Some([device, ..]) = targets.next().map(Target::gpus) {
-        return device.spec.ordinal;
-    }
-    0
+    targets.next().map_or(0, Target::ordinal)
 }
 
 /// Points that one engine serves, with the sequences that it is to hold.

@@ -148,7 +148,7 @@ pub(super) mod tests {
     use super::*;
     use crate::backend::cuda::memory::arithmetic::weight_bytes;
     use crate::model::ModelSource;
-    use crate::plan::{Ladders, Plan};
+    use crate::plan::{GraphFile, Limits};
 
     pub fn model(folder: &tempfile::TempDir, text: &str) -> Model {
         let config = folder.path().join("config.json");
@@ -173,7 +173,14 @@ pub(super) mod tests {
         let folder = tempfile::tempdir().unwrap();
         for (hidden, inner, bias, tied) in [(256, 64, false, true), (96, 160, true, false)] {
             let model = model(&folder, &config(40, hidden, inner, bias, tied));
-            let plan = Plan::new(model.config.clone(), Ladders::default(), 3).unwrap();
+            let limits = Limits {
+                stages: Some(3),
+                ..Limits::default()
+            };
+            let graphs = GraphFile::open(None).unwrap();
+            let plan = graphs
+                .plan(Arc::new(model.config.clone()), &limits)
+                .unwrap();
             let sections = [0..3, 0..1, 1..2, 2..3, 0..2];
             for section in sections.map(|stages| Section::of(&model.config, &plan.stages[stages])) {
                 for matrices in [DType::BF16, DType::F16, DType::F32] {
