@@ -116,6 +116,8 @@ impl Driver for Device {
     fn failure(&mut self, rings: &HostRings) -> Option<String> {
         if self.failure.is_none() && self.launched && self.asked.elapsed() >= ASK_EVERY {
             self.failure = match self.running() {
+                // Of several devices others may run on, or be what it waited for.
+                Ok(true) if rings.action().0 == abi::TG_ACTION_ERROR => Self::end(rings),
                 Ok(true) => None,
                 Ok(false) => Self::end(rings),
                 Err(error) => Some(format!(
@@ -134,7 +136,10 @@ impl Driver for Device {
 
     fn stop(&mut self, stuck: bool) {
         let start = Instant::now();
-        let limit = if stuck { STUCK_LIMIT } else { STOP_LIMIT };
+        let limit = match stuck || self.failure.is_some() {
+            true => STUCK_LIMIT,
+            false => STOP_LIMIT,
+        };
         while let Ok(true) = self.running() {
             if start.elapsed() >= limit {
                 // Its kernels still use the memory, and freeing any would wait for them: all of it is left to the

@@ -191,7 +191,7 @@ int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) { ENTER(); memcpy(to,
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, struct stream *stream) {
   ENTER_IN(stream->context);
   if (run_kernel) return memcpy(to, (const void *)from, bytes), SUCCESS;
-  if (bytes % sizeof(tg_sampled)) return INVALID_VALUE;
+  if (bytes % sizeof(tg_sampled)) return memcpy(to, (const void *)from, bytes), SUCCESS; /* what stages leave for each other */
   for (size_t i = 0; i < bytes / sizeof(tg_sampled); i++) ((tg_sampled *)to)[i] = (tg_sampled){.token = TOKEN};
   return SUCCESS;
 }

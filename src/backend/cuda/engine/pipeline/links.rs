@@ -1,6 +1,7 @@
 //! The memory that steps go from stage to stage in (kernels/sched/handover.h): each side's words, and the places of a link,
 //! lie on the GPU that reads them.
 
+use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::{Address, peer};
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::pinned::Pinned;
@@ -51,11 +52,10 @@ impl Shared {
             return Pinned::new(owner, bytes).map(Self::Host);
         }
         let buffer = Buffer::named(owner, "steps between GPUs", bytes)?;
-        let stream = owner.default_stream();
+        let refused = |error| failed("clearing links between GPUs", error);
+        let stream = owner.new_stream().map_err(refused)?;
         buffer.fill(&stream, 0)?;
-        stream.synchronize().map_err(|error| {
-            crate::backend::cuda::driver::errors::failed("clearing links", error)
-        })?;
+        stream.synchronize().map_err(refused)?;
         Ok(Self::Device(buffer))
     }
 
