@@ -106,20 +106,6 @@ pub fn stage_bytes(core: CoreBytes, options: &EngineOptions, hidden: usize) -> u
         + places
 }
 
-/// The configuration of a state block that has been laid out.
-fn config_of(state: &[u8]) -> Result<abi::tg_config> {
-    let bytes = state.get(offset_of!(abi::tg_state, config)..);
-    match bytes {
-        Some(bytes) if bytes.len() >= size_of::<abi::tg_config>() => {
-            // SAFETY: as many bytes are there, and any bytes are a configuration.
-            Ok(unsafe { bytes.as_ptr().cast::<abi::tg_config>().read_unaligned() })
-        }
-        _ => Err(Error::Runtime(
-            "a state block without its head: this is a bug in tailgraph".into(),
-        )),
-    }
-}
-
 impl GpuPipeline {
     /// `stages`: in order, at least two, each on a GPU of its own.
     ///
@@ -323,11 +309,10 @@ impl DeviceScheduler for GpuPipeline {
         ladders: &Ladders,
         slots: u32,
     ) -> Result<Box<dyn Block>> {
-        let config = config_of(state)?;
         let hidden = self.stages[0].program.residual().map_or(0, |r| r.hidden);
         let rings = Pinned::new(&self.stages[0].gpu.context, ring_bytes)?;
         let gpus: Vec<_> = self.stages.iter().map(|stage| &stage.gpu.context).collect();
-        let links = Links::new(&gpus, &LinkShape::new(&config, hidden), self.spec.peers)?;
+        let links = Links::new(&gpus, &LinkShape::new(state, hidden)?, self.spec.peers)?;
         let stop = rings.device() + offset_of!(abi::tg_rings, flags) as u64;
         let mut running = vec![];
         for index in 0..self.stages.len() {

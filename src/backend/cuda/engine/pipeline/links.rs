@@ -5,9 +5,10 @@ use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::{Address, peer};
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::pinned::Pinned;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::sys::abi;
 use cudarc::driver::CudaContext;
+use std::mem::offset_of;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,8 +23,12 @@ pub struct LinkShape {
 }
 
 impl LinkShape {
-    /// `hidden`: f32 of a row's residual stream.
-    pub fn new(config: &abi::tg_config, hidden: usize) -> Self {
+    /// Of a state block that has been laid out. `hidden`: f32 of a row's residual stream.
+    ///
+    /// # Errors
+    /// There is no whole head.
+    pub fn new(state: &[u8], hidden: usize) -> Result<Self> {
+        let config = &config_of(state)?;
         // SAFETY: both only read the configuration, which the core has accepted.
         let (between, back) = unsafe {
             (
@@ -31,11 +36,25 @@ impl LinkShape {
                 abi::tg_result_place_words(config),
             )
         };
-        Self {
+        Ok(Self {
             between: (between, config.mailbox_depth),
             // One for every step in flight: handover.h says why.
             back: (back, config.steps_in_flight),
+        })
+    }
+}
+
+/// The configuration of a state block that has been laid out.
+fn config_of(state: &[u8]) -> Result<abi::tg_config> {
+    let bytes = state.get(offset_of!(abi::tg_state, config)..);
+    match bytes {
+        Some(bytes) if bytes.len() >= size_of::<abi::tg_config>() => {
+            // SAFETY: as many bytes are there, and any bytes are a configuration.
+            Ok(unsafe { bytes.as_ptr().cast::<abi::tg_config>().read_unaligned() })
         }
+        _ => Err(Error::Runtime(
+            "a state block without its head: this is a bug in tailgraph".into(),
+        )),
     }
 }
 
