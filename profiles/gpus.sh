@@ -2,13 +2,16 @@
 # What several devices do together, held against one of them.
 #   profiles/gpus.sh [OUT]                        OUT: a folder, profiles/out where none is given
 # Set DEVICES (cuda:0,1), PARALLELS (replicas stages), TAILGRAPH, MODEL, DTYPE, DTYPES, PROMPTS, SEQUENCES, TOKENS, ROWS, REPEATS
-# or PARTS (some of bits, score and generate) for something else than below. DEVICES=cpu:0,1 DTYPE=f32 DTYPES=f32
+# or PARTS (some of bits, score, generate, one and rival) for something else than below. DEVICES=cpu:0,1 DTYPE=f32 DTYPES=f32
 # MODEL=random:tiny runs all of it without a GPU.
 # Leaves in OUT
 #   gpus-bits.txt          goldens on all devices, as replicas and as stages; each recorded run, taken again on the first device
 #                          alone
 #   gpus-score-*.json      PROMPTS prompts of 32 tokens, on one device and on all
 #   gpus-generate-*.json   SEQUENCES sequences at once on one device, as many on each of all, and those of all on one
+#   gpus-one-*.json        one sequence, on one device and on all
+#   gpus-rival.json        the stages of all GPUs, handed on by the GPUs and by a host that launches their graphs, beside 0 and 64
+#                          busy threads (not of CPUs)
 #   gpus.txt               tokens a second of these, and how many times one device's that is
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/recipe.sh"
@@ -26,7 +29,7 @@ sequences=${SEQUENCES:-256}
 tokens=${TOKENS:-256}
 rows=${ROWS:-512}
 repeats=${REPEATS:-3}
-read -ra parts <<<"${PARTS:-bits score generate}"
+read -ra parts <<<"${PARTS:-bits score generate one rival}"
 read -ra parallels <<<"${PARALLELS:-replicas stages}"
 reports=()
 
@@ -102,8 +105,20 @@ for part in "${parts[@]}"; do
       generate one-with-all one $((sequences * count))
       for parallel in "${parallels[@]}"; do generate "$parallel" "$parallel" $((sequences * count)); done
       ;;
+    one)
+      for parallel in one "${parallels[@]}"; do
+        on "$parallel"
+        bench "one-$parallel" serve "${where[@]}" --max-concurrency 1 --num-prompts 4 --prompt-len 32 --gen-len "$tokens"
+      done
+      ;;
+    rival)
+      [ "${one%%:*}" = cpu ] && continue
+      on stages
+      bench rival serve "${where[@]}" --launch device-graph,host-graph --cpu-load 0,64 --request-rate inf \
+        --batch $((sequences * count)) --num-prompts $((2 * sequences * count)) --prompt-len 32 --gen-len "$tokens"
+      ;;
     *)
-      echo "PARTS $part: expected bits, score or generate" >&2
+      echo "PARTS $part: expected bits, score, generate, one or rival" >&2
       exit 2
       ;;
   esac

@@ -107,7 +107,7 @@ def steps(*paths):
 
 def devices(*paths):
     """What differs from one device's figure: how many there are, as what, and of what is served by rows at once, these."""
-    rows = [["kind", "type", "logits", "devices", "sequences", "tokens/s", "of one"]]
+    rows = [["kind", "type", "logits", "launch", "busy", "p99 ms", "devices", "sequences", "tokens/s", "of one"]]
     alone = {}
     for path in paths:
         with open(path) as file:
@@ -116,13 +116,15 @@ def devices(*paths):
             kept = {True: "on device", False: "to the host", None: "-"}[row["logits_on_device"]]
             replicas, stages, rate = row["replicas"], row.get("stage_devices", 1), row["median_ts"]
             devices = replicas * stages
-            each = row["batch"] if row["kind"] == "score" else row["batch"] // devices
+            each = row["batch"] if row["kind"] == "score" else max(row["batch"] // devices, 1)
+            p99 = "-" if row.get("p99_itl_ms") is None else f"{row['p99_itl_ms']:.3f}"
+            how = [row["launch"] or "-", str(row["cpu_load"]), p99]
             key = (row["kind"], row["dtype"], kept, each, row["n_prompt"], row["n_gen"])
             if devices == 1:
                 alone[key] = rate
             ratio = f"{rate / alone[key]:.3f}" if key in alone else "-"
             named = "1" if devices == 1 else f"{devices}-{'replicas' if stages == 1 else 'stages'}"
-            rows.append([row["kind"], row["dtype"], kept, named, str(row["batch"]), f"{rate:.0f}", ratio])
+            rows.append([row["kind"], row["dtype"], kept, *how, named, str(row["batch"]), f"{rate:.0f}", ratio])
     table(rows)
 
 

@@ -173,10 +173,10 @@ struct Near {
   tg_links links;
   uint64_t start_ns;   /* of the turn */
   uint64_t given_back; /* thread 0's: places of the link that comes in, as was told */
-  uint32_t asked;    /* TG_LINK_*, as thread 0 was answered */
-  uint32_t pause_ns; /* thread 0's */
-  bool idle;         /* this is the idle graph's dispatcher */
-  bool launched;     /* false: the GPU refused what nothing else would launch */
+  uint32_t asked;      /* TG_LINK_*, as thread 0 was answered */
+  uint32_t pause_ns;   /* thread 0's */
+  bool idle;           /* this is the idle graph's dispatcher */
+  bool launched;       /* false: the GPU refused what nothing else would launch */
 };
 static_assert(sizeof(tg_links) % sizeof(uint4) == 0 && offsetof(tg_stage, links) % sizeof(uint4) == 0 &&
                   sizeof(tg_step) % sizeof(uint4) == 0,

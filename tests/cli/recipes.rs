@@ -152,7 +152,10 @@ fn gpus_holds_several_devices_against_one() {
             ("serve", "1", "2"),
             ("serve", "1", "4"),
             ("serve", "2-replicas", "4"),
-            ("serve", "2-stages", "4")
+            ("serve", "2-stages", "4"),
+            ("serve", "1", "1"),
+            ("serve", "2-replicas", "1"),
+            ("serve", "2-stages", "1")
         ]
     );
     for row in &cells[1..] {

@@ -130,7 +130,7 @@ fn a_stage_that_is_stuck_is_found_by_the_deadline() {
         &["link 1", "stage 0 saw it", "past its deadline"],
     );
     let run = two("device-graph").with("DEVICE", "stuck:4@0").and(&limit);
-    fails(&run.over_rows(ROWS), &["step 4 (stage 0"]);
+    fails(&run.over_rows(ROWS), &["4 (stage 0"]);
 }
 
 #[test]
