@@ -65,6 +65,7 @@ int enter(const char *name) {
   }
   pthread_mutex_unlock(&lock);
   while (!strcmp(code, "hang")) pause();
+  if (!strcmp(code, "slow")) sleep(1);
   if (ends_context(atoi(code))) lose(current, atoi(code));
   return atoi(code);
 }
