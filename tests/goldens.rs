@@ -82,8 +82,15 @@ fn run(model: &Arc<Model>, cut: Cut, requests: &[Request]) -> (Vec<Vec<u32>>, Ar
         mixed: tops(1),
         score: tops(1),
     };
-    let plan =
-        Arc::new(Plan::new(Arc::new(model.config.clone()), ladders.clone(), cut.stages).unwrap());
+    let plan = Arc::new(
+        Plan::new(
+            Arc::new(model.config.clone()),
+            ladders.clone(),
+            cut.stages,
+            None,
+        )
+        .unwrap(),
+    );
     let longest = requests
         .iter()
         .map(|r| r.prompt.len() as u32 + r.max_new_tokens)

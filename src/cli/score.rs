@@ -110,7 +110,10 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         .max()
         .unwrap_or(1);
     spec.limits.max_context = spec.limits.max_context.or(Some(longest));
-    spec.limits.prompts = Prompts::of(targets.iter().map(|target| target.tokens));
+    spec.limits.prompts = Prompts::of(
+        targets.iter().map(|target| target.tokens),
+        scoring_kind(last_only),
+    );
     let mut opened = Opened::on(target, spec, true)?;
     opened.only(&[scoring_kind(last_only)]);
     let sink = Arc::new(ScoreSink::new(

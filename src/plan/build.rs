@@ -1,18 +1,25 @@
 //! A configuration as stages of operations.
 
+use super::cost::op_cost;
 use super::params::params;
-use super::{Ladders, MAX_STAGES, Op, OpKind, Plan, Stage};
+use super::{Ladders, MAX_STAGES, Op, OpKind, Plan, Precision, Prompts, Stage, StepShape};
 use crate::error::{Error, Result};
-use crate::model::{LayerType, ModelConfig};
+use crate::model::{DType, LayerType, ModelConfig};
 use std::ops::Range;
 use std::sync::Arc;
 
 impl Plan {
-    /// `stages` contiguous layer ranges, cut where the largest stage is smallest in weight bytes read by a step.
+    /// `stages` contiguous layer ranges, cut where the slowest is as fast as it can be: in steps of `prompts` where a run is of
+    /// such alone, else in decode steps.
     ///
     /// # Errors
     /// [`Error::Usage`] for fewer than one stage, more than the layers, or more than [`MAX_STAGES`].
-    pub fn new(config: Arc<ModelConfig>, ladders: Ladders, stages: usize) -> Result<Self> {
+    pub fn new(
+        config: Arc<ModelConfig>,
+        ladders: Ladders,
+        stages: usize,
+        prompts: Option<Prompts>,
+    ) -> Result<Self> {
         let layers = config.layer_types.len();
         let most = layers.min(MAX_STAGES);
         if stages == 0 || stages > most {
@@ -20,7 +27,14 @@ impl Plan {
                 "--stages {stages}: expected 1 to {most} (the model has {layers} layers, a plan at most {MAX_STAGES} stages)"
             )));
         }
-        let cuts = balanced_cuts(&layer_weights(&config), stages);
+        let weights = match prompts {
+            Some(prompts) => {
+                let largest = ladders.of(prompts.kind).last().copied().unwrap_or(1);
+                layer_times(&config, &prompts.steps(largest))
+            }
+            None => layer_weights(&config),
+        };
+        let cuts = balanced_cuts(&weights, stages);
         Self::with_cuts(config, ladders, &cuts)
     }
 
@@ -102,22 +116,37 @@ fn layer_ops(config: &ModelConfig, layer: usize) -> impl Iterator<Item = OpKind>
         .chain(feed_forward.iter().copied())
 }
 
-/// Weights that a full step reads in each layer, in elements: the head counts with the last layer. The embedding
-/// does not count: a step reads a few rows of it.
-fn layer_weights(config: &ModelConfig) -> Vec<f64> {
-    let read = |kind| {
-        params(config, kind)
-            .iter()
-            .map(|param| param.elements())
-            .sum::<f64>()
-    };
-    let mut weights: Vec<f64> = (0..config.layer_types.len())
-        .map(|layer| layer_ops(config, layer).map(read).sum())
+/// What each layer has of something that its operations have; the head counts with the last layer. The embedding does not
+/// count: a step reads a few rows of it.
+fn by_layer(config: &ModelConfig, of: impl Fn(OpKind) -> f64) -> Vec<f64> {
+    let mut sums: Vec<f64> = (0..config.layer_types.len())
+        .map(|layer| layer_ops(config, layer).map(&of).sum())
         .collect();
-    if let Some(last) = weights.last_mut() {
-        *last += read(OpKind::FinalNorm) + read(OpKind::LmHead);
+    if let Some(last) = sums.last_mut() {
+        *last += of(OpKind::FinalNorm) + of(OpKind::LmHead);
     }
-    weights
+    sums
+}
+
+/// Weights that a full decode step reads, in elements: they are its time.
+fn layer_weights(config: &ModelConfig) -> Vec<f64> {
+    by_layer(config, |kind| {
+        let params = params(config, kind);
+        params.iter().map(|param| param.elements()).sum()
+    })
+}
+
+/// FLOPs that a GPU computes in bf16 while it reads a byte: 640 to 790 TFLOP/s beside 3.1 to 4.5 TB/s, as measured on H100
+/// and H200 (profiles/README.md). Stages depend little on it, since prompts fill most steps.
+const FLOPS_A_BYTE: f64 = 200.0;
+
+/// Where a step's time goes, in FLOPs that would take as long: each operation computes, or waits for its bytes.
+fn layer_times(config: &ModelConfig, step: &StepShape) -> Vec<f64> {
+    let bf16 = Precision::new(DType::BF16, DType::BF16);
+    by_layer(config, |kind| {
+        let cost = op_cost(config, kind, step, bf16);
+        cost.flops.max(cost.floor_bytes() * FLOPS_A_BYTE)
+    })
 }
 
 /// Where to cut `weights` into `parts` contiguous, non-empty ranges so that the heaviest is as light as it can

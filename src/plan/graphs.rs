@@ -59,14 +59,15 @@ impl GraphFile {
         path.map_or_else(Self::built_in, Self::read)
     }
 
-    /// The plan for `config` in `limits.stages` stages: cut where the file says, else balanced.
+    /// The plan for `config` in `limits.stages` stages: cut where the file says, else balanced for what the run is
+    /// of.
     ///
     /// # Errors
     /// [`Error::Usage`] for an impossible number of stages, [`Error::File`] for cuts that the model does not have.
     pub fn plan(&self, config: Arc<ModelConfig>, limits: &Limits) -> Result<Plan> {
         let stages = limits.stages.unwrap_or(1);
         match self.cuts.get(&stages) {
-            None => Plan::new(config, self.ladders.clone(), stages),
+            None => Plan::new(config, self.ladders.clone(), stages, limits.prompts),
             Some(cuts) => Plan::with_cuts(config, self.ladders.clone(), cuts)
                 .map_err(|error| Error::file(&self.path, format!("stages.{stages}: {error}"))),
         }

@@ -1,6 +1,6 @@
 //! The sizes an engine is started with, and the limits they are derived from.
 
-use super::{Ladders, MAX_SEQS, MAX_STEPS_IN_FLIGHT, Plan};
+use super::{Ladders, MAX_SEQS, MAX_STEPS_IN_FLIGHT, Plan, StepKind, StepShape};
 use crate::error::{Error, Result};
 use crate::sys::abi::TG_MAX_BIASES;
 use serde::{Deserialize, Serialize};
@@ -90,22 +90,38 @@ pub struct Limits {
     pub steps_in_flight: Option<u32>,
 }
 
-/// Prompts as far as sizes depend on them.
+/// Prompts as far as sizes and stages depend on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prompts {
     /// At least 1.
     pub count: u32,
     /// Of all of them together; at least as many.
     pub tokens: u64,
+    /// Of the steps that read them: mixed where only a prompt's last position has logits.
+    pub kind: StepKind,
 }
 
 impl Prompts {
     /// `None`: there are none.
-    pub fn of(lengths: impl Iterator<Item = u32>) -> Option<Self> {
+    pub fn of(lengths: impl Iterator<Item = u32>, kind: StepKind) -> Option<Self> {
         let (count, tokens) = lengths.fold((0, 0), |(count, tokens), length| {
             (count + 1, tokens + u64::from(length))
         });
-        (tokens > 0).then_some(Self { count, tokens })
+        (tokens > 0).then_some(Self {
+            count,
+            tokens,
+            kind,
+        })
+    }
+
+    /// The steps that they fill, `rows` at most in each; all as long as they are on average.
+    pub(super) fn steps(self, rows: u32) -> StepShape {
+        let mean = self.tokens.div_ceil(u64::from(self.count.max(1)));
+        StepShape {
+            kind: self.kind,
+            rows: u32::try_from(self.tokens).map_or(rows, |tokens| tokens.min(rows)),
+            context: u32::try_from(mean).unwrap_or(u32::MAX),
+        }
     }
 
     /// How many of the mean length have so many rows together; no more than there are.

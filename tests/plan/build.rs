@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tailgraph::Error;
 use tailgraph::plan::OpKind::{self, *};
-use tailgraph::plan::{GraphFile, Limits, Plan, StepKind};
+use tailgraph::plan::{GraphFile, Limits, Plan, Prompts, StepKind};
 
 fn kinds(plan: &Plan, layer: Option<usize>) -> Vec<OpKind> {
     plan.stages
@@ -79,6 +79,29 @@ fn stages_are_contiguous_and_balanced() {
     // Two dense layers are light, the head weighs little beside 22 expert layers.
     let two = plan(lfm2_8b_a1b(), 2);
     assert_eq!(two.stages[1].layers, 13..24);
+}
+
+/// A run of prompts alone is bound by its products: a dense layer takes as long as one of experts does, and the head as long
+/// as two layers where all positions have logits.
+#[test]
+fn stages_of_prompts_are_balanced_by_what_prompts_cost() {
+    let layers = |stages, lengths: &[u32], kind| -> Vec<_> {
+        let limits = Limits {
+            stages: Some(stages),
+            prompts: Prompts::of(lengths.iter().copied(), kind),
+            ..Limits::default()
+        };
+        let graphs = GraphFile::built_in().unwrap();
+        let plan = graphs.plan(Arc::new(lfm2_8b_a1b()), &limits).unwrap();
+        let layers = plan.stages.iter().map(|stage| stage.layers.len());
+        layers.collect()
+    };
+    let many = [32; 16384];
+    assert_eq!(layers(2, &many, StepKind::Mixed), [12, 12]);
+    assert_eq!(layers(4, &many, StepKind::Mixed), [6, 6, 6, 6]);
+    assert_eq!(layers(2, &many, StepKind::Score), [13, 11]);
+    // One short prompt waits for weights, as decode does.
+    assert_eq!(layers(2, &[4], StepKind::Mixed), [13, 11]);
 }
 
 #[test]

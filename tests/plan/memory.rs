@@ -3,7 +3,7 @@
 use crate::support::{F32, lfm2_8b_a1b, plan};
 use tailgraph::Error;
 use tailgraph::plan::{
-    Budget, EngineOptions, Limits, MemoryPlan, Place, Plan, Prompts, RingCapacities,
+    Budget, EngineOptions, Limits, MemoryPlan, Place, Plan, Prompts, RingCapacities, StepKind,
     WeightPlacement,
 };
 
@@ -120,7 +120,7 @@ fn prompts_that_are_all_there_fill_a_step() {
         (vec![9], 512, 64, 1),
     ] {
         let limits = Limits {
-            prompts: Prompts::of(prompts.iter().copied()),
+            prompts: Prompts::of(prompts.iter().copied(), StepKind::Mixed),
             step_tokens: Some(step_tokens),
             chunk_align: Some(chunk_align),
             ..Limits::default()
@@ -128,7 +128,7 @@ fn prompts_that_are_all_there_fill_a_step() {
         let memory = memory(&plan(lfm2_8b_a1b(), 1), limits, 64 * GIB).unwrap();
         assert_eq!(memory.options.max_seqs, seqs, "{} rows", step_tokens);
     }
-    assert_eq!(Prompts::of([].into_iter()), None);
+    assert_eq!(Prompts::of([].into_iter(), StepKind::Mixed), None);
 }
 
 #[test]

@@ -3,6 +3,8 @@
 
 use super::work::Work;
 use crate::bench::{Kind, Point};
+use crate::cli::args::Positions;
+use crate::cli::score::scoring_kind;
 use crate::error::Result;
 use crate::plan::options::{check_context, check_seqs};
 use crate::plan::{Limits, Prompts};
@@ -62,14 +64,19 @@ impl Work<'_> {
 
     /// What `score` reads; of several points as many as the largest, and as short as the shortest.
     fn prompts(&self, points: &[Point]) -> Option<Prompts> {
+        let kind = scoring_kind(self.args.logits == Positions::Last);
         if let Some(samples) = &self.samples {
-            return Prompts::of(samples.iter().map(|sample| sample.tokens.len() as u32));
+            return Prompts::of(
+                samples.iter().map(|sample| sample.tokens.len() as u32),
+                kind,
+            );
         }
         let count = points.iter().map(|point| point.batch).max()?;
         let shortest = points.iter().map(Point::mean_prompt).min()?;
         Some(Prompts {
             count,
             tokens: u64::from(count) * u64::from(shortest),
+            kind,
         })
     }
 
