@@ -20,7 +20,7 @@
 #define TG_ABI_VERSION 2u
 
 #define TG_MAX_LANES 256u     /* lanes of a turn, at most */
-#define TG_DISPATCH_THREADS 288u /* of the dispatcher: that many lanes, and a warp that launches */
+#define TG_DISPATCH_THREADS 288u /* of a dispatcher that takes turns: that many lanes, and a warp that launches */
 #define TG_MAX_SLOTS 1024u    /* sequences running at once, at most */
 #define TG_MAX_STEPS 16u      /* steps (micro-batches) in flight, at most */
 #define TG_MAX_STAGES 16u
@@ -502,6 +502,8 @@ typedef struct tg_stage {
   tg_links links;
   uint64_t takes;            /* a later stage: the step that its next graph waits for */
   uint64_t left;             /* a step's graph that the GPU refused to launch, or 0: the idle graph's to launch */
+  uint64_t opened;           /* stage 0: steps whose kernels may begin, */
+  uint64_t begun;            /*   ... and have */
   uint64_t launched;         /* graphs of steps so far */
   uint64_t settled;          /* as `launched`, once the dispatcher that launched the newest has left nothing unwritten */
   uint32_t in_chain;         /* of TG_CHAIN_STEPS, since the idle graph began */

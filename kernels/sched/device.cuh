@@ -15,6 +15,11 @@ constexpr uint32_t POLLS = 64;
 
 constexpr uint32_t LANES = TG_MAX_LANES;
 
+/* Of the lanes alone, where a warp beside them launches. 0 is __syncthreads(). */
+constexpr int LANES_BARRIER = 1;
+
+__device__ inline void lanes_barrier() { asm volatile("bar.sync %0, %1;" ::"n"(LANES_BARRIER), "n"(LANES) : "memory"); }
+
 __device__ inline uint64_t now_ns() {
   uint64_t now;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
@@ -58,6 +63,31 @@ __device__ inline void copy(void *to, const void *from, uint32_t bytes, uint32_t
 /* Launches a graph in one of the streams that CUDA has for that. Whether the GPU did. */
 __device__ inline bool launch(uint64_t graph, cudaStream_t stream) {
   return cudaGraphLaunch((cudaGraphExec_t)graph, stream) == cudaSuccess;
+}
+
+/* Does nothing but the step that comes back ask the next turn for anything? Its gather takes the host's indices as they were
+ * looked at, unless what is read first has moved. `rows`: of that step. */
+__device__ inline bool only_a_step_is_new(const tg_state *state, uint32_t rows) {
+  const tg_inputs *inputs = &state->inputs;
+  const tg_rings *layout = &tg_device.layout;
+  const bool as_looked = (uint32_t)tg_device.flags == inputs->flags && tg_device.control_head == inputs->control_head;
+  const bool open = state->error == TG_ERROR_NONE && !(tg_device.flags & TG_INPUT_STOP) &&
+                    (!layout->record || state->traces_written - tg_device.trace_tail < layout->trace_capacity);
+  const bool all_decode = state->prefill == 0 && state->leaving == TG_NONE;
+  const bool room = state->pending == 0 && rows + state->events_published - tg_device.event_tail <= state->config.event_capacity;
+  const bool nothing_new = tg_device.request_head == state->requests_seen && state->requests_taken == state->requests_seen &&
+                           tg_device.control_head == state->controls_taken;
+  return as_looked && open && all_decode && room && nothing_new;
+}
+
+/* Does a decode row's sequence go on, as far as that is known before its token? */
+__device__ inline bool row_is_calm(const tg_state *state, const tg_returned_row &row) {
+  return row.end_reason == TG_END_NONE && row.generated + 1 < row.max_new_tokens && !tg_row_wants_pages(state, &row);
+}
+
+/* ... and with it? */
+__device__ inline bool row_goes_on(tg_state *state, const tg_returned_row &row, int32_t token, uint64_t now) {
+  return token >= 0 && now < row.deadline_ns && !tg_is_stop_id_of_row(state, &row, token);
 }
 
 /* The head of the state block, up to the mailboxes, which others may write. */

@@ -20,11 +20,8 @@
 
 constexpr uint32_t DISPATCH_THREADS = TG_DISPATCH_THREADS;
 
-/* Barriers by their numbers; 0 is __syncthreads(). */
-constexpr int PHASE_BARRIER = 1, NEXT_BARRIER = 2, AGAIN_BARRIER = 3, START_BARRIER = 4;
-
-/* Of the lanes alone. */
-__device__ inline void lanes_barrier() { asm volatile("bar.sync %0, %1;" ::"n"(PHASE_BARRIER), "n"(LANES) : "memory"); }
+/* Barriers by their numbers. */
+constexpr int NEXT_BARRIER = LANES_BARRIER + 1, AGAIN_BARRIER = LANES_BARRIER + 2, START_BARRIER = LANES_BARRIER + 3;
 
 /* What a dispatcher takes to leave the GPU once it has settled: far less than this while no other process has the GPU. */
 constexpr uint64_t LEAVING_NS = 100000;
@@ -58,30 +55,17 @@ __device__ inline void open_step(const tg_state *state, tg_state *block, tg_chai
 }
 
 /* Before the wait: will the turn be routine, if its clock and the sampled tokens let it? As the routine phase will find it
- * (kernels/sched/routine.h): gather takes the host's indices as they were looked at, unless what is read first has moved. */
+ * (kernels/sched/routine.h). */
 __device__ inline bool is_calm(const tg_state *state) {
-  const tg_inputs *inputs = &state->inputs;
   const tg_step *step = &state->steps[0];
-  const tg_rings *layout = &tg_device.layout;
-  const bool as_looked = (uint32_t)tg_device.flags == inputs->flags && tg_device.control_head == inputs->control_head;
-  const bool open = state->error == TG_ERROR_NONE && !(tg_device.flags & TG_INPUT_STOP) &&
-                    (!layout->record || state->traces_written - tg_device.trace_tail < layout->trace_capacity);
   const bool alone = state->config.steps_in_flight == 1 && tg_device.returned_end == state->steps_collected + 1;
-  const bool all_decode = step->decode_rows == step->rows && step->rows == state->running && state->prefill == 0 &&
-                          state->leaving == TG_NONE;
-  const bool room = state->pending == 0 &&
-                    step->rows + state->events_published - tg_device.event_tail <= state->config.event_capacity;
-  const bool nothing_new = tg_device.request_head == state->requests_seen && state->requests_taken == state->requests_seen &&
-                           tg_device.control_head == state->controls_taken;
-  return as_looked && open && alone && all_decode && room && nothing_new && step->rows <= LANES;
+  const bool all_decode = step->decode_rows == step->rows && step->rows == state->running;
+  return alone && all_decode && step->rows <= LANES && only_a_step_is_new(state, step->rows);
 }
 
 /* ... as far as row `row` of the step is concerned, if it has so many. */
 __device__ inline bool row_is_calm(const tg_state *state, uint32_t row) {
-  if (row >= state->steps[0].rows || row >= LANES) return true;
-  const tg_returned_row &returned = tg_device_rows[row];
-  return returned.end_reason == TG_END_NONE && returned.generated + 1 < returned.max_new_tokens &&
-         !tg_row_wants_pages(state, &returned);
+  return row >= state->steps[0].rows || row >= LANES || row_is_calm(state, tg_device_rows[row]);
 }
 
 /* After it, the launching warp: do they? Of a calm turn. */
@@ -99,9 +83,7 @@ __device__ inline bool goes_on(tg_state *state, uint64_t now) {
   bool ends = false;
 #pragma unroll 1
   for (uint32_t row = lane; row < step->rows; row += 32) {
-    const tg_returned_row returned = tg_device_rows[row];
-    const int32_t token = tokens[row / 32][lane];
-    ends |= token < 0 || now >= returned.deadline_ns || tg_is_stop_id_of_row(state, &returned, token);
+    ends |= !row_goes_on(state, tg_device_rows[row], tokens[row / 32][lane], now);
   }
   return !__any_sync(0xffffffffu, ends);
 }

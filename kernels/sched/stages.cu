@@ -3,8 +3,8 @@
  *
  * A step of a stage is one graph:
  *
+ *   tg_begin_lead waits until the step is composed (stage 0, whose graph may be launched before), or
  *   tg_take       copies what the step is out of the place that it comes in, waits for its residual stream, and copies that
- *                 (not on stage 0, which embeds)
  *   ...           the kernels of the stage's layers
  *   tg_hand_on    stores the residual stream into the next GPU, and posts the step (not on the last stage)
  *   tg_lead       stage 0's dispatcher, or
@@ -16,18 +16,26 @@
  * next stage launches the graph ahead, which takes that, and its first layer's kernels come onto the GPU with their weights asked
  * for. So nothing lies between two stages but the rows themselves.
  *
+ * While there are no more sequences than stages, stage 0 has nothing to run until a token comes back. Then its next step is the
+ * row that came back, one position on, unless the token ends that. So its graph is launched at the token, and comes onto the GPU
+ * while the turn goes on.
+ *
  * Flags and places lie in the memory of whoever waits for them, so a wait polls near memory and only stores cross the link.
  *
  * Bound: a row is 4H bytes over the link: 8 KB for a hidden size of 2048, 20 ns at 400 GB/s; a whole step of 8,192 rows
  * 0.17 ms beside some 20 ms of a stage's kernels.
  */
 #include "common/base.cuh"
+#include "common/launch.cuh"
 #include "sched/device.cuh"
 
 constexpr uint32_t COPY_THREADS = 256;
 static_assert(COPY_THREADS == LANES, "a block of the copies has a step's tables, with a lane a thread");
+LAUNCH_CONSTANTS(tg_stages_tile, 1, COPY_THREADS)
 /* Looks of a stage that waits for its neighbour before its idle graph follows: some milliseconds. */
 constexpr uint32_t LINK_POLLS = 4096;
+/* Looks of stage 0 that find nothing, until it takes a turn all the same, for what time alone brings. */
+constexpr uint32_t LOOKS_A_TURN = 16;
 /* What a graph takes to leave the GPU once its dispatcher has: far less than this while no other process has the GPU. */
 constexpr uint64_t LEAVING_NS = 100000;
 
@@ -61,7 +69,7 @@ __device__ inline bool watch(const tg_link_end &in, uint32_t most_ns) {
   return !known;
 }
 
-/* All threads: waits for room in the link that goes on, puts what the step is there, and announces it. Whether the links go
+/* All lanes: waits for room in the link that goes on, puts what the step is there, and announces it. Whether the links go
  * on. */
 __device__ inline bool announce(tg_state *state, tg_links &links, const tg_step &step) {
   __shared__ uint32_t asked;
@@ -70,10 +78,10 @@ __device__ inline bool announce(tg_state *state, tg_links &links, const tg_step 
       asked = tg_links_room(&links, now_ns());
     } while (asked == TG_LINK_WAIT);
   }
-  __syncthreads();
+  lanes_barrier();
   if (asked != TG_LINK_READY) return false;
   tg_put_step(state, step.number, tg_link_place(&links.out), threadIdx.x, LANES);
-  __syncthreads();
+  lanes_barrier();
   if (threadIdx.x == 0) tg_links_announce(&links, step.kind, step.bucket);
   return true;
 }
@@ -145,7 +153,7 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS)
   stage->links.out.holds = 0;
 }
 
-/* Thread 0: launches a step's graph: inside the idle graph's run, or beside the step's that this dispatcher ends. Where the GPU
+/* One thread: launches a step's graph: inside the idle graph's run, or beside the step's that this dispatcher ends. Where the GPU
  * refuses, another process may have it: the chain ends here, and the idle graph, which is launched behind it, launches this
  * step. False where the idle graph itself is refused. */
 __device__ inline bool launch_step(tg_stage *stage, const tg_graphs *graphs, uint64_t graph, bool idle) {
@@ -168,30 +176,98 @@ __device__ inline uint64_t graph_of(const tg_graphs *graphs, const tg_stage *sta
   return graphs->step[stage->launched % TG_COPIES][0][kind][bucket];
 }
 
+/* First node of stage 0's steps: waits until the step is composed, if its graph was launched before. What follows may start
+ * early only then, since before their own waits kernels read what the step is.
+ * Launch: grid = 1, block = 1. */
+extern "C" __global__ void tg_begin_lead(tg_stage *stage) {
+  await_earlier_kernels();
+  const uint64_t begun = load_acquire(&stage->begun);
+  while (load_acquire(&stage->opened) <= begun) {
+  }
+  stage->begun = begun + 1;
+  let_next_kernel_start();
+}
+
+/* What stage 0's launching warp is asked to do. */
+enum Order : uint32_t { NOTHING_YET, LAUNCH_STEP, LAUNCH_IDLE, LEAVE };
+
 /* What stage 0's dispatcher works on in shared memory. */
 struct Near {
   tg_links links;
-  uint64_t start_ns;   /* of the turn */
-  uint64_t given_back; /* thread 0's: places of the link that comes in, as was told */
-  uint32_t asked;      /* TG_LINK_*, as thread 0 was answered */
-  uint32_t pause_ns;   /* thread 0's */
-  bool idle;           /* this is the idle graph's dispatcher */
-  bool launched;       /* false: the GPU refused what nothing else would launch */
+  uint64_t start_ns;    /* of the turn */
+  uint64_t given_back;  /* thread 0's: places of the link that comes in, as was told */
+  uint64_t graph;       /* to be launched */
+  tg_returned_row row;  /* of the step that comes back next, where `foreseen` */
+  uint32_t order;       /* thread 0 writes it once, its other words before */
+  uint32_t asked;       /* TG_LINK_*, as thread 0 was answered */
+  uint32_t pause_ns;    /* thread 0's */
+  uint32_t bucket;      /* of the step that comes back next */
+  bool foreseen;        /* the step behind that is the same one position on, unless its token says otherwise */
+  bool idle;            /* this is the idle graph's dispatcher */
+  bool launched;        /* false: the GPU refused what nothing else would launch */
 };
 static_assert(sizeof(tg_links) % sizeof(uint4) == 0 && offsetof(tg_stage, links) % sizeof(uint4) == 0 &&
                   sizeof(tg_step) % sizeof(uint4) == 0,
               "copied in 16s");
 
-/* All threads: has a step come back? Thread 0 asks. */
+/* Thread 0, once: the launching warp goes on with this. */
+__device__ inline void give(Near &near, Order order) {
+  __threadfence_block();
+  *static_cast<volatile uint32_t *>(&near.order) = order;
+}
+
+/* The launching warp's first thread: does what it is asked for. */
+__device__ inline void obey(tg_stage *stage, const tg_graphs *graphs, Near &near) {
+  uint32_t order;
+  do {
+    order = *static_cast<volatile uint32_t *>(&near.order);
+  } while (order == NOTHING_YET);
+  __threadfence_block();
+  if (order == LAUNCH_STEP) near.launched = launch_step(stage, graphs, near.graph, near.idle);
+  if (order == LAUNCH_IDLE) near.launched = launch(graphs->idle, cudaStreamGraphTailLaunch);
+}
+
+/* Thread 0, while steps are on their way: is the one behind the next that comes back known but for a token? Every sequence
+ * that runs is a step of its own on its way, all go on, and nobody asks for anything. */
+__device__ inline bool foresees(tg_state *state, Near &near) {
+  const uint64_t first = state->steps_collected, in_flight = tg_in_flight(state);
+  if (in_flight == 0 || in_flight != state->running || near.links.in.count != first || !only_a_step_is_new(state, 1)) return false;
+  for (uint64_t number = first; number < first + in_flight; number++) {
+    const tg_step *step = tg_step_at(state, number);
+    if (step->rows != 1 || step->decode_rows != 1) return false;
+    const tg_returned_row row = tg_read_returned_row(state, step, 0);
+    if (!row_is_calm(state, row)) return false;
+    if (number == first) {
+      near.row = row;
+      near.bucket = step->bucket;
+    }
+  }
+  return true;
+}
+
+/* Thread 0, when a foreseen step has come back: launches the next one's graph if it goes on. */
+__device__ inline void launch_foreseen(tg_state *state, const tg_graphs *graphs, tg_stage *stage, Near &near) {
+  const tg_link_end &in = near.links.in;
+  tg_acquire(&in.theirs->count);
+  const uint64_t *place = tg_link_place(&in);
+  const int32_t token = reinterpret_cast<const tg_sampled *>(reinterpret_cast<const char *>(place) + TG_PLACE_ALIGN)->token;
+  const uint64_t now = now_ns();
+  if (tg_read(place) != in.count || !row_goes_on(state, near.row, token, now)) return;
+  near.start_ns = now; /* the turn's too, so that no deadline lies between */
+  near.graph = graph_of(graphs, stage, TG_KIND_DECODE, near.bucket);
+  give(near, LAUNCH_STEP);
+}
+
+/* All lanes: has a step come back? Thread 0 asks. */
 __device__ inline uint32_t take(Near &near) {
   if (threadIdx.x == 0) near.asked = tg_links_take(&near.links, now_ns());
-  __syncthreads();
+  lanes_barrier();
   const uint32_t asked = near.asked;
-  __syncthreads();
+  lanes_barrier();
   return asked;
 }
 
-/* All threads: what the steps that have come back have sampled goes to their places, which are the last stage's again only once
+/* All lanes: what the steps that have come back have sampled goes to their places, which are the last stage's again only once
  * the turn is through (take_turns): a release waits for the link. Whether the links go on. */
 __device__ inline bool collect(tg_state *state, Near &near) {
   uint32_t asked;
@@ -199,32 +275,56 @@ __device__ inline bool collect(tg_state *state, Near &near) {
     asked = take(near);
     if (asked != TG_LINK_READY) break;
     tg_get_results(state, tg_link_place(&near.links.in), threadIdx.x, LANES);
-    __syncthreads();
+    lanes_barrier();
     if (threadIdx.x == 0) {
       near.links.in.holds = 0;
       tg_link_goes_on(&near.links.in);
     }
-    __syncthreads();
+    lanes_barrier();
   } while (near.links.in.known != near.links.in.count); /* another look would go to the host, for its stop */
   if (threadIdx.x == 0) tg_device.returned_end = near.links.in.count;
   /* The host's stop is the core's to see too. */
   return asked != TG_LINK_OVER || (near.links.ended & 0xffffu) == TG_LINK_STOPPED;
 }
 
-/* All threads: the step that the turn has composed is what the next graph runs. */
+/* All lanes: the step that the turn has composed is what the next graph runs, and its kernels may begin. */
 __device__ inline void open_step(const tg_state *state, tg_stage *stage, const Near &near) {
   copy(&stage->step, &state->steps[tg_step_place(state, state->outcome.step)], sizeof(tg_step), threadIdx.x, LANES);
   copy(&stage->links, &near.links, sizeof(tg_links), threadIdx.x, LANES);
   if (threadIdx.x == 0) stage->goes_to = tg_link_place(&near.links.out);
-  __syncthreads();
+  lanes_barrier();
+  if (threadIdx.x == 0) store_release(&stage->opened, state->outcome.step + 1);
 }
 
-/* All threads: turns until there is a step, or the end, or POLLS more than one were in vain. Whether a step was opened. */
+/* All lanes: waits until a step comes back, or the host has said something, or a turn is due. */
+__device__ inline void wait_for_news(tg_state *state, const tg_rings *rings, const tg_graphs *graphs, tg_stage *stage, Near &near) {
+  const tg_inputs *seen = &state->inputs;
+  for (uint32_t looks = 0; looks < LOOKS_A_TURN; looks++) {
+    if (threadIdx.x == 0) {
+      near.asked = watch(near.links.in, near.pause_ns);
+      if (near.asked && near.foreseen) launch_foreseen(state, graphs, stage, near);
+      near.pause_ns = min(2 * near.pause_ns, LAST_PAUSE_NS);
+    }
+    lanes_barrier();
+    /* That step is taken with what the host's indices were a moment ago. */
+    if (near.asked) return;
+    look(rings);
+    lanes_barrier();
+    if ((uint32_t)tg_device.flags != seen->flags || tg_device.control_head != seen->control_head ||
+        tg_device.request_head != seen->request_head || tg_device.event_tail != seen->event_tail ||
+        tg_device.trace_tail != seen->trace_tail)
+      return;
+  }
+}
+
+/* All lanes: turns until there is a step, or the end, or so many more than one were in vain that the idle graph is to go on.
+ * Whether a step was opened. */
 __device__ inline bool take_turns(tg_state *state, tg_rings *rings, const tg_graphs *graphs, tg_stage *stage, Near &near) {
   for (uint32_t poll = 0;; poll++) {
     const bool goes_on = collect(state, near);
-    if (threadIdx.x == 0) near.start_ns = now_ns();
-    __syncthreads();
+    const bool foreseen = near.order == LAUNCH_STEP;
+    if (threadIdx.x == 0 && !foreseen) near.start_ns = now_ns();
+    lanes_barrier();
     if (!goes_on) {
       if (threadIdx.x == 0) {
         state->error = TG_ERROR_LINK;
@@ -236,13 +336,18 @@ __device__ inline bool take_turns(tg_state *state, tg_rings *rings, const tg_gra
 #pragma unroll
     for (uint32_t phase = 0; phase < TG_PHASES; phase++) {
       tg_phase(state, rings, near.start_ns, phase, threadIdx.x, LANES);
-      __syncthreads();
+      lanes_barrier();
     }
-    const uint32_t action = state->outcome.action;
+    const tg_outcome &outcome = state->outcome;
+    const uint32_t action = outcome.action;
+    /* a bug: the graph that is launched already is not that of the step */
+    if (foreseen && (action != TG_ACTION_STEP || outcome.kind != TG_KIND_DECODE || outcome.bucket != near.bucket)) __trap();
     if (action == TG_ACTION_STEP) {
       open_step(state, stage, near);
-      if (threadIdx.x == 0)
-        near.launched = launch_step(stage, graphs, graph_of(graphs, stage, state->outcome.kind, state->outcome.bucket), near.idle);
+      if (threadIdx.x == 0 && !foreseen) {
+        near.graph = graph_of(graphs, stage, outcome.kind, outcome.bucket);
+        give(near, LAUNCH_STEP);
+      }
     }
     if (threadIdx.x == 0) {
       tg_trace_write(state, rings, now_ns(), 0);
@@ -256,30 +361,30 @@ __device__ inline bool take_turns(tg_state *state, tg_rings *rings, const tg_gra
     }
     if (action == TG_ACTION_STEP) {
       /* Where the links are over, the next turn finds out. */
-      announce(state, near.links, *tg_step_at(state, state->outcome.step));
+      announce(state, near.links, *tg_step_at(state, outcome.step));
       return true;
     }
     if (action == TG_ACTION_DONE || action == TG_ACTION_ERROR) return false;
-    if (poll == POLLS) {
-      if (near.idle && threadIdx.x == 0) near.launched = launch(graphs->idle, cudaStreamGraphTailLaunch);
+    /* Where steps are on their way one of them comes back before long, or the links end. */
+    if (poll == (tg_in_flight(state) == 0 ? POLLS : LINK_POLLS) / LOOKS_A_TURN) {
+      if (near.idle && threadIdx.x == 0) give(near, LAUNCH_IDLE);
       return false;
     }
-    if (threadIdx.x == 0) {
-      /* Where it found something new there may be more at once. A step that comes back meanwhile is taken at once too, with what
-       * the host's indices were a moment ago. */
-      const bool changed = state->outcome.changed;
-      near.asked = !changed && watch(near.links.in, near.pause_ns);
-      near.pause_ns = changed ? FIRST_PAUSE_NS : min(2 * near.pause_ns, LAST_PAUSE_NS);
+    if (outcome.changed) { /* it found something new, so there may be more at once */
+      if (threadIdx.x == 0) near.pause_ns = FIRST_PAUSE_NS;
+      look(rings);
+      lanes_barrier();
+    } else {
+      if (threadIdx.x == 0) near.foreseen = foresees(state, near);
+      wait_for_news(state, rings, graphs, stage, near);
     }
-    __syncthreads();
-    if (!near.asked) look(rings);
-    __syncthreads();
   }
 }
 
-/* Stage 0's dispatcher. `where`: TG_DISPATCH_*. `layout`: a copy of the rings' head in device memory.
- * Launch: grid = 1, block = LANES. */
-extern "C" __global__ void __launch_bounds__(LANES)
+/* Stage 0's dispatcher. `where`: TG_DISPATCH_*. `layout`: a copy of the rings' head in device memory. One warp more than the
+ * lanes launches graphs.
+ * Launch: grid = 1, block = TG_DISPATCH_THREADS. */
+extern "C" __global__ void __launch_bounds__(TG_DISPATCH_THREADS)
     tg_lead(tg_state *block, tg_rings *rings, const tg_rings *layout, const tg_graphs *graphs, tg_stage *stage, uint32_t where) {
   __shared__ __align__(16) Near near;
   __shared__ __align__(16) unsigned char head[HEAD_BYTES];
@@ -292,8 +397,8 @@ extern "C" __global__ void __launch_bounds__(LANES)
   }
   __syncthreads();
   /* No kernel of a step writes these. */
-  copy(state, block, HEAD_BYTES, threadIdx.x, LANES);
-  copy(&tg_device.layout.bytes, &layout->bytes, LAYOUT_BYTES, threadIdx.x, LANES);
+  copy(state, block, HEAD_BYTES, threadIdx.x, TG_DISPATCH_THREADS);
+  copy(&tg_device.layout.bytes, &layout->bytes, LAYOUT_BYTES, threadIdx.x, TG_DISPATCH_THREADS);
   look(rings);
   if (threadIdx.x == 0) {
     tg_device.block = block;
@@ -302,22 +407,30 @@ extern "C" __global__ void __launch_bounds__(LANES)
     tg_device_turn.asks_more = 0;
     near.given_back = stage->links.in.count;
     near.pause_ns = FIRST_PAUSE_NS;
+    near.order = NOTHING_YET;
+    near.foreseen = false;
     near.idle = idle;
     near.launched = true;
   }
   await_earlier_kernels();
-  copy(&near.links, &stage->links, sizeof(tg_links), threadIdx.x, LANES);
+  copy(&near.links, &stage->links, sizeof(tg_links), threadIdx.x, TG_DISPATCH_THREADS);
   __syncthreads();
   /* The chain ended with all that was to do: the idle graph had been launched before. */
   if (idle && (state->outcome.action == TG_ACTION_DONE || state->error != TG_ERROR_NONE)) return;
   if (idle && stage->left != 0) {
     if (threadIdx.x == 0) near.launched = launch_step(stage, graphs, stage->left, idle);
   } else if (idle || stage->in_chain < TG_CHAIN_STEPS) {
-    const bool opened = take_turns(state, rings, graphs, stage, near);
-    __syncthreads();
-    copy(block, state, HEAD_BYTES, threadIdx.x, LANES);
-    /* A step that was opened has its links already, and may have been posted by now: there is room for as many as are in flight. */
-    if (!opened) copy(&stage->links, &near.links, sizeof(tg_links), threadIdx.x, LANES);
+    if (threadIdx.x < LANES) {
+      const bool opened = take_turns(state, rings, graphs, stage, near);
+      lanes_barrier();
+      if (threadIdx.x == 0 && near.order == NOTHING_YET) give(near, LEAVE);
+      copy(block, state, HEAD_BYTES, threadIdx.x, LANES);
+      /* A step that was opened has its links already, and may have been posted by now: there is room for as many as are in
+       * flight. */
+      if (!opened) copy(&stage->links, &near.links, sizeof(tg_links), threadIdx.x, LANES);
+    } else if (threadIdx.x == LANES) {
+      obey(stage, graphs, near);
+    }
   }
   /* Behind a full chain the idle graph takes the turn. */
   __syncthreads();

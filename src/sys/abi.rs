@@ -951,6 +951,8 @@ pub struct tg_stage {
     pub links: tg_links,
     pub takes: u64,
     pub left: u64,
+    pub opened: u64,
+    pub begun: u64,
     pub launched: u64,
     pub settled: u64,
     pub in_chain: u32,
@@ -960,7 +962,7 @@ pub struct tg_stage {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_stage"][::core::mem::size_of::<tg_stage>() - 352usize];
+    ["Size of tg_stage"][::core::mem::size_of::<tg_stage>() - 368usize];
     ["Alignment of tg_stage"][::core::mem::align_of::<tg_stage>() - 8usize];
     ["Offset of field: tg_stage::step"][::core::mem::offset_of!(tg_stage, step) - 0usize];
     ["Offset of field: tg_stage::came_in"][::core::mem::offset_of!(tg_stage, came_in) - 96usize];
@@ -968,12 +970,14 @@ const _: () = {
     ["Offset of field: tg_stage::links"][::core::mem::offset_of!(tg_stage, links) - 112usize];
     ["Offset of field: tg_stage::takes"][::core::mem::offset_of!(tg_stage, takes) - 304usize];
     ["Offset of field: tg_stage::left"][::core::mem::offset_of!(tg_stage, left) - 312usize];
-    ["Offset of field: tg_stage::launched"][::core::mem::offset_of!(tg_stage, launched) - 320usize];
-    ["Offset of field: tg_stage::settled"][::core::mem::offset_of!(tg_stage, settled) - 328usize];
-    ["Offset of field: tg_stage::in_chain"][::core::mem::offset_of!(tg_stage, in_chain) - 336usize];
-    ["Offset of field: tg_stage::arrived"][::core::mem::offset_of!(tg_stage, arrived) - 340usize];
-    ["Offset of field: tg_stage::over"][::core::mem::offset_of!(tg_stage, over) - 344usize];
-    ["Offset of field: tg_stage::pad"][::core::mem::offset_of!(tg_stage, pad) - 348usize];
+    ["Offset of field: tg_stage::opened"][::core::mem::offset_of!(tg_stage, opened) - 320usize];
+    ["Offset of field: tg_stage::begun"][::core::mem::offset_of!(tg_stage, begun) - 328usize];
+    ["Offset of field: tg_stage::launched"][::core::mem::offset_of!(tg_stage, launched) - 336usize];
+    ["Offset of field: tg_stage::settled"][::core::mem::offset_of!(tg_stage, settled) - 344usize];
+    ["Offset of field: tg_stage::in_chain"][::core::mem::offset_of!(tg_stage, in_chain) - 352usize];
+    ["Offset of field: tg_stage::arrived"][::core::mem::offset_of!(tg_stage, arrived) - 356usize];
+    ["Offset of field: tg_stage::over"][::core::mem::offset_of!(tg_stage, over) - 360usize];
+    ["Offset of field: tg_stage::pad"][::core::mem::offset_of!(tg_stage, pad) - 364usize];
 };
 impl Default for tg_stage {
     fn default() -> Self {

@@ -11,7 +11,8 @@
 
 #define MOST_STAGES 4u
 #define MOST_DEPTH 4u
-#define PLACE_WORDS 2u /* which step, and one word of activations */
+/* Of a place: which step, what announces it, one word that says what it is, and one of activations. */
+enum { NUMBER, ANNOUNCED, TABLE, ACTIVATIONS, PLACE_WORDS };
 #define LIMIT_NS 100u
 #define ENTRIES 4u
 
@@ -21,6 +22,7 @@ struct scenario {
   uint32_t replicas, capacity, requests, most;            /* of a queue; 0 replicas: a ring it is */
   uint32_t greedy;                                        /* stage 0 takes nothing back while it has steps to begin */
   uint32_t stops;                                         /* one more actor sets the stop flag, at any time */
+  uint32_t announces;                                     /* steps are announced, and what they are is read before they come */
 };
 
 /* What the explorer knows of an actor stands first. */
@@ -72,35 +74,69 @@ uint64_t tg_explore(uint32_t kind, const uint64_t *word, uint64_t to, uint64_t e
 
 static uint64_t contents(uint64_t number) { return 100u + number; }
 
+/* What a step is goes ahead of it. */
+static void announce(struct actor *a, uint64_t number) {
+  tg_write(tg_link_place(&a->links.out) + TABLE, contents(number));
+  tg_links_announce(&a->links, 0u, 0u);
+}
+
+enum { TAKES, ROOM, POSTS };
+
 static void first_stage(struct actor *a, uint64_t now) {
   const struct scenario *s = &a->scenario;
-  if (a->phase == 0u) {
+  if (a->phase == TAKES) {
     uint32_t taken = tg_links_take(&a->links, now);
     if (taken == TG_LINK_READY) {
-      uint64_t found = tg_read(tg_link_place(&a->links.in) + 1);
+      uint64_t found = tg_read(tg_link_place(&a->links.in) + ACTIVATIONS);
       if (found != contents(a->back) + s->stages - 1u) a->fault = WRONG_CONTENTS;
       tg_links_give_back(&a->links);
       if (++a->back == s->steps) tg_links_end(&a->links, TG_LINK_DRAINED);
     } else if (taken == TG_LINK_WAIT && a->out < s->steps && a->out - a->back < s->in_flight) {
-      a->phase = 1u;
+      a->phase = ROOM;
     }
-  } else if (tg_links_room(&a->links, now) == TG_LINK_READY) {
-    tg_write(tg_link_place(&a->links.out) + 1, contents(a->out++));
+  } else if (a->phase == ROOM) {
+    if (tg_links_room(&a->links, now) != TG_LINK_READY) return;
+    if (s->announces) announce(a, a->out);
+    a->phase = POSTS;
+  } else {
+    tg_write(tg_link_place(&a->links.out) + ACTIVATIONS, contents(a->out++));
     tg_links_post(&a->links);
-    a->phase = s->greedy && a->out < s->steps && a->out - a->back < s->in_flight;
+    a->phase = s->greedy && a->out < s->steps && a->out - a->back < s->in_flight ? ROOM : TAKES;
   }
 }
 
+enum { LOOKS, MAKES_ROOM, WAITS, HANDS_ON };
+
+/* As kernels/sched/stages.cu does it: launches at the announcement, takes and announces what the step is, and then waits for it. */
 static void later_stage(struct actor *a, uint64_t now) {
-  if (a->phase == 0u) {
-    if (tg_links_take(&a->links, now) == TG_LINK_READY) a->phase = 1u;
-  } else if (tg_links_room(&a->links, now) == TG_LINK_READY) {
-    uint64_t found = tg_read(tg_link_place(&a->links.in) + 1);
-    if (found != contents(a->links.in.count) + a->index - 1u) a->fault = WRONG_CONTENTS;
-    tg_write(tg_link_place(&a->links.out) + 1, found + 1u);
-    tg_links_post(&a->links);
-    tg_links_give_back(&a->links);
-    a->phase = 0u;
+  const struct scenario *s = &a->scenario;
+  uint64_t *in = tg_link_place(&a->links.in), *out = tg_link_place(&a->links.out);
+  uint32_t kind, bucket;
+  switch (a->phase) {
+    case LOOKS:
+      if (!s->announces || tg_link_announced(&a->links.in, &kind, &bucket)) {
+        if (s->announces && tg_read(in + TABLE) != contents(a->links.in.count)) a->fault = WRONG_CONTENTS;
+        a->phase = s->announces ? MAKES_ROOM : WAITS;
+      } else if (tg_links_take(&a->links, now) == TG_LINK_READY) {
+        a->links.in.holds = 0u; /* it asks for the end alone */
+      }
+      return;
+    case MAKES_ROOM:
+      if (tg_links_room(&a->links, now) != TG_LINK_READY) return;
+      if (a->index + 1u < s->stages) announce(a, a->links.in.count);
+      a->phase = WAITS;
+      return;
+    case WAITS:
+      if (tg_links_take(&a->links, now) == TG_LINK_READY) a->phase = HANDS_ON;
+      return;
+    default:
+      if (!s->announces && tg_links_room(&a->links, now) != TG_LINK_READY) return;
+      uint64_t found = tg_read(in + ACTIVATIONS);
+      if (found != contents(a->links.in.count) + a->index - 1u) a->fault = WRONG_CONTENTS;
+      tg_write(out + ACTIVATIONS, found + 1u);
+      tg_links_post(&a->links);
+      tg_links_give_back(&a->links);
+      a->phase = LOOKS;
   }
 }
 

@@ -21,6 +21,8 @@ pub struct Scenario {
     pub greedy: u32,
     /// 1: one more actor sets the stop flag.
     pub stops: u32,
+    /// 1: steps are announced, and what they are is read before they come.
+    pub announces: u32,
 }
 
 /// What an actor asks of memory: the struct access of actors.c.

@@ -35,6 +35,13 @@ fn ring(stages: u32, depth: u32, in_flight: u32, steps: u32) -> Scenario {
     }
 }
 
+fn announced(scenario: Scenario) -> Scenario {
+    Scenario {
+        announces: 1,
+        ..scenario
+    }
+}
+
 fn queue(replicas: u32, capacity: u32, requests: u32, most: u32) -> Scenario {
     Scenario {
         replicas,
@@ -87,10 +94,27 @@ fn steps_go_round_the_ring() {
     }
 }
 
+/// ... and also where what a step is goes ahead of it, and is read before it comes.
+#[test]
+fn steps_that_are_announced_go_round_the_ring() {
+    let actors = compiled(0);
+    for (stages, depth, in_flight, steps) in [(2, 1, 2, 4), (2, 2, 2, 4), (3, 1, 2, 3)] {
+        holds(
+            &actors,
+            announced(ring(stages, depth, in_flight, steps)),
+            QUIET,
+        );
+    }
+}
+
 #[test]
 fn the_stop_flag_ends_every_stage() {
     let actors = compiled(0);
-    for scenario in [ring(2, 1, 2, 3), ring(3, 1, 2, 2)] {
+    for scenario in [
+        ring(2, 1, 2, 3),
+        ring(3, 1, 2, 2),
+        announced(ring(2, 1, 2, 2)),
+    ] {
         let scenario = Scenario {
             stops: 1,
             ..scenario
@@ -170,6 +194,16 @@ fn a_credit_that_is_given_back_too_early_is_found() {
 #[test]
 fn a_credit_that_releases_nothing_is_found() {
     link_bug(147, "races");
+}
+
+#[test]
+fn an_announcement_that_releases_nothing_is_found() {
+    is_found(148, announced(ring(2, 1, 2, 3)), QUIET, "races");
+}
+
+#[test]
+fn an_announcement_without_acquire_is_found() {
+    is_found(149, announced(ring(2, 1, 2, 3)), QUIET, "races");
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Two GPUs that run a model each, on one queue: the driver has a context for each, and refuses what is done in the wrong one.
 
-use crate::common::program::Ended;
-use crate::rig::{Run, WAYS, launch};
+use crate::rig::{Run, WAYS, fails, launch};
 use serde_json::Value;
 use std::path::Path;
 
@@ -68,31 +67,14 @@ fn each_replica_has_a_recording_that_replays_alone() {
     }
 }
 
-/// Some rows are done; all others have an error that names the GPU.
-fn fails(ended: &Ended, answers: &[Value], parts: &[&str]) {
-    ended.fails_in_a_line(1, parts);
-    let failed = |answer: &&Value| answer["error"]["code"] == "device";
-    let (failed, served): (Vec<_>, Vec<_>) = answers.iter().partition(failed);
-    assert!(!failed.is_empty() && !served.is_empty(), "{answers:?}");
-    for answer in served {
-        assert_eq!(answer["text"], "AAA", "{answer}");
-    }
-    for answer in failed {
-        let message = answer["error"]["message"].as_str().unwrap();
-        for part in parts {
-            assert!(message.contains(part), "{message} lacks {part}");
-        }
-    }
-}
-
 #[test]
 fn a_gpu_that_faults_is_named_and_the_other_stops() {
     let (ended, answers) = two("device-graph")
         .with("DEVICE", "fault:4:700@1")
         .over_rows(ROWS);
     fails(
-        &ended,
-        &answers,
+        &(ended, answers),
+        1,
         &["cuda:1: ", "CUDA_ERROR_ILLEGAL_ADDRESS", "step 4"],
     );
 }
@@ -104,8 +86,8 @@ fn a_gpu_that_is_stuck_is_named_by_the_deadline() {
         .and(&["--step-timeout-ms", "500"])
         .over_rows(ROWS);
     fails(
-        &ended,
-        &answers,
+        &(ended, answers),
+        1,
         &["cuda:1: ", "step 4 (stage 0", "expected at most 0.5 s"],
     );
 }

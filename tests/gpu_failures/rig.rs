@@ -124,3 +124,21 @@ pub fn assert_served(answers: &[Value], rows: usize, served: usize, parts: &[&st
         }
     }
 }
+
+/// Asserts that a run has failed, with an error that holds all parts: some rows have it too, and all others, at least `served`, are
+/// served.
+pub fn fails((ended, answers): &(Ended, Vec<Value>), served: usize, parts: &[&str]) {
+    ended.fails_in_a_line(1, parts);
+    let failed = |answer: &&Value| answer["error"]["code"] == "device";
+    let (failed, done): (Vec<_>, Vec<_>) = answers.iter().partition(failed);
+    assert!(!failed.is_empty() && done.len() >= served, "{answers:?}");
+    for answer in done {
+        assert_eq!(answer["text"], "AAA", "{answer}");
+    }
+    for answer in failed {
+        let message = answer["error"]["message"].as_str().unwrap();
+        for part in parts {
+            assert!(message.contains(part), "{message} lacks {part}");
+        }
+    }
+}

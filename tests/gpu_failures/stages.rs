@@ -1,7 +1,7 @@
 //! A model's stages on several GPUs that hand steps to each other, by the real core and the real links.
 
 use crate::common::program::Ended;
-use crate::rig::{Run, launch};
+use crate::rig::{Run, fails, launch};
 use serde_json::Value;
 
 const ROWS: usize = 12;
@@ -95,28 +95,15 @@ fn a_recording_is_taken_again() {
     assert!(replayed.stdout.ends_with(&expected), "{}", replayed.stdout);
 }
 
-/// Some rows may be done; the others have an error that holds all parts.
-fn fails((ended, answers): &(Ended, Vec<Value>), parts: &[&str]) {
-    ended.fails_in_a_line(1, parts);
-    let failed = |answer: &&Value| answer["error"]["code"] == "device";
-    let (failed, served): (Vec<_>, Vec<_>) = answers.iter().partition(failed);
-    assert!(!failed.is_empty(), "{answers:?}");
-    for answer in served {
-        assert_eq!(answer["text"], "AAA", "{answer}");
-    }
-    for answer in failed {
-        let message = answer["error"]["message"].as_str().unwrap();
-        for part in parts {
-            assert!(message.contains(part), "{message} lacks {part}");
-        }
-    }
-}
-
 #[test]
 fn a_gpu_that_faults_is_named_with_its_stage() {
     for (device, stage) in [(0, "stage 0 on cuda:0"), (1, "stage 1 on cuda:1")] {
         let run = two("device-graph").with("DEVICE", format!("fault:4:700@{device}"));
-        fails(&run.over_rows(ROWS), &[stage, "CUDA_ERROR_ILLEGAL_ADDRESS"]);
+        fails(
+            &run.over_rows(ROWS),
+            0,
+            &[stage, "CUDA_ERROR_ILLEGAL_ADDRESS"],
+        );
     }
 }
 
@@ -127,19 +114,21 @@ fn a_stage_that_is_stuck_is_found_by_the_deadline() {
     let (ended, answers) = run.over_rows(ROWS);
     fails(
         &(ended, answers),
+        0,
         &["link 1", "stage 0 saw it", "past its deadline"],
     );
     let run = two("device-graph").with("DEVICE", "stuck:4@0").and(&limit);
-    fails(&run.over_rows(ROWS), &["4 (stage 0"]);
+    fails(&run.over_rows(ROWS), 0, &["4 (stage 0"]);
 }
 
 #[test]
 fn a_stage_whose_graph_is_refused_ends_the_others() {
     let run = two("device-graph").with("DEVICE", "refuse:4@1");
-    fails(&run.over_rows(ROWS), &["link", "could not go on"]);
+    fails(&run.over_rows(ROWS), 0, &["link", "could not go on"]);
     let run = two("device-graph").with("DEVICE", "refuse:4@0");
     fails(
         &run.over_rows(ROWS),
+        0,
         &["refused to launch the graph of step"],
     );
 }

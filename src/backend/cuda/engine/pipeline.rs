@@ -10,11 +10,12 @@ use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
 use crate::backend::cuda::driver::gpu::OpenGpu;
 use crate::backend::cuda::driver::graph::Captured;
+use crate::backend::cuda::driver::image;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::engine::program::{
     Residual, StepCapture, StepProgram, buckets, capture_calls, capture_step,
 };
-use crate::backend::cuda::engine::scheduler::bytes_of;
+use crate::backend::cuda::engine::scheduler::{bytes_of, head_of, tell_to_stop};
 use crate::backend::cuda::families::{Bucket, StepAt};
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::pinned::Pinned;
@@ -27,13 +28,10 @@ use cudarc::driver::result::DriverError;
 use cudarc::driver::{CudaStream, sys};
 use std::mem::offset_of;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Blocks of the kernels that copy the residual stream from and to a link, at most: enough for the link's speed.
 const COPY_BLOCKS: u32 = 64;
-/// `COPY_THREADS` of kernels/sched/stages.cu.
-const COPY_THREADS: u32 = 256;
 
 /// Of each GPU: its stage's program, all of whose memory is there.
 pub struct StageProgram {
@@ -64,8 +62,11 @@ struct Stage {
     program: Box<dyn StepProgram>,
     /// `tg_lead` or `tg_follow`.
     dispatch: Kernel,
-    take: Kernel,
+    /// `tg_begin_lead` or `tg_take`.
+    begin: Kernel,
     hand_on: Kernel,
+    /// Threads of the kernels that copy.
+    copy_threads: u32,
 }
 
 /// What the running graphs use.
@@ -120,13 +121,18 @@ impl GpuPipeline {
         }
         let stage = |(index, stage): (usize, StageProgram)| {
             let StageProgram { gpu, program } = stage;
-            let dispatcher = if index == 0 { "tg_lead" } else { "tg_follow" };
+            let (dispatcher, begin) = match index {
+                0 => ("tg_lead", "tg_begin_lead"),
+                _ => ("tg_follow", "tg_take"),
+            };
+            let [copy_threads] = image::constants("tg_stages_tile")?;
             let stream = gpu.context.new_stream();
             Ok(Stage {
                 stream: stream.map_err(|error| failed("making a stream", error))?,
                 dispatch: gpu.module.kernel(dispatcher)?,
-                take: gpu.module.kernel("tg_take")?,
+                begin: gpu.module.kernel(begin)?,
                 hand_on: gpu.module.kernel("tg_hand_on")?,
+                copy_threads,
                 gpu,
                 program,
             })
@@ -157,22 +163,19 @@ impl GpuPipeline {
         let at = |buffer: &Buffer| Argument::Address(buffer.at(0));
         let (state, table, stage) = (at(&blocks.state), at(&blocks.table), at(&blocks.stage));
         let place = Argument::U32(place);
-        let arguments = match index {
+        let (threads, arguments) = match index {
             0 => {
                 let rings = Argument::Address(rings);
-                vec![state, rings, at(&blocks.head), table, stage, place]
+                let arguments = vec![state, rings, at(&blocks.head), table, stage, place];
+                (abi::TG_DISPATCH_THREADS, arguments)
             }
             _ => {
                 let last = Argument::U32(self.is_last(index).into());
-                vec![state, table, stage, place, last]
+                (abi::TG_MAX_LANES, vec![state, table, stage, place, last])
             }
         };
-        self.call(
-            index,
-            &self.stages[index].dispatch,
-            Launch::blocks(1, abi::TG_MAX_LANES),
-            arguments,
-        )
+        let launch = Launch::blocks(1, threads);
+        self.call(index, &self.stages[index].dispatch, launch, arguments)
     }
 
     fn call(
@@ -193,13 +196,8 @@ impl GpuPipeline {
         }
     }
 
-    /// What begins a step of a bucket in a stage behind another, and what ends it in one before another.
-    fn copies(
-        &self,
-        index: usize,
-        bucket: Bucket,
-        blocks: &Blocks,
-    ) -> Result<[Vec<KernelCall>; 2]> {
+    /// What begins a step of a bucket in a stage, and what ends it in one before another.
+    fn ends(&self, index: usize, bucket: Bucket, blocks: &Blocks) -> Result<[Vec<KernelCall>; 2]> {
         let stage = &self.stages[index];
         let Residual { h, hidden } = stage.program.residual().ok_or_else(|| {
             Error::Runtime(
@@ -208,23 +206,27 @@ impl GpuPipeline {
         })?;
         let at = |buffer: &Buffer| Argument::Address(buffer.at(0));
         let (h, hidden) = (Argument::Address(h), Argument::U32(hidden as u32));
-        let launch = Launch::blocks(bucket.rows.min(COPY_BLOCKS) + 1, COPY_THREADS);
-        let mut copies = [vec![], vec![]];
-        if index > 0 {
-            let arguments = vec![
-                h.clone(),
-                at(&blocks.state),
-                at(&blocks.stage),
-                hidden.clone(),
-                Argument::U32(self.is_last(index).into()),
-            ];
-            copies[0].push(self.call(index, &stage.take, launch, arguments));
-        }
+        let copies = Launch::blocks(bucket.rows.min(COPY_BLOCKS) + 1, stage.copy_threads);
+        let (launch, arguments) = match index {
+            0 => (Launch::blocks(1, 1), vec![at(&blocks.stage)]),
+            _ => {
+                let arguments = vec![
+                    h.clone(),
+                    at(&blocks.state),
+                    at(&blocks.stage),
+                    hidden.clone(),
+                    Argument::U32(self.is_last(index).into()),
+                ];
+                (copies, arguments)
+            }
+        };
+        let mut last = vec![];
         if !self.is_last(index) {
             let arguments = vec![at(&blocks.state), at(&blocks.stage), h, hidden];
-            copies[1].push(self.call(index, &stage.hand_on, launch, arguments));
+            last.push(self.call(index, &stage.hand_on, copies, arguments));
         }
-        Ok(copies)
+        let first = self.call(index, &stage.begin, launch, arguments);
+        Ok([vec![first], last])
     }
 
     /// Makes the memory of a stage that has one, with the state block's image in it.
@@ -267,7 +269,7 @@ impl GpuPipeline {
             .flat_map(|copy| kinds.clone().map(move |kind| (copy, kind)));
         for (copy, kind) in copies {
             for (column, bucket) in buckets(ladders, kind, slots).enumerate() {
-                let [first, mut last] = self.copies(index, bucket, &blocks)?;
+                let [first, mut last] = self.ends(index, bucket, &blocks)?;
                 last.push(self.dispatcher(index, rings, &blocks, abi::TG_DISPATCH_BEHIND));
                 let step = StepCapture {
                     program: program.as_ref(),
@@ -288,7 +290,8 @@ impl GpuPipeline {
         let idle: Captured = unsafe { capture_calls(stream, "the idle dispatcher", &[idle]) }?;
         let idle = Exec::new(&idle, LaunchedBy::Device)?;
         table.idle = idle.device_handle();
-        blocks.table.write(stream, 0, bytes_of(&table))?;
+        // SAFETY: it has u64 alone.
+        blocks.table.write(stream, 0, unsafe { bytes_of(&table) })?;
         Ok(Running {
             idle,
             _steps: steps,
@@ -319,15 +322,10 @@ impl DeviceScheduler for GpuPipeline {
             let blocks = self.blocks(index, state)?;
             let ends = links.of(index, stop, self.spec.limit);
             let stream = &self.stages[index].stream;
-            // SAFETY: plain words and addresses, without padding that is read.
-            let bytes = unsafe {
-                std::slice::from_raw_parts(
-                    std::ptr::from_ref(&ends).cast::<u8>(),
-                    size_of::<abi::tg_links>(),
-                )
-            };
             let at = offset_of!(abi::tg_stage, links);
-            blocks.stage.write(stream, at, bytes)?;
+            // SAFETY: words and addresses; what pads them is a field.
+            let ends = unsafe { bytes_of(&ends) };
+            blocks.stage.write(stream, at, ends)?;
             running.push(self.capture(index, rings.device(), blocks, (ladders, slots))?);
         }
         self.prepared = Some(Prepared {
@@ -342,12 +340,8 @@ impl DeviceScheduler for GpuPipeline {
         let prepared = self.prepared.as_ref().ok_or_else(|| {
             Error::Runtime("a pipeline was launched before it was prepared".into())
         })?;
-        // SAFETY: the block begins with the head, which its owner has laid out and nobody else writes yet but for
-        // indices, which are not read from the copy.
-        let head = unsafe {
-            let start = prepared.rings.start().as_ptr();
-            std::slice::from_raw_parts(start, size_of::<abi::tg_rings>())
-        };
+        // SAFETY: nothing has been launched.
+        let head = unsafe { head_of(&prepared.rings) };
         let first = &prepared.stages[0].blocks;
         first.head.write(&self.stages[0].stream, 0, head)?;
         self.launched = true;
@@ -382,10 +376,7 @@ impl Drop for GpuPipeline {
         let Some(prepared) = self.prepared.as_ref().filter(|_| self.launched) else {
             return;
         };
-        let rings: *mut abi::tg_rings = prepared.rings.start().as_ptr().cast();
-        // SAFETY: the block is alive, and this word is only ever touched atomically.
-        let flags = unsafe { AtomicU64::from_ptr(&raw mut (*rings).flags.value) };
-        flags.fetch_or(abi::TG_INPUT_STOP.into(), Ordering::AcqRel);
+        tell_to_stop(&prepared.rings);
         for stage in &self.stages {
             // Lets a step go on that a program holds up until its failure is known.
             let _ = stage.program.check();

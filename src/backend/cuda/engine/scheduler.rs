@@ -301,7 +301,10 @@ impl DeviceScheduler for GpuScheduler {
             table.step[copy][stage][bucket.kind as usize][column] = exec.device_handle();
             steps.push(exec);
         }
-        blocks.table.write(&self.stream, 0, bytes_of(&table))?;
+        // SAFETY: it has u64 alone.
+        blocks
+            .table
+            .write(&self.stream, 0, unsafe { bytes_of(&table) })?;
         let rings = blocks.rings.clone();
         self.prepared = Some(Prepared {
             idle,
@@ -315,13 +318,9 @@ impl DeviceScheduler for GpuScheduler {
         let prepared = self.prepared.as_ref().ok_or_else(|| {
             Error::Runtime("the GPU's scheduler was launched before it was prepared".into())
         })?;
-        // SAFETY: the block begins with the head, which its owner has laid out and nobody else writes yet but for
-        // indices, which are not read from the copy.
-        let head = unsafe {
-            let start = prepared.blocks.rings.start().as_ptr();
-            std::slice::from_raw_parts(start, size_of::<abi::tg_rings>())
-        };
-        prepared.blocks.head.write(&self.stream, 0, head)?;
+        let Blocks { rings, head, .. } = &prepared.blocks;
+        // SAFETY: nothing has been launched.
+        head.write(&self.stream, 0, unsafe { head_of(rings) })?;
         self.launched = true;
         // SAFETY: what the graphs use is in `self`, which ends what runs before it goes.
         unsafe { prepared.idle.launch() }
@@ -351,10 +350,7 @@ impl Drop for GpuScheduler {
         if !self.launched {
             return;
         }
-        let rings: *mut abi::tg_rings = prepared.blocks.rings.start().as_ptr().cast();
-        // SAFETY: the block is alive, and this word is only ever touched atomically.
-        let flags = unsafe { AtomicU64::from_ptr(&raw mut (*rings).flags.value) };
-        flags.fetch_or(abi::TG_INPUT_STOP.into(), Ordering::AcqRel);
+        tell_to_stop(&prepared.blocks.rings);
         for program in &self.programs {
             // Lets a step go on that a program holds up until its failure is known.
             let _ = program.check();
@@ -364,12 +360,27 @@ impl Drop for GpuScheduler {
     }
 }
 
-pub(super) fn bytes_of(table: &abi::tg_graphs) -> &[u8] {
-    // SAFETY: a struct of u64 alone, without padding.
-    unsafe {
-        std::slice::from_raw_parts(
-            std::ptr::from_ref(table).cast(),
-            size_of::<abi::tg_graphs>(),
-        )
-    }
+/// The head that a rings' block begins with.
+///
+/// # Safety
+/// Its owner has laid it out, and nothing has been launched over it: nobody else writes it yet but for indices, which are not to be
+/// read from these bytes.
+pub(super) unsafe fn head_of(rings: &Arc<Pinned>) -> &[u8] {
+    // SAFETY: the block has so many bytes; the rest is the caller's promise.
+    unsafe { std::slice::from_raw_parts(rings.start().as_ptr(), size_of::<abi::tg_rings>()) }
+}
+
+/// Whatever takes turns over these rings ends.
+pub(super) fn tell_to_stop(rings: &Arc<Pinned>) {
+    let rings: *mut abi::tg_rings = rings.start().as_ptr().cast();
+    // SAFETY: the block is alive, and this word is only ever touched atomically.
+    let flags = unsafe { AtomicU64::from_ptr(&raw mut (*rings).flags.value) };
+    flags.fetch_or(abi::TG_INPUT_STOP.into(), Ordering::AcqRel);
+}
+
+/// # Safety
+/// A struct of words and addresses, all of whose padding has been written.
+pub(super) unsafe fn bytes_of<T>(value: &T) -> &[u8] {
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }

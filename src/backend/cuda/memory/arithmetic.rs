@@ -1,14 +1,16 @@
 //! Memory arithmetic for a run on a GPU. Every number is the size of an allocation: the layouts that are counted here
 //! are the ones that memory is allocated by.
 
+mod items;
+
+use self::items::{POOL, items};
 use super::arena::{ALIGN_BYTES, Arena, ArenaShape};
-use super::state::StateLayout;
 use crate::backend::cuda::families::packed;
 use crate::backend::cuda::families::router::guesses_by_copy;
 use crate::error::{Error, Result};
 use crate::model::{DType, LayerType, ModelConfig};
 use crate::plan::bytes::Bytes;
-use crate::plan::memory::{MemoryItem, MemoryPlan, Place, WEIGHTS, plural, too_little};
+use crate::plan::memory::{MemoryPlan, too_little};
 use crate::plan::options::{DEFAULT_MAX_SEQS, most_seqs};
 use crate::plan::{Budget, EngineOptions, Limits, Plan, Precision, RingCapacities, Section, Usual};
 
@@ -299,108 +301,4 @@ impl Sizing<'_> {
             .max_by_key(MemoryPlan::total_bytes)
             .ok_or_else(|| Error::Runtime("a run on no GPU: this is a bug in tailgraph".into()))
     }
-}
-
-/// The one item that the rest of the budget goes to.
-const POOL: &str = "keys and values";
-
-fn items(
-    (plan, section): (&Plan, &Section),
-    precision: Precision,
-    options: &EngineOptions,
-    overheads: &Overheads,
-    why_step: &str,
-) -> Vec<MemoryItem> {
-    let config = &plan.config;
-    let (rows, slots) = (plan.ladders.reachable(options).largest(), options.max_seqs);
-    let arena = arena(plan, precision, options);
-    let state = StateLayout::new(config, section, options, precision.compute);
-    let on = |place, name, bytes, arithmetic| MemoryItem {
-        name,
-        bytes,
-        arithmetic,
-        place,
-    };
-    let item = |name, bytes: usize, arithmetic| on(Place::Budget, name, bytes as u64, arithmetic);
-    let weights = format!(
-        "copied to the device: matrices in {:?}, norms, taps, biases and routers in F32",
-        precision.weights
-    );
-    let pinned = |what: &str| format!("pinned memory of the host: {what}");
-    let mut items = vec![
-        on(
-            Place::Budget,
-            WEIGHTS,
-            weight_bytes(config, section, precision.weights),
-            weights,
-        ),
-        item(
-            "activations",
-            arena.activation_bytes,
-            format!(
-                "one arena for {rows} rows, in {:?} and F32; {why_step}",
-                precision.compute
-            ),
-        ),
-        item(
-            "logits",
-            arena.seen - arena.logits,
-            format!(
-                "a tile of {} rows of {} in f32",
-                arena.logits_rows, config.vocab_size
-            ),
-        ),
-        item(
-            "seen tokens",
-            arena.counts - arena.seen,
-            format!(
-                "a bit for each of {} tokens, {slots} sequences",
-                config.vocab_size
-            ),
-        ),
-        item(
-            "answer counts",
-            arena.bytes - arena.counts,
-            format!(
-                "16 bits for each of {} tokens, {slots} sequences",
-                config.vocab_size
-            ),
-        ),
-        item(
-            "conv state",
-            state.bytes - state.page_bytes,
-            format!("{slots} {}", plural(slots as usize, "sequence")),
-        ),
-        on(
-            Place::Budget,
-            "scheduler",
-            overheads.scheduler_bytes,
-            format!(
-                "{slots} slots, {} of tokens so far, one step of {} rows, with prompts of {} beside running sequences",
-                Bytes(overheads.kept_token_bytes),
-                options.step_tokens,
-                options.chunk_tokens
-            ),
-        ),
-        item(
-            POOL,
-            state.page_bytes,
-            format!("{} pages of {} tokens", options.pages, options.page_tokens),
-        ),
-        on(
-            Place::Pinned,
-            "rings",
-            overheads.pinned_bytes,
-            pinned(&overheads.pinned_arithmetic),
-        ),
-    ];
-    if overheads.logits_bytes > 0 {
-        items.push(on(
-            Place::Pinned,
-            "logits ring",
-            overheads.logits_bytes,
-            pinned(&overheads.logits_arithmetic),
-        ));
-    }
-    items
 }

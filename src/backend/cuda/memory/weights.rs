@@ -2,6 +2,7 @@
 //! experts packed and at a constant stride, matrices in one type, all else in f32.
 
 mod placer;
+mod target;
 
 use self::placer::Placer;
 use crate::backend::cuda::driver::Address;

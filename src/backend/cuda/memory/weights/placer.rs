@@ -1,23 +1,23 @@
 //! Gives a model's tensors their places in a GPU's memory, and puts them there: copied, converted and packed on the way, or made
 //! there where they are random.
 
+use super::target::Target;
 use super::{FeedForwardAddresses, HeadAddresses, LayerAddresses, MixerAddresses, WeightAddresses};
 use crate::backend::cuda::driver::Address;
-use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::families::experts::ExpertWeights;
 use crate::backend::cuda::families::limits::Library;
 use crate::backend::cuda::families::packed;
 use crate::backend::cuda::families::router::guesses_by_copy;
 use crate::backend::cuda::memory::buffer::{ALIGN_BYTES, Buffer};
 use crate::backend::cuda::memory::convert::in_type;
-use crate::backend::cuda::memory::random::{Order, RandomKernels};
-use crate::backend::cuda::memory::staging::{PART_BYTES, Staging};
+use crate::backend::cuda::memory::random::Order;
+use crate::backend::cuda::memory::staging::PART_BYTES;
 use crate::error::Result;
 use crate::model::layout::TensorSpec;
 use crate::model::rotary::inverse_frequencies;
 use crate::model::{DType, Expert, FeedForward, LayerWeights, Mixer, ModelConfig, Tensor, Weights};
 use crate::plan::Section;
-use cudarc::driver::{CudaContext, CudaStream, result};
+use cudarc::driver::{CudaContext, CudaStream};
 use half::bf16;
 use rayon::prelude::*;
 use std::sync::Arc;
@@ -63,52 +63,6 @@ impl Placed for TensorSpec {
 /// Bytes that one thread copies into staging memory at a time.
 const COPIED_AT_ONCE: usize = 1 << 20;
 
-/// Where tensors are copied to or made.
-struct Target<'a> {
-    buffer: &'a Buffer,
-    context: &'a Arc<CudaContext>,
-    stream: &'a CudaStream,
-    /// Once a tensor has been copied: a random model has none.
-    staging: Option<Staging<'a>>,
-    random: RandomKernels,
-    /// Copies of these are queued.
-    small: Vec<Vec<u8>>,
-}
-
-impl Target<'_> {
-    /// What is copied to byte `offset`, which nobody else may use, is put together by `fill`.
-    fn stage(&mut self, offset: usize, bytes: usize, fill: impl FnOnce(&mut [u8])) -> Result<()> {
-        assert!(offset + bytes <= self.buffer.bytes(), "past the end");
-        let staging = match &mut self.staging {
-            Some(staging) => staging,
-            none => none.insert(Staging::new(self.context, self.stream)?),
-        };
-        // SAFETY: the range lies inside the allocation, and is nobody else's.
-        unsafe { staging.put(self.buffer.at(offset), bytes, fill) }
-    }
-
-    /// Copies a small array to byte `offset`, which nobody else may use.
-    fn copy(&mut self, offset: usize, bytes: Vec<u8>) -> Result<()> {
-        let refused = |error| failed("copying to the GPU", error);
-        assert!(offset + bytes.len() <= self.buffer.bytes(), "past the end");
-        self.context.bind_to_thread().map_err(refused)?;
-        let (to, stream) = (self.buffer.at(offset), self.stream.cu_stream());
-        // SAFETY: the range lies inside the allocation, and is nobody else's; the bytes are kept until the stream has come to
-        // the end of this.
-        unsafe { result::memcpy_htod_async(to, &bytes, stream) }.map_err(refused)?;
-        self.small.push(bytes);
-        Ok(())
-    }
-}
-
-impl Drop for Target<'_> {
-    /// No array may be freed under its copy.
-    fn drop(&mut self) {
-        // Where this fails, so does what is done next on the stream, which is told.
-        let _ = self.stream.synchronize();
-    }
-}
-
 /// Walks a model and gives its tensors their places, one after the other; copies them too where there is memory.
 pub(super) struct Placer<'a> {
     start: Address,
@@ -138,14 +92,7 @@ impl<'a> Placer<'a> {
         library: &Library,
         matrices: DType,
     ) -> Result<Self> {
-        let to = Target {
-            buffer,
-            context,
-            stream,
-            staging: None,
-            random: RandomKernels::load(library)?,
-            small: vec![],
-        };
+        let to = Target::new(buffer, (context, stream), library)?;
         Ok(Self {
             to: Some(to),
             ..Self::measuring(buffer.at(0), matrices)
@@ -361,12 +308,7 @@ impl<'a> Placer<'a> {
         let Some(made) = tensor.made() else {
             return Ok(false);
         };
-        assert!(self.end + bytes <= to.buffer.bytes(), "past the end");
-        // SAFETY: the range lies inside the allocation, and is nobody else's.
-        unsafe {
-            let at = to.buffer.at(self.end);
-            to.random.make(to.stream, tensor, made, at, how)?;
-        }
+        to.make((tensor, made), how, self.end..self.end + bytes)?;
         self.end += bytes;
         Ok(true)
     }

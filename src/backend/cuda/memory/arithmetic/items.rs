@@ -1,0 +1,112 @@
+//! The parts of a run's memory on one GPU, as `doctor` shows them.
+
+use super::{Overheads, arena, weight_bytes};
+use crate::backend::cuda::memory::state::StateLayout;
+use crate::plan::bytes::Bytes;
+use crate::plan::memory::{MemoryItem, Place, WEIGHTS, plural};
+use crate::plan::{EngineOptions, Plan, Precision, Section};
+
+/// The one item that the rest of the budget goes to.
+pub(super) const POOL: &str = "keys and values";
+
+/// What a run keeps in a GPU's memory and beside it, with the sizes of what is allocated. `section`: of the model, on this GPU.
+pub(super) fn items(
+    (plan, section): (&Plan, &Section),
+    precision: Precision,
+    options: &EngineOptions,
+    overheads: &Overheads,
+    why_step: &str,
+) -> Vec<MemoryItem> {
+    let config = &plan.config;
+    let (rows, slots) = (plan.ladders.reachable(options).largest(), options.max_seqs);
+    let arena = arena(plan, precision, options);
+    let state = StateLayout::new(config, section, options, precision.compute);
+    let on = |place, name, bytes, arithmetic| MemoryItem {
+        name,
+        bytes,
+        arithmetic,
+        place,
+    };
+    let item = |name, bytes: usize, arithmetic| on(Place::Budget, name, bytes as u64, arithmetic);
+    let weights = format!(
+        "copied to the device: matrices in {:?}, norms, taps, biases and routers in F32",
+        precision.weights
+    );
+    let pinned = |what: &str| format!("pinned memory of the host: {what}");
+    let mut items = vec![
+        on(
+            Place::Budget,
+            WEIGHTS,
+            weight_bytes(config, section, precision.weights),
+            weights,
+        ),
+        item(
+            "activations",
+            arena.activation_bytes,
+            format!(
+                "one arena for {rows} rows, in {:?} and F32; {why_step}",
+                precision.compute
+            ),
+        ),
+        item(
+            "logits",
+            arena.seen - arena.logits,
+            format!(
+                "a tile of {} rows of {} in f32",
+                arena.logits_rows, config.vocab_size
+            ),
+        ),
+        item(
+            "seen tokens",
+            arena.counts - arena.seen,
+            format!(
+                "a bit for each of {} tokens, {slots} sequences",
+                config.vocab_size
+            ),
+        ),
+        item(
+            "answer counts",
+            arena.bytes - arena.counts,
+            format!(
+                "16 bits for each of {} tokens, {slots} sequences",
+                config.vocab_size
+            ),
+        ),
+        item(
+            "conv state",
+            state.bytes - state.page_bytes,
+            format!("{slots} {}", plural(slots as usize, "sequence")),
+        ),
+        on(
+            Place::Budget,
+            "scheduler",
+            overheads.scheduler_bytes,
+            format!(
+                "{slots} slots, {} of tokens so far, one step of {} rows, with prompts of {} beside running sequences",
+                Bytes(overheads.kept_token_bytes),
+                options.step_tokens,
+                options.chunk_tokens
+            ),
+        ),
+        item(
+            POOL,
+            state.page_bytes,
+            format!("{} pages of {} tokens", options.pages, options.page_tokens),
+        ),
+        on(
+            Place::Pinned,
+            "rings",
+            overheads.pinned_bytes,
+            pinned(&overheads.pinned_arithmetic),
+        ),
+    ];
+    if overheads.logits_bytes > 0 {
+        items.push(on(
+            Place::Pinned,
+            "logits ring",
+            overheads.logits_bytes,
+            pinned(&overheads.logits_arithmetic),
+        ));
+    }
+    items
+}
