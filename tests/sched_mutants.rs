@@ -19,7 +19,7 @@ const LIBRARY: &str = "TAILGRAPH_SCHED_LIBRARY";
 const HISTORIES: &str = "TAILGRAPH_SCHED_HISTORIES";
 
 /// The sites of TG_MUT in kernels/sched, and what the bug is.
-const MUTANTS: [(u32, &str); 53] = [
+const MUTANTS: [(u32, &str); 57] = [
     (1, "mailbox: one step more than there are credits"),
     (2, "gather: takes a returned step while events wait"),
     (3, "collect: a cancelled slot still gives its token"),
@@ -82,6 +82,16 @@ const MUTANTS: [(u32, &str); 53] = [
     ),
     (53, "compose: what was read is yet to be read"),
     (54, "compose: prompts have no share beyond a chunk"),
+    (55, "routine: a prompt's last row is taken for a decode row"),
+    (
+        56,
+        "routine: a deadline of another step's row is passed over",
+    ),
+    (
+        57,
+        "routine: pages that another step's row wants are passed over",
+    ),
+    (58, "routine: every slot has a row in the next step"),
 ];
 
 /// Writes past a table: only the sanitizer sees it.

@@ -2,7 +2,11 @@
  * all its sequences go on and nothing else is new. What the other phases would come to is known then: the next step has
  * the same rows one position on, and the host gets a token for each. So two short phases stand in for all of them, the
  * first of which is all that the next step has to wait for; on a GPU that makes a turn of a few hundred instructions out
- * of a few thousand, and each costs its way from the cache. */
+ * of a few thousand, and each costs its way from the cache.
+ *
+ * Where several steps may be in flight, the same holds while no more sequences run than that, each of them a step of its own:
+ * the one that has come back has no other to share its next step with. With more of them there is work meanwhile, and a turn
+ * is nothing that anybody waits for. */
 #ifndef TAILGRAPH_SCHED_ROUTINE_H
 #define TAILGRAPH_SCHED_ROUTINE_H
 
@@ -17,15 +21,26 @@ TG_FN uint32_t tg_front_waits(tg_state *state) {
   return tg_free_slot(state) == TG_NONE || tg_pages_of_request(state, front) > state->free_pages;
 }
 
+/* Is each sequence that runs a decode step of its own on its way? */
+TG_FN uint32_t tg_each_is_a_step(tg_state *state) {
+  if (tg_runs_ahead(state) || tg_in_flight(state) != state->running) return 0u;
+  uint32_t all = 1u;
+  for (uint64_t number = state->steps_collected; number < state->steps_composed; number++) {
+    const tg_step *step = tg_step_at(state, number);
+    all &= (step->rows == 1u) & TG_MUT(55, step->decode_rows == 1u, 1u);
+  }
+  return all;
+}
+
 /* Lane 0's part of the question: nothing new but the step, room for its events, and every slot in use is in it.
  * All is read before anything is decided, so that the loads do not wait for each other. */
 TG_FN uint32_t tg_only_step_is_new(tg_state *state, const tg_rings *rings) {
   const tg_inputs *inputs = &state->inputs;
-  const tg_step *step = &state->steps[0];
+  const tg_step *step = tg_step_at(state, state->steps_collected);
   uint64_t unread = state->events_published - inputs->event_tail;
-  uint32_t alone = (inputs->returned == 1u) & (tg_in_flight(state) == 1u) & (state->config.steps_in_flight == 1u);
-  uint32_t all_decode = (step->decode_rows == step->rows) & (step->rows == state->running) & (state->prefill == 0u) &
-                        (state->leaving == TG_NONE);
+  uint32_t is_all = (tg_in_flight(state) == 1u) & (step->decode_rows == step->rows) & (step->rows == state->running);
+  uint32_t alone = (inputs->returned == 1u) & (state->config.steps_in_flight == 1u ? is_all : tg_each_is_a_step(state));
+  uint32_t all_decode = (state->prefill == 0u) & (state->leaving == TG_NONE);
   uint32_t room = (state->pending == 0u) & TG_MUT(28, step->rows + unread <= state->config.event_capacity, 1);
   uint32_t nothing_new = TG_MUT(29, inputs->request_head == state->requests_seen, 1) &
                          TG_MUT(30, inputs->control_head == state->controls_taken, 1);
@@ -38,12 +53,28 @@ TG_FN uint32_t tg_row_wants_pages(const tg_state *state, const tg_returned_row *
   return tg_wants_pages(state, returned->pages, soon, tg_all_tokens(returned->prompt_tokens, returned->max_new_tokens));
 }
 
-/* Phase: is this turn routine? Lanes share the returned decode rows; one that its slot's last step, a stop id or a
- * deadline ends, or whose slot wants pages, makes the turn another. What other turns start from is cleared. */
-TG_FN void tg_phase_routine(tg_state *state, const tg_rings *rings, uint32_t lane, uint32_t lanes) {
+/* Does a decode row that has come back ask for more than its sequence's next step? */
+TG_FN uint32_t tg_row_asks_more(const tg_state *state, const tg_returned_row *returned) {
   const tg_inputs *inputs = &state->inputs;
+  uint32_t stopped = inputs->stopped[returned->slot / 32u] >> (returned->slot % 32u) & 1u;
+  return TG_MUT(32, stopped, 0u) | (returned->end_reason != TG_END_NONE) |
+         TG_MUT(33, returned->generated + 1u >= returned->max_new_tokens, 0) |
+         TG_MUT(34, inputs->now_ns >= returned->deadline_ns, 0) | TG_MUT(48, tg_row_wants_pages(state, returned), 0);
+}
+
+/* ... or one that is on its way for anything? */
+TG_FN uint32_t tg_row_in_flight_asks(tg_state *state, const tg_step *step) {
+  const tg_returned_row row = tg_read_returned_row(state, step, 0u);
+  return (row.end_reason != TG_END_NONE) | TG_MUT(56, state->inputs.now_ns >= row.deadline_ns, 0) |
+         TG_MUT(57, tg_row_wants_pages(state, &row), 0);
+}
+
+/* Phase: is this turn routine? Lanes share the returned decode rows, or the steps in flight; one that its slot's last step, a
+ * stop id or a deadline ends, or whose slot wants pages, makes the turn another. What other turns start from is cleared. */
+TG_FN void tg_phase_routine(tg_state *state, const tg_rings *rings, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
-  const tg_step *step = &state->steps[0];
+  const uint64_t first = state->steps_collected;
+  const tg_step *step = tg_step_at(state, first);
   for (uint32_t word = lane; word < TG_MAX_SLOTS / 32u; word += lanes) turn->wanting[word] = 0u;
   if (lane == 0u) {
     turn->back = TG_NONE;
@@ -51,43 +82,65 @@ TG_FN void tg_phase_routine(tg_state *state, const tg_rings *rings, uint32_t lan
     turn->set_back_ends = 0u;
     turn->only_step_is_new = tg_only_step_is_new(state, rings);
   }
-  if (!inputs->returned || state->config.steps_in_flight != 1u) return;
-  for (uint32_t row = lane; row < step->decode_rows; row += lanes) {
+  if (!state->inputs.returned || tg_runs_ahead(state)) return;
+  /* With several steps in flight more rows than one each are no routine turn's (tg_each_is_a_step). */
+  const uint32_t several = state->config.steps_in_flight != 1u;
+  const uint32_t rows = several ? tg_min(step->decode_rows, 1u) : step->decode_rows;
+  uint32_t asks = 0u;
+  for (uint32_t row = lane; row < rows; row += lanes) {
     const tg_returned_row returned = tg_returned_row_at(state, step, row);
-    uint32_t stopped = inputs->stopped[returned.slot / 32u] >> (returned.slot % 32u) & 1u;
-    if (TG_MUT(32, stopped, 0u) | (returned.end_reason != TG_END_NONE) |
-        TG_MUT(33, returned.generated + 1u >= returned.max_new_tokens, 0) |
-        TG_MUT(34, inputs->now_ns >= returned.deadline_ns, 0) | TG_MUT(48, tg_row_wants_pages(state, &returned), 0)) {
-      tg_set_bits(&turn->asks_more, 1u);
-    }
+    asks |= tg_row_asks_more(state, &returned);
   }
+  for (uint64_t number = first + 1u + lane; several && number < state->steps_composed; number += lanes) {
+    const tg_step *other = tg_step_at(state, number);
+    if (other->rows == 1u) asks |= tg_row_in_flight_asks(state, other);
+  }
+  if (asks) tg_set_bits(&turn->asks_more, 1u);
 }
 
 /* First phase of a routine turn: all that the next step's kernels read, and all that is read of what the last one's have
- * written. The rows are one position on. */
+ * written. The rows are one position on, in the same place or in that of another step, which then has the one row. */
 TG_FN void tg_phase_advance(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
   const tg_rings *layout = tg_layout(rings);
-  tg_step *step = &state->steps[0];
+  const tg_step *step = tg_step_at(state, state->steps_collected);
+  tg_step *next = tg_step_at(state, state->steps_composed);
   for (uint32_t row = lane; row < step->rows; row += lanes) {
     const tg_returned_row returned = tg_returned_row_at(state, step, row);
     uint32_t position = returned.prompt_tokens + returned.generated; /* of the new token */
     tg_slots(state)[returned.slot].last_token = tg_token_at(state, step, row);
-    tg_rows(state, step)[row].position = position;
-    tg_sequences(state, step)[row].first_position = position;
+    if (next == step) {
+      tg_rows(state, next)[row].position = position;
+      tg_sequences(state, next)[row].first_position = position;
+    } else {
+      tg_fill_decode_row(state, next, row, returned.slot, position, -1);
+    }
     if (returned.logprobs == TG_LOGPROBS_NONE) continue;
     uint64_t at = (state->events_published + row) & (layout->event_capacity - 1u);
     ((tg_sampled *)tg_at(rings, layout->sampled))[at] = tg_samples(state, step)[row];
   }
+  if (next != step) {
+    uint32_t slot = tg_rows(state, step)[0].slot;
+    for (uint32_t i = lane; i < state->config.slots; i += lanes) {
+      tg_words(state, next->slot_sequence_table)[i] = TG_MUT(58, i == slot ? 0u : TG_NONE, 0u);
+    }
+    if (lane == 0u) {
+      next->kind = TG_KIND_DECODE;
+      next->bucket = step->bucket;
+      next->bucket_rows = step->bucket_rows;
+      next->rows = next->decode_rows = next->sequences = next->sample_rows = 1u;
+    }
+  }
   if (lane != 0u) return;
-  step->number = state->steps_composed;
-  step->start_ns = state->inputs.now_ns;
+  next->number = state->steps_composed;
+  next->start_ns = state->inputs.now_ns;
 }
 
 /* Second phase of a routine turn: the rows' tokens go to the ring. */
 TG_FN void tg_phase_tell(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
   const tg_rings *layout = tg_layout(rings);
-  const tg_step *step = &state->steps[0];
+  /* Where it has advanced in its own place, what is read here is as it was. */
+  const tg_step *step = tg_step_at(state, state->steps_collected);
   uint64_t now_ns = state->inputs.now_ns;
   for (uint32_t row = lane; row < step->rows; row += lanes) {
     const tg_returned_row returned = tg_returned_row_at(state, step, row);
@@ -119,13 +172,14 @@ TG_FN void tg_phase_tell(tg_state *state, tg_rings *rings, uint32_t lane, uint32
   turn->chunks = 0u;
   turn->kind = TG_KIND_DECODE;
   turn->bucket = step->bucket;
-  turn->next_cursor = state->decode_cursor; /* going round the same slots it comes back to where it stands */
+  /* Going round the same slots it comes back to where it stands; past one of several it goes on from there. */
+  turn->next_cursor = state->config.steps_in_flight == 1u ? state->decode_cursor : tg_rows(state, step)[0].slot + 1u;
 }
 
 /* Lane 0 of the finish phase: the step is collected, published and composed. */
 TG_FN void tg_end_routine(tg_state *state, tg_rings *rings) {
   state->steps_collected++;
-  state->events_published += state->steps[0].rows;
+  state->events_published += tg_scratch(state)->publish;
   tg_release_later(&rings->event_head.value, state->events_published);
 }
 

@@ -287,13 +287,13 @@ __device__ inline bool collect(tg_state *state, Near &near) {
   return asked != TG_LINK_OVER || (near.links.ended & 0xffffu) == TG_LINK_STOPPED;
 }
 
-/* All lanes: the step that the turn has composed is what the next graph runs, and its kernels may begin. */
-__device__ inline void open_step(const tg_state *state, tg_stage *stage, const Near &near) {
-  copy(&stage->step, &state->steps[tg_step_place(state, state->outcome.step)], sizeof(tg_step), threadIdx.x, LANES);
+/* All lanes: step `number`, which the turn has composed, is what the next graph runs, and its kernels may begin. */
+__device__ inline void open_step(const tg_state *state, tg_stage *stage, const Near &near, uint64_t number) {
+  copy(&stage->step, &state->steps[tg_step_place(state, number)], sizeof(tg_step), threadIdx.x, LANES);
   copy(&stage->links, &near.links, sizeof(tg_links), threadIdx.x, LANES);
   if (threadIdx.x == 0) stage->goes_to = tg_link_place(&near.links.out);
   lanes_barrier();
-  if (threadIdx.x == 0) store_release(&stage->opened, state->outcome.step + 1);
+  if (threadIdx.x == 0) store_release(&stage->opened, number + 1);
 }
 
 /* All lanes: waits until a step comes back, or the host has said something, or a turn is due. */
@@ -333,17 +333,21 @@ __device__ inline bool take_turns(tg_state *state, tg_rings *rings, const tg_gra
       }
       return false;
     }
+    bool routine = false;
 #pragma unroll
     for (uint32_t phase = 0; phase < TG_PHASES; phase++) {
+      if (phase == TG_COLLECT_PHASE) routine = tg_is_routine(state);
+      if (routine && phase > TG_TELL_PHASE && phase < TG_FINISH_PHASE) continue;
       tg_phase(state, rings, near.start_ns, phase, threadIdx.x, LANES);
       lanes_barrier();
+      if (phase == TG_COLLECT_PHASE && routine) open_step(state, stage, near, state->steps_composed);
     }
     const tg_outcome &outcome = state->outcome;
     const uint32_t action = outcome.action;
     /* a bug: the graph that is launched already is not that of the step */
     if (foreseen && (action != TG_ACTION_STEP || outcome.kind != TG_KIND_DECODE || outcome.bucket != near.bucket)) __trap();
     if (action == TG_ACTION_STEP) {
-      open_step(state, stage, near);
+      if (!routine) open_step(state, stage, near, outcome.step);
       if (threadIdx.x == 0 && !foreseen) {
         near.graph = graph_of(graphs, stage, outcome.kind, outcome.bucket);
         give(near, LAUNCH_STEP);
