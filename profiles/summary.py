@@ -10,6 +10,7 @@ summary.py devices REPORT.json ...
 
 import csv
 import json
+import re
 import sqlite3
 import statistics
 import sys
@@ -24,6 +25,17 @@ def table(rows):
         print("  " + "  ".join(cells).rstrip())
 
 
+def stages(base):
+    """By GPU, its stage as ranges name it: `stage 1 on cuda:1`."""
+    tables = {name for (name,) in base.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    texts = []
+    if {"NVTX_EVENTS", "StringIds"} <= tables:
+        query = "SELECT DISTINCT coalesce(e.text, s.value) FROM NVTX_EVENTS e LEFT JOIN StringIds s ON e.textId = s.id"
+        texts = [text for (text,) in base.execute(query) if text]
+    found = [re.search(r"stage \d+ on cuda:(\d+)", text) for text in texts]
+    return {int(stage[1]): stage[0] for stage in found if stage}
+
+
 def graphs(path):
     """Graphs are traced into tables of their own, one for the host's launches and one for the device's."""
     base = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
@@ -35,13 +47,15 @@ def graphs(path):
         columns = [column[1] for column in base.execute(f'PRAGMA table_info("{name}")')]
         if not {"start", "end", "graphId"} <= set(columns):
             sys.exit(f"{path}: {name} has the columns {', '.join(columns)}, expected start, end and graphId among them")
-        by_graph = {}
-        for graph, start, end in base.execute(f'SELECT graphId, start, "end" FROM "{name}"'):
-            by_graph.setdefault(graph, []).append((end - start) / 1e3)
-        rows = [["graph", "launches", "median us", "least us", "most us", "all ms"]]
-        for graph, times in sorted(by_graph.items(), key=lambda item: -sum(item[1])):
+        device = "deviceId" if "deviceId" in columns else "0"
+        named, by_graph = stages(base), {}
+        for gpu, graph, start, end in base.execute(f'SELECT {device}, graphId, start, "end" FROM "{name}"'):
+            by_graph.setdefault((gpu, graph), []).append((end - start) / 1e3)
+        rows = [["graph", "launches", "median us", "least us", "most us", "all ms"] + (["on"] if named else [])]
+        for (gpu, graph), times in sorted(by_graph.items(), key=lambda item: -sum(item[1])):
             figures = [statistics.median(times), min(times), max(times), sum(times) / 1e3]
-            rows.append([str(graph), str(len(times))] + [f"{figure:.2f}" for figure in figures])
+            where = [named.get(gpu, f"cuda:{gpu}")] if named else []
+            rows.append([str(graph), str(len(times))] + [f"{figure:.2f}" for figure in figures] + where)
         print(f"  {name}: {sum(map(len, by_graph.values()))} launches")
         table(rows)
 

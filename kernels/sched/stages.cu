@@ -27,10 +27,8 @@
  */
 #include "common/base.cuh"
 #include "common/launch.cuh"
-#include "sched/device.cuh"
+#include "sched/passing.cuh"
 
-constexpr uint32_t COPY_THREADS = 256;
-static_assert(COPY_THREADS == LANES, "a block of the copies has a step's tables, with a lane a thread");
 LAUNCH_CONSTANTS(tg_stages_tile, 1, COPY_THREADS)
 /* Looks of a stage that waits for its neighbour before its idle graph follows: some milliseconds. */
 constexpr uint32_t LINK_POLLS = 4096;
@@ -38,26 +36,6 @@ constexpr uint32_t LINK_POLLS = 4096;
 constexpr uint32_t LOOKS_A_TURN = 16;
 /* What a graph takes to leave the GPU once its dispatcher has: far less than this while no other process has the GPU. */
 constexpr uint64_t LEAVING_NS = 100000;
-
-/* The residual stream in a place of a link. */
-__device__ inline float *activations_in(const uint64_t *place, const tg_state *state) {
-  return reinterpret_cast<float *>(const_cast<uint64_t *>(place) + tg_place_activations(&state->config));
-}
-
-/* Past the first-level cache: what was written while this kernel's SM ran others. */
-__device__ inline uint64_t *where_it_goes(const tg_stage *stage) {
-  return reinterpret_cast<uint64_t *>(__ldcg(reinterpret_cast<const uint64_t *>(&stage->goes_to)));
-}
-
-/* Rows first, first + stride ... : f32 [rows, hidden], hidden a multiple of 4. What came over a link is read past the
- * first-level cache. */
-__device__ inline void copy_rows(float *to, const float *from, uint32_t rows, uint32_t hidden, uint32_t first, uint32_t stride) {
-  for (uint32_t r = first; r < rows; r += stride) {
-    const float4 *in = reinterpret_cast<const float4 *>(from + (size_t)r * hidden);
-    float4 *out = reinterpret_cast<float4 *>(to + (size_t)r * hidden);
-    for (uint32_t i = threadIdx.x; i < hidden / 4; i += COPY_THREADS) out[i] = __ldcg(in + i);
-  }
-}
 
 /* Thread 0: waits until something has been posted that was not known yet, for so long at most. Whether it has. */
 __device__ inline bool watch(const tg_link_end &in, uint32_t most_ns) {
@@ -90,7 +68,7 @@ __device__ inline bool announce(tg_state *state, tg_links &links, const tg_step 
  * before, the step's kernels run over what lies there, and nobody hears of it.
  * Launch: grid = at least 2 blocks, block = COPY_THREADS. */
 extern "C" __global__ void __launch_bounds__(COPY_THREADS)
-    tg_take(float *h, tg_state *state, tg_stage *stage, uint32_t hidden, uint32_t last) {
+    tg_take(float *h, tg_state *state, tg_stage *stage, uint32_t hidden, uint32_t last, tg_stage_times *times) {
   await_earlier_kernels();
   const uint64_t *place = stage->came_in; /* announced */
   if (blockIdx.x == 0) {
@@ -108,6 +86,7 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS)
     uint32_t asked = goes_on ? TG_LINK_WAIT : TG_LINK_OVER;
     while (asked == TG_LINK_WAIT && !watch(stage->links.in, LAST_PAUSE_NS)) asked = tg_links_take(&stage->links, now_ns());
     if (asked == TG_LINK_OVER) stage->over = 1;
+    if (times) times->came_ns = now_ns();
     return;
   }
   let_next_kernel_start();
@@ -127,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS)
 /* Whichever block is through last posts the step.
  * Launch: grid = any number of blocks, block = COPY_THREADS. */
 extern "C" __global__ void __launch_bounds__(COPY_THREADS)
-    tg_hand_on(const tg_state *state, tg_stage *stage, const float *h, uint32_t hidden) {
+    tg_hand_on(const tg_state *state, tg_stage *stage, const float *h, uint32_t hidden, tg_stage_times *times) {
   __shared__ tg_link_end out;
   let_next_kernel_start();
   /* There before the step's first kernel began; what this side has posted is nobody else's to change. */
@@ -147,7 +126,9 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS)
     stage->arrived = 0;
   }
   if (over) return;
+  const uint64_t left_ns = times ? now_ns() : 0;
   tg_link_post(&out);
+  if (times) times->left_ns = left_ns;
   stage->links.out.count = out.count;
   stage->links.out.at = out.at;
   stage->links.out.holds = 0;
@@ -389,7 +370,8 @@ __device__ inline bool take_turns(tg_state *state, tg_rings *rings, const tg_gra
  * lanes launches graphs.
  * Launch: grid = 1, block = TG_DISPATCH_THREADS. */
 extern "C" __global__ void __launch_bounds__(TG_DISPATCH_THREADS)
-    tg_lead(tg_state *block, tg_rings *rings, const tg_rings *layout, const tg_graphs *graphs, tg_stage *stage, uint32_t where) {
+    tg_lead(tg_state *block, tg_rings *rings, const tg_rings *layout, const tg_graphs *graphs, tg_stage *stage, uint32_t where,
+            const tg_stage_times *times) {
   __shared__ __align__(16) Near near;
   __shared__ __align__(16) unsigned char head[HEAD_BYTES];
   tg_state *state = reinterpret_cast<tg_state *>(head);
@@ -417,6 +399,7 @@ extern "C" __global__ void __launch_bounds__(TG_DISPATCH_THREADS)
     near.launched = true;
   }
   await_earlier_kernels();
+  const Passed passed = noted(idle ? nullptr : times, stage->step.number, false);
   copy(&near.links, &stage->links, sizeof(tg_links), threadIdx.x, TG_DISPATCH_THREADS);
   __syncthreads();
   /* The chain ended with all that was to do: the idle graph had been launched before. */
@@ -445,6 +428,7 @@ extern "C" __global__ void __launch_bounds__(TG_DISPATCH_THREADS)
     tg_release(&rings->action.value, (uint64_t)TG_ERROR_LAUNCH << 32 | TG_ACTION_ERROR);
   }
   store_release(&stage->settled, stage->launched);
+  tell(passed);
 }
 
 /* Thread 0 of a later stage's dispatcher, by the links in shared memory: launches the next step's graph as soon as one is
@@ -475,7 +459,8 @@ __device__ inline bool follow(tg_links &links, const tg_graphs *graphs, tg_stage
 /* A later stage's dispatcher. `where`: TG_DISPATCH_*. `last`: what its steps sample goes back to stage 0.
  * Launch: grid = 1, block = LANES. */
 extern "C" __global__ void __launch_bounds__(LANES)
-    tg_follow(tg_state *state, const tg_graphs *graphs, tg_stage *stage, uint32_t where, uint32_t last) {
+    tg_follow(tg_state *state, const tg_graphs *graphs, tg_stage *stage, uint32_t where, uint32_t last,
+              const tg_stage_times *times) {
   __shared__ __align__(16) tg_links links;
   const bool idle = where == TG_DISPATCH_IDLE;
   __shared__ __align__(16) tg_step step;
@@ -491,6 +476,7 @@ extern "C" __global__ void __launch_bounds__(LANES)
   if (!idle && last) tg_put_results_of(state, &step, place, threadIdx.x, LANES);
   const bool over = __syncthreads_or(stage->over != 0);
   if (threadIdx.x != 0 || over) return;
+  const Passed passed = noted(idle ? nullptr : times, step.number, last);
   if (!idle) {
     if (last) tg_links_post(&links);
     links.in.known = max(links.in.known, links.in.count + 1); /* it came */
@@ -506,4 +492,5 @@ extern "C" __global__ void __launch_bounds__(LANES)
     stage->links = links; /* behind a full chain the idle graph goes on */
   }
   if (!launched) tg_links_end(&stage->links, TG_LINK_FAILED);
+  tell(passed);
 }

@@ -2,7 +2,7 @@
 
 use super::{DeviceScheduler, RoutingSink, SharedSink, StageBackend};
 use crate::backend::cuda::tuning::gpu::Gpu;
-use crate::backend::timing::StepClock;
+use crate::backend::timing::{StageClock, StepClock};
 use crate::error::Result;
 use crate::model::{Model, ModelSource};
 use crate::plan::{Budget, EngineOptions, Ladders, Limits, MemoryPlan, Plan, Precision};
@@ -80,6 +80,8 @@ pub enum Watch<'a> {
     Nothing,
     /// How long each part of a step takes.
     Times,
+    /// When stages that have a GPU each, and hand steps to each other, had each step; nothing elsewhere.
+    Stages,
     /// Where rows are routed, for which steps wait.
     Routing(&'a Arc<dyn RoutingSink>),
 }
@@ -92,6 +94,8 @@ pub struct Started {
     pub options: EngineOptions,
     /// Where times come out, of [`Watch::Times`].
     pub clock: Option<Box<dyn StepClock>>,
+    /// ... and of [`Watch::Stages`].
+    pub stage_clock: Option<Box<dyn StageClock>>,
     /// A step that takes longer fails the run.
     pub step_timeout: Option<Duration>,
 }

@@ -1,10 +1,12 @@
-//! When the parts of a step ran, for `trace --kernels`: the same for every backend.
+//! When the parts of a step ran, for `trace --kernels`: the same for every backend; and when stages that have a GPU each had a
+//! step.
 //!
 //! Parts follow each other: one has the step to itself from when it is ready until the next one is, and the last until
 //! the step's end. So their times add up, and what lies between two kernels counts for the first.
 
 use crate::error::Result;
 use crate::plan::{Op, OpKind};
+use crate::sys::abi;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -87,4 +89,28 @@ pub trait StepClock: Send {
 
     /// Steps whose times were not read soon enough.
     fn lost(&self) -> u64;
+}
+
+/// Bits of a time of [`StageTimes`]: what a GPU tells is its `%globaltimer` in ns without the bits above, 78 hours.
+pub const STAGE_TIME_BITS: u32 = 64 - abi::TG_TIMES_STEP_BITS;
+
+/// When a stage that has a GPU of its own had a step, by that GPU's clock: [`STAGE_TIME_BITS`] of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StageTimes {
+    pub stage: u32,
+    pub step: u64,
+    /// All of it was there; `None` of the first stage, which composes steps.
+    pub came: Option<u64>,
+    /// It was about to be handed on.
+    pub left: u64,
+}
+
+/// Where the times of stages come out, of each stage in the order of steps. They may come after the scheduler's record of the turn
+/// that collects the step.
+pub trait StageClock: Send {
+    /// The next one that is there.
+    fn next(&mut self) -> Option<StageTimes>;
+
+    /// All stages have told of the steps before this one, or their times were lost.
+    fn through(&self) -> u64;
 }

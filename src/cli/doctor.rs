@@ -1,9 +1,11 @@
 //! `doctor`: what this machine and this build can do, whether a model fits, and what to do about each problem.
 
 mod command;
+mod links;
 mod print;
 
 pub(super) use self::command::run;
+pub use self::links::Links;
 use super::args::doctor::{DoctorArgs, Format};
 use crate::error::{Error, Result};
 use crate::plan::MemoryPlan;
@@ -80,13 +82,15 @@ pub struct Subject {
 
 impl DoctorArgs {
     /// Looks at the machine, the build and the model, prints what it found, and returns whether all is well (a
-    /// warning is; a problem is not: exit code 1). `unusable`: why the GPU that is asked for cannot be used.
+    /// warning is; a problem is not: exit code 1). `unusable`: why the GPU that is asked for cannot be used. `links`: between GPUs,
+    /// where there are several.
     ///
     /// # Errors
     /// [`Error::Io`] where `out` cannot be written.
     pub fn run(
         &self,
         unusable: Option<&str>,
+        links: Option<&Links>,
         subject: Option<&Subject>,
         out: &mut dyn Write,
     ) -> Result<bool> {
@@ -102,6 +106,7 @@ impl DoctorArgs {
             ),
             None => gpu(),
         });
+        checks.extend(links.map(links::check));
         if let Some(subject) = subject {
             checks.extend(model(subject, available.as_ref()));
             if let Some(borrowed) = &subject.borrowed {
@@ -109,10 +114,11 @@ impl DoctorArgs {
             }
         }
         let memory = subject.and_then(|subject| subject.memory.as_ref().ok());
+        let links = links.and_then(|links| links.as_deref().ok());
         let format = if self.json { Format::Json } else { self.format };
         match format {
-            Format::Text => text(&checks, memory, out),
-            Format::Json => json_document(&checks, memory, out),
+            Format::Text => text(&checks, links, memory, out),
+            Format::Json => json_document(&checks, links, memory, out),
         }
         .and_then(|()| out.flush())
         .map_err(|source| Error::io("standard output", source))?;

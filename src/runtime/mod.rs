@@ -32,3 +32,4 @@ pub use replicas::Replicas;
 pub use request::{EndReason, Event, Logits, Request, Sampling, Timing, TokenLogprobs};
 pub use rings::HostRings;
 pub use sizes::core_bytes;
+pub use start::Clocks;

@@ -4,9 +4,18 @@ use super::engine::Engine;
 use super::held_up::HeldUp;
 use crate::backend::Device;
 use crate::backend::device::{EngineSpec, Runs, Stages, Started, Watch};
-use crate::backend::timing::StepClock;
+use crate::backend::timing::{StageClock, StepClock};
 use crate::error::{Error, Result};
 use crate::plan::RingCapacities;
+
+/// Where the times of an engine's steps come out, if they are timed.
+#[derive(Default)]
+pub struct Clocks {
+    /// Of [`Watch::Times`].
+    pub parts: Option<Box<dyn StepClock>>,
+    /// Of [`Watch::Stages`].
+    pub stages: Option<Box<dyn StageClock>>,
+}
 
 impl Engine {
     /// Loads a model on `device`; the engine is not launched yet.
@@ -26,14 +35,14 @@ impl Engine {
         device: &dyn Device,
         spec: &EngineSpec<'_>,
     ) -> Result<(Self, Box<dyn StepClock>)> {
-        let (engine, clock) = Self::on_watched(device, spec, Watch::Times, |stages| stages)?;
-        let clock = clock.ok_or_else(|| {
+        let (engine, clocks) = Self::on_watched(device, spec, Watch::Times, |stages| stages)?;
+        let clock = clocks.parts.ok_or_else(|| {
             Error::Runtime("an engine is timed and has no clock: this is a bug in tailgraph".into())
         })?;
         Ok((engine, clock))
     }
 
-    /// [`Engine::on`] with what `watch` looks at, and where times come out if it is those. `wrap` gets the stages that the
+    /// [`Engine::on`] with what `watch` looks at, and where times come out if it is such. `wrap` gets the stages that the
     /// host schedules before the engine has them.
     ///
     /// # Errors
@@ -43,7 +52,7 @@ impl Engine {
         spec: &EngineSpec<'_>,
         watch: Watch<'_>,
         wrap: impl FnOnce(Stages) -> Stages,
-    ) -> Result<(Self, Option<Box<dyn StepClock>>)> {
+    ) -> Result<(Self, Clocks)> {
         let (held_up, sink) = HeldUp::told_by(spec.sink);
         let spec = EngineSpec {
             sink: &sink,
@@ -54,6 +63,7 @@ impl Engine {
             ladders,
             options,
             clock,
+            stage_clock,
             step_timeout,
         } = device.start(&spec, watch)?;
         let mut engine = Self::of(
@@ -69,6 +79,10 @@ impl Engine {
         if let Some(limit) = step_timeout {
             engine.watch(limit);
         }
-        Ok((engine, clock))
+        let clocks = Clocks {
+            parts: clock,
+            stages: stage_clock,
+        };
+        Ok((engine, clocks))
     }
 }

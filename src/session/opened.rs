@@ -1,10 +1,10 @@
 //! A model on its way to an engine: first what is cheap and finds mistakes, then the weights.
 
-use super::recording::{Keep, Recorded};
+use super::recording::{Keep, Recorded, Timed};
 use super::replicated::RecordedReplicas;
 use super::serving::Serving;
 use super::sizes;
-use super::spec::{DeviceSpec, RunSpec};
+use super::spec::{DeviceSpec, Parallel, RunSpec};
 use super::target::Target;
 use crate::backend::device::{EngineSpec, Stages, Watch};
 use crate::backend::timing::StepClock;
@@ -15,7 +15,7 @@ use crate::io::record::{Header, VERSION};
 use crate::model::fingerprint::fingerprint;
 use crate::model::{GenerationConfig, Model, ModelConfig, ModelSource};
 use crate::plan::{EngineOptions, Plan, Precision, StepKind};
-use crate::runtime::{Engine, Replica, Replicas};
+use crate::runtime::{Clocks, Engine, Replica, Replicas};
 use crate::telemetry::warn;
 use crate::trace::parts::Costs;
 use std::error::Error as _;
@@ -108,14 +108,18 @@ impl Opened {
             let replicas = RecordedReplicas::new(headers, replicas, keep)?;
             return Ok(Serving::Several(Box::new(replicas)));
         }
-        let (engine, clock) = self.engine_kept(sink, &mut keep)?;
+        let (engine, clocks) = self.engine_kept(sink, &mut keep)?;
         let header = match keep.turns() {
             true => Some(self.header(&engine)?),
             false => None,
         };
-        let timed = match clock {
-            Some(clock) => Some((clock, self.costs()?)),
-            None => None,
+        let timed = Timed {
+            names: self.names_of_stages(&engine, clocks.stages.is_some()),
+            parts: match clocks.parts {
+                Some(clock) => Some((clock, self.costs()?)),
+                None => None,
+            },
+            stages: clocks.stages,
         };
         let engine = Recorded::new(header, engine, keep, timed)?;
         Ok(Serving::One(Box::new(engine)))
@@ -175,19 +179,35 @@ impl Opened {
         })
     }
 
+    /// Of stages that are timed one by one, as tracks have them: on the host, or by clocks of their own.
+    fn names_of_stages(&self, engine: &Engine, own: bool) -> Vec<String> {
+        let stages = engine.shape().stages as usize;
+        if stages < 2 || !(own || engine.clock_zero().is_some()) {
+            return vec![];
+        }
+        let name = |stage| match self.spec.parallel {
+            Parallel::Stages => {
+                let device = self.spec.device_of(stage, stages).title();
+                format!("stage {stage} on {device}")
+            }
+            Parallel::Replicas => format!("stage {stage}"),
+        };
+        (0..stages).map(name).collect()
+    }
+
     fn engine_kept(&self, sink: &SharedSink, keep: &mut Keep) -> Result<Started> {
         let start = Instant::now();
         let model = load(&self.spec.model)?;
         let loaded = Instant::now();
         let options = self.recording(keep.turns());
-        let watch = match keep.parts {
-            true => Watch::Times,
-            false => Watch::Nothing,
+        let watch = match (keep.parts, &keep.trace) {
+            (true, _) => Watch::Times,
+            (false, Some(_)) => Watch::Stages,
+            (false, None) => Watch::Nothing,
         };
-        let timed = |stages| match (&keep.trace, &self.target) {
-            (Some(trace), Target::Cpu(_)) => trace.timed(stages),
-            // A GPU's own clock times its steps.
-            _ => stages,
+        let timed = |stages| match &keep.trace {
+            Some(trace) => trace.timed(stages),
+            None => stages,
         };
         let started = self.launched(&model, sink, options, watch, timed)?;
         if let Some(trace) = &mut keep.trace {
@@ -289,14 +309,14 @@ impl Opened {
             sink,
         };
         let device = self.target.device();
-        let (mut engine, clock) = Engine::on_watched(device, &spec, watch, wrap)?;
+        let (mut engine, clocks) = Engine::on_watched(device, &spec, watch, wrap)?;
         engine.launch()?;
-        Ok((engine, clock))
+        Ok((engine, clocks))
     }
 }
 
 /// An engine, and where the times of its steps come out, if they are timed.
-type Started = (Engine, Option<Box<dyn StepClock>>);
+type Started = (Engine, Clocks);
 
 /// The threads that share the CPU's work, which would else be started, or panic, where they are first needed.
 fn start_workers() -> Result<()> {

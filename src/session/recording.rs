@@ -2,7 +2,7 @@
 //! it.
 
 use super::any_engine::AnyEngine;
-use crate::backend::timing::StepClock;
+use crate::backend::timing::{StageClock, StepClock};
 use crate::error::{Error, Result};
 use crate::io::record::{Done, Header, Line, Turn, Writer, record_paths};
 use crate::runtime::{Engine, EngineStatus, Event, Request};
@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 pub(super) const EVENT_POLL: Duration = Duration::from_millis(1);
 /// With all requests ended a scheduler ends with its next turn.
 pub(super) const END_LIMIT: Duration = Duration::from_secs(20);
+/// A stage tells of a step as soon as it has ended.
+const LAST_TIMES_LIMIT: Duration = Duration::from_secs(1);
 
 /// Where a run is kept, if anywhere.
 #[derive(Default)]
@@ -48,6 +50,17 @@ impl Keep {
     }
 }
 
+/// Where the times of an engine's steps come out, if they are timed.
+#[derive(Default)]
+pub struct Timed {
+    /// Part by part, and what these are measured against.
+    pub parts: Option<(Box<dyn StepClock>, Costs)>,
+    /// Of stages that have clocks of their own.
+    pub stages: Option<Box<dyn StageClock>>,
+    /// Of stages that are timed one by one, whatever their clock.
+    pub names: Vec<String>,
+}
+
 /// A started engine, and what is kept of its run.
 pub struct Recorded {
     engine: Engine,
@@ -57,7 +70,10 @@ pub struct Recorded {
 struct Recorder {
     keep: Keep,
     clock: Option<Box<dyn StepClock>>,
+    stage_clock: Option<Box<dyn StageClock>>,
     done: Done,
+    /// Composed so far.
+    steps: u64,
     /// The scheduler's last turn is on record.
     ended: bool,
 }
@@ -79,11 +95,13 @@ impl Recorder {
             };
             let turn = Turn::from(&record);
             self.times()?;
+            self.stage_times()?;
             if let Some(trace) = &mut self.keep.trace {
                 trace.turn(turn.clone(), (before, Instant::now()))?;
             }
             self.put(&Line::Turn(Box::new(turn)))?;
             self.done.turns += 1;
+            self.steps += u64::from(record.outcome.action == abi::TG_ACTION_STEP);
             self.ended |= record.outcome.action == abi::TG_ACTION_DONE;
         }
     }
@@ -97,6 +115,31 @@ impl Recorder {
             trace.times(times, clock.lost())?;
         }
         Ok(())
+    }
+
+    /// Takes all times of stages that are there.
+    fn stage_times(&mut self) -> Result<()> {
+        let (Some(clock), Some(trace)) = (&mut self.stage_clock, &mut self.keep.trace) else {
+            return Ok(());
+        };
+        while let Some(times) = clock.next() {
+            trace.stage_times(times)?;
+        }
+        Ok(())
+    }
+
+    /// With the scheduler's last turn on record: stages may tell of their last steps a moment later.
+    fn last_stage_times(&mut self) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            self.stage_times()?;
+            let through = self.stage_clock.as_ref().map(|clock| clock.through());
+            let ended = through.is_none_or(|through| through >= self.steps);
+            if ended || start.elapsed() > LAST_TIMES_LIMIT {
+                return Ok(());
+            }
+            std::thread::sleep(EVENT_POLL);
+        }
     }
 
     fn request(&mut self, number: u64, request: &Request, before: Instant) -> Result<()> {
@@ -149,13 +192,12 @@ impl Recorder {
 
 impl Recorded {
     /// `header`, of what is kept: `None` where nothing is. `engine` was started with
-    /// [`crate::plan::EngineOptions::record`] where turns are kept. `timed`: where the times of
-    /// its steps come out, and what they are measured against.
+    /// [`crate::plan::EngineOptions::record`] where turns are kept.
     pub fn new(
         header: Option<Header>,
         engine: Engine,
         mut keep: Keep,
-        timed: Option<(Box<dyn StepClock>, Costs)>,
+        timed: Timed,
     ) -> Result<Self> {
         let Some(header) = header else {
             return Ok(Self {
@@ -167,14 +209,15 @@ impl Recorded {
             out.put(&Line::Header(Box::new(header.clone())))?;
         }
         if let Some(trace) = &mut keep.trace {
-            let parts = timed
-                .as_ref()
-                .map(|(clock, costs)| (costs.clone(), clock.zero()));
-            trace.begin(header, engine.clock_zero(), parts)?;
+            let parts = timed.parts.as_ref();
+            let parts = parts.map(|(clock, costs)| (costs.clone(), clock.zero()));
+            trace.begin(header, engine.clock_zero(), parts, timed.names)?;
         }
         let record = Recorder {
             keep,
-            clock: timed.map(|(clock, _)| clock),
+            clock: timed.parts.map(|(clock, _)| clock),
+            stage_clock: timed.stages,
+            steps: 0,
             done: Done {
                 turns: 0,
                 tokens: 0,
@@ -215,7 +258,10 @@ impl Recorded {
                 return Err(does_not_end());
             }
         }
-        record.map_or(Ok(None), |record| record.finish(whole))
+        record.map_or(Ok(None), |mut record| {
+            record.last_stage_times()?;
+            record.finish(whole)
+        })
     }
 }
 

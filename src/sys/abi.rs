@@ -65,6 +65,8 @@ pub const TG_LINK_WAIT: u32 = 0;
 pub const TG_LINK_READY: u32 = 1;
 pub const TG_LINK_OVER: u32 = 2;
 pub const TG_MAX_REPLICAS: u32 = 16;
+pub const TG_TIMES_STEPS: u32 = 8192;
+pub const TG_TIMES_STEP_BITS: u32 = 16;
 pub const TG_NO_TIMEOUT: u64 = 18446744073709551615;
 pub const TG_NO_STEP: u64 = 18446744073709551615;
 #[repr(C)]
@@ -1856,6 +1858,36 @@ const _: () = {
     ["Offset of field: tg_sample_args::pad"]
         [::core::mem::offset_of!(tg_sample_args, pad) - 76usize];
 };
+#[repr(C)]
+#[derive(Debug, Copy, Clone, PartialEq, Eq)]
+pub struct tg_stage_times {
+    pub told: *mut u64,
+    pub came_ns: u64,
+    pub left_ns: u64,
+    pub pad: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_stage_times"][::core::mem::size_of::<tg_stage_times>() - 32usize];
+    ["Alignment of tg_stage_times"][::core::mem::align_of::<tg_stage_times>() - 8usize];
+    ["Offset of field: tg_stage_times::told"]
+        [::core::mem::offset_of!(tg_stage_times, told) - 0usize];
+    ["Offset of field: tg_stage_times::came_ns"]
+        [::core::mem::offset_of!(tg_stage_times, came_ns) - 8usize];
+    ["Offset of field: tg_stage_times::left_ns"]
+        [::core::mem::offset_of!(tg_stage_times, left_ns) - 16usize];
+    ["Offset of field: tg_stage_times::pad"]
+        [::core::mem::offset_of!(tg_stage_times, pad) - 24usize];
+};
+impl Default for tg_stage_times {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_skinny_guess_args {

@@ -10,7 +10,7 @@
 //! }
 //! ```
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::sync::LazyLock;
 
 /// The domain's name, as tools filter by it.
@@ -130,6 +130,12 @@ impl Name {
     /// Registers `text`; the same text gives the same name.
     pub fn new(category: Category, text: &CStr) -> Self {
         Self(imp::Name::new(category, text))
+    }
+
+    /// [`Name::new`] of a text that is put together: up to its first zero byte, if it has one.
+    pub fn of(category: Category, text: &str) -> Self {
+        let bytes: Vec<u8> = text.bytes().take_while(|&byte| byte != 0).collect();
+        Self::new(category, &CString::new(bytes).unwrap_or_default())
     }
 }
 

@@ -44,6 +44,22 @@ pub struct About {
     /// Of a run whose steps were timed kernel by kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernels: Option<Kernels>,
+    /// Of a run whose stages have a GPU each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_clocks: Option<GpuClocks>,
+}
+
+/// How the clocks of GPUs that have a stage each were brought together. Every hand-over bounds the difference of two.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuClocks {
+    /// By stage, its clock less the first one's, which the scheduler uses: at the end.
+    pub offsets_ns: Vec<i64>,
+    /// No offset was off by more than all hand-overs of a step took together: where that was least.
+    pub uncertainty_ns: u64,
+    /// How far offsets were moved after the first step, so that no step arrives before it left: the clocks' drift.
+    pub moved_ns: u64,
+    /// Steps that lack a stage's times, which were not read soon enough.
+    pub left_out: u64,
 }
 
 /// How the host's track comes to stand beside the scheduler's.

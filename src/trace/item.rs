@@ -2,7 +2,7 @@
 
 use super::json::Track;
 use super::parts::Costs;
-use crate::backend::timing::StepTimes;
+use crate::backend::timing::{StageTimes, StepTimes};
 use crate::io::record::{Header, Line};
 use serde_json::Value;
 use std::time::Instant;
@@ -16,6 +16,8 @@ pub(super) enum Item {
     Line(Line, During),
     Host(HostSlice),
     Stage(StageRun),
+    /// By the stage's own clock.
+    StageTimes(StageTimes),
     /// A step's parts, and how many steps have been lost so far.
     Times(Box<StepTimes>, u64),
 }
@@ -26,6 +28,8 @@ pub(super) struct Begin {
     pub clock_zero: Option<Instant>,
     /// Where steps are timed part by part: what against, and 0 of their clock, where that is the host's.
     pub parts: Option<(Costs, Option<Instant>)>,
+    /// Names of stages that are timed one by one.
+    pub stages: Vec<String>,
 }
 
 pub(super) struct HostSlice {
@@ -39,11 +43,6 @@ pub(super) struct HostSlice {
 pub struct StageRun {
     pub stage: u32,
     pub step: u64,
-    pub kind: u32,
-    pub bucket_rows: u32,
-    pub rows: u32,
-    pub sequences: u32,
-    pub sample_rows: u32,
     pub from: Instant,
     pub to: Instant,
 }

@@ -24,6 +24,12 @@ struct Event<'a, A> {
     name: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     cat: Option<&'static str>,
+    /// Of an arrow: the same at both its ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<u64>,
+    /// `e`: the arrow ends at the slice that is open there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bp: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     id2: Option<Id>,
     pid: u32,
@@ -103,6 +109,8 @@ impl Out {
             ph: "M",
             name,
             cat: None,
+            id: None,
+            bp: None,
             id2: None,
             pid: track.process,
             tid: (track.thread > 0).then_some(track.thread),
@@ -142,6 +150,8 @@ impl Out {
             ph: "X",
             name,
             cat: None,
+            id: None,
+            bp: None,
             id2: None,
             pid: track.process,
             tid: Some(track.thread),
@@ -149,6 +159,26 @@ impl Out {
             dur: Some(us(to_ns - from_ns)),
             args,
         })
+    }
+
+    /// An arrow between two slices: each of its times is within one of its track. No other has this `id`.
+    pub fn arrow(&mut self, id: u64, from: (Track, i128), to: (Track, i128)) -> Result<()> {
+        for (ph, bp, (track, at_ns)) in [("s", None, from), ("f", Some("e"), to)] {
+            self.put(&Event {
+                ph,
+                name: "hand-over",
+                cat: Some("hand-over"),
+                id: Some(id),
+                bp,
+                id2: None,
+                pid: track.process,
+                tid: Some(track.thread),
+                ts: Some(us(at_ns - self.zero_ns)),
+                dur: None,
+                args: Nothing {},
+            })?;
+        }
+        Ok(())
     }
 
     /// A counter of a process has this value from here on.
@@ -164,6 +194,8 @@ impl Out {
             ph: "C",
             name,
             cat: None,
+            id: None,
+            bp: None,
             id2: None,
             pid: process,
             tid: None,
@@ -187,6 +219,8 @@ impl Out {
             ph: if begin { "b" } else { "e" },
             name,
             cat: Some("request"),
+            id: None,
+            bp: None,
             id2: Some(Id {
                 local: format!("0x{id:x}"),
             }),

@@ -8,7 +8,7 @@ use super::parts::Costs;
 use super::stages::timed;
 use super::writer::{Ended, JOB, PHASES, write};
 use crate::backend::StageBackend;
-use crate::backend::timing::StepTimes;
+use crate::backend::timing::{StageTimes, StepTimes};
 use crate::error::{Error, Result};
 use crate::files::Unfinished;
 use crate::io::record::{Header, Line, Turn};
@@ -72,7 +72,7 @@ impl Live {
     }
 
     /// The engine is launched. `parts`: its steps are timed part by part; what against, and when the clock of the parts
-    /// was at 0, where that is the host's.
+    /// was at 0, where that is the host's. `stages`: names of those that are timed one by one.
     ///
     /// # Errors
     /// The trace cannot be written, as of all that follows.
@@ -81,18 +81,25 @@ impl Live {
         header: Header,
         clock_zero: Option<Instant>,
         parts: Option<(Costs, Option<Instant>)>,
+        stages: Vec<String>,
     ) -> Result<()> {
         self.serving = Some(Instant::now());
         self.put(Item::Begin(Box::new(Begin {
             header,
             clock_zero,
             parts,
+            stages,
         })))
     }
 
     /// The parts of a step were timed; `lost` steps have been lost so far. Before the turn that collects the step.
     pub fn times(&mut self, times: StepTimes, lost: u64) -> Result<()> {
         self.put(Item::Times(Box::new(times), lost))
+    }
+
+    /// A stage that has a clock of its own had a step.
+    pub fn stage_times(&mut self, times: StageTimes) -> Result<()> {
+        self.put(Item::StageTimes(times))
     }
 
     /// Something that the whole run did.

@@ -1,7 +1,8 @@
 //! A run as a timeline that ui.perfetto.dev (and chrome://tracing) opens as it is: Chrome's trace event format.
 //!
 //! - [`timeline`]: a recording's lines, one after the other, as tracks of steps, turns and counters; the scheduler core is
-//!   run again beside it, so that what the records leave open (which requests, when admitted) is known exactly
+//!   run again beside it, so that what the records leave open (which requests, when admitted) is known exactly; `passing`
+//!   has stages' tracks and the arrows between them, `aligned` the clocks of stages on GPUs
 //! - `requests`: a track per request
 //! - [`live`]: a run that is going on: the same lines, and what the host does; `writer`, a thread of its own, writes what
 //!   it is handed (`item`); `stages` times stages that work side by side

@@ -19,18 +19,13 @@ impl StageBackend for Timed {
     }
 
     fn run(&mut self, step: &StepView<'_>) -> Result<()> {
-        let header = step.header();
+        let number = step.header().number;
         let from = Instant::now();
         self.inner.run(step)?;
         // Nobody listens once the trace has failed; its own error says so.
         let _ = self.send.send(Item::Stage(StageRun {
             stage: self.stage,
-            step: header.number,
-            kind: header.kind,
-            bucket_rows: header.bucket_rows,
-            rows: header.rows,
-            sequences: header.sequences,
-            sample_rows: header.sample_rows,
+            step: number,
             from,
             to: Instant::now(),
         }));

@@ -1,8 +1,13 @@
 //! A recording's lines as tracks. The core is run again beside them, without a backend: it says which requests begin and
 //! end when, and that the records are what this version of the scheduler does.
 
+mod aligned;
+mod notes;
+mod passing;
 mod values;
 
+pub use aligned::Own;
+pub use passing::Run;
 pub use values::StepArgs;
 
 use super::about::{About, HostClock, VERSION, clock_of};
@@ -17,6 +22,7 @@ use crate::io::record::{Header, Line, Turn};
 use crate::plan::{Ladders, StepKind, StepShape};
 use crate::runtime::replay::Replayer;
 use crate::sys::abi;
+use passing::{Composed, Passing};
 use std::collections::VecDeque;
 use values::{Counters, TurnArgs};
 
@@ -69,6 +75,8 @@ pub struct Timeline {
     complete: bool,
     zero_known: bool,
     parts: Option<Parts>,
+    /// Where stages are timed one by one.
+    passing: Option<Passing>,
 }
 
 fn kind_of(kind: u32) -> StepKind {
@@ -125,15 +133,16 @@ impl Timeline {
             complete: false,
             zero_known: false,
             parts: None,
+            passing: None,
         })
     }
 
-    /// Names the tracks of stages that are timed one by one: see [`Timeline::stage_run`].
-    pub(super) fn name_stages(&mut self) -> Result<()> {
-        for stage in 0..self.header.engine.stages {
-            self.out
-                .thread(stage_track(stage), &format!("stage {stage}"))?;
+    /// Stages are timed one by one ([`Timeline::stage_run`]), and have tracks of these names.
+    pub(super) fn name_stages(&mut self, names: &[String]) -> Result<()> {
+        for (stage, name) in (0..).zip(names) {
+            self.out.thread(stage_track(stage), name)?;
         }
+        self.passing = Some(Passing::new(names.len()));
         Ok(())
     }
 
@@ -201,14 +210,17 @@ impl Timeline {
             self.collected_ns = turn.now_ns;
         }
         self.turn_slice(turn)?;
+        if let (Some(passing), Some(number)) = (&mut self.passing, turn.returned_step) {
+            passing.collected(&mut self.out, number, turn.now_ns.into())?;
+        }
         if let Some(number) = turn.step {
-            self.compose(number, turn);
+            self.compose(number, turn)?;
         }
         self.count(turn)?;
         self.requests.draw(&mut self.out)
     }
 
-    fn compose(&mut self, number: u64, turn: &Turn) {
+    fn compose(&mut self, number: u64, turn: &Turn) -> Result<()> {
         let bucket = bucket_rows(&self.header.engine.ladders, turn);
         let args = StepArgs::new(number, bucket, turn.rows, turn.sequences, turn.sample_rows);
         let view = self.replayer.step(number);
@@ -222,6 +234,15 @@ impl Timeline {
                 ..args
             },
         });
+        let Some(passing) = &mut self.passing else {
+            return Ok(());
+        };
+        let composed = Composed {
+            name: format!("{} {bucket}", kind_of(turn.kind).name()),
+            args,
+            at_ns: turn.end_ns.into(),
+        };
+        passing.composed(&mut self.out, number, composed)
     }
 
     /// From the end of the turn that composed the step to `to_ns`, the start of the turn that collected it. One that was
@@ -265,16 +286,12 @@ impl Timeline {
         }
     }
 
-    /// A stage that was timed by itself, at these times of the scheduler's clock.
-    pub(super) fn stage_run(
-        &mut self,
-        stage: u32,
-        kind: u32,
-        times: (i128, i128),
-        args: StepArgs,
-    ) -> Result<()> {
-        let name = format!("{} {}", kind_of(kind).name(), args.bucket);
-        self.out.slice(stage_track(stage), &name, times, args)
+    /// A stage that is timed by itself had a step.
+    pub(super) fn stage_run(&mut self, stage: u32, step: u64, run: Run) -> Result<()> {
+        match &mut self.passing {
+            Some(passing) => passing.run(&mut self.out, stage as usize, step, run),
+            None => Ok(()),
+        }
     }
 
     fn turn_slice(&mut self, turn: &Turn) -> Result<()> {
@@ -321,25 +338,6 @@ impl Timeline {
         Ok(())
     }
 
-    fn notes(&self) -> Vec<String> {
-        let mut notes = vec![
-            match self.header.engine.stages {
-                1 => "a step's slice: from the end of the turn that composed it, or from when the step before it was collected if that is later, to the start of the turn that collected it",
-                _ => "a slice under 'steps under way': from the end of the turn that composed the step to the start of the turn that collected it, waiting between stages included",
-            }
-            .to_owned(),
-            "a request's track begins when a turn first saw the request; queued until it got a slot, prefill until its first token was collected, decode until its end".to_owned(),
-            "turns that found nothing new are not recorded".to_owned(),
-        ];
-        if self.parts.is_some() {
-            notes.push("a kernel's slice: from when all kernels before it had ended to when it had itself, as the next one saw it; it stood ready on an SM for early_us before; bytes and floor_us are its operation's, where that has several kernels of all of them".to_owned());
-        }
-        if self.header.engine.stages > 1 && self.host_clock == HostClock::Absent {
-            notes.push("a recording does not hold when each stage worked, so stages have no tracks of their own".to_owned());
-        }
-        notes
-    }
-
     /// Draws what is still open and ends the file.
     ///
     /// # Errors
@@ -358,6 +356,10 @@ impl Timeline {
             self.collected_ns = self.last_ns;
         }
         self.requests.finish(&mut self.out, self.last_ns)?;
+        let gpu_clocks = match &mut self.passing {
+            Some(passing) => passing.finish(&mut self.out)?,
+            None => None,
+        };
         let header = &self.header;
         let about = About {
             format: "tailgraph trace".to_owned(),
@@ -371,7 +373,12 @@ impl Timeline {
             clock: clock_of(header),
             zero_ns: self.out.zero_ns() as i64,
             host_clock: self.host_clock.clone(),
-            notes: self.notes(),
+            notes: notes::of(&notes::Shown {
+                stages: header.engine.stages,
+                parts: self.parts.is_some(),
+                stages_timed: self.passing.is_some(),
+                recording: self.host_clock == HostClock::Absent,
+            }),
             turns: self.turns,
             steps: self.replayer.steps(),
             requests: self.requests.asked(),
@@ -379,6 +386,7 @@ impl Timeline {
             tokens: self.tokens,
             complete: self.complete,
             kernels: self.parts.as_ref().map(Parts::finish),
+            gpu_clocks,
         };
         let out = self.out.end(&about)?;
         Ok((about, out))

@@ -6,7 +6,8 @@ use super::clock::Windows;
 use super::item::{Begin, During, HostSlice, Item, StageRun};
 use super::json::{Out, Track};
 use super::parts::Parts;
-use super::timeline::{StepArgs, Timeline};
+use super::timeline::{Own, Run, Timeline};
+use crate::backend::timing::StageTimes;
 use crate::error::{Error, Result};
 use crate::files;
 use crate::io::record::Line;
@@ -60,7 +61,7 @@ pub(super) fn write(out: Out, began: Instant, items: &Receiver<Item>) -> Result<
                 early.push(slice);
                 continue;
             }
-            Item::Line(..) | Item::Stage(_) | Item::Times(..) => continue,
+            Item::Line(..) | Item::Stage(_) | Item::StageTimes(_) | Item::Times(..) => continue,
         };
         let mut writing = Writing::new(out, began, &begin)?;
         writing.pending = early;
@@ -77,8 +78,8 @@ pub(super) fn write(out: Out, began: Instant, items: &Receiver<Item>) -> Result<
 impl Writing {
     fn new(out: Out, began: Instant, begin: &Begin) -> Result<Self> {
         let mut timeline = Timeline::new(out, &begin.header, "run".to_owned())?;
-        if begin.header.engine.stages > 1 {
-            timeline.name_stages()?;
+        if !begin.stages.is_empty() {
+            timeline.name_stages(&begin.stages)?;
         }
         if let Some((costs, zero)) = &begin.parts {
             timeline.set_parts(Parts::new(costs.clone(), *zero, begin.clock_zero));
@@ -108,6 +109,16 @@ impl Writing {
             Item::Begin(_) => {}
             Item::Host(slice) => self.pending.push(slice),
             Item::Stage(run) => self.stages.push(run),
+            Item::StageTimes(times) => {
+                let StageTimes {
+                    stage,
+                    step,
+                    came,
+                    left,
+                } = times;
+                let own = Own { came, left };
+                self.timeline.stage_run(stage, step, Run::Own(own))?;
+            }
             Item::Times(times, lost) => {
                 if let Some(parts) = self.timeline.parts() {
                     parts.put(*times);
@@ -177,15 +188,8 @@ impl Writing {
             out.slice(slice.track, slice.name, (from, to), slice.args)?;
         }
         for run in self.stages.drain(..) {
-            let args = StepArgs::new(
-                run.step,
-                run.bucket_rows,
-                run.rows,
-                run.sequences,
-                run.sample_rows,
-            );
-            let times = (at(run.from), at(run.to));
-            self.timeline.stage_run(run.stage, run.kind, times, args)?;
+            let times = Run::Known(at(run.from), at(run.to));
+            self.timeline.stage_run(run.stage, run.step, times)?;
         }
         Ok(())
     }

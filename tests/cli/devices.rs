@@ -194,7 +194,7 @@ fn inspect_shows_what_each_device_does() {
     );
     let printed = inspect(&stages);
     assert!(
-        printed.contains("\ncpu:4: stage 0\ncpu:1: stage 1\n"),
+        printed.contains("\ncpu:4: stage 0, layers 0 to 2\ncpu:1: stage 1, layers 3 to 4\n"),
         "{printed}"
     );
 }

@@ -20,9 +20,14 @@ case $1 in
     python3 - "${report%.nsys-rep}.sqlite" <<'END'
 import sqlite3, sys
 base = sqlite3.connect(sys.argv[1])
-base.execute('CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INT, "end" INT, graphId INT)')
-rows = [(0, 2000000, 7), (0, 4000000, 7), (0, 1000, 9)]
-base.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (?, ?, ?)", rows)
+base.execute('CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INT, "end" INT, graphId INT, deviceId INT)')
+rows = [(0, 2000000, 7, 0), (0, 4000000, 7, 0), (0, 1000, 9, 1)]
+base.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (?, ?, ?, ?)", rows)
+if "stages" in sys.argv[1]:
+    base.execute("CREATE TABLE NVTX_EVENTS (text TEXT, textId INT)")
+    base.execute("CREATE TABLE StringIds (id INT, value TEXT)")
+    base.executemany("INSERT INTO NVTX_EVENTS VALUES (?, ?)", [("load", None), (None, 3), (None, 4)])
+    base.executemany("INSERT INTO StringIds VALUES (?, ?)", [(3, "launch stage 0 on cuda:0"), (4, "stage 1 on cuda:1")])
 base.commit()
 END
     ;;
@@ -112,6 +117,31 @@ fn systems_records_each_way() {
     }
     let rows = fs::read_to_string(recipe.path("out/prompts.jsonl")).unwrap();
     assert_eq!(rows.lines().count(), 3);
+}
+
+/// Each graph is shown with the stage, and the GPU, that ran it.
+#[test]
+fn systems_names_the_stages_of_several_gpus() {
+    let recipe = Recipe::new();
+    let settings = [
+        ("DEVICES", "cuda:0,1"),
+        ("WAYS", "device-graph"),
+        ("PROMPTS", "2"),
+    ];
+    let ended = recipe.run("systems.sh", &settings);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let told = recipe.told();
+    assert!(
+        told[0].contains("--device cuda:0,1 --parallel stages --dtype bf16 "),
+        "{told:?}"
+    );
+    let text = fs::read_to_string(recipe.path("out/systems-stages-device-graph.txt")).unwrap();
+    for (graph, stage) in [("7", "stage 0 on cuda:0"), ("9", "stage 1 on cuda:1")] {
+        let line = text
+            .lines()
+            .find(|line| line.trim_start().starts_with(graph));
+        assert!(line.is_some_and(|line| line.ends_with(stage)), "{text}");
+    }
 }
 
 /// Engines on the host in the place of GPUs.

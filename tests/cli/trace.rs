@@ -175,6 +175,16 @@ fn stages_side_by_side_have_tracks_of_their_own() {
     };
     let (first, second) = (of(0), of(1));
     let steps = trace["otherData"]["steps"].as_u64().unwrap();
+    let arrows = |end: &str| {
+        events(&trace)
+            .iter()
+            .filter(|event| event["ph"] == end)
+            .count()
+    };
+    assert_eq!(
+        (arrows("s") as u64, arrows("f") as u64),
+        (2 * steps, 2 * steps)
+    );
     assert_eq!((first.len() as u64, second.len() as u64), (steps, steps));
     let flights: Vec<&Slice> = tracks
         .iter()

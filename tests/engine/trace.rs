@@ -35,7 +35,7 @@ fn a_trace_finds_a_clock_of_its_own_within_what_it_says() {
     };
     let zero = engine.clock_zero().expect("launched");
     let truth = -(zero.duration_since(began).as_nanos() as i64);
-    live.begin(header, None, None).unwrap();
+    live.begin(header, None, None, vec![]).unwrap();
     let mut ended = 0;
     let mut done = false;
     let mut submitted = 0;

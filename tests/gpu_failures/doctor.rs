@@ -112,3 +112,122 @@ fn borrowed_kernels_are_said_with_what_tune_would_bring() {
     .end();
     assert!(!own.stdout.contains(" kernels "), "{}", own.stdout);
 }
+
+/// The rows of the table of links.
+fn links(ended: &Ended) -> Vec<Vec<&str>> {
+    let lines = ended.stdout.lines();
+    let lines = lines.skip_while(|line| *line != "links").skip(2);
+    let rows = lines.take_while(|line| line.starts_with("  cuda:"));
+    rows.map(|row| row.split_whitespace().collect()).collect()
+}
+
+fn on_gpus(count: usize) -> Run {
+    Run::new(&["doctor"]).with("DEVICES", count)
+}
+
+#[test]
+fn links_between_gpus_are_measured_both_ways() {
+    let ended = on_gpus(3).end();
+    assert_eq!((ended.code, ended.stderr.as_str()), (0, ""));
+    let (line, _) = check(&ended, "links");
+    assert!(line.starts_with("ok"), "{line}");
+    let rows = links(&ended);
+    let pairs: Vec<_> = rows.iter().map(|row| (row[0], row[1], row[2])).collect();
+    let gpus = ["cuda:0", "cuda:1", "cuda:2"];
+    let expected = gpus.iter().flat_map(|from| {
+        let others = gpus.iter().filter(move |to| *to != from);
+        others.map(move |to| (*from, *to, "yes"))
+    });
+    assert_eq!(pairs, expected.collect::<Vec<_>>());
+    for row in rows {
+        for number in &row[3..5] {
+            assert!(number.parse::<f64>().unwrap() > 0.0, "{row:?}");
+        }
+    }
+    // Of one GPU, and of the CPU alone, there is nothing to say.
+    for one in [on_gpus(1), on_gpus(2).and(&["--device", "cpu"])] {
+        let ended = one.end();
+        assert!(!ended.stdout.contains("links"), "{}", ended.stdout);
+    }
+}
+
+#[test]
+fn without_peer_access_the_way_through_the_host_is_measured() {
+    let ended = on_gpus(2).with("PEERS", 0).end();
+    assert_eq!((ended.code, ended.stderr.as_str()), (0, ""));
+    let (line, below) = check(&ended, "links");
+    assert!(
+        line.starts_with("warn") && line.contains("no peer access (cuda:0 to cuda:1, cuda:1"),
+        "{line}"
+    );
+    assert!(below.contains("nvidia-smi topo"), "{below}");
+    for row in links(&ended) {
+        assert_eq!(
+            (row[2], &row[5..]),
+            ("no", &["memory", "of", "the", "host"][..])
+        );
+        assert!(row[4].parse::<f64>().unwrap() > 0.0, "{row:?}");
+    }
+    let json = on_gpus(2).with("PEERS", 0).and(&["--json"]).end();
+    let found: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
+    let links = found["links"].as_array().unwrap();
+    assert_eq!(links.len(), 2);
+    for (n, link) in links.iter().enumerate() {
+        assert_eq!((&link["from"], &link["to"]), (&n.into(), &(1 - n).into()));
+        assert_eq!(link["peer_access"], false);
+        assert!(link["copy_bytes_per_s"].as_f64().unwrap() > 0.0, "{link}");
+        assert!(link["store_us"].as_f64().unwrap() > 0.0, "{link}");
+        assert_eq!(link["failures"], serde_json::json!([]));
+    }
+}
+
+/// A number that was not measured is not shown, and the reason is.
+#[test]
+fn what_of_a_link_cannot_be_measured_is_said() {
+    let ended = on_gpus(2).with("DEVICE", "dead@1").end();
+    let (line, _) = check(&ended, "links");
+    for part in [
+        "warn",
+        "cuda:0 to cuda:1: ",
+        "cuda:1 to cuda:0: ",
+        "0 of 1000 were answered within 2s",
+    ] {
+        assert!(line.contains(part), "{line} lacks {part}");
+    }
+    for row in links(&ended) {
+        assert_eq!(row[4..6], ["not", "measured"]);
+        assert!(row[3].parse::<f64>().unwrap() > 0.0, "{row:?}");
+    }
+    let refused = on_gpus(2).with("FAIL", "cuMemcpyPeerAsync:1:1").end();
+    let (line, _) = check(&refused, "links");
+    assert!(
+        line.contains("cuda:0 to cuda:1: copying from GPU to GPU")
+            && line.contains("INVALID_VALUE"),
+        "{line}"
+    );
+    assert_eq!(links(&refused)[0][3..5], ["not", "measured"]);
+    let small = on_gpus(2).with("MEMORY", 1_000_000).end();
+    let (line, _) = check(&small, "links");
+    assert!(
+        line.contains("not measured: allocating") && line.contains("cuda:0"),
+        "{line}"
+    );
+    assert_eq!(small.code, 0);
+}
+
+/// Several devices are looked at as a run would use them: of stages each has a share of the model.
+#[test]
+fn a_model_on_several_gpus_is_measured_by_what_each_holds() {
+    let total = |more: &[&str]| {
+        let run = doctor(&["--json", "--max-seqs", "2", "--device"]).and(more);
+        let found: serde_json::Value =
+            serde_json::from_str(&run.with("DEVICES", 2).end().stdout).unwrap();
+        let items = found["memory"]["items"].as_array().unwrap().clone();
+        let weights = items.iter().find(|item| item["name"] == "weights").unwrap();
+        weights["bytes"].as_u64().unwrap()
+    };
+    let (whole, replicas) = (total(&["cuda:0"]), total(&["cuda:0,1"]));
+    let stages = total(&["cuda:0,1", "--parallel", "stages"]);
+    assert_eq!(whole, replicas);
+    assert!(stages < whole, "{stages} of {whole}");
+}

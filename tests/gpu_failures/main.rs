@@ -16,4 +16,5 @@ mod replicas;
 mod rig;
 mod stages;
 mod stuck;
+mod traced;
 mod tune;

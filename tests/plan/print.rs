@@ -209,7 +209,7 @@ fn doctor(flags: &str, subject: Option<&Subject>) -> (bool, String) {
     let words = std::iter::once("doctor").chain(flags.split_whitespace());
     let Doctor { args } = Doctor::try_parse_from(words).unwrap();
     let mut out = Vec::new();
-    let healthy = args.run(None, subject, &mut out).unwrap();
+    let healthy = args.run(None, None, subject, &mut out).unwrap();
     (healthy, String::from_utf8(out).unwrap())
 }
 

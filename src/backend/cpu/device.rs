@@ -68,7 +68,7 @@ impl Device for Cpu {
             sink,
         } = *spec;
         let (stages, clock) = match watch {
-            Watch::Nothing => (self.stages(spec)?, None),
+            Watch::Nothing | Watch::Stages => (self.stages(spec)?, None),
             Watch::Times => {
                 let (stages, clock) = timed_stages(model, plan, options, sink)?;
                 (stages, Some(clock))
@@ -83,6 +83,7 @@ impl Device for Cpu {
             ladders: plan.ladders.clone(),
             options: *options,
             clock,
+            stage_clock: None,
             step_timeout: None,
         })
     }

@@ -1,6 +1,6 @@
 //! The `doctor` command: what the flags ask about, looked at.
 
-use super::Subject;
+use super::{Subject, links};
 use crate::cli::args::DoctorCommand;
 use crate::cli::args::doctor::Format;
 use crate::cli::paths::{Files, open_printed};
@@ -13,34 +13,49 @@ use crate::session::{RunSpec, Target};
 use std::sync::Arc;
 
 pub(in crate::cli) fn run(args: &DoctorCommand) -> Result<Exit> {
-    let device = spec::device(&args.run, "doctor")?;
+    let devices = spec::devices(&args.run)?;
+    let first = devices.all[0].clone();
+    let source = args.model.as_deref().map(ModelSource::parse_config);
     let mut files = Files::default().writes("--output", args.output.as_deref());
-    if let Some(Ok(source)) = args.model.as_deref().map(ModelSource::parse_config) {
-        files = files.runs(&source, &args.run.buckets);
+    if let Some(Ok(source)) = &source {
+        files = files.runs(source, &args.run.buckets);
     }
     files.keep_apart()?;
     let printed = open_printed::<Format>(args.output.as_deref())?;
-    let target = match Target::open(&device) {
+    let spec = match source {
+        Some(Ok(source)) => Some(Ok(spec::on(devices, source, &args.run, &args.engine)?)),
+        Some(Err(error)) => Some(Err(error)),
+        None => None,
+    };
+    let target = match &spec {
+        Some(Ok(spec)) => Target::of(spec),
+        _ => Target::open(&first),
+    };
+    let target = match target {
         Err(error @ Error::Usage(_)) => return Err(error),
         // A device that cannot be used is what doctor is there to say.
         target => target,
     };
-    let subject = match (&args.model, &target) {
-        (Some(name), Ok(target)) => Some(Subject {
+    let links = match &target {
+        Ok(_) => links::measured(&first),
+        Err(_) => None,
+    };
+    let subject = match (&args.model, spec, &target) {
+        (Some(name), Some(spec), Ok(target)) => Some(Subject {
             name: name.clone(),
             borrowed: borrowed(name, target),
-            memory: match ModelSource::parse_config(name) {
-                Ok(source) => sizes(&spec::on(device, source, &args.run, &args.engine)?, target),
-                Err(error) => Err(error),
-            },
+            memory: spec.and_then(|spec| sizes(&spec, target)),
         }),
         _ => None,
     };
     let mut out = Vec::new();
     let unusable = target.err().map(|error| error.to_string());
-    let healthy = args
-        .doctor
-        .run(unusable.as_deref(), subject.as_ref(), &mut out)?;
+    let healthy = args.doctor.run(
+        unusable.as_deref(),
+        links.as_ref(),
+        subject.as_ref(),
+        &mut out,
+    )?;
     printed.finish_with(&out)?;
     Ok(if healthy { Exit::Done } else { Exit::Problem })
 }
@@ -56,9 +71,7 @@ fn sizes(spec: &RunSpec, target: &Target) -> Result<MemoryPlan> {
 #[cfg(feature = "cuda")]
 fn borrowed(name: &str, target: &Target) -> Option<String> {
     use crate::backend::cuda::tuning::Shape;
-    let Target::Gpu(device) = target else {
-        return None;
-    };
+    let device = target.gpus().first()?;
     let (config, _) = ModelSource::parse_config(name).ok()?.config().ok()?;
     let (file, own) = (device.gpu.kernel_file().ok()?, Shape::of(&config));
     let dtype = device.spec.dtype;

@@ -1,6 +1,7 @@
 //! What `doctor` found, as text and as JSON.
 
-use super::Check;
+use super::{Check, links};
+use crate::backend::cuda::listed::links::Link;
 use crate::cli::table::Table;
 use crate::plan::bytes::Bytes;
 use crate::plan::{MemoryPlan, Place, RingCapacities};
@@ -9,6 +10,7 @@ use std::io::{self, Write};
 
 pub(super) fn text(
     checks: &[Check],
+    between: Option<&[Link]>,
     memory: Option<&MemoryPlan>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
@@ -19,6 +21,9 @@ pub(super) fn text(
         if let Some(advice) = &check.advice {
             writeln!(out, "{:<7}  {:<width$}  -> {advice}", "", "")?;
         }
+    }
+    if let Some(between) = between {
+        links::text(between, out)?;
     }
     let Some(memory) = memory else {
         return Ok(());
@@ -58,6 +63,7 @@ pub(super) fn text(
 
 pub(super) fn json_document(
     checks: &[Check],
+    between: Option<&[Link]>,
     memory: Option<&MemoryPlan>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
@@ -73,6 +79,9 @@ pub(super) fn json_document(
         })
         .collect();
     let mut document = json!({ "checks": checks });
+    if let Some(between) = between {
+        document["links"] = json!(between);
+    }
     if let Some(memory) = memory {
         document["memory"] = memory_json(memory);
     }

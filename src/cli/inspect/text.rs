@@ -1,6 +1,6 @@
 //! The plan as tables of at most 120 columns.
 
-use super::{Group, View, Written, layers_text, shape_text, us_text};
+use super::{Group, Share, View, Written, layers_text, shape_text, us_text};
 use crate::cli::table::Table;
 use crate::model::LayerType;
 use crate::plan::bytes::{Bytes, Si, whole_bytes};
@@ -114,6 +114,11 @@ fn model(view: &View<'_>, out: &mut dyn Write) -> Written {
 /// Which of several devices does what.
 fn shares(view: &View<'_>, out: &mut dyn Write) -> Written {
     let all = view.plan.stages.len();
+    let layers = |share: &Share| {
+        let stages = view.plan.stages.get(share.stages.clone())?;
+        let layers = stages.first()?.layers.start..stages.last()?.layers.end;
+        Some(layers_text(&layers))
+    };
     for share in view.shares {
         let what = match share.stages.len() {
             stages if stages == all => {
@@ -126,7 +131,10 @@ fn shares(view: &View<'_>, out: &mut dyn Write) -> Written {
                 share.stages.end.saturating_sub(1)
             ),
         };
-        writeln!(out, "{}: {what}", share.device)?;
+        match layers(share).filter(|_| share.stages.len() < all) {
+            Some(layers) => writeln!(out, "{}: {what}, {layers}", share.device)?,
+            None => writeln!(out, "{}: {what}", share.device)?,
+        }
     }
     Ok(())
 }

@@ -1,10 +1,12 @@
 /* device.c: the dispatchers of kernels/sched/dispatcher.cu and stages.cu as threads: they take turns of the real core and hand
- * steps on by it, and a step's kernels take no time. */
+ * steps on by it, and a step's kernels take no time. So is what waits for another GPU (kernels/ways/links.cu). */
 #define _GNU_SOURCE
 #include "driver.h"
+#include "sched/args.h"
 #include "sched/sched.c"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +19,7 @@ struct device {
   tg_rings *rings;
   tg_links *links; /* of a stage of several GPUs */
   int last;        /*   ... the last one */
+  tg_stage_times *times; /*   ... where it says when it had its steps, if that is asked */
   /* what goes wrong, and when */
   char what[16];
   uint64_t step;
@@ -88,8 +91,22 @@ static void *run_all(void *argument) {
   return NULL;
 }
 
+static uint64_t stage_ns(const struct device *device) {
+  const char *ahead = getenv("TEST_CUDA_CLOCKS");
+  return now_ns() + (ahead ? strtoull(ahead, NULL, 10) : 0) * device->links->stage;
+}
+
+/* As passing.cuh does. `came_ns`: 0 of the first stage. */
+static void tell(const struct device *device, uint64_t number, uint64_t came_ns, uint64_t left_ns) {
+  if (!device->times) return;
+  uint64_t *told = device->times->told + number % TG_TIMES_STEPS * 2;
+  const uint64_t step = number & ((1u << TG_TIMES_STEP_BITS) - 1);
+  if (came_ns) tg_store(told, came_ns << TG_TIMES_STEP_BITS | step);
+  tg_store(told + 1, left_ns << TG_TIMES_STEP_BITS | step);
+}
+
 /* Waits for room, and hands the step on. */
-static void hand_on(struct device *device, uint64_t number) {
+static void hand_on(struct device *device, uint64_t number, uint64_t came_ns) {
   tg_links *links = device->links;
   uint32_t asked;
   while ((asked = tg_links_room(links, now_ns())) == TG_LINK_WAIT) usleep(10);
@@ -100,7 +117,9 @@ static void hand_on(struct device *device, uint64_t number) {
   } else {
     tg_put_step(device->state, number, tg_link_place(&links->out), 0, 1);
   }
+  const uint64_t left_ns = stage_ns(device);
   tg_links_post(links);
+  tell(device, number, came_ns, left_ns);
 }
 
 /* tg_lead */
@@ -128,7 +147,7 @@ static void *run_first(void *argument) {
     }
     if (action == TG_ACTION_STEP) {
       if (!runs(device, state->outcome.step)) return NULL;
-      hand_on(device, state->outcome.step);
+      hand_on(device, state->outcome.step, 0);
     } else {
       usleep(50);
     }
@@ -148,10 +167,10 @@ static void *run_later(void *argument) {
       usleep(20);
       continue;
     }
-    const uint64_t *place = tg_link_place(&links->in);
+    const uint64_t *place = tg_link_place(&links->in), came_ns = stage_ns(device);
     tg_get_step(device->state, place, 0, 1);
     if (!runs(device, place[0])) return NULL;
-    hand_on(device, place[0]);
+    hand_on(device, place[0], came_ns);
     tg_links_give_back(links);
   }
   end(device);
@@ -162,7 +181,7 @@ static const struct dispatcher {
   const char *kernel;
   int arguments;
   void *(*run)(void *);
-} DISPATCHERS[] = {{"tg_dispatch", 6, run_all}, {"tg_lead", 6, run_first}, {"tg_follow", 5, run_later}};
+} DISPATCHERS[] = {{"tg_dispatch", 6, run_all}, {"tg_lead", 7, run_first}, {"tg_follow", 6, run_later}};
 
 static const struct dispatcher *dispatcher(const char *kernel) {
   for (size_t i = 0; i < sizeof DISPATCHERS / sizeof *DISPATCHERS; i++)
@@ -175,6 +194,50 @@ int dispatch_arguments(const char *kernel) {
   return found ? found->arguments : 0;
 }
 
+/* What goes wrong with the device of this stream; NULL: nothing. */
+static const char *trouble(const struct stream *stream) {
+  const char *what = getenv("TEST_CUDA_DEVICE");
+  const char *which = what ? strchr(what, '@') : NULL;
+  return which && atoi(which + 1) != stream->context->device ? NULL : what;
+}
+
+static void start(void *(*run)(void *), void *argument) {
+  pthread_t thread;
+  pthread_create(&thread, NULL, run, argument);
+  pthread_detach(thread);
+}
+
+struct bounce { struct stream *stream; const uint64_t *mine; uint64_t *theirs; uint32_t first, rounds; uint64_t limit_ns, *found; };
+
+static void *run_bounce(void *argument) {
+  struct bounce *to = argument;
+  const uint64_t start_ns = now_ns(), untimed = 16;
+  uint64_t began_ns = start_ns, round = 0;
+  for (int there = 1; there && round < untimed + to->rounds; round += there) {
+    if (round == untimed) began_ns = now_ns();
+    if (to->first) tg_release(to->theirs, round + 1);
+    while (!(there = tg_acquire(to->mine) == round + 1) && now_ns() - start_ns <= to->limit_ns) sched_yield();
+    if (there && !to->first) tg_release(to->theirs, round + 1);
+  }
+  to->found[0] = round > untimed ? round - untimed : 0;
+  to->found[1] = now_ns() - began_ns;
+  __atomic_store_n(&to->stream->running, 0, __ATOMIC_RELEASE);
+  free(to);
+  return NULL;
+}
+
+int bounce(struct stream *stream, void **arguments) {
+  const char *what = trouble(stream);
+  if (what && !strncmp(what, "dead", 4)) return SUCCESS;
+  struct bounce *to = malloc(sizeof *to);
+  *to = (struct bounce){
+    .stream = stream, .mine = *(uint64_t **)arguments[0], .theirs = *(uint64_t **)arguments[1], .first = *(uint32_t *)arguments[2],
+    .rounds = *(uint32_t *)arguments[3], .limit_ns = *(uint64_t *)arguments[4], .found = *(uint64_t **)arguments[5]};
+  stream->running = 1;
+  start(run_bounce, to);
+  return SUCCESS;
+}
+
 void run_device(struct stream *stream, const char *kernel, const uint64_t arguments[MOST_DISPATCH_ARGUMENTS]) {
   struct device *device = calloc(1, sizeof *device);
   const struct dispatcher *found = dispatcher(kernel);
@@ -183,19 +246,19 @@ void run_device(struct stream *stream, const char *kernel, const uint64_t argume
   if (found->run == run_later) {
     device->links = &((tg_stage *)arguments[2])->links;
     device->last = (uint32_t)arguments[4] != 0;
+    device->times = (tg_stage_times *)arguments[5];
   } else {
     device->rings = (tg_rings *)arguments[1];
   }
-  if (found->run == run_first) device->links = &((tg_stage *)arguments[4])->links;
-  const char *what = getenv("TEST_CUDA_DEVICE");
-  const char *which = what ? strchr(what, '@') : NULL;
-  if (which && atoi(which + 1) != stream->context->device) what = NULL;
+  if (found->run == run_first) {
+    device->links = &((tg_stage *)arguments[4])->links;
+    device->times = (tg_stage_times *)arguments[6];
+  }
+  const char *what = trouble(stream);
   stream->running = 1;
   if (what && !strncmp(what, "dead", 4)) return;
   unsigned long long step = 0;
   if (what) sscanf(what, "%15[a-z]:%llu:%d", device->what, &step, &device->code);
   device->step = step;
-  pthread_t thread;
-  pthread_create(&thread, NULL, found->run, device);
-  pthread_detach(thread);
+  start(found->run, device);
 }

@@ -14,6 +14,8 @@
  *                                   stuck:N       step N never ends
  *                                   fault:N:CODE  step N ends the context with CODE
  *                                   refuse:N      the graph of step N cannot be launched by the device
+ *   TEST_CUDA_CLOCKS=NS           by so much the clock of a stage is ahead of that of the stage before it, as it tells the times
+ *                                 of its steps                                             (0)
  *   TEST_CUDA_PEERS=0             whether GPUs reach each other's memory                   (1)
  *   TEST_CUDA_LOG=FILE            a line `device BYTES` or `pinned BYTES` for each allocation
  *
@@ -42,7 +44,7 @@
 #define NOT_READY 600
 
 #define MOST_DEVICES 16
-#define MOST_DISPATCH_ARGUMENTS 6
+#define MOST_DISPATCH_ARGUMENTS 7
 
 struct context {
   int device;
@@ -81,7 +83,8 @@ struct event {
   struct timespec at;
 };
 
-/* A queue of work. All work is done when it is enqueued, but for a device that schedules itself. */
+/* A queue of work. All work is done when it is enqueued, but for a device that schedules itself, and a word on its way between
+ * two. */
 struct stream {
   struct context *context;
   struct graph *capture;
@@ -109,5 +112,7 @@ __attribute__((weak)) int run_kernel(const char *name, const uint32_t grid[3], c
 int dispatch_arguments(const char *kernel);
 /* Starts the thread that does what the dispatcher with these arguments would do. */
 void run_device(struct stream *stream, const char *kernel, const uint64_t arguments[MOST_DISPATCH_ARGUMENTS]);
+/* Starts the thread that does what tg_ways_bounce would; SUCCESS. */
+int bounce(struct stream *stream, void **arguments);
 
 #endif

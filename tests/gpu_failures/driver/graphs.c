@@ -32,6 +32,7 @@ int cuLaunchKernelEx(const struct launch *launch, struct function *function, voi
   ENTER_IN(launch->stream->context);
   if (function->context != current) return INVALID_CONTEXT;
   struct graph *graph = launch->stream->capture;
+  if (!graph && !strcmp(function->name, "tg_ways_bounce")) return bounce(launch->stream, arguments);
   if (!graph) return run_kernel ? run_kernel(function->name, launch->grid, launch->block, arguments) ? SUCCESS : NOT_FOUND : SUCCESS;
   graph->nodes = realloc(graph->nodes, (graph->count + 1) * sizeof *graph->nodes);
   struct node *node = &graph->nodes[graph->count++];

@@ -139,7 +139,7 @@ impl Device for GpuStages {
     }
 
     fn start(&self, spec: &EngineSpec<'_>, watch: Watch<'_>) -> Result<Started> {
-        if !matches!(watch, Watch::Nothing) {
+        if !matches!(watch, Watch::Nothing | Watch::Stages) {
             return Err(Error::Usage(
                 "--parallel stages: parts of steps are timed and followed on one GPU alone, expected one --device".into(),
             ));
@@ -150,6 +150,7 @@ impl Device for GpuStages {
             ..
         } = self.first().spec;
         let ladders = spec.plan.ladders.reachable(spec.options);
+        let mut stage_clock = None;
         let runs = match launch {
             LaunchWay::DeviceGraph => {
                 let asked = self.first().spec.handover;
@@ -168,9 +169,12 @@ impl Device for GpuStages {
                     // Whoever takes the logits may be held up by its disk for as long as that takes.
                     limit: spec.sink.is_none().then_some(step_timeout),
                     peers,
+                    timed: matches!(watch, Watch::Stages),
                 };
                 let programs = self.programs(spec, &ladders, spec.options, true)?;
-                Runs::Scheduler(Box::new(GpuPipeline::new(programs, pipeline)?))
+                let pipeline = GpuPipeline::new(programs, pipeline)?;
+                stage_clock = pipeline.clock().map(|clock| Box::new(clock) as _);
+                Runs::Scheduler(Box::new(pipeline))
             }
             LaunchWay::HostGraphAhead => {
                 return Err(Error::Usage(
@@ -184,6 +188,7 @@ impl Device for GpuStages {
             ladders,
             options: *spec.options,
             clock: None,
+            stage_clock,
             step_timeout: Some(step_timeout),
         })
     }

@@ -63,13 +63,13 @@ pub(super) fn start(
     // Where steps wait at every router there is nothing for the GPU to schedule.
     let way = match watch {
         Watch::Routing(_) => LaunchWay::HostKernels,
-        Watch::Nothing | Watch::Times => of_gpu.launch,
+        Watch::Nothing | Watch::Times | Watch::Stages => of_gpu.launch,
     };
     let hold = way == LaunchWay::DeviceGraph;
     let placement = device.placement(spec, &ladders, &options, hold);
     let mut clock = None;
     let runs = match watch {
-        Watch::Nothing => {
+        Watch::Nothing | Watch::Stages => {
             let programs = boxed(gpu, spec, &placement)?;
             launched(gpu, programs, &ladders, &options, way)?
         }
@@ -100,6 +100,7 @@ pub(super) fn start(
         ladders,
         options,
         clock,
+        stage_clock: None,
         step_timeout: Some(of_gpu.step_timeout),
     })
 }

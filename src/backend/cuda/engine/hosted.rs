@@ -19,7 +19,6 @@ use crate::plan::{EngineOptions, Ladders, StepKind};
 use crate::telemetry::nvtx::{Category, Name, range};
 use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaContext, CudaStream, result};
-use std::ffi::CString;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -88,6 +87,8 @@ pub struct HostLaunched {
     /// By kind and bucket.
     steps: [Vec<Step>; 3],
     stage: usize,
+    /// Which, where other stages have others.
+    gpu: Option<usize>,
     samples: bool,
     /// Of one stage of several: what lies before it and behind it goes through memory of the host.
     between: Option<Between>,
@@ -114,6 +115,7 @@ impl HostLaunched {
         let refused = |error| failed("making a stream", error);
         let stream = context.new_stream().map_err(refused)?;
         let copy = StepCopy::new(context, &stream, options)?;
+        let gpu = (stage.count > 1).then(|| context.ordinal());
         let mut steps = [vec![], vec![], vec![]];
         for kind in StepKind::ALL {
             for bucket in buckets(ladders, kind, options.max_seqs) {
@@ -132,12 +134,11 @@ impl HostLaunched {
                     0 => Work::Calls(ready(program.as_ref(), bucket, copy.at())?),
                     places => Work::Graphs((0..places).map(graph).collect::<Result<_>>()?),
                 };
-                let name = CString::new(step_name(stage.index, bucket))
-                    .map_err(|error| Error::Runtime(error.to_string()))?;
+                let name = step_name(stage.index, gpu, bucket);
                 steps[kind as usize].push(Step {
                     bucket,
                     work,
-                    name: Name::new(Category::Step, &name),
+                    name: Name::of(Category::Step, &name),
                 });
             }
         }
@@ -155,6 +156,7 @@ impl HostLaunched {
             program,
             steps,
             stage: stage.index,
+            gpu,
             samples: stage.index + 1 == stage.count,
             between,
         })
@@ -397,7 +399,7 @@ impl HostLaunched {
         let Err(error) = outcome else {
             return Ok(());
         };
-        let step = step_name(self.stage, self.step(view)?.bucket);
+        let step = step_name(self.stage, self.gpu, self.step(view)?.bucket);
         let number = view.header().number;
         Err(Error::Runtime(format!("step {number} ({step}): {error}")))
     }

@@ -1,9 +1,14 @@
 //! A pipeline over GPUs that hand steps to each other (kernels/sched/stages.cu): each has a stage, with its own graphs, tables
 //! and dispatcher; the first has the scheduler's core too. The host launches each once.
 
+mod blocks;
 mod links;
+mod times;
 
+use self::blocks::Blocks;
+pub use self::links::stage_bytes;
 use self::links::{LinkShape, Links};
+use self::times::{PipelineClock, Times};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::call::KernelCall;
 use crate::backend::cuda::driver::errors::failed;
@@ -19,11 +24,11 @@ use crate::backend::cuda::engine::scheduler::{bytes_of, head_of, tell_to_stop};
 use crate::backend::cuda::families::{Bucket, StepAt};
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::pinned::Pinned;
-use crate::backend::device::CoreBytes;
 use crate::backend::{Block, DeviceScheduler};
 use crate::error::{Error, Result};
-use crate::plan::{EngineOptions, Ladders, StepKind};
+use crate::plan::{Ladders, StepKind};
 use crate::sys::abi;
+use crate::telemetry::nvtx::{Category, Name, Span, range};
 use cudarc::driver::result::DriverError;
 use cudarc::driver::{CudaStream, sys};
 use std::mem::offset_of;
@@ -46,6 +51,8 @@ pub struct PipelineSpec {
     pub limit: Option<Duration>,
     /// GPUs store into each other's memory. Else links lie in pinned memory of the host.
     pub peers: bool,
+    /// Stages say when they had each step ([`GpuPipeline::clock`]).
+    pub timed: bool,
 }
 
 /// Stages that each have a GPU, at least two.
@@ -54,6 +61,8 @@ pub struct GpuPipeline {
     stages: Vec<Stage>,
     prepared: Option<Prepared>,
     launched: bool,
+    /// From the launch of each stage to the end of all.
+    spans: Vec<Span>,
 }
 
 struct Stage {
@@ -67,6 +76,7 @@ struct Stage {
     hand_on: Kernel,
     /// Threads of the kernels that copy.
     copy_threads: u32,
+    times: Option<Times>,
 }
 
 /// What the running graphs use.
@@ -81,30 +91,6 @@ struct Running {
     /// In the table by their handles.
     _steps: Vec<Exec>,
     blocks: Blocks,
-}
-
-/// Memory of one GPU at fixed addresses, which the captured kernels hold.
-struct Blocks {
-    /// `tg_state`: the scheduler's on the first, elsewhere what steps bring.
-    state: Buffer,
-    /// A copy of the rings' head, for the layout in it.
-    head: Buffer,
-    /// `tg_graphs`
-    table: Buffer,
-    /// `tg_stage`
-    stage: Buffer,
-}
-
-/// Bytes of device memory that a pipeline takes on each GPU beside its part of the model. `hidden`: f32 of a row's residual stream.
-pub fn stage_bytes(core: CoreBytes, options: &EngineOptions, hidden: usize) -> usize {
-    let activations = options.step_tokens as usize * hidden * size_of::<f32>();
-    let places = (core.step + activations).saturating_mul(options.steps_in_flight as usize);
-    core.state
-        + size_of::<abi::tg_rings>()
-        + size_of::<abi::tg_graphs>()
-        + size_of::<abi::tg_stage>()
-        + links::WORDS_BYTES
-        + places
 }
 
 impl GpuPipeline {
@@ -127,8 +113,11 @@ impl GpuPipeline {
             };
             let [copy_threads] = image::constants("tg_stages_tile")?;
             let stream = gpu.context.new_stream();
+            let stream = stream.map_err(|error| failed("making a stream", error))?;
+            let times = spec.timed.then(|| Times::new(&gpu.context, &stream));
             Ok(Stage {
-                stream: stream.map_err(|error| failed("making a stream", error))?,
+                times: times.transpose()?,
+                stream,
                 dispatch: gpu.module.kernel(dispatcher)?,
                 begin: gpu.module.kernel(begin)?,
                 hand_on: gpu.module.kernel("tg_hand_on")?,
@@ -143,7 +132,14 @@ impl GpuPipeline {
             stages: stages.collect::<Result<_>>()?,
             prepared: None,
             launched: false,
+            spans: vec![],
         })
+    }
+
+    /// Where the times of its stages come out, if they are timed.
+    pub fn clock(&self) -> Option<PipelineClock> {
+        let times = self.stages.iter().map(|stage| stage.times.as_ref());
+        times.collect::<Option<Vec<_>>>().map(PipelineClock::new)
     }
 
     fn is_last(&self, index: usize) -> bool {
@@ -162,20 +158,28 @@ impl GpuPipeline {
     fn dispatcher(&self, index: usize, rings: Address, blocks: &Blocks, place: u32) -> KernelCall {
         let at = |buffer: &Buffer| Argument::Address(buffer.at(0));
         let (state, table, stage) = (at(&blocks.state), at(&blocks.table), at(&blocks.stage));
-        let place = Argument::U32(place);
+        let (place, times) = (Argument::U32(place), self.times(index));
         let (threads, arguments) = match index {
             0 => {
                 let rings = Argument::Address(rings);
-                let arguments = vec![state, rings, at(&blocks.head), table, stage, place];
+                let head = at(&blocks.head);
+                let arguments = vec![state, rings, head, table, stage, place, times];
                 (abi::TG_DISPATCH_THREADS, arguments)
             }
             _ => {
                 let last = Argument::U32(self.is_last(index).into());
-                (abi::TG_MAX_LANES, vec![state, table, stage, place, last])
+                let arguments = vec![state, table, stage, place, last, times];
+                (abi::TG_MAX_LANES, arguments)
             }
         };
         let launch = Launch::blocks(1, threads);
         self.call(index, &self.stages[index].dispatch, launch, arguments)
+    }
+
+    /// Where the stage's kernels note when it had a step; 0: nowhere.
+    fn times(&self, index: usize) -> Argument {
+        let times = self.stages[index].times.as_ref();
+        Argument::Address(times.map_or(0, Times::address))
     }
 
     fn call(
@@ -216,32 +220,19 @@ impl GpuPipeline {
                     at(&blocks.stage),
                     hidden.clone(),
                     Argument::U32(self.is_last(index).into()),
+                    self.times(index),
                 ];
                 (copies, arguments)
             }
         };
         let mut last = vec![];
         if !self.is_last(index) {
-            let arguments = vec![at(&blocks.state), at(&blocks.stage), h, hidden];
+            let (state, links) = (at(&blocks.state), at(&blocks.stage));
+            let arguments = vec![state, links, h, hidden, self.times(index)];
             last.push(self.call(index, &stage.hand_on, copies, arguments));
         }
         let first = self.call(index, &stage.begin, launch, arguments);
         Ok([vec![first], last])
-    }
-
-    /// Makes the memory of a stage that has one, with the state block's image in it.
-    fn blocks(&self, index: usize, state: &[u8]) -> Result<Blocks> {
-        let Stage { gpu, stream, .. } = &self.stages[index];
-        let named = |what, bytes| Buffer::named(&gpu.context, what, bytes);
-        let blocks = Blocks {
-            state: named("the scheduler", state.len())?,
-            head: named("the rings' layout", size_of::<abi::tg_rings>())?,
-            table: named("the table of graphs", size_of::<abi::tg_graphs>())?,
-            stage: named("a stage's links", size_of::<abi::tg_stage>())?,
-        };
-        blocks.state.write(stream, 0, state)?;
-        blocks.stage.fill(stream, 0)?;
-        Ok(blocks)
     }
 
     /// Captures a stage's steps of every bucket and its idle graph.
@@ -255,6 +246,8 @@ impl GpuPipeline {
         let Stage {
             stream, program, ..
         } = &self.stages[index];
+        let capturing = format!("capture {}", self.name(index));
+        let _range = range(Name::of(Category::Start, &capturing));
         let at = StepAt {
             state: blocks.state.at(0),
             step: blocks.stage.at(offset_of!(abi::tg_stage, step)),
@@ -319,9 +312,9 @@ impl DeviceScheduler for GpuPipeline {
         let stop = rings.device() + offset_of!(abi::tg_rings, flags) as u64;
         let mut running = vec![];
         for index in 0..self.stages.len() {
-            let blocks = self.blocks(index, state)?;
+            let Stage { gpu, stream, .. } = &self.stages[index];
+            let blocks = Blocks::new(&gpu.context, stream, state)?;
             let ends = links.of(index, stop, self.spec.limit);
-            let stream = &self.stages[index].stream;
             let at = offset_of!(abi::tg_stage, links);
             // SAFETY: words and addresses; what pads them is a field.
             let ends = unsafe { bytes_of(&ends) };
@@ -346,9 +339,12 @@ impl DeviceScheduler for GpuPipeline {
         first.head.write(&self.stages[0].stream, 0, head)?;
         self.launched = true;
         // The scheduler last, so that the others wait for it and not it for them.
-        for stage in prepared.stages.iter().rev() {
+        for (index, stage) in prepared.stages.iter().enumerate().rev() {
+            let name = self.name(index);
+            let _range = range(Name::of(Category::Run, &format!("launch {name}")));
             // SAFETY: what the graphs use is in `self`, which ends what runs before it goes.
             unsafe { stage.idle.launch() }?;
+            self.spans.push(Span::new(Name::of(Category::Run, &name)));
         }
         Ok(())
     }

@@ -144,7 +144,7 @@ pub unsafe fn capture_step(
     let start = Instant::now();
     let calls = [first, program.lower(bucket, at)?, last].concat();
     // SAFETY: the caller's promise; a captured launch runs when the graph does.
-    let graph = unsafe { capture_calls(stream, step_name(stage, bucket), &calls) }?;
+    let graph = unsafe { capture_calls(stream, step_name(stage, None, bucket), &calls) }?;
     Ok(StepGraph {
         stage,
         bucket,
@@ -176,7 +176,8 @@ pub unsafe fn capture_calls(
     })
 }
 
-/// As in `stage 0 decode 8`.
-pub fn step_name(stage: usize, bucket: Bucket) -> String {
-    format!("stage {stage} {} {}", bucket.kind.name(), bucket.rows)
+/// As in `stage 0 decode 8`; of a stage that has a GPU of its own, `gpu`, as in `stage 1 on cuda:1: decode 8`.
+pub fn step_name(stage: usize, gpu: Option<usize>, bucket: Bucket) -> String {
+    let gpu = gpu.map_or(String::new(), |gpu| format!(" on cuda:{gpu}:"));
+    format!("stage {stage}{gpu} {} {}", bucket.kind.name(), bucket.rows)
 }

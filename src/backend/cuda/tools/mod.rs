@@ -1,8 +1,9 @@
 //! Programs that tell more than a run wants to know: when each kernel ran, where rows were routed, a step without a model, every way
-//! to launch one, limits, queues, a GPU that is busy.
+//! to launch one, limits, queues, a GPU that is busy, links between GPUs.
 
 pub mod busy;
 pub mod limits;
+pub mod links;
 pub mod probe;
 pub mod queue;
 pub mod routing;

@@ -5,7 +5,9 @@ use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::{Address, peer};
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::pinned::Pinned;
+use crate::backend::device::CoreBytes;
 use crate::error::{Error, Result};
+use crate::plan::EngineOptions;
 use crate::sys::abi;
 use cudarc::driver::CudaContext;
 use std::mem::offset_of;
@@ -13,7 +15,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Of the words of the two sides of a link.
-pub const WORDS_BYTES: usize = 2 * size_of::<abi::tg_link_words>();
+const WORDS_BYTES: usize = 2 * size_of::<abi::tg_link_words>();
+
+/// Bytes of device memory that a pipeline takes on each GPU beside its part of the model. `hidden`: f32 of a row's residual stream.
+pub fn stage_bytes(core: CoreBytes, options: &EngineOptions, hidden: usize) -> usize {
+    let activations = options.step_tokens as usize * hidden * size_of::<f32>();
+    let places = (core.step + activations).saturating_mul(options.steps_in_flight as usize);
+    core.state
+        + size_of::<abi::tg_rings>()
+        + size_of::<abi::tg_graphs>()
+        + size_of::<abi::tg_stage>()
+        + WORDS_BYTES
+        + places
+}
 
 /// Words and number of places, of a link between stages and of the one back to the first.
 #[derive(Debug, Clone, Copy)]

@@ -1,0 +1,206 @@
+//! Links between GPUs: who reaches whose memory, how fast copies are, and how soon a store is seen (kernels/ways/links.cu).
+
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::errors::failed;
+use crate::backend::cuda::driver::gpu::OpenGpu;
+use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
+use crate::backend::cuda::driver::peer;
+use crate::backend::cuda::listed::links::Link;
+use crate::backend::cuda::memory::buffer::Buffer;
+use crate::backend::cuda::memory::pinned::Pinned;
+use crate::error::{Error, Result};
+use cudarc::driver::sys::CUevent_flags;
+use cudarc::driver::{CudaStream, result};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Of one copy: some hundred microseconds over NVLink.
+const COPY_BYTES: usize = 64 << 20;
+/// That are timed together, behind one that is not.
+const COPIES: u32 = 8;
+/// Of a word there and back.
+const ROUNDS: u32 = 1000;
+/// Of a kernel that waits for the other GPU's; a round takes some microseconds.
+const LIMIT: Duration = Duration::from_secs(2);
+/// A word on cache lines of its own.
+const WORD_BYTES: usize = 128;
+
+/// A GPU as one end of links.
+struct End {
+    gpu: OpenGpu,
+    stream: Arc<CudaStream>,
+    bounce: Kernel,
+    /// What copies read, and what they write.
+    room: Buffer,
+}
+
+impl End {
+    fn new(gpu: &OpenGpu) -> Result<Self> {
+        let stream = gpu.context.new_stream();
+        let what = format!("copies from and to cuda:{}", gpu.info.ordinal);
+        let room = Buffer::named(&gpu.context, &what, COPY_BYTES)?;
+        let stream = stream.map_err(|error| failed("making a stream", error))?;
+        room.fill(&stream, 0)?;
+        Ok(Self {
+            stream,
+            bounce: gpu.module.kernel("tg_ways_bounce")?,
+            gpu: gpu.clone(),
+            room,
+        })
+    }
+
+    /// A word that is 0, in this GPU's memory.
+    fn word(&self) -> Result<Buffer> {
+        let word = Buffer::new(&self.gpu.context, WORD_BYTES)?;
+        word.fill(&self.stream, 0)?;
+        let cleared = self.stream.synchronize();
+        cleared.map_err(|error| failed("clearing a word", error))?;
+        Ok(word)
+    }
+}
+
+/// Measures each link between two of `gpus`, both ways. What fails on one of them is said there.
+///
+/// # Errors
+/// The driver does not say who reaches whom; [`Error::Memory`] where a GPU has no room for copies.
+pub fn measure(gpus: &[OpenGpu]) -> Result<Vec<Link>> {
+    let ends: Vec<End> = gpus.iter().map(End::new).collect::<Result<_>>()?;
+    let mut links = vec![];
+    for (index, from) in ends.iter().enumerate() {
+        for (other, to) in ends.iter().enumerate() {
+            if index != other {
+                links.push(link(from, to)?);
+            }
+        }
+    }
+    Ok(links)
+}
+
+fn link(from: &End, to: &End) -> Result<Link> {
+    let (a, b) = (&from.gpu.context, &to.gpu.context);
+    let peer_access = peer::reaches(a, b)? && peer::reaches(b, a)?;
+    let mut failures = vec![];
+    let mut or_why = |found: Result<f64>| found.map_err(|why| failures.push(why.to_string())).ok();
+    let opened = match peer_access {
+        true => peer::open(a, b).and_then(|()| peer::open(b, a)),
+        false => Ok(()),
+    };
+    let (copy_bytes_per_s, store_us) = match opened {
+        Ok(()) => (
+            or_why(copies(from, to)),
+            or_why(round_trips(from, to, peer_access)),
+        ),
+        Err(why) => (or_why(Err(why)), None),
+    };
+    Ok(Link {
+        from: from.gpu.info.ordinal,
+        to: to.gpu.info.ordinal,
+        peer_access,
+        copy_bytes_per_s,
+        store_us,
+        failures,
+    })
+}
+
+/// Bytes a second.
+fn copies(from: &End, to: &End) -> Result<f64> {
+    let refused = |error| failed("copying from GPU to GPU", error);
+    let (a, b) = (&from.gpu.context, &to.gpu.context);
+    a.bind_to_thread().map_err(refused)?;
+    let copy = || {
+        let (source, target) = (from.room.at(0), to.room.at(0));
+        let stream = from.stream.cu_stream();
+        // SAFETY: both hold as many bytes, and live until the stream has been waited for below.
+        unsafe {
+            result::memcpy_peer_async(b.cu_ctx(), target, a.cu_ctx(), source, COPY_BYTES, stream)
+        }
+        .map_err(refused)
+    };
+    let now = || {
+        let event = from
+            .stream
+            .record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
+        event.map_err(refused)
+    };
+    let timed = || {
+        copy()?;
+        let begin = now()?;
+        for _ in 0..COPIES {
+            copy()?;
+        }
+        let end = now()?;
+        begin.elapsed_ms(&end).map_err(refused)
+    };
+    let ms = timed();
+    from.stream.synchronize().map_err(refused)?;
+    let bytes = f64::from(COPIES) * COPY_BYTES as f64;
+    Ok(bytes / (f64::from(ms?) / 1e3))
+}
+
+/// Half of one, in microseconds.
+fn round_trips(from: &End, to: &End, peer_access: bool) -> Result<f64> {
+    let shared = match peer_access {
+        true => None,
+        false => Some(Pinned::new(&from.gpu.context, 2 * WORD_BYTES)?),
+    };
+    let own = (from.word()?, to.word()?);
+    // What each waits for: in its own memory where the other reaches that.
+    let words = match &shared {
+        None => (own.0.at(0), own.1.at(0)),
+        Some(pinned) => (pinned.device(), pinned.device() + WORD_BYTES as Address),
+    };
+    let found = (from.word()?, to.word()?);
+    let launch = |end: &End, mine, theirs, first: bool, found: &Buffer| {
+        let arguments = [
+            Argument::Address(mine),
+            Argument::Address(theirs),
+            Argument::U32(first.into()),
+            Argument::U32(ROUNDS),
+            Argument::U64(LIMIT.as_nanos() as u64),
+            Argument::Address(found.at(0)),
+        ];
+        // SAFETY: the arguments are the kernel's; what they point to lives until both streams have been waited for.
+        unsafe {
+            let once = Launch::blocks(1, 1);
+            end.bounce.launch(&end.stream, once, &arguments)
+        }
+    };
+    let launched = launch(to, words.1, words.0, false, &found.1)
+        .and_then(|()| launch(from, words.0, words.1, true, &found.0));
+    let waited = [from, to].map(|end| end.stream.synchronize());
+    launched?;
+    for ended in waited {
+        ended.map_err(|error| failed("waiting for a word to come back", error))?;
+    }
+    let mut told = [0u64; 2];
+    let bytes = bytemuck::cast_slice_mut(&mut told);
+    found.0.read(&from.stream, 0, bytes)?;
+    one_way_us(told, from.gpu.info.ordinal, to.gpu.info.ordinal)
+}
+
+/// Of what the kernel that begins the rounds has found: how many were answered, and ns.
+fn one_way_us([rounds, ns]: [u64; 2], from: u32, to: u32) -> Result<f64> {
+    if rounds != u64::from(ROUNDS) {
+        return Err(Error::Runtime(format!(
+            "a word from cuda:{from} to cuda:{to} and back: {rounds} of {ROUNDS} were answered within {LIMIT:?}"
+        )));
+    }
+    Ok(ns as f64 / 1e3 / (2.0 * f64::from(ROUNDS)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_way_is_half_of_a_round() {
+        let us = one_way_us([u64::from(ROUNDS), 3_000_000], 0, 1).unwrap();
+        assert!((us - 1.5).abs() < 1e-9, "{us}");
+        let late = one_way_us([7, 2_000_000_000], 2, 3)
+            .unwrap_err()
+            .to_string();
+        for part in ["cuda:2", "cuda:3", "7 of 1000", "2s"] {
+            assert!(late.contains(part), "{late} lacks {part}");
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Steps on their way through stages that work side by side: a slice in each stage's track, and an arrow wherever a step is
+//! handed over, from stage to stage and from the last one to the turn that collects it.
+
+use super::aligned::{Aligned, Own};
+use super::values::StepArgs;
+use super::{TURNS, stage_track};
+use crate::error::Result;
+use crate::trace::about::GpuClocks;
+use crate::trace::json::Out;
+use std::collections::BTreeMap;
+
+/// Steps that may lack something; of more, what is missing of the oldest was lost.
+const MOST_OPEN: usize = 1 << 14;
+
+/// When a stage had a step.
+#[derive(Debug, Clone, Copy)]
+pub enum Run {
+    /// From and to, by the scheduler's clock.
+    Known(i128, i128),
+    /// By the stage's own, which is a GPU's.
+    Own(Own),
+}
+
+/// A step as its slices have it.
+pub(super) struct Composed {
+    pub name: String,
+    pub args: StepArgs,
+    /// The end of the turn that composed it.
+    pub at_ns: i128,
+}
+
+#[derive(Default)]
+struct Step {
+    composed: Option<Composed>,
+    /// By stage.
+    runs: Vec<Option<Run>>,
+    /// The start of the turn that collected it.
+    collected_ns: Option<i128>,
+}
+
+impl Step {
+    fn is_whole(&self) -> bool {
+        let there = self.composed.is_some() && self.collected_ns.is_some();
+        there && self.runs.iter().all(Option::is_some)
+    }
+}
+
+/// What is known of steps whose slices are not all drawn.
+pub(super) struct Passing {
+    stages: usize,
+    steps: BTreeMap<u64, Step>,
+    clocks: Aligned,
+    /// By stage: the end of its last slice.
+    ended_ns: Vec<i128>,
+    left_out: u64,
+}
+
+impl Passing {
+    pub(super) fn new(stages: usize) -> Self {
+        Self {
+            stages,
+            steps: BTreeMap::new(),
+            clocks: Aligned::default(),
+            ended_ns: vec![i128::MIN; stages],
+            left_out: 0,
+        }
+    }
+
+    pub(super) fn composed(&mut self, out: &mut Out, step: u64, composed: Composed) -> Result<()> {
+        self.learn(out, step, |of| of.composed = Some(composed))
+    }
+
+    pub(super) fn collected(&mut self, out: &mut Out, step: u64, at_ns: i128) -> Result<()> {
+        self.learn(out, step, |of| of.collected_ns = Some(at_ns))
+    }
+
+    pub(super) fn run(&mut self, out: &mut Out, stage: usize, step: u64, run: Run) -> Result<()> {
+        self.learn(out, step, |of| {
+            if let Some(place) = of.runs.get_mut(stage) {
+                *place = Some(run);
+            }
+        })
+    }
+
+    fn learn(&mut self, out: &mut Out, step: u64, what: impl FnOnce(&mut Step)) -> Result<()> {
+        let stages = self.stages;
+        let of = self.steps.entry(step).or_insert_with(|| Step {
+            runs: vec![None; stages],
+            ..Step::default()
+        });
+        what(of);
+        if of.is_whole()
+            && let Some(of) = self.steps.remove(&step)
+        {
+            self.draw(out, step, &of)?;
+        }
+        if self.steps.len() > MOST_OPEN
+            && let Some((step, of)) = self.steps.pop_first()
+        {
+            self.left_out += 1;
+            self.draw(out, step, &of)?;
+        }
+        Ok(())
+    }
+
+    /// As much as is known of the step.
+    fn draw(&mut self, out: &mut Out, step: u64, of: &Step) -> Result<()> {
+        let Some(composed) = &of.composed else {
+            return Ok(());
+        };
+        let own = |run: &Option<Run>| match run {
+            Some(Run::Own(own)) => Some(*own),
+            _ => None,
+        };
+        let own: Option<Vec<Own>> = of.runs.iter().map(own).collect();
+        if let (Some(own), Some(collected_ns)) = (own, of.collected_ns) {
+            self.clocks.step(&own, collected_ns);
+        }
+        let runs = of.runs.iter().enumerate();
+        let times: Vec<_> = runs
+            .map(|(stage, run)| self.times(stage, run.as_ref()?, composed.at_ns))
+            .collect();
+        for (stage, times) in times.iter().enumerate() {
+            if let Some(times) = times {
+                let (name, track) = (&composed.name, stage_track(stage as u32));
+                out.slice(track, name, *times, composed.args)?;
+                self.ended_ns[stage] = times.1;
+            }
+        }
+        let collected = of.collected_ns.map(|at_ns| (at_ns, at_ns + 2));
+        let next = times.iter().skip(1).copied().chain([collected]);
+        for (stage, (from, to)) in (0..).zip(times.iter().copied().zip(next)) {
+            let (Some(from), Some(to)) = (from, to) else {
+                continue;
+            };
+            let to_track = match stage as usize + 1 == self.stages {
+                true => TURNS,
+                false => stage_track(stage + 1),
+            };
+            let id = step * self.stages as u64 + u64::from(stage);
+            // Inside the slices, as viewers bind arrows to what is open at their ends.
+            let ends = ((from.1 - 1).max(from.0), (to.0 + 1).min(to.1));
+            out.arrow(id, (stage_track(stage), ends.0), (to_track, ends.1))?;
+        }
+        Ok(())
+    }
+
+    /// By the scheduler's clock: not before the stage's slice ahead has ended, to the last nanosecond of rounding.
+    fn times(&self, stage: usize, run: &Run, composed_ns: i128) -> Option<(i128, i128)> {
+        let (from, to) = match *run {
+            Run::Known(from, to) => (from, to),
+            Run::Own(Own { came, left }) => {
+                let at = |time| self.clocks.at(stage, time, composed_ns);
+                let from = came.map_or(Some(composed_ns), at)?;
+                (from, at(left)?)
+            }
+        };
+        let from = from.max(self.ended_ns[stage]);
+        Some((from, to.max(from)))
+    }
+
+    /// Draws what is left, which is not whole, and says how the stages' clocks were brought together, where they have their
+    /// own.
+    pub(super) fn finish(&mut self, out: &mut Out) -> Result<Option<GpuClocks>> {
+        for (step, of) in std::mem::take(&mut self.steps) {
+            self.left_out += u64::from(of.collected_ns.is_some());
+            self.draw(out, step, &of)?;
+        }
+        Ok(self.clocks.about(self.left_out))
+    }
+}
