@@ -28,8 +28,8 @@ pub const WAIT: &str = "cuStreamSynchronize:cuMemcpyDtoHAsync_v2+5";
 /// The folder of the driver, compiled once; it goes with the process's temporary files.
 static DRIVER: LazyLock<TempDir> = LazyLock::new(|| {
     let folder = tempfile::tempdir().unwrap();
-    let sources =
-        ["driver", "graphs", "device"].map(|name| format!("tests/gpu_failures/driver/{name}.c"));
+    let sources = ["driver", "graphs", "device", "order"]
+        .map(|name| format!("tests/gpu_failures/driver/{name}.c"));
     let flags = [
         "-std=gnu11",
         "-O1",

@@ -28,8 +28,8 @@ pub struct RunArgs {
     /// What several devices do: the whole model each, on one queue of rows, or a range of its layers each [default: replicas]
     #[arg(long, value_name = "HOW")]
     pub parallel: Option<Parallel>,
-    /// With --parallel stages on GPUs: hand steps on from GPU to GPU, or through memory of the host [default: peer where the GPUs
-    /// reach each other's memory, else host]
+    /// With --parallel stages on GPUs: hand steps on from GPU to GPU, or through memory of the host, whoever launches them
+    /// [default: peer where the GPUs reach each other's memory, else host]
     #[arg(long, value_name = "WAY")]
     pub handover: Option<Handover>,
     #[command(flatten)]
