@@ -262,17 +262,17 @@ fn finishes(
     shared: &Shared,
     epoch: u64,
 ) -> Result<bool> {
-    let mut seen = None;
+    let first = || status(step.header(), 0);
+    shared.finishing.lock().get_or_insert_with(first);
+    let mut seen = 0;
     while let Some(stage) = ahead.stage_of(step)? {
-        if seen.replace(stage) != Some(stage) {
+        if stage != seen {
             *shared.finishing.lock() = Some(status(step.header(), stage));
+            seen = stage;
         }
         if shared.work.epoch() != epoch {
             return Ok(false);
         }
-    }
-    if seen.is_none() {
-        *shared.finishing.lock() = Some(status(step.header(), 0));
     }
     ahead.finish(step)?;
     *shared.finishing.lock() = None;

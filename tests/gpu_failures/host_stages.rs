@@ -2,12 +2,12 @@
 //! driver checks the order (driver/order.c).
 
 use crate::common::program::Ended;
-use crate::rig::Run;
+use crate::rig::{Run, driver};
 use crate::stages::{ROWS, all_served, fails, on};
 use serde_json::Value;
 
 const WAYS: [&str; 3] = ["host-kernels", "host-graph", "host-graph --ahead"];
-const HANDOVERS: [&str; 2] = ["peer", "host"];
+const HANDOVERS: [&str; 3] = ["peer", "host", "nccl"];
 
 fn ordered(devices: &str, count: usize, way: &str, handover: &str) -> Run {
     on(devices, count, way)
@@ -47,6 +47,35 @@ fn every_wait_orders_something() {
             }
         }
     }
+}
+
+#[test]
+fn the_host_waits_for_what_it_copies_from() {
+    let (ended, _) = two("host-graph", "peer")
+        .with("DEAF", "host")
+        .over_rows(ROWS);
+    assert_eq!(ended.code, 77, "{}", ended.stderr);
+    assert!(ended.stderr.contains("the host wrote"), "{}", ended.stderr);
+}
+
+/// In its place lies what is no library, so that the system's own is not found either.
+#[test]
+fn nccl_is_asked_for_where_it_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["libnccl.so.2", "libnccl.so"] {
+        std::fs::write(folder.path().join(name), "no library").unwrap();
+    }
+    std::fs::copy(
+        driver().join("libcuda.so"),
+        folder.path().join("libcuda.so"),
+    )
+    .unwrap();
+    let run = |way| on("cuda:0,1", 2, way).and(&["--handover", "nccl", "x"]);
+    let ended = run("host-graph").over(folder.path()).end();
+    ended.fails_in_a_line(2, &["--handover nccl", "libnccl.so.2", "LD_LIBRARY_PATH"]);
+    run("device-graph")
+        .end()
+        .fails_in_a_line(2, &["--handover nccl", "expected --launch host-graph"]);
 }
 
 #[test]

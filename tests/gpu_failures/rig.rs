@@ -43,6 +43,12 @@ static DRIVER: LazyLock<TempDir> = LazyLock::new(|| {
         &sources.each_ref().map(String::as_str),
         &flags,
     );
+    let over = format!("-L{}", folder.path().display());
+    shared_library(
+        &folder.path().join("libnccl.so.2"),
+        &["tests/gpu_failures/driver/nccl.c"],
+        &[&flags[..], &[&over, "-lcuda"]].concat(),
+    );
     folder
 });
 

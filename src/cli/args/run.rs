@@ -37,7 +37,8 @@ pub struct RunArgs {
     /// Who launches the kernels (GPUs only)
     #[arg(long, value_name = "WAY")]
     pub launch: Option<LaunchWay>,
-    /// With --launch host-graph: launch the next decode step before the last is through, where no sequence can end in between
+    /// With --launch host-graph: launch the next decode step before the last is through, where no sequence can end in between. Over
+    /// --parallel stages that is in the place of steps of different sequences, so it is for few of them
     #[arg(long)]
     pub ahead: bool,
     /// Give up where one step takes longer than this (GPUs only) [default: 60000]

@@ -16,7 +16,8 @@
  *                                   refuse:N      the graph of step N cannot be launched by the device
  *   TEST_CUDA_PEERS=0             whether GPUs reach each other's memory                   (1)
  *   TEST_CUDA_ORDER=1             work that is not ordered as it has to be ends the process (order.c)
- *   TEST_CUDA_DEAF=N              then, the N-th time that a stream is told to wait for an event, from 1, it does not
+ *   TEST_CUDA_DEAF=N              then, the N-th time that a stream is told to wait for an event, from 1, it does not;
+ *   TEST_CUDA_DEAF=host           the host does not when it is to
  *   TEST_CUDA_LOG=FILE            a line `device BYTES` or `pinned BYTES` for each allocation
  *
  * Each GPU has a context of its own, which a thread has to make current before it uses what was made in it: a kernel, a copy
@@ -123,6 +124,7 @@ void order_to_device(struct stream *stream, uint64_t to, const void *from, size_
 void order_to_host(struct stream *stream, void *to, uint64_t from, const void *left, size_t bytes);
 void order_record(struct event *event, struct stream *stream);
 void order_wait(struct stream *stream, const struct event *event);
+void order_exchange(struct stream *by, struct stream *there, uint64_t to, uint64_t from, size_t bytes);
 int order_look(struct event *event, int waits);
 void order_synchronize(struct stream *stream);
 

@@ -30,7 +30,7 @@ struct place {
   size_t bytes;
   struct stamp copied;
   struct stamp read; /* of a copy to a device: the launch behind it; of one from there: the launch before it */
-  char *bytes_then;  /* of the host's memory */
+  char *bytes_then;  /* of the host's memory; what another copy leaves there is not the host's */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -145,16 +145,31 @@ void order_peer(struct stream *stream, struct context *to, uint64_t to_at, struc
   pthread_mutex_unlock(&lock);
 }
 
+/* A send on the one stream and its receive on the other: both end together. */
+void order_exchange(struct stream *by, struct stream *there, uint64_t to, uint64_t from, size_t bytes) {
+  pthread_mutex_lock(&lock);
+  struct stamp sent = enqueue(by), come = enqueue(there);
+  read_again(by, by->context, from, bytes);
+  copied_from(by, by->context->device, from, bytes, sent);
+  copied_to(there, there->context->device, to, bytes, come);
+  join(there->clock, by->clock);
+  join(by->clock, there->clock);
+  pthread_mutex_unlock(&lock);
+}
+
 void order_to_device(struct stream *stream, uint64_t to, const void *from, size_t bytes) {
   pthread_mutex_lock(&lock);
   struct stamp copy = enqueue(stream);
-  for (struct place *place = to_host; place; place = place->next)
-    if (overlap(place, (uint64_t)from, bytes))
-      check(is_behind(stream->clock, place->copied), stream, "a copy from where another may still come");
+  int on_the_way = 0;
+  for (struct place *place = to_host; place; place = place->next) {
+    if (!overlap(place, (uint64_t)from, bytes)) continue;
+    check(is_behind(stream->clock, place->copied), stream, "a copy from where another may still come");
+    on_the_way = 1;
+  }
   changed(stream, stream->context->device, to, from, bytes, copy);
   struct place *place = calloc(1, sizeof *place);
-  *place = (struct place){.next = from_host, .at = (uint64_t)from, .bytes = bytes, .copied = copy, .bytes_then = malloc(bytes)};
-  memcpy(place->bytes_then, from, bytes);
+  *place = (struct place){.next = from_host, .at = (uint64_t)from, .bytes = bytes, .copied = copy};
+  if (!on_the_way) place->bytes_then = memcpy(malloc(bytes), from, bytes);
   from_host = place;
   pthread_mutex_unlock(&lock);
 }
@@ -200,7 +215,7 @@ static void told(const uint32_t clock[MOST_STREAMS]) {
       link = &place->next;
       continue;
     }
-    if (memcmp((const void *)place->at, place->bytes_then, place->bytes)) {
+    if (place->bytes_then && memcmp((const void *)place->at, place->bytes_then, place->bytes)) {
       fprintf(stderr, "order: the host wrote where a copy may still read\n");
       _exit(77);
     }
@@ -225,7 +240,8 @@ static void told(const uint32_t clock[MOST_STREAMS]) {
 int order_look(struct event *event, int waits) {
   pthread_mutex_lock(&lock);
   int through = waits || event->looks == 0;
-  if (through) told(event->clock);
+  const char *deaf = getenv("TEST_CUDA_DEAF");
+  if (through && !(waits && deaf && !strcmp(deaf, "host"))) told(event->clock);
   if (!through) event->looks--;
   pthread_mutex_unlock(&lock);
   return through;

@@ -101,11 +101,13 @@ impl GpuStages {
         let pipeline = HostPipelineSpec {
             launch: way,
             behind: way == LaunchWay::HostGraphAhead,
-            way: match self.hands_to_peers()? {
-                true => Way::Peer,
-                false => Way::Host,
+            way: match self.first().spec.handover {
+                Some(Handover::Nccl) => Way::Nccl,
+                _ if self.hands_to_peers()? => Way::Peer,
+                _ => Way::Host,
             },
         };
+        pipeline.way.check()?;
         let programs = self.programs(spec, ladders, spec.options, false)?;
         let pipeline = HostPipeline::new(programs, ladders, spec.options, pipeline)?;
         Ok(vec![Box::new(pipeline)])
@@ -173,6 +175,11 @@ impl Device for GpuStages {
         } = self.first().spec;
         let ladders = spec.plan.ladders.reachable(spec.options);
         let runs = match launch {
+            LaunchWay::DeviceGraph if self.first().spec.handover == Some(Handover::Nccl) => {
+                return Err(Error::Usage(
+                    "--handover nccl: GPUs that schedule themselves send without it, expected --launch host-graph or host-kernels, to compare with them".into(),
+                ));
+            }
             LaunchWay::DeviceGraph => {
                 let peers = self.hands_to_peers()?;
                 let pipeline = PipelineSpec {

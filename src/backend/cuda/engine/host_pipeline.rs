@@ -8,6 +8,7 @@
 //! has nothing to be beside, and saves the hops from stream to stream.
 
 mod copies;
+mod nccl;
 mod stage;
 
 pub use copies::Way;
@@ -154,17 +155,17 @@ impl HostPipeline {
         let (first, last) = (&self.stages[0], &self.stages[self.stages.len() - 1]);
         let (to, _) = first.hosted.copy.samples(place, samples);
         let (from, staged) = last.hosted.copy.samples(place, samples);
-        let come = match self.copies.way() {
-            Way::Peer => &last.through[place],
+        let waits = match self.copies.way() {
+            Way::Peer => first.up.wait(&last.through[place]),
             // They are staged then.
-            Way::Host => &last.left[place],
+            Way::Host => first.up.wait(&last.left[place]),
+            Way::Nccl => last.on.wait(&last.through[place]),
         };
-        let refused = |error| failed("waiting for samples of another GPU", error);
-        first.up.wait(come).map_err(refused)?;
+        waits.map_err(|error| failed("waiting for samples of another GPU", error))?;
         let from = (&*last.gpu.context, from);
         // SAFETY: tables of so many samples on either side; the step behind reads one of them after this, and nobody writes the
         // other before the step behind has run.
-        unsafe { self.copies.feed(from, staged, to, &first.up) }
+        unsafe { self.copies.feed(from, staged, to, (&last.on, &first.up)) }
     }
 
     /// Lets the graphs' stream wait for the rows of the stage before.
@@ -172,6 +173,10 @@ impl HostPipeline {
         let Some(before) = index.checked_sub(1) else {
             return Ok(());
         };
+        if self.copies.way() == Way::Nccl {
+            // They are received in this stream.
+            return Ok(());
+        }
         let stage = &self.stages[index];
         let stream = &stage.hosted.stream;
         let waits = stream.wait(&self.stages[before].left[place]);
@@ -201,8 +206,9 @@ impl HostPipeline {
             Some(next) => {
                 let from = (&*stage.gpu.context, stage.rows[place]);
                 let to = (&*next.gpu.context, next.rows[place]);
+                let streams = (&**out, &*next.hosted.stream);
                 // SAFETY: so many bytes are at both; the stage is through with them, and the next one waits for them.
-                unsafe { self.copies.leave((index, place), from, to, bytes, out) }?;
+                unsafe { self.copies.leave((index, place), from, to, bytes, streams) }?;
             }
         }
         stage.left[place].record(out).map_err(refused)

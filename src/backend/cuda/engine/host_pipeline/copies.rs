@@ -1,5 +1,6 @@
 //! What goes from GPU to GPU between stages that the host launches, and over what.
 
+use super::nccl::{self, Nccl};
 use crate::backend::Block;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::errors::failed;
@@ -15,6 +16,21 @@ pub enum Way {
     Peer,
     /// To pinned memory of the host, and from there.
     Host,
+    /// By NCCL's send and receive, to compare with.
+    Nccl,
+}
+
+impl Way {
+    /// To be asked before anything is loaded.
+    ///
+    /// # Errors
+    /// [`crate::Error::Usage`]: what it needs is not there.
+    pub fn check(self) -> Result<()> {
+        match self {
+            Self::Peer | Self::Host => Ok(()),
+            Self::Nccl => nccl::found().map(|_| ()),
+        }
+    }
 }
 
 /// A stage's rows in a place: the number of the stage that leaves them, and the place.
@@ -25,13 +41,15 @@ pub(super) struct Copies {
     way: Way,
     /// Of each stage but the last, by place: the rows in the host's memory; none where they do not go there.
     staging: Vec<Vec<Arc<Pinned>>>,
+    /// Of [`Way::Nccl`].
+    nccl: Option<Nccl>,
 }
 
 impl Copies {
     /// `bytes`: of a step's rows, at most.
     ///
     /// # Errors
-    /// [`crate::Error::Memory`] where the machine pins no more.
+    /// [`crate::Error::Memory`] where the machine pins no more; [`Way::check`]'s; NCCL does not connect the GPUs.
     pub fn new(
         way: Way,
         contexts: &[&Arc<CudaContext>],
@@ -39,7 +57,7 @@ impl Copies {
         bytes: usize,
     ) -> Result<Self> {
         let leave = match way {
-            Way::Peer => &[],
+            Way::Peer | Way::Nccl => &[],
             Way::Host => &contexts[..contexts.len() - 1],
         };
         let of_stage = |context: &&Arc<CudaContext>| {
@@ -49,6 +67,10 @@ impl Copies {
         Ok(Self {
             way,
             staging: leave.iter().map(of_stage).collect::<Result<_>>()?,
+            nccl: match way {
+                Way::Nccl => Some(Nccl::new(contexts)?),
+                Way::Peer | Way::Host => None,
+            },
         })
     }
 
@@ -58,13 +80,14 @@ impl Copies {
 
     /// Keeps what GPUs may still use, for as long as the process.
     pub fn forget(&mut self) {
-        std::mem::forget(std::mem::take(&mut self.staging));
+        std::mem::forget((std::mem::take(&mut self.staging), self.nccl.take()));
     }
 
-    /// Queues the copy of a stage's rows out of its GPU; to the next one where that can be.
+    /// Queues the copy of a stage's rows out of its GPU; to the next one where that can be. What the next one does for it goes on
+    /// its stream, `there`.
     ///
     /// # Errors
-    /// The driver refuses it.
+    /// The driver, or NCCL, refuses it.
     ///
     /// # Safety
     /// There are so many bytes at both places, and nobody else uses them from when the stream comes by until it has.
@@ -74,13 +97,17 @@ impl Copies {
         from: (&CudaContext, Address),
         to: (&CudaContext, Address),
         bytes: usize,
-        stream: &CudaStream,
+        (stream, there): (&CudaStream, &CudaStream),
     ) -> Result<()> {
+        if let Some(nccl) = &self.nccl {
+            // SAFETY: the caller's promise.
+            return unsafe { nccl.exchange(stage, (from.1, stream), (to.1, there), bytes) };
+        }
         let refused = |error| failed("copying rows from the GPU", error);
         stream.context().bind_to_thread().map_err(refused)?;
         match self.way {
             // SAFETY: the caller's promise.
-            Way::Peer => unsafe { peer_copy(from, to, bytes, stream) },
+            Way::Peer | Way::Nccl => unsafe { peer_copy(from, to, bytes, stream) },
             // SAFETY: the staging memory holds a whole step, and is this place's.
             Way::Host => unsafe {
                 let to = self.staging[stage][place].start().as_ptr();
@@ -106,7 +133,7 @@ impl Copies {
         stream: &CudaStream,
     ) -> Result<()> {
         match self.way {
-            Way::Peer => Ok(()),
+            Way::Peer | Way::Nccl => Ok(()),
             Way::Host => {
                 let refused = |error| failed("copying rows to the GPU", error);
                 stream.context().bind_to_thread().map_err(refused)?;
@@ -121,10 +148,11 @@ impl Copies {
         }
     }
 
-    /// Queues the copy of samples, which are at `from` and, where they go through the host, `staged`, to the GPU of the stream.
+    /// Queues the copy of samples, which are at `from` and, where they go through the host, `staged`, to the GPU of `stream`. What
+    /// their own GPU does for it goes on `by`.
     ///
     /// # Errors
-    /// The driver refuses it.
+    /// The driver, or NCCL, refuses it.
     ///
     /// # Safety
     /// As for [`Self::leave`], with as many bytes as are staged.
@@ -133,14 +161,21 @@ impl Copies {
         from: (&CudaContext, Address),
         staged: &[u8],
         to: Address,
-        stream: &CudaStream,
+        (by, stream): (&CudaStream, &CudaStream),
     ) -> Result<()> {
+        if let Some(nccl) = &self.nccl {
+            let bytes = staged.len();
+            // SAFETY: the caller's promise.
+            return unsafe { nccl.exchange(nccl.last(), (from.1, by), (to, stream), bytes) };
+        }
         let refused = |error| failed("copying samples to the GPU", error);
         let context = stream.context();
         context.bind_to_thread().map_err(refused)?;
         match self.way {
             // SAFETY: the caller's promise.
-            Way::Peer => unsafe { peer_copy(from, (context, to), staged.len(), stream) },
+            Way::Peer | Way::Nccl => unsafe {
+                peer_copy(from, (context, to), staged.len(), stream)
+            },
             // SAFETY: the caller's promise.
             Way::Host => unsafe { result::memcpy_htod_async(to, staged, stream.cu_stream()) },
         }
