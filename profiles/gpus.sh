@@ -10,8 +10,9 @@
 #   gpus-score-*.json      PROMPTS prompts of 32 tokens, on one device and on all
 #   gpus-generate-*.json   SEQUENCES sequences at once on one device, as many on each of all, and those of all on one
 #   gpus-one-*.json        one sequence, on one device and on all
-#   gpus-rival.json        the stages of all GPUs, handed on by the GPUs and by a host that launches their graphs, beside 0 and 64
-#                          busy threads (not of CPUs)
+#   gpus-rival.json        the stages of all GPUs, handed on by the GPUs and by a host that launches their graphs, events and copies
+#                          ahead of them, beside 0 and 64 busy threads (not of CPUs)
+#   gpus-rival-one.json    the same of one sequence, whose steps the host launches behind each other too (host-graph-ahead)
 #   gpus.txt               tokens a second of these, and how many times one device's that is
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/recipe.sh"
@@ -116,6 +117,8 @@ for part in "${parts[@]}"; do
       on stages
       bench rival serve "${where[@]}" --launch device-graph,host-graph --cpu-load 0,64 --request-rate inf \
         --batch $((sequences * count)) --num-prompts $((2 * sequences * count)) --prompt-len 32 --gen-len "$tokens"
+      bench rival-one serve "${where[@]}" --launch device-graph,host-graph,host-graph-ahead --cpu-load 0,64 --max-concurrency 1 \
+        --num-prompts 4 --prompt-len 32 --gen-len "$tokens"
       ;;
     *)
       echo "PARTS $part: expected bits, score, generate, one or rival" >&2

@@ -30,20 +30,51 @@ pub trait StageBackend: Send {
         0
     }
 
-    /// For a backend of a whole model that can start a step before the one ahead of it is finished.
+    /// For a backend of a whole model that can start a step before others are finished.
     fn ahead(&mut self) -> Option<&mut dyn RunsAhead> {
         None
     }
 }
 
+/// Which steps may be unfinished beside each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overlap {
+    /// Two: behind a step one decode step of the same sequences, whose input is what the first one samples.
+    Behind,
+    /// So many steps over so many stages: of different sequences, or of chunks of a prompt that follow each other.
+    Beside { stages: u32, steps: u32 },
+}
+
+impl Overlap {
+    /// Steps that may be unfinished.
+    pub fn steps(self) -> u32 {
+        match self {
+            Self::Behind => 2,
+            Self::Beside { steps, .. } => steps,
+        }
+    }
+}
+
 /// Runs a step in two halves, so that its device has the next one at hand when it is through.
 pub trait RunsAhead {
-    /// Starts `step`. At most one that was started before may be unfinished; where one is, this step is a decode step
-    /// of the same sequences, and what that one samples is this one's input.
+    fn overlap(&self) -> Overlap {
+        Overlap::Behind
+    }
+
+    /// Starts `step`, with no others unfinished than [`RunsAhead::overlap`] says.
     ///
     /// # Errors
     /// As [`StageBackend::run`].
     fn start(&mut self, step: &StepView<'_>) -> Result<()>;
+
+    /// The stage that `step`, the oldest that is unfinished, is in. `None`: [`RunsAhead::finish`] may be called; a backend that
+    /// always says so does its waiting there.
+    ///
+    /// # Errors
+    /// As [`StageBackend::run`].
+    fn stage_of(&mut self, _step: &StepView<'_>) -> Result<Option<u32>> {
+        Ok(None)
+    }
 
     /// Waits for `step`, the oldest that is unfinished, and leaves its results.
     ///

@@ -48,6 +48,8 @@ pub enum Handover {
     Peer,
     /// Pinned memory of the host.
     Host,
+    /// NCCL's send and receive, between stages that the host launches: to compare with.
+    Nccl,
 }
 
 /// What runs a model, and what is chosen for it.

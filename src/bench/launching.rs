@@ -7,7 +7,7 @@ use crate::backend::cuda::device::launched;
 use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
 use crate::backend::cuda::driver::gpu::OpenGpu;
 use crate::backend::cuda::engine::program::{StepProgram, buckets, capture_calls};
-use crate::backend::cuda::engine::step_copy::StepCopy;
+use crate::backend::cuda::engine::step_copy::{PLACES, StepCopy};
 use crate::backend::cuda::tools::probe::{ProbeOptions, ProbeStep};
 use crate::error::{Error, Result};
 use crate::plan::{EngineOptions, Ladders, RingCapacities, StepKind};
@@ -104,7 +104,7 @@ impl<'a> Probe<'a> {
         };
         let stream = self.gpu.context.new_stream().map_err(refused)?;
         let program = self.program()?;
-        let copy = StepCopy::new(&self.gpu.context, &stream, &self.options)?;
+        let copy = StepCopy::new(&self.gpu.context, &stream, &self.options, PLACES)?;
         let bucket = buckets(&self.ladders, StepKind::Decode, self.options.max_seqs)
             .last()
             .ok_or_else(|| Error::Runtime("a probe has a decode bucket".into()))?;

@@ -40,6 +40,23 @@ pub struct Outcome {
     pub free_pages: u32,
 }
 
+/// What threads that run stages hand to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Between {
+    /// Those with a thread of their own: one where a backend runs all of the core's.
+    pub stages: u32,
+    /// f32 that a row's activations are.
+    pub row_floats: usize,
+}
+
+impl Between {
+    /// One thread runs all stages.
+    pub const NOTHING: Self = Self {
+        stages: 1,
+        row_floats: 0,
+    };
+}
+
 /// The core compiled for the host. Exactly one exists per memory.
 pub struct Core {
     memory: Arc<Memory>,
@@ -59,29 +76,31 @@ impl Core {
         record: bool,
     ) -> Result<(Self, HostRings, Vec<StageLink>)> {
         let sizes = Sizes::new(options, ladders, stages, capacities, record)?;
-        Self::with(&sizes, stages, 0)
+        Self::with(
+            &sizes,
+            Between {
+                stages,
+                row_floats: 0,
+            },
+        )
     }
 
-    /// A core of a shape whose sizes are settled. `row_floats`: f32 that a row's activations are between stages.
+    /// A core of a shape whose sizes are settled, with what is between the threads that run its stages.
     ///
     /// # Errors
     /// As [`Core::new`].
     pub fn of(
         shape: &EngineShape,
         record: bool,
-        row_floats: usize,
+        between: Between,
     ) -> Result<(Self, HostRings, Vec<StageLink>)> {
         let sizes = Sizes::of(shape, record)?;
-        Self::with(&sizes, shape.stages, row_floats)
+        Self::with(&sizes, between)
     }
 
-    fn with(
-        sizes: &Sizes,
-        stages: u32,
-        row_floats: usize,
-    ) -> Result<(Self, HostRings, Vec<StageLink>)> {
+    fn with(sizes: &Sizes, between: Between) -> Result<(Self, HostRings, Vec<StageLink>)> {
         let memory = Arc::new(Memory::new(sizes)?);
-        let links = links(&memory, sizes, stages, row_floats)?;
+        let links = links(&memory, sizes, between.stages, between.row_floats)?;
         let rings = HostRings::new(memory.rings().clone());
         Ok((Self { memory }, rings, links))
     }

@@ -2,7 +2,7 @@
 //! schedules itself.
 
 use super::claims::Claimer;
-use super::core::Core;
+use super::core::{Between, Core};
 use super::device::Device;
 use super::driver::Driver;
 use super::held_up::HeldUp;
@@ -15,7 +15,7 @@ use super::sizes::Sizes;
 use super::threads::Threads;
 use super::watchdog::{Standing, Watchdog};
 use crate::backend::device::Runs;
-use crate::backend::{DeviceScheduler, StageBackend};
+use crate::backend::{DeviceScheduler, Overlap, StageBackend};
 use crate::error::{Error, Result};
 use crate::plan::{EngineOptions, Ladders, RingCapacities};
 use crate::sys::abi::tg_trace;
@@ -71,8 +71,8 @@ impl Engine {
         }
     }
 
-    /// As [`Engine::start`], with rings of these sizes, and without the [`Engine::launch`]. A backend that runs ahead,
-    /// and is the whole model, gets to: two steps are in flight then, whatever the options say.
+    /// As [`Engine::start`], with rings of these sizes, and without the [`Engine::launch`]. A backend that is the whole model
+    /// and takes steps in two halves gets as many as it says ([`Overlap`]), whatever the options say.
     ///
     /// # Errors
     /// [`Error::Usage`] where the options or the capacities break one of the core's rules.
@@ -90,12 +90,19 @@ impl Engine {
             ahead: false,
         };
         if let [stage] = &mut stages[..]
-            && stage.ahead().is_some()
+            && let Some(overlap) = stage.ahead().map(|ahead| ahead.overlap())
         {
-            shape.ahead = true;
-            shape.options.steps_in_flight = 2;
+            shape.ahead = overlap == Overlap::Behind;
+            shape.options.steps_in_flight = overlap.steps();
+            if let Overlap::Beside { stages, .. } = overlap {
+                shape.stages = stages;
+            }
         }
-        let (core, rings, links) = Core::of(&shape, options.record, row_floats(&stages))?;
+        let between = Between {
+            stages: stages.len() as u32,
+            row_floats: row_floats(&stages),
+        };
+        let (core, rings, links) = Core::of(&shape, options.record, between)?;
         let stages = stages.into_iter().zip(links).collect();
         Ok(Self::new(
             rings,

@@ -23,7 +23,7 @@ mod start;
 mod threads;
 mod watchdog;
 
-pub use core::{Action, Core, Outcome};
+pub use core::{Action, Between, Core, Outcome};
 pub use engine::Engine;
 pub use links::{Asked, StageLink};
 pub use options::{EngineOptions, EngineShape, EngineStatus};

@@ -1,6 +1,6 @@
 //! A recorded schedule once more: the core composes each step again from the recorded inputs, and the backends run it.
 
-use super::core::{Action, Core};
+use super::core::{Action, Between, Core};
 use super::options::EngineShape;
 use super::request::{Event, Request};
 use super::rings::HostRings;
@@ -44,7 +44,7 @@ impl Replayer {
                 "the recorded scheduler takes {bytes} bytes, expected at most {LARGEST_BYTES}: its sizes are none that an engine has"
             )));
         }
-        let (core, rings, _) = Core::of(shape, false, 0)?;
+        let (core, rings, _) = Core::of(shape, false, Between::NOTHING)?;
         Ok(Self {
             core,
             rings,

@@ -7,7 +7,7 @@ use super::driver::Driver;
 use super::links::{Asked, StageLink};
 use super::rings::HostRings;
 use super::signal::Signal;
-use crate::backend::StageBackend;
+use crate::backend::{RunsAhead, StageBackend, StepView};
 use crate::error::{Error, Result};
 use crate::sys::abi::{tg_status, tg_step};
 use parking_lot::Mutex;
@@ -189,11 +189,8 @@ impl Driver for Threads {
     }
 }
 
-/// Steps that a backend which runs ahead has started, at most.
-const MOST_STARTED: usize = 2;
-
-/// Turns the core and runs stage 0 until the core is done. Where the backend runs ahead, a step that it has started is
-/// waited for only once the core has no other to start.
+/// Turns the core and runs stage 0 until the core is done. Where the backend takes steps in two halves, one that it has started
+/// is waited for only once the core has no other to start, and no longer than until there is news for the core.
 fn run_scheduler(
     mut core: Core,
     mut claimer: Option<Claimer>,
@@ -241,14 +238,12 @@ fn run_scheduler(
                 )));
             }
         }
-        if (waits || started.len() == MOST_STARTED)
-            && let Some(ahead) = backend.ahead()
-            && let Some(number) = started.pop_front()
+        if let Some(ahead) = backend.ahead()
+            && let Some(&number) = started.front()
+            && (waits || started.len() as u32 == ahead.overlap().steps())
+            && finishes(ahead, &link.step(number), shared, epoch)?
         {
-            let step = link.step(number);
-            *shared.finishing.lock() = Some(status(step.header()));
-            ahead.finish(&step)?;
-            *shared.finishing.lock() = None;
+            started.pop_front();
             link.post(number);
         }
         if let Some(failure) = link.failure() {
@@ -260,10 +255,35 @@ fn run_scheduler(
     }
 }
 
-/// What the core would post of a step that the first stage runs.
-fn status(step: &tg_step) -> tg_status {
+/// Waits for the oldest step that is started, and leaves its results. `false`: there is news past `epoch` before that.
+fn finishes(
+    ahead: &mut dyn RunsAhead,
+    step: &StepView<'_>,
+    shared: &Shared,
+    epoch: u64,
+) -> Result<bool> {
+    let first = || status(step.header(), 0);
+    shared.finishing.lock().get_or_insert_with(first);
+    let mut seen = 0;
+    while let Some(stage) = ahead.stage_of(step)? {
+        if stage != seen {
+            *shared.finishing.lock() = Some(status(step.header(), stage));
+            seen = stage;
+        }
+        if shared.work.epoch() != epoch {
+            return Ok(false);
+        }
+    }
+    ahead.finish(step)?;
+    *shared.finishing.lock() = None;
+    Ok(true)
+}
+
+/// What the core would post of a step that a stage runs.
+fn status(step: &tg_step, stage: u32) -> tg_status {
     tg_status {
         steps: step.number + 1,
+        stage: stage.into(),
         kind: step.kind.into(),
         bucket_rows: step.bucket_rows.into(),
         rows: step.rows.into(),

@@ -211,6 +211,7 @@ impl<'a> Enqueue<'a> {
         let at = StepAt {
             state: step.block.at(0),
             step: step.step(),
+            h: None,
         };
         Self {
             stream: &rig.gpu.stream,

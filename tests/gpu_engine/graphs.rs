@@ -7,7 +7,7 @@ use tailgraph::backend::cuda::driver::audit::Node;
 use tailgraph::backend::cuda::driver::exec::{Exec, LaunchedBy};
 use tailgraph::backend::cuda::driver::graph::Captured;
 use tailgraph::backend::cuda::engine::program::{StepProgram, buckets, capture_calls};
-use tailgraph::backend::cuda::engine::step_copy::StepCopy;
+use tailgraph::backend::cuda::engine::step_copy::{PLACES, StepCopy};
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::plan::StepKind;
 
@@ -16,7 +16,7 @@ use tailgraph::plan::StepKind;
 fn a_step_lists_its_kernels_and_early_edges() {
     let rig = Rig::new();
     let (programs, _) = rig.probe(&SETUP);
-    let copy = StepCopy::new(&rig.context, &rig.stream, &SETUP.options).unwrap();
+    let copy = StepCopy::new(&rig.context, &rig.stream, &SETUP.options, PLACES).unwrap();
     let bucket = buckets(&SETUP.ladders(), StepKind::Decode, 32)
         .nth(3)
         .unwrap();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tailgraph::backend::LaunchWay;
 use tailgraph::backend::cuda::tools::probe::fingerprint;
 use tailgraph::plan::EngineOptions;
-use tailgraph::runtime::{Action, Core, EndReason, EngineShape, Event, Request};
+use tailgraph::runtime::{Action, Between, Core, EndReason, EngineShape, Event, Request};
 use tailgraph::sys::abi;
 
 struct Recorded {
@@ -97,7 +97,7 @@ fn a_recorded_run_is_composed_and_computed_again() {
         assert!(reasons.get(&reason).is_some_and(|&n| n > 3), "{reasons:?}");
     }
 
-    let (mut core, mut rings, _) = Core::of(&recorded.shape, false, 0).unwrap();
+    let (mut core, mut rings, _) = Core::of(&recorded.shape, false, Between::NOTHING).unwrap();
     let mut backend = rig.backends(LaunchWay::HostKernels, &setup).remove(0);
     let (mut pushed, mut cancelled, mut steps) = (0, 0, 0);
     let mut events = vec![];

@@ -5,7 +5,7 @@ use crate::rig::*;
 use std::time::Instant;
 use tailgraph::backend::cuda::driver::exec::{Exec, LaunchedBy};
 use tailgraph::backend::cuda::engine::program::{StepProgram, buckets, capture_calls};
-use tailgraph::backend::cuda::engine::step_copy::StepCopy;
+use tailgraph::backend::cuda::engine::step_copy::{PLACES, StepCopy};
 use tailgraph::backend::cuda::tools::probe::ProbeOptions;
 use tailgraph::plan::{EngineOptions, RingCapacities, StepKind};
 use tailgraph::sys::abi;
@@ -46,7 +46,7 @@ fn setup(batch: u32, layers: u32) -> Setup {
 /// The decode graph alone, launched back to back by the host: us a step.
 fn bare_us(rig: &Rig, setup: &Setup) -> f64 {
     let (programs, _) = rig.probe(setup);
-    let copy = StepCopy::new(&rig.context, &rig.stream, &setup.options).unwrap();
+    let copy = StepCopy::new(&rig.context, &rig.stream, &setup.options, PLACES).unwrap();
     let slots = setup.options.max_seqs;
     let bucket = buckets(&setup.ladders(), StepKind::Decode, slots)
         .last()

@@ -8,6 +8,7 @@ mod budget;
 mod common;
 mod doctor;
 mod faults;
+mod host_stages;
 mod inspect;
 mod machine;
 mod memory;

@@ -28,8 +28,8 @@ pub const WAIT: &str = "cuStreamSynchronize:cuMemcpyDtoHAsync_v2+5";
 /// The folder of the driver, compiled once; it goes with the process's temporary files.
 static DRIVER: LazyLock<TempDir> = LazyLock::new(|| {
     let folder = tempfile::tempdir().unwrap();
-    let sources =
-        ["driver", "graphs", "device"].map(|name| format!("tests/gpu_failures/driver/{name}.c"));
+    let sources = ["driver", "graphs", "device", "order"]
+        .map(|name| format!("tests/gpu_failures/driver/{name}.c"));
     let flags = [
         "-std=gnu11",
         "-O1",
@@ -42,6 +42,12 @@ static DRIVER: LazyLock<TempDir> = LazyLock::new(|| {
         &folder.path().join("libcuda.so"),
         &sources.each_ref().map(String::as_str),
         &flags,
+    );
+    let over = format!("-L{}", folder.path().display());
+    shared_library(
+        &folder.path().join("libnccl.so.2"),
+        &["tests/gpu_failures/driver/nccl.c"],
+        &[&flags[..], &[&over, "-lcuda"]].concat(),
     );
     folder
 });

@@ -1,13 +1,13 @@
 //! A model's stages on several GPUs that hand steps to each other, by the real core and the real links.
 
 use crate::common::program::Ended;
-use crate::rig::{Run, fails, launch};
+use crate::rig::{Run, WAYS, fails, launch};
 use serde_json::Value;
 
-const ROWS: usize = 12;
+pub const ROWS: usize = 12;
 
 /// The tiny model has four layers.
-fn on(devices: &str, count: usize, way: &str) -> Run {
+pub fn on(devices: &str, count: usize, way: &str) -> Run {
     let model = ["generate", "--model", "random:tiny", "--device", devices];
     let sizes = [
         "--parallel",
@@ -26,7 +26,7 @@ fn two(way: &str) -> Run {
     on("cuda:0,1", 2, way)
 }
 
-fn all_served((ended, answers): &(Ended, Vec<Value>), of: &str) {
+pub fn all_served((ended, answers): &(Ended, Vec<Value>), of: &str) {
     assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{of}");
     assert_eq!(answers.len(), ROWS, "{of}");
     for (row, answer) in answers.iter().enumerate() {
@@ -37,7 +37,7 @@ fn all_served((ended, answers): &(Ended, Vec<Value>), of: &str) {
 
 #[test]
 fn every_row_is_answered_in_every_way() {
-    for way in ["host-kernels", "host-graph", "device-graph"] {
+    for way in WAYS {
         for (devices, count) in [("cuda:0,1", 2), ("cuda:1,0,2", 3), ("cuda:0,1,2,3", 4)] {
             all_served(
                 &on(devices, count, way).over_rows(ROWS),
@@ -141,6 +141,4 @@ fn what_stages_on_gpus_cannot_be_is_refused() {
         .and(&["--handover", "host", "x"])
         .end();
     whole.fails_in_a_line(2, &["--handover", "--parallel stages"]);
-    let ahead = on("cuda:0,1", 2, "host-graph --ahead").and(&["x"]).end();
-    ahead.fails_in_a_line(2, &["--ahead", "without it"]);
 }

@@ -187,8 +187,8 @@ pub struct BenchArgs {
     /// What several devices do (see `generate --help`) [default: replicas]
     #[arg(long, value_name = "HOW", help_heading = "Model and device")]
     pub parallel: Option<Parallel>,
-    /// With --parallel stages on GPUs: hand steps on from GPU to GPU, or through memory of the host [default: peer where the GPUs
-    /// reach each other's memory, else host]
+    /// With --parallel stages on GPUs: hand steps on from GPU to GPU, or through memory of the host, whoever launches them
+    /// [default: peer where the GPUs reach each other's memory, else host]
     #[arg(long, value_name = "WAY", help_heading = "Model and device")]
     pub handover: Option<Handover>,
     /// Ways to launch (GPUs only) [default: device-graph; launch: those with a scheduler, always with bare]

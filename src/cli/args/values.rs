@@ -30,14 +30,17 @@ impl ValueEnum for Parallel {
 
 impl ValueEnum for Handover {
     fn value_variants<'a>() -> &'a [Self] {
-        &[Self::Peer, Self::Host]
+        &[Self::Peer, Self::Host, Self::Nccl]
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
-        Some(PossibleValue::new(match self {
-            Self::Peer => "peer",
-            Self::Host => "host",
-        }))
+        Some(match self {
+            Self::Peer => PossibleValue::new("peer").help("From GPU to GPU"),
+            Self::Host => PossibleValue::new("host").help("Through memory of the host"),
+            Self::Nccl => PossibleValue::new("nccl").help(
+                "By NCCL's send and receive, for comparison: with --launch host-graph or host-kernels, and where libnccl.so.2 is",
+            ),
+        })
     }
 }
 

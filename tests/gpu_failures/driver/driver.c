@@ -22,6 +22,9 @@ int lost(const struct context *context) {
 }
 void lose(struct context *context, int code) { __atomic_store_n(context ? &context->lost : &all_lost, code, __ATOMIC_RELEASE); }
 
+static struct allocation { uint64_t at; size_t bytes; struct context *context; } allocations[1 << 14];
+static size_t allocation_count;
+
 static uint64_t setting(const char *name, uint64_t otherwise) {
   const char *text = getenv(name);
   return text ? strtoull(text, NULL, 10) : otherwise;
@@ -158,7 +161,20 @@ int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
   if (posix_memalign(&memory, 256, bytes)) return OUT_OF_MEMORY;
   memset(memory, 0, bytes);
   *address = (uint64_t)memory;
+  pthread_mutex_lock(&lock);
+  if (allocation_count == sizeof allocations / sizeof *allocations) abort();
+  allocations[allocation_count++] = (struct allocation){*address, bytes, current};
+  pthread_mutex_unlock(&lock);
   return SUCCESS;
+}
+/* Whose memory so many bytes are in; the newest, where memory was freed. */
+static struct context *owner(uint64_t at, size_t bytes) {
+  struct context *found = NULL;
+  pthread_mutex_lock(&lock);
+  for (size_t i = 0; i < allocation_count; i++)
+    if (at >= allocations[i].at && at + bytes <= allocations[i].at + allocations[i].bytes) found = allocations[i].context;
+  pthread_mutex_unlock(&lock);
+  return found;
 }
 int cuMemAllocAsync(uint64_t *address, size_t bytes, void *stream) { (void)stream; return cuMemAlloc_v2(address, bytes); }
 /* Nobody allocates again after freeing, so nothing is counted back. */
@@ -179,11 +195,20 @@ int cuMemHostGetDevicePointer_v2(uint64_t *address, void *start, unsigned flags)
 }
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, struct stream *stream) {
   ENTER_IN(stream->context);
+  if (order_is_checked()) order_to_device(stream, to, from, bytes);
   memcpy((void *)to, from, bytes);
   return SUCCESS;
 }
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, struct stream *stream) {
   ENTER_IN(stream->context);
+  memcpy((void *)to, (const void *)from, bytes);
+  return SUCCESS;
+}
+int cuMemcpyPeerAsync(uint64_t to, struct context *to_context, uint64_t from, struct context *from_context, size_t bytes,
+                      struct stream *stream) {
+  ENTER_IN(stream->context);
+  if (owner(to, bytes) != to_context || owner(from, bytes) != from_context) return INVALID_VALUE;
+  if (order_is_checked()) order_peer(stream, to_context, to, from_context, from, bytes);
   memcpy((void *)to, (const void *)from, bytes);
   return SUCCESS;
 }
@@ -197,9 +222,11 @@ int cuMemcpyPeerAsync(uint64_t to, struct context *taker, uint64_t from, struct 
 /* Where no kernels run, only sampled tables are copied back while a run goes on. */
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, struct stream *stream) {
   ENTER_IN(stream->context);
-  if (run_kernel) return memcpy(to, (const void *)from, bytes), SUCCESS;
-  if (bytes % sizeof(tg_sampled)) return memcpy(to, (const void *)from, bytes), SUCCESS; /* what stages leave for each other */
-  for (size_t i = 0; i < bytes / sizeof(tg_sampled); i++) ((tg_sampled *)to)[i] = (tg_sampled){.token = TOKEN};
+  memcpy(to, (const void *)from, bytes);
+  /* Else it is what stages leave for each other. */
+  if (!run_kernel && bytes % sizeof(tg_sampled) == 0)
+    for (size_t i = 0; i < bytes / sizeof(tg_sampled); i++) ((tg_sampled *)to)[i] = (tg_sampled){.token = TOKEN};
+  if (order_is_checked()) order_to_host(stream, to, from, to, bytes);
   return SUCCESS;
 }
 int cuMemsetD8Async(uint64_t to, unsigned char byte, size_t bytes, struct stream *stream) {
@@ -275,6 +302,7 @@ int cuStreamQuery(struct stream *stream) {
 int cuStreamSynchronize(struct stream *stream) {
   ENTER_IN(stream->context);
   while (__atomic_load_n(&stream->running, __ATOMIC_ACQUIRE)) usleep(50);
+  if (order_is_checked()) order_synchronize(stream);
   return lost(stream->context);
 }
 /* What is recorded is done, and so is what waits for it. In a capture an event is where a branch begins or ends; no node
@@ -290,9 +318,19 @@ int cuEventRecord(struct event *event, struct stream *stream) {
   event->capture = stream->capture;
   event->captured = stream->captured;
   clock_gettime(CLOCK_MONOTONIC, &event->at);
+  if (!stream->capture && order_is_checked()) order_record(event, stream);
   return SUCCESS;
 }
-int cuEventSynchronize(struct event *event) { (void)event; ENTER(); return lost(current); }
+int cuEventSynchronize(struct event *event) {
+  ENTER();
+  if (order_is_checked()) order_look(event, 1);
+  return lost(current);
+}
+int cuEventQuery(struct event *event) {
+  ENTER();
+  if (order_is_checked() && !order_look(event, 0)) return NOT_READY;
+  return lost(current);
+}
 int cuEventElapsedTime_v2(float *ms, const struct event *begin, const struct event *end) {
   ENTER();
   *ms = (float)((double)(end->at.tv_sec - begin->at.tv_sec) * 1e3 + (double)(end->at.tv_nsec - begin->at.tv_nsec) / 1e6);
@@ -302,6 +340,7 @@ int cuStreamWaitEvent(struct stream *stream, struct event *event, unsigned flags
   (void)flags;
   ENTER();
   if (stream->capture) return SUCCESS;
+  if (!event->capture && order_is_checked()) order_wait(stream, event);
   stream->capture = event->capture;
   stream->captured = event->captured;
   return SUCCESS;

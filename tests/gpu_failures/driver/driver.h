@@ -17,6 +17,9 @@
  *   TEST_CUDA_CLOCKS=NS           by so much the clock of a stage is ahead of that of the stage before it, as it tells the times
  *                                 of its steps                                             (0)
  *   TEST_CUDA_PEERS=0             whether GPUs reach each other's memory                   (1)
+ *   TEST_CUDA_ORDER=1             work that is not ordered as it has to be ends the process (order.c)
+ *   TEST_CUDA_DEAF=N              then, the N-th time that a stream is told to wait for an event, from 1, it does not;
+ *   TEST_CUDA_DEAF=host           the host does not when it is to
  *   TEST_CUDA_LOG=FILE            a line `device BYTES` or `pinned BYTES` for each allocation
  *
  * Each GPU has a context of its own, which a thread has to make current before it uses what was made in it: a kernel, a copy
@@ -44,10 +47,13 @@
 #define NOT_READY 600
 
 #define MOST_DEVICES 16
+#define MOST_STREAMS 64
 #define MOST_DISPATCH_ARGUMENTS 7
 
+struct stream;
 struct context {
   int device;
+  struct stream *launch; /* where order.c has seen the last one */
   uint64_t used_bytes;
   /* the answer of every call that is made in it, once something has ended it; 0 before */
   int lost;
@@ -81,6 +87,9 @@ struct event {
   struct graph *capture; /* of the stream that it was recorded in, */
   size_t captured;       /*   ... and its last node there, as in a stream */
   struct timespec at;
+  /* for order.c */
+  uint32_t clock[MOST_STREAMS];
+  int looks; /* how often it is not through yet */
 };
 
 /* A queue of work. All work is done when it is enqueued, but for a device that schedules itself, and a word on its way between
@@ -91,6 +100,8 @@ struct stream {
   size_t captured; /* its last node of that, counted from 1; 0: none */
   /* 1 while a dispatcher runs; only device.c sets it back */
   int running;
+  /* for order.c */
+  uint32_t number, clock[MOST_STREAMS], launch_clock[MOST_STREAMS];
 };
 
 int lost(const struct context *context);
@@ -107,6 +118,18 @@ int enter(const char *name);
 
 /* Where kernels.cpp is linked in, kernels run: 0 if there is none of that name. */
 __attribute__((weak)) int run_kernel(const char *name, const uint32_t grid[3], const uint32_t block[3], void **arguments);
+
+/* order.c: what happens in which order, where that is checked. */
+int order_is_checked(void);
+void order_launch(struct stream *stream);
+void order_peer(struct stream *stream, struct context *to, uint64_t to_at, struct context *from, uint64_t from_at, size_t bytes);
+void order_to_device(struct stream *stream, uint64_t to, const void *from, size_t bytes);
+void order_to_host(struct stream *stream, void *to, uint64_t from, const void *left, size_t bytes);
+void order_record(struct event *event, struct stream *stream);
+void order_wait(struct stream *stream, const struct event *event);
+void order_exchange(struct stream *by, struct stream *there, uint64_t to, uint64_t from, size_t bytes);
+int order_look(struct event *event, int waits);
+void order_synchronize(struct stream *stream);
 
 /* Whether a kernel is a dispatcher, and so how many arguments it has; 0: it is none. */
 int dispatch_arguments(const char *kernel);

@@ -32,6 +32,7 @@ int cuLaunchKernelEx(const struct launch *launch, struct function *function, voi
   ENTER_IN(launch->stream->context);
   if (function->context != current) return INVALID_CONTEXT;
   struct graph *graph = launch->stream->capture;
+  if (!graph && order_is_checked()) order_launch(launch->stream);
   if (!graph && !strcmp(function->name, "tg_ways_bounce")) return bounce(launch->stream, arguments);
   if (!graph) return run_kernel ? run_kernel(function->name, launch->grid, launch->block, arguments) ? SUCCESS : NOT_FOUND : SUCCESS;
   graph->nodes = realloc(graph->nodes, (graph->count + 1) * sizeof *graph->nodes);
@@ -128,6 +129,7 @@ int cuGraphInstantiateWithParams(struct graph **exec, struct graph *graph, struc
 int cuGraphUpload(struct graph *exec, struct stream *stream) { (void)exec, (void)stream; ENTER(); return SUCCESS; }
 int cuGraphLaunch(struct graph *exec, struct stream *stream) {
   ENTER_IN(stream->context);
+  if (order_is_checked()) order_launch(stream);
   for (struct node *node = exec->nodes; node < exec->nodes + exec->count; node++) {
     void *arguments[4];
     for (int i = 0; i < 4; i++) arguments[i] = &node->arguments[i];

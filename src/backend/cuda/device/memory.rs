@@ -3,9 +3,10 @@
 use crate::backend::LaunchWay;
 use crate::backend::cuda::driver::machine;
 use crate::backend::cuda::engine::delivery::pinned_bytes;
+use crate::backend::cuda::engine::host_pipeline::host_stage_bytes;
 use crate::backend::cuda::engine::pipeline::stage_bytes;
 use crate::backend::cuda::engine::scheduler::table_bytes;
-use crate::backend::cuda::engine::step_copy::step_copy_bytes;
+use crate::backend::cuda::engine::step_copy::{PLACES, step_copy_bytes};
 use crate::backend::cuda::families::{Types, kernels};
 use crate::backend::cuda::memory::arena::logits_rows;
 use crate::backend::cuda::memory::arithmetic::{DeviceMemory, Overheads};
@@ -104,12 +105,15 @@ fn overheads(
     let (scheduler, pinned, pinned_arithmetic) = match way {
         // The copy has room for two steps whether the host runs ahead or not.
         LaunchWay::HostKernels | LaunchWay::HostGraph | LaunchWay::HostGraphAhead => {
-            let bytes = step_copy_bytes(options);
-            (
-                bytes,
-                bytes,
-                "what a step's tables are copied from".to_owned(),
-            )
+            let (device, pinned) = match gpus {
+                1 => {
+                    let bytes = step_copy_bytes(options, PLACES);
+                    (bytes, bytes)
+                }
+                _ => host_stage_bytes(&ladders, options, plan.config.hidden_size),
+            };
+            let arithmetic = "what a step's tables are copied from".to_owned();
+            (device, pinned, arithmetic)
         }
         LaunchWay::DeviceGraph => {
             let rings = RingCapacities::new(options);

@@ -4,7 +4,7 @@ use super::GpuDevice;
 use super::memory;
 use super::start::all_of_gpu;
 use crate::backend::cuda::driver::peer;
-use crate::backend::cuda::engine::hosted::{HostLaunched, StagePlace};
+use crate::backend::cuda::engine::host_pipeline::{HostPipeline, HostPipelineSpec, Way};
 use crate::backend::cuda::engine::model::Placement;
 use crate::backend::cuda::engine::pipeline::{GpuPipeline, PipelineSpec, StageProgram};
 use crate::backend::cuda::tuning::gpu::Gpu;
@@ -76,17 +76,41 @@ impl GpuStages {
         shares.map(program).collect()
     }
 
+    /// Whether steps go from GPU to GPU. Says so where they do not and nobody asked for that.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where they are to and cannot.
+    fn hands_to_peers(&self) -> Result<bool> {
+        let asked = self.first().spec.handover;
+        let peers = asked != Some(Handover::Host) && self.are_peers()?;
+        if asked == Some(Handover::Peer) && !peers {
+            return Err(Error::Usage(
+                "--handover peer: these GPUs do not reach each other's memory, expected --handover host".into(),
+            ));
+        }
+        if asked.is_none() && !peers {
+            warn(
+                "these GPUs do not reach each other's memory: what stages hand on goes through memory of the host, which is slower",
+            );
+        }
+        Ok(peers)
+    }
+
+    /// All stages as one, launched in a way of the host's.
     fn hosted(&self, spec: &EngineSpec<'_>, ladders: &Ladders, way: LaunchWay) -> Result<Stages> {
-        let count = self.gpus.len();
-        let programs = self.programs(spec, ladders, spec.options, false)?;
-        let stage = |(index, stage): (usize, StageProgram)| {
-            let StageProgram { gpu, program } = stage;
-            let place = StagePlace { index, count };
-            let stage =
-                HostLaunched::new(&gpu.context, program, place, ladders, spec.options, way)?;
-            Ok(Box::new(stage) as _)
+        let pipeline = HostPipelineSpec {
+            launch: way,
+            behind: way == LaunchWay::HostGraphAhead,
+            way: match self.first().spec.handover {
+                Some(Handover::Nccl) => Way::Nccl,
+                _ if self.hands_to_peers()? => Way::Peer,
+                _ => Way::Host,
+            },
         };
-        programs.into_iter().enumerate().map(stage).collect()
+        pipeline.way.check()?;
+        let programs = self.programs(spec, ladders, spec.options, false)?;
+        let pipeline = HostPipeline::new(programs, ladders, spec.options, pipeline)?;
+        Ok(vec![Box::new(pipeline)])
     }
 }
 
@@ -152,19 +176,13 @@ impl Device for GpuStages {
         let ladders = spec.plan.ladders.reachable(spec.options);
         let mut stage_clock = None;
         let runs = match launch {
+            LaunchWay::DeviceGraph if self.first().spec.handover == Some(Handover::Nccl) => {
+                return Err(Error::Usage(
+                    "--handover nccl: GPUs that schedule themselves send without it, expected --launch host-graph or host-kernels, to compare with them".into(),
+                ));
+            }
             LaunchWay::DeviceGraph => {
-                let asked = self.first().spec.handover;
-                let peers = asked != Some(Handover::Host) && self.are_peers()?;
-                if asked == Some(Handover::Peer) && !peers {
-                    return Err(Error::Usage(
-                        "--handover peer: these GPUs do not reach each other's memory, expected --handover host".into(),
-                    ));
-                }
-                if asked.is_none() && !peers {
-                    warn(
-                        "these GPUs do not reach each other's memory: what stages hand on goes through memory of the host, which is slower",
-                    );
-                }
+                let peers = self.hands_to_peers()?;
                 let pipeline = PipelineSpec {
                     // Whoever takes the logits may be held up by its disk for as long as that takes.
                     limit: spec.sink.is_none().then_some(step_timeout),
@@ -175,11 +193,6 @@ impl Device for GpuStages {
                 let pipeline = GpuPipeline::new(programs, pipeline)?;
                 stage_clock = pipeline.clock().map(|clock| Box::new(clock) as _);
                 Runs::Scheduler(Box::new(pipeline))
-            }
-            LaunchWay::HostGraphAhead => {
-                return Err(Error::Usage(
-                    "--ahead: stages on several GPUs overlap already, expected --launch host-graph without it".into(),
-                ));
             }
             way => Runs::Stages(self.hosted(spec, &ladders, way)?),
         };

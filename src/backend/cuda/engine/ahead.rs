@@ -85,7 +85,7 @@ impl HostAhead {
         let _range = range(self.stage.name(view)?);
         let place = match self.started.front() {
             None => {
-                self.stage.copy.send_step(&self.stage.stream, view)?;
+                self.stage.copy.send_step(&self.stage.stream, 0, view)?;
                 0
             }
             Some(other) => {

@@ -6,7 +6,7 @@ use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
 use crate::backend::cuda::engine::program::{
     StepCapture, StepGraph, StepProgram, buckets, capture_step,
 };
-use crate::backend::cuda::engine::step_copy::StepCopy;
+use crate::backend::cuda::engine::step_copy::{PLACES, StepCopy};
 use crate::backend::cuda::listed::captured::{CapturedGraph, CapturedNode};
 use crate::error::{Error, Result};
 use crate::plan::{EngineOptions, Ladders, StepKind};
@@ -48,7 +48,7 @@ impl<'a> Captures<'a> {
         let stream = context
             .new_stream()
             .map_err(|error| failed("making a stream", error))?;
-        let copy = StepCopy::new(context, &stream, options)?;
+        let copy = StepCopy::new(context, &stream, options, PLACES)?;
         for bucket in StepKind::ALL
             .into_iter()
             .flat_map(|kind| buckets(ladders, kind, options.max_seqs))

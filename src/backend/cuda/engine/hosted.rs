@@ -7,13 +7,12 @@ use crate::backend::cuda::driver::call::ReadyCall;
 use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
 use crate::backend::cuda::engine::program::{
-    Residual, Span, StepCapture, StepProgram, buckets, capture_step, step_name,
+    Span, StepCapture, StepProgram, buckets, capture_step, step_name,
 };
 use crate::backend::cuda::engine::step_copy::{PLACES, StepCopy};
 use crate::backend::cuda::families::{Bucket, StepAt};
 use crate::backend::cuda::memory::buffer::Buffer;
-use crate::backend::cuda::memory::pinned::Pinned;
-use crate::backend::{Block, StageBackend, StepView};
+use crate::backend::{StageBackend, StepView};
 use crate::error::{Error, Result};
 use crate::plan::{EngineOptions, Ladders, StepKind};
 use crate::telemetry::nvtx::{Category, Name, range};
@@ -30,34 +29,28 @@ pub struct StagePlace {
     pub count: usize,
 }
 
+/// The places that steps are made ready for.
+#[derive(Clone, Copy)]
+pub(super) struct Places<'a> {
+    /// Of each: where its residual stream lies; none: where the program has it.
+    pub h: &'a [Option<Address>],
+    /// Steps of every kind in all of them; else decode steps, and others in the first alone.
+    pub of_every_kind: bool,
+}
+
 /// One bucket's step, ready to launch.
 struct Step {
     bucket: Bucket,
-    /// By place of the copy; none: kernel by kernel
-    work: Work,
+    /// By place.
+    work: Vec<Work>,
     name: Name,
 }
 
 /// What is given to the stream for a step.
 enum Work {
-    /// Kernel by kernel, over the copy's first place.
+    /// Kernel by kernel.
     Calls(Vec<ReadyCall>),
-    /// By place of the copy.
-    Graphs(Vec<Exec>),
-}
-
-/// How many graphs a step of this kind has, one for each of the copy's first places; with none it goes kernel by kernel.
-fn graphs(way: LaunchWay, kind: StepKind) -> Result<usize> {
-    match (way, kind) {
-        (LaunchWay::HostKernels, _) => Ok(0),
-        // With a step ahead of them, only decode steps are composed.
-        (LaunchWay::HostGraphAhead, StepKind::Decode) => Ok(PLACES),
-        (LaunchWay::HostGraph | LaunchWay::HostGraphAhead, _) => Ok(1),
-        (LaunchWay::DeviceGraph, _) => Err(Error::Usage(
-            "--launch device-graph: the GPU launches its steps, expected a way of the host's"
-                .into(),
-        )),
-    }
+    Graph(Exec),
 }
 
 /// A step that only has to be queued.
@@ -90,14 +83,8 @@ pub struct HostLaunched {
     /// Which, where other stages have others.
     gpu: Option<usize>,
     samples: bool,
-    /// Of one stage of several: what lies before it and behind it goes through memory of the host.
-    between: Option<Between>,
-}
-
-/// The residual stream on its way from and to other stages.
-struct Between {
-    at: Residual,
-    staging: Arc<Pinned>,
+    /// Of each place.
+    h: Vec<Option<Address>>,
 }
 
 impl HostLaunched {
@@ -112,54 +99,84 @@ impl HostLaunched {
         options: &EngineOptions,
         way: LaunchWay,
     ) -> Result<Self> {
-        let refused = |error| failed("making a stream", error);
-        let stream = context.new_stream().map_err(refused)?;
-        let copy = StepCopy::new(context, &stream, options)?;
-        let gpu = (stage.count > 1).then(|| context.ordinal());
-        let mut steps = [vec![], vec![], vec![]];
-        for kind in StepKind::ALL {
-            for bucket in buckets(ladders, kind, options.max_seqs) {
-                let graph = |place| {
-                    let step = StepCapture {
-                        program: program.as_ref(),
-                        stage: stage.index,
-                        bucket,
-                        at: copy.place(place),
-                    };
-                    // SAFETY: copy and program live in the value made here, which waits for every launch.
-                    let step = unsafe { capture_step(&stream, step, vec![], vec![]) }?;
-                    Exec::new(&step.graph, LaunchedBy::Host)
-                };
-                let work = match graphs(way, kind)? {
-                    0 => Work::Calls(ready(program.as_ref(), bucket, copy.at())?),
-                    places => Work::Graphs((0..places).map(graph).collect::<Result<_>>()?),
-                };
-                let name = step_name(stage.index, gpu, bucket);
-                steps[kind as usize].push(Step {
-                    bucket,
-                    work,
-                    name: Name::of(Category::Step, &name),
-                });
-            }
-        }
-        let between = match program.residual().filter(|_| stage.count > 1) {
-            Some(at) => {
-                let bytes = options.step_tokens as usize * at.hidden * size_of::<f32>();
-                let staging = Pinned::new(context, bytes)?;
-                Some(Between { at, staging })
-            }
-            None => None,
+        let h: &[_] = match way {
+            LaunchWay::HostGraphAhead => &[None; PLACES],
+            _ => &[None],
         };
-        Ok(Self {
+        let places = Places {
+            h,
+            of_every_kind: false,
+        };
+        Self::over(context, program, stage, (ladders, options), way, places)
+    }
+
+    /// As [`Self::new`], over these places.
+    pub(super) fn over(
+        context: &Arc<CudaContext>,
+        program: Box<dyn StepProgram>,
+        stage: StagePlace,
+        (ladders, options): (&Ladders, &EngineOptions),
+        way: LaunchWay,
+        places: Places<'_>,
+    ) -> Result<Self> {
+        if way == LaunchWay::DeviceGraph {
+            return Err(Error::Usage(
+                "--launch device-graph: the GPU launches its steps, expected a way of the host's"
+                    .into(),
+            ));
+        }
+        let stream = context.new_stream();
+        let stream = stream.map_err(|error| failed("making a stream", error))?;
+        let count = places.h.len();
+        let gpu = (stage.count > 1).then(|| context.ordinal());
+        let mut hosted = Self {
+            copy: StepCopy::new(context, &stream, options, count.max(PLACES))?,
             stream,
-            copy,
             program,
-            steps,
+            steps: [vec![], vec![], vec![]],
             stage: stage.index,
             gpu,
             samples: stage.index + 1 == stage.count,
-            between,
-        })
+            h: places.h.to_vec(),
+        };
+        for kind in StepKind::ALL {
+            let count = match places.of_every_kind || kind == StepKind::Decode {
+                true => count,
+                false => 1,
+            };
+            for bucket in buckets(ladders, kind, options.max_seqs) {
+                let work = (0..count).map(|place| hosted.work(bucket, place, way));
+                let work = work.collect::<Result<_>>()?;
+                let name = Name::of(Category::Step, &step_name(stage.index, gpu, bucket));
+                hosted.steps[kind as usize].push(Step { bucket, work, name });
+            }
+        }
+        Ok(hosted)
+    }
+
+    /// Where kernels find the step of a place.
+    fn at(&self, place: usize) -> StepAt {
+        StepAt {
+            h: self.h[place],
+            ..self.copy.place(place)
+        }
+    }
+
+    /// What a bucket's step in a place is launched as.
+    fn work(&self, bucket: Bucket, place: usize, way: LaunchWay) -> Result<Work> {
+        let (program, at) = (self.program.as_ref(), self.at(place));
+        if way == LaunchWay::HostKernels {
+            return ready(program, bucket, at).map(Work::Calls);
+        }
+        let step = StepCapture {
+            program,
+            stage: self.stage,
+            bucket,
+            at,
+        };
+        // SAFETY: copy and program are in `self`, which waits for every launch.
+        let step = unsafe { capture_step(&self.stream, step, vec![], vec![]) }?;
+        Exec::new(&step.graph, LaunchedBy::Host).map(Work::Graph)
     }
 }
 
@@ -184,17 +201,16 @@ impl HostLaunched {
     }
 
     /// # Safety
-    /// When the stream comes to it, the step is in this place of the copy, which has a graph if any has; it fits the
-    /// bucket, and nobody else runs the program before this stream has been waited for, which is before `self` goes.
+    /// When the stream comes to it, the step is in this place of the copy, which steps of its kind were made ready for; it fits
+    /// the bucket, and nobody else runs the program before this stream has been waited for, which is before `self` goes.
     pub(super) unsafe fn launch(&self, view: &StepView<'_>, place: usize) -> Result<()> {
         let step = self.step(view)?;
         // SAFETY: the caller's promise; copy and program live as long as `self`.
         unsafe {
-            match &step.work {
-                Work::Graphs(graphs) => graphs[place].launch(),
+            match &step.work[place] {
+                Work::Graph(graph) => graph.launch(),
                 Work::Calls(calls) => {
-                    let at = self.copy.at();
-                    debug_assert_eq!(at, self.copy.place(place), "calls are of the first place");
+                    let at = self.at(place);
                     self.program.enqueue(&self.stream, step.bucket, at, calls)
                 }
             }
@@ -313,7 +329,7 @@ impl HostLaunched {
             program: program.as_ref(),
             stage: self.stage,
             bucket: self.step(view)?.bucket,
-            at: self.copy.place(0),
+            at: self.at(0),
         };
         // SAFETY: the graph is launched by `repeat_other` alone, and the program goes with it.
         let step = unsafe { capture_step(&self.stream, step, vec![], vec![]) }?;
@@ -345,59 +361,21 @@ unsafe fn copy(to: Address, from: Address, bytes: usize, stream: &CudaStream) ->
 impl HostLaunched {
     fn run_step(&mut self, view: &StepView<'_>) -> Result<()> {
         let _range = range(self.name(view)?);
-        self.copy.send_step(&self.stream, view)?;
-        self.bring_activations(view)?;
+        self.copy.send_step(&self.stream, 0, view)?;
         // SAFETY: the step has been sent, the core chose a bucket that it fits, and `self` is borrowed alone until the
         // wait below.
         unsafe { self.launch(view, 0) }?;
         match self.samples {
             true => self.copy.take_samples(&self.stream, 0, view),
-            false => self.leave_activations(view),
+            false => self.wait(),
         }
-    }
-
-    /// Queues the copy of what the stage before has left, where there is one.
-    fn bring_activations(&self, view: &StepView<'_>) -> Result<()> {
-        let Some(Between { at, staging }) = self.between.as_ref().filter(|_| self.stage > 0) else {
-            return Ok(());
-        };
-        let from = &view.activations()?[..view.rows().len() * at.hidden];
-        let bytes = size_of_val(from);
-        let refused = |error| failed("copying activations to the GPU", error);
-        self.stream.context().bind_to_thread().map_err(refused)?;
-        // SAFETY: the staging memory holds a whole step, and is this stage's; the copies of the last step have run.
-        unsafe {
-            let to = staging.start().as_ptr();
-            to.copy_from_nonoverlapping(from.as_ptr().cast(), bytes);
-            let staged = std::slice::from_raw_parts(to, bytes);
-            result::memcpy_htod_async(at.h, staged, self.stream.cu_stream())
-        }
-        .map_err(refused)
-    }
-
-    /// Waits for the step, and leaves its residual stream for the stage behind, where there is one.
-    fn leave_activations(&self, view: &StepView<'_>) -> Result<()> {
-        let Some(Between { at, staging }) = &self.between else {
-            return self.wait();
-        };
-        let floats = view.rows().len() * at.hidden;
-        let refused = |error| failed("copying activations from the GPU", error);
-        self.stream.context().bind_to_thread().map_err(refused)?;
-        // SAFETY: the staging memory holds a whole step, is aligned to pages, and is this stage's; it is read behind the wait.
-        unsafe {
-            let to = staging.start().as_ptr();
-            let bytes = std::slice::from_raw_parts_mut(to, floats * size_of::<f32>());
-            result::memcpy_dtoh_async(bytes, at.h, self.stream.cu_stream()).map_err(refused)?;
-            self.wait()?;
-            view.leave_activations(std::slice::from_raw_parts(to.cast::<f32>(), floats));
-        }
-        Ok(())
     }
 
     /// What a step came to, with the step named where it failed.
-    pub(super) fn named(&self, view: &StepView<'_>, outcome: Result<()>) -> Result<()> {
-        let Err(error) = outcome else {
-            return Ok(());
+    pub(super) fn named<T>(&self, view: &StepView<'_>, outcome: Result<T>) -> Result<T> {
+        let error = match outcome {
+            Ok(value) => return Ok(value),
+            Err(error) => error,
         };
         let step = step_name(self.stage, self.gpu, self.step(view)?.bucket);
         let number = view.header().number;
@@ -410,10 +388,5 @@ impl StageBackend for HostLaunched {
         let outcome = self.run_step(view);
         self.named(view, outcome)?;
         self.program.check()
-    }
-
-    fn row_floats(&self) -> usize {
-        let between = self.between.as_ref().filter(|_| !self.samples);
-        between.map_or(0, |between| between.at.hidden)
     }
 }

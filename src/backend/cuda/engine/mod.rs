@@ -3,6 +3,7 @@
 pub mod ahead;
 pub mod captures;
 pub mod delivery;
+pub mod host_pipeline;
 pub mod hosted;
 pub mod model;
 pub mod pipeline;

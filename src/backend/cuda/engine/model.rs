@@ -135,6 +135,7 @@ pub fn programs(
             config,
             weights: weights.at.clone(),
             arena: arena.at(0),
+            moved_h: None,
             places,
             state,
             logits: delivery.as_ref().map(Delivery::ring),
@@ -212,7 +213,14 @@ impl StepProgram for ModelProgram {
         } = &*self.shared;
         let variant = self.chosen_variant(bucket)?;
         let lowering = Lowering::new(&addresses.config, kernels, bucket, variant, at, *early);
-        lower(addresses, &self.ops, lowering)
+        if at.h.is_none() {
+            return lower(addresses, &self.ops, lowering);
+        }
+        let moved = ModelAddresses {
+            moved_h: at.h,
+            ..addresses.clone()
+        };
+        lower(&moved, &self.ops, lowering)
     }
 
     fn variant(&self, bucket: Bucket) -> Result<Option<Variant>> {

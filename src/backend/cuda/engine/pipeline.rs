@@ -251,6 +251,7 @@ impl GpuPipeline {
         let at = StepAt {
             state: blocks.state.at(0),
             step: blocks.stage.at(offset_of!(abi::tg_stage, step)),
+            h: None,
         };
         let mut table = abi::tg_graphs {
             stages: 1,

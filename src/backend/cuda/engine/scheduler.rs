@@ -80,6 +80,7 @@ impl Blocks {
         StepAt {
             state: self.state.at(0),
             step: self.state.at(offset_of!(abi::tg_state, steps)),
+            h: None,
         }
     }
 

@@ -3,12 +3,13 @@
 //! Tables are found by offsets, so the copy has a layout of its own: what changes with every step lies together and
 //! goes over in two copies (slots; the step and its tables), page-table rows go over when they have changed, and biases with a
 //! sequence's first step.
-//! There are two places for a step and its samples, so that a step can go over while the one ahead of it still runs.
+//! There are several places for a step and its samples, so that a step can go over while others are still on the GPU.
 
 mod layout;
 
 pub use layout::{PLACES, step_copy_bytes};
 
+use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::families::StepAt;
 use crate::backend::cuda::memory::buffer::Buffer;
@@ -37,8 +38,9 @@ impl StepCopy {
         context: &Arc<CudaContext>,
         stream: &CudaStream,
         options: &EngineOptions,
+        places: usize,
     ) -> Result<Self> {
-        let layout = Layout::new(options);
+        let layout = Layout::new(options, places);
         let copy = Self {
             layout,
             device: Buffer::named(context, "the step's tables", layout.bytes)?,
@@ -79,16 +81,28 @@ impl StepCopy {
     pub fn place(&self, place: usize) -> StepAt {
         StepAt {
             state: self.device.at(0),
-            step: self.device.at(self.layout.steps[place]),
+            step: self.device.at(self.layout.step(place)),
+            h: None,
         }
     }
 
-    /// Queues the copies that make `step` the step of the first place. Until they have run, the next call must wait.
+    /// How many places there are.
+    pub fn places(&self) -> usize {
+        self.layout.places
+    }
+
+    /// Queues the copies that make `step` the step of `place`. Steps in other places may still run: of other sequences, or of
+    /// chunks of the same prompts, whose slots do not change between them. Until the copies have run, the next call must wait.
     ///
     /// # Errors
     /// The driver refuses a copy.
-    pub fn send_step(&mut self, stream: &CudaStream, step: &StepView<'_>) -> Result<()> {
-        // With no other step on the GPU, what the step before has sampled is known here.
+    pub fn send_step(
+        &mut self,
+        stream: &CudaStream,
+        place: usize,
+        step: &StepView<'_>,
+    ) -> Result<()> {
+        // With no step of the same sequences ahead of it, what they have sampled is known here.
         let row = |row: &abi::tg_row| abi::tg_row {
             token: match row.token {
                 token if token < -1 => step.token(row),
@@ -97,7 +111,7 @@ impl StepCopy {
             ..*row
         };
         let rows: Vec<_> = step.rows().iter().map(row).collect();
-        let tables = self.put_step(0, step, &rows);
+        let tables = self.put_step(place, step, &rows);
         let mut slots_end = 0;
         for sequence in step.sequences() {
             let slot = sequence.slot as usize;
@@ -128,10 +142,10 @@ impl StepCopy {
             stream,
             self.layout.slot_table..self.layout.slot_table + slots,
         )?;
-        self.send(stream, self.layout.steps[0]..tables.end)
+        self.send(stream, self.layout.step(place)..tables.end)
     }
 
-    /// Queues the copy that makes `step` the step of `place`, with the step ahead of it in the other place, where it
+    /// Queues the copy that makes `step` the step of `place`, with the step ahead of it in the place before, where it
     /// may still run: one of the same sequences, whose slots have gone over before, and which samples what this one's rows
     /// start from. Until the copy has run, nobody sends to this place.
     ///
@@ -145,7 +159,7 @@ impl StepCopy {
     ) -> Result<()> {
         let tables = self.put_step(place, step, step.rows());
         self.send_pages(stream, step)?;
-        self.send(stream, self.layout.steps[place]..tables.end)
+        self.send(stream, self.layout.step(place)..tables.end)
     }
 
     /// Queues the copy of the page-table rows that are not what was sent before: of sequences that begin, or have grown.
@@ -181,18 +195,19 @@ impl StepCopy {
     /// Writes a step, with these rows, and its tables into the staging memory.
     fn put_step(&self, place: usize, step: &StepView<'_>, rows: &[abi::tg_row]) -> Tables {
         let (sequences, samples) = (step.sequences(), step.sample_rows());
+        let before = (place + self.layout.places - 1) % self.layout.places;
         let tables = self
             .layout
             .tables(place, rows.len(), sequences.len(), samples.len());
         self.put(
-            self.layout.steps[place],
+            self.layout.step(place),
             &[abi::tg_step {
                 row_table: tables.rows as u64,
                 sequence_table: tables.sequences as u64,
                 sample_table: tables.samples as u64,
-                sampled_table: self.layout.sampled[place] as u64,
+                sampled_table: self.layout.sampled(place) as u64,
                 slot_sequence_table: tables.slot_sequences as u64,
-                earlier_table: self.layout.sampled[1 - place] as u64,
+                earlier_table: self.layout.sampled(before) as u64,
                 ..*step.header()
             }],
         );
@@ -217,30 +232,58 @@ impl StepCopy {
         place: usize,
         step: &StepView<'_>,
     ) -> Result<()> {
+        self.bring_samples(stream, place, step)?;
+        let waited = stream.synchronize();
+        waited.map_err(|error| failed("copying from the GPU", error))?;
+        self.leave_samples(place, step);
+        Ok(())
+    }
+
+    /// The first `count` samples of the step of `place`: where they lie, and where they are staged, as bytes.
+    pub fn samples(&self, place: usize, count: usize) -> (Address, &[u8]) {
+        let at = self.layout.sampled(place);
+        let bytes = count.min(self.layout.slots) * size_of::<abi::tg_sampled>();
+        // SAFETY: the range lies in the allocation, whose bytes are initialised.
+        let staged =
+            unsafe { std::slice::from_raw_parts(self.staging.start().as_ptr().add(at), bytes) };
+        (self.device.at(at), staged)
+    }
+
+    /// Queues the copy of the samples that the step of `place` leaves; where it has run, [`Self::leave_samples`] finds them.
+    ///
+    /// # Errors
+    /// The driver refuses the copy.
+    pub fn bring_samples(
+        &mut self,
+        stream: &CudaStream,
+        place: usize,
+        step: &StepView<'_>,
+    ) -> Result<()> {
         let refused = |error| failed("copying from the GPU", error);
-        let count = step.sample_rows().len();
-        let bytes = count * size_of::<abi::tg_sampled>();
-        let at = self.layout.sampled[place];
-        if bytes > 0 {
-            stream.context().bind_to_thread().map_err(refused)?;
-            // SAFETY: the range lies in both allocations, and `self` is borrowed alone until the copy is done below.
-            unsafe {
-                let to =
-                    std::slice::from_raw_parts_mut(self.staging.start().as_ptr().add(at), bytes);
-                result::memcpy_dtoh_async(to, self.device.at(at), stream.cu_stream())
-            }
-            .map_err(refused)?;
+        let (from, staged) = self.samples(place, step.sample_rows().len());
+        if staged.is_empty() {
+            return Ok(());
         }
-        stream.synchronize().map_err(refused)?;
-        for index in 0..count {
-            // SAFETY: inside the allocation, aligned, and written by the copy, which is done.
+        stream.context().bind_to_thread().map_err(refused)?;
+        // SAFETY: the ranges lie in both allocations, and nobody looks at the staged ones until the copy has run.
+        unsafe {
+            let to = std::slice::from_raw_parts_mut(staged.as_ptr().cast_mut(), staged.len());
+            result::memcpy_dtoh_async(to, from, stream.cu_stream())
+        }
+        .map_err(refused)
+    }
+
+    /// Hands the samples of `place`, which have been brought, to `step`.
+    pub fn leave_samples(&self, place: usize, step: &StepView<'_>) {
+        let at = self.layout.sampled(place);
+        for index in 0..step.sample_rows().len() {
+            // SAFETY: inside the allocation, aligned, and written by the copy, which has run.
             let sampled = unsafe {
                 let table = self.staging.start().as_ptr().add(at);
                 table.cast::<abi::tg_sampled>().add(index).read()
             };
             step.set_sampled(index, sampled);
         }
-        Ok(())
     }
 
     fn send_biases(&self, stream: &CudaStream, slot: usize, biases: &[abi::tg_bias]) -> Result<()> {

@@ -47,13 +47,15 @@ pub struct Bucket {
     pub sequences: u32,
 }
 
-/// Where the step to run is described whenever the kernels run. Both addresses are the same for every step.
+/// Where the step to run is described whenever the kernels run. These addresses are the same for every step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepAt {
     /// `tg_state *`: slots and pages; the step's tables are at offsets from here.
     pub state: Address,
     /// `tg_step *`
     pub step: Address,
+    /// Where the residual stream of a model's step lies: f32 `[R, H]`; none: in its arena.
+    pub h: Option<Address>,
 }
 
 /// Makes the calls of one step, in order, for one bucket.

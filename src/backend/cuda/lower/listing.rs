@@ -21,6 +21,7 @@ const STATE: Address = 3 << 48;
 const STEP: StepAt = StepAt {
     state: 4 << 48,
     step: 5 << 48,
+    h: None,
 };
 
 /// A plan's steps on a GPU that need not be there.
@@ -61,6 +62,7 @@ impl<'a> Listing<'a> {
                 weights,
                 places: Arena::new(&config, shape),
                 arena: ARENA,
+                moved_h: None,
                 state: LayerState::all(&layout, STATE),
                 logits: None,
                 max_context: options.max_context,

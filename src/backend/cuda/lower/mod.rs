@@ -27,13 +27,15 @@ use crate::plan::Op;
 use std::sync::Arc;
 
 /// Where a model's arrays lie.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ModelAddresses {
     pub config: Arc<ModelConfig>,
     pub weights: WeightAddresses,
     pub places: Arena,
     /// Where the arena begins.
     pub arena: Address,
+    /// The residual stream, where that is not in the arena.
+    pub moved_h: Option<Address>,
     /// By layer: conv state, or keys and values; none for a layer that is not here.
     pub state: Vec<Option<LayerState>>,
     /// Takes the logits that requests ask for.
@@ -106,7 +108,7 @@ impl ModelAddresses {
 
     /// The residual stream, f32 `[R, H]`.
     fn h(&self) -> Address {
-        self.at(self.places.h)
+        self.moved_h.unwrap_or_else(|| self.at(self.places.h))
     }
 
     /// The operand of the next product, `[R, H]`.

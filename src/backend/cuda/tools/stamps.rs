@@ -175,7 +175,11 @@ pub fn stamped(
         .into_iter()
         .flat_map(|kind| buckets(ladders, kind, slots))
     {
-        let nowhere = StepAt { state: 0, step: 0 };
+        let nowhere = StepAt {
+            state: 0,
+            step: 0,
+            h: None,
+        };
         let mut all = vec![];
         for program in &programs {
             all.extend(parts_of(&program.lower(bucket, nowhere)?));

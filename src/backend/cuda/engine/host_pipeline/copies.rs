@@ -1,0 +1,207 @@
+//! What goes from GPU to GPU between stages that the host launches, and over what.
+
+use super::nccl::{self, Nccl};
+use crate::backend::Block;
+use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::errors::failed;
+use crate::backend::cuda::memory::pinned::Pinned;
+use crate::error::Result;
+use cudarc::driver::{CudaContext, CudaStream, result, sys};
+use std::sync::Arc;
+
+/// What copies go over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// From GPU to GPU.
+    Peer,
+    /// To pinned memory of the host, and from there.
+    Host,
+    /// By NCCL's send and receive, to compare with.
+    Nccl,
+}
+
+impl Way {
+    /// To be asked before anything is loaded.
+    ///
+    /// # Errors
+    /// [`crate::Error::Usage`]: what it needs is not there.
+    pub fn check(self) -> Result<()> {
+        match self {
+            Self::Peer | Self::Host => Ok(()),
+            Self::Nccl => nccl::found().map(|_| ()),
+        }
+    }
+}
+
+/// A stage's rows in a place: the number of the stage that leaves them, and the place.
+type From = (usize, usize);
+
+/// The copies between stages.
+pub(super) struct Copies {
+    way: Way,
+    /// Of each stage but the last, by place: the rows in the host's memory; none where they do not go there.
+    staging: Vec<Vec<Arc<Pinned>>>,
+    /// Of [`Way::Nccl`].
+    nccl: Option<Nccl>,
+}
+
+impl Copies {
+    /// `bytes`: of a step's rows, at most.
+    ///
+    /// # Errors
+    /// [`crate::Error::Memory`] where the machine pins no more; [`Way::check`]'s; NCCL does not connect the GPUs.
+    pub fn new(
+        way: Way,
+        contexts: &[&Arc<CudaContext>],
+        places: usize,
+        bytes: usize,
+    ) -> Result<Self> {
+        let leave = match way {
+            Way::Peer | Way::Nccl => &[],
+            Way::Host => &contexts[..contexts.len() - 1],
+        };
+        let of_stage = |context: &&Arc<CudaContext>| {
+            let place = |_| Pinned::new(context, bytes);
+            (0..places).map(place).collect::<Result<_>>()
+        };
+        Ok(Self {
+            way,
+            staging: leave.iter().map(of_stage).collect::<Result<_>>()?,
+            nccl: match way {
+                Way::Nccl => Some(Nccl::new(contexts)?),
+                Way::Peer | Way::Host => None,
+            },
+        })
+    }
+
+    pub fn way(&self) -> Way {
+        self.way
+    }
+
+    /// Keeps what GPUs may still use, for as long as the process.
+    pub fn forget(&mut self) {
+        std::mem::forget((std::mem::take(&mut self.staging), self.nccl.take()));
+    }
+
+    /// Queues the copy of a stage's rows out of its GPU; to the next one where that can be. What the next one does for it goes on
+    /// its stream, `there`.
+    ///
+    /// # Errors
+    /// The driver, or NCCL, refuses it.
+    ///
+    /// # Safety
+    /// There are so many bytes at both places, and nobody else uses them from when the stream comes by until it has.
+    pub unsafe fn leave(
+        &self,
+        (stage, place): From,
+        from: (&CudaContext, Address),
+        to: (&CudaContext, Address),
+        bytes: usize,
+        (stream, there): (&CudaStream, &CudaStream),
+    ) -> Result<()> {
+        if let Some(nccl) = &self.nccl {
+            // SAFETY: the caller's promise.
+            return unsafe { nccl.exchange(stage, (from.1, stream), (to.1, there), bytes) };
+        }
+        let refused = |error| failed("copying rows from the GPU", error);
+        stream.context().bind_to_thread().map_err(refused)?;
+        match self.way {
+            // SAFETY: the caller's promise.
+            Way::Peer | Way::Nccl => unsafe { peer_copy(from, to, bytes, stream) },
+            // SAFETY: the staging memory holds a whole step, and is this place's.
+            Way::Host => unsafe {
+                let to = self.staging[stage][place].start().as_ptr();
+                let staged = std::slice::from_raw_parts_mut(to, bytes);
+                result::memcpy_dtoh_async(staged, from.1, stream.cu_stream())
+            },
+        }
+        .map_err(refused)
+    }
+
+    /// Queues what is left to do to have them there, for a stream that has waited for [`Self::leave`].
+    ///
+    /// # Errors
+    /// The driver refuses it.
+    ///
+    /// # Safety
+    /// As for [`Self::leave`].
+    pub unsafe fn arrive(
+        &self,
+        (stage, place): From,
+        to: Address,
+        bytes: usize,
+        stream: &CudaStream,
+    ) -> Result<()> {
+        match self.way {
+            Way::Peer | Way::Nccl => Ok(()),
+            Way::Host => {
+                let refused = |error| failed("copying rows to the GPU", error);
+                stream.context().bind_to_thread().map_err(refused)?;
+                // SAFETY: the caller's promise; the staging memory holds a whole step.
+                unsafe {
+                    let staged = self.staging[stage][place].start().as_ptr();
+                    let staged = std::slice::from_raw_parts(staged, bytes);
+                    result::memcpy_htod_async(to, staged, stream.cu_stream())
+                }
+                .map_err(refused)
+            }
+        }
+    }
+
+    /// Queues the copy of samples, which are at `from` and, where they go through the host, `staged`, to the GPU of `stream`. What
+    /// their own GPU does for it goes on `by`.
+    ///
+    /// # Errors
+    /// The driver, or NCCL, refuses it.
+    ///
+    /// # Safety
+    /// As for [`Self::leave`], with as many bytes as are staged.
+    pub unsafe fn feed(
+        &self,
+        from: (&CudaContext, Address),
+        staged: &[u8],
+        to: Address,
+        (by, stream): (&CudaStream, &CudaStream),
+    ) -> Result<()> {
+        if let Some(nccl) = &self.nccl {
+            let bytes = staged.len();
+            // SAFETY: the caller's promise.
+            return unsafe { nccl.exchange(nccl.last(), (from.1, by), (to, stream), bytes) };
+        }
+        let refused = |error| failed("copying samples to the GPU", error);
+        let context = stream.context();
+        context.bind_to_thread().map_err(refused)?;
+        match self.way {
+            // SAFETY: the caller's promise.
+            Way::Peer | Way::Nccl => unsafe {
+                peer_copy(from, (context, to), staged.len(), stream)
+            },
+            // SAFETY: the caller's promise.
+            Way::Host => unsafe { result::memcpy_htod_async(to, staged, stream.cu_stream()) },
+        }
+        .map_err(refused)
+    }
+}
+
+/// # Safety
+/// As for [`Copies::leave`].
+unsafe fn peer_copy(
+    from: (&CudaContext, Address),
+    to: (&CudaContext, Address),
+    bytes: usize,
+    stream: &CudaStream,
+) -> std::result::Result<(), result::DriverError> {
+    let (from_context, to_context) = (from.0.cu_ctx(), to.0.cu_ctx());
+    let stream = stream.cu_stream();
+    // SAFETY: the caller's promise; contexts and stream are alive.
+    unsafe { sys::cuMemcpyPeerAsync(to.1, to_context, from.1, from_context, bytes, stream) }
+        .result()
+}
+
+/// Whether something is left to run on a stream. An error says that the GPU is lost: nothing runs there.
+pub(super) fn runs(stream: &CudaStream) -> bool {
+    // SAFETY: the stream is alive.
+    let asked = |()| unsafe { sys::cuStreamQuery(stream.cu_stream()) };
+    let answer = stream.context().bind_to_thread().map(asked);
+    answer == Ok(sys::CUresult::CUDA_ERROR_NOT_READY)
+}

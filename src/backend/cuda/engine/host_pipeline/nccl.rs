@@ -1,0 +1,188 @@
+//! NCCL's send and receive between GPUs, to compare copies with: the library is loaded where a run asks for it, and nothing else here
+//! needs it.
+
+use crate::backend::cuda::driver::Address;
+use crate::error::{Error, Result};
+use cudarc::driver::{CudaContext, CudaStream, sys};
+use libloading::Library;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::Arc;
+
+/// As its packages name it; without a version where only its headers are installed too.
+const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
+
+/// `ncclInt8`
+const BYTES: c_int = 0;
+
+type Comm = *mut c_void;
+type Answer = c_int;
+
+/// The functions of nccl.h that are used; all but the last answer `ncclResult_t`.
+struct Functions {
+    init_all: unsafe extern "C" fn(*mut Comm, c_int, *const c_int) -> Answer,
+    destroy: unsafe extern "C" fn(Comm) -> Answer,
+    group_start: unsafe extern "C" fn() -> Answer,
+    group_end: unsafe extern "C" fn() -> Answer,
+    send: unsafe extern "C" fn(*const c_void, usize, c_int, c_int, Comm, sys::CUstream) -> Answer,
+    receive: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, Comm, sys::CUstream) -> Answer,
+    error_string: unsafe extern "C" fn(Answer) -> *const c_char,
+}
+
+/// Links from each GPU to the next, and from the last to the first.
+pub(super) struct Nccl {
+    functions: Functions,
+    /// Of each link: of its sender, and of its receiver.
+    links: Vec<[Comm; 2]>,
+    /// Has the functions' code.
+    _library: Library,
+}
+
+// SAFETY: a communicator may be used from any thread, by one at a time.
+unsafe impl Send for Nccl {}
+
+/// # Errors
+/// [`Error::Usage`]: it is not there.
+pub(super) fn found() -> Result<Library> {
+    let mut why = String::new();
+    for name in NAMES {
+        // SAFETY: loading NCCL runs its initialisers, which have no demands.
+        match unsafe { Library::new(name) } {
+            Ok(library) => return Ok(library),
+            Err(error) if why.is_empty() => why = error.to_string(),
+            Err(_) => {}
+        }
+    }
+    Err(Error::Usage(format!(
+        "--handover nccl: {} cannot be loaded ({why}), expected NCCL where the system looks for libraries (LD_LIBRARY_PATH): install it, or hand \
+         steps on by --handover peer, which needs none",
+        NAMES[0]
+    )))
+}
+
+/// # Safety
+/// The function is of that type.
+unsafe fn function<F: Copy>(library: &Library, name: &str) -> Result<F> {
+    // SAFETY: the caller's promise.
+    let symbol = unsafe { library.get::<F>(name.as_bytes()) };
+    let symbol = symbol.map_err(|error| {
+        Error::Usage(format!(
+            "--handover nccl: found a library without {name} ({error}), expected NCCL 2.7 or newer"
+        ))
+    });
+    Ok(*symbol?)
+}
+
+impl Functions {
+    fn of(library: &Library) -> Result<Self> {
+        // SAFETY: as nccl.h declares them.
+        unsafe {
+            Ok(Self {
+                init_all: function(library, "ncclCommInitAll")?,
+                destroy: function(library, "ncclCommDestroy")?,
+                group_start: function(library, "ncclGroupStart")?,
+                group_end: function(library, "ncclGroupEnd")?,
+                send: function(library, "ncclSend")?,
+                receive: function(library, "ncclRecv")?,
+                error_string: function(library, "ncclGetErrorString")?,
+            })
+        }
+    }
+
+    fn check(&self, what: &str, answer: Answer) -> Result<()> {
+        if answer == 0 {
+            return Ok(());
+        }
+        // SAFETY: NCCL answers any code with a string that stays.
+        let why = unsafe { CStr::from_ptr((self.error_string)(answer)) };
+        let why = why.to_string_lossy();
+        Err(Error::Runtime(format!("{what}: NCCL answered {why}")))
+    }
+}
+
+impl Nccl {
+    /// # Errors
+    /// [`Error::Usage`] where the library is not there; [`Error::Runtime`] where it does not connect the GPUs.
+    pub fn new(contexts: &[&Arc<CudaContext>]) -> Result<Self> {
+        let library = found()?;
+        let functions = Functions::of(&library)?;
+        let mut nccl = Self {
+            functions,
+            links: vec![],
+            _library: library,
+        };
+        for (index, from) in contexts.iter().enumerate() {
+            let to = contexts[(index + 1) % contexts.len()];
+            let gpus = [from, &to].map(|context| context.ordinal() as c_int);
+            let mut comms = [std::ptr::null_mut(); 2];
+            // SAFETY: there is room for two.
+            let made = unsafe { (nccl.functions.init_all)(comms.as_mut_ptr(), 2, gpus.as_ptr()) };
+            let what = format!("connecting cuda:{} and cuda:{}", gpus[0], gpus[1]);
+            nccl.functions.check(&what, made)?;
+            nccl.links.push(comms);
+        }
+        Ok(nccl)
+    }
+
+    /// The link from the last GPU to the first.
+    pub fn last(&self) -> usize {
+        self.links.len() - 1
+    }
+
+    /// Queues a send of so many bytes on the one stream and its receive on the other, of the link's GPUs.
+    ///
+    /// # Errors
+    /// NCCL refuses.
+    ///
+    /// # Safety
+    /// There are so many bytes at both places, and nobody else uses them from when a stream comes by until it has.
+    pub unsafe fn exchange(
+        &self,
+        link: usize,
+        (from, by): (Address, &CudaStream),
+        (to, there): (Address, &CudaStream),
+        bytes: usize,
+    ) -> Result<()> {
+        let [sender, receiver] = self.links[link];
+        let Functions {
+            group_start,
+            group_end,
+            send,
+            receive,
+            ..
+        } = self.functions;
+        let check = |what, answer| self.functions.check(what, answer);
+        // SAFETY: the caller's promise. One thread has both ends, which NCCL wants in a group.
+        unsafe {
+            check("sending to another GPU", group_start())?;
+            let sent = send(
+                from as *const c_void,
+                bytes,
+                BYTES,
+                1,
+                sender,
+                by.cu_stream(),
+            );
+            let come = receive(
+                to as *mut c_void,
+                bytes,
+                BYTES,
+                0,
+                receiver,
+                there.cu_stream(),
+            );
+            let ended = group_end();
+            check("sending to another GPU", sent)?;
+            check("receiving from another GPU", come)?;
+            check("sending to another GPU", ended)
+        }
+    }
+}
+
+impl Drop for Nccl {
+    fn drop(&mut self) {
+        for &comm in self.links.iter().flatten() {
+            // SAFETY: made by `new`, destroyed once. A failure leaves it to the end of the process.
+            let _ = unsafe { (self.functions.destroy)(comm) };
+        }
+    }
+}
