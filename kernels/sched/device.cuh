@@ -21,9 +21,10 @@ __device__ inline uint64_t now_ns() {
   return now;
 }
 
-/* Loads all of the host's indices, each by a thread of its own, so that the trip over the bus is made once. They owe
+/* Loads all of the host's indices, those of the queue that `claimer` claims from among them, each by a thread of its own, so that
+ * the trip over the bus is made once. They owe
  * nothing to the step that runs, so the first look comes before the wait for it. */
-__device__ inline void look(const tg_rings *rings) {
+__device__ inline void look(const tg_rings *rings, const tg_claimer *claimer = nullptr) {
   const uint64_t *from;
   uint64_t *to;
   switch (threadIdx.x) {
@@ -32,6 +33,14 @@ __device__ inline void look(const tg_rings *rings) {
     case 2: from = &rings->request_head.value, to = &tg_device.request_head; break;
     case 3: from = &rings->event_tail.value, to = &tg_device.event_tail; break;
     case 4: from = &rings->trace_tail.value, to = &tg_device.trace_tail; break;
+    case 5:
+      if (!claimer || !claimer->queue) return;
+      from = &claimer->queue->pushed.value, to = &tg_device.pushed;
+      break;
+    case 6:
+      if (!claimer || !claimer->queue) return;
+      from = &claimer->queue->claims_tail[claimer->replica].value, to = &tg_device.claims_tail;
+      break;
     default: return;
   }
   uint64_t value;

@@ -63,7 +63,8 @@ __device__ inline bool is_calm(const tg_state *state) {
   const tg_inputs *inputs = &state->inputs;
   const tg_step *step = &state->steps[0];
   const tg_rings *layout = &tg_device.layout;
-  const bool as_looked = (uint32_t)tg_device.flags == inputs->flags && tg_device.control_head == inputs->control_head;
+  const tg_claimer *claimer = &state->claimer;
+  const bool as_looked = (uint32_t)tg_device.flags == (inputs->flags & ~TG_INPUT_UNCLAIMED) && tg_device.control_head == inputs->control_head;
   const bool open = state->error == TG_ERROR_NONE && !(tg_device.flags & TG_INPUT_STOP) &&
                     (!layout->record || state->traces_written - tg_device.trace_tail < layout->trace_capacity);
   const bool alone = state->config.steps_in_flight == 1 && tg_device.returned_end == state->steps_collected + 1;
@@ -71,7 +72,10 @@ __device__ inline bool is_calm(const tg_state *state) {
                           state->leaving == TG_NONE;
   const bool room = state->pending == 0 &&
                     step->rows + state->events_published - tg_device.event_tail <= state->config.event_capacity;
-  const bool nothing_new = tg_device.request_head == state->requests_seen && state->requests_taken == state->requests_seen &&
+  /* Slots that end leave room for claims too; but then the turn is none of these anyway. */
+  const bool none_come = claimer->queue ? claimer->known >= tg_device.pushed || state->running == state->config.slots
+                                        : tg_device.request_head == state->requests_seen;
+  const bool nothing_new = none_come && state->requests_taken == state->requests_seen &&
                            tg_device.control_head == state->controls_taken;
   return as_looked && open && alone && all_decode && room && nothing_new && step->rows <= LANES;
 }
@@ -117,6 +121,8 @@ __device__ inline Next turn(tg_state *state, tg_state *block, tg_rings *rings, t
       routine = tg_is_routine(state);
       if (routine) decide(next, routine_next(state));
     } else if (phase > TG_TELL_PHASE && routine) {
+      continue;
+    } else if (phase == TG_CLAIM_PHASE && !tg_claims_now(state)) {
       continue;
     }
     tg_phase(state, rings, start_ns, phase, threadIdx.x, LANES);
@@ -209,7 +215,7 @@ __device__ inline void take_turns(tg_state *state, tg_state *block, tg_rings *ri
       __nanosleep(pause_ns);
       pause_ns = min(2 * pause_ns, LAST_PAUSE_NS);
     }
-    look(rings);
+    look(rings, &state->claimer);
     if (threadIdx.x == 0) start_ns = now_ns();
     lanes_barrier();
   }
@@ -235,7 +241,7 @@ extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)
   __syncthreads();
   copy(state, block, HEAD_BYTES, threadIdx.x, DISPATCH_THREADS);
   copy(&tg_device.layout.bytes, &layout->bytes, LAYOUT_BYTES, threadIdx.x, DISPATCH_THREADS);
-  look(rings);
+  look(rings, &block->claimer);
   __syncthreads();
   /* The chain ended with all that was to do: the idle graph had been launched before. */
   const bool over = state->outcome.action == TG_ACTION_DONE || state->error != TG_ERROR_NONE;

@@ -21,6 +21,8 @@ pub struct Scenario {
     pub greedy: u32,
     /// 1: one more actor sets the stop flag.
     pub stops: u32,
+    /// 1: a replica reads what it has claimed only after it has claimed again.
+    pub keeps: u32,
 }
 
 /// What an actor asks of memory: the struct access of actors.c.

@@ -14,7 +14,7 @@
  *                                   stuck:N       step N never ends
  *                                   fault:N:CODE  step N ends the context with CODE
  *                                   refuse:N      the graph of step N cannot be launched by the device
- *   TEST_CUDA_PEERS=0             whether GPUs reach each other's memory                   (1)
+ *   TEST_CUDA_PEERS=0             whether GPUs reach each other's memory; `stores`: they do, but for atomics (1)
  *   TEST_CUDA_LOG=FILE            a line `device BYTES` or `pinned BYTES` for each allocation
  *
  * Each GPU has a context of its own, which a thread has to make current before it uses what was made in it: a kernel, a copy
