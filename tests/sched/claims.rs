@@ -4,10 +4,10 @@
 
 use super::api::Api;
 use super::check::{self, ensure};
+use super::claim_queue::Queue;
 use super::machine::{Lanes, Machine, Order};
 use super::world::{Planned, VOCABULARY, World, biases};
 use crate::common::random::Random;
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use tailgraph::sys::abi;
 
 /// What happened, for another run to be held to: every turn's outcome and what it claimed.
@@ -16,143 +16,12 @@ pub type Log = Vec<(usize, abi::tg_outcome, u64)>;
 const PATIENT_TICKS: u32 = 400;
 const MOST_TICKS: u32 = 8000;
 
-struct Block {
-    at: *mut u8,
-    layout: Layout,
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        // SAFETY: allocated with this layout.
-        unsafe { dealloc(self.at, self.layout) }
-    }
-}
-
-/// The host's end.
-struct Queue {
-    api: Api,
-    block: Block,
-    /// The word that replicas swap.
-    claimed: Box<u64>,
-    pushed: u64,
-    tail: u64,
-    token_head: u64,
-    token_starts: Vec<u64>,
-}
-
-impl Queue {
-    fn new(api: Api, shape: &abi::tg_queue) -> Self {
-        // SAFETY: the block has the size that the core asked for.
-        unsafe {
-            let bytes = (api.queue_bytes)(shape) as usize;
-            let layout = Layout::from_size_align(bytes, 128).unwrap();
-            let at = alloc_zeroed(layout);
-            (api.queue_init)(at.cast(), shape);
-            Self {
-                api,
-                block: Block { at, layout },
-                claimed: Box::new(0),
-                pushed: 0,
-                tail: 0,
-                token_head: 0,
-                token_starts: vec![],
-            }
-        }
-    }
-
-    fn head(&mut self) -> &mut abi::tg_queue {
-        // SAFETY: laid out in `new`; all is on one thread.
-        unsafe { &mut *self.block.at.cast() }
-    }
-
-    fn entry<T>(&mut self, offset: u64, capacity: u32, number: u64) -> *mut T {
-        let place = (number % u64::from(capacity)) as usize;
-        let at = offset as usize + place * size_of::<T>();
-        assert!(at + size_of::<T>() <= self.block.layout.size());
-        // SAFETY: inside the block.
-        unsafe { self.block.at.add(at).cast() }
-    }
-
-    fn put<T>(&mut self, offset: u64, capacity: u32, number: u64, value: T) {
-        // SAFETY: inside the table, which holds plain integers.
-        unsafe { self.entry::<T>(offset, capacity, number).write(value) };
-    }
-
-    /// Where the prompt of request `number` begins, or will.
-    fn token_start(&self, number: u64) -> u64 {
-        let starts = &self.token_starts;
-        *starts.get(number as usize).unwrap_or(&self.token_head)
-    }
-
-    /// Writes over all that nobody reads any more.
-    fn free(&mut self) {
-        let before = self.tail;
-        // SAFETY: laid out in `new`.
-        self.tail = unsafe { (self.api.queue_tail)(self.head(), before) };
-        let abi::tg_queue {
-            requests,
-            tokens,
-            biases,
-            capacity,
-            token_capacity,
-            bias_capacity,
-            ..
-        } = *self.head();
-        for number in before..self.tail {
-            let garbage = abi::tg_bias { id: 99, bias: 99 };
-            for i in 0..u64::from(bias_capacity) {
-                let place = number % u64::from(capacity) * u64::from(bias_capacity) + i;
-                self.put(biases, capacity * bias_capacity, place, garbage);
-            }
-            self.put(requests, capacity, number, abi::tg_request::default());
-            for at in self.token_start(number)..self.token_start(number + 1) {
-                self.put(tokens, token_capacity, at, -77_i32);
-            }
-        }
-    }
-
-    fn push(&mut self, planned: &Planned) -> bool {
-        let abi::tg_queue {
-            requests,
-            tokens,
-            biases: bias_table,
-            capacity,
-            token_capacity,
-            bias_capacity,
-            ..
-        } = *self.head();
-        let (number, length) = (self.pushed, planned.prompt.len() as u64);
-        let used = self.token_head - self.token_start(self.tail);
-        if number - self.tail >= u64::from(capacity) || used + length > u64::from(token_capacity) {
-            return false;
-        }
-        let request = abi::tg_request {
-            token_start: self.token_head,
-            ..planned.request
-        };
-        self.put(requests, capacity, number, request);
-        for (at, &token) in (self.token_head..).zip(&planned.prompt) {
-            self.put(tokens, token_capacity, at, token);
-        }
-        let count = request.sampling.bias_count.min(bias_capacity);
-        for (i, bias) in (0..).zip(biases(number, count)) {
-            let place = number % u64::from(capacity) * u64::from(bias_capacity) + i;
-            self.put(bias_table, capacity * bias_capacity, place, bias);
-        }
-        self.token_starts.push(self.token_head);
-        self.token_head += length;
-        self.pushed += 1;
-        self.head().pushed.value = self.pushed;
-        true
-    }
-}
-
 struct Replica {
     machine: Machine,
     twin: Machine,
     /// Of the device's own memory.
-    _numbers: Vec<u64>,
-    _seen: Vec<u64>,
+    numbers: Vec<u64>,
+    seen: Vec<u64>,
     /// By its own number: the queue's.
     claimed: Vec<u64>,
     /// By the queue's number: the clock of the first turn after the push.
@@ -196,8 +65,8 @@ fn replica(
     let mut replica = Replica {
         machine,
         twin,
-        _numbers: vec![u64::MAX; (config.request_capacity + config.slots) as usize],
-        _seen: vec![u64::MAX; capacity as usize],
+        numbers: vec![u64::MAX; (config.request_capacity + config.slots) as usize],
+        seen: vec![u64::MAX; capacity as usize],
         claimed: vec![],
         first_seen: vec![],
         twin_tokens: 0,
@@ -206,19 +75,8 @@ fn replica(
         runs: None,
         done: false,
     };
-    let at = queue.block.at as u64;
-    let mut words = abi::tg_claimer::default();
-    let claimed: *mut u64 = &raw mut *queue.claimed;
-    // SAFETY: the queue is laid out.
-    unsafe { (api.claimer_init)(&raw mut words, queue.head(), claimed, number) };
-    let head = *queue.head();
-    let own = u64::from(number * head.claim_capacity) * size_of::<abi::tg_claimed>() as u64;
-    words.requests = (at + head.requests) as *const _;
-    words.biases = (at + head.biases) as *const _;
-    words.tokens = (at + head.tokens) as *const _;
-    words.claims = (at + head.claims + own) as *mut _;
-    words.numbers = replica._numbers.as_mut_ptr();
-    words.seen = replica._seen.as_mut_ptr();
+    let Replica { numbers, seen, .. } = &mut replica;
+    let words = queue.claimer(number, numbers, seen);
     replica.machine.state_mut().claimer = words;
     replica
 }
@@ -267,9 +125,8 @@ pub fn run(api: Api, seed: u64, lanes: Lanes) -> Result<Log, String> {
     };
     for tick in 0..MOST_TICKS {
         let done = run.tick(tick >= PATIENT_TICKS);
-        match done.map_err(|message| format!("seed {seed}, tick {tick}: {message}"))? {
-            true => return Ok(run.log),
-            false => {}
+        if done.map_err(|message| format!("seed {seed}, tick {tick}: {message}"))? {
+            return Ok(run.log);
         }
     }
     Err(format!("seed {seed}: not drained"))
