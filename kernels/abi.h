@@ -134,12 +134,13 @@ typedef struct tg_sampled {
 /* tg_inputs.flags */
 #define TG_INPUT_DRAIN 1u   /* no more requests will come: end once all have ended */
 #define TG_INPUT_STOP 2u    /* end now: nothing more is published or launched */
+#define TG_INPUT_UNCLAIMED 4u /* with TG_INPUT_DRAIN: the queue that this replica claims from has more. Never the host's */
 
 /* All that a turn knows of the world outside tg_state, but for the ring entries below these indices and
  * the sampled tokens. A turn replayed from these inputs gives the same step descriptors. */
 typedef struct tg_inputs {
   uint64_t now_ns;
-  uint64_t request_head;    /* requests pushed, as seen this turn */
+  uint64_t request_head;    /* requests pushed, as seen this turn, or claimed, this turn's claim included */
   uint64_t control_head;
   uint64_t event_tail;      /* events the host has consumed, as seen this turn */
   uint64_t trace_tail;
@@ -245,6 +246,66 @@ typedef struct tg_rings {
   uint32_t record;         /* 1: a full trace ring blocks the scheduler instead of losing the oldest record */
   uint32_t pad;
 } tg_rings;
+
+/* ---- one queue of requests for several replicas (kernels/sched/claim.h) ------------------------- */
+
+#define TG_MAX_REPLICAS 16u
+
+/* What a replica on a device tells the host of each request that it has claimed, in the order of its own numbers. */
+typedef struct tg_claimed {
+  uint64_t number;     /* in the queue */
+  uint64_t waited_ns;  /* there, from when this replica first saw it */
+} tg_claimed;
+
+/* Requests that any replica may take, in memory that all of them and the host see. Request n lies at n & (capacity - 1). Where
+ * replicas are on the host, the block is this head alone: what they take are values of the host's own. */
+typedef struct tg_queue {
+  /* written by the host */
+  tg_index pushed;                         /* requests in it so far */
+  tg_index claims_tail[TG_MAX_REPLICAS];   /* claims of each replica that the host has heard of */
+  /* written by replicas: but for `claimed` each has its own */
+  tg_index claimed;                        /* requests taken, by whomever. Of GPUs it lies in the memory of the first one */
+  tg_index told[TG_MAX_REPLICAS];          /* where the replica's newest claim ends */
+  tg_index held[TG_MAX_REPLICAS];          /* the oldest request that it has claimed and still reads; TG_NO_STEP: none */
+  tg_index claims_head[TG_MAX_REPLICAS];   /* claims that it has told the host of */
+  /* set once */
+  uint64_t bytes;          /* of the whole block */
+  uint64_t requests;       /* byte offsets from the start of the block: tg_request[capacity] */
+  uint64_t biases;         /* tg_bias[capacity][bias_capacity] */
+  uint64_t tokens;         /* int32_t[token_capacity] */
+  uint64_t claims;         /* tg_claimed[replicas][claim_capacity] */
+  uint32_t replicas;
+  uint32_t capacity;       /* powers of two, but for bias_capacity; 0 where replicas are on the host */
+  uint32_t token_capacity;
+  uint32_t bias_capacity;  /* as of the replicas' rings */
+  uint32_t claim_capacity;
+  uint32_t pad;
+} tg_queue;
+
+/* What one replica knows of the queue: its own memory, with addresses as it sees them. */
+typedef struct tg_claimer {
+  tg_queue *queue;         /* 0: its requests come over the rings */
+  uint64_t *claimed;       /* the word that all replicas swap */
+  uint64_t known;          /* that word, as this replica last found it, */
+  uint64_t base;           /*   ... when it last claimed or found nothing to claim */
+  uint64_t pushed;         /* queue->pushed, as last looked at, */
+  uint64_t noted;          /*   ... and before that */
+  uint64_t held;           /* what queue->held says of this replica */
+  uint64_t first;          /* the oldest request of its newest claim */
+  /* of a replica on a device */
+  const tg_request *requests;
+  const tg_bias *biases;
+  const int32_t *tokens;
+  tg_claimed *claims;      /* its own */
+  uint64_t *numbers;       /* by its own number of a request, modulo config.request_capacity: the queue's */
+  uint64_t *seen;          /* by the queue's number, modulo capacity: when this replica first saw that it was pushed */
+  uint32_t replica;
+  uint32_t replicas;
+  uint32_t capacity;
+  uint32_t token_capacity;
+  uint32_t claim_capacity;
+  uint32_t pad[3];
+} tg_claimer;
 
 /* ---- the scheduler's memory ---------------------------------------------------------------- */
 
@@ -413,6 +474,7 @@ typedef struct tg_state {
   uint32_t pending_published;/* of those, how many are out already */
   uint32_t set_back;         /* entries of set_back_table */
   uint32_t leaving;          /* the slot in TG_SLOT_LEAVING: one at a time; TG_NONE */
+  tg_claimer claimer;
   tg_step steps[TG_MAX_STEPS];
   tg_mailbox mailbox[TG_MAX_STAGES];
 } tg_state;
@@ -516,20 +578,6 @@ typedef struct tg_stage {
 #define TG_LINK_READY 1u
 #define TG_LINK_OVER 2u        /* this stage has ended, see `ended` */
 
-/* ---- replicas on one queue (kernels/sched/claim.h) -------------------------------------------- */
-
-#define TG_MAX_REPLICAS 16u
-
-/* Requests that any replica may take, in memory that all of them and the host see. The host keeps the entries beside it:
- * number n at n & (capacity - 1). */
-typedef struct tg_queue {
-  tg_index pushed;                   /* the host's: requests in it so far */
-  tg_index claimed;                  /* all replicas': of those, taken */
-  tg_index held[TG_MAX_REPLICAS];    /* each replica's own: the oldest request that it has claimed and still reads; TG_NO_STEP: none */
-  uint32_t replicas;
-  uint32_t pad[31];
-} tg_queue;
-
 /* ---- the core's functions (kernels/sched/sched.c); in device code they have no prototypes ----- */
 
 #ifndef __CUDACC__
@@ -593,15 +641,21 @@ void tg_get_step(tg_state *state, const uint64_t *place, uint32_t lane, uint32_t
 void tg_put_results(tg_state *state, uint64_t number, uint64_t *place, uint32_t lane, uint32_t lanes);
 void tg_get_results(tg_state *state, const uint64_t *place, uint32_t lane, uint32_t lanes);
 
-/* No request claimed yet. */
-void tg_queue_init(tg_queue *queue, uint32_t replicas);
-/* Requests whose entries and prompts nobody reads any more: all before this number. The host's side. */
-uint64_t tg_queue_tail(const tg_queue *queue);
-/* Takes up to `most` requests for a replica, from `*first` on; the number taken, 0 where there is none. It holds them, and
- * what it held before, until tg_claim_release. */
-uint32_t tg_claim(tg_queue *queue, uint32_t replica, uint32_t most, uint64_t *first);
+/* Size of a queue's block for the replicas and capacities of `shape`, and its head: nothing is pushed or claimed yet. */
+uint64_t tg_queue_bytes(const tg_queue *shape);
+void tg_queue_init(tg_queue *queue, const tg_queue *shape);
+/* Requests whose entries and prompts nobody reads any more: all before this number, which only grows if it is handed in again
+ * as `before`. The host's side. */
+uint64_t tg_queue_tail(const tg_queue *queue, uint64_t before);
+/* Replica `replica` has claimed nothing yet; `claimed` is the word that all swap. Sets all but what a device has. */
+void tg_claimer_init(tg_claimer *claimer, tg_queue *queue, uint64_t *claimed, uint32_t replica);
+/* Looks how many requests have been pushed. */
+void tg_claim_look(tg_claimer *claimer);
+/* Takes up to `most` of the requests that had been pushed when it last looked, from `*first` on; the number taken, 0 where
+ * there is none. It holds them, and what it held before, until tg_claim_release. */
+uint32_t tg_claim(tg_claimer *claimer, uint32_t most, uint64_t *first);
 /* A replica reads no entry or prompt before `oldest` any more; TG_NO_STEP: none of those it has claimed. */
-void tg_claim_release(tg_queue *queue, uint32_t replica, uint64_t oldest);
+void tg_claim_release(tg_claimer *claimer, uint64_t oldest);
 
 #ifdef __cplusplus
 }

@@ -10,8 +10,10 @@ mod sched;
 use common::compile::shared_library;
 use common::program::{Ended, end, this_program};
 use sched::api::Api;
+use sched::claims;
 use sched::for_seeds;
 use sched::history::{self, Options};
+use sched::machine::Lanes;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -94,11 +96,28 @@ const MUTANTS: [(u32, &str); 57] = [
     (58, "routine: every slot has a row in the next step"),
 ];
 
+/// Those of a core that claims from a queue.
+const CLAIM_MUTANTS: [(u32, &str); 4] = [
+    (160, "claim: more than the host can be told of"),
+    (161, "collect: time in the queue is given again"),
+    (162, "finish: gives back a prompt that is still read"),
+    (163, "finish: drained although the queue has more"),
+];
+
 /// Writes past a table: only the sanitizer sees it.
 const OUT_OF_BOUNDS: u32 = 22;
 
 fn child(library: &Path, histories: u64, environment: &[(&str, String)]) -> Ended {
-    let mut command = this_program("histories_with_another_core");
+    run_child(
+        "histories_with_another_core",
+        library,
+        histories,
+        environment,
+    )
+}
+
+fn run_child(test: &str, library: &Path, histories: u64, environment: &[(&str, String)]) -> Ended {
+    let mut command = this_program(test);
     command
         .env(LIBRARY, library)
         .env(HISTORIES, histories.to_string())
@@ -144,6 +163,37 @@ fn every_mutant_is_found() {
     }
 }
 
+#[test]
+#[ignore = "another test here runs it, each time with a library for it"]
+fn claims_with_another_core() {
+    let library = std::env::var_os(LIBRARY).expect("a library of the core");
+    let histories = std::env::var(HISTORIES).expect("a number of histories");
+    let api = Api::load(Path::new(&library));
+    for_seeds(
+        histories.parse().expect("a number"),
+        |seed| claims::run(api, seed, Lanes::ONE),
+        |_| {},
+    )
+    .unwrap_or_else(|message| panic!("{message}"));
+}
+
+#[test]
+fn every_mutant_of_claims_is_found() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let good = core(folder.path(), "good", &["-O2"]);
+    run_child("claims_with_another_core", &good, 500, &[]).good();
+    for (number, bug) in CLAIM_MUTANTS {
+        let mutation = format!("-DTG_MUTATION={number}");
+        let library = core(folder.path(), &mutation, &["-O2", &mutation]);
+        let Ended { code, stderr, .. } =
+            run_child("claims_with_another_core", &library, 20_000, &[]);
+        assert!(
+            code != 0 && stderr.contains("seed "),
+            "mutant {number} ({bug}) was not found: {code} {stderr}"
+        );
+    }
+}
+
 /// The environment that a sanitized library needs in a program that is not.
 fn sanitizer_environment() -> Vec<(&'static str, String)> {
     let output = Command::new("gcc")
@@ -171,6 +221,8 @@ fn the_sanitizers_find_nothing() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let library = core(folder.path(), "sanitized", &SANITIZERS);
     child(&library, 4000, &sanitizer_environment()).good();
+    let claims = "claims_with_another_core";
+    run_child(claims, &library, 2000, &sanitizer_environment()).good();
 }
 
 /// The gaps between tables are traps in a sanitized build: a write past a table is found there.

@@ -12,7 +12,7 @@ use sched::api::Api;
 use sched::coverage::Coverage;
 use sched::history::{self, Options};
 use sched::machine::{Lanes, Machine, Order};
-use sched::{check, for_seeds, replay, world::World};
+use sched::{check, claims, for_seeds, replay, world::World};
 
 const HISTORIES: u64 = 100_000;
 /// How often each rare branch must have been taken.
@@ -133,4 +133,18 @@ fn nothing_is_written_between_the_tables() {
             .position(|(gap, byte)| *gap && *byte != 0xa5);
         assert_eq!(touched, None, "seed {seed}: a byte outside the tables");
     }
+}
+
+/// Claims from a queue by several cores: nothing is lost or doubled, what is claimed are inputs like any others, and neither the
+/// order nor the number of lanes shows.
+#[test]
+fn cores_claim_from_one_queue() {
+    let api = Api::linked();
+    let histories = number("TAILGRAPH_SCHED_HISTORIES").unwrap_or(HISTORIES) / 10;
+    for_seeds(
+        histories,
+        |seed| claims::with_other_lanes(api, seed),
+        |()| {},
+    )
+    .unwrap_or_else(|message| panic!("{message}"));
 }

@@ -94,6 +94,7 @@ TG_FN uint32_t tg_admit_front(tg_state *state, uint32_t free_pages, uint32_t at)
       uint32_t index = tg_free_slot(state);
       if (index == TG_NONE || TG_MUT(9, pages > free_pages, pages >= free_pages)) break;
       tg_fill_slot(&tg_slots(state)[index], front, number, seen_ns, now_ns);
+      if (state->claimer.queue) *tg_number_of_slot(state, index) = *tg_number_at(state, number);
       free_pages = tg_give_pages(state, index, pages, free_pages);
       tg_words(state, state->free_slot_table)[index / 32u] &= ~(1u << (index % 32u));
       tg_words(state, state->prefill_table)[state->prefill++] = index;
@@ -130,6 +131,13 @@ TG_FN uint32_t tg_hand_out(tg_state *state, uint32_t free_pages, uint32_t at, ui
   return TG_MUT(46, state->set_back != 0u, 0) ? free_pages : tg_admit_front(state, free_pages, at);
 }
 
+/* Lane 0: the host hears of what this turn has claimed, at once: before a step can deliver anything of it. */
+TG_FN void tg_tell_claims(tg_state *state) {
+  tg_claimer *claimer = &state->claimer;
+  if (!claimer->queue || state->inputs.request_head == state->requests_seen) return;
+  tg_release(&claimer->queue->claims_head[claimer->replica].value, state->inputs.request_head);
+}
+
 /* Phase: all lanes put the pages of slots that ended, and of one that left, back on the stack; lane 0 meanwhile does the
  * bookkeeping and hands pages out. It touches no page entry: those follow in the next phase. */
 TG_FN void tg_phase_admit(tg_state *state, uint32_t lane, uint32_t lanes) {
@@ -155,6 +163,7 @@ TG_FN void tg_phase_admit(tg_state *state, uint32_t lane, uint32_t lanes) {
   if (turn->set_back_ends) tg_prune_set_back(state);
   if (turn->back != TG_NONE) tg_set_back(state);
   if (turn->returned_step != TG_NO_STEP) state->steps_collected++;
+  tg_tell_claims(state);
   state->requests_seen = state->inputs.request_head;
   state->controls_taken = state->inputs.control_head;
   turn->taken = 0u;
@@ -188,7 +197,7 @@ TG_FN void tg_take_biases(tg_state *state, tg_rings *rings, uint32_t lane, uint3
     uint32_t index = tg_taken_list(state)[i].slot;
     const tg_slot *slot = &tg_slots(state)[index];
     if (slot->request < first) continue;
-    const tg_bias *from = tg_biases_at(rings, TG_MUT(51, slot->request, slot->request + 1u));
+    const tg_bias *from = tg_biases_at(state, rings, TG_MUT(51, slot->request, slot->request + 1u));
     tg_bias *to = tg_biases_of(state, index);
     for (uint32_t entry = lane; entry < slot->sampling.bias_count; entry += lanes) to[entry] = from[entry];
   }

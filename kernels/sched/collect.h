@@ -12,6 +12,22 @@ TG_FN uint32_t tg_cancels(const tg_state *state, tg_rings *rings, uint64_t reque
   return 0u;
 }
 
+/* Own request `n`, which this turn has claimed: what of its time is left, the queue's number of it, and the host's notice. */
+TG_FN void tg_observe_claimed(tg_state *state, uint64_t n) {
+  tg_claimer *claimer = &state->claimer;
+  tg_request *waiting = tg_waiting_at(state, n);
+  tg_claimed *notice = &claimer->claims[n & (claimer->claim_capacity - 1u)];
+  uint64_t number = claimer->first + (n - state->requests_seen);
+  uint64_t waited = state->inputs.now_ns - claimer->seen[number & (claimer->capacity - 1u)];
+  *tg_number_at(state, n) = number;
+  *waiting = claimer->requests[number & (claimer->capacity - 1u)];
+  if (waiting->timeout_ns != TG_NO_TIMEOUT && TG_MUT(161, 1, 0)) {
+    waiting->timeout_ns = waiting->timeout_ns > waited ? waiting->timeout_ns - waited : 0u;
+  }
+  notice->number = number;
+  notice->waited_ns = waited;
+}
+
 /* Work on the queue, which lanes share as they share slots: new requests get their time and are copied out of the ring, and
  * waiting ones get their cancel bits. */
 TG_FN void tg_observe(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
@@ -19,7 +35,11 @@ TG_FN void tg_observe(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t 
   const tg_control *controls = (const tg_control *)tg_at(rings, tg_layout(rings)->controls);
   for (uint64_t n = state->requests_seen + lane; n < inputs->request_head; n += lanes) {
     *tg_seen_at(state, n) = inputs->now_ns;
-    *tg_waiting_at(state, n) = *tg_request_at(rings, n);
+    if (state->claimer.queue) {
+      tg_observe_claimed(state, n);
+    } else {
+      *tg_waiting_at(state, n) = *tg_request_at(rings, n);
+    }
   }
   for (uint64_t n = state->controls_taken + lane; n < inputs->control_head; n += lanes) {
     uint64_t request = controls[n & (tg_layout(rings)->control_capacity - 1u)].request;

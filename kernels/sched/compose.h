@@ -213,7 +213,6 @@ TG_FN void tg_phase_fill(tg_state *state, tg_rings *rings, uint32_t lane, uint32
   tg_turn *turn = tg_scratch(state);
   if (!turn->open || turn->rows == 0u) return;
   tg_step *step = tg_step_at(state, state->steps_composed);
-  const int32_t *tokens = (const int32_t *)tg_at(rings, tg_layout(rings)->tokens);
 
   /* Rows of all chunks together are dealt out, so that many short prompts cost no more than one long one. */
   const tg_chunk *chunk = tg_chunk_list(state);
@@ -227,8 +226,7 @@ TG_FN void tg_phase_fill(tg_state *state, tg_rings *rings, uint32_t lane, uint32
     entry->position = position;
     entry->token = TG_TOKEN_KEPT;
     if (chunk->tokens != TG_CHUNK_KEPT) {
-      uint64_t token = tg_slots(state)[chunk->slot].token_start + position;
-      entry->token = tokens[token & (tg_layout(rings)->token_capacity - 1u)];
+      entry->token = tg_prompt_token(state, rings, tg_slots(state)[chunk->slot].token_start + position);
     }
     if (chunk->tokens == TG_CHUNK_KEEPS) tg_kept(state, chunk->slot)[position] = entry->token;
     entry->sequence = turn->decode_rows + (uint32_t)(chunk - tg_chunk_list(state));

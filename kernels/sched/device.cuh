@@ -26,9 +26,10 @@ __device__ inline uint64_t now_ns() {
   return now;
 }
 
-/* Loads all of the host's indices, each by a thread of its own, so that the trip over the bus is made once. They owe
+/* Loads all of the host's indices, those of the queue that `claimer` claims from among them, each by a thread of its own, so that
+ * the trip over the bus is made once. They owe
  * nothing to the step that runs, so the first look comes before the wait for it. */
-__device__ inline void look(const tg_rings *rings) {
+__device__ inline void look(const tg_rings *rings, const tg_claimer *claimer = nullptr) {
   const uint64_t *from;
   uint64_t *to;
   switch (threadIdx.x) {
@@ -37,6 +38,14 @@ __device__ inline void look(const tg_rings *rings) {
     case 2: from = &rings->request_head.value, to = &tg_device.request_head; break;
     case 3: from = &rings->event_tail.value, to = &tg_device.event_tail; break;
     case 4: from = &rings->trace_tail.value, to = &tg_device.trace_tail; break;
+    case 5:
+      if (!claimer || !claimer->queue) return;
+      from = &claimer->queue->pushed.value, to = &tg_device.pushed;
+      break;
+    case 6:
+      if (!claimer || !claimer->queue) return;
+      from = &claimer->queue->claims_tail[claimer->replica].value, to = &tg_device.claims_tail;
+      break;
     default: return;
   }
   uint64_t value;
@@ -70,12 +79,17 @@ __device__ inline bool launch(uint64_t graph, cudaStream_t stream) {
 __device__ inline bool only_a_step_is_new(const tg_state *state, uint32_t rows) {
   const tg_inputs *inputs = &state->inputs;
   const tg_rings *layout = &tg_device.layout;
-  const bool as_looked = (uint32_t)tg_device.flags == inputs->flags && tg_device.control_head == inputs->control_head;
+  const tg_claimer *claimer = &state->claimer;
+  const bool as_looked = (uint32_t)tg_device.flags == (inputs->flags & ~TG_INPUT_UNCLAIMED) &&
+                         tg_device.control_head == inputs->control_head;
   const bool open = state->error == TG_ERROR_NONE && !(tg_device.flags & TG_INPUT_STOP) &&
                     (!layout->record || state->traces_written - tg_device.trace_tail < layout->trace_capacity);
   const bool all_decode = state->prefill == 0 && state->leaving == TG_NONE;
   const bool room = state->pending == 0 && rows + state->events_published - tg_device.event_tail <= state->config.event_capacity;
-  const bool nothing_new = tg_device.request_head == state->requests_seen && state->requests_taken == state->requests_seen &&
+  /* Slots that end leave room for claims too; but then the turn is another anyway. */
+  const bool none_come = claimer->queue ? claimer->known >= tg_device.pushed || state->running == state->config.slots
+                                        : tg_device.request_head == state->requests_seen;
+  const bool nothing_new = none_come && state->requests_taken == state->requests_seen &&
                            tg_device.control_head == state->controls_taken;
   return as_looked && open && all_decode && room && nothing_new;
 }

@@ -100,6 +100,8 @@ __device__ inline Next turn(tg_state *state, tg_state *block, tg_rings *rings, t
       if (routine) decide(next, routine_next(state));
     } else if (phase > TG_TELL_PHASE && routine) {
       continue;
+    } else if (phase == TG_CLAIM_PHASE && !tg_claims_now(state)) {
+      continue;
     }
     tg_phase(state, rings, start_ns, phase, threadIdx.x, LANES);
     lanes_barrier();
@@ -191,7 +193,7 @@ __device__ inline void take_turns(tg_state *state, tg_state *block, tg_rings *ri
       __nanosleep(pause_ns);
       pause_ns = min(2 * pause_ns, LAST_PAUSE_NS);
     }
-    look(rings);
+    look(rings, &state->claimer);
     if (threadIdx.x == 0) start_ns = now_ns();
     lanes_barrier();
   }
@@ -217,7 +219,7 @@ extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)
   __syncthreads();
   copy(state, block, HEAD_BYTES, threadIdx.x, DISPATCH_THREADS);
   copy(&tg_device.layout.bytes, &layout->bytes, LAYOUT_BYTES, threadIdx.x, DISPATCH_THREADS);
-  look(rings);
+  look(rings, &block->claimer);
   __syncthreads();
   /* The chain ended with all that was to do: the idle graph had been launched before. */
   const bool over = state->outcome.action == TG_ACTION_DONE || state->error != TG_ERROR_NONE;

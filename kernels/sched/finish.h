@@ -20,9 +20,24 @@ TG_FN void tg_release_tokens(tg_state *state, tg_rings *rings) {
   tg_release_later(&rings->token_tail.value, tail);
 }
 
+/* As tg_release_tokens, of a replica that claims: it holds the oldest request whose entry or prompt is still to be read. */
+TG_FN void tg_release_claims(tg_state *state) {
+  tg_claimer *claimer = &state->claimer;
+  if (claimer->held == TG_NO_STEP) return;
+  for (uint32_t i = TG_MUT(162, 0u, state->prefill); i < state->prefill; i++) {
+    uint32_t index = tg_words(state, state->prefill_table)[i];
+    if (tg_slots(state)[index].again) continue;
+    tg_claim_release(claimer, *tg_number_of_slot(state, index));
+    return;
+  }
+  uint32_t waits = state->requests_taken < state->requests_seen;
+  tg_claim_release(claimer, waits ? *tg_number_at(state, state->requests_taken) : TG_NO_STEP);
+}
+
 /* Nothing more will come, and nothing is left. */
 TG_FN uint32_t tg_is_drained(const tg_state *state) {
-  return (state->inputs.flags & TG_INPUT_DRAIN) && state->requests_taken == state->inputs.request_head &&
+  return (state->inputs.flags & (TG_INPUT_DRAIN | TG_MUT(163, TG_INPUT_UNCLAIMED, 0u))) == TG_INPUT_DRAIN &&
+         state->requests_taken == state->inputs.request_head &&
          TG_MUT(21, state->running == 0u, state->prefill == 0u) && tg_in_flight(state) == 0u && state->pending == 0u;
 }
 
@@ -76,7 +91,8 @@ TG_FN void tg_phase_finish(tg_state *state, tg_rings *rings, uint32_t lane) {
     state->steps_composed++;
     if (turn->decode_rows != 0u) state->decode_cursor = turn->next_cursor;
   }
-  if (turn->open) tg_release_tokens(state, rings);
+  if (turn->open && state->claimer.queue) tg_release_claims(state);
+  if (turn->open && !state->claimer.queue) tg_release_tokens(state, rings);
   outcome->action = tg_action(state, turn, composed);
   outcome->error = state->error;
   outcome->kind = composed ? turn->kind : 0u;

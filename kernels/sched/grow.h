@@ -208,10 +208,9 @@ TG_FN void tg_keep_prompt(tg_state *state, tg_rings *rings, uint32_t lane, uint3
   const tg_turn *turn = tg_scratch(state);
   if (turn->marked == TG_NONE || TG_MUT(42, 0, 1)) return;
   const tg_slot *slot = &tg_slots(state)[turn->marked];
-  const int32_t *tokens = (const int32_t *)tg_at(rings, tg_layout(rings)->tokens);
   int32_t *kept = tg_kept(state, turn->marked);
   for (uint32_t at = turn->kept_from + lane; at < slot->prompt_tokens; at += lanes) {
-    kept[at] = tokens[(slot->token_start + at) & (tg_layout(rings)->token_capacity - 1u)];
+    kept[at] = tg_prompt_token(state, rings, slot->token_start + at);
   }
 }
 

@@ -2,6 +2,7 @@
 #ifndef TAILGRAPH_SCHED_INPUTS_H
 #define TAILGRAPH_SCHED_INPUTS_H
 
+#include "sched/claim.h"
 #include "sched/mailbox.h"
 #include "sched/returned.h"
 
@@ -15,23 +16,40 @@ TG_FN uint32_t tg_is_open(const tg_state *state, const tg_rings *rings) {
 
 /* Lane 0: the host's indices. The host pushes requests before their cancels, and both before it sets drain. Read in
  * the other direction, a reader that sees the later sees the earlier. */
-TG_FN void tg_look(tg_inputs *inputs, tg_rings *rings) {
+TG_FN void tg_look(tg_state *state, tg_rings *rings) {
+  tg_inputs *inputs = &state->inputs;
+  tg_claimer *claimer = &state->claimer;
+  claimer->noted = claimer->pushed;
 #ifdef __CUDACC__
   /* The dispatcher has loaded them all at once, so only where a later one moved do the earlier ones need another look. */
-  uint32_t flags_moved = inputs->flags != (uint32_t)tg_device.flags;
+  uint32_t flags_moved = (inputs->flags & ~TG_INPUT_UNCLAIMED) != (uint32_t)tg_device.flags;
   uint32_t control_moved = inputs->control_head != tg_device.control_head;
   inputs->flags = (uint32_t)tg_device.flags;
   inputs->control_head = flags_moved ? tg_acquire(&rings->control_head.value) : tg_device.control_head;
   inputs->request_head = flags_moved || control_moved ? tg_acquire(&rings->request_head.value) : tg_device.request_head;
   inputs->event_tail = tg_device.event_tail;
   inputs->trace_tail = tg_device.trace_tail;
+  if (claimer->queue) claimer->pushed = tg_device.pushed;
+  if (claimer->queue && flags_moved) tg_claim_look(claimer);
 #else
   inputs->flags = (uint32_t)tg_acquire(&rings->flags.value);
   inputs->control_head = tg_acquire(&rings->control_head.value);
   inputs->request_head = tg_acquire(&rings->request_head.value);
   inputs->event_tail = tg_acquire(&rings->event_tail.value);
   inputs->trace_tail = tg_acquire(&rings->trace_tail.value);
+  if (claimer->queue) tg_claim_look(claimer);
 #endif
+  if (!claimer->queue) return;
+  inputs->request_head = state->requests_seen; /* until this turn claims */
+  if ((inputs->flags & TG_INPUT_DRAIN) && claimer->known < claimer->pushed) inputs->flags |= TG_INPUT_UNCLAIMED;
+}
+
+/* Lane 0: is there something to claim, for a turn that could admit it? What would wait behind another request is left to
+ * other replicas. */
+TG_FN uint32_t tg_wants_claim(const tg_state *state, const tg_rings *rings) {
+  const tg_claimer *claimer = &state->claimer;
+  return claimer->queue && claimer->known < claimer->pushed && state->pending == 0u && state->set_back == 0u &&
+         state->leaving == TG_NONE && state->requests_taken == state->requests_seen && tg_is_open(state, rings);
 }
 
 /* Lane 0: has a step come back? The last stage posts it; but a dispatcher knows by the graph that it is in. */
@@ -48,11 +66,17 @@ TG_FN uint32_t tg_take_returned(tg_state *state, uint64_t *step) {
 TG_FN void tg_phase_gather(tg_state *state, tg_rings *rings, uint64_t now_ns, uint32_t lane, uint32_t lanes) {
   tg_inputs *inputs = &state->inputs;
   uint64_t step = TG_NO_STEP;
-  for (uint32_t word = lane; word < TG_MAX_SLOTS / 32u; word += lanes) inputs->stopped[word] = 0u;
+  tg_turn *turn = tg_scratch(state);
+  for (uint32_t word = lane; word < TG_MAX_SLOTS / 32u; word += lanes) {
+    inputs->stopped[word] = 0u;
+    turn->ending[word] = 0u;
+  }
   if (lane != 0u) return;
 
   inputs->now_ns = now_ns;
-  tg_look(inputs, rings);
+  tg_look(state, rings);
+  turn->some_end = 0u;
+  turn->wants_claim = tg_wants_claim(state, rings);
   inputs->returned = 0u;
 
   /* While events wait to be published, their samples still lie in the tables of the last returned step. */
@@ -79,14 +103,45 @@ TG_FN uint32_t tg_is_stop_id_of_row(tg_state *state, const tg_returned_row *retu
   return returned->stop_count <= TG_ROW_STOP_IDS ? found : tg_is_stop_id(&tg_slots(state)[returned->slot], token);
 }
 
+/* A slot that ends in this turn: its place can be claimed for. */
+TG_FN void tg_note_end(tg_turn *turn, uint32_t slot) {
+  tg_set_bits(&turn->ending[slot / 32u], 1u << (slot % 32u));
+  tg_set_bits(&turn->some_end, 1u);
+}
+
+/* Which of the returned step's prompts are its slots' last rows, stop ids aside. */
+TG_FN void tg_note_ends_of_prompts(tg_state *state, const tg_step *step, uint32_t lane, uint32_t lanes) {
+  for (uint32_t i = step->decode_rows + lane; i < step->sequences; i += lanes) {
+    const tg_sequence *sequence = &tg_sequences(state, step)[i];
+    const tg_slot *slot = &tg_slots(state)[sequence->slot];
+    uint32_t last = (sequence->flags & TG_SEQUENCE_LAST) && slot->generated + 1u >= slot->max_new_tokens;
+    if (slot->steps == 1u && (last || slot->end_reason != TG_END_NONE || state->inputs.now_ns >= slot->deadline_ns)) {
+      tg_note_end(tg_scratch(state), sequence->slot);
+    }
+  }
+}
+
+/* When this replica first saw what the host has pushed since the last turn. */
+TG_FN void tg_note_pushed(tg_state *state, uint32_t lane, uint32_t lanes) {
+  tg_claimer *claimer = &state->claimer;
+  uint64_t from = claimer->noted;
+  if (claimer->pushed - from > claimer->capacity) from = claimer->pushed - claimer->capacity; /* others had those before */
+  for (uint64_t n = from + lane; n < claimer->pushed; n += lanes) {
+    claimer->seen[n & (claimer->capacity - 1u)] = state->inputs.now_ns;
+  }
+}
+
 /* Phase: which slots sampled their last token in the returned step: a stop id, or none at all. Lanes share the
  * sampled rows. */
 TG_FN void tg_phase_stopped(tg_state *state, uint32_t lane, uint32_t lanes) {
+  tg_turn *turn = tg_scratch(state);
+  if (state->claimer.queue) tg_note_pushed(state, lane, lanes);
   if (!state->inputs.returned) return;
   const tg_step *step = tg_step_at(state, state->steps_collected);
+  if (turn->wants_claim) tg_note_ends_of_prompts(state, step, lane, lanes);
   for (uint32_t i = lane; i < step->sample_rows; i += lanes) {
     int32_t token = tg_samples(state, step)[i].token;
-    uint32_t slot, stop;
+    uint32_t slot, stop, ends = 0u; /* of a prompt: tg_note_ends_of_prompts */
 #ifdef __CUDACC__
     if (i < TG_MAX_LANES) tg_device_token[i] = token;
 #endif
@@ -94,12 +149,55 @@ TG_FN void tg_phase_stopped(tg_state *state, uint32_t lane, uint32_t lanes) {
       tg_returned_row returned = tg_returned_row_at(state, step, i);
       slot = returned.slot;
       stop = tg_is_stop_id_of_row(state, &returned, token);
+      ends = returned.end_reason != TG_END_NONE || returned.generated + 1u >= returned.max_new_tokens ||
+             state->inputs.now_ns >= returned.deadline_ns;
     } else {
       slot = tg_rows(state, step)[tg_words(state, step->sample_table)[i]].slot;
       stop = tg_is_stop_id(&tg_slots(state)[slot], token);
     }
+    ends |= token < 0 || stop;
     if (token < 0 || stop) tg_set_bits(&state->inputs.stopped[slot / 32u], 1u << (slot % 32u));
+    if (turn->wants_claim && ends) tg_note_end(turn, slot);
   }
+}
+
+/* After the stopped phase, all lanes: does the turn claim? */
+TG_FN uint32_t tg_claims_now(tg_state *state) {
+  const tg_turn *turn = tg_scratch(state);
+  return turn->wants_claim && (state->running < state->config.slots || turn->some_end);
+}
+
+/* Requests that fit into this replica: as many as slots are free, or come free in this turn, but no more than it can admit in
+ * one turn and the host can be told of. */
+TG_FN uint32_t tg_room_for_claims(tg_state *state) {
+  const tg_claimer *claimer = &state->claimer;
+  const tg_turn *turn = tg_scratch(state);
+  uint32_t room = state->config.slots - state->running;
+#ifdef __CUDACC__
+  uint64_t heard = tg_device.claims_tail;
+#else
+  uint64_t heard = tg_acquire(&claimer->queue->claims_tail[claimer->replica].value);
+#endif
+  uint32_t unheard = (uint32_t)(state->requests_seen - heard);
+  for (uint32_t word = 0u; word < (state->config.slots + 31u) / 32u; word++) {
+    for (uint32_t bits = turn->ending[word]; bits != 0u; bits &= bits - 1u) room++;
+  }
+  room = tg_min(tg_min(room, TG_MAX_TAKES), state->config.request_capacity);
+  return tg_min(room, TG_MUT(160, claimer->claim_capacity, room + unheard) - unheard);
+}
+
+/* Phase: lane 0 claims, but leaves the other replicas their share of what has come since it last did. */
+TG_FN void tg_phase_claim(tg_state *state, uint32_t lane) {
+  tg_inputs *inputs = &state->inputs;
+  tg_claimer *claimer = &state->claimer;
+  if (lane != 0u || !tg_claims_now(state)) return;
+  uint64_t come = claimer->pushed - claimer->base;
+  uint64_t share = (come + claimer->replicas - 1u) / claimer->replicas;
+  uint32_t room = tg_room_for_claims(state);
+  if (share < room) room = (uint32_t)share;
+  inputs->request_head += tg_claim(claimer, room, &claimer->first);
+  claimer->base = claimer->known;
+  if (claimer->known >= claimer->pushed) inputs->flags &= ~TG_INPUT_UNCLAIMED;
 }
 
 #endif

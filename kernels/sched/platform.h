@@ -132,7 +132,8 @@ static __shared__ struct __align__(16) {
   tg_state *block;        /* in device memory */
   uint64_t returned_end;  /* steps before this one have come back */
   uint64_t rows_step;     /* the step whose rows tg_device_rows has; TG_NO_STEP: none */
-  uint64_t flags, control_head, request_head, event_tail, trace_tail; /* as last looked at */
+  uint64_t flags, control_head, request_head, event_tail, trace_tail; /* as last looked at, */
+  uint64_t pushed, claims_tail; /*   ... and, of a replica that claims, of the queue */
   uint64_t *released[TG_RELEASES]; /* what lane 0 has released since the last flush, and to what */
   uint64_t released_to[TG_RELEASES];
   uint32_t releases;

@@ -6,6 +6,7 @@
  *
  *   gather    inputs.h    clock, ring indices, the returned step          (live turns only)
  *   stopped   inputs.h    which of its tokens are stop ids                (live turns only)
+ *   claim     inputs.h    requests of the queue that it shares with other replicas, where it has one (live turns only)
  *   routine   routine.h   is there nothing new but a decode step that has come back? Then the routine's two phases
  *                         stand in for all from collect to fill
  *   collect   collect.h   cancels, returned rows and deadlines of each slot
@@ -22,13 +23,13 @@
 
 #include "sched/finish.h"
 #include "sched/handover.h"
-#include "sched/claim.h"
 
-#define TG_GATHER_PHASES 2u
-#define TG_PHASES 11u
-#define TG_COLLECT_PHASE 3u
-#define TG_TELL_PHASE 4u /* of a routine turn, the last but the finish */
-#define TG_FINISH_PHASE 10u
+#define TG_GATHER_PHASES 3u
+#define TG_PHASES 12u
+#define TG_CLAIM_PHASE 2u /* does nothing but where tg_claims_now */
+#define TG_COLLECT_PHASE 4u
+#define TG_TELL_PHASE 5u /* of a routine turn, the last but the finish */
+#define TG_FINISH_PHASE 11u
 
 TG_API uint32_t tg_gather_phases(void) { return TG_GATHER_PHASES; }
 
@@ -44,15 +45,16 @@ TG_API void tg_phase(tg_state *state, tg_rings *rings, uint64_t now_ns, uint32_t
   switch (phase) {
     case 0u: tg_phase_gather(state, rings, now_ns, lane, lanes); break;
     case 1u: tg_phase_stopped(state, lane, lanes); break;
-    case 2u: tg_phase_routine(state, rings, lane, lanes); break;
-    case 3u: tg_phase_collect(state, rings, lane, lanes); break;
-    case 4u: tg_phase_groups(state, lane, lanes); break;
-    case 5u: tg_phase_place(state, lane, lanes); break;
-    case 6u: tg_phase_admit(state, lane, lanes); break;
-    case 7u: tg_phase_publish(state, rings, lane, lanes); break;
-    case 8u: tg_phase_compose(state, rings, lane, lanes); break;
-    case 9u: tg_phase_fill(state, rings, lane, lanes); break;
-    case 10u: tg_phase_finish(state, rings, lane); break;
+    case 2u: tg_phase_claim(state, lane); break;
+    case 3u: tg_phase_routine(state, rings, lane, lanes); break;
+    case 4u: tg_phase_collect(state, rings, lane, lanes); break;
+    case 5u: tg_phase_groups(state, lane, lanes); break;
+    case 6u: tg_phase_place(state, lane, lanes); break;
+    case 7u: tg_phase_admit(state, lane, lanes); break;
+    case 8u: tg_phase_publish(state, rings, lane, lanes); break;
+    case 9u: tg_phase_compose(state, rings, lane, lanes); break;
+    case 10u: tg_phase_fill(state, rings, lane, lanes); break;
+    case 11u: tg_phase_finish(state, rings, lane); break;
     default: break;
   }
 }

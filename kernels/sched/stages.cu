@@ -291,7 +291,7 @@ __device__ inline void wait_for_news(tg_state *state, const tg_rings *rings, con
     if (near.asked) return;
     look(rings);
     lanes_barrier();
-    if ((uint32_t)tg_device.flags != seen->flags || tg_device.control_head != seen->control_head ||
+    if ((uint32_t)tg_device.flags != (seen->flags & ~TG_INPUT_UNCLAIMED) || tg_device.control_head != seen->control_head ||
         tg_device.request_head != seen->request_head || tg_device.event_tail != seen->event_tail ||
         tg_device.trace_tail != seen->trace_tail)
       return;

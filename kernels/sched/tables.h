@@ -37,12 +37,35 @@ TG_FN uint32_t tg_step_place(const tg_state *state, uint64_t number) {
 /* Where step `number` lives. */
 TG_FN tg_step *tg_step_at(tg_state *state, uint64_t number) { return &state->steps[tg_step_place(state, number)]; }
 
-TG_FN tg_request *tg_request_at(tg_rings *rings, uint64_t number) {
-  return (tg_request *)tg_at(rings, tg_layout(rings)->requests) + (number & (tg_layout(rings)->request_capacity - 1u));
+/* Of a replica that claims: which request of the queue its own request `number` is, until that is admitted; */
+TG_FN uint64_t *tg_number_at(tg_state *state, uint64_t number) {
+  return &state->claimer.numbers[number & (state->config.request_capacity - 1u)];
 }
 
-/* The biases of one request in the ring; of one slot. */
-TG_FN const tg_bias *tg_biases_at(tg_rings *rings, uint64_t number) {
+/* ... and from then on by its slot. These stand behind the others. */
+TG_FN uint64_t *tg_number_of_slot(tg_state *state, uint32_t slot) {
+  return &state->claimer.numbers[state->config.request_capacity + slot];
+}
+
+/* A request in the rings. */
+TG_FN const tg_request *tg_request_at(tg_rings *rings, uint64_t number) {
+  return (const tg_request *)tg_at(rings, tg_layout(rings)->requests) + (number & (tg_layout(rings)->request_capacity - 1u));
+}
+
+/* Prompt token `at` of those that came with requests, by token_start. */
+TG_FN int32_t tg_prompt_token(const tg_state *state, tg_rings *rings, uint64_t at) {
+  const tg_claimer *claimer = &state->claimer;
+  if (claimer->queue) return claimer->tokens[at & (claimer->token_capacity - 1u)];
+  return ((const int32_t *)tg_at(rings, tg_layout(rings)->tokens))[at & (tg_layout(rings)->token_capacity - 1u)];
+}
+
+/* The biases of one request, as it came; of one slot. */
+TG_FN const tg_bias *tg_biases_at(tg_state *state, tg_rings *rings, uint64_t number) {
+  const tg_claimer *claimer = &state->claimer;
+  if (claimer->queue) {
+    uint64_t entry = *tg_number_at(state, number) & (claimer->capacity - 1u);
+    return claimer->biases + entry * tg_layout(rings)->bias_capacity;
+  }
   uint64_t place = number & (tg_layout(rings)->request_capacity - 1u);
   return (const tg_bias *)tg_at(rings, tg_layout(rings)->biases) + place * tg_layout(rings)->bias_capacity;
 }

@@ -63,6 +63,9 @@ typedef struct tg_turn {
   uint64_t controls_taken;        /* before this turn */
   uint32_t only_step_is_new;      /* and no host, queue or slot asks for more than the next decode step, */
   uint32_t asks_more;             /*   ... unless one of its rows was its slot's last, or its slot wants pages (0 between turns) */
+  uint32_t wants_claim;           /* 1: there is something to claim, and this turn could admit it */
+  uint32_t some_end;              /* 1: not all of `ending` are 0 */
+  uint32_t ending[TG_MAX_SLOTS / 32u]; /* where it wants to claim, a bit per slot: ends in this turn, as far as can be told before it */
   uint32_t open;                  /* 0: the turn does nothing (stop, error, trace ring full) */
   uint32_t collecting;            /* 1: no event was left over, so this turn may collect and admit */
   uint32_t sampled_place;         /* place of the step that the pending events' samples lie in */

@@ -14,8 +14,10 @@ pub use in_turn::InTurn;
 pub use spec::{DeviceSpec, GpuSpec, Handover, LaunchWay, Parallel};
 pub use step::StepView;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::plan::{Ladders, StepKind};
+use crate::sys::abi::tg_claimer;
+use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -91,6 +93,27 @@ pub trait Block: Send + Sync {
     fn bytes(&self) -> usize;
 }
 
+/// The memory of a queue that schedulers of several devices claim from by themselves.
+pub struct QueueMemory {
+    /// What the host and all of them see: a `tg_queue` and its tables.
+    pub block: Box<dyn Block>,
+    /// Its first byte as the devices see it.
+    pub address: u64,
+    /// The word that they compare and swap, as they see it.
+    pub claimed: u64,
+    /// Whose memory that is in, for devices of its kind. It is freed with this value.
+    pub owner: Box<dyn Any + Send + Sync>,
+}
+
+/// A scheduler's place at such a queue.
+#[derive(Debug, Clone, Copy)]
+pub struct Claimer {
+    /// With addresses as devices see them. What lies in the device's own memory, `numbers` and `seen`, is the device's to set.
+    pub words: tg_claimer,
+    /// Entries of its `numbers`: those of waiting requests, and of slots.
+    pub numbers: u32,
+}
+
 /// A device that runs all stages and the scheduler core itself: once launched, it takes requests from the ring block
 /// and leaves events there, and the host is needed for nothing else.
 pub trait DeviceScheduler: Send {
@@ -118,6 +141,37 @@ pub trait DeviceScheduler: Send {
     /// # Errors
     /// [`crate::Error::Runtime`] for what the device refuses.
     fn launch(&mut self) -> Result<()>;
+
+    /// Memory for a queue that this scheduler and those of other devices could claim their requests from by themselves
+    /// (kernels/sched/claim.h): a block of `bytes`, cleared. `None` where this one cannot.
+    ///
+    /// # Errors
+    /// As [`DeviceScheduler::prepare`].
+    fn queue_memory(&self, bytes: usize) -> Result<Option<QueueMemory>> {
+        let _ = bytes;
+        Ok(None)
+    }
+
+    /// Whether this scheduler can claim from a queue there, which may be another device's.
+    ///
+    /// # Errors
+    /// [`crate::Error::Runtime`] where the device does not say.
+    fn reaches(&self, queue: &QueueMemory) -> Result<bool> {
+        let _ = queue;
+        Ok(false)
+    }
+
+    /// Makes it take its requests from the queue, which it reaches, and not from the rings. To be called between
+    /// [`DeviceScheduler::prepare`] and [`DeviceScheduler::launch`].
+    ///
+    /// # Errors
+    /// As [`DeviceScheduler::prepare`].
+    fn claim_from(&mut self, queue: &Arc<QueueMemory>, claimer: Claimer) -> Result<()> {
+        let _ = (queue, claimer);
+        Err(Error::Runtime(
+            "this scheduler claims nothing by itself: this is a bug in tailgraph".into(),
+        ))
+    }
 
     /// Whether the scheduler is still running on the device; it ends by itself once the core has nothing more to do.
     ///

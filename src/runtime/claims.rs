@@ -1,7 +1,8 @@
-//! One queue of requests that several schedulers claim from, by kernels/sched/claim.h. A scheduler's own rings stay as they
-//! are: what it has claimed is pushed there as the host does where there is one scheduler, so a turn knows nothing of the
+//! One queue of requests that several schedulers on the host claim from, or the host for those on devices, by
+//! kernels/sched/claim.h. A scheduler's own rings stay as they are: what it has claimed is pushed there as the host does where there is one scheduler, so a turn knows nothing of the
 //! queue, and its record is that of a run of these requests alone.
 
+use super::device_queue::Notices;
 use super::memory::{HostBlock, acquire, release};
 use super::request::Request;
 use super::rings::HostRings;
@@ -38,7 +39,12 @@ impl Queue {
     /// # Errors
     /// [`crate::Error::Memory`] where the system has not so much.
     pub fn new(replicas: u32, slots: u32) -> Result<Arc<Self>> {
-        let words = HostBlock::new(size_of::<abi::tg_queue>())?;
+        let shape = abi::tg_queue {
+            replicas,
+            ..Default::default()
+        };
+        // SAFETY: it only reads the shape.
+        let words = HostBlock::new(unsafe { abi::tg_queue_bytes(&raw const shape) } as usize)?;
         // What is claimed at once, and as much again while that is read.
         let capacity = slots.saturating_mul(2).next_power_of_two().max(1024);
         let queue = Self {
@@ -47,7 +53,7 @@ impl Queue {
             drains: AtomicBool::new(false),
         };
         // SAFETY: nobody else has the block yet.
-        unsafe { abi::tg_queue_init(queue.head(), replicas) };
+        unsafe { abi::tg_queue_init(queue.head(), &raw const shape) };
         Ok(Arc::new(queue))
     }
 
@@ -73,6 +79,17 @@ impl Queue {
         }
     }
 
+    /// What replica `replica` claims with.
+    pub fn words(&self, replica: u32) -> Words {
+        let (head, mut words) = (self.head(), abi::tg_claimer::default());
+        // SAFETY: the head has been laid out.
+        unsafe {
+            let claimed = &raw mut (*head).claimed.value;
+            abi::tg_claimer_init(&raw mut words, head, claimed, replica);
+        }
+        Words(words)
+    }
+
     pub fn drain(&self) {
         self.drains.store(true, Ordering::Release);
     }
@@ -82,11 +99,16 @@ impl Queue {
 pub(super) struct Pusher {
     pub queue: Arc<Queue>,
     pushed: u64,
+    tail: u64,
 }
 
 impl Pusher {
     pub fn new(queue: Arc<Queue>) -> Self {
-        Self { queue, pushed: 0 }
+        Self {
+            queue,
+            pushed: 0,
+            tail: 0,
+        }
     }
 
     /// The request's number, or `None` while the queue is full.
@@ -95,7 +117,8 @@ impl Pusher {
         let number = self.pushed;
         // SAFETY: the words are atomic on all sides; below the tail nobody touches an entry.
         unsafe {
-            if number - abi::tg_queue_tail(head) >= self.queue.capacity() {
+            self.tail = abi::tg_queue_tail(head, self.tail);
+            if number - self.tail >= self.queue.capacity() {
                 return None;
             }
             *self.queue.entry(number) = Some(Waiting {
@@ -120,10 +143,16 @@ pub(super) struct Claimed {
     pub recorded: Option<Request>,
 }
 
+/// What a replica knows of the queue. It points into that.
+pub(super) struct Words(abi::tg_claimer);
+
+// SAFETY: its user keeps the queue, whose words are atomic on all sides.
+unsafe impl Send for Words {}
+
 /// Claims requests for one scheduler: that scheduler itself, or the host where it is on a device.
 pub(super) struct Claimer {
     pub queue: Arc<Queue>,
-    pub replica: u32,
+    pub words: Words,
     pub replicas: u32,
     pub slots: u32,
     pub rings: HostRings,
@@ -152,9 +181,12 @@ impl Claimer {
 
     /// Claims at most so many, which wait here for [`Self::pass`]. How many there were.
     pub fn take(&mut self, most: u32) -> u32 {
-        let (head, mut first) = (self.queue.head(), 0);
-        // SAFETY: this thread alone claims for its replica.
-        let count = unsafe { abi::tg_claim(head, self.replica, most, &raw mut first) };
+        let (words, mut first) = (&raw mut self.words.0, 0);
+        // SAFETY: this thread alone claims for its replica, and `queue` is what the words point into.
+        let count = unsafe {
+            abi::tg_claim_look(words);
+            abi::tg_claim(words, most, &raw mut first)
+        };
         for number in first..first + u64::from(count) {
             // SAFETY: claimed and held, so it was pushed, and nobody else touches it.
             let waiting = unsafe { &mut *self.queue.entry(number) }.take();
@@ -175,7 +207,7 @@ impl Claimer {
         self.claims += u64::from(count);
         if count > 0 {
             // SAFETY: as for claiming; nothing of these entries is touched any more.
-            unsafe { abi::tg_claim_release(head, self.replica, abi::TG_NO_STEP) };
+            unsafe { abi::tg_claim_release(words, abi::TG_NO_STEP) };
         }
         count
     }
@@ -200,12 +232,46 @@ impl Claimer {
 }
 
 /// Which request of the queue each of a replica's own is.
-#[derive(Debug, Default)]
-pub(super) struct Numbers(Mutex<Vec<u64>>);
+#[derive(Default)]
+pub(super) struct Numbers(Mutex<Told>);
+
+#[derive(Default)]
+struct Told {
+    numbers: Vec<u64>,
+    /// Where the replica itself tells of them.
+    notices: Option<Notices>,
+}
+
+impl Told {
+    fn hear(&mut self) {
+        if let Some(notices) = &mut self.notices {
+            notices.read(&mut self.numbers);
+        }
+    }
+}
 
 impl Numbers {
     fn add(&self, number: u64) {
-        self.0.lock().push(number);
+        self.0.lock().numbers.push(number);
+    }
+
+    /// From now on the replica's notices are what it knows.
+    pub fn listen(&self, notices: Notices) {
+        self.0.lock().notices = Some(notices);
+    }
+
+    /// Reads what the replica has told, and passes it on.
+    pub fn hear(&self) {
+        self.0.lock().hear();
+    }
+
+    /// Of own request `own`, of which something has come: a replica tells of a claim before that.
+    fn of(&self, own: u64) -> u64 {
+        let mut told = self.0.lock();
+        if own >= told.numbers.len() as u64 {
+            told.hear();
+        }
+        told.numbers[own as usize]
     }
 
     /// `sink` for a replica whose requests these are.
@@ -224,7 +290,7 @@ struct NumberedSink {
 
 impl LogitsSink for NumberedSink {
     fn rows(&self, request: u64, first_position: u32, logits: &[f32]) -> Result<()> {
-        let number = self.numbers.0.lock()[request as usize];
+        let number = self.numbers.of(request);
         self.sink.rows(number, first_position, logits)
     }
 }

@@ -84,6 +84,13 @@ impl Driver for Device {
         Some(claimer)
     }
 
+    fn device(&mut self) -> Option<&mut dyn DeviceScheduler> {
+        match &mut self.device {
+            Some(device) => Some(&mut **device),
+            None => None,
+        }
+    }
+
     fn launch(&mut self) -> Result<()> {
         if let Some(device) = &mut self.device
             && !self.launched

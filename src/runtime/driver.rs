@@ -3,6 +3,7 @@
 use super::claims::Claimer;
 use super::rings::HostRings;
 use super::signal::Signal;
+use crate::backend::DeviceScheduler;
 use crate::error::Result;
 use crate::sys::abi::tg_status;
 use std::sync::Arc;
@@ -25,6 +26,10 @@ pub(super) trait Driver: Send {
     fn failure(&mut self, rings: &HostRings) -> Option<String>;
     /// When the scheduler's clock was 0, where that is a clock of the host.
     fn clock_zero(&self) -> Option<Instant>;
+    /// The device that runs the scheduler, if one does.
+    fn device(&mut self) -> Option<&mut dyn DeviceScheduler> {
+        None
+    }
     /// The step that is waited for, where it may be another than the newest, or the core idle meanwhile.
     fn finishing(&self) -> Option<tg_status> {
         None

@@ -4,6 +4,7 @@
 use super::claims::Claimer;
 use super::core::{Between, Core};
 use super::device::Device;
+use super::device_queue::View;
 use super::driver::Driver;
 use super::held_up::HeldUp;
 use super::memory::{RingBlock, StateBlock};
@@ -286,6 +287,21 @@ impl Engine {
     ) -> Option<Claimer> {
         let claimer = claimer(self.rings.for_requests());
         self.driver.claims(claimer, news)
+    }
+
+    /// The device that runs its scheduler, if one does.
+    pub(super) fn device(&mut self) -> Option<&mut dyn DeviceScheduler> {
+        self.driver.device()
+    }
+
+    /// Its scheduler claims its requests from a queue by itself.
+    pub(super) fn claimed_from(&mut self, queue: View) {
+        self.rings.claimed_from(queue);
+    }
+
+    /// A replay's rings have room for so many prompt tokens.
+    pub(super) fn has_tokens(&mut self, tokens: u32) {
+        self.shape.rings.tokens = tokens;
     }
 
     /// To be read before events are looked for: see [`Engine::wait`].

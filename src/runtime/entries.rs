@@ -22,6 +22,40 @@ pub(super) fn check_size(request: &Request, tokens: u32, biases: u32) -> Result<
     Ok(())
 }
 
+/// Where requests are written: entries, biases beside them, and prompts. Capacities are powers of two, but for the biases of
+/// one request.
+pub(super) struct Tables {
+    pub requests: *mut abi::tg_request,
+    pub biases: *mut abi::tg_bias,
+    pub tokens: *mut i32,
+    pub capacity: u32,
+    pub bias_capacity: u32,
+    pub token_capacity: u32,
+}
+
+impl Tables {
+    /// Writes request `number`, whose entry is `entry`.
+    ///
+    /// # Safety
+    /// The tables are as large as they say, the request has passed [`check_size`] for them, and nobody else touches its places.
+    pub unsafe fn write(&self, number: u64, request: &Request, entry: abi::tg_request) {
+        let place = (number & u64::from(self.capacity - 1)) as usize;
+        let mask = u64::from(self.token_capacity - 1);
+        // SAFETY: the caller's promise; masked indices lie in their tables.
+        unsafe {
+            for (at, &token) in (entry.token_start..).zip(&request.prompt) {
+                self.tokens.add((at & mask) as usize).write(token as i32);
+            }
+            let biases = self.biases.add(place * self.bias_capacity as usize);
+            for (at, &(id, bias)) in request.biases.iter().enumerate() {
+                let bias = bias.to_bits();
+                biases.add(at).write(abi::tg_bias { id, bias });
+            }
+            self.requests.add(place).write(entry);
+        }
+    }
+}
+
 /// A request whose prompt begins at `token_start`; its biases lie beside the entry.
 ///
 /// # Errors

@@ -5,6 +5,7 @@
 mod claims;
 pub mod core;
 mod device;
+mod device_queue;
 mod driver;
 pub mod engine;
 mod entries;

@@ -1,6 +1,7 @@
 //! A replica before it takes part ([`Replica`]) and then, with what is known of its requests.
 
 use super::claims::{Claimed, Claimer, Numbers, Queue};
+use super::device_queue::DeviceQueue;
 use super::engine::Engine;
 use super::options::EngineOptions;
 use super::request::{Event, Request};
@@ -75,6 +76,10 @@ impl Replica {
         self.engine.shape().options.max_seqs
     }
 
+    pub(super) fn engine(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
     /// From the queue on.
     pub(super) fn takes(self, place: &Place<'_>) -> Member {
         let Self {
@@ -88,15 +93,16 @@ impl Replica {
             ..
         } = engine.shape().options;
         let (tell, claims) = channel();
+        let own = numbers.clone();
         let claimer = |rings| Claimer {
             queue: place.queue.clone(),
-            replica: place.number,
+            words: place.queue.words(place.number),
             replicas: place.count,
             slots,
             rings,
             tell,
             records,
-            numbers,
+            numbers: own,
             claims: 0,
             held: VecDeque::new(),
         };
@@ -106,6 +112,30 @@ impl Replica {
             name,
             claimer,
             slots: slots.into(),
+            numbers,
+            claims,
+            claimed: vec![],
+            ended: 0,
+            parts: VecDeque::new(),
+            records,
+        }
+    }
+
+    /// From now on, as replica `number` of a queue that it claims from by itself.
+    pub(super) fn claims(self, queue: &DeviceQueue, number: u32) -> Member {
+        let (tell, claims) = channel();
+        self.numbers.listen(queue.notices(number, tell));
+        let EngineOptions {
+            max_seqs: slots,
+            record: records,
+            ..
+        } = self.engine.shape().options;
+        Member {
+            engine: self.engine,
+            name: self.name,
+            claimer: None,
+            slots: slots.into(),
+            numbers: self.numbers,
             claims,
             claimed: vec![],
             ended: 0,
@@ -131,6 +161,7 @@ pub(super) struct Member {
     /// Where the host claims for it.
     pub claimer: Option<Claimer>,
     pub slots: u64,
+    numbers: Arc<Numbers>,
     claims: Receiver<Claimed>,
     /// By its own number: the queue's number, and the time that the request has waited there.
     claimed: Vec<(u64, Duration)>,
@@ -147,6 +178,7 @@ impl Member {
 
     /// The next claim that has been told of: its own number of the request, and the queue's.
     pub fn hear(&mut self) -> Option<(u64, u64)> {
+        self.numbers.hear();
         let Claimed {
             number,
             waited,

@@ -1,10 +1,12 @@
 //! [`Replicas`]: one model several times over, each with an engine of its own, on one queue of requests. To its user it is
 //! one engine: numbers of requests are the queue's.
 //!
-//! A scheduler on the host claims from the queue itself. One on a device does not look beyond its own rings: for it the
-//! host claims, whenever it looks for an event, request by request for whoever has the least to do.
+//! Schedulers claim from the queue by themselves: those on the host always, those on devices where all of them reach the word
+//! that they swap (kernels/sched/claim.h). For devices that do not, the host claims whenever it looks for an event, request by
+//! request for whoever has the least to do: then a host that is busy elsewhere leaves them without work.
 
 use super::claims::{Claimer, Pusher, Queue};
+use super::device_queue::DeviceQueue;
 use super::engine::Engine;
 use super::options::{EngineOptions, EngineStatus};
 use super::replica::{Member, Part, Place, Replica};
@@ -25,7 +27,7 @@ pub const MAX_REPLICAS: usize = TG_MAX_REPLICAS as usize;
 /// Engines on one queue. Used from one thread at a time; dropping it stops all of them.
 pub struct Replicas {
     members: Vec<Member>,
-    pusher: Pusher,
+    source: Source,
     /// By the queue's number: which replica runs it, under which number of its own.
     owners: HashMap<u64, (usize, u64)>,
     /// Submitted, and not ended.
@@ -38,34 +40,69 @@ pub struct Replicas {
     failure: Option<String>,
 }
 
+/// The host's end of the queue.
+enum Source {
+    /// In memory of the host's own.
+    Host(Pusher),
+    /// In memory that devices see.
+    Devices(DeviceQueue),
+}
+
+impl Source {
+    fn push(&mut self, request: &Request) -> Result<Option<u64>> {
+        match self {
+            Self::Host(pusher) => Ok(pusher.push(request)),
+            Self::Devices(queue) => queue.push(request),
+        }
+    }
+
+    fn unclaimed(&self) -> u64 {
+        match self {
+            Self::Host(pusher) => pusher.queue.unclaimed(),
+            Self::Devices(queue) => queue.unclaimed(),
+        }
+    }
+}
+
 impl Replicas {
     /// Replicas that are not launched yet.
     ///
     /// # Errors
-    /// [`Error::Usage`] for none, or more than there can be; [`Error::Memory`] where the system has no room for the queue.
-    pub fn new(replicas: Vec<Replica>) -> Result<Self> {
+    /// [`Error::Usage`] for none, or more than there can be; [`Error::Memory`] where the system has no room for the queue;
+    /// [`Error::Runtime`] for what a device refuses.
+    pub fn new(mut replicas: Vec<Replica>) -> Result<Self> {
         let count = replicas.len();
         if !(1..=MAX_REPLICAS).contains(&count) {
             return Err(Error::Usage(format!(
                 "found {count} replicas, expected 1 to {MAX_REPLICAS}"
             )));
         }
-        let slots = replicas.iter().map(Replica::slots).sum();
-        let queue = Queue::new(count as u32, slots)?;
-        let news = Arc::new(Signal::default());
-        let mut members = Vec::new();
-        for (number, replica) in (0..).zip(replicas) {
-            let place = Place {
-                queue: &queue,
-                number,
-                count: count as u32,
-                news: &news,
-            };
-            members.push(replica.takes(&place));
-        }
+        let mut engines: Vec<_> = replicas.iter_mut().map(Replica::engine).collect();
+        let (members, source) = match DeviceQueue::of(&mut engines)? {
+            Some(queue) => {
+                let replicas = (0..).zip(replicas);
+                let members = replicas.map(|(number, replica)| replica.claims(&queue, number));
+                (members.collect(), Source::Devices(queue))
+            }
+            None => {
+                let slots = replicas.iter().map(Replica::slots).sum();
+                let queue = Queue::new(count as u32, slots)?;
+                let news = Arc::new(Signal::default());
+                let member = |(number, replica): (u32, Replica)| {
+                    replica.takes(&Place {
+                        queue: &queue,
+                        number,
+                        count: count as u32,
+                        news: &news,
+                    })
+                };
+                let members = (0..).zip(replicas).map(member).collect();
+                (members, Source::Host(Pusher::new(queue)))
+            }
+        };
         Ok(Self {
             members,
-            pusher: Pusher::new(queue),
+            source,
             owners: HashMap::new(),
             live: HashSet::new(),
             cancelled: HashSet::new(),
@@ -129,7 +166,7 @@ impl Replicas {
         let mut numbers = 0..0;
         for request in requests {
             self.members[0].engine.check_request(request)?;
-            let Some(number) = self.pusher.push(request) else {
+            let Some(number) = self.source.push(request)? else {
                 break;
             };
             self.live.insert(number);
@@ -161,7 +198,9 @@ impl Replicas {
     /// Gives the schedulers that cannot claim themselves what they have room for.
     fn hand_out(&mut self) {
         self.hear();
-        if self.pusher.queue.unclaimed() > 0 {
+        if let Source::Host(pusher) = &self.source
+            && pusher.queue.unclaimed() > 0
+        {
             self.claim();
         }
         for index in 0..self.members.len() {
@@ -178,7 +217,7 @@ impl Replicas {
     /// gets as many ahead, so that it finds the next ones there when its sequences end, all of them at once if need be.
     fn claim(&mut self) {
         let all: u64 = self.members.iter().map(|member| member.slots).sum();
-        let mut unclaimed = self.pusher.queue.unclaimed();
+        let mut unclaimed = self.source.unclaimed();
         let mut busy: Vec<u64> = self.members.iter().map(Member::busy).collect();
         while unclaimed > 0 {
             let room = |slots: u64| match unclaimed > all {
@@ -320,7 +359,14 @@ impl Replicas {
 
     /// As [`Engine::drain`].
     pub fn drain(&mut self) {
-        self.pusher.queue.drain();
+        match &self.source {
+            Source::Host(pusher) => pusher.queue.drain(),
+            // A device looks at the flag before it looks whether something is left to claim.
+            Source::Devices(_) => {
+                let members = self.members.iter_mut();
+                members.for_each(|member| member.engine.drain());
+            }
+        }
         self.hand_out();
         self.notify();
     }
@@ -335,8 +381,17 @@ impl Replicas {
             all.free_pages += one.free_pages;
             all.steps += one.steps;
         }
-        all.waiting += self.pusher.queue.unclaimed() as u32;
+        all.waiting += self.source.unclaimed() as u32;
         all
+    }
+}
+
+impl Drop for Replicas {
+    /// All end at once: memory that several devices use goes with the last of them.
+    fn drop(&mut self) {
+        self.members
+            .iter_mut()
+            .for_each(|member| member.engine.stop());
     }
 }
 

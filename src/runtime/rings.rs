@@ -1,6 +1,7 @@
 //! The host's end of the rings: requests and cancels in, events and trace records out.
 
-use super::entries::{check_size, entry, from_event};
+use super::device_queue::View;
+use super::entries::{Tables, check_size, entry, from_event};
 use super::memory::{RingBlock, acquire, index, release, word};
 use super::options::EngineStatus;
 use super::request::{Event, Request};
@@ -17,6 +18,8 @@ pub struct HostRings {
     /// Where the next prompt starts in the token ring.
     token_head: u64,
     traces_lost: u64,
+    /// Where requests come from, if not over these.
+    queue: Option<View>,
 }
 
 impl HostRings {
@@ -25,7 +28,13 @@ impl HostRings {
             rings,
             token_head: 0,
             traces_lost: 0,
+            queue: None,
         }
+    }
+
+    /// The scheduler claims its requests from a queue.
+    pub(super) fn claimed_from(&mut self, queue: View) {
+        self.queue = Some(queue);
     }
 
     /// Another handle, for whoever pushes requests in place of the host. Only one of them may push.
@@ -78,6 +87,17 @@ impl HostRings {
                 (*rings).bias_capacity,
             )
         };
+        // SAFETY: the offsets are those of the block's tables.
+        let tables = unsafe {
+            Tables {
+                requests: self.rings.table((*rings).requests),
+                biases: self.rings.table((*rings).biases),
+                tokens: self.rings.table((*rings).tokens),
+                capacity,
+                bias_capacity,
+                token_capacity,
+            }
+        };
         let (mut head, mut token_head) = (first, self.token_head);
         for request in requests {
             let prompt = &request.prompt;
@@ -91,25 +111,7 @@ impl HostRings {
             }
             // SAFETY: the entry, its biases and the tokens lie in room that the scheduler has handed back and will not read
             // before the head is released below.
-            unsafe {
-                for (at, &token) in (token_head..).zip(prompt) {
-                    self.rings
-                        .entry::<i32>((*rings).tokens, token_capacity, at)
-                        .write(token as i32);
-                }
-                self.rings
-                    .entry::<abi::tg_request>((*rings).requests, capacity, head)
-                    .write(entry);
-                let biases = (head & u64::from(capacity - 1)) * u64::from(bias_capacity);
-                let biases = self
-                    .rings
-                    .table::<abi::tg_bias>((*rings).biases)
-                    .add(biases as usize);
-                for (place, &(id, bias)) in request.biases.iter().enumerate() {
-                    let bias = bias.to_bits();
-                    biases.add(place).write(abi::tg_bias { id, bias });
-                }
-            }
+            unsafe { tables.write(head, request, entry) };
             (head, token_head) = (head + 1, token_end);
         }
         // SAFETY: all entries below the new head are whole.
@@ -264,8 +266,14 @@ impl HostRings {
     fn waiting(&self) -> bool {
         let rings = self.rings.head();
         // SAFETY: the indices are atomic on both sides.
-        unsafe {
-            acquire(&raw mut (*rings).request_head) != acquire(&raw mut (*rings).request_tail)
+        let (head, taken) = unsafe {
+            let head = &raw mut (*rings).request_head;
+            let taken = acquire(&raw mut (*rings).request_tail);
+            (acquire(head), taken)
+        };
+        match &self.queue {
+            Some(queue) => queue.unclaimed() > 0 || queue.claims() != taken,
+            None => head != taken,
         }
     }
 

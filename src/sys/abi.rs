@@ -33,6 +33,7 @@ pub const TG_END_REFUSED: u32 = 5;
 pub const TG_END_NOT_FINITE: u32 = 6;
 pub const TG_INPUT_DRAIN: u32 = 1;
 pub const TG_INPUT_STOP: u32 = 2;
+pub const TG_INPUT_UNCLAIMED: u32 = 4;
 pub const TG_ACTION_IDLE: u32 = 0;
 pub const TG_ACTION_STEP: u32 = 1;
 pub const TG_ACTION_BLOCKED: u32 = 2;
@@ -44,6 +45,7 @@ pub const TG_ERROR_BROKEN: u32 = 2;
 pub const TG_ERROR_MAILBOX: u32 = 3;
 pub const TG_ERROR_LAUNCH: u32 = 4;
 pub const TG_ERROR_LINK: u32 = 5;
+pub const TG_MAX_REPLICAS: u32 = 16;
 pub const TG_SLOT_FREE: u32 = 0;
 pub const TG_SLOT_PREFILL: u32 = 1;
 pub const TG_SLOT_DECODE: u32 = 2;
@@ -64,7 +66,6 @@ pub const TG_LINK_FAILED: u32 = 5;
 pub const TG_LINK_WAIT: u32 = 0;
 pub const TG_LINK_READY: u32 = 1;
 pub const TG_LINK_OVER: u32 = 2;
-pub const TG_MAX_REPLICAS: u32 = 16;
 pub const TG_TIMES_STEPS: u32 = 8192;
 pub const TG_TIMES_STEP_BITS: u32 = 16;
 pub const TG_NO_TIMEOUT: u64 = 18446744073709551615;
@@ -450,6 +451,136 @@ const _: () = {
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
+pub struct tg_claimed {
+    pub number: u64,
+    pub waited_ns: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_claimed"][::core::mem::size_of::<tg_claimed>() - 16usize];
+    ["Alignment of tg_claimed"][::core::mem::align_of::<tg_claimed>() - 8usize];
+    ["Offset of field: tg_claimed::number"][::core::mem::offset_of!(tg_claimed, number) - 0usize];
+    ["Offset of field: tg_claimed::waited_ns"]
+        [::core::mem::offset_of!(tg_claimed, waited_ns) - 8usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
+pub struct tg_queue {
+    pub pushed: tg_index,
+    pub claims_tail: [tg_index; 16usize],
+    pub claimed: tg_index,
+    pub told: [tg_index; 16usize],
+    pub held: [tg_index; 16usize],
+    pub claims_head: [tg_index; 16usize],
+    pub bytes: u64,
+    pub requests: u64,
+    pub biases: u64,
+    pub tokens: u64,
+    pub claims: u64,
+    pub replicas: u32,
+    pub capacity: u32,
+    pub token_capacity: u32,
+    pub bias_capacity: u32,
+    pub claim_capacity: u32,
+    pub pad: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_queue"][::core::mem::size_of::<tg_queue>() - 8512usize];
+    ["Alignment of tg_queue"][::core::mem::align_of::<tg_queue>() - 8usize];
+    ["Offset of field: tg_queue::pushed"][::core::mem::offset_of!(tg_queue, pushed) - 0usize];
+    ["Offset of field: tg_queue::claims_tail"]
+        [::core::mem::offset_of!(tg_queue, claims_tail) - 128usize];
+    ["Offset of field: tg_queue::claimed"][::core::mem::offset_of!(tg_queue, claimed) - 2176usize];
+    ["Offset of field: tg_queue::told"][::core::mem::offset_of!(tg_queue, told) - 2304usize];
+    ["Offset of field: tg_queue::held"][::core::mem::offset_of!(tg_queue, held) - 4352usize];
+    ["Offset of field: tg_queue::claims_head"]
+        [::core::mem::offset_of!(tg_queue, claims_head) - 6400usize];
+    ["Offset of field: tg_queue::bytes"][::core::mem::offset_of!(tg_queue, bytes) - 8448usize];
+    ["Offset of field: tg_queue::requests"]
+        [::core::mem::offset_of!(tg_queue, requests) - 8456usize];
+    ["Offset of field: tg_queue::biases"][::core::mem::offset_of!(tg_queue, biases) - 8464usize];
+    ["Offset of field: tg_queue::tokens"][::core::mem::offset_of!(tg_queue, tokens) - 8472usize];
+    ["Offset of field: tg_queue::claims"][::core::mem::offset_of!(tg_queue, claims) - 8480usize];
+    ["Offset of field: tg_queue::replicas"]
+        [::core::mem::offset_of!(tg_queue, replicas) - 8488usize];
+    ["Offset of field: tg_queue::capacity"]
+        [::core::mem::offset_of!(tg_queue, capacity) - 8492usize];
+    ["Offset of field: tg_queue::token_capacity"]
+        [::core::mem::offset_of!(tg_queue, token_capacity) - 8496usize];
+    ["Offset of field: tg_queue::bias_capacity"]
+        [::core::mem::offset_of!(tg_queue, bias_capacity) - 8500usize];
+    ["Offset of field: tg_queue::claim_capacity"]
+        [::core::mem::offset_of!(tg_queue, claim_capacity) - 8504usize];
+    ["Offset of field: tg_queue::pad"][::core::mem::offset_of!(tg_queue, pad) - 8508usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone, PartialEq, Eq)]
+pub struct tg_claimer {
+    pub queue: *mut tg_queue,
+    pub claimed: *mut u64,
+    pub known: u64,
+    pub base: u64,
+    pub pushed: u64,
+    pub noted: u64,
+    pub held: u64,
+    pub first: u64,
+    pub requests: *const tg_request,
+    pub biases: *const tg_bias,
+    pub tokens: *const i32,
+    pub claims: *mut tg_claimed,
+    pub numbers: *mut u64,
+    pub seen: *mut u64,
+    pub replica: u32,
+    pub replicas: u32,
+    pub capacity: u32,
+    pub token_capacity: u32,
+    pub claim_capacity: u32,
+    pub pad: [u32; 3usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_claimer"][::core::mem::size_of::<tg_claimer>() - 144usize];
+    ["Alignment of tg_claimer"][::core::mem::align_of::<tg_claimer>() - 8usize];
+    ["Offset of field: tg_claimer::queue"][::core::mem::offset_of!(tg_claimer, queue) - 0usize];
+    ["Offset of field: tg_claimer::claimed"][::core::mem::offset_of!(tg_claimer, claimed) - 8usize];
+    ["Offset of field: tg_claimer::known"][::core::mem::offset_of!(tg_claimer, known) - 16usize];
+    ["Offset of field: tg_claimer::base"][::core::mem::offset_of!(tg_claimer, base) - 24usize];
+    ["Offset of field: tg_claimer::pushed"][::core::mem::offset_of!(tg_claimer, pushed) - 32usize];
+    ["Offset of field: tg_claimer::noted"][::core::mem::offset_of!(tg_claimer, noted) - 40usize];
+    ["Offset of field: tg_claimer::held"][::core::mem::offset_of!(tg_claimer, held) - 48usize];
+    ["Offset of field: tg_claimer::first"][::core::mem::offset_of!(tg_claimer, first) - 56usize];
+    ["Offset of field: tg_claimer::requests"]
+        [::core::mem::offset_of!(tg_claimer, requests) - 64usize];
+    ["Offset of field: tg_claimer::biases"][::core::mem::offset_of!(tg_claimer, biases) - 72usize];
+    ["Offset of field: tg_claimer::tokens"][::core::mem::offset_of!(tg_claimer, tokens) - 80usize];
+    ["Offset of field: tg_claimer::claims"][::core::mem::offset_of!(tg_claimer, claims) - 88usize];
+    ["Offset of field: tg_claimer::numbers"]
+        [::core::mem::offset_of!(tg_claimer, numbers) - 96usize];
+    ["Offset of field: tg_claimer::seen"][::core::mem::offset_of!(tg_claimer, seen) - 104usize];
+    ["Offset of field: tg_claimer::replica"]
+        [::core::mem::offset_of!(tg_claimer, replica) - 112usize];
+    ["Offset of field: tg_claimer::replicas"]
+        [::core::mem::offset_of!(tg_claimer, replicas) - 116usize];
+    ["Offset of field: tg_claimer::capacity"]
+        [::core::mem::offset_of!(tg_claimer, capacity) - 120usize];
+    ["Offset of field: tg_claimer::token_capacity"]
+        [::core::mem::offset_of!(tg_claimer, token_capacity) - 124usize];
+    ["Offset of field: tg_claimer::claim_capacity"]
+        [::core::mem::offset_of!(tg_claimer, claim_capacity) - 128usize];
+    ["Offset of field: tg_claimer::pad"][::core::mem::offset_of!(tg_claimer, pad) - 132usize];
+};
+impl Default for tg_claimer {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
 pub struct tg_config {
     pub slots: u32,
     pub pages: u32,
@@ -679,7 +810,7 @@ const _: () = {
     ["Offset of field: tg_mailbox::pad"][::core::mem::offset_of!(tg_mailbox, pad) - 388usize];
 };
 #[repr(C)]
-#[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
+#[derive(Debug, Copy, Clone, PartialEq, Eq)]
 pub struct tg_state {
     pub config: tg_config,
     pub bytes: u64,
@@ -727,12 +858,13 @@ pub struct tg_state {
     pub pending_published: u32,
     pub set_back: u32,
     pub leaving: u32,
+    pub claimer: tg_claimer,
     pub steps: [tg_step; 16usize],
     pub mailbox: [tg_mailbox; 16usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_state"][::core::mem::size_of::<tg_state>() - 10544usize];
+    ["Size of tg_state"][::core::mem::size_of::<tg_state>() - 10688usize];
     ["Alignment of tg_state"][::core::mem::align_of::<tg_state>() - 8usize];
     ["Offset of field: tg_state::config"][::core::mem::offset_of!(tg_state, config) - 0usize];
     ["Offset of field: tg_state::bytes"][::core::mem::offset_of!(tg_state, bytes) - 272usize];
@@ -813,9 +945,19 @@ const _: () = {
         [::core::mem::offset_of!(tg_state, pending_published) - 804usize];
     ["Offset of field: tg_state::set_back"][::core::mem::offset_of!(tg_state, set_back) - 808usize];
     ["Offset of field: tg_state::leaving"][::core::mem::offset_of!(tg_state, leaving) - 812usize];
-    ["Offset of field: tg_state::steps"][::core::mem::offset_of!(tg_state, steps) - 816usize];
-    ["Offset of field: tg_state::mailbox"][::core::mem::offset_of!(tg_state, mailbox) - 2352usize];
+    ["Offset of field: tg_state::claimer"][::core::mem::offset_of!(tg_state, claimer) - 816usize];
+    ["Offset of field: tg_state::steps"][::core::mem::offset_of!(tg_state, steps) - 960usize];
+    ["Offset of field: tg_state::mailbox"][::core::mem::offset_of!(tg_state, mailbox) - 2496usize];
 };
+impl Default for tg_state {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
 pub struct tg_graphs {
@@ -990,26 +1132,6 @@ impl Default for tg_stage {
         }
     }
 }
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
-pub struct tg_queue {
-    pub pushed: tg_index,
-    pub claimed: tg_index,
-    pub held: [tg_index; 16usize],
-    pub replicas: u32,
-    pub pad: [u32; 31usize],
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_queue"][::core::mem::size_of::<tg_queue>() - 2432usize];
-    ["Alignment of tg_queue"][::core::mem::align_of::<tg_queue>() - 8usize];
-    ["Offset of field: tg_queue::pushed"][::core::mem::offset_of!(tg_queue, pushed) - 0usize];
-    ["Offset of field: tg_queue::claimed"][::core::mem::offset_of!(tg_queue, claimed) - 128usize];
-    ["Offset of field: tg_queue::held"][::core::mem::offset_of!(tg_queue, held) - 256usize];
-    ["Offset of field: tg_queue::replicas"]
-        [::core::mem::offset_of!(tg_queue, replicas) - 2304usize];
-    ["Offset of field: tg_queue::pad"][::core::mem::offset_of!(tg_queue, pad) - 2308usize];
-};
 unsafe extern "C" {
     pub fn tg_state_bytes(config: *const tg_config) -> u64;
 }
@@ -1099,16 +1221,30 @@ unsafe extern "C" {
     pub fn tg_get_results(state: *mut tg_state, place: *const u64, lane: u32, lanes: u32);
 }
 unsafe extern "C" {
-    pub fn tg_queue_init(queue: *mut tg_queue, replicas: u32);
+    pub fn tg_queue_bytes(shape: *const tg_queue) -> u64;
 }
 unsafe extern "C" {
-    pub fn tg_queue_tail(queue: *const tg_queue) -> u64;
+    pub fn tg_queue_init(queue: *mut tg_queue, shape: *const tg_queue);
 }
 unsafe extern "C" {
-    pub fn tg_claim(queue: *mut tg_queue, replica: u32, most: u32, first: *mut u64) -> u32;
+    pub fn tg_queue_tail(queue: *const tg_queue, before: u64) -> u64;
 }
 unsafe extern "C" {
-    pub fn tg_claim_release(queue: *mut tg_queue, replica: u32, oldest: u64);
+    pub fn tg_claimer_init(
+        claimer: *mut tg_claimer,
+        queue: *mut tg_queue,
+        claimed: *mut u64,
+        replica: u32,
+    );
+}
+unsafe extern "C" {
+    pub fn tg_claim_look(claimer: *mut tg_claimer);
+}
+unsafe extern "C" {
+    pub fn tg_claim(claimer: *mut tg_claimer, most: u32, first: *mut u64) -> u32;
+}
+unsafe extern "C" {
+    pub fn tg_claim_release(claimer: *mut tg_claimer, oldest: u64);
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]

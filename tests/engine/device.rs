@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tailgraph::backend::{Block, DeviceScheduler, StageBackend, StepView};
+use tailgraph::backend::{Block, Claimer, DeviceScheduler, QueueMemory, StageBackend, StepView};
 use tailgraph::error::{Error, Result};
 use tailgraph::plan::{Ladders, RingCapacities};
 use tailgraph::runtime::Engine;
@@ -67,7 +67,11 @@ pub enum Trouble {
 
 pub struct Device {
     trouble: Trouble,
+    /// Does atomics in other devices' memory.
+    peers: bool,
     blocks: Option<(Arc<Memory>, Arc<Memory>)>,
+    /// What of a queue is in its own memory, and the queue.
+    seat: Option<(Arc<Memory>, Arc<QueueMemory>)>,
     thread: Option<JoinHandle<()>>,
     /// Ends a stuck step.
     pub release: Arc<AtomicBool>,
@@ -79,11 +83,22 @@ impl Device {
     pub fn new(trouble: Trouble) -> Self {
         Self {
             trouble,
+            peers: false,
             blocks: None,
+            seat: None,
             thread: None,
             release: Arc::default(),
             dropped: Arc::default(),
         }
+    }
+}
+
+impl Device {
+    /// One that can claim from a queue that others of its kind claim from too.
+    pub fn with_peers() -> Self {
+        let mut device = Self::new(Trouble::None);
+        device.peers = true;
+        device
     }
 }
 
@@ -115,10 +130,44 @@ impl DeviceScheduler for Device {
 
     fn launch(&mut self) -> Result<()> {
         let (state, rings) = self.blocks.clone().unwrap();
+        let seat = self.seat.clone();
         let (trouble, release) = (self.trouble, self.release.clone());
         self.thread = Some(std::thread::spawn(move || {
             dispatch(&state, &rings, trouble, &release);
+            drop(seat);
         }));
+        Ok(())
+    }
+
+    fn queue_memory(&self, bytes: usize) -> Result<Option<QueueMemory>> {
+        if !self.peers {
+            return Ok(None);
+        }
+        let (block, word) = (Memory::new(bytes), Memory::new(size_of::<u64>()));
+        Ok(Some(QueueMemory {
+            address: block.start.as_ptr() as u64,
+            claimed: word.start.as_ptr() as u64,
+            block: Box::new(Shared(block)),
+            owner: Box::new(word),
+        }))
+    }
+
+    fn reaches(&self, queue: &QueueMemory) -> Result<bool> {
+        Ok(self.peers && queue.owner.is::<Arc<Memory>>())
+    }
+
+    fn claim_from(&mut self, queue: &Arc<QueueMemory>, claimer: Claimer) -> Result<()> {
+        let Claimer { mut words, numbers } = claimer;
+        let numbers = numbers as usize * size_of::<u64>();
+        let own = Memory::new(numbers + words.capacity as usize * size_of::<u64>());
+        let (state, _) = self.blocks.as_ref().unwrap();
+        // SAFETY: both lie in the allocation; nobody takes turns on the state yet.
+        unsafe {
+            words.numbers = own.start.as_ptr().cast();
+            words.seen = own.start.as_ptr().add(numbers).cast();
+            (*state.start.as_ptr().cast::<abi::tg_state>()).claimer = words;
+        }
+        self.seat = Some((own, queue.clone()));
         Ok(())
     }
 

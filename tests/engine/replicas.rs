@@ -89,33 +89,44 @@ fn answers_are_those_of_one_engine_and_each_replica_replays_alone() {
     assert_eq!(by_request(&events, all.len()), expected);
     let mut served = 0;
     for (index, parts) in parts.into_iter().enumerate() {
-        let shape = replicas.engine(index).shape();
-        let mut replayer = Replayer::new(shape, stages(1, Duration::ZERO)).unwrap();
-        let (mut own, mut events, mut heard) = (vec![], vec![], vec![]);
-        for part in parts {
-            match part {
-                Part::Request(request) => {
-                    own.push(request.clone());
-                    replayer.request(request);
-                }
-                Part::Cancel(request) => replayer.cancel(request),
-                Part::Event(event) => heard.push(seen(event)),
-                Part::Turn(turn) => replayer
-                    .turn(&turn, &mut |event| events.push(seen(event)))
-                    .unwrap(),
-            }
-        }
-        assert_eq!(events, heard, "replica {index}");
-        served += own.len();
-        for (request, (tokens, reason)) in own.iter().zip(by_request(&events, own.len())) {
+        let ends = replays(&replicas, index, parts);
+        served += ends.len();
+        for (request, end) in ends {
             let last = request.prompt.len() as u32 - 1;
             let formula: Vec<_> = (last..last + request.max_new_tokens)
                 .map(token_after)
                 .collect();
-            assert_eq!((tokens, reason), (formula, EndReason::Length));
+            assert_eq!(end, (formula, EndReason::Length));
         }
     }
     assert_eq!(served, all.len());
+}
+
+/// Takes a replica's run again, by itself: to the same events. Its requests, and what each came to.
+fn replays(
+    replicas: &Replicas,
+    index: usize,
+    parts: Vec<Part>,
+) -> Vec<(Request, (Vec<u32>, EndReason))> {
+    let shape = replicas.engine(index).shape();
+    let mut replayer = Replayer::new(shape, stages(1, Duration::ZERO)).unwrap();
+    let (mut own, mut events, mut heard) = (vec![], vec![], vec![]);
+    for part in parts {
+        match part {
+            Part::Request(request) => {
+                own.push(request.clone());
+                replayer.request(request);
+            }
+            Part::Cancel(request) => replayer.cancel(request),
+            Part::Event(event) => heard.push(seen(event)),
+            Part::Turn(turn) => replayer
+                .turn(&turn, &mut |event| events.push(seen(event)))
+                .unwrap(),
+        }
+    }
+    assert_eq!(events, heard, "replica {index}");
+    let ends = by_request(&events, own.len());
+    own.into_iter().zip(ends).collect()
 }
 
 /// It claims no more than it has slots for, so all others go on to the fast one.
@@ -300,14 +311,73 @@ fn ten_thousand_requests_lose_nothing() {
     );
 }
 
-/// The host claims for them.
-#[test]
-fn ten_thousand_requests_of_devices_lose_nothing() {
+fn of_devices(device: fn() -> Device, options: &EngineOptions) -> Replicas {
     let replica = |index| {
-        let device = Runs::Scheduler(Box::new(Device::new(Trouble::None)));
-        Replica::of(format!("device {index}"), device, &ladders(), &OPTIONS).unwrap()
+        let device = Runs::Scheduler(Box::new(device()));
+        Replica::of(format!("device {index}"), device, &ladders(), options).unwrap()
     };
     let mut replicas = Replicas::new((0..3).map(replica).collect()).unwrap();
     replicas.launch().unwrap();
-    loses_nothing(replicas, 12);
+    replicas
+}
+
+/// The host claims for them.
+#[test]
+fn ten_thousand_requests_of_devices_lose_nothing() {
+    loses_nothing(of_devices(|| Device::new(Trouble::None), &OPTIONS), 12);
+}
+
+#[test]
+fn ten_thousand_requests_of_devices_that_claim_lose_nothing() {
+    loses_nothing(of_devices(Device::with_peers, &OPTIONS), 13);
+}
+
+/// What they claimed is in their recordings, with what was left of its time.
+#[test]
+fn devices_that_claim_have_recordings_that_replay_alone() {
+    let mut all = requests(150);
+    for request in all.iter_mut().step_by(3) {
+        request.timeout = Some(PATIENCE);
+    }
+    let options = EngineOptions {
+        record: true,
+        ..OPTIONS
+    };
+    let mut replicas = of_devices(Device::with_peers, &options);
+    let (events, parts) = serve_recorded(&mut replicas, 3, &all);
+    assert_eq!(
+        events
+            .iter()
+            .filter(|seen| matches!(seen, Seen::End(..)))
+            .count(),
+        150
+    );
+    let served: usize = parts
+        .into_iter()
+        .enumerate()
+        .map(|(index, parts)| replays(&replicas, index, parts).len())
+        .sum();
+    assert_eq!(served, all.len());
+}
+
+/// The host does nothing from the push to the end: the devices find their work alone.
+#[test]
+fn devices_that_claim_need_no_host() {
+    let all = vec![request([1, 2, 3], 4); 60];
+    let mut replicas = of_devices(Device::with_peers, &OPTIONS);
+    for request in &all {
+        replicas.try_submit(request).unwrap().expect("room");
+    }
+    let start = Instant::now();
+    while replicas.status().waiting + replicas.status().running > 0 {
+        assert!(start.elapsed() < PATIENCE, "{:?}", replicas.status());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut ends = 0;
+    while ends < all.len() {
+        ends += usize::from(matches!(
+            next(&mut replicas),
+            Seen::End(_, EndReason::Length, 4)
+        ));
+    }
 }

@@ -23,6 +23,7 @@ struct scenario {
   uint32_t greedy;                                        /* stage 0 takes nothing back while it has steps to begin */
   uint32_t stops;                                         /* one more actor sets the stop flag, at any time */
   uint32_t announces;                                     /* steps are announced, and what they are is read before they come */
+  uint32_t keeps;                                         /* a replica reads what it has claimed only after it has claimed again */
 };
 
 /* What the explorer knows of an actor stands first. */
@@ -32,10 +33,11 @@ struct actor {
   uint32_t waiting; /* a wait of it has a deadline */
   uint32_t kind, index, phase;
   struct scenario scenario;
-  uint64_t out, back; /* steps begun and come back; requests pushed; the claim being read, and how much of it */
+  uint64_t out, back; /* steps begun and come back; requests pushed and free; the claim that is kept, and how much of it */
   uint64_t last;      /* request read last */
   uint64_t taken;     /* requests read: a bit each */
   tg_links links;
+  tg_claimer claimer;
 };
 
 enum { FIRST_STAGE, LATER_STAGE, STOPPER, PUSHER, REPLICA };
@@ -48,6 +50,7 @@ static struct {
     uint64_t places[MOST_DEPTH * PLACE_WORDS];
   } link[MOST_STAGES];
   tg_queue queue;
+  uint64_t claimed; /* beside the queue: in memory of a GPU */
   uint64_t entries[ENTRIES];
   uint64_t drained;
 } memory;
@@ -158,14 +161,11 @@ static void push(struct actor *a) {
     tg_write(&memory.entries[a->out % a->scenario.capacity], contents(a->out));
     tg_release(&memory.queue.pushed.value, ++a->out);
   } else {
-    a->back = tg_queue_tail(&memory.queue);
+    a->back = tg_queue_tail(&memory.queue, a->back);
   }
 }
 
-static void serve(struct actor *a) {
-  uint64_t first = 0u;
-  uint32_t queue_ends = (uint32_t)tg_acquire(&memory.drained);
-  uint32_t count = tg_claim(&memory.queue, a->index, a->scenario.most, &first);
+static void read_claim(struct actor *a, uint64_t first, uint64_t count) {
   for (uint64_t number = first; number < first + count; number++) {
     if (tg_read(&memory.entries[number % a->scenario.capacity]) != contents(number)) a->fault = WRONG_CONTENTS;
     if (a->taken && number <= a->last) a->fault = OUT_OF_ORDER;
@@ -173,7 +173,23 @@ static void serve(struct actor *a) {
     a->taken |= 1ull << number;
     a->last = number;
   }
-  if (count != 0u) tg_claim_release(&memory.queue, a->index, TG_NO_STEP);
+}
+
+/* As a dispatcher does: the oldest claim still held is that of the call before, where the scenario keeps them. */
+static void serve(struct actor *a) {
+  uint64_t first = 0u;
+  uint32_t queue_ends = (uint32_t)tg_acquire(&memory.drained);
+  tg_claim_look(&a->claimer);
+  uint32_t count = tg_claim(&a->claimer, a->scenario.most, &first);
+  if (a->scenario.keeps) {
+    read_claim(a, a->out, a->back);
+    a->out = first;
+    a->back = count;
+    tg_claim_release(&a->claimer, count ? first : TG_NO_STEP);
+  } else {
+    read_claim(a, first, count);
+    tg_claim_release(&a->claimer, TG_NO_STEP);
+  }
   if (count == 0u && queue_ends) a->done = 1u;
 }
 
@@ -192,7 +208,8 @@ uint32_t explore_actor_bytes(void) { return sizeof(struct actor); }
 uint32_t explore_setup(const struct scenario *s, struct actor *actors) {
   uint32_t stages = s->replicas ? 0u : s->stages, count = 0u;
   memset(&memory, 0, sizeof(memory));
-  tg_queue_init(&memory.queue, s->replicas);
+  const tg_queue shape = {.replicas = s->replicas};
+  tg_queue_init(&memory.queue, &shape);
   memset(actors, 0, sizeof(struct actor) * 8u);
   for (uint32_t i = 0u; i < stages; i++, count++) {
     actors[i].kind = i == 0u ? FIRST_STAGE : LATER_STAGE;
@@ -201,7 +218,10 @@ uint32_t explore_setup(const struct scenario *s, struct actor *actors) {
     actors[i].links.limit_ns = LIMIT_NS;
     make_link(&actors[i].links.out, &actors[(i + 1u) % stages].links.in, i, i + 1u == stages ? s->return_depth : s->depth);
   }
-  for (uint32_t i = 0u; i < s->replicas; i++, count++) actors[i].kind = REPLICA;
+  for (uint32_t i = 0u; i < s->replicas; i++, count++) {
+    actors[i].kind = REPLICA;
+    tg_claimer_init(&actors[i].claimer, &memory.queue, &memory.claimed, i);
+  }
   if (s->replicas) actors[count++].kind = PUSHER;
   if (s->stops) actors[count++].kind = STOPPER;
   for (uint32_t i = 0u; i < count; i++) actors[i].index = i, actors[i].scenario = *s;

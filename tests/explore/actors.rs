@@ -23,6 +23,8 @@ pub struct Scenario {
     pub stops: u32,
     /// 1: steps are announced, and what they are is read before they come.
     pub announces: u32,
+    /// 1: a replica reads what it has claimed only after it has claimed again.
+    pub keeps: u32,
 }
 
 /// What an actor asks of memory: the struct access of actors.c.

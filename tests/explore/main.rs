@@ -224,12 +224,20 @@ fn a_wait_without_deadline_is_found() {
     is_found(141, ring(2, 1, 2, 2), trouble, "nothing comes to its end");
 }
 
-/// Each request is taken once, in order by replica, and read before it is written over.
+/// Each request is taken once, in order by replica, and read before it is written over: also where a replica claims more
+/// while it still reads what it has.
 #[test]
 fn replicas_share_a_queue() {
     let actors = compiled(0);
-    for (replicas, capacity, requests, most) in [(2, 1, 3, 1), (1, 2, 4, 2), (3, 1, 2, 1)] {
-        holds(&actors, queue(replicas, capacity, requests, most), QUIET);
+    let sizes = [
+        (queue(2, 1, 3, 1), 0),
+        (queue(2, 1, 3, 1), 1),
+        (queue(1, 2, 4, 2), 1),
+        (queue(3, 1, 2, 1), 0),
+        (queue(2, 2, 3, 1), 1),
+    ];
+    for (scenario, keeps) in sizes {
+        holds(&actors, Scenario { keeps, ..scenario }, QUIET);
     }
 }
 
@@ -250,8 +258,12 @@ fn bugs_of_the_queue_are_found() {
         (151, "races"),       // no acquire
         (152, "races"),       // holds what it has claimed already
         (153, "taken twice"), // claims by a load and a store
+        (154, "races"),       // gives back what it may still be reading
+        (155, "races"),       // tells of a claim without what was said before it
     ];
     for (bug, expected) in bugs {
         is_found(bug, queue(2, 2, 3, 2), QUIET, expected);
     }
+    // Says what it will hold next, and hides what it has given back.
+    is_found(156, queue(1, 2, 4, 2), QUIET, "races");
 }

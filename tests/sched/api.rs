@@ -14,6 +14,10 @@ pub struct Api {
     pub phases: unsafe extern "C" fn() -> u32,
     pub phase: unsafe extern "C" fn(*mut abi::tg_state, *mut abi::tg_rings, u64, u32, u32, u32),
     pub trace_write: unsafe extern "C" fn(*mut abi::tg_state, *mut abi::tg_rings, u64, u32),
+    pub queue_bytes: unsafe extern "C" fn(*const abi::tg_queue) -> u64,
+    pub queue_init: unsafe extern "C" fn(*mut abi::tg_queue, *const abi::tg_queue),
+    pub queue_tail: unsafe extern "C" fn(*const abi::tg_queue, u64) -> u64,
+    pub claimer_init: unsafe extern "C" fn(*mut abi::tg_claimer, *mut abi::tg_queue, *mut u64, u32),
     pub mailbox_post: unsafe extern "C" fn(*mut abi::tg_mailbox, u64) -> u32,
     pub mailbox_take: unsafe extern "C" fn(*mut abi::tg_mailbox, *mut u64) -> u32,
 }
@@ -30,6 +34,10 @@ impl Api {
             phases: abi::tg_phases,
             phase: abi::tg_phase,
             trace_write: abi::tg_trace_write,
+            queue_bytes: abi::tg_queue_bytes,
+            queue_init: abi::tg_queue_init,
+            queue_tail: abi::tg_queue_tail,
+            claimer_init: abi::tg_claimer_init,
             mailbox_post: abi::tg_mailbox_post,
             mailbox_take: abi::tg_mailbox_take,
         }
@@ -56,6 +64,10 @@ impl Api {
                 phases: symbol!(b"tg_phases"),
                 phase: symbol!(b"tg_phase"),
                 trace_write: symbol!(b"tg_trace_write"),
+                queue_bytes: symbol!(b"tg_queue_bytes"),
+                queue_init: symbol!(b"tg_queue_init"),
+                queue_tail: symbol!(b"tg_queue_tail"),
+                claimer_init: symbol!(b"tg_claimer_init"),
                 mailbox_post: symbol!(b"tg_mailbox_post"),
                 mailbox_take: symbol!(b"tg_mailbox_take"),
             }

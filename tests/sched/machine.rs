@@ -27,13 +27,13 @@ impl Lanes {
     };
 }
 
-struct Block {
-    at: *mut u8,
-    layout: Layout,
+pub(super) struct Block {
+    pub(super) at: *mut u8,
+    pub(super) layout: Layout,
 }
 
 impl Block {
-    fn new(bytes: u64, pattern: u8) -> Self {
+    pub(super) fn new(bytes: u64, pattern: u8) -> Self {
         let layout = Layout::from_size_align(bytes as usize, 128).unwrap();
         // SAFETY: the layout is not empty, and the block is as large as it says.
         let at = unsafe {

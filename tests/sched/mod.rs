@@ -9,11 +9,14 @@
 //! - `check`: what must hold in the core's memory whatever the model says
 //! - `replay`: a recorded history through a fresh core
 //! - `script`: a core driven by hand, for exact scenarios
+//! - `claims`, `claim_queue`: several cores on one queue
 //! - `coverage`: how often the rare branches were taken
 #![allow(dead_code)]
 
 pub mod api;
 pub mod check;
+mod claim_queue;
+pub mod claims;
 pub mod coverage;
 pub mod history;
 mod host;

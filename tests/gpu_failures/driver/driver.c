@@ -93,6 +93,14 @@ int cuDeviceCanAccessPeer(int *can, int device, int peer) {
   *can = device != peer && (!peers || strcmp(peers, "0"));
   return SUCCESS;
 }
+/* Native atomics alone are asked about. */
+int cuDeviceGetP2PAttribute(int *value, int attribute, int device, int peer) {
+  ENTER();
+  if (attribute != 3) return INVALID_VALUE;
+  const char *peers = getenv("TEST_CUDA_PEERS");
+  *value = device != peer && (!peers || !strcmp(peers, "1"));
+  return SUCCESS;
+}
 int cuCtxEnablePeerAccess(struct context *peer, unsigned flags) {
   (void)flags;
   ENTER();

@@ -16,7 +16,7 @@
  *                                   refuse:N      the graph of step N cannot be launched by the device
  *   TEST_CUDA_CLOCKS=NS           by so much the clock of a stage is ahead of that of the stage before it, as it tells the times
  *                                 of its steps                                             (0)
- *   TEST_CUDA_PEERS=0             whether GPUs reach each other's memory                   (1)
+ *   TEST_CUDA_PEERS=0             whether GPUs reach each other's memory; `stores`: they do, but for atomics (1)
  *   TEST_CUDA_ORDER=1             work that is not ordered as it has to be ends the process (order.c)
  *   TEST_CUDA_DEAF=N              then, the N-th time that a stream is told to wait for an event, from 1, it does not;
  *   TEST_CUDA_DEAF=host           the host does not when it is to

@@ -21,6 +21,31 @@ pub fn reaches(from: &CudaContext, to: &CudaContext) -> Result<bool> {
     Ok(can != 0)
 }
 
+/// Whether kernels on `from` may do atomics in the memory of `to`, as they may over NVLink. Of one GPU always.
+///
+/// # Errors
+/// The driver does not say.
+pub fn does_atomics(from: &CudaContext, to: &CudaContext) -> Result<bool> {
+    if from.ordinal() == to.ordinal() {
+        return Ok(true);
+    }
+    if !reaches(from, to)? {
+        return Ok(false);
+    }
+    let native = sys::CUdevice_P2PAttribute_enum::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
+    let mut can = 0;
+    // SAFETY: the driver writes the one word.
+    unsafe { sys::cuDeviceGetP2PAttribute(&mut can, native, from.cu_device(), to.cu_device()) }
+        .result()
+        .map_err(|error| {
+            failed(
+                "asking whether GPUs do atomics in each other's memory",
+                error,
+            )
+        })?;
+    Ok(can != 0)
+}
+
 /// From now on kernels on `from` reach what is allocated on `to`.
 ///
 /// # Errors

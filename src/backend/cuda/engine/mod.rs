@@ -9,4 +9,5 @@ pub mod model;
 pub mod pipeline;
 pub mod program;
 pub mod scheduler;
+pub mod shared_queue;
 pub mod step_copy;

@@ -284,8 +284,7 @@ impl GpuPipeline {
         let idle: Captured = unsafe { capture_calls(stream, "the idle dispatcher", &[idle]) }?;
         let idle = Exec::new(&idle, LaunchedBy::Device)?;
         table.idle = idle.device_handle();
-        // SAFETY: it has u64 alone.
-        blocks.table.write(stream, 0, unsafe { bytes_of(&table) })?;
+        blocks.table.write(stream, 0, bytes_of(&table))?;
         Ok(Running {
             idle,
             _steps: steps,
@@ -317,9 +316,7 @@ impl DeviceScheduler for GpuPipeline {
             let blocks = Blocks::new(&gpu.context, stream, state)?;
             let ends = links.of(index, stop, self.spec.limit);
             let at = offset_of!(abi::tg_stage, links);
-            // SAFETY: words and addresses; what pads them is a field.
-            let ends = unsafe { bytes_of(&ends) };
-            blocks.stage.write(stream, at, ends)?;
+            blocks.stage.write(stream, at, bytes_of(&ends))?;
             running.push(self.capture(index, rings.device(), blocks, (ladders, slots))?);
         }
         self.prepared = Some(Prepared {

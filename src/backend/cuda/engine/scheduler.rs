@@ -14,11 +14,12 @@ use crate::backend::cuda::engine::captures::Captures;
 use crate::backend::cuda::engine::program::{
     StepCapture, StepGraph, StepProgram, buckets, capture_step,
 };
+use crate::backend::cuda::engine::shared_queue::{self, Seat};
 use crate::backend::cuda::families::StepAt;
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::pinned::Pinned;
 use crate::backend::device::CoreBytes;
-use crate::backend::{Block, DeviceScheduler};
+use crate::backend::{Block, Claimer, DeviceScheduler, QueueMemory};
 use crate::error::{Error, Result};
 use crate::plan::{Ladders, StepKind};
 use crate::sys::abi;
@@ -48,6 +49,8 @@ struct Prepared {
     /// In the table by their handles.
     _steps: Vec<Exec>,
     blocks: Blocks,
+    /// Where its requests come from, if not over the rings.
+    seat: Option<Seat>,
 }
 
 /// Memory at fixed addresses, which the captured kernels hold.
@@ -311,8 +314,29 @@ impl DeviceScheduler for GpuScheduler {
             idle,
             _steps: steps,
             blocks,
+            seat: None,
         });
         Ok(Box::new(rings))
+    }
+
+    fn queue_memory(&self, bytes: usize) -> Result<Option<QueueMemory>> {
+        shared_queue::on_gpu(&self.context, &self.stream, bytes).map(Some)
+    }
+
+    fn reaches(&self, queue: &QueueMemory) -> Result<bool> {
+        shared_queue::reaches(&self.context, queue)
+    }
+
+    fn claim_from(&mut self, queue: &Arc<QueueMemory>, claimer: Claimer) -> Result<()> {
+        let prepared = self.prepared.as_mut().ok_or_else(|| {
+            Error::Runtime("the GPU's scheduler was to claim before it was prepared".into())
+        })?;
+        let (seat, words) = shared_queue::seat(&self.context, queue, claimer)?;
+        let at = offset_of!(abi::tg_state, claimer);
+        let state = &prepared.blocks.state;
+        state.write(&self.stream, at, bytes_of(&words))?;
+        prepared.seat = Some(seat);
+        Ok(())
     }
 
     fn launch(&mut self) -> Result<()> {
@@ -379,9 +403,13 @@ pub(super) fn tell_to_stop(rings: &Arc<Pinned>) {
     flags.fetch_or(abi::TG_INPUT_STOP.into(), Ordering::AcqRel);
 }
 
-/// # Safety
-/// A struct of words and addresses, all of whose padding has been written.
-pub(super) unsafe fn bytes_of<T>(value: &T) -> &[u8] {
-    // SAFETY: the caller's promise.
+/// Structs of kernels/abi.h whose fields leave no gap.
+pub(super) trait WithoutPadding {}
+impl WithoutPadding for abi::tg_graphs {}
+impl WithoutPadding for abi::tg_claimer {}
+impl WithoutPadding for abi::tg_links {}
+
+pub(super) fn bytes_of<T: WithoutPadding>(value: &T) -> &[u8] {
+    // SAFETY: all its bytes are set.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }

@@ -1,0 +1,283 @@
+//! The host's end of a queue that devices claim from by themselves (kernels/sched/claim.h): it writes requests where all of them
+//! see them, and hears from each which ones it has claimed. A scheduler's own rings carry all else.
+
+use super::claims::Claimed;
+use super::engine::Engine;
+use super::entries::{Tables, check_size, entry};
+use super::memory::{acquire, index, release};
+use super::options::EngineShape;
+use super::request::Request;
+use crate::backend::{Claimer, QueueMemory};
+use crate::error::Result;
+use crate::sys::abi;
+use crate::telemetry::warn;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+/// What is recorded, until it is claimed: requests by their numbers.
+type Unclaimed = Arc<Mutex<HashMap<u64, Request>>>;
+
+/// The words that everyone looks at.
+#[derive(Clone)]
+struct Words(Arc<QueueMemory>);
+
+impl Words {
+    fn head(&self) -> *mut abi::tg_queue {
+        self.0.block.start().as_ptr().cast()
+    }
+
+    fn unclaimed(&self) -> u64 {
+        let head = self.head();
+        // SAFETY: the words are atomic on all sides. Claims first: they never pass what has been pushed by then.
+        unsafe {
+            let told = (0..(*head).replicas as usize).map(|i| acquire(&raw mut (*head).told[i]));
+            let claimed = told.max().unwrap_or(0);
+            acquire(&raw mut (*head).pushed) - claimed
+        }
+    }
+
+    /// The table at `offset` in the block.
+    fn table<T>(&self, offset: u64) -> *mut T {
+        // SAFETY: an offset of the block's own head.
+        unsafe { self.0.block.start().as_ptr().add(offset as usize).cast() }
+    }
+}
+
+/// One replica's part of the words.
+pub(super) struct View {
+    words: Words,
+    replica: usize,
+}
+
+impl View {
+    /// Requests that, as far as the host knows, nobody has claimed.
+    pub fn unclaimed(&self) -> u64 {
+        self.words.unclaimed()
+    }
+
+    /// Requests that the replica has told of.
+    pub fn claims(&self) -> u64 {
+        // SAFETY: the index is atomic on both sides.
+        unsafe { acquire(&raw mut (*self.words.head()).claims_head[self.replica]) }
+    }
+}
+
+/// What a replica tells the host of its claims.
+pub(super) struct Notices {
+    view: View,
+    heard: u64,
+    tell: Sender<Claimed>,
+    unclaimed: Option<Unclaimed>,
+}
+
+impl Notices {
+    /// Reads what is new: appends the queue's numbers to `numbers`, and passes all of it on.
+    pub fn read(&mut self, numbers: &mut Vec<u64>) {
+        let (words, replica) = (&self.view.words, self.view.replica);
+        let (head, end) = (words.head(), self.view.claims());
+        if self.heard == end {
+            return;
+        }
+        // SAFETY: set once.
+        let (claims, capacity) = unsafe { ((*head).claims, (*head).claim_capacity as usize) };
+        let claims: *const abi::tg_claimed = words.table(claims);
+        for own in self.heard..end {
+            let place = replica * capacity + (own as usize & (capacity - 1));
+            // SAFETY: in the replica's part of the table; what lies between tail and head is the host's to read.
+            let abi::tg_claimed { number, waited_ns } = unsafe { claims.add(place).read() };
+            let waited = Duration::from_nanos(waited_ns);
+            let recorded = self.unclaimed.as_ref().map(|all| {
+                let mut request = all.lock().remove(&number).expect("it has been pushed");
+                request.timeout = request.timeout.map(|time| time.saturating_sub(waited));
+                request
+            });
+            numbers.push(number);
+            // A host that listens no more is ending.
+            let _ = self.tell.send(Claimed {
+                number,
+                waited,
+                recorded,
+            });
+        }
+        self.heard = end;
+        // SAFETY: as for the head; this is the only one who stores it.
+        unsafe { release(&raw mut (*head).claims_tail[replica], end) };
+    }
+}
+
+/// The host's end of the queue.
+pub(super) struct DeviceQueue {
+    words: Words,
+    pushed: u64,
+    tail: u64,
+    token_head: u64,
+    /// Where runs are recorded.
+    kept: Option<Unclaimed>,
+}
+
+/// Room for what all replicas claim at once, and as much again while that is read.
+fn shape(engines: &[&mut Engine]) -> abi::tg_queue {
+    let shapes = || engines.iter().map(|engine| engine.shape());
+    let sum = |of: fn(&EngineShape) -> u32| shapes().map(of).fold(0, u32::saturating_add);
+    let power = |n: u32| n.min(1 << 30).next_power_of_two();
+    abi::tg_queue {
+        replicas: engines.len() as u32,
+        capacity: power(
+            sum(|shape| shape.options.max_seqs)
+                .saturating_mul(2)
+                .max(1024),
+        ),
+        token_capacity: power(sum(|shape| shape.rings.tokens)),
+        bias_capacity: engines[0].shape().rings.biases,
+        // As many ends as the events leave room for: what ends first fills those.
+        claim_capacity: engines[0].shape().rings.events,
+        ..Default::default()
+    }
+}
+
+impl DeviceQueue {
+    /// A queue for engines that are not launched yet; `None` where they are not all on devices that can claim from one.
+    ///
+    /// # Errors
+    /// [`crate::Error::Memory`] where there is no room for it; [`crate::Error::Runtime`] for what a device refuses.
+    pub fn of(engines: &mut [&mut Engine]) -> Result<Option<Self>> {
+        let shape = shape(engines);
+        // SAFETY: it only reads the shape.
+        let bytes = unsafe { abi::tg_queue_bytes(&raw const shape) } as usize;
+        let memory = match engines[0].device() {
+            Some(device) if shape.replicas > 1 => device.queue_memory(bytes)?,
+            _ => None,
+        };
+        let Some(memory) = memory else {
+            return Ok(None);
+        };
+        for engine in &mut *engines {
+            let reaches = match engine.device() {
+                Some(device) => device.reaches(&memory)?,
+                None => false,
+            };
+            if !reaches {
+                warn(
+                    "these GPUs cannot claim from one queue, for which they must do atomics in each other's memory: the host hands requests out",
+                );
+                return Ok(None);
+            }
+        }
+        let records = engines[0].shape().options.record;
+        let words = Words(Arc::new(memory));
+        // SAFETY: the block has the size of this shape, and nobody else has it yet.
+        unsafe { abi::tg_queue_init(words.head(), &raw const shape) };
+        for (replica, engine) in (0..).zip(&mut *engines) {
+            // A replay pushes over the rings what was in the queue at once.
+            engine.has_tokens(shape.token_capacity);
+            let EngineShape { options, rings, .. } = engine.shape();
+            let claimer = words.claimer(replica, rings.requests + options.max_seqs);
+            if let Some(device) = engine.device() {
+                device.claim_from(&words.0, claimer)?;
+            }
+            engine.claimed_from(View {
+                words: words.clone(),
+                replica: replica as usize,
+            });
+        }
+        Ok(Some(Self {
+            words,
+            pushed: 0,
+            tail: 0,
+            token_head: 0,
+            kept: records.then(Unclaimed::default),
+        }))
+    }
+
+    /// What replica `replica` says of its claims, which are told to `tell`.
+    pub fn notices(&self, replica: u32, tell: Sender<Claimed>) -> Notices {
+        Notices {
+            view: View {
+                words: self.words.clone(),
+                replica: replica as usize,
+            },
+            heard: 0,
+            tell,
+            unclaimed: self.kept.clone(),
+        }
+    }
+
+    /// The request's number, or `None` while there is no room for it or its prompt.
+    ///
+    /// # Errors
+    /// [`crate::Error::Usage`] for a request that the queue can never hold.
+    pub fn push(&mut self, request: &Request) -> Result<Option<u64>> {
+        let (head, number) = (self.words.head(), self.pushed);
+        // SAFETY: the offsets and capacities are set once, by the block's own layout.
+        let tables = unsafe {
+            Tables {
+                requests: self.words.table((*head).requests),
+                biases: self.words.table((*head).biases),
+                tokens: self.words.table((*head).tokens),
+                capacity: (*head).capacity,
+                bias_capacity: (*head).bias_capacity,
+                token_capacity: (*head).token_capacity,
+            }
+        };
+        check_size(request, tables.token_capacity, tables.bias_capacity)?;
+        let entry = entry(request, self.token_head)?;
+        // SAFETY: the words are atomic on all sides.
+        self.tail = unsafe { abi::tg_queue_tail(head, self.tail) };
+        let token_end = self.token_head + request.prompt.len() as u64;
+        if number - self.tail >= u64::from(tables.capacity)
+            || token_end - self.token_tail(&tables) > u64::from(tables.token_capacity)
+        {
+            return Ok(None);
+        }
+        if let Some(kept) = &self.kept {
+            kept.lock().insert(number, request.clone());
+        }
+        (self.pushed, self.token_head) = (number + 1, token_end);
+        // SAFETY: before the tail nobody reads any more, and there is room; what is below the new head is whole.
+        unsafe {
+            tables.write(number, request, entry);
+            index(&raw mut (*head).pushed).store(number + 1, std::sync::atomic::Ordering::Release);
+        }
+        Ok(Some(number))
+    }
+
+    /// Prompts before it are read by nobody any more: it is where that of the oldest request begins.
+    fn token_tail(&self, tables: &Tables) -> u64 {
+        if self.tail == self.pushed {
+            return self.token_head;
+        }
+        let place = (self.tail & u64::from(tables.capacity - 1)) as usize;
+        // SAFETY: the host wrote this entry, and nobody else writes any.
+        unsafe { (*tables.requests.add(place)).token_start }
+    }
+
+    /// Requests that, as far as the host knows, nobody has claimed.
+    pub fn unclaimed(&self) -> u64 {
+        self.words.unclaimed()
+    }
+}
+
+impl Words {
+    /// What replica `replica` claims with, whose core keeps so many numbers.
+    fn claimer(&self, replica: u32, numbers: u32) -> Claimer {
+        let (head, mut words) = (self.head(), abi::tg_claimer::default());
+        let QueueMemory {
+            address, claimed, ..
+        } = *self.0;
+        // SAFETY: the head has been laid out, and what is set there is the claimer alone.
+        unsafe {
+            abi::tg_claimer_init(&raw mut words, head, claimed as *mut u64, replica);
+            let own = u64::from(replica) * u64::from((*head).claim_capacity);
+            words.queue = address as *mut abi::tg_queue;
+            words.requests = (address + (*head).requests) as *const abi::tg_request;
+            words.biases = (address + (*head).biases) as *const abi::tg_bias;
+            words.tokens = (address + (*head).tokens) as *const i32;
+            let claims = (*head).claims + own * size_of::<abi::tg_claimed>() as u64;
+            words.claims = (address + claims) as *mut abi::tg_claimed;
+        }
+        Claimer { words, numbers }
+    }
+}
