@@ -305,10 +305,7 @@ impl DeviceScheduler for GpuScheduler {
             table.step[copy][stage][bucket.kind as usize][column] = exec.device_handle();
             steps.push(exec);
         }
-        // SAFETY: it has u64 alone.
-        blocks
-            .table
-            .write(&self.stream, 0, unsafe { bytes_of(&table) })?;
+        blocks.table.write(&self.stream, 0, bytes_of(&table))?;
         let rings = blocks.rings.clone();
         self.prepared = Some(Prepared {
             idle,
