@@ -62,7 +62,7 @@ pub(super) fn serve(
     opened.only(&[StepKind::Decode, StepKind::Mixed]);
     if trace.is_some() && !opened.replicas.is_empty() {
         return Err(Error::Usage(
-            "trace: expected --device with one device, whose timeline it is; `generate --record` keeps the run of each of several, for `trace --from`"
+            "trace: expected --device with one device, or several with --parallel stages, whose timeline it is; `generate --record` keeps the run of each of several, for `trace --from`"
                 .into(),
         ));
     }

@@ -108,13 +108,16 @@ impl Opened {
             let replicas = RecordedReplicas::new(headers, replicas, keep)?;
             return Ok(Serving::Several(Box::new(replicas)));
         }
-        let (engine, clocks) = self.engine_kept(sink, &mut keep)?;
+        let (engine, clocks, on_host) = self.engine_kept(sink, &mut keep)?;
         let header = match keep.turns() {
             true => Some(self.header(&engine)?),
             false => None,
         };
         let timed = Timed {
-            names: self.names_of_stages(&engine, clocks.stages.is_some()),
+            names: match clocks.stages.is_some() || on_host > 1 {
+                true => self.names_of_stages(engine.shape().stages as usize),
+                false => vec![],
+            },
             parts: match clocks.parts {
                 Some(clock) => Some((clock, self.costs()?)),
                 None => None,
@@ -179,12 +182,8 @@ impl Opened {
         })
     }
 
-    /// Of stages that are timed one by one, as tracks have them: on the host, or by clocks of their own.
-    fn names_of_stages(&self, engine: &Engine, own: bool) -> Vec<String> {
-        let stages = engine.shape().stages as usize;
-        if stages < 2 || !(own || engine.clock_zero().is_some()) {
-            return vec![];
-        }
+    /// Of so many stages, as tracks have them.
+    fn names_of_stages(&self, stages: usize) -> Vec<String> {
         let name = |stage| match self.spec.parallel {
             Parallel::Stages => {
                 let device = self.spec.device_of(stage, stages).title();
@@ -195,7 +194,8 @@ impl Opened {
         (0..stages).map(name).collect()
     }
 
-    fn engine_kept(&self, sink: &SharedSink, keep: &mut Keep) -> Result<Started> {
+    /// With how many stages the host runs one by one, each of which a trace times; one stands for all that one thread runs.
+    fn engine_kept(&self, sink: &SharedSink, keep: &mut Keep) -> Result<(Engine, Clocks, usize)> {
         let start = Instant::now();
         let model = load(&self.spec.model)?;
         let loaded = Instant::now();
@@ -205,16 +205,20 @@ impl Opened {
             (false, Some(_)) => Watch::Stages,
             (false, None) => Watch::Nothing,
         };
-        let timed = |stages| match &keep.trace {
-            Some(trace) => trace.timed(stages),
+        let mut on_host = 0;
+        let timed = |stages: Stages| match &keep.trace {
+            Some(trace) => {
+                on_host = stages.len();
+                trace.timed(stages)
+            }
             None => stages,
         };
-        let started = self.launched(&model, sink, options, watch, timed)?;
+        let (engine, clocks) = self.launched(&model, sink, options, watch, timed)?;
         if let Some(trace) = &mut keep.trace {
             trace.phase("load", (start, loaded))?;
             trace.phase("start the engine", (loaded, Instant::now()))?;
         }
-        Ok(started)
+        Ok((engine, clocks, on_host))
     }
 
     /// Starts an engine on weights that are loaded already.

@@ -68,7 +68,7 @@ pub enum Command {
     Trace(Box<TraceArgs>),
     /// Make one HTML page of measurements and timelines, or a picture and a table of launch ways
     Report(ReportArgs),
-    /// Say what this machine and this build can do, and what to do about each problem
+    /// Say what this machine and this build can do, links between GPUs measured, and what to do about each problem
     Doctor(Box<DoctorCommand>),
     /// Print completions for a shell
     Completions { shell: clap_complete::Shell },

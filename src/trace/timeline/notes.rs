@@ -30,8 +30,11 @@ pub(super) fn of(shown: &Shown) -> Vec<String> {
     }
     if shown.stages_timed {
         notes.push("an arrow: a hand-over of a step to the next stage, or from the last one to the turn that collected it. Stages on GPUs: a slice is from when the step's rows had come, on the first stage from the end of the turn that composed it, to just before it was handed on; gpu_clocks says how the GPUs' clocks were brought together");
-    } else if shown.stages > 1 && shown.recording {
-        notes.push("a recording does not hold when each stage worked, so stages have no tracks of their own");
+    } else if shown.stages > 1 {
+        notes.push(match shown.recording {
+            true => "a recording does not hold when each stage worked, so stages have no tracks of their own",
+            false => "a host that launches stages of several GPUs ahead does not see when each worked, so they have no tracks of their own; Nsight Systems shows them by name",
+        });
     }
     notes.into_iter().map(str::to_owned).collect()
 }

@@ -221,12 +221,6 @@ int cuMemcpyPeerAsync(uint64_t to, struct context *to_context, uint64_t from, st
   return SUCCESS;
 }
 int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) { ENTER(); memcpy(to, (void *)from, bytes); return SUCCESS; }
-int cuMemcpyPeerAsync(uint64_t to, struct context *taker, uint64_t from, struct context *giver, size_t bytes, struct stream *stream) {
-  ENTER_IN(stream->context);
-  if (!taker || !giver || (current != taker && current != giver)) return INVALID_CONTEXT;
-  memcpy((void *)to, (const void *)from, bytes);
-  return SUCCESS;
-}
 /* Where no kernels run, only sampled tables are copied back while a run goes on. */
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, struct stream *stream) {
   ENTER_IN(stream->context);

@@ -80,8 +80,6 @@ pub struct HostLaunched {
     /// By kind and bucket.
     steps: [Vec<Step>; 3],
     stage: usize,
-    /// Which, where other stages have others.
-    gpu: Option<usize>,
     samples: bool,
     /// Of each place.
     h: Vec<Option<Address>>,
@@ -135,7 +133,6 @@ impl HostLaunched {
             program,
             steps: [vec![], vec![], vec![]],
             stage: stage.index,
-            gpu,
             samples: stage.index + 1 == stage.count,
             h: places.h.to_vec(),
         };
@@ -377,7 +374,7 @@ impl HostLaunched {
             Ok(value) => return Ok(value),
             Err(error) => error,
         };
-        let step = step_name(self.stage, self.gpu, self.step(view)?.bucket);
+        let step = step_name(self.stage, None, self.step(view)?.bucket);
         let number = view.header().number;
         Err(Error::Runtime(format!("step {number} ({step}): {error}")))
     }
