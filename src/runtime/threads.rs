@@ -240,8 +240,9 @@ fn run_scheduler(
         }
         if let Some(ahead) = backend.ahead()
             && let Some(&number) = started.front()
-            && (waits || started.len() as u32 == ahead.overlap().steps())
-            && finishes(ahead, &link.step(number), shared, epoch)?
+            && let full = started.len() as u32 == ahead.overlap().steps()
+            && (waits || full)
+            && finishes(ahead, &link.step(number), shared, (!full).then_some(epoch))?
         {
             started.pop_front();
             link.post(number);
@@ -255,12 +256,13 @@ fn run_scheduler(
     }
 }
 
-/// Waits for the oldest step that is started, and leaves its results. `false`: there is news past `epoch` before that.
+/// Waits for the oldest step that is started, and leaves its results. `false`: before that there is news past `epoch`, where that is
+/// given since the core could compose another step.
 fn finishes(
     ahead: &mut dyn RunsAhead,
     step: &StepView<'_>,
     shared: &Shared,
-    epoch: u64,
+    epoch: Option<u64>,
 ) -> Result<bool> {
     let first = || status(step.header(), 0);
     shared.finishing.lock().get_or_insert_with(first);
@@ -270,9 +272,10 @@ fn finishes(
             *shared.finishing.lock() = Some(status(step.header(), stage));
             seen = stage;
         }
-        if shared.work.epoch() != epoch {
+        if epoch.is_some_and(|epoch| shared.work.epoch() != epoch) {
             return Ok(false);
         }
+        std::hint::spin_loop();
     }
     ahead.finish(step)?;
     *shared.finishing.lock() = None;

@@ -59,6 +59,8 @@ pub struct HostPipeline {
 struct Started {
     place: usize,
     samples: usize,
+    /// It was when it was started: all of it is in the graphs' streams.
+    alone: bool,
 }
 
 impl HostPipeline {
@@ -151,7 +153,11 @@ impl HostPipeline {
 
     /// What the last stage samples in the step ahead, for the first to go on from.
     fn feed(&self, ahead: Started) -> Result<()> {
-        let Started { place, samples } = ahead;
+        let Started {
+            place,
+            samples,
+            alone,
+        } = ahead;
         let (first, last) = (&self.stages[0], &self.stages[self.stages.len() - 1]);
         let (to, _) = first.hosted.copy.samples(place, samples);
         let (from, staged) = last.hosted.copy.samples(place, samples);
@@ -159,13 +165,18 @@ impl HostPipeline {
             Way::Peer => first.up.wait(&last.through[place]),
             // They are staged then.
             Way::Host => first.up.wait(&last.left[place]),
-            Way::Nccl => last.on.wait(&last.through[place]),
+            // They are sent in a stream that comes behind them.
+            Way::Nccl => Ok(()),
+        };
+        let by = match alone {
+            true => &last.hosted.stream,
+            false => &last.on,
         };
         waits.map_err(|error| failed("waiting for samples of another GPU", error))?;
         let from = (&*last.gpu.context, from);
         // SAFETY: tables of so many samples on either side; the step behind reads one of them after this, and nobody writes the
         // other before the step behind has run.
-        unsafe { self.copies.feed(from, staged, to, (&last.on, &first.up)) }
+        unsafe { self.copies.feed(from, staged, to, (by, &first.up)) }
     }
 
     /// Lets the graphs' stream wait for the rows of the stage before.
@@ -258,7 +269,11 @@ impl RunsAhead for HostPipeline {
             self.named(index, step, outcome)?;
         }
         let samples = step.sample_rows().len();
-        self.started.push_back(Started { place, samples });
+        self.started.push_back(Started {
+            place,
+            samples,
+            alone: self.started.is_empty(),
+        });
         Ok(())
     }
 
