@@ -118,18 +118,14 @@ pub(super) struct DeviceQueue {
     kept: Option<Unclaimed>,
 }
 
-/// Room for what all replicas claim at once, and as much again while that is read.
+/// As much room as their rings have together.
 fn shape(engines: &[&mut Engine]) -> abi::tg_queue {
     let shapes = || engines.iter().map(|engine| engine.shape());
     let sum = |of: fn(&EngineShape) -> u32| shapes().map(of).fold(0, u32::saturating_add);
     let power = |n: u32| n.min(1 << 30).next_power_of_two();
     abi::tg_queue {
         replicas: engines.len() as u32,
-        capacity: power(
-            sum(|shape| shape.options.max_seqs)
-                .saturating_mul(2)
-                .max(1024),
-        ),
+        capacity: power(sum(|shape| shape.rings.requests)),
         token_capacity: power(sum(|shape| shape.rings.tokens)),
         bias_capacity: engines[0].shape().rings.biases,
         // As many ends as the events leave room for: what ends first fills those.
