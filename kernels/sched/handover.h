@@ -80,6 +80,21 @@ TG_FN uint32_t tg_pages_read(const tg_state *state, const tg_sequence *sequence)
   return tg_min(tg_ceil_div(sequence->first_position + sequence->rows, state->config.page_tokens), state->max_pages);
 }
 
+/* How many words a lane copies at a time: all of them are read before any is written, so that they do not wait for each other.
+ * Nobody tells a compiler that what is written here is nothing that is read next. */
+#define TG_AT_ONCE 8u
+
+/* Words first, first + stride ... of `count`. */
+TG_FN void tg_copy_words(uint32_t *to, const uint32_t *from, uint32_t count, uint32_t first, uint32_t stride) {
+  for (uint32_t at = first; at < count; at += TG_AT_ONCE * stride) {
+    uint32_t words[TG_AT_ONCE];
+    for (uint32_t i = 0u; i < TG_AT_ONCE; i++) words[i] = at + i * stride < count ? from[at + i * stride] : 0u;
+    for (uint32_t i = 0u; i < TG_AT_ONCE; i++) {
+      if (at + i * stride < count) to[at + i * stride] = words[i];
+    }
+  }
+}
+
 /* Tokens go as ids: the slots' newest are stage 0's. */
 TG_API void tg_put_step(tg_state *state, uint64_t number, uint64_t *place, uint32_t lane, uint32_t lanes) {
   const tg_place_layout at = tg_layout_of_place(&state->config);
@@ -93,33 +108,29 @@ TG_API void tg_put_step(tg_state *state, uint64_t number, uint64_t *place, uint3
     }
     ((tg_row *)tg_at(place, at.rows))[i] = row;
   }
-  for (uint32_t i = lane; i < step->sample_rows; i += lanes) {
-    ((uint32_t *)tg_at(place, at.samples))[i] = tg_words(state, step->sample_table)[i];
-  }
-  for (uint32_t i = lane; i < state->config.slots; i += lanes) {
-    ((uint32_t *)tg_at(place, at.slot_sequences))[i] = tg_words(state, step->slot_sequence_table)[i];
-  }
+  tg_copy_words((uint32_t *)tg_at(place, at.samples), tg_words(state, step->sample_table), step->sample_rows, lane, lanes);
+  tg_copy_words((uint32_t *)tg_at(place, at.slot_sequences), tg_words(state, step->slot_sequence_table), state->config.slots, lane,
+                lanes);
   for (uint32_t i = lane; i < step->sequences; i += lanes) {
     const tg_sequence sequence = tg_sequences(state, step)[i];
     const tg_slot *slot = &tg_slots(state)[sequence.slot];
-    tg_handed_slot *handed = (tg_handed_slot *)tg_at(place, at.slots) + i;
     uint64_t column = (uint64_t)i * state->max_pages;
     const uint32_t *pages = tg_words(state, state->page_table) + (uint64_t)sequence.slot * state->max_pages;
+    tg_handed_slot handed;
+    handed.request = slot->request;
+    handed.flags = slot->flags;
+    handed.last_token = slot->last_token;
+    handed.prompt_tokens = slot->prompt_tokens;
+    handed.stop_count = slot->stop_count;
+    handed.sampling = slot->sampling;
+    for (uint32_t id = 0u; id < TG_MAX_STOP_IDS; id++) handed.stop_ids[id] = slot->stop_ids[id];
     ((tg_sequence *)tg_at(place, at.sequences))[i] = sequence;
-    handed->request = slot->request;
-    handed->flags = slot->flags;
-    handed->last_token = slot->last_token;
-    handed->prompt_tokens = slot->prompt_tokens;
-    handed->stop_count = slot->stop_count;
-    for (uint32_t id = 0u; id < TG_MAX_STOP_IDS; id++) handed->stop_ids[id] = slot->stop_ids[id];
+    ((tg_handed_slot *)tg_at(place, at.slots))[i] = handed;
     const tg_bias *biases = (const tg_bias *)tg_table(state, state->bias_table) + (uint64_t)sequence.slot * state->config.bias_capacity;
-    for (uint32_t bias = 0u; bias < slot->sampling.bias_count; bias++) {
+    for (uint32_t bias = 0u; bias < handed.sampling.bias_count; bias++) {
       ((tg_bias *)tg_at(place, at.biases))[(uint64_t)i * state->config.bias_capacity + bias] = biases[bias];
     }
-    handed->sampling = slot->sampling;
-    for (uint32_t page = 0u; page < tg_pages_read(state, &sequence); page++) {
-      ((uint32_t *)tg_at(place, at.pages))[column + page] = pages[page];
-    }
+    tg_copy_words((uint32_t *)tg_at(place, at.pages) + column, pages, tg_pages_read(state, &sequence), 0u, 1u);
   }
   if (lane == 0u) *(tg_step *)tg_at(place, at.step) = *step;
 }
@@ -131,33 +142,30 @@ TG_API void tg_get_step(tg_state *state, const uint64_t *place, uint32_t lane, u
   for (uint32_t i = lane; i < step->rows; i += lanes) {
     tg_rows(state, step)[i] = ((const tg_row *)tg_at((void *)place, at.rows))[i];
   }
-  for (uint32_t i = lane; i < step->sample_rows; i += lanes) {
-    tg_words(state, step->sample_table)[i] = ((const uint32_t *)tg_at((void *)place, at.samples))[i];
-  }
-  for (uint32_t i = lane; i < state->config.slots; i += lanes) {
-    tg_words(state, step->slot_sequence_table)[i] = ((const uint32_t *)tg_at((void *)place, at.slot_sequences))[i];
-  }
+  const uint32_t *samples = (const uint32_t *)tg_at((void *)place, at.samples);
+  const uint32_t *slot_sequences = (const uint32_t *)tg_at((void *)place, at.slot_sequences);
+  tg_copy_words(tg_words(state, step->sample_table), samples, step->sample_rows, lane, lanes);
+  tg_copy_words(tg_words(state, step->slot_sequence_table), slot_sequences, state->config.slots, lane, lanes);
   for (uint32_t i = lane; i < step->sequences; i += lanes) {
     const tg_sequence sequence = ((const tg_sequence *)tg_at((void *)place, at.sequences))[i];
-    const tg_handed_slot *handed = (const tg_handed_slot *)tg_at((void *)place, at.slots) + i;
+    const tg_handed_slot handed = ((const tg_handed_slot *)tg_at((void *)place, at.slots))[i];
     tg_slot *slot = &tg_slots(state)[sequence.slot];
     uint64_t column = (uint64_t)i * state->max_pages;
     uint32_t *pages = tg_words(state, state->page_table) + (uint64_t)sequence.slot * state->max_pages;
     tg_sequences(state, step)[i] = sequence;
-    slot->request = handed->request;
-    slot->flags = handed->flags;
-    slot->last_token = handed->last_token;
-    slot->prompt_tokens = handed->prompt_tokens;
-    slot->stop_count = handed->stop_count;
-    for (uint32_t id = 0u; id < TG_MAX_STOP_IDS; id++) slot->stop_ids[id] = handed->stop_ids[id];
+    slot->request = handed.request;
+    slot->flags = handed.flags;
+    slot->last_token = handed.last_token;
+    slot->prompt_tokens = handed.prompt_tokens;
+    slot->stop_count = handed.stop_count;
+    slot->sampling = handed.sampling;
+    for (uint32_t id = 0u; id < TG_MAX_STOP_IDS; id++) slot->stop_ids[id] = handed.stop_ids[id];
     tg_bias *biases = (tg_bias *)tg_table(state, state->bias_table) + (uint64_t)sequence.slot * state->config.bias_capacity;
-    for (uint32_t bias = 0u; bias < handed->sampling.bias_count; bias++) {
+    for (uint32_t bias = 0u; bias < handed.sampling.bias_count; bias++) {
       biases[bias] = ((const tg_bias *)tg_at((void *)place, at.biases))[(uint64_t)i * state->config.bias_capacity + bias];
     }
-    slot->sampling = handed->sampling;
-    for (uint32_t page = 0u; page < tg_pages_read(state, &sequence); page++) {
-      pages[page] = ((const uint32_t *)tg_at((void *)place, at.pages))[column + page];
-    }
+    const uint32_t *from = (const uint32_t *)tg_at((void *)place, at.pages) + column;
+    tg_copy_words(pages, from, tg_pages_read(state, &sequence), 0u, 1u);
   }
   if (lane == 0u) *tg_step_at(state, step->number) = *step;
 }
