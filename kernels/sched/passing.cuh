@@ -1,5 +1,5 @@
 /* passing.cuh: what kernels do with a step that passes a stage (stages.cu): where its rows lie in a link, how they are copied,
- * and when it came and left, for a trace.
+ * when it came and left, for a trace, and how the graph that runs it is launched.
  *
  * Whoever asks for no times hands 0 to the kernels, which then look at no clock. Else a kernel that takes, or hands on, notes
  * its time in memory of its own GPU, and the dispatcher tells the host in the end: no kernel of a step waits for the bus. */
@@ -51,6 +51,61 @@ __device__ inline void tell(const Passed &passed) {
   const uint64_t number = passed.step & ((1u << TG_TIMES_STEP_BITS) - 1);
   if (passed.came_ns != 0) tg_store(told, passed.came_ns << TG_TIMES_STEP_BITS | number);
   tg_store(told + 1, passed.left_ns << TG_TIMES_STEP_BITS | number);
+}
+
+/* Looks of a stage that waits for its neighbour before its idle graph follows: some milliseconds. */
+constexpr uint32_t LINK_POLLS = 4096;
+/* What a graph takes to leave the GPU once its dispatcher has: far less than this while no other process has the GPU. */
+constexpr uint64_t LEAVING_NS = 100000;
+
+/* Thread 0: waits until something has been posted that was not known yet, for so long at most. Whether it has. */
+__device__ inline bool watch(const tg_link_end &in, uint32_t most_ns) {
+  const uint64_t start = now_ns();
+  bool known;
+  do {
+    known = tg_load(&in.theirs->count) == in.known;
+  } while (known && now_ns() - start < most_ns);
+  return !known;
+}
+
+/* All lanes: waits for room in the link that goes on, puts what the step is there, and announces it. Whether the links go
+ * on. */
+__device__ inline bool announce(tg_state *state, tg_links &links, const tg_step &step) {
+  __shared__ uint32_t asked;
+  if (threadIdx.x == 0) {
+    do {
+      asked = tg_links_room(&links, now_ns());
+    } while (asked == TG_LINK_WAIT);
+  }
+  lanes_barrier();
+  if (asked != TG_LINK_READY) return false;
+  tg_put_step(state, step.number, tg_link_place(&links.out), threadIdx.x, LANES);
+  lanes_barrier();
+  if (threadIdx.x == 0) tg_links_announce(&links, step.kind, step.bucket);
+  return true;
+}
+
+/* One thread: launches a step's graph: inside the idle graph's run, or beside the step's that this dispatcher ends. Where the GPU
+ * refuses, another process may have it: the chain ends here, and the idle graph, which is launched behind it, launches this
+ * step. False where the idle graph itself is refused. */
+__device__ inline bool launch_step(tg_stage *stage, const tg_graphs *graphs, uint64_t graph, bool idle) {
+  stage->left = 0;
+  stage->launched++;
+  stage->in_chain = idle ? 1 : stage->in_chain + 1;
+  __threadfence();
+  if (idle) return launch(graph, cudaStreamGraphFireAndForget) && launch(graphs->idle, cudaStreamGraphTailLaunch);
+  const uint64_t start = now_ns();
+  while (!launch(graph, cudaStreamGraphFireAndForgetAsSibling)) {
+    if (now_ns() - start <= LEAVING_NS) continue;
+    stage->left = graph;
+    stage->launched--;
+    break;
+  }
+  return true;
+}
+
+__device__ inline uint64_t graph_of(const tg_graphs *graphs, const tg_stage *stage, uint32_t kind, uint32_t bucket) {
+  return graphs->step[stage->launched % TG_COPIES][0][kind][bucket];
 }
 
 #endif
