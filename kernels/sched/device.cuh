@@ -13,6 +13,10 @@ constexpr uint32_t FIRST_PAUSE_NS = 128;
 constexpr uint32_t LAST_PAUSE_NS = 8192;
 constexpr uint32_t POLLS = 64;
 
+/* For how long a dispatcher asks again for a graph that has not left the GPU yet. That takes far less while no other process has
+ * the GPU. */
+constexpr uint64_t LEAVING_NS = 100000;
+
 constexpr uint32_t LANES = TG_MAX_LANES;
 
 /* Of the lanes alone, where a warp beside them launches. 0 is __syncthreads(). */
@@ -26,9 +30,8 @@ __device__ inline uint64_t now_ns() {
   return now;
 }
 
-/* Loads all of the host's indices, those of the queue that `claimer` claims from among them, each by a thread of its own, so that
- * the trip over the bus is made once. They owe
- * nothing to the step that runs, so the first look comes before the wait for it. */
+/* Loads all of the host's indices, and the queue's where `claimer` has one. Each is loaded by a thread of its own, so there is one
+ * trip over the bus. They do not depend on the step that runs, so the first look comes before the wait for it. */
 __device__ inline void look(const tg_rings *rings, const tg_claimer *claimer = nullptr) {
   const uint64_t *from;
   uint64_t *to;

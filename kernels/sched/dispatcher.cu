@@ -23,9 +23,6 @@ constexpr uint32_t DISPATCH_THREADS = TG_DISPATCH_THREADS;
 /* Barriers by their numbers. */
 constexpr int NEXT_BARRIER = LANES_BARRIER + 1, AGAIN_BARRIER = LANES_BARRIER + 2, START_BARRIER = LANES_BARRIER + 3;
 
-/* What a dispatcher takes to leave the GPU once it has settled: far less than this while no other process has the GPU. */
-constexpr uint64_t LEAVING_NS = 100000;
-
 /* What the launching warp is to do. */
 struct Next {
   uint32_t action; /* TG_ACTION_* */

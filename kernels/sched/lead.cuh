@@ -119,7 +119,8 @@ __device__ inline void open_step(const tg_state *state, tg_stage *stage, const N
   if (threadIdx.x == 0) store_release(&stage->opened, number + 1);
 }
 
-/* All lanes: waits until a step comes back, or the host has said something, or a turn is due. */
+/* All lanes: waits until a step comes back, or the host has said something, or a turn is due. A pipeline's requests come over its
+ * rings; it claims none. */
 __device__ inline void wait_for_news(tg_state *state, const tg_rings *rings, const tg_graphs *graphs, tg_stage *stage, Near &near) {
   const tg_inputs *seen = &state->inputs;
   for (uint32_t looks = 0; looks < LOOKS_A_TURN; looks++) {
@@ -133,15 +134,15 @@ __device__ inline void wait_for_news(tg_state *state, const tg_rings *rings, con
     if (near.asked) return;
     look(rings);
     lanes_barrier();
-    if ((uint32_t)tg_device.flags != (seen->flags & ~TG_INPUT_UNCLAIMED) || tg_device.control_head != seen->control_head ||
+    if ((uint32_t)tg_device.flags != seen->flags || tg_device.control_head != seen->control_head ||
         tg_device.request_head != seen->request_head || tg_device.event_tail != seen->event_tail ||
         tg_device.trace_tail != seen->trace_tail)
       return;
   }
 }
 
-/* All lanes: turns until there is a step, or the end, or so many more than one were in vain that the idle graph is to go on.
- * Whether a step was opened. */
+/* All lanes: takes turns until a step is opened, the run ends, or nothing has come for so many turns that the idle graph should go
+ * on. Whether a step was opened. */
 __device__ inline bool take_turns(tg_state *state, tg_rings *rings, const tg_graphs *graphs, tg_stage *stage, Near &near) {
   for (uint32_t poll = 0;; poll++) {
     const bool goes_on = collect(state, near);
@@ -154,6 +155,7 @@ __device__ inline bool take_turns(tg_state *state, tg_rings *rings, const tg_gra
         tg_store(&rings->status.ended, near.links.ended);
         tg_release(&rings->action.value, (uint64_t)TG_ERROR_LINK << 32 | TG_ACTION_ERROR);
       }
+      if (foreseen) __trap(); /* its graph would wait for ever; only a place that holds the wrong step comes here */
       return false;
     }
     bool routine = false;

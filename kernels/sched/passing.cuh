@@ -55,8 +55,6 @@ __device__ inline void tell(const Passed &passed) {
 
 /* Looks of a stage that waits for its neighbour before its idle graph follows: some milliseconds. */
 constexpr uint32_t LINK_POLLS = 4096;
-/* What a graph takes to leave the GPU once its dispatcher has: far less than this while no other process has the GPU. */
-constexpr uint64_t LEAVING_NS = 100000;
 
 /* Thread 0: waits until something has been posted that was not known yet, for so long at most. Whether it has. */
 __device__ inline bool watch(const tg_link_end &in, uint32_t most_ns) {

@@ -140,7 +140,8 @@ fn layer_weights(config: &ModelConfig) -> Vec<f64> {
 /// and H200 (profiles/README.md). Stages depend little on it, since prompts fill most steps.
 const FLOPS_A_BYTE: f64 = 200.0;
 
-/// Where a step's time goes, in FLOPs that would take as long: each operation computes, or waits for its bytes.
+/// Each layer's time in a step, as the FLOPs that a GPU could compute meanwhile: an operation takes as long as its arithmetic or its
+/// bytes, whichever is more.
 fn layer_times(config: &ModelConfig, step: &StepShape) -> Vec<f64> {
     let bf16 = Precision::new(DType::BF16, DType::BF16);
     by_layer(config, |kind| {

@@ -1,6 +1,6 @@
-//! One queue of requests that several schedulers on the host claim from, or the host for those on devices, by
-//! kernels/sched/claim.h. A scheduler's own rings stay as they are: what it has claimed is pushed there as the host does where there is one scheduler, so a turn knows nothing of the
-//! queue, and its record is that of a run of these requests alone.
+//! One queue of requests (kernels/sched/claim.h). Schedulers on the host claim from it; for those on devices that cannot, the host
+//! claims. What is claimed is pushed to the scheduler's own rings, as where it is the only one. So a turn knows nothing of the queue,
+//! and its record is that of a run of these requests alone.
 
 use super::device_queue::Notices;
 use super::memory::{HostBlock, acquire, release};

@@ -157,7 +157,7 @@ impl DeviceQueue {
             };
             if !reaches {
                 warn(
-                    "these GPUs cannot claim from one queue, for which they must do atomics in each other's memory: the host hands requests out",
+                    "not all of these GPUs can do atomics in the first one's memory (as over NVLink), so they cannot claim from one queue: the host hands requests out, and a busy host leaves GPUs without work",
                 );
                 return Ok(None);
             }

@@ -107,24 +107,23 @@ impl Replica {
             held: VecDeque::new(),
         };
         let claimer = engine.claim_from(claimer, place.news);
-        Member {
-            engine,
+        let whole = Self {
             name,
-            claimer,
-            slots: slots.into(),
+            engine,
             numbers,
-            claims,
-            claimed: vec![],
-            ended: 0,
-            parts: VecDeque::new(),
-            records,
-        }
+        };
+        whole.member(claimer, claims)
     }
 
     /// From now on, as replica `number` of a queue that it claims from by itself.
     pub(super) fn claims(self, queue: &DeviceQueue, number: u32) -> Member {
         let (tell, claims) = channel();
         self.numbers.listen(queue.notices(number, tell));
+        self.member(None, claims)
+    }
+
+    /// `claims`: what it has claimed comes from there.
+    fn member(self, claimer: Option<Claimer>, claims: Receiver<Claimed>) -> Member {
         let EngineOptions {
             max_seqs: slots,
             record: records,
@@ -133,7 +132,7 @@ impl Replica {
         Member {
             engine: self.engine,
             name: self.name,
-            claimer: None,
+            claimer,
             slots: slots.into(),
             numbers: self.numbers,
             claims,

@@ -42,7 +42,7 @@ impl Engine {
         Ok((engine, clock))
     }
 
-    /// [`Engine::on`] with what `watch` looks at, and where times come out if it is such. `wrap` gets the stages that the
+    /// [`Engine::on`] with what `watch` looks at, and the clocks that `watch` asks for. `wrap` gets the stages that the
     /// host schedules before the engine has them.
     ///
     /// # Errors

@@ -54,7 +54,8 @@ pub struct About {
 pub struct GpuClocks {
     /// By stage, its clock less the first one's, which the scheduler uses: at the end.
     pub offsets_ns: Vec<i64>,
-    /// No offset was off by more than all hand-overs of a step took together: where that was least.
+    /// The last offsets are off by at most this, but for the clocks' drift: the least time that all hand-overs of one step took
+    /// together. Slices that were drawn before may be off by up to `moved_ns` more.
     pub uncertainty_ns: u64,
     /// How far offsets were moved after the first step, so that no step arrives before it left: the clocks' drift.
     pub moved_ns: u64,

@@ -33,7 +33,7 @@ fn the_order_of_the_work_of_all_gpus_is_right() {
 }
 
 /// A stream that does not wait once, where it is told to, is noticed: so each of these waits is there for something, and the test
-/// above would not pass without it.
+/// above would not pass without it. The driver says which wait it leaves out; a run that has fewer waits says nothing.
 #[test]
 fn every_wait_orders_something() {
     // How many waits there are depends on how many steps find others on their way.

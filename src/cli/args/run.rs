@@ -28,7 +28,7 @@ pub struct RunArgs {
     /// What several devices do: the whole model each, on one queue of rows, or a range of its layers each [default: replicas]
     #[arg(long, value_name = "HOW")]
     pub parallel: Option<Parallel>,
-    /// With --parallel stages on GPUs: hand steps on from GPU to GPU, or through memory of the host, whoever launches them
+    /// With --parallel stages on GPUs: hand steps on from GPU to GPU, or through memory of the host, in every --launch way
     /// [default: peer where the GPUs reach each other's memory, else host]
     #[arg(long, value_name = "WAY")]
     pub handover: Option<Handover>,
@@ -37,8 +37,8 @@ pub struct RunArgs {
     /// Who launches the kernels (GPUs only)
     #[arg(long, value_name = "WAY")]
     pub launch: Option<LaunchWay>,
-    /// With --launch host-graph: launch the next decode step before the last is through, where no sequence can end in between. Over
-    /// --parallel stages that is in the place of steps of different sequences, so it is for few of them
+    /// With --launch host-graph: launch the next decode step before the last is through, where no sequence can end in between. With
+    /// --parallel stages, steps of different sequences do not overlap then: use it for a few sequences only
     #[arg(long)]
     pub ahead: bool,
     /// Give up where one step takes longer than this (GPUs only) [default: 60000]

@@ -38,7 +38,7 @@ impl ValueEnum for Handover {
             Self::Peer => PossibleValue::new("peer").help("From GPU to GPU"),
             Self::Host => PossibleValue::new("host").help("Through memory of the host"),
             Self::Nccl => PossibleValue::new("nccl").help(
-                "By NCCL's send and receive, for comparison: with --launch host-graph or host-kernels, and where libnccl.so.2 is",
+                "By NCCL's send and receive, for comparison: with --launch host-graph or host-kernels; needs libnccl.so.2",
             ),
         })
     }

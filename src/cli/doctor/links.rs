@@ -75,7 +75,7 @@ pub(super) fn check(links: &Links) -> Check {
             "links",
             Status::Warn,
             format!(
-                "no peer access ({}): stages hand steps on through memory of the host there, as measured below",
+                "no peer access ({}): stages over GPUs of which two neighbours lack it hand all steps on through memory of the host",
                 apart.join(", ")
             ),
             "nvidia-smi topo -p2p r says what the driver lets them do; an IOMMU or PCIe access control may forbid it; --parallel replicas needs none",

@@ -103,16 +103,25 @@ fn overheads(
     let plan = wanted.plan;
     let ladders = plan.ladders.reachable(options);
     let (scheduler, pinned, pinned_arithmetic) = match way {
-        // The copy has room for two steps whether the host runs ahead or not.
+        // On one GPU the copy has room for two steps, whether the host runs ahead or not; on several for each step in flight.
         LaunchWay::HostKernels | LaunchWay::HostGraph | LaunchWay::HostGraphAhead => {
             let (device, pinned) = match gpus {
                 1 => {
                     let bytes = step_copy_bytes(options, PLACES);
                     (bytes, bytes)
                 }
-                _ => host_stage_bytes(&ladders, options, plan.config.hidden_size),
+                _ => {
+                    let hidden = plan.config.hidden_size;
+                    host_stage_bytes(&ladders, options, hidden, gpus as usize)
+                }
             };
-            let arithmetic = "what a step's tables are copied from".to_owned();
+            let arithmetic = match gpus {
+                1 => "what a step's tables are copied from",
+                _ => {
+                    "what steps' tables are copied from, and rows between stages where they go through the host"
+                }
+            };
+            let arithmetic = arithmetic.to_owned();
             (device, pinned, arithmetic)
         }
         LaunchWay::DeviceGraph => {

@@ -4,7 +4,7 @@ use super::GpuDevice;
 use super::memory;
 use super::start::all_of_gpu;
 use crate::backend::cuda::driver::peer;
-use crate::backend::cuda::engine::host_pipeline::{HostPipeline, HostPipelineSpec, Way};
+use crate::backend::cuda::engine::host_pipeline::{HostPipeline, HostPipelineSpec, Route};
 use crate::backend::cuda::engine::model::Placement;
 use crate::backend::cuda::engine::pipeline::{GpuPipeline, PipelineSpec, StageProgram};
 use crate::backend::cuda::tuning::gpu::Gpu;
@@ -101,13 +101,13 @@ impl GpuStages {
         let pipeline = HostPipelineSpec {
             launch: way,
             behind: way == LaunchWay::HostGraphAhead,
-            way: match self.first().spec.handover {
-                Some(Handover::Nccl) => Way::Nccl,
-                _ if self.hands_to_peers()? => Way::Peer,
-                _ => Way::Host,
+            route: match self.first().spec.handover {
+                Some(Handover::Nccl) => Route::Nccl,
+                _ if self.hands_to_peers()? => Route::Peer,
+                _ => Route::Host,
             },
         };
-        pipeline.way.check()?;
+        pipeline.route.check()?;
         let programs = self.programs(spec, ladders, spec.options, false)?;
         let pipeline = HostPipeline::new(programs, ladders, spec.options, pipeline)?;
         Ok(vec![Box::new(pipeline)])

@@ -3,15 +3,15 @@
 //!
 //! A step is queued on all GPUs at once, and waited for at its end alone. Between two stages its rows go by one copy, from where
 //! the one stage left them to where the next one finds them: what orders all this are events. Each place that a step can be in has
-//! rows, tables and graphs of its own, so that steps on their way touch nothing of each other's. With another step on its way,
-//! tables come on a stream beside the graphs', and rows and samples leave on a third: the GPU copies while it computes. A step that is alone
-//! has nothing to be beside, and saves the hops from stream to stream.
+//! rows, tables and graphs of its own, so that steps on their way touch nothing of each other's. While other steps are on their
+//! way, tables come on a second stream and rows and samples leave on a third, so that the GPU copies while it computes. A step
+//! that is alone has nothing to overlap with, so it uses the graphs' stream for all of it and saves the waits between streams.
 
 mod copies;
 mod nccl;
 mod stage;
 
-pub use copies::Way;
+pub use copies::Route;
 pub use stage::host_stage_bytes;
 
 use crate::backend::cuda::driver::errors::failed;
@@ -27,7 +27,7 @@ use stage::{Stage, places};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// A stage that has failed may leave others waiting for it, and for no longer than this they are waited for.
+/// After a failure, how long the drop waits for GPUs that may wait for each other for ever.
 const GIVE_UP: Duration = Duration::from_secs(2);
 
 /// What is chosen about a pipeline that the host launches.
@@ -37,7 +37,7 @@ pub struct HostPipelineSpec {
     pub launch: LaunchWay,
     /// Decode steps of the same sequences go behind each other; else steps of different ones fill the stages.
     pub behind: bool,
-    pub way: Way,
+    pub route: Route,
 }
 
 /// A model over several GPUs, launched by the host.
@@ -50,7 +50,7 @@ pub struct HostPipeline {
     started: VecDeque<Started>,
     /// The stage that the oldest one is in, as far as has been seen.
     at: usize,
-    /// Something has: GPUs may wait for what never comes.
+    /// A call has failed, so GPUs may wait for work that will never be queued.
     failed: bool,
 }
 
@@ -59,7 +59,7 @@ pub struct HostPipeline {
 struct Started {
     place: usize,
     samples: usize,
-    /// It was when it was started: all of it is in the graphs' streams.
+    /// No other step was unfinished when it was started, so all its copies are in the graphs' streams.
     alone: bool,
 }
 
@@ -90,19 +90,23 @@ impl HostPipeline {
         let stages = stages.into_iter().zip(residuals).enumerate();
         let stages: Vec<_> = stages.map(stage).collect::<Result<_>>()?;
         let next = stages.iter().cycle().skip(1);
-        for (one, other) in stages.iter().zip(next).filter(|_| spec.way == Way::Peer) {
+        for (one, other) in stages
+            .iter()
+            .zip(next)
+            .filter(|_| spec.route == Route::Peer)
+        {
             peer::open(&one.gpu.context, &other.gpu.context)?;
             peer::open(&other.gpu.context, &one.gpu.context)?;
         }
         let contexts: Vec<_> = stages.iter().map(|stage| &stage.gpu.context).collect();
         let bytes = options.step_tokens as usize * hidden * size_of::<f32>();
         Ok(Self {
-            copies: Copies::new(spec.way, &contexts, places(options), bytes)?,
+            copies: Copies::new(spec.route, &contexts, places(options, count), bytes)?,
             overlap: match spec.behind {
                 true => Overlap::Behind,
                 false => Overlap::Beside {
                     stages: count as u32,
-                    steps: options.steps_in_flight.max(count as u32),
+                    steps: places(options, count) as u32,
                 },
             },
             stages,
@@ -124,7 +128,7 @@ impl HostPipeline {
         self.leave(index, place, step)
     }
 
-    /// What the step is.
+    /// Queues the copy of the step's tables to the stage's GPU.
     fn send(&mut self, index: usize, place: usize, step: &StepView<'_>) -> Result<()> {
         let refused = |error| failed("sending a step ahead", error);
         let ahead = self.started.back().copied();
@@ -161,12 +165,12 @@ impl HostPipeline {
         let (first, last) = (&self.stages[0], &self.stages[self.stages.len() - 1]);
         let (to, _) = first.hosted.copy.samples(place, samples);
         let (from, staged) = last.hosted.copy.samples(place, samples);
-        let waits = match self.copies.way() {
-            Way::Peer => first.up.wait(&last.through[place]),
+        let waits = match &self.copies {
+            Copies::Peer => first.up.wait(&last.through[place]),
             // They are staged then.
-            Way::Host => first.up.wait(&last.left[place]),
+            Copies::Host(_) => first.up.wait(&last.left[place]),
             // They are sent in a stream that comes behind them.
-            Way::Nccl => Ok(()),
+            Copies::Nccl(_) => Ok(()),
         };
         let by = match alone {
             true => &last.hosted.stream,
@@ -184,7 +188,7 @@ impl HostPipeline {
         let Some(before) = index.checked_sub(1) else {
             return Ok(());
         };
-        if self.copies.way() == Way::Nccl {
+        if let Copies::Nccl(_) = self.copies {
             // They are received in this stream.
             return Ok(());
         }
@@ -230,7 +234,7 @@ impl HostPipeline {
         step.rows().len() * self.hidden * size_of::<f32>()
     }
 
-    /// With stage and GPU of a failure.
+    /// Adds the stage and its GPU to an error.
     fn named<T>(&mut self, index: usize, step: &StepView<'_>, outcome: Result<T>) -> Result<T> {
         self.failed |= outcome.is_err();
         let Stage { gpu, hosted, .. } = &self.stages[index];
@@ -312,14 +316,14 @@ impl RunsAhead for HostPipeline {
 impl HostPipeline {
     /// Waits until nothing runs on any GPU. `false`: given up.
     fn ends(&self) -> bool {
-        let limit = Instant::now() + GIVE_UP;
+        let mut limit = self.failed.then(|| Instant::now() + GIVE_UP);
         for stream in self.stages.iter().flat_map(Stage::streams) {
-            if !self.failed {
-                // An error says that the GPU is lost: nothing runs there.
-                let _ = stream.synchronize();
+            // An error says that the GPU is lost: nothing runs there, and others may wait for it.
+            if limit.is_none() && stream.synchronize().is_err() {
+                limit = Some(Instant::now() + GIVE_UP);
             }
-            while self.failed && copies::runs(stream) {
-                if Instant::now() > limit {
+            while limit.is_some() && copies::runs(stream) {
+                if limit.is_some_and(|limit| Instant::now() > limit) {
                     return false;
                 }
                 std::thread::yield_now();

@@ -9,5 +9,6 @@ pub mod model;
 pub mod pipeline;
 pub mod program;
 pub mod scheduler;
+mod shared_block;
 pub mod shared_queue;
 pub mod step_copy;

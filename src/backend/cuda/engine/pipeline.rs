@@ -20,7 +20,7 @@ use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::engine::program::{
     Residual, StepCapture, StepProgram, buckets, capture_calls, capture_step,
 };
-use crate::backend::cuda::engine::scheduler::{bytes_of, head_of, tell_to_stop};
+use crate::backend::cuda::engine::shared_block::{bytes_of, head_of, tell_to_stop};
 use crate::backend::cuda::families::{Bucket, StepAt};
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::pinned::Pinned;

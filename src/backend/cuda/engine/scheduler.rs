@@ -14,6 +14,7 @@ use crate::backend::cuda::engine::captures::Captures;
 use crate::backend::cuda::engine::program::{
     StepCapture, StepGraph, StepProgram, buckets, capture_step,
 };
+use crate::backend::cuda::engine::shared_block::{bytes_of, head_of, tell_to_stop};
 use crate::backend::cuda::engine::shared_queue::{self, Seat};
 use crate::backend::cuda::families::StepAt;
 use crate::backend::cuda::memory::buffer::Buffer;
@@ -28,7 +29,6 @@ use cudarc::driver::result::DriverError;
 use cudarc::driver::{CudaContext, CudaStream, sys};
 use std::mem::offset_of;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// All stages of a plan on one GPU, and the scheduler core beside them.
 pub struct GpuScheduler {
@@ -380,33 +380,4 @@ impl Drop for GpuScheduler {
         // A failure means that nothing runs any more; whoever asked has been told.
         let _ = self.stream.synchronize();
     }
-}
-
-/// The head that a rings' block begins with.
-///
-/// # Safety
-/// Its owner has laid it out, and nothing has been launched over it: nobody else writes it yet but for indices, which are not to be
-/// read from these bytes.
-pub(super) unsafe fn head_of(rings: &Arc<Pinned>) -> &[u8] {
-    // SAFETY: the block has so many bytes; the rest is the caller's promise.
-    unsafe { std::slice::from_raw_parts(rings.start().as_ptr(), size_of::<abi::tg_rings>()) }
-}
-
-/// Whatever takes turns over these rings ends.
-pub(super) fn tell_to_stop(rings: &Arc<Pinned>) {
-    let rings: *mut abi::tg_rings = rings.start().as_ptr().cast();
-    // SAFETY: the block is alive, and this word is only ever touched atomically.
-    let flags = unsafe { AtomicU64::from_ptr(&raw mut (*rings).flags.value) };
-    flags.fetch_or(abi::TG_INPUT_STOP.into(), Ordering::AcqRel);
-}
-
-/// Structs of kernels/abi.h whose fields leave no gap.
-pub(super) trait WithoutPadding {}
-impl WithoutPadding for abi::tg_graphs {}
-impl WithoutPadding for abi::tg_claimer {}
-impl WithoutPadding for abi::tg_links {}
-
-pub(super) fn bytes_of<T: WithoutPadding>(value: &T) -> &[u8] {
-    // SAFETY: all its bytes are set.
-    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// What copies go over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum Route {
     /// From GPU to GPU.
     Peer,
     /// To pinned memory of the host, and from there.
@@ -20,7 +20,7 @@ pub enum Way {
     Nccl,
 }
 
-impl Way {
+impl Route {
     /// To be asked before anything is loaded.
     ///
     /// # Errors
@@ -34,53 +34,44 @@ impl Way {
 }
 
 /// A stage's rows in a place: the number of the stage that leaves them, and the place.
-type From = (usize, usize);
+type Rows = (usize, usize);
 
 /// The copies between stages.
-pub(super) struct Copies {
-    way: Way,
-    /// Of each stage but the last, by place: the rows in the host's memory; none where they do not go there.
-    staging: Vec<Vec<Arc<Pinned>>>,
-    /// Of [`Way::Nccl`].
-    nccl: Option<Nccl>,
+pub(super) enum Copies {
+    Peer,
+    /// Of each stage but the last, by place: the rows in the host's memory.
+    Host(Vec<Vec<Arc<Pinned>>>),
+    Nccl(Nccl),
 }
 
 impl Copies {
     /// `bytes`: of a step's rows, at most.
     ///
     /// # Errors
-    /// [`crate::Error::Memory`] where the machine pins no more; [`Way::check`]'s; NCCL does not connect the GPUs.
+    /// [`crate::Error::Memory`] where the machine pins no more; [`Route::check`]'s; NCCL does not connect the GPUs.
     pub fn new(
-        way: Way,
+        route: Route,
         contexts: &[&Arc<CudaContext>],
         places: usize,
         bytes: usize,
     ) -> Result<Self> {
-        let leave = match way {
-            Way::Peer | Way::Nccl => &[],
-            Way::Host => &contexts[..contexts.len() - 1],
-        };
         let of_stage = |context: &&Arc<CudaContext>| {
             let place = |_| Pinned::new(context, bytes);
             (0..places).map(place).collect::<Result<_>>()
         };
-        Ok(Self {
-            way,
-            staging: leave.iter().map(of_stage).collect::<Result<_>>()?,
-            nccl: match way {
-                Way::Nccl => Some(Nccl::new(contexts)?),
-                Way::Peer | Way::Host => None,
-            },
+        Ok(match route {
+            Route::Peer => Self::Peer,
+            Route::Host => {
+                let leave = contexts[..contexts.len() - 1].iter();
+                Self::Host(leave.map(of_stage).collect::<Result<_>>()?)
+            }
+            Route::Nccl => Self::Nccl(Nccl::new(contexts)?),
         })
-    }
-
-    pub fn way(&self) -> Way {
-        self.way
     }
 
     /// Keeps what GPUs may still use, for as long as the process.
     pub fn forget(&mut self) {
-        std::mem::forget((std::mem::take(&mut self.staging), self.nccl.take()));
+        std::mem::forget(std::mem::replace(self, Self::Peer));
     }
 
     /// Queues the copy of a stage's rows out of its GPU; to the next one where that can be. What the next one does for it goes on
@@ -93,29 +84,34 @@ impl Copies {
     /// There are so many bytes at both places, and nobody else uses them from when the stream comes by until it has.
     pub unsafe fn leave(
         &self,
-        (stage, place): From,
+        (stage, place): Rows,
         from: (&CudaContext, Address),
         to: (&CudaContext, Address),
         bytes: usize,
         (stream, there): (&CudaStream, &CudaStream),
     ) -> Result<()> {
-        if let Some(nccl) = &self.nccl {
-            // SAFETY: the caller's promise.
-            return unsafe { nccl.exchange(stage, (from.1, stream), (to.1, there), bytes) };
-        }
         let refused = |error| failed("copying rows from the GPU", error);
         stream.context().bind_to_thread().map_err(refused)?;
-        match self.way {
+        match self {
+            Self::Peer => {
+                // SAFETY: the caller's promise.
+                let queued = unsafe { peer_copy(from, to, bytes, stream) };
+                queued.map_err(refused)
+            }
             // SAFETY: the caller's promise.
-            Way::Peer | Way::Nccl => unsafe { peer_copy(from, to, bytes, stream) },
-            // SAFETY: the staging memory holds a whole step, and is this place's.
-            Way::Host => unsafe {
-                let to = self.staging[stage][place].start().as_ptr();
-                let staged = std::slice::from_raw_parts_mut(to, bytes);
-                result::memcpy_dtoh_async(staged, from.1, stream.cu_stream())
+            Self::Nccl(nccl) => unsafe {
+                nccl.exchange(stage, (from.1, stream), (to.1, there), bytes)
             },
+            Self::Host(staging) => {
+                let to = staging[stage][place].start().as_ptr();
+                // SAFETY: the staging memory holds a whole step, and is this place's.
+                let queued = unsafe {
+                    let staged = std::slice::from_raw_parts_mut(to, bytes);
+                    result::memcpy_dtoh_async(staged, from.1, stream.cu_stream())
+                };
+                queued.map_err(refused)
+            }
         }
-        .map_err(refused)
     }
 
     /// Queues what is left to do to have them there, for a stream that has waited for [`Self::leave`].
@@ -127,25 +123,23 @@ impl Copies {
     /// As for [`Self::leave`].
     pub unsafe fn arrive(
         &self,
-        (stage, place): From,
+        (stage, place): Rows,
         to: Address,
         bytes: usize,
         stream: &CudaStream,
     ) -> Result<()> {
-        match self.way {
-            Way::Peer | Way::Nccl => Ok(()),
-            Way::Host => {
-                let refused = |error| failed("copying rows to the GPU", error);
-                stream.context().bind_to_thread().map_err(refused)?;
-                // SAFETY: the caller's promise; the staging memory holds a whole step.
-                unsafe {
-                    let staged = self.staging[stage][place].start().as_ptr();
-                    let staged = std::slice::from_raw_parts(staged, bytes);
-                    result::memcpy_htod_async(to, staged, stream.cu_stream())
-                }
-                .map_err(refused)
-            }
+        let Self::Host(staging) = self else {
+            return Ok(());
+        };
+        let refused = |error| failed("copying rows to the GPU", error);
+        stream.context().bind_to_thread().map_err(refused)?;
+        // SAFETY: the caller's promise; the staging memory holds a whole step.
+        unsafe {
+            let staged = staging[stage][place].start().as_ptr();
+            let staged = std::slice::from_raw_parts(staged, bytes);
+            result::memcpy_htod_async(to, staged, stream.cu_stream())
         }
+        .map_err(refused)
     }
 
     /// Queues the copy of samples, which are at `from` and, where they go through the host, `staged`, to the GPU of `stream`. What
@@ -163,23 +157,25 @@ impl Copies {
         to: Address,
         (by, stream): (&CudaStream, &CudaStream),
     ) -> Result<()> {
-        if let Some(nccl) = &self.nccl {
-            let bytes = staged.len();
-            // SAFETY: the caller's promise.
-            return unsafe { nccl.exchange(nccl.last(), (from.1, by), (to, stream), bytes) };
-        }
         let refused = |error| failed("copying samples to the GPU", error);
         let context = stream.context();
         context.bind_to_thread().map_err(refused)?;
-        match self.way {
+        match self {
+            Self::Peer => {
+                // SAFETY: the caller's promise.
+                let queued = unsafe { peer_copy(from, (context, to), staged.len(), stream) };
+                queued.map_err(refused)
+            }
+            Self::Host(_) => {
+                // SAFETY: the caller's promise.
+                let queued = unsafe { result::memcpy_htod_async(to, staged, stream.cu_stream()) };
+                queued.map_err(refused)
+            }
             // SAFETY: the caller's promise.
-            Way::Peer | Way::Nccl => unsafe {
-                peer_copy(from, (context, to), staged.len(), stream)
+            Self::Nccl(nccl) => unsafe {
+                nccl.exchange(nccl.last(), (from.1, by), (to, stream), staged.len())
             },
-            // SAFETY: the caller's promise.
-            Way::Host => unsafe { result::memcpy_htod_async(to, staged, stream.cu_stream()) },
         }
-        .map_err(refused)
     }
 }
 
@@ -191,11 +187,9 @@ unsafe fn peer_copy(
     bytes: usize,
     stream: &CudaStream,
 ) -> std::result::Result<(), result::DriverError> {
-    let (from_context, to_context) = (from.0.cu_ctx(), to.0.cu_ctx());
-    let stream = stream.cu_stream();
+    let (source, target) = (from.0.cu_ctx(), to.0.cu_ctx());
     // SAFETY: the caller's promise; contexts and stream are alive.
-    unsafe { sys::cuMemcpyPeerAsync(to.1, to_context, from.1, from_context, bytes, stream) }
-        .result()
+    unsafe { result::memcpy_peer_async(target, to.1, source, from.1, bytes, stream.cu_stream()) }
 }
 
 /// Whether something is left to run on a stream. An error says that the GPU is lost: nothing runs there.

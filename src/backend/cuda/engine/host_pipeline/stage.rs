@@ -15,20 +15,20 @@ use crate::plan::{EngineOptions, Ladders};
 use cudarc::driver::{CudaEvent, CudaStream};
 use std::sync::Arc;
 
-/// One of them, on its GPU.
+/// A stage on its GPU.
 pub(super) struct Stage {
     pub gpu: OpenGpu,
     /// Has the graphs' stream.
     pub hosted: HostLaunched,
     /// By place: f32 `[R, H]`, what the stage before leaves, and what this one makes of it.
     pub rows: Vec<Address>,
-    /// What steps are comes here while others run,
+    /// For copies of tables to the GPU while other steps run.
     pub up: Arc<CudaStream>,
-    /// ... and what they leave goes from here.
+    /// For copies of rows and samples from the GPU, likewise.
     pub on: Arc<CudaStream>,
-    /// What the newest step is has left the host.
+    /// The newest step's tables have been copied, so the host may write the next one's.
     pub copied: CudaEvent,
-    /// By place: what the step is has come,
+    /// By place: the step's tables have come,
     pub ready: Vec<CudaEvent>,
     /// ... its kernels are through,
     pub through: Vec<CudaEvent>,
@@ -37,24 +37,30 @@ pub(super) struct Stage {
     _rows: Buffer,
 }
 
-/// Steps that there are places for.
-pub(super) fn places(options: &EngineOptions) -> usize {
-    options.steps_in_flight.max(Overlap::Behind.steps()) as usize
+/// Steps that there are places for: as many as may be in flight over so many stages.
+pub(super) fn places(options: &EngineOptions, stages: usize) -> usize {
+    let steps = options.steps_in_flight.max(Overlap::Behind.steps());
+    stages.max(steps as usize)
 }
 
 fn row_bytes(ladders: &Ladders, hidden: usize) -> usize {
     (ladders.largest() as usize).saturating_mul(hidden * size_of::<f32>())
 }
 
-/// Bytes that a stage takes on its GPU beside its part of the model, and pinned on the host. `hidden`: f32 of a row's residual stream.
+/// Bytes that each of so many stages takes on its GPU beside its part of the model, and pinned on the host, where rows go through it
+/// (`--handover host`). `hidden`: f32 of a row's residual stream.
 pub fn host_stage_bytes(
     ladders: &Ladders,
     options: &EngineOptions,
     hidden: usize,
+    stages: usize,
 ) -> (usize, usize) {
-    let tables = step_copy_bytes(options, places(options));
-    let rows = row_bytes(ladders, hidden).saturating_mul(places(options) - 1);
-    (tables.saturating_add(rows), tables)
+    let places = places(options, stages);
+    let tables = step_copy_bytes(options, places);
+    let rows = row_bytes(ladders, hidden).saturating_mul(places - 1);
+    let step = options.step_tokens as usize * hidden * size_of::<f32>();
+    let staged = step.saturating_mul(places);
+    (tables.saturating_add(rows), tables.saturating_add(staged))
 }
 
 impl Stage {
@@ -71,7 +77,10 @@ impl Stage {
         let context = &gpu.context;
         let refused = |error| failed("making streams and events", error);
         let up = context.new_stream().map_err(refused)?;
-        let (count, bytes) = (places(options), row_bytes(ladders, residual.hidden));
+        let (count, bytes) = (
+            places(options, at.count),
+            row_bytes(ladders, residual.hidden),
+        );
         // The program has the first place.
         let others = Buffer::named(context, "rows between stages", bytes * (count - 1))?;
         others.fill(&up, 0)?;
@@ -104,7 +113,7 @@ impl Stage {
         })
     }
 
-    /// All of its.
+    /// All its streams.
     pub fn streams(&self) -> [&CudaStream; 3] {
         [&self.hosted.stream, &self.up, &self.on]
     }
