@@ -175,7 +175,7 @@ int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
   pthread_mutex_unlock(&lock);
   return SUCCESS;
 }
-/* Whose memory so many bytes are in; the newest, where memory was freed. */
+/* Whose memory so many bytes are in. */
 static struct context *owner(uint64_t at, size_t bytes) {
   struct context *found = NULL;
   pthread_mutex_lock(&lock);
@@ -185,8 +185,19 @@ static struct context *owner(uint64_t at, size_t bytes) {
   return found;
 }
 int cuMemAllocAsync(uint64_t *address, size_t bytes, void *stream) { (void)stream; return cuMemAlloc_v2(address, bytes); }
-/* Nobody allocates again after freeing, so nothing is counted back. */
-int cuMemFree_v2(uint64_t address) { ENTER(); free((void *)address); return SUCCESS; }
+/* Nobody who counts bytes allocates again after freeing, so none are counted back. */
+int cuMemFree_v2(uint64_t address) {
+  ENTER();
+  pthread_mutex_lock(&lock);
+  for (size_t i = 0; i < allocation_count; i++) {
+    if (allocations[i].at != address) continue;
+    allocations[i] = allocations[--allocation_count];
+    break;
+  }
+  pthread_mutex_unlock(&lock);
+  free((void *)address);
+  return SUCCESS;
+}
 int cuMemFreeAsync(uint64_t address, void *stream) { (void)stream; return cuMemFree_v2(address); }
 int cuMemHostAlloc(void **start, size_t bytes, unsigned flags) {
   (void)flags;
