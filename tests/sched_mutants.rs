@@ -133,65 +133,58 @@ fn core(folder: &Path, name: &str, flags: &[&str]) -> PathBuf {
     library
 }
 
+/// The core, and the number of histories, that the test which runs this process names.
+fn another_core() -> (Api, u64) {
+    let library = std::env::var_os(LIBRARY).expect("a library of the core");
+    let histories = std::env::var(HISTORIES).expect("a number of histories");
+    let histories = histories.parse().expect("a number");
+    (Api::load(Path::new(&library)), histories)
+}
+
 #[test]
 #[ignore = "the other tests here run it, each with a library for it"]
 fn histories_with_another_core() {
-    let library = std::env::var_os(LIBRARY).expect("a library of the core");
-    let histories = std::env::var(HISTORIES).expect("a number of histories");
-    let api = Api::load(Path::new(&library));
+    let (api, histories) = another_core();
     for_seeds(
-        histories.parse().expect("a number"),
+        histories,
         |seed| history::run(api, seed, Options::default()),
         |_| {},
     )
     .unwrap_or_else(|message| panic!("{message}"));
 }
 
-#[test]
-fn every_mutant_is_found() {
+/// `test` passes with the core as it is, and finds each bug.
+fn each_is_found(test: &str, mutants: &[(u32, &str)]) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let good = core(folder.path(), "good", &["-O2"]);
-    child(&good, 500, &[]).good();
-    for (number, bug) in MUTANTS {
+    run_child(test, &good, 500, &[]).good();
+    for (number, bug) in mutants {
         let mutation = format!("-DTG_MUTATION={number}");
         let library = core(folder.path(), &mutation, &["-O2", &mutation]);
-        let Ended { code, stderr, .. } = child(&library, 20_000, &[]);
+        let Ended { code, stderr, .. } = run_child(test, &library, 20_000, &[]);
         assert!(
             code != 0 && stderr.contains("seed "),
             "mutant {number} ({bug}) was not found: {code} {stderr}"
         );
     }
+}
+
+#[test]
+fn every_mutant_is_found() {
+    each_is_found("histories_with_another_core", &MUTANTS);
 }
 
 #[test]
 #[ignore = "another test here runs it, each time with a library for it"]
 fn claims_with_another_core() {
-    let library = std::env::var_os(LIBRARY).expect("a library of the core");
-    let histories = std::env::var(HISTORIES).expect("a number of histories");
-    let api = Api::load(Path::new(&library));
-    for_seeds(
-        histories.parse().expect("a number"),
-        |seed| claims::run(api, seed, Lanes::ONE),
-        |_| {},
-    )
-    .unwrap_or_else(|message| panic!("{message}"));
+    let (api, histories) = another_core();
+    for_seeds(histories, |seed| claims::run(api, seed, Lanes::ONE), |_| {})
+        .unwrap_or_else(|message| panic!("{message}"));
 }
 
 #[test]
 fn every_mutant_of_claims_is_found() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let good = core(folder.path(), "good", &["-O2"]);
-    run_child("claims_with_another_core", &good, 500, &[]).good();
-    for (number, bug) in CLAIM_MUTANTS {
-        let mutation = format!("-DTG_MUTATION={number}");
-        let library = core(folder.path(), &mutation, &["-O2", &mutation]);
-        let Ended { code, stderr, .. } =
-            run_child("claims_with_another_core", &library, 20_000, &[]);
-        assert!(
-            code != 0 && stderr.contains("seed "),
-            "mutant {number} ({bug}) was not found: {code} {stderr}"
-        );
-    }
+    each_is_found("claims_with_another_core", &CLAIM_MUTANTS);
 }
 
 /// The environment that a sanitized library needs in a program that is not.

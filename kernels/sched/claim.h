@@ -43,25 +43,24 @@ TG_FN void tg_place_queue(tg_queue *queue) {
   queue->bytes = queue->capacity ? cursor.end : sizeof(tg_queue);
 }
 
-TG_API uint64_t tg_queue_bytes(const tg_queue *shape) {
-  tg_queue copy;
-  copy.replicas = shape->replicas;
-  copy.capacity = shape->capacity;
-  copy.token_capacity = shape->token_capacity;
-  copy.bias_capacity = shape->bias_capacity;
-  copy.claim_capacity = shape->claim_capacity;
-  tg_place_queue(&copy);
-  return copy.bytes;
-}
-
-TG_API void tg_queue_init(tg_queue *queue, const tg_queue *shape) {
-  tg_clear(queue, 0u, sizeof(tg_queue));
+TG_FN void tg_shape_queue(tg_queue *queue, const tg_queue *shape) {
   queue->replicas = shape->replicas;
   queue->capacity = shape->capacity;
   queue->token_capacity = shape->token_capacity;
   queue->bias_capacity = shape->bias_capacity;
   queue->claim_capacity = shape->claim_capacity;
   tg_place_queue(queue);
+}
+
+TG_API uint64_t tg_queue_bytes(const tg_queue *shape) {
+  tg_queue copy;
+  tg_shape_queue(&copy, shape);
+  return copy.bytes;
+}
+
+TG_API void tg_queue_init(tg_queue *queue, const tg_queue *shape) {
+  tg_clear(queue, 0u, sizeof(tg_queue));
+  tg_shape_queue(queue, shape);
   for (uint32_t i = 0u; i < TG_MAX_REPLICAS; i++) queue->held[i].value = TG_NO_STEP;
 }
 

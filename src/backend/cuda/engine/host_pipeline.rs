@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::plan::{EngineOptions, Ladders};
 use crate::telemetry::nvtx::range;
 use copies::Copies;
-use stage::{Stage, places};
+use stage::{Stage, places, step_bytes};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -99,7 +99,7 @@ impl HostPipeline {
             peer::open(&other.gpu.context, &one.gpu.context)?;
         }
         let contexts: Vec<_> = stages.iter().map(|stage| &stage.gpu.context).collect();
-        let bytes = options.step_tokens as usize * hidden * size_of::<f32>();
+        let bytes = step_bytes(options, hidden);
         Ok(Self {
             copies: Copies::new(spec.route, &contexts, places(options, count), bytes)?,
             overlap: match spec.behind {

@@ -43,6 +43,12 @@ pub(super) fn places(options: &EngineOptions, stages: usize) -> usize {
     stages.max(steps as usize)
 }
 
+/// Of the rows of the largest step that is composed, as they go from stage to stage.
+pub(super) fn step_bytes(options: &EngineOptions, hidden: usize) -> usize {
+    options.step_tokens as usize * hidden * size_of::<f32>()
+}
+
+/// ... and of the largest bucket, which kernels may write all of.
 fn row_bytes(ladders: &Ladders, hidden: usize) -> usize {
     (ladders.largest() as usize).saturating_mul(hidden * size_of::<f32>())
 }
@@ -58,8 +64,7 @@ pub fn host_stage_bytes(
     let places = places(options, stages);
     let tables = step_copy_bytes(options, places);
     let rows = row_bytes(ladders, hidden).saturating_mul(places - 1);
-    let step = options.step_tokens as usize * hidden * size_of::<f32>();
-    let staged = step.saturating_mul(places);
+    let staged = step_bytes(options, hidden).saturating_mul(places);
     (tables.saturating_add(rows), tables.saturating_add(staged))
 }
 
