@@ -2,8 +2,8 @@
 //! claims. What is claimed is pushed to the scheduler's own rings, as where it is the only one. So a turn knows nothing of the queue,
 //! and its record is that of a run of these requests alone.
 
-use super::device_queue::Notices;
 use super::memory::{HostBlock, acquire, release};
+use super::notices::{Claimed, Notices};
 use super::request::Request;
 use super::rings::HostRings;
 use crate::backend::{Block, LogitsSink, SharedSink};
@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 struct Waiting {
     request: Request,
@@ -130,17 +130,6 @@ impl Pusher {
         }
         Some(number)
     }
-}
-
-/// A request that has been claimed for a scheduler. Its number there counts claims from 0.
-#[derive(Debug, Clone)]
-pub(super) struct Claimed {
-    /// In the queue.
-    pub number: u64,
-    /// In the queue.
-    pub waited: Duration,
-    /// With what is left of its time, where the run is recorded.
-    pub recorded: Option<Request>,
 }
 
 /// What a replica knows of the queue. It points into that.

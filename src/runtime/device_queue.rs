@@ -1,116 +1,21 @@
 //! The host's end of a queue that devices claim from by themselves (kernels/sched/claim.h): it writes requests where all of them
 //! see them, and hears from each which ones it has claimed. A scheduler's own rings carry all else.
 
-use super::claims::Claimed;
 use super::engine::Engine;
 use super::entries::{Tables, check_size, entry};
-use super::memory::{acquire, index, release};
+use super::memory::index;
+use super::notices::{Claimed, Notices, QueueWords, Unclaimed, View};
 use super::options::EngineShape;
 use super::request::Request;
-use crate::backend::{Claimer, QueueMemory};
 use crate::error::Result;
 use crate::sys::abi;
 use crate::telemetry::warn;
-use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::time::Duration;
-
-/// What is recorded, until it is claimed: requests by their numbers.
-type Unclaimed = Arc<Mutex<HashMap<u64, Request>>>;
-
-/// The words that everyone looks at.
-#[derive(Clone)]
-struct Words(Arc<QueueMemory>);
-
-impl Words {
-    fn head(&self) -> *mut abi::tg_queue {
-        self.0.block.start().as_ptr().cast()
-    }
-
-    fn unclaimed(&self) -> u64 {
-        let head = self.head();
-        // SAFETY: the words are atomic on all sides. Claims first: they never pass what has been pushed by then.
-        unsafe {
-            let told = (0..(*head).replicas as usize).map(|i| acquire(&raw mut (*head).told[i]));
-            let claimed = told.max().unwrap_or(0);
-            acquire(&raw mut (*head).pushed) - claimed
-        }
-    }
-
-    /// The table at `offset` in the block.
-    fn table<T>(&self, offset: u64) -> *mut T {
-        // SAFETY: an offset of the block's own head.
-        unsafe { self.0.block.start().as_ptr().add(offset as usize).cast() }
-    }
-}
-
-/// One replica's part of the words.
-pub(super) struct View {
-    words: Words,
-    replica: usize,
-}
-
-impl View {
-    /// Requests that, as far as the host knows, nobody has claimed.
-    pub fn unclaimed(&self) -> u64 {
-        self.words.unclaimed()
-    }
-
-    /// Requests that the replica has told of.
-    pub fn claims(&self) -> u64 {
-        // SAFETY: the index is atomic on both sides.
-        unsafe { acquire(&raw mut (*self.words.head()).claims_head[self.replica]) }
-    }
-}
-
-/// What a replica tells the host of its claims.
-pub(super) struct Notices {
-    view: View,
-    heard: u64,
-    tell: Sender<Claimed>,
-    unclaimed: Option<Unclaimed>,
-}
-
-impl Notices {
-    /// Reads what is new: appends the queue's numbers to `numbers`, and passes all of it on.
-    pub fn read(&mut self, numbers: &mut Vec<u64>) {
-        let (words, replica) = (&self.view.words, self.view.replica);
-        let (head, end) = (words.head(), self.view.claims());
-        if self.heard == end {
-            return;
-        }
-        // SAFETY: set once.
-        let (claims, capacity) = unsafe { ((*head).claims, (*head).claim_capacity as usize) };
-        let claims: *const abi::tg_claimed = words.table(claims);
-        for own in self.heard..end {
-            let place = replica * capacity + (own as usize & (capacity - 1));
-            // SAFETY: in the replica's part of the table; what lies between tail and head is the host's to read.
-            let abi::tg_claimed { number, waited_ns } = unsafe { claims.add(place).read() };
-            let waited = Duration::from_nanos(waited_ns);
-            let recorded = self.unclaimed.as_ref().map(|all| {
-                let mut request = all.lock().remove(&number).expect("it has been pushed");
-                request.timeout = request.timeout.map(|time| time.saturating_sub(waited));
-                request
-            });
-            numbers.push(number);
-            // A host that listens no more is ending.
-            let _ = self.tell.send(Claimed {
-                number,
-                waited,
-                recorded,
-            });
-        }
-        self.heard = end;
-        // SAFETY: as for the head; this is the only one who stores it.
-        unsafe { release(&raw mut (*head).claims_tail[replica], end) };
-    }
-}
 
 /// The host's end of the queue.
 pub(super) struct DeviceQueue {
-    words: Words,
+    words: QueueWords,
     pushed: u64,
     tail: u64,
     token_head: u64,
@@ -163,7 +68,7 @@ impl DeviceQueue {
             }
         }
         let records = engines[0].shape().options.record;
-        let words = Words(Arc::new(memory));
+        let words = QueueWords(Arc::new(memory));
         // SAFETY: the block has the size of this shape, and nobody else has it yet.
         unsafe { abi::tg_queue_init(words.head(), &raw const shape) };
         for (replica, engine) in (0..).zip(&mut *engines) {
@@ -190,15 +95,11 @@ impl DeviceQueue {
 
     /// What replica `replica` says of its claims, which are told to `tell`.
     pub fn notices(&self, replica: u32, tell: Sender<Claimed>) -> Notices {
-        Notices {
-            view: View {
-                words: self.words.clone(),
-                replica: replica as usize,
-            },
-            heard: 0,
-            tell,
-            unclaimed: self.kept.clone(),
-        }
+        let view = View {
+            words: self.words.clone(),
+            replica: replica as usize,
+        };
+        Notices::new(view, tell, self.kept.clone())
     }
 
     /// The request's number, or `None` while there is no room for it or its prompt.
@@ -253,27 +154,5 @@ impl DeviceQueue {
     /// Requests that, as far as the host knows, nobody has claimed.
     pub fn unclaimed(&self) -> u64 {
         self.words.unclaimed()
-    }
-}
-
-impl Words {
-    /// What replica `replica` claims with, whose core keeps so many numbers.
-    fn claimer(&self, replica: u32, numbers: u32) -> Claimer {
-        let (head, mut words) = (self.head(), abi::tg_claimer::default());
-        let QueueMemory {
-            address, claimed, ..
-        } = *self.0;
-        // SAFETY: the head has been laid out, and what is set there is the claimer alone.
-        unsafe {
-            abi::tg_claimer_init(&raw mut words, head, claimed as *mut u64, replica);
-            let own = u64::from(replica) * u64::from((*head).claim_capacity);
-            words.queue = address as *mut abi::tg_queue;
-            words.requests = (address + (*head).requests) as *const abi::tg_request;
-            words.biases = (address + (*head).biases) as *const abi::tg_bias;
-            words.tokens = (address + (*head).tokens) as *const i32;
-            let claims = (*head).claims + own * size_of::<abi::tg_claimed>() as u64;
-            words.claims = (address + claims) as *mut abi::tg_claimed;
-        }
-        Claimer { words, numbers }
     }
 }

@@ -4,10 +4,10 @@
 use super::claims::Claimer;
 use super::core::{Between, Core};
 use super::device::Device;
-use super::device_queue::View;
 use super::driver::Driver;
 use super::held_up::HeldUp;
 use super::memory::{RingBlock, StateBlock};
+use super::notices::View;
 use super::options::{EngineShape, EngineStatus};
 use super::request::{Event, Request};
 use super::rings::HostRings;

@@ -12,6 +12,7 @@ mod entries;
 mod held_up;
 pub mod links;
 mod memory;
+mod notices;
 pub mod options;
 pub mod replay;
 pub mod replica;

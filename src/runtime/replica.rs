@@ -1,8 +1,9 @@
 //! A replica before it takes part ([`Replica`]) and then, with what is known of its requests.
 
-use super::claims::{Claimed, Claimer, Numbers, Queue};
+use super::claims::{Claimer, Numbers, Queue};
 use super::device_queue::DeviceQueue;
 use super::engine::Engine;
+use super::notices::Claimed;
 use super::options::EngineOptions;
 use super::request::{Event, Request};
 use super::signal::Signal;

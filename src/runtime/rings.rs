@@ -1,8 +1,8 @@
 //! The host's end of the rings: requests and cancels in, events and trace records out.
 
-use super::device_queue::View;
 use super::entries::{Tables, check_size, entry, from_event};
 use super::memory::{RingBlock, acquire, index, release, word};
+use super::notices::View;
 use super::options::EngineStatus;
 use super::request::{Event, Request};
 use super::watchdog::Standing;
