@@ -162,6 +162,19 @@ fn a_gpu_that_faults_is_named_with_its_stage() {
     }
 }
 
+/// While the step runs in stage 0, which by NCCL waits for what stage 1 receives.
+#[test]
+fn a_gpu_that_is_waited_for_is_named_rather_than_the_one_that_waits() {
+    let fault = "CUDA_ERROR_ILLEGAL_ADDRESS";
+    let fail = "cuEventQuery:5:600,cuEventQuery:6:700";
+    for (handover, stage) in [("nccl", "stage 1 on cuda:1"), ("peer", "stage 0 on cuda:0")] {
+        // Where the order is not checked, an event is asked once for each step and stage.
+        let run = on("cuda:0,1", 2, "host-graph").and(&["--handover", handover]);
+        let run = run.with("FAIL", fail);
+        fails(&run.over_rows(ROWS), 0, &["step 2 (stage", stage, fault]);
+    }
+}
+
 /// Which stage that is depends on how far the host had looked before.
 #[test]
 fn a_step_that_never_ends_is_named_with_its_stage() {

@@ -234,6 +234,15 @@ impl HostPipeline {
         step.rows().len() * self.hidden * size_of::<f32>()
     }
 
+    /// Whether what the stage leaves of the step in `place` has left it.
+    fn has_left(&mut self, index: usize, place: usize, step: &StepView<'_>) -> Result<bool> {
+        let stage = &self.stages[index];
+        let left = stage.gpu.context.bind_to_thread();
+        let left = left.and_then(|()| stage.left[place].try_is_complete());
+        let left = left.map_err(|error| failed("running a step on the GPU", error));
+        self.named(index, step, left)
+    }
+
     /// Adds the stage and its GPU to an error.
     fn named<T>(&mut self, index: usize, step: &StepView<'_>, outcome: Result<T>) -> Result<T> {
         self.failed |= outcome.is_err();
@@ -285,11 +294,14 @@ impl RunsAhead for HostPipeline {
         let Some(&Started { place, .. }) = self.started.front() else {
             return Ok(None);
         };
-        while let Some(stage) = self.stages.get(self.at) {
-            let left = stage.gpu.context.bind_to_thread();
-            let left = left.and_then(|()| stage.left[place].try_is_complete());
-            let left = left.map_err(|error| failed("running a step on the GPU", error));
-            if !self.named(self.at, step, left)? {
+        while self.at < self.stages.len() {
+            if !self.has_left(self.at, place, step)? {
+                // A send ends once it is received, so it may wait for a GPU that is gone: that one is to be named.
+                if let Copies::Nccl(_) = self.copies {
+                    for later in self.at + 1..self.stages.len() {
+                        self.has_left(later, place, step)?;
+                    }
+                }
                 return Ok(Some(self.at as u32));
             }
             self.at += 1;
