@@ -117,6 +117,9 @@ pub struct Claimer {
 /// A device that runs all stages and the scheduler core itself: once launched, it takes requests from the ring block
 /// and leaves events there, and the host is needed for nothing else.
 pub trait DeviceScheduler: Send {
+    /// The device, or devices, as messages name them.
+    fn name(&self) -> String;
+
     /// How many devices it is, each of which runs a stage beside the others.
     fn stages(&self) -> u32 {
         1

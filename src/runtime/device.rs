@@ -9,6 +9,7 @@ use super::watchdog::describe;
 use crate::backend::DeviceScheduler;
 use crate::error::Result;
 use crate::sys::abi;
+use crate::telemetry::warn;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -77,6 +78,15 @@ impl Device {
             )),
         }
     }
+}
+
+/// For a device whose failure nobody has been told of: without, it would be seen by the wait alone.
+fn given_up(name: &str) -> String {
+    format!(
+        "{name}: the scheduler there has not ended {} s after it was told to, so it was left to the end of this process: the \
+         device accepted its launch and did nothing, or a step is stuck; end other work on it before the next run",
+        STOP_LIMIT.as_secs()
+    )
 }
 
 impl Driver for Device {
@@ -151,7 +161,11 @@ impl Driver for Device {
             if start.elapsed() >= limit {
                 // Its kernels still use the memory, and freeing any would wait for them: all of it is left to the
                 // end of the process.
-                std::mem::forget(self.device.take());
+                let device = self.device.take();
+                if let Some(device) = device.as_ref().filter(|_| limit == STOP_LIMIT) {
+                    warn(&given_up(&device.name()));
+                }
+                std::mem::forget(device);
                 return;
             }
             std::thread::sleep(FIRST_PAUSE);

@@ -109,6 +109,10 @@ impl Drop for Device {
 }
 
 impl DeviceScheduler for Device {
+    fn name(&self) -> String {
+        "a test's device".into()
+    }
+
     fn prepare(
         &mut self,
         state: &[u8],

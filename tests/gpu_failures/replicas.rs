@@ -143,6 +143,17 @@ fn a_gpu_that_is_stuck_is_named_by_the_deadline() {
     );
 }
 
+/// The other one serves all rows, so nothing fails. But somebody will want to know why the end took so long.
+#[test]
+fn a_gpu_that_does_nothing_is_named_at_the_end() {
+    let run = two("device-graph").with("DEVICE", "dead@1");
+    let (ended, answers) = run.over_rows(ROWS);
+    assert_eq!((ended.code, answers.len()), (0, ROWS), "{}", ended.stderr);
+    let lines: Vec<_> = ended.stderr.lines().collect();
+    assert_eq!(lines.len(), 1, "{}", ended.stderr);
+    assert!(lines[0].contains("cuda:1: the scheduler there has not ended 20 s after"));
+}
+
 #[test]
 fn gpus_that_cannot_be_are_refused_by_name() {
     let generate = |device: &str, more: &[&str]| {

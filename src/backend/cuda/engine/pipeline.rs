@@ -294,6 +294,12 @@ impl GpuPipeline {
 }
 
 impl DeviceScheduler for GpuPipeline {
+    fn name(&self) -> String {
+        let ordinals = self.stages.iter().map(|stage| stage.gpu.info.ordinal);
+        let names: Vec<_> = ordinals.map(|ordinal| format!("cuda:{ordinal}")).collect();
+        names.join(", ")
+    }
+
     fn stages(&self) -> u32 {
         self.stages.len() as u32
     }

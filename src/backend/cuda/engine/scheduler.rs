@@ -259,6 +259,10 @@ impl GpuScheduler {
 }
 
 impl DeviceScheduler for GpuScheduler {
+    fn name(&self) -> String {
+        format!("cuda:{}", self.context.ordinal())
+    }
+
     fn prepare(
         &mut self,
         state: &[u8],
