@@ -36,10 +36,12 @@ impl Error {
         }
     }
 
-    /// A file could not be opened; `expected` says what it should have been.
+    /// A file could not be opened, or, as a directory first shows when it is read, not be begun; `expected` says what it
+    /// should have been.
     pub fn open(path: impl AsRef<Path>, source: &std::io::Error, expected: &str) -> Self {
         let found = match source.kind() {
             std::io::ErrorKind::NotFound => "found no such file".to_owned(),
+            std::io::ErrorKind::IsADirectory => "found a directory".to_owned(),
             _ => source.to_string(),
         };
         Self::file(path, format!("{found}, expected {expected}"))

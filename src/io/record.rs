@@ -107,7 +107,7 @@ impl Reader {
         let expected = "a file that --record wrote";
         let file = File::open(path).map_err(|error| not_there(path, &error, expected))?;
         let mut input = BufReader::with_capacity(1 << 20, file);
-        let text = read_line(&mut input).map_err(|error| Error::io(path, error))?;
+        let text = read_line(&mut input).map_err(|error| Error::open(path, &error, expected))?;
         let none = || {
             Error::file(
                 path,

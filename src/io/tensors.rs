@@ -30,8 +30,19 @@ impl TensorFile {
     /// # Errors
     /// The file cannot be read, or its header does not describe its bytes.
     pub fn open(path: &Path) -> Result<Self> {
-        let file =
-            File::open(path).map_err(|error| Error::open(path, &error, "a .safetensors file"))?;
+        let expected = "a .safetensors file";
+        let fail = |error| Error::open(path, &error, expected);
+        // Before it is opened: a pipe would wait for its writer, and none of these can be mapped.
+        let about = std::fs::metadata(path).map_err(fail)?;
+        if !about.is_file() {
+            let found = match about.is_dir() {
+                true => "a directory",
+                false => "a pipe or a device",
+            };
+            let message = format!("found {found}, expected {expected}");
+            return Err(Error::file(path, message));
+        }
+        let file = File::open(path).map_err(fail)?;
         // SAFETY: the map is only read; a file that another process cuts short meanwhile ends this one, as
         // for every program that maps its input.
         let map = unsafe { Mmap::map(&file) }.map_err(|error| Error::io(path, error))?;

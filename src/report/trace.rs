@@ -338,7 +338,7 @@ pub fn beginning(path: &Path, expected: &str) -> Result<Beginning> {
     open(path, expected)?
         .take(256)
         .read_to_end(&mut head)
-        .map_err(|error| Error::io(path, error))?;
+        .map_err(|error| Error::open(path, &error, expected))?;
     let head = String::from_utf8_lossy(&head);
     let head = head.trim_start();
     if head.starts_with('[') {

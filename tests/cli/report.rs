@@ -372,6 +372,10 @@ fn other_files_are_refused_by_name() {
         );
         assert!(!output.exists());
     }
+    run(&["report", text(folder.path()), "-o", text(&output)]).fails(
+        1,
+        &["found a directory, expected JSON of `tailgraph bench`"],
+    );
     let ended = run(&["report", text(&path), "-o", text(&path)]);
     assert_eq!(ended.code, 2, "{}", ended.stderr);
 }

@@ -161,6 +161,10 @@ fn fatal_errors_are_exit_code_1_and_one_line() {
     std::fs::write(&bad, "decode = \"many\"\n").unwrap();
     let empty = format!("{here}/empty.safetensors");
     std::fs::write(&empty, "").unwrap();
+    let folder = format!("{here}/folder.safetensors");
+    std::fs::create_dir(&folder).unwrap();
+    let rows = format!("{here}/rows.jsonl");
+    std::fs::write(&rows, "{\"input_ids\": [1, 2]}\n").unwrap();
     let model = ["--model", "random:tiny"];
     let cases: &[(&[&str], &str)] = &[
         (
@@ -205,6 +209,22 @@ fn fatal_errors_are_exit_code_1_and_one_line() {
         (
             &["score", "--logprobs", "--input", &empty],
             "empty.safetensors",
+        ),
+        (
+            &["score", "--logprobs", "--input", &folder],
+            "folder.safetensors: found a directory, expected a .safetensors file",
+        ),
+        (
+            &["score", "--input", &rows, "--expect", "/dev/null"],
+            "/dev/null: found a pipe or a device, expected a .safetensors file",
+        ),
+        (
+            &["generate", "--bucket-file", here, "x"],
+            "found a directory, expected a TOML file of bucket ladders",
+        ),
+        (
+            &["replay", "--record", here],
+            "found a directory, expected a file that --record wrote",
         ),
     ];
     for (args, expected) in cases {
