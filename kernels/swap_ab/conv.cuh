@@ -142,10 +142,14 @@ __device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_m
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * SWAP_AB_MOST_STAGES + 1];
   let_next_kernel_start();
-  const float *bias = a.bias;
-  const uint32_t hidden = a.hidden, stages = a.stages;
-  const uint32_t all = __ldcg(&a.step->rows);
-  const uint64_t rows_at = __ldcg(&a.step->row_table);
+  /* All that is used behind the branch or the wait is read here: profiles/log/arguments.md. */
+  X *const all_y = static_cast<X *>(a.y), *const columns = static_cast<X *>(a.columns);
+  const float *const bias = a.bias, *const taps = a.taps, *const taps_bias = a.taps_bias;
+  const tg_state *const state = a.state;
+  const tg_step *const step = a.step;
+  const uint32_t hidden = a.hidden, length = a.length, stages = a.stages;
+  const uint32_t all = __ldcg(&step->rows);
+  const uint64_t rows_at = __ldcg(&step->row_table);
   SwapAbBlock<Tile> block(shared, barriers, stages);
   const uint32_t tile = blockIdx.x / block.blocks, first_row = blockIdx.y * Tile::ROWS;
   const SwapAbRun run(hidden, block.rank, block.blocks);
@@ -167,13 +171,13 @@ __device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_m
     return;
   }
   const uint32_t rows = rows_from(first_row, all, Tile::ROWS);
-  const tg_row *row_table = table<tg_row>(a.state, rows_at) + first_row;
-  X *y = static_cast<X *>(a.y) + (size_t)first_row * hidden;
+  const tg_row *row_table = table<tg_row>(state, rows_at) + first_row;
+  X *y = all_y + (size_t)first_row * hidden;
   /* Of this thread's rows the same four channels, from c on. */
   constexpr uint32_t FOURS = Tile::WIDTH / 4, TURNS = (Tile::ROWS * FOURS + Tile::CONSUMERS - 1) / Tile::CONSUMERS;
   static_assert(Tile::CONSUMERS % FOURS == 0, "a thread's channels are those of its first row");
   const uint32_t items = block.rows() * FOURS, column = threadIdx.x % FOURS * 4, c = tile * Tile::WIDTH + column;
-  SwapAbTaps<X, 1> conv(static_cast<X *>(a.columns), a.taps, a.taps_bias, hidden, a.length, c);
+  SwapAbTaps<X, 1> conv(columns, taps, taps_bias, hidden, length, c);
   SwapAbPast<X, 1> pasts[TURNS];
 #pragma unroll
   for (uint32_t t = 0; t < TURNS; t++) {
