@@ -37,6 +37,8 @@ pub mod routing;
 pub mod row;
 pub mod stats;
 #[cfg(feature = "cuda")]
+pub mod handover;
+#[cfg(feature = "cuda")]
 pub mod techniques;
 pub mod traced;
 #[cfg(feature = "cuda")]

@@ -5,13 +5,27 @@ use crate::backend::Block;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::gpu::OpenGpu;
-use crate::backend::cuda::driver::launch::{Argument, Launch};
+use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::pinned::Pinned;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use cudarc::driver::{CudaEvent, CudaStream, DriverError, sys};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Of kernels/ways/pair.cu and pair_again.cu.
+const KERNELS: [&str; 9] = [
+    "tg_pair_rows",
+    "tg_pair_digest",
+    "tg_pair_end",
+    "tg_pair_end_again",
+    "tg_pair_put",
+    "tg_pair_put_token",
+    "tg_pair_take_rows",
+    "tg_pair_take_token",
+    "tg_pair_reduce",
+];
 
 pub(super) struct End {
     pub gpu: OpenGpu,
@@ -19,6 +33,7 @@ pub(super) struct End {
     pub shared: Shared,
     /// What this GPU has queued has run as far as the other one waits for.
     pub sent: CudaEvent,
+    kernels: BTreeMap<&'static str, Kernel>,
     block: Buffer,
     rows: Buffer,
     /// Of the other GPU, at two places by turns.
@@ -38,7 +53,7 @@ impl End {
             let what = format!("{what} on cuda:{}", gpu.info.ordinal);
             let buffer = Buffer::named(context, &what, bytes)?;
             buffer.fill(&stream, 0)?;
-            Ok::<_, crate::error::Error>(buffer)
+            Ok::<_, Error>(buffer)
         };
         let row_bytes = rows as usize * ROW_WORDS * size_of::<u32>();
         let stamps = named("times of steps", STAMPS * size_of::<u64>())?;
@@ -53,6 +68,9 @@ impl End {
                 ..Shared::default()
             },
             sent: context.new_event(None).map_err(refused)?,
+            kernels: (KERNELS.into_iter())
+                .map(|name| Ok((name, gpu.module.kernel(name)?)))
+                .collect::<Result<_>>()?,
             block: named("what steps share", size_of::<Shared>())?,
             rows: named("rows", row_bytes)?,
             came: named("rows of another GPU", 2 * row_bytes)?,
@@ -112,7 +130,9 @@ impl End {
         };
         let arguments = std::iter::once(self.pair()).chain(rest.iter().copied());
         let arguments: Vec<_> = arguments.map(Argument::Address).collect();
-        let kernel = self.gpu.module.kernel(kernel)?;
+        let kernel = self.kernels.get(kernel).ok_or_else(|| {
+            Error::Runtime(format!("{kernel}: no kernel of a step over two GPUs: a bug in tailgraph"))
+        })?;
         // SAFETY: the caller's promise.
         unsafe { kernel.launch(&self.stream, launch, &arguments) }
     }
