@@ -26,6 +26,8 @@ pub mod drive;
 pub mod energy;
 pub mod floors;
 pub mod gpu_load;
+#[cfg(feature = "cuda")]
+pub mod handover;
 pub mod host;
 #[cfg(feature = "cuda")]
 pub mod launching;
@@ -36,8 +38,6 @@ pub mod ranges;
 pub mod routing;
 pub mod row;
 pub mod stats;
-#[cfg(feature = "cuda")]
-pub mod handover;
 #[cfg(feature = "cuda")]
 pub mod techniques;
 pub mod traced;

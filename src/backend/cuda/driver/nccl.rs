@@ -233,10 +233,13 @@ impl Nccl {
         // SAFETY: the caller's promise.
         unsafe {
             check(group_start())?;
-            let queued = self.links[link].iter().zip(ends).map(|(&comm, (at, stream))| {
-                let (from, to) = (at as *const c_void, at as *mut c_void);
-                all_reduce(from, to, count, BF16, SUM, comm, stream.cu_stream())
-            });
+            let queued = self.links[link]
+                .iter()
+                .zip(ends)
+                .map(|(&comm, (at, stream))| {
+                    let (from, to) = (at as *const c_void, at as *mut c_void);
+                    all_reduce(from, to, count, BF16, SUM, comm, stream.cu_stream())
+                });
             let queued: Vec<Answer> = queued.collect();
             let ended = group_end();
             queued.into_iter().try_for_each(check)?;

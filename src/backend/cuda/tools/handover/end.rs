@@ -131,7 +131,9 @@ impl End {
         let arguments = std::iter::once(self.pair()).chain(rest.iter().copied());
         let arguments: Vec<_> = arguments.map(Argument::Address).collect();
         let kernel = self.kernels.get(kernel).ok_or_else(|| {
-            Error::Runtime(format!("{kernel}: no kernel of a step over two GPUs: a bug in tailgraph"))
+            Error::Runtime(format!(
+                "{kernel}: no kernel of a step over two GPUs: a bug in tailgraph"
+            ))
         })?;
         // SAFETY: the caller's promise.
         unsafe { kernel.launch(&self.stream, launch, &arguments) }

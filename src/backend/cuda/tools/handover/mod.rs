@@ -139,6 +139,25 @@ impl Run {
         Ok(Chunk { ends_ns, launches })
     }
 
+    /// One step more, of which only the first GPU's part is launched: to see what becomes of a GPU that waits in vain.
+    ///
+    /// # Errors
+    /// That it did; it is there for nothing else.
+    #[doc(hidden)]
+    pub fn run_alone(&mut self) -> Result<()> {
+        self.failed = true;
+        let until = self.done + 1;
+        for end in &mut self.pair.ends {
+            end.begin(until)?;
+        }
+        if let Work::Each([first, _]) = &*self.work {
+            // SAFETY: the pair lives until nothing runs any more.
+            unsafe { first.launch() }?;
+        }
+        let ran = self.spin_for(until);
+        ran.map_err(|error| self.given_up(error))
+    }
+
     /// Launches all of these steps; how many launches that took.
     fn launches(&mut self, from: u64, until: u64) -> Result<u64> {
         let waits = !matches!(self.pair.way.begun, Begun::Queued);

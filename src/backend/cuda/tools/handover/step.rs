@@ -164,7 +164,10 @@ mod tests {
                 inexact += u32::from(off > 0.0);
                 for beside in [found.wrapping_sub(1), found + 1] {
                     let other = (wide(beside & 0xffff) - exact).abs();
-                    assert!(off < other || (off == other && found % 2 == 0), "{a:x} {b:x}");
+                    assert!(
+                        off < other || (off == other && found % 2 == 0),
+                        "{a:x} {b:x}"
+                    );
                 }
             }
         }
