@@ -13,7 +13,7 @@
 //! - [`row`], [`output`]: a result as JSON and as tables; [`compare`]: two files of results
 //! - [`variants`]: which kernels are worth measuring for a bucket; `tuning`: measures them (GPUs only)
 //! - `bare`: a model's steps without a scheduler; `launching`: what a launch costs by itself; `techniques`: every way that CUDA
-//!   has of launching, side by side (GPUs only)
+//!   has of launching, side by side; `handover`: every way of rows from GPU to GPU (GPUs only)
 
 #[cfg(feature = "cuda")]
 pub mod bare;
@@ -26,6 +26,8 @@ pub mod drive;
 pub mod energy;
 pub mod floors;
 pub mod gpu_load;
+#[cfg(feature = "cuda")]
+pub mod handover;
 pub mod host;
 #[cfg(feature = "cuda")]
 pub mod launching;

@@ -2,7 +2,7 @@
 
 mod columns;
 
-pub use columns::{COMPARED, GEMM, LIMITS, QUEUE, RESULTS, STARTS, TECHNIQUES};
+pub use columns::{COMPARED, GEMM, HANDOVER, LIMITS, QUEUE, RESULTS, STARTS, TECHNIQUES};
 
 use serde_json::Value;
 use std::fmt::Write;

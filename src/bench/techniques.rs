@@ -5,7 +5,7 @@ use super::stats::{quantile, sorted};
 use crate::backend::cuda::driver::gpu::OpenGpu;
 use crate::backend::cuda::listed::techniques::Technique;
 pub use crate::backend::cuda::tools::techniques::Foreseen;
-use crate::backend::cuda::tools::techniques::open;
+use crate::backend::cuda::tools::techniques::{Chunk, Run, open};
 use crate::error::{Error, Result};
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,7 +41,7 @@ pub struct Found {
     processor: Duration,
     startup_ms: Vec<f64>,
     device_bytes: Vec<f64>,
-    not_taken: u64,
+    not_taken: Option<u64>,
     digest: u64,
 }
 
@@ -65,9 +65,39 @@ pub struct Figures {
     /// From nothing to the end of the first step: median of the repeats.
     pub startup_ms: f64,
     /// Siblings that the GPU did not take in time, so that the head went on.
-    pub not_taken: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_taken: Option<u64>,
     /// After the steps of the last repeat, as the reference has it.
     pub digest: String,
+}
+
+/// Steps that are measured, made ready.
+pub trait Steps {
+    /// So many more.
+    ///
+    /// # Errors
+    /// What they failed by, or that their bits are not right.
+    fn run(&mut self, count: u64) -> Result<Chunk>;
+
+    /// Of all steps so far.
+    fn digest(&self) -> u64;
+
+    /// Siblings that a GPU did not take in time; `None`: there are none.
+    fn not_taken(&self) -> Option<u32>;
+}
+
+impl Steps for Run {
+    fn run(&mut self, count: u64) -> Result<Chunk> {
+        Self::run(self, count)
+    }
+
+    fn digest(&self) -> u64 {
+        Self::digest(self)
+    }
+
+    fn not_taken(&self) -> Option<u32> {
+        Some(Self::not_taken(self))
+    }
 }
 
 /// Runs one repeat of `technique` over `steps`, whose answers are worked out already; false: interrupted, and `found` is as before.
@@ -83,12 +113,28 @@ pub fn measure(
     found: &mut Found,
     interrupt: &AtomicBool,
 ) -> Result<bool> {
-    let free = gpu.free_bytes()?;
+    let open = || open(gpu, technique, steps, plan.renew);
+    repeat(|| gpu.free_bytes(), open, plan, busy, found, interrupt)
+}
+
+/// Runs one repeat of what `open` makes ready; false: interrupted, and `found` is as before. `free`: bytes of device memory.
+///
+/// # Errors
+/// What the steps failed by.
+pub fn repeat<S: Steps>(
+    free: impl Fn() -> Result<u64>,
+    open: impl FnOnce() -> Result<S>,
+    plan: &Plan,
+    busy: &Busy,
+    found: &mut Found,
+    interrupt: &AtomicBool,
+) -> Result<bool> {
+    let before = free()?;
     let start = Instant::now();
-    let mut run = open(gpu, technique, steps, plan.renew)?;
+    let mut run = open()?;
     run.run(1)?;
     let startup = start.elapsed();
-    let taken = free.saturating_sub(gpu.free_bytes()?);
+    let taken = before.saturating_sub(free()?);
     run.run(WARM_UP)?;
     let warm = run.not_taken();
     let mut new = found.clone();
@@ -112,7 +158,9 @@ pub fn measure(
     new.steps += done;
     new.startup_ms.push(startup.as_secs_f64() * 1e3);
     new.device_bytes.push(taken as f64);
-    new.not_taken += u64::from(run.not_taken() - warm);
+    if let (Some(now), Some(warm)) = (run.not_taken(), warm) {
+        *new.not_taken.get_or_insert(0) += u64::from(now - warm);
+    }
     new.digest = run.digest();
     *found = new;
     Ok(true)

@@ -13,6 +13,8 @@ mod gemm;
 #[cfg(feature = "cuda")]
 mod gpu;
 #[cfg(feature = "cuda")]
+mod handover;
+#[cfg(feature = "cuda")]
 mod keep_busy;
 #[cfg(feature = "cuda")]
 mod launch;
@@ -28,7 +30,7 @@ mod work;
 use super::args::BucketArgs;
 use super::args::bench::{BenchArgs, BenchCommand, CompareArgs, Other, PrintArgs};
 #[cfg(not(feature = "cuda"))]
-use super::args::bench::{KeepBusyArgs, LimitsArgs, QueueArgs};
+use super::args::bench::{HandoverArgs, KeepBusyArgs, LimitsArgs, QueueArgs};
 use super::paths::{Files, open_printed};
 use super::summary::counted;
 use super::{Exit, interrupt};
@@ -117,10 +119,13 @@ fn apart(command: &Other) -> Result<Exit> {
         #[cfg(feature = "cuda")]
         Other::Queue(args) => alone::queue(args),
         #[cfg(feature = "cuda")]
+        Other::Handover(args) => handover::run(args),
+        #[cfg(feature = "cuda")]
         Other::KeepBusy(args) => keep_busy::run(args),
         #[cfg(not(feature = "cuda"))]
         Other::Limits(LimitsArgs { device, .. })
         | Other::Queue(QueueArgs { device, .. })
+        | Other::Handover(HandoverArgs { device, .. })
         | Other::KeepBusy(KeepBusyArgs { device }) => {
             Err(crate::backend::spec::without_gpu_support(device))
         }

@@ -16,6 +16,7 @@ mod embed;
 mod engine;
 mod experts;
 mod goldens;
+mod handover;
 mod head;
 mod inspect;
 mod norm;

@@ -8,6 +8,7 @@ mod budget;
 mod common;
 mod doctor;
 mod faults;
+mod handover;
 mod host_stages;
 mod inspect;
 mod machine;

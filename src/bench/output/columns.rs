@@ -182,6 +182,25 @@ pub const TECHNIQUES: &[Column] = &[
     field!("steps", "timed_steps", 5),
 ];
 
+/// Of ways to hand rows on.
+pub const HANDOVER: &[Column] = &[
+    field!("way", "way"),
+    field!("rows", "rows"),
+    field!("cpu load", "cpu_load", 1),
+    above_zero!("gpu load", "gpu_load", 0),
+    field!("us p50", "p50_step_us"),
+    field!("p99", "p99_step_us"),
+    field!("p99.9", "p99.9_step_us", 2),
+    field!("longest", "longest_step_us", 4),
+    field!("GB/s", "gbytes_per_s"),
+    field!("bytes", "bytes_per_step", 5),
+    field!("CPU us/step", "host_cpu_us_per_step"),
+    field!("launches/step", "host_launches_per_step", 3),
+    field!("MiB", "device_mib", 2),
+    field!("start ms", "startup_ms", 2),
+    field!("steps", "timed_steps", 5),
+];
+
 /// Of limits at their edge.
 pub const LIMITS: &[Column] = &[
     field!("limit", "limit"),

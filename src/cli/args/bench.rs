@@ -11,7 +11,7 @@ use crate::bench::Kind;
 use crate::bench::output::Format;
 use crate::bench::ranges::{self, Lengths, List};
 use crate::model::DType;
-pub use alone::{KeepBusyArgs, LimitsArgs, QueueArgs};
+pub use alone::{HandoverArgs, KeepBusyArgs, LimitsArgs, QueueArgs};
 use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
 pub use gemm::GemmArgs;
@@ -40,6 +40,8 @@ pub enum Other {
     Limits(LimitsArgs),
     /// An atomic queue by itself: what claiming items costs, and what it saves where items differ (GPUs only)
     Queue(QueueArgs),
+    /// Two GPUs that hand rows on, or add them up, in every way there is: NCCL, copies, stores and flags (GPUs only)
+    Handover(HandoverArgs),
     /// Keep a GPU busy until standard input ends: what --gpu-load starts
     #[command(hide = true)]
     KeepBusy(KeepBusyArgs),

@@ -1,4 +1,4 @@
-//! The one GPU of what `bench` measures without a model.
+//! The GPUs of what `bench` measures without a model.
 
 use crate::backend::DeviceSpec;
 use crate::backend::cuda::device::GpuDevice;
@@ -18,6 +18,21 @@ pub fn open(command: &str, device: &str) -> Result<OpenGpu> {
         [DeviceSpec::Gpu(spec)] => OpenGpu::new(spec.ordinal),
         _ => Err(Error::Usage(format!(
             "{command}: found --device {device}, expected one GPU, as in cuda:0"
+        ))),
+    }
+}
+
+/// The two of `command`, whose option names them.
+///
+/// # Errors
+/// [`Error::Usage`] for anything but two GPUs; what opening them gives.
+pub fn two(command: &str, devices: &str) -> Result<[OpenGpu; 2]> {
+    match &spec::named(devices)?[..] {
+        [DeviceSpec::Gpu(a), DeviceSpec::Gpu(b)] => {
+            Ok([OpenGpu::new(a.ordinal)?, OpenGpu::new(b.ordinal)?])
+        }
+        _ => Err(Error::Usage(format!(
+            "{command}: found --device {devices}, expected two GPUs, as in cuda:0,1"
         ))),
     }
 }

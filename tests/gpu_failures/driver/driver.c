@@ -220,6 +220,10 @@ int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, struct str
 }
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, struct stream *stream) {
   ENTER_IN(stream->context);
+  if (stream->capture) {
+    capture_operation(stream, (struct node){.op = COPY, .to = to, .from = from, .bytes = bytes});
+    return SUCCESS;
+  }
   memcpy((void *)to, (const void *)from, bytes);
   return SUCCESS;
 }

@@ -49,6 +49,7 @@
 #define MOST_DEVICES 16
 #define MOST_STREAMS 64
 #define MOST_DISPATCH_ARGUMENTS 7
+#define MOST_ARGUMENTS 6
 
 struct stream;
 struct context {
@@ -64,8 +65,19 @@ struct function {
   struct context *context;
 };
 
-/* One kernel of a captured graph. */
+/* What one end of a link of nccl.c has been sent and has not taken: first come, first taken. */
+struct letter { struct letter *behind; size_t bytes; unsigned char data[]; };
+struct box { struct letter *first; };
+
+enum op { KERNEL, COPY, SEND, RECEIVE, REDUCE };
+
+/* One kernel of a captured graph, or another operation. */
 struct node {
+  enum op op;
+  /* of a copy, and of what one end of a link does */
+  uint64_t to, from;
+  size_t bytes;
+  struct box *own, *other;
   const struct function *function;
   uint32_t grid[3], block[3], shared_bytes;
   int type;
@@ -74,7 +86,7 @@ struct node {
   /* of a dispatcher: its arguments */
   uint64_t dispatch[MOST_DISPATCH_ARGUMENTS];
   /* of a kernel that runs when its graph does: its arguments */
-  uint64_t arguments[4];
+  uint64_t arguments[MOST_ARGUMENTS];
   size_t after; /* the node that it waits for, counted from 1; 0: none */
 };
 
@@ -92,13 +104,13 @@ struct event {
   int looks; /* how often it is not through yet */
 };
 
-/* A queue of work. All work is done when it is enqueued, but for a device that schedules itself, and a word on its way between
- * two. */
+/* A queue of work. All work is done when it is enqueued, but for a device that schedules itself, a word on its way between two, and
+ * a graph with a node that waits for another GPU's. */
 struct stream {
   struct context *context;
   struct graph *capture;
   size_t captured; /* its last node of that, counted from 1; 0: none */
-  /* 1 while a dispatcher runs; only device.c sets it back */
+  /* 1 while a dispatcher runs, which only device.c sets back, or a graph waits for another GPU's */
   int running;
   /* for order.c */
   uint32_t number, clock[MOST_STREAMS], launch_clock[MOST_STREAMS];
@@ -130,6 +142,13 @@ void order_wait(struct stream *stream, const struct event *event);
 void order_exchange(struct stream *by, struct stream *there, uint64_t to, uint64_t from, size_t bytes);
 int order_look(struct event *event, int waits);
 void order_synchronize(struct stream *stream);
+
+/* An operation that is no kernel, as a node of the stream's capture. */
+void capture_operation(struct stream *stream, struct node node);
+/* Does it; 0 where it has to wait for another GPU. `again`: it has left its own part already. */
+int do_operation(const struct node *node, int again);
+/* Leaves its part for the other end of its link; 0. */
+int leave(const struct node *node);
 
 /* Whether a kernel is a dispatcher, and so how many arguments it has; 0: it is none. */
 int dispatch_arguments(const char *kernel);

@@ -1,6 +1,7 @@
 /* graphs.c: launches, of which a stream that is captured makes nodes, and the graphs of these. See driver.h. */
 #include "driver.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,75 @@ enum { PROGRAMMATIC = 6 };
 
 static uint64_t nodes_captured;
 
+/* The kernels that a graph's launch runs, where kernels run, by how many arguments they have, all words of 8 bytes but for the
+ * fourth of tg_ways_layer. */
+static int runs_with(const char *kernel) {
+  static const struct { const char *name; int arguments; } all[] = {
+    {"tg_ways_layer", 4}, {"tg_ways_decide", 1}, {"tg_pair_rows", 2}, {"tg_pair_digest", 2}, {"tg_pair_end", 1},
+    {"tg_pair_end_again", 1}, {"tg_pair_put", 4}, {"tg_pair_put_token", 3}, {"tg_pair_take_rows", 2}, {"tg_pair_take_token", 2},
+    {"tg_pair_reduce", 6}};
+  for (size_t i = 0; run_kernel && i < sizeof all / sizeof *all; i++)
+    if (!strcmp(all[i].name, kernel)) return all[i].arguments;
+  return 0;
+}
+
+static struct node *new_node(struct stream *stream) {
+  struct graph *graph = stream->capture;
+  graph->nodes = realloc(graph->nodes, (graph->count + 1) * sizeof *graph->nodes);
+  struct node *node = &graph->nodes[graph->count++];
+  *node = (struct node){.after = stream->captured};
+  stream->captured = graph->count;
+  return node;
+}
+
+void capture_operation(struct stream *stream, struct node operation) {
+  static const struct function none = {.name = "an operation"};
+  struct node *node = new_node(stream);
+  operation.after = node->after;
+  operation.function = &none;
+  operation.type = operation.op == COPY ? 1 : 0; /* CU_GRAPH_NODE_TYPE_MEMCPY, _KERNEL */
+  *node = operation;
+}
+
+int leave(const struct node *node) {
+  struct letter *letter = malloc(sizeof *letter + node->bytes), **last = &node->other->first;
+  *letter = (struct letter){.bytes = node->bytes};
+  memcpy(letter->data, (const void *)node->to, node->bytes);
+  while (*last) last = &(*last)->behind;
+  *last = letter;
+  return 0;
+}
+
+static float of_bf16(uint16_t half) {
+  uint32_t bits = (uint32_t)half << 16;
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+static void add_bf16(uint16_t *to, const uint16_t *other, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    float sum = of_bf16(to[i]) + of_bf16(other[i]);
+    uint32_t bits;
+    memcpy(&bits, &sum, sizeof bits);
+    to[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+  }
+}
+
+int do_operation(const struct node *node, int again) {
+  if (node->op == COPY) memcpy((void *)node->to, (const void *)node->from, node->bytes);
+  if (node->op == SEND || (node->op == REDUCE && !again)) leave(node);
+  if (node->op == COPY || node->op == SEND) return 1;
+  struct letter *letter = node->own->first;
+  if (!letter) return 0;
+  if (letter->bytes != node->bytes) abort();
+  node->own->first = letter->behind;
+  if (node->op == REDUCE) add_bf16((uint16_t *)node->to, (const uint16_t *)letter->data, node->bytes / 2);
+  else memcpy((void *)node->to, letter->data, node->bytes);
+  free(letter);
+  return 1;
+}
+
 int cuLaunchKernelEx(const struct launch *launch, struct function *function, void **arguments, void **extra) {
   (void)extra;
   ENTER_IN(launch->stream->context);
@@ -35,19 +105,15 @@ int cuLaunchKernelEx(const struct launch *launch, struct function *function, voi
   if (!graph && order_is_checked()) order_launch(launch->stream);
   if (!graph && !strcmp(function->name, "tg_ways_bounce")) return bounce(launch->stream, arguments);
   if (!graph) return run_kernel ? run_kernel(function->name, launch->grid, launch->block, arguments) ? SUCCESS : NOT_FOUND : SUCCESS;
-  graph->nodes = realloc(graph->nodes, (graph->count + 1) * sizeof *graph->nodes);
-  struct node *node = &graph->nodes[graph->count++];
-  *node = (struct node){
-    .function = function, .shared_bytes = launch->shared_bytes, .early = asks_for(launch, PROGRAMMATIC),
-    .after = launch->stream->captured};
-  launch->stream->captured = graph->count;
+  struct node *node = new_node(launch->stream);
+  node->function = function;
+  node->shared_bytes = launch->shared_bytes;
+  node->early = asks_for(launch, PROGRAMMATIC);
   memcpy(node->grid, launch->grid, sizeof node->grid);
   memcpy(node->block, launch->block, sizeof node->block);
   for (int i = 0; i < dispatch_arguments(function->name); i++) node->dispatch[i] = *(uint64_t *)arguments[i];
-  /* Of these a graph's launch runs the kernels, in the order they were captured. */
-  if (run_kernel && !strcmp(function->name, "tg_ways_layer"))
-    for (int i = 0; i < 4; i++) memcpy(&node->arguments[i], arguments[i], i < 3 ? 8 : 4);
-  if (run_kernel && !strcmp(function->name, "tg_ways_decide")) memcpy(&node->arguments[0], arguments[0], 8);
+  for (int i = 0; i < runs_with(function->name); i++)
+    memcpy(&node->arguments[i], arguments[i], i == 3 && !strcmp(function->name, "tg_ways_layer") ? 4 : 8);
   uint64_t number = nodes_captured++;
   unsigned long long other;
   const char *text = getenv("TEST_CUDA_NODE");
@@ -127,16 +193,98 @@ int cuGraphInstantiateWithParams(struct graph **exec, struct graph *graph, struc
   return SUCCESS;
 }
 int cuGraphUpload(struct graph *exec, struct stream *stream) { (void)exec, (void)stream; ENTER(); return SUCCESS; }
+
+/* ---- a graph's launch: its nodes in the order they were captured. One that waits for another GPU is gone on with by whatever is
+ * launched behind it, on any stream. */
+
+struct run { struct graph *exec; struct stream *stream; size_t next; int again, waited; struct run *behind; };
+static struct run *runs;
+static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
+
+static void queue_run(struct graph *exec, struct stream *stream) {
+  struct run *run = calloc(1, sizeof *run), **last = &runs;
+  *run = (struct run){.exec = exec, .stream = stream};
+  while (*last) last = &(*last)->behind;
+  *last = run;
+}
+
+static int call(const struct node *node, const char *name) {
+  void *arguments[MOST_ARGUMENTS];
+  for (int i = 0; i < MOST_ARGUMENTS; i++) arguments[i] = (void *)&node->arguments[i];
+  return run_kernel(name, node->grid, node->block, arguments);
+}
+
+/* Whether it is done; else it waits. tg_pair's first words are steps done and their limit (kernels/ways/pair.h). */
+static int do_node(struct run *run, const struct node *node) {
+  const char *name = node->function->name;
+  if (node->op != KERNEL) return do_operation(node, run->again);
+  if (!runs_with(name)) return 1;
+  const uint64_t *pair = (const uint64_t *)node->arguments[0], *flag = NULL;
+  if (!strcmp(name, "tg_pair_take_rows") || !strcmp(name, "tg_pair_take_token")) flag = (const uint64_t *)node->arguments[1];
+  if (!strcmp(name, "tg_pair_reduce")) {
+    flag = (const uint64_t *)node->arguments[4];
+    if (!run->again) call(node, "tg_pair_push");
+  }
+  if (flag && pair[0] < pair[1] && *flag <= pair[0]) return 0;
+  if (!strcmp(name, "tg_pair_end_again")) {
+    call(node, "tg_pair_end");
+    if (pair[0] < pair[1]) queue_run(run->exec, run->stream);
+    return 1;
+  }
+  if (!call(node, name)) abort();
+  return 1;
+}
+
+/* Whether a run ahead is on the same stream. */
+static int has_one_ahead(const struct run *run) {
+  for (const struct run *ahead = runs; ahead != run; ahead = ahead->behind)
+    if (ahead->stream == run->stream) return 1;
+  return 0;
+}
+
+static void advance(void) {
+  for (struct run **at = &runs; *at;) {
+    struct run *run = *at;
+    size_t began = run->next;
+    int ahead = has_one_ahead(run);
+    while (!ahead && run->next < run->exec->count && do_node(run, &run->exec->nodes[run->next])) {
+      run->next++;
+      run->again = 0;
+    }
+    if (run->next < run->exec->count) {
+      int moved = run->next != began || (!ahead && !run->again);
+      run->again = run->again || !ahead;
+      run->waited = 1;
+      __atomic_store_n(&run->stream->running, 1, __ATOMIC_RELEASE);
+      /* Others may wait for what it did. */
+      at = moved ? &runs : &run->behind;
+      continue;
+    }
+    *at = run->behind;
+    int more = 0;
+    for (struct run *other = runs; other; other = other->behind) {
+      if (other->stream != run->stream) continue;
+      more = 1;
+      other->waited |= run->waited;
+    }
+    if (run->waited) __atomic_store_n(&run->stream->running, more, __ATOMIC_RELEASE);
+    free(run);
+    at = &runs;
+  }
+}
+
 int cuGraphLaunch(struct graph *exec, struct stream *stream) {
   ENTER_IN(stream->context);
   if (order_is_checked()) order_launch(stream);
-  for (struct node *node = exec->nodes; node < exec->nodes + exec->count; node++) {
-    void *arguments[4];
-    for (int i = 0; i < 4; i++) arguments[i] = &node->arguments[i];
-    if (node->arguments[0] && !run_kernel(node->function->name, node->grid, node->block, arguments)) return NOT_FOUND;
-  }
   const struct node *last = &exec->nodes[exec->count - 1];
-  if (last->dispatch[0]) run_device(stream, last->function->name, last->dispatch);
+  if (last->dispatch[0]) {
+    run_device(stream, last->function->name, last->dispatch);
+    return SUCCESS;
+  }
+  pthread_mutex_lock(&one);
+  queue_run(exec, stream);
+  advance();
+  pthread_mutex_unlock(&one);
   return SUCCESS;
 }
 int cuGraphDestroy(struct graph *graph) { ENTER(); free(graph->nodes); free(graph); return SUCCESS; }

@@ -14,6 +14,8 @@
 #include "common/philox.cuh"
 #include "router/args.h"
 #include "sample/select.cuh"
+#include "sched/platform.h"
+#include "ways/step.cuh"
 
 /* Dynamic shared memory, of the size that a block may have. */
 #define SHARED thread_local float4 shared[(227 << 10) / sizeof(float4)]
@@ -40,6 +42,16 @@ namespace embed {
 }
 namespace ways {
 #include "ways/step.cu"
+}
+namespace pair {
+#include "ways/pair.cu"
+/* The first half of tg_pair_reduce, for a GPU that waits for another one (graphs.c). The second does it once more. */
+void tg_pair_push(tg_pair *pair, uint32_t *rows, const uint32_t *, uint32_t *theirs, const uint64_t *, uint64_t *flags) {
+  const size_t place = (size_t)(pair->step % 2) * pair->rows * TG_PAIR_ROW_WORDS;
+  pair_copy(theirs + place, rows, pair->rows);
+  __syncthreads();
+  if (threadIdx.x == 0) tg_release(flags + blockIdx.x * TG_PAIR_FLAG_WORDS, pair->step + 1);
+}
 }
 
 namespace {
@@ -68,7 +80,9 @@ const std::map<std::string, Launch> KERNELS = {
   EACH(sort_combine, tg_combine_four), EACH(sort_combine, tg_combine_experts),
   PAIR(sort_combine, tg_combine_rounded_four), PAIR(sort_combine, tg_combine_rounded_experts),
   ONE(sample, tg_sample), ONE(sample, tg_sample_best), ONE(sample, tg_mark_seen), EACH(norm, tg_rmsnorm), EACH(norm, tg_rmsnorm_sampled),
-  EACH(embed, tg_embed), ONE(ways, tg_ways_layer), ONE(ways, tg_ways_decide),
+  EACH(embed, tg_embed), ONE(ways, tg_ways_layer), ONE(ways, tg_ways_decide), ONE(pair, tg_pair_rows),
+  ONE(pair, tg_pair_digest), ONE(pair, tg_pair_end), ONE(pair, tg_pair_put), ONE(pair, tg_pair_put_token),
+  ONE(pair, tg_pair_take_rows), ONE(pair, tg_pair_take_token), ONE(pair, tg_pair_reduce), ONE(pair, tg_pair_push),
 };
 }  // namespace
 

@@ -54,6 +54,16 @@ void run(Extent grid, Extent block, void (*kernel)(void *), void *argument);
 
 using std::isfinite;
 inline void __syncthreads() { simt::meet_block(); }
+inline int __syncthreads_and(int holds) {
+  static bool all; /* blocks run one at a time */
+  all = true;
+  simt::meet_block();
+  all = all && holds != 0;
+  simt::meet_block();
+  const int found = all;
+  simt::meet_block();
+  return found;
+}
 inline void __syncwarp(uint32_t mask = 0xffffffffu) { simt::meet_warp(mask); }
 
 template <class T>
@@ -120,6 +130,7 @@ T __ldg(const T *at) { return *at; }
 template <class T>
 T __ldca(const T *at) { return *at; }
 inline void __threadfence() {}
+inline void __threadfence_system() {}
 inline uint32_t __float_as_uint(float v) {
   uint32_t bits;
   memcpy(&bits, &v, 4);

@@ -13,6 +13,7 @@ pub mod image;
 pub mod launch;
 pub mod machine;
 pub mod module;
+pub mod nccl;
 pub mod peer;
 pub mod tensor_map;
 pub mod update;

@@ -8,7 +8,6 @@
 //! that is alone has nothing to overlap with, so it uses the graphs' stream for all of it and saves the waits between streams.
 
 mod copies;
-mod nccl;
 mod stage;
 
 pub use copies::Route;

@@ -1,7 +1,8 @@
 //! What a GPU is given, as data that any build can show: calls of kernels, graphs captured of them, and
-//! ways to launch these; and what lies between GPUs.
+//! ways to launch these; what lies between GPUs, and ways to hand rows on there.
 
 pub mod calls;
 pub mod captured;
+pub mod handover;
 pub mod links;
 pub mod techniques;

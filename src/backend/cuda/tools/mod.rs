@@ -1,7 +1,9 @@
 //! Programs that tell more than a run wants to know: when each kernel ran, where rows were routed, a step without a model, every way
-//! to launch one, limits, queues, a GPU that is busy, links between GPUs.
+//! to launch one, limits, queues, a GPU that is busy, links between GPUs
+//! and every way to hand rows on over them.
 
 pub mod busy;
+pub mod handover;
 pub mod limits;
 pub mod links;
 pub mod probe;

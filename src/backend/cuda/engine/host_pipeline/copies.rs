@@ -1,12 +1,13 @@
 //! What goes from GPU to GPU between stages that the host launches, and over what.
 
-use super::nccl::{self, Nccl};
 use crate::backend::Block;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::errors::failed;
+use crate::backend::cuda::driver::nccl::{self, Nccl};
 use crate::backend::cuda::memory::pinned::Pinned;
 use crate::error::Result;
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
+use libloading::Library;
 use std::sync::Arc;
 
 /// What copies go over.
@@ -28,9 +29,16 @@ impl Route {
     pub fn check(self) -> Result<()> {
         match self {
             Self::Peer | Self::Host => Ok(()),
-            Self::Nccl => nccl::found().map(|_| ()),
+            Self::Nccl => library().map(|_| ()),
         }
     }
+}
+
+fn library() -> Result<Library> {
+    nccl::found(
+        "--handover nccl",
+        "hand steps on by --handover peer, which needs none",
+    )
 }
 
 /// A stage's rows in a place: the number of the stage that leaves them, and the place.
@@ -65,7 +73,7 @@ impl Copies {
                 let leave = contexts[..contexts.len() - 1].iter();
                 Self::Host(leave.map(of_stage).collect::<Result<_>>()?)
             }
-            Route::Nccl => Self::Nccl(Nccl::new(contexts)?),
+            Route::Nccl => Self::Nccl(Nccl::new(library()?, contexts)?),
         })
     }
 

@@ -10,7 +10,7 @@ mod persistent;
 pub mod step;
 mod update;
 
-pub use ground::{Ground, Run};
+pub use ground::{Chunk, Ground, Run};
 pub use step::Foreseen;
 
 use crate::backend::cuda::driver::gpu::OpenGpu;

@@ -1,5 +1,7 @@
-//! NCCL's send and receive between GPUs, to compare copies with: the library is loaded where a run asks for it, and nothing else here
-//! needs it.
+//! NCCL between GPUs, to compare with: the library is loaded where somebody asks for it, and nothing else here needs it.
+//!
+//! It is never to use the links' multicast (NVLS), which can put a host's GPUs out of service where they are lent in parts. Between two
+//! GPUs, which is all there is here, it does not; [`without_multicast`] says so besides.
 
 use crate::backend::cuda::driver::Address;
 use crate::error::{Error, Result};
@@ -13,6 +15,10 @@ const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
 /// `ncclInt8`
 const BYTES: c_int = 0;
+/// `ncclBfloat16`
+const BF16: c_int = 9;
+/// `ncclSum`
+const SUM: c_int = 0;
 
 type Comm = *mut c_void;
 type Answer = c_int;
@@ -21,15 +27,25 @@ type Answer = c_int;
 struct Functions {
     init_all: unsafe extern "C" fn(*mut Comm, c_int, *const c_int) -> Answer,
     destroy: unsafe extern "C" fn(Comm) -> Answer,
+    abort: unsafe extern "C" fn(Comm) -> Answer,
     group_start: unsafe extern "C" fn() -> Answer,
     group_end: unsafe extern "C" fn() -> Answer,
     send: unsafe extern "C" fn(*const c_void, usize, c_int, c_int, Comm, sys::CUstream) -> Answer,
     receive: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, Comm, sys::CUstream) -> Answer,
+    all_reduce: unsafe extern "C" fn(
+        *const c_void,
+        *mut c_void,
+        usize,
+        c_int,
+        c_int,
+        Comm,
+        sys::CUstream,
+    ) -> Answer,
     error_string: unsafe extern "C" fn(Answer) -> *const c_char,
 }
 
 /// Links from each GPU to the next, and from the last to the first.
-pub(super) struct Nccl {
+pub struct Nccl {
     functions: Functions,
     /// Of each link: of its sender, and of its receiver.
     links: Vec<[Comm; 2]>,
@@ -40,9 +56,20 @@ pub(super) struct Nccl {
 // SAFETY: a communicator may be used from any thread, by one at a time.
 unsafe impl Send for Nccl {}
 
+/// Keeps NCCL from multicast, which it reads from the environment.
+///
+/// # Safety
+/// No other thread looks at the environment meanwhile.
+pub unsafe fn without_multicast() {
+    // SAFETY: the caller's promise.
+    unsafe { std::env::set_var("NCCL_NVLS_ENABLE", "0") };
+}
+
+/// The library. `asked`: the option that wants it; `instead`: what to do without it.
+///
 /// # Errors
 /// [`Error::Usage`]: it is not there.
-pub(super) fn found() -> Result<Library> {
+pub fn found(asked: &str, instead: &str) -> Result<Library> {
     let mut why = String::new();
     for name in NAMES {
         // SAFETY: loading NCCL runs its initialisers, which have no demands.
@@ -53,8 +80,8 @@ pub(super) fn found() -> Result<Library> {
         }
     }
     Err(Error::Usage(format!(
-        "--handover nccl: {} cannot be loaded ({why}), expected NCCL where the system looks for libraries (LD_LIBRARY_PATH): install it, or hand \
-         steps on by --handover peer, which needs none",
+        "{asked}: {} cannot be loaded ({why}), expected NCCL where the system looks for libraries (LD_LIBRARY_PATH): install it (the \
+         system's package libnccl2, or `pip install nvidia-nccl-cu13`, whose folder nvidia/nccl/lib has it), or {instead}",
         NAMES[0]
     )))
 }
@@ -66,7 +93,8 @@ unsafe fn function<F: Copy>(library: &Library, name: &str) -> Result<F> {
     let symbol = unsafe { library.get::<F>(name.as_bytes()) };
     let symbol = symbol.map_err(|error| {
         Error::Usage(format!(
-            "--handover nccl: found a library without {name} ({error}), expected NCCL 2.7 or newer"
+            "{}: found a library without {name} ({error}), expected NCCL 2.10 or newer",
+            NAMES[0]
         ))
     });
     Ok(*symbol?)
@@ -79,10 +107,12 @@ impl Functions {
             Ok(Self {
                 init_all: function(library, "ncclCommInitAll")?,
                 destroy: function(library, "ncclCommDestroy")?,
+                abort: function(library, "ncclCommAbort")?,
                 group_start: function(library, "ncclGroupStart")?,
                 group_end: function(library, "ncclGroupEnd")?,
                 send: function(library, "ncclSend")?,
                 receive: function(library, "ncclRecv")?,
+                all_reduce: function(library, "ncclAllReduce")?,
                 error_string: function(library, "ncclGetErrorString")?,
             })
         }
@@ -100,10 +130,11 @@ impl Functions {
 }
 
 impl Nccl {
+    /// `library`: as [`found`] gives it.
+    ///
     /// # Errors
-    /// [`Error::Usage`] where the library is not there; [`Error::Runtime`] where it does not connect the GPUs.
-    pub fn new(contexts: &[&Arc<CudaContext>]) -> Result<Self> {
-        let library = found()?;
+    /// [`Error::Usage`] where the library is too old; [`Error::Runtime`] where it does not connect the GPUs.
+    pub fn new(library: Library, contexts: &[&Arc<CudaContext>]) -> Result<Self> {
         let functions = Functions::of(&library)?;
         let mut nccl = Self {
             functions,
@@ -174,6 +205,53 @@ impl Nccl {
             check("sending to another GPU", sent)?;
             check("receiving from another GPU", come)?;
             check("sending to another GPU", ended)
+        }
+    }
+}
+
+impl Nccl {
+    /// Queues, on the streams of a link's two GPUs, that so many bf16 at both places become their sums.
+    ///
+    /// # Errors
+    /// NCCL refuses.
+    ///
+    /// # Safety
+    /// As for [`Self::exchange`].
+    pub unsafe fn reduce(
+        &self,
+        link: usize,
+        ends: [(Address, &CudaStream); 2],
+        count: usize,
+    ) -> Result<()> {
+        let Functions {
+            group_start,
+            group_end,
+            all_reduce,
+            ..
+        } = self.functions;
+        let check = |answer| self.functions.check("adding up rows of two GPUs", answer);
+        // SAFETY: the caller's promise.
+        unsafe {
+            check(group_start())?;
+            let queued = self.links[link]
+                .iter()
+                .zip(ends)
+                .map(|(&comm, (at, stream))| {
+                    let (from, to) = (at as *const c_void, at as *mut c_void);
+                    all_reduce(from, to, count, BF16, SUM, comm, stream.cu_stream())
+                });
+            let queued: Vec<Answer> = queued.collect();
+            let ended = group_end();
+            queued.into_iter().try_for_each(check)?;
+            check(ended)
+        }
+    }
+
+    /// Ends what waits on the GPUs for what never comes. Nothing can be queued any more.
+    pub fn abort(&mut self) {
+        for comm in self.links.drain(..).flatten() {
+            // SAFETY: made by `new`, and given up once. There is nobody to tell of a failure, which is reported already.
+            let _ = unsafe { (self.functions.abort)(comm) };
         }
     }
 }
