@@ -65,7 +65,7 @@ fn choice(architecture: Architecture, variant: Variant) -> KernelChoice {
         let experts = Experts::Skinny;
         set(ROWS, Variant { experts, ..variant });
     }
-    KernelChoice::File(Arc::new(file))
+    KernelChoice::from(file)
 }
 
 /// Of a bucket of this variant, at most.
