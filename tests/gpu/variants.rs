@@ -6,7 +6,6 @@ use crate::goldens;
 use crate::rig::{SKINNY, grouped};
 use crate::ways::{assert_same, requests};
 use std::path::Path;
-use std::sync::Arc;
 use tailgraph::backend::LaunchWay;
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
 use tailgraph::backend::cuda::tuning::limits::FUSED_ROWS;

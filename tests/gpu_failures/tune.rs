@@ -106,6 +106,28 @@ fn of_tiny(file: &KernelFile, dtype: DType) -> &[Entry] {
     file.entries_of(origin, dtype)
 }
 
+/// Another GPU's entries stay as they are, with their times.
+#[test]
+fn another_gpu_has_tables_of_its_own() {
+    let ended = tune(&["--bucket", "2", "--dtype", "bf16", "--quiet"]);
+    let ended = ended.with("RATE", 3352).end();
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let built_in = KernelFile::built_in(Architecture::Sm90).unwrap();
+    let (plain, own) = ended.stdout.split_once("\n[gpu.").unwrap();
+    assert_eq!(
+        format!("{plain}\n").trim_end(),
+        built_in.to_string().trim_end()
+    );
+    for part in [
+        "m132-b3352.measured]",
+        "gpu = \"Test GPU 0\"",
+        "[gpu.m132-b3352.shape.h256-e8-f64.decode.bf16]",
+    ] {
+        assert!(own.contains(part), "{own} lacks {part}");
+    }
+    assert_eq!(own.matches(", ms = ").count(), 1, "{own}");
+}
+
 #[test]
 fn without_a_file_it_goes_to_standard_output() {
     let ended = tune(&["--bucket", "2", "--dtype", "bf16", "--quiet"]).end();
