@@ -221,10 +221,10 @@ pub fn engine(
     let stage = TunedStage {
         inner: HostLaunched::new(&gpu.context, own, place, &ladders, &options, way)?,
         program,
-        architecture: file.architecture,
+        architecture: file.file.architecture,
         dtype,
         entries: file
-            .choice(dtype, Shape::of(&model.config), None)
+            .choice(dtype, Shape::of(&model.config))
             .entries
             .to_vec(),
         slots: options.max_seqs,

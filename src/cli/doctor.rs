@@ -1,17 +1,19 @@
 //! `doctor`: what this machine and this build can do, whether a model fits, and what to do about each problem.
 
 mod command;
+mod kernels;
 mod links;
 mod print;
 
 pub(super) use self::command::run;
+pub use self::kernels::{Found, Kernels};
 pub use self::links::Links;
 use super::args::doctor::{DoctorArgs, Format};
 use crate::error::{Error, Result};
 use crate::plan::MemoryPlan;
 use crate::plan::budget::{Available, Budget};
 use crate::plan::bytes::Bytes;
-use print::{json_document, text};
+use print::{Details, json_document, text};
 use std::io::Write;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +42,7 @@ pub struct Check {
     pub status: Status,
     /// What was found.
     pub detail: String,
-    /// What to do about it; always there unless the status is ok.
+    /// What to do about it, or could be done; always there unless the status is ok.
     pub advice: Option<String>,
 }
 
@@ -76,49 +78,57 @@ pub struct Subject {
     pub name: String,
     /// Its memory arithmetic, or why there is none: no such model, a wrong configuration, too little memory.
     pub memory: Result<MemoryPlan>,
-    /// On a GPU, which kernels serve it that were chosen for a model of other shapes.
-    pub borrowed: Option<String>,
+}
+
+/// What only a device that is there can be asked.
+#[derive(Debug, Default)]
+pub struct Asked {
+    /// Why the GPU that is asked for cannot be used.
+    pub unusable: Option<String>,
+    /// On a GPU, which kernels serve it and the model.
+    pub kernels: Option<Found>,
+    /// Between GPUs, where there are several.
+    pub links: Option<Links>,
 }
 
 impl DoctorArgs {
     /// Looks at the machine, the build and the model, prints what it found, and returns whether all is well (a
-    /// warning is; a problem is not: exit code 1). `unusable`: why the GPU that is asked for cannot be used. `links`: between GPUs,
-    /// where there are several.
+    /// warning is; a problem is not: exit code 1).
     ///
     /// # Errors
     /// [`Error::Io`] where `out` cannot be written.
     pub fn run(
         &self,
-        unusable: Option<&str>,
-        links: Option<&Links>,
+        asked: &Asked,
         subject: Option<&Subject>,
         out: &mut dyn Write,
     ) -> Result<bool> {
         let available = Available::now();
         let mut checks = machine(available.as_ref());
         checks.push(build());
-        checks.push(match unusable {
+        checks.push(match &asked.unusable {
             Some(why) => Check::not_ok(
                 "gpu",
                 Status::Problem,
                 "the one asked for cannot be used, so no model was looked at",
-                why,
+                why.as_str(),
             ),
             None => gpu(),
         });
-        checks.extend(links.map(links::check));
+        checks.extend(asked.links.as_ref().map(links::check));
         if let Some(subject) = subject {
             checks.extend(model(subject, available.as_ref()));
-            if let Some(borrowed) = &subject.borrowed {
-                checks.push(Check::ok("kernels", borrowed));
-            }
         }
-        let memory = subject.and_then(|subject| subject.memory.as_ref().ok());
-        let links = links.and_then(|links| links.as_deref().ok());
+        checks.extend(asked.kernels.as_ref().map(kernels::check));
+        let details = Details {
+            links: asked.links.as_ref().and_then(|links| links.as_deref().ok()),
+            kernels: asked.kernels.as_ref().and_then(|found| found.as_ref().ok()),
+            memory: subject.and_then(|subject| subject.memory.as_ref().ok()),
+        };
         let format = if self.json { Format::Json } else { self.format };
         match format {
-            Format::Text => text(&checks, links, memory, out),
-            Format::Json => json_document(&checks, links, memory, out),
+            Format::Text => text(&checks, &details, out),
+            Format::Json => json_document(&checks, &details, out),
         }
         .and_then(|()| out.flush())
         .map_err(|source| Error::io("standard output", source))?;

@@ -137,7 +137,7 @@ fn plan(path: &Path, spec: &RunSpec, target: &Target, header: &Header) -> Result
         && recorded != found
     {
         warn(&format!(
-            "the recorded run chose its kernels by {recorded}, this one does by {found}: bits may differ; --kernel-file names another choice"
+            "the recorded run chose its kernels by {recorded}, this one does by {found}: bits may differ; --kernel-file names another file, and a file may have entries for another GPU than this one"
         ));
     }
     plan.ladders = shape.ladders.clone();

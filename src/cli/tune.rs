@@ -5,6 +5,10 @@ use super::Exit;
 use super::args::TuneArgs;
 use crate::error::Result;
 
+/// Tokens of each prompt.
+#[cfg(feature = "cuda")]
+pub(super) const PROMPT_TOKENS: u32 = 32;
+
 #[cfg(not(feature = "cuda"))]
 pub fn run(_: &TuneArgs) -> Result<Exit> {
     Err(crate::error::Error::Usage(
@@ -21,6 +25,7 @@ pub fn run(args: &TuneArgs) -> Result<Exit> {
 mod gpu {
     use super::*;
     use crate::backend::cuda::device::GpuDevice;
+    use crate::backend::cuda::driver::machine::Gpu;
     use crate::backend::cuda::tuning::limits::MOST_ROWS;
     use crate::backend::cuda::tuning::variants::Entry;
     use crate::backend::cuda::tuning::{KernelFile, Shape};
@@ -45,8 +50,7 @@ mod gpu {
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
-    /// Tokens of each prompt, and new ones: several steps that all sequences are in.
-    const PROMPT_TOKENS: u32 = 32;
+    /// New ones behind [`PROMPT_TOKENS`]: several steps that all sequences are in.
     const NEW_TOKENS: u32 = 32;
 
     /// A step has room for all sequences and so many tokens of prompts, by default.
@@ -70,6 +74,7 @@ mod gpu {
             ));
         };
         let base = gpu.kernel_file()?;
+        let base = base.file;
         let path = args.output.as_deref().filter(|path| !is_stdio(path));
         // A kernel file may be brought up to date where it is.
         let read = BucketArgs {
@@ -102,7 +107,7 @@ mod gpu {
         if tuned.is_empty() {
             return end;
         }
-        let file = match written(args, &base, Shape::of(&config), &gpu.info.name, &tuned) {
+        let file = match written(args, &base, Shape::of(&config), &gpu.info, &tuned) {
             Err(later) if end.is_err() => {
                 warn(&later.to_string());
                 return end;
@@ -270,31 +275,25 @@ mod gpu {
         table.write("", out)
     }
 
-    /// `base` with what was found in it, for models of `shape`. Times of other entries are of another measurement, and go.
+    /// `base` with what was found on `gpu` in it, for models of `shape`.
     fn written(
         args: &TuneArgs,
         base: &KernelFile,
         shape: Shape,
-        gpu: &str,
+        gpu: &Gpu,
         tuned: &[Tuned],
     ) -> Result<KernelFile> {
-        let mut file = KernelFile::new(&base.path, base.architecture);
-        for (shape, dtype, entries) in base.all() {
-            for &entry in entries {
-                file.set(shape, dtype, Entry { ms: None, ..entry });
-            }
-        }
-        for Tuned { dtype, found } in tuned {
+        let entry = |Tuned { dtype, found }: &Tuned| {
             let (rows, variant) = (found.rows, found.chosen().variant);
             let ms = Some(found.chosen().median_ms());
-            file.adopt(shape, *dtype);
-            file.set(shape, *dtype, Entry { rows, variant, ms });
-        }
+            (*dtype, Entry { rows, variant, ms })
+        };
+        let found: Vec<(DType, Entry)> = tuned.iter().map(entry).collect();
         let driver = crate::backend::cuda::driver::machine::probe()?;
         let (major, minor) = driver.version;
         let noted = [
             ("model", Some(args.model.model.clone())),
-            ("gpu", Some(gpu.to_owned())),
+            ("gpu", Some(gpu.name.clone())),
             ("driver", Some(format!("CUDA {major}.{minor}"))),
             (
                 "date",
@@ -304,10 +303,8 @@ mod gpu {
             ("command", Some(crate::cli::command_line())),
         ];
         let noted = noted.into_iter();
-        file.measured = noted
-            .filter_map(|(name, text)| Some((name.to_owned(), text?)))
-            .collect();
-        Ok(file)
+        let measured = noted.filter_map(|(name, text)| Some((name.to_owned(), text?)));
+        Ok(base.tuned(gpu.class, shape, &found, measured.collect()))
     }
 
     /// That of the working folder, where git is there and knows one.

@@ -33,7 +33,7 @@ pub struct Opened {
     pub plan: Plan,
     /// The sizes that the spec's limits came to.
     pub options: EngineOptions,
-    /// See [`crate::backend::Device::kernel_variants`].
+    /// See [`crate::backend::Device::kernel_variants`]: of all devices, each once.
     pub kernel_variants: Option<String>,
 }
 
@@ -61,9 +61,14 @@ impl Opened {
         let (config, generation) = spec.model.config()?;
         let config = Arc::new(config);
         let plan = spec.plan(&config)?;
-        let kernel_variants = target.device().kernel_variants()?;
         let replicas = spec.replicas().iter().map(Target::open);
         let replicas = replicas.collect::<Result<Vec<_>>>()?;
+        let mut names: Vec<String> = Vec::new();
+        for device in std::iter::once(&target).chain(&replicas) {
+            let name = device.device().kernel_variants()?;
+            names.extend(name.filter(|name| !names.contains(name)));
+        }
+        let kernel_variants = (!names.is_empty()).then(|| names.join(" + "));
         let mut options = sizes::memory(&spec, &target, &plan, delivers)?.options;
         for (replica, device) in replicas.iter().zip(spec.replicas()) {
             let memory = sizes::memory(&spec, replica, &plan, delivers);

@@ -6,7 +6,6 @@ use crate::goldens;
 use crate::rig::{SKINNY, grouped};
 use crate::ways::{assert_same, requests};
 use std::path::Path;
-use std::sync::Arc;
 use tailgraph::backend::LaunchWay;
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
 use tailgraph::backend::cuda::tuning::limits::FUSED_ROWS;
@@ -65,7 +64,7 @@ fn choice(architecture: Architecture, variant: Variant) -> KernelChoice {
         let experts = Experts::Skinny;
         set(ROWS, Variant { experts, ..variant });
     }
-    KernelChoice::File(Arc::new(file))
+    KernelChoice::from(file)
 }
 
 /// Of a bucket of this variant, at most.

@@ -1,7 +1,9 @@
 //! `doctor` where something is wrong with the GPU.
 
 use crate::common::program::Ended;
+use crate::common::schema;
 use crate::rig::Run;
+use serde_json::Value;
 
 fn doctor(device: &[&str]) -> Run {
     Run::new(&["doctor", "--model", "random:tiny"]).and(device)
@@ -89,28 +91,84 @@ fn a_gpu_that_is_not_there_is_wrong_usage() {
         .fails_in_a_line(2, &["cuda:7 does not exist", "cuda:0 alone"]);
 }
 
-/// Of another model's kernels is said what would find its own; of the one that they were chosen for nothing.
+/// Whose entries serve is said, with what would measure own ones; of times in the file how near the least they are.
 #[test]
 fn borrowed_kernels_are_said_with_what_tune_would_bring() {
     let ended = doctor(&["--device", "cuda"]).end();
-    let (line, _) = check(&ended, "kernels");
+    let (line, below) = check(&ended, "kernels");
     for part in [
         "ok ",
-        "graphs/sm_90.toml",
-        "h256-e8-f64: those of h2048-e32-f1792 serve",
-        "`tailgraph tune --model random:tiny --dtype bf16 -o FILE`",
+        "graphs/sm_90.toml (built in) as m132-b4800 goes by it, sm_90-e207565cf35f9819",
+        "bf16, f16, f32: entries this GPU's (m132-b4800), for h2048-e32-f1792, the nearest shapes",
     ] {
         assert!(line.contains(part), "{line} lacks {part}");
     }
-    let own = Run::new(&[
-        "doctor",
-        "--model",
-        "random:lfm2-8b-a1b",
-        "--device",
-        "cuda",
-    ])
-    .end();
-    assert!(!own.stdout.contains(" kernels "), "{}", own.stdout);
+    let tune = "`tailgraph tune --model random:tiny --dtype bf16,f16,f32 -o FILE`";
+    assert!(below.contains(tune), "{below}");
+    let full = |rate: &str| {
+        let run = Run::new(&[
+            "doctor",
+            "--model",
+            "random:lfm2-8b-a1b",
+            "--device",
+            "cuda",
+        ]);
+        run.with("RATE", rate).end()
+    };
+    let own = full("4917");
+    let (_, below) = check(&own, "kernels");
+    assert!(!below.contains("->"), "{below}");
+    assert!(own.stdout.contains("4.799"), "{}", own.stdout);
+    let other = full("3352");
+    let (line, below) = check(&other, "kernels");
+    assert!(
+        line.contains("those of m132-b4800, the nearest GPU, 1.43 times"),
+        "{line}"
+    );
+    assert!(
+        below.contains("random:lfm2-8b-a1b --dtype bf16,f16,f32"),
+        "{below}"
+    );
+    assert!(
+        !other.stdout.contains("4.799"),
+        "another GPU's: {}",
+        other.stdout
+    );
+    let without = Run::new(&["doctor"]).end();
+    let (_, below) = check(&without, "kernels");
+    assert!(!below.contains("->"), "{below}");
+}
+
+#[test]
+fn kernels_are_told_to_programs() {
+    let run = |more: &[&str]| {
+        let run = doctor(&["--device", "cuda", "--json"]).and(more);
+        let found: Value = serde_json::from_str(&run.with("RATE", 3352).end().stdout).unwrap();
+        schema::check(&schema::schema("doctor"), &found).unwrap();
+        found
+    };
+    let found = run(&[]);
+    let kernels = &found["kernels"];
+    assert_eq!(
+        (&kernels["gpu"], &kernels["shape"]),
+        (&"m132-b3352".into(), &"h256-e8-f64".into())
+    );
+    let first = &kernels["types"][0];
+    assert_eq!(first["entries"]["gpu"], "m132-b4800");
+    assert_eq!(first["entries"]["own_gpu"], false);
+    assert_eq!(first["buckets"].as_array().unwrap().len(), 9);
+    assert!(first["buckets"][8]["ms"].is_null(), "of another GPU");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("other.toml");
+    std::fs::write(&path, "architecture = \"sm_80\"").unwrap();
+    let found = run(&["--kernel-file", path.to_str().unwrap()]);
+    let checks = found["checks"].as_array().unwrap();
+    let of_kernels = checks
+        .iter()
+        .find(|check| check["name"] == "kernels")
+        .unwrap();
+    assert_eq!(of_kernels["status"], "problem");
+    assert!(found.get("kernels").is_none());
 }
 
 /// The rows of the table of links.

@@ -7,8 +7,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::time::Duration;
 use tailgraph::backend::cuda::tuning::variants::{Architecture, Entry};
-use tailgraph::backend::cuda::tuning::{KernelFile, Shape};
+use tailgraph::backend::cuda::tuning::{GpuClass, KernelFile, Shape};
 use tailgraph::model::{DType, ModelSource};
+
+/// The test's.
+const GPU: GpuClass = GpuClass {
+    multiprocessors: 132,
+    gb_per_s: 4800,
+};
 
 fn tune(arguments: &[&str]) -> Run {
     Run::new(&["tune", "--model", "random:tiny", "--device", "cuda"]).and(arguments)
@@ -60,7 +66,8 @@ fn what_was_measured_is_written_and_can_be_run_by() {
         assert_eq!(entry.ms.is_some(), measured, "{entry:?}");
     }
     let said = |name: &str| {
-        let found = file.measured.iter().find(|(said, _)| said == name);
+        let measured = file.measured(GPU).iter();
+        let found = measured.clone().find(|(said, _)| said == name);
         found.map(|(_, text)| text.as_str())
     };
     assert_eq!(said("model"), Some("random:tiny"));
@@ -88,14 +95,37 @@ fn what_was_measured_is_written_and_can_be_run_by() {
     assert_eq!(again.code, 0, "{}", again.stderr);
     let rows: serde_json::Value = serde_json::from_str(&again.stdout).unwrap();
     assert_eq!(rows[0]["kernel_file"], path);
-    assert_eq!(rows[0]["kernel_variants"], file.name());
+    assert_eq!(rows[0]["kernel_variants"], file.name(GPU));
 }
 
 /// The entries that serve `random:tiny`.
 fn of_tiny(file: &KernelFile, dtype: DType) -> &[Entry] {
     let source = ModelSource::parse("random:tiny").unwrap();
     let shape = Shape::of(&source.config().unwrap().0);
-    file.choice(dtype, shape, None).entries
+    let origin = file.origin(GPU, dtype, shape).unwrap();
+    file.entries_of(origin, dtype)
+}
+
+/// Another GPU's entries stay as they are, with their times.
+#[test]
+fn another_gpu_has_tables_of_its_own() {
+    let ended = tune(&["--bucket", "2", "--dtype", "bf16", "--quiet"]);
+    let ended = ended.with("RATE", 3352).end();
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let built_in = KernelFile::built_in(Architecture::Sm90).unwrap();
+    let (plain, own) = ended.stdout.split_once("\n[gpu.").unwrap();
+    assert_eq!(
+        format!("{plain}\n").trim_end(),
+        built_in.to_string().trim_end()
+    );
+    for part in [
+        "m132-b3352.measured]",
+        "gpu = \"Test GPU 0\"",
+        "[gpu.m132-b3352.shape.h256-e8-f64.decode.bf16]",
+    ] {
+        assert!(own.contains(part), "{own} lacks {part}");
+    }
+    assert_eq!(own.matches(", ms = ").count(), 1, "{own}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Kernel files with entries for other shapes than the first.
 
-use crate::kernels::{GROUPED, SKINNY, read, with};
+use crate::kernels::{GROUPED, H200, SKINNY, read, with};
 use tailgraph::backend::cuda::tuning::variants::Experts;
 use tailgraph::backend::cuda::tuning::{KernelFile, Shape};
 use tailgraph::model::DType;
@@ -19,10 +19,11 @@ fn shapes_have_entries_of_their_own() {
         "[decode.bf16]\n8 = {{ {SKINNY} }}\n[decode.f32]\n8 = {{ {SKINNY} }}\n\
          [shape.h2048-e64-f1536.decode.bf16]\n1 = {{ {FUSED} }}\n"
     );
-    let mut file = with(&text).unwrap();
+    let file = with(&text).unwrap();
     let wide = at("h2048-e64-f1536");
     let experts = |file: &KernelFile, dtype, shape| {
-        let entries = file.choice(dtype, shape, None).entries;
+        let origin = file.origin(H200, dtype, shape);
+        let entries = origin.map_or(&[][..], |origin| file.entries_of(origin, dtype));
         entries
             .iter()
             .map(|entry| entry.variant.experts)
@@ -42,20 +43,12 @@ fn shapes_have_entries_of_their_own() {
             "{shape}: no other has this type"
         );
     }
-    assert!(file.choice(DType::F16, wide, None).entries.is_empty());
+    assert_eq!(file.origin(H200, DType::F16, wide), None);
     let again = read(&file.to_string()).unwrap();
     assert!(again.all().eq(file.all()), "{file}");
-    assert_eq!(again.name(), file.name());
+    assert_eq!(again.name(H200), file.name(H200));
     let without = with(text.split("[shape").next().unwrap()).unwrap();
-    assert_ne!(without.name(), file.name());
-    let odd = at("h512-e64-f512");
-    file.adopt(odd, DType::BF16);
-    assert_eq!(file.nearest(DType::BF16, odd), odd);
-    assert_eq!(
-        experts(&file, DType::BF16, odd),
-        [Experts::Fused],
-        "as the nearest"
-    );
+    assert_ne!(without.name(H200), file.name(H200));
 }
 
 #[test]

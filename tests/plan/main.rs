@@ -4,6 +4,7 @@ mod build;
 mod cost;
 #[cfg(feature = "cuda")]
 mod device;
+mod kernel_gpus;
 mod kernel_shapes;
 mod kernels;
 mod memory;

@@ -5,7 +5,7 @@ use clap::Parser;
 use serde_json::Value;
 use tailgraph::Error;
 use tailgraph::cli::args::{DoctorArgs, InspectArgs};
-use tailgraph::cli::doctor::Subject;
+use tailgraph::cli::doctor::{Asked, Subject};
 use tailgraph::cli::inspect::Known;
 use tailgraph::plan::{Budget, Limits, MemoryPlan, OpKind, Plan, WeightPlacement};
 
@@ -209,14 +209,13 @@ fn doctor(flags: &str, subject: Option<&Subject>) -> (bool, String) {
     let words = std::iter::once("doctor").chain(flags.split_whitespace());
     let Doctor { args } = Doctor::try_parse_from(words).unwrap();
     let mut out = Vec::new();
-    let healthy = args.run(None, None, subject, &mut out).unwrap();
+    let healthy = args.run(&Asked::default(), subject, &mut out).unwrap();
     (healthy, String::from_utf8(out).unwrap())
 }
 
 fn subject(limits: Limits, bytes: u64) -> Subject {
     Subject {
         name: "random:lfm2-8b-a1b".into(),
-        borrowed: None,
         memory: MemoryPlan::new(
             &plan(lfm2_8b_a1b(), 1),
             F32,

@@ -1,6 +1,8 @@
 //! The `doctor` command: what the flags ask about, looked at.
 
-use super::{Subject, links};
+#[cfg(feature = "cuda")]
+use super::kernels;
+use super::{Asked, Found, Subject, links};
 use crate::cli::args::DoctorCommand;
 use crate::cli::args::doctor::Format;
 use crate::cli::paths::{Files, open_printed};
@@ -36,26 +38,26 @@ pub(in crate::cli) fn run(args: &DoctorCommand) -> Result<Exit> {
         // A device that cannot be used is what doctor is there to say.
         target => target,
     };
-    let links = match &target {
-        Ok(_) => links::measured(&first),
-        Err(_) => None,
-    };
     let subject = match (&args.model, spec, &target) {
         (Some(name), Some(spec), Ok(target)) => Some(Subject {
             name: name.clone(),
-            borrowed: borrowed(name, target),
             memory: spec.and_then(|spec| sizes(&spec, target)),
         }),
         _ => None,
     };
     let mut out = Vec::new();
-    let unusable = target.err().map(|error| error.to_string());
-    let healthy = args.doctor.run(
-        unusable.as_deref(),
-        links.as_ref(),
-        subject.as_ref(),
-        &mut out,
-    )?;
+    let asked = match &target {
+        Ok(target) => Asked {
+            unusable: None,
+            kernels: kernels_of(args.model.as_deref(), target),
+            links: links::measured(&first),
+        },
+        Err(error) => Asked {
+            unusable: Some(error.to_string()),
+            ..Asked::default()
+        },
+    };
+    let healthy = args.doctor.run(&asked, subject.as_ref(), &mut out)?;
     printed.finish_with(&out)?;
     Ok(if healthy { Exit::Done } else { Exit::Problem })
 }
@@ -66,27 +68,19 @@ fn sizes(spec: &RunSpec, target: &Target) -> Result<MemoryPlan> {
     memory(spec, target, &plan, true)
 }
 
-/// What is said where the kernel file has no entries for the model's own shapes; of a model without a configuration nothing, since
-/// that is said with its memory.
+/// Which kernels serve the model that `name` is on the first GPU of `target`. Without a model it is about one of the first shapes that
+/// there are; of a model without a configuration nothing is said, since its memory tells why.
 #[cfg(feature = "cuda")]
-fn borrowed(name: &str, target: &Target) -> Option<String> {
-    use crate::backend::cuda::tuning::Shape;
+fn kernels_of(name: Option<&str>, target: &Target) -> Option<Found> {
     let device = target.gpus().first()?;
-    let (config, _) = ModelSource::parse_config(name).ok()?.config().ok()?;
-    let (file, own) = (device.gpu.kernel_file().ok()?, Shape::of(&config));
-    let dtype = device.spec.dtype;
-    let nearest = file.nearest(dtype, own);
-    (nearest != own).then(|| {
-        format!(
-            "{0} has no entries in {1} for its shapes, {own}: those of {nearest} serve, as far as they fit; `tailgraph tune --model {name} \
-             --dtype {1} -o FILE` measures which kernels serve it best, and --kernel-file FILE runs by them",
-            file.path.display(),
-            dtype.name(),
-        )
-    })
+    let config = match name {
+        None => None,
+        Some(name) => Some(ModelSource::parse_config(name).ok()?.config().ok()?.0),
+    };
+    Some(kernels::found(&device.gpu, name.zip(config.as_ref())))
 }
 
 #[cfg(not(feature = "cuda"))]
-fn borrowed(_: &str, _: &Target) -> Option<String> {
+fn kernels_of(_: Option<&str>, _: &Target) -> Option<Found> {
     None
 }

@@ -1,6 +1,7 @@
 //! What `doctor` found, as text and as JSON.
 
-use super::{Check, links};
+use super::kernels::Kernels;
+use super::{Check, kernels, links};
 use crate::backend::cuda::listed::links::Link;
 use crate::cli::table::Table;
 use crate::plan::bytes::Bytes;
@@ -8,12 +9,14 @@ use crate::plan::{MemoryPlan, Place, RingCapacities};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 
-pub(super) fn text(
-    checks: &[Check],
-    between: Option<&[Link]>,
-    memory: Option<&MemoryPlan>,
-    out: &mut dyn Write,
-) -> io::Result<()> {
+/// What stands below the checks, each where it is known.
+pub(super) struct Details<'a> {
+    pub links: Option<&'a [Link]>,
+    pub kernels: Option<&'a Kernels>,
+    pub memory: Option<&'a MemoryPlan>,
+}
+
+pub(super) fn text(checks: &[Check], details: &Details<'_>, out: &mut dyn Write) -> io::Result<()> {
     let width = checks.iter().map(|c| c.name.len()).max().unwrap_or(0);
     for check in checks {
         let status = check.status.name();
@@ -22,10 +25,13 @@ pub(super) fn text(
             writeln!(out, "{:<7}  {:<width$}  -> {advice}", "", "")?;
         }
     }
-    if let Some(between) = between {
+    if let Some(between) = details.links {
         links::text(between, out)?;
     }
-    let Some(memory) = memory else {
+    if let Some(kernels) = details.kernels {
+        kernels::text(kernels, out)?;
+    }
+    let Some(memory) = details.memory else {
         return Ok(());
     };
     writeln!(out, "\nmemory")?;
@@ -63,8 +69,7 @@ pub(super) fn text(
 
 pub(super) fn json_document(
     checks: &[Check],
-    between: Option<&[Link]>,
-    memory: Option<&MemoryPlan>,
+    details: &Details<'_>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let checks: Vec<Value> = checks
@@ -79,10 +84,13 @@ pub(super) fn json_document(
         })
         .collect();
     let mut document = json!({ "checks": checks });
-    if let Some(between) = between {
+    if let Some(between) = details.links {
         document["links"] = json!(between);
     }
-    if let Some(memory) = memory {
+    if let Some(kernels) = details.kernels {
+        document["kernels"] = kernels::json_object(kernels);
+    }
+    if let Some(memory) = details.memory {
         document["memory"] = memory_json(memory);
     }
     serde_json::to_writer_pretty(&mut *out, &document)?;

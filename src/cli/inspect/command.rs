@@ -177,7 +177,7 @@ fn calls(
     let gpu = args.inspect.gpu.unwrap_or(&H200);
     let shape = GpuShape {
         capability: gpu.capability,
-        multiprocessors: gpu.multiprocessors,
+        class: gpu.class(),
         block_bytes: gpu.block_bytes,
     };
     let types = Types {
@@ -219,6 +219,7 @@ fn on_gpu(
     use crate::backend::cuda::device::capture_all;
     use crate::backend::cuda::engine::captures::Captures;
     use crate::backend::cuda::engine::program::StepGraph;
+    use crate::backend::cuda::tuning::Shape;
     use crate::backend::device::EngineSpec;
     use crate::runtime::core_bytes;
     use crate::session::opened::load;
@@ -261,10 +262,12 @@ fn on_gpu(
         sink: &None,
     };
     capture_all(device, &engine, core_bytes, &mut found)?;
+    let served = device.gpu.kernel_file()?;
     let on_gpu = OnGpu {
         device: device.gpu.info.to_string(),
         launch: on.launch.name().to_owned(),
-        kernel_variants: target.device().kernel_variants()?.unwrap_or_default(),
+        kernel_variants: served.name(),
+        entries: served.origin(precision.compute, Shape::of(&plan.config)),
         load: loading,
         memory: sizes.items,
         graphs: std::mem::take(&mut found.graphs),

@@ -2,6 +2,7 @@
 
 use super::{Picture, View, Written, us_text};
 use crate::backend::cuda::listed::captured::{AlikeNodes, CapturedGraph};
+use crate::backend::cuda::tuning::Origin;
 use crate::backend::cuda::tuning::gpu::{GPUS, Gpu};
 use crate::cli::table::Table;
 use crate::plan::bytes::{Bytes, Si};
@@ -20,6 +21,8 @@ pub struct OnGpu {
     pub launch: String,
     /// What chose the kernels: its architecture and digest.
     pub kernel_variants: String,
+    /// Whose entries chose the kernels of decode steps; `None`: there are none.
+    pub entries: Option<Origin>,
     /// Until the weights were in the host's memory, or mapped into it.
     pub load: Duration,
     /// What a run of these sizes takes, by `doctor`'s arithmetic.
@@ -121,6 +124,13 @@ pub(super) fn text(view: &View<'_>, out: &mut dyn Write) -> Written {
                 ms_text(on_gpu.load),
                 on_gpu.kernel_variants
             )?;
+            match on_gpu.entries {
+                Some(entries) => writeln!(out, "decode steps by entries {entries}")?,
+                None => writeln!(
+                    out,
+                    "decode steps by no entries: by the kernels for any step"
+                )?,
+            }
         }
     }
     list(&entries, view.on_gpu.is_some(), out)?;

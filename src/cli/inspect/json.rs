@@ -3,6 +3,7 @@
 use super::graphs::{Entry, OnGpu, entries, ms, operation};
 use super::{Group, View, Written};
 use crate::backend::cuda::listed::captured::CapturedGraph;
+use crate::backend::cuda::tuning::Origin;
 use crate::model::LayerType;
 use crate::plan::cost::distinct_experts;
 use crate::plan::params::{model_bytes, model_parameters, params};
@@ -73,6 +74,7 @@ fn device(on_gpu: &OnGpu) -> Value {
         "name": on_gpu.device,
         "launch": on_gpu.launch,
         "kernel_variants": on_gpu.kernel_variants,
+        "entries": on_gpu.entries.map(Origin::json),
         "load_ms": ms(on_gpu.load),
         "memory": on_gpu.memory.iter().map(|item| json!({
             "name": item.name,

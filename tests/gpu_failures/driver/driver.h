@@ -5,6 +5,7 @@
  *   TEST_CUDA_DEVICES=0           how many GPUs there are; cuInit refuses none             (1)
  *   TEST_CUDA_CAPABILITY=7.5      their compute capability                                 (9.0)
  *   TEST_CUDA_MEMORY=1000000      bytes of each, all free at first                         (1 GiB)
+ *   TEST_CUDA_RATE=3352           GB/s of their memory                                     (4800)
  *   TEST_CUDA_FAIL=F:N:CODE       the N-th call of F, from 1, returns CODE, or with `hang` never, with `slow` a second later;
  *                                 several with commas. A code that ends a context is every later call's answer too
  *   TEST_CUDA_FAIL=F:G+N:CODE     so does the first call of F after the N-th of G began

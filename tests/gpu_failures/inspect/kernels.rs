@@ -4,8 +4,8 @@ use super::{count, graphs, inspect, json, text};
 use crate::rig::Run;
 use serde_json::Value;
 use std::path::Path;
-use tailgraph::backend::cuda::tuning::KernelFile;
 use tailgraph::backend::cuda::tuning::variants::{Architecture, Experts, Products};
+use tailgraph::backend::cuda::tuning::{GpuClass, KernelFile};
 use tailgraph::model::DType;
 
 /// The shapes of LFM2-24B-A2B, as a model.
@@ -105,6 +105,7 @@ fn calls_are_those_of_the_kernel_file_that_is_named() {
 #[test]
 fn graphs_are_of_the_kernels_that_the_file_names() {
     let file = KernelFile::built_in(Architecture::Sm90).unwrap();
+    let gpu = GpuClass::parse("m132-b4800").unwrap();
     for (name, dtype) in [("bf16", DType::BF16), ("f32", DType::F32)] {
         let run = Run::new(&["inspect", "--model", "random:tiny", "--device", "cuda"]);
         let shown = json(run.and(&[
@@ -115,7 +116,10 @@ fn graphs_are_of_the_kernels_that_the_file_names() {
             "--dtype",
             name,
         ]));
-        assert_eq!(shown["device"]["kernel_variants"], file.name());
+        assert_eq!(shown["device"]["kernel_variants"], file.name(gpu));
+        assert_eq!(shown["device"]["entries"]["own_gpu"], true);
+        assert_eq!(shown["device"]["entries"]["own_shape"], false);
+        assert_eq!(shown["device"]["entries"]["shape"], "h2048-e32-f1792");
         let decode = graphs(&shown)
             .iter()
             .filter(|graph| graph["kind"] == "decode");

@@ -17,7 +17,7 @@ use crate::telemetry::warn;
 /// GPUs that a model's stages are shared out among, in order.
 #[derive(Debug, Clone)]
 pub struct GpuStages {
-    /// At least one. All are used as the first one is.
+    /// At least one. All are used as the first one is, and run the kernels that serve that one.
     gpus: Vec<GpuDevice>,
 }
 
@@ -118,7 +118,7 @@ impl Device for GpuStages {
     type Spec = Vec<GpuSpec>;
 
     fn open(specs: &Vec<GpuSpec>) -> Result<Self> {
-        let gpus: Vec<GpuDevice> = specs.iter().map(GpuDevice::open).collect::<Result<_>>()?;
+        let mut gpus: Vec<GpuDevice> = specs.iter().map(GpuDevice::open).collect::<Result<_>>()?;
         let Some(first) = gpus.first() else {
             return Err(Error::Usage("--device: expected at least one GPU".into()));
         };
@@ -131,6 +131,11 @@ impl Device for GpuStages {
                     spec.ordinal, other.gpu.info
                 )));
             }
+        }
+        let class = first.gpu.info.class;
+        for device in &mut gpus {
+            let kernels = device.gpu.kernels.clone();
+            device.gpu.kernels = kernels.as_gpu(class);
         }
         Ok(Self { gpus })
     }

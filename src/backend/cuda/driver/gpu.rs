@@ -3,7 +3,7 @@
 use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::machine::{self, Missing};
 use crate::backend::cuda::driver::module::Module;
-use crate::backend::cuda::tuning::{Architecture, KernelChoice, KernelFile};
+use crate::backend::cuda::tuning::{Architecture, KernelChoice, Served};
 use crate::error::{Error, Result};
 use cudarc::driver::{CudaContext, result};
 use std::sync::Arc;
@@ -58,8 +58,9 @@ impl OpenGpu {
     ///
     /// # Errors
     /// [`KernelChoice::for_gpu`]'s.
-    pub fn kernel_file(&self) -> Result<Arc<KernelFile>> {
-        self.kernels.for_gpu(self.info.compute_capability)
+    pub fn kernel_file(&self) -> Result<Served> {
+        let info = &self.info;
+        self.kernels.for_gpu(info.compute_capability, info.class)
     }
 
     /// Memory that can be allocated now.

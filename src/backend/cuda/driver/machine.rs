@@ -1,5 +1,6 @@
 //! Finds the driver and its GPUs, without creating a context or touching any GPU's memory.
 
+use crate::backend::cuda::tuning::GpuClass;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 use std::fmt;
@@ -23,7 +24,8 @@ pub struct Gpu {
     pub name: String,
     /// (major, minor)
     pub compute_capability: (u32, u32),
-    pub multiprocessors: u32,
+    /// By which kernel files have entries of its own.
+    pub class: GpuClass,
     pub memory_bytes: u64,
 }
 
@@ -44,7 +46,7 @@ impl fmt::Display for Gpu {
         write!(
             f,
             "cuda:{} {} (compute capability {major}.{minor}, {} SMs, {memory_gib:.1} GiB)",
-            self.ordinal, self.name, self.multiprocessors
+            self.ordinal, self.name, self.class.multiprocessors
         )
     }
 }
@@ -157,7 +159,11 @@ fn describe(ordinal: i32) -> Result<Gpu, Missing> {
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
         ),
-        multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        class: GpuClass::of_driver(
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
+        ),
         // SAFETY: `device` came from cuDeviceGet.
         memory_bytes: refused("cuDeviceTotalMem", unsafe {
             result::device::total_mem(device)
@@ -182,7 +188,7 @@ mod tests {
             ordinal: 0,
             name: "NVIDIA A100".to_owned(),
             compute_capability,
-            multiprocessors: 108,
+            class: GpuClass::parse("m108-b2039").unwrap(),
             memory_bytes: 80 << 30,
         }
     }

@@ -10,10 +10,9 @@ use super::skinny::Skinny;
 use super::swap_ab::SwapAb;
 use super::tiled::{Tile, Tiled};
 use super::types::Types;
-use super::variant::Variants;
 use crate::backend::cuda::driver::image;
 use crate::backend::cuda::driver::launch::Kernel;
-use crate::backend::cuda::tuning::KernelChoice;
+use crate::backend::cuda::tuning::{KernelChoice, Served};
 use crate::error::{Error, Result};
 use crate::model::{DType, ModelConfig};
 
@@ -21,7 +20,8 @@ use crate::model::{DType, ModelConfig};
 #[derive(Debug)]
 pub struct Kernels {
     pub types: Types,
-    pub(super) variants: Variants,
+    /// What says which of them serve which bucket.
+    pub(super) file: Served,
     pub embed: Kernel,
     pub rmsnorm: Kernel,
     pub rmsnorm_sampled: Kernel,
@@ -99,7 +99,7 @@ impl Kernels {
         router_many.allow_shared(router_many_bytes)?;
         Ok(Self {
             types,
-            variants: Variants::new(choice, library.gpu.capability)?,
+            file: choice.for_gpu(library.gpu.capability, library.gpu.class)?,
             embed: kernel(&format!("tg_embed_{w}"))?,
             rmsnorm: kernel(&format!("tg_rmsnorm_{x}"))?,
             rmsnorm_sampled: kernel(&format!("tg_rmsnorm_sampled_{x}"))?,

@@ -4,6 +4,7 @@ use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::image;
 use crate::backend::cuda::driver::launch::Kernel;
 use crate::backend::cuda::driver::module::Module;
+use crate::backend::cuda::tuning::GpuClass;
 use crate::backend::cuda::tuning::variants::Architecture;
 use crate::error::{Error, Result};
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
@@ -29,7 +30,7 @@ pub struct Limits {
 pub struct GpuShape {
     /// Compute capability.
     pub capability: (u32, u32),
-    pub multiprocessors: u32,
+    pub class: GpuClass,
     /// Shared memory that a block may ask for.
     pub block_bytes: u32,
 }
@@ -50,14 +51,18 @@ impl GpuShape {
                 asked(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
                 asked(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
             ),
-            multiprocessors: asked(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            class: GpuClass::of_driver(
+                asked(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+                asked(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
+                asked(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
+            ),
             block_bytes: asked(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
         })
     }
 
     pub fn limits(self) -> Limits {
         Limits {
-            multiprocessors: self.multiprocessors,
+            multiprocessors: self.class.multiprocessors,
             block_bytes: self.block_bytes.saturating_sub(STATIC_BYTES),
         }
     }

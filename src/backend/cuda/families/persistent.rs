@@ -100,7 +100,7 @@ impl Persistent {
                 false => None,
             },
             dtype: types.weights,
-            multiprocessors: library.gpu.multiprocessors,
+            multiprocessors: library.gpu.class.multiprocessors,
         }))
     }
 

@@ -1,33 +1,12 @@
 //! Which of the kernels serve a bucket: the plan's variants, as far as these kernels can do what they say.
 
 use super::{Bucket, Kernels};
+use crate::backend::cuda::tuning::Shape;
 use crate::backend::cuda::tuning::limits::MOST_ROWS;
 use crate::backend::cuda::tuning::variants::{Able, Experts, Products, Variant};
-use crate::backend::cuda::tuning::{KernelChoice, KernelFile, Shape};
 use crate::error::Result;
 use crate::model::ModelConfig;
 use crate::plan::StepKind;
-use std::path::PathBuf;
-use std::sync::Arc;
-
-/// The variants that a model's kernels go by.
-#[derive(Debug)]
-pub struct Variants {
-    file: Arc<KernelFile>,
-    /// Somebody has named the file.
-    named: Option<PathBuf>,
-}
-
-impl Variants {
-    /// # Errors
-    /// There are none for a GPU of this compute capability.
-    pub fn new(choice: &KernelChoice, capability: (u32, u32)) -> Result<Self> {
-        Ok(Self {
-            file: choice.for_gpu(capability)?,
-            named: choice.named().map(Into::into),
-        })
-    }
-}
 
 impl Kernels {
     /// What serves a bucket.
@@ -35,8 +14,7 @@ impl Kernels {
     /// # Errors
     /// [`crate::Error::File`]: a file that was named asks for what these kernels cannot do for the model.
     pub fn variant(&self, config: &ModelConfig, bucket: Bucket) -> Result<Variant> {
-        let Variants { file, named } = &self.variants;
-        let choice = file.choice(self.types.operand, Shape::of(config), named.as_deref());
+        let choice = self.file.choice(self.types.operand, Shape::of(config));
         let able = AbleFor {
             kernels: self,
             config,

@@ -1,5 +1,6 @@
 //! GPUs by name, and the least time an operation takes on one: the roofline. Launch and synchronisation are not in it.
 
+use super::class::GpuClass;
 use crate::model::{DType, ModelConfig};
 use crate::plan::cost::{Cost, op_cost};
 use crate::plan::{Plan, Precision, Stage, StepShape};
@@ -111,6 +112,14 @@ impl Gpu {
                 let names: Vec<&str> = GPUS.iter().map(|gpu| gpu.name).collect();
                 format!("unknown GPU '{name}': expected one of {}", names.join(", "))
             })
+    }
+
+    /// By which kernel files have entries of its own.
+    pub fn class(&self) -> GpuClass {
+        GpuClass {
+            multiprocessors: self.multiprocessors,
+            gb_per_s: (self.bytes_per_s / 1e9).round() as u32,
+        }
     }
 
     pub fn flops_per_s(&self, compute: DType) -> f64 {

@@ -44,7 +44,7 @@ impl Prompt {
             kernel,
             keys,
             shared_bytes,
-            multiprocessors: library.gpu.multiprocessors,
+            multiprocessors: library.gpu.class.multiprocessors,
         }))
     }
 

@@ -2,7 +2,6 @@
 
 use super::{Experts, Products, Variant};
 use crate::error::{Error, Result};
-use crate::model::DType;
 use std::path::Path;
 
 /// What the kernels of a GPU can do for a model, whose shapes and types they know.
@@ -30,10 +29,11 @@ pub struct Entry {
 }
 
 /// The entries of one type, ascending in rows, and who answers for them.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Choice<'a> {
     pub entries: &'a [Entry],
-    pub dtype: DType,
+    /// The name of their table in the file, such as `decode.bf16`.
+    pub table: String,
     /// The file that somebody has named, which is taken at its word; `None` for what is built in.
     pub named: Option<&'a Path>,
 }
@@ -52,11 +52,11 @@ impl Choice<'_> {
                 return Ok(self.many(rows, able));
             };
             let refused = |why: String| {
-                let (dtype, key) = (format!("{:?}", self.dtype).to_lowercase(), entry.rows);
+                let (table, key) = (&self.table, entry.rows);
                 Error::file(
                     path,
                     format!(
-                        "decode.{dtype}.{key} is asked for the decode bucket of {rows} rows and cannot serve it: {why}; name another family \
+                        "{table}.{key} is asked for the decode bucket of {rows} rows and cannot serve it: {why}; name another family \
                          there, or run without the file"
                     ),
                 )
@@ -190,7 +190,7 @@ mod tests {
         let entries = entries();
         let choice = Choice {
             entries: &entries,
-            dtype: DType::BF16,
+            table: "decode.bf16".to_owned(),
             named: None,
         };
         let Variant { products, experts } = choice.decode(rows, &Without(without)).unwrap();
@@ -223,7 +223,7 @@ mod tests {
         let entries = entries();
         let choice = Choice {
             entries: &entries,
-            dtype: DType::F32,
+            table: "decode.f32".to_owned(),
             named: Some(Path::new("mine.toml")),
         };
         let error = choice.decode(5, &Without(&["grouped"])).unwrap_err();
@@ -241,7 +241,7 @@ mod tests {
         let entries = entries();
         let choice = Choice {
             entries: &entries,
-            dtype: DType::BF16,
+            table: "decode.bf16".to_owned(),
             named: None,
         };
         let chosen = |rows| choice.prompts(rows, &Without(&[]));
