@@ -162,8 +162,10 @@ mod tests {
                 let (exact, found) = (wide(a) + wide(b), sum(a, b) & 0xffff);
                 let off = (wide(found) - exact).abs();
                 inexact += u32::from(off > 0.0);
-                for beside in [found.wrapping_sub(1), found + 1] {
-                    let other = (wide(beside & 0xffff) - exact).abs();
+                // A sign and a magnitude: what is next to 0 on the other side is the least negative one.
+                let below = found.checked_sub(1).unwrap_or(0x8001);
+                for beside in [below, found + 1] {
+                    let other = (wide(beside) - exact).abs();
                     assert!(
                         off < other || (off == other && found % 2 == 0),
                         "{a:x} {b:x}"
