@@ -183,13 +183,7 @@ fn shown(rows: &[Value], args: &HandoverArgs) -> String {
         let name = way.name();
         rows.iter().any(|row| row["way"] == name)
     });
-    let lines = ways.map(|way| {
-        let about = way.about();
-        format!(
-            "- {}: {}. For {}. It cannot {}. CUDA {}.\n",
-            about.name, about.does, about.choose, about.cannot, about.since
-        )
-    });
+    let lines = ways.map(|way| format!("- {}\n", way.about()));
     format!(
         "Steps over {} and {}, host {} ({} cores), {} build of tailgraph {}, {}: us from one step's end to the next, by the first GPU's \
          clock. Every way of a sort gave the same bits on both GPUs.\n\n{table}\n{}",

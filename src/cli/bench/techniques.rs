@@ -175,12 +175,6 @@ fn legend(rows: &[Value]) -> String {
         let name = technique.name();
         rows.iter().any(|row| row["technique"] == name)
     });
-    let lines = shown.map(|technique| {
-        let about = technique.about();
-        format!(
-            "- {}: {}. For {}. It cannot {}. CUDA {}.\n",
-            about.name, about.does, about.choose, about.cannot, about.since
-        )
-    });
+    let lines = shown.map(|technique| format!("- {}\n", technique.about()));
     lines.collect()
 }

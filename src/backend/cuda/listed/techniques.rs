@@ -1,6 +1,8 @@
 //! What CUDA has for launching a step after the step before, as `bench launch --launch all` compares it: names, and for each what
 //! a reader wants to know before taking it.
 
+use std::fmt;
+
 /// A way to launch steps of small kernels, of which each decides the next one's shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Technique {
@@ -32,6 +34,23 @@ pub struct About {
     pub cannot: &'static str,
     /// The first CUDA that has all of it.
     pub since: &'static str,
+}
+
+/// In sentences.
+impl fmt::Display for About {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            name,
+            does,
+            choose,
+            cannot,
+            since,
+        } = self;
+        write!(
+            out,
+            "{name}: {does}. For {choose}. It cannot {cannot}. CUDA {since}."
+        )
+    }
 }
 
 impl Technique {
