@@ -6,32 +6,44 @@
  * chosen[R,K] are each row's experts, ascending; counts are zeros (clear_counts), and counted up. The weights, packed, are boxes of
  * GROUPED_K columns by GROUPED_OUTPUTS rows, one expert after the other: of gate and up 8 rows each in turns, up's first where `up_first`;
  * of down as they are. Where it `guesses`, blocks guess among the experts (grouped/units.cuh); of a guess, `soon` chunks that find no
- * room in the ring come to the second-level cache meanwhile. R at most GROUPED_ROWS, K at most MAX_TOP_K, tiles of tile_rows rows at
- * most GROUPED_MOST_TILES.
+ * room in the ring come to the second-level cache meanwhile. R and tile_rows at most what the instance has room for (GROUPED below), K at
+ * most MAX_TOP_K, tiles of tile_rows rows at most GROUPED_MOST_TILES.
  *
- * Launch: grid = a block an SM, at most GROUPED_MOST_BLOCKS, block = a warp for each consumer and loader, and one more, with 5 loaders
- * two, shared = stages * grouped_stage_bytes(tile_rows) + GMMA_ATOM_BYTES.
- * Bound: memory, the weights of the experts that have rows.
+ * Launch: grid = a block an SM, at most GROUPED_MOST_BLOCKS, block = the instance's threads, stages at least as many as it has loaders,
+ * shared = stages * grouped_stage_bytes(tile_rows) + GMMA_ATOM_BYTES.
+ * Bound: memory, the weights of the experts that have rows, up to 512 rows of 32 experts and four a row; beyond, what SMs take from the
+ * second-level cache, by hand: at 512 rows a stage of 28 KB, 50,000 of them, is 1.3 GB at some 8 TB/s beside 226 us of memory on an H100
+ * (3.1 TB/s); at 1,024 rows 68,000 stages of up to 32 KB are 1.8 GB.
  * Measured on an H200 in bf16, 32 experts of 2048 x 1792, in the model (floor, of which some has come before it begins; how:
  * profiles/README.md): 154.2 us (155.2) at 64 rows, 158.8 at 128, 162.0 at 256 in tiles of 96.
  */
+#include "common/launch.cuh"
 #include "grouped/grouped.cuh"
 
-/* So many that other kernels' blocks find some too: one of router/norm_router.cu beside each with 3 loaders. Tall tiles have more sums. */
-constexpr int GROUPED_REGISTERS = 112, GROUPED_TALL_REGISTERS = 128;
+/* So many that other kernels' blocks find some too: one of router/norm_router.cu beside each with 3 loaders. Higher tiles have more
+ * sums. */
+constexpr int GROUPED_REGISTERS = 112, GROUPED_TALL_REGISTERS = 128, GROUPED_TALLEST_REGISTERS = 136;
 
-#define GROUPED(NAME, REGISTERS, LOADERS, COUNTER, ...)                                  \
-  extern "C" __global__ void __maxnreg__(REGISTERS) tg_grouped_##NAME(                   \
-      const __grid_constant__ TensorMap gate_up, const __grid_constant__ TensorMap down, \
-      const tg_grouped_args a) {                                                         \
-    GMMA_BODY((grouped<__VA_ARGS__, LOADERS, COUNTER>(gate_up, down, a));)               \
+/* EACH: for steps of so many times GROUPED_SORTERS rows. For the launcher: rows of a step and of a tile, at most; loaders, threads, static
+ * shared memory. */
+#define GROUPED(NAME, EACH, REGISTERS, LOADERS, COUNTER, ...)                                                                  \
+  LAUNCH_CONSTANTS(tg_grouped_##NAME##_tile, 5, GroupedSort<EACH>::ROWS, __VA_ARGS__::MOST_ROWS, LOADERS,                      \
+                   (GROUPED_CONSUMERS + LOADERS + COUNTER + 1) * WARP, GROUPED_STATIC_BYTES<EACH>)                             \
+  extern "C" __global__ void __maxnreg__(REGISTERS) tg_grouped_##NAME(const __grid_constant__ TensorMap gate_up,               \
+                                                                      const __grid_constant__ TensorMap down,                  \
+                                                                      const tg_grouped_args a) {                               \
+    GMMA_BODY((grouped<__VA_ARGS__, LOADERS, COUNTER, EACH>(gate_up, down, a));)                                               \
   }
 
-GROUPED(experts_bf16, GROUPED_REGISTERS, 3, false, GroupedHalf<__nv_bfloat16, 64>)
-GROUPED(experts_f16, GROUPED_REGISTERS, 3, false, GroupedHalf<__half, 64>)
-GROUPED(experts_f32, GROUPED_REGISTERS, 3, false, GroupedSplit)
-GROUPED(experts_many_bf16, GROUPED_REGISTERS, 5, true, GroupedHalf<__nv_bfloat16, 64>)
-GROUPED(experts_many_f16, GROUPED_REGISTERS, 5, true, GroupedHalf<__half, 64>)
-GROUPED(experts_many_f32, GROUPED_REGISTERS, 5, true, GroupedSplit)
-GROUPED(experts_tall_bf16, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__nv_bfloat16, 96>)
-GROUPED(experts_tall_f16, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__half, 96>)
+GROUPED(experts_bf16, 1, GROUPED_REGISTERS, 3, false, GroupedHalf<__nv_bfloat16, 64>)
+GROUPED(experts_f16, 1, GROUPED_REGISTERS, 3, false, GroupedHalf<__half, 64>)
+GROUPED(experts_f32, 1, GROUPED_REGISTERS, 3, false, GroupedSplit)
+GROUPED(experts_many_bf16, 1, GROUPED_REGISTERS, 5, true, GroupedHalf<__nv_bfloat16, 64>)
+GROUPED(experts_many_f16, 1, GROUPED_REGISTERS, 5, true, GroupedHalf<__half, 64>)
+GROUPED(experts_many_f32, 1, GROUPED_REGISTERS, 5, true, GroupedSplit)
+GROUPED(experts_tall_bf16, 1, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__nv_bfloat16, 96>)
+GROUPED(experts_tall_f16, 1, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__half, 96>)
+GROUPED(experts_512_bf16, 2, GROUPED_TALLEST_REGISTERS, 5, true, GroupedHalf<__nv_bfloat16, 128>)
+GROUPED(experts_512_f16, 2, GROUPED_TALLEST_REGISTERS, 5, true, GroupedHalf<__half, 128>)
+GROUPED(experts_1024_bf16, 4, GROUPED_TALLEST_REGISTERS, 5, true, GroupedHalf<__nv_bfloat16, 128>)
+GROUPED(experts_1024_f16, 4, GROUPED_TALLEST_REGISTERS, 5, true, GroupedHalf<__half, 128>)

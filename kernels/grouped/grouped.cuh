@@ -5,8 +5,8 @@
  * rows, all of K, first of gate and up, then of down. A unit's operands come in stages of GROUPED_K of K through a ring in
  * shared memory. The ring never drains: neither between units, nor between gate and up and down:
  *
- *   consumers, 8 warps  first they sort, a row a thread (grouped/units.cuh); then two warpgroups, each half of the weight rows: wgmma
- *                       with weight rows as M, batch rows as N
+ *   consumers, 8 warps  first they sort, 1 to 4 rows a thread (grouped/units.cuh); then two warpgroups, each half of the weight rows:
+ *                       wgmma with weight rows as M, batch rows as N
  *   loaders, 3 or 5     a stage each in turn: the tile's rows, gathered, from L2 through registers, swizzled as the
  *                       matrix units want them
  *   counter, 1 warp     only where there are 5 loaders: counts the units of gate and up that the consumers have stored.
@@ -14,8 +14,9 @@
  *   producer, 1 warp    the copy engine brings the stage's weights, 16 KiB, swizzled as the rows are
  *
  * N is the tile's rows, rounded up to a multiple of 8. At many rows the GPU is at its power limit, so that products of rows
- * which are not there would cost time. Tiles of more than 64 rows have a kernel of their own, for their sums take many
- * registers. A sum runs over K in order, in one accumulator, whatever N is and whichever block has the unit. So a row's bits
+ * which are not there would cost time. Tiles of more than 64 rows have kernels of their own, for their sums take many
+ * registers. An expert of several tiles has its weights read from memory for the first, and from the second-level cache for the others,
+ * whose units follow. A sum runs over K in order, in one accumulator, whatever N is and whichever block has the unit. So a row's bits
  * depend neither on the rows beside it nor on where it lies.
  *
  * Weight rows come in groups of 16, one for each consumer warp, of gate and up 8 each: both sums of an output are in one
@@ -113,8 +114,8 @@ __device__ inline void grouped_say_done(const GroupedUnit &unit, GroupedCounts *
 
 /* A loader warp: every LOADERS-th stage's rows. A lane has 8 columns of every fourth row. `counted`: how many times a unit of
  * gate and up is counted. */
-template <class Math, uint32_t LOADERS>
-__device__ inline void grouped_load(GroupedRing ring, GroupedQueue queue, const GroupedShape &shape, const GroupedSort &sort,
+template <class Math, uint32_t LOADERS, class Sort>
+__device__ inline void grouped_load(GroupedRing ring, GroupedQueue queue, const GroupedShape &shape, const Sort &sort,
                                  const GroupedArrays<Math> &arrays, uint32_t counted) {
   const uint32_t lane = threadIdx.x % WARP, loader = threadIdx.x / WARP - GROUPED_CONSUMERS;
   const uint32_t row = lane / 8, piece = lane % 8;
@@ -205,8 +206,8 @@ __device__ inline void grouped_sums(float (&sums)[MOST / 2], GroupedRing &ring, 
 
 /* A consumer warp: y = silu(gate) * up in X's type, or partial = down, f32. Of each pair of weight rows of gate and up, the
  * first is up's where `up_first`. */
-template <class Math, bool COUNTER>
-__device__ inline void grouped_consume(GroupedRing ring, GroupedQueue queue, const GroupedSort &sort, const GroupedArrays<Math> &arrays) {
+template <class Math, bool COUNTER, class Sort>
+__device__ inline void grouped_consume(GroupedRing ring, GroupedQueue queue, const Sort &sort, const GroupedArrays<Math> &arrays) {
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   const uint32_t half = of_warp(warp / 4), first_row = lane % 4 * 2;
   queue.take_all([&](const GroupedUnit &unit) {
@@ -260,8 +261,12 @@ __device__ inline void grouped_count(GroupedQueue queue, GroupedCounts *counts) 
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-/* At least LOADERS stages. */
-template <class Math, uint32_t LOADERS, bool COUNTER>
+/* Static shared memory, at most: barriers, the queue and the plan of a step's units, and what its rows are sorted in. */
+template <uint32_t EACH>
+constexpr uint32_t GROUPED_STATIC_BYTES = (6 + 10 * EACH) * 1024;
+
+/* At least LOADERS stages. EACH: rows that a thread of the consumers sorts. */
+template <class Math, uint32_t LOADERS, bool COUNTER, uint32_t EACH>
 __device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, const tg_grouped_args &a) {
   using X = typename Math::X;
   const GroupedArrays<Math> arrays = {static_cast<const X *>(a.x), static_cast<X *>(a.y), a.partial, a.chosen, a.step, a.counts,
@@ -270,9 +275,9 @@ __device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, 
   extern __shared__ char grouped_shared[];
   __shared__ uint64_t barriers[2 * GROUPED_MOST_STAGES + 3 * GROUPED_QUEUE + 2];
   __shared__ GroupedUnit units[GROUPED_QUEUE];
-  __shared__ GroupedSort sort;
+  __shared__ GroupedSort<EACH> sort;
   __shared__ GroupedPlan plan;
-  static_assert(sizeof barriers + sizeof units + sizeof sort + sizeof plan <= 16 * 1024, "the launcher leaves room for it");
+  static_assert(sizeof barriers + sizeof units + sizeof sort + sizeof plan <= GROUPED_STATIC_BYTES<EACH>, "the launcher leaves room for it");
   constexpr uint32_t AFTER_LOADERS = GROUPED_CONSUMERS + LOADERS, PRODUCER = AFTER_LOADERS + COUNTER;
   const uint32_t warp = of_warp(threadIdx.x / WARP), lane = threadIdx.x % WARP;
   GroupedRing ring;
@@ -331,21 +336,21 @@ __device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, 
     return;
   }
   if (warp < GROUPED_CONSUMERS) {
-    static_assert(GROUPED_CONSUMERS == GROUPED_WARPS, "the consumers sort");
+    static_assert(GROUPED_CONSUMERS == GROUPED_SORT_WARPS, "the consumers sort");
     const uint32_t rows = __ldcg(&arrays.step->rows);
     /* The first pass is a rehearsal, as the producer's is. */
 #pragma unroll 1
     for (uint32_t pass = 0; pass < 2; pass++) {
       const bool real = pass > 0;
       if (real) wait_and_let_next_start();
-      const GroupedChoice choice(arrays.chosen, threadIdx.x, real ? rows : 0, arrays.k);
-      sort.mark(choice, arrays.k);
+      const GroupedChoices<EACH> choices(arrays.chosen, real ? rows : 0, arrays.k);
+      sort.mark(choices, arrays.k);
       __syncwarp();
       if (real) {
         if (lane == 0) barrier_arrive(marked);
         barrier_wait(marked, 0);
       }
-      sort.list(choice, experts, arrays.k);
+      sort.list(choices, experts, arrays.k);
       /* So that no warp marks what another still rehearses with, and at the end all is listed. It also tells the compiler that
        * a warp's threads are together: values that they have in common then take uniform registers. */
       asm volatile("bar.sync 1, %0;" ::"n"(GROUPED_CONSUMERS * WARP) : "memory");

@@ -26,8 +26,8 @@
 #include "common/barrier.cuh"
 #include "common/experts.cuh"
 
-constexpr uint32_t GROUPED_ROWS = 256;        /* of a step, at most */
-constexpr uint32_t GROUPED_WARPS = GROUPED_ROWS / WARP;
+constexpr uint32_t GROUPED_SORTERS = 256;     /* threads that sort: so many rows for each one that they have */
+constexpr uint32_t GROUPED_SORT_WARPS = GROUPED_SORTERS / WARP;
 constexpr uint32_t GROUPED_MOST_TILES = 256;  /* expert tiles of a step */
 constexpr uint32_t GROUPED_QUEUE = 4;         /* units posted and not yet done with */
 constexpr uint32_t GROUPED_MOST_BLOCKS = 384; /* of a grid */
@@ -92,6 +92,8 @@ struct GroupedChoice {
   uint32_t experts[MAX_TOP_K];
   bool there;
 
+  GroupedChoice() = default;
+
   /* chosen[R,K] */
   __device__ inline GroupedChoice(const uint32_t *chosen, uint32_t row, uint32_t rows, uint32_t k) : there(row < rows) {
 #pragma unroll
@@ -99,54 +101,74 @@ struct GroupedChoice {
   }
 };
 
-/* The token sort, in shared memory, by GROUPED_WARPS warps, a row a thread. */
+/* A thread's rows, GROUPED_SORTERS apart: those of a warp are groups of WARP rows that follow each other. */
+template <uint32_t EACH>
+struct GroupedChoices {
+  GroupedChoice of[EACH];
+
+  /* As GroupedChoice takes them. All are asked for before one is looked at. */
+  __device__ inline GroupedChoices(const uint32_t *chosen, uint32_t rows, uint32_t k) {
+#pragma unroll
+    for (uint32_t n = 0; n < EACH; n++) of[n] = GroupedChoice(chosen, n * GROUPED_SORTERS + threadIdx.x, rows, k);
+  }
+};
+
+/* The token sort, in shared memory, by GROUPED_SORT_WARPS warps, EACH rows a thread. */
+template <uint32_t EACH>
 struct GroupedSort {
-  uint32_t chose[GROUPED_WARPS][MAX_EXPERTS];  /* of a warp's rows, a bit for each that chose the expert */
-  uint16_t next[GROUPED_WARPS][MAX_EXPERTS];   /* an expert's first place of a warp's rows */
-  uint16_t pairs[GROUPED_ROWS * MAX_TOP_K];    /* at each place, row MAX_TOP_K + which of its experts */
+  static constexpr uint32_t ROWS = EACH * GROUPED_SORTERS, GROUPS = ROWS / WARP;  /* of a step, at most */
+  uint32_t chose[GROUPS][MAX_EXPERTS];  /* of a group of rows, a bit for each that chose the expert */
+  uint16_t next[GROUPS][MAX_EXPERTS];   /* an expert's first place of a group's rows */
+  uint16_t pairs[ROWS * MAX_TOP_K];     /* at each place, row MAX_TOP_K + which of its experts */
+  static_assert(ROWS * MAX_TOP_K <= 0x10000, "pairs of 16 bits");
 
   /* All threads of the block, before the rest. */
   __device__ inline void clear() {
-    for (uint32_t i = threadIdx.x; i < GROUPED_WARPS * MAX_EXPERTS; i += blockDim.x) chose[0][i] = 0;
+    for (uint32_t i = threadIdx.x; i < GROUPS * MAX_EXPERTS; i += blockDim.x) chose[0][i] = 0;
   }
 
   /* First this, then all must have come through it. */
-  __device__ inline void mark(const GroupedChoice &choice, uint32_t k) {
+  __device__ inline void mark(const GroupedChoices<EACH> &choices, uint32_t k) {
 #pragma unroll
-    for (uint32_t i = 0; i < MAX_TOP_K; i++)
-      if (choice.there && i < k) atomicOr(&chose[threadIdx.x / WARP][choice.experts[i]], 1u << threadIdx.x % WARP);
+    for (uint32_t n = 0; n < EACH; n++)
+#pragma unroll
+      for (uint32_t i = 0; i < MAX_TOP_K; i++)
+        if (choices.of[n].there && i < k) atomicOr(&chose[group(n)][choices.of[n].experts[i]], 1u << threadIdx.x % WARP);
   }
 
   /* Then this. */
-  __device__ inline void list(const GroupedChoice &choice, uint32_t expert_count, uint32_t k) {
-    const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+  __device__ inline void list(const GroupedChoices<EACH> &choices, uint32_t expert_count, uint32_t k) {
+    const uint32_t lane = threadIdx.x % WARP;
     uint32_t first = 0;
 #pragma unroll 1
     for (uint32_t e = lane; e - lane < expert_count; e += WARP) {
-      uint32_t total = 0, before = 0;
+      uint32_t total = 0, before[EACH] = {};
 #pragma unroll
-      for (uint32_t w = 0; w < GROUPED_WARPS; w++) {
-        if (w == warp) before = total;
-        total += __popc(chose[w][e]);
+      for (uint32_t g = 0; g < GROUPS; g++) {
+        if (g == group(g / GROUPED_SORT_WARPS)) before[g / GROUPED_SORT_WARPS] = total;
+        total += __popc(chose[g][e]);
       }
       const uint32_t end = sum_up_to_lane(total);
-      next[warp][e] = first + end - total + before;
+#pragma unroll
+      for (uint32_t n = 0; n < EACH; n++) next[group(n)][e] = first + end - total + before[n];
       first += __shfl_sync(0xffffffffu, end, WARP - 1);
     }
     __syncwarp();
 #pragma unroll
-    for (uint32_t i = 0; i < MAX_TOP_K; i++) {
-      if (!choice.there || i >= k) break;
-      const uint32_t e = choice.experts[i], at = next[warp][e] + __popc(chose[warp][e] & ((1u << lane) - 1));
-      pairs[at] = threadIdx.x * MAX_TOP_K + i;
-    }
+    for (uint32_t n = 0; n < EACH; n++)
+#pragma unroll
+      for (uint32_t i = 0; i < MAX_TOP_K; i++) {
+        if (!choices.of[n].there || i >= k) break;
+        const uint32_t e = choices.of[n].experts[i], at = next[group(n)][e] + __popc(chose[group(n)][e] & ((1u << lane) - 1));
+        pairs[at] = (n * GROUPED_SORTERS + threadIdx.x) * MAX_TOP_K + i;
+      }
   }
 
   /* Rows that chose an expert. */
   __device__ inline uint32_t rows_of(uint32_t expert) const {
     uint32_t rows = 0;
 #pragma unroll
-    for (uint32_t w = 0; w < GROUPED_WARPS; w++) rows += __popc(chose[w][expert]);
+    for (uint32_t g = 0; g < GROUPS; g++) rows += __popc(chose[g][expert]);
     return rows;
   }
 
@@ -155,6 +177,10 @@ struct GroupedSort {
   __device__ inline uint32_t pair_at(uint32_t place, uint32_t k) const {
     return pairs[place] / MAX_TOP_K * k + pairs[place] % MAX_TOP_K;
   }
+
+private:
+  /* Of this warp's groups the n-th: rows ascend with the group, and with the lane. */
+  static __device__ inline uint32_t group(uint32_t n) { return n * GROUPED_SORT_WARPS + threadIdx.x / WARP; }
 };
 
 /* The producer's, in shared memory. */
@@ -166,7 +192,8 @@ struct GroupedPlan {
 
   /* One warp, once all rows are marked; where it is not `real` a rehearsal, of experts of a row each, that the next call writes
    * over. */
-  __device__ inline void make(const GroupedShape &shape, const GroupedSort &sort, uint32_t expert_count, uint32_t tile_rows,
+  template <class Sort>
+  __device__ inline void make(const GroupedShape &shape, const Sort &sort, uint32_t expert_count, uint32_t tile_rows,
                               bool real) {
     const uint32_t lane = threadIdx.x % WARP;
     uint32_t first = 0, tile = 0, units = 0, mine = GROUPED_MOST_TILES;

@@ -1,4 +1,4 @@
-/* norm_router.cu: norm and router in one kernel, for steps of up to 512 rows: what router/router.cu and the first half of router/sort_combine.cu's
+/* norm_router.cu: norm and router in one kernel, for steps of up to 1,024 rows: what router/router.cu and the first half of router/sort_combine.cu's
  * tg_choose_and_sort do in two, whose formulas these are.
  *
  *   x[r] = rmsnorm(h[r])                                             rounded to the operand type

@@ -7,6 +7,7 @@
 //! now not.
 
 use super::stats::{quantile, sorted};
+use crate::backend::cuda::tuning::limits::MOST_ROWS;
 use crate::backend::cuda::tuning::variants::{
     Entry, Experts, GROUPED_TILE_ROWS, Grouped, Products, Variant,
 };
@@ -75,8 +76,8 @@ pub fn choose(timed: &[Timed], current: usize) -> usize {
     fastest.unwrap_or(current)
 }
 
-/// Every family of products with every family of experts, the current variant first: with its parameters, or those of the
-/// entry next to `rows` that has the family.
+/// Every family of products with every family of experts that may be for so many rows, the current variant first: with its
+/// parameters, or those of the entry next to `rows` that has the family.
 pub fn families(current: Variant, entries: &[Entry], rows: u32) -> Vec<Variant> {
     let mut nearby: Vec<&Entry> = entries.iter().collect();
     nearby.sort_by_key(|entry| entry.rows.abs_diff(rows));
@@ -92,11 +93,20 @@ pub fn families(current: Variant, entries: &[Entry], rows: u32) -> Vec<Variant> 
     let skinny = Products::Skinny {
         stages: stages.unwrap_or(FIRST_SKINNY_STAGES),
     };
-    let grouped = grouped.unwrap_or(FIRST_GROUPED);
+    let grouped = Experts::Grouped(grouped.unwrap_or(FIRST_GROUPED));
+    let (of_products, of_experts) = match rows <= MOST_ROWS {
+        true => (
+            &[skinny, Products::SwapAb, Products::Tiled][..],
+            &[Experts::Skinny, Experts::Fused, grouped, Experts::Tiled][..],
+        ),
+        false => (
+            &[Products::Persistent, Products::Tiled][..],
+            &[grouped, Experts::Persistent, Experts::Tiled][..],
+        ),
+    };
     let mut found = vec![current];
-    for products in [skinny, Products::SwapAb, Products::Tiled] {
-        let grouped = Experts::Grouped(grouped).beside(products);
-        for experts in [Experts::Skinny, Experts::Fused, grouped, Experts::Tiled] {
+    for &products in of_products {
+        for experts in of_experts.iter().map(|experts| experts.beside(products)) {
             let variant = Variant { products, experts };
             let goes = !experts.follow_skinny() || products == skinny;
             if goes && !found.contains(&variant) {
@@ -296,6 +306,13 @@ mod tests {
             };
             assert_eq!(checked, Ok(()), "{variant}");
         }
+        let many = families(Variant::PERSISTENT, &entries, 512);
+        assert_eq!((many[0], many.len()), (Variant::PERSISTENT, 6));
+        let grouped_alone = Variant {
+            products: Products::Persistent,
+            ..swap_ab(64)
+        };
+        assert!(many.contains(&grouped_alone), "{many:?}");
         let without = families(Variant::TILED, &[], 8);
         assert_eq!((without[0], without.len()), (Variant::TILED, 8));
     }

@@ -26,8 +26,7 @@ mod gpu {
     use super::*;
     use crate::backend::cuda::device::GpuDevice;
     use crate::backend::cuda::driver::machine::Gpu;
-    use crate::backend::cuda::tuning::limits::MOST_ROWS;
-    use crate::backend::cuda::tuning::variants::Entry;
+    use crate::backend::cuda::tuning::variants::{Architecture, Entry};
     use crate::backend::cuda::tuning::{KernelFile, Shape};
     use crate::bench::drive::{self, Beside};
     use crate::bench::host::Busy;
@@ -66,7 +65,7 @@ mod gpu {
         let spec = run_spec(args, DType::BF16)?;
         let config = Arc::new(spec.model.config()?.0);
         let plan = spec.plan(&config)?;
-        let buckets = buckets(args, &plan)?;
+        let asked = asked(args, &plan)?;
         let Target::Gpu(GpuDevice { gpu, .. }) = Target::open(&spec.device)? else {
             return Err(Error::Usage(
                 "tune: the CPU has one kernel for everything; expected --device cuda and a GPU"
@@ -75,6 +74,10 @@ mod gpu {
         };
         let base = gpu.kernel_file()?;
         let base = base.file;
+        let buckets = |dtype| match &asked {
+            Some(asked) => asked.clone(),
+            None => every(&plan, base.architecture, dtype),
+        };
         let path = args.output.as_deref().filter(|path| !is_stdio(path));
         // A kernel file may be brought up to date where it is.
         let read = BucketArgs {
@@ -92,7 +95,7 @@ mod gpu {
         let mut end = Ok(Exit::Done);
         // What the types before came to is not lost by one that fails.
         for &dtype in &args.dtype {
-            match of_dtype(args, &model, dtype, &plan, &buckets, &interrupt) {
+            match of_dtype(args, &model, dtype, &plan, &buckets(dtype), &interrupt) {
                 Ok(Some(found)) => tuned.extend(found),
                 Ok(None) => {
                     say("tailgraph: interrupted");
@@ -144,18 +147,24 @@ mod gpu {
         timed("tune", &args.model.model, device, Some(dtype), &args.timed)
     }
 
-    /// The decode buckets to measure, ascending: those asked for, which the ladder must have, or all that have a choice.
-    fn buckets(args: &TuneArgs, plan: &Plan) -> Result<Vec<u32>> {
+    /// The decode buckets of a type that have a choice.
+    fn every(plan: &Plan, architecture: Architecture, dtype: DType) -> Vec<u32> {
+        let ladder = plan.ladders.decode.iter().copied();
+        let most = architecture.chosen_rows(dtype);
+        ladder.filter(|&rows| rows <= most).collect()
+    }
+
+    /// The decode buckets that are asked for, ascending, which the ladder must have.
+    fn asked(args: &TuneArgs, plan: &Plan) -> Result<Option<Vec<u32>>> {
         let ladder = &plan.ladders.decode;
         let Some(asked) = &args.bucket else {
-            let all: Vec<u32> = ladder.iter().copied().filter(|&r| r <= MOST_ROWS).collect();
-            return Ok(all);
+            return Ok(None);
         };
         let mut asked = asked.0.clone();
         asked.sort_unstable();
         asked.dedup();
         match asked.iter().find(|rows| !ladder.contains(rows)) {
-            None => Ok(asked),
+            None => Ok(Some(asked)),
             Some(rows) => Err(Error::Usage(format!(
                 "--bucket {rows}: expected decode buckets, which are {ladder:?}; --bucket-file names others"
             ))),

@@ -80,27 +80,99 @@ fn grouped_steps_agree_with_the_kernels_for_any_number() {
             (88, 160, 96, 2, 1, 1),
             (96, 544, 32, 3, 1, 1),
             (103, 64, 96, 2, 1, 1),
+            // The same of more than 96.
+            (104, 96, 64, 2, 1, 1),
+            (120, 160, 96, 1, 1, 1),
         ] {
             let rig = Rig::new(&gpu, mixture(hidden, inner, experts, top_k), types);
             if !rig.serves(rig.kernels.grouped.is_some(), |(major, _)| major == 9) {
                 continue;
             }
             let rows = bucket - random.below(bucket.min(7));
-            let mut case = MixtureCase::new(&mut random, &rig, rows, among);
-            let weights = case.upload(&rig);
-            let run = |case: &MixtureCase| case.run_with(&rig, bucket, &weights, || ());
-            case.by = Some(grouped(32));
-            let found = run(&case);
-            for shape in grouped_shapes(&rig, bucket) {
-                case.by = Some(Experts::Grouped(shape));
-                let what =
-                    format!("{types:?} {rows} of {bucket} rows, {hidden} by {inner}, {shape:?}");
-                assert_same_bits(&what, &run(&case), &found);
-            }
-            case.by = Some(Experts::Tiled);
-            let what = format!("{types:?} rows {rows} of {bucket}, {hidden} by {inner}");
-            assert_near(&what, types, &found, &run(&case));
+            let case = MixtureCase::new(&mut random, &rig, rows, among);
+            every_grouped_shape_agrees(&rig, case, bucket);
         }
+    }
+}
+
+/// The same of more rows than have a thread each to sort them, where the type has kernels for them: a step of few rows and of as many
+/// as there is room for, all rows with one expert, experts without any, and of one row and of tiles of every height.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn grouped_steps_of_many_rows_agree_with_the_kernels_for_any_number() {
+    let gpu = Gpu::new();
+    let mut random = Random(47);
+    for types in TYPES {
+        for (bucket, rows, hidden, inner, experts, among, top_k) in [
+            (257, 257, 96, 160, 4, 4, 2),
+            (300, 297, 2048, 1792, 12, 12, 3),
+            (512, 1, 128, 96, 8, 8, 4),
+            (512, 512, 544, 96, 5, 1, 1),
+            (512, 510, 256, 1056, 64, 64, 4),
+            (512, 512, 96, 64, 128, 128, 8),
+            (513, 513, 160, 96, 3, 2, 1),
+            (1024, 1024, 256, 320, 32, 32, 4),
+            (1024, 1024, 64, 96, 4, 4, 4),
+            (1024, 1019, 576, 96, 64, 40, 4),
+            (1024, 300, 96, 544, 32, 7, 4),
+        ] {
+            let rig = Rig::new(&gpu, mixture(hidden, inner, experts, top_k), types);
+            let serves = |(major, _)| major == 9 && types.operand != DType::F32;
+            let able = rig
+                .kernels
+                .can(&rig.config, of_products(grouped(64)), bucket as u32);
+            if !rig.serves(able.is_ok(), serves) {
+                continue;
+            }
+            let case = MixtureCase::new(&mut random, &rig, rows, among);
+            every_grouped_shape_agrees(&rig, case, bucket);
+        }
+        // An expert for all rows, and beside it one of one row, of two, and so on: all tiles that a height of 128 can have, and more.
+        let (experts, rows, top_k) = (45, 1024, 2);
+        let rig = Rig::new(&gpu, mixture(96, 64, experts, top_k), types);
+        let able = rig
+            .kernels
+            .can(&rig.config, of_products(grouped(64)), rows as u32);
+        if able.is_err() {
+            continue;
+        }
+        let mut case = MixtureCase::new(&mut random, &rig, rows, experts);
+        let mut others = (1..experts as u32).flat_map(|e| std::iter::repeat_n(e, e as usize));
+        for row in case.experts.chunks_mut(top_k) {
+            row.copy_from_slice(&[0, others.next().unwrap_or(experts as u32 - 1)]);
+        }
+        every_grouped_shape_agrees(&rig, case, rows);
+    }
+}
+
+/// To the same bits by every shape of a launch, and near those for any number.
+fn every_grouped_shape_agrees(rig: &Rig, mut case: MixtureCase, bucket: usize) {
+    let (types, config) = (rig.kernels.types, &rig.config);
+    let what = format!(
+        "{types:?} {} of {bucket} rows, {} by {}",
+        case.x.len() / config.hidden_size,
+        config.hidden_size,
+        config.moe_intermediate_size
+    );
+    let weights = case.upload(rig);
+    let run = |case: &MixtureCase| case.run_with(rig, bucket, &weights, || ());
+    case.by = Some(Experts::Tiled);
+    let of_others = run(&case);
+    let mut first: Option<Vec<f32>> = None;
+    for shape in grouped_shapes(rig, bucket) {
+        case.by = Some(Experts::Grouped(shape));
+        let found = run(&case);
+        let first = first.get_or_insert_with(|| found.clone());
+        assert_same_bits(&format!("{what}, {shape:?}"), &found, first);
+    }
+    assert_near(&what, types, &first.unwrap(), &of_others);
+}
+
+/// Experts by these, whatever does the products.
+fn of_products(experts: Experts) -> Variant {
+    Variant {
+        products: Products::Tiled,
+        experts,
     }
 }
 
@@ -161,19 +233,19 @@ fn grouped_shapes(rig: &Rig, bucket: usize) -> Vec<Grouped> {
     let mut shapes = Vec::new();
     for tile_rows in GROUPED_TILE_ROWS {
         for guess in [false, true] {
-            let variant = |stages| Variant {
-                products: Products::Tiled,
-                experts: Experts::Grouped(Grouped {
+            let variant = |stages| {
+                of_products(Experts::Grouped(Grouped {
                     tile_rows,
                     stages,
                     guess,
                     prefetch_mib: 0,
-                }),
+                }))
             };
             let fits = |&stages: &u32| {
                 let variant = variant(stages);
-                let able = rig.kernels.can(&rig.config, variant, bucket as u32);
-                let known = variant.check(Architecture::Sm90, rig.kernels.types.operand, 256);
+                let rows = bucket as u32;
+                let able = rig.kernels.can(&rig.config, variant, rows);
+                let known = variant.check(Architecture::Sm90, rig.kernels.types.operand, rows);
                 able.is_ok() && known.is_ok()
             };
             let served: Vec<u32> = GROUPED_STAGES.filter(fits).collect();
@@ -204,24 +276,26 @@ fn grouped_steps_do_not_wait_for_blocks_that_have_no_room() {
             continue;
         }
         let holder = Holder::new(&gpu);
-        let mut case = MixtureCase::new(&mut random, &rig, 64, 13);
-        for tile_rows in [32, 96] {
-            // f32 rows have no higher ones.
+        let mut cases = [64, 400, 1024].map(|rows| MixtureCase::new(&mut random, &rig, rows, 13));
+        for (case, tile_rows) in [(0, 32), (0, 96), (1, 128), (2, 96)] {
+            // f32 rows have no higher ones, nor more rows.
             if tile_rows > GROUPED_SPLIT_ROWS && types.operand == DType::F32 {
                 continue;
             }
+            let case = &mut cases[case];
+            let rows = case.x.len() / rig.config.hidden_size;
             case.by = Some(Experts::Grouped(Grouped {
                 tile_rows,
                 stages: 6,
                 guess: true,
                 prefetch_mib: 0,
             }));
-            let alone = case.run(&rig, 64);
-            let beside_others = case.run_with(&rig, 64, &case.upload(&rig), || {
+            let alone = case.run(&rig, rows);
+            let beside_others = case.run_with(&rig, rows, &case.upload(&rig), || {
                 holder.hold(|all| all - 16, &noted, HELD_NS);
             });
             holder.wait();
-            let what = format!("{types:?} tiles of {tile_rows}");
+            let what = format!("{types:?} {rows} rows, tiles of {tile_rows}");
             assert_same_bits(&what, &beside_others, &alone);
         }
     }
@@ -234,7 +308,7 @@ fn a_row_of_a_mixture_does_not_depend_on_its_companions() {
     let gpu = Gpu::new();
     let mut random = Random(44);
     for dtype in OPERANDS {
-        for bucket in [8, 64, 256, 1024] {
+        for bucket in [8, 64, 256, 512, 1024, 2048] {
             let (hidden, top_k) = (128, 4);
             let rig = Rig::new(&gpu, mixture(hidden, 96, 8, top_k), operand(dtype));
             let many = MixtureCase::new(&mut random, &rig, bucket, 8);

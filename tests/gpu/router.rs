@@ -192,7 +192,7 @@ fn the_router_chooses_the_best_and_weighs_them() {
         (2048, 64, 4),
         (1056, 50, 8),
     ] {
-        for bucket in [1, 7, 64, 150, 256, 301] {
+        for bucket in [1, 7, 64, 150, 256, 301, 900] {
             let config = ModelConfig {
                 norm_topk_prob: random.below(2) == 0,
                 routed_scaling_factor: [1.0, 2.5][random.below(2)],
@@ -214,7 +214,7 @@ fn every_row_of_a_full_bucket_is_routed() {
     let gpu = Gpu::new();
     let mut random = Random(43);
     for (hidden, experts, top_k) in [(2048, 32, 4), (544, 12, 3), (2048, 64, 4)] {
-        for bucket in [9, 30, 31, 32, 33, 60, 61, 64, 128, 200, 256] {
+        for bucket in [9, 30, 31, 32, 33, 60, 61, 64, 128, 200, 256, 512, 1024] {
             for dtype in OPERANDS {
                 let config = mixture(hidden, 64, experts, top_k);
                 let mut case = RouterCase::random(&mut random, config, bucket);
@@ -254,14 +254,14 @@ fn a_row_is_routed_alike_among_few_and_many() {
     let mut random = Random(44);
     let cases = [32, 64].map(|experts| {
         let config = mixture(2048, 64, experts, 4);
-        RouterCase::random(&mut random, config, 256)
+        RouterCase::random(&mut random, config, 1024)
     });
     for (case, dtype) in cases
         .iter()
         .flat_map(|case| OPERANDS.map(|dtype| (case, dtype)))
     {
         let (experts, weights) = case.run(&gpu, dtype, 9, 16);
-        for bucket in [33, 128, 256] {
+        for bucket in [33, 128, 256, 1024] {
             let (others, found) = case.run(&gpu, dtype, 9, bucket);
             assert_eq!(experts[..9 * 4], others[..9 * 4]);
             let what = format!("{dtype:?}: weights of 9 rows of 16 and of {bucket}");

@@ -45,6 +45,7 @@ fn every() -> Vec<Variant> {
         of(Products::SwapAb, guessing),
         of(Products::SwapAb, prefetching),
         of(Products::SwapAb, Experts::Tiled),
+        of(Products::Persistent, grouped(16)),
         of(Products::Tiled, grouped(32)),
         Variant::TILED,
     ]

@@ -110,7 +110,7 @@ fn graphs_are_of_the_kernels_that_the_file_names() {
         let run = Run::new(&["inspect", "--model", "random:tiny", "--device", "cuda"]);
         let shown = json(run.and(&[
             "--max-seqs",
-            "256",
+            "1024",
             "--launch",
             "host-graph",
             "--dtype",
@@ -153,12 +153,20 @@ fn graphs_are_of_the_kernels_that_the_file_names() {
             let tiled = variant.products == Products::Tiled || variant.experts == Experts::Tiled;
             assert_eq!(has("tg_tiled_"), tiled, "{variant}");
         }
-        assert_eq!(buckets, 9);
-        let many = |graph: &&Value| graph["kind"] == "mixed" && graph["bucket"] == 512;
-        let mixed = graphs(&shown).iter().find(many);
-        let variant = &mixed.unwrap()["captured"]["variant"];
-        assert_eq!(variant["products"], "persistent");
-        assert_eq!(variant["experts"], "persistent");
+        assert_eq!(buckets, if dtype == DType::F32 { 9 } else { 11 });
+        let grouped = "grouped (tiles of 128, 6 stages, guess)";
+        for (rows, of_halves) in [(512, grouped), (2048, "persistent")] {
+            let many = |graph: &&Value| graph["kind"] == "mixed" && graph["bucket"] == rows;
+            let mixed = graphs(&shown).iter().find(many);
+            let variant = &mixed.unwrap()["captured"]["variant"];
+            assert_eq!(variant["products"], "persistent");
+            let experts = if dtype == DType::F32 {
+                "persistent"
+            } else {
+                of_halves
+            };
+            assert_eq!(variant["experts"], experts, "{rows} rows");
+        }
     }
 }
 

@@ -1,18 +1,24 @@
 //! The experts' products of wide steps: a kernel that streams every expert's weights once, on GPUs that have wgmma and the
 //! copy engine for tensors (kernels/grouped/grouped.cuh says how). Here is what it can serve, and what its launches look like.
+//!
+//! | kernel | steps |
+//! |---|---|
+//! | `tg_grouped_experts_*` | of up to 256 rows, in tiles of up to 64, of f32 32: for few rows |
+//! | `tg_grouped_experts_many_*` | the same, with more warps that load rows |
+//! | `tg_grouped_experts_tall_*` | in tiles of up to 96; f32 rows have neither this nor the next ones |
+//! | `tg_grouped_experts_512_*`, `_1024_*` | of so many rows, in tiles of up to 128 |
 
 use super::Lowering;
 use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
 use super::limits::Library;
 use super::types::Types;
+use crate::backend::cuda::driver::image;
 use crate::backend::cuda::driver::launch::{Argument, Kernel};
 use crate::backend::cuda::driver::tensor_map::Boxes;
 use crate::backend::cuda::families::packed;
-use crate::backend::cuda::tuning::limits::MOST_ROWS;
-use crate::backend::cuda::tuning::variants::{
-    Experts, GROUPED_LOW_ROWS, GROUPED_TALL_STAGES, Grouped as Shape,
-};
-use crate::error::{Error, Result};
+use crate::backend::cuda::tuning::limits::grouped_rows;
+use crate::backend::cuda::tuning::variants::{Experts, Grouped as Shape};
+use crate::error::Result;
 use crate::model::{DType, ModelConfig};
 use crate::sys::abi;
 
@@ -23,34 +29,60 @@ const COLUMNS: u32 = packed::COLUMNS as u32;
 const PACKED_ROWS: u32 = packed::ROWS as u32;
 const ROW_BYTES: u32 = 128;
 const ALIGN_BYTES: u32 = 1024;
-const LOADERS: u32 = 3;
-/// Where the ring has a stage for each: with a warp beside them that counts what is stored. f32 rows always have so many.
-const MANY_LOADERS: u32 = 5;
-const _: () = assert!(GROUPED_TALL_STAGES == MANY_LOADERS, "a stage for each");
-/// Steps of up to so many rows have three, but for tall tiles, and the router a block beside each: they have less to load, and
-/// wait longer for the router.
+/// Steps of up to so many rows of 16 bits have the fewest loaders that there are for their tiles, and the router a block beside each:
+/// they have less to load, and wait longer for the router.
 const SKINNY_ROWS: u32 = 16;
 const MOST_TILES: u32 = 256;
 /// Chunks of a guess that come to the second-level cache while those before them fill the ring, where nothing has brought them
 /// there before (families/swap_ab/prefetch.rs). Measured: profiles/log/many-rows.md, "Room beside each other".
 const SOON_CHUNKS: u32 = 8;
 const MOST_BLOCKS: u32 = 384;
-/// Static shared memory, at most: the token sort, the plan of a step's units, barriers and the queue.
-const STATIC_BYTES: u32 = 16 * 1024;
+/// A kernel, and what it takes.
+#[derive(Debug)]
+struct Instance {
+    kernel: Kernel,
+    /// Of a step, at most.
+    rows: u32,
+    /// Of an expert tile, at most.
+    tile_rows: u32,
+    /// Warps that load rows, each of which has a stage of the ring.
+    loaders: u32,
+    threads: u32,
+    /// Dynamic shared memory of a block, at most.
+    block_bytes: u32,
+}
 
-/// The kernel for one pair of types, on a GPU that has what it needs.
+/// The kernels for one pair of types, on a GPU that has what they need.
 #[derive(Debug)]
 pub struct Grouped {
-    experts: Kernel,
-    /// With [`MANY_LOADERS`].
-    many: Kernel,
-    /// With as many, for tiles of more than [`GROUPED_LOW_ROWS`] rows, with registers for their sums; f32 rows have none.
-    tall: Option<Kernel>,
+    /// Ascending in what they take, of equal ones in loaders.
+    instances: Vec<Instance>,
     operand: DType,
     weights: DType,
     multiprocessors: u32,
-    /// Dynamic shared memory of a block, at most.
-    block_bytes: u32,
+}
+
+impl Instance {
+    fn load(library: &Library, name: &str) -> Result<Self> {
+        let kernel = library.kernel(name)?;
+        let [rows, tile_rows, loaders, threads, static_bytes] =
+            image::constants(&format!("{name}_tile"))?;
+        let block_bytes = library.gpu.limits().block_bytes;
+        let block_bytes = block_bytes.saturating_sub(static_bytes);
+        kernel.allow_shared(block_bytes)?;
+        Ok(Self {
+            kernel,
+            rows,
+            tile_rows,
+            loaders,
+            threads,
+            block_bytes,
+        })
+    }
+
+    fn takes(&self, rows: u32, shape: Shape) -> bool {
+        rows <= self.rows && shape.tile_rows <= self.tile_rows && shape.stages >= self.loaders
+    }
 }
 
 impl Grouped {
@@ -62,28 +94,34 @@ impl Grouped {
         if !library.gpu.has_warpgroups() || !types.are_streamed() {
             return Ok(None);
         }
-        let limits = library.gpu.limits();
-        let block_bytes = limits.block_bytes.saturating_sub(STATIC_BYTES);
-        let kernel = |name: &str| {
-            let kernel = library.kernel(&format!("tg_grouped_{name}_{}", types.operand.name()))?;
-            kernel.allow_shared(block_bytes)?;
-            Ok::<_, Error>(kernel)
+        let of_operand: &[&str] = match types.operand {
+            DType::F32 => &["", "_many"],
+            DType::BF16 | DType::F16 => &["", "_many", "_tall", "_512", "_1024"],
         };
-        let experts = kernel("experts")?;
-        let many = kernel("experts_many")?;
-        let tall = match types.operand {
-            DType::F32 => None,
-            _ => Some(kernel("experts_tall")?),
+        let load = |of: &&str| {
+            let name = format!("tg_grouped_experts{of}_{}", types.operand.name());
+            Instance::load(library, &name)
         };
         Ok(Some(Self {
-            experts,
-            many,
-            tall,
+            instances: of_operand.iter().map(load).collect::<Result<_>>()?,
             operand: types.operand,
             weights: types.weights,
-            multiprocessors: limits.multiprocessors,
-            block_bytes,
+            multiprocessors: library.gpu.class.multiprocessors,
         }))
+    }
+
+    /// For a bucket of `rows` rows in launches of this shape: the one that takes the fewest rows and the lowest tiles, with as many
+    /// loaders as the ring has stages for where there is much to load.
+    fn instance(&self, rows: u32, shape: Shape) -> Option<&Instance> {
+        let few = self.operand != DType::F32 && rows <= SKINNY_ROWS;
+        let takes = |instance: &&Instance| instance.takes(rows, shape);
+        let first = self.instances.iter().find(takes)?;
+        let alike =
+            |other: &&Instance| (other.rows, other.tile_rows) == (first.rows, first.tile_rows);
+        match few {
+            true => Some(first),
+            false => self.instances.iter().filter(takes).rfind(alike),
+        }
     }
 
     /// Whether this kernel does the experts of a bucket of `rows` rows in launches of this shape.
@@ -97,8 +135,9 @@ impl Grouped {
         shape: Shape,
     ) -> std::result::Result<(), String> {
         let (experts, top_k) = (config.num_experts as u32, config.num_experts_per_tok as u32);
-        if rows > MOST_ROWS {
-            return Err(format!("the grouped kernels take up to {MOST_ROWS} rows"));
+        let most = grouped_rows(self.operand);
+        if rows > most {
+            return Err(format!("the grouped kernels take up to {most} rows"));
         }
         let tiles = most_expert_tiles(rows, experts, top_k, shape.tile_rows);
         if tiles > MOST_TILES {
@@ -107,20 +146,21 @@ impl Grouped {
                 shape.tile_rows
             ));
         }
+        let Some(instance) = self.instance(rows, shape) else {
+            return Err(format!(
+                "no grouped kernel takes tiles of {} rows with {} stages at {rows} rows",
+                shape.tile_rows, shape.stages
+            ));
+        };
         let bytes = shared_bytes(self.operand, shape);
-        match bytes <= self.block_bytes {
+        match bytes <= instance.block_bytes {
             true => Ok(()),
             false => Err(format!(
-                "{} stages for tiles of {} rows need {bytes} bytes of a block's shared memory, which has {}",
-                shape.stages, shape.tile_rows, self.block_bytes
+                "{} stages for tiles of {} rows need {bytes} bytes of a block's shared memory, which has {} at {rows} rows",
+                shape.stages, shape.tile_rows, instance.block_bytes
             )),
         }
     }
-}
-
-/// Eight warps that multiply, those that load rows, beside [`MANY_LOADERS`] one that counts, and the producer.
-fn threads(loaders: u32) -> u32 {
-    32 * (8 + loaders + 1 + u32::from(loaders == MANY_LOADERS))
 }
 
 /// Dynamic shared memory of a block: stages of grouped_stage_bytes, and what aligns the first one.
@@ -180,7 +220,7 @@ pub(super) fn expert_boxes(
 }
 
 impl<'a> Lowering<'a> {
-    /// The kernel for wide steps and the shape of its launch, where this bucket's experts are its.
+    /// The kernels for wide steps and the shape of their launch, where this bucket's experts are theirs.
     pub fn grouped(&self) -> Option<(&'a Grouped, Shape)> {
         match self.variant.experts {
             Experts::Grouped(shape) => Some((self.kernels.grouped.as_ref()?, shape)),
@@ -228,12 +268,8 @@ impl<'a> Lowering<'a> {
         ];
         let grid = (grouped.multiprocessors.min(MOST_BLOCKS), 1, 1);
         let shared = shared_bytes(grouped.operand, shape);
-        let many = grouped.operand == DType::F32 || self.bucket.rows > SKINNY_ROWS;
-        let (kernel, loaders) = match &grouped.tall {
-            Some(tall) if shape.tile_rows > GROUPED_LOW_ROWS => (tall, MANY_LOADERS),
-            _ if many && shape.stages >= MANY_LOADERS => (&grouped.many, MANY_LOADERS),
-            _ => (&grouped.experts, LOADERS),
-        };
-        self.call(kernel, grid, threads(loaders), shared, arguments)
+        let instance = grouped.instance(self.bucket.rows, shape);
+        let instance = instance.expect("a variant that `serves` has said this bucket can have");
+        self.call(&instance.kernel, grid, instance.threads, shared, arguments)
     }
 }

@@ -23,7 +23,7 @@ const ROUTE_EXPERTS: u32 = 64;
 /// Experts that a cluster has at a time.
 const ROUTE_EXPERTS_AT_ONCE: u32 = WORD_EXPERTS as u32;
 const ROUTE_HIDDEN: u32 = 2048;
-const ROUTE_ROWS: u32 = 512;
+const ROUTE_ROWS: u32 = 1024;
 const ROUTE_EACH: u32 = 8;
 const ROUTE_HALVES: u32 = 2;
 /// Rows of a cluster, at most, and clusters of eight that leave room beside each block for one of the experts' kernel: a block
@@ -108,6 +108,7 @@ impl Lowering<'_> {
             self.choose_and_sort(routing, weights.bias, pairs);
         } else {
             self.choose_experts(routing, x, h, weights);
+            // Who sorts by itself needs only what this clears, in the rare case that no kernel above does it.
             self.sort_tokens(routing, pairs);
         }
     }
@@ -285,8 +286,8 @@ mod tests {
 
     #[test]
     fn one_kernel_routes_what_its_blocks_hold() {
-        assert!(routes_at_once(512, 32, 2048));
-        assert!(!routes_at_once(513, 32, 2048));
+        assert!(routes_at_once(1024, 32, 2048));
+        assert!(!routes_at_once(1025, 32, 2048));
         assert!(routes_at_once(16, 64, 2048));
         assert!(!routes_at_once(16, 65, 2048));
         assert!(!routes_at_once(16, 32, 2080));

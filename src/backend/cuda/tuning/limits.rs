@@ -1,5 +1,7 @@
 //! What kernels take at most, where more than one place has to know: what serves a bucket, and how much memory it is given.
 
+use crate::model::DType;
+
 /// How many expert tiles there are, and what kernels/grouped/units.cuh counts: `EXPERT_COUNTS` words of kernels/common/experts.cuh.
 pub const EXPERT_COUNTS_BYTES: usize = 1088;
 /// In how many parts a row of logits is searched for its best, at most: by a kernel that reads them, and by the blocks of an LM
@@ -9,8 +11,20 @@ pub const HEAD_PARTS: usize = 256;
 /// Where the blocks of `tg_sample` that share a row meet: `Meeting` of kernels/sample/scores.cuh.
 pub const MEETING_BYTES: usize = 16;
 
-/// Rows of a bucket that the swap-AB and the grouped kernels take, at most.
+/// Rows of a bucket that the swap-AB kernels take, at most.
 pub const MOST_ROWS: u32 = 256;
+/// Rows of a bucket that the grouped kernels take, at most: of 16 bits. Of f32 rows, whose tiles are low, so many experts' weights would
+/// come from the second-level cache again and again.
+const GROUPED_ROWS: u32 = 1024;
+const GROUPED_SPLIT_MOST_ROWS: u32 = 256;
+
+/// Rows of this type of a bucket that the grouped kernels take, at most (kernels/grouped/grouped.cu).
+pub fn grouped_rows(operand: DType) -> u32 {
+    match operand {
+        DType::F32 => GROUPED_SPLIT_MOST_ROWS,
+        DType::BF16 | DType::F16 => GROUPED_ROWS,
+    }
+}
 
 /// Rows of a decode bucket and outputs of a block, at most, in the skinny kernels (kernels/skinny/skinny.cuh).
 pub const SKINNY_ROWS: usize = 8;

@@ -6,7 +6,7 @@ mod choice;
 
 pub use choice::{Able, Choice, Entry};
 
-use crate::backend::cuda::tuning::limits::{FUSED_ROWS, MOST_ROWS, SKINNY_ROWS};
+use crate::backend::cuda::tuning::limits::{FUSED_ROWS, MOST_ROWS, SKINNY_ROWS, grouped_rows};
 use crate::model::DType;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -16,12 +16,14 @@ pub const SKINNY_STAGES: RangeInclusive<u32> = 2..=16;
 /// Of the grouped kernel: one for each of the 3 warps that load rows at least (with fewer than 5 there are never 5 of them), and as
 /// above.
 pub const GROUPED_STAGES: RangeInclusive<u32> = 3..=16;
-/// Rows of an expert tile of the grouped kernel, at most; with f32 rows up to [`GROUPED_SPLIT_ROWS`]. Those above [`GROUPED_LOW_ROWS`] have
-/// a kernel of their own, of more loaders, and rings of [`GROUPED_TALL_STAGES`] at least.
-pub const GROUPED_TILE_ROWS: [u32; 5] = [8, 16, 32, 64, 96];
+/// Rows of an expert tile of the grouped kernel, at most; with f32 rows up to [`GROUPED_SPLIT_ROWS`]. Those above [`GROUPED_LOW_ROWS`], and
+/// buckets of more than [`GROUPED_FEW_ROWS`] rows, have kernels of their own, of more loaders, and rings of [`GROUPED_TALL_STAGES`] at
+/// least.
+pub const GROUPED_TILE_ROWS: [u32; 6] = [8, 16, 32, 64, 96, 128];
 pub const GROUPED_SPLIT_ROWS: u32 = 32;
-pub const GROUPED_LOW_ROWS: u32 = 64;
-pub const GROUPED_TALL_STAGES: u32 = 5;
+const GROUPED_LOW_ROWS: u32 = 64;
+const GROUPED_FEW_ROWS: u32 = 256;
+const GROUPED_TALL_STAGES: u32 = 5;
 
 /// Of [`Grouped::prefetch_mib`].
 pub const MOST_PREFETCH_MIB: u32 = 256;
@@ -67,6 +69,14 @@ impl Architecture {
     /// Kernels that start while those ahead of them end (programmatic dependent launch).
     pub fn overlaps_launches(self) -> bool {
         self != Self::Sm80
+    }
+
+    /// Rows of a decode bucket of this type up to which there is a choice of kernels: more have those for any number.
+    pub fn chosen_rows(self, dtype: DType) -> u32 {
+        match self.has_warpgroups() {
+            true => MOST_ROWS.max(grouped_rows(dtype)),
+            false => MOST_ROWS,
+        }
     }
 
     /// Matrix instructions of warpgroups, which the swap-AB and the grouped kernels are made of.
@@ -175,9 +185,9 @@ impl Variant {
                 "{gpu} lacks {kernels}, which are sm_90's, expected skinny or tiled"
             )),
         };
-        let warpgroups = |kernels: &str| {
+        let warpgroups = |kernels: &str, most: u32| {
             has_warpgroups(kernels)?;
-            within(kernels, MOST_ROWS)
+            within(kernels, most)
         };
         match self.products {
             Products::Skinny { stages } => {
@@ -187,7 +197,7 @@ impl Variant {
                 within(skinny, SKINNY_ROWS as u32)?;
                 stages_within("skinny_stages", stages, SKINNY_STAGES)?;
             }
-            Products::SwapAb => warpgroups("the swap-AB kernels")?,
+            Products::SwapAb => warpgroups("the swap-AB kernels", MOST_ROWS)?,
             Products::Persistent => has_warpgroups("the persistent kernels")?,
             Products::Tiled => {}
         }
@@ -203,21 +213,21 @@ impl Variant {
             )),
             (Experts::Persistent, _) => has_warpgroups("the persistent kernels"),
             (experts @ Experts::Grouped(grouped), products) => {
-                warpgroups("the grouped kernels")?;
+                warpgroups("the grouped kernels", grouped_rows(dtype))?;
                 if experts.beside(products) != experts {
                     return Err(format!(
                         "found prefetch_mib {}, expected products = \"swap_ab\" beside it, which prefetch",
                         grouped.prefetch_mib
                     ));
                 }
-                grouped.check(dtype)
+                grouped.check(dtype, rows)
             }
         }
     }
 }
 
 impl Grouped {
-    fn check(self, dtype: DType) -> Result<(), String> {
+    fn check(self, dtype: DType, rows: u32) -> Result<(), String> {
         stages_within("grouped_stages", self.stages, GROUPED_STAGES)?;
         let most = match dtype {
             DType::F32 => GROUPED_SPLIT_ROWS,
@@ -225,13 +235,14 @@ impl Grouped {
         };
         if !GROUPED_TILE_ROWS.contains(&self.tile_rows) || self.tile_rows > most {
             return Err(format!(
-                "found tile_rows {}, expected 8, 16, 32, 64 or 96, at most {most} in this type",
+                "found tile_rows {}, expected 8, 16, 32, 64, 96 or 128, at most {most} in this type",
                 self.tile_rows
             ));
         }
-        if self.tile_rows > GROUPED_LOW_ROWS && self.stages < GROUPED_TALL_STAGES {
+        let many = self.tile_rows > GROUPED_LOW_ROWS || rows > GROUPED_FEW_ROWS;
+        if many && self.stages < GROUPED_TALL_STAGES {
             return Err(format!(
-                "found grouped_stages {}, expected at least {GROUPED_TALL_STAGES} with tile_rows {}",
+                "found grouped_stages {}, expected at least {GROUPED_TALL_STAGES} with tile_rows {} in buckets of {rows} rows",
                 self.stages, self.tile_rows
             ));
         }
