@@ -11,9 +11,9 @@
  *
  * Launch: grid = a block an SM, at most GROUPED_MOST_BLOCKS, block = the instance's threads, stages at least as many as it has loaders,
  * shared = stages * grouped_stage_bytes(tile_rows) + GMMA_ATOM_BYTES.
- * Bound: memory, the weights of the experts that have rows, up to 512 rows of 32 experts and four a row; beyond, what SMs take from the
- * second-level cache, by hand: at 512 rows a stage of 28 KB, 50,000 of them, is 1.3 GB at some 8 TB/s beside 226 us of memory on an H100
- * (3.1 TB/s); at 1,024 rows 68,000 stages of up to 32 KB are 1.8 GB.
+ * Bound: memory, the weights of the experts that have rows. By hand what SMs take in of rows, and of weights for each tile, comes near it
+ * with many rows: of 32 experts of 2048 x 1792, four a row, 1.1 GB at 512 rows in tiles of 128, at 1,024 rows 1.8 GB, where the
+ * second-level cache gives all SMs 9 TB/s and the memory has 705 MB to give (profiles/log/experts.md).
  * Measured on an H200 in bf16, 32 experts of 2048 x 1792, in the model (floor, of which some has come before it begins; how:
  * profiles/README.md): 154.2 us (155.2) at 64 rows, 158.8 at 128, 162.0 at 256 in tiles of 96.
  */
