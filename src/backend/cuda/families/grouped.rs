@@ -273,3 +273,94 @@ impl<'a> Lowering<'a> {
         self.call(&instance.kernel, grid, instance.threads, shared, arguments)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::cuda::families::limits::GpuShape;
+    use crate::backend::cuda::tuning::GpuClass;
+    use crate::model::ModelSource;
+
+    fn of(operand: DType) -> Grouped {
+        let gpu = GpuShape {
+            capability: (9, 0),
+            class: GpuClass::parse("m132-b4800").unwrap(),
+            block_bytes: 227 * 1024,
+        };
+        let weights = match operand {
+            DType::F32 => DType::BF16,
+            halves => halves,
+        };
+        let library = Library::unloaded(gpu).unwrap();
+        let kernels = Grouped::load(&library, Types { operand, weights });
+        kernels.unwrap().unwrap()
+    }
+
+    fn shape(tile_rows: u32, stages: u32) -> Shape {
+        Shape {
+            tile_rows,
+            stages,
+            guess: true,
+            prefetch_mib: 0,
+        }
+    }
+
+    #[test]
+    fn a_launch_has_the_smallest_kernel_that_takes_it() {
+        let (halves, f32) = (of(DType::BF16), of(DType::F32));
+        let name = |kernels: &Grouped, rows, shape| {
+            let instance = kernels.instance(rows, shape);
+            instance.map(|instance| instance.kernel.name().to_owned())
+        };
+        for (rows, tile_rows, stages, of) in [
+            (16, 64, 8, "_bf16"),
+            (17, 64, 8, "_many_bf16"),
+            (256, 64, 4, "_bf16"),
+            (8, 96, 5, "_tall_bf16"),
+            (256, 96, 6, "_tall_bf16"),
+            (256, 128, 6, "_512_bf16"),
+            (257, 8, 16, "_512_bf16"),
+            (512, 96, 5, "_512_bf16"),
+            (513, 96, 5, "_1024_bf16"),
+            (1024, 128, 5, "_1024_bf16"),
+        ] {
+            let found = name(&halves, rows, shape(tile_rows, stages)).unwrap();
+            let expected = format!("tg_grouped_experts{of}");
+            assert_eq!(found, expected, "{rows} rows, tiles of {tile_rows}");
+        }
+        assert_eq!(name(&halves, 512, shape(64, 4)), None, "five loaders");
+        assert_eq!(name(&halves, 1025, shape(64, 8)), None);
+        let few = name(&f32, 1, shape(32, 5)).unwrap();
+        assert_eq!(few, "tg_grouped_experts_many_f32");
+        assert_eq!(name(&f32, 257, shape(32, 6)), None);
+    }
+
+    #[test]
+    fn what_does_not_fit_says_why() {
+        let (config, _) = ModelSource::parse("random:lfm2-24b-a2b")
+            .and_then(|source| source.config())
+            .unwrap();
+        let halves = of(DType::F16);
+        for (rows, shape, parts) in [
+            (1024, shape(128, 5), None),
+            (512, shape(128, 6), None),
+            (512, shape(96, 7), None),
+            (1024, shape(128, 6), Some(["6 stages", "at 1024 rows"])),
+            (512, shape(128, 7), Some(["7 stages", "at 512 rows"])),
+            (1024, shape(16, 6), Some(["320 tiles", "take 256"])),
+            (300, shape(64, 4), Some(["4 stages", "300 rows"])),
+            (1025, shape(64, 6), Some(["up to 1024 rows", "grouped"])),
+        ] {
+            let found = halves.serves(&config, rows, shape);
+            match parts {
+                None => assert_eq!(found, Ok(()), "{rows} rows, {shape:?}"),
+                Some(parts) => {
+                    let error = found.unwrap_err();
+                    assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+                }
+            }
+        }
+        let f32 = of(DType::F32).serves(&config, 257, shape(32, 6));
+        assert_eq!(f32, Err("the grouped kernels take up to 256 rows".into()));
+    }
+}
