@@ -27,7 +27,8 @@ typedef struct tg_swap_ab_prefetch_args {
   uint32_t pieces;                          /* of each gate, and of each up; 0 where nothing is asked for */
 } tg_swap_ab_prefetch_args;
 
-/* swap_ab/conv.cuh */
+/* swap_ab/conv.cuh, beside H, L and the ring's stages as arguments of their own: as words of the struct they are loaded in pairs, and
+ * the machine code is longer then. */
 typedef struct tg_swap_ab_conv_args {
   TG_ADDRESS(void) y;                       /* [R,H] */
   TG_ADDRESS(void) columns;                 /* [slots,L-1,H] */
@@ -36,10 +37,6 @@ typedef struct tg_swap_ab_conv_args {
   TG_ADDRESS(const float) taps_bias;        /* [H] or null */
   TG_ADDRESS(const tg_state) state;
   TG_ADDRESS(const tg_step) step;
-  uint32_t hidden;                          /* H */
-  uint32_t length;                          /* L */
-  uint32_t stages;                          /* of the ring */
-  uint32_t pad;
   tg_swap_ab_prefetch_args prefetch;
 } tg_swap_ab_conv_args;
 

@@ -1769,22 +1769,40 @@ const _: () = {
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
 pub struct tg_route_args {
-    pub router: tg_router_args,
+    pub experts: u64,
+    pub weights: u64,
+    pub x: u64,
+    pub h: u64,
+    pub norm_weight: u64,
+    pub gate: u64,
+    pub bias: u64,
+    pub step: u64,
     pub counts: u64,
-    pub rows_each: u32,
+    pub eps: f32,
     pub pad: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_route_args"][::core::mem::size_of::<tg_route_args>() - 104usize];
+    ["Size of tg_route_args"][::core::mem::size_of::<tg_route_args>() - 80usize];
     ["Alignment of tg_route_args"][::core::mem::align_of::<tg_route_args>() - 8usize];
-    ["Offset of field: tg_route_args::router"]
-        [::core::mem::offset_of!(tg_route_args, router) - 0usize];
+    ["Offset of field: tg_route_args::experts"]
+        [::core::mem::offset_of!(tg_route_args, experts) - 0usize];
+    ["Offset of field: tg_route_args::weights"]
+        [::core::mem::offset_of!(tg_route_args, weights) - 8usize];
+    ["Offset of field: tg_route_args::x"][::core::mem::offset_of!(tg_route_args, x) - 16usize];
+    ["Offset of field: tg_route_args::h"][::core::mem::offset_of!(tg_route_args, h) - 24usize];
+    ["Offset of field: tg_route_args::norm_weight"]
+        [::core::mem::offset_of!(tg_route_args, norm_weight) - 32usize];
+    ["Offset of field: tg_route_args::gate"]
+        [::core::mem::offset_of!(tg_route_args, gate) - 40usize];
+    ["Offset of field: tg_route_args::bias"]
+        [::core::mem::offset_of!(tg_route_args, bias) - 48usize];
+    ["Offset of field: tg_route_args::step"]
+        [::core::mem::offset_of!(tg_route_args, step) - 56usize];
     ["Offset of field: tg_route_args::counts"]
-        [::core::mem::offset_of!(tg_route_args, counts) - 88usize];
-    ["Offset of field: tg_route_args::rows_each"]
-        [::core::mem::offset_of!(tg_route_args, rows_each) - 96usize];
-    ["Offset of field: tg_route_args::pad"][::core::mem::offset_of!(tg_route_args, pad) - 100usize];
+        [::core::mem::offset_of!(tg_route_args, counts) - 64usize];
+    ["Offset of field: tg_route_args::eps"][::core::mem::offset_of!(tg_route_args, eps) - 72usize];
+    ["Offset of field: tg_route_args::pad"][::core::mem::offset_of!(tg_route_args, pad) - 76usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
@@ -2511,15 +2529,11 @@ pub struct tg_swap_ab_conv_args {
     pub taps_bias: u64,
     pub state: u64,
     pub step: u64,
-    pub hidden: u32,
-    pub length: u32,
-    pub stages: u32,
-    pub pad: u32,
     pub prefetch: tg_swap_ab_prefetch_args,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_swap_ab_conv_args"][::core::mem::size_of::<tg_swap_ab_conv_args>() - 104usize];
+    ["Size of tg_swap_ab_conv_args"][::core::mem::size_of::<tg_swap_ab_conv_args>() - 88usize];
     ["Alignment of tg_swap_ab_conv_args"][::core::mem::align_of::<tg_swap_ab_conv_args>() - 8usize];
     ["Offset of field: tg_swap_ab_conv_args::y"]
         [::core::mem::offset_of!(tg_swap_ab_conv_args, y) - 0usize];
@@ -2535,16 +2549,8 @@ const _: () = {
         [::core::mem::offset_of!(tg_swap_ab_conv_args, state) - 40usize];
     ["Offset of field: tg_swap_ab_conv_args::step"]
         [::core::mem::offset_of!(tg_swap_ab_conv_args, step) - 48usize];
-    ["Offset of field: tg_swap_ab_conv_args::hidden"]
-        [::core::mem::offset_of!(tg_swap_ab_conv_args, hidden) - 56usize];
-    ["Offset of field: tg_swap_ab_conv_args::length"]
-        [::core::mem::offset_of!(tg_swap_ab_conv_args, length) - 60usize];
-    ["Offset of field: tg_swap_ab_conv_args::stages"]
-        [::core::mem::offset_of!(tg_swap_ab_conv_args, stages) - 64usize];
-    ["Offset of field: tg_swap_ab_conv_args::pad"]
-        [::core::mem::offset_of!(tg_swap_ab_conv_args, pad) - 68usize];
     ["Offset of field: tg_swap_ab_conv_args::prefetch"]
-        [::core::mem::offset_of!(tg_swap_ab_conv_args, prefetch) - 72usize];
+        [::core::mem::offset_of!(tg_swap_ab_conv_args, prefetch) - 56usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]

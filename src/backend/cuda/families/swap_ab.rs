@@ -317,10 +317,6 @@ impl<'a> Lowering<'a> {
             state: self.state,
             step: self.step,
             prefetch: self.prefetch(experts),
-            hidden,
-            length: self.config.conv_l_cache as u32,
-            stages: cut.stages,
-            pad: 0,
         };
         let arguments = vec![
             Argument::Boxes(x.boxes(tile.rows)),
@@ -329,6 +325,9 @@ impl<'a> Lowering<'a> {
                 false => w.boxes(tile.width),
             }),
             Argument::of(&args),
+            Argument::U32(hidden),
+            Argument::U32(self.config.conv_l_cache as u32),
+            Argument::U32(cut.stages),
         ];
         self.prefetched = experts.is_some() && self.prefetched_pieces() > 0;
         self.launch_swap_ab(kernel, tile, &cut, hidden / tile.width, arguments)
