@@ -38,8 +38,8 @@ typedef struct tg_router_args {
   float eps;
 } tg_router_args;
 
-/* router/norm_router.cu, beside hidden, expert_count, k, normalize, scaling and rows_each as arguments of their own: words that lie side
- * by side in a struct are loaded in pairs, and the machine code is longer then. */
+/* router/norm_router.cu, beside hidden, expert_count, k, normalize, scaling and rows_each as arguments of their own: kernels/README.md,
+ * "Adding a kernel", says why. */
 typedef struct tg_route_args {
   TG_ADDRESS(uint32_t) experts;            /* [R,K] */
   TG_ADDRESS(float) weights;               /* [R,K] */

@@ -301,15 +301,16 @@ __device__ inline void swap_ab_conv_rows(const TensorMap *x_map, const TensorMap
   }
 }
 
-/* NAME is BODY of a tile. */
-#define SWAP_AB_CONV_KERNEL(BODY, NAME, ...)                                                                                   \
-  SWAP_AB_TILE(NAME, __VA_ARGS__)                                                                                              \
-  extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)                                                        \
-      NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,                                           \
-           const __grid_constant__ tg_swap_ab_conv_args a, uint32_t hidden, uint32_t length, uint32_t stages) {                \
-    GMMA_BODY(BODY<__VA_ARGS__>(&x, &w, a, hidden, length, stages);)                                                           \
+/* NAME is BODY of a tile. PASSING is how the struct is passed, so that the machine code is the shortest: nothing, which is by value, or
+ * __grid_constant__ (profiles/log/arguments.md). */
+#define SWAP_AB_CONV_KERNEL(BODY, PASSING, NAME, ...)                                                       \
+  SWAP_AB_TILE(NAME, __VA_ARGS__)                                                                           \
+  extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)                                     \
+      NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,                        \
+           const PASSING tg_swap_ab_conv_args a, uint32_t hidden, uint32_t length, uint32_t stages) {       \
+    GMMA_BODY(BODY<__VA_ARGS__>(&x, &w, a, hidden, length, stages);)                                        \
   }
-#define SWAP_AB_CONV(...) SWAP_AB_CONV_KERNEL(swap_ab_conv, __VA_ARGS__)
-#define SWAP_AB_CONV_ROWS(...) SWAP_AB_CONV_KERNEL(swap_ab_conv_rows, __VA_ARGS__)
+#define SWAP_AB_CONV(...) SWAP_AB_CONV_KERNEL(swap_ab_conv, , __VA_ARGS__)
+#define SWAP_AB_CONV_ROWS(...) SWAP_AB_CONV_KERNEL(swap_ab_conv_rows, __grid_constant__, __VA_ARGS__)
 
 #endif

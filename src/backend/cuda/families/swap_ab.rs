@@ -268,15 +268,16 @@ impl<'a> Lowering<'a> {
             bias: product.bias,
             count,
             n_total: outputs,
-            k_total: inner,
-            epilogue: product.epilogue as u32,
-            stages: cut.stages,
+            pad: 0,
         };
         let arguments = vec![
             Argument::Boxes(x.boxes(tile.rows)),
             weights(product.w),
             weights(w_pair),
             Argument::of(&args),
+            Argument::U32(inner),
+            Argument::U32(product.epilogue as u32),
+            Argument::U32(cut.stages),
         ];
         let groups = if paired { 1 } else { tile.groups };
         let tiles = outputs.div_ceil(tile.width * groups);
