@@ -10,8 +10,12 @@
 #   launching.jsonl        a line of JSON for each way and load
 #   limits.jsonl           ... for each limit
 #   queue.jsonl            ... for each way to claim items
-#   launching-mps.jsonl    with PARTS=mps, as launching.jsonl beside processes, all of them under MPS; its daemon is started for this,
-#                          with folders of its own, and ended. Where there is none, or it may not run, that is said and all else goes on
+#   launching-slices.jsonl, launching-mps.jsonl, launching-mps-share.jsonl
+#                          with PARTS=mps, as launching.jsonl beside processes: by time slices, under MPS, and under MPS with MPS_SHARE
+#                          percent (30) of the SMs for each process. Of 8 kernels and 250 steps, since under MPS each kernel may wait for
+#                          other processes' (KERNELS, STEPS), and without the ways that launch kernels from kernels, which MPS refuses.
+#                          Its daemon is started for this, with folders of its own, and ended. Where there is none, or it may not run,
+#                          that is said and all else goes on
 #   handover.jsonl         with PARTS=gpus, a line for each way, number of rows and load
 #   timelines.txt          with PARTS=timelines alone, which needs Nsight Systems: what it shows of each way's kernels and calls, and
 #                          timelines-WAY.nsys-rep, which it opens
@@ -57,6 +61,14 @@ with_mps() {
   unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
   rm -rf "$folder"
 }
+# By time slices, and under MPS.
+beside_processes() {
+  local KERNELS=${KERNELS:-8} STEPS=${STEPS:-250} load=(--gpu-load "0,${PROCESSES:-1,2}")
+  local WAYS=${WAYS:-graph-queued,kernels-spin,graph-spin,graph-block,graph-event,graph-params,graph-update,graph-recapture,device-sibling,device-tail,device-scheduler,device-forget,conditional,persistent}
+  launch launching-slices "${load[@]}"
+  with_mps launch launching-mps "${load[@]}"
+  CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=${MPS_SHARE:-30} with_mps launch launching-mps-share "${load[@]}"
+}
 # Whether a server of the daemon has begun within 10 s.
 mps_serves() {
   local server
@@ -68,14 +80,14 @@ mps_serves() {
   return 1
 }
 
-for file in launching launching-mps handover; do : >"$out/$file.jsonl.partial"; done
+for file in launching launching-slices launching-mps launching-mps-share handover; do : >"$out/$file.jsonl.partial"; done
 for part in "${parts[@]}"; do
   echo "== $part" >&2
   case $part in
     idle) launch launching ;;
     threads) launch launching --cpu-load "${THREADS:-64}" ;;
     processes) launch launching --gpu-load "${PROCESSES:-1,2}" ;;
-    mps) with_mps launch launching-mps --gpu-load "0,${PROCESSES:-1,2}" ;;
+    mps) beside_processes ;;
     gpus)
       handover --rows "${ROWS:-1,8,64,512}"
       handover --rows "${ROWS_BESIDE:-8}" --cpu-load "${THREADS:-64}"
@@ -110,7 +122,7 @@ for part in "${parts[@]}"; do
       ;;
   esac
 done
-for file in launching launching-mps handover; do
+for file in launching launching-slices launching-mps launching-mps-share handover; do
   if [ -s "$out/$file.jsonl.partial" ]; then
     mv "$out/$file.jsonl.partial" "$out/$file.jsonl"
   else

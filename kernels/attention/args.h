@@ -23,7 +23,8 @@ typedef struct tg_qk_norm_rope_args {
   uint32_t pad;
 } tg_qk_norm_rope_args;
 
-/* attention/decode.cu */
+/* attention/decode.cu, beside heads, kv_heads, the bucket's rows, and keys and number of the parts that a sequence's keys are split into,
+ * as arguments of their own: kernels/README.md, "Adding a kernel", says why. */
 typedef struct tg_attention_decode_args {
   TG_ADDRESS(void) out;                         /* [R, heads D] */
   TG_ADDRESS(const void) qkv;                   /* as it was projected */
@@ -36,14 +37,8 @@ typedef struct tg_attention_decode_args {
   TG_ADDRESS(const tg_step) step;
   TG_ADDRESS(float) partials;                   /* [R, splits, heads, D + 2] */
   TG_ADDRESS(uint32_t) done;                    /* [R, groups], 0 before and after */
-  uint32_t heads;
-  uint32_t kv_heads;
-  uint32_t bucket;                              /* rows */
-  uint32_t chunk_keys;
-  uint32_t splits;
   float scale;                                  /* of scores */
   float eps;
-  uint32_t pad;
 } tg_attention_decode_args;
 
 /* attention/rows.cu */

@@ -253,17 +253,17 @@ __device__ inline void score_own(DecodeBlock<T, D, WARPS> &block, uint32_t here,
 }
 
 template <typename T, int D, int WARPS>
-__device__ inline void attend_decode(const tg_attention_decode_args &a) {
+__device__ inline void attend_decode(const tg_attention_decode_args &a, uint32_t heads, uint32_t kv_heads, uint32_t bucket,
+                                     uint32_t chunk_keys, uint32_t splits) {
   constexpr int HEADS = Share<T, D>::HEADS, KEYS = Share<T, D>::KEYS;
   constexpr uint32_t STEP = WARPS * KEYS;
   __shared__ DecodeBlock<T, D, WARPS> block;
   let_next_kernel_start();
   const int lane = threadIdx.x % WARP, warp = of_warp(threadIdx.x / WARP);
-  const uint32_t heads = a.heads, kv_heads = a.kv_heads, chunk_keys = a.chunk_keys;
-  const uint32_t groups = kv_heads * Group<HEADS>::parts(heads, kv_heads), firsts = a.bucket * groups;
+  const uint32_t groups = kv_heads * Group<HEADS>::parts(heads, kv_heads), firsts = bucket * groups;
   T *k_pages = static_cast<T *>(a.k_pages), *v_pages = static_cast<T *>(a.v_pages);
   const tg_state *state = a.state;
-  const Partials partials{a.partials, a.done, a.splits};
+  const Partials partials{a.partials, a.done, splits};
   const T *qkv = static_cast<const T *>(a.qkv);
   T *out = static_cast<T *>(a.out);
   const tg_step *step = a.step;
@@ -371,8 +371,9 @@ constexpr int decode_blocks(int warps) {
 
 #define DECODE_KERNEL(NAME, T, D, WARPS)                                                         \
   extern "C" __global__ void __launch_bounds__(WARPS * WARP, (decode_blocks<T, D>(WARPS))) NAME( \
-      const __grid_constant__ tg_attention_decode_args a) {                                      \
-    attend_decode<T, D, WARPS>(a);                                                               \
+      const __grid_constant__ tg_attention_decode_args a, uint32_t heads, uint32_t kv_heads,     \
+      uint32_t bucket, uint32_t chunk_keys, uint32_t splits) {                                   \
+    attend_decode<T, D, WARPS>(a, heads, kv_heads, bucket, chunk_keys, splits);                  \
   }
 #define ATTENTION_DECODE(SUFFIX, T, D)                           \
   DECODE_KERNEL(tg_attention_decode_w1_##SUFFIX##_d##D, T, D, 1) \

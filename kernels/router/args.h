@@ -38,11 +38,19 @@ typedef struct tg_router_args {
   float eps;
 } tg_router_args;
 
-/* router/norm_router.cu */
+/* router/norm_router.cu, beside hidden, expert_count, k, normalize, scaling and rows_each as arguments of their own: kernels/README.md,
+ * "Adding a kernel", says why. */
 typedef struct tg_route_args {
-  tg_router_args router;
+  TG_ADDRESS(uint32_t) experts;            /* [R,K] */
+  TG_ADDRESS(float) weights;               /* [R,K] */
+  TG_ADDRESS(void) x;                      /* [R,H] */
+  TG_ADDRESS(const float) h;               /* [R,H] */
+  TG_ADDRESS(const float) norm_weight;     /* [H] */
+  TG_ADDRESS(const float) gate;            /* [E,H] */
+  TG_ADDRESS(const float) bias;            /* [E] or null */
+  TG_ADDRESS(const tg_step) step;
   TG_ADDRESS(uint32_t) counts;             /* set to zeros (clear_counts) */
-  uint32_t rows_each;                      /* of a cluster */
+  float eps;
   uint32_t pad;
 } tg_route_args;
 

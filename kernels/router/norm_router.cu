@@ -121,16 +121,13 @@ __device__ inline float sum_of_each(float (&of)[ROUTE_EACH]) {
 }
 
 template <typename X, uint32_t WORDS>
-__device__ inline void route_step(const tg_route_args &args) {
+__device__ inline void route_step(const tg_route_args &router, uint32_t hidden, uint32_t expert_count, Weighing weighing, uint32_t rows_each) {
   constexpr uint32_t EXPERTS = WORDS * WARP;
   static_assert(WORDS <= 2, "twice ROUTE_EACH");
   __shared__ RouteScratch<WORDS> scratch;
   __shared__ uint64_t summed;  /* what other blocks of the cluster send is there */
   let_next_kernel_start();
-  const tg_router_args &router = args.router;
-  const uint32_t hidden = router.hidden, expert_count = router.expert_count, rows_each = args.rows_each;
   const float *norm_weight = router.norm_weight, *gate = router.gate, *bias = router.bias;
-  const Weighing weighing{router.k, router.normalize != 0, router.scaling};
   const uint32_t rank = cluster_rank(), blocks = cluster_blocks(), lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   const uint32_t groups = blocks / ROUTE_HALVES, group = rank / ROUTE_HALVES, half = rank % ROUTE_HALVES;
   const uint32_t first = blockIdx.x / blocks * rows_each, in_step = __ldcg(&router.step->rows);
@@ -167,7 +164,7 @@ __device__ inline void route_step(const tg_route_args &args) {
   const float *h = router.h + (size_t)first * hidden + column;
   X *x = static_cast<X *>(router.x) + (size_t)first * hidden + column;
   wait_for_earlier_kernels();
-  if (blockIdx.x == gridDim.x - 1) clear_counts(args.counts);
+  if (blockIdx.x == gridDim.x - 1) clear_counts(router.counts);
   auto multiply = [&] {
 #pragma unroll 1
     for (uint32_t base = 0; base < rows; base += ROUTE_AT_ONCE) {
@@ -244,10 +241,12 @@ __device__ inline void route_step(const tg_route_args &args) {
     store4(x + (size_t)r * hidden, normed(load4(h + (size_t)r * hidden), scale_of(r), load4(norm_weight + column)));
 }
 
-#define ROUTE(SUFFIX, X, WORDS)                                              \
-  extern "C" __global__ void __maxnreg__(ROUTE_REGISTERS) tg_route_##SUFFIX( \
-      const tg_route_args args) {                                            \
-    GMMA_BODY((route_step<X, WORDS>(args));)                                 \
+/* rows_each: of a cluster. */
+#define ROUTE(SUFFIX, X, WORDS)                                                                                                  \
+  extern "C" __global__ void __maxnreg__(ROUTE_REGISTERS) tg_route_##SUFFIX(                                                     \
+      const tg_route_args args, uint32_t hidden, uint32_t expert_count, uint32_t k, uint32_t normalize, float scaling,           \
+      uint32_t rows_each) {                                                                                                      \
+    GMMA_BODY((route_step<X, WORDS>(args, hidden, expert_count, Weighing{k, normalize != 0, scaling}, rows_each));)              \
   }
 
 /* For up to 32 and 64 experts. */

@@ -7,15 +7,15 @@
 #include "abi.h"
 #include "common/address.h"
 
-/* swap_ab/swap_ab.cuh */
+/* Words that stand beside a struct here are arguments of their own: kernels/README.md, "Adding a kernel", says why. */
+
+/* swap_ab/swap_ab.cuh, beside K, the epilogue (TILED_*) and the ring's stages */
 typedef struct tg_swap_ab_args {
   TG_ADDRESS(void) y;                       /* [R,N] */
   TG_ADDRESS(const float) bias;             /* [N] or null */
   TG_ADDRESS(const uint32_t) count;         /* rows */
   uint32_t n_total;                         /* N */
-  uint32_t k_total;                         /* K */
-  uint32_t epilogue;                        /* TILED_* */
-  uint32_t stages;                          /* of the ring */
+  uint32_t pad;
 } tg_swap_ab_args;
 
 /* What of a layer's experts comes to the second-level cache meanwhile (swap_ab/prefetch.cuh). */
@@ -27,7 +27,7 @@ typedef struct tg_swap_ab_prefetch_args {
   uint32_t pieces;                          /* of each gate, and of each up; 0 where nothing is asked for */
 } tg_swap_ab_prefetch_args;
 
-/* swap_ab/conv.cuh */
+/* swap_ab/conv.cuh, beside H, L and the ring's stages */
 typedef struct tg_swap_ab_conv_args {
   TG_ADDRESS(void) y;                       /* [R,H] */
   TG_ADDRESS(void) columns;                 /* [slots,L-1,H] */
@@ -36,10 +36,6 @@ typedef struct tg_swap_ab_conv_args {
   TG_ADDRESS(const float) taps_bias;        /* [H] or null */
   TG_ADDRESS(const tg_state) state;
   TG_ADDRESS(const tg_step) step;
-  uint32_t hidden;                          /* H */
-  uint32_t length;                          /* L */
-  uint32_t stages;                          /* of the ring */
-  uint32_t pad;
   tg_swap_ab_prefetch_args prefetch;
 } tg_swap_ab_conv_args;
 

@@ -136,7 +136,8 @@ struct SwapAbPast {
 
 /* Maps as swap_ab_product has them. */
 template <class Tile>
-__device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_map, const tg_swap_ab_conv_args &a) {
+__device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_map, const tg_swap_ab_conv_args &a,
+                                    uint32_t hidden, uint32_t length, uint32_t stages) {
   using X = typename Tile::X;
   static_assert(Tile::GROUPS == 3 && !Tile::ALONE, "B, C and X");
   extern __shared__ uint4 shared[];
@@ -147,7 +148,6 @@ __device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_m
   const float *const bias = a.bias, *const taps = a.taps, *const taps_bias = a.taps_bias;
   const tg_state *const state = a.state;
   const tg_step *const step = a.step;
-  const uint32_t hidden = a.hidden, length = a.length, stages = a.stages;
   const uint32_t all = __ldcg(&step->rows);
   const uint64_t rows_at = __ldcg(&step->row_table);
   SwapAbBlock<Tile> block(shared, barriers, stages);
@@ -231,13 +231,13 @@ struct SwapAbRowsTile {
 
 /* As swap_ab_conv, but for w's map. */
 template <class Tile>
-__device__ inline void swap_ab_conv_rows(const TensorMap *x_map, const TensorMap *w_map, const tg_swap_ab_conv_args &a) {
+__device__ inline void swap_ab_conv_rows(const TensorMap *x_map, const TensorMap *w_map, const tg_swap_ab_conv_args &a,
+                                         uint32_t hidden, uint32_t length, uint32_t stages) {
   using X = typename Tile::X;
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * SWAP_AB_MOST_STAGES + 1];
   let_next_kernel_start();
   const float *bias = a.bias;
-  const uint32_t hidden = a.hidden, stages = a.stages;
   const uint32_t all = __ldcg(&a.step->rows);
   const uint64_t rows_at = __ldcg(&a.step->row_table);
   SwapAbBlock<Tile> block(shared, barriers, stages);
@@ -273,7 +273,7 @@ __device__ inline void swap_ab_conv_rows(const TensorMap *x_map, const TensorMap
   constexpr uint32_t FOURS = Tile::WIDTH / 16;
   const uint32_t lane = threadIdx.x % WARP, c = tile * Tile::WIDTH + lane % 4 * FOURS * 4;
   const uint32_t row = threadIdx.x / WARP * 16 + lane / 4;
-  SwapAbTaps<X, FOURS> conv(static_cast<X *>(a.columns), a.taps, a.taps_bias, hidden, a.length, c);
+  SwapAbTaps<X, FOURS> conv(static_cast<X *>(a.columns), a.taps, a.taps_bias, hidden, length, c);
   SwapAbPast<X, FOURS> pasts[2];
 #pragma unroll
   for (uint32_t t = 0; t < 2; t++)
@@ -301,15 +301,16 @@ __device__ inline void swap_ab_conv_rows(const TensorMap *x_map, const TensorMap
   }
 }
 
-/* NAME is BODY of a tile. */
-#define SWAP_AB_CONV_KERNEL(BODY, NAME, ...)                                         \
-  SWAP_AB_TILE(NAME, __VA_ARGS__)                                                    \
-  extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)              \
-      NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, \
-           const __grid_constant__ tg_swap_ab_conv_args a) {                         \
-    GMMA_BODY(BODY<__VA_ARGS__>(&x, &w, a);)                                         \
+/* NAME is BODY of a tile. PASSING is how the struct is passed, so that the machine code is the shortest: nothing, which is by value, or
+ * __grid_constant__ (profiles/log/arguments.md). */
+#define SWAP_AB_CONV_KERNEL(BODY, PASSING, NAME, ...)                                                       \
+  SWAP_AB_TILE(NAME, __VA_ARGS__)                                                                           \
+  extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)                                     \
+      NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,                        \
+           const PASSING tg_swap_ab_conv_args a, uint32_t hidden, uint32_t length, uint32_t stages) {       \
+    GMMA_BODY(BODY<__VA_ARGS__>(&x, &w, a, hidden, length, stages);)                                        \
   }
-#define SWAP_AB_CONV(...) SWAP_AB_CONV_KERNEL(swap_ab_conv, __VA_ARGS__)
-#define SWAP_AB_CONV_ROWS(...) SWAP_AB_CONV_KERNEL(swap_ab_conv_rows, __VA_ARGS__)
+#define SWAP_AB_CONV(...) SWAP_AB_CONV_KERNEL(swap_ab_conv, , __VA_ARGS__)
+#define SWAP_AB_CONV_ROWS(...) SWAP_AB_CONV_KERNEL(swap_ab_conv_rows, __grid_constant__, __VA_ARGS__)
 
 #endif

@@ -43,14 +43,15 @@ constexpr uint32_t SWAP_AB_MOST_AHEAD = 4;   /* eights whose products a thread a
  * (GROUPS is 2).
  * Launch: block = THREADS; grid = (clusters of as many blocks as share a tile, a cluster a tile; rows of the bucket / ROWS). */
 template <class Tile>
-__device__ inline void swap_ab_product(const TensorMap *x_map, const TensorMap *w_map, const TensorMap *pair_map, const tg_swap_ab_args &a) {
+__device__ inline void swap_ab_product(const TensorMap *x_map, const TensorMap *w_map, const TensorMap *pair_map, const tg_swap_ab_args &a,
+                                       uint32_t inner, uint32_t epilogue, uint32_t stages) {
   using X = typename Tile::X;
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * SWAP_AB_MOST_STAGES + 1];
   let_next_kernel_start();
   void *y = a.y;
   const float *bias = a.bias;
-  const uint32_t n_total = a.n_total, inner = a.k_total, epilogue = a.epilogue, stages = a.stages;
+  const uint32_t n_total = a.n_total;
   SwapAbBlock<Tile> block(shared, barriers, stages);
   const uint32_t rank = block.rank, blocks = block.blocks, first_row = blockIdx.y * Tile::ROWS;
   constexpr bool PAIRED = Tile::ALONE;
@@ -161,8 +162,9 @@ __device__ inline void swap_ab_product(const TensorMap *x_map, const TensorMap *
   SWAP_AB_TILE(NAME, __VA_ARGS__)                                                                 \
   extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)                           \
       NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,              \
-           const __grid_constant__ TensorMap w_pair, const __grid_constant__ tg_swap_ab_args a) { \
-    GMMA_BODY(swap_ab_product<__VA_ARGS__>(&x, &w, &w_pair, a);)                                  \
+           const __grid_constant__ TensorMap w_pair, const tg_swap_ab_args a, uint32_t inner,     \
+           uint32_t epilogue, uint32_t stages) {                                                  \
+    GMMA_BODY(swap_ab_product<__VA_ARGS__>(&x, &w, &w_pair, a, inner, epilogue, stages);)         \
   }
 
 #endif

@@ -1305,19 +1305,13 @@ pub struct tg_attention_decode_args {
     pub step: u64,
     pub partials: u64,
     pub done: u64,
-    pub heads: u32,
-    pub kv_heads: u32,
-    pub bucket: u32,
-    pub chunk_keys: u32,
-    pub splits: u32,
     pub scale: f32,
     pub eps: f32,
-    pub pad: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of tg_attention_decode_args"]
-        [::core::mem::size_of::<tg_attention_decode_args>() - 120usize];
+        [::core::mem::size_of::<tg_attention_decode_args>() - 96usize];
     ["Alignment of tg_attention_decode_args"]
         [::core::mem::align_of::<tg_attention_decode_args>() - 8usize];
     ["Offset of field: tg_attention_decode_args::out"]
@@ -1342,22 +1336,10 @@ const _: () = {
         [::core::mem::offset_of!(tg_attention_decode_args, partials) - 72usize];
     ["Offset of field: tg_attention_decode_args::done"]
         [::core::mem::offset_of!(tg_attention_decode_args, done) - 80usize];
-    ["Offset of field: tg_attention_decode_args::heads"]
-        [::core::mem::offset_of!(tg_attention_decode_args, heads) - 88usize];
-    ["Offset of field: tg_attention_decode_args::kv_heads"]
-        [::core::mem::offset_of!(tg_attention_decode_args, kv_heads) - 92usize];
-    ["Offset of field: tg_attention_decode_args::bucket"]
-        [::core::mem::offset_of!(tg_attention_decode_args, bucket) - 96usize];
-    ["Offset of field: tg_attention_decode_args::chunk_keys"]
-        [::core::mem::offset_of!(tg_attention_decode_args, chunk_keys) - 100usize];
-    ["Offset of field: tg_attention_decode_args::splits"]
-        [::core::mem::offset_of!(tg_attention_decode_args, splits) - 104usize];
     ["Offset of field: tg_attention_decode_args::scale"]
-        [::core::mem::offset_of!(tg_attention_decode_args, scale) - 108usize];
+        [::core::mem::offset_of!(tg_attention_decode_args, scale) - 88usize];
     ["Offset of field: tg_attention_decode_args::eps"]
-        [::core::mem::offset_of!(tg_attention_decode_args, eps) - 112usize];
-    ["Offset of field: tg_attention_decode_args::pad"]
-        [::core::mem::offset_of!(tg_attention_decode_args, pad) - 116usize];
+        [::core::mem::offset_of!(tg_attention_decode_args, eps) - 92usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
@@ -1769,22 +1751,40 @@ const _: () = {
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
 pub struct tg_route_args {
-    pub router: tg_router_args,
+    pub experts: u64,
+    pub weights: u64,
+    pub x: u64,
+    pub h: u64,
+    pub norm_weight: u64,
+    pub gate: u64,
+    pub bias: u64,
+    pub step: u64,
     pub counts: u64,
-    pub rows_each: u32,
+    pub eps: f32,
     pub pad: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_route_args"][::core::mem::size_of::<tg_route_args>() - 104usize];
+    ["Size of tg_route_args"][::core::mem::size_of::<tg_route_args>() - 80usize];
     ["Alignment of tg_route_args"][::core::mem::align_of::<tg_route_args>() - 8usize];
-    ["Offset of field: tg_route_args::router"]
-        [::core::mem::offset_of!(tg_route_args, router) - 0usize];
+    ["Offset of field: tg_route_args::experts"]
+        [::core::mem::offset_of!(tg_route_args, experts) - 0usize];
+    ["Offset of field: tg_route_args::weights"]
+        [::core::mem::offset_of!(tg_route_args, weights) - 8usize];
+    ["Offset of field: tg_route_args::x"][::core::mem::offset_of!(tg_route_args, x) - 16usize];
+    ["Offset of field: tg_route_args::h"][::core::mem::offset_of!(tg_route_args, h) - 24usize];
+    ["Offset of field: tg_route_args::norm_weight"]
+        [::core::mem::offset_of!(tg_route_args, norm_weight) - 32usize];
+    ["Offset of field: tg_route_args::gate"]
+        [::core::mem::offset_of!(tg_route_args, gate) - 40usize];
+    ["Offset of field: tg_route_args::bias"]
+        [::core::mem::offset_of!(tg_route_args, bias) - 48usize];
+    ["Offset of field: tg_route_args::step"]
+        [::core::mem::offset_of!(tg_route_args, step) - 56usize];
     ["Offset of field: tg_route_args::counts"]
-        [::core::mem::offset_of!(tg_route_args, counts) - 88usize];
-    ["Offset of field: tg_route_args::rows_each"]
-        [::core::mem::offset_of!(tg_route_args, rows_each) - 96usize];
-    ["Offset of field: tg_route_args::pad"][::core::mem::offset_of!(tg_route_args, pad) - 100usize];
+        [::core::mem::offset_of!(tg_route_args, counts) - 64usize];
+    ["Offset of field: tg_route_args::eps"][::core::mem::offset_of!(tg_route_args, eps) - 72usize];
+    ["Offset of field: tg_route_args::pad"][::core::mem::offset_of!(tg_route_args, pad) - 76usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
@@ -2453,13 +2453,11 @@ pub struct tg_swap_ab_args {
     pub bias: u64,
     pub count: u64,
     pub n_total: u32,
-    pub k_total: u32,
-    pub epilogue: u32,
-    pub stages: u32,
+    pub pad: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_swap_ab_args"][::core::mem::size_of::<tg_swap_ab_args>() - 40usize];
+    ["Size of tg_swap_ab_args"][::core::mem::size_of::<tg_swap_ab_args>() - 32usize];
     ["Alignment of tg_swap_ab_args"][::core::mem::align_of::<tg_swap_ab_args>() - 8usize];
     ["Offset of field: tg_swap_ab_args::y"][::core::mem::offset_of!(tg_swap_ab_args, y) - 0usize];
     ["Offset of field: tg_swap_ab_args::bias"]
@@ -2468,12 +2466,8 @@ const _: () = {
         [::core::mem::offset_of!(tg_swap_ab_args, count) - 16usize];
     ["Offset of field: tg_swap_ab_args::n_total"]
         [::core::mem::offset_of!(tg_swap_ab_args, n_total) - 24usize];
-    ["Offset of field: tg_swap_ab_args::k_total"]
-        [::core::mem::offset_of!(tg_swap_ab_args, k_total) - 28usize];
-    ["Offset of field: tg_swap_ab_args::epilogue"]
-        [::core::mem::offset_of!(tg_swap_ab_args, epilogue) - 32usize];
-    ["Offset of field: tg_swap_ab_args::stages"]
-        [::core::mem::offset_of!(tg_swap_ab_args, stages) - 36usize];
+    ["Offset of field: tg_swap_ab_args::pad"]
+        [::core::mem::offset_of!(tg_swap_ab_args, pad) - 28usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
@@ -2511,15 +2505,11 @@ pub struct tg_swap_ab_conv_args {
     pub taps_bias: u64,
     pub state: u64,
     pub step: u64,
-    pub hidden: u32,
-    pub length: u32,
-    pub stages: u32,
-    pub pad: u32,
     pub prefetch: tg_swap_ab_prefetch_args,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_swap_ab_conv_args"][::core::mem::size_of::<tg_swap_ab_conv_args>() - 104usize];
+    ["Size of tg_swap_ab_conv_args"][::core::mem::size_of::<tg_swap_ab_conv_args>() - 88usize];
     ["Alignment of tg_swap_ab_conv_args"][::core::mem::align_of::<tg_swap_ab_conv_args>() - 8usize];
     ["Offset of field: tg_swap_ab_conv_args::y"]
         [::core::mem::offset_of!(tg_swap_ab_conv_args, y) - 0usize];
@@ -2535,16 +2525,8 @@ const _: () = {
         [::core::mem::offset_of!(tg_swap_ab_conv_args, state) - 40usize];
     ["Offset of field: tg_swap_ab_conv_args::step"]
         [::core::mem::offset_of!(tg_swap_ab_conv_args, step) - 48usize];
-    ["Offset of field: tg_swap_ab_conv_args::hidden"]
-        [::core::mem::offset_of!(tg_swap_ab_conv_args, hidden) - 56usize];
-    ["Offset of field: tg_swap_ab_conv_args::length"]
-        [::core::mem::offset_of!(tg_swap_ab_conv_args, length) - 60usize];
-    ["Offset of field: tg_swap_ab_conv_args::stages"]
-        [::core::mem::offset_of!(tg_swap_ab_conv_args, stages) - 64usize];
-    ["Offset of field: tg_swap_ab_conv_args::pad"]
-        [::core::mem::offset_of!(tg_swap_ab_conv_args, pad) - 68usize];
     ["Offset of field: tg_swap_ab_conv_args::prefetch"]
-        [::core::mem::offset_of!(tg_swap_ab_conv_args, prefetch) - 72usize];
+        [::core::mem::offset_of!(tg_swap_ab_conv_args, prefetch) - 56usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]

@@ -26,6 +26,7 @@ mod router;
 mod routing;
 mod sample;
 mod skinny;
+mod stall;
 mod support;
 mod swap_ab;
 mod techniques;

@@ -125,12 +125,29 @@ impl Lowering<'_> {
         let rows = self.bucket.rows;
         let rows_each = route_rows(rows);
         let blocks = route_blocks(self.experts().0);
+        let choosing = self.choosing(routing, x, h, weights);
         let args = abi::tg_route_args {
-            router: self.choosing(routing, x, h, weights),
+            experts: choosing.experts,
+            weights: choosing.weights,
+            x: choosing.x,
+            h: choosing.h,
+            norm_weight: choosing.norm_weight,
+            gate: choosing.gate,
+            bias: choosing.bias,
+            step: choosing.step,
             counts: routing.tile_count,
-            rows_each,
+            eps: choosing.eps,
             pad: 0,
         };
+        let arguments = vec![
+            Argument::of(&args),
+            Argument::U32(choosing.hidden),
+            Argument::U32(choosing.expert_count),
+            Argument::U32(choosing.k),
+            Argument::U32(choosing.normalize),
+            Argument::F32(choosing.scaling),
+            Argument::U32(rows_each),
+        ];
         let launch = Launch {
             grid: (rows.div_ceil(rows_each) * blocks, 1, 1),
             threads: NORM_THREADS,
@@ -138,7 +155,7 @@ impl Lowering<'_> {
             cluster: blocks,
             early: self.early,
         };
-        self.push(kernel, launch, vec![Argument::of(&args)]);
+        self.push(kernel, launch, arguments);
     }
 
     /// x, and the score of each row with each expert.

@@ -268,15 +268,16 @@ impl<'a> Lowering<'a> {
             bias: product.bias,
             count,
             n_total: outputs,
-            k_total: inner,
-            epilogue: product.epilogue as u32,
-            stages: cut.stages,
+            pad: 0,
         };
         let arguments = vec![
             Argument::Boxes(x.boxes(tile.rows)),
             weights(product.w),
             weights(w_pair),
             Argument::of(&args),
+            Argument::U32(inner),
+            Argument::U32(product.epilogue as u32),
+            Argument::U32(cut.stages),
         ];
         let groups = if paired { 1 } else { tile.groups };
         let tiles = outputs.div_ceil(tile.width * groups);
@@ -317,10 +318,6 @@ impl<'a> Lowering<'a> {
             state: self.state,
             step: self.step,
             prefetch: self.prefetch(experts),
-            hidden,
-            length: self.config.conv_l_cache as u32,
-            stages: cut.stages,
-            pad: 0,
         };
         let arguments = vec![
             Argument::Boxes(x.boxes(tile.rows)),
@@ -329,6 +326,9 @@ impl<'a> Lowering<'a> {
                 false => w.boxes(tile.width),
             }),
             Argument::of(&args),
+            Argument::U32(hidden),
+            Argument::U32(self.config.conv_l_cache as u32),
+            Argument::U32(cut.stages),
         ];
         self.prefetched = experts.is_some() && self.prefetched_pieces() > 0;
         self.launch_swap_ab(kernel, tile, &cut, hidden / tile.width, arguments)

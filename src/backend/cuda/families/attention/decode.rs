@@ -79,21 +79,23 @@ impl Lowering<'_> {
             step: self.step,
             partials: attention.partials,
             done: attention.done,
-            heads,
-            kv_heads,
-            bucket: rows,
-            chunk_keys: split.chunk_keys,
-            splits: split.chunks,
             scale: 1.0 / (self.config.head_dim as f32).sqrt(),
             eps: self.config.norm_eps,
-            pad: 0,
         };
+        let arguments = vec![
+            Argument::of(&args),
+            Argument::U32(heads),
+            Argument::U32(kv_heads),
+            Argument::U32(rows),
+            Argument::U32(split.chunk_keys),
+            Argument::U32(split.chunks),
+        ];
         let kernels = self.kernels;
         let groups = kv_heads * (heads / kv_heads).div_ceil(decode_heads(kernels.types.operand));
         let which = decode_warps(rows, groups);
         let (kernel, warps) = (&kernels.attention_decode[which], DECODE_WARPS[which]);
         let grid = (decode_blocks(rows, groups, warps, split), 1, 1);
-        self.call(kernel, grid, 32 * warps, 0, vec![Argument::of(&args)])
+        self.call(kernel, grid, 32 * warps, 0, arguments)
     }
 }
 

@@ -1,0 +1,74 @@
+//! A GPU that stands still in the middle of a run over two: the others stop by the deadline and say which stage they waited for.
+//! With fewer GPUs this test says so, and looks at nothing.
+
+use std::thread;
+use std::time::{Duration, Instant};
+use tailgraph::backend::cuda::driver::gpu::OpenGpu;
+use tailgraph::backend::cuda::driver::machine;
+use tailgraph::backend::cuda::tools::busy::KeepBusy;
+use tailgraph::io::row::{Ask, Options};
+use tailgraph::session::{DeviceSpec, GpuSpec, Parallel, RunSpec, Session};
+
+/// A step that takes longer fails the run.
+const LIMIT: Duration = Duration::from_millis(500);
+/// How long the GPU has no room for anything else: twice the limit, and what a device is given to stop.
+const STILL: Duration = Duration::from_secs(4);
+
+fn two_stages() -> RunSpec {
+    let gpu = |ordinal| {
+        DeviceSpec::Gpu(GpuSpec {
+            step_timeout: LIMIT,
+            ..GpuSpec::new(ordinal)
+        })
+    };
+    RunSpec {
+        device: gpu(0),
+        beside: vec![gpu(1)],
+        parallel: Parallel::Stages,
+        ..RunSpec::new("random:tiny").unwrap()
+    }
+}
+
+fn long() -> Ask {
+    Ask {
+        options: Options {
+            max_new_tokens: Some(1_500),
+            ignore_eos: Some(true),
+            ..Options::default()
+        },
+        ..Ask::text("The tail launches")
+    }
+}
+
+/// One kernel that fills the GPU for [`STILL`] is in front of the stage's next graph: the run's own process launches it, since
+/// another's would only take turns with it.
+#[test]
+#[ignore = "needs two NVIDIA GPUs"]
+fn a_gpu_that_stands_still_is_named_by_the_deadline() {
+    if machine::probe().unwrap().gpus.len() < 2 {
+        eprintln!("skipped: found fewer than two GPUs");
+        return;
+    }
+    for (stands_still, named) in [
+        (1, ["stage 1 on cuda:1", "past its deadline"]),
+        (0, ["stage 0", "0.5 s"]),
+    ] {
+        let gpu = OpenGpu::new(stands_still).unwrap();
+        let busy = KeepBusy::new(&gpu, STILL).unwrap();
+        let mut session = Session::open(two_stages()).unwrap();
+        let mut answer = session.ask(&long()).unwrap();
+        assert!(answer.next().unwrap().is_ok(), "a first piece");
+        thread::scope(|scope| {
+            scope.spawn(|| busy.run(|launched| Ok(launched == 0)).unwrap());
+            let start = Instant::now();
+            let error = answer.find_map(Result::err).expect("a run that fails");
+            let took = start.elapsed();
+            println!("cuda:{stands_still}, after {took:?}: {error}");
+            for part in named {
+                assert!(error.to_string().contains(part), "{part}: {error}");
+            }
+            assert!(took > LIMIT && took < STILL, "{took:?}");
+        });
+        // The kernel has ended here, so that the session, which waits for what runs on its GPUs, can end too.
+    }
+}
