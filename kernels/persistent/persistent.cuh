@@ -63,13 +63,13 @@ struct PersistentTile {
   static constexpr uint32_t STAGE_BYTES = X_BYTES + WIDTH * GMMA_ROW_BYTES;
   static constexpr uint32_t STAGES = STAGES_;
   /* Finished columns of a warp's rows at a time, f32 or twice as many of 16 bits, with room between rows that spreads banks. */
-  static constexpr uint32_t OUT_COLUMNS = STAGES * STAGE_BYTES > 160 * 1024 ? 64 : 128;
+  static constexpr uint32_t OUT_COLUMNS = WIDTH > 128 ? WIDTH / 4 : 64;
   static constexpr uint32_t OUT_PITCH = OUT_COLUMNS * sizeof(float) + 16;
   static constexpr uint32_t OUT_BYTES = PERSISTENT_WARP_ROWS * OUT_PITCH;
   static constexpr uint32_t BARRIERS = STAGES * STAGE_BYTES + PERSISTENT_WARPS * OUT_BYTES;  /* where they lie */
   static constexpr uint32_t SHARED = BARRIERS + 2 * STAGES * sizeof(uint64_t);
   using Acc = float[WIDTH / 2];
-  static_assert(WIDTH % 128 == 0, "whole halves of 128 columns");
+  static_assert(WIDTH % (2 * OUT_COLUMNS) == 0 && WIDTH / MATES % 16 == 0, "whole parts of rows; whole groups of gate and up");
   static_assert(SHARED <= 227 * 1024, "what a block may have");
   static_assert(MATES <= 2, "a unit knows of one mate");
 };
@@ -127,10 +127,19 @@ struct PersistentWork {
     return {first, rows_from(first, rows, PERSISTENT_ROWS), in_band / here, 0, true};
   }
 
-  /* What unit(t) is if each expert has one tile, or each row of the bucket is there. */
+  /* What unit(t) is if each expert has one tile. */
   __device__ inline PersistentUnit foreseen(uint32_t t) const {
     if (tiles) return {0, PERSISTENT_ROWS, t % slices, t / slices * Tile::MATES + rank(), false};
     return unit(t);
+  }
+
+  /* Dense: that of all rows of the bucket. */
+  static __device__ inline PersistentWork of_bucket(const PersistentProduct &product) {
+    return {product, product.row_base + product.most_rows};
+  }
+  /* The same tiles, of fewer rows: those past *product.count are not there. */
+  __device__ inline void count(const PersistentProduct &product) {
+    rows = rows_from(product.row_base, *product.count, product.most_rows);
   }
 
   static __device__ inline uint32_t rank() { return Tile::MATES > 1 ? cluster_rank() : 0; }
@@ -143,6 +152,17 @@ struct PersistentRing {
   char *stages;
   uint64_t *full, *empty;
   uint32_t at = 0, parity = 0;
+
+  /* In a block's shared memory, its barriers so many bytes behind it. */
+  __device__ inline PersistentRing(char *shared, uint32_t barriers)
+      : stages(shared), full(reinterpret_cast<uint64_t *>(shared + barriers)), empty(full + Tile::STAGES) {}
+  /* One thread. */
+  __device__ inline void init() const {
+    for (uint32_t s = 0; s < Tile::STAGES; s++) {
+      barrier_init(full + s, Tile::GATHERS ? 1 + GMMA_GROUP / WARP : 1);
+      barrier_init(empty + s, Tile::MATES * PERSISTENT_GROUPS);
+    }
+  }
 
   __device__ inline void next() {
     if (++at == Tile::STAGES) at = 0, parity ^= 1;
@@ -193,36 +213,48 @@ __device__ inline void persistent_weights(const PersistentRing<Tile> &ring, cons
   });
 }
 
-/* Weights depend on no earlier kernel, and memory has time while those few rows are routed or normed: the beginning of what this
- * block most likely takes first, to the second-level cache. Where it takes something else, another block reads these. One lane. */
+/* Weights depend on no earlier kernel, and memory has time while those few rows are routed or normed: some stages' of the tile that
+ * this block most likely takes first, to the second-level cache. Where it takes something else, another block reads these. One lane. */
 template <class Tile>
-__device__ inline void persistent_ask_early(const TensorMap *w_map, const PersistentProduct &product) {
-  const PersistentWork<Tile> work(product, product.most_rows);
-  const PersistentUnit unit = work.foreseen(work.first());
-  const uint32_t steps = min(PERSISTENT_EARLY, (product.k_total + GMMA_K - 1) / GMMA_K);
+__device__ inline void persistent_ask_early(const TensorMap *w_map, const PersistentProduct &product, const PersistentUnit &unit,
+                                            uint32_t first, uint32_t steps) {
 #pragma unroll 1
-  for (uint32_t k = 0; k < steps; k++)
-    persistent_parts<Tile>(product, unit, k, [&](uint32_t, const uint32_t (&at)[5]) { tensor_prefetch(w_map, at); });
+  for (uint32_t k = 0; k < min(PERSISTENT_EARLY, steps); k++)
+    persistent_parts<Tile>(product, unit, first + k, [&](uint32_t, const uint32_t (&at)[5]) { tensor_prefetch(w_map, at); });
 }
 
-/* One lane, where tensor copies bring all. */
+/* Where the unit is known for sure, to the ring itself, as much as it holds of `steps` stages of K from `first` on; then to the cache.
+ * For how many stages the weights are under way to the ring. One lane. */
 template <class Tile>
-__device__ inline void persistent_copy(PersistentRing<Tile> ring, const TensorMap *x_map, const TensorMap *w_map,
-                                       const PersistentProduct &product, const PersistentWork<Tile> &work) {
-  const uint32_t steps = (product.k_total + GMMA_K - 1) / GMMA_K;
+__device__ inline uint32_t persistent_begin(PersistentRing<Tile> ring, const TensorMap *w_map, const PersistentProduct &product,
+                                            const PersistentUnit &unit, uint32_t first, uint32_t steps) {
+  const uint32_t begun = min(Tile::STAGES, steps);
 #pragma unroll 1
-  for (uint32_t t = work.first(); t < work.units; t += work.apart()) {
-    const PersistentUnit unit = work.unit(t);
+  for (uint32_t k = 0; k < begun; k++, ring.next()) {
+    barrier_arrive_expecting(ring.full + ring.at, Tile::STAGE_BYTES);
+    persistent_weights(ring, w_map, product, unit, first + k);
+  }
+  persistent_ask_early<Tile>(w_map, product, unit, first + begun, steps - begun);
+  return begun;
+}
+
+/* One lane, where tensor copies bring all: a unit's rows and weights, `steps` stages of K from `first` on, of which those of the first
+ * `begun` have been begun. */
+template <class Tile>
+__device__ inline void persistent_fill(PersistentRing<Tile> &ring, const TensorMap *x_map, const TensorMap *w_map,
+                                       const PersistentProduct &product, const PersistentUnit &unit, uint32_t first, uint32_t steps,
+                                       uint32_t begun) {
 #pragma unroll 1
-    for (uint32_t k = 0; k < steps; k++, ring.next()) {
+  for (uint32_t k = 0; k < steps; k++, ring.next()) {
+    if (k >= begun) {
       barrier_wait(ring.empty + ring.at, ring.parity ^ 1);
       barrier_arrive_expecting(ring.full + ring.at, Tile::STAGE_BYTES);
-#pragma unroll
-      for (uint32_t part = 0; part < Tile::PARTS; part++)
-        tensor_copy(ring.x() + part * Tile::PART_BYTES, x_map, k * GMMA_K, part * product.x_plane + unit.first, ring.full + ring.at,
-                    cache_policy(false));
-      persistent_weights(ring, w_map, product, unit, k);
     }
+#pragma unroll
+    for (uint32_t part = 0; part < Tile::PARTS; part++)
+      tensor_copy(ring.x() + part * Tile::PART_BYTES, x_map, (first + k) * GMMA_K, part * product.x_plane + unit.first,
+                  ring.full + ring.at, cache_policy(false));
+    if (k >= begun) persistent_weights(ring, w_map, product, unit, first + k);
   }
 }
 
@@ -485,32 +517,42 @@ __device__ inline void persistent_finish(const typename Tile::Acc &acc, char *ou
 template <class Tile>
 __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map, const PersistentProduct &product) {
   extern __shared__ __align__(GMMA_ATOM_BYTES) char persistent_shared[];  /* all that a block has, so that nothing aligns it otherwise */
-  PersistentRing<Tile> ring;
-  ring.stages = persistent_shared;
-  ring.full = reinterpret_cast<uint64_t *>(persistent_shared + Tile::BARRIERS), ring.empty = ring.full + Tile::STAGES;
-  const uint32_t group = of_warp(threadIdx.x / GMMA_GROUP);
+  PersistentRing<Tile> ring(persistent_shared, Tile::BARRIERS);
+  const uint32_t group = of_warp(threadIdx.x / GMMA_GROUP), steps = (product.k_total + GMMA_K - 1) / GMMA_K;
+  const bool asks = threadIdx.x == PERSISTENT_GROUPS * GMMA_GROUP;
   let_next_kernel_start();
   if (threadIdx.x == 0) {
-    for (uint32_t s = 0; s < Tile::STAGES; s++) {
-      barrier_init(ring.full + s, Tile::GATHERS ? 1 + GMMA_GROUP / WARP : 1);
-      barrier_init(ring.empty + s, Tile::MATES * PERSISTENT_GROUPS);
-    }
+    ring.init();
     barriers_ready();
   }
   __syncthreads();
   if constexpr (Tile::MATES > 1) cluster_arrive(), cluster_wait();
-  if (threadIdx.x == PERSISTENT_GROUPS * GMMA_GROUP) persistent_ask_early<Tile>(w_map, product);
+  /* If no block has more than one tile of the bucket, which one follows from the bucket. */
+  const PersistentWork<Tile> bucket = PersistentWork<Tile>::of_bucket(product);
+  const bool known = !product.tiles && bucket.units <= bucket.apart();
+  uint32_t begun = 0;
+  if (asks) {
+    if constexpr (!Tile::GATHERS) tensor_map_prefetch(x_map);
+    const PersistentUnit unit = bucket.foreseen(bucket.first());
+    if (!known) {
+      persistent_ask_early<Tile>(w_map, product, unit, 0, steps);
+    } else if (bucket.first() < bucket.units) {
+      begun = persistent_begin(ring, w_map, product, unit, 0, steps);
+    }
+  }
   wait_for_earlier_kernels();
-  const PersistentWork<Tile> work(product, *product.count);
+  PersistentWork<Tile> work = known ? bucket : PersistentWork<Tile>(product, *product.count);
+  if (known) work.count(product);
   if (group == PERSISTENT_GROUPS) {
     if constexpr (Tile::GATHERS) {
       persistent_gather(ring, w_map, product, work);
-    } else if (threadIdx.x % GMMA_GROUP == 0) {
-      persistent_copy(ring, x_map, w_map, product, work);
+    } else if (asks) {
+#pragma unroll 1
+      for (uint32_t t = work.first(); t < work.units; t += work.apart(), begun = 0)
+        persistent_fill(ring, x_map, w_map, product, work.unit(t), 0, steps, begun);
     }
   } else {
     char *out = ring.stages + Tile::STAGES * Tile::STAGE_BYTES + of_warp(threadIdx.x / WARP) * Tile::OUT_BYTES;
-    const uint32_t steps = (product.k_total + GMMA_K - 1) / GMMA_K;
 #pragma unroll 1
     for (uint32_t t = work.first(); t < work.units; t += work.apart()) {
       const PersistentUnit unit = work.unit(t);
@@ -530,20 +572,23 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
   }
 }
 
-/* For the launcher: weight rows of a tile, mates, bytes of shared memory. */
-#define PERSISTENT_TILE(NAME, ...) LAUNCH_CONSTANTS(NAME##_tile, 3, __VA_ARGS__::WIDTH, __VA_ARGS__::MATES, __VA_ARGS__::SHARED)
+/* For the launcher: weight rows of a tile, mates, blocks that share K, parts of a row, bytes of shared memory. */
+#define PERSISTENT_TILE(NAME, ...) \
+  LAUNCH_CONSTANTS(NAME##_tile, 5, __VA_ARGS__::WIDTH, __VA_ARGS__::MATES, 1, __VA_ARGS__::PARTS, __VA_ARGS__::SHARED)
+
+__device__ inline PersistentProduct persistent_dense(const tg_persistent_args &a) {
+  return {a.y, a.bias, nullptr, a.count, nullptr, nullptr, a.row_base, a.most_rows, a.x_plane, a.y_plane, a.n_total, a.k_total,
+          a.epilogue, false, a.up_first != 0};
+}
 
 /* Maps: x[R, k_total], or [PARTS x_plane, k_total], in boxes of GMMA_K by PERSISTENT_ROWS; w in boxes of five dimensions, WIDTH / MATES rows of GMMA_K
  * (persistent_weights).
  * Launch: block = PERSISTENT_THREADS; cluster = MATES; grid = a block an SM, or a tile where those are fewer. */
-#define PERSISTENT_DENSE(NAME, ...)                                                                                          \
-  PERSISTENT_TILE(NAME, __VA_ARGS__)                                                                                         \
-  extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)                                                        \
-      NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,                                         \
-           const tg_persistent_args a) {                                                                                     \
-    GMMA_BODY(persistent<__VA_ARGS__>(&x, &w, PersistentProduct{a.y, a.bias, nullptr, a.count, nullptr, nullptr, a.row_base, \
-                                                                a.most_rows, a.x_plane, a.y_plane, a.n_total, a.k_total,     \
-                                                                a.epilogue, false, a.up_first != 0});)                       \
+#define PERSISTENT_DENSE(NAME, ...)                                                                                \
+  PERSISTENT_TILE(NAME, __VA_ARGS__)                                                                               \
+  extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)                                              \
+      NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const tg_persistent_args a) { \
+    GMMA_BODY(persistent<__VA_ARGS__>(&x, &w, persistent_dense(a));)                                               \
   }
 
 /* By expert, w packed: gate and up of gathered rows x[gather[place]], to y by place; or down of x by place, to y by place. Down's
