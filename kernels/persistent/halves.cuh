@@ -2,8 +2,8 @@
  * take a tile together, each one half of the stages of K.
  *
  * A block has 64 of the tile's rows to finish: those of its warpgroup that has its rank. The other warpgroup's sums go to the other
- * block, into the shared memory of the warp there that has the same rows, which adds the two and lets them leave as persistent.cuh
- * does. Of two sums the order is no matter, and each is over its half of K in order; where K is cut follows from K alone.
+ * block, into the shared memory of the warp there that has the same rows, which adds the two and lets them leave as finish.cuh
+ * says. Of two sums the order is no matter, and each is over its half of K in order; where K is cut follows from K alone.
  *
  * A block has one tile at most, and which one follows from the bucket. So its weights come into the ring before the rows are there.
  *

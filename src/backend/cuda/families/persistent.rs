@@ -26,7 +26,7 @@ use crate::model::DType;
 use crate::sys::abi;
 use tile::{Shape, Tile};
 
-// As kernels/persistent/persistent.cuh has it.
+// As kernels/persistent/tile.cuh has it.
 /// Batch rows of a tile: an expert's tiles too.
 pub const ROWS: u32 = 128;
 const THREADS: u32 = 384;
