@@ -306,8 +306,8 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
 #define PERSISTENT_TILE(NAME, ...) \
   LAUNCH_CONSTANTS(NAME##_tile, 5, __VA_ARGS__::WIDTH, __VA_ARGS__::MATES, 1, __VA_ARGS__::PARTS, __VA_ARGS__::SHARED)
 
-/* Maps: x[R, k_total], or [PARTS x_plane, k_total], in boxes of GMMA_K by PERSISTENT_ROWS; w in boxes of five dimensions, WIDTH / MATES rows of GMMA_K
- * (persistent_weights).
+/* Maps: x[R, k_total], or [PARTS x_plane, k_total], in boxes of GMMA_K by PERSISTENT_ROWS; w in boxes of five dimensions, WIDTH / MATES
+ * rows of GMMA_K (persistent_weights).
  * Launch: block = PERSISTENT_THREADS; cluster = MATES; grid = a block an SM, or a tile where those are fewer. */
 #define PERSISTENT_DENSE(NAME, ...)                                                                                \
   PERSISTENT_TILE(NAME, __VA_ARGS__)                                                                               \
