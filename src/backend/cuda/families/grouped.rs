@@ -6,7 +6,8 @@
 //! | `tg_grouped_experts_*` | of up to 256 rows, in tiles of up to 64, of f32 32: for few rows |
 //! | `tg_grouped_experts_many_*` | the same, with more warps that load rows |
 //! | `tg_grouped_experts_tall_*` | in tiles of up to 96; f32 rows have neither this nor the next ones |
-//! | `tg_grouped_experts_512_*`, `_1024_*` | of so many rows, in tiles of up to 128 |
+//! | `tg_grouped_experts_512_*`, `_1024_*` | of so many rows, in tiles of up to 96 |
+//! | `tg_grouped_experts_512_tallest_*`, `_1024_tallest_*` | the same, in tiles of up to 128, with few loaders |
 
 use super::Lowering;
 use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
@@ -96,7 +97,15 @@ impl Grouped {
         }
         let of_operand: &[&str] = match types.operand {
             DType::F32 => &["", "_many"],
-            DType::BF16 | DType::F16 => &["", "_many", "_tall", "_512", "_1024"],
+            DType::BF16 | DType::F16 => &[
+                "",
+                "_many",
+                "_tall",
+                "_512",
+                "_512_tallest",
+                "_1024",
+                "_1024_tallest",
+            ],
         };
         let load = |of: &&str| {
             let name = format!("tg_grouped_experts{of}_{}", types.operand.name());
