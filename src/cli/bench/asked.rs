@@ -20,6 +20,18 @@ impl Way {
     }
 }
 
+impl Way {
+    /// What steps launched so failed by, with the way named.
+    pub fn failed(self, error: Error) -> Error {
+        match error {
+            Error::Runtime(message) => {
+                Error::Runtime(format!("--launch {}: {message}", self.name()))
+            }
+            other => other,
+        }
+    }
+}
+
 fn usage<T>(message: impl Into<String>) -> Result<T> {
     Err(Error::Usage(message.into()))
 }

@@ -215,7 +215,6 @@ fn on_gpu(
     plan: &Plan,
     mut dot: Option<Out>,
 ) -> Result<(Precision, Option<OnGpu>)> {
-    use crate::backend::LaunchWay;
     use crate::backend::cuda::device::capture_all;
     use crate::backend::cuda::engine::captures::Captures;
     use crate::backend::cuda::engine::program::StepGraph;
@@ -243,7 +242,7 @@ fn on_gpu(
         let Some(dot) = &mut dot else {
             return Ok(());
         };
-        let whole = on.launch != LaunchWay::DeviceGraph;
+        let whole = !on.launch.is_device();
         // Of a step's graphs the first: the one with the dispatcher behind it.
         let is_it = !drawn
             && (whole || step.stage == picture.stage)
