@@ -1,12 +1,12 @@
 //! Steps that the host launches: kernel by kernel, or as a graph a step, with each way that it has to wait.
 
-use super::ground::STEP_TIMEOUT;
 use super::step::BUCKETS;
 use super::{Ground, Steps};
 use crate::backend::cuda::driver::call::ReadyCall;
 use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
 use crate::backend::cuda::engine::waiter::{Wait, Waiter};
+use crate::backend::cuda::tools::progress::Progress;
 use crate::error::Result;
 
 /// Every bucket's step as a graph that the host launches.
@@ -36,9 +36,9 @@ impl Graphs {
         let Some(waiter) = &self.waiter else {
             return Ok(());
         };
-        match waiter.within(STEP_TIMEOUT, &ground.stream) {
+        match waiter.within(Ground::STEP_TIMEOUT, &ground.stream) {
             Ok(true) => Ok(()),
-            Ok(false) => Err(ground.late(STEP_TIMEOUT)),
+            Ok(false) => Err(ground.late(Ground::STEP_TIMEOUT)),
             Err(error) => Err(failed(&ground.name("waiting for an event"), error)),
         }
     }
