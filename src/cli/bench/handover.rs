@@ -3,7 +3,6 @@
 use super::tries::{self, Tried, Trying};
 use super::{gpu, with};
 use crate::backend::cuda::driver::gpu::OpenGpu;
-use crate::backend::cuda::driver::nccl;
 use crate::backend::cuda::listed::handover::HandoverWay;
 use crate::bench::handover::{self, Foreseen, ROW_BYTES};
 use crate::bench::output::{Format, HANDOVER, text};
@@ -22,8 +21,6 @@ const VERSION: u32 = 1;
 type Thing<'a> = (HandoverWay, &'a Foreseen);
 
 pub fn run(args: &HandoverArgs) -> Result<Exit> {
-    // SAFETY: nothing has begun a thread so far.
-    unsafe { nccl::without_multicast() };
     let out = args.print.open()?;
     let gpus = gpu::two("bench handover", &args.device)?;
     let ways = there(args, &gpus)?;
