@@ -219,7 +219,7 @@ fn on_gpu(
     use crate::backend::cuda::engine::captures::Captures;
     use crate::backend::cuda::engine::program::StepGraph;
     use crate::backend::cuda::tuning::Shape;
-    use crate::backend::device::EngineSpec;
+    use crate::backend::device::{Device, EngineSpec};
     use crate::runtime::core_bytes;
     use crate::session::opened::load;
     use crate::session::sizes::memory;
@@ -264,6 +264,7 @@ fn on_gpu(
     let served = device.gpu.kernel_file()?;
     let on_gpu = OnGpu {
         device: device.gpu.info.to_string(),
+        known: device.known(),
         launch: on.launch.name().to_owned(),
         kernel_variants: served.name(),
         entries: served.origin(precision.compute, Shape::of(&plan.config)),

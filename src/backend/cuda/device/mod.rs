@@ -11,7 +11,7 @@ pub use start::{capture_all, launched};
 use crate::backend::GpuSpec;
 use crate::backend::cuda::driver::gpu::OpenGpu;
 use crate::backend::cuda::tuning::KernelChoice;
-use crate::backend::cuda::tuning::gpu::{GPUS, Gpu};
+use crate::backend::cuda::tuning::gpu::Gpu;
 use crate::backend::device::{Device, EngineSpec, Stages, Started, Wanted, Watch};
 use crate::error::Result;
 use crate::plan::bytes::Bytes;
@@ -45,8 +45,7 @@ impl Device for GpuDevice {
     }
 
     fn known(&self) -> Option<&'static Gpu> {
-        let name = self.gpu.info.name.to_ascii_lowercase();
-        GPUS.into_iter().find(|known| name.contains(known.name))
+        Gpu::of_driver(&self.gpu.info.name)
     }
 
     fn kernel_variants(&self) -> Result<Option<String>> {

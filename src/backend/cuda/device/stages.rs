@@ -125,7 +125,8 @@ impl Device for GpuStages {
         let (name, known) = (first.gpu.info.to_string(), first.known());
         for (other, spec) in gpus.iter().zip(specs) {
             let found = other.known().map(|gpu| gpu.name);
-            if found != known.map(|gpu| gpu.name) {
+            let alike = first.gpu.info.class.is_like(other.gpu.info.class);
+            if !alike || found != known.map(|gpu| gpu.name) {
                 return Err(Error::Usage(format!(
                     "--device cuda:{}: found {}, expected a GPU like {name}: stages of one model are on GPUs of one kind",
                     spec.ordinal, other.gpu.info
