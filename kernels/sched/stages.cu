@@ -11,7 +11,7 @@
  *   tg_follow     a later stage's; the last one stores what was sampled into stage 0's memory, and posts that
  *
  * A dispatcher launches the next step's graph beside its own, in a chain that the idle graph begins and renews, as the
- * dispatcher of one GPU does (dispatcher.cu). Stage 0 takes turns of the core: while its first step goes through the other
+ * dispatcher of one GPU does (dispatch.cuh). Stage 0 takes turns of the core: while its first step goes through the other
  * stages it composes the next one. As soon as it has, it stores what the step is into the next GPU's memory and announces it: the
  * next stage launches the graph ahead, which takes that, and its first layer's kernels come onto the GPU with their weights asked
  * for. So nothing lies between two stages but the rows themselves.

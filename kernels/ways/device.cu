@@ -15,7 +15,7 @@
 
 #include <cuda_runtime.h>
 
-/* As the dispatcher's (sched/dispatcher.cu): what a graph takes to leave the GPU once its last kernel is through. */
+/* As the dispatcher's (sched/dispatch.cuh): what a graph takes to leave the GPU once its last kernel is through. */
 constexpr uint64_t LEAVING_NS = 100000;
 
 __device__ inline cudaGraphExec_t step_graph(const tg_ways *ways, uint32_t copy) {

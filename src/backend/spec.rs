@@ -14,10 +14,16 @@ pub enum LaunchWay {
     HostKernels,
     /// The host, a captured graph a step.
     HostGraph,
+    /// As [`Self::HostGraph`], by a host that asks an event again and again whether the step has ended.
+    HostGraphEvent,
+    /// ... that sleeps until an event says so.
+    HostGraphBlock,
     /// A captured graph a step, the next decode step before the last is through, where that can end no sequence and let none in.
     HostGraphAhead,
     /// The GPU itself, which also schedules.
     DeviceGraph,
+    /// As [`Self::DeviceGraph`], each graph behind the one before it (tail launch) and none beside it.
+    DeviceGraphTail,
 }
 
 impl LaunchWay {
@@ -26,7 +32,34 @@ impl LaunchWay {
         match self {
             Self::HostKernels => "host-kernels",
             Self::HostGraph | Self::HostGraphAhead => "host-graph",
+            Self::HostGraphEvent => "host-graph-event",
+            Self::HostGraphBlock => "host-graph-block",
             Self::DeviceGraph => "device-graph",
+            Self::DeviceGraphTail => "device-graph-tail",
+        }
+    }
+
+    /// Whether the GPU schedules its own steps.
+    pub fn is_device(self) -> bool {
+        matches!(self, Self::DeviceGraph | Self::DeviceGraphTail)
+    }
+
+    /// Whether it is there to be compared with: `bench` has it, and no run.
+    pub fn is_of_bench(self) -> bool {
+        matches!(
+            self,
+            Self::HostGraphEvent | Self::HostGraphBlock | Self::DeviceGraphTail
+        )
+    }
+
+    /// Who launches steps that are scheduled already: by graphs where this way has graphs that the host launches, else by kernels.
+    pub fn of_scheduled(self) -> Self {
+        match self {
+            Self::HostGraph
+            | Self::HostGraphEvent
+            | Self::HostGraphBlock
+            | Self::HostGraphAhead => Self::HostGraph,
+            Self::HostKernels | Self::DeviceGraph | Self::DeviceGraphTail => Self::HostKernels,
         }
     }
 }

@@ -2,7 +2,7 @@
 //! multiplications at its peak, whichever takes longer. Routing is taken as even (see [`crate::plan::cost`]), or as counted.
 
 use super::{Kind, Point};
-use crate::backend::cuda::tuning::gpu::{Bound, GPUS};
+use crate::backend::cuda::tuning::gpu::{Bound, Gpu};
 use crate::plan::cost::Precision;
 use crate::plan::{Cost, EngineOptions, Plan, StepKind, StepShape};
 
@@ -16,11 +16,11 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// What the user gave, else what is known of a GPU of this name, else nothing.
+    /// What the user gave, else what is known of this GPU, else nothing.
     pub fn new(
         bandwidth_gb_s: Option<f64>,
         tflops: Option<f64>,
-        device: &str,
+        gpu: Option<&Gpu>,
         precision: Precision,
     ) -> Option<Self> {
         if let Some(gb_s) = bandwidth_gb_s {
@@ -30,8 +30,7 @@ impl Rates {
                 source: "given".to_owned(),
             });
         }
-        let device = device.to_ascii_lowercase();
-        let gpu = GPUS.into_iter().find(|gpu| device.contains(gpu.name))?;
+        let gpu = gpu?;
         Some(Self {
             bytes_per_s: gpu.bytes_per_s,
             flops_per_s: Some(
@@ -157,7 +156,7 @@ mod tests {
         let graphs = GraphFile::open(None).unwrap();
         let plan = graphs.plan(config, &Limits::default()).unwrap();
         let precision = Precision::new(DType::BF16, DType::BF16);
-        let rates = Rates::new(None, None, "cuda:0 NVIDIA H200 (141 GiB)", precision).unwrap();
+        let rates = Rates::new(None, None, Gpu::of_driver("NVIDIA H200"), precision).unwrap();
         for (batch, expected_ms) in [(1, 0.69), (8, 2.50), (32, 3.63), (256, 3.70)] {
             let cost = cost(
                 &point(Kind::Decode, batch, 32),
@@ -174,8 +173,8 @@ mod tests {
             );
             assert_eq!(floor.bound, Bound::Memory);
         }
-        assert_eq!(Rates::new(None, None, "some CPU", precision), None);
-        let given = Rates::new(Some(100.0), None, "some CPU", precision).unwrap();
+        assert_eq!(Rates::new(None, None, None, precision), None);
+        let given = Rates::new(Some(100.0), None, None, precision).unwrap();
         assert_eq!(given.bytes_per_s, 1e11);
     }
 

@@ -24,6 +24,8 @@ mod scored;
 mod sizes;
 #[cfg(feature = "cuda")]
 mod techniques;
+#[cfg(feature = "cuda")]
+mod tries;
 mod units;
 mod work;
 

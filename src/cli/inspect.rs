@@ -54,7 +54,7 @@ impl InspectArgs {
             measured,
             shares,
         } = known;
-        let known = on_gpu.and_then(OnGpu::known);
+        let known = on_gpu.and_then(|on_gpu| on_gpu.known);
         let view = View {
             plan,
             precision,

@@ -53,6 +53,11 @@ pub fn run() -> Result<Exit> {
     let command = Cli::from_arg_matches(&matches)
         .unwrap_or_else(|error| error.exit())
         .command;
+    #[cfg(feature = "cuda")]
+    // SAFETY: nothing has begun a thread so far.
+    unsafe {
+        crate::backend::cuda::driver::nccl::without_multicast();
+    }
     // What `profile` starts is to find all signals as they were.
     if !matches!(command, Command::Profile(_)) {
         interrupt::install()?;

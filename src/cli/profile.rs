@@ -112,7 +112,7 @@ fn has_ranges(command: &[String]) -> Result<()> {
                 value => value.strip_prefix('='),
             });
     match way {
-        Some("host-kernels" | "host-graph") => Ok(()),
+        Some("host-kernels" | "host-graph" | "host-graph-event" | "host-graph-block") => Ok(()),
         None if !is_ours(command) => Ok(()),
         _ => Err(Error::Usage(format!(
             "--tool compute with {}: a GPU that schedules itself opens no range for a step, and Nsight Compute 2025.3 \

@@ -82,6 +82,7 @@ pub(super) fn unreadable(line: &[u8], number: u64, error: RowError) -> Row {
     let mut row = Row::unreadable(number, error);
     if let Some(id) = openai::recover_id(line) {
         row.be_batch_row(id);
+        row.claims_id = true;
     }
     row
 }

@@ -64,7 +64,8 @@ impl Device {
             abi::TG_ACTION_ERROR => Some(match error {
                 abi::TG_ERROR_LINK => link_failure(rings.posted().ended),
                 abi::TG_ERROR_LAUNCH => format!(
-                    "the GPU refused to launch the graph of {}: this is a bug in tailgraph or its driver",
+                    "the GPU refused to launch the graph of {}, expected a launch: a turn makes one a stage and one of itself, and 120 in a \
+                     graph's run and 255 pending behind it are the limits, so this is a bug in tailgraph or its driver",
                     describe(&rings.posted())
                 ),
                 _ => format!(

@@ -92,7 +92,7 @@ pub enum HostClock {
 /// The clock of a device, by its name in a recording's header.
 pub fn clock_of(header: &Header) -> String {
     match header.launch.as_deref() {
-        Some("device-graph") => "GPU %globaltimer",
+        Some("device-graph" | "device-graph-tail") => "GPU %globaltimer",
         _ => "engine age on the host (monotonic)",
     }
     .to_owned()

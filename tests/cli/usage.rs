@@ -39,6 +39,10 @@ fn wrong_usage_is_exit_code_2_and_says_what_was_expected() {
             "--launch: the CPU launches no kernels",
         ),
         (
+            generate(&["--launch", "host-graph-event", "x"]),
+            "a way of `bench` alone, expected host-kernels, host-graph or device-graph",
+        ),
+        (
             generate(&["--kernel-file", "/no/such.toml", "x"]),
             "--kernel-file: it is an option of --device cuda",
         ),

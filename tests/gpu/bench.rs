@@ -59,7 +59,7 @@ fn experts_are_those_that_the_cpu_counts() {
 #[ignore = "needs an NVIDIA GPU"]
 fn steps_are_as_long_by_a_trace_in_every_way() {
     let folder = tempfile::tempdir().unwrap();
-    let ways = "bare,host-kernels,host-graph,host-graph-ahead,device-graph";
+    let ways = "bare,host-kernels,host-graph,host-graph-event,host-graph-block,host-graph-ahead,device-graph,device-graph-tail";
     let found = bench(
         "decode",
         &[
@@ -79,7 +79,7 @@ fn steps_are_as_long_by_a_trace_in_every_way() {
             folder.path().to_str().unwrap(),
         ],
     );
-    assert_eq!(found.len(), 2 * 5);
+    assert_eq!(found.len(), 2 * 8);
     for row in &found {
         let traced = row["median_traced_step_ms"].as_f64();
         if row["launch"] == "bare" {
@@ -96,7 +96,7 @@ fn steps_are_as_long_by_a_trace_in_every_way() {
             "{step}, {traced}: {row}"
         );
     }
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 4 * 2);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 7 * 2);
 }
 
 /// Steps that are launched again and again to be timed leave nothing behind.

@@ -1,4 +1,4 @@
-//! Whole jobs on one GPU, in each of the three ways to launch it.
+//! Whole jobs on one GPU, in each of the ways to launch it.
 
 use crate::common::engine::{PATIENCE, Seen, read, request};
 use std::sync::{Arc, Mutex};
@@ -12,11 +12,14 @@ use tailgraph::plan::{GraphFile, Limits, Plan};
 use tailgraph::runtime::TokenLogprobs;
 use tailgraph::runtime::{EndReason, Engine, EngineOptions, Logits, Request};
 
-pub const WAYS: [LaunchWay; 4] = [
+pub const WAYS: [LaunchWay; 7] = [
     LaunchWay::HostKernels,
     LaunchWay::HostGraph,
+    LaunchWay::HostGraphEvent,
+    LaunchWay::HostGraphBlock,
     LaunchWay::HostGraphAhead,
     LaunchWay::DeviceGraph,
+    LaunchWay::DeviceGraphTail,
 ];
 
 pub const OPTIONS: EngineOptions = EngineOptions {

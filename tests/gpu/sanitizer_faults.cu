@@ -6,7 +6,7 @@
 //
 // FAULT is the tool that must see it, or `none` for kernels in order, or `ring` for one in order whose warps hand over what
 // bulk copies bring (kernels/skinny/ring.cuh; sm_90 and newer), or `arrive` for one in order whose warps hand over by a barrier that
-// those who write only arrive at (kernels/sched/dispatcher.cu). LAUNCH is who launches the graph with the kernel:
+// those who write only arrive at (kernels/sched/dispatch.cuh). LAUNCH is who launches the graph with the kernel:
 //   host     the host
 //   kept     the host, though the graph is instantiated for device launch and uploaded
 //   forget   a kernel of another graph, at once

@@ -56,6 +56,7 @@ fn graphs_and_kernels_of_a_host_give_the_reference_bits() {
         T::KernelsSpin,
         T::GraphSpin,
         T::GraphBlock,
+        T::GraphEvent,
         T::GraphRecapture,
     ];
     compare(&ways, &[2, 3]);
@@ -155,6 +156,19 @@ fn each_item_of_a_queue_is_done_once() {
     }
 }
 
+/// Lines of JSON that a schema holds, each with percentiles of its steps' times in their order.
+pub fn table_of(text: &str, name: &str) -> Vec<Value> {
+    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+    let rows: Vec<Value> = lines.collect();
+    check(&schema(name), &json!(rows)).unwrap();
+    for row in &rows {
+        let us = |name: &str| row[name].as_f64().unwrap();
+        let times = ["p50_step_us", "p99_step_us", "longest_step_us"].map(us);
+        assert!(times[0] > 0.0 && times.is_sorted(), "{row}");
+    }
+    rows
+}
+
 /// Through the binary, beside another process on the GPU.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
@@ -180,26 +194,13 @@ fn a_table_has_a_line_for_each_way_and_load() {
         "jsonl",
     ];
     let ended = run(&[&options[..], &sizes].concat());
-    let text = ended.good();
-    let rows: Vec<Value> = text
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
-    check(&schema("launching"), &json!(rows)).unwrap();
+    let rows = table_of(&ended.good(), "launching");
     let lines: BTreeSet<_> = rows
         .iter()
         .map(|row| (row["technique"].as_str().unwrap(), row["gpu_load"].as_u64()))
         .collect();
     assert_eq!(rows.len(), 2 * Technique::ALL.len());
     assert_eq!(lines.len(), rows.len());
-    for row in &rows {
-        let us = |name: &str| row[name].as_f64().unwrap();
-        assert!(
-            us("p50_step_us") > 0.0 && us("p50_step_us") <= us("p99_step_us"),
-            "{row}"
-        );
-        assert!(us("p99_step_us") <= us("longest_step_us"), "{row}");
-    }
     // One launch for 250 steps, or one a step, or one a kernel.
     let launches = |way: &str| {
         let row = rows.iter().find(|row| row["technique"] == way).unwrap();

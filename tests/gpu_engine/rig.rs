@@ -1,4 +1,4 @@
-//! A GPU with our kernels, engines on it in each of the three ways, seeded requests and what must come of them.
+//! A GPU with our kernels, engines on it in each of the ways, seeded requests and what must come of them.
 
 pub use crate::common::engine::*;
 use crate::common::random::Random;
@@ -24,10 +24,13 @@ pub struct Rig {
     _turn: MutexGuard<'static, ()>,
 }
 
-pub const WAYS: [LaunchWay; 3] = [
+pub const WAYS: [LaunchWay; 6] = [
     LaunchWay::HostKernels,
     LaunchWay::HostGraph,
+    LaunchWay::HostGraphEvent,
+    LaunchWay::HostGraphBlock,
     LaunchWay::DeviceGraph,
+    LaunchWay::DeviceGraphTail,
 ];
 
 /// How an engine is set up.
@@ -134,14 +137,14 @@ impl Rig {
     /// An engine that is not launched yet, and the log of its probe where the device schedules itself.
     pub fn engine(&self, way: LaunchWay, setup: &Setup) -> (Engine, Option<ProbeLog>) {
         let (ladders, options) = (setup.ladders(), &setup.options);
-        if way == LaunchWay::DeviceGraph {
+        if way.is_device() {
             let (programs, log) = self.probe(setup);
             let programs = programs
                 .into_iter()
                 .map(|program| Box::new(program) as Box<dyn StepProgram>)
                 .collect();
             let early = setup.probe.early;
-            let device = GpuScheduler::new(&self.context, &self.module, programs, early);
+            let device = GpuScheduler::new(&self.context, &self.module, programs, early, way);
             let device = Box::new(device.unwrap());
             let engine = Engine::on_device(device, &ladders, options, setup.capacities);
             return (engine.unwrap(), Some(log));

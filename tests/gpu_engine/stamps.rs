@@ -48,8 +48,8 @@ fn timed_engine(rig: &Rig, way: LaunchWay, setup: &Setup) -> (Engine, StampClock
     let (context, module, early) = (&rig.context, &rig.module, setup.probe.early);
     let timed = stamped(context, module, early, programs, &ladders, options.max_seqs);
     let (programs, clock) = timed.unwrap();
-    if way == LaunchWay::DeviceGraph {
-        let device = GpuScheduler::new(context, module, programs, early).unwrap();
+    if way.is_device() {
+        let device = GpuScheduler::new(context, module, programs, early, way).unwrap();
         let engine = Engine::on_device(Box::new(device), &ladders, options, setup.capacities);
         return (engine.unwrap(), clock);
     }
@@ -185,7 +185,7 @@ fn every_kernel_of_every_step_is_timed_in_all_ways() {
             let from = composed(times.step).end_ns;
             let to = collected(times.step).expect("it came back").inputs.now_ns;
             assert!(times.end_ns - first.waits_ns <= to - from, "{way:?}");
-            if way == LaunchWay::DeviceGraph {
+            if way.is_device() {
                 // One clock. The next graph may be launched before its turn's record is made.
                 let turn = composed(times.step).inputs.now_ns;
                 assert!(first.waits_ns > turn && times.end_ns <= to, "{way:?}");

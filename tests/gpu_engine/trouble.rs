@@ -28,7 +28,10 @@ fn a_stuck_step_is_named_in_every_way_that_can_tell() {
     for (way, stages, named) in [
         (LaunchWay::DeviceGraph, 1, "step 20 (stage 0"),
         (LaunchWay::DeviceGraph, 2, "step 20 (stage 1"),
+        (LaunchWay::DeviceGraphTail, 1, "step 20 (stage 0"),
         (LaunchWay::HostGraph, 1, "step 20 (stage 0"),
+        (LaunchWay::HostGraphEvent, 1, "step 20 (stage 0"),
+        (LaunchWay::HostGraphBlock, 1, "step 20 (stage 0"),
     ] {
         let setup = Setup {
             stages,

@@ -4,11 +4,14 @@ use crate::common::schema::{check, schema};
 use crate::rig::Run;
 use serde_json::Value;
 
-const SCHEDULED: [&str; 4] = [
+const SCHEDULED: [&str; 7] = [
     "host-kernels",
     "host-graph",
+    "host-graph-event",
+    "host-graph-block",
     "host-graph-ahead",
     "device-graph",
+    "device-graph-tail",
 ];
 
 fn bench(kind: &str) -> Run {
@@ -38,8 +41,9 @@ fn decode(rest: &[&str]) -> Run {
 fn the_bare_graph_stands_beside_every_way_to_schedule() {
     let ways = format!("bare,{}", SCHEDULED.join(","));
     let sizes = ["--launch", &ways, "-b", "1,2", "-n", "24", "-r", "2"];
-    let found = results(decode(&sizes));
-    assert_eq!(found.len(), 2 * 5);
+    // The driver counts what engines before have freed as used.
+    let found = results(decode(&sizes).with("MEMORY", 4u64 << 30));
+    assert_eq!(found.len(), 2 * (1 + SCHEDULED.len()));
     for row in &found {
         let batch = row["batch"].as_f64().unwrap();
         let steps = row["step_count"].as_u64().unwrap();
@@ -66,7 +70,7 @@ fn the_bare_graph_stands_beside_every_way_to_schedule() {
         assert!(row["median_itl_ms"].as_f64().unwrap() > 0.0, "{row}");
         let by_host = row["launches_per_token"].as_f64().unwrap();
         match row["launch"].as_str().unwrap() {
-            "device-graph" => assert_eq!(by_host, 0.0, "{row}"),
+            "device-graph" | "device-graph-tail" => assert_eq!(by_host, 0.0, "{row}"),
             "host-kernels" => assert!(by_host > 10.0 / batch, "{row}"),
             _ => assert!((1.0 / batch..1.2 / batch).contains(&by_host), "{row}"),
         }
@@ -105,6 +109,69 @@ fn a_bare_graph_needs_steps_and_no_requests() {
         "{}",
         ended.stderr
     );
+}
+
+/// The host waits in a way of its own for each step, so that another call is what hears of a lost GPU.
+#[test]
+fn a_way_that_fails_is_named_with_its_step() {
+    let lost = "CUDA_ERROR_ILLEGAL_ADDRESS";
+    for (way, setting, trouble, said) in [
+        (
+            "host-graph",
+            "FAIL",
+            "cuStreamSynchronize:cuGraphLaunch+9:700",
+            lost,
+        ),
+        ("host-graph-event", "FAIL", "cuEventQuery:9:700", lost),
+        ("host-graph-block", "FAIL", "cuEventSynchronize:9:700", lost),
+        ("device-graph", "DEVICE", "refuse:7", "255 pending"),
+        ("device-graph-tail", "DEVICE", "refuse:7", "255 pending"),
+        ("device-graph-tail", "DEVICE", "fault:7:700", lost),
+    ] {
+        let run = decode(&["--launch", way, "-b", "1", "-n", "24", "-r", "1"]);
+        let ended = run.with(setting, trouble).end();
+        let way = format!("--launch {way}: ");
+        ended.fails_in_a_line(1, &[&way, "step ", "stage 0", "decode", said]);
+    }
+}
+
+/// With the driver holding the host to the order of its work, and with a host that does not hear of an event that it slept for.
+#[test]
+fn samples_are_read_when_the_host_knows_that_they_have_come() {
+    let run = |way| {
+        let sizes = ["--launch", way, "-b", "2", "-n", "24", "-r", "1"];
+        decode(&sizes).with("ORDER", 1)
+    };
+    for way in ["host-graph", "host-graph-event", "host-graph-block"] {
+        assert_eq!(results(run(way)).len(), 1, "{way}");
+    }
+    let deaf = run("host-graph-block").with("DEAF", "host").end();
+    assert_ne!(deaf.code, 0, "{}", deaf.stdout);
+}
+
+/// A run has the ways that serve it best; those that are there to be compared with are `bench`'s.
+#[test]
+fn no_run_has_a_way_of_bench_alone() {
+    let ended = Run::generate("host-graph-block").and(&["x"]).end();
+    assert_eq!(ended.code, 2, "{}", ended.stderr);
+    for part in [
+        "host-graph-block",
+        "a way of `bench` alone, expected host-kernels, host-graph or device-graph",
+    ] {
+        assert!(ended.stderr.contains(part), "{}", ended.stderr);
+    }
+    let stages = ["--device", "cuda:0,1", "--parallel", "stages"];
+    for way in ["host-graph-event", "device-graph-tail"] {
+        let run = Run::new(&["bench", "decode", "--quiet", "--model", "random:tiny"]);
+        let ended = run
+            .and(&stages)
+            .and(&["--launch", way])
+            .with("DEVICES", 2)
+            .end();
+        let said = format!("--launch {way}: a way of one GPU");
+        assert_eq!(ended.code, 2, "{}", ended.stderr);
+        assert!(ended.stderr.contains(&said), "{}", ended.stderr);
+    }
 }
 
 /// Pinned bytes of all engines of a run.

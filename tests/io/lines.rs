@@ -7,6 +7,7 @@ use std::io::Cursor;
 use tailgraph::io::Row;
 use tailgraph::io::answer::{self, Label};
 use tailgraph::io::lines::{Ids, Lines};
+use tailgraph::io::row::Code;
 
 const CHAT: &str = r#"{"custom_id":"c","url":"/v1/chat/completions","body":{"messages":[{"role":"user","content":"hi"}]}}"#;
 const OWN: &str = r#"{"prompt":"x"}"#;
@@ -159,6 +160,39 @@ fn only_written_ids_must_differ() {
         .map(|row| ids.claim(row).is_ok())
         .collect::<Vec<_>>();
     assert_eq!(claimed, [true, true, true, true, false]);
+}
+
+/// The answer to a broken line has its custom_id, so that no other answer may have it.
+#[test]
+fn the_id_of_a_broken_line_is_taken() {
+    let good = CHAT.trim_end();
+    let id = serde_json::from_str::<Value>(good).unwrap()["custom_id"].clone();
+    let broken = &good[..good.len() - 1];
+    let claims = |text: String| -> Vec<(bool, Option<Code>)> {
+        let mut ids = Ids::default();
+        let rows = of_stream(&text).into_iter();
+        rows.map(|row| {
+            (
+                row.id.as_str() == id,
+                ids.claim(&row).err().map(|error| error.code),
+            )
+        })
+        .collect()
+    };
+    let duplicate = Some(Code::DuplicateId);
+    for (first, second) in [
+        (broken, good),
+        (good, broken),
+        (good, good),
+        (broken, broken),
+    ] {
+        let found = claims(format!("{first}\n{second}\n"));
+        assert_eq!(
+            found,
+            [(true, None), (true, duplicate)],
+            "{first}\n{second}"
+        );
+    }
 }
 
 #[test]

@@ -101,8 +101,11 @@ impl ValueEnum for Way {
             Self::Bare,
             Self::Scheduled(LaunchWay::HostKernels),
             Self::Scheduled(LaunchWay::HostGraph),
+            Self::Scheduled(LaunchWay::HostGraphEvent),
+            Self::Scheduled(LaunchWay::HostGraphBlock),
             Self::Scheduled(LaunchWay::HostGraphAhead),
             Self::Scheduled(LaunchWay::DeviceGraph),
+            Self::Scheduled(LaunchWay::DeviceGraphTail),
             Self::All,
             Self::Alone(Technique::ALL[0]),
             Self::Alone(Technique::ALL[1]),
@@ -129,8 +132,17 @@ impl ValueEnum for Way {
             Self::Bare => value.help(
                 "A step's graph, launched again and again by the host with nobody scheduling; of `decode` and `launch`",
             ),
-            Self::Scheduled(LaunchWay::HostGraphAhead) => value.help("host-graph with --ahead"),
-            Self::Scheduled(_) => value,
+            Self::Scheduled(way) => match way {
+                LaunchWay::HostGraphEvent => value
+                    .help("host-graph by a host that asks an event again and again whether the step has ended"),
+                LaunchWay::HostGraphBlock => value
+                    .help("host-graph by a host that sleeps until an event (CU_EVENT_BLOCKING_SYNC)"),
+                LaunchWay::HostGraphAhead => value.help("host-graph with --ahead"),
+                LaunchWay::DeviceGraphTail => value.help(
+                    "device-graph, each step's graph behind the one before it (tail launch) instead of beside it (sibling)",
+                ),
+                LaunchWay::HostKernels | LaunchWay::HostGraph | LaunchWay::DeviceGraph => value,
+            },
             Self::All => value.help(
                 "`launch`: every way that CUDA has, side by side over the same small kernels, without a scheduler:",
             ),
@@ -193,7 +205,7 @@ pub struct BenchArgs {
     /// [default: peer where the GPUs reach each other's memory, else host]
     #[arg(long, value_name = "WAY", help_heading = "Model and device")]
     pub handover: Option<Handover>,
-    /// Ways to launch (GPUs only) [default: device-graph; launch: those with a scheduler, always with bare]
+    /// Ways to launch (GPUs only) [default: device-graph; launch: those that runs have, always with bare]
     #[arg(
         long,
         value_name = "WAYS",

@@ -2,6 +2,7 @@
 
 use super::EXIT_CODES;
 use super::run::{ModelArg, PrecisionArgs};
+use super::values::of_a_run;
 use crate::backend::LaunchWay;
 use clap::Args;
 use std::path::PathBuf;
@@ -20,7 +21,7 @@ pub struct ReplayArgs {
     #[command(flatten)]
     pub precision: PrecisionArgs,
     /// host-kernels or host-graph (GPUs only) [default: host-kernels]
-    #[arg(long, value_name = "WAY", help_heading = "Model and device")]
+    #[arg(long, value_name = "WAY", value_parser = of_a_run(), help_heading = "Model and device")]
     pub launch: Option<LaunchWay>,
     /// The file of kernel variants that the recorded run had
     #[arg(long, value_name = "FILE", help_heading = "Model and device")]

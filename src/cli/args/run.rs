@@ -1,5 +1,6 @@
 //! Flags that several commands share: which model, on what it runs, how large.
 
+use super::values::of_a_run;
 use crate::backend::{Handover, LaunchWay, Parallel};
 use crate::io::row::MAX_TIMEOUT_MS;
 use crate::model::DType;
@@ -35,7 +36,7 @@ pub struct RunArgs {
     #[command(flatten)]
     pub precision: PrecisionArgs,
     /// Who launches the kernels (GPUs only)
-    #[arg(long, value_name = "WAY")]
+    #[arg(long, value_name = "WAY", value_parser = of_a_run())]
     pub launch: Option<LaunchWay>,
     /// With --launch host-graph: launch the next decode step before the last is through, where no sequence can end in between. With
     /// --parallel stages, steps of different sequences do not overlap then: use it for a few sequences only

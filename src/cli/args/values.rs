@@ -3,7 +3,7 @@
 use crate::backend::{Handover, LaunchWay, Parallel};
 use crate::model::DType;
 use clap::ValueEnum;
-use clap::builder::PossibleValue;
+use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
 
 impl ValueEnum for DType {
     fn value_variants<'a>() -> &'a [Self] {
@@ -44,13 +44,29 @@ impl ValueEnum for Handover {
     }
 }
 
-/// Those of `--launch`; the host that runs ahead is `--ahead`.
+/// Those of `--launch`; the host that runs ahead is `--ahead`. Those of `bench` alone are known, so that they are refused by what
+/// they are ([`of_a_run`]).
 impl ValueEnum for LaunchWay {
     fn value_variants<'a>() -> &'a [Self] {
-        &[Self::HostKernels, Self::HostGraph, Self::DeviceGraph]
+        &[
+            Self::HostKernels,
+            Self::HostGraph,
+            Self::DeviceGraph,
+            Self::HostGraphEvent,
+            Self::HostGraphBlock,
+            Self::DeviceGraphTail,
+        ]
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
-        Some(PossibleValue::new(self.name()))
+        Some(PossibleValue::new(self.name()).hide(self.is_of_bench()))
     }
+}
+
+/// A `--launch` of what is no `bench`.
+pub(super) fn of_a_run() -> impl TypedValueParser<Value = LaunchWay> {
+    EnumValueParser::<LaunchWay>::new().try_map(|way| match way.is_of_bench() {
+        true => Err("a way of `bench` alone, expected host-kernels, host-graph or device-graph"),
+        false => Ok(way),
+    })
 }

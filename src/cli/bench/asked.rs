@@ -4,6 +4,8 @@ use crate::backend::LaunchWay;
 use crate::backend::cuda::listed::techniques::Technique;
 use crate::bench::ranges::{Length, List};
 use crate::bench::{Kind, Point};
+#[cfg(feature = "cuda")]
+use crate::cli::args::bench::HandoverArgs;
 use crate::cli::args::bench::{BenchArgs, Way};
 use crate::cli::args::{BucketArgs, EngineArgs, Positions, PrecisionArgs, RunArgs};
 use crate::error::{Error, Result};
@@ -16,6 +18,18 @@ impl Way {
             Self::Bare | Self::All | Self::Alone(_) => (LaunchWay::HostGraph, false),
             Self::Scheduled(LaunchWay::HostGraphAhead) => (LaunchWay::HostGraph, true),
             Self::Scheduled(way) => (way, false),
+        }
+    }
+}
+
+impl Way {
+    /// What steps launched so failed by, with the way named.
+    pub fn failed(self, error: Error) -> Error {
+        match error {
+            Error::Runtime(message) => {
+                Error::Runtime(format!("--launch {}: {message}", self.name()))
+            }
+            other => other,
         }
     }
 }
@@ -126,10 +140,7 @@ impl BenchArgs {
 
     /// Every combination of busy threads and busy processes.
     pub fn loads(&self) -> Vec<(u32, u32)> {
-        let beside = self.gpu_load.0.iter();
-        beside
-            .flat_map(|&gpu| self.cpu_load.0.iter().map(move |&cpu| (cpu, gpu)))
-            .collect()
+        loads(&self.cpu_load, &self.gpu_load)
     }
 
     /// The ways without a scheduler that are asked for, each once; none where others are.
@@ -297,6 +308,21 @@ impl BenchArgs {
         };
         context.0.iter().map(prompt).collect()
     }
+}
+
+#[cfg(feature = "cuda")]
+impl HandoverArgs {
+    /// Every combination of busy threads and busy processes.
+    pub fn loads(&self) -> Vec<(u32, u32)> {
+        loads(&self.cpu_load, &self.gpu_load)
+    }
+}
+
+fn loads(cpu_load: &List, gpu_load: &List) -> Vec<(u32, u32)> {
+    let beside = gpu_load.0.iter();
+    beside
+        .flat_map(|&gpu| cpu_load.0.iter().map(move |&cpu| (cpu, gpu)))
+        .collect()
 }
 
 /// Each of `values`, or nothing once where there are none.

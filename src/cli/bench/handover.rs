@@ -1,38 +1,26 @@
 //! `bench handover`: rows from one GPU to another, in every way there is, in one table.
 
-use super::{gpu, now, with};
+use super::tries::{self, Tried, Trying};
+use super::{gpu, with};
 use crate::backend::cuda::driver::gpu::OpenGpu;
-use crate::backend::cuda::driver::nccl;
 use crate::backend::cuda::listed::handover::HandoverWay;
-use crate::bench::gpu_load::Beside;
 use crate::bench::handover::{self, Foreseen, ROW_BYTES};
-use crate::bench::host::{self, Busy};
 use crate::bench::output::{Format, HANDOVER, text};
-use crate::bench::techniques::{BEFORE, Found, Plan};
+use crate::bench::techniques::{BEFORE, Plan};
 use crate::cli::args::bench::HandoverArgs;
-use crate::cli::{Exit, command_line, interrupt};
+use crate::cli::{Exit, interrupt};
 use crate::error::{Error, Result};
-use crate::telemetry::{say, warn};
+use crate::telemetry::warn;
 use serde_json::{Value, json};
 use std::time::Duration;
 
 /// Of what `--format json` prints: another number is another layout.
 const VERSION: u32 = 1;
 
-/// One line of the table.
-struct Tried<'a> {
-    way: HandoverWay,
-    steps: &'a Foreseen,
-    cpu_load: u32,
-    gpu_load: u32,
-    repeats: u32,
-    found: Found,
-    failed: bool,
-}
+/// A way, and what its steps must give.
+type Thing<'a> = (HandoverWay, &'a Foreseen);
 
 pub fn run(args: &HandoverArgs) -> Result<Exit> {
-    // SAFETY: nothing has begun a thread so far.
-    unsafe { nccl::without_multicast() };
     let out = args.print.open()?;
     let gpus = gpu::two("bench handover", &args.device)?;
     let ways = there(args, &gpus)?;
@@ -47,72 +35,34 @@ pub fn run(args: &HandoverArgs) -> Result<Exit> {
     let references = (args.rows.0.iter())
         .flat_map(|&rows| kinds.map(|reduces| Foreseen::new(rows, reduces)))
         .collect::<Vec<_>>();
-    let (mut all, mut failed, mut interrupted) = (vec![], None, false);
-    'loads: for &gpu_load in &args.gpu_load.0 {
-        let mut beside = [Beside::default(), Beside::default()];
-        for (beside, gpu) in beside.iter_mut().zip(&gpus) {
-            beside.have(gpu_load, gpu.info.ordinal)?;
-        }
-        for &cpu_load in &args.cpu_load.0 {
-            let first = all.len();
-            for steps in &references {
-                let ways = ways.iter().filter(|way| way.reduces == steps.reduces);
-                all.extend(ways.map(|&way| Tried {
-                    way,
-                    steps,
-                    cpu_load,
-                    gpu_load,
-                    repeats: 0,
-                    found: Found::default(),
-                    failed: false,
-                }));
-            }
-            let tried: &mut [Tried] = &mut all[first..];
-            for repeat in 0..args.repeats as usize {
-                if !args.quiet {
-                    say(&format!(
-                        "repeat {} of {}, beside {cpu_load} busy threads and {gpu_load} processes on each GPU",
-                        repeat + 1,
-                        args.repeats
-                    ));
-                }
-                for turn in 0..tried.len() {
-                    let count = tried.len();
-                    let one = &mut tried[(turn + repeat) % count];
-                    if one.failed {
-                        continue;
-                    }
-                    // Worked out before the host is kept busy.
-                    one.steps.token(plan.steps + BEFORE);
-                    let busy = Busy::new(cpu_load);
-                    let (way, found) = (one.way, &mut one.found);
-                    match handover::measure(&gpus, way, &plan, one.steps, &busy, found, &flag) {
-                        Ok(true) => one.repeats += 1,
-                        Ok(false) => {
-                            interrupted = true;
-                            break 'loads;
-                        }
-                        Err(error) => {
-                            one.failed = true;
-                            // The first is the command's.
-                            match &failed {
-                                None => failed = Some(error),
-                                Some(_) => warn(&error.to_string()),
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
-    let subject = subject(&gpus);
-    let rows: Vec<Value> = (all.iter().filter(|one| !one.failed))
-        .filter_map(|one| row(&subject, one))
+    let things: Vec<_> = (references.iter())
+        .flat_map(|steps| {
+            let ways = ways.iter().filter(|way| way.reduces == steps.reduces());
+            ways.map(move |&way| (way, steps))
+        })
         .collect();
+    let [first, second] = &gpus;
+    let both = [first, second];
+    let trying = Trying {
+        loads: args.loads(),
+        gpus: &both,
+        repeats: args.repeats,
+        pause: args.pause,
+        quiet: args.quiet,
+        interrupt: &flag,
+    };
+    let foresee = |(_, steps): Thing<'_>| {
+        steps.token(plan.steps + BEFORE);
+    };
+    let tries = trying.all(&things, foresee, |(way, steps), busy, found| {
+        handover::measure(&gpus, way, &plan, steps, busy, found, &flag)
+    })?;
+    let subject = tries::subject(("handover_schema", VERSION), &both);
+    let rows = tries.rows(|tried| row(&subject, tried));
     if !rows.is_empty() {
         out.finish_with(shown(&rows, args).as_bytes())?;
     }
-    match (interrupted, failed) {
+    match (tries.interrupted, tries.failed) {
         (true, _) => Ok(Exit::Interrupted),
         (false, Some(error)) => Err(error),
         (false, None) => Ok(Exit::Done),
@@ -142,26 +92,13 @@ fn there(args: &HandoverArgs, gpus: &[OpenGpu; 2]) -> Result<Vec<HandoverWay>> {
     }
 }
 
-fn subject(gpus: &[OpenGpu; 2]) -> Value {
-    json!({
-        "handover_schema": VERSION,
-        "build_version": env!("CARGO_PKG_VERSION"),
-        "build_profile": super::BUILD_PROFILE,
-        "command": command_line(),
-        "test_time": now(),
-        "cpu_info": host::processor(),
-        "gpu_info": gpus[0].info.to_string(),
-        "other_gpu_info": gpus[1].info.to_string(),
-        "host_cores": host::processors(),
-    })
-}
-
-fn row(subject: &Value, tried: &Tried<'_>) -> Option<Value> {
+fn row(subject: &Value, tried: &Tried<Thing<'_>>) -> Option<Value> {
     let figures = tried.found.figures()?;
-    let bytes = u64::from(tried.steps.rows) * ROW_BYTES;
+    let (way, steps) = tried.of;
+    let bytes = u64::from(steps.rows()) * ROW_BYTES;
     let of_way = json!({
-        "way": tried.way.name(),
-        "rows": tried.steps.rows,
+        "way": way.name(),
+        "rows": steps.rows(),
         "cpu_load": tried.cpu_load,
         "gpu_load": tried.gpu_load,
         "repeats": tried.repeats,

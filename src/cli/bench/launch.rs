@@ -76,8 +76,10 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
                 one.repeats.push(probe.bare()?);
                 continue;
             };
-            let mut engine = probe.engine(way)?;
-            engine.launch()?;
+            let named = one.way;
+            let failed = |error| named.failed(error);
+            let mut engine = probe.engine(way).map_err(failed)?;
+            engine.launch().map_err(failed)?;
             let mut runner = Runner {
                 engine: &mut engine,
                 sent: 0,
@@ -95,7 +97,7 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
                 }
                 let arrivals =
                     workload::at_once(&one.point, count, Logits::None, VOCABULARY, &mut random);
-                last = runner.run(&one.point, &arrivals)?;
+                last = runner.run(&one.point, &arrivals).map_err(failed)?;
                 if last.is_none() {
                     interrupted = true;
                     break 'repeats;

@@ -20,8 +20,8 @@ impl Work<'_> {
     ) -> Result<Value> {
         let (opened, point) = (&unit.opened, &tried.point);
         let precision = opened.precision()?;
-        let device = opened.target.device().info().unwrap_or_default();
-        let rates = Rates::new(self.args.bandwidth, self.args.tflops, &device, precision);
+        let gpu = opened.target.device().known();
+        let rates = Rates::new(self.args.bandwidth, self.args.tflops, gpu, precision);
         let uniform = |samples: &Vec<Sample>| {
             samples
                 .windows(2)

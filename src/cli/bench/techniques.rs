@@ -1,17 +1,14 @@
 //! `bench launch --launch all`: every way that CUDA has of launching a step, over the same small kernels, in one table.
 
-use super::{Results, subject, with};
+use super::tries::{self, Tried, Trying};
+use super::{Results, with};
 use crate::backend::cuda::device::GpuDevice;
 use crate::backend::cuda::listed::techniques::Technique;
-use crate::bench::drive;
-use crate::bench::gpu_load::Beside;
-use crate::bench::host::Busy;
 use crate::bench::output::{Format, TECHNIQUES, text};
-use crate::bench::techniques::{self, Foreseen, Found, Plan};
+use crate::bench::techniques::{self, Foreseen, Plan};
 use crate::cli::args::bench::BenchArgs;
 use crate::cli::interrupt;
 use crate::error::Result;
-use crate::telemetry::{say, warn};
 use serde_json::{Value, json};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -22,16 +19,8 @@ const STEPS: u64 = 2000;
 const RENEW: u32 = 100;
 const MOST_SECONDS: f64 = 5.0;
 
-/// One line of the table.
-struct Tried {
-    technique: Technique,
-    kernels: u32,
-    cpu_load: u32,
-    gpu_load: u32,
-    repeats: u32,
-    found: Found,
-    failed: bool,
-}
+/// A way, the kernels of a step, and what such steps must give.
+type Thing<'a> = (Technique, u32, &'a Foreseen);
 
 /// Measures `ways`. One that fails has no line, and its error ends the command once all others were measured.
 pub fn measure(args: &BenchArgs, ways: &[Technique], interrupt: &AtomicBool) -> Result<Results> {
@@ -41,107 +30,44 @@ pub fn measure(args: &BenchArgs, ways: &[Technique], interrupt: &AtomicBool) -> 
         renew: args.renew.unwrap_or(RENEW),
     };
     techniques::check(&args.kernels.0, plan.steps)?;
-    let GpuDevice { gpu, spec } = super::gpu::of_launch(args)?;
+    let GpuDevice { gpu, .. } = super::gpu::of_launch(args)?;
     interrupt::look();
-    let mut results = Results::default();
-    let mut all = vec![];
     let references = args.kernels.0.iter();
     let references: Vec<_> = references
         .map(|&kernels| (kernels, Foreseen::new(kernels - 1)))
         .collect();
-    for (cpu_load, gpu_load) in args.loads() {
-        let mut tried: Vec<_> = (references.iter())
-            .flat_map(|&(kernels, _)| {
-                ways.iter().map(move |&technique| Tried {
-                    technique,
-                    kernels,
-                    cpu_load,
-                    gpu_load,
-                    repeats: 0,
-                    found: Found::default(),
-                    failed: false,
-                })
-            })
-            .collect();
-        let mut beside = Beside::default();
-        beside.have(gpu_load, spec.ordinal)?;
-        for repeat in 0..args.repeats as usize {
-            if !args.quiet {
-                say(&format!(
-                    "repeat {} of {}, beside {cpu_load} busy threads and {gpu_load} processes on the GPU",
-                    repeat + 1,
-                    args.repeats
-                ));
-            }
-            for turn in 0..tried.len() {
-                let index = (turn + repeat) % tried.len();
-                let one = &mut tried[index];
-                if one.failed {
-                    continue;
-                }
-                let steps = references
-                    .iter()
-                    .find(|(kernels, _)| *kernels == one.kernels);
-                let Some((_, steps)) = steps else { continue };
-                // Worked out before the host is kept busy.
-                steps.digest(plan.steps + techniques::BEFORE);
-                let busy = Busy::new(cpu_load);
-                let whole = match drive::idle(args.pause, interrupt) {
-                    true => {
-                        let (way, found) = (one.technique, &mut one.found);
-                        techniques::measure(&gpu, way, &plan, steps, &busy, found, interrupt)
-                    }
-                    false => Ok(false),
-                };
-                match whole {
-                    Ok(true) => one.repeats += 1,
-                    Ok(false) => results.interrupted = true,
-                    Err(error) => {
-                        one.failed = true;
-                        // The first is the command's.
-                        match &results.failed {
-                            None => results.failed = Some(error),
-                            Some(_) => warn(&error.to_string()),
-                        }
-                    }
-                }
-                if results.interrupted {
-                    break;
-                }
-            }
-            if results.interrupted {
-                break;
-            }
-        }
-        all.append(&mut tried);
-        if results.interrupted {
-            break;
-        }
-    }
-    let subject = subject(args, None, Some(gpu.info.to_string()))?;
-    let subject = json!({
-        "launch_schema": VERSION,
-        "build_version": subject.build_version,
-        "build_profile": subject.build_profile,
-        "command": subject.command,
-        "test_time": subject.test_time,
-        "cpu_info": subject.cpu_info,
-        "gpu_info": subject.gpu_info,
-        "host_cores": subject.host_cores,
-    });
-    results.rows = all
-        .iter()
-        .filter(|one| !one.failed)
-        .filter_map(|one| row(&subject, one))
+    let things: Vec<_> = (references.iter())
+        .flat_map(|(kernels, steps)| ways.iter().map(move |&way| (way, *kernels, steps)))
         .collect();
-    Ok(results)
+    let trying = Trying {
+        loads: args.loads(),
+        gpus: &[&gpu],
+        repeats: args.repeats,
+        pause: args.pause,
+        quiet: args.quiet,
+        interrupt,
+    };
+    let foresee = |(_, _, steps): Thing<'_>| {
+        steps.digest(plan.steps + techniques::BEFORE);
+    };
+    let tries = trying.all(&things, foresee, |(way, _, steps), busy, found| {
+        techniques::measure(&gpu, way, &plan, steps, busy, found, interrupt)
+    })?;
+    let subject = tries::subject(("launch_schema", VERSION), &[&gpu]);
+    Ok(Results {
+        rows: tries.rows(|tried| row(&subject, tried)),
+        interrupted: tries.interrupted,
+        failed: tries.failed,
+        ..Results::default()
+    })
 }
 
-fn row(subject: &Value, tried: &Tried) -> Option<Value> {
+fn row(subject: &Value, tried: &Tried<Thing<'_>>) -> Option<Value> {
     let figures = tried.found.figures()?;
+    let (technique, kernels, _) = tried.of;
     let of_way = json!({
-        "technique": tried.technique.name(),
-        "kernels": tried.kernels,
+        "technique": technique.name(),
+        "kernels": kernels,
         "cpu_load": tried.cpu_load,
         "gpu_load": tried.gpu_load,
         "repeats": tried.repeats,

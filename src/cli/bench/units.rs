@@ -93,7 +93,8 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
                     units.len()
                 ));
             }
-            if !work.repeat(&mut units[index], &model, repeat)? {
+            let whole = work.repeat(&mut units[index], &model, repeat);
+            if !whole.map_err(|error| units[index].failed(error))? {
                 // An engine's points are repeated together, and traced together.
                 for tried in &mut units[index].points {
                     tried.repeats.truncate(repeat);

@@ -70,6 +70,14 @@ impl Tried {
 }
 
 impl Unit {
+    /// What it failed by, with the way to launch named, if there is one.
+    pub fn failed(&self, error: Error) -> Error {
+        match self.way {
+            Some(way) => way.failed(error),
+            None => error,
+        }
+    }
+
     /// The file of a repeat's trace.
     pub fn trace_name(&self, repeat: usize) -> String {
         let way = self.way.map_or("cpu", Way::name);

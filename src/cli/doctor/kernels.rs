@@ -3,6 +3,8 @@
 use super::{Check, Status};
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::driver::gpu::OpenGpu;
+#[cfg(feature = "cuda")]
+use crate::backend::cuda::tuning::gpu::Gpu;
 use crate::backend::cuda::tuning::kernel_file::Measured;
 use crate::backend::cuda::tuning::{GpuClass, Origin, Shape, Variant};
 use crate::cli::table::Table;
@@ -64,7 +66,7 @@ pub(super) fn found(gpu: &OpenGpu, model: Option<(&str, &ModelConfig)>) -> Found
     let of_type = |dtype: DType| {
         let origin = served.origin(dtype, shape);
         let own = origin.is_some_and(|at| at.own_gpu && at.own_shape);
-        let least = least::Least::new(&measured, model, &gpu.info.name, dtype);
+        let least = least::Least::new(&measured, model, Gpu::of_driver(&gpu.info.name), dtype);
         let entries = served.choice(dtype, shape).entries.iter();
         let buckets = entries.map(|entry| {
             let ms = entry.ms.filter(|_| own);
@@ -102,6 +104,7 @@ pub(super) fn found(gpu: &OpenGpu, model: Option<(&str, &ModelConfig)>) -> Found
 /// The least time of the steps that `tune` has measured.
 #[cfg(feature = "cuda")]
 mod least {
+    use crate::backend::cuda::tuning::gpu::Gpu;
     use crate::backend::cuda::tuning::kernel_file::Measured;
     use crate::bench::floors::Rates;
     use crate::cli::tune::PROMPT_TOKENS;
@@ -121,7 +124,7 @@ mod least {
         pub fn new(
             measured: &[Measured],
             asked: Option<(&str, &ModelConfig)>,
-            gpu: &str,
+            gpu: Option<&Gpu>,
             dtype: DType,
         ) -> Option<Self> {
             let (_, model) = measured.iter().find(|(name, _)| name == "model")?;

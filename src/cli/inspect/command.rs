@@ -215,12 +215,11 @@ fn on_gpu(
     plan: &Plan,
     mut dot: Option<Out>,
 ) -> Result<(Precision, Option<OnGpu>)> {
-    use crate::backend::LaunchWay;
     use crate::backend::cuda::device::capture_all;
     use crate::backend::cuda::engine::captures::Captures;
     use crate::backend::cuda::engine::program::StepGraph;
     use crate::backend::cuda::tuning::Shape;
-    use crate::backend::device::EngineSpec;
+    use crate::backend::device::{Device, EngineSpec};
     use crate::runtime::core_bytes;
     use crate::session::opened::load;
     use crate::session::sizes::memory;
@@ -243,7 +242,7 @@ fn on_gpu(
         let Some(dot) = &mut dot else {
             return Ok(());
         };
-        let whole = on.launch != LaunchWay::DeviceGraph;
+        let whole = !on.launch.is_device();
         // Of a step's graphs the first: the one with the dispatcher behind it.
         let is_it = !drawn
             && (whole || step.stage == picture.stage)
@@ -265,6 +264,7 @@ fn on_gpu(
     let served = device.gpu.kernel_file()?;
     let on_gpu = OnGpu {
         device: device.gpu.info.to_string(),
+        known: device.known(),
         launch: on.launch.name().to_owned(),
         kernel_variants: served.name(),
         entries: served.origin(precision.compute, Shape::of(&plan.config)),

@@ -3,7 +3,7 @@
 use super::{Picture, View, Written, us_text};
 use crate::backend::cuda::listed::captured::{AlikeNodes, CapturedGraph};
 use crate::backend::cuda::tuning::Origin;
-use crate::backend::cuda::tuning::gpu::{GPUS, Gpu};
+use crate::backend::cuda::tuning::gpu::Gpu;
 use crate::cli::table::Table;
 use crate::plan::bytes::{Bytes, Si};
 use crate::plan::memory::MemoryItem;
@@ -17,6 +17,8 @@ use std::time::Duration;
 pub struct OnGpu {
     /// Its name and ordinal.
     pub device: String,
+    /// Where its roofline is known.
+    pub known: Option<&'static Gpu>,
     /// As in `--launch`.
     pub launch: String,
     /// What chose the kernels: its architecture and digest.
@@ -31,12 +33,6 @@ pub struct OnGpu {
 }
 
 impl OnGpu {
-    /// The GPU, where its roofline is known.
-    pub(super) fn known(&self) -> Option<&'static Gpu> {
-        let device = self.device.to_lowercase();
-        GPUS.into_iter().find(|gpu| device.contains(gpu.name))
-    }
-
     /// The graph that a picture is of.
     pub fn graph(&self, picture: Picture) -> Option<&CapturedGraph> {
         self.graphs.iter().find(|graph| {

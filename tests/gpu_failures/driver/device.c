@@ -1,4 +1,4 @@
-/* device.c: the dispatchers of kernels/sched/dispatcher.cu and stages.cu as threads: they take turns of the real core and hand
+/* device.c: the dispatchers of kernels/sched (dispatch.cuh, stages.cu) as threads: they take turns of the real core and hand
  * steps on by it, and a step's kernels take no time. So is what waits for another GPU (kernels/ways/links.cu). */
 #define _GNU_SOURCE
 #include "driver.h"
@@ -66,7 +66,7 @@ static void sample(tg_state *state, uint64_t number) {
   for (uint32_t i = 0; i < step->sample_rows; i++) sampled[i] = (tg_sampled){.token = TOKEN};
 }
 
-/* tg_dispatch */
+/* tg_dispatch, tg_dispatch_tail */
 static void *run_all(void *argument) {
   struct device *device = argument;
   tg_state *state = device->state;
@@ -181,7 +181,7 @@ static const struct dispatcher {
   const char *kernel;
   int arguments;
   void *(*run)(void *);
-} DISPATCHERS[] = {{"tg_dispatch", 6, run_all}, {"tg_lead", 7, run_first}, {"tg_follow", 6, run_later}};
+} DISPATCHERS[] = {{"tg_dispatch", 6, run_all}, {"tg_dispatch_tail", 6, run_all}, {"tg_lead", 7, run_first}, {"tg_follow", 6, run_later}};
 
 static const struct dispatcher *dispatcher(const char *kernel) {
   for (size_t i = 0; i < sizeof DISPATCHERS / sizeof *DISPATCHERS; i++)

@@ -28,6 +28,9 @@ static _Thread_local int halves, depth;
 /* All have two ends. */
 int ncclCommInitAll(struct comm **comms, int count, const int *devices) {
   if (count != 2) return INVALID_ARGUMENT;
+  /* Never over multicast: it is read as communicators are made. */
+  const char *multicast = getenv("NCCL_NVLS_ENABLE");
+  if (!multicast || strcmp(multicast, "0")) return INVALID_USAGE;
   for (int i = 0; i < 2; i++) comms[i] = calloc(1, sizeof *comms[i]);
   for (int i = 0; i < 2; i++) *comms[i] = (struct comm){.device = devices[i], .other = comms[1 - i]};
   return OK;

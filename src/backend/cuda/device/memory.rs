@@ -104,7 +104,11 @@ fn overheads(
     let ladders = plan.ladders.reachable(options);
     let (scheduler, pinned, pinned_arithmetic) = match way {
         // On one GPU the copy has room for two steps, whether the host runs ahead or not; on several for each step in flight.
-        LaunchWay::HostKernels | LaunchWay::HostGraph | LaunchWay::HostGraphAhead => {
+        LaunchWay::HostKernels
+        | LaunchWay::HostGraph
+        | LaunchWay::HostGraphEvent
+        | LaunchWay::HostGraphBlock
+        | LaunchWay::HostGraphAhead => {
             let (device, pinned) = match gpus {
                 1 => {
                     let bytes = step_copy_bytes(options, PLACES);
@@ -124,7 +128,7 @@ fn overheads(
             let arithmetic = arithmetic.to_owned();
             (device, pinned, arithmetic)
         }
-        LaunchWay::DeviceGraph => {
+        LaunchWay::DeviceGraph | LaunchWay::DeviceGraphTail => {
             let rings = RingCapacities::new(options);
             let core = (wanted.core)(&ladders, options, gpus)?;
             let arithmetic = format!(
@@ -142,9 +146,9 @@ fn overheads(
     let lines = logits_rows(rows, options.max_seqs as usize);
     Ok(Overheads {
         scheduler_bytes: scheduler as u64,
-        kept_token_bytes: match way {
-            LaunchWay::DeviceGraph => options.kept_token_bytes(),
-            _ => 0,
+        kept_token_bytes: match way.is_device() {
+            true => options.kept_token_bytes(),
+            false => 0,
         },
         pinned_bytes: pinned as u64,
         pinned_arithmetic,

@@ -8,11 +8,11 @@ pub use memory::on_paper;
 pub use stages::GpuStages;
 pub use start::{capture_all, launched};
 
+use crate::backend::GpuSpec;
 use crate::backend::cuda::driver::gpu::OpenGpu;
 use crate::backend::cuda::tuning::KernelChoice;
-use crate::backend::cuda::tuning::gpu::{GPUS, Gpu};
+use crate::backend::cuda::tuning::gpu::Gpu;
 use crate::backend::device::{Device, EngineSpec, Stages, Started, Wanted, Watch};
-use crate::backend::{GpuSpec, LaunchWay};
 use crate::error::Result;
 use crate::plan::bytes::Bytes;
 use crate::plan::{Budget, MemoryPlan, Section};
@@ -45,8 +45,7 @@ impl Device for GpuDevice {
     }
 
     fn known(&self) -> Option<&'static Gpu> {
-        let name = self.gpu.info.name.to_ascii_lowercase();
-        GPUS.into_iter().find(|known| name.contains(known.name))
+        Gpu::of_driver(&self.gpu.info.name)
     }
 
     fn kernel_variants(&self) -> Result<Option<String>> {
@@ -80,11 +79,7 @@ impl Device for GpuDevice {
     }
 
     fn stages(&self, spec: &EngineSpec<'_>) -> Result<Stages> {
-        let way = match self.spec.launch {
-            LaunchWay::HostGraph | LaunchWay::HostGraphAhead => LaunchWay::HostGraph,
-            // Nothing is left for the GPU to schedule.
-            LaunchWay::HostKernels | LaunchWay::DeviceGraph => LaunchWay::HostKernels,
-        };
+        let way = self.spec.launch.of_scheduled();
         Ok(vec![Box::new(self.hosted(spec, way)?)])
     }
 }

@@ -125,7 +125,8 @@ impl Device for GpuStages {
         let (name, known) = (first.gpu.info.to_string(), first.known());
         for (other, spec) in gpus.iter().zip(specs) {
             let found = other.known().map(|gpu| gpu.name);
-            if found != known.map(|gpu| gpu.name) {
+            let alike = first.gpu.info.class.is_like(other.gpu.info.class);
+            if !alike || found != known.map(|gpu| gpu.name) {
                 return Err(Error::Usage(format!(
                     "--device cuda:{}: found {}, expected a GPU like {name}: stages of one model are on GPUs of one kind",
                     spec.ordinal, other.gpu.info
@@ -181,6 +182,13 @@ impl Device for GpuStages {
         let ladders = spec.plan.ladders.reachable(spec.options);
         let mut stage_clock = None;
         let runs = match launch {
+            way if way.is_of_bench() => {
+                return Err(Error::Usage(format!(
+                    "--launch {}: a way of one GPU, found --parallel stages, whose GPUs ask events in every way of the host's and are never \
+                     behind each other: expected host-graph or device-graph",
+                    way.name()
+                )));
+            }
             LaunchWay::DeviceGraph if self.first().spec.handover == Some(Handover::Nccl) => {
                 return Err(Error::Usage(
                     "--handover nccl: GPUs that schedule themselves send without it, expected --launch host-graph or host-kernels, to compare with them".into(),
@@ -213,10 +221,6 @@ impl Device for GpuStages {
 
     fn stages(&self, spec: &EngineSpec<'_>) -> Result<Stages> {
         let ladders = spec.plan.ladders.reachable(spec.options);
-        let way = match self.first().spec.launch {
-            LaunchWay::HostGraph | LaunchWay::HostGraphAhead => LaunchWay::HostGraph,
-            LaunchWay::HostKernels | LaunchWay::DeviceGraph => LaunchWay::HostKernels,
-        };
-        self.hosted(spec, &ladders, way)
+        self.hosted(spec, &ladders, self.first().spec.launch.of_scheduled())
     }
 }

@@ -65,7 +65,7 @@ pub(super) fn start(
         Watch::Routing(_) => LaunchWay::HostKernels,
         Watch::Nothing | Watch::Times | Watch::Stages => of_gpu.launch,
     };
-    let hold = way == LaunchWay::DeviceGraph;
+    let hold = way.is_device();
     let placement = device.placement(spec, &ladders, &options, hold);
     let mut clock = None;
     let runs = match watch {
@@ -118,7 +118,10 @@ pub fn launched(
 ) -> Result<Runs> {
     let context = &gpu.context;
     Ok(match way {
-        LaunchWay::HostKernels | LaunchWay::HostGraph => {
+        LaunchWay::HostKernels
+        | LaunchWay::HostGraph
+        | LaunchWay::HostGraphEvent
+        | LaunchWay::HostGraphBlock => {
             let program = Box::new(InOrder(programs));
             let stage = HostLaunched::new(context, program, WHOLE, ladders, options, way)?;
             Runs::Stages(vec![Box::new(stage)])
@@ -128,9 +131,9 @@ pub fn launched(
             let stage = HostAhead::new(context, program, ladders, options)?;
             Runs::Stages(vec![Box::new(stage)])
         }
-        LaunchWay::DeviceGraph => {
+        LaunchWay::DeviceGraph | LaunchWay::DeviceGraphTail => {
             let early = gpu.overlaps_launches();
-            let scheduler = GpuScheduler::new(context, &gpu.module, programs, early)?;
+            let scheduler = GpuScheduler::new(context, &gpu.module, programs, early, way)?;
             Runs::Scheduler(Box::new(scheduler))
         }
     })
@@ -149,21 +152,24 @@ pub fn capture_all(
     let GpuDevice { gpu, spec: of_gpu } = device;
     let options = spec.options.one_step_in_flight();
     let ladders = spec.plan.ladders.reachable(&options);
-    let hold = of_gpu.launch == LaunchWay::DeviceGraph;
+    let hold = of_gpu.launch.is_device();
     let placement = device.placement(spec, &ladders, &options, hold);
     match of_gpu.launch {
         LaunchWay::HostKernels => Err(Error::Usage(
             "--launch host-kernels captures no graphs: expected host-graph or device-graph".into(),
         )),
-        LaunchWay::HostGraph | LaunchWay::HostGraphAhead => {
+        LaunchWay::HostGraph
+        | LaunchWay::HostGraphEvent
+        | LaunchWay::HostGraphBlock
+        | LaunchWay::HostGraphAhead => {
             let program = InOrder(boxed(gpu, spec, &placement)?);
             let stages = 0..spec.plan.stages.len();
             captures.of_host(&gpu.context, &program, stages, &ladders, &options)
         }
-        LaunchWay::DeviceGraph => {
+        way @ (LaunchWay::DeviceGraph | LaunchWay::DeviceGraphTail) => {
             let programs = boxed(gpu, spec, &placement)?;
             let early = gpu.overlaps_launches();
-            let scheduler = GpuScheduler::new(&gpu.context, &gpu.module, programs, early)?;
+            let scheduler = GpuScheduler::new(&gpu.context, &gpu.module, programs, early, way)?;
             let core = core(&ladders, &options, 1)?;
             scheduler.capture_all(core, &ladders, options.max_seqs, captures)
         }

@@ -1,7 +1,7 @@
 //! NCCL between GPUs, to compare with: the library is loaded where somebody asks for it, and nothing else here needs it.
 //!
 //! It is never to use the links' multicast (NVLS), which needs a service of the whole host and may fail on a machine that has some of
-//! its GPUs. Between two GPUs, which is all there is here, it does not; [`without_multicast`] says so besides.
+//! its GPUs. Between two GPUs, which is all there is here, it does not; [`without_multicast`] says so besides, to every command.
 
 use crate::backend::cuda::driver::Address;
 use crate::error::{Error, Result};

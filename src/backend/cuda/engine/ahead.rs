@@ -120,6 +120,7 @@ impl HostAhead {
                 &self.down
             }
         };
+        let stream = (&**stream, &self.stage.waiter);
         self.stage.copy.take_samples(stream, place, view)
     }
 }

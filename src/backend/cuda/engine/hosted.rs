@@ -10,6 +10,7 @@ use crate::backend::cuda::engine::program::{
     Span, StepCapture, StepProgram, buckets, capture_step, step_name,
 };
 use crate::backend::cuda::engine::step_copy::{PLACES, StepCopy};
+use crate::backend::cuda::engine::waiter::{Wait, Waiter};
 use crate::backend::cuda::families::{Bucket, StepAt};
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::{StageBackend, StepView};
@@ -75,6 +76,7 @@ pub struct Carried {
 /// One stage on a GPU, launched by the host.
 pub struct HostLaunched {
     pub(super) stream: Arc<CudaStream>,
+    pub(super) waiter: Waiter,
     pub(super) copy: StepCopy,
     pub(super) program: Box<dyn StepProgram>,
     /// By kind and bucket.
@@ -117,18 +119,20 @@ impl HostLaunched {
         way: LaunchWay,
         places: Places<'_>,
     ) -> Result<Self> {
-        if way == LaunchWay::DeviceGraph {
-            return Err(Error::Usage(
-                "--launch device-graph: the GPU launches its steps, expected a way of the host's"
-                    .into(),
-            ));
+        if way.is_device() {
+            return Err(Error::Usage(format!(
+                "--launch {}: the GPU launches its steps, expected a way of the host's",
+                way.name()
+            )));
         }
+        let waiter = Waiter::new(context, Wait::of(way));
         let stream = context.new_stream();
         let stream = stream.map_err(|error| failed("making a stream", error))?;
         let count = places.h.len();
         let gpu = (stage.count > 1).then(|| context.ordinal());
         let mut hosted = Self {
             copy: StepCopy::new(context, &stream, options, count.max(PLACES))?,
+            waiter: waiter.map_err(|error| failed("making an event", error))?,
             stream,
             program,
             steps: [vec![], vec![], vec![]],
@@ -215,7 +219,7 @@ impl HostLaunched {
     }
 
     pub(super) fn wait(&self) -> Result<()> {
-        let waited = self.stream.synchronize();
+        let waited = self.waiter.wait(&self.stream);
         waited.map_err(|error| failed("running a step on the GPU", error))
     }
 
@@ -363,7 +367,7 @@ impl HostLaunched {
         // wait below.
         unsafe { self.launch(view, 0) }?;
         match self.samples {
-            true => self.copy.take_samples(&self.stream, 0, view),
+            true => (self.copy).take_samples((&self.stream, &self.waiter), 0, view),
             false => self.wait(),
         }
     }

@@ -12,3 +12,4 @@ pub mod scheduler;
 mod shared_block;
 pub mod shared_queue;
 pub mod step_copy;
+pub mod waiter;

@@ -21,6 +21,7 @@ use crate::backend::cuda::engine::program::{
     Residual, StepCapture, StepProgram, buckets, capture_calls, capture_step,
 };
 use crate::backend::cuda::engine::shared_block::{bytes_of, head_of, tell_to_stop};
+use crate::backend::cuda::engine::waiter::is_done;
 use crate::backend::cuda::families::{Bucket, StepAt};
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::pinned::Pinned;
@@ -29,8 +30,7 @@ use crate::error::{Error, Result};
 use crate::plan::{Ladders, StepKind};
 use crate::sys::abi;
 use crate::telemetry::nvtx::{Category, Name, Span, range};
-use cudarc::driver::result::DriverError;
-use cudarc::driver::{CudaStream, sys};
+use cudarc::driver::CudaStream;
 use std::mem::offset_of;
 use std::sync::Arc;
 use std::time::Duration;
@@ -358,13 +358,7 @@ impl DeviceScheduler for GpuPipeline {
         for (index, stage) in self.stages.iter().enumerate() {
             stage.program.check()?;
             let refused = |error| failed(&format!("running {}", self.name(index)), error);
-            stage.gpu.context.bind_to_thread().map_err(refused)?;
-            // SAFETY: the stream is alive.
-            match unsafe { sys::cuStreamQuery(stage.stream.cu_stream()) } {
-                sys::CUresult::CUDA_SUCCESS => {}
-                sys::CUresult::CUDA_ERROR_NOT_READY => running = true,
-                other => return Err(refused(DriverError(other))),
-            }
+            running |= !is_done(&stage.stream).map_err(refused)?;
         }
         Ok(running)
     }

@@ -1,5 +1,5 @@
 //! The GPU that schedules itself: every step captured with the dispatcher as its last node, all of them in a table in
-//! device memory, and one launch by the host. How they follow each other stands in kernels/sched/dispatcher.cu.
+//! device memory, and one launch by the host. How they follow each other stands in kernels/sched/dispatch.cuh.
 //!
 //! While it runs, other threads may launch and copy on streams of their own, but not allocate or free device memory:
 //! the driver waits for all running work then, and the dispatcher never ends by itself.
@@ -16,17 +16,17 @@ use crate::backend::cuda::engine::program::{
 };
 use crate::backend::cuda::engine::shared_block::{bytes_of, head_of, tell_to_stop};
 use crate::backend::cuda::engine::shared_queue::{self, Seat};
+use crate::backend::cuda::engine::waiter::is_done;
 use crate::backend::cuda::families::StepAt;
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::pinned::Pinned;
 use crate::backend::device::CoreBytes;
-use crate::backend::{Block, Claimer, DeviceScheduler, QueueMemory};
+use crate::backend::{Block, Claimer, DeviceScheduler, LaunchWay, QueueMemory};
 use crate::error::{Error, Result};
 use crate::plan::{Ladders, StepKind};
 use crate::sys::abi;
 use crate::telemetry::phases::{Phase, phase};
-use cudarc::driver::result::DriverError;
-use cudarc::driver::{CudaContext, CudaStream, sys};
+use cudarc::driver::{CudaContext, CudaStream};
 use std::mem::offset_of;
 use std::sync::Arc;
 
@@ -38,6 +38,8 @@ pub struct GpuScheduler {
     begin_step: Kernel,
     begin_stage: Kernel,
     programs: Vec<Box<dyn StepProgram>>,
+    /// A step's graph is launched beside the one before, so it is another one.
+    beside: bool,
     early: bool,
     prepared: Option<Prepared>,
     launched: bool,
@@ -118,16 +120,27 @@ pub fn table_bytes(state_bytes: usize) -> usize {
 
 impl GpuScheduler {
     /// `programs`: one per stage, in order. `early`: kernels were launched with programmatic dependent launch, so the
-    /// dispatcher is too.
+    /// dispatcher is too. `way`: one of the device's.
     ///
     /// # Errors
-    /// [`Error::Usage`] for no stage or too many; [`Error::Runtime`] for what the driver refuses.
+    /// [`Error::Usage`] for no stage or too many, and for a way of the host's; [`Error::Runtime`] for what the driver refuses.
     pub fn new(
         context: &Arc<CudaContext>,
         module: &Arc<Module>,
         programs: Vec<Box<dyn StepProgram>>,
         early: bool,
+        way: LaunchWay,
     ) -> Result<Self> {
+        let dispatch = match way {
+            LaunchWay::DeviceGraph => "tg_dispatch",
+            LaunchWay::DeviceGraphTail => "tg_dispatch_tail",
+            way => {
+                return Err(Error::Usage(format!(
+                    "--launch {}: the host launches its steps, expected a way of the GPU's",
+                    way.name()
+                )));
+            }
+        };
         let most = abi::TG_MAX_STAGES as usize;
         if programs.is_empty() || programs.len() > most {
             return Err(Error::Usage(format!(
@@ -140,9 +153,10 @@ impl GpuScheduler {
             stream: context
                 .new_stream()
                 .map_err(|error| failed("making a stream", error))?,
-            dispatch: module.kernel("tg_dispatch")?,
+            dispatch: module.kernel(dispatch)?,
             begin_step: module.kernel("tg_begin_step")?,
             begin_stage: module.kernel("tg_begin_stage")?,
+            beside: way == LaunchWay::DeviceGraph && programs.len() == 1,
             programs,
             early,
             prepared: None,
@@ -159,9 +173,9 @@ impl GpuScheduler {
 
     /// Of each graph (`TG_COPIES`).
     fn copies(&self) -> usize {
-        match self.programs.len() {
-            1 => abi::TG_COPIES as usize,
-            _ => 1,
+        match self.beside {
+            true => abi::TG_COPIES as usize,
+            false => 1,
         }
     }
 
@@ -356,14 +370,9 @@ impl DeviceScheduler for GpuScheduler {
         self.programs
             .iter()
             .try_for_each(|program| program.check())?;
-        let refused = |error| failed("running on the GPU", error);
-        self.context.bind_to_thread().map_err(refused)?;
-        // SAFETY: the stream is alive.
-        match unsafe { sys::cuStreamQuery(self.stream.cu_stream()) } {
-            sys::CUresult::CUDA_SUCCESS => Ok(false),
-            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(true),
-            other => Err(refused(DriverError(other))),
-        }
+        let done = is_done(&self.stream);
+        done.map(|done| !done)
+            .map_err(|error| failed("running on the GPU", error))
     }
 }
 

@@ -11,6 +11,7 @@ pub use layout::{PLACES, step_copy_bytes};
 
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::errors::failed;
+use crate::backend::cuda::engine::waiter::Waiter;
 use crate::backend::cuda::families::StepAt;
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::pinned::Pinned;
@@ -228,12 +229,12 @@ impl StepCopy {
     /// Something on the stream failed.
     pub fn take_samples(
         &mut self,
-        stream: &CudaStream,
+        (stream, waiter): (&CudaStream, &Waiter),
         place: usize,
         step: &StepView<'_>,
     ) -> Result<()> {
         self.bring_samples(stream, place, step)?;
-        let waited = stream.synchronize();
+        let waited = waiter.wait(stream);
         waited.map_err(|error| failed("copying from the GPU", error))?;
         self.leave_samples(place, step);
         Ok(())

@@ -3,10 +3,12 @@
 //! and every way to hand rows on over them.
 
 pub mod busy;
+mod foreseen;
 pub mod handover;
 pub mod limits;
 pub mod links;
 pub mod probe;
+mod progress;
 pub mod queue;
 pub mod routing;
 pub mod stamps;

@@ -11,6 +11,8 @@ pub struct Gpu {
     /// As `--gpu` takes it.
     pub name: &'static str,
     pub title: &'static str,
+    /// As the driver names it. Other products have the short name in theirs too, and other rates: an H100 PCIe, a GH200.
+    pub driver_name: &'static str,
     pub bytes_per_s: f64,
     /// Matrix products of bf16 or f16 operands, f32 sums, dense.
     pub half_flops_per_s: f64,
@@ -29,6 +31,7 @@ pub struct Gpu {
 pub const H200: Gpu = Gpu {
     name: "h200",
     title: "H200 SXM",
+    driver_name: "NVIDIA H200",
     bytes_per_s: 4.54e12,
     half_flops_per_s: 790e12,
     f32_flops_per_s: 50e12,
@@ -43,6 +46,7 @@ pub const H200: Gpu = Gpu {
 pub const H100: Gpu = Gpu {
     name: "h100",
     title: "H100 SXM",
+    driver_name: "NVIDIA H100 80GB HBM3",
     bytes_per_s: 3.35e12,
     half_flops_per_s: 990e12,
     f32_flops_per_s: 67e12,
@@ -57,6 +61,7 @@ pub const H100: Gpu = Gpu {
 pub const A100: Gpu = Gpu {
     name: "a100",
     title: "A100 SXM 80GB",
+    driver_name: "NVIDIA A100-SXM4-80GB",
     bytes_per_s: 2.04e12,
     half_flops_per_s: 312e12,
     f32_flops_per_s: 19.5e12,
@@ -71,6 +76,7 @@ pub const A100: Gpu = Gpu {
 pub const B200: Gpu = Gpu {
     name: "b200",
     title: "B200 SXM",
+    driver_name: "NVIDIA B200",
     bytes_per_s: 7.7e12,
     half_flops_per_s: 2250e12,
     f32_flops_per_s: 75e12,
@@ -112,6 +118,11 @@ impl Gpu {
                 let names: Vec<&str> = GPUS.iter().map(|gpu| gpu.name).collect();
                 format!("unknown GPU '{name}': expected one of {}", names.join(", "))
             })
+    }
+
+    /// The GPU that the driver names so, and no other: one whose rates nobody has written down has none here.
+    pub fn of_driver(name: &str) -> Option<&'static Self> {
+        GPUS.into_iter().find(|gpu| gpu.driver_name == name)
     }
 
     /// By which kernel files have entries of its own.
@@ -179,5 +190,32 @@ impl Gpu {
             .iter()
             .map(|stage| self.stage_us(&plan.config, stage, shape, precision))
             .sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_products_do_not_have_its_rates() {
+        for gpu in GPUS {
+            assert_eq!(Gpu::of_driver(gpu.driver_name), Some(gpu));
+            assert!(gpu.driver_name.to_lowercase().contains(gpu.name));
+        }
+        for other in [
+            "NVIDIA H100 PCIe",
+            "NVIDIA H100 NVL",
+            "NVIDIA H200 NVL",
+            "NVIDIA GH200 480GB",
+            "NVIDIA GH200 144G HBM3e",
+            "NVIDIA A100-PCIE-40GB",
+            "NVIDIA A100-SXM4-40GB",
+            "NVIDIA GB200",
+            "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+            "",
+        ] {
+            assert_eq!(Gpu::of_driver(other), None, "{other}");
+        }
     }
 }

@@ -1,9 +1,10 @@
 //! `bench limits`, `bench queue`, `bench handover`, and what `--gpu-load` starts.
 
-use super::{PrintArgs, above_zero, positive};
+use super::{PrintArgs, above_zero, pause, positive};
 use crate::backend::cuda::listed::handover::HandoverWay;
 use crate::bench::ranges::{self, List};
 use clap::Args;
+use std::time::Duration;
 
 const DEFAULT_STEPS: u64 = 1000;
 
@@ -78,6 +79,9 @@ pub struct HandoverArgs {
     /// Runs of each combination; each makes every way ready anew
     #[arg(long, short, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeats: u32,
+    /// Idle time before each run: a GPU that comes to its power limit slows down, and so the next run
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = pause)]
+    pub pause: Duration,
 }
 
 fn handover_help() -> String {

@@ -4,9 +4,10 @@ use crate::backend::Block;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::nccl::{self, Nccl};
+use crate::backend::cuda::engine::waiter::is_done;
 use crate::backend::cuda::memory::pinned::Pinned;
 use crate::error::Result;
-use cudarc::driver::{CudaContext, CudaStream, result, sys};
+use cudarc::driver::{CudaContext, CudaStream, result};
 use libloading::Library;
 use std::sync::Arc;
 
@@ -202,8 +203,5 @@ unsafe fn peer_copy(
 
 /// Whether something is left to run on a stream. An error says that the GPU is lost: nothing runs there.
 pub(super) fn runs(stream: &CudaStream) -> bool {
-    // SAFETY: the stream is alive.
-    let asked = |()| unsafe { sys::cuStreamQuery(stream.cu_stream()) };
-    let answer = stream.context().bind_to_thread().map(asked);
-    answer == Ok(sys::CUresult::CUDA_ERROR_NOT_READY)
+    is_done(stream) == Ok(false)
 }

@@ -6,10 +6,11 @@ use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::gpu::OpenGpu;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
+use crate::backend::cuda::engine::waiter::is_done;
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::pinned::Pinned;
 use crate::error::{Error, Result};
-use cudarc::driver::{CudaEvent, CudaStream, DriverError, sys};
+use cudarc::driver::{CudaEvent, CudaStream};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -159,16 +160,8 @@ impl End {
     /// # Errors
     /// The GPU failed.
     pub fn is_done(&self) -> Result<bool> {
-        self.bind()?;
-        // SAFETY: the stream is alive.
-        match unsafe { sys::cuStreamQuery(self.stream.cu_stream()) } {
-            sys::CUresult::CUDA_SUCCESS => Ok(true),
-            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            other => Err(failed(
-                &format!("running steps on cuda:{}", self.ordinal()),
-                DriverError(other),
-            )),
-        }
+        let done = is_done(&self.stream);
+        done.map_err(|error| failed(&format!("running steps on cuda:{}", self.ordinal()), error))
     }
 
     /// Nothing runs: steps may go on until `limit` are done.

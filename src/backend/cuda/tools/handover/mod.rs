@@ -11,6 +11,7 @@ use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
 use crate::backend::cuda::driver::gpu::OpenGpu;
 use crate::backend::cuda::driver::{nccl, peer};
 use crate::backend::cuda::listed::handover::{Begun, Carrier, HandoverWay};
+use crate::backend::cuda::tools::progress::{LOOK, Progress};
 use crate::backend::cuda::tools::techniques::Chunk;
 use crate::error::{Error, Result};
 use libloading::Library;
@@ -21,13 +22,6 @@ use step::{STAMPS, Shared};
 
 /// Of a kernel that waits for the other GPU, which other processes may have meanwhile. A step takes some microseconds.
 pub const WAIT: Duration = Duration::from_secs(5);
-/// Of the host, for a step: a kernel on each GPU may have waited by then.
-const STEP_TIMEOUT: Duration = Duration::from_secs(12);
-/// ... and for all of a run.
-const RUN_TIMEOUT: Duration = Duration::from_secs(60);
-/// Between two looks of a host that only waits for a run's end.
-const LOOK: Duration = Duration::from_micros(200);
-
 fn nccl_for(way: HandoverWay) -> Result<Library> {
     nccl::found(
         &format!("--ways {}", way.name()),
@@ -86,7 +80,7 @@ pub fn open(
 ) -> Result<Run> {
     Shared::check_layout()?;
     check(gpus, way)?;
-    let pair = Pair::new(gpus, way, steps.rows, wait.as_nanos() as u64)?;
+    let pair = Pair::new(gpus, way, steps.rows(), wait.as_nanos() as u64)?;
     let by = match way.begun {
         Begun::Device => LaunchedBy::Device,
         _ => LaunchedBy::Host,
@@ -192,68 +186,6 @@ impl Run {
         }
     }
 
-    fn is_done(&self) -> Result<bool> {
-        let [first, second] = &self.pair.ends;
-        Ok(first.is_done()? && second.is_done()?)
-    }
-
-    /// Sleeps until all that was queued has run.
-    fn wait_for_all(&self) -> Result<()> {
-        let start = Instant::now();
-        while !self.is_done()? {
-            if start.elapsed() > RUN_TIMEOUT {
-                return Err(self.late(RUN_TIMEOUT));
-            }
-            std::thread::sleep(LOOK);
-        }
-        Ok(())
-    }
-
-    /// Spins until the first GPU has told of so many steps.
-    fn spin_for(&self, steps: u64) -> Result<()> {
-        let start = Instant::now();
-        let mut spins = 0u32;
-        while self.pair.ends[0].told() < steps {
-            spins = spins.wrapping_add(1);
-            // A kernel that failed tells nothing.
-            if spins.is_multiple_of(1 << 16) {
-                if start.elapsed() > STEP_TIMEOUT {
-                    return Err(self.late(STEP_TIMEOUT));
-                }
-                if self.is_done()? && self.pair.ends[0].told() < steps {
-                    return Err(self.ended_early(steps));
-                }
-            }
-            std::hint::spin_loop();
-        }
-        Ok(())
-    }
-
-    /// As in `stores-spin: step 3`; which GPU a step waits for, its kernels say.
-    fn late(&self, limit: Duration) -> Error {
-        let at = self.pair.ends.each_ref().map(|end| {
-            let (gpu, steps) = (end.ordinal(), end.told());
-            format!("cuda:{gpu} at step {steps}")
-        });
-        Error::Runtime(format!(
-            "{}: found {} and {} after {} s, expected microseconds a step: another process may hold a GPU, or one failed",
-            self.pair.way.name(),
-            at[0],
-            at[1],
-            limit.as_secs()
-        ))
-    }
-
-    fn ended_early(&self, until: u64) -> Error {
-        let [first, second] = self.pair.ends.each_ref().map(|end| end.told());
-        let [a, b] = self.pair.ends.each_ref().map(|end| end.ordinal());
-        Error::Runtime(format!(
-            "{}: all launches ended with cuda:{a} at step {first} and cuda:{b} at step {second}, expected {until} steps: a launch was \
-             lost",
-            self.pair.way.name()
-        ))
-    }
-
     /// After a failure: ends what waits without an end, and takes what a GPU says of it for what the host saw.
     fn given_up(&mut self, error: Error) -> Error {
         if let Some(nccl) = &mut self.pair.nccl {
@@ -300,7 +232,7 @@ impl Run {
                 return Err(Error::Runtime(format!(
                     "{way}: after {until} steps of {} rows cuda:{} has the token {:016x}, expected {expected:016x}, as every way gives: \
                      rows were missing, late or of another step",
-                    self.steps.rows,
+                    self.steps.rows(),
                     end.ordinal(),
                     end.shared.token
                 )));
@@ -317,6 +249,46 @@ impl Run {
     /// After all steps so far.
     pub fn token(&self) -> u64 {
         self.pair.ends[0].shared.token
+    }
+}
+
+impl Progress for Run {
+    /// A kernel on each GPU may have waited by then.
+    const STEP_TIMEOUT: Duration = Duration::from_secs(12);
+
+    fn is_done(&self) -> Result<bool> {
+        let [first, second] = &self.pair.ends;
+        Ok(first.is_done()? && second.is_done()?)
+    }
+
+    /// As the first GPU says.
+    fn steps_told(&self) -> u64 {
+        self.pair.ends[0].told()
+    }
+
+    /// As in `stores-spin: step 3`; which GPU a step waits for, its kernels say.
+    fn late(&self, limit: Duration) -> Error {
+        let at = self.pair.ends.each_ref().map(|end| {
+            let (gpu, steps) = (end.ordinal(), end.told());
+            format!("cuda:{gpu} at step {steps}")
+        });
+        Error::Runtime(format!(
+            "{}: found {} and {} after {} s, expected microseconds a step: another process may hold a GPU, or one failed",
+            self.pair.way.name(),
+            at[0],
+            at[1],
+            limit.as_secs()
+        ))
+    }
+
+    fn ended_early(&self, until: u64) -> Error {
+        let [first, second] = self.pair.ends.each_ref().map(|end| end.told());
+        let [a, b] = self.pair.ends.each_ref().map(|end| end.ordinal());
+        Error::Runtime(format!(
+            "{}: all launches ended with cuda:{a} at step {first} and cuda:{b} at step {second}, expected {until} steps: a launch was \
+             lost",
+            self.pair.way.name()
+        ))
     }
 }
 

@@ -2,11 +2,10 @@
 
 use crate::backend::cuda::driver::image;
 use crate::backend::cuda::listed::handover::HandoverFailure;
+use crate::backend::cuda::tools::foreseen::{self, Computed};
 use crate::backend::cuda::tools::techniques::step::{mix, mix64};
 use crate::error::{Error, Result};
-use parking_lot::Mutex;
 use std::mem::offset_of;
-use std::sync::Arc;
 
 /// TG_PAIR_* of kernels/ways/pair.h.
 pub const ROW_WORDS: usize = 1024;
@@ -98,46 +97,46 @@ fn sum(a: u32, b: u32) -> u32 {
     rounded((a & low) << 16, (b & low) << 16) | rounded(a & high, b & high) << 16
 }
 
-/// The steps of one number of rows as they must come out, worked out as far as somebody asks. All ways of a comparison look into it.
-#[derive(Debug, Clone)]
-pub struct Foreseen {
-    pub rows: u32,
-    pub reduces: bool,
-    /// By steps done.
-    tokens: Arc<Mutex<Vec<u64>>>,
+/// Steps of so many rows, on the host.
+#[derive(Debug)]
+pub struct PairSteps {
+    rows: u32,
+    reduces: bool,
 }
+
+/// Such steps as they must come out, for all ways of a comparison.
+pub type Foreseen = foreseen::Foreseen<PairSteps>;
 
 impl Foreseen {
     pub fn new(rows: u32, reduces: bool) -> Self {
-        Self {
-            rows,
-            reduces,
-            tokens: Arc::new(Mutex::new(vec![0])),
-        }
+        Self::of(PairSteps { rows, reduces })
+    }
+
+    pub fn rows(&self) -> u32 {
+        self.steps(|steps| steps.rows)
+    }
+
+    /// Both GPUs add up their rows.
+    pub fn reduces(&self) -> bool {
+        self.steps(|steps| steps.reduces)
     }
 
     /// After the first `steps` steps.
     pub fn token(&self, steps: u64) -> u64 {
-        let mut tokens = self.tokens.lock();
-        while tokens.len() as u64 <= steps {
-            let token = tokens[tokens.len() - 1];
-            let sum = (0..self.rows * ROW_WORDS as u32).fold(0u64, |all, i| {
-                let value = match self.reduces {
-                    true => sum(word(token, 0, i), word(token, 1, i)),
-                    false => word(token, 0, i),
-                };
-                all.wrapping_add(mix64(u64::from(i) << 32 | u64::from(value)))
-            });
-            tokens.push(mix64(token.wrapping_add(sum)));
-        }
-        tokens[steps as usize]
+        self.value(steps)
     }
+}
 
-    /// From step `steps` on all that is expected is wrong: to see that a comparison finds it.
-    #[doc(hidden)]
-    pub fn spoil(&self, steps: u64) {
-        let token = self.token(steps);
-        self.tokens.lock()[steps as usize] = !token;
+impl Computed for PairSteps {
+    fn next(&mut self, token: u64) -> u64 {
+        let sum = (0..self.rows * ROW_WORDS as u32).fold(0u64, |all, i| {
+            let value = match self.reduces {
+                true => sum(word(token, 0, i), word(token, 1, i)),
+                false => word(token, 0, i),
+            };
+            all.wrapping_add(mix64(u64::from(i) << 32 | u64::from(value)))
+        });
+        mix64(token.wrapping_add(sum))
     }
 }
 

@@ -7,6 +7,7 @@ use crate::backend::cuda::driver::conditional::Condition;
 use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
 use crate::backend::cuda::driver::graph::Captured;
 use crate::backend::cuda::driver::launch::{Argument, Launch};
+use crate::backend::cuda::tools::progress::Progress;
 use crate::error::{Error, Result};
 
 pub(super) struct Loop(Exec);

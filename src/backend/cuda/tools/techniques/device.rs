@@ -4,6 +4,7 @@ use super::step::{BUCKETS, COPIES};
 use super::{Ground, Steps};
 use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
 use crate::backend::cuda::listed::techniques::Technique;
+use crate::backend::cuda::tools::progress::Progress;
 use crate::error::{Error, Result};
 
 pub(super) struct Chain {

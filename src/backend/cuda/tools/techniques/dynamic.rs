@@ -4,6 +4,7 @@
 use super::{Ground, Steps};
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::driver::module::Module;
+use crate::backend::cuda::tools::progress::Progress;
 use crate::error::Result;
 
 pub(super) struct Scheduler {

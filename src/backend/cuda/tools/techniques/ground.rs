@@ -10,22 +10,17 @@ use crate::backend::cuda::driver::graph::Captured;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::driver::module::Module;
 use crate::backend::cuda::engine::program::capture_calls;
+use crate::backend::cuda::engine::waiter::is_done;
 use crate::backend::cuda::listed::techniques::Technique;
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::pinned::Pinned;
+use crate::backend::cuda::tools::progress::Progress;
 use crate::error::{Error, Result};
-use cudarc::driver::{CudaContext, CudaStream, DriverError, sys};
+use cudarc::driver::{CudaContext, CudaStream};
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-
-/// No step takes so long, beside any number of other processes.
-pub const STEP_TIMEOUT: Duration = Duration::from_secs(10);
-/// Nor do all of a run.
-pub const RUN_TIMEOUT: Duration = Duration::from_secs(60);
-/// Between two looks of a host that only waits for a run's end.
-const LOOK: Duration = Duration::from_micros(200);
+use std::time::Duration;
 
 /// Memory and kernels of one way.
 pub struct Ground {
@@ -153,69 +148,6 @@ impl Ground {
         (told / BUCKETS as u64, (told % BUCKETS as u64) as usize)
     }
 
-    /// Whether all that was queued has run.
-    pub fn is_done(&self) -> Result<bool> {
-        let what = || self.name("running on the GPU");
-        self.context
-            .bind_to_thread()
-            .map_err(|error| failed(&what(), error))?;
-        // SAFETY: the stream is alive.
-        match unsafe { sys::cuStreamQuery(self.stream.cu_stream()) } {
-            sys::CUresult::CUDA_SUCCESS => Ok(true),
-            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            other => Err(failed(&what(), DriverError(other))),
-        }
-    }
-
-    /// Sleeps until all that was queued has run.
-    pub fn wait_for_all(&self) -> Result<()> {
-        let start = Instant::now();
-        while !self.is_done()? {
-            if start.elapsed() > RUN_TIMEOUT {
-                return Err(self.late(RUN_TIMEOUT));
-            }
-            std::thread::sleep(LOOK);
-        }
-        Ok(())
-    }
-
-    /// Spins until `steps` steps are done.
-    pub fn spin_for(&self, steps: u64) -> Result<()> {
-        let start = Instant::now();
-        let mut spins = 0u32;
-        while self.told().0 < steps {
-            spins = spins.wrapping_add(1);
-            // A kernel that failed tells nothing.
-            if spins.is_multiple_of(1 << 16) {
-                if start.elapsed() > STEP_TIMEOUT {
-                    return Err(self.late(STEP_TIMEOUT));
-                }
-                if self.is_done()? && self.told().0 < steps {
-                    return Err(self.ended_early(steps));
-                }
-            }
-            std::hint::spin_loop();
-        }
-        Ok(())
-    }
-
-    pub fn late(&self, limit: Duration) -> Error {
-        let (steps, bucket) = self.told();
-        Error::Runtime(format!(
-            "{}: step {steps}, bucket {bucket}, did not end within {} s, expected microseconds: another process may hold the GPU",
-            self.technique.name(),
-            limit.as_secs()
-        ))
-    }
-
-    fn ended_early(&self, until: u64) -> Error {
-        let (steps, bucket) = self.told();
-        Error::Runtime(format!(
-            "{}: all launches ended at step {steps}, bucket {bucket}, expected {until} steps: a launch was lost",
-            self.technique.name()
-        ))
-    }
-
     /// Nothing runs: steps may go on until `limit` are done.
     fn begin(&mut self, limit: u64) -> Result<()> {
         self.shared.limit = limit;
@@ -250,6 +182,36 @@ impl Ground {
         self.stamps.read(&self.stream, 0, bytes)?;
         let stamp = |step: u64| stamps[step as usize % STAMPS];
         Ok((from..until).map(stamp).collect())
+    }
+}
+
+impl Progress for Ground {
+    /// Beside any number of other processes.
+    const STEP_TIMEOUT: Duration = Duration::from_secs(10);
+
+    fn is_done(&self) -> Result<bool> {
+        is_done(&self.stream).map_err(|error| failed(&self.name("running on the GPU"), error))
+    }
+
+    fn steps_told(&self) -> u64 {
+        self.told().0
+    }
+
+    fn late(&self, limit: Duration) -> Error {
+        let (steps, bucket) = self.told();
+        Error::Runtime(format!(
+            "{}: step {steps}, bucket {bucket}, did not end within {} s, expected microseconds: another process may hold the GPU",
+            self.technique.name(),
+            limit.as_secs()
+        ))
+    }
+
+    fn ended_early(&self, until: u64) -> Error {
+        let (steps, bucket) = self.told();
+        Error::Runtime(format!(
+            "{}: all launches ended at step {steps}, bucket {bucket}, expected {until} steps: a launch was lost",
+            self.technique.name()
+        ))
     }
 }
 

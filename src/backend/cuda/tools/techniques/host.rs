@@ -1,14 +1,13 @@
 //! Steps that the host launches: kernel by kernel, or as a graph a step, with each way that it has to wait.
 
-use super::ground::STEP_TIMEOUT;
 use super::step::BUCKETS;
 use super::{Ground, Steps};
 use crate::backend::cuda::driver::call::ReadyCall;
 use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
+use crate::backend::cuda::engine::waiter::{Wait, Waiter};
+use crate::backend::cuda::tools::progress::Progress;
 use crate::error::Result;
-use cudarc::driver::{CudaEvent, sys::CUevent_flags};
-use std::time::Instant;
 
 /// Every bucket's step as a graph that the host launches.
 pub(super) fn graphs(ground: &Ground) -> Result<Vec<Exec>> {
@@ -16,54 +15,32 @@ pub(super) fn graphs(ground: &Ground) -> Result<Vec<Exec>> {
     (0..BUCKETS).map(graph).collect()
 }
 
-/// How a host waits for a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wait {
-    /// For the step's word in pinned memory.
-    Spin,
-    /// In the system, for an event.
-    Block,
-    /// By asking for an event again and again.
-    Event,
-}
-
 /// A graph a step.
 pub(super) struct Graphs {
     graphs: Vec<Exec>,
-    wait: Wait,
-    event: CudaEvent,
+    /// For a step's end, before its word in pinned memory is looked at; none: the host spins for the word.
+    waiter: Option<Waiter>,
 }
 
 impl Graphs {
-    pub fn new(ground: &Ground, wait: Wait) -> Result<Self> {
-        let flags = match wait {
-            Wait::Block => CUevent_flags::CU_EVENT_BLOCKING_SYNC,
-            Wait::Spin | Wait::Event => CUevent_flags::CU_EVENT_DEFAULT,
-        };
-        let event = ground.context.new_event(Some(flags));
+    pub fn new(ground: &Ground, wait: Option<Wait>) -> Result<Self> {
+        let waiter = wait.map(|wait| Waiter::new(&ground.context, wait));
+        let waiter = waiter.transpose();
         Ok(Self {
             graphs: graphs(ground)?,
-            wait,
-            event: event.map_err(|error| failed(&ground.name("making an event"), error))?,
+            waiter: waiter.map_err(|error| failed(&ground.name("making an event"), error))?,
         })
     }
 
-    fn wait(&self, ground: &Ground, steps: u64) -> Result<()> {
-        if self.wait == Wait::Spin {
-            return ground.spin_for(steps);
+    fn wait(&self, ground: &Ground) -> Result<()> {
+        let Some(waiter) = &self.waiter else {
+            return Ok(());
+        };
+        match waiter.within(Ground::STEP_TIMEOUT, &ground.stream) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(ground.late(Ground::STEP_TIMEOUT)),
+            Err(error) => Err(failed(&ground.name("waiting for an event"), error)),
         }
-        let refused = |error| failed(&ground.name("waiting for an event"), error);
-        self.event.record(&ground.stream).map_err(refused)?;
-        if self.wait == Wait::Block {
-            return self.event.synchronize().map_err(refused);
-        }
-        let start = Instant::now();
-        while !self.event.is_complete() {
-            if start.elapsed() > STEP_TIMEOUT {
-                return Err(ground.late(STEP_TIMEOUT));
-            }
-        }
-        Ok(())
     }
 }
 
@@ -73,7 +50,7 @@ impl Steps for Graphs {
         for step in from..until {
             // SAFETY: the memory is the ground's, which outlives what runs.
             unsafe { self.graphs[bucket].launch() }?;
-            self.wait(ground, step + 1)?;
+            self.wait(ground)?;
             // What an event has seen the word has told.
             ground.spin_for(step + 1)?;
             bucket = ground.told().1;

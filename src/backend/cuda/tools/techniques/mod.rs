@@ -14,6 +14,7 @@ pub use ground::{Chunk, Ground, Run};
 pub use step::Foreseen;
 
 use crate::backend::cuda::driver::gpu::OpenGpu;
+use crate::backend::cuda::engine::waiter::Wait;
 use crate::backend::cuda::listed::techniques::Technique;
 use crate::error::Result;
 
@@ -36,9 +37,9 @@ pub fn open(gpu: &OpenGpu, technique: Technique, steps: &Foreseen, renew: u32) -
     let steps: Box<dyn Steps> = match technique {
         T::GraphQueued => Box::new(host::Queued::new(&ground)?),
         T::KernelsSpin => Box::new(host::Kernels::new(&ground)?),
-        T::GraphSpin => Box::new(host::Graphs::new(&ground, host::Wait::Spin)?),
-        T::GraphBlock => Box::new(host::Graphs::new(&ground, host::Wait::Block)?),
-        T::GraphEvent => Box::new(host::Graphs::new(&ground, host::Wait::Event)?),
+        T::GraphSpin => Box::new(host::Graphs::new(&ground, None)?),
+        T::GraphBlock => Box::new(host::Graphs::new(&ground, Some(Wait::Block))?),
+        T::GraphEvent => Box::new(host::Graphs::new(&ground, Some(Wait::Event))?),
         T::GraphParams => Box::new(update::Params::new(&ground)?),
         T::GraphUpdate => Box::new(update::Whole::new(&ground)?),
         T::GraphRecapture => Box::new(update::Recapture::new(&ground)?),

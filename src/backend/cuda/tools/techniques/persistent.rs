@@ -3,6 +3,7 @@
 use super::step::{THREADS, WIDEST};
 use super::{Ground, Steps};
 use crate::backend::cuda::driver::launch::{Kernel, Launch};
+use crate::backend::cuda::tools::progress::Progress;
 use crate::error::Result;
 
 pub(super) struct Stays(Kernel);

@@ -3,10 +3,9 @@
 
 use crate::backend::cuda::driver::image;
 use crate::backend::cuda::listed::techniques::Failure;
+use crate::backend::cuda::tools::foreseen::{self, Computed};
 use crate::error::{Error, Result};
-use parking_lot::Mutex;
 use std::mem::offset_of;
-use std::sync::Arc;
 
 /// TG_WAYS_* of kernels/ways/ways.h.
 pub const BUCKETS: usize = 4;
@@ -100,74 +99,48 @@ pub fn mix64(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// A [`Reference`] that all ways of a comparison look into.
-#[derive(Debug, Clone)]
-pub struct Foreseen(Arc<Mutex<Reference>>);
+/// Steps of small kernels, on the host.
+#[derive(Debug)]
+pub struct SmallSteps {
+    layers: u32,
+    values: [Vec<u32>; 2],
+}
+
+/// Such steps as they must come out, for all ways of a comparison.
+pub type Foreseen = foreseen::Foreseen<SmallSteps>;
 
 impl Foreseen {
     pub fn new(layers: u32) -> Self {
-        Self(Arc::new(Mutex::new(Reference::new(layers))))
+        let zeros = || vec![0; (WIDEST * THREADS) as usize];
+        Self::of(SmallSteps {
+            layers,
+            values: [zeros(), zeros()],
+        })
     }
 
     pub fn layers(&self) -> u32 {
-        self.0.lock().layers
-    }
-
-    /// As [`Reference::digest`].
-    pub fn digest(&self, steps: u64) -> u64 {
-        self.0.lock().digest(steps as usize)
-    }
-
-    /// From step `steps` on all that is expected is wrong: to see that a comparison finds it.
-    #[doc(hidden)]
-    pub fn spoil(&self, steps: u64) {
-        let mut reference = self.0.lock();
-        let digest = reference.digest(steps as usize);
-        reference.digests[steps as usize] = !digest;
-    }
-
-    /// As [`Reference::bucket`].
-    pub fn bucket(&self, steps: u64) -> usize {
-        self.0.lock().bucket(steps as usize)
-    }
-}
-
-/// The steps of one number of layers as they must come out, worked out as far as somebody asks.
-#[derive(Debug, Clone)]
-pub struct Reference {
-    layers: u32,
-    values: [Vec<u32>; 2],
-    /// By steps done: the digest so far. The next step's bucket follows from it.
-    digests: Vec<u64>,
-}
-
-impl Reference {
-    pub fn new(layers: u32) -> Self {
-        let zeros = || vec![0; (WIDEST * THREADS) as usize];
-        Self {
-            layers,
-            values: [zeros(), zeros()],
-            digests: vec![0],
-        }
+        self.steps(|steps| steps.layers)
     }
 
     /// Of the first `steps` steps.
-    pub fn digest(&mut self, steps: usize) -> u64 {
-        while self.digests.len() <= steps {
-            self.step();
-        }
-        self.digests[steps]
+    pub fn digest(&self, steps: u64) -> u64 {
+        self.value(steps)
     }
 
     /// Of the step that follows the first `steps`.
-    pub fn bucket(&mut self, steps: usize) -> usize {
-        (self.digest(steps) >> 32) as u32 as usize % BUCKETS
+    pub fn bucket(&self, steps: u64) -> usize {
+        bucket_behind(self.value(steps))
     }
+}
 
-    fn step(&mut self) {
-        let before = self.digests.len() - 1;
-        let (digest, bucket) = (self.digests[before], self.bucket(before));
-        let n = (blocks(bucket) * THREADS) as usize;
+/// Of the step that follows those with this digest.
+fn bucket_behind(digest: u64) -> usize {
+    (digest >> 32) as u32 as usize % BUCKETS
+}
+
+impl Computed for SmallSteps {
+    fn next(&mut self, digest: u64) -> u64 {
+        let n = (blocks(bucket_behind(digest)) * THREADS) as usize;
         let seed = digest as u32;
         for layer in 0..self.layers {
             let [even, odd] = &mut self.values;
@@ -183,7 +156,7 @@ impl Reference {
         let last = &self.values[self.layers as usize % 2][..n];
         let word = |(i, &value): (usize, &u32)| mix64((i as u64) << 32 | u64::from(value));
         let sum = last.iter().enumerate().map(word).fold(0, u64::wrapping_add);
-        self.digests.push(mix64(digest.wrapping_add(sum)));
+        mix64(digest.wrapping_add(sum))
     }
 }
 
@@ -198,16 +171,16 @@ mod tests {
 
     #[test]
     fn every_bucket_comes_and_every_kernel_shows() {
-        let mut steps = Reference::new(5);
+        let steps = Foreseen::new(5);
         let mut seen = [0; BUCKETS];
         for step in 0..200 {
             seen[steps.bucket(step)] += 1;
         }
         assert!(seen.iter().all(|&count| count > 20), "{seen:?}");
         let digest = steps.digest(200);
-        assert_eq!(Reference::new(5).digest(200), digest);
+        assert_eq!(Foreseen::new(5).digest(200), digest);
         // A kernel less, or a step less, is another digest.
-        assert_ne!(Reference::new(4).digest(200), digest);
+        assert_ne!(Foreseen::new(4).digest(200), digest);
         assert_ne!(steps.digest(199), digest);
         assert_eq!([0, 1, 2, 3].map(blocks), [1, 8, 32, WIDEST]);
     }

@@ -7,6 +7,7 @@ use crate::backend::cuda::driver::call::ReadyCall;
 use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
 use crate::backend::cuda::driver::graph::Captured;
 use crate::backend::cuda::driver::update::NodeHandles;
+use crate::backend::cuda::tools::progress::Progress;
 use crate::error::Result;
 
 /// Launches what `next` makes ready for each step, and spins for it.

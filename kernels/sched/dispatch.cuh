@@ -1,0 +1,280 @@
+/* dispatch.cuh: the scheduler core as a kernel's body: one turn of the core, and the launch of what comes next. It is the
+ * last node of a step (of its last stage's graph), which it collects, and the only node of the idle graph.
+ *
+ * One stage. The idle graph starts a chain: it launches a step's graph inside its own run (fire and forget), and itself
+ * behind all of that (tail launch). Each step's dispatcher launches the next step's graph beside its own (a sibling,
+ * fire and forget): that one comes onto the GPU while the turn goes on, and its first kernel waits until the turn has
+ * composed the step (tg_chain.open). Where nothing is to be done, or TG_CHAIN_STEPS are launched, a dispatcher launches
+ * nothing: then the chain has an end, and the idle graph runs again. So it does where the GPU refuses a step's graph.
+ *
+ * Several stages on this GPU follow each other by tail launches, and so do steps. With TAIL the steps of one stage do so too:
+ * a step's graph is there once, comes onto the GPU when the one before has left it, and nothing renews the chain.
+ *
+ * Cost: one block, a barrier for each phase; nothing here scales with the model. Per-slot work is spread
+ * over the threads by the core itself (a lane is a thread). One more warp only launches: what comes next is known
+ * before the turn is through with what it leaves for the host, in a routine turn even before that has begun: all but the
+ * sampled tokens and the time is known while the step still runs (is_calm), and those it reads itself.
+ *
+ * What the core keeps in shared memory is counted for every kernel of the file that includes this, so that is one kernel.
+ */
+#ifndef TAILGRAPH_SCHED_DISPATCH_CUH
+#define TAILGRAPH_SCHED_DISPATCH_CUH
+
+#include "sched/device.cuh"
+
+constexpr uint32_t DISPATCH_THREADS = TG_DISPATCH_THREADS;
+
+/* Barriers by their numbers. */
+constexpr int NEXT_BARRIER = LANES_BARRIER + 1, AGAIN_BARRIER = LANES_BARRIER + 2, START_BARRIER = LANES_BARRIER + 3;
+
+/* What the launching warp is to do. */
+struct Next {
+  uint32_t action; /* TG_ACTION_* */
+  uint32_t kind, bucket;
+  uint32_t number; /* of the step, modulo 2^32 */
+  uint32_t again;  /* nothing: the lanes take another turn */
+};
+
+/* All lanes, once a turn: tells the launching warp, and goes on. */
+__device__ inline void decide(Next &next, Next what) {
+  if (threadIdx.x == 0) next = what;
+  asm volatile("bar.arrive %0, %1;" ::"n"(NEXT_BARRIER), "n"(DISPATCH_THREADS) : "memory");
+}
+
+/* What a routine turn comes to: the step that has come back once more. */
+__device__ inline Next routine_next(tg_state *state) {
+  return Next{TG_ACTION_STEP, TG_KIND_DECODE, state->steps[0].bucket, (uint32_t)state->steps_composed, 0};
+}
+
+/* The lanes: the kernels of step `number` may begin. Its descriptor goes before the rest of the head. */
+__device__ inline void open_step(const tg_state *state, tg_state *block, tg_chain *chain, uint64_t number) {
+  static_assert(offsetof(tg_state, steps) % sizeof(uint4) == 0 && sizeof(tg_step) % sizeof(uint4) == 0, "copied in 16s");
+  const uint32_t place = tg_step_place(state, number);
+  copy(&block->steps[place], &state->steps[place], sizeof(tg_step), threadIdx.x, LANES);
+  lanes_barrier();
+  if (threadIdx.x == 32) store_release(&chain->open, number + 1); /* the first warp has more to do */
+}
+
+/* Before the wait: will the turn be routine, if its clock and the sampled tokens let it? As the routine phase will find it
+ * (kernels/sched/routine.h). */
+__device__ inline bool is_calm(const tg_state *state) {
+  const tg_step *step = &state->steps[0];
+  const bool alone = state->config.steps_in_flight == 1 && tg_device.returned_end == state->steps_collected + 1;
+  const bool all_decode = step->decode_rows == step->rows && step->rows == state->running;
+  return alone && all_decode && step->rows <= LANES && only_a_step_is_new(state, step->rows);
+}
+
+/* ... as far as row `row` of the step is concerned, if it has so many. */
+__device__ inline bool row_is_calm(const tg_state *state, uint32_t row) {
+  return row >= state->steps[0].rows || row >= LANES || row_is_calm(state, tg_device_rows[row]);
+}
+
+/* After it, the launching warp: do they? Of a calm turn. */
+__device__ inline bool goes_on(tg_state *state, uint64_t now) {
+  constexpr uint32_t ROUNDS = LANES / 32;
+  __shared__ int32_t tokens[ROUNDS][32];
+  const tg_step *step = &state->steps[0];
+  const tg_sampled *samples = tg_samples(state, step);
+  const uint32_t lane = threadIdx.x % 32;
+  int32_t mine[ROUNDS]; /* all asked for at once */
+#pragma unroll
+  for (uint32_t i = 0; i < ROUNDS; i++) mine[i] = 32 * i + lane < step->rows ? samples[32 * i + lane].token : 0;
+#pragma unroll
+  for (uint32_t i = 0; i < ROUNDS; i++) tokens[i][lane] = mine[i];
+  bool ends = false;
+#pragma unroll 1
+  for (uint32_t row = lane; row < step->rows; row += 32) {
+    ends |= !row_goes_on(state, tg_device_rows[row], tokens[row / 32][lane], now);
+  }
+  return !__any_sync(0xffffffffu, ends);
+}
+
+/* One turn, all lanes, with what was last looked at. `last`: if nothing is to be done, the idle graph follows. The kernels of
+ * the step that it composes, if any, may begin. */
+__device__ inline Next turn(tg_state *state, tg_state *block, tg_rings *rings, tg_chain *chain, Next &next, uint64_t start_ns,
+                            bool last) {
+  bool routine = false, opened = false;
+#pragma unroll
+  for (uint32_t phase = 0; phase < TG_FINISH_PHASE; phase++) {
+    if (phase == TG_COLLECT_PHASE) {
+      routine = tg_is_routine(state);
+      if (routine) decide(next, routine_next(state));
+    } else if (phase > TG_TELL_PHASE && routine) {
+      continue;
+    } else if (phase == TG_CLAIM_PHASE && !tg_claims_now(state)) {
+      continue;
+    }
+    tg_phase(state, rings, start_ns, phase, threadIdx.x, LANES);
+    lanes_barrier();
+    /* Tokens of more rows than lanes are read again, where the next step's kernels will write. */
+    if (phase == TG_COLLECT_PHASE && routine && state->steps[0].rows <= LANES) {
+      open_step(state, block, chain, state->steps_composed);
+      opened = true;
+    }
+  }
+  tg_phase(state, rings, start_ns, TG_FINISH_PHASE, threadIdx.x, LANES);
+  lanes_barrier();
+  const tg_outcome *outcome = &state->outcome;
+  const bool waits = outcome->action == TG_ACTION_IDLE || outcome->action == TG_ACTION_BLOCKED;
+  const Next what = {outcome->action, outcome->kind, outcome->bucket, (uint32_t)outcome->step, waits && !last};
+  if (!routine) decide(next, what);
+  if (what.action == TG_ACTION_STEP && !opened) open_step(state, block, chain, outcome->step);
+  return what;
+}
+
+/* Of one stage: the graph of the step next to this one. `chain` is this thread's alone. False where the GPU refused what nothing
+ * else would launch. */
+__device__ inline bool launch_step(const Next &next, const tg_graphs *graphs, tg_chain *chain, bool idle) {
+  const uint64_t graph = graphs->step[next.number % TG_COPIES][0][next.kind][next.bucket];
+  if (idle) {
+    chain->launched = 1;
+    return launch(graph, cudaStreamGraphFireAndForget) && launch(graphs->idle, cudaStreamGraphTailLaunch);
+  }
+  if (chain->launched == TG_CHAIN_STEPS) return true; /* the idle graph goes on with it */
+  chain->launched++;
+  /* The graph ran two steps ago. Its dispatcher has settled, but where a step takes but a few microseconds it may not have
+   * left the GPU, which then refuses. The clock runs on while another process has the GPU, so that time passes is no
+   * fault: the chain ends here, and the idle graph, which is launched behind it, launches this step. */
+  const uint64_t start = now_ns();
+  while (!launch(graph, cudaStreamGraphFireAndForgetAsSibling) && now_ns() - start <= LEAVING_NS) {
+  }
+  return true;
+}
+
+/* Whether a step's graph is launched beside the one before. */
+template <bool TAIL> __device__ inline bool is_chained(const tg_graphs *graphs) { return !TAIL && graphs->stages == 1; }
+
+/* What a turn came to. `idle`: this is the idle graph's dispatcher. False where the GPU refused. */
+template <bool TAIL> __device__ inline bool launch(const Next &next, const tg_graphs *graphs, tg_chain *chain, bool idle) {
+  const bool chained = is_chained<TAIL>(graphs);
+  switch (next.action) {
+    case TG_ACTION_STEP:
+      if (chained) return launch_step(next, graphs, chain, idle);
+      for (uint64_t stage = 0; stage < graphs->stages; stage++)
+        if (!launch(graphs->step[0][stage][next.kind][next.bucket], cudaStreamGraphTailLaunch)) return false;
+      return true;
+    case TG_ACTION_IDLE:
+    case TG_ACTION_BLOCKED:
+      /* Behind a chain's steps it is launched already. */
+      return (chained && !idle) || launch(graphs->idle, cudaStreamGraphTailLaunch);
+    default: return true;
+  }
+}
+
+/* Brings what a turn will look at near, since the step that runs has read more weights than the cache holds. */
+__device__ inline void bring(tg_state *state, const tg_graphs *graphs) {
+  const uint32_t t = threadIdx.x;
+  const tg_step *step = tg_step_at(state, state->steps_collected);
+  if (tg_device.rows_step != TG_NO_STEP && t < min(step->decode_rows, LANES)) {
+    tg_device_rows[t] = tg_read_returned_row(state, step, t);
+  }
+  if (t < step->sample_rows) prefetch_line(&tg_samples(state, step)[t]);
+  if (t < state->config.slots) prefetch_line(&tg_slots(state)[t].phase);
+  if (t < TG_COPIES) prefetch_line(graphs->step[t][0][TG_KIND_DECODE]);
+  if (t == TG_COPIES) prefetch_line(graphs);
+}
+
+/* The lanes: turns until there is something for the launching warp to do, or POLLS more than one were in vain. */
+__device__ inline void take_turns(tg_state *state, tg_state *block, tg_rings *rings, tg_chain *chain, Next &next,
+                                  uint64_t &start_ns) {
+  uint32_t pause_ns = FIRST_PAUSE_NS;
+  asm volatile("bar.sync %0, %1;" ::"n"(START_BARRIER), "n"(DISPATCH_THREADS) : "memory");
+  for (uint32_t poll = 0;; poll++) {
+    const Next what = turn(state, block, rings, chain, next, start_ns, poll == POLLS);
+    /* While the first warp sends what this turn leaves for the host, the others take the state's head back. */
+    if (threadIdx.x == 0) tg_trace_write(state, rings, now_ns(), 0);
+    lanes_barrier();
+    if (threadIdx.x == 0) tg_flush();
+    if (!what.again) {
+      if (threadIdx.x >= 32) copy(block, state, HEAD_BYTES, threadIdx.x - 32, LANES - 32);
+      return;
+    }
+    /* until the launching warp has seen that there is nothing for it */
+    asm volatile("bar.sync %0, %1;" ::"n"(AGAIN_BARRIER), "n"(DISPATCH_THREADS) : "memory");
+    if (state->outcome.changed) {
+      pause_ns = FIRST_PAUSE_NS; /* it found something new, so there may be more at once */
+    } else {
+      __nanosleep(pause_ns);
+      pause_ns = min(2 * pause_ns, LAST_PAUSE_NS);
+    }
+    look(rings, &state->claimer);
+    if (threadIdx.x == 0) start_ns = now_ns();
+    lanes_barrier();
+  }
+}
+
+/* `where`: TG_DISPATCH_*. All steps that were composed have come back, since none begins before, but for one that a full
+ * chain has left to the idle graph. `layout` is a copy of the rings' head in device memory. No kernel of a step writes
+ * the state's head, nor what is read of a decode row, so both are brought while they still run. */
+template <bool TAIL>
+static __device__ __forceinline__ void dispatch(tg_state *block, tg_rings *rings, const tg_rings *layout, const tg_graphs *graphs,
+                                         tg_chain *chain, uint32_t where) {
+  __shared__ Next next;
+  __shared__ bool launched;
+  __shared__ uint64_t start_ns; /* of the turn */
+  __shared__ __align__(16) unsigned char head[HEAD_BYTES];
+  tg_state *state = reinterpret_cast<tg_state *>(head);
+  const bool idle = where == TG_DISPATCH_IDLE;
+  let_next_kernel_start();
+  if (threadIdx.x == 0) {
+    while (load_acquire(&chain->settled) != load_acquire(&chain->open)) {
+    }
+  }
+  __syncthreads();
+  copy(state, block, HEAD_BYTES, threadIdx.x, DISPATCH_THREADS);
+  copy(&tg_device.layout.bytes, &layout->bytes, LAYOUT_BYTES, threadIdx.x, DISPATCH_THREADS);
+  look(rings, &block->claimer);
+  __syncthreads();
+  /* The chain ended with all that was to do: the idle graph had been launched before. */
+  const bool over = state->outcome.action == TG_ACTION_DONE || state->error != TG_ERROR_NONE;
+  if (idle && over) return;
+  const bool left = idle && load_acquire(&chain->begun) < load_acquire(&chain->open); /* a step by the chain before this one */
+  if (threadIdx.x == 0) {
+    tg_device.block = block;
+    tg_device.returned_end = state->steps_composed;
+    tg_device.rows_step = state->steps_collected < tg_device.returned_end ? state->steps_collected : TG_NO_STEP;
+    tg_device.releases = 0;
+    tg_device_turn.asks_more = 0;
+    launched = true;
+    if (left) next = {TG_ACTION_STEP, state->outcome.kind, state->outcome.bucket, (uint32_t)state->outcome.step, 0};
+  }
+  __syncthreads();
+  if (!left) bring(state, graphs);
+  const bool chained_step = !idle && is_chained<TAIL>(graphs);
+  const bool calm = __syncthreads_and(chained_step && row_is_calm(state, threadIdx.x) && (threadIdx.x != 0 || is_calm(state)));
+  await_earlier_kernels();
+
+  if (left) {
+    if (threadIdx.x == LANES) launched = launch<TAIL>(next, graphs, chain, idle);
+  } else if (threadIdx.x < LANES) {
+    take_turns(state, block, rings, chain, next, start_ns);
+  } else {
+    const uint64_t now = __shfl_sync(0xffffffffu, now_ns(), 0);
+    const Next foreseen = routine_next(state); /* before the lanes change anything */
+    if (threadIdx.x == LANES) start_ns = now;
+    asm volatile("bar.arrive %0, %1;" ::"n"(START_BARRIER), "n"(DISPATCH_THREADS) : "memory");
+    const bool sooner = calm && goes_on(state, now);
+    if (sooner && threadIdx.x == LANES) launched = launch<TAIL>(foreseen, graphs, chain, idle);
+    for (;;) {
+      asm volatile("bar.sync %0, %1;" ::"n"(NEXT_BARRIER), "n"(DISPATCH_THREADS) : "memory");
+      if (!next.again) break;
+      asm volatile("bar.arrive %0, %1;" ::"n"(AGAIN_BARRIER), "n"(DISPATCH_THREADS) : "memory");
+    }
+    if (sooner) {
+      /* a bug: the graph that is launched already is not that of the step */
+      if (next.action != TG_ACTION_STEP || next.kind != foreseen.kind || next.bucket != foreseen.bucket || next.number != foreseen.number)
+        __trap();
+    } else if (threadIdx.x == LANES) {
+      launched = launch<TAIL>(next, graphs, chain, idle);
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  if (!launched) {
+    block->error = TG_ERROR_LAUNCH;
+    tg_release(&rings->action.value, (uint64_t)TG_ERROR_LAUNCH << 32 | TG_ACTION_ERROR);
+  }
+  store_release(&chain->settled, state->steps_composed);
+}
+
+#endif

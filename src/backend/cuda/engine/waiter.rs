@@ -1,0 +1,96 @@
+//! How the host waits for what it has queued in a stream.
+
+use crate::backend::LaunchWay;
+use cudarc::driver::sys::{self, CUevent_flags};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// By what the host learns that a stream's work has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// The driver waits for the stream as it likes (cuStreamSynchronize).
+    Stream,
+    /// The host asks an event again and again.
+    Event,
+    /// The host sleeps until an event (CU_EVENT_BLOCKING_SYNC).
+    Block,
+}
+
+impl Wait {
+    /// That of a host which launches so.
+    pub fn of(way: LaunchWay) -> Self {
+        match way {
+            LaunchWay::HostGraphEvent => Self::Event,
+            LaunchWay::HostGraphBlock => Self::Block,
+            _ => Self::Stream,
+        }
+    }
+}
+
+/// Whether all that is queued in `stream` has run.
+///
+/// # Errors
+/// What ran there failed, or the device is lost.
+pub fn is_done(stream: &CudaStream) -> Result<bool, DriverError> {
+    stream.context().bind_to_thread()?;
+    // SAFETY: the stream is alive.
+    match unsafe { sys::cuStreamQuery(stream.cu_stream()) } {
+        sys::CUresult::CUDA_SUCCESS => Ok(true),
+        sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+        other => Err(DriverError(other)),
+    }
+}
+
+/// A way to wait, made ready.
+pub struct Waiter {
+    wait: Wait,
+    /// Recorded behind what is waited for.
+    event: CudaEvent,
+}
+
+impl Waiter {
+    /// # Errors
+    /// The driver refuses an event.
+    pub fn new(context: &Arc<CudaContext>, wait: Wait) -> Result<Self, DriverError> {
+        let flags = match wait {
+            Wait::Block => CUevent_flags::CU_EVENT_BLOCKING_SYNC,
+            Wait::Stream | Wait::Event => CUevent_flags::CU_EVENT_DEFAULT,
+        };
+        let event = context.new_event(Some(flags))?;
+        Ok(Self { wait, event })
+    }
+
+    /// Waits until all that is queued in `stream` has run. False: it had not within `limit`, which only a host that asks can tell.
+    ///
+    /// # Errors
+    /// What ran there failed, or the device is lost.
+    pub fn within(&self, limit: Duration, stream: &CudaStream) -> Result<bool, DriverError> {
+        match self.wait {
+            Wait::Stream => stream.synchronize()?,
+            Wait::Block => {
+                self.event.record(stream)?;
+                self.event.synchronize()?;
+            }
+            Wait::Event => {
+                self.event.record(stream)?;
+                let start = Instant::now();
+                while !self.event.try_is_complete()? {
+                    if start.elapsed() > limit {
+                        return Ok(false);
+                    }
+                    std::hint::spin_loop();
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// As [`Self::within`] without a limit: whoever watches the steps has one.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn wait(&self, stream: &CudaStream) -> Result<(), DriverError> {
+        self.within(Duration::MAX, stream).map(drop)
+    }
+}
