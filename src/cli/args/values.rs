@@ -45,7 +45,7 @@ impl ValueEnum for Handover {
 }
 
 /// Those of `--launch`; the host that runs ahead is `--ahead`. Those of `bench` alone are known, so that they are refused by what
-/// they are ([`of_a_run`]).
+/// they are (`of_a_run`).
 impl ValueEnum for LaunchWay {
     fn value_variants<'a>() -> &'a [Self] {
         &[

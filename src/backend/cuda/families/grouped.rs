@@ -327,17 +327,17 @@ mod tests {
             (256, 64, 4, "_bf16"),
             (8, 96, 5, "_tall_bf16"),
             (256, 96, 6, "_tall_bf16"),
-            (256, 128, 6, "_512_bf16"),
+            (256, 128, 6, "_512_tallest_bf16"),
             (257, 8, 16, "_512_bf16"),
             (512, 96, 5, "_512_bf16"),
             (513, 96, 5, "_1024_bf16"),
-            (1024, 128, 5, "_1024_bf16"),
+            (1024, 128, 5, "_1024_tallest_bf16"),
         ] {
             let found = name(&halves, rows, shape(tile_rows, stages)).unwrap();
             let expected = format!("tg_grouped_experts{of}");
             assert_eq!(found, expected, "{rows} rows, tiles of {tile_rows}");
         }
-        assert_eq!(name(&halves, 512, shape(64, 4)), None, "five loaders");
+        assert_eq!(name(&halves, 512, shape(64, 2)), None, "three loaders");
         assert_eq!(name(&halves, 1025, shape(64, 8)), None);
         let few = name(&f32, 1, shape(32, 5)).unwrap();
         assert_eq!(few, "tg_grouped_experts_many_f32");
@@ -357,7 +357,7 @@ mod tests {
             (1024, shape(128, 6), Some(["6 stages", "at 1024 rows"])),
             (512, shape(128, 7), Some(["7 stages", "at 512 rows"])),
             (1024, shape(16, 6), Some(["320 tiles", "take 256"])),
-            (300, shape(64, 4), Some(["4 stages", "300 rows"])),
+            (300, shape(64, 2), Some(["2 stages", "300 rows"])),
             (1025, shape(64, 6), Some(["up to 1024 rows", "grouped"])),
         ] {
             let found = halves.serves(&config, rows, shape);

@@ -16,8 +16,8 @@ pub const SKINNY_STAGES: RangeInclusive<u32> = 2..=16;
 /// Of the grouped kernel: one for each of the 3 warps that load rows at least (with fewer than 5 there are never 5 of them), and as
 /// above.
 pub const GROUPED_STAGES: RangeInclusive<u32> = 3..=16;
-/// Rows of an expert tile of the grouped kernel, at most; with f32 rows up to [`GROUPED_SPLIT_ROWS`]. Those above [`GROUPED_LOW_ROWS`], and
-/// buckets of more than [`GROUPED_FEW_ROWS`] rows, have kernels of their own, of more loaders, and rings of [`GROUPED_TALL_STAGES`] at
+/// Rows of an expert tile of the grouped kernel, at most; with f32 rows up to [`GROUPED_SPLIT_ROWS`]. Those above `GROUPED_LOW_ROWS`, and
+/// buckets of more than `GROUPED_FEW_ROWS` rows, have kernels of their own, of more loaders, and rings of `GROUPED_TALL_STAGES` at
 /// least.
 pub const GROUPED_TILE_ROWS: [u32; 6] = [8, 16, 32, 64, 96, 128];
 pub const GROUPED_SPLIT_ROWS: u32 = 32;
