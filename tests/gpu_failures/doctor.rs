@@ -156,7 +156,7 @@ fn kernels_are_told_to_programs() {
     let first = &kernels["types"][0];
     assert_eq!(first["entries"]["gpu"], "m132-b4800");
     assert_eq!(first["entries"]["own_gpu"], false);
-    assert_eq!(first["buckets"].as_array().unwrap().len(), 11);
+    assert_eq!(first["buckets"].as_array().unwrap().len(), 10);
     assert!(first["buckets"][8]["ms"].is_null(), "of another GPU");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other.toml");

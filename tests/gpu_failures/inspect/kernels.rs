@@ -153,7 +153,7 @@ fn graphs_are_of_the_kernels_that_the_file_names() {
             let tiled = variant.products == Products::Tiled || variant.experts == Experts::Tiled;
             assert_eq!(has("tg_tiled_"), tiled, "{variant}");
         }
-        assert_eq!(buckets, if dtype == DType::F32 { 9 } else { 11 });
+        assert_eq!(buckets, if dtype == DType::F32 { 9 } else { 10 });
         let grouped = "grouped (tiles of 128, 6 stages, guess)";
         for (rows, of_halves) in [(512, grouped), (2048, "persistent")] {
             let many = |graph: &&Value| graph["kind"] == "mixed" && graph["bucket"] == rows;
