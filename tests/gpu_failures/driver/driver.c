@@ -164,11 +164,14 @@ int cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
 int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
   ENTER_IN(current);
   if (bytes == 0) return INVALID_VALUE;
-  if (current->used_bytes + bytes > setting("TEST_CUDA_MEMORY", 1 << 30)) return OUT_OF_MEMORY;
-  current->used_bytes += bytes;
+  pthread_mutex_lock(&lock);
+  const int fits = current->used_bytes + bytes <= setting("TEST_CUDA_MEMORY", 1 << 30);
+  if (fits) current->used_bytes += bytes;
+  pthread_mutex_unlock(&lock);
+  if (!fits) return OUT_OF_MEMORY;
   log_bytes("device", bytes);
   void *memory = NULL;
-  if (posix_memalign(&memory, 256, bytes)) return OUT_OF_MEMORY;
+  if (posix_memalign(&memory, 256, bytes)) abort();
   memset(memory, 0, bytes);
   *address = (uint64_t)memory;
   pthread_mutex_lock(&lock);
@@ -187,12 +190,12 @@ static struct context *owner(uint64_t at, size_t bytes) {
   return found;
 }
 int cuMemAllocAsync(uint64_t *address, size_t bytes, void *stream) { (void)stream; return cuMemAlloc_v2(address, bytes); }
-/* Nobody who counts bytes allocates again after freeing, so none are counted back. */
 int cuMemFree_v2(uint64_t address) {
   ENTER();
   pthread_mutex_lock(&lock);
   for (size_t i = 0; i < allocation_count; i++) {
     if (allocations[i].at != address) continue;
+    allocations[i].context->used_bytes -= allocations[i].bytes;
     allocations[i] = allocations[--allocation_count];
     break;
   }
