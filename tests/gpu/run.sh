@@ -9,6 +9,8 @@ if [ ! -e /dev/nvidiactl ]; then
   echo "tests/gpu/run.sh: no GPU here, nothing was run" >&2
   exit 1
 fi
+# NCCL does without multicast, as the command line has it.
+export NCCL_NVLS_ENABLE=0
 if [ -n "${TAILGRAPH_GPU_TESTS:-}" ]; then
   exec "$TAILGRAPH_GPU_TESTS" --include-ignored "$@"
 fi

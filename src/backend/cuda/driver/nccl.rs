@@ -1,7 +1,8 @@
 //! NCCL between GPUs, to compare with: the library is loaded where somebody asks for it, and nothing else here needs it.
 //!
 //! It is never to use the links' multicast (NVLS), which needs a service of the whole host and may fail on a machine that has some of
-//! its GPUs. Between two GPUs, which is all there is here, it does not; [`without_multicast`] says so besides, to every command.
+//! its GPUs. The environment alone tells it so, and no thread may change that while another looks: the command line does
+//! ([`without_multicast`]) before it begins one, and [`found`] refuses what any other program has not.
 
 use crate::backend::cuda::driver::Address;
 use crate::error::{Error, Result};
@@ -56,20 +57,29 @@ pub struct Nccl {
 // SAFETY: a communicator may be used from any thread, by one at a time.
 unsafe impl Send for Nccl {}
 
-/// Keeps NCCL from multicast, which it reads from the environment.
+/// What NCCL reads as it connects GPUs.
+const MULTICAST: &str = "NCCL_NVLS_ENABLE";
+
+/// Keeps NCCL from multicast.
 ///
 /// # Safety
 /// No other thread looks at the environment meanwhile.
 pub unsafe fn without_multicast() {
     // SAFETY: the caller's promise.
-    unsafe { std::env::set_var("NCCL_NVLS_ENABLE", "0") };
+    unsafe { std::env::set_var(MULTICAST, "0") };
 }
 
 /// The library. `asked`: the option that wants it; `instead`: what to do without it.
 ///
 /// # Errors
-/// [`Error::Usage`]: it is not there.
+/// [`Error::Usage`]: it is not there, or would use multicast.
 pub fn found(asked: &str, instead: &str) -> Result<Library> {
+    if std::env::var_os(MULTICAST).is_none_or(|value| value != "0") {
+        return Err(Error::Usage(format!(
+            "{asked}: the environment has no {MULTICAST}=0, expected it, as NCCL's multicast needs a service of the whole host: set it \
+             before this program starts, or {instead}"
+        )));
+    }
     let mut why = String::new();
     for name in NAMES {
         // SAFETY: loading NCCL runs its initialisers, which have no demands.
