@@ -125,6 +125,11 @@ pub trait DeviceScheduler: Send {
         1
     }
 
+    /// One of them, as messages name it.
+    fn stage_name(&self, stage: u32) -> String {
+        format!("stage {stage} on {}", self.name())
+    }
+
     /// Gets everything ready but the launch: copies `state`, a whole `tg_state` block that no turn has been taken on,
     /// to the device, captures a step for every bucket of `ladders` with at most `slots` sequences each, and makes
     /// the block for the rings, `ring_bytes` long, that both sides see.

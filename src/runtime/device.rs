@@ -57,12 +57,16 @@ impl Device {
     }
 
     /// What ended the scheduler, by what it left in the rings.
-    fn end(rings: &HostRings) -> Option<String> {
+    fn end(device: &dyn DeviceScheduler, rings: &HostRings) -> Option<String> {
         let (action, error) = rings.action();
         match action {
             abi::TG_ACTION_DONE => None,
             abi::TG_ACTION_ERROR => Some(match error {
-                abi::TG_ERROR_LINK => link_failure(rings.posted().ended),
+                abi::TG_ERROR_LINK => {
+                    link_failure(rings.posted().ended, device.stages(), |stage| {
+                        device.stage_name(stage)
+                    })
+                }
                 abi::TG_ERROR_LAUNCH => format!(
                     "the GPU refused to launch the graph of {}, expected a launch: a turn makes one a stage and one of itself, and 120 in a \
                      graph's run and 255 pending behind it are the limits, so this is a bug in tailgraph or its driver",
@@ -133,11 +137,13 @@ impl Driver for Device {
 
     fn failure(&mut self, rings: &HostRings) -> Option<String> {
         if self.failure.is_none() && self.launched && self.asked.elapsed() >= ASK_EVERY {
-            self.failure = match self.running() {
+            let running = self.running();
+            let end = || Self::end(self.device.as_deref()?, rings);
+            self.failure = match running {
                 // Of several devices others may run on, or be what it waited for.
-                Ok(true) if rings.action().0 == abi::TG_ACTION_ERROR => Self::end(rings),
+                Ok(true) if rings.action().0 == abi::TG_ACTION_ERROR => end(),
                 Ok(true) => None,
-                Ok(false) => Self::end(rings),
+                Ok(false) => end(),
                 Err(error) => Some(format!(
                     "{error}; last launched: {}",
                     describe(&rings.posted())

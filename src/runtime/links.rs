@@ -36,6 +36,7 @@ struct Ends {
     /// Where in a place the activations begin, in words, and how many f32 they are at most.
     activations: (usize, usize),
     last: bool,
+    stages: u32,
     start: Instant,
 }
 
@@ -115,6 +116,7 @@ pub(super) fn links(
             _blocks: [before, stage].map(|link| blocks[link as usize].clone()),
             activations: (activations as usize, floats),
             last: stage + 1 == stages,
+            stages,
             start: Instant::now(),
         };
         Ok(StageLink {
@@ -269,24 +271,38 @@ impl StageLink {
 
     /// What ended this stage, where that was a fault of the links; a stage that failed says so itself.
     pub fn failure(&self) -> Option<Error> {
-        let ended = self.ends.as_ref()?.raw.ended;
+        let ends = self.ends.as_ref()?;
+        let ended = ends.raw.ended;
         let of_links = matches!(
             ended as u32 & 0xffff,
             abi::TG_LINK_LATE | abi::TG_LINK_ORDER
         );
-        of_links.then(|| Error::Runtime(link_failure(ended)))
+        let name = |stage| format!("stage {stage}");
+        of_links.then(|| Error::Runtime(link_failure(ended, ends.stages, name)))
     }
 }
 
-/// What `tg_links.ended` of a stage says.
-pub(super) fn link_failure(ended: u64) -> String {
-    let (code, link, stage) = (ended as u32 & 0xffff, ended as u32 >> 16, ended >> 32);
-    let what = match code {
-        abi::TG_LINK_LATE => "the other side left it waiting past its deadline",
-        abi::TG_LINK_FAILED => "it could not go on",
-        _ => "it found another step than the next one, which is a bug in tailgraph",
+/// What `tg_links.ended` of one of so many stages says; `name`: a stage, as messages name it.
+pub(super) fn link_failure(ended: u64, stages: u32, name: impl Fn(u32) -> String) -> String {
+    let (code, link, stage) = (
+        ended as u32 & 0xffff,
+        ended as u32 >> 16,
+        (ended >> 32) as u32,
+    );
+    if code == abi::TG_LINK_FAILED {
+        return format!("{} could not go on", name(stage));
+    }
+    // A link leads from the stage of its number to the next.
+    let other = match link == stage {
+        true => (link + 1) % stages,
+        false => link,
     };
-    format!("link {link}, as stage {stage} saw it: {what}")
+    let what = match code {
+        abi::TG_LINK_LATE => "left it waiting past its deadline",
+        _ => "handed on another step than the next one, which is a bug in tailgraph",
+    };
+    let (stage, other) = (name(stage), name(other));
+    format!("link {link}, as {stage} saw it: {other} {what}")
 }
 
 /// The core finds the step in its own mailbox.

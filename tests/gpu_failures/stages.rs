@@ -115,7 +115,10 @@ fn a_stage_that_is_stuck_is_found_by_the_deadline() {
     fails(
         &(ended, answers),
         0,
-        &["link 1", "stage 0 saw it", "past its deadline"],
+        &[
+            "link 1, as stage 0 on cuda:0 saw it",
+            "stage 1 on cuda:1 left it waiting past its deadline",
+        ],
     );
     let run = two("device-graph").with("DEVICE", "stuck:4@0").and(&limit);
     fails(&run.over_rows(ROWS), 0, &["4 (stage 0"]);
@@ -124,7 +127,11 @@ fn a_stage_that_is_stuck_is_found_by_the_deadline() {
 #[test]
 fn a_stage_whose_graph_is_refused_ends_the_others() {
     let run = two("device-graph").with("DEVICE", "refuse:4@1");
-    fails(&run.over_rows(ROWS), 0, &["link", "could not go on"]);
+    fails(
+        &run.over_rows(ROWS),
+        0,
+        &["stage 1 on cuda:1 could not go on"],
+    );
     let run = two("device-graph").with("DEVICE", "refuse:4@0");
     fails(
         &run.over_rows(ROWS),

@@ -146,14 +146,6 @@ impl GpuPipeline {
         index + 1 == self.stages.len()
     }
 
-    /// As in messages.
-    fn name(&self, index: usize) -> String {
-        format!(
-            "stage {index} on cuda:{}",
-            self.stages[index].gpu.info.ordinal
-        )
-    }
-
     /// The dispatcher of a stage; `place` is a `TG_DISPATCH_*`.
     fn dispatcher(&self, index: usize, rings: Address, blocks: &Blocks, place: u32) -> KernelCall {
         let at = |buffer: &Buffer| Argument::Address(buffer.at(0));
@@ -246,7 +238,7 @@ impl GpuPipeline {
         let Stage {
             stream, program, ..
         } = &self.stages[index];
-        let capturing = format!("capture {}", self.name(index));
+        let capturing = format!("capture {}", self.stage_name(index as u32));
         let _range = range(Name::of(Category::Start, &capturing));
         let at = StepAt {
             state: blocks.state.at(0),
@@ -304,6 +296,11 @@ impl DeviceScheduler for GpuPipeline {
         self.stages.len() as u32
     }
 
+    fn stage_name(&self, stage: u32) -> String {
+        let ordinal = self.stages[stage as usize].gpu.info.ordinal;
+        format!("stage {stage} on cuda:{ordinal}")
+    }
+
     fn prepare(
         &mut self,
         state: &[u8],
@@ -344,7 +341,7 @@ impl DeviceScheduler for GpuPipeline {
         self.launched = true;
         // The scheduler last, so that the others wait for it and not it for them.
         for (index, stage) in prepared.stages.iter().enumerate().rev() {
-            let name = self.name(index);
+            let name = self.stage_name(index as u32);
             let _range = range(Name::of(Category::Run, &format!("launch {name}")));
             // SAFETY: what the graphs use is in `self`, which ends what runs before it goes.
             unsafe { stage.idle.launch() }?;
@@ -357,7 +354,8 @@ impl DeviceScheduler for GpuPipeline {
         let mut running = false;
         for (index, stage) in self.stages.iter().enumerate() {
             stage.program.check()?;
-            let refused = |error| failed(&format!("running {}", self.name(index)), error);
+            let refused =
+                |error| failed(&format!("running {}", self.stage_name(index as u32)), error);
             running |= !is_done(&stage.stream).map_err(refused)?;
         }
         Ok(running)
