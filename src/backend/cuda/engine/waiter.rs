@@ -42,23 +42,23 @@ pub fn is_done(stream: &CudaStream) -> Result<bool, DriverError> {
     }
 }
 
-/// A way to wait, made ready.
-pub struct Waiter {
-    wait: Wait,
-    /// Recorded behind what is waited for.
-    event: CudaEvent,
+/// A way to wait, made ready. Events are recorded behind what is waited for.
+pub enum Waiter {
+    Stream,
+    Event(CudaEvent),
+    Block(CudaEvent),
 }
 
 impl Waiter {
     /// # Errors
     /// The driver refuses an event.
     pub fn new(context: &Arc<CudaContext>, wait: Wait) -> Result<Self, DriverError> {
-        let flags = match wait {
-            Wait::Block => CUevent_flags::CU_EVENT_BLOCKING_SYNC,
-            Wait::Stream | Wait::Event => CUevent_flags::CU_EVENT_DEFAULT,
-        };
-        let event = context.new_event(Some(flags))?;
-        Ok(Self { wait, event })
+        let event = |flags| context.new_event(Some(flags));
+        Ok(match wait {
+            Wait::Stream => Self::Stream,
+            Wait::Event => Self::Event(event(CUevent_flags::CU_EVENT_DEFAULT)?),
+            Wait::Block => Self::Block(event(CUevent_flags::CU_EVENT_BLOCKING_SYNC)?),
+        })
     }
 
     /// Waits until all that is queued in `stream` has run. False: it had not within `limit`, which only a host that asks can tell.
@@ -66,16 +66,16 @@ impl Waiter {
     /// # Errors
     /// What ran there failed, or the device is lost.
     pub fn within(&self, limit: Duration, stream: &CudaStream) -> Result<bool, DriverError> {
-        match self.wait {
-            Wait::Stream => stream.synchronize()?,
-            Wait::Block => {
-                self.event.record(stream)?;
-                self.event.synchronize()?;
+        match self {
+            Self::Stream => stream.synchronize()?,
+            Self::Block(event) => {
+                event.record(stream)?;
+                event.synchronize()?;
             }
-            Wait::Event => {
-                self.event.record(stream)?;
+            Self::Event(event) => {
+                event.record(stream)?;
                 let start = Instant::now();
-                while !self.event.try_is_complete()? {
+                while !event.try_is_complete()? {
                     if start.elapsed() > limit {
                         return Ok(false);
                     }
