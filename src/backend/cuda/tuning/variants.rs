@@ -17,12 +17,13 @@ pub const SKINNY_STAGES: RangeInclusive<u32> = 2..=16;
 /// above.
 pub const GROUPED_STAGES: RangeInclusive<u32> = 3..=16;
 /// Rows of an expert tile of the grouped kernel, at most; with f32 rows up to [`GROUPED_SPLIT_ROWS`]. Those above `GROUPED_LOW_ROWS`, and
-/// buckets of more than `GROUPED_FEW_ROWS` rows, have kernels of their own, of more loaders, and rings of `GROUPED_TALL_STAGES` at
-/// least.
+/// buckets of more than `GROUPED_FEW_ROWS` rows, have kernels of their own, of five loaders, each with a stage of the ring: but for tiles
+/// above `GROUPED_TALL_ROWS`, whose sums leave registers for three.
 pub const GROUPED_TILE_ROWS: [u32; 6] = [8, 16, 32, 64, 96, 128];
 pub const GROUPED_SPLIT_ROWS: u32 = 32;
 const GROUPED_LOW_ROWS: u32 = 64;
 const GROUPED_FEW_ROWS: u32 = 256;
+const GROUPED_TALL_ROWS: u32 = 96;
 const GROUPED_TALL_STAGES: u32 = 5;
 
 /// Of [`Grouped::prefetch_mib`].
@@ -240,7 +241,7 @@ impl Grouped {
             ));
         }
         let many = self.tile_rows > GROUPED_LOW_ROWS || rows > GROUPED_FEW_ROWS;
-        if many && self.stages < GROUPED_TALL_STAGES {
+        if many && self.tile_rows <= GROUPED_TALL_ROWS && self.stages < GROUPED_TALL_STAGES {
             return Err(format!(
                 "found grouped_stages {}, expected at least {GROUPED_TALL_STAGES} with tile_rows {} in buckets of {rows} rows",
                 self.stages, self.tile_rows
