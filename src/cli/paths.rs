@@ -3,7 +3,7 @@
 
 use super::args::BucketArgs;
 use crate::error::{Error, Result};
-use crate::files::names::beside;
+use crate::files::names::{UNFINISHED, beside};
 use crate::files::{Out, Resolved, Unfinished, resolve};
 use crate::io::record::record_paths;
 use crate::io::shard::record_path;
@@ -139,7 +139,7 @@ impl Files {
 /// What is written on the way to `output`, beside the file itself and wherever links lead, if it is `other`.
 fn way_through(output: &Path, other: &Path) -> Option<PathBuf> {
     let place = place(output)?;
-    let ways = [".partial", ".partial.tmp"].map(|suffix| beside(&place, suffix));
+    let ways = UNFINISHED.map(|ending| beside(&place, ending));
     ways.into_iter().find(|way| is_same(way, other))
 }
 
@@ -231,7 +231,8 @@ mod tests {
         let at = |name: &str| dir.path().join(name);
         let reads = |name: &str| message(&[&at("out")], &at(name));
         assert!(reads("out").unwrap().contains("found the input file"));
-        for other in ["out.partial", "out.partial.tmp"] {
+        for other in UNFINISHED.map(|ending| format!("out{ending}")) {
+            let other = other.as_str();
             assert!(reads(other).unwrap().contains("by way of"), "{other}");
             for both in [[at("out"), at(other)], [at(other), at("out")]] {
                 let both = both.each_ref().map(PathBuf::as_path);
