@@ -9,7 +9,7 @@ use crate::io::record::record_paths;
 use crate::io::shard::record_path;
 use crate::model::{ModelSource, fingerprint};
 use clap::ValueEnum;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// `-`: standard input or output.
@@ -154,16 +154,18 @@ fn is_one_stream(a: &Path, b: &Path) -> bool {
 fn is_same(a: &Path, b: &Path) -> bool {
     match (place(a), place(b)) {
         (Some(a), Some(b)) => a == b,
-        // A file may be open as standard input.
-        (Some(_), None) | (None, Some(_)) => is_same_file(a, b),
-        (None, None) => false,
+        // A file may be open as standard input; and what a run writes to a pipe that it reads would be its own input.
+        (Some(_), None) | (None, _) => is_same_file(a, b),
     }
 }
 
-/// Whether both are there, and are one regular file.
+/// Whether both are there, and are one regular file or one pipe. A terminal may well be both.
 fn is_same_file(a: &Path, b: &Path) -> bool {
     match (a.metadata(), b.metadata()) {
-        (Ok(a), Ok(b)) => a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino()),
+        (Ok(a), Ok(b)) => {
+            let is_one = (a.dev(), a.ino()) == (b.dev(), b.ino());
+            is_one && (a.is_file() || a.file_type().is_fifo())
+        }
         _ => false,
     }
 }
