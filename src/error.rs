@@ -56,10 +56,15 @@ impl Error {
             }
             _ => source.to_string(),
         };
-        Self::file(
-            path,
-            format!("{found}, expected a directory that exists and can be written"),
-        )
+        let expected = match source.kind() {
+            std::io::ErrorKind::InvalidFilename => {
+                "a shorter name: most file systems take 255 bytes, with what is added while a file is written"
+            }
+            // It is there, and is not ours to write.
+            _ if path.as_ref().symlink_metadata().is_ok() => "a file that can be written",
+            _ => "a directory that exists and can be written",
+        };
+        Self::file(path, format!("{found}, expected {expected}"))
     }
 
     pub fn file(path: impl AsRef<Path>, message: impl Into<String>) -> Self {
