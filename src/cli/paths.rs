@@ -48,6 +48,8 @@ pub(super) fn open_asked(path: Option<&Path>) -> Result<Option<Out>> {
 pub(super) struct Files {
     read: Vec<(PathBuf, &'static str)>,
     written: Vec<(PathBuf, &'static str)>,
+    /// What has to be several files and is one stream.
+    divided: Option<String>,
 }
 
 impl Files {
@@ -82,8 +84,14 @@ impl Files {
         self
     }
 
-    /// The recordings of so many replicas.
-    pub(super) fn writes_records(self, path: Option<&Path>, replicas: usize) -> Self {
+    /// The recordings of so many replicas: of several each has a file of its own.
+    pub(super) fn writes_records(mut self, path: Option<&Path>, replicas: usize) -> Self {
+        if let Some(path) = path.filter(|path| replicas > 1 && is_stream(path)) {
+            self.divided = Some(format!(
+                "--record {}: found a stream, expected the name of a file, of which each of the {replicas} devices has one with its number",
+                path.display()
+            ));
+        }
         let paths = path.map(|path| record_paths(path, replicas));
         let paths = paths.into_iter().flatten();
         paths.fold(self, |files, path| files.writes("--record", Some(&path)))
@@ -96,8 +104,11 @@ impl Files {
     }
 
     /// # Errors
-    /// [`Error::Usage`] where two are one file, which need not be there yet, or one stream.
+    /// [`Error::Usage`] where two are one file, which need not be there yet, or one stream; or where one is to be several.
     pub(super) fn keep_apart(&self) -> Result<()> {
+        if let Some(divided) = &self.divided {
+            return Err(Error::Usage(divided.clone()));
+        }
         let wrong = |(output, flag): &(PathBuf, &str), found: String| {
             let message = format!("{flag} {}: {found}", output.display());
             Err(Error::Usage(message))
@@ -141,6 +152,14 @@ fn way_through(output: &Path, other: &Path) -> Option<PathBuf> {
     let place = place(output)?;
     let ways = UNFINISHED.map(|ending| beside(&place, ending));
     ways.into_iter().find(|way| is_same(way, other))
+}
+
+/// A pipe, a device or a descriptor.
+fn is_stream(path: &Path) -> bool {
+    matches!(
+        resolve(path),
+        Ok(Resolved::Descriptor(_) | Resolved::Special(_))
+    )
 }
 
 fn is_one_stream(a: &Path, b: &Path) -> bool {
@@ -213,6 +232,7 @@ mod tests {
         let files = Files {
             read: vec![(reads.to_owned(), "input")],
             written: written.collect(),
+            divided: None,
         };
         files.keep_apart().map_err(|error| error.to_string()).err()
     }
