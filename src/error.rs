@@ -44,6 +44,7 @@ impl Error {
             std::io::ErrorKind::IsADirectory => "found a directory".to_owned(),
             _ => source.to_string(),
         };
+        let expected = lacking(source).unwrap_or(expected);
         Self::file(path, format!("{found}, expected {expected}"))
     }
 
@@ -56,10 +57,16 @@ impl Error {
             }
             _ => source.to_string(),
         };
-        Self::file(
-            path,
-            format!("{found}, expected a directory that exists and can be written"),
-        )
+        let expected = match source.kind() {
+            std::io::ErrorKind::InvalidFilename => {
+                "a shorter name: most file systems take 255 bytes, with what is added while a file is written"
+            }
+            // It is there, and is not ours to write.
+            _ if path.as_ref().symlink_metadata().is_ok() => "a file that can be written",
+            _ => "a directory that exists and can be written",
+        };
+        let expected = lacking(source).unwrap_or(expected);
+        Self::file(path, format!("{found}, expected {expected}"))
     }
 
     pub fn file(path: impl AsRef<Path>, message: impl Into<String>) -> Self {
@@ -84,6 +91,51 @@ impl Error {
         match self {
             Self::Usage(_) => 2,
             _ => 1,
+        }
+    }
+}
+
+/// What was expected of the system, where a file was not opened for no fault of its own.
+fn lacking(source: &std::io::Error) -> Option<&'static str> {
+    let of_process = source.raw_os_error()? == libc::EMFILE;
+    let of_system = source.raw_os_error()? == libc::ENFILE;
+    (of_process || of_system).then_some("room for another open file (ulimit -n)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Error as Io;
+
+    #[test]
+    fn what_stood_in_the_way_of_a_file_is_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let (there, absent) = (dir.path(), dir.path().join("absent"));
+        let refused =
+            |path: &Path, code: i32| Error::create(path, &Io::from_raw_os_error(code)).to_string();
+        for (said, expected) in [
+            (
+                refused(&absent, libc::EACCES),
+                "expected a directory that exists",
+            ),
+            (
+                refused(there, libc::EACCES),
+                "expected a file that can be written",
+            ),
+            (
+                refused(&absent, libc::ENAMETOOLONG),
+                "expected a shorter name",
+            ),
+            (
+                refused(&absent, libc::EMFILE),
+                "expected room for another open file",
+            ),
+            (
+                Error::open(there, &Io::from_raw_os_error(libc::ENFILE), "rows").to_string(),
+                "expected room for another open file",
+            ),
+        ] {
+            assert!(said.contains(expected), "{said}");
         }
     }
 }

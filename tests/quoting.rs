@@ -196,8 +196,10 @@ fn templates() {
                 .replace('@', "messages[0].content")
                 .replace('#', &word),
         ] {
-            let rendered = load_template(&source)
-                .and_then(|template| template.render(&chat(), None).map(drop));
+            let rendered = load_template(&source).and_then(|template| {
+                let rendered = template.render(&chat(), None);
+                rendered.map(drop).map_err(|error| error.to_string())
+            });
             said.hear_error(rendered);
         }
     }

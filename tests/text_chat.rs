@@ -41,7 +41,8 @@ fn render(
     template.set_clock(clock());
     let mut chat = Chat::new(messages.clone(), tools.cloned());
     chat.add_generation_prompt = prompt;
-    template.render(&chat, None)
+    let rendered = template.render(&chat, None);
+    rendered.map_err(|error| error.to_string())
 }
 
 #[test]
@@ -80,7 +81,8 @@ fn expressions_evaluate_as_in_transformers() {
         let rendered = load(dir.path(), &config).and_then(|template| {
             let mut template = template.unwrap();
             template.set_clock(clock());
-            template.render(&chat, None)
+            let rendered = template.render(&chat, None);
+            rendered.map_err(|error| error.to_string())
         });
         if rendered.as_deref().ok() != case[1].as_str() {
             wrong.push(format!(
@@ -191,6 +193,7 @@ fn errors_name_the_file_and_the_line() {
         template
             .render(&Chat::new(json!([]), None), None)
             .unwrap_err()
+            .to_string()
             .contains("`default`")
     );
 }

@@ -134,7 +134,8 @@ fn mutated_grammars_and_rows_render_or_say_why_not() {
             Ok(ask) => match (ask.prompt, load_both(dir.path())) {
                 (Prompt::Messages(chat), Ok((_, Some(template)))) => {
                     assert!(template.doubts(&chat).len() < 50);
-                    template.render(&template.fit(*chat), None)
+                    let rendered = template.render(&template.fit(*chat), None);
+                    rendered.map_err(|error| error.to_string())
                 }
                 (_, Err(error)) => Err(error),
                 _ => Ok(String::new()),
@@ -174,7 +175,8 @@ fn mutated_templates_render_or_say_why_not() {
         std::fs::write(dir.path().join("tokenizer_config.json"), config.to_string()).unwrap();
         let result = load_both(dir.path()).and_then(|(_, template)| {
             let chat = Chat::new(case["messages"].clone(), Some(case["tools"].clone()));
-            template.unwrap().render(&chat, None)
+            let rendered = template.unwrap().render(&chat, None);
+            rendered.map_err(|error| error.to_string())
         });
         match result {
             Ok(_) => rendered += 1,

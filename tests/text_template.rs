@@ -24,7 +24,8 @@ fn render(template: &str, variables: &Value) -> Result<String, String> {
     template.set_clock(day.and_hms_opt(9, 5, 3).unwrap());
     let mut chat = Chat::new(variables["messages"].clone(), None);
     chat.kwargs = variables.as_object().unwrap().clone();
-    template.render(&chat, None)
+    let rendered = template.render(&chat, None);
+    rendered.map_err(|error| error.to_string())
 }
 
 /// What transformers makes of each template: a text, or `None` where it refuses it.
@@ -242,7 +243,8 @@ fn a_deadline_shortens_a_rendering() {
     let start = Instant::now();
     let error = template
         .render(&chat, Some(Duration::from_millis(50)))
-        .unwrap_err();
+        .unwrap_err()
+        .to_string();
     assert!(
         error.contains("takes too long") && error.contains("line 1"),
         "{error}"

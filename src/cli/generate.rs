@@ -174,7 +174,10 @@ fn recorded_so_far(args: &GenerateArgs, replicas: usize) -> String {
     let partial = |place: PathBuf| quote::visible(beside(&place, ".partial").display()).to_string();
     match &places.map(partial).collect::<Vec<_>>()[..] {
         [] => String::new(),
-        partial => format!("; the recording so far is {}", partial.join(" and ")),
+        partial => format!(
+            "; the recording so far is {}, which the next run with --record writes over",
+            partial.join(" and ")
+        ),
     }
 }
 

@@ -38,21 +38,24 @@ mod terminal;
 mod trace;
 mod tune;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::files::Out;
+use crate::quote;
 use args::{Cli, Command};
 use clap::{CommandFactory, FromArgMatches};
+use std::ffi::OsString;
+use std::io::Write;
 
 /// Runs the command line of this process.
 ///
 /// # Errors
 /// Whatever is fatal; [`crate::Error::exit_code`] is the process's.
 pub fn run() -> Result<Exit> {
-    // Wrong usage ends here with exit code 2; `--help` and `--version` with 0.
-    let matches = with_negative_numbers(Cli::command()).get_matches();
-    let command = Cli::from_arg_matches(&matches)
-        .unwrap_or_else(|error| error.exit())
-        .command;
+    let parsed = with_negative_numbers(Cli::command()).try_get_matches();
+    let command = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
+        Ok(parsed) => parsed.command,
+        Err(error) => return unparsed(&error),
+    };
     #[cfg(feature = "cuda")]
     // SAFETY: nothing has begun a thread so far.
     unsafe {
@@ -78,6 +81,33 @@ pub fn run() -> Result<Exit> {
         Command::Completions { shell } => pages::completions(shell),
         Command::Man { page } => pages::man(page.as_deref()),
     }
+}
+
+/// What there is to say in place of running a command: of wrong usage, or what `--help` and `--version` ask for.
+fn unparsed(error: &clap::Error) -> Result<Exit> {
+    if error.kind() == clap::error::ErrorKind::InvalidUtf8 {
+        return Err(Error::Usage(no_text(std::env::args_os().skip(1))));
+    }
+    if error.use_stderr() {
+        error.exit();
+    }
+    error
+        .print()
+        .and_then(|()| std::io::stdout().flush())
+        .map_err(|error| Error::io("standard output", error))?;
+    Ok(Exit::Done)
+}
+
+/// Names what is no UTF-8, for which clap has no words.
+fn no_text(arguments: impl Iterator<Item = OsString>) -> String {
+    let wrong = arguments.filter(|argument| argument.to_str().is_none());
+    let wrong: Vec<String> = wrong
+        .map(|argument| quote::text(argument.display()))
+        .collect();
+    format!(
+        "found {}, which is not UTF-8: expected text, but for names of files",
+        wrong.join(" and ")
+    )
 }
 
 /// Options take -1, so that what is wrong with it is said of the option.

@@ -3,13 +3,13 @@
 
 use super::args::BucketArgs;
 use crate::error::{Error, Result};
-use crate::files::names::beside;
+use crate::files::names::{UNFINISHED, beside};
 use crate::files::{Out, Resolved, Unfinished, resolve};
 use crate::io::record::record_paths;
 use crate::io::shard::record_path;
 use crate::model::{ModelSource, fingerprint};
 use clap::ValueEnum;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// `-`: standard input or output.
@@ -48,6 +48,8 @@ pub(super) fn open_asked(path: Option<&Path>) -> Result<Option<Out>> {
 pub(super) struct Files {
     read: Vec<(PathBuf, &'static str)>,
     written: Vec<(PathBuf, &'static str)>,
+    /// What has to be several files and is one stream.
+    divided: Option<String>,
 }
 
 impl Files {
@@ -82,8 +84,14 @@ impl Files {
         self
     }
 
-    /// The recordings of so many replicas.
-    pub(super) fn writes_records(self, path: Option<&Path>, replicas: usize) -> Self {
+    /// The recordings of so many replicas: of several each has a file of its own.
+    pub(super) fn writes_records(mut self, path: Option<&Path>, replicas: usize) -> Self {
+        if let Some(path) = path.filter(|path| replicas > 1 && is_stream(path)) {
+            self.divided = Some(format!(
+                "--record {}: found a stream, expected the name of a file, of which each of the {replicas} devices has one with its number",
+                path.display()
+            ));
+        }
         let paths = path.map(|path| record_paths(path, replicas));
         let paths = paths.into_iter().flatten();
         paths.fold(self, |files, path| files.writes("--record", Some(&path)))
@@ -96,8 +104,11 @@ impl Files {
     }
 
     /// # Errors
-    /// [`Error::Usage`] where two are one file, which need not be there yet, or one stream.
+    /// [`Error::Usage`] where two are one file, which need not be there yet, or one stream; or where one is to be several.
     pub(super) fn keep_apart(&self) -> Result<()> {
+        if let Some(divided) = &self.divided {
+            return Err(Error::Usage(divided.clone()));
+        }
         let wrong = |(output, flag): &(PathBuf, &str), found: String| {
             let message = format!("{flag} {}: {found}", output.display());
             Err(Error::Usage(message))
@@ -139,8 +150,16 @@ impl Files {
 /// What is written on the way to `output`, beside the file itself and wherever links lead, if it is `other`.
 fn way_through(output: &Path, other: &Path) -> Option<PathBuf> {
     let place = place(output)?;
-    let ways = [".partial", ".partial.tmp"].map(|suffix| beside(&place, suffix));
+    let ways = UNFINISHED.map(|ending| beside(&place, ending));
     ways.into_iter().find(|way| is_same(way, other))
+}
+
+/// A pipe, a device or a descriptor.
+fn is_stream(path: &Path) -> bool {
+    matches!(
+        resolve(path),
+        Ok(Resolved::Descriptor(_) | Resolved::Special(_))
+    )
 }
 
 fn is_one_stream(a: &Path, b: &Path) -> bool {
@@ -154,16 +173,18 @@ fn is_one_stream(a: &Path, b: &Path) -> bool {
 fn is_same(a: &Path, b: &Path) -> bool {
     match (place(a), place(b)) {
         (Some(a), Some(b)) => a == b,
-        // A file may be open as standard input.
-        (Some(_), None) | (None, Some(_)) => is_same_file(a, b),
-        (None, None) => false,
+        // A file may be open as standard input; and what a run writes to a pipe that it reads would be its own input.
+        (Some(_), None) | (None, _) => is_same_file(a, b),
     }
 }
 
-/// Whether both are there, and are one regular file.
+/// Whether both are there, and are one regular file or one pipe. A terminal may well be both.
 fn is_same_file(a: &Path, b: &Path) -> bool {
     match (a.metadata(), b.metadata()) {
-        (Ok(a), Ok(b)) => a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino()),
+        (Ok(a), Ok(b)) => {
+            let is_one = (a.dev(), a.ino()) == (b.dev(), b.ino());
+            is_one && (a.is_file() || a.file_type().is_fifo())
+        }
         _ => false,
     }
 }
@@ -211,6 +232,7 @@ mod tests {
         let files = Files {
             read: vec![(reads.to_owned(), "input")],
             written: written.collect(),
+            divided: None,
         };
         files.keep_apart().map_err(|error| error.to_string()).err()
     }
@@ -231,7 +253,8 @@ mod tests {
         let at = |name: &str| dir.path().join(name);
         let reads = |name: &str| message(&[&at("out")], &at(name));
         assert!(reads("out").unwrap().contains("found the input file"));
-        for other in ["out.partial", "out.partial.tmp"] {
+        for other in UNFINISHED.map(|ending| format!("out{ending}")) {
+            let other = other.as_str();
             assert!(reads(other).unwrap().contains("by way of"), "{other}");
             for both in [[at("out"), at(other)], [at(other), at("out")]] {
                 let both = both.each_ref().map(PathBuf::as_path);

@@ -1,8 +1,9 @@
 //! Whether a file can be put in place later: found before anything is done, rather than by a rename that is refused once
 //! the work is over.
 
-use super::names::beside;
+use super::names::{UNFINISHED, beside};
 use crate::error::{Error, Result};
+use crate::quote;
 use std::fs::Metadata;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
@@ -14,8 +15,18 @@ const STICKY: u32 = 0o1000;
 /// What is at `target` now, if anything is.
 ///
 /// # Errors
-/// Another file could not take its place.
+/// Another file could not take its place; [`Error::Usage`] where it has the name of an unfinished one.
 pub(super) fn check(target: &Path) -> Result<Option<Metadata>> {
+    let name = target.as_os_str().as_encoded_bytes();
+    if let Some(ending) = UNFINISHED
+        .iter()
+        .find(|ending| name.ends_with(ending.as_bytes()))
+    {
+        return Err(Error::Usage(format!(
+            "{}: found a name that ends in {ending}, as those of files do that a run has not finished: expected another",
+            quote::visible(target.display())
+        )));
+    }
     // The longest name that is made on the way.
     let longest = beside(target, ".partial.tmp");
     if let Err(error) = longest.symlink_metadata()

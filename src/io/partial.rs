@@ -132,6 +132,17 @@ impl Journal {
         )
     }
 
+    /// The same of a write to `path`, where OUTPUT is put together.
+    fn unmade(&self, path: &Path, error: &std::io::Error) -> Error {
+        Error::file(
+            path,
+            format!(
+                "{error}; all rows are in {}, and the same command with --resume puts them together",
+                self.path().display()
+            ),
+        )
+    }
+
     /// Writes `text` behind what counts. What this run does not go on from is cut off with the first record: a run that
     /// fails to start takes nothing from an earlier one.
     fn write(&mut self, text: &str) -> Result<()> {
@@ -221,9 +232,9 @@ impl Journal {
                 (Holder::Output, None) => unreachable!("its answers are found by reading it"),
             };
             out.write_all(answer)
-                .map_err(|error| Error::io(path, error))?;
+                .map_err(|error| self.unmade(path, &error))?;
         }
-        out.flush().map_err(|error| Error::io(path, error))
+        out.flush().map_err(|error| self.unmade(path, &error))
     }
 }
 

@@ -9,6 +9,7 @@ use super::row::{Ask, Code, FieldNames, Options, Prompt, RowError, Unasked};
 use crate::model::GenerationConfig;
 use crate::runtime::{Logits, Request, Sampling};
 use crate::sys::abi::TG_MAX_STOP_IDS;
+use crate::text::Unrendered;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -85,7 +86,11 @@ pub fn prompt_tokens(
             ("prompt", codec.encode(text, true).map_err(invalid)?)
         }
         Prompt::Messages(chat) => {
-            let text = codec.render(chat, timeout).map_err(chat_error)?;
+            let rendered = codec.render(chat, timeout);
+            let text = rendered.map_err(|error| match error {
+                Unrendered::Refused(message) => chat_error(message),
+                Unrendered::NoThread(message) => RowError::new(Code::NoThread, message),
+            })?;
             text_size::check("messages", &text, max_context, codec)
                 .map_err(|error| error.or(chat_error))?;
             ("messages", codec.encode(&text, false).map_err(chat_error)?)

@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::io::codec::{Codec, TextEnd, TextProgress, TextStream};
 use crate::model::ModelSource;
 use crate::telemetry::warn;
-use crate::text::{self, Chat, ChatTemplate, Doubt, Tokenizer};
+use crate::text::{self, Chat, ChatTemplate, Doubt, Tokenizer, Unrendered};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
@@ -83,11 +83,11 @@ impl Codec for ModelCodec {
         &self,
         chat: &Chat,
         timeout: Option<Duration>,
-    ) -> std::result::Result<String, String> {
+    ) -> std::result::Result<String, Unrendered> {
         match &self.template {
             Some(template) => template.render(&template.fit(chat.clone()), timeout),
-            None if self.tokenizer.is_none() => Err(format!("messages: {NO_TOKENIZER}")),
-            None => Err("messages: the model has no chat template (neither chat_template.jinja nor one in tokenizer_config.json), expected prompt or input_ids".to_owned()),
+            None if self.tokenizer.is_none() => Err(format!("messages: {NO_TOKENIZER}").into()),
+            None => Err("messages: the model has no chat template (neither chat_template.jinja nor one in tokenizer_config.json), expected prompt or input_ids".to_owned().into()),
         }
     }
 

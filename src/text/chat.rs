@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::conversation::{Chat, Doubt};
 use super::files::{self, TOKENIZER_CONFIG, read};
-use super::{Tokenizer, jinja};
+use super::{Tokenizer, Unrendered, jinja};
 use crate::quote;
 use crate::{Error, Result};
 
@@ -109,12 +109,15 @@ impl ChatTemplate {
     fn new(path: PathBuf, sources: Vec<(String, String)>, tokenizer: &Tokenizer) -> Result<Self> {
         let mut templates = Vec::with_capacity(sources.len());
         for (name, source) in sources {
-            let template = jinja::Template::compile(&source).map_err(|message| {
-                let name = quote::name(&name);
-                Error::file(
+            let template = jinja::Template::compile(&source).map_err(|error| match error {
+                Unrendered::NoThread(message) => Error::Runtime(message),
+                Unrendered::Refused(message) => Error::file(
                     &path,
-                    format!("chat template {name}: {message}, expected a Jinja template"),
-                )
+                    format!(
+                        "chat template {}: {message}, expected a Jinja template",
+                        quote::name(&name)
+                    ),
+                ),
             })?;
             templates.push((name, Named { source, template }));
         }
@@ -174,12 +177,12 @@ impl ChatTemplate {
     /// The prompt, as `apply_chat_template` of transformers renders it, in at most `time`.
     ///
     /// # Errors
-    /// One line that says what the template has against the conversation.
+    /// What the template has against the conversation; or there was no thread.
     pub fn render(
         &self,
         chat: &Chat,
         time: Option<Duration>,
-    ) -> std::result::Result<String, String> {
+    ) -> std::result::Result<String, Unrendered> {
         let Named { source, template } = self.choose(chat)?;
         let (messages, continued) = chat.normalized(source)?;
         let mut variables = self.variables.clone();
@@ -194,11 +197,16 @@ impl ChatTemplate {
         let time = time.unwrap_or(TIME).min(TIME);
         let rendered = template
             .render(&self.environment, &variables, time)
-            .map_err(|message| format!("{}: {message}", self.path.display()))?;
-        match continued {
-            None => Ok(rendered),
-            Some(continued) => continued.cut(rendered),
-        }
+            .map_err(|error| match error {
+                Unrendered::Refused(message) => {
+                    format!("{}: {message}", self.path.display()).into()
+                }
+                no_thread @ Unrendered::NoThread(_) => no_thread,
+            })?;
+        Ok(match continued {
+            None => rendered,
+            Some(continued) => continued.cut(rendered)?,
+        })
     }
 }
 

@@ -18,6 +18,7 @@ pub const CONFIG: &str = "config.json";
 pub const MAX_TOKENIZER_BYTES: u64 = 128 << 20;
 /// Bytes of a file of settings: published ones have up to some 2 MB, most of it added tokens.
 const MAX_SETTINGS_BYTES: u64 = 16 << 20;
+const READABLE: &str = "a file that can be read";
 
 /// The text of a file of at most `max_bytes`; `None` where there is no such file.
 ///
@@ -34,9 +35,9 @@ pub fn read(path: &Path, max_bytes: u64) -> Result<Option<String>> {
             ));
         }
         Err(error) if is_absent(&error) => return Ok(None),
-        Err(error) => return Err(Error::io(path, error)),
+        Err(error) => return Err(Error::open(path, &error, READABLE)),
     }
-    let file = File::open(path).map_err(|error| Error::io(path, error))?;
+    let file = File::open(path).map_err(|error| Error::open(path, &error, READABLE))?;
     let mut bytes = Vec::new();
     file.take(max_bytes + 1)
         .read_to_end(&mut bytes)

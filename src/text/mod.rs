@@ -30,7 +30,30 @@ pub use stream::{Progress, StreamEnd, TextStream};
 pub use tokenizer::Tokenizer;
 
 use crate::quote;
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Why there is no text of a conversation, or no template of a source, on one line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unrendered {
+    /// What the template has against it, or what is against the template: another try gives the same.
+    Refused(String),
+    /// The system gave no thread to do it on: another try may succeed.
+    NoThread(String),
+}
+
+impl From<String> for Unrendered {
+    fn from(message: String) -> Self {
+        Self::Refused(message)
+    }
+}
+
+impl fmt::Display for Unrendered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Refused(message) | Self::NoThread(message)) = self;
+        f.write_str(message)
+    }
+}
 
 /// Runs code of the `tokenizers` and `minijinja` crates on files and text that nobody has checked. Both have
 /// inputs they panic on (a post-processor whose ids and tokens differ in number): such an input is one row's or one file's error, not the end of the process.

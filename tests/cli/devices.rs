@@ -1,7 +1,7 @@
 //! Several devices, which on a CPU are several engines on the host: replicas and stages give the answers of one engine, each
 //! replica's recording replays alone, and what cannot be is refused by name.
 
-use crate::common::program::{Ended, run, run_with_input};
+use crate::common::program::{Ended, command, run, run_with_input};
 use crate::common::rows::{mixed_input, rows, rows_without_timing, text};
 use crate::common::schema::{check, schema};
 use serde_json::{Value, json};
@@ -266,5 +266,30 @@ fn what_cannot_be_is_refused_by_name() {
             "{rest:?}: {}",
             ended.stderr
         );
+    }
+}
+
+/// A name of a stream with a number behind it is no stream: `-.0`, and in /dev a file that nobody looks for.
+#[test]
+fn recordings_of_several_devices_are_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = folder.path().join("rows.jsonl");
+    std::fs::write(&rows, "{\"input_ids\":[9,8,80]}\n").unwrap();
+    let pipe = folder.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let devices = ["--model", "random:tiny", "--device", "cpu:0,1", "-q"];
+    for run in [
+        &["generate", "-o", "answers", "-i"][..],
+        &["score", "--logprobs", "-o", "answers", "-i"],
+    ] {
+        for stream in ["-", "/dev/stderr", "/dev/null", "pipe"] {
+            let mut run = command(run);
+            let run = run.arg(&rows).args(devices).args(["--record", stream]);
+            let ended = Ended::of(run.current_dir(folder.path()).output().unwrap());
+            ended.fails_in_a_line(2, &["--record", stream, "each of the 2 devices"]);
+            let found = std::fs::read_dir(folder.path()).unwrap();
+            assert_eq!(found.count(), 2, "{stream}");
+        }
     }
 }

@@ -111,6 +111,36 @@ fn answers_that_cannot_be_written_are_an_error() {
     ended.fails(1, &["standard input: was closed when the program started"]);
 }
 
+#[test]
+fn help_that_cannot_be_written_is_an_error() {
+    for asked in ["--help", "--version", "help", "generate --help", "bench -h"] {
+        let script = format!("exec \"$0\" {asked} > /dev/full");
+        let ended = end(&mut shell(&script, &[]), "");
+        ended.fails_in_a_line(1, &["standard output: No space left on device"]);
+    }
+}
+
+/// Its answers would be its rows, for ever.
+#[test]
+fn a_pipe_is_not_read_and_written_by_one_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let other = folder.path().join("other");
+    std::os::unix::fs::symlink("pipe", &other).unwrap();
+    for run in [
+        format!("{GENERATE} -i \"$PIPE\" -o \"$PIPE\""),
+        format!("{GENERATE} -i \"$OTHER\" --record \"$PIPE\" -o /dev/null"),
+        format!("{GENERATE} -o \"$OTHER\" <> \"$PIPE\""),
+        format!("{GENERATE} -i \"$PIPE\" -o /dev/fd/3 3<> \"$PIPE\""),
+    ] {
+        let mut run = shell(&run, &[]);
+        let ended = end(run.env("PIPE", &pipe).env("OTHER", &other), "");
+        ended.fails_in_a_line(2, &["found the input file"]);
+    }
+}
+
 /// Renamed over, a link to an open file would have taken the place of what is open.
 #[test]
 fn other_names_of_open_files_are_written_to_as_they_are() {

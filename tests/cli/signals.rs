@@ -227,7 +227,10 @@ fn an_interrupted_recording_stays_under_the_name_of_an_unfinished_one() {
     wait_for("rows", || is_not_empty(&at("out.partial")));
     send(&child, "-INT");
     let ended = Ended::of(child.wait_with_output().unwrap());
-    ended.fails(130, &["run.partial"]);
+    ended.fails(
+        130,
+        &["run.partial, which the next run with --record writes over"],
+    );
     assert_eq!(
         std::fs::read_to_string(at("run")).unwrap(),
         "of an earlier run"

@@ -2,6 +2,8 @@
 
 use crate::common::fixtures::golden;
 use crate::common::program::{Ended, command, run, run_with_input};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
 #[test]
 fn wrong_usage_is_exit_code_2_and_says_what_was_expected() {
@@ -297,6 +299,16 @@ fn a_model_without_a_chat_template_refuses_messages_only() {
 }
 
 /// What a file is written by way of is no input of the same command, nor is the file behind standard input.
+/// Names of files need not be text.
+#[test]
+fn what_is_no_text_is_named() {
+    let broken = |text: &[u8]| OsStr::from_bytes(&[text, b"\xff"].concat()).to_owned();
+    let mut generate = command(&["generate", "--model", "random:tiny", "--stop"]);
+    let generate = generate.arg(broken(b"x")).arg(broken(b"y"));
+    let ended = Ended::of(generate.output().unwrap());
+    ended.fails_in_a_line(2, &["found x", " and y", "not UTF-8: expected text"]);
+}
+
 #[test]
 fn no_command_writes_over_what_it_reads() {
     let dir = tempfile::tempdir().unwrap();

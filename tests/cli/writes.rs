@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use tailgraph::files::names::beside;
+use tailgraph::files::names::{UNFINISHED, beside};
 
 const BEFORE: &str = "of an earlier run\n";
 
@@ -133,6 +133,26 @@ fn a_link_to_nothing_gets_its_file() {
     }
 }
 
+/// Rows of a run that goes on are there, or of one that is to be resumed.
+#[test]
+fn none_takes_the_name_of_an_unfinished_file() {
+    let writers = Writers::of("random:tiny");
+    let link = writers.path(NAME);
+    for ending in UNFINISHED {
+        let file = writers.path(format!("answers.jsonl{ending}"));
+        symlink(&file, &link).unwrap();
+        fs::write(&file, BEFORE).unwrap();
+        let before = writers.names();
+        for args in &writers.all {
+            let ended = end(&mut command(args, &link), "");
+            ended.fails_in_a_line(2, &[text(&file), "expected another"]);
+            assert_eq!(fs::read(&file).unwrap(), BEFORE.as_bytes(), "{args:?}");
+            assert_eq!(writers.names(), before, "{args:?}");
+        }
+        fs::remove_file(&link).unwrap();
+    }
+}
+
 #[test]
 fn pipes_and_open_files_are_written_to_as_they_are() {
     let writers = Writers::of("random:tiny");
@@ -197,7 +217,11 @@ fn what_cannot_be_written_is_refused_before_work_begins() {
                 "Not a directory",
             ),
             (at("no/such"), 1, "no such directory"),
-            (at(&"x".repeat(240)), 1, "File name too long"),
+            (
+                at(&"x".repeat(240)),
+                1,
+                "File name too long (os error 36), expected a shorter name",
+            ),
             (at("folder"), 1, "found a directory"),
             (at("loop"), 1, "links one after the other"),
             (at("locked"), 1, "another run is writing it"),

@@ -8,7 +8,7 @@ use tailgraph::Result;
 use tailgraph::io::{Codec, TextEnd, TextProgress, TextStream};
 use tailgraph::runtime::{EndReason, EngineStatus, Event, Request, Timing, TokenLogprobs};
 use tailgraph::session::any_engine::AnyEngine;
-use tailgraph::text::{Chat, Doubt};
+use tailgraph::text::{Chat, Doubt, Unrendered};
 
 /// Token = byte; 256 is BOS. Templates join the contents.
 pub struct Bytes;
@@ -19,10 +19,11 @@ impl Codec for Bytes {
         Ok(bos.into_iter().chain(text.bytes().map(u32::from)).collect())
     }
 
-    fn render(&self, chat: &Chat, _: Option<Duration>) -> std::result::Result<String, String> {
+    fn render(&self, chat: &Chat, _: Option<Duration>) -> std::result::Result<String, Unrendered> {
         let mut text = String::new();
         for message in chat.messages.as_array().unwrap() {
-            text.push_str(message["content"].as_str().ok_or("content is no string")?);
+            let content = message["content"].as_str();
+            text.push_str(content.ok_or_else(|| "content is no string".to_owned())?);
         }
         if let Some(tools) = &chat.tools {
             text.push_str(&tools.to_string());
@@ -215,7 +216,7 @@ impl Codec for Tokens {
         unreachable!("answers encode nothing")
     }
 
-    fn render(&self, _: &Chat, _: Option<Duration>) -> std::result::Result<String, String> {
+    fn render(&self, _: &Chat, _: Option<Duration>) -> std::result::Result<String, Unrendered> {
         unreachable!("answers render nothing")
     }
 

@@ -6,7 +6,7 @@ use tailgraph::io::line::parse;
 use tailgraph::io::prepare::{Prepared, Rules, prepare, sampling_key};
 use tailgraph::io::row::Options;
 use tailgraph::io::{Code, Codec, RowError, TextStream};
-use tailgraph::text::{Chat, Doubt};
+use tailgraph::text::{Chat, Doubt, Unrendered};
 
 pub fn rules() -> Rules {
     Rules {
@@ -131,20 +131,37 @@ fn an_empty_prompt_is_its_bos() {
     let batch = r#"{"custom_id":"c","url":"/v1/completions","body":{"prompt":[""]}}"#;
     assert_eq!(prepared(batch).unwrap().request.prompt, [256]);
     let ask = parse(br#"{"prompt":""}"#, 1).ask.unwrap();
-    let error = prepare(&rules(), &WithoutBos, 0, &ask).unwrap_err();
+    let error = prepare(&rules(), &Lacking::Bos, 0, &ask).unwrap_err();
     assert_eq!(error.code, Code::EmptyPrompt);
     assert!(error.message.contains("prompt: found no tokens"), "{error}");
 }
 
-struct WithoutBos;
+/// The system is out of threads for now: that is no answer to the row.
+#[test]
+fn a_chat_that_finds_no_thread_is_tried_again() {
+    let line = br#"{"messages":[{"role":"user","content":"x"}]}"#;
+    let ask = parse(line, 1).ask.unwrap();
+    let error = prepare(&rules(), &Lacking::Threads, 0, &ask).unwrap_err();
+    assert_eq!(error.code, Code::NoThread);
+    assert!(error.code.may_succeed_later());
+}
 
-impl Codec for WithoutBos {
-    fn encode(&self, text: &str, _: bool) -> Result<Vec<u32>, String> {
-        Bytes.encode(text, false)
+/// [`Bytes`] but for one thing.
+enum Lacking {
+    Bos,
+    Threads,
+}
+
+impl Codec for Lacking {
+    fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, String> {
+        Bytes.encode(text, special && !matches!(self, Self::Bos))
     }
 
-    fn render(&self, chat: &Chat, timeout: Option<Duration>) -> Result<String, String> {
-        Bytes.render(chat, timeout)
+    fn render(&self, chat: &Chat, timeout: Option<Duration>) -> Result<String, Unrendered> {
+        match self {
+            Self::Threads => Err(Unrendered::NoThread("none is left".to_owned())),
+            Self::Bos => Bytes.render(chat, timeout),
+        }
     }
 
     fn doubts(&self, chat: &Chat) -> Vec<Doubt> {

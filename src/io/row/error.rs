@@ -24,6 +24,8 @@ pub enum Code {
     ChatTemplate,
     /// The model's logits are not finite: no token could be chosen.
     NonFiniteLogits,
+    /// The system gave no thread to prepare the row on; `--resume` tries it again.
+    NoThread,
     /// The device failed while the row ran; `--resume` tries it again.
     Device,
     /// An interrupt came before its last token; `--resume` tries it again.
@@ -47,6 +49,7 @@ impl Code {
             Self::TokenOutOfRange => "token_out_of_range",
             Self::ChatTemplate => "chat_template",
             Self::NonFiniteLogits => "non_finite_logits",
+            Self::NoThread => "no_thread",
             Self::Device => "device",
             Self::Cancelled => "cancelled",
             Self::Timeout => "timeout",
@@ -55,7 +58,10 @@ impl Code {
 
     /// Whether the same row may succeed when tried again.
     pub fn may_succeed_later(self) -> bool {
-        matches!(self, Self::Device | Self::Cancelled | Self::Timeout)
+        matches!(
+            self,
+            Self::NoThread | Self::Device | Self::Cancelled | Self::Timeout
+        )
     }
 }
 

@@ -33,9 +33,10 @@ mod spec;
 mod strftime;
 mod value;
 
+use super::Unrendered;
 use crate::quote;
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use chrono::NaiveDateTime;
 use minijinja::machinery::{self, CodeGenerator, Instructions, Vm, WhitespaceConfig};
@@ -76,8 +77,8 @@ pub struct Template {
 
 impl Template {
     /// # Errors
-    /// One line: the line of the template and what is wrong there.
-    pub fn compile(source: &str) -> Result<Self, String> {
+    /// The line of the template and what is wrong there; or there was no thread.
+    pub fn compile(source: &str) -> Result<Self, Unrendered> {
         let source = source::prepare(source)?;
         on_a_deep_stack(|| {
             let mut reads = Reads::default();
@@ -92,16 +93,15 @@ impl Template {
     }
 
     /// # Errors
-    /// One line: the line of the template, the expression, and what it has against the variables.
+    /// The line of the template, the expression, and what it has against the variables; or there was no thread.
     pub fn render(
         &self,
         environment: &Environment<'static>,
         variables: &Map<String, serde_json::Value>,
         time: Duration,
-    ) -> Result<String, String> {
-        let deadline = Instant::now() + time;
+    ) -> Result<String, Unrendered> {
         on_a_deep_stack(|| {
-            let rendered = meter::metered(deadline, || self.run(environment, variables));
+            let rendered = meter::metered(time, || self.run(environment, variables));
             value::empty_namespaces();
             rendered.map_err(|error| describe(&error, self.compiled.borrow_owner()))
         })
@@ -190,16 +190,25 @@ pub fn environment(now: NaiveDateTime) -> Environment<'static> {
 
 /// Runs `work` on a thread of its own. Parsers, compilers and values recurse: as deep as the bounds on a template
 /// allow, which is more than a caller's stack may have.
-fn on_a_deep_stack<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+fn on_a_deep_stack<T: Send>(
+    work: impl FnOnce() -> Result<T, String> + Send,
+) -> Result<T, Unrendered> {
     std::thread::scope(|scope| {
-        std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("template".to_owned())
             .stack_size(STACK_BYTES)
             .spawn_scoped(scope, || super::guarded("minijinja", work))
-            .map_err(|error| format!("no thread to render the template on: {error}"))?
-            .join()
-            .map_err(|_| "the template's thread ended early".to_owned())?
+            .map_err(|error| Unrendered::NoThread(no_thread(&error)))?;
+        let ended = thread.join();
+        Ok(ended.map_err(|_| "the template's thread ended early".to_owned())??)
     })
+}
+
+fn no_thread(error: &std::io::Error) -> String {
+    format!(
+        "the system refused a thread for chat templates: {error}; expected room for one with a stack of {} MiB",
+        STACK_BYTES >> 20
+    )
 }
 
 /// A template's error on one line, with the template's line and the expression.
