@@ -1,6 +1,9 @@
 /* barrier.cuh: barriers in shared memory that count arrivals and bytes, from sm_90 on; before, these do nothing.
  *
- * A barrier's phases have parity 0, 1, 0 ...; waiting for parity 1 of one that was never used returns at once.
+ * A barrier's phases have parity 0, 1, 0 ...; waiting for parity 1 of one that was never used returns at once. Who waits for a phase
+ * must come before the one after it ends: from then on that wait is one for a later phase of the same parity.
+ *
+ * Tests run kernels on the host with tests/gpu_failures/driver/hopper.h in this file's place.
  */
 #ifndef TAILGRAPH_BARRIER_CUH
 #define TAILGRAPH_BARRIER_CUH
@@ -75,6 +78,13 @@ __device__ inline void barrier_wait_cluster(uint64_t *barrier, uint32_t parity) 
       "r"(parity)
       : "memory");
 #endif
+}
+
+/* Waits for THREADS threads of the block, whole warps, at its barrier `id`: 1 to 15, of which each is for these threads alone. (0 is
+ * __syncthreads().) Any GPU. */
+template <uint32_t THREADS>
+__device__ inline void threads_meet(uint32_t id) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
 }
 
 #endif

@@ -78,6 +78,22 @@ __device__ inline void store4(__half *p, float4 v) {
   *reinterpret_cast<uint2 *>(p) = raw;
 }
 
+/* Two f32 values as a pair of T, `lo` in the lower half, rounded to nearest even. */
+template <typename T>
+__device__ inline uint32_t pack2(float lo, float hi);
+
+template <>
+__device__ inline uint32_t pack2<__nv_bfloat16>(float lo, float hi) {
+  __nv_bfloat162 pair = __floats2bfloat162_rn(lo, hi);
+  return *reinterpret_cast<uint32_t *>(&pair);
+}
+
+template <>
+__device__ inline uint32_t pack2<__half>(float lo, float hi) {
+  __half2 pair = __floats2half2_rn(lo, hi);
+  return *reinterpret_cast<uint32_t *>(&pair);
+}
+
 /* sum += weight v */
 __device__ inline void add_weighed(float4 &sum, float weight, float4 v) {
   sum.x = fmaf(weight, v.x, sum.x), sum.y = fmaf(weight, v.y, sum.y);

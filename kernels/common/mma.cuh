@@ -4,12 +4,13 @@
  *   A: a0 = A[g][2q..], a1 = A[g+8][2q..], a2 = A[g][2q+8..], a3 = A[g+8][2q+8..]     (pairs along k)
  *   B: b0 = B[2q..][g], b1 = B[2q+8..][g]                                              (pairs along k)
  *   C: c0 = C[g][2q], c1 = C[g][2q+1], c2 = C[g+8][2q], c3 = C[g+8][2q+1]
+ *
+ * Tests run kernels on the host with tests/gpu_failures/driver/hopper.h in this file's place.
  */
 #ifndef TAILGRAPH_MMA_CUH
 #define TAILGRAPH_MMA_CUH
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+#include "common/base.cuh"
 #include <stdint.h>
 
 __device__ inline uint32_t shared_address(const void *p) {
@@ -86,22 +87,6 @@ __device__ inline void mma<__half>(float (&c)[4], const uint32_t (&a)[4], uint32
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-/* Two f32 values as a pair of T, `lo` in the lower half, rounded to nearest even. */
-template <typename T>
-__device__ inline uint32_t pack2(float lo, float hi);
-
-template <>
-__device__ inline uint32_t pack2<__nv_bfloat16>(float lo, float hi) {
-  __nv_bfloat162 pair = __floats2bfloat162_rn(lo, hi);
-  return *reinterpret_cast<uint32_t *>(&pair);
-}
-
-template <>
-__device__ inline uint32_t pack2<__half>(float lo, float hi) {
-  __half2 pair = __floats2half2_rn(lo, hi);
-  return *reinterpret_cast<uint32_t *>(&pair);
 }
 
 #endif

@@ -1,11 +1,10 @@
 /* wgmma.cuh: the matrix instructions of sm_90a that four warps issue together and that read both operands from shared
- * memory, and the tensor copies that bring these there.
+ * memory (common/operands.cuh), the tensor copies that bring these there, and clusters.
  *
  * wgmma m64nNk16: D[64,N] += A[64,16] B[N,16]^T, f32 accumulators. Of a warpgroup, lane l of warp w, with g = l / 4 and
  * q = l % 4, has in d[4 j ..]: D[16 w + g][8 j + 2 q], D[16 w + g][8 j + 2 q + 1], and the same two of row 16 w + g + 8.
  *
- * Operands lie in rows of 128 bytes, 64 elements of K; 8 rows make an atom of 1 KB, in which piece p (16 bytes) of row r
- * lies at p ^ r, as a tensor map with CU_TENSOR_MAP_SWIZZLE_128B leaves it. Arrays of them start on 1 KB.
+ * Tests run kernels on the host with tests/gpu_failures/driver/hopper.h in this file's place.
  */
 #ifndef TAILGRAPH_WGMMA_CUH
 #define TAILGRAPH_WGMMA_CUH
@@ -13,35 +12,7 @@
 #include "common/barrier.cuh"
 #include "common/base.cuh"
 #include "common/mma.cuh"
-
-/* What only sm_90a has; the launcher launches none of it elsewhere. */
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define GMMA_BODY(...) __VA_ARGS__
-#else
-#define GMMA_BODY(...)
-#endif
-
-constexpr uint32_t GMMA_GROUP = 4 * WARP;     /* threads that issue together */
-constexpr uint32_t GMMA_M = 64;
-constexpr uint32_t GMMA_K = 64;               /* of an operand's row: four instructions */
-constexpr uint32_t GMMA_ROW_BYTES = 128;
-constexpr uint32_t GMMA_ATOM_BYTES = 1024;
-
-/* A matrix in global memory, for tensor copies: CUtensorMap, made by the host. */
-struct alignas(128) TensorMap {
-  uint64_t opaque[16];
-};
-
-/* Where piece `piece` of an operand's row `row` lies, in bytes from the operand on. */
-__device__ inline uint32_t gmma_piece_at(uint32_t row, uint32_t piece) {
-  return row * GMMA_ROW_BYTES + (piece ^ row % 8) * 16;
-}
-
-/* What an instruction knows an operand by, at a shared_address(): the low word of its descriptor, to which 2 is added for 16
- * elements of K more, and gmma_apart() for what lies so many bytes further. The high word is the same for all. */
-__device__ inline uint32_t gmma_operand(uint32_t shared) { return 1u << 16 | (shared & 0x3ffff) >> 4; }
-__host__ __device__ constexpr uint32_t gmma_apart(uint32_t bytes) { return bytes >> 4; }
-constexpr uint32_t GMMA_OPERAND_HIGH = 1u << 30 /* swizzled by 128 bytes */ | GMMA_ATOM_BYTES >> 4;
+#include "common/operands.cuh"
 
 /* A value that stays in its register: the compiler would rather compute a shared_address() anew wherever it is needed, for which
  * it waits for a special register, or take a pointer apart again. */
@@ -72,9 +43,6 @@ __device__ inline void gmma_settle(float (&d)[N]) {
 #pragma unroll
   for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
-
-/* silu with a division that is no call, beside which no matrix instruction would run on; within 2 ulp. */
-__device__ inline float gmma_silu(float v) { return __fdividef(v, 1.0f + expf(-v)); }
 
 /* d = A B^T of two gmma_operand()s, added to what d was if `add`. */
 template <typename T, int N>

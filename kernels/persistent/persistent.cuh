@@ -34,6 +34,7 @@
 #ifndef TAILGRAPH_PERSISTENT_CUH
 #define TAILGRAPH_PERSISTENT_CUH
 
+#include "common/bulk.cuh"
 #include "common/experts.cuh"
 #include "common/launch.cuh"
 #include "common/pdl.cuh"
@@ -349,21 +350,6 @@ __device__ inline void persistent_skip(PersistentRing<Tile> &ring, uint32_t step
 }
 
 /* ---- finished rows ------------------------------------------------------------------------------ */
-
-/* Row by row from shared to global memory. Bulk copies of this thread that still read shared memory are waited for by
- * bulk_read(), all that they write by bulk_done(). */
-__device__ inline void bulk_store(void *to, const void *from, uint32_t bytes) {
-  GMMA_BODY(asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared_address(from)), "r"(bytes)
-                         : "memory");)
-}
-__device__ inline void bulk_add(float *to, const void *from, uint32_t bytes) {
-  GMMA_BODY(asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
-                         "r"(shared_address(from)), "r"(bytes)
-                         : "memory");)
-}
-__device__ inline void bulk_commit() { GMMA_BODY(asm volatile("cp.async.bulk.commit_group;" ::: "memory");) }
-__device__ inline void bulk_read() { GMMA_BODY(asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");) }
-__device__ inline void bulk_done() { GMMA_BODY(asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");) }
 
 /* A warp: COLUMNS columns of its rows, of type V, to y[0 ..][n ..]. `pair(i, half)` is this thread's i-th pair of neighbours
  * (columns 8 i + 2 q, of its row g or g + 8); what lies at or past `rows` or n_total stays here. */

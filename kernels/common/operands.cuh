@@ -1,0 +1,44 @@
+/* operands.cuh: how operands of wgmma lie in shared memory, and what names them (common/wgmma.cuh has the instructions).
+ *
+ * Operands lie in rows of 128 bytes, 64 elements of K; 8 rows make an atom of 1 KB, in which piece p (16 bytes) of row r
+ * lies at p ^ r, as a tensor map with CU_TENSOR_MAP_SWIZZLE_128B leaves it. Arrays of them start on 1 KB.
+ */
+#ifndef TAILGRAPH_OPERANDS_CUH
+#define TAILGRAPH_OPERANDS_CUH
+
+#include "common/base.cuh"
+#include <stdint.h>
+
+/* What only sm_90a has; the launcher launches none of it elsewhere. (Without nvcc the host runs it, for tests.) */
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
+#define GMMA_BODY(...) __VA_ARGS__
+#else
+#define GMMA_BODY(...)
+#endif
+
+constexpr uint32_t GMMA_GROUP = 4 * WARP;     /* threads that issue together */
+constexpr uint32_t GMMA_M = 64;
+constexpr uint32_t GMMA_K = 64;               /* of an operand's row: four instructions */
+constexpr uint32_t GMMA_ROW_BYTES = 128;
+constexpr uint32_t GMMA_ATOM_BYTES = 1024;
+
+/* A matrix in global memory, for tensor copies: CUtensorMap, made by the host. */
+struct alignas(128) TensorMap {
+  uint64_t opaque[16];
+};
+
+/* Where piece `piece` of an operand's row `row` lies, in bytes from the operand on. */
+__device__ inline uint32_t gmma_piece_at(uint32_t row, uint32_t piece) {
+  return row * GMMA_ROW_BYTES + (piece ^ row % 8) * 16;
+}
+
+/* What an instruction knows an operand by, at a shared_address(): the low word of its descriptor, to which 2 is added for 16
+ * elements of K more, and gmma_apart() for what lies so many bytes further. The high word is the same for all. */
+__device__ inline uint32_t gmma_operand(uint32_t shared) { return 1u << 16 | (shared & 0x3ffff) >> 4; }
+__host__ __device__ constexpr uint32_t gmma_apart(uint32_t bytes) { return bytes >> 4; }
+constexpr uint32_t GMMA_OPERAND_HIGH = 1u << 30 /* swizzled by 128 bytes */ | GMMA_ATOM_BYTES >> 4;
+
+/* silu with a division that is no call, beside which no matrix instruction would run on; within 2 ulp. */
+__device__ inline float gmma_silu(float v) { return __fdividef(v, 1.0f + expf(-v)); }
+
+#endif
