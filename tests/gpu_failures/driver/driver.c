@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "driver.h"
 #include "abi.h"
+#include "tensor_map.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -279,17 +280,27 @@ int cuModuleGetGlobal_v2(uint64_t *address, size_t *bytes, void *module, const c
   ENTER();
   return NOT_FOUND;
 }
-/* The map itself means nothing here; an array that a GPU would refuse is refused. */
-int cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, void *address, const uint64_t *size, const uint64_t *row_bytes,
+/* What copies need (tensor_map.h); an array that a GPU would refuse is refused. */
+int cuTensorMapEncodeTiled(void *to, int type, uint32_t rank, void *address, const uint64_t *size, const uint64_t *row_bytes,
                            const uint32_t *box, const uint32_t *steps, int interleave, int swizzle, int promotion, int fill) {
-  (void)map, (void)type, (void)steps, (void)interleave, (void)swizzle, (void)promotion, (void)fill;
+  (void)steps, (void)interleave, (void)promotion, (void)fill;
   ENTER();
   int fits = (uint64_t)address % 16 == 0 && rank >= 1 && rank <= 5;
+  /* CU_TENSOR_MAP_DATA_TYPE_FLOAT32, else of 16 bits; CU_TENSOR_MAP_SWIZZLE_128B, else none */
+  struct tensor_map map = {
+    .sign = TENSOR_MAP_SIGN, .at = (uint64_t)address, .size = {1, 1, 1, 1, 1}, .box = {1, 1, 1, 1, 1}, .element = type == 7 ? 4 : 2,
+    .swizzled = swizzle == 3};
   for (uint32_t i = 0; fits && i < rank; i++) {
     fits = size[i] && box[i] && box[i] <= 256;
     if (i + 1 < rank) fits = fits && row_bytes[i] % 16 == 0 && row_bytes[i] < 1ull << 40;
+    map.size[i] = size[i];
+    map.box[i] = (uint16_t)box[i];
+    if (i + 1 < rank) map.stride[i] = row_bytes[i];
   }
-  return fits ? SUCCESS : INVALID_VALUE;
+  fits = fits && map.box[0] * map.element % 16 == 0 && (!map.swizzled || map.box[0] * map.element <= 128);
+  if (!fits) return INVALID_VALUE;
+  memcpy(to, &map, sizeof map);
+  return SUCCESS;
 }
 int cuFuncSetAttribute(void *function, int attribute, int value) {
   (void)function, (void)attribute, (void)value;

@@ -129,8 +129,8 @@ int enter(const char *name);
 /* What is used has to be of the context that is current. */
 #define ENTER_IN(context) do { ENTER(); if (!current || current != (context)) return INVALID_CONTEXT; } while (0)
 
-/* Where kernels.cpp is linked in, kernels run: 0 if there is none of that name. */
-__attribute__((weak)) int run_kernel(const char *name, const uint32_t grid[3], const uint32_t block[3], void **arguments);
+/* Where kernels.cpp is linked in, kernels run, `cluster` blocks along x together. A CUresult. */
+__attribute__((weak)) int run_kernel(const char *name, const uint32_t grid[3], const uint32_t block[3], uint32_t cluster, void **arguments);
 
 /* order.c: what happens in which order, where that is checked. */
 int order_is_checked(void);

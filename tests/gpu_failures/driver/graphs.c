@@ -11,7 +11,7 @@
 struct attribute {
   int id;
   char pad[4];
-  union { int on; char room[64]; } value;
+  union { int on; uint32_t extent[3]; char room[64]; } value;
 };
 struct launch {
   uint32_t grid[3], block[3], shared_bytes;
@@ -24,7 +24,17 @@ static int asks_for(const struct launch *launch, int id) {
     if (launch->attributes[i].id == id && launch->attributes[i].value.on) return 1;
   return 0;
 }
-enum { PROGRAMMATIC = 6 };
+enum { CLUSTER = 4, PROGRAMMATIC = 6 };
+/* Blocks of a cluster; 0: in a way that no launch here asks for. */
+static uint32_t cluster_of(const struct launch *launch) {
+  for (uint32_t i = 0; i < launch->attribute_count; i++) {
+    const struct attribute *attribute = &launch->attributes[i];
+    if (attribute->id != CLUSTER) continue;
+    const uint32_t *extent = attribute->value.extent;
+    return extent[1] == 1 && extent[2] == 1 && extent[0] && launch->grid[0] % extent[0] == 0 ? extent[0] : 0;
+  }
+  return 1;
+}
 
 static uint64_t nodes_captured;
 
@@ -104,7 +114,8 @@ int cuLaunchKernelEx(const struct launch *launch, struct function *function, voi
   struct graph *graph = launch->stream->capture;
   if (!graph && order_is_checked()) order_launch(launch->stream);
   if (!graph && !strcmp(function->name, "tg_ways_bounce")) return bounce(launch->stream, arguments);
-  if (!graph) return run_kernel ? run_kernel(function->name, launch->grid, launch->block, arguments) ? SUCCESS : NOT_FOUND : SUCCESS;
+  if (!cluster_of(launch)) return INVALID_VALUE;
+  if (!graph) return run_kernel ? run_kernel(function->name, launch->grid, launch->block, cluster_of(launch), arguments) : SUCCESS;
   struct node *node = new_node(launch->stream);
   node->function = function;
   node->shared_bytes = launch->shared_bytes;
@@ -211,7 +222,7 @@ static void queue_run(struct graph *exec, struct stream *stream) {
 static int call(const struct node *node, const char *name) {
   void *arguments[MOST_ARGUMENTS];
   for (int i = 0; i < MOST_ARGUMENTS; i++) arguments[i] = (void *)&node->arguments[i];
-  return run_kernel(name, node->grid, node->block, arguments);
+  return run_kernel(name, node->grid, node->block, 1, arguments);
 }
 
 /* Whether it is done; else it waits. tg_pair's first words are steps done and their limit (kernels/ways/pair.h). */
@@ -231,7 +242,7 @@ static int do_node(struct run *run, const struct node *node) {
     if (pair[0] < pair[1]) queue_run(run->exec, run->stream);
     return 1;
   }
-  if (!call(node, name)) abort();
+  if (call(node, name)) abort();
   return 1;
 }
 

@@ -1,4 +1,5 @@
 /* kernels.cpp: the kernels that the host can run (simt.h), by their names. */
+#include "hopper.h"
 #include "simt.h"
 
 #include <map>
@@ -10,22 +11,24 @@
 #include "common/argmax.cuh"
 #include "common/base.cuh"
 #include "common/experts.cuh"
-#include "common/rmsnorm.cuh"
 #include "common/philox.cuh"
+#include "common/rmsnorm.cuh"
+#include "persistent/persistent.cuh"
 #include "router/args.h"
 #include "sample/select.cuh"
 #include "sched/platform.h"
 #include "ways/step.cuh"
 
 /* Dynamic shared memory, of the size that a block may have. */
-#define SHARED thread_local float4 shared[(227 << 10) / sizeof(float4)]
+#define DYNAMIC_SHARED thread_local float4 shared[simt::SHARED_BYTES / sizeof(float4)]
+alignas(GMMA_ATOM_BYTES) thread_local char persistent_shared[simt::SHARED_BYTES];
 
 /* Files have constants of the same names. */
 namespace conv {
 #include "conv/conv.cu"
 }
 namespace router {
-SHARED;
+DYNAMIC_SHARED;
 #include "router/router.cu"
 }
 namespace sort_combine {
@@ -54,9 +57,17 @@ void tg_pair_push(tg_pair *pair, uint32_t *rows, const uint32_t *, uint32_t *the
 }
 }
 
-namespace {
-using Launch = void (*)(Extent, Extent, void **);
+namespace persistent_bf16 {
+#include "persistent/bf16.cu"
+}
+namespace persistent_f16 {
+#include "persistent/f16.cu"
+}
+namespace persistent_f32 {
+#include "persistent/f32.cu"
+}
 
+namespace {
 template <auto KERNEL>
 struct Kernel;
 template <class... A, void (*KERNEL)(A...)>
@@ -66,14 +77,20 @@ struct Kernel<KERNEL> {
     KERNEL(*(A *)arguments[I]...);
   }
   static void thread(void *arguments) { call((void **)arguments, std::index_sequence_for<A...>()); }
-  static void launch(Extent grid, Extent block, void **arguments) { simt::run(grid, block, thread, arguments); }
 };
 
-#define ONE(SPACE, NAME) {#NAME, Kernel<SPACE::NAME>::launch}
+struct Known {
+  void (*thread)(void *);
+  char *(*shared)(); /* where its dynamic shared memory is */
+};
+
+#define WITH(SHARED, SPACE, NAME) {#NAME, {Kernel<SPACE::NAME>::thread, [] { return (char *)SHARED; }}}
+#define ONE(SPACE, NAME) WITH(router::shared, SPACE, NAME)
+#define PERSISTENT(TYPE, NAME) WITH(persistent_shared, persistent_##TYPE, tg_persistent_##NAME)
 #define PAIR(SPACE, NAME) ONE(SPACE, NAME##_bf16), ONE(SPACE, NAME##_f16)
 #define EACH(SPACE, NAME) PAIR(SPACE, NAME), ONE(SPACE, NAME##_f32)
 
-const std::map<std::string, Launch> KERNELS = {
+const std::map<std::string, Known> KERNELS = {
   EACH(conv, tg_conv), EACH(conv, tg_conv_decode), EACH(conv, tg_conv_rows), EACH(conv, tg_conv_state),
   EACH(router, tg_router_1), EACH(router, tg_router_4), EACH(router, tg_router_many), EACH(router, tg_scores_1),
   EACH(router, tg_scores_4), ONE(sort_combine, tg_sort_tokens), ONE(sort_combine, tg_choose_and_sort),
@@ -83,16 +100,19 @@ const std::map<std::string, Launch> KERNELS = {
   EACH(embed, tg_embed), ONE(ways, tg_ways_layer), ONE(ways, tg_ways_decide), ONE(pair, tg_pair_rows),
   ONE(pair, tg_pair_digest), ONE(pair, tg_pair_end), ONE(pair, tg_pair_put), ONE(pair, tg_pair_put_token),
   ONE(pair, tg_pair_take_rows), ONE(pair, tg_pair_take_token), ONE(pair, tg_pair_reduce), ONE(pair, tg_pair_push),
+  PERSISTENT(bf16, bf16_w128), PERSISTENT(bf16, bf16_w256), PERSISTENT(bf16, gate_up_bf16), PERSISTENT(bf16, down_bf16),
+  PERSISTENT(f16, f16_w128), PERSISTENT(f16, f16_w256), PERSISTENT(f16, gate_up_f16), PERSISTENT(f16, down_f16),
+  PERSISTENT(f32, f32_w128), PERSISTENT(f32, gate_up_f32), PERSISTENT(f32, down_f32), ONE(persistent_f32, tg_split_rows),
 };
 }  // namespace
 
-/* 0: there is no such kernel here. */
-extern "C" int run_kernel(const char *name, const uint32_t grid[3], const uint32_t block[3], void **arguments) {
+/* CUresult. */
+extern "C" int run_kernel(const char *name, const uint32_t grid[3], const uint32_t block[3], uint32_t cluster, void **arguments) {
   const auto found = KERNELS.find(name);
-  if (found == KERNELS.end()) return 0;
+  if (found == KERNELS.end()) return 500; /* not found */
   static std::mutex one; /* the fibers are there once, and tests run on threads of their own */
   const std::lock_guard<std::mutex> guard(one);
-  memset(router::shared, 0xff, sizeof router::shared);
-  found->second({grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, arguments);
-  return 1;
+  const simt::Launched launched = {name, {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, cluster, found->second.shared,
+                                   found->second.thread, arguments};
+  return simt::run(launched) ? 0 : 719; /* the launch failed */
 }

@@ -1,6 +1,15 @@
-/* simt.h: enough of CUDA C++ for a C++ compiler to take kernels that use neither tensor cores nor copy engines, and to run
- * them: blocks one after the other, a block's threads as fibers of one thread of the host. A fiber runs until its warp or its
- * block must meet; who comes next is drawn at random, so that what only one order of threads makes right goes wrong here. */
+/* simt.h: enough of CUDA C++ for a C++ compiler to take kernels, and to run them: clusters of blocks one after the other, a block's
+ * threads as fibers of one thread of the host. What sm_80 and sm_90a have beyond plain CUDA C++ is hopper.h's.
+ *
+ * A fiber runs until it must meet others or wait, or comes by a barrier; who goes on, or which copy or matrix instruction under way
+ * is done next, is drawn at random, so that what only one order makes right goes wrong here. In most clusters somebody is slow, as
+ * drawn: a warp, a block or all that is asynchronous is drawn seldom, or only where nobody else can go on. Plain loads and stores
+ * between two such points are not taken apart, and are seen at once.
+ *
+ * Where no thread can go on, the launch fails, and who waits for what is listed on standard error with the seed of the launch:
+ *
+ *   TEST_SIMT_SEED=N     of every launch         (1, 2, 3 ..., as launches come)
+ *   TEST_SIMT_SEED=N+    of the first launch; the others have N + 1, N + 2 ... */
 #ifndef TEST_SIMT_H
 #define TEST_SIMT_H
 
@@ -23,7 +32,7 @@ extern Extent threadIdx, blockIdx, blockDim, gridDim; /* of the fiber that runs 
 #undef __constant__
 #undef __grid_constant__
 #define __global__
-#define __shared__ thread_local __attribute__((aligned(16)))  /* blocks run one at a time; and `extern` goes with it */
+#define __shared__ thread_local __attribute__((aligned(16)))  /* a block at a time has a host thread; and `extern` goes with it */
 #define __constant__
 #define __grid_constant__
 #define __launch_bounds__(...)
@@ -48,14 +57,26 @@ T exchange(uint32_t mask, T value, uint32_t from) {
   return found;
 }
 
-/* Runs `kernel` for every thread of every block. */
-void run(Extent grid, Extent block, void (*kernel)(void *), void *argument);
+bool &all_of_block();
+
+constexpr size_t SHARED_BYTES = 227 << 10; /* that a block may have */
+
+struct Launched {
+  const char *name;
+  Extent grid, block;
+  uint32_t cluster; /* blocks of one, along x */
+  char *(*shared)(); /* where a block's dynamic shared memory is, of the host thread that calls */
+  void (*kernel)(void *);
+  void *argument;
+};
+/* Runs the kernel for every thread of every block; false: it failed, and why stands on standard error. */
+bool run(const Launched &launch);
 }  // namespace simt
 
 using std::isfinite;
 inline void __syncthreads() { simt::meet_block(); }
 inline int __syncthreads_and(int holds) {
-  static bool all; /* blocks run one at a time */
+  bool &all = simt::all_of_block();
   all = true;
   simt::meet_block();
   all = all && holds != 0;

@@ -1,0 +1,462 @@
+/* hopper.cpp: barriers, clusters, copies and matrix instructions, by fibers and events. See hopper.h and fibers.h. */
+#include "hopper.h"
+#include "fibers.h"
+#include "tensor_map.h"
+
+#include <cstdarg>
+#include <memory>
+
+/* Loops over a matrix instruction's products are most of what a test takes. */
+#pragma GCC optimize("O3")
+
+namespace simt {
+namespace {
+constexpr uint32_t FIRST_SHARED = 1024; /* the address of a block's first dynamic byte: none is 0 */
+
+std::string text(const char *form, ...) {
+  char room[256];
+  va_list arguments;
+  va_start(arguments, form);
+  vsnprintf(room, sizeof room, form, arguments);
+  va_end(arguments);
+  return room;
+}
+
+char *in_block(Block &block, uint32_t address) { return block.shared + (int32_t)(address - FIRST_SHARED); }
+Block &mine() { return *self().block; }
+Block &block_of(uint32_t rank) {
+  if (rank >= cluster().size()) stop(text("block %u of a cluster of %zu is used", rank, cluster().size()));
+  return *cluster()[rank];
+}
+
+/* ---- barriers: a word in shared memory */
+
+struct Barrier {
+  uint16_t expected, pending; /* arrivals of a phase; that are still to come */
+  int32_t bytes : 24;         /* that are still to come; below 0 before they are expected */
+  uint32_t phase : 8;
+};
+static_assert(sizeof(Barrier) == 8, "a word");
+
+Barrier &barrier(Block &block, uint32_t address) { return *(Barrier *)in_block(block, address); }
+
+const char *wrong(const Barrier &of) {
+  return of.expected == 0 || of.expected == 0xffff ? "a barrier is used that was never set up" : nullptr;
+}
+
+void settle(Barrier &of) {
+  if (of.pending || of.bytes) return;
+  of.pending = of.expected;
+  of.phase++;
+  wake(&of);
+}
+
+/* Says what is wrong with it. */
+const char *arrive(Barrier &of) {
+  if (wrong(of)) return wrong(of);
+  if (!of.pending) return "a barrier has more arrivals than its phase expects";
+  of.pending--;
+  settle(of);
+  return nullptr;
+}
+
+const char *count_bytes(Barrier &of, int32_t bytes) {
+  if (wrong(of)) return wrong(of);
+  of.bytes -= bytes;
+  settle(of);
+  return nullptr;
+}
+
+std::string describe_barrier(const Fiber &fiber) {
+  const Barrier &of = *(const Barrier *)fiber.key;
+  return text("the barrier at shared byte %td, of parity %u: it is in phase %u, %u of %u arrivals and %d bytes to come",
+              (const char *)fiber.key - fiber.block->shared, fiber.detail, of.phase, of.pending, of.expected, of.bytes);
+}
+
+/* ---- barriers of a block by number, and the cluster's */
+
+struct Named {
+  uint32_t arrived, turns;
+} named[MOST_BLOCKS][16];
+
+struct {
+  uint32_t arrived, turns;
+} whole;
+/* How often each thread had come to the cluster's barrier, and whether it arrived and has not waited. */
+uint32_t turn_of[MOST_BLOCKS][MOST_THREADS];
+
+void settle_cluster() {
+  uint32_t there = 0;
+  for (const Block *block : cluster()) there += block->alive;
+  if (whole.arrived < there || !whole.arrived) return;
+  whole.arrived = 0;
+  whole.turns++;
+  wake(&whole);
+}
+
+std::string describe_named(const Fiber &fiber) {
+  return text("barrier %u of the block, where %u threads are", fiber.detail, named[fiber.block->rank][fiber.detail].arrived);
+}
+
+/* ---- matrix instructions of a warpgroup */
+
+struct Instruction {
+  Operand type;
+  uint32_t n, a, b;
+  bool add;
+  uint32_t there;
+  float *d[GMMA_GROUP];
+};
+
+struct Group {
+  std::deque<Instruction> under_way; /* issued by some of its threads at least */
+  uint64_t done;
+  bool drawn; /* the first of them can be done, and is among the events */
+} groups[MOST_BLOCKS][MOST_THREADS / GMMA_GROUP];
+
+float as_float(Operand type, uint16_t bits) {
+  if (type == OF_BF16) return __uint_as_float((uint32_t)bits << 16);
+  static const std::vector<float> halves = [] {
+    std::vector<float> all(1 << 16);
+    for (uint32_t i = 0; i < all.size(); i++) {
+      const __half_raw raw = {(unsigned short)i};
+      all[i] = __half2float(__half(raw));
+    }
+    return all;
+  }();
+  return halves[bits];
+}
+
+/* Row `row`'s element `k` of 16, as the hardware finds it: pieces of 16 bytes are swapped by bits of the whole address. */
+uint16_t element(const Block &block, uint32_t operand, uint32_t row, uint32_t k) {
+  const uint32_t linear = ((operand & 0x3fff) << 4) + row / 8 * GMMA_ATOM_BYTES + row % 8 * GMMA_ROW_BYTES + 2 * k;
+  const uint32_t address = linear ^ (linear >> 7 & 7) << 4;
+  if (address < FIRST_SHARED || address + 2 > FIRST_SHARED + SHARED_BYTES) {
+    fail(text("a matrix instruction reads shared byte %u", address));
+    return 0;
+  }
+  uint16_t bits;
+  memcpy(&bits, block.shared + address - FIRST_SHARED, sizeof bits);
+  return bits;
+}
+
+void multiply_all(const Block &block, const Instruction &of) {
+  static float a[GMMA_M][16], b[16][256], sums[256];
+  const uint32_t n = of.n;
+  for (uint32_t m = 0; m < GMMA_M; m++)
+    for (uint32_t k = 0; k < 16; k++) a[m][k] = as_float(of.type, element(block, of.a, m, k));
+  for (uint32_t j = 0; j < n; j++)
+    for (uint32_t k = 0; k < 16; k++) b[k][j] = as_float(of.type, element(block, of.b, j, k));
+  for (uint32_t m = 0; m < GMMA_M; m++) {
+    for (uint32_t j = 0; j < n; j++) sums[j] = 0.0f;
+    for (uint32_t k = 0; k < 16; k++) {
+      const float by = a[m][k];
+      const float *row = b[k];
+      for (uint32_t j = 0; j < n; j++) sums[j] += by * row[j];
+    }
+    for (uint32_t j = 0; j < n; j++) {
+      const uint32_t thread = m / 16 * WARP_LANES + m % 8 * 4 + j % 8 / 2;
+      float &d = of.d[thread][j / 8 * 4 + m % 16 / 8 * 2 + j % 2];
+      d = of.add ? d + sums[j] : sums[j];
+    }
+  }
+}
+
+void draw_first(Block &block, Group &group) {
+  if (group.drawn || group.under_way.empty() || group.under_way.front().there < GMMA_GROUP) return;
+  group.drawn = true;
+  later({&block, [&block, &group](Event &) {
+           multiply_all(block, group.under_way.front());
+           group.under_way.pop_front();
+           group.done++;
+           group.drawn = false;
+           wake(&group);
+           draw_first(block, group);
+           return true;
+         }});
+}
+
+Group &my_group() { return groups[mine().rank][self().index / GMMA_GROUP]; }
+
+/* ---- tensor copies */
+
+struct Box {
+  tensor_map map;
+  int32_t at[5];
+
+  /* Reads it from memory and writes it as it lies at `to`, which has this address in its block's shared memory. */
+  void copy(char *to, uint32_t address) const {
+    const uint32_t row_bytes = map.box[0] * map.element;
+    uint32_t row = 0;
+    for (uint32_t e = 0; e < map.box[4]; e++)
+      for (uint32_t d = 0; d < map.box[3]; d++)
+        for (uint32_t c = 0; c < map.box[2]; c++)
+          for (uint32_t b = 0; b < map.box[1]; b++, row++) {
+            const int64_t outer[4] = {(int64_t)at[1] + b, (int64_t)at[2] + c, (int64_t)at[3] + d, (int64_t)at[4] + e};
+            bool inside = true;
+            uint64_t from = map.at;
+            for (uint32_t i = 0; i < 4; i++) {
+              inside = inside && outer[i] >= 0 && (uint64_t)outer[i] < map.size[i + 1];
+              from += outer[i] * map.stride[i];
+            }
+            copy_row((const char *)from, inside, to, address, row * row_bytes, row_bytes);
+          }
+  }
+
+  void copy_row(const char *from, bool inside, char *to, uint32_t address, uint32_t offset, uint32_t row_bytes) const {
+    for (uint32_t piece = 0; piece < row_bytes; piece += 16) {
+      char bytes[16] = {};
+      for (uint32_t i = 0; inside && i < 16; i += map.element) {
+        const int64_t column = (int64_t)at[0] + (piece + i) / map.element;
+        if (column >= 0 && (uint64_t)column < map.size[0]) memcpy(bytes + i, from + column * map.element, map.element);
+      }
+      const uint32_t linear = address + offset + piece;
+      const uint32_t place = map.swizzled ? linear ^ (linear >> 7 & 7) << 4 : linear;
+      memcpy(to + (int32_t)(place - address), bytes, sizeof bytes);
+    }
+  }
+
+  uint32_t bytes() const { return map.box[0] * map.box[1] * map.box[2] * map.box[3] * map.box[4] * map.element; }
+};
+}  // namespace
+
+void begin_cluster() {
+  memset(named, 0, sizeof named);
+  whole = {};
+  for (auto &of_block : groups)
+    for (Group &group : of_block) group = {};
+}
+
+void thread_ended() { settle_cluster(); }
+
+/* ---- copies of 16 bytes by a thread */
+
+void copy16(void *to, const void *from, bool valid) {
+  self().uncommitted.push_back([to, from, valid] {
+    if (valid) memcpy(to, from, 16);
+    else memset(to, 0, 16);
+  });
+}
+
+void copies_commit() {
+  Fiber &fiber = self();
+  const size_t number = fiber.copied.size();
+  fiber.copied.push_back(fiber.uncommitted.empty());
+  if (fiber.uncommitted.empty()) return;
+  auto all = std::make_shared<std::vector<std::function<void()>>>(std::move(fiber.uncommitted));
+  fiber.uncommitted.clear();
+  later({fiber.block, [&fiber, number, all](Event &) {
+           for (const auto &copy : *all) copy();
+           fiber.copied[number] = true;
+           wake(&fiber.copied);
+           return true;
+         }});
+}
+
+void copies_wait(uint32_t pending) {
+  pause();
+  Fiber &fiber = self();
+  for (size_t i = 0; i + pending < fiber.copied.size(); i++)
+    while (!fiber.copied[i]) park(&fiber.copied, 0, [](const Fiber &) { return std::string("its copies of 16 bytes"); });
+}
+
+/* ---- matrix instructions of a warp */
+
+void load_matrices(uint32_t *to, uint32_t count, const void *row, bool transposed) {
+  words()[lane()] = (uint64_t)row;
+  meet_warp(0xffffffffu);
+  const uint32_t g = lane() / 4, q = lane() % 4;
+  for (uint32_t i = 0; i < count; i++) {
+    auto at = [&](uint32_t r, uint32_t c) { return ((const uint16_t *)words()[8 * i + r])[c]; };
+    const uint32_t low = transposed ? at(2 * q, g) : at(g, 2 * q), high = transposed ? at(2 * q + 1, g) : at(g, 2 * q + 1);
+    to[i] = low | high << 16;
+  }
+  meet_warp(0xffffffffu);
+}
+
+void multiply(Operand type, float *c, const uint32_t *a, uint32_t b0, uint32_t b1) {
+  WarpState &warp = mine().warps[self().index / WARP_LANES];
+  uint32_t *own = warp.operands[lane()];
+  for (uint32_t i = 0; i < 4; i++) own[i] = a[i];
+  own[4] = b0, own[5] = b1;
+  meet_warp(0xffffffffu);
+  const uint32_t g = lane() / 4, q = lane() % 4;
+  for (uint32_t i = 0; i < 4; i++) {
+    float sum = 0.0f;
+    for (uint32_t k = 0; k < 16; k++) {
+      const uint32_t pair = k % 8 / 2, shift = k % 2 * 16;
+      const uint32_t of_a = warp.operands[g * 4 + pair][i / 2 + k / 8 * 2], of_b = warp.operands[(2 * q + i % 2) * 4 + pair][4 + k / 8];
+      sum += as_float(type, (uint16_t)(of_a >> shift)) * as_float(type, (uint16_t)(of_b >> shift));
+    }
+    c[i] += sum;
+  }
+  meet_warp(0xffffffffu);
+}
+
+/* ---- waiting */
+
+void wait_parity(uint32_t address, uint32_t parity) {
+  pause();
+  Barrier &of = barrier(mine(), address);
+  for (;;) {
+    if (wrong(of)) stop(wrong(of));
+    if ((of.phase & 1) != parity) return;
+    park(&of, parity, describe_barrier);
+  }
+}
+
+void meet_named(uint32_t id, uint32_t threads) {
+  pause();
+  Named &of = named[mine().rank][id];
+  const uint32_t turn = of.turns;
+  if (++of.arrived == threads) {
+    of.arrived = 0;
+    of.turns++;
+    return wake(&of);
+  }
+  while (of.turns == turn) park(&of, id, describe_named);
+}
+
+void cluster_arrive() {
+  pause();
+  turn_of[mine().rank][self().index] = whole.turns;
+  whole.arrived++;
+  settle_cluster();
+}
+
+void cluster_wait() {
+  pause();
+  while (whole.turns == turn_of[mine().rank][self().index]) park(&whole, 0, [](const Fiber &) { return std::string("the cluster"); });
+}
+
+uint32_t rank() { return mine().rank; }
+uint32_t blocks() { return (uint32_t)cluster().size(); }
+
+/* ---- matrix instructions of a warpgroup */
+
+void group_multiply(Operand type, uint32_t n, float *d, uint32_t a, uint32_t b, bool add) {
+  pause();
+  Group &group = my_group();
+  const uint64_t number = self().issued++ - group.done;
+  if (number == group.under_way.size()) group.under_way.push_back({type, n, a, b, add, 0, {}});
+  Instruction &of = group.under_way[number];
+  if (of.n != n || of.a != a || of.b != b || of.add != add) stop("the warps of a group issue matrix instructions that differ");
+  of.d[self().index % GMMA_GROUP] = d;
+  of.there++;
+  draw_first(mine(), group);
+}
+
+void group_commit() { self().committed.push_back(self().issued); }
+
+void group_wait(uint32_t pending) {
+  pause();
+  const std::vector<uint64_t> &committed = self().committed;
+  const uint64_t until = committed.size() > pending ? committed[committed.size() - 1 - pending] : 0;
+  Group &group = my_group();
+  while (group.done < until) park(&group, 0, [](const Fiber &) { return std::string("its warpgroup's matrix instructions"); });
+}
+
+/* ---- the copy engine */
+
+void tensor_box(void *to, const TensorMap *map, const uint32_t *at, uint32_t dimensions, uint64_t *barrier_word, uint32_t blocks) {
+  pause();
+  auto box = std::make_shared<Box>();
+  memcpy(&box->map, map, sizeof box->map);
+  if (box->map.sign != TENSOR_MAP_SIGN) stop("a tensor copy by what is no tensor map");
+  for (uint32_t i = 0; i < 5; i++) box->at[i] = i < dimensions ? (int32_t)at[i] : 0;
+  const uint32_t address = shared_address(to), barrier_address = shared_address(barrier_word);
+  if (box->map.swizzled ? address % GMMA_ROW_BYTES : address % 16) stop(text("a tensor copy to shared byte %u", address));
+  for (uint32_t rank = 0; rank < 16; rank++) {
+    if (!(blocks >> rank & 1)) continue;
+    Block &block = block_of(rank);
+    later({&block, [&block, box, address, barrier_address](Event &) {
+             box->copy(in_block(block, address), address);
+             if (const char *why = count_bytes(barrier(block, barrier_address), (int32_t)box->bytes())) fail(why);
+             return true;
+           }});
+  }
+}
+
+/* Reads first and writes at another time. */
+void bulk(void *to, const void *from, uint32_t bytes, bool adds) {
+  pause();
+  if ((uint64_t)to % 16 || shared_address(from) % 16 || bytes % 16) stop(text("a bulk copy of %u bytes", bytes));
+  Fiber &fiber = self();
+  auto read = std::make_shared<std::string>();
+  fiber.bulk.push_back([&fiber, to, from, bytes, adds, read](Event &event) {
+    if (event.uses) {
+      read->assign((const char *)from, bytes);
+      event.uses = nullptr;
+      if (--fiber.unread == 0) wake(&fiber.unread);
+      return false;
+    }
+    if (adds) {
+      for (uint32_t i = 0; i < bytes / 4; i++) ((float *)to)[i] += ((const float *)read->data())[i];
+    } else {
+      memcpy(to, read->data(), bytes);
+    }
+    if (--fiber.unwritten == 0) wake(&fiber.unwritten);
+    return true;
+  });
+}
+
+void bulk_commit() {
+  Fiber &fiber = self();
+  for (auto &copy : fiber.bulk) {
+    fiber.unread++, fiber.unwritten++;
+    later({fiber.block, std::move(copy)});
+  }
+  fiber.bulk.clear();
+}
+
+void bulk_wait(bool written) {
+  pause();
+  Fiber &fiber = self();
+  const uint32_t &left = written ? fiber.unwritten : fiber.unread;
+  while (left) park(&left, 0, [](const Fiber &) { return std::string("its bulk copies"); });
+}
+
+void store_and_count(uint32_t to, uint32_t rank, const float *v, uint32_t count, uint32_t barrier_address) {
+  pause();
+  Block &block = block_of(rank);
+  float values[4];
+  memcpy(values, v, count * sizeof *v);
+  const float4 kept = {values[0], values[1], values[2], values[3]};
+  later({&block, [&block, to, kept, count, barrier_address](Event &) {
+           memcpy(in_block(block, to), &kept, count * sizeof(float));
+           if (const char *why = count_bytes(barrier(block, barrier_address), (int32_t)(count * sizeof(float)))) fail(why);
+           return true;
+         }});
+}
+}  // namespace simt
+
+/* ---- barriers */
+
+uint32_t shared_address(const void *p) { return (uint32_t)((const char *)p - simt::mine().shared) + simt::FIRST_SHARED; }
+
+void barrier_init(uint64_t *barrier, uint32_t arrivals) {
+  *(simt::Barrier *)barrier = {(uint16_t)arrivals, (uint16_t)arrivals, 0, 0};
+}
+
+void barrier_arrive(uint32_t barrier) {
+  simt::pause();
+  if (const char *why = simt::arrive(simt::barrier(simt::mine(), barrier))) simt::stop(why);
+}
+
+void barrier_arrive_expecting(uint64_t *barrier, uint32_t bytes) {
+  simt::pause();
+  simt::Barrier &of = *(simt::Barrier *)barrier;
+  of.bytes += bytes;
+  if (const char *why = simt::arrive(of)) simt::stop(why);
+}
+
+/* Under way for a while, to the own block too. */
+void barrier_arrive_at_block(uint64_t *barrier, uint32_t rank) {
+  simt::pause();
+  simt::Block &block = simt::block_of(rank);
+  const uint32_t address = shared_address(barrier);
+  simt::later({&block, [&block, address](simt::Event &) {
+                 if (const char *why = simt::arrive(simt::barrier(block, address))) simt::fail(why);
+                 return true;
+               }});
+}

@@ -1,0 +1,127 @@
+/* hopper.h: in place of kernels/common's mma.cuh, barrier.cuh, wgmma.cuh and bulk.cuh, their functions as a C++ compiler takes them
+ * (simt.h): barriers with phases, arrivals and bytes; clusters; copies that come at a later time, drawn at random; matrix
+ * instructions of a warp, and of a warpgroup that read their operands at some time until the group has waited. What each does
+ * and what its arguments mean stands in the file that it is in place of. */
+#ifndef TEST_HOPPER_H
+#define TEST_HOPPER_H
+
+#include "simt.h"
+
+#define TAILGRAPH_MMA_CUH
+#define TAILGRAPH_BARRIER_CUH
+#define TAILGRAPH_WGMMA_CUH
+#define TAILGRAPH_BULK_CUH
+#include "common/base.cuh"
+#include "common/operands.cuh"
+
+namespace simt {
+enum Operand { OF_BF16, OF_F16 };
+template <class T>
+constexpr Operand operand() {
+  return sizeof(T) == 2 && std::is_same<T, __half>::value ? OF_F16 : OF_BF16;
+}
+void copy16(void *to, const void *from, bool valid);
+void copies_commit();
+void copies_wait(uint32_t pending);
+void load_matrices(uint32_t *to, uint32_t count, const void *row, bool transposed);
+void multiply(Operand type, float *c, const uint32_t *a, uint32_t b0, uint32_t b1);
+void wait_parity(uint32_t barrier, uint32_t parity);
+void meet_named(uint32_t id, uint32_t threads);
+void group_multiply(Operand type, uint32_t n, float *d, uint32_t a, uint32_t b, bool add);
+void group_commit();
+void group_wait(uint32_t pending);
+void tensor_box(void *to, const TensorMap *map, const uint32_t *at, uint32_t dimensions, uint64_t *barrier, uint32_t blocks);
+void bulk(void *to, const void *from, uint32_t bytes, bool adds);
+void bulk_commit();
+void bulk_wait(bool written);
+void cluster_arrive();
+void cluster_wait();
+uint32_t rank();
+uint32_t blocks();
+void store_and_count(uint32_t to, uint32_t rank, const float *v, uint32_t count, uint32_t barrier);
+}  // namespace simt
+
+/* ---- mma.cuh */
+
+uint32_t shared_address(const void *p);
+inline void copy16_async(void *to, const void *from, bool valid) { simt::copy16(to, from, valid); }
+inline void copy16_async(void *to, const void *from, bool valid, uint64_t) { simt::copy16(to, from, valid); }
+inline uint64_t cache_policy(bool) { return 0; }
+inline void copy_commit() { simt::copies_commit(); }
+template <int PENDING>
+void copy_wait() { simt::copies_wait(PENDING); }
+inline void load_matrix_x4(uint32_t (&r)[4], const void *row) { simt::load_matrices(r, 4, row, false); }
+inline void load_matrix_x2(uint32_t (&r)[2], const void *row) { simt::load_matrices(r, 2, row, false); }
+inline void load_matrix_x4_transposed(uint32_t (&r)[4], const void *row) { simt::load_matrices(r, 4, row, true); }
+template <typename T>
+void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { simt::multiply(simt::operand<T>(), c, a, b0, b1); }
+
+/* ---- barrier.cuh */
+
+void barrier_init(uint64_t *barrier, uint32_t arrivals);
+inline void barriers_ready() {}
+void barrier_arrive(uint32_t barrier);
+inline void barrier_arrive(uint64_t *barrier) { barrier_arrive(shared_address(barrier)); }
+void barrier_arrive_expecting(uint64_t *barrier, uint32_t bytes);
+void barrier_arrive_at_block(uint64_t *barrier, uint32_t rank);
+inline void barrier_wait(uint32_t barrier, uint32_t parity) { simt::wait_parity(barrier, parity); }
+inline void barrier_wait(uint64_t *barrier, uint32_t parity) { simt::wait_parity(shared_address(barrier), parity); }
+inline void barrier_wait_cluster(uint64_t *barrier, uint32_t parity) { simt::wait_parity(shared_address(barrier), parity); }
+template <uint32_t THREADS>
+void threads_meet(uint32_t id) { simt::meet_named(id, THREADS); }
+
+/* ---- wgmma.cuh */
+
+inline uint32_t kept(uint32_t value) { return value; }
+template <typename T>
+T *kept(T *value) { return value; }
+inline void gmma_fence() {}
+inline void gmma_commit() { simt::group_commit(); }
+template <int PENDING>
+void gmma_wait() { simt::group_wait(PENDING); }
+template <int N>
+void gmma_settle(float (&)[N]) {}
+template <typename T, int N>
+void gmma(float (&d)[N / 2], uint32_t a, uint32_t b, bool add) { simt::group_multiply(simt::operand<T>(), N, d, a, b, add); }
+
+inline void tensor_copy(void *to, const TensorMap *map, uint32_t column, uint32_t row, uint64_t *barrier, uint64_t) {
+  const uint32_t at[2] = {column, row};
+  simt::tensor_box(to, map, at, 2, barrier, 1u << simt::rank());
+}
+inline void tensor_copy(void *to, const TensorMap *map, const uint32_t (&at)[5], uint64_t *barrier, uint64_t) {
+  simt::tensor_box(to, map, at, 5, barrier, 1u << simt::rank());
+}
+inline void tensor_copy_to_blocks(void *to, const TensorMap *map, uint32_t column, uint32_t row, uint64_t *barrier, uint32_t blocks, uint64_t) {
+  const uint32_t at[2] = {column, row};
+  simt::tensor_box(to, map, at, 2, barrier, blocks);
+}
+inline void tensor_copy_to_blocks(void *to, const TensorMap *map, const uint32_t (&at)[5], uint64_t *barrier, uint32_t blocks, uint64_t) {
+  simt::tensor_box(to, map, at, 5, barrier, blocks);
+}
+inline void tensor_prefetch(const TensorMap *, uint32_t, uint32_t) {}
+inline void tensor_prefetch(const TensorMap *, const uint32_t (&)[5]) {}
+inline void tensor_map_prefetch(const TensorMap *) {}
+inline void operands_written() {}
+
+inline uint32_t cluster_rank() { return simt::rank(); }
+inline uint32_t cluster_blocks() { return simt::blocks(); }
+inline void cluster_arrive() { simt::cluster_arrive(); }
+inline void cluster_wait() { simt::cluster_wait(); }
+inline void store4_to_block(uint32_t p, uint32_t rank, float4 v, uint32_t barrier) { simt::store_and_count(p, rank, &v.x, 4, barrier); }
+inline void store_to_block(float *p, uint32_t rank, float v, uint64_t *barrier, uint32_t blocks) {
+  if (blocks == 1) {
+    *p = v;
+    return;
+  }
+  simt::store_and_count(shared_address(p), rank, &v, 1, shared_address(barrier));
+}
+
+/* ---- bulk.cuh */
+
+inline void bulk_store(void *to, const void *from, uint32_t bytes) { simt::bulk(to, from, bytes, false); }
+inline void bulk_add(float *to, const void *from, uint32_t bytes) { simt::bulk(to, from, bytes, true); }
+inline void bulk_commit() { simt::bulk_commit(); }
+inline void bulk_read() { simt::bulk_wait(false); }
+inline void bulk_done() { simt::bulk_wait(true); }
+
+#endif
