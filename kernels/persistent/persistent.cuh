@@ -339,14 +339,22 @@ __device__ inline void persistent_multiply(typename Tile::Acc &acc, PersistentRi
   }
 }
 
-/* A tile of which this warpgroup has no rows. */
+/* A tile of which this warpgroup has no rows: one thread waits for each of its stages and gives it back. The ring cannot turn past
+ * that thread; any other that waited too might be late, and wait for a parity that has been. (Where the group multiplies, none can:
+ * a stage is given back behind an instruction that all four warps have issued.) Nor may the others go on before it is through,
+ * since what they then waited for would look the same a turn too early. */
 template <class Tile>
-__device__ inline void persistent_skip(PersistentRing<Tile> &ring, uint32_t steps) {
+__device__ inline void persistent_skip(PersistentRing<Tile> &ring, uint32_t group, uint32_t steps) {
 #pragma unroll 1
   for (uint32_t k = 0; k < steps; k++, ring.next()) {
+    if (threadIdx.x % GMMA_GROUP) continue;
     barrier_wait(ring.full + ring.at, ring.parity);
-    if (threadIdx.x % GMMA_GROUP == 0) ring.release(ring.at);
+    ring.release(ring.at);
   }
+  __syncwarp();
+#pragma unroll
+  for (uint32_t g = 0; g < PERSISTENT_GROUPS; g++)
+    if (g == group) threads_meet<GMMA_GROUP>(1 + g);
 }
 
 /* ---- finished rows ------------------------------------------------------------------------------ */
@@ -501,7 +509,7 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
     for (uint32_t t = work.first(); t < work.units; t += work.apart()) {
       const PersistentUnit unit = work.unit(t);
       if (unit.rows <= group * GMMA_M) {
-        persistent_skip(ring, steps);
+        persistent_skip(ring, group, steps);
         continue;
       }
       typename Tile::Acc acc;
