@@ -163,6 +163,14 @@ struct PersistentRing {
 
 /* ---- filling the ring -------------------------------------------------------------------------- */
 
+/* Who fills, when all is asked for: until all stages are empty again. Then every arrival that mates send to this block has come, and
+ * it may end. (A barrier of the cluster does not say so: an arrival at another block may be on its way for longer.) One thread. */
+template <class Tile>
+__device__ inline void persistent_drain(PersistentRing<Tile> ring) {
+#pragma unroll 1
+  for (uint32_t s = 0; s < Tile::STAGES; s++, ring.next()) barrier_wait(ring.empty + ring.at, ring.parity ^ 1);
+}
+
 /* The unit's weight rows at stage k of K, by `ask(where they begin in the stage, where they lie in the tensor)`; of mates that share
  * them each asks for its part. */
 template <class Tile, class Ask>
@@ -225,6 +233,7 @@ __device__ inline void persistent_copy(PersistentRing<Tile> ring, const TensorMa
       persistent_weights(ring, w_map, product, unit, k);
     }
   }
+  if constexpr (Tile::MATES > 1) persistent_drain(ring);
 }
 
 /* A whole warpgroup, where rows are gathered. A thread has one piece of 16 bytes of every 16th row. A stage's rows are said to be
@@ -281,6 +290,9 @@ __device__ inline void persistent_gather(PersistentRing<Tile> ring, const Tensor
   }
   copy_wait<0>();
   if (asked < Tile::STAGES) there();
+  if constexpr (Tile::MATES > 1) {
+    if (thread == 0) persistent_drain(ring);
+  }
 }
 
 /* ---- multiplying ------------------------------------------------------------------------------- */
@@ -517,10 +529,6 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
       persistent_finish<Tile>(acc, out, product, unit);
     }
     bulk_done();
-  }
-  if constexpr (Tile::MATES > 1) {  /* a mate that is gone takes no arrivals */
-    __syncwarp();
-    cluster_arrive(), cluster_wait();
   }
 }
 

@@ -7,7 +7,7 @@ use crate::rig::{
 use crate::support::Gpu;
 use rayon::prelude::*;
 use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
-use tailgraph::backend::cuda::tuning::variants::Variant;
+use tailgraph::backend::cuda::tuning::variants::{Experts, Products, Variant};
 use tailgraph::model::DType;
 use tailgraph::plan::StepKind;
 
@@ -226,6 +226,46 @@ fn products_are_those_of_f64() {
                 for by in [None, Some(Variant::TILED)] {
                     case.check(&rig, bucket, epilogue, bias, by);
                 }
+            }
+        }
+    }
+}
+
+/// Tiles without rows for one warpgroup or both, beside mates that have some; rings that go round, and one stage; several tiles a
+/// block, where a GPU has few multiprocessors. Twice to the same bits.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn ragged_persistent_products_are_those_of_f64() {
+    let gpu = Gpu::new();
+    let mut random = Random(14);
+    let by = Some(Variant {
+        products: Products::Persistent,
+        experts: Experts::Tiled,
+    });
+    for types in TYPES {
+        let rig = Rig::new(&gpu, config(), types);
+        if !rig.serves(rig.kernels.persistent.is_some(), |(major, _)| major == 9) {
+            continue;
+        }
+        for (bucket, rows, outputs, inner) in [
+            (1024, 786, 264, 448),
+            (2048, 1214, 128, 320),
+            (512, 130, 136, 576),
+            (300, 1, 301, 32),
+            (512, 257, 72, 1056),
+        ] {
+            let case = Case::new(&mut random, &rig, rows, outputs, inner);
+            for epilogue in EPILOGUES {
+                // Gate and up come by eights.
+                if epilogue == Epilogue::SiluMul && outputs % 8 != 0 {
+                    continue;
+                }
+                let bias = epilogue == Epilogue::Add;
+                case.check(&rig, bucket, epilogue, bias, by);
+                let [first, second] =
+                    [(); 2].map(|()| case.run(&rig, bucket, epilogue, bias, Rows::Step, by));
+                let what = format!("{types:?} {epilogue:?} {rows} of {bucket}, {outputs} x {inner}");
+                assert_same_bits(&what, &second[..rows * outputs], &first[..rows * outputs]);
             }
         }
     }

@@ -1,8 +1,9 @@
 //! A mixture's weights, its input and a routing made up for it: what kernels and f64 make of them.
 
 use crate::common::random::Random;
-use crate::rig::{Rig, Step, encode, rounded};
+use crate::rig::{Rig, Step, assert_close, encode, rounded, rounding};
 use crate::routing::{RoutingOnGpu, random_experts};
+use rayon::prelude::*;
 use tailgraph::backend::cuda::families::experts::{ExpertRows, ExpertWeights, NextNorm};
 use tailgraph::backend::cuda::families::packed;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
@@ -199,6 +200,24 @@ impl MixtureCase {
                 .unwrap(),
         };
         enqueue.pairs().rounded
+    }
+
+    /// Fails where a row of h, of up to 64 of them, is not what f64 makes of it.
+    pub fn is_near(&self, rig: &Rig, h: &[f32], bucket: usize) {
+        let (types, hidden) = (rig.kernels.types, rig.config.hidden_size);
+        let rows = self.x.len() / hidden;
+        let by_size = f64::from(u8::from(self.rounds(rig, bucket))) * rounding(types.operand);
+        let every = rows.div_ceil(64);
+        (0..rows).into_par_iter().step_by(every).for_each(|row| {
+            let what = format!("{types:?} rows {rows} of {bucket} row {row}");
+            // y near the middle of two values may round the other way: a few of them, by one step.
+            let (expected, sizes) = self.expected(rig, row);
+            let allowed = |i: usize, v: f64| {
+                2e-6 * (1.0 + v.abs()) + rounding(types.operand) * 0.5 + by_size * sizes[i]
+            };
+            let found = &h[row * hidden..][..hidden];
+            assert_close(&what, found, &expected, allowed);
+        });
     }
 
     /// Of a row: h, and the sizes of what its experts add to it.

@@ -131,7 +131,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
   const char *capability = getenv("TEST_CUDA_CAPABILITY");
   if (capability && sscanf(capability, "%d.%d", &major, &minor) != 2) abort();
   switch (attribute) {
-    case 16: *value = 132; return SUCCESS;     /* multiprocessors */
+    case 16: *value = (int)setting("TEST_CUDA_MULTIPROCESSORS", 132); return SUCCESS;
     case 36: *value = 1000000; return SUCCESS; /* kHz of the memory */
     case 37: *value = (int)setting("TEST_CUDA_RATE", 4800) * 4; return SUCCESS; /* bits of its bus */
     case 75: *value = major; return SUCCESS;

@@ -4,6 +4,7 @@
  *   TEST_CUDA_VERSION=12040       what cuDriverGetVersion answers                          (13000)
  *   TEST_CUDA_DEVICES=0           how many GPUs there are; cuInit refuses none             (1)
  *   TEST_CUDA_CAPABILITY=7.5      their compute capability                                 (9.0)
+ *   TEST_CUDA_MULTIPROCESSORS=4   how many each has                                        (132)
  *   TEST_CUDA_MEMORY=1000000      bytes of each, all free at first                         (1 GiB)
  *   TEST_CUDA_RATE=3352           GB/s of their memory                                     (4800)
  *   TEST_CUDA_FAIL=F:N:CODE       the N-th call of F, from 1, returns CODE, or with `hang` never, with `slow` a second later;

@@ -13,6 +13,14 @@ namespace simt {
 namespace {
 constexpr uint32_t FIRST_SHARED = 1024; /* the address of a block's first dynamic byte: none is 0 */
 
+/* TEST_SIMT_MUTANT=n: then n of these is not as it should be, and tests of kernels that need it fail. */
+enum Mutant { NONE, NO_NAMED_BARRIER, SHORT_GROUP_WAIT, NO_COPY_WAIT, NO_BULK_WAIT, NO_CLUSTER_WAIT };
+bool is_mutant(Mutant which) {
+  static const char *const text = getenv("TEST_SIMT_MUTANT");
+  static const int chosen = text ? atoi(text) : NONE;
+  return chosen == which;
+}
+
 std::string text(const char *form, ...) {
   char room[256];
   va_list arguments;
@@ -255,6 +263,7 @@ void copies_commit() {
 
 void copies_wait(uint32_t pending) {
   pause();
+  if (is_mutant(NO_COPY_WAIT)) return;
   Fiber &fiber = self();
   for (size_t i = 0; i + pending < fiber.copied.size(); i++)
     while (!fiber.copied[i]) park(&fiber.copied, 0, [](const Fiber &) { return std::string("its copies of 16 bytes"); });
@@ -307,6 +316,7 @@ void wait_parity(uint32_t address, uint32_t parity) {
 
 void meet_named(uint32_t id, uint32_t threads) {
   pause();
+  if (is_mutant(NO_NAMED_BARRIER)) return;
   Named &of = named[mine().rank][id];
   const uint32_t turn = of.turns;
   if (++of.arrived == threads) {
@@ -326,6 +336,7 @@ void cluster_arrive() {
 
 void cluster_wait() {
   pause();
+  if (is_mutant(NO_CLUSTER_WAIT)) return;
   while (whole.turns == turn_of[mine().rank][self().index]) park(&whole, 0, [](const Fiber &) { return std::string("the cluster"); });
 }
 
@@ -350,6 +361,7 @@ void group_commit() { self().committed.push_back(self().issued); }
 
 void group_wait(uint32_t pending) {
   pause();
+  pending += is_mutant(SHORT_GROUP_WAIT);
   const std::vector<uint64_t> &committed = self().committed;
   const uint64_t until = committed.size() > pending ? committed[committed.size() - 1 - pending] : 0;
   Group &group = my_group();
@@ -411,6 +423,7 @@ void bulk_commit() {
 
 void bulk_wait(bool written) {
   pause();
+  if (is_mutant(NO_BULK_WAIT)) return;
   Fiber &fiber = self();
   const uint32_t &left = written ? fiber.unwritten : fiber.unread;
   while (left) park(&left, 0, [](const Fiber &) { return std::string("its bulk copies"); });
