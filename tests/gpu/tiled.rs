@@ -264,7 +264,8 @@ fn ragged_persistent_products_are_those_of_f64() {
                 case.check(&rig, bucket, epilogue, bias, by);
                 let [first, second] =
                     [(); 2].map(|()| case.run(&rig, bucket, epilogue, bias, Rows::Step, by));
-                let what = format!("{types:?} {epilogue:?} {rows} of {bucket}, {outputs} x {inner}");
+                let what =
+                    format!("{types:?} {epilogue:?} {rows} of {bucket}, {outputs} x {inner}");
                 assert_same_bits(&what, &second[..rows * outputs], &first[..rows * outputs]);
             }
         }

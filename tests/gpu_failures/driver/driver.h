@@ -131,7 +131,8 @@ int enter(const char *name);
 #define ENTER_IN(context) do { ENTER(); if (!current || current != (context)) return INVALID_CONTEXT; } while (0)
 
 /* Where kernels.cpp is linked in, kernels run, `cluster` blocks along x together. A CUresult. */
-__attribute__((weak)) int run_kernel(const char *name, const uint32_t grid[3], const uint32_t block[3], uint32_t cluster, void **arguments);
+__attribute__((weak)) int run_kernel(const char *name, const uint32_t grid[3], const uint32_t block[3], uint32_t cluster,
+                                     uint32_t shared_bytes, void **arguments);
 
 /* order.c: what happens in which order, where that is checked. */
 int order_is_checked(void);

@@ -115,7 +115,8 @@ int cuLaunchKernelEx(const struct launch *launch, struct function *function, voi
   if (!graph && order_is_checked()) order_launch(launch->stream);
   if (!graph && !strcmp(function->name, "tg_ways_bounce")) return bounce(launch->stream, arguments);
   if (!cluster_of(launch)) return INVALID_VALUE;
-  if (!graph) return run_kernel ? run_kernel(function->name, launch->grid, launch->block, cluster_of(launch), arguments) : SUCCESS;
+  if (!graph && !run_kernel) return SUCCESS;
+  if (!graph) return run_kernel(function->name, launch->grid, launch->block, cluster_of(launch), launch->shared_bytes, arguments);
   struct node *node = new_node(launch->stream);
   node->function = function;
   node->shared_bytes = launch->shared_bytes;
@@ -222,7 +223,7 @@ static void queue_run(struct graph *exec, struct stream *stream) {
 static int call(const struct node *node, const char *name) {
   void *arguments[MOST_ARGUMENTS];
   for (int i = 0; i < MOST_ARGUMENTS; i++) arguments[i] = (void *)&node->arguments[i];
-  return run_kernel(name, node->grid, node->block, 1, arguments);
+  return run_kernel(name, node->grid, node->block, 1, node->shared_bytes, arguments);
 }
 
 /* Whether it is done; else it waits. tg_pair's first words are steps done and their limit (kernels/ways/pair.h). */

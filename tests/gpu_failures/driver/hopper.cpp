@@ -1,37 +1,13 @@
-/* hopper.cpp: barriers, clusters, copies and matrix instructions, by fibers and events. See hopper.h and fibers.h. */
+/* hopper.cpp: barriers, clusters and copies, by fibers and events. See hopper.h and fibers.h. */
 #include "hopper.h"
 #include "fibers.h"
 #include "tensor_map.h"
 
-#include <cstdarg>
 #include <memory>
-
-/* Loops over a matrix instruction's products are most of what a test takes. */
-#pragma GCC optimize("O3")
 
 namespace simt {
 namespace {
-constexpr uint32_t FIRST_SHARED = 1024; /* the address of a block's first dynamic byte: none is 0 */
-
-/* TEST_SIMT_MUTANT=n: then n of these is not as it should be, and tests of kernels that need it fail. */
-enum Mutant { NONE, NO_NAMED_BARRIER, SHORT_GROUP_WAIT, NO_COPY_WAIT, NO_BULK_WAIT, NO_CLUSTER_WAIT };
-bool is_mutant(Mutant which) {
-  static const char *const text = getenv("TEST_SIMT_MUTANT");
-  static const int chosen = text ? atoi(text) : NONE;
-  return chosen == which;
-}
-
-std::string text(const char *form, ...) {
-  char room[256];
-  va_list arguments;
-  va_start(arguments, form);
-  vsnprintf(room, sizeof room, form, arguments);
-  va_end(arguments);
-  return room;
-}
-
 char *in_block(Block &block, uint32_t address) { return block.shared + (int32_t)(address - FIRST_SHARED); }
-Block &mine() { return *self().block; }
 Block &block_of(uint32_t rank) {
   if (rank >= cluster().size()) stop(text("block %u of a cluster of %zu is used", rank, cluster().size()));
   return *cluster()[rank];
@@ -106,86 +82,6 @@ std::string describe_named(const Fiber &fiber) {
   return text("barrier %u of the block, where %u threads are", fiber.detail, named[fiber.block->rank][fiber.detail].arrived);
 }
 
-/* ---- matrix instructions of a warpgroup */
-
-struct Instruction {
-  Operand type;
-  uint32_t n, a, b;
-  bool add;
-  uint32_t there;
-  float *d[GMMA_GROUP];
-};
-
-struct Group {
-  std::deque<Instruction> under_way; /* issued by some of its threads at least */
-  uint64_t done;
-  bool drawn; /* the first of them can be done, and is among the events */
-} groups[MOST_BLOCKS][MOST_THREADS / GMMA_GROUP];
-
-float as_float(Operand type, uint16_t bits) {
-  if (type == OF_BF16) return __uint_as_float((uint32_t)bits << 16);
-  static const std::vector<float> halves = [] {
-    std::vector<float> all(1 << 16);
-    for (uint32_t i = 0; i < all.size(); i++) {
-      const __half_raw raw = {(unsigned short)i};
-      all[i] = __half2float(__half(raw));
-    }
-    return all;
-  }();
-  return halves[bits];
-}
-
-/* Row `row`'s element `k` of 16, as the hardware finds it: pieces of 16 bytes are swapped by bits of the whole address. */
-uint16_t element(const Block &block, uint32_t operand, uint32_t row, uint32_t k) {
-  const uint32_t linear = ((operand & 0x3fff) << 4) + row / 8 * GMMA_ATOM_BYTES + row % 8 * GMMA_ROW_BYTES + 2 * k;
-  const uint32_t address = linear ^ (linear >> 7 & 7) << 4;
-  if (address < FIRST_SHARED || address + 2 > FIRST_SHARED + SHARED_BYTES) {
-    fail(text("a matrix instruction reads shared byte %u", address));
-    return 0;
-  }
-  uint16_t bits;
-  memcpy(&bits, block.shared + address - FIRST_SHARED, sizeof bits);
-  return bits;
-}
-
-void multiply_all(const Block &block, const Instruction &of) {
-  static float a[GMMA_M][16], b[16][256], sums[256];
-  const uint32_t n = of.n;
-  for (uint32_t m = 0; m < GMMA_M; m++)
-    for (uint32_t k = 0; k < 16; k++) a[m][k] = as_float(of.type, element(block, of.a, m, k));
-  for (uint32_t j = 0; j < n; j++)
-    for (uint32_t k = 0; k < 16; k++) b[k][j] = as_float(of.type, element(block, of.b, j, k));
-  for (uint32_t m = 0; m < GMMA_M; m++) {
-    for (uint32_t j = 0; j < n; j++) sums[j] = 0.0f;
-    for (uint32_t k = 0; k < 16; k++) {
-      const float by = a[m][k];
-      const float *row = b[k];
-      for (uint32_t j = 0; j < n; j++) sums[j] += by * row[j];
-    }
-    for (uint32_t j = 0; j < n; j++) {
-      const uint32_t thread = m / 16 * WARP_LANES + m % 8 * 4 + j % 8 / 2;
-      float &d = of.d[thread][j / 8 * 4 + m % 16 / 8 * 2 + j % 2];
-      d = of.add ? d + sums[j] : sums[j];
-    }
-  }
-}
-
-void draw_first(Block &block, Group &group) {
-  if (group.drawn || group.under_way.empty() || group.under_way.front().there < GMMA_GROUP) return;
-  group.drawn = true;
-  later({&block, [&block, &group](Event &) {
-           multiply_all(block, group.under_way.front());
-           group.under_way.pop_front();
-           group.done++;
-           group.drawn = false;
-           wake(&group);
-           draw_first(block, group);
-           return true;
-         }});
-}
-
-Group &my_group() { return groups[mine().rank][self().index / GMMA_GROUP]; }
-
 /* ---- tensor copies */
 
 struct Box {
@@ -231,8 +127,7 @@ struct Box {
 void begin_cluster() {
   memset(named, 0, sizeof named);
   whole = {};
-  for (auto &of_block : groups)
-    for (Group &group : of_block) group = {};
+  begin_products();
 }
 
 void thread_ended() { settle_cluster(); }
@@ -240,23 +135,23 @@ void thread_ended() { settle_cluster(); }
 /* ---- copies of 16 bytes by a thread */
 
 void copy16(void *to, const void *from, bool valid) {
-  self().uncommitted.push_back([to, from, valid] {
+  work().uncommitted.push_back([to, from, valid] {
     if (valid) memcpy(to, from, 16);
     else memset(to, 0, 16);
   });
 }
 
 void copies_commit() {
-  Fiber &fiber = self();
-  const size_t number = fiber.copied.size();
-  fiber.copied.push_back(fiber.uncommitted.empty());
-  if (fiber.uncommitted.empty()) return;
-  auto all = std::make_shared<std::vector<std::function<void()>>>(std::move(fiber.uncommitted));
-  fiber.uncommitted.clear();
-  later({fiber.block, [&fiber, number, all](Event &) {
+  Work &mine = work();
+  const size_t number = mine.copied.size();
+  mine.copied.push_back(mine.uncommitted.empty());
+  if (mine.uncommitted.empty()) return;
+  auto all = std::make_shared<std::vector<std::function<void()>>>(std::move(mine.uncommitted));
+  mine.uncommitted.clear();
+  later({self().block, [&mine, number, all](Event &) {
            for (const auto &copy : *all) copy();
-           fiber.copied[number] = true;
-           wake(&fiber.copied);
+           mine.copied[number] = true;
+           wake(&mine.copied);
            return true;
          }});
 }
@@ -264,49 +159,16 @@ void copies_commit() {
 void copies_wait(uint32_t pending) {
   pause();
   if (is_mutant(NO_COPY_WAIT)) return;
-  Fiber &fiber = self();
-  for (size_t i = 0; i + pending < fiber.copied.size(); i++)
-    while (!fiber.copied[i]) park(&fiber.copied, 0, [](const Fiber &) { return std::string("its copies of 16 bytes"); });
-}
-
-/* ---- matrix instructions of a warp */
-
-void load_matrices(uint32_t *to, uint32_t count, const void *row, bool transposed) {
-  words()[lane()] = (uint64_t)row;
-  meet_warp(0xffffffffu);
-  const uint32_t g = lane() / 4, q = lane() % 4;
-  for (uint32_t i = 0; i < count; i++) {
-    auto at = [&](uint32_t r, uint32_t c) { return ((const uint16_t *)words()[8 * i + r])[c]; };
-    const uint32_t low = transposed ? at(2 * q, g) : at(g, 2 * q), high = transposed ? at(2 * q + 1, g) : at(g, 2 * q + 1);
-    to[i] = low | high << 16;
-  }
-  meet_warp(0xffffffffu);
-}
-
-void multiply(Operand type, float *c, const uint32_t *a, uint32_t b0, uint32_t b1) {
-  WarpState &warp = mine().warps[self().index / WARP_LANES];
-  uint32_t *own = warp.operands[lane()];
-  for (uint32_t i = 0; i < 4; i++) own[i] = a[i];
-  own[4] = b0, own[5] = b1;
-  meet_warp(0xffffffffu);
-  const uint32_t g = lane() / 4, q = lane() % 4;
-  for (uint32_t i = 0; i < 4; i++) {
-    float sum = 0.0f;
-    for (uint32_t k = 0; k < 16; k++) {
-      const uint32_t pair = k % 8 / 2, shift = k % 2 * 16;
-      const uint32_t of_a = warp.operands[g * 4 + pair][i / 2 + k / 8 * 2], of_b = warp.operands[(2 * q + i % 2) * 4 + pair][4 + k / 8];
-      sum += as_float(type, (uint16_t)(of_a >> shift)) * as_float(type, (uint16_t)(of_b >> shift));
-    }
-    c[i] += sum;
-  }
-  meet_warp(0xffffffffu);
+  Work &mine = work();
+  for (size_t i = 0; i + pending < mine.copied.size(); i++)
+    while (!mine.copied[i]) park(&mine.copied, 0, [](const Fiber &) { return std::string("its copies of 16 bytes"); });
 }
 
 /* ---- waiting */
 
 void wait_parity(uint32_t address, uint32_t parity) {
   pause();
-  Barrier &of = barrier(mine(), address);
+  Barrier &of = barrier(*self().block, address);
   for (;;) {
     if (wrong(of)) stop(wrong(of));
     if ((of.phase & 1) != parity) return;
@@ -317,7 +179,7 @@ void wait_parity(uint32_t address, uint32_t parity) {
 void meet_named(uint32_t id, uint32_t threads) {
   pause();
   if (is_mutant(NO_NAMED_BARRIER)) return;
-  Named &of = named[mine().rank][id];
+  Named &of = named[self().block->rank][id];
   const uint32_t turn = of.turns;
   if (++of.arrived == threads) {
     of.arrived = 0;
@@ -329,7 +191,7 @@ void meet_named(uint32_t id, uint32_t threads) {
 
 void cluster_arrive() {
   pause();
-  turn_of[mine().rank][self().index] = whole.turns;
+  turn_of[self().block->rank][self().index] = whole.turns;
   whole.arrived++;
   settle_cluster();
 }
@@ -337,36 +199,11 @@ void cluster_arrive() {
 void cluster_wait() {
   pause();
   if (is_mutant(NO_CLUSTER_WAIT)) return;
-  while (whole.turns == turn_of[mine().rank][self().index]) park(&whole, 0, [](const Fiber &) { return std::string("the cluster"); });
+  while (whole.turns == turn_of[self().block->rank][self().index]) park(&whole, 0, [](const Fiber &) { return std::string("the cluster"); });
 }
 
-uint32_t rank() { return mine().rank; }
+uint32_t rank() { return self().block->rank; }
 uint32_t blocks() { return (uint32_t)cluster().size(); }
-
-/* ---- matrix instructions of a warpgroup */
-
-void group_multiply(Operand type, uint32_t n, float *d, uint32_t a, uint32_t b, bool add) {
-  pause();
-  Group &group = my_group();
-  const uint64_t number = self().issued++ - group.done;
-  if (number == group.under_way.size()) group.under_way.push_back({type, n, a, b, add, 0, {}});
-  Instruction &of = group.under_way[number];
-  if (of.n != n || of.a != a || of.b != b || of.add != add) stop("the warps of a group issue matrix instructions that differ");
-  of.d[self().index % GMMA_GROUP] = d;
-  of.there++;
-  draw_first(mine(), group);
-}
-
-void group_commit() { self().committed.push_back(self().issued); }
-
-void group_wait(uint32_t pending) {
-  pause();
-  pending += is_mutant(SHORT_GROUP_WAIT);
-  const std::vector<uint64_t> &committed = self().committed;
-  const uint64_t until = committed.size() > pending ? committed[committed.size() - 1 - pending] : 0;
-  Group &group = my_group();
-  while (group.done < until) park(&group, 0, [](const Fiber &) { return std::string("its warpgroup's matrix instructions"); });
-}
 
 /* ---- the copy engine */
 
@@ -393,13 +230,13 @@ void tensor_box(void *to, const TensorMap *map, const uint32_t *at, uint32_t dim
 void bulk(void *to, const void *from, uint32_t bytes, bool adds) {
   pause();
   if ((uint64_t)to % 16 || shared_address(from) % 16 || bytes % 16) stop(text("a bulk copy of %u bytes", bytes));
-  Fiber &fiber = self();
+  Work &mine = work();
   auto read = std::make_shared<std::string>();
-  fiber.bulk.push_back([&fiber, to, from, bytes, adds, read](Event &event) {
+  mine.bulk.push_back([&mine, to, from, bytes, adds, read](Event &event) {
     if (event.uses) {
       read->assign((const char *)from, bytes);
       event.uses = nullptr;
-      if (--fiber.unread == 0) wake(&fiber.unread);
+      if (--mine.unread == 0) wake(&mine.unread);
       return false;
     }
     if (adds) {
@@ -407,25 +244,25 @@ void bulk(void *to, const void *from, uint32_t bytes, bool adds) {
     } else {
       memcpy(to, read->data(), bytes);
     }
-    if (--fiber.unwritten == 0) wake(&fiber.unwritten);
+    if (--mine.unwritten == 0) wake(&mine.unwritten);
     return true;
   });
 }
 
 void bulk_commit() {
-  Fiber &fiber = self();
-  for (auto &copy : fiber.bulk) {
-    fiber.unread++, fiber.unwritten++;
-    later({fiber.block, std::move(copy)});
+  Work &mine = work();
+  for (auto &copy : mine.bulk) {
+    mine.unread++, mine.unwritten++;
+    later({self().block, std::move(copy)});
   }
-  fiber.bulk.clear();
+  mine.bulk.clear();
 }
 
 void bulk_wait(bool written) {
   pause();
   if (is_mutant(NO_BULK_WAIT)) return;
-  Fiber &fiber = self();
-  const uint32_t &left = written ? fiber.unwritten : fiber.unread;
+  Work &mine = work();
+  const uint32_t &left = written ? mine.unwritten : mine.unread;
   while (left) park(&left, 0, [](const Fiber &) { return std::string("its bulk copies"); });
 }
 
@@ -445,7 +282,7 @@ void store_and_count(uint32_t to, uint32_t rank, const float *v, uint32_t count,
 
 /* ---- barriers */
 
-uint32_t shared_address(const void *p) { return (uint32_t)((const char *)p - simt::mine().shared) + simt::FIRST_SHARED; }
+uint32_t shared_address(const void *p) { return (uint32_t)((const char *)p - simt::self().block->shared) + simt::FIRST_SHARED; }
 
 void barrier_init(uint64_t *barrier, uint32_t arrivals) {
   *(simt::Barrier *)barrier = {(uint16_t)arrivals, (uint16_t)arrivals, 0, 0};
@@ -453,7 +290,7 @@ void barrier_init(uint64_t *barrier, uint32_t arrivals) {
 
 void barrier_arrive(uint32_t barrier) {
   simt::pause();
-  if (const char *why = simt::arrive(simt::barrier(simt::mine(), barrier))) simt::stop(why);
+  if (const char *why = simt::arrive(simt::barrier(*simt::self().block, barrier))) simt::stop(why);
 }
 
 void barrier_arrive_expecting(uint64_t *barrier, uint32_t bytes) {

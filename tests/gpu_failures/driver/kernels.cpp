@@ -19,7 +19,7 @@
 #include "sched/platform.h"
 #include "ways/step.cuh"
 
-/* Dynamic shared memory, of the size that a block may have. */
+/* Dynamic shared memory, of the size that a block may have. (A family that names it in a template has its own.) */
 #define DYNAMIC_SHARED thread_local float4 shared[simt::SHARED_BYTES / sizeof(float4)]
 alignas(GMMA_ATOM_BYTES) thread_local char persistent_shared[simt::SHARED_BYTES];
 
@@ -107,12 +107,13 @@ const std::map<std::string, Known> KERNELS = {
 }  // namespace
 
 /* CUresult. */
-extern "C" int run_kernel(const char *name, const uint32_t grid[3], const uint32_t block[3], uint32_t cluster, void **arguments) {
+extern "C" int run_kernel(const char *name, const uint32_t grid[3], const uint32_t block[3], uint32_t cluster, uint32_t shared_bytes,
+                          void **arguments) {
   const auto found = KERNELS.find(name);
   if (found == KERNELS.end()) return 500; /* not found */
   static std::mutex one; /* the fibers are there once, and tests run on threads of their own */
   const std::lock_guard<std::mutex> guard(one);
-  const simt::Launched launched = {name, {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, cluster, found->second.shared,
-                                   found->second.thread, arguments};
+  const simt::Launched launched = {name, {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, cluster, shared_bytes,
+                                   found->second.shared, found->second.thread, arguments};
   return simt::run(launched) ? 0 : 719; /* the launch failed */
 }

@@ -18,20 +18,10 @@ asm(R"(
 .globl simt_switch
 .type simt_switch, @function
 simt_switch:
-  push %rbp
-  push %rbx
-  push %r12
-  push %r13
-  push %r14
-  push %r15
+  push %rbp; push %rbx; push %r12; push %r13; push %r14; push %r15
   mov %rsp, (%rdi)
   mov %rsi, %rsp
-  pop %r15
-  pop %r14
-  pop %r13
-  pop %r12
-  pop %rbx
-  pop %rbp
+  pop %r15; pop %r14; pop %r13; pop %r12; pop %rbx; pop %rbp
   ret
 )");
 
@@ -165,50 +155,15 @@ void run_event() {
   if (!event.run(event)) events.push_back(std::move(event));
 }
 
-std::string name_of(const Extent &at) {
-  return "(" + std::to_string(at.x) + ", " + std::to_string(at.y) + ", " + std::to_string(at.z) + ")";
-}
-
-/* Which threads of a block wait for what. */
-void list_waiting(const Block &block) {
-  std::map<std::string, std::vector<uint32_t>> by_text;
-  for (uint32_t i = 0; i < thread_count; i++) {
-    const Fiber &fiber = block.fibers[i];
-    std::string text;
-    if (fiber.ended) {
-      text = "have ended";
-    } else if (fiber.meets) {
-      text = "wait for lanes of their warp";
-    } else if (fiber.describe) {
-      text = "wait for " + fiber.describe(fiber);
-    } else {
-      text = "wait for the block, or may run";
-    }
-    by_text[text].push_back(i);
-  }
-  for (const auto &[text, which] : by_text) {
-    fprintf(stderr, "  block %s of rank %u, threads", name_of(block.index).c_str(), block.rank);
-    for (size_t i = 0; i < which.size();) {
-      size_t end = i + 1;
-      while (end < which.size() && which[end] == which[end - 1] + 1) end++;
-      fprintf(stderr, end - i > 1 ? " %u-%u" : " %u", which[i], which[end - 1]);
-      i = end;
-    }
-    fprintf(stderr, ": %s\n", text.c_str());
-  }
-}
-
-void report(const std::string &text) {
-  static const char *const who[SCHEDULES] = {"nobody is slow", "a warp goes on only where nobody else can", "a warp is drawn seldom",
-                                             "a block goes on only where nobody else can", "a block is drawn seldom",
-                                             "what is asynchronous happens only where nobody else can go on",
-                                             "what is asynchronous happens at once"};
-  fprintf(stderr, "%s: %s\n  TEST_SIMT_SEED=%llu, of %u by %u threads in clusters of %zu: %s", launched.name, text.c_str(),
-          (unsigned long long)seed, launched.grid.x * launched.grid.y * launched.grid.z, thread_count, blocks.size(), who[schedule]);
-  if (slow_block && schedule <= A_WARP_SELDOM) fprintf(stderr, " (warp %u of rank %u)", slow_warp, slow_block->rank);
-  if (slow_block && schedule > A_WARP_SELDOM) fprintf(stderr, " (rank %u)", slow_block->rank);
-  fprintf(stderr, "\n");
-  for (const Block *block : blocks) list_waiting(*block);
+/* Who is slow, in words. */
+std::string describe_schedule() {
+  static const char *const words[SCHEDULES] = {"nobody is slow", "a warp goes on only where nobody else can", "a warp is drawn seldom",
+                                               "a block goes on only where nobody else can", "a block is drawn seldom",
+                                               "what is asynchronous happens only where nobody else can go on",
+                                               "what is asynchronous happens at once"};
+  std::string found = words[schedule];
+  if (slow_block) found += text(schedule <= A_WARP_SELDOM ? " (of rank %u warp %u)" : " (of rank %u)", slow_block->rank, slow_warp);
+  return found;
 }
 
 void pass(uint32_t rank) { sem_post(&batons[rank]); }
@@ -229,9 +184,11 @@ void prepare(Block &block) {
     top[-1] = nullptr;
     top[-2] = (void *)begin;
     Fiber &fiber = block.fibers[i];
-    fiber = Fiber{};
     fiber.at = top - 8, fiber.block = &block, fiber.index = i;
     fiber.thread = {i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y)};
+    fiber.meets = 0, fiber.ended = false, fiber.describe = nullptr;
+    if (fiber.used) fiber.work = {};
+    fiber.used = false;
     make_ready(fiber);
   }
   for (uint32_t warp = 0; warp * WARP_LANES < thread_count; warp++) {
@@ -244,7 +201,7 @@ void prepare(Block &block) {
 
 void find_shared(Block &block) {
   block.shared = launched.shared();
-  memset(block.shared, 0xff, SHARED_BYTES);
+  memset(block.shared, 0xff, launched.shared_bytes);
 }
 
 /* With the baton, which is back when it returns: whether `running` is a fiber of this block that is to go on; else all is over. */
@@ -344,8 +301,11 @@ uint64_t next_seed() {
 }  // namespace
 
 Fiber &self() { return *running; }
+Work &work() {
+  running->used = true;
+  return running->work;
+}
 std::vector<Block *> &cluster() { return blocks; }
-uint32_t threads() { return thread_count; }
 
 uint64_t random_word() {
   random_state ^= random_state << 13;
@@ -430,7 +390,7 @@ bool run(const Launched &launch) {
       for (at.x = 0; at.x < launch.grid.x; at.x += launch.cluster) {
         run_cluster(at);
         if (failure.empty()) continue;
-        report(failure);
+        report({launched.name, failure, describe_schedule(), seed, thread_count, blocks});
         return false;
       }
   return true;

@@ -65,6 +65,7 @@ struct Launched {
   const char *name;
   Extent grid, block;
   uint32_t cluster; /* blocks of one, along x */
+  uint32_t shared_bytes; /* dynamic, of a block: poisoned before it runs */
   char *(*shared)(); /* where a block's dynamic shared memory is, of the host thread that calls */
   void (*kernel)(void *);
   void *argument;
