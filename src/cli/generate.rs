@@ -139,10 +139,16 @@ pub(super) fn serve(
     };
     let max_seqs = session.opened().options.max_seqs;
     let summary = session.run(job)?;
+    let counts = &summary.counts;
+    let idle = args.resume && counts.rows == counts.kept && !summary.interrupted;
+    let leaves = idle && record_places(&args, replicas).any(|place| place.is_file());
     let about = match summary.failure {
-        None => session.finish(!summary.interrupted)?,
+        None => session.finish(!summary.interrupted && !leaves)?,
         Some(_) => None,
     };
+    if leaves {
+        leave_recordings(&args, replicas)?;
+    }
     // A shard of an input with few rows may have none.
     let rows_read = input.and_then(|read| Some(read.get()?.rows));
     let any = summary.counts.rows > 0 || rows_read.is_some_and(|rows| rows > 0);
@@ -165,14 +171,31 @@ fn total(args: &GenerateArgs) -> Result<Total> {
     }
 }
 
-/// Where a run that was interrupted has left what it recorded, for a message.
-fn recorded_so_far(args: &GenerateArgs, replicas: usize) -> String {
+/// The files that `--record` asks for.
+fn record_places(args: &GenerateArgs, replicas: usize) -> impl Iterator<Item = PathBuf> {
     let path = args.record.record.as_deref();
     let paths = path.map(|path| record_paths(path, replicas));
     let places = paths.into_iter().flatten();
-    let places = places.filter_map(|path| resolve::place(&path));
+    places.filter_map(|path| resolve::place(&path))
+}
+
+/// A run that had nothing to do has nothing to record: its own recording goes, and that of an earlier run stays.
+fn leave_recordings(args: &GenerateArgs, replicas: usize) -> Result<()> {
+    for place in record_places(args, replicas) {
+        let own = beside(&place, ".partial");
+        std::fs::remove_file(&own).map_err(|error| Error::io(&own, error))?;
+    }
+    say("tailgraph: no row was left to answer, so what --record wrote before stays as it was");
+    Ok(())
+}
+
+/// Where a run that was interrupted has left what it recorded, for a message.
+fn recorded_so_far(args: &GenerateArgs, replicas: usize) -> String {
     let partial = |place: PathBuf| quote::visible(beside(&place, ".partial").display()).to_string();
-    match &places.map(partial).collect::<Vec<_>>()[..] {
+    match &record_places(args, replicas)
+        .map(partial)
+        .collect::<Vec<_>>()[..]
+    {
         [] => String::new(),
         partial => format!(
             "; the recording so far is {}, which the next run with --record writes over",

@@ -208,6 +208,41 @@ fn two_runs_of_one_output_are_one_too_many() {
 }
 
 #[test]
+fn a_resumed_run_with_nothing_to_do_leaves_the_recording_of_the_run_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let (out, record) = (at("out"), at("run"));
+    for (device, names) in [("cpu", &["run"][..]), ("cpu:0,1", &["run.0", "run.1"])] {
+        let go = |more: &[&str]| {
+            let args = [
+                "generate",
+                "--model",
+                "random:tiny",
+                "-q",
+                "--device",
+                device,
+            ];
+            let files = ["-o", text(&out), "--record", text(&record)];
+            run(&[&args[..], &files, more, &["one prompt", "and another"]].concat())
+        };
+        assert_eq!(go(&["--overwrite"]).code, 0);
+        let of_run = |name: &&str| std::fs::read_to_string(at(name)).unwrap();
+        let before: Vec<_> = names.iter().map(of_run).collect();
+        let ended = go(&["--resume"]);
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        assert!(
+            ended.stderr.contains("what --record wrote before stays"),
+            "{}",
+            ended.stderr
+        );
+        assert_eq!(names.iter().map(of_run).collect::<Vec<_>>(), before);
+        for name in names {
+            assert!(!at(&format!("{name}.partial")).exists(), "{name}");
+        }
+    }
+}
+
+#[test]
 fn an_interrupted_recording_stays_under_the_name_of_an_unfinished_one() {
     let folder = tempfile::tempdir().unwrap();
     let input = many_rows(folder.path());
