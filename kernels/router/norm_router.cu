@@ -21,9 +21,12 @@
  *
  * Bound of E = 64 by hand: the second 32 experts take as long as the first but for the start, some 2 us more at 16 rows.
  *
+ * An SM has room for three blocks. Steps of 512 rows in eights, 64 clusters of eight blocks, go round twice; so those of more than 256
+ * rows take up to ROUTE_MANY_ROWS in a cluster, which reads its part of the gate once for them (tg_route_many_*; not measured).
+ *
  * Launch: block = ROUTE_THREADS; clusters of ROUTE_HALVES times E / ROUTE_EACH blocks, rounded up to a power of two, of more than 32
  * experts as of 32; rows of the bucket / rows_each of them. E at most 32, with tg_route_*_e64 64, H at most ROUTE_HIDDEN, rows_each
- * at most ROUTE_ROWS. Needs sm_90a.
+ * at most ROUTE_ROWS, with tg_route_many_* ROUTE_MANY_ROWS. Needs sm_90a.
  */
 #include "common/base.cuh"
 #include "common/bits.cuh"
@@ -34,21 +37,20 @@
 #include "router/args.h"
 
 constexpr int ROUTE_THREADS = 256, ROUTE_WARPS = ROUTE_THREADS / WARP;
-constexpr int ROUTE_REGISTERS = 72;
-constexpr uint32_t ROUTE_EACH = 8, ROUTE_HALVES = 2, ROUTE_ROWS = 8;
+constexpr int ROUTE_REGISTERS = 72, ROUTE_MANY_REGISTERS = 80;  /* of either an SM has three blocks */
+[[maybe_unused]] constexpr uint32_t ROUTE_EACH = 8, ROUTE_HALVES = 2, ROUTE_ROWS = 8, ROUTE_MANY_ROWS = 16;
 [[maybe_unused]] constexpr uint32_t ROUTE_HIDDEN = ROUTE_HALVES * 4 * ROUTE_THREADS, ROUTE_AT_ONCE = 4;
 static_assert(ROUTE_WARPS == 8, "two loads of four");
-static_assert(ROUTE_ROWS <= ROUTE_WARPS, "a warp chooses for a row");
 
-/* Of WORDS times 32 experts. */
-template <uint32_t WORDS>
+/* Of WORDS times 32 experts and up to ROWS rows. */
+template <uint32_t WORDS, uint32_t ROWS>
 struct alignas(16) RouteScratch {
   static constexpr uint32_t EXPERTS = WORDS * WARP;
   /* of this block's columns, by warp; the last are squares */
-  float parts[ROUTE_ROWS][ROUTE_EACH + 1][ROUTE_WARPS];
+  float parts[ROWS][ROUTE_EACH + 1][ROUTE_WARPS];
   /* of the cluster, by half: of all rows' squares in every block, of their experts in the first */
-  float squares[ROUTE_ROWS][ROUTE_HALVES];
-  float sums[ROUTE_ROWS][ROUTE_HALVES][EXPERTS];
+  float squares[ROWS][ROUTE_HALVES];
+  float sums[ROWS][ROUTE_HALVES][EXPERTS];
   float bias[EXPERTS];  /* needed late, where the registers of what comes before have no room for it */
 };
 
@@ -120,11 +122,12 @@ __device__ inline float sum_of_each(float (&of)[ROUTE_EACH]) {
   return sum + __shfl_xor_sync(0xffffffffu, sum, 1);
 }
 
-template <typename X, uint32_t WORDS>
+template <typename X, uint32_t WORDS, uint32_t ROWS>
 __device__ inline void route_step(const tg_route_args &router, uint32_t hidden, uint32_t expert_count, Weighing weighing, uint32_t rows_each) {
   constexpr uint32_t EXPERTS = WORDS * WARP;
   static_assert(WORDS <= 2, "twice ROUTE_EACH");
-  __shared__ RouteScratch<WORDS> scratch;
+  static_assert(ROWS % ROUTE_WARPS == 0 && ROWS * ROUTE_EACH <= ROUTE_THREADS, "as many rows for each warp; a thread has a sum");
+  __shared__ RouteScratch<WORDS, ROWS> scratch;
   __shared__ uint64_t summed;  /* what other blocks of the cluster send is there */
   let_next_kernel_start();
   const float *norm_weight = router.norm_weight, *gate = router.gate, *bias = router.bias;
@@ -210,8 +213,9 @@ __device__ inline void route_step(const tg_route_args &router, uint32_t hidden, 
   barrier_wait_cluster(&summed, 0);
   auto scale_of = [&](uint32_t r) { return 1.0f / sqrtf((scratch.squares[r][0] + scratch.squares[r][1]) / hidden + router.eps); };
   if (rank == 0) {
-    if (warp < rows) {
-      const uint32_t r = warp;
+#pragma unroll
+    for (uint32_t r = warp; r < warp + ROWS; r += ROUTE_WARPS) {  /* a warp chooses for a row */
+      if (r >= rows) break;
       if constexpr (WORDS > 1) {
         const auto [chosen, weight] = choose_of_words<WORDS>(scratch.sums[r][0], scratch.bias, scale_of(r), expert_count, weighing);
         size_t at = (size_t)(first + r) * weighing.k;
@@ -242,17 +246,20 @@ __device__ inline void route_step(const tg_route_args &router, uint32_t hidden, 
 }
 
 /* rows_each: of a cluster. */
-#define ROUTE(SUFFIX, X, WORDS)                                                                                                  \
-  extern "C" __global__ void __maxnreg__(ROUTE_REGISTERS) tg_route_##SUFFIX(                                                     \
+#define ROUTE(NAME, X, WORDS, ROWS, REGISTERS)                                                                                   \
+  extern "C" __global__ void __maxnreg__(REGISTERS) tg_route_##NAME(                                                             \
       const tg_route_args args, uint32_t hidden, uint32_t expert_count, uint32_t k, uint32_t normalize, float scaling,           \
       uint32_t rows_each) {                                                                                                      \
-    GMMA_BODY((route_step<X, WORDS>(args, hidden, expert_count, Weighing{k, normalize != 0, scaling}, rows_each));)              \
+    GMMA_BODY((route_step<X, WORDS, ROWS>(args, hidden, expert_count, Weighing{k, normalize != 0, scaling}, rows_each));)              \
   }
 
-/* For up to 32 and 64 experts. */
-ROUTE(bf16, __nv_bfloat16, 1)
-ROUTE(f16, __half, 1)
-ROUTE(f32, float, 1)
-ROUTE(bf16_e64, __nv_bfloat16, 2)
-ROUTE(f16_e64, __half, 2)
-ROUTE(f32_e64, float, 2)
+/* For up to 32 and 64 experts; for steps of few and of many rows. */
+#define ROUTES(PREFIX, ...)                               \
+  ROUTE(PREFIX##bf16, __nv_bfloat16, 1, __VA_ARGS__)      \
+  ROUTE(PREFIX##f16, __half, 1, __VA_ARGS__)              \
+  ROUTE(PREFIX##f32, float, 1, __VA_ARGS__)               \
+  ROUTE(PREFIX##bf16_e64, __nv_bfloat16, 2, __VA_ARGS__)  \
+  ROUTE(PREFIX##f16_e64, __half, 2, __VA_ARGS__)          \
+  ROUTE(PREFIX##f32_e64, float, 2, __VA_ARGS__)
+ROUTES(, ROUTE_ROWS, ROUTE_REGISTERS)
+ROUTES(many_, ROUTE_MANY_ROWS, ROUTE_MANY_REGISTERS)

@@ -54,8 +54,8 @@ pub struct Kernels {
     /// 16 rows a block, of so much shared memory at most.
     pub router_many: Kernel,
     pub router_many_bytes: u32,
-    /// All of the above and the sort, where the GPU has clusters.
-    pub route: Option<Kernel>,
+    /// All of the above in one, where the GPU has clusters: for steps of few rows, and of many.
+    pub route: Option<[Kernel; 2]>,
     pub choose_and_sort: Kernel,
     pub sort_tokens: Kernel,
     pub combine: Combine,
@@ -125,7 +125,10 @@ impl Kernels {
             router_many,
             router_many_bytes,
             route: match library.gpu.has_warpgroups() {
-                true => Some(kernel(&router::route_name(x, config.num_experts))?),
+                true => {
+                    let [few, many] = router::route_names(x, config.num_experts);
+                    Some([kernel(&few)?, kernel(&many)?])
+                }
                 false => None,
             },
             choose_and_sort: kernel("tg_choose_and_sort")?,

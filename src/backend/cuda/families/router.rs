@@ -26,10 +26,11 @@ const ROUTE_HIDDEN: u32 = 2048;
 const ROUTE_ROWS: u32 = 1024;
 const ROUTE_EACH: u32 = 8;
 const ROUTE_HALVES: u32 = 2;
-/// Rows of a cluster, at most, and clusters of eight that leave room beside each block for one of the experts' kernel: a block
-/// an SM.
-const ROUTE_MOST_EACH: u32 = 8;
+/// Clusters of eight that leave room beside each block for one of the experts' kernel: a block an SM.
 const ROUTE_CLUSTERS: u32 = 16;
+/// Rows of a cluster, at most, and in steps of more rows than [`CHOOSE_ROWS`], which have a kernel of their own.
+const ROUTE_MOST_EACH: u32 = 8;
+const ROUTE_MANY_EACH: u32 = 16;
 
 /// Whether blocks that guess about so many experts read a copy of the router (kernels/skinny/guess.cuh says why).
 pub fn guesses_by_copy(experts: usize) -> bool {
@@ -60,10 +61,11 @@ fn routes_at_once(rows: u32, experts: u32, hidden: u32) -> bool {
     rows <= ROUTE_ROWS && experts <= ROUTE_EXPERTS && hidden <= ROUTE_HIDDEN
 }
 
-/// That kernel, for rows of type `x`: where there are more experts than it takes, [`routes_at_once`] says so.
-pub(super) fn route_name(x: &str, experts: usize) -> String {
+/// That kernel, for steps of few rows of type `x` and for those of many: where there are more experts than it takes,
+/// [`routes_at_once`] says so.
+pub(super) fn route_names(x: &str, experts: usize) -> [String; 2] {
     let words = expert_words(experts.min(ROUTE_EXPERTS as usize));
-    format!("tg_route_{x}{}", instance(words))
+    ["", "many_"].map(|rows| format!("tg_route_{rows}{x}{}", instance(words)))
 }
 
 /// Blocks of a cluster, each with [`ROUTE_EACH`] of the experts at a time and half of the columns: a power of two.
@@ -74,7 +76,10 @@ fn route_blocks(experts: u32) -> u32 {
 
 /// Rows of a cluster of them.
 fn route_rows(rows: u32) -> u32 {
-    rows.div_ceil(ROUTE_CLUSTERS).min(ROUTE_MOST_EACH)
+    match rows > CHOOSE_ROWS {
+        true => ROUTE_MANY_EACH,
+        false => rows.div_ceil(ROUTE_CLUSTERS).min(ROUTE_MOST_EACH),
+    }
 }
 
 /// Rows of a router block.
@@ -116,7 +121,7 @@ impl Lowering<'_> {
     /// All but the sort in one kernel: few clusters where these hold all rows.
     fn route(
         &mut self,
-        kernel: &Kernel,
+        [few, many]: &[Kernel; 2],
         routing: &Routing,
         x: Address,
         h: Address,
@@ -124,6 +129,11 @@ impl Lowering<'_> {
     ) {
         let rows = self.bucket.rows;
         let rows_each = route_rows(rows);
+        let kernel = if rows_each > ROUTE_MOST_EACH {
+            many
+        } else {
+            few
+        };
         let blocks = route_blocks(self.experts().0);
         let choosing = self.choosing(routing, x, h, weights);
         let args = abi::tg_route_args {
@@ -310,8 +320,8 @@ mod tests {
         assert!(!routes_at_once(16, 32, 2080));
         assert_eq!([1, 8, 9, 17, 32, 64].map(route_blocks), [2, 2, 4, 8, 8, 8]);
         assert_eq!(
-            [1, 16, 17, 64, 128, 512].map(route_rows),
-            [1, 1, 2, 4, 8, 8]
+            [1, 16, 17, 64, 128, 256, 512].map(route_rows),
+            [1, 1, 2, 4, 8, 8, 16]
         );
     }
 }
