@@ -1,4 +1,4 @@
-/* head.cuh: the LM head of decode steps of up to 256 rows (swap_ab/swap_ab.cuh), for vocabularies that fill the GPU:
+/* head.cuh: the LM head of decode steps of up to 256 rows (swap_ab/swap_ab.cuh), of 16 bits up to 512, for vocabularies that fill the GPU:
  *
  *   y[S,N] = x[S,K] w[N,K]^T    f32, of the rows of which more is read than where the best one is
  *   best[S,parts]               common/argmax.cuh's words: of the logits that a block has of a row
@@ -9,7 +9,7 @@
  * Of a row's logits a warp has 16 at a time. It keeps the largest and its id, a row a lane, so that sampling a greedy row reads a
  * word a block, and its logits are not stored.
  *
- * Bound: memory, N K sizeof(W) bytes; from 65 rows on the second-level cache, which gives rows to every tile: hence wide ones.
+ * Bound: memory, N K sizeof(W) bytes for each ROWS rows; from 65 rows on the second-level cache, which gives rows to every tile: hence wide ones.
  * Measured on an H200 in bf16 in the model, 65536 outputs of 2048, all rows greedy (floor; how: profiles/README.md): 60.5 us
  * (59.1) at 32 rows, 62.2 at 64, 71.7 at 128, 114.2 (86) at 256.
  *

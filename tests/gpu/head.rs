@@ -11,7 +11,7 @@ use tailgraph::backend::cuda::families::Types;
 use tailgraph::backend::cuda::families::head::{Found, LogitsPart, Noted, seen_words};
 use tailgraph::backend::cuda::memory::arena::{best_words, count_stride};
 use tailgraph::backend::cuda::memory::buffer::Buffer;
-use tailgraph::backend::cuda::tuning::limits::MEETING_BYTES;
+use tailgraph::backend::cuda::tuning::limits::{HEAD_ROWS, MEETING_BYTES, MOST_ROWS};
 use tailgraph::backend::cuda::tuning::variants::{Experts, Products, Variant};
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
@@ -35,6 +35,9 @@ const ROWS: [(usize, usize); 12] = [
     (256, 100),
     (256, 256),
 ];
+
+/// ... and of steps whose other products are those of many rows.
+const MANY_ROWS: [(usize, usize); 2] = [(512, 300), (512, 512)];
 
 /// A head and what it is given.
 struct Case {
@@ -336,6 +339,14 @@ fn the_swap_ab_head_knows_the_best() {
         for rows in ROWS {
             let case = Case::new(random, rig.kernels.types, rows.1, vocabulary, hidden);
             run(rig, Products::SwapAb, &case, rows);
+        }
+        if rig.kernels.types.operand == DType::F32 {
+            return;
+        }
+        for rows in MANY_ROWS {
+            assert!(rows.0 > MOST_ROWS as usize && rows.0 <= HEAD_ROWS as usize);
+            let case = Case::new(random, rig.kernels.types, rows.1, vocabulary, hidden);
+            run(rig, Products::Persistent, &case, rows);
         }
     });
 }

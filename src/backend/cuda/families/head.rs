@@ -112,10 +112,8 @@ impl Lowering<'_> {
             LogitsPart::Sampled => Rows::Sampled,
             LogitsPart::Tile(_) => Rows::Tile { first, rows },
         };
-        match self.swap_ab() {
-            Some(swap_ab)
-                if self.bucket.kind == StepKind::Decode && swap_ab.has_head_for(&product) =>
-            {
+        match self.swap_ab_of_head() {
+            Some(swap_ab) if swap_ab.has_head_for(&product) => {
                 Some(self.swap_ab_head(swap_ab, &product, best))
             }
             _ => {

@@ -25,8 +25,7 @@ use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::image;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes, Matrix};
-use crate::backend::cuda::tuning::limits::HEAD_PARTS;
-use crate::backend::cuda::tuning::limits::MOST_ROWS;
+use crate::backend::cuda::tuning::limits::{HEAD_PARTS, HEAD_ROWS, MOST_ROWS};
 use crate::backend::cuda::tuning::variants::Products;
 use crate::error::{Error, Result};
 use crate::model::DType;
@@ -154,6 +153,16 @@ impl<'a> Lowering<'a> {
         match self.variant.products {
             Products::SwapAb => self.kernels.swap_ab.as_ref(),
             Products::Skinny { .. } | Products::Persistent | Products::Tiled => None,
+        }
+    }
+
+    /// Those kernels, where the LM head may be theirs: of decode steps, whose logits nobody reads where the best is enough.
+    pub(super) fn swap_ab_of_head(&self) -> Option<&'a SwapAb> {
+        let is_many = self.bucket.rows <= HEAD_ROWS && self.kernels.types.operand != DType::F32;
+        match self.variant.products {
+            _ if self.bucket.kind != StepKind::Decode => None,
+            Products::Persistent if is_many => self.kernels.swap_ab.as_ref(),
+            _ => self.swap_ab(),
         }
     }
 

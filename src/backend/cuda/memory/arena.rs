@@ -3,7 +3,7 @@
 
 use crate::backend::cuda::families::key_split::KeySplit;
 use crate::backend::cuda::tuning::limits::{
-    EXPERT_COUNTS_BYTES, FUSED_ROWS, HEAD_PARTS, MEETING_BYTES, MOST_ROWS, SAMPLE_PARTS,
+    EXPERT_COUNTS_BYTES, FUSED_ROWS, HEAD_PARTS, HEAD_ROWS, MEETING_BYTES, SAMPLE_PARTS,
     SKINNY_OUTPUTS, SKINNY_ROWS, expert_words, skinny_experts, skinny_told,
 };
 use crate::model::{DType, ModelConfig};
@@ -92,7 +92,7 @@ pub fn logits_rows(rows: usize, slots: usize) -> usize {
 
 /// Words of the best of `rows` rows' parts.
 pub fn best_words(rows: usize) -> usize {
-    let of_head = rows.min(MOST_ROWS as usize) * HEAD_PARTS;
+    let of_head = rows.min(HEAD_ROWS as usize) * HEAD_PARTS;
     rows.saturating_mul(SAMPLE_PARTS).max(of_head)
 }
 

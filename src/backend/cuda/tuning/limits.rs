@@ -5,7 +5,7 @@ use crate::model::DType;
 /// How many expert tiles there are, and what kernels/grouped/units.cuh counts: `EXPERT_COUNTS` words of kernels/common/experts.cuh.
 pub const EXPERT_COUNTS_BYTES: usize = 1088;
 /// In how many parts a row of logits is searched for its best, at most: by a kernel that reads them, and by the blocks of an LM
-/// head that streams weights, of up to [`MOST_ROWS`] rows.
+/// head that streams weights, of up to [`HEAD_ROWS`] rows.
 pub const SAMPLE_PARTS: usize = 16;
 pub const HEAD_PARTS: usize = 256;
 /// Where the blocks of `tg_sample` that share a row meet: `Meeting` of kernels/sample/scores.cuh.
@@ -13,6 +13,9 @@ pub const MEETING_BYTES: usize = 16;
 
 /// Rows of a bucket that the swap-AB kernels take, at most.
 pub const MOST_ROWS: u32 = 256;
+/// ... and that their LM head takes, of 16 bits, where the other products have other kernels: it reads the weights once for 256 rows,
+/// and need not leave logits that are read again for the best of each row.
+pub const HEAD_ROWS: u32 = 512;
 /// Rows of a bucket that the grouped kernels take, at most: of 16 bits. Of f32 rows, whose tiles are low, so many experts' weights would
 /// come from the second-level cache again and again.
 const GROUPED_ROWS: u32 = 1024;
