@@ -31,6 +31,9 @@ namespace router {
 DYNAMIC_SHARED;
 #include "router/router.cu"
 }
+namespace norm_router {
+#include "router/norm_router.cu"
+}
 namespace sort_combine {
 #include "router/sort_combine.cu"
 }
@@ -87,13 +90,15 @@ struct Known {
 #define WITH(SHARED, SPACE, NAME) {#NAME, {Kernel<SPACE::NAME>::thread, [] { return (char *)SHARED; }}}
 #define ONE(SPACE, NAME) WITH(router::shared, SPACE, NAME)
 #define PERSISTENT(TYPE, NAME) WITH(persistent_shared, persistent_##TYPE, tg_persistent_##NAME)
+#define ROUTE_E64(NAME) ONE(norm_router, NAME##_bf16_e64), ONE(norm_router, NAME##_f16_e64), ONE(norm_router, NAME##_f32_e64)
 #define PAIR(SPACE, NAME) ONE(SPACE, NAME##_bf16), ONE(SPACE, NAME##_f16)
 #define EACH(SPACE, NAME) PAIR(SPACE, NAME), ONE(SPACE, NAME##_f32)
 
 const std::map<std::string, Known> KERNELS = {
   EACH(conv, tg_conv), EACH(conv, tg_conv_decode), EACH(conv, tg_conv_rows), EACH(conv, tg_conv_state),
   EACH(router, tg_router_1), EACH(router, tg_router_4), EACH(router, tg_router_many), EACH(router, tg_scores_1),
-  EACH(router, tg_scores_4), ONE(sort_combine, tg_sort_tokens), ONE(sort_combine, tg_choose_and_sort),
+  EACH(router, tg_scores_4), EACH(norm_router, tg_route), EACH(norm_router, tg_route_many), ROUTE_E64(tg_route), ROUTE_E64(tg_route_many),
+  ONE(sort_combine, tg_sort_tokens), ONE(sort_combine, tg_choose_and_sort),
   EACH(sort_combine, tg_combine_four), EACH(sort_combine, tg_combine_experts),
   PAIR(sort_combine, tg_combine_rounded_four), PAIR(sort_combine, tg_combine_rounded_experts),
   ONE(sample, tg_sample), ONE(sample, tg_sample_best), ONE(sample, tg_mark_seen), EACH(norm, tg_rmsnorm), EACH(norm, tg_rmsnorm_sampled),

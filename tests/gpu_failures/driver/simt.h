@@ -36,6 +36,8 @@ extern Extent threadIdx, blockIdx, blockDim, gridDim; /* of the fiber that runs 
 #define __constant__
 #define __grid_constant__
 #define __launch_bounds__(...)
+#define __maxnreg__(...)
+#define __noinline__
 
 namespace simt {
 /* Waits for all threads of the block that have not ended. */
@@ -122,6 +124,15 @@ inline uint32_t __ballot_sync(uint32_t mask, int holds) {
   uint32_t found = 0;
   for (uint32_t lane = 0; lane < 32; lane++)
     if (mask >> lane & 1 && simt::words()[lane]) found |= 1u << lane;
+  simt::meet_warp(mask);
+  return found;
+}
+inline uint32_t __reduce_max_sync(uint32_t mask, uint32_t value) {
+  simt::words()[simt::lane()] = value;
+  simt::meet_warp(mask);
+  uint32_t found = 0;
+  for (uint32_t lane = 0; lane < 32; lane++)
+    if (mask >> lane & 1) found = std::max(found, (uint32_t)simt::words()[lane]);
   simt::meet_warp(mask);
   return found;
 }
