@@ -20,7 +20,6 @@ mod handover;
 mod head;
 mod inspect;
 mod norm;
-mod persistent;
 mod replay;
 mod rig;
 mod router;

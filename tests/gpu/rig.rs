@@ -221,8 +221,11 @@ impl<'a> Enqueue<'a> {
         }
     }
 
-    /// Before any call is made.
-    fn lowering(&self) -> Lowering<'a> {
+    /// Launches the calls that `make` makes.
+    ///
+    /// # Safety
+    /// The arrays that it names have the shapes that its operations ask for, and live until the calls have run.
+    pub unsafe fn run<T>(&self, make: impl FnOnce(&mut Lowering<'a>) -> T) -> T {
         let Lowering {
             config,
             kernels,
@@ -230,26 +233,7 @@ impl<'a> Enqueue<'a> {
             variant,
             ..
         } = self.empty;
-        Lowering::new(config, kernels, bucket, variant, self.at, self.early)
-    }
-
-    /// The kernels of the calls that `make` makes, which are not launched.
-    pub fn kernels_of(&self, make: impl FnOnce(&mut Lowering<'a>)) -> Vec<String> {
-        let mut to = self.lowering();
-        make(&mut to);
-        let calls = to.into_calls();
-        calls
-            .iter()
-            .map(|call| call.kernel.name().to_owned())
-            .collect()
-    }
-
-    /// Launches the calls that `make` makes.
-    ///
-    /// # Safety
-    /// The arrays that it names have the shapes that its operations ask for, and live until the calls have run.
-    pub unsafe fn run<T>(&self, make: impl FnOnce(&mut Lowering<'a>) -> T) -> T {
-        let mut to = self.lowering();
+        let mut to = Lowering::new(config, kernels, bucket, variant, self.at, self.early);
         let made = make(&mut to);
         for call in to.into_calls() {
             // SAFETY: the caller's promise.
