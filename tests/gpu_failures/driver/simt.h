@@ -106,35 +106,28 @@ template <class T>
 T __shfl_down_sync(uint32_t mask, T value, uint32_t above) {
   return simt::exchange(mask, value, simt::lane() + above > 31 ? simt::lane() : simt::lane() + above);
 }
+/* What `fold(found, lane, its word)` makes of the lanes of `mask`, one after the other, from 0 on; `mine` is this lane's. */
+template <class Fold>
+uint32_t fold_lanes(uint32_t mask, uint64_t mine, Fold fold) {
+  simt::words()[simt::lane()] = mine;
+  simt::meet_warp(mask);
+  uint32_t found = 0;
+  for (uint32_t lane = 0; lane < 32; lane++)
+    if (mask >> lane & 1) found = fold(found, lane, simt::words()[lane]);
+  simt::meet_warp(mask);
+  return found;
+}
 template <class T>
 uint32_t __match_any_sync(uint32_t mask, T value) {
   uint64_t mine = 0;
   memcpy(&mine, &value, sizeof value);
-  simt::words()[simt::lane()] = mine;
-  simt::meet_warp(mask);
-  uint32_t same = 0;
-  for (uint32_t lane = 0; lane < 32; lane++)
-    if (mask >> lane & 1 && simt::words()[lane] == mine) same |= 1u << lane;
-  simt::meet_warp(mask);
-  return same;
+  return fold_lanes(mask, mine, [&](uint32_t same, uint32_t lane, uint64_t word) { return same | (uint32_t)(word == mine) << lane; });
 }
 inline uint32_t __ballot_sync(uint32_t mask, int holds) {
-  simt::words()[simt::lane()] = holds != 0;
-  simt::meet_warp(mask);
-  uint32_t found = 0;
-  for (uint32_t lane = 0; lane < 32; lane++)
-    if (mask >> lane & 1 && simt::words()[lane]) found |= 1u << lane;
-  simt::meet_warp(mask);
-  return found;
+  return fold_lanes(mask, holds != 0, [](uint32_t found, uint32_t lane, uint64_t word) { return found | (uint32_t)word << lane; });
 }
 inline uint32_t __reduce_max_sync(uint32_t mask, uint32_t value) {
-  simt::words()[simt::lane()] = value;
-  simt::meet_warp(mask);
-  uint32_t found = 0;
-  for (uint32_t lane = 0; lane < 32; lane++)
-    if (mask >> lane & 1) found = std::max(found, (uint32_t)simt::words()[lane]);
-  simt::meet_warp(mask);
-  return found;
+  return fold_lanes(mask, value, [](uint32_t most, uint32_t, uint64_t word) { return std::max(most, (uint32_t)word); });
 }
 inline int __any_sync(uint32_t mask, int holds) { return __ballot_sync(mask, holds) != 0; }
 inline int __all_sync(uint32_t mask, int holds) { return __ballot_sync(mask, !holds) == 0; }
