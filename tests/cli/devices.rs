@@ -1,7 +1,7 @@
 //! Several devices, which on a CPU are several engines on the host: replicas and stages give the answers of one engine, each
 //! replica's recording replays alone, and what cannot be is refused by name.
 
-use crate::common::program::{Ended, command, run, run_with_input};
+use crate::common::program::{Ended, command, make_pipe, run, run_with_input};
 use crate::common::rows::{mixed_input, rows, rows_without_timing, text};
 use crate::common::schema::{check, schema};
 use serde_json::{Value, json};
@@ -276,8 +276,7 @@ fn recordings_of_several_devices_are_files() {
     let rows = folder.path().join("rows.jsonl");
     std::fs::write(&rows, "{\"input_ids\":[9,8,80]}\n").unwrap();
     let pipe = folder.path().join("pipe");
-    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
-    assert!(made.unwrap().success());
+    make_pipe(&pipe);
     let devices = ["--model", "random:tiny", "--device", "cpu:0,1", "-q"];
     for run in [
         &["generate", "-o", "answers", "-i"][..],

@@ -1,6 +1,6 @@
 //! Pipes whose readers go away, and descriptors that are closed or full.
 
-use crate::common::program::{Ended, command, end};
+use crate::common::program::{Ended, command, end, make_pipe};
 use crate::common::rows::{rows, text};
 use crate::signals::{GENERATE, generate, many_rows, shell};
 use std::io::{BufRead, BufReader};
@@ -125,8 +125,7 @@ fn help_that_cannot_be_written_is_an_error() {
 fn a_pipe_is_not_read_and_written_by_one_run() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
-    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
-    assert!(made.success());
+    make_pipe(&pipe);
     let other = folder.path().join("other");
     std::os::unix::fs::symlink("pipe", &other).unwrap();
     for run in [

@@ -1,6 +1,6 @@
 //! Signals, and what else ends a job or keeps it from beginning.
 
-use crate::common::program::{Ended, binary, command, end, run, run_with_input, send};
+use crate::common::program::{Ended, binary, command, end, make_pipe, run, run_with_input, send};
 use crate::common::rows::text;
 use std::io::Read;
 use std::path::Path;
@@ -77,8 +77,7 @@ fn each_signal_has_its_exit_code() {
 fn a_signal_before_the_run_ends_it_at_once_and_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
-    let made = Command::new("mkfifo").arg(&pipe).status();
-    assert!(made.unwrap().success());
+    make_pipe(&pipe);
     for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
         let output = folder.path().join("out");
         let files = ["-o", text(&output), "--record", text(&pipe), "x"];
@@ -95,13 +94,7 @@ fn a_signal_before_the_run_ends_it_at_once_and_leaves_nothing() {
 fn a_second_signal_ends_it_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
-    assert!(
-        Command::new("mkfifo")
-            .arg(&pipe)
-            .status()
-            .unwrap()
-            .success()
-    );
+    make_pipe(&pipe);
     let input = many_rows(folder.path());
     let mut child = generate(&["-i", &input, "-o", text(&pipe)])
         .spawn()

@@ -1,7 +1,7 @@
 //! What holds for every command that writes a file, whatever it writes.
 
 use crate::common::fixtures::golden;
-use crate::common::program::{Ended, binary, end, run, send};
+use crate::common::program::{Ended, binary, end, make_pipe, run, send};
 use crate::common::rows::text;
 use crate::signals::{is_not_empty, wait_for};
 use std::ffi::{OsStr, OsString};
@@ -161,8 +161,7 @@ fn pipes_and_open_files_are_written_to_as_they_are() {
         writers.path(NAME),
         writers.path("copy"),
     );
-    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
-    assert!(made.success());
+    make_pipe(&pipe);
     for args in &writers.all {
         let script = "f=$1; shift; { echo first >&9; exec \"$0\" \"$@\"; } 9> \"$f\"";
         let to_open = command(args, "/dev/fd/9");
@@ -275,8 +274,7 @@ fn a_signal_ends_each_with_its_code_and_leaves_what_was_there() {
     let (file, pipe) = (writers.path(NAME), writers.path("pipe"));
     fs::write(&file, BEFORE).unwrap();
     // A report waits for its input: by then its outputs are claimed.
-    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
-    assert!(made.success());
+    make_pipe(&pipe);
     for (signal, code) in [("-INT", 130), ("-HUP", 129), ("-TERM", 143)] {
         let args = ["report", text(&pipe), "-o", "FILE"].map(str::to_owned);
         let mut report = command(&args, &file);

@@ -10,6 +10,12 @@ use std::time::Duration;
 /// Longer than any run here takes, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(300);
 
+/// A pipe by that name.
+pub fn make_pipe(path: &Path) {
+    let made = Command::new("mkfifo").arg(path).status().unwrap();
+    assert!(made.success(), "mkfifo {}", path.display());
+}
+
 /// Built beside the tests, or what TAILGRAPH_BINARY names where they were built elsewhere.
 pub fn binary() -> PathBuf {
     let built = || env!("CARGO_BIN_EXE_tailgraph").into();
