@@ -7,7 +7,7 @@ use crate::rig::{
 use crate::support::Gpu;
 use rayon::prelude::*;
 use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
-use tailgraph::backend::cuda::tuning::variants::{Experts, Products, Variant};
+use tailgraph::backend::cuda::tuning::variants::Variant;
 use tailgraph::model::DType;
 use tailgraph::plan::StepKind;
 
@@ -238,10 +238,7 @@ fn products_are_those_of_f64() {
 fn ragged_persistent_products_are_those_of_f64() {
     let gpu = Gpu::new();
     let mut random = Random(14);
-    let by = Some(Variant {
-        products: Products::Persistent,
-        experts: Experts::Tiled,
-    });
+    let by = Some(Variant::PERSISTENT);
     for types in TYPES {
         let rig = Rig::new(&gpu, config(), types);
         if !rig.serves(rig.kernels.persistent.is_some(), |(major, _)| major == 9) {
