@@ -24,7 +24,7 @@ pub(super) struct Stage {
     pub rows: Vec<Address>,
     /// For copies of tables to the GPU while other steps run.
     pub up: Arc<CudaStream>,
-    /// For copies of rows and samples from the GPU, likewise.
+    /// For copies of rows and samples from the GPU while other steps run.
     pub on: Arc<CudaStream>,
     /// The newest step's tables have been copied, so the host may write the next one's.
     pub copied: CudaEvent,

@@ -243,7 +243,7 @@ impl Pair {
     }
 
     /// A step as one graph over both GPUs: the second's stream comes into the first's capture by the event that it waits for, and
-    /// goes back likewise.
+    /// goes back by another.
     ///
     /// # Errors
     /// As [`Self::capture_each`].
