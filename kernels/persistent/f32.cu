@@ -1,7 +1,8 @@
 /* f32.cu: persistent/persistent.cuh for f32 rows and bf16 weights, and what makes parts of such rows. */
-#include "persistent/persistent.cuh"
+#include "persistent/halves.cuh"
 
 PERSISTENT_DENSE(tg_persistent_f32_w128, PersistentTile<float, 128, 3>)
+PERSISTENT_HALVES(tg_persistent_f32_w128_halves, PersistentTile<float, 128, 3>)
 PERSISTENT_GATE_UP(tg_persistent_gate_up_f32, PersistentTile<float, 128, 3, 1, true>)
 PERSISTENT_DOWN(tg_persistent_down_f32, PersistentTile<float, 128, 3>)
 

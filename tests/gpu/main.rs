@@ -20,6 +20,7 @@ mod handover;
 mod head;
 mod inspect;
 mod norm;
+mod persistent;
 mod replay;
 mod rig;
 mod router;

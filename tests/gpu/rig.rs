@@ -221,11 +221,8 @@ impl<'a> Enqueue<'a> {
         }
     }
 
-    /// Launches the calls that `make` makes.
-    ///
-    /// # Safety
-    /// The arrays that it names have the shapes that its operations ask for, and live until the calls have run.
-    pub unsafe fn run<T>(&self, make: impl FnOnce(&mut Lowering<'a>) -> T) -> T {
+    /// Before any call is made.
+    fn lowering(&self) -> Lowering<'a> {
         let Lowering {
             config,
             kernels,
@@ -233,7 +230,26 @@ impl<'a> Enqueue<'a> {
             variant,
             ..
         } = self.empty;
-        let mut to = Lowering::new(config, kernels, bucket, variant, self.at, self.early);
+        Lowering::new(config, kernels, bucket, variant, self.at, self.early)
+    }
+
+    /// The kernels of the calls that `make` makes, which are not launched.
+    pub fn kernels_of(&self, make: impl FnOnce(&mut Lowering<'a>)) -> Vec<String> {
+        let mut to = self.lowering();
+        make(&mut to);
+        let calls = to.into_calls();
+        calls
+            .iter()
+            .map(|call| call.kernel.name().to_owned())
+            .collect()
+    }
+
+    /// Launches the calls that `make` makes.
+    ///
+    /// # Safety
+    /// The arrays that it names have the shapes that its operations ask for, and live until the calls have run.
+    pub unsafe fn run<T>(&self, make: impl FnOnce(&mut Lowering<'a>) -> T) -> T {
+        let mut to = self.lowering();
         let made = make(&mut to);
         for call in to.into_calls() {
             // SAFETY: the caller's promise.

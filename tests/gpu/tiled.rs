@@ -14,7 +14,7 @@ use tailgraph::plan::StepKind;
 /// Outputs compared in one product, at most; the others are still checked to be numbers.
 const COMPARED: usize = 20_000;
 
-struct Case {
+pub struct Case {
     outputs: usize,
     inner: usize,
     /// `[rows, inner]`, as the operand type holds it
@@ -28,7 +28,7 @@ struct Case {
 }
 
 impl Case {
-    fn new(random: &mut Random, rig: &Rig, rows: usize, outputs: usize, inner: usize) -> Self {
+    pub fn new(random: &mut Random, rig: &Rig, rows: usize, outputs: usize, inner: usize) -> Self {
         let types = rig.kernels.types;
         let scale = 1.7 / (inner as f32).sqrt();
         Self {
@@ -46,8 +46,22 @@ impl Case {
         self.x.len() / self.inner
     }
 
+    /// A row of this case behind `place` others, which are not this case's.
+    pub fn moved(&self, random: &mut Random, rig: &Rig, row: usize, place: usize) -> Self {
+        let others = random.values(place * self.inner, 2.0);
+        let x = &self.x[row * self.inner..][..self.inner];
+        Self {
+            x: [&rounded(rig.kernels.types.operand, &others), x].concat(),
+            w: self.w.clone(),
+            w_pair: self.w_pair.clone(),
+            bias: self.bias.clone(),
+            h: Vec::new(),
+            ..*self
+        }
+    }
+
     /// y `[bucket, outputs]`, by what serves as many rows of prompts, or a variant; rows past the case's are poison.
-    fn run(
+    pub fn run(
         &self,
         rig: &Rig,
         bucket: usize,
@@ -145,7 +159,15 @@ impl Case {
         }
     }
 
-    fn check(&self, rig: &Rig, bucket: usize, epilogue: Epilogue, bias: bool, by: Option<Variant>) {
+    /// As many rows of f64, to rounding; rows past the case's untouched.
+    pub fn check(
+        &self,
+        rig: &Rig,
+        bucket: usize,
+        epilogue: Epilogue,
+        bias: bool,
+        by: Option<Variant>,
+    ) {
         let y = self.run(rig, bucket, epilogue, bias, Rows::Step, by);
         let types = rig.kernels.types;
         let (rows, outputs) = (self.rows(), self.outputs);
@@ -187,7 +209,7 @@ fn y_type(operand: DType, epilogue: Epilogue) -> DType {
     }
 }
 
-const EPILOGUES: [Epilogue; 4] = [
+pub const EPILOGUES: [Epilogue; 4] = [
     Epilogue::Store,
     Epilogue::StoreF32,
     Epilogue::Add,
@@ -305,18 +327,8 @@ fn a_row_of_a_product_does_not_depend_on_its_companions() {
             let by = [None, Some(Variant::TILED)][random.below(2)];
             let all = case.run(&rig, bucket, Epilogue::SiluMul, false, Rows::Step, by);
             let row = random.below(bucket);
-            let x = case.x[row * inner..][..inner].to_vec();
             for place in [0, bucket / 2] {
-                let others = random.values(place * inner, 2.0);
-                let moved = Case {
-                    x: [rounded(types.operand, &others), x.clone()].concat(),
-                    w: case.w.clone(),
-                    w_pair: case.w_pair.clone(),
-                    bias: Vec::new(),
-                    h: Vec::new(),
-                    outputs,
-                    inner,
-                };
+                let moved = case.moved(&mut random, &rig, row, place);
                 let y = moved.run(&rig, bucket, Epilogue::SiluMul, false, Rows::Step, by);
                 assert_same_bits(
                     &format!("{types:?} bucket {bucket} row {row} at {place}, {by:?}"),

@@ -147,7 +147,7 @@ fn fused_experts_leave_the_bits_of_two_kernels() {
 fn fused_experts_do_not_wait_for_blocks_that_have_no_room() {
     const HELD_NS: u64 = 1_000_000_000;
     const UNTIL_HELD_NS: u64 = 50_000_000;
-    const TRIES: usize = 10;
+    const TRIES: usize = 40;
     let gpu = Gpu::new();
     let mut random = Random(75);
     // When it began to stand still, and when it had done so.

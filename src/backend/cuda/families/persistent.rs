@@ -1,11 +1,14 @@
 //! Products of many rows, dense and by expert, where the GPU has the instructions of 9.0 (kernels/persistent/persistent.cuh): a block
-//! a multiprocessor stays and takes tiles in turn.
+//! a multiprocessor stays and takes tiles in turn. `tile` says which tile serves a dense one.
 //!
 //! | kernel | products |
 //! |---|---|
-//! | `tg_persistent_*_w256`, `_w128` | dense ones, in tiles of so many weight rows: the wide ones where they fill the GPU; f32 rows have none |
+//! | `tg_persistent_*_w256`, `_w192`, `_w128` | dense ones, in tiles of so many weight rows; f32 rows have the narrow ones alone |
+//! | `tg_persistent_*_w192_halves`, `_w128_halves` | dense ones of few tiles: two blocks take a half of K each (halves.cuh) |
 //! | `tg_persistent_gate_up_*`, `_down_*` | the experts', by the tiles of the token sort |
 //! | `tg_split_rows` | none: makes bf16 parts of f32 rows, which those of f32 multiply with |
+
+mod tile;
 
 use super::Lowering;
 use super::experts::{Combine, ExpertRows, ExpertWeights, Routing, most_expert_tiles};
@@ -21,8 +24,9 @@ use crate::backend::cuda::tuning::variants::{Experts, Products};
 use crate::error::Result;
 use crate::model::DType;
 use crate::sys::abi;
+use tile::{Shape, Tile};
 
-// As kernels/persistent/persistent.cuh has it.
+// As kernels/persistent/tile.cuh has it.
 /// Batch rows of a tile: an expert's tiles too.
 pub const ROWS: u32 = 128;
 const THREADS: u32 = 384;
@@ -33,24 +37,17 @@ const SPLIT_THREADS: u32 = 256;
 /// Weight rows of gate or of up that follow each other before the other's.
 const PAIRED_ROWS: u32 = 8;
 
-/// A kernel and what its blocks take.
-#[derive(Debug)]
-struct Tile {
-    kernel: Kernel,
-    /// Weight rows.
-    width: u32,
-    /// Blocks of a cluster, which share these.
-    mates: u32,
-    shared_bytes: u32,
-}
+/// Of dense products, the first that takes all of K the narrowest.
+const DENSE: [&str; 5] = ["w128", "w192", "w256", "w128_halves", "w192_halves"];
+/// ... of f32 rows, whose sums of a stage need registers of their own.
+const DENSE_F32: [&str; 2] = ["w128", "w128_halves"];
 
 /// The kernels for one type.
 #[derive(Debug)]
 pub struct Persistent {
-    wide: Option<Tile>,
-    narrow: Tile,
-    gate_up: Tile,
-    down: Tile,
+    dense: Vec<(Tile, Kernel)>,
+    gate_up: (Tile, Kernel),
+    down: (Tile, Kernel),
     /// Of rows of 16 bits, whose experts leave such sums.
     rounded: Option<Combine>,
     /// Of f32 rows.
@@ -71,26 +68,22 @@ impl Persistent {
         }
         let splits = types.operand == DType::F32;
         let dtype = types.operand.name();
-        let tile = |name: String| -> Result<Tile> {
+        let of = |name: String| -> Result<(Tile, Kernel)> {
             let name = format!("tg_persistent_{name}");
             let kernel = library.kernel(&name)?;
-            let [width, mates, shared_bytes] = image::constants(&format!("{name}_tile"))?;
-            kernel.allow_shared(shared_bytes)?;
-            Ok(Tile {
-                kernel,
-                width,
-                mates,
-                shared_bytes,
-            })
+            let tile = Tile::of(image::constants(&format!("{name}_tile"))?);
+            kernel.allow_shared(tile.shared_bytes)?;
+            Ok((tile, kernel))
         };
+        let dense: &[&str] = match splits {
+            true => &DENSE_F32,
+            false => &DENSE,
+        };
+        let dense = dense.iter().map(|name| of(format!("{dtype}_{name}")));
         Ok(Some(Self {
-            wide: match splits {
-                true => None,
-                false => Some(tile(format!("{dtype}_w256"))?),
-            },
-            narrow: tile(format!("{dtype}_w128"))?,
-            gate_up: tile(format!("gate_up_{dtype}"))?,
-            down: tile(format!("down_{dtype}"))?,
+            dense: dense.collect::<Result<_>>()?,
+            gate_up: of(format!("gate_up_{dtype}"))?,
+            down: of(format!("down_{dtype}"))?,
             rounded: match splits {
                 true => None,
                 false => Some(Combine::load(library, "rounded_", dtype)?),
@@ -109,12 +102,18 @@ impl Persistent {
         self.rounded.as_ref()
     }
 
-    /// The dense kernel for a product of up to `rows` rows.
-    fn dense(&self, rows: u32, weight_rows: u32) -> &Tile {
-        let rounds =
-            |tile: &Tile| tiles(rows, weight_rows, tile.width).div_ceil(self.multiprocessors);
-        let sooner = |wide: &&Tile| wide_is_sooner(rounds(wide), rounds(&self.narrow));
-        self.wide.as_ref().filter(sooner).unwrap_or(&self.narrow)
+    /// The dense kernel for a product.
+    fn dense(&self, shape: &Shape) -> &(Tile, Kernel) {
+        let tiles: Vec<Tile> = self.dense.iter().map(|(tile, _)| *tile).collect();
+        &self.dense[tile::soonest(&tiles, shape, self.multiprocessors)]
+    }
+
+    /// Whether wide tiles of so many outputs, of rows of 16 bits, fill the GPU.
+    fn fills(&self, rows: u32, outputs: u32) -> bool {
+        let fill =
+            |width: u32| rows.div_ceil(ROWS) * outputs.div_ceil(width) >= self.multiprocessors;
+        let widest = self.dense.iter().map(|(tile, _)| tile.width).max();
+        self.split.is_none() && widest.is_some_and(fill)
     }
 
     /// Rows, or all of their parts.
@@ -128,17 +127,6 @@ impl Persistent {
         };
         Argument::Boxes(matrix.boxes(ROWS))
     }
-}
-
-/// Whether so many rounds of wide tiles end before so many of narrow ones. A stage of a wide tile has twice the products, but only
-/// 4/3 of the bytes, and a busy GPU's second-level cache is what either waits for (profiles/log/prompts.md).
-fn wide_is_sooner(rounds_of_wide: u32, rounds_of_narrow: u32) -> bool {
-    4 * rounds_of_wide <= 3 * rounds_of_narrow
-}
-
-/// Tiles of so many weight rows, of all of which up to `rows` rows are multiplied.
-fn tiles(rows: u32, weight_rows: u32, width: u32) -> u32 {
-    rows.div_ceil(ROWS) * weight_rows.div_ceil(width)
 }
 
 /// A product's weights as its kernel asks for them, `width` rows at a time: rows one after the other, or 8 of one matrix and 8 of the other.
@@ -192,11 +180,8 @@ impl<'a> Lowering<'a> {
     /// ... and where the wide tiles of so many outputs fill the GPU, as the LM head's do: then they read each weight row once for
     /// 128 rows, where the kernels for few rows do for 64.
     pub(super) fn persistent_fills(&self, rows: u32, outputs: u32) -> Option<&'a Persistent> {
-        let fills = |wide: &Tile, all: u32| tiles(rows, outputs, wide.width) >= all;
-        self.persistent().filter(|persistent| {
-            let wide = persistent.wide.as_ref();
-            rows > FEW_ROWS && wide.is_some_and(|wide| fills(wide, persistent.multiprocessors))
-        })
+        self.persistent()
+            .filter(|persistent| rows > FEW_ROWS && persistent.fills(rows, outputs))
     }
 
     /// Whether products of up to `rows` rows of this bucket are of bf16 parts of f32 rows.
@@ -242,13 +227,17 @@ impl<'a> Lowering<'a> {
         rows: u32,
         count: Address,
     ) {
-        let weight_rows = match product.epilogue {
-            Epilogue::SiluMul => 2 * product.outputs,
-            Epilogue::Store | Epilogue::StoreF32 | Epilogue::Add => product.outputs,
+        let shape = Shape {
+            rows,
+            weight_rows: match product.epilogue {
+                Epilogue::SiluMul => 2 * product.outputs,
+                Epilogue::Store | Epilogue::StoreF32 | Epilogue::Add => product.outputs,
+            },
+            inner: product.inner,
         };
         let of_x = (product.x, product.parts);
         let x = self.split(persistent, of_x, (first, rows, count), product.inner);
-        let tile = persistent.dense(rows, weight_rows);
+        let (tile, kernel) = persistent.dense(&shape);
         let args = abi::tg_persistent_args {
             y: product.y,
             bias: product.bias,
@@ -271,8 +260,8 @@ impl<'a> Lowering<'a> {
             )),
             Argument::of(&args),
         ];
-        let blocks = tiles(rows, weight_rows, tile.width);
-        self.launch_persistent(persistent, tile, blocks, arguments);
+        let blocks = tile.clusters(&shape) * tile.cluster();
+        self.launch_persistent(persistent, (tile, kernel), blocks, arguments);
     }
 
     /// y = silu(w1_e x) * w3_e x.
@@ -287,7 +276,7 @@ impl<'a> Lowering<'a> {
         let of_x = (rows.x, Parts::Scratch(rows.parts));
         let (most, hidden) = (self.bucket.rows, self.hidden());
         let x = self.split(persistent, of_x, (0, most, self.row_count()), hidden);
-        let (tile, inner) = (&persistent.gate_up, self.expert_inner());
+        let ((tile, kernel), inner) = (&persistent.gate_up, self.expert_inner());
         let [gate_up, _] = expert_boxes(
             self.config,
             persistent.dtype,
@@ -309,7 +298,7 @@ impl<'a> Lowering<'a> {
         };
         let arguments = vec![Argument::Boxes(gate_up), Argument::of(&args)];
         let blocks = self.expert_tiles() * (2 * inner).div_ceil(tile.width);
-        self.launch_persistent(persistent, tile, blocks, arguments);
+        self.launch_persistent(persistent, (tile, kernel), blocks, arguments);
     }
 
     /// partial = w2_e y.
@@ -321,7 +310,7 @@ impl<'a> Lowering<'a> {
         weights: &ExpertWeights,
         rows: &ExpertRows,
     ) {
-        let (tile, inner) = (&persistent.down, self.expert_inner());
+        let ((tile, kernel), inner) = (&persistent.down, self.expert_inner());
         let [_, down] = expert_boxes(
             self.config,
             persistent.dtype,
@@ -344,7 +333,7 @@ impl<'a> Lowering<'a> {
             Argument::of(&args),
         ];
         let blocks = self.expert_tiles() * self.hidden().div_ceil(tile.width);
-        self.launch_persistent(persistent, tile, blocks, arguments);
+        self.launch_persistent(persistent, (tile, kernel), blocks, arguments);
     }
 
     fn expert_inner(&self) -> u32 {
@@ -357,24 +346,24 @@ impl<'a> Lowering<'a> {
         most_expert_tiles(self.bucket.rows, experts, top_k, ROWS)
     }
 
-    /// `tiles`: at most so many.
+    /// `blocks`: at most so many have work.
     fn launch_persistent(
         &mut self,
         persistent: &Persistent,
-        tile: &Tile,
-        tiles: u32,
+        (tile, kernel): (&Tile, &Kernel),
+        blocks: u32,
         arguments: Vec<Argument>,
     ) {
-        let whole = |blocks: u32| blocks.next_multiple_of(tile.mates);
-        let most = persistent.multiprocessors / tile.mates * tile.mates;
+        let cluster = tile.cluster();
+        let most = persistent.multiprocessors / cluster * cluster;
         let launch = Launch {
-            grid: (most.min(whole(tiles)), 1, 1),
+            grid: (most.min(blocks.next_multiple_of(cluster)), 1, 1),
             threads: THREADS,
             shared_bytes: tile.shared_bytes,
-            cluster: tile.mates,
+            cluster,
             early: self.early,
         };
-        self.push(&tile.kernel, launch, arguments)
+        self.push(kernel, launch, arguments)
     }
 }
 

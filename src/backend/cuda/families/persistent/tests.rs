@@ -1,34 +1,6 @@
 use super::*;
 
 #[test]
-fn a_tile_has_128_rows() {
-    assert_eq!(tiles(512, 6144, 256), 96);
-    assert_eq!(tiles(513, 6144, 256), 120);
-    assert_eq!(tiles(1, 1, 128), 1);
-}
-
-/// LFM2-8B-A1B's in-projection, qkv and out-projection on 132 multiprocessors.
-#[test]
-fn the_wider_tiles_serve_where_they_end_sooner() {
-    let wide = |rows, weight_rows| {
-        let rounds = |width| tiles(rows, weight_rows, width).div_ceil(132);
-        wide_is_sooner(rounds(256), rounds(128))
-    };
-    assert_eq!(
-        [256, 512, 1024].map(|rows| wide(rows, 6144)),
-        [false, true, true]
-    );
-    assert_eq!(
-        [512, 1024, 2048].map(|rows| wide(rows, 3072)),
-        [false, true, true]
-    );
-    assert_eq!(
-        [512, 1024, 2048].map(|rows| wide(rows, 2048)),
-        [false, false, true]
-    );
-}
-
-#[test]
 fn gate_and_up_take_turns_of_eight_rows() {
     let product = Product {
         y: 0,

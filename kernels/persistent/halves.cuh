@@ -1,0 +1,120 @@
+/* halves.cuh: Y[R,N] = X[R,K] W[N,K]^T, where the tiles of persistent.cuh are at most half as many as SMs: the two blocks of a cluster
+ * take a tile together, each one half of the stages of K.
+ *
+ * A block has 64 of the tile's rows to finish: those of its warpgroup that has its rank. The other warpgroup's sums go to the other
+ * block, into the shared memory of the warp there that has the same rows, which adds the two and lets them leave as finish.cuh
+ * says. Of two sums the order is no matter, and each is over its half of K in order; where K is cut follows from K alone.
+ *
+ * A block has one tile at most, and which one follows from the bucket. So its weights come into the ring before the rows are there.
+ *
+ * Bound, of 132 blocks: what the second-level cache gives. A stage of 128 weight rows is 32 KB for 512 cycles, and blocks that have other
+ * stages than their neighbours share nothing. The sums that change places are 64 rows by WIDTH floats, both ways at once.
+ *
+ * K is a multiple of 32, at least 96, so that each block has a stage; N anything; every array starts on 16 bytes. Needs sm_90a.
+ */
+#ifndef TAILGRAPH_PERSISTENT_HALVES_CUH
+#define TAILGRAPH_PERSISTENT_HALVES_CUH
+
+#include "persistent/persistent.cuh"
+
+/* What a block has: the ring of Tile, then a warp's place for the other block's sums, and later for its finished rows. */
+template <class Tile>
+struct PersistentHalf {
+  static constexpr uint32_t BLOCKS = 2;
+  static constexpr uint32_t FOURS = Tile::WIDTH / 8;  /* of a thread's sums */
+  static constexpr uint32_t WARP_BYTES = FOURS * WARP * sizeof(float4), GROUP_BYTES = GMMA_GROUP / WARP * WARP_BYTES;
+  static constexpr uint32_t BARRIERS = Tile::STAGES * Tile::STAGE_BYTES + GROUP_BYTES;
+  static constexpr uint32_t SHARED = BARRIERS + (2 * Tile::STAGES + 1) * sizeof(uint64_t);
+  static_assert(Tile::MATES == 1 && !Tile::GATHERS, "the blocks of a cluster share no weights");
+  static_assert(PERSISTENT_GROUPS == BLOCKS, "a warpgroup's rows for each block to finish");
+  static_assert(Tile::OUT_BYTES <= WARP_BYTES, "finished rows lie where sums came");
+  static_assert(SHARED <= 227 * 1024, "what a block may have");
+
+  /* This block's stages of K. */
+  uint32_t first, steps;
+  __device__ inline PersistentHalf(uint32_t k_total, uint32_t rank) {
+    const uint32_t all = (k_total + GMMA_K - 1) / GMMA_K, cut = (all + 1) / 2;
+    first = rank > 0 ? cut : 0, steps = rank > 0 ? all - cut : cut;
+  }
+
+  /* A warp's sums to its like in block `to`, at what is `at` here. */
+  static __device__ inline void send(const typename Tile::Acc &acc, const char *at, uint32_t to, const uint64_t *summed) {
+    const uint32_t there = shared_address(at) + threadIdx.x % WARP * sizeof(float4), counted = shared_address(summed);
+#pragma unroll
+    for (uint32_t i = 0; i < FOURS; i++)
+      store4_to_block(there + i * WARP * sizeof(float4), to, make_float4(acc[4 * i], acc[4 * i + 1], acc[4 * i + 2], acc[4 * i + 3]),
+                      counted);
+  }
+
+  /* ... that are there, added to those of the same rows here. */
+  static __device__ inline void add(typename Tile::Acc &acc, const char *at) {
+    const float4 *from = reinterpret_cast<const float4 *>(at) + threadIdx.x % WARP;
+#pragma unroll
+    for (uint32_t i = 0; i < FOURS; i++) {
+      const float4 v = from[i * WARP];
+      acc[4 * i] += v.x, acc[4 * i + 1] += v.y, acc[4 * i + 2] += v.z, acc[4 * i + 3] += v.w;
+    }
+  }
+};
+
+template <class Tile>
+__device__ inline void persistent_halves(const TensorMap *x_map, const TensorMap *w_map, const PersistentProduct &product) {
+  using Half = PersistentHalf<Tile>;
+  extern __shared__ __align__(GMMA_ATOM_BYTES) char persistent_shared[];
+  PersistentRing<Tile> ring(persistent_shared, Half::BARRIERS);
+  uint64_t *summed = ring.empty + Tile::STAGES;
+  const uint32_t group = of_warp(threadIdx.x / GMMA_GROUP), rank = cluster_rank();
+  const Half half(product.k_total, rank);
+  let_next_kernel_start();
+  if (threadIdx.x == 0) {
+    ring.init();
+    barrier_init(summed, 1);
+    barriers_ready();
+    barrier_arrive_expecting(summed, Half::GROUP_BYTES);
+  }
+  __syncthreads();
+  cluster_arrive();
+  PersistentWork<Tile> work = PersistentWork<Tile>::of_bucket(product);
+  const uint32_t t = blockIdx.x / Half::BLOCKS;
+  const bool asks = threadIdx.x == PERSISTENT_GROUPS * GMMA_GROUP;
+  uint32_t begun = 0;
+  if (asks) {
+    tensor_map_prefetch(x_map);
+    begun = persistent_begin(ring, w_map, product, work.unit(t), half.first, half.steps);
+  }
+  __syncwarp();
+  cluster_wait();  /* the other block has its barriers */
+  wait_for_earlier_kernels();
+  work.count(product);
+  const PersistentUnit unit = work.unit(t);
+  if (asks) persistent_fill(ring, x_map, w_map, product, unit, half.first, half.steps, begun);
+  if (group == PERSISTENT_GROUPS) return;
+  if (unit.rows <= group * GMMA_M) {  /* of both blocks: nobody waits for its sums */
+    persistent_skip(ring, group, half.steps);
+    return;
+  }
+  typename Tile::Acc acc;
+  persistent_multiply(acc, ring, group, half.steps);
+  char *place = ring.stages + Tile::STAGES * Tile::STAGE_BYTES + of_warp(threadIdx.x % GMMA_GROUP / WARP) * Half::WARP_BYTES;
+  if (group != rank) {
+    Half::send(acc, place, group, summed);
+    return;
+  }
+  barrier_wait_cluster(summed, 0);
+  Half::add(acc, place);
+  __syncwarp();  /* all have read what finished rows are written over */
+  persistent_finish<Tile>(acc, place, product, unit);
+  bulk_done();
+}
+
+/* Maps and arguments as PERSISTENT_DENSE has them.
+ * Launch: block = PERSISTENT_THREADS; cluster = 2; grid = two blocks for each tile of the bucket, at most a block an SM. */
+#define PERSISTENT_HALVES(NAME, ...)                                                                                          \
+  LAUNCH_CONSTANTS(NAME##_tile, 5, __VA_ARGS__::WIDTH, __VA_ARGS__::MATES, PersistentHalf<__VA_ARGS__>::BLOCKS,               \
+                   __VA_ARGS__::PARTS, PersistentHalf<__VA_ARGS__>::SHARED)                                                   \
+  extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)                                                         \
+      NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const tg_persistent_args a) {            \
+    GMMA_BODY(persistent_halves<__VA_ARGS__>(&x, &w, persistent_dense(a));)                                                   \
+  }
+
+#endif

@@ -1,0 +1,192 @@
+//! Which tile a dense product of many rows is cut into: the one whose blocks end soonest, by what its stages take at least.
+//!
+//! A stage is 64 of K. Of a tile of 128 rows and `w` weight rows it takes the longest of these, in cycles (`parts`: of a row, 3 for
+//! f32 and else 1):
+//!
+//! | bound | cycles |
+//! |---|---|
+//! | tensor cores, 4,096 FLOP a cycle | 4 w parts |
+//! | shared memory, 128 bytes a cycle: both warpgroups read their rows and all weight rows, and copies write them | 256 + 3 w, if parts is 1 |
+//! | second-level cache, what each of 132 SMs gets of it: the rows, and a mate's share of the weight rows | bytes / 40 |
+//!
+//! The cache gives 70 KB a us to each of 132 SMs that ask for boxes of their own (profiles/log/dense.md, "What blocks read, of many
+//! rows"). The choice follows from the bucket alone, as bits must, and never from the rows that are in it.
+
+use super::{PARTS, ROWS};
+
+/// Columns of a stage, and the bytes of a row of them.
+const STAGE_COLUMNS: u32 = 64;
+const STAGE_ROW_BYTES: u32 = 128;
+/// Batch rows of a warpgroup, and how many multiply.
+const GROUP_ROWS: u32 = 64;
+const GROUPS: u32 = 2;
+/// FLOP, bytes of shared memory and bytes of the second-level cache for each SM in a cycle.
+const FLOP: u32 = 4096;
+const SHARED: u32 = 128;
+const CACHE: u32 = 40;
+/// Bytes in a cycle that two blocks send each other.
+const SENT: u32 = 32;
+
+/// A tile as its kernel was compiled (kernels/persistent/persistent.cuh, halves.cuh).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tile {
+    /// Weight rows.
+    pub width: u32,
+    /// Blocks of a cluster that take row tiles side by side and share these.
+    pub mates: u32,
+    /// Blocks of a cluster that take a part of K each, of one tile.
+    pub sharers: u32,
+    /// Of a row, as it is multiplied.
+    pub parts: u32,
+    pub shared_bytes: u32,
+}
+
+/// A dense product: up to so many rows, weight rows (of both matrices, if there are two), and columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    pub rows: u32,
+    pub weight_rows: u32,
+    pub inner: u32,
+}
+
+impl Tile {
+    /// In the order of `PERSISTENT_TILE`.
+    pub fn of([width, mates, sharers, parts, shared_bytes]: [u32; 5]) -> Self {
+        debug_assert!(parts == 1 || parts == PARTS);
+        Self {
+            width,
+            mates,
+            sharers,
+            parts,
+            shared_bytes,
+        }
+    }
+
+    /// Blocks of a cluster.
+    pub fn cluster(&self) -> u32 {
+        self.mates * self.sharers
+    }
+
+    /// Clusters that a product has work for: of mates the last may have no rows.
+    pub fn clusters(&self, shape: &Shape) -> u32 {
+        let row_tiles = shape.rows.div_ceil(ROWS);
+        row_tiles.div_ceil(self.mates) * shape.weight_rows.div_ceil(self.width)
+    }
+
+    /// Of a stage of one tile.
+    fn stage_cycles(&self) -> u32 {
+        let (x, w) = (ROWS * self.parts, self.width);
+        let products = 2 * x * w * STAGE_COLUMNS / FLOP;
+        let group_reads = self.parts * (GROUP_ROWS + w);
+        let shared = (GROUPS * group_reads + x + w) * STAGE_ROW_BYTES / SHARED;
+        let cache = (x + w / self.mates) * STAGE_ROW_BYTES / CACHE;
+        products.max(shared).max(cache)
+    }
+
+    /// Until the last block ends. None where the tile does not serve: where K is shared, each block has one tile at most, and each
+    /// of a cluster at least a stage.
+    fn cycles(&self, shape: &Shape, multiprocessors: u32) -> Option<u64> {
+        let rounds = self
+            .clusters(shape)
+            .div_ceil(multiprocessors / self.cluster());
+        let stages = shape.inner.div_ceil(STAGE_COLUMNS);
+        if self.sharers > 1 && (rounds > 1 || stages < self.sharers) {
+            return None;
+        }
+        let of_block = stages.div_ceil(self.sharers);
+        let sent = (self.sharers - 1) * GROUP_ROWS * self.width * 4 / SENT;
+        let tile = of_block * self.stage_cycles() + sent;
+        Some(u64::from(rounds) * u64::from(tile))
+    }
+}
+
+/// The tile that ends soonest, of equal ones the first. One at least takes all of K, which always serves.
+pub fn soonest(tiles: &[Tile], shape: &Shape, multiprocessors: u32) -> usize {
+    let ends = |tile: &Tile| tile.cycles(shape, multiprocessors);
+    let all = tiles.iter().enumerate();
+    let serving = all.filter_map(|(index, tile)| Some((ends(tile)?, index)));
+    serving.min().map_or(0, |(_, index)| index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MULTIPROCESSORS: u32 = 132;
+
+    const fn tile(width: u32, mates: u32, sharers: u32, parts: u32) -> Tile {
+        Tile {
+            width,
+            mates,
+            sharers,
+            parts,
+            shared_bytes: 0,
+        }
+    }
+
+    /// Those of 16-bit rows, and of f32 rows.
+    const TILES: [Tile; 5] = [
+        tile(128, 2, 1, 1),
+        tile(192, 2, 1, 1),
+        tile(256, 2, 1, 1),
+        tile(128, 1, 2, 1),
+        tile(192, 1, 2, 1),
+    ];
+    const F32: [Tile; 2] = [tile(128, 1, 1, PARTS), tile(128, 1, 2, PARTS)];
+
+    fn shape(rows: u32, weight_rows: u32, inner: u32) -> Shape {
+        Shape {
+            rows,
+            weight_rows,
+            inner,
+        }
+    }
+
+    /// Weight rows of the tile, and blocks that share K.
+    fn chosen(rows: u32, weight_rows: u32, inner: u32) -> (u32, u32) {
+        let shape = shape(rows, weight_rows, inner);
+        let tile = TILES[soonest(&TILES, &shape, MULTIPROCESSORS)];
+        (tile.width, tile.sharers)
+    }
+
+    #[test]
+    fn a_stage_takes_what_bounds_it() {
+        let cycles = TILES.map(|tile| tile.stage_cycles());
+        assert_eq!(cycles, [640, 832, 1024, 819, 1024]);
+        assert_eq!(F32.map(|tile| tile.stage_cycles()), [1664, 1664]);
+    }
+
+    #[test]
+    fn mates_have_row_tiles_side_by_side() {
+        let clusters = |rows| TILES[2].clusters(&shape(rows, 6144, 2048));
+        assert_eq!(
+            [128, 129, 256, 257, 512].map(clusters),
+            [24, 24, 24, 48, 48]
+        );
+        assert_eq!(TILES[3].clusters(&shape(300, 301, 64)), 9);
+    }
+
+    /// LFM2-8B-A1B's in-projection, q, k and v, out-projection, dense gate and up, and dense down.
+    #[test]
+    fn the_tile_that_ends_soonest_serves() {
+        let of = |weight_rows, inner| {
+            [512, 1024, 2048, 8192].map(|rows| chosen(rows, weight_rows, inner))
+        };
+        assert_eq!(of(6144, 2048), [(192, 1), (192, 1), (256, 1), (256, 1)]);
+        assert_eq!(of(3072, 2048), [(192, 2), (192, 1), (192, 1), (256, 1)]);
+        assert_eq!(of(2048, 2048), [(128, 2), (128, 1), (256, 1), (256, 1)]);
+        assert_eq!(of(14336, 2048), [(256, 1), (256, 1), (256, 1), (256, 1)]);
+        assert_eq!(of(2048, 7168), [(128, 2), (128, 1), (256, 1), (256, 1)]);
+    }
+
+    #[test]
+    fn blocks_share_k_where_all_have_room_and_a_stage() {
+        let sharers = |rows, weight_rows, inner| chosen(rows, weight_rows, inner).1;
+        assert_eq!(
+            [64, 96, 2048].map(|inner| sharers(512, 2048, inner)),
+            [1, 1, 2]
+        );
+        let f32 = |rows| F32[soonest(&F32, &shape(rows, 2048, 2048), MULTIPROCESSORS)].sharers;
+        assert_eq!([512, 1024].map(f32), [2, 1]);
+    }
+}

@@ -1,0 +1,128 @@
+//! Dense products of many rows by each tile that they are cut into, against f64, and a row's bits among other companions.
+
+use crate::common::random::Random;
+use crate::rig::{Rig, Step, TYPES, assert_same_bits, config};
+use crate::support::Gpu;
+use crate::tiled::{Case, EPILOGUES};
+use std::collections::BTreeSet;
+use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
+use tailgraph::backend::cuda::tuning::variants::Variant;
+use tailgraph::model::DType;
+
+/// (bucket, weight rows, inner) and the tile that serves it on a 9.0 of 114 to 132 multiprocessors (families/persistent/tile.rs):
+/// ragged columns and stages of K, rings that go round.
+const SHAPES: [(usize, usize, usize, &str); 6] = [
+    (512, 301, 1056, "w128_halves"),
+    (512, 301, 544, "w128_halves"),
+    (512, 2601, 2080, "w192_halves"),
+    (1024, 1701, 544, "w128"),
+    (512, 5001, 544, "w192"),
+    (512, 6401, 544, "w256"),
+];
+/// f32 rows have no wide tiles.
+const TILES_F32: [&str; 2] = ["w128", "w128_halves"];
+
+/// Rows of the bucket that are there: all, a row tile's last ones, and so few that a whole row tile has none.
+fn rows(bucket: usize) -> [usize; 3] {
+    [bucket, bucket - 1, bucket / 2 + 44]
+}
+
+/// Of this many weight rows; gate and up have half of them each, in groups of 8.
+fn outputs(weight_rows: usize, epilogue: Epilogue) -> usize {
+    match epilogue {
+        Epilogue::SiluMul => (weight_rows / 2).next_multiple_of(8),
+        Epilogue::Store | Epilogue::StoreF32 | Epilogue::Add => weight_rows,
+    }
+}
+
+/// The tile that serves a product of f32 or 16-bit rows, as its kernel's name has it.
+fn tile(rig: &Rig, bucket: usize, outputs: usize, inner: usize, epilogue: Epilogue) -> String {
+    let step = Step::of_rows(bucket).upload(rig.gpu);
+    let enqueue = rig.enqueue_by(&step, bucket, Variant::PERSISTENT).unwrap();
+    let product = Product {
+        y: 0,
+        x: 0,
+        w: 0,
+        w_pair: 16,
+        bias: 0,
+        outputs: outputs as u32,
+        inner: inner as u32,
+        epilogue,
+        parts: Parts::There,
+    };
+    let kernels = enqueue.kernels_of(|to| to.product(&product, Rows::Step));
+    let [kernel] = &kernels[..] else {
+        panic!("expected one kernel, found {kernels:?}");
+    };
+    let named = format!("tg_persistent_{}_", rig.kernels.types.operand.name());
+    let tile = kernel.strip_prefix(&named);
+    tile.unwrap_or_else(|| panic!("expected {named}..., found {kernel}"))
+        .to_owned()
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn products_by_every_tile_are_those_of_f64() {
+    let gpu = Gpu::new();
+    let mut random = Random(15);
+    for types in TYPES {
+        let rig = Rig::new(&gpu, config(), types);
+        if rig.kernels.persistent.is_none() {
+            continue;
+        }
+        let splits = types.operand == DType::F32;
+        let mut met = BTreeSet::new();
+        for (bucket, weight_rows, inner, expected) in SHAPES {
+            for (i, epilogue) in EPILOGUES.into_iter().enumerate() {
+                let outputs = outputs(weight_rows, epilogue);
+                let tile = tile(&rig, bucket, outputs, inner, epilogue);
+                if !splits {
+                    let what = format!("{bucket} rows, {outputs} x {inner} {epilogue:?}");
+                    assert_eq!(tile, expected, "{what}");
+                }
+                met.insert(tile);
+                for rows in rows(bucket) {
+                    let case = Case::new(&mut random, &rig, rows, outputs, inner);
+                    let bias = epilogue != Epilogue::SiluMul && i % 2 == 0;
+                    case.check(&rig, bucket, epilogue, bias, Some(Variant::PERSISTENT));
+                }
+            }
+        }
+        let all: BTreeSet<String> = match splits {
+            true => TILES_F32.map(str::to_owned).into(),
+            false => SHAPES.map(|(.., tile)| tile.to_owned()).into(),
+        };
+        assert_eq!(met, all, "{types:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_row_by_every_tile_does_not_depend_on_its_companions() {
+    let gpu = Gpu::new();
+    let mut random = Random(16);
+    for types in TYPES {
+        let rig = Rig::new(&gpu, config(), types);
+        if rig.kernels.persistent.is_none() {
+            continue;
+        }
+        for (bucket, weight_rows, inner, tile) in SHAPES {
+            for epilogue in [Epilogue::StoreF32, Epilogue::SiluMul] {
+                let outputs = outputs(weight_rows, epilogue);
+                let by = Some(Variant::PERSISTENT);
+                let case = Case::new(&mut random, &rig, bucket, outputs, inner);
+                let all = case.run(&rig, bucket, epilogue, false, Rows::Step, by);
+                let row = random.below(bucket);
+                for place in [0, 70, bucket / 2 + 130, bucket - 1] {
+                    let moved = case.moved(&mut random, &rig, row, place);
+                    let y = moved.run(&rig, bucket, epilogue, false, Rows::Step, by);
+                    assert_same_bits(
+                        &format!("{types:?} {tile} {epilogue:?}: row {row} of {bucket} at {place}"),
+                        &y[place * outputs..][..outputs],
+                        &all[row * outputs..][..outputs],
+                    );
+                }
+            }
+        }
+    }
+}
