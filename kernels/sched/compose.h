@@ -11,7 +11,7 @@
 /* How many decode rows the step gets. With several steps in flight a step leaves some sequences to the
  * others, so that each of them finds its share: the pipeline fills. Steps that run ahead are no pipeline. */
 TG_FN uint32_t tg_decode_rows(const tg_state *state, const tg_turn *turn) {
-  uint32_t steps = tg_runs_ahead(state) ? 1u : state->config.steps_in_flight;
+  uint32_t steps = tg_runs_ahead(state) ? 1u : tg_most_in_flight(state);
   uint32_t share = tg_ceil_div(TG_COUNTED(turn->totals, TG_DECODING), steps);
   return tg_min(TG_COUNTED(turn->totals, TG_CANDIDATES), share);
 }

@@ -7,8 +7,9 @@
  * composed the step (tg_chain.open). Where nothing is to be done, or TG_CHAIN_STEPS are launched, a dispatcher launches
  * nothing: then the chain has an end, and the idle graph runs again. So it does where the GPU refuses a step's graph.
  *
- * Several stages on this GPU follow each other by tail launches, and so do steps. With TAIL the steps of one stage do so too:
- * a step's graph is there once, comes onto the GPU when the one before has left it, and nothing renews the chain.
+ * Several stages on this GPU follow each other by tail launches, and so do steps (TAIL). To compare with, the steps of one stage
+ * can do so too: a step's graph is there once, comes onto the GPU when the one before has left it, and nothing renews the chain.
+ * No second step is ever in flight.
  *
  * Cost: one block, a barrier for each phase; nothing here scales with the model. Per-slot work is spread
  * over the threads by the core itself (a lane is a thread). One more warp only launches: what comes next is known
@@ -20,6 +21,7 @@
 #ifndef TAILGRAPH_SCHED_DISPATCH_CUH
 #define TAILGRAPH_SCHED_DISPATCH_CUH
 
+#define TG_ONE_IN_FLIGHT
 #include "sched/device.cuh"
 
 constexpr uint32_t DISPATCH_THREADS = TG_DISPATCH_THREADS;
@@ -59,7 +61,7 @@ __device__ inline void open_step(const tg_state *state, tg_state *block, tg_chai
  * (kernels/sched/routine.h). */
 __device__ inline bool is_calm(const tg_state *state) {
   const tg_step *step = &state->steps[0];
-  const bool alone = state->config.steps_in_flight == 1 && tg_device.returned_end == state->steps_collected + 1;
+  const bool alone = tg_device.returned_end == state->steps_collected + 1;
   const bool all_decode = step->decode_rows == step->rows && step->rows == state->running;
   return alone && all_decode && step->rows <= LANES && only_a_step_is_new(state, step->rows);
 }
@@ -141,22 +143,21 @@ __device__ inline bool launch_step(const Next &next, const tg_graphs *graphs, tg
   return true;
 }
 
-/* Whether a step's graph is launched beside the one before. */
-template <bool TAIL> __device__ inline bool is_chained(const tg_graphs *graphs) { return !TAIL && graphs->stages == 1; }
-
 /* What a turn came to. `idle`: this is the idle graph's dispatcher. False where the GPU refused. */
 template <bool TAIL> __device__ inline bool launch(const Next &next, const tg_graphs *graphs, tg_chain *chain, bool idle) {
-  const bool chained = is_chained<TAIL>(graphs);
   switch (next.action) {
     case TG_ACTION_STEP:
-      if (chained) return launch_step(next, graphs, chain, idle);
-      for (uint64_t stage = 0; stage < graphs->stages; stage++)
-        if (!launch(graphs->step[0][stage][next.kind][next.bucket], cudaStreamGraphTailLaunch)) return false;
-      return true;
+      if constexpr (TAIL) {
+        for (uint64_t stage = 0; stage < graphs->stages; stage++)
+          if (!launch(graphs->step[0][stage][next.kind][next.bucket], cudaStreamGraphTailLaunch)) return false;
+        return true;
+      } else {
+        return launch_step(next, graphs, chain, idle);
+      }
     case TG_ACTION_IDLE:
     case TG_ACTION_BLOCKED:
       /* Behind a chain's steps it is launched already. */
-      return (chained && !idle) || launch(graphs->idle, cudaStreamGraphTailLaunch);
+      return (!TAIL && !idle) || launch(graphs->idle, cudaStreamGraphTailLaunch);
     default: return true;
   }
 }
@@ -236,12 +237,13 @@ static __device__ __forceinline__ void dispatch(tg_state *block, tg_rings *rings
     tg_device.releases = 0;
     tg_device_turn.asks_more = 0;
     launched = true;
+    if (state->config.steps_in_flight != tg_most_in_flight(state) || state->config.ahead) __trap(); /* a bug of the host */
     if (left) next = {TG_ACTION_STEP, state->outcome.kind, state->outcome.bucket, (uint32_t)state->outcome.step, 0};
   }
   __syncthreads();
   if (!left) bring(state, graphs);
-  const bool chained_step = !idle && is_chained<TAIL>(graphs);
-  const bool calm = __syncthreads_and(chained_step && row_is_calm(state, threadIdx.x) && (threadIdx.x != 0 || is_calm(state)));
+  const bool chained = !TAIL && !idle;
+  const bool calm = __syncthreads_and(chained && row_is_calm(state, threadIdx.x) && (threadIdx.x != 0 || is_calm(state)));
   await_earlier_kernels();
 
   if (left) {

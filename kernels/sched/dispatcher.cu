@@ -1,4 +1,5 @@
-/* dispatcher.cu: the dispatcher of a GPU that schedules itself (dispatch.cuh), and what begins the graphs of its steps.
+/* dispatcher.cu: the dispatcher of a GPU that schedules itself and has one stage (dispatch.cuh), and what begins
+ * the graphs of any GPU's steps.
  *
  * Launch: grid = 1, block = DISPATCH_THREADS.
  */

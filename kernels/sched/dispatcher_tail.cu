@@ -1,4 +1,5 @@
-/* dispatcher_tail.cu: the dispatcher whose steps follow each other by tail launches alone, to compare with (dispatch.cuh).
+/* dispatcher_tail.cu: the dispatcher whose graphs follow each other by tail launches alone (dispatch.cuh): of several stages on one
+ * GPU, and of one to compare with.
  *
  * Launch: grid = 1, block = DISPATCH_THREADS.
  */

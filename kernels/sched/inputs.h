@@ -19,7 +19,7 @@ TG_FN uint32_t tg_is_open(const tg_state *state, const tg_rings *rings) {
 TG_FN void tg_look(tg_state *state, tg_rings *rings) {
   tg_inputs *inputs = &state->inputs;
   tg_claimer *claimer = &state->claimer;
-  claimer->noted = claimer->pushed;
+  if (claimer->queue) claimer->noted = claimer->pushed;
 #ifdef __CUDACC__
   /* The dispatcher has loaded them all at once, so only where a later one moved do the earlier ones need another look. */
   uint32_t flags_moved = (inputs->flags & ~TG_INPUT_UNCLAIMED) != (uint32_t)tg_device.flags;
@@ -141,7 +141,7 @@ TG_FN void tg_phase_stopped(tg_state *state, uint32_t lane, uint32_t lanes) {
   if (turn->wants_claim) tg_note_ends_of_prompts(state, step, lane, lanes);
   for (uint32_t i = lane; i < step->sample_rows; i += lanes) {
     int32_t token = tg_samples(state, step)[i].token;
-    uint32_t slot, stop, ends = 0u; /* of a prompt: tg_note_ends_of_prompts */
+    uint32_t slot, stop, ends = 0u; /* before its token is looked at; of a prompt: tg_note_ends_of_prompts */
 #ifdef __CUDACC__
     if (i < TG_MAX_LANES) tg_device_token[i] = token;
 #endif
@@ -149,8 +149,10 @@ TG_FN void tg_phase_stopped(tg_state *state, uint32_t lane, uint32_t lanes) {
       tg_returned_row returned = tg_returned_row_at(state, step, i);
       slot = returned.slot;
       stop = tg_is_stop_id_of_row(state, &returned, token);
-      ends = returned.end_reason != TG_END_NONE || returned.generated + 1u >= returned.max_new_tokens ||
-             state->inputs.now_ns >= returned.deadline_ns;
+      if (turn->wants_claim) {
+        ends = returned.end_reason != TG_END_NONE || returned.generated + 1u >= returned.max_new_tokens ||
+               state->inputs.now_ns >= returned.deadline_ns;
+      }
     } else {
       slot = tg_rows(state, step)[tg_words(state, step->sample_table)[i]].slot;
       stop = tg_is_stop_id(&tg_slots(state)[slot], token);

@@ -39,7 +39,7 @@ TG_FN uint32_t tg_only_step_is_new(tg_state *state, const tg_rings *rings) {
   const tg_step *step = tg_step_at(state, state->steps_collected);
   uint64_t unread = state->events_published - inputs->event_tail;
   uint32_t is_all = (tg_in_flight(state) == 1u) & (step->decode_rows == step->rows) & (step->rows == state->running);
-  uint32_t alone = (inputs->returned == 1u) & (state->config.steps_in_flight == 1u ? is_all : tg_each_is_a_step(state));
+  uint32_t alone = (inputs->returned == 1u) & (tg_most_in_flight(state) == 1u ? is_all : tg_each_is_a_step(state));
   uint32_t all_decode = (state->prefill == 0u) & (state->leaving == TG_NONE);
   uint32_t room = (state->pending == 0u) & TG_MUT(28, step->rows + unread <= state->config.event_capacity, 1);
   uint32_t nothing_new = TG_MUT(29, inputs->request_head == state->requests_seen, 1) &
@@ -84,7 +84,7 @@ TG_FN void tg_phase_routine(tg_state *state, const tg_rings *rings, uint32_t lan
   }
   if (!state->inputs.returned || tg_runs_ahead(state)) return;
   /* With several steps in flight more rows than one each are no routine turn's (tg_each_is_a_step). */
-  const uint32_t several = state->config.steps_in_flight != 1u;
+  const uint32_t several = tg_most_in_flight(state) != 1u;
   const uint32_t rows = several ? tg_min(step->decode_rows, 1u) : step->decode_rows;
   uint32_t asks = 0u;
   for (uint32_t row = lane; row < rows; row += lanes) {
@@ -173,7 +173,7 @@ TG_FN void tg_phase_tell(tg_state *state, tg_rings *rings, uint32_t lane, uint32
   turn->kind = TG_KIND_DECODE;
   turn->bucket = step->bucket;
   /* Going round the same slots it comes back to where it stands; past one of several it goes on from there. */
-  turn->next_cursor = state->config.steps_in_flight == 1u ? state->decode_cursor : tg_rows(state, step)[0].slot + 1u;
+  turn->next_cursor = tg_most_in_flight(state) == 1u ? state->decode_cursor : tg_rows(state, step)[0].slot + 1u;
 }
 
 /* Lane 0 of the finish phase: the step is collected, published and composed. */

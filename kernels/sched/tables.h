@@ -28,9 +28,30 @@ TG_FN tg_sampled *tg_samples(tg_state *state, const tg_step *step) {
   return (tg_sampled *)tg_table(state, step->sampled_table);
 }
 
+/* Steps in flight, at most. A kernel of which it is known (TG_ONE_IN_FLIGHT) has no instructions for more: a turn
+ * takes as long as its instructions take from the cache. */
+TG_FN uint32_t tg_most_in_flight(const tg_state *state) {
+#ifdef TG_ONE_IN_FLIGHT
+  (void)state;
+  return 1u;
+#else
+  return state->config.steps_in_flight;
+#endif
+}
+
+/* May a step be composed before the one ahead of it has come back? */
+TG_FN uint32_t tg_runs_ahead(const tg_state *state) {
+#ifdef TG_ONE_IN_FLIGHT
+  (void)state;
+  return 0u;
+#else
+  return state->config.ahead;
+#endif
+}
+
 /* Index of step `number` among the steps in flight. A GPU divides 32 bits far faster than 64. */
 TG_FN uint32_t tg_step_place(const tg_state *state, uint64_t number) {
-  uint32_t places = state->config.steps_in_flight;
+  uint32_t places = tg_most_in_flight(state);
   return number >> 32 ? (uint32_t)(number % places) : (uint32_t)number % places;
 }
 

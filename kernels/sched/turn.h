@@ -136,9 +136,6 @@ TG_FN uint32_t tg_pages_of(const tg_state *state, uint64_t tokens) {
   return (uint32_t)((tokens + TG_MUT(11, state->config.page_tokens - 1u, 0u)) / state->config.page_tokens);
 }
 
-/* May a step be composed before the one ahead of it has come back? */
-TG_FN uint32_t tg_runs_ahead(const tg_state *state) { return state->config.ahead; }
-
 /* The slots of a lane: consecutive ones, so that slot order is lane order. */
 TG_FN uint32_t tg_first_slot(const tg_state *state, uint32_t lane, uint32_t lanes) {
   return tg_min(lane * tg_ceil_div(state->config.slots, lanes), state->config.slots);

@@ -118,7 +118,7 @@ fn nodes_are_of_their_operations() {
             .collect();
         match first_stage {
             true => assert_eq!(scheduler, ["tg_begin_step"]),
-            false => assert_eq!(scheduler, ["tg_begin_stage", "tg_dispatch"]),
+            false => assert_eq!(scheduler, ["tg_begin_stage", "tg_dispatch_tail"]),
         }
     }
 }

@@ -131,10 +131,10 @@ impl GpuScheduler {
         early: bool,
         way: LaunchWay,
     ) -> Result<Self> {
-        let dispatch = match way {
-            LaunchWay::DeviceGraph => "tg_dispatch",
-            LaunchWay::DeviceGraphTail => "tg_dispatch_tail",
-            way => {
+        let dispatch = match (way, programs.len()) {
+            (LaunchWay::DeviceGraph, 1) => "tg_dispatch",
+            (LaunchWay::DeviceGraph | LaunchWay::DeviceGraphTail, _) => "tg_dispatch_tail",
+            (way, _) => {
                 return Err(Error::Usage(format!(
                     "--launch {}: the host launches its steps, expected a way of the GPU's",
                     way.name()
