@@ -35,7 +35,7 @@ fn defaults_with_ample_memory() {
             pages: 16 * 64,
             step_tokens: 512,
             chunk_tokens: 512,
-            chunk_share: 4,
+            chunk_share: 8,
             chunk_align: 64,
             steps_in_flight: 1,
             record: false,

@@ -100,7 +100,7 @@ pub struct EngineArgs {
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub step_tokens: Option<u32>,
     /// Rows of prompts in a step that running sequences have rows in too, so that these do not wait for long prompts [default: 512,
-    /// or a quarter of the prompt tokens that running sequences have yet to read, where that is more]
+    /// or an eighth of the prompt tokens that running sequences have yet to read, where that is more]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub chunk_tokens: Option<u32>,
     /// Prompt chunks end on multiples of this
