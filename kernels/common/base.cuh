@@ -81,6 +81,16 @@ __device__ inline void store4(__half *p, float4 v) {
 /* Two f32 values as a pair of T, `lo` in the lower half, rounded to nearest even. */
 template <typename T>
 __device__ inline uint32_t pack2(float lo, float hi);
+template <typename T>
+__device__ inline float2 unpack2(uint32_t both);
+template <>
+__device__ inline float2 unpack2<__nv_bfloat16>(uint32_t both) {
+  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162 *>(&both));
+}
+template <>
+__device__ inline float2 unpack2<__half>(uint32_t both) {
+  return __half22float2(*reinterpret_cast<const __half2 *>(&both));
+}
 
 template <>
 __device__ inline uint32_t pack2<__nv_bfloat16>(float lo, float hi) {

@@ -7,6 +7,8 @@
  * [slots,L-1,H], oldest first; later ones from the rows themselves, which are consecutive in a sequence. u
  * is rounded in both cases, so a row's bits do not depend on where its prompt was cut.
  *
+ * Decode steps have this in their in-projection's kernel, where one does both (swap_ab/conv.cuh, persistent/conv.cuh).
+ *
  * The last L-1 columns become the new state. A decode row is the only one of its slot in the step, so there
  * the thread that read the old columns writes the new (tg_conv_decode_*). Otherwise rows at a chunk's start
  * read what its end replaces, so the state moves in a kernel of its own (tg_conv_* then tg_conv_state_*).

@@ -6,7 +6,7 @@
  * shared memory, GMMA_K of K each, across tiles without a pause. Weights come by tensor copies; batch rows too, where they lie one
  * after the other. A gate and up by expert has rows of all places: there the third warpgroup gathers them, 16 bytes a copy.
  *
- * Sums leave by shared memory and bulk copies, beside the products of the next tile (finish.cuh).
+ * Sums leave by shared memory and bulk copies, beside the products of the next tile (finish.cuh); or a conv layer's rows do (conv.cuh).
  *
  * If no block has more than one tile of the bucket, which one it has follows from the bucket: then its weights come into the ring before
  * earlier kernels have ended. Else some are asked for into the second-level cache.
@@ -58,13 +58,13 @@ template <class Tile, class Ask>
 __device__ inline void persistent_parts(const PersistentProduct &product, const PersistentUnit &unit, uint32_t k, Ask ask) {
   const bool paired = product.epilogue == TILED_SILU_MUL;
   constexpr uint32_t ROWS = Tile::WIDTH / Tile::MATES;
-  const bool by_groups = product.packed || paired;
+  const bool by_groups = product.packed || paired || Tile::CONVOLVES;
 #pragma unroll
   for (uint32_t part = 0; part < Tile::MATES; part++) {
     if (unit.shares && part != PersistentWork<Tile>::rank()) continue;
     const uint32_t first = unit.slice * Tile::WIDTH + part * ROWS;
     const uint32_t at[5] = {product.packed ? 0 : k * GMMA_K, product.packed ? k * PACKED_ROWS : by_groups ? 0 : first, 0,
-                            by_groups ? first / 16 : 0, unit.expert};
+                            by_groups ? first / Tile::GROUP_ROWS : 0, unit.expert};
     ask(part * ROWS * GMMA_ROW_BYTES, at);
   }
 }
@@ -263,8 +263,22 @@ __device__ inline void persistent_skip(PersistentRing<Tile> &ring, uint32_t grou
 
 /* ---- the kernel ---------------------------------------------------------------------------------- */
 
+/* What becomes of a unit's sums: end(), by the warps that have them, and skip() by those whose group has no rows of it. What these need
+ * beside the sums the warps of the third group bring that ask for nothing else, by bring(). */
 template <class Tile>
-__device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map, const PersistentProduct &product) {
+struct PersistentFinish {
+  static constexpr bool BRINGS = false;
+  const PersistentProduct &product;
+  __device__ inline void init() const {}  /* one thread, before anything else */
+  __device__ inline void bring(const PersistentUnit &) const {}
+  __device__ inline void skip() const {}
+  __device__ inline void end(const typename Tile::Acc &acc, char *out, const PersistentUnit &unit) const {
+    persistent_finish<Tile>(acc, out, product, unit);
+  }
+};
+
+template <class Tile, class Finish>
+__device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map, const PersistentProduct &product, Finish finish) {
   extern __shared__ __align__(GMMA_ATOM_BYTES) char persistent_shared[];  /* all that a block has, so that nothing aligns it otherwise */
   PersistentRing<Tile> ring(persistent_shared, Tile::BARRIERS);
   const uint32_t group = of_warp(threadIdx.x / GMMA_GROUP), steps = (product.k_total + GMMA_K - 1) / GMMA_K;
@@ -272,6 +286,7 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
   let_next_kernel_start();
   if (threadIdx.x == 0) {
     ring.init();
+    finish.init();
     barriers_ready();
   }
   __syncthreads();
@@ -300,6 +315,9 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
       for (uint32_t t = work.first(); t < work.units; t += work.apart(), begun = 0)
         persistent_fill(ring, x_map, w_map, product, work.unit(t), 0, steps, begun);
       if constexpr (Tile::MATES > 1) persistent_drain(ring);
+    } else if (Finish::BRINGS && threadIdx.x >= PERSISTENT_GROUPS * GMMA_GROUP + WARP) {
+#pragma unroll 1
+      for (uint32_t t = work.first(); t < work.units; t += work.apart()) finish.bring(work.unit(t));
     }
   } else {
     char *out = ring.stages + Tile::STAGES * Tile::STAGE_BYTES + of_warp(threadIdx.x / WARP) * Tile::OUT_BYTES;
@@ -308,14 +326,20 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
       const PersistentUnit unit = work.unit(t);
       if (unit.rows <= group * GMMA_M) {
         persistent_skip(ring, group, steps);
+        finish.skip();
         continue;
       }
       typename Tile::Acc acc;
       persistent_multiply(acc, ring, group, steps);
-      persistent_finish<Tile>(acc, out, product, unit);
+      finish.end(acc, out, unit);
     }
     bulk_done();
   }
+}
+
+template <class Tile>
+__device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map, const PersistentProduct &product) {
+  persistent<Tile>(x_map, w_map, product, PersistentFinish<Tile>{product});
 }
 
 /* For the launcher: weight rows of a tile, mates, blocks that share K, parts of a row, bytes of shared memory. */

@@ -24,7 +24,8 @@ struct PersistentTile {
   using W = std::conditional_t<SPLIT, __nv_bfloat16, T>;  /* of weights, and of rows as they are multiplied */
   static constexpr uint32_t PARTS = SPLIT ? 3 : 1;
   static constexpr uint32_t WIDTH = WIDTH_, MATES = MATES_;
-  static constexpr bool GATHERS = GATHERS_;
+  static constexpr bool GATHERS = GATHERS_, CONVOLVES = false;
+  static constexpr uint32_t GROUP_ROWS = 16;  /* weight rows that come in turns, of gate and up */
   static constexpr uint32_t PART_BYTES = PERSISTENT_ROWS * GMMA_ROW_BYTES, X_BYTES = PARTS * PART_BYTES;
   static constexpr uint32_t STAGE_BYTES = X_BYTES + WIDTH * GMMA_ROW_BYTES;
   static constexpr uint32_t STAGES = STAGES_;

@@ -12,6 +12,7 @@ mod capture;
 #[path = "../common/mod.rs"]
 mod common;
 mod conv;
+mod conv_layer;
 mod embed;
 mod engine;
 mod experts;

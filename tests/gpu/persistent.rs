@@ -1,8 +1,10 @@
 //! Dense products of many rows by each tile that they are cut into, against f64, and a row's bits among other companions.
 
 use crate::common::random::Random;
+use crate::conv_layer::{ConvCase, conv_config};
 use crate::rig::{Rig, Step, TYPES, assert_same_bits, config};
 use crate::support::Gpu;
+use crate::swap_ab::allowed;
 use crate::tiled::{Case, EPILOGUES};
 use std::collections::BTreeSet;
 use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
@@ -123,6 +125,87 @@ fn a_row_by_every_tile_does_not_depend_on_its_companions() {
                     );
                 }
             }
+        }
+    }
+}
+
+/// Conv layers of decode steps, by bucket, rows and hidden size: row tiles of mates without rows, one tile and several a block.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn ragged_persistent_conv_layers_are_those_of_f64() {
+    let gpu = Gpu::new();
+    let mut random = Random(17);
+    for types in TYPES {
+        for (bucket, rows, hidden) in [
+            (512, 300, 128),
+            (1024, 786, 64),
+            (512, 1, 192),
+            (768, 530, 128),
+        ] {
+            let rig = Rig::new(&gpu, conv_config(hidden, 3), types);
+            if !convolves(&rig) {
+                continue;
+            }
+            let case = ConvCase::new(&mut random, types, rows, hidden, 3);
+            let by = Some((Variant::PERSISTENT, None));
+            let found = case.run(&rig, bucket, by);
+            let what = format!("{types:?} H {hidden} {rows} rows of {bucket}");
+            let expected = case.expected(types);
+            let padding = vec![f32::NAN; (bucket - rows) * hidden];
+            let expected = [[&expected[0][..], &padding].concat(), expected[1].clone()];
+            case.check(
+                &what,
+                &found,
+                &expected,
+                allowed(types.operand, types.operand),
+            );
+            let again = case.run(&rig, bucket, by);
+            assert_same_bits(
+                &what,
+                &again[0][..rows * hidden],
+                &found[0][..rows * hidden],
+            );
+            assert_same_bits(&what, &again[1], &found[1]);
+        }
+    }
+}
+
+/// f32 rows have no such kernel.
+fn convolves(rig: &Rig) -> bool {
+    rig.kernels.persistent.is_some() && rig.kernels.types.operand != DType::F32
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_conv_layer_of_many_rows_in_one_kernel_is_that_of_two() {
+    let gpu = Gpu::new();
+    let mut random = Random(18);
+    for types in TYPES {
+        let rig = Rig::new(&gpu, conv_config(2048, 3), types);
+        if !convolves(&rig) {
+            continue;
+        }
+        for bucket in [512, 1024] {
+            let by = Some((Variant::PERSISTENT, None));
+            let rows = bucket - bucket / 4 + 18;
+            let case = ConvCase::new(&mut random, types, rows, 2048, 3);
+            let all = case.run(&rig, bucket, by);
+            let expected = case.run(&rig, bucket, None);
+            let what = format!("{types:?} {rows} rows of {bucket}");
+            case.check(
+                &what,
+                &all,
+                &expected,
+                allowed(types.operand, types.operand),
+            );
+            let (row, place) = (random.below(rows), random.below(rows));
+            let there = case.moved(&mut random, types, row, place);
+            let there = there.run(&rig, bucket, by);
+            assert_same_bits(
+                &format!("{what}: row {row} at {place}"),
+                &there[0][place * 2048..][..2048],
+                &all[0][row * 2048..][..2048],
+            );
         }
     }
 }

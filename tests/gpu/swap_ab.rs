@@ -55,7 +55,7 @@ fn served(rig: &Rig) -> bool {
 
 /// How far a row of these kernels may be from the same row of the others: what is rounded may round the other way, and
 /// the matrix units truncate as they add, in another order.
-fn allowed(stored: DType, operand: DType) -> f64 {
+pub fn allowed(stored: DType, operand: DType) -> f64 {
     match (stored, operand) {
         (DType::F32, DType::F32) => 3e-6,
         (DType::F32, _) => 3e-5,

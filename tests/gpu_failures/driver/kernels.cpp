@@ -13,6 +13,7 @@
 #include "common/experts.cuh"
 #include "common/philox.cuh"
 #include "common/rmsnorm.cuh"
+#include "persistent/conv.cuh"
 #include "persistent/halves.cuh"
 #include "router/args.h"
 #include "sample/select.cuh"
@@ -106,9 +107,9 @@ const std::map<std::string, Known> KERNELS = {
   ONE(pair, tg_pair_digest), ONE(pair, tg_pair_end), ONE(pair, tg_pair_put), ONE(pair, tg_pair_put_token),
   ONE(pair, tg_pair_take_rows), ONE(pair, tg_pair_take_token), ONE(pair, tg_pair_reduce), ONE(pair, tg_pair_push),
   PERSISTENT(bf16, bf16_w128), PERSISTENT(bf16, bf16_w192), PERSISTENT(bf16, bf16_w256), PERSISTENT(bf16, bf16_w128_halves),
-  PERSISTENT(bf16, bf16_w192_halves), PERSISTENT(bf16, gate_up_bf16), PERSISTENT(bf16, down_bf16),
+  PERSISTENT(bf16, bf16_w192_halves), PERSISTENT(bf16, conv_bf16), PERSISTENT(bf16, gate_up_bf16), PERSISTENT(bf16, down_bf16),
   PERSISTENT(f16, f16_w128), PERSISTENT(f16, f16_w192), PERSISTENT(f16, f16_w256), PERSISTENT(f16, f16_w128_halves),
-  PERSISTENT(f16, f16_w192_halves), PERSISTENT(f16, gate_up_f16), PERSISTENT(f16, down_f16),
+  PERSISTENT(f16, f16_w192_halves), PERSISTENT(f16, conv_f16), PERSISTENT(f16, gate_up_f16), PERSISTENT(f16, down_f16),
   PERSISTENT(f32, f32_w128), PERSISTENT(f32, f32_w128_halves), PERSISTENT(f32, gate_up_f32), PERSISTENT(f32, down_f32), ONE(persistent_f32, tg_split_rows),
 };
 }  // namespace

@@ -8,9 +8,10 @@ use crate::sys::abi;
 
 /// Threads of a block, four channels each (kernels/conv/conv.cu).
 const THREADS: u32 = 128;
-/// Rows of a thread of the kernel for steps with prompts, and the taps that it is made for.
+/// Rows of a thread of the kernel for steps with prompts.
 const ROWS: u32 = 4;
-const TAPS: u32 = 3;
+/// What that kernel is made for, and others that have one number of taps.
+pub(super) const TAPS: u32 = 3;
 
 /// Arrays of one conv layer.
 #[derive(Debug, Clone, Copy)]

@@ -195,6 +195,23 @@ pub(super) fn swap_ab_conv(
     Ok(())
 }
 
+/// As [`swap_ab_conv`], of many rows.
+pub(super) fn persistent_conv(
+    model: &ModelAddresses,
+    to: &mut Lowering<'_>,
+    ops: &[Op],
+) -> Result<()> {
+    let conv = Conv::of(model, &ops[0])?;
+    let persistent = to
+        .persistent_convolves()
+        .ok_or_else(|| misplaced(&ops[0]))?;
+    to.doing(&ops[..2]);
+    to.persistent_conv(persistent, &conv.short, conv.in_proj, conv.in_proj_bias);
+    to.doing(&ops[2..]);
+    to.product(&conv.out(model, model.wide()), Rows::Step);
+    Ok(())
+}
+
 pub(super) fn qkv(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
     let w = Projections::of(model, &ops[0])?.qkv;
     let (outputs, _) = model.attended();

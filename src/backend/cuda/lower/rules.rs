@@ -33,8 +33,9 @@ const RULES: &[Rule] = &[
     Rule { ops: MIXTURE, when: Some(skinny_experts), lower: skinny::experts },
     Rule { ops: &[FinalNorm, LmHead, Sample], when: Some(skinny), lower: head::skinny },
 
-    // Swap-AB products norm no rows; where tiles are whole channels, the in-projection's kernel convolves.
+    // Other products norm no rows; where tiles are whole channels, the in-projection's kernel convolves.
     Rule { ops: &[ConvInProj, ShortConv, ConvOutProj], when: Some(swap_ab_convolves), lower: layer::swap_ab_conv },
+    Rule { ops: &[ConvInProj, ShortConv, ConvOutProj], when: Some(persistent_convolves), lower: layer::persistent_conv },
 
     // The router norms its rows; whoever adds the experts up has whole rows, and norms them for the next layer unless its
     // products do.
@@ -90,6 +91,10 @@ fn fused_experts(lowering: &Lowering<'_>) -> bool {
 
 fn swap_ab_convolves(lowering: &Lowering<'_>) -> bool {
     lowering.swap_ab_convolves().is_some()
+}
+
+fn persistent_convolves(lowering: &Lowering<'_>) -> bool {
+    lowering.persistent_convolves().is_some()
 }
 
 #[cfg(test)]

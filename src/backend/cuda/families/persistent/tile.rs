@@ -62,6 +62,11 @@ impl Tile {
         }
     }
 
+    /// Of B, of C and of X each, where the weight rows are a conv layer's in-projection's.
+    pub fn channels(&self) -> u32 {
+        self.width / 3
+    }
+
     /// Blocks of a cluster.
     pub fn cluster(&self) -> u32 {
         self.mates * self.sharers
