@@ -193,7 +193,10 @@ def run_tests(binary, threads, tailgraph, limit):
     failures = sorted(set(re.findall(r"^test (\S+) \.\.\. FAILED", ran.stdout, re.M))) if failed else []
     details = {"passed": passed, "failed": failed, "ignored": ignored, "failures": failures}
     if failures:
-        details["printed"] = [line[:400] for line in ran.stdout.splitlines() if "panicked" in line or "assert" in line][:20]
+        # Where a test panicked, and what it says, which begins on the next line.
+        lines = ran.stdout.splitlines()
+        said = [i for i, line in enumerate(lines) if "panicked" in line]
+        details["printed"] = [line[:400] for i in said for line in lines[i : i + 3]][:20]
     good = ran.returncode == 0 and passed > 0 and failed == 0
     return ("passed" if good else "failed"), f"{passed} passed, {failed} failed {' '.join(failures)}".strip(), details
 
