@@ -9,10 +9,10 @@
 //! | `tg_persistent_gate_up_*`, `_down_*` | the experts', by the tiles of the token sort |
 //! | `tg_split_rows` | none: makes bf16 parts of f32 rows, which those of f32 multiply with |
 
+mod conv;
 mod tile;
 
 use super::Lowering;
-use super::conv::{ShortConv, TAPS};
 use super::experts::{Combine, ExpertRows, ExpertWeights, Routing, most_expert_tiles};
 use super::grouped::expert_boxes;
 use super::limits::Library;
@@ -25,7 +25,6 @@ use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes, Matrix};
 use crate::backend::cuda::tuning::variants::{Experts, Products};
 use crate::error::Result;
 use crate::model::DType;
-use crate::plan::StepKind;
 use crate::sys::abi;
 use tile::{Shape, Tile};
 
@@ -169,21 +168,6 @@ fn weight_boxes(product: &Product, dtype: DType, width: u32) -> Boxes {
     }
 }
 
-/// An in-projection's weights `[3H, H]` as `tg_persistent_conv_*` asks for them (kernels/persistent/conv.cuh): 8 rows of B, 8 of C and 8
-/// of X in turns, a mate's share of a tile.
-fn in_channels(w: Address, dtype: DType, hidden: u32, tile: &Tile) -> Boxes {
-    let (columns, of_part) = (u64::from(hidden), u64::from(PAIRED_ROWS));
-    let row = columns * dtype.bytes() as u64;
-    let groups = tile.channels() / PAIRED_ROWS;
-    Boxes {
-        at: w,
-        dtype,
-        sizes: vec![columns, of_part, 3, columns / of_part, 1],
-        strides: vec![0, row, columns * row, of_part * row, row],
-        each: vec![BOX_COLUMNS, PAIRED_ROWS, 3, groups / tile.mates, 1],
-    }
-}
-
 impl<'a> Lowering<'a> {
     /// The kernels for many rows, where this bucket's dense products are theirs.
     pub(super) fn persistent(&self) -> Option<&'a Persistent> {
@@ -284,58 +268,6 @@ impl<'a> Lowering<'a> {
             )),
             Argument::of(&args),
         ];
-        let blocks = tile.clusters(&shape) * tile.cluster();
-        self.launch_persistent(persistent, (tile, kernel), blocks, arguments);
-    }
-
-    /// Whether [`Lowering::persistent_conv`] does a conv layer up to its out-projection: a row a sequence, tiles of whole channels, and
-    /// as many taps as it has.
-    pub fn persistent_convolves(&self) -> Option<&'a Persistent> {
-        let decode = self.bucket.kind == StepKind::Decode;
-        let taps = self.config.conv_l_cache as u32;
-        self.persistent().filter(|persistent| {
-            let conv = persistent.conv.as_ref();
-            let whole = conv.is_some_and(|(tile, _)| self.hidden().is_multiple_of(tile.channels()));
-            decode && taps == TAPS && whole
-        })
-    }
-
-    /// y = C * conv(B * X) of (B, C, X) = in_proj(x); the state moves on. `conv.bcx` is y `[R, H]`, `conv.x` its input, which
-    /// stays as it is.
-    /// Shapes as [`ShortConv`] says, in_proj `[3H, H]`, bias f32 `[3H]` or 0.
-    ///
-    /// # Panics
-    /// `persistent` is not of [`Lowering::persistent_convolves`].
-    pub fn persistent_conv(
-        &mut self,
-        persistent: &Persistent,
-        conv: &ShortConv,
-        in_proj: Address,
-        bias: Address,
-    ) {
-        let (tile, kernel) = persistent.conv.as_ref().expect("rows of 16 bits");
-        let (rows, hidden) = (self.bucket.rows, self.hidden());
-        let args = abi::tg_persistent_conv_args {
-            y: conv.bcx,
-            columns: conv.state,
-            bias,
-            taps: conv.taps,
-            taps_bias: conv.bias,
-            state: self.state,
-            step: self.step,
-            most_rows: rows,
-            hidden,
-        };
-        let arguments = vec![
-            persistent.rows(conv.x, rows, hidden),
-            Argument::Boxes(in_channels(in_proj, persistent.dtype, hidden, tile)),
-            Argument::of(&args),
-        ];
-        let shape = Shape {
-            rows,
-            weight_rows: 3 * hidden,
-            inner: hidden,
-        };
         let blocks = tile.clusters(&shape) * tile.cluster();
         self.launch_persistent(persistent, (tile, kernel), blocks, arguments);
     }
