@@ -15,6 +15,8 @@
  *
  * Three taps, which all published models have, in steps with prompts: tg_conv_rows_*, where a thread has CONV_ROWS consecutive
  * rows and asks for all that they need at once. Each row's u is made of B and X once for the three rows that it is part of.
+ * Only a chunk's first two rows read the state. The thread that has the first does both, even where the second is the next thread's,
+ * and then moves the state: nobody else reads it.
  *
  * Bound: memory, about 4H sizeof(x) bytes a row. tg_conv_* of 7,296 rows took 84 us on an H100, by hand 38: each thread waited
  * for the step's tables, then for each tap (profiles/log/prompts.md). tg_conv_rows_* takes 49 there, of 7,189 rows.
@@ -94,7 +96,24 @@ __device__ inline void short_conv(const tg_conv_args &a) {
   store4(x + (size_t)r * hidden + c, make_float4(gate.x * sum.x, gate.y * sum.y, gate.z * sum.z, gate.w * sum.w));
 }
 
-/* short_conv() of CONV_ROWS rows with CONV_TAPS taps, to the same bits. */
+/* The state of a sequence, which this thread has channels c .. c+3 of, after the step: `columns` are the slot's, of those channels. They
+ * move oldest first, and what is read lies at or past what is written. */
+template <typename T>
+__device__ inline void move_state(T *columns, const T *bcx, const tg_sequence &sequence, uint32_t c, uint32_t hidden, uint32_t length) {
+  const uint32_t held = length - 1, last = sequence.first_row + sequence.rows - 1;
+  for (uint32_t s = 0; s < held; s++) {
+    const uint32_t back = held - 1 - s;  /* rows before the chunk's last */
+    float4 u = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (back < sequence.rows) {
+      u = column(bcx, last - back, c, hidden);
+    } else if (back < sequence.first_position + sequence.rows) {
+      u = load4(columns + (size_t)(s + sequence.rows) * hidden);
+    }
+    store4(columns + (size_t)s * hidden, u);
+  }
+}
+
+/* short_conv() of CONV_ROWS rows with CONV_TAPS taps, to the same bits, and the state of the sequences that begin among them. */
 template <typename T>
 __device__ inline void short_conv_rows(const tg_conv_args &a) {
   T *x = static_cast<T *>(a.x);
@@ -135,30 +154,45 @@ __device__ inline void short_conv_rows(const tg_conv_args &a) {
     row[i] = table<tg_row>(state, step->row_table)[r];
     chunk_row[i] = r - table<tg_sequence>(state, step->sequence_table)[row[i].sequence].first_row;
   }
-#pragma unroll
-  for (int i = 0; i < CONV_ROWS; i++) {
-    if (first + i >= rows) break;
-    const T *columns = static_cast<const T *>(a.columns) + (size_t)row[i].slot * (CONV_TAPS - 1) * hidden + c;
+  auto columns_of = [&](const tg_row &of) { return static_cast<T *>(a.columns) + (size_t)of.slot * (CONV_TAPS - 1) * hidden + c; };
+  /* Row r, of which `before` has the u of its rows: oldest first. */
+  auto convolve = [&](uint32_t r, const tg_row &of, uint32_t in_chunk, const float4 *before, float4 by) {
+    const T *columns = columns_of(of);
     float4 sum = zeros;
 #pragma unroll
     for (int j = 0; j < CONV_TAPS; j++) {
       const uint32_t back = CONV_TAPS - 1 - j;  /* rows before this one */
       float4 v = zeros;
-      if (back <= chunk_row[i]) v = u[i + j];
-      else if (back <= row[i].position) v = load4(columns + (size_t)(chunk_row[i] + j) * hidden);
+      if (back <= in_chunk) v = before[j];
+      else if (back <= of.position) v = load4(columns + (size_t)(in_chunk + j) * hidden);
       sum.x = fmaf(w[j], v.x, sum.x);
       sum.y = fmaf(w[CONV_TAPS + j], v.y, sum.y);
       sum.z = fmaf(w[2 * CONV_TAPS + j], v.z, sum.z);
       sum.w = fmaf(w[3 * CONV_TAPS + j], v.w, sum.w);
     }
     if (bias) sum = make_float4(sum.x + added.x, sum.y + added.y, sum.z + added.z, sum.w + added.w);
-    store4(x + (size_t)(first + i) * hidden + c,
-           make_float4(gate[i].x * sum.x, gate[i].y * sum.y, gate[i].z * sum.z, gate[i].w * sum.w));
+    store4(x + (size_t)r * hidden + c, make_float4(by.x * sum.x, by.y * sum.y, by.z * sum.z, by.w * sum.w));
+  };
+#pragma unroll
+  for (int i = 0; i < CONV_ROWS; i++) {
+    if (first + i >= rows) break;
+    if (i == 0 && chunk_row[i] == 1) continue;  /* done by who has the row before */
+    convolve(first + i, row[i], chunk_row[i], u + i, gate[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < CONV_ROWS; i++) {
+    if (first + i >= rows) break;
+    if (chunk_row[i] > 0) continue;
+    const tg_sequence sequence = table<tg_sequence>(state, step->sequence_table)[row[i].sequence];
+    if (i + 1 == CONV_ROWS && sequence.rows > 1) {
+      const uint32_t next = first + CONV_ROWS;
+      const float4 before[CONV_TAPS] = {zeros, u[i + CONV_TAPS - 1], column(bcx, next, c, hidden)};
+      convolve(next, table<tg_row>(state, step->row_table)[next], 1, before, load4(bcx + (size_t)next * 3 * hidden + hidden + c));
+    }
+    move_state(columns_of(row[i]), bcx, sequence, c, hidden, CONV_TAPS);
   }
 }
 
-/* A thread has all columns of its channels of one sequence: it moves them oldest first, and what it reads lies
- * at or past what it writes. */
 template <typename T>
 __device__ inline void conv_state(T *state_out, const T *bcx, const tg_state *state, const tg_step *step,
                                   uint32_t hidden, uint32_t length) {
@@ -166,18 +200,7 @@ __device__ inline void conv_state(T *state_out, const T *bcx, const tg_state *st
   const uint32_t c = 4 * (blockIdx.y * CONV_THREADS + threadIdx.x);
   if (blockIdx.x >= step->sequences || c >= hidden) return;
   const tg_sequence sequence = table<tg_sequence>(state, step->sequence_table)[blockIdx.x];
-  const uint32_t held = length - 1, last = sequence.first_row + sequence.rows - 1;
-  T *columns = state_out + (size_t)sequence.slot * held * hidden + c;
-  for (uint32_t s = 0; s < held; s++) {
-    const uint32_t back = held - 1 - s;  /* rows before the chunk's last */
-    float4 u = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (back < sequence.rows) {
-      u = column(bcx, last - back, c, hidden);
-    } else if (back < sequence.first_position + sequence.rows) {
-      u = load4(columns + (size_t)(s + sequence.rows) * hidden);
-    }
-    store4(columns + (size_t)s * hidden, u);
-  }
+  move_state(state_out + (size_t)sequence.slot * (length - 1) * hidden + c, bcx, sequence, c, hidden, length);
 }
 
 #define CONV(SUFFIX, T)                                                                                         \

@@ -85,7 +85,7 @@ __device__ inline void persistent_halves(const TensorMap *x_map, const TensorMap
   __syncwarp();
   cluster_wait();  /* the other block has its barriers */
   wait_for_earlier_kernels();
-  work.count(product);
+  if (!asks) work.count(product);  /* what it asks for does not depend on how many rows there are */
   const PersistentUnit unit = work.unit(t);
   if (asks) persistent_fill(ring, x_map, w_map, product, unit, half.first, half.steps, begun);
   if (group == PERSISTENT_GROUPS) return;

@@ -306,7 +306,7 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
   }
   wait_for_earlier_kernels();
   PersistentWork<Tile> work = known ? bucket : PersistentWork<Tile>(product, *product.count);
-  if (known) work.count(product);
+  if (known && !asks) work.count(product);  /* what it asks for does not depend on how many rows there are */
   if (group == PERSISTENT_GROUPS) {
     if constexpr (Tile::GATHERS) {
       persistent_gather(ring, w_map, product, work);

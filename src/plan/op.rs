@@ -46,8 +46,8 @@ pub enum OpKind {
     ExpertDown,
     /// x = rmsnorm(h, embedding_norm) of the rows that need logits -> [S, H] ([R, H] in a score step)
     FinalNorm,
-    /// logits = lm_head(x) -> f32 [S, V] ([R, V] in a score step, tile by tile; in a decode step of those rows alone of which
-    /// more is read than the best)
+    /// logits = lm_head(x) -> f32 [S, V] ([R, V] in a score step, tile by tile; where nobody else reads them, of those rows
+    /// alone of which more is read than the best)
     LmHead,
     /// token (and logprobs) of each sampled row
     Sample,

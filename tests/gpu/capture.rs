@@ -206,7 +206,14 @@ impl Layer {
         to.combine_experts(&self.routing, self.h, &rows, pairs, None);
         to.final_norm(self.x, self.h, self.norms[2]);
         let part = LogitsPart::Sampled;
-        let found = to.lm_head(part, self.logits, self.best, self.x, 0, self.embedding);
+        let found = to.lm_head(
+            part,
+            false,
+            self.logits,
+            self.best,
+            (self.x, 0),
+            self.embedding,
+        );
         to.mark_seen(self.noted);
         to.sample(
             part,

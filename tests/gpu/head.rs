@@ -182,8 +182,9 @@ fn plain_logits(rig: &Rig, on_gpu: &StepOnGpu, bucket: usize, x: &Buffer, w: &Bu
     let enqueue = rig.enqueue(on_gpu, StepKind::Mixed, bucket);
     let logits = gpu.poisoned(bucket * rig.config.vocab_size * 4);
     let part = LogitsPart::Sampled;
-    // SAFETY: the arrays have the shapes that the operation asks for; these kernels leave nothing of the best.
-    let found = unsafe { enqueue.run(|to| to.lm_head(part, logits.at(0), 0, x.at(0), 0, w.at(0))) };
+    // SAFETY: the arrays have the shapes that the operation asks for; where logits are delivered nothing of the best is left.
+    let found =
+        unsafe { enqueue.run(|to| to.lm_head(part, true, logits.at(0), 0, (x.at(0), 0), w.at(0))) };
     assert_eq!(found, None);
     gpu.get_values(DType::F32, &logits)
 }
@@ -234,7 +235,7 @@ fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize
         let found = unsafe {
             enqueue.run(|to| match to.skinny() {
                 Some(skinny) => Some(to.skinny_lm_head(skinny, logits, best, x, norm.at(0), w)),
-                None => to.lm_head(LogitsPart::Sampled, logits, best, x, 0, w),
+                None => to.lm_head(LogitsPart::Sampled, false, logits, best, (x, 0), w),
             })
         };
         found.expect("these tiles fill a GPU")

@@ -221,6 +221,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
         plain.run(|to| {
             to.lm_head(
                 LogitsPart::Sampled,
+                true,
                 logits[1].at(0),
                 best.at(0),
                 normed.at(0),

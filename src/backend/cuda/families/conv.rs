@@ -39,10 +39,13 @@ impl Lowering<'_> {
         let hidden = self.hidden();
         let taps = self.config.conv_l_cache as u32;
         let decode = self.bucket.kind == StepKind::Decode;
-        let (kernel, rows) = match decode {
-            true => (&self.kernels.conv_decode, self.bucket.rows),
-            false if taps == TAPS => (&self.kernels.conv_rows, self.bucket.rows.div_ceil(ROWS)),
-            false => (&self.kernels.conv, self.bucket.rows),
+        let (kernel, rows, moves_state) = match decode {
+            true => (&self.kernels.conv_decode, self.bucket.rows, true),
+            false if taps == TAPS => {
+                let rows = self.bucket.rows.div_ceil(ROWS);
+                (&self.kernels.conv_rows, rows, true)
+            }
+            false => (&self.kernels.conv, self.bucket.rows, false),
         };
         let args = abi::tg_conv_args {
             x: conv.x,
@@ -57,7 +60,7 @@ impl Lowering<'_> {
         };
         let arguments = vec![Argument::of(&args)];
         self.call(kernel, grid(rows, hidden), THREADS, 0, arguments);
-        if decode {
+        if moves_state {
             return;
         }
         let arguments = vec![

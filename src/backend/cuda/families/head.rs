@@ -84,15 +84,15 @@ impl Lowering<'_> {
     /// logits = lm_head `[V, H]` times x, which is `final_norm`'s: `[S, H]`, or `[R, H]` in a score step; `parts` as
     /// [`Parts::Scratch`] has it. The kernels that
     /// stream weights also leave where the best ones are, in `best`; they then store no logits of rows whose token that is
-    /// (kernels/common/argmax.cuh).
+    /// (kernels/common/argmax.cuh). So they serve only where logits go nowhere else: not where they are `delivered`.
     /// `logits` has the part's shape, `best` as [`Found`] says.
     pub fn lm_head(
         &mut self,
         part: LogitsPart,
+        delivered: bool,
         logits: Address,
         best: Address,
-        x: Address,
-        parts: Address,
+        (x, parts): (Address, Address),
         lm_head: Address,
     ) -> Option<Found> {
         let (first, rows) = part.rows();
@@ -112,7 +112,7 @@ impl Lowering<'_> {
             LogitsPart::Sampled => Rows::Sampled,
             LogitsPart::Tile(_) => Rows::Tile { first, rows },
         };
-        match self.swap_ab_of_head() {
+        match self.swap_ab_of_head().filter(|_| !delivered) {
             Some(swap_ab) if swap_ab.has_head_for(&product) => {
                 Some(self.swap_ab_head(swap_ab, &product, best))
             }

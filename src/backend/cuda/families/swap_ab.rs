@@ -156,13 +156,19 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Those kernels, where the LM head may be theirs: of decode steps, whose logits nobody reads where the best is enough.
+    /// Those kernels, where the LM head may be theirs: of steps whose logits nobody reads where the best is enough. In a step with
+    /// prompts most rows are not sampled, and where the wide tiles fill the GPU these skip those that are not there.
     pub(super) fn swap_ab_of_head(&self) -> Option<&'a SwapAb> {
         let is_many = self.bucket.rows <= HEAD_ROWS && self.kernels.types.operand != DType::F32;
-        match self.variant.products {
-            _ if self.bucket.kind != StepKind::Decode => None,
-            Products::Persistent if is_many => self.kernels.swap_ab.as_ref(),
-            _ => self.swap_ab(),
+        match (self.bucket.kind, self.variant.products) {
+            (StepKind::Score, _) => None,
+            (StepKind::Decode, Products::Persistent) if is_many => self.kernels.swap_ab.as_ref(),
+            (StepKind::Decode, _) => self.swap_ab(),
+            (StepKind::Mixed, _) => {
+                let (rows, outputs) = (self.bucket.sequences, self.config.vocab_size as u32);
+                let fills = self.persistent_fills(rows, outputs).is_some();
+                self.swap_ab_for(rows).filter(|_| !fills)
+            }
         }
     }
 
@@ -187,7 +193,7 @@ impl<'a> Lowering<'a> {
         (whole && boxes).then_some(swap_ab)
     }
 
-    /// [`Lowering::lm_head`] of the sampled rows, of a decode step; where the best logits are, in `best`.
+    /// [`Lowering::lm_head`] of the sampled rows; where the best logits are, in `best`.
     /// Shapes as [`Product`] and [`Found`] say, every array on 16 bytes.
     pub(super) fn swap_ab_head(
         &mut self,
@@ -196,11 +202,6 @@ impl<'a> Lowering<'a> {
         best: Address,
     ) -> Found {
         let (outputs, inner) = (product.outputs, product.inner);
-        debug_assert_eq!(
-            self.bucket.kind,
-            StepKind::Decode,
-            "not all logits are stored"
-        );
         let rows = self.bucket.sequences;
         let cut = swap_ab.limits.cut_alone(&swap_ab.head.tiles(), rows);
         let (tile, kernel) = swap_ab.head.of(&cut);

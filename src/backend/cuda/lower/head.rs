@@ -21,7 +21,8 @@ pub(super) fn final_norm(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[O
 pub(super) fn logits(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
     let lm_head = head(model, ops)?.lm_head;
     part_by_part(model, to, ops, |to, part, logits, best| {
-        to.lm_head(part, logits, best, model.x(), model.parts(), lm_head)
+        let (x, delivered) = ((model.x(), model.parts()), model.logits.is_some());
+        to.lm_head(part, delivered, logits, best, x, lm_head)
     });
     Ok(())
 }
