@@ -17,17 +17,18 @@ pub struct CapturedGraph {
     pub variant: Option<Variant>,
     /// The scheduler is in it, as its last node where its stage is the last. Else it is on the host.
     pub dispatcher: bool,
-    /// Executables that are made of it.
+    /// Executables made of it.
     pub copies: u32,
     /// In the order they were captured.
     pub nodes: Vec<CapturedNode>,
     pub edges: Vec<Edge>,
+    /// Once, whatever the copies.
     pub capture: Duration,
     /// Of all copies.
     pub instantiate: Duration,
     /// Until all copies are on the device.
     pub upload: Duration,
-    /// What instantiation and upload took of the device's free memory. The driver takes memory in blocks, so a small
+    /// What instantiation and upload of all copies took of the device's free memory. The driver takes memory in blocks, so a small
     /// graph may show 0 and the next one its block.
     pub device_bytes: u64,
 }
