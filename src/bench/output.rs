@@ -252,6 +252,7 @@ mod tests {
             "max_seqs",
             "startup_model_ms",
             "startup_load_ms",
+            "startup_graphs_ms",
             "startup_capture_ms",
             "startup_instantiate_ms",
             "startup_upload_ms",

@@ -63,6 +63,8 @@ pub struct Row {
     pub floor_source: Option<String>,
     pub startup_model_ms: Option<f64>,
     pub startup_load_ms: Option<f64>,
+    /// None of results from before graphs were made ready beside their capture.
+    pub startup_graphs_ms: Option<f64>,
     pub startup_capture_ms: Option<f64>,
     pub startup_instantiate_ms: Option<f64>,
     pub startup_upload_ms: Option<f64>,

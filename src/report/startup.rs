@@ -29,33 +29,53 @@ pub fn of_rows(rows: &[&Row]) -> Vec<Startup> {
         if !one_size {
             name += &format!(", {} slots", row.max_seqs);
         }
-        let mut phases = vec![];
-        let mut in_engine = 0.0;
-        for (phase, ms) in [
-            ("load", row.startup_load_ms),
-            ("capture", row.startup_capture_ms),
-            ("instantiate", row.startup_instantiate_ms),
-            ("upload", row.startup_upload_ms),
-        ] {
-            phases.extend(ms.map(|ms| (phase, ms)));
-            in_engine += ms.unwrap_or(0.0);
-        }
+        let known = |phase: &'static str, ms: Option<f64>| ms.map(|ms| (phase, ms));
+        let load = known("load", row.startup_load_ms);
+        let graphs = known("graphs", row.startup_graphs_ms);
+        let of_graphs = [
+            known("capture", row.startup_capture_ms),
+            known("instantiate", row.startup_instantiate_ms),
+            known("upload", row.startup_upload_ms),
+        ];
+        let of_graphs: Vec<_> = of_graphs.into_iter().flatten().collect();
+        // Results without the graphs' time are of runs that did these three one after the other.
+        let (made, beside) = match graphs {
+            Some(graphs) => (vec![graphs], of_graphs),
+            None => (of_graphs, vec![]),
+        };
+        let mut phases: Vec<_> = load.into_iter().chain(made).collect();
+        let in_engine: f64 = phases.iter().map(|(_, ms)| ms).sum();
         let rest = row.startup_engine_ms.map(|ms| (ms - in_engine).max(0.0));
-        phases.extend(rest.map(|ms| ("rest of the engine", ms)));
-        phases.extend(row.startup_first_token_ms.map(|ms| ("first token", ms)));
-        Startup { name, phases }
+        phases.extend(known("rest of the engine", rest));
+        phases.extend(known("first token", row.startup_first_token_ms));
+        Startup {
+            name,
+            phases,
+            beside,
+        }
     };
     all.iter().map(startup).collect()
 }
 
 fn color(phase: &str) -> usize {
     match phase {
-        "capture" => 0,
+        "graphs" | "capture" => 0,
         "instantiate" => 1,
         "upload" => 2,
         "first token" => 3,
         _ => super::NEUTRAL,
     }
+}
+
+/// Each once, in the order of their first.
+fn distinct(names: impl Iterator<Item = &'static str>) -> Vec<&'static str> {
+    let mut all = vec![];
+    for name in names {
+        if !all.contains(&name) {
+            all.push(name);
+        }
+    }
+    all
 }
 
 /// `model_ms`: what came before all engines, where that is known.
@@ -64,12 +84,9 @@ pub fn write(page: &mut Page, startup: &[Startup], model_ms: Option<f64>) {
         return;
     }
     page.head("Before the first token");
-    let mut phases: Vec<&'static str> = vec![];
-    for (phase, _) in startup.iter().flat_map(|engine| &engine.phases) {
-        if !phases.contains(phase) {
-            phases.push(phase);
-        }
-    }
+    let name = |(name, _): &(&'static str, f64)| *name;
+    let phases = distinct(startup.iter().flat_map(|engine| &engine.phases).map(name));
+    let beside = distinct(startup.iter().flat_map(|engine| &engine.beside).map(name));
     if let Some(ms) = model_ms {
         page.text(&format!(
             "The model's files, or its generation, took {} ms once; after that each engine:",
@@ -101,20 +118,28 @@ pub fn write(page: &mut Page, startup: &[Startup], model_ms: Option<f64>) {
         x: "ms",
         y: "",
     };
-    let names: Vec<(&str, usize)> = phases.iter().map(|&name| (name, color(name))).collect();
-    page.key(&names);
+    let key: Vec<(&str, usize)> = phases.iter().map(|&name| (name, color(name))).collect();
+    page.key(&key);
     page.chart(&both(|width| tracks(&axes, &bars, width)));
-    let heads: Vec<String> = phases.iter().map(|name| format!("{name}, ms")).collect();
+    if !beside.is_empty() {
+        page.text(&format!(
+            "Threads make graphs ready side by side, so within the time of the graphs these overlap: {}.",
+            beside.join(", ")
+        ));
+    }
+    let columns = distinct(phases.iter().chain(&beside).copied());
+    let heads: Vec<String> = columns.iter().map(|name| format!("{name}, ms")).collect();
     let mut all = vec!["launch"];
     all.extend(heads.iter().map(String::as_str));
     let cell = |engine: &Startup, phase: &str| {
-        let found = engine.phases.iter().find(|(name, _)| *name == phase);
+        let mut all = engine.phases.iter().chain(&engine.beside);
+        let found = all.find(|(name, _)| *name == phase);
         found.map_or("\u{2013}".to_owned(), |(_, ms)| exact(*ms))
     };
     let rows: Vec<Vec<String>> = startup
         .iter()
         .map(|engine| {
-            let cells = phases.iter().map(|phase| cell(engine, phase));
+            let cells = columns.iter().map(|phase| cell(engine, phase));
             std::iter::once(engine.name.clone()).chain(cells).collect()
         })
         .collect();

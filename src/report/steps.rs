@@ -52,8 +52,10 @@ pub struct Steps {
 pub struct Startup {
     /// Of the engine: its launch way, and what else tells it from the others.
     pub name: String,
-    /// In their order, ms each.
+    /// One after the other, ms each.
     pub phases: Vec<(&'static str, f64)>,
+    /// Within the graphs' phase, ms each: threads do them side by side.
+    pub beside: Vec<(&'static str, f64)>,
 }
 
 /// The least that a step takes.

@@ -19,7 +19,7 @@ pub const DOMAIN: &str = "tailgraph";
 /// What a range belongs to; tools filter by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Category {
-    /// Once per run: load, capture, instantiate, upload.
+    /// Once per run: load, graphs, and in these capture, instantiate, upload.
     Start,
     /// The life of an engine: serve, drain.
     Run,
@@ -144,6 +144,8 @@ impl Name {
 pub struct Names {
     /// Weights come from disk or are made.
     pub load: Name,
+    /// Graphs come about, in the ranges of the next three.
+    pub graphs: Name,
     pub capture: Name,
     pub instantiate: Name,
     pub upload: Name,
@@ -157,6 +159,7 @@ pub struct Names {
 pub fn names() -> &'static Names {
     static NAMES: LazyLock<Names> = LazyLock::new(|| Names {
         load: Name::new(Category::Start, c"load"),
+        graphs: Name::new(Category::Start, c"graphs"),
         capture: Name::new(Category::Start, c"capture"),
         instantiate: Name::new(Category::Start, c"instantiate"),
         upload: Name::new(Category::Start, c"upload"),

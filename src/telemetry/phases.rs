@@ -1,4 +1,5 @@
-//! The phases of a start: an NVTX range each, and how long all ranges of a phase took together.
+//! The phases of a start: an NVTX range each, and how long all ranges of a phase took together. Threads have phases of their
+//! own at the same time, so phases can take longer together than the clock says.
 
 use super::nvtx::{Range, names, range};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,6 +9,8 @@ use std::time::{Duration, Instant};
 pub enum Phase {
     /// Weights to where they are computed with.
     Load,
+    /// All graphs, until they are ready to launch. The phases below are in it, and overlap there.
+    Graphs,
     /// Kernels into graphs,
     Capture,
     /// ... graphs into executables,
@@ -17,9 +20,9 @@ pub enum Phase {
 }
 
 /// Nanoseconds so far, by phase.
-static TAKEN_NS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
+static TAKEN_NS: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
 
-/// A phase that goes on until this is dropped. Phases do not nest.
+/// A phase that goes on until this is dropped. None is within another of its own kind.
 #[must_use = "a phase ends when it is dropped"]
 #[derive(Debug)]
 pub struct Going {
@@ -33,6 +36,7 @@ pub fn phase(phase: Phase) -> Going {
     let names = names();
     let name = match phase {
         Phase::Load => names.load,
+        Phase::Graphs => names.graphs,
         Phase::Capture => names.capture,
         Phase::Instantiate => names.instantiate,
         Phase::Upload => names.upload,

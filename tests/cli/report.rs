@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 mod benched;
 mod lineup;
+mod startup;
 
 /// Every launch way beside an idle and a busy host, at full size on a GPU.
 fn measured() -> PathBuf {

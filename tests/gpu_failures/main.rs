@@ -8,6 +8,7 @@ mod budget;
 mod common;
 mod doctor;
 mod faults;
+mod graphs;
 mod handover;
 mod host_stages;
 mod inspect;

@@ -85,25 +85,15 @@ fn a_graph_without_memory_is_named() {
     let buckets = ["--bucket-file", buckets.to_str().unwrap()];
     for way in ["host-graph", "host-graph --ahead", "device-graph"] {
         for (index, graph) in graphs(way).into_iter().enumerate() {
-            for (what, call, first) in [
-                ("capturing", "cuStreamEndCapture", 1),
-                // The idle graph is instantiated before the others.
-                (
-                    "instantiating",
-                    "cuGraphInstantiateWithParams",
-                    1 + usize::from(way == "device-graph"),
-                ),
-                (
-                    "uploading",
-                    "cuGraphUpload",
-                    1 + usize::from(way == "device-graph"),
-                ),
+            let number = 1 + index;
+            for (what, setting, call) in [
+                ("capturing", "FAIL", "cuStreamEndCapture"),
+                ("instantiating", "GRAPH", "cuGraphInstantiateWithParams"),
+                ("uploading", "GRAPH", "cuGraphUpload"),
             ] {
                 let run = Run::generate(way).and(&["--stages", "2", "one"]);
-                let ended = run
-                    .and(&buckets)
-                    .with("FAIL", format!("{call}:{}:2", first + index))
-                    .end();
+                let run = run.and(&buckets);
+                let ended = run.with(setting, format!("{call}:{number}:2")).end();
                 let named = format!("{what} the graph of {graph}: ");
                 ended.fails_in_a_line(1, &[&named, "CUDA_ERROR_OUT_OF_MEMORY", "--bucket-file"]);
             }

@@ -136,6 +136,7 @@ pub const STARTS: &[Column] = &[
     field!("max seqs", "max_seqs"),
     field!("model ms", "startup_model_ms", 1),
     field!("load ms", "startup_load_ms"),
+    field!("graphs ms", "startup_graphs_ms", 2),
     field!("capture ms", "startup_capture_ms", 2),
     field!("instantiate ms", "startup_instantiate_ms", 2),
     field!("upload ms", "startup_upload_ms", 2),

@@ -14,15 +14,16 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-const PHASES: [Phase; 4] = [
+const PHASES: [Phase; 5] = [
     Phase::Load,
+    Phase::Graphs,
     Phase::Capture,
     Phase::Instantiate,
     Phase::Upload,
 ];
 
 /// What each phase of starting took in this process so far.
-pub fn phases_so_far() -> [Duration; 4] {
+pub fn phases_so_far() -> [Duration; 5] {
     PHASES.map(taken)
 }
 
@@ -129,10 +130,11 @@ impl Runner<'_> {
 
 impl Startup {
     /// Adds what each phase took since `before`.
-    pub fn note_phases(&mut self, before: [Duration; 4]) {
+    pub fn note_phases(&mut self, before: [Duration; 5]) {
         let ms = |index: usize| (taken(PHASES[index]) - before[index]).as_secs_f64() * 1e3;
         self.load_ms.push(ms(0));
         let phases = [
+            &mut self.graphs_ms,
             &mut self.capture_ms,
             &mut self.instantiate_ms,
             &mut self.upload_ms,

@@ -199,6 +199,7 @@ impl Work<'_> {
             opened,
             points: points.iter().map(tried).collect(),
             startup: Startup {
+                graphs_ms: phase(),
                 capture_ms: phase(),
                 instantiate_ms: phase(),
                 upload_ms: phase(),

@@ -382,7 +382,7 @@ int cuEventDestroy_v2(struct event *event) { ENTER(); free(event); return SUCCES
 int cuStreamBeginCapture_v2(struct stream *stream, int mode) {
   (void)mode;
   ENTER_IN(stream->context);
-  stream->capture = calloc(1, sizeof *stream->capture);
+  stream->capture = new_graph();
   stream->captured = 0;
   return SUCCESS;
 }

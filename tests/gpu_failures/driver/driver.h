@@ -10,6 +10,7 @@
  *   TEST_CUDA_FAIL=F:N:CODE       the N-th call of F, from 1, returns CODE, or with `hang` never, with `slow` a second later;
  *                                 several with commas. A code that ends a context is every later call's answer too
  *   TEST_CUDA_FAIL=F:G+N:CODE     so does the first call of F after the N-th of G began
+ *   TEST_CUDA_GRAPH=F:N:CODE      F of the N-th graph captured, from 1, returns CODE, whichever call that is; several with commas
  *   TEST_CUDA_NODE=N:TYPE         the N-th node captured, from 0, is of this CUgraphNodeType
  *   TEST_CUDA_DEVICE=WHAT         of every device that schedules itself (device.c); WHAT@D of device D alone:
  *                                   dead          takes the launch and does nothing
@@ -45,6 +46,7 @@
 #define OUT_OF_MEMORY 2
 #define NO_DEVICE 100
 #define INVALID_CONTEXT 201
+#define CAPTURE_UNSUPPORTED 900
 #define NOT_FOUND 500
 #define NOT_READY 600
 
@@ -95,6 +97,7 @@ struct node {
 struct graph {
   struct node *nodes;
   size_t count;
+  uint64_t number; /* of all that were captured, from 1; an executable's is its graph's */
 };
 
 struct event {
@@ -146,6 +149,8 @@ void order_exchange(struct stream *by, struct stream *there, uint64_t to, uint64
 int order_look(struct event *event, int waits);
 void order_synchronize(struct stream *stream);
 
+/* A graph for the stream to capture. */
+struct graph *new_graph(void);
 /* An operation that is no kernel, as a node of the stream's capture. */
 void capture_operation(struct stream *stream, struct node node);
 /* Does it; 0 where it has to wait for another GPU. `again`: it has left its own part already. */

@@ -36,24 +36,42 @@ impl Exec {
     /// room for the graph.
     pub fn new(graph: &Captured, by: LaunchedBy) -> Result<Self> {
         let exec = Self::instantiate(graph, by)?;
-        exec.upload()?;
+        exec.upload(graph.stream())?;
         Ok(exec)
     }
 
     /// The first half of [`Self::new`].
     pub fn instantiate(graph: &Captured, by: LaunchedBy) -> Result<Self> {
-        if by == LaunchedBy::Device {
-            audit(graph.name(), &graph.nodes()?)?;
-        }
+        Self::check(graph, by)?;
         Self::instantiate_unaudited(graph, by)
     }
 
-    /// The same, to see what the driver says of a graph that is known to be refused.
+    /// The same, `copies` times: an executable runs once at a time, so a graph that is to run beside itself has several.
+    pub fn instantiate_copies(
+        graph: &Captured,
+        by: LaunchedBy,
+        copies: usize,
+    ) -> Result<Vec<Self>> {
+        Self::check(graph, by)?;
+        (0..copies)
+            .map(|_| Self::instantiate_unaudited(graph, by))
+            .collect()
+    }
+
+    /// Whether it can be launched `by` whom it is for.
+    fn check(graph: &Captured, by: LaunchedBy) -> Result<()> {
+        match by {
+            LaunchedBy::Host => Ok(()),
+            LaunchedBy::Device => audit(graph.name(), &graph.nodes()?),
+        }
+    }
+
+    /// As [`Self::instantiate`], to see what the driver says of a graph that is known to be refused.
     ///
     /// # Errors
     /// As for [`Self::new`].
     pub fn instantiate_unaudited(graph: &Captured, by: LaunchedBy) -> Result<Self> {
-        let nodes = graph.nodes()?;
+        graph.bind()?;
         let flags = match by {
             LaunchedBy::Host => 0,
             LaunchedBy::Device => {
@@ -69,17 +87,15 @@ impl Exec {
         let mut handle = std::ptr::null_mut();
         let instantiated = {
             let _phase = phase(Phase::Instantiate);
-            // SAFETY: the graph is alive and bound (by `nodes`); the driver writes only the two places given.
+            // SAFETY: the graph is alive and bound; the driver writes only the two places given.
             unsafe {
                 sys::cuGraphInstantiateWithParams(&mut handle, graph.handle(), &mut params).result()
             }
         };
-        if let Err(error) = instantiated {
-            let handles = graph.handles()?;
-            let node = handles.iter().position(|&node| node == params.hErrNode_out);
-            let node = node.map(|index| format!("node {index}, {}", nodes[index]));
-            return Err(refused(graph.name(), node, params.result_out, error));
-        }
+        instantiated.map_err(|error| {
+            let node = graph.node_text(params.hErrNode_out);
+            refused(graph.name(), &node, params.result_out, error)
+        })?;
         Ok(Self {
             stream: graph.stream().clone(),
             handle,
@@ -87,16 +103,17 @@ impl Exec {
         })
     }
 
-    /// The second half of [`Self::new`]; it is done when the stream is.
-    pub fn upload(&self) -> Result<()> {
+    /// The second half of [`Self::new`], in the order of `stream`, which nobody captures meanwhile: the executable may be
+    /// launched once that has come so far.
+    pub fn upload(&self, stream: &CudaStream) -> Result<()> {
         let refused = |error| {
             let what = format!("uploading the graph of {}", self.name);
             memory_or(&what, error, || failed(&what, error))
         };
-        self.stream.context().bind_to_thread().map_err(refused)?;
+        stream.context().bind_to_thread().map_err(refused)?;
         let _phase = phase(Phase::Upload);
-        // SAFETY: the executable and its stream are alive.
-        unsafe { result::graph::upload(self.handle, self.stream.cu_stream()) }.map_err(refused)
+        // SAFETY: the executable and the stream are alive.
+        unsafe { result::graph::upload(self.handle, stream.cu_stream()) }.map_err(refused)
     }
 
     pub fn name(&self) -> &str {
@@ -132,16 +149,15 @@ impl Exec {
 /// Why a graph could not be instantiated.
 fn refused(
     graph: &str,
-    node: Option<String>,
+    node: &str,
     result: sys::CUgraphInstantiateResult,
     error: DriverError,
 ) -> Error {
     let what = format!("instantiating the graph of {graph}");
     memory_or(&what, error, || {
         Error::Runtime(format!(
-            "{what}: the driver answered {:?} ({result:?}) for {}",
-            error.0,
-            node.unwrap_or_else(|| "the graph as a whole".to_owned()),
+            "{what}: the driver answered {:?} ({result:?}) for {node}",
+            error.0
         ))
     })
 }
@@ -164,12 +180,7 @@ mod tests {
     #[test]
     fn a_refusal_names_graph_node_and_reason() {
         let error = DriverError(sys::CUresult::CUDA_ERROR_NOT_SUPPORTED);
-        let message = refused(
-            "stage 0 decode 8",
-            Some("node 3, copy".into()),
-            UNSUPPORTED,
-            error,
-        );
+        let message = refused("stage 0 decode 8", "node 3, copy", UNSUPPORTED, error);
         let message = message.to_string();
         for part in [
             "stage 0 decode 8",
@@ -180,7 +191,7 @@ mod tests {
             assert!(message.contains(part), "{message}");
         }
         let error = DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
-        let error = refused("stage 0 decode 8", None, UNSUPPORTED, error);
+        let error = refused("stage 0 decode 8", "node 3, copy", UNSUPPORTED, error);
         assert!(matches!(error, Error::Memory(_)));
         assert!(error.to_string().contains("stage 0 decode 8"), "{error}");
     }

@@ -145,6 +145,21 @@ impl Captured {
         })
     }
 
+    /// Which node the driver means, for messages; a null handle is of none.
+    pub(super) fn node_text(&self, node: sys::CUgraphNode) -> String {
+        let found = self.handles().and_then(|handles| {
+            let place = handles.iter().position(|&handle| handle == node);
+            place
+                .map(|place| Ok((place, self.describe(node)?)))
+                .transpose()
+        });
+        match found {
+            Ok(Some((place, node))) => format!("node {place}, {node}"),
+            Ok(None) => "the graph as a whole".to_owned(),
+            Err(error) => format!("a node that cannot be looked at ({error})"),
+        }
+    }
+
     fn kernel(&self, node: sys::CUgraphNode) -> Result<KernelNode> {
         let mut params = std::mem::MaybeUninit::<sys::CUDA_KERNEL_NODE_PARAMS>::zeroed();
         let mut name = std::ptr::null();

@@ -66,12 +66,7 @@ impl Exec {
         let Err(error) = updated.result() else {
             return Ok(());
         };
-        let nodes = graph.nodes()?;
-        let handles = graph.handles()?;
-        let node = handles.iter().position(|&node| node == found.errorNode);
-        let node = node.map_or("the graph as a whole".to_owned(), |index| {
-            format!("node {index}, {}", nodes[index])
-        });
+        let node = graph.node_text(found.errorNode);
         Err(Error::Runtime(format!(
             "updating the graph of {} to that of {}: the driver answered {:?} ({:?}) for {node}",
             self.name(),

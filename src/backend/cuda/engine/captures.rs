@@ -4,12 +4,12 @@ use crate::backend::cuda::driver::audit::Node;
 use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
 use crate::backend::cuda::engine::program::{
-    StepCapture, StepGraph, StepProgram, buckets, capture_step,
+    StepCapture, StepGraph, StepProgram, all_buckets, capture_step,
 };
 use crate::backend::cuda::engine::step_copy::{PLACES, StepCopy};
 use crate::backend::cuda::listed::captured::{CapturedGraph, CapturedNode};
 use crate::error::{Error, Result};
-use crate::plan::{EngineOptions, Ladders, StepKind};
+use crate::plan::{EngineOptions, Ladders};
 use cudarc::driver::{CudaContext, result};
 use std::ops::Range;
 use std::sync::Arc;
@@ -49,10 +49,7 @@ impl<'a> Captures<'a> {
             .new_stream()
             .map_err(|error| failed("making a stream", error))?;
         let copy = StepCopy::new(context, &stream, options, PLACES)?;
-        for bucket in StepKind::ALL
-            .into_iter()
-            .flat_map(|kind| buckets(ladders, kind, options.max_seqs))
-        {
+        for (_, bucket) in all_buckets(ladders, options.max_seqs) {
             let step = StepCapture {
                 program,
                 stage: stages.start,
@@ -61,17 +58,22 @@ impl<'a> Captures<'a> {
             };
             // SAFETY: the graph is never launched.
             let step = unsafe { capture_step(&stream, step, vec![], vec![]) }?;
-            self.add(&step, stages.clone(), LaunchedBy::Host)?;
+            self.add(&step, stages.clone(), LaunchedBy::Host, 1)?;
         }
         Ok(())
     }
 
-    /// Looks at one graph, and measures what it takes to make it ready. A graph that is like one before is counted with
-    /// that.
+    /// Looks at one graph, and measures what it takes to make `copies` executables of it ready.
     ///
     /// # Errors
     /// What a run's start would give; [`crate::Error::Runtime`] where the driver does not say.
-    pub fn add(&mut self, step: &StepGraph, stages: Range<usize>, by: LaunchedBy) -> Result<()> {
+    pub fn add(
+        &mut self,
+        step: &StepGraph,
+        stages: Range<usize>,
+        by: LaunchedBy,
+        copies: usize,
+    ) -> Result<()> {
         let graph = &step.graph;
         (self.each)(step)?;
         let shapes = graph.shapes()?;
@@ -100,33 +102,31 @@ impl<'a> Captures<'a> {
         };
         let (free_before, _) = free()?;
         let start = Instant::now();
-        let exec = Exec::instantiate(graph, by)?;
+        let execs = Exec::instantiate_copies(graph, by, copies)?;
         let instantiate = start.elapsed();
         let start = Instant::now();
-        exec.upload()?;
+        execs
+            .iter()
+            .try_for_each(|exec| exec.upload(graph.stream()))?;
         let uploaded = graph.stream().synchronize();
         uploaded.map_err(|error| failed("uploading a graph", error))?;
         let upload = start.elapsed();
         let (free_after, _) = free()?;
-        self.execs.push(exec);
-        let found = CapturedGraph {
+        self.execs.extend(execs);
+        self.graphs.push(CapturedGraph {
             stages,
             kind: step.bucket.kind,
             rows: step.bucket.rows,
             variant: step.variant,
             dispatcher: by == LaunchedBy::Device,
-            copies: 1,
+            copies: copies as u32,
             nodes,
             edges: graph.dependencies()?,
             capture: step.capture,
             instantiate,
             upload,
             device_bytes: free_before.saturating_sub(free_after) as u64,
-        };
-        match self.graphs.iter_mut().find(|graph| graph.is_like(&found)) {
-            Some(first) => first.count(&found),
-            None => self.graphs.push(found),
-        }
+        });
         Ok(())
     }
 }

@@ -5,6 +5,7 @@ pub mod captures;
 pub mod delivery;
 pub mod host_pipeline;
 pub mod hosted;
+mod make_ready;
 pub mod model;
 pub mod pipeline;
 pub mod program;

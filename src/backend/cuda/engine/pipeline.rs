@@ -17,8 +17,9 @@ use crate::backend::cuda::driver::gpu::OpenGpu;
 use crate::backend::cuda::driver::graph::Captured;
 use crate::backend::cuda::driver::image;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
+use crate::backend::cuda::engine::make_ready::make_ready;
 use crate::backend::cuda::engine::program::{
-    Residual, StepCapture, StepProgram, buckets, capture_calls, capture_step,
+    Residual, StepCapture, StepProgram, all_buckets, capture_calls, capture_step,
 };
 use crate::backend::cuda::engine::shared_block::{bytes_of, head_of, tell_to_stop};
 use crate::backend::cuda::engine::waiter::is_done;
@@ -27,9 +28,10 @@ use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::pinned::Pinned;
 use crate::backend::{Block, DeviceScheduler};
 use crate::error::{Error, Result};
-use crate::plan::{Ladders, StepKind};
+use crate::plan::Ladders;
 use crate::sys::abi;
 use crate::telemetry::nvtx::{Category, Name, Span, range};
+use crate::telemetry::phases::{Phase, phase};
 use cudarc::driver::CudaStream;
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -89,7 +91,7 @@ struct Prepared {
 struct Running {
     idle: Exec,
     /// In the table by their handles.
-    _steps: Vec<Exec>,
+    _steps: Vec<Vec<Exec>>,
     blocks: Blocks,
 }
 
@@ -236,7 +238,10 @@ impl GpuPipeline {
         (ladders, slots): (&Ladders, u32),
     ) -> Result<Running> {
         let Stage {
-            stream, program, ..
+            gpu,
+            stream,
+            program,
+            ..
         } = &self.stages[index];
         let capturing = format!("capture {}", self.stage_name(index as u32));
         let _range = range(Name::of(Category::Start, &capturing));
@@ -245,37 +250,37 @@ impl GpuPipeline {
             step: blocks.stage.at(offset_of!(abi::tg_stage, step)),
             h: None,
         };
-        let mut table = abi::tg_graphs {
-            stages: 1,
-            ..Default::default()
-        };
-        let mut steps = vec![];
-        let kinds = StepKind::ALL.into_iter();
-        let copies = (0..abi::TG_COPIES as usize)
-            .flat_map(|copy| kinds.clone().map(move |kind| (copy, kind)));
-        for (copy, kind) in copies {
-            for (column, bucket) in buckets(ladders, kind, slots).enumerate() {
-                let [first, mut last] = self.ends(index, bucket, &blocks)?;
-                last.push(self.dispatcher(index, rings, &blocks, abi::TG_DISPATCH_BEHIND));
-                let step = StepCapture {
-                    program: program.as_ref(),
-                    stage: index,
-                    bucket,
-                    at,
-                };
-                // SAFETY: all blocks, links and programs live as long as the graphs made here: in `self`, which ends what
-                // runs before it goes.
-                let captured = unsafe { capture_step(stream, step, first, last) }?;
-                let exec = Exec::new(&captured.graph, LaunchedBy::Device)?;
-                table.step[copy][0][kind as usize][column] = exec.device_handle();
-                steps.push(exec);
-            }
-        }
+        let steps = all_buckets(ladders, slots).map(|(_, bucket)| {
+            let [first, mut last] = self.ends(index, bucket, &blocks)?;
+            last.push(self.dispatcher(index, rings, &blocks, abi::TG_DISPATCH_BEHIND));
+            let step = StepCapture {
+                program: program.as_ref(),
+                stage: index,
+                bucket,
+                at,
+            };
+            // SAFETY: all blocks, links and programs live as long as the graphs made here: in `self`, which ends what
+            // runs before it goes.
+            unsafe { capture_step(stream, step, first, last) }.map(|step| step.graph)
+        });
+        let making = phase(Phase::Graphs);
+        let copies = abi::TG_COPIES as usize;
+        let steps = make_ready(&gpu.context, LaunchedBy::Device, copies, steps)?;
         let idle = self.dispatcher(index, rings, &blocks, abi::TG_DISPATCH_IDLE);
         // SAFETY: as above.
         let idle: Captured = unsafe { capture_calls(stream, "the idle dispatcher", &[idle]) }?;
         let idle = Exec::new(&idle, LaunchedBy::Device)?;
-        table.idle = idle.device_handle();
+        drop(making);
+        let mut table = abi::tg_graphs {
+            idle: idle.device_handle(),
+            stages: 1,
+            ..Default::default()
+        };
+        for ((column, bucket), copies) in all_buckets(ladders, slots).zip(&steps) {
+            for (copy, exec) in copies.iter().enumerate() {
+                table.step[copy][0][bucket.kind as usize][column] = exec.device_handle();
+            }
+        }
         blocks.table.write(stream, 0, bytes_of(&table))?;
         Ok(Running {
             idle,

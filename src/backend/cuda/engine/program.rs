@@ -100,6 +100,13 @@ pub fn buckets(ladders: &Ladders, kind: StepKind, slots: u32) -> impl Iterator<I
     })
 }
 
+/// The buckets of all kinds, in order, each with its place in its kind's ladder.
+pub fn all_buckets(ladders: &Ladders, slots: u32) -> impl Iterator<Item = (usize, Bucket)> {
+    StepKind::ALL
+        .into_iter()
+        .flat_map(move |kind| buckets(ladders, kind, slots).enumerate())
+}
+
 /// A bucket's step as a graph, and what its capture took.
 #[derive(Debug)]
 pub struct StepGraph {
@@ -142,7 +149,9 @@ pub unsafe fn capture_step(
     } = step;
     let _phase = phase(Phase::Capture);
     let start = Instant::now();
-    let calls = [first, program.lower(bucket, at)?, last].concat();
+    let mut calls = first;
+    calls.extend(program.lower(bucket, at)?);
+    calls.extend(last);
     // SAFETY: the caller's promise; a captured launch runs when the graph does.
     let graph = unsafe { capture_calls(stream, step_name(stage, None, bucket), &calls) }?;
     Ok(StepGraph {
@@ -170,7 +179,7 @@ pub unsafe fn capture_calls(
     Captured::capture(stream, name, |stream| {
         for call in calls {
             // SAFETY: the caller's promise.
-            unsafe { ReadyCall::new(call)?.launch(stream) }?;
+            unsafe { call.kernel.launch(stream, call.launch, &call.arguments) }?;
         }
         Ok(())
     })

@@ -11,19 +11,20 @@ use crate::backend::cuda::driver::graph::Captured;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::driver::module::Module;
 use crate::backend::cuda::engine::captures::Captures;
+use crate::backend::cuda::engine::make_ready::make_ready;
 use crate::backend::cuda::engine::program::{
-    StepCapture, StepGraph, StepProgram, buckets, capture_step,
+    StepCapture, StepGraph, StepProgram, all_buckets, capture_step,
 };
 use crate::backend::cuda::engine::shared_block::{bytes_of, head_of, tell_to_stop};
 use crate::backend::cuda::engine::shared_queue::{self, Seat};
 use crate::backend::cuda::engine::waiter::is_done;
-use crate::backend::cuda::families::StepAt;
+use crate::backend::cuda::families::{Bucket, StepAt};
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::pinned::Pinned;
 use crate::backend::device::CoreBytes;
 use crate::backend::{Block, Claimer, DeviceScheduler, LaunchWay, QueueMemory};
 use crate::error::{Error, Result};
-use crate::plan::{Ladders, StepKind};
+use crate::plan::Ladders;
 use crate::sys::abi;
 use crate::telemetry::phases::{Phase, phase};
 use cudarc::driver::{CudaContext, CudaStream};
@@ -49,7 +50,7 @@ pub struct GpuScheduler {
 struct Prepared {
     idle: Exec,
     /// In the table by their handles.
-    _steps: Vec<Exec>,
+    _steps: Vec<Vec<Exec>>,
     blocks: Blocks,
     /// Where its requests come from, if not over the rings.
     seat: Option<Seat>,
@@ -102,12 +103,12 @@ impl Blocks {
     }
 }
 
-/// A graph and where it stands in the table.
-struct Placed {
-    copy: usize,
+/// A stage's step of a bucket, which is captured as one graph.
+struct Part {
+    stage: usize,
+    bucket: Bucket,
     /// Of its kind's ladder.
     column: usize,
-    graph: StepGraph,
 }
 
 /// Bytes of device memory that a scheduler takes for a state block of `state_bytes`.
@@ -179,49 +180,33 @@ impl GpuScheduler {
         }
     }
 
-    /// Captures every stage's step of every bucket, as often as it is needed, over these blocks.
+    /// Every stage's step of every bucket.
+    fn parts(&self, ladders: &Ladders, slots: u32) -> Vec<Part> {
+        let stage = |stage| {
+            let part = move |(column, bucket)| Part {
+                stage,
+                bucket,
+                column,
+            };
+            all_buckets(ladders, slots).map(part)
+        };
+        (0..self.programs.len()).flat_map(stage).collect()
+    }
+
+    /// Captures what begins a step, its kernels, and a dispatcher behind them where the stage is the last.
     ///
     /// # Errors
     /// What a program or the capture gives.
     ///
     /// # Safety
-    /// The blocks are alive and nobody else's whenever a graph runs, and so is what the programs use.
-    unsafe fn capture(
-        &self,
-        ladders: &Ladders,
-        slots: u32,
-        blocks: &Blocks,
-    ) -> Result<Vec<Placed>> {
-        let mut graphs = vec![];
-        for copy in 0..self.copies() {
-            for (stage, program) in self.programs.iter().enumerate() {
-                for kind in StepKind::ALL {
-                    for (column, bucket) in buckets(ladders, kind, slots).enumerate() {
-                        let step = StepCapture {
-                            program: program.as_ref(),
-                            stage,
-                            bucket,
-                            at: blocks.step(),
-                        };
-                        // SAFETY: the caller's promise.
-                        let graph = unsafe { self.capture_stage(step, blocks) }?;
-                        graphs.push(Placed {
-                            copy,
-                            column,
-                            graph,
-                        });
-                    }
-                }
-            }
-        }
-        Ok(graphs)
-    }
-
-    /// One stage's step: what begins it, its kernels, and a dispatcher behind them where it is the last.
-    ///
-    /// # Safety
-    /// As for [`GpuScheduler::capture`].
-    unsafe fn capture_stage(&self, step: StepCapture<'_>, blocks: &Blocks) -> Result<StepGraph> {
+    /// The blocks are alive and nobody else's whenever the graph runs, and so is what the programs use.
+    unsafe fn capture(&self, part: &Part, blocks: &Blocks) -> Result<StepGraph> {
+        let step = StepCapture {
+            program: self.programs[part.stage].as_ref(),
+            stage: part.stage,
+            bucket: part.bucket,
+            at: blocks.step(),
+        };
         let call = |kernel: &Kernel, threads, arguments| KernelCall {
             kernel: kernel.clone(),
             launch: self.launch_of(threads),
@@ -248,6 +233,26 @@ impl GpuScheduler {
         // SAFETY: the caller's promise.
         unsafe { capture_step(&self.stream, step, vec![first], last) }
     }
+
+    /// The graph that begins chains of steps, and is launched by the host.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    ///
+    /// # Safety
+    /// The blocks are alive and nobody else's whenever it runs.
+    unsafe fn idle(&self, blocks: &Blocks) -> Result<Exec> {
+        let captured = {
+            let _phase = phase(Phase::Capture);
+            Captured::capture(&self.stream, "the idle dispatcher", |stream| {
+                let launch = Launch::blocks(1, abi::TG_DISPATCH_THREADS);
+                let arguments = blocks.dispatch(abi::TG_DISPATCH_IDLE);
+                // SAFETY: the arguments are the kernel's; the rest is the caller's promise.
+                unsafe { self.dispatch.launch(stream, launch, &arguments) }
+            })?
+        };
+        Exec::new(&captured, LaunchedBy::Device)
+    }
 }
 
 impl GpuScheduler {
@@ -263,10 +268,11 @@ impl GpuScheduler {
         captures: &mut Captures<'_>,
     ) -> Result<()> {
         let blocks = Blocks::new(&self.context, core.state, core.rings)?;
-        // SAFETY: the graphs are never launched.
-        let graphs = unsafe { self.capture(ladders, slots, &blocks) }?;
-        for Placed { graph, .. } in &graphs {
-            captures.add(graph, graph.stage..graph.stage + 1, LaunchedBy::Device)?;
+        for part in self.parts(ladders, slots) {
+            // SAFETY: the graph is never launched.
+            let graph = unsafe { self.capture(&part, &blocks) }?;
+            let stages = part.stage..part.stage + 1;
+            captures.add(&graph, stages, LaunchedBy::Device, self.copies())?;
         }
         Ok(())
     }
@@ -288,40 +294,28 @@ impl DeviceScheduler for GpuScheduler {
         blocks.state.write(&self.stream, 0, state)?;
         let nothing_begun = [0; size_of::<abi::tg_chain>()];
         blocks.chain.write(&self.stream, 0, &nothing_begun)?;
-        // SAFETY: all blocks, and the programs, live as long as the graphs made here: in `self`, which ends
-        // what runs before it goes.
-        let graphs = unsafe { self.capture(ladders, slots, &blocks) }?;
-        let idle = {
-            let _phase = phase(Phase::Capture);
-            Captured::capture(&self.stream, "the idle dispatcher", |stream| {
-                let launch = Launch::blocks(1, abi::TG_DISPATCH_THREADS);
-                let arguments = blocks.dispatch(abi::TG_DISPATCH_IDLE);
-                // SAFETY: the arguments are the kernel's; the blocks live as above.
-                unsafe { self.dispatch.launch(stream, launch, &arguments) }
-            })?
-        };
-        let idle = Exec::new(&idle, LaunchedBy::Device)?;
+        let making = phase(Phase::Graphs);
+        let parts = self.parts(ladders, slots);
+        let steps = parts.iter().map(|part| {
+            // SAFETY: all blocks, and the programs, live as long as the graphs made here: in `self`, which ends what
+            // runs before it goes.
+            let step = unsafe { self.capture(part, &blocks) };
+            step.map(|step| step.graph)
+        });
+        let steps = make_ready(&self.context, LaunchedBy::Device, self.copies(), steps)?;
+        // SAFETY: as above.
+        let idle = unsafe { self.idle(&blocks) }?;
+        drop(making);
         let mut table = abi::tg_graphs {
             idle: idle.device_handle(),
             stages: self.programs.len() as u64,
             ..Default::default()
         };
-        let mut steps = Vec::with_capacity(graphs.len());
-        for placed in graphs {
-            let Placed {
-                copy,
-                column,
-                graph:
-                    StepGraph {
-                        stage,
-                        bucket,
-                        graph,
-                        ..
-                    },
-            } = placed;
-            let exec = Exec::new(&graph, LaunchedBy::Device)?;
-            table.step[copy][stage][bucket.kind as usize][column] = exec.device_handle();
-            steps.push(exec);
+        for (part, copies) in parts.iter().zip(&steps) {
+            let kind = part.bucket.kind as usize;
+            for (copy, exec) in copies.iter().enumerate() {
+                table.step[copy][part.stage][kind][part.column] = exec.device_handle();
+            }
         }
         blocks.table.write(&self.stream, 0, bytes_of(&table))?;
         let rings = blocks.rings.clone();

@@ -17,16 +17,18 @@ pub struct CapturedGraph {
     pub variant: Option<Variant>,
     /// The scheduler is in it, as its last node where its stage is the last. Else it is on the host.
     pub dispatcher: bool,
-    /// Graphs like this one: times and memory are those of all.
+    /// Executables made of it.
     pub copies: u32,
     /// In the order they were captured.
     pub nodes: Vec<CapturedNode>,
     pub edges: Vec<Edge>,
+    /// Once, whatever the copies.
     pub capture: Duration,
+    /// Of all copies.
     pub instantiate: Duration,
-    /// Until all of it is on the device.
+    /// Until all copies are on the device.
     pub upload: Duration,
-    /// What instantiation and upload took of the device's free memory. The driver takes memory in blocks, so a small
+    /// What instantiation and upload of all copies took of the device's free memory. The driver takes memory in blocks, so a small
     /// graph may show 0 and the next one its block.
     pub device_bytes: u64,
 }
@@ -87,24 +89,6 @@ pub struct AlikeNodes<'a> {
 }
 
 impl CapturedGraph {
-    /// The same step, dispatcher included.
-    pub fn is_like(&self, other: &Self) -> bool {
-        let key = |graph: &Self| {
-            let stages = graph.stages.clone();
-            (stages, graph.kind, graph.rows, graph.dispatcher)
-        };
-        key(self) == key(other)
-    }
-
-    /// One more that is like it.
-    pub fn count(&mut self, other: &Self) {
-        self.copies += other.copies;
-        self.capture += other.capture;
-        self.instantiate += other.instantiate;
-        self.upload += other.upload;
-        self.device_bytes += other.device_bytes;
-    }
-
     pub fn early_edges(&self) -> usize {
         self.edges.iter().filter(|edge| edge.early).count()
     }
