@@ -224,8 +224,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
                 true,
                 logits[1].at(0),
                 best.at(0),
-                normed.at(0),
-                0,
+                (normed.at(0), 0),
                 head,
             )
         });
