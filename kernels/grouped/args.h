@@ -8,7 +8,7 @@
 #include "common/address.h"
 
 typedef struct tg_grouped_args {
-  TG_ADDRESS(float) partial;                /* [R K,H], by pair */
+  TG_ADDRESS(void) partial;                 /* [R K,H], by pair: f32, or x's type, as the instance has it */
   TG_ADDRESS(void) y;                       /* [R K,M], by place */
   TG_ADDRESS(const void) x;                 /* [R,H] */
   TG_ADDRESS(const uint32_t) chosen;        /* [R,K] */

@@ -1,7 +1,7 @@
-/* grouped.cu: grouped/grouped.cuh for the experts' feed-forwards, up to what tg_combine_experts_* sums.
+/* grouped.cu: grouped/grouped.cuh for the experts' feed-forwards, up to what tg_combine_* sums.
  *
  *   y[p,:] = silu(w1_e x) * w3_e x     p: a place of the token sort, e its expert, x its row of x[R,H]; y[R K,M]
- *   partial[i,:] = w2_e y[p,:]         i: the pair of a row and one of its K experts that is at p; f32 [R K,H]
+ *   partial[i,:] = w2_e y[p,:]         i: the pair of a row and one of its K experts that is at p; [R K,H], f32 or, of many rows, rounded
  *
  * chosen[R,K] are each row's experts, ascending; counts are zeros (clear_counts), and counted up. The weights, packed, are boxes of
  * GROUPED_K columns by GROUPED_OUTPUTS rows, one expert after the other: of gate and up 8 rows each in turns, up's first where `up_first`;
@@ -25,10 +25,11 @@
 constexpr int GROUPED_REGISTERS = 112, GROUPED_TALL_REGISTERS = 128, GROUPED_TALLEST_REGISTERS = 168;
 
 /* EACH: for steps of so many times GROUPED_SORTERS rows. For the launcher: rows of a step and of a tile, at most; loaders, threads, static
- * shared memory. */
+ * shared memory, whether down's sums are rounded. They are where a step may have more than GROUPED_SORTERS rows: of so many, tg_combine_* is
+ * bound by what it reads. */
 #define GROUPED(NAME, EACH, REGISTERS, LOADERS, COUNTER, ...)                                                                  \
-  LAUNCH_CONSTANTS(tg_grouped_##NAME##_tile, 5, GroupedSort<EACH>::ROWS, __VA_ARGS__::MOST_ROWS, LOADERS,                      \
-                   (GROUPED_CONSUMERS + LOADERS + COUNTER + 1) * WARP, GROUPED_STATIC_BYTES<EACH>)                             \
+  LAUNCH_CONSTANTS(tg_grouped_##NAME##_tile, 6, GroupedSort<EACH>::ROWS, __VA_ARGS__::MOST_ROWS, LOADERS,                      \
+                   (GROUPED_CONSUMERS + LOADERS + COUNTER + 1) * WARP, GROUPED_STATIC_BYTES<EACH>, __VA_ARGS__::ROUNDS)        \
   extern "C" __global__ void __maxnreg__(REGISTERS) tg_grouped_##NAME(const __grid_constant__ TensorMap gate_up,               \
                                                                       const __grid_constant__ TensorMap down,                  \
                                                                       const tg_grouped_args a) {                               \
@@ -43,11 +44,11 @@ GROUPED(experts_many_f16, 1, GROUPED_REGISTERS, 5, true, GroupedHalf<__half, 64>
 GROUPED(experts_many_f32, 1, GROUPED_REGISTERS, 5, true, GroupedSplit)
 GROUPED(experts_tall_bf16, 1, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__nv_bfloat16, 96>)
 GROUPED(experts_tall_f16, 1, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__half, 96>)
-GROUPED(experts_512_bf16, 2, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__nv_bfloat16, 96>)
-GROUPED(experts_512_f16, 2, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__half, 96>)
-GROUPED(experts_512_tallest_bf16, 2, GROUPED_TALLEST_REGISTERS, 3, false, GroupedHalf<__nv_bfloat16, 128>)
-GROUPED(experts_512_tallest_f16, 2, GROUPED_TALLEST_REGISTERS, 3, false, GroupedHalf<__half, 128>)
-GROUPED(experts_1024_bf16, 4, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__nv_bfloat16, 96>)
-GROUPED(experts_1024_f16, 4, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__half, 96>)
-GROUPED(experts_1024_tallest_bf16, 4, GROUPED_TALLEST_REGISTERS, 3, false, GroupedHalf<__nv_bfloat16, 128>)
-GROUPED(experts_1024_tallest_f16, 4, GROUPED_TALLEST_REGISTERS, 3, false, GroupedHalf<__half, 128>)
+GROUPED(experts_512_bf16, 2, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__nv_bfloat16, 96, __nv_bfloat16>)
+GROUPED(experts_512_f16, 2, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__half, 96, __half>)
+GROUPED(experts_512_tallest_bf16, 2, GROUPED_TALLEST_REGISTERS, 3, false, GroupedHalf<__nv_bfloat16, 128, __nv_bfloat16>)
+GROUPED(experts_512_tallest_f16, 2, GROUPED_TALLEST_REGISTERS, 3, false, GroupedHalf<__half, 128, __half>)
+GROUPED(experts_1024_bf16, 4, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__nv_bfloat16, 96, __nv_bfloat16>)
+GROUPED(experts_1024_f16, 4, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__half, 96, __half>)
+GROUPED(experts_1024_tallest_bf16, 4, GROUPED_TALLEST_REGISTERS, 3, false, GroupedHalf<__nv_bfloat16, 128, __nv_bfloat16>)
+GROUPED(experts_1024_tallest_f16, 4, GROUPED_TALLEST_REGISTERS, 3, false, GroupedHalf<__half, 128, __half>)

@@ -31,8 +31,9 @@
 #include "common/experts.cuh"
 #include "common/pdl.cuh"
 #include "grouped/args.h"
-#include "grouped/units.cuh"
 #include "grouped/ring.cuh"
+#include "grouped/store.cuh"
+#include "grouped/units.cuh"
 
 constexpr uint32_t GROUPED_DRAW_AHEAD = 4;  /* chunks before a unit's last, when the next one is drawn */
 
@@ -44,7 +45,7 @@ struct GroupedArrays {
   using X = typename Math::X;
   const X *x;              /* [R, H] */
   X *y;                    /* [R K, M], by place */
-  float *partial;          /* [R K, H], by pair */
+  typename Math::Sum *partial; /* [R K, H], by pair */
   const uint32_t *chosen;  /* [R, K] */
   const tg_step *step;
   GroupedCounts *counts;
@@ -204,8 +205,8 @@ __device__ inline void grouped_sums(float (&sums)[MOST / 2], GroupedRing &ring, 
   }
 }
 
-/* A consumer warp: y = silu(gate) * up in X's type, or partial = down, f32. Of each pair of weight rows of gate and up, the
- * first is up's where `up_first`. */
+/* A consumer warp: y = silu(gate) * up in X's type, or partial = down. Of each pair of weight rows of gate and up, the first is up's
+ * where `up_first`. */
 template <class Math, bool COUNTER, class Sort>
 __device__ inline void grouped_consume(GroupedRing ring, GroupedQueue queue, const Sort &sort, const GroupedArrays<Math> &arrays) {
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -233,6 +234,12 @@ __device__ inline void grouped_consume(GroupedRing ring, GroupedQueue queue, con
                const float v = arrays.up_first ? gmma_silu(second) * first : gmma_silu(first) * second;
                if (n < arrays.inner) *at = typename Math::X(v);
              });
+    } else if constexpr (Math::ROUNDS) {
+      const uint32_t n = unit.slice * GROUPED_OUTPUTS + warp * GROUPED_GROUP_ROWS;
+      if (n < arrays.hidden)
+        grouped_store_rounded<typename Math::Sum>(sums, unit.tile.rows, [&](uint32_t r) {
+          return arrays.partial + (size_t)sort.pair_at(unit.tile.first + r, arrays.k) * arrays.hidden + n;
+        });
     } else {
       const uint32_t n = unit.slice * GROUPED_OUTPUTS + warp * GROUPED_GROUP_ROWS + lane / 4;
       by_row([&](uint32_t r) { return arrays.partial + (size_t)sort.pair_at(unit.tile.first + r, arrays.k) * arrays.hidden + n; },
@@ -269,7 +276,8 @@ constexpr uint32_t GROUPED_STATIC_BYTES = (6 + 10 * EACH) * 1024;
 template <class Math, uint32_t LOADERS, bool COUNTER, uint32_t EACH>
 __device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, const tg_grouped_args &a) {
   using X = typename Math::X;
-  const GroupedArrays<Math> arrays = {static_cast<const X *>(a.x), static_cast<X *>(a.y), a.partial, a.chosen, a.step, a.counts,
+  const GroupedArrays<Math> arrays = {static_cast<const X *>(a.x), static_cast<X *>(a.y),
+                                      static_cast<typename Math::Sum *>(a.partial), a.chosen, a.step, a.counts,
                                       a.hidden, a.inner, a.k, a.up_first != 0};
   const uint32_t experts = a.experts, tile_rows = a.tile_rows, stages = a.stages;
   extern __shared__ char grouped_shared[];

@@ -18,12 +18,15 @@ constexpr uint32_t GROUPED_MOST_STAGES = 16;
 
 /* ---- types ----------------------------------------------------------------------------------- */
 
-/* Rows and weights of the same 16-bit type, in tiles of up to MOST rows. */
-template <typename T, int MOST>
+/* Rows and weights of the same 16-bit type, in tiles of up to MOST rows. S: what down's sums are stored as. */
+template <typename T, int MOST, typename S = float>
 struct GroupedHalf {
   using X = T;
   using W = T;
+  using Sum = S;
   static constexpr int PARTS = 1, MOST_ROWS = MOST;
+  static constexpr bool ROUNDS = std::is_same<S, T>::value;
+  static_assert(ROUNDS || std::is_same<S, float>::value, "sums are f32, or rounded to the rows' type");
 
   struct Piece {
     uint4 v;
@@ -42,7 +45,9 @@ struct GroupedHalf {
 struct GroupedSplit {
   using X = float;
   using W = __nv_bfloat16;
+  using Sum = float;
   static constexpr int PARTS = 3, MOST_ROWS = 32;
+  static constexpr bool ROUNDS = false;
 
   struct Piece {
     float4 lo, hi;

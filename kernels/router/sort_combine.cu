@@ -16,7 +16,7 @@
  * have ended.
  *
  * Bound: the sort by latency (one block, two passes over 4RK bytes in L2 or, having chosen, RK in shared memory),
- * the combine by memory (4H (K + 2) bytes a row), and for few rows by latency too.
+ * the combine by memory (4H (K + 2) bytes a row, of rounded sums 2H (K + 4), and 2H for x), and for few rows by latency too.
  * Measured on an H200 in bf16, H = 2048, K = 4 (floor; how: profiles/README.md): combine 2.8 us (0.7) at 64 rows, 3.7 (2.8) at
  * 256.
  */
@@ -166,6 +166,14 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS)
                 [&](uint32_t pair) { return (uint32_t)chosen[pair]; });
 }
 
+/* Four elements of what down made, until all that are added up are there: rounded ones as they lie in memory, in half the registers. */
+__device__ inline float4 held4(const float *y) { return load4(y); }
+template <typename Y>
+__device__ inline Raw4<Y> held4(const Y *y) { return raw4_past_l1(y); }
+__device__ inline float4 unheld4(float4 y) { return y; }
+template <typename Y>
+__device__ inline float4 unheld4(const Raw4<Y> &y) { return load4(y); }
+
 /* K at most TOP. Y is f32, or X where what down made was rounded. A thread has AT_ONCE times four elements of a row under way.
  * Launch: block = NORM_THREADS for each of up to COMBINE_ROWS rows, grid = rows of the bucket / so many. */
 template <typename X, uint32_t TOP, uint32_t AT_ONCE, typename Y>
@@ -207,12 +215,13 @@ __device__ inline void combine(const tg_combine_args &args) {
   float squares = 0.0f;
 #pragma unroll 1
   for (uint32_t base = first; there && base < hidden; base += SPAN) {
-    float4 part[AT_ONCE][TOP];
+    using Held = decltype(held4(from[0]));
+    Held part[AT_ONCE][TOP];
 #pragma unroll
     for (uint32_t a = 0; a < AT_ONCE; a++) {
       const uint32_t c = base + a * APART;
 #pragma unroll
-      for (uint32_t i = 0; i < TOP; i++) part[a][i] = i < k && c < hidden ? load4(from[i] + c) : zeros;
+      for (uint32_t i = 0; i < TOP; i++) part[a][i] = i < k && c < hidden ? held4(from[i] + c) : Held();
       if (base >= SPAN) old[a] = c < hidden ? load4(h + c) : zeros;
     }
 #pragma unroll
@@ -222,7 +231,7 @@ __device__ inline void combine(const tg_combine_args &args) {
 #pragma unroll
       for (uint32_t i = 0; i < TOP; i++) {
         if (i >= k) break;
-        add_weighed(sum, weight[i], part[a][i]);
+        add_weighed(sum, weight[i], unheld4(part[a][i]));
       }
       old[a] = make_float4(old[a].x + sum.x, old[a].y + sum.y, old[a].z + sum.z, old[a].w + sum.w);
       if (c >= hidden) continue;
@@ -256,7 +265,8 @@ COMBINE(four_f32, float, 4, 2, float)
 COMBINE(experts_bf16, __nv_bfloat16, MAX_TOP_K, 1, float)
 COMBINE(experts_f16, __half, MAX_TOP_K, 1, float)
 COMBINE(experts_f32, float, MAX_TOP_K, 1, float)
-/* of what down made as rows of many are: rounded (persistent/persistent.cuh) */
+/* Of what down made of many rows: rounded (persistent/persistent.cuh, grouped/store.cuh). Of four experts a row 64 registers at most: 512
+ * blocks then run at the same time where there are 128 SMs. */
 COMBINE(rounded_four_bf16, __nv_bfloat16, 4, 2, __nv_bfloat16)
 COMBINE(rounded_four_f16, __half, 4, 2, __half)
 COMBINE(rounded_experts_bf16, __nv_bfloat16, MAX_TOP_K, 1, __nv_bfloat16)

@@ -220,6 +220,30 @@ impl MixtureCase {
         });
     }
 
+    /// Fails where h is not near what another family finds of the same: as near as y, of which a few round the other way, and sums
+    /// that are rounded allow.
+    pub fn is_near_others(&self, what: &str, rig: &Rig, rounds: bool, h: &[f32], others: &[f32]) {
+        let (operand, hidden) = (rig.kernels.types.operand, rig.config.hidden_size);
+        assert_eq!(h.len(), others.len(), "{what}");
+        (0..h.len() / hidden).into_par_iter().for_each(|row| {
+            let of_row = |h: &[f32]| h[row * hidden..][..hidden].to_vec();
+            let expected: Vec<f64> = of_row(others).into_iter().map(f64::from).collect();
+            let by_size = match rounds {
+                true => self.expected(rig, row).1,
+                false => vec![0.0; hidden],
+            };
+            let allowed = |i: usize, v: f64| {
+                4e-6 * (1.0 + v.abs()) + rounding(operand) + rounding(operand) * by_size[i]
+            };
+            assert_close(
+                &format!("{what}, row {row}"),
+                &of_row(h),
+                &expected,
+                allowed,
+            );
+        });
+    }
+
     /// Of a row: h, and the sizes of what its experts add to it.
     pub fn expected(&self, rig: &Rig, row: usize) -> (Vec<f64>, Vec<f64>) {
         let config = &rig.config;
@@ -233,9 +257,9 @@ impl MixtureCase {
             .collect();
         let mut sizes = vec![0.0; hidden];
         for i in row * top_k..(row + 1) * top_k {
-            let of =
-                |matrices: &[f32]| matrices[self.experts[i] as usize * matrix..][..matrix].to_vec();
-            let (gate, up, down) = (of(&self.gate), of(&self.up), of(&self.down));
+            let at = self.experts[i] as usize * matrix;
+            let [gate, up, down] =
+                [&self.gate, &self.up, &self.down].map(|matrices| &matrices[at..][..matrix]);
             let dot = |w: &[f32], x: &[f32]| {
                 let products = w.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x));
                 products.sum::<f64>()

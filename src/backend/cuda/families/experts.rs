@@ -7,7 +7,8 @@ use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::Kernel;
 pub use crate::backend::cuda::tuning::limits::EXPERT_COUNTS_BYTES;
 use crate::backend::cuda::tuning::limits::WORD_EXPERTS;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::model::DType;
 
 /// As kernels/common/experts.cuh has it.
 pub const MAX_EXPERTS: usize = 128;
@@ -73,28 +74,45 @@ pub struct Pairs {
     pub rounded: bool,
 }
 
-/// The kernels that add up what a row's experts made, of one type of sums.
+/// The kernels that add up what a row's experts made.
 #[derive(Debug)]
 pub struct Combine {
-    /// Of up to [`COMBINE_FOUR`] experts a row.
-    four: Kernel,
-    any: Kernel,
+    /// Of f32 sums: of up to [`COMBINE_FOUR`] experts a row, and of any number.
+    of_f32: [Kernel; 2],
+    /// The same of [rounded](Pairs::rounded) ones; of operands of 16 bits.
+    of_rounded: Option<[Kernel; 2]>,
 }
 
 impl Combine {
-    /// `of`: "", or "rounded_"; `x`: the operand type's name.
-    pub(super) fn load(library: &Library, of: &str, x: &str) -> Result<Self> {
+    pub(super) fn load(library: &Library, operand: DType) -> Result<Self> {
+        let both = |of: &str| {
+            let kernel = |experts| library.kernel(&format!("tg_combine_{of}{experts}"));
+            Ok::<_, Error>([
+                kernel(format!("four_{}", operand.name()))?,
+                kernel(format!("experts_{}", operand.name()))?,
+            ])
+        };
         Ok(Self {
-            four: library.kernel(&format!("tg_combine_{of}four_{x}"))?,
-            any: library.kernel(&format!("tg_combine_{of}experts_{x}"))?,
+            of_f32: both("")?,
+            of_rounded: match operand {
+                DType::F32 => None,
+                DType::BF16 | DType::F16 => Some(both("rounded_")?),
+            },
         })
     }
 
-    /// For so many experts a row.
-    pub(super) fn of(&self, top_k: u32) -> &Kernel {
+    /// For so many experts a row, and such sums.
+    pub(super) fn kernel(&self, top_k: u32, rounded: bool) -> &Kernel {
+        let [four, any] = match rounded {
+            true => {
+                let of_rounded = self.of_rounded.as_ref();
+                of_rounded.expect("only operands of 16 bits have experts whose sums are rounded")
+            }
+            false => &self.of_f32,
+        };
         match top_k <= COMBINE_FOUR {
-            true => &self.four,
-            false => &self.any,
+            true => four,
+            false => any,
         }
     }
 }

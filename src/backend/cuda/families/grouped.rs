@@ -6,7 +6,7 @@
 //! | `tg_grouped_experts_*` | of up to 256 rows, in tiles of up to 64, of f32 32: for few rows |
 //! | `tg_grouped_experts_many_*` | the same, with more warps that load rows |
 //! | `tg_grouped_experts_tall_*` | in tiles of up to 96; f32 rows have neither this nor the next ones |
-//! | `tg_grouped_experts_512_*`, `_1024_*` | of so many rows, in tiles of up to 96 |
+//! | `tg_grouped_experts_512_*`, `_1024_*` | of so many rows, in tiles of up to 96; down's sums are rounded |
 //! | `tg_grouped_experts_512_tallest_*`, `_1024_tallest_*` | the same, in tiles of up to 128, with few loaders |
 
 use super::Lowering;
@@ -38,6 +38,7 @@ const MOST_TILES: u32 = 256;
 /// there before (families/swap_ab/prefetch.rs). Measured: profiles/log/many-rows.md, "Room beside each other".
 const SOON_CHUNKS: u32 = 8;
 const MOST_BLOCKS: u32 = 384;
+
 /// A kernel, and what it takes.
 #[derive(Debug)]
 struct Instance {
@@ -49,6 +50,8 @@ struct Instance {
     /// Warps that load rows, each of which has a stage of the ring.
     loaders: u32,
     threads: u32,
+    /// Down's sums are rounded to the operand type.
+    rounds: bool,
     /// Dynamic shared memory of a block, at most.
     block_bytes: u32,
 }
@@ -66,7 +69,7 @@ pub struct Grouped {
 impl Instance {
     fn load(library: &Library, name: &str) -> Result<Self> {
         let kernel = library.kernel(name)?;
-        let [rows, tile_rows, loaders, threads, static_bytes] =
+        let [rows, tile_rows, loaders, threads, static_bytes, rounds] =
             image::constants(&format!("{name}_tile"))?;
         let block_bytes = library.gpu.limits().block_bytes;
         let block_bytes = block_bytes.saturating_sub(static_bytes);
@@ -77,6 +80,7 @@ impl Instance {
             tile_rows,
             loaders,
             threads,
+            rounds: rounds != 0,
             block_bytes,
         })
     }
@@ -131,6 +135,17 @@ impl Grouped {
             true => Some(first),
             false => self.instances.iter().filter(takes).rfind(alike),
         }
+    }
+
+    /// ... of a variant that [`Grouped::serves`] has said this bucket can have.
+    fn served(&self, rows: u32, shape: Shape) -> &Instance {
+        let instance = self.instance(rows, shape);
+        instance.expect("a variant that `serves` has said this bucket can have")
+    }
+
+    /// Whether down's sums are rounded to the operand type, in such a bucket and variant.
+    pub(super) fn rounds(&self, rows: u32, shape: Shape) -> bool {
+        self.served(rows, shape).rounds
     }
 
     /// Whether this kernel does the experts of a bucket of `rows` rows in launches of this shape.
@@ -277,8 +292,7 @@ impl<'a> Lowering<'a> {
         ];
         let grid = (grouped.multiprocessors.min(MOST_BLOCKS), 1, 1);
         let shared = shared_bytes(grouped.operand, shape);
-        let instance = grouped.instance(self.bucket.rows, shape);
-        let instance = instance.expect("a variant that `serves` has said this bucket can have");
+        let instance = grouped.served(self.bucket.rows, shape);
         self.call(&instance.kernel, grid, instance.threads, shared, arguments)
     }
 }
@@ -336,6 +350,9 @@ mod tests {
             let found = name(&halves, rows, shape(tile_rows, stages)).unwrap();
             let expected = format!("tg_grouped_experts{of}");
             assert_eq!(found, expected, "{rows} rows, tiles of {tile_rows}");
+            let many = ["512", "1024"].iter().any(|rows| of.contains(rows));
+            let rounds = halves.rounds(rows, shape(tile_rows, stages));
+            assert_eq!(rounds, many, "{expected}");
         }
         assert_eq!(name(&halves, 512, shape(64, 2)), None, "three loaders");
         assert_eq!(name(&halves, 1025, shape(64, 8)), None);

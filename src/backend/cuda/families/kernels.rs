@@ -133,7 +133,7 @@ impl Kernels {
             },
             choose_and_sort: kernel("tg_choose_and_sort")?,
             sort_tokens: kernel("tg_sort_tokens")?,
-            combine: Combine::load(library, "", x)?,
+            combine: Combine::load(library, types.operand)?,
             mark_seen: kernel("tg_mark_seen")?,
             sample_best: kernel("tg_sample_best")?,
             sample: kernel("tg_sample")?,

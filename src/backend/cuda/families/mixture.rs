@@ -2,7 +2,7 @@
 
 use super::Lowering;
 use super::experts::{ExpertRows, ExpertWeights, NORM_THREADS, NextNorm, Pairs, Routing};
-use super::persistent::{self, Persistent};
+use super::persistent;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::Argument;
 use crate::plan::Op;
@@ -24,15 +24,15 @@ impl Lowering<'_> {
     /// As this bucket's experts want them.
     pub fn pairs(&self) -> Pairs {
         match (self.grouped(), self.persistent_experts()) {
-            (Some((_, shape)), _) => Pairs {
+            (Some((grouped, shape)), _) => Pairs {
                 sorted: false,
                 tile_rows: shape.tile_rows,
-                rounded: false,
+                rounded: grouped.rounds(self.bucket.rows, shape),
             },
             (None, Some(persistent)) => Pairs {
                 sorted: true,
                 tile_rows: persistent::ROWS,
-                rounded: persistent.rounded().is_some(),
+                rounded: persistent.rounds(),
             },
             (None, None) => {
                 let (experts, top_k) = self.experts();
@@ -77,6 +77,7 @@ impl Lowering<'_> {
             }
         }
     }
+
     /// h f32 `[R, H]` += sum over a row's experts, ascending, of weight times what down made of it. Where `next` is given, also
     /// what it says.
     /// `routing` is this step's.
@@ -104,23 +105,38 @@ impl Lowering<'_> {
             known: (!pairs.sorted).into(),
         };
         let arguments = vec![Argument::of(&args)];
-        let combine = match self.persistent_experts().and_then(Persistent::rounded) {
-            Some(rounded) if pairs.rounded => rounded,
-            _ => &self.kernels.combine,
-        };
+        let combine = self.kernels.combine.kernel(top_k, pairs.rounded);
         let each = combined_by_block(self.bucket.rows);
         let grid = (self.bucket.rows / each, 1, 1);
-        self.call(combine.of(top_k), grid, each * NORM_THREADS, 0, arguments);
+        self.call(combine, grid, each * NORM_THREADS, 0, arguments);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::cuda::driver::image;
 
     #[test]
     fn blocks_combine_whole_rows() {
         let each = [1, 2, 33, 64, 66, 4096].map(combined_by_block);
         assert_eq!(each, [1, 2, 1, 2, 1, 1]);
+    }
+
+    /// A register more, and an SM has room for three of its blocks: those of 512 rows would come in two rounds.
+    #[test]
+    fn an_sm_has_room_for_four_blocks_that_combine_rounded_sums() {
+        const SM_REGISTERS: u32 = 65_536;
+        let kernels = image::kernels().unwrap();
+        for name in [
+            "tg_combine_rounded_four_bf16",
+            "tg_combine_rounded_four_f16",
+        ] {
+            let is_it =
+                |kernel: &&image::KernelUsage| kernel.name == name && kernel.arch == "sm_90a";
+            let kernel = kernels.iter().find(is_it).unwrap();
+            let of_block = kernel.registers.next_multiple_of(8) * NORM_THREADS;
+            assert!(SM_REGISTERS / of_block >= 4, "{kernel:?}");
+        }
     }
 }

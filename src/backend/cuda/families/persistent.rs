@@ -13,7 +13,7 @@ mod conv;
 mod tile;
 
 use super::Lowering;
-use super::experts::{Combine, ExpertRows, ExpertWeights, Routing, most_expert_tiles};
+use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
 use super::grouped::expert_boxes;
 use super::limits::Library;
 use super::tiled::{Epilogue, Parts, Product};
@@ -52,8 +52,6 @@ pub struct Persistent {
     conv: Option<(Tile, Kernel)>,
     gate_up: (Tile, Kernel),
     down: (Tile, Kernel),
-    /// Of rows of 16 bits, whose experts leave such sums.
-    rounded: Option<Combine>,
     /// Of f32 rows.
     split: Option<Kernel>,
     /// Of weights, and of rows or their parts.
@@ -92,10 +90,6 @@ impl Persistent {
             },
             gate_up: of(format!("gate_up_{dtype}"))?,
             down: of(format!("down_{dtype}"))?,
-            rounded: match splits {
-                true => None,
-                false => Some(Combine::load(library, "rounded_", dtype)?),
-            },
             split: match splits {
                 true => Some(library.kernel("tg_split_rows")?),
                 false => None,
@@ -105,9 +99,9 @@ impl Persistent {
         }))
     }
 
-    /// What adds up the experts' sums, where they are rounded.
-    pub(super) fn rounded(&self) -> Option<&Combine> {
-        self.rounded.as_ref()
+    /// Whether down rounds what it makes of its rows: of those of 16 bits.
+    pub(super) fn rounds(&self) -> bool {
+        self.split.is_none()
     }
 
     /// The dense kernel for a product.

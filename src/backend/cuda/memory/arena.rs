@@ -40,7 +40,7 @@ pub struct Arena {
     pub wide: usize,
     /// bf16 `[3, R, max(H, heads D)]`, of f32 operands alone: rows as the sum of three parts.
     pub parts: usize,
-    /// f32 `[R K, H]`: what each expert adds.
+    /// f32 `[R K, H]`: what each expert adds; of some buckets in the operand type.
     pub partial: usize,
     /// u32 `[R, K]`
     pub experts: usize,

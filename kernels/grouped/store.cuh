@@ -1,0 +1,36 @@
+/* store.cuh: how a consumer warp of grouped/grouped.cuh stores sums of down that are rounded. */
+#ifndef TAILGRAPH_GROUPED_STORE_CUH
+#define TAILGRAPH_GROUPED_STORE_CUH
+
+#include "common/base.cuh"
+#include "common/transpose.cuh"
+#include "common/wgmma.cuh"
+
+/* A warp's sums of GROUPED_GROUP_ROWS outputs of `rows` rows, rounded to T, of 16 bits. at(r): where row r's begin; it is asked for rows
+ * that are there alone. Sums lie as common/wgmma.cuh has D: a lane has two rows' sums of one output, and of the one 8 further. Stored as
+ * they lie, each instruction would leave half of every sector that it writes to. So the rows change places with the outputs: of eight rows
+ * at a time, a lane stores four neighbouring outputs of one. */
+template <typename T, int SUMS, class At>
+__device__ inline void grouped_store_rounded(const float (&sums)[SUMS], uint32_t rows, At at) {
+  constexpr int AT_ONCE = 2;  /* times eight rows, whose waits overlap */
+  static_assert(SUMS % (4 * AT_ONCE) == 0, "no row is left over");
+  const uint32_t lane = threadIdx.x % WARP;
+  const bool odd = lane % 2 != 0;
+  const uint32_t first = lane % 4 / 2 * 4 + (odd ? 8 : 0);  /* of this lane's outputs */
+#pragma unroll
+  for (int base = 0; base < SUMS; base += 4 * AT_ONCE) {
+    if (base * 2 >= rows) break;
+#pragma unroll
+    for (int i = base; i < base + 4 * AT_ONCE; i += 4) {
+      /* Of row r, outputs lane % 4 * 2 and the next one, and the two 8 further: an even lane takes its neighbour's of the first, and
+       * gives its own of the others. */
+      const uint32_t low = transposed(pack2<T>(sums[i], sums[i + 1])), high = transposed(pack2<T>(sums[i + 2], sums[i + 3]));
+      const uint32_t taken = __shfl_xor_sync(0xffffffffu, odd ? low : high, 1), r = i * 2 + lane / 4;
+      /* Not behind a branch, where each row would wait for its place anew. */
+      T *to = kept(at(min(r, rows - 1)) + first);
+      if (r < rows) __stcg(reinterpret_cast<uint2 *>(to), odd ? make_uint2(taken, high) : make_uint2(low, taken));
+    }
+  }
+}
+
+#endif
