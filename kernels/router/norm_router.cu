@@ -1,5 +1,5 @@
-/* norm_router.cu: norm and router in one kernel, for steps of up to 1,024 rows: what router/router.cu and the first half of router/sort_combine.cu's
- * tg_choose_and_sort do in two, whose formulas these are.
+/* norm_router.cu: norm and router in one kernel, for steps of up to 256 rows (norm_router_many.cu: for more): what router/router.cu
+ * and the first half of router/sort_combine.cu's tg_choose_and_sort do in two, whose formulas these are.
  *
  *   x[r] = rmsnorm(h[r])                                             rounded to the operand type
  *   s = sigmoid(gate rmsnorm(h[r])), of the row as it is; experts[r,:] and weights[r,:] from s
@@ -17,16 +17,13 @@
  *
  * Bound: latency. h comes from L2, the gate too, before it is needed.
  * Measured on an H200 in bf16, H = 2048, E = 32, in the model (how: profiles/README.md): 4.8 us at 16 rows, 4.4 at 64, 7.6 at
- * 128, 9.5 at 256; 13.5 at 512 on an H100.
+ * 128, 9.5 at 256.
  *
  * Bound of E = 64 by hand: the second 32 experts take as long as the first but for the start, some 2 us more at 16 rows.
  *
- * An SM has room for three blocks. Steps of 512 rows in eights, 64 clusters of eight blocks, go round twice; so those of more than 256
- * rows take up to ROUTE_MANY_ROWS in a cluster, which reads its part of the gate once for them (tg_route_many_*; not measured).
- *
  * Launch: block = ROUTE_THREADS; clusters of ROUTE_HALVES times E / ROUTE_EACH blocks, rounded up to a power of two, of more than 32
  * experts as of 32; rows of the bucket / rows_each of them. E at most 32, with tg_route_*_e64 64, H at most ROUTE_HIDDEN, rows_each
- * at most ROUTE_ROWS, with tg_route_many_* ROUTE_MANY_ROWS. Needs sm_90a.
+ * at most ROUTE_ROWS. Needs sm_90a.
  */
 #include "common/base.cuh"
 #include "common/experts.cuh"
@@ -193,11 +190,11 @@ __device__ inline void route_step(const tg_route_args &router, uint32_t hidden, 
 }
 
 /* rows_each: of a cluster. */
-#define ROUTE(NAME, X, WORDS)                                                                                                \
-  extern "C" __global__ void __maxnreg__(ROUTE_REGISTERS) tg_route_##NAME(const tg_route_args args, uint32_t hidden,         \
-                                                                          uint32_t expert_count, uint32_t k,                 \
-                                                                          uint32_t normalize, float scaling, uint32_t rows_each) { \
-    GMMA_BODY((route_step<X, WORDS>(args, hidden, expert_count, Weighing{k, normalize != 0, scaling}, rows_each));)          \
+#define ROUTE(NAME, X, WORDS)                                                                                          \
+  extern "C" __global__ void __maxnreg__(ROUTE_REGISTERS) tg_route_##NAME(                                             \
+      const tg_route_args args, uint32_t hidden, uint32_t expert_count, uint32_t k, uint32_t normalize, float scaling, \
+      uint32_t rows_each) {                                                                                            \
+    GMMA_BODY((route_step<X, WORDS>(args, hidden, expert_count, Weighing{k, normalize != 0, scaling}, rows_each));)    \
   }
 
 /* For up to 32 and 64 experts. */

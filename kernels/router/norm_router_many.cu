@@ -6,22 +6,21 @@
  *
  * and clears what grouped/grouped.cuh, which sorts for itself, counts up.
  *
- * So many rows ask more of L2 and of the instructions than a few do. A cluster has some rows. A block has MANY_COLUMNS of their columns
- * and all experts, a warp MANY_EACH of 32 experts, a lane two times four columns; of 64 experts it does so twice. So each
- * element of h is read from L2 once, and stays in shared memory until its x is stored. A row's scores are linear in h but for its
- * one scale, so a lane keeps gate times norm weight in registers. Sums over a block's columns go to the block of the cluster that
- * chooses for the row, and squares to all blocks, which store x.
+ * A cluster has some rows. A block has MANY_COLUMNS of their columns and all experts, a warp MANY_EACH of 32 experts, a lane two times
+ * four columns; of 64 experts it does so twice. So L2 gives each element of h once, and it stays in shared memory until its x is
+ * stored. A row's scores are linear in h but for its one scale, so a lane keeps gate times norm weight of its columns in registers.
+ * Sums over a block's columns go to the block of the cluster that chooses for the row, and those of squares to all, which store x.
  *
- * Sums over lanes. With MANY_TOGETHER rows under way a lane has 16 parts of sums. At each of four steps it gives one half of them away and
- * adds what it is given to the other. Its i-th part is that of sum i ^ lane / 2, so that in each lane the half to keep is the lower one:
- * no lane selects, and 16 exchanges do for 16 sums. In that order a lane reads gate and rows. A row's bits are those of every place:
- * each sum is over columns within a lane, then lanes 16, 8, 4, 2 and 1 apart, then blocks.
+ * Sums over lanes: of MANY_TOGETHER rows a lane has parts of 16 sums. In each of four exchanges a lane gives one half of its parts away, and
+ * adds what it is given to the other half. Its i-th part is one of sum i ^ lane / 2, so every lane keeps the lower half and none
+ * has to select: 16 shuffles for 16 sums. That is why lanes read experts and rows in orders of their own. A sum's order is the
+ * same wherever its row is: columns within a lane, lanes 16, 8, 4, 2 and 1 apart, blocks.
  *
- * Bound: latency, L2 and instructions. By hand, 512 rows, H = 2048, E = 32, an H100: 4 MB of h and 8 MB of the gate from L2, 2 us; 16 rows
- * of some 46 instructions for each of 16 warps an SM, 1.7 us; beside them the start, the exchange and the choice. Not measured.
+ * Bound: L2, instructions and latency. By hand for 512 rows, H = 2048, E = 32 on an H100: L2 gives 4 MB of h and 8 MB of the gate, 2 us at
+ * 6.7 TB/s; 16 rows of 55 instructions in each of 16 warps an SM, 2 us; start, exchange, choice and x some 3 us. Not measured.
  *
- * MANY_REGISTERS leave an SM room for three blocks. With two, GPCs of 14 and 18 SMs would hold 30 clusters of eight, and 32 would
- * go round twice.
+ * MANY_REGISTERS leave an SM room for three blocks, since clusters do not fill it: where GPCs have 14 to 18 SMs, two blocks an SM are room
+ * for 30 clusters of eight, and the steps of 512 and 1,024 rows have 32.
  *
  * Launch: block = MANY_THREADS; clusters of H / MANY_COLUMNS blocks, rounded up to a power of two, at least two; rows of the bucket /
  * rows_each of them. E at most 32, with *_e64 64, H at most MANY_COLUMNS * MANY_BLOCKS, rows_each at most MANY_ROWS. Needs sm_90a.
@@ -117,7 +116,7 @@ __device__ inline void route_many_step(const tg_route_args &router, uint32_t hid
   const uint32_t rows = rows_from(first, in_step, rows_each);
   const float *h = router.h + (size_t)first * hidden + first_column;
   wait_for_earlier_kernels();
-  /* Zeros are what columns past the last and rows past the step's are. */
+  /* Columns past the last and rows past the step's come as zeros. */
   const uint32_t piece_row = threadIdx.x / MANY_PIECES, piece_column = threadIdx.x % MANY_PIECES * 4;
   const bool piece_there = first_column + piece_column < hidden;
   auto copy_part = [&](uint32_t part) {
@@ -230,11 +229,11 @@ __device__ inline void route_many_step(const tg_route_args &router, uint32_t hid
 }
 
 /* rows_each: of a cluster. */
-#define ROUTE_MANY(NAME, X, WORDS)                                                                                           \
-  extern "C" __global__ void __maxnreg__(MANY_REGISTERS) tg_route_many_##NAME(                                         \
-      const tg_route_args args, uint32_t hidden, uint32_t expert_count, uint32_t k, uint32_t normalize, float scaling,       \
-      uint32_t rows_each) {                                                                                                  \
-    GMMA_BODY((route_many_step<X, WORDS>(args, hidden, expert_count, Weighing{k, normalize != 0, scaling}, rows_each));)          \
+#define ROUTE_MANY(NAME, X, WORDS)                                                                                       \
+  extern "C" __global__ void __maxnreg__(MANY_REGISTERS) tg_route_many_##NAME(                                           \
+      const tg_route_args args, uint32_t hidden, uint32_t expert_count, uint32_t k, uint32_t normalize, float scaling,   \
+      uint32_t rows_each) {                                                                                              \
+    GMMA_BODY((route_many_step<X, WORDS>(args, hidden, expert_count, Weighing{k, normalize != 0, scaling}, rows_each));) \
   }
 
 /* For up to 32 and 64 experts. */
