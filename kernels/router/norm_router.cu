@@ -1,5 +1,5 @@
-/* norm_router.cu: norm and router in one kernel, for steps of up to 1,024 rows: what router/router.cu and the first half of router/sort_combine.cu's
- * tg_choose_and_sort do in two, whose formulas these are.
+/* norm_router.cu: norm and router in one kernel, for steps of up to 256 rows (norm_router_many.cu: for more): what router/router.cu
+ * and the first half of router/sort_combine.cu's tg_choose_and_sort do in two, whose formulas these are.
  *
  *   x[r] = rmsnorm(h[r])                                             rounded to the operand type
  *   s = sigmoid(gate rmsnorm(h[r])), of the row as it is; experts[r,:] and weights[r,:] from s
@@ -17,92 +17,49 @@
  *
  * Bound: latency. h comes from L2, the gate too, before it is needed.
  * Measured on an H200 in bf16, H = 2048, E = 32, in the model (how: profiles/README.md): 4.8 us at 16 rows, 4.4 at 64, 7.6 at
- * 128, 9.5 at 256; 13.5 at 512 on an H100.
+ * 128, 9.5 at 256.
  *
  * Bound of E = 64 by hand: the second 32 experts take as long as the first but for the start, some 2 us more at 16 rows.
  *
- * An SM has room for three blocks. Steps of 512 rows in eights, 64 clusters of eight blocks, go round twice; so those of more than 256
- * rows take up to ROUTE_MANY_ROWS in a cluster, which reads its part of the gate once for them (tg_route_many_*; not measured).
- *
  * Launch: block = ROUTE_THREADS; clusters of ROUTE_HALVES times E / ROUTE_EACH blocks, rounded up to a power of two, of more than 32
  * experts as of 32; rows of the bucket / rows_each of them. E at most 32, with tg_route_*_e64 64, H at most ROUTE_HIDDEN, rows_each
- * at most ROUTE_ROWS, with tg_route_many_* ROUTE_MANY_ROWS. Needs sm_90a.
+ * at most ROUTE_ROWS. Needs sm_90a.
  */
 #include "common/base.cuh"
-#include "common/bits.cuh"
 #include "common/experts.cuh"
 #include "common/rmsnorm.cuh"
 #include "common/pdl.cuh"
 #include "common/wgmma.cuh"
 #include "router/args.h"
+#include "router/choice.cuh"
 
 constexpr int ROUTE_THREADS = 256, ROUTE_WARPS = ROUTE_THREADS / WARP;
-constexpr int ROUTE_REGISTERS = 72, ROUTE_MANY_REGISTERS = 80;  /* of either an SM has three blocks */
-[[maybe_unused]] constexpr uint32_t ROUTE_EACH = 8, ROUTE_HALVES = 2, ROUTE_ROWS = 8, ROUTE_MANY_ROWS = 16;
+constexpr int ROUTE_REGISTERS = 72;
+[[maybe_unused]] constexpr uint32_t ROUTE_EACH = 8, ROUTE_HALVES = 2, ROUTE_ROWS = 8;
 [[maybe_unused]] constexpr uint32_t ROUTE_HIDDEN = ROUTE_HALVES * 4 * ROUTE_THREADS, ROUTE_AT_ONCE = 4;
 static_assert(ROUTE_WARPS == 8, "two loads of four");
 
-/* Of WORDS times 32 experts and up to ROWS rows. */
-template <uint32_t WORDS, uint32_t ROWS>
+/* Of WORDS times 32 experts. */
+template <uint32_t WORDS>
 struct alignas(16) RouteScratch {
   static constexpr uint32_t EXPERTS = WORDS * WARP;
   /* of this block's columns, by warp; the last are squares */
-  float parts[ROWS][ROUTE_EACH + 1][ROUTE_WARPS];
+  float parts[ROUTE_ROWS][ROUTE_EACH + 1][ROUTE_WARPS];
   /* of the cluster, by half: of all rows' squares in every block, of their experts in the first */
-  float squares[ROWS][ROUTE_HALVES];
-  float sums[ROWS][ROUTE_HALVES][EXPERTS];
+  float squares[ROUTE_ROWS][ROUTE_HALVES];
+  float sums[ROUTE_ROWS][ROUTE_HALVES][EXPERTS];
   float bias[EXPERTS];  /* needed late, where the registers of what comes before have no room for it */
 };
 
-/* Bits of the experts that a row chose, and in the lane of each its weight. */
-struct RouteChoice {
-  uint32_t chosen;
-  float weight;
-};
-
-/* One warp chooses for one row, as choose_experts does, a lane an expert, whose product with the row as it is normed is `sum`.
- * A function of its own, so that it can be rehearsed before the wait, where there is time: code that has run once comes quicker. */
-[[maybe_unused]] static __device__ __noinline__ RouteChoice choose_of_32(float sum, float bias, uint32_t expert_count,
-                                                                        Weighing weighing) {
-  const uint32_t lane = threadIdx.x % WARP;
-  const float score = 1.0f / (1.0f + expf(-sum));
-  const uint32_t key = sortable(score + bias);
-  bool left = lane < expert_count;
-#pragma unroll 1
-  for (uint32_t i = 0; i < weighing.k; i++) {  /* the best that is left, of several the lowest */
-    const uint32_t best = __reduce_max_sync(0xffffffffu, left ? key : 0);
-    if (lane == __ffs(__ballot_sync(0xffffffffu, left && key == best)) - 1) left = false;
-  }
-  const uint32_t chosen = __ballot_sync(0xffffffffu, lane < expert_count && !left);
-  float all = 0.0f;
-#pragma unroll 1
-  for (uint32_t those = chosen; those; those &= those - 1) all += __shfl_sync(0xffffffffu, score, __ffs(those) - 1);
-  return {chosen, (weighing.normalize ? score / (all + 1e-6f) : score) * weighing.scaling};
-}
-
-/* The same of more experts, of which a lane has lane + 32 w. */
+/* A function of its own: choose_of_words, of the sums of both halves. */
 template <uint32_t WORDS>
-struct RouteChoices {
-  uint32_t chosen[WORDS];
-  float weight[WORDS];
-};
-template <uint32_t WORDS>
-[[maybe_unused]] static __device__ __noinline__ RouteChoices<WORDS> choose_of_words(const float *sums, const float *bias, float scale,
-                                                                                    uint32_t expert_count, Weighing weighing) {
+[[maybe_unused]] static __device__ __noinline__ RouteChoices<WORDS> choose_of_halves(const float *sums, const float *bias, float scale,
+                                                                                     uint32_t expert_count, Weighing weighing) {
   const uint32_t lane = threadIdx.x % WARP;
-  RouteChoices<WORDS> choices;
-  float score[WORDS], of_bias[WORDS], all = 0.0f;
+  float score[WORDS], of_bias[WORDS];
 #pragma unroll
   for (uint32_t w = 0; w < WORDS; w++) score[w] = sums[lane + w * WARP] + sums[lane + (w + WORDS) * WARP], of_bias[w] = bias[lane + w * WARP];
-  choose_best(choices.chosen, score, scale, of_bias, expert_count, weighing.k);
-#pragma unroll
-  for (uint32_t w = 0; w < WORDS; w++)
-#pragma unroll 1
-    for (uint32_t those = choices.chosen[w]; those; those = without_lowest(those)) all += __shfl_sync(0xffffffffu, score[w], lowest(those));
-#pragma unroll
-  for (uint32_t w = 0; w < WORDS; w++)
-    choices.weight[w] = (weighing.normalize ? score[w] / (all + 1e-6f) : score[w]) * weighing.scaling;
-  return choices;
+  return choose_of_words(score, of_bias, scale, expert_count, weighing);
 }
 
 /* of[e], e < ROUTE_EACH, summed over the lanes of a warp: every lane has the sum of expert lane / 4. */
@@ -122,12 +79,12 @@ __device__ inline float sum_of_each(float (&of)[ROUTE_EACH]) {
   return sum + __shfl_xor_sync(0xffffffffu, sum, 1);
 }
 
-template <typename X, uint32_t WORDS, uint32_t ROWS>
+template <typename X, uint32_t WORDS>
 __device__ inline void route_step(const tg_route_args &router, uint32_t hidden, uint32_t expert_count, Weighing weighing, uint32_t rows_each) {
   constexpr uint32_t EXPERTS = WORDS * WARP;
   static_assert(WORDS <= 2, "twice ROUTE_EACH");
-  static_assert(ROWS % ROUTE_WARPS == 0 && ROWS * ROUTE_EACH <= ROUTE_THREADS, "as many rows for each warp; a thread has a sum");
-  __shared__ RouteScratch<WORDS, ROWS> scratch;
+  static_assert(ROUTE_ROWS % ROUTE_WARPS == 0 && ROUTE_ROWS * ROUTE_EACH <= ROUTE_THREADS, "as many rows for each warp; a thread has a sum");
+  __shared__ RouteScratch<WORDS> scratch;
   __shared__ uint64_t summed;  /* what other blocks of the cluster send is there */
   let_next_kernel_start();
   const float *norm_weight = router.norm_weight, *gate = router.gate, *bias = router.bias;
@@ -214,28 +171,15 @@ __device__ inline void route_step(const tg_route_args &router, uint32_t hidden, 
   auto scale_of = [&](uint32_t r) { return 1.0f / sqrtf((scratch.squares[r][0] + scratch.squares[r][1]) / hidden + router.eps); };
   if (rank == 0) {
 #pragma unroll
-    for (uint32_t r = warp; r < warp + ROWS; r += ROUTE_WARPS) {  /* a warp chooses for a row */
+    for (uint32_t r = warp; r < warp + ROUTE_ROWS; r += ROUTE_WARPS) {  /* a warp chooses for a row */
       if (r >= rows) break;
       if constexpr (WORDS > 1) {
-        const auto [chosen, weight] = choose_of_words<WORDS>(scratch.sums[r][0], scratch.bias, scale_of(r), expert_count, weighing);
-        size_t at = (size_t)(first + r) * weighing.k;
-#pragma unroll
-        for (uint32_t w = 0; w < WORDS; w++) {
-          if (chosen[w] >> lane & 1) {
-            const size_t place = at + count_before(chosen[w], lane);
-            router.experts[place] = lane + w * WARP;
-            router.weights[place] = weight[w];
-          }
-          at += count(chosen[w]);
-        }
+        const auto choices = choose_of_halves<WORDS>(scratch.sums[r][0], scratch.bias, scale_of(r), expert_count, weighing);
+        leave_choice(router, first, r, weighing.k, choices);
       } else {
         const float sum = lane < expert_count ? scratch.sums[r][0][lane] + scratch.sums[r][1][lane] : 0.0f;
-        const auto [chosen, weight] = choose_of_32(scale_of(r) * sum, scratch.bias[lane], expert_count, weighing);
-        if (chosen >> lane & 1) {
-          const size_t at = (size_t)(first + r) * weighing.k + __popc(chosen & ((1u << lane) - 1));
-          router.experts[at] = lane;
-          router.weights[at] = weight;
-        }
+        const RouteChoice choice = choose_of_32(scale_of(r) * sum, scratch.bias[lane], expert_count, weighing);
+        leave_choice(router, first, r, weighing.k, choice);
       }
     }
   }
@@ -246,20 +190,17 @@ __device__ inline void route_step(const tg_route_args &router, uint32_t hidden, 
 }
 
 /* rows_each: of a cluster. */
-#define ROUTE(NAME, X, WORDS, ROWS, REGISTERS)                                                                                   \
-  extern "C" __global__ void __maxnreg__(REGISTERS) tg_route_##NAME(                                                             \
-      const tg_route_args args, uint32_t hidden, uint32_t expert_count, uint32_t k, uint32_t normalize, float scaling,           \
-      uint32_t rows_each) {                                                                                                      \
-    GMMA_BODY((route_step<X, WORDS, ROWS>(args, hidden, expert_count, Weighing{k, normalize != 0, scaling}, rows_each));)              \
+#define ROUTE(NAME, X, WORDS)                                                                                          \
+  extern "C" __global__ void __maxnreg__(ROUTE_REGISTERS) tg_route_##NAME(                                             \
+      const tg_route_args args, uint32_t hidden, uint32_t expert_count, uint32_t k, uint32_t normalize, float scaling, \
+      uint32_t rows_each) {                                                                                            \
+    GMMA_BODY((route_step<X, WORDS>(args, hidden, expert_count, Weighing{k, normalize != 0, scaling}, rows_each));)    \
   }
 
-/* For up to 32 and 64 experts; for steps of few and of many rows. */
-#define ROUTES(PREFIX, ...)                               \
-  ROUTE(PREFIX##bf16, __nv_bfloat16, 1, __VA_ARGS__)      \
-  ROUTE(PREFIX##f16, __half, 1, __VA_ARGS__)              \
-  ROUTE(PREFIX##f32, float, 1, __VA_ARGS__)               \
-  ROUTE(PREFIX##bf16_e64, __nv_bfloat16, 2, __VA_ARGS__)  \
-  ROUTE(PREFIX##f16_e64, __half, 2, __VA_ARGS__)          \
-  ROUTE(PREFIX##f32_e64, float, 2, __VA_ARGS__)
-ROUTES(, ROUTE_ROWS, ROUTE_REGISTERS)
-ROUTES(many_, ROUTE_MANY_ROWS, ROUTE_MANY_REGISTERS)
+/* For up to 32 and 64 experts. */
+ROUTE(bf16, __nv_bfloat16, 1)
+ROUTE(f16, __half, 1)
+ROUTE(f32, float, 1)
+ROUTE(bf16_e64, __nv_bfloat16, 2)
+ROUTE(f16_e64, __half, 2)
+ROUTE(f32_e64, float, 2)

@@ -69,13 +69,19 @@ __device__ inline void sort_pairs(SortScratch &scratch, ExpertTile *tiles, uint3
   }
   __syncthreads();
 
-  /* a thread an expert: its total, and each warp's offset within it */
+  /* a thread an expert: its total, and each warp's offset within it; counts of several warps are read together */
   if (threadIdx.x < MAX_EXPERTS) {
+    constexpr uint32_t TOGETHER = 8;
     uint32_t total = 0;
-    for (uint32_t w = 0; w < busy; w++) {
-      uint32_t count = next[w][threadIdx.x];
-      next[w][threadIdx.x] = total;
-      total += count;
+    for (uint32_t w = 0; w < busy; w += TOGETHER) {
+      uint32_t counts[TOGETHER];
+#pragma unroll
+      for (uint32_t i = 0; i < TOGETHER; i++) counts[i] = w + i < busy ? next[w + i][threadIdx.x] : 0;
+#pragma unroll
+      for (uint32_t i = 0; i < TOGETHER; i++) {
+        if (w + i < busy) next[w + i][threadIdx.x] = total;
+        total += counts[i];
+      }
     }
     scratch.first[threadIdx.x] = total;
   }
@@ -116,7 +122,7 @@ __device__ inline void sort_pairs(SortScratch &scratch, ExpertTile *tiles, uint3
   }
 
   for (uint32_t base = from; base < to; base += AT_ONCE * WARP) {
-    load(base);
+    if (share > AT_ONCE * WARP) load(base);  /* a smaller share is there still */
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++) {
       if (base + i * WARP >= to) break;
@@ -139,8 +145,10 @@ __device__ inline void sort_pairs(SortScratch &scratch, ExpertTile *tiles, uint3
 extern "C" __global__ void __launch_bounds__(SORT_THREADS)
     tg_sort_tokens(const tg_sort_tokens_args a) {
   __shared__ SortScratch scratch;
-  begin_kernel();
-  sort_pairs<SORT_AT_ONCE>(scratch, a.tiles, a.tile_count, a.rows, a.place, a.step->rows * a.k, a.k, a.tile_rows,
+  let_next_kernel_start();
+  const uint32_t row_count = __ldcg(&a.step->rows);
+  wait_for_earlier_kernels();
+  sort_pairs<SORT_AT_ONCE>(scratch, a.tiles, a.tile_count, a.rows, a.place, row_count * a.k, a.k, a.tile_rows,
                            [&](uint32_t pair) { return a.experts[pair]; });
 }
 

@@ -16,6 +16,7 @@
 #include "persistent/conv.cuh"
 #include "persistent/halves.cuh"
 #include "router/args.h"
+#include "router/choice.cuh"
 #include "sample/select.cuh"
 #include "sched/platform.h"
 #include "ways/step.cuh"
@@ -34,6 +35,9 @@ DYNAMIC_SHARED;
 }
 namespace norm_router {
 #include "router/norm_router.cu"
+}
+namespace norm_router_many {
+#include "router/norm_router_many.cu"
 }
 namespace sort_combine {
 #include "router/sort_combine.cu"
@@ -91,14 +95,14 @@ struct Known {
 #define WITH(SHARED, SPACE, NAME) {#NAME, {Kernel<SPACE::NAME>::thread, [] { return (char *)SHARED; }}}
 #define ONE(SPACE, NAME) WITH(router::shared, SPACE, NAME)
 #define PERSISTENT(TYPE, NAME) WITH(persistent_shared, persistent_##TYPE, tg_persistent_##NAME)
-#define ROUTE_E64(NAME) ONE(norm_router, NAME##_bf16_e64), ONE(norm_router, NAME##_f16_e64), ONE(norm_router, NAME##_f32_e64)
+#define ROUTE(SPACE, NAME) EACH(SPACE, NAME), ONE(SPACE, NAME##_bf16_e64), ONE(SPACE, NAME##_f16_e64), ONE(SPACE, NAME##_f32_e64)
 #define PAIR(SPACE, NAME) ONE(SPACE, NAME##_bf16), ONE(SPACE, NAME##_f16)
 #define EACH(SPACE, NAME) PAIR(SPACE, NAME), ONE(SPACE, NAME##_f32)
 
 const std::map<std::string, Known> KERNELS = {
   EACH(conv, tg_conv), EACH(conv, tg_conv_decode), EACH(conv, tg_conv_rows), EACH(conv, tg_conv_state),
   EACH(router, tg_router_1), EACH(router, tg_router_4), EACH(router, tg_router_many), EACH(router, tg_scores_1),
-  EACH(router, tg_scores_4), EACH(norm_router, tg_route), EACH(norm_router, tg_route_many), ROUTE_E64(tg_route), ROUTE_E64(tg_route_many),
+  EACH(router, tg_scores_4), ROUTE(norm_router, tg_route), ROUTE(norm_router_many, tg_route_many),
   ONE(sort_combine, tg_sort_tokens), ONE(sort_combine, tg_choose_and_sort),
   EACH(sort_combine, tg_combine_four), EACH(sort_combine, tg_combine_experts),
   PAIR(sort_combine, tg_combine_rounded_four), PAIR(sort_combine, tg_combine_rounded_experts),

@@ -18,19 +18,23 @@ const ROUTER_MANY_ROWS: u32 = 128;
 /// More than [`CHOOSE_ROWS`] are taken so many at a time, where a block has the memory.
 const ROUTER_MOST_ROWS: u32 = 8;
 const ROUTER_MOST_THREADS: u32 = 32 * ROUTER_MOST_ROWS;
-/// What kernels/router/norm_router.cu takes, the experts that a block has at a time, and the blocks that share their columns.
+/// What one kernel takes that is all of the router: kernels/router/norm_router.cu, norm_router_many.cu.
 const ROUTE_EXPERTS: u32 = 64;
-/// Experts that a cluster has at a time.
-const ROUTE_EXPERTS_AT_ONCE: u32 = WORD_EXPERTS as u32;
 const ROUTE_HIDDEN: u32 = 2048;
 const ROUTE_ROWS: u32 = 1024;
+/// Of few rows, in norm_router.cu: experts that a cluster has at a time, those of a block, and blocks that share their columns.
+const ROUTE_EXPERTS_AT_ONCE: u32 = WORD_EXPERTS as u32;
 const ROUTE_EACH: u32 = 8;
 const ROUTE_HALVES: u32 = 2;
 /// Clusters of eight that leave room beside each block for one of the experts' kernel: a block an SM.
 const ROUTE_CLUSTERS: u32 = 16;
-/// Rows of a cluster, at most, and in steps of more rows than [`CHOOSE_ROWS`], which have a kernel of their own.
+/// Rows of a cluster, at most.
 const ROUTE_MOST_EACH: u32 = 8;
-const ROUTE_MANY_EACH: u32 = 16;
+/// Of more than [`CHOOSE_ROWS`], in norm_router_many.cu: columns of a block, and rows that it multiplies together.
+const ROUTE_MANY_COLUMNS: u32 = 256;
+const ROUTE_MANY_TOGETHER: u32 = 4;
+/// Clusters that have room at once; with more, each would read the gate for fewer rows.
+const ROUTE_MANY_CLUSTERS: u32 = 32;
 
 /// Whether blocks that guess about so many experts read a copy of the router (kernels/skinny/guess.cuh says why).
 pub fn guesses_by_copy(experts: usize) -> bool {
@@ -56,7 +60,7 @@ pub fn router_shared_bytes(rows: u32, hidden: u32) -> u32 {
     4 * rows * (hidden + 2 * MAX_EXPERTS as u32)
 }
 
-/// Whether one kernel is all of the router: kernels/router/norm_router.cu.
+/// Whether one kernel is all of the router.
 fn routes_at_once(rows: u32, experts: u32, hidden: u32) -> bool {
     rows <= ROUTE_ROWS && experts <= ROUTE_EXPERTS && hidden <= ROUTE_HIDDEN
 }
@@ -68,17 +72,32 @@ pub(super) fn route_names(x: &str, experts: usize) -> [String; 2] {
     ["", "many_"].map(|rows| format!("tg_route_{rows}{x}{}", instance(words)))
 }
 
-/// Blocks of a cluster, each with [`ROUTE_EACH`] of the experts at a time and half of the columns: a power of two.
-fn route_blocks(experts: u32) -> u32 {
-    let at_once = experts.min(ROUTE_EXPERTS_AT_ONCE);
-    ROUTE_HALVES * at_once.div_ceil(ROUTE_EACH).next_power_of_two()
+/// How the clusters of one of them share experts, columns and rows.
+#[derive(Debug, PartialEq, Eq)]
+struct RouteClusters {
+    /// A power of two.
+    blocks: u32,
+    rows_each: u32,
 }
 
-/// Rows of a cluster of them.
-fn route_rows(rows: u32) -> u32 {
-    match rows > CHOOSE_ROWS {
-        true => ROUTE_MANY_EACH,
-        false => rows.div_ceil(ROUTE_CLUSTERS).min(ROUTE_MOST_EACH),
+impl RouteClusters {
+    /// A block has [`ROUTE_EACH`] of the experts at a time and half of the columns.
+    fn of_few_rows(rows: u32, experts: u32) -> Self {
+        let at_once = experts.min(ROUTE_EXPERTS_AT_ONCE);
+        Self {
+            blocks: ROUTE_HALVES * at_once.div_ceil(ROUTE_EACH).next_power_of_two(),
+            rows_each: rows.div_ceil(ROUTE_CLUSTERS).min(ROUTE_MOST_EACH),
+        }
+    }
+
+    /// A block has all experts and some of the columns.
+    fn of_many_rows(rows: u32, hidden: u32) -> Self {
+        let blocks = hidden.div_ceil(ROUTE_MANY_COLUMNS).next_power_of_two();
+        let rows_each = rows.div_ceil(ROUTE_MANY_CLUSTERS);
+        Self {
+            blocks: blocks.max(2),
+            rows_each: rows_each.next_multiple_of(ROUTE_MANY_TOGETHER),
+        }
     }
 }
 
@@ -118,7 +137,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// All but the sort in one kernel: few clusters where these hold all rows.
+    /// All but the sort in one kernel, as few and as many rows have one: few clusters where these hold all rows.
     fn route(
         &mut self,
         [few, many]: &[Kernel; 2],
@@ -127,14 +146,12 @@ impl Lowering<'_> {
         h: Address,
         weights: &RouterWeights,
     ) {
-        let rows = self.bucket.rows;
-        let rows_each = route_rows(rows);
-        let kernel = if rows_each > ROUTE_MOST_EACH {
-            many
-        } else {
-            few
+        let (rows, experts, hidden) = (self.bucket.rows, self.experts().0, self.hidden());
+        let (kernel, clusters) = match rows > CHOOSE_ROWS {
+            true => (many, RouteClusters::of_many_rows(rows, hidden)),
+            false => (few, RouteClusters::of_few_rows(rows, experts)),
         };
-        let blocks = route_blocks(self.experts().0);
+        let RouteClusters { blocks, rows_each } = clusters;
         let choosing = self.choosing(routing, x, h, weights);
         let args = abi::tg_route_args {
             experts: choosing.experts,
@@ -318,10 +335,15 @@ mod tests {
         assert!(routes_at_once(16, 64, 2048));
         assert!(!routes_at_once(16, 65, 2048));
         assert!(!routes_at_once(16, 32, 2080));
-        assert_eq!([1, 8, 9, 17, 32, 64].map(route_blocks), [2, 2, 4, 8, 8, 8]);
-        assert_eq!(
-            [1, 16, 17, 64, 128, 256, 512].map(route_rows),
-            [1, 1, 2, 4, 8, 8, 16]
-        );
+        let few = RouteClusters::of_few_rows;
+        let blocks = [1, 8, 9, 17, 32, 64].map(|experts| few(1, experts).blocks);
+        assert_eq!(blocks, [2, 2, 4, 8, 8, 8]);
+        let rows = [1, 16, 17, 64, 128, 256].map(|rows| few(rows, 32).rows_each);
+        assert_eq!(rows, [1, 1, 2, 4, 8, 8]);
+        let many = RouteClusters::of_many_rows;
+        let blocks = [32, 256, 288, 544, 1056, 2048].map(|hidden| many(512, hidden).blocks);
+        assert_eq!(blocks, [2, 2, 2, 4, 8, 8]);
+        let rows = [257, 301, 512, 513, 1024].map(|rows| many(rows, 2048).rows_each);
+        assert_eq!(rows, [12, 12, 16, 20, 32]);
     }
 }

@@ -1,0 +1,87 @@
+/* choice.cuh: how a warp of router/norm_router.cu and router/norm_router_many.cu chooses a row's experts, as choose_experts
+ * (common/experts.cuh) does, and leaves them. A lane has expert `lane`; of more than 32 it has lane + 32 w.
+ */
+#ifndef TAILGRAPH_ROUTER_CHOICE_CUH
+#define TAILGRAPH_ROUTER_CHOICE_CUH
+
+#include "common/base.cuh"
+#include "common/bits.cuh"
+#include "common/experts.cuh"
+#include "router/args.h"
+
+/* Bits of the experts that a row chose, and in the lane of each its weight. */
+struct RouteChoice {
+  uint32_t chosen;
+  float weight;
+};
+
+/* Of experts whose products with the row as it is normed are `sum`.
+ * A function of its own, so that it can be rehearsed where there is time: code that has run once comes quicker. */
+[[maybe_unused]] static __device__ __noinline__ RouteChoice choose_of_32(float sum, float bias, uint32_t expert_count,
+                                                                        Weighing weighing) {
+  const uint32_t lane = threadIdx.x % WARP;
+  const float score = 1.0f / (1.0f + expf(-sum));
+  const uint32_t key = sortable(score + bias);
+  bool left = lane < expert_count;
+#pragma unroll 1
+  for (uint32_t i = 0; i < weighing.k; i++) {  /* the best that is left, of several the lowest */
+    const uint32_t best = __reduce_max_sync(0xffffffffu, left ? key : 0);
+    if (lane == __ffs(__ballot_sync(0xffffffffu, left && key == best)) - 1) left = false;
+  }
+  const uint32_t chosen = __ballot_sync(0xffffffffu, lane < expert_count && !left);
+  float all = 0.0f;
+#pragma unroll 1
+  for (uint32_t those = chosen; those; those &= those - 1) all += __shfl_sync(0xffffffffu, score, __ffs(those) - 1);
+  return {chosen, (weighing.normalize ? score / (all + 1e-6f) : score) * weighing.scaling};
+}
+
+/* The same of more experts. */
+template <uint32_t WORDS>
+struct RouteChoices {
+  uint32_t chosen[WORDS];
+  float weight[WORDS];
+};
+
+/* score[w]: the products with the row as it is, which `scale` norms. */
+template <uint32_t WORDS>
+__device__ inline RouteChoices<WORDS> choose_of_words(float (&score)[WORDS], const float (&bias)[WORDS], float scale,
+                                                      uint32_t expert_count, Weighing weighing) {
+  RouteChoices<WORDS> choices;
+  float all = 0.0f;
+  choose_best(choices.chosen, score, scale, bias, expert_count, weighing.k);
+#pragma unroll
+  for (uint32_t w = 0; w < WORDS; w++)
+#pragma unroll 1
+    for (uint32_t those = choices.chosen[w]; those; those = without_lowest(those)) all += __shfl_sync(0xffffffffu, score[w], lowest(those));
+#pragma unroll
+  for (uint32_t w = 0; w < WORDS; w++)
+    choices.weight[w] = (weighing.normalize ? score[w] / (all + 1e-6f) : score[w]) * weighing.scaling;
+  return choices;
+}
+
+/* experts[first + r,:] and weights[first + r,:], k of each. */
+__device__ inline void leave_choice(const tg_route_args &router, uint32_t first, uint32_t r, uint32_t k, RouteChoice choice) {
+  const uint32_t lane = threadIdx.x % WARP;
+  if (choice.chosen >> lane & 1) {
+    const size_t at = (size_t)(first + r) * k + __popc(choice.chosen & ((1u << lane) - 1));
+    router.experts[at] = lane;
+    router.weights[at] = choice.weight;
+  }
+}
+
+template <uint32_t WORDS>
+__device__ inline void leave_choice(const tg_route_args &router, uint32_t first, uint32_t r, uint32_t k, const RouteChoices<WORDS> &choices) {
+  const uint32_t lane = threadIdx.x % WARP;
+  size_t at = (size_t)(first + r) * k;
+#pragma unroll
+  for (uint32_t w = 0; w < WORDS; w++) {
+    if (choices.chosen[w] >> lane & 1) {
+      const size_t place = at + count_before(choices.chosen[w], lane);
+      router.experts[place] = lane + w * WARP;
+      router.weights[place] = choices.weight[w];
+    }
+    at += count(choices.chosen[w]);
+  }
+}
+
+#endif

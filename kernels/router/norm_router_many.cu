@@ -1,0 +1,245 @@
+/* norm_router_many.cu: norm and router in one kernel, for steps of 257 to 1,024 rows: what router/norm_router.cu does for fewer, whose
+ * formulas these are.
+ *
+ *   x[r] = rmsnorm(h[r])                                             rounded to the operand type
+ *   s = sigmoid(gate rmsnorm(h[r])), of the row as it is; experts[r,:] and weights[r,:] from s
+ *
+ * and clears what grouped/grouped.cuh, which sorts for itself, counts up.
+ *
+ * A cluster has some rows. A block has MANY_COLUMNS of their columns and all experts, a warp MANY_EACH of 32 experts, a lane two times
+ * four columns; of 64 experts it does so twice. So L2 gives each element of h once, and it stays in shared memory until its x is
+ * stored. A row's scores are linear in h but for its one scale, so a lane keeps gate times norm weight of its columns in registers.
+ * Sums over a block's columns go to the block of the cluster that chooses for the row, and those of squares to all, which store x.
+ *
+ * Sums over lanes: of MANY_TOGETHER rows a lane has parts of 16 sums. In each of four exchanges a lane gives one half of its parts away, and
+ * adds what it is given to the other half. Its i-th part is one of sum i ^ lane / 2, so every lane keeps the lower half and none
+ * has to select: 16 shuffles for 16 sums. That is why lanes read experts and rows in orders of their own. A sum's order is the
+ * same wherever its row is: columns within a lane, lanes 16, 8, 4, 2 and 1 apart, blocks.
+ *
+ * Bound: L2, instructions and latency. By hand for 512 rows, H = 2048, E = 32 on an H100: L2 gives 4 MB of h and 8 MB of the gate, 2 us at
+ * 6.7 TB/s; 16 rows of 55 instructions in each of 16 warps an SM, 2 us; start, exchange, choice and x some 3 us. Not measured.
+ *
+ * MANY_REGISTERS leave an SM room for three blocks, since clusters do not fill it: where GPCs have 14 to 18 SMs, two blocks an SM are room
+ * for 30 clusters of eight, and the steps of 512 and 1,024 rows have 32.
+ *
+ * Launch: block = MANY_THREADS; clusters of H / MANY_COLUMNS blocks, rounded up to a power of two, at least two; rows of the bucket /
+ * rows_each of them. E at most 32, with *_e64 64, H at most MANY_COLUMNS * MANY_BLOCKS, rows_each at most MANY_ROWS. Needs sm_90a.
+ */
+#include "common/base.cuh"
+#include "common/experts.cuh"
+#include "common/pdl.cuh"
+#include "common/rmsnorm.cuh"
+#include "common/wgmma.cuh"
+#include "router/args.h"
+#include "router/choice.cuh"
+
+constexpr int MANY_THREADS = 256, MANY_WARPS = MANY_THREADS / WARP;
+constexpr int MANY_REGISTERS = 80;
+[[maybe_unused]] constexpr uint32_t MANY_EACH = 4, MANY_TOGETHER = 4, MANY_ROWS = 32, MANY_BLOCKS = 8;
+/* Columns of a block, in runs of four for each lane; a row's pieces of 16 bytes; rows that are waited for together. */
+[[maybe_unused]] constexpr uint32_t MANY_RUN = 4 * WARP, MANY_COLUMNS = 2 * MANY_RUN, MANY_PIECES = MANY_COLUMNS / 4;
+[[maybe_unused]] constexpr uint32_t MANY_PART = 16;
+static_assert(MANY_EACH * MANY_WARPS == WARP, "a warp's experts");
+static_assert(MANY_EACH * MANY_TOGETHER == WARP / 2 && MANY_ROWS == WARP, "two lanes have a sum; a lane has a row's scale");
+static_assert(MANY_PART * MANY_PART == MANY_THREADS && MANY_ROWS == 2 * MANY_PART, "as many threads for each row of a part's squares");
+
+/* Of WORDS times 32 experts. */
+template <uint32_t WORDS>
+struct alignas(16) RouteManyScratch {
+  float h[MANY_ROWS][MANY_COLUMNS];
+  /* of the cluster, by block: of all rows' squares; of the rows' sums that this block chooses for. Row r is chosen for by block
+   * r % blocks, which has block b's sums of it in [r - r % blocks + b]. */
+  float squares[MANY_ROWS][MANY_BLOCKS];
+  float sums[MANY_ROWS][WORDS * WARP];
+};
+
+/* Sums over the lanes of a warp. parts[i] of a lane is one of sum i ^ lane / (WARP / SUMS); it gets sum lane / (WARP / SUMS). */
+template <uint32_t SUMS, uint32_t HALF = SUMS / 2>
+__device__ inline float sum_of_turned(float (&parts)[SUMS]) {
+#pragma unroll
+  for (uint32_t i = 0; i < HALF; i++) parts[i] += __shfl_xor_sync(0xffffffffu, parts[i + HALF], HALF * (WARP / SUMS));
+  if constexpr (HALF > 1) return sum_of_turned<SUMS, HALF / 2>(parts);
+  return sum_over_lanes<WARP / SUMS>(parts[0]);
+}
+
+template <typename X, uint32_t WORDS>
+__device__ inline void route_many_step(const tg_route_args &router, uint32_t hidden, uint32_t expert_count, Weighing weighing, uint32_t rows_each) {
+  __shared__ RouteManyScratch<WORDS> scratch;
+  __shared__ uint64_t summed;  /* what blocks of the cluster send is there */
+  let_next_kernel_start();
+  const float *norm_weight = router.norm_weight, *gate = router.gate, *bias = router.bias;
+  const uint32_t rank = cluster_rank(), blocks = cluster_blocks(), lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  const uint32_t others = blocks - 1, first = (blockIdx.x >> __popc(others)) * rows_each, in_step = __ldcg(&router.step->rows);
+  const float4 zeros = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  const uint32_t first_column = rank * MANY_COLUMNS;
+  const uint32_t column = first_column + 4 * lane;  /* and that MANY_RUN further */
+  const bool there[2] = {column < hidden, column + MANY_RUN < hidden};
+  float4 weighed[MANY_EACH][2], norm[2];
+  auto load_runs = [&](float4 (&runs)[2], const float *row, bool exists) {
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++) runs[i] = there[i] && exists ? load4(row + i * MANY_RUN) : zeros;
+  };
+  auto load_norm = [&] { load_runs(norm, norm_weight + column, true); };
+  auto load_gate = [&](uint32_t word) {
+#pragma unroll
+    for (uint32_t e = 0; e < MANY_EACH; e++) {
+      const uint32_t expert = word * WARP + warp * MANY_EACH + (e ^ lane / 8);
+      load_runs(weighed[e], gate + kept(expert * hidden + column), expert < expert_count);
+    }
+  };
+  auto weigh = [&] {
+#pragma unroll
+    for (uint32_t e = 0; e < MANY_EACH; e++)
+#pragma unroll
+      for (uint32_t i = 0; i < 2; i++) {
+        const float4 g = weighed[e][i];
+        weighed[e][i] = make_float4(g.x * norm[i].x, g.y * norm[i].y, g.z * norm[i].z, g.w * norm[i].w);
+      }
+  };
+  load_norm();
+  load_gate(0);
+  if (threadIdx.x == 0) {
+    barrier_init(&summed, 1);
+    barriers_ready();
+  }
+  __syncthreads();
+  cluster_arrive();
+  if constexpr (WORDS > 1) {  /* of the second experts, the line that begins at this column */
+#pragma unroll
+    for (uint32_t e = 0; e < MANY_EACH; e++) {
+      const uint32_t expert = WARP + warp * MANY_EACH + e;
+#pragma unroll
+      for (uint32_t i = 0; i < 2; i++)
+        if (there[i] && lane % 8 == 0 && expert < expert_count) prefetch_line(gate + (expert * hidden + column) + i * MANY_RUN);
+    }
+  }
+  const uint32_t rows = rows_from(first, in_step, rows_each);
+  const float *h = router.h + (size_t)first * hidden + first_column;
+  wait_for_earlier_kernels();
+  /* Columns past the last and rows past the step's come as zeros. */
+  const uint32_t piece_row = threadIdx.x / MANY_PIECES, piece_column = threadIdx.x % MANY_PIECES * 4;
+  const bool piece_there = first_column + piece_column < hidden;
+  auto copy_part = [&](uint32_t part) {
+    const float *from = h + (size_t)(part + piece_row) * hidden + piece_column;
+#pragma unroll
+    for (uint32_t i = 0; i < MANY_PART; i += MANY_THREADS / MANY_PIECES, from += MANY_THREADS / MANY_PIECES * hidden)
+      copy16_async(scratch.h[part + i + piece_row] + piece_column, from, piece_there && part + i + piece_row < rows);
+  };
+  copy_part(0);
+  copy_commit();
+  if (MANY_PART < rows) copy_part(MANY_PART);
+  copy_commit();
+  if (blockIdx.x == gridDim.x - 1) clear_counts(router.counts);
+  if (threadIdx.x == 0) {
+    const uint32_t chosen_here = rows > rank ? (rows - rank + others) >> __popc(others) : 0;
+    barrier_arrive_expecting(&summed, blocks * (rows + chosen_here * WORDS * WARP) * sizeof(float));
+  }
+  weigh();  /* not before the rows are asked for: where this kernel started late, the gate has yet to come */
+  copy_wait<1>();
+  __syncthreads();
+  cluster_wait();  /* all blocks have their barriers */
+  auto add_squares_of = [&](uint32_t part) {
+    const uint32_t r = part + threadIdx.x / MANY_PART, at = threadIdx.x % MANY_PART;
+    float squares = 0.0f;
+#pragma unroll
+    for (uint32_t c = 0; c < MANY_COLUMNS; c += 4 * MANY_PART) squares = add_squares(squares, load4(scratch.h[r] + c + 4 * at));
+    const float sum = sum_over_lanes<MANY_PART>(squares);
+    if (r < rows && at < blocks) store_to_block(&scratch.squares[r][rank], at, sum, &summed, blocks);
+  };
+  auto multiply = [&](uint32_t from, uint32_t to, uint32_t word) {
+    const uint32_t turned = lane / 2 % MANY_TOGETHER, expert = word * WARP + warp * MANY_EACH + lane / 8;
+    const float *rows_of[MANY_TOGETHER];
+#pragma unroll
+    for (uint32_t a = 0; a < MANY_TOGETHER; a++) rows_of[a] = scratch.h[from + (a ^ turned)] + 4 * lane;
+#pragma unroll 1
+    for (uint32_t r = from + turned; r - turned < to; r += MANY_TOGETHER) {
+      float parts[MANY_EACH * MANY_TOGETHER];
+#pragma unroll
+      for (uint32_t a = 0; a < MANY_TOGETHER; a++) {
+        const float4 v = load4(rows_of[a]), u = load4(rows_of[a] + MANY_RUN);
+        rows_of[a] += MANY_TOGETHER * MANY_COLUMNS;
+#pragma unroll
+        for (uint32_t e = 0; e < MANY_EACH; e++) {
+          const float4 w = weighed[e][0], z = weighed[e][1];
+          const float low = fmaf(v.w, w.w, fmaf(v.z, w.z, fmaf(v.y, w.y, v.x * w.x)));
+          parts[e * MANY_TOGETHER + a] = fmaf(u.w, z.w, fmaf(u.z, z.z, fmaf(u.y, z.y, fmaf(u.x, z.x, low))));
+        }
+      }
+      const float sum = sum_of_turned(parts);
+      if (lane % 2 == 0 && r < rows) store_to_block(&scratch.sums[(r & ~others) + rank][expert], r & others, sum, &summed, blocks);
+    }
+  };
+#pragma unroll 1
+  for (uint32_t word = 0; word < WORDS; word++) {
+    if (word > 0) {
+      load_norm();
+      load_gate(word);
+      weigh();
+    }
+#pragma unroll 1
+    for (uint32_t part = 0; part < rows; part += MANY_PART) {
+      if (word == 0 && part > 0) {
+        copy_wait<0>();
+        __syncthreads();
+      }
+      if (word == 0) add_squares_of(part);
+      multiply(part, min(rows, part + MANY_PART), word);
+    }
+  }
+  /* What is needed behind the exchange is asked for before it: registers are free now. */
+  load_norm();
+  float of_bias[WORDS];
+#pragma unroll
+  for (uint32_t w = 0; w < WORDS; w++) {
+    const uint32_t expert = lane + w * WARP;
+    of_bias[w] = bias && expert < expert_count ? bias[expert] : 0.0f;
+  }
+  if constexpr (WORDS == 1)
+    if (warp * blocks + rank < rows) choose_of_32(0.0f, 0.0f, expert_count, weighing);
+  barrier_wait_cluster(&summed, 0);
+  auto sum_of_blocks = [&](auto of_block) {
+    float sum = 0.0f;
+#pragma unroll
+    for (uint32_t b = 0; b < MANY_BLOCKS; b++) sum += b < blocks ? of_block(b) : 0.0f;
+    return sum;
+  };
+  const float squares = sum_of_blocks([&](uint32_t b) { return scratch.squares[lane][b]; });
+  const float scale = 1.0f / sqrtf(squares / hidden + router.eps);  /* of row `lane` */
+  auto scale_of = [&](uint32_t r) { return __shfl_sync(0xffffffffu, scale, r); };
+#pragma unroll 1
+  for (uint32_t at = warp * blocks; at + rank < rows; at += MANY_WARPS * blocks) {  /* a warp chooses for a row */
+    float sums[WORDS];
+#pragma unroll
+    for (uint32_t w = 0; w < WORDS; w++) sums[w] = sum_of_blocks([&](uint32_t b) { return scratch.sums[at + b][lane + w * WARP]; });
+    const float scale = scale_of(at + rank);
+    if constexpr (WORDS > 1) {
+      leave_choice(router, first, at + rank, weighing.k, choose_of_words(sums, of_bias, scale, expert_count, weighing));
+    } else {
+      leave_choice(router, first, at + rank, weighing.k, choose_of_32(scale * sums[0], of_bias[0], expert_count, weighing));
+    }
+  }
+  X *x = static_cast<X *>(router.x) + (size_t)first * hidden + column;
+#pragma unroll 1
+  for (uint32_t r = warp; r < rows; r += MANY_WARPS) {
+    const float scale = scale_of(r);
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++)
+      if (there[i]) store4(x + (size_t)r * hidden + i * MANY_RUN, normed(load4(scratch.h[r] + i * MANY_RUN + 4 * lane), scale, norm[i]));
+  }
+}
+
+/* rows_each: of a cluster. */
+#define ROUTE_MANY(NAME, X, WORDS)                                                                                       \
+  extern "C" __global__ void __maxnreg__(MANY_REGISTERS) tg_route_many_##NAME(                                           \
+      const tg_route_args args, uint32_t hidden, uint32_t expert_count, uint32_t k, uint32_t normalize, float scaling,   \
+      uint32_t rows_each) {                                                                                              \
+    GMMA_BODY((route_many_step<X, WORDS>(args, hidden, expert_count, Weighing{k, normalize != 0, scaling}, rows_each));) \
+  }
+
+/* For up to 32 and 64 experts. */
+ROUTE_MANY(bf16, __nv_bfloat16, 1)
+ROUTE_MANY(f16, __half, 1)
+ROUTE_MANY(f32, float, 1)
+ROUTE_MANY(bf16_e64, __nv_bfloat16, 2)
+ROUTE_MANY(f16_e64, __half, 2)
+ROUTE_MANY(f32_e64, float, 2)
