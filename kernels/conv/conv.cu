@@ -133,8 +133,21 @@ __device__ inline void short_conv_rows(const tg_conv_args &a) {
     w[4 * i] = four.x, w[4 * i + 1] = four.y, w[4 * i + 2] = four.z, w[4 * i + 3] = four.w;
   }
   const float4 added = bias && there ? load4(bias + c) : zeros;
+  /* The step's tables were there before it began. */
+  const uint32_t rows = __ldcg(&step->rows), last = max(rows, 1u) - 1;
+  tg_row row[CONV_ROWS];
+  uint32_t chunk_row[CONV_ROWS];
+#pragma unroll
+  for (int i = 0; i < CONV_ROWS; i++) {
+    const tg_row *at = table<tg_row>(state, __ldcg(&step->row_table)) + min(first + i, last);
+    row[i].slot = __ldcg(&at->slot), row[i].position = __ldcg(&at->position), row[i].sequence = __ldcg(&at->sequence);
+  }
+#pragma unroll
+  for (int i = 0; i < CONV_ROWS; i++) {
+    const tg_sequence *of = table<tg_sequence>(state, __ldcg(&step->sequence_table)) + row[i].sequence;
+    chunk_row[i] = min(first + i, last) - __ldcg(&of->first_row);
+  }
   wait_for_earlier_kernels();
-  const uint32_t rows = step->rows;
   if (first >= rows || !there) return;
 
   /* Rows past the step's repeat its last, those before row 0 row 0: neither is looked at. */
@@ -142,18 +155,10 @@ __device__ inline void short_conv_rows(const tg_conv_args &a) {
 #pragma unroll
   for (int i = 0; i < CONV_ROWS + CONV_TAPS - 1; i++) {
     const uint32_t ahead = first + i;  /* CONV_TAPS - 1 rows past the one */
-    u[i] = column(bcx, ahead < CONV_TAPS - 1 ? 0 : min(ahead - (CONV_TAPS - 1), rows - 1), c, hidden);
+    u[i] = column(bcx, ahead < CONV_TAPS - 1 ? 0 : min(ahead - (CONV_TAPS - 1), last), c, hidden);
   }
 #pragma unroll
-  for (int i = 0; i < CONV_ROWS; i++) gate[i] = load4(bcx + (size_t)min(first + i, rows - 1) * 3 * hidden + hidden + c);
-  tg_row row[CONV_ROWS];
-  uint32_t chunk_row[CONV_ROWS];
-#pragma unroll
-  for (int i = 0; i < CONV_ROWS; i++) {
-    const uint32_t r = min(first + i, rows - 1);
-    row[i] = table<tg_row>(state, step->row_table)[r];
-    chunk_row[i] = r - table<tg_sequence>(state, step->sequence_table)[row[i].sequence].first_row;
-  }
+  for (int i = 0; i < CONV_ROWS; i++) gate[i] = load4(bcx + (size_t)min(first + i, last) * 3 * hidden + hidden + c);
   auto columns_of = [&](const tg_row &of) { return static_cast<T *>(a.columns) + (size_t)of.slot * (CONV_TAPS - 1) * hidden + c; };
   /* Row r, of which `before` has the u of its rows: oldest first. */
   auto convolve = [&](uint32_t r, const tg_row &of, uint32_t in_chunk, const float4 *before, float4 by) {

@@ -6,6 +6,7 @@
 
 #include "abi.h"
 #include "common/address.h"
+#include "common/args.h"
 
 /* Dense. */
 typedef struct tg_persistent_args {
@@ -20,6 +21,7 @@ typedef struct tg_persistent_args {
   uint32_t k_total;                         /* columns of x */
   uint32_t epilogue;                        /* TILED_* */
   uint32_t up_first;                        /* of gate and up, up has the lower address */
+  tg_prefetch_args prefetch;                /* by halves.cuh */
 } tg_persistent_args;
 
 /* A conv layer's in-projection with its short convolution (conv.cuh), of decode steps. */

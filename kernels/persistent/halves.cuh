@@ -6,6 +6,7 @@
  * says. Of two sums the order is no matter, and each is over its half of K in order; where K is cut follows from K alone.
  *
  * A block has one tile at most, and which one follows from the bucket. So its weights come into the ring before the rows are there.
+ * The memory then has little to do, and weights of the layer's experts may come to the second-level cache (common/prefetch.cuh).
  *
  * Bound, of 132 blocks: what the second-level cache gives. A stage of 128 weight rows is 32 KB for 512 cycles, and blocks that have other
  * stages than their neighbours share nothing. The sums that change places are 64 rows by WIDTH floats, both ways at once.
@@ -15,6 +16,7 @@
 #ifndef TAILGRAPH_PERSISTENT_HALVES_CUH
 #define TAILGRAPH_PERSISTENT_HALVES_CUH
 
+#include "common/prefetch.cuh"
 #include "persistent/persistent.cuh"
 
 /* What a block has: the ring of Tile, then a warp's place for the other block's sums, and later for its finished rows. */
@@ -58,7 +60,8 @@ struct PersistentHalf {
 };
 
 template <class Tile>
-__device__ inline void persistent_halves(const TensorMap *x_map, const TensorMap *w_map, const PersistentProduct &product) {
+__device__ inline void persistent_halves(const TensorMap *x_map, const TensorMap *w_map, const PersistentProduct &product,
+                                         const tg_prefetch_args &prefetch) {
   using Half = PersistentHalf<Tile>;
   extern __shared__ __align__(GMMA_ATOM_BYTES) char persistent_shared[];
   PersistentRing<Tile> ring(persistent_shared, Half::BARRIERS);
@@ -78,6 +81,7 @@ __device__ inline void persistent_halves(const TensorMap *x_map, const TensorMap
   const uint32_t t = blockIdx.x / Half::BLOCKS;
   const bool asks = threadIdx.x == PERSISTENT_GROUPS * GMMA_GROUP;
   uint32_t begun = 0;
+  Prefetcher prefetcher(prefetch, half.steps, Tile::STAGES);
   if (asks) {
     tensor_map_prefetch(x_map);
     begun = persistent_begin(ring, w_map, product, work.unit(t), half.first, half.steps);
@@ -87,7 +91,7 @@ __device__ inline void persistent_halves(const TensorMap *x_map, const TensorMap
   wait_for_earlier_kernels();
   if (!asks) work.count(product);  /* what it asks for does not depend on how many rows there are */
   const PersistentUnit unit = work.unit(t);
-  if (asks) persistent_fill(ring, x_map, w_map, product, unit, half.first, half.steps, begun);
+  if (asks) persistent_fill(ring, x_map, w_map, product, unit, half.first, half.steps, begun, [&] { prefetcher.ask(); });
   if (group == PERSISTENT_GROUPS) return;
   if (unit.rows <= group * GMMA_M) {  /* of both blocks: nobody waits for its sums */
     persistent_skip(ring, group, half.steps);
@@ -114,7 +118,7 @@ __device__ inline void persistent_halves(const TensorMap *x_map, const TensorMap
                    __VA_ARGS__::PARTS, PersistentHalf<__VA_ARGS__>::SHARED)                                                   \
   extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)                                                         \
       NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const tg_persistent_args a) {            \
-    GMMA_BODY(persistent_halves<__VA_ARGS__>(&x, &w, persistent_dense(a));)                                                   \
+    GMMA_BODY(persistent_halves<__VA_ARGS__>(&x, &w, persistent_dense(a), a.prefetch);)                                                   \
   }
 
 #endif

@@ -109,11 +109,11 @@ __device__ inline uint32_t persistent_begin(PersistentRing<Tile> ring, const Ten
 }
 
 /* One lane, where tensor copies bring all: a unit's rows and weights, `steps` stages of K from `first` on, of which those of the first
- * `begun` have been begun. */
-template <class Tile>
+ * `begun` have been begun. What it does `meanwhile` it does behind each. */
+template <class Tile, class Meanwhile>
 __device__ inline void persistent_fill(PersistentRing<Tile> &ring, const TensorMap *x_map, const TensorMap *w_map,
                                        const PersistentProduct &product, const PersistentUnit &unit, uint32_t first, uint32_t steps,
-                                       uint32_t begun) {
+                                       uint32_t begun, Meanwhile meanwhile) {
 #pragma unroll 1
   for (uint32_t k = 0; k < steps; k++, ring.next()) {
     if (k >= begun) {
@@ -125,6 +125,7 @@ __device__ inline void persistent_fill(PersistentRing<Tile> &ring, const TensorM
       tensor_copy(ring.x() + part * Tile::PART_BYTES, x_map, (first + k) * GMMA_K, part * product.x_plane + unit.first,
                   ring.full + ring.at, cache_policy(false));
     if (k >= begun) persistent_weights(ring, w_map, product, unit, first + k);
+    meanwhile();
   }
 }
 
@@ -313,7 +314,7 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
     } else if (asks) {
 #pragma unroll 1
       for (uint32_t t = work.first(); t < work.units; t += work.apart(), begun = 0)
-        persistent_fill(ring, x_map, w_map, product, work.unit(t), 0, steps, begun);
+        persistent_fill(ring, x_map, w_map, product, work.unit(t), 0, steps, begun, [] {});
       if constexpr (Tile::MATES > 1) persistent_drain(ring);
     } else if (Finish::BRINGS && threadIdx.x >= PERSISTENT_GROUPS * GMMA_GROUP + WARP) {
 #pragma unroll 1

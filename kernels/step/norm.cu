@@ -35,10 +35,12 @@ __device__ inline void rmsnorm(T *x, const float *h, const float *weight, const 
 template <typename T>
 __device__ inline void rmsnorm_sampled(T *x, const float *h, const float *weight, const tg_state *state,
                                        const tg_step *step, uint32_t hidden, float eps) {
-  begin_kernel();
-  uint32_t sample = blockIdx.x;
-  if (sample >= step->sample_rows) return;
-  uint32_t row = table<uint32_t>(state, step->sample_table)[sample];
+  let_next_kernel_start();
+  /* The step's tables were there before it began. */
+  const uint32_t sample = blockIdx.x, samples = __ldcg(&step->sample_rows);
+  const uint32_t row = sample < samples ? __ldcg(table<uint32_t>(state, __ldcg(&step->sample_table)) + sample) : 0;
+  wait_for_earlier_kernels();
+  if (sample >= samples) return;
   normalize_row(x + (size_t)sample * hidden, h + (size_t)row * hidden, weight, hidden, eps);
 }
 

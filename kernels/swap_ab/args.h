@@ -6,6 +6,7 @@
 
 #include "abi.h"
 #include "common/address.h"
+#include "common/args.h"
 
 /* Words that stand beside a struct here are arguments of their own: kernels/README.md, "Adding a kernel", says why. */
 
@@ -18,15 +19,6 @@ typedef struct tg_swap_ab_args {
   uint32_t pad;
 } tg_swap_ab_args;
 
-/* What of a layer's experts comes to the second-level cache meanwhile (swap_ab/prefetch.cuh). */
-typedef struct tg_swap_ab_prefetch_args {
-  TG_ADDRESS(const char) gate;              /* of the first expert; on 16 bytes */
-  TG_ADDRESS(const char) up;                /* of the first expert; on 16 bytes */
-  uint64_t expert_bytes;                    /* from one expert's gate to the next one's, and from up to up; a multiple of 16 */
-  uint32_t experts;
-  uint32_t pieces;                          /* of each gate, and of each up; 0 where nothing is asked for */
-} tg_swap_ab_prefetch_args;
-
 /* swap_ab/conv.cuh, beside H, L and the ring's stages */
 typedef struct tg_swap_ab_conv_args {
   TG_ADDRESS(void) y;                       /* [R,H] */
@@ -36,7 +28,7 @@ typedef struct tg_swap_ab_conv_args {
   TG_ADDRESS(const float) taps_bias;        /* [H] or null */
   TG_ADDRESS(const tg_state) state;
   TG_ADDRESS(const tg_step) step;
-  tg_swap_ab_prefetch_args prefetch;
+  tg_prefetch_args prefetch;
 } tg_swap_ab_conv_args;
 
 /* swap_ab/head.cuh */

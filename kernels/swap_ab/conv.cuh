@@ -18,8 +18,8 @@
 #ifndef TAILGRAPH_SWAP_AB_CONV_CUH
 #define TAILGRAPH_SWAP_AB_CONV_CUH
 
+#include "common/prefetch.cuh"
 #include "swap_ab/swap_ab.cuh"
-#include "swap_ab/prefetch.cuh"
 
 /* Four sums as the operand type holds them. */
 template <typename T>
@@ -155,7 +155,7 @@ __device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_m
   const SwapAbRun run(hidden, block.rank, block.blocks);
   if (!block.consumes()) {
     const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
-    SwapAbPrefetcher prefetcher(a.prefetch, run.steps, stages);
+    Prefetcher prefetcher(a.prefetch, run.steps, stages);
     block.produce(
         run.steps,
         [&](uint32_t u, char *to, uint64_t *barrier) {
@@ -245,7 +245,7 @@ __device__ inline void swap_ab_conv_rows(const TensorMap *x_map, const TensorMap
   const uint32_t first_row = (blockIdx.y * Tile::MATES + mate) * Tile::ROWS, steps = SwapAbRun(hidden, 0, 1).steps;
   if (!block.consumes()) {
     const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
-    SwapAbPrefetcher prefetcher(a.prefetch, steps, stages);
+    Prefetcher prefetcher(a.prefetch, steps, stages);
     block.produce(
         steps,
         [&](uint32_t u, char *to, uint64_t *barrier) {

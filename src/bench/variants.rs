@@ -175,7 +175,7 @@ pub fn refined(current: Variant, around: &[Variant]) -> Vec<Variant> {
                 shaped(Grouped { guess, ..grouped });
             }
             for prefetch_mib in PREFETCH_MIB {
-                if products == Products::SwapAb {
+                if matches!(products, Products::SwapAb | Products::Persistent) {
                     shaped(Grouped {
                         prefetch_mib,
                         ..grouped

@@ -1462,6 +1462,30 @@ const _: () = {
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
+pub struct tg_prefetch_args {
+    pub gate: u64,
+    pub up: u64,
+    pub expert_bytes: u64,
+    pub experts: u32,
+    pub pieces: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_prefetch_args"][::core::mem::size_of::<tg_prefetch_args>() - 32usize];
+    ["Alignment of tg_prefetch_args"][::core::mem::align_of::<tg_prefetch_args>() - 8usize];
+    ["Offset of field: tg_prefetch_args::gate"]
+        [::core::mem::offset_of!(tg_prefetch_args, gate) - 0usize];
+    ["Offset of field: tg_prefetch_args::up"]
+        [::core::mem::offset_of!(tg_prefetch_args, up) - 8usize];
+    ["Offset of field: tg_prefetch_args::expert_bytes"]
+        [::core::mem::offset_of!(tg_prefetch_args, expert_bytes) - 16usize];
+    ["Offset of field: tg_prefetch_args::experts"]
+        [::core::mem::offset_of!(tg_prefetch_args, experts) - 24usize];
+    ["Offset of field: tg_prefetch_args::pieces"]
+        [::core::mem::offset_of!(tg_prefetch_args, pieces) - 28usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_conv_args {
     pub x: u64,
     pub columns: u64,
@@ -1559,10 +1583,11 @@ pub struct tg_persistent_args {
     pub k_total: u32,
     pub epilogue: u32,
     pub up_first: u32,
+    pub prefetch: tg_prefetch_args,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_persistent_args"][::core::mem::size_of::<tg_persistent_args>() - 56usize];
+    ["Size of tg_persistent_args"][::core::mem::size_of::<tg_persistent_args>() - 88usize];
     ["Alignment of tg_persistent_args"][::core::mem::align_of::<tg_persistent_args>() - 8usize];
     ["Offset of field: tg_persistent_args::y"]
         [::core::mem::offset_of!(tg_persistent_args, y) - 0usize];
@@ -1586,6 +1611,8 @@ const _: () = {
         [::core::mem::offset_of!(tg_persistent_args, epilogue) - 48usize];
     ["Offset of field: tg_persistent_args::up_first"]
         [::core::mem::offset_of!(tg_persistent_args, up_first) - 52usize];
+    ["Offset of field: tg_persistent_args::prefetch"]
+        [::core::mem::offset_of!(tg_persistent_args, prefetch) - 56usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
@@ -2509,32 +2536,6 @@ const _: () = {
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
-pub struct tg_swap_ab_prefetch_args {
-    pub gate: u64,
-    pub up: u64,
-    pub expert_bytes: u64,
-    pub experts: u32,
-    pub pieces: u32,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_swap_ab_prefetch_args"]
-        [::core::mem::size_of::<tg_swap_ab_prefetch_args>() - 32usize];
-    ["Alignment of tg_swap_ab_prefetch_args"]
-        [::core::mem::align_of::<tg_swap_ab_prefetch_args>() - 8usize];
-    ["Offset of field: tg_swap_ab_prefetch_args::gate"]
-        [::core::mem::offset_of!(tg_swap_ab_prefetch_args, gate) - 0usize];
-    ["Offset of field: tg_swap_ab_prefetch_args::up"]
-        [::core::mem::offset_of!(tg_swap_ab_prefetch_args, up) - 8usize];
-    ["Offset of field: tg_swap_ab_prefetch_args::expert_bytes"]
-        [::core::mem::offset_of!(tg_swap_ab_prefetch_args, expert_bytes) - 16usize];
-    ["Offset of field: tg_swap_ab_prefetch_args::experts"]
-        [::core::mem::offset_of!(tg_swap_ab_prefetch_args, experts) - 24usize];
-    ["Offset of field: tg_swap_ab_prefetch_args::pieces"]
-        [::core::mem::offset_of!(tg_swap_ab_prefetch_args, pieces) - 28usize];
-};
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_swap_ab_conv_args {
     pub y: u64,
     pub columns: u64,
@@ -2543,7 +2544,7 @@ pub struct tg_swap_ab_conv_args {
     pub taps_bias: u64,
     pub state: u64,
     pub step: u64,
-    pub prefetch: tg_swap_ab_prefetch_args,
+    pub prefetch: tg_prefetch_args,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {

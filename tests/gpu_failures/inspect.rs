@@ -234,7 +234,7 @@ fn the_tables_name_kernels_and_memory() {
         "graphs as captured for device-graph on cuda:0 Test GPU 0",
         "capture ms",
         "stage 0 mixed 512, dispatcher in it: nodes by kernel",
-        "products persistent, experts grouped (tiles of 128, 6 stages, guess)",
+        "products persistent, experts grouped (tiles of 128, 6 stages, guess, 16 MiB prefetched)",
         "variants sm_90-",
         "tg_dispatch",
         "scheduler",

@@ -154,7 +154,7 @@ fn graphs_are_of_the_kernels_that_the_file_names() {
             assert_eq!(has("tg_tiled_"), tiled, "{variant}");
         }
         assert_eq!(buckets, if dtype == DType::F32 { 9 } else { 10 });
-        let grouped = "grouped (tiles of 128, 6 stages, guess)";
+        let grouped = "grouped (tiles of 128, 6 stages, guess, 16 MiB prefetched)";
         for (rows, of_halves) in [(512, grouped), (2048, "persistent")] {
             let many = |graph: &&Value| graph["kind"] == "mixed" && graph["bucket"] == rows;
             let mixed = graphs(&shown).iter().find(many);

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-/// Threads that instantiate and upload.
-const WORKERS: usize = 2;
+/// Threads that instantiate and upload. With 1, 2, 3 and 4 the graphs of LFM2-24B-A2B for 1,024 sequences were ready after 132, 86, 76 and
+/// 69 ms on an H100.
+const WORKERS: usize = 4;
 
 /// A graph's place among all, and its executables.
 type Made = (usize, Result<Vec<Exec>>);

@@ -35,7 +35,7 @@ const ALIGN_BYTES: u32 = 1024;
 const SKINNY_ROWS: u32 = 16;
 const MOST_TILES: u32 = 256;
 /// Chunks of a guess that come to the second-level cache while those before them fill the ring, where nothing has brought them
-/// there before (families/swap_ab/prefetch.rs). Measured: profiles/log/many-rows.md, "Room beside each other".
+/// there before (families/prefetch.rs). Measured: profiles/log/many-rows.md, "Room beside each other".
 const SOON_CHUNKS: u32 = 8;
 const MOST_BLOCKS: u32 = 384;
 

@@ -19,6 +19,7 @@ mod mixture;
 pub mod norm;
 pub mod packed;
 pub mod persistent;
+mod prefetch;
 pub mod router;
 pub mod skinny;
 pub mod swap_ab;
@@ -74,7 +75,9 @@ pub struct Lowering<'a> {
     step: Address,
     /// Launch each kernel while the one before still runs (sm_90 and later overlap their edges).
     early: bool,
-    /// The layer's first call asks for some of its experts' weights ([`Lowering::swap_ab_conv`]).
+    /// Weights of the layer's experts that a dense product may ask for.
+    ahead: Option<abi::tg_prefetch_args>,
+    /// One of the layer's calls asks for some of them.
     prefetched: bool,
     /// What the next calls are noted to do.
     ops: Vec<Op>,
@@ -99,6 +102,7 @@ impl<'a> Lowering<'a> {
             state: at.state,
             step: at.step,
             early,
+            ahead: None,
             prefetched: false,
             ops: vec![],
             calls: vec![],

@@ -252,7 +252,9 @@ impl<'a> Lowering<'a> {
             k_total: product.inner,
             epilogue: product.epilogue as u32,
             up_first: (product.w_pair != 0 && product.w_pair < product.w).into(),
+            prefetch: self.ahead.filter(|_| tile.sharers > 1).unwrap_or_default(),
         };
+        self.prefetched |= args.prefetch.pieces > 0;
         let arguments = vec![
             persistent.rows(x, rows, product.inner),
             Argument::Boxes(weight_boxes(

@@ -12,7 +12,6 @@
 //! | `tg_swap_ab_conv_rows_*` | the same from 33 rows of 16 bits on: batch rows first; from 65 on two blocks share weights |
 
 mod cut;
-mod prefetch;
 
 use super::Lowering;
 use super::conv::ShortConv;
@@ -327,7 +326,7 @@ impl<'a> Lowering<'a> {
             taps_bias: conv.bias,
             state: self.state,
             step: self.step,
-            prefetch: self.prefetch(experts),
+            prefetch: experts.map_or_else(Default::default, |experts| self.prefetch(experts)),
         };
         let arguments = vec![
             Argument::Boxes(x.boxes(tile.rows)),

@@ -5,7 +5,7 @@ use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::families::Lowering;
 use crate::backend::cuda::families::attention::Attention;
 use crate::backend::cuda::families::conv::ShortConv;
-use crate::backend::cuda::families::experts::{ExpertRows, NextNorm};
+use crate::backend::cuda::families::experts::{ExpertRows, ExpertWeights, NextNorm};
 use crate::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
 use crate::backend::cuda::lower::LayerState;
 use crate::backend::cuda::memory::weights::{FeedForwardAddresses, MixerAddresses};
@@ -115,6 +115,14 @@ pub(super) fn dense(layer: &Layer<'_>, op: &Op) -> Result<[Address; 3]> {
     }
 }
 
+/// Of a layer that has any.
+fn experts<'a>(layer: &Layer<'a>) -> Option<&'a ExpertWeights> {
+    match &layer.weights.feed_forward {
+        FeedForwardAddresses::Moe { experts, .. } => Some(experts),
+        FeedForwardAddresses::Dense { .. } => None,
+    }
+}
+
 pub(super) fn embed(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
     let embedding = model
         .weights
@@ -165,7 +173,7 @@ pub(super) fn short_conv(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[O
 
 pub(super) fn conv_out(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
     let out = Conv::of(model, &ops[0])?.out(model, model.x());
-    to.product(&out, Rows::Step);
+    to.product_before(&out, experts(&model.layer(&ops[0])?));
     Ok(())
 }
 
@@ -178,17 +186,14 @@ pub(super) fn swap_ab_conv(
 ) -> Result<()> {
     let conv = Conv::of(model, &ops[0])?;
     let swap_ab = to.swap_ab_convolves().ok_or_else(|| misplaced(&ops[0]))?;
-    let experts = match &model.layer(&ops[0])?.weights.feed_forward {
-        FeedForwardAddresses::Moe { experts, .. } => Some(experts),
-        FeedForwardAddresses::Dense { .. } => None,
-    };
+    let layer = model.layer(&ops[0])?;
     to.doing(&ops[..2]);
     to.swap_ab_conv(
         swap_ab,
         &conv.short,
         conv.in_proj,
         conv.in_proj_bias,
-        experts,
+        experts(&layer),
     );
     to.doing(&ops[2..]);
     to.product(&conv.out(model, model.wide()), Rows::Step);
@@ -208,7 +213,8 @@ pub(super) fn persistent_conv(
     to.doing(&ops[..2]);
     to.persistent_conv(persistent, &conv.short, conv.in_proj, conv.in_proj_bias);
     to.doing(&ops[2..]);
-    to.product(&conv.out(model, model.wide()), Rows::Step);
+    let layer = model.layer(&ops[0])?;
+    to.product_before(&conv.out(model, model.wide()), experts(&layer));
     Ok(())
 }
 
@@ -278,7 +284,7 @@ pub(super) fn attention_out(
     let (_, q) = model.attended();
     let hidden = model.config.hidden_size as u32;
     let product = product(model, model.h(), model.x(), w, (hidden, q), true);
-    to.product(&product, Rows::Step);
+    to.product_before(&product, experts(&model.layer(&ops[0])?));
     Ok(())
 }
 

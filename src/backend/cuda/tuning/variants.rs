@@ -118,7 +118,7 @@ impl Experts {
     /// These, prefetching nothing where the products beside them do not.
     pub fn beside(self, products: Products) -> Self {
         match (self, products) {
-            (Self::Grouped(_), Products::SwapAb) => self,
+            (Self::Grouped(_), Products::SwapAb | Products::Persistent) => self,
             (Self::Grouped(grouped), _) => Self::Grouped(Grouped {
                 prefetch_mib: 0,
                 ..grouped
@@ -142,8 +142,8 @@ pub struct Grouped {
     pub stages: u32,
     /// Blocks guess which expert they will be given, and ask for its weights before the router has chosen.
     pub guess: bool,
-    /// Of all experts' gates and ups, as much of each, what comes to the second-level cache while a conv layer's dense
-    /// in-projection multiplies, in MiB: beside other products nothing.
+    /// Of all experts' gates and ups, as much of each, what comes to the second-level cache while a conv layer's in-projection
+    /// by the swap-AB kernels multiplies, or a layer's out-projection by the persistent ones, in MiB: beside other products nothing.
     pub prefetch_mib: u32,
 }
 
@@ -155,6 +155,14 @@ pub struct Variant {
 }
 
 impl Variant {
+    /// Its experts beside these products: what is prefetched is meant for its own.
+    fn experts_beside(&self, products: Products) -> Experts {
+        match self.products == products {
+            true => self.experts,
+            false => self.experts.beside(Products::Tiled),
+        }
+    }
+
     /// What serves every bucket.
     pub const TILED: Self = Self {
         products: Products::Tiled,
@@ -217,7 +225,7 @@ impl Variant {
                 warpgroups("the grouped kernels", grouped_rows(dtype))?;
                 if experts.beside(products) != experts {
                     return Err(format!(
-                        "found prefetch_mib {}, expected products = \"swap_ab\" beside it, which prefetch",
+                        "found prefetch_mib {}, expected products = \"swap_ab\" or \"persistent\" beside it, which prefetch",
                         grouped.prefetch_mib
                     ));
                 }

@@ -79,9 +79,7 @@ impl Choice<'_> {
         });
         Ok(Variant {
             products,
-            experts: experts
-                .map_or(Experts::Tiled, |variant| variant.experts)
-                .beside(products),
+            experts: experts.map_or(Experts::Tiled, |variant| variant.experts_beside(products)),
         })
     }
 
@@ -100,10 +98,11 @@ impl Choice<'_> {
         });
         Variant {
             products,
-            // Nothing prefetches for them: a convolution of chunks is no part of a product.
-            experts: grouped
-                .map_or(many.experts, |variant| variant.experts)
-                .beside(Products::Tiled),
+            experts: grouped.map_or(many.experts, |variant| match products {
+                // A convolution of chunks is no part of a product, so nothing prefetches.
+                Products::SwapAb => variant.experts_beside(Products::Tiled),
+                others => variant.experts_beside(others),
+            }),
         }
     }
 

@@ -1,8 +1,9 @@
-//! Weights of a conv layer's experts that its in-projection asks for, to the second-level cache, while it multiplies
-//! (kernels/swap_ab/prefetch.cuh).
+//! Weights of a layer's experts that a dense product asks for, to the second-level cache, while it multiplies
+//! (kernels/common/prefetch.cuh).
 
-use super::super::Lowering;
-use super::super::experts::ExpertWeights;
+use super::Lowering;
+use super::experts::ExpertWeights;
+use super::tiled::{Product, Rows};
 use crate::backend::cuda::tuning::variants::Products;
 use crate::sys::abi;
 
@@ -16,10 +17,11 @@ fn pieces(mib: u32, matrices: u64, matrix_bytes: u64) -> u32 {
 }
 
 impl Lowering<'_> {
-    /// Pieces of each expert's gate, and of its up, that this bucket's [`Lowering::swap_ab_conv`] asks for.
-    pub(in super::super) fn prefetched_pieces(&self) -> u32 {
+    /// Pieces of each expert's gate, and of its up, that this bucket's dense products ask for: a conv layer's in-projection
+    /// ([`Lowering::swap_ab_conv`]), or of many rows each layer's out-projection.
+    pub(super) fn prefetched_pieces(&self) -> u32 {
         match (self.variant.products, self.grouped()) {
-            (Products::SwapAb, Some((_, shape))) => {
+            (Products::SwapAb | Products::Persistent, Some((_, shape))) => {
                 // Weights of 16 bits are all that grouped experts take.
                 let matrix =
                     2 * u64::from(self.hidden()) * self.config.moe_intermediate_size as u64;
@@ -34,18 +36,22 @@ impl Lowering<'_> {
     }
 
     /// What that asks for, as its kernel has it.
-    pub(super) fn prefetch(
-        &self,
-        experts: Option<&ExpertWeights>,
-    ) -> abi::tg_swap_ab_prefetch_args {
-        let of = |number: fn(&ExpertWeights) -> u64| experts.map_or(0, number);
-        abi::tg_swap_ab_prefetch_args {
-            gate: of(|w| w.gate),
-            up: of(|w| w.up),
-            expert_bytes: of(|w| 2 * w.gate_up_stride),
+    pub(super) fn prefetch(&self, experts: &ExpertWeights) -> abi::tg_prefetch_args {
+        abi::tg_prefetch_args {
+            gate: experts.gate,
+            up: experts.up,
+            expert_bytes: 2 * experts.gate_up_stride,
             experts: self.config.num_experts as u32,
-            pieces: experts.map_or(0, |_| self.prefetched_pieces()),
+            pieces: self.prefetched_pieces(),
         }
+    }
+
+    /// [`Lowering::product`] of all rows, behind which come the layer's experts, if it has any: the kernels for many rows may ask
+    /// for some of their weights meanwhile.
+    pub fn product_before(&mut self, product: &Product, experts: Option<&ExpertWeights>) {
+        self.ahead = experts.map(|experts| self.prefetch(experts));
+        self.product(product, Rows::Step);
+        self.ahead = None;
     }
 }
 

@@ -1,28 +1,29 @@
-/* prefetch.cuh: weights of a conv layer's experts, to the second-level cache, while its in-projection multiplies.
+/* prefetch.cuh: weights of a layer's experts, to the second-level cache, while a dense product of the layer multiplies.
  *
- * At 256 rows that takes twice as long as its weights do, and the memory has time. What comes is the beginning of each expert's gate
+ * A conv layer's in-projection of 256 rows takes twice as long as its weights do, and so does an out-projection of 512: the memory has
+ * time. What comes is the beginning of each expert's gate
  * and of its up, in pieces that lie side by side: asked for in boxes of 128 bytes of many rows, as many bytes gained
  * nothing (profiles/log/experts-weights.md).
  */
-#ifndef TAILGRAPH_SWAP_AB_PREFETCH_CUH
-#define TAILGRAPH_SWAP_AB_PREFETCH_CUH
+#ifndef TAILGRAPH_PREFETCH_CUH
+#define TAILGRAPH_PREFETCH_CUH
 
 #include "common/base.cuh"
 #include "common/pdl.cuh"
-#include "swap_ab/args.h"
+#include "common/args.h"
 
 constexpr uint32_t PREFETCH_BYTES = 4096;  /* a piece */
 
 /* A block's share of the pieces, one every so many blocks, by and by. One lane; before anything is urgent, as there is a division
  * in it. */
-struct SwapAbPrefetcher {
-  const tg_swap_ab_prefetch_args &from;
+struct Prefetcher {
+  const tg_prefetch_args &from;
   uint32_t early, turns;  /* without and with pieces */
   uint32_t own, owed = 0;
   uint32_t blocks, matrix = 0, piece;
 
   /* For `steps` turns, of which the first are those that fill a ring of so many stages: it must not wait for this. */
-  __device__ inline SwapAbPrefetcher(const tg_swap_ab_prefetch_args &from_, uint32_t steps, uint32_t stages)
+  __device__ inline Prefetcher(const tg_prefetch_args &from_, uint32_t steps, uint32_t stages)
       : from(from_), early(steps > stages ? stages : 0), turns(steps - early) {
     const uint32_t block = blockIdx.y * gridDim.x + blockIdx.x, all = 2 * from.experts * from.pieces;
     blocks = gridDim.x * gridDim.y;
