@@ -29,7 +29,7 @@ impl HostLaunched {
     /// Room for what the program carries from step to step.
     ///
     /// # Errors
-    /// [`Error::Memory`] where there is not enough.
+    /// [`crate::error::Error::Memory`] where there is not enough.
     pub fn room_for_carried(&self) -> Result<Carried> {
         let room = |span: Span| {
             let what = "what steps carry on, kept while one is repeated";
@@ -42,7 +42,7 @@ impl HostLaunched {
         })
     }
 
-    /// Keeps what the next step is to find, before [`StageBackend::run`] runs it.
+    /// Keeps what the next step is to find, before [`crate::backend::StageBackend::run`] runs it.
     ///
     /// # Errors
     /// The driver refuses.
@@ -54,11 +54,11 @@ impl HostLaunched {
         Ok(())
     }
 
-    /// Puts back what the step that [`StageBackend::run`] ran last found, and runs it again: all is as if it had run once,
+    /// Puts back what the step that [`crate::backend::StageBackend::run`] ran last found, and runs it again: all is as if it had run once,
     /// whatever [`Self::repeat`] did meanwhile.
     ///
     /// # Errors
-    /// As [`StageBackend::run`].
+    /// As [`crate::backend::StageBackend::run`].
     pub fn redo(&mut self, view: &StepView<'_>, carried: &Carried) -> Result<()> {
         self.put_back(carried)?;
         // SAFETY: `run` has sent this step, and `self` is borrowed alone until the wait.
@@ -75,13 +75,13 @@ impl HostLaunched {
         Ok(())
     }
 
-    /// Launches the step that [`StageBackend::run`] ran last once, puts back what it found, launches it `times` more, one right
+    /// Launches the step that [`crate::backend::StageBackend::run`] ran last once, puts back what it found, launches it `times` more, one right
     /// after the other, and waits for all of them: what a step costs where nobody schedules. The time of these, by the GPU's
     /// clock. Every launch moves on what steps carry, so it is of no use afterwards but by [`Self::redo`]; launched kernel by
     /// kernel, the steps of a row may also overlap in it.
     ///
     /// # Errors
-    /// As [`StageBackend::run`].
+    /// As [`crate::backend::StageBackend::run`].
     pub fn repeat(
         &mut self,
         view: &StepView<'_>,
@@ -119,7 +119,7 @@ impl HostLaunched {
         Ok(Duration::from_secs_f64(f64::from(ms) / 1e3))
     }
 
-    /// The step that [`StageBackend::run`] ran last, as `program` does it: what another stage would run in its place.
+    /// The step that [`crate::backend::StageBackend::run`] ran last, as `program` does it: what another stage would run in its place.
     ///
     /// # Errors
     /// What the program, the capture or the driver gives.
