@@ -197,6 +197,7 @@ inline void wait_for_earlier_kernels() {}
 inline void begin_kernel() {}
 inline void wait_and_let_next_start() {}
 inline void prefetch_line(const void *) {}
+inline void bulk_prefetch(const void *, uint32_t) {}
 inline void prefetch(const void *, size_t, uint32_t, uint32_t) {}
 
 #endif

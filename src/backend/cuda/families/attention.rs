@@ -170,6 +170,9 @@ impl Lowering<'_> {
 
     /// Each sequence's rows in runs of at most `tile_rows`.
     fn list_query_tiles(&mut self, attention: &Attention, tile_rows: u32) {
+        if self.query_tiles.replace(attention.query_tiles) == Some(attention.query_tiles) {
+            return;
+        }
         let list = vec![
             Argument::Address(attention.query_tiles),
             Argument::Address(attention.query_tile_count),

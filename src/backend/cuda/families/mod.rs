@@ -75,6 +75,8 @@ pub struct Lowering<'a> {
     step: Address,
     /// Launch each kernel while the one before still runs (sm_90 and later overlap their edges).
     early: bool,
+    /// Where the step's query tiles are listed already: they are those of all layers.
+    query_tiles: Option<Address>,
     /// Weights of the layer's experts that a dense product may ask for.
     ahead: Option<abi::tg_prefetch_args>,
     /// One of the layer's calls asks for some of them.
@@ -102,6 +104,7 @@ impl<'a> Lowering<'a> {
             state: at.state,
             step: at.step,
             early,
+            query_tiles: None,
             ahead: None,
             prefetched: false,
             ops: vec![],
