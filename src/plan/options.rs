@@ -73,10 +73,8 @@ pub struct Limits {
     pub max_context: Option<u32>,
     /// 16 to 256; default 64.
     pub page_tokens: Option<u32>,
-    /// Default: what the device's memory arithmetic proposes (512 on a CPU, [`MemoryPlan::on_device`]'s on a GPU), but at
+    /// Default: what the device's memory arithmetic proposes (512 on a CPU, `MemoryPlan::on_device`'s on a GPU), but at
     /// least `max_seqs + chunk_align` and at most what the ladders hold.
-    ///
-    /// [`MemoryPlan::on_device`]: super::MemoryPlan::on_device
     pub step_tokens: Option<u32>,
     /// Default: 512, but at least `chunk_align` and at most `step_tokens`.
     pub chunk_tokens: Option<u32>,

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// is seen within a microsecond while it is quick, and the host's core is left alone while it is not.
 const EAGER_LOOKS: u32 = 2000;
 const FIRST_PAUSE: Duration = Duration::from_micros(10);
-const LAST_PAUSE: Duration = Duration::from_micros(20);
+const LAST_PAUSE: Duration = Duration::from_micros(60);
 /// What a pause of this thread may take longer than asked for, in nanoseconds.
 const SLACK_NS: libc::c_ulong = 1000;
 /// How often the driver is asked whether the device still runs.
