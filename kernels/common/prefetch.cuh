@@ -1,9 +1,8 @@
 /* prefetch.cuh: weights of a layer's experts, to the second-level cache, while a dense product of the layer multiplies.
  *
- * A conv layer's in-projection of 256 rows takes twice as long as its weights do, and so does an out-projection of 512: the memory has
- * time. What comes is the beginning of each expert's gate
- * and of its up, in pieces that lie side by side: asked for in boxes of 128 bytes of many rows, as many bytes gained
- * nothing (profiles/log/experts-weights.md).
+ * A conv layer's in-projection of 256 rows takes twice as long as its weights do, an out-projection of 512 longer still: the memory has
+ * time. What comes is the beginning of each expert's gate and of its up, in pieces that lie side by side: asked for in boxes of 128
+ * bytes of many rows, as many bytes gained nothing (profiles/log/experts-weights.md).
  */
 #ifndef TAILGRAPH_PREFETCH_CUH
 #define TAILGRAPH_PREFETCH_CUH

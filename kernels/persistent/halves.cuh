@@ -118,7 +118,7 @@ __device__ inline void persistent_halves(const TensorMap *x_map, const TensorMap
                    __VA_ARGS__::PARTS, PersistentHalf<__VA_ARGS__>::SHARED)                                                   \
   extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)                                                         \
       NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const tg_persistent_args a) {            \
-    GMMA_BODY(persistent_halves<__VA_ARGS__>(&x, &w, persistent_dense(a), a.prefetch);)                                                   \
+    GMMA_BODY(persistent_halves<__VA_ARGS__>(&x, &w, persistent_dense(a), a.prefetch);)                                       \
   }
 
 #endif

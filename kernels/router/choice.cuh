@@ -1,5 +1,5 @@
 /* choice.cuh: how a warp of router/norm_router.cu and router/norm_router_many.cu chooses a row's experts, as choose_experts
- * (common/experts.cuh) does, and leaves them. A lane has expert `lane`; of more than 32 it has lane + 32 w.
+ * (common/experts.cuh) does, and leaves them; and their kernels. A lane has expert `lane`; of more than 32 it has lane + 32 w.
  */
 #ifndef TAILGRAPH_ROUTER_CHOICE_CUH
 #define TAILGRAPH_ROUTER_CHOICE_CUH
@@ -83,5 +83,22 @@ __device__ inline void leave_choice(const tg_route_args &router, uint32_t first,
     at += count(choices.chosen[w]);
   }
 }
+
+/* A kernel of STEP<X, WORDS>. rows_each: of a cluster. */
+#define ROUTE(NAME, X, WORDS, STEP, REGISTERS)                                                                         \
+  extern "C" __global__ void __maxnreg__(REGISTERS) tg_route_##NAME(                                                   \
+      const tg_route_args args, uint32_t hidden, uint32_t expert_count, uint32_t k, uint32_t normalize, float scaling, \
+      uint32_t rows_each) {                                                                                            \
+    GMMA_BODY((STEP<X, WORDS>(args, hidden, expert_count, Weighing{k, normalize != 0, scaling}, rows_each));)          \
+  }
+
+/* For up to 32 and 64 experts. */
+#define ROUTES(PREFIX, ...)                              \
+  ROUTE(PREFIX##bf16, __nv_bfloat16, 1, __VA_ARGS__)     \
+  ROUTE(PREFIX##f16, __half, 1, __VA_ARGS__)             \
+  ROUTE(PREFIX##f32, float, 1, __VA_ARGS__)              \
+  ROUTE(PREFIX##bf16_e64, __nv_bfloat16, 2, __VA_ARGS__) \
+  ROUTE(PREFIX##f16_e64, __half, 2, __VA_ARGS__)         \
+  ROUTE(PREFIX##f32_e64, float, 2, __VA_ARGS__)
 
 #endif

@@ -189,18 +189,4 @@ __device__ inline void route_step(const tg_route_args &router, uint32_t hidden, 
     store4(x + (size_t)r * hidden, normed(load4(h + (size_t)r * hidden), scale_of(r), load4(norm_weight + column)));
 }
 
-/* rows_each: of a cluster. */
-#define ROUTE(NAME, X, WORDS)                                                                                          \
-  extern "C" __global__ void __maxnreg__(ROUTE_REGISTERS) tg_route_##NAME(                                             \
-      const tg_route_args args, uint32_t hidden, uint32_t expert_count, uint32_t k, uint32_t normalize, float scaling, \
-      uint32_t rows_each) {                                                                                            \
-    GMMA_BODY((route_step<X, WORDS>(args, hidden, expert_count, Weighing{k, normalize != 0, scaling}, rows_each));)    \
-  }
-
-/* For up to 32 and 64 experts. */
-ROUTE(bf16, __nv_bfloat16, 1)
-ROUTE(f16, __half, 1)
-ROUTE(f32, float, 1)
-ROUTE(bf16_e64, __nv_bfloat16, 2)
-ROUTE(f16_e64, __half, 2)
-ROUTE(f32_e64, float, 2)
+ROUTES(, route_step, ROUTE_REGISTERS)

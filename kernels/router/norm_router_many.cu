@@ -229,18 +229,4 @@ __device__ inline void route_many_step(const tg_route_args &router, uint32_t hid
   }
 }
 
-/* rows_each: of a cluster. */
-#define ROUTE_MANY(NAME, X, WORDS)                                                                                       \
-  extern "C" __global__ void __maxnreg__(MANY_REGISTERS) tg_route_many_##NAME(                                           \
-      const tg_route_args args, uint32_t hidden, uint32_t expert_count, uint32_t k, uint32_t normalize, float scaling,   \
-      uint32_t rows_each) {                                                                                              \
-    GMMA_BODY((route_many_step<X, WORDS>(args, hidden, expert_count, Weighing{k, normalize != 0, scaling}, rows_each));) \
-  }
-
-/* For up to 32 and 64 experts. */
-ROUTE_MANY(bf16, __nv_bfloat16, 1)
-ROUTE_MANY(f16, __half, 1)
-ROUTE_MANY(f32, float, 1)
-ROUTE_MANY(bf16_e64, __nv_bfloat16, 2)
-ROUTE_MANY(f16_e64, __half, 2)
-ROUTE_MANY(f32_e64, float, 2)
+ROUTES(many_, route_many_step, MANY_REGISTERS)

@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(TG_PAIR_THREADS)
   if (pair_last_block(pair) && threadIdx.x == 0) tg_release(flag, pair->step + 1);
 }
 
-/* The token, likewise. */
+/* The token, the same way. */
 extern "C" __global__ void __launch_bounds__(1) tg_pair_put_token(tg_pair *pair, tg_pair *to, uint64_t *flag) {
   if (pair_over(pair)) return;
   tg_store(&to->token, pair->token);
