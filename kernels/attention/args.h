@@ -39,6 +39,8 @@ typedef struct tg_attention_decode_args {
   TG_ADDRESS(uint32_t) done;                    /* [R, groups], 0 before and after */
   float scale;                                  /* of scores */
   float eps;
+  uint32_t firsts_go_on;                        /* blocks take further chunks behind a row's first */
+  uint32_t pad;
 } tg_attention_decode_args;
 
 /* attention/rows.cu */

@@ -4,9 +4,9 @@
  * they meet: a decode row is the only one of its sequence in the step, so the one key that is not in the pages yet is its
  * own. Its k and v go there too.
  *
- * The keys before it are cut into chunks: of `chunk_keys`, or longer ones where that would make more than `splits`. A block
- * has one chunk of one row for up to HEADS query heads of one kv head, which share what is read. Its warps take tiles of the
- * chunk in turn; each keeps its own running maximum and sum. They meet in the order of the warps, chunks in the order of
+ * The keys before it are cut into chunks of about the same size: of up to `chunk_keys`, or more where that would make more than
+ * `splits`. A block has one chunk of one row at a time, for up to HEADS query heads of one kv head, which share what is read. Its warps
+ * take tiles of the chunk in turn; each keeps its own running maximum and sum. They meet in the order of the warps, chunks in the order of
  * their positions, in the block that is done last. So a row's bits follow from its position and the bucket alone. A row of
  * one chunk leaves no partial results.
  *
@@ -18,12 +18,15 @@
  *
  * Bound: memory, 2 D sizeof(T) bytes a key and kv head.
  * Measured on an H200 in bf16, 8 kv heads of D = 64, in the model, rows x keys (floor; how: profiles/README.md): 6.9 us (0.2) at 1 x
- * 450, 56 (45) at 1 x 100,000, 9.3 (2.9) at 32 x 200, 11.2 (5.7) at 128 x 100, 13.8 (4.6) at 256 x 40.
+ * 450, 56 (45) at 1 x 100,000, 9.3 (2.9) at 32 x 200, 11.2 (5.7) at 128 x 100, 13.8 (4.6) at 256 x 40. On an H100, where a step at 32 x
+ * 9,200 takes 1.27 ms more than one at short contexts: 211 (195).
  *
  * Launch: block = 32 WARPS (tg_attention_decode_wN_*): as many as leave room on an H200 for all first chunks at once (16-bit types,
  * D = 64), or 1.
  * grid = rows of the bucket * groups for first chunks, with groups = kv_heads * (heads / kv_heads / HEADS, rounded up), and
- * as many more as there may be further chunks, or fewer, which then take several. `splits` is at most MOST_SPLITS.
+ * as many more as there may be further chunks, or fewer. All blocks then take further chunks in turn, also those that had a first one
+ * where `firsts_go_on`: they do where all have room at once, as the GPU would else have nothing beside the few that are more.
+ * `splits` is at most MOST_SPLITS.
  */
 #include "attention/attention.cuh"
 #include "attention/share.cuh"
@@ -31,19 +34,22 @@
 
 constexpr uint32_t MOST_SPLITS = 32;  /* MOST_CHUNKS of src/backend/cuda/families/key_split.rs */
 constexpr uint32_t CHUNK_ALIGN = 32;
+constexpr uint32_t ROWS_AT_ONCE = 8;  /* whose positions a lane asks for together */
 constexpr uint32_t JOIN_AT_ONCE = 16; /* chunks whose sums are asked for before the first is added */
 constexpr float LOG2_E = 1.44269504088896f;
 
-/* A row's keys but its own. */
+/* A row's keys but its own, in chunks of about the same size: blocks take as many each, so the longest is what a step waits for. */
 struct Chunks {
   uint32_t keys;   /* in all: as many as the row's position */
   uint32_t size;   /* of each but the last */
   uint32_t count;  /* at least 1 */
 
-  __device__ inline Chunks(uint32_t position, uint32_t chunk_keys, uint32_t splits) : keys(position) {
-    const uint32_t least = (position + splits - 1) / splits;
-    size = max(chunk_keys, (least + CHUNK_ALIGN - 1) / CHUNK_ALIGN * CHUNK_ALIGN);
-    count = max((position + size - 1) / size, 1u);
+  __device__ inline Chunks(uint32_t position, uint32_t chunk_keys, uint32_t splits)
+      : keys(position), size(chunk_keys), count(1) {
+    if (position <= chunk_keys) return;
+    const uint32_t most = min((position + chunk_keys - 1) / chunk_keys, splits);
+    size = ((position + most - 1) / most + CHUNK_ALIGN - 1) / CHUNK_ALIGN * CHUNK_ALIGN;
+    count = (position + size - 1) / size;
   }
 };
 
@@ -114,6 +120,20 @@ __device__ inline bool find_piece(Piece &piece, uint32_t index, const tg_row *ro
     left -= __shfl_sync(0xffffffffu, until, WARP - 1);
   }
   return false;
+}
+
+/* Whether a row has more than its first chunk. By every warp for itself. */
+__device__ inline bool any_further(const tg_row *rows, uint32_t count, uint32_t chunk_keys) {
+  bool longer = false;
+#pragma unroll 1
+  for (uint32_t r = threadIdx.x % WARP; r < count; r += ROWS_AT_ONCE * WARP) {
+    uint32_t positions[ROWS_AT_ONCE];
+#pragma unroll
+    for (uint32_t i = 0; i < ROWS_AT_ONCE; i++) positions[i] = r + i * WARP < count ? __ldcg(&rows[r + i * WARP].position) : 0;
+#pragma unroll
+    for (uint32_t i = 0; i < ROWS_AT_ONCE; i++) longer |= positions[i] > chunk_keys;
+  }
+  return __any_sync(0xffffffffu, longer);
 }
 
 /* What chunks leave, and which of them are done. */
@@ -269,8 +289,7 @@ __device__ inline void attend_decode(const tg_attention_decode_args &a, uint32_t
   const tg_step *step = a.step;
   const float scale = a.scale, eps = a.eps;
   const float *q_weight = a.q_weight, *k_weight = a.k_weight, *inverse_frequencies = a.inverse_frequencies;
-  const bool first = blockIdx.x < firsts;
-  bool waited = false;
+  bool waited = false, further = true;
   /* Norm weights are asked for first: loads to registers would stand behind those that wait for rows and pages. */
   constexpr uint32_t FOURS = D / 4;
 #pragma unroll 1
@@ -280,13 +299,17 @@ __device__ inline void attend_decode(const tg_attention_decode_args &a, uint32_t
   }
   copy_commit();
 #pragma unroll 1
-  for (uint32_t index = blockIdx.x;; index += gridDim.x - firsts) {
+  for (uint32_t index = blockIdx.x;; index += a.firsts_go_on ? gridDim.x : gridDim.x - firsts) {
+    const bool first = index < firsts;
     const uint32_t rows = __ldcg(&step->rows);
     const tg_row *row_table = table<tg_row>(state, __ldcg(&step->row_table));
     const PageSize page(state->config.page_tokens);
     Piece piece = {index / groups, index % groups, 0};
     bool there = piece.row < rows;
-    if (!first) there = find_piece(piece, index - firsts, row_table, rows, groups, chunk_keys, partials.splits);
+    if (first)
+      further = a.firsts_go_on && splits > 1 && any_further(row_table, rows, chunk_keys);
+    else
+      there = find_piece(piece, index - firsts, row_table, rows, groups, chunk_keys, partials.splits);
     if (!first && !there) {
       copy_wait<0>();  /* no block ends while its copies are on their way */
       return;
@@ -325,7 +348,10 @@ __device__ inline void attend_decode(const tg_attention_decode_args &a, uint32_t
       __syncthreads();
     }
     waited = true;
-    if (!there) return;
+    if (!there) {
+      if (further) continue;
+      return;
+    }
 
     const T *of_row = qkv + (size_t)piece.row * (heads + 2 * kv_heads) * D, *new_k = of_row + (size_t)(heads + group.kv_head) * D;
     const size_t at = leaves ? (size_t)token_in(of_own_page, position) * D + head_at : 0;
@@ -358,7 +384,7 @@ __device__ inline void attend_decode(const tg_attention_decode_args &a, uint32_t
     share.end(block.maximum[warp], block.total[warp], block.partial[warp][0]);
     __syncthreads();
     finish(block, out, partials, heads, kv_heads, first);
-    if (first) return;
+    if (!further) return;
     __syncthreads();  /* the block's arrays are free again */
   }
 }

@@ -3,6 +3,7 @@
 use super::claims::Claimer;
 use super::driver::Driver;
 use super::links::link_failure;
+use super::pauses::{Pauses, sleep_precisely};
 use super::rings::HostRings;
 use super::signal::Signal;
 use super::watchdog::describe;
@@ -13,36 +14,21 @@ use crate::telemetry::warn;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A host that finds nothing looks again at once this many times, then with growing pauses: an answer of the device
-/// is seen within a microsecond while it is quick, and the host's core is left alone while it is not.
-const EAGER_LOOKS: u32 = 2000;
-const FIRST_PAUSE: Duration = Duration::from_micros(10);
-const LAST_PAUSE: Duration = Duration::from_micros(60);
-/// What a pause of this thread may take longer than asked for, in nanoseconds.
-const SLACK_NS: libc::c_ulong = 1000;
 /// How often the driver is asked whether the device still runs.
 const ASK_EVERY: Duration = Duration::from_millis(5);
+/// Between two looks whether it has ended.
+const STOP_PAUSE: Duration = Duration::from_micros(10);
 /// After the stop flag the device ends with its next turn; a step that takes longer than this is given up.
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 /// ... and one that has been found stuck already, after this.
 const STUCK_LIMIT: Duration = Duration::from_secs(2);
-
-/// Linux lets a thread sleep some 50 us longer than it asked for, which is as long as a pause here.
-fn sleep_precisely() {
-    // SAFETY: the call reads no memory. Where it is refused, pauses are longer.
-    #[cfg(target_os = "linux")]
-    unsafe {
-        libc::prctl(libc::PR_SET_TIMERSLACK, SLACK_NS)
-    };
-}
 
 /// A device that schedules itself.
 pub(super) struct Device {
     /// `None` once it was given up: see [`Driver::stop`].
     device: Option<Box<dyn DeviceScheduler>>,
     launched: bool,
-    /// Looks in a row that found nothing.
-    quiet: u32,
+    pauses: Pauses,
     asked: Instant,
     failure: Option<String>,
 }
@@ -53,7 +39,7 @@ impl Device {
         Self {
             device: Some(device),
             launched: false,
-            quiet: 0,
+            pauses: Pauses::new(Instant::now()),
             asked: Instant::now(),
             failure: None,
         }
@@ -128,7 +114,7 @@ impl Driver for Device {
     }
 
     fn notify(&mut self) {
-        self.quiet = 0;
+        self.pauses.found(Instant::now);
     }
 
     fn epoch(&self) -> u64 {
@@ -136,17 +122,10 @@ impl Driver for Device {
     }
 
     fn wait(&mut self, _epoch: u64, limit: Duration) {
-        self.quiet = self.quiet.saturating_add(1);
-        if self.quiet <= EAGER_LOOKS {
-            std::hint::spin_loop();
-            return;
+        match self.pauses.pause(Instant::now) {
+            None => std::hint::spin_loop(),
+            Some(pause) => sleep_precisely(pause.min(limit)),
         }
-        if self.quiet == EAGER_LOOKS + 1 {
-            sleep_precisely();
-        }
-        let doublings = (self.quiet - EAGER_LOOKS) / 8;
-        let pause = FIRST_PAUSE.saturating_mul(1 << doublings.min(16));
-        std::thread::sleep(pause.min(LAST_PAUSE).min(limit));
     }
 
     fn failure(&mut self, rings: &HostRings) -> Option<String> {
@@ -189,7 +168,7 @@ impl Driver for Device {
                 std::mem::forget(device);
                 return;
             }
-            std::thread::sleep(FIRST_PAUSE);
+            std::thread::sleep(STOP_PAUSE);
         }
     }
 }

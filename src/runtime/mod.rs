@@ -14,6 +14,7 @@ pub mod links;
 mod memory;
 mod notices;
 pub mod options;
+mod pauses;
 pub mod replay;
 pub mod replica;
 pub mod replicas;

@@ -1307,11 +1307,13 @@ pub struct tg_attention_decode_args {
     pub done: u64,
     pub scale: f32,
     pub eps: f32,
+    pub firsts_go_on: u32,
+    pub pad: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of tg_attention_decode_args"]
-        [::core::mem::size_of::<tg_attention_decode_args>() - 96usize];
+        [::core::mem::size_of::<tg_attention_decode_args>() - 104usize];
     ["Alignment of tg_attention_decode_args"]
         [::core::mem::align_of::<tg_attention_decode_args>() - 8usize];
     ["Offset of field: tg_attention_decode_args::out"]
@@ -1340,6 +1342,10 @@ const _: () = {
         [::core::mem::offset_of!(tg_attention_decode_args, scale) - 88usize];
     ["Offset of field: tg_attention_decode_args::eps"]
         [::core::mem::offset_of!(tg_attention_decode_args, eps) - 92usize];
+    ["Offset of field: tg_attention_decode_args::firsts_go_on"]
+        [::core::mem::offset_of!(tg_attention_decode_args, firsts_go_on) - 96usize];
+    ["Offset of field: tg_attention_decode_args::pad"]
+        [::core::mem::offset_of!(tg_attention_decode_args, pad) - 100usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]

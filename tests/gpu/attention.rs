@@ -265,13 +265,15 @@ fn keys_that_blocks_share_are_those_of_f64() {
 fn a_block_takes_several_chunks() {
     let gpu = Gpu::new();
     let mut random = Random(38);
-    // Blocks of 8, 4, 2 and 1 warps (f32: of 8, 2, 1 and 1). The first: 16 kv heads, so 128 blocks for first chunks in a bucket
-    // of 8, and as many for the 176 others.
+    // Blocks of 8, 4, 2, 1 and 1 warps (f32: of 8, 2, 1, 1 and 1). The first: 16 kv heads, so 128 blocks for first chunks in a bucket
+    // of 8, and as many for others; both take several of all others. The last: more first chunks than blocks have room at once, so
+    // that the 576 others (f32: twice as many) are left to 512 blocks more.
     let cases = [
         ((16, 16, 64), 8, [6000, 2, 7000]),
         ((256, 1, 64), 16, [14_000, 13_999, 12_500]),
         ((256, 1, 64), 32, [16_400, 16_500, 20_000]),
         ((256, 1, 64), 64, [14_000, 13_999, 12_500]),
+        ((256, 1, 64), 128, [14_000, 13_999, 12_500]),
     ];
     for dtype in OPERANDS {
         for (shape, bucket, positions) in cases {

@@ -16,10 +16,8 @@ const DECODE_ROOM: u32 = 2048;
 /// Of an SM's memory, what they want as shared memory at the most: as many as it runs at once have some 6 KB each of 2 warps,
 /// or 18 of 8. Keys and values stand in the rest on their way to registers.
 const DECODE_SHARED_PERCENT: u32 = 50;
-/// Blocks of kernels/attention/decode.cu that keep a GPU busy, and further chunks' blocks where there are as many for first
-/// chunks already: of 4 warps, or as many warps in smaller ones.
-const DECODE_BLOCKS: u32 = 256;
-const DECODE_LEAST_BLOCKS: u32 = 128;
+/// Blocks for further chunks where first chunks are more than run at once, whose blocks then take no more than one.
+const DECODE_FURTHER_BLOCKS: u32 = 512;
 
 /// Query heads of a block of kernels/attention/decode.cu.
 fn decode_heads(operand: DType) -> u32 {
@@ -45,13 +43,14 @@ pub(in crate::backend::cuda::families) fn decode_kernels(
     Ok([w1?, w2?, w4?, w8?])
 }
 
-/// Its blocks of so many warps: a first chunk of each row and group, and those that take further chunks.
-fn decode_blocks(rows: u32, groups: u32, warps: u32, split: KeySplit) -> u32 {
+/// Its blocks of so many warps, a first chunk of each row and group and those that take further chunks alone, and whether the first
+/// ones take further chunks too.
+fn decode_blocks(rows: u32, groups: u32, warps: u32, split: KeySplit) -> (u32, bool) {
     let firsts = rows * groups;
-    let further = DECODE_BLOCKS
-        .saturating_sub(firsts)
-        .max(DECODE_LEAST_BLOCKS * (4 / warps).max(1));
-    firsts + firsts.saturating_mul(split.chunks - 1).min(further)
+    let left = (DECODE_ROOM / warps).checked_sub(firsts);
+    let more = firsts.saturating_mul(split.chunks - 1);
+    let blocks = firsts + more.min(left.unwrap_or(DECODE_FURTHER_BLOCKS));
+    (blocks, left.is_some())
 }
 
 /// Which of [`DECODE_WARPS`] its blocks have: the most with which all first chunks run at once.
@@ -67,6 +66,11 @@ impl Lowering<'_> {
         let (heads, kv_heads) = self.heads();
         let rows = self.bucket.rows;
         let split = KeySplit::new(rows, attention.max_context);
+        let kernels = self.kernels;
+        let groups = kv_heads * (heads / kv_heads).div_ceil(decode_heads(kernels.types.operand));
+        let which = decode_warps(rows, groups);
+        let (kernel, warps) = (&kernels.attention_decode[which], DECODE_WARPS[which]);
+        let (blocks, firsts_go_on) = decode_blocks(rows, groups, warps, split);
         let args = abi::tg_attention_decode_args {
             out: attention.x,
             qkv: attention.qkv,
@@ -81,6 +85,8 @@ impl Lowering<'_> {
             done: attention.done,
             scale: 1.0 / (self.config.head_dim as f32).sqrt(),
             eps: self.config.norm_eps,
+            firsts_go_on: firsts_go_on.into(),
+            pad: 0,
         };
         let arguments = vec![
             Argument::of(&args),
@@ -90,12 +96,7 @@ impl Lowering<'_> {
             Argument::U32(split.chunk_keys),
             Argument::U32(split.chunks),
         ];
-        let kernels = self.kernels;
-        let groups = kv_heads * (heads / kv_heads).div_ceil(decode_heads(kernels.types.operand));
-        let which = decode_warps(rows, groups);
-        let (kernel, warps) = (&kernels.attention_decode[which], DECODE_WARPS[which]);
-        let grid = (decode_blocks(rows, groups, warps, split), 1, 1);
-        self.call(kernel, grid, 32 * warps, 0, arguments)
+        self.call(kernel, (blocks, 1, 1), 32 * warps, 0, arguments)
     }
 }
 
@@ -113,12 +114,17 @@ mod tests {
     #[test]
     fn further_chunks_have_blocks_where_there_may_be_any() {
         let long = |rows| KeySplit::new(rows, 128_000);
-        assert_eq!(decode_blocks(1, 8, 8, KeySplit::new(1, 257)), 8);
-        assert_eq!(decode_blocks(1, 8, 8, KeySplit::new(1, 258)), 16);
-        assert_eq!(decode_blocks(1, 8, 8, long(1)), 256);
-        assert_eq!(decode_blocks(8, 8, 8, long(8)), 256);
-        assert_eq!(decode_blocks(64, 8, 4, long(64)), 512 + 128);
-        assert_eq!(decode_blocks(128, 8, 2, long(128)), 1024 + 256);
-        assert_eq!(decode_blocks(256, 8, 1, long(256)), 2048 + 512);
+        let alone = |rows, warps, split| match decode_blocks(rows, 8, warps, split) {
+            (blocks, true) => blocks,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(alone(1, 8, KeySplit::new(1, 257)), 8);
+        assert_eq!(alone(1, 8, KeySplit::new(1, 258)), 16);
+        assert_eq!(alone(1, 8, long(1)), 256);
+        assert_eq!(alone(8, 8, long(8)), 256);
+        assert_eq!(alone(24, 8, long(24)), 256);
+        assert_eq!(alone(64, 4, long(64)), 512);
+        assert_eq!(alone(256, 1, long(256)), 2048);
+        assert_eq!(decode_blocks(512, 8, 1, long(512)), (4096 + 512, false));
     }
 }
