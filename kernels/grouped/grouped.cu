@@ -21,8 +21,8 @@
 #include "grouped/grouped.cuh"
 
 /* So many that other kernels' blocks find some too: one of router/norm_router.cu beside each with 3 loaders. Higher tiles have more
- * sums. A quarter of an SM has 16,384 registers, and so four warps 128 each, but three 168: the highest tiles are for 12 warps. */
-constexpr int GROUPED_REGISTERS = 112, GROUPED_TALL_REGISTERS = 128, GROUPED_TALLEST_REGISTERS = 168;
+ * sums. A quarter of an SM has 16,384 registers, and so four warps 128 each. */
+constexpr int GROUPED_REGISTERS = 112, GROUPED_TALL_REGISTERS = 128;
 
 /* EACH: for steps of so many times GROUPED_SORTERS rows. For the launcher: rows of a step and of a tile, at most; loaders, threads, static
  * shared memory, whether down's sums are rounded. They are where a step may have more than GROUPED_SORTERS rows: of so many, tg_combine_* is
@@ -46,9 +46,9 @@ GROUPED(experts_tall_bf16, 1, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__nv_
 GROUPED(experts_tall_f16, 1, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__half, 96>)
 GROUPED(experts_512_bf16, 2, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__nv_bfloat16, 96, __nv_bfloat16>)
 GROUPED(experts_512_f16, 2, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__half, 96, __half>)
-GROUPED(experts_512_tallest_bf16, 2, GROUPED_TALLEST_REGISTERS, 3, false, GroupedHalf<__nv_bfloat16, 128, __nv_bfloat16>)
-GROUPED(experts_512_tallest_f16, 2, GROUPED_TALLEST_REGISTERS, 3, false, GroupedHalf<__half, 128, __half>)
+GROUPED(experts_512_tallest_bf16, 2, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__nv_bfloat16, 128, __nv_bfloat16>)
+GROUPED(experts_512_tallest_f16, 2, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__half, 128, __half>)
 GROUPED(experts_1024_bf16, 4, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__nv_bfloat16, 96, __nv_bfloat16>)
 GROUPED(experts_1024_f16, 4, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__half, 96, __half>)
-GROUPED(experts_1024_tallest_bf16, 4, GROUPED_TALLEST_REGISTERS, 3, false, GroupedHalf<__nv_bfloat16, 128, __nv_bfloat16>)
-GROUPED(experts_1024_tallest_f16, 4, GROUPED_TALLEST_REGISTERS, 3, false, GroupedHalf<__half, 128, __half>)
+GROUPED(experts_1024_tallest_bf16, 4, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__nv_bfloat16, 128, __nv_bfloat16>)
+GROUPED(experts_1024_tallest_f16, 4, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__half, 128, __half>)

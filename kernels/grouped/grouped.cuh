@@ -132,8 +132,8 @@ __device__ inline void grouped_load(GroupedRing ring, GroupedQueue queue, const 
       __syncwarp();
     }
     with_room_for<Math::MOST_ROWS>(unit.tile.rows, [&](auto room) {
-      /* Of more than 64 rows a half at a time, as there are registers for no more. */
-      constexpr int N = room.value, ROWS = N / 4, AT_ONCE = N > 64 ? (ROWS + 1) / 2 : ROWS;
+      /* Many rows not all at once, as there are registers for no more. */
+      constexpr int N = room.value, ROWS = N / 4, GOES = N > 120 ? 3 : N > 64 ? 2 : 1, AT_ONCE = (ROWS + GOES - 1) / GOES;
       /* The last atom may have rows that the tile has not: they are zeros, and nothing reads their sums. */
       auto has = [&](int i) { return i < ROWS - 2 || row + 4 * i < unit.tile.rows; };
       uint32_t from[ROWS];
@@ -156,7 +156,7 @@ __device__ inline void grouped_load(GroupedRing ring, GroupedQueue queue, const 
 #pragma unroll
           for (int i = first; i < min(first + AT_ONCE, ROWS); i++)
             Math::template store<N>(ring.rows() + (i % 2 ? odd : even) + i / 2 * GMMA_ATOM_BYTES, pieces[i - first]);
-          if (first + AT_ONCE < ROWS) asm volatile("" ::: "memory");  /* the other half is asked for behind these */
+          if (first + AT_ONCE < ROWS) asm volatile("" ::: "memory");  /* the others are asked for behind these */
         }
         operands_written();
         __syncwarp();

@@ -7,7 +7,7 @@
 //! | `tg_grouped_experts_many_*` | the same, with more warps that load rows |
 //! | `tg_grouped_experts_tall_*` | in tiles of up to 96; f32 rows have neither this nor the next ones |
 //! | `tg_grouped_experts_512_*`, `_1024_*` | of so many rows, in tiles of up to 96; down's sums are rounded |
-//! | `tg_grouped_experts_512_tallest_*`, `_1024_tallest_*` | the same, in tiles of up to 128, with few loaders |
+//! | `tg_grouped_experts_512_tallest_*`, `_1024_tallest_*` | the same, in tiles of up to 128 |
 
 use super::Lowering;
 use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
