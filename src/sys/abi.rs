@@ -1486,6 +1486,36 @@ const _: () = {
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
+pub struct tg_conv_product_args {
+    pub y: u64,
+    pub columns: u64,
+    pub bias: u64,
+    pub taps: u64,
+    pub taps_bias: u64,
+    pub state: u64,
+    pub step: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_conv_product_args"][::core::mem::size_of::<tg_conv_product_args>() - 56usize];
+    ["Alignment of tg_conv_product_args"][::core::mem::align_of::<tg_conv_product_args>() - 8usize];
+    ["Offset of field: tg_conv_product_args::y"]
+        [::core::mem::offset_of!(tg_conv_product_args, y) - 0usize];
+    ["Offset of field: tg_conv_product_args::columns"]
+        [::core::mem::offset_of!(tg_conv_product_args, columns) - 8usize];
+    ["Offset of field: tg_conv_product_args::bias"]
+        [::core::mem::offset_of!(tg_conv_product_args, bias) - 16usize];
+    ["Offset of field: tg_conv_product_args::taps"]
+        [::core::mem::offset_of!(tg_conv_product_args, taps) - 24usize];
+    ["Offset of field: tg_conv_product_args::taps_bias"]
+        [::core::mem::offset_of!(tg_conv_product_args, taps_bias) - 32usize];
+    ["Offset of field: tg_conv_product_args::state"]
+        [::core::mem::offset_of!(tg_conv_product_args, state) - 40usize];
+    ["Offset of field: tg_conv_product_args::step"]
+        [::core::mem::offset_of!(tg_conv_product_args, step) - 48usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_conv_args {
     pub x: u64,
     pub columns: u64,
@@ -1613,44 +1643,6 @@ const _: () = {
         [::core::mem::offset_of!(tg_persistent_args, up_first) - 52usize];
     ["Offset of field: tg_persistent_args::prefetch"]
         [::core::mem::offset_of!(tg_persistent_args, prefetch) - 56usize];
-};
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
-pub struct tg_persistent_conv_args {
-    pub y: u64,
-    pub columns: u64,
-    pub bias: u64,
-    pub taps: u64,
-    pub taps_bias: u64,
-    pub state: u64,
-    pub step: u64,
-    pub most_rows: u32,
-    pub hidden: u32,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_persistent_conv_args"]
-        [::core::mem::size_of::<tg_persistent_conv_args>() - 64usize];
-    ["Alignment of tg_persistent_conv_args"]
-        [::core::mem::align_of::<tg_persistent_conv_args>() - 8usize];
-    ["Offset of field: tg_persistent_conv_args::y"]
-        [::core::mem::offset_of!(tg_persistent_conv_args, y) - 0usize];
-    ["Offset of field: tg_persistent_conv_args::columns"]
-        [::core::mem::offset_of!(tg_persistent_conv_args, columns) - 8usize];
-    ["Offset of field: tg_persistent_conv_args::bias"]
-        [::core::mem::offset_of!(tg_persistent_conv_args, bias) - 16usize];
-    ["Offset of field: tg_persistent_conv_args::taps"]
-        [::core::mem::offset_of!(tg_persistent_conv_args, taps) - 24usize];
-    ["Offset of field: tg_persistent_conv_args::taps_bias"]
-        [::core::mem::offset_of!(tg_persistent_conv_args, taps_bias) - 32usize];
-    ["Offset of field: tg_persistent_conv_args::state"]
-        [::core::mem::offset_of!(tg_persistent_conv_args, state) - 40usize];
-    ["Offset of field: tg_persistent_conv_args::step"]
-        [::core::mem::offset_of!(tg_persistent_conv_args, step) - 48usize];
-    ["Offset of field: tg_persistent_conv_args::most_rows"]
-        [::core::mem::offset_of!(tg_persistent_conv_args, most_rows) - 56usize];
-    ["Offset of field: tg_persistent_conv_args::hidden"]
-        [::core::mem::offset_of!(tg_persistent_conv_args, hidden) - 60usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
@@ -2533,39 +2525,6 @@ const _: () = {
         [::core::mem::offset_of!(tg_swap_ab_args, n_total) - 24usize];
     ["Offset of field: tg_swap_ab_args::pad"]
         [::core::mem::offset_of!(tg_swap_ab_args, pad) - 28usize];
-};
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
-pub struct tg_swap_ab_conv_args {
-    pub y: u64,
-    pub columns: u64,
-    pub bias: u64,
-    pub taps: u64,
-    pub taps_bias: u64,
-    pub state: u64,
-    pub step: u64,
-    pub prefetch: tg_prefetch_args,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_swap_ab_conv_args"][::core::mem::size_of::<tg_swap_ab_conv_args>() - 88usize];
-    ["Alignment of tg_swap_ab_conv_args"][::core::mem::align_of::<tg_swap_ab_conv_args>() - 8usize];
-    ["Offset of field: tg_swap_ab_conv_args::y"]
-        [::core::mem::offset_of!(tg_swap_ab_conv_args, y) - 0usize];
-    ["Offset of field: tg_swap_ab_conv_args::columns"]
-        [::core::mem::offset_of!(tg_swap_ab_conv_args, columns) - 8usize];
-    ["Offset of field: tg_swap_ab_conv_args::bias"]
-        [::core::mem::offset_of!(tg_swap_ab_conv_args, bias) - 16usize];
-    ["Offset of field: tg_swap_ab_conv_args::taps"]
-        [::core::mem::offset_of!(tg_swap_ab_conv_args, taps) - 24usize];
-    ["Offset of field: tg_swap_ab_conv_args::taps_bias"]
-        [::core::mem::offset_of!(tg_swap_ab_conv_args, taps_bias) - 32usize];
-    ["Offset of field: tg_swap_ab_conv_args::state"]
-        [::core::mem::offset_of!(tg_swap_ab_conv_args, state) - 40usize];
-    ["Offset of field: tg_swap_ab_conv_args::step"]
-        [::core::mem::offset_of!(tg_swap_ab_conv_args, step) - 48usize];
-    ["Offset of field: tg_swap_ab_conv_args::prefetch"]
-        [::core::mem::offset_of!(tg_swap_ab_conv_args, prefetch) - 56usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
