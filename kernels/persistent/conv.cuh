@@ -53,7 +53,7 @@ struct PersistentConvolution {
   static constexpr bool BRINGS = true;
   using T = typename Tile::T;
   static constexpr uint32_t BRING = GMMA_GROUP - WARP;  /* threads that bring */
-  static constexpr int BRING_BARRIER = 1 + PERSISTENT_GROUPS;
+  static constexpr uint32_t BRING_BARRIER = 1 + PERSISTENT_GROUPS;
   static constexpr uint32_t HELD = PERSISTENT_TAPS - 1;  /* columns of the state */
   const tg_conv_product_args &a;
   const uint32_t hidden;  /* H */
@@ -83,7 +83,7 @@ struct PersistentConvolution {
     for (uint32_t r = thread; r < unit.rows; r += BRING) past.rows[r] = make_uint2(__ldcg(&rows[r].slot), __ldcg(&rows[r].position));
     for (uint32_t i = thread; i < Tile::CHANNELS * PERSISTENT_TAPS; i += BRING)
       past.taps[i % PERSISTENT_TAPS][i / PERSISTENT_TAPS] = taps[i];
-    threads_meet<BRING>(BRING_BARRIER);
+    threads_meet<BRING, BRING_BARRIER>();
 #pragma unroll
     for (uint32_t j = 0; j < HELD; j++)
       for (uint32_t i = thread; i < unit.rows * PIECES; i += BRING) {
