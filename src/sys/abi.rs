@@ -1758,8 +1758,8 @@ const _: () = {
         [::core::mem::offset_of!(tg_scores_args, pad) - 60usize];
 };
 #[repr(C)]
-#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
-pub struct tg_router_args {
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
+pub struct tg_choosing_args {
     pub experts: u64,
     pub weights: u64,
     pub x: u64,
@@ -1768,6 +1768,32 @@ pub struct tg_router_args {
     pub gate: u64,
     pub bias: u64,
     pub step: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_choosing_args"][::core::mem::size_of::<tg_choosing_args>() - 64usize];
+    ["Alignment of tg_choosing_args"][::core::mem::align_of::<tg_choosing_args>() - 8usize];
+    ["Offset of field: tg_choosing_args::experts"]
+        [::core::mem::offset_of!(tg_choosing_args, experts) - 0usize];
+    ["Offset of field: tg_choosing_args::weights"]
+        [::core::mem::offset_of!(tg_choosing_args, weights) - 8usize];
+    ["Offset of field: tg_choosing_args::x"]
+        [::core::mem::offset_of!(tg_choosing_args, x) - 16usize];
+    ["Offset of field: tg_choosing_args::h"]
+        [::core::mem::offset_of!(tg_choosing_args, h) - 24usize];
+    ["Offset of field: tg_choosing_args::norm_weight"]
+        [::core::mem::offset_of!(tg_choosing_args, norm_weight) - 32usize];
+    ["Offset of field: tg_choosing_args::gate"]
+        [::core::mem::offset_of!(tg_choosing_args, gate) - 40usize];
+    ["Offset of field: tg_choosing_args::bias"]
+        [::core::mem::offset_of!(tg_choosing_args, bias) - 48usize];
+    ["Offset of field: tg_choosing_args::step"]
+        [::core::mem::offset_of!(tg_choosing_args, step) - 56usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
+pub struct tg_router_args {
+    pub arrays: tg_choosing_args,
     pub hidden: u32,
     pub expert_count: u32,
     pub k: u32,
@@ -1779,20 +1805,8 @@ pub struct tg_router_args {
 const _: () = {
     ["Size of tg_router_args"][::core::mem::size_of::<tg_router_args>() - 88usize];
     ["Alignment of tg_router_args"][::core::mem::align_of::<tg_router_args>() - 8usize];
-    ["Offset of field: tg_router_args::experts"]
-        [::core::mem::offset_of!(tg_router_args, experts) - 0usize];
-    ["Offset of field: tg_router_args::weights"]
-        [::core::mem::offset_of!(tg_router_args, weights) - 8usize];
-    ["Offset of field: tg_router_args::x"][::core::mem::offset_of!(tg_router_args, x) - 16usize];
-    ["Offset of field: tg_router_args::h"][::core::mem::offset_of!(tg_router_args, h) - 24usize];
-    ["Offset of field: tg_router_args::norm_weight"]
-        [::core::mem::offset_of!(tg_router_args, norm_weight) - 32usize];
-    ["Offset of field: tg_router_args::gate"]
-        [::core::mem::offset_of!(tg_router_args, gate) - 40usize];
-    ["Offset of field: tg_router_args::bias"]
-        [::core::mem::offset_of!(tg_router_args, bias) - 48usize];
-    ["Offset of field: tg_router_args::step"]
-        [::core::mem::offset_of!(tg_router_args, step) - 56usize];
+    ["Offset of field: tg_router_args::arrays"]
+        [::core::mem::offset_of!(tg_router_args, arrays) - 0usize];
     ["Offset of field: tg_router_args::hidden"]
         [::core::mem::offset_of!(tg_router_args, hidden) - 64usize];
     ["Offset of field: tg_router_args::expert_count"]
@@ -1808,40 +1822,19 @@ const _: () = {
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
 pub struct tg_route_args {
-    pub experts: u64,
-    pub weights: u64,
-    pub x: u64,
-    pub h: u64,
-    pub norm_weight: u64,
-    pub gate: u64,
-    pub bias: u64,
-    pub step: u64,
     pub counts: u64,
     pub eps: f32,
-    pub pad: u32,
+    pub rows_each: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_route_args"][::core::mem::size_of::<tg_route_args>() - 80usize];
+    ["Size of tg_route_args"][::core::mem::size_of::<tg_route_args>() - 16usize];
     ["Alignment of tg_route_args"][::core::mem::align_of::<tg_route_args>() - 8usize];
-    ["Offset of field: tg_route_args::experts"]
-        [::core::mem::offset_of!(tg_route_args, experts) - 0usize];
-    ["Offset of field: tg_route_args::weights"]
-        [::core::mem::offset_of!(tg_route_args, weights) - 8usize];
-    ["Offset of field: tg_route_args::x"][::core::mem::offset_of!(tg_route_args, x) - 16usize];
-    ["Offset of field: tg_route_args::h"][::core::mem::offset_of!(tg_route_args, h) - 24usize];
-    ["Offset of field: tg_route_args::norm_weight"]
-        [::core::mem::offset_of!(tg_route_args, norm_weight) - 32usize];
-    ["Offset of field: tg_route_args::gate"]
-        [::core::mem::offset_of!(tg_route_args, gate) - 40usize];
-    ["Offset of field: tg_route_args::bias"]
-        [::core::mem::offset_of!(tg_route_args, bias) - 48usize];
-    ["Offset of field: tg_route_args::step"]
-        [::core::mem::offset_of!(tg_route_args, step) - 56usize];
     ["Offset of field: tg_route_args::counts"]
-        [::core::mem::offset_of!(tg_route_args, counts) - 64usize];
-    ["Offset of field: tg_route_args::eps"][::core::mem::offset_of!(tg_route_args, eps) - 72usize];
-    ["Offset of field: tg_route_args::pad"][::core::mem::offset_of!(tg_route_args, pad) - 76usize];
+        [::core::mem::offset_of!(tg_route_args, counts) - 0usize];
+    ["Offset of field: tg_route_args::eps"][::core::mem::offset_of!(tg_route_args, eps) - 8usize];
+    ["Offset of field: tg_route_args::rows_each"]
+        [::core::mem::offset_of!(tg_route_args, rows_each) - 12usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
