@@ -221,7 +221,7 @@ __device__ inline void prompt_your_turn(uint32_t warpgroup) {
 }
 
 /* Of both warpgroups that multiply. */
-__device__ inline void prompt_meet() { asm volatile("bar.sync 1, %0;" ::"n"(PROMPT_GROUPS *GMMA_GROUP) : "memory"); }
+__device__ inline void prompt_meet() { threads_meet<PROMPT_GROUPS * GMMA_GROUP, 1>(); }
 
 template <class Tile>
 __device__ inline void prompt_multiply(PromptRing<Tile> ring, const tg_attention_prompt_args &a) {

@@ -87,4 +87,10 @@ __device__ inline void threads_meet(uint32_t id) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
 }
 
+/* At one that the code names: as a register's value, even a constant makes ptxas order some kernels' instructions otherwise. */
+template <uint32_t THREADS, uint32_t ID>
+__device__ inline void threads_meet() {
+  asm volatile("bar.sync %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
+}
+
 #endif

@@ -361,7 +361,7 @@ __device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, 
       sort.list(choices, experts, arrays.k);
       /* So that no warp marks what another still rehearses with, and at the end all is listed. It also tells the compiler that
        * a warp's threads are together: values that they have in common then take uniform registers. */
-      asm volatile("bar.sync 1, %0;" ::"n"(GROUPED_CONSUMERS * WARP) : "memory");
+      threads_meet<GROUPED_CONSUMERS * WARP, 1>();
     }
     if (threadIdx.x == 0) barrier_arrive(listed);
     grouped_consume<Math, COUNTER>(ring, queue, sort, arrays);

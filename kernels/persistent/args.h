@@ -24,19 +24,6 @@ typedef struct tg_persistent_args {
   tg_prefetch_args prefetch;                /* by halves.cuh */
 } tg_persistent_args;
 
-/* A conv layer's in-projection with its short convolution (conv.cuh), of decode steps. */
-typedef struct tg_persistent_conv_args {
-  TG_ADDRESS(void) y;                       /* [R,H] */
-  TG_ADDRESS(void) columns;                 /* [slots,2,H] */
-  TG_ADDRESS(const float) bias;             /* [3H] or null */
-  TG_ADDRESS(const float) taps;             /* [H,3] */
-  TG_ADDRESS(const float) taps_bias;        /* [H] or null */
-  TG_ADDRESS(const tg_state) state;
-  TG_ADDRESS(const tg_step) step;
-  uint32_t most_rows;                       /* R */
-  uint32_t hidden;                          /* H */
-} tg_persistent_conv_args;
-
 /* Gate and up by expert. */
 typedef struct tg_persistent_gate_up_args {
   TG_ADDRESS(void) y;                       /* by place */

@@ -53,15 +53,16 @@ struct PersistentConvolution {
   static constexpr bool BRINGS = true;
   using T = typename Tile::T;
   static constexpr uint32_t BRING = GMMA_GROUP - WARP;  /* threads that bring */
-  static constexpr int BRING_BARRIER = 1 + PERSISTENT_GROUPS;
+  static constexpr uint32_t BRING_BARRIER = 1 + PERSISTENT_GROUPS;
   static constexpr uint32_t HELD = PERSISTENT_TAPS - 1;  /* columns of the state */
-  const tg_persistent_conv_args &a;
+  const tg_conv_product_args &a;
+  const uint32_t hidden;  /* H */
   typename Tile::Past &past;
   uint64_t *there, *used;  /* a unit's past has come; all warps are through with it */
   uint32_t parity = 0;
 
-  __device__ inline PersistentConvolution(const tg_persistent_conv_args &args, char *shared)
-      : a(args), past(*reinterpret_cast<typename Tile::Past *>(shared + Tile::PAST)),
+  __device__ inline PersistentConvolution(const tg_conv_product_args &args, uint32_t hidden_, char *shared)
+      : a(args), hidden(hidden_), past(*reinterpret_cast<typename Tile::Past *>(shared + Tile::PAST)),
         there(reinterpret_cast<uint64_t *>(shared + Tile::BARRIERS) + 2 * Tile::STAGES), used(there + 1) {}
   __device__ inline void init() const {
     barrier_init(there, BRING / WARP);
@@ -70,7 +71,7 @@ struct PersistentConvolution {
 
   /* Column j of a slot's state, from the tile's first channel on. */
   __device__ inline T *column(const PersistentUnit &unit, uint32_t slot, uint32_t j) const {
-    return static_cast<T *>(a.columns) + ((size_t)slot * HELD + j) * a.hidden + unit.slice * Tile::CHANNELS;
+    return static_cast<T *>(a.columns) + ((size_t)slot * HELD + j) * hidden + unit.slice * Tile::CHANNELS;
   }
 
   __device__ inline void bring(const PersistentUnit &unit) {
@@ -82,7 +83,7 @@ struct PersistentConvolution {
     for (uint32_t r = thread; r < unit.rows; r += BRING) past.rows[r] = make_uint2(__ldcg(&rows[r].slot), __ldcg(&rows[r].position));
     for (uint32_t i = thread; i < Tile::CHANNELS * PERSISTENT_TAPS; i += BRING)
       past.taps[i % PERSISTENT_TAPS][i / PERSISTENT_TAPS] = taps[i];
-    threads_meet<BRING>(BRING_BARRIER);
+    threads_meet<BRING, BRING_BARRIER>();
 #pragma unroll
     for (uint32_t j = 0; j < HELD; j++)
       for (uint32_t i = thread; i < unit.rows * PIECES; i += BRING) {
@@ -118,7 +119,7 @@ struct PersistentConvolution {
       const float *v = acc + 4 * (3 * i + g) + 2 * t;
       of[g] = make_float2(v[0], v[1]);
       if (a.bias) {
-        const float *bias = a.bias + g * a.hidden + unit.slice * Tile::CHANNELS + at;
+        const float *bias = a.bias + g * hidden + unit.slice * Tile::CHANNELS + at;
         of[g] = make_float2(of[g].x + bias[0], of[g].y + bias[1]);
       }
       of[g] = unpack2<T>(pack2<T>(of[g].x, of[g].y));
@@ -162,7 +163,7 @@ struct PersistentConvolution {
       const uint32_t j = lane % 2, slot = past.rows[r].x;
       bulk_store(column(unit, slot, j), past.columns[j][r], BYTES);
       if (j == 0) {
-        T *y = static_cast<T *>(a.y) + (size_t)(unit.first + r) * a.hidden + unit.slice * Tile::CHANNELS;
+        T *y = static_cast<T *>(a.y) + (size_t)(unit.first + r) * hidden + unit.slice * Tile::CHANNELS;
         bulk_store(y, past.y[r], BYTES);
       }
       bulk_commit();
@@ -173,11 +174,12 @@ struct PersistentConvolution {
 };
 
 template <class Tile>
-__device__ inline void persistent_conv(const TensorMap *x_map, const TensorMap *w_map, const tg_persistent_conv_args &a) {
+__device__ inline void persistent_conv(const TensorMap *x_map, const TensorMap *w_map, const tg_conv_product_args &a, uint32_t most_rows,
+                                       uint32_t hidden) {
   extern __shared__ __align__(GMMA_ATOM_BYTES) char persistent_shared[];
-  const PersistentProduct product = {a.y, a.bias, nullptr, &a.step->rows, nullptr, nullptr, 0, a.most_rows, 0, 0,
-                                     3 * a.hidden, a.hidden, TILED_STORE, false, false};
-  persistent<Tile>(x_map, w_map, product, PersistentConvolution<Tile>(a, persistent_shared));
+  const PersistentProduct product = {a.y, a.bias, nullptr, &a.step->rows, nullptr, nullptr, 0, most_rows, 0, 0,
+                                     3 * hidden, hidden, TILED_STORE, false, false};
+  persistent<Tile>(x_map, w_map, product, PersistentConvolution<Tile>(a, hidden, persistent_shared));
 }
 
 /* Maps and launch as PERSISTENT_DENSE has them, but that rows of w come in groups of 8 of B, of C and of X. */
@@ -185,8 +187,8 @@ __device__ inline void persistent_conv(const TensorMap *x_map, const TensorMap *
   PERSISTENT_TILE(NAME, __VA_ARGS__)                                                                               \
   extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)                                              \
       NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,                               \
-           const __grid_constant__ tg_persistent_conv_args a) {                                                    \
-    GMMA_BODY(persistent_conv<__VA_ARGS__>(&x, &w, a);)                                                            \
+           const __grid_constant__ tg_conv_product_args a, uint32_t most_rows, uint32_t hidden) {                  \
+    GMMA_BODY(persistent_conv<__VA_ARGS__>(&x, &w, a, most_rows, hidden);)                                         \
   }
 
 #endif

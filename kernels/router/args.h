@@ -20,8 +20,8 @@ typedef struct tg_scores_args {
   uint32_t pad;
 } tg_scores_args;
 
-/* tg_router_* of router/router.cu */
-typedef struct tg_router_args {
+/* What a kernel reads and leaves that norms rows and chooses their experts. */
+typedef struct tg_choosing_args {
   TG_ADDRESS(uint32_t) experts;            /* [R,K] */
   TG_ADDRESS(float) weights;               /* [R,K] */
   TG_ADDRESS(void) x;                      /* [R,H] */
@@ -30,6 +30,11 @@ typedef struct tg_router_args {
   TG_ADDRESS(const float) gate;            /* [E,H] */
   TG_ADDRESS(const float) bias;            /* [E] or null */
   TG_ADDRESS(const tg_step) step;
+} tg_choosing_args;
+
+/* tg_router_* of router/router.cu */
+typedef struct tg_router_args {
+  tg_choosing_args arrays;
   uint32_t hidden;
   uint32_t expert_count;
   uint32_t k;
@@ -38,20 +43,12 @@ typedef struct tg_router_args {
   float eps;
 } tg_router_args;
 
-/* router/norm_router.cu, beside hidden, expert_count, k, normalize, scaling and rows_each as arguments of their own: kernels/README.md,
- * "Adding a kernel", says why. */
+/* router/norm_router.cu and norm_router_many.cu, beside tg_choosing_args, hidden, expert_count, k, normalize and scaling as arguments of
+ * their own: kernels/README.md, "Adding a kernel", says why. */
 typedef struct tg_route_args {
-  TG_ADDRESS(uint32_t) experts;            /* [R,K] */
-  TG_ADDRESS(float) weights;               /* [R,K] */
-  TG_ADDRESS(void) x;                      /* [R,H] */
-  TG_ADDRESS(const float) h;               /* [R,H] */
-  TG_ADDRESS(const float) norm_weight;     /* [H] */
-  TG_ADDRESS(const float) gate;            /* [E,H] */
-  TG_ADDRESS(const float) bias;            /* [E] or null */
-  TG_ADDRESS(const tg_step) step;
   TG_ADDRESS(uint32_t) counts;             /* set to zeros (clear_counts) */
   float eps;
-  uint32_t pad;
+  uint32_t rows_each;                      /* of a cluster */
 } tg_route_args;
 
 /* router/sort_combine.cu */

@@ -60,36 +60,37 @@ __device__ inline RouteChoices<WORDS> choose_of_words(float (&score)[WORDS], con
 }
 
 /* experts[first + r,:] and weights[first + r,:], k of each. */
-__device__ inline void leave_choice(const tg_route_args &router, uint32_t first, uint32_t r, uint32_t k, RouteChoice choice) {
+__device__ inline void leave_choice(const tg_choosing_args &to, uint32_t first, uint32_t r, uint32_t k, RouteChoice choice) {
   const uint32_t lane = threadIdx.x % WARP;
   if (choice.chosen >> lane & 1) {
     const size_t at = (size_t)(first + r) * k + __popc(choice.chosen & ((1u << lane) - 1));
-    router.experts[at] = lane;
-    router.weights[at] = choice.weight;
+    to.experts[at] = lane;
+    to.weights[at] = choice.weight;
   }
 }
 
 template <uint32_t WORDS>
-__device__ inline void leave_choice(const tg_route_args &router, uint32_t first, uint32_t r, uint32_t k, const RouteChoices<WORDS> &choices) {
+__device__ inline void leave_choice(const tg_choosing_args &to, uint32_t first, uint32_t r, uint32_t k,
+                                    const RouteChoices<WORDS> &choices) {
   const uint32_t lane = threadIdx.x % WARP;
   size_t at = (size_t)(first + r) * k;
 #pragma unroll
   for (uint32_t w = 0; w < WORDS; w++) {
     if (choices.chosen[w] >> lane & 1) {
       const size_t place = at + count_before(choices.chosen[w], lane);
-      router.experts[place] = lane + w * WARP;
-      router.weights[place] = choices.weight[w];
+      to.experts[place] = lane + w * WARP;
+      to.weights[place] = choices.weight[w];
     }
     at += count(choices.chosen[w]);
   }
 }
 
-/* A kernel of STEP<X, WORDS>. rows_each: of a cluster. */
-#define ROUTE(NAME, X, WORDS, STEP, REGISTERS)                                                                         \
-  extern "C" __global__ void __maxnreg__(REGISTERS) tg_route_##NAME(                                                   \
-      const tg_route_args args, uint32_t hidden, uint32_t expert_count, uint32_t k, uint32_t normalize, float scaling, \
-      uint32_t rows_each) {                                                                                            \
-    GMMA_BODY((STEP<X, WORDS>(args, hidden, expert_count, Weighing{k, normalize != 0, scaling}, rows_each));)          \
+/* A kernel of STEP<X, WORDS>. */
+#define ROUTE(NAME, X, WORDS, STEP, REGISTERS)                                                                     \
+  extern "C" __global__ void __maxnreg__(REGISTERS) tg_route_##NAME(                                               \
+      const tg_choosing_args arrays, const tg_route_args args, uint32_t hidden, uint32_t expert_count, uint32_t k, \
+      uint32_t normalize, float scaling) {                                                                         \
+    GMMA_BODY((STEP<X, WORDS>(arrays, args, hidden, expert_count, Weighing{k, normalize != 0, scaling}));)         \
   }
 
 /* For up to 32 and 64 experts. */

@@ -80,17 +80,19 @@ __device__ inline float sum_of_each(float (&of)[ROUTE_EACH]) {
 }
 
 template <typename X, uint32_t WORDS>
-__device__ inline void route_step(const tg_route_args &router, uint32_t hidden, uint32_t expert_count, Weighing weighing, uint32_t rows_each) {
+__device__ inline void route_step(const tg_choosing_args &arrays, const tg_route_args &args, uint32_t hidden, uint32_t expert_count,
+                                  Weighing weighing) {
   constexpr uint32_t EXPERTS = WORDS * WARP;
   static_assert(WORDS <= 2, "twice ROUTE_EACH");
   static_assert(ROUTE_ROWS % ROUTE_WARPS == 0 && ROUTE_ROWS * ROUTE_EACH <= ROUTE_THREADS, "as many rows for each warp; a thread has a sum");
   __shared__ RouteScratch<WORDS> scratch;
   __shared__ uint64_t summed;  /* what other blocks of the cluster send is there */
   let_next_kernel_start();
-  const float *norm_weight = router.norm_weight, *gate = router.gate, *bias = router.bias;
+  const uint32_t rows_each = args.rows_each;
+  const float *norm_weight = arrays.norm_weight, *gate = arrays.gate, *bias = arrays.bias;
   const uint32_t rank = cluster_rank(), blocks = cluster_blocks(), lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   const uint32_t groups = blocks / ROUTE_HALVES, group = rank / ROUTE_HALVES, half = rank % ROUTE_HALVES;
-  const uint32_t first = blockIdx.x / blocks * rows_each, in_step = __ldcg(&router.step->rows);
+  const uint32_t first = blockIdx.x / blocks * rows_each, in_step = __ldcg(&arrays.step->rows);
   const uint32_t rows = rows_from(first, in_step, rows_each);
   const uint32_t column = 4 * (half * ROUTE_THREADS + threadIdx.x);
   const bool there = column < hidden;
@@ -121,10 +123,10 @@ __device__ inline void route_step(const tg_route_args &router, uint32_t hidden, 
         prefetch_line(gate + (size_t)expert * hidden + column);
   }
   if (const uint32_t e = WORDS == 1 ? lane : threadIdx.x; threadIdx.x < EXPERTS) scratch.bias[e] = bias && e < expert_count ? bias[e] : 0.0f;
-  const float *h = router.h + (size_t)first * hidden + column;
-  X *x = static_cast<X *>(router.x) + (size_t)first * hidden + column;
+  const float *h = arrays.h + (size_t)first * hidden + column;
+  X *x = static_cast<X *>(arrays.x) + (size_t)first * hidden + column;
   wait_for_earlier_kernels();
-  if (blockIdx.x == gridDim.x - 1) clear_counts(router.counts);
+  if (blockIdx.x == gridDim.x - 1) clear_counts(args.counts);
   auto multiply = [&] {
 #pragma unroll 1
     for (uint32_t base = 0; base < rows; base += ROUTE_AT_ONCE) {
@@ -168,18 +170,18 @@ __device__ inline void route_step(const tg_route_args &router, uint32_t hidden, 
     if (r < rows) store_to_block(&scratch.sums[r][half][WARP + group * ROUTE_EACH + e], 0, sum_of_warps(r, e), &summed, blocks);
   }
   barrier_wait_cluster(&summed, 0);
-  auto scale_of = [&](uint32_t r) { return 1.0f / sqrtf((scratch.squares[r][0] + scratch.squares[r][1]) / hidden + router.eps); };
+  auto scale_of = [&](uint32_t r) { return 1.0f / sqrtf((scratch.squares[r][0] + scratch.squares[r][1]) / hidden + args.eps); };
   if (rank == 0) {
 #pragma unroll
     for (uint32_t r = warp; r < warp + ROUTE_ROWS; r += ROUTE_WARPS) {  /* a warp chooses for a row */
       if (r >= rows) break;
       if constexpr (WORDS > 1) {
         const auto choices = choose_of_halves<WORDS>(scratch.sums[r][0], scratch.bias, scale_of(r), expert_count, weighing);
-        leave_choice(router, first, r, weighing.k, choices);
+        leave_choice(arrays, first, r, weighing.k, choices);
       } else {
         const float sum = lane < expert_count ? scratch.sums[r][0][lane] + scratch.sums[r][1][lane] : 0.0f;
         const RouteChoice choice = choose_of_32(scale_of(r) * sum, scratch.bias[lane], expert_count, weighing);
-        leave_choice(router, first, r, weighing.k, choice);
+        leave_choice(arrays, first, r, weighing.k, choice);
       }
     }
   }

@@ -64,13 +64,15 @@ __device__ inline float sum_of_turned(float (&parts)[SUMS]) {
 }
 
 template <typename X, uint32_t WORDS>
-__device__ inline void route_many_step(const tg_route_args &router, uint32_t hidden, uint32_t expert_count, Weighing weighing, uint32_t rows_each) {
+__device__ inline void route_many_step(const tg_choosing_args &arrays, const tg_route_args &args, uint32_t hidden, uint32_t expert_count,
+                                       Weighing weighing) {
   __shared__ RouteManyScratch<WORDS> scratch;
   __shared__ uint64_t summed;  /* what blocks of the cluster send is there */
   let_next_kernel_start();
-  const float *norm_weight = router.norm_weight, *gate = router.gate, *bias = router.bias;
+  const uint32_t rows_each = args.rows_each;
+  const float *norm_weight = arrays.norm_weight, *gate = arrays.gate, *bias = arrays.bias;
   const uint32_t rank = cluster_rank(), blocks = cluster_blocks(), lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-  const uint32_t others = blocks - 1, first = (blockIdx.x >> __popc(others)) * rows_each, in_step = __ldcg(&router.step->rows);
+  const uint32_t others = blocks - 1, first = (blockIdx.x >> __popc(others)) * rows_each, in_step = __ldcg(&arrays.step->rows);
   const float4 zeros = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   const uint32_t first_column = rank * MANY_COLUMNS;
   const uint32_t column = first_column + 4 * lane;  /* and that MANY_RUN further */
@@ -115,7 +117,7 @@ __device__ inline void route_many_step(const tg_route_args &router, uint32_t hid
     }
   }
   const uint32_t rows = rows_from(first, in_step, rows_each);
-  const float *h = router.h + (size_t)first * hidden + first_column;
+  const float *h = arrays.h + (size_t)first * hidden + first_column;
   wait_for_earlier_kernels();
   /* Columns past the last and rows past the step's come as zeros. */
   const uint32_t piece_row = threadIdx.x / MANY_PIECES, piece_column = threadIdx.x % MANY_PIECES * 4;
@@ -130,7 +132,7 @@ __device__ inline void route_many_step(const tg_route_args &router, uint32_t hid
   copy_commit();
   if (MANY_PART < rows) copy_part(MANY_PART);
   copy_commit();
-  if (blockIdx.x == gridDim.x - 1) clear_counts(router.counts);
+  if (blockIdx.x == gridDim.x - 1) clear_counts(args.counts);
   if (threadIdx.x == 0) {
     const uint32_t chosen_here = rows > rank ? (rows - rank + others) >> __popc(others) : 0;
     barrier_arrive_expecting(&summed, blocks * (rows + chosen_here * WORDS * WARP) * sizeof(float));
@@ -205,7 +207,7 @@ __device__ inline void route_many_step(const tg_route_args &router, uint32_t hid
     return sum;
   };
   const float squares = sum_of_blocks([&](uint32_t b) { return scratch.squares[lane][b]; });
-  const float scale = 1.0f / sqrtf(squares / hidden + router.eps);  /* of row `lane` */
+  const float scale = 1.0f / sqrtf(squares / hidden + args.eps);  /* of row `lane` */
   auto scale_of = [&](uint32_t r) { return __shfl_sync(0xffffffffu, scale, r); };
 #pragma unroll 1
   for (uint32_t at = warp * blocks; at + rank < rows; at += MANY_WARPS * blocks) {  /* a warp chooses for a row */
@@ -214,12 +216,12 @@ __device__ inline void route_many_step(const tg_route_args &router, uint32_t hid
     for (uint32_t w = 0; w < WORDS; w++) sums[w] = sum_of_blocks([&](uint32_t b) { return scratch.sums[at + b][lane + w * WARP]; });
     const float scale = scale_of(at + rank);
     if constexpr (WORDS > 1) {
-      leave_choice(router, first, at + rank, weighing.k, choose_of_words(sums, of_bias, scale, expert_count, weighing));
+      leave_choice(arrays, first, at + rank, weighing.k, choose_of_words(sums, of_bias, scale, expert_count, weighing));
     } else {
-      leave_choice(router, first, at + rank, weighing.k, choose_of_32(scale * sums[0], of_bias[0], expert_count, weighing));
+      leave_choice(arrays, first, at + rank, weighing.k, choose_of_32(scale * sums[0], of_bias[0], expert_count, weighing));
     }
   }
-  X *x = static_cast<X *>(router.x) + (size_t)first * hidden + column;
+  X *x = static_cast<X *>(arrays.x) + (size_t)first * hidden + column;
 #pragma unroll 1
   for (uint32_t r = warp; r < rows; r += MANY_WARPS) {
     const float scale = scale_of(r);

@@ -110,16 +110,17 @@ __device__ inline void score(const tg_scores_args &a) {
 __device__ inline void choose_for_row(const tg_router_args &a, const float *scores, uint32_t *keys, uint32_t r) {
   const size_t to = (size_t)r * a.k;
   const Weighing weighing{a.k, a.normalize != 0, a.scaling};
-  choose_experts(scores, a.bias, a.expert_count, weighing, keys, threadIdx.x % WARP, [&](uint32_t index, uint32_t expert, float weight) {
-    a.experts[to + index] = expert;
-    a.weights[to + index] = weight;
-  });
+  auto leave = [&](uint32_t index, uint32_t expert, float weight) {
+    a.arrays.experts[to + index] = expert;
+    a.arrays.weights[to + index] = weight;
+  };
+  choose_experts(scores, a.arrays.bias, a.expert_count, weighing, keys, threadIdx.x % WARP, leave);
 }
 
 template <int ROWS, typename X>
 __device__ inline void route(const tg_router_args &a) {
   const uint32_t hidden = a.hidden, expert_count = a.expert_count;
-  const tg_step *step = a.step;
+  const tg_step *step = a.arrays.step;
   extern __shared__ float4 shared[];
   float *z = reinterpret_cast<float *>(shared);                           /* [ROWS, H] */
   float *scores = z + ROWS * hidden;                                      /* [ROWS, MAX_EXPERTS] */
@@ -130,10 +131,11 @@ __device__ inline void route(const tg_router_args &a) {
   if (first >= step->rows) return;
   const uint32_t rows = min((uint32_t)ROWS, step->rows - first);
 
-  norm_rows<ROWS>(z, static_cast<X *>(a.x) + (size_t)first * hidden, a.h + (size_t)first * hidden, a.norm_weight, rows, hidden, a.eps);
+  norm_rows<ROWS>(z, static_cast<X *>(a.arrays.x) + (size_t)first * hidden, a.arrays.h + (size_t)first * hidden, a.arrays.norm_weight, rows,
+                  hidden, a.eps);
   for (uint32_t e = warp; e < expert_count; e += ROUTER_WARPS) {
     float found[ROWS];
-    scores_of(found, a.gate + (size_t)e * hidden, z, hidden, lane);
+    scores_of(found, a.arrays.gate + (size_t)e * hidden, z, hidden, lane);
 #pragma unroll
     for (int i = 0; i < ROWS; i++)
       if (lane == i) scores[i * MAX_EXPERTS + e] = found[i];
@@ -170,9 +172,9 @@ __device__ inline void norm_row(float *z, X *x, const float *h, const float *wei
 template <typename X>
 __device__ inline void route_many(const tg_router_args &a) {
   const uint32_t hidden = a.hidden, expert_count = a.expert_count;
-  const float *h = a.h, *gate = a.gate;
-  const tg_step *step = a.step;
-  X *x = static_cast<X *>(a.x);
+  const float *h = a.arrays.h, *gate = a.arrays.gate;
+  const tg_step *step = a.arrays.step;
+  X *x = static_cast<X *>(a.arrays.x);
   extern __shared__ float4 shared[];
   float *z = reinterpret_cast<float *>(shared);                                     /* [MANY_ROWS, H] */
   float *scores = z + MANY_ROWS * hidden;                                           /* [MANY_ROWS, MAX_EXPERTS] */
@@ -183,7 +185,7 @@ __device__ inline void route_many(const tg_router_args &a) {
   if (first >= step->rows) return;
   const uint32_t rows = min((uint32_t)MANY_ROWS, step->rows - first), row = min((uint32_t)warp, rows - 1);
   norm_row(z + warp * hidden, warp < rows ? x + (size_t)(first + row) * hidden : nullptr, h + (size_t)(first + row) * hidden,
-           a.norm_weight, hidden, a.eps);
+           a.arrays.norm_weight, hidden, a.eps);
   __syncthreads();
   constexpr int SETS = MANY_ROWS / MANY_AT_ONCE;  /* of rows, whose warps take the same experts */
   const int first_row = warp % SETS * MANY_AT_ONCE;

@@ -123,7 +123,7 @@ __device__ inline T load_now(const T *at) {
 }
 
 /* All consumers wait for each other; the producer does not. */
-__device__ inline void consumers_meet() { asm volatile("bar.sync 1, %0;" ::"n"(SKINNY_CONSUMERS) : "memory"); }
+__device__ inline void consumers_meet() { threads_meet<SKINNY_CONSUMERS, 1>(); }
 
 /* Points at which consumers and the producer hand over: a warp that waits at one finds what was written by those that passed it. */
 constexpr int GUESS_TOLD = 2, CHOICE_TOLD = 3;

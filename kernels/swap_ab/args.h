@@ -19,18 +19,6 @@ typedef struct tg_swap_ab_args {
   uint32_t pad;
 } tg_swap_ab_args;
 
-/* swap_ab/conv.cuh, beside H, L and the ring's stages */
-typedef struct tg_swap_ab_conv_args {
-  TG_ADDRESS(void) y;                       /* [R,H] */
-  TG_ADDRESS(void) columns;                 /* [slots,L-1,H] */
-  TG_ADDRESS(const float) bias;             /* [3H] or null */
-  TG_ADDRESS(const float) taps;             /* [H,L] */
-  TG_ADDRESS(const float) taps_bias;        /* [H] or null */
-  TG_ADDRESS(const tg_state) state;
-  TG_ADDRESS(const tg_step) step;
-  tg_prefetch_args prefetch;
-} tg_swap_ab_conv_args;
-
 /* swap_ab/head.cuh */
 typedef struct tg_swap_ab_head_args {
   TG_ADDRESS(float) y;                      /* [S,N] */

@@ -105,7 +105,7 @@ struct SwapAbBlock {
     if (++at == count) at = 0, parity ^= 1;
   }
 
-  static __device__ inline void consumers_meet() { asm volatile("bar.sync 1, %0;" ::"n"(Tile::CONSUMERS) : "memory"); }
+  static __device__ inline void consumers_meet() { threads_meet<Tile::CONSUMERS, 1>(); }
 
   /* A consumer warp is done with stage s, which will be filled again if `again`. Mates wait for each other there, and only
    * one that waits is sure to be still there. */

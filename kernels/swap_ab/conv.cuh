@@ -18,6 +18,7 @@
 #ifndef TAILGRAPH_SWAP_AB_CONV_CUH
 #define TAILGRAPH_SWAP_AB_CONV_CUH
 
+#include "common/args.h"
 #include "common/prefetch.cuh"
 #include "swap_ab/swap_ab.cuh"
 
@@ -136,8 +137,8 @@ struct SwapAbPast {
 
 /* Maps as swap_ab_product has them. */
 template <class Tile>
-__device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_map, const tg_swap_ab_conv_args &a,
-                                    uint32_t hidden, uint32_t length, uint32_t stages) {
+__device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_map, const tg_conv_product_args &a,
+                                    const tg_prefetch_args &prefetch, uint32_t hidden, uint32_t length, uint32_t stages) {
   using X = typename Tile::X;
   static_assert(Tile::GROUPS == 3 && !Tile::ALONE, "B, C and X");
   extern __shared__ uint4 shared[];
@@ -155,7 +156,7 @@ __device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_m
   const SwapAbRun run(hidden, block.rank, block.blocks);
   if (!block.consumes()) {
     const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
-    Prefetcher prefetcher(a.prefetch, run.steps, stages);
+    Prefetcher prefetcher(prefetch, run.steps, stages);
     block.produce(
         run.steps,
         [&](uint32_t u, char *to, uint64_t *barrier) {
@@ -231,8 +232,8 @@ struct SwapAbRowsTile {
 
 /* As swap_ab_conv, but for w's map. */
 template <class Tile>
-__device__ inline void swap_ab_conv_rows(const TensorMap *x_map, const TensorMap *w_map, const tg_swap_ab_conv_args &a,
-                                         uint32_t hidden, uint32_t length, uint32_t stages) {
+__device__ inline void swap_ab_conv_rows(const TensorMap *x_map, const TensorMap *w_map, const tg_conv_product_args &a,
+                                         const tg_prefetch_args &prefetch, uint32_t hidden, uint32_t length, uint32_t stages) {
   using X = typename Tile::X;
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * SWAP_AB_MOST_STAGES + 1];
@@ -245,7 +246,7 @@ __device__ inline void swap_ab_conv_rows(const TensorMap *x_map, const TensorMap
   const uint32_t first_row = (blockIdx.y * Tile::MATES + mate) * Tile::ROWS, steps = SwapAbRun(hidden, 0, 1).steps;
   if (!block.consumes()) {
     const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
-    Prefetcher prefetcher(a.prefetch, steps, stages);
+    Prefetcher prefetcher(prefetch, steps, stages);
     block.produce(
         steps,
         [&](uint32_t u, char *to, uint64_t *barrier) {
@@ -301,14 +302,15 @@ __device__ inline void swap_ab_conv_rows(const TensorMap *x_map, const TensorMap
   }
 }
 
-/* NAME is BODY of a tile. PASSING is how the struct is passed, so that the machine code is the shortest: nothing, which is by value, or
+/* NAME is BODY of a tile. PASSING is how the structs are passed, so that the machine code is the shortest: nothing, which is by value, or
  * __grid_constant__ (profiles/log/arguments.md). */
-#define SWAP_AB_CONV_KERNEL(BODY, PASSING, NAME, ...)                                                       \
-  SWAP_AB_TILE(NAME, __VA_ARGS__)                                                                           \
-  extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)                                     \
-      NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,                        \
-           const PASSING tg_swap_ab_conv_args a, uint32_t hidden, uint32_t length, uint32_t stages) {       \
-    GMMA_BODY(BODY<__VA_ARGS__>(&x, &w, a, hidden, length, stages);)                                        \
+#define SWAP_AB_CONV_KERNEL(BODY, PASSING, NAME, ...)                                                      \
+  SWAP_AB_TILE(NAME, __VA_ARGS__)                                                                          \
+  extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)                                    \
+      NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,                       \
+           const PASSING tg_conv_product_args a, const PASSING tg_prefetch_args prefetch, uint32_t hidden, \
+           uint32_t length, uint32_t stages) {                                                             \
+    GMMA_BODY(BODY<__VA_ARGS__>(&x, &w, a, prefetch, hidden, length, stages);)                             \
   }
 #define SWAP_AB_CONV(...) SWAP_AB_CONV_KERNEL(swap_ab_conv, , __VA_ARGS__)
 #define SWAP_AB_CONV_ROWS(...) SWAP_AB_CONV_KERNEL(swap_ab_conv_rows, __grid_constant__, __VA_ARGS__)

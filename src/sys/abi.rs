@@ -1492,6 +1492,36 @@ const _: () = {
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
+pub struct tg_conv_product_args {
+    pub y: u64,
+    pub columns: u64,
+    pub bias: u64,
+    pub taps: u64,
+    pub taps_bias: u64,
+    pub state: u64,
+    pub step: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_conv_product_args"][::core::mem::size_of::<tg_conv_product_args>() - 56usize];
+    ["Alignment of tg_conv_product_args"][::core::mem::align_of::<tg_conv_product_args>() - 8usize];
+    ["Offset of field: tg_conv_product_args::y"]
+        [::core::mem::offset_of!(tg_conv_product_args, y) - 0usize];
+    ["Offset of field: tg_conv_product_args::columns"]
+        [::core::mem::offset_of!(tg_conv_product_args, columns) - 8usize];
+    ["Offset of field: tg_conv_product_args::bias"]
+        [::core::mem::offset_of!(tg_conv_product_args, bias) - 16usize];
+    ["Offset of field: tg_conv_product_args::taps"]
+        [::core::mem::offset_of!(tg_conv_product_args, taps) - 24usize];
+    ["Offset of field: tg_conv_product_args::taps_bias"]
+        [::core::mem::offset_of!(tg_conv_product_args, taps_bias) - 32usize];
+    ["Offset of field: tg_conv_product_args::state"]
+        [::core::mem::offset_of!(tg_conv_product_args, state) - 40usize];
+    ["Offset of field: tg_conv_product_args::step"]
+        [::core::mem::offset_of!(tg_conv_product_args, step) - 48usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_conv_args {
     pub x: u64,
     pub columns: u64,
@@ -1622,44 +1652,6 @@ const _: () = {
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
-pub struct tg_persistent_conv_args {
-    pub y: u64,
-    pub columns: u64,
-    pub bias: u64,
-    pub taps: u64,
-    pub taps_bias: u64,
-    pub state: u64,
-    pub step: u64,
-    pub most_rows: u32,
-    pub hidden: u32,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_persistent_conv_args"]
-        [::core::mem::size_of::<tg_persistent_conv_args>() - 64usize];
-    ["Alignment of tg_persistent_conv_args"]
-        [::core::mem::align_of::<tg_persistent_conv_args>() - 8usize];
-    ["Offset of field: tg_persistent_conv_args::y"]
-        [::core::mem::offset_of!(tg_persistent_conv_args, y) - 0usize];
-    ["Offset of field: tg_persistent_conv_args::columns"]
-        [::core::mem::offset_of!(tg_persistent_conv_args, columns) - 8usize];
-    ["Offset of field: tg_persistent_conv_args::bias"]
-        [::core::mem::offset_of!(tg_persistent_conv_args, bias) - 16usize];
-    ["Offset of field: tg_persistent_conv_args::taps"]
-        [::core::mem::offset_of!(tg_persistent_conv_args, taps) - 24usize];
-    ["Offset of field: tg_persistent_conv_args::taps_bias"]
-        [::core::mem::offset_of!(tg_persistent_conv_args, taps_bias) - 32usize];
-    ["Offset of field: tg_persistent_conv_args::state"]
-        [::core::mem::offset_of!(tg_persistent_conv_args, state) - 40usize];
-    ["Offset of field: tg_persistent_conv_args::step"]
-        [::core::mem::offset_of!(tg_persistent_conv_args, step) - 48usize];
-    ["Offset of field: tg_persistent_conv_args::most_rows"]
-        [::core::mem::offset_of!(tg_persistent_conv_args, most_rows) - 56usize];
-    ["Offset of field: tg_persistent_conv_args::hidden"]
-        [::core::mem::offset_of!(tg_persistent_conv_args, hidden) - 60usize];
-};
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_persistent_gate_up_args {
     pub y: u64,
     pub x: u64,
@@ -1772,8 +1764,8 @@ const _: () = {
         [::core::mem::offset_of!(tg_scores_args, pad) - 60usize];
 };
 #[repr(C)]
-#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
-pub struct tg_router_args {
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
+pub struct tg_choosing_args {
     pub experts: u64,
     pub weights: u64,
     pub x: u64,
@@ -1782,6 +1774,32 @@ pub struct tg_router_args {
     pub gate: u64,
     pub bias: u64,
     pub step: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of tg_choosing_args"][::core::mem::size_of::<tg_choosing_args>() - 64usize];
+    ["Alignment of tg_choosing_args"][::core::mem::align_of::<tg_choosing_args>() - 8usize];
+    ["Offset of field: tg_choosing_args::experts"]
+        [::core::mem::offset_of!(tg_choosing_args, experts) - 0usize];
+    ["Offset of field: tg_choosing_args::weights"]
+        [::core::mem::offset_of!(tg_choosing_args, weights) - 8usize];
+    ["Offset of field: tg_choosing_args::x"]
+        [::core::mem::offset_of!(tg_choosing_args, x) - 16usize];
+    ["Offset of field: tg_choosing_args::h"]
+        [::core::mem::offset_of!(tg_choosing_args, h) - 24usize];
+    ["Offset of field: tg_choosing_args::norm_weight"]
+        [::core::mem::offset_of!(tg_choosing_args, norm_weight) - 32usize];
+    ["Offset of field: tg_choosing_args::gate"]
+        [::core::mem::offset_of!(tg_choosing_args, gate) - 40usize];
+    ["Offset of field: tg_choosing_args::bias"]
+        [::core::mem::offset_of!(tg_choosing_args, bias) - 48usize];
+    ["Offset of field: tg_choosing_args::step"]
+        [::core::mem::offset_of!(tg_choosing_args, step) - 56usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
+pub struct tg_router_args {
+    pub arrays: tg_choosing_args,
     pub hidden: u32,
     pub expert_count: u32,
     pub k: u32,
@@ -1793,20 +1811,8 @@ pub struct tg_router_args {
 const _: () = {
     ["Size of tg_router_args"][::core::mem::size_of::<tg_router_args>() - 88usize];
     ["Alignment of tg_router_args"][::core::mem::align_of::<tg_router_args>() - 8usize];
-    ["Offset of field: tg_router_args::experts"]
-        [::core::mem::offset_of!(tg_router_args, experts) - 0usize];
-    ["Offset of field: tg_router_args::weights"]
-        [::core::mem::offset_of!(tg_router_args, weights) - 8usize];
-    ["Offset of field: tg_router_args::x"][::core::mem::offset_of!(tg_router_args, x) - 16usize];
-    ["Offset of field: tg_router_args::h"][::core::mem::offset_of!(tg_router_args, h) - 24usize];
-    ["Offset of field: tg_router_args::norm_weight"]
-        [::core::mem::offset_of!(tg_router_args, norm_weight) - 32usize];
-    ["Offset of field: tg_router_args::gate"]
-        [::core::mem::offset_of!(tg_router_args, gate) - 40usize];
-    ["Offset of field: tg_router_args::bias"]
-        [::core::mem::offset_of!(tg_router_args, bias) - 48usize];
-    ["Offset of field: tg_router_args::step"]
-        [::core::mem::offset_of!(tg_router_args, step) - 56usize];
+    ["Offset of field: tg_router_args::arrays"]
+        [::core::mem::offset_of!(tg_router_args, arrays) - 0usize];
     ["Offset of field: tg_router_args::hidden"]
         [::core::mem::offset_of!(tg_router_args, hidden) - 64usize];
     ["Offset of field: tg_router_args::expert_count"]
@@ -1822,40 +1828,19 @@ const _: () = {
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
 pub struct tg_route_args {
-    pub experts: u64,
-    pub weights: u64,
-    pub x: u64,
-    pub h: u64,
-    pub norm_weight: u64,
-    pub gate: u64,
-    pub bias: u64,
-    pub step: u64,
     pub counts: u64,
     pub eps: f32,
-    pub pad: u32,
+    pub rows_each: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_route_args"][::core::mem::size_of::<tg_route_args>() - 80usize];
+    ["Size of tg_route_args"][::core::mem::size_of::<tg_route_args>() - 16usize];
     ["Alignment of tg_route_args"][::core::mem::align_of::<tg_route_args>() - 8usize];
-    ["Offset of field: tg_route_args::experts"]
-        [::core::mem::offset_of!(tg_route_args, experts) - 0usize];
-    ["Offset of field: tg_route_args::weights"]
-        [::core::mem::offset_of!(tg_route_args, weights) - 8usize];
-    ["Offset of field: tg_route_args::x"][::core::mem::offset_of!(tg_route_args, x) - 16usize];
-    ["Offset of field: tg_route_args::h"][::core::mem::offset_of!(tg_route_args, h) - 24usize];
-    ["Offset of field: tg_route_args::norm_weight"]
-        [::core::mem::offset_of!(tg_route_args, norm_weight) - 32usize];
-    ["Offset of field: tg_route_args::gate"]
-        [::core::mem::offset_of!(tg_route_args, gate) - 40usize];
-    ["Offset of field: tg_route_args::bias"]
-        [::core::mem::offset_of!(tg_route_args, bias) - 48usize];
-    ["Offset of field: tg_route_args::step"]
-        [::core::mem::offset_of!(tg_route_args, step) - 56usize];
     ["Offset of field: tg_route_args::counts"]
-        [::core::mem::offset_of!(tg_route_args, counts) - 64usize];
-    ["Offset of field: tg_route_args::eps"][::core::mem::offset_of!(tg_route_args, eps) - 72usize];
-    ["Offset of field: tg_route_args::pad"][::core::mem::offset_of!(tg_route_args, pad) - 76usize];
+        [::core::mem::offset_of!(tg_route_args, counts) - 0usize];
+    ["Offset of field: tg_route_args::eps"][::core::mem::offset_of!(tg_route_args, eps) - 8usize];
+    ["Offset of field: tg_route_args::rows_each"]
+        [::core::mem::offset_of!(tg_route_args, rows_each) - 12usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
@@ -2539,39 +2524,6 @@ const _: () = {
         [::core::mem::offset_of!(tg_swap_ab_args, n_total) - 24usize];
     ["Offset of field: tg_swap_ab_args::pad"]
         [::core::mem::offset_of!(tg_swap_ab_args, pad) - 28usize];
-};
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
-pub struct tg_swap_ab_conv_args {
-    pub y: u64,
-    pub columns: u64,
-    pub bias: u64,
-    pub taps: u64,
-    pub taps_bias: u64,
-    pub state: u64,
-    pub step: u64,
-    pub prefetch: tg_prefetch_args,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_swap_ab_conv_args"][::core::mem::size_of::<tg_swap_ab_conv_args>() - 88usize];
-    ["Alignment of tg_swap_ab_conv_args"][::core::mem::align_of::<tg_swap_ab_conv_args>() - 8usize];
-    ["Offset of field: tg_swap_ab_conv_args::y"]
-        [::core::mem::offset_of!(tg_swap_ab_conv_args, y) - 0usize];
-    ["Offset of field: tg_swap_ab_conv_args::columns"]
-        [::core::mem::offset_of!(tg_swap_ab_conv_args, columns) - 8usize];
-    ["Offset of field: tg_swap_ab_conv_args::bias"]
-        [::core::mem::offset_of!(tg_swap_ab_conv_args, bias) - 16usize];
-    ["Offset of field: tg_swap_ab_conv_args::taps"]
-        [::core::mem::offset_of!(tg_swap_ab_conv_args, taps) - 24usize];
-    ["Offset of field: tg_swap_ab_conv_args::taps_bias"]
-        [::core::mem::offset_of!(tg_swap_ab_conv_args, taps_bias) - 32usize];
-    ["Offset of field: tg_swap_ab_conv_args::state"]
-        [::core::mem::offset_of!(tg_swap_ab_conv_args, state) - 40usize];
-    ["Offset of field: tg_swap_ab_conv_args::step"]
-        [::core::mem::offset_of!(tg_swap_ab_conv_args, step) - 48usize];
-    ["Offset of field: tg_swap_ab_conv_args::prefetch"]
-        [::core::mem::offset_of!(tg_swap_ab_conv_args, prefetch) - 56usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]

@@ -69,6 +69,8 @@ inline void barrier_wait(uint64_t *barrier, uint32_t parity) { simt::wait_parity
 inline void barrier_wait_cluster(uint64_t *barrier, uint32_t parity) { simt::wait_parity(shared_address(barrier), parity); }
 template <uint32_t THREADS>
 void threads_meet(uint32_t id) { simt::meet_named(id, THREADS); }
+template <uint32_t THREADS, uint32_t ID>
+void threads_meet() { simt::meet_named(ID, THREADS); }
 
 /* ---- wgmma.cuh */
 

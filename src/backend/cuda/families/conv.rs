@@ -34,6 +34,24 @@ fn grid(rows: u32, hidden: u32) -> (u32, u32, u32) {
 }
 
 impl Lowering<'_> {
+    /// What a kernel of persistent/ or swap_ab/ takes that does the in-projection too: y in the place of `conv.bcx`, `[R, H]`;
+    /// bias f32 `[3H]` or 0.
+    pub(super) fn conv_product(
+        &self,
+        conv: &ShortConv,
+        bias: Address,
+    ) -> abi::tg_conv_product_args {
+        abi::tg_conv_product_args {
+            y: conv.bcx,
+            columns: conv.state,
+            bias,
+            taps: conv.taps,
+            taps_bias: conv.bias,
+            state: self.state,
+            step: self.step,
+        }
+    }
+
     /// x = C * conv(B * X); the state moves on by the step's rows. Shapes as [`ShortConv`] says.
     pub fn short_conv(&mut self, conv: &ShortConv) {
         let hidden = self.hidden();

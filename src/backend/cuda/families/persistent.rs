@@ -264,7 +264,7 @@ impl<'a> Lowering<'a> {
             )),
             Argument::of(&args),
         ];
-        let blocks = tile.clusters(&shape) * tile.cluster();
+        let blocks = tile.blocks(&shape);
         self.launch_persistent(persistent, (tile, kernel), blocks, arguments);
     }
 

@@ -154,26 +154,18 @@ impl Lowering<'_> {
         let RouteClusters { blocks, rows_each } = clusters;
         let choosing = self.choosing(routing, x, h, weights);
         let args = abi::tg_route_args {
-            experts: choosing.experts,
-            weights: choosing.weights,
-            x: choosing.x,
-            h: choosing.h,
-            norm_weight: choosing.norm_weight,
-            gate: choosing.gate,
-            bias: choosing.bias,
-            step: choosing.step,
             counts: routing.tile_count,
             eps: choosing.eps,
-            pad: 0,
+            rows_each,
         };
         let arguments = vec![
+            Argument::of(&choosing.arrays),
             Argument::of(&args),
             Argument::U32(choosing.hidden),
             Argument::U32(choosing.expert_count),
             Argument::U32(choosing.k),
             Argument::U32(choosing.normalize),
             Argument::F32(choosing.scaling),
-            Argument::U32(rows_each),
         ];
         let launch = Launch {
             grid: (rows.div_ceil(rows_each) * blocks, 1, 1),
@@ -281,14 +273,16 @@ impl Lowering<'_> {
     ) -> abi::tg_router_args {
         let (experts, top_k) = self.experts();
         abi::tg_router_args {
-            experts: routing.experts,
-            weights: routing.weights,
-            x,
-            h,
-            norm_weight: weights.norm,
-            gate: weights.gate,
-            bias: weights.bias,
-            step: self.step,
+            arrays: abi::tg_choosing_args {
+                experts: routing.experts,
+                weights: routing.weights,
+                x,
+                h,
+                norm_weight: weights.norm,
+                gate: weights.gate,
+                bias: weights.bias,
+                step: self.step,
+            },
             hidden: self.hidden(),
             expert_count: experts,
             k: top_k,

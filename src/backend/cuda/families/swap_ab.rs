@@ -318,23 +318,15 @@ impl<'a> Lowering<'a> {
         let (tile, kernel) = variants.of(&cut);
         let x = swap_ab.batch_rows(conv.x, rows, hidden);
         let w = swap_ab.weight_rows(in_proj, 3 * hidden, hidden);
-        let args = abi::tg_swap_ab_conv_args {
-            y: conv.bcx,
-            columns: conv.state,
-            bias,
-            taps: conv.taps,
-            taps_bias: conv.bias,
-            state: self.state,
-            step: self.step,
-            prefetch: experts.map_or_else(Default::default, |experts| self.prefetch(experts)),
-        };
+        let prefetch = experts.map_or_else(Default::default, |experts| self.prefetch(experts));
         let arguments = vec![
             Argument::Boxes(x.boxes(tile.rows)),
             Argument::Boxes(match rows_first {
                 true => in_channels(&w, tile),
                 false => w.boxes(tile.width),
             }),
-            Argument::of(&args),
+            Argument::of(&self.conv_product(conv, bias)),
+            Argument::of(&prefetch),
             Argument::U32(hidden),
             Argument::U32(self.config.conv_l_cache as u32),
             Argument::U32(cut.stages),

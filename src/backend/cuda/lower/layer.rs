@@ -179,42 +179,21 @@ pub(super) fn conv_out(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]
 
 /// In-projection and convolution in one kernel, then the out-projection: of what the first leaves in the place of wide rows,
 /// because some of its blocks still read x when others are done.
-pub(super) fn swap_ab_conv(
-    model: &ModelAddresses,
-    to: &mut Lowering<'_>,
-    ops: &[Op],
-) -> Result<()> {
+pub(super) fn conv_layer(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
     let conv = Conv::of(model, &ops[0])?;
-    let swap_ab = to.swap_ab_convolves().ok_or_else(|| misplaced(&ops[0]))?;
+    let (w, bias) = (conv.in_proj, conv.in_proj_bias);
     let layer = model.layer(&ops[0])?;
+    let experts = experts(&layer);
     to.doing(&ops[..2]);
-    to.swap_ab_conv(
-        swap_ab,
-        &conv.short,
-        conv.in_proj,
-        conv.in_proj_bias,
-        experts(&layer),
-    );
+    if let Some(swap_ab) = to.swap_ab_convolves() {
+        to.swap_ab_conv(swap_ab, &conv.short, w, bias, experts);
+    } else if let Some(persistent) = to.persistent_convolves() {
+        to.persistent_conv(persistent, &conv.short, w, bias);
+    } else {
+        return Err(misplaced(&ops[0]));
+    }
     to.doing(&ops[2..]);
-    to.product(&conv.out(model, model.wide()), Rows::Step);
-    Ok(())
-}
-
-/// As [`swap_ab_conv`], of many rows.
-pub(super) fn persistent_conv(
-    model: &ModelAddresses,
-    to: &mut Lowering<'_>,
-    ops: &[Op],
-) -> Result<()> {
-    let conv = Conv::of(model, &ops[0])?;
-    let persistent = to
-        .persistent_convolves()
-        .ok_or_else(|| misplaced(&ops[0]))?;
-    to.doing(&ops[..2]);
-    to.persistent_conv(persistent, &conv.short, conv.in_proj, conv.in_proj_bias);
-    to.doing(&ops[2..]);
-    let layer = model.layer(&ops[0])?;
-    to.product_before(&conv.out(model, model.wide()), experts(&layer));
+    to.product_before(&conv.out(model, model.wide()), experts);
     Ok(())
 }
 

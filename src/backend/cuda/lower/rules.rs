@@ -34,8 +34,7 @@ const RULES: &[Rule] = &[
     Rule { ops: &[FinalNorm, LmHead, Sample], when: Some(skinny), lower: head::skinny },
 
     // Other products norm no rows; where tiles are whole channels, the in-projection's kernel convolves.
-    Rule { ops: &[ConvInProj, ShortConv, ConvOutProj], when: Some(swap_ab_convolves), lower: layer::swap_ab_conv },
-    Rule { ops: &[ConvInProj, ShortConv, ConvOutProj], when: Some(persistent_convolves), lower: layer::persistent_conv },
+    Rule { ops: &[ConvInProj, ShortConv, ConvOutProj], when: Some(convolves), lower: layer::conv_layer },
 
     // The router norms its rows; whoever adds the experts up has whole rows, and norms them for the next layer unless its
     // products do.
@@ -89,12 +88,8 @@ fn fused_experts(lowering: &Lowering<'_>) -> bool {
     lowering.variant.experts == Experts::Fused
 }
 
-fn swap_ab_convolves(lowering: &Lowering<'_>) -> bool {
-    lowering.swap_ab_convolves().is_some()
-}
-
-fn persistent_convolves(lowering: &Lowering<'_>) -> bool {
-    lowering.persistent_convolves().is_some()
+fn convolves(lowering: &Lowering<'_>) -> bool {
+    lowering.swap_ab_convolves().is_some() || lowering.persistent_convolves().is_some()
 }
 
 #[cfg(test)]

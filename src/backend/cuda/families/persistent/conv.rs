@@ -9,7 +9,6 @@ use crate::backend::cuda::families::Lowering;
 use crate::backend::cuda::families::conv::{ShortConv, TAPS};
 use crate::model::DType;
 use crate::plan::StepKind;
-use crate::sys::abi;
 
 /// An in-projection's weights `[3H, H]` as `tg_persistent_conv_*` asks for them: 8 rows of B, 8 of C and 8
 /// of X in turns, a mate's share of a tile.
@@ -54,28 +53,19 @@ impl<'a> Lowering<'a> {
     ) {
         let (tile, kernel) = persistent.conv.as_ref().expect("rows of 16 bits");
         let (rows, hidden) = (self.bucket.rows, self.hidden());
-        let args = abi::tg_persistent_conv_args {
-            y: conv.bcx,
-            columns: conv.state,
-            bias,
-            taps: conv.taps,
-            taps_bias: conv.bias,
-            state: self.state,
-            step: self.step,
-            most_rows: rows,
-            hidden,
-        };
         let arguments = vec![
             persistent.rows(conv.x, rows, hidden),
             Argument::Boxes(in_channels(in_proj, persistent.dtype, hidden, tile)),
-            Argument::of(&args),
+            Argument::of(&self.conv_product(conv, bias)),
+            Argument::U32(rows),
+            Argument::U32(hidden),
         ];
         let shape = Shape {
             rows,
             weight_rows: 3 * hidden,
             inner: hidden,
         };
-        let blocks = tile.clusters(&shape) * tile.cluster();
+        let blocks = tile.blocks(&shape);
         self.launch_persistent(persistent, (tile, kernel), blocks, arguments);
     }
 }

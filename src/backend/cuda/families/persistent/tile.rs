@@ -72,8 +72,13 @@ impl Tile {
         self.mates * self.sharers
     }
 
-    /// Clusters that a product has work for: of mates the last may have no rows.
-    pub fn clusters(&self, shape: &Shape) -> u32 {
+    /// Blocks that a product has work for: of mates the last may have no rows.
+    pub fn blocks(&self, shape: &Shape) -> u32 {
+        self.clusters(shape) * self.cluster()
+    }
+
+    /// ... and their clusters.
+    fn clusters(&self, shape: &Shape) -> u32 {
         let row_tiles = shape.rows.div_ceil(ROWS);
         row_tiles.div_ceil(self.mates) * shape.weight_rows.div_ceil(self.width)
     }
