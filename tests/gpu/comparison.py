@@ -70,7 +70,7 @@ def written(options, model, folder, clock, part="synth"):
     return str(folder)
 
 
-def place(options):
+def run_options(options):
     """Options of a run of tailgraph that say where it runs."""
     return ["--device", "cuda", "--launch", options.launch] if options.device == "cuda" else ["--device", "cpu"]
 

@@ -8,8 +8,8 @@ heads and experts, random weights, and six layers: both dense ones, convolution 
 
 Which kernels serve a step depends on its kind, its bucket and the type. So each model runs once in f32 and once in bf16, in
 one process of 1,024 sequences and 8,192 rows a step, in rounds that do not overlap (families_rounds.py): every bucket of prompts
-has a prompt of as many tokens, and a step of many prompts of 8 tokens, in which every row is within reach of a token that is
-compared; every decode bucket has as many sequences, which generate together. All tokens are compared, whether sampled (with
+has prompts alone, up to as many tokens, and a step of many prompts of 8 tokens, in which every row is within reach of a token
+that is compared; every decode bucket has as many sequences, which generate together. All tokens are compared, whether sampled (with
 logprobs) or greedy (with logprobs, and without, which is another path of the sampler). transformers is given the same tokens.
 
 (a) f32 (TF32 off): what is known of the logits of each token, which are the logprobs of the token and of the 20 best, by their
@@ -17,8 +17,8 @@ logprobs) or greedy (with logprobs, and without, which is another path of the sa
     that is told without logprobs has a logit within twice that of the best. The exceptions of oracle.py hold: ties between
     tokens, and routing ties, each of which is shown.
 (b) bf16: the mean |difference| of sampled tokens' logprobs to transformers' f32 is no larger than that of transformers' own
-    bf16 (given the same tokens), and so is the mean distance of greedy tokens' logits from the best. No round is out of line: its
-    mean is at most 4 times transformers' of all rounds, no token is further from the best than twice transformers' worst.
+    bf16 (given the same tokens), and so is the mean distance of greedy tokens' logits from the best. No bucket is out of line:
+    its mean is at most 4 times transformers' of all, no token is further from the best than twice transformers' worst.
 (c) Every bucket of decode and mixed steps ran, and `inspect --calls` names no kernel of any bucket, score's too, that served
     no step that ran. The steps are those of the recording. Which kernels serve may change without a change here.
 
@@ -27,6 +27,7 @@ bf16 there, and the calls are those of --gpu.
 """
 
 import argparse
+import gc
 import json
 import subprocess
 import sys
@@ -34,16 +35,16 @@ from pathlib import Path
 
 import torch
 import transformers
-from comparison import TOLERANCE, Clock, about, add_options, place, run, spread, written
-from families_rounds import KINDS, TOP, ask, plan
+from comparison import TOLERANCE, Clock, about, add_options, run, run_options, spread, written
+from families_rounds import KINDS, TOP, ask, place, plan
 from reference import Reference
 
 HERE = Path(__file__).resolve().parent
 MODELS = [f"random:{HERE}/lfm2-{size}-6-layers.json" for size in ("8b-a1b", "24b-a2b")]
 # Kernels that lists of calls name and no compared run reaches: why.
 UNREACHED = {}
-# In (b): of a round's mean difference over transformers' of all rounds; of the furthest token over transformers' furthest.
-ROUND, FURTHEST = 4, 2
+# In (b): of a bucket's mean difference over transformers' of all; of the furthest token over transformers' furthest.
+BUCKET, FURTHEST = 4, 2
 # Of each list of single findings in the report. After as many wrong tokens, no more explanations are looked for.
 SHOWN = 20
 # Positions that transformers takes at once, and logits.
@@ -94,7 +95,7 @@ def compare_model(options, model, work, clock):
     ran = {}
     # tailgraph first: processes of their own, whose memory is free again when transformers starts.
     for told, dtype in (("f32", "f32"), ("bf16", narrow)):
-        command = [options.tailgraph, "generate", "--model", checkpoint, *place(options), *sizes, "--dtype", dtype]
+        command = [options.tailgraph, "generate", "--model", checkpoint, *run_options(options), *sizes, "--dtype", dtype]
         ran[told] = part(f"tailgraph {told}", ask, command, rounds, work, buckets)
     calls = {dtype: hold_calls(options, checkpoint, sizes, dtype, buckets, ran[dtype]) for dtype in ran}
     reference = part("transformers load", Reference, checkpoint, options.device)
@@ -106,6 +107,10 @@ def compare_model(options, model, work, clock):
     experts, reference.hits = spread(reference.hits), None
     wide = part("transformers f32", compare_f32, reference, ran["f32"].requests)
     del reference
+    # Its hooks hold it in a circle, and its memory is wanted by the next model's processes.
+    gc.collect()
+    if options.device == "cuda":
+        torch.cuda.empty_cache()
     if checkpoint == str(work / "checkpoint") and not options.keep:
         for file in (work / "checkpoint").iterdir():
             file.unlink()
@@ -139,16 +144,17 @@ def hold_calls(options, checkpoint, sizes, dtype, buckets, ran):
         listed = inspect(options, checkpoint, *sizes, "--calls", "--gpu", options.gpu, "--dtype", dtype, "--kind", kind, "--rows", rows)
         assert sorted({step["rows"] for step in listed["steps"]}) == buckets[kind], f"{kind}: {rows}"
         for step in listed["steps"]:
-            place = f"{kind} {step['rows']}"
+            bucket = place(kind, step["rows"])
             for call in step["calls"]:
-                named.setdefault(call["kernel"], set()).add(place)
-                if place in ran.reached:
-                    served.setdefault(call["kernel"], set()).add(place)
-    idle = [place for kind in ("decode", "mixed") for rows in buckets[kind] if (place := f"{kind} {rows}") not in ran.reached]
+                named.setdefault(call["kernel"], set()).add(bucket)
+                if bucket in ran.reached:
+                    served.setdefault(call["kernel"], set()).add(bucket)
+    all_buckets = [place(kind, rows) for kind in ("decode", "mixed") for rows in buckets[kind]]
+    idle = [bucket for bucket in all_buckets if bucket not in ran.reached]
     untested = sorted(named.keys() - served.keys() - UNREACHED.keys())
     return {
         "holds": not idle and not untested and not ran.missed and not served.keys() & UNREACHED.keys(),
-        "kernels": {kernel: sorted(places, key=by_rows) for kernel, places in sorted(served.items())},
+        "kernels": {kernel: sorted(of, key=by_rows) for kernel, of in sorted(served.items())},
         "buckets_that_did_not_run": idle,
         "rounds_without_their_step": ran.missed,
         "kernels_that_served_no_step": {kernel: sorted(named[kernel], key=by_rows) for kernel in untested},
@@ -157,8 +163,8 @@ def hold_calls(options, checkpoint, sizes, dtype, buckets, ran):
     }
 
 
-def by_rows(place):
-    kind, rows = place.split()
+def by_rows(bucket):
+    kind, rows = bucket.split()
     return kind, int(rows)
 
 
@@ -174,8 +180,8 @@ def each(reference, requests, take):
             batch = some[first : first + at_once]
             tokens = torch.tensor([request.prompt + request.tokens[:-1] for request in batch])
             taken = take(reference.tail(tokens, new), batch)
-            for place, request in enumerate(batch):
-                found[request.number] = tuple(part[place].cpu() for part in taken)
+            for row, request in enumerate(batch):
+                found[request.number] = tuple(part[row].cpu() for part in taken)
     return found
 
 
@@ -206,23 +212,23 @@ def compare_bf16(requests, found, calls):
         of, values = (greedy, (behind, own_behind)) if request.greedy else (sampled, (ours, theirs))
         of.setdefault(request.round, []).append(torch.stack(values))
     join = lambda groups: torch.cat([part for parts in groups.values() for part in parts], dim=1).double()
-    by_round = lambda groups, way: {name: [float(way(row)) for row in torch.cat(parts, dim=1).double()] for name, parts in groups.items()}
+    by_bucket = lambda groups, way: {name: [float(way(row)) for row in torch.cat(parts, dim=1).double()] for name, parts in groups.items()}
     means, furthest = join(sampled).mean(1).tolist(), join(greedy).max(1).values.tolist()
     behind = join(greedy).mean(1).tolist()
-    of_rounds, behind_of_rounds = by_round(sampled, torch.mean), by_round(greedy, torch.max)
+    of_buckets, behind_of_buckets = by_bucket(sampled, torch.mean), by_bucket(greedy, torch.max)
     # A difference that is no number is none that is small.
-    out = [name for name, (ours, _) in of_rounds.items() if not ours <= ROUND * means[1]]
-    out += [name for name, (ours, _) in behind_of_rounds.items() if not ours <= FURTHEST * furthest[1]]
+    out = [name for name, (ours, _) in of_buckets.items() if not ours <= BUCKET * means[1]]
+    out += [name for name, (ours, _) in behind_of_buckets.items() if not ours <= FURTHEST * furthest[1]]
     pair = lambda values: {"tailgraph": values[0], "transformers": values[1]}
     return {
         "holds": means[0] <= means[1] and behind[0] <= behind[1] and not out and calls["holds"],
         "tokens": {"sampled": join(sampled).shape[1], "greedy": join(greedy).shape[1]},
         "mean_logprob_difference_to_transformers_f32": pair(means),
         "greedy_below_best": {"mean": pair(behind), "furthest": pair(furthest)},
-        "rounds_out_of_line": sorted(set(out)),
-        "rounds": {
-            name: {"mean_logprob_difference": pair(of_rounds[name])} | ({"furthest_below_best": pair(behind_of_rounds[name])} if name in greedy else {})
-            for name in of_rounds
+        "buckets_out_of_line": sorted(set(out)),
+        "buckets": {
+            name: {"mean_logprob_difference": pair(of_buckets[name])} | ({"furthest_below_best": pair(behind_of_buckets[name])} if name in greedy else {})
+            for name in of_buckets
         },
         "calls": calls,
     }
@@ -252,10 +258,10 @@ def errors(logits, request, first=0):
 
 def compare_f32(reference, requests):
     found = each(reference, requests, lambda logits, some: tuple(map(torch.stack, zip(*(errors(l, r) for l, r in zip(logits, some))))))
-    of_rounds, all_errors, ties, routing, wrong, agree = {}, [], [], [], [], 0
+    of_buckets, all_errors, ties, routing, wrong, agree = {}, [], [], [], [], 0
     for request in requests:
         for index, (error, largest, behind) in enumerate(torch.stack(found[request.number]).T.tolist()):
-            shown = {"round": request.round, "request": request.number, "token": index, "relative_error": error}
+            shown = {"bucket": request.round, "request": request.number, "token": index, "relative_error": error}
             # What is no number is not within anything.
             if not error <= TOLERANCE:
                 turned, error, logits = explain(reference, request, index) if len(wrong) < SHOWN else ([], error, None)
@@ -266,7 +272,7 @@ def compare_f32(reference, requests):
                 routing.append(shown)
                 error, largest, behind = (float(value[0]) for value in errors(logits[None], request, index))
             all_errors.append(error)
-            of_rounds.setdefault(request.round, []).append(error)
+            of_buckets.setdefault(request.round, []).append(error)
             if request.greedy and behind > 0:
                 (ties if behind <= 2 * largest else wrong).append(shown | {"below_best": behind, "largest_difference": largest})
             agree += request.greedy and behind == 0
@@ -279,7 +285,7 @@ def compare_f32(reference, requests):
             "median": sorted(all_errors)[len(all_errors) // 2] if all_errors else None,
             "largest_routing_ties_decided_alike": max(all_errors, default=None),
         },
-        "rounds": {name: {"tokens": len(of), "largest_relative_error": max(of)} for name, of in of_rounds.items()},
+        "buckets": {name: {"tokens": len(of), "largest_relative_error": max(of)} for name, of in of_buckets.items()},
         "ties": {"tokens": len(ties), "some": ties[:SHOWN]},
         "routing_ties": {"tokens": len(routing), "some": routing[:SHOWN]},
         "wrong": {"tokens": len(wrong), "some": wrong[:SHOWN]},
@@ -303,7 +309,7 @@ def summary(part):
         "rounds without their step": calls["rounds_without_their_step"],
         "kernels that served no step": list(calls["kernels_that_served_no_step"]),
         "listed as unreached, yet reached": calls["reached_though_listed_as_unreached"],
-        "rounds out of line": part.get("rounds_out_of_line"),
+        "buckets out of line": part.get("buckets_out_of_line"),
     }
     said = f"{len(calls['kernels'])} kernels"
     if "relative_error" in part:

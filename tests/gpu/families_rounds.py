@@ -25,6 +25,8 @@ TOP = 20
 SHORT = 8
 # New tokens of each sequence of a decode round, and of all such rounds of a bucket at least.
 NEW, LEAST_NEW = 24, 96
+# Prompts of each length that are alone in their steps: as many for each bucket, in the larger ones so many tokens' worth.
+ALONE, MOST_ALONE = 16, 2048
 # Requests that come while a step of the most rows runs, at least.
 AHEAD = 256
 
@@ -34,25 +36,30 @@ class Round:
     """`wanted`: a step that is to be among its steps: kind and rows of the bucket. `many`: one of several sequences. `ahead`:
     prompts before the others, each of a whole step and for one token."""
 
-    name: str
     wanted: tuple
     many: bool
     prompts: list
     new: int
     ahead: list = ()
 
-    def all(self):
-        """(name of its group, prompt, new tokens) of each."""
-        return [(prompts_of(len(prompt)), prompt, 1) for prompt in self.ahead] + [(self.name, prompt, self.new) for prompt in self.prompts]
+    def name(self):
+        """What its tokens are reported as: with all that are of steps like the wanted one."""
+        return place(*self.wanted)
+
+    def all(self, largest):
+        """(name, prompt, new tokens) of each; a whole step has the bucket of `largest` rows."""
+        ahead = [(place("mixed", largest), prompt, 1) for prompt in self.ahead]
+        return ahead + [(self.name(), prompt, self.new) for prompt in self.prompts]
 
 
-def prompts_of(tokens):
-    return f"a prompt of {tokens}"
+def place(kind, rows):
+    """A kind and a bucket, as reports have them."""
+    return f"{kind} {rows}"
 
 
 @dataclass
 class Asked:
-    """A request and what came of it. `chances` [G] are logprobs of its tokens, NaN where none were asked for; `best` [G, TOP]
+    """A request of the rounds called `round`, and what came of it. `chances` [G] are logprobs of its tokens, NaN where none were asked for; `best` [G, TOP]
     those of the best ids."""
 
     round: str
@@ -67,7 +74,7 @@ class Asked:
 
 @dataclass
 class Ran:
-    """`steps`: how many of each kind and bucket, by round; `reached`: their kinds and buckets; `missed`: rounds without the step
+    """`steps`: how many of each kind and bucket, by what the rounds were for; `reached`: their kinds and buckets; `missed`: rounds without the step
     that they are for."""
 
     requests: list
@@ -82,16 +89,16 @@ def plan(buckets, options, vocabulary, draw):
     prompts = lambda count, tokens: [prompt(tokens) for _ in range(count)]
     rounds = []
     for rows in buckets["mixed"]:
-        for tokens in (rows, rows // 2 + 1):
-            rounds.append(Round(prompts_of(tokens), ("mixed", rows), False, [prompt(tokens)], 1))
+        for tokens in (rows, rows // 2 + 1) * max(1, min(ALONE, MOST_ALONE // rows)):
+            rounds.append(Round(("mixed", rows), False, [prompt(min(tokens, options.step_tokens))], 1))
         count = min(rows // SHORT, options.max_seqs - 1)
         if rows < 2 * SHORT * count:
             ahead = prompts(1 + count // AHEAD, options.step_tokens)
-            rounds.append(Round(f"prompts in {rows}", ("mixed", rows), True, prompts(count, SHORT), 1, ahead))
+            rounds.append(Round(("mixed", rows), True, prompts(count, SHORT), 1, ahead))
     for rows in buckets["decode"]:
         for _ in range(-(-LEAST_NEW // (rows * NEW))):
             ahead = prompts(rows // AHEAD, options.step_tokens)
-            rounds.append(Round(f"decode {rows}", ("decode", rows), rows > 1, prompts(rows, SHORT), NEW, ahead))
+            rounds.append(Round(("decode", rows), rows > 1, prompts(rows, SHORT), NEW, ahead))
     return rounds
 
 
@@ -99,7 +106,8 @@ def ask(command, rounds, work, buckets):
     """Runs the rounds in one process of `command`."""
     record, errors = work / "record.jsonl", work / "generate.err"
     record.unlink(missing_ok=True)
-    longest = max(len(prompt) + new for round in rounds for _, prompt, new in round.all())
+    largest = buckets["mixed"][-1]
+    longest = max(len(prompt) + new for round in rounds for _, prompt, new in round.all(largest))
     command = [*command, "--max-context", str(longest), "--ignore-eos", "--input", "-", "--record", str(record), "-q"]
     requests = []
     with errors.open("w") as printed, subprocess.Popen(
@@ -107,7 +115,7 @@ def ask(command, rounds, work, buckets):
     ) as program:
         for round in rounds:
             rows = []
-            for name, prompt, new in round.all():
+            for name, prompt, new in round.all(largest):
                 number = len(requests)
                 # By turns: sampled, greedy without logprobs, sampled, greedy.
                 request = Asked(name, number, prompt, number % 2 == 1)
@@ -159,19 +167,19 @@ def read(record, rounds, requests, buckets):
         take(request, told)
     ends, new = [], 0
     for round in rounds:
-        for _, _, wanted in round.all():
+        for _, _, wanted in round.all(buckets["mixed"][-1]):
             assert len(requests[new].tokens) == wanted, f"request {new}: {len(requests[new].tokens)} tokens, expected {wanted}"
             new += 1
         ends.append(new)
     steps, met = {}, [False] * len(rounds)
     for turn in turns:
-        place = bisect.bisect_left(ends, turn["request_head"])
-        round, kind = rounds[place], KINDS[turn["kind"]]
+        number = bisect.bisect_left(ends, turn["request_head"])
+        round, kind = rounds[number], KINDS[turn["kind"]]
         rows = ladders[kind][turn["bucket"]]
-        steps.setdefault(round.name, Counter())[f"{kind} {rows}"] += 1
-        met[place] |= (kind, rows) == round.wanted and (turn["sequences"] > 1 or not round.many)
-    missed = sorted({round.name for round, found in zip(rounds, met) if not found})
-    reached = {place for of_round in steps.values() for place in of_round}
+        steps.setdefault(round.name(), Counter())[place(kind, rows)] += 1
+        met[number] |= (kind, rows) == round.wanted and (turn["sequences"] > 1 or not round.many)
+    missed = sorted({round.name() + (" of many" if round.many else "") for round, found in zip(rounds, met) if not found})
+    reached = {step for of_round in steps.values() for step in of_round}
     return Ran(requests, {name: dict(of_round) for name, of_round in steps.items()}, reached, missed)
 
 

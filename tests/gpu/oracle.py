@@ -31,7 +31,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from comparison import TOLERANCE, Clock, about, add_options, place, run, spread, written
+from comparison import TOLERANCE, Clock, about, add_options, run, run_options, spread, written
 from reference import NEAR_TIE, Reference, relative
 from safetensors.torch import load_file, save_file
 
@@ -74,7 +74,7 @@ def compare(options, work):
     def score(dtype, prompts, *more):
         output = work / f"logits-{dtype}.safetensors"
         size = ["--max-seqs", "256", "--step-tokens", "4096"] if on_gpu else []
-        command = [options.tailgraph, "score", "--model", checkpoint, *place(options), *size, "--dtype", dtype]
+        command = [options.tailgraph, "score", "--model", checkpoint, *run_options(options), *size, "--dtype", dtype]
         command += ["--input", str(work / prompts), "--output", str(output), *more]
         found = subprocess.run(command, stderr=subprocess.PIPE, text=True)
         if found.returncode != 0:
