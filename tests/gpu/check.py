@@ -243,8 +243,8 @@ def families_line(report):
         f32, bf16 = model["f32"], model["bf16"]
         error, means = f32["relative_error"], bf16["mean_logprob_difference_to_transformers_f32"]
         said.append(
-            f"{model['name']}: f32 {len(f32['calls']['kernels'])} kernels, {f32['wrong']['tokens']} of {f32['tokens']} tokens wrong, largest"
-            f" error {error['largest_routing_ties_decided_alike'] or 0:.1e}; bf16 {len(bf16['calls']['kernels'])} kernels,"
+            f"{model['name']}: f32 {len(f32['calls']['kernels'])} kernels, {f32['wrong']['tokens']} of {f32['tokens']} tokens wrong,"
+            f" largest error {error['largest_routing_ties_decided_alike'] or 0:.1e}; bf16 {len(bf16['calls']['kernels'])} kernels,"
             f" {means['tailgraph']:.2e}, transformers {means['transformers']:.2e}"
         )
     return "; ".join(said)

@@ -9,8 +9,9 @@ heads and experts, random weights, and six layers: both dense ones, convolution 
 Which kernels serve a step depends on its kind, its bucket and the type. So each model runs once in f32 and once in bf16, in
 one process of 1,024 sequences and 8,192 rows a step, in rounds that do not overlap (families_rounds.py): every bucket of prompts
 has prompts alone, up to as many tokens, and a step of many prompts of 8 tokens, in which every row is within reach of a token
-that is compared; every decode bucket has as many sequences, which generate together. All tokens are compared, whether sampled (with
-logprobs) or greedy (with logprobs, and without, which is another path of the sampler). transformers is given the same tokens.
+that is compared; every decode bucket has as many sequences, which generate together. All tokens are compared, whether sampled
+(with logprobs) or greedy (with logprobs, and without, which is another path of the sampler; some with a repetition penalty).
+transformers is given the same tokens.
 
 (a) f32 (TF32 off): what is known of the logits of each token, which are the logprobs of the token and of the 20 best, by their
     ids and by their ranks, is within 1e-4 of transformers', relative to its logits; a greedy token is the best one. A token
@@ -100,7 +101,8 @@ def compare_model(options, model, work, clock):
     calls = {dtype: hold_calls(options, checkpoint, sizes, dtype, buckets, ran[dtype]) for dtype in ran}
     reference = part("transformers load", Reference, checkpoint, options.device)
     requests = ran["bf16"].requests
-    own = part("transformers bf16", lambda: each(reference, requests, lambda logits, some: (chances(logits, some), logits.argmax(-1))))
+    own_of = lambda logits, some: (chances(logits, some), scores_of(logits, some).argmax(-1))
+    own = part("transformers bf16", each, reference, requests, own_of)
     reference.widen()
     reference.count_experts()
     exact = part("transformers f32, of bf16", lambda: each(reference, requests, lambda logits, some: differences(logits, some, own)))
@@ -194,14 +196,20 @@ def chances(logits, requests):
     return logits.gather(-1, tokens_of(requests, logits.device)[..., None])[..., 0] - logits.logsumexp(-1)
 
 
+def scores_of(logits, requests):
+    return torch.stack([request.scores(of_request) for of_request, request in zip(logits, requests)])
+
+
 def differences(logits, requests, own):
-    """How far transformers' bf16 (`own`) and tailgraph are from these logits: the token's logprob, or, where tailgraph told none,
-    nothing; the logit of the greedy token below the best."""
-    exact, best = chances(logits, requests), logits.max(-1).values
+    """How far tailgraph and transformers' bf16 (`own`) are from these logits: the token's logprobs (NaN where tailgraph told none),
+    then how far the greedy tokens' logits are below the best."""
+    exact, scores = chances(logits, requests), scores_of(logits, requests)
     own_chances = torch.stack([own[request.number][0] for request in requests]).to(logits.device)
     own_best = torch.stack([own[request.number][1] for request in requests]).to(logits.device)
     told = torch.stack([request.chances for request in requests]).to(logits.device)
-    behind = lambda tokens: best - logits.gather(-1, tokens[..., None])[..., 0]
+    # A penalty below 1 makes logits, and so their distances, larger.
+    scale = torch.tensor([request.penalty for request in requests], device=logits.device)[:, None]
+    behind = lambda tokens: scale * (scores.max(-1).values - scores.gather(-1, tokens[..., None])[..., 0])
     return (told - exact).abs(), (own_chances - exact).abs(), behind(tokens_of(requests, logits.device)), behind(own_best)
 
 
@@ -227,7 +235,7 @@ def compare_bf16(requests, found, calls):
         "greedy_below_best": {"mean": pair(behind), "furthest": pair(furthest)},
         "buckets_out_of_line": sorted(set(out)),
         "buckets": {
-            name: {"mean_logprob_difference": pair(of_buckets[name])} | ({"furthest_below_best": pair(behind_of_buckets[name])} if name in greedy else {})
+            name: {"mean_logprob_difference": pair(of_buckets[name]), "furthest_below_best": pair(behind_of_buckets[name])}
             for name in of_buckets
         },
         "calls": calls,
@@ -238,13 +246,15 @@ def errors(logits, request, first=0):
     """What is told of logits [P, V], which are of the request's tokens from `first` on, against them: the relative error, the
     largest difference that it stands for, and how far the token's logit is below the best. [P] each."""
     device, positions = logits.device, slice(first, first + len(logits))
-    best, size = logits.max(-1).values, logits.square().mean(-1).sqrt()
-    behind = best - logits.gather(-1, torch.tensor(request.tokens[positions], device=device)[:, None])[:, 0]
+    token = torch.tensor(request.tokens[positions], device=device)[:, None]
+    scores, size = request.scores(logits, first), logits.square().mean(-1).sqrt()
+    behind = scores.max(-1).values - scores.gather(-1, token)[:, 0]
     if request.best_ids is None:
+        # As in differences().
+        size = size / request.penalty
         return behind / 2 / size, TOLERANCE * size, behind
     chances = logits.log_softmax(-1)
     ids, told = request.best_ids[positions].to(device), request.best[positions].to(device)
-    token = torch.tensor(request.tokens[positions], device=device)[:, None]
     apart = torch.cat(
         [
             request.chances[positions].to(device)[:, None] - chances.gather(-1, token),

@@ -19,6 +19,8 @@ import torch
 KINDS = ("decode", "mixed", "score")
 # TG_ACTION_* of a turn that composed a step.
 COMPOSED = 1
+# Of every eighth request: tokens of the prompt and those generated become likelier, so that it shows which were marked as seen.
+PENALTY = 0.25
 # Logprobs of the best tokens, as many as may be asked for.
 TOP = 20
 # Tokens of each of many prompts: one more than a token of the last layers' convolutions sees.
@@ -59,23 +61,36 @@ def place(kind, rows):
 
 @dataclass
 class Asked:
-    """A request of the rounds called `round`, and what came of it. `chances` [G] are logprobs of its tokens, NaN where none were asked for; `best` [G, TOP]
-    those of the best ids."""
+    """A request of the rounds called `round`, and what came of it. `chances` [G] are logprobs of its tokens, NaN where none were
+    asked for; `best` [G, TOP] those of the best ids."""
 
     round: str
     number: int
     prompt: list
     greedy: bool
+    penalty: float = 1.0
     tokens: list = field(default_factory=list)
     chances: torch.Tensor = None
     best_ids: torch.Tensor = None
     best: torch.Tensor = None
 
+    def scores(self, logits, first=0):
+        """What the token is the best of, greedy: of logits [P, V], which are of tokens from `first` on, with the repetition penalty."""
+        if self.penalty == 1.0:
+            return logits
+        seen = torch.zeros(logits.shape[1], dtype=torch.bool, device=logits.device)
+        seen[self.prompt + self.tokens[:first]] = True
+        rows = []
+        for place, row in enumerate(logits):
+            rows.append(torch.where(seen, torch.where(row > 0, row / self.penalty, row * self.penalty), row))
+            seen[self.tokens[first + place]] = True
+        return torch.stack(rows)
+
 
 @dataclass
 class Ran:
-    """`steps`: how many of each kind and bucket, by what the rounds were for; `reached`: their kinds and buckets; `missed`: rounds without the step
-    that they are for."""
+    """`steps`: how many of each kind and bucket, by what the rounds were for; `reached`: their kinds and buckets; `missed`: rounds
+    without the step that they are for."""
 
     requests: list
     steps: dict
@@ -117,10 +132,11 @@ def ask(command, rounds, work, buckets):
             rows = []
             for name, prompt, new in round.all(largest):
                 number = len(requests)
-                # By turns: sampled, greedy without logprobs, sampled, greedy.
-                request = Asked(name, number, prompt, number % 2 == 1)
+                # By turns: sampled, greedy without logprobs, which then may have a penalty, sampled, greedy.
+                request = Asked(name, number, prompt, number % 2 == 1, PENALTY if number % 8 == 5 else 1.0)
                 requests.append(request)
                 row = {"id": str(number), "input_ids": prompt, "max_new_tokens": new, "temperature": float(not request.greedy)}
+                row |= {"repetition_penalty": request.penalty}
                 rows.append(json.dumps(row | ({} if number % 4 == 1 else {"logprobs": TOP})) + "\n")
             # By a thread: the program may have answers to write before it reads on.
             writer = threading.Thread(target=write, args=(program.stdin, rows))
