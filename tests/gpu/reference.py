@@ -22,7 +22,7 @@ MOST_TURNED = 8
 KEPT = 6
 TRIED_AT_ONCE = 64
 # Positions of a batch: f32 attention keeps the scores of all pairs.
-MOST_ROWS = 16384
+MOST_ROWS = 8192
 
 
 class Reference:
