@@ -14,6 +14,7 @@ Parts, each with a time limit in seconds (--limit PART=SECONDS; --only and --ski
     small      300   tests/gpu_soak: the soak on the random tiny model
     soak      1800   profiles/soak.rs at full size, --soak-seconds of it under load (420)
     oracle     900   tests/gpu/oracle.py: full size against transformers; also where soak's requests differ from alone
+    families   600   tests/gpu/families.py: every kernel that serves 8B's and 24B's shapes, of six layers, against transformers
     sanitizer  900   tests/gpu/sanitizer.py: four tools, three ways to launch
     shared     420   tests/gpu/shared.py: a GPU that another process keeps busy, for --shared-seconds (300)
     speed      900   `tailgraph bench decode` at full size, every way to launch and the bare graph, host idle and busy
@@ -24,7 +25,8 @@ The JSON:
     parts       {PART: {status, seconds, limit_s, line, report}}
                 status is passed, failed, timed out or skipped; line is what the table says; report is the part's own:
                 tests, engine, small   {passed, failed, ignored, failures: [NAME]}
-                soak, oracle, speed    what the program prints (its source says what that is; speed: bench's results)
+                soak, oracle, families, speed
+                                       what the program prints (its source says what that is; speed: bench's results)
                 shared                 {seconds, runs, rows, failures, tokens_per_second, tokens_per_second_alone}
                 sanitizer              {sanitizer, verdicts, limits_of_the_tool, wrong, printed}
 Exit code 0 where every part that ran passed, 1 otherwise.
@@ -46,7 +48,8 @@ import sanitizer
 import shared
 
 HERE = Path(__file__).resolve().parent
-LIMITS_S = {"tests": 900, "engine": 300, "small": 300, "soak": 1800, "oracle": 900, "sanitizer": 900, "shared": 420, "speed": 900}
+LIMITS_S = {"tests": 900, "engine": 300, "small": 300, "soak": 1800, "oracle": 900, "families": 600, "sanitizer": 900, "shared": 420,
+            "speed": 900}  # fmt: skip
 # By program, and how many at a time: those of gpu_engine time what they do.
 TESTS = {"tests": ("gpu", 4), "engine": ("gpu_engine", 1), "small": ("gpu_soak", 1)}
 
@@ -206,6 +209,7 @@ def run_program(part, options, binaries, work, limit):
     command = {
         "oracle": lambda: [sys.executable, HERE / "oracle.py", "--tailgraph", binaries["tailgraph"], "--model", options.model,
                            "--work", work, "--json", output, *(["--soak", soaked] if soaked.exists() else [])],
+        "families": lambda: [sys.executable, HERE / "families.py", "--tailgraph", binaries["tailgraph"], "--work", work, "--json", output],
         "soak": lambda: [binaries["soak"], options.model, str(options.soak_seconds)],
         "speed": lambda: [binaries["tailgraph"], "bench", "decode", "--model", options.model, "--device", "cuda", "--dtype", "bf16",
                           "--launch", "bare,host-kernels,host-graph,host-graph-ahead,device-graph", "--batch", "1,8,32,128,256",
@@ -219,7 +223,7 @@ def run_program(part, options, binaries, work, limit):
         return "failed", f"exit code {ran.returncode}: {' '.join(tail(ran.stderr)[-1:])}", {"printed": tail(ran.stderr)}
     if part == "soak":
         soaked.write_text(text)
-    lines = {"oracle": oracle_line, "soak": soak_line, "speed": speed_line}
+    lines = {"oracle": oracle_line, "families": families_line, "soak": soak_line, "speed": speed_line}
     return ("failed" if ran.returncode else "passed"), lines[part](details), details
 
 
@@ -231,6 +235,19 @@ def oracle_line(report):
         f" decided alike {f32['top1_agree_routing_ties_decided_alike']}, {error['pooled_routing_ties_decided_alike']:.1e};"
         f" bf16 {bf16['tailgraph']['next_token']:.2e}, transformers {bf16['transformers']['next_token']:.2e}"
     )
+
+
+def families_line(report):
+    said = []
+    for model in report["models"].values():
+        f32, bf16 = model["f32"], model["bf16"]
+        error, means = f32["relative_error"], bf16["mean_logprob_difference_to_transformers_f32"]
+        said.append(
+            f"{model['name']}: f32 {len(f32['calls']['kernels'])} kernels, {f32['wrong']['tokens']} of {f32['tokens']} tokens wrong,"
+            f" largest error {error['largest_routing_ties_decided_alike'] or 0:.1e}; bf16 {len(bf16['calls']['kernels'])} kernels,"
+            f" {means['tailgraph']:.2e}, transformers {means['transformers']:.2e}"
+        )
+    return "; ".join(said)
 
 
 def soak_line(report):

@@ -25,83 +25,43 @@ tailgraph only has f32, and (b) uses that.
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 
 import torch
 import transformers
+from comparison import TOLERANCE, Clock, about, add_options, run, run_options, spread, written
 from reference import NEAR_TIE, Reference, relative
 from safetensors.torch import load_file, save_file
 
-TOLERANCE = 1e-4
 # Of logprobs: the difference from which profiles/soak.rs reports that they jump.
 JUMP = 1e-3
 
 
-class Clock:
-    """Seconds of each part of the run."""
-
-    def __init__(self):
-        self.seconds = {}
-
-    def part(self, name, work, *arguments, **named):
-        start = time.perf_counter()
-        result = work(*arguments, **named)
-        self.seconds[name] = round(time.perf_counter() - start, 2)
-        print(f"oracle: {name}: {self.seconds[name]} s", file=sys.stderr, flush=True)
-        return result
-
-
 def main():
-    options = arguments()
-    own = None if options.work else tempfile.mkdtemp(prefix="tailgraph-oracle-")
-    work = Path(own or options.work)
-    try:
-        report = compare(options, work)
-    finally:
-        if own and not options.keep:
-            shutil.rmtree(own)
-    text = json.dumps(report, indent=1)
-    if options.json:
-        Path(options.json).write_text(text + "\n")
-    else:
-        print(text)
-    parts = [part for part in ("f32", "bf16", "soak") if report[part]]
-    for part in parts:
-        print(f"oracle: {part}: {'holds' if report[part]['holds'] else 'DISAGREES'}: {summary(report[part])}", file=sys.stderr)
-    return 0 if all(report[part]["holds"] for part in parts) else 4
+    return run("oracle", arguments(), compare, parts)
+
+
+def parts(report):
+    return [(part, report[part], summary(report[part])) for part in ("f32", "bf16", "soak") if report[part]]
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--tailgraph", required=True, help="the binary")
+    add_options(parser)
     parser.add_argument("--model", default="random:lfm2-8b-a1b", help="random:PRESET[@SEED], or the folder of a checkpoint")
-    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
-    parser.add_argument("--launch", default="device-graph")
     parser.add_argument("--prompts", type=int, default=1024)
     parser.add_argument("--tokens", type=int, default=32, help="of a prompt in (a)")
     parser.add_argument("--positions", type=int, default=512, help="in (b)")
     parser.add_argument("--batch", type=int, default=128, help="prompts that transformers takes at once")
-    parser.add_argument("--seed", type=int, default=3)
     parser.add_argument("--soak", help="the JSON of profiles/soak.rs")
-    parser.add_argument("--work", help="folder for the checkpoint and the logits")
-    parser.add_argument("--keep", action="store_true", help="leave the folder")
-    parser.add_argument("--json", help="where the report goes [standard output]")
     return parser.parse_args()
 
 
 def compare(options, work):
-    clock, on_gpu = Clock(), options.device == "cuda"
-    checkpoint = options.model
-    if options.model.startswith("random:"):
-        checkpoint = str(work / "checkpoint")
-        if not (work / "checkpoint" / "config.json").exists():
-            command = [options.tailgraph, "synth", "--model", options.model, "--output", checkpoint, "--quiet"]
-            clock.part("synth", subprocess.run, command, check=True)
+    clock, on_gpu = Clock("oracle"), options.device == "cuda"
+    checkpoint = written(options, options.model, work / "checkpoint", clock)
     vocabulary = transformers.AutoConfig.from_pretrained(checkpoint).vocab_size
     draw = torch.Generator().manual_seed(options.seed)
     prompts = torch.randint(8, vocabulary, (options.prompts, options.tokens), generator=draw)
@@ -113,9 +73,8 @@ def compare(options, work):
 
     def score(dtype, prompts, *more):
         output = work / f"logits-{dtype}.safetensors"
-        place = ["--device", "cuda", "--launch", options.launch] if on_gpu else ["--device", "cpu"]
         size = ["--max-seqs", "256", "--step-tokens", "4096"] if on_gpu else []
-        command = [options.tailgraph, "score", "--model", checkpoint, *place, *size, "--dtype", dtype]
+        command = [options.tailgraph, "score", "--model", checkpoint, *run_options(options), *size, "--dtype", dtype]
         command += ["--input", str(work / prompts), "--output", str(output), *more]
         found = subprocess.run(command, stderr=subprocess.PIPE, text=True)
         if found.returncode != 0:
@@ -135,21 +94,16 @@ def compare(options, work):
     exact_text = clock.part("transformers f32, (b)", lambda: reference.logits(text[:, :-1])[0].cpu())
     reference.count_experts()
     theirs, margins = clock.part("transformers f32, (a)", reference.last_logits, prompts, options.batch)
-    experts = {layer: hits.tolist() for layer, hits in reference.hits.items()}
-    reference.hits = None
+    experts, reference.hits = spread(reference.hits), None
     again = clock.part("transformers f32, again", reference.last_logits, prompts, max(options.batch * 3 // 8, 1))
     exact = clock.part("comparison", compare_f32, reference, prompts, ours, theirs, margins, again)
     soak = clock.part("soak's jumps", explain_soak, reference, options) if options.soak else None
     return {
-        "command": " ".join(sys.argv),
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "device": torch.cuda.get_device_name() if on_gpu else "cpu",
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
+        **about(options),
         "model": options.model,
         "seconds": clock.seconds,
         "tailgraph_rate": ours_rate,
-        "experts": spread(experts),
+        "experts": experts,
         "f32": exact,
         "bf16": compare_bf16(ours_text, theirs_text, exact_text, text[0, 1:]),
         "soak": soak,
@@ -261,15 +215,6 @@ def explain_soak(reference, options):
         shown.append({"number": jump["number"], "positions": len(tokens), **sides})
     holds = all(jump[side]["holds"] for jump in shown for side in ("in_company", "alone"))
     return {"holds": holds, "requests": report["alone"]["requests"], "jumps": shown}
-
-
-def spread(experts):
-    """How the routing spreads over the experts; a random model that sent all to a few would prove little."""
-    return {
-        "experts": max(len(hits) for hits in experts.values()),
-        "hit_by_layer": {layer: sum(hit > 0 for hit in hits) for layer, hits in experts.items()},
-        "largest_share_by_layer": {layer: round(max(hits) / sum(hits), 4) for layer, hits in experts.items()},
-    }
 
 
 def summary(part):

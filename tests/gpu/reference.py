@@ -1,4 +1,4 @@
-"""Hugging Face transformers as the reference for tests/gpu/oracle.py: a checkpoint on one device, first in bf16, then
+"""Hugging Face transformers as the reference for tests/gpu/oracle.py and families.py: a checkpoint on one device, first in bf16, then
 in f32 without TF32, and the routing decisions that it takes on the way.
 
 bf16 values are exact in f32, so the f32 model is the bf16 one with wider parameters: the checkpoint is read once.
@@ -21,6 +21,8 @@ MOST_TURNED = 8
 # Paths that explain() goes on from, and how many it tries at once.
 KEPT = 6
 TRIED_AT_ONCE = 64
+# Positions of a batch: f32 attention keeps the scores of all pairs.
+MOST_ROWS = 8192
 
 
 class Reference:
@@ -62,13 +64,17 @@ class Reference:
         """From bf16 to f32."""
         self.model.float()
 
-    @torch.inference_mode()
     def logits(self, tokens, last=False):
         """[N, T, V] of tokens [N, T], or [N, V] of the last position alone, f32."""
+        found = self.tail(tokens, 1 if last else 0)
+        return found[:, -1] if last else found
+
+    @torch.inference_mode()
+    def tail(self, tokens, positions):
+        """[N, positions, V] of the last positions of tokens [N, T], f32; 0 are all positions."""
         kernels = [SDPBackend.MATH] if self.model.dtype == torch.float32 else list(SDPBackend.__members__.values())
         with sdpa_kernel([kernel for kernel in kernels if kernel != SDPBackend.ERROR]):
-            found = self.model(tokens.to(self.device), use_cache=False, logits_to_keep=1 if last else 0).logits
-        return found[:, -1].float() if last else found.float()
+            return self.model(tokens.to(self.device), use_cache=False, logits_to_keep=positions).logits.float()
 
     def last_logits(self, tokens, batch):
         """[N, V] on the host, `batch` prompts at a time, and the routing margins of all decisions: {layer: [N, T]}."""
@@ -147,10 +153,11 @@ class Reference:
         return Found(path, distance(logits), logits, sorted(ties, key=lambda tie: tie.margin))
 
     def _together(self, tokens, distance, paths):
-        """(distance, path) of each path, TRIED_AT_ONCE of them as one batch."""
+        """(distance, path) of each path, TRIED_AT_ONCE of them as one batch, or as many as have MOST_ROWS."""
         length, found = len(tokens), []
-        for first in range(0, len(paths), TRIED_AT_ONCE):
-            some = paths[first : first + TRIED_AT_ONCE]
+        at_once = min(TRIED_AT_ONCE, max(1, MOST_ROWS // length))
+        for first in range(0, len(paths), at_once):
+            some = paths[first : first + at_once]
             self.forced = {}
             for item, path in enumerate(some):
                 path.add_to(self.forced, item * length)
