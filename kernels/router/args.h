@@ -32,9 +32,8 @@ typedef struct tg_choosing_args {
   TG_ADDRESS(const tg_step) step;
 } tg_choosing_args;
 
-/* tg_router_* of router/router.cu */
+/* tg_router_* of router/router.cu, beside tg_choosing_args */
 typedef struct tg_router_args {
-  tg_choosing_args arrays;
   uint32_t hidden;
   uint32_t expert_count;
   uint32_t k;

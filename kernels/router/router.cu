@@ -107,20 +107,21 @@ __device__ inline void score(const tg_scores_args &a) {
 }
 
 /* One warp: experts[R,K] and weights[R,K] of row r, from its scores[E]; keys[MAX_EXPERTS] is scratch. */
-__device__ inline void choose_for_row(const tg_router_args &a, const float *scores, uint32_t *keys, uint32_t r) {
+__device__ inline void choose_for_row(const tg_choosing_args &arrays, const tg_router_args &a, const float *scores, uint32_t *keys,
+                                      uint32_t r) {
   const size_t to = (size_t)r * a.k;
   const Weighing weighing{a.k, a.normalize != 0, a.scaling};
   auto leave = [&](uint32_t index, uint32_t expert, float weight) {
-    a.arrays.experts[to + index] = expert;
-    a.arrays.weights[to + index] = weight;
+    arrays.experts[to + index] = expert;
+    arrays.weights[to + index] = weight;
   };
-  choose_experts(scores, a.arrays.bias, a.expert_count, weighing, keys, threadIdx.x % WARP, leave);
+  choose_experts(scores, arrays.bias, a.expert_count, weighing, keys, threadIdx.x % WARP, leave);
 }
 
 template <int ROWS, typename X>
-__device__ inline void route(const tg_router_args &a) {
+__device__ inline void route(const tg_choosing_args &arrays, const tg_router_args &a) {
   const uint32_t hidden = a.hidden, expert_count = a.expert_count;
-  const tg_step *step = a.arrays.step;
+  const tg_step *step = arrays.step;
   extern __shared__ float4 shared[];
   float *z = reinterpret_cast<float *>(shared);                           /* [ROWS, H] */
   float *scores = z + ROWS * hidden;                                      /* [ROWS, MAX_EXPERTS] */
@@ -131,17 +132,17 @@ __device__ inline void route(const tg_router_args &a) {
   if (first >= step->rows) return;
   const uint32_t rows = min((uint32_t)ROWS, step->rows - first);
 
-  norm_rows<ROWS>(z, static_cast<X *>(a.arrays.x) + (size_t)first * hidden, a.arrays.h + (size_t)first * hidden, a.arrays.norm_weight, rows,
+  norm_rows<ROWS>(z, static_cast<X *>(arrays.x) + (size_t)first * hidden, arrays.h + (size_t)first * hidden, arrays.norm_weight, rows,
                   hidden, a.eps);
   for (uint32_t e = warp; e < expert_count; e += ROUTER_WARPS) {
     float found[ROWS];
-    scores_of(found, a.arrays.gate + (size_t)e * hidden, z, hidden, lane);
+    scores_of(found, arrays.gate + (size_t)e * hidden, z, hidden, lane);
 #pragma unroll
     for (int i = 0; i < ROWS; i++)
       if (lane == i) scores[i * MAX_EXPERTS + e] = found[i];
   }
   __syncthreads();
-  if (warp < rows) choose_for_row(a, scores + warp * MAX_EXPERTS, keys + warp * MAX_EXPERTS, first + warp);
+  if (warp < rows) choose_for_row(arrays, a, scores + warp * MAX_EXPERTS, keys + warp * MAX_EXPERTS, first + warp);
 }
 
 /* One warp: z[H] and x[H] unless null, from h[H], to the bits that the threads of a block of NORM_THREADS make of it. */
@@ -170,11 +171,11 @@ __device__ inline void norm_row(float *z, X *x, const float *h, const float *wei
 
 /* As route(), of MANY_ROWS rows. */
 template <typename X>
-__device__ inline void route_many(const tg_router_args &a) {
+__device__ inline void route_many(const tg_choosing_args &arrays, const tg_router_args &a) {
   const uint32_t hidden = a.hidden, expert_count = a.expert_count;
-  const float *h = a.arrays.h, *gate = a.arrays.gate;
-  const tg_step *step = a.arrays.step;
-  X *x = static_cast<X *>(a.arrays.x);
+  const float *h = arrays.h, *gate = arrays.gate;
+  const tg_step *step = arrays.step;
+  X *x = static_cast<X *>(arrays.x);
   extern __shared__ float4 shared[];
   float *z = reinterpret_cast<float *>(shared);                                     /* [MANY_ROWS, H] */
   float *scores = z + MANY_ROWS * hidden;                                           /* [MANY_ROWS, MAX_EXPERTS] */
@@ -185,7 +186,7 @@ __device__ inline void route_many(const tg_router_args &a) {
   if (first >= step->rows) return;
   const uint32_t rows = min((uint32_t)MANY_ROWS, step->rows - first), row = min((uint32_t)warp, rows - 1);
   norm_row(z + warp * hidden, warp < rows ? x + (size_t)(first + row) * hidden : nullptr, h + (size_t)(first + row) * hidden,
-           a.arrays.norm_weight, hidden, a.eps);
+           arrays.norm_weight, hidden, a.eps);
   __syncthreads();
   constexpr int SETS = MANY_ROWS / MANY_AT_ONCE;  /* of rows, whose warps take the same experts */
   const int first_row = warp % SETS * MANY_AT_ONCE;
@@ -216,13 +217,13 @@ __device__ inline void route_many(const tg_router_args &a) {
       }
   }
   __syncthreads();
-  if (warp < rows) choose_for_row(a, scores + warp * MAX_EXPERTS, keys + warp * MAX_EXPERTS, first + warp);
+  if (warp < rows) choose_for_row(arrays, a, scores + warp * MAX_EXPERTS, keys + warp * MAX_EXPERTS, first + warp);
 }
 
 #define ROUTER_MANY(SUFFIX, X)                                                                     \
   extern "C" __global__ void __launch_bounds__(MANY_THREADS, MANY_BLOCKS) tg_router_many_##SUFFIX( \
-      const tg_router_args a) {                                                                    \
-    route_many<X>(a);                                                                              \
+      const tg_choosing_args arrays, const tg_router_args a) {                                     \
+    route_many<X>(arrays, a);                                                                      \
   }
 
 ROUTER_MANY(bf16, __nv_bfloat16)
@@ -235,8 +236,8 @@ ROUTER_MANY(f32, float)
     score<ROWS, X>(a);                                                                    \
   }                                                                                       \
   extern "C" __global__ void __launch_bounds__(NORM_THREADS) tg_router_##ROWS##_##SUFFIX( \
-      const tg_router_args a) {                                                           \
-    route<ROWS, X>(a);                                                                    \
+      const tg_choosing_args arrays, const tg_router_args a) {                            \
+    route<ROWS, X>(arrays, a);                                                            \
   }
 
 ROUTER(1, bf16, __nv_bfloat16)

@@ -1799,7 +1799,6 @@ const _: () = {
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
 pub struct tg_router_args {
-    pub arrays: tg_choosing_args,
     pub hidden: u32,
     pub expert_count: u32,
     pub k: u32,
@@ -1809,21 +1808,19 @@ pub struct tg_router_args {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_router_args"][::core::mem::size_of::<tg_router_args>() - 88usize];
-    ["Alignment of tg_router_args"][::core::mem::align_of::<tg_router_args>() - 8usize];
-    ["Offset of field: tg_router_args::arrays"]
-        [::core::mem::offset_of!(tg_router_args, arrays) - 0usize];
+    ["Size of tg_router_args"][::core::mem::size_of::<tg_router_args>() - 24usize];
+    ["Alignment of tg_router_args"][::core::mem::align_of::<tg_router_args>() - 4usize];
     ["Offset of field: tg_router_args::hidden"]
-        [::core::mem::offset_of!(tg_router_args, hidden) - 64usize];
+        [::core::mem::offset_of!(tg_router_args, hidden) - 0usize];
     ["Offset of field: tg_router_args::expert_count"]
-        [::core::mem::offset_of!(tg_router_args, expert_count) - 68usize];
-    ["Offset of field: tg_router_args::k"][::core::mem::offset_of!(tg_router_args, k) - 72usize];
+        [::core::mem::offset_of!(tg_router_args, expert_count) - 4usize];
+    ["Offset of field: tg_router_args::k"][::core::mem::offset_of!(tg_router_args, k) - 8usize];
     ["Offset of field: tg_router_args::normalize"]
-        [::core::mem::offset_of!(tg_router_args, normalize) - 76usize];
+        [::core::mem::offset_of!(tg_router_args, normalize) - 12usize];
     ["Offset of field: tg_router_args::scaling"]
-        [::core::mem::offset_of!(tg_router_args, scaling) - 80usize];
+        [::core::mem::offset_of!(tg_router_args, scaling) - 16usize];
     ["Offset of field: tg_router_args::eps"]
-        [::core::mem::offset_of!(tg_router_args, eps) - 84usize];
+        [::core::mem::offset_of!(tg_router_args, eps) - 20usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]

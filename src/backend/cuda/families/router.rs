@@ -152,14 +152,14 @@ impl Lowering<'_> {
             false => (few, RouteClusters::of_few_rows(rows, experts)),
         };
         let RouteClusters { blocks, rows_each } = clusters;
-        let choosing = self.choosing(routing, x, h, weights);
+        let (arrays, choosing) = self.choosing(routing, x, h, weights);
         let args = abi::tg_route_args {
             counts: routing.tile_count,
             eps: choosing.eps,
             rows_each,
         };
         let arguments = vec![
-            Argument::of(&choosing.arrays),
+            Argument::of(&arrays),
             Argument::of(&args),
             Argument::U32(choosing.hidden),
             Argument::U32(choosing.expert_count),
@@ -257,7 +257,8 @@ impl Lowering<'_> {
             4 => (4, &self.kernels.router_4, NORM_THREADS),
             rows => (rows, &self.kernels.router_1, NORM_THREADS),
         };
-        let arguments = vec![Argument::of(&self.choosing(routing, x, h, weights))];
+        let (arrays, args) = self.choosing(routing, x, h, weights);
+        let arguments = vec![Argument::of(&arrays), Argument::of(&args)];
         let grid = (self.bucket.rows.div_ceil(rows), 1, 1);
         let shared_bytes = router_shared_bytes(rows, hidden);
         self.call(kernel, grid, threads, shared_bytes, arguments)
@@ -270,26 +271,27 @@ impl Lowering<'_> {
         x: Address,
         h: Address,
         weights: &RouterWeights,
-    ) -> abi::tg_router_args {
+    ) -> (abi::tg_choosing_args, abi::tg_router_args) {
         let (experts, top_k) = self.experts();
-        abi::tg_router_args {
-            arrays: abi::tg_choosing_args {
-                experts: routing.experts,
-                weights: routing.weights,
-                x,
-                h,
-                norm_weight: weights.norm,
-                gate: weights.gate,
-                bias: weights.bias,
-                step: self.step,
-            },
+        let arrays = abi::tg_choosing_args {
+            experts: routing.experts,
+            weights: routing.weights,
+            x,
+            h,
+            norm_weight: weights.norm,
+            gate: weights.gate,
+            bias: weights.bias,
+            step: self.step,
+        };
+        let args = abi::tg_router_args {
             hidden: self.hidden(),
             expert_count: experts,
             k: top_k,
             normalize: self.config.norm_topk_prob.into(),
             scaling: self.config.routed_scaling_factor,
             eps: self.config.norm_eps,
-        }
+        };
+        (arrays, args)
     }
 
     /// The token sort alone, from `routing.experts`.
