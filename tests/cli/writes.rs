@@ -1,7 +1,7 @@
 //! What holds for every command that writes a file, whatever it writes.
 
 use crate::common::fixtures::golden;
-use crate::common::program::{Ended, binary, end, make_pipe, run, send};
+use crate::common::program::{Ended, bare_command, binary, end, make_pipe, run, send};
 use crate::common::rows::text;
 use crate::signals::{is_not_empty, wait_for};
 use std::ffi::{OsStr, OsString};
@@ -82,7 +82,7 @@ impl Writers {
 }
 
 fn command(args: &[String], file: impl AsRef<OsStr>) -> Command {
-    let mut command = Command::new(binary());
+    let mut command = bare_command();
     let filled = |arg: &String| match arg == "FILE" {
         true => file.as_ref().to_owned(),
         false => arg.into(),

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
@@ -23,8 +24,22 @@ pub fn binary() -> PathBuf {
 }
 
 pub fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(binary());
+    let mut command = bare_command();
     command.args(args);
+    command
+}
+
+/// Without arguments. It hears INT as in a terminal: tests in the background of a shell have it ignored, and so would what they
+/// start, which keeps ignored what was.
+pub fn bare_command() -> Command {
+    let mut command = Command::new(binary());
+    let hears = || {
+        // SAFETY: a call that a process may make between fork and exec.
+        unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
+        Ok(())
+    };
+    // SAFETY: as said there.
+    unsafe { command.pre_exec(hears) };
     command
 }
 

@@ -98,7 +98,7 @@ fn borrowed_kernels_are_said_with_what_tune_would_bring() {
     let (line, below) = check(&ended, "kernels");
     for part in [
         "ok ",
-        "graphs/sm_90.toml (built in) as m132-b4800 goes by it, sm_90-b829e56ac748d8a9",
+        "graphs/sm_90.toml (built in) as m132-b4800 goes by it, sm_90-cc44e3f9af49a629",
         "bf16, f16, f32: entries this GPU's (m132-b4800), for h2048-e32-f1792, the nearest shapes",
     ] {
         assert!(line.contains(part), "{line} lacks {part}");

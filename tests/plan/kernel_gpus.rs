@@ -40,7 +40,7 @@ fn serves(file: &KernelFile, gpu: GpuClass, shape: Shape) -> Vec<(u32, Experts)>
 fn built_in_files_serve_every_gpu_as_before() {
     for (architecture, name) in [
         (Architecture::Sm80, "sm_80-8b20df1921015918"),
-        (Architecture::Sm90, "sm_90-b829e56ac748d8a9"),
+        (Architecture::Sm90, "sm_90-cc44e3f9af49a629"),
         (Architecture::Sm100, "sm_100-a2928356384118d9"),
     ] {
         let file = KernelFile::built_in(architecture).unwrap();
