@@ -114,6 +114,10 @@ impl Driver for Device {
     }
 
     fn notify(&mut self) {
+        self.pauses.given();
+    }
+
+    fn heard(&mut self) {
         self.pauses.found(Instant::now);
     }
 

@@ -18,6 +18,10 @@ pub(super) trait Driver: Send {
     fn launch(&mut self) -> Result<()>;
     /// The host has moved a ring index or a flag.
     fn notify(&mut self);
+    /// ... since it has found an event.
+    fn heard(&mut self) {
+        self.notify();
+    }
     /// To be read before looking for an event and handed to [`Driver::wait`], so that no news is missed.
     fn epoch(&self) -> u64;
     /// Returns once there may be news past `epoch`, or after `limit`, or sooner.

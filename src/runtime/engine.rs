@@ -239,7 +239,7 @@ impl Engine {
     fn pop_event(&mut self) -> Option<(u64, Event)> {
         let event = self.rings.pop_stamped();
         if event.is_some() {
-            self.driver.notify();
+            self.driver.heard();
         }
         event
     }

@@ -35,9 +35,9 @@ pub(super) fn sleep_precisely(duration: Duration) {
 pub(super) struct Pauses {
     /// Looks in a row that found nothing.
     quiet: u32,
-    /// When something was found, or given to the device, last.
-    found: Instant,
-    /// How long the last ones took to come, the oldest overwritten first.
+    /// When the first of them was.
+    since: Instant,
+    /// How long the last answers took to come, the oldest overwritten first.
     waits: [Duration; REMEMBERED],
     remembered: usize,
     /// Nothing was looked for since a sleep that rests on `waits`.
@@ -48,42 +48,43 @@ impl Pauses {
     pub fn new(now: Instant) -> Self {
         Self {
             quiet: 0,
-            found: now,
+            since: now,
             waits: [Duration::ZERO; REMEMBERED],
             remembered: 0,
             slept: false,
         }
     }
 
-    /// Something was found, or given to the device.
+    /// The device was given something: how long there was nothing before tells nothing.
+    pub fn given(&mut self) {
+        (self.quiet, self.slept) = (0, false);
+    }
+
+    /// An answer was found.
     pub fn found(&mut self, now: impl FnOnce() -> Instant) {
-        if self.quiet == 0 {
-            return;
-        }
-        let now = now();
         if self.slept {
             // It may have been there for long.
             self.remembered = 0;
         } else if self.quiet > EAGER_LOOKS {
-            self.waits[self.remembered % REMEMBERED] = now.saturating_duration_since(self.found);
+            self.waits[self.remembered % REMEMBERED] = now().saturating_duration_since(self.since);
             self.remembered += 1;
         }
-        *self = Self {
-            quiet: 0,
-            found: now,
-            slept: false,
-            ..*self
-        };
+        (self.quiet, self.slept) = (0, false);
     }
 
     /// Nothing was found: how long to sleep before the next look, if at all.
     pub fn pause(&mut self, now: impl FnOnce() -> Instant) -> Option<Duration> {
-        self.quiet = self.quiet.saturating_add(1);
         self.slept = false;
+        if self.quiet == 0 {
+            self.since = now();
+            self.quiet = 1;
+            return None;
+        }
+        self.quiet = self.quiet.saturating_add(1);
         if self.quiet <= EAGER_LOOKS {
             return None;
         }
-        let waited = now().saturating_duration_since(self.found);
+        let waited = now().saturating_duration_since(self.since);
         let usual = self.shortest_wait();
         let shortly = SHORTLY.max(usual / SHORTLY_PART);
         let sleep = usual.saturating_sub(shortly).saturating_sub(waited);
@@ -190,6 +191,24 @@ mod tests {
         assert!(rig.wait(short).2 > short);
         for _ in 0..10 {
             let (.., late) = rig.wait(short);
+            assert!(late <= PAUSE, "{late:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_host_did_between_is_no_wait() {
+        let mut rig = Rig::new();
+        let step = Duration::from_millis(6);
+        for _ in 0..10 {
+            // Idle with looks, then without.
+            let until = rig.now + Duration::from_millis(50);
+            while rig.now < until {
+                let now = rig.now;
+                rig.now += rig.pauses.pause(|| now).unwrap_or(Duration::from_nanos(50));
+            }
+            rig.now += Duration::from_millis(40);
+            rig.pauses.given();
+            let (.., late) = rig.wait(step);
             assert!(late <= PAUSE, "{late:?}");
         }
     }
