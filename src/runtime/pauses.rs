@@ -12,9 +12,10 @@ const PAUSE: Duration = Duration::from_micros(20);
 const LONG_PAUSE: Duration = Duration::from_micros(60);
 const NEAR: Duration = Duration::from_millis(10);
 /// How many waits are remembered. Steps of a run take about as long as those before them: until shortly before the shortest of these is
-/// over the host sleeps, and around its end it looks again at once. Shortly is a part of that wait, but no less than a thread may take
-/// to wake.
+/// over the host looks seldom, and around its end at once. Shortly is a part of that wait, but no less than a thread may take to wake.
 const REMEMBERED: usize = 4;
+/// A pause meanwhile: an answer that comes before its time, as a short step's behind long ones, is seen late by no more than this.
+const FAR_PAUSE: Duration = Duration::from_micros(100);
 const SHORTLY_PART: u32 = 32;
 const SHORTLY: Duration = Duration::from_micros(60);
 /// What a pause may take longer than asked for, in nanoseconds.
@@ -40,8 +41,8 @@ pub(super) struct Pauses {
     /// How long the last answers took to come, the oldest overwritten first.
     waits: [Duration; REMEMBERED],
     remembered: usize,
-    /// Nothing was looked for since a sleep that rests on `waits`.
-    slept: bool,
+    /// Nothing was looked for since a pause that rests on `waits`.
+    far: bool,
 }
 
 impl Pauses {
@@ -51,30 +52,30 @@ impl Pauses {
             since: now,
             waits: [Duration::ZERO; REMEMBERED],
             remembered: 0,
-            slept: false,
+            far: false,
         }
     }
 
     /// The device was given something: how long there was nothing before tells nothing.
     pub fn given(&mut self) {
-        (self.quiet, self.slept) = (0, false);
+        (self.quiet, self.far) = (0, false);
     }
 
     /// An answer was found.
     pub fn found(&mut self, now: impl FnOnce() -> Instant) {
-        if self.slept {
-            // It may have been there for long.
+        if self.far {
+            // It came before its time.
             self.remembered = 0;
         } else if self.quiet > EAGER_LOOKS {
             self.waits[self.remembered % REMEMBERED] = now().saturating_duration_since(self.since);
             self.remembered += 1;
         }
-        (self.quiet, self.slept) = (0, false);
+        (self.quiet, self.far) = (0, false);
     }
 
     /// Nothing was found: how long to sleep before the next look, if at all.
     pub fn pause(&mut self, now: impl FnOnce() -> Instant) -> Option<Duration> {
-        self.slept = false;
+        self.far = false;
         if self.quiet == 0 {
             self.since = now();
             self.quiet = 1;
@@ -87,10 +88,10 @@ impl Pauses {
         let waited = now().saturating_duration_since(self.since);
         let usual = self.shortest_wait();
         let shortly = SHORTLY.max(usual / SHORTLY_PART);
-        let sleep = usual.saturating_sub(shortly).saturating_sub(waited);
-        self.slept = sleep > PAUSE;
+        let far = usual.saturating_sub(shortly).saturating_sub(waited);
+        self.far = far > PAUSE;
         match waited {
-            _ if self.slept => Some(sleep),
+            _ if self.far => Some(far.min(FAR_PAUSE)),
             _ if !usual.is_zero() && waited < usual + shortly => None,
             _ if waited < NEAR => Some(PAUSE),
             _ => Some(LONG_PAUSE),
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn steady_steps_are_slept_through_and_seen_at_once() {
+    fn steady_steps_are_looked_for_seldom_and_seen_at_once() {
         let mut rig = Rig::new();
         let step = Duration::from_millis(6);
         for _ in 0..REMEMBERED {
@@ -164,7 +165,7 @@ mod tests {
         }
         for _ in 0..10 {
             let (pauses, looking, late) = rig.wait(step);
-            assert_eq!(pauses, 1);
+            assert!((50..65).contains(&pauses), "{pauses}");
             assert!(looking < step / 16, "{looking:?}");
             assert!(late < Duration::from_micros(1), "{late:?}");
         }
@@ -182,13 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn what_took_long_before_is_forgotten_with_the_first_answer_that_waited() {
+    fn what_took_long_before_is_forgotten_with_the_first_answer_that_is_early() {
         let mut rig = Rig::new();
         for _ in 0..10 {
             rig.wait(Duration::from_millis(8));
         }
         let short = Duration::from_millis(1);
-        assert!(rig.wait(short).2 > short);
+        let (.., late) = rig.wait(short);
+        assert!(late <= FAR_PAUSE, "{late:?}");
         for _ in 0..10 {
             let (.., late) = rig.wait(short);
             assert!(late <= PAUSE, "{late:?}");
