@@ -15,7 +15,7 @@ const NEAR: Duration = Duration::from_millis(10);
 /// over the host looks seldom, and around its end at once. Shortly is a part of that wait, but no less than a thread may take to wake.
 const REMEMBERED: usize = 4;
 /// A pause meanwhile: an answer that comes before its time, as a short step's behind long ones, is seen late by no more than this.
-const FAR_PAUSE: Duration = Duration::from_micros(100);
+const FAR_PAUSE: Duration = Duration::from_micros(250);
 const SHORTLY_PART: u32 = 32;
 const SHORTLY: Duration = Duration::from_micros(60);
 /// What a pause may take longer than asked for, in nanoseconds.
@@ -165,7 +165,7 @@ mod tests {
         }
         for _ in 0..10 {
             let (pauses, looking, late) = rig.wait(step);
-            assert!((50..65).contains(&pauses), "{pauses}");
+            assert!((20..30).contains(&pauses), "{pauses}");
             assert!(looking < step / 16, "{looking:?}");
             assert!(late < Duration::from_micros(1), "{late:?}");
         }

@@ -1,0 +1,79 @@
+/* chunks.cuh: how attention/decode.cu cuts rows' keys into chunks, and which of them a block takes. */
+#ifndef TAILGRAPH_ATTENTION_CHUNKS_CUH
+#define TAILGRAPH_ATTENTION_CHUNKS_CUH
+
+#include "abi.h"
+#include "common/base.cuh"
+
+constexpr uint32_t CHUNK_ALIGN = 32;
+constexpr uint32_t ROWS_AT_ONCE = 8;  /* whose positions a lane asks for together */
+
+/* A row's keys but its own, in chunks of about the same size: blocks take as many each, so the longest is what a step waits for. */
+struct Chunks {
+  uint32_t keys;   /* in all: as many as the row's position */
+  uint32_t size;   /* of each but the last */
+  uint32_t count;  /* at least 1 */
+
+  __device__ inline Chunks(uint32_t position, uint32_t chunk_keys, uint32_t splits)
+      : keys(position), size(chunk_keys), count(1) {
+    if (position <= chunk_keys) return;
+    const uint32_t most = min((position + chunk_keys - 1) / chunk_keys, splits);
+    size = ((position + most - 1) / most + CHUNK_ALIGN - 1) / CHUNK_ALIGN * CHUNK_ALIGN;
+    count = (position + size - 1) / size;
+  }
+};
+
+/* Says which page a position is in, of positions below 2^24, without a division each. */
+struct PageSize {
+  uint32_t tokens;      /* at most 256 */
+  uint32_t reciprocal;  /* 2^32 / tokens, rounded up; of one token a page, 0 */
+
+  __device__ inline PageSize(uint32_t tokens_) : tokens(tokens_), reciprocal(0xffffffffu / tokens_ + 1) {}
+
+  __device__ inline uint32_t of(uint32_t position) const { return tokens == 1 ? position : __umulhi(position, reciprocal); }
+};
+
+/* A chunk of a row, for the heads of a group. */
+struct Piece {
+  uint32_t row, group, chunk;
+};
+
+/* The `index`-th piece that is no row's first chunk, in the order of rows, chunks and groups, if there are so many. By every
+ * warp for itself. */
+__device__ inline bool find_piece(Piece &piece, uint32_t index, const tg_row *rows, uint32_t count, uint32_t groups,
+                                  uint32_t chunk_keys, uint32_t splits) {
+  const uint32_t lane = threadIdx.x % WARP;
+  uint32_t left = index / groups;
+#pragma unroll 1
+  for (uint32_t base = 0; base < count; base += WARP) {
+    const uint32_t r = base + lane;
+    const uint32_t more = r < count ? Chunks(__ldcg(&rows[r].position), chunk_keys, splits).count - 1 : 0;
+    const uint32_t until = sum_up_to_lane(more);
+    const uint32_t here = __ballot_sync(0xffffffffu, until > left);
+    if (here) {
+      const int from = __ffs(here) - 1;
+      piece.row = base + from;
+      piece.chunk = 1 + left - __shfl_sync(0xffffffffu, until - more, from);
+      piece.group = index % groups;
+      return true;
+    }
+    left -= __shfl_sync(0xffffffffu, until, WARP - 1);
+  }
+  return false;
+}
+
+/* Whether a row has more than its first chunk. By every warp for itself. */
+__device__ inline bool any_further(const tg_row *rows, uint32_t count, uint32_t chunk_keys) {
+  bool longer = false;
+#pragma unroll 1
+  for (uint32_t r = threadIdx.x % WARP; r < count; r += ROWS_AT_ONCE * WARP) {
+    uint32_t positions[ROWS_AT_ONCE];
+#pragma unroll
+    for (uint32_t i = 0; i < ROWS_AT_ONCE; i++) positions[i] = r + i * WARP < count ? __ldcg(&rows[r + i * WARP].position) : 0;
+#pragma unroll
+    for (uint32_t i = 0; i < ROWS_AT_ONCE; i++) longer |= positions[i] > chunk_keys;
+  }
+  return __any_sync(0xffffffffu, longer);
+}
+
+#endif
