@@ -23,16 +23,6 @@ struct Chunks {
   }
 };
 
-/* Says which page a position is in, of positions below 2^24, without a division each. */
-struct PageSize {
-  uint32_t tokens;      /* at most 256 */
-  uint32_t reciprocal;  /* 2^32 / tokens, rounded up; of one token a page, 0 */
-
-  __device__ inline PageSize(uint32_t tokens_) : tokens(tokens_), reciprocal(0xffffffffu / tokens_ + 1) {}
-
-  __device__ inline uint32_t of(uint32_t position) const { return tokens == 1 ? position : __umulhi(position, reciprocal); }
-};
-
 /* A chunk of a row, for the heads of a group. */
 struct Piece {
   uint32_t row, group, chunk;

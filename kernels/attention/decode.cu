@@ -37,6 +37,16 @@ constexpr uint32_t MOST_SPLITS = 32;  /* MOST_CHUNKS of src/backend/cuda/familie
 constexpr uint32_t JOIN_AT_ONCE = 16; /* chunks whose sums are asked for before the first is added */
 constexpr float LOG2_E = 1.44269504088896f;
 
+/* Says which page a position is in, of positions below 2^24, without a division each. */
+struct PageSize {
+  uint32_t tokens;      /* at most 256 */
+  uint32_t reciprocal;  /* 2^32 / tokens, rounded up; of one token a page, 0 */
+
+  __device__ inline PageSize(uint32_t tokens_) : tokens(tokens_), reciprocal(0xffffffffu / tokens_ + 1) {}
+
+  __device__ inline uint32_t of(uint32_t position) const { return tokens == 1 ? position : __umulhi(position, reciprocal); }
+};
+
 /* The query heads of a group: `here` of one kv head. */
 template <int HEADS>
 struct Group {

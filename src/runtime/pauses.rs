@@ -14,10 +14,10 @@ const NEAR: Duration = Duration::from_millis(10);
 /// How many waits are remembered. Steps of a run take about as long as those before them: until shortly before the shortest of these is
 /// over the host looks seldom, and around its end at once. Shortly is a part of that wait, but no less than a thread may take to wake.
 const REMEMBERED: usize = 4;
-/// A pause meanwhile: an answer that comes before its time, as a short step's behind long ones, is seen late by no more than this.
-const FAR_PAUSE: Duration = Duration::from_micros(250);
 const SHORTLY_PART: u32 = 32;
 const SHORTLY: Duration = Duration::from_micros(60);
+/// A pause meanwhile: an answer that comes before its time, as a short step's behind long ones, is seen late by no more than this.
+const FAR_PAUSE: Duration = Duration::from_micros(250);
 /// What a pause may take longer than asked for, in nanoseconds.
 const SLACK_NS: libc::c_ulong = 1000;
 

@@ -140,16 +140,12 @@ fn left_alone(engine: &mut Engine) -> f64 {
     step_ms(&records)
 }
 
-/// By turns, and each measured run held to the one beside it: a GPU at its limit of power drifts by more than is looked for. A host that
-/// launches each step has to wake who reads its tokens, some 5 us a step of a millisecond, which is also what any reader costs.
+/// By turns, and each measured run held to the one beside it: a GPU at its limit of power drifts by more than is looked for.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn measuring_adds_next_to_nothing() {
+fn measuring_adds_less_than_half_a_percent() {
     let rig = Rig::new();
-    for (way, most) in [
-        (LaunchWay::HostGraph, 0.01),
-        (LaunchWay::DeviceGraph, 0.005),
-    ] {
+    for way in [LaunchWay::HostGraph, LaunchWay::DeviceGraph] {
         let (mut engine, _) = rig.engine(way, &setup(false));
         engine.launch().unwrap();
         measured(&mut engine);
@@ -165,6 +161,6 @@ fn measuring_adds_next_to_nothing() {
             "{way:?}: measuring adds {:+.2}%, of {rounds:.4?} ms a step",
             share * 100.0
         );
-        assert!(share < most, "{way:?}: {shares:?} of {rounds:?}");
+        assert!(share < 0.005, "{way:?}: {shares:?} of {rounds:?}");
     }
 }
