@@ -94,7 +94,7 @@ TG_FN uint32_t tg_admit_front(tg_state *state, uint32_t free_pages, uint32_t at)
       uint32_t index = tg_free_slot(state);
       if (index == TG_NONE || TG_MUT(9, pages > free_pages, pages >= free_pages)) break;
       tg_fill_slot(&tg_slots(state)[index], front, number, seen_ns, now_ns);
-      if (state->claimer.queue) *tg_number_of_slot(state, index) = *tg_number_at(state, number);
+      if (tg_claims(state)) *tg_number_of_slot(state, index) = *tg_number_at(state, number);
       free_pages = tg_give_pages(state, index, pages, free_pages);
       tg_words(state, state->free_slot_table)[index / 32u] &= ~(1u << (index % 32u));
       tg_words(state, state->prefill_table)[state->prefill++] = index;
@@ -134,7 +134,7 @@ TG_FN uint32_t tg_hand_out(tg_state *state, uint32_t free_pages, uint32_t at, ui
 /* Lane 0: the host hears of what this turn has claimed, at once: before a step can deliver anything of it. */
 TG_FN void tg_tell_claims(tg_state *state) {
   tg_claimer *claimer = &state->claimer;
-  if (!claimer->queue || state->inputs.request_head == state->requests_seen) return;
+  if (!tg_claims(state) || state->inputs.request_head == state->requests_seen) return;
   tg_release(&claimer->queue->claims_head[claimer->replica].value, state->inputs.request_head);
 }
 

@@ -35,7 +35,7 @@ TG_FN void tg_observe(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t 
   const tg_control *controls = (const tg_control *)tg_at(rings, tg_layout(rings)->controls);
   for (uint64_t n = state->requests_seen + lane; n < inputs->request_head; n += lanes) {
     *tg_seen_at(state, n) = inputs->now_ns;
-    if (state->claimer.queue) {
+    if (tg_claims(state)) {
       tg_observe_claimed(state, n);
     } else {
       *tg_waiting_at(state, n) = *tg_request_at(rings, n);

@@ -30,9 +30,10 @@ __device__ inline uint64_t now_ns() {
   return now;
 }
 
-/* Loads all of the host's indices, and the queue's where `claimer` has one. Each is loaded by a thread of its own, so there is one
+/* Loads all of the host's indices, and the queue's where it claims from one. Each is loaded by a thread of its own, so there is one
  * trip over the bus. They do not depend on the step that runs, so the first look comes before the wait for it. */
-__device__ inline void look(const tg_rings *rings, const tg_claimer *claimer = nullptr) {
+__device__ inline void look(const tg_rings *rings, const tg_state *state) {
+  const tg_claimer *claimer = &state->claimer;
   const uint64_t *from;
   uint64_t *to;
   switch (threadIdx.x) {
@@ -42,11 +43,11 @@ __device__ inline void look(const tg_rings *rings, const tg_claimer *claimer = n
     case 3: from = &rings->event_tail.value, to = &tg_device.event_tail; break;
     case 4: from = &rings->trace_tail.value, to = &tg_device.trace_tail; break;
     case 5:
-      if (!claimer || !claimer->queue) return;
+      if (!tg_claims(state)) return;
       from = &claimer->queue->pushed.value, to = &tg_device.pushed;
       break;
     case 6:
-      if (!claimer || !claimer->queue) return;
+      if (!tg_claims(state)) return;
       from = &claimer->queue->claims_tail[claimer->replica].value, to = &tg_device.claims_tail;
       break;
     default: return;
@@ -90,8 +91,8 @@ __device__ inline bool only_a_step_is_new(const tg_state *state, uint32_t rows) 
   const bool all_decode = state->prefill == 0 && state->leaving == TG_NONE;
   const bool room = state->pending == 0 && rows + state->events_published - tg_device.event_tail <= state->config.event_capacity;
   /* Slots that end leave room for claims too; but then the turn is another anyway. */
-  const bool none_come = claimer->queue ? claimer->known >= tg_device.pushed || state->running == state->config.slots
-                                        : tg_device.request_head == state->requests_seen;
+  const bool none_come = tg_claims(state) ? claimer->known >= tg_device.pushed || state->running == state->config.slots
+                                          : tg_device.request_head == state->requests_seen;
   const bool nothing_new = none_come && state->requests_taken == state->requests_seen &&
                            tg_device.control_head == state->controls_taken;
   return as_looked && open && all_decode && room && nothing_new;

@@ -198,7 +198,7 @@ __device__ inline void take_turns(tg_state *state, tg_state *block, tg_rings *ri
       __nanosleep(pause_ns);
       pause_ns = min(2 * pause_ns, LAST_PAUSE_NS);
     }
-    look(rings, &state->claimer);
+    look(rings, state);
     if (threadIdx.x == 0) start_ns = now_ns();
     lanes_barrier();
   }
@@ -224,7 +224,7 @@ static __device__ __forceinline__ void dispatch(tg_state *block, tg_rings *rings
   __syncthreads();
   copy(state, block, HEAD_BYTES, threadIdx.x, DISPATCH_THREADS);
   copy(&tg_device.layout.bytes, &layout->bytes, LAYOUT_BYTES, threadIdx.x, DISPATCH_THREADS);
-  look(rings, &block->claimer);
+  look(rings, block);
   __syncthreads();
   /* The chain ended with all that was to do: the idle graph had been launched before. */
   const bool over = state->outcome.action == TG_ACTION_DONE || state->error != TG_ERROR_NONE;
@@ -237,7 +237,9 @@ static __device__ __forceinline__ void dispatch(tg_state *block, tg_rings *rings
     tg_device.releases = 0;
     tg_device_turn.asks_more = 0;
     launched = true;
-    if (state->config.steps_in_flight != tg_most_in_flight(state) || state->config.ahead) __trap(); /* a bug of the host */
+    /* a bug of the host */
+    if (state->config.steps_in_flight != tg_most_in_flight(state) || state->config.ahead) __trap();
+    if (state->claimer.queue && !tg_claims(state)) __trap();
     if (left) next = {TG_ACTION_STEP, state->outcome.kind, state->outcome.bucket, (uint32_t)state->outcome.step, 0};
   }
   __syncthreads();

@@ -1,8 +1,9 @@
-/* dispatcher.cu: the dispatcher of a GPU that schedules itself and has one stage (dispatch.cuh), and what begins
- * the graphs of any GPU's steps.
+/* dispatcher.cu: the dispatcher of a GPU that schedules itself, has all stages and runs alone (dispatch.cuh), and what begins the
+ * graphs of any GPU's steps.
  *
  * Launch: grid = 1, block = DISPATCH_THREADS.
  */
+#define TG_CLAIMS_NOTHING
 #include "sched/dispatch.cuh"
 
 extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)

@@ -91,8 +91,8 @@ TG_FN void tg_phase_finish(tg_state *state, tg_rings *rings, uint32_t lane) {
     state->steps_composed++;
     if (turn->decode_rows != 0u) state->decode_cursor = turn->next_cursor;
   }
-  if (turn->open && state->claimer.queue) tg_release_claims(state);
-  if (turn->open && !state->claimer.queue) tg_release_tokens(state, rings);
+  if (turn->open && tg_claims(state)) tg_release_claims(state);
+  if (turn->open && !tg_claims(state)) tg_release_tokens(state, rings);
   outcome->action = tg_action(state, turn, composed);
   outcome->error = state->error;
   outcome->kind = composed ? turn->kind : 0u;

@@ -19,7 +19,7 @@ TG_FN uint32_t tg_is_open(const tg_state *state, const tg_rings *rings) {
 TG_FN void tg_look(tg_state *state, tg_rings *rings) {
   tg_inputs *inputs = &state->inputs;
   tg_claimer *claimer = &state->claimer;
-  if (claimer->queue) claimer->noted = claimer->pushed;
+  if (tg_claims(state)) claimer->noted = claimer->pushed;
 #ifdef __CUDACC__
   /* The dispatcher has loaded them all at once, so only where a later one moved do the earlier ones need another look. */
   uint32_t flags_moved = (inputs->flags & ~TG_INPUT_UNCLAIMED) != (uint32_t)tg_device.flags;
@@ -29,26 +29,27 @@ TG_FN void tg_look(tg_state *state, tg_rings *rings) {
   inputs->request_head = flags_moved || control_moved ? tg_acquire(&rings->request_head.value) : tg_device.request_head;
   inputs->event_tail = tg_device.event_tail;
   inputs->trace_tail = tg_device.trace_tail;
-  if (claimer->queue) claimer->pushed = tg_device.pushed;
-  if (claimer->queue && flags_moved) tg_claim_look(claimer);
+  if (tg_claims(state)) claimer->pushed = tg_device.pushed;
+  if (tg_claims(state) && flags_moved) tg_claim_look(claimer);
 #else
   inputs->flags = (uint32_t)tg_acquire(&rings->flags.value);
   inputs->control_head = tg_acquire(&rings->control_head.value);
   inputs->request_head = tg_acquire(&rings->request_head.value);
   inputs->event_tail = tg_acquire(&rings->event_tail.value);
   inputs->trace_tail = tg_acquire(&rings->trace_tail.value);
-  if (claimer->queue) tg_claim_look(claimer);
+  if (tg_claims(state)) tg_claim_look(claimer);
 #endif
-  if (!claimer->queue) return;
-  inputs->request_head = state->requests_seen; /* until this turn claims */
-  if ((inputs->flags & TG_INPUT_DRAIN) && claimer->known < claimer->pushed) inputs->flags |= TG_INPUT_UNCLAIMED;
+  if (tg_claims(state)) {
+    inputs->request_head = state->requests_seen; /* until this turn claims */
+    if ((inputs->flags & TG_INPUT_DRAIN) && claimer->known < claimer->pushed) inputs->flags |= TG_INPUT_UNCLAIMED;
+  }
 }
 
-/* Lane 0: is there something to claim, for a turn that could admit it? What would wait behind another request is left to
- * other replicas. */
+/* Lane 0, where it claims: is there something to claim, for a turn that could admit it? What would wait behind another request
+ * is left to other replicas. */
 TG_FN uint32_t tg_wants_claim(const tg_state *state, const tg_rings *rings) {
   const tg_claimer *claimer = &state->claimer;
-  return claimer->queue && claimer->known < claimer->pushed && state->pending == 0u && state->set_back == 0u &&
+  return claimer->known < claimer->pushed && state->pending == 0u && state->set_back == 0u &&
          state->leaving == TG_NONE && state->requests_taken == state->requests_seen && tg_is_open(state, rings);
 }
 
@@ -69,14 +70,16 @@ TG_FN void tg_phase_gather(tg_state *state, tg_rings *rings, uint64_t now_ns, ui
   tg_turn *turn = tg_scratch(state);
   for (uint32_t word = lane; word < TG_MAX_SLOTS / 32u; word += lanes) {
     inputs->stopped[word] = 0u;
-    turn->ending[word] = 0u;
+    if (tg_claims(state)) turn->ending[word] = 0u;
   }
   if (lane != 0u) return;
 
   inputs->now_ns = now_ns;
   tg_look(state, rings);
-  turn->some_end = 0u;
-  turn->wants_claim = tg_wants_claim(state, rings);
+  if (tg_claims(state)) {
+    turn->some_end = 0u;
+    turn->wants_claim = tg_wants_claim(state, rings);
+  }
   inputs->returned = 0u;
 
   /* While events wait to be published, their samples still lie in the tables of the last returned step. */
@@ -135,10 +138,11 @@ TG_FN void tg_note_pushed(tg_state *state, uint32_t lane, uint32_t lanes) {
  * sampled rows. */
 TG_FN void tg_phase_stopped(tg_state *state, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
-  if (state->claimer.queue) tg_note_pushed(state, lane, lanes);
+  if (tg_claims(state)) tg_note_pushed(state, lane, lanes);
   if (!state->inputs.returned) return;
   const tg_step *step = tg_step_at(state, state->steps_collected);
-  if (turn->wants_claim) tg_note_ends_of_prompts(state, step, lane, lanes);
+  const uint32_t wants_claim = tg_claims(state) && turn->wants_claim;
+  if (wants_claim) tg_note_ends_of_prompts(state, step, lane, lanes);
   for (uint32_t i = lane; i < step->sample_rows; i += lanes) {
     int32_t token = tg_samples(state, step)[i].token;
     uint32_t slot, stop, ends = 0u; /* before its token is looked at; of a prompt: tg_note_ends_of_prompts */
@@ -149,7 +153,7 @@ TG_FN void tg_phase_stopped(tg_state *state, uint32_t lane, uint32_t lanes) {
       tg_returned_row returned = tg_returned_row_at(state, step, i);
       slot = returned.slot;
       stop = tg_is_stop_id_of_row(state, &returned, token);
-      if (turn->wants_claim) {
+      if (wants_claim) {
         ends = returned.end_reason != TG_END_NONE || returned.generated + 1u >= returned.max_new_tokens ||
                state->inputs.now_ns >= returned.deadline_ns;
       }
@@ -159,14 +163,14 @@ TG_FN void tg_phase_stopped(tg_state *state, uint32_t lane, uint32_t lanes) {
     }
     ends |= token < 0 || stop;
     if (token < 0 || stop) tg_set_bits(&state->inputs.stopped[slot / 32u], 1u << (slot % 32u));
-    if (turn->wants_claim && ends) tg_note_end(turn, slot);
+    if (wants_claim && ends) tg_note_end(turn, slot);
   }
 }
 
 /* After the stopped phase, all lanes: does the turn claim? */
 TG_FN uint32_t tg_claims_now(tg_state *state) {
   const tg_turn *turn = tg_scratch(state);
-  return turn->wants_claim && (state->running < state->config.slots || turn->some_end);
+  return tg_claims(state) && turn->wants_claim && (state->running < state->config.slots || turn->some_end);
 }
 
 /* Requests that fit into this replica: as many as slots are free, or come free in this turn, but no more than it can admit in

@@ -132,7 +132,7 @@ __device__ inline void wait_for_news(tg_state *state, const tg_rings *rings, con
     lanes_barrier();
     /* That step is taken with what the host's indices were a moment ago. */
     if (near.asked) return;
-    look(rings);
+    look(rings, state);
     lanes_barrier();
     if ((uint32_t)tg_device.flags != seen->flags || tg_device.control_head != seen->control_head ||
         tg_device.request_head != seen->request_head || tg_device.event_tail != seen->event_tail ||
@@ -201,7 +201,7 @@ __device__ inline bool take_turns(tg_state *state, tg_rings *rings, const tg_gra
     }
     if (outcome.changed) { /* it found something new, so there may be more at once */
       if (threadIdx.x == 0) near.pause_ns = FIRST_PAUSE_NS;
-      look(rings);
+      look(rings, state);
       lanes_barrier();
     } else {
       if (threadIdx.x == 0) near.foreseen = foresees(state, near);

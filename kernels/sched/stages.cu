@@ -26,6 +26,7 @@
  * 0.17 ms beside some 20 ms of a stage's kernels. Of one row it is latency: a store is seen by the other GPU after 2.3 us.
  * Measured on H100s: a decode step of one row takes 12.3 us more over two GPUs than on one, 27.2 over four (profiles/log/gpus.md).
  */
+#define TG_CLAIMS_NOTHING
 #include "common/base.cuh"
 #include "common/launch.cuh"
 #include "sched/lead.cuh"
@@ -133,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(TG_DISPATCH_THREADS)
   /* No kernel of a step writes these. */
   copy(state, block, HEAD_BYTES, threadIdx.x, TG_DISPATCH_THREADS);
   copy(&tg_device.layout.bytes, &layout->bytes, LAYOUT_BYTES, threadIdx.x, TG_DISPATCH_THREADS);
-  look(rings);
+  look(rings, block);
   if (threadIdx.x == 0) {
     tg_device.block = block;
     tg_device.rows_step = TG_NO_STEP;

@@ -49,6 +49,17 @@ TG_FN uint32_t tg_runs_ahead(const tg_state *state) {
 #endif
 }
 
+/* Does it claim its requests from a queue, as one of several replicas? Else they come over the rings. A kernel that never claims
+ * (TG_CLAIMS_NOTHING) has no instructions for it, for the same reason. */
+TG_FN uint32_t tg_claims(const tg_state *state) {
+#ifdef TG_CLAIMS_NOTHING
+  (void)state;
+  return 0u;
+#else
+  return state->claimer.queue != 0;
+#endif
+}
+
 /* Index of step `number` among the steps in flight. A GPU divides 32 bits far faster than 64. */
 TG_FN uint32_t tg_step_place(const tg_state *state, uint64_t number) {
   uint32_t places = tg_most_in_flight(state);
@@ -76,14 +87,14 @@ TG_FN const tg_request *tg_request_at(tg_rings *rings, uint64_t number) {
 /* Prompt token `at` of those that came with requests, by token_start. */
 TG_FN int32_t tg_prompt_token(const tg_state *state, tg_rings *rings, uint64_t at) {
   const tg_claimer *claimer = &state->claimer;
-  if (claimer->queue) return claimer->tokens[at & (claimer->token_capacity - 1u)];
+  if (tg_claims(state)) return claimer->tokens[at & (claimer->token_capacity - 1u)];
   return ((const int32_t *)tg_at(rings, tg_layout(rings)->tokens))[at & (tg_layout(rings)->token_capacity - 1u)];
 }
 
 /* The biases of one request, as it came; of one slot. */
 TG_FN const tg_bias *tg_biases_at(tg_state *state, tg_rings *rings, uint64_t number) {
   const tg_claimer *claimer = &state->claimer;
-  if (claimer->queue) {
+  if (tg_claims(state)) {
     uint64_t entry = *tg_number_at(state, number) & (claimer->capacity - 1u);
     return claimer->biases + entry * tg_layout(rings)->bias_capacity;
   }

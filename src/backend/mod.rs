@@ -130,6 +130,15 @@ pub trait DeviceScheduler: Send {
         format!("stage {stage} on {}", self.name())
     }
 
+    /// Lets it claim its requests from a queue, if it is told to ([`DeviceScheduler::claim_from`]). To be called before
+    /// [`DeviceScheduler::prepare`].
+    ///
+    /// # Errors
+    /// [`crate::Error::Runtime`] for what the device refuses.
+    fn may_claim(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Gets everything ready but the launch: copies `state`, a whole `tg_state` block that no turn has been taken on,
     /// to the device, captures a step for every bucket of `ladders` with at most `slots` sequences each, and makes
     /// the block for the rings, `ring_bytes` long, that both sides see.
@@ -169,8 +178,8 @@ pub trait DeviceScheduler: Send {
         Ok(false)
     }
 
-    /// Makes it take its requests from the queue, which it reaches, and not from the rings. To be called between
-    /// [`DeviceScheduler::prepare`] and [`DeviceScheduler::launch`].
+    /// Makes it take its requests from the queue, which it reaches, and not from the rings. It may claim
+    /// ([`DeviceScheduler::may_claim`]). To be called between [`DeviceScheduler::prepare`] and [`DeviceScheduler::launch`].
     ///
     /// # Errors
     /// As [`DeviceScheduler::prepare`].

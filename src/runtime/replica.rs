@@ -8,7 +8,7 @@ use super::options::EngineOptions;
 use super::request::{Event, Request};
 use super::signal::Signal;
 use crate::backend::Device;
-use crate::backend::device::{EngineSpec, Runs};
+use crate::backend::device::{EngineSpec, Runs, Watch};
 use crate::error::Result;
 use crate::plan::{Ladders, RingCapacities};
 use crate::sys::abi::tg_trace;
@@ -35,6 +35,14 @@ pub struct Replica {
     numbers: Arc<Numbers>,
 }
 
+/// A device that schedules itself has to know before it is prepared that it is one of several.
+fn may_claim(mut runs: Runs) -> Result<Runs> {
+    if let Runs::Scheduler(device) = &mut runs {
+        device.may_claim()?;
+    }
+    Ok(runs)
+}
+
 impl Replica {
     /// Loads a model on `device`, by the name of that. Logits go to the sink of `spec` under the queue's numbers.
     ///
@@ -47,7 +55,7 @@ impl Replica {
             sink: &sink,
             ..*spec
         };
-        let engine = Engine::on(device, &spec)?;
+        let (engine, _) = Engine::on_watched(device, &spec, Watch::Nothing, may_claim)?;
         Ok(Self {
             name,
             engine,
@@ -65,6 +73,7 @@ impl Replica {
         ladders: &Ladders,
         options: &EngineOptions,
     ) -> Result<Self> {
+        let runs = may_claim(runs)?;
         let engine = Engine::of(runs, ladders, options, RingCapacities::new(options))?;
         Ok(Self {
             name,

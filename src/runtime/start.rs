@@ -3,7 +3,7 @@
 use super::engine::Engine;
 use super::held_up::HeldUp;
 use crate::backend::Device;
-use crate::backend::device::{EngineSpec, Runs, Stages, Started, Watch};
+use crate::backend::device::{EngineSpec, Runs, Started, Watch};
 use crate::backend::timing::{StageClock, StepClock};
 use crate::error::{Error, Result};
 use crate::plan::RingCapacities;
@@ -23,7 +23,7 @@ impl Engine {
     /// # Errors
     /// [`Device::start`]'s; [`Error::Usage`] where the options break one of the core's rules.
     pub fn on(device: &dyn Device, spec: &EngineSpec<'_>) -> Result<Self> {
-        let (engine, _) = Self::on_watched(device, spec, Watch::Nothing, |stages| stages)?;
+        let (engine, _) = Self::on_watched(device, spec, Watch::Nothing, Ok)?;
         Ok(engine)
     }
 
@@ -35,23 +35,23 @@ impl Engine {
         device: &dyn Device,
         spec: &EngineSpec<'_>,
     ) -> Result<(Self, Box<dyn StepClock>)> {
-        let (engine, clocks) = Self::on_watched(device, spec, Watch::Times, |stages| stages)?;
+        let (engine, clocks) = Self::on_watched(device, spec, Watch::Times, Ok)?;
         let clock = clocks.parts.ok_or_else(|| {
             Error::Runtime("an engine is timed and has no clock: this is a bug in tailgraph".into())
         })?;
         Ok((engine, clock))
     }
 
-    /// [`Engine::on`] with what `watch` looks at, and the clocks that `watch` asks for. `wrap` gets the stages that the
-    /// host schedules before the engine has them.
+    /// [`Engine::on`] with what `watch` looks at, and the clocks that `watch` asks for. `wrap` gets what runs the steps
+    /// before the engine has it.
     ///
     /// # Errors
-    /// As [`Engine::on`].
+    /// As [`Engine::on`]; those of `wrap`.
     pub fn on_watched(
         device: &dyn Device,
         spec: &EngineSpec<'_>,
         watch: Watch<'_>,
-        wrap: impl FnOnce(Stages) -> Stages,
+        wrap: impl FnOnce(Runs) -> Result<Runs>,
     ) -> Result<(Self, Clocks)> {
         let (held_up, sink) = HeldUp::told_by(spec.sink);
         let spec = EngineSpec {
@@ -67,10 +67,7 @@ impl Engine {
             step_timeout,
         } = device.start(&spec, watch)?;
         let mut engine = Self::of(
-            match runs {
-                Runs::Stages(stages) => Runs::Stages(wrap(stages)),
-                scheduler => scheduler,
-            },
+            wrap(runs)?,
             &ladders,
             &options,
             RingCapacities::new(&options),

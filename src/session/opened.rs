@@ -6,7 +6,7 @@ use super::serving::Serving;
 use super::sizes;
 use super::spec::{DeviceSpec, Parallel, RunSpec};
 use super::target::Target;
-use crate::backend::device::{EngineSpec, Stages, Watch};
+use crate::backend::device::{EngineSpec, Runs, Watch};
 use crate::backend::timing::StepClock;
 use crate::backend::{RoutingSink, SharedSink};
 use crate::error::{Error, Result};
@@ -211,12 +211,12 @@ impl Opened {
             (false, None) => Watch::Nothing,
         };
         let mut on_host = 0;
-        let timed = |stages: Stages| match &keep.trace {
-            Some(trace) => {
+        let timed = |runs| match (runs, &keep.trace) {
+            (Runs::Stages(stages), Some(trace)) => {
                 on_host = stages.len();
-                trace.timed(stages)
+                Ok(Runs::Stages(trace.timed(stages)))
             }
-            None => stages,
+            (runs, _) => Ok(runs),
         };
         let (engine, clocks) = self.launched(&model, sink, options, watch, timed)?;
         if let Some(trace) = &mut keep.trace {
@@ -232,7 +232,7 @@ impl Opened {
     /// As [`crate::backend::Device::start`].
     pub fn engine_of(&self, model: &Arc<Model>, sink: &SharedSink, record: bool) -> Result<Engine> {
         let (options, watch) = (self.recording(record), Watch::Nothing);
-        let (engine, _) = self.launched(model, sink, options, watch, |stages| stages)?;
+        let (engine, _) = self.launched(model, sink, options, watch, Ok)?;
         Ok(engine)
     }
 
@@ -298,7 +298,7 @@ impl Opened {
         routing: &Arc<dyn RoutingSink>,
     ) -> Result<Engine> {
         let (options, watch) = (self.options, Watch::Routing(routing));
-        let (engine, _) = self.launched(model, sink, options, watch, |stages| stages)?;
+        let (engine, _) = self.launched(model, sink, options, watch, Ok)?;
         Ok(engine)
     }
 
@@ -309,7 +309,7 @@ impl Opened {
         sink: &SharedSink,
         options: EngineOptions,
         watch: Watch<'_>,
-        wrap: impl FnOnce(Stages) -> Stages,
+        wrap: impl FnOnce(Runs) -> Result<Runs>,
     ) -> Result<Started> {
         let spec = EngineSpec {
             model,

@@ -69,6 +69,8 @@ pub struct Device {
     trouble: Trouble,
     /// Does atomics in other devices' memory.
     peers: bool,
+    /// Knew before it was prepared that it may be told to claim.
+    may_claim: bool,
     blocks: Option<(Arc<Memory>, Arc<Memory>)>,
     /// What of a queue is in its own memory, and the queue.
     seat: Option<(Arc<Memory>, Arc<QueueMemory>)>,
@@ -84,6 +86,7 @@ impl Device {
         Self {
             trouble,
             peers: false,
+            may_claim: false,
             blocks: None,
             seat: None,
             thread: None,
@@ -111,6 +114,12 @@ impl Drop for Device {
 impl DeviceScheduler for Device {
     fn name(&self) -> String {
         "a test's device".into()
+    }
+
+    fn may_claim(&mut self) -> Result<()> {
+        assert!(self.blocks.is_none(), "its graphs are captured by then");
+        self.may_claim = true;
+        Ok(())
     }
 
     fn prepare(
@@ -161,6 +170,7 @@ impl DeviceScheduler for Device {
     }
 
     fn claim_from(&mut self, queue: &Arc<QueueMemory>, claimer: Claimer) -> Result<()> {
+        assert!(self.may_claim, "its graphs have no instructions for it");
         let Claimer { mut words, numbers } = claimer;
         let numbers = numbers as usize * size_of::<u64>();
         let own = Memory::new(numbers + words.capacity as usize * size_of::<u64>());

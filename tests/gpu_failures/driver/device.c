@@ -66,7 +66,7 @@ static void sample(tg_state *state, uint64_t number) {
   for (uint32_t i = 0; i < step->sample_rows; i++) sampled[i] = (tg_sampled){.token = TOKEN};
 }
 
-/* tg_dispatch, tg_dispatch_tail */
+/* tg_dispatch_claims, tg_dispatch_tail */
 static void *run_all(void *argument) {
   struct device *device = argument;
   tg_state *state = device->state;
@@ -87,6 +87,15 @@ static void *run_all(void *argument) {
         usleep(50);
     }
   }
+  end(device);
+  return NULL;
+}
+
+/* tg_dispatch, which has no instructions for a queue */
+static void *run_alone(void *argument) {
+  struct device *device = argument;
+  if (!device->state->claimer.queue) return run_all(argument);
+  fail(device, TG_ERROR_CONFIG);
   end(device);
   return NULL;
 }
@@ -181,7 +190,11 @@ static const struct dispatcher {
   const char *kernel;
   int arguments;
   void *(*run)(void *);
-} DISPATCHERS[] = {{"tg_dispatch", 6, run_all}, {"tg_dispatch_tail", 6, run_all}, {"tg_lead", 7, run_first}, {"tg_follow", 6, run_later}};
+} DISPATCHERS[] = {{"tg_dispatch", 6, run_alone},
+                   {"tg_dispatch_claims", 6, run_all},
+                   {"tg_dispatch_tail", 6, run_all},
+                   {"tg_lead", 7, run_first},
+                   {"tg_follow", 6, run_later}};
 
 static const struct dispatcher *dispatcher(const char *kernel) {
   for (size_t i = 0; i < sizeof DISPATCHERS / sizeof *DISPATCHERS; i++)

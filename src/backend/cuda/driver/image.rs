@@ -119,6 +119,7 @@ mod tests {
             "tg_rmsnorm_sampled_f32",
             "tg_embed_f16",
             "tg_dispatch",
+            "tg_dispatch_claims",
             "tg_dispatch_tail",
             "tg_ways_layer",
             "tg_cdp_turn",

@@ -35,7 +35,10 @@ use std::sync::Arc;
 pub struct GpuScheduler {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
+    module: Arc<Module>,
     dispatch: Kernel,
+    /// Its dispatcher can claim requests from a queue.
+    may_claim: bool,
     begin_step: Kernel,
     begin_stage: Kernel,
     programs: Vec<Box<dyn StepProgram>>,
@@ -132,9 +135,9 @@ impl GpuScheduler {
         early: bool,
         way: LaunchWay,
     ) -> Result<Self> {
-        let dispatch = match (way, programs.len()) {
-            (LaunchWay::DeviceGraph, 1) => "tg_dispatch",
-            (LaunchWay::DeviceGraph | LaunchWay::DeviceGraphTail, _) => "tg_dispatch_tail",
+        let (dispatch, may_claim) = match (way, programs.len()) {
+            (LaunchWay::DeviceGraph, 1) => ("tg_dispatch", false),
+            (LaunchWay::DeviceGraph | LaunchWay::DeviceGraphTail, _) => ("tg_dispatch_tail", true),
             (way, _) => {
                 return Err(Error::Usage(format!(
                     "--launch {}: the host launches its steps, expected a way of the GPU's",
@@ -154,7 +157,9 @@ impl GpuScheduler {
             stream: context
                 .new_stream()
                 .map_err(|error| failed("making a stream", error))?,
+            module: module.clone(),
             dispatch: module.kernel(dispatch)?,
+            may_claim,
             begin_step: module.kernel("tg_begin_step")?,
             begin_stage: module.kernel("tg_begin_stage")?,
             beside: way == LaunchWay::DeviceGraph && programs.len() == 1,
@@ -283,6 +288,14 @@ impl DeviceScheduler for GpuScheduler {
         format!("cuda:{}", self.context.ordinal())
     }
 
+    fn may_claim(&mut self) -> Result<()> {
+        if !self.may_claim {
+            self.dispatch = self.module.kernel("tg_dispatch_claims")?;
+            self.may_claim = true;
+        }
+        Ok(())
+    }
+
     fn prepare(
         &mut self,
         state: &[u8],
@@ -337,6 +350,12 @@ impl DeviceScheduler for GpuScheduler {
     }
 
     fn claim_from(&mut self, queue: &Arc<QueueMemory>, claimer: Claimer) -> Result<()> {
+        if !self.may_claim {
+            return Err(Error::Runtime(
+                "a GPU that runs alone was to claim its requests: this is a bug in tailgraph"
+                    .into(),
+            ));
+        }
         let prepared = self.prepared.as_mut().ok_or_else(|| {
             Error::Runtime("the GPU's scheduler was to claim before it was prepared".into())
         })?;

@@ -1,0 +1,12 @@
+/* dispatcher_claims.cu: the dispatcher of a GPU that has all stages and is one of several replicas (dispatch.cuh): its requests come
+ * from a queue that it claims from. Claiming costs each turn 1.3 us (profiles/log/dispatcher.md), which a GPU by itself does not pay.
+ *
+ * Launch: grid = 1, block = DISPATCH_THREADS.
+ */
+#include "sched/dispatch.cuh"
+
+extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)
+    tg_dispatch_claims(tg_state *block, tg_rings *rings, const tg_rings *layout, const tg_graphs *graphs, tg_chain *chain,
+                       uint32_t where) {
+  dispatch<false>(block, rings, layout, graphs, chain, where);
+}
