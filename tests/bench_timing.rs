@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tailgraph::backend::{StageBackend, StepView};
+use tailgraph::bench::clock::Clocks;
 use tailgraph::bench::drive::{self, Beside};
 use tailgraph::bench::host::Busy;
 use tailgraph::bench::metrics::{Figures, figures};
@@ -93,6 +94,7 @@ fn measured(batch: u32, takes: Duration) -> Measured {
     let arrivals = workload::at_once(&point, batch, Logits::None, 100, &mut Random::new(0, 0));
     let beside = Beside {
         most_in_flight: None,
+        clocks: Clocks::unknown(),
         busy: &Busy::default(),
         joules: &|| None,
         interrupt: &AtomicBool::new(false),

@@ -14,22 +14,29 @@ struct Chunks {
   uint32_t size;   /* of each but the last */
   uint32_t count;  /* at least 1 */
 
-  __device__ inline Chunks(uint32_t position, uint32_t chunk_keys, uint32_t splits)
-      : keys(position), size(chunk_keys), count(1) {
-    if (position <= chunk_keys) return;
+  __device__ static inline Chunks of(uint32_t position, uint32_t chunk_keys, uint32_t splits) {
+    if (position <= chunk_keys) return {position, chunk_keys, 1};
     const uint32_t most = min((position + chunk_keys - 1) / chunk_keys, splits);
-    size = ((position + most - 1) / most + CHUNK_ALIGN - 1) / CHUNK_ALIGN * CHUNK_ALIGN;
-    count = (position + size - 1) / size;
+    const uint32_t size = ((position + most - 1) / most + CHUNK_ALIGN - 1) / CHUNK_ALIGN * CHUNK_ALIGN;
+    return {position, size, (position + size - 1) / size};
+  }
+
+  /* Another lane's. */
+  __device__ inline Chunks from(int lane) const {
+    return {__shfl_sync(0xffffffffu, keys, lane), __shfl_sync(0xffffffffu, size, lane), __shfl_sync(0xffffffffu, count, lane)};
   }
 };
 
 /* A chunk of a row, for the heads of a group. */
 struct Piece {
   uint32_t row, group, chunk;
+  uint32_t slot;  /* of the row */
+  Chunks chunks;  /* of the row */
 };
 
 /* The `index`-th piece that is no row's first chunk, in the order of rows, chunks and groups, if there are so many. By every
- * warp for itself. */
+ * warp for itself. What is known of its row is asked for with the rows' positions: each time that a load waits for another counts,
+ * where the kernel before takes a few microseconds. */
 __device__ inline bool find_piece(Piece &piece, uint32_t index, const tg_row *rows, uint32_t count, uint32_t groups,
                                   uint32_t chunk_keys, uint32_t splits) {
   const uint32_t lane = threadIdx.x % WARP;
@@ -37,7 +44,9 @@ __device__ inline bool find_piece(Piece &piece, uint32_t index, const tg_row *ro
 #pragma unroll 1
   for (uint32_t base = 0; base < count; base += WARP) {
     const uint32_t r = base + lane;
-    const uint32_t more = r < count ? Chunks(__ldcg(&rows[r].position), chunk_keys, splits).count - 1 : 0;
+    const uint32_t slot = r < count ? __ldcg(&rows[r].slot) : 0, position = r < count ? __ldcg(&rows[r].position) : 0;
+    const Chunks chunks = Chunks::of(position, chunk_keys, splits);
+    const uint32_t more = chunks.count - 1;
     const uint32_t until = sum_up_to_lane(more);
     const uint32_t here = __ballot_sync(0xffffffffu, until > left);
     if (here) {
@@ -45,6 +54,8 @@ __device__ inline bool find_piece(Piece &piece, uint32_t index, const tg_row *ro
       piece.row = base + from;
       piece.chunk = 1 + left - __shfl_sync(0xffffffffu, until - more, from);
       piece.group = index % groups;
+      piece.slot = __shfl_sync(0xffffffffu, slot, from);
+      piece.chunks = chunks.from(from);
       return true;
     }
     left -= __shfl_sync(0xffffffffu, until, WARP - 1);

@@ -73,7 +73,6 @@ struct alignas(16) DecodeBlock {
   float maximum[WARPS + 1][HEADS], total[WARPS + 1][HEADS];
   float partial[WARPS][HEADS][D];
   Piece piece;
-  uint32_t chunks;
   bool last;
 };
 
@@ -93,7 +92,7 @@ template <typename T, int D, int WARPS>
 __device__ inline void join_chunks(const DecodeBlock<T, D, WARPS> &block, T *out, const Partials &partials, uint32_t heads,
                                    uint32_t first_head, uint32_t here) {
   static_assert(MOST_SPLITS == WARP, "a lane a chunk");
-  const uint32_t row = block.piece.row, count = block.chunks, lane = threadIdx.x % WARP, stride = heads * (D + 2);
+  const uint32_t row = block.piece.row, count = block.piece.chunks.count, lane = threadIdx.x % WARP, stride = heads * (D + 2);
 #pragma unroll 1
   for (uint32_t i = threadIdx.x; i < here * D; i += block.THREADS) {
     const float *of_head = partials.at(row, 0, heads, first_head + i / D, D + 2), *element = of_head + i % D;
@@ -125,7 +124,7 @@ __device__ inline void finish(DecodeBlock<T, D, WARPS> &block, T *out, const Par
                               uint32_t kv_heads, bool first) {
   constexpr int OWN = block.OWN;
   const Piece piece = block.piece;
-  const uint32_t count = block.chunks;
+  const uint32_t count = piece.chunks.count;
   const Group<block.HEADS> group(piece.group, heads, kv_heads);
   T *of_row = out + ((size_t)piece.row * heads + group.first_head) * D;
 #pragma unroll 1
@@ -244,24 +243,29 @@ __device__ inline void attend_decode(const tg_attention_decode_args &a, uint32_t
     const bool first = index < firsts;
     const uint32_t rows = __ldcg(&step->rows);
     const tg_row *row_table = table<tg_row>(state, __ldcg(&step->row_table));
+    /* asked for with those, not once the row is known */
     const PageSize page(state->config.page_tokens);
+    const uint32_t *page_table = table<uint32_t>(state, __ldcg(&state->page_table));
+    const uint32_t max_pages = __ldcg(&state->max_pages);
     Piece piece = {index / groups, index % groups, 0};
     bool there = piece.row < rows;
-    if (first)
-      further = a.firsts_go_on && splits > 1 && any_further(row_table, rows, chunk_keys);
-    else
-      there = find_piece(piece, index - firsts, row_table, rows, groups, chunk_keys, partials.splits);
+    if (first) {
+      const tg_row *row = row_table + (there ? piece.row : 0);
+      piece.slot = __ldcg(&row->slot);
+      piece.chunks = Chunks::of(there ? __ldcg(&row->position) : 0, chunk_keys, splits);
+    } else {
+      there = find_piece(piece, index - firsts, row_table, rows, groups, chunk_keys, splits);
+    }
     if (!first && !there) {
       copy_wait<0>();  /* no block ends while its copies are on their way */
       return;
     }
     const Group<HEADS> group(piece.group, heads, kv_heads);
-    const tg_row *row = row_table + (there ? piece.row : 0);
-    const uint32_t slot = __ldcg(&row->slot), position = __ldcg(&row->position);
-    const Chunks chunks(there ? position : 0, chunk_keys, partials.splits);
-    if (threadIdx.x == 0) block.piece = piece, block.chunks = chunks.count;
+    const Chunks chunks = piece.chunks;
+    const uint32_t position = chunks.keys;
+    if (threadIdx.x == 0) block.piece = piece;
     const uint32_t end = of_warp(min((piece.chunk + 1) * chunks.size, chunks.keys));
-    const uint32_t *pages = table<uint32_t>(state, state->page_table) + (size_t)slot * state->max_pages;
+    const uint32_t *pages = page_table + (size_t)piece.slot * max_pages;
     const auto page_of = [&](uint32_t key) { return __ldcg(pages + page.of(key)); };  /* not looked at before it is needed */
     /* among the pool's tokens of a kv head, as they lie */
     const auto token_in = [&](uint32_t of_page, uint32_t key) { return key + (of_page * kv_heads - page.of(key)) * page.tokens; };
@@ -283,6 +287,7 @@ __device__ inline void attend_decode(const tg_attention_decode_args &a, uint32_t
 #pragma unroll 1
     for (uint32_t i = group.here * FOURS + threadIdx.x; i < HEADS * FOURS; i += block.THREADS)
       store4(block.q[0] + 4 * i, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+    if (first) further = a.firsts_go_on && splits > 1 && any_further(row_table, rows, chunk_keys);
     if (!waited) {
       copy_wait<0>();
       wait_for_earlier_kernels();

@@ -1,6 +1,18 @@
 //! The scheduler's clock beside the host's. On a GPU they start at different times and nobody reads both at once, so
 //! what is known is a bracket: the scheduler saw a request after the host sent it, and the host saw an event after the
-//! scheduler published it.
+//! scheduler published it. Where nothing else is to be done each takes some microseconds; behind a long step the host looks
+//! again only after a pause, and would see an event late. So a run begins with requests that end at once.
+
+use super::drive::Driven;
+use super::workload;
+use crate::error::Result;
+use crate::runtime::{Event, Logits, Request};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How many: the closest bounds of them all count, and together they take less than a millisecond.
+pub const EXCHANGES: u64 = 16;
+const WAIT: Duration = Duration::from_millis(20);
 
 /// Scheduler's clock minus host's, in nanoseconds, as far as a run has shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -31,6 +43,65 @@ impl Offset {
     }
 }
 
+/// Both clocks, as far as they were compared before a run.
+#[derive(Debug, Clone, Copy)]
+pub struct Clocks {
+    /// The host's zero.
+    start: Instant,
+    offset: Offset,
+}
+
+impl Clocks {
+    /// Nothing is known.
+    pub fn unknown() -> Self {
+        Self {
+            start: Instant::now(),
+            offset: Offset::default(),
+        }
+    }
+
+    /// Of an engine where nothing is in flight, which gets [`EXCHANGES`] requests. `None`: interrupted.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn compare(engine: &mut dyn Driven, interrupt: &AtomicBool) -> Result<Option<Self>> {
+        let mut clocks = Self::unknown();
+        let ends_at_once = Request {
+            timeout: Some(Duration::ZERO),
+            ..workload::request(vec![0], 1, Logits::None)
+        };
+        for _ in 0..EXCHANGES {
+            let sent = clocks.now_ns();
+            engine.try_submit_all(&mut [&ends_at_once].into_iter())?;
+            let (time_ns, total) = loop {
+                match engine.next_stamped(WAIT)? {
+                    Some((time_ns, Event::End { timing, .. })) => break (time_ns, timing.total),
+                    _ if interrupt.load(Ordering::Relaxed) => return Ok(None),
+                    _ => {}
+                }
+            };
+            let received = clocks.now_ns();
+            clocks.offset.received(received, time_ns);
+            clocks.offset.sent(sent, time_ns - total.as_nanos() as u64);
+        }
+        Ok(Some(clocks))
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    /// With the host's zero at `start`.
+    pub fn from(self, start: Instant) -> Offset {
+        let later = start.duration_since(self.start).as_nanos() as i64;
+        let bound = |bound: i64| bound + later;
+        Offset {
+            at_least: self.offset.at_least.map(bound),
+            at_most: self.offset.at_most.map(bound),
+        }
+    }
+}
+
 fn difference(scheduler_ns: u64, host_ns: u64) -> i64 {
     scheduler_ns.wrapping_sub(host_ns) as i64
 }
@@ -50,6 +121,10 @@ mod tests {
         offset.sent(200, 1210);
         offset.received(340, 1300);
         assert_eq!(offset.estimate_ns(), Some((995, 15)));
+        let start = Instant::now();
+        let clocks = Clocks { start, offset };
+        let later = clocks.from(start + Duration::from_nanos(100));
+        assert_eq!(later.estimate_ns(), Some((1095, 15)));
         let mut behind = Offset::default();
         behind.sent(5000, 110);
         behind.received(5200, 190);

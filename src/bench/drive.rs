@@ -1,6 +1,6 @@
 //! One run: requests to an engine when they are due, and what the scheduler's clock said of each of their tokens.
 
-use super::clock::Offset;
+use super::clock::{Clocks, Offset};
 use super::host::{Busy, process_time};
 use super::workload::Arrival;
 use crate::error::{Error, Result};
@@ -144,6 +144,8 @@ pub enum Heard<'a> {
 pub struct Beside<'a> {
     /// Of [`super::Point`].
     pub most_in_flight: Option<u32>,
+    /// What is known of them already.
+    pub clocks: Clocks,
     pub busy: &'a Busy,
     /// Joules used so far; `None` where nobody counts them.
     pub joules: &'a dyn Fn() -> Option<f64>,
@@ -210,6 +212,7 @@ pub fn run_told(
     let used = || process_time().saturating_sub(beside.busy.time());
     let (processor, launches_before, joules) = (used(), launches::count(), (beside.joules)());
     let start = Instant::now();
+    log.offset = beside.clocks.from(start);
     while log.ended < arrivals.len() {
         if beside.interrupt.load(Ordering::Relaxed) {
             return Ok(None);

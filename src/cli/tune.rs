@@ -28,6 +28,7 @@ mod gpu {
     use crate::backend::cuda::driver::machine::Gpu;
     use crate::backend::cuda::tuning::variants::{Architecture, Entry};
     use crate::backend::cuda::tuning::{KernelFile, Shape};
+    use crate::bench::clock::Clocks;
     use crate::bench::drive::{self, Beside};
     use crate::bench::host::Busy;
     use crate::bench::tuning::{Found, engine};
@@ -208,6 +209,7 @@ mod gpu {
             let arrivals = workload::at_once(&point, rows, Logits::None, vocabulary, &mut random);
             let beside = Beside {
                 most_in_flight: None,
+                clocks: Clocks::unknown(),
                 busy: &Busy::new(0),
                 joules: &|| None,
                 interrupt,

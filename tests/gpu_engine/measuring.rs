@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use tailgraph::backend::LaunchWay;
 use tailgraph::backend::cuda::tools::probe::ProbeOptions;
+use tailgraph::bench::clock::Clocks;
 use tailgraph::bench::drive::{self, Beside};
 use tailgraph::bench::host::Busy;
 use tailgraph::bench::metrics::figures;
@@ -67,6 +68,7 @@ fn figures_agree_with_the_trace_of_the_same_run() {
         let (busy, interrupt) = beside();
         let beside = Beside {
             most_in_flight: None,
+            clocks: Clocks::unknown(),
             busy: &busy,
             joules: &|| None,
             interrupt: &interrupt,
@@ -112,6 +114,7 @@ fn measured(engine: &mut Engine) -> f64 {
     let (busy, interrupt) = beside();
     let beside = Beside {
         most_in_flight: None,
+        clocks: Clocks::unknown(),
         busy: &busy,
         joules: &|| None,
         interrupt: &interrupt,

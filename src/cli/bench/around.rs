@@ -1,5 +1,6 @@
 //! What running points on an engine needs beside the engine: what is read and counted around it.
 
+use crate::bench::clock::{self, Clocks};
 use crate::bench::drive::{self, Beside, Driven, Heard, Run};
 use crate::bench::host::Busy;
 use crate::bench::row::Startup;
@@ -99,6 +100,7 @@ pub struct Runner<'a> {
     pub sent: u64,
     pub joules: &'a dyn Fn() -> Option<f64>,
     pub interrupt: &'a AtomicBool,
+    pub clocks: Clocks,
     /// Where all that the engine goes through is kept, if it is to be traced.
     pub life: Option<Life>,
 }
@@ -109,11 +111,26 @@ impl Runner<'_> {
         self.life.as_ref().map_or(0, Life::next_step)
     }
 
+    /// Before a run. False: interrupted. What an engine's life is made of is sent by its runs alone, which tell less of the clocks.
+    #[must_use = "an interrupt ends the command"]
+    pub fn compare_clocks(&mut self) -> Result<bool> {
+        if self.life.is_some() {
+            return Ok(true);
+        }
+        let Some(clocks) = Clocks::compare(self.engine, self.interrupt)? else {
+            return Ok(false);
+        };
+        self.clocks = clocks;
+        self.sent += clock::EXCHANGES;
+        Ok(true)
+    }
+
     /// `None`: interrupted.
     pub fn run(&mut self, point: &Point, arrivals: &[Arrival]) -> Result<Option<Run>> {
         let busy = Busy::new(point.cpu_load);
         let beside = Beside {
             most_in_flight: point.most_in_flight,
+            clocks: self.clocks,
             busy: &busy,
             joules: self.joules,
             interrupt: self.interrupt,

@@ -5,6 +5,7 @@ mod yardstick;
 
 use super::{BUILD_PROFILE, now};
 use crate::backend::timing::StepClock;
+use crate::bench::clock::Clocks;
 use crate::bench::drive::{self, Beside};
 use crate::bench::host::Busy;
 use crate::bench::output::{Format, GEMM, text};
@@ -223,6 +224,7 @@ impl<'a> Table<'a> {
             let arrivals = workload::at_once(&point, batch, Logits::None, vocabulary, &mut random);
             let beside = Beside {
                 most_in_flight: None,
+                clocks: Clocks::unknown(),
                 busy: &Busy::new(0),
                 joules: &|| None,
                 interrupt,

@@ -5,6 +5,7 @@ use super::{Results, subject};
 use crate::backend::LaunchWay;
 use crate::backend::cuda::device::GpuDevice;
 use crate::bench::Point;
+use crate::bench::clock::Clocks;
 use crate::bench::drive;
 use crate::bench::energy::Meter;
 use crate::bench::gpu_load::Beside;
@@ -85,6 +86,7 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
                 sent: 0,
                 joules: &joules,
                 interrupt,
+                clocks: Clocks::unknown(),
                 life: None,
             };
             let mut last = None;

@@ -4,6 +4,7 @@ use super::around::Runner;
 use super::scored::Scored;
 use super::work::{Unit, Work};
 use crate::backend::{RoutingSink, SharedSink};
+use crate::bench::clock::Clocks;
 use crate::bench::routing::Counts;
 use crate::bench::{Kind, Point};
 use crate::error::Result;
@@ -58,6 +59,7 @@ fn of_unit(work: &Work<'_>, unit: &mut Unit, model: &Arc<Model>) -> Result<bool>
         sent: 0,
         joules: &|| None,
         interrupt: work.interrupt,
+        clocks: Clocks::unknown(),
         life: None,
     };
     for index in 0..unit.points.len() {

@@ -9,6 +9,7 @@ use super::work::{Running, Tried, Unit, Work};
 use super::{Results, subject};
 use crate::backend::LaunchWay;
 use crate::backend::SharedSink;
+use crate::bench::clock::Clocks;
 use crate::bench::drive;
 use crate::bench::gpu_load::Beside;
 use crate::bench::metrics::figures;
@@ -253,6 +254,7 @@ impl Work<'_> {
             sent: 0,
             joules: &*joules,
             interrupt: self.interrupt,
+            clocks: Clocks::unknown(),
             life: traced.map(|_| Life::default()),
         };
         let mut steps = vec![0..0; unit.points.len()];
@@ -276,7 +278,7 @@ impl Work<'_> {
             let tried = &mut unit.points[index];
             let arrivals = self.arrivals(&tried.point, repeat as u64);
             beside.have(tried.point.gpu_load, ordinal)?;
-            if !drive::idle(self.args.pause, self.interrupt) {
+            if !drive::idle(self.args.pause, self.interrupt) || !runner.compare_clocks()? {
                 return Ok(false);
             }
             if let Some(expected) = &expected {
