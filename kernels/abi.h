@@ -235,16 +235,17 @@ typedef struct tg_rings {
   uint64_t tokens;         /* int32_t[token_capacity] */
   uint64_t controls;       /* tg_control[control_capacity] */
   uint64_t events;         /* tg_event[event_capacity] */
-  uint64_t sampled;        /* tg_sampled[event_capacity]: beside each token event of a request that asked for logprobs */
+  uint64_t sampled;        /* tg_sampled[sampled_capacity]: of each token event of a request that asked for logprobs, by the event's
+                              number; tg_state.most_unread keeps one from lying where another waits to be read */
   uint64_t trace;          /* tg_trace[trace_capacity] */
   uint32_t request_capacity;
   uint32_t token_capacity;
   uint32_t control_capacity;
   uint32_t event_capacity;
+  uint32_t sampled_capacity; /* at most event_capacity */
   uint32_t trace_capacity;
   uint32_t bias_capacity;  /* of one request: 0 to TG_MAX_BIASES, no power of two */
   uint32_t record;         /* 1: a full trace ring blocks the scheduler instead of losing the oldest record */
-  uint32_t pad;
 } tg_rings;
 
 /* ---- one queue of requests for several replicas (kernels/sched/claim.h) ------------------------- */
@@ -323,6 +324,7 @@ typedef struct tg_config {
   uint32_t request_capacity; /* of the rings this state will be used with */
   uint32_t token_capacity;
   uint32_t event_capacity;
+  uint32_t sampled_capacity;
   uint32_t bucket_count[TG_KINDS];
   uint32_t bucket_rows[TG_KINDS][TG_MAX_BUCKETS];  /* ascending; the largest decode bucket >= slots, the others >= step_tokens */
   uint32_t ahead;            /* 1: a decode step may be composed before the step ahead of it has come back, where that one
@@ -331,7 +333,8 @@ typedef struct tg_config {
   uint32_t grow_tokens;      /* a request without a limit takes pages for its prompt and so many tokens, and whenever they are
                                 used up for as many more; at least 1 */
   uint32_t chunk_share;      /* such a step may have one in so many of the prompt tokens that its slots have yet to read, where that
-                                is more than chunk_tokens; 0: never. What follows is copied 16 bytes at a time */
+                                is more than chunk_tokens; 0: never */
+  uint32_t pad[3];           /* what follows is copied 16 bytes at a time */
 } tg_config;
 
 /* tg_slot.phase */
@@ -431,7 +434,8 @@ typedef struct tg_state {
   uint32_t max_pages;        /* pages of one sequence, at most: columns of the page table */
   uint32_t error;            /* TG_ERROR_*; sticky */
   uint32_t broken;           /* 1: a lane found an invariant broken; becomes `error` as the turn ends */
-  uint32_t pad;
+  uint32_t most_unread;      /* events that the host may have yet to read: config.event_capacity, and from the first admission of a
+                                request that asks for logprobs on config.sampled_capacity */
   /* byte offsets from the start of the block */
   uint64_t slot_table;       /* tg_slot[slots] */
   uint64_t bias_table;       /* tg_bias[slots][config.bias_capacity]: each slot's, from its admission on */
@@ -591,7 +595,8 @@ uint64_t tg_state_bytes(const tg_config *config);
  * bytes between two tables are left as they were, for a test that watches them. */
 uint32_t tg_state_init(tg_state *state, const tg_config *config);
 
-/* Size of the ring block for the five capacities and, below, its layout. `shape` needs only the capacities and `record`. */
+/* Size of the ring block for the capacities and, below, its layout. `shape` needs only the capacities and `record`. Entries are left as
+ * they were: one is read only once the index that covers it has been released. */
 uint64_t tg_rings_bytes(const tg_rings *shape);
 void tg_rings_init(tg_rings *rings, const tg_rings *shape);
 

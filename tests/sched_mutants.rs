@@ -21,7 +21,7 @@ const LIBRARY: &str = "TAILGRAPH_SCHED_LIBRARY";
 const HISTORIES: &str = "TAILGRAPH_SCHED_HISTORIES";
 
 /// The sites of TG_MUT in kernels/sched, and what the bug is.
-const MUTANTS: [(u32, &str); 57] = [
+const MUTANTS: [(u32, &str); 59] = [
     (1, "mailbox: one step more than there are credits"),
     (2, "gather: takes a returned step while events wait"),
     (3, "collect: a cancelled slot still gives its token"),
@@ -94,6 +94,11 @@ const MUTANTS: [(u32, &str); 57] = [
         "routine: pages that another step's row wants are passed over",
     ),
     (58, "routine: every slot has a row in the next step"),
+    (
+        59,
+        "admit: logprobs have room for as many events as the ring",
+    ),
+    (60, "publish: more unread than may be is room without end"),
 ];
 
 /// Those of a core that claims from a queue.

@@ -34,6 +34,7 @@ fn capacities() -> RingCapacities {
         tokens: 64,
         controls: 2,
         events: 2,
+        sampled: 1,
         trace: 4,
         biases: 3,
     }

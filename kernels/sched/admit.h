@@ -99,6 +99,9 @@ TG_FN uint32_t tg_admit_front(tg_state *state, uint32_t free_pages, uint32_t at)
       tg_words(state, state->free_slot_table)[index / 32u] &= ~(1u << (index % 32u));
       tg_words(state, state->prefill_table)[state->prefill++] = index;
       state->running++;
+      if (front->sampling.logprobs != TG_LOGPROBS_NONE) {
+        state->most_unread = TG_MUT(59, state->config.sampled_capacity, state->config.event_capacity);
+      }
     }
     *tg_cancel_word(state, number) &= TG_MUT(10, ~tg_cancel_bit(state, number), 0xffffffffu);
     state->tokens_taken = front->token_start + front->prompt_tokens;

@@ -31,16 +31,18 @@ TG_FN uint32_t tg_config_ok(const tg_config *config) {
          (!config->ahead || (config->stages == 1u && config->steps_in_flight == 2u)) &&
          tg_is_power_of_two(config->request_capacity) &&
          tg_is_power_of_two(config->token_capacity) && tg_is_power_of_two(config->event_capacity) &&
+         tg_is_power_of_two(config->sampled_capacity) && config->sampled_capacity <= config->event_capacity &&
          tg_ladder_ok(config, TG_KIND_DECODE, config->slots) &&
          tg_ladder_ok(config, TG_KIND_MIXED, config->step_tokens) &&
          tg_ladder_ok(config, TG_KIND_SCORE, config->step_tokens);
 }
 
-/* Hands out tables one after the other. With a block it clears each and poisons the gap behind it; without
+/* Hands out tables one after the other. With a block it clears each, if it `clears`, and poisons the gap behind it; without
  * one it only counts. */
 typedef struct tg_cursor {
   void *block;
   uint64_t end;
+  uint32_t clears;
 } tg_cursor;
 
 TG_FN void tg_clear(void *block, uint64_t from, uint64_t bytes) {
@@ -53,7 +55,7 @@ TG_FN uint64_t tg_place(tg_cursor *cursor, uint64_t count, uint64_t entry_bytes)
   uint64_t offset = cursor->end;
   cursor->end = (offset + bytes + TG_ALIGN - 1u) / TG_ALIGN * TG_ALIGN + TG_GAP;
   if (cursor->block) {
-    tg_clear(cursor->block, offset, bytes);
+    if (cursor->clears) tg_clear(cursor->block, offset, bytes);
     TG_POISON(tg_at(cursor->block, offset + bytes), cursor->end - offset - bytes);
   }
   return offset;
@@ -67,6 +69,7 @@ TG_FN uint64_t tg_place_state(tg_state *state, void *block) {
   uint64_t words = config->request_capacity / 32u;
   tg_cursor cursor;
   cursor.block = block;
+  cursor.clears = 1u;
   cursor.end = (sizeof(tg_state) + TG_ALIGN - 1u) / TG_ALIGN * TG_ALIGN + TG_GAP;
   if (block) TG_POISON(tg_at(block, sizeof(tg_state)), cursor.end - sizeof(tg_state));
 
@@ -105,10 +108,12 @@ TG_FN uint64_t tg_place_state(tg_state *state, void *block) {
   return cursor.end;
 }
 
-/* Places every table of `rings`, whose capacities are set, and returns the size of the block. */
+/* Places every table of `rings`, whose capacities are set, and returns the size of the block. They may be 100 MiB, of which a short
+ * run writes little, and nobody reads an entry before it is written: so none is cleared. */
 TG_FN uint64_t tg_place_rings(tg_rings *rings, void *block) {
   tg_cursor cursor;
   cursor.block = block;
+  cursor.clears = 0u;
   cursor.end = (sizeof(tg_rings) + TG_ALIGN - 1u) / TG_ALIGN * TG_ALIGN + TG_GAP;
   if (block) TG_POISON(tg_at(block, sizeof(tg_rings)), cursor.end - sizeof(tg_rings));
   rings->requests = tg_place(&cursor, rings->request_capacity, sizeof(tg_request));
@@ -116,7 +121,7 @@ TG_FN uint64_t tg_place_rings(tg_rings *rings, void *block) {
   rings->tokens = tg_place(&cursor, rings->token_capacity, sizeof(int32_t));
   rings->controls = tg_place(&cursor, rings->control_capacity, sizeof(tg_control));
   rings->events = tg_place(&cursor, rings->event_capacity, sizeof(tg_event));
-  rings->sampled = tg_place(&cursor, rings->event_capacity, sizeof(tg_sampled));
+  rings->sampled = tg_place(&cursor, rings->sampled_capacity, sizeof(tg_sampled));
   rings->trace = tg_place(&cursor, rings->trace_capacity, sizeof(tg_trace));
   return cursor.end;
 }
@@ -124,6 +129,7 @@ TG_FN uint64_t tg_place_rings(tg_rings *rings, void *block) {
 TG_FN uint32_t tg_rings_ok(const tg_rings *shape) {
   return tg_is_power_of_two(shape->request_capacity) && tg_is_power_of_two(shape->token_capacity) &&
          tg_is_power_of_two(shape->control_capacity) && tg_is_power_of_two(shape->event_capacity) &&
+         tg_is_power_of_two(shape->sampled_capacity) && shape->sampled_capacity <= shape->event_capacity &&
          tg_is_power_of_two(shape->trace_capacity) && shape->bias_capacity <= TG_MAX_BIASES;
 }
 
@@ -143,6 +149,7 @@ TG_API uint32_t tg_state_init(tg_state *state, const tg_config *config) {
   tg_clear(state, 0u, sizeof(tg_state));
   state->config = *config;
   state->bytes = tg_place_state(state, state);
+  state->most_unread = config->event_capacity;
   state->free_pages = config->pages;
   state->leaving = TG_NONE;
   for (uint32_t i = 0; i < config->pages; i++) tg_words(state, state->free_page_table)[i] = i;
@@ -160,6 +167,7 @@ TG_API uint64_t tg_rings_bytes(const tg_rings *shape) {
   copy.token_capacity = shape->token_capacity;
   copy.control_capacity = shape->control_capacity;
   copy.event_capacity = shape->event_capacity;
+  copy.sampled_capacity = shape->sampled_capacity;
   copy.trace_capacity = shape->trace_capacity;
   copy.bias_capacity = shape->bias_capacity;
   return tg_place_rings(&copy, 0);
@@ -172,6 +180,7 @@ TG_API void tg_rings_init(tg_rings *rings, const tg_rings *shape) {
   rings->token_capacity = shape->token_capacity;
   rings->control_capacity = shape->control_capacity;
   rings->event_capacity = shape->event_capacity;
+  rings->sampled_capacity = shape->sampled_capacity;
   rings->trace_capacity = shape->trace_capacity;
   rings->bias_capacity = shape->bias_capacity;
   rings->record = shape->record;

@@ -10,9 +10,9 @@ TG_FN void tg_copy_events(tg_state *state, tg_rings *rings, uint32_t publish, ui
   const uint32_t *samples = tg_words(state, state->pending_sample_table) + state->pending_published;
   const tg_sampled *sampled = tg_samples(state, &state->steps[tg_scratch(state)->sampled_place]);
   for (uint32_t i = lane; i < publish; i += lanes) {
-    uint64_t at = (state->events_published + i) & (tg_layout(rings)->event_capacity - 1u);
-    ((tg_event *)tg_at(rings, tg_layout(rings)->events))[at] = pending[i];
-    if (samples[i] != TG_NONE) ((tg_sampled *)tg_at(rings, tg_layout(rings)->sampled))[at] = sampled[samples[i]];
+    uint64_t number = state->events_published + i;
+    *tg_event_at(rings, number) = pending[i];
+    if (samples[i] != TG_NONE) *tg_sampled_at(rings, number) = sampled[samples[i]];
   }
 }
 
@@ -24,15 +24,21 @@ TG_FN uint32_t tg_may_compose(const tg_state *state, const tg_turn *turn) {
   return TG_MUT(26, TG_COUNTED(turn->totals, TG_CANDIDATES) == state->running, 1);
 }
 
+/* Events that go out now, of so many that wait. More than may be may have yet to be read, since that many may have been once. */
+TG_FN uint32_t tg_publishable(const tg_state *state, uint32_t waiting) {
+  uint64_t most = TG_MUT(13, state->most_unread, state->most_unread + 1u);
+  uint64_t unread = state->events_published - state->inputs.event_tail;
+  uint64_t room = TG_MUT(60, most > unread, 1) ? most - unread : 0u;
+  return waiting < room ? waiting : (uint32_t)room;
+}
+
 /* Phase: slots get the pages that are theirs, newly admitted ones their biases, and events their ring entries. Until the last event of a turn
  * is out nothing more is collected, admitted or composed. */
 TG_FN void tg_phase_publish(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
   if (!turn->open) return;
-  uint64_t used = state->events_published - state->inputs.event_tail;
-  uint64_t room = TG_MUT(13, state->config.event_capacity, state->config.event_capacity + 1u) - used;
   uint32_t left = turn->pending - state->pending_published;
-  uint32_t publish = left < room ? left : (uint32_t)room;
+  uint32_t publish = tg_publishable(state, left);
   tg_take_pages(state, lane, lanes);
   tg_take_biases(state, rings, lane, lanes);
   tg_keep_prompt(state, rings, lane, lanes);

@@ -41,7 +41,7 @@ TG_FN uint32_t tg_only_step_is_new(tg_state *state, const tg_rings *rings) {
   uint32_t is_all = (tg_in_flight(state) == 1u) & (step->decode_rows == step->rows) & (step->rows == state->running);
   uint32_t alone = (inputs->returned == 1u) & (tg_most_in_flight(state) == 1u ? is_all : tg_each_is_a_step(state));
   uint32_t all_decode = (state->prefill == 0u) & (state->leaving == TG_NONE);
-  uint32_t room = (state->pending == 0u) & TG_MUT(28, step->rows + unread <= state->config.event_capacity, 1);
+  uint32_t room = (state->pending == 0u) & TG_MUT(28, step->rows + unread <= state->most_unread, 1);
   uint32_t nothing_new = TG_MUT(29, inputs->request_head == state->requests_seen, 1) &
                          TG_MUT(30, inputs->control_head == state->controls_taken, 1);
   return (alone & all_decode & room & nothing_new) && tg_is_open(state, rings) && TG_MUT(31, tg_front_waits(state), 1);
@@ -101,7 +101,6 @@ TG_FN void tg_phase_routine(tg_state *state, const tg_rings *rings, uint32_t lan
 /* First phase of a routine turn: all that the next step's kernels read, and all that is read of what the last one's have
  * written. The rows are one position on, in the same place or in that of another step, which then has the one row. */
 TG_FN void tg_phase_advance(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
-  const tg_rings *layout = tg_layout(rings);
   const tg_step *step = tg_step_at(state, state->steps_collected);
   tg_step *next = tg_step_at(state, state->steps_composed);
   for (uint32_t row = lane; row < step->rows; row += lanes) {
@@ -115,8 +114,7 @@ TG_FN void tg_phase_advance(tg_state *state, tg_rings *rings, uint32_t lane, uin
       tg_fill_decode_row(state, next, row, returned.slot, position, -1);
     }
     if (returned.logprobs == TG_LOGPROBS_NONE) continue;
-    uint64_t at = (state->events_published + row) & (layout->event_capacity - 1u);
-    ((tg_sampled *)tg_at(rings, layout->sampled))[at] = tg_samples(state, step)[row];
+    *tg_sampled_at(rings, state->events_published + row) = tg_samples(state, step)[row];
   }
   if (next != step) {
     uint32_t slot = tg_rows(state, step)[0].slot;
@@ -138,14 +136,12 @@ TG_FN void tg_phase_advance(tg_state *state, tg_rings *rings, uint32_t lane, uin
 /* Second phase of a routine turn: the rows' tokens go to the ring. */
 TG_FN void tg_phase_tell(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
-  const tg_rings *layout = tg_layout(rings);
   /* Where it has advanced in its own place, what is read here is as it was. */
   const tg_step *step = tg_step_at(state, state->steps_collected);
   uint64_t now_ns = state->inputs.now_ns;
   for (uint32_t row = lane; row < step->rows; row += lanes) {
     const tg_returned_row returned = tg_returned_row_at(state, step, row);
-    uint64_t at = (state->events_published + row) & (layout->event_capacity - 1u);
-    tg_event *event = (tg_event *)tg_at(rings, layout->events) + at;
+    tg_event *event = tg_event_at(rings, state->events_published + row);
     int32_t token = tg_token_at(state, step, row);
     tg_fill_token(event, now_ns, returned.request, returned.logprobs, token, returned.generated, state->steps_collected);
     tg_slot *slot = &tg_slots(state)[returned.slot];

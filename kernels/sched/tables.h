@@ -84,6 +84,16 @@ TG_FN const tg_request *tg_request_at(tg_rings *rings, uint64_t number) {
   return (const tg_request *)tg_at(rings, tg_layout(rings)->requests) + (number & (tg_layout(rings)->request_capacity - 1u));
 }
 
+/* Event `number` in the rings, */
+TG_FN tg_event *tg_event_at(tg_rings *rings, uint64_t number) {
+  return (tg_event *)tg_at(rings, tg_layout(rings)->events) + (number & (tg_layout(rings)->event_capacity - 1u));
+}
+
+/* ... and its logprobs, if it has any. */
+TG_FN tg_sampled *tg_sampled_at(tg_rings *rings, uint64_t number) {
+  return (tg_sampled *)tg_at(rings, tg_layout(rings)->sampled) + (number & (tg_layout(rings)->sampled_capacity - 1u));
+}
+
 /* Prompt token `at` of those that came with requests, by token_start. */
 TG_FN int32_t tg_prompt_token(const tg_state *state, tg_rings *rings, uint64_t at) {
   const tg_claimer *claimer = &state->claimer;

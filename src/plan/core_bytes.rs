@@ -33,7 +33,8 @@ pub(super) fn ring_bytes(rings: &RingCapacities) -> u64 {
     u64::from(rings.requests) * (REQUEST_BYTES + u64::from(rings.biases) * BIAS_BYTES)
         + u64::from(rings.tokens) * WORD_BYTES
         + u64::from(rings.controls) * CONTROL_BYTES
-        + u64::from(rings.events) * (EVENT_BYTES + SAMPLED_BYTES)
+        + u64::from(rings.events) * EVENT_BYTES
+        + u64::from(rings.sampled) * SAMPLED_BYTES
         + u64::from(rings.trace) * TRACE_BYTES
 }
 

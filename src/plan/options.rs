@@ -309,23 +309,49 @@ pub struct RingCapacities {
     pub tokens: u32,
     pub controls: u32,
     pub events: u32,
+    /// Events whose log-probabilities there is room for: once a request has asked for some, no more events than these are
+    /// ahead of the host.
+    pub sampled: u32,
     pub trace: u32,
     /// Biased tokens of one request.
     pub biases: u32,
 }
 
+/// For how long a host may stand still (stopped, or its container paused) before a GPU that schedules itself has to wait for
+/// it. Five seconds are what hosts were stopped for in tests, and a token's event is not the only one.
+const HOST_SECONDS: u64 = 6;
+/// Steps a second of LFM2-8B-A1B on the fastest GPU measured, an H200, at most: one sequence, 0.83 ms a step.
+const MOST_STEPS_A_SECOND: u64 = 1_200;
+/// Tokens a second of the same, at most: 1,024 sequences.
+const MOST_TOKENS_A_SECOND: u64 = 120_000;
+/// Steps whose log-probabilities there is room for: each takes 168 bytes, an event 64.
+const SAMPLED_STEPS: u32 = 64;
+/// Of events and of log-probabilities, however few sequences there are.
+const LEAST_EVENTS: u32 = 1024;
+
 impl RingCapacities {
-    /// Enough that a host which looks once a millisecond never holds up the scheduler: prompts for four times the
-    /// running sequences, events of 64 steps, and trace records of 60 s at half a millisecond a step.
+    /// Prompts for four times the running sequences, events of 6 s, log-probabilities of 64 steps, and trace records of 60 s at
+    /// half a millisecond a step. Where a ring is full the scheduler waits for the host: nothing is lost.
+    ///
+    /// Events of 6 s are those of the fastest model and GPU measured: 8,192 of one sequence (512 KiB), 131,072 of 16 (8 MiB),
+    /// and 1,048,576 of 100 to 1,024 (64 MiB, 8.7 s), which is the most. Log-probabilities take 168 KiB up to 16 sequences
+    /// and 10.5 MiB for 1,024. A smaller model's steps are shorter, and so is the time that its events stand for.
     pub fn new(options: &EngineOptions) -> Self {
         let power = |n: u32| n.clamp(1, 1 << 30).next_power_of_two();
         let requests = power(options.max_seqs.saturating_mul(4).max(64));
+        let tokens_a_second = u64::from(options.max_seqs)
+            .saturating_mul(MOST_STEPS_A_SECOND)
+            .min(MOST_TOKENS_A_SECOND);
+        let events = power(((HOST_SECONDS * tokens_a_second) as u32).max(LEAST_EVENTS));
+        let sampled = options.max_seqs.saturating_mul(SAMPLED_STEPS);
+        let sampled = power(sampled.max(LEAST_EVENTS));
         Self {
             requests,
             // A prompt must fit whole, and the next one beside it.
             tokens: power(options.max_context.saturating_mul(2).max(1 << 16)),
             controls: requests,
-            events: power(options.max_seqs.saturating_mul(64).max(1024)),
+            events,
+            sampled: sampled.min(events),
             trace: 1 << 17,
             biases: TG_MAX_BIASES,
         }

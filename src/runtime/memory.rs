@@ -60,7 +60,7 @@ impl Block for HostBlock {
     }
 }
 
-/// The ring block, laid out and cleared.
+/// The ring block, laid out.
 pub(super) struct RingBlock(Box<dyn Block>);
 
 impl RingBlock {
@@ -236,6 +236,7 @@ mod tests {
             tokens: 64,
             controls: 4,
             events: 8,
+            sampled: 4,
             trace: 4,
             biases: 2,
         };

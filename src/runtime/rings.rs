@@ -185,14 +185,14 @@ impl HostRings {
             if acquire(&raw mut (*rings).event_head) == tail {
                 return None;
             }
-            let capacity = (*rings).event_capacity;
             let event = self
                 .rings
-                .entry::<abi::tg_event>((*rings).events, capacity, tail)
+                .entry::<abi::tg_event>((*rings).events, (*rings).event_capacity, tail)
                 .read();
             let wants_logprobs =
                 event.type_ == abi::TG_EVENT_TOKEN && event.detail != abi::TG_LOGPROBS_NONE;
             let sampled = wants_logprobs.then(|| {
+                let capacity = (*rings).sampled_capacity;
                 self.rings
                     .entry::<abi::tg_sampled>((*rings).sampled, capacity, tail)
                     .read()

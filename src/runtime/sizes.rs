@@ -86,6 +86,7 @@ impl Sizes {
             request_capacity: capacities.requests,
             token_capacity: capacities.tokens,
             event_capacity: capacities.events,
+            sampled_capacity: capacities.sampled,
             grow_tokens: grow_tokens(options.max_context),
             ahead: u32::from(*ahead),
             bias_capacity: capacities.biases,
@@ -110,6 +111,7 @@ impl Sizes {
             token_capacity: capacities.tokens,
             control_capacity: capacities.controls,
             event_capacity: capacities.events,
+            sampled_capacity: capacities.sampled,
             trace_capacity: capacities.trace,
             bias_capacity: capacities.biases,
             record: u32::from(record),
@@ -122,7 +124,7 @@ impl Sizes {
             return Err(Error::Usage(format!(
                 "the scheduler cannot run with these sizes: max-seqs {} (1 to {}), step-tokens {} (at least max-seqs + {} and at most \
                  the largest mixed and score buckets), chunk-tokens {} (at least {}), {stages} stages with {} steps in flight (at most {}), largest decode bucket {} \
-                 (at least max-seqs), {} pages of {} tokens, context {}, rings of {capacities:?} (powers of two, but for at most {} biases)",
+                 (at least max-seqs), {} pages of {} tokens, context {}, rings of {capacities:?} (powers of two, but for at most {} biases; sampled at most events)",
                 options.max_seqs,
                 abi::TG_MAX_SLOTS,
                 options.step_tokens,

@@ -392,10 +392,10 @@ pub struct tg_rings {
     pub token_capacity: u32,
     pub control_capacity: u32,
     pub event_capacity: u32,
+    pub sampled_capacity: u32,
     pub trace_capacity: u32,
     pub bias_capacity: u32,
     pub record: u32,
-    pub pad: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -442,12 +442,13 @@ const _: () = {
         [::core::mem::offset_of!(tg_rings, control_capacity) - 1736usize];
     ["Offset of field: tg_rings::event_capacity"]
         [::core::mem::offset_of!(tg_rings, event_capacity) - 1740usize];
+    ["Offset of field: tg_rings::sampled_capacity"]
+        [::core::mem::offset_of!(tg_rings, sampled_capacity) - 1744usize];
     ["Offset of field: tg_rings::trace_capacity"]
-        [::core::mem::offset_of!(tg_rings, trace_capacity) - 1744usize];
+        [::core::mem::offset_of!(tg_rings, trace_capacity) - 1748usize];
     ["Offset of field: tg_rings::bias_capacity"]
-        [::core::mem::offset_of!(tg_rings, bias_capacity) - 1748usize];
-    ["Offset of field: tg_rings::record"][::core::mem::offset_of!(tg_rings, record) - 1752usize];
-    ["Offset of field: tg_rings::pad"][::core::mem::offset_of!(tg_rings, pad) - 1756usize];
+        [::core::mem::offset_of!(tg_rings, bias_capacity) - 1752usize];
+    ["Offset of field: tg_rings::record"][::core::mem::offset_of!(tg_rings, record) - 1756usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -595,16 +596,18 @@ pub struct tg_config {
     pub request_capacity: u32,
     pub token_capacity: u32,
     pub event_capacity: u32,
+    pub sampled_capacity: u32,
     pub bucket_count: [u32; 3usize],
     pub bucket_rows: [[u32; 16usize]; 3usize],
     pub ahead: u32,
     pub bias_capacity: u32,
     pub grow_tokens: u32,
     pub chunk_share: u32,
+    pub pad: [u32; 3usize],
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_config"][::core::mem::size_of::<tg_config>() - 272usize];
+    ["Size of tg_config"][::core::mem::size_of::<tg_config>() - 288usize];
     ["Alignment of tg_config"][::core::mem::align_of::<tg_config>() - 4usize];
     ["Offset of field: tg_config::slots"][::core::mem::offset_of!(tg_config, slots) - 0usize];
     ["Offset of field: tg_config::pages"][::core::mem::offset_of!(tg_config, pages) - 4usize];
@@ -629,17 +632,20 @@ const _: () = {
         [::core::mem::offset_of!(tg_config, token_capacity) - 44usize];
     ["Offset of field: tg_config::event_capacity"]
         [::core::mem::offset_of!(tg_config, event_capacity) - 48usize];
+    ["Offset of field: tg_config::sampled_capacity"]
+        [::core::mem::offset_of!(tg_config, sampled_capacity) - 52usize];
     ["Offset of field: tg_config::bucket_count"]
-        [::core::mem::offset_of!(tg_config, bucket_count) - 52usize];
+        [::core::mem::offset_of!(tg_config, bucket_count) - 56usize];
     ["Offset of field: tg_config::bucket_rows"]
-        [::core::mem::offset_of!(tg_config, bucket_rows) - 64usize];
-    ["Offset of field: tg_config::ahead"][::core::mem::offset_of!(tg_config, ahead) - 256usize];
+        [::core::mem::offset_of!(tg_config, bucket_rows) - 68usize];
+    ["Offset of field: tg_config::ahead"][::core::mem::offset_of!(tg_config, ahead) - 260usize];
     ["Offset of field: tg_config::bias_capacity"]
-        [::core::mem::offset_of!(tg_config, bias_capacity) - 260usize];
+        [::core::mem::offset_of!(tg_config, bias_capacity) - 264usize];
     ["Offset of field: tg_config::grow_tokens"]
-        [::core::mem::offset_of!(tg_config, grow_tokens) - 264usize];
+        [::core::mem::offset_of!(tg_config, grow_tokens) - 268usize];
     ["Offset of field: tg_config::chunk_share"]
-        [::core::mem::offset_of!(tg_config, chunk_share) - 268usize];
+        [::core::mem::offset_of!(tg_config, chunk_share) - 272usize];
+    ["Offset of field: tg_config::pad"][::core::mem::offset_of!(tg_config, pad) - 276usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -817,7 +823,7 @@ pub struct tg_state {
     pub max_pages: u32,
     pub error: u32,
     pub broken: u32,
-    pub pad: u32,
+    pub most_unread: u32,
     pub slot_table: u64,
     pub bias_table: u64,
     pub page_table: u64,
@@ -864,90 +870,91 @@ pub struct tg_state {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of tg_state"][::core::mem::size_of::<tg_state>() - 10688usize];
+    ["Size of tg_state"][::core::mem::size_of::<tg_state>() - 10704usize];
     ["Alignment of tg_state"][::core::mem::align_of::<tg_state>() - 8usize];
     ["Offset of field: tg_state::config"][::core::mem::offset_of!(tg_state, config) - 0usize];
-    ["Offset of field: tg_state::bytes"][::core::mem::offset_of!(tg_state, bytes) - 272usize];
+    ["Offset of field: tg_state::bytes"][::core::mem::offset_of!(tg_state, bytes) - 288usize];
     ["Offset of field: tg_state::max_pages"]
-        [::core::mem::offset_of!(tg_state, max_pages) - 280usize];
-    ["Offset of field: tg_state::error"][::core::mem::offset_of!(tg_state, error) - 284usize];
-    ["Offset of field: tg_state::broken"][::core::mem::offset_of!(tg_state, broken) - 288usize];
-    ["Offset of field: tg_state::pad"][::core::mem::offset_of!(tg_state, pad) - 292usize];
+        [::core::mem::offset_of!(tg_state, max_pages) - 296usize];
+    ["Offset of field: tg_state::error"][::core::mem::offset_of!(tg_state, error) - 300usize];
+    ["Offset of field: tg_state::broken"][::core::mem::offset_of!(tg_state, broken) - 304usize];
+    ["Offset of field: tg_state::most_unread"]
+        [::core::mem::offset_of!(tg_state, most_unread) - 308usize];
     ["Offset of field: tg_state::slot_table"]
-        [::core::mem::offset_of!(tg_state, slot_table) - 296usize];
+        [::core::mem::offset_of!(tg_state, slot_table) - 312usize];
     ["Offset of field: tg_state::bias_table"]
-        [::core::mem::offset_of!(tg_state, bias_table) - 304usize];
+        [::core::mem::offset_of!(tg_state, bias_table) - 320usize];
     ["Offset of field: tg_state::page_table"]
-        [::core::mem::offset_of!(tg_state, page_table) - 312usize];
+        [::core::mem::offset_of!(tg_state, page_table) - 328usize];
     ["Offset of field: tg_state::free_page_table"]
-        [::core::mem::offset_of!(tg_state, free_page_table) - 320usize];
+        [::core::mem::offset_of!(tg_state, free_page_table) - 336usize];
     ["Offset of field: tg_state::free_slot_table"]
-        [::core::mem::offset_of!(tg_state, free_slot_table) - 328usize];
+        [::core::mem::offset_of!(tg_state, free_slot_table) - 344usize];
     ["Offset of field: tg_state::seen_table"]
-        [::core::mem::offset_of!(tg_state, seen_table) - 336usize];
+        [::core::mem::offset_of!(tg_state, seen_table) - 352usize];
     ["Offset of field: tg_state::waiting_table"]
-        [::core::mem::offset_of!(tg_state, waiting_table) - 344usize];
+        [::core::mem::offset_of!(tg_state, waiting_table) - 360usize];
     ["Offset of field: tg_state::cancel_table"]
-        [::core::mem::offset_of!(tg_state, cancel_table) - 352usize];
+        [::core::mem::offset_of!(tg_state, cancel_table) - 368usize];
     ["Offset of field: tg_state::prefill_table"]
-        [::core::mem::offset_of!(tg_state, prefill_table) - 360usize];
+        [::core::mem::offset_of!(tg_state, prefill_table) - 376usize];
     ["Offset of field: tg_state::set_back_table"]
-        [::core::mem::offset_of!(tg_state, set_back_table) - 368usize];
+        [::core::mem::offset_of!(tg_state, set_back_table) - 384usize];
     ["Offset of field: tg_state::kept_table"]
-        [::core::mem::offset_of!(tg_state, kept_table) - 376usize];
+        [::core::mem::offset_of!(tg_state, kept_table) - 392usize];
     ["Offset of field: tg_state::pending_table"]
-        [::core::mem::offset_of!(tg_state, pending_table) - 384usize];
+        [::core::mem::offset_of!(tg_state, pending_table) - 400usize];
     ["Offset of field: tg_state::pending_sample_table"]
-        [::core::mem::offset_of!(tg_state, pending_sample_table) - 392usize];
+        [::core::mem::offset_of!(tg_state, pending_sample_table) - 408usize];
     ["Offset of field: tg_state::scratch_table"]
-        [::core::mem::offset_of!(tg_state, scratch_table) - 400usize];
+        [::core::mem::offset_of!(tg_state, scratch_table) - 416usize];
     ["Offset of field: tg_state::note_table"]
-        [::core::mem::offset_of!(tg_state, note_table) - 408usize];
+        [::core::mem::offset_of!(tg_state, note_table) - 424usize];
     ["Offset of field: tg_state::ended_table"]
-        [::core::mem::offset_of!(tg_state, ended_table) - 416usize];
+        [::core::mem::offset_of!(tg_state, ended_table) - 432usize];
     ["Offset of field: tg_state::wanting_table"]
-        [::core::mem::offset_of!(tg_state, wanting_table) - 424usize];
+        [::core::mem::offset_of!(tg_state, wanting_table) - 440usize];
     ["Offset of field: tg_state::taken_table"]
-        [::core::mem::offset_of!(tg_state, taken_table) - 432usize];
+        [::core::mem::offset_of!(tg_state, taken_table) - 448usize];
     ["Offset of field: tg_state::chunk_table"]
-        [::core::mem::offset_of!(tg_state, chunk_table) - 440usize];
-    ["Offset of field: tg_state::inputs"][::core::mem::offset_of!(tg_state, inputs) - 448usize];
-    ["Offset of field: tg_state::outcome"][::core::mem::offset_of!(tg_state, outcome) - 624usize];
-    ["Offset of field: tg_state::turn"][::core::mem::offset_of!(tg_state, turn) - 696usize];
+        [::core::mem::offset_of!(tg_state, chunk_table) - 456usize];
+    ["Offset of field: tg_state::inputs"][::core::mem::offset_of!(tg_state, inputs) - 464usize];
+    ["Offset of field: tg_state::outcome"][::core::mem::offset_of!(tg_state, outcome) - 640usize];
+    ["Offset of field: tg_state::turn"][::core::mem::offset_of!(tg_state, turn) - 712usize];
     ["Offset of field: tg_state::requests_seen"]
-        [::core::mem::offset_of!(tg_state, requests_seen) - 704usize];
+        [::core::mem::offset_of!(tg_state, requests_seen) - 720usize];
     ["Offset of field: tg_state::requests_taken"]
-        [::core::mem::offset_of!(tg_state, requests_taken) - 712usize];
+        [::core::mem::offset_of!(tg_state, requests_taken) - 728usize];
     ["Offset of field: tg_state::controls_taken"]
-        [::core::mem::offset_of!(tg_state, controls_taken) - 720usize];
+        [::core::mem::offset_of!(tg_state, controls_taken) - 736usize];
     ["Offset of field: tg_state::tokens_taken"]
-        [::core::mem::offset_of!(tg_state, tokens_taken) - 728usize];
+        [::core::mem::offset_of!(tg_state, tokens_taken) - 744usize];
     ["Offset of field: tg_state::token_tail"]
-        [::core::mem::offset_of!(tg_state, token_tail) - 736usize];
+        [::core::mem::offset_of!(tg_state, token_tail) - 752usize];
     ["Offset of field: tg_state::events_published"]
-        [::core::mem::offset_of!(tg_state, events_published) - 744usize];
+        [::core::mem::offset_of!(tg_state, events_published) - 760usize];
     ["Offset of field: tg_state::traces_written"]
-        [::core::mem::offset_of!(tg_state, traces_written) - 752usize];
+        [::core::mem::offset_of!(tg_state, traces_written) - 768usize];
     ["Offset of field: tg_state::traces_lost"]
-        [::core::mem::offset_of!(tg_state, traces_lost) - 760usize];
+        [::core::mem::offset_of!(tg_state, traces_lost) - 776usize];
     ["Offset of field: tg_state::steps_composed"]
-        [::core::mem::offset_of!(tg_state, steps_composed) - 768usize];
+        [::core::mem::offset_of!(tg_state, steps_composed) - 784usize];
     ["Offset of field: tg_state::steps_collected"]
-        [::core::mem::offset_of!(tg_state, steps_collected) - 776usize];
+        [::core::mem::offset_of!(tg_state, steps_collected) - 792usize];
     ["Offset of field: tg_state::free_pages"]
-        [::core::mem::offset_of!(tg_state, free_pages) - 784usize];
-    ["Offset of field: tg_state::running"][::core::mem::offset_of!(tg_state, running) - 788usize];
-    ["Offset of field: tg_state::prefill"][::core::mem::offset_of!(tg_state, prefill) - 792usize];
+        [::core::mem::offset_of!(tg_state, free_pages) - 800usize];
+    ["Offset of field: tg_state::running"][::core::mem::offset_of!(tg_state, running) - 804usize];
+    ["Offset of field: tg_state::prefill"][::core::mem::offset_of!(tg_state, prefill) - 808usize];
     ["Offset of field: tg_state::decode_cursor"]
-        [::core::mem::offset_of!(tg_state, decode_cursor) - 796usize];
-    ["Offset of field: tg_state::pending"][::core::mem::offset_of!(tg_state, pending) - 800usize];
+        [::core::mem::offset_of!(tg_state, decode_cursor) - 812usize];
+    ["Offset of field: tg_state::pending"][::core::mem::offset_of!(tg_state, pending) - 816usize];
     ["Offset of field: tg_state::pending_published"]
-        [::core::mem::offset_of!(tg_state, pending_published) - 804usize];
-    ["Offset of field: tg_state::set_back"][::core::mem::offset_of!(tg_state, set_back) - 808usize];
-    ["Offset of field: tg_state::leaving"][::core::mem::offset_of!(tg_state, leaving) - 812usize];
-    ["Offset of field: tg_state::claimer"][::core::mem::offset_of!(tg_state, claimer) - 816usize];
-    ["Offset of field: tg_state::steps"][::core::mem::offset_of!(tg_state, steps) - 960usize];
-    ["Offset of field: tg_state::mailbox"][::core::mem::offset_of!(tg_state, mailbox) - 2496usize];
+        [::core::mem::offset_of!(tg_state, pending_published) - 820usize];
+    ["Offset of field: tg_state::set_back"][::core::mem::offset_of!(tg_state, set_back) - 824usize];
+    ["Offset of field: tg_state::leaving"][::core::mem::offset_of!(tg_state, leaving) - 828usize];
+    ["Offset of field: tg_state::claimer"][::core::mem::offset_of!(tg_state, claimer) - 832usize];
+    ["Offset of field: tg_state::steps"][::core::mem::offset_of!(tg_state, steps) - 976usize];
+    ["Offset of field: tg_state::mailbox"][::core::mem::offset_of!(tg_state, mailbox) - 2512usize];
 };
 impl Default for tg_state {
     fn default() -> Self {

@@ -242,6 +242,7 @@ const CAPACITIES: RingCapacities = RingCapacities {
     tokens: 1024,
     controls: 16,
     events: 64,
+    sampled: 16,
     trace: 1024,
     biases: 3,
 };

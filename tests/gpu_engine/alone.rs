@@ -28,6 +28,7 @@ fn the_device_goes_on_until_the_event_ring_is_full() {
             requests: 64,
             tokens: 4096,
             events,
+            sampled: 64,
             trace: 1 << 17,
             ..SETUP.capacities
         },

@@ -62,6 +62,7 @@ pub const SETUP: Setup = Setup {
         tokens: 1 << 16,
         controls: 1024,
         events: 1 << 15,
+        sampled: 1 << 15,
         trace: 1 << 14,
         biases: 300,
     },

@@ -31,6 +31,7 @@ fn setup(batch: u32, layers: u32) -> Setup {
             requests: 512,
             tokens: 1 << 16,
             events: 1 << 16,
+            sampled: 1 << 16,
             trace: 1 << 14,
             ..SETUP.capacities
         },

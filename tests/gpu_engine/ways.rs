@@ -133,6 +133,7 @@ fn rings_of_a_few_entries_lose_nothing() {
             tokens: 64,
             controls: 2,
             events: 4,
+            sampled: 2,
             trace: 2,
             biases: 3,
         },

@@ -9,4 +9,5 @@ mod kernel_shapes;
 mod kernels;
 mod memory;
 mod print;
+mod rings;
 mod support;

@@ -22,6 +22,8 @@ macro_rules! branches {
 
 branches! {
     event_ring_full,
+    logprobs_full,
+    unread_beyond_logprobs,
     front_without_pages,
     front_without_slot,
     cancel_while_waiting,

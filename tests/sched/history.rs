@@ -276,6 +276,8 @@ impl History {
         let (step_tokens, chunk_tokens) = (config.step_tokens as usize, config.chunk_tokens);
         let coverage = &mut self.report.coverage;
         coverage.event_ring_full += u64::from(turn.ring_full);
+        coverage.logprobs_full += u64::from(turn.logprobs_full);
+        coverage.unread_beyond_logprobs += u64::from(turn.beyond_logprobs);
         coverage.front_without_pages += u64::from(turn.front_without_pages);
         coverage.front_without_slot += u64::from(turn.front_without_slot);
         coverage.cancel_while_waiting += u64::from(turn.cancel_waiting);

@@ -113,8 +113,10 @@ impl History {
 
     pub(super) fn pop_event(&mut self) -> Result<(), String> {
         let rings = self.machine.rings();
-        let capacity = self.world.config.event_capacity;
-        let event: abi::tg_event = self.machine.ring_get(rings.events, capacity, self.popped);
+        let config = &self.world.config;
+        let event: abi::tg_event =
+            self.machine
+                .ring_get(rings.events, config.event_capacity, self.popped);
         let wanted = self.model.published.pop_front();
         let wanted = wanted.ok_or_else(|| format!("an event nobody published: {event:?}"))?;
         match wanted {
@@ -131,6 +133,7 @@ impl History {
                     event.detail
                 );
                 if let Some(sample) = sample {
+                    let capacity = config.sampled_capacity;
                     let sampled: abi::tg_sampled =
                         self.machine.ring_get(rings.sampled, capacity, self.popped);
                     ensure!(

@@ -25,6 +25,8 @@ pub struct Model {
     /// Published and not yet popped.
     pub published: VecDeque<Event>,
     pub events_published: u64,
+    /// A request that asks for logprobs has been admitted.
+    pub(super) logprobs: bool,
     /// In flight, with what each sampled row got.
     pub steps: VecDeque<(Step, Vec<i32>)>,
     pub steps_composed: u64,
@@ -50,6 +52,7 @@ impl Model {
             pending: VecDeque::new(),
             published: VecDeque::new(),
             events_published: 0,
+            logprobs: false,
             steps: VecDeque::new(),
             steps_composed: 0,
             taken: 0,
@@ -320,6 +323,7 @@ impl Model {
                 }
                 self.free_pages -= pages;
                 self.prefill.push(slot);
+                self.logprobs |= request.sampling.logprobs != abi::TG_LOGPROBS_NONE;
                 let running = Running {
                     request: self.taken,
                     seen_ns: front.seen_ns,
@@ -348,8 +352,16 @@ impl Model {
     fn publish(&mut self, seen: &Seen, turn: &mut Turn) {
         while !self.pending.is_empty() {
             let unread = self.events_published - seen.event_tail;
-            if unread == u64::from(self.config.event_capacity) {
-                turn.ring_full = true;
+            let room = if self.logprobs {
+                self.config.sampled_capacity
+            } else {
+                self.config.event_capacity
+            };
+            if unread >= u64::from(room) {
+                let full = unread == u64::from(self.config.event_capacity);
+                turn.ring_full |= full;
+                turn.logprobs_full |= !full;
+                turn.beyond_logprobs |= unread > u64::from(room);
                 return;
             }
             self.published.extend(self.pending.pop_front());

@@ -28,6 +28,7 @@ pub fn config() -> abi::tg_config {
         request_capacity: 8,
         token_capacity: 256,
         event_capacity: 64,
+        sampled_capacity: 64,
         grow_tokens: 8,
         bucket_count: [3, 2, 2],
         ..Default::default()
@@ -45,6 +46,7 @@ pub fn shape(config: &abi::tg_config) -> abi::tg_rings {
         token_capacity: config.token_capacity,
         control_capacity: 8,
         event_capacity: config.event_capacity,
+        sampled_capacity: config.sampled_capacity,
         trace_capacity: 64,
         ..Default::default()
     }
@@ -127,12 +129,13 @@ impl Script {
         self.finish_with(number, &vec![token; rows as usize]);
     }
 
-    /// Step `number` comes back with one of `tokens` in each sampled row.
+    /// Step `number` comes back with one of `tokens` in each sampled row, and [`logprob`] of it.
     pub fn finish_with(&mut self, number: u64, tokens: &[i32]) {
         assert_eq!(tokens.len(), self.machine.step(number).sample_rows as usize);
         for (row, &token) in (0..).zip(tokens) {
             let sampled = abi::tg_sampled {
                 token,
+                logprob: logprob(number, row),
                 ..Default::default()
             };
             self.machine.set_sampled(number, row, sampled);
@@ -159,9 +162,22 @@ impl Script {
         Some((event.request, event.type_, what, event.index))
     }
 
+    /// What stands where the logprobs of the oldest event that was not read would, as far as [`logprob`] says it.
+    pub fn logprob(&self) -> u32 {
+        let rings = self.machine.rings();
+        let (capacity, tail) = (rings.sampled_capacity, rings.event_tail.value);
+        let sampled: abi::tg_sampled = self.machine.ring_get(rings.sampled, capacity, tail);
+        sampled.logprob
+    }
+
     pub fn events(&mut self) -> Vec<(u64, u32, i64, u32)> {
         std::iter::from_fn(|| self.event()).collect()
     }
+}
+
+/// The logprob of a sampled row: no other row of another step has it.
+pub fn logprob(step: u64, row: u32) -> u32 {
+    1 + step as u32 * 16 + row
 }
 
 /// A token event as [`Script::event`] gives it.

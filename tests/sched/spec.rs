@@ -95,6 +95,8 @@ pub struct Turn {
     pub read_again: u32,
     /// Coverage.
     pub ring_full: bool,
+    pub logprobs_full: bool,
+    pub beyond_logprobs: bool,
     pub front_without_pages: bool,
     pub front_without_slot: bool,
     pub cancel_waiting: bool,

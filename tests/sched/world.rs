@@ -86,6 +86,16 @@ fn config(rng: &mut Random, crowded: bool) -> abi::tg_config {
         true => 2,
         false => stages + if rng.percent(60) { 0 } else { rng.below(3) },
     };
+    let event_capacity = if rng.percent(40) {
+        2
+    } else {
+        1 << rng.range(0, 6)
+    };
+    let sampled_capacity = if rng.percent(75) {
+        event_capacity
+    } else {
+        (event_capacity >> rng.range(1, 3)).max(1)
+    };
     let mut config = abi::tg_config {
         slots,
         pages,
@@ -100,11 +110,8 @@ fn config(rng: &mut Random, crowded: bool) -> abi::tg_config {
         mailbox_depth: rng.range(1, steps_in_flight),
         request_capacity: 1 << rng.below(5),
         token_capacity: 64 << rng.below(2),
-        event_capacity: if rng.percent(40) {
-            2
-        } else {
-            1 << rng.range(0, 6)
-        },
+        event_capacity,
+        sampled_capacity,
         ahead: u32::from(ahead),
         bias_capacity: rng.below(4),
         grow_tokens: rng.range(1, if crowded { 3 } else { 12 }),
@@ -198,6 +205,7 @@ impl World {
             token_capacity: config.token_capacity,
             control_capacity: 1 << rng.below(4),
             event_capacity: config.event_capacity,
+            sampled_capacity: config.sampled_capacity,
             bias_capacity: config.bias_capacity,
             trace_capacity: 1 << rng.range(0, 6),
             record: u32::from(rng.percent(25)),

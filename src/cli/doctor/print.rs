@@ -104,6 +104,7 @@ fn memory_json(memory: &MemoryPlan) -> Value {
         tokens,
         controls,
         events,
+        sampled,
         trace,
         biases,
     } = memory.rings;
@@ -124,6 +125,7 @@ fn memory_json(memory: &MemoryPlan) -> Value {
             "tokens": tokens,
             "controls": controls,
             "events": events,
+            "sampled": sampled,
             "trace": trace,
             "biases": biases,
         },
