@@ -316,14 +316,7 @@ fn fixed_items(
             }
         ),
     ));
-    items.push(item(
-        "rings",
-        ring_bytes(rings),
-        format!(
-            "{} requests of up to {} biases, {} tokens, {} events, {} trace records",
-            rings.requests, rings.biases, rings.tokens, rings.events, rings.trace
-        ),
-    ));
+    items.push(item("rings", ring_bytes(rings), rings.arithmetic()));
     items
 }
 

@@ -317,8 +317,8 @@ pub struct RingCapacities {
     pub biases: u32,
 }
 
-/// For how long a host may stand still (stopped, or its container paused) before a GPU that schedules itself has to wait for
-/// it. Five seconds are what hosts were stopped for in tests, and a token's event is not the only one.
+/// For how long a host may stand still (stopped, or its container paused) before a GPU that schedules itself finds its events'
+/// ring full and waits.
 const HOST_SECONDS: u64 = 6;
 /// Steps a second of LFM2-8B-A1B on the fastest GPU measured, an H200, at most: one sequence, 0.83 ms a step.
 const MOST_STEPS_A_SECOND: u64 = 1_200;
@@ -331,10 +331,11 @@ const LEAST_EVENTS: u32 = 1024;
 
 impl RingCapacities {
     /// Prompts for four times the running sequences, events of 6 s, log-probabilities of 64 steps, and trace records of 60 s at
-    /// half a millisecond a step. Where a ring is full the scheduler waits for the host: nothing is lost.
+    /// half a millisecond a step. Where a ring is full (of trace records only while a run is recorded) the scheduler waits for
+    /// the host, and nothing is lost.
     ///
     /// Events of 6 s are those of the fastest model and GPU measured: 8,192 of one sequence (512 KiB), 131,072 of 16 (8 MiB),
-    /// and 1,048,576 of 100 to 1,024 (64 MiB, 8.7 s), which is the most. Log-probabilities take 168 KiB up to 16 sequences
+    /// and 1,048,576 of 73 to 1,024 (64 MiB, 8.7 s or more), which is the most. Log-probabilities take 168 KiB up to 16 sequences
     /// and 10.5 MiB for 1,024. A smaller model's steps are shorter, and so is the time that its events stand for.
     pub fn new(options: &EngineOptions) -> Self {
         let power = |n: u32| n.clamp(1, 1 << 30).next_power_of_two();
@@ -355,5 +356,13 @@ impl RingCapacities {
             trace: 1 << 17,
             biases: TG_MAX_BIASES,
         }
+    }
+
+    /// What they hold, in the words of `doctor` and `inspect`.
+    pub(crate) fn arithmetic(&self) -> String {
+        format!(
+            "{} requests of up to {} biases, {} tokens, {} events, log-probabilities of {}, {} trace records",
+            self.requests, self.biases, self.tokens, self.events, self.sampled, self.trace
+        )
     }
 }

@@ -28,13 +28,14 @@ fn shape(engines: &[&mut Engine]) -> abi::tg_queue {
     let shapes = || engines.iter().map(|engine| engine.shape());
     let sum = |of: fn(&EngineShape) -> u32| shapes().map(of).fold(0, u32::saturating_add);
     let power = |n: u32| n.min(1 << 30).next_power_of_two();
+    let capacity = power(sum(|shape| shape.rings.requests));
     abi::tg_queue {
         replicas: engines.len() as u32,
-        capacity: power(sum(|shape| shape.rings.requests)),
+        capacity,
         token_capacity: power(sum(|shape| shape.rings.tokens)),
         bias_capacity: engines[0].shape().rings.biases,
-        // As many ends as the events leave room for: what ends first fills those.
-        claim_capacity: engines[0].shape().rings.events,
+        // A host that hears of no claims pushes nothing either: what there is to claim then is what the queue holds.
+        claim_capacity: capacity,
         ..Default::default()
     }
 }

@@ -129,12 +129,8 @@ fn overheads(
             (device, pinned, arithmetic)
         }
         LaunchWay::DeviceGraph | LaunchWay::DeviceGraphTail => {
-            let rings = RingCapacities::new(options);
             let core = (wanted.core)(&ladders, options, gpus)?;
-            let arithmetic = format!(
-                "{} requests of up to {} biases, {} tokens, {} events, {} trace records",
-                rings.requests, rings.biases, rings.tokens, rings.events, rings.trace
-            );
+            let arithmetic = RingCapacities::new(options).arithmetic();
             let bytes = match gpus {
                 1 => table_bytes(core.state),
                 _ => stage_bytes(core, options, plan.config.hidden_size),
