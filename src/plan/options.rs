@@ -326,11 +326,13 @@ const MOST_STEPS_A_SECOND: u64 = 1_200;
 const MOST_TOKENS_A_SECOND: u64 = 120_000;
 /// Steps whose log-probabilities there is room for: each takes 168 bytes, an event 64.
 const SAMPLED_STEPS: u32 = 64;
+/// Trace records, each of 272 bytes: 16 s at half a millisecond a step.
+const TURNS: u32 = 1 << 15;
 /// Of events and of log-probabilities, however few sequences there are.
 const LEAST_EVENTS: u32 = 1024;
 
 impl RingCapacities {
-    /// Prompts for four times the running sequences, events of 6 s, log-probabilities of 64 steps, and trace records of 60 s at
+    /// Prompts for four times the running sequences, events of 6 s, log-probabilities of 64 steps, and trace records of 16 s at
     /// half a millisecond a step. Where a ring is full (of trace records only while a run is recorded) the scheduler waits for
     /// the host, and nothing is lost.
     ///
@@ -353,7 +355,7 @@ impl RingCapacities {
             controls: requests,
             events,
             sampled: sampled.min(events),
-            trace: 1 << 17,
+            trace: TURNS,
             biases: TG_MAX_BIASES,
         }
     }

@@ -314,7 +314,7 @@ impl DeviceScheduler for GpuPipeline {
         slots: u32,
     ) -> Result<Box<dyn Block>> {
         let hidden = self.stages[0].program.residual().map_or(0, |r| r.hidden);
-        let rings = Pinned::new(&self.stages[0].gpu.context, ring_bytes)?;
+        let rings = Pinned::unset(&self.stages[0].gpu.context, ring_bytes)?;
         let gpus: Vec<_> = self.stages.iter().map(|stage| &stage.gpu.context).collect();
         let links = Links::new(&gpus, &LinkShape::new(state, hidden)?, self.spec.peers)?;
         let stop = rings.device() + offset_of!(abi::tg_rings, flags) as u64;

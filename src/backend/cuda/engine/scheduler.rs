@@ -77,7 +77,7 @@ impl Blocks {
     fn new(context: &Arc<CudaContext>, state_bytes: usize, ring_bytes: usize) -> Result<Self> {
         Ok(Self {
             state: Buffer::named(context, "the scheduler", state_bytes)?,
-            rings: Pinned::new(context, ring_bytes)?,
+            rings: Pinned::unset(context, ring_bytes)?,
             head: Buffer::named(context, "the rings' layout", size_of::<abi::tg_rings>())?,
             table: Buffer::named(context, "the table of graphs", size_of::<abi::tg_graphs>())?,
             chain: Buffer::named(context, "the chain of graphs", size_of::<abi::tg_chain>())?,

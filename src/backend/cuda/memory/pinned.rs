@@ -8,7 +8,7 @@ use cudarc::driver::{CudaContext, sys};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// One zeroed allocation on page borders, freed when dropped. Cached by the host like any other memory (not
+/// One allocation on page borders, freed when dropped. Cached by the host like any other memory (not
 /// write-combined: the host reads it as much as it writes it).
 #[derive(Debug)]
 pub struct Pinned {
@@ -24,9 +24,22 @@ unsafe impl Send for Pinned {}
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
+    /// Zeroed.
+    ///
     /// # Errors
     /// [`Error::Memory`] where the machine pins no more.
     pub fn new(context: &Arc<CudaContext>, bytes: usize) -> Result<Arc<Self>> {
+        let pinned = Self::unset(context, bytes)?;
+        // SAFETY: the range is the allocation, which nobody else has yet.
+        unsafe { pinned.start.as_ptr().write_bytes(0, bytes) };
+        Ok(pinned)
+    }
+
+    /// With whatever lies there, for a block that is laid out before anyone reads it: zeroes for 100 MiB take as long as some graphs.
+    ///
+    /// # Errors
+    /// As [`Pinned::new`].
+    pub fn unset(context: &Arc<CudaContext>, bytes: usize) -> Result<Arc<Self>> {
         let refused = |error| failed(&format!("pinning {bytes} bytes of host memory"), error);
         context.bind_to_thread().map_err(refused)?;
         let mut start = std::ptr::null_mut();
@@ -50,8 +63,6 @@ impl Pinned {
             bytes,
             device: 0,
         };
-        // SAFETY: the range is the allocation, which nobody else has yet.
-        unsafe { start.as_ptr().write_bytes(0, bytes) };
         // SAFETY: the memory was just allocated as mapped.
         unsafe { sys::cuMemHostGetDevicePointer_v2(&mut pinned.device, start.as_ptr().cast(), 0) }
             .result()
