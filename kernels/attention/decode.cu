@@ -143,7 +143,7 @@ __device__ inline void finish(DecodeBlock<T, D, WARPS> &block, T *out, const Par
       add_weighed(above, part, load4(block.partial[w][h] + d));
       below = fmaf(part, block.total[w][h], below);
     }
-    if (count == 1) {
+    if (__builtin_expect(count == 1, 1)) {
       const float scale = inverse(below);
       store4(of_row + i, make_float4(above.x * scale, above.y * scale, above.z * scale, above.w * scale));
     } else {
@@ -152,7 +152,7 @@ __device__ inline void finish(DecodeBlock<T, D, WARPS> &block, T *out, const Par
       if (d == 0) at[D / 2] = make_float2(highest, below);
     }
   }
-  if (count == 1) return;
+  if (__builtin_expect(count == 1, 1)) return;
   __syncthreads();
   if (threadIdx.x == 0) {
     uint32_t *done = partials.done + (size_t)piece.row * kv_heads * group.parts(heads, kv_heads) + piece.group, before;
@@ -229,7 +229,9 @@ __device__ inline void attend_decode(const tg_attention_decode_args &a, uint32_t
   const tg_step *step = a.step;
   const float scale = a.scale, eps = a.eps;
   const float *q_weight = a.q_weight, *k_weight = a.k_weight, *inverse_frequencies = a.inverse_frequencies;
-  bool waited = false, further = true;
+  const uint32_t stride = a.firsts_go_on ? gridDim.x : gridDim.x - firsts;
+  uint32_t to_find = 0;
+  bool waited = false;
   /* Norm weights are asked for first: loads to registers would stand behind those that wait for rows and pages. */
   constexpr uint32_t FOURS = D / 4;
 #pragma unroll 1
@@ -239,7 +241,7 @@ __device__ inline void attend_decode(const tg_attention_decode_args &a, uint32_t
   }
   copy_commit();
 #pragma unroll 1
-  for (uint32_t index = blockIdx.x;; index += a.firsts_go_on ? gridDim.x : gridDim.x - firsts) {
+  for (uint32_t index = blockIdx.x;; index += stride) {
     const bool first = index < firsts;
     const uint32_t rows = __ldcg(&step->rows);
     const tg_row *row_table = table<tg_row>(state, __ldcg(&step->row_table));
@@ -249,7 +251,7 @@ __device__ inline void attend_decode(const tg_attention_decode_args &a, uint32_t
     const uint32_t max_pages = __ldcg(&state->max_pages);
     Piece piece = {index / groups, index % groups, 0};
     bool there = piece.row < rows;
-    if (first) {
+    if (__builtin_expect(first, 1)) {
       const tg_row *row = row_table + (there ? piece.row : 0);
       piece.slot = __ldcg(&row->slot);
       piece.chunks = Chunks::of(there ? __ldcg(&row->position) : 0, chunk_keys, splits);
@@ -287,15 +289,16 @@ __device__ inline void attend_decode(const tg_attention_decode_args &a, uint32_t
 #pragma unroll 1
     for (uint32_t i = group.here * FOURS + threadIdx.x; i < HEADS * FOURS; i += block.THREADS)
       store4(block.q[0] + 4 * i, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
-    if (first) further = a.firsts_go_on && splits > 1 && any_further(row_table, rows, chunk_keys);
     if (!waited) {
+      if (__builtin_expect(splits > 1 && (!first || a.firsts_go_on), 0)) to_find = pieces_to_find(row_table, rows, groups, chunk_keys, splits);
       copy_wait<0>();
       wait_for_earlier_kernels();
       __syncthreads();
     }
     waited = true;
+    const bool more_pieces = index + stride - firsts < to_find;
     if (!there) {
-      if (further) continue;
+      if (more_pieces) continue;
       return;
     }
 
@@ -330,7 +333,7 @@ __device__ inline void attend_decode(const tg_attention_decode_args &a, uint32_t
     share.end(block.maximum[warp], block.total[warp], block.partial[warp][0]);
     __syncthreads();
     finish(block, out, partials, heads, kv_heads, first);
-    if (!further) return;
+    if (!more_pieces) return;
     __syncthreads();  /* the block's arrays are free again */
   }
 }
