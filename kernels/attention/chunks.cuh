@@ -15,7 +15,7 @@ struct Chunks {
   uint32_t count;  /* at least 1 */
 
   __device__ static inline Chunks of(uint32_t position, uint32_t chunk_keys, uint32_t splits) {
-    if (__builtin_expect(position <= chunk_keys, 1)) return {position, chunk_keys, 1};
+    if (position <= chunk_keys) return {position, chunk_keys, 1};
     const uint32_t most = min((position + chunk_keys - 1) / chunk_keys, splits);
     const uint32_t size = ((position + most - 1) / most + CHUNK_ALIGN - 1) / CHUNK_ALIGN * CHUNK_ALIGN;
     return {position, size, (position + size - 1) / size};
@@ -63,26 +63,29 @@ __device__ inline bool find_piece(Piece &piece, uint32_t index, const tg_row *ro
   return false;
 }
 
-constexpr uint32_t UNCOUNTED = 0xffffffffu;
-
-/* How many pieces find_piece() finds, so that a block which has had its last one need not look for another. Of more rows than WARP:
- * none or UNCOUNTED, since counting takes too long. By every warp for itself. */
-__device__ inline uint32_t pieces_to_find(const tg_row *rows, uint32_t count, uint32_t groups, uint32_t chunk_keys, uint32_t splits) {
-  const uint32_t lane = threadIdx.x % WARP;
-  if (count <= WARP) {
-    const uint32_t position = lane < count ? __ldcg(&rows[lane].position) : 0;
-    return __reduce_add_sync(0xffffffffu, Chunks::of(position, chunk_keys, splits).count - 1) * groups;
-  }
+/* Whether a row has more than its first chunk. By every warp for itself. */
+__device__ inline bool any_further(const tg_row *rows, uint32_t count, uint32_t chunk_keys) {
   bool longer = false;
 #pragma unroll 1
-  for (uint32_t r = lane; r < count; r += ROWS_AT_ONCE * WARP) {
+  for (uint32_t r = threadIdx.x % WARP; r < count; r += ROWS_AT_ONCE * WARP) {
     uint32_t positions[ROWS_AT_ONCE];
 #pragma unroll
     for (uint32_t i = 0; i < ROWS_AT_ONCE; i++) positions[i] = r + i * WARP < count ? __ldcg(&rows[r + i * WARP].position) : 0;
 #pragma unroll
     for (uint32_t i = 0; i < ROWS_AT_ONCE; i++) longer |= positions[i] > chunk_keys;
   }
-  return __any_sync(0xffffffffu, longer) ? UNCOUNTED : 0;
+  return __any_sync(0xffffffffu, longer);
+}
+
+constexpr uint32_t UNCOUNTED = 0xffffffffu;
+
+/* How many pieces find_piece() finds, so that a block which has had its last one need not look for another. Of more rows than WARP it is
+ * UNCOUNTED: that would take too long. By every warp for itself. */
+__device__ inline uint32_t pieces_to_find(const tg_row *rows, uint32_t count, uint32_t groups, uint32_t chunk_keys, uint32_t splits) {
+  if (count > WARP) return UNCOUNTED;
+  const uint32_t lane = threadIdx.x % WARP;
+  const uint32_t position = lane < count ? __ldcg(&rows[lane].position) : 0;
+  return __reduce_add_sync(0xffffffffu, Chunks::of(position, chunk_keys, splits).count - 1) * groups;
 }
 
 #endif

@@ -143,7 +143,7 @@ __device__ inline void finish(DecodeBlock<T, D, WARPS> &block, T *out, const Par
       add_weighed(above, part, load4(block.partial[w][h] + d));
       below = fmaf(part, block.total[w][h], below);
     }
-    if (__builtin_expect(count == 1, 1)) {
+    if (count == 1) {
       const float scale = inverse(below);
       store4(of_row + i, make_float4(above.x * scale, above.y * scale, above.z * scale, above.w * scale));
     } else {
@@ -152,7 +152,7 @@ __device__ inline void finish(DecodeBlock<T, D, WARPS> &block, T *out, const Par
       if (d == 0) at[D / 2] = make_float2(highest, below);
     }
   }
-  if (__builtin_expect(count == 1, 1)) return;
+  if (count == 1) return;
   __syncthreads();
   if (threadIdx.x == 0) {
     uint32_t *done = partials.done + (size_t)piece.row * kv_heads * group.parts(heads, kv_heads) + piece.group, before;
@@ -251,7 +251,7 @@ __device__ inline void attend_decode(const tg_attention_decode_args &a, uint32_t
     const uint32_t max_pages = __ldcg(&state->max_pages);
     Piece piece = {index / groups, index % groups, 0};
     bool there = piece.row < rows;
-    if (__builtin_expect(first, 1)) {
+    if (first) {
       const tg_row *row = row_table + (there ? piece.row : 0);
       piece.slot = __ldcg(&row->slot);
       piece.chunks = Chunks::of(there ? __ldcg(&row->position) : 0, chunk_keys, splits);
@@ -290,15 +290,16 @@ __device__ inline void attend_decode(const tg_attention_decode_args &a, uint32_t
     for (uint32_t i = group.here * FOURS + threadIdx.x; i < HEADS * FOURS; i += block.THREADS)
       store4(block.q[0] + 4 * i, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
     if (!waited) {
-      if (__builtin_expect(splits > 1 && (!first || a.firsts_go_on), 0)) to_find = pieces_to_find(row_table, rows, groups, chunk_keys, splits);
+      /* A step of short rows runs as few instructions as can be: each is fetched anew. */
+      if (!first || (a.firsts_go_on && splits > 1 && any_further(row_table, rows, chunk_keys)))
+        to_find = pieces_to_find(row_table, rows, groups, chunk_keys, splits);
       copy_wait<0>();
       wait_for_earlier_kernels();
       __syncthreads();
     }
     waited = true;
-    const bool more_pieces = index + stride - firsts < to_find;
     if (!there) {
-      if (more_pieces) continue;
+      if (index + stride - firsts < to_find) continue;
       return;
     }
 
@@ -333,7 +334,7 @@ __device__ inline void attend_decode(const tg_attention_decode_args &a, uint32_t
     share.end(block.maximum[warp], block.total[warp], block.partial[warp][0]);
     __syncthreads();
     finish(block, out, partials, heads, kv_heads, first);
-    if (!more_pieces) return;
+    if (index + stride - firsts >= to_find) return;
     __syncthreads();  /* the block's arrays are free again */
   }
 }
