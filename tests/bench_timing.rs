@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tailgraph::backend::{StageBackend, StepView};
-use tailgraph::bench::clock::Clocks;
+use tailgraph::bench::clock::{self, Clocks};
 use tailgraph::bench::drive::{self, Beside};
 use tailgraph::bench::host::Busy;
 use tailgraph::bench::metrics::{Figures, figures};
@@ -85,6 +85,22 @@ fn engine(takes: Duration) -> (Engine, Arc<Mutex<Vec<f64>>>) {
     };
     let engine = Engine::start(vec![Box::new(sleeper)], &ladders, &options).unwrap();
     (engine, took_ms)
+}
+
+/// Requests that end at once tell more of the clocks than those of a run, behind whose steps the host looks seldom.
+#[test]
+fn clocks_are_compared_by_requests_that_end_at_once() {
+    let (mut engine, took_ms) = engine(Duration::from_millis(20));
+    let clocks = Clocks::compare(&mut engine, &AtomicBool::new(false)).unwrap();
+    let offset = clocks.expect("nobody interrupted").from(Instant::now());
+    let (_, uncertainty_ns) = offset.estimate_ns().unwrap();
+    assert!(uncertainty_ns < 5_000_000, "{uncertainty_ns} ns");
+    assert!(
+        took_ms.lock().unwrap().is_empty(),
+        "no step was taken for it"
+    );
+    let next = workload::request(vec![1], 1, Logits::None);
+    assert_eq!(engine.try_submit(&next).unwrap(), Some(clock::EXCHANGES));
 }
 
 /// Runs `batch` sequences of steps that take `takes`.
@@ -225,6 +241,7 @@ fn a_closed_loop_has_no_more_in_flight_than_it_may() {
         let arrivals = workload::at_once(&point, 12, Logits::None, 100, &mut Random::new(0, 0));
         let beside = Beside {
             most_in_flight: point.most_in_flight,
+            clocks: Clocks::unknown(),
             busy: &Busy::default(),
             joules: &|| None,
             interrupt: &AtomicBool::new(false),
