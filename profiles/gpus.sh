@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # What several devices do together, held against one of them.
 #   profiles/gpus.sh [OUT]                        OUT: a folder, profiles/out where none is given
-# Set DEVICES (cuda:0,1), PARALLELS (replicas stages), TAILGRAPH, MODEL, DTYPE, DTYPES, PROMPTS, SEQUENCES, TOKENS, ROWS, REPEATS
-# or PARTS (some of bits, score, generate, one and rival) for something else than below. DEVICES=cpu:0,1 DTYPE=f32 DTYPES=f32
+# Set DEVICES (cuda:0,1), PARALLELS (replicas stages), TAILGRAPH, MODEL, DTYPE, DTYPES, PROMPTS, FEW_PROMPTS, SEQUENCES, TOKENS, ROWS,
+# REPEATS or PARTS (some of bits, score, generate, one and rival) for something else than below. DEVICES=cpu:0,1 DTYPE=f32 DTYPES=f32
 # MODEL=random:tiny runs all of it without a GPU.
 # Leaves in OUT
 #   gpus-bits.txt          goldens on all devices, as replicas and as stages; each recorded run, taken again on the first device
 #                          alone
-#   gpus-score-*.json      PROMPTS prompts of 32 tokens, on one device and on all
+#   gpus-score-*.json      PROMPTS prompts of 32 tokens, on one device and on all; FEW_PROMPTS, in whose time the ramp shows
 #   gpus-generate-*.json   SEQUENCES sequences at once on one device, as many on each of all, and those of all on one
 #   gpus-one-*.json        one sequence, on one device and on all
 #   gpus-rival.json        the stages of all GPUs, handed on by the GPUs and by a host that launches their graphs, events and copies
@@ -26,6 +26,7 @@ count=$((${#commas} + 1))
 }
 read -ra dtypes <<<"${DTYPES:-f32 bf16}"
 prompts=${PROMPTS:-16384}
+few=${FEW_PROMPTS:-1024}
 sequences=${SEQUENCES:-256}
 tokens=${TOKENS:-256}
 rows=${ROWS:-512}
@@ -96,6 +97,7 @@ for part in "${parts[@]}"; do
         on "$parallel"
         name=score-$parallel
         bench "$name-last" score "${where[@]}" --batch "$prompts" --prompt-len 32 --logits last
+        bench "$name-few" score "${where[@]}" --batch "$few" --prompt-len 32 --logits last
         # Logits of all positions, without the way to the host, which devices share.
         [ "${one%%:*}" = cpu ] ||
           bench "$name-all" score "${where[@]}" --batch "$prompts" --prompt-len 32 --logits all --logits-on-device
