@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tailgraph::backend::{StageBackend, StepView};
-use tailgraph::bench::clock::{self, Clocks};
+use tailgraph::bench::clock::Clocks;
 use tailgraph::bench::drive::{self, Beside};
 use tailgraph::bench::host::Busy;
 use tailgraph::bench::metrics::{Figures, figures};
@@ -91,7 +91,7 @@ fn engine(takes: Duration) -> (Engine, Arc<Mutex<Vec<f64>>>) {
 #[test]
 fn clocks_are_compared_by_requests_that_end_at_once() {
     let (mut engine, took_ms) = engine(Duration::from_millis(20));
-    let clocks = Clocks::compare(&mut engine, &AtomicBool::new(false)).unwrap();
+    let clocks = drive::compare_clocks(&mut engine, &AtomicBool::new(false)).unwrap();
     let offset = clocks.expect("nobody interrupted").from(Instant::now());
     let (_, uncertainty_ns) = offset.estimate_ns().unwrap();
     assert!(uncertainty_ns < 5_000_000, "{uncertainty_ns} ns");
@@ -100,7 +100,7 @@ fn clocks_are_compared_by_requests_that_end_at_once() {
         "no step was taken for it"
     );
     let next = workload::request(vec![1], 1, Logits::None);
-    assert_eq!(engine.try_submit(&next).unwrap(), Some(clock::EXCHANGES));
+    assert_eq!(engine.try_submit(&next).unwrap(), Some(drive::EXCHANGES));
 }
 
 /// Runs `batch` sequences of steps that take `takes`.

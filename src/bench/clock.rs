@@ -3,16 +3,7 @@
 //! scheduler published it. Where nothing else is to be done each takes some microseconds; behind a long step the host looks
 //! again only after a pause, and would see an event late. So a run begins with requests that end at once.
 
-use super::drive::Driven;
-use super::workload;
-use crate::error::Result;
-use crate::runtime::{Event, Logits, Request};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
-/// How many: the closest bounds of them all count, and together they take less than a millisecond.
-pub const EXCHANGES: u64 = 16;
-const WAIT: Duration = Duration::from_millis(20);
+use std::time::Instant;
 
 /// Scheduler's clock minus host's, in nanoseconds, as far as a run has shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -60,35 +51,15 @@ impl Clocks {
         }
     }
 
-    /// Of an engine where nothing is in flight, which gets [`EXCHANGES`] requests. `None`: interrupted.
-    ///
-    /// # Errors
-    /// The engine's.
-    pub fn compare(engine: &mut dyn Driven, interrupt: &AtomicBool) -> Result<Option<Self>> {
-        let mut clocks = Self::unknown();
-        let ends_at_once = Request {
-            timeout: Some(Duration::ZERO),
-            ..workload::request(vec![0], 1, Logits::None)
-        };
-        for _ in 0..EXCHANGES {
-            let sent = clocks.now_ns();
-            engine.try_submit_all(&mut [&ends_at_once].into_iter())?;
-            let (time_ns, total) = loop {
-                match engine.next_stamped(WAIT)? {
-                    Some((time_ns, Event::End { timing, .. })) => break (time_ns, timing.total),
-                    _ if interrupt.load(Ordering::Relaxed) => return Ok(None),
-                    _ => {}
-                }
-            };
-            let received = clocks.now_ns();
-            clocks.offset.received(received, time_ns);
-            clocks.offset.sent(sent, time_ns - total.as_nanos() as u64);
-        }
-        Ok(Some(clocks))
+    /// The host's clock, for [`Clocks::exchanged`].
+    pub fn now_ns(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
     }
 
-    fn now_ns(&self) -> u64 {
-        self.start.elapsed().as_nanos() as u64
+    /// The host sent a request at `sent_ns`, which the scheduler saw at `seen_ns` and answered at `answered_ns`; the answer is here.
+    pub fn exchanged(&mut self, sent_ns: u64, seen_ns: u64, answered_ns: u64) {
+        self.offset.received(self.now_ns(), answered_ns);
+        self.offset.sent(sent_ns, seen_ns);
     }
 
     /// With the host's zero at `start`.

@@ -164,6 +164,36 @@ pub fn idle(mut left: Duration, interrupt: &AtomicBool) -> bool {
     !interrupt.load(Ordering::Relaxed)
 }
 
+/// How many requests [`compare_clocks`] sends: the closest bounds of them all count, and together they take less than a millisecond.
+pub const EXCHANGES: u64 = 16;
+
+/// Of an engine where nothing is in flight, by requests that end at once. `None`: interrupted.
+///
+/// # Errors
+/// The engine's.
+pub fn compare_clocks(engine: &mut dyn Driven, interrupt: &AtomicBool) -> Result<Option<Clocks>> {
+    let mut clocks = Clocks::unknown();
+    let request = Request {
+        timeout: Some(Duration::ZERO),
+        ..super::workload::request(vec![0], 1, crate::runtime::Logits::None)
+    };
+    for _ in 0..EXCHANGES {
+        let sent_ns = clocks.now_ns();
+        engine.try_submit_all(&mut [&request].into_iter())?;
+        loop {
+            if let Some((time_ns, Event::End { timing, .. })) = engine.next_stamped(WAIT)? {
+                let seen_ns = time_ns - timing.total.as_nanos() as u64;
+                clocks.exchanged(sent_ns, seen_ns, time_ns);
+                break;
+            }
+            if interrupt.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+        }
+    }
+    Ok(Some(clocks))
+}
+
 /// Sends `arrivals` to an engine where nothing is in flight, and waits for all to end. `None`: interrupted.
 ///
 /// # Errors

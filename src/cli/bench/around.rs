@@ -1,6 +1,6 @@
 //! What running points on an engine needs beside the engine: what is read and counted around it.
 
-use crate::bench::clock::{self, Clocks};
+use crate::bench::clock::Clocks;
 use crate::bench::drive::{self, Beside, Driven, Heard, Run};
 use crate::bench::host::Busy;
 use crate::bench::row::Startup;
@@ -117,11 +117,11 @@ impl Runner<'_> {
         if self.life.is_some() {
             return Ok(true);
         }
-        let Some(clocks) = Clocks::compare(self.engine, self.interrupt)? else {
+        let Some(clocks) = drive::compare_clocks(self.engine, self.interrupt)? else {
             return Ok(false);
         };
         self.clocks = clocks;
-        self.sent += clock::EXCHANGES;
+        self.sent += drive::EXCHANGES;
         Ok(true)
     }
 
