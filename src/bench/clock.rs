@@ -80,6 +80,7 @@ fn difference(scheduler_ns: u64, host_ns: u64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn the_bracket_closes_around_the_offset() {
