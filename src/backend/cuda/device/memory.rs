@@ -3,9 +3,9 @@
 use crate::backend::LaunchWay;
 use crate::backend::cuda::driver::machine;
 use crate::backend::cuda::engine::delivery::pinned_bytes;
+use crate::backend::cuda::engine::dispatcher_blocks::table_bytes;
 use crate::backend::cuda::engine::host_pipeline::host_stage_bytes;
 use crate::backend::cuda::engine::pipeline::stage_bytes;
-use crate::backend::cuda::engine::scheduler::table_bytes;
 use crate::backend::cuda::engine::step_copy::{PLACES, step_copy_bytes};
 use crate::backend::cuda::families::{Types, kernels};
 use crate::backend::cuda::memory::arena::logits_rows;

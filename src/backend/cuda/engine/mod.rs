@@ -3,6 +3,7 @@
 pub mod ahead;
 pub mod captures;
 pub mod delivery;
+pub mod dispatcher_blocks;
 pub mod host_pipeline;
 pub mod hosted;
 mod make_ready;

@@ -11,6 +11,7 @@ use crate::backend::cuda::driver::graph::Captured;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::driver::module::Module;
 use crate::backend::cuda::engine::captures::Captures;
+use crate::backend::cuda::engine::dispatcher_blocks::Blocks;
 use crate::backend::cuda::engine::make_ready::make_ready;
 use crate::backend::cuda::engine::program::{
     StepCapture, StepGraph, StepProgram, all_buckets, capture_step,
@@ -18,9 +19,7 @@ use crate::backend::cuda::engine::program::{
 use crate::backend::cuda::engine::shared_block::{bytes_of, head_of, tell_to_stop};
 use crate::backend::cuda::engine::shared_queue::{self, Seat};
 use crate::backend::cuda::engine::waiter::is_done;
-use crate::backend::cuda::families::{Bucket, StepAt};
-use crate::backend::cuda::memory::buffer::Buffer;
-use crate::backend::cuda::memory::pinned::Pinned;
+use crate::backend::cuda::families::Bucket;
 use crate::backend::device::CoreBytes;
 use crate::backend::{Block, Claimer, DeviceScheduler, LaunchWay, QueueMemory};
 use crate::error::{Error, Result};
@@ -59,67 +58,12 @@ struct Prepared {
     seat: Option<Seat>,
 }
 
-/// Memory at fixed addresses, which the captured kernels hold.
-struct Blocks {
-    /// `tg_state`
-    state: Buffer,
-    /// `tg_rings`
-    rings: Arc<Pinned>,
-    /// A copy of the rings' head, for the layout in it.
-    head: Buffer,
-    /// `tg_graphs`
-    table: Buffer,
-    /// `tg_chain`
-    chain: Buffer,
-}
-
-impl Blocks {
-    fn new(context: &Arc<CudaContext>, state_bytes: usize, ring_bytes: usize) -> Result<Self> {
-        Ok(Self {
-            state: Buffer::named(context, "the scheduler", state_bytes)?,
-            rings: Pinned::unset(context, ring_bytes)?,
-            head: Buffer::named(context, "the rings' layout", size_of::<abi::tg_rings>())?,
-            table: Buffer::named(context, "the table of graphs", size_of::<abi::tg_graphs>())?,
-            chain: Buffer::named(context, "the chain of graphs", size_of::<abi::tg_chain>())?,
-        })
-    }
-
-    /// Where the one step in flight stands.
-    fn step(&self) -> StepAt {
-        StepAt {
-            state: self.state.at(0),
-            step: self.state.at(offset_of!(abi::tg_state, steps)),
-            h: None,
-        }
-    }
-
-    /// The dispatcher's arguments; `place` is a `TG_DISPATCH_*`.
-    fn dispatch(&self, place: u32) -> [Argument; 6] {
-        [
-            Argument::Address(self.state.at(0)),
-            Argument::Address(self.rings.device()),
-            Argument::Address(self.head.at(0)),
-            Argument::Address(self.table.at(0)),
-            Argument::Address(self.chain.at(0)),
-            Argument::U32(place),
-        ]
-    }
-}
-
 /// A stage's step of a bucket, which is captured as one graph.
 struct Part {
     stage: usize,
     bucket: Bucket,
     /// Of its kind's ladder.
     column: usize,
-}
-
-/// Bytes of device memory that a scheduler takes for a state block of `state_bytes`.
-pub fn table_bytes(state_bytes: usize) -> usize {
-    state_bytes
-        + size_of::<abi::tg_rings>()
-        + size_of::<abi::tg_graphs>()
-        + size_of::<abi::tg_chain>()
 }
 
 impl GpuScheduler {
@@ -135,9 +79,9 @@ impl GpuScheduler {
         early: bool,
         way: LaunchWay,
     ) -> Result<Self> {
-        let (dispatch, may_claim) = match (way, programs.len()) {
-            (LaunchWay::DeviceGraph, 1) => ("tg_dispatch", false),
-            (LaunchWay::DeviceGraph | LaunchWay::DeviceGraphTail, _) => ("tg_dispatch_tail", true),
+        let dispatch = match (way, programs.len()) {
+            (LaunchWay::DeviceGraph, 1) => "tg_dispatch",
+            (LaunchWay::DeviceGraph | LaunchWay::DeviceGraphTail, _) => "tg_dispatch_tail",
             (way, _) => {
                 return Err(Error::Usage(format!(
                     "--launch {}: the host launches its steps, expected a way of the GPU's",
@@ -159,7 +103,7 @@ impl GpuScheduler {
                 .map_err(|error| failed("making a stream", error))?,
             module: module.clone(),
             dispatch: module.kernel(dispatch)?,
-            may_claim,
+            may_claim: dispatch != "tg_dispatch",
             begin_step: module.kernel("tg_begin_step")?,
             begin_stage: module.kernel("tg_begin_stage")?,
             beside: way == LaunchWay::DeviceGraph && programs.len() == 1,
