@@ -18,7 +18,7 @@ use crate::io::kept::Kept;
 use crate::io::lines::Lines;
 use crate::io::output::{Ordered, Output};
 use crate::io::partial::{Journal, Start};
-use crate::io::record::record_paths;
+use crate::io::record::{is_recording, record_paths};
 use crate::io::shard::{Shard, ShardOutput};
 use crate::io::source::Source;
 use crate::plan::StepKind;
@@ -141,7 +141,7 @@ pub(super) fn serve(
     let summary = session.run(job)?;
     let counts = &summary.counts;
     let idle = args.resume && counts.rows == counts.kept && !summary.interrupted;
-    let leaves = idle && record_places(&args, replicas).any(|place| place.is_file());
+    let leaves = idle && record_places(&args, replicas).any(|place| is_recording(&place));
     let about = match summary.failure {
         None => session.finish(!summary.interrupted && !leaves)?,
         Some(_) => None,

@@ -92,6 +92,12 @@ pub fn record_paths(path: &Path, replicas: usize) -> Vec<PathBuf> {
     (0..replicas).map(numbered).collect()
 }
 
+/// Whether a file is there that begins as a recording of any version.
+pub fn is_recording(path: &Path) -> bool {
+    let first = File::open(path).and_then(|file| read_line(&mut BufReader::new(file)));
+    first.is_ok_and(|line| lines::version(&line).is_some())
+}
+
 /// A recording that is being read.
 pub struct Reader {
     input: BufReader<File>,

@@ -232,6 +232,16 @@ fn a_resumed_run_with_nothing_to_do_leaves_the_recording_of_the_run_before() {
         for name in names {
             assert!(!at(&format!("{name}.partial")).exists(), "{name}");
         }
+        // What is no recording is not left for one: the run may have been stopped with its last answer, its recording
+        // without a name.
+        for name in names {
+            std::fs::write(at(name), "not a recording\n").unwrap();
+        }
+        assert_eq!(go(&["--resume"]).code, 0);
+        for recording in names.iter().map(of_run) {
+            assert!(recording.starts_with("{\"header\""), "{recording}");
+            assert!(recording.trim_end().ends_with("}}"), "{recording}");
+        }
     }
 }
 
