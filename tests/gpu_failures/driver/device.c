@@ -222,15 +222,40 @@ static void start(void *(*run)(void *), void *argument) {
 
 struct bounce { struct stream *stream; const uint64_t *mine; uint64_t *theirs; uint32_t first, rounds; uint64_t limit_ns, *found; };
 
+/* Who waits for a word sleeps: on a busy host a thread that looks again and again has its turn too seldom. */
+static pthread_mutex_t word = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t stored = PTHREAD_COND_INITIALIZER;
+
+static void store_word(uint64_t *theirs, uint64_t round) {
+  pthread_mutex_lock(&word);
+  tg_release(theirs, round);
+  pthread_cond_broadcast(&stored);
+  pthread_mutex_unlock(&word);
+}
+
+/* Whether `mine` was `round` before `end`. */
+static int wait_for_word(const uint64_t *mine, uint64_t round, const struct timespec *end) {
+  pthread_mutex_lock(&word);
+  while (tg_acquire(mine) != round && !pthread_cond_clockwait(&stored, &word, CLOCK_MONOTONIC, end)) {}
+  const int there = tg_acquire(mine) == round;
+  pthread_mutex_unlock(&word);
+  return there;
+}
+
 static void *run_bounce(void *argument) {
   struct bounce *to = argument;
-  const uint64_t start_ns = now_ns(), untimed = 16;
-  uint64_t began_ns = start_ns, round = 0;
+  const uint64_t untimed = 16, second = 1000000000;
+  struct timespec end;
+  clock_gettime(CLOCK_MONOTONIC, &end);
+  const uint64_t end_ns = end.tv_nsec + to->limit_ns;
+  end.tv_sec += end_ns / second;
+  end.tv_nsec = end_ns % second;
+  uint64_t began_ns = now_ns(), round = 0;
   for (int there = 1; there && round < untimed + to->rounds; round += there) {
     if (round == untimed) began_ns = now_ns();
-    if (to->first) tg_release(to->theirs, round + 1);
-    while (!(there = tg_acquire(to->mine) == round + 1) && now_ns() - start_ns <= to->limit_ns) sched_yield();
-    if (there && !to->first) tg_release(to->theirs, round + 1);
+    if (to->first) store_word(to->theirs, round + 1);
+    there = wait_for_word(to->mine, round + 1, &end);
+    if (there && !to->first) store_word(to->theirs, round + 1);
   }
   to->found[0] = round > untimed ? round - untimed : 0;
   to->found[1] = now_ns() - began_ns;
