@@ -6,7 +6,6 @@
 #include "sched/sched.c"
 
 #include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -233,10 +232,10 @@ static void store_word(uint64_t *theirs, uint64_t round) {
   pthread_mutex_unlock(&word);
 }
 
-/* Whether `mine` was `round` before `end`. */
-static int wait_for_word(const uint64_t *mine, uint64_t round, const struct timespec *end) {
+/* Whether `mine` was `round` before `until`, on now_ns()'s clock. */
+static int wait_for_word(const uint64_t *mine, uint64_t round, const struct timespec *until) {
   pthread_mutex_lock(&word);
-  while (tg_acquire(mine) != round && !pthread_cond_clockwait(&stored, &word, CLOCK_MONOTONIC, end)) {}
+  while (tg_acquire(mine) != round && !pthread_cond_clockwait(&stored, &word, CLOCK_MONOTONIC, until)) {}
   const int there = tg_acquire(mine) == round;
   pthread_mutex_unlock(&word);
   return there;
@@ -244,17 +243,13 @@ static int wait_for_word(const uint64_t *mine, uint64_t round, const struct time
 
 static void *run_bounce(void *argument) {
   struct bounce *to = argument;
-  const uint64_t untimed = 16, second = 1000000000;
-  struct timespec end;
-  clock_gettime(CLOCK_MONOTONIC, &end);
-  const uint64_t end_ns = end.tv_nsec + to->limit_ns;
-  end.tv_sec += end_ns / second;
-  end.tv_nsec = end_ns % second;
-  uint64_t began_ns = now_ns(), round = 0;
+  const uint64_t untimed = 16, second_ns = 1000000000, start_ns = now_ns(), until_ns = start_ns + to->limit_ns;
+  const struct timespec until = {.tv_sec = until_ns / second_ns, .tv_nsec = until_ns % second_ns};
+  uint64_t began_ns = start_ns, round = 0;
   for (int there = 1; there && round < untimed + to->rounds; round += there) {
     if (round == untimed) began_ns = now_ns();
     if (to->first) store_word(to->theirs, round + 1);
-    there = wait_for_word(to->mine, round + 1, &end);
+    there = wait_for_word(to->mine, round + 1, &until);
     if (there && !to->first) store_word(to->theirs, round + 1);
   }
   to->found[0] = round > untimed ? round - untimed : 0;
