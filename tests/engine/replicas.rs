@@ -227,14 +227,23 @@ fn what_no_ring_could_hold_is_refused_at_once() {
 }
 
 /// Random lengths, cancels and deadlines: every request ends once, its tokens are whole, and no page is kept.
+///
+/// Half of the requests wait for others to end, so that a cancel finds its request alive on any host: the rings hold the
+/// events of thousands of requests, and who only pushes may read their first event after their last has ended. The other
+/// half is pushed as fast as the queue takes it.
 fn loses_nothing(mut replicas: Replicas, seed: u64) {
     const REQUESTS: usize = 10_000;
+    const OUT_AT_ONCE: usize = 2 * 3 * OPTIONS.max_seqs as usize;
     let mut random = Random::new(seed);
     let (mut prompts, mut tokens) = (vec![], vec![]);
     let mut ends: Vec<Option<EndReason>> = vec![];
     let (mut ended, mut held, mut to_cancel) = (0, None, VecDeque::new());
     while ended < REQUESTS {
-        while prompts.len() < REQUESTS {
+        let most = match prompts.len() < REQUESTS / 2 {
+            true => ended + OUT_AT_ONCE,
+            false => REQUESTS,
+        };
+        while prompts.len() < most {
             let (prompt, new) = (random.range(1, 30), random.range(1, 24));
             let timeout = (random.range(0, 7) == 0)
                 .then(|| Duration::from_micros(random.range(1, 4000).into()));
@@ -250,7 +259,7 @@ fn loses_nothing(mut replicas: Replicas, seed: u64) {
             prompts.push(next);
             tokens.push(0);
             ends.push(None);
-            if random.range(0, 5) == 0 {
+            if random.range(0, 5) == 0 && !replicas.cancel(number) {
                 to_cancel.push_back(number);
             }
         }
