@@ -101,6 +101,7 @@ fn ways(folder: &Path) -> PathBuf {
             row["p99_step_ms"] = slow.into();
             row["gpu_info"] = "cuda:0 Some GPU (with many cores)".into();
             row["test_time"] = "2026-11-22T03:04:05Z".into();
+            row["build_profile"] = "debug".into();
             all.push(row);
         }
     }
