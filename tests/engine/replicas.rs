@@ -233,14 +233,14 @@ fn what_no_ring_could_hold_is_refused_at_once() {
 /// half is pushed as fast as the queue takes it.
 fn loses_nothing(mut replicas: Replicas, seed: u64) {
     const REQUESTS: usize = 10_000;
-    const OUT_AT_ONCE: usize = 2 * 3 * OPTIONS.max_seqs as usize;
+    let out_at_once = 2 * replicas.count() * OPTIONS.max_seqs as usize;
     let mut random = Random::new(seed);
     let (mut prompts, mut tokens) = (vec![], vec![]);
     let mut ends: Vec<Option<EndReason>> = vec![];
     let (mut ended, mut held, mut to_cancel) = (0, None, VecDeque::new());
     while ended < REQUESTS {
         let most = match prompts.len() < REQUESTS / 2 {
-            true => ended + OUT_AT_ONCE,
+            true => ended + out_at_once,
             false => REQUESTS,
         };
         while prompts.len() < most {
