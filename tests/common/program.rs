@@ -4,7 +4,7 @@ use serde_json::Value;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -117,16 +117,38 @@ pub fn end(command: &mut Command, input: &str) -> Ended {
 
 /// As [`end`]; where it takes longer than `limit` it is killed, and says so.
 pub fn end_within(limit: Duration, command: &mut Command, input: &str) -> Ended {
+    let input = input.to_owned();
+    // A command that does not read its input closes it: that is no failure of the test.
+    end_fed(limit, command, move |mut stdin| {
+        drop(stdin.write_all(input.as_bytes()));
+    })
+}
+
+/// Writes `line(0)`, `line(1)` and so on until the command has ended, so no command can end because there is nothing left to do.
+pub fn end_endless(
+    command: &mut Command,
+    line: impl Fn(usize) -> String + Send + 'static,
+) -> Ended {
+    end_fed(PATIENCE, command, move |mut stdin| {
+        let written = (0..).map(|at| stdin.write_all(line(at).as_bytes()));
+        written.take_while(Result::is_ok).for_each(drop);
+    })
+}
+
+/// `feed` writes the standard input, and returns soon after nobody reads it any more.
+fn end_fed(
+    limit: Duration,
+    command: &mut Command,
+    feed: impl FnOnce(ChildStdin) + Send + 'static,
+) -> Ended {
     command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let id = child.id().to_string();
-    let mut stdin = child.stdin.take().unwrap();
-    let input = input.to_owned();
-    // A command that does not read its input closes it: that is no failure of the test.
-    let writer = std::thread::spawn(move || drop(stdin.write_all(input.as_bytes())));
+    let stdin = child.stdin.take().unwrap();
+    let writer = std::thread::spawn(move || feed(stdin));
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || sender.send(child.wait_with_output().unwrap()));
     let in_time = receiver.recv_timeout(limit);

@@ -5,8 +5,6 @@ use serde_json::Value;
 use std::path::Path;
 
 const ROWS: usize = 12;
-/// So many that each GPU claims some, whichever is faster.
-const MANY: usize = 400;
 
 fn two(way: &str) -> Run {
     let model = ["generate", "--model", "random:tiny", "--device", "cuda:0,1"];
@@ -122,7 +120,7 @@ fn gpus_that_cannot_claim_from_one_queue_are_served_all_the_same() {
 fn a_gpu_that_faults_is_named_and_the_other_stops() {
     let (ended, answers) = two("device-graph")
         .with("DEVICE", "fault:4:700@1")
-        .over_rows(MANY);
+        .over_endless_rows();
     fails(
         &(ended, answers),
         1,
@@ -136,7 +134,7 @@ fn a_gpu_that_is_stuck_is_named_by_the_deadline() {
         .with("DEVICE", "stuck:4@1")
         // So long that a machine with other work does not hold the other one up for as long.
         .and(&["--step-timeout-ms", "2000"])
-        .over_rows(MANY);
+        .over_endless_rows();
     fails(
         &(ended, answers),
         1,

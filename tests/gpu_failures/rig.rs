@@ -102,13 +102,25 @@ impl Run {
     pub fn over_rows(self, rows: usize) -> (Ended, Vec<Value>) {
         let folder = tempfile::tempdir().unwrap();
         let input = folder.path().join("in.jsonl").to_str().unwrap().to_owned();
-        let lines = (0..rows).map(|row| format!("{{\"id\":\"{row}\",\"prompt\":\"ab\"}}\n"));
-        std::fs::write(&input, lines.collect::<String>()).unwrap();
+        std::fs::write(&input, (0..rows).map(line).collect::<String>()).unwrap();
         // A file would have no rows in it until all are done.
         let ended = self.and(&["--input", &input]).end();
         let answers = ended.rows();
         (ended, answers)
     }
+
+    /// Over such rows without end, so that each of several GPUs has some, however slow it is beside the others: only a failure
+    /// ends this.
+    pub fn over_endless_rows(mut self) -> (Ended, Vec<Value>) {
+        let ended = program::end_endless(&mut self.0, line);
+        let answers = ended.rows();
+        (ended, answers)
+    }
+}
+
+/// What `row` asks for.
+fn line(row: usize) -> String {
+    format!("{{\"id\":\"{row}\",\"prompt\":\"ab\"}}\n")
 }
 
 /// Asserts that the first `served` rows have three tokens each, and that all others that have an answer, which is at
