@@ -57,14 +57,18 @@ __device__ inline void skinny_make_guess(const tg_skinny_guess_args &guesser, co
   __shared__ uint64_t candidates[EXPERTS];
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, block = blockIdx.x - skinny_others(guesser);
   if (warp >= SKINNY_CONSUMER_WARPS) return;
+  /* Read once: where a load stands behind a condition, the compiler reads the arguments again for each, and adds to them. */
+  const Router *router = static_cast<const Router *>(guesser.router);
+  const float *norm_weight = guesser.norm_weight, *all_bias = guesser.bias;
+  const uint32_t expert_count = guesser.expert_count;
   const uint32_t first = block * EXPERTS + warp;  /* of this warp's experts, which lie a warp apart */
   auto expert = [&](uint32_t i) { return first + i * SKINNY_CONSUMER_WARPS; };
-  auto there = [&](uint32_t i) { return expert(i) < guesser.expert_count; };
-  auto weights = [&](uint32_t i) { return static_cast<const Router *>(guesser.router) + (size_t)(there(i) ? expert(i) : 0) * hidden; };
+  auto there = [&](uint32_t i) { return expert(i) < expert_count; };
+  auto weights = [&](uint32_t i) { return router + (size_t)(there(i) ? expert(i) : 0) * hidden; };
   auto asked = [&](const Router *of, uint32_t c) -> Held {
     if constexpr (WORDS > 1) return raw4_past_l1(of + c);
     else {
-      const float4 g = load4(of + c), n = load4(guesser.norm_weight + c);
+      const float4 g = load4(of + c), n = load4(norm_weight + c);
       return make_float4(g.x * n.x, g.y * n.y, g.z * n.z, g.w * n.w);
     }
   };
@@ -82,7 +86,7 @@ __device__ inline void skinny_make_guess(const tg_skinny_guess_args &guesser, co
       const uint32_t c = 4 * lane + held * STEP;
       with[i][held] = c < hidden ? asked(of, c) : Held{};
     }
-    bias[i] = there(i) && guesser.bias ? guesser.bias[expert(i)] : 0.0f;
+    bias[i] = there(i) && all_bias ? all_bias[expert(i)] : 0.0f;
   }
   const uint64_t sign = SkinnyGuessWord<WORDS>::sign(step, guesser.layer);
   wait_for_earlier_kernels();
