@@ -33,13 +33,14 @@ __device__ inline void skinny_held_out(const tg_skinny_out_args &a) {
   const X *x = static_cast<const X *>(a.x);
   const float *bias = a.bias;
   float *h = a.h;
+  void *parts_at = a.parts;
   SkinnySums sums{reinterpret_cast<float *>(shared), bucket};
   char *after = reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket);
-  const SkinnyParts<WORDS> parts(a.parts, bucket, outputs);
+  const SkinnyParts<WORDS> parts(parts_at, bucket, outputs);
   SkinnyTileScores<WORDS> tile_scores(after, scores, bucket);
   /* what is small first: it would stand behind the weights */
   const uint32_t step_rows = load_now(&a.step->rows);
-  if (a.parts) {
+  if (parts_at) {
     after += SkinnyTileScores<WORDS>::bytes_of(bucket, scores.expert_count);
     tile_scores.ask(tile, outputs);
   }
@@ -58,7 +59,7 @@ __device__ inline void skinny_held_out(const tg_skinny_out_args &a) {
   const uint32_t row = Math::lane_row(bucket);
   const bool mine = r < count && n < outputs, there = row < count;
   wait_for_earlier_kernels();
-  if (a.parts && blockIdx.x == 0 && threadIdx.x < SKINNY_ROWS * WORDS) parts.forget(threadIdx.x);
+  if (parts_at && blockIdx.x == 0 && threadIdx.x < SKINNY_ROWS * WORDS) parts.forget(threadIdx.x);
   SkinnyColumns<Math> columns;
   skinny_fetch(columns, after, skinny_pitch<typename Math::S>(skinny_stage_k(inner)), x + (there ? (size_t)row * inner : 0), inner, bucket, there);
   float v = mine ? h[(size_t)r * outputs + n] : 0.0f;
@@ -73,7 +74,7 @@ __device__ inline void skinny_held_out(const tg_skinny_out_args &a) {
     v += sums.get(r, i);
     h[(size_t)r * outputs + n] = v;
   }
-  if (a.parts) tile_scores.leave(parts, tile, v, count, bucket);
+  if (parts_at) tile_scores.leave(parts, tile, v, count, bucket);
 }
 
 #define SKINNY_HELD_OUT(SUFFIX, MATH, WORDS)                                                  \
