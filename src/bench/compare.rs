@@ -1,4 +1,5 @@
 //! Two files of results, held against each other: for each figure the ratio, and whether the repeats show a difference.
+//! Two versions should run by turns: a file then has several results of the same thing, whose repeats count together.
 //!
 //! The test is Welch's on the logarithms of the repeats' values. Of all figures of a comparison together, Holm's rule
 //! keeps the chance that any is called different by accident at 5%.
@@ -27,7 +28,7 @@ pub struct Entry {
     n_gen: u32,
     n_kernels: Option<u32>,
     request_rate: Value,
-    /// These, and gpu_load, are missing in older results, which had no such thing.
+    /// These, gpu_load and the devices are missing in older results, which had no such thing.
     #[serde(default)]
     n_prompt_min: Option<u32>,
     #[serde(default)]
@@ -39,6 +40,10 @@ pub struct Entry {
     cpu_load: u32,
     #[serde(default)]
     gpu_load: u32,
+    #[serde(default)]
+    replicas: Option<u32>,
+    #[serde(default)]
+    stage_devices: Option<u32>,
     samples: BTreeMap<String, Vec<f64>>,
     model_filename: String,
     cpu_info: Option<String>,
@@ -47,9 +52,19 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Of two entries with the same, the figures are comparable.
-    fn key(&self) -> Value {
-        json!({
+    /// What two files may differ in as wholes, such as one GPU against two.
+    fn subject(&self) -> [(&'static str, Value); 3] {
+        let devices = |count: Option<u32>| json!(count.filter(|&count| count > 1));
+        [
+            ("model", json!(self.model_filename)),
+            ("replicas", devices(self.replicas)),
+            ("stage_devices", devices(self.stage_devices)),
+        ]
+    }
+
+    /// Of two entries with the same, the figures are comparable. Of [`Self::subject`] it has what is in `apart`.
+    fn key(&self, apart: &[&str]) -> Value {
+        let mut key = json!({
             "kind": self.kind,
             "launch": self.launch,
             "dtype": self.dtype,
@@ -66,8 +81,45 @@ impl Entry {
             "logits_on_device": self.logits_on_device == Some(true),
             "cpu_load": self.cpu_load,
             "gpu_load": self.gpu_load,
-        })
+        });
+        for (name, value) in self.subject() {
+            if apart.contains(&name) {
+                key[name] = value;
+            }
+        }
+        key
     }
+}
+
+/// Of [`Entry::subject`], what a file has several of.
+fn several(entries: &[Entry]) -> Vec<&'static str> {
+    let mut subjects = entries.iter().map(Entry::subject);
+    let first = subjects.next();
+    let others = subjects.flat_map(|subject| {
+        let pairs = subject.into_iter().zip(first.clone().into_iter().flatten());
+        pairs
+            .filter(|(other, first)| other != first)
+            .map(|(other, _)| other.0)
+    });
+    others.collect()
+}
+
+/// The results of each thing as one, in the order of their first.
+fn pooled(entries: &[Entry], apart: &[&str]) -> Vec<Entry> {
+    let mut pooled: Vec<Entry> = Vec::new();
+    for entry in entries {
+        let key = entry.key(apart);
+        match pooled.iter_mut().find(|of| of.key(apart) == key) {
+            Some(of) => {
+                for (figure, values) in &entry.samples {
+                    let all = of.samples.entry(figure.clone()).or_default();
+                    all.extend(values);
+                }
+            }
+            None => pooled.push(entry.clone()),
+        }
+    }
+    pooled
 }
 
 /// Reads results as `--format json` and `--format jsonl` write them.
@@ -99,15 +151,18 @@ fn figures(kind: Kind) -> &'static [(&'static str, bool)] {
     }
 }
 
-/// A line for each figure of each result that both have.
+/// A line for each figure of each thing that both have results of. Where a file has several models, or counts of devices, only the same are compared.
 ///
 /// # Errors
 /// [`Error::Usage`] where nothing is in both.
 pub fn compare(a: &[Entry], b: &[Entry]) -> Result<Vec<Value>> {
     let mut lines = Vec::new();
     let mut tests = Vec::new();
-    for left in a {
-        let Some(right) = b.iter().find(|right| right.key() == left.key()) else {
+    let apart = [several(a), several(b)].concat();
+    let others = pooled(b, &apart);
+    for left in pooled(a, &apart) {
+        let key = left.key(&apart);
+        let Some(right) = others.iter().find(|right| right.key(&apart) == key) else {
             continue;
         };
         for &(figure, more_is_better) in figures(left.kind) {
@@ -116,7 +171,7 @@ pub fn compare(a: &[Entry], b: &[Entry]) -> Result<Vec<Value>> {
             };
             let ratio = welch(x, y);
             tests.push(ratio.map(|ratio| ratio.p));
-            let mut line = left.key();
+            let mut line = key.clone();
             let (mean_x, mean_y) = (geometric_mean(x), geometric_mean(y));
             line["figure"] = json!(figure);
             line["more_is_better"] = json!(more_is_better);
@@ -135,7 +190,7 @@ pub fn compare(a: &[Entry], b: &[Entry]) -> Result<Vec<Value>> {
     }
     if lines.is_empty() {
         return Err(Error::Usage(
-            "bench compare: the two files have no result of the same kind, launch, dtype, buckets, batch, lengths, rate and load"
+            "bench compare: the two files have no result of the same kind, model, launch, dtype, buckets, batch, lengths, rate, load and devices"
                 .to_owned(),
         ));
     }
@@ -221,6 +276,8 @@ mod tests {
             logits_on_device: None,
             cpu_load: 0,
             gpu_load: 0,
+            replicas: None,
+            stage_devices: None,
             samples: samples
                 .into_iter()
                 .map(|(name, values)| (name.to_owned(), values.to_vec()))
@@ -270,6 +327,50 @@ mod tests {
             (at(&none[0], "b"), at(&none[0], "ratio")),
             (Some(0.0), Some(0.0))
         );
+    }
+
+    /// Runs by turns leave several results of the same thing in a file.
+    #[test]
+    fn results_of_the_same_thing_count_together() {
+        let runs = |values: &[f64]| -> Vec<Entry> {
+            let run = |&value| entry(1, &[value], &[1.0 / value]);
+            values.iter().map(run).collect()
+        };
+        let (a, b) = (
+            runs(&[100.0, 101.0, 99.0, 100.5]),
+            runs(&[120.0, 121.0, 119.0]),
+        );
+        let lines = compare(&a, &b).unwrap();
+        assert_eq!(lines.len(), 2);
+        for line in lines {
+            assert_eq!(line["verdict"], "B better");
+            assert_eq!(
+                (&line["repeats_a"], &line["repeats_b"]),
+                (&4.into(), &3.into())
+            );
+        }
+    }
+
+    #[test]
+    fn results_of_other_models_and_devices_are_kept_apart() {
+        let of = |model: &str, replicas: u32, value: f64| Entry {
+            model_filename: model.into(),
+            replicas: Some(replicas),
+            ..entry(1, &[value; 3], &[1.0; 3])
+        };
+        let ratios = |a: &[Entry], b: &[Entry]| -> Vec<f64> {
+            let lines = compare(a, b).unwrap();
+            let shown = lines.iter().filter(|line| line["figure"] == "tokens_per_s");
+            shown.map(|line| line["ratio"].as_f64().unwrap()).collect()
+        };
+        let both = [of("m", 1, 1.0), of("n", 1, 10.0), of("n", 2, 100.0)];
+        let faster = [of("n", 2, 400.0), of("n", 1, 30.0), of("m", 1, 2.0)];
+        for (found, expected) in ratios(&both, &faster).into_iter().zip([2.0, 3.0, 4.0]) {
+            assert!((found - expected).abs() < 1e-12, "{found}");
+        }
+        // One model against another, and one device against two.
+        assert_eq!(ratios(&both[..1], &[of("o", 2, 1.0)]).len(), 1);
+        assert!(compare(&both, &[of("o", 1, 1.0)]).is_err());
     }
 
     #[test]

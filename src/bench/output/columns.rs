@@ -147,6 +147,9 @@ pub const STARTS: &[Column] = &[
 /// Of a comparison.
 pub const COMPARED: &[Column] = &[
     field!("kind", "kind", 1),
+    field!("model", "model"),
+    field!("replicas", "replicas"),
+    field!("stages", "stage_devices"),
     field!("launch", "launch"),
     field!("dtype", "dtype", 2),
     field!("batch", "batch"),
