@@ -33,7 +33,7 @@ __device__ inline void skinny_held_out(const tg_skinny_out_args &a) {
   const X *x = static_cast<const X *>(a.x);
   const float *bias = a.bias;
   float *h = a.h;
-  void *parts_at = a.parts;
+  void *parts_at = a.parts;  /* read at each use, it moved the scores' loads behind those of the weights (profiles/log/arguments.md) */
   SkinnySums sums{reinterpret_cast<float *>(shared), bucket};
   char *after = reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket);
   const SkinnyParts<WORDS> parts(parts_at, bucket, outputs);

@@ -11,7 +11,7 @@ use crate::json;
 use crate::quote;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// What of a result is compared, and what must be the same for two results to be of the same thing.
@@ -93,30 +93,26 @@ impl Entry {
 
 /// Of [`Entry::subject`], what a file has several of.
 fn several(entries: &[Entry]) -> Vec<&'static str> {
-    let mut subjects = entries.iter().map(Entry::subject);
-    let first = subjects.next();
-    let others = subjects.flat_map(|subject| {
-        let pairs = subject.into_iter().zip(first.clone().into_iter().flatten());
-        pairs
-            .filter(|(other, first)| other != first)
-            .map(|(other, _)| other.0)
-    });
-    others.collect()
+    let subjects: Vec<_> = entries.iter().map(Entry::subject).collect();
+    let neighbours = subjects.windows(2);
+    let pairs = neighbours.flat_map(|pair| pair[0].iter().zip(&pair[1]));
+    let other = pairs.filter(|(one, next)| one != next);
+    other.map(|(one, _)| one.0).collect()
 }
 
-/// The results of each thing as one, in the order of their first.
-fn pooled(entries: &[Entry], apart: &[&str]) -> Vec<Entry> {
-    let mut pooled: Vec<Entry> = Vec::new();
+/// The results of each thing as one, by its key, in the order of their first.
+fn pooled(entries: &[Entry], apart: &[&str]) -> Vec<(Value, Entry)> {
+    let mut pooled: Vec<(Value, Entry)> = Vec::new();
     for entry in entries {
         let key = entry.key(apart);
-        match pooled.iter_mut().find(|of| of.key(apart) == key) {
-            Some(of) => {
+        match pooled.iter_mut().find(|(other, _)| *other == key) {
+            Some((_, of)) => {
                 for (figure, values) in &entry.samples {
                     let all = of.samples.entry(figure.clone()).or_default();
                     all.extend(values);
                 }
             }
-            None => pooled.push(entry.clone()),
+            None => pooled.push((key, entry.clone())),
         }
     }
     pooled
@@ -160,9 +156,8 @@ pub fn compare(a: &[Entry], b: &[Entry]) -> Result<Vec<Value>> {
     let mut tests = Vec::new();
     let apart = [several(a), several(b)].concat();
     let others = pooled(b, &apart);
-    for left in pooled(a, &apart) {
-        let key = left.key(&apart);
-        let Some(right) = others.iter().find(|right| right.key(&apart) == key) else {
+    for (key, left) in pooled(a, &apart) {
+        let Some((_, right)) = others.iter().find(|(other, _)| *other == key) else {
             continue;
         };
         for &(figure, more_is_better) in figures(left.kind) {
@@ -239,9 +234,10 @@ pub fn differences(a: &[Entry], b: &[Entry]) -> Vec<String> {
     ];
     let mut found = Vec::new();
     for (name, field) in fields {
-        let (left, right) = (a.first().map(field), b.first().map(field));
+        let all = |entries: &[Entry]| entries.iter().map(field).collect::<BTreeSet<_>>();
+        let (left, right) = (all(a), all(b));
         if left != right {
-            let show = |side: Option<String>| side.unwrap_or_default();
+            let show = |side: BTreeSet<String>| side.into_iter().collect::<Vec<_>>().join(", ");
             found.push(format!(
                 "the {name} differs: A '{}', B '{}'",
                 quote::text(show(left)),
@@ -370,6 +366,12 @@ mod tests {
         }
         // One model against another, and one device against two.
         assert_eq!(ratios(&both[..1], &[of("o", 2, 1.0)]).len(), 1);
+        // Files name what they have, in whatever order.
+        assert!(differences(&both, &faster).is_empty());
+        assert_eq!(
+            differences(&both, &faster[..2]),
+            ["the model differs: A 'm, n', B 'n'"]
+        );
         assert!(compare(&both, &[of("o", 1, 1.0)]).is_err());
     }
 
