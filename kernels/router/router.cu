@@ -14,6 +14,8 @@
  * each for MANY_EXPERTS experts at once. For few rows latency is what counts: more blocks, each with less of the gate, which is asked
  * for before the wait.
  *
+ * Where there are clusters, router/norm_router.cu and norm_router_many.cu serve up to 64 experts and H up to 2048 instead.
+ *
  * tg_router_many_* by hand, 7,296 rows, H = 2048, 32 experts, an H100: 90 MB of rows 30 us, 239 MB of the gate from L2 some 45 us,
  * 0.5 GFMA 16 us, which three blocks an SM were to overlap. Measured in the model 102 us at 7,189 rows, and 32 at 512: a warp has one
  * load of the gate for each of its experts under way, and waits for L2 (profiles/log/prompts.md).

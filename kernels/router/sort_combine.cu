@@ -1,14 +1,7 @@
 /* sort_combine.cu: before and after the experts' matrix products.
  *
- * Token sort: the pairs (row, one of its experts) in order of expert, rows ascending within one. A pair's
- * number is row K + index; its rank in that order is its place.
- *
- *   rows[place] = row          place[pair] = place
- *   tiles[...]                 each expert's places in runs of at most tile_rows, experts ascending
- *   tile_count                 how many; behind it zeros (clear_counts)
- *
- * tg_sort_tokens takes experts[R,K] as they are; tg_choose_and_sort first chooses them from the router's
- * scores[R,E] (router/router.cu has the rule), a warp a row, and leaves experts[R,K] and weights[R,K].
+ * Token sort: as router/sort.cuh says. tg_sort_tokens takes experts[R,K] as they are; tg_choose_and_sort first chooses them from the
+ * router's scores[R,E] (router/router.cu has the rule), a warp a row, and leaves experts[R,K] and weights[R,K].
  *
  * Combine: h[r,:] += sum over i of weights[r,i] y[place[r K + i],:], i and with it the expert ascending; grouped/grouped.cuh leaves y by
  * pair, and then there is no place. With norm_weight also the next layer's x[r,:] = rmsnorm(h[r,:]): the block has the row. All
@@ -24,122 +17,10 @@
 #include "common/experts.cuh"
 #include "common/rmsnorm.cuh"
 #include "common/pdl.cuh"
-#include "router/args.h"
+#include "router/sort.cuh"
 
-constexpr int SORT_THREADS = 1024;  /* at most */
-constexpr int SORT_WARPS = SORT_THREADS / WARP;
 constexpr int CHOOSE_ROWS = 256;    /* most rows of a bucket that tg_choose_and_sort takes */
-constexpr int SORT_AT_ONCE = 8;     /* of a lane's pairs, whose experts tg_sort_tokens reads together */
-
-constexpr int COMBINE_ROWS = 2;       /* of a block, at most */
-
-struct SortScratch {
-  uint32_t next[SORT_WARPS][MAX_EXPERTS];  /* counts, then the next place of this warp and expert */
-  uint32_t first[MAX_EXPERTS], first_tile[MAX_EXPERTS];
-};
-
-/* Each warp counts, then places, a range of pairs of its own; a warp's places of an expert come after those of
- * the warps before it. At least MAX_EXPERTS threads. expert_of(pair) is any pair's expert; a lane asks for AT_ONCE of them
- * before it looks at the first: they come from memory together. */
-template <int AT_ONCE, class ExpertOf>
-__device__ inline void sort_pairs(SortScratch &scratch, ExpertTile *tiles, uint32_t *tile_count, uint32_t *rows,
-                                  uint32_t *place, uint32_t pairs, uint32_t k, uint32_t tile_rows, ExpertOf expert_of) {
-  auto &next = scratch.next;
-  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-  const uint32_t share = (pairs + blockDim.x - 1) / blockDim.x * WARP;  /* of a warp */
-  const uint32_t busy = pairs > 0 ? (pairs + share - 1) / share : 0;    /* warps that have any */
-  const uint32_t from = min(warp * share, pairs), to = min(from + share, pairs);
-
-  clear_counts(tile_count);
-  for (uint32_t e = lane; e < MAX_EXPERTS; e += WARP) next[warp][e] = 0;
-  __syncwarp();
-  uint32_t experts[AT_ONCE];  /* of pairs WARP apart; MAX_EXPERTS past the last */
-  auto load = [&](uint32_t base) {
-#pragma unroll
-    for (int i = 0; i < AT_ONCE; i++) {
-      const uint32_t pair = base + i * WARP + lane;
-      experts[i] = pair < to ? expert_of(pair) : MAX_EXPERTS;
-    }
-  };
-  for (uint32_t base = from; base < to; base += AT_ONCE * WARP) {
-    load(base);
-#pragma unroll
-    for (int i = 0; i < AT_ONCE; i++)
-      if (experts[i] < MAX_EXPERTS) atomicAdd(&next[warp][experts[i]], 1u);
-  }
-  __syncthreads();
-
-  /* a thread an expert: its total, and each warp's offset within it; counts of several warps are read together */
-  if (threadIdx.x < MAX_EXPERTS) {
-    constexpr uint32_t TOGETHER = 8;
-    uint32_t total = 0;
-    for (uint32_t w = 0; w < busy; w += TOGETHER) {
-      uint32_t counts[TOGETHER];
-#pragma unroll
-      for (uint32_t i = 0; i < TOGETHER; i++) counts[i] = w + i < busy ? next[w + i][threadIdx.x] : 0;
-#pragma unroll
-      for (uint32_t i = 0; i < TOGETHER; i++) {
-        if (w + i < busy) next[w + i][threadIdx.x] = total;
-        total += counts[i];
-      }
-    }
-    scratch.first[threadIdx.x] = total;
-  }
-  __syncthreads();
-  /* a warp, four consecutive experts a lane: where each one's places and tiles begin */
-  if (warp == 0) {
-    constexpr int PER_LANE = MAX_EXPERTS / WARP;
-    uint32_t count[PER_LANE], places = 0, tile = 0;
-#pragma unroll
-    for (int i = 0; i < PER_LANE; i++) {
-      count[i] = scratch.first[lane * PER_LANE + i];
-      places += count[i];
-      tile += (count[i] + tile_rows - 1) / tile_rows;
-    }
-    const uint32_t own_places = places, own_tiles = tile;
-#pragma unroll
-    for (int offset = 1; offset < WARP; offset *= 2) {
-      uint32_t places_below = __shfl_up_sync(0xffffffffu, places, offset);
-      uint32_t tiles_below = __shfl_up_sync(0xffffffffu, tile, offset);
-      if (lane >= offset) places += places_below, tile += tiles_below;
-    }
-    if (lane == WARP - 1) *tile_count = tile;
-    places -= own_places, tile -= own_tiles;
-#pragma unroll
-    for (int i = 0; i < PER_LANE; i++) {
-      scratch.first[lane * PER_LANE + i] = places;
-      scratch.first_tile[lane * PER_LANE + i] = tile;
-      places += count[i];
-      tile += (count[i] + tile_rows - 1) / tile_rows;
-    }
-  }
-  __syncthreads();
-  if (threadIdx.x < MAX_EXPERTS) {
-    const uint32_t e = threadIdx.x, end = e + 1 < MAX_EXPERTS ? scratch.first[e + 1] : pairs;
-    uint32_t tile = scratch.first_tile[e];
-    for (uint32_t at = scratch.first[e]; at < end; at += tile_rows)
-      tiles[tile++] = ExpertTile{e, at, min(tile_rows, end - at)};
-  }
-
-  for (uint32_t base = from; base < to; base += AT_ONCE * WARP) {
-    if (share > AT_ONCE * WARP) load(base);  /* a smaller share is there still */
-#pragma unroll
-    for (int i = 0; i < AT_ONCE; i++) {
-      if (base + i * WARP >= to) break;
-      const uint32_t pair = base + i * WARP + lane, expert = experts[i];
-      const bool mine = pair < to;
-      const uint32_t same = __match_any_sync(0xffffffffu, expert);
-      if (mine) {
-        const uint32_t at = scratch.first[expert] + next[warp][expert] + __popc(same & ((1u << lane) - 1));
-        rows[at] = pair / k;
-        place[pair] = at;
-      }
-      __syncwarp();
-      if (mine && lane == __ffs(same) - 1) next[warp][expert] += __popc(same);
-      __syncwarp();
-    }
-  }
-}
+constexpr int COMBINE_ROWS = 2;     /* of a block, at most */
 
 /* Launch: one block of SORT_THREADS. */
 extern "C" __global__ void __launch_bounds__(SORT_THREADS)
@@ -149,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS)
   const uint32_t row_count = __ldcg(&a.step->rows);
   wait_for_earlier_kernels();
   sort_pairs<SORT_AT_ONCE>(scratch, a.tiles, a.tile_count, a.rows, a.place, row_count * a.k, a.k, a.tile_rows,
-                           [&](uint32_t pair) { return a.experts[pair]; });
+                           [&](uint32_t pair) { return a.experts[pair]; }, SortAlone());
 }
 
 /* Launch: one block of MAX_EXPERTS to SORT_THREADS threads, best a warp a row. */
@@ -171,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS)
                    });
   __syncthreads();
   sort_pairs<1>(scratch, a.tiles, a.tile_count, a.rows, a.place, row_count * k, k, a.tile_rows,
-                [&](uint32_t pair) { return (uint32_t)chosen[pair]; });
+                [&](uint32_t pair) { return (uint32_t)chosen[pair]; }, SortAlone());
 }
 
 /* Four elements of what down made, until all that are added up are there: rounded ones as they lie in memory, in half the registers. */

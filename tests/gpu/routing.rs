@@ -134,8 +134,11 @@ fn the_token_sort_is_stable_and_tiles_cover_it() {
         (8, 8, 1, 1),
         (300, 128, 128, 8),
         (512, 32, 4, 4),
+        (1025, 12, 12, 3),
+        (1400, 128, 128, 8),
         (4096, 32, 32, 4),
         (4096, 16, 1, 1),
+        (8192, 32, 32, 4),
     ] {
         let rig = Rig::new(&gpu, mixture(64, 64, experts, top_k), operand(DType::BF16));
         let rows = bucket - random.below(bucket.min(5));

@@ -58,6 +58,8 @@ pub struct Kernels {
     pub route: Option<[Kernel; 2]>,
     pub choose_and_sort: Kernel,
     pub sort_tokens: Kernel,
+    /// By the blocks of a cluster.
+    pub sort_tokens_many: Option<Kernel>,
     pub combine: Combine,
     pub mark_seen: Kernel,
     pub sample_best: Kernel,
@@ -133,6 +135,10 @@ impl Kernels {
             },
             choose_and_sort: kernel("tg_choose_and_sort")?,
             sort_tokens: kernel("tg_sort_tokens")?,
+            sort_tokens_many: match library.gpu.has_warpgroups() {
+                true => Some(kernel("tg_sort_tokens_many")?),
+                false => None,
+            },
             combine: Combine::load(library, types.operand)?,
             mark_seen: kernel("tg_mark_seen")?,
             sample_best: kernel("tg_sample_best")?,

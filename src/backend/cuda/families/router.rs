@@ -13,6 +13,9 @@ const SCORE_EXPERTS: u32 = 8;
 const SORT_THREADS: u32 = 1024;
 /// Up to this many rows the one block of the token sort also chooses the experts (kernels/router/sort_combine.cu).
 const CHOOSE_ROWS: u32 = 256;
+/// Up to this many rows one block sorts the tokens; more are sorted by the blocks of a cluster where there are such (sort_many.cu).
+const SORT_ROWS: u32 = 1024;
+const SORT_BLOCKS: u32 = 8;
 /// From this many rows on a block of the router takes four, and reads the gate a quarter as often.
 const ROUTER_MANY_ROWS: u32 = 128;
 /// More than [`CHOOSE_ROWS`] are taken so many at a time, where a block has the memory.
@@ -21,7 +24,6 @@ const ROUTER_MOST_THREADS: u32 = 32 * ROUTER_MOST_ROWS;
 /// What one kernel takes that is all of the router: kernels/router/norm_router.cu, norm_router_many.cu.
 const ROUTE_EXPERTS: u32 = 64;
 const ROUTE_HIDDEN: u32 = 2048;
-const ROUTE_ROWS: u32 = 1024;
 /// Of few rows, in norm_router.cu: experts that a cluster has at a time, those of a block, and blocks that share their columns.
 const ROUTE_EXPERTS_AT_ONCE: u32 = WORD_EXPERTS as u32;
 const ROUTE_EACH: u32 = 8;
@@ -33,8 +35,9 @@ const ROUTE_MOST_EACH: u32 = 8;
 /// Of more than [`CHOOSE_ROWS`], in norm_router_many.cu: columns of a block, and rows that it multiplies together.
 const ROUTE_MANY_COLUMNS: u32 = 256;
 const ROUTE_MANY_TOGETHER: u32 = 4;
-/// Clusters that have room at once; with more, each would read the gate for fewer rows.
+/// Clusters that have room at once; with more, each would read the gate for fewer rows. And rows of a cluster, at most.
 const ROUTE_MANY_CLUSTERS: u32 = 32;
+const ROUTE_MANY_ROWS: u32 = 32;
 
 /// Whether blocks that guess about so many experts read a copy of the router (kernels/skinny/guess.cuh says why).
 pub fn guesses_by_copy(experts: usize) -> bool {
@@ -61,8 +64,8 @@ pub fn router_shared_bytes(rows: u32, hidden: u32) -> u32 {
 }
 
 /// Whether one kernel is all of the router.
-fn routes_at_once(rows: u32, experts: u32, hidden: u32) -> bool {
-    rows <= ROUTE_ROWS && experts <= ROUTE_EXPERTS && hidden <= ROUTE_HIDDEN
+fn routes_at_once(experts: u32, hidden: u32) -> bool {
+    experts <= ROUTE_EXPERTS && hidden <= ROUTE_HIDDEN
 }
 
 /// That kernel, for steps of few rows of type `x` and for those of many: where there are more experts than it takes,
@@ -93,7 +96,7 @@ impl RouteClusters {
     /// A block has all experts and some of the columns.
     fn of_many_rows(rows: u32, hidden: u32) -> Self {
         let blocks = hidden.div_ceil(ROUTE_MANY_COLUMNS).next_power_of_two();
-        let rows_each = rows.div_ceil(ROUTE_MANY_CLUSTERS);
+        let rows_each = rows.div_ceil(ROUTE_MANY_CLUSTERS).min(ROUTE_MANY_ROWS);
         Self {
             blocks: blocks.max(2),
             rows_each: rows_each.next_multiple_of(ROUTE_MANY_TOGETHER),
@@ -121,7 +124,7 @@ impl Lowering<'_> {
         weights: &RouterWeights,
         pairs: Pairs,
     ) {
-        let at_once = routes_at_once(self.bucket.rows, self.experts().0, self.hidden());
+        let at_once = routes_at_once(self.experts().0, self.hidden());
         if let Some(route) = self.kernels.route.as_ref().filter(|_| at_once) {
             self.route(route, routing, x, h, weights);
             if pairs.sorted {
@@ -308,8 +311,19 @@ impl Lowering<'_> {
             tile_rows: pairs.tile_rows,
         };
         let arguments = vec![Argument::of(&args)];
-        let kernel = &self.kernels.sort_tokens;
-        self.call(kernel, (1, 1, 1), SORT_THREADS, 0, arguments)
+        let many = self.kernels.sort_tokens_many.as_ref();
+        let (kernel, blocks) = match many.filter(|_| self.bucket.rows > SORT_ROWS) {
+            Some(many) => (many, SORT_BLOCKS),
+            None => (&self.kernels.sort_tokens, 1),
+        };
+        let launch = Launch {
+            grid: (blocks, 1, 1),
+            threads: SORT_THREADS,
+            shared_bytes: 0,
+            cluster: blocks,
+            early: self.early,
+        };
+        self.push(kernel, launch, arguments);
     }
 }
 
@@ -326,11 +340,10 @@ mod tests {
 
     #[test]
     fn one_kernel_routes_what_its_blocks_hold() {
-        assert!(routes_at_once(1024, 32, 2048));
-        assert!(!routes_at_once(1025, 32, 2048));
-        assert!(routes_at_once(16, 64, 2048));
-        assert!(!routes_at_once(16, 65, 2048));
-        assert!(!routes_at_once(16, 32, 2080));
+        assert!(routes_at_once(32, 2048));
+        assert!(routes_at_once(64, 2048));
+        assert!(!routes_at_once(65, 2048));
+        assert!(!routes_at_once(32, 2080));
         let few = RouteClusters::of_few_rows;
         let blocks = [1, 8, 9, 17, 32, 64].map(|experts| few(1, experts).blocks);
         assert_eq!(blocks, [2, 2, 4, 8, 8, 8]);
@@ -339,7 +352,7 @@ mod tests {
         let many = RouteClusters::of_many_rows;
         let blocks = [32, 256, 288, 544, 1056, 2048].map(|hidden| many(512, hidden).blocks);
         assert_eq!(blocks, [2, 2, 2, 4, 8, 8]);
-        let rows = [257, 301, 512, 513, 1024].map(|rows| many(rows, 2048).rows_each);
-        assert_eq!(rows, [12, 12, 16, 20, 32]);
+        let rows = [257, 301, 512, 513, 1024, 8192].map(|rows| many(rows, 2048).rows_each);
+        assert_eq!(rows, [12, 12, 16, 20, 32, 32]);
     }
 }
