@@ -214,9 +214,7 @@ fn every_row_of_a_full_bucket_is_routed() {
     let gpu = Gpu::new();
     let mut random = Random(43);
     for (hidden, experts, top_k) in [(2048, 32, 4), (544, 12, 3), (2048, 64, 4)] {
-        for bucket in [
-            9, 30, 31, 32, 33, 60, 61, 64, 128, 200, 256, 512, 1024, 2050,
-        ] {
+        for bucket in [9, 30, 31, 32, 33, 60, 61, 64, 128, 200, 256, 512, 1024] {
             for dtype in OPERANDS {
                 let config = mixture(hidden, 64, experts, top_k);
                 let mut case = RouterCase::random(&mut random, config, bucket);
@@ -233,18 +231,38 @@ fn every_row_of_a_full_bucket_is_routed() {
     }
 }
 
-/// Rows enough for the kernel that takes eight of them a block where there are too many experts for a cluster; and for more clusters
-/// than have room at once. The last block or cluster has fewer rows.
+/// Rows enough for the kernel that takes eight of them a block where there are too many experts for a cluster. The last block has
+/// fewer.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn each_of_many_rows_is_routed() {
     let gpu = Gpu::new();
     let mut random = Random(45);
-    for (hidden, experts, top_k) in [(256, 96, 4), (96, 65, 3), (256, 64, 4), (96, 33, 3)] {
+    for (hidden, experts, top_k) in [(256, 96, 4), (96, 65, 3)] {
         for dtype in OPERANDS {
             let config = mixture(hidden, 64, experts, top_k);
             let case = RouterCase::random(&mut random, config, 2048);
             case.run_and_check(&gpu, dtype, 2045, 2048);
+        }
+    }
+}
+
+/// More clusters than have room at once, of which the last has fewer rows; and the bits of fewer rows. (Too many for the host.)
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn thousands_of_rows_are_routed_by_clusters() {
+    let gpu = Gpu::new();
+    let mut random = Random(46);
+    for (hidden, experts, top_k) in [(2048, 32, 4), (96, 33, 3), (2048, 64, 4)] {
+        for dtype in OPERANDS {
+            let config = mixture(hidden, 64, experts, top_k);
+            let case = RouterCase::random(&mut random, config, 8192);
+            case.run_and_check(&gpu, dtype, 8189, 8192);
+            let [(experts, weights), (others, found)] =
+                [512, 8192].map(|bucket| case.run(&gpu, dtype, 9, bucket));
+            assert_eq!(experts[..9 * top_k], others[..9 * top_k]);
+            let what = format!("{dtype:?}: weights of 9 rows of 512 and of 8,192");
+            assert_same_bits(&what, &weights[..9 * top_k], &found[..9 * top_k]);
         }
     }
 }
@@ -257,13 +275,13 @@ fn a_row_is_routed_alike_among_few_and_many() {
     let mut random = Random(44);
     let cases = [32, 64].map(|experts| {
         let config = mixture(2048, 64, experts, 4);
-        RouterCase::random(&mut random, config, 4096)
+        RouterCase::random(&mut random, config, 1024)
     });
     for (case, dtype) in cases
         .iter()
         .flat_map(|case| OPERANDS.map(|dtype| (case, dtype)))
     {
-        for (first, buckets) in [(16, [33, 128, 256]), (257, [400, 1024, 4096])] {
+        for (first, buckets) in [(16, [33, 128, 256]), (257, [400, 512, 1024])] {
             let (experts, weights) = case.run(&gpu, dtype, 9, first);
             for bucket in buckets {
                 let (others, found) = case.run(&gpu, dtype, 9, bucket);
