@@ -2,7 +2,7 @@
  * run of the pairs. They tell each other how many pairs of each expert they have; what they write is what one block writes.
  *
  * Bound: latency, and the stores of rows[place]: 32 sectors a warp, one a cycle and SM, of which one block at 8,192 rows has
- * 32,768.
+ * 32,768. Measured in the model on an H200, 8,192 rows of four experts: 8.3 us, one block 32.
  *
  * Launch: one cluster of up to SORT_BLOCKS blocks of SORT_THREADS. Needs sm_90a.
  */
