@@ -84,8 +84,10 @@ fn what_the_gpu_scheduled_the_host_replays_to_the_same_bits() {
         for by in ["host-kernels", "host-graph"] {
             let device = ["--device", "cuda", "--launch", by];
             let (code, report) = replay(&record, &device);
-            println!("{launch} {dtype}, {stages} stages, by {by}: {report}");
-            assert!(code == 0 && report.ends_with("equal\n"), "{code}: {report}");
+            let what = format!("{launch} {dtype}, {stages} stages, by {by}");
+            println!("{what}: {report}");
+            let equal = code == 0 && report.ends_with("equal\n");
+            assert!(equal, "{what}: {code}: {report}");
         }
         // The comparison sees the last bit: another type does not come out the same.
         let (code, report) = replay(&record, &["--device", "cuda", "--dtype", "f32"]);
