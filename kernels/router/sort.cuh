@@ -42,11 +42,11 @@ __device__ inline void sort_pairs(SortScratch &scratch, ExpertTile *tiles, uint3
                                   const Blocks &blocks) {
   auto &next = scratch.next;
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, rank = Blocks::rank();
-  const uint32_t threads = blockDim.x * Blocks::blocks();
-  const uint32_t share = (pairs + threads - 1) / threads * WARP;                /* of a warp */
-  const uint32_t own = rows_from(rank * (blockDim.x / WARP) * share, pairs, (blockDim.x / WARP) * share);  /* of this block */
-  const uint32_t busy = own > 0 ? (own + share - 1) / share : 0;                /* warps that have any */
-  const uint32_t from = min((rank * (blockDim.x / WARP) + warp) * share, pairs), to = min(from + share, pairs);
+  const uint32_t threads = blockDim.x * Blocks::blocks(), warps = blockDim.x / WARP;
+  const uint32_t share = (pairs + threads - 1) / threads * WARP;                        /* of a warp */
+  const uint32_t own = rows_from(rank * warps * share, pairs, warps * share);           /* of this block */
+  const uint32_t busy = own > 0 ? (own + share - 1) / share : 0;                        /* warps that have any */
+  const uint32_t from = min((rank * warps + warp) * share, pairs), to = min(from + share, pairs);
 
   if (rank == 0) clear_counts(tile_count);
   for (uint32_t e = lane; e < MAX_EXPERTS; e += WARP) next[warp][e] = 0;

@@ -118,6 +118,18 @@ impl RouterCase {
         weights
     }
 
+    /// Nine rows in a bucket and in others: the same experts, and the same bits of their weights.
+    fn check_alike(&self, gpu: &Gpu, dtype: DType, first: usize, buckets: &[usize]) {
+        let used = 9 * self.config.num_experts_per_tok;
+        let (experts, weights) = self.run(gpu, dtype, 9, first);
+        for &bucket in buckets {
+            let (others, found) = self.run(gpu, dtype, 9, bucket);
+            assert_eq!(experts[..used], others[..used]);
+            let what = format!("{dtype:?}: weights of 9 rows of {first} and of {bucket}");
+            assert_same_bits(&what, &weights[..used], &found[..used]);
+        }
+    }
+
     /// Scores, and scores with bias, of one row.
     fn scores(&self, row: usize) -> (Vec<f64>, Vec<f64>) {
         let hidden = self.config.hidden_size;
@@ -258,11 +270,7 @@ fn thousands_of_rows_are_routed_by_clusters() {
             let config = mixture(hidden, 64, experts, top_k);
             let case = RouterCase::random(&mut random, config, 8192);
             case.run_and_check(&gpu, dtype, 8189, 8192);
-            let [(experts, weights), (others, found)] =
-                [512, 8192].map(|bucket| case.run(&gpu, dtype, 9, bucket));
-            assert_eq!(experts[..9 * top_k], others[..9 * top_k]);
-            let what = format!("{dtype:?}: weights of 9 rows of 512 and of 8,192");
-            assert_same_bits(&what, &weights[..9 * top_k], &found[..9 * top_k]);
+            case.check_alike(&gpu, dtype, 512, &[8192]);
         }
     }
 }
@@ -282,13 +290,7 @@ fn a_row_is_routed_alike_among_few_and_many() {
         .flat_map(|case| OPERANDS.map(|dtype| (case, dtype)))
     {
         for (first, buckets) in [(16, [33, 128, 256]), (257, [400, 512, 1024])] {
-            let (experts, weights) = case.run(&gpu, dtype, 9, first);
-            for bucket in buckets {
-                let (others, found) = case.run(&gpu, dtype, 9, bucket);
-                assert_eq!(experts[..9 * 4], others[..9 * 4]);
-                let what = format!("{dtype:?}: weights of 9 rows of {first} and of {bucket}");
-                assert_same_bits(&what, &weights[..9 * 4], &found[..9 * 4]);
-            }
+            case.check_alike(&gpu, dtype, first, &buckets);
         }
     }
 }

@@ -35,8 +35,9 @@ const ROUTE_MOST_EACH: u32 = 8;
 /// Of more than [`CHOOSE_ROWS`], in norm_router_many.cu: columns of a block, and rows that it multiplies together.
 const ROUTE_MANY_COLUMNS: u32 = 256;
 const ROUTE_MANY_TOGETHER: u32 = 4;
-/// Clusters that have room at once; with more, each would read the gate for fewer rows. And rows of a cluster, at most.
+/// Clusters that have room at once; with more, each would read the gate for fewer rows.
 const ROUTE_MANY_CLUSTERS: u32 = 32;
+/// Rows of a cluster, at most: of more rows there are more clusters, which wait for room.
 const ROUTE_MANY_ROWS: u32 = 32;
 
 /// Whether blocks that guess about so many experts read a copy of the router (kernels/skinny/guess.cuh says why).
