@@ -199,15 +199,19 @@ __device__ inline const T *table(const tg_state *state, uint64_t offset) {
   return reinterpret_cast<const T *>(reinterpret_cast<const char *>(state) + offset);
 }
 
-/* A row's token, wherever it is (tg_row.token). The step before may have found none for the row's sequence, whose end
- * then comes with that step: any token will do for a row that nothing reads. */
-__device__ inline uint32_t row_token(const tg_state *state, const tg_step *step, tg_row row) {
-  if (row.token >= 0) return row.token;
-  if (row.token == -1) return table<tg_slot>(state, state->slot_table)[row.slot].last_token;
-  if (row.token == TG_TOKEN_KEPT)
-    return table<int32_t>(state, state->kept_table)[(size_t)row.slot * state->config.max_context + row.position];
-  int32_t token = table<tg_sampled>(state, step->earlier_table)[-2 - row.token].token;
-  return token < 0 ? 0 : token;
+/* A row's token, wherever it is (tg_row.token), past the first-level cache: it may be asked for before the wait (common/pdl.cuh).
+ * The step before may have found none for the row's sequence, whose end then comes with that step: any token will do for a
+ * row that nothing reads. */
+__device__ inline uint32_t row_token(const tg_state *state, const tg_step *step, const tg_row *at) {
+  const int32_t token = __ldcg(&at->token);
+  if (token >= 0) return token;
+  const uint32_t slot = __ldcg(&at->slot);
+  if (token == -1) return __ldcg(&table<tg_slot>(state, __ldcg(&state->slot_table))[slot].last_token);
+  if (token == TG_TOKEN_KEPT) {
+    const int32_t *kept = table<int32_t>(state, __ldcg(&state->kept_table)) + (size_t)slot * __ldcg(&state->config.max_context);
+    return __ldcg(kept + __ldcg(&at->position));
+  }
+  return max(__ldcg(&table<tg_sampled>(state, __ldcg(&step->earlier_table))[-2 - token].token), 0);
 }
 
 #endif

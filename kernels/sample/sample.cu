@@ -70,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(SEEN_THREADS)
     __syncthreads();
   }
   for (uint32_t i = (repeats ? 0 : prompt) + threadIdx.x; i < sequence.rows; i += SEEN_THREADS)
-    mark(bits, row_token(state, step, rows[i]));
+    mark(bits, row_token(state, step, rows + i));
   if (counted) {
     uint16_t *line = counts_of(counts, sequence.slot, vocabulary);
     if (first) {
@@ -79,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(SEEN_THREADS)
       __syncthreads();
     }
     if (threadIdx.x > 0) return;
-    for (uint32_t i = prompt; i < sequence.rows; i++) count(line, row_token(state, step, rows[i]));
+    for (uint32_t i = prompt; i < sequence.rows; i++) count(line, row_token(state, step, rows + i));
   }
 }
 

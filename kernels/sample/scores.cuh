@@ -37,9 +37,9 @@ __device__ inline uint16_t *counts_of(uint16_t *counts, uint32_t slot, uint32_t 
   return counts + (size_t)slot * count_stride(vocabulary);
 }
 
-/* By one thread of all: a step has one token of an answer. */
+/* By one thread of all: a step has one token of an answer. Past the first-level cache, since tg_sample counts before it waits. */
 __device__ inline void count(uint16_t *counts, uint32_t token) {
-  const uint16_t before = counts[token];
+  const uint16_t before = __ldcg(counts + token);
   if (before < 0xffff) counts[token] = before + 1;
 }
 
@@ -187,7 +187,7 @@ struct Altered {
   /* The token that the sequence has since its last step, which the block notes that looks at it. Nothing else writes what
    * penalties know of a sequence that decodes, and the token was there before the step began. The thread that has filled this. */
   __device__ inline void note_newest(const tg_state *state, const tg_step *step) const {
-    const uint32_t newest = row_token(state, step, *row);
+    const uint32_t newest = row_token(state, step, row);
     if (!looked_at.has(newest)) return;
     mark(penalties.seen, newest);
     if (penalties.counted()) count(penalties.counts, newest);

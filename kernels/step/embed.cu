@@ -19,8 +19,7 @@ __device__ inline void embed(float *h, const T *embedding, const tg_state *state
   begin_kernel();
   uint32_t r = blockIdx.x;
   if (r >= step->rows) return;
-  tg_row row = table<tg_row>(state, step->row_table)[r];
-  uint32_t token = row_token(state, step, row);
+  uint32_t token = row_token(state, step, table<tg_row>(state, step->row_table) + r);
   const T *from = embedding + (size_t)token * hidden;
   float *to = h + (size_t)r * hidden;
   for (uint32_t i = 4 * threadIdx.x; i < hidden; i += 4 * EMBED_THREADS) store4(to + i, load4(from + i));

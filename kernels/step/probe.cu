@@ -37,8 +37,9 @@ extern "C" __global__ void tg_probe_write(uint32_t *cells, const tg_state *state
   begin_kernel();
   uint32_t r = blockIdx.x * PROBE_THREADS + threadIdx.x;
   if (r >= step->rows) return;
-  tg_row row = table<tg_row>(state, step->row_table)[r];
-  uint32_t token = row_token(state, step, row);
+  const tg_row *at = table<tg_row>(state, step->row_table) + r;
+  const tg_row row = *at;
+  uint32_t token = row_token(state, step, at);
   cells[cell(state, row.slot, row.position)] = mix(token * 0x9e3779b9u + row.position);
 }
 

@@ -12,7 +12,7 @@ use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
 use crate::backend::cuda::engine::make_ready::make_ready;
 use crate::backend::cuda::engine::program::{
-    StepCapture, StepProgram, all_buckets, capture_step, step_name,
+    StepCapture, StepProgram, all_buckets, capture_step, keep_behind_the_step_ahead, step_name,
 };
 use crate::backend::cuda::engine::step_copy::{PLACES, StepCopy};
 use crate::backend::cuda::engine::waiter::{Wait, Waiter};
@@ -59,7 +59,8 @@ enum Work {
 
 /// A step that only has to be queued.
 fn ready(program: &dyn StepProgram, bucket: Bucket, at: StepAt) -> Result<Vec<ReadyCall>> {
-    let calls = program.lower(bucket, at)?;
+    let mut calls = program.lower(bucket, at)?;
+    keep_behind_the_step_ahead(&mut calls);
     calls.iter().map(ReadyCall::new).collect()
 }
 

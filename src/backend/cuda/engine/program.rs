@@ -152,6 +152,7 @@ pub unsafe fn capture_step(
     let mut calls = first;
     calls.extend(program.lower(bucket, at)?);
     calls.extend(last);
+    keep_behind_the_step_ahead(&mut calls);
     // SAFETY: the caller's promise; a captured launch runs when the graph does.
     let graph = unsafe { capture_calls(stream, step_name(stage, None, bucket), &calls) }?;
     Ok(StepGraph {
@@ -162,6 +163,14 @@ pub unsafe fn capture_step(
         calls,
         capture: start.elapsed(),
     })
+}
+
+/// Has a step's first kernel start once all ahead of it on the stream has ended. Kernels behind it may start as early as they
+/// like: before they wait, they read what the step before has left, such as its keys and values (kernels/common/pdl.cuh).
+pub fn keep_behind_the_step_ahead(calls: &mut [KernelCall]) {
+    if let Some(first) = calls.first_mut() {
+        first.launch.early = false;
+    }
 }
 
 /// Captures calls as one graph.
