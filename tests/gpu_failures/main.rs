@@ -2,6 +2,7 @@
 //! libcuda.so of our own in the driver's place (driver/), so that all of it runs where there is no GPU.
 #![cfg(feature = "cuda")]
 
+mod ahead;
 mod bench;
 mod budget;
 #[path = "../common/mod.rs"]

@@ -21,6 +21,7 @@
  *                                 of its steps                                             (0)
  *   TEST_CUDA_PEERS=0             whether GPUs reach each other's memory; `stores`: they do, but for atomics (1)
  *   TEST_CUDA_ORDER=1             work that is not ordered as it has to be ends the process (order.c)
+ *   TEST_CUDA_ORDER=to            but copies from a device may come behind launches that write elsewhere
  *   TEST_CUDA_DEAF=N              then, the N-th time that a stream is told to wait for an event, from 1, it does not;
  *   TEST_CUDA_DEAF=host           the host does not when it is to
  *   TEST_CUDA_LOG=FILE            a line `device BYTES` or `pinned BYTES` for each allocation

@@ -85,13 +85,18 @@ impl HostAhead {
         let _range = range(self.stage.name(view)?);
         let place = match self.started.front() {
             None => {
-                self.stage.copy.send_step(&self.stage.stream, 0, view)?;
+                let stream = &self.stage.stream;
+                self.stage.copy.send_step(stream, 0, view)?;
+                self.sent[0].record(stream).map_err(refused)?;
                 0
             }
-            Some(other) => {
+            Some(&other) => {
                 let place = 1 - other;
-                let sent = &self.sent[place];
+                // The host writes where the step ahead is copied from. And both copies may write the same page rows: of these
+                // the older ones, which come in another stream, would stay if they came last.
+                self.sent[other].synchronize().map_err(refused)?;
                 self.stage.copy.send_ahead(&self.up, place, view)?;
+                let sent = &self.sent[place];
                 sent.record(&self.up).map_err(refused)?;
                 self.stage.stream.wait(sent).map_err(refused)?;
                 place

@@ -148,7 +148,8 @@ impl StepCopy {
 
     /// Queues the copy that makes `step` the step of `place`, with the step ahead of it in the place before, where it
     /// may still run: one of the same sequences, whose slots have gone over before, and which samples what this one's rows
-    /// start from. Until the copy has run, nobody sends to this place.
+    /// start from. Until the copy has run, nobody sends to this place. The copies of the step ahead have run: they may
+    /// have written the same page rows, as these were then.
     ///
     /// # Errors
     /// The driver refuses the copy.
