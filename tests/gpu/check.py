@@ -27,7 +27,7 @@ The JSON:
                 tests, engine, small   {passed, failed, ignored, failures: [NAME]}
                 soak, oracle, families, speed
                                        what the program prints (its source says what that is; speed: bench's results)
-                shared                 {seconds, runs, rows, failures, tokens_per_second, tokens_per_second_alone}
+                shared                 {seconds, runs, rows, failures, tokens_per_second, tokens_per_second_alone, recordings, differing}
                 sanitizer              {sanitizer, verdicts, limits_of_the_tool, wrong, printed}
 Exit code 0 where every part that ran passed, 1 otherwise.
 """

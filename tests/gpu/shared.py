@@ -1,7 +1,11 @@
-"""A GPU that another process uses too, for tests/gpu/check.py: device-graph must go on, and serve all rows.
+"""A GPU that another process uses too, for tests/gpu/check.py: device-graph must go on, and serve all rows; and what is recorded in
+each way must be what a replay gives.
 
 While the neighbour's kernels of 2 ms run, the clock of a step goes on and the step does not: what gives up by that clock
 fails here. One sequence of random:tiny takes some tens of microseconds a step, so launches meet the neighbour at every moment.
+
+Copies of different streams, which else run as soon as they are queued, wait for the neighbour too, and then run in any order that
+nothing forbids: a recording that no replay gives was found so (profiles/log/checks.md).
 """
 
 import json
@@ -13,6 +17,9 @@ import bounded
 import compiled
 
 ROWS_A_RUN, TOKENS_A_ROW = 8, 1500
+SERVING = 0.6  # of the time; recordings have the rest
+WAYS = ["device-graph"], ["host-graph"], ["host-graph", "--ahead"]
+RECORDED_ROWS, SLOTS = 96, 13
 
 
 def run(tailgraph, neighbour, work, seconds, deadline):
@@ -30,20 +37,26 @@ def run(tailgraph, neighbour, work, seconds, deadline):
             if busy.stdout.readline().strip() != "busy":
                 return False, f"the neighbour does not run, exit code {busy.wait()}", {}
             beside, start = [], time.monotonic()
-            while time.monotonic() - start < seconds and deadline() > 1:
+            lasts = lambda share: time.monotonic() - start < share * seconds and deadline() > 1
+            while lasts(SERVING):
                 beside.append(job(command, deadline))
             took = time.monotonic() - start
+            recordings = []
+            while lasts(1) or len(recordings) < len(WAYS):
+                recordings.append(recording(tailgraph, WAYS[len(recordings) % len(WAYS)], Path(work), deadline))
             still_busy = busy.poll() is None
         finally:
             busy.kill()
     failures = [found["said"] for found in [alone, *beside] if not found["whole"]]
+    differing = [found for found in recordings if not found["equal"]]
     tokens = len(beside) * ROWS_A_RUN * TOKENS_A_ROW
     details = {
         "seconds": round(took, 1), "runs": len(beside), "rows": len(beside) * ROWS_A_RUN, "failures": failures[:5],
         "tokens_per_second": round(tokens / took, 1), "tokens_per_second_alone": round(ROWS_A_RUN * TOKENS_A_ROW / alone["seconds"], 1),
+        "recordings": len(recordings), "differing": differing[:5],
     }  # fmt: skip
-    line = f"{details['rows']} rows in {took:.0f} s, {len(failures)} failed runs, {details['tokens_per_second']:.0f} tokens/s ({details['tokens_per_second_alone']:.0f} alone, loading counted)"
-    return still_busy and bool(beside) and not failures, line, details
+    line = f"{details['rows']} rows in {took:.0f} s, {len(failures)} failed runs, {details['tokens_per_second']:.0f} tokens/s ({details['tokens_per_second_alone']:.0f} alone, loading counted); {len(differing)} of {len(recordings)} recordings differ from their replays"
+    return still_busy and bool(beside) and not failures and not differing, line, details
 
 
 def job(command, deadline):
@@ -53,3 +66,29 @@ def job(command, deadline):
     served = [json.loads(line) for line in ran.stdout.splitlines()]
     whole = ran.returncode == 0 and [len(row.get("output_ids", [])) for row in served] == [TOKENS_A_ROW] * ROWS_A_RUN
     return {"whole": whole, "said": ran.stderr.strip()[-400:], "seconds": time.monotonic() - start}
+
+
+def recorded_row(i):
+    """Prompts and answers of many lengths, greedy and sampled, some with log-probabilities; some run out of time."""
+    ids = [8 + (i * 37 + j * 11) % 250 for j in range(1 + i * 29 % 150)]
+    row = {"id": i, "input_ids": ids, "max_new_tokens": 1 + i * 13 % 70, "logprobs": i % 3}
+    if i % 3 > 0:
+        row |= {"temperature": 0.8, "top_p": 0.9, "repetition_penalty": 1.2, "frequency_penalty": 0.4}
+    if i % 8 == 3:
+        row |= {"max_new_tokens": 900, "timeout_ms": 25}
+    return json.dumps(row) + "\n"
+
+
+def recording(tailgraph, way, work, deadline):
+    """One run on record, taken again kernel by kernel: whether the replay gives the same, and what it said."""
+    rows, record, answers = work / "recorded.jsonl", work / "record.jsonl", work / "answers.jsonl"
+    rows.write_text("".join(map(recorded_row, range(RECORDED_ROWS))))
+    model = ["--model", "random:tiny", "--device", "cuda"]
+    files = ["--input", rows, "--output", answers, "--overwrite", "--record", record]
+    ran = bounded.run([tailgraph, "generate", *model, "--launch", *way, "--max-seqs", SLOTS, *files, "-q"], max(deadline(), 1))
+    # Rows that ran out of time have failed.
+    if ran.returncode not in (0, 3):
+        return {"way": " ".join(way), "equal": False, "said": ran.stderr.strip()[-400:]}
+    again = bounded.run([tailgraph, "replay", *model, "--launch", "host-kernels", "--record", record], max(deadline(), 1))
+    equal = again.returncode == 0 and again.stdout.endswith("equal\n")
+    return {"way": " ".join(way), "equal": equal, "said": (again.stdout + again.stderr).strip()[-400:]}
