@@ -92,8 +92,8 @@ impl HostAhead {
             }
             Some(&other) => {
                 let place = 1 - other;
-                // The host writes where the step ahead is copied from. And both copies may write the same page rows: of these
-                // the older ones, which come in another stream, would stay if they came last.
+                // The host writes page rows into memory that the step ahead is copied from. And an older copy of such a row,
+                // which is in another stream, could come last and stay.
                 self.sent[other].synchronize().map_err(refused)?;
                 self.stage.copy.send_ahead(&self.up, place, view)?;
                 let sent = &self.sent[place];
