@@ -30,6 +30,8 @@ def run(tailgraph, neighbour, work, seconds, deadline):
     rows = Path(work) / "shared.jsonl"
     row = lambda i: json.dumps({"id": i, "prompt": f"Row {i}", "max_new_tokens": TOKENS_A_ROW, "ignore_eos": True}) + "\n"
     rows.write_text("".join(row(i) for i in range(ROWS_A_RUN)))
+    recorded = Path(work) / "recorded.jsonl"
+    recorded.write_text("".join(map(recorded_row, range(RECORDED_ROWS))))
     command = [tailgraph, "generate", "--model", "random:tiny", "--device", "cuda", "--launch", "device-graph", "--max-seqs", "1", "-q", "-i", rows]
     alone = job(command, deadline)
     with subprocess.Popen([str(neighbour)], stdout=subprocess.PIPE, text=True) as busy:
@@ -43,7 +45,7 @@ def run(tailgraph, neighbour, work, seconds, deadline):
             took = time.monotonic() - start
             recordings = []
             while lasts(1) or len(recordings) < len(WAYS):
-                recordings.append(recording(tailgraph, WAYS[len(recordings) % len(WAYS)], Path(work), deadline))
+                recordings.append(recording(tailgraph, WAYS[len(recordings) % len(WAYS)], recorded, deadline))
             still_busy = busy.poll() is None
         finally:
             busy.kill()
@@ -79,16 +81,14 @@ def recorded_row(i):
     return json.dumps(row) + "\n"
 
 
-def recording(tailgraph, way, work, deadline):
-    """One run on record, taken again kernel by kernel: whether the replay gives the same, and what it said."""
-    rows, record, answers = work / "recorded.jsonl", work / "record.jsonl", work / "answers.jsonl"
-    rows.write_text("".join(map(recorded_row, range(RECORDED_ROWS))))
-    model = ["--model", "random:tiny", "--device", "cuda"]
-    files = ["--input", rows, "--output", answers, "--overwrite", "--record", record]
-    ran = bounded.run([tailgraph, "generate", *model, "--launch", *way, "--max-seqs", SLOTS, *files, "-q"], max(deadline(), 1))
-    # Rows that ran out of time have failed.
-    if ran.returncode not in (0, 3):
-        return {"way": " ".join(way), "equal": False, "said": ran.stderr.strip()[-400:]}
-    again = bounded.run([tailgraph, "replay", *model, "--launch", "host-kernels", "--record", record], max(deadline(), 1))
-    equal = again.returncode == 0 and again.stdout.endswith("equal\n")
-    return {"way": " ".join(way), "equal": equal, "said": (again.stdout + again.stderr).strip()[-400:]}
+def recording(tailgraph, way, rows, deadline):
+    """One run of these rows on record, taken again kernel by kernel: whether the replay gives the same, and what was said."""
+    record, answers = rows.with_name("record.jsonl"), rows.with_name("answers.jsonl")
+    model = ["--model", "random:tiny", "--device", "cuda", "--record", record]
+    job = ["--max-seqs", SLOTS, "--input", rows, "--output", answers, "--overwrite", "-q"]
+    ran = bounded.run([tailgraph, "generate", *model, "--launch", *way, *job], max(deadline(), 1))
+    equal = ran.returncode in (0, 3)  # rows that ran out of time have failed
+    if equal:
+        ran = bounded.run([tailgraph, "replay", *model, "--launch", "host-kernels"], max(deadline(), 1))
+        equal = ran.returncode == 0 and ran.stdout.endswith("equal\n")
+    return {"way": " ".join(way), "equal": equal, "said": (ran.stdout + ran.stderr).strip()[-400:]}

@@ -39,7 +39,7 @@ static uint32_t streams; /* 0 is the host */
 static uint32_t host[MOST_STREAMS];
 static struct stamp launched[MOST_DEVICES];
 static struct place *to_device[MOST_DEVICES], *from_device[MOST_DEVICES];
-static struct place *over_device[MOST_DEVICES]; /* with what stays as it is */
+static struct place *over_device[MOST_DEVICES]; /* all that a copy writes, with what stays as it is */
 static struct place *from_host, *to_host; /* that the host has not been told of */
 
 int order_is_checked(void) { return getenv("TEST_CUDA_ORDER") != NULL; }
@@ -68,11 +68,11 @@ static int overlap(const struct place *place, uint64_t at, size_t bytes) {
   return place->at < at + bytes && at < place->at + place->bytes;
 }
 
-/* Ends the list of places with one more, in which those that lie inside it are not any more. */
-static struct place *add(struct place **list, uint64_t at, size_t bytes, struct stamp copied) {
+/* Begins the list of places with one more, of a copy in this stream. Those that lie inside it, and that the copy comes behind, go. */
+static struct place *add(struct place **list, const struct stream *stream, uint64_t at, size_t bytes, struct stamp copied) {
   for (struct place **link = list; *link;) {
     struct place *place = *link;
-    if (place->at < at || at + bytes < place->at + place->bytes) {
+    if (place->at < at || at + bytes < place->at + place->bytes || !is_behind(stream->clock, place->copied)) {
       link = &place->next;
       continue;
     }
@@ -85,22 +85,6 @@ static struct place *add(struct place **list, uint64_t at, size_t bytes, struct 
   return *list = place;
 }
 
-/* All that a copy writes, with what stays as it is. Those that it lies over, and comes behind, say nothing more. */
-static void wrote(const struct stream *stream, int device, uint64_t at, size_t bytes, struct stamp copy) {
-  for (struct place **link = &over_device[device]; *link;) {
-    struct place *place = *link;
-    if (place->at < at || at + bytes < place->at + place->bytes || !is_behind(stream->clock, place->copied)) {
-      link = &place->next;
-      continue;
-    }
-    *link = place->next;
-    free(place);
-  }
-  struct place *place = calloc(1, sizeof *place);
-  *place = (struct place){.next = over_device[device], .at = at, .bytes = bytes, .copied = copy};
-  over_device[device] = place;
-}
-
 /* What a copy changes. */
 static void copied_to(const struct stream *stream, int device, uint64_t at, size_t bytes, struct stamp copy) {
   for (struct place *place = over_device[device]; place; place = place->next)
@@ -110,7 +94,7 @@ static void copied_to(const struct stream *stream, int device, uint64_t at, size
     check(is_behind(stream->clock, place->copied), stream, "a copy to where another may still come");
     check(is_behind(stream->clock, place->read), stream, "a copy to what a launch may still read");
   }
-  add(&to_device[device], at, bytes, copy);
+  add(&to_device[device], stream, at, bytes, copy);
 }
 
 /* Runs of words that change. */
@@ -131,7 +115,7 @@ static void copied_from(struct stream *stream, int device, uint64_t at, size_t b
   struct stamp before = launched[device];
   if (strcmp(getenv("TEST_CUDA_ORDER"), "to"))
     check(is_behind(stream->clock, before), stream, "a copy of what a launch may still write");
-  add(&from_device[device], at, bytes, copy)->read = before;
+  add(&from_device[device], stream, at, bytes, copy)->read = before;
 }
 
 void order_launch(struct stream *stream) {
@@ -164,7 +148,7 @@ void order_peer(struct stream *stream, struct context *to, uint64_t to_at, struc
   read_again(stream, from, from_at, bytes);
   copied_from(stream, from->device, from_at, bytes, copy);
   copied_to(stream, to->device, to_at, bytes, copy);
-  wrote(stream, to->device, to_at, bytes, copy);
+  add(&over_device[to->device], stream, to_at, bytes, copy);
   pthread_mutex_unlock(&lock);
 }
 
@@ -175,7 +159,7 @@ void order_exchange(struct stream *by, struct stream *there, uint64_t to, uint64
   read_again(by, by->context, from, bytes);
   copied_from(by, by->context->device, from, bytes, sent);
   copied_to(there, there->context->device, to, bytes, come);
-  wrote(there, there->context->device, to, bytes, come);
+  add(&over_device[there->context->device], there, to, bytes, come);
   join(there->clock, by->clock);
   join(by->clock, there->clock);
   pthread_mutex_unlock(&lock);
@@ -191,7 +175,7 @@ void order_to_device(struct stream *stream, uint64_t to, const void *from, size_
     on_the_way = 1;
   }
   changed(stream, stream->context->device, to, from, bytes, copy);
-  wrote(stream, stream->context->device, to, bytes, copy);
+  add(&over_device[stream->context->device], stream, to, bytes, copy);
   struct place *place = calloc(1, sizeof *place);
   *place = (struct place){.next = from_host, .at = (uint64_t)from, .bytes = bytes, .copied = copy};
   if (!on_the_way) place->bytes_then = memcpy(malloc(bytes), from, bytes);
@@ -208,7 +192,7 @@ void order_to_host(struct stream *stream, void *to, uint64_t from, const void *l
   for (struct place *place = from_host; place; place = place->next)
     if (overlap(place, (uint64_t)to, bytes))
       check(is_behind(stream->clock, place->copied), stream, "a copy to what another may still read");
-  struct place *place = add(&to_host, (uint64_t)to, bytes, copy);
+  struct place *place = add(&to_host, stream, (uint64_t)to, bytes, copy);
   place->bytes_then = malloc(bytes);
   memcpy(place->bytes_then, left, bytes);
   memset(to, POISON, bytes);
