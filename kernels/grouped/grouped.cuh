@@ -33,6 +33,7 @@
 #include "grouped/args.h"
 #include "grouped/ring.cuh"
 #include "grouped/store.cuh"
+#include "grouped/sums.cuh"
 #include "grouped/units.cuh"
 
 constexpr uint32_t GROUPED_DRAW_AHEAD = 4;  /* chunks before a unit's last, when the next one is drawn */
@@ -167,44 +168,6 @@ __device__ inline void grouped_load(GroupedRing ring, GroupedQueue queue, const 
   });
 }
 
-/* A consumer warpgroup's sums of up to MOST rows over all of K: element [n][r] as common/wgmma.cuh has D. */
-template <class Math, int MOST>
-__device__ inline void grouped_sums(float (&sums)[MOST / 2], GroupedRing &ring, uint32_t half, uint32_t chunks, uint32_t rows) {
-  using W = typename Math::W;
-  const bool first_lane = threadIdx.x % WARP == 0;
-  const uint32_t first = gmma_operand(shared_address(ring.stages));
-  const uint32_t full = kept(shared_address(ring.full)), empty = kept(shared_address(ring.empty));
-  const uint32_t w = first + half * gmma_apart(GROUPED_WEIGHT_BYTES / 2), x = first + gmma_apart(GROUPED_WEIGHT_BYTES);
-#pragma unroll
-  for (int i = 0; i < MOST / 2; i++) sums[i] = 0.0f;
-#pragma unroll 1
-  for (uint32_t c = 0; c < chunks; c++, ring.skip(1)) {
-    const uint32_t there = ring.at * gmma_apart(ring.stage_bytes), barrier = ring.at * (uint32_t)sizeof(uint64_t);
-    barrier_wait(full + barrier, ring.parity);
-    with_room_for<MOST>(rows, [&](auto room) {
-      constexpr int N = room.value, COLUMNS = N * Math::PARTS;
-      auto multiply = [&](float (&acc)[COLUMNS / 2], bool accumulate) {
-        gmma_fence();
-#pragma unroll
-        for (uint32_t k = 0; k < GROUPED_K / 16; k++) gmma<W, COLUMNS>(acc, w + there + 2 * k, x + there + 2 * k, accumulate || k > 0);
-        gmma_commit();
-        gmma_wait<0>();
-        gmma_settle(acc);
-      };
-      if constexpr (Math::PARTS == 1) {
-        multiply(reinterpret_cast<float(&)[N / 2]>(sums), true);
-      } else {
-        float parts[COLUMNS / 2];
-        multiply(parts, false);
-#pragma unroll
-        for (int i = 0; i < N / 2; i++) sums[i] += parts[i] + (parts[N / 2 + i] + parts[N + i]);
-      }
-    });
-    /* A stage is given back as soon as it is multiplied: the matrix units have time to spare, the ring has not. */
-    if (first_lane) barrier_arrive(empty + barrier);
-  }
-}
-
 /* A consumer warp: y = silu(gate) * up in X's type, or partial = down. Of each pair of weight rows of gate and up, the first is up's
  * where `up_first`. */
 template <class Math, bool COUNTER, class Sort>
@@ -227,13 +190,24 @@ __device__ inline void grouped_consume(GroupedRing ring, GroupedQueue queue, con
         store(to, sums[i / 2 * 4 + i % 2], sums[i / 2 * 4 + i % 2 + 2]);
       }
     };
+    auto gated = [&](float first, float second) {
+      return arrays.up_first ? gmma_silu(second) * first : gmma_silu(first) * second;
+    };
     if (unit.kind == GROUPED_GATE_UP) {
-      const uint32_t n = unit.slice * (GROUPED_OUTPUTS / 2) + warp * (GROUPED_GROUP_ROWS / 2) + lane / 4;
-      by_row([&](uint32_t r) { return arrays.y + (size_t)(unit.tile.first + r) * arrays.inner + n; },
-             [&](auto *at, float first, float second) {
-               const float v = arrays.up_first ? gmma_silu(second) * first : gmma_silu(first) * second;
-               if (n < arrays.inner) *at = typename Math::X(v);
-             });
+      using X = typename Math::X;
+      const uint32_t n = unit.slice * (GROUPED_OUTPUTS / 2) + warp * (GROUPED_GROUP_ROWS / 2);
+      if constexpr (Math::TALL) {
+        if (n < arrays.inner)
+          grouped_store_gated<X>(sums, unit.tile.rows, gated,
+                                 [&](uint32_t r) { return arrays.y + (size_t)(unit.tile.first + r) * arrays.inner + n; });
+      } else {
+        const uint32_t own = n + lane / 4;
+        by_row([&](uint32_t r) { return arrays.y + (size_t)(unit.tile.first + r) * arrays.inner + own; },
+               [&](X *at, float first, float second) {
+                 const float v = gated(first, second);
+                 if (own < arrays.inner) *at = X(v);
+               });
+      }
     } else if constexpr (Math::ROUNDS) {
       const uint32_t n = unit.slice * GROUPED_OUTPUTS + warp * GROUPED_GROUP_ROWS;
       if (n < arrays.hidden)

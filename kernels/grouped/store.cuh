@@ -1,4 +1,6 @@
-/* store.cuh: how a consumer warp of grouped/grouped.cuh stores sums of down that are rounded. */
+/* store.cuh: how a consumer warp of grouped/grouped.cuh stores what it rounds to 16 bits: gate and up's outputs, and of many rows down's
+ * sums. Sums lie as common/wgmma.cuh has D: a lane has two rows' sums of one weight row, and of the one 8 further. Stored as they lie,
+ * each instruction would leave a part of every sector that it writes to. So the rows change places with the outputs. */
 #ifndef TAILGRAPH_GROUPED_STORE_CUH
 #define TAILGRAPH_GROUPED_STORE_CUH
 
@@ -6,13 +8,32 @@
 #include "common/transpose.cuh"
 #include "common/wgmma.cuh"
 
-/* A warp's sums of GROUPED_GROUP_ROWS outputs of `rows` rows, rounded to T, of 16 bits. at(r): where row r's begin; it is asked for rows
- * that are there alone. Sums lie as common/wgmma.cuh has D: a lane has two rows' sums of one output, and of the one 8 further. Stored as
- * they lie, each instruction would leave half of every sector that it writes to. So the rows change places with the outputs: of eight rows
- * at a time, a lane stores four neighbouring outputs of one. */
+constexpr int GROUPED_STORED_AT_ONCE = 2;  /* times eight rows, whose waits overlap */
+
+/* Half as many outputs as a warp has weight rows, of `rows` rows, as T: gated(sum of the first, sum of the one 8 further). at(r): where row
+ * r's outputs begin; it is asked for rows that are there alone. Of eight rows at a time, a lane stores two neighbouring outputs of one. */
+template <typename T, int SUMS, class Gated, class At>
+__device__ inline void grouped_store_gated(const float (&sums)[SUMS], uint32_t rows, Gated gated, At at) {
+  constexpr int AT_ONCE = GROUPED_STORED_AT_ONCE;
+  static_assert(SUMS % (4 * AT_ONCE) == 0, "no row is left over");
+  const uint32_t lane = threadIdx.x % WARP, first = lane % 4 * 2;
+#pragma unroll
+  for (int base = 0; base < SUMS; base += 4 * AT_ONCE) {
+    if (base * 2 >= rows) break;
+#pragma unroll
+    for (int i = base; i < base + 4 * AT_ONCE; i += 4) {
+      const uint32_t both = transposed(pack2<T>(gated(sums[i], sums[i + 2]), gated(sums[i + 1], sums[i + 3]))), r = i * 2 + lane / 4;
+      T *to = kept(at(min(r, rows - 1)) + first);
+      if (r < rows) *reinterpret_cast<uint32_t *>(to) = both;
+    }
+  }
+}
+
+/* A warp's sums of GROUPED_GROUP_ROWS outputs of `rows` rows, rounded to T, of 16 bits. at(r): as above. Of eight rows at a time, a lane
+ * stores four neighbouring outputs of one. */
 template <typename T, int SUMS, class At>
 __device__ inline void grouped_store_rounded(const float (&sums)[SUMS], uint32_t rows, At at) {
-  constexpr int AT_ONCE = 2;  /* times eight rows, whose waits overlap */
+  constexpr int AT_ONCE = GROUPED_STORED_AT_ONCE;
   static_assert(SUMS % (4 * AT_ONCE) == 0, "no row is left over");
   const uint32_t lane = threadIdx.x % WARP;
   const bool odd = lane % 2 != 0;
