@@ -15,7 +15,8 @@
  * with many rows: of 32 experts of 2048 x 1792, four a row, 1.1 GB at 512 rows in tiles of 128, at 1,024 rows 1.8 GB, where the
  * second-level cache gives all SMs 9 TB/s and the memory has 705 MB to give (profiles/log/experts.md).
  * Measured on an H200 in bf16, 32 experts of 2048 x 1792, in the model (floor, of which some has come before it begins; how:
- * profiles/README.md): 154.2 us (155.2) at 64 rows, 158.8 at 128, 162.0 at 256 in tiles of 96. On an H100 243.6 (227) at 509 in tiles of 128.
+ * profiles/README.md): 154.2 us (155.2) at 64 rows, 158.8 at 128, 162.0 at 256 in tiles of 96, 172.8 at 512 in tiles of 128. On
+ * an H100 243.6 (227) at 509 in tiles of 128.
  */
 #include "common/launch.cuh"
 #include "grouped/grouped.cuh"
