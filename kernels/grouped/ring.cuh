@@ -25,7 +25,7 @@ struct GroupedHalf {
   using W = T;
   using Sum = S;
   static constexpr int PARTS = 1, MOST_ROWS = MOST;
-  static constexpr bool TALL = MOST > 64;
+  static constexpr bool TALL = MOST > 64;  /* consumers have little time to spare (grouped/sums.cuh) */
   static constexpr bool ROUNDS = std::is_same<S, T>::value;
   static_assert(ROUNDS || std::is_same<S, float>::value, "sums are f32, or rounded to the rows' type");
 
