@@ -165,6 +165,13 @@ void order_exchange(struct stream *by, struct stream *there, uint64_t to, uint64
   pthread_mutex_unlock(&lock);
 }
 
+/* What a copy reads from the host's memory, as it was then. */
+static void check_kept(const struct place *place) {
+  if (!place->bytes_then || !memcmp((const void *)place->at, place->bytes_then, place->bytes)) return;
+  fprintf(stderr, "order: the host wrote where a copy may still read\n");
+  _exit(77);
+}
+
 void order_to_device(struct stream *stream, uint64_t to, const void *from, size_t bytes) {
   pthread_mutex_lock(&lock);
   struct stamp copy = enqueue(stream);
@@ -174,6 +181,8 @@ void order_to_device(struct stream *stream, uint64_t to, const void *from, size_
     check(is_behind(stream->clock, place->copied), stream, "a copy from where another may still come");
     on_the_way = 1;
   }
+  for (struct place *place = from_host; place; place = place->next)
+    if (overlap(place, (uint64_t)from, bytes)) check_kept(place);
   changed(stream, stream->context->device, to, from, bytes, copy);
   add(&over_device[stream->context->device], stream, to, bytes, copy);
   struct place *place = calloc(1, sizeof *place);
@@ -225,10 +234,7 @@ static void told(const uint32_t clock[MOST_STREAMS]) {
       link = &place->next;
       continue;
     }
-    if (place->bytes_then && memcmp((const void *)place->at, place->bytes_then, place->bytes)) {
-      fprintf(stderr, "order: the host wrote where a copy may still read\n");
-      _exit(77);
-    }
+    check_kept(place);
     *link = place->next;
     free(place->bytes_then);
     free(place);
