@@ -190,23 +190,21 @@ __device__ inline void grouped_consume(GroupedRing ring, GroupedQueue queue, con
         store(to, sums[i / 2 * 4 + i % 2], sums[i / 2 * 4 + i % 2 + 2]);
       }
     };
-    auto gated = [&](float first, float second) {
-      return arrays.up_first ? gmma_silu(second) * first : gmma_silu(first) * second;
-    };
     if (unit.kind == GROUPED_GATE_UP) {
       using X = typename Math::X;
-      const uint32_t n = unit.slice * (GROUPED_OUTPUTS / 2) + warp * (GROUPED_GROUP_ROWS / 2);
-      if constexpr (Math::TALL) {
-        if (n < arrays.inner)
-          grouped_store_gated<X>(sums, unit.tile.rows, gated,
-                                 [&](uint32_t r) { return arrays.y + (size_t)(unit.tile.first + r) * arrays.inner + n; });
+      /* This lane's output, or of tall tiles the first of the warp's. */
+      const uint32_t n = unit.slice * (GROUPED_OUTPUTS / 2) + warp * (GROUPED_GROUP_ROWS / 2) + (GROUPED_TALL<Math> ? 0 : lane / 4);
+      auto at = [&](uint32_t r) { return arrays.y + (size_t)(unit.tile.first + r) * arrays.inner + n; };
+      auto gated = [&](float first, float second) {
+        return arrays.up_first ? gmma_silu(second) * first : gmma_silu(first) * second;
+      };
+      if constexpr (GROUPED_TALL<Math>) {
+        if (n < arrays.inner) grouped_store_gated<X>(sums, unit.tile.rows, gated, at);
       } else {
-        const uint32_t own = n + lane / 4;
-        by_row([&](uint32_t r) { return arrays.y + (size_t)(unit.tile.first + r) * arrays.inner + own; },
-               [&](X *at, float first, float second) {
-                 const float v = gated(first, second);
-                 if (own < arrays.inner) *at = X(v);
-               });
+        by_row(at, [&](X *to, float first, float second) {
+          const float v = gated(first, second);
+          if (n < arrays.inner) *to = X(v);
+        });
       }
     } else if constexpr (Math::ROUNDS) {
       const uint32_t n = unit.slice * GROUPED_OUTPUTS + warp * GROUPED_GROUP_ROWS;

@@ -25,7 +25,6 @@ struct GroupedHalf {
   using W = T;
   using Sum = S;
   static constexpr int PARTS = 1, MOST_ROWS = MOST;
-  static constexpr bool TALL = MOST > 64;  /* consumers have little time to spare (grouped/sums.cuh) */
   static constexpr bool ROUNDS = std::is_same<S, T>::value;
   static_assert(ROUNDS || std::is_same<S, float>::value, "sums are f32, or rounded to the rows' type");
 
@@ -48,7 +47,6 @@ struct GroupedSplit {
   using W = __nv_bfloat16;
   using Sum = float;
   static constexpr int PARTS = 3, MOST_ROWS = 32;
-  static constexpr bool TALL = false;
   static constexpr bool ROUNDS = false;
 
   struct Piece {

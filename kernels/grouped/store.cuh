@@ -23,6 +23,7 @@ __device__ inline void grouped_store_gated(const float (&sums)[SUMS], uint32_t r
 #pragma unroll
     for (int i = base; i < base + 4 * AT_ONCE; i += 4) {
       const uint32_t both = transposed(pack2<T>(gated(sums[i], sums[i + 2]), gated(sums[i + 1], sums[i + 3]))), r = i * 2 + lane / 4;
+      /* Not behind a branch, where each row would wait for its place anew. */
       T *to = kept(at(min(r, rows - 1)) + first);
       if (r < rows) *reinterpret_cast<uint32_t *>(to) = both;
     }
