@@ -11,7 +11,7 @@ mod startup;
 
 /// Every launch way beside an idle and a busy host, at full size on a GPU.
 fn measured() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("profiles/results/ways-h200-2026-11-22.json")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("profiles/results/ways-h200-2026-11-28.json")
 }
 
 /// Where a result of [`measured`] is in tables: launch way, host, sequences.
