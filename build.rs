@@ -111,8 +111,12 @@ fn argument_headers() -> Vec<String> {
     println!("cargo::rerun-if-changed=kernels");
     let families = std::fs::read_dir("kernels").expect("kernels could not be read");
     let mut found: Vec<String> = families
-        .flatten()
-        .map(|family| family.path().join("args.h"))
+        .map(|family| {
+            family
+                .expect("kernels could not be read")
+                .path()
+                .join("args.h")
+        })
         .filter(|header| header.is_file())
         .map(|header| header.to_string_lossy().into_owned())
         .collect();

@@ -17,8 +17,6 @@
 
 #include <stdint.h>
 
-#define TG_ABI_VERSION 2u
-
 #define TG_MAX_LANES 256u     /* lanes of a turn, at most */
 #define TG_DISPATCH_THREADS 288u /* of a dispatcher that takes turns: that many lanes, and a warp that launches */
 #define TG_MAX_SLOTS 1024u    /* sequences running at once, at most */
@@ -332,8 +330,8 @@ typedef struct tg_config {
   uint32_t bias_capacity;    /* of the rings this state will be used with */
   uint32_t grow_tokens;      /* a request without a limit takes pages for its prompt and so many tokens, and whenever they are
                                 used up for as many more; at least 1 */
-  uint32_t chunk_share;      /* such a step may have one in so many of the prompt tokens that its slots have yet to read, where that
-                                is more than chunk_tokens; 0: never */
+  uint32_t chunk_share;      /* of the prompt tokens that slots have yet to read, one in so many may be in a step that has decode rows,
+                                where that is more than chunk_tokens; 0: never */
   uint32_t pad[3];           /* what follows is copied 16 bytes at a time */
 } tg_config;
 

@@ -33,9 +33,7 @@ text=$(printf 'row %.0s' $(seq 1 "$words"))
 for ((i = 0; i < prompts; i++)); do
   printf '{"id": "%d", "prompt": "%03d %s"}\n' "$i" "$i" "$text"
 done >"$rows"
-# The program that `profile` finds.
-ncu=$("$tailgraph" profile --tool compute --print -- true)
-ncu=${ncu%% --nvtx *}
+ncu=$(tool_of --tool compute)
 
 for way in "${ways[@]}"; do
   report=$out/compute-$way

@@ -89,8 +89,11 @@ for part in "${parts[@]}"; do
   case $part in
     bits)
       echo "== $out/gpus-bits.txt" >&2
-      # Whatever fails says so there.
-      for parallel in "${parallels[@]}"; do goldens "$parallel" && replays "$parallel"; done | tee "$out/gpus-bits.txt"
+      # The first that fails says so there, and ends this.
+      for parallel in "${parallels[@]}"; do
+        goldens "$parallel"
+        replays "$parallel"
+      done 2>&1 | tee "$out/gpus-bits.txt"
       ;;
     score)
       for parallel in one "${parallels[@]}"; do

@@ -98,8 +98,7 @@ for part in "${parts[@]}"; do
       mv "$out/$part.jsonl.partial" "$out/$part.jsonl"
       ;;
     timelines)
-      nsys=$("$tailgraph" profile --print -- true)
-      nsys=${nsys%% profile *}
+      nsys=$(tool_of)
       read -ra ways <<<"${WAYS:-graph-queued kernels-spin graph-spin graph-block graph-event graph-params graph-update graph-recapture device-sibling device-tail device-scheduler device-forget conditional persistent cdp cdp-stream}"
       : >"$out/timelines.txt"
       for way in "${ways[@]}"; do

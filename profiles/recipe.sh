@@ -9,5 +9,14 @@ command -v "$tailgraph" >/dev/null || {
   exit 1
 }
 mkdir -p "$out"
+
+# tool_of OPTION...: the program that `profile` finds, the first word of the line that it prints for a shell.
+tool_of() {
+  local line
+  line=$("$tailgraph" profile "$@" --print -- true)
+  eval "set -- $line"
+  printf '%s\n' "$1"
+}
+
 model=${MODEL:-random:lfm2-8b-a1b}
 dtype=${DTYPE:-bf16}

@@ -25,9 +25,7 @@ rows=$out/prompts.jsonl
 for ((i = 0; i < prompts; i++)); do
   printf '{"id": "%d", "prompt": "Row %d of a profile"}\n' "$i" "$i"
 done >"$rows"
-# The program that `profile` finds.
-nsys=$("$tailgraph" profile --print -- true)
-nsys=${nsys%% profile *}
+nsys=$(tool_of)
 
 for way in "${ways[@]}"; do
   report=$out/$of-$way

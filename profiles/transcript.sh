@@ -20,7 +20,7 @@ device=cpu
 nvidia-smi -L >/dev/null 2>&1 && device=gpu
 transcript=$out/first-half-hour-$device-$(date +%F).txt
 host=$(hostname)
-built=${TAILGRAPH:-}
+built=${TAILGRAPH:+$(realpath "$TAILGRAPH")}
 # The caller's choices are not a new user's.
 unset "${!CARGO_@}" "${!TAILGRAPH_@}"
 
@@ -50,7 +50,7 @@ rows_in() { # FILE
 session() {
   cd "$scratch"
   echo "# $(uname -sm), $(nproc) cores, $(awk '/MemTotal/ { printf "%.0f GB", $2 / 1e6 }' /proc/meminfo) of memory, $device; commit $(git -C "$repository" rev-parse --short HEAD), $(date +%F)"
-  run "git clone --quiet $repository tailgraph && cd tailgraph"
+  run "git clone --quiet $(printf %q "$repository") tailgraph && cd tailgraph"
   local quick cuda command
   quick=$(block 'cargo run --release')
   cuda=$(block 'cargo build --release --features cuda')
@@ -101,6 +101,8 @@ done > batch.jsonl; wc -l < batch.jsonl'
 }
 
 # Random weights write control characters too, which a page shows badly.
-session | LC_ALL=C sed -u -e 's/[[:cntrl:]]//g' -e "s|$scratch|~|g" -e "s|$repository|REPOSITORY|g" -e "s|$host|HOST|g" \
+literally() { printf '%s' "$1" | sed 's/[][\\.*^$|]/\\&/g'; } # as a pattern of sed
+session | LC_ALL=C sed -u -e 's/[[:cntrl:]]//g' -e "s|$(literally "$scratch")|~|g" -e "s|$(literally "$(printf %q "$repository")")|REPOSITORY|g" \
+  -e "s|$(literally "$repository")|REPOSITORY|g" -e "s|$(literally "$host")|HOST|g" \
   -e '/^ *\(Compiling\|Downloaded\|Downloading\|Updating\|Locking\) /d' | tee "$transcript.partial"
 mv "$transcript.partial" "$transcript"

@@ -12,7 +12,7 @@ pub enum Error {
     #[error("{0}")]
     Usage(String),
     /// A file could not be read or written.
-    #[error("{}: {source}", quote::visible(path.display()))]
+    #[error("{}: {source}{}", quote::visible(path.display()), room(source))]
     Io {
         path: PathBuf,
         source: std::io::Error,
@@ -95,6 +95,28 @@ impl Error {
     }
 }
 
+/// What a panic said, as `catch_unwind` gives it.
+pub fn said_by_panic(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("no message")
+}
+
+/// What helps where a file cannot grow.
+fn room(source: &std::io::Error) -> &'static str {
+    match source.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+            ", expected room to write: free some, or write to another file system"
+        }
+        std::io::ErrorKind::FileTooLarge => {
+            ", expected a limit that lets it grow (ulimit -f), or a file system that does"
+        }
+        _ => "",
+    }
+}
+
 /// What was expected of the system, where a file was not opened for no fault of its own.
 fn lacking(source: &std::io::Error) -> Option<&'static str> {
     let of_process = source.raw_os_error()? == libc::EMFILE;
@@ -106,6 +128,28 @@ fn lacking(source: &std::io::Error) -> Option<&'static str> {
 mod tests {
     use super::*;
     use std::io::Error as Io;
+
+    #[test]
+    fn a_panics_words_are_found() {
+        let said = |run: fn()| {
+            let panic = std::panic::catch_unwind(run).unwrap_err();
+            said_by_panic(&*panic).to_owned()
+        };
+        assert_eq!(said(|| panic!("plain")), "plain");
+        assert_eq!(said(|| panic!("with {}", 1)), "with 1");
+        assert_eq!(said(|| std::panic::panic_any(1)), "no message");
+    }
+
+    #[test]
+    fn a_full_disk_says_what_helps() {
+        let of = |code: i32| Error::io("answers", Io::from_raw_os_error(code)).to_string();
+        for code in [libc::ENOSPC, libc::EDQUOT] {
+            let said = of(code);
+            assert!(said.contains("expected room to write"), "{said}");
+        }
+        assert!(of(libc::EFBIG).contains("ulimit -f"));
+        assert!(!of(libc::EIO).contains("expected"));
+    }
 
     #[test]
     fn what_stood_in_the_way_of_a_file_is_told_apart() {

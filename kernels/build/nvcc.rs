@@ -257,19 +257,39 @@ fn used_now(log: &Path) -> Result<(), String> {
         .map_err(|error| said(log, &error))
 }
 
-/// Removes what no build has used for long: each change of a kernel leaves an object.
+/// Removes what no build has used for long: each change of a kernel leaves an object, and a build that was killed an unfinished one.
 fn forget_old(folder: &Path) {
     let Ok(entries) = std::fs::read_dir(folder) else {
         return;
     };
-    for log in entries.flatten().map(|entry| entry.path()) {
-        let age = log.metadata().and_then(|data| data.modified());
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let age = path.metadata().and_then(|data| data.modified());
         let age = age.ok().and_then(|used| used.elapsed().ok());
-        if log.extension().is_some_and(|found| found == "log") && age > Some(KEPT) {
-            // Another build may have removed them.
-            let _ = std::fs::remove_file(&log);
-            let _ = std::fs::remove_file(log.with_extension("o"));
+        let name = path.file_name().and_then(|name| name.to_str());
+        if age <= Some(KEPT) || !name.is_some_and(ends_a_life) {
+            continue;
         }
+        // Another build may have removed them.
+        let _ = std::fs::remove_file(&path);
+        if path.extension().is_some_and(|found| found == "log") {
+            let _ = std::fs::remove_file(path.with_extension("o"));
+        }
+    }
+}
+
+/// `NAME.HASH.log`, whose age is its object's too, or `NAME.HASH.PROCESS.o`: nothing else in the folder is ours to remove.
+fn ends_a_life(name: &str) -> bool {
+    let is_hash =
+        |part: &str| part.len() == 16 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let mut parts = name.rsplit('.');
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some("log"), Some(hash), Some(_)) => is_hash(hash),
+        (Some("o"), Some(process), Some(hash)) => {
+            process.bytes().all(|byte| byte.is_ascii_digit())
+                && is_hash(hash)
+                && parts.next().is_some()
+        }
+        _ => false,
     }
 }
 
@@ -289,7 +309,8 @@ fn size_and_age(file: &Path) -> String {
 fn units(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
     let entries = std::fs::read_dir(folder).map_err(|error| said(folder, &error))?;
-    for path in entries.flatten().map(|entry| entry.path()) {
+    for entry in entries {
+        let path = entry.map_err(|error| said(folder, &error))?.path();
         if path.is_dir() {
             found.extend(units(&path)?);
         } else if path.extension().is_some_and(|found| found == "cu") {

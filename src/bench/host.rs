@@ -1,5 +1,6 @@
 //! The host beside a run: processor time, threads that keep it busy, what it is.
 
+use crate::error::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -37,30 +38,42 @@ pub struct Busy {
 const SPINS: u32 = 1 << 14;
 
 impl Busy {
-    /// `count` threads, running by the time this returns.
-    pub fn new(count: u32) -> Self {
-        let done = Arc::new(AtomicBool::new(false));
-        let spin = |_| {
-            let (done, used_ns) = (done.clone(), Arc::new(AtomicU64::new(0)));
-            let tell = used_ns.clone();
-            let thread = std::thread::spawn(move || {
-                while !done.load(Ordering::Relaxed) {
-                    let used = thread_time();
-                    tell.store(used.as_nanos() as u64, Ordering::Relaxed);
-                    for spin in 0..SPINS {
-                        std::hint::black_box(spin);
-                    }
-                }
-            });
-            (thread, used_ns)
-        };
-        let threads: Vec<_> = (0..count).map(spin).collect();
-        for (_, used_ns) in &threads {
-            while used_ns.load(Ordering::Relaxed) == 0 {
+    /// `count` threads, running by the time this returns, unless it is interrupted.
+    ///
+    /// # Errors
+    /// The system refuses a thread.
+    pub fn new(count: u32, interrupt: &AtomicBool) -> Result<Self> {
+        let mut busy = Self::default();
+        for _ in 0..count {
+            if interrupt.load(Ordering::SeqCst) {
+                return Ok(busy);
+            }
+            busy.add()?;
+        }
+        for (_, used_ns) in &busy.threads {
+            while used_ns.load(Ordering::Relaxed) == 0 && !interrupt.load(Ordering::SeqCst) {
                 std::thread::yield_now();
             }
         }
-        Self { done, threads }
+        Ok(busy)
+    }
+
+    fn add(&mut self) -> Result<()> {
+        let (done, used_ns) = (self.done.clone(), Arc::new(AtomicU64::new(0)));
+        let tell = used_ns.clone();
+        let spin = move || {
+            while !done.load(Ordering::Relaxed) {
+                let used = thread_time();
+                tell.store(used.as_nanos() as u64, Ordering::Relaxed);
+                for spin in 0..SPINS {
+                    std::hint::black_box(spin);
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("busy".into()).spawn(spin);
+        let thread = thread.map_err(|error| Error::thread(&error))?;
+        self.threads.push((thread, used_ns));
+        Ok(())
     }
 
     /// Processor time of these threads so far.
@@ -102,7 +115,7 @@ mod tests {
 
     #[test]
     fn busy_threads_count_their_time_and_end() {
-        let busy = Busy::new(1);
+        let busy = Busy::new(1, &AtomicBool::new(false)).unwrap();
         let (start, before) = (Instant::now(), process_time());
         while busy.time() < Duration::from_millis(50) {
             assert!(start.elapsed() < Duration::from_secs(20), "it does not run");
@@ -111,7 +124,9 @@ mod tests {
         let process = process_time() - before;
         drop(busy);
         assert!(process >= Duration::from_millis(30), "{process:?}");
-        assert!(Busy::new(0).time().is_zero());
+        assert!(Busy::default().time().is_zero());
+        let interrupted = Busy::new(3, &AtomicBool::new(true)).unwrap();
+        assert!(interrupted.threads.is_empty());
     }
 
     #[test]

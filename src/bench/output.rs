@@ -38,7 +38,7 @@ pub fn text(rows: &[Value], format: Format, columns: &[Column], width: usize) ->
         Format::Csv => csv(rows),
         Format::Json => format!(
             "{}\n",
-            serde_json::to_string_pretty(rows).unwrap_or_default()
+            serde_json::to_string_pretty(rows).expect("values always serialise")
         ),
         Format::Jsonl => rows.iter().fold(String::new(), |mut text, row| {
             let _ = writeln!(text, "{row}");

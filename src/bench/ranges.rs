@@ -27,7 +27,7 @@ fn number(text: &str) -> Result<u32, String> {
 }
 
 fn one(part: &str, values: &mut Vec<u32>) -> Result<(), String> {
-    let Some((first, rest)) = part.split_once('-') else {
+    let Some((first, rest)) = part.split_once('-').filter(|(first, _)| !first.is_empty()) else {
         values.push(number(part)?);
         return Ok(());
     };
@@ -53,6 +53,23 @@ fn one(part: &str, values: &mut Vec<u32>) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// More would take minutes to begin, and all of the machine.
+const MOST_THREADS: u32 = 4096;
+
+/// As [`parse`], of threads that are to spin.
+///
+/// # Errors
+/// As [`parse`]; more of them than a machine bears.
+pub fn threads(text: &str) -> Result<List, String> {
+    let list = parse(text)?;
+    match list.0.iter().find(|&&threads| threads > MOST_THREADS) {
+        Some(threads) => Err(format!(
+            "found {threads}, expected at most {MOST_THREADS} threads"
+        )),
+        None => Ok(list),
+    }
 }
 
 /// Tokens of each prompt, drawn from a range.
@@ -129,12 +146,22 @@ mod tests {
     }
 
     #[test]
+    fn threads_are_no_more_than_a_machine_bears() {
+        assert_eq!(threads("0,4096").unwrap().0, [0, 4096]);
+        let message = threads("1,100000").unwrap_err();
+        assert!(
+            message.contains("found 100000, expected at most 4096"),
+            "{message}"
+        );
+    }
+
+    #[test]
     fn what_is_no_list_is_refused() {
         for (text, expected) in [
             ("", "found ''"),
             ("1,,2", "found ''"),
             ("a", "found 'a'"),
-            ("-1", "found ''"),
+            ("-1", "found '-1'"),
             ("8-1", "ascends"),
             ("1-8+0", "leads nowhere"),
             ("1-8*1", "leads nowhere"),

@@ -5,6 +5,7 @@ use super::args::MergeArgs;
 use super::paths::{Files, is_stdio};
 use super::summary::counted;
 use crate::error::{Error, Result};
+use crate::io::arrays::Kind;
 use crate::io::merge::Merge;
 use crate::io::shard::record_path;
 use crate::telemetry::say;
@@ -24,6 +25,15 @@ pub fn run(args: &MergeArgs) -> Result<Exit> {
         .writes("--output", Some(&args.output))
         .keep_apart()?;
     let merge = Merge::of(&args.shards)?;
+    if merge.is_of_logits()
+        && !is_stdio(&args.output)
+        && Kind::of(&args.output) != Kind::Safetensors
+    {
+        return Err(Error::Usage(format!(
+            "--output {}: expected a name that ends in .safetensors, which these shards' logits are merged into",
+            args.output.display()
+        )));
+    }
     let output = match is_stdio(&args.output) {
         true => Path::new("/dev/stdout"),
         false => &args.output,

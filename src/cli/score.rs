@@ -142,7 +142,8 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
             return Ok(());
         };
         let entry = served[request as usize];
-        let found = sink.take_logprobs(request).unwrap_or_default();
+        let found = sink.take_logprobs(request);
+        let found = found.expect("where rows are written, logprobs are kept of each prompt");
         let row = logprobs_row(entry, prompts[request as usize], &found);
         output.put(entry.row, row)
     };
@@ -307,6 +308,8 @@ fn report_failures(entries: &[Entry], rows: &mut Option<Rows>) -> Result<u64> {
         failed += 1;
         match rows {
             Some(output) => output.put(entry.row, answer::failed(&entry.label, error))?,
+            // Some errors begin with their line.
+            None if error.message.starts_with("line ") => warn(&error.message),
             None => warn(&format!("line {}: {error}", entry.label.line)),
         }
     }

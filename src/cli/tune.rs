@@ -210,7 +210,7 @@ mod gpu {
             let beside = Beside {
                 most_in_flight: None,
                 clocks: Clocks::unknown(),
-                busy: &Busy::new(0),
+                busy: &Busy::default(),
                 joules: &|| None,
                 interrupt,
             };

@@ -32,6 +32,14 @@ impl Prompt {
         relative(self.difference_squared, self.expected_squared)
     }
 
+    /// As [`Self::relative`], to order by: what is no number is further off than all that are.
+    fn furthest(&self) -> f64 {
+        match self.relative() {
+            relative if relative.is_nan() => f64::INFINITY,
+            relative => relative,
+        }
+    }
+
     /// Positions that are to be compared.
     fn wanted(&self) -> u64 {
         match self.last_only {
@@ -167,7 +175,8 @@ impl Comparison {
             expected: wanted,
             found,
             expected_logits: (expected[wanted], expected[found]),
-            tie: gap <= self.tolerance * f64::from(scale),
+            // An infinite logit is as far from any as its own scale.
+            tie: gap.is_finite() && gap <= self.tolerance * f64::from(scale),
         });
     }
 
@@ -228,7 +237,7 @@ impl Comparison {
         if let Some(worst) = self
             .prompts
             .iter()
-            .max_by(|a, b| a.relative().total_cmp(&b.relative()))
+            .max_by(|a, b| a.furthest().total_cmp(&b.furthest()))
         {
             // Writing to a string cannot fail.
             let _ = write!(

@@ -76,7 +76,7 @@ impl Identity {
 
     /// One number for all of it.
     pub fn hash(&self) -> u64 {
-        let text = serde_json::to_vec(self).unwrap_or_default();
+        let text = serde_json::to_vec(self).expect("strings and numbers always serialise");
         let digest = Sha256::digest(text);
         u64::from_le_bytes(std::array::from_fn(|i| digest[i]))
     }

@@ -203,6 +203,11 @@ impl Merge {
         self.0.iter().map(|part| part.record.failed).sum()
     }
 
+    /// Logits, rather than rows as JSON lines.
+    pub fn is_of_logits(&self) -> bool {
+        matches!(self.0[0].record.holds, Holds::Logits)
+    }
+
     /// Writes `output`.
     ///
     /// # Errors

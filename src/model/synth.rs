@@ -6,7 +6,7 @@ use super::generation::GenerationConfig;
 use super::layout::{self, TensorSpec};
 use super::source::ModelSource;
 use super::weights::DType;
-use super::{random, tokenizer_files};
+use super::{checkpoint, random, tokenizer_files};
 use crate::error::{Error, Result};
 use crate::files::Folder;
 use memmap2::MmapMut;
@@ -183,7 +183,7 @@ fn write_small_files(
         })
         .collect();
     let index = json!({"metadata": {"total_size": bytes_total}, "weight_map": weight_map});
-    let [index_name, generation, tokenizer, tokenizer_config] = SMALL_FILES;
+    let [index_name, generation, tokenizer, tokenizer_config] = WRITTEN_FILES;
     let context = config.max_position_embeddings;
     for (name, value) in [
         (index_name, index),
@@ -205,15 +205,16 @@ fn write_small_files(
 }
 
 const CONFIG_FILE: &str = "config.json";
-const SMALL_FILES: [&str; 4] = [
-    "model.safetensors.index.json",
+/// Written besides config.json and the shards.
+const WRITTEN_FILES: [&str; 4] = [
+    checkpoint::INDEX_FILE,
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
 ];
 
-/// Whether a file of this name may be what an interrupted call left: anything but config.json itself.
+/// Whether a file of this name may be what an interrupted call left: it writes config.json last.
 fn is_ours(name: &str) -> bool {
     let is_shard = name.starts_with("model-") && name.ends_with(".safetensors");
-    is_shard || SMALL_FILES.contains(&name)
+    is_shard || WRITTEN_FILES.contains(&name)
 }

@@ -121,25 +121,6 @@ impl Tensor {
         self.shape.iter().skip(1).product()
     }
 
-    /// The rows in `rows` as a tensor of their own (same storage).
-    pub fn slice_rows(&self, rows: Range<usize>) -> Tensor {
-        let row_bytes = self.cols() * self.dtype.bytes();
-        let mut shape = self.shape.clone();
-        shape[0] = rows.len();
-        Self {
-            name: self.name.clone(),
-            dtype: self.dtype,
-            shape,
-            storage: self.storage.clone(),
-            range: self.range.start + rows.start * row_bytes
-                ..self.range.start + rows.end * row_bytes,
-            made: self.made.map(|made| Made {
-                first: made.first + (rows.start * self.cols()) as u64,
-                ..made
-            }),
-        }
-    }
-
     /// Widens the elements of one row into `out`, which has `cols()` elements.
     pub fn row_to_f32(&self, row: usize, out: &mut [f32]) {
         let row_bytes = self.cols() * self.dtype.bytes();

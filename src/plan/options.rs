@@ -63,7 +63,7 @@ impl EngineOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
     /// Default: 16 on a CPU; on a GPU as many as its memory holds and `requests` come to. Where there are `prompts`, as many as
-    /// fill the largest step, up to 256. At most the largest decode bucket.
+    /// fill the largest step, up to 256 for each GPU that has stages. At most the largest decode bucket.
     pub max_seqs: Option<u32>,
     /// Sequences of the whole job, where that is known: more of them never run at once.
     pub requests: Option<u32>,
@@ -78,7 +78,8 @@ pub struct Limits {
     pub step_tokens: Option<u32>,
     /// Default: 512, but at least `chunk_align` and at most `step_tokens`.
     pub chunk_tokens: Option<u32>,
-    /// Default: 4, or 0 where `chunk_tokens` is given.
+    /// One part in so many of the prompt tokens that are yet to be read may be in a step beside decode rows, where that is more than
+    /// `chunk_tokens`. Default: 8, or 0 (never) where `chunk_tokens` is given.
     pub chunk_share: Option<u32>,
     /// Default: 64.
     pub chunk_align: Option<u32>,

@@ -109,7 +109,7 @@ impl DeviceQueue {
     /// [`crate::Error::Usage`] for a request that the queue can never hold.
     pub fn push(&mut self, request: &Request) -> Result<Option<u64>> {
         let (head, number) = (self.words.head(), self.pushed);
-        // SAFETY: the offsets and capacities are set once, by the block's own layout.
+        // SAFETY: the offsets and capacities are set once, by the block's own layout, whose tables these are.
         let tables = unsafe {
             Tables {
                 requests: self.words.table((*head).requests),

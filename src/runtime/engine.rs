@@ -11,7 +11,7 @@ use super::notices::View;
 use super::options::{EngineShape, EngineStatus};
 use super::request::{Event, Request};
 use super::rings::HostRings;
-use super::signal::Signal;
+use super::signal::{Signal, Until};
 use super::sizes::Sizes;
 use super::threads::Threads;
 use super::watchdog::{Standing, Watchdog};
@@ -218,7 +218,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::next_event`].
     pub fn next_stamped(&mut self, wait: Duration) -> Result<Option<(u64, Event)>> {
-        let deadline = Instant::now() + wait;
+        let until = Until::after(wait);
         loop {
             let epoch = self.driver.epoch();
             if let Some(event) = self.pop_event() {
@@ -228,7 +228,7 @@ impl Engine {
                 // The last events may have come between the look at the ring and the look at the failure.
                 return self.pop_event().map(Some).ok_or(error);
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = until.left();
             if left.is_zero() {
                 return Ok(None);
             }

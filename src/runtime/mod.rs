@@ -34,5 +34,6 @@ pub use replica::{Part, Replica};
 pub use replicas::Replicas;
 pub use request::{EndReason, Event, Logits, Request, Sampling, Timing, TokenLogprobs};
 pub use rings::HostRings;
+pub(crate) use signal::Until;
 pub use sizes::core_bytes;
 pub use start::Clocks;

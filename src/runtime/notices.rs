@@ -46,8 +46,11 @@ impl QueueWords {
     }
 
     /// The table at `offset` in the block.
-    pub fn table<T>(&self, offset: u64) -> *mut T {
-        // SAFETY: an offset of the block's own head.
+    ///
+    /// # Safety
+    /// `offset` is one of the block's own head.
+    pub unsafe fn table<T>(&self, offset: u64) -> *mut T {
+        // SAFETY: the caller's promise: so it lies inside the block.
         unsafe { self.0.block.start().as_ptr().add(offset as usize).cast() }
     }
 
@@ -119,7 +122,8 @@ impl Notices {
         }
         // SAFETY: set once.
         let (claims, capacity) = unsafe { ((*head).claims, (*head).claim_capacity as usize) };
-        let claims: *const abi::tg_claimed = words.table(claims);
+        // SAFETY: the head's own offset.
+        let claims: *const abi::tg_claimed = unsafe { words.table(claims) };
         for own in self.heard..end {
             let place = replica * capacity + (own as usize & (capacity - 1));
             // SAFETY: in the replica's part of the table; what lies between tail and head is the host's to read.

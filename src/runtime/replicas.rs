@@ -11,7 +11,7 @@ use super::engine::Engine;
 use super::options::{EngineOptions, EngineStatus};
 use super::replica::{Member, Part, Place, Replica};
 use super::request::{Event, Request};
-use super::signal::Signal;
+use super::signal::{Signal, Until};
 use crate::backend::device::{Runs, Stages};
 use crate::error::{Error, Result};
 use crate::plan::Ladders;
@@ -286,14 +286,14 @@ impl Replicas {
     /// # Errors
     /// A replica has failed, which the message names, and every event that was out is taken. The others are stopped.
     pub fn next_event(&mut self, wait: Duration) -> Result<Option<Event>> {
-        let deadline = Instant::now() + wait;
+        let until = Until::after(wait);
         loop {
             let epoch = self.members[0].engine.epoch();
             if let Some(event) = self.poll() {
                 return Ok(Some(event));
             }
             self.check()?;
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = until.left();
             if left.is_zero() {
                 return Ok(None);
             }

@@ -2,7 +2,24 @@
 //! (On a GPU the scheduler polls instead; nothing here is part of the schedule.)
 
 use parking_lot::{Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// When a wait is over.
+pub struct Until(Option<Instant>);
+
+impl Until {
+    /// `wait` from now; never, where no clock reaches that far, as with [`Duration::MAX`].
+    pub fn after(wait: Duration) -> Self {
+        Self(Instant::now().checked_add(wait))
+    }
+
+    /// Zero once it is over.
+    pub fn left(&self) -> Duration {
+        self.0.map_or(Duration::MAX, |end| {
+            end.saturating_duration_since(Instant::now())
+        })
+    }
+}
 
 /// Something happened: a ring index, a mailbox or a flag moved.
 #[derive(Debug, Default)]
@@ -35,7 +52,6 @@ impl Signal {
 mod tests {
     use super::*;
     use std::sync::Arc;
-    use std::time::Instant;
 
     #[test]
     fn a_notification_before_the_wait_is_not_lost() {
@@ -45,6 +61,14 @@ mod tests {
         let start = Instant::now();
         signal.wait_past(epoch, Duration::from_secs(60));
         assert!(start.elapsed() < Duration::from_secs(30));
+    }
+
+    #[test]
+    fn a_wait_may_have_no_end() {
+        assert_eq!(Until::after(Duration::ZERO).left(), Duration::ZERO);
+        let left = Until::after(Duration::from_secs(60)).left();
+        assert!(left > Duration::from_secs(30) && left <= Duration::from_secs(60));
+        assert_eq!(Until::after(Duration::MAX).left(), Duration::MAX);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::links::{Asked, StageLink};
 use super::rings::HostRings;
 use super::signal::Signal;
 use crate::backend::{RunsAhead, StageBackend, StepView};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, said_by_panic};
 use crate::sys::abi::{tg_status, tg_step};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -98,11 +98,7 @@ impl Threads {
                         Ok(Ok(())) => {}
                         Ok(Err(error)) => shared.fail(format!("{name}: {error}")),
                         Err(panic) => {
-                            let what = panic
-                                .downcast_ref::<String>()
-                                .map(String::as_str)
-                                .or_else(|| panic.downcast_ref::<&str>().copied())
-                                .unwrap_or("no message");
+                            let what = said_by_panic(&*panic);
                             shared.fail(format!("{name} panicked: {what}"));
                         }
                     },

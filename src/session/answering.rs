@@ -14,11 +14,11 @@ use crate::io::codec::Codec;
 use crate::io::prepare::{Prepared, Rules, prepare};
 use crate::io::row::{Ask, RowError};
 use crate::plan::StepKind;
-use crate::runtime::TokenLogprobs;
+use crate::runtime::{TokenLogprobs, Until};
 use crate::trace::About;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How often a session that waits looks whether it can send what it has to.
 const POLL: Duration = Duration::from_millis(10);
@@ -197,10 +197,10 @@ impl Session {
     }
 
     fn next_new(&mut self, wait: Duration) -> Result<Option<Output>> {
-        let deadline = Instant::now() + wait;
+        let until = Until::after(wait);
         loop {
             self.sequences.pass_cancels(&mut self.serving);
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = until.left();
             let Some(event) = self.serving.next_event(left.min(POLL))? else {
                 match left.is_zero() {
                     true => return Ok(None),

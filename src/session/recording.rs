@@ -76,9 +76,16 @@ struct Recorder {
     steps: u64,
     /// The scheduler's last turn is on record.
     ended: bool,
+    /// What a cancel could not write, for the next call that can fail.
+    unwritten: Option<Error>,
 }
 
 impl Recorder {
+    /// Is all written that was to be?
+    fn written(&mut self) -> Result<()> {
+        self.unwritten.take().map_or(Ok(()), Err)
+    }
+
     fn put(&mut self, line: &Line) -> Result<()> {
         self.keep
             .records
@@ -223,6 +230,7 @@ impl Recorded {
                 tokens: 0,
             },
             ended: false,
+            unwritten: None,
         };
         Ok(Self {
             engine,
@@ -244,6 +252,7 @@ impl Recorded {
             engine.drain();
             return Ok(None);
         };
+        recorder.written()?;
         if let Some(trace) = &mut recorder.keep.trace {
             trace.draining()?;
         }
@@ -287,8 +296,9 @@ impl AnyEngine for Recorded {
         let taken = self.engine.cancel(request);
         match &mut self.record {
             Some(record) if taken => {
-                // A file that cannot be written says so again with its next line.
-                let _ = record.cancel(request, before);
+                if let Err(error) = record.cancel(request, before) {
+                    record.unwritten.get_or_insert(error);
+                }
                 true
             }
             _ => taken,
@@ -299,6 +309,7 @@ impl AnyEngine for Recorded {
         let before = Instant::now();
         let event = self.engine.next_event(wait);
         if let Some(record) = &mut self.record {
+            record.written()?;
             if let Ok(event) = &event {
                 record.looked(event.as_ref(), before)?;
             }

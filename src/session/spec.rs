@@ -34,7 +34,8 @@ pub struct RunSpec {
     /// Slots, context, page, step and chunk in tokens, stages. A size that is `None` becomes the default that
     /// [`Limits`] documents; [`super::Opened::options`] has what all came to.
     pub limits: Limits,
-    /// Bytes of the device's memory to use at most; `None`: on a GPU 90% of what is free, on the CPU what is available.
+    /// Bytes of the device's memory to use at most; `None`: on a GPU 90% of what is free, on the CPU 80% of what
+    /// is available, or 4 GiB where the system does not say.
     pub memory_limit: Option<u64>,
     /// A Jinja template to render conversations by; `None`: the model's own.
     pub chat_template: Option<PathBuf>,

@@ -2,7 +2,6 @@
 
 // Made by bindgen from kernels/abi.h and kernels/*/args.h; do not edit. To make it again: cargo build --features bindgen
 
-pub const TG_ABI_VERSION: u32 = 2;
 pub const TG_MAX_LANES: u32 = 256;
 pub const TG_DISPATCH_THREADS: u32 = 288;
 pub const TG_MAX_SLOTS: u32 = 1024;

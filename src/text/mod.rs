@@ -29,6 +29,7 @@ pub use stop::{StopMatcher, StopString};
 pub use stream::{Progress, StreamEnd, TextStream};
 pub use tokenizer::Tokenizer;
 
+use crate::error::said_by_panic;
 use crate::quote;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -59,12 +60,8 @@ impl fmt::Display for Unrendered {
 /// inputs they panic on (a post-processor whose ids and tokens differ in number): such an input is one row's or one file's error, not the end of the process.
 fn guarded<T>(what: &str, run: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-        let message = panic
-            .downcast_ref::<String>()
-            .map(String::as_str)
-            .or_else(|| panic.downcast_ref::<&str>().copied())
-            .unwrap_or("no message");
-        Err(format!("{what} panicked: {}", quote::message(message)))
+        let message = quote::message(said_by_panic(&*panic));
+        Err(format!("{what} panicked: {message}"))
     })
 }
 

@@ -326,8 +326,14 @@ fn rows_in_error_are_as_many_as_the_record_says() {
         let output = dir.path().join(format!("{number}.{extension}"));
         let arguments = [command, &["--model", "random:tiny", "--input", text(input)]].concat();
         shard(&arguments, &output, 0, 1).fails(3, &[]);
-        let merged = dir.path().join("merged");
+        let merged = dir.path().join(format!("merged.{extension}"));
         merge(std::slice::from_ref(&output), &merged).fails(3, &[]);
+        if extension == "safetensors" {
+            let other = dir.path().join("merged.of-logits");
+            let parts = ["merged.of-logits: expected a name that ends in .safetensors"];
+            merge(std::slice::from_ref(&output), &other).fails_in_a_line(2, &parts);
+            assert!(!other.exists());
+        }
         let before = fs::read(&merged).unwrap();
         let record = PathBuf::from(format!("{}.shard.json", output.display()));
         let said = fs::read_to_string(&record).unwrap();

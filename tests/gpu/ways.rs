@@ -215,19 +215,35 @@ impl LogitsSink for Full {
     }
 }
 
+/// A sink with a bug.
+struct Broken;
+
+impl LogitsSink for Broken {
+    fn rows(&self, _: u64, _: u32, _: &[f32]) -> Result<()> {
+        panic!("a bug of the sink")
+    }
+}
+
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn a_sink_that_fails_ends_the_run_before_its_request_ends() {
+    let sinks: [(Arc<dyn LogitsSink>, &str); 2] = [
+        (Arc::new(Full), "no space left"),
+        (Arc::new(Broken), "logits panicked: a bug of the sink"),
+    ];
     let gpu = OpenGpu::new(0).unwrap();
     let model = Model::load(&ModelSource::parse("random:tiny").unwrap()).unwrap();
     let model = Arc::new(model);
-    for launch in WAYS {
+    for (launch, (sink, expected)) in WAYS
+        .into_iter()
+        .flat_map(|way| sinks.iter().map(move |sink| (way, sink)))
+    {
         let setup = Setup {
             dtype: DType::BF16,
             launch,
             stages: 1,
         };
-        let mut engine = engine(&gpu, &model, setup, &Some(Arc::new(Full)));
+        let mut engine = engine(&gpu, &model, setup, &Some(sink.clone()));
         let request = score(&[8, 9, 10], Logits::All);
         engine.try_submit(&request).unwrap();
         engine.launch().unwrap();
@@ -239,7 +255,7 @@ fn a_sink_that_fails_ends_the_run_before_its_request_ends() {
                 Err(error) => break error.to_string(),
             }
         };
-        assert!(error.contains("no space left"), "{launch:?}: {error}");
+        assert!(error.contains(expected), "{launch:?}: {error}");
         drop(engine);
         assert!(start.elapsed() < Duration::from_secs(20), "{launch:?}");
     }

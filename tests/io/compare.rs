@@ -181,6 +181,45 @@ fn ties_are_shown_and_forgiven() {
     assert!(report.contains("top-1 agreement 2/3, ties 1"), "{report}");
 }
 
+/// An infinite logit on top is no tie, and its prompt is the one that is furthest off.
+#[test]
+fn an_infinite_expectation_is_not_met() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("expected.safetensors");
+    let (mut first, second) = (logits(0), logits(1));
+    for infinite in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+        first[0] = infinite;
+        let bytes = |values: &[f32]| -> Vec<u8> {
+            values
+                .iter()
+                .flat_map(|value| value.to_le_bytes())
+                .collect()
+        };
+        let (a, b) = (bytes(&first), bytes(&second));
+        let view =
+            |shape: &[usize], data| TensorView::new(Dtype::F32, shape.to_vec(), data).unwrap();
+        let arrays = [
+            ("logits.3", view(&[2, VOCAB], &a)),
+            ("logits.7", view(&[1, VOCAB], &b)),
+        ];
+        serialize_to_file(arrays, None, &path).unwrap();
+        let (valid, report) = compare(&path, false, |_, _| {}).unwrap();
+        assert!(!valid && report.contains("ties 0"), "{report}");
+        if infinite == f32::INFINITY {
+            let expected = "disagrees: logits.3 position 0: expected token 0 (inf), found 3 (4)";
+            assert!(report.contains(expected), "{report}");
+        }
+        assert!(
+            report.contains("(largest of a prompt NaN, logits.3)"),
+            "{report}"
+        );
+        assert!(
+            report.contains("positions with a NaN or an infinity: 1"),
+            "{report}"
+        );
+    }
+}
+
 #[test]
 fn expectations_that_do_not_fit_are_named() {
     let dir = tempfile::tempdir().unwrap();

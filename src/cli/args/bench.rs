@@ -251,8 +251,8 @@ pub struct BenchArgs {
     /// Instead of --prompt-len: tokens of a sequence at its end, the generated ones included
     #[arg(long, value_name = "LIST", value_parser = positive, help_heading = "Workload")]
     pub context: Option<List>,
-    /// Threads that spin meanwhile
-    #[arg(long, value_name = "LIST", value_parser = ranges::parse, default_value = "0", help_heading = "Workload")]
+    /// Threads that spin meanwhile, up to 4096
+    #[arg(long, value_name = "LIST", value_parser = ranges::threads, default_value = "0", help_heading = "Workload")]
     pub cpu_load: List,
     /// `decode` and `launch`: processes that keep the GPU busy meanwhile, with kernels of some 2 ms
     #[arg(long, value_name = "LIST", value_parser = ranges::parse, default_value = "0", help_heading = "Workload")]

@@ -35,7 +35,7 @@ pub struct RunArgs {
     pub handover: Option<Handover>,
     #[command(flatten)]
     pub precision: PrecisionArgs,
-    /// Who launches the kernels (GPUs only)
+    /// Who launches the kernels (GPUs only) [default: device-graph]
     #[arg(long, value_name = "WAY", value_parser = of_a_run())]
     pub launch: Option<LaunchWay>,
     /// With --launch host-graph: launch the next decode step before the last is through, where no sequence can end in between. With
@@ -89,10 +89,11 @@ pub struct EngineArgs {
     /// 1024, and no more than the job has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_seqs: Option<u32>,
-    /// Prompt and new tokens of one sequence together
+    /// Prompt and new tokens of one sequence together [default: what the model and the memory hold, up to 4096; `score`: its longest
+    /// prompt]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_context: Option<u32>,
-    /// Tokens of one key-value page
+    /// Tokens of one key-value page, 16 to 256 [default: 64]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub page_tokens: Option<u32>,
     /// Rows of one step: running sequences and prompt chunks together [default: 512 on a CPU; on a GPU 8192, halved until
@@ -103,13 +104,13 @@ pub struct EngineArgs {
     /// or an eighth of the prompt tokens that running sequences have yet to read, where that is more]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub chunk_tokens: Option<u32>,
-    /// Prompt chunks end on multiples of this
+    /// Prompt chunks end on multiples of this [default: 64]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub chunk_align: Option<u32>,
-    /// Memory to use at most, such as 22GiB or 512MB
+    /// Memory to use at most, such as 22GiB or 512MB [default: 90% of what is free on a GPU, 80% of what is available to a CPU]
     #[arg(long, value_name = "SIZE")]
     pub memory_limit: Option<String>,
-    /// Layer ranges that run as a pipeline
+    /// Layer ranges that run as a pipeline [default: 1 a device]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub stages: Option<u32>,
 }

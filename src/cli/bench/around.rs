@@ -127,7 +127,7 @@ impl Runner<'_> {
 
     /// `None`: interrupted.
     pub fn run(&mut self, point: &Point, arrivals: &[Arrival]) -> Result<Option<Run>> {
-        let busy = Busy::new(point.cpu_load);
+        let busy = Busy::new(point.cpu_load, self.interrupt)?;
         let beside = Beside {
             most_in_flight: point.most_in_flight,
             clocks: self.clocks,

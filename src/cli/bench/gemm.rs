@@ -225,7 +225,7 @@ impl<'a> Table<'a> {
             let beside = Beside {
                 most_in_flight: None,
                 clocks: Clocks::unknown(),
-                busy: &Busy::new(0),
+                busy: &Busy::default(),
                 joules: &|| None,
                 interrupt,
             };

@@ -73,7 +73,7 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
                     interrupted = true;
                     break 'repeats;
                 }
-                let _busy = Busy::new(one.point.cpu_load);
+                let _busy = Busy::new(one.point.cpu_load, interrupt)?;
                 one.repeats.push(probe.bare()?);
                 continue;
             };

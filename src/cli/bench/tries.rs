@@ -88,7 +88,7 @@ impl Trying<'_> {
                         all.interrupted = true;
                         return Ok(all);
                     }
-                    let busy = Busy::new(cpu_load);
+                    let busy = Busy::new(cpu_load, self.interrupt)?;
                     match one(tried.of, &busy, &mut tried.found) {
                         Ok(true) => tried.repeats += 1,
                         Ok(false) => {

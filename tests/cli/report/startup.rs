@@ -35,3 +35,29 @@ fn graphs_made_by_several_threads_are_one_phase() {
     assert_eq!(rest, [7.0, 15.0, 18.0, 4.0]);
     assert!(html.contains("these overlap: capture, instantiate, upload."));
 }
+
+/// Results of before there were threads have no time of all graphs: what was done then was done in turn.
+#[test]
+fn graphs_made_one_after_the_other_are_three_phases() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut rows = json_of(&measured());
+    rows.as_array_mut().unwrap().truncate(1);
+    rows[0]["startup_graphs_ms"] = json!(null);
+    let path = folder.path().join("in-turn.json");
+    std::fs::write(&path, rows.to_string()).unwrap();
+    let html = page(folder.path(), &[&path]);
+    let way = rows[0]["launch"].as_str().unwrap();
+    let tables = table_rows(&html);
+    let start = tables.iter().find(|row| row[0] == way && row.len() == 7);
+    let start = start.unwrap_or_else(|| panic!("no start of {way}"));
+    for (cell, key) in [
+        (1, "load"),
+        (2, "capture"),
+        (3, "instantiate"),
+        (4, "upload"),
+        (6, "first_token"),
+    ] {
+        same(&start[cell], &rows[0][format!("startup_{key}_ms")]);
+    }
+    assert!(!html.contains("these overlap"));
+}

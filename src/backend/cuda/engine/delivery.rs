@@ -5,9 +5,10 @@ use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::families::deliver::LogitsRing;
 use crate::backend::cuda::memory::pinned::Pinned;
 use crate::backend::{Block, LogitsSink};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, said_by_panic};
 use cudarc::driver::CudaContext;
 use parking_lot::Mutex;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -158,7 +159,7 @@ impl Drop for Delivery {
     fn drop(&mut self) {
         self.end.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
-            // A sink that panicked has said so.
+            // It ends by itself: what a sink does wrong is its failure (`Taker::run`).
             let _ = thread.join();
         }
     }
@@ -174,9 +175,9 @@ impl Taker {
                 continue;
             }
             if self.failure.message.lock().is_none()
-                && let Err(error) = self.take(number)
+                && let Err(message) = self.taken(number)
             {
-                *self.failure.message.lock() = Some(error.to_string());
+                *self.failure.message.lock() = Some(message);
                 while self.hold && !self.failure.reported.load(Ordering::Acquire) {
                     if self.end.load(Ordering::Acquire) {
                         return;
@@ -186,6 +187,14 @@ impl Taker {
             }
             number += 1;
             taken.store(number, Ordering::Release);
+        }
+    }
+
+    /// As [`Self::take`], with what went wrong in words, also where that was a panic: whoever waits for a tile would wait for ever.
+    fn taken(&self, number: u64) -> std::result::Result<(), String> {
+        match catch_unwind(AssertUnwindSafe(|| self.take(number))) {
+            Ok(taken) => taken.map_err(|error| error.to_string()),
+            Err(panic) => Err(format!("logits panicked: {}", said_by_panic(&*panic))),
         }
     }
 

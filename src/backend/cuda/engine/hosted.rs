@@ -1,4 +1,4 @@
-//! The two host-launched ways: the core turns on the host, and one stage of each step it composes is launched from
+//! The ways in which the host launches: the core turns there, and one stage of each step it composes is launched from
 //! there, kernel by kernel or as one graph.
 
 mod repeat;

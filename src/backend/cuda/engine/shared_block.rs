@@ -25,10 +25,16 @@ pub(super) fn tell_to_stop(rings: &Arc<Pinned>) {
 }
 
 /// Structs of kernels/abi.h whose fields leave no gap.
-pub(super) trait WithoutPadding {}
-impl WithoutPadding for abi::tg_graphs {}
-impl WithoutPadding for abi::tg_claimer {}
-impl WithoutPadding for abi::tg_links {}
+///
+/// # Safety
+/// No byte of the type is padding.
+pub(super) unsafe trait WithoutPadding {}
+// SAFETY: their fields are words of 8 bytes, or of 4 by twos.
+unsafe impl WithoutPadding for abi::tg_graphs {}
+// SAFETY: as above.
+unsafe impl WithoutPadding for abi::tg_claimer {}
+// SAFETY: as above.
+unsafe impl WithoutPadding for abi::tg_links {}
 
 pub(super) fn bytes_of<T: WithoutPadding>(value: &T) -> &[u8] {
     // SAFETY: all its bytes are set.

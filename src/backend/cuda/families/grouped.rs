@@ -32,7 +32,7 @@ const ROW_BYTES: u32 = 128;
 const ALIGN_BYTES: u32 = 1024;
 /// Steps of up to so many rows of 16 bits have the fewest loaders that there are for their tiles, and the router a block beside each:
 /// they have less to load, and wait longer for the router.
-const SKINNY_ROWS: u32 = 16;
+const FEW_LOADERS_ROWS: u32 = 16;
 const MOST_TILES: u32 = 256;
 /// Chunks of a guess that come to the second-level cache while those before them fill the ring, where nothing has brought them
 /// there before (families/prefetch.rs). Measured: profiles/log/many-rows.md, "Room beside each other".
@@ -126,7 +126,7 @@ impl Grouped {
     /// For a bucket of `rows` rows in launches of this shape: the one that takes the fewest rows and the lowest tiles, with as many
     /// loaders as the ring has stages for where there is much to load.
     fn instance(&self, rows: u32, shape: Shape) -> Option<&Instance> {
-        let few = self.operand != DType::F32 && rows <= SKINNY_ROWS;
+        let few = self.operand != DType::F32 && rows <= FEW_LOADERS_ROWS;
         let takes = |instance: &&Instance| instance.takes(rows, shape);
         let first = self.instances.iter().find(takes)?;
         let alike =

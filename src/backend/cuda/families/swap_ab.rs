@@ -1,4 +1,4 @@
-//! Dense products of decode steps, up to [`MOST_ROWS`] rows, where the GPU has the instructions of 9.0
+//! Dense products of decode steps, up to [`MOST_ROWS`] rows (the LM head of 16 bits: [`HEAD_ROWS`]), where the GPU has the instructions of 9.0
 //! (kernels/swap_ab/swap_ab.cuh); `cut` says how a launch is cut into blocks.
 //!
 //! | kernel | products |

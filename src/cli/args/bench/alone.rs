@@ -64,8 +64,8 @@ pub struct HandoverArgs {
     /// Rows of a step, of 2048 bf16 each
     #[arg(long, value_name = "LIST", value_parser = positive, default_value = "1,8,64,512")]
     pub rows: List,
-    /// Threads that spin meanwhile
-    #[arg(long, value_name = "LIST", value_parser = ranges::parse, default_value = "0")]
+    /// Threads that spin meanwhile, up to 4096
+    #[arg(long, value_name = "LIST", value_parser = ranges::threads, default_value = "0")]
     pub cpu_load: List,
     /// Processes that keep each of the GPUs busy meanwhile
     #[arg(long, value_name = "LIST", value_parser = ranges::parse, default_value = "0")]
