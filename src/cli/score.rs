@@ -308,9 +308,12 @@ fn report_failures(entries: &[Entry], rows: &mut Option<Rows>) -> Result<u64> {
         failed += 1;
         match rows {
             Some(output) => output.put(entry.row, answer::failed(&entry.label, error))?,
-            // Some errors begin with their line.
-            None if error.message.starts_with("line ") => warn(&error.message),
-            None => warn(&format!("line {}: {error}", entry.label.line)),
+            None => {
+                // Some messages begin with their line.
+                let line = format!("line {}: ", entry.label.line);
+                let message = error.message.strip_prefix(&line).unwrap_or(&error.message);
+                warn(&format!("{line}{}: {message}", error.code.as_str()));
+            }
         }
     }
     Ok(failed)
