@@ -157,6 +157,9 @@ fn gpus_holds_several_devices_against_one() {
         ("SEQUENCES", "2"),
         ("TOKENS", "8"),
         ("ROWS", "12"),
+        ("STOPPED_ROWS", "48"),
+        ("STOPPED_TOKENS", "100"),
+        ("STOPPED_SECONDS", "1"),
         ("REPEATS", "1"),
     ];
     let ended = recipe.run("gpus.sh", &settings);
@@ -165,6 +168,17 @@ fn gpus_holds_several_devices_against_one() {
     let bits = read("out/gpus-bits.txt");
     assert!(bits.contains("VALID"), "{bits}");
     assert_eq!(bits.matches(" requests: equal\n").count(), 3, "{bits}");
+    let stopped = read("out/gpus-stopped.txt");
+    assert_eq!(
+        stopped.matches(" requests: equal\n").count(),
+        3,
+        "{stopped}"
+    );
+    assert_eq!(
+        stopped.matches("... its host stopped for 1 s: ").count(),
+        2,
+        "{stopped}"
+    );
     let table = read("out/gpus.txt");
     let cells: Vec<Vec<&str>> = table
         .lines()
