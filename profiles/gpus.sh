@@ -123,17 +123,21 @@ stopped() { # PARALLEL
   answers "$1" "$most" --record "$record.jsonl"
   "${answering[@]}" &
   process=$!
+  # Whatever ends this before its time: the program is not left behind, stopped and with the GPUs.
+  trap 'kill "$process"; kill -CONT "$process"' EXIT
   until grep -qs '"output_ids"' "$out/gpus-answers.jsonl.partial"; do
     kill -0 "$process" 2>/dev/null || break
     sleep 0.01
   done
   kill -STOP "$process" 2>/dev/null || {
+    trap - EXIT
     echo "the run was over before it could be stopped: set STOPPED_ROWS higher" >&2
     return 1
   }
   sleep "$stopped_seconds"
   kill -CONT "$process"
   wait "$process"
+  trap - EXIT
   echo "... its host stopped for $stopped_seconds s: $(seconds_since "$start")"
   take_again "$1" "$record"
 }

@@ -266,7 +266,7 @@ fn forget_old(folder: &Path) {
         let age = path.metadata().and_then(|data| data.modified());
         let age = age.ok().and_then(|used| used.elapsed().ok());
         let name = path.file_name().and_then(|name| name.to_str());
-        if age <= Some(KEPT) || !name.is_some_and(ends_a_life) {
+        if age <= Some(KEPT) || !name.is_some_and(is_ours) {
             continue;
         }
         // Another build may have removed them.
@@ -278,7 +278,7 @@ fn forget_old(folder: &Path) {
 }
 
 /// `NAME.HASH.log`, whose age is its object's too, or `NAME.HASH.PROCESS.o`: nothing else in the folder is ours to remove.
-fn ends_a_life(name: &str) -> bool {
+fn is_ours(name: &str) -> bool {
     let is_hash =
         |part: &str| part.len() == 16 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
     let mut parts = name.rsplit('.');

@@ -7,6 +7,8 @@
  *
  * Bound: arithmetic, some 70 instructions an element, of which 20 are multiplications of 32 bits that an SM begins 64 of in a
  * cycle. 24 billion elements on an H100 (132 SMs at 1.7 GHz): 0.12 s. From the host it was 12 s and 48 GB of its memory.
+ * The 8.3 billion of LFM2-8B-A1B take 52 ms on an H200, memory asked for included (`startup_load_ms` of
+ * profiles/results/decode-h200-2026-11-28.json).
  *
  * Launch: a block for each row, block = RANDOM_THREADS.
  */

@@ -200,6 +200,9 @@ pub trait DeviceScheduler: Send {
 /// Takes the logits that requests asked for. Called from the last stage's thread; may block (back-pressure).
 pub trait LogitsSink: Send + Sync {
     /// `logits` is `[n, V]`: positions `first_position ..` of the request's prompt, in order.
+    ///
+    /// # Errors
+    /// They cannot be taken, which ends the run.
     fn rows(&self, request: u64, first_position: u32, logits: &[f32]) -> Result<()>;
 }
 

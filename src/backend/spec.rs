@@ -106,7 +106,7 @@ pub struct GpuSpec {
     /// Of matrix inputs, key-value pages and convolution state.
     pub dtype: DType,
     pub launch: LaunchWay,
-    /// With others that have stages of one model; `None`: [`Handover::Peer`] where they reach each other's memory.
+    /// With others that have stages of one model; `None`: [`Handover::Peer`] where they reach each other's memory, else [`Handover::Host`].
     pub handover: Option<Handover>,
     /// A step that takes longer fails the run: see [`crate::runtime::Engine::watch`].
     pub step_timeout: Duration,

@@ -33,9 +33,7 @@ impl Rates {
         let gpu = gpu?;
         Some(Self {
             bytes_per_s: gpu.bytes_per_s,
-            flops_per_s: Some(
-                tflops.map_or_else(|| gpu.flops_per_s(precision.compute), |t| t * 1e12),
-            ),
+            flops_per_s: Some(tflops.map_or_else(|| gpu.flops_per_s(precision), |t| t * 1e12)),
             source: format!("{}, {}", gpu.title, gpu.source),
         })
     }

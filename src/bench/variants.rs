@@ -7,7 +7,7 @@
 //! now not.
 
 use super::stats::{quantile, sorted};
-use crate::backend::cuda::tuning::limits::MOST_ROWS;
+use crate::backend::cuda::tuning::limits::SWAP_AB_ROWS;
 use crate::backend::cuda::tuning::variants::{
     Entry, Experts, GROUPED_TILE_ROWS, Grouped, Products, Variant,
 };
@@ -94,7 +94,7 @@ pub fn families(current: Variant, entries: &[Entry], rows: u32) -> Vec<Variant> 
         stages: stages.unwrap_or(FIRST_SKINNY_STAGES),
     };
     let grouped = Experts::Grouped(grouped.unwrap_or(FIRST_GROUPED));
-    let (of_products, of_experts) = match rows <= MOST_ROWS {
+    let (of_products, of_experts) = match rows <= SWAP_AB_ROWS {
         true => (
             &[skinny, Products::SwapAb, Products::Tiled][..],
             &[Experts::Skinny, Experts::Fused, grouped, Experts::Tiled][..],

@@ -302,7 +302,7 @@ impl View<'_> {
     /// The roofline of all operations of a group together, in microseconds.
     fn roofline_us(&self, group: &Group, rows: u32) -> (f64, Bound) {
         let each = self.each(group, rows);
-        let (us, bound) = self.gpu.roofline_us(&each, self.precision.compute);
+        let (us, bound) = self.gpu.roofline_us(&each, self.precision);
         (us * group.count(), bound)
     }
 

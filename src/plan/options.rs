@@ -12,6 +12,7 @@ pub struct EngineOptions {
     pub max_seqs: u32,
     /// prompt + max_new_tokens of one request, at most.
     pub max_context: u32,
+    /// Tokens of a key-value page, 16 to 256.
     pub page_tokens: u32,
     /// Pages in the pool.
     pub pages: u32,

@@ -40,7 +40,6 @@ impl Costs {
 
     fn least(&self, ops: &[Op], shape: &StepShape) -> Least {
         let cost = |op: &Op| op_cost(&self.config, op.kind, shape, self.precision);
-        let compute = self.precision.compute;
         let bytes = |op: &Op| match self.gpu {
             Some(gpu) => gpu.memory_bytes(&cost(op)),
             None => cost(op).floor_bytes(),
@@ -49,7 +48,9 @@ impl Costs {
             bytes: ops.iter().map(bytes).sum(),
             flops: ops.iter().map(|op| cost(op).flops).sum(),
             floor_us: self.gpu.map(|gpu| {
-                let floors = ops.iter().map(|op| gpu.roofline_us(&cost(op), compute).0);
+                let floors = ops
+                    .iter()
+                    .map(|op| gpu.roofline_us(&cost(op), self.precision).0);
                 floors.sum()
             }),
         }
@@ -228,10 +229,9 @@ impl Parts {
     /// What all of them came to.
     pub fn finish(&self) -> Kernels {
         let floor = self.costs.gpu.map(|gpu| {
-            let compute = self.costs.precision.compute;
             let roofline = Roofline {
                 bytes_per_s: gpu.bytes_per_s,
-                flops_per_s: gpu.flops_per_s(compute),
+                flops_per_s: gpu.flops_per_s(self.costs.precision),
             };
             let by = format!(
                 "{}, {}: {} TB/s, {} TFLOP/s, ridge at {:.0} FLOP/B; bytes as the plan counts them, every sequence at the mean context, routing even",

@@ -11,7 +11,7 @@ use tailgraph::backend::cuda::families::Types;
 use tailgraph::backend::cuda::families::head::{Found, LogitsPart, Noted, seen_words};
 use tailgraph::backend::cuda::memory::arena::{best_words, count_stride};
 use tailgraph::backend::cuda::memory::buffer::Buffer;
-use tailgraph::backend::cuda::tuning::limits::{HEAD_ROWS, MEETING_BYTES, MOST_ROWS};
+use tailgraph::backend::cuda::tuning::limits::{HEAD_ROWS, MEETING_BYTES, SWAP_AB_ROWS};
 use tailgraph::backend::cuda::tuning::variants::{Experts, Products, Variant};
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
@@ -345,7 +345,7 @@ fn the_swap_ab_head_knows_the_best() {
             return;
         }
         for rows in MANY_ROWS {
-            assert!(rows.0 > MOST_ROWS as usize && rows.0 <= HEAD_ROWS as usize);
+            assert!(rows.0 > SWAP_AB_ROWS as usize && rows.0 <= HEAD_ROWS as usize);
             let case = Case::new(random, rig.kernels.types, rows.1, vocabulary, hidden);
             run(rig, Products::Persistent, &case, rows);
         }

@@ -5,7 +5,7 @@ use tailgraph::backend::cuda::tuning::gpu::{A100, Bound, H100, H200};
 use tailgraph::model::DType;
 use tailgraph::plan::cost::{distinct_experts, op_cost};
 use tailgraph::plan::params::{model_bytes, model_parameters};
-use tailgraph::plan::{Cost, OpKind, StepKind, StepShape};
+use tailgraph::plan::{Cost, OpKind, Precision, StepKind, StepShape};
 
 fn decode(rows: u32, context: u32) -> StepShape {
     StepShape {
@@ -133,7 +133,7 @@ fn prefill_of_short_prompts_is_bound_by_matrix_products() {
     let prompts_per_s = 128.0 / (cost.flops / H200.half_flops_per_s);
     close(prompts_per_s, 8500.0, 0.03);
     let experts = op_cost(&plan.config, OpKind::ExpertGateUp, &shape, BF16);
-    assert_eq!(H200.roofline_us(&experts, DType::BF16).1, Bound::Compute);
+    assert_eq!(H200.roofline_us(&experts, BF16).1, Bound::Compute);
 }
 
 #[test]
@@ -192,6 +192,9 @@ fn activations_cost_memory_only_beyond_the_cache() {
         flops: 312e12,
         ..small
     };
-    assert_eq!(A100.roofline_us(&busy, DType::BF16), (1e6, Bound::Compute));
-    assert_eq!(A100.roofline_us(&busy, DType::F32), (16e6, Bound::Compute));
+    let of = |dtype, checkpoint| A100.roofline_us(&busy, Precision::new(dtype, checkpoint));
+    assert_eq!(of(DType::BF16, DType::BF16), (1e6, Bound::Compute));
+    assert_eq!(of(DType::F32, DType::F32), (16e6, Bound::Compute));
+    // Three products of bf16, where the weights are.
+    assert_eq!(of(DType::F32, DType::BF16), (3e6, Bound::Compute));
 }

@@ -279,7 +279,7 @@ impl<'a> Table<'a> {
             .sum();
         let flops: f64 = costs.iter().map(|cost| cost.flops).sum();
         let floors = costs.iter().map(|cost| {
-            let us = gpu?.roofline_us(cost, precision.compute).0;
+            let us = gpu?.roofline_us(cost, precision).0;
             Some(us)
         });
         let floor_us: Option<f64> = floors.sum();
@@ -290,12 +290,10 @@ impl<'a> Table<'a> {
             Some(dense) => library.us(dense)?,
             None => None,
         };
-        let bound = gpu.map(
-            |gpu| match flops / bytes.max(1.0) < gpu.ridge(precision.compute) {
-                true => "memory",
-                false => "compute",
-            },
-        );
+        let bound = gpu.map(|gpu| match flops / bytes.max(1.0) < gpu.ridge(precision) {
+            true => "memory",
+            false => "compute",
+        });
         let shapes = product.counted.iter().filter_map(|&kind| {
             let weights = params(config, kind);
             let sizes: Vec<String> = weights

@@ -80,7 +80,7 @@ fn nodes(view: &View<'_>, stage: &Stage) -> Vec<(String, String)> {
 
 fn op_us(view: &View<'_>, kind: OpKind, rows: u32) -> f64 {
     let cost = op_cost(&view.plan.config, kind, &view.shape(rows), view.precision);
-    view.gpu.roofline_us(&cost, view.precision.compute).0
+    view.gpu.roofline_us(&cost, view.precision).0
 }
 
 fn times(view: &View<'_>, us: impl Fn(u32) -> f64) -> String {

@@ -17,9 +17,9 @@ pub(super) fn text(view: &View<'_>, out: &mut dyn Write) -> Written {
         "roofline of {}: {} TB/s, {} TFLOP/s in {}; ridge at {:.0} FLOP/B: below it memory bounds, above it products",
         view.gpu.title,
         view.gpu.bytes_per_s / 1e12,
-        view.gpu.flops_per_s(compute) / 1e12,
+        view.gpu.flops_per_s(view.precision) / 1e12,
         compute.name(),
-        view.gpu.ridge(compute),
+        view.gpu.ridge(view.precision),
     )?;
     for &rows in &view.rows {
         planned(view, rows, out)?;
@@ -50,7 +50,7 @@ fn planned(view: &View<'_>, rows: u32, out: &mut dyn Write) -> Written {
             let cost = view.cost(&group, rows);
             let (us, bound) = view.roofline_us(&group, rows);
             let intensity = view.intensity(&group, rows);
-            let ridge = view.gpu.ridge(view.precision.compute);
+            let ridge = view.gpu.ridge(view.precision);
             let layers = match group.layers.as_slice() {
                 [] => String::new(),
                 [layer] => layer.to_string(),

@@ -96,7 +96,7 @@ impl<'a> Drawing<'a> {
 
     fn us(&self, op: Op) -> f64 {
         let view = self.view;
-        let (us, _) = view.gpu.roofline_us(&self.cost(op), view.precision.compute);
+        let (us, _) = view.gpu.roofline_us(&self.cost(op), view.precision);
         us
     }
 
@@ -342,7 +342,7 @@ impl<'a> Drawing<'a> {
         }
         text(svg, BYTES, base, "end", &bytes_text(cost.floor_bytes()));
         text(svg, FLOPS, base, "end", &Si(cost.flops.round()).to_string());
-        let (us, bound) = view.gpu.roofline_us(&cost, view.precision.compute);
+        let (us, bound) = view.gpu.roofline_us(&cost, view.precision);
         text(svg, TIME, base, "end", &us_text(us));
         let width = (us / self.longest_us * f64::from(BAR_WIDTH)).max(1.0);
         svg.push_str(&format!(

@@ -100,7 +100,7 @@ fn model(view: &View<'_>, out: &mut dyn Write) -> Written {
         "roofline of {}, without launches: {} TB/s, {} TFLOP/s; {}",
         view.gpu.title,
         view.gpu.bytes_per_s / 1e12,
-        view.gpu.flops_per_s(compute) / 1e12,
+        view.gpu.flops_per_s(view.precision) / 1e12,
         view.gpu.source,
     )?;
     writeln!(

@@ -1,4 +1,4 @@
-//! Dense products of decode steps, up to [`MOST_ROWS`] rows (the LM head of 16 bits: [`HEAD_ROWS`]), where the GPU has the instructions of 9.0
+//! Dense products of decode steps, up to [`SWAP_AB_ROWS`] rows (the LM head of 16 bits: [`HEAD_ROWS`]), where the GPU has the instructions of 9.0
 //! (kernels/swap_ab/swap_ab.cuh); `cut` says how a launch is cut into blocks.
 //!
 //! | kernel | products |
@@ -24,7 +24,7 @@ use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::image;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes, Matrix};
-use crate::backend::cuda::tuning::limits::{HEAD_PARTS, HEAD_ROWS, MOST_ROWS};
+use crate::backend::cuda::tuning::limits::{HEAD_PARTS, HEAD_ROWS, SWAP_AB_ROWS};
 use crate::backend::cuda::tuning::variants::Products;
 use crate::error::{Error, Result};
 use crate::model::DType;
@@ -174,7 +174,7 @@ impl<'a> Lowering<'a> {
     /// Those kernels, where they do a product of up to `rows` rows: of many rows' buckets too, those of sampled rows alone.
     pub(super) fn swap_ab_for(&self, rows: u32) -> Option<&'a SwapAb> {
         match self.variant.products {
-            Products::Persistent if rows <= MOST_ROWS => self.kernels.swap_ab.as_ref(),
+            Products::Persistent if rows <= SWAP_AB_ROWS => self.kernels.swap_ab.as_ref(),
             _ => self.swap_ab(),
         }
     }

@@ -285,8 +285,8 @@ mod tests {
 
     #[test]
     fn two_variants_serve_every_size() {
-        let skinny = [TILES[0], TILES[2]];
-        let chosen = |rows| skinny[choose(&skinny, rows, 2048)].rows;
+        let two = [TILES[0], TILES[2]];
+        let chosen = |rows| two[choose(&two, rows, 2048)].rows;
         assert_eq!([1, 8, 9, 64, 512, 4096].map(chosen), [8, 8, 64, 64, 64, 64]);
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Bucket, Kernels};
 use crate::backend::cuda::tuning::Shape;
-use crate::backend::cuda::tuning::limits::MOST_ROWS;
+use crate::backend::cuda::tuning::limits::SWAP_AB_ROWS;
 use crate::backend::cuda::tuning::variants::{Able, Experts, Products, Variant};
 use crate::error::Result;
 use crate::model::ModelConfig;
@@ -82,9 +82,9 @@ impl Able for AbleFor<'_> {
     fn products(&self, variant: Variant, rows: u32) -> std::result::Result<(), String> {
         match variant.products {
             Products::Skinny { .. } => self.skinny(variant, rows),
-            Products::SwapAb if rows > MOST_ROWS => {
-                Err(format!("the swap-AB kernels take up to {MOST_ROWS} rows"))
-            }
+            Products::SwapAb if rows > SWAP_AB_ROWS => Err(format!(
+                "the swap-AB kernels take up to {SWAP_AB_ROWS} rows"
+            )),
             Products::SwapAb => match self.kernels.swap_ab {
                 Some(_) => Ok(()),
                 None => Err(self.lacking()),

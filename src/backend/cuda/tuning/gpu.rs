@@ -88,6 +88,9 @@ pub const B200: Gpu = Gpu {
     block_bytes: 227 * 1024,
 };
 
+/// bf16 parts whose sum is an f32: 8 bits of its 24 each.
+const F32_PARTS: f64 = 3.0;
+
 pub const GPUS: [&Gpu; 4] = [&H200, &H100, &A100, &B200];
 
 /// Which side of the roofline an operation is on.
@@ -133,16 +136,21 @@ impl Gpu {
         }
     }
 
-    pub fn flops_per_s(&self, compute: DType) -> f64 {
-        match compute {
-            DType::F32 => self.f32_flops_per_s,
-            DType::BF16 | DType::F16 => self.half_flops_per_s,
+    /// The most that an operation of this precision computes. An f32 row is the sum of three bf16 ones, so with bf16 weights a product
+    /// of it is three on the tensor cores. Attention multiplies f32 by f32 and takes longer than this rate says.
+    pub fn flops_per_s(&self, precision: Precision) -> f64 {
+        match (precision.compute, precision.weights) {
+            (DType::BF16 | DType::F16, _) => self.half_flops_per_s,
+            (DType::F32, DType::BF16) => {
+                (self.half_flops_per_s / F32_PARTS).max(self.f32_flops_per_s)
+            }
+            (DType::F32, _) => self.f32_flops_per_s,
         }
     }
 
     /// The ridge of the roofline, in FLOPs a byte: what computes less a byte is bound by memory.
-    pub fn ridge(&self, compute: DType) -> f64 {
-        self.flops_per_s(compute) / self.bytes_per_s
+    pub fn ridge(&self, precision: Precision) -> f64 {
+        self.flops_per_s(precision) / self.bytes_per_s
     }
 
     /// Bytes of `cost` that cross the memory bus: activations do only where an operation's do not fit the L2 cache.
@@ -156,9 +164,9 @@ impl Gpu {
     }
 
     /// The roofline of one operation: max(bytes / bandwidth, FLOPs / peak), in microseconds, and which it is.
-    pub fn roofline_us(&self, cost: &Cost, compute: DType) -> (f64, Bound) {
+    pub fn roofline_us(&self, cost: &Cost, precision: Precision) -> (f64, Bound) {
         let memory_us = self.memory_bytes(cost) / self.bytes_per_s * 1e6;
-        let compute_us = cost.flops / self.flops_per_s(compute) * 1e6;
+        let compute_us = cost.flops / self.flops_per_s(precision) * 1e6;
         if compute_us > memory_us {
             (compute_us, Bound::Compute)
         } else {
@@ -179,7 +187,7 @@ impl Gpu {
             .iter()
             .map(|op| {
                 let cost = op_cost(config, op.kind, shape, precision);
-                self.roofline_us(&cost, precision.compute).0
+                self.roofline_us(&cost, precision).0
             })
             .sum()
     }

@@ -12,7 +12,7 @@ pub const HEAD_PARTS: usize = 256;
 pub const MEETING_BYTES: usize = 16;
 
 /// Rows of a bucket that the swap-AB kernels take, at most.
-pub const MOST_ROWS: u32 = 256;
+pub const SWAP_AB_ROWS: u32 = 256;
 /// ... and that their LM head takes, of 16 bits, where the other products have other kernels: it reads the weights once for 256 rows,
 /// and need not leave logits that are read again for the best of each row.
 pub const HEAD_ROWS: u32 = 512;

@@ -6,7 +6,7 @@ mod choice;
 
 pub use choice::{Able, Choice, Entry};
 
-use crate::backend::cuda::tuning::limits::{FUSED_ROWS, MOST_ROWS, SKINNY_ROWS, grouped_rows};
+use crate::backend::cuda::tuning::limits::{FUSED_ROWS, SKINNY_ROWS, SWAP_AB_ROWS, grouped_rows};
 use crate::model::DType;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -75,8 +75,8 @@ impl Architecture {
     /// Rows of a decode bucket of this type up to which there is a choice of kernels: more have those for any number.
     pub fn chosen_rows(self, dtype: DType) -> u32 {
         match self.has_warpgroups() {
-            true => MOST_ROWS.max(grouped_rows(dtype)),
-            false => MOST_ROWS,
+            true => SWAP_AB_ROWS.max(grouped_rows(dtype)),
+            false => SWAP_AB_ROWS,
         }
     }
 
@@ -91,7 +91,7 @@ impl Architecture {
 pub enum Products {
     /// Those for few rows, with norms, convolution and router scores folded in: rings of up to so many stages.
     Skinny { stages: u32 },
-    /// Those of warpgroups, for up to [`MOST_ROWS`] rows.
+    /// Those of warpgroups, for up to [`SWAP_AB_ROWS`] rows.
     SwapAb,
     /// Those for many rows, of blocks that stay; of fewer rows than that those of [`Products::SwapAb`].
     Persistent,
@@ -206,7 +206,7 @@ impl Variant {
                 within(skinny, SKINNY_ROWS as u32)?;
                 stages_within("skinny_stages", stages, SKINNY_STAGES)?;
             }
-            Products::SwapAb => warpgroups("the swap-AB kernels", MOST_ROWS)?,
+            Products::SwapAb => warpgroups("the swap-AB kernels", SWAP_AB_ROWS)?,
             Products::Persistent => has_warpgroups("the persistent kernels")?,
             Products::Tiled => {}
         }
