@@ -4,6 +4,12 @@ use std::process::ExitCode;
 use tailgraph::cli::{self, interrupt};
 
 fn main() -> ExitCode {
+    let said = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !tailgraph::text::is_guarded() {
+            said(panic);
+        }
+    }));
     match cli::run() {
         Ok(exit) => exit.code().into(),
         Err(error) => {

@@ -8,7 +8,7 @@ use crate::backend::device::{EngineSpec, Stages};
 use crate::backend::{LogitsSink, SharedSink};
 use crate::error::{Error, Result};
 use crate::io::identity::Identity;
-use crate::io::record::{Header, Line, Reader};
+use crate::io::record::{Header, Line, Reader, of_recording};
 use crate::io::replay::replay;
 use crate::model::fingerprint::fingerprint;
 use crate::model::{DType, ModelSource};
@@ -66,16 +66,6 @@ fn check_model(recording: &Reader, source: &ModelSource) -> Result<()> {
                 quote::text(&header.model)
             ),
         )),
-    }
-}
-
-/// Sizes that cannot be are the recording's: no option has asked for them.
-fn of_recording(path: &Path, error: Error) -> Error {
-    match error {
-        Error::Usage(message) => {
-            Error::file(path, format!("a size of the recorded run: {message}"))
-        }
-        error => error,
     }
 }
 

@@ -194,3 +194,13 @@ fn not_there(path: &Path, error: &std::io::Error, expected: &str) -> Error {
         false => Error::open(path, error, expected),
     }
 }
+
+/// Sizes that cannot be are the recording's: no option has asked for them.
+pub fn of_recording(path: &Path, error: Error) -> Error {
+    match error {
+        Error::Usage(message) => {
+            Error::file(path, format!("a size of the recorded run: {message}"))
+        }
+        error => error,
+    }
+}

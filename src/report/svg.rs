@@ -69,9 +69,14 @@ impl Scale {
     pub fn linear(values: impl IntoIterator<Item = f64>, start: f64, end: f64) -> Self {
         let (least, most) = range(values);
         let step = nice((most.max(0.0) - least.min(0.0)).max(1e-9) / 4.0);
+        let (from, to) = (
+            (least.min(0.0) / step).floor() * step,
+            (most.max(0.0) / step).ceil() * step,
+        );
         Self {
-            from: (least.min(0.0) / step).floor() * step,
-            to: (most.max(0.0) / step).ceil() * step,
+            from,
+            // Where all values are 0 too.
+            to: if to > from { to } else { from + 1.0 },
             start,
             end,
             log: false,
@@ -92,7 +97,7 @@ impl Scale {
     /// Powers of ten and their halves; values are above 0.
     pub fn log(values: impl IntoIterator<Item = f64>, start: f64, end: f64) -> Self {
         let (least, most) = range(values);
-        let (least, most) = (least.max(1e-12), most.max(1e-12));
+        let (least, most) = (least.max(LEAST), most.max(LEAST));
         Self {
             from: least / 1.15,
             to: most * 1.15,
@@ -103,8 +108,9 @@ impl Scale {
     }
 
     pub fn at(&self, value: f64) -> f64 {
+        let value = value.clamp(-MOST, MOST);
         let share = match self.log {
-            true => (value.max(1e-12) / self.from).ln() / (self.to / self.from).ln(),
+            true => (value.max(LEAST) / self.from).ln() / (self.to / self.from).ln(),
             false => (value - self.from) / (self.to - self.from),
         };
         self.start + share * (self.end - self.start)
@@ -137,10 +143,16 @@ impl Scale {
     }
 }
 
+/// What a logarithmic scale begins with, at least.
+const LEAST: f64 = 1e-12;
+/// Values that are further from 0 are drawn here: a file may have any, and sums with them are to stay finite.
+const MOST: f64 = 1e100;
+
 fn range(values: impl IntoIterator<Item = f64>) -> (f64, f64) {
     let start = (f64::INFINITY, f64::NEG_INFINITY);
     let (least, most) = values
         .into_iter()
+        .map(|value| value.clamp(-MOST, MOST))
         .fold(start, |(least, most), v| (least.min(v), most.max(v)));
     if least > most {
         (0.0, 1.0)
@@ -332,6 +344,30 @@ mod tests {
         assert_eq!(log.ticks(3), [1.0, 10.0, 100.0]);
         let below = Scale::linear([-30.0, 50.0], 0.0, 100.0);
         assert!(below.at(-30.0) >= 0.0 && below.at(0.0) < below.at(50.0));
+    }
+
+    #[test]
+    fn no_values_leave_a_scale_without_an_end() {
+        for values in [
+            &[0.0][..],
+            &[0.0, 0.0],
+            &[1.7e308, 1.0],
+            &[-1.7e308, 1.7e308],
+            &[5e-324, 1e-308],
+            &[f64::INFINITY, 1.0],
+            &[],
+        ] {
+            let scales = [
+                Scale::linear(values.iter().copied(), 0.0, 100.0),
+                Scale::log(values.iter().copied(), 0.0, 100.0),
+            ];
+            for scale in scales {
+                let drawn = values.iter().map(|&value| scale.at(value));
+                let mut drawn = drawn.chain([scale.at(0.0), scale.at(f64::INFINITY)]);
+                assert!(drawn.all(f64::is_finite), "{values:?}");
+                assert!(scale.ticks(6).len() <= 8, "{values:?}");
+            }
+        }
     }
 
     #[test]

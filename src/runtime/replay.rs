@@ -35,13 +35,13 @@ impl Replayer {
     /// options; how many there are is of no matter.
     ///
     /// # Errors
-    /// [`Error::Usage`] for a shape that breaks one of the core's rules, [`Error::Memory`] for one that no engine has.
+    /// [`Error::Usage`] for a shape that breaks one of the core's rules, or that no engine has.
     pub fn new(shape: &EngineShape, stages: Vec<Box<dyn StageBackend>>) -> Result<Self> {
         let sizes = Sizes::of(shape, false)?;
         let bytes = sizes.state_bytes.saturating_add(sizes.ring_bytes);
         if bytes > LARGEST_BYTES {
-            return Err(Error::Memory(format!(
-                "the recorded scheduler takes {bytes} bytes, expected at most {LARGEST_BYTES}: its sizes are none that an engine has"
+            return Err(Error::Usage(format!(
+                "the scheduler takes {bytes} bytes with these sizes, expected at most {LARGEST_BYTES}: an engine has no such"
             )));
         }
         let (core, rings, _) = Core::of(shape, false, Between::NOTHING)?;

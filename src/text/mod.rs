@@ -31,6 +31,7 @@ pub use tokenizer::Tokenizer;
 
 use crate::error::said_by_panic;
 use crate::quote;
+use std::cell::Cell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -59,10 +60,20 @@ impl fmt::Display for Unrendered {
 /// Runs code of the `tokenizers` and `minijinja` crates on files and text that nobody has checked. Both have
 /// inputs they panic on (a post-processor whose ids and tokens differ in number): such an input is one row's or one file's error, not the end of the process.
 fn guarded<T>(what: &str, run: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+    let before = GUARDED.replace(true);
+    let ran = catch_unwind(AssertUnwindSafe(run));
+    GUARDED.set(before);
+    ran.unwrap_or_else(|panic| {
         let message = quote::message(said_by_panic(&*panic));
         Err(format!("{what} panicked: {message}"))
     })
+}
+
+thread_local!(static GUARDED: Cell<bool> = const { Cell::new(false) });
+
+/// Does this thread run what becomes an error where it panics? A panic hook need not say so then.
+pub fn is_guarded() -> bool {
+    GUARDED.get()
 }
 
 #[cfg(test)]

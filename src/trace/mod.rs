@@ -32,7 +32,7 @@ pub use timeline::Timeline;
 
 use crate::error::Result;
 use crate::files::Unfinished;
-use crate::io::record::{Line, Reader};
+use crate::io::record::{Line, Reader, of_recording};
 use std::path::Path;
 
 /// Makes the timeline of a recording, and says what is in it.
@@ -42,7 +42,8 @@ use std::path::Path;
 pub fn convert(recording: &mut Reader, output: &Path) -> Result<About> {
     let out = json::Out::create(output, Unfinished::Removed)?;
     let source = format!("recording {}", recording.path().display());
-    let mut timeline = Timeline::new(out, &recording.header, source)?;
+    let timeline = Timeline::new(out, &recording.header, source);
+    let mut timeline = timeline.map_err(|error| of_recording(recording.path(), error))?;
     while let Some(line) = recording.next_line()? {
         match line {
             Line::Header(_) => return Err(recording.wrong("found a second header")),

@@ -269,3 +269,17 @@ fn without_a_tokenizer_token_ids_are_served() {
         given["logprobs"]["token_logprobs"]
     );
 }
+
+/// The crate that reads tokenizers panics over some; what it says of that is not for whoever runs a model.
+#[test]
+fn a_tokenizer_that_panics_is_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    checkpoint(folder.path(), |name, json| {
+        if name == "tokenizer.json" {
+            json["normalizer"] = json!({"type": "Precompiled", "precompiled_charsmap": ""});
+        }
+    });
+    let model = text(folder.path());
+    let args = ["generate", "--model", model, "--device", "cpu", "-q", "x"];
+    run_with_input(&args, "").fails_in_a_line(1, &["tokenizer.json", "panicked"]);
+}

@@ -64,6 +64,9 @@ fn parses(html: &str) {
 }
 
 fn needs_nothing(html: &str) {
+    for word in ["NaN", "inf,", "\"inf"] {
+        assert!(!html.contains(word), "{word}");
+    }
     for word in [
         "http:", "https:", "src=", "url(", "@import", "<script", "<link", "<iframe", "//cdn",
     ] {
@@ -326,6 +329,21 @@ fn files_of_one_name_go_by_their_folders() {
     assert!(html.contains("before/steps.json") && html.contains("after/steps.json"));
     let html = page(folder.path(), &[&copies[0]]);
     assert!(html.contains("steps.json") && !html.contains("before/steps.json"));
+}
+
+/// Such values made an axis without an end.
+#[test]
+fn values_out_of_all_bounds_are_drawn_at_the_edge() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("odd.json");
+    for key in ["avg_ts", "median_ttft_ms", "median_step_ms", "p99_step_ms"] {
+        for value in [1.7e308, 1e-308] {
+            let mut input = json_of(&measured());
+            input[0][key] = json!(value);
+            std::fs::write(&path, input.to_string()).unwrap();
+            page(folder.path(), &[&path]);
+        }
+    }
 }
 
 #[test]

@@ -278,6 +278,27 @@ fn a_recording_with_another_schedule_is_no_timeline() {
 }
 
 #[test]
+fn sizes_that_no_engine_has_are_the_recordings() {
+    let folder = tempfile::tempdir().unwrap();
+    traced(folder.path(), "1");
+    let record = folder.path().join("record.jsonl");
+    let whole = std::fs::read_to_string(&record).unwrap();
+    let to = folder.path().join("from.json");
+    for (size, wrong) in [
+        ("max_seqs", "0"),
+        ("page_tokens", "0"),
+        ("pages", "4294967295"),
+    ] {
+        let at = whole.find(&format!("\"{size}\":")).unwrap() + size.len() + 3;
+        let end = at + whole[at..].find([',', '}']).unwrap();
+        std::fs::write(&record, format!("{}{wrong}{}", &whole[..at], &whole[end..])).unwrap();
+        let ended = run(&["trace", "--from", text(&record), "-o", text(&to)]);
+        ended.fails_in_a_line(1, &["record.jsonl: a size of the recorded run"]);
+        assert!(!to.exists(), "{size}");
+    }
+}
+
+#[test]
 fn wrong_usage_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let to = folder.path().join("t.json");
