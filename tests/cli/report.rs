@@ -143,18 +143,7 @@ fn a_page_holds_the_numbers_it_was_made_of() {
         let way = &start[0];
         let first = input.as_array().unwrap();
         let first = first.iter().find(|row| row["launch"] == **way).unwrap();
-        let startup = rows.iter().find(|row| row[0] == *way && row.len() == 8);
-        let startup = startup.unwrap_or_else(|| panic!("no start of {way}"));
-        for (cell, key) in [
-            (1, "load"),
-            (2, "graphs"),
-            (4, "first_token"),
-            (5, "capture"),
-            (6, "instantiate"),
-            (7, "upload"),
-        ] {
-            same(&startup[cell], &first[format!("startup_{key}_ms")]);
-        }
+        startup::holds(&rows, first, &startup::BESIDE);
         for key in ["command", "gpu_info", "model_filename"] {
             let value = result[key].as_str().unwrap();
             assert!(html.contains(value), "{value}");

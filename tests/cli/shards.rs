@@ -312,17 +312,12 @@ fn rows_in_error_are_as_many_as_the_record_says() {
         "{\"prompt\":\"x\",\"max_new_tokens\":3000,\"timeout_ms\":1}\n",
     );
     let logits = rows("logits.jsonl", "{\"input_ids\":[5]}\n");
-    let cases: [(&[&str], &Path, u64); 3] = [
-        (&["generate"], &own, 2),
-        (&["generate"], &cut, 2),
-        (&["score"], &logits, 1),
+    let cases: [(&[&str], &Path, &str, u64); 3] = [
+        (&["generate"], &own, "jsonl", 2),
+        (&["generate"], &cut, "jsonl", 2),
+        (&["score"], &logits, "safetensors", 1),
     ];
-    for (number, (command, input, failed)) in cases.into_iter().enumerate() {
-        let extension = if command == ["score"] {
-            "safetensors"
-        } else {
-            "jsonl"
-        };
+    for (number, (command, input, extension, failed)) in cases.into_iter().enumerate() {
         let output = dir.path().join(format!("{number}.{extension}"));
         let arguments = [command, &["--model", "random:tiny", "--input", text(input)]].concat();
         shard(&arguments, &output, 0, 1).fails(3, &[]);
@@ -349,10 +344,9 @@ fn rows_in_error_are_as_many_as_the_record_says() {
                 &["found 18446744073709551615 failed rows, expected at most"],
             ),
         ] {
-            let parts = if extension == "safetensors" {
-                &["expected"][..]
-            } else {
-                parts
+            let parts = match extension {
+                "safetensors" => &["expected"][..],
+                _ => parts,
             };
             fs::write(&record, said.replace(&now, &format!("\"failed\":{wrong}"))).unwrap();
             merge(std::slice::from_ref(&output), &merged).fails_in_a_line(1, parts);

@@ -1,7 +1,44 @@
 //! What engines did before their first token.
 
 use super::{json_of, measured, number, page, same, table_rows};
-use serde_json::json;
+use serde_json::{Value, json};
+
+/// What the columns behind an engine's name are; `rest` is what nothing else has.
+pub const BESIDE: [&str; 7] = [
+    "load",
+    "graphs",
+    "rest",
+    "first_token",
+    "capture",
+    "instantiate",
+    "upload",
+];
+/// ... where graphs were made one after the other.
+const IN_TURN: [&str; 6] = [
+    "load",
+    "capture",
+    "instantiate",
+    "upload",
+    "rest",
+    "first_token",
+];
+
+/// The row of the engine of `result`, which has these columns with what the result says.
+#[track_caller]
+pub fn holds<'a>(tables: &'a [Vec<String>], result: &Value, columns: &[&str]) -> &'a [String] {
+    let way = result["launch"].as_str().unwrap();
+    // Steps may have a row of as many cells, which says how busy the host was.
+    let start = tables
+        .iter()
+        .find(|row| row[0] == way && row.len() == 1 + columns.len() && row[1] != "idle");
+    let start = start.unwrap_or_else(|| panic!("no start of {way}"));
+    for (cell, key) in start[1..].iter().zip(columns) {
+        if *key != "rest" {
+            same(cell, &result[format!("startup_{key}_ms")]);
+        }
+    }
+    start
+}
 
 /// What threads do side by side is in the table, but only the whole of it is a phase among the others.
 #[test]
@@ -24,12 +61,8 @@ fn graphs_made_by_several_threads_are_one_phase() {
     let path = folder.path().join("threads.json");
     std::fs::write(&path, rows.to_string()).unwrap();
     let html = page(folder.path(), &[&path]);
-    let way = rows[0]["launch"].as_str().unwrap();
     let tables = table_rows(&html);
-    let start = tables.iter().find(|row| row[0] == way && row.len() == 8);
-    let start = start.unwrap_or_else(|| panic!("no start of {way}"));
-    same(&start[1], &rows[0]["startup_load_ms"]);
-    same(&start[2], &rows[0]["startup_graphs_ms"]);
+    let start = holds(&tables, &rows[0], &BESIDE);
     assert_eq!(number(&start[3]), 150.0 - 100.0 - 20.0);
     let rest: Vec<f64> = start[4..].iter().map(|cell| number(cell)).collect();
     assert_eq!(rest, [7.0, 15.0, 18.0, 4.0]);
@@ -46,20 +79,6 @@ fn graphs_made_one_after_the_other_are_three_phases() {
     let path = folder.path().join("in-turn.json");
     std::fs::write(&path, rows.to_string()).unwrap();
     let html = page(folder.path(), &[&path]);
-    let way = rows[0]["launch"].as_str().unwrap();
-    let tables = table_rows(&html);
-    // Steps have a row of as many cells, which says how busy the host was.
-    let is_start = |row: &&Vec<String>| row[0] == way && row.len() == 7 && row[1] != "idle";
-    let start = tables.iter().find(is_start);
-    let start = start.unwrap_or_else(|| panic!("no start of {way}"));
-    for (cell, key) in [
-        (1, "load"),
-        (2, "capture"),
-        (3, "instantiate"),
-        (4, "upload"),
-        (6, "first_token"),
-    ] {
-        same(&start[cell], &rows[0][format!("startup_{key}_ms")]);
-    }
+    holds(&table_rows(&html), &rows[0], &IN_TURN);
     assert!(!html.contains("these overlap"));
 }
