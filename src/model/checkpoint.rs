@@ -20,6 +20,9 @@ use std::sync::Arc;
 pub(super) const SINGLE_FILE: &str = "model.safetensors";
 pub(super) const INDEX_FILE: &str = "model.safetensors.index.json";
 
+/// What a checkpoint may have beside a config that ties it to the embedding.
+const HEAD: &str = "lm_head.weight";
+
 /// Of a file that may be none of weights at all; an empty beginning of one is no sign of that.
 const SNIFFED_BYTES: usize = 512;
 
@@ -34,6 +37,28 @@ pub fn load(dir: &Path, config: &ModelConfig) -> Result<(Weights, Vec<String>)> 
     let mut checkpoint = Checkpoint::open(dir)?;
     let weights = layout::build(config, |spec| checkpoint.tensor(spec))?;
     Ok((weights, checkpoint.warnings()))
+}
+
+/// Whether the weights in `dir` have a head with other values than the embedding, beside a `config` that ties both.
+///
+/// # Errors
+/// The head or the embedding is of another type or shape than `config` says. What else is wrong is for [`load`] to say.
+pub(super) fn has_own_head(dir: &Path, config: &ModelConfig) -> Result<bool> {
+    let opened = Checkpoint::open(dir).ok();
+    let with_head = opened.filter(|checkpoint| checkpoint.places.contains_key(HEAD));
+    let Some(mut checkpoint) = with_head else {
+        return Ok(false);
+    };
+    let untied = ModelConfig {
+        tie_word_embeddings: false,
+        ..config.clone()
+    };
+    let weights = layout::build(&untied, |spec| {
+        let wanted = spec.role == Role::Embedding || spec.name == HEAD;
+        wanted.then(|| checkpoint.tensor(spec)).transpose()
+    })?;
+    let both = weights.embed_tokens.zip(weights.lm_head);
+    Ok(both.is_some_and(|(embedding, head)| !head.equals(&embedding)))
 }
 
 /// The files of weights that [`load`] reads, in the order of their names; what is missing is for `load` to say.
@@ -232,14 +257,14 @@ impl Checkpoint {
     }
 
     /// One warning about all tensors that the model does not have. The head of a tied checkpoint is none of
-    /// them: exporters often write it, and transformers ignores it too.
+    /// them: exporters often write the embedding a second time.
     fn warnings(&self) -> Vec<String> {
         const SHOWN: usize = 3;
         let mut unused: Vec<&str> = self
             .places
             .keys()
             .map(String::as_str)
-            .filter(|&name| !self.used.contains(name) && name != "lm_head.weight")
+            .filter(|&name| !self.used.contains(name) && name != HEAD)
             .collect();
         if unused.is_empty() {
             return Vec::new();
