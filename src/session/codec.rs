@@ -7,12 +7,15 @@ use crate::telemetry::warn;
 use crate::text::{self, Chat, ChatTemplate, Doubt, Tokenizer, Unrendered};
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 pub struct ModelCodec {
     /// `None`: ids go in and come out, and nothing has a text.
     tokenizer: Option<Tokenizer>,
     template: Option<ChatTemplate>,
+    /// Somebody was told of a prompt that begins with two BOS.
+    told_of_bos: AtomicBool,
 }
 
 const NO_TOKENIZER: &str = "the model has no tokenizer.json, expected input_ids without stop strings, or the model's tokenizer.json beside its weights";
@@ -33,6 +36,7 @@ impl ModelCodec {
                 return Ok(Self {
                     tokenizer: None,
                     template: None,
+                    told_of_bos: AtomicBool::new(false),
                 });
             }
             ModelSource::Dir(dir) => Tokenizer::load(dir)?,
@@ -46,6 +50,7 @@ impl ModelCodec {
         Ok(Self {
             tokenizer: Some(tokenizer),
             template,
+            told_of_bos: AtomicBool::new(false),
         })
     }
 
@@ -74,9 +79,22 @@ impl Codec for ModelCodec {
 
     fn encode(&self, text: &str, special: bool) -> std::result::Result<Vec<u32>, String> {
         let tokenizer = self.tokenizer.as_ref().ok_or(NO_TOKENIZER)?;
-        tokenizer
-            .encode(text, special)
-            .map_err(|error| error.to_string())
+        let ids = tokenizer.encode(text, special);
+        let ids = ids.map_err(|error| error.to_string())?;
+        // An empty text has what the tokenizer adds alone.
+        if special
+            && let [first, second, ..] = ids[..]
+            && first == second
+            && tokenizer
+                .encode("", true)
+                .is_ok_and(|added| added.first() == Some(&first))
+            && !self.told_of_bos.swap(true, Relaxed)
+        {
+            warn(
+                "prompt: found a text that begins with the BOS token, before which the tokenizer puts one: the model reads both, as in transformers; leave it out of the text or give input_ids (said once)",
+            );
+        }
+        Ok(ids)
     }
 
     fn render(
