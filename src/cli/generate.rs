@@ -5,9 +5,8 @@ mod identity;
 use self::identity::{identity, shard_output};
 use super::args::GenerateArgs;
 use super::input::{count_rows, open_lines, warn_of_no_rows};
-use super::paths::{Files, is_stdio};
+use super::paths::Files;
 use super::spec::spec;
-use super::terminal::Harmless;
 use super::{Exit, input, interrupt, summary};
 use crate::error::{Error, Result};
 use crate::files::names::beside;
@@ -29,7 +28,7 @@ use crate::session::recording::Keep;
 use crate::session::{DeviceSpec, Opened, Progress, RunSpec, Session, Texts};
 use crate::telemetry::{say, warn};
 use crate::trace::{About, Live};
-use std::io::{BufWriter, IsTerminal, Write};
+use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -350,11 +349,7 @@ fn open_output(
     };
     let out = open_rows(path)?;
     let name = out.name().to_owned();
-    let out: Box<dyn Write> = match path.is_none_or(is_stdio) && std::io::stdout().is_terminal() {
-        true => Box::new(Harmless::new(out)),
-        false => Box::new(BufWriter::new(out)),
-    };
-    let ordered = Ordered::new(out, name, separator);
+    let ordered = Ordered::new(Box::new(BufWriter::new(out)), name, separator);
     Ok((Output::Stream(ordered), Kept::default()))
 }
 

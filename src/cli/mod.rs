@@ -3,7 +3,7 @@
 //! - [`args`]: the one clap definition
 //! - `spec`: flags as a checked [`crate::session::RunSpec`], which opens everything that runs a model
 //! - `generate`, `score`: the two commands that run a model; their loops are [`crate::session`]'s. `input` opens what
-//!   they read, `terminal` is for answers that are looked at, `summary` what is said at the end
+//!   they read, `summary` what is said at the end
 //! - `merge`: shards of a job as one file
 //! - `bench`: measures; the measuring itself is [`crate::bench`]
 //! - `tune`: measures which kernels serve which bucket
@@ -34,7 +34,6 @@ mod spec;
 mod summary;
 mod synth;
 mod table;
-mod terminal;
 mod trace;
 mod tune;
 
