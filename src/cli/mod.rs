@@ -40,6 +40,7 @@ mod tune;
 use crate::error::{Error, Result};
 use crate::files::Out;
 use crate::quote;
+use crate::telemetry::say;
 use args::{Cli, Command};
 use clap::{CommandFactory, FromArgMatches};
 use std::ffi::OsString;
@@ -88,7 +89,9 @@ fn unparsed(error: &clap::Error) -> Result<Exit> {
         return Err(Error::Usage(no_text(std::env::args_os().skip(1))));
     }
     if error.use_stderr() {
-        error.exit();
+        // It shows arguments, which may be names of files.
+        error.to_string().lines().for_each(say);
+        std::process::exit(error.exit_code());
     }
     error
         .print()

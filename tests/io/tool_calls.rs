@@ -131,7 +131,7 @@ fn what_is_no_call_stays_text_and_says_so() {
         ),
         (
             &["<", r#"[{"name": "f", "arguments": [1]}]"#, ">"],
-            "expected an object as the arguments of f",
+            "expected an object as the arguments of \"f\"",
         ),
         (
             &["<", r#"{"name": "f", "arguments": "{} {}"}"#, ">"],
@@ -143,11 +143,11 @@ fn what_is_no_call_stays_text_and_says_so() {
                 r#"{"name": "f", "arguments": {}, "parameters": {}}"#,
                 ">",
             ],
-            "expected the arguments of a call of f once",
+            "found a call of \"f\" without arguments or with both",
         ),
         (
             &["<", r#"{"name": "f", "city": "Paris"}"#, ">"],
-            "expected the arguments of a call of f once",
+            "found a call of \"f\" without arguments or with both",
         ),
         (
             &["<", r#"{"arguments": {}}"#, ">"],

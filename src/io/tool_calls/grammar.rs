@@ -2,6 +2,7 @@
 //! computed.
 
 use super::Call;
+use crate::quote;
 use indexmap::IndexMap;
 use std::iter::Peekable;
 use std::str::Chars;
@@ -47,6 +48,7 @@ impl<'a> Reader<'a> {
             Some(c) => Err(format!("found {c:?} after the calls")),
         }
     }
+
     fn blank(&mut self) {
         while self.rest.next_if(|c| c.is_whitespace()).is_some() {}
     }
@@ -149,7 +151,12 @@ impl<'a> Reader<'a> {
         let given = match (fields.get("arguments"), fields.get("parameters")) {
             (Some(given), None) | (None, Some(given)) => given.clone(),
             (None, None) if fields.len() == 1 => object(&Fields::new()),
-            _ => return Err(format!("expected the arguments of a call of {name} once")),
+            _ => {
+                let name = quote::name(&name);
+                return Err(format!(
+                    "found a call of {name} without arguments or with both, expected arguments or parameters"
+                ));
+            }
         };
         let arguments = match text_of(&given) {
             Some(text) => {
@@ -163,7 +170,9 @@ impl<'a> Reader<'a> {
         match arguments.starts_with('{') {
             true => Ok(Call { name, arguments }),
             false => Err(format!(
-                "found {arguments}, expected an object as the arguments of {name}"
+                "found {}, expected an object as the arguments of {}",
+                quote::text(arguments),
+                quote::name(&name)
             )),
         }
     }

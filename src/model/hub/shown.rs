@@ -1,5 +1,6 @@
 //! How far a download is: a bar on a terminal, else a line now and then.
 
+use crate::quote;
 use crate::telemetry::{draw, say};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::cell::Cell;
@@ -23,7 +24,7 @@ impl Shown {
             let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
             ProgressBar::no_length()
                 .with_style(style)
-                .with_message(format!("downloading {file}:"))
+                .with_message(format!("downloading {}:", quote::visible(file)))
         });
         draw(bar.clone());
         Self {
