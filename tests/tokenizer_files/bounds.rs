@@ -302,6 +302,54 @@ fn a_long_prompt_takes_as_long_as_its_length() {
     }
 }
 
+/// Each list of tokens that a file may have is a set: its work does not grow with its square.
+#[test]
+fn lists_of_400_000_special_tokens_are_no_trouble() {
+    const COUNT: u32 = 400_000;
+    let text = |id: u32| format!("<{id:x}>");
+    let list: Value = (0..COUNT).map(text).collect();
+    let by_name = |end: &str| -> Value {
+        let named = (0..COUNT).map(|id| (format!("{id:x}{end}"), text(id).into()));
+        Value::Object(named.collect())
+    };
+    let by_id: serde_json::Map<_, _> = (0..COUNT).map(|id| (text(id), id.into())).collect();
+    let by_id = Value::from(by_id);
+    let none = json!({});
+    for (config, map, added) in [
+        (&json!({"additional_special_tokens": list}), &NONE, &NONE),
+        (
+            &json!({"extra_special_tokens": list, "added_tokens_decoder": {"9": {"content": "y"}}}),
+            &NONE,
+            &NONE,
+        ),
+        (
+            &json!({"extra_special_tokens": list}),
+            &json!({"extra_special_tokens": list}),
+            &by_id,
+        ),
+        (&json!({"extra_special_tokens": by_name("")}), &NONE, &NONE),
+        (&by_name("_token"), &NONE, &NONE),
+        (&none, &by_name("_token"), &NONE),
+    ] {
+        let files = [
+            ("tokenizer.json", &fixture()),
+            ("tokenizer_config.json", config),
+            ("special_tokens_map.json", map),
+            ("added_tokens.json", added),
+        ];
+        let checkpoint = Checkpoint::new("", &files);
+        let began = Instant::now();
+        let tokenizer = checkpoint.load().unwrap();
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "{:?}",
+            began.elapsed()
+        );
+        let last = tokenizer.token_id(&text(COUNT - 1)).unwrap();
+        assert!(tokenizer.is_special(last));
+    }
+}
+
 /// Read no further than what a template or a file of settings may have, however large the file.
 #[test]
 fn large_files_are_not_read_whole() {

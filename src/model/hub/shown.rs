@@ -35,20 +35,14 @@ impl Shown {
     }
 
     /// So many bytes have come.
-    pub fn tell(&self, bytes: u64, of: Option<u64>) {
+    pub fn tell(&self, bytes: u64, of: u64) {
         if let Some(bar) = &self.bar {
-            if let Some(of) = of {
-                bar.set_length(of);
-            }
+            bar.set_length(of);
             bar.set_position(bytes);
         } else if self.last.get().elapsed() >= LINE_EVERY {
             self.last.set(Instant::now());
-            let of = of.map_or(String::new(), |of| format!(" of {}", of >> 20));
-            say(&format!(
-                "tailgraph: {}: {}{of} MiB",
-                self.file,
-                bytes >> 20
-            ));
+            let (bytes, of) = (bytes >> 20, of >> 20);
+            say(&format!("tailgraph: {}: {bytes} of {of} MiB", self.file));
         }
     }
 }
