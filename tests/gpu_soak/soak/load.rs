@@ -7,6 +7,7 @@ mod random;
 pub use random::Random;
 use std::time::Duration;
 use tailgraph::runtime::{Logits, Request, Sampling};
+use tailgraph::sys::abi::TG_MAX_STOP_IDS;
 
 /// What is done to a request on its way.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -41,7 +42,7 @@ pub struct Shape {
 }
 
 /// 1 to `most`, the logarithm evenly spread: short ones and long ones alike.
-fn length(random: &mut Random, most: u32) -> u32 {
+pub fn length(random: &mut Random, most: u32) -> u32 {
     let share = f64::from(random.below(1u32 << 20)) / f64::from(1 << 20);
     (f64::from(most).powf(share).round() as u32).clamp(1, most)
 }
@@ -81,7 +82,8 @@ pub fn ask(seed: u64, number: u64, shape: &Shape) -> Ask {
         _ => None,
     };
     // A random model takes each token now and then, so these end some requests early.
-    let stop_ids = (0..random.pick(&[0, 0, 0, 1, 16]))
+    let most_stop_ids = random.pick(&[0, TG_MAX_STOP_IDS]);
+    let stop_ids = (0..random.below(most_stop_ids + 1))
         .map(|_| random.below(shape.vocab_size))
         .collect();
     let request = Request {
