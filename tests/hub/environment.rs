@@ -112,14 +112,14 @@ fn a_token_goes_to_no_other_port() {
 #[test]
 fn a_password_of_the_endpoint_is_sent_and_never_shown() {
     let rig = Rig::new();
-    let with = |endpoint: &str| endpoint.replace("://", "://me:pass%40secret@");
+    let with = |endpoint: &str| endpoint.replace("://", "://me:swordfish%40secret@");
     let hub = Hub::of(&rig.model, |_| None);
     let mut run = rig.command("org/tiny", &with(&hub.endpoint));
     assert_eq!(end(run.env("HF_TOKEN", "hf_a"), "").good(), rig.expected());
     for asked in hub.asked() {
-        // As for Python's libraries, it goes before a token: me:pass@secret in base64.
+        // As for Python's libraries, it goes before a token: me:swordfish@secret in base64.
         let is_hub = asked.host.starts_with("127.0.0.1");
-        let expected = is_hub.then_some("Basic bWU6cGFzc0BzZWNyZXQ=");
+        let expected = is_hub.then_some("Basic bWU6c3dvcmRmaXNoQHNlY3JldA==");
         assert_eq!(asked.authorization.as_deref(), expected, "{asked:?}");
     }
     fs::remove_dir_all(rig.home()).unwrap();
@@ -132,8 +132,8 @@ fn a_password_of_the_endpoint_is_sent_and_never_shown() {
     ]
     .map(with)
     .into();
-    endpoints.push("me:pass%40secret@host".to_owned());
-    endpoints.push("http://me:pass/secret@host".to_owned());
+    endpoints.push("me:swordfish%40secret@host".to_owned());
+    endpoints.push("http://me:swordfish/secret@host".to_owned());
     for odd in [
         Odd::Status(401, ""),
         Odd::Status(403, ""),
@@ -141,7 +141,7 @@ fn a_password_of_the_endpoint_is_sent_and_never_shown() {
         Odd::Status(418, ""),
         Odd::Status(429, "retry-after: 1\r\n"),
         Odd::Status(500, ""),
-        Odd::Status(302, "location: ftp://me:pass@secret/\r\n"),
+        Odd::Status(302, "location: ftp://me:swordfish@secret/\r\n"),
         Odd::Status(302, "location: http://me:secret@127.0.0.1:9/\r\n"),
         Odd::Status(302, "location: /api/models\r\n"),
         Odd::Status(200, ""),
@@ -153,7 +153,7 @@ fn a_password_of_the_endpoint_is_sent_and_never_shown() {
     for endpoint in endpoints {
         let ended = end(&mut rig.command("org/tiny", &endpoint), "");
         assert!([1, 2].contains(&ended.code), "{endpoint}: {}", ended.stderr);
-        for part in ["pass", "secret"] {
+        for part in ["swordfish", "secret"] {
             assert!(!ended.stderr.contains(part), "{endpoint}: {}", ended.stderr);
         }
     }
