@@ -82,7 +82,8 @@ impl OnGpu {
         let context = gpu.context.clone();
         let descriptors = move || {
             let stream = context.new_stream();
-            log.read(&stream.map_err(|error| Error::Runtime(error.to_string()))?)
+            let stream = stream.map_err(|error| Error::Runtime(error.to_string()))?;
+            log.read(&stream)
         };
         Ok((engine, Box::new(descriptors)))
     }
