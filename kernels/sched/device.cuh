@@ -67,6 +67,15 @@ __device__ inline void store_release(uint64_t *to, uint64_t value) {
   asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
 
+/* One thread: waits until the dispatcher before this one has left nothing unwritten. `settled` then says what that one has made of
+ * `newest`, which is read behind the release that it is compared with. */
+__device__ inline void await_settled(const uint64_t *settled, const uint64_t *newest) {
+  uint64_t left;
+  do {
+    left = load_acquire(settled);
+  } while (left != load_acquire(newest));
+}
+
 __device__ inline void copy(void *to, const void *from, uint32_t bytes, uint32_t thread, uint32_t threads) {
   uint4 *out = static_cast<uint4 *>(to);
   const uint4 *in = static_cast<const uint4 *>(from);

@@ -126,10 +126,7 @@ extern "C" __global__ void __launch_bounds__(TG_DISPATCH_THREADS)
   tg_state *state = reinterpret_cast<tg_state *>(head);
   const bool idle = where == TG_DISPATCH_IDLE;
   let_next_kernel_start();
-  if (threadIdx.x == 0) {
-    while (load_acquire(&stage->settled) != stage->launched) {
-    }
-  }
+  if (threadIdx.x == 0) await_settled(&stage->settled, &stage->launched);
   __syncthreads();
   /* No kernel of a step writes these. */
   copy(state, block, HEAD_BYTES, threadIdx.x, TG_DISPATCH_THREADS);
