@@ -27,7 +27,6 @@
  * Measured on H100s: a decode step of one row takes 12.3 us more over two GPUs than on one, 27.2 over four (profiles/log/gpus.md).
  */
 #define TG_CLAIMS_NOTHING
-#include "common/base.cuh"
 #include "common/launch.cuh"
 #include "sched/lead.cuh"
 
