@@ -64,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS)
   if (threadIdx.x == 0) {
     const uint64_t *count = &stage->links.in.theirs->count, number = stage->takes;
     do {
-      there = tg_acquire(count) > number;
+      there = TG_MUT(178, tg_acquire(count) > number, true);
     } while (!there && *static_cast<volatile uint32_t *>(&stage->over) == 0);
   }
   __syncthreads();
@@ -89,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS)
   if (threadIdx.x != 0) return;
   if (gridDim.x > 1) {
     __threadfence_system();
-    if (atomicAdd(&stage->arrived, 1u) + 1 < gridDim.x) return;
+    if (TG_MUT(177, atomicAdd(&stage->arrived, 1u) + 1 < gridDim.x, blockIdx.x != 0)) return;
     __threadfence_system();
     stage->arrived = 0;
   }
@@ -108,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS)
 extern "C" __global__ void tg_begin_lead(tg_stage *stage) {
   await_earlier_kernels();
   const uint64_t begun = load_acquire(&stage->begun);
-  while (load_acquire(&stage->opened) <= begun) {
+  while (TG_MUT(175, load_acquire(&stage->opened) <= begun, false)) {
   }
   stage->begun = begun + 1;
   let_next_kernel_start();
@@ -146,11 +146,12 @@ extern "C" __global__ void __launch_bounds__(TG_DISPATCH_THREADS)
   await_earlier_kernels();
   const Passed passed = noted(idle ? nullptr : times, stage->step.number, false);
   copy(&near.links, &stage->links, sizeof(tg_links), threadIdx.x, TG_DISPATCH_THREADS);
+  const uint64_t left = idle ? stage->left : 0; /* before any thread launches it, which clears it */
   __syncthreads();
   /* The chain ended with all that was to do: the idle graph had been launched before. */
   if (idle && (state->outcome.action == TG_ACTION_DONE || state->error != TG_ERROR_NONE)) return;
-  if (idle && stage->left != 0) {
-    if (threadIdx.x == 0) near.launched = launch_step(stage, graphs, stage->left, idle);
+  if (TG_MUT(179, left, idle ? stage->left : 0) != 0) {
+    if (threadIdx.x == 0) near.launched = launch_step(stage, graphs, left, idle);
   } else if (idle || stage->in_chain < TG_CHAIN_STEPS) {
     if (threadIdx.x < LANES) {
       const bool opened = take_turns(state, rings, graphs, stage, near);

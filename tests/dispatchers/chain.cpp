@@ -22,9 +22,6 @@ tg_chain chain;
 tg_graphs graphs;
 uint64_t steps; /* that have run */
 
-template <class T>
-T *table(uint64_t offset) { return (T *)((char *)state + offset); }
-
 /* A kernel of a step: it reads what the step is before its own wait. The last one samples. */
 void step_kernel(uint32_t copy, uint32_t kind, uint32_t bucket, bool last) {
   let_next_kernel_start();
@@ -35,21 +32,14 @@ void step_kernel(uint32_t copy, uint32_t kind, uint32_t bucket, bool last) {
                 step->bucket, steps, copy, kind, bucket);
   };
   check();
-  const uint32_t rows = step->sample_rows;
   gpu::yield();
   await_earlier_kernels();
   gpu::yield();
   check();
   if (!last) return;
-  for (uint32_t i = 0; i < rows; i++) {
-    const tg_row row = table<tg_row>(step->row_table)[table<uint32_t>(step->sample_table)[i]];
-    const tg_slot &slot = table<tg_slot>(state->slot_table)[row.slot];
-    table<tg_sampled>(step->sampled_table)[i].token = host->sample(state, row, slot);
-    gpu::yield();
-  }
+  host->sample_all(state, step);
   check();
   steps++;
-  gpu::progress();
 }
 
 gpu::Kernel dispatcher(tg_rings *layout, uint32_t where) {

@@ -17,6 +17,15 @@ struct Request {
 
 constexpr int32_t TOKENS = 40; /* the vocabulary */
 
+template <class T>
+T *at(void *block, uint64_t offset) { return (T *)((char *)block + offset); }
+
+inline void *block_of(size_t bytes) {
+  void *block = aligned_alloc(128, (bytes + 127) / 128 * 128);
+  memset(block, 0, bytes);
+  return block;
+}
+
 struct Host {
   tg_config config{};
   tg_rings *rings;
@@ -46,12 +55,12 @@ struct Host {
     tg_rings shape{};
     shape.request_capacity = c.request_capacity, shape.token_capacity = c.token_capacity, shape.control_capacity = 16;
     shape.event_capacity = c.event_capacity, shape.sampled_capacity = c.sampled_capacity, shape.trace_capacity = 8;
-    rings = (tg_rings *)aligned_alloc(128, (tg_rings_bytes(&shape) + 127) / 128 * 128);
+    rings = (tg_rings *)block_of(tg_rings_bytes(&shape));
     tg_rings_init(rings, &shape);
   }
 
   tg_state *new_state() const {
-    tg_state *state = (tg_state *)aligned_alloc(128, (tg_state_bytes(&config) + 127) / 128 * 128);
+    tg_state *state = (tg_state *)block_of(tg_state_bytes(&config));
     if (tg_state_init(state, &config) != TG_ERROR_NONE) gpu::fail("the configuration is none");
     return state;
   }
@@ -60,7 +69,7 @@ struct Host {
     tg_queue shape{};
     shape.replicas = 1, shape.capacity = config.request_capacity, shape.token_capacity = config.token_capacity;
     shape.claim_capacity = 16;
-    queue = (tg_queue *)aligned_alloc(128, (tg_queue_bytes(&shape) + 127) / 128 * 128);
+    queue = (tg_queue *)block_of(tg_queue_bytes(&shape));
     tg_queue_init(queue, &shape);
     tg_claimer &c = state->claimer;
     tg_claimer_init(&c, queue, &claimed, 0);
@@ -71,9 +80,9 @@ struct Host {
   }
 
   template <class T>
-  T *table(uint64_t offset) const { return (T *)((char *)rings + offset); }
+  T *table(uint64_t offset) const { return at<T>(rings, offset); }
   template <class T>
-  T *queued(uint64_t offset) const { return (T *)((char *)queue + offset); }
+  T *queued(uint64_t offset) const { return at<T>(queue, offset); }
 
   /* In some runs requests come in bursts, and nothing new comes while one of them runs. */
   bool comes() {
@@ -163,14 +172,27 @@ struct Host {
     if (ended != all) gpu::fail("%u of %u requests have ended, and nothing runs", ended, all);
   }
 
-  /* Row `row` of a step samples a token of its sequence, which is returned. */
-  int32_t sample(tg_state *state, const tg_row &row, const tg_slot &slot) {
+  /* A step's row samples a token of its sequence, which is returned. */
+  int32_t sample(const tg_row &row, const tg_slot &slot) {
     Request &one = requests.at(slot.request);
     const int64_t index = (int64_t)row.position + 1 - slot.prompt_tokens;
     if (index < 0 || index > (int64_t)one.sampled.size()) gpu::fail("request %lu samples its token %ld", slot.request, index);
+    const int32_t came = row.token == -1 ? slot.last_token : row.token;
+    if (index > 0 && came >= 0 && came != one.sampled[index - 1])
+      gpu::fail("request %lu goes on after token %d, expected %d", slot.request, came, one.sampled[index - 1]);
     const int32_t token = gpu::below(TOKENS);
     one.sampled.resize(index + 1);
     return one.sampled[index] = token;
+  }
+
+  /* All sampled rows of a step. */
+  void sample_all(tg_state *state, const tg_step *step) {
+    for (uint32_t i = 0; i < step->sample_rows; i++) {
+      const tg_row row = at<tg_row>(state, step->row_table)[at<uint32_t>(state, step->sample_table)[i]];
+      at<tg_sampled>(state, step->sampled_table)[i].token = sample(row, at<tg_slot>(state, state->slot_table)[row.slot]);
+      gpu::yield();
+    }
+    gpu::progress();
   }
 
  private:

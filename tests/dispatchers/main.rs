@@ -64,6 +64,8 @@ static PROGRAMS: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
     );
     let dispatcher = ["-DDISPATCH=tg_dispatch_tail", "-DCOPIES=1", "-DCLAIMS=0"];
     chain("tail", dispatcher, &[&kernels("dispatcher_tail"), &alone]);
+    let all = ["-std=c++17", "tests/dispatchers/stages.cpp", &gpu, &core];
+    compile(&at("stages"), &[&all[..], &[&kernels("stages")]].concat());
     folder
 });
 
@@ -110,6 +112,11 @@ fn tail_launches_keep_order() {
 }
 
 #[test]
+fn stages_keep_order() {
+    holds("stages", 15);
+}
+
+#[test]
 fn rows_that_are_read_behind_the_start_barrier_are_found() {
     is_found("alone", 170);
 }
@@ -132,5 +139,21 @@ fn barriers_of_the_launching_warp_are_needed() {
     // next, again, start
     for barrier in [2, 3, 4] {
         is_found("alone", 1000 + barrier);
+    }
+}
+
+#[test]
+fn waits_of_stages_are_needed() {
+    // settled; opened; an order before its graph; blocks that hand on; rows that come; a step that the chain had left is launched once
+    for bug in [172, 175, 176, 177, 178, 179] {
+        is_found("stages", bug);
+    }
+}
+
+#[test]
+fn posts_of_links_are_needed() {
+    // posts before it has written; gives back before it has read
+    for bug in [143, 146] {
+        is_found("stages", bug);
     }
 }
