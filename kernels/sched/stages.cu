@@ -50,9 +50,13 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS)
     const bool goes_on = last || announce(state, stage->links, stage->step);
     let_next_kernel_start(); /* which reads the step before its own wait */
     if (threadIdx.x != 0) return;
-    /* Asked for in full only while it does not come: that also finds the end. */
+    /* Taken here, and not by the dispatcher: once this stage has handed the step on, it may come round the ring and another may lie
+     * in its place before a dispatcher that is late has looked. */
     uint32_t asked = goes_on ? TG_LINK_WAIT : TG_LINK_OVER;
-    while (asked == TG_LINK_WAIT && !watch(stage->links.in, LAST_PAUSE_NS)) asked = tg_links_take(&stage->links, now_ns());
+    while (asked == TG_LINK_WAIT) {
+      watch(stage->links.in, LAST_PAUSE_NS);
+      asked = tg_links_take(&stage->links, now_ns());
+    }
     if (asked == TG_LINK_OVER) stage->over = 1;
     if (times) times->came_ns = now_ns();
     return;
@@ -225,8 +229,6 @@ extern "C" __global__ void __launch_bounds__(LANES)
   const Passed passed = noted(idle ? nullptr : times, step.number, last);
   if (!idle) {
     if (last) tg_links_post(&links);
-    links.in.known = max(links.in.known, links.in.count + 1); /* it came */
-    if (tg_read(tg_link_place(&links.in)) != links.in.count) tg_links_end_at(&links, &links.in, TG_LINK_ORDER);
     tg_links_give_back(&links);
   }
   bool launched = true;

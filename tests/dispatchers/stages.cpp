@@ -127,6 +127,12 @@ int main(int count, char **arguments) {
               add(of + "copy " + std::to_string(copy) + " of kind " + std::to_string(kind) + ", bucket " + std::to_string(bucket), kernels);
         }
   }
+  gpu::on_failure([] {
+    for (const Stage &s : stages)
+      fprintf(stderr, "  stage %u: %lu steps have run; opened %lu, launched %lu, settled %lu; took %lu, handed on %lu, ended %lx\n", s.index,
+              s.steps, s.stage.opened, s.stage.launched, s.stage.settled, s.stage.links.in.count, s.stage.links.out.count,
+              s.stage.links.ended);
+  });
   gpu::run(idle, [] { host->turn(); });
   host->end();
   printf("%u stages, %lu steps, %lu tokens\n", many, stages[0].steps, host->tokens);
