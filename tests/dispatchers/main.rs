@@ -34,8 +34,9 @@ static PROGRAMS: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let at = |name: &str| folder.path().join(name);
     let object = |to: &str, flags: &[&str]| {
-        compile(&at(to), &[flags, &["-c"]].concat());
-        at(to).to_str().expect("a path in UTF-8").to_owned()
+        let to = at(&format!("{to}.o"));
+        compile(&to, &[flags, &["-c"]].concat());
+        to.to_str().expect("a path in UTF-8").to_owned()
     };
     // Each load and store is a call; a file of kernels is C++.
     let kernels = |name: &str| {
