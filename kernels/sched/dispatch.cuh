@@ -40,7 +40,7 @@ struct Next {
 /* All lanes, once a turn: tells the launching warp, and goes on. */
 __device__ inline void decide(Next &next, Next what) {
   if (threadIdx.x == 0) next = what;
-  asm volatile("bar.arrive %0, %1;" ::"n"(NEXT_BARRIER), "n"(DISPATCH_THREADS) : "memory");
+  arrive_at_barrier<NEXT_BARRIER, DISPATCH_THREADS>();
 }
 
 /* What a routine turn comes to: the step that has come back once more. */
@@ -66,16 +66,16 @@ __device__ inline bool is_calm(const tg_state *state) {
   return alone && all_decode && step->rows <= LANES && only_a_step_is_new(state, step->rows);
 }
 
-/* ... as far as row `row` of the step is concerned, if it has so many. A row with more stop ids than its copy holds is not calm:
- * the others lie in its slot, which the turn may give to another request while the launching warp looks. */
+/* ... as far as row `row` of the step is concerned, if it has so many. More stop ids than its copy holds lie in its slot. A calm
+ * turn that claims may give that to another request while the launching warp looks. One that does not claim lets nobody in. */
 __device__ inline bool row_is_calm(const tg_state *state, uint32_t row) {
   if (row >= state->steps[0].rows || row >= LANES) return true;
   const tg_returned_row &returned = tg_device_rows[row];
-  return TG_MUT(171, returned.stop_count <= TG_ROW_STOP_IDS, true) && row_is_calm(state, returned);
+  return (!tg_claims(state) || TG_MUT(171, returned.stop_count <= TG_ROW_STOP_IDS, true)) && row_is_calm(state, returned);
 }
 
-/* After it, the launching warp: do they? Of a calm turn of `rows` rows. The lanes take that turn meanwhile. So of what they write
- * nothing is read here: not the step's descriptor (`rows` was read before they began), and no slot. */
+/* After it, the launching warp: do they? Of a calm turn of `rows` rows. The lanes take that turn meanwhile, so nothing is read here
+ * that they may write: how many rows there are was read before they began. */
 __device__ inline bool goes_on(tg_state *state, uint32_t rows, uint64_t now) {
   constexpr uint32_t ROUNDS = LANES / 32;
   __shared__ int32_t tokens[ROUNDS][32];
@@ -182,7 +182,7 @@ __device__ inline void bring(tg_state *state, const tg_graphs *graphs) {
 __device__ inline void take_turns(tg_state *state, tg_state *block, tg_rings *rings, tg_chain *chain, Next &next,
                                   uint64_t &start_ns) {
   uint32_t pause_ns = FIRST_PAUSE_NS;
-  asm volatile("bar.sync %0, %1;" ::"n"(START_BARRIER), "n"(DISPATCH_THREADS) : "memory");
+  wait_at_barrier<START_BARRIER, DISPATCH_THREADS>();
   for (uint32_t poll = 0;; poll++) {
     const Next what = turn(state, block, rings, chain, next, start_ns, poll == POLLS);
     /* While the first warp sends what this turn leaves for the host, the others take the state's head back. */
@@ -194,7 +194,7 @@ __device__ inline void take_turns(tg_state *state, tg_state *block, tg_rings *ri
       return;
     }
     /* until the launching warp has seen that there is nothing for it */
-    asm volatile("bar.sync %0, %1;" ::"n"(AGAIN_BARRIER), "n"(DISPATCH_THREADS) : "memory");
+    wait_at_barrier<AGAIN_BARRIER, DISPATCH_THREADS>();
     if (state->outcome.changed) {
       pause_ns = FIRST_PAUSE_NS; /* it found something new, so there may be more at once */
     } else {
@@ -258,13 +258,13 @@ static __device__ __forceinline__ void dispatch(tg_state *block, tg_rings *rings
     const Next foreseen = routine_next(state);
     const uint32_t rows = state->steps[0].rows;
     if (threadIdx.x == LANES) start_ns = now;
-    asm volatile("bar.arrive %0, %1;" ::"n"(START_BARRIER), "n"(DISPATCH_THREADS) : "memory");
+    arrive_at_barrier<START_BARRIER, DISPATCH_THREADS>();
     const bool sooner = calm && goes_on(state, rows, now);
     if (sooner && threadIdx.x == LANES) launched = launch<TAIL>(foreseen, graphs, chain, idle);
     for (;;) {
-      asm volatile("bar.sync %0, %1;" ::"n"(NEXT_BARRIER), "n"(DISPATCH_THREADS) : "memory");
+      wait_at_barrier<NEXT_BARRIER, DISPATCH_THREADS>();
       if (!next.again) break;
-      asm volatile("bar.arrive %0, %1;" ::"n"(AGAIN_BARRIER), "n"(DISPATCH_THREADS) : "memory");
+      arrive_at_barrier<AGAIN_BARRIER, DISPATCH_THREADS>();
     }
     if (sooner) {
       /* a bug: the graph that is launched already is not that of the step */
@@ -280,7 +280,8 @@ static __device__ __forceinline__ void dispatch(tg_state *block, tg_rings *rings
     block->error = TG_ERROR_LAUNCH;
     tg_release(&rings->action.value, (uint64_t)TG_ERROR_LAUNCH << 32 | TG_ACTION_ERROR);
   }
-  store_release(&chain->settled, state->steps_composed);
+  /* A step that the chain had left has settled before. Its dispatcher waits for nothing here, and may have settled more by now. */
+  if (TG_MUT(174, !left, true)) store_release(&chain->settled, state->steps_composed);
 }
 
 #endif
