@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::io::codec::{Codec, TextEnd, TextProgress, TextStream};
 use crate::model::ModelSource;
 use crate::telemetry::warn;
-use crate::text::{self, Chat, ChatTemplate, Doubt, Tokenizer, Unrendered};
+use crate::text::{self, Chat, ChatTemplate, Doubt, StopMatcher, Tokenizer, Unrendered};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
@@ -102,11 +102,11 @@ impl Codec for ModelCodec {
         self.tokenizer.as_ref()?.token_bytes(id)
     }
 
-    fn stream(&self, stop: &[String], from: usize, special: bool) -> Box<dyn TextStream> {
+    fn stream(&self, stop: StopMatcher, special: bool) -> Box<dyn TextStream> {
         let Some(tokenizer) = &self.tokenizer else {
             return Box::new(NoText { tokens: 0 });
         };
-        let stream = text::TextStream::new(tokenizer, stop).stopped_from(from);
+        let stream = text::TextStream::matching(tokenizer, stop);
         Box::new(Stream(stream.with_special(special)))
     }
 }

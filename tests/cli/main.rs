@@ -14,6 +14,7 @@ mod ends;
 mod generate;
 mod inspect;
 mod interrupted;
+mod memory;
 mod not_finite;
 mod pages;
 mod penalties;
