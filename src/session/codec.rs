@@ -4,9 +4,11 @@ use crate::error::Result;
 use crate::io::codec::{Codec, TextEnd, TextProgress, TextStream};
 use crate::model::ModelSource;
 use crate::telemetry::warn;
-use crate::text::{self, Chat, ChatTemplate, Doubt, StopMatcher, Tokenizer, Unrendered};
+use crate::text::{self, Chat, ChatTemplate, Clock, Doubt, StopMatcher, Tokenizer, Unrendered};
+use chrono::NaiveDateTime;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub struct ModelCodec {
@@ -47,6 +49,20 @@ impl ModelCodec {
             tokenizer: Some(tokenizer),
             template,
         })
+    }
+
+    /// Templates read `now` in place of the time when they were loaded.
+    #[must_use]
+    pub fn with_time(mut self, now: Option<NaiveDateTime>) -> Self {
+        if let (Some(template), Some(now)) = (&mut self.template, now) {
+            template.set_clock(now);
+        }
+        self
+    }
+
+    /// The time that a template may read; `None` where none does.
+    pub fn clock(&self) -> Option<Arc<Clock>> {
+        self.template.as_ref()?.clock().cloned()
     }
 
     /// Whether there are chats.

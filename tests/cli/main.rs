@@ -6,6 +6,7 @@ mod bench_load;
 mod bench_output;
 mod bench_techniques;
 mod bench_usage;
+mod clock;
 #[path = "../common/mod.rs"]
 mod common;
 mod crowded;
