@@ -16,9 +16,9 @@ use crate::io::identity::Identity;
 use crate::io::kept::Kept;
 use crate::io::lines::Lines;
 use crate::io::output::{Ordered, Output};
-use crate::io::partial::{Journal, Start};
+use crate::io::partial::{Journal, Start, TIME};
 use crate::io::record::{is_recording, record_paths};
-use crate::io::shard::{Shard, ShardOutput};
+use crate::io::shard::{Record, Shard, ShardOutput};
 use crate::io::source::Source;
 use crate::plan::StepKind;
 use crate::quote;
@@ -27,7 +27,9 @@ use crate::session::progress::Total;
 use crate::session::recording::Keep;
 use crate::session::{DeviceSpec, Opened, Progress, RunSpec, Session, Texts};
 use crate::telemetry::{say, warn};
+use crate::text::parse_time;
 use crate::trace::{About, Live};
+use chrono::NaiveDateTime;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -82,7 +84,8 @@ pub(super) fn serve(
     let lines = open_input(&mut args, texts.codec.has_template())?;
     let identity = identity(&opened, &texts.rules)?;
     // Before the weights: what cannot be written is said at once.
-    let shard = shard_output(&args, &identity)?;
+    let clock = texts.codec.clock();
+    let shard = shard_output(&args, &identity, &clock)?;
     let (picker, input) = match &shard {
         None => (None, None),
         Some(shard) => (Some(shard.picker()), Some(shard.input())),
@@ -91,8 +94,16 @@ pub(super) fn serve(
         None => identity,
         Some(shard) => identity.with("--shard", shard),
     };
+    let identity = match &clock {
+        None => identity,
+        Some(clock) => identity.with(TIME, clock),
+    };
     let settings = identity.hash();
     let (mut output, kept) = open_output(&args, style, &identity, shard)?;
+    if let Some(clock) = clock.filter(|_| !kept.is_empty()) {
+        // What the templates of earlier runs read is not known.
+        clock.read();
+    }
     output.note_max_seqs(opened.options.max_seqs);
     let replicas = opened.targets().count();
     let mut keep = Keep::recording(args.record.record.as_deref(), replicas)?;
@@ -248,6 +259,7 @@ fn run_spec(args: &GenerateArgs) -> Result<RunSpec> {
         defaults: args.sampling.options()?,
         seed: args.sampling.seed,
         chat_template: args.prompt.chat_template.clone(),
+        now: args.prompt.clock.now.or_else(|| earlier_time(args)),
         ..spec(&args.model.model, &args.run, &args.engine)?
     };
     if spec.limits.max_seqs.is_none() && args.resume {
@@ -261,6 +273,13 @@ fn run_spec(args: &GenerateArgs) -> Result<RunSpec> {
         };
     }
     Ok(spec)
+}
+
+/// The time that templates read in the runs that this one goes on from.
+fn earlier_time(args: &GenerateArgs) -> Option<NaiveDateTime> {
+    let output = args.output.as_deref().filter(|_| args.resume)?;
+    let time = Journal::option(output, TIME).or_else(|| Record::read(output).ok()?.now);
+    parse_time(&time?).ok()
 }
 
 /// Whether OUTPUT is a file we put together, rather than a pipe or a device we write to as it is. What cannot be either is

@@ -1,6 +1,6 @@
 //! What rows need of a tokenizer and a chat template, whichever they are.
 
-use crate::text::{Chat, Doubt, Unrendered};
+use crate::text::{Chat, Doubt, StopMatcher, Unrendered};
 use std::time::Duration;
 
 /// Text to tokens and back. Errors are one line and become the row's.
@@ -18,9 +18,9 @@ pub trait Codec: Send + Sync {
     /// The bytes that a token has of its own, special tokens included: a piece of a character where it is one. `None`
     /// for an id without a token.
     fn token_bytes(&self, id: u32) -> Option<Vec<u8>>;
-    /// A sequence to be fed token by token, which ends before the first of `stop` that token `from`, counted from 0, or a
-    /// later one completes. `special`: its text has special tokens too, other than those that end it.
-    fn stream(&self, stop: &[String], from: usize, special: bool) -> Box<dyn TextStream>;
+    /// A sequence to be fed token by token, which are the pieces of `stop`, and ends before what that finds. `special`: its
+    /// text has special tokens too, other than those that end it.
+    fn stream(&self, stop: StopMatcher, special: bool) -> Box<dyn TextStream>;
 }
 
 /// Whether a sequence goes on.

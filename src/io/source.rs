@@ -5,13 +5,13 @@ use super::codec::Codec;
 use super::hash::Fnv64;
 use super::kept::{Found, Kept, Place};
 use super::lines::{Ids, Lines};
-use super::prepare::{Prepared, Rules, prepare_all};
+use super::prepare::{Rules, Waiting, prepare_all};
 use super::row::{Code, Prompt, Row, RowError};
 use super::shard::Picker;
 use crate::error::Result;
 use crate::quote;
 use crate::text::{Chat, Doubt};
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// One row of the input.
@@ -27,8 +27,7 @@ pub struct Work {
 
 #[derive(Debug)]
 pub enum Todo {
-    /// Its sequences, in the order of its answers.
-    Run(VecDeque<Prepared>),
+    Run(Waiting),
     /// An earlier run has answered it.
     Kept(Place),
     Fail(RowError),

@@ -175,7 +175,7 @@ impl Session {
             return Ok(None);
         };
         self.sequences
-            .enter(request, prepared.clone(), &*self.texts.codec, request);
+            .enter(request, prepared, &*self.texts.codec, request);
         Ok(Some(request))
     }
 

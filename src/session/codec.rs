@@ -4,9 +4,11 @@ use crate::error::Result;
 use crate::io::codec::{Codec, TextEnd, TextProgress, TextStream};
 use crate::model::ModelSource;
 use crate::telemetry::warn;
-use crate::text::{self, Chat, ChatTemplate, Doubt, Tokenizer, Unrendered};
+use crate::text::{self, Chat, ChatTemplate, Clock, Doubt, StopMatcher, Tokenizer, Unrendered};
+use chrono::NaiveDateTime;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -52,6 +54,20 @@ impl ModelCodec {
             template,
             told_of_bos: AtomicBool::new(false),
         })
+    }
+
+    /// Templates read `now` in place of the time when they were loaded.
+    #[must_use]
+    pub fn with_time(mut self, now: Option<NaiveDateTime>) -> Self {
+        if let (Some(template), Some(now)) = (&mut self.template, now) {
+            template.set_clock(now);
+        }
+        self
+    }
+
+    /// The time that a template may read; `None` where none does.
+    pub fn clock(&self) -> Option<Arc<Clock>> {
+        self.template.as_ref()?.clock().cloned()
     }
 
     /// Whether there are chats.
@@ -120,11 +136,11 @@ impl Codec for ModelCodec {
         self.tokenizer.as_ref()?.token_bytes(id)
     }
 
-    fn stream(&self, stop: &[String], from: usize, special: bool) -> Box<dyn TextStream> {
+    fn stream(&self, stop: StopMatcher, special: bool) -> Box<dyn TextStream> {
         let Some(tokenizer) = &self.tokenizer else {
             return Box::new(NoText { tokens: 0 });
         };
-        let stream = text::TextStream::new(tokenizer, stop).stopped_from(from);
+        let stream = text::TextStream::matching(tokenizer, stop);
         Box::new(Stream(stream.with_special(special)))
     }
 }

@@ -37,7 +37,7 @@ pub struct Job<'a> {
     pub output: Output,
     pub style: Style,
     pub origin: Origin,
-    /// Rows taken in beyond the oldest one that is not written yet, at most.
+    /// Rows taken in beyond the oldest one that is not written yet, at most; fewer while long answers wait for it.
     pub window: u64,
     pub progress: Progress,
     pub interrupt: &'a AtomicBool,

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::io::row::Options;
 use crate::model::{ModelConfig, ModelSource};
 use crate::plan::{GraphFile, Limits, Plan, Precision};
+use chrono::NaiveDateTime;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -39,6 +40,8 @@ pub struct RunSpec {
     pub memory_limit: Option<u64>,
     /// A Jinja template to render conversations by; `None`: the model's own.
     pub chat_template: Option<PathBuf>,
+    /// The time that chat templates read; `None`: when they are loaded, in local time.
+    pub now: Option<NaiveDateTime>,
     /// What a question falls back to that does not say; generation_config.json's values come after these.
     pub defaults: Options,
     /// Seed of the run: with a question's number it keys the sampling of one that has no seed of its own.
@@ -66,6 +69,7 @@ impl RunSpec {
             limits: Limits::default(),
             memory_limit: None,
             chat_template: None,
+            now: None,
             defaults: Options::default(),
             seed: 0,
         }

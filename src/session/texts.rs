@@ -23,7 +23,8 @@ impl Texts {
     /// # Errors
     /// A file is missing or not what it should be.
     pub fn of(opened: &Opened) -> Result<Self> {
-        let codec = ModelCodec::load(&opened.spec.model, opened.spec.chat_template.as_deref())?;
+        let codec = ModelCodec::load(&opened.spec.model, opened.spec.chat_template.as_deref())?
+            .with_time(opened.spec.now);
         if let (Some(warning), Some(dir)) = (opened.generation.warning(), opened.spec.model.dir()) {
             let file = dir.join("generation_config.json");
             warn(&format!("{}: {warning}", file.display()));

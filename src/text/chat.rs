@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::NaiveDateTime;
@@ -10,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::conversation::{Chat, Doubt};
 use super::files::{self, TOKENIZER_CONFIG, read};
-use super::{Tokenizer, Unrendered, jinja};
+use super::{Clock, Tokenizer, Unrendered, jinja};
 use crate::quote;
 use crate::{Error, Result};
 
@@ -31,6 +32,7 @@ pub struct ChatTemplate {
     /// By name; most checkpoints have one, `default`.
     templates: Vec<(String, Named)>,
     environment: Environment<'static>,
+    clock: Arc<Clock>,
     /// Where it comes from, for messages.
     path: PathBuf,
     /// `bos_token` and the like.
@@ -121,10 +123,11 @@ impl ChatTemplate {
             })?;
             templates.push((name, Named { source, template }));
         }
+        let clock = Arc::new(Clock::at(chrono::Local::now().naive_local()));
         Ok(Self {
             templates,
-            // One time for all rows of a run: a prompt depends on its row alone.
-            environment: jinja::environment(chrono::Local::now().naive_local()),
+            environment: jinja::environment(clock.clone()),
+            clock,
             path,
             variables: tokenizer
                 .all_named()
@@ -136,7 +139,15 @@ impl ChatTemplate {
 
     /// What time `strftime_now` shows in place of the time when the template was loaded.
     pub fn set_clock(&mut self, now: NaiveDateTime) {
-        self.environment = jinja::environment(now);
+        self.clock = Arc::new(Clock::at(now));
+        self.environment = jinja::environment(self.clock.clone());
+    }
+
+    /// The time, where a template may read it.
+    pub fn clock(&self) -> Option<&Arc<Clock>> {
+        let mut templates = self.templates.iter();
+        let reads = templates.any(|(_, named)| named.source.contains("strftime_now"));
+        reads.then_some(&self.clock)
     }
 
     /// As transformers chooses: `tool_use` for a conversation with tools, if there is one, else `default`.

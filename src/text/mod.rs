@@ -25,6 +25,7 @@ mod utf8;
 pub use chat::ChatTemplate;
 pub use conversation::{Chat, Doubt};
 pub use detok::Detokenizer;
+pub use jinja::{Clock, parse_time};
 pub use stop::{StopMatcher, StopString};
 pub use stream::{Progress, StreamEnd, TextStream};
 pub use tokenizer::Tokenizer;

@@ -6,6 +6,7 @@ mod bench_load;
 mod bench_output;
 mod bench_techniques;
 mod bench_usage;
+mod clock;
 #[path = "../common/mod.rs"]
 mod common;
 mod crowded;
@@ -14,6 +15,7 @@ mod ends;
 mod generate;
 mod inspect;
 mod interrupted;
+mod memory;
 mod not_finite;
 mod pages;
 mod penalties;

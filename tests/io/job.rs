@@ -220,6 +220,34 @@ fn the_window_bounds_what_waits_behind_a_long_row() {
     );
 }
 
+/// The second row has more bytes than the window's rows may have, and the first one is not done: no other is taken in. Its
+/// events are nearly as many as a turn of the job takes, so that the input has its turn before the first row ends.
+#[test]
+fn long_answers_that_wait_hold_up_the_input() {
+    let mut input = "{\"prompt\":\"abc\",\"max_new_tokens\":90}\n".to_owned();
+    let body = r#"{"messages":[{"role":"user","content":"ab"}],"n":19,"max_tokens":50,"logprobs":true,"top_logprobs":20}"#;
+    input.push_str(&format!(
+        "{{\"custom_id\":\"c\",\"url\":\"/v1/chat/completions\",\"body\":{body}}}\n"
+    ));
+    input.push_str(&"{\"prompt\":\"abc\",\"max_new_tokens\":1}\n".repeat(50));
+    let interrupt = Arc::new(AtomicBool::new(false));
+    let mut device = Echo::new(20);
+    device.interrupt_after = Some((20 * 50 + 30, interrupt.clone()));
+    let out = Shared::default();
+    let ordered = Ordered::new(Box::new(out.clone()), "out", "");
+    let lines = Lines::reader(Box::new(std::io::Cursor::new(input)), "input");
+    let summary = run_with(
+        Output::Stream(ordered),
+        Kept::default(),
+        lines,
+        Style::Json,
+        &mut device,
+        &interrupt,
+    );
+    let bytes = out.0.lock().unwrap().len();
+    assert_eq!(summary.counts.rows, 2, "{bytes} bytes");
+}
+
 #[test]
 fn prompts_as_arguments_print_blocks() {
     let out = Shared::default();

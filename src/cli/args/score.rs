@@ -1,6 +1,7 @@
 //! `score`, and which logits there are.
 
 use super::EXIT_CODES;
+use super::prompts::ClockArg;
 use super::run::{EngineArgs, ModelArg, RecordArg, RunArgs};
 use crate::io::shard::Shard;
 use clap::{Args, ValueEnum};
@@ -35,6 +36,8 @@ pub struct ScoreArgs {
     /// says of what OUTPUT is a shard, and `merge` makes one file of all of them
     #[arg(long, value_name = "I/N", requires = "output", value_parser = Shard::parse)]
     pub shard: Option<Shard>,
+    #[command(flatten)]
+    pub clock: ClockArg,
     /// No progress and no rates on standard error
     #[arg(long, short)]
     pub quiet: bool,

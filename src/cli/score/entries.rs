@@ -12,6 +12,8 @@ use crate::io::row::{Code, Format, Id, RowError};
 use crate::io::shard::{InputHash, Shard, WholeInput};
 use crate::model::{ModelConfig, ModelSource};
 use crate::session::codec::ModelCodec;
+use crate::text::Clock;
+use std::sync::Arc;
 
 /// One row of the input: tokens to score, or why not.
 pub(super) struct Entry {
@@ -25,6 +27,8 @@ pub(super) struct Entry {
 pub(super) struct Entries {
     pub of_run: Vec<Entry>,
     pub input: WholeInput,
+    /// The time that a chat template may have read.
+    pub clock: Option<Arc<Clock>>,
 }
 
 pub(super) fn read(
@@ -62,6 +66,7 @@ pub(super) fn read(
     Ok(Entries {
         of_run,
         input: input.finish(),
+        clock: None,
     })
 }
 
@@ -80,7 +85,7 @@ fn of_rows(
     config: &ModelConfig,
     max_context: usize,
 ) -> Result<Entries> {
-    let codec = ModelCodec::load(source, None)?;
+    let codec = ModelCodec::load(source, None)?.with_time(args.clock.now);
     let mut lines = open_lines(Some(&args.input), None, args.quiet)?;
     let mut ids = Ids::default();
     let mut input = InputHash::default();
@@ -133,5 +138,6 @@ fn of_rows(
     Ok(Entries {
         of_run,
         input: input.finish(),
+        clock: codec.clock(),
     })
 }

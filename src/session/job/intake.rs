@@ -11,6 +11,8 @@ use std::time::Duration;
 const INPUT_POLL: Duration = Duration::from_millis(50);
 /// Rows handed over in one go before events, interrupts and progress have their turn.
 const ROWS_A_TURN: usize = 256;
+/// Bytes of answers that may wait for earlier ones, for each row of the window.
+const ANSWER_BYTES: u64 = 64 << 10;
 
 impl Run<'_> {
     /// Hands rows to the device while both have room.
@@ -18,7 +20,10 @@ impl Run<'_> {
         for _ in 0..ROWS_A_TURN {
             let Some(work) = self.pull() else { break };
             let room = match self.job.output.written() {
-                Some(written) => work.row < written + self.job.window,
+                Some((next, waiting_bytes)) => {
+                    work.row < next + self.job.window
+                        && waiting_bytes < self.job.window * ANSWER_BYTES
+                }
                 None => (self.sequences.len() as u64) < self.job.window,
             };
             if !room {
@@ -51,23 +56,23 @@ impl Run<'_> {
             self.drop_held().map_err(Fault::Output)?;
             return Ok(None);
         }
-        while let Some(prepared) = waiting.pop_front() {
+        let sequences = waiting.left();
+        while let Some(prepared) = waiting.peek() {
             match engine.try_submit(&prepared.request) {
                 Ok(Some(request)) => {
-                    let asked = self.rows.entry(work.row).or_insert_with(|| {
-                        Asked::new(work.input, work.label.clone(), 1 + waiting.len())
-                    });
+                    let asked = self
+                        .rows
+                        .entry(work.row)
+                        .or_insert_with(|| Asked::new(work.input, work.label.clone(), sequences));
                     let part = Part {
                         row: work.row,
                         choice: asked.taken(request),
                     };
                     self.sequences
                         .enter(request, prepared, self.job.codec, part);
+                    waiting.take();
                 }
-                Ok(None) => {
-                    waiting.push_front(prepared);
-                    return Ok(Some(work));
-                }
+                Ok(None) => return Ok(Some(work)),
                 Err(error) => {
                     // Taken from the input, so it is among the rows that the device failed.
                     if !self.rows.contains_key(&work.row) {
@@ -87,7 +92,7 @@ impl Run<'_> {
             return Ok(());
         };
         if let (Todo::Run(waiting), Some(asked)) = (&work.todo, self.rows.get_mut(&work.row)) {
-            asked.never_began(waiting.len());
+            asked.never_began(waiting.left());
             return self.close_if_over(work.row);
         }
         Ok(())

@@ -36,9 +36,9 @@ mod value;
 use super::Unrendered;
 use crate::quote;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::NaiveDateTime;
 use minijinja::machinery::{self, CodeGenerator, Instructions, Vm, WhitespaceConfig};
 use minijinja::value::Rest;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value};
@@ -48,6 +48,7 @@ use serde_json::Map;
 pub use characters::is_space;
 pub use reads::{Reads, Takes};
 pub use source::MAX_SOURCE_BYTES;
+pub use strftime::{Clock, parse_time};
 
 /// Instructions of one rendering. The longest conversations take some hundred thousand.
 const FUEL: u64 = 20_000_000;
@@ -165,8 +166,8 @@ fn compile<'s>(source: &'s str, reads: &mut Reads) -> Result<Program<'s>, String
     })
 }
 
-/// Everything that templates find beside their variables. `now` is what `strftime_now` shows.
-pub fn environment(now: NaiveDateTime) -> Environment<'static> {
+/// Everything that templates find beside their variables. `strftime_now` shows the time of `clock`.
+pub fn environment(clock: Arc<Clock>) -> Environment<'static> {
     let mut environment = Environment::empty();
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
     environment.set_recursion_limit(RECURSION_LIMIT);
@@ -183,7 +184,7 @@ pub fn environment(now: NaiveDateTime) -> Environment<'static> {
         let args = args::bind("strftime_now", &["format"], &args)?;
         let format = args.required_text(0)?;
         meter::charge(format.len().saturating_mul(32))?;
-        Ok::<_, Error>(strftime::strftime(now, format))
+        Ok::<_, Error>(strftime::strftime(clock.read(), format))
     });
     environment
 }
