@@ -1,7 +1,7 @@
 //! `score`, and which logits there are.
 
 use super::EXIT_CODES;
-use super::run::{EngineArgs, ModelArg, RecordArg, RunArgs};
+use super::run::{EngineArgs, ModelArg, RecordArg, RunArgs, TextArgs};
 use crate::io::shard::Shard;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -40,6 +40,8 @@ pub struct ScoreArgs {
     pub quiet: bool,
     #[command(flatten)]
     pub record: RecordArg,
+    #[command(flatten)]
+    pub text: TextArgs,
     #[command(flatten)]
     pub model: ModelArg,
     #[command(flatten)]

@@ -12,6 +12,8 @@ use crate::io::row::{Code, Format, Id, RowError};
 use crate::io::shard::{InputHash, Shard, WholeInput};
 use crate::model::{ModelConfig, ModelSource};
 use crate::session::codec::ModelCodec;
+use crate::text::Threads;
+use std::sync::Arc;
 
 /// One row of the input: tokens to score, or why not.
 pub(super) struct Entry {
@@ -80,7 +82,8 @@ fn of_rows(
     config: &ModelConfig,
     max_context: usize,
 ) -> Result<Entries> {
-    let codec = ModelCodec::load(source, None)?;
+    let threads = Threads::new(args.text.timeout());
+    let codec = Arc::new(ModelCodec::load(source, None, &threads)?);
     let mut lines = open_lines(Some(&args.input), None, args.quiet)?;
     let mut ids = Ids::default();
     let mut input = InputHash::default();
@@ -97,14 +100,17 @@ fn of_rows(
         let tokens = id.and_then(|()| {
             let ask = row.ask?;
             let vocab_size = config.vocab_size as u32;
-            let tokens = prompt_tokens(
-                &ask.prompt,
-                ask.names,
-                vocab_size,
-                max_context as u32,
-                &codec,
-                None,
-            )?;
+            let codec = codec.clone();
+            let has_text = ask.has_text();
+            let work = move || {
+                let context = max_context as u32;
+                prompt_tokens(&ask.prompt, ask.names, vocab_size, context, &*codec)
+            };
+            let tokens = if has_text {
+                threads.run(work)??
+            } else {
+                work()?
+            };
             if tokens.len() > max_context {
                 return Err(RowError::new(
                     Code::ContextLength,
