@@ -18,6 +18,7 @@ use crate::io::lines::Lines;
 use crate::io::output::{Ordered, Output};
 use crate::io::partial::{Journal, Start, TIME};
 use crate::io::record::{is_recording, record_paths};
+use crate::io::rows::Rows;
 use crate::io::shard::{Record, Shard, ShardOutput};
 use crate::io::source::Source;
 use crate::plan::StepKind;
@@ -33,11 +34,8 @@ use chrono::NaiveDateTime;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
 use std::time::Instant;
 
-/// Rows read and tokenized ahead of the device.
-const READ_AHEAD: usize = 64;
 /// Rows in flight or waiting to be written in order, at most.
 const WINDOW: u64 = 1024;
 
@@ -116,23 +114,9 @@ pub(super) fn serve(
     interrupt::look();
     let interrupt = interrupt::flag();
     let (rules, codec) = (session.rules().clone(), session.codec());
-    let source = Source::new(lines, rules, codec.clone(), kept, settings, Box::new(warn));
-    let mut source = source.strict(args.strict).picked(picker);
-    let (send, rows) = sync_channel(READ_AHEAD);
-    // Not joined: it may wait for standard input for ever, and ends with the process.
-    let read = move || {
-        loop {
-            let work = source.next_work();
-            let last = !matches!(work, Ok(Some(_)));
-            if send.send(work).is_err() || last {
-                return;
-            }
-        }
-    };
-    std::thread::Builder::new()
-        .name("reader".to_owned())
-        .spawn(read)
-        .map_err(|error| Error::thread(&error))?;
+    let source = Source::new(lines, codec.clone(), kept, settings, Box::new(warn));
+    let source = source.strict(args.strict).picked(picker);
+    let rows = Rows::start(source, rules, codec.clone(), session.threads())?;
     let origin = Origin {
         model: session.opened().spec.model.short_name(),
         created: output.created(),
@@ -260,6 +244,7 @@ fn run_spec(args: &GenerateArgs) -> Result<RunSpec> {
         seed: args.sampling.seed,
         chat_template: args.prompt.chat_template.clone(),
         now: args.prompt.clock.now.or_else(|| earlier_time(args)),
+        text_timeout: args.text.timeout(),
         ..spec(&args.model.model, &args.run, &args.engine)?
     };
     if spec.limits.max_seqs.is_none() && args.resume {

@@ -72,6 +72,7 @@ fn job(args: TraceArgs) -> Result<GenerateArgs> {
         strict: args.strict,
         quiet: args.quiet,
         record: args.record,
+        text: args.text,
         prompt: args.prompt,
         model: ModelArg { model },
         run: args.run,

@@ -1,7 +1,6 @@
 //! What rows need of a tokenizer and a chat template, whichever they are.
 
 use crate::text::{Chat, Doubt, StopMatcher, Unrendered};
-use std::time::Duration;
 
 /// Text to tokens and back. Errors are one line and become the row's.
 pub trait Codec: Send + Sync {
@@ -11,8 +10,8 @@ pub trait Codec: Send + Sync {
     }
     /// Token ids of `text`; with `special`, as a prompt of its own (a leading BOS where the tokenizer has one).
     fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, String>;
-    /// The conversation as text, made in at most `timeout`.
-    fn render(&self, chat: &Chat, timeout: Option<Duration>) -> Result<String, Unrendered>;
+    /// The conversation as text.
+    fn render(&self, chat: &Chat) -> Result<String, Unrendered>;
     /// What the template may not show of the conversation as it is meant.
     fn doubts(&self, chat: &Chat) -> Vec<Doubt>;
     /// The bytes that a token has of its own, special tokens included: a piece of a character where it is one. `None`

@@ -68,15 +68,13 @@ pub fn sampling_key(run_seed: u64, row: u64) -> u64 {
 }
 
 /// The tokens of a prompt, each below `vocab_size`, at least one. Text that cannot fit `max_context` is an error
-/// before all of it is encoded; whether the tokens of the rest fit is the caller's to check. A template has `timeout` to
-/// render it, or less.
+/// before all of it is encoded; whether the tokens of the rest fit is the caller's to check.
 pub fn prompt_tokens(
     prompt: &Prompt,
     names: &FieldNames,
     vocab_size: u32,
     max_context: u32,
     codec: &dyn Codec,
-    timeout: Option<Duration>,
 ) -> Result<Vec<u32>, RowError> {
     let chat_error = |message| RowError::new(Code::ChatTemplate, message);
     let (field, tokens) = match prompt {
@@ -88,7 +86,7 @@ pub fn prompt_tokens(
             ("prompt", codec.encode(text, true).map_err(invalid)?)
         }
         Prompt::Messages(chat) => {
-            let rendered = codec.render(chat, timeout);
+            let rendered = codec.render(chat);
             let text = rendered.map_err(|error| match error {
                 Unrendered::Refused(message) => chat_error(message),
                 Unrendered::NoThread(message) => RowError::new(Code::NoThread, message),
@@ -205,9 +203,8 @@ fn prepare_one(
     shared: &Shared,
 ) -> Result<Prepared, RowError> {
     let Shared { options, stop, key } = shared;
-    let timeout = options.timeout_ms.map(Duration::from_millis);
     let (vocab_size, max_context) = (rules.vocab_size, rules.max_context);
-    let prompt = prompt_tokens(prompt, ask.names, vocab_size, max_context, codec, timeout)?;
+    let prompt = prompt_tokens(prompt, ask.names, vocab_size, max_context, codec)?;
     let limit = limit(rules, prompt.len() as u64, ask)?;
     let biases = options.logit_bias.clone().unwrap_or_default();
     check_biases(&biases, vocab_size)?;
@@ -229,7 +226,7 @@ fn prepare_one(
             key: *key,
             logprobs: options.logprobs,
         },
-        timeout,
+        timeout: options.timeout_ms.map(Duration::from_millis),
         logits: Logits::None,
         prompt,
     };

@@ -1,16 +1,17 @@
 //! The model's own tokenizer and chat template as `io` wants them.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::io::codec::{Codec, TextEnd, TextProgress, TextStream};
 use crate::model::ModelSource;
 use crate::telemetry::warn;
-use crate::text::{self, Chat, ChatTemplate, Clock, Doubt, StopMatcher, Tokenizer, Unrendered};
+use crate::text::{
+    self, Chat, ChatTemplate, Clock, Doubt, StopMatcher, Threads, Tokenizer, Unrendered,
+};
 use chrono::NaiveDateTime;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
 
 pub struct ModelCodec {
     /// `None`: ids go in and come out, and nothing has a text.
@@ -27,8 +28,14 @@ impl ModelCodec {
     /// template that there is. A checkpoint without tokenizer.json serves token ids, which is warned of.
     ///
     /// # Errors
-    /// A file is not what it should be.
-    pub fn load(source: &ModelSource, template: Option<&Path>) -> Result<Self> {
+    /// A file is not what it should be, or has not been read by the deadline of `threads`.
+    pub fn load(source: &ModelSource, template: Option<&Path>, threads: &Threads) -> Result<Self> {
+        let (model, template) = (source.clone(), template.map(Path::to_owned));
+        let loaded = threads.run(move || Self::read(&model, template.as_deref()));
+        loaded.unwrap_or_else(|late| Err(Error::Runtime(format!("{source}: {late}"))))
+    }
+
+    fn read(source: &ModelSource, template: Option<&Path>) -> Result<Self> {
         let tokenizer = match source {
             ModelSource::Dir(dir) if is_absent(&dir.join("tokenizer.json")) => {
                 warn(&format!(
@@ -113,13 +120,9 @@ impl Codec for ModelCodec {
         Ok(ids)
     }
 
-    fn render(
-        &self,
-        chat: &Chat,
-        timeout: Option<Duration>,
-    ) -> std::result::Result<String, Unrendered> {
+    fn render(&self, chat: &Chat) -> std::result::Result<String, Unrendered> {
         match &self.template {
-            Some(template) => template.render(&template.fit(chat.clone()), timeout),
+            Some(template) => template.render(&template.fit(chat.clone())),
             None if self.tokenizer.is_none() => Err(format!("messages: {NO_TOKENIZER}").into()),
             None => Err("messages: the model has no chat template (neither chat_template.jinja nor one in tokenizer_config.json), expected prompt or input_ids".to_owned().into()),
         }

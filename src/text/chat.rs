@@ -3,7 +3,6 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use chrono::NaiveDateTime;
 use minijinja::Environment;
@@ -11,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::conversation::{Chat, Doubt};
 use super::files::{self, TOKENIZER_CONFIG, read};
+use super::threads::{self, Part};
 use super::{Clock, Tokenizer, Unrendered, jinja};
 use crate::quote;
 use crate::{Error, Result};
@@ -23,9 +23,6 @@ const BUILT_IN: &str = "{{- bos_token -}}{%- for message in messages -%}{{- '<|i
 /// Used where a request brings tools, if there is one of this name.
 const TOOL_USE: &str = "tool_use";
 const DEFAULT: &str = "default";
-
-/// What a rendering may take where nobody gives it less.
-const TIME: Duration = Duration::from_secs(2);
 
 /// The chat template of a checkpoint. What it renders is encoded without adding special tokens.
 pub struct ChatTemplate {
@@ -109,6 +106,7 @@ impl ChatTemplate {
     }
 
     fn new(path: PathBuf, sources: Vec<(String, String)>, tokenizer: &Tokenizer) -> Result<Self> {
+        threads::at(Part::Template);
         let mut templates = Vec::with_capacity(sources.len());
         for (name, source) in sources {
             let template = jinja::Template::compile(&source).map_err(|error| match error {
@@ -185,15 +183,12 @@ impl ChatTemplate {
             .unwrap_or_default()
     }
 
-    /// The prompt, as `apply_chat_template` of transformers renders it, in at most `time`.
+    /// The prompt, as `apply_chat_template` of transformers renders it.
     ///
     /// # Errors
     /// What the template has against the conversation; or there was no thread.
-    pub fn render(
-        &self,
-        chat: &Chat,
-        time: Option<Duration>,
-    ) -> std::result::Result<String, Unrendered> {
+    pub fn render(&self, chat: &Chat) -> std::result::Result<String, Unrendered> {
+        threads::at(Part::Template);
         let Named { source, template } = self.choose(chat)?;
         let (messages, continued) = chat.normalized(source)?;
         let mut variables = self.variables.clone();
@@ -205,15 +200,15 @@ impl ChatTemplate {
             "add_generation_prompt".into(),
             chat.add_generation_prompt.into(),
         );
-        let time = time.unwrap_or(TIME).min(TIME);
-        let rendered = template
-            .render(&self.environment, &variables, time)
-            .map_err(|error| match error {
-                Unrendered::Refused(message) => {
-                    format!("{}: {message}", self.path.display()).into()
-                }
-                no_thread @ Unrendered::NoThread(_) => no_thread,
-            })?;
+        let rendered =
+            template
+                .render(&self.environment, &variables)
+                .map_err(|error| match error {
+                    Unrendered::Refused(message) => {
+                        format!("{}: {message}", self.path.display()).into()
+                    }
+                    no_thread @ Unrendered::NoThread(_) => no_thread,
+                })?;
         Ok(match continued {
             None => rendered,
             Some(continued) => continued.cut(rendered)?,

@@ -31,6 +31,7 @@ mod schema;
 mod score;
 mod shards;
 mod signals;
+mod text_time;
 mod timeline;
 mod trace;
 mod trace_kernels;

@@ -19,7 +19,7 @@ impl Codec for Bytes {
         Ok(bos.into_iter().chain(text.bytes().map(u32::from)).collect())
     }
 
-    fn render(&self, chat: &Chat, _: Option<Duration>) -> std::result::Result<String, Unrendered> {
+    fn render(&self, chat: &Chat) -> std::result::Result<String, Unrendered> {
         let mut text = String::new();
         for message in chat.messages.as_array().unwrap() {
             let content = message["content"].as_str();
@@ -219,7 +219,7 @@ impl Codec for Tokens {
         unreachable!("answers encode nothing")
     }
 
-    fn render(&self, _: &Chat, _: Option<Duration>) -> std::result::Result<String, Unrendered> {
+    fn render(&self, _: &Chat) -> std::result::Result<String, Unrendered> {
         unreachable!("answers render nothing")
     }
 

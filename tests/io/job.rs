@@ -5,16 +5,17 @@ use crate::rows::rules;
 use serde_json::Value;
 use std::io::Write;
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use tailgraph::io::answer::Origin;
 use tailgraph::io::kept::Kept;
 use tailgraph::io::lines::Lines;
 use tailgraph::io::output::{Ordered, Output};
+use tailgraph::io::rows::Rows;
 use tailgraph::io::source::Source;
 use tailgraph::session::Progress;
 use tailgraph::session::any_engine::AnyEngine;
 use tailgraph::session::job::{Job, Style, Summary};
+use tailgraph::text::threads::{DEFAULT_LIMIT, Threads};
 
 #[derive(Clone, Default)]
 pub struct Shared(pub Arc<Mutex<Vec<u8>>>);
@@ -48,13 +49,9 @@ fn run_with(
     device: &mut dyn AnyEngine,
     interrupt: &AtomicBool,
 ) -> Summary {
-    let mut source = Source::new(lines, rules(), Arc::new(Bytes), kept, 1, Box::new(|_| {}));
-    let (send, rows) = sync_channel(2000);
-    while let Some(work) = source.next_work().unwrap() {
-        send.send(Ok(Some(work))).unwrap();
-    }
-    send.send(Ok(None)).unwrap();
-    drop(send);
+    let source = Source::new(lines, Arc::new(Bytes), kept, 1, Box::new(|_| {}));
+    let threads = Threads::new(DEFAULT_LIMIT);
+    let rows = Rows::start(source, rules(), Arc::new(Bytes), threads).unwrap();
     Job {
         rows,
         codec: &Bytes,

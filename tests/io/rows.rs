@@ -1,7 +1,6 @@
 //! One line in, a question out: options, defaults, names.
 
 use crate::fakes::Bytes;
-use std::time::Duration;
 use tailgraph::io::line::parse;
 use tailgraph::io::prepare::{Prepared, Rules, prepare, sampling_key};
 use tailgraph::io::row::Options;
@@ -157,10 +156,10 @@ impl Codec for Lacking {
         Bytes.encode(text, special && !matches!(self, Self::Bos))
     }
 
-    fn render(&self, chat: &Chat, timeout: Option<Duration>) -> Result<String, Unrendered> {
+    fn render(&self, chat: &Chat) -> Result<String, Unrendered> {
         match self {
             Self::Threads => Err(Unrendered::NoThread("none is left".to_owned())),
-            Self::Bos => Bytes.render(chat, timeout),
+            Self::Bos => Bytes.render(chat),
         }
     }
 

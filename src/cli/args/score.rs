@@ -2,7 +2,7 @@
 
 use super::EXIT_CODES;
 use super::prompts::ClockArg;
-use super::run::{EngineArgs, ModelArg, RecordArg, RunArgs};
+use super::run::{EngineArgs, ModelArg, RecordArg, RunArgs, TextArgs};
 use crate::io::shard::Shard;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -43,6 +43,8 @@ pub struct ScoreArgs {
     pub quiet: bool,
     #[command(flatten)]
     pub record: RecordArg,
+    #[command(flatten)]
+    pub text: TextArgs,
     #[command(flatten)]
     pub model: ModelArg,
     #[command(flatten)]

@@ -3,7 +3,7 @@
 use super::{Prepared, sampling_key};
 
 /// Sequences of a row that the device has not taken, in the order of the row's answers. What they share is there once.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Waiting {
     /// A sequence of each prompt.
     prompts: Vec<Prepared>,
@@ -31,7 +31,9 @@ impl Waiting {
 
     /// The next one.
     pub fn peek(&mut self) -> Option<&Prepared> {
-        let prepared = self.prompts.get_mut(self.taken / self.answers)?;
+        let prepared = self
+            .prompts
+            .get_mut(self.taken.checked_div(self.answers)?)?;
         prepared.request.sampling.key = choice_key(self.key, self.taken as u64);
         Some(prepared)
     }

@@ -1,11 +1,10 @@
 //! Rows on their way from the input to the device.
 
 use super::asked::Asked;
-use super::{Fault, Part, Run, lost};
-use crate::error::{Error, Result};
+use super::{EVENT_POLL, Fault, Part, Run, lost};
+use crate::error::Result;
 use crate::io::source::{Todo, Work};
 use crate::session::any_engine::AnyEngine;
-use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
 const INPUT_POLL: Duration = Duration::from_millis(50);
@@ -27,15 +26,19 @@ impl Run<'_> {
                 None => (self.sequences.len() as u64) < self.job.window,
             };
             if !room {
-                self.held = Some(work);
+                self.held.push_front(work);
+                if self.sequences.is_empty() {
+                    // The oldest row is in its text work.
+                    std::thread::sleep(EVENT_POLL);
+                }
                 break;
             }
             if !matches!(work.todo, Todo::Run(_)) {
                 self.settle(work).map_err(Fault::Output)?;
                 continue;
             }
-            self.held = self.submit(engine, work)?;
-            if self.held.is_some() {
+            if let Some(work) = self.submit(engine, work)? {
+                self.held.push_front(work);
                 break;
             }
         }
@@ -52,8 +55,7 @@ impl Run<'_> {
             return Ok(Some(work));
         };
         if self.rows.get(&work.row).is_some_and(Asked::has_failed) {
-            self.held = Some(work);
-            self.drop_held().map_err(Fault::Output)?;
+            self.drop_rest(work).map_err(Fault::Output)?;
             return Ok(None);
         }
         let sequences = waiting.left();
@@ -87,10 +89,7 @@ impl Run<'_> {
     }
 
     /// The rest of a row that waits for room is no longer wanted.
-    pub(super) fn drop_held(&mut self) -> Result<()> {
-        let Some(work) = self.held.take() else {
-            return Ok(());
-        };
+    pub(super) fn drop_rest(&mut self, work: Work) -> Result<()> {
         if let (Todo::Run(waiting), Some(asked)) = (&work.todo, self.rows.get_mut(&work.row)) {
             asked.never_began(waiting.left());
             return self.close_if_over(work.row);
@@ -100,21 +99,22 @@ impl Run<'_> {
 
     /// The next row, if one is there. Waits for one only while nothing else is going on.
     pub(super) fn pull(&mut self) -> Option<Work> {
-        if let Some(work) = self.held.take() {
-            return Some(work);
-        }
-        if self.exhausted {
+        if self.cancelled {
             return None;
         }
-        let received = if self.sequences.is_empty() {
-            self.job.rows.recv_timeout(INPUT_POLL)
-        } else {
-            self.job.rows.try_recv().map_err(|error| match error {
-                TryRecvError::Empty => RecvTimeoutError::Timeout,
-                TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
-            })
-        };
-        match received {
+        let first = self.job.rows.overtaken();
+        if let Some(work) = first.or_else(|| self.held.pop_front()) {
+            return Some(work);
+        }
+        let idle = self.sequences.is_empty();
+        let wait = if idle { INPUT_POLL } else { Duration::ZERO };
+        if self.exhausted {
+            if idle && !self.job.rows.none_overtaken() {
+                std::thread::sleep(wait);
+            }
+            return None;
+        }
+        match self.job.rows.next(wait) {
             Ok(Ok(Some(work))) => Some(work),
             Ok(Ok(None)) => {
                 self.exhausted = true;
@@ -125,14 +125,7 @@ impl Run<'_> {
                 self.exhausted = true;
                 None
             }
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => {
-                self.input_failure = Some(Error::Runtime(
-                    "the thread that reads rows ended before the input did: this is a bug in tailgraph".to_owned(),
-                ));
-                self.exhausted = true;
-                None
-            }
+            Err(_) => None,
         }
     }
 
