@@ -132,7 +132,7 @@ fn no_control_character_comes_from_a_file() {
     const HOSTILE: &str = "\u{1b}]0;t\u{7}\u{9b}31mX\u{7f}\nY";
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    let mut results = bench("decode", &["--batch", "1", "--gen-len", "2"]);
+    let mut results = bench("decode", &["--batch", "1", "--gen-len", "4"]);
     for name in [
         "launch",
         "kernel_file",
@@ -145,6 +145,9 @@ fn no_control_character_comes_from_a_file() {
     let (file, model, shard) = (at("results.json"), at(HOSTILE), at("x\u{1b}[2J"));
     std::fs::write(&file, serde_json::to_string(&results).unwrap()).unwrap();
     run(&["synth", "--model", "random:tiny", "--output", &model]).good();
+    let rows = at("rows.jsonl");
+    let row = serde_json::json!({"id": HOSTILE, "prompt": "x", "max_new_tokens": 1});
+    std::fs::write(&rows, row.to_string()).unwrap();
     let (file, model) = (file.as_str(), model.as_str());
     for args in [
         &["bench", "compare", file, file][..],
@@ -160,7 +163,7 @@ fn no_control_character_comes_from_a_file() {
             "--output",
             &at("a\u{1b}[2J"),
         ],
-        &["generate", "--model", model, "--quiet", "-i", file],
+        &["generate", "--model", model, "--quiet", "-i", &rows],
         &[
             "bench",
             "--model",

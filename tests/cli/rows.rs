@@ -41,12 +41,18 @@ fn a_prompt_that_gets_a_second_bos_is_one_warning() {
     const TEXT: &str = "<|startoftext|>x";
     let own = json!({"prompt": TEXT, "max_tokens": 1});
     let body = json!({"prompt": ["a", TEXT], "max_tokens": 1});
-    let batch = json!({"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body});
-    let lines = |row: &Value| format!("{row}\n").repeat(2);
+    let batch = ["a", "b"].map(|id| {
+        let row =
+            json!({"custom_id": id, "method": "POST", "url": "/v1/completions", "body": body});
+        format!("{row}\n")
+    });
     for (args, input) in [
-        (&[][..], lines(&own)),
-        (&[], lines(&batch)),
-        (&["--max-new-tokens", "1", TEXT, TEXT], String::new()),
+        (&[][..], format!("{own}\n{own}\n")),
+        (&[], batch.concat()),
+        (
+            &["--raw", "--max-new-tokens", "1", TEXT, TEXT],
+            String::new(),
+        ),
     ] {
         let ended = generate(args, &input);
         assert_eq!(ended.code, 0, "{}", ended.stderr);
