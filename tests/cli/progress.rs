@@ -169,7 +169,7 @@ fn no_control_character_comes_from_a_file() {
             "--model",
             model,
             "--gen-len",
-            "2",
+            "4",
             "--batch",
             "1",
             "--repeats",
