@@ -110,6 +110,7 @@ fn main() -> Result<ExitCode> {
             seed: number(1, 0)?,
             last: Duration::from_secs(number(0, 150)?),
             round: Duration::from_secs(number(2, 3)?),
+            least_requests: 0,
             shape: soak.shape(&on_gpu.model),
             options: &options,
             engine: &|options| on_gpu.described(DType::BF16, options),

@@ -164,8 +164,9 @@ fn rounds_are_equal_and_need_set_backs() {
     for (pages, tight) in [(12, true), (64, false)] {
         let bits = Bits {
             seed: 4,
-            last: Duration::from_secs(1),
-            round: Duration::from_secs(2),
+            last: Duration::from_millis(1),
+            round: Duration::ZERO,
+            least_requests: 100,
             shape: SMALL.shape(&model),
             options: &|slots| EngineOptions {
                 max_seqs: slots.min(8),
@@ -238,6 +239,7 @@ fn rounds_of_the_gpu_are_equal() {
         seed: 0,
         last: Duration::from_secs(1),
         round: Duration::from_millis(200),
+        least_requests: 0,
         shape: SMALL.shape(&on_gpu.model),
         options: &|slots| EngineOptions {
             max_seqs: slots,

@@ -24,8 +24,9 @@ pub struct Bits<'a> {
     pub seed: u64,
     /// No round begins later than this.
     pub last: Duration,
-    /// How long a round records.
+    /// How long a round asks for more, and for how many requests at least.
     pub round: Duration,
+    pub least_requests: u64,
     pub shape: Shape,
     /// For so many slots.
     pub options: &'a dyn Fn(u32) -> EngineOptions,
@@ -106,13 +107,14 @@ impl Bits<'_> {
         let mut random = Random(seed);
         let mut numbers = 0..;
         let start = Instant::now();
-        while start.elapsed() < self.round {
+        let goes_on = |number| number < self.least_requests || start.elapsed() < self.round;
+        while goes_on(numbers.start) {
             // Some wait, so that what leaves is followed; where none is left the buckets get smaller.
             let at_once = length(&mut random, options.max_seqs * 3 / 2 + 1) as usize;
             let mut asks = numbers
                 .by_ref()
                 .take(2 * at_once)
-                .take_while(|_| start.elapsed() < self.round)
+                .take_while(|&number| goes_on(number))
                 .map(|number| ask(seed, number, &self.shape));
             driver.run(&mut asks, at_once, &mut |_| Ok(()))?;
         }
