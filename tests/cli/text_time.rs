@@ -156,7 +156,13 @@ fn a_thousand_rows_that_hang_take_few_threads_and_no_row_of_ids() {
         folder.path().join("in.jsonl"),
         folder.path().join("out.jsonl"),
     );
-    let each = |id: u32| if id % 2 == 0 { chat(id) } else { ids(id) };
+    let each = |id: u32| {
+        if id.is_multiple_of(2) {
+            chat(id)
+        } else {
+            ids(id)
+        }
+    };
     std::fs::write(&input, (0..2000).map(each).collect::<String>()).unwrap();
     let files = [
         "-i",
