@@ -129,6 +129,7 @@ struct SkinnyRing {
         if (++oldest == count) oldest = 0, oldest_parity ^= 1;
       }
       under_way++;
+      __syncwarp();  /* a lane that is behind would wait for a later phase, once consumers had given this stage back */
       if (lane == 0) {
         barrier_arrive_expecting(full + at, from.count * from.bytes);
         if (together && from.count > 0) bulk_copy(stage(), from.at, from.count * from.bytes, full + at, policy);
