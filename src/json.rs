@@ -51,7 +51,7 @@ pub fn from_slice<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> {
 ///
 /// # Errors
 /// As for [`from_slice`].
-pub fn exact(text: &[u8]) -> serde_json::Result<Value> {
+pub fn exact<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> {
     let wanted = |number: &[u8]| {
         // Python reads -0 as the integer 0, serde_json as the float -0.0.
         number == b"-0" || is_wide_integer(number) || is_not_finite(number)
@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn integers_keep_their_digits() {
         let text = r#"{"a":18446744073709551616,"b":[-9223372036854775809,18446744073709551615],"c":"99999999999999999999","d":1e20,"e":-0,"f":-0.0}"#;
-        let value = exact(text.as_bytes()).unwrap();
+        let value: Value = exact(text.as_bytes()).unwrap();
         assert_eq!(as_written(&value["a"]), Some("18446744073709551616"));
         assert_eq!(as_not_finite(&value["a"]), None);
         assert_eq!(integer(&value["a"]), Some(1 << 64));
@@ -270,11 +270,11 @@ mod tests {
         assert!(value["f"].is_f64());
         assert!(object(&value["a"]).is_none() && object(&value).is_some());
         let digits = "7".repeat(400);
-        let value = exact(digits.as_bytes()).unwrap();
+        let value: Value = exact(digits.as_bytes()).unwrap();
         assert_eq!(as_written(&value), Some(digits.as_str()));
         assert_eq!((integer(&value), float(&value)), (None, None));
         for other in ["0123456789012345678901234567890", "-", "--0", "-0x"] {
-            exact(other.as_bytes()).expect_err(other);
+            exact::<Value>(other.as_bytes()).expect_err(other);
         }
     }
 
@@ -316,7 +316,7 @@ mod tests {
     /// What an object is called that stands for a number cannot be known to whoever writes a text.
     #[test]
     fn no_object_is_taken_for_a_number() {
-        let value = exact(br#"{"$number":"5","a":{"$not_finite":"NaN"}}"#).unwrap();
+        let value: Value = exact(br#"{"$number":"5","a":{"$not_finite":"NaN"}}"#).unwrap();
         assert!(as_written(&value).is_none() && as_written(&value["a"]).is_none());
     }
 

@@ -13,10 +13,7 @@ pub fn recognise(bytes: &[u8]) -> Option<&'static str> {
             "a GGUF file, which is not supported (take the published safetensors checkpoint)",
         ),
         (b"\x1f\x8b", "gzip-compressed data (gunzip it first)"),
-        (
-            b"\x28\xb5\x2f\xfd",
-            "zstd-compressed data (unzstd it first)",
-        ),
+        (b"\x28\xb5\x2f\xfd", ZSTANDARD),
         (b"BZh", "bzip2-compressed data (bunzip2 it first)"),
         (b"\xfd7zXZ\0", "xz-compressed data (unxz it first)"),
         (
@@ -43,6 +40,8 @@ pub fn recognise(bytes: &[u8]) -> Option<&'static str> {
     }
     match bytes {
         _ if is_utf_16(bytes) => Some(UTF_16),
+        // A frame to be skipped, with which Zstandard may begin too.
+        [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(ZSTANDARD),
         [0x80, 2..=5, ..] => Some("a Python pickle, which is not read (convert it to safetensors)"),
         _ if is_html(bytes) => {
             Some("an HTML page, perhaps an error of the download (download the file again)")
@@ -51,6 +50,7 @@ pub fn recognise(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
+const ZSTANDARD: &str = "zstd-compressed data (unzstd it first)";
 const UTF_16: &str = "UTF-16 text (convert it to UTF-8 first: iconv -f UTF-16 -t UTF-8)";
 
 /// Without a byte order mark: every other byte of ASCII is 0.
@@ -99,6 +99,8 @@ mod tests {
             (b"<html lang=\"en\">".to_vec(), "HTML"),
             (b"\x80\x02}q\0".to_vec(), "pickle"),
             (b"\x1f\x8b\x08".to_vec(), "gzip"),
+            (b"\x28\xb5\x2f\xfd\0".to_vec(), "zstd"),
+            (b"\x5e\x2a\x4d\x18\0\0\0\0".to_vec(), "zstd"),
         ] {
             let found = recognise(&bytes).unwrap_or_else(|| panic!("{bytes:?}"));
             assert!(found.contains(what), "{bytes:?}: {found}");

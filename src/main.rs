@@ -16,7 +16,7 @@ fn main() -> ExitCode {
             if error.is_broken_pipe() {
                 interrupt::end_by_broken_pipe();
             }
-            tailgraph::telemetry::say(&format!("tailgraph: {}", tailgraph::quote::visible(&error)));
+            tailgraph::telemetry::say(&format!("tailgraph: {error}"));
             error.exit_code().into()
         }
     }

@@ -197,7 +197,7 @@ fn templates() {
                 .replace('#', &word),
         ] {
             let rendered = load_template(&source).and_then(|template| {
-                let rendered = template.render(&chat(), None);
+                let rendered = template.render(&chat());
                 rendered.map(drop).map_err(|error| error.to_string())
             });
             said.hear_error(rendered);
@@ -208,7 +208,7 @@ fn templates() {
         let config = json!({"chat_template": templates}).to_string();
         std::fs::write(folder.path().join("tokenizer_config.json"), config).unwrap();
         match load_both(folder.path()) {
-            Ok((_, Some(template))) => said.hear_error(template.render(&chat(), None)),
+            Ok((_, Some(template))) => said.hear_error(template.render(&chat())),
             result => said.hear_error(result),
         }
     }

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::io::Write;
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tailgraph::Error;
@@ -12,10 +11,14 @@ use tailgraph::io::kept::Kept;
 use tailgraph::io::lines::Lines;
 use tailgraph::io::output::{Ordered, Output as Answers};
 use tailgraph::io::row::{Ask, Code, Options, Prompt};
+use tailgraph::io::rows::Rows;
 use tailgraph::io::source::Source;
 use tailgraph::session::job::{Job, Style};
 use tailgraph::session::{Output, Progress, RunSpec, Session, Unanswered};
 use tailgraph::text::Chat;
+
+/// One comparison of 1.5 TB of text.
+const HANGS: &str = "{% set a = 'x' * 5000000 %}{% if [a] * 300000 == [a] * 300000 %}y{% endif %}";
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -120,19 +123,8 @@ fn generate_answers_the_same() {
     let mut session = open(sampled);
     let lines = Lines::arguments(prompts.map(str::to_owned).to_vec());
     let (rules, codec) = (session.rules().clone(), session.codec());
-    let mut source = Source::new(
-        lines,
-        rules,
-        codec.clone(),
-        Kept::default(),
-        0,
-        Box::new(|_| {}),
-    );
-    let (send, rows) = sync_channel(3);
-    while let Some(work) = source.next_work().unwrap() {
-        send.send(Ok(Some(work))).unwrap();
-    }
-    send.send(Ok(None)).unwrap();
+    let source = Source::new(lines, codec.clone(), Kept::default(), 0, Box::new(|_| {}));
+    let rows = Rows::start(source, rules, codec.clone(), session.threads()).unwrap();
     let (out, never) = (Shared::default(), AtomicBool::new(false));
     let job = Job {
         rows,
@@ -291,4 +283,28 @@ fn a_session_goes_to_another_thread_and_its_codec_to_several() {
         }
     });
     assert_eq!(thread.join().unwrap(), (5, 5));
+}
+
+/// The thread that hangs is left behind; the session serves on.
+#[test]
+fn a_question_whose_template_hangs_is_an_error_by_its_deadline() {
+    let folder = tempfile::tempdir().unwrap();
+    let template = folder.path().join("t.jinja");
+    std::fs::write(&template, HANGS).unwrap();
+    let mut spec = RunSpec::new("random:tiny").unwrap();
+    spec.chat_template = Some(template);
+    spec.text_timeout = Duration::from_millis(500);
+    spec.defaults = tokens(2);
+    let mut session = Session::open(spec).unwrap();
+    let chat = Chat::new(serde_json::json!([{"role": "user", "content": "x"}]), None);
+    match session.ask(&Ask::chat(chat)).map(drop) {
+        Err(Unanswered::Question(error)) => {
+            assert_eq!(error.code, Code::TextTimeout);
+            let named = "the chat template is not done after 0.5 s";
+            assert!(error.message.contains(named), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let ids = Ask::new(Prompt::Ids(vec![20, 30]), Options::default());
+    assert_eq!(outcome(&mut session, &ids).output_ids.len(), 2);
 }

@@ -66,7 +66,7 @@ fn characters_are_those_of_python() {
         let text: String = codes.iter().copied().filter_map(char::from_u32).collect();
         let mut chat = Chat::new(json!([]), None);
         chat.kwargs.insert("text".to_owned(), text.into());
-        let found = template.render(&chat, None).unwrap();
+        let found = template.render(&chat).unwrap();
         let (found, expected) = (
             found.split('\u{1}'),
             expected.as_str().unwrap().split('\u{1}'),
@@ -113,6 +113,6 @@ fn a_sigma_at_a_words_end_is_that_of_python() {
     let mut chat = Chat::new(json!([]), None);
     chat.kwargs
         .insert("words".to_owned(), words.to_vec().into());
-    let found = load_template(&source).unwrap().render(&chat, None).unwrap();
+    let found = load_template(&source).unwrap().render(&chat).unwrap();
     assert_eq!(expected[0]["text"], found);
 }

@@ -41,7 +41,7 @@ fn render(
     template.set_clock(clock());
     let mut chat = Chat::new(messages.clone(), tools.cloned());
     chat.add_generation_prompt = prompt;
-    let rendered = template.render(&chat, None);
+    let rendered = template.render(&chat);
     rendered.map_err(|error| error.to_string())
 }
 
@@ -81,7 +81,7 @@ fn expressions_evaluate_as_in_transformers() {
         let rendered = load(dir.path(), &config).and_then(|template| {
             let mut template = template.unwrap();
             template.set_clock(clock());
-            let rendered = template.render(&chat, None);
+            let rendered = template.render(&chat);
             rendered.map_err(|error| error.to_string())
         });
         if rendered.as_deref().ok() != case[1].as_str() {
@@ -99,7 +99,7 @@ fn templates_are_found_where_checkpoints_keep_them() {
     let dir = tempfile::tempdir().unwrap();
     let render = |tools: Option<&Value>| {
         let template = load_both(dir.path()).unwrap().1.unwrap();
-        template.render(&Chat::new(json!([]), tools.cloned()), None)
+        template.render(&Chat::new(json!([]), tools.cloned()))
     };
     let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
     assert!(load_both(dir.path()).unwrap().1.is_none());
@@ -144,7 +144,7 @@ fn templates_are_found_where_checkpoints_keep_them() {
 fn the_built_in_template_is_made_of_the_byte_tokenizers_specials() {
     let messages = json!([{"role": "user", "content": "hi"}]);
     let template = ChatTemplate::built_in().unwrap();
-    let text = template.render(&Chat::new(messages, None), None).unwrap();
+    let text = template.render(&Chat::new(messages, None)).unwrap();
     assert_eq!(
         text,
         "<|startoftext|><|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
@@ -191,7 +191,7 @@ fn errors_name_the_file_and_the_line() {
     let template = load(dir.path(), &named).unwrap().unwrap();
     assert!(
         template
-            .render(&Chat::new(json!([]), None), None)
+            .render(&Chat::new(json!([]), None))
             .unwrap_err()
             .to_string()
             .contains("`default`")
@@ -243,7 +243,7 @@ fn conversations_become_the_prompts_of_transformers() {
                 let Prompt::Messages(chat) = row.ask.unwrap().prompt else {
                     panic!("no messages");
                 };
-                let found = loaded.render(&loaded.fit(*chat), None);
+                let found = loaded.render(&loaded.fit(*chat));
                 let expected = expected[at][number].as_str();
                 assert_eq!(
                     found.as_ref().ok().map(String::as_str),
@@ -286,7 +286,7 @@ fn integers_past_64_bits_are_shown_digit_by_digit() {
         .unwrap()
         .unwrap();
     assert_eq!(
-        template.render(&chat, None).unwrap(),
+        template.render(&chat).unwrap(),
         format!(
             "{wide} 18446744073709551617 0 1e+20 [{{\"name\": \"f\", \"maximum\": {wide}}}] {{'id': -{wide}}}"
         )

@@ -134,7 +134,7 @@ fn mutated_grammars_and_rows_render_or_say_why_not() {
             Ok(ask) => match (ask.prompt, load_both(dir.path())) {
                 (Prompt::Messages(chat), Ok((_, Some(template)))) => {
                     assert!(template.doubts(&chat).len() < 50);
-                    let rendered = template.render(&template.fit(*chat), None);
+                    let rendered = template.render(&template.fit(*chat));
                     rendered.map_err(|error| error.to_string())
                 }
                 (_, Err(error)) => Err(error),
@@ -175,7 +175,7 @@ fn mutated_templates_render_or_say_why_not() {
         std::fs::write(dir.path().join("tokenizer_config.json"), config.to_string()).unwrap();
         let result = load_both(dir.path()).and_then(|(_, template)| {
             let chat = Chat::new(case["messages"].clone(), Some(case["tools"].clone()));
-            let rendered = template.unwrap().render(&chat, None);
+            let rendered = template.unwrap().render(&chat);
             rendered.map_err(|error| error.to_string())
         });
         match result {

@@ -3,9 +3,8 @@
 #define TAILGRAPH_SCHED_DEVICE_CUH
 
 #include "common/pdl.cuh"
+#include "sched/instructions.cuh"
 #include "sched/sched.c"
-
-#include <cuda_runtime.h>
 
 /* While nothing is to be done the dispatcher polls, with pauses that grow from the first to the last. Then
  * it hands over to the idle graph and so to itself: no kernel runs for longer than this without an end. */
@@ -22,13 +21,7 @@ constexpr uint32_t LANES = TG_MAX_LANES;
 /* Of the lanes alone, where a warp beside them launches. 0 is __syncthreads(). */
 constexpr int LANES_BARRIER = 1;
 
-__device__ inline void lanes_barrier() { asm volatile("bar.sync %0, %1;" ::"n"(LANES_BARRIER), "n"(LANES) : "memory"); }
-
-__device__ inline uint64_t now_ns() {
-  uint64_t now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  return now;
-}
+__device__ inline void lanes_barrier() { wait_at_barrier<LANES_BARRIER, LANES>(); }
 
 /* Loads all of the host's indices, and the queue's where it claims from one. Each is loaded by a thread of its own, so there is one
  * trip over the bus. They do not depend on the step that runs, so the first look comes before the wait for it. */
@@ -52,19 +45,18 @@ __device__ inline void look(const tg_rings *rings, const tg_state *state) {
       break;
     default: return;
   }
-  uint64_t value;
-  asm volatile("ld.relaxed.sys.global.u64 %0, [%1]; fence.acq_rel.sys;" : "=l"(value) : "l"(from) : "memory");
+  const uint64_t value = tg_load(from);
+  tg_fence();
   *to = value;
 }
 
-__device__ inline uint64_t load_acquire(const uint64_t *from) {
-  uint64_t value;
-  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
-  return value;
-}
-
-__device__ inline void store_release(uint64_t *to, uint64_t value) {
-  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+/* One thread: waits until the dispatcher before this one has left nothing unwritten. `settled` then says what that one has made of
+ * `newest`, which is read behind the release that it is compared with. */
+__device__ inline void await_settled(const uint64_t *settled, const uint64_t *newest) {
+  uint64_t left;
+  do {
+    left = load_acquire(settled);
+  } while (TG_MUT(172, left != load_acquire(newest), false));
 }
 
 __device__ inline void copy(void *to, const void *from, uint32_t bytes, uint32_t thread, uint32_t threads) {

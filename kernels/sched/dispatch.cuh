@@ -40,7 +40,7 @@ struct Next {
 /* All lanes, once a turn: tells the launching warp, and goes on. */
 __device__ inline void decide(Next &next, Next what) {
   if (threadIdx.x == 0) next = what;
-  asm volatile("bar.arrive %0, %1;" ::"n"(NEXT_BARRIER), "n"(DISPATCH_THREADS) : "memory");
+  arrive_at_barrier<NEXT_BARRIER, DISPATCH_THREADS>();
 }
 
 /* What a routine turn comes to: the step that has come back once more. */
@@ -66,26 +66,29 @@ __device__ inline bool is_calm(const tg_state *state) {
   return alone && all_decode && step->rows <= LANES && only_a_step_is_new(state, step->rows);
 }
 
-/* ... as far as row `row` of the step is concerned, if it has so many. */
+/* ... as far as row `row` of the step is concerned, if it has so many. More stop ids than its copy holds lie in its slot. A calm
+ * turn that claims may give that to another request while the launching warp looks. One that does not claim lets nobody in. */
 __device__ inline bool row_is_calm(const tg_state *state, uint32_t row) {
-  return row >= state->steps[0].rows || row >= LANES || row_is_calm(state, tg_device_rows[row]);
+  if (row >= state->steps[0].rows || row >= LANES) return true;
+  const tg_returned_row &returned = tg_device_rows[row];
+  return (!tg_claims(state) || TG_MUT(171, returned.stop_count <= TG_ROW_STOP_IDS, true)) && row_is_calm(state, returned);
 }
 
-/* After it, the launching warp: do they? Of a calm turn. */
-__device__ inline bool goes_on(tg_state *state, uint64_t now) {
+/* After it, the launching warp: do they? Of a calm turn of `rows` rows. The lanes take that turn meanwhile, so nothing is read here
+ * that they may write: how many rows there are was read before they began. */
+__device__ inline bool goes_on(tg_state *state, uint32_t rows, uint64_t now) {
   constexpr uint32_t ROUNDS = LANES / 32;
   __shared__ int32_t tokens[ROUNDS][32];
-  const tg_step *step = &state->steps[0];
-  const tg_sampled *samples = tg_samples(state, step);
+  const tg_sampled *samples = tg_samples(state, &state->steps[0]);
   const uint32_t lane = threadIdx.x % 32;
   int32_t mine[ROUNDS]; /* all asked for at once */
 #pragma unroll
-  for (uint32_t i = 0; i < ROUNDS; i++) mine[i] = 32 * i + lane < step->rows ? samples[32 * i + lane].token : 0;
+  for (uint32_t i = 0; i < ROUNDS; i++) mine[i] = 32 * i + lane < rows ? samples[32 * i + lane].token : 0;
 #pragma unroll
   for (uint32_t i = 0; i < ROUNDS; i++) tokens[i][lane] = mine[i];
   bool ends = false;
 #pragma unroll 1
-  for (uint32_t row = lane; row < step->rows; row += 32) {
+  for (uint32_t row = lane; row < TG_MUT(170, rows, state->steps[0].rows); row += 32) {
     ends |= !row_goes_on(state, tg_device_rows[row], tokens[row / 32][lane], now);
   }
   return !__any_sync(0xffffffffu, ends);
@@ -179,7 +182,7 @@ __device__ inline void bring(tg_state *state, const tg_graphs *graphs) {
 __device__ inline void take_turns(tg_state *state, tg_state *block, tg_rings *rings, tg_chain *chain, Next &next,
                                   uint64_t &start_ns) {
   uint32_t pause_ns = FIRST_PAUSE_NS;
-  asm volatile("bar.sync %0, %1;" ::"n"(START_BARRIER), "n"(DISPATCH_THREADS) : "memory");
+  wait_at_barrier<START_BARRIER, DISPATCH_THREADS>();
   for (uint32_t poll = 0;; poll++) {
     const Next what = turn(state, block, rings, chain, next, start_ns, poll == POLLS);
     /* While the first warp sends what this turn leaves for the host, the others take the state's head back. */
@@ -191,7 +194,7 @@ __device__ inline void take_turns(tg_state *state, tg_state *block, tg_rings *ri
       return;
     }
     /* until the launching warp has seen that there is nothing for it */
-    asm volatile("bar.sync %0, %1;" ::"n"(AGAIN_BARRIER), "n"(DISPATCH_THREADS) : "memory");
+    wait_at_barrier<AGAIN_BARRIER, DISPATCH_THREADS>();
     if (state->outcome.changed) {
       pause_ns = FIRST_PAUSE_NS; /* it found something new, so there may be more at once */
     } else {
@@ -217,10 +220,7 @@ static __device__ __forceinline__ void dispatch(tg_state *block, tg_rings *rings
   tg_state *state = reinterpret_cast<tg_state *>(head);
   const bool idle = where == TG_DISPATCH_IDLE;
   let_next_kernel_start();
-  if (threadIdx.x == 0) {
-    while (load_acquire(&chain->settled) != load_acquire(&chain->open)) {
-    }
-  }
+  if (threadIdx.x == 0) await_settled(&chain->settled, &chain->open);
   __syncthreads();
   copy(state, block, HEAD_BYTES, threadIdx.x, DISPATCH_THREADS);
   copy(&tg_device.layout.bytes, &layout->bytes, LAYOUT_BYTES, threadIdx.x, DISPATCH_THREADS);
@@ -254,15 +254,17 @@ static __device__ __forceinline__ void dispatch(tg_state *block, tg_rings *rings
     take_turns(state, block, rings, chain, next, start_ns);
   } else {
     const uint64_t now = __shfl_sync(0xffffffffu, now_ns(), 0);
-    const Next foreseen = routine_next(state); /* before the lanes change anything */
+    /* before the lanes change anything */
+    const Next foreseen = routine_next(state);
+    const uint32_t rows = state->steps[0].rows;
     if (threadIdx.x == LANES) start_ns = now;
-    asm volatile("bar.arrive %0, %1;" ::"n"(START_BARRIER), "n"(DISPATCH_THREADS) : "memory");
-    const bool sooner = calm && goes_on(state, now);
+    arrive_at_barrier<START_BARRIER, DISPATCH_THREADS>();
+    const bool sooner = calm && goes_on(state, rows, now);
     if (sooner && threadIdx.x == LANES) launched = launch<TAIL>(foreseen, graphs, chain, idle);
     for (;;) {
-      asm volatile("bar.sync %0, %1;" ::"n"(NEXT_BARRIER), "n"(DISPATCH_THREADS) : "memory");
+      wait_at_barrier<NEXT_BARRIER, DISPATCH_THREADS>();
       if (!next.again) break;
-      asm volatile("bar.arrive %0, %1;" ::"n"(AGAIN_BARRIER), "n"(DISPATCH_THREADS) : "memory");
+      arrive_at_barrier<AGAIN_BARRIER, DISPATCH_THREADS>();
     }
     if (sooner) {
       /* a bug: the graph that is launched already is not that of the step */
@@ -278,7 +280,8 @@ static __device__ __forceinline__ void dispatch(tg_state *block, tg_rings *rings
     block->error = TG_ERROR_LAUNCH;
     tg_release(&rings->action.value, (uint64_t)TG_ERROR_LAUNCH << 32 | TG_ACTION_ERROR);
   }
-  store_release(&chain->settled, state->steps_composed);
+  /* A step that the chain had left has settled before. Its dispatcher waits for nothing here, and may have settled more by now. */
+  if (TG_MUT(174, !left, true)) store_release(&chain->settled, state->steps_composed);
 }
 
 #endif

@@ -34,7 +34,9 @@ static_assert(sizeof(tg_links) % sizeof(uint4) == 0 && offsetof(tg_stage, links)
               "copied in 16s");
 
 /* Thread 0, once: the launching warp goes on with this. */
-__device__ inline void give(Near &near, Order order) {
+__device__ inline void give(Near &near, Order order, uint64_t graph = 0) {
+  if (TG_MUT(176, false, true)) *static_cast<volatile uint32_t *>(&near.order) = order;
+  near.graph = graph;
   __threadfence_block();
   *static_cast<volatile uint32_t *>(&near.order) = order;
 }
@@ -77,8 +79,7 @@ __device__ inline void launch_foreseen(tg_state *state, const tg_graphs *graphs,
   const uint64_t now = now_ns();
   if (tg_read(place) != in.count || !row_goes_on(state, near.row, token, now)) return;
   near.start_ns = now; /* the turn's too, so that no deadline lies between */
-  near.graph = graph_of(graphs, stage, TG_KIND_DECODE, near.bucket);
-  give(near, LAUNCH_STEP);
+  give(near, LAUNCH_STEP, graph_of(graphs, stage, TG_KIND_DECODE, near.bucket));
 }
 
 /* All lanes: has a step come back? Thread 0 asks. */
@@ -173,10 +174,7 @@ __device__ inline bool take_turns(tg_state *state, tg_rings *rings, const tg_gra
     if (foreseen && (action != TG_ACTION_STEP || outcome.kind != TG_KIND_DECODE || outcome.bucket != near.bucket)) __trap();
     if (action == TG_ACTION_STEP) {
       if (!routine) open_step(state, stage, near, outcome.step);
-      if (threadIdx.x == 0 && !foreseen) {
-        near.graph = graph_of(graphs, stage, outcome.kind, outcome.bucket);
-        give(near, LAUNCH_STEP);
-      }
+      if (threadIdx.x == 0 && !foreseen) give(near, LAUNCH_STEP, graph_of(graphs, stage, outcome.kind, outcome.bucket));
     }
     if (threadIdx.x == 0) {
       tg_trace_write(state, rings, now_ns(), 0);

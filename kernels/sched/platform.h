@@ -44,12 +44,12 @@ uint64_t tg_explore(uint32_t access, const uint64_t *word, uint64_t to, uint64_t
 
 /* Reads an index that the other side of a ring releases, at system scope. */
 TG_FN uint64_t tg_acquire(const uint64_t *value) {
-#ifdef __CUDACC__
+#ifdef TG_EXPLORE
+  return tg_explore(TG_EXPLORE_ACQUIRE, value, 0u, 0u);
+#elif defined(__CUDACC__)
   uint64_t loaded;
   asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(loaded) : "l"(value) : "memory");
   return loaded;
-#elif defined(TG_EXPLORE)
-  return tg_explore(TG_EXPLORE_ACQUIRE, value, 0u, 0u);
 #else
   return __atomic_load_n(value, __ATOMIC_ACQUIRE);
 #endif
@@ -58,10 +58,10 @@ TG_FN uint64_t tg_acquire(const uint64_t *value) {
 /* Makes everything written before it (by any lane before the last barrier) visible to a reader that acquires `value`, at
  * once. */
 TG_FN void tg_release(uint64_t *value, uint64_t to) {
-#ifdef __CUDACC__
-  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(value), "l"(to) : "memory");
-#elif defined(TG_EXPLORE)
+#ifdef TG_EXPLORE
   tg_explore(TG_EXPLORE_RELEASE, value, to, 0u);
+#elif defined(__CUDACC__)
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(value), "l"(to) : "memory");
 #else
   __atomic_store_n(value, to, __ATOMIC_RELEASE);
 #endif
@@ -69,10 +69,10 @@ TG_FN void tg_release(uint64_t *value, uint64_t to) {
 
 /* Writes a word that the other side may read at any time; what orders it is a later release. */
 TG_FN void tg_store(uint64_t *value, uint64_t to) {
-#ifdef __CUDACC__
-  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(value), "l"(to) : "memory");
-#elif defined(TG_EXPLORE)
+#ifdef TG_EXPLORE
   tg_explore(TG_EXPLORE_STORE, value, to, 0u);
+#elif defined(__CUDACC__)
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(value), "l"(to) : "memory");
 #else
   __atomic_store_n(value, to, __ATOMIC_RELAXED);
 #endif
@@ -80,12 +80,12 @@ TG_FN void tg_store(uint64_t *value, uint64_t to) {
 
 /* Reads a word that the other side may write at any time. What it says of other words is nothing. */
 TG_FN uint64_t tg_load(const uint64_t *value) {
-#ifdef __CUDACC__
+#ifdef TG_EXPLORE
+  return tg_explore(TG_EXPLORE_LOAD, value, 0u, 0u);
+#elif defined(__CUDACC__)
   uint64_t loaded;
   asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(loaded) : "l"(value) : "memory");
   return loaded;
-#elif defined(TG_EXPLORE)
-  return tg_explore(TG_EXPLORE_LOAD, value, 0u, 0u);
 #else
   return __atomic_load_n(value, __ATOMIC_RELAXED);
 #endif
@@ -93,7 +93,7 @@ TG_FN uint64_t tg_load(const uint64_t *value) {
 
 /* A word that one side alone has at a time, as releases and acquires settle. */
 TG_FN uint64_t tg_read(const uint64_t *value) {
-#if !defined(__CUDACC__) && defined(TG_EXPLORE)
+#ifdef TG_EXPLORE
   return tg_explore(TG_EXPLORE_READ, value, 0u, 0u);
 #else
   return *value;
@@ -101,7 +101,7 @@ TG_FN uint64_t tg_read(const uint64_t *value) {
 }
 
 TG_FN void tg_write(uint64_t *value, uint64_t to) {
-#if !defined(__CUDACC__) && defined(TG_EXPLORE)
+#ifdef TG_EXPLORE
   tg_explore(TG_EXPLORE_WRITE, value, to, 0u);
 #else
   *value = to;
@@ -110,13 +110,13 @@ TG_FN void tg_write(uint64_t *value, uint64_t to) {
 
 /* Makes `expected` to `to`, with acquire and release; says what was there. */
 TG_FN uint64_t tg_swap(uint64_t *value, uint64_t expected, uint64_t to) {
-#ifdef __CUDACC__
+#ifdef TG_EXPLORE
+  return tg_explore(TG_EXPLORE_SWAP, value, to, expected);
+#elif defined(__CUDACC__)
   uint64_t found;
   asm volatile("atom.acq_rel.sys.global.cas.b64 %0, [%1], %2, %3;"
                : "=l"(found) : "l"(value), "l"(expected), "l"(to) : "memory");
   return found;
-#elif defined(TG_EXPLORE)
-  return tg_explore(TG_EXPLORE_SWAP, value, to, expected);
 #else
   __atomic_compare_exchange_n(value, &expected, to, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
   return expected;
@@ -124,6 +124,13 @@ TG_FN uint64_t tg_swap(uint64_t *value, uint64_t expected, uint64_t to) {
 }
 
 #ifdef __CUDACC__
+/* What was loaded or stored before comes before all that is loaded or stored after, for the host and other GPUs too. */
+TG_FN void tg_fence(void) {
+#ifndef TG_EXPLORE
+  asm volatile("fence.acq_rel.sys;" ::: "memory");
+#endif
+}
+
 #define TG_RELEASES 8u
 
 /* What the dispatcher's threads share during a turn. */
@@ -144,7 +151,7 @@ static __shared__ struct __align__(16) {
 TG_FN void tg_flush(void) {
 #ifdef __CUDACC__
   if (tg_device.releases == 0u) return;
-  asm volatile("fence.acq_rel.sys;" ::: "memory");
+  tg_fence();
   for (uint32_t i = 0u; i < tg_device.releases; i++) tg_store(tg_device.released[i], tg_device.released_to[i]);
   tg_device.releases = 0u;
 #endif

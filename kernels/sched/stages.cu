@@ -27,7 +27,6 @@
  * Measured on H100s: a decode step of one row takes 12.3 us more over two GPUs than on one, 27.2 over four (profiles/log/gpus.md).
  */
 #define TG_CLAIMS_NOTHING
-#include "common/base.cuh"
 #include "common/launch.cuh"
 #include "sched/lead.cuh"
 
@@ -51,9 +50,13 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS)
     const bool goes_on = last || announce(state, stage->links, stage->step);
     let_next_kernel_start(); /* which reads the step before its own wait */
     if (threadIdx.x != 0) return;
-    /* Asked for in full only while it does not come: that also finds the end. */
+    /* Taken here, and not by the dispatcher: once this stage has handed the step on, it may come round the ring and another may lie
+     * in its place before a dispatcher that is late has looked. */
     uint32_t asked = goes_on ? TG_LINK_WAIT : TG_LINK_OVER;
-    while (asked == TG_LINK_WAIT && !watch(stage->links.in, LAST_PAUSE_NS)) asked = tg_links_take(&stage->links, now_ns());
+    while (asked == TG_LINK_WAIT) {
+      watch(stage->links.in, LAST_PAUSE_NS);
+      asked = tg_links_take(&stage->links, now_ns());
+    }
     if (asked == TG_LINK_OVER) stage->over = 1;
     if (times) times->came_ns = now_ns();
     return;
@@ -65,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS)
   if (threadIdx.x == 0) {
     const uint64_t *count = &stage->links.in.theirs->count, number = stage->takes;
     do {
-      there = tg_acquire(count) > number;
+      there = TG_MUT(178, tg_acquire(count) > number, true);
     } while (!there && *static_cast<volatile uint32_t *>(&stage->over) == 0);
   }
   __syncthreads();
@@ -90,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS)
   if (threadIdx.x != 0) return;
   if (gridDim.x > 1) {
     __threadfence_system();
-    if (atomicAdd(&stage->arrived, 1u) + 1 < gridDim.x) return;
+    if (TG_MUT(177, atomicAdd(&stage->arrived, 1u) + 1 < gridDim.x, blockIdx.x != 0)) return;
     __threadfence_system();
     stage->arrived = 0;
   }
@@ -109,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS)
 extern "C" __global__ void tg_begin_lead(tg_stage *stage) {
   await_earlier_kernels();
   const uint64_t begun = load_acquire(&stage->begun);
-  while (load_acquire(&stage->opened) <= begun) {
+  while (TG_MUT(175, load_acquire(&stage->opened) <= begun, false)) {
   }
   stage->begun = begun + 1;
   let_next_kernel_start();
@@ -126,10 +129,7 @@ extern "C" __global__ void __launch_bounds__(TG_DISPATCH_THREADS)
   tg_state *state = reinterpret_cast<tg_state *>(head);
   const bool idle = where == TG_DISPATCH_IDLE;
   let_next_kernel_start();
-  if (threadIdx.x == 0) {
-    while (load_acquire(&stage->settled) != stage->launched) {
-    }
-  }
+  if (threadIdx.x == 0) await_settled(&stage->settled, &stage->launched);
   __syncthreads();
   /* No kernel of a step writes these. */
   copy(state, block, HEAD_BYTES, threadIdx.x, TG_DISPATCH_THREADS);
@@ -150,11 +150,12 @@ extern "C" __global__ void __launch_bounds__(TG_DISPATCH_THREADS)
   await_earlier_kernels();
   const Passed passed = noted(idle ? nullptr : times, stage->step.number, false);
   copy(&near.links, &stage->links, sizeof(tg_links), threadIdx.x, TG_DISPATCH_THREADS);
+  const uint64_t left = idle ? stage->left : 0; /* before any thread launches it, which clears it */
   __syncthreads();
   /* The chain ended with all that was to do: the idle graph had been launched before. */
   if (idle && (state->outcome.action == TG_ACTION_DONE || state->error != TG_ERROR_NONE)) return;
-  if (idle && stage->left != 0) {
-    if (threadIdx.x == 0) near.launched = launch_step(stage, graphs, stage->left, idle);
+  if (TG_MUT(179, left, idle ? stage->left : 0) != 0) {
+    if (threadIdx.x == 0) near.launched = launch_step(stage, graphs, left, idle);
   } else if (idle || stage->in_chain < TG_CHAIN_STEPS) {
     if (threadIdx.x < LANES) {
       const bool opened = take_turns(state, rings, graphs, stage, near);
@@ -228,8 +229,6 @@ extern "C" __global__ void __launch_bounds__(LANES)
   const Passed passed = noted(idle ? nullptr : times, step.number, last);
   if (!idle) {
     if (last) tg_links_post(&links);
-    links.in.known = max(links.in.known, links.in.count + 1); /* it came */
-    if (tg_read(tg_link_place(&links.in)) != links.in.count) tg_links_end_at(&links, &links.in, TG_LINK_ORDER);
     tg_links_give_back(&links);
   }
   bool launched = true;

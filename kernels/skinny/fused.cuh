@@ -19,8 +19,9 @@
  *
  * Then a block may start late, when others have already added down to h. What it would make of that new h is wrong, and it must
  * not store it. So no block stores a word that is there already. That is enough: h is new only where some warp has seen all of y, so
- * a block that read a new h and then asks for a word of y finds it there. No fence is needed: both loads pass the first-level cache
- * and meet in the second, and the word is asked for only when the loads of h have come back.
+ * a block that read a new h and then asks for a word of y finds it there. No fence is needed: the word is asked for only when the
+ * loads of h have come back, and its load passes the first-level cache. A load of h may be served by that cache: an old h is the
+ * right one, and before a new h was stored its block had found all words of y in the second-level cache.
  */
 #ifndef TAILGRAPH_SKINNY_FUSED_CUH
 #define TAILGRAPH_SKINNY_FUSED_CUH

@@ -4,6 +4,7 @@ mod columns;
 
 pub use columns::{COMPARED, GEMM, HANDOVER, LIMITS, QUEUE, RESULTS, STARTS, TECHNIQUES};
 
+use crate::quote;
 use serde_json::Value;
 use std::fmt::Write;
 
@@ -79,7 +80,9 @@ fn table(rows: &[Value], columns: &[Column], width: usize) -> String {
             let text = cells
                 .into_iter()
                 .map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
-            let cells: Vec<String> = text.map(|cell| cell.replace('|', "\\|")).collect();
+            let cells: Vec<String> = text
+                .map(|cell| quote::visible(cell).replace('|', "\\|"))
+                .collect();
             let longest = cells.iter().map(|cell| cell.chars().count()).max();
             let title = column.title.chars().count();
             let width = longest.unwrap_or(0).max(title).max(2);

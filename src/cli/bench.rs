@@ -45,6 +45,7 @@ use crate::error::{Error, Result};
 use crate::files::Out;
 use crate::model::ModelSource;
 use crate::plan::params::{model_bytes, model_parameters};
+use crate::quote;
 use crate::telemetry::{say, warn};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -207,9 +208,9 @@ fn heading(rows: &[Value]) -> String {
     let Some(first) = rows.first() else {
         return String::new();
     };
-    let name = |field: &str| first[field].as_str().unwrap_or("unknown").to_owned();
+    let name = |field: &str| quote::visible(first[field].as_str().unwrap_or("unknown"));
     let device = match first["gpu_info"].as_str() {
-        Some(gpu) => format!("{gpu}, host {}", name("cpu_info")),
+        Some(_) => format!("{}, host {}", name("gpu_info"), name("cpu_info")),
         None => name("cpu_info"),
     };
     let floor = match first["floor_source"].as_str() {

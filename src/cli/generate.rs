@@ -5,9 +5,8 @@ mod identity;
 use self::identity::{identity, shard_output};
 use super::args::GenerateArgs;
 use super::input::{count_rows, open_lines, warn_of_no_rows};
-use super::paths::{Files, is_stdio};
+use super::paths::Files;
 use super::spec::spec;
-use super::terminal::Harmless;
 use super::{Exit, input, interrupt, summary};
 use crate::error::{Error, Result};
 use crate::files::names::beside;
@@ -17,9 +16,10 @@ use crate::io::identity::Identity;
 use crate::io::kept::Kept;
 use crate::io::lines::Lines;
 use crate::io::output::{Ordered, Output};
-use crate::io::partial::{Journal, Start};
+use crate::io::partial::{Journal, Start, TIME};
 use crate::io::record::{is_recording, record_paths};
-use crate::io::shard::{Shard, ShardOutput};
+use crate::io::rows::Rows;
+use crate::io::shard::{Record, Shard, ShardOutput};
 use crate::io::source::Source;
 use crate::plan::StepKind;
 use crate::quote;
@@ -28,15 +28,14 @@ use crate::session::progress::Total;
 use crate::session::recording::Keep;
 use crate::session::{DeviceSpec, Opened, Progress, RunSpec, Session, Texts};
 use crate::telemetry::{say, warn};
+use crate::text::parse_time;
 use crate::trace::{About, Live};
-use std::io::{BufWriter, IsTerminal, Write};
+use chrono::NaiveDateTime;
+use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
 use std::time::Instant;
 
-/// Rows read and tokenized ahead of the device.
-const READ_AHEAD: usize = 64;
 /// Rows in flight or waiting to be written in order, at most.
 const WINDOW: u64 = 1024;
 
@@ -83,7 +82,8 @@ pub(super) fn serve(
     let lines = open_input(&mut args, texts.codec.has_template())?;
     let identity = identity(&opened, &texts.rules)?;
     // Before the weights: what cannot be written is said at once.
-    let shard = shard_output(&args, &identity)?;
+    let clock = texts.codec.clock();
+    let shard = shard_output(&args, &identity, &clock)?;
     let (picker, input) = match &shard {
         None => (None, None),
         Some(shard) => (Some(shard.picker()), Some(shard.input())),
@@ -92,8 +92,16 @@ pub(super) fn serve(
         None => identity,
         Some(shard) => identity.with("--shard", shard),
     };
+    let identity = match &clock {
+        None => identity,
+        Some(clock) => identity.with(TIME, clock),
+    };
     let settings = identity.hash();
     let (mut output, kept) = open_output(&args, style, &identity, shard)?;
+    if let Some(clock) = clock.filter(|_| !kept.is_empty()) {
+        // What the templates of earlier runs read is not known.
+        clock.read();
+    }
     output.note_max_seqs(opened.options.max_seqs);
     let replicas = opened.targets().count();
     let mut keep = Keep::recording(args.record.record.as_deref(), replicas)?;
@@ -106,23 +114,9 @@ pub(super) fn serve(
     interrupt::look();
     let interrupt = interrupt::flag();
     let (rules, codec) = (session.rules().clone(), session.codec());
-    let source = Source::new(lines, rules, codec.clone(), kept, settings, Box::new(warn));
-    let mut source = source.strict(args.strict).picked(picker);
-    let (send, rows) = sync_channel(READ_AHEAD);
-    // Not joined: it may wait for standard input for ever, and ends with the process.
-    let read = move || {
-        loop {
-            let work = source.next_work();
-            let last = !matches!(work, Ok(Some(_)));
-            if send.send(work).is_err() || last {
-                return;
-            }
-        }
-    };
-    std::thread::Builder::new()
-        .name("reader".to_owned())
-        .spawn(read)
-        .map_err(|error| Error::thread(&error))?;
+    let source = Source::new(lines, codec.clone(), kept, settings, Box::new(warn));
+    let source = source.strict(args.strict).picked(picker);
+    let rows = Rows::start(source, rules, codec.clone(), session.threads())?;
     let origin = Origin {
         model: session.opened().spec.model.short_name(),
         created: output.created(),
@@ -249,6 +243,8 @@ fn run_spec(args: &GenerateArgs) -> Result<RunSpec> {
         defaults: args.sampling.options()?,
         seed: args.sampling.seed,
         chat_template: args.prompt.chat_template.clone(),
+        now: args.prompt.clock.now.or_else(|| earlier_time(args)),
+        text_timeout: args.text.timeout(),
         ..spec(&args.model.model, &args.run, &args.engine)?
     };
     if spec.limits.max_seqs.is_none() && args.resume {
@@ -262,6 +258,13 @@ fn run_spec(args: &GenerateArgs) -> Result<RunSpec> {
         };
     }
     Ok(spec)
+}
+
+/// The time that templates read in the runs that this one goes on from.
+fn earlier_time(args: &GenerateArgs) -> Option<NaiveDateTime> {
+    let output = args.output.as_deref().filter(|_| args.resume)?;
+    let time = Journal::option(output, TIME).or_else(|| Record::read(output).ok()?.now);
+    parse_time(&time?).ok()
 }
 
 /// Whether OUTPUT is a file we put together, rather than a pipe or a device we write to as it is. What cannot be either is
@@ -350,11 +353,7 @@ fn open_output(
     };
     let out = open_rows(path)?;
     let name = out.name().to_owned();
-    let out: Box<dyn Write> = match path.is_none_or(is_stdio) && std::io::stdout().is_terminal() {
-        true => Box::new(Harmless::new(out)),
-        false => Box::new(BufWriter::new(out)),
-    };
-    let ordered = Ordered::new(out, name, separator);
+    let ordered = Ordered::new(Box::new(BufWriter::new(out)), name, separator);
     Ok((Output::Stream(ordered), Kept::default()))
 }
 

@@ -3,7 +3,7 @@
 //! - [`args`]: the one clap definition
 //! - `spec`: flags as a checked [`crate::session::RunSpec`], which opens everything that runs a model
 //! - `generate`, `score`: the two commands that run a model; their loops are [`crate::session`]'s. `input` opens what
-//!   they read, `terminal` is for answers that are looked at, `summary` what is said at the end
+//!   they read, `summary` what is said at the end
 //! - `merge`: shards of a job as one file
 //! - `bench`: measures; the measuring itself is [`crate::bench`]
 //! - `tune`: measures which kernels serve which bucket
@@ -34,13 +34,13 @@ mod spec;
 mod summary;
 mod synth;
 mod table;
-mod terminal;
 mod trace;
 mod tune;
 
 use crate::error::{Error, Result};
 use crate::files::Out;
 use crate::quote;
+use crate::telemetry::say;
 use args::{Cli, Command};
 use clap::{CommandFactory, FromArgMatches};
 use std::ffi::OsString;
@@ -89,7 +89,9 @@ fn unparsed(error: &clap::Error) -> Result<Exit> {
         return Err(Error::Usage(no_text(std::env::args_os().skip(1))));
     }
     if error.use_stderr() {
-        error.exit();
+        // It shows arguments, which may be names of files.
+        error.to_string().lines().for_each(say);
+        std::process::exit(error.exit_code());
     }
     error
         .print()

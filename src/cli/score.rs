@@ -58,7 +58,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
     }
     let replicas = 1 + spec.replicas().len();
     let keep = Keep::recording(args.record.record.as_deref(), replicas)?;
-    let shard = match (args.shard, &args.output) {
+    let mut shard = match (args.shard, &args.output) {
         (Some(shard), Some(path)) => {
             let of = identity(args, &spec, max_context)?;
             Some(ShardOutput::open(path, shard, of)?)
@@ -68,12 +68,14 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
     let Entries {
         of_run: entries,
         input,
+        clock,
     } = entries::read(args, shape, &spec.model, &config, max_context)?;
     if input.rows == 0 {
         warn_of_no_rows(Some(&args.input), "JSON");
     }
-    if let Some(shard) = &shard {
-        shard.input_was(input);
+    if let Some(read) = shard.take() {
+        read.input_was(input);
+        shard = Some(read.with_clock(clock));
     }
     let samples: Vec<&Sample> = entries
         .iter()

@@ -5,7 +5,6 @@ use super::args::SynthArgs;
 use crate::error::{Error, Result};
 use crate::model::{ModelSource, synth};
 use crate::plan::bytes::{Bytes, parse_bytes};
-use crate::quote;
 use crate::telemetry::{Throttle, say};
 
 pub fn run(args: &SynthArgs) -> Result<Exit> {
@@ -25,7 +24,7 @@ pub fn run(args: &SynthArgs) -> Result<Exit> {
     if !args.quiet {
         say(&format!(
             "{}: {} tensors, {} in {} files",
-            quote::visible(args.output.display()),
+            args.output.display(),
             written.tensors,
             Bytes(written.bytes),
             written.shards

@@ -1,5 +1,7 @@
 //! Columns of text: widths from the contents, numbers to the right.
 
+use crate::quote;
+use std::fmt::Display;
 use std::io::{self, Write};
 
 /// Rows of cells.
@@ -18,8 +20,10 @@ impl Table {
         }
     }
 
-    pub fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
-        self.rows.push(cells.into_iter().map(Into::into).collect());
+    /// Each cell is one line, whatever is in it.
+    pub fn row<S: Display>(&mut self, cells: impl IntoIterator<Item = S>) {
+        self.rows
+            .push(cells.into_iter().map(quote::visible).collect());
     }
 
     /// Writes the rows, each after `indent`, two spaces between columns.

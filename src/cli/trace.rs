@@ -11,7 +11,6 @@ use crate::error::{Error, Result};
 use crate::files::names::beside;
 use crate::files::resolve;
 use crate::io::record::Reader;
-use crate::quote;
 use crate::telemetry::{say, warn};
 use crate::trace::about::HostClock;
 use crate::trace::kernels::{Bucket, Kernels, Operation};
@@ -51,13 +50,9 @@ pub fn run(args: TraceArgs) -> Result<Exit> {
             (Exit::Interrupted, Some(place)) => beside(&place, ".partial"),
             _ => output,
         };
-        say(&format!(
-            "{}: {}",
-            quote::visible(name.display()),
-            summary(&about)
-        ));
+        say(&format!("{}: {}", name.display(), summary(&about)));
         if let Some(kernels) = &about.kernels {
-            say(table(kernels).trim_end());
+            table(kernels).lines().for_each(say);
         }
     }
     Ok(exit)
@@ -77,6 +72,7 @@ fn job(args: TraceArgs) -> Result<GenerateArgs> {
         strict: args.strict,
         quiet: args.quiet,
         record: args.record,
+        text: args.text,
         prompt: args.prompt,
         model: ModelArg { model },
         run: args.run,

@@ -135,7 +135,7 @@ mod gpu {
                 print(&table)?;
             }
             None => {
-                say(String::from_utf8_lossy(&table).trim_end());
+                String::from_utf8_lossy(&table).lines().for_each(say);
                 print(file.to_string().as_bytes())?;
             }
         }

@@ -1,10 +1,10 @@
-//! Files that commands write: whole under their final name, or not there at all; and streams, written as they are.
+//! Files that commands write: whole under their final name, or not there at all; and streams.
 //!
 //! - [`mod@resolve`]: what a name stands for, once every link is followed
 //! - [`claim`]: NAME.partial, which belongs to one process at a time, and how it gets the final name; `check`: whether it
 //!   could; `names`: the files beside it
 //! - [`whole`]: a file that is written in NAME.partial and gets its name at the end; [`folder`]: a folder of such
-//! - [`stream`]: pipes, devices and descriptors that are open already
+//! - [`stream`]: pipes, devices and descriptors that are open already; `terminal`: what one of these is shown if it is one
 //!
 //! Whoever writes a file uses [`Out`] (from beginning to end), [`Whole`] (in any order), a [`Folder`] (several that belong
 //! together) or, to keep what was written for the next run, a [`Claim`]. Knows nothing of what the files hold.
@@ -15,6 +15,7 @@ pub mod folder;
 pub mod names;
 pub mod resolve;
 pub mod stream;
+mod terminal;
 pub mod whole;
 
 pub use claim::{Claim, leave};
@@ -78,14 +79,17 @@ impl Out {
         Ok(self.name())
     }
 
-    /// Gives a file its name; all of a stream is out already.
+    /// Gives a file its name; of a stream all comes out.
     ///
     /// # Errors
     /// The system refused; what was under the name before is still there.
     pub fn finish(self) -> Result<()> {
         match self {
             Self::Whole(whole) => whole.finish(),
-            Self::Stream(_) => Ok(()),
+            Self::Stream(mut stream) => {
+                let flushed = stream.flush();
+                flushed.map_err(|error| Error::io(stream.name(), error))
+            }
         }
     }
 
@@ -120,6 +124,9 @@ impl Write for Out {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        match self {
+            Self::Whole(_) => Ok(()),
+            Self::Stream(stream) => stream.flush(),
+        }
     }
 }

@@ -1,18 +1,26 @@
-//! Something that is written to as it is, from where it stands: nothing is emptied, renamed or locked.
+//! Something that is written to from where it stands: nothing is emptied, renamed or locked. Pipes and devices have it as it
+//! is, a terminal without control characters.
 
 use super::resolve::Resolved;
+use super::terminal::Harmless;
 use crate::at_start;
 use crate::error::{Error, Result};
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug)]
 pub struct Stream {
-    file: File,
+    to: To,
     name: PathBuf,
+}
+
+#[derive(Debug)]
+enum To {
+    Plain(Patient),
+    Terminal(Harmless<Patient>),
 }
 
 impl Stream {
@@ -32,7 +40,11 @@ impl Stream {
                 .map_err(|error| Error::create(path, &error))?,
         };
         Ok(Self {
-            file,
+            to: if file.is_terminal() {
+                To::Terminal(Harmless::new(Patient(file)))
+            } else {
+                To::Plain(Patient(file))
+            },
             name: path.to_owned(),
         })
     }
@@ -83,10 +95,29 @@ fn duplicate(path: &Path, number: RawFd) -> Result<File> {
 
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut self.to {
+            To::Plain(to) => to.write(bytes),
+            To::Terminal(to) => to.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match &mut self.to {
+            To::Plain(_) => Ok(()),
+            To::Terminal(to) => to.flush(),
+        }
+    }
+}
+
+/// Waits where whoever shares a pipe with us has made it so that nobody waits.
+#[derive(Debug)]
+struct Patient(File);
+
+impl Write for Patient {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
-            match self.file.write(bytes) {
-                // Whoever shares the pipe with us has made it so that nobody waits: we do.
-                Err(error) if error.kind() == ErrorKind::WouldBlock => wait_for_room(&self.file)?,
+            match self.0.write(bytes) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => wait_for_room(&self.0)?,
                 written => return written,
             }
         }

@@ -14,42 +14,36 @@
 
 use super::codec::Codec;
 use super::openai_answer;
-use super::outcome::{ErrorBody, TimingMs, Usage, to_json};
+use super::outcome::{ErrorBody, List, TimingMs, Usage, to_json};
 pub use super::outcome::{Finish, Label, Origin, Outcome};
 use super::row::{Format, Id, RowError};
-use crate::runtime::TokenLogprobs;
 use serde::Serialize;
 
 #[derive(Serialize)]
-struct Served<'a> {
+struct Served<'a, L> {
     id: &'a Id,
     output_ids: &'a [u32],
     text: &'a str,
     finish_reason: Finish,
     usage: Usage,
     #[serde(skip_serializing_if = "Option::is_none")]
-    logprobs: Option<Vec<TokenEntry>>,
+    logprobs: Option<L>,
     timing: TimingMs,
 }
 
 #[derive(Serialize)]
-struct TokenEntry {
-    #[serde(flatten)]
-    own: TopEntry,
-    top: Vec<TopEntry>,
-}
-
-#[derive(Serialize)]
-struct TopEntry {
+struct TokenEntry<T> {
     token: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes: Option<Vec<u8>>,
     id: u32,
     logprob: f32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top: Option<T>,
 }
 
-impl TopEntry {
-    fn of(id: u32, logprob: f32, codec: &dyn Codec) -> Self {
+impl<T> TokenEntry<T> {
+    fn of(id: u32, logprob: f32, top: Option<T>, codec: &dyn Codec) -> Self {
         let bytes = codec.token_bytes(id).unwrap_or_default();
         let (token, bytes) = match String::from_utf8(bytes) {
             Ok(text) => (text, None),
@@ -63,6 +57,7 @@ impl TopEntry {
             bytes,
             id,
             logprob,
+            top,
         }
     }
 }
@@ -84,16 +79,22 @@ pub fn served(label: &Label, outcomes: &[Outcome], codec: &dyn Codec, origin: &O
 }
 
 fn own(label: &Label, outcome: &Outcome, codec: &dyn Codec) -> String {
+    let logprobs = || {
+        outcome.tokens().map(|(id, logprob, top)| {
+            let top = move || {
+                let entry = |&(id, logprob)| TokenEntry::of(id, logprob, None::<()>, codec);
+                top.iter().map(entry)
+            };
+            TokenEntry::of(id, logprob, Some(List(top)), codec)
+        })
+    };
     to_json(&Served {
         id: &label.id,
         output_ids: &outcome.output_ids,
         text: &outcome.text,
         finish_reason: outcome.finish,
         usage: Usage::of(outcome),
-        logprobs: outcome
-            .logprobs
-            .as_ref()
-            .map(|all| entries(&outcome.output_ids, all, codec)),
+        logprobs: outcome.logprobs.as_ref().map(|_| List(logprobs)),
         timing: TimingMs::of(&outcome.timing, !outcome.output_ids.is_empty()),
     })
 }
@@ -107,18 +108,4 @@ pub fn failed(label: &Label, error: &RowError) -> String {
         }),
         Format::OpenAi(_) => openai_answer::failed(label, error),
     }
-}
-
-fn entries(ids: &[u32], logprobs: &[TokenLogprobs], codec: &dyn Codec) -> Vec<TokenEntry> {
-    ids.iter()
-        .zip(logprobs)
-        .map(|(&id, of_token)| TokenEntry {
-            own: TopEntry::of(id, of_token.logprob, codec),
-            top: of_token
-                .top
-                .iter()
-                .map(|&(id, logprob)| TopEntry::of(id, logprob, codec))
-                .collect(),
-        })
-        .collect()
 }

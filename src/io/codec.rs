@@ -1,7 +1,6 @@
 //! What rows need of a tokenizer and a chat template, whichever they are.
 
-use crate::text::{Chat, Doubt, Unrendered};
-use std::time::Duration;
+use crate::text::{Chat, Doubt, StopMatcher, Unrendered};
 
 /// Text to tokens and back. Errors are one line and become the row's.
 pub trait Codec: Send + Sync {
@@ -11,16 +10,16 @@ pub trait Codec: Send + Sync {
     }
     /// Token ids of `text`; with `special`, as a prompt of its own (a leading BOS where the tokenizer has one).
     fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, String>;
-    /// The conversation as text, made in at most `timeout`.
-    fn render(&self, chat: &Chat, timeout: Option<Duration>) -> Result<String, Unrendered>;
+    /// The conversation as text.
+    fn render(&self, chat: &Chat) -> Result<String, Unrendered>;
     /// What the template may not show of the conversation as it is meant.
     fn doubts(&self, chat: &Chat) -> Vec<Doubt>;
     /// The bytes that a token has of its own, special tokens included: a piece of a character where it is one. `None`
     /// for an id without a token.
     fn token_bytes(&self, id: u32) -> Option<Vec<u8>>;
-    /// A sequence to be fed token by token, which ends before the first of `stop` that token `from`, counted from 0, or a
-    /// later one completes. `special`: its text has special tokens too, other than those that end it.
-    fn stream(&self, stop: &[String], from: usize, special: bool) -> Box<dyn TextStream>;
+    /// A sequence to be fed token by token, which are the pieces of `stop`, and ends before what that finds. `special`: its
+    /// text has special tokens too, other than those that end it.
+    fn stream(&self, stop: StopMatcher, special: bool) -> Box<dyn TextStream>;
 }
 
 /// Whether a sequence goes on.

@@ -45,6 +45,15 @@ impl Identity {
         self
     }
 
+    /// The option of that name.
+    pub fn option(&self, name: &str) -> Option<&str> {
+        let part = self.0.iter().find(|part| part.name == name)?;
+        match &part.value {
+            Value::Text(text) => Some(text),
+            Value::Sha256(_) => None,
+        }
+    }
+
     /// The parts in which `then`, an earlier run's, is another: one text for all of them; nothing where there are none.
     pub fn differences(&self, then: &Self) -> Option<String> {
         let find = |identity: &Self, name: &str| -> Option<Value> {

@@ -21,7 +21,7 @@ pub enum Holder {
     Output,
 }
 
-/// Where an answer lies.
+/// Where an answer lies, or its record in a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     pub(super) holder: Holder,
@@ -98,8 +98,8 @@ impl Finished {
             }
             hash.update(&line);
             let text = line.trim_ascii();
-            if let Ok(answer) = json::exact(text)
-                && let Some(id) = answer_id(&answer)
+            if let Ok(answer) = json::exact::<Answer>(text)
+                && let Some(id) = answer.id()
                 && let Ok(length) = u32::try_from(text.len())
             {
                 let id = fnv128(id.as_bytes());
@@ -111,7 +111,7 @@ impl Finished {
                 };
                 if !seen.insert(id) {
                     kept.by_id.remove(&id);
-                } else if is_final(&answer) {
+                } else if answer.is_final() {
                     kept.by_id.insert(id, place);
                 }
             }
@@ -124,23 +124,52 @@ impl Finished {
     }
 }
 
-fn answer_id(answer: &Value) -> Option<String> {
-    match answer.get("custom_id").or_else(|| answer.get("id"))? {
-        Value::String(text) => Some(text.clone()),
-        other => json::integer(other).map(|number| number.to_string()),
-    }
+/// What is read of a line of an output file.
+#[derive(Deserialize)]
+struct Answer {
+    custom_id: Option<Value>,
+    id: Option<Value>,
+    response: Option<Response>,
+    finish_reason: Option<String>,
 }
 
-/// Whether a line of an output file is an answer that another run would only give again.
-fn is_final(answer: &Value) -> bool {
-    let finish = match answer.get("response") {
-        Some(response) => response.pointer("/body/choices/0/finish_reason"),
-        None => answer.get("finish_reason"),
-    };
-    matches!(
-        finish.and_then(Value::as_str),
-        Some("stop" | "length" | "tool_calls")
-    )
+#[derive(Deserialize)]
+struct Response {
+    body: Body,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Body {
+    choices: Vec<Choice>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    finish_reason: Option<String>,
+}
+
+impl Answer {
+    fn id(&self) -> Option<String> {
+        match self.custom_id.as_ref().or(self.id.as_ref())? {
+            Value::String(text) => Some(text.clone()),
+            other => json::integer(other).map(|number| number.to_string()),
+        }
+    }
+
+    /// Whether another run would only give it again.
+    fn is_final(&self) -> bool {
+        let finish = match &self.response {
+            Some(response) => response
+                .body
+                .choices
+                .first()
+                .map(|first| &first.finish_reason),
+            None => Some(&self.finish_reason),
+        };
+        let finish = finish.and_then(Option::as_deref);
+        matches!(finish, Some("stop" | "length" | "tool_calls"))
+    }
 }
 
 /// What says of a line of an output file that its row failed.

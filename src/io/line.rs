@@ -16,7 +16,7 @@ pub fn parse(line: &[u8], number: u64) -> Row {
             "line {number}: found more than {MAX_VALUES} values, expected a row of fewer"
         ));
     }
-    let value = match json::exact(line) {
+    let value: Value = match json::exact(line) {
         Ok(value) => value,
         Err(error) => {
             return broken(format!(

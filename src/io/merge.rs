@@ -8,6 +8,7 @@ mod logits;
 
 use super::shard::{Holds, Record, Shard, record_path};
 use crate::error::{Error, Result};
+use crate::quote;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -163,6 +164,21 @@ impl Merge {
         others
             .iter()
             .try_for_each(|part| first.check_same_job(part))?;
+        let mut timed = parts.iter().filter(|part| part.record.now.is_some());
+        if let Some(first) = timed.next()
+            && let Some(other) = timed.find(|part| part.record.now != first.record.now)
+        {
+            let shown = |part: &Part| quote::text(part.record.now.as_deref().unwrap_or_default());
+            return Err(Error::file(
+                &other.path,
+                format!(
+                    "found a shard whose chat template read the time {}, and that of {} read {}, expected one time: run shards with one --now",
+                    shown(other),
+                    first.path.display(),
+                    shown(first)
+                ),
+            ));
+        }
         parts.sort_by_key(|part| part.record.index);
         if let Some(pair) = parts.windows(2).find(|pair| pair[0].shard == pair[1].shard) {
             return Err(Error::file(

@@ -4,8 +4,8 @@
 //!   [`messages`] and [`fields`]; `elsewhere` has the fields of other formats
 //! - [`prepare`]: a question as a [`crate::runtime::Request`], against the model's limits and the defaults
 //! - [`answer`], [`openai_answer`]: what is written for a row (`outcome` is what came of it); [`tool_calls`]: those that a model writes
-//! - [`lines`], [`source`]: rows of a file, of standard input or of the command line, one at a time; [`plain`]: prompts
-//!   that are no rows; [`unpacked`]: compressed files
+//! - [`lines`], [`source`]: rows of a file, of standard input or of the command line, one at a time; [`rows`]: the thread that
+//!   reads them and makes tokens of their texts; [`plain`]: prompts that are no rows; [`unpacked`]: compressed files
 //! - [`output`]: where answers go, in input order: a stream, or a journal ([`partial`]) whose answers `--resume` finds
 //!   again ([`kept`]), if it is of the same model and options ([`identity`])
 //! - [`arrays`], [`tensors`], [`target`], [`logits`], [`expect`], [`logprobs`]: token arrays in, logits out and compared
@@ -41,6 +41,7 @@ pub mod prepare;
 pub mod record;
 pub mod replay;
 pub mod row;
+pub mod rows;
 pub mod shard;
 pub mod source;
 pub mod target;

@@ -6,11 +6,11 @@
 //! and beside it; one that was interrupted, timed out or lost its device has no response at all.
 
 use super::codec::Codec;
-use super::outcome::{ErrorBody, Finish, Label, Origin, Outcome, TimingMs, Usage, to_json};
+use super::outcome::{ErrorBody, Finish, Label, List, Origin, Outcome, TimingMs, Usage, to_json};
 use super::row::{Code, Endpoint, Id, OpenAi, RowError, TIMED_OUT};
 use super::tool_calls::{self, Call, Found};
 use crate::runtime::Timing;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 pub(super) fn served(
@@ -27,48 +27,75 @@ pub(super) fn served(
         Some(Endpoint::Chat) => ("chatcmpl", "chat.completion"),
         _ => ("cmpl", "text_completion"),
     };
-    let choices = outcomes.iter().enumerate();
-    let choices: Vec<Value> = choices
-        .map(|(index, outcome)| choice(label, format, index, outcome, codec))
-        .collect();
-    let body = json!({
-        "id": format!("{kind}-{}", label.line),
-        "object": object,
-        "created": origin.created,
-        "model": format.model.as_deref().unwrap_or(&origin.model),
-        "choices": choices,
-        "usage": usage(format, outcomes),
-        "timing": timing(outcomes),
-    });
-    line(label, response(label, 200, body), None)
+    let choices = || {
+        let choices = outcomes.iter().enumerate();
+        choices.map(|(index, outcome)| Choice::of(label, format, index, outcome, codec))
+    };
+    let body = Body {
+        id: format!("{kind}-{}", label.line),
+        object,
+        created: origin.created,
+        model: format.model.as_deref().unwrap_or(&origin.model),
+        choices: List(choices),
+        usage: usage(format, outcomes),
+        timing: timing(outcomes),
+    };
+    line(label, Some(response(label, 200, body)), None)
 }
 
-fn choice(
-    label: &Label,
-    format: &OpenAi,
+#[derive(Serialize)]
+struct Body<'a, C> {
+    id: String,
+    object: &'a str,
+    created: u64,
+    model: &'a str,
+    choices: C,
+    usage: Value,
+    timing: TimingMs,
+}
+
+#[derive(Serialize)]
+struct Choice<'a> {
     index: usize,
-    outcome: &Outcome,
-    codec: &dyn Codec,
-) -> Value {
-    let chat = format.endpoint == Some(Endpoint::Chat);
-    let logprobs = outcome.logprobs.as_ref().map(|_| match chat {
-        true => chat_logprobs(outcome, codec),
-        false => completion_logprobs(outcome, codec),
-    });
-    let mut choice = json!({"index": index});
-    let mut finish = json!(outcome.finish);
-    if chat {
-        let (message, calls) = message(label, format, index, outcome, codec);
-        choice["message"] = message;
-        if calls && outcome.finish == Finish::Stop {
-            finish = json!("tool_calls");
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<&'a str>,
+    logprobs: Option<Logprobs<'a>>,
+    finish_reason: Value,
+}
+
+impl<'a> Choice<'a> {
+    fn of(
+        label: &Label,
+        format: &OpenAi,
+        index: usize,
+        outcome: &'a Outcome,
+        codec: &'a dyn Codec,
+    ) -> Self {
+        let chat = format.endpoint == Some(Endpoint::Chat);
+        let mut choice = Self {
+            index,
+            message: None,
+            text: None,
+            logprobs: outcome.logprobs.as_ref().map(|_| Logprobs {
+                chat,
+                outcome,
+                codec,
+            }),
+            finish_reason: json!(outcome.finish),
+        };
+        if chat {
+            let (message, calls) = message(label, format, index, outcome, codec);
+            choice.message = Some(message);
+            if calls && outcome.finish == Finish::Stop {
+                choice.finish_reason = json!("tool_calls");
+            }
+        } else {
+            choice.text = Some(&outcome.text);
         }
-    } else {
-        choice["text"] = json!(outcome.text);
+        choice
     }
-    choice["logprobs"] = json!(logprobs);
-    choice["finish_reason"] = finish;
-    choice
 }
 
 /// From the first of the answers to the last.
@@ -148,9 +175,7 @@ fn usage(format: &OpenAi, outcomes: &[Outcome]) -> Value {
 }
 
 pub(super) fn failed(label: &Label, error: &RowError) -> String {
-    let response = if error.code.may_succeed_later() {
-        Value::Null
-    } else {
+    let response = (!error.code.may_succeed_later()).then(|| {
         let body = json!({"error": {
             "message": error.message,
             "type": "invalid_request_error",
@@ -158,23 +183,38 @@ pub(super) fn failed(label: &Label, error: &RowError) -> String {
             "code": error.code.as_str(),
         }});
         response(label, 400, body)
-    };
+    });
     line(label, response, Some(ErrorBody::of(error)))
 }
 
-fn response(label: &Label, status: u16, body: Value) -> Value {
-    json!({"status_code": status, "request_id": format!("req_{}", label.line), "body": body})
+#[derive(Serialize)]
+struct Response<B> {
+    status_code: u16,
+    request_id: String,
+    body: B,
+}
+
+fn response<B>(label: &Label, status_code: u16, body: B) -> Response<B> {
+    Response {
+        status_code,
+        request_id: format!("req_{}", label.line),
+        body,
+    }
 }
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct Line<'a, B> {
     id: String,
     custom_id: &'a Id,
-    response: Value,
+    response: Option<Response<B>>,
     error: Option<ErrorBody<'a>>,
 }
 
-fn line(label: &Label, response: Value, error: Option<ErrorBody<'_>>) -> String {
+fn line<B: Serialize>(
+    label: &Label,
+    response: Option<Response<B>>,
+    error: Option<ErrorBody<'_>>,
+) -> String {
     to_json(&Line {
         id: format!("batch_req_{}", label.line),
         custom_id: &label.id,
@@ -183,51 +223,100 @@ fn line(label: &Label, response: Value, error: Option<ErrorBody<'_>>) -> String 
     })
 }
 
-fn chat_logprobs(outcome: &Outcome, codec: &dyn Codec) -> Value {
-    let content: Vec<Value> = tokens(outcome)
-        .map(|(id, logprob, top)| {
-            let mut of_token = chat_entry(id, logprob, codec);
-            of_token["top_logprobs"] = top
-                .iter()
-                .map(|&(id, logprob)| chat_entry(id, logprob, codec))
-                .collect();
-            of_token
-        })
-        .collect();
-    json!({ "content": content })
+/// Logprobs of a choice. Logprobs are written as f64.
+struct Logprobs<'a> {
+    chat: bool,
+    outcome: &'a Outcome,
+    codec: &'a dyn Codec,
+}
+
+impl Serialize for Logprobs<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { outcome, codec, .. } = *self;
+        let tokens = || outcome.tokens();
+        if self.chat {
+            let content = || {
+                tokens().map(|(id, logprob, top)| {
+                    let top = move || {
+                        let entry = |&(id, logprob)| ChatEntry::of(id, logprob, None::<()>, codec);
+                        top.iter().map(entry)
+                    };
+                    ChatEntry::of(id, logprob, Some(List(top)), codec)
+                })
+            };
+            return ChatLogprobs {
+                content: List(content),
+            }
+            .serialize(serializer);
+        }
+        CompletionLogprobs {
+            tokens: List(|| tokens().map(|(id, ..)| spell(id, codec))),
+            token_logprobs: List(|| tokens().map(|(_, logprob, _)| f64::from(logprob))),
+            top_logprobs: List(|| tokens().map(|of_token| completion_top(of_token, codec))),
+            text_offset: &outcome.text_offsets,
+        }
+        .serialize(serializer)
+    }
+}
+
+#[derive(Serialize)]
+struct ChatLogprobs<C> {
+    content: C,
 }
 
 /// `token` shows a piece of a character as `\xc3`, and `bytes` are the token's own; an id without a token has none.
-fn chat_entry(id: u32, logprob: f32, codec: &dyn Codec) -> Value {
-    let bytes = codec.token_bytes(id);
-    let token = spelled(bytes.as_deref(), "");
-    json!({"token": token, "logprob": logprob, "bytes": bytes})
+#[derive(Serialize)]
+struct ChatEntry<T> {
+    token: String,
+    logprob: f64,
+    bytes: Option<Vec<u8>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_logprobs: Option<T>,
 }
 
-/// A token that is no whole character is spelled `bytes:\xc3`, in `tokens` and in `top_logprobs`, which has the chosen
-/// token whether or not it is among the best. Two tokens may be spelled alike there, such as a special token and the same
-/// words as text, or two ids without a token: those but the chosen or best one are `token_id:7`.
-fn completion_logprobs(outcome: &Outcome, codec: &dyn Codec) -> Value {
-    let spell = |id: u32| spelled(codec.token_bytes(id).as_deref(), "bytes:");
-    let mut texts = Vec::new();
-    let mut logprobs = Vec::new();
-    let mut tops = Vec::new();
-    for (id, logprob, top) in tokens(outcome) {
-        let text = spell(id);
-        let mut map = Map::new();
-        for &(other, logprob) in top {
-            let mut name = spell(other);
-            if other != id && (name == text || map.contains_key(&name)) {
-                name = format!("token_id:{other}");
-            }
-            map.insert(name, json!(logprob));
+impl<T> ChatEntry<T> {
+    fn of(id: u32, logprob: f32, top_logprobs: Option<T>, codec: &dyn Codec) -> Self {
+        let bytes = codec.token_bytes(id);
+        Self {
+            token: spelled(bytes.as_deref(), ""),
+            logprob: logprob.into(),
+            bytes,
+            top_logprobs,
         }
-        map.entry(&text).or_insert_with(|| json!(logprob));
-        texts.push(text);
-        logprobs.push(logprob);
-        tops.push(map);
     }
-    json!({"tokens": texts, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": outcome.text_offsets})
+}
+
+#[derive(Serialize)]
+struct CompletionLogprobs<'a, T, L, M> {
+    tokens: T,
+    token_logprobs: L,
+    top_logprobs: M,
+    text_offset: &'a [usize],
+}
+
+/// A token that is no whole character is spelled `bytes:\xc3`, in `tokens` and in `top_logprobs`.
+fn spell(id: u32, codec: &dyn Codec) -> String {
+    spelled(codec.token_bytes(id).as_deref(), "bytes:")
+}
+
+/// A token's `top_logprobs`, which has the chosen token whether or not it is among the best. Two tokens may be spelled
+/// alike there, such as a special token and the same words as text, or two ids without a token: those but the chosen or
+/// best one are `token_id:7`.
+fn completion_top(
+    (id, logprob, top): (u32, f32, &[(u32, f32)]),
+    codec: &dyn Codec,
+) -> Map<String, Value> {
+    let text = spell(id, codec);
+    let mut map = Map::new();
+    for &(other, logprob) in top {
+        let mut name = spell(other, codec);
+        if other != id && (name == text || map.contains_key(&name)) {
+            name = format!("token_id:{other}");
+        }
+        map.insert(name, json!(logprob));
+    }
+    map.entry(text).or_insert_with(|| json!(logprob));
+    map
 }
 
 /// Text as it is; bytes that are none behind `prefix`, each as `\xc3`.
@@ -239,15 +328,4 @@ fn spelled(bytes: Option<&[u8]>, prefix: &str) -> String {
             format!("{text}\\x{byte:02x}")
         }),
     }
-}
-
-type TokenWithTop<'a> = (u32, f32, &'a [(u32, f32)]);
-
-fn tokens(outcome: &Outcome) -> impl Iterator<Item = TokenWithTop<'_>> {
-    let logprobs = outcome.logprobs.as_deref().unwrap_or_default();
-    outcome
-        .output_ids
-        .iter()
-        .zip(logprobs)
-        .map(|(&id, of_token)| (id, of_token.logprob, of_token.top.as_slice()))
 }

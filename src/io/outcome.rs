@@ -2,7 +2,7 @@
 
 use super::row::{Format, Id, RowError};
 use crate::runtime::{Timing, TokenLogprobs};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// Why a served row ends where it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -107,6 +107,29 @@ impl<'a> ErrorBody<'a> {
             code: error.code.as_str(),
             message: &error.message,
         }
+    }
+}
+
+impl Outcome {
+    /// Each token with its logprob and the best ones beside it, where the row asked for them.
+    pub(super) fn tokens(&self) -> impl Iterator<Item = (u32, f32, &[(u32, f32)])> {
+        let logprobs = self.logprobs.as_deref().unwrap_or_default();
+        let with_id = self.output_ids.iter().zip(logprobs);
+        with_id.map(|(&id, of_token)| (id, of_token.logprob, of_token.top.as_slice()))
+    }
+}
+
+/// A list whose items are made as they are written: an answer's logprobs as values take many times the memory of what they
+/// are made of.
+pub(super) struct List<F>(pub F);
+
+impl<F, I> Serialize for List<F>
+where
+    F: Fn() -> I,
+    I: Iterator<Item: Serialize>,
+{
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq((self.0)())
     }
 }
 

@@ -70,11 +70,11 @@ impl Output {
         }
     }
 
-    /// Rows before this one are out for good; `None` where order costs no memory.
-    pub fn written(&self) -> Option<u64> {
+    /// Rows before this one are out for good, and answers of so many bytes wait for it; `None` where order costs no memory.
+    pub fn written(&self) -> Option<(u64, u64)> {
         match self {
             Self::File(_) => None,
-            Self::Stream(ordered) => Some(ordered.next),
+            Self::Stream(ordered) => Some((ordered.next, ordered.waiting_bytes)),
         }
     }
 
@@ -97,7 +97,8 @@ pub struct Ordered<W = Box<dyn Write>> {
     out: W,
     path: PathBuf,
     next: u64,
-    waiting: BTreeMap<u64, String>,
+    waiting: BTreeMap<u64, Box<str>>,
+    waiting_bytes: u64,
     /// Stands between two answers.
     separator: &'static str,
 }
@@ -117,6 +118,7 @@ impl<W: Write> Ordered<W> {
             path: path.into(),
             next: 0,
             waiting: BTreeMap::new(),
+            waiting_bytes: 0,
             separator,
         }
     }
@@ -124,8 +126,10 @@ impl<W: Write> Ordered<W> {
     /// # Errors
     /// The system refused.
     pub fn put(&mut self, row: u64, text: String) -> Result<()> {
-        self.waiting.insert(row, text);
+        self.waiting_bytes += text.len() as u64;
+        self.waiting.insert(row, text.into());
         while let Some(text) = self.waiting.remove(&self.next) {
+            self.waiting_bytes -= text.len() as u64;
             self.write(&text)?;
             self.next += 1;
         }

@@ -1,9 +1,10 @@
 //! OUTPUT.partial: every finished row at once, in the order of finishing, so that a killed run loses nothing.
 //!
-//! The first line, `{"journal":{...}}`, says whose answers these are. A record is a line
-//! `{"row":R,"input":"H","done":D,"answer":A}`. R is the row's place in the input, counted from 0; H hashes everything the
-//! answer depends on; D says whether the answer is final. The last record of a row counts. `{"ended":true}` is the last
-//! line of a job that gave every row an answer.
+//! The first line, `{"journal":{...},"crc32":"C"}`, says whose answers these are. A record is a line
+//! `{"row":R,"input":"H","done":D,"answer":A,"crc32":"C"}`. R is the row's place in the input, counted from 0; H hashes
+//! everything the answer depends on; D says whether the answer is final; C is the CRC-32 of the line before `,"crc32"`: a
+//! line that a disk has changed is no answer. The last record of a row counts. `{"ended":true}` is the last line of a job that gave
+//! every row an answer.
 
 mod earlier;
 mod lines;
@@ -23,6 +24,9 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+
+/// The option that is the time which templates read.
+pub const TIME: &str = "--now";
 
 /// What a run does with the rows that an earlier one left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,10 +108,20 @@ impl Journal {
     /// Sequences that ran at once, at most, in the unfinished run whose journal lies beside OUTPUT; `None` where there is none or
     /// it does not say so. What is wrong with a journal is told by [`Journal::open`].
     pub fn max_seqs(output: &Path) -> Option<u32> {
+        Self::header_beside(output)?.max_seqs
+    }
+
+    /// An option of the unfinished run whose journal lies beside OUTPUT.
+    pub fn option(output: &Path, name: &str) -> Option<String> {
+        let header = Self::header_beside(output)?;
+        header.of.option(name).map(str::to_owned)
+    }
+
+    fn header_beside(output: &Path) -> Option<Box<Header>> {
         let journal = File::open(beside(&place(output)?, ".partial")).ok()?;
         let mut lines = Lines::new(&journal);
         match First::parse(lines.next().ok()??) {
-            First::Header(header) => header.max_seqs,
+            First::Header(header) => Some(header),
             First::OtherVersion | First::Foreign => None,
         }
     }
@@ -161,19 +175,16 @@ impl Journal {
     /// # Errors
     /// The system refused.
     pub fn put(&mut self, row: u64, input: u64, done: bool, answer: &str) -> Result<()> {
-        let mut record = match self.end {
-            0 => self.header.line(),
-            _ => String::new(),
-        };
-        record.push_str(&Record::start(row, input, done));
+        if self.end == 0 {
+            self.write(&self.header.line())?;
+        }
+        let record = Record::line(row, input, done, answer);
         let place = Place {
             holder: Holder::Journal,
-            offset: self.end + record.len() as u64,
-            bytes: u32::try_from(answer.len())
+            offset: self.end,
+            bytes: u32::try_from(record.len())
                 .map_err(|_| Error::file(self.path(), "an answer of more than 4 GiB"))?,
         };
-        record.push_str(answer);
-        record.push_str(Record::END);
         self.write(&record)?;
         self.not_done += u64::from(!done);
         self.keep(row, place);

@@ -2,6 +2,9 @@
 //! otherwise fail on the device.
 
 mod text_size;
+mod waiting;
+
+pub use self::waiting::Waiting;
 
 use super::codec::Codec;
 use super::hash::{Fnv64, mix64};
@@ -9,8 +12,7 @@ use super::row::{Ask, Code, FieldNames, Options, Prompt, RowError, Unasked};
 use crate::model::GenerationConfig;
 use crate::runtime::{Logits, Request, Sampling};
 use crate::sys::abi::TG_MAX_STOP_IDS;
-use crate::text::Unrendered;
-use std::collections::VecDeque;
+use crate::text::{StopMatcher, Unrendered};
 use std::time::Duration;
 
 /// What rows are checked against and what fills their gaps.
@@ -35,8 +37,8 @@ pub struct Rules {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prepared {
     pub request: Request,
-    /// Stop strings, which the host looks for once the request has its least tokens.
-    pub stop: Vec<String>,
+    /// Finds stop strings once the request has its least tokens, which are its pieces.
+    pub stop: StopMatcher,
     /// The text has special tokens too.
     pub special: bool,
 }
@@ -66,15 +68,13 @@ pub fn sampling_key(run_seed: u64, row: u64) -> u64 {
 }
 
 /// The tokens of a prompt, each below `vocab_size`, at least one. Text that cannot fit `max_context` is an error
-/// before all of it is encoded; whether the tokens of the rest fit is the caller's to check. A template has `timeout` to
-/// render it, or less.
+/// before all of it is encoded; whether the tokens of the rest fit is the caller's to check.
 pub fn prompt_tokens(
     prompt: &Prompt,
     names: &FieldNames,
     vocab_size: u32,
     max_context: u32,
     codec: &dyn Codec,
-    timeout: Option<Duration>,
 ) -> Result<Vec<u32>, RowError> {
     let chat_error = |message| RowError::new(Code::ChatTemplate, message);
     let (field, tokens) = match prompt {
@@ -86,7 +86,7 @@ pub fn prompt_tokens(
             ("prompt", codec.encode(text, true).map_err(invalid)?)
         }
         Prompt::Messages(chat) => {
-            let rendered = codec.render(chat, timeout);
+            let rendered = codec.render(chat);
             let text = rendered.map_err(|error| match error {
                 Unrendered::Refused(message) => chat_error(message),
                 Unrendered::NoThread(message) => RowError::new(Code::NoThread, message),
@@ -133,7 +133,10 @@ pub fn prepare(
     ask: &Ask,
 ) -> Result<Prepared, RowError> {
     match ask.choices.count() {
-        1 => prepare_one(rules, codec, row, ask, &ask.prompt),
+        1 => {
+            let shared = Shared::of(rules, codec, row, ask)?;
+            prepare_one(rules, codec, ask, &ask.prompt, &shared)
+        }
         several => Err(RowError::new(
             Code::Unsupported,
             format!("found a question for {several} answers, expected one for 1"),
@@ -150,80 +153,86 @@ pub fn prepare_all(
     codec: &dyn Codec,
     row: u64,
     ask: &Ask,
-) -> Result<VecDeque<Prepared>, RowError> {
-    let mut all = VecDeque::new();
+) -> Result<Waiting, RowError> {
+    let shared = Shared::of(rules, codec, row, ask)?;
     let prompts = std::iter::once(&ask.prompt).chain(&ask.choices.more);
-    for (place, prompt) in prompts.enumerate() {
-        let one = prepare_one(rules, codec, row, ask, prompt).map_err(|error| {
+    let prepared = prompts.enumerate().map(|(place, prompt)| {
+        prepare_one(rules, codec, ask, prompt, &shared).map_err(|error| {
             match ask.choices.more.is_empty() {
                 true => error,
                 false => RowError::new(error.code, format!("prompt[{place}]: {}", error.message)),
             }
-        })?;
-        for _ in 0..ask.choices.n {
-            let mut prepared = one.clone();
-            let key = &mut prepared.request.sampling.key;
-            *key = choice_key(*key, all.len() as u64);
-            all.push_back(prepared);
-        }
-    }
-    Ok(all)
+        })
+    });
+    let prompts = prepared.collect::<Result<_, _>>()?;
+    Ok(Waiting::new(prompts, ask.choices.n as usize, shared.key))
 }
 
-/// The sampling key of a row's answer `choice`, counted from 0: the first has the row's own.
-fn choice_key(key: u64, choice: u64) -> u64 {
-    match choice {
-        0 => key,
-        _ => sampling_key(key, choice),
+/// What all sequences of a row have.
+struct Shared {
+    options: Options,
+    stop: StopMatcher,
+    /// The first answer's sampling key.
+    key: u64,
+}
+
+impl Shared {
+    fn of(rules: &Rules, codec: &dyn Codec, row: u64, ask: &Ask) -> Result<Self, RowError> {
+        let options = ask.options.clone().or(&rules.defaults);
+        let stop = StopMatcher::new(options.stop.as_deref().unwrap_or_default());
+        match codec.no_text() {
+            Some(why) if !stop.is_empty() => {
+                Err(RowError::new(Code::InvalidRequest, format!("stop: {why}")))
+            }
+            _ => Ok(Self {
+                stop,
+                key: options
+                    .seed
+                    .unwrap_or_else(|| sampling_key(rules.run_seed, row)),
+                options,
+            }),
+        }
     }
 }
 
 fn prepare_one(
     rules: &Rules,
     codec: &dyn Codec,
-    row: u64,
     ask: &Ask,
     prompt: &Prompt,
+    shared: &Shared,
 ) -> Result<Prepared, RowError> {
-    let options = ask.options.clone().or(&rules.defaults);
-    if let Some(why) = codec.no_text()
-        && options.stop.as_ref().is_some_and(|stop| !stop.is_empty())
-    {
-        let message = format!("stop: {why}");
-        return Err(RowError::new(Code::InvalidRequest, message));
-    }
-    let timeout = options.timeout_ms.map(Duration::from_millis);
+    let Shared { options, stop, key } = shared;
     let (vocab_size, max_context) = (rules.vocab_size, rules.max_context);
-    let prompt = prompt_tokens(prompt, ask.names, vocab_size, max_context, codec, timeout)?;
+    let prompt = prompt_tokens(prompt, ask.names, vocab_size, max_context, codec)?;
     let limit = limit(rules, prompt.len() as u64, ask)?;
     let biases = options.logit_bias.clone().unwrap_or_default();
     check_biases(&biases, vocab_size)?;
+    let min_new_tokens = min_new_tokens(rules, limit.tokens, ask)?;
     let request = Request {
         max_new_tokens: limit.tokens,
         unlimited: limit.is_rest,
         stop_ids: stop_ids(rules, ask)?,
-        min_new_tokens: min_new_tokens(rules, limit.tokens, ask)?,
+        min_new_tokens,
         biases,
         sampling: Sampling {
             repetition_penalty: options.repetition_penalty.unwrap_or(1.0),
             presence_penalty: options.presence_penalty.unwrap_or(0.0),
             frequency_penalty: options.frequency_penalty.unwrap_or(0.0),
-            temperature: temperature(&options),
+            temperature: temperature(options),
             top_k: options.top_k.unwrap_or(0),
             top_p: options.top_p.unwrap_or(1.0),
             min_p: options.min_p.unwrap_or(0.0),
-            key: options
-                .seed
-                .unwrap_or_else(|| sampling_key(rules.run_seed, row)),
+            key: *key,
             logprobs: options.logprobs,
         },
-        timeout,
+        timeout: options.timeout_ms.map(Duration::from_millis),
         logits: Logits::None,
         prompt,
     };
     Ok(Prepared {
         request,
-        stop: options.stop.unwrap_or_default(),
+        stop: stop.clone().from_piece(min_new_tokens as usize),
         special: options.skip_special_tokens == Some(false),
     })
 }

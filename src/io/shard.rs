@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::files::names::beside;
 use crate::files::{Out, Unfinished, Whole};
 use crate::quote;
+use crate::text::Clock;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -156,6 +157,8 @@ pub struct ShardOutput {
     read: InputRead,
     /// The input of the answers that were taken over from a finished OUTPUT.
     taken_up: Option<WholeInput>,
+    /// The time that templates may read.
+    clock: Option<Arc<Clock>>,
 }
 
 impl ShardOutput {
@@ -170,7 +173,15 @@ impl ShardOutput {
             of,
             read: InputRead::default(),
             taken_up: None,
+            clock: None,
         })
+    }
+
+    /// The record is to say what time templates read, where one does.
+    #[must_use]
+    pub fn with_clock(mut self, clock: Option<Arc<Clock>>) -> Self {
+        self.clock = clock;
+        self
     }
 
     /// What the run reads its rows through.
@@ -223,6 +234,14 @@ impl ShardOutput {
                 "found answers of another model or other options, which differ in {differences}"
             ));
         }
+        if let (Some(clock), Some(then)) = (&self.clock, &record.now)
+            && *then != clock.to_string()
+        {
+            return wrong(format!(
+                "found answers whose chat template read the time {}, expected {clock}",
+                quote::text(then)
+            ));
+        }
         let file = File::open(output).map_err(|error| Error::io(output, error))?;
         if hash(&file, output)? != (record.bytes, record.sha256) {
             return wrong(format!(
@@ -259,6 +278,7 @@ impl ShardOutput {
         }
         let (bytes, sha256) = hash(made, path)?;
         let Shard { index, count } = self.shard;
+        let clock = self.clock.as_ref().filter(|clock| clock.was_read());
         let record = Record {
             index,
             count,
@@ -269,6 +289,7 @@ impl ShardOutput {
             bytes,
             sha256,
             of: self.of.clone(),
+            now: clock.map(|clock| clock.to_string()),
         };
         let written = self.out.write_all(record.to_text().as_bytes());
         written.map_err(|error| Error::io(self.out.name(), error))

@@ -1,17 +1,17 @@
-//! Rows one at a time, each ready to run, already answered, or in error.
+//! Rows one at a time: a question, already answered, or in error.
 
 use super::answer::Label;
 use super::codec::Codec;
 use super::hash::Fnv64;
 use super::kept::{Found, Kept, Place};
 use super::lines::{Ids, Lines};
-use super::prepare::{Prepared, Rules, prepare_all};
-use super::row::{Code, Prompt, Row, RowError};
+use super::prepare::Waiting;
+use super::row::{Ask, Code, Prompt, Row, RowError};
 use super::shard::Picker;
 use crate::error::Result;
 use crate::quote;
 use crate::text::{Chat, Doubt};
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// One row of the input.
@@ -27,8 +27,8 @@ pub struct Work {
 
 #[derive(Debug)]
 pub enum Todo {
-    /// Its sequences, in the order of its answers.
-    Run(VecDeque<Prepared>),
+    /// Its sequences; none before its text is tokens.
+    Run(Waiting),
     /// An earlier run has answered it.
     Kept(Place),
     Fail(RowError),
@@ -41,7 +41,6 @@ const NAMES_AT_MOST: usize = 32;
 pub struct Source {
     lines: Lines,
     next_row: u64,
-    rules: Rules,
     codec: Arc<dyn Codec>,
     kept: Kept,
     /// Hash of the settings that answers depend on.
@@ -63,7 +62,6 @@ impl Source {
     /// `warn` is told once of each field name that nothing reads, of what a chat template does not show, and of earlier answers that are not kept.
     pub fn new(
         lines: Lines,
-        rules: Rules,
         codec: Arc<dyn Codec>,
         kept: Kept,
         settings: u64,
@@ -72,7 +70,6 @@ impl Source {
         Self {
             lines,
             next_row: 0,
-            rules,
             codec,
             kept,
             settings,
@@ -100,8 +97,9 @@ impl Source {
         self
     }
 
-    /// The next row; `None` at the end of the input. Errors are the input's, not a row's.
-    pub fn next_work(&mut self) -> Result<Option<Work>> {
+    /// The next row, with its question where it has to be answered; `None` at the end of the input. Errors are the input's,
+    /// not a row's.
+    pub(super) fn next_row(&mut self) -> Result<Option<(Work, Option<Ask>)>> {
         while let Some((row, text)) = self.lines.next_row()? {
             let place = self.next_row;
             self.next_row += 1;
@@ -120,7 +118,7 @@ impl Source {
         Ok(None)
     }
 
-    fn work(&mut self, row: Row, place: u64, text: Fnv64) -> Work {
+    fn work(&mut self, row: Row, place: u64, text: Fnv64) -> (Work, Option<Ask>) {
         let input = text
             .with(&row.line.to_le_bytes())
             .with(&self.settings.to_le_bytes())
@@ -129,7 +127,8 @@ impl Source {
             self.warn_ignored(&row);
         }
         let todo = self.todo(&row, place, input);
-        Work {
+        let ask = row.ask.ok().filter(|_| matches!(todo, Todo::Run(_)));
+        let work = Work {
             row: place,
             input,
             label: Label {
@@ -138,7 +137,8 @@ impl Source {
                 format: row.format,
             },
             todo,
-        }
+        };
+        (work, ask)
     }
 
     fn todo(&mut self, row: &Row, place: u64, input: u64) -> Todo {
@@ -176,10 +176,7 @@ impl Source {
         if let Prompt::Messages(chat) = &ask.prompt {
             self.warn_doubts(row.line, chat);
         }
-        match prepare_all(&self.rules, &*self.codec, place, ask) {
-            Ok(prepared) => Todo::Run(prepared),
-            Err(error) => Todo::Fail(error),
-        }
+        Todo::Run(Waiting::default())
     }
 
     fn warn_doubts(&mut self, line: u64, chat: &Chat) {

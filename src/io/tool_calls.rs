@@ -1,9 +1,9 @@
-//! Tool calls in what a model writes: lists of calls as Python spells them, between LFM2's markers.
+//! Tool calls in what a model writes between LFM2's markers, as Python or as JSON.
 //!
 //! `<|tool_call_start|>[get_weather(city="Paris", days=3)]<|tool_call_end|>`: each call becomes a name and its arguments
-//! as JSON. All of an answer's calls are read, or none.
+//! as JSON. All of an answer's calls are read, or none. Between `<think>` and `</think>` a call is a draft, and none.
 
-mod python;
+mod grammar;
 
 use super::codec::Codec;
 use super::outcome::Outcome;
@@ -32,52 +32,93 @@ pub enum Found {
 
 const START: &[u8] = b"<|tool_call_start|>";
 const END: &[u8] = b"<|tool_call_end|>";
+const THINK: &[u8] = b"<think>";
+const THOUGHT: &[u8] = b"</think>";
 
-/// The calls of an answer. Markers are tokens of their own, whether the text shows them or not.
+/// The calls of an answer. Markers of calls are tokens of their own, whether the text shows them or not; those of
+/// reasoning may be spelled by several tokens.
 pub fn find(outcome: &Outcome, codec: &dyn Codec) -> Found {
-    let marks = |id: u32, marker: &[u8]| codec.token_bytes(id).is_some_and(|bytes| bytes == marker);
-    let ids = &outcome.output_ids;
-    let mut calls = Vec::new();
-    let mut around = String::new();
     let mut text = Ahead::of(&outcome.text);
+    let mut around = String::new();
     // Behind the last token is the text's end.
     let place = |token: usize| {
         let known = outcome.text_offsets.get(token).copied();
         known.unwrap_or(usize::MAX)
     };
-    let mut at = 0;
-    while let Some(start) = (at..ids.len()).find(|&token| marks(ids[token], START)) {
-        let Some(end) = (start + 1..ids.len()).find(|&token| marks(ids[token], END)) else {
-            return Found::Unread("a call begins and does not end".to_owned());
-        };
-        around.push_str(text.until(place(start)));
-        text.until(place(start + 1));
-        match python::calls(text.until(place(end)).trim()) {
-            Ok(found) => calls.extend(found),
-            Err(reason) => return Found::Unread(reason),
+    let mut blocks = Vec::new();
+    let mut in_block = false;
+    let mut thinking = false;
+    // What was written outside of blocks and may still become a marker of reasoning.
+    let mut written = Vec::new();
+    for (token, &id) in outcome.output_ids.iter().enumerate() {
+        let bytes = codec.token_bytes(id).unwrap_or_default();
+        if in_block {
+            if bytes == END {
+                blocks.push(grammar::calls(text.until(place(token)).trim()));
+                text.until(place(token + 1));
+                in_block = false;
+            }
+        } else if bytes == START && !thinking {
+            around.push_str(text.until(place(token)));
+            text.until(place(token + 1));
+            in_block = true;
+        } else {
+            written.extend(bytes);
+            while let Some((thinks, behind)) = reasoning(&written) {
+                // A prompt may end with the `<think>` of this `</think>`: all that stands before it was reasoning.
+                if !thinks && !thinking {
+                    blocks.clear();
+                    around = text.before().to_owned();
+                }
+                thinking = thinks;
+                written.drain(..behind);
+            }
+            written.drain(..written.len().saturating_sub(THOUGHT.len() - 1));
         }
-        text.until(place(end + 1));
-        at = end + 1;
     }
-    if at == 0 {
+    if in_block {
+        blocks.push(Err("a call begins and does not end".to_owned()));
+    }
+    if blocks.is_empty() {
         return Found::Nothing;
     }
-    around.push_str(text.until(usize::MAX));
-    Found::Calls {
-        calls,
-        text: around,
+    match blocks.into_iter().collect::<Result<Vec<_>, _>>() {
+        Ok(calls) => Found::Calls {
+            calls: calls.concat(),
+            text: around + text.until(usize::MAX),
+        },
+        Err(reason) => Found::Unread(reason),
     }
+}
+
+/// The first marker of reasoning in `bytes`: whether it begins reasoning, and where the bytes behind it start.
+fn reasoning(bytes: &[u8]) -> Option<(bool, usize)> {
+    (0..bytes.len()).find_map(|at| {
+        let is = |marker: &[u8]| bytes[at..].starts_with(marker);
+        let begins = is(THINK).then(|| (true, at + THINK.len()));
+        begins.or_else(|| is(THOUGHT).then(|| (false, at + THOUGHT.len())))
+    })
 }
 
 /// A text that is read once from its start to its end, by places in characters.
 struct Ahead<'a> {
+    text: &'a str,
     rest: &'a str,
     at: usize,
 }
 
 impl<'a> Ahead<'a> {
     fn of(text: &'a str) -> Self {
-        Self { rest: text, at: 0 }
+        Self {
+            text,
+            rest: text,
+            at: 0,
+        }
+    }
+
+    /// What was read so far.
+    fn before(&self) -> &'a str {
+        &self.text[..self.text.len() - self.rest.len()]
     }
 
     /// What is before `place` and was not read yet.

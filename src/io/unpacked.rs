@@ -1,6 +1,8 @@
 //! Input that may be compressed: gzip and Zstandard are told by their first bytes and read as the text that is in them.
 
+use flate2::bufread::GzDecoder;
 use std::io::{BufRead, BufReader, Cursor, Error, Read, Result};
+use std::ops::RangeInclusive;
 
 /// The text of a file or stream, which is looked at when it is first read, since a stream may have its first bytes late.
 pub struct Unpacked {
@@ -19,8 +21,24 @@ enum From {
     },
 }
 
-const GZIP: &[u8] = b"\x1f\x8b";
-const ZSTANDARD: &[u8] = b"\x28\xb5\x2f\xfd";
+type Magic = [RangeInclusive<u8>];
+
+const GZIP: &Magic = &[0x1f..=0x1f, 0x8b..=0x8b];
+const ZSTANDARD: &Magic = &[0x28..=0x28, 0xb5..=0xb5, 0x2f..=0x2f, 0xfd..=0xfd];
+/// A frame of other data, which Zstandard's readers skip.
+const SKIPPABLE: &Magic = &[0x50..=0x5f, 0x2a..=0x2a, 0x4d..=0x4d, 0x18..=0x18];
+
+/// Whether `first`, as far as it goes, is how `magic` begins.
+fn may_be(first: &[u8], magic: &Magic) -> bool {
+    first
+        .iter()
+        .zip(magic)
+        .all(|(byte, range)| range.contains(byte))
+}
+
+fn is(first: &[u8], magic: &Magic) -> bool {
+    first.len() >= magic.len() && may_be(first, magic)
+}
 
 /// Bytes that a Zstandard frame may look back, as a power of two: what `zstd -d` takes. It is held in memory.
 const WINDOW_LOG: u32 = 27;
@@ -40,9 +58,9 @@ impl Unpacked {
             let mut first = Vec::new();
             // As few bytes as tell: whoever types rows is not kept waiting for more.
             while first.len() < ZSTANDARD.len()
-                && [GZIP, ZSTANDARD]
+                && [GZIP, ZSTANDARD, SKIPPABLE]
                     .iter()
-                    .any(|magic| magic.starts_with(&first))
+                    .any(|magic| may_be(&first, magic))
             {
                 if unread.by_ref().take(1).read_to_end(&mut first)? == 0 {
                     break;
@@ -70,16 +88,53 @@ impl Unpacked {
 
 fn opened(first: &[u8], whole: impl Read + Send + 'static) -> Result<From> {
     let packed = |what, text| Ok(From::Packed { what, text });
-    if first.starts_with(GZIP) {
-        let text = flate2::bufread::MultiGzDecoder::new(BufReader::new(whole));
+    if is(first, GZIP) {
+        let text = Members(Some(GzDecoder::new(BufReader::new(whole))));
         return packed("gzip-compressed", Box::new(text));
     }
-    if first.starts_with(ZSTANDARD) {
+    if is(first, ZSTANDARD) || is(first, SKIPPABLE) {
         let mut text = zstd::Decoder::new(whole)?;
         text.window_log_max(WINDOW_LOG)?;
         return packed("zstd-compressed", Box::new(text));
     }
     Ok(From::Plain(Box::new(whole)))
+}
+
+/// Members of gzip one after the other. Zeros behind one are padding, as tapes and some file systems leave it.
+struct Members<R>(Option<GzDecoder<R>>);
+
+impl<R: BufRead> Read for Members<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        while let Some(member) = &mut self.0 {
+            let read = member.read(buffer)?;
+            if read > 0 || buffer.is_empty() {
+                return Ok(read);
+            }
+            self.0 = match skip_zeros(member.get_mut())? {
+                true => self
+                    .0
+                    .take()
+                    .map(|member| GzDecoder::new(member.into_inner())),
+                false => None,
+            };
+        }
+        Ok(0)
+    }
+}
+
+/// Whether anything comes behind them.
+fn skip_zeros(from: &mut impl BufRead) -> Result<bool> {
+    loop {
+        let bytes = from.fill_buf()?;
+        let (all, zeros) = (
+            bytes.len(),
+            bytes.iter().take_while(|&&byte| byte == 0).count(),
+        );
+        from.consume(zeros);
+        if zeros < all || all == 0 {
+            return Ok(all > 0);
+        }
+    }
 }
 
 impl Read for Unpacked {
@@ -146,7 +201,16 @@ mod tests {
         let whole: Vec<u8> = (0..20_000u32)
             .flat_map(|i| format!("line {}\n", i * i).into_bytes())
             .collect();
-        for begin in [&b""[..], b"\n", b"a", b"\x1f", b"\x28\xb5", &whole] {
+        for begin in [
+            &b""[..],
+            b"\n",
+            b"a",
+            b"\x1f",
+            b"\x28\xb5",
+            b"P*M",
+            b"P*M row",
+            &whole,
+        ] {
             assert_eq!(text(begin.to_vec()).unwrap(), begin);
             for bytes in packed(begin) {
                 assert_eq!(text(bytes.clone()).unwrap(), begin);
@@ -155,6 +219,31 @@ mod tests {
                 assert_eq!(text(twice).unwrap(), [begin, begin].concat());
             }
         }
+    }
+
+    #[test]
+    fn frames_to_be_skipped_and_padding_are_no_text() {
+        let [gzip, zstd] = packed(b"text\n");
+        for first in 0x50..=0x5f {
+            let skipped = [&[first, 0x2a, 0x4d, 0x18, 3, 0, 0, 0], &b"abc"[..]].concat();
+            let all = [&skipped, &zstd, &skipped, &zstd, &skipped]
+                .map(Vec::as_slice)
+                .concat();
+            assert_eq!(text(all).unwrap(), b"text\ntext\n");
+            assert_eq!(text(skipped.clone()).unwrap(), b"");
+            assert!(text(skipped[..9].to_vec()).is_err());
+        }
+        for zeros in [1, 511, 100_000] {
+            let padded = [&gzip[..], &vec![0; zeros]].concat();
+            assert_eq!(text(padded.clone()).unwrap(), b"text\n");
+            assert_eq!(
+                text([&padded[..], &padded].concat()).unwrap(),
+                b"text\ntext\n"
+            );
+            let error = text([&padded[..], b"x"].concat()).unwrap_err().to_string();
+            assert!(error.contains("after 1 whole lines"), "{error}");
+        }
+        assert!(text([&gzip[..], b"garbage"].concat()).is_err());
     }
 
     #[test]

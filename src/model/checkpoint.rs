@@ -14,11 +14,16 @@ use safetensors::tensor::Dtype;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 pub(super) const SINGLE_FILE: &str = "model.safetensors";
 pub(super) const INDEX_FILE: &str = "model.safetensors.index.json";
+
+/// What a checkpoint may have beside a config that ties it to the embedding.
+const HEAD: &str = "lm_head.weight";
 
 /// Of a file that may be none of weights at all; an empty beginning of one is no sign of that.
 const SNIFFED_BYTES: usize = 512;
@@ -36,6 +41,28 @@ pub fn load(dir: &Path, config: &ModelConfig) -> Result<(Weights, Vec<String>)> 
     Ok((weights, checkpoint.warnings()))
 }
 
+/// Whether the weights in `dir` have a head with other values than the embedding, beside a `config` that ties both.
+///
+/// # Errors
+/// The head or the embedding is of another type or shape than `config` says. What else is wrong is for [`load`] to say.
+pub(super) fn has_own_head(dir: &Path, config: &ModelConfig) -> Result<bool> {
+    let opened = Checkpoint::open(dir).ok();
+    let with_head = opened.filter(|checkpoint| checkpoint.places.contains_key(HEAD));
+    let Some(mut checkpoint) = with_head else {
+        return Ok(false);
+    };
+    let untied = ModelConfig {
+        tie_word_embeddings: false,
+        ..config.clone()
+    };
+    let weights = layout::build(&untied, |spec| {
+        let wanted = spec.role == Role::Embedding || spec.name == HEAD;
+        wanted.then(|| checkpoint.tensor(spec)).transpose()
+    })?;
+    let both = weights.embed_tokens.zip(weights.lm_head);
+    Ok(both.is_some_and(|(embedding, head)| !head.equals(&embedding)))
+}
+
 /// The files of weights that [`load`] reads, in the order of their names; what is missing is for `load` to say.
 ///
 /// # Errors
@@ -48,12 +75,9 @@ pub(super) fn weight_files(dir: &Path) -> Result<Vec<PathBuf>> {
     if !files::is_there(&index) {
         return Err(no_weights(dir));
     }
-    let names: BTreeSet<String> = read_index(&index)?
-        .into_iter()
-        .map(|(_, file)| file)
-        .collect();
-    let there = names.iter().filter_map(|file| shard_path(dir, file).ok());
-    Ok(there.collect())
+    let names = shard_files(&index)?.into_keys();
+    let paths = names.map(|file| dir.join(file));
+    Ok(paths.filter(|path| files::is_there(path)).collect())
 }
 
 /// A mapped safetensors file.
@@ -108,23 +132,27 @@ impl Checkpoint {
         }
     }
 
-    /// Opens every shard that the index names. Where a tensor lies the shards themselves say, as for transformers: it
-    /// is looked for in all of them, and of several in the last by name.
+    /// Opens every shard that the index names, once by however many links. Where a tensor lies the shards themselves say,
+    /// as for transformers: it is looked for in all of them, and of several in the last by name.
     fn open_sharded(dir: &Path, index: PathBuf) -> Result<Self> {
         let mut shards = Vec::new();
         let mut places = HashMap::new();
-        // Each file with a tensor that is said to be in it, for messages.
-        let mut files = BTreeMap::new();
-        for (name, file) in read_index(&index)? {
-            files.entry(file).or_insert(name);
-        }
-        for (file, name) in files {
-            let path = shard_path(dir, &file).map_err(|message| {
-                Error::file(&index, format!("tensor {}: {message}", quote::name(&name)))
-            })?;
+        let mut opened = HashSet::new();
+        for (file, tensor) in shard_files(&index)?.into_iter().rev() {
+            let path = dir.join(&file);
+            if !files::is_there(&path) {
+                let (tensor, file) = (quote::name(&tensor), quote::name(&file));
+                let message = format!("tensor {tensor}: its shard {file} is missing");
+                return Err(Error::file(&index, message));
+            }
+            let is_open = |about: Metadata| !opened.insert((about.dev(), about.ino()));
+            if path.metadata().is_ok_and(is_open) {
+                continue;
+            }
             let shard = Shard::open(path)?;
-            let number = shards.len();
-            places.extend(shard.tensors.keys().map(|name| (name.clone(), number)));
+            for tensor in shard.tensors.keys() {
+                places.entry(tensor.clone()).or_insert(shards.len());
+            }
             shards.push(shard);
         }
         Ok(Self::new(index, shards, places))
@@ -232,14 +260,14 @@ impl Checkpoint {
     }
 
     /// One warning about all tensors that the model does not have. The head of a tied checkpoint is none of
-    /// them: exporters often write it, and transformers ignores it too.
+    /// them: exporters often write the embedding a second time.
     fn warnings(&self) -> Vec<String> {
         const SHOWN: usize = 3;
         let mut unused: Vec<&str> = self
             .places
             .keys()
             .map(String::as_str)
-            .filter(|&name| !self.used.contains(name) && name != "lm_head.weight")
+            .filter(|&name| !self.used.contains(name) && name != HEAD)
             .collect();
         if unused.is_empty() {
             return Vec::new();
@@ -284,38 +312,41 @@ fn read_index(path: &Path) -> Result<Vec<(String, String)>> {
         .collect()
 }
 
-/// The shard `file` beside the index or in a folder below. A name that leads out of the directory is refused.
-fn shard_path(dir: &Path, file: &str) -> std::result::Result<PathBuf, String> {
-    check_shard_name(file)?;
-    let path = dir.join(file);
-    match files::is_there(&path) {
-        true => Ok(path),
-        false => Err(format!("its shard {} is missing", quote::name(file))),
-    }
-}
-
-/// The files that an index names, each once.
+/// The files that an index names, each once however it is written, with a tensor that is said to be in it.
 ///
 /// # Errors
-/// The index cannot be read, or names what is not below it.
-pub(super) fn shard_names(index: &Path) -> Result<Vec<String>> {
-    let names = read_index(index)?.into_iter().map(|(_, file)| file);
-    let names: BTreeSet<String> = names.collect();
-    let checked = names.iter().try_for_each(|name| check_shard_name(name));
-    checked.map_err(|message| Error::file(index, message))?;
-    Ok(names.into_iter().collect())
+/// The index cannot be read, or names what is not beside or below it.
+pub(super) fn shard_files(index: &Path) -> Result<BTreeMap<String, String>> {
+    let mut files = BTreeMap::new();
+    for (tensor, file) in read_index(index)? {
+        let Some(name) = shard_name(&file) else {
+            return Err(Error::file(
+                index,
+                format!(
+                    "tensor {}: found the file {}, expected the name of one beside the index or below it",
+                    quote::name(&tensor),
+                    quote::name(&file)
+                ),
+            ));
+        };
+        files.entry(name).or_insert(tensor);
+    }
+    Ok(files)
 }
 
-fn check_shard_name(file: &str) -> std::result::Result<(), String> {
-    let inside = |part: Component| matches!(part, Component::Normal(_) | Component::CurDir);
-    let is_file = Path::new(file).file_name().is_some();
-    if !is_file || file.contains('\0') || !Path::new(file).components().all(inside) {
-        return Err(format!(
-            "found the file {}, expected the name of one beside the index or below it",
-            quote::name(file)
-        ));
+/// `file` without `.` and double slashes; none where it leads out of its folder, or is no file's name.
+fn shard_name(file: &str) -> Option<String> {
+    let path = Path::new(file);
+    let mut name = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::Normal(part) => name.push(part),
+            Component::CurDir => {}
+            _ => return None,
+        }
     }
-    Ok(())
+    let is_name = path.file_name().is_some() && !file.contains('\0');
+    name.into_os_string().into_string().ok().filter(|_| is_name)
 }
 
 /// What is said of a folder without weights that can be read, by what else lies there.

@@ -7,8 +7,9 @@ use super::random;
 use super::source::ModelSource;
 use crate::error::{Error, Result};
 use sha2::{Digest, Sha256};
+use std::collections::HashSet;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Of a file of weights so much is hashed: its header, and as many bytes at so many places from its start to its end.
@@ -67,11 +68,16 @@ pub fn fingerprint(source: &ModelSource) -> Result<Vec<(String, String)>> {
             parts.push((name, of_file(&path)?));
         }
     }
+    let mut hashed = HashSet::new();
     for path in checkpoint::weight_files(dir)? {
         let name = path.strip_prefix(dir).unwrap_or(&path);
         let file = files::open(&path, "a safetensors file")?;
-        let hash = of_weights(&file).map_err(|error| Error::io(&path, error))?;
-        parts.push((format!("weights {}", name.display()), hash));
+        let about = file.metadata().map_err(|error| Error::io(&path, error))?;
+        // Links may give one file many names.
+        if hashed.insert((about.dev(), about.ino())) {
+            let hash = of_weights(&file).map_err(|error| Error::io(&path, error))?;
+            parts.push((format!("weights {}", name.display()), hash));
+        }
     }
     Ok(parts)
 }

@@ -116,17 +116,19 @@ impl ModelSource {
         }
     }
 
-    /// The configuration alone, before any weight is read or made; the token ids of generation_config.json are
-    /// already in it.
+    /// The configuration alone, before any weight is loaded or made; the token ids of generation_config.json are
+    /// already in it. A checkpoint whose head has other values than its embedding is not tied, whatever its
+    /// config.json says, as for transformers and vLLM.
     ///
     /// # Errors
-    /// Where config.json or generation_config.json cannot be read or is wrong.
+    /// Where config.json or generation_config.json cannot be read or is wrong, or the head does not fit it.
     pub fn config(&self) -> Result<(ModelConfig, GenerationConfig)> {
         match self {
             Self::Dir(dir) => {
                 let mut config = ModelConfig::from_file(&dir.join("config.json"))?;
                 let generation = GenerationConfig::from_file(&dir.join("generation_config.json"))?;
                 generation.apply_to(&mut config);
+                config.tie_word_embeddings &= !checkpoint::has_own_head(dir, &config)?;
                 Ok((config, generation))
             }
             Self::Random { preset, .. } => {

@@ -131,6 +131,19 @@ impl Tensor {
         );
     }
 
+    /// Whether `other`, of the same shape, has the same elements, whatever the types of both.
+    pub fn equals(&self, other: &Self) -> bool {
+        if self.dtype == other.dtype {
+            return self.bytes() == other.bytes();
+        }
+        let widened = |tensor: &Self, row| {
+            let mut elements = vec![0.0; tensor.cols()];
+            tensor.row_to_f32(row, &mut elements);
+            elements
+        };
+        (0..self.rows()).all(|row| widened(self, row) == widened(other, row))
+    }
+
     /// All elements, widened. Of a random preset's tensor no other one is made.
     pub fn to_f32(&self) -> Vec<f32> {
         let mut out = vec![0.0; self.shape.iter().product()];

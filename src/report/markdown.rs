@@ -3,19 +3,18 @@
 use super::lineup::{Cell, Lineup};
 use super::steps::sequences;
 use super::svg::exact;
+use crate::quote;
 use std::fmt::Write;
 
 /// What came from a file, so that Markdown makes nothing of it.
 fn plain(text: &str) -> String {
     let special = |c: char| "\\`*_[]<>|&#~".contains(c);
-    text.chars().fold(String::new(), |mut out, c| {
-        match c {
-            c if c.is_control() => out.push(' '),
-            c if special(c) => out.extend(['\\', c]),
-            c => out.push(c),
-        }
-        out
-    })
+    let mut plain = String::new();
+    for c in quote::visible(text).chars() {
+        plain.extend(special(c).then_some('\\'));
+        plain.push(c);
+    }
+    plain
 }
 
 /// `p50 (p99 → p99 with a busy host)`, as far as these were measured.

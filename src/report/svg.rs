@@ -1,14 +1,16 @@
 //! Charts as SVG, sized in CSS pixels for one width; a page holds each for a wide and for a narrow screen. Colours come
 //! from the page's style by class (`c0`, `c1` ...), so that light and dark are its matter; every mark has a `<title>`.
 
+use crate::quote;
 use std::fmt::Write;
 
 /// Text of marks and axes, in px.
 const LINE: f64 = 14.0;
 
-/// `<` and the like as HTML writes them.
+/// `<` and the like as HTML writes them; XML has no control characters.
 pub fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
+    quote::visible(text)
+        .replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
         .replace('"', "&quot;")

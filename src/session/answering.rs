@@ -15,6 +15,7 @@ use crate::io::prepare::{Prepared, Rules, prepare};
 use crate::io::row::{Ask, RowError};
 use crate::plan::StepKind;
 use crate::runtime::{TokenLogprobs, Until};
+use crate::text::Threads;
 use crate::trace::About;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -145,9 +146,14 @@ impl Session {
         &self.opened
     }
 
-    /// The tokenizer and the chat template, which other threads may use too.
+    /// The tokenizer and the chat template, which other threads may use too. They have no deadline of their own.
     pub fn codec(&self) -> Arc<dyn Codec> {
         self.texts.codec.clone()
+    }
+
+    /// Where text work is done, within the run's deadline.
+    pub fn threads(&self) -> Threads {
+        self.texts.threads.clone()
     }
 
     /// What questions are checked against, and what they fall back to: options of the run, then generation_config.json's.
@@ -159,11 +165,20 @@ impl Session {
     /// the run's seed key the sampling of one that has no seed of its own.
     ///
     /// # Errors
-    /// What is wrong with the question, its options or its length.
+    /// What is wrong with the question, its options or its length; its text is not tokens by the deadline.
     pub fn prepare(&mut self, ask: &Ask) -> std::result::Result<Prepared, RowError> {
         let number = self.prepared;
         self.prepared += 1;
-        prepare(&self.texts.rules, &*self.texts.codec, number, ask)
+        let Texts {
+            rules,
+            codec,
+            threads,
+        } = &self.texts;
+        if !ask.has_text() {
+            return prepare(rules, &**codec, number, ask);
+        }
+        let (rules, codec, ask) = (rules.clone(), codec.clone(), ask.clone());
+        threads.run(move || prepare(&rules, &*codec, number, &ask))?
     }
 
     /// Hands a question to the engine; its request number, from 0. `None`: there is no room, take what comes out first.
@@ -175,7 +190,7 @@ impl Session {
             return Ok(None);
         };
         self.sequences
-            .enter(request, prepared.clone(), &*self.texts.codec, request);
+            .enter(request, prepared, &*self.texts.codec, request);
         Ok(Some(request))
     }
 

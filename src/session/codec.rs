@@ -1,18 +1,24 @@
 //! The model's own tokenizer and chat template as `io` wants them.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::io::codec::{Codec, TextEnd, TextProgress, TextStream};
 use crate::model::ModelSource;
 use crate::telemetry::warn;
-use crate::text::{self, Chat, ChatTemplate, Doubt, Tokenizer, Unrendered};
+use crate::text::{
+    self, Chat, ChatTemplate, Clock, Doubt, StopMatcher, Threads, Tokenizer, Unrendered,
+};
+use chrono::NaiveDateTime;
 use std::io::ErrorKind;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 pub struct ModelCodec {
     /// `None`: ids go in and come out, and nothing has a text.
     tokenizer: Option<Tokenizer>,
     template: Option<ChatTemplate>,
+    /// Somebody was told of a prompt that begins with two BOS.
+    told_of_bos: AtomicBool,
 }
 
 const NO_TOKENIZER: &str = "the model has no tokenizer.json, expected input_ids without stop strings, or the model's tokenizer.json beside its weights";
@@ -22,8 +28,14 @@ impl ModelCodec {
     /// template that there is. A checkpoint without tokenizer.json serves token ids, which is warned of.
     ///
     /// # Errors
-    /// A file is not what it should be.
-    pub fn load(source: &ModelSource, template: Option<&Path>) -> Result<Self> {
+    /// A file is not what it should be, or has not been read by the deadline of `threads`.
+    pub fn load(source: &ModelSource, template: Option<&Path>, threads: &Threads) -> Result<Self> {
+        let (model, template) = (source.clone(), template.map(Path::to_owned));
+        let loaded = threads.run(move || Self::read(&model, template.as_deref()));
+        loaded.unwrap_or_else(|late| Err(Error::Runtime(format!("{source}: {late}"))))
+    }
+
+    fn read(source: &ModelSource, template: Option<&Path>) -> Result<Self> {
         let tokenizer = match source {
             ModelSource::Dir(dir) if is_absent(&dir.join("tokenizer.json")) => {
                 warn(&format!(
@@ -33,6 +45,7 @@ impl ModelCodec {
                 return Ok(Self {
                     tokenizer: None,
                     template: None,
+                    told_of_bos: AtomicBool::new(false),
                 });
             }
             ModelSource::Dir(dir) => Tokenizer::load(dir)?,
@@ -46,7 +59,22 @@ impl ModelCodec {
         Ok(Self {
             tokenizer: Some(tokenizer),
             template,
+            told_of_bos: AtomicBool::new(false),
         })
+    }
+
+    /// Templates read `now` in place of the time when they were loaded.
+    #[must_use]
+    pub fn with_time(mut self, now: Option<NaiveDateTime>) -> Self {
+        if let (Some(template), Some(now)) = (&mut self.template, now) {
+            template.set_clock(now);
+        }
+        self
+    }
+
+    /// The time that a template may read; `None` where none does.
+    pub fn clock(&self) -> Option<Arc<Clock>> {
+        self.template.as_ref()?.clock().cloned()
     }
 
     /// Whether there are chats.
@@ -74,18 +102,27 @@ impl Codec for ModelCodec {
 
     fn encode(&self, text: &str, special: bool) -> std::result::Result<Vec<u32>, String> {
         let tokenizer = self.tokenizer.as_ref().ok_or(NO_TOKENIZER)?;
-        tokenizer
-            .encode(text, special)
-            .map_err(|error| error.to_string())
+        let ids = tokenizer.encode(text, special);
+        let ids = ids.map_err(|error| error.to_string())?;
+        // An empty text has what the tokenizer adds alone.
+        if special
+            && let [first, second, ..] = ids[..]
+            && first == second
+            && tokenizer
+                .encode("", true)
+                .is_ok_and(|added| added.first() == Some(&first))
+            && !self.told_of_bos.swap(true, Relaxed)
+        {
+            warn(
+                "prompt: found a text that begins with the BOS token, before which the tokenizer puts one: the model reads both, as in transformers; leave it out of the text or give input_ids (said once)",
+            );
+        }
+        Ok(ids)
     }
 
-    fn render(
-        &self,
-        chat: &Chat,
-        timeout: Option<Duration>,
-    ) -> std::result::Result<String, Unrendered> {
+    fn render(&self, chat: &Chat) -> std::result::Result<String, Unrendered> {
         match &self.template {
-            Some(template) => template.render(&template.fit(chat.clone()), timeout),
+            Some(template) => template.render(&template.fit(chat.clone())),
             None if self.tokenizer.is_none() => Err(format!("messages: {NO_TOKENIZER}").into()),
             None => Err("messages: the model has no chat template (neither chat_template.jinja nor one in tokenizer_config.json), expected prompt or input_ids".to_owned().into()),
         }
@@ -102,11 +139,11 @@ impl Codec for ModelCodec {
         self.tokenizer.as_ref()?.token_bytes(id)
     }
 
-    fn stream(&self, stop: &[String], from: usize, special: bool) -> Box<dyn TextStream> {
+    fn stream(&self, stop: StopMatcher, special: bool) -> Box<dyn TextStream> {
         let Some(tokenizer) = &self.tokenizer else {
             return Box::new(NoText { tokens: 0 });
         };
-        let stream = text::TextStream::new(tokenizer, stop).stopped_from(from);
+        let stream = text::TextStream::matching(tokenizer, stop);
         Box::new(Stream(stream.with_special(special)))
     }
 }

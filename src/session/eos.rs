@@ -8,6 +8,7 @@ use super::codec::ModelCodec;
 use super::opened::Opened;
 use crate::model::ModelSource;
 use crate::telemetry::warn;
+use indexmap::IndexSet;
 
 /// `eos_token_id` of Lfm2MoeConfig in transformers 5.24.
 const CLASS_DEFAULT: u32 = 2;
@@ -64,13 +65,10 @@ fn beyond(ids: &[u32], vocabulary: u32) -> Option<String> {
 
 /// What ends rows, and what to say of it.
 fn choose(given: &[u32], of_tokenizer: Option<u32>, vocabulary: u32) -> (Vec<u32>, Option<String>) {
-    let known: Vec<u32> = given
-        .iter()
-        .copied()
-        .filter(|&id| id < vocabulary)
-        .collect();
+    let known = given.iter().copied().filter(|&id| id < vocabulary);
+    let known: IndexSet<u32> = known.collect();
     if !known.is_empty() {
-        return (known, None);
+        return (known.into_iter().collect(), None);
     }
     let found = match given {
         [] => "found no eos_token_id in generation_config.json or config.json".to_owned(),
@@ -126,7 +124,7 @@ mod tests {
     fn the_first_that_names_a_token_of_the_vocabulary_wins() {
         for (given, of_tokenizer, vocabulary, expected, said) in [
             (&[7, 2][..], Some(5), 64, &[7, 2][..], None),
-            (&[7, 900], Some(5), 64, &[7], None),
+            (&[7, 900, 7], Some(5), 64, &[7], None),
             (&[], Some(5), 64, &[5], Some("the tokenizer's eos_token")),
             (&[900], Some(5), 64, &[5], Some("found 900 as eos_token_id")),
             (&[], None, 64, &[2], Some("the default of Lfm2MoeConfig")),

@@ -13,12 +13,12 @@ use crate::io::answer::{self, Finish, Label, Origin, Outcome};
 use crate::io::codec::Codec;
 use crate::io::output::{Answer, End, Output};
 use crate::io::row::{Code, RowError, TIMED_OUT};
+use crate::io::rows::Rows;
 use crate::io::source::Work;
 use crate::runtime::{EndReason, Event, Timing};
 use crate::telemetry::warn;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 /// How answers look.
@@ -31,13 +31,12 @@ pub enum Style {
 
 /// Everything a job needs besides its device.
 pub struct Job<'a> {
-    /// Ends with `None`: a reader that goes away without it has failed.
-    pub rows: Receiver<Result<Option<Work>>>,
+    pub rows: Rows,
     pub codec: &'a dyn Codec,
     pub output: Output,
     pub style: Style,
     pub origin: Origin,
-    /// Rows taken in beyond the oldest one that is not written yet, at most.
+    /// Rows taken in beyond the oldest one that is not written yet, at most; fewer while long answers wait for it.
     pub window: u64,
     pub progress: Progress,
     pub interrupt: &'a AtomicBool,
@@ -61,7 +60,7 @@ impl Job<'_> {
             job: self,
             sequences: Sequences::default(),
             rows: BTreeMap::new(),
-            held: None,
+            held: VecDeque::new(),
             exhausted: false,
             cancelled: false,
             retry: false,
@@ -93,7 +92,7 @@ struct Run<'a> {
     /// Rows that the device has, by their places.
     rows: BTreeMap<u64, Asked>,
     /// Taken from the input, not yet from us.
-    held: Option<Work>,
+    held: VecDeque<Work>,
     exhausted: bool,
     cancelled: bool,
     /// Some row may succeed when tried again.
@@ -130,7 +129,9 @@ impl Run<'_> {
             if self.interrupted_now() {
                 self.cancelled = true;
                 self.exhausted = true;
-                self.drop_held()?;
+                for work in std::mem::take(&mut self.held) {
+                    self.drop_rest(work)?;
+                }
                 self.sequences.cancel_all();
             }
             self.sequences.pass_cancels(engine);
@@ -148,10 +149,15 @@ impl Run<'_> {
                 self.job.progress.input_ended();
             }
             self.job.progress.tick(&self.counts, &engine.status());
-            if self.sequences.is_empty() && self.held.is_none() && self.exhausted {
+            if self.is_done() {
                 return Ok(self.input_failure.take());
             }
         }
+    }
+
+    fn is_done(&self) -> bool {
+        let any_left = self.exhausted && (self.cancelled || self.job.rows.none_overtaken());
+        any_left && self.sequences.is_empty() && self.held.is_empty()
     }
 
     /// An interrupt that nothing has been done about yet.

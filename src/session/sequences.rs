@@ -48,7 +48,7 @@ impl<T> Sequences<T> {
     }
 
     /// The device has taken `prepared` as `request`.
-    pub fn enter(&mut self, request: u64, prepared: Prepared, codec: &dyn Codec, with: T) {
+    pub fn enter(&mut self, request: u64, prepared: &Prepared, codec: &dyn Codec, with: T) {
         let live = Live::new(prepared, codec);
         self.live.insert(request, (with, live));
     }
@@ -141,17 +141,13 @@ pub struct Ended {
 }
 
 impl Live {
-    fn new(prepared: Prepared, codec: &dyn Codec) -> Self {
-        let Prepared {
-            request,
-            stop,
-            special,
-        } = prepared;
+    fn new(prepared: &Prepared, codec: &dyn Codec) -> Self {
+        let request = &prepared.request;
         Self {
             prompt_tokens: request.prompt.len(),
             logprobs: request.sampling.logprobs.map(|_| Vec::new()),
-            stop_ids: request.stop_ids,
-            text: codec.stream(&stop, request.min_new_tokens as usize, special),
+            stop_ids: request.stop_ids.clone(),
+            text: codec.stream(prepared.stop.clone(), prepared.special),
             output_ids: Vec::new(),
             stopped: false,
             told_bytes: 0,

@@ -8,8 +8,11 @@ use crate::error::{Error, Result};
 use crate::io::row::Options;
 use crate::model::{ModelConfig, ModelSource};
 use crate::plan::{GraphFile, Limits, Plan, Precision};
+use crate::text::threads;
+use chrono::NaiveDateTime;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Everything that is chosen about a run.
 ///
@@ -39,6 +42,10 @@ pub struct RunSpec {
     pub memory_limit: Option<u64>,
     /// A Jinja template to render conversations by; `None`: the model's own.
     pub chat_template: Option<PathBuf>,
+    /// The time that chat templates read; `None`: when they are loaded, in local time.
+    pub now: Option<NaiveDateTime>,
+    /// Time that the text work of a question has, and the reading of the tokenizer and the template.
+    pub text_timeout: Duration,
     /// What a question falls back to that does not say; generation_config.json's values come after these.
     pub defaults: Options,
     /// Seed of the run: with a question's number it keys the sampling of one that has no seed of its own.
@@ -66,6 +73,8 @@ impl RunSpec {
             limits: Limits::default(),
             memory_limit: None,
             chat_template: None,
+            now: None,
+            text_timeout: threads::DEFAULT_LIMIT,
             defaults: Options::default(),
             seed: 0,
         }

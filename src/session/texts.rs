@@ -8,12 +8,15 @@ use crate::io::prepare::{Rules, generation_options};
 use crate::io::row::Options;
 use crate::model::ModelSource;
 use crate::telemetry::warn;
+use crate::text::Threads;
 use std::sync::Arc;
 
 /// A model's tokenizer and chat template, and what questions to it are checked against and fall back to.
 pub struct Texts {
     pub codec: Arc<ModelCodec>,
     pub rules: Rules,
+    /// Where its text work is done.
+    pub threads: Threads,
 }
 
 impl Texts {
@@ -23,7 +26,10 @@ impl Texts {
     /// # Errors
     /// A file is missing or not what it should be.
     pub fn of(opened: &Opened) -> Result<Self> {
-        let codec = ModelCodec::load(&opened.spec.model, opened.spec.chat_template.as_deref())?;
+        let threads = Threads::new(opened.spec.text_timeout);
+        let template = opened.spec.chat_template.as_deref();
+        let codec =
+            ModelCodec::load(&opened.spec.model, template, &threads)?.with_time(opened.spec.now);
         if let (Some(warning), Some(dir)) = (opened.generation.warning(), opened.spec.model.dir()) {
             let file = dir.join("generation_config.json");
             warn(&format!("{}: {warning}", file.display()));
@@ -46,6 +52,7 @@ impl Texts {
         Ok(Self {
             codec: Arc::new(codec),
             rules,
+            threads,
         })
     }
 }

@@ -35,8 +35,9 @@ pub fn aside<T>(write: impl FnOnce() -> T) -> T {
     }
 }
 
-/// One line on standard error. A closed standard error is no reason to fail.
+/// One line on standard error, whatever is in it. A closed standard error is no reason to fail.
 pub fn say(message: &str) {
+    let message = quote::visible(message);
     aside(|| {
         let _ = writeln!(std::io::stderr().lock(), "{message}");
     });
@@ -44,5 +45,5 @@ pub fn say(message: &str) {
 
 /// A warning: something was understood otherwise than it may have been meant.
 pub fn warn(message: &str) {
-    say(&format!("tailgraph: warning: {}", quote::visible(message)));
+    say(&format!("tailgraph: warning: {message}"));
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Arc;
 
 use chrono::NaiveDateTime;
 use minijinja::Environment;
@@ -10,7 +10,8 @@ use serde_json::{Map, Value};
 
 use super::conversation::{Chat, Doubt};
 use super::files::{self, TOKENIZER_CONFIG, read};
-use super::{Tokenizer, Unrendered, jinja};
+use super::threads::{self, Part};
+use super::{Clock, Tokenizer, Unrendered, jinja};
 use crate::quote;
 use crate::{Error, Result};
 
@@ -23,14 +24,12 @@ const BUILT_IN: &str = "{{- bos_token -}}{%- for message in messages -%}{{- '<|i
 const TOOL_USE: &str = "tool_use";
 const DEFAULT: &str = "default";
 
-/// What a rendering may take where nobody gives it less.
-const TIME: Duration = Duration::from_secs(2);
-
 /// The chat template of a checkpoint. What it renders is encoded without adding special tokens.
 pub struct ChatTemplate {
     /// By name; most checkpoints have one, `default`.
     templates: Vec<(String, Named)>,
     environment: Environment<'static>,
+    clock: Arc<Clock>,
     /// Where it comes from, for messages.
     path: PathBuf,
     /// `bos_token` and the like.
@@ -107,6 +106,7 @@ impl ChatTemplate {
     }
 
     fn new(path: PathBuf, sources: Vec<(String, String)>, tokenizer: &Tokenizer) -> Result<Self> {
+        threads::at(Part::Template);
         let mut templates = Vec::with_capacity(sources.len());
         for (name, source) in sources {
             let template = jinja::Template::compile(&source).map_err(|error| match error {
@@ -121,10 +121,11 @@ impl ChatTemplate {
             })?;
             templates.push((name, Named { source, template }));
         }
+        let clock = Arc::new(Clock::at(chrono::Local::now().naive_local()));
         Ok(Self {
             templates,
-            // One time for all rows of a run: a prompt depends on its row alone.
-            environment: jinja::environment(chrono::Local::now().naive_local()),
+            environment: jinja::environment(clock.clone()),
+            clock,
             path,
             variables: tokenizer
                 .all_named()
@@ -136,7 +137,15 @@ impl ChatTemplate {
 
     /// What time `strftime_now` shows in place of the time when the template was loaded.
     pub fn set_clock(&mut self, now: NaiveDateTime) {
-        self.environment = jinja::environment(now);
+        self.clock = Arc::new(Clock::at(now));
+        self.environment = jinja::environment(self.clock.clone());
+    }
+
+    /// The time, where a template may read it.
+    pub fn clock(&self) -> Option<&Arc<Clock>> {
+        let mut templates = self.templates.iter();
+        let reads = templates.any(|(_, named)| named.source.contains("strftime_now"));
+        reads.then_some(&self.clock)
     }
 
     /// As transformers chooses: `tool_use` for a conversation with tools, if there is one, else `default`.
@@ -174,15 +183,12 @@ impl ChatTemplate {
             .unwrap_or_default()
     }
 
-    /// The prompt, as `apply_chat_template` of transformers renders it, in at most `time`.
+    /// The prompt, as `apply_chat_template` of transformers renders it.
     ///
     /// # Errors
     /// What the template has against the conversation; or there was no thread.
-    pub fn render(
-        &self,
-        chat: &Chat,
-        time: Option<Duration>,
-    ) -> std::result::Result<String, Unrendered> {
+    pub fn render(&self, chat: &Chat) -> std::result::Result<String, Unrendered> {
+        threads::at(Part::Template);
         let Named { source, template } = self.choose(chat)?;
         let (messages, continued) = chat.normalized(source)?;
         let mut variables = self.variables.clone();
@@ -194,15 +200,15 @@ impl ChatTemplate {
             "add_generation_prompt".into(),
             chat.add_generation_prompt.into(),
         );
-        let time = time.unwrap_or(TIME).min(TIME);
-        let rendered = template
-            .render(&self.environment, &variables, time)
-            .map_err(|error| match error {
-                Unrendered::Refused(message) => {
-                    format!("{}: {message}", self.path.display()).into()
-                }
-                no_thread @ Unrendered::NoThread(_) => no_thread,
-            })?;
+        let rendered =
+            template
+                .render(&self.environment, &variables)
+                .map_err(|error| match error {
+                    Unrendered::Refused(message) => {
+                        format!("{}: {message}", self.path.display()).into()
+                    }
+                    no_thread @ Unrendered::NoThread(_) => no_thread,
+                })?;
         Ok(match continued {
             None => rendered,
             Some(continued) => continued.cut(rendered)?,

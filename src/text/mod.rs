@@ -5,7 +5,7 @@
 //! Out: [`Detokenizer`] turns ids into text as it becomes certain (`decoder`, `utf8`), [`StopMatcher`] finds stop
 //! strings in what they write, and [`TextStream`] is both for one sequence.
 //!
-//! Nothing here knows requests, files of rows or models; only `error` and `json` are used from the rest of the crate.
+//! [`Threads`] gives all of it a deadline. Nothing here knows requests, files of rows or models; only `error` and `json` are used from the rest of the crate.
 
 mod byte;
 pub mod chat;
@@ -19,14 +19,17 @@ mod pipeline;
 mod special;
 pub mod stop;
 pub mod stream;
+pub mod threads;
 pub mod tokenizer;
 mod utf8;
 
 pub use chat::ChatTemplate;
 pub use conversation::{Chat, Doubt};
 pub use detok::Detokenizer;
+pub use jinja::{Clock, parse_time};
 pub use stop::{StopMatcher, StopString};
 pub use stream::{Progress, StreamEnd, TextStream};
+pub use threads::{Late, Threads};
 pub use tokenizer::Tokenizer;
 
 use crate::error::said_by_panic;

@@ -1,13 +1,18 @@
 //! Stop strings in the bytes of a text that arrives in pieces.
 
+use std::sync::Arc;
+
 /// Finds the stop string that starts first in a text, whatever the pieces the text arrives in.
 ///
 /// Of two that start at the same place the shorter one is found: it is complete first. A stop string inside
 /// a longer one that has begun but is not complete yet has to wait: only the text that follows tells which
 /// of them starts first. A byte costs one comparison per stop string (amortized; Knuth, Morris and Pratt).
-#[derive(Debug, Clone)]
+/// A clone is small: all clones share the stop strings.
+#[derive(Debug, Clone, PartialEq)]
 pub struct StopMatcher {
-    patterns: Vec<Pattern>,
+    patterns: Arc<[Pattern]>,
+    /// For each pattern, the length of its longest prefix that the text ends with.
+    matched: Box<[u32]>,
     /// Bytes seen.
     position: usize,
     /// The first piece that may complete a match.
@@ -27,28 +32,30 @@ pub struct StopString {
     pub piece: usize,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, PartialEq)]
 struct Pattern {
-    bytes: Vec<u8>,
+    bytes: Box<[u8]>,
     /// `border[n]`: length of the longest proper prefix of the first n bytes that is also their suffix.
-    border: Vec<usize>,
-    /// Length of the longest prefix of the pattern that the text ends with.
-    matched: usize,
+    border: Box<[u32]>,
 }
 
 impl StopMatcher {
     /// An empty string stops nothing.
     pub fn new(stop: &[String]) -> Self {
+        let stop = stop.iter().filter(|stop| !stop.is_empty());
+        let patterns: Arc<[Pattern]> = stop.map(|stop| Pattern::new(stop.as_bytes())).collect();
         Self {
-            patterns: stop
-                .iter()
-                .filter(|stop| !stop.is_empty())
-                .map(|stop| Pattern::new(stop.as_bytes()))
-                .collect(),
+            matched: vec![0; patterns.len()].into(),
+            patterns,
             position: 0,
             first_piece: 0,
             found: None,
         }
+    }
+
+    /// There is nothing to find.
+    pub fn is_empty(&self) -> bool {
+        self.patterns.is_empty()
     }
 
     /// Finds only what piece `first`, counted from 0, or a later one completes.
@@ -66,8 +73,8 @@ impl StopMatcher {
                 break;
             }
             self.position += 1;
-            for pattern in &mut self.patterns {
-                if !pattern.feed(byte) || piece < self.first_piece {
+            for (pattern, matched) in self.patterns.iter().zip(&mut self.matched) {
+                if !pattern.feed(matched, byte) || piece < self.first_piece {
                     continue;
                 }
                 let start = self.position - pattern.bytes.len();
@@ -96,8 +103,8 @@ impl StopMatcher {
 
     /// Where the earliest unfinished match starts; the end of the text where there is none.
     pub fn pending(&self) -> usize {
-        let longest = self.patterns.iter().map(|pattern| pattern.matched).max();
-        self.position - longest.unwrap_or(0)
+        let longest = self.matched.iter().max();
+        self.position - longest.map_or(0, |&longest| longest as usize)
     }
 
     /// The match, if nothing that started before it can still become one.
@@ -112,31 +119,30 @@ impl Pattern {
         let mut length = 0;
         for end in 1..bytes.len() {
             while length > 0 && bytes[end] != bytes[length] {
-                length = border[length];
+                length = border[length] as usize;
             }
             if bytes[end] == bytes[length] {
                 length += 1;
             }
-            border[end + 1] = length;
+            border[end + 1] = length as u32;
         }
         Self {
-            bytes: bytes.to_vec(),
-            border,
-            matched: 0,
+            bytes: bytes.into(),
+            border: border.into(),
         }
     }
 
-    /// Whether the pattern ends at this byte.
-    fn feed(&mut self, byte: u8) -> bool {
-        while self.matched > 0 && self.bytes[self.matched] != byte {
-            self.matched = self.border[self.matched];
+    /// Whether the pattern ends at this byte, before which the text ended with its first `matched` bytes.
+    fn feed(&self, matched: &mut u32, byte: u8) -> bool {
+        while *matched > 0 && self.bytes[*matched as usize] != byte {
+            *matched = self.border[*matched as usize];
         }
-        if self.bytes[self.matched] == byte {
-            self.matched += 1;
+        if self.bytes[*matched as usize] == byte {
+            *matched += 1;
         }
-        let complete = self.matched == self.bytes.len();
+        let complete = *matched as usize == self.bytes.len();
         if complete {
-            self.matched = self.border[self.matched];
+            *matched = self.border[*matched as usize];
         }
         complete
     }

@@ -83,12 +83,16 @@ struct Found {
 impl TextStream {
     /// `stop`: the stop strings; empty ones stop nothing.
     pub fn new(tokenizer: &Tokenizer, stop: &[String]) -> Self {
-        let any = stop.iter().any(|stop| !stop.is_empty());
+        Self::matching(tokenizer, StopMatcher::new(stop))
+    }
+
+    /// The same, with a matcher that has seen nothing; its pieces are tokens.
+    pub fn matching(tokenizer: &Tokenizer, matcher: StopMatcher) -> Self {
         Self {
             tokenizer: tokenizer.clone(),
             tokens: Vec::new(),
-            written: any.then(|| Line {
-                matcher: StopMatcher::new(stop),
+            written: (!matcher.is_empty()).then(|| Line {
+                matcher,
                 starts: Vec::new(),
                 begun: false,
             }),
@@ -97,16 +101,6 @@ impl TextStream {
             told: Told::default(),
             special: false,
         }
-    }
-
-    /// Stopped by what token `first`, counted from 0, or a later one completes, and by nothing before.
-    #[must_use]
-    pub fn stopped_from(mut self, first: usize) -> Self {
-        self.written = self.written.map(|line| Line {
-            matcher: line.matcher.from_piece(first),
-            ..line
-        });
-        self
     }
 
     /// With special tokens in the text, other than those that end it.

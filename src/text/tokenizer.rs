@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::decoder::Chain;
 use super::pipeline::Pipeline;
 use super::special::{self, Special};
+use super::threads::{self, Part};
 use super::{Detokenizer, byte, class, files, guarded};
 use crate::quote;
 use crate::{Error, Result};
@@ -37,6 +38,7 @@ impl Tokenizer {
     /// # Errors
     /// A file is missing, is not what it should be, or asks for something that is not supported.
     pub fn load(dir: &Path) -> Result<Self> {
+        threads::at(Part::Tokenizer);
         let path = dir.join(files::TOKENIZER);
         let Some(text) = files::read(&path, files::MAX_TOKENIZER_BYTES)? else {
             let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
@@ -94,6 +96,7 @@ impl Tokenizer {
         match &*self.0 {
             Kind::Bytes => Ok(byte::encode(text, add_special)),
             Kind::File(file) => {
+                threads::at(Part::Tokenizer);
                 guarded("the tokenizer", || file.pipeline.encode(text, add_special))
                     .map_err(Error::Runtime)
             }

@@ -1,6 +1,6 @@
-//! What is drawn on a terminal while rows are served, and what is said where there is none.
+//! What is drawn on a terminal while rows are served, and what is said where there is none; what no terminal is shown.
 
-use crate::common::program::command;
+use crate::common::program::{bench, command, run};
 use crate::common::rows::{mixed_input, text};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -124,6 +124,72 @@ fn typing_is_not_drawn_over_and_answers_are_harmless() {
         shown.contains("\\u00"),
         "no control character to be shown: {shown:?}"
     );
+}
+
+/// Of files that somebody else made and named, in every command that shows something of them.
+#[test]
+fn no_control_character_comes_from_a_file() {
+    const HOSTILE: &str = "\u{1b}]0;t\u{7}\u{9b}31mX\u{7f}\nY";
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let mut results = bench("decode", &["--batch", "1", "--gen-len", "4"]);
+    for name in [
+        "launch",
+        "kernel_file",
+        "model_filename",
+        "gpu_info",
+        "cpu_info",
+    ] {
+        results[0][name] = HOSTILE.into();
+    }
+    let (file, model, shard) = (at("results.json"), at(HOSTILE), at("x\u{1b}[2J"));
+    std::fs::write(&file, serde_json::to_string(&results).unwrap()).unwrap();
+    run(&["synth", "--model", "random:tiny", "--output", &model]).good();
+    let rows = at("rows.jsonl");
+    let row = serde_json::json!({"id": HOSTILE, "prompt": "x", "max_new_tokens": 1});
+    std::fs::write(&rows, row.to_string()).unwrap();
+    let (file, model) = (file.as_str(), model.as_str());
+    for args in [
+        &["bench", "compare", file, file][..],
+        &["bench", "compare", file, file, "--format", "csv"],
+        &["bench", "compare", file, file, "--format", "json"],
+        &["report", file, "--output", "-"],
+        &["doctor", "--model", model],
+        &["inspect", "--model", model, "--format", "json"],
+        &[
+            "synth",
+            "--model",
+            "random:tiny",
+            "--output",
+            &at("a\u{1b}[2J"),
+        ],
+        &["generate", "--model", model, "--quiet", "-i", &rows],
+        &[
+            "bench",
+            "--model",
+            model,
+            "--gen-len",
+            "4",
+            "--batch",
+            "1",
+            "--repeats",
+            "1",
+            "--quiet",
+        ],
+        &["merge", &shard, "-o", &at("merged")],
+    ] {
+        let terminal = Terminal::new(80);
+        let child = command(args)
+            .stdout(terminal.end())
+            .stderr(terminal.end())
+            .spawn()
+            .unwrap();
+        let (shown, _) = terminal.shown(child);
+        let obeyed = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
+        assert!(!shown.contains(obeyed), "{args:?}: {shown:?}");
+        let quoted = shown.contains("u{1b}") || shown.contains("u001b") || args[0] == "inspect";
+        assert!(quoted, "{args:?}: {shown:?}");
+    }
 }
 
 #[test]

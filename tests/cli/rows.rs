@@ -37,6 +37,49 @@ fn unknown_fields_are_one_warning_and_with_strict_an_error() {
 }
 
 #[test]
+fn a_prompt_that_gets_a_second_bos_is_one_warning() {
+    const TEXT: &str = "<|startoftext|>x";
+    let own = json!({"prompt": TEXT, "max_tokens": 1});
+    let body = json!({"prompt": ["a", TEXT], "max_tokens": 1});
+    let batch = ["a", "b"].map(|id| {
+        let row =
+            json!({"custom_id": id, "method": "POST", "url": "/v1/completions", "body": body});
+        format!("{row}\n")
+    });
+    for (args, input) in [
+        (&[][..], format!("{own}\n{own}\n")),
+        (&[], batch.concat()),
+        (
+            &["--raw", "--max-new-tokens", "1", TEXT, TEXT],
+            String::new(),
+        ),
+    ] {
+        let ended = generate(args, &input);
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        let warned = ended.stderr.matches("begins with the BOS token").count();
+        assert_eq!(warned, 1, "{}", ended.stderr);
+    }
+    // Two of them, as transformers has it.
+    let one = generate(
+        &["--quiet"],
+        &json!({"input_ids": [1, 1, 128], "max_tokens": 4}).to_string(),
+    );
+    let two = generate(
+        &["--quiet"],
+        &json!({"prompt": TEXT, "max_tokens": 4}).to_string(),
+    );
+    assert_eq!(one.rows()[0]["output_ids"], two.rows()[0]["output_ids"]);
+    assert_eq!(one.stderr, "");
+    for other in ["x<|startoftext|>", "xx"] {
+        let ended = generate(
+            &["--quiet"],
+            &json!({"prompt": other, "max_tokens": 1}).to_string(),
+        );
+        assert_eq!(ended.stderr, "");
+    }
+}
+
+#[test]
 fn the_summary_says_what_came_of_the_rows() {
     let input = "{\"prompt\":\"ab\",\"max_tokens\":3}\n{\"prompt\":\n{\"prompt\":\"a\",\"top_p\":7}\n{\"prompt\":4}\n";
     let ended = generate(&[], input);

@@ -31,7 +31,7 @@ fn shards(arguments: &[&str], name: &Path, count: u64) -> Vec<PathBuf> {
         .collect()
 }
 
-fn merge(shards: &[PathBuf], output: &Path) -> Ended {
+pub fn merge(shards: &[PathBuf], output: &Path) -> Ended {
     let shards = shards.iter().map(|path| text(path));
     let more = ["--quiet", "--output", text(output)];
     run(&[&["merge"], &shards.collect::<Vec<_>>()[..], &more].concat())

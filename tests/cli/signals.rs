@@ -1,6 +1,8 @@
 //! Signals, and what else ends a job or keeps it from beginning.
 
-use crate::common::program::{Ended, binary, command, end, make_pipe, run, run_with_input, send};
+use crate::common::program::{
+    Ended, binary, command, end, hearing, make_pipe, run, run_with_input, send,
+};
 use crate::common::rows::text;
 use std::io::Read;
 use std::path::Path;
@@ -36,7 +38,7 @@ pub fn generate(more: &[&str]) -> Command {
 
 /// `script` with the binary as its `$0` and `args` as its arguments.
 pub fn shell(script: &str, args: &[&str]) -> Command {
-    let mut command = Command::new("sh");
+    let mut command = hearing("sh");
     command.args(["-c", script]).arg(binary()).args(args);
     command
 }

@@ -1,6 +1,7 @@
 //! The binary as tests run it, and how it ended.
 
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -29,13 +30,20 @@ pub fn command(args: &[&str]) -> Command {
     command
 }
 
-/// Without arguments. It hears INT as in a terminal: tests in the background of a shell have it ignored, and so would what they
-/// start, which keeps ignored what was.
+/// Without arguments.
 pub fn bare_command() -> Command {
-    let mut command = Command::new(binary());
+    hearing(binary())
+}
+
+/// `program` with signals as in a terminal: `nohup` has HUP ignored, a shell INT in what it starts in the background, and tests
+/// and what they start would keep that.
+pub fn hearing(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
     let hears = || {
-        // SAFETY: a call that a process may make between fork and exec.
-        unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
+        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM, libc::SIGPIPE] {
+            // SAFETY: a call that a process may make between fork and exec.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
         Ok(())
     };
     // SAFETY: as said there.
@@ -179,7 +187,7 @@ pub fn send(child: &Child, signal: &str) {
 /// A script of profiles/ that leaves its results in `out`, with a small model.
 pub fn recipe(script: &str, out: &Path) -> Command {
     let profiles = Path::new(env!("CARGO_MANIFEST_DIR")).join("profiles");
-    let mut command = Command::new("bash");
+    let mut command = hearing("bash");
     command
         .arg(profiles.join(script))
         .arg(out)

@@ -13,6 +13,8 @@ Parts, each with a time limit in seconds (--limit PART=SECONDS; --only and --ski
     engine     300   tests/gpu_engine: the rings and the scheduler around steps without a model, and all that is timed
     small      300   tests/gpu_soak: the soak on the random tiny model
     soak      1800   profiles/soak.rs at full size, --soak-seconds of it under load (420)
+    bits       120   the soak's --bits on the random tiny model for 25 s: what the GPU scheduled and computed, replayed to the same bits
+    bits-full  120   ... at full size for 10 s
     oracle     900   tests/gpu/oracle.py: full size against transformers; also where soak's requests differ from alone
     families   600   tests/gpu/families.py: every kernel that serves 8B's and 24B's shapes, of six layers, against transformers
     sanitizer  900   tests/gpu/sanitizer.py: four tools, three ways to launch
@@ -25,7 +27,7 @@ The JSON:
     parts       {PART: {status, seconds, limit_s, line, report}}
                 status is passed, failed, timed out or skipped; line is what the table says; report is the part's own:
                 tests, engine, small   {passed, failed, ignored, failures: [NAME]}
-                soak, oracle, families, speed
+                soak, bits, bits-full, oracle, families, speed
                                        what the program prints (its source says what that is; speed: bench's results)
                 shared                 {seconds, runs, rows, failures, tokens_per_second, tokens_per_second_alone, recordings, differing}
                 sanitizer              {sanitizer, verdicts, limits_of_the_tool, wrong, printed}
@@ -48,8 +50,8 @@ import sanitizer
 import shared
 
 HERE = Path(__file__).resolve().parent
-LIMITS_S = {"tests": 900, "engine": 300, "small": 300, "soak": 1800, "oracle": 900, "families": 600, "sanitizer": 900, "shared": 420,
-            "speed": 900}  # fmt: skip
+LIMITS_S = {"tests": 900, "engine": 300, "small": 300, "soak": 1800, "bits": 120, "bits-full": 120, "oracle": 900,
+            "families": 600, "sanitizer": 900, "shared": 420, "speed": 900}  # fmt: skip
 # By program, and how many at a time: those of gpu_engine time what they do.
 TESTS = {"tests": ("gpu", 4), "engine": ("gpu_engine", 1), "small": ("gpu_soak", 1)}
 
@@ -99,7 +101,7 @@ def arguments():
     parser.add_argument("--only", default=",".join(LIMITS_S), help="parts, with commas")
     parser.add_argument("--skip", default="", help="parts, with commas")
     parser.add_argument("--limit", action="append", default=[], metavar="PART=SECONDS")
-    parser.add_argument("--model", default="random:lfm2-8b-a1b", help="of soak, oracle and speed")
+    parser.add_argument("--model", default="random:lfm2-8b-a1b", help="of soak, bits-full, oracle and speed")
     parser.add_argument("--soak-seconds", type=int, default=420)
     parser.add_argument("--shared-seconds", type=int, default=300)
     parser.add_argument("--work", help="folder for large temporary files")
@@ -211,6 +213,9 @@ def run_program(part, options, binaries, work, limit):
                            "--work", work, "--json", output, *(["--soak", soaked] if soaked.exists() else [])],
         "families": lambda: [sys.executable, HERE / "families.py", "--tailgraph", binaries["tailgraph"], "--work", work, "--json", output],
         "soak": lambda: [binaries["soak"], options.model, str(options.soak_seconds)],
+        "bits": lambda: [binaries["soak"], "--bits", "random:tiny", "25", "0", "2"],
+        # Seeds of rounds with 258 slots and 1,024.
+        "bits-full": lambda: [binaries["soak"], "--bits", options.model, "10", "4", "2"],
         "speed": lambda: [binaries["tailgraph"], "bench", "decode", "--model", options.model, "--device", "cuda", "--dtype", "bf16",
                           "--launch", "bare,host-kernels,host-graph,host-graph-ahead,device-graph", "--batch", "1,8,32,128,256",
                           "--gen-len", "160", "--cpu-load", f"0,{2 * (os.cpu_count() or 1)}", "--repeats", "2", "-q", "--format", "json"],
@@ -223,7 +228,7 @@ def run_program(part, options, binaries, work, limit):
         return "failed", f"exit code {ran.returncode}: {' '.join(tail(ran.stderr)[-1:])}", {"printed": tail(ran.stderr)}
     if part == "soak":
         soaked.write_text(text)
-    lines = {"oracle": oracle_line, "families": families_line, "soak": soak_line, "speed": speed_line}
+    lines = {"oracle": oracle_line, "families": families_line, "soak": soak_line, "bits": bits_line, "bits-full": bits_line, "speed": speed_line}
     return ("failed" if ran.returncode else "passed"), lines[part](details), details
 
 
@@ -257,6 +262,14 @@ def soak_line(report):
         f" ({len(alone['ties'])} ties, {len(alone['wrong'])} wrong, {len(alone['jumps'])} with a routing tie),"
         f" {'equal' if report['replayed']['difference'] is None else 'NOT equal'} replayed, {lasting['ended']['requests']} in {lasting['seconds']:.0f} s,"
         f" RSS {lasting['memory']['resident_growth_bytes']:+} bytes"
+    )
+
+
+def bits_line(report):
+    load = report["load"]
+    return (
+        f"{report['steps']} steps of {len(report['rounds'])} rounds, first difference: {report['difference']}; {load['ended']['tokens']} tokens,"
+        f" {load['ended']['cancelled']} cancelled, {load['ended']['timeout']} timeouts, {load['grown']} grown, {load['read_again']} set back"
     )
 
 

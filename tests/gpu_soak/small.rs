@@ -1,9 +1,11 @@
 //! The soak on the random tiny model: on a GPU that schedules itself, and on the CPU, where it also shows that it
 //! notices what it is there for.
 
+use crate::soak::bits::Bits;
 use crate::soak::drive::Driver;
 use crate::soak::load::{Ask, Fate, ask};
 use crate::soak::on_gpu::OnGpu;
+use crate::soak::recorded::Recording;
 use crate::soak::{Place, Soak};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -113,25 +115,75 @@ fn it_notices_a_bit_that_the_replay_does_not_give() {
         record: true,
         ..SMALL.options
     };
-    for spoil in [false, true] {
-        let engine = on_cpu(&options, &None).unwrap();
-        let mut driver = Driver::new(engine, options.pages, shape.vocab_size).unwrap();
-        let engine_shape = driver.shape().clone();
-        let mut asks = (0..30).map(|number| ask(SMALL.seed, number, &shape));
-        driver.run(&mut asks, 14, &mut |_| Ok(())).unwrap();
-        let mut recording = driver.finish().unwrap();
-        let logprob = recording.events.iter_mut().find_map(|event| match event {
-            Event::Token { logprobs, .. } => logprobs.as_mut(),
-            Event::End { .. } => None,
-        });
-        if spoil {
-            let logprob = &mut logprob.unwrap().logprob;
-            *logprob = f32::from_bits(logprob.to_bits() ^ 1);
-        }
+    let engine = on_cpu(&options, &None).unwrap();
+    let mut driver = Driver::new(engine, options.pages, shape.vocab_size).unwrap();
+    let engine_shape = driver.shape().clone();
+    let mut asks = (0..30).map(|number| ask(SMALL.seed, number, &shape));
+    driver.run(&mut asks, 14, &mut |_| Ok(())).unwrap();
+    let mut recording = driver.finish().unwrap().unwrap();
+    let replay = |recording: &Recording| {
         let stages = cpu::stages(&model, &plan, &options, &None).unwrap();
         let replayer = Replayer::new(&engine_shape, stages).unwrap();
-        let replayed = recording.replay(replayer).unwrap();
-        assert_eq!(replayed.difference.is_some(), spoil, "{replayed:?}");
+        let mut composed = vec![];
+        (recording.replay(replayer, &mut composed), composed)
+    };
+    let (first, composed) = replay(&recording);
+    assert!(first.steps > 40, "{first:?}");
+    recording.descriptors = composed;
+    let (again, _) = replay(&recording);
+    assert_eq!((&first.difference, &again.difference), (&None, &None));
+    assert_eq!(first.digest, again.digest);
+
+    let differs = |recording: &Recording, what: &str| {
+        let difference = replay(recording).0.difference.unwrap();
+        assert!(difference.contains(what), "{what}: {difference}");
+    };
+    recording.descriptors[17].1 ^= 1 << 63;
+    differs(&recording, "step 17: descriptor");
+    recording.descriptors[17].1 ^= 1 << 63;
+    recording.turns[20].outcome.free_pages ^= 1;
+    differs(&recording, "the core comes to");
+    recording.turns[20].outcome.free_pages ^= 1;
+    let left = recording.events.split_off(1);
+    differs(&recording, "event 1: recorded None");
+    recording.events.extend(left);
+    let logprob = recording.events.iter_mut().find_map(|event| match event {
+        Event::Token { logprobs, .. } => logprobs.as_mut(),
+        Event::End { .. } => None,
+    });
+    let logprob = &mut logprob.unwrap().logprob;
+    *logprob = f32::from_bits(logprob.to_bits() ^ 1);
+    differs(&recording, "recorded Some(Token");
+}
+
+/// As on a GPU, where a kernel notes the descriptors, too. A load without set-backs does not hold.
+#[test]
+fn rounds_are_equal_and_need_set_backs() {
+    let _alone = ALONE.lock();
+    let (model, plan) = tiny();
+    for (pages, tight) in [(12, true), (64, false)] {
+        let bits = Bits {
+            seed: 4,
+            last: Duration::from_millis(1),
+            round: Duration::ZERO,
+            least_requests: 100,
+            shape: SMALL.shape(&model),
+            options: &|slots| EngineOptions {
+                max_seqs: slots.min(8),
+                pages,
+                ..SMALL.options
+            },
+            engine: &|options| Ok((on_cpu(options, &None)?, Box::new(|| Ok(vec![])))),
+            replayer: &|shape| {
+                Replayer::new(shape, cpu::stages(&model, &plan, &shape.options, &None)?)
+            },
+        };
+        let report = bits.run(&mut |_| {}).unwrap();
+        assert_eq!(report.difference, None, "{report:?}");
+        assert_eq!(report.load.read_again > 0, tight, "{report:?}");
+        assert!(tight || !report.holds, "{report:?}");
+        assert_eq!(report.rounds.len(), 1, "{report:?}");
+        assert!(report.load.grown > 0, "{report:?}");
     }
 }
 
@@ -169,4 +221,36 @@ fn the_gpu_holds_it() {
     };
     let report = soak.run(&place, &mut |line| println!("{line}")).unwrap();
     assert!(report.holds, "{report:?}");
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn rounds_of_the_gpu_are_equal() {
+    let _alone = ALONE.lock();
+    let gpu = OpenGpu::new(0).unwrap();
+    let (model, plan) = tiny();
+    let on_gpu = OnGpu {
+        gpu,
+        gpus: 1,
+        model,
+        plan,
+    };
+    let bits = Bits {
+        seed: 0,
+        last: Duration::from_secs(1),
+        round: Duration::from_millis(200),
+        least_requests: 0,
+        shape: SMALL.shape(&on_gpu.model),
+        options: &|slots| EngineOptions {
+            max_seqs: slots,
+            pages: slots.max(6) * 3,
+            step_tokens: slots + 128,
+            ..SMALL.options
+        },
+        engine: &|options| on_gpu.described(DType::BF16, options),
+        replayer: &|shape| on_gpu.replayer(DType::BF16, shape),
+    };
+    let report = bits.run(&mut |line| println!("{line}")).unwrap();
+    assert_eq!(report.difference, None);
+    assert!(report.steps > 1000, "{report:?}");
 }

@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod environment;
 mod rig;
 mod server;
 
@@ -106,7 +107,7 @@ fn what_a_network_does_is_survived() {
         |asked| (asked.gets(SHARD) && asked.before < 2).then_some(Odd::Cut(CUT)),
         |asked| match asked.gets(SHARD) {
             true if asked.before == 0 => Some(Odd::Cut(CUT)),
-            true => Some(Odd::IgnoresRange),
+            true => Some(Odd::Anew),
             false => None,
         },
         |asked| (asked.gets(SHARD) && asked.before == 0).then_some(Odd::Spoilt),
@@ -214,7 +215,8 @@ fn runs_that_need_one_model_at_once_all_get_it() {
 #[test]
 fn what_cannot_be_is_said() {
     type Does = fn(&Asked) -> Option<Odd>;
-    let cases: [(Does, &[&str]); 11] = [
+    const OTHER: &str = "fedcba9876543210fedcba9876543210fedcba98";
+    let cases: [(Does, &[&str]); 14] = [
         (
             |_| Some(Odd::Status(401, "")),
             &["answered 401", "no such folder here", "HF_TOKEN"],
@@ -276,14 +278,36 @@ fn what_cannot_be_is_said() {
             },
             &["redirect"],
         ),
+        (
+            |asked| (asked.method == "HEAD").then_some(Odd::Commit(OTHER)),
+            &["found the commit \"fedcba98", "expected 01234567"],
+        ),
+        // What is too much may be little, or more than a disk has.
+        (
+            |asked| asked.gets("tokenizer.json").then_some(Odd::Longer(1)),
+            &["tokenizer.json: found more than", "bytes"],
+        ),
+        (
+            |asked| asked.gets(SHARD).then_some(Odd::Longer(100 << 20)),
+            &[SHARD, "found more than", "bytes"],
+        ),
     ];
     let rig = Rig::new();
     for (does, parts) in cases {
+        // What an earlier case left would not be asked for.
+        fs::create_dir_all(rig.home()).unwrap();
+        fs::remove_dir_all(rig.home()).unwrap();
         let hub = Hub::of(&rig.model, does);
         rig.run(&hub)
             .fails(1, &[parts, &["tailgraph: org/tiny: "]].concat());
         rig.has_no_whole_model();
     }
+    for entry in fs::read_dir(rig.in_cache().join("blobs")).unwrap() {
+        assert!(entry.unwrap().metadata().unwrap().len() < 1 << 20);
+    }
+    let hub = Hub::of(&rig.model, |_| Some(Odd::Commit(OTHER)));
+    let mut asked = rig.command(&format!("org/tiny@{COMMIT}"), &hub.endpoint);
+    end(&mut asked, "").fails_in_a_line(1, &[&format!("expected {COMMIT}")]);
     let mut offline = rig.command("org/tiny", "");
     end(offline.env("HF_HUB_OFFLINE", "1"), "").fails_in_a_line(
         1,

@@ -61,8 +61,12 @@ impl Rig {
     pub fn asking(&self, arguments: &[&str], endpoint: &str) -> Command {
         let mut command = command(arguments);
         command.current_dir(self.dir.path());
-        for name in ["HF_TOKEN", "HF_HUB_CACHE", "HF_HUB_OFFLINE"] {
-            command.env_remove(name);
+        for (name, _) in std::env::vars() {
+            let of_the_hub = ["HF_", "HUGGING", "TRANSFORMERS", "XDG_", "SSL_"];
+            let is_of_it = of_the_hub.iter().any(|start| name.starts_with(start));
+            if is_of_it || name.ends_with("_CA_BUNDLE") {
+                command.env_remove(name);
+            }
         }
         command
             .env("HF_HOME", self.home())

@@ -38,7 +38,12 @@ pub enum Odd {
     Status(u16, &'static str),
     /// The contents end after so many bytes.
     Cut(usize),
-    IgnoresRange,
+    /// They begin at the first byte, whatever was asked for.
+    Anew,
+    /// So many bytes come behind them.
+    Longer(usize),
+    /// What was asked for is of another commit.
+    Commit(&'static str),
     /// Other contents of the same length.
     Spoilt,
     /// The etag of a file.
@@ -126,11 +131,15 @@ fn answer(
     asked: &Asked,
     odd: Option<Odd>,
 ) -> std::io::Result<()> {
+    let commit = match odd {
+        Some(Odd::Commit(commit)) => commit,
+        _ => COMMIT,
+    };
     let mut send = |status: u16, headers: &str, body: &[u8], bytes: usize| -> std::io::Result<()> {
         let length = body.len();
         write!(
             to,
-            "HTTP/1.1 {status} X\r\nconnection: close\r\nx-repo-commit: {COMMIT}\r\ncontent-length: {length}\r\n{headers}\r\n"
+            "HTTP/1.1 {status} X\r\nconnection: close\r\nx-repo-commit: {commit}\r\ncontent-length: {length}\r\n{headers}\r\n"
         )?;
         match asked.method == "HEAD" {
             true => Ok(()),
@@ -147,7 +156,7 @@ fn answer(
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         names.collect::<Vec<_>>()
     };
-    if asked.path == "/api/models/org/tiny/revision/main" {
+    if asked.path.starts_with("/api/models/org/tiny/revision/") {
         let files = match odd {
             Some(Odd::Lists(files)) => files.iter().map(|&file| file.to_owned()).collect(),
             _ => there(),
@@ -157,7 +166,7 @@ fn answer(
             .map(|file| serde_json::json!({"rfilename": file}));
         let siblings: Vec<_> = siblings.collect();
         let list =
-            serde_json::json!({"id": "org/tiny", "sha": COMMIT, "siblings": siblings}).to_string();
+            serde_json::json!({"id": "org/tiny", "sha": commit, "siblings": siblings}).to_string();
         return send(200, "", list.as_bytes(), list.len());
     }
     // How the hub's own library lists them.
@@ -206,15 +215,14 @@ fn answer(
         Some(Odd::Cut(bytes)) => bytes,
         _ => usize::MAX,
     };
-    if matches!(odd, Some(Odd::Spoilt)) {
-        contents[0] ^= 1;
+    match odd {
+        Some(Odd::Spoilt) => contents[0] ^= 1,
+        Some(Odd::Longer(bytes)) => contents.resize(contents.len() + bytes, 0),
+        _ => {}
     }
     let header = format!("etag: \"{etag}\"\r\n");
     let length = contents.len();
-    match asked
-        .from
-        .filter(|_| !matches!(odd, Some(Odd::IgnoresRange)))
-    {
+    match asked.from.filter(|_| !matches!(odd, Some(Odd::Anew))) {
         None => send(200, &header, &contents, bytes),
         Some(from) if from < length => {
             let range = format!("content-range: bytes {from}-{}/{length}\r\n", length - 1);

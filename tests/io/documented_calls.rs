@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tailgraph::io::answer::Finish;
 
 /// What an assistant says in 30 conversations, in the form that Liquid AI documents for LFM2: between the markers a list of
-/// Python calls, with text before or after. `<` and `>` stand for the markers; the calls, or none where it stays text.
+/// calls, with text before or after. `<` and `>` stand for the markers; the calls, or none where it stays text.
 #[test]
 fn conversations_in_the_documented_form() {
     let conversations: [(&[&str], &str, Option<Value>); 30] = [
@@ -159,6 +159,13 @@ fn conversations_in_the_documented_form() {
             "",
             Some(json!([["calendar.events.add", {"title": "x"}]])),
         ),
+        // One call without its list, and one as JSON, which the model writes when it is told to.
+        (&["<", "f(x=1)", ">"], "", Some(json!([["f", {"x": 1}]]))),
+        (
+            &["<", "{\"name\": \"f\", \"arguments\": {}}", ">"],
+            "",
+            Some(json!([["f", {}]])),
+        ),
         // Nothing of the kind, or not quite: it stays text.
         (
             &["No tool is needed: f(x=1)."],
@@ -166,7 +173,6 @@ fn conversations_in_the_documented_form() {
             None,
         ),
         (&["<", "[f(x=1)", ">"], "[f(x=1)", None),
-        (&["<", "f(x=1)", ">"], "f(x=1)", None),
         (
             &["<", "[f(\"positional\")]", ">"],
             "[f(\"positional\")]",
@@ -176,11 +182,6 @@ fn conversations_in_the_documented_form() {
         (
             &["<", "[f(x=\"open)]", ">", " and so on"],
             "[f(x=\"open)] and so on",
-            None,
-        ),
-        (
-            &["<", "{\"name\": \"f\", \"arguments\": {}}", ">"],
-            "{\"name\": \"f\", \"arguments\": {}}",
             None,
         ),
     ];

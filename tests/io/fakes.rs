@@ -8,7 +8,7 @@ use tailgraph::Result;
 use tailgraph::io::{Codec, TextEnd, TextProgress, TextStream};
 use tailgraph::runtime::{EndReason, EngineStatus, Event, Request, Timing, TokenLogprobs};
 use tailgraph::session::any_engine::AnyEngine;
-use tailgraph::text::{Chat, Doubt, Unrendered};
+use tailgraph::text::{Chat, Doubt, StopMatcher, Unrendered};
 
 /// Token = byte; 256 is BOS. Templates join the contents.
 pub struct Bytes;
@@ -19,7 +19,7 @@ impl Codec for Bytes {
         Ok(bos.into_iter().chain(text.bytes().map(u32::from)).collect())
     }
 
-    fn render(&self, chat: &Chat, _: Option<Duration>) -> std::result::Result<String, Unrendered> {
+    fn render(&self, chat: &Chat) -> std::result::Result<String, Unrendered> {
         let mut text = String::new();
         for message in chat.messages.as_array().unwrap() {
             let content = message["content"].as_str();
@@ -43,12 +43,12 @@ impl Codec for Bytes {
         char::from_u32(id).map(|c| c.to_string().into_bytes())
     }
 
-    fn stream(&self, stop: &[String], _: usize, _: bool) -> Box<dyn TextStream> {
+    fn stream(&self, stop: StopMatcher, _: bool) -> Box<dyn TextStream> {
         Box::new(Stream {
             text: String::new(),
             tokens: 0,
             stopped: false,
-            stop: stop.to_vec(),
+            stop,
         })
     }
 }
@@ -57,16 +57,19 @@ struct Stream {
     text: String,
     tokens: usize,
     stopped: bool,
-    stop: Vec<String>,
+    stop: StopMatcher,
 }
 
 impl TextStream for Stream {
     fn push(&mut self, id: u32) -> TextProgress {
-        self.text.push(char::from_u32(id).unwrap());
+        let character = char::from_u32(id).unwrap();
+        self.text.push(character);
+        let written = character.to_string();
+        let found = self.stop.feed(written.as_bytes(), self.tokens);
         self.tokens += 1;
-        match self.stop.iter().filter_map(|s| self.text.find(s)).min() {
-            Some(at) => {
-                self.text.truncate(at);
+        match found {
+            Some(found) => {
+                self.text.truncate(found.start);
                 self.stopped = true;
                 TextProgress::Stopped
             }
@@ -216,7 +219,7 @@ impl Codec for Tokens {
         unreachable!("answers encode nothing")
     }
 
-    fn render(&self, _: &Chat, _: Option<Duration>) -> std::result::Result<String, Unrendered> {
+    fn render(&self, _: &Chat) -> std::result::Result<String, Unrendered> {
         unreachable!("answers render nothing")
     }
 
@@ -228,7 +231,7 @@ impl Codec for Tokens {
         self.0(id)
     }
 
-    fn stream(&self, _: &[String], _: usize, _: bool) -> Box<dyn TextStream> {
+    fn stream(&self, _: StopMatcher, _: bool) -> Box<dyn TextStream> {
         unreachable!("the text is there already")
     }
 }

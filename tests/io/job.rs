@@ -3,18 +3,20 @@
 use crate::fakes::{Bytes, Echo};
 use crate::rows::rules;
 use serde_json::Value;
-use std::io::Write;
+use std::io::{BufReader, Cursor, Read, Write};
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use tailgraph::io::answer::Origin;
 use tailgraph::io::kept::Kept;
 use tailgraph::io::lines::Lines;
 use tailgraph::io::output::{Ordered, Output};
+use tailgraph::io::rows::Rows;
 use tailgraph::io::source::Source;
 use tailgraph::session::Progress;
 use tailgraph::session::any_engine::AnyEngine;
 use tailgraph::session::job::{Job, Style, Summary};
+use tailgraph::text::threads::{DEFAULT_LIMIT, Threads};
 
 #[derive(Clone, Default)]
 pub struct Shared(pub Arc<Mutex<Vec<u8>>>);
@@ -33,7 +35,7 @@ pub fn run_to(output: Output, kept: Kept, input: &str, device: &mut dyn AnyEngin
     run_with(
         output,
         kept,
-        Lines::reader(Box::new(std::io::Cursor::new(input.to_owned())), "input"),
+        Lines::reader(Box::new(Cursor::new(input.to_owned())), "input"),
         Style::Json,
         device,
         &never,
@@ -48,13 +50,22 @@ fn run_with(
     device: &mut dyn AnyEngine,
     interrupt: &AtomicBool,
 ) -> Summary {
-    let mut source = Source::new(lines, rules(), Arc::new(Bytes), kept, 1, Box::new(|_| {}));
-    let (send, rows) = sync_channel(2000);
-    while let Some(work) = source.next_work().unwrap() {
-        send.send(Ok(Some(work))).unwrap();
-    }
-    send.send(Ok(None)).unwrap();
-    drop(send);
+    run_rows(output, read(kept, lines), style, device, interrupt)
+}
+
+fn read(kept: Kept, lines: Lines) -> Rows {
+    let source = Source::new(lines, Arc::new(Bytes), kept, 1, Box::new(|_| {}));
+    let threads = Threads::new(DEFAULT_LIMIT);
+    Rows::start(source, rules(), Arc::new(Bytes), threads).unwrap()
+}
+
+fn run_rows(
+    output: Output,
+    rows: Rows,
+    style: Style,
+    device: &mut dyn AnyEngine,
+    interrupt: &AtomicBool,
+) -> Summary {
     Job {
         rows,
         codec: &Bytes,
@@ -220,6 +231,49 @@ fn the_window_bounds_what_waits_behind_a_long_row() {
     );
 }
 
+struct TellsItsEnd(Cursor<String>, Sender<()>);
+
+impl Read for TellsItsEnd {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.0.read(bytes)?;
+        if read == 0 {
+            let _ = self.1.send(());
+        }
+        Ok(read)
+    }
+}
+
+/// The second row has more bytes than the window's rows may have, and the first one is not done: no other is taken in. Its
+/// events are nearly as many as a turn of the job takes, so that the input has its turn before the first row ends.
+#[test]
+fn long_answers_that_wait_hold_up_the_input() {
+    let mut input = "{\"prompt\":\"abc\",\"max_new_tokens\":90}\n".to_owned();
+    let body = r#"{"messages":[{"role":"user","content":"ab"}],"n":19,"max_tokens":50,"logprobs":true,"top_logprobs":20}"#;
+    input.push_str(&format!(
+        "{{\"custom_id\":\"c\",\"url\":\"/v1/chat/completions\",\"body\":{body}}}\n"
+    ));
+    input.push_str(&"{\"prompt\":\"abc\",\"max_new_tokens\":1}\n".repeat(50));
+    let interrupt = Arc::new(AtomicBool::new(false));
+    let mut device = Echo::new(20);
+    device.interrupt_after = Some((20 * 50 + 30, interrupt.clone()));
+    let out = Shared::default();
+    let ordered = Ordered::new(Box::new(out.clone()), "out", "");
+    let (tell, told) = channel();
+    let input = BufReader::new(TellsItsEnd(Cursor::new(input), tell));
+    let rows = read(Kept::default(), Lines::reader(Box::new(input), "input"));
+    // All rows are there when the device begins, however slow the threads that read them are.
+    told.recv().unwrap();
+    let summary = run_rows(
+        Output::Stream(ordered),
+        rows,
+        Style::Json,
+        &mut device,
+        &interrupt,
+    );
+    let bytes = out.0.lock().unwrap().len();
+    assert_eq!(summary.counts.rows, 2, "{bytes} bytes");
+}
+
 #[test]
 fn prompts_as_arguments_print_blocks() {
     let out = Shared::default();
@@ -277,23 +331,20 @@ fn an_interrupt_cancels_what_runs_and_leaves_out_what_has_not_begun() {
 /// A reader that dies must not look like the end of the input: OUTPUT would be put in place without the rest.
 #[test]
 fn a_reader_that_goes_away_is_no_end_of_the_input() {
-    let (send, rows) = sync_channel(1);
-    drop(send);
-    let never = AtomicBool::new(false);
-    let job = Job {
-        rows,
-        codec: &Bytes,
-        output: Output::Stream(Ordered::new(Box::new(std::io::sink()), "nowhere", "")),
-        style: Style::Json,
-        origin: Origin {
-            model: "tiny".into(),
-            created: 7,
-        },
-        window: 4,
-        progress: Progress::new(true, None),
-        interrupt: &never,
-    };
-    let summary = job.run(&mut Echo::new(1)).unwrap();
+    struct Dies;
+    impl Read for Dies {
+        fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+            panic!("the reader dies")
+        }
+    }
+    let summary = run_with(
+        Output::Stream(Ordered::new(Box::new(std::io::sink()), "nowhere", "")),
+        Kept::default(),
+        Lines::reader(Box::new(BufReader::new(Dies)), "input"),
+        Style::Json,
+        &mut Echo::new(1),
+        &AtomicBool::new(false),
+    );
     let failure = summary.failure.unwrap().to_string();
     assert!(failure.contains("ended before the input did"), "{failure}");
 }

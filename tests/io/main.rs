@@ -7,6 +7,7 @@ mod choices;
 mod common;
 mod compare;
 mod conversations;
+mod damaged;
 mod documented_calls;
 mod fakes;
 mod grammar;

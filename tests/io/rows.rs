@@ -1,12 +1,11 @@
 //! One line in, a question out: options, defaults, names.
 
 use crate::fakes::Bytes;
-use std::time::Duration;
 use tailgraph::io::line::parse;
 use tailgraph::io::prepare::{Prepared, Rules, prepare, sampling_key};
 use tailgraph::io::row::Options;
 use tailgraph::io::{Code, Codec, RowError, TextStream};
-use tailgraph::text::{Chat, Doubt, Unrendered};
+use tailgraph::text::{Chat, Doubt, StopMatcher, Unrendered};
 
 pub fn rules() -> Rules {
     Rules {
@@ -59,7 +58,7 @@ fn every_option_reaches_the_request() {
     assert_eq!(sampling.repetition_penalty, 1.1);
     assert_eq!(sampling.key, u64::MAX);
     assert_eq!(sampling.logprobs, Some(3));
-    assert_eq!(got.stop, ["END"]);
+    assert_eq!(got.stop, StopMatcher::new(&["END".to_owned()]));
 }
 
 #[test]
@@ -157,10 +156,10 @@ impl Codec for Lacking {
         Bytes.encode(text, special && !matches!(self, Self::Bos))
     }
 
-    fn render(&self, chat: &Chat, timeout: Option<Duration>) -> Result<String, Unrendered> {
+    fn render(&self, chat: &Chat) -> Result<String, Unrendered> {
         match self {
             Self::Threads => Err(Unrendered::NoThread("none is left".to_owned())),
-            Self::Bos => Bytes.render(chat, timeout),
+            Self::Bos => Bytes.render(chat),
         }
     }
 
@@ -172,7 +171,7 @@ impl Codec for Lacking {
         Bytes.token_bytes(id)
     }
 
-    fn stream(&self, stop: &[String], from: usize, special: bool) -> Box<dyn TextStream> {
-        Bytes.stream(stop, from, special)
+    fn stream(&self, stop: StopMatcher, special: bool) -> Box<dyn TextStream> {
+        Bytes.stream(stop, special)
     }
 }

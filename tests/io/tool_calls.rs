@@ -1,5 +1,5 @@
-//! Tool calls: what is read between the markers is what Python reads, and nothing else is; answers carry them as the
-//! OpenAI format does.
+//! Tool calls: what is read between the markers is what Python or JSON reads, and nothing else is, and drafts in reasoning
+//! are not; answers carry them as the OpenAI format does.
 
 use crate::common::python::{ask, interpreter};
 use crate::common::random::Random;
@@ -14,17 +14,22 @@ use tailgraph::runtime::Timing;
 /// Behind the last character.
 const START: u32 = 0x11_0000;
 const END: u32 = START + 1;
+const THINK: u32 = START + 2;
+const THOUGHT: u32 = START + 3;
 
 /// Other ids are characters; the markers are not shown by the text.
 fn token_bytes(id: u32) -> Option<Vec<u8>> {
     Some(match id {
         START => b"<|tool_call_start|>".to_vec(),
         END => b"<|tool_call_end|>".to_vec(),
+        THINK => b"<think>".to_vec(),
+        THOUGHT => b"</think>".to_vec(),
         other => char::from_u32(other)?.to_string().into_bytes(),
     })
 }
 
-/// The choice of an answer in which `<` and `>` are the markers.
+/// The choice of an answer in which `<` and `>` are the markers of calls, and `«` and `»` those of reasoning as tokens of
+/// their own; `<think>` is seven tokens.
 pub fn choice(said: &[&str], tools: bool, finish: Finish) -> Value {
     let mut outcome = Outcome {
         output_ids: Vec::new(),
@@ -39,6 +44,8 @@ pub fn choice(said: &[&str], tools: bool, finish: Finish) -> Value {
         let ids: Vec<u32> = match *piece {
             "<" => vec![START],
             ">" => vec![END],
+            "«" => vec![THINK],
+            "»" => vec![THOUGHT],
             text => text.chars().map(u32::from).collect(),
         };
         for id in ids {
@@ -117,10 +124,34 @@ fn what_is_no_call_stays_text_and_says_so() {
             &["a", "<", "[f(x=1)]", ">", "<", "[f(x=y)]", ">"],
             "found the name y, expected a value",
         ),
-        (&["a", "<", "[f(x=1)] and", ">"], "after the list of calls"),
+        (&["a", "<", "[f(x=1)] and", ">"], "after the calls"),
         (
             &["a", "<", "[f(x=1, x=2)]", ">"],
             "found the argument x twice",
+        ),
+        (
+            &["<", r#"[{"name": "f", "arguments": [1]}]"#, ">"],
+            "expected an object as the arguments of \"f\"",
+        ),
+        (
+            &["<", r#"{"name": "f", "arguments": "{} {}"}"#, ">"],
+            "after the calls",
+        ),
+        (
+            &[
+                "<",
+                r#"{"name": "f", "arguments": {}, "parameters": {}}"#,
+                ">",
+            ],
+            "found a call of \"f\" without arguments or with both",
+        ),
+        (
+            &["<", r#"{"name": "f", "city": "Paris"}"#, ">"],
+            "found a call of \"f\" without arguments or with both",
+        ),
+        (
+            &["<", r#"{"arguments": {}}"#, ">"],
+            "found an object without a name",
         ),
     ] {
         let found = choice(said, true, Finish::Stop);
@@ -136,6 +167,102 @@ fn what_is_no_call_stays_text_and_says_so() {
         assert!(error.contains(reason), "{said:?}: {error}");
         assert_eq!(found["finish_reason"], "stop");
     }
+}
+
+/// The names and arguments of the calls that are read.
+fn read(said: &[&str]) -> Option<Vec<(String, Value)>> {
+    let message = choice(said, true, Finish::Stop)["message"].clone();
+    let one = |call: &Value| {
+        let function = &call["function"];
+        let arguments = function["arguments"].as_str().unwrap();
+        let name = function["name"].as_str().unwrap();
+        (name.to_owned(), serde_json::from_str(arguments).unwrap())
+    };
+    Some(message["tool_calls"].as_array()?.iter().map(one).collect())
+}
+
+#[test]
+fn objects_are_calls_too() {
+    let x = json!({"x": 1});
+    for said in [
+        r#"[{"name": "f", "arguments": {"x": 1}}]"#,
+        r#" {"name": "f", "arguments": {"x": 1}} "#,
+        r#"{"id": "1", "type": "function", "name": "f", "parameters": {"x": 1}}"#,
+        r#"[{"name": "f", "arguments": "{\"x\": 1}"}]"#,
+        "[{'name': 'f', 'arguments': {'x': 1}}]",
+        "f(x=1)",
+    ] {
+        assert_eq!(
+            read(&["<", said, ">"]),
+            Some(vec![("f".into(), x.clone())]),
+            "{said}"
+        );
+    }
+    let said = r#"[{"name": "a.b-c"}, {"name": "g", "arguments": {"s": "\/ \ud83d\ude00 \u00e9", "n": [-1.5, null]}}, f(s="\/")]"#;
+    let expected = [
+        ("a.b-c".to_owned(), json!({})),
+        (
+            "g".to_owned(),
+            json!({"s": "/ \u{1f600} \u{e9}", "n": [-1.5, null]}),
+        ),
+        ("f".to_owned(), json!({"s": "\\/"})),
+    ];
+    assert_eq!(read(&["<", said, ">"]), Some(expected.into()));
+}
+
+#[test]
+fn words_line_ends_and_numbers_are_those_of_either_language() {
+    let said = "[f(a=true, b=[False, null], c={'d': None, \"e\": false}, s='one\ntwo', t=\"\r\n'\n\", n=+.5, m=-2.)]";
+    let expected = json!({"a": true, "b": [false, null], "c": {"d": null, "e": false},
+        "s": "one\ntwo", "t": "\r\n'\n", "n": 0.5, "m": -2.0});
+    assert_eq!(read(&["<", said, ">"]), Some(vec![("f".into(), expected)]));
+    let said = "{\"name\": \"f\", \"arguments\": {\"s\": \"one\ntwo\", \"a\": True}}";
+    let expected = json!({"s": "one\ntwo", "a": true});
+    assert_eq!(read(&["<", said, ">"]), Some(vec![("f".into(), expected)]));
+}
+
+#[test]
+fn drafts_in_reasoning_are_no_calls() {
+    let (draft, made) = ("[draft(a=1)]", "[made()]");
+    let call = || Some(vec![("made".to_owned(), json!({}))]);
+    for (said, calls, content) in [
+        (
+            &["<think>so ", "<", draft, ">", "</think>", "<", made, ">"][..],
+            call(),
+            "<think>so [draft(a=1)]</think>",
+        ),
+        (&["«", "<", draft, ">", "»", "<", made, ">"], call(), draft),
+        // The prompt has begun the reasoning.
+        (
+            &["so ", "<", draft, ">", " no</think>", "<", made, ">", "!"],
+            call(),
+            "so [draft(a=1)] no</think>!",
+        ),
+        (&["<", "[f(]", ">", "»", "<", made, ">"], call(), "[f(]"),
+        // A draft that is not ended, and reasoning that is not.
+        (
+            &["<think>", "<", "[draft(", "</think>", "<", made, ">"],
+            call(),
+            "<think>[draft(</think>",
+        ),
+        (&["<think>", "<", draft, ">"], None, "<think>[draft(a=1)]"),
+        // Reasoning between calls.
+        (
+            &["<", made, ">", "«", "<", draft, ">", "»", "."],
+            call(),
+            "[draft(a=1)].",
+        ),
+    ] {
+        assert_eq!(read(said), calls, "{said:?}");
+        let message = choice(said, true, Finish::Stop)["message"].clone();
+        assert_eq!(message["content"], content, "{said:?}");
+        assert_eq!(message["tool_call_error"], Value::Null, "{said:?}");
+    }
+    // In a string of a call they are text.
+    let expected = json!({"s": "</think><think>"});
+    let said = ["<", "[f(s='</think><think>')]", ">", "<", made, ">"];
+    let calls = vec![("f".to_owned(), expected), ("made".to_owned(), json!({}))];
+    assert_eq!(read(&said), Some(calls));
 }
 
 #[test]
@@ -289,26 +416,21 @@ fn calls_are_read_as_python_reads_them() {
         })
         .collect();
     let said = ask(&python, "tool_calls.py", &json!({"texts": texts}));
-    let mut read = 0;
+    let mut both = 0;
     for (text, python) in texts.iter().zip(said["calls"].as_array().unwrap()) {
-        let message = choice(&["<", text, ">"], true, Finish::Stop)["message"].clone();
-        let ours: Option<Vec<Value>> = message["tool_calls"].as_array().map(|calls| {
-            let one = |call: &Value| {
-                let arguments = call["function"]["arguments"].as_str().unwrap();
-                json!({"name": call["function"]["name"], "arguments": serde_json::from_str::<Value>(arguments).unwrap()})
-            };
-            calls.iter().map(one).collect()
-        });
-        if let Some(ours) = ours {
-            read += 1;
-            assert_eq!(json!(ours), *python, "{text}");
+        if let Some(ours) = read(&["<", text, ">"]) {
+            both += 1;
+            let ours = ours
+                .iter()
+                .map(|(name, arguments)| json!({"name": name, "arguments": arguments}));
+            assert_eq!(json!(ours.collect::<Vec<_>>()), *python, "{text}");
         } else {
             // Raw strings, names of characters, values in parentheses and sums are Python's too, and left as text.
             let beyond = ["r'", "\\N", "(1)"].iter().any(|part| text.contains(part));
-            assert!(python.is_null() || beyond, "{text}: {message}");
+            assert!(python.is_null() || beyond, "{text}: {python}");
         }
     }
-    assert!((600..2700).contains(&read), "{read} of {}", texts.len());
+    assert!((600..2700).contains(&both), "{both} of {}", texts.len());
 }
 
 #[test]

@@ -6,7 +6,8 @@ use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use tailgraph::model::{DType, Model, ModelSource, Weights};
+use tailgraph::model::{DType, Model, ModelConfig, ModelSource, Weights};
+use tailgraph::plan::params::model_parameters;
 
 pub fn load(dir: &Path) -> Model {
     Model::load(&ModelSource::parse(dir.to_str().unwrap()).unwrap()).unwrap()
@@ -115,16 +116,67 @@ fn options_decide_which_tensors_there_are() {
     }
 }
 
-#[test]
-fn a_tied_checkpoint_with_a_head_is_tied_all_the_same() {
-    let dir = tempfile::tempdir().unwrap();
-    let model = load(&changed(dir.path(), &small_config(), |tensors| {
-        let head = (Dtype::BF16, vec![40, 16], vec![1; 40 * 16 * 2]);
+/// A tied checkpoint beside whose embedding lies the head that `head` makes of it.
+fn with_head(dir: &Path, head: impl FnOnce(Raw) -> Raw) -> PathBuf {
+    changed(dir, &small_config(), |tensors| {
+        let head = head(tensors["model.embed_tokens.weight"].clone());
         tensors.insert("lm_head.weight".into(), head);
-    }));
-    let weights = &model.weights;
-    assert_eq!(weights.lm_head.bytes(), weights.embed_tokens.bytes());
-    assert_eq!(model.warnings, [""; 0]);
+    })
+}
+
+fn widened((_, shape, bytes): Raw) -> Raw {
+    let widen = |pair: &[u8]| half::bf16::from_le_bytes([pair[0], pair[1]]).to_f32();
+    let bytes = bytes.chunks(2).flat_map(|pair| widen(pair).to_le_bytes());
+    (Dtype::F32, shape, bytes.collect())
+}
+
+#[test]
+fn a_head_equal_to_the_embedding_is_tied() {
+    for head in [|head| head, widened] {
+        let dir = tempfile::tempdir().unwrap();
+        let model = load(&with_head(dir.path(), head));
+        assert_eq!(model.weights.lm_head.name, model.weights.embed_tokens.name);
+        assert!(model.config.tie_word_embeddings);
+        assert_eq!(model.warnings, [""; 0]);
+    }
+}
+
+#[test]
+fn a_head_with_other_values_is_the_models_own_and_counts() {
+    let changed_last = |(dtype, shape, mut bytes): Raw| {
+        *bytes.last_mut().unwrap() ^= 1;
+        (dtype, shape, bytes)
+    };
+    let tied = small_config().to_string();
+    let tied = ModelConfig::from_json(tied.as_bytes(), Path::new("config.json")).unwrap();
+    for (head, dtype) in [
+        (&changed_last as &dyn Fn(Raw) -> Raw, DType::BF16),
+        (&|head| changed_last(widened(head)), DType::F32),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let model = load(&with_head(dir.path(), head));
+        assert_eq!(
+            (&*model.weights.lm_head.name, model.weights.lm_head.dtype),
+            ("lm_head.weight", dtype)
+        );
+        let more = model_parameters(&model.config) - model_parameters(&tied);
+        assert_eq!(more, 40.0 * 16.0);
+        assert_eq!(model.warnings, [""; 0]);
+    }
+}
+
+#[test]
+fn a_head_of_another_shape_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = with_head(dir.path(), |(dtype, _, bytes)| (dtype, vec![20, 32], bytes));
+    assert_says(
+        &load_error(&path),
+        &[
+            "model.safetensors",
+            "lm_head.weight",
+            "found shape [20, 32], expected [40, 16]",
+        ],
+    );
 }
 
 #[test]

@@ -3,7 +3,11 @@
 use crate::checkpoint::load;
 use crate::common::checkpoint::*;
 use serde_json::{Value, json};
+use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::time::Instant;
+use tailgraph::model::ModelSource;
+use tailgraph::model::fingerprint::fingerprint;
 
 /// Writes the index of a sharded checkpoint anew with `change` applied to its weight_map.
 fn change_index(model: &Path, change: impl FnOnce(&mut serde_json::Map<String, Value>)) {
@@ -151,4 +155,63 @@ fn shards_may_lie_in_a_folder_below() {
         }
     });
     assert_same_weights(&load(&model).weights, &before);
+}
+
+/// An index may write a file's name in many ways, and links give it more: it is read once, whose header may be long.
+#[test]
+fn one_file_by_many_names_is_one_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = single_file_checkpoint(dir.path(), &small_config(), 5);
+    let mut tensors = read_tensors(&model);
+    let file = model.join("w.safetensors");
+    std::fs::remove_file(model.join("model.safetensors")).unwrap();
+    for number in 0..30_000 {
+        let empty = (safetensors::Dtype::F32, vec![0], vec![]);
+        tensors.insert(format!("z{number}"), empty);
+    }
+    write_tensors(&file, &tensors);
+    // What one of the links hides, as the last by its name.
+    let norm = tensors.get_mut("model.embedding_norm.weight").unwrap();
+    norm.2.fill(0);
+    write_tensors(&model.join("v.safetensors"), &tensors);
+    let index = |names: Vec<String>| {
+        let map = names.into_iter().enumerate();
+        let map: serde_json::Map<_, _> = map
+            .map(|(i, name)| (format!("z{i}"), json!(name)))
+            .collect();
+        let index = json!({"weight_map": map}).to_string();
+        std::fs::write(model.join("model.safetensors.index.json"), index).unwrap();
+    };
+    let timed = || {
+        let began = Instant::now();
+        let source = ModelSource::parse(model.to_str().unwrap()).unwrap();
+        let parts = fingerprint(&source).unwrap();
+        let weights = parts
+            .iter()
+            .filter(|(name, _)| name.starts_with("weights "));
+        (load(&model).weights, weights.count(), began.elapsed())
+    };
+    index(vec!["w.safetensors".to_owned()]);
+    let (expected, files, once) = timed();
+    assert_eq!(files, 1);
+
+    let mut names = vec!["v.safetensors".to_owned()];
+    for number in 0..150 {
+        std::fs::hard_link(&file, model.join(format!("a{number}.safetensors"))).unwrap();
+        symlink(
+            "w.safetensors",
+            model.join(format!("x{number}.safetensors")),
+        )
+        .unwrap();
+        names.push(format!("a{number}.safetensors"));
+        names.push(format!("x{number}.safetensors"));
+        names.push(format!("{}w.safetensors", "./".repeat(number + 1)));
+        names.push(format!(".//{}w.safetensors", ".//".repeat(number)));
+    }
+    index(names);
+    let (weights, files, many) = timed();
+    assert_same_weights(&weights, &expected);
+    assert_eq!(files, 2);
+    // Of 602 names.
+    assert!(many < once * 30, "{once:?} by one name, {many:?} by many");
 }

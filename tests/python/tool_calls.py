@@ -1,9 +1,12 @@
 """Calls as Python reads them: for each text, its calls with their arguments, or null where it is no list of calls with
-keyword arguments of literals that JSON has."""
+keyword arguments of literals that JSON has. JSON's true, false and null are literals too."""
 
 import ast
 import json
 import sys
+
+
+WORDS = {"true": True, "false": False, "null": None}
 
 
 def value(node):
@@ -13,6 +16,8 @@ def value(node):
         return {key.value: value(item) for key, item in zip(node.keys, node.values)}
     if isinstance(node, (ast.List, ast.Tuple)):
         return [value(item) for item in node.elts]
+    if isinstance(node, ast.Name) and node.id in WORDS:
+        return WORDS[node.id]
     found = ast.literal_eval(node)
     if not isinstance(found, (str, int, float, bool, type(None))):
         raise ValueError("kind")

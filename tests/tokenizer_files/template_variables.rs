@@ -111,7 +111,7 @@ fn templates_find_the_special_tokens_of_transformers() {
                 let messages = json!([{"role": "user", "content": "hi"}]);
                 let mut chat = Chat::new(messages, None);
                 chat.add_generation_prompt = false;
-                let rendered = template.unwrap().render(&chat, None);
+                let rendered = template.unwrap().render(&chat);
                 rendered.map_err(|error| error.to_string())
             });
         match (&found, expected["text"].as_str()) {

@@ -26,9 +26,11 @@ pub use doctor::{DoctorArgs, DoctorCommand};
 pub use files::{MergeArgs, ReplayArgs, ReportArgs, SynthArgs};
 pub use inspect::{InspectArgs, InspectCommand};
 pub use profile::ProfileArgs;
-pub use prompts::PromptArgs;
+pub use prompts::{ClockArg, PromptArgs};
 pub use rows::{GenerateArgs, SamplingArgs, TraceArgs};
-pub use run::{BucketArgs, EngineArgs, ModelArg, PrecisionArgs, RecordArg, RunArgs, TimedArgs};
+pub use run::{
+    BucketArgs, EngineArgs, ModelArg, PrecisionArgs, RecordArg, RunArgs, TextArgs, TimedArgs,
+};
 pub use score::{Positions, ScoreArgs};
 pub use tune::TuneArgs;
 

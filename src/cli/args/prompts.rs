@@ -1,5 +1,7 @@
 //! Prompts that are texts, and what is made of them.
 
+use crate::text::parse_time;
+use chrono::NaiveDateTime;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -18,4 +20,14 @@ pub struct PromptArgs {
     /// Render chats by this Jinja template instead of the model's own, in rows too
     #[arg(long, value_name = "FILE", conflicts_with = "raw")]
     pub chat_template: Option<PathBuf>,
+    #[command(flatten)]
+    pub clock: ClockArg,
+}
+
+#[derive(Debug, Clone, Default, Args)]
+pub struct ClockArg {
+    /// The time that chat templates read, such as 2026-03-31T08:00:00; an offset behind it changes nothing [default: when
+    /// the job began, in local time]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub now: Option<NaiveDateTime>,
 }

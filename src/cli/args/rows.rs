@@ -2,7 +2,7 @@
 
 use super::EXIT_CODES;
 use super::prompts::PromptArgs;
-use super::run::{EngineArgs, ModelArg, RecordArg, RunArgs};
+use super::run::{EngineArgs, ModelArg, RecordArg, RunArgs, TextArgs};
 use crate::error::{Error, Result};
 use crate::io::fields::{
     FREQUENCY_PENALTY, MAX_STOP_BYTES, MAX_STOP_STRINGS, MIN_P, PRESENCE_PENALTY,
@@ -145,6 +145,8 @@ pub struct GenerateArgs {
     #[command(flatten)]
     pub record: RecordArg,
     #[command(flatten)]
+    pub text: TextArgs,
+    #[command(flatten)]
     pub prompt: PromptArgs,
     #[command(flatten)]
     pub model: ModelArg,
@@ -189,6 +191,8 @@ pub struct TraceArgs {
     pub quiet: bool,
     #[command(flatten)]
     pub record: RecordArg,
+    #[command(flatten)]
+    pub text: TextArgs,
     #[command(flatten)]
     pub prompt: PromptArgs,
     /// A checkpoint's directory, or ORG/NAME[@REVISION] of the Hugging Face hub or its cache (HF_HOME, HF_ENDPOINT,

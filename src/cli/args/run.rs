@@ -4,8 +4,10 @@ use super::values::of_a_run;
 use crate::backend::{Handover, LaunchWay, Parallel};
 use crate::io::row::MAX_TIMEOUT_MS;
 use crate::model::DType;
+use crate::text::threads;
 use clap::Args;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Which model.
 #[derive(Debug, Clone, Args)]
@@ -79,6 +81,29 @@ pub struct RecordArg {
     /// Keep every request, turn of the scheduler and token in FILE, for `replay`; the scheduler waits for the writing
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
+}
+
+/// How long text work may take.
+#[derive(Debug, Clone, Default, Args)]
+pub struct TextArgs {
+    /// Time to render and encode a row's text, which is in error past it, and to read tokenizer and template [default: 5]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_text_timeout)]
+    pub text_timeout: Option<Duration>,
+}
+
+impl TextArgs {
+    pub fn timeout(&self) -> Duration {
+        self.text_timeout.unwrap_or(threads::DEFAULT_LIMIT)
+    }
+}
+
+fn parse_text_timeout(text: &str) -> Result<Duration, String> {
+    let seconds = text
+        .parse()
+        .ok()
+        .filter(|seconds| (0.001..=86400.0).contains(seconds));
+    let timeout = seconds.map(Duration::from_secs_f64);
+    timeout.ok_or_else(|| "expected seconds, from 0.001 to 86400".to_owned())
 }
 
 /// Sizes of the engine; `doctor` shows their arithmetic.

@@ -1,7 +1,8 @@
 //! `score`, and which logits there are.
 
 use super::EXIT_CODES;
-use super::run::{EngineArgs, ModelArg, RecordArg, RunArgs};
+use super::prompts::ClockArg;
+use super::run::{EngineArgs, ModelArg, RecordArg, RunArgs, TextArgs};
 use crate::io::shard::Shard;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -35,11 +36,15 @@ pub struct ScoreArgs {
     /// says of what OUTPUT is a shard, and `merge` makes one file of all of them
     #[arg(long, value_name = "I/N", requires = "output", value_parser = Shard::parse)]
     pub shard: Option<Shard>,
+    #[command(flatten)]
+    pub clock: ClockArg,
     /// No progress and no rates on standard error
     #[arg(long, short)]
     pub quiet: bool,
     #[command(flatten)]
     pub record: RecordArg,
+    #[command(flatten)]
+    pub text: TextArgs,
     #[command(flatten)]
     pub model: ModelArg,
     #[command(flatten)]

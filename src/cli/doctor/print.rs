@@ -6,6 +6,7 @@ use crate::backend::cuda::listed::links::Link;
 use crate::cli::table::Table;
 use crate::plan::bytes::Bytes;
 use crate::plan::{MemoryPlan, Place, RingCapacities};
+use crate::quote;
 use serde_json::{Value, json};
 use std::io::{self, Write};
 
@@ -20,8 +21,10 @@ pub(super) fn text(checks: &[Check], details: &Details<'_>, out: &mut dyn Write)
     let width = checks.iter().map(|c| c.name.len()).max().unwrap_or(0);
     for check in checks {
         let status = check.status.name();
-        writeln!(out, "{status:<7}  {:<width$}  {}", check.name, check.detail)?;
+        let detail = quote::visible(&check.detail);
+        writeln!(out, "{status:<7}  {:<width$}  {detail}", check.name)?;
         if let Some(advice) = &check.advice {
+            let advice = quote::visible(advice);
             writeln!(out, "{:<7}  {:<width$}  -> {advice}", "", "")?;
         }
     }

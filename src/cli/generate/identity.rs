@@ -8,6 +8,8 @@ use crate::io::row::Options;
 use crate::io::shard::ShardOutput;
 use crate::model::fingerprint::{fingerprint, of_file};
 use crate::session::Opened;
+use crate::text::Clock;
+use std::sync::Arc;
 
 /// Everything besides a row that its answer depends on, under the names by which a user knows it. Not --timeout-ms: it
 /// decides whether there is an answer, and rows without one are tried again.
@@ -58,7 +60,11 @@ pub fn identity(opened: &Opened, rules: &Rules) -> Result<Identity> {
 }
 
 /// What is said of OUTPUT where it is a shard. Rows in error are in it, so what makes them errors counts too.
-pub fn shard_output(args: &GenerateArgs, identity: &Identity) -> Result<Option<ShardOutput>> {
+pub fn shard_output(
+    args: &GenerateArgs,
+    identity: &Identity,
+    clock: &Option<Arc<Clock>>,
+) -> Result<Option<ShardOutput>> {
     let (Some(shard), Some(path)) = (args.shard, &args.output) else {
         return Ok(None);
     };
@@ -67,7 +73,8 @@ pub fn shard_output(args: &GenerateArgs, identity: &Identity) -> Result<Option<S
         .clone()
         .with("--strict", args.strict)
         .with("--timeout-ms", timeout);
-    ShardOutput::open(path, shard, of).map(Some)
+    let output = ShardOutput::open(path, shard, of)?;
+    Ok(Some(output.with_clock(clock.clone())))
 }
 
 /// An option as a message shows it.

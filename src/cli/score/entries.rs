@@ -12,6 +12,8 @@ use crate::io::row::{Code, Format, Id, RowError};
 use crate::io::shard::{InputHash, Shard, WholeInput};
 use crate::model::{ModelConfig, ModelSource};
 use crate::session::codec::ModelCodec;
+use crate::text::{Clock, Threads};
+use std::sync::Arc;
 
 /// One row of the input: tokens to score, or why not.
 pub(super) struct Entry {
@@ -25,6 +27,8 @@ pub(super) struct Entry {
 pub(super) struct Entries {
     pub of_run: Vec<Entry>,
     pub input: WholeInput,
+    /// The time that a chat template may have read.
+    pub clock: Option<Arc<Clock>>,
 }
 
 pub(super) fn read(
@@ -62,6 +66,7 @@ pub(super) fn read(
     Ok(Entries {
         of_run,
         input: input.finish(),
+        clock: None,
     })
 }
 
@@ -80,7 +85,9 @@ fn of_rows(
     config: &ModelConfig,
     max_context: usize,
 ) -> Result<Entries> {
-    let codec = ModelCodec::load(source, None)?;
+    let threads = Threads::new(args.text.timeout());
+    let codec = ModelCodec::load(source, None, &threads)?.with_time(args.clock.now);
+    let codec = Arc::new(codec);
     let mut lines = open_lines(Some(&args.input), None, args.quiet)?;
     let mut ids = Ids::default();
     let mut input = InputHash::default();
@@ -97,14 +104,17 @@ fn of_rows(
         let tokens = id.and_then(|()| {
             let ask = row.ask?;
             let vocab_size = config.vocab_size as u32;
-            let tokens = prompt_tokens(
-                &ask.prompt,
-                ask.names,
-                vocab_size,
-                max_context as u32,
-                &codec,
-                None,
-            )?;
+            let codec = codec.clone();
+            let has_text = ask.has_text();
+            let work = move || {
+                let context = max_context as u32;
+                prompt_tokens(&ask.prompt, ask.names, vocab_size, context, &*codec)
+            };
+            let tokens = if has_text {
+                threads.run(work)??
+            } else {
+                work()?
+            };
             if tokens.len() > max_context {
                 return Err(RowError::new(
                     Code::ContextLength,
@@ -133,5 +143,6 @@ fn of_rows(
     Ok(Entries {
         of_run,
         input: input.finish(),
+        clock: codec.clock(),
     })
 }

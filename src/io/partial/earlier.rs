@@ -6,6 +6,7 @@ use super::read::Lines;
 use crate::error::{Error, Result};
 use crate::files::whole::JOURNAL_START;
 use crate::io::kept::{Finished, Holder, Kept, Place};
+use crate::telemetry::warn;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -82,9 +83,9 @@ impl Journal {
             Contents::OtherVersion => wrong(
                 "found a journal in another format, expected one that this version of tailgraph wrote: go on with the version that wrote it",
             ),
-            Contents::Foreign => {
-                wrong("line 1 is not the header of a journal, expected {\"journal\":...}")
-            }
+            Contents::Foreign => wrong(
+                "line 1 is not the header of a journal as it was written, expected {\"journal\":...} and its checksum",
+            ),
             Contents::Journal {
                 header, records, ..
             } => {
@@ -128,6 +129,7 @@ impl Journal {
         lines.seek(offset).map_err(fail)?;
         // The header was the first.
         let mut number = 1_u64;
+        let mut damaged: Option<(u64, u64)> = None;
         loop {
             let start = lines.offset;
             number += 1;
@@ -137,18 +139,14 @@ impl Journal {
             if line == ENDED.as_bytes() {
                 continue;
             }
-            let Some(record) = Record::parse(line) else {
-                return Err(Error::file(
-                    self.path(),
-                    format!(
-                        "line {number} is not a record of an earlier run, expected {{\"row\",\"input\",\"done\",\"answer\"}}: remove that line to keep the others; with --overwrite all are written over"
-                    ),
-                ));
+            let (Some(record), Ok(bytes)) = (Record::parse(line), u32::try_from(line.len())) else {
+                damaged.get_or_insert((number, 0)).1 += 1;
+                continue;
             };
             let place = Place {
                 holder: Holder::Journal,
-                offset: start + record.answer_start as u64,
-                bytes: record.answer_bytes as u32,
+                offset: start,
+                bytes,
             };
             match record.done {
                 true => kept.by_row.insert(record.row, (record.input, place)),
@@ -156,6 +154,12 @@ impl Journal {
             };
         }
         self.end = lines.offset;
+        if let Some((first, count)) = damaged {
+            warn(&format!(
+                "{}: found {count} lines that are not as they were written, the first of them line {first}: their rows are answered again",
+                self.path().display()
+            ));
+        }
         Ok(())
     }
 }

@@ -2,13 +2,15 @@
 
 use crate::io::identity::Identity;
 use crate::io::kept::Finished;
+use flate2::Crc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::ops::Range;
 
 /// Of the format: another number is another format.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
-/// `{"journal":{...}}`, the first line.
+/// `{"journal":{...},"crc32":"C"}`, the first line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Header {
     version: u32,
@@ -16,11 +18,9 @@ pub(super) struct Header {
     pub of: Identity,
     /// The finished OUTPUT whose answers count besides, by id.
     pub takes_up: Option<Finished>,
-    /// When the job began, in seconds since 1970. Journals from before that was kept have 0, which their answers say too.
-    #[serde(default)]
+    /// When the job began, in seconds since 1970.
     pub created: u64,
-    /// Sequences that ran at once, at most: whoever goes on has as many. Older journals do not say it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Sequences that ran at once, at most: whoever goes on has as many.
     pub max_seqs: Option<u32>,
 }
 
@@ -49,7 +49,9 @@ impl Header {
     /// The line, with its end.
     pub fn line(&self) -> String {
         let line = serde_json::to_string(&HeaderLine { journal: self });
-        line.expect("numbers and strings always serialise") + "\n"
+        let mut line = line.expect("numbers and strings always serialise");
+        line.pop();
+        sealed(line)
     }
 }
 
@@ -69,8 +71,8 @@ impl First {
         match value.get("journal") {
             Some(header) if header.get("version") == Some(&VERSION.into()) => {
                 match Header::deserialize(header) {
-                    Ok(header) => Self::Header(Box::new(header)),
-                    Err(_) => Self::Foreign,
+                    Ok(header) if unsealed(line).is_some() => Self::Header(Box::new(header)),
+                    _ => Self::Foreign,
                 }
             }
             Some(header) if header.get("version").is_some() => Self::OtherVersion,
@@ -86,48 +88,59 @@ impl First {
 /// The last line of a journal whose job gave every row an answer, some of which may be better the next time.
 pub(super) const ENDED: &str = "{\"ended\":true}\n";
 
-/// `{"row":R,"input":"H","done":D,"answer":A}`
+/// What ends a line: a checksum of what stands before, and the brace that closes it.
+fn seal(body: &[u8]) -> String {
+    let mut crc = Crc::new();
+    crc.update(body);
+    format!(",\"crc32\":\"{:08x}\"}}\n", crc.sum())
+}
+
+fn sealed(body: String) -> String {
+    let seal = seal(body.as_bytes());
+    body + &seal
+}
+
+/// A line without its seal; `None` where it is not as it was written.
+fn unsealed(line: &[u8]) -> Option<&[u8]> {
+    const SEAL_BYTES: usize = ",\"crc32\":\"01234567\"}\n".len();
+    let (body, found) = line.split_at(line.len().checked_sub(SEAL_BYTES)?);
+    (found == seal(body).as_bytes()).then_some(body)
+}
+
+/// `{"row":R,"input":"H","done":D,"answer":A,"crc32":"C"}`
 pub(super) struct Record {
     pub row: u64,
     pub input: u64,
     pub done: bool,
-    /// Of the answer, from the line's start.
-    pub answer_start: usize,
-    pub answer_bytes: usize,
+    /// Where in the line the answer is.
+    pub answer: Range<usize>,
 }
 
 impl Record {
-    /// What stands before the answer.
-    pub fn start(row: u64, input: u64, done: bool) -> String {
-        format!("{{\"row\":{row},\"input\":\"{input:016x}\",\"done\":{done},\"answer\":")
+    /// The line, with its end.
+    pub fn line(row: u64, input: u64, done: bool, answer: &str) -> String {
+        sealed(format!(
+            "{{\"row\":{row},\"input\":\"{input:016x}\",\"done\":{done},\"answer\":{answer}"
+        ))
     }
 
-    /// What stands behind it.
-    pub const END: &str = "}\n";
-
-    /// Whether `before` ends with what stands before an answer of `row`.
-    pub fn leads_to(before: &[u8], row: u64) -> bool {
-        const HASH_DIGITS: usize = 16;
-        let head = format!("{{\"row\":{row},\"input\":\"");
-        [true, false].into_iter().any(|done| {
-            let tail = format!("\",\"done\":{done},\"answer\":");
-            let start = head.len() + HASH_DIGITS + tail.len();
-            before.len() >= start
-                && before[before.len() - start..].starts_with(head.as_bytes())
-                && before.ends_with(tail.as_bytes())
-        })
-    }
-
+    /// `None`: the line is not as a run wrote it.
     pub fn parse(line: &[u8]) -> Option<Self> {
         const ANSWER: &[u8] = b"\"answer\":";
-        let value: Value = serde_json::from_slice(line).ok()?;
-        let answer_start = line.windows(ANSWER.len()).position(|w| w == ANSWER)? + ANSWER.len();
+        #[derive(Deserialize)]
+        struct Fields<'a> {
+            row: u64,
+            input: &'a str,
+            done: bool,
+        }
+        let body = unsealed(line)?;
+        let Fields { row, input, done } = serde_json::from_slice(line).ok()?;
+        let before = body.windows(ANSWER.len()).position(|w| w == ANSWER)?;
         Some(Self {
-            row: value.get("row")?.as_u64()?,
-            input: u64::from_str_radix(value.get("input")?.as_str()?, 16).ok()?,
-            done: value.get("done")?.as_bool()?,
-            answer_start,
-            answer_bytes: line.trim_ascii_end().len().checked_sub(answer_start + 1)?,
+            row,
+            input: u64::from_str_radix(input, 16).ok()?,
+            done,
+            answer: before + ANSWER.len()..body.len(),
         })
     }
 }

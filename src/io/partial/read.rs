@@ -46,9 +46,6 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// The most bytes that a record has before its answer.
-const LEAD: u64 = 128;
-
 /// Answers of a file, which come nearly in the order in which they lie there: most seeks stay inside the buffer.
 pub(super) struct Answers<'a> {
     reader: BufReader<&'a File>,
@@ -67,33 +64,20 @@ impl<'a> Answers<'a> {
         }
     }
 
-    /// The answer to row `row` as a line, out of a journal. Where a file system gives no locks, another run may have written
-    /// over what this one wrote: that is no answer of ours.
+    /// The answer to row `row` as a line, out of its record in a journal. Where a file system gives no locks, another run may
+    /// have written over what this one wrote: that is no answer of ours.
     pub fn read_of_row(&mut self, place: &Place, row: u64) -> Result<&[u8]> {
-        let lead = place.offset.min(LEAD);
-        let record = Place {
-            offset: place.offset - lead,
-            bytes: place.bytes + lead as u32 + Record::END.len() as u32,
-            ..*place
-        };
-        self.read(&record)?;
-        let whole = self.answer.split_at(lead as usize);
-        let answer = whole
-            .1
-            .strip_suffix(b"\n")
-            .and_then(|rest| rest.strip_suffix(Record::END.as_bytes()));
-        match answer {
-            Some(answer) if Record::leads_to(whole.0, row) && !answer.contains(&b'\n') => {
-                let length = answer.len();
-                self.answer.drain(..lead as usize);
-                self.answer.truncate(length);
+        self.fill(place)?;
+        match Record::parse(&self.answer) {
+            Some(record) if record.row == row => {
+                self.answer.truncate(record.answer.end);
                 self.answer.push(b'\n');
-                Ok(&self.answer)
+                Ok(&self.answer[record.answer.start..])
             }
             _ => Err(Error::file(
                 self.path,
                 format!(
-                    "found something else where the answer of row {row} was written, expected no other run to write this file; --overwrite starts afresh"
+                    "found something else where the answer of row {row} was written, expected no other run to write this file; --resume answers that row again"
                 ),
             )),
         }
@@ -101,6 +85,12 @@ impl<'a> Answers<'a> {
 
     /// The answer as a line.
     pub fn read(&mut self, place: &Place) -> Result<&[u8]> {
+        self.fill(place)?;
+        self.answer.push(b'\n');
+        Ok(&self.answer)
+    }
+
+    fn fill(&mut self, place: &Place) -> Result<()> {
         self.answer.resize(place.bytes as usize, 0);
         let moved = match self.at {
             Some(at) => self.reader.seek_relative(place.offset as i64 - at as i64),
@@ -110,7 +100,6 @@ impl<'a> Answers<'a> {
             .and_then(|()| self.reader.read_exact(&mut self.answer))
             .map_err(|error| Error::io(self.path, error))?;
         self.at = Some(place.offset + u64::from(place.bytes));
-        self.answer.push(b'\n');
-        Ok(&self.answer)
+        Ok(())
     }
 }

@@ -47,6 +47,12 @@ impl Ask {
         }
     }
 
+    /// Some of its prompts are texts or conversations.
+    pub fn has_text(&self) -> bool {
+        let mut prompts = std::iter::once(&self.prompt).chain(&self.choices.more);
+        prompts.any(|prompt| !matches!(prompt, Prompt::Ids(_)))
+    }
+
     /// A text to be continued, with the run's options.
     pub fn text(text: &str) -> Self {
         Self::new(Prompt::Text(text.to_owned()), Options::default())

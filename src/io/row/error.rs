@@ -1,6 +1,7 @@
 //! Why a row is not served.
 
 use crate::quote;
+use crate::text::Late;
 use std::fmt;
 
 /// Why a row was not served; `as_str` is what the answer carries.
@@ -24,7 +25,9 @@ pub enum Code {
     ChatTemplate,
     /// The model's logits are not finite: no token could be chosen.
     NonFiniteLogits,
-    /// The system gave no thread to prepare the row on; `--resume` tries it again.
+    /// The row's text was not tokens by its deadline; `--resume` tries it again.
+    TextTimeout,
+    /// There was no thread for the row's text; `--resume` tries it again.
     NoThread,
     /// The device failed while the row ran; `--resume` tries it again.
     Device,
@@ -49,6 +52,7 @@ impl Code {
             Self::TokenOutOfRange => "token_out_of_range",
             Self::ChatTemplate => "chat_template",
             Self::NonFiniteLogits => "non_finite_logits",
+            Self::TextTimeout => "text_timeout",
             Self::NoThread => "no_thread",
             Self::Device => "device",
             Self::Cancelled => "cancelled",
@@ -60,7 +64,7 @@ impl Code {
     pub fn may_succeed_later(self) -> bool {
         matches!(
             self,
-            Self::NoThread | Self::Device | Self::Cancelled | Self::Timeout
+            Self::TextTimeout | Self::NoThread | Self::Device | Self::Cancelled | Self::Timeout
         )
     }
 }
@@ -77,6 +81,15 @@ impl RowError {
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         let message = quote::whole(&message.into());
         Self { code, message }
+    }
+}
+
+impl From<Late> for RowError {
+    fn from(late: Late) -> Self {
+        match late {
+            Late::Over(message) => Self::new(Code::TextTimeout, message),
+            Late::NoThread(message) => Self::new(Code::NoThread, message),
+        }
     }
 }
 

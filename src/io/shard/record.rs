@@ -11,7 +11,7 @@ use std::io::Read;
 use std::path::Path;
 
 /// Of the format: another number is another format.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Far above any record.
 const MAX_BYTES: u64 = 16 << 20;
@@ -51,9 +51,12 @@ pub struct Record {
     pub sha256: String,
     /// The model and the options.
     pub of: Identity,
+    /// The time that chat templates read, where one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub now: Option<String>,
 }
 
-/// The file is `{"shard":1,...}`, where 1 is the version.
+/// The file is `{"shard":2,...}`, where 2 is the version.
 #[derive(Serialize)]
 struct Versioned<'a> {
     shard: u32,

@@ -1,13 +1,13 @@
 //! `--model org/name[@revision]`: a model of the Hugging Face hub, from the cache that its other tools use too, or else
 //! from the hub into that cache.
 //!
-//! - `name`: what is a name, and where a machine keeps models: HF_HOME, HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE
-//! - `web`: requests that are tried again where that may help, and what is said where it does not
+//! - `name`: what is a name, and what the environment says: where models are kept, where the hub is, whose token it is shown
+//! - `web`: requests that are tried again where that may help, and what is said where it does not; who is trusted, and shown a token
 //! - `transfer`: one file, from where an earlier try ended, held to its checksum; `shown`: how far it is
 //!
-//! Names, folders and the list of a model's files are the `hf-hub` crate's. Its downloads (0.5) are not used: they send the
-//! token to whatever host the hub redirects to, write what comes behind what is there without a look at whether the server
-//! heeded the range, compare no checksum, and give up after five seconds where another process downloads the same file.
+//! Names, folders and addresses are the `hf-hub` crate's. Its requests (0.5) are not used: they show the token to whatever host
+//! or port the hub redirects to, write what comes behind what is there without a look at whether the server heeded the range,
+//! compare no checksum, and give up after five seconds where another process downloads the same file.
 
 mod name;
 mod shown;
@@ -45,7 +45,7 @@ pub fn find(name: &Name) -> Result<PathBuf> {
     }
     if place.offline {
         return Err(name.error(format!(
-            "found neither such a folder nor the whole model in {}, expected one of them, since HF_HUB_OFFLINE is set",
+            "found neither such a folder nor the whole model in {}, expected one of them, since HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE) is set",
             place.cache.path().display()
         )));
     }
@@ -83,12 +83,14 @@ pub fn lacks_weights(folder: &Path) -> bool {
 /// The model's folder in the cache, if all of it is there. What a branch is on the hub by now is not looked up.
 fn cached(place: &Place, name: &Name) -> Result<Option<PathBuf>> {
     let repo = place.cache.repo(name.repo());
-    let folder = match name.is_commit() {
-        true => repo.pointer_path(name.revision()),
-        false => match repo.get("config.json") {
-            Some(config) => config.with_file_name(""),
-            None => return Ok(None),
-        },
+    let folder = if name.is_commit() {
+        repo.pointer_path(name.revision())
+    } else {
+        // The crate's own look-up takes a line's end for a part of the commit.
+        match std::fs::read_to_string(ref_path(&repo, name)) {
+            Ok(commit) => repo.pointer_path(commit.trim()),
+            Err(_) => return Ok(None),
+        }
     };
     Ok(is_whole(&folder)?.then_some(folder))
 }
@@ -105,8 +107,8 @@ fn is_whole(folder: &Path) -> Result<bool> {
     if !there(checkpoint::INDEX_FILE) {
         return Ok(false);
     }
-    let shards = checkpoint::shard_names(&folder.join(checkpoint::INDEX_FILE))?;
-    Ok(shards.iter().all(|shard| there(shard)))
+    let shards = checkpoint::shard_files(&folder.join(checkpoint::INDEX_FILE))?;
+    Ok(shards.keys().all(|shard| there(shard)))
 }
 
 fn download(place: &Place, name: &Name) -> Result<PathBuf> {
@@ -123,13 +125,14 @@ fn download(place: &Place, name: &Name) -> Result<PathBuf> {
     let weights = if lists(checkpoint::SINGLE_FILE) {
         vec![checkpoint::SINGLE_FILE.to_owned()]
     } else if lists(checkpoint::INDEX_FILE) {
-        checkpoint::shard_names(&folder.join(checkpoint::INDEX_FILE))?
+        let shards = checkpoint::shard_files(&folder.join(checkpoint::INDEX_FILE))?;
+        shards.into_keys().collect()
     } else {
         return Err(name.error(format!(
             "found neither {} nor {} among its files on {}, expected a published safetensors checkpoint",
             checkpoint::SINGLE_FILE,
             checkpoint::INDEX_FILE,
-            place.endpoint
+            web.endpoint
         )));
     };
     for file in &weights {
@@ -149,11 +152,14 @@ fn is_template(file: &str) -> bool {
     inside.is_some_and(|template| template.ends_with(".jinja") && !template.contains('/'))
 }
 
-/// refs/REVISION, which holds the commit.
-fn set_ref(repo: &CacheRepo, name: &Name, commit: &str) -> Result<()> {
+/// The file that holds the commit of a revision.
+fn ref_path(repo: &CacheRepo, name: &Name) -> PathBuf {
     let snapshots = repo.pointer_path("");
-    let model = snapshots.parent().unwrap_or(Path::new("/"));
-    let path = model.join("refs").join(name.revision());
+    snapshots.with_file_name("refs").join(name.revision())
+}
+
+fn set_ref(repo: &CacheRepo, name: &Name, commit: &str) -> Result<()> {
+    let path = ref_path(repo, name);
     make_folder_of(&path)?;
     let Resolved::Place(place) = resolve(&path)? else {
         return Err(Error::file(

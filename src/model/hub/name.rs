@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::quote;
 use hf_hub::{Cache, Repo, RepoType};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The revision where none is named.
 const MAIN: &str = "main";
@@ -41,11 +41,7 @@ impl Name {
     }
 
     pub(super) fn repo(&self) -> Repo {
-        self.at(&self.revision)
-    }
-
-    pub(super) fn at(&self, revision: &str) -> Repo {
-        Repo::with_revision(self.id.clone(), RepoType::Model, revision.to_owned())
+        Repo::with_revision(self.id.clone(), RepoType::Model, self.revision.clone())
     }
 
     pub(super) fn error(&self, message: impl AsRef<str>) -> Error {
@@ -59,10 +55,11 @@ impl Name {
 
 /// As git has it.
 pub(super) fn is_commit(text: &str) -> bool {
-    text.len() == 40 && text.bytes().all(|b| b.is_ascii_hexdigit())
+    let hex = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
+    text.len() == 40 && text.bytes().all(hex)
 }
 
-/// What the environment says of the hub, under the names that its Python library reads.
+/// What the environment says of the hub: names, their order and what counts as true are those of `huggingface_hub`.
 pub(super) struct Place {
     pub cache: Cache,
     pub endpoint: String,
@@ -76,28 +73,61 @@ impl Place {
     /// There is no home for a cache.
     pub fn of_this_machine() -> Result<Self> {
         let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let path = |name: &str| set(name).map(PathBuf::from);
-        let home = || {
-            let caches = path("XDG_CACHE_HOME").or_else(|| Some(path("HOME")?.join(".cache")));
-            path("HF_HOME").or_else(|| Some(caches?.join("huggingface")))
+        let is_true = |value: Option<String>| {
+            let value = value.map(|value| value.to_ascii_uppercase());
+            value.is_some_and(|value| ["1", "ON", "YES", "TRUE"].contains(&&*value))
         };
-        let Some(cache) = path("HF_HUB_CACHE").or_else(|| Some(home()?.join("hub"))) else {
-            return Err(Error::Usage(
-                "found neither HF_HOME nor HOME in the environment, expected one of them for models of the hub".to_owned(),
-            ));
+        let home = || set("XDG_CACHE_HOME").unwrap_or("~/.cache".to_owned()) + "/huggingface";
+        let home = expanded(&set("HF_HOME").unwrap_or_else(home));
+        let cache = set("HF_HUB_CACHE").or_else(|| set("HUGGINGFACE_HUB_CACHE"));
+        let cache = expanded(&cache.unwrap_or_else(|| format!("{home}/hub")));
+        if cache.starts_with('~') {
+            return Err(Error::Usage(format!(
+                "found {} for the folder of the hub's models, expected HOME to be set, or HF_HUB_CACHE to be a path (~NAME is not looked up)",
+                quote::name(&cache)
+            )));
+        }
+        let clean = |token: String| {
+            let token = token.replace(['\r', '\n'], "").trim().to_owned();
+            (!token.is_empty()).then_some(token)
         };
         // As `hf auth login` leaves it.
-        let token = || Cache::new(home()?.join("hub")).token();
-        let token = set("HF_TOKEN").or_else(token);
-        let endpoint = set("HF_ENDPOINT").unwrap_or("https://huggingface.co".to_owned());
-        let offline = set("HF_HUB_OFFLINE").map(|value| value.to_ascii_lowercase());
+        let path = set("HF_TOKEN_PATH").unwrap_or_else(|| format!("{home}/token"));
+        let kept = || std::fs::read_to_string(expanded(&path)).ok();
+        let token = set("HF_TOKEN").or_else(|| set("HUGGING_FACE_HUB_TOKEN"));
+        let token = token.and_then(clean).or_else(|| clean(kept()?));
         Ok(Self {
-            cache: Cache::new(cache),
-            endpoint: endpoint.trim_end_matches('/').to_owned(),
-            token: token.map(|token| token.trim().to_owned()),
-            offline: offline.is_some_and(|value| ["1", "on", "yes", "true"].contains(&&*value)),
+            cache: Cache::new(cache.into()),
+            endpoint: set("HF_ENDPOINT").unwrap_or("https://huggingface.co".to_owned()),
+            token: token.filter(|_| !is_true(set("HF_HUB_DISABLE_IMPLICIT_TOKEN"))),
+            offline: is_true(set("HF_HUB_OFFLINE").or_else(|| set("TRANSFORMERS_OFFLINE"))),
         })
     }
+}
+
+/// A path with `~` and variables in it, as Python's `expanduser` and `expandvars` take them: the unknown stays as it is.
+fn expanded(path: &str) -> String {
+    let home = std::env::home_dir().and_then(|home| home.into_os_string().into_string().ok());
+    let below = path
+        .strip_prefix('~')
+        .filter(|rest| rest.is_empty() || rest.starts_with('/'));
+    let path = match (below, home.filter(|home| !home.is_empty())) {
+        (Some(rest), Some(home)) => home + rest,
+        _ => path.to_owned(),
+    };
+    let mut parts = path.split('$');
+    let mut expanded = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let braced = part.strip_prefix('{').and_then(|part| part.split_once('}'));
+        let plain = || part.split_at(part.find(|c| !word(c)).unwrap_or(part.len()));
+        let (name, rest) = braced.unwrap_or_else(plain);
+        match std::env::var(name) {
+            Ok(value) => expanded.extend([&value, rest]),
+            Err(_) => expanded.extend(["$", part]),
+        }
+    }
+    expanded
 }
 
 /// The name of a model whose folder is a snapshot of the cache: `.../models--org--name/snapshots/COMMIT`.

@@ -1,5 +1,6 @@
 //! How far a download is: a bar on a terminal, else a line now and then.
 
+use crate::quote;
 use crate::telemetry::{draw, say};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::cell::Cell;
@@ -23,7 +24,7 @@ impl Shown {
             let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
             ProgressBar::no_length()
                 .with_style(style)
-                .with_message(format!("downloading {file}:"))
+                .with_message(format!("downloading {}:", quote::visible(file)))
         });
         draw(bar.clone());
         Self {
@@ -34,20 +35,14 @@ impl Shown {
     }
 
     /// So many bytes have come.
-    pub fn tell(&self, bytes: u64, of: Option<u64>) {
+    pub fn tell(&self, bytes: u64, of: u64) {
         if let Some(bar) = &self.bar {
-            if let Some(of) = of {
-                bar.set_length(of);
-            }
+            bar.set_length(of);
             bar.set_position(bytes);
         } else if self.last.get().elapsed() >= LINE_EVERY {
             self.last.set(Instant::now());
-            let of = of.map_or(String::new(), |of| format!(" of {}", of >> 20));
-            say(&format!(
-                "tailgraph: {}: {}{of} MiB",
-                self.file,
-                bytes >> 20
-            ));
+            let (bytes, of) = (bytes >> 20, of >> 20);
+            say(&format!("tailgraph: {}: {bytes} of {of} MiB", self.file));
         }
     }
 }

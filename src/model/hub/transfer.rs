@@ -124,7 +124,7 @@ impl<'a> Transfer<'a> {
     }
 
     fn about(&self, file: &str) -> Tried<About> {
-        let url = self.web.url(self.commit, file)?;
+        let url = self.web.url(self.commit, file);
         let (url, answer) = self.web.send(true, &url, None, true)?;
         let headers = answer.headers();
         let text = |name: &str| headers.get(name)?.to_str().ok();
@@ -135,6 +135,14 @@ impl<'a> Transfer<'a> {
             let message = format!(
                 "{file}: found the etag {}, expected a hash",
                 quote::name(&etag)
+            );
+            return Err(self.web.name.error(message).into());
+        }
+        if let Some(other) = text("x-repo-commit").filter(|&commit| commit != self.commit) {
+            let message = format!(
+                "{file}: found the commit {}, expected {}",
+                quote::name(other),
+                self.commit
             );
             return Err(self.web.name.error(message).into());
         }
@@ -166,7 +174,7 @@ impl<'a> Transfer<'a> {
                     written.begin()?;
                 }
                 if about.bytes != Some(written.bytes) {
-                    self.go_on(&about, &mut written, &shown, &so_far)?;
+                    self.go_on(file, &about, &mut written, &shown, &so_far)?;
                 }
                 let Some(hash) = about.hash() else {
                     return Ok(());
@@ -194,6 +202,7 @@ impl<'a> Transfer<'a> {
 
     fn go_on(
         &self,
+        file: &str,
         about: &About,
         written: &mut Written<'_>,
         shown: &Shown,
@@ -213,6 +222,17 @@ impl<'a> Transfer<'a> {
                 None,
             ));
         }
+        let rest = || {
+            Some(
+                written
+                    .bytes
+                    .saturating_add(answer.body().content_length()?),
+            )
+        };
+        let Some(bytes) = about.bytes.or_else(rest) else {
+            let message = format!("{file}: found an answer of no length, expected one");
+            return Err(self.web.name.error(message).into());
+        };
         let mut contents = answer.into_body().into_reader();
         let mut buffer = vec![0; BUFFER_BYTES];
         loop {
@@ -227,20 +247,23 @@ impl<'a> Transfer<'a> {
                     ));
                 }
             };
+            if read as u64 > bytes - written.bytes {
+                written.begin()?;
+                let message = format!(
+                    "{file}: found more than {bytes} bytes, expected what the hub says it has"
+                );
+                return Err(self.web.name.error(message).into());
+            }
             written.add(&buffer[..read])?;
             so_far.set(written.bytes);
-            shown.tell(written.bytes, about.bytes);
+            shown.tell(written.bytes, bytes);
         }
-        match about.bytes {
-            Some(bytes) if bytes != written.bytes => Err(Failure::Again(
-                format!(
-                    "the hub's answer ended at byte {} of {bytes}",
-                    written.bytes
-                ),
-                None,
-            )),
-            _ => Ok(()),
+        if written.bytes < bytes {
+            let at = written.bytes;
+            let message = format!("the hub's answer ended at byte {at} of {bytes}");
+            return Err(Failure::Again(message, None));
         }
+        Ok(())
     }
 }
 

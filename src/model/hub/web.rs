@@ -4,9 +4,15 @@ use super::name::{Name, Place, is_commit};
 use crate::error::{Error, Result};
 use crate::quote;
 use crate::telemetry::say;
-use hf_hub::api::sync::{ApiBuilder, ApiRepo};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use hf_hub::api::RepoInfo;
+use percent_encoding::percent_decode_str;
+use rustls_native_certs::{CertificateResult, load_certs_from_paths, load_native_certs};
+use std::path::Path;
 use std::time::Duration;
 use ureq::http::{HeaderMap, Response, StatusCode, Uri};
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
 /// Tries of which none brings anything new, at most.
@@ -20,6 +26,11 @@ const CONTENTS: Duration = Duration::from_secs(600);
 const REDIRECTS: usize = 10;
 /// A model has hundreds of files at most.
 const LIST_BYTES: u64 = 64 << 20;
+
+/// The variables that name certificates to OpenSSL, and to `load_native_certs`.
+const OPENSSL: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
+/// The variables that name them to Python's `requests`: a file or a folder each.
+const BUNDLES: [&str; 2] = ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"];
 
 /// Why a try failed.
 pub(super) enum Failure {
@@ -44,85 +55,71 @@ pub(super) struct Listed {
 
 /// The hub, as far as one model goes.
 pub(super) struct Web<'a> {
-    place: &'a Place,
     pub name: &'a Name,
+    /// Where the hub is, without the password that HF_ENDPOINT may have in it: messages show it.
+    pub endpoint: String,
+    hub: Option<Origin>,
+    /// Who asks, for the hub's eyes alone.
+    authorization: Option<String>,
     agent: Agent,
 }
 
 impl<'a> Web<'a> {
     /// # Errors
-    /// HF_ENDPOINT is no address.
-    pub fn new(place: &'a Place, name: &'a Name) -> Result<Self> {
+    /// HF_ENDPOINT is no address, or there is no certificate where the environment says.
+    pub fn new(place: &Place, name: &'a Name) -> Result<Self> {
+        let certificates = TlsConfig::builder().root_certs(trusted()?).build();
         let agent = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
+            .tls_config(certificates)
             .user_agent(concat!("tailgraph/", env!("CARGO_PKG_VERSION")))
             .timeout_connect(Some(CONNECT))
             .timeout_recv_response(Some(ANSWER))
             .timeout_recv_body(Some(CONTENTS))
             .build();
-        if origin(&place.endpoint).is_none() {
-            return Err(Error::Usage(format!(
-                "HF_ENDPOINT: found {}, expected an address such as https://huggingface.co",
-                quote::name(&place.endpoint)
-            )));
-        }
+        let (endpoint, credentials) = without_credentials(&place.endpoint)?;
+        let bearer = || Some(format!("Bearer {}", place.token.as_ref()?));
         Ok(Self {
-            place,
             name,
+            hub: origin(&endpoint),
+            endpoint,
+            authorization: credentials.or_else(bearer),
             agent: agent.into(),
         })
     }
 
-    /// The crate's view of the model at `revision`.
-    fn repo(&self, revision: &str) -> Result<ApiRepo> {
-        let api = ApiBuilder::from_cache(self.place.cache.clone())
-            .with_endpoint(self.place.endpoint.clone())
-            .with_token(self.place.token.clone())
-            .build();
-        let api = api.map_err(|error| self.name.error(error.to_string()))?;
-        Ok(api.repo(self.name.at(revision)))
-    }
-
     /// Where `file` is at `commit`.
-    pub fn url(&self, commit: &str, file: &str) -> Result<String> {
-        Ok(self.repo(commit)?.url(file))
+    pub fn url(&self, commit: &str, file: &str) -> String {
+        let repo = self.name.repo().url();
+        format!("{}/{repo}/resolve/{commit}/{file}", self.endpoint)
     }
 
     /// What the revision has by now.
     pub fn files(&self) -> Result<Listed> {
-        let repo = self.repo(self.name.revision())?;
+        let url = format!("{}/api/{}", self.endpoint, self.name.repo().api_url());
         let ask = || -> Tried<Listed> {
-            let request = repo.info_request().config();
-            let mut answer = request
-                .http_status_as_error(false)
-                .timeout_connect(Some(CONNECT))
-                .timeout_recv_response(Some(ANSWER))
-                .build()
-                .call()
-                .map_err(|error| again(&error))?;
-            self.check(answer.status(), answer.headers())?;
+            let (_, mut answer) = self.send(false, &url, None, false)?;
             let body = answer.body_mut().with_config().limit(LIST_BYTES);
-            let info: hf_hub::api::RepoInfo = body.read_json().map_err(|error| {
-                let hub = &self.place.endpoint;
+            let info: RepoInfo = body.read_json().map_err(|error| {
+                let hub = &self.endpoint;
                 let why = quote::message(&error);
                 let message = format!("{hub} answered with no list of a model's files ({why})");
                 Failure::Again(message, None)
             })?;
-            if !is_commit(&info.sha) {
+            let asked = Some(self.name.revision()).filter(|_| self.name.is_commit());
+            if !is_commit(&info.sha) || asked.is_some_and(|asked| asked != info.sha) {
                 let message = format!(
-                    "found the commit {}, expected one of git",
-                    quote::name(&info.sha)
+                    "found the commit {}, expected {}",
+                    quote::name(&info.sha),
+                    asked.unwrap_or("one of git")
                 );
                 return Err(self.name.error(message).into());
             }
+            let files = info.siblings.into_iter().map(|file| file.rfilename);
             Ok(Listed {
                 commit: info.sha,
-                files: info
-                    .siblings
-                    .into_iter()
-                    .map(|file| file.rfilename)
-                    .collect(),
+                files: files.collect(),
             })
         };
         // The first request: a hub that cannot be reached is said soon.
@@ -138,7 +135,6 @@ impl<'a> Web<'a> {
         from: Option<u64>,
         stays: bool,
     ) -> Tried<(String, Response<Body>)> {
-        let hub = origin(&self.place.endpoint);
         let mut url = url.to_owned();
         for _ in 0..REDIRECTS {
             let mut request = match head {
@@ -147,8 +143,10 @@ impl<'a> Web<'a> {
             }
             // Lengths and ranges are those of the file.
             .header("accept-encoding", "identity");
-            if let Some(token) = self.place.token.as_ref().filter(|_| origin(&url) == hub) {
-                request = request.header("authorization", format!("Bearer {token}"));
+            if let Some(who) = &self.authorization
+                && origin(&url) == self.hub
+            {
+                request = request.header("authorization", who);
             }
             if let Some(from) = from {
                 request = request.header("range", format!("bytes={from}-"));
@@ -158,7 +156,12 @@ impl<'a> Web<'a> {
                 self.check(answer.status(), answer.headers())?;
                 return Ok((url, answer));
             };
-            if stays && origin(&next) != hub {
+            let to = origin(&next);
+            if to.is_none() {
+                let message = "found a redirect to no address, expected one of http or https";
+                return Err(self.name.error(message).into());
+            }
+            if stays && to != self.hub {
                 return Ok((next, answer));
             }
             url = next;
@@ -173,12 +176,12 @@ impl<'a> Web<'a> {
             let text = headers.get("retry-after")?.to_str().ok()?;
             Some(Duration::from_secs(text.trim().parse().ok()?).min(LONGEST_WAIT))
         };
-        let hub = &self.place.endpoint;
+        let hub = &self.endpoint;
         let message = match status.as_u16() {
             // A range that begins at the end.
             200..=299 | 416 => return Ok(()),
             // The hub says this of what it does not show too.
-            401 => match self.place.token {
+            401 => match self.authorization {
                 None => format!(
                     "{hub} answered 401: there is no such model (and no such folder here), or it is private: expected a name that exists, or HF_TOKEN of an account that may read it"
                 ),
@@ -209,7 +212,8 @@ impl<'a> Web<'a> {
         Err(self.name.error(message).into())
     }
 
-    /// Tries until one succeeds, or `tries` one after the other bring nothing new; `so_far` is what they have brought.
+    /// Tries until one succeeds, or `tries` one after the other bring no more than the best before them; `so_far` is what they
+    /// have brought.
     pub fn patiently<T>(
         &self,
         tries: u32,
@@ -217,17 +221,15 @@ impl<'a> Web<'a> {
         mut ask: impl FnMut() -> Tried<T>,
     ) -> Result<T> {
         let mut failed = 0;
+        let mut best = so_far();
         loop {
-            let before = so_far();
             let (why, after) = match ask() {
                 Ok(found) => return Ok(found),
                 Err(Failure::For(error)) => return Err(error),
                 Err(Failure::Again(why, after)) => (why, after),
             };
-            failed = match so_far() > before {
-                true => 1,
-                false => failed + 1,
-            };
+            failed = if so_far() > best { 1 } else { failed + 1 };
+            best = best.max(so_far());
             if failed >= tries {
                 return Err(self.name.error(format!(
                     "{why}, {failed} times one after the other; what has come is kept, and the same command goes on from there"
@@ -256,16 +258,91 @@ impl<'a> Web<'a> {
 
 /// No answer: the network may have one the next time.
 fn again(error: &ureq::Error) -> Failure {
-    Failure::Again(
-        format!("the hub cannot be reached: {}", quote::message(error)),
-        None,
-    )
+    let why = quote::message(error);
+    let help = match why.contains("certificate") {
+        true => " (SSL_CERT_FILE names a file of those to trust)",
+        false => "",
+    };
+    Failure::Again(format!("the hub cannot be reached: {why}{help}"), None)
 }
 
 /// Scheme, host and port.
-fn origin(url: &str) -> Option<(String, String)> {
+type Origin = (String, String, u16);
+
+fn origin(url: &str) -> Option<Origin> {
     let url: Uri = url.parse().ok()?;
-    Some((url.scheme_str()?.to_owned(), url.authority()?.to_string()))
+    let scheme = url.scheme_str()?.to_ascii_lowercase();
+    let usual = match &*scheme {
+        "https" => 443,
+        "http" => 80,
+        _ => return None,
+    };
+    let port = url.port_u16().unwrap_or(usual);
+    Some((scheme, url.host()?.to_ascii_lowercase(), port))
+}
+
+/// The endpoint without NAME:PASSWORD@, and the header that these make.
+fn without_credentials(endpoint: &str) -> Result<(String, Option<String>)> {
+    let (scheme, rest) = endpoint.split_once("://").unwrap_or(("", endpoint));
+    let (who, hub) = match rest.rsplit_once('@') {
+        Some((who, hub)) => (Some(who), hub),
+        None => (None, rest),
+    };
+    let plain = format!("{scheme}://{}", hub.trim_end_matches('/'));
+    if origin(&plain).is_none() || who.is_some_and(|who| who.contains(['/', '?', '#'])) {
+        // A password may be anywhere around an @.
+        let found = match who {
+            Some(_) => "an @ where no name and password end".to_owned(),
+            None => quote::name(endpoint),
+        };
+        return Err(Error::Usage(format!(
+            "HF_ENDPOINT: found {found}, expected an address such as https://huggingface.co or https://NAME:PASSWORD@HOST, with %2F for a / of these"
+        )));
+    }
+    let basic = |who: &str| {
+        let end = if who.contains(':') { "" } else { ":" };
+        let who: Vec<u8> = percent_decode_str(who).chain(end.bytes()).collect();
+        format!("Basic {}", BASE64_STANDARD.encode(who))
+    };
+    Ok((plain, who.map(basic)))
+}
+
+/// Certificates that the environment names as for Python's libraries, else the system's, else Mozilla's.
+fn trusted() -> Result<RootCerts> {
+    let set = |&name: &&str| std::env::var_os(name).filter(|path| !path.is_empty());
+    let bundles: Vec<_> = BUNDLES.iter().filter_map(set).collect();
+    let openssl = OPENSSL.iter().filter_map(set).count() > 0;
+    let mut found = CertificateResult::default();
+    if openssl || bundles.is_empty() {
+        found = load_native_certs();
+    }
+    for path in bundles.iter().map(Path::new) {
+        let more = if path.is_dir() {
+            load_certs_from_paths(None, Some(path))
+        } else {
+            load_certs_from_paths(Some(path), None)
+        };
+        found.certs.extend(more.certs);
+        found.errors.extend(more.errors);
+    }
+    if found.certs.is_empty() && (openssl || !bundles.is_empty()) {
+        let names = [OPENSSL, BUNDLES].concat().join(", ");
+        let why = found
+            .errors
+            .first()
+            .map_or(String::new(), |error| format!(" ({error})"));
+        return Err(Error::Usage(format!(
+            "{names}: found no certificate where these lead{why}, expected files of PEM or folders of them"
+        )));
+    }
+    if found.certs.is_empty() {
+        return Ok(RootCerts::WebPki);
+    }
+    let certificates = found.certs.iter();
+    Ok(certificates
+        .map(|der| Certificate::from_der(der).to_owned())
+        .collect::<Vec<_>>()
+        .into())
 }
 
 /// Where an answer sends us.
@@ -274,11 +351,42 @@ fn redirect(url: &str, answer: &Response<Body>) -> Option<String> {
         return None;
     }
     let location = answer.headers().get("location")?.to_str().ok()?;
-    match location.starts_with('/') {
-        false => Some(location.to_owned()),
-        true => {
-            let (scheme, authority) = origin(url)?;
-            Some(format!("{scheme}://{authority}{location}"))
-        }
+    let from: Uri = url.parse().ok()?;
+    let scheme = from.scheme_str()?;
+    Some(match location.strip_prefix('/') {
+        None => location.to_owned(),
+        Some(rest) if rest.starts_with('/') => format!("{scheme}:{location}"),
+        Some(_) => format!("{scheme}://{}{location}", from.authority()?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn less_than_what_came_before_is_no_progress() {
+        let name = Name::parse("a/b").unwrap();
+        let place = Place {
+            cache: hf_hub::Cache::new("/".into()),
+            endpoint: "http://host".to_owned(),
+            token: None,
+            offline: false,
+        };
+        let web = Web::new(&place, &name).unwrap();
+        let tries = std::cell::Cell::new(0);
+        // A hub that gives 60 % and 50 % of a file in turn, each from its beginning.
+        let so_far = || match tries.get() {
+            0 => 0,
+            odd if odd % 2 == 1 => 60,
+            _ => 50,
+        };
+        let failed = web.patiently_for(so_far, || -> Tried<()> {
+            tries.set(tries.get() + 1);
+            assert!(tries.get() < 100, "without end");
+            Err(Failure::Again("cut".to_owned(), Some(Duration::ZERO)))
+        });
+        assert!(failed.unwrap_err().to_string().contains("5 times"));
+        assert_eq!(tries.get(), 5);
     }
 }

@@ -1,16 +1,17 @@
 //! Rows on their way from the input to the device.
 
 use super::asked::Asked;
-use super::{Fault, Part, Run, lost};
-use crate::error::{Error, Result};
+use super::{EVENT_POLL, Fault, Part, Run, lost};
+use crate::error::Result;
 use crate::io::source::{Todo, Work};
 use crate::session::any_engine::AnyEngine;
-use std::sync::mpsc::{RecvTimeoutError, TryRecvError};
 use std::time::Duration;
 
 const INPUT_POLL: Duration = Duration::from_millis(50);
 /// Rows handed over in one go before events, interrupts and progress have their turn.
 const ROWS_A_TURN: usize = 256;
+/// Bytes of answers that may wait for earlier ones, for each row of the window.
+const ANSWER_BYTES: u64 = 64 << 10;
 
 impl Run<'_> {
     /// Hands rows to the device while both have room.
@@ -18,19 +19,26 @@ impl Run<'_> {
         for _ in 0..ROWS_A_TURN {
             let Some(work) = self.pull() else { break };
             let room = match self.job.output.written() {
-                Some(written) => work.row < written + self.job.window,
+                Some((next, waiting_bytes)) => {
+                    work.row < next + self.job.window
+                        && waiting_bytes < self.job.window * ANSWER_BYTES
+                }
                 None => (self.sequences.len() as u64) < self.job.window,
             };
             if !room {
-                self.held = Some(work);
+                self.held.push_front(work);
+                if self.sequences.is_empty() {
+                    // The oldest row is in its text work.
+                    std::thread::sleep(EVENT_POLL);
+                }
                 break;
             }
             if !matches!(work.todo, Todo::Run(_)) {
                 self.settle(work).map_err(Fault::Output)?;
                 continue;
             }
-            self.held = self.submit(engine, work)?;
-            if self.held.is_some() {
+            if let Some(work) = self.submit(engine, work)? {
+                self.held.push_front(work);
                 break;
             }
         }
@@ -47,27 +55,26 @@ impl Run<'_> {
             return Ok(Some(work));
         };
         if self.rows.get(&work.row).is_some_and(Asked::has_failed) {
-            self.held = Some(work);
-            self.drop_held().map_err(Fault::Output)?;
+            self.drop_rest(work).map_err(Fault::Output)?;
             return Ok(None);
         }
-        while let Some(prepared) = waiting.pop_front() {
+        let sequences = waiting.left();
+        while let Some(prepared) = waiting.peek() {
             match engine.try_submit(&prepared.request) {
                 Ok(Some(request)) => {
-                    let asked = self.rows.entry(work.row).or_insert_with(|| {
-                        Asked::new(work.input, work.label.clone(), 1 + waiting.len())
-                    });
+                    let asked = self
+                        .rows
+                        .entry(work.row)
+                        .or_insert_with(|| Asked::new(work.input, work.label.clone(), sequences));
                     let part = Part {
                         row: work.row,
                         choice: asked.taken(request),
                     };
                     self.sequences
                         .enter(request, prepared, self.job.codec, part);
+                    waiting.take();
                 }
-                Ok(None) => {
-                    waiting.push_front(prepared);
-                    return Ok(Some(work));
-                }
+                Ok(None) => return Ok(Some(work)),
                 Err(error) => {
                     // Taken from the input, so it is among the rows that the device failed.
                     if !self.rows.contains_key(&work.row) {
@@ -82,12 +89,9 @@ impl Run<'_> {
     }
 
     /// The rest of a row that waits for room is no longer wanted.
-    pub(super) fn drop_held(&mut self) -> Result<()> {
-        let Some(work) = self.held.take() else {
-            return Ok(());
-        };
+    pub(super) fn drop_rest(&mut self, work: Work) -> Result<()> {
         if let (Todo::Run(waiting), Some(asked)) = (&work.todo, self.rows.get_mut(&work.row)) {
-            asked.never_began(waiting.len());
+            asked.never_began(waiting.left());
             return self.close_if_over(work.row);
         }
         Ok(())
@@ -95,21 +99,22 @@ impl Run<'_> {
 
     /// The next row, if one is there. Waits for one only while nothing else is going on.
     pub(super) fn pull(&mut self) -> Option<Work> {
-        if let Some(work) = self.held.take() {
-            return Some(work);
-        }
-        if self.exhausted {
+        if self.cancelled {
             return None;
         }
-        let received = if self.sequences.is_empty() {
-            self.job.rows.recv_timeout(INPUT_POLL)
-        } else {
-            self.job.rows.try_recv().map_err(|error| match error {
-                TryRecvError::Empty => RecvTimeoutError::Timeout,
-                TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
-            })
-        };
-        match received {
+        let first = self.job.rows.overtaken();
+        if let Some(work) = first.or_else(|| self.held.pop_front()) {
+            return Some(work);
+        }
+        let idle = self.sequences.is_empty();
+        let wait = if idle { INPUT_POLL } else { Duration::ZERO };
+        if self.exhausted {
+            if idle && !self.job.rows.none_overtaken() {
+                std::thread::sleep(wait);
+            }
+            return None;
+        }
+        match self.job.rows.next(wait) {
             Ok(Ok(Some(work))) => Some(work),
             Ok(Ok(None)) => {
                 self.exhausted = true;
@@ -120,14 +125,7 @@ impl Run<'_> {
                 self.exhausted = true;
                 None
             }
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => {
-                self.input_failure = Some(Error::Runtime(
-                    "the thread that reads rows ended before the input did: this is a bug in tailgraph".to_owned(),
-                ));
-                self.exhausted = true;
-                None
-            }
+            Err(_) => None,
         }
     }
 

@@ -18,8 +18,10 @@ use serde::Deserialize;
 use super::utf8::alphabet_byte;
 pub use state::ChainState;
 
-/// Bytes that a Replace may put in the place of others: published ones put one.
-const MAX_CONTENT_BYTES: usize = 64;
+/// How many times as long as a token its text may be: published decoders make it no longer.
+const MAX_GROWTH: usize = 64;
+/// Decoders of a Sequence, at most: published ones have four or so.
+const MAX_DECODERS: usize = 64;
 
 /// What tokenizer.json asks for.
 #[derive(Debug, Clone)]
@@ -74,7 +76,20 @@ impl Chain {
         } else {
             chain.add(decoder, &mut false)?;
         }
-        Ok(chain)
+        // Answers are made by the thread that serves all rows: what they take is bounded here, and not by a deadline.
+        let decoders = chain.steps.len() + chain.strips.len();
+        if decoders > MAX_DECODERS {
+            return Err(format!(
+                "found {decoders} decoders, expected at most {MAX_DECODERS}"
+            ));
+        }
+        let growth = chain.steps.iter().map(Step::growth);
+        match growth.fold(1, usize::saturating_mul) {
+            0..=MAX_GROWTH => Ok(chain),
+            times => Err(format!(
+                "decoder Replace: what stands in `content` makes a text up to {times} times as long, expected at most {MAX_GROWTH} times"
+            )),
+        }
     }
 
     fn add(&mut self, decoder: &serde_json::Value, joined: &mut bool) -> Result<(), String> {
@@ -154,6 +169,16 @@ impl Chain {
     }
 }
 
+impl Step {
+    /// How many times as long it may make a token.
+    fn growth(&self) -> usize {
+        match self {
+            Self::Replace { pattern, content } => content.len().div_ceil(pattern.len()).max(1),
+            Self::ByteFallback | Self::Metaspace { .. } | Self::Strip(_) => 1,
+        }
+    }
+}
+
 impl Strip {
     fn of<'a>(&self, mut token: &'a str) -> &'a str {
         for _ in 0..self.start {
@@ -177,17 +202,14 @@ fn replace(decoder: &serde_json::Value) -> Result<Step, String> {
     let pattern = decoder["pattern"]["String"].as_str();
     let content = decoder["content"].as_str();
     match (pattern, content) {
-        (Some(pattern), Some(content))
-            if !pattern.is_empty() && content.len() <= MAX_CONTENT_BYTES =>
-        {
-            Ok(Step::Replace {
-                pattern: pattern.to_owned(),
-                content: content.to_owned(),
-            })
-        }
-        _ => Err(format!(
-            "decoder Replace: expected {{\"String\": …}} in `pattern`, and a text of up to {MAX_CONTENT_BYTES} bytes in `content`"
-        )),
+        (Some(pattern), Some(content)) if !pattern.is_empty() => Ok(Step::Replace {
+            pattern: pattern.to_owned(),
+            content: content.to_owned(),
+        }),
+        _ => Err(
+            "decoder Replace: expected {\"String\": …} in `pattern`, and a text in `content`"
+                .to_owned(),
+        ),
     }
 }
 

@@ -106,7 +106,6 @@ fn at(object: &Value, position: i128) -> Result<Option<Value>, Error> {
             .cloned());
     }
     let text = object.as_str().unwrap_or_default();
-    meter::charge(text.len() / 8)?;
     let found = match usize::try_from(position) {
         Ok(position) => text.chars().nth(position),
         Err(_) => usize::try_from(-(position + 1))

@@ -4,7 +4,6 @@ use std::cmp::Ordering;
 
 use minijinja::{Error, Value};
 
-use super::meter;
 use super::value::numbers::{float, int, is_int, is_number};
 use super::value::{self, Dict, Key, Type, items_of, name, type_of, wrong};
 
@@ -36,7 +35,6 @@ pub fn equal(a: &Value, b: &Value) -> Result<bool, Error> {
                 items_of(a).unwrap_or_default(),
                 items_of(b).unwrap_or_default(),
             );
-            meter::charge(a.len())?;
             a.len() == b.len() && all(a.iter().zip(b), |(a, b)| equal(a, b))?
         }
         (Dict, Dict) => match (
@@ -56,7 +54,6 @@ pub fn equal(a: &Value, b: &Value) -> Result<bool, Error> {
 }
 
 fn dicts_equal(a: &Dict, b: &Dict) -> Result<bool, Error> {
-    meter::charge(a.len())?;
     all(a.iter(), |(key, value)| match b.get(&Key::of(key)?) {
         Some(other) => equal(value, other),
         None => Ok(false),
@@ -93,7 +90,6 @@ pub fn order(operator: &str, a: &Value, b: &Value) -> Result<Option<Ordering>, E
                 items_of(a).unwrap_or_default(),
                 items_of(b).unwrap_or_default(),
             );
-            meter::charge(a.len())?;
             for (a, b) in a.iter().zip(b) {
                 if !equal(a, b)? {
                     return order(operator, a, b);
@@ -118,7 +114,6 @@ pub fn contains(container: &Value, item: &Value) -> Result<bool, Error> {
         Type::Str => match item.as_str().filter(|_| type_of(item) == Type::Str) {
             Some(item) => {
                 let text = container.as_str().unwrap_or_default();
-                meter::charge(text.len() / 16)?;
                 Ok(text.contains(item))
             }
             None => Err(wrong(format!(
@@ -139,7 +134,6 @@ pub fn contains(container: &Value, item: &Value) -> Result<bool, Error> {
         }
         _ => match items_of(container) {
             Some(items) => {
-                meter::charge(items.len())?;
                 for other in items {
                     if equal(other, item)? {
                         return Ok(true);

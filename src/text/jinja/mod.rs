@@ -6,10 +6,10 @@
 //! - `value`, `ops`, `compare`, `access`, `print`, `methods`, `characters`, `format`, `spec`: Python's values and what can be done with them
 //! - `macros`: arguments of macros where minijinja's differ
 //! - `filters`, `checks`, `globals`, `args`, `strftime`: what Jinja2 and transformers give templates
-//! - `meter`: bounds on what a rendering makes and how long it takes
+//! - `meter`: a bound on what a rendering makes
 //!
-//! A template is untrusted. Its size, its nesting, its instructions, bytes and time are bounded, and parsing and
-//! rendering run on a thread with a stack for the deepest that these bounds allow. What is not as in Jinja2 is an
+//! A template is untrusted. Its size, its nesting, its instructions and bytes are bounded, its time by
+//! [`super::Threads`]; parsing and rendering run on a thread with a stack for the deepest that these bounds allow. What is not as in Jinja2 is an
 //! error that quotes the expression: `random`, `lipsum`, `urlize`, `autoescape`, `self`, integers of more than 128 bits,
 //! `include` and the like (for which transformers has no loader either), printing what Python shows as an address.
 
@@ -33,12 +33,11 @@ mod spec;
 mod strftime;
 mod value;
 
-use super::Unrendered;
+use super::{Unrendered, threads};
 use crate::quote;
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::Arc;
 
-use chrono::NaiveDateTime;
 use minijinja::machinery::{self, CodeGenerator, Instructions, Vm, WhitespaceConfig};
 use minijinja::value::Rest;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value};
@@ -48,13 +47,12 @@ use serde_json::Map;
 pub use characters::is_space;
 pub use reads::{Reads, Takes};
 pub use source::MAX_SOURCE_BYTES;
+pub use strftime::{Clock, parse_time};
 
 /// Instructions of one rendering. The longest conversations take some hundred thousand.
 const FUEL: u64 = 20_000_000;
 /// Nested macro calls and scopes.
 const RECURSION_LIMIT: usize = 500;
-/// Of the thread that parses and renders; pages are taken as they are touched.
-const STACK_BYTES: usize = 256 << 20;
 
 struct Program<'source> {
     instructions: Instructions<'source>,
@@ -98,10 +96,9 @@ impl Template {
         &self,
         environment: &Environment<'static>,
         variables: &Map<String, serde_json::Value>,
-        time: Duration,
     ) -> Result<String, Unrendered> {
         on_a_deep_stack(|| {
-            let rendered = meter::metered(time, || self.run(environment, variables));
+            let rendered = meter::metered(|| self.run(environment, variables));
             value::empty_namespaces();
             rendered.map_err(|error| describe(&error, self.compiled.borrow_owner()))
         })
@@ -165,8 +162,8 @@ fn compile<'s>(source: &'s str, reads: &mut Reads) -> Result<Program<'s>, String
     })
 }
 
-/// Everything that templates find beside their variables. `now` is what `strftime_now` shows.
-pub fn environment(now: NaiveDateTime) -> Environment<'static> {
+/// Everything that templates find beside their variables. `strftime_now` shows the time of `clock`.
+pub fn environment(clock: Arc<Clock>) -> Environment<'static> {
     let mut environment = Environment::empty();
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
     environment.set_recursion_limit(RECURSION_LIMIT);
@@ -183,32 +180,17 @@ pub fn environment(now: NaiveDateTime) -> Environment<'static> {
         let args = args::bind("strftime_now", &["format"], &args)?;
         let format = args.required_text(0)?;
         meter::charge(format.len().saturating_mul(32))?;
-        Ok::<_, Error>(strftime::strftime(now, format))
+        Ok::<_, Error>(strftime::strftime(clock.read(), format))
     });
     environment
 }
 
-/// Runs `work` on a thread of its own. Parsers, compilers and values recurse: as deep as the bounds on a template
-/// allow, which is more than a caller's stack may have.
+/// Runs `work` where the stack is deep enough for it.
 fn on_a_deep_stack<T: Send>(
     work: impl FnOnce() -> Result<T, String> + Send,
 ) -> Result<T, Unrendered> {
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new()
-            .name("template".to_owned())
-            .stack_size(STACK_BYTES)
-            .spawn_scoped(scope, || super::guarded("minijinja", work))
-            .map_err(|error| Unrendered::NoThread(no_thread(&error)))?;
-        let ended = thread.join();
-        Ok(ended.map_err(|_| "the template's thread ended early".to_owned())??)
-    })
-}
-
-fn no_thread(error: &std::io::Error) -> String {
-    format!(
-        "the system refused a thread for chat templates: {error}; expected room for one with a stack of {} MiB",
-        STACK_BYTES >> 20
-    )
+    let ran = threads::on_a_deep_stack(|| super::guarded("minijinja", work));
+    Ok(ran.map_err(Unrendered::NoThread)??)
 }
 
 /// A template's error on one line, with the template's line and the expression.

@@ -1,8 +1,51 @@
-//! Python's `datetime.strftime` for local times without a zone.
+//! The time that templates read, and Python's `datetime.strftime` for local times without a zone.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use chrono::NaiveDateTime;
+use chrono::{DateTime, NaiveDateTime};
+
+/// One time for all rows of a job, and whether a template has read it. It is shown as [`parse_time`] reads it.
+#[derive(Debug)]
+pub struct Clock {
+    now: NaiveDateTime,
+    read: AtomicBool,
+}
+
+impl Clock {
+    pub fn at(now: NaiveDateTime) -> Self {
+        Self {
+            now,
+            read: AtomicBool::new(false),
+        }
+    }
+
+    pub fn read(&self) -> NaiveDateTime {
+        self.read.store(true, Ordering::Relaxed);
+        self.now
+    }
+
+    pub fn was_read(&self) -> bool {
+        self.read.load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Display for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.now.format("%Y-%m-%dT%H:%M:%S%.f").fmt(f)
+    }
+}
+
+/// A time as a template shows it: an offset that is written behind it changes nothing.
+///
+/// # Errors
+/// It is something else; the message says what was expected.
+pub fn parse_time(text: &str) -> Result<NaiveDateTime, String> {
+    let with_offset = DateTime::parse_from_rfc3339(text).map(|time| time.naive_local());
+    with_offset.or_else(|_| text.parse()).map_err(|_| {
+        "expected a time such as 2026-03-31T08:00:00 or 2026-03-31T08:00:00+02:00".to_owned()
+    })
+}
 
 /// `time` in a format of C's strftime, with glibc's flags (`%-d`, `%_d`, `%0d`, `%^a`). As in Python `%f` is
 /// six digits of microseconds and zones (`%z`, `%Z`) are empty; what is no directive stays as it is.
@@ -57,7 +100,24 @@ fn write_directive(time: NaiveDateTime, flag: Option<char>, directive: char) -> 
 
 #[cfg(test)]
 mod tests {
-    use super::strftime;
+    use super::{Clock, parse_time, strftime};
+
+    #[test]
+    fn a_time_is_read_as_it_is_shown() {
+        for (text, shown) in [
+            ("2026-03-31T08:00:00", "2026-03-31T08:00:00"),
+            ("2026-03-31T08:00:00.000042", "2026-03-31T08:00:00.000042"),
+            ("2026-03-31T08:00:00+02:00", "2026-03-31T08:00:00"),
+            ("2026-03-31 08:00:00.5Z", "2026-03-31T08:00:00.500"),
+        ] {
+            let clock = Clock::at(parse_time(text).unwrap());
+            assert_eq!(clock.to_string(), shown);
+            assert_eq!(parse_time(shown).unwrap(), clock.now);
+        }
+        for text in ["", "now", "2026-03-31", "08:00", "2026-02-30T08:00:00"] {
+            assert!(parse_time(text).unwrap_err().contains("expected a time"));
+        }
+    }
 
     #[test]
     fn directives_are_those_of_python_on_linux() {

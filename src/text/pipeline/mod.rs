@@ -1,12 +1,11 @@
 //! tokenizer.json at work: text to ids through the `tokenizers` crate's own parts, one after the other.
 //!
 //! The crate's `Tokenizer` runs the same parts in the same order. Here they are run one by one because a
-//! tokenizer.json may come from anywhere: patterns, sizes and time have bounds (`clock`, `regex`), and an error of a
-//! normalizer, which the crate forgets, is an error.
+//! tokenizer.json may come from anywhere: patterns and sizes have bounds (`regex`, `normalize`; its time has one in
+//! [`super::Threads`]), and an error of a normalizer, which the crate forgets, is an error.
 //!
 //! `normalize` and `split` read the parts that can run wild; the rest is the crate's as it is.
 
-mod clock;
 mod normalize;
 mod regex;
 mod split;
@@ -21,7 +20,6 @@ use tokenizers::{
     PostProcessorWrapper,
 };
 
-use self::clock::Clock;
 use self::normalize::{Normalizer, Run};
 use self::split::PreTokenizer;
 
@@ -34,8 +32,6 @@ const MAX_TOKEN_BYTES: usize = 4096;
 const MAX_TEMPLATE: usize = 1024;
 /// How often a template may repeat the text.
 const MAX_REPEATS: usize = 4;
-/// Characters of a word that WordPiece looks up whole: its work grows with their square.
-const MAX_WORD_CHARACTERS: u64 = 400;
 
 #[derive(Debug)]
 pub struct Pipeline {
@@ -91,8 +87,7 @@ impl Pipeline {
         for token in &tokens {
             check_length(&token.content, "a token")?;
         }
-        let clock = Clock::for_text(tokens.iter().map(|token| token.content.len()).sum());
-        let normalizer = self.normalizer.as_ref().map(|n| Run::new(n, &clock));
+        let normalizer = self.normalizer.as_ref().map(Run::new);
         self.added
             .add_tokens(tokens, &self.model, normalizer.as_ref())
             .map_err(quote::message)?;
@@ -132,25 +127,21 @@ impl Pipeline {
     /// # Errors
     /// There is no token for some of the text, or a bound is reached.
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, String> {
-        let clock = Clock::for_text(text.len());
         let broken = |error: tokenizers::Error| {
             format!("the text cannot be tokenized: {}", quote::message(error))
         };
-        let normalizer = self.normalizer.as_ref().map(|n| Run::new(n, &clock));
+        let normalizer = self.normalizer.as_ref().map(Run::new);
         let mut words = self.added.extract_and_normalize(normalizer.as_ref(), text);
         if let Some(trouble) = normalizer.and_then(|run| run.trouble.into_inner()) {
             return Err(broken(trouble.into()));
         }
         if let Some(pre_tokenizer) = &self.pre_tokenizer {
             pre_tokenizer
-                .apply(&mut words, &clock)
+                .apply(&mut words)
                 .map_err(|error| broken(error.into()))?;
         }
         words
-            .tokenize(|word| {
-                clock.check("looking words up")?;
-                self.model.tokenize(word.get())
-            })
+            .tokenize(|word| self.model.tokenize(word.get()))
             .map_err(broken)?;
         let encoding = words
             .into_encoding(None, 0, OffsetType::None)
@@ -213,13 +204,6 @@ fn model(json: Value) -> Result<ModelWrapper, Bad> {
     if !dropout.is_null() && dropout.as_f64() != Some(0.0) {
         return Err(format!(
             "field `dropout`: found {dropout}, expected null or 0: with it a text has other ids each time"
-        ));
-    }
-    let longest = &json["max_input_chars_per_word"];
-    if longest.as_u64().is_some_and(|n| n > MAX_WORD_CHARACTERS) {
-        return Err(format!(
-            "field `max_input_chars_per_word`: found {}, expected at most {MAX_WORD_CHARACTERS}",
-            json::shown(longest)
         ));
     }
     if json.is_null() {

@@ -1,4 +1,4 @@
-//! `normalizer` of tokenizer.json: the crate's, with patterns in bounded time and texts of bounded size.
+//! `normalizer` of tokenizer.json: the crate's, with patterns in bounded memory and texts of bounded size.
 
 use crate::quote;
 use serde_json::Value;
@@ -6,9 +6,11 @@ use std::sync::OnceLock;
 use tokenizers::normalizers::{NormalizerWrapper, Prepend, Replace};
 use tokenizers::{NormalizedString, Normalizer as _};
 
-use super::clock::{Clock, MAX_NORMALIZED_BYTES, check_size};
 use super::regex::{Found, Matches, Regex};
 use super::{Bad, part, parts_of};
+
+/// Bytes of a text after normalization, at most: each takes 17 bytes of memory, with its place in the original.
+const MAX_NORMALIZED_BYTES: usize = 16 << 20;
 
 #[derive(Debug)]
 pub enum Normalizer {
@@ -44,9 +46,9 @@ impl Needle {
         }
     }
 
-    pub fn matches(&self, text: &str, clock: &Clock) -> Result<Matches, String> {
+    pub fn matches(&self, text: &str) -> Result<Matches, String> {
         match self {
-            Self::Regex(regex) => regex.matches(text, clock),
+            Self::Regex(regex) => regex.matches(text),
             Self::Text(_) if text.is_empty() => Ok(vec![((0, 0), false)]),
             Self::Text(needle) => {
                 let mut matches = Matches::new();
@@ -100,13 +102,13 @@ impl Normalizer {
         }
     }
 
-    fn apply(&self, text: &mut NormalizedString, clock: &Clock) -> Result<(), String> {
+    fn apply(&self, text: &mut NormalizedString) -> Result<(), String> {
         let bytes = text.get().len();
         let broken = |error: tokenizers::Error| quote::message(error);
         match self {
-            Self::Sequence(parts) => parts.iter().try_for_each(|part| part.apply(text, clock)),
+            Self::Sequence(parts) => parts.iter().try_for_each(|part| part.apply(text)),
             Self::Replace { pattern, content } => {
-                let matches = pattern.matches(text.get(), clock)?;
+                let matches = pattern.matches(text.get())?;
                 let (mut kept, mut replaced) = (0, 0usize);
                 for ((start, end), is_match) in &matches {
                     match is_match {
@@ -139,8 +141,17 @@ impl Normalizer {
                 other.normalize(text).map_err(broken)?;
                 check_size(text.get().len(), "the normalizer")
             }
-        }?;
-        clock.check("normalizing")
+        }
+    }
+}
+
+/// A text is about to have `bytes` bytes after the step `doing`.
+fn check_size(bytes: usize, doing: &str) -> Result<(), String> {
+    match bytes <= MAX_NORMALIZED_BYTES {
+        true => Ok(()),
+        false => Err(format!(
+            "{doing} makes {bytes} bytes of the text, expected at most {MAX_NORMALIZED_BYTES}"
+        )),
     }
 }
 
@@ -186,15 +197,13 @@ fn base64(text: &str) -> Vec<u8> {
 /// A normalizer at work on one text, as the crate wants it: what goes wrong is kept here, because the crate forgets it.
 pub struct Run<'a> {
     pub normalizer: &'a Normalizer,
-    pub clock: &'a Clock,
     pub trouble: OnceLock<String>,
 }
 
 impl<'a> Run<'a> {
-    pub fn new(normalizer: &'a Normalizer, clock: &'a Clock) -> Self {
+    pub fn new(normalizer: &'a Normalizer) -> Self {
         Self {
             normalizer,
-            clock,
             trouble: OnceLock::new(),
         }
     }
@@ -205,7 +214,7 @@ impl tokenizers::Normalizer for Run<'_> {
         if let Some(trouble) = self.trouble.get() {
             return Err(trouble.clone().into());
         }
-        self.normalizer.apply(text, self.clock).map_err(|error| {
+        self.normalizer.apply(text).map_err(|error| {
             let _ = self.trouble.set(error.clone());
             error.into()
         })

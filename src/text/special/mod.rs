@@ -14,8 +14,9 @@
 mod named;
 mod token;
 
+use indexmap::IndexSet;
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use tokenizers::AddedToken;
 
@@ -23,7 +24,7 @@ use super::files::{self, CONFIG, TOKENIZER_CONFIG};
 use crate::json;
 use crate::quote;
 use crate::{Error, Result};
-use named::Named;
+use named::{Named, Tokens};
 use token::Token;
 
 const SPECIAL_TOKENS_MAP: &str = "special_tokens_map.json";
@@ -169,16 +170,12 @@ fn merge_map(
                         token.insert("special".to_owned(), true.into());
                     }
                 }
-                let mut all = match fields.get(&name) {
-                    Some(Value::Array(known)) => known.clone(),
-                    _ => Vec::new(),
+                let mut all: IndexSet<Value> = match fields.get_mut(&name) {
+                    Some(Value::Array(known)) => known.drain(..).collect(),
+                    _ => IndexSet::new(),
                 };
-                for token in tokens.drain(..) {
-                    if !all.contains(&token) {
-                        all.push(token);
-                    }
-                }
-                value = all.into();
+                all.extend(tokens.drain(..));
+                value = all.into_iter().collect();
             }
             _ => {}
         }
@@ -208,7 +205,7 @@ fn legacy_tokens(
             .or(value["content"].as_str())
             .map(str::to_owned)
     };
-    let mut special: Vec<String> = NAMES
+    let mut special: HashSet<String> = NAMES
         .iter()
         .filter_map(|name| fields.get(*name).and_then(content))
         .collect();
@@ -258,25 +255,19 @@ fn extra_tokens(fields: &Map<String, Value>) -> std::result::Result<Vec<Token>, 
 /// By their ids those that have one, then named and extra ones that are nowhere else.
 fn in_order(
     decoder: BTreeMap<i64, Token>,
-    named: &[(String, Token)],
+    named: &Tokens,
     extra: Vec<Token>,
     has: impl Fn(&str) -> bool,
 ) -> Vec<AddedToken> {
-    let mut all: Vec<Token> = decoder.into_values().collect();
-    let decoded = all.len();
-    for token in named.iter().map(|(_, token)| token.clone()).chain(extra) {
-        let known = has(&token.content)
-            || all[..decoded]
-                .iter()
-                .any(|other| other.content == token.content);
-        if !known {
-            all.push(token);
-        }
-    }
-    for token in &mut all {
-        token.special |= named.iter().any(|(_, name)| name.content == token.content);
-    }
-    all.into_iter().map(Token::added).collect()
+    let decoded: HashSet<String> = decoder.values().map(|t| t.content.clone()).collect();
+    let others = named.values().cloned().chain(extra);
+    let others = others.filter(|token| !has(&token.content) && !decoded.contains(&token.content));
+    let names: HashSet<&str> = named.values().map(|token| &*token.content).collect();
+    let all = decoder.into_values().chain(others).map(|mut token| {
+        token.special |= names.contains(&*token.content);
+        token.added()
+    });
+    all.collect()
 }
 
 /// What changes ids in ways that are not supported.

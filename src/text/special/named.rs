@@ -1,5 +1,6 @@
 //! Special tokens that have names.
 
+use indexmap::IndexMap;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,17 +14,18 @@ const MODEL_SPECIFIC: &str = "model_specific_special_tokens";
 /// Named tokens beyond the usual ones: every field whose name ends in `_token`, and `extra_special_tokens` where it is
 /// an object; else `model_specific_special_tokens`.
 #[derive(Default)]
-pub struct Named(Vec<(String, Token)>);
+pub struct Named(Tokens);
+
+/// Tokens by their names, in the files' order.
+pub type Tokens = IndexMap<String, Token>;
 
 impl Named {
     pub fn take_from(&mut self, fields: &mut Map<String, Value>) -> std::result::Result<(), Wrong> {
-        let names: Vec<String> = fields
-            .iter()
-            .filter(|(name, value)| is_model_specific(name) && is_token(value))
-            .map(|(name, _)| name.clone())
-            .collect();
-        for name in names {
-            let value = fields.shift_remove(&name).unwrap_or_default();
+        let all = std::mem::take(fields).into_iter();
+        let (named, others): (Vec<_>, _) =
+            all.partition(|(name, value)| is_model_specific(name) && is_token(value));
+        *fields = others.into_iter().collect();
+        for (name, value) in named {
             self.insert(&name, &value)?;
         }
         self.take_extra(fields)?;
@@ -61,10 +63,7 @@ impl Named {
     fn insert(&mut self, name: &str, value: &Value) -> std::result::Result<(), Wrong> {
         let token = Token::parse(value)
             .map_err(|message| format!("field `{}`: {message}", quote::text(name)))?;
-        match self.0.iter_mut().find(|(known, _)| known == name) {
-            Some((_, known)) => *known = token,
-            None => self.0.push((name.to_owned(), token)),
-        }
+        self.0.insert(name.to_owned(), token);
         Ok(())
     }
 
@@ -73,12 +72,12 @@ impl Named {
         self,
         fields: &Map<String, Value>,
         decoder: &BTreeMap<i64, Token>,
-    ) -> std::result::Result<Vec<(String, Token)>, Wrong> {
+    ) -> std::result::Result<Tokens, Wrong> {
         let known: HashMap<&str, &Token> = decoder
             .values()
             .map(|token| (token.content.as_str(), token))
             .collect();
-        let mut all = Vec::new();
+        let mut all = Tokens::new();
         for name in NAMES {
             let value = match fields.get(name) {
                 None | Some(Value::Null) => continue,
@@ -89,7 +88,7 @@ impl Named {
             let token = known
                 .get(token.content.as_str())
                 .map_or(token, |&t| t.clone());
-            all.push((name.to_owned(), token));
+            all.insert(name.to_owned(), token);
         }
         // What special_tokens_map.json brought.
         let mut more = Named::default();
@@ -98,18 +97,7 @@ impl Named {
                 more.insert(name, value)?;
             }
         }
-        for (name, token) in self.0 {
-            match more.0.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, known)) => *known = token,
-                None => more.0.push((name, token)),
-            }
-        }
-        for (name, token) in more.0 {
-            match all.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, known)) => *known = token,
-                None => all.push((name, token)),
-            }
-        }
+        all.extend(more.0.into_iter().chain(self.0));
         Ok(all)
     }
 }

@@ -256,8 +256,11 @@ fn names_from_files_stay_text_in_both() {
     let table = std::fs::read_to_string(table).unwrap();
     let head = table.lines().find(|line| line.starts_with('|')).unwrap();
     assert_eq!(head.replace("\\|", "").matches('|').count(), 6, "{head}");
-    let escaped = "a\\|b\\<i\\>\"x\"\\</i\\>\\& \\[c\\](d)";
-    assert!(head.contains(escaped) && table.starts_with(&format!("Decode steps of {escaped}")));
+    let escaped = "a\\|b\\<i\\>\"x\"\\</i\\>\\&\\\\n\\[c\\](d)";
+    assert!(
+        head.contains(escaped) && table.starts_with(&format!("Decode steps of {escaped}")),
+        "{table}"
+    );
 }
 
 #[test]

@@ -8,6 +8,7 @@ use tailgraph::runtime::options::EngineShape;
 use tailgraph::runtime::{
     EndReason, Engine, Event, Logits, Request, Sampling, Timing, TokenLogprobs,
 };
+use tailgraph::sys::abi::{TG_ACTION_DONE, tg_trace};
 use tailgraph::{Error, Result};
 
 /// Longer than any step or start takes; an engine that is quiet for so long has lost something.
@@ -63,7 +64,7 @@ fn wrong(message: String) -> Error {
 impl Driver {
     /// Launches the engine, whose pool has `pages` pages; what it records is kept.
     pub fn new(mut engine: Engine, pages: u32, vocab_size: u32) -> Result<Self> {
-        let record = engine.shape().options.record;
+        let options = engine.shape().options;
         engine.watch(PATIENCE);
         engine.launch()?;
         Ok(Self {
@@ -71,7 +72,10 @@ impl Driver {
             pages,
             vocab_size,
             running: HashMap::new(),
-            recording: record.then(Recording::default),
+            recording: options.record.then(|| Recording {
+                page_tokens: options.page_tokens,
+                ..Recording::default()
+            }),
         })
     }
 
@@ -79,9 +83,26 @@ impl Driver {
         self.engine.shape()
     }
 
-    /// Ends the engine; what it did since the beginning, where it was recorded.
-    pub fn finish(self) -> Option<Recording> {
-        self.recording
+    /// Ends the engine, in which nothing runs; what it did since the beginning, where it was recorded.
+    ///
+    /// # Errors
+    /// The last turn's record does not come.
+    pub fn finish(mut self) -> Result<Option<Recording>> {
+        self.engine.drain();
+        let start = Instant::now();
+        let is_last = |turn: &tg_trace| turn.outcome.action == TG_ACTION_DONE;
+        loop {
+            self.turns();
+            let turns = self.recording.as_ref().map(|recording| &recording.turns);
+            if turns.is_none_or(|turns| turns.last().is_some_and(is_last)) {
+                return Ok(self.recording);
+            }
+            if start.elapsed() > LATE {
+                return Err(wrong(format!(
+                    "a drained engine left no record of its last turn for {LATE:?}"
+                )));
+            }
+        }
     }
 
     /// Trace records are to be read as events are, where they are kept.
@@ -338,7 +359,7 @@ fn unasked(entry: &InFlight, reason: EndReason, tokens: u32, timing: &Timing) ->
 }
 
 impl Tally {
-    fn count(&mut self, reason: EndReason, tokens: u64) {
+    pub(super) fn count(&mut self, reason: EndReason, tokens: u64) {
         self.requests += 1;
         self.tokens += tokens;
         match reason {

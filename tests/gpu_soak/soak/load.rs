@@ -7,6 +7,7 @@ mod random;
 pub use random::Random;
 use std::time::Duration;
 use tailgraph::runtime::{Logits, Request, Sampling};
+use tailgraph::sys::abi::{TG_MAX_BIASES, TG_MAX_STOP_IDS};
 
 /// What is done to a request on its way.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -41,7 +42,7 @@ pub struct Shape {
 }
 
 /// 1 to `most`, the logarithm evenly spread: short ones and long ones alike.
-fn length(random: &mut Random, most: u32) -> u32 {
+pub fn length(random: &mut Random, most: u32) -> u32 {
     let share = f64::from(random.below(1u32 << 20)) / f64::from(1 << 20);
     (f64::from(most).powf(share).round() as u32).clamp(1, most)
 }
@@ -80,9 +81,11 @@ pub fn ask(seed: u64, number: u64, shape: &Shape) -> Ask {
         Fate::Deadline(timeout) => Some(timeout),
         _ => None,
     };
-    // A random model takes each token now and then, so these end some requests early.
-    let stop_ids = (0..random.pick(&[0, 0, 0, 1, 16]))
-        .map(|_| random.below(shape.vocab_size))
+    // Some requests end early by these: a random model takes each token now and then, and more often with a bias.
+    let every = shape.vocab_size / TG_MAX_BIASES;
+    let most_stop_ids = random.pick(&[0, TG_MAX_STOP_IDS]);
+    let stop_ids = (0..random.below(most_stop_ids + 1))
+        .map(|_| every * random.below(TG_MAX_BIASES))
         .collect();
     let request = Request {
         prompt: (0..prompt)
@@ -92,8 +95,8 @@ pub fn ask(seed: u64, number: u64, shape: &Shape) -> Ask {
         unlimited,
         stop_ids,
         min_new_tokens: random.below(max_new_tokens.min(20) + 1),
-        biases: (0..random.pick(&[0, 0, 0, 1, 300]))
-            .map(|i| (shape.vocab_size / 300 * i, random.pick(&[-1.5, 0.75])))
+        biases: (0..random.pick(&[0, 0, 0, 1, TG_MAX_BIASES]))
+            .map(|i| (every * i, random.pick(&[-1.5, 4.0])))
             .collect(),
         sampling: sampling(&mut random),
         timeout,

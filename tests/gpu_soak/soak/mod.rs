@@ -2,6 +2,7 @@
 //! tiny model in tests/gpu_soak, at full size by profiles/soak.rs.
 
 mod alone;
+pub mod bits;
 pub mod drive;
 pub mod load;
 mod memory;
@@ -144,8 +145,9 @@ impl Soak {
             driver.run(&mut asks(0..self.requests), self.at_once, &mut |_| Ok(()))
         })?;
         say(&format!("served: {served:?}"));
-        let recording = driver.finish().unwrap_or_default();
-        let replayed = recording.replay((place.replayer)(self.dtypes[1], &shape)?)?;
+        let recording = driver.finish()?.unwrap_or_default();
+        let replayer = (place.replayer)(self.dtypes[1], &shape)?;
+        let replayed = recording.replay(replayer, &mut vec![]);
         say(&format!("replayed: {replayed:?}"));
 
         let mut driver = self.driver(place, self.dtypes[1], false, &None)?;

@@ -1,15 +1,22 @@
 //! A GPU that schedules itself, or several with a stage each, and the first of them launched kernel by kernel.
 
+use super::bits::Descriptors;
 use std::sync::Arc;
-use tailgraph::backend::cuda::device::{GpuDevice, GpuStages};
+use tailgraph::backend::cuda::device::{GpuDevice, GpuStages, launched};
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
+use tailgraph::backend::cuda::engine::model::{InOrder, Placement, programs};
+use tailgraph::backend::cuda::engine::program::StepProgram;
+use tailgraph::backend::cuda::tools::probe::ProbeLog;
 use tailgraph::backend::device::EngineSpec;
-use tailgraph::backend::{Device, GpuSpec, SharedSink};
-use tailgraph::error::Result;
+use tailgraph::backend::{Device, GpuSpec, LaunchWay, SharedSink};
+use tailgraph::error::{Error, Result};
 use tailgraph::model::{DType, Model};
-use tailgraph::plan::Plan;
+use tailgraph::plan::{Plan, RingCapacities};
 use tailgraph::runtime::replay::Replayer;
 use tailgraph::runtime::{Engine, EngineOptions, EngineShape};
+
+/// Steps whose descriptors are noted: more than any round takes.
+const MOST_STEPS: u32 = 1 << 20;
 
 pub struct OnGpu {
     pub gpu: OpenGpu,
@@ -37,6 +44,48 @@ impl OnGpu {
         };
         let gpus = (0..self.gpus).map(of_gpu).collect();
         Engine::on(&GpuStages::open(&gpus)?, &spec)
+    }
+
+    /// As [`Self::engine`] on one GPU, with a kernel more in each step's graph: it notes the fingerprint of the descriptor
+    /// that it finds. It stands first, so that the step ends as ever.
+    pub fn described(
+        &self,
+        dtype: DType,
+        options: &EngineOptions,
+    ) -> Result<(Engine, Descriptors)> {
+        let (gpu, plan) = (&self.gpu, &self.plan);
+        let options = options.one_step_in_flight();
+        let ladders = plan.ladders.reachable(&options);
+        let placement = Placement {
+            plan,
+            stages: &plan.stages,
+            ladders: &ladders,
+            options: &options,
+            dtype,
+            sink: &None,
+            hold: true,
+        };
+        let log = ProbeLog::new(
+            &gpu.context,
+            &gpu.module,
+            MOST_STEPS,
+            gpu.overlaps_launches(),
+        )?;
+        let mut calls: Vec<Box<dyn StepProgram>> = vec![Box::new(log.clone())];
+        for program in programs(gpu, &self.model, &placement)? {
+            calls.push(Box::new(program));
+        }
+        let calls = Box::new(InOrder(calls));
+        let runs = launched(gpu, vec![calls], &ladders, &options, LaunchWay::DeviceGraph)?;
+        let rings = RingCapacities::new(&options);
+        let engine = Engine::of(runs, &ladders, &options, rings)?;
+        let context = gpu.context.clone();
+        let descriptors = move || {
+            let stream = context.new_stream();
+            let stream = stream.map_err(|error| Error::Runtime(error.to_string()))?;
+            log.read(&stream)
+        };
+        Ok((engine, Box::new(descriptors)))
     }
 
     pub fn replayer(&self, dtype: DType, shape: &EngineShape) -> Result<Replayer> {

@@ -44,8 +44,6 @@ struct Memory {
     cells: Buffer,
     /// `[slots]` u32 each: layers go from one to the other
     values: [Buffer; 2],
-    /// `[log_entries, 2]` u64: step, fingerprint
-    log: Buffer,
     /// `[3]` u64: a [`Disturbance`]
     orders: Option<Arc<Pinned>>,
 }
@@ -57,6 +55,7 @@ pub struct ProbeStep {
     /// This stage's, the first included, the last not.
     layers: (u32, u32),
     kernels: Kernels,
+    log: ProbeLog,
 }
 
 #[derive(Clone)]
@@ -65,13 +64,19 @@ struct Kernels {
     read: Kernel,
     mix: Kernel,
     sample: Kernel,
-    log: Kernel,
     disturb: Kernel,
 }
 
-/// The log of a probe that may be running elsewhere; read it once nothing runs.
+/// What kernels find of each step's descriptor: a program of one kernel, which may stand among those of any model's step.
+/// Clones share the log; read it once nothing runs.
 #[derive(Debug, Clone)]
-pub struct ProbeLog(Arc<Memory>);
+pub struct ProbeLog {
+    kernel: Kernel,
+    /// `[entries, 2]` u64: step, fingerprint
+    memory: Arc<Buffer>,
+    entries: u32,
+    early: bool,
+}
 
 impl ProbeStep {
     /// `stages` of them, in order, with one memory, and its log.
@@ -108,15 +113,14 @@ impl ProbeStep {
         let memory = Arc::new(Memory {
             cells: words(engine.pages * engine.page_tokens)?,
             values: [words(slots)?, words(slots)?],
-            log: words(4 * options.log_entries)?,
             orders,
         });
+        let log = ProbeLog::new(context, module, options.log_entries, options.early)?;
         let kernels = Kernels {
             write: module.kernel("tg_probe_write")?,
             read: module.kernel("tg_probe_read")?,
             mix: module.kernel("tg_probe_mix")?,
             sample: module.kernel("tg_probe_sample")?,
-            log: module.kernel("tg_probe_log")?,
             disturb: module.kernel("tg_probe_disturb")?,
         };
         let layer = |stage: u32| options.layers * stage / stages;
@@ -125,8 +129,9 @@ impl ProbeStep {
             memory: memory.clone(),
             layers: (layer(stage), layer(stage + 1)),
             kernels: kernels.clone(),
+            log: log.clone(),
         };
-        Ok(((0..stages).map(stage).collect(), ProbeLog(memory.clone())))
+        Ok(((0..stages).map(stage).collect(), log))
     }
 }
 
@@ -171,9 +176,7 @@ impl StepProgram for ProbeStep {
             calls.push(call(&kernels.disturb, 1, arguments));
         }
         if self.options.log_entries > 0 {
-            let entries = Argument::U32(self.options.log_entries);
-            let log = Argument::Address(self.memory.log.at(0));
-            calls.push(call(&kernels.log, 1, vec![log, entries, state(), step()]));
+            calls.extend(self.log.lower(bucket, at)?);
         }
         let vocabulary = Argument::U32(self.options.vocabulary);
         let arguments = vec![values(end), state(), step(), vocabulary];
@@ -183,18 +186,55 @@ impl StepProgram for ProbeStep {
 }
 
 impl ProbeLog {
-    /// Step numbers and the fingerprints of their descriptors, by step modulo `log_entries`.
+    /// A log of the newest `entries` steps. `early`: the step's kernels are launched with programmatic dependent launch.
+    ///
+    /// # Errors
+    /// [`crate::Error::Memory`] where there is not enough; [`crate::Error::Runtime`] for what the driver refuses.
+    pub fn new(
+        context: &Arc<CudaContext>,
+        module: &Arc<Module>,
+        entries: u32,
+        early: bool,
+    ) -> Result<Self> {
+        Ok(Self {
+            kernel: module.kernel("tg_probe_log")?,
+            memory: Arc::new(Buffer::new(context, 16 * entries as usize)?),
+            entries,
+            early,
+        })
+    }
+
+    /// Step numbers and the fingerprints of their descriptors, by step modulo `entries`.
     ///
     /// # Errors
     /// The driver refuses the copy.
     pub fn read(&self, stream: &CudaStream) -> Result<Vec<(u64, u64)>> {
-        let mut bytes = vec![0; self.0.log.bytes()];
-        self.0.log.read(stream, 0, &mut bytes)?;
+        let mut bytes = vec![0; self.memory.bytes()];
+        self.memory.read(stream, 0, &mut bytes)?;
         let word = |at: &[u8]| u64::from_le_bytes(at.try_into().expect("eight bytes"));
         Ok(bytes
             .chunks_exact(16)
             .map(|entry| (word(&entry[..8]), word(&entry[8..])))
             .collect())
+    }
+}
+
+impl StepProgram for ProbeLog {
+    fn lower(&self, _: Bucket, at: StepAt) -> Result<Vec<KernelCall>> {
+        Ok(vec![KernelCall {
+            kernel: self.kernel.clone(),
+            launch: Launch {
+                early: self.early,
+                ..Launch::blocks(1, THREADS)
+            },
+            arguments: vec![
+                Argument::Address(self.memory.at(0)),
+                Argument::U32(self.entries),
+                Argument::Address(at.state),
+                Argument::Address(at.step),
+            ],
+            ops: vec![],
+        }])
     }
 }
 

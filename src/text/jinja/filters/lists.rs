@@ -116,7 +116,6 @@ pub fn read(
     attribute: Option<&Value>,
     default: Option<&Value>,
 ) -> Result<Value, Error> {
-    meter::charge(0)?;
     let Some(attribute) = attribute else {
         return Ok(item.clone());
     };

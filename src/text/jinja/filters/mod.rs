@@ -13,7 +13,6 @@ use minijinja::value::Rest;
 use minijinja::{Environment, Error, State, Value};
 
 use super::args::{Bound, bind};
-use super::meter;
 use super::value::wrong;
 
 /// Every filter of Jinja2, whether it is here or refused.
@@ -113,7 +112,6 @@ fn filter(
     run: fn(&Value, &Bound) -> Result<Value, Error>,
 ) {
     environment.add_filter(name, move |value: &Value, rest: Rest<Value>| {
-        meter::charge(0)?;
         run(value, &bind(name, names, &rest)?)
     });
 }
@@ -126,9 +124,6 @@ fn open_filter(
 ) {
     environment.add_filter(
         name,
-        move |state: &State, value: &Value, rest: Rest<Value>| {
-            meter::charge(0)?;
-            run(state, value, &rest)
-        },
+        move |state: &State, value: &Value, rest: Rest<Value>| run(state, value, &rest),
     );
 }

@@ -7,7 +7,7 @@ use minijinja::{Environment, Error, State, Value};
 
 use super::super::macros::Variadic;
 use super::super::value::{Namespace, dict, items_of, iterate, list, name, tuple, wrong};
-use super::super::{access, compare, macros, meter, methods, ops};
+use super::super::{access, compare, macros, methods, ops};
 
 /// Operators of two operands that always read both.
 const BINARY: [&str; 8] = ["+", "-", "*", "/", "//", "%", "**", "~"];
@@ -15,27 +15,15 @@ const COMPARISONS: [&str; 7] = ["==", "!=", "<", "<=", ">", ">=", "in"];
 
 pub fn add(environment: &mut Environment<'_>) {
     for name in BINARY {
-        environment.add_filter(name, move |a: &Value, b: &Value| -> Result<Value, Error> {
-            meter::charge(0)?;
-            ops::binary(name, a, b)
-        });
+        environment.add_filter(name, move |a: &Value, b: &Value| ops::binary(name, a, b));
     }
     for name in COMPARISONS {
-        environment.add_filter(name, move |a: &Value, b: &Value| -> Result<bool, Error> {
-            meter::charge(0)?;
-            compare::holds(name, a, b)
-        });
+        environment.add_filter(name, move |a: &Value, b: &Value| compare::holds(name, a, b));
     }
     environment.add_filter("[compare]", chained);
     environment.add_filter("unary-", |value: &Value| ops::negate(value));
-    environment.add_filter(".", |object: &Value, name: &str| {
-        meter::charge(0)?;
-        access::attribute(object, name)
-    });
-    environment.add_filter("[]", |object: &Value, key: &Value| {
-        meter::charge(0)?;
-        access::item(object, key)
-    });
+    environment.add_filter(".", access::attribute);
+    environment.add_filter("[]", access::item);
     environment.add_filter(
         "[:]",
         |object: &Value, start: &Value, stop: &Value, step: &Value| {
@@ -110,7 +98,6 @@ fn kept(state: &State, items: &Value, condition: &Value) -> Result<Value, Error>
 fn chained(first: &Value, rest: Rest<Value>) -> Result<bool, Error> {
     let mut left = first;
     for pair in rest.chunks_exact(2) {
-        meter::charge(0)?;
         if !compare::holds(pair[0].as_str().unwrap_or_default(), left, &pair[1])? {
             return Ok(false);
         }
@@ -120,7 +107,6 @@ fn chained(first: &Value, rest: Rest<Value>) -> Result<bool, Error> {
 }
 
 fn method(state: &State, object: &Value, name: &str, args: Rest<Value>) -> Result<Value, Error> {
-    meter::charge(0)?;
     methods::call_on(state, object, name, &args)
 }
 

@@ -1,7 +1,9 @@
-//! Calls as Python spells them, of literals alone: nothing is computed.
+//! The one grammar of calls: Python's calls and JSON's objects, of literals as either of them spells them. Nothing is
+//! computed.
 
 use super::Call;
-use std::collections::HashSet;
+use crate::quote;
+use indexmap::IndexMap;
 use std::iter::Peekable;
 use std::str::Chars;
 
@@ -10,25 +12,43 @@ const MAX_DEPTH: usize = 64;
 
 type Read<T> = Result<T, String>;
 
-/// The calls of a list such as `[f(x=1), g.h(y="a")]`. Numbers keep their digits.
+/// Fields in their order; values are JSON.
+type Fields = IndexMap<String, String>;
+
+/// A call or a list of calls, such as `[f(x=1), g.h(y="a")]` and `{"name": "f", "arguments": {"x": 1}}`. Numbers keep
+/// their digits.
 pub(super) fn calls(text: &str) -> Read<Vec<Call>> {
-    let mut reader = Reader {
-        rest: text.chars().peekable(),
+    let mut reader = Reader::of(text);
+    let calls = match reader.takes('[') {
+        true => reader.items(']', Reader::call),
+        false => reader.call().map(|call| vec![call]),
     };
-    reader.expect('[')?;
-    let calls = reader.items(']', Reader::call)?;
-    reader.blank();
-    match reader.rest.next() {
-        None => Ok(calls),
-        Some(c) => Err(format!("found {c:?} after the list of calls")),
-    }
+    reader.end(calls?)
 }
 
 struct Reader<'a> {
     rest: Peekable<Chars<'a>>,
+    /// Within an object that is a call: `\/` is JSON's slash there, and two characters in Python.
+    in_object: bool,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    fn of(text: &'a str) -> Self {
+        Self {
+            rest: text.chars().peekable(),
+            in_object: false,
+        }
+    }
+
+    /// `read`, behind which there must be nothing.
+    fn end<T>(mut self, read: T) -> Read<T> {
+        self.blank();
+        match self.rest.next() {
+            None => Ok(read),
+            Some(c) => Err(format!("found {c:?} after the calls")),
+        }
+    }
+
     fn blank(&mut self) {
         while self.rest.next_if(|c| c.is_whitespace()).is_some() {}
     }
@@ -92,6 +112,10 @@ impl Reader<'_> {
     }
 
     fn call(&mut self) -> Read<Call> {
+        self.blank();
+        if self.rest.peek() == Some(&'{') {
+            return self.object_call();
+        }
         let mut name = self.name()?;
         while self.takes('.') {
             name = format!("{name}.{}", self.name()?);
@@ -102,20 +126,55 @@ impl Reader<'_> {
             reader.expect('=')?;
             Ok((name, reader.value(0)?))
         })?;
-        let mut seen = HashSet::new();
-        if let Some((twice, _)) = arguments.iter().find(|(name, _)| !seen.insert(name)) {
-            return Err(format!(
-                "found the argument {twice} twice in a call of {name}"
-            ));
+        let mut fields = Fields::new();
+        for (argument, value) in arguments {
+            if fields.insert(argument.clone(), value).is_some() {
+                return Err(format!(
+                    "found the argument {argument} twice in a call of {name}"
+                ));
+            }
         }
-        let fields: Vec<String> = arguments
-            .iter()
-            .map(|(name, value)| format!("{}: {value}", quoted(name)))
-            .collect();
         Ok(Call {
             name,
-            arguments: format!("{{{}}}", fields.join(", ")),
+            arguments: object(&fields),
         })
+    }
+
+    /// A call as an object with a name and arguments (or `parameters`), which may be a text that has them. What else
+    /// stands beside both, such as an id, is not the call's.
+    fn object_call(&mut self) -> Read<Call> {
+        self.in_object = true;
+        let fields = self.dictionary(0)?;
+        self.in_object = false;
+        let name = fields.get("name").and_then(|name| text_of(name));
+        let name = name.ok_or("found an object without a name, expected a call")?;
+        let given = match (fields.get("arguments"), fields.get("parameters")) {
+            (Some(given), None) | (None, Some(given)) => given.clone(),
+            (None, None) if fields.len() == 1 => object(&Fields::new()),
+            _ => {
+                let name = quote::name(&name);
+                return Err(format!(
+                    "found a call of {name} without arguments or with both, expected arguments or parameters"
+                ));
+            }
+        };
+        let arguments = match text_of(&given) {
+            Some(text) => {
+                let mut reader = Reader::of(&text);
+                reader.in_object = true;
+                let value = reader.value(0)?;
+                reader.end(value)?
+            }
+            None => given,
+        };
+        match arguments.starts_with('{') {
+            true => Ok(Call { name, arguments }),
+            false => Err(format!(
+                "found {}, expected an object as the arguments of {}",
+                quote::text(arguments),
+                quote::name(&name)
+            )),
+        }
     }
 
     /// A literal, as JSON.
@@ -128,12 +187,12 @@ impl Reader<'_> {
             Some('"' | '\'') => self.strings().map(|text| quoted(&text)),
             Some('[') => self.list(depth, '[', ']'),
             Some('(') => self.list(depth, '(', ')'),
-            Some('{') => self.dictionary(depth),
+            Some('{') => Ok(object(&self.dictionary(depth)?)),
             Some(c) if c.is_ascii_digit() || matches!(c, '-' | '+' | '.') => self.number(),
             _ => match self.name()?.as_str() {
-                "True" => Ok("true".to_owned()),
-                "False" => Ok("false".to_owned()),
-                "None" => Ok("null".to_owned()),
+                "True" | "true" => Ok("true".to_owned()),
+                "False" | "false" => Ok("false".to_owned()),
+                "None" | "null" => Ok("null".to_owned()),
                 other => Err(format!("found the name {other}, expected a value")),
             },
         }
@@ -149,7 +208,8 @@ impl Reader<'_> {
         }
     }
 
-    fn dictionary(&mut self, depth: usize) -> Read<String> {
+    /// Of fields with one name the last counts, in the place of the first.
+    fn dictionary(&mut self, depth: usize) -> Read<Fields> {
         self.expect('{')?;
         let items = self.items('}', |reader| {
             reader.blank();
@@ -160,19 +220,10 @@ impl Reader<'_> {
             reader.expect(':')?;
             Ok((key, reader.value(depth + 1)?))
         })?;
-        // The last of one key counts, in the place of the first.
-        let mut fields: indexmap::IndexMap<String, String> = indexmap::IndexMap::new();
-        for (key, value) in items {
-            fields.insert(key, value);
-        }
-        let fields: Vec<String> = fields
-            .iter()
-            .map(|(key, value)| format!("{}: {value}", quoted(key)))
-            .collect();
-        Ok(format!("{{{}}}", fields.join(", ")))
+        Ok(items.into_iter().collect())
     }
 
-    /// JSON's own numbers, with a sign before them.
+    /// JSON's own numbers, with a sign before them, and Python's with nothing before or behind the point.
     fn number(&mut self) -> Read<String> {
         let mut text = String::new();
         while let Some(c) = self
@@ -182,9 +233,13 @@ impl Reader<'_> {
             text.push(c);
         }
         let unsigned = text.strip_prefix('+').unwrap_or(&text);
-        match serde_json::from_str::<serde_json::Number>(unsigned) {
-            Ok(_) => Ok(unsigned.to_owned()),
-            Err(_) => Err(format!("found {text}, expected a decimal number")),
+        if serde_json::from_str::<serde_json::Number>(unsigned).is_ok() {
+            return Ok(unsigned.to_owned());
+        }
+        let pointed = unsigned.contains('.').then(|| unsigned.parse().ok());
+        match pointed.flatten().and_then(serde_json::Number::from_f64) {
+            Some(number) => Ok(number.to_string()),
+            None => Err(format!("found {text}, expected a decimal number")),
         }
     }
 
@@ -226,7 +281,6 @@ impl Reader<'_> {
             quotes = 0;
             match c {
                 '\\' => self.escape(text)?,
-                '\n' if !long => return Err("found a string without its end".to_owned()),
                 c => text.push(c),
             }
         }
@@ -246,9 +300,10 @@ impl Reader<'_> {
             'b' => '\u{8}',
             'f' => '\u{c}',
             'v' => '\u{b}',
-            'x' => self.code(2, 16)?,
-            'u' => self.code(4, 16)?,
-            'U' => self.code(8, 16)?,
+            'x' => character(self.code(2)?)?,
+            'u' => self.utf16()?,
+            'U' => character(self.code(8)?)?,
+            '/' if self.in_object => '/',
             '0'..='7' => {
                 let mut code = c.to_digit(8).unwrap_or(0);
                 for _ in 0..2 {
@@ -270,18 +325,50 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn code(&mut self, digits: usize, radix: u32) -> Read<char> {
+    /// JSON spells a character beyond 16 bits as two of 16, each with its escape.
+    fn utf16(&mut self) -> Read<char> {
+        let first = self.code(4)?;
+        let halves = (0xd800..0xdc00).contains(&first);
+        if halves && self.rest.next_if_eq(&'\\').is_some() && self.rest.next_if_eq(&'u').is_some() {
+            let second = self.code(4)?;
+            let mut pair = char::decode_utf16([first as u16, second as u16]);
+            if let Some(Ok(c)) = pair.next() {
+                return Ok(c);
+            }
+        }
+        character(first)
+    }
+
+    fn code(&mut self, digits: usize) -> Read<u32> {
         let mut code = 0u32;
         for _ in 0..digits {
-            let digit = self.rest.next().and_then(|c| c.to_digit(radix));
+            let digit = self.rest.next().and_then(|c| c.to_digit(16));
             let digit = digit.ok_or("found a broken escape in a string")?;
-            code = code.wrapping_mul(radix).wrapping_add(digit);
+            code = code.wrapping_mul(16).wrapping_add(digit);
         }
-        char::from_u32(code)
-            .ok_or_else(|| "found half of a surrogate pair, expected a character".to_owned())
+        Ok(code)
     }
+}
+
+fn character(code: u32) -> Read<char> {
+    char::from_u32(code)
+        .ok_or_else(|| "found half of a surrogate pair, expected a character".to_owned())
+}
+
+/// An object of JSON.
+fn object(fields: &Fields) -> String {
+    let fields = fields.iter();
+    let fields: Vec<String> = fields
+        .map(|(name, value)| format!("{}: {value}", quoted(name)))
+        .collect();
+    format!("{{{}}}", fields.join(", "))
 }
 
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
+}
+
+/// The text that a value of JSON is, if it is one.
+fn text_of(value: &str) -> Option<String> {
+    serde_json::from_str(value).ok()
 }

@@ -1,10 +1,11 @@
-//! What a model says, on a terminal: which takes control characters for orders.
+//! What a terminal is shown, which takes control characters for orders: files of others, and a model, may have any.
 
 use crate::telemetry::aside;
 use std::io::{Result, Write};
 
 /// Shows control characters other than ends of lines and tabs as `\u001b`, which JSON means by them too. What is
 /// written comes out when it is flushed: whole lines, for which a bar makes way.
+#[derive(Debug)]
 pub(super) struct Harmless<W> {
     out: W,
     held: Vec<u8>,
