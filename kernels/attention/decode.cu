@@ -155,10 +155,8 @@ __device__ inline void finish(DecodeBlock<T, D, WARPS> &block, T *out, const Par
   if (count == 1) return;
   __syncthreads();
   if (threadIdx.x == 0) {
-    uint32_t *done = partials.done + (size_t)piece.row * kv_heads * group.parts(heads, kv_heads) + piece.group, before;
-    /* what all of the block has written before, and will read */
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(done) : "memory");
-    block.last = before == count - 1;
+    uint32_t *done = partials.done + (size_t)piece.row * kv_heads * group.parts(heads, kv_heads) + piece.group;
+    block.last = count_and_know(done) == count - 1;  /* what all of the block has written before, and will read */
     if (block.last) *done = 0;
   }
   __syncthreads();

@@ -9,22 +9,16 @@
 #define TAILGRAPH_ATTENTION_SHARE_CUH
 
 #include "common/base.cuh"
+#include "common/global.cuh"
 #include "common/mma.cuh"
 
 /* Whether a tile is asked for before the wait, and while the one before it is weighed: in earlier parts there is no wait to load
- * before, and their compiler needs more registers for it than there are. */
-#if __CUDA_ARCH__ >= 900
+ * before, and their compiler needs more registers for it than there are. (Without nvcc the host runs it, for tests.) */
+#if __CUDA_ARCH__ >= 900 || !defined(__CUDACC__)
 constexpr bool LOADS_AHEAD = true;
 #else
 constexpr bool LOADS_AHEAD = false;
 #endif
-
-/* 16 bytes past the first-level cache; asked for here, and not where they are first used. */
-__device__ inline uint4 load16(const void *p) {
-  uint4 v;
-  asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-  return v;
-}
 
 __device__ inline uint32_t word(const uint4 &v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 

@@ -93,4 +93,10 @@ __device__ inline void threads_meet() {
   asm volatile("bar.sync %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
 }
 
+/* Is among them, and does not wait. */
+template <uint32_t THREADS, uint32_t ID>
+__device__ inline void threads_arrive() {
+  asm volatile("bar.arrive %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
+}
+
 #endif

@@ -29,6 +29,7 @@
 #define TAILGRAPH_GROUPED_CUH
 
 #include "common/experts.cuh"
+#include "common/global.cuh"
 #include "common/pdl.cuh"
 #include "grouped/args.h"
 #include "grouped/ring.cuh"
@@ -99,19 +100,10 @@ __device__ inline void grouped_produce(GroupedRing &ring, GroupedQueue queue, co
   }
 }
 
-/* Waits until all gate and up of a tile is there: so many have said so. */
-__device__ inline void grouped_await(const uint32_t *done, uint32_t all) {
-  uint32_t now;
-  do {
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(done) : "memory");
-  } while (now < all);
-}
-
 /* One lane: says that what it knows to be stored of a unit of gate and up is there. The release waits for the copies in
  * flight, 2 to 6 us, in which a consumer multiplies nothing. */
 __device__ inline void grouped_say_done(const GroupedUnit &unit, GroupedCounts *counts) {
-  if (unit.kind == GROUPED_GATE_UP && unit.at < GROUPED_MOST_TILES)
-    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counts->done + unit.at) : "memory");
+  if (unit.kind == GROUPED_GATE_UP && unit.at < GROUPED_MOST_TILES) count_release(counts->done + unit.at);
 }
 
 /* A loader warp: every LOADERS-th stage's rows. A lane has 8 columns of every fourth row. `counted`: how many times a unit of
@@ -129,7 +121,7 @@ __device__ inline void grouped_load(GroupedRing ring, GroupedQueue queue, const 
     const typename Math::X *x = gate_up ? arrays.x : arrays.y;
     const uint32_t k_total = gate_up ? arrays.hidden : arrays.inner;
     if (!gate_up) {
-      if (lane == 0) grouped_await(arrays.counts->done + unit.at, shape.gate_up_slices * counted);
+      if (lane == 0) await_count(arrays.counts->done + unit.at, shape.gate_up_slices * counted);
       __syncwarp();
     }
     with_room_for<Math::MOST_ROWS>(unit.tile.rows, [&](auto room) {

@@ -54,15 +54,11 @@ struct SkinnyParts {
   __device__ inline void forget(uint32_t i) const { chosen[i] = 0; }
 
   __device__ inline void say(uint32_t i, uint32_t experts) const {
-    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(chosen + i), "l"(CHOSEN | experts) : "memory");
+    store_relaxed(chosen + i, CHOSEN | experts);
   }
 
   /* Asks for word i, for hear(): the load is on its way while the caller does other things. */
-  __device__ inline uint64_t listen(uint32_t i) const {
-    uint64_t said;
-    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(said) : "l"(chosen + i) : "memory");
-    return said;
-  }
+  __device__ inline uint64_t listen(uint32_t i) const { return load_relaxed(chosen + i); }
 
   /* The experts that are said in word i; `said` is what listen() found. The kernel that says them may still be running. So that no
    * fence is needed, each word has a sign of its own that it is there, and is read until it has. */

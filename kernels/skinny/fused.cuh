@@ -35,9 +35,7 @@ constexpr uint32_t SKINNY_PATIENCE = 512;  /* looks at an expert's y, some 0.4 u
 /* Reads the word that holds this value of y. */
 template <typename X>
 __device__ inline uint32_t skinny_word(const X *at) {
-  uint32_t word;
-  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(reinterpret_cast<uintptr_t>(at) & ~uintptr_t(3)) : "memory");
-  return word;
+  return load_relaxed(reinterpret_cast<const uint32_t *>(reinterpret_cast<uintptr_t>(at) & ~uintptr_t(3)));
 }
 
 /* A whole warp: stores this lane's value, if it is `mine`. Two values of 16 bits are a word, which must be stored at once: the lane with
@@ -53,7 +51,7 @@ __device__ inline void skinny_say(X *to, X value, bool mine) {
   } else {
     word = __float_as_uint(value);
   }
-  if (says) asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
+  if (says) store_relaxed(reinterpret_cast<uint32_t *>(to), word);
 }
 
 /* A lane's 8 values of y, as other blocks hand them over. */
@@ -68,11 +66,7 @@ struct SkinnyWords {
 #pragma unroll
     for (uint32_t i = 0; i < PIECES; i++) {
       pieces[i] = make_uint4(0, 0, 0, 0);
-      if (there)
-        asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(pieces[i].x), "=r"(pieces[i].y), "=r"(pieces[i].z), "=r"(pieces[i].w)
-                     : "l"(from + i * (sizeof(uint4) / sizeof(X)))
-                     : "memory");
+      if (there) pieces[i] = load_relaxed(reinterpret_cast<const uint4 *>(from) + i);
     }
   }
 
@@ -187,9 +181,8 @@ struct SkinnyDown {
 
   /* How many blocks the grid has. With several words of bits no register is left to keep it in, so it is read anew each time. */
   static __device__ inline uint32_t blocks() {
-    uint32_t all = gridDim.x;
-    if constexpr (WORDS > 1) asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(all));
-    return all;
+    if constexpr (WORDS > 1) return blocks_now();
+    else return gridDim.x;
   }
 
   /* The producer: asks for the weights of all of this block's tiles, expert by expert. */

@@ -134,7 +134,7 @@ __device__ inline void skinny_make_guess(const tg_skinny_guess_args &guesser, co
 #pragma unroll
   for (uint32_t other = 0; other < EXPERTS; other++) better += candidates[other] > mine || (candidates[other] == mine && other < lane);
   uint64_t *words = SkinnyParts<WORDS>(guesser.parts, bucket, hidden).guessed + block * SKINNY_GUESS_BEST;
-  if (better < SKINNY_GUESS_BEST) asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(words + better), "l"(sign | mine) : "memory");
+  if (better < SKINNY_GUESS_BEST) store_relaxed(words + better, sign | mine);
 }
 
 /* A warp's look at what was left. */
@@ -156,8 +156,7 @@ struct SkinnyGuessLook {
     sign = Word::sign(step, layer);
   }
   __device__ inline void again(const Parts &parts) {
-    if (mine)
-      asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(parts.guessed + threadIdx.x % WARP) : "memory");
+    if (mine) word = load_relaxed(parts.guessed + threadIdx.x % WARP);
   }
 
   /* Whether all is there that was left for this step and layer. It may be what a step of the same number left, where one is

@@ -6,29 +6,8 @@
 #define TAILGRAPH_SKINNY_RING_CUH
 
 #include "skinny/skinny.cuh"
+#include "common/bulk.cuh"
 #include "common/packed.cuh"
-
-/* ---- bulk copies ------------------------------------------------------------------------------ */
-
-/* Copies `bytes` (a multiple of 16) from global to shared memory, and does not wait. `barrier` counts the bytes as they arrive. */
-__device__ inline void bulk_copy(void *to, const void *from, uint32_t bytes, uint64_t *barrier, uint64_t policy) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-          shared_address(to)),
-      "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
-      : "memory");
-#endif
-}
-
-__device__ inline void bulk_copy(void *to, const void *from, uint32_t bytes, uint64_t *barrier) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(to)),
-               "l"(from), "r"(bytes), "r"(shared_address(barrier))
-               : "memory");
-#endif
-}
 
 /* ---- the ring -------------------------------------------------------------------------------- */
 
@@ -150,6 +129,7 @@ struct SkinnyRing {
         if (++oldest == count) oldest = 0, oldest_parity ^= 1;
       }
       under_way++;
+      __syncwarp();  /* a lane that is behind would wait for a later phase, once consumers had given this stage back */
       if (lane == 0) {
         barrier_arrive_expecting(full + at, from.count * from.bytes);
         if (together && from.count > 0) bulk_copy(stage(), from.at, from.count * from.bytes, full + at, policy);

@@ -33,6 +33,7 @@
 
 #include "common/barrier.cuh"
 #include "common/base.cuh"
+#include "common/global.cuh"
 #include "common/mma.cuh"
 #include "common/pdl.cuh"
 
@@ -86,41 +87,7 @@ __device__ inline uint32_t skinny_unit_at(uint32_t u) { return skinny_unit_of(th
 /* The first of this lane's 8 columns of a unit. */
 __device__ inline uint32_t skinny_lane_column() { return threadIdx.x % 4 * 8; }
 
-/* ---- loads, and where warps meet ------------------------------------------------------------- */
-
-/* The policy of what a step reads once: its cache lines are the first to leave L2. */
-__device__ inline uint64_t read_once() {
-  uint64_t policy;
-#if __CUDA_ARCH__ >= 900
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-#else
-  policy = 0;
-#endif
-  return policy;
-}
-
-/* Loads 16 bytes of weights, which no kernel writes. The load stands exactly here in the code, and passes the first-level cache by. */
-__device__ inline uint4 read_weights(const void *from, uint64_t policy) {
-  uint4 v{};  /* no kernel of an earlier part runs this */
-#if __CUDA_ARCH__ >= 900
-  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from), "l"(policy));
-#endif
-  return v;
-}
-
-/* A load that passes the first-level cache by, and stays where it stands in the code, as a plain load need not. */
-template <typename T>
-__device__ inline T load_now(const T *at) {
-  static_assert(sizeof(T) == 2 || sizeof(T) == 4, "as values have");
-  T v;
-  if constexpr (sizeof(T) == 2)
-    asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(*reinterpret_cast<uint16_t *>(&v)) : "l"(at) : "memory");
-  else
-    asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(*reinterpret_cast<uint32_t *>(&v)) : "l"(at) : "memory");
-  return v;
-}
+/* ---- where warps meet ------------------------------------------------------------------------ */
 
 /* All consumers wait for each other; the producer does not. */
 __device__ inline void consumers_meet() { threads_meet<SKINNY_CONSUMERS, 1>(); }
@@ -128,9 +95,9 @@ __device__ inline void consumers_meet() { threads_meet<SKINNY_CONSUMERS, 1>(); }
 /* Points at which consumers and the producer hand over: a warp that waits at one finds what was written by those that passed it. */
 constexpr int GUESS_TOLD = 2, CHOICE_TOLD = 3;
 template <int POINT>
-__device__ inline void skinny_wait_at() { asm volatile("bar.sync %0, %1;" ::"n"(POINT), "n"(SKINNY_THREADS) : "memory"); }
+__device__ inline void skinny_wait_at() { threads_meet<SKINNY_THREADS, POINT>(); }
 template <int POINT>
-__device__ inline void skinny_pass() { asm volatile("bar.arrive %0, %1;" ::"n"(POINT), "n"(SKINNY_THREADS) : "memory"); }
+__device__ inline void skinny_pass() { threads_arrive<SKINNY_THREADS, POINT>(); }
 
 /* ---- products of one unit, for one warp ------------------------------------------------------ */
 

@@ -259,6 +259,30 @@ fn keys_that_blocks_share_are_those_of_f64() {
     }
 }
 
+/// Rows of up to five chunks in buckets whose blocks have 8 warps and fewer, beside rows of one chunk.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn ragged_chunks_of_keys_are_those_of_f64() {
+    let gpu = Gpu::new();
+    let mut random = Random(39);
+    for dtype in OPERANDS {
+        for (shape, positions, bucket) in [
+            ((8, 2, 64), vec![1100], 1),
+            ((4, 2, 128), vec![700, 3, 257, 0], 4),
+            ((20, 2, 64), vec![513, 600], 2),
+            ((16, 16, 64), vec![1030, 2500, 77], 8),
+            ((2, 1, 64), vec![5000, 2049, 1], 300),
+        ] {
+            let layer = Layer::new(&gpu, &mut random, dtype, shape);
+            let step = decode_step(&mut random, &positions, 48);
+            let before = layer.arrays(&mut random, &step, bucket);
+            let (normed, _) = layer.run(&step, &before, StepKind::Decode, false);
+            let (_, x) = layer.run_either(&step, &before, StepKind::Decode, true, true);
+            layer.check_attention(&step, &normed, &x, 1);
+        }
+    }
+}
+
 /// More chunks than blocks that take them: a block has several, one after the other.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]

@@ -246,16 +246,28 @@ fn served(rig: &Rig) -> bool {
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn few_rows_are_those_of_the_other_kernels() {
+    let rows = [(1, 1), (2, 2), (2, 1), (4, 3), (8, 8), (8, 5), (3, 1)];
+    are_those_of_the_other_kernels(&[SHAPES, WIDE].concat(), &rows);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn ragged_few_rows_are_those_of_the_other_kernels() {
+    are_those_of_the_other_kernels(&[SHAPES[1], WIDE[0]], &[(1, 1), (2, 1), (8, 5)]);
+}
+
+/// In buckets of so many rows, with so many there.
+fn are_those_of_the_other_kernels(shapes: &[Shape], buckets: &[(usize, usize)]) {
     let gpu = Gpu::new();
     let mut random = Random(71);
     for types in TYPES {
-        for (index, shape) in SHAPES.into_iter().chain(WIDE).enumerate() {
+        for (index, &shape) in shapes.iter().enumerate() {
             let rig = Rig::new(&gpu, shape.config(), types);
             if !served(&rig) {
                 continue;
             }
             let layer = Layer::new(&mut random, &rig, shape, index % 3 == 1);
-            for (bucket, rows) in [(1, 1), (2, 2), (2, 1), (4, 3), (8, 8), (8, 5), (3, 1)] {
+            for &(bucket, rows) in buckets {
                 let input = Input::new(&mut random, types, shape, rows);
                 let [found, expected] = run(&rig, &layer, shape, &input, bucket);
                 let what = format!("{types:?} {shape:?} {rows} rows of {bucket}");

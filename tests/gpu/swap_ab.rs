@@ -19,17 +19,23 @@ const EPILOGUES: [Epilogue; 4] = [
     Epilogue::SiluMul,
 ];
 
-/// (bucket, outputs, inner): every tile and cluster, ragged outputs and rows, one stage and many, more tiles than a GPU
-/// has SMs.
-const SHAPES: [(usize, usize, usize); 18] = [
+/// (bucket, outputs, inner): ragged outputs and rows, stages of K that a cluster shares.
+const RAGGED: [(usize, usize, usize); 5] = [
     (1, 32, 32),
+    (16, 65, 544),
+    (20, 65, 96),
+    (40, 200, 288),
+    (70, 96, 256),
+];
+
+/// Every tile and cluster, one stage and many, more tiles than a GPU has SMs.
+const SHAPES: [(usize, usize, usize); 16] = [
     (1, 2048, 7168),
     (2, 3072, 2048),
     (4, 301, 544),
     (8, 33_000, 256),
     (9, 301, 7168),
     (16, 2048, 2048),
-    (20, 65, 96),
     (32, 3072, 544),
     (64, 512, 1792),
     (70, 1792, 256),
@@ -137,15 +143,18 @@ fn y_type(operand: DType, epilogue: Epilogue) -> DType {
     }
 }
 
-/// Of every type, shape and epilogue.
-fn for_every_product(mut test: impl FnMut(&Rig, (usize, usize, usize), Epilogue)) {
+/// Of every type and epilogue, and these shapes.
+fn for_every_product(
+    shapes: &[(usize, usize, usize)],
+    mut test: impl FnMut(&Rig, (usize, usize, usize), Epilogue),
+) {
     let gpu = Gpu::new();
     for types in TYPES {
         let rig = Rig::new(&gpu, config(), types);
         if !served(&rig) {
             continue;
         }
-        for shape in SHAPES {
+        for &shape in shapes {
             for epilogue in EPILOGUES {
                 test(&rig, shape, epilogue);
             }
@@ -156,8 +165,18 @@ fn for_every_product(mut test: impl FnMut(&Rig, (usize, usize, usize), Epilogue)
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn swap_ab_products_are_those_of_the_other_kernels() {
+    are_those_of_the_other_kernels(&SHAPES);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn ragged_swap_ab_products_are_those_of_the_other_kernels() {
+    are_those_of_the_other_kernels(&RAGGED);
+}
+
+fn are_those_of_the_other_kernels(shapes: &[(usize, usize, usize)]) {
     let mut random = Random(81);
-    for_every_product(|rig, (bucket, outputs, inner), epilogue| {
+    for_every_product(shapes, |rig, (bucket, outputs, inner), epilogue| {
         let types = rig.kernels.types;
         let rows = match random.below(2) {
             0 => bucket,
@@ -177,7 +196,8 @@ fn swap_ab_products_are_those_of_the_other_kernels() {
 #[ignore = "needs an NVIDIA GPU"]
 fn a_row_of_a_swap_ab_product_does_not_depend_on_its_companions() {
     let mut random = Random(82);
-    for_every_product(|rig, (bucket, outputs, inner), epilogue| {
+    let all = [&RAGGED[..], &SHAPES].concat();
+    for_every_product(&all, |rig, (bucket, outputs, inner), epilogue| {
         let types = rig.kernels.types;
         let case = Case::new(&mut random, types, bucket, outputs, inner);
         let all = case.run(rig, bucket, epilogue, StepKind::Decode);

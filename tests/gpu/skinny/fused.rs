@@ -101,24 +101,25 @@ fn assert_same(what: &str, found: &Left, expected: &Left) {
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn fused_experts_leave_the_bits_of_two_kernels() {
+    let grouped_down = shape(64, 32, 1792, 32, 4, 3, false);
+    let more = [SHAPES[2], SHAPES[3], SHAPES[5], RAGGED, grouped_down];
+    leave_the_bits_of_two_kernels(&more.into_iter().chain(WIDE).collect::<Vec<_>>());
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn ragged_fused_experts_leave_the_bits_of_two_kernels() {
+    leave_the_bits_of_two_kernels(&[SHAPES[0], SHAPES[1], shape(96, 32, 224, 40, 3, 3, true)]);
+}
+
+fn leave_the_bits_of_two_kernels(shapes: &[Shape]) {
     let gpu = Gpu::new();
     let mut random = Random(74);
     for types in TYPES {
-        let grouped_down = shape(64, 32, 1792, 32, 4, 3, false);
-        for shape in [
-            SHAPES[0],
-            SHAPES[1],
-            SHAPES[2],
-            SHAPES[3],
-            SHAPES[5],
-            RAGGED,
-            grouped_down,
-        ]
-        .into_iter()
-        .chain(WIDE.into_iter().filter(|shape| {
-            // f32 has no such kernels, and beside more than 128 tiles there is no room for blocks that guess.
-            types.operand != DType::F32 && shape.hidden <= 2048
-        })) {
+        for &shape in shapes.iter().filter(|shape| {
+            // f32 has no such kernels of many experts, and beside more than 128 tiles there is no room for blocks that guess.
+            shape.experts <= 32 || types.operand != DType::F32 && shape.hidden <= 2048
+        }) {
             let rig = Rig::new(&gpu, shape.config(), types);
             if !served(&rig) {
                 continue;

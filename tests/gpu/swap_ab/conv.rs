@@ -64,15 +64,26 @@ fn weights_that_are_prefetched_change_nothing() {
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn a_conv_layer_in_one_kernel_is_that_of_two() {
+    let shapes = [(64, 1), (192, 3), (576, 8), (2048, 3)];
+    is_that_of_two(&shapes, &[1, 2, 4, 8, 16, 31, 33, 64, 100, 160, 256]);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn ragged_swap_ab_conv_layers_are_those_of_two_kernels() {
+    is_that_of_two(&[(64, 1), (192, 3)], &[1, 31, 100, 160]);
+}
+
+fn is_that_of_two(shapes: &[(usize, usize)], buckets: &[usize]) {
     let gpu = Gpu::new();
     let mut random = Random(83);
     for types in TYPES {
-        for (hidden, taps) in [(64, 1), (192, 3), (576, 8), (2048, 3)] {
+        for &(hidden, taps) in shapes {
             let rig = Rig::new(&gpu, conv_config(hidden, taps), types);
             if !served(&rig) {
                 continue;
             }
-            for bucket in [1, 2, 4, 8, 16, 31, 33, 64, 100, 160, 256] {
+            for &bucket in buckets {
                 let rows = 1 + random.below(bucket);
                 let case = ConvCase::new(&mut random, types, rows, hidden, taps);
                 let found = case.run(&rig, bucket, Some((SWAP_AB, None)));

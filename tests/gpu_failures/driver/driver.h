@@ -134,9 +134,10 @@ int enter(const char *name);
 /* What is used has to be of the context that is current. */
 #define ENTER_IN(context) do { ENTER(); if (!current || current != (context)) return INVALID_CONTEXT; } while (0)
 
-/* Where kernels.cpp is linked in, kernels run, `cluster` blocks along x together. A CUresult. */
+/* Where kernels.cpp is linked in, kernels run, `cluster` blocks along x together, by the time that finish_kernels() returns. CUresults. */
 __attribute__((weak)) int run_kernel(const char *name, const uint32_t grid[3], const uint32_t block[3], uint32_t cluster,
-                                     uint32_t shared_bytes, void **arguments);
+                                     uint32_t shared_bytes, int early, void **arguments);
+__attribute__((weak)) int finish_kernels(void);
 
 /* order.c: what happens in which order, where that is checked. */
 int order_is_checked(void);

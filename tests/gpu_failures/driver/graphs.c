@@ -25,6 +25,11 @@ static int asks_for(const struct launch *launch, int id) {
   return 0;
 }
 enum { CLUSTER = 4, PROGRAMMATIC = 6 };
+/* No GPU before 9.0 lets a kernel begin early. */
+static int is_early(const struct launch *launch) {
+  const char *capability = getenv("TEST_CUDA_CAPABILITY");
+  return asks_for(launch, PROGRAMMATIC) && (!capability || atoi(capability) >= 9);
+}
 /* Blocks of a cluster; 0: in a way that no launch here asks for. */
 static uint32_t cluster_of(const struct launch *launch) {
   for (uint32_t i = 0; i < launch->attribute_count; i++) {
@@ -122,7 +127,7 @@ int cuLaunchKernelEx(const struct launch *launch, struct function *function, voi
   if (!graph && !strcmp(function->name, "tg_ways_bounce")) return bounce(launch->stream, arguments);
   if (!cluster_of(launch)) return INVALID_VALUE;
   if (!graph && !run_kernel) return SUCCESS;
-  if (!graph) return run_kernel(function->name, launch->grid, launch->block, cluster_of(launch), launch->shared_bytes, arguments);
+  if (!graph) return run_kernel(function->name, launch->grid, launch->block, cluster_of(launch), launch->shared_bytes, is_early(launch), arguments);
   struct node *node = new_node(launch->stream);
   node->function = function;
   node->shared_bytes = launch->shared_bytes;
@@ -247,7 +252,8 @@ static void queue_run(struct graph *exec, struct stream *stream) {
 static int call(const struct node *node, const char *name) {
   void *arguments[MOST_ARGUMENTS];
   for (int i = 0; i < MOST_ARGUMENTS; i++) arguments[i] = (void *)&node->arguments[i];
-  return run_kernel(name, node->grid, node->block, 1, node->shared_bytes, arguments);
+  const int answer = run_kernel(name, node->grid, node->block, 1, node->shared_bytes, 0, arguments);
+  return answer ? answer : finish_kernels();
 }
 
 /* Whether it is done; else it waits. tg_pair's first words are steps done and their limit (kernels/ways/pair.h). */

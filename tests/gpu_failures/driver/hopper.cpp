@@ -63,23 +63,25 @@ struct Named {
   uint32_t arrived, turns;
 } named[MOST_BLOCKS][16];
 
-struct {
+struct Whole {
   uint32_t arrived, turns;
-} whole;
+} wholes[MOST_BLOCKS]; /* by the place of the first block */
+Whole &whole() { return wholes[self().block->first]; }
 /* How often each thread had come to the cluster's barrier, and whether it arrived and has not waited. */
 uint32_t turn_of[MOST_BLOCKS][MOST_THREADS];
 
 void settle_cluster() {
   uint32_t there = 0;
   for (const Block *block : cluster()) there += block->alive;
-  if (whole.arrived < there || !whole.arrived) return;
-  whole.arrived = 0;
-  whole.turns++;
-  wake(&whole);
+  Whole &of = whole();
+  if (of.arrived < there || !of.arrived) return;
+  of.arrived = 0;
+  of.turns++;
+  wake(&of);
 }
 
 std::string describe_named(const Fiber &fiber) {
-  return text("barrier %u of the block, where %u threads are", fiber.detail, named[fiber.block->rank][fiber.detail].arrived);
+  return text("barrier %u of the block, where %u threads are", fiber.detail, named[fiber.block->place][fiber.detail].arrived);
 }
 
 /* ---- tensor copies */
@@ -124,10 +126,10 @@ struct Box {
 };
 }  // namespace
 
-void begin_cluster() {
-  memset(named, 0, sizeof named);
-  whole = {};
-  begin_products();
+void begin_block(const Block &block) {
+  memset(named[block.place], 0, sizeof named[block.place]);
+  wholes[block.place] = {};
+  begin_products(block);
 }
 
 void thread_ended() { settle_cluster(); }
@@ -176,30 +178,30 @@ void wait_parity(uint32_t address, uint32_t parity) {
   }
 }
 
-void meet_named(uint32_t id, uint32_t threads) {
+void meet_named(uint32_t id, uint32_t threads, bool waits) {
   pause();
   if (is_mutant(NO_NAMED_BARRIER)) return;
-  Named &of = named[self().block->rank][id];
+  Named &of = named[self().block->place][id];
   const uint32_t turn = of.turns;
   if (++of.arrived == threads) {
     of.arrived = 0;
     of.turns++;
     return wake(&of);
   }
-  while (of.turns == turn) park(&of, id, describe_named);
+  while (waits && of.turns == turn) park(&of, id, describe_named);
 }
 
 void cluster_arrive() {
   pause();
-  turn_of[self().block->rank][self().index] = whole.turns;
-  whole.arrived++;
+  turn_of[self().block->place][self().index] = whole().turns;
+  whole().arrived++;
   settle_cluster();
 }
 
 void cluster_wait() {
   pause();
   if (is_mutant(NO_CLUSTER_WAIT)) return;
-  while (whole.turns == turn_of[self().block->rank][self().index]) park(&whole, 0, [](const Fiber &) { return std::string("the cluster"); });
+  while (whole().turns == turn_of[self().block->place][self().index]) park(&whole(), 0, [](const Fiber &) { return std::string("the cluster"); });
 }
 
 uint32_t rank() { return self().block->rank; }
@@ -249,6 +251,16 @@ void bulk(void *to, const void *from, uint32_t bytes, bool adds) {
   });
 }
 
+void bulk_to_shared(void *to, const void *from, uint32_t bytes, uint64_t *barrier_word) {
+  pause();
+  if (shared_address(to) % 16 || (uint64_t)from % 16 || bytes % 16) stop(text("a bulk copy of %u bytes", bytes));
+  later({self().block, [to, from, bytes, barrier_word](Event &) {
+           memcpy(to, from, bytes);
+           if (const char *why = count_bytes(*(Barrier *)barrier_word, (int32_t)bytes)) fail(why);
+           return true;
+         }});
+}
+
 void bulk_commit() {
   Work &mine = work();
   for (auto &copy : mine.bulk) {
@@ -278,7 +290,37 @@ void store_and_count(uint32_t to, uint32_t rank, const float *v, uint32_t count,
            return true;
          }});
 }
+/* ---- words in global memory */
+
+/* Mutants take words that are there as if they were not, or the other way. */
+uint32_t load_word(const uint32_t *at) {
+  look(at);
+  return is_mutant(NO_LOOK_BEFORE_STORE) ? 0xffffffffu : *at;
+}
+uint64_t load_word(const uint64_t *at) {
+  look(at);
+  return is_mutant(NO_WORD_WAIT) && !*at ? 1ull << 32 : *at;
+}
+uint4 load_word(const uint4 *at) {
+  look(at);
+  uint4 words = *at;
+  for (uint32_t *word : {&words.x, &words.y, &words.z, &words.w})
+    if (is_mutant(NO_WORD_WAIT) && *word == 0xffffffffu) *word = 0;
+  return words;
+}
 }  // namespace simt
+
+void await_count(const uint32_t *at, uint32_t count) {
+  do simt::look(at);
+  while (*at < count && !simt::is_mutant(simt::NO_WORD_WAIT));
+}
+
+uint32_t count_and_know(uint32_t *at) {
+  simt::pause();
+  const uint32_t before = (*at)++;
+  simt::stored();
+  return before + simt::is_mutant(simt::EARLY_COUNT);
+}
 
 /* ---- barriers */
 

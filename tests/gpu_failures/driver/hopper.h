@@ -1,5 +1,5 @@
-/* hopper.h: in place of kernels/common's mma.cuh, barrier.cuh, wgmma.cuh and bulk.cuh, their functions as a C++ compiler takes them
- * (simt.h): barriers with phases, arrivals and bytes; clusters; copies that come at a later time, drawn at random; matrix
+/* hopper.h: in place of kernels/common's mma.cuh, barrier.cuh, wgmma.cuh, bulk.cuh, global.cuh and transpose.cuh, their functions as a
+ * C++ compiler takes them (simt.h): barriers with phases, arrivals and bytes; clusters; copies that come at a later time, drawn at random; matrix
  * instructions of a warp, and of a warpgroup that read their operands at some time until the group has waited. What each does
  * and what its arguments mean stands in the file that it is in place of. */
 #ifndef TEST_HOPPER_H
@@ -11,6 +11,8 @@
 #define TAILGRAPH_BARRIER_CUH
 #define TAILGRAPH_WGMMA_CUH
 #define TAILGRAPH_BULK_CUH
+#define TAILGRAPH_GLOBAL_CUH
+#define TAILGRAPH_TRANSPOSE_CUH
 #include "common/base.cuh"
 #include "common/operands.cuh"
 
@@ -26,12 +28,13 @@ void copies_wait(uint32_t pending);
 void load_matrices(uint32_t *to, uint32_t count, const void *row, bool transposed);
 void multiply(Operand type, float *c, const uint32_t *a, uint32_t b0, uint32_t b1);
 void wait_parity(uint32_t barrier, uint32_t parity);
-void meet_named(uint32_t id, uint32_t threads);
+void meet_named(uint32_t id, uint32_t threads, bool waits);
 void group_multiply(Operand type, uint32_t n, float *d, uint32_t a, uint32_t b, bool add);
 void group_commit();
 void group_wait(uint32_t pending);
 void tensor_box(void *to, const TensorMap *map, const uint32_t *at, uint32_t dimensions, uint64_t *barrier, uint32_t blocks);
 void bulk(void *to, const void *from, uint32_t bytes, bool adds);
+void bulk_to_shared(void *to, const void *from, uint32_t bytes, uint64_t *barrier);
 void bulk_commit();
 void bulk_wait(bool written);
 void cluster_arrive();
@@ -39,6 +42,15 @@ void cluster_wait();
 uint32_t rank();
 uint32_t blocks();
 void store_and_count(uint32_t to, uint32_t rank, const float *v, uint32_t count, uint32_t barrier);
+uint32_t load_word(const uint32_t *at);
+uint64_t load_word(const uint64_t *at);
+uint4 load_word(const uint4 *at);
+template <class T>
+void store_word(T *at, T word) {
+  pause();
+  *at = word;
+  stored();
+}
 }  // namespace simt
 
 /* ---- mma.cuh */
@@ -68,9 +80,11 @@ inline void barrier_wait(uint32_t barrier, uint32_t parity) { simt::wait_parity(
 inline void barrier_wait(uint64_t *barrier, uint32_t parity) { simt::wait_parity(shared_address(barrier), parity); }
 inline void barrier_wait_cluster(uint64_t *barrier, uint32_t parity) { simt::wait_parity(shared_address(barrier), parity); }
 template <uint32_t THREADS>
-void threads_meet(uint32_t id) { simt::meet_named(id, THREADS); }
+void threads_meet(uint32_t id) { simt::meet_named(id, THREADS, true); }
 template <uint32_t THREADS, uint32_t ID>
-void threads_meet() { simt::meet_named(ID, THREADS); }
+void threads_meet() { simt::meet_named(ID, THREADS, true); }
+template <uint32_t THREADS, uint32_t ID>
+void threads_arrive() { simt::meet_named(ID, THREADS, false); }
 
 /* ---- wgmma.cuh */
 
@@ -120,10 +134,36 @@ inline void store_to_block(float *p, uint32_t rank, float v, uint64_t *barrier, 
 
 /* ---- bulk.cuh */
 
+inline void bulk_copy(void *to, const void *from, uint32_t bytes, uint64_t *barrier) { simt::bulk_to_shared(to, from, bytes, barrier); }
+inline void bulk_copy(void *to, const void *from, uint32_t bytes, uint64_t *barrier, uint64_t) { simt::bulk_to_shared(to, from, bytes, barrier); }
 inline void bulk_store(void *to, const void *from, uint32_t bytes) { simt::bulk(to, from, bytes, false); }
 inline void bulk_add(float *to, const void *from, uint32_t bytes) { simt::bulk(to, from, bytes, true); }
 inline void bulk_commit() { simt::bulk_commit(); }
 inline void bulk_read() { simt::bulk_wait(false); }
 inline void bulk_done() { simt::bulk_wait(true); }
+
+/* ---- global.cuh */
+
+template <class T>
+T load_now(const T *at) { return *at; }
+inline uint4 load16(const void *p) { return *(const uint4 *)p; }
+inline uint64_t read_once() { return 0; }
+inline uint4 read_weights(const void *from, uint64_t) { return load16(from); }
+inline uint32_t blocks_now() { return gridDim.x; }
+template <class T>
+T load_relaxed(const T *at) { return simt::load_word(at); }
+template <class T>
+void store_relaxed(T *at, T word) { simt::store_word(at, word); }
+void await_count(const uint32_t *at, uint32_t count);
+uint32_t count_and_know(uint32_t *at);
+inline void count_release(uint32_t *at) { count_and_know(at); }
+
+/* ---- transpose.cuh */
+
+inline uint32_t transposed(uint32_t pair) {
+  const uint32_t lane = simt::lane(), shift = lane / 4 % 2 * 16, from = lane % 4 * 8 + lane / 8;
+  const uint32_t low = simt::exchange(0xffffffffu, pair, from), high = simt::exchange(0xffffffffu, pair, from + 4);
+  return (low >> shift & 0xffff) | (high >> shift & 0xffff) << 16;
+}
 
 #endif

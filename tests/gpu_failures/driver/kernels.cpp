@@ -1,12 +1,8 @@
-/* kernels.cpp: the kernels that the host can run (simt.h), by their names. */
+/* kernels.cpp: kernels that the host can run (simt.h), and how they are launched. experts.cpp, dense.cpp and few_rows.cpp have others. */
 #include "hopper.h"
-#include "simt.h"
+#include "known.h"
 
-#include <map>
 #include <mutex>
-#include <string>
-#include <tuple>
-#include <utility>
 
 #include "common/argmax.cuh"
 #include "common/base.cuh"
@@ -78,32 +74,14 @@ namespace persistent_f16 {
 namespace persistent_f32 {
 #include "persistent/f32.cu"
 }
-
 namespace {
-template <auto KERNEL>
-struct Kernel;
-template <class... A, void (*KERNEL)(A...)>
-struct Kernel<KERNEL> {
-  template <size_t... I>
-  static void call(void **arguments, std::index_sequence<I...>) {
-    KERNEL(*(A *)arguments[I]...);
-  }
-  static void thread(void *arguments) { call((void **)arguments, std::index_sequence_for<A...>()); }
-};
-
-struct Known {
-  void (*thread)(void *);
-  char *(*shared)(); /* where its dynamic shared memory is */
-};
-
-#define WITH(SHARED, SPACE, NAME) {#NAME, {Kernel<SPACE::NAME>::thread, [] { return (char *)SHARED; }}}
 #define ONE(SPACE, NAME) WITH(router::shared, SPACE, NAME)
 #define PERSISTENT(TYPE, NAME) WITH(persistent_shared, persistent_##TYPE, tg_persistent_##NAME)
 #define ROUTE(SPACE, NAME) EACH(SPACE, NAME), ONE(SPACE, NAME##_bf16_e64), ONE(SPACE, NAME##_f16_e64), ONE(SPACE, NAME##_f32_e64)
 #define PAIR(SPACE, NAME) ONE(SPACE, NAME##_bf16), ONE(SPACE, NAME##_f16)
 #define EACH(SPACE, NAME) PAIR(SPACE, NAME), ONE(SPACE, NAME##_f32)
 
-const std::map<std::string, Known> KERNELS = {
+const bool KNOWN = know({
   EACH(conv, tg_conv), EACH(conv, tg_conv_decode), EACH(conv, tg_conv_rows), EACH(conv, tg_conv_state),
   EACH(router, tg_router_1), EACH(router, tg_router_4), EACH(router, tg_router_many), EACH(router, tg_scores_1),
   EACH(router, tg_scores_4), ROUTE(norm_router, tg_route), ROUTE(norm_router_many, tg_route_many),
@@ -119,17 +97,29 @@ const std::map<std::string, Known> KERNELS = {
   PERSISTENT(f16, f16_w128), PERSISTENT(f16, f16_w192), PERSISTENT(f16, f16_w256), PERSISTENT(f16, f16_w128_halves),
   PERSISTENT(f16, f16_w192_halves), PERSISTENT(f16, conv_f16), PERSISTENT(f16, gate_up_f16), PERSISTENT(f16, down_f16),
   PERSISTENT(f32, f32_w128), PERSISTENT(f32, f32_w128_halves), PERSISTENT(f32, gate_up_f32), PERSISTENT(f32, down_f32), ONE(persistent_f32, tg_split_rows),
-};
+});
+
+std::mutex one; /* the fibers are there once, and tests run on threads of their own */
+std::vector<simt::Launched> waiting;
+std::vector<std::shared_ptr<void *>> their_arguments;
 }  // namespace
 
-/* CUresult. */
+/* CUresult. Launches wait until somebody waits for them, so that those which may be early run beside others. */
 extern "C" int run_kernel(const char *name, const uint32_t grid[3], const uint32_t block[3], uint32_t cluster, uint32_t shared_bytes,
-                          void **arguments) {
-  const auto found = KERNELS.find(name);
-  if (found == KERNELS.end()) return 500; /* not found */
-  static std::mutex one; /* the fibers are there once, and tests run on threads of their own */
+                          int early, void **arguments) {
+  const auto found = known().find(name);
+  if (found == known().end()) return 500; /* not found */
   const std::lock_guard<std::mutex> guard(one);
-  const simt::Launched launched = {name, {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, cluster, shared_bytes,
-                                   found->second.shared, found->second.thread, arguments};
-  return simt::run(launched) ? 0 : 719; /* the launch failed */
+  their_arguments.push_back(found->second.kept(arguments));
+  waiting.push_back({found->first.c_str(), {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, cluster, shared_bytes, early != 0,
+                     found->second.shared, found->second.thread, their_arguments.back().get()});
+  return 0;
+}
+
+extern "C" int finish_kernels() {
+  const std::lock_guard<std::mutex> guard(one);
+  if (waiting.empty()) return 0;
+  const bool right = simt::run(waiting);
+  waiting.clear(), their_arguments.clear();
+  return right ? 0 : 719; /* a launch failed */
 }

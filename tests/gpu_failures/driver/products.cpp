@@ -92,21 +92,17 @@ void draw_next(Block &block, Group &group, uint32_t part) {
          }});
 }
 
-bool used; /* in this cluster */
-
-Group &my_group() { return groups[self().block->rank][self().index / GMMA_GROUP]; }
+Group &my_group() { return groups[self().block->place][self().index / GMMA_GROUP]; }
 
 std::string describe_group(const Fiber &fiber) {
   return text("its warpgroup's matrix instruction %u, where %ju are done", fiber.detail,
-              (uintmax_t)groups[fiber.block->rank][fiber.index / GMMA_GROUP].done);
+              (uintmax_t)groups[fiber.block->place][fiber.index / GMMA_GROUP].done);
 }
 }  // namespace
 
-void begin_products() {
-  if (!used) return;
-  used = false;
-  for (auto &of_block : groups)
-    for (Group &group : of_block) group = {};
+void begin_products(const Block &block) {
+  for (Group &group : groups[block.place])
+    if (group.done || !group.under_way.empty()) group = {};
 }
 
 /* ---- matrix instructions of a warp */
@@ -147,7 +143,6 @@ void multiply(Operand type, float *c, const uint32_t *a, uint32_t b0, uint32_t b
 void group_multiply(Operand type, uint32_t n, float *d, uint32_t a, uint32_t b, bool add) {
   pause();
   Group &group = my_group();
-  used = true;
   const uint64_t number = work().issued++ - group.done;
   if (number == group.under_way.size()) group.under_way.push_back({type, n, a, b, add, {}, 0, {}});
   Instruction &of = group.under_way[number];

@@ -7,9 +7,9 @@
 namespace simt {
 namespace {
 /* Which threads of a block wait for what. */
-void list_waiting(const Block &block, uint32_t threads) {
+void list_waiting(const Block &block) {
   std::map<std::string, std::vector<uint32_t>> by_text;
-  for (uint32_t i = 0; i < threads; i++) {
+  for (uint32_t i = 0; i < block.threads; i++) {
     const Fiber &fiber = block.fibers[i];
     std::string text;
     if (fiber.ended) {
@@ -24,7 +24,7 @@ void list_waiting(const Block &block, uint32_t threads) {
     by_text[text].push_back(i);
   }
   for (const auto &[text, which] : by_text) {
-    fprintf(stderr, "  block (%u, %u, %u), rank %u, threads", block.index.x, block.index.y, block.index.z, block.rank);
+    fprintf(stderr, "  %s: block (%u, %u, %u), rank %u, threads", block.grid->launched->name, block.index.x, block.index.y, block.index.z, block.rank);
     for (size_t i = 0; i < which.size();) {
       size_t end = i + 1;
       while (end < which.size() && which[end] == which[end - 1] + 1) end++;
@@ -37,9 +37,10 @@ void list_waiting(const Block &block, uint32_t threads) {
 }  // namespace
 
 void report(const Failure &of) {
-  fprintf(stderr, "%s: %s\n  TEST_SIMT_SEED=%ju, %u threads a block in clusters of %zu, %s\n", of.kernel, of.why.c_str(), (uintmax_t)of.seed,
-          of.threads, of.blocks.size(), of.schedule.c_str());
-  for (const Block *block : of.blocks) list_waiting(*block, of.threads);
+  fprintf(stderr, "%s\n  TEST_SIMT_SEED=%ju, room for %zu blocks, %s\n", of.why.c_str(), (uintmax_t)of.seed, of.blocks.size(),
+          of.schedule.c_str());
+  for (const Block *block : of.blocks)
+    if (block->alive) list_waiting(*block);
 }
 
 std::string text(const char *form, ...) {

@@ -30,22 +30,32 @@ namespace {
 constexpr size_t STACK_BYTES = 256 << 10;
 constexpr uint32_t SELDOM = 1000; /* draws to one of somebody slow, where he is not the last of all */
 constexpr uint32_t STAYS = 64;    /* draws of a block before another's */
+constexpr uint32_t FAR_STAYS = 8; /* times so many before those of a block of another cluster */
+constexpr uint64_t MOST_IDLE_LOOKS = 4096;     /* where nobody else can go on */
+constexpr uint64_t MOST_EAGER_LOOKS = 1 << 18; /* where somebody can */
 
 /* Who is slow. */
 enum Schedule { NOBODY, A_WARP_LAST, A_WARP_SELDOM, A_BLOCK_LAST, A_BLOCK_SELDOM, EVENTS_LAST, EVENTS_FIRST, SCHEDULES };
 
-std::unique_ptr<Block> block_of[MOST_BLOCKS];
-/* Blocks of a cluster run on a host thread each, of which one has the baton: `__shared__` is thread_local, so each has its own. */
+/* Places for blocks, a host thread each, of which one has the baton: `__shared__` is thread_local, so each block has its own. */
+std::unique_ptr<Block> block_at[MOST_BLOCKS];
 sem_t batons[MOST_BLOCKS], helped;
-std::vector<Block *> blocks;
+std::vector<Block *> blocks; /* of all places that these launches have */
+std::vector<Block *> clusters[MOST_BLOCKS]; /* by the first place of each */
+uint64_t clusters_begun;
+std::vector<Grid> grids;
+size_t first_grid; /* of those that have not ended */
+bool has_room, has_fresh, drawn, are_beside;
 std::vector<Event> events;
 std::map<const void *, std::vector<Fiber *>> parked;
 Fiber *running;
-Launched launched;
-uint32_t thread_count, slow_warp;
+uint32_t slow_warp;
 Schedule schedule;
 Block *slow_block; /* ... or where the slow warp is */
 bool over, told;
+/* How often a word was stored that others look at, and they have looked without that; whether they look again at once. */
+uint64_t stores, idle_looks;
+bool looks_on;
 std::string failure;
 uint64_t random_state, seed;
 
@@ -88,11 +98,16 @@ void ended(Fiber &fiber) {
   if (block.alive && block.at_block.size() == block.alive) release_block(block);
   thread_ended();
   if (block.alive) return;
+  Grid &grid = *block.grid;
+  grid.running--, grid.holding -= !block.lets_go;
+  has_room = true;
+  for (; first_grid < grids.size() && grids[first_grid].has_begun && !grids[first_grid].running; first_grid++) wake(&first_grid);
   for (const Event &event : events)
     if (event.uses == &block) return fail("the block has ended while a copy or an arrival is on its way from or to its shared memory");
 }
 
 void begin() {
+  const Launched &launched = *running->block->grid->launched;
   launched.kernel(launched.argument);
   ended(*running);
   void *nowhere;
@@ -118,11 +133,13 @@ Choice draw_among(Block *mine, bool slow) {
     return block.ready[slow].size();
   };
   size_t all = 0;
-  for (const Block *block : blocks) all += count(*block);
+  const bool stays = mine->alive && random_word() % STAYS;
+  if (stays && !many && count(*mine)) all = count(*mine);
+  else for (const Block *block : blocks) all += count(*block);
   if (!all && !many) return {};
   if (many && (!all || schedule == EVENTS_FIRST || random_word() % (all + many) < many)) return {nullptr, nullptr, true};
   Block *from = mine;
-  if (!count(*mine) || random_word() % STAYS == 0) {
+  if (!count(*mine) || !stays) {
     size_t at = random_word() % all;
     for (Block *block : blocks) {
       if (at < count(*block)) {
@@ -131,6 +148,7 @@ Choice draw_among(Block *mine, bool slow) {
       }
       at -= count(*block);
     }
+    if (from->cluster != mine->cluster && count(*mine) && random_word() % FAR_STAYS) from = mine;
   }
   std::vector<uint32_t> &ready = from->ready[slow && !is_slow(*from)];
   const size_t next = random_word() % ready.size();
@@ -178,30 +196,99 @@ void prepare(Block &block) {
     if (memory == MAP_FAILED) abort();
     block.stacks = (char *)memory;
   }
+  const Extent of = block.grid->launched->block;
+  block.threads = block.alive = of.x * of.y * of.z;
+  if (block.threads > MOST_THREADS) abort();
+  block.lets_go = false, block.is_fresh = has_fresh = true;
   block.ready[0].clear(), block.ready[1].clear(), block.at_block.clear();
-  for (uint32_t i = 0; i < thread_count; i++) {
+  for (uint32_t i = 0; i < block.threads; i++) {
     void **top = (void **)(block.stacks + (i + 1) * STACK_BYTES);
     top[-1] = nullptr;
     top[-2] = (void *)begin;
     Fiber &fiber = block.fibers[i];
     fiber.at = top - 8, fiber.block = &block, fiber.index = i;
-    fiber.thread = {i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y)};
-    fiber.meets = 0, fiber.ended = false, fiber.describe = nullptr;
+    fiber.thread = {i % of.x, i / of.x % of.y, i / (of.x * of.y)};
+    fiber.meets = 0, fiber.ended = false, fiber.describe = nullptr, fiber.looks = {};
     if (fiber.used) fiber.work = {};
     fiber.used = false;
     make_ready(fiber);
   }
-  for (uint32_t warp = 0; warp * WARP_LANES < thread_count; warp++) {
-    const uint32_t lanes = std::min(thread_count - warp * WARP_LANES, WARP_LANES);
+  for (uint32_t warp = 0; warp * WARP_LANES < block.threads; warp++) {
+    const uint32_t lanes = std::min(block.threads - warp * WARP_LANES, WARP_LANES);
     block.warps[warp].there = lanes == WARP_LANES ? 0xffffffffu : (1u << lanes) - 1;
     block.warps[warp].arrived = 0;
   }
-  block.alive = thread_count;
+  begin_block(block);
 }
 
 void find_shared(Block &block) {
-  block.shared = launched.shared();
-  memset(block.shared, 0xff, launched.shared_bytes);
+  block.is_fresh = false;
+  block.shared = block.grid->launched->shared();
+  memset(block.shared, 0xff, block.grid->launched->shared_bytes);
+}
+
+/* Who is slow, from now on. */
+void draw_schedule() {
+  std::vector<Block *> all;
+  std::copy_if(blocks.begin(), blocks.end(), std::back_inserter(all), [](const Block *block) { return block->alive > 0; });
+  schedule = (Schedule)(random_word() % SCHEDULES);
+  slow_block = schedule != NOBODY && schedule <= A_BLOCK_SELDOM ? all[random_word() % all.size()] : nullptr;
+  if (slow_block) slow_warp = random_word() % ((slow_block->threads + WARP_LANES - 1) / WARP_LANES);
+  for (Block *block : all) {
+    std::vector<uint32_t> ready = std::move(block->ready[0]);
+    ready.insert(ready.end(), block->ready[1].begin(), block->ready[1].end());
+    block->ready[0].clear(), block->ready[1].clear();
+    for (uint32_t index : ready) make_ready(block->fibers[index]);
+  }
+  looks_on = random_word() % 2;
+}
+
+/* A place is, until all of its block's cluster have ended. */
+bool is_taken(const Block *place) {
+  return std::any_of(blocks.begin(), blocks.end(), [&](const Block *block) { return block->alive && block->cluster == place->cluster; });
+}
+
+/* Whether the grid's next cluster has found places. */
+bool begin_cluster(Grid &grid) {
+  const Launched &of = *grid.launched;
+  for (size_t first = 0; first + of.cluster <= blocks.size(); first += of.cluster) {
+    const auto at = blocks.begin() + first;
+    if (std::any_of(at, at + of.cluster, is_taken)) continue;
+    clusters_begun++;
+    clusters[first].assign(at, at + of.cluster);
+    for (uint32_t rank = 0; rank < of.cluster; rank++) {
+      Block &block = *clusters[first][rank];
+      block.grid = &grid, block.rank = rank, block.first = first, block.cluster = clusters_begun;
+      block.index = {grid.next.x + rank, grid.next.y, grid.next.z};
+      prepare(block);
+    }
+    draw_schedule();
+    grid.running += of.cluster, grid.holding += of.cluster;
+    grid.next.x += of.cluster;
+    if (grid.next.x == of.grid.x) grid.next.x = 0, grid.next.y++;
+    if (grid.next.y == of.grid.y) grid.next.y = 0, grid.next.z++;
+    grid.has_begun = grid.next.z == of.grid.z;
+    return true;
+  }
+  return false;
+}
+
+/* Clusters begin in their order as places are free; those of a launch that may be early once all blocks before it have said so or
+ * ended, of another one once they have ended. */
+void begin_clusters() {
+  has_room = false;
+  for (size_t i = first_grid; i < grids.size(); i++) {
+    if (i > first_grid && !(grids[i].launched->early && grids[i - 1].has_begun && !grids[i - 1].holding)) return;
+    while (!grids[i].has_begun)
+      if (!begin_cluster(grids[i])) return;
+  }
+}
+
+/* Who looks at words has looked at all that were stored: whether they look once more. */
+bool look_again() {
+  if (!parked.count(&stores) || ++idle_looks > MOST_IDLE_LOOKS) return false;
+  wake(&stores);
+  return true;
 }
 
 /* With the baton, which is back when it returns: whether `running` is a fiber of this block that is to go on; else all is over. */
@@ -209,84 +296,83 @@ bool is_next(Block &mine) {
   for (;;) {
     over = over || !failure.empty();
     if (over) return false;
-    const Choice choice = draw(&mine);
-    if (choice.event) {
-      run_event();
-      continue;
+    if (mine.is_fresh) find_shared(mine);
+    if (drawn) {
+      drawn = false;
+      return true;
     }
-    if (!choice.block) {
-      over = true;
-      for (const Block *block : blocks)
-        if (block->alive) fail("a hang: no thread can go on");
-      return false;
+    if (has_room) begin_clusters();
+    const auto fresh = has_fresh ? std::find_if(blocks.begin(), blocks.end(), [](const Block *block) { return block->is_fresh; }) : blocks.end();
+    Block *next = fresh == blocks.end() ? nullptr : *fresh;
+    has_fresh = next;
+    if (!next) {
+      const Choice choice = draw(&mine);
+      if (choice.event) {
+        run_event();
+        continue;
+      }
+      if (!choice.block) {
+        if (look_again()) continue;
+        over = true;
+        if (first_grid < grids.size()) fail("a hang: no thread can go on");
+        return false;
+      }
+      running = choice.fiber;
+      next = choice.block;
+      drawn = true;
     }
-    running = choice.fiber;
-    if (choice.block == &mine) return true;
-    pass(choice.block->rank);
-    take(mine.rank);
-    return !over;
+    if (next == &mine) continue;
+    pass(next->place);
+    take(mine.place);
   }
 }
 
-/* `chosen`: `running` is to go on first. */
-void drive(Block &mine, bool chosen) {
-  while (chosen || is_next(mine)) {
-    chosen = false;
+void drive(Block &mine) {
+  while (is_next(mine)) {
     running->describe = nullptr;
     threadIdx = running->thread;
     blockIdx = mine.index;
+    blockDim = mine.grid->launched->block, gridDim = mine.grid->launched->grid;
     simt_switch(&mine.scheduler, running->at);
   }
   if (told) return;
   told = true;
   for (const Block *block : blocks)
-    if (block != &mine) pass(block->rank);
+    if (block != &mine) pass(block->place);
 }
 
-/* The host thread of all blocks of that rank but 0, whose is the launch's own. */
-void help(uint32_t rank) {
+/* The host thread of a place but the first, whose is the launch's own. */
+void help(uint32_t place) {
   for (;;) {
-    take(rank);
-    find_shared(*block_of[rank]);
-    sem_post(&helped);
-    take(rank);
-    if (!over) drive(*block_of[rank], true);
+    take(place);
+    drive(*block_at[place]);
     sem_post(&helped);
   }
 }
 
-void await_helpers() {
+/* On so many places. */
+void run_on(uint32_t places) {
+  blocks.clear();
+  for (uint32_t place = 0; place < places; place++) {
+    if (!block_at[place]) {
+      block_at[place].reset(new Block());
+      block_at[place]->place = place;
+      sem_init(&batons[place], 0, 0);
+      if (place == 0) sem_init(&helped, 0, 0);
+      if (place > 0) std::thread(help, place).detach();
+    }
+    Block &block = *block_at[place];
+    block.alive = 0, block.is_fresh = false;
+    block.ready[0].clear(), block.ready[1].clear();
+    blocks.push_back(&block);
+  }
+  events.clear(), parked.clear();
+  first_grid = 0, stores = idle_looks = 0;
+  over = told = drawn = false, has_room = true;
+  drive(*blocks[0]);
   for (size_t i = 1; i < blocks.size(); i++)
     while (sem_wait(&helped)) {
     }
-}
-
-void run_cluster(Extent first) {
-  blocks.clear();
-  for (uint32_t rank = 0; rank < launched.cluster; rank++) {
-    if (!block_of[rank]) {
-      block_of[rank].reset(new Block());
-      sem_init(&batons[rank], 0, 0);
-      if (rank == 0) sem_init(&helped, 0, 0);
-      if (rank > 0) std::thread(help, rank).detach();
-    }
-    Block &block = *block_of[rank];
-    block.rank = rank;
-    block.index = {first.x + rank, first.y, first.z};
-    blocks.push_back(&block);
-  }
-  schedule = (Schedule)(random_word() % SCHEDULES);
-  slow_block = schedule != NOBODY && schedule <= A_BLOCK_SELDOM ? blocks[random_word() % blocks.size()] : nullptr;
-  slow_warp = random_word() % ((thread_count + WARP_LANES - 1) / WARP_LANES);
-  events.clear(), parked.clear();
-  over = told = false;
-  for (Block *block : blocks) prepare(*block);
-  begin_cluster();
-  find_shared(*blocks[0]);
-  for (size_t rank = 1; rank < blocks.size(); rank++) pass(rank);
-  await_helpers();
-  drive(*blocks[0], false);
-  await_helpers();
 }
 
 /* As simt.h says of TEST_SIMT_SEED. */
@@ -305,7 +391,7 @@ Work &work() {
   running->used = true;
   return running->work;
 }
-std::vector<Block *> &cluster() { return blocks; }
+std::vector<Block *> &cluster() { return clusters[running->block->first]; }
 
 uint64_t random_word() {
   random_state ^= random_state << 13;
@@ -320,6 +406,10 @@ void yield() {
 
 void pause() {
   if (random_word() % 4 == 0 || (slow_block == self().block && (schedule > A_WARP_SELDOM || self().index / WARP_LANES == slow_warp))) yield();
+}
+
+void pause_beside() {
+  if (are_beside) pause();
 }
 
 void park(const void *key, uint32_t detail, std::string (*describe)(const Fiber &)) {
@@ -337,6 +427,25 @@ void wake(const void *key) {
     make_ready(*fiber);
   }
   parked.erase(found);
+}
+
+std::string describe_look(const Fiber &) { return "a word in global memory"; }
+
+void look(const void *at) {
+  Looks &mine = self().looks;
+  if (looks_on && ++idle_looks > MOST_EAGER_LOOKS) looks_on = false, idle_looks = 0;
+  const bool again = mine.stores == stores && std::find(std::begin(mine.at), std::end(mine.at), at) != std::end(mine.at);
+  if (!again) pause();
+  else if (looks_on) yield();
+  else park(&stores, 0, describe_look);
+  if (mine.stores != stores) mine = {stores};
+  if (!again) mine.at[mine.next++ % std::size(mine.at)] = at;
+}
+
+void stored() {
+  stores++, idle_looks = 0;
+  wake(&stores);
+  pause();
 }
 
 void later(Event event) { events.push_back(std::move(event)); }
@@ -366,7 +475,22 @@ void meet_warp(uint32_t mask) {
   to_scheduler(fiber);
 }
 
+void let_next_start() {
+  Block &block = *self().block;
+  if (block.lets_go) return;
+  block.lets_go = has_room = true;
+  block.grid->holding--;
+  pause();
+}
+
+void await_earlier() {
+  pause();
+  if (is_mutant(NO_KERNEL_WAIT)) return;
+  while (&grids[first_grid] != self().block->grid) park(&first_grid, 0, [](const Fiber &) { return std::string("the kernels before"); });
+}
+
 void meet_block() {
+  if (is_mutant(NO_BLOCK_BARRIER)) return pause();
   Fiber &fiber = self();
   Block &block = *fiber.block;
   if (block.at_block.size() + 1 == block.alive) return release_block(block);
@@ -374,25 +498,24 @@ void meet_block() {
   to_scheduler(fiber);
 }
 
-bool run(const Launched &launch) {
-  launched = launch;
-  gridDim = launch.grid;
-  blockDim = launch.block;
-  thread_count = launch.block.x * launch.block.y * launch.block.z;
-  if (thread_count > MOST_THREADS || launch.cluster > MOST_BLOCKS || launch.grid.x % launch.cluster) abort();
+bool run(const std::vector<Launched> &launches) {
+  grids.clear();
+  uint32_t least = 1;
+  are_beside = false; /* which takes longer: as drawn, and of launches that are never early, none */
+  for (const Launched &launch : launches) {
+    if (launch.cluster > MOST_BLOCKS || launch.grid.x % launch.cluster) abort();
+    least = std::max(least, launch.cluster);
+    are_beside = are_beside || launch.early;
+    grids.push_back({&launch});
+  }
   seed = next_seed();
   random_state = seed * 0x9e3779b97f4a7c15u | 1;
   for (int i = 0; i < 8; i++) random_word();
   failure.clear();
-  Extent at;
-  for (at.z = 0; at.z < launch.grid.z; at.z++)
-    for (at.y = 0; at.y < launch.grid.y; at.y++)
-      for (at.x = 0; at.x < launch.grid.x; at.x += launch.cluster) {
-        run_cluster(at);
-        if (failure.empty()) continue;
-        report({launched.name, failure, describe_schedule(), seed, thread_count, blocks});
-        return false;
-      }
-  return true;
+  are_beside = are_beside && random_word() % 2;
+  run_on(!are_beside ? least : least + random_word() % (MOST_BLOCKS - least + 1));
+  if (failure.empty()) return true;
+  report({failure, describe_schedule(), seed, blocks});
+  return false;
 }
 }  // namespace simt

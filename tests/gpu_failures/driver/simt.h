@@ -1,5 +1,6 @@
-/* simt.h: enough of CUDA C++ for a C++ compiler to take kernels, and to run them: clusters of blocks one after the other, a block's
- * threads as fibers of one thread of the host. What sm_80 and sm_90a have beyond plain CUDA C++ is hopper.h's.
+/* simt.h: enough of CUDA C++ for a C++ compiler to take kernels, and to run them: a block's threads as fibers of one thread of the
+ * host. Where a launch may be early, as many clusters run at once as is drawn, in their order, its own beside those before it;
+ * elsewhere one. What sm_80 and sm_90a have beyond plain CUDA C++ is hopper.h's.
  *
  * A fiber runs until it must meet others or wait, or comes by a barrier; who goes on, or which copy or matrix instruction under way
  * is done next, is drawn at random, so that what only one order makes right goes wrong here. In most clusters somebody is slow, as
@@ -8,8 +9,8 @@
  *
  * Where no thread can go on, the launch fails, and who waits for what is listed on standard error with the seed of the launch:
  *
- *   TEST_SIMT_SEED=N     of every launch         (1, 2, 3 ..., as launches come)
- *   TEST_SIMT_SEED=N+    of the first launch; the others have N + 1, N + 2 ... */
+ *   TEST_SIMT_SEED=N     of every launch, with those that wait beside it    (1, 2, 3 ..., as they come)
+ *   TEST_SIMT_SEED=N+    of the first; the others have N + 1, N + 2 ... */
 #ifndef TEST_SIMT_H
 #define TEST_SIMT_H
 
@@ -19,6 +20,7 @@
 #include <cstring>
 #include <algorithm>
 #include <utility>
+#include <vector>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -68,12 +70,21 @@ struct Launched {
   Extent grid, block;
   uint32_t cluster; /* blocks of one, along x */
   uint32_t shared_bytes; /* dynamic, of a block: poisoned before it runs */
+  bool early; /* its blocks may begin when all before have let_next_kernel_start() */
   char *(*shared)(); /* where a block's dynamic shared memory is, of the host thread that calls */
   void (*kernel)(void *);
   void *argument;
 };
-/* Runs the kernel for every thread of every block; false: it failed, and why stands on standard error. */
-bool run(const Launched &launch);
+/* Runs the kernels for every thread of every block; false: one failed, and why stands on standard error. */
+bool run(const std::vector<Launched> &launches);
+/* Others may go on before this thread does. */
+void pause();
+void pause_beside(); /* ... where several clusters may run at once */
+/* Before a load of a word in global memory that threads of other blocks may store, and behind such a store. */
+void look(const void *at);
+void stored();
+void let_next_start();
+void await_earlier();
 }  // namespace simt
 
 using std::isfinite;
@@ -129,22 +140,28 @@ inline uint32_t __ballot_sync(uint32_t mask, int holds) {
 inline uint32_t __reduce_max_sync(uint32_t mask, uint32_t value) {
   return fold_lanes(mask, value, [](uint32_t most, uint32_t, uint64_t word) { return std::max(most, (uint32_t)word); });
 }
+inline uint32_t __reduce_min_sync(uint32_t mask, uint32_t value) { return ~__reduce_max_sync(mask, ~value); }
+inline uint32_t __reduce_add_sync(uint32_t mask, uint32_t value) {
+  return fold_lanes(mask, value, [](uint32_t sum, uint32_t, uint64_t word) { return sum + (uint32_t)word; });
+}
 inline int __any_sync(uint32_t mask, int holds) { return __ballot_sync(mask, holds) != 0; }
 inline int __all_sync(uint32_t mask, int holds) { return __ballot_sync(mask, !holds) == 0; }
 
 /* One fiber runs at a time, so these are as they stand. */
-template <class T, class U>
-T atomicAdd(T *at, U value) { return std::exchange(*at, *at + (T)value); }
-template <class T, class U>
-T atomicMax(T *at, U value) { return std::exchange(*at, std::max(*at, (T)value)); }
-template <class T, class U>
-T atomicMin(T *at, U value) { return std::exchange(*at, std::min(*at, (T)value)); }
-template <class T, class U>
-T atomicOr(T *at, U value) { return std::exchange(*at, *at | (T)value); }
-template <class T, class U>
-T atomicExch(T *at, U value) { return std::exchange(*at, (T)value); }
+#define ATOMIC(NAME, NEW)                 \
+  template <class T, class U>             \
+  T atomic##NAME(T *at, U value) {        \
+    simt::pause_beside();                 \
+    return std::exchange(*at, (T)(NEW));  \
+  }
+ATOMIC(Add, *at + (T)value)
+ATOMIC(Max, std::max(*at, (T)value))
+ATOMIC(Min, std::min(*at, (T)value))
+ATOMIC(Or, *at | (T)value)
+ATOMIC(Exch, value)
 template <class T>
 T atomicCAS(T *at, T expected, T value) {
+  simt::pause_beside();
   const T found = *at;
   if (found == expected) *at = value;
   return found;
@@ -155,6 +172,8 @@ template <class T>
 T __ldg(const T *at) { return *at; }
 template <class T>
 T __ldca(const T *at) { return *at; }
+template <class T>
+void __stcg(T *at, T value) { *at = value; }
 inline void __threadfence() {}
 inline void __threadfence_system() {}
 inline uint32_t __float_as_uint(float v) {
@@ -176,6 +195,13 @@ inline uint32_t __brev(uint32_t v) {
   for (int bit = 0; bit < 32; bit++) reversed |= (v >> bit & 1) << (31 - bit);
   return reversed;
 }
+/* Each four bits of `which` name a byte of both words. */
+inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t which) {
+  const uint64_t both = (uint64_t)high << 32 | low;
+  uint32_t found = 0;
+  for (int byte = 0; byte < 4; byte++) found |= (uint32_t)(both >> (which >> 4 * byte & 7) * 8 & 0xff) << 8 * byte;
+  return found;
+}
 inline uint32_t __umulhi(uint32_t a, uint32_t b) { return (uint64_t)a * b >> 32; }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float rsqrtf(float v) { return 1.0f / sqrtf(v); }
@@ -188,16 +214,17 @@ auto min(A a, B b) { using C = decltype(a + b); return (C)a < (C)b ? (C)a : (C)b
 template <class A, class B>
 auto max(A a, B b) { using C = decltype(a + b); return (C)a > (C)b ? (C)a : (C)b; }
 
-/* Kernels run one after the other: nobody starts early, and nobody leaves a stamp. */
+/* In place of common/pdl.cuh; nobody leaves a stamp. */
 #define TAILGRAPH_PDL_CUH
 #define TAILGRAPH_STAMPS_CUH
-inline void let_next_kernel_start() {}
-inline void await_earlier_kernels() {}
-inline void wait_for_earlier_kernels() {}
-inline void begin_kernel() {}
-inline void wait_and_let_next_start() {}
+inline void let_next_kernel_start() { simt::let_next_start(); }
+inline void await_earlier_kernels() { simt::await_earlier(); }
+inline void wait_for_earlier_kernels() { simt::await_earlier(); }
+inline void begin_kernel() { simt::let_next_start(), simt::await_earlier(); }
+inline void wait_and_let_next_start() { simt::await_earlier(), simt::let_next_start(); }
 inline void prefetch_line(const void *) {}
 inline void bulk_prefetch(const void *, uint32_t) {}
+inline void bulk_prefetch(const void *, uint32_t, uint64_t) {}
 inline void prefetch(const void *, size_t, uint32_t, uint32_t) {}
 
 #endif
