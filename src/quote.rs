@@ -1,8 +1,6 @@
 //! Text that nobody has checked, as a message shows it: on one line, without characters that a terminal obeys or hides,
 //! and cut where it is long. Whatever a message quotes of a row, a template or a file goes through here.
 
-use icu_properties::CodePointMapData;
-use icu_properties::props::GeneralCategory;
 use std::fmt::Display;
 
 /// Characters of a name or a value, at most.
@@ -54,7 +52,7 @@ fn cut(text: &str, characters: usize) -> String {
     // An escape is longer than its character, and counts as what it takes.
     let mut left = characters;
     for c in text.chars() {
-        let escape = (!is_visible(c)).then(|| c.escape_default());
+        let escape = (!is_printable(c)).then(|| c.escape_default());
         let width = escape.as_ref().map_or(1, ExactSizeIterator::len);
         if width > left {
             shown.push_str("...");
@@ -69,16 +67,13 @@ fn cut(text: &str, characters: usize) -> String {
     shown
 }
 
-/// Whether a character is seen where it stands and leaves the others where they are: no control, no mark of direction, no
-/// end of a line.
-fn is_visible(c: char) -> bool {
-    use GeneralCategory as Is;
-    c.is_ascii_graphic()
-        || c == ' '
-        || !matches!(
-            CodePointMapData::<GeneralCategory>::new().get(c),
-            Is::Control | Is::Format | Is::LineSeparator | Is::ParagraphSeparator
-        )
+/// Whether a character is a letter, mark, number, sign or U+0020: what Rust's `Debug`, as Python's `repr`, does not escape.
+pub fn is_printable(c: char) -> bool {
+    // Alone, or first in a text, a mark is escaped too.
+    let mut buffer = [b'a'; 5];
+    let length = 1 + c.encode_utf8(&mut buffer[1..]).len();
+    let text = std::str::from_utf8(&buffer[..length]).unwrap_or_default();
+    matches!(c, '"' | '\'' | '\\') || text.escape_debug().nth(1) == Some(c)
 }
 
 #[cfg(test)]

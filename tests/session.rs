@@ -123,7 +123,7 @@ fn generate_answers_the_same() {
     let mut session = open(sampled);
     let lines = Lines::arguments(prompts.map(str::to_owned).to_vec());
     let (rules, codec) = (session.rules().clone(), session.codec());
-    let source = Source::new(lines, codec.clone(), Kept::default(), 0, Box::new(|_| {}));
+    let source = Source::new(lines, Kept::default(), 0, Box::new(|_| {}));
     let rows = Rows::start(source, rules, codec.clone(), session.threads()).unwrap();
     let (out, never) = (Shared::default(), AtomicBool::new(false));
     let job = Job {

@@ -51,21 +51,19 @@ const PARTS: [&str; 12] = [
     "{% for m in messages[1:] + [messages[0]] %}{% set content = m.content %}{% for part in content %}{{ part.text }}{% endfor %}{% endfor %}",
 ];
 
-const BOTH: [&str; 6] = [
+const BOTH: [&str; 5] = [
     "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endif %}{% endfor %}",
-    "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% else %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endif %}{% endfor %}",
     "{% for m in messages %}{{ m.content if m.content is string else m.content[0].text }}{% endfor %}",
     "{% for m in messages %}{{ m.content if m.content is string else m.content | map(attribute='text') | join }}{% endfor %}",
     "{% macro show(content) %}{% if content is string %}{{ content }}{% else %}{% for item in content %}{{ item.text }}{% endfor %}{% endif %}{% endmacro %}{% for m in messages %}{% set content = show(m.content) | trim %}{{ content }}{% endfor %}",
     "{% for m in messages %}{% if m.content is string %}{% set parts = [{'type': 'text', 'text': m.content}] %}{% else %}{% set parts = m.content %}{% endif %}{% for part in parts %}{{ part.text }}{% endfor %}{% endfor %}",
 ];
 
-const UNKNOWN: [&str; 6] = [
+const UNKNOWN: [&str; 5] = [
     "{% for m in messages %}{{ m | tojson }}{% endfor %}",
     "{{ messages }}",
     "no messages",
     "{% for m in messages %}{% for name, value in m.items() %}{{ value }}{% endfor %}{% endfor %}",
-    "{% for m in messages %}{{ m[field] }}{{ m.content }}{% endfor %}",
     "{% for m in messages %}{{ m.content }}{{ undefined_function(m.content) }}{% endfor %}",
 ];
 
@@ -116,21 +114,6 @@ fn contents_keep_their_form_unless_a_template_takes_the_other_alone() {
     assert_none_differ(&wrong);
 }
 
-/// Names that stand for each other in a long chain take no long time to follow.
-#[test]
-fn long_chains_of_names_are_given_up() {
-    let chain: String = (0..9000)
-        .rev()
-        .map(|at| format!("{{% set a{} = a{at} %}}", at + 1))
-        .collect();
-    let source = format!(
-        "{chain}{{% for m in messages %}}{{% set a0 = m.content %}}{{{{ m.content }}}}{{% endfor %}}"
-    );
-    let start = std::time::Instant::now();
-    assert_eq!(fitted(&source).2, ["messages[].content"]);
-    assert!(start.elapsed() < std::time::Duration::from_secs(5));
-}
-
 /// A field that a template reads under no name is told of; one is read where messages are shown whole.
 #[test]
 fn fields_of_messages_that_a_template_does_not_read_are_told_of() {
@@ -169,7 +152,6 @@ fn fields_of_messages_that_a_template_does_not_read_are_told_of() {
             "{% for key, value in m.items() %}{{ key }}={{ value }}{% endfor %}",
             &all[1..],
         ),
-        ("{{ unknown(m) }}", &all[1..]),
         // Its text is no prompt.
         ("{{ raise_exception(m | tojson) }}", &[]),
         // What else is shown whole is no message.

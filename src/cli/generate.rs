@@ -114,7 +114,7 @@ pub(super) fn serve(
     interrupt::look();
     let interrupt = interrupt::flag();
     let (rules, codec) = (session.rules().clone(), session.codec());
-    let source = Source::new(lines, codec.clone(), kept, settings, Box::new(warn));
+    let source = Source::new(lines, kept, settings, Box::new(warn));
     let source = source.strict(args.strict).picked(picker);
     let rows = Rows::start(source, rules, codec.clone(), session.threads())?;
     let origin = Origin {

@@ -4,9 +4,10 @@
 
 use super::codec::Codec;
 use super::prepare::{Rules, prepare_all};
-use super::row::RowError;
+use super::row::{Prompt, RowError};
 use super::source::{Source, Todo, Work};
 use crate::error::{Error, Result};
+use crate::text::Doubt;
 use crate::text::threads::{self, Busy, Threads};
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -33,6 +34,9 @@ struct Reading {
     threads: Threads,
     in_order: SyncSender<Result<Option<Work>>>,
     texts: Mutex<Texts>,
+    /// What the chat template may not show of rows on these lines. Told by whoever reads on: `source` may be kept by one
+    /// who waits for input.
+    doubts: Mutex<Vec<(u64, Vec<Doubt>)>>,
 }
 
 #[derive(Default)]
@@ -70,6 +74,7 @@ impl Rows {
                 threads,
                 in_order: send,
                 texts: Mutex::default(),
+                doubts: Mutex::default(),
             }),
             in_order,
         };
@@ -130,7 +135,12 @@ impl Reading {
     /// Until the input ends, another thread reads on, or nobody takes rows any more.
     fn read(&self) {
         loop {
-            let next = self.source.lock().next_row();
+            let mut source = self.source.lock();
+            for (line, doubts) in self.doubts.lock().drain(..) {
+                source.warn_doubts(line, doubts);
+            }
+            let next = source.next_row();
+            drop(source);
             let last = !matches!(next, Ok(Some(_)));
             let work = match next {
                 Ok(Some((work, ask))) => {
@@ -164,13 +174,19 @@ impl Reading {
             Err(late) => return Some(work.failed(late.into())),
         };
         place.take();
-        let (row, busy) = (work.row, place.busy.clone());
+        let (row, line, busy) = (work.row, work.label.line, place.busy.clone());
         self.texts.lock().made.push(Making {
             work,
             busy: busy.clone(),
             overtaken: false,
         });
         let todo = prepare(row);
+        if let Prompt::Messages(chat) = &ask.prompt {
+            let doubts = self.codec.doubts(chat);
+            if !doubts.is_empty() {
+                self.doubts.lock().push((line, doubts));
+            }
+        }
         drop(place);
         let mut texts = self.texts.lock();
         let is_this = |making: &Making| Arc::ptr_eq(&making.busy, &busy);

@@ -1,18 +1,16 @@
 //! Rows one at a time: a question, already answered, or in error.
 
 use super::answer::Label;
-use super::codec::Codec;
 use super::hash::Fnv64;
 use super::kept::{Found, Kept, Place};
 use super::lines::{Ids, Lines};
 use super::prepare::Waiting;
-use super::row::{Ask, Code, Prompt, Row, RowError};
+use super::row::{Ask, Code, Row, RowError};
 use super::shard::Picker;
 use crate::error::Result;
 use crate::quote;
-use crate::text::{Chat, Doubt};
+use crate::text::Doubt;
 use std::collections::HashSet;
-use std::sync::Arc;
 
 /// One row of the input.
 #[derive(Debug)]
@@ -41,7 +39,6 @@ const NAMES_AT_MOST: usize = 32;
 pub struct Source {
     lines: Lines,
     next_row: u64,
-    codec: Arc<dyn Codec>,
     kept: Kept,
     /// Hash of the settings that answers depend on.
     settings: u64,
@@ -60,17 +57,10 @@ pub struct Source {
 
 impl Source {
     /// `warn` is told once of each field name that nothing reads, of what a chat template does not show, and of earlier answers that are not kept.
-    pub fn new(
-        lines: Lines,
-        codec: Arc<dyn Codec>,
-        kept: Kept,
-        settings: u64,
-        warn: Box<dyn FnMut(&str) + Send>,
-    ) -> Self {
+    pub fn new(lines: Lines, kept: Kept, settings: u64, warn: Box<dyn FnMut(&str) + Send>) -> Self {
         Self {
             lines,
             next_row: 0,
-            codec,
             kept,
             settings,
             ids: Ids::default(),
@@ -146,10 +136,9 @@ impl Source {
         if let Err(error) = self.ids.claim(row) {
             return Todo::Fail(error);
         }
-        let ask = match &row.ask {
-            Err(error) => return Todo::Fail(error.clone()),
-            Ok(ask) => ask,
-        };
+        if let Err(error) = &row.ask {
+            return Todo::Fail(error.clone());
+        }
         if self.strict
             && let Some(name) = row.ignored.first()
         {
@@ -173,14 +162,12 @@ impl Source {
             }
             Found::Other | Found::Nothing => {}
         }
-        if let Prompt::Messages(chat) = &ask.prompt {
-            self.warn_doubts(row.line, chat);
-        }
         Todo::Run(Waiting::default())
     }
 
-    fn warn_doubts(&mut self, line: u64, chat: &Chat) {
-        for Doubt { name, why } in self.codec.doubts(chat) {
+    /// Warns of what the chat template may not show of a row.
+    pub(super) fn warn_doubts(&mut self, line: u64, doubts: Vec<Doubt>) {
+        for Doubt { name, why } in doubts {
             if self.doubted.len() < NAMES_AT_MOST && self.doubted.insert(name.clone()) {
                 (self.warn)(&format!(
                     "line {line}: {}: {why} (said once)",

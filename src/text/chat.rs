@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use chrono::NaiveDateTime;
-use minijinja::Environment;
 use serde_json::{Map, Value};
 
 use super::conversation::{Chat, Doubt};
@@ -26,19 +25,14 @@ const DEFAULT: &str = "default";
 
 /// The chat template of a checkpoint. What it renders is encoded without adding special tokens.
 pub struct ChatTemplate {
-    /// By name; most checkpoints have one, `default`.
-    templates: Vec<(String, Named)>,
-    environment: Environment<'static>,
+    /// By name, each with its text; most checkpoints have one, `default`.
+    sources: Vec<(String, String)>,
+    templates: jinja::Templates,
     clock: Arc<Clock>,
     /// Where it comes from, for messages.
     path: PathBuf,
     /// `bos_token` and the like.
     variables: Map<String, Value>,
-}
-
-struct Named {
-    source: String,
-    template: jinja::Template,
 }
 
 impl fmt::Debug for ChatTemplate {
@@ -107,24 +101,24 @@ impl ChatTemplate {
 
     fn new(path: PathBuf, sources: Vec<(String, String)>, tokenizer: &Tokenizer) -> Result<Self> {
         threads::at(Part::Template);
-        let mut templates = Vec::with_capacity(sources.len());
-        for (name, source) in sources {
-            let template = jinja::Template::compile(&source).map_err(|error| match error {
+        // One time for all rows of a run: a prompt depends on its row alone.
+        let clock = Arc::new(Clock::at(chrono::Local::now().naive_local()));
+        let mut templates = jinja::Templates::new(clock.clone());
+        for (name, source) in &sources {
+            templates.add(name, source).map_err(|error| match error {
                 Unrendered::NoThread(message) => Error::Runtime(message),
                 Unrendered::Refused(message) => Error::file(
                     &path,
                     format!(
                         "chat template {}: {message}, expected a Jinja template",
-                        quote::name(&name)
+                        quote::name(name)
                     ),
                 ),
             })?;
-            templates.push((name, Named { source, template }));
         }
-        let clock = Arc::new(Clock::at(chrono::Local::now().naive_local()));
         Ok(Self {
+            sources,
             templates,
-            environment: jinja::environment(clock.clone()),
             clock,
             path,
             variables: tokenizer
@@ -138,24 +132,19 @@ impl ChatTemplate {
     /// What time `strftime_now` shows in place of the time when the template was loaded.
     pub fn set_clock(&mut self, now: NaiveDateTime) {
         self.clock = Arc::new(Clock::at(now));
-        self.environment = jinja::environment(self.clock.clone());
+        self.templates.set_clock(self.clock.clone());
     }
 
     /// The time, where a template may read it.
     pub fn clock(&self) -> Option<&Arc<Clock>> {
-        let mut templates = self.templates.iter();
-        let reads = templates.any(|(_, named)| named.source.contains("strftime_now"));
+        let mut sources = self.sources.iter();
+        let reads = sources.any(|(_, source)| source.contains("strftime_now"));
         reads.then_some(&self.clock)
     }
 
     /// As transformers chooses: `tool_use` for a conversation with tools, if there is one, else `default`.
-    fn choose(&self, chat: &Chat) -> std::result::Result<&Named, String> {
-        let find = |wanted: &str| {
-            let mut templates = self.templates.iter();
-            templates
-                .find(|(name, _)| name == wanted)
-                .map(|(_, named)| named)
-        };
+    fn choose(&self, chat: &Chat) -> std::result::Result<&(String, String), String> {
+        let find = |wanted: &str| self.sources.iter().find(|(name, _)| name == wanted);
         let tools = chat.tools.as_ref().and_then(|_| find(TOOL_USE));
         tools.or_else(|| find(DEFAULT)).ok_or_else(|| {
             format!(
@@ -165,22 +154,27 @@ impl ChatTemplate {
         })
     }
 
+    fn reads(&self, chat: &Chat) -> Option<&jinja::Reads> {
+        self.choose(chat)
+            .ok()
+            .and_then(|(name, _)| self.templates.reads(name))
+    }
+
     /// `chat` with each message's content in the form that the template takes, which transformers leaves to its
     /// caller: a list of parts or a text.
     #[must_use]
     pub fn fit(&self, chat: Chat) -> Chat {
-        match self.choose(&chat) {
-            Ok(named) => chat.fit(named.template.reads()),
-            Err(_) => chat,
+        match self.reads(&chat) {
+            Some(reads) => chat.fit(reads),
+            None => chat,
         }
     }
 
     /// What `chat` gives and the template may not show as it is meant.
     #[must_use]
     pub fn doubts(&self, chat: &Chat) -> Vec<Doubt> {
-        self.choose(chat)
-            .map(|named| chat.doubts(named.template.reads()))
-            .unwrap_or_default()
+        let reads = self.reads(chat);
+        reads.map(|reads| chat.doubts(reads)).unwrap_or_default()
     }
 
     /// The prompt, as `apply_chat_template` of transformers renders it.
@@ -189,7 +183,7 @@ impl ChatTemplate {
     /// What the template has against the conversation; or there was no thread.
     pub fn render(&self, chat: &Chat) -> std::result::Result<String, Unrendered> {
         threads::at(Part::Template);
-        let Named { source, template } = self.choose(chat)?;
+        let (name, source) = self.choose(chat)?;
         let (messages, continued) = chat.normalized(source)?;
         let mut variables = self.variables.clone();
         variables.extend(chat.kwargs.clone());
@@ -200,15 +194,15 @@ impl ChatTemplate {
             "add_generation_prompt".into(),
             chat.add_generation_prompt.into(),
         );
-        let rendered =
-            template
-                .render(&self.environment, &variables)
-                .map_err(|error| match error {
-                    Unrendered::Refused(message) => {
-                        format!("{}: {message}", self.path.display()).into()
-                    }
-                    no_thread @ Unrendered::NoThread(_) => no_thread,
-                })?;
+        let rendered = self
+            .templates
+            .render(name, &variables)
+            .map_err(|error| match error {
+                Unrendered::Refused(message) => {
+                    format!("{}: {message}", self.path.display()).into()
+                }
+                no_thread @ Unrendered::NoThread(_) => no_thread,
+            })?;
         Ok(match continued {
             None => rendered,
             Some(continued) => continued.cut(rendered)?,

@@ -11,12 +11,3 @@ pub fn time(default: f64) -> Duration {
     });
     Duration::from_secs_f64(seconds)
 }
-
-/// TAILGRAPH_FUZZ_SEED, or `default` where that is not set.
-pub fn seed(default: u64) -> u64 {
-    let seed = std::env::var("TAILGRAPH_FUZZ_SEED").ok();
-    seed.map_or(default, |text| {
-        text.parse()
-            .unwrap_or_else(|_| panic!("TAILGRAPH_FUZZ_SEED={text}: expected a number"))
-    })
-}

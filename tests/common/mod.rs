@@ -7,7 +7,7 @@
 //! - [`fixtures`]: where they are; [`golden`]: the golden checkpoints and what transformers computes with them;
 //!   [`checkpoint`]: small models, and safetensors files taken apart
 //! - [`fuzz`]: how long mutation tests run; [`memory`]: how much memory a program took
-//! - [`text`]: the fixtures' tokenizers and templates; [`grammar`]: random templates
+//! - [`text`]: the fixtures' tokenizers and templates
 //! - [`python`]: the pinned Python, and the folder of published files
 //! - [`traced`]: a measured run as the trace of its records has it
 
@@ -19,7 +19,6 @@ pub mod engine;
 pub mod fixtures;
 pub mod fuzz;
 pub mod golden;
-pub mod grammar;
 pub mod memory;
 pub mod program;
 pub mod python;

@@ -16,6 +16,18 @@ pub fn read(name: &str) -> String {
     std::fs::read_to_string(format!("{folder}/{name}.json")).unwrap()
 }
 
+/// Chat templates in the ways that published ones are written.
+pub fn templates() -> Vec<String> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/text/templates");
+    let entries = std::fs::read_dir(folder).unwrap();
+    let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths
+        .iter()
+        .map(|path| std::fs::read_to_string(path).unwrap())
+        .collect()
+}
+
 /// The tokenizer of a checkpoint whose tokenizer.json holds `source`.
 pub fn load(source: impl AsRef<[u8]>) -> Result<Tokenizer, String> {
     let dir = tempfile::tempdir().unwrap();

