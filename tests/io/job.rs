@@ -50,15 +50,11 @@ fn run_with(
     device: &mut dyn AnyEngine,
     interrupt: &AtomicBool,
 ) -> Summary {
-<<<<<<< HEAD
     run_rows(output, read(kept, lines), style, device, interrupt)
 }
 
 fn read(kept: Kept, lines: Lines) -> Rows {
-    let source = Source::new(lines, Arc::new(Bytes), kept, 1, Box::new(|_| {}));
-=======
     let source = Source::new(lines, kept, 1, Box::new(|_| {}));
->>>>>>> 2a09810a (Templates by minijinja's stable interface: its fuel, its methods of Python's types, and of ours what transformers adds and what prints otherwise)
     let threads = Threads::new(DEFAULT_LIMIT);
     Rows::start(source, rules(), Arc::new(Bytes), threads).unwrap()
 }
