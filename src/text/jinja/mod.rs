@@ -1,10 +1,10 @@
-//! Chat templates rendered as in transformers, which runs them through Python's Jinja2: by minijinja, with its methods of
-//! Python's types.
+//! Chat templates, rendered by minijinja. Their text is that of transformers, which renders them by Python's Jinja2.
 //!
-//! - `source`: the text, before minijinja parses it
-//! - `value`, `json`: Python's texts of values, and JSON
-//! - `python`: filters, tests, functions and methods that minijinja has otherwise or not at all
-//! - `clock`: the time
+//! - `source`: what is done to a template's text before minijinja parses it
+//! - `value`: values that behave otherwise in Python than in minijinja
+//! - `print`: the texts of values, as Python's `str` and as JSON
+//! - `python`: filters, tests and methods that minijinja has otherwise, or not at all
+//! - `clock`: the time that a template shows
 //! - `reads`: what a template reads of its variables
 //!
 //! A template is untrusted. Its size, its steps and the bytes that it makes are bounded (minijinja's fuel counts both), its
@@ -12,7 +12,7 @@
 //! uses that is not as in Jinja2 is an error that quotes the expression.
 
 mod clock;
-mod json;
+mod print;
 mod python;
 mod reads;
 mod source;
@@ -161,7 +161,10 @@ fn describe(error: &Error, source: &str) -> String {
     let quoted = error.range().and_then(|range| source.get(range));
     let quoted = quoted.map(|text| match text.starts_with(value::KEPT) {
         true => "set".to_owned(),
-        false => quote::text(text.replace(value::METHOD_MARK, "")),
+        false => quote::text(
+            text.replace(value::METHOD_MARK, "")
+                .replace(&format!("|{}", value::JOINED), ""),
+        ),
     });
     match quoted.filter(|quoted| !quoted.is_empty()) {
         Some(quoted) => format!("line {line}: `{quoted}`: {message}"),

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use super::value::{DICT_METHODS, KEPT, METHOD_MARK};
+use super::value::{DICT_METHODS, JOINED, KEPT, METHOD_MARK};
 use crate::quote;
 
 /// A template's text, at most. Published ones have some 20 KB.
@@ -25,12 +25,15 @@ pub struct Source {
     pub words: HashSet<String>,
 }
 
-/// `generation` blocks only mark what the assistant says: they become `with` blocks, which have a scope of their own too.
-/// So have what `set` and `filter` blocks hold in Jinja2, which is put in a `with` block. Where else Jinja2 has scopes
-/// otherwise, a template that would show it is refused.
+/// - `generation` blocks, which only mark what the assistant says, become `with` blocks: both have a scope of their own.
+/// - The values that `set` keeps and the operands of `~` go through filters of ours.
+/// - What `set` and `filter` blocks hold is put in a `with` block, since it has a scope of its own in Jinja2.
+/// - A dict's item that is named as one of Python's methods is asked for by a name with a mark.
+///
+/// Where Jinja2's scopes are otherwise than minijinja's, a template that would show it is refused.
 ///
 /// # Errors
-/// One line with the line's number: a tag is not supported, or open at the end, or there is too much of it.
+/// One line with the line's number: a tag is not supported, or not closed, or there is too much of it.
 pub fn prepare(source: &str) -> Result<Source, String> {
     if source.len() > MAX_SOURCE_BYTES {
         return Err(format!(
@@ -64,17 +67,22 @@ struct Lexer<'a> {
     open: Vec<&'static str>,
 }
 
-/// What is between the signs of a tag.
+/// What is known of the operand that is being read.
+#[derive(Default)]
+struct Operand {
+    /// It is one of `~`.
+    is_joined: bool,
+    /// It has operators that bind closer than `~`.
+    has_products: bool,
+}
+
+/// What is between the ends of a tag.
 struct Tag<'a> {
-    /// Names but those of attributes.
+    text: &'a str,
+    /// Names, but those of attributes.
     names: Vec<&'a str>,
-    /// In `set`, how many of the names come before an equals sign that is outside of brackets and strings.
-    targets: usize,
+    /// There is a comma outside of brackets and strings.
     has_comma: bool,
-    /// An attribute is set.
-    is_attribute: bool,
-    /// The sign before its end.
-    sign: &'a str,
 }
 
 impl<'a> Lexer<'a> {
@@ -105,7 +113,10 @@ impl<'a> Lexer<'a> {
                         .ok_or("the comment is not closed")?;
                     self.copy(end + 4);
                 }
-                "{{" => drop(self.tag(2, "}}")?),
+                "{{" => {
+                    self.copy(2);
+                    self.tag("}}", "")?;
+                }
                 _ => self.block()?,
             }
         }
@@ -121,8 +132,7 @@ impl<'a> Lexer<'a> {
 
     fn block(&mut self) -> Result<(), String> {
         let rest = self.rest();
-        let sign = &rest[2..rest.len() - rest[2..].trim_start_matches(['-', '+']).len()];
-        let inner = rest[2 + sign.len()..].trim_start();
+        let inner = rest[2..].trim_start_matches(['-', '+']).trim_start();
         let name = &inner[..inner.find(|c| !is_name(c)).unwrap_or(inner.len())];
         let Some(name) = TAGS.split(' ').find(|tag| *tag == name) else {
             return Err(format!(
@@ -130,35 +140,40 @@ impl<'a> Lexer<'a> {
                 quote::text(name)
             ));
         };
-        let unsupported = |what: &str| Err(format!("{what} is not supported here"));
         if matches!(name, "endset" | "endfilter") {
+            let sign = rest[2..rest.len() - inner.len()].trim_end();
             self.text.push_str(&format!("{{%{sign} endwith %}}"));
         }
-        let before = rest.len() - inner.len();
-        let tag = if let "generation" | "endgeneration" = name {
-            self.copy(before);
-            self.text.push_str(if name == "generation" {
+        self.copy(rest.len() - inner.len());
+        // Neither names nor attributes that are set have an equals sign in them.
+        let target = inner.find(['=', '|', '%']).map(|at| inner.split_at(at));
+        let mut suffix = String::new();
+        let opened = match (name, target) {
+            ("generation" | "endgeneration", _) => {
+                self.text.push_str(&name.replace("generation", "with"));
+                self.at += name.len();
                 "with"
-            } else {
-                "endwith"
-            });
-            self.at += name.len();
-            self.tag(0, "%}")?
-        } else {
-            self.tag(before, "%}")?
+            }
+            ("set", Some((target, value))) if value.starts_with('=') => {
+                self.copy(target.len() + 1);
+                self.text.push('(');
+                suffix = format!(")|{KEPT}({}) ", target.contains('.'));
+                ""
+            }
+            ("set" | "filter" | "if" | "for" | "macro" | "call" | "with", _) => name,
+            _ => "",
         };
+        let tag = self.tag("%}", &suffix)?;
         // The innermost open block that has a scope.
         let scope = self.open.iter().rfind(|open| **open != "if").copied();
+        let unsupported = |what: &str| Err(format!("{what} is not supported here"));
         match name {
-            "raw" => return self.raw(tag.sign),
+            "raw" => return self.raw(!tag.text.ends_with('-')),
             "for" if tag.names.last() == Some(&"recursive") => {
                 return unsupported("a recursive loop");
             }
-            // Jinja2 has none of the names before it has all of their values.
-            "with"
-                if tag.has_comma
-                    && tag.names.iter().collect::<HashSet<_>>().len() < tag.names.len() =>
-            {
+            // In Jinja2 none of the names is there before all of the values are.
+            "with" if tag.has_comma && has_twins(&tag.names) => {
                 return unsupported("a `with` that names something twice");
             }
             "set" if scope == Some("else") => return unsupported("`set` in the `else` of a loop"),
@@ -170,107 +185,127 @@ impl<'a> Lexer<'a> {
                 self.open.push("else");
             }
             name if name.starts_with("end") => drop(self.open.pop()),
-            _ => {}
+            _ if opened.is_empty() => {}
+            _ => self.open.push(opened),
         }
-        let opened = match name {
-            "filter" | "set" if name == "filter" || tag.targets == 0 => {
-                self.text.push_str(&format!("{{% with {}%}}", tag.sign));
-                name
-            }
-            "if" | "for" | "macro" | "call" => name,
-            "with" | "generation" => "with",
-            _ => return Ok(()),
-        };
-        self.open.push(opened);
+        if matches!(opened, "set" | "filter") {
+            let sign = &tag.text[tag.text.trim_end_matches(['-', '+']).len()..];
+            self.text.push_str(&format!("{{% with {sign}%}}"));
+        }
         Ok(())
     }
 
     /// The text of a raw block. Jinja2 keeps a line end at its start, which `trim_blocks` takes from minijinja's.
-    fn raw(&mut self, sign: &str) -> Result<(), String> {
-        if sign != "-" && self.rest().starts_with('\n') {
+    fn raw(&mut self, keeps_line_end: bool) -> Result<(), String> {
+        if keeps_line_end && self.rest().starts_with('\n') {
             self.text.push('\n');
         }
         while let Some(at) = self.rest().find("{%") {
             self.copy(at);
             let inner = self.rest()[2..].trim_start_matches(['-', '+']).trim_start();
-            if inner.starts_with("endraw") {
-                return self.tag(2, "%}").map(drop);
-            }
             self.copy(2);
+            if inner.starts_with("endraw") {
+                return self.tag("%}", "").map(drop);
+            }
         }
         Err("the raw block is not closed".to_owned())
     }
 
-    /// Copies up to `end`, which counts outside of brackets and strings only. It is looked for after `skipped` bytes.
-    fn tag(&mut self, skipped: usize, end: &str) -> Result<Tag<'a>, String> {
-        self.copy(skipped);
-        let (start, mut depth) = (self.at, 0usize);
-        let mut tag = Tag {
-            names: Vec::new(),
-            targets: 0,
-            has_comma: false,
-            is_attribute: false,
-            sign: "",
-        };
+    /// Makes a text of the operand that ends here, if it is one of `~`.
+    fn end_operand(&mut self, operand: &mut Operand) {
+        if std::mem::take(operand).is_joined {
+            self.text.push_str(&format!("|{JOINED} "));
+        }
+    }
+
+    /// Copies up to `end`, which counts outside of brackets and strings only, and puts `suffix` before it.
+    fn tag(&mut self, end: &str, suffix: &str) -> Result<Tag<'a>, String> {
+        let start = self.at;
+        let (mut names, mut has_comma) = (Vec::new(), false);
+        // One for each bracket that is open, and the tag's own.
+        let mut operands = vec![Operand::default()];
         while self.at - start <= MAX_TAG_BYTES {
             let rest = self.rest();
+            let depth = operands.len() - 1;
             if depth == 0 && rest.starts_with(end) {
-                let inner = &self.source[start..self.at];
-                tag.sign = &inner[inner.trim_end_matches(['-', '+']).len()..];
-                if tag.targets > 0 {
-                    // Where a value stays, it is looked at.
-                    self.text.truncate(self.text.len() - tag.sign.len());
-                    let attribute = if tag.is_attribute { "(true)" } else { "" };
-                    self.text
-                        .push_str(&format!(")|{KEPT}{attribute} {}", tag.sign));
+                self.end_operand(&mut operands[0]);
+                let text = &self.source[start..self.at];
+                let sign = &text[text.trim_end_matches(['-', '+']).len()..];
+                if !suffix.is_empty() {
+                    self.text.truncate(self.text.len() - sign.len());
+                    self.text.push_str(suffix);
+                    self.text.push_str(sign);
                 }
                 self.copy(end.len());
-                return Ok(tag);
+                return Ok(Tag {
+                    text,
+                    names,
+                    has_comma,
+                });
             }
             let c = rest
                 .chars()
                 .next()
                 .ok_or_else(|| format!("found the end of the template, expected `{end}`"))?;
-            if let Some(method) = method_key(rest)
-                && self
-                    .text
-                    .ends_with(|c| is_name(c) || matches!(c, ')' | ']' | '\'' | '"'))
-            {
-                // `x['items']` is Python's method where there is no such entry.
-                self.text.push_str(&format!("['{method}{METHOD_MARK}']"));
-                self.words.insert(method);
-                self.at += method.len() + 4;
-                continue;
-            }
             let mut length = c.len_utf8();
+            let operand = &mut operands[depth];
+            match c {
+                ')' | ']' | '}' | ',' | ':' | '=' | '!' | '<' | '>' | '+' | '-' => {
+                    self.end_operand(operand);
+                }
+                '~' if !operand.has_products => {
+                    self.text.push_str(&format!("|{JOINED} "));
+                    operand.is_joined = true;
+                }
+                '*' if rest.starts_with("**") && !self.text.trim_end().ends_with(['(', ',']) => {
+                    return Err("the operator `**` is not supported here".to_owned());
+                }
+                '*' | '/' | '%' if !operand.is_joined => operand.has_products = true,
+                '~' | '*' | '/' | '%' => return Err(joined_products()),
+                _ => {}
+            }
             match c {
                 '\'' | '"' => {
                     let literal = literal(rest)?;
-                    self.words.insert(&literal[1..literal.len() - 1]);
                     length = literal.len();
+                    let word = &literal[1..literal.len() - 1];
+                    self.words.insert(word);
+                    let before = self.text.as_str();
+                    let is_attribute = before.ends_with("attr(") || before.ends_with("attribute=");
+                    let is_item = before.strip_suffix('[').is_some_and(|before| {
+                        before.ends_with(|c| is_name(c) || matches!(c, ')' | ']' | '\'' | '"'))
+                    });
+                    if DICT_METHODS.split(' ').any(|method| method == word) {
+                        if is_attribute {
+                            return Err(format!(
+                                "an attribute by the name `{word}` of a dict's method is not supported here"
+                            ));
+                        }
+                        if is_item {
+                            // `x['items']` is Python's method where there is no such entry.
+                            self.copy(length - 1);
+                            self.text.push_str(METHOD_MARK);
+                            length = 1;
+                        }
+                    }
                 }
                 c if is_name(c) => {
                     let name = &rest[..rest.find(|c| !is_name(c)).unwrap_or(rest.len())];
+                    match name {
+                        "if" | "else" | "and" | "or" | "in" | "not" => self.end_operand(operand),
+                        "is" if operand.is_joined => return Err(joined_products()),
+                        _ => {}
+                    }
                     match self.text.ends_with('.') {
                         true => drop(self.words.insert(name)),
-                        false => tag.names.push(name),
+                        false => names.push(name),
                     }
                     length = name.len();
                 }
-                '(' | '[' | '{' => depth += 1,
-                ')' | ']' | '}' => {
-                    depth = depth
-                        .checked_sub(1)
-                        .ok_or_else(|| format!("unexpected `{c}`"))?
-                }
-                '.' if depth == 0 && tag.targets == 0 => tag.is_attribute = true,
-                '=' if depth == 0 && tag.targets == 0 && tag.names.first() == Some(&"set") => {
-                    tag.targets = tag.names.len();
-                    self.copy(1);
-                    self.text.push('(');
-                    continue;
-                }
-                ',' if depth == 0 => tag.has_comma = true,
+                '(' | '[' | '{' => operands.push(Operand::default()),
+                ')' | ']' | '}' if depth == 0 => return Err(format!("unexpected `{c}`")),
+                ')' | ']' | '}' => drop(operands.pop()),
+                ',' if depth == 0 => has_comma = true,
                 _ => {}
             }
             self.copy(length);
@@ -281,18 +316,16 @@ impl<'a> Lexer<'a> {
     }
 }
 
-fn is_name(c: char) -> bool {
-    c == '_' || c.is_alphanumeric()
+fn has_twins(names: &[&str]) -> bool {
+    names.iter().collect::<HashSet<_>>().len() < names.len()
 }
 
-/// The name of a dict's method where `text` begins with an item by that name.
-fn method_key(text: &str) -> Option<&'static str> {
-    DICT_METHODS.split(' ').find(|method| {
-        let inner = text.strip_prefix("['").or_else(|| text.strip_prefix("[\""));
-        inner
-            .and_then(|inner| inner.strip_prefix(*method))
-            .is_some_and(|rest| rest.starts_with("']") || rest.starts_with("\"]"))
-    })
+fn joined_products() -> String {
+    "`~` beside `*`, `/`, `%` or `is` is not supported here: expected brackets".to_owned()
+}
+
+fn is_name(c: char) -> bool {
+    c == '_' || c.is_alphanumeric()
 }
 
 /// The string literal at the start of `text`, with its quotes.
