@@ -151,7 +151,7 @@ fn describe(error: &Error, source: &str) -> String {
     let message = match error.kind() {
         ErrorKind::OutOfFuel => format!(
             "the template takes more than {FUEL} steps or {} MiB of text and lists, expected at most that a rendering",
-            FUEL * 64 >> 20
+            (FUEL * 64) >> 20
         ),
         kind => quote::message(error.detail().unwrap_or(&kind.to_string())),
     };
