@@ -108,6 +108,10 @@ fn what_is_otherwise_in_python_is_refused() {
             "line 1: `'%s' % 'a'`: tried to use % operator",
         ),
         (
+            "\n{% for tool in tools if tool %}{% endfor %}",
+            "line 2: `for`: found none to loop over",
+        ),
+        (
             "{{ messages[0].items }}",
             "line 1: `[0].items`: Python has a method `items` there",
         ),

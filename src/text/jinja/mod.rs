@@ -159,9 +159,10 @@ fn describe(error: &Error, source: &str) -> String {
         return message;
     };
     let quoted = error.range().and_then(|range| source.get(range));
-    let quoted = quoted.map(|text| match text.starts_with(value::KEPT) {
-        true => "set".to_owned(),
-        false => quote::text(
+    let quoted = quoted.map(|text| match text {
+        _ if text.starts_with(value::KEPT) => "set".to_owned(),
+        _ if text.starts_with(value::LOOPED) => "for".to_owned(),
+        _ => quote::text(
             text.replace(value::METHOD_MARK, "")
                 .replace(&format!("|{}", value::JOINED), ""),
         ),

@@ -56,6 +56,7 @@ fn is_text(value: &Value) -> bool {
 
 fn add_filters(environment: &mut Environment<'_>) {
     environment.add_filter(value::KEPT, value::kept);
+    environment.add_filter(value::LOOPED, value::looped);
     environment.add_filter(value::JOINED, text);
     environment.add_filter("tojson", tojson);
     environment.add_filter("string", text);

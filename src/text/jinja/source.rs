@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use super::value::{DICT_METHODS, JOINED, KEPT, METHOD_MARK};
+use super::value::{DICT_METHODS, JOINED, KEPT, LOOPED, METHOD_MARK};
 use crate::quote;
 
 /// A template's text, at most. Published ones have some 20 KB.
@@ -115,7 +115,7 @@ impl<'a> Lexer<'a> {
                 }
                 "{{" => {
                     self.copy(2);
-                    self.tag("}}", "")?;
+                    self.tag("}}", String::new())?;
                 }
                 _ => self.block()?,
             }
@@ -160,10 +160,24 @@ impl<'a> Lexer<'a> {
                 suffix = format!(")|{KEPT}({}) ", target.contains('.'));
                 ""
             }
-            ("set" | "filter" | "if" | "for" | "macro" | "call" | "with", _) => name,
+            ("for", _) => {
+                let header = inner.split('%').next().unwrap_or_default();
+                let mut words = header.split_inclusive(|c| !is_name(c));
+                let targets = words
+                    .by_ref()
+                    .take_while(|word| word.trim_end_matches(|c| !is_name(c)) != "in");
+                let targets: usize = targets.map(str::len).sum();
+                if targets < header.len() {
+                    self.copy(targets + 2);
+                    self.text.push('(');
+                    suffix = format!(")|{LOOPED} ");
+                }
+                name
+            }
+            ("set" | "filter" | "if" | "macro" | "call" | "with", _) => name,
             _ => "",
         };
-        let tag = self.tag("%}", &suffix)?;
+        let tag = self.tag("%}", suffix)?;
         // The innermost open block that has a scope.
         let scope = self.open.iter().rfind(|open| **open != "if").copied();
         let unsupported = |what: &str| Err(format!("{what} is not supported here"));
@@ -205,7 +219,7 @@ impl<'a> Lexer<'a> {
             let inner = self.rest()[2..].trim_start_matches(['-', '+']).trim_start();
             self.copy(2);
             if inner.starts_with("endraw") {
-                return self.tag("%}", "").map(drop);
+                return self.tag("%}", String::new()).map(drop);
             }
         }
         Err("the raw block is not closed".to_owned())
@@ -218,8 +232,9 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Copies up to `end`, which counts outside of brackets and strings only, and puts `suffix` before it.
-    fn tag(&mut self, end: &str, suffix: &str) -> Result<Tag<'a>, String> {
+    /// Copies up to `end`, which counts outside of brackets and strings only, and puts `suffix` before it, or before the
+    /// condition of a loop.
+    fn tag(&mut self, end: &str, mut suffix: String) -> Result<Tag<'a>, String> {
         let start = self.at;
         let (mut names, mut has_comma) = (Vec::new(), false);
         // One for each bracket that is open, and the tag's own.
@@ -233,7 +248,7 @@ impl<'a> Lexer<'a> {
                 let sign = &text[text.trim_end_matches(['-', '+']).len()..];
                 if !suffix.is_empty() {
                     self.text.truncate(self.text.len() - sign.len());
-                    self.text.push_str(suffix);
+                    self.text.push_str(&suffix);
                     self.text.push_str(sign);
                 }
                 self.copy(end.len());
@@ -293,7 +308,13 @@ impl<'a> Lexer<'a> {
                     let name = &rest[..rest.find(|c| !is_name(c)).unwrap_or(rest.len())];
                     match name {
                         "if" | "else" | "and" | "or" | "in" | "not" => self.end_operand(operand),
-                        "is" if operand.is_joined => return Err(joined_products()),
+                        _ => {}
+                    }
+                    match name {
+                        "if" if depth == 0 && suffix.contains(LOOPED) => {
+                            self.text.push_str(&std::mem::take(&mut suffix));
+                        }
+                        "is" if operands[depth].is_joined => return Err(joined_products()),
                         _ => {}
                     }
                     match self.text.ends_with('.') {

@@ -51,12 +51,25 @@ pub fn from_json(value: &serde_json::Value) -> Result<Value, Error> {
 
 /// The filter that looks at what a template sets.
 pub const KEPT: &str = "_kept";
+/// The filter of what a template loops over.
+pub const LOOPED: &str = "_looped";
 /// The filter that makes texts of the operands of `~`, as Python prints them.
 pub const JOINED: &str = "_joined";
 
 /// Lists in lists, at most: what prints, compares and drops values recurses in them. A row's have at most 128.
 const MAX_DEPTH: usize = 256;
 const ROW_DEPTH: usize = 128;
+
+/// What a loop goes through. minijinja has no turn for none, where Python has an error.
+///
+/// # Errors
+/// The value is none.
+pub fn looped(value: Value) -> Result<Value, Error> {
+    match value.is_none() {
+        true => Err(refused("found none to loop over, expected a list")),
+        false => Ok(value),
+    }
+}
 
 /// A value that a template keeps. Loops that add to one make it deep or large, which is bounded here: what is left of a
 /// slice or sum of lists for later becomes a list, and a namespace holds none.
