@@ -61,23 +61,33 @@ pub fn add(environment: &mut Environment<'_>, clock: Arc<Clock>) {
 
 /// `strftime_now` of transformers: Python's `strftime`, with the directives that it and chrono write alike.
 fn strftime(time: NaiveDateTime, format: &str) -> Result<String, Error> {
-    const DIRECTIVES: &str = "%aAbBcdDeFgGhHIjklmMnpPrRStTuUVwWxXyY";
+    const DIRECTIVES: &str = "aAbBcdDeFgGhHIjklmMnpPrRStTuUVwWxXyY";
     let unsupported = || {
         refused(format!(
             "strftime_now: the format {} is not supported here",
             quote::name(format)
         ))
     };
-    let mut rest = format;
-    while let Some(at) = rest.find('%') {
-        rest = rest[at + 1..].trim_start_matches('-');
-        rest = rest
-            .strip_prefix(|c| DIRECTIVES.contains(c))
-            .ok_or_else(unsupported)?;
+    let mut pieces = format.split('%');
+    let mut ours = pieces.next().unwrap_or_default().to_owned();
+    while let Some(piece) = pieces.next() {
+        let directive = piece.trim_start_matches('-');
+        match directive.chars().next() {
+            // `%%`: the percent sign is where the next piece begins.
+            None if piece.is_empty() => {
+                ours.push_str("%%");
+                ours.push_str(pieces.next().ok_or_else(unsupported)?);
+            }
+            // Microseconds; a time here has no zone.
+            Some('f') => ours.push_str(&format!("%6f{}", &directive[1..])),
+            Some('z' | 'Z') => ours.push_str(&directive[1..]),
+            Some(c) if DIRECTIVES.contains(c) => ours.push_str(&format!("%{piece}")),
+            _ => return Err(unsupported()),
+        }
     }
     let mut out = String::new();
     // What this makes is charged afterwards: longer formats could make too much of it.
-    if format.len() > 1000 || write!(out, "{}", time.format(format)).is_err() {
+    if format.len() > 1000 || write!(out, "{}", time.format(&ours)).is_err() {
         return Err(unsupported());
     }
     Ok(out)
