@@ -6,7 +6,7 @@ mod common;
 use common::random::Random;
 use common::text::{TOKENIZERS, load, read};
 use serde_json::{Value, json};
-use tailgraph::text::{Detokenizer, Tokenizer};
+use tailgraph::text::{TextStream, Tokenizer};
 
 #[test]
 fn encodes_and_decodes_as_the_library() {
@@ -90,34 +90,38 @@ fn text_is_shown_as_soon_as_it_is_certain() {
     for tokenizer in [Tokenizer::bytes(), load(read("byte_level_a")).unwrap()] {
         let text = "한국어 🎈 é x";
         let ids = tokenizer.encode(text, false).unwrap();
-        let mut detokenizer = Detokenizer::new(&tokenizer, true);
+        let mut stream = TextStream::new(&tokenizer, &[]);
         let mut shown = String::new();
         for n in 0..ids.len() {
-            shown.push_str(detokenizer.push(ids[n]));
+            stream.push(ids[n]);
+            shown.push_str(&stream.certain());
             // All but the bytes of a character that is not whole yet.
             let whole = tokenizer.decode(&ids[..=n], true);
             assert_eq!(shown, whole.trim_end_matches('\u{fffd}'));
         }
         assert_eq!(shown, text);
-        assert_eq!(detokenizer.finish(), "");
+        assert_eq!(stream.finish().text, text);
     }
 }
 
 #[test]
 fn invalid_bytes_are_replaced_when_they_are_certain_to_be() {
     let byte = |b: u32| 8 + b;
-    let tokenizer = Tokenizer::bytes();
-    let mut detokenizer = Detokenizer::new(&tokenizer, true);
-    assert_eq!(detokenizer.push(byte(0xed)), "");
+    let mut stream = TextStream::new(&Tokenizer::bytes(), &[]);
+    let mut certain = |id: u32| {
+        stream.push(id);
+        stream.certain()
+    };
+    assert_eq!(certain(byte(0xed)), "");
     // 0xed 0xa0 would be a surrogate: both are wrong on their own.
-    assert_eq!(detokenizer.push(byte(0xa0)), "\u{fffd}\u{fffd}");
-    assert_eq!(detokenizer.push(byte(0xf0)), "");
-    assert_eq!(detokenizer.push(byte(0x9f)), "");
-    assert_eq!(detokenizer.push(byte(b'a'.into())), "\u{fffd}a");
-    assert_eq!(detokenizer.push(300), "<300>");
-    assert_eq!(detokenizer.push(7), "");
-    assert_eq!(detokenizer.push(byte(0xc3)), "");
-    assert_eq!(detokenizer.finish(), "\u{fffd}");
+    assert_eq!(certain(byte(0xa0)), "\u{fffd}\u{fffd}");
+    assert_eq!(certain(byte(0xf0)), "");
+    assert_eq!(certain(byte(0x9f)), "");
+    assert_eq!(certain(byte(b'a'.into())), "\u{fffd}a");
+    assert_eq!(certain(300), "<300>");
+    assert_eq!(certain(7), "");
+    assert_eq!(certain(byte(0xc3)), "");
+    assert!(stream.finish().text.ends_with("<300>\u{fffd}"));
 }
 
 #[test]
@@ -125,10 +129,12 @@ fn a_long_text_costs_as_much_a_token_as_a_short_one() {
     // Decoding everything again for each of these would take hours.
     let tokenizer = load(read("byte_level_b")).unwrap();
     let mut random = Random::new(2);
-    let mut detokenizer = Detokenizer::new(&tokenizer, true);
-    let bytes: usize = (0..300_000)
-        .map(|_| detokenizer.push(random.below(640)).len())
-        .sum();
+    let mut stream = TextStream::new(&tokenizer, &[]);
+    let mut bytes = 0;
+    for _ in 0..300_000 {
+        stream.push(random.below(640));
+        bytes += stream.certain().len();
+    }
     assert!(bytes > 300_000);
 }
 

@@ -1,8 +1,6 @@
 //! The tokenizer of random presets, which have no vocabulary of their own: ids 0 to 7 are LFM2's special
 //! tokens, byte b is id 8 + b, and every higher id is written `<id>`.
 
-use std::borrow::Cow;
-
 /// Ids 0 to 7.
 pub const SPECIALS: [&str; 8] = [
     "<|pad|>",
@@ -55,15 +53,15 @@ pub fn encode(text: &str, add_special: bool) -> Vec<u32> {
     ids
 }
 
-/// What `id` writes; `None` for a special token that is to be skipped.
-pub fn bytes(id: u32, skip_special: bool) -> Option<Cow<'static, [u8]>> {
+/// What `id` writes.
+pub fn bytes(id: u32) -> Vec<u8> {
     if let Some(special) = SPECIALS.get(id as usize) {
-        return (!skip_special).then_some(Cow::Borrowed(special.as_bytes()));
+        return special.as_bytes().to_vec();
     }
-    Some(match u8::try_from(id - FIRST_BYTE) {
-        Ok(byte) => Cow::Owned(vec![byte]),
-        Err(_) => Cow::Owned(format!("<{id}>").into_bytes()),
-    })
+    match u8::try_from(id - FIRST_BYTE) {
+        Ok(byte) => vec![byte],
+        Err(_) => format!("<{id}>").into_bytes(),
+    }
 }
 
 #[cfg(test)]
@@ -82,11 +80,10 @@ mod tests {
 
     #[test]
     fn every_id_writes_something_of_its_own() {
-        assert_eq!(bytes(1, false).unwrap().as_ref(), b"<|startoftext|>");
-        assert_eq!(bytes(1, true), None);
-        assert_eq!(bytes(8, true).unwrap().as_ref(), [0]);
-        assert_eq!(bytes(263, true).unwrap().as_ref(), [255]);
-        assert_eq!(bytes(264, true).unwrap().as_ref(), b"<264>");
-        assert_eq!(bytes(u32::MAX, true).unwrap().as_ref(), b"<4294967295>");
+        assert_eq!(bytes(1), b"<|startoftext|>");
+        assert_eq!(bytes(8), [0]);
+        assert_eq!(bytes(263), [255]);
+        assert_eq!(bytes(264), b"<264>");
+        assert_eq!(bytes(u32::MAX), b"<4294967295>");
     }
 }

@@ -1,9 +1,9 @@
 //! Text on its way in and out of a model.
 //!
-//! In: [`ChatTemplate`] turns a [`Chat`] into a prompt, [`Tokenizer`] turns text into ids: `pipeline` is tokenizer.json at
-//! work, `special` the tokens that the files beside it add, [`class`] what their `tokenizer_class` may be.
-//! Out: [`Detokenizer`] turns ids into text as it becomes certain (`decoder`, `utf8`), [`StopMatcher`] finds stop
-//! strings in what they write, and [`TextStream`] is both for one sequence.
+//! In: [`ChatTemplate`] turns a [`Chat`] into a prompt, [`Tokenizer`] turns text into ids: the `tokenizers` crate, with
+//! the tokens that files beside tokenizer.json add (`special`); [`class`] says what their `tokenizer_class` may be.
+//! Out: `decoder` says what each id writes, [`StopMatcher`] finds stop strings in it, and [`TextStream`] is the text of
+//! one sequence as it becomes certain.
 //!
 //! [`Threads`] gives all of it a deadline. Nothing here knows requests, files of rows or models; only `error` and `json` are used from the rest of the crate.
 
@@ -12,20 +12,16 @@ pub mod chat;
 pub mod class;
 pub mod conversation;
 mod decoder;
-pub mod detok;
 mod files;
 mod jinja;
-mod pipeline;
 mod special;
 pub mod stop;
 pub mod stream;
 pub mod threads;
 pub mod tokenizer;
-mod utf8;
 
 pub use chat::ChatTemplate;
 pub use conversation::{Chat, Doubt};
-pub use detok::Detokenizer;
 pub use jinja::{Clock, parse_time};
 pub use stop::{StopMatcher, StopString};
 pub use stream::{Progress, StreamEnd, TextStream};

@@ -4,9 +4,12 @@
 //! looked for twice where special tokens come: with those written out, so that `<|im_end|>` and `x<|im_end|>` are found,
 //! and without, because the text that is shown has none and must not hold a stop string either.
 
-use super::{Detokenizer, StopMatcher, StopString, Tokenizer};
+use std::ops::Range;
 
-/// Takes a sequence's new ids and gives its text.
+use super::decoder::{Front, Written, characters};
+use super::{StopMatcher, StopString, Tokenizer};
+
+/// Takes a sequence's new ids and gives its text. A token costs the same however long the text before it is.
 ///
 /// ```
 /// use tailgraph::text::{Progress, TextStream, Tokenizer};
@@ -22,31 +25,23 @@ use super::{Detokenizer, StopMatcher, StopString, Tokenizer};
 #[derive(Debug, Clone)]
 pub struct TextStream {
     tokenizer: Tokenizer,
-    tokens: Vec<Token>,
-    /// `None` where there are no stop strings.
-    written: Option<Line>,
-    /// Without special tokens; `None` until one comes.
-    shown: Option<Line>,
-    stopped: Option<Found>,
-    told: Told,
     /// The text has special tokens too.
     special: bool,
-}
-
-/// What [`TextStream::certain`] has given.
-#[derive(Debug, Clone, Default)]
-struct Told {
-    /// `None` until somebody asks.
-    text: Option<Detokenizer>,
-    /// Tokens that went into it.
-    tokens: usize,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Token {
-    id: u32,
-    /// No part of the text: a special token, or one that ends the sequence.
-    hidden: bool,
+    /// Each token: it is no part of the text, because it is special or ends the sequence.
+    hidden: Vec<bool>,
+    /// What the text is made of, a character that is not whole yet included.
+    bytes: Vec<u8>,
+    /// Runs of [`Written::Byte`] in it.
+    runs: Vec<Range<usize>>,
+    /// What [`TextStream::certain`] may still leave out.
+    front: Front,
+    /// What the text's tokens write.
+    shown: Line,
+    /// With hidden tokens written out; `None` until one comes, and where there are no stop strings.
+    written: Option<Line>,
+    stopped: Option<Found>,
+    /// Bytes of the text that [`TextStream::certain`] has given.
+    told: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +60,7 @@ pub struct StreamEnd {
     pub tokens: usize,
     /// Whether a stop string ended it.
     pub stopped: bool,
-    /// For each of these ids, how many characters of the text come before it: see [`Detokenizer::offsets`].
+    /// For each of these ids, how many characters of the text are complete before it.
     pub offsets: Vec<usize>,
 }
 
@@ -90,16 +85,19 @@ impl TextStream {
     pub fn matching(tokenizer: &Tokenizer, matcher: StopMatcher) -> Self {
         Self {
             tokenizer: tokenizer.clone(),
-            tokens: Vec::new(),
-            written: (!matcher.is_empty()).then(|| Line {
+            special: false,
+            hidden: Vec::new(),
+            bytes: Vec::new(),
+            runs: Vec::new(),
+            front: tokenizer.front(),
+            shown: Line {
                 matcher,
                 starts: Vec::new(),
-                begun: false,
-            }),
-            shown: None,
+                is_begun: false,
+            },
+            written: None,
             stopped: None,
-            told: Told::default(),
-            special: false,
+            told: 0,
         }
     }
 
@@ -113,67 +111,83 @@ impl TextStream {
     /// Takes the next id. After `Stopped` every further id is dropped with `Stopped` again.
     pub fn push(&mut self, id: u32) -> Progress {
         let hidden = !self.special && self.tokenizer.is_special(id);
-        self.take(Token { id, hidden })
+        self.take(id, hidden)
     }
 
     /// Takes an id that ends the sequence: it is no part of the text, but may be one of a stop string.
     pub fn push_last(&mut self, id: u32) -> Progress {
-        self.take(Token { id, hidden: true })
+        self.take(id, true)
     }
 
-    fn take(&mut self, token: Token) -> Progress {
+    fn take(&mut self, id: u32, hidden: bool) -> Progress {
         if self.stopped.is_some() {
             return Progress::Stopped;
         }
-        self.tokens.push(token);
-        if let Some(written) = &mut self.written {
-            let bytes = self.tokenizer.token_bytes(token.id);
-            let separator = self.tokenizer.separator();
-            if token.hidden && self.shown.is_none() {
-                self.shown = Some(written.clone());
-            }
-            written.push(separator, bytes.as_deref());
-            if let Some(shown) = &mut self.shown {
-                shown.push(separator, bytes.as_deref().filter(|_| !token.hidden));
-            }
-            // What began before it and is not complete may still become the stop string.
-            self.stopped = self
-                .found()
-                .filter(|found| self.lines().all(|line| line.pending() >= found.start));
+        let separator = self.tokenizer.separator().as_bytes();
+        let (bytes, is_run) = match self.tokenizer.written(id, !self.shown.is_begun) {
+            None => (None, false),
+            Some(Written::Text(bytes)) => (Some(bytes), false),
+            Some(Written::Byte(byte)) => (Some(vec![byte]), true),
+        };
+        if hidden && self.written.is_none() && !self.shown.matcher.is_empty() {
+            self.written = Some(self.shown.clone());
         }
+        if let Some(bytes) = bytes.as_ref().filter(|_| !hidden) {
+            if self.shown.is_begun {
+                self.bytes.extend(separator);
+            }
+            if is_run {
+                self.add_run(bytes.len());
+            }
+            self.bytes.extend(bytes);
+        }
+        let bytes = bytes.as_deref();
+        if let Some(written) = &mut self.written {
+            written.push(separator, bytes);
+        }
+        self.shown.push(separator, bytes.filter(|_| !hidden));
+        self.hidden.push(hidden);
+        // What began before it and is not complete may still become the stop string.
+        self.stopped = self
+            .found()
+            .filter(|found| self.lines().all(|line| line.pending() >= found.start));
         match self.stopped {
             None => Progress::Continue,
             Some(_) => Progress::Stopped,
         }
     }
 
+    /// The next `length` bytes are of a run.
+    fn add_run(&mut self, length: usize) {
+        let (start, end) = (self.bytes.len(), self.bytes.len() + length);
+        match self.runs.last_mut().filter(|run| run.end == start) {
+            Some(run) => run.end = end,
+            None => self.runs.push(start..end),
+        }
+    }
+
     /// The text that has become certain since the last call, which neither a later id nor a stop string takes back: with
     /// what was given before, it is how [`StreamEnd::text`] begins. A call costs what has been pushed since the last.
     pub fn certain(&mut self) -> String {
-        // A stop string may begin with the token at which one is pending, but with none before it.
-        let pending = self.lines().map(|line| line.pending().0).min();
         let found = self.stopped.or_else(|| self.found());
-        let ends = [pending, found.map(|found| found.start.0)];
-        let end = ends.into_iter().flatten().min();
-        let end = end.map_or(self.tokens.len(), |end| end.min(self.tokens.len()));
-        let text = self
-            .told
-            .text
-            .get_or_insert_with(|| Detokenizer::new(&self.tokenizer, !self.special));
-        let mut certain = String::new();
-        while self.told.tokens < end {
-            let token = self.tokens[self.told.tokens];
-            match token.hidden {
-                true => text.skip(),
-                false => certain.push_str(text.push(token.id)),
-            }
-            self.told.tokens += 1;
+        let starts = self.lines().map(Line::pending);
+        let start = starts.chain(found.map(|found| found.start)).min();
+        let mut end = start.map_or(self.bytes.len(), |start| self.place_in_text(start));
+        // Bytes to come may still make a run of bytes no text, or a character whole.
+        let run = self.runs.iter().rfind(|run| run.start < end);
+        if let Some(run) = run.filter(|run| run.end > end || run.end == self.bytes.len()) {
+            end = run.start;
+        } else if end == self.bytes.len() {
+            end -= incomplete(&self.bytes[self.told..]);
         }
-        certain
+        let told = std::mem::replace(&mut self.told, end);
+        let mut characters = characters(&self.bytes, &self.runs, told, end);
+        self.front.strip(&mut characters);
+        characters.into_iter().map(|(c, _)| c).collect()
     }
 
     fn lines(&self) -> impl Iterator<Item = &Line> {
-        self.written.iter().chain(&self.shown)
+        std::iter::once(&self.shown).chain(&self.written)
     }
 
     /// The stop string that starts first.
@@ -183,49 +197,39 @@ impl TextStream {
             .min_by_key(|found| (found.start, found.last))
     }
 
+    /// The byte of the text at a place.
+    fn place_in_text(&self, (token, byte): Place) -> usize {
+        match self.hidden.get(token) {
+            None => self.bytes.len(),
+            Some(true) => self.shown.starts[token],
+            Some(false) => self.shown.starts[token] + byte,
+        }
+    }
+
     /// No more ids will come.
     pub fn finish(self) -> StreamEnd {
         let stop = self.stopped.or_else(|| self.found());
-        let tokens = stop.map_or(self.tokens.len(), |stop| stop.last + 1);
-        let (end, bytes) = stop.map_or((tokens, 0), |stop| stop.start);
-        let mut detokenizer = Detokenizer::new(&self.tokenizer, !self.special);
-        let mut text = String::new();
-        let mut offsets = Vec::new();
-        // The stop string may begin inside a token: the text has that token's first bytes, and what separates it from
-        // the one before.
-        let begins = bytes > 0 || stop.is_some() && !self.tokenizer.separator().is_empty();
-        let shown = end + usize::from(begins && !self.tokens[end].hidden);
-        for (place, token) in self.tokens[..tokens].iter().enumerate() {
-            if place < shown && !token.hidden {
-                text.push_str(detokenizer.push(token.id));
-            } else {
-                detokenizer.skip();
-            }
-        }
-        text.push_str(detokenizer.finish());
-        offsets.extend(detokenizer.offsets());
-        if shown > end {
-            let written = self.tokenizer.token_bytes(self.tokens[end].id);
-            let behind = written.as_deref().unwrap_or_default().get(bytes..);
-            // A stop string begins with a character, so what is behind does not depend on what is before.
-            let cut = String::from_utf8_lossy(behind.unwrap_or_default())
-                .chars()
-                .count();
-            let kept = text.chars().count().saturating_sub(cut);
-            let length = text
-                .char_indices()
-                .nth(kept)
-                .map_or(text.len(), |(at, _)| at);
-            text.truncate(length);
-            offsets.iter_mut().for_each(|at| *at = kept.min(*at));
-        }
+        let tokens = stop.map_or(self.hidden.len(), |stop| stop.last + 1);
+        let end = stop.map_or(self.bytes.len(), |stop| self.place_in_text(stop.start));
+        let mut characters = characters(&self.bytes, &self.runs, 0, end);
+        self.tokenizer.front().strip(&mut characters);
+        let starts = &self.shown.starts[..tokens];
+        let offset = |&start: &usize| characters.partition_point(|&(_, end)| end <= start);
         StreamEnd {
-            text,
+            offsets: starts.iter().map(offset).collect(),
+            text: characters.into_iter().map(|(c, _)| c).collect(),
             tokens,
             stopped: stop.is_some(),
-            offsets,
         }
     }
+}
+
+/// How many bytes at the end may be the beginning of a character.
+fn incomplete(bytes: &[u8]) -> usize {
+    let last = bytes.utf8_chunks().last().map(|chunk| chunk.invalid());
+    let may_go_on =
+        |bytes: &&[u8]| std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none());
+    last.filter(may_go_on).map_or(0, <[u8]>::len)
 }
 
 /// What tokens write, one after the other, and the stop strings in it.
@@ -235,17 +239,17 @@ struct Line {
     /// Where each token's bytes begin: what separates two tokens is the end of the first.
     starts: Vec<usize>,
     /// Whether a token was written.
-    begun: bool,
+    is_begun: bool,
 }
 
 impl Line {
     /// The next token; `None` where it writes nothing.
-    fn push(&mut self, separator: &str, bytes: Option<&[u8]>) {
+    fn push(&mut self, separator: &[u8], bytes: Option<&[u8]>) {
         let token = self.starts.len();
-        if self.begun && bytes.is_some() {
-            self.matcher.feed(separator.as_bytes(), token);
+        if self.is_begun && bytes.is_some() {
+            self.matcher.feed(separator, token);
         }
-        self.begun |= bytes.is_some();
+        self.is_begun |= bytes.is_some();
         self.starts.push(self.matcher.position());
         self.matcher.feed(bytes.unwrap_or_default(), token);
     }

@@ -1,32 +1,44 @@
 //! Text to ids and back: a checkpoint's tokenizer.json, or the built-in one of random presets.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+use tokenizers::{
+    AddedToken, ModelWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper,
+};
 
-use super::decoder::Chain;
-use super::pipeline::Pipeline;
+use super::decoder::{Decoder, Front, Written};
 use super::special::{self, Special};
 use super::threads::{self, Part};
-use super::{Detokenizer, byte, class, files, guarded};
-use crate::quote;
+use super::{TextStream, byte, class, files, guarded};
 use crate::{Error, Result};
+use crate::{json, quote};
+
+/// Bytes of a token, at most: what a generated token writes has a bound. Published ones have some hundreds.
+const MAX_TOKEN_BYTES: usize = 4096;
+/// How many times as long as it is a text may become. SentencePiece's table has up to 33 bytes for a character, and `▁`
+/// for a space is 3.
+const MAX_GROWTH: usize = 256;
 
 /// A tokenizer, cheap to clone and shared between threads.
 #[derive(Debug, Clone)]
 pub struct Tokenizer(Arc<Kind>);
 
 #[derive(Debug)]
-pub(super) enum Kind {
+enum Kind {
     /// The built-in tokenizer, see `byte`.
     Bytes,
     File(Box<File>),
 }
 
 #[derive(Debug)]
-pub(super) struct File {
-    pipeline: Pipeline,
-    pub(super) chain: Chain,
+struct File {
+    tokenizer: tokenizers::Tokenizer,
+    decoder: Decoder,
     /// `eos_token` and the like of the files beside tokenizer.json.
     named: Vec<(String, String)>,
 }
@@ -53,31 +65,38 @@ impl Tokenizer {
         if !json.is_object() {
             return Err(broken(no_tokenizer(&"it is no JSON object")));
         }
-        // Named fields of it that other files need; its vocabulary is large and goes to the pipeline.
-        let rest: Map<String, Value> = ["added_tokens", "padding", "decoder"]
+        let byte_level = class::has_byte_level(&json);
+        let decoder = Decoder::parse(&json["decoder"]).map_err(broken)?;
+        for part in ["normalizer", "post_processor", "decoder"] {
+            check_growth(&json[part])
+                .map_err(|error| broken(format!("field `{part}`: {error}")))?;
+        }
+        let rest: Map<String, Value> = ["added_tokens", "padding"]
             .into_iter()
             .map(|field| (field.to_owned(), json[field].clone()))
             .collect();
-        let rest = Value::from(rest);
-        let byte_level = class::has_byte_level(&json);
-        let chain = Chain::parse(&rest["decoder"]).map_err(broken)?;
-        let mut pipeline = guarded("reading it", || Pipeline::parse(json))
-            .map_err(|e| broken(no_tokenizer(&e)))?;
+        let mut tokenizer =
+            guarded("reading it", || parse(json)).map_err(|e| broken(no_tokenizer(&e)))?;
 
-        let special = Special::load(dir, &rest, byte_level, |token| pipeline.has_added(token))?;
+        let has = |token: &str| {
+            tokenizer
+                .get_added_vocabulary()
+                .get_vocab()
+                .contains_key(token)
+        };
+        let special = Special::load(dir, &rest.into(), byte_level, has)?;
         let config = |message: String| Error::file(dir.join(files::TOKENIZER_CONFIG), message);
-        if special.clean_up && (special.clean_up_bpe || !pipeline.is_bpe()) {
+        let is_bpe = matches!(tokenizer.get_model(), ModelWrapper::BPE(_));
+        if special.clean_up && (special.clean_up_bpe || !is_bpe) {
             return Err(config(
                 "field `clean_up_tokenization_spaces`: found true, expected false: taking spaces out of a text is not supported".to_owned(),
             ));
         }
-        guarded("adding its tokens", || pipeline.add(special.tokens)).map_err(config)?;
-        if special.split {
-            pipeline.split_special_tokens();
-        }
+        guarded("adding its tokens", || add(&mut tokenizer, special.tokens)).map_err(config)?;
+        tokenizer.set_encode_special_tokens(special.split);
         Ok(Self(Arc::new(Kind::File(Box::new(File {
-            pipeline,
-            chain,
+            tokenizer,
+            decoder,
             named: special.named,
         })))))
     }
@@ -97,29 +116,43 @@ impl Tokenizer {
             Kind::Bytes => Ok(byte::encode(text, add_special)),
             Kind::File(file) => {
                 threads::at(Part::Tokenizer);
-                guarded("the tokenizer", || file.pipeline.encode(text, add_special))
-                    .map_err(Error::Runtime)
+                guarded("the tokenizer", || {
+                    let encoding = file.tokenizer.encode_fast(text, add_special);
+                    let encoding = encoding.map_err(|error| {
+                        format!("the text cannot be tokenized: {}", quote::message(error))
+                    })?;
+                    Ok(encoding.get_ids().to_vec())
+                })
+                .map_err(Error::Runtime)
             }
         }
     }
 
     /// The text of `ids`. Invalid UTF-8 becomes U+FFFD; ids that the tokenizer does not have write nothing.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
-        let mut detokenizer = Detokenizer::new(self, skip_special);
-        let mut text = String::new();
+        let mut stream = TextStream::new(self, &[]).with_special(!skip_special);
         for &id in ids {
-            text.push_str(detokenizer.push(id));
+            stream.push(id);
         }
-        text.push_str(detokenizer.finish());
-        text
+        stream.finish().text
     }
 
     /// The bytes that a token has of its own, a special one's too: a piece of a character where it is one. `None` for
     /// an id that the tokenizer does not have.
     pub fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
+        self.written(id, false).map(|written| match written {
+            Written::Text(bytes) => bytes,
+            Written::Byte(byte) => vec![byte],
+        })
+    }
+
+    pub(super) fn written(&self, id: u32, is_first: bool) -> Option<Written> {
         match &*self.0 {
-            Kind::Bytes => byte::bytes(id, false).map(Into::into),
-            Kind::File(file) => file.token(id, false).map(|token| file.chain.bytes(&token)),
+            Kind::Bytes => Some(Written::Text(byte::bytes(id).into())),
+            Kind::File(file) => {
+                let token = file.tokenizer.id_to_token(id)?;
+                Some(file.decoder.written(token, is_first))
+            }
         }
     }
 
@@ -127,7 +160,14 @@ impl Tokenizer {
     pub fn separator(&self) -> &'static str {
         match &*self.0 {
             Kind::Bytes => "",
-            Kind::File(file) => file.chain.separator(),
+            Kind::File(file) => file.decoder.separator,
+        }
+    }
+
+    pub(super) fn front(&self) -> Front {
+        match &*self.0 {
+            Kind::Bytes => Front::default(),
+            Kind::File(file) => file.decoder.front,
         }
     }
 
@@ -135,7 +175,10 @@ impl Tokenizer {
     pub fn is_special(&self, id: u32) -> bool {
         match &*self.0 {
             Kind::Bytes => (id as usize) < byte::SPECIALS.len(),
-            Kind::File(file) => file.token(id, false).is_some() && file.token(id, true).is_none(),
+            Kind::File(file) => file.tokenizer.id_to_token(id).is_some_and(|token| {
+                let added = file.tokenizer.get_added_vocabulary();
+                added.is_special_token(&token)
+            }),
         }
     }
 
@@ -143,7 +186,7 @@ impl Tokenizer {
     pub fn vocab_size(&self) -> usize {
         match &*self.0 {
             Kind::Bytes => byte::VOCABULARY,
-            Kind::File(file) => file.pipeline.vocab_size(),
+            Kind::File(file) => file.tokenizer.get_vocab_size(true),
         }
     }
 
@@ -154,7 +197,7 @@ impl Tokenizer {
                 .iter()
                 .position(|&special| special == token)
                 .map(|id| id as u32),
-            Kind::File(file) => file.pipeline.token_id(token),
+            Kind::File(file) => file.tokenizer.token_to_id(token),
         }
     }
 
@@ -190,10 +233,6 @@ impl Tokenizer {
             }
         }
     }
-
-    pub(super) fn kind(&self) -> &Kind {
-        &self.0
-    }
 }
 
 const EXPECTED: &str = "a tokenizer.json of the tokenizers library";
@@ -206,12 +245,118 @@ fn no_tokenizer(error: &dyn std::fmt::Display) -> String {
     )
 }
 
-impl File {
-    /// The token with this id as the vocabulary writes it; `None` for an unknown id and for a special token
-    /// that is to be skipped.
-    pub(super) fn token(&self, id: u32, skip_special: bool) -> Option<String> {
-        let token = self.pipeline.token(id)?;
-        let skipped = skip_special && self.pipeline.is_special(&token);
-        (!skipped).then_some(token)
+/// The crate's tokenizer from the object in tokenizer.json, without its decoder, truncation and padding.
+fn parse(mut json: Value) -> std::result::Result<tokenizers::Tokenizer, String> {
+    let version = &json["version"];
+    if !version.is_null() && version != "1.0" {
+        let found = json::shown(version);
+        return Err(format!("field `version`: found {found}, expected \"1.0\""));
     }
+    let dropout = &json["model"]["dropout"];
+    if !dropout.is_null() && dropout.as_f64() != Some(0.0) {
+        return Err(format!(
+            "field `model.dropout`: found {dropout}, expected null or 0: with it a text has other ids each time"
+        ));
+    }
+    let model: Option<ModelWrapper> = part(&mut json, "model")?;
+    let model =
+        model.ok_or("field `model`: is missing, expected BPE, Unigram, WordLevel or WordPiece")?;
+    let mut tokenizer = tokenizers::Tokenizer::new(model);
+    let normalizer: Option<NormalizerWrapper> = part(&mut json, "normalizer")?;
+    tokenizer
+        .with_normalizer(normalizer)
+        .map_err(quote::message)?;
+    tokenizer.with_pre_tokenizer(part::<PreTokenizerWrapper>(&mut json, "pre_tokenizer")?);
+    tokenizer.with_post_processor(part::<PostProcessorWrapper>(&mut json, "post_processor")?);
+    let added: Option<Vec<AddedToken>> = part(&mut json, "added_tokens")?;
+    add(&mut tokenizer, added.unwrap_or_default())?;
+    Ok(tokenizer)
+}
+
+fn part<T: DeserializeOwned>(
+    json: &mut Value,
+    field: &str,
+) -> std::result::Result<Option<T>, String> {
+    serde_json::from_value(json[field].take())
+        .map_err(|error| format!("field `{field}`: {}", quote::message(error)))
+}
+
+/// Adds tokens, or gives those that are there other flags. One that the vocabulary has keeps its id, another gets the next
+/// free one.
+fn add(
+    tokenizer: &mut tokenizers::Tokenizer,
+    tokens: Vec<AddedToken>,
+) -> std::result::Result<(), String> {
+    tokenizer.add_tokens(tokens).map_err(quote::message)?;
+    for (token, id) in tokenizer.get_vocab(true) {
+        if token.len() > MAX_TOKEN_BYTES {
+            return Err(format!(
+                "token {id}: found {} bytes, expected at most {MAX_TOKEN_BYTES}",
+                token.len()
+            ));
+        }
+    }
+    // The crate finds either of two tokens that are the same text once they are normalized, another one in the next run.
+    let added = tokenizer.get_added_vocabulary();
+    let mut seen: HashMap<Option<String>, &str> = HashMap::new();
+    for (&id, token) in added.get_added_tokens_decoder() {
+        let normalized = added.simple_id_to_token(id);
+        if token.normalized
+            && let Some(other) = seen.insert(normalized, &token.content)
+        {
+            let mut both = [other, &token.content].map(quote::name);
+            both.sort_unstable();
+            return Err(format!(
+                "tokens {} are the same text after normalization, expected one of them or \"normalized\": false",
+                both.join(" and ")
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a part of tokenizer.json that makes a text much longer than it is: what a row takes is bounded by its text.
+fn check_growth(part: &Value) -> std::result::Result<(), String> {
+    match growth(part) {
+        0..=MAX_GROWTH => Ok(()),
+        times => Err(format!(
+            "found what makes a text up to {times} times as long, expected at most {MAX_GROWTH} times"
+        )),
+    }
+}
+
+/// How many times as long a part makes a text at most.
+fn growth(part: &Value) -> usize {
+    let length = |field: &str| part[field].as_str().map_or(0, str::len);
+    let parts = ["normalizers", "processors", "decoders"].map(|field| part[field].as_array());
+    let parts = parts.into_iter().flatten().flatten();
+    let own = match part["type"].as_str() {
+        Some("Replace") => match part["pattern"]["String"].as_str() {
+            Some(text) if !text.is_empty() => length("content").div_ceil(text.len()),
+            // A pattern may match where there is nothing.
+            _ => 1 + length("content"),
+        },
+        Some("Prepend") => 1 + length("prepend"),
+        Some("Precompiled") => {
+            longest_text(part["precompiled_charsmap"].as_str().unwrap_or_default())
+        }
+        Some("TemplateProcessing") => {
+            let pieces = part["single"].as_array().into_iter().flatten();
+            pieces
+                .filter(|piece| !piece["SpecialToken"].is_object())
+                .count()
+        }
+        _ => 1,
+    };
+    parts.map(growth).fold(own.max(1), usize::saturating_mul)
+}
+
+/// The longest text of SentencePiece's table in base64: the length of its trie, the trie, and texts with a NUL behind each.
+fn longest_text(table: &str) -> usize {
+    let table = STANDARD.decode(table).unwrap_or_default();
+    let texts = table
+        .split_first_chunk::<4>()
+        .and_then(|(length, rest)| rest.get(u32::from_le_bytes(*length) as usize..));
+    let texts = texts.unwrap_or_default().split(|&byte| byte == 0);
+    texts.map(<[u8]>::len).max().unwrap_or(0)
 }
