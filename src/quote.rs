@@ -67,9 +67,9 @@ fn cut(text: &str, characters: usize) -> String {
     shown
 }
 
-/// Whether a character is a letter, mark, number, sign or U+0020: what Rust's `Debug`, as Python's `repr`, does not escape.
+/// Whether a character is a letter, mark, number, sign or U+0020. Neither Rust's `Debug` nor Python's `repr` escapes these.
 pub fn is_printable(c: char) -> bool {
-    // Alone, or first in a text, a mark is escaped too.
+    // Rust escapes a mark that begins a text, so a letter stands before it.
     let mut buffer = [b'a'; 5];
     let length = 1 + c.encode_utf8(&mut buffer[1..]).len();
     let text = std::str::from_utf8(&buffer[..length]).unwrap_or_default();

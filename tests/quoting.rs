@@ -217,7 +217,7 @@ fn templates() {
         }
     }
     assert!(said.all > 50, "{}", said.all);
-    // minijinja's own messages quote little, and a tag that holds all of the text is refused by its size.
+    // minijinja's own messages quote little, and a tag that holds all of the hostile text is refused by its size.
     said.has_heard(1);
 }
 

@@ -171,9 +171,9 @@ fn errors_name_the_file_and_the_line() {
     );
 }
 
-/// The conversations of tests/fixtures/text/conversations.json on the published templates of TAILGRAPH_REAL_FILES and
-/// on ours, written in the ways of published ones, as rows of both formats: the prompts are those of transformers, once tests/python/chat_prompts.py has
-/// made of the messages what the OpenAI format means by them.
+/// The conversations of tests/fixtures/text/conversations.json become transformers' prompts, as rows of both formats, by the
+/// published templates of TAILGRAPH_REAL_FILES and by ours, which are written in the ways of published ones.
+/// tests/python/chat_prompts.py first makes of the messages what the OpenAI format means by them.
 #[test]
 fn conversations_become_the_prompts_of_transformers() {
     const TEST: &str = "conversations_become_the_prompts_of_transformers";

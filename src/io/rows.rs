@@ -34,8 +34,8 @@ struct Reading {
     threads: Threads,
     in_order: SyncSender<Result<Option<Work>>>,
     texts: Mutex<Texts>,
-    /// What the chat template may not show of rows on these lines. Told by whoever reads on: `source` may be kept by one
-    /// who waits for input.
+    /// What the chat template may not show of a row, with the row's line. Who holds `source` warns of it: that may be a thread
+    /// that waits for input.
     doubts: Mutex<Vec<(u64, Vec<Doubt>)>>,
 }
 
@@ -136,10 +136,8 @@ impl Reading {
     fn read(&self) {
         loop {
             let mut source = self.source.lock();
-            for (line, doubts) in self.doubts.lock().drain(..) {
-                source.warn_doubts(line, doubts);
-            }
             let next = source.next_row();
+            self.warn_doubts(&mut source);
             drop(source);
             let last = !matches!(next, Ok(Some(_)));
             let work = match next {
@@ -155,6 +153,12 @@ impl Reading {
             if self.in_order.send(work).is_err() || last {
                 return;
             }
+        }
+    }
+
+    fn warn_doubts(&self, source: &mut Source) {
+        for (line, doubts) in self.doubts.lock().drain(..) {
+            source.warn_doubts(line, doubts);
         }
     }
 
@@ -185,6 +189,9 @@ impl Reading {
             let doubts = self.codec.doubts(chat);
             if !doubts.is_empty() {
                 self.doubts.lock().push((line, doubts));
+            }
+            if let Some(mut source) = self.source.try_lock() {
+                self.warn_doubts(&mut source);
             }
         }
         drop(place);

@@ -165,7 +165,7 @@ impl Source {
         Todo::Run(Waiting::default())
     }
 
-    /// Warns of what the chat template may not show of a row.
+    /// Warns of what the chat template may not show of the row on this line.
     pub(super) fn warn_doubts(&mut self, line: u64, doubts: Vec<Doubt>) {
         for Doubt { name, why } in doubts {
             if self.doubted.len() < NAMES_AT_MOST && self.doubted.insert(name.clone()) {

@@ -1,7 +1,7 @@
 //! The tokenizer of random presets, which have no vocabulary of their own: ids 0 to 7 are LFM2's special
 //! tokens, byte b is id 8 + b, and every higher id is written `<id>`.
 
-/// Ids 0 to 7.
+/// The special tokens with ids 0 to 7.
 pub const SPECIALS: [&str; 8] = [
     "<|pad|>",
     "<|startoftext|>",
@@ -14,9 +14,9 @@ pub const SPECIALS: [&str; 8] = [
 ];
 
 pub const PAD: u32 = 0;
-/// `<|startoftext|>`.
+/// The id of `<|startoftext|>`.
 pub const BOS: u32 = 1;
-/// `<|im_end|>`.
+/// The id of `<|im_end|>`.
 pub const EOS: u32 = 7;
 
 /// The id of byte 0.
@@ -25,7 +25,7 @@ const FIRST_BYTE: u32 = SPECIALS.len() as u32;
 /// How many ids have a meaning of their own.
 pub const VOCABULARY: usize = SPECIALS.len() + 256;
 
-/// Special tokens written out in `text` become their single ids; `add_special` puts BOS first.
+/// The ids of `text`, in which a special token that is written out is a single id; `add_special` puts BOS first.
 pub fn encode(text: &str, add_special: bool) -> Vec<u32> {
     let mut ids = Vec::with_capacity(text.len() + 1);
     if add_special {
@@ -53,7 +53,7 @@ pub fn encode(text: &str, add_special: bool) -> Vec<u32> {
     ids
 }
 
-/// What `id` writes.
+/// The bytes that `id` writes.
 pub fn bytes(id: u32) -> Vec<u8> {
     if let Some(special) = SPECIALS.get(id as usize) {
         return special.as_bytes().to_vec();

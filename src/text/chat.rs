@@ -14,24 +14,24 @@ use super::{Clock, Tokenizer, Unrendered, jinja};
 use crate::quote;
 use crate::{Error, Result};
 
-/// LFM2's plain form, for random presets: their tokenizer has its special tokens.
+/// LFM2's template without tools, for random presets, whose tokenizer has LFM2's special tokens.
 const BUILT_IN: &str = "{{- bos_token -}}{%- for message in messages -%}{{- '<|im_start|>' + message['role'] + '\\n' \
     + message['content'] + '<|im_end|>\\n' -}}{%- endfor -%}{%- if add_generation_prompt -%}\
     {{- '<|im_start|>assistant\\n' -}}{%- endif -%}";
 
-/// Used where a request brings tools, if there is one of this name.
+/// The name of the template for conversations with tools, where a checkpoint has one.
 const TOOL_USE: &str = "tool_use";
 const DEFAULT: &str = "default";
 
 /// The chat template of a checkpoint. What it renders is encoded without adding special tokens.
 pub struct ChatTemplate {
-    /// By name, each with its text; most checkpoints have one, `default`.
+    /// The templates' names and texts; most checkpoints have one, `default`.
     sources: Vec<(String, String)>,
     templates: jinja::Templates,
     clock: Arc<Clock>,
-    /// Where it comes from, for messages.
+    /// The file that the templates come from, for messages.
     path: PathBuf,
-    /// `bos_token` and the like.
+    /// The special tokens by their names: `bos_token` and the like.
     variables: Map<String, Value>,
 }
 
@@ -44,8 +44,9 @@ impl fmt::Debug for ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// From `dir`, whose tokenizer says what its special tokens are: chat_template.jinja (with additional_chat_templates/tool_use.jinja), else
-    /// tokenizer_config.json's `chat_template`: a string, or named ones. `None` where there is none.
+    /// Reads the templates of the checkpoint in `dir`: chat_template.jinja and additional_chat_templates/tool_use.jinja, or,
+    /// where neither is there, tokenizer_config.json's `chat_template`, which is a string or named ones. Templates find the
+    /// special tokens of `tokenizer` as variables. `None`: the checkpoint has no template.
     ///
     /// # Errors
     /// A file cannot be read, is not what it should be, or holds a template with a syntax error.
@@ -61,32 +62,29 @@ impl ChatTemplate {
             read(&additional, jinja::MAX_SOURCE_BYTES as u64)?
                 .map(|text| (TOOL_USE.to_owned(), text)),
         );
-        let path = match templates.is_empty() {
-            false => path,
-            true => {
-                let config = files::object(&config_path)?.unwrap_or_default();
-                templates = named(config.get("chat_template").unwrap_or(&Value::Null))
-                    .map_err(|message| Error::file(&config_path, message))?;
-                config_path
-            }
-        };
+        if !templates.is_empty() {
+            return Self::new(path, templates, tokenizer).map(Some);
+        }
+        let config = files::object(&config_path)?.unwrap_or_default();
+        let templates = named(config.get("chat_template").unwrap_or(&Value::Null))
+            .map_err(|message| Error::file(&config_path, message))?;
         if templates.is_empty() {
             return Ok(None);
         }
-        Self::new(path, templates, tokenizer).map(Some)
+        Self::new(config_path, templates, tokenizer).map(Some)
     }
 
-    /// From a file that holds one template.
+    /// Reads a file that holds one template.
     ///
     /// # Errors
-    /// As [`ChatTemplate::load`], and where there is no such file.
+    /// There is no such file, or one of the errors of [`ChatTemplate::load`].
     pub fn open(path: &Path, tokenizer: &Tokenizer) -> Result<Self> {
         let text = read(path, jinja::MAX_SOURCE_BYTES as u64)?
             .ok_or_else(|| Error::file(path, "found no such file, expected a Jinja template"))?;
         Self::new(path.to_owned(), vec![(DEFAULT.to_owned(), text)], tokenizer)
     }
 
-    /// The template that goes with [`super::Tokenizer::bytes`].
+    /// The template that goes with [`Tokenizer::bytes`].
     ///
     /// # Errors
     /// None that a caller can cause.
@@ -110,7 +108,7 @@ impl ChatTemplate {
                 Unrendered::Refused(message) => Error::file(
                     &path,
                     format!(
-                        "chat template {}: {message}, expected a Jinja template",
+                        "chat template {} is no Jinja template that is supported here: {message}",
                         quote::name(name)
                     ),
                 ),
@@ -129,39 +127,40 @@ impl ChatTemplate {
         })
     }
 
-    /// What time `strftime_now` shows in place of the time when the template was loaded.
+    /// Sets the time that `strftime_now` shows, which is that of loading the template until then.
     pub fn set_clock(&mut self, now: NaiveDateTime) {
         self.clock = Arc::new(Clock::at(now));
         self.templates.set_clock(self.clock.clone());
     }
 
-    /// The time, where a template may read it.
+    /// The clock that the templates read; `None` where no template names `strftime_now`.
     pub fn clock(&self) -> Option<&Arc<Clock>> {
         let mut sources = self.sources.iter();
         let reads = sources.any(|(_, source)| source.contains("strftime_now"));
         reads.then_some(&self.clock)
     }
 
-    /// As transformers chooses: `tool_use` for a conversation with tools, if there is one, else `default`.
+    /// The template that transformers chooses: `tool_use` for a conversation with tools, if there is one, else `default`.
     fn choose(&self, chat: &Chat) -> std::result::Result<&(String, String), String> {
         let find = |wanted: &str| self.sources.iter().find(|(name, _)| name == wanted);
         let tools = chat.tools.as_ref().and_then(|_| find(TOOL_USE));
         tools.or_else(|| find(DEFAULT)).ok_or_else(|| {
             format!(
-                "{}: there is no template named `{DEFAULT}`: expected one in `chat_template`",
+                "{}: found no template named `{DEFAULT}`, expected one in `chat_template`",
                 self.path.display()
             )
         })
     }
 
     fn reads(&self, chat: &Chat) -> Option<&jinja::Reads> {
+        threads::at(Part::Template);
         self.choose(chat)
             .ok()
             .and_then(|(name, _)| self.templates.reads(name))
     }
 
-    /// `chat` with each message's content in the form that the template takes, which transformers leaves to its
-    /// caller: a list of parts or a text.
+    /// `chat` with each message's content in the form that the template takes, a list of parts or a text. transformers
+    /// leaves that to its caller.
     #[must_use]
     pub fn fit(&self, chat: Chat) -> Chat {
         match self.reads(&chat) {
@@ -170,7 +169,7 @@ impl ChatTemplate {
         }
     }
 
-    /// What `chat` gives and the template may not show as it is meant.
+    /// What the template may not show of `chat`.
     #[must_use]
     pub fn doubts(&self, chat: &Chat) -> Vec<Doubt> {
         let reads = self.reads(chat);
@@ -180,7 +179,7 @@ impl ChatTemplate {
     /// The prompt, as `apply_chat_template` of transformers renders it.
     ///
     /// # Errors
-    /// What the template has against the conversation; or there was no thread.
+    /// The template refuses the conversation, or there was no thread.
     pub fn render(&self, chat: &Chat) -> std::result::Result<String, Unrendered> {
         threads::at(Part::Template);
         let (name, source) = self.choose(chat)?;
@@ -210,7 +209,7 @@ impl ChatTemplate {
     }
 }
 
-/// tokenizer_config.json's `chat_template` as names and templates.
+/// The names and templates in tokenizer_config.json's `chat_template`.
 fn named(value: &Value) -> std::result::Result<Vec<(String, String)>, String> {
     let wrong = || {
         "chat_template: expected a string, a list of {\"name\": …, \"template\": …} or an object of templates by name"

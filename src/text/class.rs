@@ -1,13 +1,13 @@
 //! `tokenizer_class`: whether transformers runs a checkpoint's tokenizer.json as it is.
 //!
-//! It does for its own backend and for every name that it does not know. Under the names below it has classes of its
-//! own, which put a pre-tokenizer, a normalizer and a decoder of theirs in the place of the file's: the same file, other
-//! ids. Such a checkpoint is refused.
+//! It does so for its own backend and for every name that it does not know. For the names below it has classes, which put
+//! their own pre-tokenizer, normalizer and decoder in the place of the file's, so that a text has other ids. A checkpoint
+//! with such a name is refused.
 
 use serde_json::Value;
 
-/// Names in transformers 5.24.0, without `Tokenizer` or `TokenizerFast` behind them, whose tokenizers are put together by the
-/// class.
+/// The classes of transformers 5.24.0 that put together their tokenizers, without `Tokenizer` or `TokenizerFast` behind the
+/// names.
 pub const BUILT_BY_CLASS: &str = "Albert Bart Barthez Bartpho Basic BertGeneration BertJapanese Bert Bertweet BigBird BioGpt \
     BlenderbotSmall Blenderbot ByT5 CLIP CTRL Camembert Canine Character Clvp CodeGen CodeLlama Cohere \
     ConvBert CpmAnt Cpm DPRContextEncoder DPRQuestionEncoder DPRReader Deberta DebertaV2 Dia DistilBert Esm \
@@ -18,10 +18,10 @@ pub const BUILT_BY_CLASS: &str = "Albert Bart Barthez Bartpho Basic BertGenerati
     Siglip Speech2Text SpeechT5 Splinter SqueezeBert T5 Tapas Tipsv2 Udop VideoPrism Vits Wav2Vec2CTC \
     Wav2Vec2PhonemeCTC Whisper Wordpiece XGLM XLMRoberta XLM XLNet";
 
-/// A class that is put together as those above, unless the file is byte-level: Llama 3 has this name too.
+/// A class that puts together its tokenizer unless the file is byte-level, which Llama 3's is.
 const LLAMA: &str = "Llama";
 
-/// Whether this is one of the names of the backend itself.
+/// Whether this is a name of transformers' backend itself, which runs tokenizer.json as it is.
 pub fn is_plain(class: &str) -> bool {
     matches!(
         class,
@@ -29,18 +29,21 @@ pub fn is_plain(class: &str) -> bool {
     )
 }
 
-/// `class` is a checkpoint's `tokenizer_class`; `byte_level`: see [`has_byte_level`].
+/// Checks a checkpoint's `tokenizer_class`. `byte_level` is what [`has_byte_level`] says of its tokenizer.json.
+///
+/// # Errors
+/// transformers does not run tokenizer.json as it is under this name.
 pub fn check(class: &str, byte_level: bool) -> Result<(), String> {
     let base = class.strip_suffix("Fast").unwrap_or(class);
     let by_class = base.strip_suffix("Tokenizer").is_some_and(|name| {
         BUILT_BY_CLASS.split(' ').any(|built| built == name) || (name == LLAMA && !byte_level)
     });
-    match by_class {
-        false => Ok(()),
-        true => Err(format!(
+    if by_class {
+        return Err(format!(
             "field `tokenizer_class`: found {class:?}, a class that puts parts of its own in the place of tokenizer.json's, expected \"PreTrainedTokenizerFast\" or \"TokenizersBackend\": load the tokenizer with transformers and save it under one of these"
-        )),
+        ));
     }
+    Ok(())
 }
 
 /// Whether the word ByteLevel is anywhere in tokenizer.json: transformers looks no closer.

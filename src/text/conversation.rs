@@ -1,4 +1,4 @@
-//! A conversation on its way to a chat template, and what transformers' `apply_chat_template` does to it there.
+//! A conversation for a chat template, and what transformers' `apply_chat_template` does to it before and after rendering.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ pub struct Chat {
     pub messages: Value,
     /// A list of JSON schemas; a template can tell an empty one from none.
     pub tools: Option<Value>,
-    /// More variables; they replace special tokens of the same name.
+    /// More variables for the template; they replace special tokens of the same name.
     pub kwargs: Map<String, Value>,
     /// Whether the prompt ends where the assistant's turn begins.
     pub add_generation_prompt: bool,
@@ -21,7 +21,7 @@ pub struct Chat {
     pub continue_final_message: Option<String>,
 }
 
-/// What a template may not show as it is meant.
+/// Something of a conversation that the template may not show.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Doubt {
     pub name: String,
@@ -29,7 +29,7 @@ pub struct Doubt {
 }
 
 impl Chat {
-    /// These messages, up to where the assistant's turn begins.
+    /// A conversation whose prompt ends where the assistant's turn begins.
     #[must_use]
     pub fn new(messages: Value, tools: Option<Value>) -> Self {
         Self {
@@ -45,9 +45,9 @@ impl Chat {
         self.messages.as_array().map_or(&[], Vec::as_slice)
     }
 
-    /// With each message's content in the form that the template takes: parts for one that only goes through them, a
-    /// text for one that only prints it. Where a template takes both, or cannot be told, contents are as they were
-    /// given.
+    /// The conversation with each message's content in the form that the template takes: parts for a template that only
+    /// goes through parts, a text for one that only prints it. Contents stay as they were given where a template takes
+    /// both, or where that cannot be told.
     #[must_use]
     pub fn fit(mut self, reads: &Reads) -> Self {
         for message in self.messages.as_array_mut().into_iter().flatten() {
@@ -71,7 +71,7 @@ impl Chat {
         self
     }
 
-    /// What the template may not show as it is meant, each with a name that is the same in all rows.
+    /// What the template may not show, each under a name that is the same in all rows.
     #[must_use]
     pub fn doubts(&self, reads: &Reads) -> Vec<Doubt> {
         let mut unread = Vec::new();
@@ -89,7 +89,7 @@ impl Chat {
         unread.extend(kwargs.map(|name| format!("chat_template_kwargs.{name}")));
         let doubt = |name| Doubt {
             name,
-            why: "the chat template does not read it, the model will not see it",
+            why: "the chat template does not read it, so the model will not see it",
         };
         let mut doubts: Vec<Doubt> = unread.into_iter().map(doubt).collect();
         let parts = self
@@ -99,14 +99,14 @@ impl Chat {
         if parts && reads.takes() == Takes::Unknown {
             doubts.push(Doubt {
                 name: "messages[].content".to_owned(),
-                why: "found a list of parts, and it cannot be told whether the chat template takes one or a text: it is given the list as it is",
+                why: "found a list of parts, but it cannot be told whether the chat template takes parts or a text: the template is given the parts",
             });
         }
         doubts
     }
 
-    /// The messages as transformers hands them on: fields without a value are left out, and reasoning goes by the
-    /// names that templates know it by.
+    /// The messages as transformers hands them to the template `source`: fields without a value are left out, and
+    /// reasoning stands under each name that templates read. The final message is marked if it is to be continued.
     ///
     /// # Errors
     /// The final message cannot be continued.
@@ -123,15 +123,13 @@ impl Chat {
     }
 }
 
-/// Names a message's reasoning is passed under.
+/// The names under which rows give a message's reasoning.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
-/// Whether a template reads a message's field, by whichever name it is given it.
+/// Whether a template reads a message's field. Reasoning is read if it is under any of its names.
 fn is_read(reads: &Reads, field: &str) -> bool {
-    match REASONING.contains(&field) {
-        true => REASONING.iter().any(|name| reads.has_field(name)),
-        false => reads.has_field(field),
-    }
+    reads.has_field(field)
+        || REASONING.contains(&field) && REASONING.iter().any(|name| reads.has_field(name))
 }
 
 fn normalized(message: &Value) -> Value {
@@ -155,7 +153,7 @@ fn normalized(message: &Value) -> Value {
     all.into()
 }
 
-/// A final message that is continued. A tag after its text shows where the template has put it.
+/// A final message that is to be continued. A tag behind its text shows where the template puts it.
 #[derive(Debug)]
 pub(super) struct Continued {
     text: String,
@@ -169,24 +167,23 @@ impl Continued {
         let last =
             last.ok_or("continue_final_message: found no messages, expected one to continue")?;
         let found = last.get(field).cloned().ok_or_else(|| {
-            format!("continue_final_message: the final message has no {field:?}, expected one to continue")
+            format!("continue_final_message: found no {field:?} in the final message, expected one to continue")
         })?;
-        // Reasoning is there under several names: whichever the template reads is continued.
-        let fields: Vec<&str> = match REASONING.contains(&field) {
-            true => REASONING
-                .into_iter()
-                .filter(|name| last.get(*name) == Some(&found))
-                .collect(),
-            false => vec![field],
+        // Reasoning stands under several names, and the template may read any of them: all are tagged.
+        let fields: Vec<&str> = if REASONING.contains(&field) {
+            let same = |name: &&str| last.get(*name) == Some(&found);
+            REASONING.into_iter().filter(same).collect()
+        } else {
+            vec![field]
         };
         if !fields.iter().any(|field| source.contains(field)) {
             return Err(format!(
-                "continue_final_message: the chat template does not read {field:?}"
+                "continue_final_message: found a chat template that does not read {field:?}, expected one that does"
             ));
         }
         let unfit = || {
             format!(
-                "continue_final_message: the final message's {field:?} has no text, expected some to continue"
+                "continue_final_message: found no text in the final message's {field:?}, expected one to continue"
             )
         };
         let mut text = None;
@@ -216,13 +213,13 @@ impl Continued {
         })
     }
 
-    /// `rendered` up to where the text ends. Where the template trims the text, the space at its end goes too.
+    /// `rendered` up to the end of the final message's text, without the spaces there if the template trims the text.
     pub(super) fn cut(&self, mut rendered: String) -> Result<String, String> {
         let at = rendered.rfind(TAG.trim_end());
         let text = self.text.trim_matches(is_space);
         let Some(at) = at.filter(|_| rendered.contains(text)) else {
             return Err(
-                "continue_final_message: the final message does not appear in what the chat template renders, expected all of it"
+                "continue_final_message: the chat template does not render the final message's text as it is, expected all of it"
                     .to_owned(),
             );
         };

@@ -1,8 +1,8 @@
-//! `decoder` of tokenizer.json: what each token writes.
+//! tokenizer.json's `decoder`: what each token writes.
 //!
-//! The `tokenizers` crate decodes whole sequences to text. Stop strings, log probabilities and answers that are shown while
-//! they are made need the bytes of one token, a piece of a character among them. So the decoders that write each token
-//! by itself are read here; a test holds them to the crate's.
+//! The `tokenizers` crate decodes whole sequences to text. Stop strings, log-probabilities and answers that are shown while
+//! they are generated need the bytes of each token, even where these are a piece of a character. So the decoders that write
+//! each token by itself are implemented here, and a test holds them to the crate's.
 
 use crate::quote;
 use serde::Deserialize;
@@ -10,9 +10,10 @@ use serde_json::Value;
 use std::ops::Range;
 use std::sync::LazyLock;
 
-/// Decoders of a Sequence, at most: published ones have four or so.
+/// The most decoders of a Sequence: published ones have four or so.
 const MAX_DECODERS: usize = 16;
 
+/// How tokens are written as bytes.
 #[derive(Debug, Default)]
 pub struct Decoder {
     replaces: Vec<Replace>,
@@ -20,7 +21,7 @@ pub struct Decoder {
     /// What stands between two tokens of a text, and belongs to neither.
     pub separator: &'static str,
     pub front: Front,
-    /// What stands for a space that a text does not begin with.
+    /// The character for a space that the first token of a text leaves out.
     prefix: Option<char>,
 }
 
@@ -34,12 +35,12 @@ pub struct Front {
 /// Which bytes a token stands for.
 #[derive(Debug, Clone, Copy, Default)]
 enum Bytes {
-    /// Those of its characters.
+    /// The bytes of its characters.
     #[default]
     Own,
-    /// One for each character of GPT-2's alphabet.
+    /// One byte for each character, which is one of GPT-2's alphabet.
     ByteLevel,
-    /// That of its number, where it is written `<0xE5>`.
+    /// The byte 0xE5 for `<0xE5>`, and the bytes of its characters for any other token.
     Fallback,
 }
 
@@ -47,7 +48,7 @@ enum Bytes {
 #[derive(Debug, PartialEq)]
 pub enum Written {
     Text(Vec<u8>),
-    /// One of a run of bytes that are text together, or else a U+FFFD each.
+    /// One of a run of bytes. If the run is UTF-8 it is that text, else each of its bytes is a U+FFFD.
     Byte(u8),
 }
 
@@ -78,6 +79,8 @@ struct Metaspace {
 }
 
 impl Decoder {
+    /// Reads the field `decoder`.
+    ///
     /// # Errors
     /// The message names a decoder that is not supported here.
     pub fn parse(json: &Value) -> Result<Self, String> {
@@ -116,7 +119,7 @@ impl Decoder {
             (Some("Replace"), false) => {
                 let replace = Replace::deserialize(part).map_err(broken)?;
                 if replace.pattern.text.is_empty() {
-                    return Err("expected a text in `pattern`".to_owned());
+                    return Err("found an empty `pattern`, expected a text".to_owned());
                 }
                 self.replaces.push(replace);
             }
@@ -156,7 +159,8 @@ impl Decoder {
         Ok(())
     }
 
-    /// What `token` writes, as the first of a text or anywhere in it. The separator and the front are apart.
+    /// What `token` writes, without the separator. `is_first`: it is the first token of a text, of which [`Front::strip`]
+    /// then takes what the text leaves out.
     pub fn written(&self, mut token: String, is_first: bool) -> Written {
         if is_first && let Some(prefix) = self.prefix {
             token = token.replace(prefix, "");
@@ -174,7 +178,7 @@ impl Decoder {
 }
 
 impl Front {
-    /// Takes from the next characters of a text what it leaves out, and notes what it may still leave out.
+    /// Takes from the next characters of a text what the text leaves out, and notes what it may still leave out.
     pub fn strip(&mut self, characters: &mut Vec<(char, usize)>) {
         let leading = characters.iter().take(self.count);
         let leading = leading.take_while(|(c, _)| *c == self.content).count();
@@ -186,7 +190,7 @@ impl Front {
     }
 }
 
-/// `<0xE5>` is byte 0xE5.
+/// The byte of a token such as `<0xE5>`.
 fn fallback_byte(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
     (digits.len() == 2)
@@ -215,8 +219,8 @@ fn is_printable(byte: u8) -> bool {
     matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff)
 }
 
-/// The characters of `bytes[from..to]`, each with the place where its last byte ends. A U+FFFD stands for what is no
-/// UTF-8, as in [`String::from_utf8_lossy`]; in `runs` of [`Written::Byte`] for each byte of a run that is not all UTF-8.
+/// The characters of `bytes[from..to]`, each with the place in `bytes` where it ends. What is no UTF-8 becomes U+FFFD, as in
+/// [`String::from_utf8_lossy`]; in one of the `runs` of [`Written::Byte`] that is not all UTF-8, each byte becomes one.
 pub fn characters(
     bytes: &[u8],
     runs: &[Range<usize>],
@@ -242,7 +246,7 @@ pub fn characters(
     all
 }
 
-/// Adds the characters of `bytes`, which begin at place `at`.
+/// Adds to `all` the characters of `bytes`, which begin at place `at`.
 fn lossy(bytes: &[u8], mut at: usize, all: &mut Vec<(char, usize)>) {
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {

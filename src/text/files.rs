@@ -1,4 +1,4 @@
-//! A checkpoint's small JSON files, of sizes that a checkpoint has.
+//! Reading a checkpoint's text files, with bounds on their sizes.
 
 use serde_json::{Map, Value};
 use std::fs::File;
@@ -14,18 +14,18 @@ pub const TOKENIZER: &str = "tokenizer.json";
 pub const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 pub const CONFIG: &str = "config.json";
 
-/// Bytes of tokenizer.json, at most: the largest published ones have some 35 MB.
+/// The most bytes of tokenizer.json: the largest published ones have some 35 MB.
 pub const MAX_TOKENIZER_BYTES: u64 = 128 << 20;
-/// Bytes of a file of settings: published ones have up to some 2 MB, most of it added tokens.
+/// The most bytes of any other JSON file: published ones have up to some 2 MB, most of it added tokens.
 const MAX_SETTINGS_BYTES: u64 = 16 << 20;
 const READABLE: &str = "a file that can be read";
 
 /// The text of a file of at most `max_bytes`; `None` where there is no such file.
 ///
 /// # Errors
-/// It cannot be read, is too long or is not UTF-8.
+/// The file cannot be read, is too long or is not UTF-8.
 pub fn read(path: &Path, max_bytes: u64) -> Result<Option<String>> {
-    // Asked first: opening a pipe would wait for a writer that never comes.
+    // Opening a pipe would wait for a writer that never comes, so what it is is asked first.
     match path.metadata() {
         Ok(found) if found.is_file() => {}
         Ok(_) => {
@@ -53,27 +53,27 @@ pub fn read(path: &Path, max_bytes: u64) -> Result<Option<String>> {
         .map_err(|_| Error::file(path, "found bytes that are no UTF-8, expected text"))
 }
 
-/// What an error says of `text`, which should be JSON and is recognised as something else.
+/// The message about `text`, which should be JSON, if it is recognised as something else.
 pub fn mistaken(text: &str, expected: &str) -> Option<String> {
     let found = magic::recognise(text.as_bytes())?;
     Some(format!("found {found}, expected {expected}"))
 }
 
-/// There is no such file; nor is there where a file stands in place of its folder.
+/// Whether the error says that there is no such file. A file in the place of its folder says that too.
 fn is_absent(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-/// The object in a file of settings; `None` where there is no such file. Numbers that are not finite, which Python
-/// writes, are as [`crate::json`] reads them.
+/// The object in a JSON file; `None` where there is no such file. [`crate::json`] reads it, so numbers that are not finite
+/// are allowed, as Python writes them.
 ///
 /// # Errors
-/// As [`read`], and where it holds anything else.
+/// One of the errors of [`read`], or the file holds anything else.
 pub fn object(path: &Path) -> Result<Option<Map<String, Value>>> {
     let Some(text) = read(path, MAX_SETTINGS_BYTES)? else {
         return Ok(None);
     };
-    match crate::json::from_slice(text.as_bytes()) {
+    match json::from_slice(text.as_bytes()) {
         Ok(Value::Object(object)) => Ok(Some(object)),
         Ok(other) => Err(Error::file(
             path,

@@ -1,24 +1,25 @@
 //! Text on its way in and out of a model.
 //!
-//! In: [`ChatTemplate`] turns a [`Chat`] into a prompt, [`Tokenizer`] turns text into ids: the `tokenizers` crate, with
-//! the tokens that files beside tokenizer.json add (`special`); [`class`] says what their `tokenizer_class` may be.
-//! Out: `decoder` says what each id writes, [`StopMatcher`] finds stop strings in it, and [`TextStream`] is the text of
-//! one sequence as it becomes certain.
+//! On the way in, [`ChatTemplate`] renders a [`Chat`] as a prompt by minijinja (`jinja`), and [`Tokenizer`] encodes text by
+//! the `tokenizers` crate, with the tokens that files beside tokenizer.json add (`special`); [`class`] says what
+//! `tokenizer_class` may be. On the way out, `decoder` says which bytes each id writes, [`StopMatcher`] finds stop strings
+//! in them, and [`TextStream`] is the text of one sequence as it becomes certain.
 //!
-//! [`Threads`] gives all of it a deadline. Nothing here knows requests, files of rows or models; only `error` and `json` are used from the rest of the crate.
+//! [`Threads`] gives this work a deadline. Nothing here knows requests, files of rows or models: of the rest of the crate
+//! only `error`, `json`, `magic` and `quote` are used.
 
 mod byte;
-pub mod chat;
+mod chat;
 pub mod class;
-pub mod conversation;
+mod conversation;
 mod decoder;
 mod files;
 mod jinja;
 mod special;
-pub mod stop;
-pub mod stream;
+mod stop;
+mod stream;
 pub mod threads;
-pub mod tokenizer;
+mod tokenizer;
 
 pub use chat::ChatTemplate;
 pub use conversation::{Chat, Doubt};
@@ -34,12 +35,12 @@ use std::cell::Cell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Why there is no text of a conversation, or no template of a source, on one line.
+/// Why a template could not be loaded or rendered, on one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unrendered {
-    /// What the template has against it, or what is against the template: another try gives the same.
+    /// The template refuses the conversation, or is itself wrong: another try gives the same.
     Refused(String),
-    /// The system gave no thread to do it on: another try may succeed.
+    /// The system gave no thread to work on: another try may succeed.
     NoThread(String),
 }
 
@@ -56,8 +57,9 @@ impl fmt::Display for Unrendered {
     }
 }
 
-/// Runs code of the `tokenizers` and `minijinja` crates on files and text that nobody has checked. Both have
-/// inputs they panic on (a post-processor whose ids and tokens differ in number): such an input is one row's or one file's error, not the end of the process.
+/// Runs code of the `tokenizers` and `minijinja` crates on files and text that nobody has checked. Both panic on some
+/// inputs (a post-processor whose ids and tokens differ in number): a panic becomes an error of the row or file, and the
+/// process goes on.
 fn guarded<T>(what: &str, run: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     let before = GUARDED.replace(true);
     let ran = catch_unwind(AssertUnwindSafe(run));
@@ -70,7 +72,7 @@ fn guarded<T>(what: &str, run: impl FnOnce() -> Result<T, String>) -> Result<T, 
 
 thread_local!(static GUARDED: Cell<bool> = const { Cell::new(false) });
 
-/// Does this thread run what becomes an error where it panics? A panic hook need not say so then.
+/// Whether a panic of this thread becomes an error, so that a panic hook need not print it.
 pub fn is_guarded() -> bool {
     GUARDED.get()
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 /// Finds the stop string that starts first in a text, whatever the pieces the text arrives in.
 ///
-/// Of two that start at the same place the shorter one is found: it is complete first. A stop string inside
+/// If two start at the same place, the shorter one is found, since it is complete first. A stop string inside
 /// a longer one that has begun but is not complete yet has to wait: only the text that follows tells which
 /// of them starts first. A byte costs one comparison per stop string (amortized; Knuth, Morris and Pratt).
 /// A clone is small: all clones share the stop strings.
@@ -13,7 +13,7 @@ pub struct StopMatcher {
     patterns: Arc<[Pattern]>,
     /// For each pattern, the length of its longest prefix that the text ends with.
     matched: Box<[u32]>,
-    /// Bytes seen.
+    /// How many bytes were taken.
     position: usize,
     /// The first piece that may complete a match.
     first_piece: usize,
@@ -35,12 +35,12 @@ pub struct StopString {
 #[derive(Debug, PartialEq)]
 struct Pattern {
     bytes: Box<[u8]>,
-    /// `border[n]`: length of the longest proper prefix of the first n bytes that is also their suffix.
+    /// `border[n]` is the length of the longest proper prefix of the first n bytes that is also their suffix.
     border: Box<[u32]>,
 }
 
 impl StopMatcher {
-    /// An empty string stops nothing.
+    /// A matcher that has seen nothing. An empty string stops nothing.
     pub fn new(stop: &[String]) -> Self {
         let stop = stop.iter().filter(|stop| !stop.is_empty());
         let patterns: Arc<[Pattern]> = stop.map(|stop| Pattern::new(stop.as_bytes())).collect();
@@ -53,12 +53,12 @@ impl StopMatcher {
         }
     }
 
-    /// There is nothing to find.
+    /// Whether there is no stop string to find.
     pub fn is_empty(&self) -> bool {
         self.patterns.is_empty()
     }
 
-    /// Finds only what piece `first`, counted from 0, or a later one completes.
+    /// The matcher that finds only what piece `first`, counted from 0, or a later one completes.
     #[must_use]
     pub fn from_piece(mut self, first: usize) -> Self {
         self.first_piece = first;
@@ -78,7 +78,7 @@ impl StopMatcher {
                     continue;
                 }
                 let start = self.position - pattern.bytes.len();
-                // Of two with the same start the one found before is the shorter, or the same string.
+                // If two have the same start, the one found before is the shorter, or the same string.
                 if self.found.is_none_or(|found| start < found.start) {
                     self.found = Some(StopString {
                         start,
@@ -96,7 +96,7 @@ impl StopMatcher {
         self.found
     }
 
-    /// Bytes taken; no more once it is settled where the text stops.
+    /// How many bytes were taken. Once it is settled where the text stops, none are.
     pub fn position(&self) -> usize {
         self.position
     }

@@ -1,8 +1,8 @@
 //! The text of one sequence, up to its stop string.
 //!
-//! Stop strings are looked for in what tokens write, byte by byte: a piece of a character is no U+FFFD there. They are
-//! looked for twice where special tokens come: with those written out, so that `<|im_end|>` and `x<|im_end|>` are found,
-//! and without, because the text that is shown has none and must not hold a stop string either.
+//! Stop strings are looked for in the bytes that tokens write, where a piece of a character is no U+FFFD. Where special
+//! tokens come, they are looked for twice: with these written out, so that `<|im_end|>` and `x<|im_end|>` are found, and
+//! without them, because the text that is shown leaves them out and must not hold a stop string either.
 
 use std::ops::Range;
 
@@ -25,25 +25,26 @@ use super::{StopMatcher, StopString, Tokenizer};
 #[derive(Debug, Clone)]
 pub struct TextStream {
     tokenizer: Tokenizer,
-    /// The text has special tokens too.
+    /// Whether the text has special tokens too.
     special: bool,
-    /// Each token: it is no part of the text, because it is special or ends the sequence.
+    /// Whether each token is left out of the text, because it is special or ends the sequence.
     hidden: Vec<bool>,
-    /// What the text is made of, a character that is not whole yet included.
+    /// The bytes of the text, with those of a character that is not whole yet.
     bytes: Vec<u8>,
-    /// Runs of [`Written::Byte`] in it.
+    /// The runs of [`Written::Byte`] in `bytes`.
     runs: Vec<Range<usize>>,
-    /// What [`TextStream::certain`] may still leave out.
+    /// The beginning of the text that [`TextStream::certain`] may still leave out.
     front: Front,
-    /// What the text's tokens write.
+    /// What the tokens of the text write.
     shown: Line,
-    /// With hidden tokens written out; `None` until one comes, and where there are no stop strings.
+    /// What all tokens write. `None` until a hidden one comes, and where there are no stop strings.
     written: Option<Line>,
     stopped: Option<Found>,
-    /// Bytes of the text that [`TextStream::certain`] has given.
+    /// How many bytes of the text [`TextStream::certain`] has given.
     told: usize,
 }
 
+/// Whether more ids are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     Continue,
@@ -51,14 +52,14 @@ pub enum Progress {
     Stopped,
 }
 
-/// What a sequence came to.
+/// The text of a sequence that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamEnd {
-    /// Special tokens left out, and cut before the stop string.
+    /// The text up to the stop string, without special tokens.
     pub text: String,
-    /// How many of the pushed ids belong to the output: up to the one that completed the stop string, or all.
+    /// How many of the pushed ids belong to the output: those up to the one that completed the stop string, or all.
     pub tokens: usize,
-    /// Whether a stop string ended it.
+    /// Whether a stop string ended the text.
     pub stopped: bool,
     /// For each of these ids, how many characters of the text are complete before it.
     pub offsets: Vec<usize>,
@@ -76,12 +77,12 @@ struct Found {
 }
 
 impl TextStream {
-    /// `stop`: the stop strings; empty ones stop nothing.
+    /// A stream that stops at one of the strings `stop`; empty ones stop nothing.
     pub fn new(tokenizer: &Tokenizer, stop: &[String]) -> Self {
         Self::matching(tokenizer, StopMatcher::new(stop))
     }
 
-    /// The same, with a matcher that has seen nothing; its pieces are tokens.
+    /// A stream that stops where `matcher`, which has seen nothing, finds a stop string. The matcher's pieces are tokens.
     pub fn matching(tokenizer: &Tokenizer, matcher: StopMatcher) -> Self {
         Self {
             tokenizer: tokenizer.clone(),
@@ -101,7 +102,7 @@ impl TextStream {
         }
     }
 
-    /// With special tokens in the text, other than those that end it.
+    /// The stream with special tokens in its text if `special`, except those that end the sequence.
     #[must_use]
     pub fn with_special(mut self, special: bool) -> Self {
         self.special = special;
@@ -114,7 +115,7 @@ impl TextStream {
         self.take(id, hidden)
     }
 
-    /// Takes an id that ends the sequence: it is no part of the text, but may be one of a stop string.
+    /// Takes an id that ends the sequence: it is no part of the text, but may be a part of a stop string.
     pub fn push_last(&mut self, id: u32) -> Progress {
         self.take(id, true)
     }
@@ -137,7 +138,7 @@ impl TextStream {
                 self.bytes.extend(separator);
             }
             if is_run {
-                self.add_run(bytes.len());
+                self.add_to_run();
             }
             self.bytes.extend(bytes);
         }
@@ -147,7 +148,7 @@ impl TextStream {
         }
         self.shown.push(separator, bytes.filter(|_| !hidden));
         self.hidden.push(hidden);
-        // What began before it and is not complete may still become the stop string.
+        // A stop string that began before this one and is not complete may still come first.
         self.stopped = self
             .found()
             .filter(|found| self.lines().all(|line| line.pending() >= found.start));
@@ -157,23 +158,23 @@ impl TextStream {
         }
     }
 
-    /// The next `length` bytes are of a run.
-    fn add_run(&mut self, length: usize) {
-        let (start, end) = (self.bytes.len(), self.bytes.len() + length);
-        match self.runs.last_mut().filter(|run| run.end == start) {
-            Some(run) => run.end = end,
-            None => self.runs.push(start..end),
+    /// Notes that the next byte is one of a run.
+    fn add_to_run(&mut self) {
+        let at = self.bytes.len();
+        match self.runs.last_mut().filter(|run| run.end == at) {
+            Some(run) => run.end += 1,
+            None => self.runs.push(at..at + 1),
         }
     }
 
-    /// The text that has become certain since the last call, which neither a later id nor a stop string takes back: with
-    /// what was given before, it is how [`StreamEnd::text`] begins. A call costs what has been pushed since the last.
+    /// The text that has become certain since the last call: neither a later id nor a stop string takes it back, and
+    /// [`StreamEnd::text`] begins with what all calls gave. A call costs as much as was pushed since the last.
     pub fn certain(&mut self) -> String {
         let found = self.stopped.or_else(|| self.found());
         let starts = self.lines().map(Line::pending);
         let start = starts.chain(found.map(|found| found.start)).min();
         let mut end = start.map_or(self.bytes.len(), |start| self.place_in_text(start));
-        // Bytes to come may still make a run of bytes no text, or a character whole.
+        // A later byte may still make U+FFFDs of a run at the end, or complete a character there.
         let run = self.runs.iter().rfind(|run| run.start < end);
         if let Some(run) = run.filter(|run| run.end > end || run.end == self.bytes.len()) {
             end = run.start;
@@ -206,7 +207,7 @@ impl TextStream {
         }
     }
 
-    /// No more ids will come.
+    /// Ends the stream: no more ids will come.
     pub fn finish(self) -> StreamEnd {
         let stop = self.stopped.or_else(|| self.found());
         let tokens = stop.map_or(self.hidden.len(), |stop| stop.last + 1);
@@ -224,7 +225,7 @@ impl TextStream {
     }
 }
 
-/// How many bytes at the end may be the beginning of a character.
+/// How many of the last bytes may be the beginning of a character.
 fn incomplete(bytes: &[u8]) -> usize {
     let last = bytes.utf8_chunks().last().map(|chunk| chunk.invalid());
     let may_go_on =
@@ -232,18 +233,18 @@ fn incomplete(bytes: &[u8]) -> usize {
     last.filter(may_go_on).map_or(0, <[u8]>::len)
 }
 
-/// What tokens write, one after the other, and the stop strings in it.
+/// The bytes that tokens write one after the other, and the stop strings in them.
 #[derive(Debug, Clone)]
 struct Line {
     matcher: StopMatcher,
-    /// Where each token's bytes begin: what separates two tokens is the end of the first.
+    /// Where each token's bytes begin. What separates two tokens counts as the end of the first.
     starts: Vec<usize>,
-    /// Whether a token was written.
+    /// Whether a token has written something.
     is_begun: bool,
 }
 
 impl Line {
-    /// The next token; `None` where it writes nothing.
+    /// Takes the next token's bytes; `None` where it writes nothing.
     fn push(&mut self, separator: &[u8], bytes: Option<&[u8]>) {
         let token = self.starts.len();
         if self.is_begun && bytes.is_some() {
@@ -254,6 +255,7 @@ impl Line {
         self.matcher.feed(bytes.unwrap_or_default(), token);
     }
 
+    /// The stop string that starts first here.
     fn found(&self) -> Option<Found> {
         let StopString { start, piece, .. } = self.matcher.found()?;
         Some(Found {
@@ -262,7 +264,7 @@ impl Line {
         })
     }
 
-    /// Where what may still become a stop string begins.
+    /// The place from which on the bytes may still become a stop string.
     fn pending(&self) -> Place {
         match self.matcher.pending() {
             pending if pending == self.matcher.position() => (self.starts.len(), 0),
@@ -270,7 +272,7 @@ impl Line {
         }
     }
 
-    /// The place of a byte: in the last token that begins at it or before it.
+    /// The place of a byte, which is in the last token that begins at it or before it.
     fn place(&self, position: usize) -> Place {
         let token = self.starts.partition_point(|&start| start <= position) - 1;
         (token, position - self.starts[token])

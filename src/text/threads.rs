@@ -1,8 +1,8 @@
-//! Threads for text work that may never end: a template and a tokenizer.json are programs that nobody has checked.
+//! Threads for text work, which may never end: a template and a tokenizer.json are programs that nobody has checked.
 //!
-//! Nothing stops a thread from outside. One that is past its deadline is left behind, and its work is an error. At most
-//! [`MOST`] threads do such work at once; where all of them are past their deadlines, more work is refused at once, until
-//! one of them ends after all.
+//! A thread cannot be stopped from outside. One that is past its deadline is left behind, and its work is an error. At most
+//! `MOST` threads do text work at the same time. While all of them are past their deadlines, further work is refused
+//! without waiting.
 
 use parking_lot::{Condvar, Mutex};
 use std::cell::{Cell, RefCell};
@@ -14,25 +14,28 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The time that text work has where nobody says otherwise.
+/// The time that text work has without `--text-timeout`.
 pub const DEFAULT_LIMIT: Duration = Duration::from_secs(5);
-/// Threads that do text work at once, those left behind among them.
-pub const MOST: usize = 8;
-/// Parsers, compilers and values recurse: as deep as the bounds on a template allow. Pages are taken as they are touched.
+/// The most threads that do text work at the same time, those left behind among them.
+const MOST: usize = 8;
+/// The stack of such a thread: parsers, compilers and values recurse as deep as the bounds on a template allow. Pages are
+/// taken only when they are touched.
 const STACK_BYTES: usize = 256 << 20;
 
-/// A program of a checkpoint.
+/// A program of a checkpoint that text work may hang in.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Part {
     Tokenizer,
     Template,
 }
 
+/// The name of each [`Part`] in messages.
 const NAMES: [&str; 2] = ["tokenizer.json", "the chat template"];
 
 /// Why text work came to nothing, on one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Late {
+    /// The work is past its deadline.
     #[error("{0}")]
     Over(String),
     /// The work was not begun: another try may succeed.
@@ -47,14 +50,14 @@ pub struct Threads(Arc<Inner>);
 struct Inner {
     limit: Duration,
     busy: Mutex<Vec<Arc<Busy>>>,
-    /// Somebody has left `busy`.
+    /// A thread has left `busy`.
     left: Condvar,
 }
 
 /// One thread at work.
 pub struct Busy {
     since: Instant,
-    /// A [`Part`].
+    /// The [`Part`] that the thread is in, as a number.
     part: AtomicUsize,
 }
 
@@ -65,13 +68,14 @@ pub struct Place {
 }
 
 thread_local! {
-    /// What this thread is at, where it is watched.
+    /// This thread's work, where it has a deadline.
     static HERE: RefCell<Option<Arc<Busy>>> = const { RefCell::new(None) };
+    /// Whether this thread's stack is deep enough for text work.
     static IS_DEEP: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Threads {
-    /// Threads whose work has `limit` each time.
+    /// Threads whose work has the time `limit`.
     pub fn new(limit: Duration) -> Self {
         Self(Arc::new(Inner {
             limit,
@@ -83,7 +87,7 @@ impl Threads {
     /// What `work` gives, done on a thread of its own.
     ///
     /// # Errors
-    /// It is not done by the deadline, or there was no thread.
+    /// The work is not done by the deadline, or there was no thread.
     pub fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -95,7 +99,7 @@ impl Threads {
             place.take();
             let done = work();
             drop(place);
-            // Nobody waits for it any more where it is late.
+            // Nobody receives what comes past the deadline.
             drop(send.send(done));
         });
         let thread = thread.map_err(|error| Late::NoThread(no_thread(&error)))?;
@@ -109,7 +113,7 @@ impl Threads {
         }
     }
 
-    /// A place, waiting for one where there is none.
+    /// A place, for which this waits while all are taken.
     ///
     /// # Errors
     /// Every thread is past its deadline.
@@ -134,20 +138,20 @@ impl Threads {
         })
     }
 
-    /// What `busy` has left of its time.
+    /// The time that `busy` has left.
     pub fn left(&self, busy: &Busy) -> Duration {
         self.0.limit.saturating_sub(busy.since.elapsed())
     }
 
-    /// `busy` has had one part in `share` of its time.
+    /// Whether `busy` has had one part in `share` of its time.
     pub fn has_had(&self, busy: &Busy, share: u32) -> bool {
         busy.since.elapsed() >= self.0.limit / share
     }
 
-    /// What is said of work that is past its deadline.
+    /// The error of work that is past its deadline.
     pub fn over(&self, busy: &Busy) -> Late {
         Late::Over(format!(
-            "{} is not done after {} s, expected it to be sooner: mend it or shorten the text, or give it more time with --text-timeout",
+            "{} is not done after {} s, expected it to be done by then: mend it, shorten the text, or give it more time with --text-timeout",
             NAMES[busy.part.load(Ordering::Relaxed)],
             self.0.limit.as_secs_f64()
         ))
@@ -173,7 +177,7 @@ impl Threads {
 }
 
 impl Place {
-    /// From now on this thread's work is that of the place.
+    /// Makes this thread the one that does the place's work.
     pub fn take(&self) {
         HERE.set(Some(self.busy.clone()));
     }
@@ -187,7 +191,7 @@ impl Drop for Place {
     }
 }
 
-/// Notes what this thread goes on with.
+/// Notes that this thread goes on with `part`.
 pub(super) fn at(part: Part) {
     HERE.with_borrow(|here| {
         if let Some(busy) = here {
@@ -196,7 +200,7 @@ pub(super) fn at(part: Part) {
     });
 }
 
-/// A thread whose stack is deep enough for text work.
+/// Starts a thread whose stack is deep enough for text work.
 ///
 /// # Errors
 /// The system refused it.
@@ -211,7 +215,10 @@ fn deep(name: &str) -> Builder {
     Builder::new().name(name.to_owned()).stack_size(STACK_BYTES)
 }
 
-/// Runs `work` where the stack is deep: here, or on a thread of its own. `Err`: there was no thread.
+/// Runs `work` where the stack is deep enough for text work: here, or on a thread of its own.
+///
+/// # Errors
+/// There was no thread.
 pub(super) fn on_a_deep_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
     if IS_DEEP.get() {
         return Ok(work());

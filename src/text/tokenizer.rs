@@ -18,10 +18,12 @@ use super::{TextStream, byte, class, files, guarded};
 use crate::{Error, Result};
 use crate::{json, quote};
 
-/// Bytes of a token, at most: what a generated token writes has a bound. Published ones have some hundreds.
+/// The most bytes of a token, which bounds what a generated token writes. Published ones have some hundreds.
 const MAX_TOKEN_BYTES: usize = 4096;
-/// How many times as long as it is a text may become. SentencePiece's table has up to 33 bytes for a character, and `▁`
-/// for a space is 3.
+/// The most bytes of all added tokens: the crate takes some 60 times as many to look for them.
+const MAX_ADDED_BYTES: usize = 8 << 20;
+/// How many times as long a part of tokenizer.json may make a text. SentencePiece's table has up to 33 bytes for a
+/// character, and `▁` for a space has 3.
 const MAX_GROWTH: usize = 256;
 
 /// A tokenizer, cheap to clone and shared between threads.
@@ -30,7 +32,7 @@ pub struct Tokenizer(Arc<Kind>);
 
 #[derive(Debug)]
 enum Kind {
-    /// The built-in tokenizer, see `byte`.
+    /// The built-in tokenizer, which is in `byte`.
     Bytes,
     File(Box<File>),
 }
@@ -39,13 +41,13 @@ enum Kind {
 struct File {
     tokenizer: tokenizers::Tokenizer,
     decoder: Decoder,
-    /// `eos_token` and the like of the files beside tokenizer.json.
+    /// The special tokens that the files beside tokenizer.json name: `eos_token` and the like.
     named: Vec<(String, String)>,
 }
 
 impl Tokenizer {
-    /// Reads `dir`/tokenizer.json with what tokenizer_config.json, special_tokens_map.json and added_tokens.json say
-    /// beside it. Its truncation and padding are left out: prompts go in as they are.
+    /// Reads `dir`/tokenizer.json and, beside it, tokenizer_config.json, special_tokens_map.json and added_tokens.json.
+    /// Truncation and padding are left out: prompts go in as they are.
     ///
     /// # Errors
     /// A file is missing, is not what it should be, or asks for something that is not supported.
@@ -63,16 +65,16 @@ impl Tokenizer {
         })?;
         drop(text);
         if !json.is_object() {
-            return Err(broken(no_tokenizer(&"it is no JSON object")));
+            return Err(broken(no_tokenizer(&"JSON that is no object")));
         }
         let byte_level = class::has_byte_level(&json);
         let decoder = Decoder::parse(&json["decoder"]).map_err(broken)?;
-        for part in ["normalizer", "post_processor", "decoder"] {
-            // What a row takes is bounded by its text: no part may make it much longer than it is.
+        for part in ["normalizer", "pre_tokenizer", "post_processor", "decoder"] {
+            // The size of a row's text bounds the memory that the row takes, so no part may make a text much longer.
             let times = growth(&json[part]);
             if times > MAX_GROWTH {
                 return Err(broken(format!(
-                    "field `{part}`: found what makes a text up to {times} times as long, expected at most {MAX_GROWTH} times"
+                    "field `{part}`: found what makes a text up to {times} times as long, expected at most {MAX_GROWTH} times as long"
                 )));
             }
         }
@@ -111,8 +113,8 @@ impl Tokenizer {
         Self(Arc::new(Kind::Bytes))
     }
 
-    /// `add_special` adds what the tokenizer puts around a text (BOS); special tokens written out in `text`
-    /// become single ids either way.
+    /// The ids of `text`. `add_special` adds what the tokenizer puts around a text (BOS); special tokens that are written
+    /// out in `text` become single ids either way.
     ///
     /// # Errors
     /// The tokenizer has no token for some of the text.
@@ -142,8 +144,8 @@ impl Tokenizer {
         stream.finish().text
     }
 
-    /// The bytes that a token has of its own, a special one's too: a piece of a character where it is one. `None` for
-    /// an id that the tokenizer does not have.
+    /// The bytes that a token writes by itself, which may be a piece of a character. Special tokens write theirs too.
+    /// `None` for an id that the tokenizer does not have.
     pub fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
         self.written(id, false).map(|written| match written {
             Written::Text(bytes) => bytes,
@@ -151,9 +153,10 @@ impl Tokenizer {
         })
     }
 
+    /// What a token writes, as the first one of a text or anywhere else in it.
     pub(super) fn written(&self, id: u32, is_first: bool) -> Option<Written> {
         match &*self.0 {
-            Kind::Bytes => Some(Written::Text(byte::bytes(id).into())),
+            Kind::Bytes => Some(Written::Text(byte::bytes(id))),
             Kind::File(file) => {
                 let token = file.tokenizer.id_to_token(id)?;
                 Some(file.decoder.written(token, is_first))
@@ -162,13 +165,14 @@ impl Tokenizer {
     }
 
     /// What stands between two tokens of a text, and belongs to neither.
-    pub fn separator(&self) -> &'static str {
+    pub(super) fn separator(&self) -> &'static str {
         match &*self.0 {
             Kind::Bytes => "",
             Kind::File(file) => file.decoder.separator,
         }
     }
 
+    /// What a text leaves out at its beginning.
     pub(super) fn front(&self) -> Front {
         match &*self.0 {
             Kind::Bytes => Front::default(),
@@ -195,7 +199,7 @@ impl Tokenizer {
         }
     }
 
-    /// The id of a token written exactly so, such as `<|im_end|>`.
+    /// The id of the token with exactly this text, such as `<|im_end|>`.
     pub fn token_id(&self, token: &str) -> Option<u32> {
         match &*self.0 {
             Kind::Bytes => byte::SPECIALS
@@ -206,7 +210,7 @@ impl Tokenizer {
         }
     }
 
-    /// The special token that the checkpoint's files give such a name: `eos_token` and the like.
+    /// The special token of this name in the checkpoint's files: `eos_token` and the like.
     pub fn named(&self, name: &str) -> Option<&str> {
         match &*self.0 {
             Kind::Bytes => match name {
@@ -223,7 +227,7 @@ impl Tokenizer {
         }
     }
 
-    /// All names of special tokens and the tokens.
+    /// All named special tokens, each name with its token.
     pub(super) fn all_named(&self) -> Vec<(&str, &str)> {
         match &*self.0 {
             Kind::Bytes => special::NAMES
@@ -242,7 +246,7 @@ impl Tokenizer {
 
 const EXPECTED: &str = "a tokenizer.json of the tokenizers library";
 
-/// tokenizer.json is something else.
+/// The message about a tokenizer.json that holds something else.
 fn no_tokenizer(error: &dyn std::fmt::Display) -> String {
     format!(
         "found no valid tokenizer ({}), expected {EXPECTED}",
@@ -260,13 +264,14 @@ fn parse(mut json: Value) -> std::result::Result<tokenizers::Tokenizer, String> 
     let dropout = &json["model"]["dropout"];
     if !dropout.is_null() && dropout.as_f64() != Some(0.0) {
         return Err(format!(
-            "field `model.dropout`: found {dropout}, expected null or 0: with it a text has other ids each time"
+            "field `model.dropout`: found {dropout}, expected null or 0: with dropout a text has other ids each time"
         ));
     }
     let model: Option<ModelWrapper> = part(&mut json, "model")?;
     let model =
         model.ok_or("field `model`: is missing, expected BPE, Unigram, WordLevel or WordPiece")?;
     let mut tokenizer = tokenizers::Tokenizer::new(model);
+    check_lengths(tokenizer.get_vocab(false).keys())?;
     let normalizer: Option<NormalizerWrapper> = part(&mut json, "normalizer")?;
     tokenizer
         .with_normalizer(normalizer)
@@ -278,6 +283,7 @@ fn parse(mut json: Value) -> std::result::Result<tokenizers::Tokenizer, String> 
     Ok(tokenizer)
 }
 
+/// Takes a field out of tokenizer.json; `None` where it is null or missing.
 fn part<T: DeserializeOwned>(
     json: &mut Value,
     field: &str,
@@ -286,22 +292,41 @@ fn part<T: DeserializeOwned>(
         .map_err(|error| format!("field `{field}`: {}", quote::message(error)))
 }
 
-/// Adds tokens, or gives those that are there other flags. One that the vocabulary has keeps its id, another gets the next
-/// free one.
-fn add(
-    tokenizer: &mut tokenizers::Tokenizer,
-    tokens: Vec<AddedToken>,
-) -> std::result::Result<(), String> {
-    tokenizer.add_tokens(tokens).map_err(quote::message)?;
-    for (token, id) in tokenizer.get_vocab(true) {
+/// The bytes of all tokens together.
+///
+/// # Errors
+/// A token is too long.
+fn check_lengths<'a>(
+    tokens: impl Iterator<Item = &'a String>,
+) -> std::result::Result<usize, String> {
+    let mut bytes = 0;
+    for token in tokens {
+        bytes += token.len();
         if token.len() > MAX_TOKEN_BYTES {
             return Err(format!(
-                "token {id}: found {} bytes, expected at most {MAX_TOKEN_BYTES}",
+                "token {}: found {} bytes, expected at most {MAX_TOKEN_BYTES}",
+                quote::name(token),
                 token.len()
             ));
         }
     }
-    // The crate finds either of two tokens that are the same text once they are normalized, another one in the next run.
+    Ok(bytes)
+}
+
+/// Adds tokens, or gives other flags to those that are there. A token that the vocabulary has keeps its id, another gets
+/// the next free one.
+fn add(
+    tokenizer: &mut tokenizers::Tokenizer,
+    tokens: Vec<AddedToken>,
+) -> std::result::Result<(), String> {
+    let bytes = check_lengths(tokens.iter().map(|token| &token.content))?;
+    if bytes > MAX_ADDED_BYTES {
+        return Err(format!(
+            "found {bytes} bytes of added tokens, expected at most {MAX_ADDED_BYTES}"
+        ));
+    }
+    tokenizer.add_tokens(tokens).map_err(quote::message)?;
+    // If two tokens have the same text once it is normalized, the crate finds one or the other, not the same in each run.
     let added = tokenizer.get_added_vocabulary();
     let mut seen: HashMap<Option<String>, &str> = HashMap::new();
     for (&id, token) in added.get_added_tokens_decoder() {
@@ -312,7 +337,7 @@ fn add(
             let mut both = [other, &token.content].map(quote::name);
             both.sort_unstable();
             return Err(format!(
-                "tokens {} are the same text after normalization, expected one of them or \"normalized\": false",
+                "tokens {} are the same text after normalization, expected only one of them, or \"normalized\": false",
                 both.join(" and ")
             ));
         }
@@ -320,33 +345,42 @@ fn add(
     Ok(())
 }
 
-/// How many times as long a part makes a text at most.
+/// How many times as long a part of tokenizer.json makes a text, at most.
 fn growth(part: &Value) -> usize {
     let length = |field: &str| part[field].as_str().map_or(0, str::len);
-    let parts = ["normalizers", "processors", "decoders"].map(|field| part[field].as_array());
+    let parts = ["normalizers", "pretokenizers", "processors", "decoders"]
+        .map(|field| part[field].as_array());
     let parts = parts.into_iter().flatten().flatten();
     let own = match part["type"].as_str() {
         Some("Replace") => match part["pattern"]["String"].as_str() {
             Some(text) if !text.is_empty() => length("content").div_ceil(text.len()),
-            // A pattern may match where there is nothing.
+            // A regex may match an empty text before each byte.
             _ => 1 + length("content"),
         },
         Some("Prepend") => 1 + length("prepend"),
         Some("Precompiled") => {
             longest_text(part["precompiled_charsmap"].as_str().unwrap_or_default())
         }
+        // A letter of Latin-1 becomes two in GPT-2's alphabet.
+        Some("ByteLevel") => 2,
+        Some("BertNormalizer" | "Metaspace") => 4,
         Some("TemplateProcessing") => {
             let pieces = part["single"].as_array().into_iter().flatten();
-            pieces
-                .filter(|piece| !piece["SpecialToken"].is_object())
-                .count()
+            let ids = pieces.map(|piece| match piece["SpecialToken"]["id"].as_str() {
+                None => 1,
+                Some(id) => part["special_tokens"][id]["ids"]
+                    .as_array()
+                    .map_or(0, Vec::len),
+            });
+            ids.sum()
         }
         _ => 1,
     };
     parts.map(growth).fold(own.max(1), usize::saturating_mul)
 }
 
-/// The longest text of SentencePiece's table in base64: the length of its trie, the trie, and texts with a NUL behind each.
+/// The bytes of the longest text in SentencePiece's table, which is in base64: the length of a trie, the trie, and texts
+/// with a NUL behind each.
 fn longest_text(table: &str) -> usize {
     let table = STANDARD.decode(table).unwrap_or_default();
     let texts = table

@@ -52,6 +52,7 @@ fn what_is_not_supported_is_refused_by_name() {
     let mut model = fixture()["model"].clone();
     model["dropout"] = json!(0.1);
     let dropout = json!({"model": model});
+    let special = json!({"SpecialToken": {"id": "<|im_end|>", "type_id": 0}});
     let text = json!({"Sequence": {"id": "A", "type_id": 0}});
     let template = |single: Vec<Value>| {
         json!({"post_processor": {"type": "TemplateProcessing", "single": single, "pair": [text, {"Sequence": {"id": "B", "type_id": 1}}],
@@ -66,6 +67,11 @@ fn what_is_not_supported_is_refused_by_name() {
             template(vec![text.clone(); 300]),
             &none,
             "field `post_processor`: found what makes a text up to 300 times as long",
+        ),
+        (
+            template(vec![special; 20]),
+            &none,
+            "field `post_processor`: found what makes a text up to 2000 times as long",
         ),
         (json!({"model": null}), &none, "field `model`: is missing"),
         (
@@ -213,7 +219,7 @@ fn a_regex_that_takes_ages_is_an_error_of_its_text() {
 fn a_text_does_not_grow_without_bounds() {
     let doubled = json!({"type": "Replace", "pattern": {"String": " "}, "content": "  "});
     let long = "x".repeat(1 << 20);
-    // A trie of no bytes, and a text of 999.
+    // The table has a trie of no bytes and a text of 999.
     let table = [&[0; 4][..], "x".repeat(999).as_bytes(), &[0]].concat();
     let table = base64::engine::general_purpose::STANDARD.encode(table);
     for (normalizer, times) in [
@@ -230,6 +236,10 @@ fn a_text_does_not_grow_without_bounds() {
             "1048577",
         ),
         (json!({"type": "Prepend", "prepend": long}), "1048577"),
+        (
+            json!({"type": "Sequence", "normalizers": vec![json!({"type": "ByteLevel"}); 10]}),
+            "1024",
+        ),
         (
             json!({"type": "Precompiled", "precompiled_charsmap": table}),
             "999",

@@ -10,7 +10,7 @@ use minijinja::{Environment, Error};
 use super::value::refused;
 use crate::quote;
 
-/// One time for all rows of a job, and whether a template has read it. It is shown as [`parse_time`] reads it.
+/// One time for all rows of a job, and whether a template has read it. Its text is one that [`parse_time`] reads.
 #[derive(Debug)]
 pub struct Clock {
     now: NaiveDateTime,
@@ -41,10 +41,10 @@ impl fmt::Display for Clock {
     }
 }
 
-/// A time as a template shows it: an offset that is written behind it changes nothing.
+/// Reads a time as templates show it: an offset behind it changes nothing.
 ///
 /// # Errors
-/// It is something else; the message says what was expected.
+/// The text is no such time; the message says what was expected.
 pub fn parse_time(text: &str) -> Result<NaiveDateTime, String> {
     let with_offset = DateTime::parse_from_rfc3339(text).map(|time| time.naive_local());
     with_offset.or_else(|_| text.parse()).map_err(|_| {
@@ -64,7 +64,7 @@ fn strftime(time: NaiveDateTime, format: &str) -> Result<String, Error> {
     const DIRECTIVES: &str = "aAbBcdDeFgGhHIjklmMnpPrRStTuUVwWxXyY";
     let unsupported = || {
         refused(format!(
-            "strftime_now: the format {} is not supported here",
+            "strftime_now: the format {} is not supported, expected at most 1000 bytes of directives that Python and chrono write alike",
             quote::name(format)
         ))
     };
@@ -86,7 +86,7 @@ fn strftime(time: NaiveDateTime, format: &str) -> Result<String, Error> {
         }
     }
     let mut out = String::new();
-    // What this makes is charged afterwards: longer formats could make too much of it.
+    // minijinja charges fuel for the text once it is made, so the format's length bounds it.
     if format.len() > 1000 || write!(out, "{}", time.format(&ours)).is_err() {
         return Err(unsupported());
     }

@@ -1,15 +1,15 @@
-//! Chat templates, rendered by minijinja. Their text is that of transformers, which renders them by Python's Jinja2.
+//! Chat templates, rendered by minijinja to the text that transformers renders by Python's Jinja2.
 //!
 //! - `source`: what is done to a template's text before minijinja parses it
-//! - `value`: values that behave otherwise in Python than in minijinja
+//! - `value`: values that behave differently in Python and in minijinja
 //! - `print`: the texts of values, as Python's `str` and as JSON
-//! - `python`: filters, tests and methods that minijinja has otherwise, or not at all
+//! - `python`: filters, tests and methods that differ in minijinja, or are missing there
 //! - `clock`: the time that a template shows
 //! - `reads`: what a template reads of its variables
 //!
-//! A template is untrusted. Its size, its steps and the bytes that it makes are bounded (minijinja's fuel counts both), its
-//! time by [`super::Threads`]; parsing and rendering run where the stack is as deep as these bounds allow. What a template
-//! uses that is not as in Jinja2 is an error that quotes the expression.
+//! A template is untrusted. Its size, its steps and the bytes that it makes are bounded (minijinja's fuel counts the last
+//! two), and [`super::Threads`] bounds its time. Parsing and rendering run on a stack that is deep enough for what these
+//! bounds allow. Where a template uses what differs from Jinja2, the error quotes the expression.
 
 mod clock;
 mod print;
@@ -33,34 +33,27 @@ pub use python::is_space;
 pub use reads::{Reads, Takes};
 pub use source::MAX_SOURCE_BYTES;
 
-/// What one rendering may take: a step takes one, and so do 64 bytes of what it makes. The longest conversations take
-/// some hundred thousand.
+/// Fuel of one rendering: a step takes one, and so do 64 bytes of what it makes. The longest conversations take some
+/// hundred thousand.
 const FUEL: u64 = 4 << 20;
 
-/// Templates by name, with what they find beside their variables.
+/// Templates by name, in an environment with Python's filters, tests and methods.
 pub struct Templates {
     environment: Environment<'static>,
-    /// By name, each template's words, and what it reads once somebody has asked.
+    /// Each template's words by its name, and what it reads once somebody has asked.
     known: HashMap<String, (HashSet<String>, OnceLock<Reads>)>,
 }
 
 impl Templates {
-    /// None yet. `clock` is what `strftime_now` shows.
-    ///
-    /// # Errors
-    /// None that a caller can cause.
+    /// An environment without templates, whose `strftime_now` shows the time of `clock`.
     pub fn new(clock: Arc<Clock>) -> Self {
         let mut environment = Environment::new();
-        if let Ok(syntax) = SyntaxConfig::builder()
-            .trim_blocks(true)
-            .lstrip_blocks(true)
-            .build()
-        {
-            environment.set_syntax(syntax);
-        }
+        let mut syntax = SyntaxConfig::builder();
+        syntax.trim_blocks(true).lstrip_blocks(true);
+        environment.set_syntax(syntax.build().expect("the usual delimiters are valid"));
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         environment.set_fuel(Some(FUEL));
-        // Errors tell the place in the template.
+        // Errors then have the line and the place in the template.
         environment.set_debug(true);
         python::add(&mut environment);
         environment.add_function("raise_exception", python::raise_exception);
@@ -72,7 +65,7 @@ impl Templates {
         templates
     }
 
-    /// What `strftime_now` shows from now on.
+    /// Makes `strftime_now` show the time of `clock` from now on.
     pub fn set_clock(&mut self, clock: Arc<Clock>) {
         clock::add(&mut self.environment, clock);
     }
@@ -80,7 +73,7 @@ impl Templates {
     /// Adds a template.
     ///
     /// # Errors
-    /// The line of the template and what is wrong there; or there was no thread.
+    /// The message has the template's line and what is wrong there; or there was no thread.
     pub fn add(&mut self, name: &str, text: &str) -> Result<(), Unrendered> {
         let source = source::prepare(text)?;
         on_a_deep_stack(|| {
@@ -93,7 +86,8 @@ impl Templates {
         })
     }
 
-    /// What the template of this name reads. It is rendered for that: a row's work, which has a deadline, and not loading's.
+    /// What the template of this name reads, found by rendering it. That is done for the first row that asks, under the
+    /// row's deadline.
     pub fn reads(&self, name: &str) -> Option<&Reads> {
         let (words, reads) = self.known.get(name)?;
         if let Some(reads) = reads.get() {
@@ -101,7 +95,7 @@ impl Templates {
         }
         let mut environment = self.environment.clone();
         environment.set_fuel(Some(FUEL / 64));
-        // The job's own clock notes whether a row's prompt shows it.
+        // The job's clock notes whether a row's prompt shows the time; this rendering is no prompt.
         let clock = Arc::new(Clock::at(DateTime::UNIX_EPOCH.naive_utc()));
         clock::add(&mut environment, clock);
         let found = on_a_deep_stack(|| {
@@ -109,12 +103,14 @@ impl Templates {
             let template = template.map_err(|error| describe(&error, ""))?;
             Ok(Reads::of(&template, words.clone()))
         });
-        // Nobody waits for another who may never end.
+        // Rows that ask at the same time each render it: none waits for a rendering that may never end.
         found.ok().map(|found| reads.get_or_init(|| found))
     }
 
+    /// The text that the template of this name makes of the variables.
+    ///
     /// # Errors
-    /// The line of the template, the expression, and what it has against the variables; or there was no thread.
+    /// The message has the template's line, the expression and what is wrong there; or there was no thread.
     pub fn render(
         &self,
         name: &str,
@@ -129,6 +125,7 @@ impl Templates {
     }
 }
 
+/// A row's variables as those of a template.
 fn context(variables: &Map<String, serde_json::Value>) -> Result<Value, Error> {
     let variables = variables
         .iter()
@@ -138,7 +135,7 @@ fn context(variables: &Map<String, serde_json::Value>) -> Result<Value, Error> {
     ))
 }
 
-/// Runs `work` where the stack is deep enough for it.
+/// Runs `work` on a deep stack; where it panics, that is an error.
 fn on_a_deep_stack<T: Send>(
     work: impl FnOnce() -> Result<T, String> + Send,
 ) -> Result<T, Unrendered> {
@@ -146,11 +143,11 @@ fn on_a_deep_stack<T: Send>(
     Ok(ran.map_err(Unrendered::NoThread)??)
 }
 
-/// A template's error on one line, with the template's line and the expression.
+/// The message of a template's error, with the template's line and the expression.
 fn describe(error: &Error, source: &str) -> String {
     let message = match error.kind() {
         ErrorKind::OutOfFuel => format!(
-            "the template takes more than {FUEL} steps or {} MiB of text and lists, expected at most that a rendering",
+            "rendering takes more than {FUEL} steps or {} MiB of text and lists, expected at most that",
             (FUEL * 64) >> 20
         ),
         kind => quote::message(error.detail().unwrap_or(&kind.to_string())),
@@ -159,13 +156,14 @@ fn describe(error: &Error, source: &str) -> String {
         return message;
     };
     let quoted = error.range().and_then(|range| source.get(range));
-    let quoted = quoted.map(|text| match text {
-        _ if text.starts_with(value::KEPT) => "set".to_owned(),
-        _ if text.starts_with(value::LOOPED) => "for".to_owned(),
-        _ => quote::text(
-            text.replace(value::METHOD_MARK, "")
-                .replace(&format!("|{}", value::JOINED), ""),
-        ),
+    let quoted = quoted.map(|text| {
+        for (filter, tag) in [(value::KEPT, "set"), (value::LOOPED, "for")] {
+            if text.starts_with(filter) {
+                return tag.to_owned();
+            }
+        }
+        let text = text.replace(value::METHOD_MARK, "");
+        quote::text(text.replace(&format!("|{}", value::JOINED), ""))
     });
     match quoted.filter(|quoted| !quoted.is_empty()) {
         Some(quoted) => format!("line {line}: `{quoted}`: {message}"),

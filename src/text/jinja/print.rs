@@ -1,4 +1,4 @@
-//! The texts of values: Python's `str`, and the filter `tojson`.
+//! The texts of values: Python's `str` and `repr`, and the filter `tojson`.
 
 use minijinja::value::{DynObject, Kwargs, ValueKind};
 use minijinja::{Error, State, Value};
@@ -9,7 +9,7 @@ use crate::quote;
 /// Python's `str` of a value.
 ///
 /// # Errors
-/// Python shows an address there, or how it prints the value is not known here.
+/// Python prints an address in the value, or prints it in a way that is not known here.
 pub fn text(state: &State, value: &Value) -> Result<String, Error> {
     if let Some(Safe(text)) = value.downcast_object_ref() {
         return Ok(text.clone());
@@ -24,7 +24,7 @@ pub fn text(state: &State, value: &Value) -> Result<String, Error> {
 /// The filter `tojson` of transformers: Python's `json.dumps` with `ensure_ascii=False`.
 ///
 /// # Errors
-/// The value holds what JSON has none of, or there is no fuel left for it.
+/// The value holds what JSON cannot, or there is no fuel left for it.
 pub fn tojson(state: &State, value: &Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<usize> = options.get("indent")?;
     let separators: Option<Vec<String>> = options.get("separators")?;
@@ -48,21 +48,22 @@ pub fn tojson(state: &State, value: &Value, options: Kwargs) -> Result<String, E
     writer.write(value)
 }
 
+/// Writes values as JSON or as Python's `repr`.
 struct Writer<'a, 'b> {
     state: &'a State<'b, 'b>,
-    /// What is written is Python's `repr` where it is not JSON.
     is_json: bool,
     is_ascii: bool,
+    /// Spaces for each open container, where every item has a line of its own.
     indent: Option<usize>,
     between: &'a str,
     after_key: &'a str,
-    /// Containers that are open.
+    /// How many containers are open.
     depth: usize,
     out: String,
 }
 
 impl<'a, 'b> Writer<'a, 'b> {
-    /// One that writes Python's `repr`.
+    /// A writer of Python's `repr`.
     fn new(state: &'a State<'b, 'b>) -> Self {
         Self {
             state,
@@ -116,7 +117,7 @@ impl<'a, 'b> Writer<'a, 'b> {
             }
             kind => {
                 return Err(refused(format!(
-                    "found a value of type {kind} to print, expected one that Python prints the same everywhere"
+                    "found a value of type {kind} to print, expected one whose text in Python is known here"
                 )));
             }
         }
@@ -133,7 +134,7 @@ impl<'a, 'b> Writer<'a, 'b> {
         self.depth += 1;
         let mut is_empty = true;
         for item in items {
-            self.charge(0)?;
+            self.charge(self.between.len() + self.after_key.len())?;
             if !is_empty {
                 self.out.push_str(self.between);
             }
@@ -149,8 +150,8 @@ impl<'a, 'b> Writer<'a, 'b> {
         Ok(())
     }
 
-    /// Takes fuel before something is written: a list may hold another one many times, so what takes it for the finished
-    /// text comes too late.
+    /// Takes fuel for an item or a text before it is written. minijinja takes it for the finished text, which is too late: a
+    /// list may hold another one many times.
     fn charge(&self, bytes: usize) -> Result<(), Error> {
         self.state.consume_fuel(1 + bytes as u64 / 16)
     }
@@ -164,7 +165,7 @@ impl<'a, 'b> Writer<'a, 'b> {
         Ok(())
     }
 
-    /// A dict's key, and what follows it. In JSON it is a string.
+    /// Writes a dict's key and what separates it from its value. JSON has a key that is a number, bool or null as a string.
     fn key(&mut self, key: &Value) -> Result<(), Error> {
         let quote = match key.kind() {
             ValueKind::None | ValueKind::Bool | ValueKind::Number if self.is_json => "\"",
@@ -183,7 +184,7 @@ impl<'a, 'b> Writer<'a, 'b> {
     }
 
     fn float(&mut self, value: f64) {
-        // Rust's has the same digits, and an exponent where Python has one: e7 for e+07.
+        // Rust prints the digits that Python prints, and an exponent in the same places, but as e7 for e+07.
         let text = match (value.is_finite(), self.is_json) {
             (true, _) | (false, true) => format!("{value:?}").replace("inf", "Infinity"),
             (false, false) => value.to_string().to_lowercase(),

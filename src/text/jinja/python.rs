@@ -1,4 +1,5 @@
-//! Where minijinja's filters, tests and methods make another text than Jinja2's and Python's: put right, or an error.
+//! Filters, tests and methods that make another text in minijinja than in Jinja2 and Python: each is replaced here, or is
+//! an error.
 
 use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
@@ -7,20 +8,22 @@ use minijinja_contrib::pycompat;
 use super::print::{text, tojson};
 use super::value::{self, Iterated, Safe, refused};
 
-/// Python's `str.isspace`, which also counts the four separators of ASCII.
+/// Whether a character is a space to Python's `str.isspace`, to which ASCII's four separators are spaces too.
 pub fn is_space(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}')
 }
 
-/// What ends a line in Python beside `\n`.
+/// The characters beside `\n` that end a line in Python's `str.splitlines`.
 const LINE_ENDS: [char; 9] = [
     '\r', '\u{b}', '\u{c}', '\u{1c}', '\u{1d}', '\u{1e}', '\u{85}', '\u{2028}', '\u{2029}',
 ];
 
-/// What minijinja has and Jinja2 has not, or has otherwise in ways that are not put right here.
+/// Filters of minijinja that Jinja2 has not, or that make another text there.
 const REMOVED_FILTERS: &str = "abs attr batch bool chain e escape float groupby lines pprint round slice split sum title urlencode zip";
+/// Tests of minijinja that Jinja2 has not, or that hold for other values there.
 const REMOVED_TESTS: &str = "escaped filter int lower safe test upper";
 
+/// Gives `environment` filters, tests, methods and printing as Jinja2 has them.
 pub fn add(environment: &mut Environment<'_>) {
     environment.set_unknown_method_callback(method);
     environment.set_formatter(|out, state, value| match value.as_str() {
@@ -67,10 +70,20 @@ fn add_filters(environment: &mut Environment<'_>) {
         Ok::<_, Error>(text(state, value)?.trim_matches(is_space).to_owned())
     });
     environment.add_filter("indent", indent);
-    environment.add_filter("reverse", |value: &Value| match value.kind() {
-        ValueKind::String => value.reverse(),
-        _ => Iterated::generator(&value.reverse()?),
+    environment.add_filter("reverse", |state: &State, value: &Value| {
+        state.consume_fuel(value.len().unwrap_or(0) as u64)?;
+        match value.kind() {
+            ValueKind::String => value.reverse(),
+            _ => Iterated::generator(&value.reverse()?),
+        }
     });
+    environment.add_filter(
+        "replace",
+        |state: &State, value: &Value, old: &Value, new: &Value| {
+            let value = text(state, value)?;
+            replaced(state, &value, &text(state, old)?, &text(state, new)?)
+        },
+    );
     let map = Value::from_function(filters::map);
     let join = Value::from_function(filters::join);
     environment.add_filter(
@@ -80,12 +93,7 @@ fn add_filters(environment: &mut Environment<'_>) {
                 None => items,
                 Some(_) => map.call(state, &[items, named.into()])?,
             };
-            let mut texts = Vec::new();
-            for item in items.try_iter()?.checked() {
-                let text = text(state, &item?)?;
-                state.consume_fuel(1 + text.len() as u64 / 64)?;
-                texts.push(text);
-            }
+            let texts = texts(state, &items)?;
             join.call(state, &[texts.into(), joiner.unwrap_or_default().into()])
         },
     );
@@ -99,7 +107,7 @@ fn add_filters(environment: &mut Environment<'_>) {
         },
     );
     let from_text: Before = |state, value| Ok(text(state, value)?.into());
-    let adapted: [(&'static str, Value, Before); 9] = [
+    let adapted: [(&'static str, Value, Before); 8] = [
         (
             "capitalize",
             Value::from_function(filters::capitalize),
@@ -114,14 +122,13 @@ fn add_filters(environment: &mut Environment<'_>) {
         ("lower", Value::from_function(filters::lower), from_text),
         ("max", Value::from_function(filters::max), in_one_case),
         ("min", Value::from_function(filters::min), in_one_case),
-        ("replace", Value::from_function(filters::replace), from_text),
         ("sort", Value::from_function(filters::sort), in_one_case),
         ("upper", Value::from_function(filters::upper), from_text),
     ];
     for (name, filter, before) in adapted {
         adapt(environment, name, filter, before, Ok);
     }
-    // Jinja2 goes through these as they are asked for items.
+    // These give generators in Jinja2.
     let as_it_is: Before = |_, value| Ok(value.clone());
     let lazy: [(&'static str, Value, Before); 7] = [
         ("items", Value::from_function(filters::items), as_it_is),
@@ -147,7 +154,7 @@ fn add_filters(environment: &mut Environment<'_>) {
     }
 }
 
-/// What is made of a filter's input first, such as the text that Jinja2 prints of it.
+/// Makes of a filter's input what minijinja's filter is given, such as the text that Jinja2 prints of it.
 type Before = fn(&State, &Value) -> Result<Value, Error>;
 
 /// Adds minijinja's filter of this name, with `before` for its input and `after` for its result.
@@ -167,7 +174,7 @@ fn adapt(
     });
 }
 
-/// Jinja2's `indent`.
+/// Jinja2's filter `indent`.
 fn indent(
     state: &State,
     value: &Value,
@@ -181,7 +188,7 @@ fn indent(
     named.assert_all_used()?;
     if width > 64 || text.contains(LINE_ENDS) {
         return Err(refused(
-            "indent: expected a width of at most 64, and no line end but \\n",
+            "indent: found a width of more than 64, or a line end beside \\n, expected neither",
         ));
     }
     let mut out = String::new();
@@ -195,23 +202,27 @@ fn indent(
     Ok(out)
 }
 
+/// The input of the filter `int`: a number, or a text of digits. Python's `int` reads other texts differently.
 fn integer(_: &State, value: &Value) -> Result<Value, Error> {
     match value.as_str() {
-        Some(text) if text.parse::<i64>().is_err() => {
-            Err(refused("int: expected a number or its digits"))
-        }
+        Some(text) if text.parse::<i64>().is_err() => Err(refused(
+            "int: found a text, expected a number or its digits",
+        )),
         _ => Ok(value.clone()),
     }
 }
 
-/// What is sorted without regard to case, which minijinja knows in ASCII alone.
+/// The input of a filter that compares without regard to case: minijinja does that for ASCII alone.
 fn in_one_case(state: &State, value: &Value) -> Result<Value, Error> {
-    let items = value.try_iter()?.checked().collect::<Result<Vec<_>, _>>()?;
-    let items = Value::from(items);
+    let items = value.try_iter()?.checked().map(|item| {
+        state.consume_fuel(1)?;
+        item
+    });
+    let items = Value::from(items.collect::<Result<Vec<_>, _>>()?);
     let has_case = |c: char| !c.is_ascii() && c.to_lowercase().ne([c]);
     if text(state, &items)?.contains(has_case) {
         return Err(refused(
-            "found letters outside of ASCII, expected none in what is sorted without regard to case",
+            "found letters outside of ASCII, expected none in what is compared without regard to case",
         ));
     }
     Ok(match value.kind() {
@@ -220,25 +231,48 @@ fn in_one_case(state: &State, value: &Value) -> Result<Value, Error> {
     })
 }
 
-/// The values that are to be put in a format: minijinja prints texts and plain numbers as Python does.
+/// The arguments of a format, as texts where minijinja would print them differently from Python.
 fn formatted(state: &State, format: &str, values: &[Value]) -> Result<Vec<Value>, Error> {
     let has_width = format.contains(|c: char| c.is_ascii_digit());
     let print = |value: &Value| {
         let text = text(state, value)?;
+        state.consume_fuel(1 + text.len() as u64 / 64)?;
         if value.is_kwargs() || has_width && !text.is_ascii() {
             return Err(refused(
-                "format: found an argument's name, or a width for letters outside of ASCII, which are not supported here",
+                "format: found a named argument, or a width for letters outside of ASCII, which are not supported: expected neither",
             ));
         }
-        Ok(match value.is_number() && text == value.to_string() {
-            true => value.clone(),
-            false => text.into(),
-        })
+        let is_same = value.is_number() && text == value.to_string();
+        Ok(if is_same { value.clone() } else { text.into() })
     };
-    values.iter().map(print).collect()
+    let values: Vec<Value> = values.iter().map(print).collect::<Result<_, _>>()?;
+    // minijinja takes fuel for the text once it is made: the most that it can be is charged before.
+    let longest = values.iter().filter_map(Value::len).max().unwrap_or(0);
+    let width = if has_width { 2000 } else { 20 };
+    let fields = format.matches(['{', '%']).count();
+    state.consume_fuel((fields.saturating_mul(width + longest) / 64) as u64)?;
+    Ok(values)
 }
 
-/// Methods of Python's str, list and dict.
+/// The texts of items, which take fuel before they are joined.
+fn texts(state: &State, items: &Value) -> Result<Vec<String>, Error> {
+    let mut texts = Vec::new();
+    for item in items.try_iter()?.checked() {
+        let text = text(state, &item?)?;
+        state.consume_fuel(1 + text.len() as u64 / 64)?;
+        texts.push(text);
+    }
+    Ok(texts)
+}
+
+/// Python's `str.replace`, which takes fuel before the text is made.
+fn replaced(state: &State, text: &str, old: &str, new: &str) -> Result<String, Error> {
+    let found = text.matches(old).count();
+    state.consume_fuel((found.saturating_mul(new.len()) / 64) as u64)?;
+    Ok(text.replace(old, new))
+}
+
+/// Calls a method of Python's str, list or dict.
 fn method(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     if let Some(result) = value::dict_method(value, method, args) {
         return result;
@@ -254,10 +288,22 @@ fn method(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Res
             let words = text.split(is_space).filter(|word| !word.is_empty());
             words.map(Value::from).collect()
         }
+        ("join", [items]) => {
+            let items = texts(state, items)?;
+            pycompat::unknown_method_callback(state, value, method, &[items.into()])?
+        }
+        ("replace", [old, new]) => match (old.as_str(), new.as_str()) {
+            (Some(old), Some(new)) => replaced(state, text, old, new)?.into(),
+            _ => {
+                return Err(refused(
+                    "replace: found an argument that is no text, expected two texts",
+                ));
+            }
+        },
         ("isspace", []) => (!text.is_empty() && text.chars().all(is_space)).into(),
         _ if !is_as_in_python(text, method, args) => {
             return Err(refused(format!(
-                "the method `{method}` is otherwise in Python for this text and these arguments"
+                "the method `{method}` differs in Python for this text and these arguments, expected others"
             )));
         }
         ("format", _) => {
@@ -268,7 +314,7 @@ fn method(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Res
     })
 }
 
-/// Whether `pycompat` has the method as Python has it.
+/// Whether `pycompat`'s method gives what Python's does.
 fn is_as_in_python(text: &str, method: &str, args: &[Value]) -> bool {
     match (method, args) {
         ("split" | "count", [part, ..]) => part.as_str().is_some_and(|part| !part.is_empty()),
@@ -278,7 +324,7 @@ fn is_as_in_python(text: &str, method: &str, args: &[Value]) -> bool {
             "capitalize" | "isalnum" | "isalpha" | "isdigit" | "isnumeric" | "islower" | "isupper",
             _,
         ) => text.is_ascii(),
-        // Widths of any size would be made before anything counts them.
+        // pycompat makes any width, and fuel is taken once the text is made.
         ("format", _) => !text
             .as_bytes()
             .windows(4)
@@ -287,7 +333,7 @@ fn is_as_in_python(text: &str, method: &str, args: &[Value]) -> bool {
     }
 }
 
-/// `raise_exception` of transformers.
+/// transformers' function `raise_exception`, whose message is the error.
 pub fn raise_exception(message: &Value) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, message.to_string()))
 }

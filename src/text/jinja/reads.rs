@@ -1,21 +1,19 @@
-//! What a template reads of messages, told by rendering it with marked ones.
+//! What a template reads of messages, found by rendering it with marked ones.
 
 use std::collections::HashSet;
 
-use minijinja::{Template, Value};
+use minijinja::Template;
 use serde_json::{Map, json};
-
-use super::value;
 
 /// The form in which a template takes a message's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Takes {
-    /// A text alone.
+    /// The template shows a text alone.
     Text,
-    /// A list of parts alone.
+    /// The template shows a list of parts alone.
     Parts,
     Both,
-    /// It shows neither, or messages with all their fields.
+    /// The template shows neither, or shows messages with all their fields.
     #[default]
     Unknown,
 }
@@ -26,15 +24,15 @@ pub struct Reads {
     variables: HashSet<String>,
     words: HashSet<String>,
     takes: Takes,
-    /// Messages are shown with all their fields.
+    /// Whether messages are shown with all their fields.
     whole_messages: bool,
 }
 
-/// What marks a content, and a field of no meaning.
+/// The marks that stand in the contents, and in a field that no template knows.
 const CONTENT: &str = "q8kcontent";
 const FIELD: &str = "q8kfield";
 
-/// The roles of conversations that are rendered: what a template has against one, it may not have against another.
+/// The roles of the conversations that are rendered: a template that refuses one may take another.
 const ROLES: [&[&str]; 4] = [
     &["system", "user", "assistant", "user"],
     &["user", "assistant", "user"],
@@ -43,20 +41,32 @@ const ROLES: [&[&str]; 4] = [
 ];
 
 impl Reads {
+    /// What `template` reads, whose attributes and string literals are `words`.
     pub(super) fn of(template: &Template<'_, '_>, words: HashSet<String>) -> Self {
         let variables = template.undeclared_variables(false);
-        let whole_messages = ROLES.iter().any(|roles| {
-            let shown = show(template, roles, &json!(CONTENT));
-            shown.is_some_and(|text| text.contains(FIELD))
-        });
-        let takes = ROLES
-            .iter()
-            .map(|roles| takes(template, roles))
-            .find(|&takes| takes != Takes::Unknown);
+        let (mut takes, mut whole_messages) = (Takes::Unknown, false);
+        for roles in ROLES {
+            let text = show(template, &variables, roles, &json!(CONTENT));
+            if text.as_ref().is_some_and(|text| text.contains(FIELD)) {
+                whole_messages = true;
+                continue;
+            }
+            let parts = json!([{"type": "text", "text": CONTENT}]);
+            // Where a part is shown with its braces, as JSON or as Python prints it, the template does not take parts.
+            let parts = show(template, &variables, roles, &parts)
+                .filter(|text| !text.contains("'type'") && !text.contains("\"type\""));
+            let shows = |text: Option<String>| text.is_some_and(|text| text.contains(CONTENT));
+            takes = match (takes, shows(text), shows(parts)) {
+                (Takes::Unknown, true, true) => Takes::Both,
+                (Takes::Unknown, true, false) => Takes::Text,
+                (Takes::Unknown, false, true) => Takes::Parts,
+                (known, _, _) => known,
+            };
+        }
         Self {
             variables,
             words,
-            takes: takes.unwrap_or_default(),
+            takes,
             whole_messages,
         }
     }
@@ -66,54 +76,33 @@ impl Reads {
         self.variables.contains(name)
     }
 
-    /// Whether it may read a message's field of this name.
+    /// Whether the template may read a message's field of this name.
     pub fn has_field(&self, name: &str) -> bool {
         self.whole_messages || self.words.contains(name)
     }
 
-    /// The form in which it takes a message's content.
+    /// The form in which the template takes a message's content.
     pub fn takes(&self) -> Takes {
         self.takes
     }
 }
 
-fn takes(template: &Template<'_, '_>, roles: &[&str]) -> Takes {
-    let parts = json!([{"type": "text", "text": CONTENT}]);
-    let text = show(template, roles, &json!(CONTENT));
-    if text.as_ref().is_some_and(|text| text.contains(FIELD)) {
-        return Takes::Unknown;
-    }
-    // A part that is shown as it is, as JSON or as Python prints it, is no text of a prompt.
-    let parts = show(template, roles, &parts)
-        .filter(|text| !text.contains("'type'") && !text.contains("\"type\""));
-    let shows = |text: Option<String>| text.is_some_and(|text| text.contains(CONTENT));
-    match (shows(text), shows(parts)) {
-        (true, true) => Takes::Both,
-        (true, false) => Takes::Text,
-        (false, true) => Takes::Parts,
-        (false, false) => Takes::Unknown,
-    }
-}
-
-/// The prompt of a conversation of these roles, each with this content.
+/// The prompt of a conversation of these roles, with this content in every message; `None` where the template refuses it.
 fn show(
     template: &Template<'_, '_>,
+    read: &HashSet<String>,
     roles: &[&str],
     content: &serde_json::Value,
 ) -> Option<String> {
     let message = |role: &&str| json!({"role": role, "content": content, "q8k": FIELD});
     let messages: Vec<_> = roles.iter().map(message).collect();
-    // Special tokens are texts; a row gives what else a template may need.
-    let read = template.undeclared_variables(false);
-    let tokens = read.into_iter().filter(|name| name.ends_with("_token"));
-    let mut variables: Map<_, _> = tokens.map(|name| (name, "".into())).collect();
+    // Templates add special tokens to texts, which fails for undefined ones.
+    let tokens = read.iter().filter(|name| name.ends_with("_token"));
+    let mut variables: Map<String, serde_json::Value> =
+        tokens.map(|name| (name.clone(), "".into())).collect();
     variables.insert("messages".to_owned(), messages.into());
     variables.insert("tools".to_owned(), serde_json::Value::Null);
     variables.insert("documents".to_owned(), serde_json::Value::Null);
     variables.insert("add_generation_prompt".to_owned(), true.into());
-    let variables = variables
-        .iter()
-        .map(|(name, value)| Some((name.as_str(), value::from_json(value).ok()?)));
-    let variables = Value::from_pairs(variables.collect::<Option<Vec<_>>>()?);
-    template.render(variables).ok()
+    template.render(super::context(&variables).ok()?).ok()
 }

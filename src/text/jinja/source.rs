@@ -1,19 +1,19 @@
-//! A template's text before minijinja parses it: line ends and tags of transformers, which only a lexer tells from text in
-//! raw blocks, comments and strings.
+//! A template's text, changed so that minijinja makes of it what transformers does. A lexer does that, since tags look like
+//! the text of raw blocks, comments and strings.
 
 use std::collections::HashSet;
 
 use super::value::{DICT_METHODS, JOINED, KEPT, LOOPED, METHOD_MARK};
 use crate::quote;
 
-/// A template's text, at most. Published ones have some 20 KB.
+/// The most bytes of a template. Published ones have some 20 KB.
 pub const MAX_SOURCE_BYTES: usize = 1 << 20;
-/// What one tag holds, at most: parsers recurse in what they read.
+/// The most bytes of a tag: minijinja's parser recurses in what a tag holds.
 const MAX_TAG_BYTES: usize = 16 << 10;
-/// A template's statements and printed expressions, at most.
+/// The most statements, printed expressions and comments of a template.
 const MAX_TAGS: usize = 10_000;
 
-/// The tags of transformers' environment that minijinja has too.
+/// The tags of transformers' environment that are supported.
 const TAGS: &str = "if elif else endif for endfor set endset macro endmacro call endcall filter endfilter with endwith \
     break continue raw endraw generation endgeneration";
 
@@ -25,15 +25,17 @@ pub struct Source {
     pub words: HashSet<String>,
 }
 
+/// Changes a template's text for minijinja:
+///
 /// - `generation` blocks, which only mark what the assistant says, become `with` blocks: both have a scope of their own.
 /// - The values that `set` keeps and the operands of `~` go through filters of ours.
 /// - What `set` and `filter` blocks hold is put in a `with` block, since it has a scope of its own in Jinja2.
-/// - A dict's item that is named as one of Python's methods is asked for by a name with a mark.
+/// - An item with the name of one of a dict's methods, as in `x['items']`, is asked for by a name with a mark.
 ///
-/// Where Jinja2's scopes are otherwise than minijinja's, a template that would show it is refused.
+/// A template that would show other differences between Jinja2's scopes and minijinja's is refused.
 ///
 /// # Errors
-/// One line with the line's number: a tag is not supported, or not closed, or there is too much of it.
+/// A tag is not supported or not closed, or the template or a tag is too long. The message has the line's number.
 pub fn prepare(source: &str) -> Result<Source, String> {
     if source.len() > MAX_SOURCE_BYTES {
         return Err(format!(
@@ -63,25 +65,25 @@ struct Lexer<'a> {
     at: usize,
     text: String,
     words: HashSet<&'a str>,
-    /// The blocks that are open here. `else` is that of a loop.
+    /// The blocks that are open here. `else` is the `else` of a loop.
     open: Vec<&'static str>,
 }
 
 /// What is known of the operand that is being read.
 #[derive(Default)]
 struct Operand {
-    /// It is one of `~`.
+    /// Whether it is an operand of `~`.
     is_joined: bool,
-    /// It has operators that bind closer than `~`.
+    /// Whether it has operators that bind closer than `~`.
     has_products: bool,
 }
 
-/// What is between the ends of a tag.
+/// What stands between the ends of a tag.
 struct Tag<'a> {
     text: &'a str,
-    /// Names, but those of attributes.
+    /// Names, except those of attributes.
     names: Vec<&'a str>,
-    /// There is a comma outside of brackets and strings.
+    /// Whether there is a comma outside of brackets and strings.
     has_comma: bool,
 }
 
@@ -124,12 +126,14 @@ impl<'a> Lexer<'a> {
         Ok(())
     }
 
+    /// How far the next tag or comment is from here.
     fn next_mark(&self) -> Option<usize> {
         let rest = self.rest();
         let mut marks = rest.match_indices('{').map(|(at, _)| at);
         marks.find(|&at| matches!(rest.as_bytes().get(at + 1), Some(b'{' | b'%' | b'#')))
     }
 
+    /// Copies a statement's tag with the changes that it needs.
     fn block(&mut self) -> Result<(), String> {
         let rest = self.rest();
         let inner = rest[2..].trim_start_matches(['-', '+']).trim_start();
@@ -145,7 +149,7 @@ impl<'a> Lexer<'a> {
             self.text.push_str(&format!("{{%{sign} endwith %}}"));
         }
         self.copy(rest.len() - inner.len());
-        // Neither names nor attributes that are set have an equals sign in them.
+        // The names and attributes that are set have no equals sign in them.
         let target = inner.find(['=', '|', '%']).map(|at| inner.split_at(at));
         let mut suffix = String::new();
         let opened = match (name, target) {
@@ -154,7 +158,9 @@ impl<'a> Lexer<'a> {
                 self.at += name.len();
                 "with"
             }
-            ("set", Some((target, value))) if value.starts_with('=') => {
+            ("set", Some((target, value)))
+                if value.starts_with('=') && target.len() <= MAX_TAG_BYTES =>
+            {
                 self.copy(target.len() + 1);
                 self.text.push('(');
                 suffix = format!(")|{KEPT}({}) ", target.contains('.'));
@@ -186,7 +192,7 @@ impl<'a> Lexer<'a> {
             "for" if tag.names.last() == Some(&"recursive") => {
                 return unsupported("a recursive loop");
             }
-            // In Jinja2 none of the names is there before all of the values are.
+            // Jinja2 evaluates all of the values before it sets any of the names.
             "with" if tag.has_comma && has_twins(&tag.names) => {
                 return unsupported("a `with` that names something twice");
             }
@@ -209,7 +215,7 @@ impl<'a> Lexer<'a> {
         Ok(())
     }
 
-    /// The text of a raw block. Jinja2 keeps a line end at its start, which `trim_blocks` takes from minijinja's.
+    /// Copies a raw block. Jinja2 keeps a line end at its start, which minijinja drops under `trim_blocks`.
     fn raw(&mut self, keeps_line_end: bool) -> Result<(), String> {
         if keeps_line_end && self.rest().starts_with('\n') {
             self.text.push('\n');
@@ -225,19 +231,19 @@ impl<'a> Lexer<'a> {
         Err("the raw block is not closed".to_owned())
     }
 
-    /// Makes a text of the operand that ends here, if it is one of `~`.
+    /// Puts the operand that ends here through the filter that makes a text of it, if it is an operand of `~`.
     fn end_operand(&mut self, operand: &mut Operand) {
         if std::mem::take(operand).is_joined {
             self.text.push_str(&format!("|{JOINED} "));
         }
     }
 
-    /// Copies up to `end`, which counts outside of brackets and strings only, and puts `suffix` before it, or before the
-    /// condition of a loop.
+    /// Copies a tag up to `end`, and puts `suffix` before that, or before a loop's condition. In brackets and strings `end` is
+    /// no end.
     fn tag(&mut self, end: &str, mut suffix: String) -> Result<Tag<'a>, String> {
         let start = self.at;
         let (mut names, mut has_comma) = (Vec::new(), false);
-        // One for each bracket that is open, and the tag's own.
+        // The operand that is read in the tag, and in each bracket that is open.
         let mut operands = vec![Operand::default()];
         while self.at - start <= MAX_TAG_BYTES {
             let rest = self.rest();
@@ -297,7 +303,7 @@ impl<'a> Lexer<'a> {
                             ));
                         }
                         if is_item {
-                            // `x['items']` is Python's method where there is no such entry.
+                            // Jinja2 gives `x['items']` as the dict's method where there is no such entry.
                             self.copy(length - 1);
                             self.text.push_str(METHOD_MARK);
                             length = 1;
@@ -317,14 +323,17 @@ impl<'a> Lexer<'a> {
                         "is" if operands[depth].is_joined => return Err(joined_products()),
                         _ => {}
                     }
-                    match self.text.ends_with('.') {
-                        true => drop(self.words.insert(name)),
-                        false => names.push(name),
+                    if self.text.ends_with('.') {
+                        self.words.insert(name);
+                    } else {
+                        names.push(name);
                     }
                     length = name.len();
                 }
                 '(' | '[' | '{' => operands.push(Operand::default()),
-                ')' | ']' | '}' if depth == 0 => return Err(format!("unexpected `{c}`")),
+                ')' | ']' | '}' if depth == 0 => {
+                    return Err(format!("found `{c}`, expected no closing bracket"));
+                }
                 ')' | ']' | '}' => drop(operands.pop()),
                 ',' if depth == 0 => has_comma = true,
                 _ => {}
@@ -337,12 +346,14 @@ impl<'a> Lexer<'a> {
     }
 }
 
+/// Whether a name is there twice.
 fn has_twins(names: &[&str]) -> bool {
     names.iter().collect::<HashSet<_>>().len() < names.len()
 }
 
 fn joined_products() -> String {
-    "`~` beside `*`, `/`, `%` or `is` is not supported here: expected brackets".to_owned()
+    "`~` beside `*`, `/`, `%` or `is` is not supported here, expected brackets around one"
+        .to_owned()
 }
 
 fn is_name(c: char) -> bool {
@@ -359,7 +370,7 @@ fn literal(text: &str) -> Result<&str, String> {
         }
         if c == '\\'
             && let Some((_, escaped)) = characters.next()
-            // Of these Python and minijinja make other texts.
+            // Python and minijinja make different texts of these.
             && (matches!(escaped, 'a' | 'v' | 'N' | 'U' | '/' | '\n') || !escaped.is_ascii())
         {
             return Err(format!(

@@ -1,4 +1,4 @@
-//! Values where minijinja's are otherwise than Python's: a row's dicts, generators, and safe texts.
+//! Values that behave differently in minijinja and in Python: a row's dicts, generators and safe texts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,19 +8,22 @@ use minijinja::{Error, ErrorKind, State, Value};
 
 use crate::json;
 
-/// What Python's dict has as methods: `x.items` is never an entry there.
+/// The methods of Python's dict: `x.items` is a method there, never an entry.
 pub const DICT_METHODS: &str =
     "clear copy fromkeys get items keys pop popitem setdefault update values";
 
-/// Ends such a name where a template asks for an item by it, `x['items']`, as a literal of it has it.
+/// The mark behind such a name where a template asks for the item of that name, as in `x['items']`: a NUL, written as in a
+/// string literal.
 pub const METHOD_MARK: &str = "\\x00";
 
+/// The value that a template is given for one of a row.
+///
 /// # Errors
-/// A number that is no integer of 128 bits and no finite float.
+/// A number is neither an integer of at most 128 bits nor a finite float.
 pub fn from_json(value: &serde_json::Value) -> Result<Value, Error> {
     if let Some(number) = json::as_written(value) {
         return number.parse::<i128>().map(Value::from).map_err(|_| {
-            refused("found a number that is not finite, or an integer of more than 128 bits")
+            refused("found a number that is not finite, or an integer of more than 128 bits, expected neither")
         });
     }
     Ok(match value {
@@ -49,46 +52,44 @@ pub fn from_json(value: &serde_json::Value) -> Result<Value, Error> {
     })
 }
 
-/// The filter that looks at what a template sets.
+/// The filter that checks what a template sets.
 pub const KEPT: &str = "_kept";
 /// The filter of what a template loops over.
 pub const LOOPED: &str = "_looped";
 /// The filter that makes texts of the operands of `~`, as Python prints them.
 pub const JOINED: &str = "_joined";
 
-/// Lists in lists, at most: what prints, compares and drops values recurses in them. A row's have at most 128.
+/// The deepest that lists may lie in lists: printing, comparing and dropping values recurse in them.
 const MAX_DEPTH: usize = 256;
+/// The deepest that a row's lists lie in each other.
 const ROW_DEPTH: usize = 128;
 
-/// What a loop goes through. minijinja has no turn for none, where Python has an error.
+/// What a loop goes through. minijinja takes none for an empty list; in Python it is an error.
 ///
 /// # Errors
 /// The value is none.
 pub fn looped(value: Value) -> Result<Value, Error> {
-    match value.is_none() {
-        true => Err(refused("found none to loop over, expected a list")),
-        false => Ok(value),
+    if value.is_none() {
+        return Err(refused("found none to loop over, expected a list"));
     }
+    Ok(value)
 }
 
-/// A value that a template keeps. Loops that add to one make it deep or large, which is bounded here: what is left of a
-/// slice or sum of lists for later becomes a list, and a namespace holds none.
+/// The value that a template sets. A loop could make one deep by setting it again and again: depth is bounded here. Slices
+/// and sums of lists, which minijinja evaluates once they are read, become lists, and a namespace holds no other one.
 ///
 /// # Errors
-/// The value is too deep, or it is of a namespace for another one.
-pub fn kept(state: &State, value: Value, for_namespace: bool) -> Result<Value, Error> {
+/// The value is too deep, or it holds a namespace and is set in one.
+pub fn kept(state: &State, mut value: Value, for_namespace: bool) -> Result<Value, Error> {
     let is_iterated = value.downcast_object_ref::<Iterated>().is_some();
-    let value = match value.kind() == ValueKind::Iterable && !is_iterated {
-        true => {
-            let mut items = Vec::new();
-            for item in value.try_iter()?.checked() {
-                state.consume_fuel(1)?;
-                items.push(item?);
-            }
-            Value::from(items)
+    if value.kind() == ValueKind::Iterable && !is_iterated {
+        let mut items = Vec::new();
+        for item in value.try_iter()?.checked() {
+            state.consume_fuel(1)?;
+            items.push(item?);
         }
-        false => value,
-    };
+        value = Value::from(items);
+    }
     check_depth(state, &value, MAX_DEPTH, for_namespace)?;
     Ok(value)
 }
@@ -101,12 +102,12 @@ fn check_depth(
 ) -> Result<(), Error> {
     let is_map = value.kind() == ValueKind::Map;
     if is_engines(value) {
-        return match for_namespace {
-            true => Err(refused(
-                "found a namespace or macro in what a namespace is to hold, which is not supported here",
-            )),
-            false => Ok(()),
-        };
+        if for_namespace {
+            return Err(refused(
+                "found a namespace or macro as a namespace's value, which is not supported here",
+            ));
+        }
+        return Ok(());
     }
     let iterated = value.downcast_object_ref::<Iterated>();
     if !is_map && !is_list(value) && iterated.is_none() {
@@ -137,21 +138,22 @@ fn check_depth(
     Ok(())
 }
 
-/// What is not as in Python here.
+/// The error of what differs from Python, or is too much.
 pub fn refused(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, message.into())
 }
 
-/// A map of minijinja's.
+/// A row's dict, which has Python's methods and minijinja's entries.
 #[derive(Debug)]
 struct Dict(DynObject);
 
 impl Object for Dict {
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
-        match key.as_str().and_then(|key| key.strip_suffix('\0')) {
+        let method = key.as_str().and_then(|key| key.strip_suffix('\0'));
+        match method.filter(|method| DICT_METHODS.split(' ').any(|known| known == *method)) {
             None => self.0.get_value(key),
             Some(method) => self.0.get_value_by_str(method).or_else(|| {
-                let message = format!("found no `{method}`, for which Python has its method: expected such an entry, or .get('{method}')");
+                let message = format!("found no `{method}` entry, for which Python gives the method: expected one, or .get('{method}')");
                 Some(refused(message).into())
             }),
         }
@@ -161,7 +163,7 @@ impl Object for Dict {
     fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Value> {
         if DICT_METHODS.split(' ').any(|method| method == key) {
             let message = format!(
-                "Python has a method `{key}` there, expected it to be called, or ['{key}'] for an entry"
+                "Python has a method `{key}` there, expected a call of it, or ['{key}'] for the entry"
             );
             return Some(refused(message).into());
         }
@@ -173,16 +175,18 @@ impl Object for Dict {
     }
 }
 
-/// What can be gone through, and has no items by number: a generator of Python's, or the keys, values or items of a dict.
+/// A value that can be iterated over but not indexed: a generator, or the keys, values or items of a dict.
 #[derive(Debug)]
 pub struct Iterated {
     items: Vec<Value>,
-    /// A generator is true, has no length and is gone through once; a dict's keys are otherwise.
+    /// A generator is always true, has no length and can be iterated over once. None of that holds for a dict's keys.
     is_generator: bool,
     is_used: AtomicBool,
 }
 
 impl Iterated {
+    /// A generator of the items of `value`.
+    ///
     /// # Errors
     /// The value has no items.
     pub fn generator(value: &Value) -> Result<Value, Error> {
@@ -205,20 +209,16 @@ impl Object for Iterated {
     }
 
     fn get_value(self: &Arc<Self>, _: &Value) -> Option<Value> {
-        let message = "found a generator or a dict's keys, values or items, which have no items by number or name, expected a list: `| list` makes one";
+        let message = "found a generator or a dict's keys, values or items, which cannot be indexed, expected a list: `| list` makes one";
         Some(refused(message).into())
     }
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
-        Enumerator::Values(
-            match self.is_generator && self.is_used.swap(true, Ordering::Relaxed) {
-                true => vec![
-                    refused("found a generator that was gone through before, expected a list")
-                        .into(),
-                ],
-                false => self.items.clone(),
-            },
-        )
+        if self.is_generator && self.is_used.swap(true, Ordering::Relaxed) {
+            let again = refused("found a generator that was gone through before, expected a list");
+            return Enumerator::Values(vec![again.into()]);
+        }
+        Enumerator::Values(self.items.clone())
     }
 
     fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
@@ -226,7 +226,7 @@ impl Object for Iterated {
     }
 }
 
-/// A text of the filter `safe`. What is added to one is escaped in Jinja2: here that is an error, as for any object.
+/// A text of the filter `safe`. Jinja2 escapes what is added to one; here adding to one is an error.
 #[derive(Debug)]
 pub struct Safe(pub String);
 
@@ -236,7 +236,7 @@ impl Object for Safe {
     }
 
     fn get_value(self: &Arc<Self>, _: &Value) -> Option<Value> {
-        Some(refused("found a text of the filter `safe`, expected one without it").into())
+        Some(refused("found a text of the filter `safe`, expected one without that filter").into())
     }
 
     fn is_true(self: &Arc<Self>) -> bool {
@@ -244,7 +244,7 @@ impl Object for Safe {
     }
 }
 
-/// Whether this is a list to Python, or a tuple.
+/// Whether this is a list or a tuple in Python.
 pub fn is_list(value: &Value) -> bool {
     match value.kind() {
         ValueKind::Seq => true,
@@ -255,7 +255,7 @@ pub fn is_list(value: &Value) -> bool {
     }
 }
 
-/// Whether this is an object of the engine that looks like a map: a namespace, a macro or `loop`.
+/// Whether this is an object of minijinja's own that looks like a map: a namespace, a macro or `loop`.
 pub fn is_engines(value: &Value) -> bool {
     let name = value.as_object().map_or("", DynObject::type_name);
     ["Namespace", "Macro", "Loop"]
@@ -263,7 +263,7 @@ pub fn is_engines(value: &Value) -> bool {
         .any(|object| name.ends_with(object))
 }
 
-/// `keys`, `values` and `items` of a dict, as Python has them.
+/// Calls a dict's `keys`, `values` or `items`; `None` for any other value or method.
 pub fn dict_method(value: &Value, method: &str, args: &[Value]) -> Option<Result<Value, Error>> {
     let map = value
         .as_object()

@@ -5,11 +5,10 @@
 //!   and `extra_special_tokens` (a list, or an object of more named ones; `additional_special_tokens` is its old name)
 //! - special_tokens_map.json and added_tokens.json, only where there is no `added_tokens_decoder`
 //!
-//! Ids in these files count for nothing but order: a token that the vocabulary has keeps its id there, another gets the
-//! next free one. `add_bos_token` and `add_eos_token` count for nothing beside a tokenizer.json.
+//! Ids in these files give the tokens' order and nothing else: a token that the vocabulary has keeps its id there, another
+//! gets the next free one. `add_bos_token` and `add_eos_token` have no effect in tokenizer_config.json.
 //!
-//! - `token`: one token as these files write it
-//! - `named`: those that have names
+//! `token` is one token as these files write it, and `named` those that have names.
 
 mod named;
 mod token;
@@ -30,7 +29,7 @@ use token::Token;
 const SPECIAL_TOKENS_MAP: &str = "special_tokens_map.json";
 const ADDED_TOKENS: &str = "added_tokens.json";
 
-/// Names under which tokenizer_config.json gives special tokens, and templates read them.
+/// The usual names of special tokens, in tokenizer_config.json and for templates.
 pub(super) const NAMES: [&str; 7] = [
     "bos_token",
     "eos_token",
@@ -44,22 +43,23 @@ pub(super) const NAMES: [&str; 7] = [
 /// What the files beside tokenizer.json say.
 #[derive(Debug, Default)]
 pub struct Special {
-    /// To be added, in order.
+    /// The tokens to add to the vocabulary, in order.
     pub tokens: Vec<AddedToken>,
-    /// `eos_token` and the like, the 7 usual ones first.
+    /// Names and tokens, such as `eos_token`, the 7 usual ones first.
     pub named: Vec<(String, String)>,
-    /// Special tokens written out in a text are text like any other.
+    /// Whether special tokens that are written out in a text are encoded as text.
     pub split: bool,
-    /// Spaces before punctuation are taken out of a text, even out of a BPE's.
+    /// Whether decoding takes out spaces before punctuation, and whether it does so for a BPE too.
     pub clean_up: bool,
     pub clean_up_bpe: bool,
 }
 
+/// What is wrong with a file, for a message that names the file.
 type Wrong = String;
 
 impl Special {
-    /// Reads the files of `dir`, whose tokenizer.json has `added_tokens`, `padding` and, if `byte_level`, the word
-    /// ByteLevel somewhere; `has` tells whether it has an added token.
+    /// Reads the files of `dir`. `tokenizer` has the fields `added_tokens` and `padding` of its tokenizer.json, `byte_level`
+    /// tells whether that has the word ByteLevel somewhere, and `has` whether it adds a token.
     ///
     /// # Errors
     /// A file is not what it should be, or asks for something that is not supported.
@@ -153,14 +153,14 @@ fn truthy(value: Option<&Value>) -> bool {
     }
 }
 
-/// Puts special_tokens_map.json's fields in the place of tokenizer_config.json's; lists of extra tokens are put together.
+/// Puts special_tokens_map.json's fields in the place of tokenizer_config.json's; lists of extra tokens are joined.
 fn merge_map(
     fields: &mut Map<String, Value>,
     map: Map<String, Value>,
 ) -> std::result::Result<(), Wrong> {
     for (name, mut value) in map {
         match &mut value {
-            // Whatever it says, it is special.
+            // Every token of this file is special, whatever its flag says.
             Value::Object(token) if name != "extra_special_tokens" => {
                 token.insert("special".to_owned(), true.into());
             }
@@ -181,7 +181,7 @@ fn merge_map(
         }
         if name == "add_bos_token" || name == "add_eos_token" {
             return Err(format!(
-                "field `{name}`: is not supported here, expected tokenizer.json's `post_processor` to say what is put around a text"
+                "field `{name}`: found one in this file, expected none: tokenizer.json's `post_processor` says what is put around a text"
             ));
         }
         fields.insert(name, value);
@@ -189,7 +189,7 @@ fn merge_map(
     Ok(())
 }
 
-/// added_tokens.json: ids by token; those that other files name are special.
+/// Reads added_tokens.json, which has ids by token. A token that other files name is special.
 fn legacy_tokens(
     dir: &Path,
     fields: &Map<String, Value>,
@@ -252,7 +252,8 @@ fn extra_tokens(fields: &Map<String, Value>) -> std::result::Result<Vec<Token>, 
     }
 }
 
-/// By their ids those that have one, then named and extra ones that are nowhere else.
+/// The tokens in the order in which they are added: by their ids those that have one, then named and extra ones that are
+/// nowhere else.
 fn in_order(
     decoder: BTreeMap<i64, Token>,
     named: &Tokens,
@@ -270,7 +271,7 @@ fn in_order(
     all.collect()
 }
 
-/// What changes ids in ways that are not supported.
+/// Refuses settings that change ids in ways that are not supported.
 fn check_config(dir: &Path, fields: &Map<String, Value>, byte_level: bool) -> Result<()> {
     let path = dir.join(TOKENIZER_CONFIG);
     let wrong = |path: &Path, message: String| Err(Error::file(path, message));
@@ -298,7 +299,7 @@ fn check_config(dir: &Path, fields: &Map<String, Value>, byte_level: bool) -> Re
     if code && !class(fields).is_some_and(|class| super::class::is_plain(&class)) {
         return wrong(
             &path,
-            "field `auto_map`: found code of the checkpoint's own for its tokenizer, expected \"tokenizer_class\" to be \"PreTrainedTokenizerFast\": such code is not run".to_owned(),
+            "field `auto_map`: found the checkpoint's own code for its tokenizer, expected \"tokenizer_class\" to be \"PreTrainedTokenizerFast\": such code is not run".to_owned(),
         );
     }
     if let Some(class) = class(fields) {

@@ -12,7 +12,7 @@ use crate::quote;
 const MODEL_SPECIFIC: &str = "model_specific_special_tokens";
 
 /// Named tokens beyond the usual ones: every field whose name ends in `_token`, and `extra_special_tokens` where it is
-/// an object; else `model_specific_special_tokens`.
+/// an object. Where there are none, they are those of `model_specific_special_tokens`.
 #[derive(Default)]
 pub struct Named(Tokens);
 
@@ -20,6 +20,7 @@ pub struct Named(Tokens);
 pub type Tokens = IndexMap<String, Token>;
 
 impl Named {
+    /// Takes such tokens out of tokenizer_config.json's fields.
     pub fn take_from(&mut self, fields: &mut Map<String, Value>) -> std::result::Result<(), Wrong> {
         let all = std::mem::take(fields).into_iter();
         let (named, others): (Vec<_>, _) =
@@ -29,7 +30,7 @@ impl Named {
             self.insert(&name, &value)?;
         }
         self.take_extra(fields)?;
-        // Only where nothing above is: transformers puts what it collected in its place.
+        // transformers puts what it collected above in this field's place, so the field is read where that is nothing.
         match fields.get(MODEL_SPECIFIC) {
             Some(Value::Object(tokens)) if self.0.is_empty() => {
                 for (name, value) in tokens {
@@ -46,6 +47,7 @@ impl Named {
         }
     }
 
+    /// Takes the tokens out of `extra_special_tokens` if that is an object.
     pub fn take_extra(
         &mut self,
         fields: &mut Map<String, Value>,
@@ -67,7 +69,7 @@ impl Named {
         Ok(())
     }
 
-    /// The usual ones first. One that an added token has the text of is that token, with its flags.
+    /// All named tokens, the usual ones first. A usual one with the text of an added token is that token, with its flags.
     pub fn all(
         self,
         fields: &Map<String, Value>,
@@ -90,7 +92,7 @@ impl Named {
                 .map_or(token, |&t| t.clone());
             all.insert(name.to_owned(), token);
         }
-        // What special_tokens_map.json brought.
+        // These fields came with special_tokens_map.json.
         let mut more = Named::default();
         for (name, value) in fields {
             if is_model_specific(name) && is_token(value) {
@@ -106,7 +108,7 @@ fn is_model_specific(name: &str) -> bool {
     name.ends_with("_token") && !NAMES.contains(&name)
 }
 
-/// A text, or an object that says it is an `AddedToken`.
+/// Whether a field's value is a token: a text, or an object with `content`.
 fn is_token(value: &Value) -> bool {
     value.is_string() || value["content"].is_string()
 }

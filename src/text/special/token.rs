@@ -6,7 +6,7 @@ use tokenizers::AddedToken;
 use super::Wrong;
 use crate::json;
 
-/// An `AddedToken` of transformers: one that does not say whether it is normalized is so unless it is special.
+/// An `AddedToken` of transformers. Without the flag `normalized`, a token is normalized unless it is special.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Token {
     pub content: String,
@@ -18,7 +18,7 @@ pub struct Token {
 }
 
 impl Token {
-    /// From `{"content": …}`, or from a text, which is a special token.
+    /// Reads `{"content": …}`, or a text, which is a special token.
     pub fn parse(json: &Value) -> std::result::Result<Self, Wrong> {
         let flag = |name: &str| match &json[name] {
             Value::Null => Ok(None),
@@ -33,7 +33,7 @@ impl Token {
             Value::Object(fields) => Ok(Self {
                 content: match fields.get("content") {
                     Some(Value::String(content)) => content.clone(),
-                    _ => return Err("expected a text in `content`".to_owned()),
+                    _ => return Err("found no text in `content`, expected the token's".to_owned()),
                 },
                 single_word: flag("single_word")?.unwrap_or(false),
                 lstrip: flag("lstrip")?.unwrap_or(false),
@@ -48,6 +48,7 @@ impl Token {
         }
     }
 
+    /// The special token of this text.
     pub fn special(content: &str) -> Self {
         Self {
             content: content.to_owned(),
@@ -59,6 +60,7 @@ impl Token {
         }
     }
 
+    /// The token as the `tokenizers` crate has it.
     pub fn added(self) -> AddedToken {
         AddedToken::from(self.content, self.special)
             .single_word(self.single_word)
