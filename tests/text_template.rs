@@ -80,6 +80,10 @@ fn values_print_as_in_python() {
             "1False",
         ),
         (
+            "{{ 'a' ~ 2 * 3.0 ~ 7 // 2 ~ [4 * 1, 'b' * 2 ~ 'c'] }} {{ 1 + 2 if 'x' * 2 ~ 'y' == 'xxy' else 0 }}",
+            "a6.03[4, 'bbc'] 3",
+        ),
+        (
             "{{ 'aXb' | replace('X', 1e16) }} {{ ','.join(['b', 'a' | safe]) }} {{ 'ab'.replace('b', 'cc') }} {{ 'ab'.replace('', '-') }}",
             "a1e+16b b,a acc -a-b-",
         ),
@@ -135,8 +139,7 @@ fn what_is_otherwise_in_python_is_refused() {
         ("{{ namespace(a=1) }}", "to print"),
         ("{{ ('a' | safe) + '<b>' }}", "tried to use + operator"),
         ("{{ 2 ** 0.5 }}", "the operator `**` is not supported"),
-        ("{{ 'a' ~ 2 * 3 }}", "`~` beside `*`"),
-        ("{{ 'a' ~ messages is string }}", "`~` beside `*`"),
+        ("{{ 'a' ~ messages is string }}", "`is` behind `~`"),
         (
             "{{ messages | selectattr('items') | list }}",
             "an attribute by the name `items`",

@@ -75,7 +75,9 @@ struct Operand {
     /// Whether it is an operand of `~`.
     is_joined: bool,
     /// Whether it has operators that bind closer than `~`.
-    has_products: bool,
+    is_product: bool,
+    /// Where it begins in the text that minijinja is to parse.
+    start: Option<usize>,
 }
 
 /// What stands between the ends of a tag.
@@ -233,9 +235,22 @@ impl<'a> Lexer<'a> {
 
     /// Puts the operand that ends here through the filter that makes a text of it, if it is an operand of `~`.
     fn end_operand(&mut self, operand: &mut Operand) {
-        if std::mem::take(operand).is_joined {
-            self.text.push_str(&format!("|{JOINED} "));
+        if operand.is_joined {
+            self.join(operand);
         }
+        *operand = Operand::default();
+    }
+
+    /// Puts the operand of `~` that ends here through the filter that makes a text of it. A filter binds closer than the
+    /// operators of a product, so that a product gets brackets.
+    fn join(&mut self, operand: &Operand) {
+        if operand.is_product
+            && let Some(start) = operand.start
+        {
+            self.text.insert(start, '(');
+            self.text.push(')');
+        }
+        self.text.push_str(&format!("|{JOINED} "));
     }
 
     /// Copies a tag up to `end`, and puts `suffix` before that, or before a loop's condition. In brackets and strings `end` is
@@ -270,19 +285,26 @@ impl<'a> Lexer<'a> {
                 .ok_or_else(|| format!("found the end of the template, expected `{end}`"))?;
             let mut length = c.len_utf8();
             let operand = &mut operands[depth];
+            if !c.is_whitespace() {
+                operand.start.get_or_insert(self.text.len());
+            }
             match c {
                 ')' | ']' | '}' | ',' | ':' | '=' | '!' | '<' | '>' | '+' | '-' => {
                     self.end_operand(operand);
                 }
-                '~' if !operand.has_products => {
-                    self.text.push_str(&format!("|{JOINED} "));
-                    operand.is_joined = true;
+                '~' => {
+                    self.join(operand);
+                    *operand = Operand {
+                        is_joined: true,
+                        ..Operand::default()
+                    };
+                    self.copy(length);
+                    continue;
                 }
                 '*' if rest.starts_with("**") && !self.text.trim_end().ends_with(['(', ',']) => {
                     return Err("the operator `**` is not supported here".to_owned());
                 }
-                '*' | '/' | '%' if !operand.is_joined => operand.has_products = true,
-                '~' | '*' | '/' | '%' => return Err(joined_products()),
+                '*' | '/' | '%' => operand.is_product = true,
                 _ => {}
             }
             match c {
@@ -320,7 +342,10 @@ impl<'a> Lexer<'a> {
                         "if" if depth == 0 && suffix.contains(LOOPED) => {
                             self.text.push_str(&std::mem::take(&mut suffix));
                         }
-                        "is" if operands[depth].is_joined => return Err(joined_products()),
+                        "is" if operands[depth].is_joined => {
+                            return Err("`is` behind `~` is not supported here: expected brackets"
+                                .to_owned());
+                        }
                         _ => {}
                     }
                     if self.text.ends_with('.') {
@@ -349,11 +374,6 @@ impl<'a> Lexer<'a> {
 /// Whether a name is there twice.
 fn has_twins(names: &[&str]) -> bool {
     names.iter().collect::<HashSet<_>>().len() < names.len()
-}
-
-fn joined_products() -> String {
-    "`~` beside `*`, `/`, `%` or `is` is not supported here, expected brackets around one"
-        .to_owned()
 }
 
 fn is_name(c: char) -> bool {
