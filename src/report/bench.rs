@@ -1,117 +1,80 @@
 //! Results of `bench`, as `--format json` and `--format jsonl` write them.
 
-use super::steps::{Beside, Host, Latency, Point, Source};
 use crate::bench::Kind;
 use crate::bench::row::VERSION;
 use crate::error::{Error, Result};
 use crate::json;
 use crate::quote;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// One result, as far as a page has use for it.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+/// The launch way that nobody schedules in: a step's graph, launched again and again.
+pub const BARE: &str = "bare";
+
+/// One result. What is used here has a field; a page has all of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    #[serde(skip)]
+    /// The name of its file.
+    #[serde(skip_deserializing)]
     pub file: String,
+    /// As in `--launch`, or `cpu` where nothing is launched, and what else makes it another way than others of that name.
+    #[serde(skip_deserializing)]
+    pub way: String,
     schema: u32,
     pub kind: Kind,
     pub command: String,
     /// UTC, RFC 3339.
     pub test_time: Option<String>,
+    /// `debug` or `release`.
     pub build_profile: String,
     pub model_filename: String,
     pub cpu_info: Option<String>,
     pub gpu_info: Option<String>,
     pub host_cores: usize,
+    /// As in `--launch`; `None` on the CPU.
     launch: Option<String>,
     pub dtype: String,
     pub bucket_file: Option<String>,
     pub kernel_file: Option<String>,
-    pub max_seqs: u32,
     pub batch: u32,
     pub n_prompt: u32,
     pub n_gen: u32,
     pub n_kernels: Option<u32>,
-    request_rate: Value,
-    #[serde(default)]
-    pub n_prompt_min: Option<u32>,
-    #[serde(default)]
-    pub n_prompt_max: Option<u32>,
-    #[serde(default)]
-    pub max_concurrency: Option<u32>,
-    #[serde(default)]
-    pub logits_on_device: Option<bool>,
+    /// Threads that spin beside the run.
     pub cpu_load: u32,
-    /// Missing in older results, which had no such thing.
+    /// Processes on the same GPU; older results have no such field.
     #[serde(default)]
     pub gpu_load: u32,
-    pub repeats: u32,
-    pub valid: Option<bool>,
-    pub top1_agreeing: Option<u64>,
-    pub top1_total: Option<u64>,
-    pub avg_ts: f64,
-    pub stddev_ts: f64,
-    /// Seconds of a run.
-    pub duration: f64,
-    pub request_throughput: f64,
-    pub output_throughput: f64,
+    avg_ts: f64,
     pub floor_ms: Option<f64>,
-    pub floor_bound: Option<String>,
-    pub floor_fraction: Option<f64>,
-    pub floor_source: Option<String>,
-    pub startup_model_ms: Option<f64>,
-    pub startup_load_ms: Option<f64>,
-    /// None of results from before graphs were made ready beside their capture.
-    pub startup_graphs_ms: Option<f64>,
-    pub startup_capture_ms: Option<f64>,
-    pub startup_instantiate_ms: Option<f64>,
-    pub startup_upload_ms: Option<f64>,
-    pub startup_engine_ms: Option<f64>,
-    pub startup_first_token_ms: Option<f64>,
-    /// The rest, numbers by name.
+    pub median_step_ms: Option<f64>,
+    pub p99_step_ms: Option<f64>,
     #[serde(flatten)]
     rest: Map<String, Value>,
 }
 
-/// When requests came.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Arrivals {
-    /// So many a second.
-    Rate(f64),
-    AtOnce,
-    /// As a file had it.
-    File,
-}
-
-impl Arrivals {
-    pub fn name(self) -> String {
-        match self {
-            Self::Rate(rate) => super::svg::figure(rate),
-            Self::AtOnce => "all at once".to_owned(),
-            Self::File => "from a file".to_owned(),
-        }
-    }
-}
-
 impl Row {
-    fn number(&self, name: &str) -> Option<f64> {
-        self.rest.get(name)?.as_f64()
-    }
-
-    /// As in `--launch`; `cpu` where nothing is launched. Beside other processes on the GPU it is another way.
-    pub fn way(&self) -> String {
-        let way = self.launch.clone().unwrap_or_else(|| "cpu".to_owned());
-        match self.gpu_load {
-            0 => way,
-            1 => format!("{way}, 1 process beside"),
-            load => format!("{way}, {load} processes beside"),
+    /// What [`Row::way`] is of a first run.
+    fn named_way(&self) -> String {
+        let mut way = self.launch.clone().unwrap_or_else(|| "cpu".to_owned());
+        let number = |key: &str| self.rest.get(key).and_then(Value::as_u64).unwrap_or(0);
+        let more = [
+            (
+                u64::from(self.gpu_load),
+                1,
+                "process beside",
+                "processes beside",
+            ),
+            (number("replicas"), 2, "", "replicas"),
+            (number("stage_devices"), 2, "", "GPUs in stages"),
+        ];
+        for (count, from, one, several) in more {
+            if count >= from {
+                way += &format!(", {count} {}", if count == 1 { one } else { several });
+            }
         }
-    }
-
-    pub fn host(&self) -> Host {
-        Host::of_load(self.cpu_load)
+        way
     }
 
     /// What it was measured on.
@@ -121,107 +84,47 @@ impl Row {
         found.unwrap_or("a CPU that does not say its name")
     }
 
-    /// Tokens of a prompt, or from how many to how many.
-    pub fn prompt(&self) -> String {
-        match (self.n_prompt_min, self.n_prompt_max) {
-            (Some(shortest), Some(longest)) => format!("{shortest} to {longest}"),
-            _ => self.n_prompt.to_string(),
-        }
+    /// Whether two results are of the same combination.
+    fn alike(&self, other: &Self) -> bool {
+        const REST: [&str; 6] = [
+            "n_prompt_min",
+            "max_concurrency",
+            "logits_on_device",
+            "request_rate",
+            "replicas",
+            "stage_devices",
+        ];
+        let numbers = |row: &Self| {
+            let sizes = (row.batch, row.n_prompt, row.n_gen, row.n_kernels);
+            (row.kind, sizes, row.cpu_load, row.gpu_load)
+        };
+        let names = |row: &Self| {
+            let files = (row.bucket_file.clone(), row.kernel_file.clone());
+            (row.launch.clone(), row.dtype.clone(), files)
+        };
+        let same = |key: &&str| self.rest.get(*key) == other.rest.get(*key);
+        numbers(self) == numbers(other) && names(self) == names(other) && REST.iter().all(same)
     }
 
-    pub fn arrivals(&self) -> Arrivals {
-        match &self.request_rate {
-            Value::Null => Arrivals::File,
-            value => value.as_f64().map_or(Arrivals::AtOnce, Arrivals::Rate),
-        }
-    }
-
-    pub fn source(&self) -> Source {
-        Source {
-            file: self.file.clone(),
-            command: self.command.clone(),
-        }
-    }
-
-    /// `step`, `itl`, `tpot`, `ttft` or `e2el`; `None` where no run showed any.
-    pub fn latency(&self, name: &str) -> Option<Latency> {
-        let at = |prefix: &str| self.number(&format!("{prefix}_{name}_ms"));
-        Some(Latency {
-            count: self.number(&format!("{name}_count")).map(|n| n as usize),
-            median: at("median")?,
-            p90: at("p90"),
-            p99: at("p99"),
-            p99_9: at("p99.9"),
-        })
-    }
-
-    fn beside(&self) -> Beside {
-        Beside {
-            turn_us: self.number("median_turn_us"),
-            launches_per_token: self.number("launches_per_token"),
-            host_cpu_s_per_1k_tokens: self.number("host_cpu_s_per_1k_tokens"),
-            energy_j_per_token: self.number("energy_j_per_token"),
-            experts_expected: self.number("experts_expected"),
-            experts_hit: self.number("experts_hit_mean"),
-        }
-    }
-
-    /// As a point of a series of steps; `None` of a kind that times none.
-    pub fn point(&self) -> Option<Point> {
-        Some(Point {
-            sequences: self.batch,
-            step: self.latency("step")?,
-            tokens_per_s: self.avg_ts,
-            tokens_per_s_sd: (self.repeats > 1).then_some(self.stddev_ts),
-            itl: self.latency("itl"),
-            tpot: self.latency("tpot"),
-            ttft: self.latency("ttft"),
-            beside: self.beside(),
-        })
-    }
-
-    /// What two results of one page part may not share: they would be the same point.
-    fn place(&self) -> (Kind, String, &str, [Option<&str>; 2], [u32; 8], String) {
-        (
-            self.kind,
-            self.way(),
-            &self.dtype,
-            [self.bucket_file.as_deref(), self.kernel_file.as_deref()],
-            [
-                self.batch,
-                self.n_prompt,
-                self.n_gen,
-                self.n_kernels.unwrap_or(0),
-                self.n_prompt_min.unwrap_or(0),
-                self.max_concurrency.unwrap_or(0),
-                u32::from(self.logits_on_device == Some(true)),
-                self.cpu_load,
-            ],
-            self.request_rate.to_string(),
-        )
-    }
-
+    /// Whether two results would be the same point of a chart.
     pub fn same_place(&self, other: &Self) -> bool {
-        self.place() == other.place()
+        self.way == other.way && self.alike(other)
     }
 
-    /// What makes it of no use: said in words.
+    /// What makes it of no use, in words.
     fn wrong(&self) -> Option<String> {
         if self.schema != VERSION {
             let schema = self.schema;
             return Some(format!("found schema {schema}, expected {VERSION}"));
         }
         let steps = matches!(self.kind, Kind::Decode | Kind::Launch);
-        let step = self.latency("step");
-        let timed = step.is_some_and(|l| {
-            let times = [Some(l.median), l.p99, l.p99_9];
-            times.into_iter().all(|ms| ms.is_some_and(|ms| ms > 0.0))
-        });
-        if self.batch == 0 || self.avg_ts <= 0.0 || (steps && !timed) {
-            let (name, way) = (self.kind.name(), quote::text(self.way()));
+        let timed = |ms: Option<f64>| ms.is_some_and(|ms| ms > 0.0);
+        let untimed = steps && !(timed(self.median_step_ms) && timed(self.p99_step_ms));
+        if self.batch == 0 || self.avg_ts <= 0.0 || untimed {
+            let (name, way) = (self.kind.name(), quote::text(&self.way));
+            let batch = self.batch;
             return Some(format!(
-                "found a {name} of {} by {way}, which took no time",
-                self.batch
+                "found a {name} of {batch} by {way}, which took no time"
             ));
         }
         (self.kind == Kind::Launch && self.n_kernels.is_none())
@@ -229,28 +132,30 @@ impl Row {
     }
 }
 
-/// Reads a file of results.
+/// Reads a file of results, which is called `file`. What was measured again is another run of its way.
 ///
 /// # Errors
-/// The file holds something else, or the same combination twice.
+/// The file holds something else.
 pub fn read(path: &Path, file: &str) -> Result<Vec<Row>> {
     const EXPECTED: &str = "results of `bench --format json` or `--format jsonl`";
-    let wrong = |message: String| Error::file(path, format!("{message}, expected {EXPECTED}"));
     let mut rows: Vec<Row> = json::rows(path, EXPECTED)?;
-    for (n, row) in rows.iter().enumerate() {
-        if let Some(message) = row.wrong() {
-            return Err(wrong(message));
+    for n in 0..rows.len() {
+        let (earlier, rest) = rows.split_at_mut(n);
+        let row = &mut rest[0];
+        file.clone_into(&mut row.file);
+        row.way = row.named_way();
+        match earlier.iter().filter(|earlier| earlier.alike(row)).count() {
+            0 => {}
+            runs => row.way += &format!(", run {}", runs + 1),
         }
-        if rows[..n].iter().any(|earlier| earlier.same_place(row)) {
-            let message = format!(
-                "results {} and an earlier one are of the same combination",
-                n + 1
-            );
-            return Err(wrong(message));
+        if let Some(message) = row.wrong() {
+            return Err(Error::file(path, format!("{message}, expected {EXPECTED}")));
         }
     }
     for row in &mut rows {
-        row.file = file.to_owned();
+        // Repeats one by one are for `compare`.
+        row.rest
+            .retain(|_, value| !value.is_array() && !value.is_object());
     }
     Ok(rows)
 }

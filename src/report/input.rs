@@ -6,6 +6,7 @@ use super::trace::{self, Traced};
 use crate::error::{Error, Result};
 use crate::quote;
 use std::collections::HashMap;
+use std::io::Read;
 use std::path::{Component, Path};
 
 /// One file.
@@ -47,29 +48,39 @@ pub fn names<P: AsRef<Path>>(paths: &[P]) -> Vec<String> {
 /// # Errors
 /// There is no such file, or it is of no kind that is known, or not all of its kind.
 pub fn read(path: &Path, name: String) -> Result<Input> {
-    let expected = "JSON of `tailgraph bench` or of `tailgraph trace`";
-    match trace::beginning(path, expected)? {
-        trace::Beginning::List if launching::is_list_of(path)? => {
-            launching::read(path, &name).map(Input::Launched)
+    const EXPECTED: &str = "JSON of `tailgraph bench` or of `tailgraph trace`";
+    let wrong = |found: String| {
+        Err(Error::file(
+            path,
+            format!("found {found}, expected {EXPECTED}"),
+        ))
+    };
+    let (is_list, key) = beginning(path, EXPECTED)?;
+    match (key.as_deref(), is_list) {
+        (Some(launching::KEY), _) => launching::read(path, &name).map(Input::Launched),
+        (Some("traceEvents"), false) => {
+            trace::read(path, name).map(|traced| Input::Traced(Box::new(traced)))
         }
-        trace::Beginning::List => bench::read(path, &name).map(Input::Benched),
-        trace::Beginning::Object(key) => match key.as_str() {
-            "traceEvents" => Ok(Input::Traced(Box::new(trace::read(path, name)?))),
-            launching::KEY => launching::read(path, &name).map(Input::Launched),
-            "schema" => bench::read(path, &name).map(Input::Benched),
-            _ => {
-                let message = format!(
-                    "found an object that begins with '{}', expected {expected}",
-                    quote::text(key)
-                );
-                Err(Error::file(path, message))
-            }
-        },
-        trace::Beginning::Other => {
-            let message = format!("found no JSON object or list, expected {expected}");
-            Err(Error::file(path, message))
-        }
+        (Some("schema"), _) | (_, true) => bench::read(path, &name).map(Input::Benched),
+        (Some(key), false) => wrong(format!("an object that begins with '{}'", quote::text(key))),
+        (None, false) => wrong("no JSON object or list".to_owned()),
     }
+}
+
+/// Whether a file begins as a list, and the first name in its first object.
+fn beginning(path: &Path, expected: &str) -> Result<(bool, Option<String>)> {
+    let mut head = vec![];
+    std::fs::File::open(path)
+        .and_then(|file| file.take(256).read_to_end(&mut head))
+        .map_err(|error| Error::open(path, &error, expected))?;
+    let head = String::from_utf8_lossy(&head);
+    let (is_list, first) = match head.trim_start().strip_prefix('[') {
+        Some(items) => (true, items),
+        None => (false, &*head),
+    };
+    let object = first.trim_start().strip_prefix('{').map(str::trim_start);
+    let key = object.and_then(|rest| rest.strip_prefix('"')?.split_once('"'));
+    Ok((is_list, key.map(|(key, _)| key.to_owned())))
 }
 
 #[cfg(test)]

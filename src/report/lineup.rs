@@ -1,26 +1,23 @@
 //! Launch ways side by side, batch by batch, as a README shows them: what [`super::picture`] draws and
 //! [`super::markdown`] lists.
 
-mod several;
-
+use super::bench::{BARE, Row};
+use super::group::{self, Group};
 use super::input::Input;
-use super::steps::{Host, Latency, Steps, What};
-use super::{benched, group, listed};
+use super::{benched, listed};
 use crate::bench::Kind;
 use crate::error::{Error, Result};
-use several::Set;
+use std::collections::BTreeSet;
 
 /// The lineup of one set of steps. Times are in [`Lineup::unit`].
 pub struct Lineup {
     pub unit: &'static str,
-    /// What was measured, on what and when.
-    pub subject: String,
-    /// What the numbers show, where they show it.
-    pub finding: Option<String>,
+    /// What was measured, and on what and when.
+    pub subject: [String; 2],
     /// As in `--launch`, in the order of the files, without the bare graph.
     pub ways: Vec<String>,
-    /// What the host was doing where it was busiest; `None` where it always was idle.
-    pub busy: Option<Host>,
+    /// Threads that spun where there were most; `None` where the host always was idle.
+    pub busy: Option<u32>,
     /// Ascending.
     pub batches: Vec<Batch>,
 }
@@ -62,114 +59,137 @@ impl Cell {
 /// [`Error::Usage`] where there are none, or of several things.
 pub fn of(inputs: &[Input]) -> Result<Lineup> {
     let rows = benched(inputs);
-    let timed = |kind| matches!(kind, Kind::Decode | Kind::Launch);
-    let groups = group::groups(&rows);
-    let groups = groups.iter().filter(|group| timed(group.kind));
-    let all: Vec<Set> = groups.map(Set::of_group).collect();
+    let mut groups = group::groups(&rows);
+    groups.retain(|group| matches!(group[0].kind, Kind::Decode | Kind::Launch));
     let expected = "expected results of `bench decode` or `bench launch`";
-    match &all[..] {
+    match &groups[..] {
         [] => Err(Error::Usage(format!(
             "--svg and --table: found no steps in these files, {expected}"
         ))),
-        [set] if set.steps.scheduled().next().is_none() => Err(Error::Usage(format!(
+        [group] if group.iter().all(|row| row.way == BARE) => Err(Error::Usage(format!(
             "--svg and --table: found the bare graph alone, {expected} by some way to launch"
         ))),
-        [set] => Ok(Lineup::of(&set.steps)),
-        sets => Err(Error::Usage(format!(
+        [group] => Ok(Lineup::of(group)),
+        groups => Err(Error::Usage(format!(
             "--svg and --table: found {}; expected steps of one model, type, machine and build, each way and batch once: name only files that belong together",
-            several::found(sets)
+            found(groups)
         ))),
     }
 }
 
-/// What steps are of, in words.
-fn of_what(steps: &Steps) -> String {
-    match &steps.what {
-        What::Decode {
-            model,
-            dtype,
-            prompt_tokens,
-            new_tokens,
-        } => format!(
-            "decode steps of {model} in {dtype} ({prompt_tokens} + {new_tokens} tokens a sequence)"
+/// What steps are of.
+fn of_what(row: &Row) -> String {
+    match row.n_kernels {
+        Some(kernels) => format!("steps of {kernels} small kernels"),
+        None => format!(
+            "decode steps of {} in {} ({} + {} tokens a sequence)",
+            row.model_filename, row.dtype, row.n_prompt, row.n_gen
         ),
-        What::Launch { kernels } => format!("steps of {kernels} small kernels"),
+    }
+}
+
+/// The days that results are of, each once.
+fn days(group: &Group<'_>) -> Vec<String> {
+    let times = group.iter().filter_map(|row| row.test_time.as_deref());
+    let days: BTreeSet<&str> = times.filter_map(|time| time.split('T').next()).collect();
+    days.into_iter().map(str::to_owned).collect()
+}
+
+/// Several sets of steps, each in words.
+fn found(groups: &[Group<'_>]) -> String {
+    let words = |group: &Group<'_>| {
+        let first = group[0];
+        let file = |path: &Option<String>, option: &str| {
+            path.as_ref().map(|path| format!("{option} {path}"))
+        };
+        let mut words = vec![
+            format!("{} on {}", of_what(first), first.device()),
+            format!("{} cores", first.host_cores),
+            format!("a {} build", first.build_profile),
+        ];
+        words.extend(file(&first.bucket_file, "--bucket-file"));
+        words.extend(file(&first.kernel_file, "--kernel-file"));
+        words.extend(days(group));
+        let mut files: Vec<String> = group.iter().map(|row| row.file.clone()).collect();
+        files.dedup();
+        format!("{} in {}", words.join(", "), listed(&files))
+    };
+    listed(&groups.iter().map(words).collect::<Vec<_>>())
+}
+
+impl Lineup {
+    fn of(group: &Group<'_>) -> Self {
+        let first = group[0];
+        // Small kernels take microseconds.
+        let (unit, per_ms) = match first.kind {
+            Kind::Launch => ("us", 1e3),
+            _ => ("ms", 1.0),
+        };
+        let mut ways: Vec<String> = vec![];
+        for row in group {
+            if row.way != BARE && !ways.contains(&row.way) {
+                ways.push(row.way.clone());
+            }
+        }
+        let scheduled = group.iter().filter(|row| row.way != BARE);
+        let busy = scheduled
+            .map(|row| row.cpu_load)
+            .max()
+            .filter(|&threads| threads > 0);
+        let at = |way: &str, threads: u32, batch: u32| {
+            let mut rows = group.iter();
+            rows.find(|row| row.batch == batch && row.cpu_load == threads && row.way == way)
+        };
+        let unit_of = |ms: Option<f64>| ms.map(|ms| ms * per_ms);
+        let cell = |way: &String, batch: u32| {
+            let idle = at(way, 0, batch);
+            Cell {
+                p50: unit_of(idle.and_then(|row| row.median_step_ms)),
+                p99: unit_of(idle.and_then(|row| row.p99_step_ms)),
+                busy_p99: unit_of(busy.and_then(|busy| at(way, busy, batch)?.p99_step_ms)),
+            }
+        };
+        let floor = |batch: u32| {
+            let mut rows = group.iter().filter(|row| row.batch == batch);
+            rows.find_map(|row| row.floor_ms)
+        };
+        let batches: BTreeSet<u32> = group.iter().map(|row| row.batch).collect();
+        let batch = |sequences: u32| Batch {
+            sequences,
+            floor: unit_of(floor(sequences)),
+            bare: unit_of(at(BARE, 0, sequences).and_then(|row| row.median_step_ms)),
+            cells: ways.iter().map(|way| cell(way, sequences)).collect(),
+        };
+        let batches = batches.into_iter().map(batch).collect();
+        let what = of_what(first);
+        let mut about = vec![format!("on {}", named(first.device()))];
+        about.extend(days(group));
+        if first.build_profile != "release" {
+            about.push(format!("a {} build", first.build_profile));
+        }
+        Self {
+            unit,
+            subject: [what[..1].to_uppercase() + &what[1..], about.join(", ")],
+            busy,
+            batches,
+            ways,
+        }
+    }
+
+    /// What the host was doing where it was busiest.
+    pub fn beside(&self) -> Option<String> {
+        Some(match self.busy? {
+            1 => "beside a busy thread".to_owned(),
+            threads => format!("beside {threads} busy threads"),
+        })
     }
 }
 
 /// A device's name as people say it: without its number here, and without what stands in brackets.
 fn named(device: &str) -> &str {
-    let name = super::short(device);
+    let name = device.split(" (").next().unwrap_or(device);
     match name.split_once(' ') {
         Some((number, rest)) if number.starts_with("cuda:") => rest,
         _ => name,
-    }
-}
-
-/// As a sentence begins.
-fn capital(text: &str) -> String {
-    let mut letters = text.chars();
-    let first = letters.next().map(|first| first.to_ascii_uppercase());
-    first.into_iter().chain(letters).collect()
-}
-
-impl Lineup {
-    fn of(steps: &Steps) -> Self {
-        let unit = steps.unit();
-        let mut ways: Vec<String> = vec![];
-        for series in steps.scheduled() {
-            if !ways.contains(&series.way) {
-                ways.push(series.way.clone());
-            }
-        }
-        let threads = |host: &Host| match host {
-            Host::Idle => 0,
-            Host::Busy(threads) => *threads,
-        };
-        let hosts = steps.scheduled().map(|series| series.host);
-        let busy = hosts.filter(|host| *host != Host::Idle).max_by_key(threads);
-        let at = |way: &str, host: Host, batch: u32| -> Option<Latency> {
-            let mut series = steps.with(host);
-            Some(series.find(|s| s.way == way)?.at(batch)?.step)
-        };
-        let cell = |way: &String, batch: u32| {
-            let idle = at(way, Host::Idle, batch);
-            let busy = busy.and_then(|host| at(way, host, batch));
-            Cell {
-                p50: idle.map(|step| unit.of(step.median)),
-                p99: idle.and_then(|step| step.p99).map(|ms| unit.of(ms)),
-                busy_p99: busy.and_then(|step| step.p99).map(|ms| unit.of(ms)),
-            }
-        };
-        let roofline = steps.roofline.as_ref();
-        let batch = |sequences: u32| Batch {
-            sequences,
-            floor: roofline
-                .and_then(|roofline| roofline.ms.get(&sequences))
-                .map(|&ms| unit.of(ms)),
-            bare: steps.bare_ms(sequences).map(|ms| unit.of(ms)),
-            cells: ways.iter().map(|way| cell(way, sequences)).collect(),
-        };
-        let mut about = vec![of_what(steps), format!("on {}", named(&steps.device))];
-        if !steps.days.is_empty() {
-            about.push(listed(&steps.days));
-        }
-        if steps.build != "release" {
-            about.push(format!("a {} build", steps.build));
-        }
-        Self {
-            unit: unit.name,
-            subject: capital(&about.join(", ")),
-            finding: super::ways::finding(steps),
-            busy,
-            batches: steps.batches().into_iter().map(batch).collect(),
-            ways,
-        }
-    }
-
-    /// What the host was doing where it was busiest, after a verb.
-    pub fn beside(&self) -> Option<String> {
-        let words = self.busy?.words();
-        Some(words.trim_start_matches(", ").to_owned())
     }
 }

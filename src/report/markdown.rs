@@ -1,8 +1,8 @@
 //! A lineup of launch ways as a table for a README.
 
 use super::lineup::{Cell, Lineup};
-use super::steps::sequences;
-use super::svg::exact;
+
+use super::{exact, sequences};
 use crate::quote;
 use std::fmt::Write;
 
@@ -40,7 +40,10 @@ pub fn table(lineup: &Lineup) -> String {
         Some(beside) => format!("p50 (p99 with an idle host \u{2192} p99 {beside})"),
         None => "p50 (p99)".to_owned(),
     };
-    let mut text = format!("{}; {unit} a step: {how}.\n\n", plain(&lineup.subject));
+    let mut text = format!(
+        "{}; {unit} a step: {how}.\n\n",
+        plain(&lineup.subject.join(", "))
+    );
     let once = |value: Option<f64>| value.map_or(String::new(), exact);
     let mut columns: Vec<(String, Vec<String>)> = vec![];
     let batches = || lineup.batches.iter();

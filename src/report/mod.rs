@@ -1,65 +1,69 @@
-//! One HTML page of measurements and timelines: charts with their numbers, and in words what was measured on what. Or a
-//! picture and a table for a README.
+//! One HTML page of measurements and timelines. Or a picture and a table for a README.
 //!
-//! - [`input`]: what kind of file it is; [`mod@bench`]: results of `bench`, which [`group`] puts together by what they are of;
-//!   [`trace`]: a trace, read event by event
-//! - [`steps`]: decode and launch steps in one shape
-//! - `steps_part` with `ways`, `prompts`, `serve`, `traced`: what a page says of each, of a trace with kernels also how near its
-//!   operations come to what bounds them; [`startup`]: how engines came up
-//! - [`launching`]: every way of launching small kernels
+//! - [`input`]: what kind of file it is; [`mod@bench`]: results of `bench`, which [`group`] puts together by what they
+//!   measured; [`launching`]: results of every way to launch small kernels; [`trace`]: a trace, read event by event
+//! - `page/`: the page, a template that the files' numbers are written into as JSON, and whose script draws them with the
+//!   library that lies beside it
 //! - [`lineup`]: launch ways side by side for a README, which [`picture`] draws and [`markdown`] lists
-//! - [`charts`], [`time`]: kinds of charts; [`svg`]: marks, scales, numbers; `html`: the page; `style`: what both look like
-//!
-//! A title states a finding only where the numbers show it. Uses the plan for rooflines; the command line uses it.
 
 pub mod bench;
-pub mod charts;
 pub mod group;
-mod html;
 pub mod input;
 pub mod launching;
 pub mod lineup;
 pub mod markdown;
 pub mod picture;
-mod prompts;
-mod serve;
-pub mod startup;
-pub mod steps;
-mod steps_part;
-mod style;
-pub mod svg;
-pub mod time;
 pub mod trace;
-mod traced;
-mod ways;
 
-use crate::bench::Kind;
 use bench::Row;
-use html::Page;
 use input::Input;
+use serde_json::{Value, json};
 
-/// The colour of what is there for comparison.
-const NEUTRAL: usize = 9;
+const TEMPLATE: &str = include_str!("page/page.html");
+/// What stands for each part of the page in the template, in their order there.
+const LIBRARY_STYLE: &str = include_str!("page/uPlot.min.css");
+const LIBRARY: &str = include_str!("page/uPlot.iife.min.js");
 
 /// The page. Results of `bench` are together, where the first file of them is.
 pub fn page(title: &str, inputs: &[Input]) -> String {
-    let mut page = Page::new(title);
-    let mut benched: Option<Vec<Row>> = Some(benched(inputs));
+    let mut parts: Vec<Value> = vec![];
+    let mut benched = Some(benched(inputs));
     for input in inputs {
         match input {
-            Input::Benched(_) => results(&mut page, &benched.take().unwrap_or_default()),
-            Input::Traced(traced) => traced::write(&mut page, traced),
-            Input::Launched(rows) => launching::write(&mut page, rows),
+            Input::Benched(_) => {
+                let rows = benched.take().unwrap_or_default();
+                let groups = group::groups(&rows).into_iter();
+                parts.extend(groups.map(|rows| json!({ "rows": rows })));
+            }
+            Input::Launched(rows) => {
+                let alike = group::by(rows, |a, b| a.place() == b.place());
+                let part = |rows: &Vec<_>| json!({ "rows": rows, "techniques": true });
+                parts.extend(alike.iter().map(part));
+            }
+            Input::Traced(traced) => parts.push(json!({ "trace": traced })),
         }
     }
-    let files = match inputs.len() {
-        1 => "one file".to_owned(),
-        n => format!("{n} files"),
-    };
-    let version = env!("CARGO_PKG_VERSION");
-    page.finish(&format!(
-        "Made by tailgraph report {version} of {files}. Point at a mark for its numbers."
-    ))
+    let data = json!({
+        "title": title,
+        "version": env!("CARGO_PKG_VERSION"),
+        "files": inputs.len(),
+        "parts": parts,
+    });
+    // No text of a file can end the element that the data stands in.
+    let data = data.to_string().replace('<', "\\u003c");
+    let mut rest = TEMPLATE;
+    let mut page = String::with_capacity(TEMPLATE.len() + LIBRARY.len() + data.len());
+    for (mark, text) in [
+        ("/*{library style}*/", LIBRARY_STYLE),
+        ("/*{data}*/", &data),
+        ("/*{library}*/", LIBRARY),
+    ] {
+        let (before, after) = rest.split_once(mark).unwrap_or((rest, ""));
+        page.push_str(before);
+        page.push_str(text);
+        rest = after;
+    }
+    page + rest
 }
 
 /// Results of `bench`, of all files together.
@@ -71,41 +75,37 @@ fn benched(inputs: &[Input]) -> Vec<Row> {
     benched.flatten().cloned().collect()
 }
 
-fn results(page: &mut Page, rows: &[Row]) {
-    for group in group::groups(rows) {
-        match group.kind {
-            Kind::Decode | Kind::Launch => {
-                steps_part::write(page, &group.steps(), group.model_ms());
-            }
-            Kind::Prefill | Kind::Score => prompts::write(page, &group),
-            Kind::Serve => serve::write(page, &group),
-        }
-    }
-}
-
-/// A device's name without what stands in brackets.
-fn short(device: &str) -> &str {
-    device.split(" (").next().unwrap_or(device)
-}
-
-/// To one decimal: what a percentage is good for here.
-fn round(value: f64) -> f64 {
-    (value * 10.0).round() / 10.0
-}
-
-/// Of `bench`, each of whose repeats starts an engine.
-fn runs(repeats: u32) -> String {
-    match repeats {
-        0 | 1 => "one run".to_owned(),
-        n => format!("{n} runs, each on an engine that was started anew"),
-    }
-}
-
 /// `a`, `a and b`, `a, b and c`.
 fn listed(names: &[String]) -> String {
     match names {
         [] => String::new(),
         [one] => one.clone(),
         [before @ .., last] => format!("{} and {last}", before.join(", ")),
+    }
+}
+
+/// `1 sequence`, `8 sequences`.
+fn sequences(batch: u32) -> String {
+    format!("{batch} sequence{}", if batch == 1 { "" } else { "s" })
+}
+
+/// A number to four figures, also where the last are 0.
+pub fn exact(value: f64) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    if !(1e-6..1e15).contains(&value.abs()) {
+        return format!("{value:.3e}").replace('-', "\u{2212}");
+    }
+    let digits = (3 - value.abs().log10().floor() as i32).clamp(0, 6) as usize;
+    format!("{value:.digits$}").replace('-', "\u{2212}")
+}
+
+/// The same, without zeros at its end.
+pub fn figure(value: f64) -> String {
+    let text = exact(value);
+    match text.contains('.') && !text.contains('e') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
     }
 }

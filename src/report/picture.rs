@@ -1,274 +1,279 @@
 //! A lineup of launch ways as one SVG file for a README: a panel a batch, a row a way, from the median to the slow steps
-//! with an idle and with a busy host, beside the bare graph and the floor. Sized in CSS pixels.
+//! with an idle and with a busy host, beside the bare graph and the floor. Sized in CSS pixels; light or dark as the
+//! reader's system is.
 
 use super::lineup::{Batch, Cell, Lineup};
-use super::steps::{BARE, color, sequences};
-use super::style::{COLORS, MARKS};
-use super::svg::{Scale, Svg, exact, figure};
+use super::{exact, figure, listed, sequences};
+use crate::quote;
+use std::fmt::Write;
 
 const WIDTH: f64 = 800.0;
 const EDGE: f64 = 16.0;
-/// Of the numbers at the right: the column's right edge, and that of the one before.
+/// The right edges of the columns of numbers, and between what marks are.
 const GROWTH: f64 = WIDTH - EDGE;
 const MEDIAN: f64 = GROWTH - 104.0;
-/// Between marks and numbers.
-const GAP: f64 = 60.0;
+const LEFT: f64 = 190.0;
+const RIGHT: f64 = MEDIAN - 66.0;
 const ROW: f64 = 18.0;
 /// Above a panel's rows: its name.
-const HEAD: f64 = 26.0;
-/// Of a line of text.
-const LINE: f64 = 17.0;
-/// Pixels a letter takes at the most, on average: of titles, of other text, of names.
-const TITLE_LETTER: f64 = 10.3;
-const LETTER: f64 = 7.0;
-const NAME_LETTER: f64 = 7.8;
-/// Of a number over a line, with room around it.
-const NUMBER: f64 = 48.0;
-/// Of a ring, which may lie around a tick.
-const RING: f64 = 5.0;
+const HEAD: f64 = 28.0;
+/// Where the first panel begins, below what is said of all.
+const PANELS: f64 = 74.0;
 /// A p99 that grows so much with a busy host is no chance.
 const FAR: f64 = 1.5;
 
-const STYLE: &str = "
-.page { fill: var(--page); }
-svg .title { fill: var(--ink); font-size: 16px; font-weight: 600; }
-.least { fill: var(--rule); fill-opacity: .5; stroke: var(--rule); stroke-width: 1; }
-.bare { stroke: var(--c9); stroke-width: 1.5; stroke-dasharray: 4 3; }
-.ring { fill: none; stroke-width: 2; } .reach { stroke-width: 1.5; stroke-dasharray: 1.5 3; }
-svg .far { fill: var(--ink); font-weight: 600; }
+/// Colours are those of the page's data.
+const STYLE: &str = ":root { --page: #fdfdfb; --ink: #1d1f21; --soft: #5c6066; --rule: #d8d9d4; --c0: #0068a8; --c1: #c04a00; --c2: #007a5a;
+  --c3: #a8467f; --c4: #6d4fc4; --c5: #8a6d00; --c6: #00889c; --c9: #6b6f75; }
+@media (prefers-color-scheme: dark) { :root { --page: #16181b; --ink: #e7e8e6; --soft: #a4a9af; --rule: #363a40; --c0: #5bb8ee; --c1: #f0913c;
+  --c2: #3fc9a0; --c3: #e294c0; --c4: #b39dfa; --c5: #dcc24a; --c6: #5fd9e8; --c9: #9aa0a8; } }
+text { fill: var(--soft); font: 12px system-ui, sans-serif; } .ink { fill: var(--ink); } .title { fill: var(--ink); font-size: 16px; font-weight: 600; }
+.bold { fill: var(--ink); font-weight: 600; } .page { fill: var(--page); } .least { fill: var(--rule); fill-opacity: .6; }
+line, circle { stroke: var(--c, var(--c9)); stroke-width: 2; } circle { fill: var(--c); } .ring { fill: none; } .way { fill: var(--c); font-weight: 600; }
+.grid { stroke: var(--rule); stroke-width: 1; } .bare { stroke-dasharray: 4 3; } .reach { stroke-width: 1.5; stroke-dasharray: 1.5 3; }
 ";
 
-/// Text as lines of at most `wide` pixels.
-fn wrapped(text: &str, wide: f64, letter: f64) -> Vec<String> {
-    let mut lines: Vec<String> = vec![];
-    for word in text.split_whitespace() {
-        let fits = |line: &&mut String| {
-            (line.chars().count() + 1 + word.chars().count()) as f64 * letter <= wide
+/// Text as XML writes it, cut to so many characters.
+fn escape(text: &str, most: usize) -> String {
+    let text = quote::visible(text);
+    let mut shown: String = text.chars().take(most).collect();
+    if shown.len() < text.len() {
+        shown.pop();
+        shown.push('\u{2026}');
+    }
+    let shown = shown.replace('&', "&amp;").replace('<', "&lt;");
+    shown.replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// Values to pixels, logarithmically.
+struct Scale {
+    from: f64,
+    to: f64,
+}
+
+impl Scale {
+    /// Of values above 0 that are not out of all bounds.
+    fn of(values: impl Iterator<Item = f64>) -> Self {
+        let bounds = values.map(|value| value.clamp(1e-9, 1e15));
+        let (least, most) = bounds.fold((f64::MAX, 0.0_f64), |(a, b), v| (a.min(v), b.max(v)));
+        let (from, to) = if least > most {
+            (1.0, 10.0)
+        } else {
+            (least, most)
         };
-        match lines.last_mut().filter(fits) {
-            Some(line) => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            None => lines.push(word.to_owned()),
+        Self {
+            from: from / 1.1,
+            to: to * 1.1,
         }
     }
-    lines
+
+    fn at(&self, value: f64) -> f64 {
+        let share = (value.clamp(self.from, self.to) / self.from).ln() / (self.to / self.from).ln();
+        LEFT + share * (RIGHT - LEFT)
+    }
+
+    /// Round numbers that have room beside each other.
+    fn ticks(&self) -> Vec<f64> {
+        let mut ticks: Vec<f64> = vec![];
+        let decades = self.from.log10().floor() as i32..=self.to.log10().ceil() as i32;
+        let inside = |tick: &f64| (self.from..=self.to).contains(tick);
+        // Powers of ten first: the numbers between them where there is room.
+        for mantissas in [
+            &[1.0][..],
+            &[5.0],
+            &[2.0],
+            &[3.0],
+            &[7.0],
+            &[1.5, 4.0, 6.0, 8.0],
+        ] {
+            let all = decades.clone().flat_map(|decade| {
+                mantissas
+                    .iter()
+                    .map(move |mantissa| mantissa * 10f64.powi(decade))
+            });
+            for tick in all.filter(inside) {
+                if ticks
+                    .iter()
+                    .all(|&other| (self.at(other) - self.at(tick)).abs() > 40.0)
+                {
+                    ticks.push(tick);
+                }
+            }
+        }
+        ticks
+    }
 }
+
+/// The colours of ways that a page knows, in their order there.
+const KNOWN: [&str; 7] = [
+    "device-graph",
+    "host-graph",
+    "host-kernels",
+    "host-graph-ahead",
+    "host-graph-event",
+    "host-graph-block",
+    "device-graph-tail",
+];
 
 /// A picture in the making.
 struct Drawing<'a> {
-    svg: Svg,
-    lineup: &'a Lineup,
+    marks: String,
     x: Scale,
-    left: f64,
-    right: f64,
+    lineup: &'a Lineup,
 }
 
 /// The file.
 pub fn svg(lineup: &Lineup) -> String {
-    let title = match &lineup.finding {
-        Some(finding) => finding.as_str(),
-        None => "How long a step takes in each way to launch",
-    };
-    let titles = wrapped(title, WIDTH - 2.0 * EDGE, TITLE_LETTER);
-    let subjects = wrapped(&lineup.subject, WIDTH - 2.0 * EDGE, LETTER);
-    let longest = lineup.ways.iter().map(|way| way.chars().count()).max();
-    let left = EDGE + (longest.unwrap_or(0) as f64 * NAME_LETTER + 10.0).clamp(96.0, 260.0);
-    let right = MEDIAN - GAP;
     let values = lineup.batches.iter().flat_map(|batch| {
         let cells = batch.cells.iter();
         let times = cells.flat_map(|cell| [cell.p50, cell.p99, cell.busy_p99]);
         times.chain([batch.floor, batch.bare]).flatten()
     });
-    let x = Scale::log(values, left + RING, right - RING);
-    let key = EDGE + 6.0 + LINE * (titles.len() + subjects.len()) as f64 + 22.0;
-    let panels = key + 18.0;
-    let rows = |batch: &Batch| batch.cells.iter().filter(|cell| !cell.is_empty()).count() as f64;
-    let heights = lineup.batches.iter().map(|batch| HEAD + ROW * rows(batch));
-    let floor = panels + heights.sum::<f64>() + 8.0;
     let mut drawing = Drawing {
-        svg: Svg::new(WIDTH, floor + 46.0),
+        marks: String::new(),
+        x: Scale::of(values.filter(|&value| value > 0.0)),
         lineup,
-        x,
-        left,
-        right,
     };
-    drawing.words(&titles, &subjects);
-    drawing.key(key);
-    drawing.axis(panels, floor);
-    let mut y = panels;
-    for batch in &lineup.batches {
-        drawing.panel(batch, y);
-        y += HEAD + ROW * rows(batch);
+    let rows = |batch: &Batch| batch.cells.iter().filter(|cell| !cell.is_empty()).count() as f64;
+    let panels = lineup.batches.iter().map(|batch| HEAD + ROW * rows(batch));
+    let floor = PANELS + panels.sum::<f64>() + 8.0;
+    let busy = lineup.beside().map(|words| format!("; ring: p99 {words}"));
+    let title = "How long a step takes in each way to launch";
+    let what = lineup.subject.join(", ");
+    let key = format!(
+        "Dot: p50; tick: p99, host idle{}; dashed: the bare graph; grey: below the floor",
+        busy.unwrap_or_default()
+    );
+    for (y, class, text) in [
+        (28.0, "title", title),
+        (48.0, "ink", &what),
+        (66.0, "", &key),
+    ] {
+        drawing.text(EDGE, y, "start", class, text);
     }
-    let label = format!("{title}. {}", lineup.subject);
-    drawing
-        .svg
-        .alone(&label, &format!("{COLORS}{MARKS}{STYLE}"))
+    for tick in drawing.x.ticks() {
+        let at = drawing.x.at(tick);
+        drawing.line((at, PANELS + HEAD - 6.0), (at, floor), "grid");
+        drawing.text(at, floor + 16.0, "middle", "", &figure(tick));
+    }
+    let axis = format!("{} a step, logarithmic", lineup.unit);
+    drawing.text((LEFT + RIGHT) / 2.0, floor + 36.0, "middle", "ink", &axis);
+    let head = format!("p50 {}", lineup.unit);
+    drawing.text(MEDIAN, PANELS + HEAD - 10.0, "end", "", &head);
+    if lineup.busy.is_some() {
+        drawing.text(GROWTH, PANELS + HEAD - 10.0, "end", "", "p99 busy / idle");
+    }
+    let mut top = PANELS;
+    for batch in &lineup.batches {
+        let end = top + HEAD + ROW * rows(batch);
+        drawing.panel(batch, top, end);
+        top = end;
+    }
+    let (height, marks) = (floor + 46.0, drawing.marks);
+    let label = escape(&format!("{title}. {what}"), 400);
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" role=\"img\" aria-label=\"{label}\">\n<style>{STYLE}</style>\n<rect class=\"page\" width=\"{WIDTH}\" height=\"{height}\"/>\n{marks}</svg>\n"
+    )
 }
 
 impl Drawing<'_> {
-    fn words(&mut self, titles: &[String], subjects: &[String]) {
-        let mut y = EDGE + 12.0;
-        let lines = titles.iter().map(|line| (line, "title"));
-        for (n, (line, class)) in lines
-            .chain(subjects.iter().map(|l| (l, "soft")))
-            .enumerate()
-        {
-            // Some room between the two.
-            let gap = if n >= titles.len() { 6.0 } else { 0.0 };
-            self.svg.text(EDGE, y + gap, "start", class, line);
-            y += LINE;
-        }
+    fn add(&mut self, mark: std::fmt::Arguments<'_>) {
+        let _ = writeln!(self.marks, "{mark}");
     }
 
-    /// What the marks mean, with its middle at `y`.
-    fn key(&mut self, y: f64) {
-        let neutral = color(BARE);
-        let mut at = EDGE + 5.0;
-        self.svg.mark(neutral, at, y, "p50");
-        at = self.say(at, y, "p50");
-        self.tick((at, y), neutral);
-        at = self.say(at, y, "p99, host idle");
-        if let Some(beside) = self.lineup.beside() {
-            self.svg
-                .ring((at, y), RING, &format!("ring c{neutral}"), "p99");
-            at = self.say(at, y, &format!("p99 {beside}"));
-        }
-        let batches = || self.lineup.batches.iter();
-        let (bare, floor) = (
-            batches().any(|batch| batch.bare.is_some()),
-            batches().any(|batch| batch.floor.is_some()),
-        );
-        if bare {
-            self.svg.line((at, y - 7.0), (at, y + 7.0), "bare");
-            at = self.say(at, y, "bare graph, p50");
-        }
-        if floor {
-            let size = (12.0, 12.0);
-            self.svg
-                .rect((at - 6.0, y - 6.0), size, "least", "below the floor");
-            self.say(at, y, "below the floor");
-        }
+    fn text(&mut self, x: f64, y: f64, anchor: &str, class: &str, text: &str) {
+        let text = escape(text, 116);
+        self.add(format_args!(
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" class=\"{class}\">{text}</text>"
+        ));
     }
 
-    /// Text beside a mark at `at`; where the next mark goes.
-    fn say(&mut self, at: f64, y: f64, text: &str) -> f64 {
-        self.svg.text(at + 10.0, y + 4.0, "start", "tick", text);
-        at + 10.0 + text.chars().count() as f64 * LETTER + 16.0
+    fn line(&mut self, (x1, y1): (f64, f64), (x2, y2): (f64, f64), class: &str) {
+        self.add(format_args!(
+            "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" class=\"{class}\"/>"
+        ));
     }
 
-    /// p99 with an idle host.
-    fn tick(&mut self, (x, y): (f64, f64), color: usize) {
-        let class = format!("span c{color}");
-        self.svg.line((x, y - 5.0), (x, y + 5.0), &class);
+    fn circle(&mut self, (x, y): (f64, f64), radius: f64, class: &str) {
+        self.add(format_args!(
+            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\" class=\"{class}\"/>"
+        ));
     }
 
-    fn axis(&mut self, top: f64, floor: f64) {
-        for tick in self.x.ticks(9) {
-            let at = self.x.at(tick);
-            self.svg.line((at, top + HEAD), (at, floor), "grid");
-            self.svg
-                .text(at, floor + 16.0, "middle", "tick", &figure(tick));
-        }
-        let name = format!("{} a step, logarithmic", self.lineup.unit);
-        let middle = (self.left + self.right) / 2.0;
-        self.svg.text(middle, floor + 36.0, "middle", "axis", &name);
-        let below = top + HEAD - 10.0;
-        let head = format!("p50 {}", self.lineup.unit);
-        self.svg.text(MEDIAN, below, "end", "tick", &head);
-        if self.lineup.busy.is_some() {
-            self.svg
-                .text(GROWTH, below, "end", "tick", "p99 busy / idle");
-        }
-    }
-
-    fn panel(&mut self, batch: &Batch, top: f64) {
-        let rows: Vec<(&String, Cell)> = self
-            .lineup
-            .ways
-            .iter()
-            .zip(batch.cells.iter().copied())
-            .filter(|(_, cell)| !cell.is_empty())
-            .collect();
-        let head = top + HEAD - 10.0;
-        let (from, to) = (top + HEAD - 4.0, top + HEAD + ROW * rows.len() as f64);
+    /// A batch, from `top` to `end`.
+    fn panel(&mut self, batch: &Batch, top: f64, end: f64) {
+        let (head, from) = (top + HEAD - 10.0, top + HEAD - 5.0);
         let name = sequences(batch.sequences);
-        self.svg.text(EDGE, head, "start", "group", &name);
+        self.text(EDGE, head, "start", "bold", &name);
+        let at = |value: Option<f64>| value.map(|value| (self.x.at(value), exact(value)));
+        let (floor, bare) = (at(batch.floor), at(batch.bare));
         // Their numbers keep apart where they lie close.
-        let shift = match (batch.floor, batch.bare) {
-            (Some(floor), Some(bare)) => {
-                ((NUMBER - (self.x.at(bare) - self.x.at(floor))) / 2.0).max(0.0)
-            }
-            _ => 0.0,
-        };
-        if let Some(least) = batch.floor {
-            let at = self.x.at(least);
-            let title = format!("floor of {name}: {} {}", figure(least), self.lineup.unit);
-            let size = (at - self.left, to - from);
-            self.svg.rect((self.left, from), size, "least", &title);
-            self.svg
-                .text(at - shift, head, "middle", "tick", &exact(least));
+        let apart = floor
+            .as_ref()
+            .zip(bare.as_ref())
+            .map(|(floor, bare)| bare.0 - floor.0);
+        let shift = apart.map_or(0.0, |apart| ((46.0 - apart) / 2.0).max(0.0));
+        if let Some((at, value)) = floor {
+            let (width, height) = (at - LEFT, end - from);
+            self.add(format_args!(
+                "<rect x=\"{LEFT}\" y=\"{from:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" class=\"least\"/>"
+            ));
+            self.text(at - shift, head, "middle", "", &value);
         }
-        if let Some(bare) = batch.bare {
-            let at = self.x.at(bare);
-            self.svg.line((at, from), (at, to), "bare");
-            self.svg
-                .text(at + shift, head, "middle", "tick t9", &exact(bare));
+        if let Some((at, value)) = bare {
+            self.line((at, from), (at, end), "bare");
+            self.text(at + shift, head, "middle", "", &value);
         }
-        for (n, (way, cell)) in rows.into_iter().enumerate() {
-            let middle = top + HEAD + ROW * (n as f64 + 0.5);
-            self.row(way, cell, middle, &name);
+        let lineup = self.lineup;
+        let cells = batch.cells.iter().zip(&lineup.ways).enumerate();
+        let shown = cells.filter(|(_, (cell, _))| !cell.is_empty());
+        for (n, (place, (cell, way))) in shown.enumerate() {
+            let y = top + HEAD + ROW * (n as f64 + 0.5);
+            let known = KNOWN.iter().position(|known| known == way);
+            let color = known.unwrap_or(if way == "cpu" { 0 } else { place % KNOWN.len() });
+            let title = escape(&title(cell, &format!("{way}, {name}"), lineup.unit), 400);
+            self.add(format_args!(
+                "<g style=\"--c: var(--c{color})\"><title>{title}</title>"
+            ));
+            self.row(&escape(way, 24), *cell, y);
+            self.add(format_args!("</g>"));
         }
     }
 
-    fn row(&mut self, way: &str, cell: Cell, y: f64, batch: &str) {
-        let (color, unit) = (color(way), self.lineup.unit);
-        let names = format!("name t{color}");
-        self.svg.text(self.left - 10.0, y + 4.0, "end", &names, way);
+    fn row(&mut self, way: &str, cell: Cell, y: f64) {
+        let (x, under) = (LEFT - 10.0, y + 4.0);
+        self.add(format_args!(
+            "<text x=\"{x}\" y=\"{under}\" text-anchor=\"end\" class=\"way\">{way}</text>"
+        ));
         let at = |value: Option<f64>| value.map(|value| self.x.at(value));
         let (p50, p99, busy) = (at(cell.p50), at(cell.p99), at(cell.busy_p99));
         if let (Some(from), Some(to)) = (p99, busy) {
-            // Up to the ring, where the two are apart.
-            let to = to - RING * (to - from).signum();
-            if (to - from).abs() > RING {
-                self.svg
-                    .line((from, y), (to, y), &format!("reach c{color}"));
-            }
+            self.line((from, y), (to, y), "reach");
         }
         if let (Some(from), Some(to)) = (p50, p99) {
-            self.svg.line((from, y), (to, y), &format!("span c{color}"));
+            self.line((from, y), (to, y), "");
         }
         if let Some(p99) = p99 {
-            self.tick((p99, y), color);
-        }
-        let values = [
-            ("p50", cell.p50),
-            ("p99", cell.p99),
-            ("p99 with a busy host", cell.busy_p99),
-        ];
-        let values = values
-            .iter()
-            .filter_map(|(name, value)| Some(format!("{name} {}", exact((*value)?))));
-        let title = format!(
-            "{way}, {batch}: {} {unit}",
-            super::listed(&values.collect::<Vec<_>>())
-        );
-        if let Some(p50) = p50 {
-            self.svg.mark(color, p50, y, &title);
+            self.line((p99, y - 5.0), (p99, y + 5.0), "");
         }
         if let Some(busy) = busy {
-            self.svg
-                .ring((busy, y), RING, &format!("ring c{color}"), &title);
+            self.circle((busy, y), 5.0, "ring");
         }
-        if let Some(p50) = cell.p50 {
-            self.svg.text(MEDIAN, y + 4.0, "end", "tick", &exact(p50));
+        if let (Some(at), Some(p50)) = (p50, cell.p50) {
+            self.circle((at, y), 4.0, "");
+            self.text(MEDIAN, under, "end", "ink", &exact(p50));
         }
         if let Some(growth) = cell.growth() {
-            let far = if growth >= FAR { "far" } else { "tick" };
-            let times = format!("\u{d7} {growth:.2}");
-            self.svg.text(GROWTH, y + 4.0, "end", far, &times);
+            let class = if growth >= FAR { "bold" } else { "" };
+            self.text(GROWTH, under, "end", class, &format!("\u{d7} {growth:.2}"));
         }
     }
+}
+
+/// What a row says when it is pointed at.
+fn title(cell: &Cell, name: &str, unit: &str) -> String {
+    let busy = ("p99 with a busy host", cell.busy_p99);
+    let values = [("p50", cell.p50), ("p99", cell.p99), busy].into_iter();
+    let values = values.filter_map(|(name, value)| Some(format!("{name} {}", exact(value?))));
+    format!("{name}: {} {unit}", listed(&values.collect::<Vec<_>>()))
 }

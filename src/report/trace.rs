@@ -3,12 +3,13 @@
 use crate::error::{Error, Result};
 use crate::quote;
 use crate::trace::About;
-use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::BufReader;
 use std::path::Path;
 
 /// Steps that are drawn one by one.
@@ -16,63 +17,65 @@ const FIRST_STEPS: usize = 28;
 /// Requests that are drawn one by one.
 const FIRST_REQUESTS: usize = 24;
 
-/// What is kept of a trace.
-#[derive(Debug, Clone)]
+/// What is kept of a trace, and shown.
+#[derive(Debug, Clone, Serialize)]
 pub struct Traced {
-    pub file: String,
     pub about: About,
-    /// Step times in ms by kind and bucket: `decode 8`.
-    pub buckets: BTreeMap<String, Bucket>,
-    /// Scheduler turns that composed or collected something, in us.
-    pub turns_us: Vec<f32>,
-    pub first_steps: Vec<Slice>,
-    pub first_turns: Vec<Slice>,
-    pub first_requests: Vec<Request>,
-    /// In ms, of requests that came to their end.
-    pub ttft_ms: Vec<f32>,
-    pub queued_ms: Vec<f32>,
-    pub total_ms: Vec<f32>,
-    /// Over the run: by name, where it changes.
-    pub counters: BTreeMap<String, Steps>,
-    /// From the first turn's start to the last turn's end, in us.
-    pub from_us: f64,
-    pub to_us: f64,
+    /// The rest, as the page's script reads it. `buckets`, `requests`: times by name; `first_steps`, `first_turns`,
+    /// `first_requests`: what is drawn one by one; `counters`: by name, `[us, value]` where it changes, and those of them whose
+    /// points are `thinned`; `from_us` to `to_us`: from the first turn's start to the last one's end.
+    #[serde(flatten)]
+    rest: Value,
 }
 
-/// Steps of one kind and bucket.
-#[derive(Debug, Clone, Default)]
-pub struct Bucket {
-    pub ms: Vec<f32>,
-    pub rows: u64,
-    pub bucket_rows: u64,
+/// Times of one thing. A percentile is null where there are too few to tell it from the longest.
+fn times(name: &str, mut ms: Vec<f32>) -> Value {
+    ms.sort_by(f32::total_cmp);
+    json!({
+        "name": name,
+        "count": ms.len(),
+        "sum_ms": ms.iter().map(|&ms| f64::from(ms)).sum::<f64>(),
+        "least_ms": ms.first(),
+        "p50_ms": percentile(&ms, 0.5),
+        "p90_ms": percentile(&ms, 0.9),
+        "p99_ms": percentile(&ms, 0.99),
+        "longest_ms": ms.last(),
+    })
 }
 
-#[derive(Debug, Clone)]
-pub struct Slice {
-    pub name: String,
-    pub track: String,
-    pub from_us: f64,
-    pub to_us: f64,
-    pub rows: u64,
+/// The value that `share` of the values do not exceed: nearest rank. `None` where there are too few to tell it from the
+/// largest.
+fn percentile(sorted: &[f32], share: f64) -> Option<f32> {
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    let enough = sorted.len() as f64 * (1.0 - share) >= 1.0 - 1e-9;
+    (enough && rank >= 1).then(|| sorted[rank - 1])
 }
 
-#[derive(Debug, Clone, Default)]
-pub struct Request {
-    pub name: String,
-    pub phases: Vec<(String, f64, f64)>,
+/// Steps of one kind and bucket: `decode 8`.
+#[derive(Default)]
+struct Bucket {
+    ms: Vec<f32>,
+    rows: u64,
+    bucket_rows: u64,
+}
+
+#[derive(Default, Serialize)]
+struct Request {
+    name: String,
+    /// Name, from and to in us.
+    phases: Vec<(String, f64, f64)>,
 }
 
 /// A counter as a line of steps, thinned as it grows: no more than twice `KEPT` points, each the largest of its
 /// neighbours.
-#[derive(Debug, Clone)]
-pub struct Steps {
-    pub points: Vec<(f64, f64)>,
+struct Counter {
+    points: Vec<(f64, f64)>,
     every: usize,
     /// Of the next point: how many values are in it.
     held: usize,
 }
 
-impl Default for Steps {
+impl Default for Counter {
     fn default() -> Self {
         Self {
             points: vec![],
@@ -82,7 +85,7 @@ impl Default for Steps {
     }
 }
 
-impl Steps {
+impl Counter {
     const KEPT: usize = 512;
 
     fn push(&mut self, at: f64, value: f64) {
@@ -97,22 +100,12 @@ impl Steps {
             }
         }
         if self.points.len() >= 2 * Self::KEPT {
+            let largest =
+                |pair: &[(f64, f64)]| pair.iter().fold(0.0, |most: f64, &(_, v)| v.max(most));
             let pairs = self.points.chunks(2);
-            self.points = pairs
-                .map(|pair| {
-                    (
-                        pair[0].0,
-                        pair.iter().fold(0.0, |most, &(_, v)| v.max(most)),
-                    )
-                })
-                .collect();
+            self.points = pairs.map(|pair| (pair[0].0, largest(pair))).collect();
             self.every *= 2;
         }
-    }
-
-    /// Whether points stand for several values.
-    pub fn thinned(&self) -> bool {
-        self.every > 1
     }
 }
 
@@ -136,12 +129,12 @@ struct Event {
     #[serde(default)]
     dur: f64,
     #[serde(default)]
-    args: HashMap<String, serde_json::Value>,
+    args: HashMap<String, Value>,
 }
 
 impl Event {
     fn arg(&self, key: &str) -> Option<u64> {
-        self.args.get(key).and_then(serde_json::Value::as_u64)
+        self.args.get(key).and_then(Value::as_u64)
     }
 }
 
@@ -150,15 +143,15 @@ impl Event {
 struct Seen {
     buckets: BTreeMap<String, Bucket>,
     turns_us: Vec<f32>,
-    first_steps: Vec<Slice>,
-    first_turns: Vec<Slice>,
+    first_steps: Vec<Value>,
+    first_turns: Vec<Value>,
     first_requests: Vec<Request>,
     /// Begun and not ended: the outer begin, the phases, and the open phase's begin.
     open: HashMap<String, (f64, Request, f64)>,
     ttft_ms: Vec<f32>,
     queued_ms: Vec<f32>,
     total_ms: Vec<f32>,
-    counters: BTreeMap<String, Steps>,
+    counters: BTreeMap<String, Counter>,
     tracks: HashMap<u32, String>,
     span: Option<(f64, f64)>,
 }
@@ -195,14 +188,14 @@ impl Seen {
         }
     }
 
-    fn slice(&self, event: &Event) -> Slice {
-        Slice {
-            name: event.name.clone(),
-            track: self.tracks.get(&event.tid).cloned().unwrap_or_default(),
-            from_us: event.ts,
-            to_us: event.ts + event.dur,
-            rows: event.arg("rows").unwrap_or(0),
-        }
+    fn slice(&self, event: &Event) -> Value {
+        json!({
+            "name": event.name,
+            "track": self.tracks.get(&event.tid),
+            "from_us": event.ts,
+            "to_us": event.ts + event.dur,
+            "rows": event.arg("rows"),
+        })
     }
 
     fn step(&mut self, event: &Event) {
@@ -263,119 +256,106 @@ impl Seen {
     }
 }
 
-/// The file's object: events go to [`Seen`] one by one.
-struct Whole<'a>(&'a mut Seen);
+/// The file's object: its events are looked at one by one, and not kept.
+#[derive(Deserialize)]
+struct Whole {
+    #[serde(rename = "traceEvents")]
+    seen: Seen,
+    #[serde(rename = "otherData")]
+    about: Option<About>,
+}
 
-impl<'de> Visitor<'de> for Whole<'_> {
-    type Value = Option<About>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object with traceEvents and otherData")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(
-        self,
-        mut map: A,
-    ) -> std::result::Result<Self::Value, A::Error> {
-        let mut about = None;
-        while let Some(key) = map.next_key::<String>()? {
-            match key.as_str() {
-                "traceEvents" => map.next_value_seed(Events(self.0))?,
-                "otherData" => about = Some(map.next_value()?),
-                _ => {
-                    map.next_value::<IgnoredAny>()?;
-                }
-            }
-        }
-        Ok(about)
+impl<'de> Deserialize<'de> for Seen {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> std::result::Result<Self, D::Error> {
+        input.deserialize_seq(Events)
     }
 }
 
-struct Events<'a>(&'a mut Seen);
+struct Events;
 
-impl<'de> DeserializeSeed<'de> for Events<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, input: D) -> std::result::Result<(), D::Error> {
-        input.deserialize_seq(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Events<'_> {
-    type Value = ();
+impl<'de> Visitor<'de> for Events {
+    type Value = Seen;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("trace events")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut events: A) -> std::result::Result<(), A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut events: A) -> std::result::Result<Seen, A::Error> {
+        let mut seen = Seen::default();
         while let Some(event) = events.next_element()? {
-            self.0.event(event);
+            seen.event(event);
         }
-        Ok(())
+        Ok(seen)
     }
 }
 
-fn open(path: &Path, expected: &str) -> Result<BufReader<File>> {
-    let file = File::open(path).map_err(|error| Error::open(path, &error, expected))?;
-    Ok(BufReader::with_capacity(1 << 18, file))
-}
-
-/// How a file begins.
-pub enum Beginning {
-    /// As an object with this key first.
-    Object(String),
-    List,
-    Other,
-}
-
-/// Looks at a file's first bytes.
+/// Reads a trace, which is called `file`.
 ///
-/// # Errors
-/// It cannot be read.
-pub fn beginning(path: &Path, expected: &str) -> Result<Beginning> {
-    let mut head = vec![];
-    open(path, expected)?
-        .take(256)
-        .read_to_end(&mut head)
-        .map_err(|error| Error::open(path, &error, expected))?;
-    let head = String::from_utf8_lossy(&head);
-    let head = head.trim_start();
-    if head.starts_with('[') {
-        return Ok(Beginning::List);
-    }
-    let key = head.strip_prefix('{').map(str::trim_start);
-    let key = key.and_then(|rest| rest.strip_prefix('"')?.split_once('"'));
-    Ok(key.map_or(Beginning::Other, |(key, _)| {
-        Beginning::Object(key.to_owned())
-    }))
-}
-
 /// # Errors
 /// The file is no trace of this version.
 pub fn read(path: &Path, file: String) -> Result<Traced> {
     let expected = "what `tailgraph trace` writes";
     let wrong = |message: String| Error::file(path, format!("{message}, expected {expected}"));
-    let mut seen = Seen::default();
-    let mut input = serde_json::Deserializer::from_reader(open(path, expected)?);
-    let about = input
-        .deserialize_map(Whole(&mut seen))
-        .map_err(|error| wrong(quote::message(error)))?
-        .ok_or_else(|| wrong("found no otherData".into()))?;
+    let input = File::open(path).map_err(|error| Error::open(path, &error, expected))?;
+    let whole = serde_json::from_reader(BufReader::with_capacity(1 << 18, input));
+    let Whole { mut seen, about } = whole.map_err(|error| wrong(quote::message(error)))?;
+    let about = about.ok_or_else(|| wrong("found no otherData".into()))?;
     let (from_us, to_us) = seen.span.ok_or_else(|| wrong("found no turn".into()))?;
-    Ok(Traced {
-        file,
-        about,
-        buckets: seen.buckets,
-        turns_us: seen.turns_us,
-        first_steps: seen.first_steps,
-        first_turns: seen.first_turns,
-        first_requests: seen.first_requests,
-        ttft_ms: seen.ttft_ms,
-        queued_ms: seen.queued_ms,
-        total_ms: seen.total_ms,
-        counters: seen.counters,
-        from_us,
-        to_us,
-    })
+    let mut buckets: Vec<(String, Bucket)> = seen.buckets.into_iter().collect();
+    buckets.sort_by_key(|(name, _)| {
+        let (kind, rows) = name.split_once(' ').unwrap_or((name, "0"));
+        (kind.to_owned(), rows.parse().unwrap_or(0u32))
+    });
+    let bucket = |(name, bucket): (String, Bucket)| {
+        let mut of = times(&name, bucket.ms);
+        of["fill"] = json!(bucket.rows as f64 / bucket.bucket_rows.max(1) as f64);
+        of
+    };
+    let requests = [
+        times("waiting for a slot", seen.queued_ms),
+        times("to the first token", seen.ttft_ms),
+        times("to the end", seen.total_ms),
+    ];
+    let thinned = seen.counters.iter().filter(|(_, line)| line.every > 1);
+    let thinned: Vec<&String> = thinned.map(|(name, _)| name).collect();
+    let counters = seen
+        .counters
+        .iter()
+        .map(|(name, line)| (name, &line.points));
+    seen.turns_us.sort_by(f32::total_cmp);
+    let rest = json!({
+        "file": file,
+        "buckets": buckets.into_iter().map(bucket).collect::<Vec<_>>(),
+        "turn_p50_us": percentile(&seen.turns_us, 0.5),
+        "first_steps": seen.first_steps,
+        "first_turns": seen.first_turns,
+        "first_requests": seen.first_requests,
+        "requests": requests,
+        "counters": counters.collect::<BTreeMap<_, _>>(),
+        "thinned": thinned,
+        "from_us": from_us,
+        "to_us": to_us,
+    });
+    Ok(Traced { about, rest })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::percentile;
+
+    #[test]
+    fn percentiles_are_values_that_were_seen() {
+        let values: Vec<f32> = (1..=100u8).map(f32::from).collect();
+        let at = |count: usize, share: f64| percentile(&values[..count], share);
+        assert_eq!((at(100, 0.5), at(100, 0.9)), (Some(50.0), Some(90.0)));
+        assert_eq!(
+            (at(100, 0.99), at(99, 0.99)),
+            (Some(99.0), None),
+            "the largest is no p99"
+        );
+        assert_eq!(
+            (at(0, 0.5), at(1, 0.5), at(2, 0.5)),
+            (None, None, Some(1.0))
+        );
+    }
 }
