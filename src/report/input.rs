@@ -82,25 +82,3 @@ fn beginning(path: &Path, expected: &str) -> Result<(bool, Option<String>)> {
     let key = object.and_then(|rest| rest.strip_prefix('"')?.split_once('"'));
     Ok((is_list, key.map(|(key, _)| key.to_owned())))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_tell_files_apart() {
-        assert_eq!(names(&["a.json", "/x/b.json"]), ["a.json", "b.json"]);
-        let alike = ["old/h200/a.json", "./new/h200/a.json", "new/b.json"];
-        assert_eq!(
-            names(&alike),
-            ["old/h200/a.json", "new/h200/a.json", "b.json"]
-        );
-        assert_eq!(names(&["a.json", "new/a.json"]), ["a.json", "new/a.json"]);
-        assert_eq!(names(&["a.json", "a.json"]), ["a.json"; 2], "one file");
-        assert_eq!(
-            names(&["../x/a.json", "x/a.json"]),
-            ["../x/a.json", "x/a.json"]
-        );
-        assert!(names::<&str>(&[]).is_empty());
-    }
-}

@@ -68,21 +68,13 @@ struct Request {
 
 /// A counter as a line of steps, thinned as it grows: no more than twice `KEPT` points, each the largest of its
 /// neighbours.
+#[derive(Default)]
 struct Counter {
     points: Vec<(f64, f64)>,
-    every: usize,
-    /// Of the next point: how many values are in it.
-    held: usize,
-}
-
-impl Default for Counter {
-    fn default() -> Self {
-        Self {
-            points: vec![],
-            every: 1,
-            held: 0,
-        }
-    }
+    /// How often points were halved: each stands for two to the power of this.
+    halved: u32,
+    /// Values in the last point.
+    held: u64,
 }
 
 impl Counter {
@@ -90,7 +82,7 @@ impl Counter {
 
     fn push(&mut self, at: f64, value: f64) {
         match self.points.last_mut() {
-            Some((_, last)) if self.held < self.every => {
+            Some((_, last)) if self.held < 1 << self.halved => {
                 *last = last.max(value);
                 self.held += 1;
             }
@@ -100,11 +92,11 @@ impl Counter {
             }
         }
         if self.points.len() >= 2 * Self::KEPT {
-            let largest =
-                |pair: &[(f64, f64)]| pair.iter().fold(0.0, |most: f64, &(_, v)| v.max(most));
             let pairs = self.points.chunks(2);
+            let largest =
+                |pair: &[(f64, f64)]| pair.iter().map(|&(_, value)| value).fold(0.0, f64::max);
             self.points = pairs.map(|pair| (pair[0].0, largest(pair))).collect();
-            self.every *= 2;
+            self.halved += 1;
         }
     }
 }
@@ -316,7 +308,7 @@ pub fn read(path: &Path, file: String) -> Result<Traced> {
         times("to the first token", seen.ttft_ms),
         times("to the end", seen.total_ms),
     ];
-    let thinned = seen.counters.iter().filter(|(_, line)| line.every > 1);
+    let thinned = seen.counters.iter().filter(|(_, line)| line.halved > 0);
     let thinned: Vec<&String> = thinned.map(|(name, _)| name).collect();
     let counters = seen
         .counters

@@ -193,6 +193,25 @@ fn files_of_one_name_go_by_their_folders() {
 }
 
 #[test]
+fn names_tell_files_apart() {
+    use tailgraph::report::input::names;
+
+    assert_eq!(names(&["a.json", "/x/b.json"]), ["a.json", "b.json"]);
+    let alike = ["old/h200/a.json", "./new/h200/a.json", "new/b.json"];
+    assert_eq!(
+        names(&alike),
+        ["old/h200/a.json", "new/h200/a.json", "b.json"]
+    );
+    assert_eq!(names(&["a.json", "new/a.json"]), ["a.json", "new/a.json"]);
+    assert_eq!(names(&["a.json", "a.json"]), ["a.json"; 2], "one file");
+    assert_eq!(
+        names(&["../x/a.json", "x/a.json"]),
+        ["../x/a.json", "x/a.json"]
+    );
+    assert!(names::<&str>(&[]).is_empty());
+}
+
+#[test]
 fn names_from_files_are_text() {
     let folder = tempfile::tempdir().unwrap();
     let odd = "</script><!--<script>\u{0}\u{202e}\u{2028}/*{library}*/";
