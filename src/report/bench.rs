@@ -54,6 +54,9 @@ pub struct Row {
     rest: Map<String, Value>,
 }
 
+/// What was measured: kind, sizes, names, and the rest.
+type Combination<'a> = (Kind, [u32; 6], [Option<&'a str>; 4], [Option<&'a Value>; 6]);
+
 impl Row {
     /// What [`Row::way`] is of a first run.
     fn named_way(&self) -> String {
@@ -84,31 +87,36 @@ impl Row {
         found.unwrap_or("a CPU that does not say its name")
     }
 
-    /// Whether two results are of the same combination.
-    fn alike(&self, other: &Self) -> bool {
-        const REST: [&str; 6] = [
-            "n_prompt_min",
-            "max_concurrency",
-            "logits_on_device",
-            "request_rate",
-            "replicas",
-            "stage_devices",
-        ];
-        let numbers = |row: &Self| {
-            let sizes = (row.batch, row.n_prompt, row.n_gen, row.n_kernels);
-            (row.kind, sizes, row.cpu_load, row.gpu_load)
-        };
-        let names = |row: &Self| {
-            let files = (row.bucket_file.clone(), row.kernel_file.clone());
-            (row.launch.clone(), row.dtype.clone(), files)
-        };
-        let same = |key: &&str| self.rest.get(*key) == other.rest.get(*key);
-        numbers(self) == numbers(other) && names(self) == names(other) && REST.iter().all(same)
+    /// Two results of one combination are runs of the same.
+    fn combination(&self) -> Combination<'_> {
+        let kernels = self.n_kernels.unwrap_or(0);
+        let (bucket, kernel) = (self.bucket_file.as_deref(), self.kernel_file.as_deref());
+        let rest = |key| self.rest.get(key);
+        (
+            self.kind,
+            [
+                self.batch,
+                kernels,
+                self.cpu_load,
+                self.gpu_load,
+                self.n_prompt,
+                self.n_gen,
+            ],
+            [self.launch.as_deref(), Some(&self.dtype), bucket, kernel],
+            [
+                rest("n_prompt_min"),
+                rest("max_concurrency"),
+                rest("logits_on_device"),
+                rest("request_rate"),
+                rest("replicas"),
+                rest("stage_devices"),
+            ],
+        )
     }
 
     /// Whether two results would be the same point of a chart.
     pub fn same_place(&self, other: &Self) -> bool {
-        self.way == other.way && self.alike(other)
+        self.way == other.way && self.combination() == other.combination()
     }
 
     /// What makes it of no use, in words.
@@ -144,7 +152,11 @@ pub fn read(path: &Path, file: &str) -> Result<Vec<Row>> {
         let row = &mut rest[0];
         file.clone_into(&mut row.file);
         row.way = row.named_way();
-        match earlier.iter().filter(|earlier| earlier.alike(row)).count() {
+        match earlier
+            .iter()
+            .filter(|earlier| earlier.combination() == row.combination())
+            .count()
+        {
             0 => {}
             runs => row.way += &format!(", run {}", runs + 1),
         }

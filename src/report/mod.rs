@@ -22,7 +22,12 @@ use serde_json::{Value, json};
 const TEMPLATE: &str = include_str!("page/page.html");
 /// What stands for each part of the page in the template, in their order there.
 const LIBRARY_STYLE: &str = include_str!("page/uPlot.min.css");
-const LIBRARY: &str = include_str!("page/uPlot.iife.min.js");
+const LIBRARY: &str = concat!(
+    "/*!\n",
+    include_str!("page/uPlot.LICENSE"),
+    "*/\n",
+    include_str!("page/uPlot.iife.min.js"),
+);
 
 /// The page. Results of `bench` are together, where the first file of them is.
 pub fn page(title: &str, inputs: &[Input]) -> String {

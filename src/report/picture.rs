@@ -72,30 +72,14 @@ impl Scale {
         LEFT + share * (RIGHT - LEFT)
     }
 
-    /// Round numbers that have room beside each other.
+    /// Round numbers that have room beside each other, powers of ten first.
     fn ticks(&self) -> Vec<f64> {
         let mut ticks: Vec<f64> = vec![];
-        let decades = self.from.log10().floor() as i32..=self.to.log10().ceil() as i32;
-        let inside = |tick: &f64| (self.from..=self.to).contains(tick);
-        // Powers of ten first: the numbers between them where there is room.
-        for mantissas in [
-            &[1.0][..],
-            &[5.0],
-            &[2.0],
-            &[3.0],
-            &[7.0],
-            &[1.5, 4.0, 6.0, 8.0],
-        ] {
-            let all = decades.clone().flat_map(|decade| {
-                mantissas
-                    .iter()
-                    .map(move |mantissa| mantissa * 10f64.powi(decade))
-            });
-            for tick in all.filter(inside) {
-                if ticks
-                    .iter()
-                    .all(|&other| (self.at(other) - self.at(tick)).abs() > 40.0)
-                {
+        for mantissa in [1.0, 5.0, 2.0, 3.0, 7.0, 1.5, 4.0, 6.0] {
+            for decade in self.from.log10().floor() as i32..=self.to.log10() as i32 {
+                let tick = mantissa * 10f64.powi(decade);
+                let apart = |&other: &f64| (self.at(other) - self.at(tick)).abs() > 40.0;
+                if (self.from..=self.to).contains(&tick) && ticks.iter().all(apart) {
                     ticks.push(tick);
                 }
             }

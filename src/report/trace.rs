@@ -330,24 +330,3 @@ pub fn read(path: &Path, file: String) -> Result<Traced> {
     });
     Ok(Traced { about, rest })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::percentile;
-
-    #[test]
-    fn percentiles_are_values_that_were_seen() {
-        let values: Vec<f32> = (1..=100u8).map(f32::from).collect();
-        let at = |count: usize, share: f64| percentile(&values[..count], share);
-        assert_eq!((at(100, 0.5), at(100, 0.9)), (Some(50.0), Some(90.0)));
-        assert_eq!(
-            (at(100, 0.99), at(99, 0.99)),
-            (Some(99.0), None),
-            "the largest is no p99"
-        );
-        assert_eq!(
-            (at(0, 0.5), at(1, 0.5), at(2, 0.5)),
-            (None, None, Some(1.0))
-        );
-    }
-}

@@ -144,16 +144,17 @@ fn a_page_holds_what_is_in_a_trace() {
         let named = events
             .iter()
             .filter(|e| e["ph"] == "X" && e["name"] == bucket["name"]);
-        let ms: Vec<f64> = named.map(|e| e["dur"].as_f64().unwrap() / 1e3).collect();
+        let mut ms: Vec<f64> = named.map(|e| e["dur"].as_f64().unwrap() / 1e3).collect();
+        ms.sort_by(f64::total_cmp);
         assert_eq!(bucket["count"], ms.len());
-        near(
-            &bucket["least_ms"],
-            ms.iter().copied().fold(f64::MAX, f64::min),
-        );
-        near(
-            &bucket["longest_ms"],
-            ms.iter().copied().fold(0.0, f64::max),
-        );
+        near(&bucket["least_ms"], ms[0]);
+        near(&bucket["longest_ms"], ms[ms.len() - 1]);
+        // A percentile is a value that was seen, and not the longest.
+        match ms.len() {
+            1 => assert_eq!(bucket["p50_ms"], Value::Null),
+            n => near(&bucket["p50_ms"], ms[n.div_ceil(2) - 1]),
+        }
+        assert_eq!(bucket["p99_ms"], Value::Null, "there are less than 100");
     }
     let mut spans = std::collections::HashMap::new();
     let requests = events.iter().filter(|e| e["cat"] == "request");
