@@ -16,6 +16,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=kernels/abi.h");
     println!("cargo::rerun-if-changed=kernels/sched");
+    version();
     scheduler_core();
     #[cfg(feature = "cuda")]
     if let Err(message) = kernels() {
@@ -23,6 +24,39 @@ fn main() {
     }
     #[cfg(feature = "bindgen")]
     bindings();
+}
+
+/// Tells the crate its version, TAILGRAPH_VERSION, and the commit that it is of, TAILGRAPH_COMMIT: in release builds from a
+/// checkout, so that a result says which code it is of. Other builds would be made anew with each commit for it.
+fn version() {
+    let mut version = std::env::var("CARGO_PKG_VERSION").expect("cargo sets it");
+    let is_release = std::env::var("PROFILE").is_ok_and(|profile| profile == "release");
+    // In a folder of another checkout the commit would be of that.
+    let is_checkout = || git(&["rev-parse", "--show-prefix"]).is_none();
+    let commit = git(&["rev-parse", "--short=12", "HEAD"]);
+    if let Some(mut commit) = commit.filter(|_| is_release && is_checkout()) {
+        // The log of HEAD has each commit; what is compiled says whether the rest is as in that.
+        if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
+            println!("cargo::rerun-if-changed={log}");
+        }
+        println!("cargo::rerun-if-changed=src");
+        if git(&["status", "--porcelain", "--untracked-files=no"]).is_some() {
+            commit.push_str("-modified");
+        }
+        println!("cargo::rustc-env=TAILGRAPH_COMMIT={commit}");
+        version = format!("{version} ({commit})");
+    }
+    println!("cargo::rustc-env=TAILGRAPH_VERSION={version}");
+}
+
+/// What git says of this checkout; `None` where it says nothing.
+fn git(arguments: &[&str]) -> Option<String> {
+    let said = std::process::Command::new("git")
+        .args(arguments)
+        .output()
+        .ok()?;
+    let text = String::from_utf8(said.stdout).ok()?.trim().to_owned();
+    (said.status.success() && !text.is_empty()).then_some(text)
 }
 
 /// Compiles `kernels/sched/sched.c` for the host. Always optimised: property tests take millions of turns through it.

@@ -2,11 +2,12 @@
 
 mod columns;
 
-pub use columns::{COMPARED, GEMM, HANDOVER, LIMITS, QUEUE, RESULTS, STARTS, TECHNIQUES};
+pub use columns::{COMPARED, GEMM, HANDOVER, LIMITS, QUEUE, STARTS, TECHNIQUES, results};
 
 use crate::quote;
 use serde_json::Value;
 use std::fmt::Write;
+use std::path::Path;
 
 /// How results are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,16 +22,48 @@ pub enum Format {
     Jsonl,
 }
 
+impl Format {
+    /// What a file of this name is to hold; `None` where its name says nothing.
+    pub fn of(path: &Path) -> Option<Self> {
+        match path.extension()?.to_str()? {
+            "json" => Some(Self::Json),
+            "jsonl" => Some(Self::Jsonl),
+            "csv" => Some(Self::Csv),
+            "md" => Some(Self::Md),
+            _ => None,
+        }
+    }
+}
+
 /// A column of a table: its title, and the cell that a result has in it. A column where no result has one is left out.
+#[derive(Clone, Copy)]
 pub struct Column {
     pub title: &'static str,
     pub cell: fn(&Value) -> Option<String>,
     /// Where there is no room for all columns, those of the highest rank go first; 0 stays.
     rank: u8,
+    /// What was asked for: where all results have the same, it is said above the table.
+    is_setting: bool,
 }
 
-/// Characters of a table's line, unless more are asked for.
-pub const TABLE_WIDTH: usize = 100;
+/// Characters of a table's line where no terminal says how many it has room for.
+pub const TABLE_WIDTH: usize = 120;
+
+/// Takes out the settings that all of `rows` share; they are the text that comes back.
+pub fn shared(rows: &[Value], columns: &mut Vec<Column>) -> String {
+    let mut shared = Vec::new();
+    columns.retain(|column| {
+        let mut cells = rows.iter().map(column.cell);
+        let first = cells.next().flatten();
+        let is_shared = column.is_setting && cells.all(|cell| cell == first);
+        // No load is no news.
+        if let Some(cell) = first.filter(|cell| is_shared && cell != "0") {
+            shared.push(format!("{} {}", column.title, quote::visible(cell)));
+        }
+        !is_shared
+    });
+    shared.join(", ")
+}
 
 /// Prints `rows`; tables in at most `width` characters a line, if those of rank 0 have room there.
 pub fn text(rows: &[Value], format: Format, columns: &[Column], width: usize) -> String {
@@ -146,17 +179,22 @@ fn quoted(text: &str) -> String {
 
 /// Four digits that matter, in plain notation.
 pub fn number(value: f64) -> String {
+    digits(value, 4)
+}
+
+fn digits(value: f64, count: i32) -> String {
     if value == 0.0 || !value.is_finite() {
         return value.to_string();
     }
     let magnitude = value.abs().log10().floor() as i32;
-    let decimals = (3 - magnitude).clamp(0, 9) as usize;
+    let decimals = (count - 1 - magnitude).clamp(0, 9) as usize;
     format!("{value:.decimals$}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::Kind;
     use serde_json::json;
 
     #[test]
@@ -176,120 +214,80 @@ mod tests {
     fn tables_leave_out_what_nobody_has() {
         let rows = [
             json!({"kind": "decode", "batch": 1, "launch": null, "avg_ts": 10.0, "stddev_ts": 0.5}),
-            json!({"kind": "decode", "batch": 32}),
+            json!({"kind": "decode", "batch": 32, "cpu_load": 0}),
         ];
-        let text = text(&rows, Format::Md, RESULTS, TABLE_WIDTH);
+        let mut columns = results(Kind::Decode);
+        assert_eq!(shared(&rows[..1], &mut columns), "kind decode, batch 1");
+        columns = results(Kind::Decode);
+        assert_eq!(shared(&rows, &mut columns), "kind decode");
+        let text = text(&rows, Format::Md, &columns, TABLE_WIDTH);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 4);
-        assert_eq!(lines[0], "|   kind | batch | t/s (mean ± sd) |");
-        assert_eq!(lines[2], "| decode |     1 |  10.00 ± 0.5000 |");
-        assert_eq!(lines[3], "| decode |    32 |               - |");
+        assert_eq!(lines[0], "| batch | cpu load | t/s (mean ± sd) |");
+        assert_eq!(lines[2], "|     1 |        - |  10.00 ± 0.5000 |");
+        assert_eq!(lines[3], "|    32 |        0 |               - |");
     }
 
+    /// What a newcomer looks for has room on the narrowest of terminals.
     #[test]
-    fn a_line_has_room_for_what_matters_most() {
-        for columns in [RESULTS, STARTS, COMPARED] {
-            let mut row =
-                json!({"verdict": "too few repeats: 2 of 3", "figure": "output_throughput"});
-            // Every column has a cell, as wide as numbers are.
-            for name in names_in(columns) {
-                row[name] = json!(1234.5);
-            }
-            for (name, text) in [
-                ("kind", "prefill"),
-                ("launch", "host-graph-ahead"),
-                ("dtype", "bf16"),
-            ] {
-                row[name] = json!(text);
-            }
-            let lines = |width| -> Vec<String> {
-                let text = text(&[row.clone()], Format::Md, columns, width);
-                text.lines().map(str::to_owned).collect()
-            };
-            let (all, cut) = (lines(usize::MAX), lines(TABLE_WIDTH));
-            assert_eq!(all.len(), 3);
-            assert!(all[0].chars().count() > TABLE_WIDTH, "{}", all[0]);
-            assert!(
-                cut[..3]
-                    .iter()
-                    .all(|line| line.chars().count() <= TABLE_WIDTH),
-                "{cut:#?}"
-            );
-            assert!(cut[4].ends_with(" with --wide"), "{cut:#?}");
+    fn eighty_characters_have_room_for_what_matters_most() {
+        let mut row = json!({"request_rate": 10.5, "launch": "host-graph-ahead"});
+        for name in ["ttft", "tpot", "itl", "e2el", "step"] {
+            row[format!("median_{name}_ms")] = json!(123.4);
+            row[format!("p99_{name}_ms")] = json!(1234.5);
         }
-    }
-
-    /// Fields that the columns' cells read: those without which a cell changes.
-    fn names_in(columns: &[Column]) -> Vec<&'static str> {
-        const NAMES: &[&str] = &[
-            "kind",
-            "launch",
-            "dtype",
+        for name in [
             "batch",
-            "n_prompt",
-            "n_gen",
-            "max_concurrency",
-            "cpu_load",
             "avg_ts",
             "stddev_ts",
-            "median_ts",
-            "request_throughput",
-            "duration",
-            "median_ttft_ms",
-            "p99_ttft_ms",
-            "median_tpot_ms",
-            "median_itl_ms",
-            "p90_itl_ms",
-            "p99_itl_ms",
-            "p99.9_itl_ms",
-            "median_e2el_ms",
-            "median_step_ms",
-            "median_turn_us",
-            "experts_hit_mean",
-            "expert_share_max",
             "floor_ms",
             "floor_fraction",
-            "launches_per_token",
+            "request_throughput",
+            "output_throughput",
+            "total_token_throughput",
+            "duration",
             "host_cpu_s_per_1k_tokens",
-            "energy_j_per_token",
-            "max_seqs",
-            "startup_model_ms",
-            "startup_load_ms",
-            "startup_graphs_ms",
-            "startup_capture_ms",
-            "startup_instantiate_ms",
-            "startup_upload_ms",
-            "startup_engine_ms",
-            "startup_first_token_ms",
-            "a",
-            "b",
-            "ratio",
-            "low",
-            "high",
-        ];
-        let full: Value = NAMES
-            .iter()
-            .map(|&name| (name.to_owned(), json!(1.5)))
-            .collect();
-        let cells = |row: &Value| {
-            columns
-                .iter()
-                .map(|column| (column.cell)(row))
-                .collect::<Vec<_>>()
-        };
-        let read = |name: &&&str| {
-            let mut without = full.clone();
-            without[**name] = Value::Null;
-            cells(&without) != cells(&full)
-        };
-        NAMES.iter().filter(read).copied().collect()
+        ] {
+            row[name] = json!(0.1234);
+        }
+        let mut other = row.clone();
+        other["request_rate"] = json!(20.5);
+        for (kind, wanted) in [
+            (
+                Kind::Decode,
+                &["t/s (mean ± sd)", "step ms p50", "p99", "of floor"][..],
+            ),
+            (
+                Kind::Prefill,
+                &["t/s (mean ± sd)", "TTFT ms p50", "p99", "of floor"],
+            ),
+            (
+                Kind::Serve,
+                &["req/s", "t/s out", "TTFT ms", "TPOT ms", "ITL ms", "E2E ms"],
+            ),
+        ] {
+            let rows = [row.clone(), other.clone()];
+            let mut columns = results(kind);
+            let caption = shared(&rows, &mut columns);
+            assert!(caption.contains("launch host-graph-ahead"), "{caption}");
+            let text = text(&rows, Format::Md, &columns, 80);
+            let lines: Vec<&str> = text.lines().collect();
+            assert!(
+                lines[..4].iter().all(|line| line.chars().count() <= 80),
+                "{text}"
+            );
+            for title in wanted {
+                assert!(lines[0].contains(&format!(" {title} |")), "{title}: {text}");
+            }
+            assert!(text.ends_with(" with --wide\n"), "{text}");
+        }
     }
 
     #[test]
     fn csv_quotes() {
         let rows = [json!({"command": "a \"b\", c", "n": 1, "samples": [1], "none": null})];
         assert_eq!(
-            text(&rows, Format::Csv, RESULTS, TABLE_WIDTH),
+            text(&rows, Format::Csv, &[], TABLE_WIDTH),
             "command,n,none\n\"a \"\"b\"\", c\",1,\n"
         );
     }

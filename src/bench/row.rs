@@ -20,6 +20,8 @@ pub const VERSION: u32 = 1;
 pub struct Subject {
     pub schema: u32,
     pub build_version: &'static str,
+    /// Null in debug builds, and where the source was no checkout.
+    pub build_commit: Option<&'static str>,
     /// `debug` or `release`
     pub build_profile: &'static str,
     pub command: String,

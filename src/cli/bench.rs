@@ -39,7 +39,7 @@ use super::{Exit, interrupt};
 use crate::bench::Kind;
 use crate::bench::compare::{compare, differences, read};
 use crate::bench::host;
-use crate::bench::output::{COMPARED, Format, RESULTS, STARTS, TABLE_WIDTH, text};
+use crate::bench::output::{COMPARED, Format, STARTS, TABLE_WIDTH, results, shared, text};
 use crate::bench::row::{Subject, VERSION};
 use crate::error::{Error, Result};
 use crate::files::Out;
@@ -49,6 +49,7 @@ use crate::quote;
 use crate::telemetry::{say, warn};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// What a measurement came to.
 #[derive(Default)]
@@ -90,7 +91,7 @@ pub fn run(command: &BenchCommand) -> Result<Exit> {
             }
             out => out,
         };
-        out.finish_with(shown(&results.rows, &args.print).as_bytes())?;
+        out.finish_with(shown(args.kind, &results.rows, &args.print).as_bytes())?;
     }
     if results.interrupted {
         if let Some(error) = results.failed {
@@ -153,29 +154,42 @@ fn keep_apart(args: &BenchArgs) -> Result<()> {
     files.keep_apart()
 }
 
-fn shown(rows: &[Value], print: &PrintArgs) -> String {
-    let (format, width) = (print.format, print.width());
+fn shown(kind: Kind, rows: &[Value], print: &PrintArgs) -> String {
+    let (format, width) = (print.format(), print.width());
     #[cfg(feature = "cuda")]
     if rows.iter().any(|row| row["technique"].is_string()) {
         return techniques::shown(rows, format, width);
     }
-    let results = text(rows, format, RESULTS, width);
-    match format {
-        Format::Md => format!(
-            "{}\n{results}\n{}",
-            heading(rows),
-            text(&starts(rows), format, STARTS, width)
-        ),
-        _ => results,
+    let mut columns = results(kind);
+    if format != Format::Md {
+        return text(rows, format, &columns, width);
     }
+    let settings = shared(rows, &mut columns);
+    let table = text(rows, format, &columns, width);
+    let (starts, mut columns) = (starts(rows), STARTS.to_vec());
+    shared(&starts, &mut columns);
+    format!(
+        "{}{settings}. Pairs of latencies are median/p99.\n\n{table}\n{}",
+        heading(rows),
+        text(&starts, format, &columns, width)
+    )
 }
 
 impl PrintArgs {
-    /// Columns of text that tables may take.
+    fn format(&self) -> Format {
+        let by_name = || self.output.as_deref().and_then(Format::of);
+        self.format.or_else(by_name).unwrap_or(Format::Md)
+    }
+
+    /// Characters of a line that tables may take.
     fn width(&self) -> usize {
+        let terminal = || match self.output {
+            Some(_) => None,
+            None => console::Term::stdout().size_checked(),
+        };
         match self.wide {
             true => usize::MAX,
-            false => TABLE_WIDTH,
+            false => terminal().map_or(TABLE_WIDTH, |(_, columns)| usize::from(columns)),
         }
     }
 
@@ -252,6 +266,15 @@ fn starts(rows: &[Value]) -> Vec<Value> {
     starts
 }
 
+/// How long the rest may take after `done` of `all` alike since `start`, as a progress line ends; nothing before the first.
+fn time_left(start: Instant, done: usize, all: usize) -> String {
+    if done == 0 {
+        return String::new();
+    }
+    let left = start.elapsed().mul_f64((all - done) as f64 / done as f64);
+    format!(", about {} s left", left.as_secs().max(1))
+}
+
 const BUILD_PROFILE: &str = match cfg!(debug_assertions) {
     true => "debug",
     false => "release",
@@ -286,6 +309,7 @@ fn subject(
     Ok(Subject {
         schema: VERSION,
         build_version: env!("CARGO_PKG_VERSION"),
+        build_commit: option_env!("TAILGRAPH_COMMIT"),
         build_profile: BUILD_PROFILE,
         command: super::command_line(),
         test_time: now(),
@@ -313,7 +337,7 @@ fn compared(args: &CompareArgs) -> Result<Exit> {
     for difference in differences(&a, &b) {
         warn(&difference);
     }
-    let format = args.print.format;
+    let format = args.print.format();
     let mut shown = text(&lines, format, COMPARED, args.print.width());
     if format == Format::Md {
         shown.push_str(&note(&lines));

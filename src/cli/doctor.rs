@@ -176,7 +176,7 @@ fn machine(available: Option<&Available>) -> Vec<Check> {
 fn build() -> Check {
     let what = format!(
         "tailgraph {} for {}-{}, {}",
-        env!("CARGO_PKG_VERSION"),
+        env!("TAILGRAPH_VERSION"),
         std::env::consts::ARCH,
         std::env::consts::OS,
         if cfg!(feature = "cuda") {

@@ -1,6 +1,7 @@
 //! The columns of each table.
 
-use super::{Column, number};
+use super::{Column, digits, number};
+use crate::bench::Kind;
 use serde_json::Value;
 
 fn cell(row: &Value, name: &str) -> Option<String> {
@@ -25,6 +26,34 @@ macro_rules! field {
             title: $title,
             cell: |row| cell(row, $name),
             rank: $rank,
+            is_setting: false,
+        }
+    };
+}
+
+/// What was asked for, rather than what came of it.
+macro_rules! setting {
+    ($title:literal, $name:literal) => {
+        Column {
+            title: $title,
+            cell: |row| cell(row, $name),
+            rank: 0,
+            is_setting: true,
+        }
+    };
+}
+
+/// Median and p99 of a latency.
+macro_rules! latency {
+    ($title:literal, $median:literal, $p99:literal, $rank:literal) => {
+        Column {
+            title: $title,
+            cell: |row| {
+                let short = |name: &str| Some(digits(row[name].as_f64()?, 3));
+                Some(short($median)? + "/" + &short($p99)?)
+            },
+            rank: $rank,
+            is_setting: false,
         }
     };
 }
@@ -36,6 +65,7 @@ macro_rules! above_zero {
             title: $title,
             cell: |row| cell(row, $name).filter(|cell| cell != "0"),
             rank: $rank,
+            is_setting: false,
         }
     };
 }
@@ -47,6 +77,7 @@ macro_rules! share {
             title: $title,
             cell: |row| per_cent(row, $name),
             rank: $rank,
+            is_setting: false,
         }
     };
 }
@@ -58,6 +89,7 @@ macro_rules! pair {
             title: $title,
             cell: |row| Some(cell(row, $first)? + $between + &cell(row, $second)?),
             rank: $rank,
+            is_setting: false,
         }
     };
 }
@@ -66,74 +98,103 @@ macro_rules! pair {
 const PROMPT: Column = Column {
     title: "n_prompt",
     rank: 0,
+    is_setting: true,
     cell: |row| match (&row["n_prompt_min"], &row["n_prompt_max"]) {
         (Value::Number(shortest), Value::Number(longest)) => Some(format!("{shortest}-{longest}")),
         _ => cell(row, "n_prompt"),
     },
 };
 
-/// Of results.
-pub const RESULTS: &[Column] = &[
-    field!("kind", "kind"),
-    field!("launch", "launch"),
-    field!("dtype", "dtype"),
-    field!("buckets", "bucket_file", 1),
-    field!("kernel file", "kernel_file", 1),
-    field!("batch", "batch"),
+/// What `bench` is asked to measure.
+const SETTINGS: &[Column] = &[
+    setting!("kind", "kind"),
+    setting!("launch", "launch"),
+    setting!("dtype", "dtype"),
+    setting!("buckets", "bucket_file"),
+    setting!("kernel file", "kernel_file"),
+    setting!("batch", "batch"),
     PROMPT,
-    field!("n_gen", "n_gen"),
-    field!("kernels", "n_kernels"),
-    field!("req/s asked", "request_rate"),
-    field!("in flight", "max_concurrency"),
-    field!("cpu load", "cpu_load", 1),
-    above_zero!("gpu load", "gpu_load", 0),
+    setting!("n_gen", "n_gen"),
+    setting!("kernels", "n_kernels"),
+    setting!("req/s asked", "request_rate"),
+    setting!("in flight", "max_concurrency"),
+    setting!("cpu load", "cpu_load"),
+    setting!("gpu load", "gpu_load"),
+];
+
+/// Steps: of `decode` and `launch`.
+const STEPS: &[Column] = &[
     pair!("t/s (mean ± sd)", "avg_ts", " ± ", "stddev_ts", 0),
-    field!("t/s median", "median_ts", 3),
-    field!("req/s", "request_throughput", 1),
-    field!("s", "duration", 8),
+    field!("step ms p50", "median_step_ms", 0),
+    field!("p99", "p99_step_ms", 0),
+    field!("p99.9", "p99.9_step_ms", 6),
+    share!("of floor", "floor_fraction", 0),
+    field!("floor ms", "floor_ms", 1),
+    field!("by trace", "median_traced_step_ms", 4),
+    latency!("TTFT ms", "median_ttft_ms", "p99_ttft_ms", 5),
+    latency!("ITL ms", "median_itl_ms", "p99_itl_ms", 6),
+    field!("turn us", "median_turn_us", 5),
+];
+
+/// Prompts alone: of `prefill` and `score`.
+const PROMPTS: &[Column] = &[
+    pair!("t/s (mean ± sd)", "avg_ts", " ± ", "stddev_ts", 0),
     Column {
         title: "valid",
         rank: 0,
+        is_setting: false,
         cell: |row| {
-            Some(
-                if row["valid"].as_bool()? {
-                    "VALID"
-                } else {
-                    "INVALID"
-                }
-                .to_owned(),
-            )
+            let valid = row["valid"].as_bool()?;
+            Some(if valid { "VALID" } else { "INVALID" }.to_owned())
         },
     },
     pair!("top-1", "top1_agreeing", "/", "top1_total", 0),
-    field!("TTFT ms p50", "median_ttft_ms", 3),
-    field!("p99", "p99_ttft_ms", 5),
-    field!("TPOT ms p50", "median_tpot_ms", 2),
-    field!("ITL ms p50", "median_itl_ms", 2),
-    field!("p90", "p90_itl_ms", 6),
-    field!("p99", "p99_itl_ms", 4),
-    field!("p99.9", "p99.9_itl_ms", 6),
-    field!("E2E ms p50", "median_e2el_ms", 2),
-    field!("step ms p50", "median_step_ms", 2),
-    field!("by trace", "median_traced_step_ms", 4),
-    field!("turn us", "median_turn_us", 5),
+    field!("TTFT ms p50", "median_ttft_ms", 0),
+    field!("p99", "p99_ttft_ms", 0),
+    field!("E2E ms p50", "median_e2el_ms", 4),
+    share!("of floor", "floor_fraction", 0),
+    field!("floor ms", "floor_ms", 1),
+];
+
+/// Requests: of `serve`.
+const REQUESTS: &[Column] = &[
+    field!("req/s", "request_throughput", 0),
+    field!("t/s out", "output_throughput", 0),
+    latency!("TTFT ms", "median_ttft_ms", "p99_ttft_ms", 0),
+    latency!("TPOT ms", "median_tpot_ms", "p99_tpot_ms", 0),
+    latency!("ITL ms", "median_itl_ms", "p99_itl_ms", 0),
+    latency!("E2E ms", "median_e2el_ms", "p99_e2el_ms", 0),
+    field!("t/s in and out", "total_token_throughput", 4),
+];
+
+/// What runs cost beside time, and where their rows went.
+const COSTS: &[Column] = &[
+    field!("s", "duration", 8),
     field!("experts/layer", "experts_hit_mean", 7),
     share!("most chosen", "expert_share_max", 7),
-    field!("floor ms", "floor_ms", 2),
     field!("counted floor ms", "floor_counted_ms", 9),
-    share!("of floor", "floor_fraction", 1),
     field!("launches/token", "launches_per_token", 8),
     field!("CPU s/1k tokens", "host_cpu_s_per_1k_tokens", 8),
     field!("J/token", "energy_j_per_token", 8),
 ];
 
+/// Of results of `kind`.
+pub fn results(kind: Kind) -> Vec<Column> {
+    let measured = match kind {
+        Kind::Decode | Kind::Launch => STEPS,
+        Kind::Prefill | Kind::Score => PROMPTS,
+        Kind::Serve => REQUESTS,
+    };
+    [SETTINGS, measured, COSTS].concat()
+}
+
 /// Of how engines started.
 pub const STARTS: &[Column] = &[
-    field!("launch", "launch"),
-    field!("dtype", "dtype"),
-    field!("buckets", "bucket_file"),
-    field!("kernel file", "kernel_file"),
-    field!("max seqs", "max_seqs"),
+    setting!("launch", "launch"),
+    setting!("dtype", "dtype"),
+    setting!("buckets", "bucket_file"),
+    setting!("kernel file", "kernel_file"),
+    setting!("max seqs", "max_seqs"),
     field!("model ms", "startup_model_ms", 1),
     field!("load ms", "startup_load_ms"),
     field!("graphs ms", "startup_graphs_ms", 2),
@@ -216,6 +277,7 @@ pub const LIMITS: &[Column] = &[
     Column {
         title: "holds",
         rank: 0,
+        is_setting: false,
         cell: |row| Some(if row["holds"].as_bool()? { "yes" } else { "NO" }.to_owned()),
     },
 ];

@@ -63,10 +63,10 @@ pub struct PrintArgs {
     /// The file to write [default: standard output]
     #[arg(long, short, value_name = "FILE|-")]
     pub output: Option<PathBuf>,
-    /// How to print the results
-    #[arg(long, value_name = "FORMAT", default_value = "md")]
-    pub format: Format,
-    /// Tables of all columns, rather than of those that 100 characters have room for
+    /// How to print the results [default: as the file's name ends, else md]
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<Format>,
+    /// Tables of all columns, rather than of those that the terminal has room for
     #[arg(long)]
     pub wide: bool,
 }

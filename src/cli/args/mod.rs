@@ -40,7 +40,7 @@ pub(super) const EXIT_CODES: &str = "Exit codes: 0 all served, 1 fatal error, 2 
 
 /// Batches through LFM2-MoE language models.
 #[derive(Debug, Parser)]
-#[command(name = "tailgraph", version, after_help = EXIT_CODES, max_term_width = 100)]
+#[command(name = "tailgraph", version = env!("TAILGRAPH_VERSION"), after_help = EXIT_CODES, max_term_width = 100)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,

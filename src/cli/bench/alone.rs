@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 /// Results of one GPU under a line that says which.
 fn print(args: &PrintArgs, gpu: &OpenGpu, about: &str, table: String) -> Result<Exit> {
     let out = args.open()?;
-    let shown = match args.format {
+    let shown = match args.format() {
         Format::Md => format!("{about} {}.\n\n{table}", gpu.info),
         _ => table,
     };
@@ -39,8 +39,8 @@ pub fn limits(args: &LimitsArgs) -> Result<Exit> {
         .iter()
         .map(|edge| with(subject(&gpu), json!(edge)))
         .collect();
-    let mut table = text(&rows, args.print.format, LIMITS, usize::MAX);
-    if args.print.format == Format::Md {
+    let mut table = text(&rows, args.print.format(), LIMITS, usize::MAX);
+    if args.print.format() == Format::Md {
         for row in &rows {
             let [limit, answer] = ["limit", "answer"].map(|field| row[field].as_str());
             table += &format!(
@@ -88,7 +88,7 @@ pub fn queue(args: &QueueArgs) -> Result<Exit> {
             }
         }
     }
-    let table = text(&rows, args.print.format, QUEUE, args.print.width());
+    let table = text(&rows, args.print.format(), QUEUE, args.print.width());
     let about = "Items claimed from one counter, each worker a warp, on";
     print(&args.print, &gpu, about, table)
 }

@@ -76,7 +76,7 @@ pub fn run(args: &GemmArgs) -> Result<Exit> {
             "--rows: found none that a step of the bucket file's ladders has".into(),
         ));
     }
-    let (format, width) = (args.print.format, args.print.width());
+    let (format, width) = (args.print.format(), args.print.width());
     let mut shown = text(&rows, format, GEMM, width);
     if format == Format::Md {
         shown = format!("{}\n\n{shown}", heading(&rows));

@@ -111,8 +111,8 @@ fn row(subject: &Value, tried: &Tried<Thing<'_>>) -> Option<Value> {
 
 /// The table, below it the ways in words.
 fn shown(rows: &[Value], args: &HandoverArgs) -> String {
-    let table = text(rows, args.print.format, HANDOVER, args.print.width());
-    let (Format::Md, Some(first)) = (args.print.format, rows.first()) else {
+    let table = text(rows, args.print.format(), HANDOVER, args.print.width());
+    let (Format::Md, Some(first)) = (args.print.format(), rows.first()) else {
         return table;
     };
     let name = |field: &str| first[field].as_str().unwrap_or("unknown").to_owned();

@@ -1,7 +1,7 @@
 //! `bench launch`: small kernels in each way to launch them, and the bare graph beside.
 
 use super::around::Runner;
-use super::{Results, subject};
+use super::{Results, subject, time_left};
 use crate::backend::LaunchWay;
 use crate::backend::cuda::device::GpuDevice;
 use crate::bench::Point;
@@ -21,6 +21,7 @@ use crate::plan::EngineOptions;
 use crate::runtime::Logits;
 use crate::telemetry::say;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 const WAYS: [Way; 4] = [
     Way::Scheduled(LaunchWay::HostKernels),
@@ -57,9 +58,11 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
     interrupt::look();
     let mut interrupted = false;
     let mut beside = Beside::default();
+    let start = Instant::now();
     'repeats: for repeat in 0..args.repeats as usize {
         if !args.quiet {
-            say(&format!("repeat {} of {}", repeat + 1, args.repeats));
+            let left = time_left(start, repeat, args.repeats as usize);
+            say(&format!("repeat {} of {}{left}", repeat + 1, args.repeats));
         }
         for turn in 0..tried.len() {
             let index = (turn + repeat) % tried.len();

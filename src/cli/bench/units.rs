@@ -6,7 +6,7 @@ use super::routing;
 use super::scored::Scored;
 use super::sizes::Longest;
 use super::work::{Running, Tried, Unit, Work};
-use super::{Results, subject};
+use super::{Results, subject, time_left};
 use crate::backend::LaunchWay;
 use crate::backend::SharedSink;
 use crate::bench::clock::Clocks;
@@ -81,17 +81,20 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
     let model_ms = start.elapsed().as_secs_f64() * 1e3;
     interrupt::look();
     let mut interrupted = false;
+    let (start, engines) = (Instant::now(), args.repeats as usize * units.len());
     'repeats: for repeat in 0..args.repeats as usize {
         for turn in 0..units.len() {
             let index = (turn + repeat) % units.len();
             if !args.quiet {
-                let launch = units[index].way.map_or("", Way::name);
+                let launch = units[index].way.map(|way| format!(" ({})", way.name()));
                 say(&format!(
-                    "repeat {} of {}: engine {} of {} {launch}",
+                    "repeat {} of {}: engine {} of {}{}{}",
                     repeat + 1,
                     args.repeats,
                     index + 1,
-                    units.len()
+                    units.len(),
+                    launch.unwrap_or_default(),
+                    time_left(start, repeat * units.len() + turn, engines)
                 ));
             }
             let whole = work.repeat(&mut units[index], &model, repeat);
