@@ -235,6 +235,7 @@ fn a_template_that_wants_too_much_is_an_error_soon() {
         "{{ ('%s' * 100000) | format(*(['y' * 5000000] * 100000)) }}".to_owned(),
         "{{ (['a'] * 60000000) | reverse | list | length }}".to_owned(),
         "{{ ('a' * 1000000) | replace('a', 'y' * 1000000) | length }}".to_owned(),
+        "{{ ('a' * 1000000).replace('a', 'y' * 1000000, 999999) | length }}".to_owned(),
         format!("{{% set {} = 1 %}}", nested("(", "a", ")", 400_000)),
         "{% for a in range(99999) %}{{ ['y' * 5000000, 'z'] | sort | length }}{% endfor %}"
             .to_owned(),

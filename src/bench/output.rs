@@ -7,7 +7,6 @@ pub use columns::{COMPARED, GEMM, HANDOVER, LIMITS, QUEUE, STARTS, TECHNIQUES, r
 use crate::quote;
 use serde_json::Value;
 use std::fmt::Write;
-use std::path::Path;
 
 /// How results are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,19 +19,6 @@ pub enum Format {
     Json,
     /// A line of JSON a result.
     Jsonl,
-}
-
-impl Format {
-    /// What a file of this name is to hold; `None` where its name says nothing.
-    pub fn of(path: &Path) -> Option<Self> {
-        match path.extension()?.to_str()? {
-            "json" => Some(Self::Json),
-            "jsonl" => Some(Self::Jsonl),
-            "csv" => Some(Self::Csv),
-            "md" => Some(Self::Md),
-            _ => None,
-        }
-    }
 }
 
 /// A column of a table: its title, and the cell that a result has in it. A column where no result has one is left out.

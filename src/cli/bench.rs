@@ -47,6 +47,7 @@ use crate::model::ModelSource;
 use crate::plan::params::{model_bytes, model_parameters};
 use crate::quote;
 use crate::telemetry::{say, warn};
+use clap::ValueEnum as _;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -177,7 +178,8 @@ fn shown(kind: Kind, rows: &[Value], print: &PrintArgs) -> String {
 
 impl PrintArgs {
     fn format(&self) -> Format {
-        let by_name = || self.output.as_deref().and_then(Format::of);
+        let extension = self.output.as_deref().and_then(Path::extension);
+        let by_name = || Format::from_str(extension?.to_str()?, false).ok();
         self.format.or_else(by_name).unwrap_or(Format::Md)
     }
 

@@ -20,7 +20,7 @@ use input::Input;
 use serde_json::{Value, json};
 
 const TEMPLATE: &str = include_str!("page/page.html");
-/// What stands for each part of the page in the template, in their order there.
+/// The library that draws the charts, and its style, which every page carries.
 const LIBRARY_STYLE: &str = include_str!("page/uPlot.min.css");
 const LIBRARY: &str = concat!(
     "/*!\n",

@@ -80,8 +80,9 @@ fn add_filters(environment: &mut Environment<'_>) {
     environment.add_filter(
         "replace",
         |state: &State, value: &Value, old: &Value, new: &Value| {
-            let value = text(state, value)?;
-            replaced(state, &value, &text(state, old)?, &text(state, new)?)
+            let [value, old, new] = [text(state, value)?, text(state, old)?, text(state, new)?];
+            charge_replaced(state, &value, &old, &new)?;
+            Ok::<_, Error>(value.replace(&old, &new))
         },
     );
     let map = Value::from_function(filters::map);
@@ -235,8 +236,7 @@ fn in_one_case(state: &State, value: &Value) -> Result<Value, Error> {
 fn formatted(state: &State, format: &str, values: &[Value]) -> Result<Vec<Value>, Error> {
     let has_width = format.contains(|c: char| c.is_ascii_digit());
     let print = |value: &Value| {
-        let text = text(state, value)?;
-        state.consume_fuel(1 + text.len() as u64 / 64)?;
+        let text = charged_text(state, value)?;
         if value.is_kwargs() || has_width && !text.is_ascii() {
             return Err(refused(
                 "format: found a named argument, or a width for letters outside of ASCII, which are not supported: expected neither",
@@ -254,22 +254,23 @@ fn formatted(state: &State, format: &str, values: &[Value]) -> Result<Vec<Value>
     Ok(values)
 }
 
-/// The texts of items, which take fuel before they are joined.
-fn texts(state: &State, items: &Value) -> Result<Vec<String>, Error> {
-    let mut texts = Vec::new();
-    for item in items.try_iter()?.checked() {
-        let text = text(state, &item?)?;
-        state.consume_fuel(1 + text.len() as u64 / 64)?;
-        texts.push(text);
-    }
-    Ok(texts)
+/// The text of a value, for which fuel is taken before another one is made of it.
+fn charged_text(state: &State, value: &Value) -> Result<String, Error> {
+    let text = text(state, value)?;
+    state.consume_fuel(1 + text.len() as u64 / 64)?;
+    Ok(text)
 }
 
-/// Python's `str.replace`, which takes fuel before the text is made.
-fn replaced(state: &State, text: &str, old: &str, new: &str) -> Result<String, Error> {
+/// The texts of items.
+fn texts(state: &State, items: &Value) -> Result<Vec<String>, Error> {
+    let items = items.try_iter()?.checked();
+    items.map(|item| charged_text(state, &item?)).collect()
+}
+
+/// Takes fuel for a text in which each `old` becomes `new`, before it is made.
+fn charge_replaced(state: &State, text: &str, old: &str, new: &str) -> Result<(), Error> {
     let found = text.matches(old).count();
-    state.consume_fuel((found.saturating_mul(new.len()) / 64) as u64)?;
-    Ok(text.replace(old, new))
+    state.consume_fuel((found.saturating_mul(new.len()) / 64) as u64)
 }
 
 /// Calls a method of Python's str, list or dict.
@@ -292,14 +293,12 @@ fn method(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Res
             let items = texts(state, items)?;
             pycompat::unknown_method_callback(state, value, method, &[items.into()])?
         }
-        ("replace", [old, new]) => match (old.as_str(), new.as_str()) {
-            (Some(old), Some(new)) => replaced(state, text, old, new)?.into(),
-            _ => {
-                return Err(refused(
-                    "replace: found an argument that is no text, expected two texts",
-                ));
+        ("replace", [old, new, ..]) => {
+            if let (Some(old), Some(new)) = (old.as_str(), new.as_str()) {
+                charge_replaced(state, text, old, new)?;
             }
-        },
+            pycompat::unknown_method_callback(state, value, method, args)?
+        }
         ("isspace", []) => (!text.is_empty() && text.chars().all(is_space)).into(),
         _ if !is_as_in_python(text, method, args) => {
             return Err(refused(format!(

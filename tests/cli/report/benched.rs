@@ -28,6 +28,18 @@ pub fn change(from: &Path, to: &str, change: &dyn Fn(&mut Value)) -> PathBuf {
     change_to(from, &from.with_file_name(to), change)
 }
 
+/// One quick run, beside a floor of known rates.
+pub const RATES: [&str; 8] = [
+    "-r",
+    "1",
+    "--warm-up",
+    "0",
+    "--bandwidth",
+    "10",
+    "--tflops",
+    "0.05",
+];
+
 pub fn change_to(from: &Path, to: &Path, change: &dyn Fn(&mut Value)) -> PathBuf {
     let mut rows = json_of(from);
     rows.as_array_mut().unwrap().iter_mut().for_each(change);
@@ -38,16 +50,6 @@ pub fn change_to(from: &Path, to: &Path, change: &dyn Fn(&mut Value)) -> PathBuf
 #[test]
 fn every_kind_of_result_is_on_the_page() {
     let folder = tempfile::tempdir().unwrap();
-    let rates = [
-        "-r",
-        "1",
-        "--warm-up",
-        "0",
-        "--bandwidth",
-        "10",
-        "--tflops",
-        "0.05",
-    ];
     let decode = [
         "decode",
         "-b",
@@ -81,7 +83,7 @@ fn every_kind_of_result_is_on_the_page() {
             args[0],
             if args[0] == "score" { "l" } else { "" }
         );
-        benched(folder.path(), &name, &[args, &rates].concat())
+        benched(folder.path(), &name, &[args, &RATES].concat())
     });
     let parts = parts(folder.path(), &files.each_ref().map(PathBuf::as_path));
     assert_eq!(parts.len(), 4);

@@ -1,6 +1,6 @@
 //! Pages of `report` in a real browser, where there is one: every chart is drawn, at every width, and no script fails.
 
-use super::benched::{benched, change_to};
+use super::benched::{RATES, benched, change_to};
 use super::{html, json_of, measured, number, same, traced};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -187,17 +187,7 @@ fn results_are_drawn_and_listed() {
 #[test]
 fn every_kind_is_drawn() {
     let folder = tempfile::tempdir().unwrap();
-    let rates = [
-        "-r",
-        "1",
-        "--warm-up",
-        "0",
-        "--bandwidth",
-        "10",
-        "--tflops",
-        "0.05",
-    ];
-    let prefill = [&["prefill", "-b", "1,2", "-p", "16"], &rates[..]].concat();
+    let prefill = [&["prefill", "-b", "1,2", "-p", "16"], &RATES[..]].concat();
     let serve = [
         "serve",
         "-b",
