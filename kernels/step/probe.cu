@@ -146,15 +146,15 @@ extern "C" __global__ void tg_probe_disturb(const uint64_t *orders, const tg_ste
 }
 
 /* at[2]: when it began to stand still, and when it had done so for wait_ns. For timing what times, and for
- * holding SMs. Grid: any; of several blocks each notes its own over the others'. */
+ * holding SMs: all threads stay. Grid, block: any; of several blocks each notes its own over the others'. */
 extern "C" __global__ void tg_probe_spin(uint64_t *at, uint64_t wait_ns) {
   begin_kernel();
-  if (threadIdx.x != 0) return;
   uint64_t now, start;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
   do {
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
   } while (now - start < wait_ns);
+  if (threadIdx.x != 0) return;
   at[0] = start;
   at[1] = now;
 }

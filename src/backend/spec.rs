@@ -10,28 +10,32 @@ use std::time::Duration;
 /// Who launches the kernels of a step, on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaunchWay {
+    /// Nobody schedules: `bench decode` has the host launch a step's graph again and again. Engines take it for [`Self::HostGraph`].
+    Bare,
     /// The host, one by one.
     HostKernels,
     /// The host, a captured graph a step.
     HostGraph,
-    /// As [`Self::HostGraph`], by a host that asks an event again and again whether the step has ended.
+    /// [`Self::HostGraph`] by a host that asks an event again and again whether the step has ended.
     HostGraphEvent,
-    /// ... that sleeps until an event says so.
+    /// [`Self::HostGraph`] by a host that sleeps until an event says that the step has ended.
     HostGraphBlock,
     /// A captured graph a step, the next decode step before the last is through, where that can end no sequence and let none in.
     HostGraphAhead,
     /// The GPU itself, which also schedules.
     DeviceGraph,
-    /// As [`Self::DeviceGraph`], each graph behind the one before it (tail launch) and none beside it.
+    /// [`Self::DeviceGraph`] whose graphs are each launched behind the one before (tail launch) and not beside it.
     DeviceGraphTail,
 }
 
 impl LaunchWay {
-    /// As in `--launch`, which says nothing of `--ahead`.
+    /// The name in `--launch`.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Bare => "bare",
             Self::HostKernels => "host-kernels",
-            Self::HostGraph | Self::HostGraphAhead => "host-graph",
+            Self::HostGraph => "host-graph",
+            Self::HostGraphAhead => "host-graph-ahead",
             Self::HostGraphEvent => "host-graph-event",
             Self::HostGraphBlock => "host-graph-block",
             Self::DeviceGraph => "device-graph",
@@ -48,14 +52,15 @@ impl LaunchWay {
     pub fn is_of_bench(self) -> bool {
         matches!(
             self,
-            Self::HostGraphEvent | Self::HostGraphBlock | Self::DeviceGraphTail
+            Self::Bare | Self::HostGraphEvent | Self::HostGraphBlock | Self::DeviceGraphTail
         )
     }
 
     /// Who launches steps that are scheduled already: by graphs where this way has graphs that the host launches, else by kernels.
     pub fn of_scheduled(self) -> Self {
         match self {
-            Self::HostGraph
+            Self::Bare
+            | Self::HostGraph
             | Self::HostGraphEvent
             | Self::HostGraphBlock
             | Self::HostGraphAhead => Self::HostGraph,

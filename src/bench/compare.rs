@@ -26,7 +26,6 @@ pub struct Entry {
     batch: u32,
     n_prompt: u32,
     n_gen: u32,
-    n_kernels: Option<u32>,
     request_rate: Value,
     /// These, gpu_load and the devices are missing in older results, which had no such thing.
     #[serde(default)]
@@ -73,7 +72,6 @@ impl Entry {
             "batch": self.batch,
             "n_prompt": self.n_prompt,
             "n_gen": self.n_gen,
-            "n_kernels": self.n_kernels,
             "request_rate": self.request_rate,
             "n_prompt_min": self.n_prompt_min,
             "n_prompt_max": self.n_prompt_max,
@@ -143,7 +141,6 @@ fn figures(kind: Kind) -> &'static [(&'static str, bool)] {
             ("median_tpot_ms", false),
             ("median_e2el_ms", false),
         ],
-        Kind::Launch => &[("median_step_ms", false), ("p99_step_ms", false)],
     }
 }
 
@@ -264,7 +261,6 @@ mod tests {
             batch,
             n_prompt: 32,
             n_gen: 16,
-            n_kernels: None,
             request_rate: Value::Null,
             n_prompt_min: None,
             n_prompt_max: None,

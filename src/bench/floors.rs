@@ -78,7 +78,7 @@ pub fn cost(
         Kind::Score => Some(prompts(point, options, |rows, context| {
             shape(StepKind::Score, rows, context)
         })),
-        Kind::Serve | Kind::Launch => None,
+        Kind::Serve => None,
     }
 }
 

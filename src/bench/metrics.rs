@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// What one run came to.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Figures {
-    /// What a rate is counted over: of `decode` and `launch` the steps that all sequences are in, with their tokens; of
+    /// What a rate is counted over: of `decode` the steps that all sequences are in, with their tokens; of
     /// `prefill` the prompts' tokens until the last first token; of `score` until the last end; of `serve` the generated
     /// tokens until the last end.
     pub counted_tokens: f64,
@@ -47,7 +47,7 @@ impl Figures {
     pub fn tokens(&self, kind: Kind) -> f64 {
         match kind {
             Kind::Prefill | Kind::Score => self.input_tokens as f64,
-            Kind::Decode | Kind::Serve | Kind::Launch => self.output_tokens as f64,
+            Kind::Decode | Kind::Serve => self.output_tokens as f64,
         }
     }
 
@@ -143,7 +143,7 @@ pub fn figures(point: &Point, run: &Run) -> Result<Figures> {
         let gaps_ms = pairs.map(|pair| (pair[1] - pair[0]) as f64 / 1e6);
         figures.itl_ms.extend(gaps_ms);
     }
-    if let Kind::Decode | Kind::Launch = point.kind {
+    if point.kind == Kind::Decode {
         (figures.step_ms, figures.turn_us) = whole_steps(&run.turns, point.batch);
         if figures.step_ms.is_empty() {
             return Err(Error::Usage(format!(
@@ -164,7 +164,7 @@ fn counted(kind: Kind, served: &[Served], figures: &Figures) -> (f64, f64) {
     let firsts = served.iter().filter_map(|r| r.tokens_ns.first().copied());
     let since_begin = |end: Option<u64>| (end.unwrap_or(0) - begin.unwrap_or(0)) as f64;
     match kind {
-        Kind::Decode | Kind::Launch => {
+        Kind::Decode => {
             let steps = figures.step_ms.len() as f64;
             let rows = figures.completed as f64;
             (steps * rows, figures.step_ms.iter().sum::<f64>() * 1e6)

@@ -5,15 +5,14 @@
 //! - [`workload`]: prompts and arrival times, the same for whatever is compared
 //! - [`drive`]: one run on an engine, with what the scheduler's clock said of each token; [`clock`]: that clock beside
 //!   the host's
-//! - [`host`], `energy`: what a run costs the host and the GPU beside time; [`gpu_load`]: other processes on the GPU
+//! - [`host`], `energy`: what a run costs the host and the GPU beside time
 //! - [`metrics`]: from runs to figures; [`stats`]: means, quantiles, Welch's test; [`floors`]: the least it could take
 //! - [`traced`]: the steps of a run by a trace of it
 //! - [`products`]: a model's products, kernel by kernel in whole steps; `cublaslt`: a library's beside them (GPUs only)
 //! - [`routing`]: how rows spread over experts, counted apart
 //! - [`row`], [`output`]: a result as JSON and as tables; [`compare`]: two files of results
 //! - [`variants`]: which kernels are worth measuring for a bucket; `tuning`: measures them (GPUs only)
-//! - `bare`: a model's steps without a scheduler; `launching`: what a launch costs by itself; `techniques`: every way that CUDA
-//!   has of launching, side by side; `handover`: every way of rows from GPU to GPU (GPUs only)
+//! - `bare`: a model's steps without a scheduler (GPUs only)
 
 #[cfg(feature = "cuda")]
 pub mod bare;
@@ -25,12 +24,7 @@ pub mod drive;
 #[cfg(feature = "cuda")]
 pub mod energy;
 pub mod floors;
-pub mod gpu_load;
-#[cfg(feature = "cuda")]
-pub mod handover;
 pub mod host;
-#[cfg(feature = "cuda")]
-pub mod launching;
 pub mod metrics;
 pub mod output;
 pub mod products;
@@ -38,8 +32,6 @@ pub mod ranges;
 pub mod routing;
 pub mod row;
 pub mod stats;
-#[cfg(feature = "cuda")]
-pub mod techniques;
 pub mod traced;
 #[cfg(feature = "cuda")]
 pub mod tuning;
@@ -60,8 +52,6 @@ pub enum Kind {
     Score,
     /// Requests that arrive at a rate, and how long they take under that load.
     Serve,
-    /// Steps of small kernels without a model: what launching itself costs (GPUs only).
-    Launch,
 }
 
 impl Kind {
@@ -72,7 +62,6 @@ impl Kind {
             Self::Prefill => "prefill",
             Self::Score => "score",
             Self::Serve => "serve",
-            Self::Launch => "launch",
         }
     }
 }
@@ -95,8 +84,6 @@ pub struct Point {
     pub most_in_flight: Option<u32>,
     /// Threads that spin meanwhile.
     pub cpu_load: u32,
-    /// Processes that keep the GPU busy meanwhile. Only of `decode` and `launch`.
-    pub gpu_load: u32,
     /// Every row has a presence and a frequency penalty and biases. Only of `decode`.
     pub penalties: bool,
 }
@@ -113,7 +100,6 @@ impl Point {
             rate: None,
             most_in_flight: None,
             cpu_load: 0,
-            gpu_load: 0,
             penalties: false,
         }
     }

@@ -2,7 +2,7 @@
 
 mod columns;
 
-pub use columns::{COMPARED, GEMM, HANDOVER, LIMITS, QUEUE, STARTS, TECHNIQUES, results};
+pub use columns::{COMPARED, GEMM, STARTS, results};
 
 use crate::quote;
 use serde_json::Value;

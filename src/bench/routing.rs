@@ -55,7 +55,7 @@ impl Counts {
             Kind::Decode => Some((StepKind::Decode, Some(point.batch as usize))),
             Kind::Prefill => Some((StepKind::Mixed, None)),
             Kind::Score => Some((StepKind::Score, None)),
-            Kind::Serve | Kind::Launch => None,
+            Kind::Serve => None,
         };
         *self.counted.lock() = Counted {
             of,

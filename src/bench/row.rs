@@ -92,8 +92,6 @@ pub struct Measured<'a> {
     pub subject: &'a Subject,
     pub setting: &'a Setting,
     pub point: &'a Point,
-    /// Kernels of a step; only of `launch`.
-    pub kernels: Option<u32>,
     /// Of `score`: logits are not sent to the host.
     pub logits_on_device: Option<bool>,
     pub startup: &'a Startup,
@@ -142,13 +140,11 @@ impl Measured<'_> {
             "n_prompt_min": point.ragged_from,
             "n_prompt_max": point.ragged_from.map(|_| point.prompt_tokens),
             "n_gen": point.new_tokens,
-            "n_kernels": self.kernels,
             // As vLLM writes it.
             "request_rate": if infinite { json!("inf") } else { json!(point.rate) },
             "max_concurrency": point.most_in_flight,
             "logits_on_device": self.logits_on_device,
             "cpu_load": point.cpu_load,
-            "gpu_load": point.gpu_load,
             "penalties": point.penalties,
             "repeats": self.repeats.len(),
             "vocabulary_share": self.vocabulary_share,

@@ -4,35 +4,19 @@
 //! to repeat: whatever drifts (clocks, temperature, other work) meets all of them alike, and starting is measured as
 //! often as running.
 
-#[cfg(feature = "cuda")]
-mod alone;
 mod around;
 mod asked;
 mod bare;
 mod gemm;
-#[cfg(feature = "cuda")]
-mod gpu;
-#[cfg(feature = "cuda")]
-mod handover;
-#[cfg(feature = "cuda")]
-mod keep_busy;
-#[cfg(feature = "cuda")]
-mod launch;
 mod result;
 mod routing;
 mod scored;
 mod sizes;
-#[cfg(feature = "cuda")]
-mod techniques;
-#[cfg(feature = "cuda")]
-mod tries;
 mod units;
 mod work;
 
 use super::args::BucketArgs;
 use super::args::bench::{BenchArgs, BenchCommand, CompareArgs, Other, PrintArgs};
-#[cfg(not(feature = "cuda"))]
-use super::args::bench::{HandoverArgs, KeepBusyArgs, LimitsArgs, QueueArgs};
 use super::paths::{Files, open_printed};
 use super::summary::counted;
 use super::{Exit, interrupt};
@@ -73,10 +57,7 @@ pub fn run(command: &BenchCommand) -> Result<Exit> {
     keep_apart(args)?;
     let out = args.print.open()?;
     let interrupt = interrupt::flag();
-    let results = match args.kind {
-        Kind::Launch => launches(args, &interrupt)?,
-        _ => units::measure(args, &interrupt)?,
-    };
+    let results = units::measure(args, &interrupt)?;
     // What other points came to is not lost by one that failed, nor what there was time for.
     if !results.rows.is_empty() {
         let whole = !results.interrupted && results.failed.is_none();
@@ -119,21 +100,6 @@ fn apart(command: &Other) -> Result<Exit> {
     match command {
         Other::Compare(args) => compared(args),
         Other::Gemm(args) => gemm::run(args),
-        #[cfg(feature = "cuda")]
-        Other::Limits(args) => alone::limits(args),
-        #[cfg(feature = "cuda")]
-        Other::Queue(args) => alone::queue(args),
-        #[cfg(feature = "cuda")]
-        Other::Handover(args) => handover::run(args),
-        #[cfg(feature = "cuda")]
-        Other::KeepBusy(args) => keep_busy::run(args),
-        #[cfg(not(feature = "cuda"))]
-        Other::Limits(LimitsArgs { device, .. })
-        | Other::Queue(QueueArgs { device, .. })
-        | Other::Handover(HandoverArgs { device, .. })
-        | Other::KeepBusy(KeepBusyArgs { device }) => {
-            Err(crate::backend::spec::without_gpu_support(device))
-        }
     }
 }
 
@@ -157,10 +123,6 @@ fn keep_apart(args: &BenchArgs) -> Result<()> {
 
 fn shown(kind: Kind, rows: &[Value], print: &PrintArgs) -> String {
     let (format, width) = (print.format(), print.width());
-    #[cfg(feature = "cuda")]
-    if rows.iter().any(|row| row["technique"].is_string()) {
-        return techniques::shown(rows, format, width);
-    }
     let mut columns = results(kind);
     if format != Format::Md {
         return text(rows, format, &columns, width);
@@ -202,21 +164,6 @@ impl PrintArgs {
     fn open(&self) -> Result<Out> {
         open_printed::<Format>(self.output.as_deref())
     }
-}
-
-#[cfg(feature = "cuda")]
-fn launches(args: &BenchArgs, interrupt: &std::sync::atomic::AtomicBool) -> Result<Results> {
-    match &args.alone()[..] {
-        [] => launch::measure(args, interrupt),
-        ways => techniques::measure(args, ways, interrupt),
-    }
-}
-
-#[cfg(not(feature = "cuda"))]
-fn launches(_args: &BenchArgs, _interrupt: &std::sync::atomic::AtomicBool) -> Result<Results> {
-    Err(Error::Usage(
-        "bench launch: the CPU launches no kernels; it needs a GPU and a build with `cargo build --release --features cuda`".into(),
-    ))
 }
 
 /// What was measured on what, above the tables.
@@ -285,15 +232,6 @@ const BUILD_PROFILE: &str = match cfg!(debug_assertions) {
 /// As results say it.
 fn now() -> String {
     chrono::Utc::now().format("%Y-%m-%dT%H:%M:%SZ").to_string()
-}
-
-/// A row, an object, with the fields of `more` behind its own.
-#[cfg(feature = "cuda")]
-fn with(mut row: Value, more: Value) -> Value {
-    if let (Value::Object(row), Value::Object(more)) = (&mut row, more) {
-        row.extend(more);
-    }
-    row
 }
 
 /// What all results share. `model`: of kinds that run one.

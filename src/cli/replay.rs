@@ -24,10 +24,11 @@ use std::sync::Arc;
 pub fn run(args: ReplayArgs) -> Result<Exit> {
     let mut recording = Reader::open(&args.record)?;
     let header = recording.header.clone();
-    if args.launch == Some(LaunchWay::DeviceGraph) {
-        return Err(Error::Usage(
-            "--launch device-graph: the host replays a schedule, expected host-kernels or host-graph".into(),
-        ));
+    if let Some(way @ (LaunchWay::DeviceGraph | LaunchWay::HostGraphAhead)) = args.launch {
+        return Err(Error::Usage(format!(
+            "--launch {}: the host replays a schedule step by step, expected host-kernels or host-graph",
+            way.name()
+        )));
     }
     let spec = run_spec(args, &header)?;
     check_model(&recording, &spec.model)?;
@@ -78,7 +79,6 @@ fn run_spec(args: ReplayArgs, header: &Header) -> Result<RunSpec> {
         handover: None,
         precision: args.precision,
         launch,
-        ahead: false,
         step_timeout_ms: None,
         buckets: BucketArgs {
             bucket_file: None,

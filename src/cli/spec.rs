@@ -1,7 +1,6 @@
 //! From what was written to what it means: [`spec`] is the one way from flags to a [`RunSpec`].
 
 use super::args::{EngineArgs, PrecisionArgs, RunArgs, TimedArgs};
-use crate::backend::LaunchWay;
 use crate::backend::spec::without_gpu_support;
 use crate::error::{Error, Result};
 use crate::model::{DType, ModelSource};
@@ -85,7 +84,6 @@ pub fn timed(
         handover: None,
         precision: PrecisionArgs { dtype, fp16: false },
         launch: None,
-        ahead: false,
         step_timeout_ms: None,
         buckets: args.buckets.clone(),
     };
@@ -131,11 +129,6 @@ pub fn device(run: &RunArgs, command: &str) -> Result<DeviceSpec> {
 /// # Errors
 /// As [`spec`].
 pub fn devices(run: &RunArgs) -> Result<Devices> {
-    if run.ahead && run.launch != Some(LaunchWay::HostGraph) {
-        return usage(
-            "--ahead: expected --launch host-graph with it; in the other ways nobody waits for the host to launch a graph",
-        );
-    }
     let mut all = match run.device.as_deref() {
         None => vec![DeviceSpec::default()],
         Some(name) => named(name)?,
@@ -245,11 +238,7 @@ fn check_cpu(run: &RunArgs) -> Result<()> {
 /// Uses a GPU as the flags say.
 fn set_up(run: &RunArgs, gpu: &mut GpuSpec) {
     gpu.dtype = run.precision.dtype().unwrap_or(gpu.dtype);
-    gpu.launch = match run.launch {
-        Some(LaunchWay::HostGraph) if run.ahead => LaunchWay::HostGraphAhead,
-        Some(way) => way,
-        None => gpu.launch,
-    };
+    gpu.launch = run.launch.unwrap_or(gpu.launch);
     if let Some(limit) = run.step_timeout_ms {
         gpu.step_timeout = Duration::from_millis(limit);
     }

@@ -40,7 +40,6 @@ pub struct Row {
     pub batch: u32,
     pub n_prompt: u32,
     pub n_gen: u32,
-    pub n_kernels: Option<u32>,
     /// Threads that spin beside the run.
     pub cpu_load: u32,
     /// Processes on the same GPU; older results have no such field.
@@ -55,7 +54,7 @@ pub struct Row {
 }
 
 /// What was measured: kind, sizes, names, and the rest.
-type Combination<'a> = (Kind, [u32; 6], [Option<&'a str>; 4], [Option<&'a Value>; 6]);
+type Combination<'a> = (Kind, [u32; 5], [Option<&'a str>; 4], [Option<&'a Value>; 6]);
 
 impl Row {
     /// What [`Row::way`] is of a first run.
@@ -89,14 +88,12 @@ impl Row {
 
     /// Two results of one combination are runs of the same.
     fn combination(&self) -> Combination<'_> {
-        let kernels = self.n_kernels.unwrap_or(0);
         let (bucket, kernel) = (self.bucket_file.as_deref(), self.kernel_file.as_deref());
         let rest = |key| self.rest.get(key);
         (
             self.kind,
             [
                 self.batch,
-                kernels,
                 self.cpu_load,
                 self.gpu_load,
                 self.n_prompt,
@@ -125,7 +122,7 @@ impl Row {
             let schema = self.schema;
             return Some(format!("found schema {schema}, expected {VERSION}"));
         }
-        let steps = matches!(self.kind, Kind::Decode | Kind::Launch);
+        let steps = self.kind == Kind::Decode;
         let timed = |ms: Option<f64>| ms.is_some_and(|ms| ms > 0.0);
         let untimed = steps && !(timed(self.median_step_ms) && timed(self.p99_step_ms));
         if self.batch == 0 || self.avg_ts <= 0.0 || untimed {
@@ -135,8 +132,7 @@ impl Row {
                 "found a {name} of {batch} by {way}, which took no time"
             ));
         }
-        (self.kind == Kind::Launch && self.n_kernels.is_none())
-            .then(|| "found a launch without n_kernels".to_owned())
+        None
     }
 }
 

@@ -58,7 +58,6 @@ fn together(a: &Row, b: &Row) -> bool {
             )
         }
         Kind::Prefill | Kind::Score => true,
-        Kind::Launch => a.n_kernels == b.n_kernels,
     };
     same && subject(a) == subject(b)
 }

@@ -60,8 +60,8 @@ impl Cell {
 pub fn of(inputs: &[Input]) -> Result<Lineup> {
     let rows = benched(inputs);
     let mut groups = group::groups(&rows);
-    groups.retain(|group| matches!(group[0].kind, Kind::Decode | Kind::Launch));
-    let expected = "expected results of `bench decode` or `bench launch`";
+    groups.retain(|group| group[0].kind == Kind::Decode);
+    let expected = "expected results of `bench decode`";
     match &groups[..] {
         [] => Err(Error::Usage(format!(
             "--svg and --table: found no steps in these files, {expected}"
@@ -79,13 +79,10 @@ pub fn of(inputs: &[Input]) -> Result<Lineup> {
 
 /// What steps are of.
 fn of_what(row: &Row) -> String {
-    match row.n_kernels {
-        Some(kernels) => format!("steps of {kernels} small kernels"),
-        None => format!(
-            "decode steps of {} in {} ({} + {} tokens a sequence)",
-            row.model_filename, row.dtype, row.n_prompt, row.n_gen
-        ),
-    }
+    format!(
+        "decode steps of {} in {} ({} + {} tokens a sequence)",
+        row.model_filename, row.dtype, row.n_prompt, row.n_gen
+    )
 }
 
 /// The days that results are of, each once.
@@ -120,11 +117,6 @@ fn found(groups: &[Group<'_>]) -> String {
 impl Lineup {
     fn of(group: &Group<'_>) -> Self {
         let first = group[0];
-        // Small kernels take microseconds.
-        let (unit, per_ms) = match first.kind {
-            Kind::Launch => ("us", 1e3),
-            _ => ("ms", 1.0),
-        };
         let mut ways: Vec<String> = vec![];
         for row in group {
             if row.way != BARE && !ways.contains(&row.way) {
@@ -140,13 +132,12 @@ impl Lineup {
             let mut rows = group.iter();
             rows.find(|row| row.batch == batch && row.cpu_load == threads && row.way == way)
         };
-        let unit_of = |ms: Option<f64>| ms.map(|ms| ms * per_ms);
         let cell = |way: &String, batch: u32| {
             let idle = at(way, 0, batch);
             Cell {
-                p50: unit_of(idle.and_then(|row| row.median_step_ms)),
-                p99: unit_of(idle.and_then(|row| row.p99_step_ms)),
-                busy_p99: unit_of(busy.and_then(|busy| at(way, busy, batch)?.p99_step_ms)),
+                p50: (idle.and_then(|row| row.median_step_ms)),
+                p99: (idle.and_then(|row| row.p99_step_ms)),
+                busy_p99: (busy.and_then(|busy| at(way, busy, batch)?.p99_step_ms)),
             }
         };
         let floor = |batch: u32| {
@@ -156,8 +147,8 @@ impl Lineup {
         let batches: BTreeSet<u32> = group.iter().map(|row| row.batch).collect();
         let batch = |sequences: u32| Batch {
             sequences,
-            floor: unit_of(floor(sequences)),
-            bare: unit_of(at(BARE, 0, sequences).and_then(|row| row.median_step_ms)),
+            floor: (floor(sequences)),
+            bare: (at(BARE, 0, sequences).and_then(|row| row.median_step_ms)),
             cells: ways.iter().map(|way| cell(way, sequences)).collect(),
         };
         let batches = batches.into_iter().map(batch).collect();
@@ -168,7 +159,7 @@ impl Lineup {
             about.push(format!("a {} build", first.build_profile));
         }
         Self {
-            unit,
+            unit: "ms",
             subject: [what[..1].to_uppercase() + &what[1..], about.join(", ")],
             busy,
             batches,

@@ -4,7 +4,6 @@ mod bench;
 mod bench_gemm;
 mod bench_load;
 mod bench_output;
-mod bench_techniques;
 mod bench_usage;
 mod clock;
 #[path = "../common/mod.rs"]

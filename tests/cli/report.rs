@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 mod benched;
 mod browser;
 mod lineup;
+mod ways;
 
 /// Every launch way beside an idle and a busy host, at full size on a GPU.
 fn measured() -> PathBuf {

@@ -29,12 +29,8 @@ fn wrong_usage_is_exit_code_2_and_says_what_was_expected() {
             "cannot be used with",
         ),
         (
-            generate(&["--ahead", "x"]),
-            "--ahead: expected --launch host-graph",
-        ),
-        (
-            generate(&["--ahead", "--launch", "device-graph", "x"]),
-            "--ahead: expected --launch host-graph",
+            generate(&["--launch", "bare", "x"]),
+            "host-kernels, host-graph, host-graph-ahead, device-graph]",
         ),
         (
             generate(&["--launch", "host-graph", "x"]),

@@ -6,6 +6,7 @@
 //! - [`rows`]: rows of JSON lines; [`schema`]: JSON against tests/schemas/
 //! - [`fixtures`]: where they are; [`golden`]: the golden checkpoints and what transformers computes with them;
 //!   [`checkpoint`]: small models, and safetensors files taken apart
+//! - `probe`: a step without a model (GPUs only)
 //! - [`fuzz`]: how long mutation tests run; [`memory`]: how much memory a program took
 //! - [`text`]: the fixtures' tokenizers and templates
 //! - [`python`]: the pinned Python, and the folder of published files
@@ -20,6 +21,8 @@ pub mod fixtures;
 pub mod fuzz;
 pub mod golden;
 pub mod memory;
+#[cfg(feature = "cuda")]
+pub mod probe;
 pub mod program;
 pub mod python;
 pub mod random;

@@ -91,7 +91,7 @@ fn score_agrees_with_the_cpu() {
     for launch in [
         &["host-kernels"][..],
         &["host-graph"],
-        &["host-graph", "--ahead"],
+        &["host-graph-ahead"],
         &["device-graph"],
     ] {
         let gpu = [

@@ -64,7 +64,7 @@ fn what_the_gpu_scheduled_the_host_replays_to_the_same_bits() {
         (&["device-graph"][..], "bf16", "1"),
         (&["device-graph"], "f16", "2"),
         (&["host-graph"], "bf16", "1"),
-        (&["host-graph", "--ahead"], "bf16", "1"),
+        (&["host-graph-ahead"], "bf16", "1"),
     ] {
         let files = ["--input", &rows, "--output", &output, "--record", &record];
         let way = ["--dtype", dtype, "--stages", stages, "--launch"];

@@ -18,7 +18,7 @@ import compiled
 
 ROWS_A_RUN, TOKENS_A_ROW = 8, 1500
 SERVING = 0.6  # of the time; recordings have the rest
-WAYS = ["device-graph"], ["host-graph"], ["host-graph", "--ahead"]
+WAYS = ["device-graph"], ["host-graph"], ["host-graph-ahead"]
 RECORDED_ROWS, SLOTS = 96, 13
 
 

@@ -1,11 +1,13 @@
 //! A GPU that stands still in the middle of a run over two: the others stop by the deadline and say which stage they waited for.
 //! With fewer GPUs this test says so, and looks at nothing.
 
+use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
 use std::thread;
 use std::time::{Duration, Instant};
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
+use tailgraph::backend::cuda::driver::launch::{Argument, Launch};
 use tailgraph::backend::cuda::driver::machine;
-use tailgraph::backend::cuda::tools::busy::KeepBusy;
+use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::io::row::{Ask, Options};
 use tailgraph::session::{DeviceSpec, GpuSpec, Parallel, RunSpec, Session};
 
@@ -40,6 +42,23 @@ fn long() -> Ask {
     }
 }
 
+/// All threads that the GPU has room for stand still for [`STILL`].
+fn hold(gpu: &OpenGpu, noted: &Buffer) {
+    let multiprocessors = gpu
+        .context
+        .attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    let stream = gpu.context.new_stream().unwrap();
+    let spin = gpu.module.kernel("tg_probe_spin").unwrap();
+    let launch = Launch::blocks(2 * multiprocessors.unwrap() as u32, 1024);
+    let arguments = [
+        Argument::Address(noted.at(0)),
+        Argument::U64(STILL.as_nanos() as u64),
+    ];
+    // SAFETY: the kernel's arguments; `noted` has two u64, and the stream is waited for.
+    unsafe { spin.launch(&stream, launch, &arguments) }.unwrap();
+    stream.synchronize().unwrap();
+}
+
 /// One kernel that fills the GPU for [`STILL`] is in front of the stage's next graph: the run's own process launches it, since
 /// another's would only take turns with it.
 #[test]
@@ -54,12 +73,12 @@ fn a_gpu_that_stands_still_is_named_by_the_deadline() {
         (0, ["stage 0", "0.5 s"]),
     ] {
         let gpu = OpenGpu::new(stands_still).unwrap();
-        let busy = KeepBusy::new(&gpu, STILL).unwrap();
+        let noted = Buffer::new(&gpu.context, 16).unwrap();
         let mut session = Session::open(two_stages()).unwrap();
         let mut answer = session.ask(&long()).unwrap();
         assert!(answer.next().unwrap().is_ok(), "a first piece");
         thread::scope(|scope| {
-            scope.spawn(|| busy.run(|launched| Ok(launched == 0)).unwrap());
+            scope.spawn(|| hold(&gpu, &noted));
             let start = Instant::now();
             let error = answer.find_map(Result::err).expect("a run that fails");
             let took = start.elapsed();

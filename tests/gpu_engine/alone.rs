@@ -1,10 +1,10 @@
 //! The device goes on without its host.
 
+use crate::common::probe::ProbeOptions;
 use crate::common::random::Random;
 use crate::rig::*;
 use std::time::Duration;
 use tailgraph::backend::LaunchWay;
-use tailgraph::backend::cuda::tools::probe::ProbeOptions;
 use tailgraph::plan::{EngineOptions, RingCapacities};
 use tailgraph::runtime::{Engine, Request};
 use tailgraph::sys::abi;

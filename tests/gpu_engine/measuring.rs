@@ -1,11 +1,11 @@
 //! What `bench` measures on a GPU: the same as the trace of the same run, and the same as where nobody measures.
 
+use crate::common::probe::ProbeOptions;
 use crate::common::traced::traced_step_ms;
 use crate::rig::{PATIENCE, Rig, SETUP, Setup, WAYS};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use tailgraph::backend::LaunchWay;
-use tailgraph::backend::cuda::tools::probe::ProbeOptions;
 use tailgraph::bench::clock::Clocks;
 use tailgraph::bench::drive::{self, Beside};
 use tailgraph::bench::host::Busy;

@@ -1,10 +1,10 @@
 //! A recorded run of the device, composed again by the core on the host and launched kernel by kernel.
 
+use crate::common::probe::fingerprint;
 use crate::common::random::Random;
 use crate::rig::*;
 use std::time::{Duration, Instant};
 use tailgraph::backend::LaunchWay;
-use tailgraph::backend::cuda::tools::probe::fingerprint;
 use tailgraph::plan::EngineOptions;
 use tailgraph::runtime::{Action, Between, Core, EndReason, EngineShape, Event, Request};
 use tailgraph::sys::abi;

@@ -1,6 +1,7 @@
 //! A GPU with our kernels, engines on it in each of the ways, seeded requests and what must come of them.
 
 pub use crate::common::engine::*;
+use crate::common::probe::{Disturbance, ProbeLog, ProbeOptions, ProbeStep};
 use crate::common::random::Random;
 use cudarc::driver::{CudaContext, CudaStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +10,6 @@ use tailgraph::backend::cuda::driver::module::Module;
 use tailgraph::backend::cuda::engine::hosted::{HostLaunched, StagePlace};
 use tailgraph::backend::cuda::engine::program::StepProgram;
 use tailgraph::backend::cuda::engine::scheduler::GpuScheduler;
-use tailgraph::backend::cuda::tools::probe::{Disturbance, ProbeLog, ProbeOptions, ProbeStep};
 use tailgraph::backend::{LaunchWay, StageBackend};
 use tailgraph::plan::{EngineOptions, Ladders, RingCapacities};
 use tailgraph::runtime::{EndReason, Engine, Logits, Request};

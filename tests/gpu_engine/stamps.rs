@@ -1,6 +1,7 @@
 //! Steps that are timed kernel by kernel: all kernels are there, in order, between the turns of their step, and one that
 //! stands still is seen to.
 
+use crate::common::probe::{Disturbance, ProbeOptions};
 use crate::common::random::Random;
 use crate::rig::*;
 use tailgraph::backend::LaunchWay;
@@ -8,7 +9,6 @@ use tailgraph::backend::cuda::engine::hosted::{HostLaunched, StagePlace};
 use tailgraph::backend::cuda::engine::model::InOrder;
 use tailgraph::backend::cuda::engine::program::StepProgram;
 use tailgraph::backend::cuda::engine::scheduler::GpuScheduler;
-use tailgraph::backend::cuda::tools::probe::{Disturbance, ProbeOptions};
 use tailgraph::backend::cuda::tools::stamps::{StampClock, stamped};
 use tailgraph::backend::timing::{StepClock, StepTimes, is_timed};
 use tailgraph::plan::EngineOptions;

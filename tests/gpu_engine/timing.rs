@@ -1,12 +1,12 @@
 //! What a step costs in each way, with next to nothing in it. Prints; checks only that there is something to print.
 
+use crate::common::probe::ProbeOptions;
 use crate::common::random::Random;
 use crate::rig::*;
 use std::time::Instant;
 use tailgraph::backend::cuda::driver::exec::{Exec, LaunchedBy};
 use tailgraph::backend::cuda::engine::program::{StepProgram, buckets, capture_calls};
 use tailgraph::backend::cuda::engine::step_copy::{PLACES, StepCopy};
-use tailgraph::backend::cuda::tools::probe::ProbeOptions;
 use tailgraph::plan::{EngineOptions, RingCapacities, StepKind};
 use tailgraph::sys::abi;
 

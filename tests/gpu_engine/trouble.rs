@@ -1,11 +1,11 @@
 //! What the host makes of a step that does not end, and of one that faults.
 
+use crate::common::probe::Disturbance;
 use crate::common::program::{end, this_program};
 use crate::common::random::Random;
 use crate::rig::*;
 use std::time::{Duration, Instant};
 use tailgraph::backend::LaunchWay;
-use tailgraph::backend::cuda::tools::probe::Disturbance;
 
 /// Set for the process that runs into a fault, which is this test again: a fault ends all of a process's GPU work.
 const FAULTS: &str = "TAILGRAPH_TEST_FAULTS";

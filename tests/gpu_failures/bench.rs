@@ -204,26 +204,3 @@ fn logits_that_stay_on_the_device_need_no_way_to_the_host() {
         );
     }
 }
-
-/// Each load has rows of its own; the processes end with the measurement, whose own end does not wait for anything else.
-#[test]
-fn other_processes_keep_the_gpu_busy_meanwhile() {
-    let sizes = [
-        "-b",
-        "1",
-        "-n",
-        "24",
-        "-r",
-        "2",
-        "--launch",
-        "bare,device-graph",
-    ];
-    let found = results(decode(&sizes).and(&["--gpu-load", "0,2"]));
-    let mut loads: Vec<_> = found
-        .iter()
-        .map(|row| (row["launch"].as_str().unwrap(), row["gpu_load"].as_u64()))
-        .collect();
-    loads.sort_unstable();
-    let expected = ["bare", "device-graph"].map(|way| [(way, Some(0)), (way, Some(2))]);
-    assert_eq!(loads, expected.concat());
-}

@@ -6,7 +6,7 @@ use crate::rig::{Run, driver, fails};
 use crate::stages::{ROWS, all_served, on};
 use serde_json::Value;
 
-const WAYS: [&str; 3] = ["host-kernels", "host-graph", "host-graph --ahead"];
+const WAYS: [&str; 3] = ["host-kernels", "host-graph", "host-graph-ahead"];
 const HANDOVERS: [&str; 3] = ["peer", "host", "nccl"];
 
 fn ordered(devices: &str, count: usize, way: &str, handover: &str) -> Run {
@@ -38,7 +38,7 @@ fn the_order_of_the_work_of_all_gpus_is_right() {
 fn every_wait_orders_something() {
     // How many waits there are depends on how many steps find others on their way.
     let (fewest, most) = (5, 24);
-    for way in ["host-graph", "host-graph --ahead"] {
+    for way in ["host-graph", "host-graph-ahead"] {
         for handover in HANDOVERS {
             let mut noticed = 0;
             for wait in 1..=most {
@@ -64,7 +64,7 @@ fn every_wait_orders_something() {
 #[test]
 fn the_host_waits_for_what_it_copies_from() {
     let mut noticed = 0;
-    for way in ["host-graph", "host-graph --ahead"].repeat(5) {
+    for way in ["host-graph", "host-graph-ahead"].repeat(5) {
         let (ended, _) = two(way, "peer").with("DEAF", "host").over_rows(ROWS);
         if ended.code == 0 {
             continue;
@@ -130,7 +130,7 @@ fn a_recording_is_taken_again() {
         all_served(&run.over_rows(ROWS), way);
         let text = std::fs::read_to_string(record).unwrap();
         let stages = match way {
-            "host-graph --ahead" => r#""stages":1"#,
+            "host-graph-ahead" => r#""stages":1"#,
             _ => r#""stages":2"#,
         };
         let header = text.lines().next().unwrap();
@@ -150,7 +150,7 @@ fn ends(way: &str, fail: &str) -> (Ended, Vec<Value>) {
 #[test]
 fn a_gpu_that_faults_is_named_with_its_stage() {
     let fault = "CUDA_ERROR_ILLEGAL_ADDRESS";
-    for way in ["host-graph", "host-graph --ahead"] {
+    for way in ["host-graph", "host-graph-ahead"] {
         // Each step launches one graph on each GPU.
         for (launch, stage) in [(5, "stage 0 on cuda:0"), (6, "stage 1 on cuda:1")] {
             let ended = ends(way, &format!("cuGraphLaunch:{launch}:700"));
@@ -178,7 +178,7 @@ fn a_gpu_that_is_waited_for_is_named_rather_than_the_one_that_waits() {
 /// Which stage that is depends on how far the host had looked before.
 #[test]
 fn a_step_that_never_ends_is_named_with_its_stage() {
-    for way in ["host-graph", "host-graph --ahead"] {
+    for way in ["host-graph", "host-graph-ahead"] {
         let run = two(way, "peer").and(&["--step-timeout-ms", "500"]);
         let run = run.with("FAIL", "cuEventQuery:cuGraphLaunch+5:hang");
         let parts = ["(stage ", "expected at most 0.5 s", "a kernel is stuck"];

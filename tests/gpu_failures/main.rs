@@ -10,7 +10,6 @@ mod common;
 mod doctor;
 mod faults;
 mod graphs;
-mod handover;
 mod host_stages;
 mod inspect;
 mod machine;

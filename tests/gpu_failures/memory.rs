@@ -64,7 +64,7 @@ fn an_allocation_that_fails_says_what_it_was_for() {
 fn a_graph_without_memory_is_named() {
     let graphs = |way| match way {
         "host-graph" => vec!["stage 0 decode 1", "stage 0 mixed 512", "stage 0 score 512"],
-        "host-graph --ahead" => vec![
+        "host-graph-ahead" => vec![
             "stage 0 decode 1",
             "stage 0 decode 1",
             "stage 0 mixed 512",
@@ -83,7 +83,7 @@ fn a_graph_without_memory_is_named() {
     let buckets = folder.path().join("buckets.toml");
     std::fs::write(&buckets, "[buckets]\nmixed = [512]\n").unwrap();
     let buckets = ["--bucket-file", buckets.to_str().unwrap()];
-    for way in ["host-graph", "host-graph --ahead", "device-graph"] {
+    for way in ["host-graph", "host-graph-ahead", "device-graph"] {
         for (index, graph) in graphs(way).into_iter().enumerate() {
             let number = 1 + index;
             for (what, setting, call) in [

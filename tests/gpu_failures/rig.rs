@@ -12,7 +12,7 @@ use tempfile::TempDir;
 pub const WAYS: [&str; 4] = [
     "host-kernels",
     "host-graph",
-    "host-graph --ahead",
+    "host-graph-ahead",
     "device-graph",
 ];
 

@@ -27,14 +27,14 @@ fn a_step_that_never_ends_is_named() {
         Run::generate("device-graph").with("DEVICE", "stuck:4"),
         &step,
     );
-    for way in ["host-kernels", "host-graph", "host-graph --ahead"] {
+    for way in ["host-kernels", "host-graph", "host-graph-ahead"] {
         stuck(
             Run::generate(way).with("FAIL", format!("{WAIT}:hang")),
             &step,
         );
     }
     // In those, step 5 is behind step 4 by then where the host runs ahead; where a token may end the row, none is.
-    let ahead = Run::generate("host-graph --ahead").and(&["--ignore-eos=false"]);
+    let ahead = Run::generate("host-graph-ahead").and(&["--ignore-eos=false"]);
     stuck(ahead.with("FAIL", format!("{WAIT}:hang")), &step);
 }
 

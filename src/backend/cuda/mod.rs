@@ -2,8 +2,7 @@
 //!
 //! The driver (libcuda) is loaded at run time, so one binary runs with and without a GPU; nothing here links
 //! to CUDA. May use `plan`, `model`, `sys` and `error`. Each part uses only what stands to its right:
-//! `device` -> `tools` -> `engine` -> `lower` -> `memory` -> `families` -> `driver` -> `listed` ->
-//! `tuning`.
+//! `device` -> `engine` -> `lower` -> `memory` -> `families` -> `driver` -> `listed` -> `tuning`.
 //!
 //! A build without GPU support has what is data alone: `listed` and `tuning`.
 
@@ -20,6 +19,4 @@ pub mod listed;
 pub mod lower;
 #[cfg(feature = "cuda")]
 pub mod memory;
-#[cfg(feature = "cuda")]
-pub mod tools;
 pub mod tuning;

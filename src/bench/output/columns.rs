@@ -115,14 +115,12 @@ const SETTINGS: &[Column] = &[
     setting!("batch", "batch"),
     PROMPT,
     setting!("n_gen", "n_gen"),
-    setting!("kernels", "n_kernels"),
     setting!("req/s asked", "request_rate"),
     setting!("in flight", "max_concurrency"),
     setting!("cpu load", "cpu_load"),
-    setting!("gpu load", "gpu_load"),
 ];
 
-/// Steps: of `decode` and `launch`.
+/// Steps: of `decode`.
 const STEPS: &[Column] = &[
     pair!("t/s (mean ± sd)", "avg_ts", " ± ", "stddev_ts", 0),
     field!("step ms p50", "median_step_ms", 0),
@@ -181,7 +179,7 @@ const COSTS: &[Column] = &[
 /// Of results of `kind`.
 pub fn results(kind: Kind) -> Vec<Column> {
     let measured = match kind {
-        Kind::Decode | Kind::Launch => STEPS,
+        Kind::Decode => STEPS,
         Kind::Prefill | Kind::Score => PROMPTS,
         Kind::Serve => REQUESTS,
     };
@@ -216,7 +214,6 @@ pub const COMPARED: &[Column] = &[
     field!("batch", "batch"),
     Column { rank: 3, ..PROMPT },
     field!("n_gen", "n_gen", 3),
-    field!("kernels", "n_kernels", 1),
     field!("req/s asked", "request_rate", 1),
     field!("in flight", "max_concurrency", 1),
     field!("cpu load", "cpu_load", 2),
@@ -227,73 +224,6 @@ pub const COMPARED: &[Column] = &[
     field!("B / A", "ratio"),
     pair!("95% interval", "low", " to ", "high", 1),
     field!("verdict", "verdict"),
-];
-
-/// Of ways to launch, side by side.
-pub const TECHNIQUES: &[Column] = &[
-    field!("way", "technique"),
-    field!("kernels", "kernels"),
-    field!("cpu load", "cpu_load"),
-    above_zero!("gpu load", "gpu_load", 0),
-    field!("us p50", "p50_step_us"),
-    field!("p99", "p99_step_us"),
-    field!("p99.9", "p99.9_step_us"),
-    field!("longest", "longest_step_us", 4),
-    field!("CPU us/step", "host_cpu_us_per_step", 1),
-    field!("launches/step", "host_launches_per_step", 3),
-    field!("MiB", "device_mib", 2),
-    field!("start ms", "startup_ms", 2),
-    above_zero!("not taken", "not_taken", 3),
-    field!("steps", "timed_steps", 5),
-];
-
-/// Of ways to hand rows on.
-pub const HANDOVER: &[Column] = &[
-    field!("way", "way"),
-    field!("rows", "rows"),
-    field!("cpu load", "cpu_load", 1),
-    above_zero!("gpu load", "gpu_load", 0),
-    field!("us p50", "p50_step_us"),
-    field!("p99", "p99_step_us"),
-    field!("p99.9", "p99.9_step_us", 2),
-    field!("longest", "longest_step_us", 4),
-    field!("GB/s", "gbytes_per_s"),
-    field!("bytes", "bytes_per_step", 5),
-    field!("CPU us/step", "host_cpu_us_per_step"),
-    field!("launches/step", "host_launches_per_step", 3),
-    field!("MiB", "device_mib", 2),
-    field!("start ms", "startup_ms", 2),
-    field!("steps", "timed_steps", 5),
-];
-
-/// Of limits at their edge.
-pub const LIMITS: &[Column] = &[
-    field!("limit", "limit"),
-    field!("documented", "documented"),
-    field!("accepted", "accepted"),
-    field!("ran", "ran"),
-    field!("of one more", "accepted_beyond"),
-    field!("ran", "ran_beyond"),
-    Column {
-        title: "holds",
-        rank: 0,
-        is_setting: false,
-        cell: |row| Some(if row["holds"].as_bool()? { "yes" } else { "NO" }.to_owned()),
-    },
-];
-
-/// Of queues.
-pub const QUEUE: &[Column] = &[
-    field!("items are", "claim"),
-    field!("work", "work"),
-    field!("rounds", "rounds"),
-    field!("items/us", "items_per_us"),
-    field!("first end us", "first_end_us", 3),
-    field!("median", "median_end_us", 1),
-    field!("last", "last_end_us"),
-    field!("tail us", "tail_us"),
-    share!("idle", "idle_share", 2),
-    field!("claims", "claims", 4),
 ];
 
 /// Of products.

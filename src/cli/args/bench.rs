@@ -1,17 +1,14 @@
 //! `bench`.
 
-mod alone;
 mod gemm;
 
 use super::run::EngineArgs;
 use super::score::Positions;
-use crate::backend::cuda::listed::techniques::Technique;
 use crate::backend::{Handover, LaunchWay, Parallel};
 use crate::bench::Kind;
 use crate::bench::output::Format;
 use crate::bench::ranges::{self, Lengths, List};
 use crate::model::DType;
-pub use alone::{HandoverArgs, KeepBusyArgs, LimitsArgs, QueueArgs};
 use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
 pub use gemm::GemmArgs;
@@ -36,15 +33,6 @@ pub enum Other {
     Compare(CompareArgs),
     /// Each product of a model by rows: the kernels that serve it, time, TFLOP/s, share of what bounds it, and cuBLASLt beside it
     Gemm(Box<GemmArgs>),
-    /// Each limit of launching on the device at its edge: as many launches as are documented, and one more (GPUs only)
-    Limits(LimitsArgs),
-    /// An atomic queue by itself: what claiming items costs, and what it saves where items differ (GPUs only)
-    Queue(QueueArgs),
-    /// Two GPUs that hand rows on, or add them up, in every way there is: NCCL, copies, stores and flags (GPUs only)
-    Handover(HandoverArgs),
-    /// Keep a GPU busy until standard input ends: what --gpu-load starts
-    #[command(hide = true)]
-    KeepBusy(KeepBusyArgs),
 }
 
 #[derive(Debug, Clone, Args)]
@@ -69,86 +57,6 @@ pub struct PrintArgs {
     /// Tables of all columns, rather than of those that the terminal has room for
     #[arg(long)]
     pub wide: bool,
-}
-
-/// Who launches, the host that runs ahead included.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// A step's graph, launched again and again by the host with nobody scheduling.
-    Bare,
-    Scheduled(LaunchWay),
-    /// One that `bench launch` has of its own, with steps that need no scheduler.
-    Alone(Technique),
-    /// All of these.
-    All,
-}
-
-impl Way {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Bare => "bare",
-            Self::Scheduled(LaunchWay::HostGraphAhead) => "host-graph-ahead",
-            Self::Scheduled(way) => way.name(),
-            Self::Alone(technique) => technique.name(),
-            Self::All => "all",
-        }
-    }
-}
-
-impl ValueEnum for Way {
-    fn value_variants<'a>() -> &'a [Self] {
-        &[
-            Self::Bare,
-            Self::Scheduled(LaunchWay::HostKernels),
-            Self::Scheduled(LaunchWay::HostGraph),
-            Self::Scheduled(LaunchWay::HostGraphEvent),
-            Self::Scheduled(LaunchWay::HostGraphBlock),
-            Self::Scheduled(LaunchWay::HostGraphAhead),
-            Self::Scheduled(LaunchWay::DeviceGraph),
-            Self::Scheduled(LaunchWay::DeviceGraphTail),
-            Self::All,
-            Self::Alone(Technique::ALL[0]),
-            Self::Alone(Technique::ALL[1]),
-            Self::Alone(Technique::ALL[2]),
-            Self::Alone(Technique::ALL[3]),
-            Self::Alone(Technique::ALL[4]),
-            Self::Alone(Technique::ALL[5]),
-            Self::Alone(Technique::ALL[6]),
-            Self::Alone(Technique::ALL[7]),
-            Self::Alone(Technique::ALL[8]),
-            Self::Alone(Technique::ALL[9]),
-            Self::Alone(Technique::ALL[10]),
-            Self::Alone(Technique::ALL[11]),
-            Self::Alone(Technique::ALL[12]),
-            Self::Alone(Technique::ALL[13]),
-            Self::Alone(Technique::ALL[14]),
-            Self::Alone(Technique::ALL[15]),
-        ]
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        let value = PossibleValue::new(self.name());
-        Some(match self {
-            Self::Bare => value.help(
-                "A step's graph, launched again and again by the host with nobody scheduling; of `decode` and `launch`",
-            ),
-            Self::Scheduled(way) => match way {
-                LaunchWay::HostGraphEvent => value
-                    .help("host-graph by a host that asks an event again and again whether the step has ended"),
-                LaunchWay::HostGraphBlock => value
-                    .help("host-graph by a host that sleeps until an event (CU_EVENT_BLOCKING_SYNC)"),
-                LaunchWay::HostGraphAhead => value.help("host-graph with --ahead"),
-                LaunchWay::DeviceGraphTail => value.help(
-                    "device-graph, each step's graph behind the one before it (tail launch) instead of beside it (sibling)",
-                ),
-                LaunchWay::HostKernels | LaunchWay::HostGraph | LaunchWay::DeviceGraph => value,
-            },
-            Self::All => value.help(
-                "`launch`: every way that CUDA has, side by side over the same small kernels, without a scheduler:",
-            ),
-            Self::Alone(technique) => value.help(technique.does()),
-        })
-    }
 }
 
 pub(super) fn positive(text: &str) -> std::result::Result<List, String> {
@@ -192,7 +100,7 @@ pub struct BenchArgs {
     #[arg(long, short)]
     pub quiet: bool,
 
-    /// A checkpoint's directory, ORG/NAME[@REVISION] or random:PRESET[@SEED] (see `generate --help`) [not for `launch`: required]
+    /// A checkpoint's directory, ORG/NAME[@REVISION] or random:PRESET[@SEED] (see `generate --help`)
     #[arg(long, short, value_name = "MODEL", help_heading = "Model and device")]
     pub model: Option<String>,
     /// cpu, cuda, or certain ones; several (cuda:0,1) for serve, score and prefill [default: cuda where it can run, else cpu]
@@ -205,14 +113,14 @@ pub struct BenchArgs {
     /// [default: peer where the GPUs reach each other's memory, else host]
     #[arg(long, value_name = "WAY", help_heading = "Model and device")]
     pub handover: Option<Handover>,
-    /// Ways to launch (GPUs only) [default: device-graph; launch: those that runs have, always with bare]
+    /// Ways to launch (GPUs only) [default: device-graph]
     #[arg(
         long,
         value_name = "WAYS",
         value_delimiter = ',',
         help_heading = "Model and device"
     )]
-    pub launch: Vec<Way>,
+    pub launch: Vec<LaunchWay>,
     /// Types of matrix inputs, key-value pages and convolution state [default: f32 on the CPU, bf16 on GPUs]
     #[arg(
         long,
@@ -254,9 +162,6 @@ pub struct BenchArgs {
     /// Threads that spin meanwhile, up to 4096
     #[arg(long, value_name = "LIST", value_parser = ranges::threads, default_value = "0", help_heading = "Workload")]
     pub cpu_load: List,
-    /// `decode` and `launch`: processes that keep the GPU busy meanwhile, with kernels of some 2 ms
-    #[arg(long, value_name = "LIST", value_parser = ranges::parse, default_value = "0", help_heading = "Workload")]
-    pub gpu_load: List,
     /// `decode`: every sequence has a presence penalty, a frequency penalty and 8 biased tokens
     #[arg(long, help_heading = "Workload")]
     pub penalties: bool,
@@ -300,18 +205,6 @@ pub struct BenchArgs {
         requires = "input"
     )]
     pub expect: Option<PathBuf>,
-    /// `launch`: small kernels of a step, at least 4
-    #[arg(long, value_name = "LIST", value_parser = positive, default_value = "4,123", help_heading = "Workload")]
-    pub kernels: List,
-    /// `launch --launch all`: steps of each repeat [default: 2000]
-    #[arg(long, value_name = "N", help_heading = "Workload")]
-    pub steps: Option<u64>,
-    /// ... launches in a chain of siblings before a tail launch renews it [default: 100]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Workload")]
-    pub renew: Option<u32>,
-    /// ... a repeat of a way ends sooner where it has taken so long [default: 5]
-    #[arg(long, value_name = "SECONDS", value_parser = above_zero, help_heading = "Workload")]
-    pub most_seconds: Option<f64>,
     /// Of the prompts and arrival times
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Workload")]
     pub seed: u64,
@@ -352,13 +245,7 @@ pub struct BenchArgs {
 
 impl ValueEnum for Kind {
     fn value_variants<'a>() -> &'a [Self] {
-        &[
-            Self::Decode,
-            Self::Prefill,
-            Self::Score,
-            Self::Serve,
-            Self::Launch,
-        ]
+        &[Self::Decode, Self::Prefill, Self::Score, Self::Serve]
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
@@ -369,9 +256,6 @@ impl ValueEnum for Kind {
                 "Logits of prompts, all sent at once: 1,024 of 32 tokens unless told otherwise"
             }
             Self::Serve => "Requests that arrive at a rate, and how long they take under that load",
-            Self::Launch => {
-                "Steps of small kernels without a model: what launching itself costs (GPUs only)"
-            }
         };
         Some(PossibleValue::new(self.name()).help(help))
     }

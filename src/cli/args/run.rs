@@ -40,10 +40,6 @@ pub struct RunArgs {
     /// Who launches the kernels (GPUs only) [default: device-graph]
     #[arg(long, value_name = "WAY", value_parser = of_a_run())]
     pub launch: Option<LaunchWay>,
-    /// With --launch host-graph: launch the next decode step before the last is through, where no sequence can end in between. With
-    /// --parallel stages, steps of different sequences do not overlap then: use it for a few sequences only
-    #[arg(long)]
-    pub ahead: bool,
     /// Give up where one step takes longer than this (GPUs only) [default: 60000]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=MAX_TIMEOUT_MS))]
     pub step_timeout_ms: Option<u64>,

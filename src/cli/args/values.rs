@@ -3,7 +3,7 @@
 use crate::backend::{Handover, LaunchWay, Parallel};
 use crate::model::DType;
 use clap::ValueEnum;
-use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 impl ValueEnum for DType {
     fn value_variants<'a>() -> &'a [Self] {
@@ -44,13 +44,14 @@ impl ValueEnum for Handover {
     }
 }
 
-/// Those of `--launch`; the host that runs ahead is `--ahead`. Those of `bench` alone are known, so that they are refused by what
-/// they are (`of_a_run`).
+/// The ways of `bench --launch`. Those that only profiles/launching.md compares are hidden.
 impl ValueEnum for LaunchWay {
     fn value_variants<'a>() -> &'a [Self] {
         &[
+            Self::Bare,
             Self::HostKernels,
             Self::HostGraph,
+            Self::HostGraphAhead,
             Self::DeviceGraph,
             Self::HostGraphEvent,
             Self::HostGraphBlock,
@@ -59,14 +60,25 @@ impl ValueEnum for LaunchWay {
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
-        Some(PossibleValue::new(self.name()).hide(self.is_of_bench()))
+        let value = PossibleValue::new(self.name());
+        Some(match self {
+            Self::Bare => value.help("A step's graph, launched again and again by the host: nobody schedules (`bench decode` only)"),
+            Self::HostKernels => value.help("The host, kernel by kernel"),
+            Self::HostGraph => value.help("The host, a captured graph a step"),
+            Self::HostGraphAhead => value.help(
+                "The host, the next decode step's graph before the last is through, where no sequence can end in between. Stages on several \
+                 GPUs do not overlap steps of different sequences then",
+            ),
+            Self::DeviceGraph => value.help("The GPU, which schedules too"),
+            Self::HostGraphEvent | Self::HostGraphBlock | Self::DeviceGraphTail => value.hide(true),
+        })
     }
 }
 
-/// A `--launch` of what is no `bench`.
+/// The ways of `--launch` in commands that serve.
 pub(super) fn of_a_run() -> impl TypedValueParser<Value = LaunchWay> {
-    EnumValueParser::<LaunchWay>::new().try_map(|way| match way.is_of_bench() {
-        true => Err("a way of `bench` alone, expected host-kernels, host-graph or device-graph"),
-        false => Ok(way),
-    })
+    let ways = LaunchWay::value_variants().iter();
+    let of_runs = ways.filter(|way| !way.is_of_bench());
+    PossibleValuesParser::new(of_runs.filter_map(ValueEnum::to_possible_value))
+        .try_map(|name| LaunchWay::from_str(&name, false))
 }

@@ -65,11 +65,6 @@ pub fn meter<'t>(_targets: impl Iterator<Item = &'t Target>) -> Box<dyn Fn() -> 
     Box::new(|| None)
 }
 
-/// Of the GPU that other processes are to keep busy, which is the first; 0 where there is none.
-pub fn ordinal<'t>(mut targets: impl Iterator<Item = &'t Target>) -> u32 {
-    targets.next().map_or(0, Target::ordinal)
-}
-
 /// Points that one engine serves, with the sequences that it is to hold.
 pub fn groups(kind: Kind, points: &[Point]) -> Vec<(Option<u32>, Vec<Point>)> {
     let largest = points.iter().map(|point| point.batch).max();
@@ -89,7 +84,7 @@ pub fn groups(kind: Kind, points: &[Point]) -> Vec<(Option<u32>, Vec<Point>)> {
         }
         // Prompts are scored as they come: how many at once is the engine's business.
         Kind::Score => vec![(None, points.to_vec())],
-        Kind::Decode | Kind::Prefill | Kind::Launch => vec![(largest, points.to_vec())],
+        Kind::Decode | Kind::Prefill => vec![(largest, points.to_vec())],
     }
 }
 

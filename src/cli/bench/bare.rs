@@ -1,12 +1,11 @@
 //! Engines of `bench`, with or without a scheduler.
 
 use super::work::{Running, Unit};
-use crate::backend::SharedSink;
 #[cfg(feature = "cuda")]
 use crate::backend::device::EngineSpec;
+use crate::backend::{LaunchWay, SharedSink};
 use crate::bench::Point;
 use crate::bench::metrics::Figures;
-use crate::cli::args::bench::Way;
 use crate::error::Result;
 use crate::model::Model;
 #[cfg(feature = "cuda")]
@@ -29,7 +28,7 @@ pub fn start(
     record: bool,
 ) -> Result<(Running, Option<Timed>)> {
     #[cfg(feature = "cuda")]
-    if let (Some(Way::Bare), Target::Gpu(device)) = (unit.way, &unit.opened.target) {
+    if let (Some(LaunchWay::Bare), Target::Gpu(device)) = (unit.way, &unit.opened.target) {
         let spec = EngineSpec {
             model,
             plan: &unit.opened.plan,
@@ -41,7 +40,7 @@ pub fn start(
         engine.launch()?;
         return Ok((Running::One(Box::new(engine)), Some(Timed(timing))));
     }
-    debug_assert_ne!(unit.way, Some(Way::Bare), "no GPU, no graphs");
+    debug_assert_ne!(unit.way, Some(LaunchWay::Bare), "no GPU, no graphs");
     let opened = &unit.opened;
     let running = match opened.replicas.is_empty() {
         true => Running::One(Box::new(opened.engine_of(model, sink, record)?)),

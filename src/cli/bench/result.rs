@@ -44,7 +44,7 @@ impl Work<'_> {
                     .step_tokens
                     .min(point.batch.saturating_mul(point.mean_prompt())),
             ),
-            Kind::Serve | Kind::Launch => None,
+            Kind::Serve => None,
         };
         let measured = Measured {
             subject,
@@ -62,7 +62,6 @@ impl Work<'_> {
                 chunk_tokens: opened.options.chunk_tokens,
             },
             point,
-            kernels: None,
             logits_on_device: (point.kind == Kind::Score).then_some(self.args.logits_on_device),
             startup: &unit.startup,
             repeats: &tried.repeats,

@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Counts each point's routing once for each type, bucket and kernel file: launch ways and busy threads choose no experts. Of
 /// the prompts of the first repeat. False: interrupted.
 pub fn count(work: &Work<'_>, units: &mut [Unit], model: &Arc<Model>) -> Result<bool> {
-    let typical = !matches!(work.args.kind, Kind::Serve | Kind::Launch);
+    let typical = work.args.kind != Kind::Serve;
     if !typical || work.config.num_experts == 0 {
         return Ok(true);
     }
@@ -65,7 +65,6 @@ fn of_unit(work: &Work<'_>, unit: &mut Unit, model: &Arc<Model>) -> Result<bool>
     for index in 0..unit.points.len() {
         let point = Point {
             cpu_load: 0,
-            gpu_load: 0,
             ..unit.points[index].point
         };
         let (before, rest) = unit.points.split_at_mut(index);

@@ -1,6 +1,6 @@
 //! Engines that run a model, with the points measured on each.
 
-use super::around::{Runner, groups, meter, ordinal, phases_so_far, read_samples};
+use super::around::{Runner, groups, meter, phases_so_far, read_samples};
 use super::bare;
 use super::routing;
 use super::scored::Scored;
@@ -11,14 +11,13 @@ use crate::backend::LaunchWay;
 use crate::backend::SharedSink;
 use crate::bench::clock::Clocks;
 use crate::bench::drive;
-use crate::bench::gpu_load::Beside;
 use crate::bench::metrics::figures;
 use crate::bench::row::Startup;
 use crate::bench::traced::Life;
 use crate::bench::workload::{self, Arrival, Random};
 use crate::bench::{Kind, Point};
 use crate::cli::args::Positions;
-use crate::cli::args::bench::{BenchArgs, Way};
+use crate::cli::args::bench::BenchArgs;
 use crate::cli::interrupt;
 use crate::cli::score::scoring_kind;
 use crate::cli::spec::spec;
@@ -59,11 +58,6 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
     let gpus = units.first().map(|unit| unit.opened.targets());
     let gpus = gpus.into_iter().flatten();
     let gpus: Vec<String> = gpus.filter_map(|target| target.device().info()).collect();
-    if gpus.is_empty() && args.gpu_load.0 != [0] {
-        return Err(Error::Usage(
-            "--gpu-load: the CPU is no GPU that others keep busy, expected --device cuda".into(),
-        ));
-    }
     let gpu_info = (!gpus.is_empty()).then(|| gpus.join(" and "));
     if let Some(folder) = &args.trace {
         folder::make(folder)?;
@@ -149,7 +143,7 @@ impl Work<'_> {
         &self,
         number: usize,
         mut spec: RunSpec,
-        way: Option<Way>,
+        way: Option<LaunchWay>,
         sizes: (Option<u32>, &Longest),
         points: &[Point],
     ) -> Result<Unit> {
@@ -171,7 +165,7 @@ impl Work<'_> {
         match self.args.kind {
             Kind::Prefill => opened.only(&[StepKind::Mixed]),
             Kind::Score => opened.only(&[scoring_kind(self.args.logits == Positions::Last)]),
-            Kind::Decode | Kind::Serve | Kind::Launch => {
+            Kind::Decode | Kind::Serve => {
                 opened.only(&[StepKind::Decode, StepKind::Mixed]);
             }
         }
@@ -197,7 +191,7 @@ impl Work<'_> {
         let shown = |file: Option<&Path>| file.map(|file| file.display().to_string());
         Ok(Unit {
             number,
-            way: way.or(gpu.then_some(Way::Scheduled(LaunchWay::DeviceGraph))),
+            way: way.or(gpu.then_some(LaunchWay::DeviceGraph)),
             bucket_file: shown(opened.spec.bucket_file.as_deref()),
             kernel_file: shown(opened.spec.device.kernel_file()),
             opened,
@@ -241,7 +235,7 @@ impl Work<'_> {
             .args
             .trace
             .as_deref()
-            .filter(|_| unit.way != Some(Way::Bare));
+            .filter(|_| unit.way != Some(LaunchWay::Bare));
         let (mut running, bare) = bare::start(unit, model, &sink, traced.is_some())?;
         let header = match (traced, &running) {
             (Some(_), Running::One(engine)) => Some(unit.opened.header(engine)?),
@@ -273,14 +267,10 @@ impl Work<'_> {
             }
         }
         let expected = self.expected(&unit.opened);
-        // Not beside the start of an engine, which is measured too.
-        let mut beside = Beside::default();
-        let ordinal = ordinal(unit.opened.targets());
         for turn in 0..unit.points.len() {
             let index = (turn + repeat) % unit.points.len();
             let tried = &mut unit.points[index];
             let arrivals = self.arrivals(&tried.point, repeat as u64);
-            beside.have(tried.point.gpu_load, ordinal)?;
             if !drive::idle(self.args.pause, self.interrupt) || !runner.compare_clocks()? {
                 return Ok(false);
             }
@@ -338,7 +328,6 @@ impl Work<'_> {
             batch: 1,
             new_tokens: point.new_tokens.min(1),
             cpu_load: 0,
-            gpu_load: 0,
             ..point
         };
         let mut random = Random::new(self.args.seed, WARM_UP_INDEX - 1);

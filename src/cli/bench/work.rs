@@ -1,12 +1,13 @@
 //! What is to be measured, and what came of it so far: the values that the parts of `bench` hand each other.
 
+use crate::backend::LaunchWay;
 use crate::bench::Point;
 use crate::bench::drive::Driven;
 use crate::bench::metrics::Figures;
 use crate::bench::routing::Spread;
 use crate::bench::row::{Startup, Verdict};
 use crate::bench::workload::Line;
-use crate::cli::args::bench::{BenchArgs, Way};
+use crate::cli::args::bench::BenchArgs;
 use crate::error::Error;
 use crate::io::arrays::Sample;
 use crate::model::ModelConfig;
@@ -28,7 +29,7 @@ pub(super) struct Unit {
     /// Of the engines, from 1.
     pub number: usize,
     pub opened: Opened,
-    pub way: Option<Way>,
+    pub way: Option<LaunchWay>,
     pub bucket_file: Option<String>,
     pub kernel_file: Option<String>,
     pub points: Vec<Tried>,
@@ -72,15 +73,17 @@ impl Tried {
 impl Unit {
     /// What it failed by, with the way to launch named, if there is one.
     pub fn failed(&self, error: Error) -> Error {
-        match self.way {
-            Some(way) => way.failed(error),
-            None => error,
+        match (self.way, error) {
+            (Some(way), Error::Runtime(message)) => {
+                Error::Runtime(format!("--launch {}: {message}", way.name()))
+            }
+            (_, error) => error,
         }
     }
 
     /// The file of a repeat's trace.
     pub fn trace_name(&self, repeat: usize) -> String {
-        let way = self.way.map_or("cpu", Way::name);
+        let way = self.way.map_or("cpu", LaunchWay::name);
         let dtype = self.opened.spec.device.dtype().name();
         format!("{}-{way}-{dtype}-{}.json", self.number, repeat + 1)
     }

@@ -13,9 +13,9 @@ pub type Links = Result<Vec<Link>>;
 /// Measures them, unless `device` is the CPU; `None` where there are not two.
 #[cfg(feature = "cuda")]
 pub(super) fn measured(device: &DeviceSpec) -> Option<Links> {
+    use crate::backend::cuda::device::links::measure;
     use crate::backend::cuda::driver::gpu::OpenGpu;
     use crate::backend::cuda::driver::machine::probe;
-    use crate::backend::cuda::tools::links::measure;
     let driver = match device {
         DeviceSpec::Gpu(_) => probe().ok()?,
         DeviceSpec::Cpu { .. } => return None,

@@ -226,18 +226,6 @@ fn what_was_not_measured_is_left_empty() {
 }
 
 #[test]
-fn launches_line_up_too() {
-    let folder = tempfile::tempdir().unwrap();
-    let launch = change(&ways(folder.path()), "launch.json", &|row| {
-        row["kind"] = "launch".into();
-        row["n_kernels"] = 4.into();
-    });
-    let (svg, rows) = made(folder.path(), &[&launch]);
-    assert!(svg.contains("Steps of 4 small kernels") && svg.contains(">us a step, logarithmic<"));
-    super::same(cell(&rows, "1 sequence", "bare graph"), &json!(1000.0));
-}
-
-#[test]
 fn names_from_files_stay_text_in_both() {
     let folder = tempfile::tempdir().unwrap();
     let odd = "a|b<i>\"x\"</i>&\n[c](d)";

@@ -7,6 +7,9 @@ pub mod drive;
 pub mod load;
 mod memory;
 pub mod on_gpu;
+#[path = "../../common/probe.rs"]
+#[allow(dead_code, reason = "its log alone is of use here")]
+mod probe;
 pub mod recorded;
 
 use alone::{Comparison, LastLogits};

@@ -1,12 +1,12 @@
 //! A GPU that schedules itself, or several with a stage each, and the first of them launched kernel by kernel.
 
 use super::bits::Descriptors;
+use super::probe::ProbeLog;
 use std::sync::Arc;
 use tailgraph::backend::cuda::device::{GpuDevice, GpuStages, launched};
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
 use tailgraph::backend::cuda::engine::model::{InOrder, Placement, programs};
 use tailgraph::backend::cuda::engine::program::StepProgram;
-use tailgraph::backend::cuda::tools::probe::ProbeLog;
 use tailgraph::backend::device::EngineSpec;
 use tailgraph::backend::{Device, GpuSpec, LaunchWay, SharedSink};
 use tailgraph::error::{Error, Result};

@@ -1,9 +1,9 @@
 //! A run on record, and its schedule once more by another launcher: the same steps and the same events, to the last bit.
 
+use super::probe::fingerprint;
 use serde::Serialize;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Instant;
-use tailgraph::backend::cuda::tools::probe::fingerprint;
 use tailgraph::runtime::replay::Replayer;
 use tailgraph::runtime::{Event, Request};
 use tailgraph::sys::abi::{TG_NO_STEP, tg_trace};

@@ -104,7 +104,8 @@ fn overheads(
     let ladders = plan.ladders.reachable(options);
     let (scheduler, pinned, pinned_arithmetic) = match way {
         // On one GPU the copy has room for two steps, whether the host runs ahead or not; on several for each step in flight.
-        LaunchWay::HostKernels
+        LaunchWay::Bare
+        | LaunchWay::HostKernels
         | LaunchWay::HostGraph
         | LaunchWay::HostGraphEvent
         | LaunchWay::HostGraphBlock

@@ -1,7 +1,10 @@
 //! A GPU as the device of a run.
 
+pub mod links;
 mod memory;
+mod routing;
 mod stages;
+mod stamps;
 mod start;
 
 pub use memory::on_paper;

@@ -2,6 +2,8 @@
 //! the host runs ahead), whatever the options say.
 
 use super::GpuDevice;
+use super::routing::RoutingReader;
+use super::stamps::stamped;
 use crate::backend::LaunchWay;
 use crate::backend::cuda::driver::gpu::OpenGpu;
 use crate::backend::cuda::engine::ahead::HostAhead;
@@ -10,8 +12,6 @@ use crate::backend::cuda::engine::hosted::{HostLaunched, StagePlace};
 use crate::backend::cuda::engine::model::{InOrder, ModelProgram, Placement, programs};
 use crate::backend::cuda::engine::program::StepProgram;
 use crate::backend::cuda::engine::scheduler::GpuScheduler;
-use crate::backend::cuda::tools::routing::RoutingReader;
-use crate::backend::cuda::tools::stamps::stamped;
 use crate::backend::device::{CoreSizes, EngineSpec, Runs, Started, Watch};
 use crate::backend::timing::StepClock;
 use crate::error::{Error, Result};
@@ -118,7 +118,8 @@ pub fn launched(
 ) -> Result<Runs> {
     let context = &gpu.context;
     Ok(match way {
-        LaunchWay::HostKernels
+        LaunchWay::Bare
+        | LaunchWay::HostKernels
         | LaunchWay::HostGraph
         | LaunchWay::HostGraphEvent
         | LaunchWay::HostGraphBlock => {
@@ -158,7 +159,8 @@ pub fn capture_all(
         LaunchWay::HostKernels => Err(Error::Usage(
             "--launch host-kernels captures no graphs: expected host-graph or device-graph".into(),
         )),
-        LaunchWay::HostGraph
+        LaunchWay::Bare
+        | LaunchWay::HostGraph
         | LaunchWay::HostGraphEvent
         | LaunchWay::HostGraphBlock
         | LaunchWay::HostGraphAhead => {

@@ -1,4 +1,4 @@
-//! What runs steps: a model's stages as programs, and the ways to launch them. May use all but `tools`.
+//! What runs steps: a model's stages as programs, and the ways to launch them. May use all but `device`.
 
 pub mod ahead;
 pub mod captures;

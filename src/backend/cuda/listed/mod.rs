@@ -1,8 +1,5 @@
-//! What a GPU is given, as data that any build can show: calls of kernels, graphs captured of them, and
-//! ways to launch these; what lies between GPUs, and ways to hand rows on there.
+//! What a GPU is given, as data that any build can show: calls of kernels, graphs captured of them, links between GPUs.
 
 pub mod calls;
 pub mod captured;
-pub mod handover;
 pub mod links;
-pub mod techniques;

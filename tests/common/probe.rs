@@ -1,18 +1,18 @@
 //! A step without a model (kernels/step/probe.cu): what to try a machine and the launching with. Every token is a fixed
 //! integer function of its sequence's tokens so far, so any host can say what comes out.
 
-use crate::backend::cuda::driver::call::KernelCall;
-use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
-use crate::backend::cuda::driver::module::Module;
-use crate::backend::cuda::engine::program::StepProgram;
-use crate::backend::cuda::families::{Bucket, StepAt};
-use crate::backend::cuda::memory::buffer::Buffer;
-use crate::backend::cuda::memory::pinned::Pinned;
-use crate::backend::{Block, StepView};
-use crate::error::Result;
-use crate::plan::EngineOptions;
 use cudarc::driver::{CudaContext, CudaStream};
 use std::sync::Arc;
+use tailgraph::backend::cuda::driver::call::KernelCall;
+use tailgraph::backend::cuda::driver::launch::{Argument, Kernel, Launch};
+use tailgraph::backend::cuda::driver::module::Module;
+use tailgraph::backend::cuda::engine::program::StepProgram;
+use tailgraph::backend::cuda::families::{Bucket, StepAt};
+use tailgraph::backend::cuda::memory::buffer::Buffer;
+use tailgraph::backend::cuda::memory::pinned::Pinned;
+use tailgraph::backend::{Block, StepView};
+use tailgraph::error::Result;
+use tailgraph::plan::EngineOptions;
 
 /// PROBE_THREADS of kernels/step/probe.cu.
 const THREADS: u32 = 128;
@@ -82,7 +82,7 @@ impl ProbeStep {
     /// `stages` of them, in order, with one memory, and its log.
     ///
     /// # Errors
-    /// [`crate::Error::Memory`] where there is not enough; [`crate::Error::Runtime`] for what the driver refuses.
+    /// [`tailgraph::Error::Memory`] where there is not enough; [`tailgraph::Error::Runtime`] for what the driver refuses.
     pub fn stages(
         context: &Arc<CudaContext>,
         module: &Arc<Module>,
@@ -189,7 +189,7 @@ impl ProbeLog {
     /// A log of the newest `entries` steps. `early`: the step's kernels are launched with programmatic dependent launch.
     ///
     /// # Errors
-    /// [`crate::Error::Memory`] where there is not enough; [`crate::Error::Runtime`] for what the driver refuses.
+    /// [`tailgraph::Error::Memory`] where there is not enough; [`tailgraph::Error::Runtime`] for what the driver refuses.
     pub fn new(
         context: &Arc<CudaContext>,
         module: &Arc<Module>,
