@@ -112,7 +112,6 @@ fn measured(batch: u32, takes: Duration) -> Measured {
         most_in_flight: None,
         clocks: Clocks::unknown(),
         busy: &Busy::default(),
-        joules: &|| None,
         interrupt: &AtomicBool::new(false),
     };
     let mut records = vec![];
@@ -243,7 +242,6 @@ fn a_closed_loop_has_no_more_in_flight_than_it_may() {
             most_in_flight: point.most_in_flight,
             clocks: Clocks::unknown(),
             busy: &Busy::default(),
-            joules: &|| None,
             interrupt: &AtomicBool::new(false),
         };
         let run = drive::run(&mut engine, &arrivals, &beside)

@@ -351,7 +351,7 @@ fn recordings_and_results() {
         for spoiled in spoiled(&whole) {
             std::fs::write(&path, spoiled.to_string()).unwrap();
             said.hear_error(input::read(&path, "file".to_owned()).map(drop));
-            said.hear_error(tailgraph::bench::compare::read(&path).map(drop));
+            said.hear_error(tailgraph::bench::row::read(&path).map(drop));
             said.hear_error(Reader::open(&path).map(drop));
         }
     }

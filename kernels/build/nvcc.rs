@@ -50,7 +50,10 @@ pub fn find() -> Result<PathBuf, String> {
         .nth(1)
         .and_then(|rest| rest.split(',').next());
     match release {
-        Some(release) if release.starts_with("13.") => Ok(found),
+        Some(release) if release.starts_with("13.") => {
+            println!("cargo::rustc-env=TAILGRAPH_CUDA_TOOLKIT={release}");
+            Ok(found)
+        }
         other => Err(format!(
             "{} is of CUDA {}, and the kernels need 13: run kernels/toolchain and unset NVCC and CUDA_HOME, or point them at a CUDA 13 toolkit",
             found.display(),

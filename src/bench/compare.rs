@@ -5,123 +5,88 @@
 //! keeps the chance that any is called different by accident at 5%.
 
 use super::Kind;
+use super::row::{Choice, Row, Workload};
 use super::stats::{LEAST_REPEATS, geometric_mean, holm, welch};
 use crate::error::{Error, Result};
-use crate::json;
 use crate::quote;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
-/// What of a result is compared, and what must be the same for two results to be of the same thing.
-#[derive(Debug, Clone, Deserialize)]
-pub struct Entry {
-    kind: Kind,
-    launch: Option<String>,
-    dtype: String,
-    bucket_file: Option<String>,
-    kernel_file: Option<String>,
-    kernel_variants: Option<String>,
-    batch: u32,
-    n_prompt: u32,
-    n_gen: u32,
-    request_rate: Value,
-    /// These, gpu_load and the devices are missing in older results, which had no such thing.
-    #[serde(default)]
-    n_prompt_min: Option<u32>,
-    #[serde(default)]
-    n_prompt_max: Option<u32>,
-    #[serde(default)]
-    max_concurrency: Option<u32>,
-    #[serde(default)]
-    logits_on_device: Option<bool>,
-    cpu_load: u32,
-    #[serde(default)]
-    gpu_load: u32,
-    #[serde(default)]
-    replicas: Option<u32>,
-    #[serde(default)]
-    stage_devices: Option<u32>,
-    samples: BTreeMap<String, Vec<f64>>,
-    model_filename: String,
-    cpu_info: Option<String>,
-    gpu_info: Option<String>,
-    build_profile: String,
+/// A thing that was measured.
+#[derive(PartialEq)]
+struct Thing {
+    choice: Choice,
+    workload: Workload,
+    /// What of [`subject`] is looked at.
+    subject: Map<String, Value>,
 }
 
-impl Entry {
-    /// What two files may differ in as wholes, such as one GPU against two.
-    fn subject(&self) -> [(&'static str, Value); 3] {
-        let devices = |count: Option<u32>| json!(count.filter(|&count| count > 1));
-        [
-            ("model", json!(self.model_filename)),
-            ("replicas", devices(self.replicas)),
-            ("stage_devices", devices(self.stage_devices)),
-        ]
-    }
-
-    /// Of two entries with the same, the figures are comparable. Of [`Self::subject`] it has what is in `apart`.
-    fn key(&self, apart: &[&str]) -> Value {
-        let mut key = json!({
-            "kind": self.kind,
-            "launch": self.launch,
-            "dtype": self.dtype,
-            "bucket_file": self.bucket_file,
-            "kernel_file": self.kernel_file,
-            "batch": self.batch,
-            "n_prompt": self.n_prompt,
-            "n_gen": self.n_gen,
-            "request_rate": self.request_rate,
-            "n_prompt_min": self.n_prompt_min,
-            "n_prompt_max": self.n_prompt_max,
-            "max_concurrency": self.max_concurrency,
-            "logits_on_device": self.logits_on_device == Some(true),
-            "cpu_load": self.cpu_load,
-            "gpu_load": self.gpu_load,
-        });
-        for (name, value) in self.subject() {
-            if apart.contains(&name) {
-                key[name] = value;
-            }
-        }
-        key
-    }
+/// A figure of a thing that both files have.
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(flatten)]
+    choice: &'a Choice,
+    #[serde(flatten)]
+    workload: &'a Workload,
+    #[serde(flatten)]
+    subject: &'a Map<String, Value>,
+    figure: &'static str,
+    more_is_better: bool,
+    /// Geometric means.
+    a: Option<f64>,
+    b: Option<f64>,
+    repeats_a: usize,
+    repeats_b: usize,
+    /// With its 95% interval; without a test it is that of the means alone.
+    ratio: Option<f64>,
+    low: Option<f64>,
+    high: Option<f64>,
+    p: Option<f64>,
+    verdict: String,
 }
 
-/// Of [`Entry::subject`], what a file has several of.
-fn several(entries: &[Entry]) -> Vec<&'static str> {
-    let subjects: Vec<_> = entries.iter().map(Entry::subject).collect();
+/// What two files may differ in as wholes, such as one GPU against two.
+fn subject(row: &Row) -> [(&'static str, Value); 3] {
+    let devices = |count: usize| json!(Some(count).filter(|&count| count > 1));
+    [
+        ("model", json!(row.subject.model_filename)),
+        ("replicas", devices(row.setting.replicas)),
+        ("stage_devices", devices(row.setting.stage_devices)),
+    ]
+}
+
+/// What of [`subject`] a file has several of.
+fn several(rows: &[Row]) -> Vec<&'static str> {
+    let subjects: Vec<_> = rows.iter().map(subject).collect();
     let neighbours = subjects.windows(2);
     let pairs = neighbours.flat_map(|pair| pair[0].iter().zip(&pair[1]));
     let other = pairs.filter(|(one, next)| one != next);
     other.map(|(one, _)| one.0).collect()
 }
 
-/// The results of each thing as one, by its key, in the order of their first.
-fn pooled(entries: &[Entry], apart: &[&str]) -> Vec<(Value, Entry)> {
-    let mut pooled: Vec<(Value, Entry)> = Vec::new();
-    for entry in entries {
-        let key = entry.key(apart);
-        match pooled.iter_mut().find(|(other, _)| *other == key) {
-            Some((_, of)) => {
-                for (figure, values) in &entry.samples {
-                    let all = of.samples.entry(figure.clone()).or_default();
-                    all.extend(values);
+/// The results of each thing as one, in the order of their first.
+fn pooled(rows: &[Row], apart: &[&str]) -> Vec<(Thing, BTreeMap<String, Vec<f64>>)> {
+    let mut pooled: Vec<(Thing, BTreeMap<String, Vec<f64>>)> = Vec::new();
+    for row in rows {
+        let (choice, workload) = row.measured();
+        let told = subject(row).into_iter();
+        let told = told.filter(|(name, _)| apart.contains(name));
+        let thing = Thing {
+            choice,
+            workload,
+            subject: told.map(|(name, value)| (name.to_owned(), value)).collect(),
+        };
+        match pooled.iter_mut().find(|(other, _)| *other == thing) {
+            Some((_, samples)) => {
+                for (figure, values) in &row.samples {
+                    samples.entry(figure.clone()).or_default().extend(values);
                 }
             }
-            None => pooled.push((key, entry.clone())),
+            None => pooled.push((thing, row.samples.clone())),
         }
     }
     pooled
-}
-
-/// Reads results as `--format json` and `--format jsonl` write them.
-///
-/// # Errors
-/// The file cannot be read, or holds something else.
-pub fn read(path: &Path) -> Result<Vec<Entry>> {
-    json::rows(path, "results of `bench --format json` or `--format jsonl`")
 }
 
 /// The figures that tell how fast a kind is, and whether more is better.
@@ -148,36 +113,36 @@ fn figures(kind: Kind) -> &'static [(&'static str, bool)] {
 ///
 /// # Errors
 /// [`Error::Usage`] where nothing is in both.
-pub fn compare(a: &[Entry], b: &[Entry]) -> Result<Vec<Value>> {
-    let mut lines = Vec::new();
-    let mut tests = Vec::new();
+pub fn compare(a: &[Row], b: &[Row]) -> Result<Vec<Value>> {
     let apart = [several(a), several(b)].concat();
-    let others = pooled(b, &apart);
-    for (key, left) in pooled(a, &apart) {
-        let Some((_, right)) = others.iter().find(|(other, _)| *other == key) else {
+    let (left, right) = (pooled(a, &apart), pooled(b, &apart));
+    let mut lines = Vec::new();
+    for (thing, of_a) in &left {
+        let Some((_, of_b)) = right.iter().find(|(other, _)| other == thing) else {
             continue;
         };
-        for &(figure, more_is_better) in figures(left.kind) {
-            let (Some(x), Some(y)) = (left.samples.get(figure), right.samples.get(figure)) else {
+        for &(figure, more_is_better) in figures(thing.workload.kind) {
+            let (Some(x), Some(y)) = (of_a.get(figure), of_b.get(figure)) else {
                 continue;
             };
-            let ratio = welch(x, y);
-            tests.push(ratio.map(|ratio| ratio.p));
-            let mut line = key.clone();
-            let (mean_x, mean_y) = (geometric_mean(x), geometric_mean(y));
-            line["figure"] = json!(figure);
-            line["more_is_better"] = json!(more_is_better);
-            line["a"] = json!(mean_x);
-            line["b"] = json!(mean_y);
-            line["repeats_a"] = json!(x.len());
-            line["repeats_b"] = json!(y.len());
-            // Without a test the ratio of the means is all there is.
-            let plain = mean_x.zip(mean_y).map(|(x, y)| y / x);
-            line["ratio"] = json!(ratio.map(|ratio| ratio.ratio).or(plain));
-            line["low"] = json!(ratio.map(|ratio| ratio.low));
-            line["high"] = json!(ratio.map(|ratio| ratio.high));
-            line["p"] = json!(ratio.map(|ratio| ratio.p));
-            lines.push(line);
+            let (tested, a, b) = (welch(x, y), geometric_mean(x), geometric_mean(y));
+            let plain = a.zip(b).map(|(a, b)| b / a);
+            lines.push(Line {
+                choice: &thing.choice,
+                workload: &thing.workload,
+                subject: &thing.subject,
+                figure,
+                more_is_better,
+                a,
+                b,
+                repeats_a: x.len(),
+                repeats_b: y.len(),
+                ratio: tested.map(|ratio| ratio.ratio).or(plain),
+                low: tested.map(|ratio| ratio.low),
+                high: tested.map(|ratio| ratio.high),
+                p: tested.map(|ratio| ratio.p),
+                verdict: String::new(),
+            });
         }
     }
     if lines.is_empty() {
@@ -186,52 +151,52 @@ pub fn compare(a: &[Entry], b: &[Entry]) -> Result<Vec<Value>> {
                 .to_owned(),
         ));
     }
-    let p: Vec<f64> = tests.iter().filter_map(|&p| p).collect();
-    let mut shown = holm(&p).into_iter();
-    for (line, p) in lines.iter_mut().zip(tests) {
-        let different = p.map(|_| shown.next().unwrap_or(false));
-        line["verdict"] = json!(verdict(line, different));
+    let tested: Vec<f64> = lines.iter().filter_map(|line| line.p).collect();
+    let mut shown = holm(&tested).into_iter();
+    for line in &mut lines {
+        line.verdict = line.verdict(line.p.and_then(|_| shown.next()));
     }
-    Ok(lines)
+    Ok(lines.iter().map(|line| json!(line)).collect())
 }
 
-fn verdict(line: &Value, different: Option<bool>) -> String {
-    let (ratio, more) = (
-        line["ratio"].as_f64().unwrap_or(1.0),
-        line["more_is_better"] == json!(true),
-    );
-    match different {
-        None => {
-            let fewest = line["repeats_a"]
-                .as_u64()
-                .min(line["repeats_b"].as_u64())
-                .unwrap_or(0);
-            match fewest < LEAST_REPEATS as u64 {
-                true => format!("too few repeats: {fewest} of {LEAST_REPEATS}"),
-                false => "no test: a value is not above 0".to_owned(),
+impl Line<'_> {
+    /// `different`: whether a difference is shown, where that was tested.
+    fn verdict(&self, different: Option<bool>) -> String {
+        let fewest = self.repeats_a.min(self.repeats_b);
+        let is_more = self.ratio.unwrap_or(1.0) > 1.0;
+        match different {
+            None if fewest < LEAST_REPEATS => {
+                return format!("too few repeats: {fewest} of {LEAST_REPEATS}");
             }
+            None => "no test: a value is not above 0",
+            Some(false) => "no difference shown",
+            Some(true) if is_more == self.more_is_better => "B better",
+            Some(true) => "B worse",
         }
-        Some(false) => "no difference shown".to_owned(),
-        Some(true) if (ratio > 1.0) == more => "B better".to_owned(),
-        Some(true) => "B worse".to_owned(),
+        .to_owned()
     }
 }
 
 /// What else differs between the files, where it may explain a difference.
-pub fn differences(a: &[Entry], b: &[Entry]) -> Vec<String> {
-    type Field = fn(&Entry) -> String;
+pub fn differences(a: &[Row], b: &[Row]) -> Vec<String> {
+    type Field = fn(&Row) -> Option<&String>;
     let fields: [(&str, Field); 5] = [
-        ("model", |e| e.model_filename.clone()),
-        ("processor", |e| e.cpu_info.clone().unwrap_or_default()),
-        ("GPU", |e| e.gpu_info.clone().unwrap_or_default()),
-        ("build profile", |e| e.build_profile.clone()),
-        ("choice of kernels", |e| {
-            e.kernel_variants.clone().unwrap_or_default()
+        ("model", |row| Some(&row.subject.model_filename)),
+        ("processor", |row| row.subject.cpu_info.as_ref()),
+        ("GPU", |row| row.subject.gpu_info.as_ref()),
+        ("build profile", |row| Some(&row.subject.build_profile)),
+        ("choice of kernels", |row| {
+            row.setting.kernel_variants.as_ref()
         }),
     ];
     let mut found = Vec::new();
     for (name, field) in fields {
-        let all = |entries: &[Entry]| entries.iter().map(field).collect::<BTreeSet<_>>();
+        let all = |rows: &[Row]| -> BTreeSet<String> {
+            let texts = rows.iter().map(field);
+            texts
+                .map(|text| text.cloned().unwrap_or_default())
+                .collect()
+        };
         let (left, right) = (all(a), all(b));
         if left != right {
             let show = |side: BTreeSet<String>| side.into_iter().collect::<Vec<_>>().join(", ");
@@ -249,39 +214,19 @@ pub fn differences(a: &[Entry], b: &[Entry]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn entry(batch: u32, tokens_per_s: &[f64], itl_ms: &[f64]) -> Entry {
+    fn entry(batch: u32, tokens_per_s: &[f64], itl_ms: &[f64]) -> Row {
         let samples = [("tokens_per_s", tokens_per_s), ("median_itl_ms", itl_ms)];
-        Entry {
-            kind: Kind::Decode,
-            launch: None,
-            dtype: "f32".into(),
-            bucket_file: None,
-            kernel_file: None,
-            kernel_variants: None,
-            batch,
-            n_prompt: 32,
-            n_gen: 16,
-            request_rate: Value::Null,
-            n_prompt_min: None,
-            n_prompt_max: None,
-            max_concurrency: None,
-            logits_on_device: None,
-            cpu_load: 0,
-            gpu_load: 0,
-            replicas: None,
-            stage_devices: None,
-            samples: samples
-                .into_iter()
-                .map(|(name, values)| (name.to_owned(), values.to_vec()))
-                .collect(),
-            model_filename: "m".into(),
-            cpu_info: None,
-            gpu_info: None,
-            build_profile: "release".into(),
-        }
+        let mut row = Row::default();
+        row.workload.batch = batch;
+        row.subject.model_filename = "m".into();
+        row.subject.build_profile = "release".into();
+        row.samples = samples
+            .map(|(name, values)| (name.to_owned(), values.to_vec()))
+            .into();
+        row
     }
 
-    fn verdicts(a: Entry, b: Entry) -> Vec<String> {
+    fn verdicts(a: Row, b: Row) -> Vec<String> {
         let lines = compare(&[a], &[b]).unwrap();
         lines
             .iter()
@@ -304,7 +249,7 @@ mod tests {
 
     #[test]
     fn the_ratio_is_that_of_the_means_shown() {
-        let of = |b: Entry| compare(&[entry(1, &[1.0, 2.0, 4.0], &[1.0; 3])], &[b]).unwrap();
+        let of = |b: Row| compare(&[entry(1, &[1.0, 2.0, 4.0], &[1.0; 3])], &[b]).unwrap();
         let at = |line: &Value, key: &str| line[key].as_f64();
         let found = of(entry(1, &[1.0, 4.0, 16.0], &[3.0; 3]));
         for (key, expected) in [("a", 2.0), ("b", 4.0), ("ratio", 2.0)] {
@@ -324,7 +269,7 @@ mod tests {
     /// Runs by turns leave several results of the same thing in a file.
     #[test]
     fn results_of_the_same_thing_count_together() {
-        let runs = |values: &[f64]| -> Vec<Entry> {
+        let runs = |values: &[f64]| -> Vec<Row> {
             let run = |&value| entry(1, &[value], &[1.0 / value]);
             values.iter().map(run).collect()
         };
@@ -345,12 +290,13 @@ mod tests {
 
     #[test]
     fn results_of_other_models_and_devices_are_kept_apart() {
-        let of = |model: &str, replicas: u32, value: f64| Entry {
-            model_filename: model.into(),
-            replicas: Some(replicas),
-            ..entry(1, &[value; 3], &[1.0; 3])
+        let of = |model: &str, replicas: usize, value: f64| {
+            let mut row = entry(1, &[value; 3], &[1.0; 3]);
+            row.subject.model_filename = model.into();
+            row.setting.replicas = replicas;
+            row
         };
-        let ratios = |a: &[Entry], b: &[Entry]| -> Vec<f64> {
+        let ratios = |a: &[Row], b: &[Row]| -> Vec<f64> {
             let lines = compare(a, b).unwrap();
             let shown = lines.iter().filter(|line| line["figure"] == "tokens_per_s");
             shown.map(|line| line["ratio"].as_f64().unwrap()).collect()
@@ -385,7 +331,7 @@ mod tests {
         );
         assert!(compare(std::slice::from_ref(&one), &[two]).is_err());
         let mut other = one.clone();
-        other.build_profile = "debug".into();
+        other.subject.build_profile = "debug".into();
         assert_eq!(
             differences(&[one], &[other]),
             ["the build profile differs: A 'release', B 'debug'"]

@@ -131,7 +131,6 @@ pub struct Run {
     pub processor: Duration,
     /// Kernels and graphs that the host launched.
     pub launches: u64,
-    pub energy_j: Option<f64>,
 }
 
 /// What comes out of an engine while it runs.
@@ -147,8 +146,6 @@ pub struct Beside<'a> {
     /// What is known of them already.
     pub clocks: Clocks,
     pub busy: &'a Busy,
-    /// Joules used so far; `None` where nobody counts them.
-    pub joules: &'a dyn Fn() -> Option<f64>,
     pub interrupt: &'a AtomicBool,
 }
 
@@ -240,7 +237,7 @@ pub fn run_told(
     let lost_before = engine.traces_lost();
     let mut log = Log::new(arrivals, beside.most_in_flight);
     let used = || process_time().saturating_sub(beside.busy.time());
-    let (processor, launches_before, joules) = (used(), launches::count(), (beside.joules)());
+    let (processor, launches_before) = (used(), launches::count());
     let start = Instant::now();
     log.offset = beside.clocks.from(start);
     while log.ended < arrivals.len() {
@@ -266,7 +263,6 @@ pub fn run_told(
         offset: log.offset,
         processor: used().saturating_sub(processor),
         launches: launches::count() - launches_before,
-        energy_j: joules.and_then(|before| Some((beside.joules)()? - before)),
     }))
 }
 

@@ -1,6 +1,7 @@
 //! From runs to figures.
 
 use super::drive::{Run, Served, Turn};
+use super::gpu_state::Look;
 use super::host::thread_time;
 use super::{Kind, Point};
 use crate::error::{Error, Result};
@@ -37,6 +38,8 @@ pub struct Figures {
     pub processor_s: f64,
     pub launches: u64,
     pub energy_j: Option<f64>,
+    /// What the GPU was seen at meanwhile.
+    pub gpu: Vec<Look>,
     /// How far off times may be that begin by the host's clock (`ttft`, `e2el`).
     pub clock_uncertainty_us: f64,
     pub turns_lost: u64,
@@ -53,6 +56,14 @@ impl Figures {
 
     pub fn tokens_per_s(&self) -> f64 {
         self.counted_tokens / self.counted_ns * 1e9
+    }
+
+    pub fn requests_per_s(&self) -> f64 {
+        self.completed as f64 / self.duration_s
+    }
+
+    pub fn output_per_s(&self) -> f64 {
+        self.output_tokens as f64 / self.duration_s
     }
 
     /// Tokens and ends that were noted as they came.
@@ -122,7 +133,6 @@ pub fn figures(point: &Point, run: &Run) -> Result<Figures> {
         completed: served.len(),
         processor_s: run.processor.as_secs_f64(),
         launches: run.launches,
-        energy_j: run.energy_j,
         clock_uncertainty_us: uncertainty_ns as f64 / 1e3,
         turns_lost: run.turns_lost,
         ..Figures::default()
@@ -240,7 +250,6 @@ mod tests {
             offset,
             processor: Duration::from_millis(3),
             launches: 14,
-            energy_j: None,
         }
     }
 

@@ -5,7 +5,7 @@
 //! - [`workload`]: prompts and arrival times, the same for whatever is compared
 //! - [`drive`]: one run on an engine, with what the scheduler's clock said of each token; [`clock`]: that clock beside
 //!   the host's
-//! - [`host`], `energy`: what a run costs the host and the GPU beside time
+//! - [`host`]: what a run costs the host beside time; [`gpu_state`]: energy, clocks and power of GPUs
 //! - [`metrics`]: from runs to figures; [`stats`]: means, quantiles, Welch's test; [`floors`]: the least it could take
 //! - [`traced`]: the steps of a run by a trace of it
 //! - [`products`]: a model's products, kernel by kernel in whole steps; `cublaslt`: a library's beside them (GPUs only)
@@ -21,9 +21,8 @@ pub mod compare;
 #[cfg(feature = "cuda")]
 pub mod cublaslt;
 pub mod drive;
-#[cfg(feature = "cuda")]
-pub mod energy;
 pub mod floors;
+pub mod gpu_state;
 pub mod host;
 pub mod metrics;
 pub mod output;
@@ -41,10 +40,12 @@ pub mod workload;
 use serde::{Deserialize, Serialize};
 
 /// What is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// Steps in which every sequence generates a token.
+    #[default]
     Decode,
     /// Prompts up to their first token.
     Prefill,

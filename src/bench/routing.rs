@@ -5,20 +5,22 @@ use crate::backend::RoutingSink;
 use crate::error::{Error, Result};
 use crate::plan::StepKind;
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Of all steps of a point's kind and all layers.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Spread {
     /// Experts that at least one row of a step goes to, in one layer: whose weights the step reads.
-    pub experts_hit_min: u32,
-    pub experts_hit_mean: f64,
-    pub experts_hit_max: u32,
+    pub experts_hit_min: Option<u32>,
+    pub experts_hit_mean: Option<f64>,
+    pub experts_hit_max: Option<u32>,
     /// Of a layer's choices over the run, those of one expert: the least and the most chosen one of any layer, and what
     /// each would have were all chosen alike.
-    pub expert_share_min: f64,
-    pub expert_share_mean: f64,
-    pub expert_share_max: f64,
+    pub expert_share_min: Option<f64>,
+    pub expert_share_mean: Option<f64>,
+    pub expert_share_max: Option<f64>,
 }
 
 /// Counts the steps of one point after the other.
@@ -64,8 +66,8 @@ impl Counts {
         of.is_some()
     }
 
-    /// What it came to; `None` where no step counted.
-    pub fn end(&self) -> Option<Spread> {
+    /// What it came to; nothing where no step counted.
+    pub fn end(&self) -> Spread {
         let Counted { choices, hit, .. } = std::mem::take(&mut *self.counted.lock());
         let shares = choices.values().flat_map(|counts| {
             let all: u64 = counts.iter().sum();
@@ -75,14 +77,15 @@ impl Counts {
             (least.min(share), most.max(share))
         });
         let sum: u64 = hit.iter().map(|&hit| u64::from(hit)).sum();
-        Some(Spread {
-            experts_hit_min: *hit.iter().min()?,
-            experts_hit_mean: sum as f64 / hit.len() as f64,
-            experts_hit_max: *hit.iter().max()?,
-            expert_share_min: least,
-            expert_share_mean: 1.0 / self.experts as f64,
-            expert_share_max: most,
-        })
+        let counted = |value: f64| (!hit.is_empty()).then_some(value);
+        Spread {
+            experts_hit_min: hit.iter().min().copied(),
+            experts_hit_mean: counted(sum as f64 / hit.len() as f64),
+            experts_hit_max: hit.iter().max().copied(),
+            expert_share_min: counted(least),
+            expert_share_mean: counted(1.0 / self.experts as f64),
+            expert_share_max: counted(most),
+        }
     }
 }
 
@@ -135,16 +138,17 @@ mod tests {
         // Of another kind, of another size.
         tell(StepKind::Mixed, 3, &[3, 3, 3, 3]);
         tell(StepKind::Decode, 3, &[1, 3]);
-        let spread = counts.end().unwrap();
-        assert_eq!((spread.experts_hit_min, spread.experts_hit_max), (2, 4));
-        assert_eq!(spread.experts_hit_mean, 3.0);
+        let spread = counts.end();
+        let hit = (spread.experts_hit_min, spread.experts_hit_max);
+        assert_eq!(hit, (Some(2), Some(4)));
+        assert_eq!(spread.experts_hit_mean, Some(3.0));
         // Layer 4 goes to 0 and 1 alone; layer 3 has 3, 2, 2 and 1 of 8.
         assert_eq!(
             (spread.expert_share_min, spread.expert_share_max),
-            (0.0, 0.5)
+            (Some(0.0), Some(0.5))
         );
-        assert_eq!(spread.expert_share_mean, 0.25);
-        assert_eq!(counts.end(), None, "each point counts anew");
+        assert_eq!(spread.expert_share_mean, Some(0.25));
+        assert_eq!(counts.end(), Spread::default(), "each point counts anew");
     }
 
     #[test]
@@ -154,10 +158,10 @@ mod tests {
         for rows in [1, 3] {
             counts.routed(StepKind::Mixed, 0, &vec![2; rows]).unwrap();
         }
-        assert_eq!(counts.end().unwrap().expert_share_max, 1.0);
+        assert_eq!(counts.end().expert_share_max, Some(1.0));
         assert!(!counts.begin(&point(Kind::Serve, 1)));
         counts.routed(StepKind::Mixed, 0, &[0]).unwrap();
-        assert_eq!(counts.end(), None);
+        assert_eq!(counts.end(), Spread::default());
     }
 
     #[test]

@@ -1,47 +1,98 @@
-//! A result: one JSON object that says all of what was measured, on what, and how. Where llama-bench (`n_prompt`,
+//! A result: one JSON object that says all of what was measured, on what, and how. `bench` writes it, `report` and
+//! `bench compare` read it, and `tests/schemas/bench.schema.json` is derived from it. Where llama-bench (`n_prompt`,
 //! `avg_ts`, `samples_ns` ...) or vLLM's serving benchmark (`mean_ttft_ms`, `output_throughput`, `total_input_tokens` ...)
-//! has a name for the same thing, it is that name. What was not measured is null.
+//! has a name for the same thing, it is that name. What was not measured is null; what older results lack, too.
 
-use super::floors::{Floor, Rates};
+use super::floors::Rates;
+use super::gpu_state::{GpuState, Machine};
 use super::metrics::Figures;
 use super::routing::Spread;
-use super::stats::{self, quantile, sorted};
+use super::stats::{interval, quantile, sorted, summary};
 use super::{Kind, Point};
+use crate::error::Result;
+use crate::json;
 use crate::plan::Cost;
-use serde::Serialize;
-use serde_json::{Map, Value, json};
+#[cfg(test)]
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::path::Path;
 
-/// Of the format: another number is another format.
+/// The version of the format: another number is another format.
 pub const VERSION: u32 = 1;
 
+/// One result.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct Row {
+    #[serde(flatten)]
+    pub subject: Subject,
+    #[serde(flatten)]
+    pub choice: Choice,
+    #[serde(flatten)]
+    pub setting: Setting,
+    #[serde(flatten)]
+    pub workload: Workload,
+    #[serde(flatten)]
+    pub verdict: Verdict,
+    #[serde(flatten)]
+    pub routing: Routing,
+    #[serde(flatten)]
+    pub throughput: Throughput,
+    #[serde(flatten)]
+    pub ttft: Ttft,
+    #[serde(flatten)]
+    pub tpot: Tpot,
+    #[serde(flatten)]
+    pub itl: Itl,
+    #[serde(flatten)]
+    pub e2el: E2el,
+    #[serde(flatten)]
+    pub step: Step,
+    #[serde(flatten)]
+    pub costs: Costs,
+    #[serde(flatten)]
+    pub floor: Floored,
+    #[serde(flatten)]
+    pub startup: Startup,
+    #[serde(flatten)]
+    pub gpu: GpuState,
+    /// A value for each repeat of each figure that `bench compare` works on.
+    pub samples: BTreeMap<String, Vec<f64>>,
+}
+
 /// What all results of a run of `bench` share.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 pub struct Subject {
+    /// The version of this format. The first field, by which `report` knows what a file is.
     pub schema: u32,
-    pub build_version: &'static str,
+    pub build_version: String,
     /// Null in debug builds, and where the source was no checkout.
-    pub build_commit: Option<&'static str>,
+    pub build_commit: Option<String>,
     /// `debug` or `release`
-    pub build_profile: &'static str,
+    pub build_profile: String,
     pub command: String,
     /// UTC, RFC 3339.
-    pub test_time: String,
+    pub test_time: Option<String>,
     pub model_filename: String,
     pub model_size: u64,
     pub model_n_params: u64,
     /// `CPU` or `CUDA`
-    pub backends: &'static str,
+    pub backends: String,
     pub cpu_info: Option<String>,
     pub gpu_info: Option<String>,
     pub host_cores: usize,
     pub warm_up: u32,
     pub seed: u64,
+    #[serde(flatten)]
+    pub machine: Machine,
 }
 
-/// How the engine was set up.
-#[derive(Debug, Clone, Serialize)]
-pub struct Setting {
+/// What is chosen about an engine, to be compared.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct Choice {
     /// As in `--launch`; null on the CPU.
     pub launch: Option<String>,
     pub dtype: String,
@@ -49,332 +100,499 @@ pub struct Setting {
     pub bucket_file: Option<String>,
     /// Null: the built-in one.
     pub kernel_file: Option<String>,
+}
+
+/// How the engine was set up beside that.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct Setting {
     /// Which kernels served which bucket: the same text, the same choice. Null on the CPU.
     pub kernel_variants: Option<String>,
     /// Devices that run the whole model each; sizes are those of one.
+    #[serde(default = "one")]
     pub replicas: usize,
     /// Devices that share the model's stages out.
+    #[serde(default = "one")]
     pub stage_devices: usize,
     pub max_seqs: u32,
     pub max_context: u32,
     pub step_tokens: u32,
+    #[serde(default)]
     pub chunk_tokens: u32,
 }
 
-/// How long an engine took until it served, in milliseconds; one entry a repeat.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Startup {
-    /// The model's files or its generation, once for all engines.
-    pub model_ms: f64,
-    pub load_ms: Vec<f64>,
-    /// Until all graphs are ready to launch. This and the three below are of GPUs.
-    pub graphs_ms: Option<Vec<f64>>,
-    /// These three are within the graphs' time. Threads do them side by side, so together they can be longer.
-    pub capture_ms: Option<Vec<f64>>,
-    pub instantiate_ms: Option<Vec<f64>>,
-    pub upload_ms: Option<Vec<f64>>,
-    /// All of it up to the running engine, the phases above included.
-    pub engine_ms: Vec<f64>,
-    /// From the first request to its token.
-    pub first_token_ms: Vec<f64>,
+fn one() -> usize {
+    1
+}
+
+/// What was run: a [`Point`] as results have it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct Workload {
+    pub kind: Kind,
+    pub batch: u32,
+    pub n_prompt: u32,
+    pub n_prompt_min: Option<u32>,
+    pub n_prompt_max: Option<u32>,
+    pub n_gen: u32,
+    pub request_rate: Option<RequestRate>,
+    pub max_concurrency: Option<u32>,
+    /// `score` left its logits on the device.
+    pub logits_on_device: Option<bool>,
+    /// Threads that spin beside the run.
+    pub cpu_load: u32,
+    #[serde(default)]
+    pub penalties: bool,
+}
+
+/// Requests a second, or all at once, as vLLM writes it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(untagged)]
+pub enum RequestRate {
+    PerSecond(f64),
+    AtOnce(Infinite),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Infinite {
+    Inf,
+}
+
+impl From<&Point> for Workload {
+    fn from(point: &Point) -> Self {
+        let rate = |rate: f64| match rate.is_finite() {
+            true => RequestRate::PerSecond(rate),
+            false => RequestRate::AtOnce(Infinite::Inf),
+        };
+        Self {
+            kind: point.kind,
+            batch: point.batch,
+            n_prompt: point.mean_prompt(),
+            n_prompt_min: point.ragged_from,
+            n_prompt_max: point.ragged_from.map(|_| point.prompt_tokens),
+            n_gen: point.new_tokens,
+            request_rate: point.rate.map(rate),
+            max_concurrency: point.most_in_flight,
+            logits_on_device: None,
+            cpu_load: point.cpu_load,
+            penalties: point.penalties,
+        }
+    }
 }
 
 /// What `score` was held against.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 pub struct Verdict {
-    pub valid: bool,
-    pub top1_agreeing: u64,
-    pub top1_total: u64,
+    pub valid: Option<bool>,
+    pub top1_agreeing: Option<u64>,
+    pub top1_total: Option<u64>,
 }
 
-/// What a result is made of.
-pub struct Measured<'a> {
-    pub subject: &'a Subject,
-    pub setting: &'a Setting,
-    pub point: &'a Point,
-    /// Of `score`: logits are not sent to the host.
-    pub logits_on_device: Option<bool>,
-    pub startup: &'a Startup,
-    /// One a repeat; at least one.
-    pub repeats: &'a [Figures],
-    pub cost: Option<Cost>,
-    /// The same with the experts that were counted.
-    pub counted_cost: Option<Cost>,
-    pub rates: Option<&'a Rates>,
-    /// Of the vocabulary, named in the prompts.
+/// Where rows went. The counts are null where no step is typical.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct Routing {
+    /// The share of the vocabulary that is named in the prompts.
     pub vocabulary_share: f64,
-    /// Experts of a layer that a step's rows choose, were routing even; null where no step is typical.
+    /// Experts of a layer that a step's rows choose, were routing even.
     pub experts_expected: Option<f64>,
-    /// As it was counted; null where no step is typical.
-    pub spread: Option<Spread>,
-    pub verdict: Option<Verdict>,
-    /// What measuring adds for each token.
-    pub cost_ns: f64,
+    #[serde(flatten)]
+    pub spread: Spread,
 }
 
-impl Measured<'_> {
-    /// The result.
-    pub fn row(&self) -> Value {
-        let mut row = Map::new();
-        extend(&mut row, json!(self.subject));
-        extend(&mut row, json!(self.setting));
-        extend(&mut row, self.what());
-        extend(&mut row, self.spread());
-        self.rates_of_runs(&mut row);
-        self.latencies(&mut row);
-        extend(&mut row, self.traced());
-        extend(&mut row, self.costs());
-        extend(&mut row, self.floor());
-        extend(&mut row, self.starting());
-        row.insert("samples".to_owned(), json!(self.samples()));
-        Value::Object(row)
-    }
+/// Rates, over repeats.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct Throughput {
+    pub repeats: usize,
+    /// Nanoseconds that the rate is counted over.
+    pub avg_ns: f64,
+    pub stddev_ns: f64,
+    pub median_ns: f64,
+    /// Tokens a second.
+    pub avg_ts: f64,
+    pub stddev_ts: f64,
+    pub median_ts: f64,
+    pub samples_ns: Vec<f64>,
+    pub samples_ts: Vec<f64>,
+    /// Seconds of a run.
+    pub duration: f64,
+    pub completed: usize,
+    pub total_input_tokens: u64,
+    pub total_output_tokens: u64,
+    pub request_throughput: f64,
+    pub output_throughput: f64,
+    pub total_token_throughput: f64,
+}
 
-    fn what(&self) -> Value {
-        let point = self.point;
-        let infinite = point.rate.is_some_and(f64::is_infinite);
-        json!({
-            "kind": point.kind,
-            "batch": point.batch,
-            "n_prompt": point.mean_prompt(),
-            "n_prompt_min": point.ragged_from,
-            "n_prompt_max": point.ragged_from.map(|_| point.prompt_tokens),
-            "n_gen": point.new_tokens,
-            // As vLLM writes it.
-            "request_rate": if infinite { json!("inf") } else { json!(point.rate) },
-            "max_concurrency": point.most_in_flight,
-            "logits_on_device": self.logits_on_device,
-            "cpu_load": point.cpu_load,
-            "penalties": point.penalties,
-            "repeats": self.repeats.len(),
-            "vocabulary_share": self.vocabulary_share,
-            "experts_expected": self.experts_expected,
-            "valid": self.verdict.map(|verdict| verdict.valid),
-            "top1_agreeing": self.verdict.map(|verdict| verdict.top1_agreeing),
-            "top1_total": self.verdict.map(|verdict| verdict.top1_total),
-        })
-    }
-
-    fn spread(&self) -> Value {
-        let of = |value: fn(&Spread) -> Value| self.spread.as_ref().map(value);
-        json!({
-            "experts_hit_min": of(|spread| json!(spread.experts_hit_min)),
-            "experts_hit_mean": of(|spread| json!(spread.experts_hit_mean)),
-            "experts_hit_max": of(|spread| json!(spread.experts_hit_max)),
-            "expert_share_min": of(|spread| json!(spread.expert_share_min)),
-            "expert_share_mean": of(|spread| json!(spread.expert_share_mean)),
-            "expert_share_max": of(|spread| json!(spread.expert_share_max)),
-        })
-    }
-
-    fn each(&self, value: impl Fn(&Figures) -> f64) -> Vec<f64> {
-        self.repeats.iter().map(value).collect()
-    }
-
-    fn rates_of_runs(&self, row: &mut Map<String, Value>) {
-        let samples_ns = self.each(|f| f.counted_ns);
-        let samples_ts = self.each(Figures::tokens_per_s);
-        for (name, samples) in [("ns", &samples_ns), ("ts", &samples_ts)] {
-            let summary = stats::summary(samples);
-            row.insert(format!("avg_{name}"), json!(summary.map(|s| s.mean)));
-            row.insert(format!("stddev_{name}"), json!(summary.map(|s| s.sd)));
-            row.insert(format!("median_{name}"), json!(summary.map(|s| s.median)));
+impl Throughput {
+    fn of(repeats: &[Figures]) -> Self {
+        let each = |value: fn(&Figures) -> f64| repeats.iter().map(value).collect::<Vec<_>>();
+        let mean = |value| summary(&each(value)).map_or(0.0, |s| s.mean);
+        let (samples_ns, samples_ts) = (each(|f| f.counted_ns), each(Figures::tokens_per_s));
+        let (ns, ts) = (summary(&samples_ns), summary(&samples_ts));
+        let (ns, ts) = (ns.unwrap_or_default(), ts.unwrap_or_default());
+        Self {
+            repeats: repeats.len(),
+            avg_ns: ns.mean,
+            stddev_ns: ns.sd,
+            median_ns: ns.median,
+            avg_ts: ts.mean,
+            stddev_ts: ts.sd,
+            median_ts: ts.median,
+            samples_ns,
+            samples_ts,
+            duration: mean(|f| f.duration_s),
+            completed: repeats[0].completed,
+            total_input_tokens: repeats[0].input_tokens,
+            total_output_tokens: repeats[0].output_tokens,
+            request_throughput: mean(Figures::requests_per_s),
+            output_throughput: mean(Figures::output_per_s),
+            total_token_throughput: mean(|f| {
+                (f.input_tokens + f.output_tokens) as f64 / f.duration_s
+            }),
         }
-        let mean =
-            |value: &dyn Fn(&Figures) -> f64| stats::summary(&self.each(value)).map(|s| s.mean);
-        let whole = json!({
-            "samples_ns": samples_ns,
-            "samples_ts": samples_ts,
-            "duration": mean(&|f| f.duration_s),
-            "completed": self.repeats[0].completed,
-            "total_input_tokens": self.repeats[0].input_tokens,
-            "total_output_tokens": self.repeats[0].output_tokens,
-            "request_throughput": mean(&request_throughput),
-            "output_throughput": mean(&output_throughput),
-            "total_token_throughput": mean(&total_token_throughput),
-        });
-        extend(row, whole);
     }
+}
 
-    /// Over the values of all repeats together.
-    fn latencies(&self, row: &mut Map<String, Value>) {
-        for (name, values) in LATENCIES {
-            let all: Vec<f64> = self.repeats.iter().flat_map(values).copied().collect();
-            let (summary, ascending) = (stats::summary(&all), sorted(&all));
-            let at = |share| summary.map(|_| quantile(&ascending, share));
-            row.insert(format!("mean_{name}_ms"), json!(summary.map(|s| s.mean)));
-            row.insert(format!("std_{name}_ms"), json!(summary.map(|s| s.sd)));
-            row.insert(
-                format!("median_{name}_ms"),
-                json!(summary.map(|s| s.median)),
-            );
-            for (percent, share) in [("90", 0.9), ("99", 0.99), ("99.9", 0.999)] {
-                row.insert(format!("p{percent}_{name}_ms"), json!(at(share)));
+/// A latency over the values of all repeats together, in milliseconds. The intervals are [`interval`]s: [low, high].
+macro_rules! latency {
+    ($(#[$doc:meta])* $name:ident: $mean:tt $std:tt $median:tt $median_ci95:tt $p90:tt $p99:tt $p99_ci95:tt $p999:tt $count:tt) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+        #[cfg_attr(test, derive(JsonSchema))]
+        pub struct $name {
+            #[serde(rename = $mean)]
+            pub mean: Option<f64>,
+            #[serde(rename = $std)]
+            pub sd: Option<f64>,
+            #[serde(rename = $median)]
+            pub median: Option<f64>,
+            #[serde(rename = $median_ci95)]
+            pub median_ci95: Option<[f64; 2]>,
+            #[serde(rename = $p90)]
+            pub p90: Option<f64>,
+            #[serde(rename = $p99)]
+            pub p99: Option<f64>,
+            #[serde(rename = $p99_ci95)]
+            pub p99_ci95: Option<[f64; 2]>,
+            #[serde(rename = $p999)]
+            pub p999: Option<f64>,
+            #[serde(rename = $count)]
+            pub count: usize,
+        }
+
+        impl $name {
+            fn of(values: Vec<f64>) -> Self {
+                let (summary, ascending) = (summary(&values), sorted(&values));
+                let at = |share| summary.map(|_| quantile(&ascending, share));
+                Self {
+                    mean: summary.map(|s| s.mean),
+                    sd: summary.map(|s| s.sd),
+                    median: summary.map(|s| s.median),
+                    median_ci95: interval(&ascending, 0.5),
+                    p90: at(0.9),
+                    p99: at(0.99),
+                    p99_ci95: interval(&ascending, 0.99),
+                    p999: at(0.999),
+                    count: values.len(),
+                }
             }
-            row.insert(format!("{name}_count"), json!(all.len()));
         }
-    }
+    };
+}
 
-    /// Of all repeats together, as `latencies`.
-    fn traced(&self) -> Value {
-        let repeats = self.repeats.iter();
-        let all: Vec<f64> = repeats.flat_map(|f| &f.traced_step_ms).copied().collect();
-        json!({
-            "median_traced_step_ms": stats::summary(&all).map(|s| s.median),
-            "traced_step_count": (!all.is_empty()).then_some(all.len()),
-        })
-    }
+latency! {
+    /// From when a request was due to its first token.
+    Ttft: "mean_ttft_ms" "std_ttft_ms" "median_ttft_ms" "median_ttft_ms_ci95" "p90_ttft_ms" "p99_ttft_ms" "p99_ttft_ms_ci95" "p99.9_ttft_ms" "ttft_count"
+}
+latency! {
+    /// The mean time of a request's token after the first.
+    Tpot: "mean_tpot_ms" "std_tpot_ms" "median_tpot_ms" "median_tpot_ms_ci95" "p90_tpot_ms" "p99_tpot_ms" "p99_tpot_ms_ci95" "p99.9_tpot_ms" "tpot_count"
+}
+latency! {
+    /// Between a token and the next one of the same request.
+    Itl: "mean_itl_ms" "std_itl_ms" "median_itl_ms" "median_itl_ms_ci95" "p90_itl_ms" "p99_itl_ms" "p99_itl_ms_ci95" "p99.9_itl_ms" "itl_count"
+}
+latency! {
+    /// From when a request was due to its end.
+    E2el: "mean_e2el_ms" "std_e2el_ms" "median_e2el_ms" "median_e2el_ms_ci95" "p90_e2el_ms" "p99_e2el_ms" "p99_e2el_ms_ci95" "p99.9_e2el_ms" "e2el_count"
+}
+latency! {
+    /// From one decode step of the whole batch to the next.
+    Step: "mean_step_ms" "std_step_ms" "median_step_ms" "median_step_ms_ci95" "p90_step_ms" "p99_step_ms" "p99_step_ms_ci95" "p99.9_step_ms" "step_count"
+}
 
-    fn costs(&self) -> Value {
-        let kind = self.point.kind;
-        let total = |value: &dyn Fn(&Figures) -> f64| self.each(value).iter().sum::<f64>();
+/// What runs cost beside time, and what the measuring itself costs and misses.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct Costs {
+    /// Steps by a trace of the run, where one was made.
+    pub median_traced_step_ms: Option<f64>,
+    pub traced_step_count: Option<usize>,
+    /// The scheduler's turns between steps.
+    pub median_turn_us: Option<f64>,
+    /// Kernels and graphs that the host launched; null on the CPU.
+    pub launches_per_token: Option<f64>,
+    pub host_cpu_s_per_1k_tokens: f64,
+    pub energy_j_per_token: Option<f64>,
+    /// How far off times may be that begin by the host's clock.
+    pub clock_uncertainty_us: f64,
+    /// The share of the run that taking tokens down took.
+    pub bench_overhead: f64,
+    pub turns_lost: u64,
+}
+
+impl Costs {
+    /// `cost_ns`: what taking a token down costs.
+    pub fn of(kind: Kind, repeats: &[Figures], on_gpu: bool, cost_ns: f64) -> Self {
+        let total = |value: &dyn Fn(&Figures) -> f64| repeats.iter().map(value).sum::<f64>();
         let tokens = total(&|f| f.tokens(kind));
-        let joules: Option<Vec<f64>> = self.repeats.iter().map(|f| f.energy_j).collect();
-        let turns_us: Vec<f64> = self
-            .repeats
-            .iter()
-            .flat_map(|f| &f.turn_us)
-            .copied()
-            .collect();
-        let noted = total(&|f| f.noted() as f64);
-        let uncertainty_us = self.each(|f| f.clock_uncertainty_us);
-        json!({
-            "median_turn_us": stats::summary(&turns_us).map(|s| s.median),
-            "launches_per_token": self.on_gpu().then(|| total(&|f| f.launches as f64) / tokens),
-            "host_cpu_s_per_1k_tokens": total(&|f| f.processor_s) / tokens * 1e3,
-            "energy_j_per_token": joules.map(|joules| joules.iter().sum::<f64>() / tokens),
-            "clock_uncertainty_us": uncertainty_us.into_iter().fold(0.0, f64::max),
-            "bench_overhead": noted * self.cost_ns / (total(&|f| f.duration_s) * 1e9),
-            "turns_lost": self.repeats.iter().map(|f| f.turns_lost).sum::<u64>(),
-        })
+        let joules: Option<f64> = repeats.iter().map(|f| f.energy_j).sum();
+        let traced_ms = all(repeats, |f| &f.traced_step_ms);
+        let uncertainty_us = repeats.iter().map(|f| f.clock_uncertainty_us);
+        Self {
+            median_traced_step_ms: summary(&traced_ms).map(|s| s.median),
+            traced_step_count: Some(traced_ms.len()).filter(|&count| count > 0),
+            median_turn_us: summary(&all(repeats, |f| &f.turn_us)).map(|s| s.median),
+            launches_per_token: on_gpu.then(|| total(&|f| f.launches as f64) / tokens),
+            host_cpu_s_per_1k_tokens: total(&|f| f.processor_s) / tokens * 1e3,
+            energy_j_per_token: joules.map(|joules| joules / tokens),
+            clock_uncertainty_us: uncertainty_us.fold(0.0, f64::max),
+            bench_overhead: total(&|f| f.noted() as f64) * cost_ns
+                / (total(&|f| f.duration_s) * 1e9),
+            turns_lost: repeats.iter().map(|f| f.turns_lost).sum(),
+        }
     }
+}
 
-    fn on_gpu(&self) -> bool {
-        self.setting.launch.is_some()
+/// The least that it could take: a step of `decode`, a run of the others.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct Floored {
+    pub floor_bytes: Option<f64>,
+    pub floor_flops: Option<f64>,
+    pub floor_ms: Option<f64>,
+    /// `memory` or `compute`
+    pub floor_bound: Option<String>,
+    /// The floor's share of what it took.
+    pub floor_fraction: Option<f64>,
+    /// With the experts that the run's rows went to, rather than those of even routing.
+    pub floor_counted_ms: Option<f64>,
+    pub floor_counted_fraction: Option<f64>,
+    pub floor_source: Option<String>,
+}
+
+impl Floored {
+    /// `counted`: the same with the experts that were counted. `taken_ms`: what is held against it.
+    pub fn of(
+        rates: Option<&Rates>,
+        cost: Option<Cost>,
+        counted: Option<Cost>,
+        taken_ms: f64,
+    ) -> Self {
+        let floor_of = |cost: Option<Cost>| Some(rates?.floor(&cost?));
+        let (floor, counted) = (floor_of(cost), floor_of(counted));
+        Self {
+            floor_bytes: cost.map(|cost| cost.floor_bytes()),
+            floor_flops: cost.map(|cost| cost.flops),
+            floor_ms: floor.map(|floor| floor.ms),
+            floor_bound: floor.map(|floor| floor.bound.name().to_owned()),
+            floor_fraction: floor.map(|floor| floor.ms / taken_ms),
+            floor_counted_ms: counted.map(|floor| floor.ms),
+            floor_counted_fraction: counted.map(|floor| floor.ms / taken_ms),
+            floor_source: floor.and(rates).map(|rates| rates.source.clone()),
+        }
     }
+}
 
-    /// What is held against the floor: a step of `decode`, a run of the others.
-    fn floor(&self) -> Value {
-        let floor_of = |cost: Option<Cost>| -> Option<Floor> { Some(self.rates?.floor(&cost?)) };
-        let (floor, counted) = (floor_of(self.cost), floor_of(self.counted_cost));
-        let taken_ms = match self.point.kind {
-            Kind::Decode => {
-                let all: Vec<f64> = self
-                    .repeats
-                    .iter()
-                    .flat_map(|f| &f.step_ms)
-                    .copied()
-                    .collect();
-                stats::summary(&all)
-            }
-            _ => stats::summary(&self.each(|f| f.counted_ns / 1e6)),
+/// How long an engine took until it served, in milliseconds: one of them, or the mean of all.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
+pub struct Startup {
+    /// The model's files or its generation, once for all engines.
+    pub startup_model_ms: Option<f64>,
+    pub startup_load_ms: Option<f64>,
+    /// Until all graphs are ready to launch. This and the three below are null on the CPU.
+    pub startup_graphs_ms: Option<f64>,
+    /// These three are within the graphs' time. Threads do them side by side, so together they can be longer.
+    pub startup_capture_ms: Option<f64>,
+    pub startup_instantiate_ms: Option<f64>,
+    pub startup_upload_ms: Option<f64>,
+    /// All of it up to the running engine, the phases above included.
+    pub startup_engine_ms: Option<f64>,
+    /// From the first request to its token.
+    pub startup_first_token_ms: Option<f64>,
+}
+
+impl Startup {
+    fn mean(starts: &[Self]) -> Self {
+        let mean = |value: fn(&Self) -> Option<f64>| {
+            let values: Option<Vec<f64>> = starts.iter().map(value).collect();
+            Some(summary(&values?)?.mean)
         };
-        json!({
-            "floor_bytes": self.cost.map(|cost| cost.floor_bytes()),
-            "floor_flops": self.cost.map(|cost| cost.flops),
-            "floor_ms": floor.map(|floor| floor.ms),
-            "floor_bound": floor.map(|floor| floor.bound.name()),
-            "floor_fraction": floor.zip(taken_ms).map(|(floor, taken)| floor.ms / taken.median),
-            // With the experts that the run's rows went to, rather than those of even routing.
-            "floor_counted_ms": counted.map(|floor| floor.ms),
-            "floor_counted_fraction": counted.zip(taken_ms).map(|(floor, taken)| floor.ms / taken.median),
-            "floor_source": floor.and(self.rates).map(|rates| rates.source.as_str()),
-        })
+        Self {
+            startup_model_ms: mean(|s| s.startup_model_ms),
+            startup_load_ms: mean(|s| s.startup_load_ms),
+            startup_graphs_ms: mean(|s| s.startup_graphs_ms),
+            startup_capture_ms: mean(|s| s.startup_capture_ms),
+            startup_instantiate_ms: mean(|s| s.startup_instantiate_ms),
+            startup_upload_ms: mean(|s| s.startup_upload_ms),
+            startup_engine_ms: mean(|s| s.startup_engine_ms),
+            startup_first_token_ms: mean(|s| s.startup_first_token_ms),
+        }
+    }
+}
+
+fn all(repeats: &[Figures], values: impl Fn(&Figures) -> &Vec<f64>) -> Vec<f64> {
+    repeats.iter().flat_map(values).copied().collect()
+}
+
+impl Row {
+    /// What runs of `point` came to, a repeat each, at least one; and how their engines started. What else is known of
+    /// them is for the caller to add.
+    pub fn of(point: &Point, repeats: &[Figures], starts: &[Startup]) -> Self {
+        Self {
+            workload: Workload::from(point),
+            throughput: Throughput::of(repeats),
+            ttft: Ttft::of(all(repeats, |f| &f.ttft_ms)),
+            tpot: Tpot::of(all(repeats, |f| &f.tpot_ms)),
+            itl: Itl::of(all(repeats, |f| &f.itl_ms)),
+            e2el: E2el::of(all(repeats, |f| &f.e2el_ms)),
+            step: Step::of(all(repeats, |f| &f.step_ms)),
+            startup: Startup::mean(starts),
+            gpu: GpuState::of(repeats.iter().flat_map(|f| &f.gpu)),
+            samples: samples(point.kind, repeats, starts),
+            ..Self::default()
+        }
     }
 
-    fn starting(&self) -> Value {
-        let startup = self.startup;
-        let mean = |values: &[f64]| stats::summary(values).map(|s| s.mean);
-        let phase = |values: &Option<Vec<f64>>| values.as_deref().and_then(mean);
-        json!({
-            "startup_model_ms": startup.model_ms,
-            "startup_load_ms": mean(&startup.load_ms),
-            "startup_graphs_ms": phase(&startup.graphs_ms),
-            "startup_capture_ms": phase(&startup.capture_ms),
-            "startup_instantiate_ms": phase(&startup.instantiate_ms),
-            "startup_upload_ms": phase(&startup.upload_ms),
-            "startup_engine_ms": mean(&startup.engine_ms),
-            "startup_first_token_ms": mean(&startup.first_token_ms),
-        })
+    /// What is held against the floor.
+    pub fn taken_ms(&self) -> f64 {
+        let step = self.step.median;
+        step.unwrap_or(self.throughput.median_ns / 1e6)
     }
 
-    /// A value for each repeat: what `bench compare` works on.
-    fn samples(&self) -> BTreeMap<String, Vec<f64>> {
-        let kind = self.point.kind;
-        let mut samples = BTreeMap::new();
-        let mut add = |name: String, values: Vec<f64>| {
-            if !values.is_empty() && values.iter().all(|value| value.is_finite()) {
-                samples.insert(name, values);
-            }
-        };
-        add("tokens_per_s".to_owned(), self.each(Figures::tokens_per_s));
-        add(
-            "request_throughput".to_owned(),
-            self.each(request_throughput),
+    /// Results of the same are runs of the same thing.
+    pub fn measured(&self) -> (Choice, Workload) {
+        let mut workload = self.workload.clone();
+        // Older results do not say so.
+        workload.logits_on_device = Some(workload.logits_on_device == Some(true));
+        (self.choice.clone(), workload)
+    }
+}
+
+/// Reads results as `--format json` and `--format jsonl` write them.
+///
+/// # Errors
+/// The file cannot be read, or holds something else.
+pub fn read(path: &Path) -> Result<Vec<Row>> {
+    json::rows(path, EXPECTED)
+}
+
+/// What a file of results is.
+pub const EXPECTED: &str = "results of `bench --format json` or `--format jsonl`";
+
+fn samples(kind: Kind, repeats: &[Figures], starts: &[Startup]) -> BTreeMap<String, Vec<f64>> {
+    type Values = fn(&Figures) -> &Vec<f64>;
+    const LATENCIES: [(&str, Values); 5] = [
+        ("ttft", |f| &f.ttft_ms),
+        ("tpot", |f| &f.tpot_ms),
+        ("itl", |f| &f.itl_ms),
+        ("e2el", |f| &f.e2el_ms),
+        ("step", |f| &f.step_ms),
+    ];
+    let mut samples = BTreeMap::new();
+    // A figure that some repeat lacks has no samples.
+    let mut add = |name: &str, values: Option<Vec<f64>>| {
+        let usable = |values: &Vec<f64>| !values.is_empty() && values.iter().all(|v| v.is_finite());
+        samples.extend(
+            values
+                .filter(usable)
+                .map(|values| (name.to_owned(), values)),
         );
-        add("output_throughput".to_owned(), self.each(output_throughput));
-        add(
-            "host_cpu_s_per_1k_tokens".to_owned(),
-            self.each(|f| f.processor_s / f.tokens(kind) * 1e3),
+    };
+    let each = |value: &dyn Fn(&Figures) -> Option<f64>| repeats.iter().map(value).collect();
+    add("tokens_per_s", each(&|f| Some(f.tokens_per_s())));
+    add("request_throughput", each(&|f| Some(f.requests_per_s())));
+    add("output_throughput", each(&|f| Some(f.output_per_s())));
+    add(
+        "host_cpu_s_per_1k_tokens",
+        each(&|f| Some(f.processor_s / f.tokens(kind) * 1e3)),
+    );
+    add(
+        "energy_j_per_token",
+        each(&|f| Some(f.energy_j? / f.tokens(kind))),
+    );
+    let start = |value: fn(&Startup) -> Option<f64>| starts.iter().map(value).collect();
+    add("startup_engine_ms", start(|s| s.startup_engine_ms));
+    add(
+        "startup_first_token_ms",
+        start(|s| s.startup_first_token_ms),
+    );
+    for (name, values) in LATENCIES {
+        for (at, share) in [("median", 0.5), ("p99", 0.99)] {
+            let of = |f: &Figures| {
+                let ascending = sorted(values(f));
+                (!ascending.is_empty()).then(|| quantile(&ascending, share))
+            };
+            add(&format!("{at}_{name}_ms"), each(&of));
+        }
+    }
+    samples
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use schemars::generate::SchemaSettings;
+    use std::path::PathBuf;
+
+    fn repository(path: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+    }
+
+    /// With TAILGRAPH_WRITE=1 it is written anew.
+    #[test]
+    fn the_schema_is_that_of_the_struct() {
+        let settings = SchemaSettings::draft2020_12().for_serialize();
+        let mut schema = settings.into_generator().into_root_schema_for::<Vec<Row>>();
+        schema.insert("title".into(), "Results of tailgraph bench".into());
+        let row = schema.pointer_mut("/$defs/Row").unwrap();
+        row["additionalProperties"] = false.into();
+        let text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
+        let path = repository("tests/schemas/bench.schema.json");
+        if std::env::var_os("TAILGRAPH_WRITE").is_some() {
+            std::fs::write(&path, &text).unwrap();
+        }
+        let written = std::fs::read_to_string(&path).unwrap();
+        assert!(
+            written == text,
+            "write it: TAILGRAPH_WRITE=1 cargo test --lib row"
         );
-        add(
-            "startup_engine_ms".to_owned(),
-            self.startup.engine_ms.clone(),
-        );
-        add(
-            "startup_first_token_ms".to_owned(),
-            self.startup.first_token_ms.clone(),
-        );
-        for (name, values) in LATENCIES {
-            let ascending: Vec<Vec<f64>> = self.repeats.iter().map(|f| sorted(values(f))).collect();
-            if ascending.iter().any(Vec::is_empty) {
+    }
+
+    #[test]
+    fn older_results_are_read() {
+        let files = std::fs::read_dir(repository("profiles/results")).unwrap();
+        let mut read = 0;
+        for path in files.map(|file| file.unwrap().path()) {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let first = text.trim_start_matches(['[', '{', ' ', '\n']);
+            if !first.starts_with("\"schema\"") || !text.contains("\"samples_ts\"") {
                 continue;
             }
-            for (prefix, share) in [("median", 0.5), ("p99", 0.99)] {
-                let at = ascending.iter().map(|values| quantile(values, share));
-                add(format!("{prefix}_{name}_ms"), at.collect());
-            }
+            let rows = super::read(&path).unwrap();
+            assert!(rows.iter().all(|row| row.throughput.avg_ts > 0.0));
+            let again: Vec<Row> =
+                serde_json::from_str(&serde_json::to_string(&rows).unwrap()).unwrap();
+            assert_eq!(again, rows, "{}", path.display());
+            read += rows.len();
         }
-        if let Some(joules) = self
-            .repeats
-            .iter()
-            .map(|f| f.energy_j)
-            .collect::<Option<Vec<_>>>()
-        {
-            let tokens = self.each(|f| f.tokens(kind));
-            let each = joules
-                .iter()
-                .zip(tokens)
-                .map(|(joules, tokens)| joules / tokens);
-            add("energy_j_per_token".to_owned(), each.collect());
-        }
-        samples
-    }
-}
-
-type Values = fn(&Figures) -> &Vec<f64>;
-const LATENCIES: [(&str, Values); 5] = [
-    ("ttft", |f| &f.ttft_ms),
-    ("tpot", |f| &f.tpot_ms),
-    ("itl", |f| &f.itl_ms),
-    ("e2el", |f| &f.e2el_ms),
-    ("step", |f| &f.step_ms),
-];
-
-fn request_throughput(figures: &Figures) -> f64 {
-    figures.completed as f64 / figures.duration_s
-}
-
-fn output_throughput(figures: &Figures) -> f64 {
-    figures.output_tokens as f64 / figures.duration_s
-}
-
-fn total_token_throughput(figures: &Figures) -> f64 {
-    (figures.input_tokens + figures.output_tokens) as f64 / figures.duration_s
-}
-
-fn extend(row: &mut Map<String, Value>, fields: Value) {
-    if let Value::Object(fields) = fields {
-        row.extend(fields);
+        assert!(read > 900, "{read}");
     }
 }

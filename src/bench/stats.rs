@@ -1,7 +1,9 @@
-//! Means, quantiles, and whether two sets of repeats differ.
+//! Means, quantiles with their intervals, and whether two sets of repeats differ.
+
+use statrs::distribution::{Binomial, ContinuousCDF, DiscreteCDF, StudentsT};
 
 /// Of a set of values.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Summary {
     pub count: usize,
     pub mean: f64,
@@ -50,6 +52,16 @@ pub fn quantile(sorted: &[f64], share: f64) -> f64 {
     sorted[below] + (sorted[above] - sorted[below]) * (at - at.floor())
 }
 
+/// The 95% interval of a quantile by order statistics, whatever the values' distribution, as if they were independent: the
+/// number of values below the quantile is binomial. `None` where there are too few: 6 for the median, 368 for the p99.
+pub fn interval(sorted: &[f64], share: f64) -> Option<[f64; 2]> {
+    let below = Binomial::new(share, sorted.len() as u64).ok()?;
+    // Each end is wrong by at most 2.5%.
+    let low = below.inverse_cdf(0.025) as usize;
+    let high = below.inverse_cdf(0.975) as usize;
+    Some([*sorted.get(low.checked_sub(1)?)?, *sorted.get(high)?])
+}
+
 /// How b compares with a: the ratio of their geometric means, with its 95% interval and the probability of one as
 /// far from 1 were there no difference. Welch's t-test on the logarithms, so the two may vary differently.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -91,12 +103,13 @@ pub fn welch(a: &[f64], b: &[f64]) -> Option<Ratio> {
     // Welch and Satterthwaite.
     let freedom = variance.powi(2)
         / (error_a.powi(2) / (a.count - 1) as f64 + error_b.powi(2) / (b.count - 1) as f64);
-    let width = t_quantile(0.975, freedom) * variance.sqrt();
+    let student = StudentsT::new(0.0, 1.0, freedom).ok()?;
+    let width = student.inverse_cdf(0.975) * variance.sqrt();
     Some(Ratio {
         ratio: difference.exp(),
         low: (difference - width).exp(),
         high: (difference + width).exp(),
-        p: t_two_sided(difference / variance.sqrt(), freedom),
+        p: 2.0 * student.sf(difference.abs() / variance.sqrt()),
     })
 }
 
@@ -112,73 +125,6 @@ pub fn holm(p: &[f64]) -> Vec<bool> {
         shown[index] = true;
     }
     shown
-}
-
-/// Probability of a t with `freedom` degrees of freedom at least as far from 0 as `t`.
-fn t_two_sided(t: f64, freedom: f64) -> f64 {
-    incomplete_beta(freedom / (freedom + t * t), freedom / 2.0, 0.5)
-}
-
-/// The t below which `share` (above 0.5) lies.
-fn t_quantile(share: f64, freedom: f64) -> f64 {
-    let tail = 2.0 * (1.0 - share);
-    let (mut low, mut high) = (0.0, 1.0);
-    while t_two_sided(high, freedom) > tail {
-        high *= 2.0;
-    }
-    for _ in 0..100 {
-        let middle = (low + high) / 2.0;
-        if t_two_sided(middle, freedom) > tail {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
-    high
-}
-
-/// Regularised: I_x(a, b), by its continued fraction (DLMF 8.17.22), evaluated where that converges fast.
-fn incomplete_beta(x: f64, a: f64, b: f64) -> f64 {
-    if x <= 0.0 || x >= 1.0 {
-        return x.clamp(0.0, 1.0);
-    }
-    if x > (a + 1.0) / (a + b + 2.0) {
-        return 1.0 - incomplete_beta(1.0 - x, b, a);
-    }
-    let front =
-        (ln_gamma(a + b) - ln_gamma(a) - ln_gamma(b) + a * x.ln() + b * (1.0 - x).ln()).exp() / a;
-    // Lentz's method.
-    let tiny = 1e-300;
-    let away = |value: f64| if value.abs() < tiny { tiny } else { value };
-    let (mut c, mut d) = (1.0, 1.0 / away(1.0 - (a + b) * x / (a + 1.0)));
-    let mut fraction = d;
-    for m in 1..500 {
-        let m = f64::from(m);
-        let even = m * (b - m) * x / ((a + 2.0 * m - 1.0) * (a + 2.0 * m));
-        let odd = -(a + m) * (a + b + m) * x / ((a + 2.0 * m) * (a + 2.0 * m + 1.0));
-        let before = fraction;
-        for term in [even, odd] {
-            d = 1.0 / away(1.0 + term * d);
-            c = away(1.0 + term / c);
-            fraction *= c * d;
-        }
-        if (fraction / before - 1.0).abs() < 1e-15 {
-            break;
-        }
-    }
-    front * fraction
-}
-
-/// ln of gamma(x), x above 0: Stirling's series (DLMF 5.11.1) beyond 10, reached by recurrence.
-fn ln_gamma(x: f64) -> f64 {
-    if x < 10.0 {
-        return ln_gamma(x + 1.0) - x.ln();
-    }
-    let half_ln_tau = 0.5 * std::f64::consts::TAU.ln();
-    let (inverse, square) = (1.0 / x, 1.0 / (x * x));
-    let series =
-        inverse * (1.0 / 12.0 - square * (1.0 / 360.0 - square * (1.0 / 1260.0 - square / 1680.0)));
-    (x - 0.5) * x.ln() - x + half_ln_tau + series
 }
 
 #[cfg(test)]
@@ -211,26 +157,22 @@ mod tests {
         near(quantile(&values, 1.0), 4.0, 1e-12);
     }
 
+    /// Ranks from tables of the sign test, and by P(X < 368) = 1 - 0.99^368 = 0.9752 for the p99.
     #[test]
-    fn t_is_that_of_the_tables() {
-        for (freedom, expected) in [
-            (1.0, 12.706_205),
-            (2.0, 4.302_653),
-            (4.0, 2.776_445),
-            (10.0, 2.228_139),
-            (120.0, 1.979_930),
-        ] {
-            near(t_quantile(0.975, freedom), expected, 1e-6);
+    fn intervals_are_those_of_the_binomial() {
+        let of = |count: u32, share| {
+            let values: Vec<f64> = (1..=count).map(f64::from).collect();
+            interval(&values, share)
+        };
+        for (count, ranks) in [(6, [1.0, 6.0]), (10, [2.0, 9.0]), (20, [6.0, 15.0])] {
+            assert_eq!(of(count, 0.5), Some(ranks), "{count}");
         }
-        // Cauchy: P(|t| > 1) is a half; and two degrees of freedom have 1 - t / sqrt(t^2 + 2).
-        near(t_two_sided(1.0, 1.0), 0.5, 1e-12);
-        near(t_two_sided(3.0, 2.0), 1.0 - 3.0 / 11_f64.sqrt(), 1e-10);
-    }
-
-    #[test]
-    fn gamma_of_known_arguments() {
-        near(ln_gamma(5.0), 24_f64.ln(), 1e-12);
-        near(ln_gamma(0.5), 0.5 * std::f64::consts::PI.ln(), 1e-12);
+        assert_eq!(of(100, 0.5), Some([40.0, 61.0]));
+        assert_eq!((of(5, 0.5), of(0, 0.5)), (None, None));
+        assert_eq!(
+            (of(367, 0.99), of(368, 0.99).map(|at| at[1])),
+            (None, Some(368.0))
+        );
     }
 
     /// Means 0 and 1 of logarithms with variances 1 and 4, three and four of them: by hand
@@ -243,15 +185,11 @@ mod tests {
         let b = exp(&[1.0 - spread, 1.0, 1.0, 1.0 + spread]);
         let found = welch(&a, &b).unwrap();
         near(found.ratio, 1_f64.exp(), 1e-12);
-        let freedom: f64 = (16.0 / 9.0) / (1.0 / 18.0 + 1.0 / 3.0);
         let error = (4.0_f64 / 3.0).sqrt();
-        near(found.p, t_two_sided(1.0 / error, freedom), 1e-12);
-        near(
-            found.low.ln(),
-            1.0 - t_quantile(0.975, freedom) * error,
-            1e-9,
-        );
-        assert!(found.p > 0.3 && found.low < 1.0 && found.high > 1.0);
+        // Student's t at that freedom, integrated by Simpson's rule.
+        near(found.p, 0.429574056, 1e-6);
+        near(found.low.ln(), 1.0 - 2.64478606 * error, 1e-6);
+        near(found.high.ln(), 1.0 + 2.64478606 * error, 1e-6);
     }
 
     #[test]

@@ -21,10 +21,11 @@ use super::paths::{Files, open_printed};
 use super::summary::counted;
 use super::{Exit, interrupt};
 use crate::bench::Kind;
-use crate::bench::compare::{compare, differences, read};
+use crate::bench::compare::{compare, differences};
+use crate::bench::gpu_state::{Machine, Watch};
 use crate::bench::host;
 use crate::bench::output::{COMPARED, Format, STARTS, TABLE_WIDTH, results, shared, text};
-use crate::bench::row::{Subject, VERSION};
+use crate::bench::row::{Subject, VERSION, read};
 use crate::error::{Error, Result};
 use crate::files::Out;
 use crate::model::ModelSource;
@@ -239,6 +240,7 @@ fn subject(
     args: &BenchArgs,
     model: Option<&ModelSource>,
     gpu_info: Option<String>,
+    watch: &Watch,
 ) -> Result<Subject> {
     let (mut size, mut params) = (0.0, 0.0);
     if let Some(source) = model {
@@ -248,20 +250,21 @@ fn subject(
     }
     Ok(Subject {
         schema: VERSION,
-        build_version: env!("CARGO_PKG_VERSION"),
-        build_commit: option_env!("TAILGRAPH_COMMIT"),
-        build_profile: BUILD_PROFILE,
+        build_version: env!("CARGO_PKG_VERSION").to_owned(),
+        build_commit: option_env!("TAILGRAPH_COMMIT").map(str::to_owned),
+        build_profile: BUILD_PROFILE.to_owned(),
         command: super::command_line(),
-        test_time: now(),
+        test_time: Some(now()),
         model_filename: model.map_or_else(|| "none".to_owned(), ToString::to_string),
         model_size: size as u64,
         model_n_params: params as u64,
-        backends: if gpu_info.is_some() { "CUDA" } else { "CPU" },
+        backends: if gpu_info.is_some() { "CUDA" } else { "CPU" }.to_owned(),
         cpu_info: host::processor(),
         gpu_info,
         host_cores: host::processors(),
         warm_up: args.warm_up,
         seed: args.seed,
+        machine: Machine::new(watch),
     })
 }
 

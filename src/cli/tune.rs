@@ -211,7 +211,6 @@ mod gpu {
                 most_in_flight: None,
                 clocks: Clocks::unknown(),
                 busy: &Busy::default(),
-                joules: &|| None,
                 interrupt,
             };
             tuning.begin(rows);

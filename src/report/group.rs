@@ -1,7 +1,7 @@
 //! Results of `bench` of all files together, as parts of a page: those that belong side by side in one.
 
 use super::bench::Row;
-use crate::bench::Kind;
+use crate::bench::{Kind, row};
 
 /// Results of one kind on one machine that one part shows; their other fields make its axes and series. At least one.
 pub type Group<'a> = Vec<&'a Row>;
@@ -37,26 +37,22 @@ pub fn groups(rows: &[Row]) -> Vec<Group<'_>> {
 /// Whether two results are of the same machine, model and lengths.
 fn together(a: &Row, b: &Row) -> bool {
     let subject = |row: &Row| {
-        let machine = (row.device().to_owned(), row.host_cores);
-        let built = (row.build_profile.clone(), row.model_filename.clone());
-        (row.kind, machine, built)
+        let built = (&row.subject.build_profile, &row.subject.model_filename);
+        let machine = (row.device().to_owned(), row.subject.host_cores);
+        (row.workload.kind, machine, built.0.clone(), built.1.clone())
     };
-    let same = match a.kind {
-        Kind::Decode | Kind::Serve => {
-            (
-                &a.dtype,
-                &a.bucket_file,
-                &a.kernel_file,
-                a.n_prompt,
-                a.n_gen,
-            ) == (
-                &b.dtype,
-                &b.bucket_file,
-                &b.kernel_file,
-                b.n_prompt,
-                b.n_gen,
-            )
-        }
+    let lengths = |row: &Row| {
+        let row::Choice {
+            dtype,
+            bucket_file,
+            kernel_file,
+            ..
+        } = row.choice.clone();
+        let lengths = (row.workload.n_prompt, row.workload.n_gen);
+        (dtype, bucket_file, kernel_file, lengths)
+    };
+    let same = match a.workload.kind {
+        Kind::Decode | Kind::Serve => lengths(a) == lengths(b),
         Kind::Prefill | Kind::Score => true,
     };
     same && subject(a) == subject(b)

@@ -60,7 +60,7 @@ impl Cell {
 pub fn of(inputs: &[Input]) -> Result<Lineup> {
     let rows = benched(inputs);
     let mut groups = group::groups(&rows);
-    groups.retain(|group| group[0].kind == Kind::Decode);
+    groups.retain(|group| group[0].workload.kind == Kind::Decode);
     let expected = "expected results of `bench decode`";
     match &groups[..] {
         [] => Err(Error::Usage(format!(
@@ -81,13 +81,15 @@ pub fn of(inputs: &[Input]) -> Result<Lineup> {
 fn of_what(row: &Row) -> String {
     format!(
         "decode steps of {} in {} ({} + {} tokens a sequence)",
-        row.model_filename, row.dtype, row.n_prompt, row.n_gen
+        row.subject.model_filename, row.choice.dtype, row.workload.n_prompt, row.workload.n_gen
     )
 }
 
 /// The days that results are of, each once.
 fn days(group: &Group<'_>) -> Vec<String> {
-    let times = group.iter().filter_map(|row| row.test_time.as_deref());
+    let times = group
+        .iter()
+        .filter_map(|row| row.subject.test_time.as_deref());
     let days: BTreeSet<&str> = times.filter_map(|time| time.split('T').next()).collect();
     days.into_iter().map(str::to_owned).collect()
 }
@@ -101,11 +103,11 @@ fn found(groups: &[Group<'_>]) -> String {
         };
         let mut words = vec![
             format!("{} on {}", of_what(first), first.device()),
-            format!("{} cores", first.host_cores),
-            format!("a {} build", first.build_profile),
+            format!("{} cores", first.subject.host_cores),
+            format!("a {} build", first.subject.build_profile),
         ];
-        words.extend(file(&first.bucket_file, "--bucket-file"));
-        words.extend(file(&first.kernel_file, "--kernel-file"));
+        words.extend(file(&first.choice.bucket_file, "--bucket-file"));
+        words.extend(file(&first.choice.kernel_file, "--kernel-file"));
         words.extend(days(group));
         let mut files: Vec<String> = group.iter().map(|row| row.file.clone()).collect();
         files.dedup();
@@ -125,38 +127,40 @@ impl Lineup {
         }
         let scheduled = group.iter().filter(|row| row.way != BARE);
         let busy = scheduled
-            .map(|row| row.cpu_load)
+            .map(|row| row.workload.cpu_load)
             .max()
             .filter(|&threads| threads > 0);
         let at = |way: &str, threads: u32, batch: u32| {
             let mut rows = group.iter();
-            rows.find(|row| row.batch == batch && row.cpu_load == threads && row.way == way)
+            rows.find(|row| {
+                row.workload.batch == batch && row.workload.cpu_load == threads && row.way == way
+            })
         };
         let cell = |way: &String, batch: u32| {
             let idle = at(way, 0, batch);
             Cell {
-                p50: (idle.and_then(|row| row.median_step_ms)),
-                p99: (idle.and_then(|row| row.p99_step_ms)),
-                busy_p99: (busy.and_then(|busy| at(way, busy, batch)?.p99_step_ms)),
+                p50: idle.and_then(|row| row.step.median),
+                p99: idle.and_then(|row| row.step.p99),
+                busy_p99: busy.and_then(|busy| at(way, busy, batch)?.step.p99),
             }
         };
         let floor = |batch: u32| {
-            let mut rows = group.iter().filter(|row| row.batch == batch);
-            rows.find_map(|row| row.floor_ms)
+            let mut rows = group.iter().filter(|row| row.workload.batch == batch);
+            rows.find_map(|row| row.floor.floor_ms)
         };
-        let batches: BTreeSet<u32> = group.iter().map(|row| row.batch).collect();
+        let batches: BTreeSet<u32> = group.iter().map(|row| row.workload.batch).collect();
         let batch = |sequences: u32| Batch {
             sequences,
-            floor: (floor(sequences)),
-            bare: (at(BARE, 0, sequences).and_then(|row| row.median_step_ms)),
+            floor: floor(sequences),
+            bare: at(BARE, 0, sequences).and_then(|row| row.step.median),
             cells: ways.iter().map(|way| cell(way, sequences)).collect(),
         };
         let batches = batches.into_iter().map(batch).collect();
         let what = of_what(first);
         let mut about = vec![format!("on {}", named(first.device()))];
         about.extend(days(group));
-        if first.build_profile != "release" {
-            about.push(format!("a {} build", first.build_profile));
+        if first.subject.build_profile != "release" {
+            about.push(format!("a {} build", first.subject.build_profile));
         }
         Self {
             unit: "ms",

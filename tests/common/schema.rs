@@ -19,9 +19,11 @@ pub fn check(root: &Value, value: &Value) -> Result<(), String> {
 
 fn at(root: &Value, schema: &Value, value: &Value, place: &str) -> Result<(), String> {
     let wrong = |what: String| Err(format!("{place}: {what}, found {value}"));
+    let number = value.as_f64();
+    let length = value.as_array().map(|items| items.len() as u64);
     for (word, rule) in schema.as_object().ok_or("a schema is an object")? {
         match word.as_str() {
-            "$schema" | "title" | "$defs" | "description" => {}
+            "$schema" | "title" | "$defs" | "description" | "format" | "default" => {}
             "$ref" => {
                 let pointer = rule.as_str().unwrap().trim_start_matches('#');
                 let target = root.pointer(pointer).ok_or(format!("no {pointer}"))?;
@@ -51,13 +53,20 @@ fn at(root: &Value, schema: &Value, value: &Value, place: &str) -> Result<(), St
                 return wrong(format!("expected one of {rule}"));
             }
             "const" | "enum" => {}
-            "minimum" if value.as_f64() < rule.as_f64() => {
+            "minimum" if number.is_some_and(|number| Some(number) < rule.as_f64()) => {
                 return wrong(format!("expected at least {rule}"));
             }
-            "maximum" if value.as_f64() > rule.as_f64() => {
+            "maximum" if number > rule.as_f64() => {
                 return wrong(format!("expected at most {rule}"));
             }
             "minimum" | "maximum" => {}
+            "minItems" if length.is_some_and(|length| Some(length) < rule.as_u64()) => {
+                return wrong(format!("expected at least {rule} items"));
+            }
+            "maxItems" if length > rule.as_u64() => {
+                return wrong(format!("expected at most {rule} items"));
+            }
+            "minItems" | "maxItems" => {}
             "required" => {
                 for name in rule.as_array().unwrap() {
                     if value.get(name.as_str().unwrap()).is_none() {
@@ -73,12 +82,14 @@ fn at(root: &Value, schema: &Value, value: &Value, place: &str) -> Result<(), St
                 }
             }
             "additionalProperties" => {
-                assert_eq!(rule, false);
-                let known = schema["properties"].as_object().unwrap();
-                for name in value.as_object().into_iter().flat_map(|map| map.keys()) {
-                    if !known.contains_key(name) {
+                for (name, value) in value.as_object().into_iter().flatten() {
+                    if schema["properties"].get(name).is_some() {
+                        continue;
+                    }
+                    if *rule == false {
                         return wrong(format!("did not expect '{name}'"));
                     }
+                    at(root, rule, value, &format!("{place}.{name}"))?;
                 }
             }
             "items" => {
@@ -86,7 +97,7 @@ fn at(root: &Value, schema: &Value, value: &Value, place: &str) -> Result<(), St
                     at(root, rule, item, &format!("{place}[{n}]"))?;
                 }
             }
-            "oneOf" => {
+            "oneOf" | "anyOf" => {
                 let tried: Vec<_> = rule
                     .as_array()
                     .unwrap()
@@ -95,7 +106,8 @@ fn at(root: &Value, schema: &Value, value: &Value, place: &str) -> Result<(), St
                     .collect();
                 match tried.iter().filter(|t| t.is_ok()).count() {
                     1 => {}
-                    n => return wrong(format!("fits {n} of oneOf: {tried:?}")),
+                    2.. if word == "anyOf" => {}
+                    n => return wrong(format!("fits {n} of {word}: {tried:?}")),
                 }
             }
             other => {

@@ -70,7 +70,6 @@ fn figures_agree_with_the_trace_of_the_same_run() {
             most_in_flight: None,
             clocks: Clocks::unknown(),
             busy: &busy,
-            joules: &|| None,
             interrupt: &interrupt,
         };
         let (arrivals, mut records) = (arrivals(), vec![]);
@@ -116,7 +115,6 @@ fn measured(engine: &mut Engine) -> f64 {
         most_in_flight: None,
         clocks: Clocks::unknown(),
         busy: &busy,
-        joules: &|| None,
         interrupt: &interrupt,
     };
     let mut records = vec![];

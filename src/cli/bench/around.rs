@@ -2,6 +2,7 @@
 
 use crate::bench::clock::Clocks;
 use crate::bench::drive::{self, Beside, Driven, Heard, Run};
+use crate::bench::gpu_state::Watch;
 use crate::bench::host::Busy;
 use crate::bench::row::Startup;
 use crate::bench::traced::Life;
@@ -46,23 +47,19 @@ pub fn read_samples(path: &Path) -> Result<Vec<Sample>> {
     }
 }
 
-/// Joules that the devices have used together, where somebody counts those of each.
+/// What looks at the GPUs of a run.
 #[cfg(feature = "cuda")]
-pub fn meter<'t>(targets: impl Iterator<Item = &'t Target>) -> Box<dyn Fn() -> Option<f64>> {
-    use crate::backend::cuda::device::GpuDevice;
-    use crate::bench::energy::Meter;
-    let meter = |device: &GpuDevice| Meter::new(&device.gpu.context);
-    let gpus: Vec<_> = targets.flat_map(Target::gpus).collect();
-    let meters = gpus.into_iter().map(meter).collect::<Option<Vec<_>>>();
-    match meters.filter(|meters| !meters.is_empty()) {
-        Some(meters) => Box::new(move || meters.iter().map(Meter::joules).sum()),
-        None => Box::new(|| None),
-    }
+pub fn watch<'t>(targets: impl Iterator<Item = &'t Target>) -> Watch {
+    Watch::new(
+        targets
+            .flat_map(Target::gpus)
+            .map(|device| &*device.gpu.context),
+    )
 }
 
 #[cfg(not(feature = "cuda"))]
-pub fn meter<'t>(_targets: impl Iterator<Item = &'t Target>) -> Box<dyn Fn() -> Option<f64>> {
-    Box::new(|| None)
+pub fn watch<'t>(_targets: impl Iterator<Item = &'t Target>) -> Watch {
+    Watch::default()
 }
 
 /// Points that one engine serves, with the sequences that it is to hold.
@@ -93,7 +90,6 @@ pub struct Runner<'a> {
     pub engine: &'a mut dyn Driven,
     /// Requests so far: the number of the next.
     pub sent: u64,
-    pub joules: &'a dyn Fn() -> Option<f64>,
     pub interrupt: &'a AtomicBool,
     pub clocks: Clocks,
     /// Where all that the engine goes through is kept, if it is to be traced.
@@ -127,7 +123,6 @@ impl Runner<'_> {
             most_in_flight: point.most_in_flight,
             clocks: self.clocks,
             busy: &busy,
-            joules: self.joules,
             interrupt: self.interrupt,
         };
         self.sent += arrivals.len() as u64;
@@ -141,20 +136,17 @@ impl Runner<'_> {
 }
 
 impl Startup {
-    /// Adds what each phase took since `before`.
-    pub fn note_phases(&mut self, before: [Duration; 5]) {
+    /// What each phase of starting took since `before`, as far as the device has it.
+    pub fn since(before: [Duration; 5], on_gpu: bool) -> Self {
         let ms = |index: usize| (taken(PHASES[index]) - before[index]).as_secs_f64() * 1e3;
-        self.load_ms.push(ms(0));
-        let phases = [
-            &mut self.graphs_ms,
-            &mut self.capture_ms,
-            &mut self.instantiate_ms,
-            &mut self.upload_ms,
-        ];
-        for (index, values) in phases.into_iter().enumerate() {
-            if let Some(values) = values {
-                values.push(ms(index + 1));
-            }
+        let of_gpu = |index| on_gpu.then(|| ms(index));
+        Self {
+            startup_load_ms: Some(ms(0)),
+            startup_graphs_ms: of_gpu(1),
+            startup_capture_ms: of_gpu(2),
+            startup_instantiate_ms: of_gpu(3),
+            startup_upload_ms: of_gpu(4),
+            ..Self::default()
         }
     }
 }

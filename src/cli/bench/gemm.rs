@@ -226,7 +226,6 @@ impl<'a> Table<'a> {
                 most_in_flight: None,
                 clocks: Clocks::unknown(),
                 busy: &Busy::default(),
-                joules: &|| None,
                 interrupt,
             };
             let mut steps: HashMap<u64, Steps> = HashMap::new();

@@ -3,21 +3,14 @@
 use super::work::{Tried, Unit, Work};
 use crate::bench::Kind;
 use crate::bench::floors::{self, Rates};
-use crate::bench::row::{Measured, Setting, Subject};
+use crate::bench::row::{Choice, Costs, Floored, Routing, Row, Setting, Subject, Workload};
 use crate::error::Result;
 use crate::io::arrays::Sample;
 use crate::plan::cost::distinct_experts;
-use serde_json::Value;
 
 impl Work<'_> {
     /// The result of one point. `cost_ns`: what measuring adds for each token.
-    pub fn row(
-        &self,
-        subject: &Subject,
-        unit: &Unit,
-        tried: &Tried,
-        cost_ns: f64,
-    ) -> Result<Value> {
+    pub fn row(&self, subject: &Subject, unit: &Unit, tried: &Tried, cost_ns: f64) -> Result<Row> {
         let (opened, point) = (&unit.opened, &tried.point);
         let precision = opened.precision()?;
         let gpu = opened.target.device().known();
@@ -35,7 +28,7 @@ impl Work<'_> {
             true => floors::cost(point, &opened.plan, &opened.options, precision, experts_hit),
             false => None,
         };
-        let counted = tried.spread.map(|spread| spread.experts_hit_mean);
+        let counted = tried.spread.experts_hit_mean;
         let rows = match point.kind {
             Kind::Decode => Some(point.batch),
             Kind::Prefill | Kind::Score => Some(
@@ -46,13 +39,18 @@ impl Work<'_> {
             ),
             Kind::Serve => None,
         };
-        let measured = Measured {
-            subject,
-            setting: &Setting {
+        let row = Row::of(point, &tried.repeats, &unit.starts);
+        let (cost_even, cost_counted) = (cost(None), counted.and_then(|hit| cost(Some(hit))));
+        let is_gpu = unit.way.is_some();
+        Ok(Row {
+            subject: subject.clone(),
+            choice: Choice {
                 launch: unit.way.map(|way| way.name().to_owned()),
                 dtype: opened.spec.device.dtype().name().to_owned(),
                 bucket_file: unit.bucket_file.clone(),
                 kernel_file: unit.kernel_file.clone(),
+            },
+            setting: Setting {
                 kernel_variants: opened.kernel_variants.clone(),
                 replicas: opened.targets().count(),
                 stage_devices: opened.spec.devices().count() / opened.targets().count(),
@@ -61,19 +59,19 @@ impl Work<'_> {
                 step_tokens: opened.options.step_tokens,
                 chunk_tokens: opened.options.chunk_tokens,
             },
-            point,
-            logits_on_device: (point.kind == Kind::Score).then_some(self.args.logits_on_device),
-            startup: &unit.startup,
-            repeats: &tried.repeats,
-            cost: cost(None),
-            counted_cost: counted.and_then(|hit| cost(Some(hit))),
-            rates: rates.as_ref(),
-            vocabulary_share: tried.vocabulary_share,
-            spread: tried.spread,
-            experts_expected: rows.map(|rows| distinct_experts(&self.config, f64::from(rows))),
+            workload: Workload {
+                logits_on_device: (point.kind == Kind::Score).then_some(self.args.logits_on_device),
+                ..row.workload
+            },
             verdict: tried.verdict,
-            cost_ns,
-        };
-        Ok(measured.row())
+            routing: Routing {
+                vocabulary_share: tried.vocabulary_share,
+                experts_expected: rows.map(|rows| distinct_experts(&self.config, f64::from(rows))),
+                spread: tried.spread,
+            },
+            costs: Costs::of(point.kind, &tried.repeats, is_gpu, cost_ns),
+            floor: Floored::of(rates.as_ref(), cost_even, cost_counted, row.taken_ms()),
+            ..row
+        })
     }
 }

@@ -57,7 +57,6 @@ fn of_unit(work: &Work<'_>, unit: &mut Unit, model: &Arc<Model>) -> Result<bool>
     let mut runner = Runner {
         engine: &mut engine,
         sent: 0,
-        joules: &|| None,
         interrupt: work.interrupt,
         clocks: Clocks::unknown(),
         life: None,

@@ -71,9 +71,9 @@ impl Scored {
         let comparison = sink.comparison()?;
         let (top1_agreeing, top1_total) = comparison.agreement();
         Some(Verdict {
-            valid: comparison.is_valid(),
-            top1_agreeing,
-            top1_total,
+            valid: Some(comparison.is_valid()),
+            top1_agreeing: Some(top1_agreeing),
+            top1_total: Some(top1_total),
         })
     }
 }

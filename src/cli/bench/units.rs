@@ -1,6 +1,6 @@
 //! Engines that run a model, with the points measured on each.
 
-use super::around::{Runner, groups, meter, phases_so_far, read_samples};
+use super::around::{Runner, groups, phases_so_far, read_samples, watch};
 use super::bare;
 use super::routing;
 use super::scored::Scored;
@@ -11,8 +11,10 @@ use crate::backend::LaunchWay;
 use crate::backend::SharedSink;
 use crate::bench::clock::Clocks;
 use crate::bench::drive;
+use crate::bench::gpu_state::Watch;
 use crate::bench::metrics::figures;
-use crate::bench::row::Startup;
+use crate::bench::routing::Spread;
+use crate::bench::row::{Startup, Verdict};
 use crate::bench::traced::Life;
 use crate::bench::workload::{self, Arrival, Random};
 use crate::bench::{Kind, Point};
@@ -30,6 +32,7 @@ use crate::runtime::Logits;
 use crate::session::opened::load;
 use crate::session::{Opened, RunSpec, Target};
 use crate::telemetry::say;
+use serde_json::json;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -69,7 +72,8 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
             Out::open(&folder.join(unit.trace_name(repeat)), Unfinished::Removed)?;
         }
     }
-    let subject = subject(args, Some(&source), gpu_info)?;
+    let watch = watch(units.iter().take(1).flat_map(|unit| unit.opened.targets()));
+    let subject = subject(args, Some(&source), gpu_info, &watch)?;
     let start = Instant::now();
     let model = load(&source)?;
     let model_ms = start.elapsed().as_secs_f64() * 1e3;
@@ -91,7 +95,7 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
                     time_left(start, repeat * units.len() + turn, engines)
                 ));
             }
-            let whole = work.repeat(&mut units[index], &model, repeat);
+            let whole = work.repeat(&mut units[index], &model, repeat, &watch);
             if !whole.map_err(|error| units[index].failed(error))? {
                 // An engine's points are repeated together, and traced together.
                 for tried in &mut units[index].points {
@@ -109,12 +113,13 @@ pub fn measure(args: &BenchArgs, interrupt: &AtomicBool) -> Result<Results> {
         ..Results::default()
     };
     for mut unit in units {
-        unit.startup.model_ms = model_ms;
+        for start in &mut unit.starts {
+            start.startup_model_ms = Some(model_ms);
+        }
         for tried in unit.points.iter().filter(|tried| tried.is_whole()) {
-            results.disagreed |= tried.verdict.is_some_and(|verdict| !verdict.valid);
-            results
-                .rows
-                .push(work.row(&subject, &unit, tried, cost_ns)?);
+            results.disagreed |= tried.verdict.valid == Some(false);
+            let row = work.row(&subject, &unit, tried, cost_ns)?;
+            results.rows.push(json!(row));
         }
         let failed = unit.points.into_iter().find_map(|tried| tried.failed);
         results.failed = results.failed.or(failed);
@@ -183,11 +188,10 @@ impl Work<'_> {
             point,
             repeats: Vec::new(),
             vocabulary_share: 0.0,
-            spread: None,
-            verdict: None,
+            spread: Spread::default(),
+            verdict: Verdict::default(),
             failed: None,
         };
-        let phase = || gpu.then(Vec::new);
         let shown = |file: Option<&Path>| file.map(|file| file.display().to_string());
         Ok(Unit {
             number,
@@ -196,13 +200,7 @@ impl Work<'_> {
             kernel_file: shown(opened.spec.device.kernel_file()),
             opened,
             points: points.iter().map(tried).collect(),
-            startup: Startup {
-                graphs_ms: phase(),
-                capture_ms: phase(),
-                instantiate_ms: phase(),
-                upload_ms: phase(),
-                ..Startup::default()
-            },
+            starts: vec![],
         })
     }
 
@@ -223,7 +221,13 @@ impl Work<'_> {
     }
 
     /// Starts the unit's engine and measures each of its points once. False: interrupted.
-    fn repeat(&self, unit: &mut Unit, model: &Arc<Model>, repeat: usize) -> Result<bool> {
+    fn repeat(
+        &self,
+        unit: &mut Unit,
+        model: &Arc<Model>,
+        repeat: usize,
+        watch: &Watch,
+    ) -> Result<bool> {
         let before = phases_so_far();
         let start = Instant::now();
         let scored = Arc::new(Scored::default());
@@ -241,23 +245,23 @@ impl Work<'_> {
             (Some(_), Running::One(engine)) => Some(unit.opened.header(engine)?),
             _ => None,
         };
-        unit.startup
-            .engine_ms
-            .push(start.elapsed().as_secs_f64() * 1e3);
-        unit.startup.note_phases(before);
-        let joules = meter(unit.opened.targets());
+        let engine_ms = start.elapsed().as_secs_f64() * 1e3;
+        let mut startup = Startup::since(before, unit.opened.spec.device.launch().is_some());
+        startup.startup_engine_ms = Some(engine_ms);
         let mut runner = Runner {
             engine: running.driven(),
             sent: 0,
-            joules: &*joules,
             interrupt: self.interrupt,
             clocks: Clocks::unknown(),
             life: traced.map(|_| Life::default()),
         };
         let mut steps = vec![0..0; unit.points.len()];
-        if !self.first_token(&mut runner, &mut unit.startup, unit.points[0].point)? {
-            return Ok(false);
-        }
+        startup.startup_first_token_ms =
+            match self.first_token(&mut runner, unit.points[0].point)? {
+                None => return Ok(false),
+                Some(first_ms) => first_ms,
+            };
+        unit.starts.push(startup);
         for warm_up in 0..u64::from(self.args.warm_up) {
             for tried in &unit.points {
                 let arrivals = self.arrivals(&tried.point, WARM_UP_INDEX + warm_up);
@@ -281,23 +285,30 @@ impl Work<'_> {
                 bare.begin(tried.point.batch);
             }
             let first = runner.next_step();
+            let watching = watch.start();
             let Some(run) = runner.run(&tried.point, &arrivals)? else {
                 return Ok(false);
             };
+            let (joules, looks) = watching.end();
             steps[index] = first..runner.next_step();
             let came = match &bare {
                 Some(bare) => bare.figures(&tried.point),
                 None => figures(&tried.point, &run),
             };
             match came {
-                Ok(figures) => tried.repeats.push(figures),
+                Ok(mut figures) => {
+                    figures.gpu = looks;
+                    // What is counted of the bare graph is a part of the run.
+                    figures.energy_j = joules.filter(|_| bare.is_none());
+                    tried.repeats.push(figures);
+                }
                 Err(error) => tried.failed = Some(error),
             }
             tried.vocabulary_share =
                 workload::vocabulary_share(&arrivals, self.config.vocab_size as u32);
             let verdict = scored.verdict();
-            if tried.verdict.is_none_or(|before| before.valid) {
-                tried.verdict = verdict;
+            if tried.verdict.valid != Some(false) {
+                tried.verdict = verdict.unwrap_or_default();
             }
         }
         let life = runner.life.take();
@@ -316,13 +327,8 @@ impl Work<'_> {
         Ok(true)
     }
 
-    /// One short request, whose token is the engine's first.
-    fn first_token(
-        &self,
-        runner: &mut Runner<'_>,
-        startup: &mut Startup,
-        point: Point,
-    ) -> Result<bool> {
+    /// Milliseconds of one short request, whose token is the engine's first. `None`: interrupted.
+    fn first_token(&self, runner: &mut Runner<'_>, point: Point) -> Result<Option<Option<f64>>> {
         let alone = Point {
             kind: Kind::Serve,
             batch: 1,
@@ -339,13 +345,12 @@ impl Work<'_> {
             &mut random,
         );
         let Some(run) = runner.run(&alone, &arrivals)? else {
-            return Ok(false);
+            return Ok(None);
         };
         let figures = figures(&alone, &run)?;
         // A scored prompt has no token; its end is what comes first.
         let first = figures.ttft_ms.first().or(figures.e2el_ms.first());
-        startup.first_token_ms.extend(first);
-        Ok(true)
+        Ok(Some(first.copied()))
     }
 
     /// Whether logits go from the device to the host.

@@ -33,7 +33,8 @@ pub(super) struct Unit {
     pub bucket_file: Option<String>,
     pub kernel_file: Option<String>,
     pub points: Vec<Tried>,
-    pub startup: Startup,
+    /// One a repeat.
+    pub starts: Vec<Startup>,
 }
 
 /// What a unit runs on.
@@ -56,9 +57,9 @@ pub(super) struct Tried {
     pub point: Point,
     pub repeats: Vec<Figures>,
     pub vocabulary_share: f64,
-    pub spread: Option<Spread>,
+    pub spread: Spread,
     /// The worst of all repeats'.
-    pub verdict: Option<Verdict>,
+    pub verdict: Verdict,
     /// Why this point alone came to nothing.
     pub failed: Option<Error>,
 }
