@@ -18,12 +18,13 @@
 //! ```
 //!
 //! The layers, from the command line down; each may use only what stands to its right, which `tests/layers.rs` holds:
-//! `cli` -> `report` -> `bench` -> `session` -> `trace` -> `io` -> `text` -> `runtime` -> `backend` -> `plan` -> `model` ->
-//! `sys` -> `json` -> `magic` -> `files` -> `telemetry` -> `at_start` -> `error` -> `quote`.
+//! `cli` -> `report` -> `bench` -> `command` -> `session` -> `trace` -> `io` -> `text` -> `runtime` -> `backend` -> `plan` ->
+//! `model` -> `sys` -> `json` -> `magic` -> `files` -> `telemetry` -> `at_start` -> `error` -> `quote`.
 //!
-//! - [`cli`]: the commands: flags become a [`session::RunSpec`]
+//! - [`cli`]: the commands
 //! - [`report`]: measurements and timelines as one HTML page
 //! - [`mod@bench`]: runs that are timed, and what is said about them
+//! - [`command`]: what commands share: flags, which become a [`session::RunSpec`], and the files that they name
 //! - [`session`]: a model, a tokenizer and an engine as one value; the loops over rows and prompts
 //! - [`trace`]: a run, or a recording of one, as a timeline for Perfetto
 //! - [`io`]: rows, arrays and output files
@@ -44,6 +45,7 @@ pub mod at_start;
 pub mod backend;
 pub mod bench;
 pub mod cli;
+pub mod command;
 pub mod error;
 pub mod files;
 pub mod io;

@@ -1,7 +1,8 @@
 //! The binary: runs the command line and turns how it went into an exit code.
 
 use std::process::ExitCode;
-use tailgraph::cli::{self, interrupt};
+use tailgraph::cli;
+use tailgraph::command::interrupt;
 
 fn main() -> ExitCode {
     let said = std::panic::take_hook();

@@ -1,15 +1,14 @@
 //! The commands: flags in, results on standard output, everything else on standard error.
 //!
-//! - [`args`]: the one clap definition
-//! - `spec`: flags as a checked [`crate::session::RunSpec`], which opens everything that runs a model
+//! - [`args`]: the one clap definition; what commands share is in [`crate::command`]
 //! - `generate`, `score`: the two commands that run a model; their loops are [`crate::session`]'s. `input` opens what
-//!   they read, `summary` what is said at the end
+//!   they read
 //! - `merge`: shards of a job as one file
 //! - `bench`: measures; the measuring itself is [`crate::bench`]
 //! - `tune`: measures which kernels serve which bucket
 //! - `replay`: a recorded run once more
 //! - `trace`: a job, or a recording of one, as a timeline; `report`: measurements and timelines as a page
-//! - [`inspect`], [`doctor`]: print what the plan knows; tables are laid out by `table`. The `command` of each looks it up, and
+//! - [`inspect`], [`doctor`]: print what the plan knows; the `command` of each looks it up, and
 //!   asks a GPU besides
 //! - `profile`: a command under Nsight
 //! - `pages`: completions and manual pages
@@ -22,23 +21,18 @@ pub mod doctor;
 mod generate;
 mod input;
 pub mod inspect;
-pub mod interrupt;
 mod merge;
 mod pages;
-mod paths;
 mod profile;
 mod replay;
 mod report;
 mod score;
-mod spec;
-mod summary;
 mod synth;
-mod table;
 mod trace;
 mod tune;
 
+use crate::command::{Exit, command_line, interrupt, paths, print, spec, summary, table};
 use crate::error::{Error, Result};
-use crate::files::Out;
 use crate::quote;
 use crate::telemetry::say;
 use args::{Cli, Command};
@@ -122,47 +116,4 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
             },
         )
         .mut_subcommands(with_negative_numbers)
-}
-
-/// Writes what a command made to standard output.
-fn print(bytes: &[u8]) -> Result<()> {
-    Out::stdout()?.finish_with(bytes)
-}
-
-/// How the program was started, as results say it: a name need not be text.
-fn command_line() -> String {
-    let arguments: Vec<String> = std::env::args_os()
-        .skip(1)
-        .map(|argument| argument.to_string_lossy().into_owned())
-        .collect();
-    format!("tailgraph {}", arguments.join(" "))
-}
-
-/// How a command ended, if not by an error.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
-    /// Everything asked for was done.
-    Done,
-    /// `doctor` found something that does not work.
-    Problem,
-    /// Some rows failed; the others were served.
-    RowsFailed,
-    /// `--expect` or a replay disagreed.
-    Disagreed,
-    /// A signal asked it to end, and it ended in order.
-    Interrupted,
-}
-
-impl Exit {
-    /// The process's exit code; fatal errors (1) and wrong usage (2) are [`crate::Error`]s.
-    /// Interrupted: 130 by SIGINT, 129 by SIGHUP, 143 by SIGTERM.
-    pub fn code(self) -> u8 {
-        match self {
-            Self::Done => 0,
-            Self::Problem => 1,
-            Self::RowsFailed => 3,
-            Self::Disagreed => 4,
-            Self::Interrupted => interrupt::exit_code(),
-        }
-    }
 }

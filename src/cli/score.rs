@@ -3,18 +3,19 @@
 mod entries;
 
 use self::entries::{Entries, Entry};
-use super::args::{Positions, ScoreArgs};
+use super::args::ScoreArgs;
 use super::generate::{is_file_output, open_rows};
 use super::input::warn_of_no_rows;
 use super::paths::Files;
 use super::spec::spec;
 use super::summary::counted;
 use super::{Exit, interrupt, print};
+use crate::command::values::Positions;
 use crate::error::{Error, Result};
 use crate::files::Out;
 use crate::io::answer;
 use crate::io::arrays::{Kind, Sample};
-use crate::io::expect::Comparison;
+use crate::io::expect::{Comparison, default_tolerance};
 use crate::io::identity::Identity;
 use crate::io::logits::{LogitsFile, ScoreSink};
 use crate::io::logprobs::{self, Logprobs};
@@ -23,9 +24,8 @@ use crate::io::row::Id;
 use crate::io::shard::ShardOutput;
 use crate::io::target::LogitsTarget;
 use crate::io::tensors::TensorFile;
-use crate::model::DType;
 use crate::model::fingerprint::fingerprint;
-use crate::plan::{Prompts, StepKind};
+use crate::plan::Prompts;
 use crate::runtime::Logits;
 use crate::session::recording::Keep;
 use crate::session::{Opened, Progress, RunSpec, Target, job, scoring};
@@ -89,7 +89,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         .map(|path| {
             let tolerance = args
                 .tolerance
-                .unwrap_or_else(|| tolerance(spec.device.dtype()));
+                .unwrap_or_else(|| default_tolerance(spec.device.dtype()));
             Comparison::new(
                 TensorFile::open(path)?,
                 &targets,
@@ -114,10 +114,10 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
     spec.limits.max_context = spec.limits.max_context.or(Some(longest));
     spec.limits.prompts = Prompts::of(
         targets.iter().map(|target| target.tokens),
-        scoring_kind(last_only),
+        args.logits.step_kind(),
     );
     let mut opened = Opened::on(target, spec, true)?;
-    opened.only(&[scoring_kind(last_only)]);
+    opened.only(&[args.logits.step_kind()]);
     let sink = Arc::new(ScoreSink::new(
         targets,
         config.vocab_size,
@@ -202,14 +202,6 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
     })
 }
 
-/// The kind of all steps of a run that scores: only one that gives all logits is of its own kind.
-pub(super) fn scoring_kind(last_only: bool) -> StepKind {
-    match last_only {
-        true => StepKind::Mixed,
-        false => StepKind::Score,
-    }
-}
-
 fn say_rate(prompts: &[&[u32]], seconds: f64) {
     let tokens: usize = prompts.iter().map(|prompt| prompt.len()).sum();
     let per_second = |count: usize| count as f64 / seconds.max(1e-9);
@@ -233,14 +225,6 @@ fn identity(args: &ScoreArgs, spec: &RunSpec, max_context: usize) -> Result<Iden
         .with("--dtype", spec.device.dtype().name())
         .with("--max-context", max_context)
         .with("what is given", wanted))
-}
-
-/// Relative error that `--expect` allows where nobody says otherwise.
-pub(super) fn tolerance(dtype: DType) -> f64 {
-    match dtype {
-        DType::F32 => 1e-4,
-        DType::BF16 | DType::F16 => 5e-2,
-    }
 }
 
 /// Checks what clap cannot; gives `--shape`.

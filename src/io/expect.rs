@@ -8,11 +8,20 @@
 use super::target::LogitsTarget;
 use super::tensors::TensorFile;
 use crate::error::{Error, Result};
+use crate::model::DType;
 use crate::quote;
 use safetensors::Dtype;
 use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
+
+/// The relative error that is within the tolerance of a run in `dtype` where nobody says otherwise.
+pub fn default_tolerance(dtype: DType) -> f64 {
+    match dtype {
+        DType::F32 => 1e-4,
+        DType::BF16 | DType::F16 => 5e-2,
+    }
+}
 
 /// What is expected of one request.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -2,12 +2,12 @@
 
 mod gemm;
 
-use super::run::EngineArgs;
-use super::score::Positions;
 use crate::backend::{Handover, LaunchWay, Parallel};
 use crate::bench::Kind;
 use crate::bench::output::Format;
 use crate::bench::ranges::{self, Lengths, List};
+use crate::command::args::EngineArgs;
+use crate::command::values::Positions;
 use crate::model::DType;
 use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};

@@ -1,6 +1,6 @@
 //! `doctor`.
 
-use super::run::{EngineArgs, RunArgs};
+use crate::command::args::{EngineArgs, RunArgs};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 

@@ -1,9 +1,9 @@
 //! Commands over files that runs leave, and the one that makes a model's.
 
 use super::EXIT_CODES;
-use super::run::{ModelArg, PrecisionArgs};
-use super::values::of_a_run;
 use crate::backend::LaunchWay;
+use crate::command::args::{ModelArg, PrecisionArgs};
+use crate::command::values::of_a_run;
 use clap::Args;
 use std::path::PathBuf;
 

@@ -1,8 +1,8 @@
 //! `inspect`.
 
 use super::profile::kind_parser;
-use super::run::{EngineArgs, ModelArg, RunArgs};
 use crate::backend::cuda::tuning::gpu::{GPUS, Gpu};
+use crate::command::args::{EngineArgs, ModelArg, RunArgs};
 use crate::plan::StepKind;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};

@@ -2,7 +2,7 @@
 //! manual pages are made of it.
 //!
 //! - here: the program and its commands
-//! - [`run`]: flags that several commands share; `values`: how they spell values of the library's types
+//! - [`crate::command::args`] has the flags that several commands share
 //! - [`rows`]: `generate` and `trace`, [`prompts`] of them; [`files`]: `merge`, `replay`, `report` and `synth`; the others have a file of their name
 #![allow(
     rustdoc::broken_intra_doc_links,
@@ -16,11 +16,12 @@ pub mod inspect;
 pub mod profile;
 pub mod prompts;
 pub mod rows;
-pub mod run;
 pub mod score;
 pub mod tune;
-mod values;
 
+pub use crate::command::args::{
+    BucketArgs, EngineArgs, ModelArg, PrecisionArgs, RecordArg, RunArgs, TextArgs, TimedArgs,
+};
 pub use bench::BenchCommand;
 pub use doctor::{DoctorArgs, DoctorCommand};
 pub use files::{MergeArgs, ReplayArgs, ReportArgs, SynthArgs};
@@ -28,10 +29,7 @@ pub use inspect::{InspectArgs, InspectCommand};
 pub use profile::ProfileArgs;
 pub use prompts::{ClockArg, PromptArgs};
 pub use rows::{GenerateArgs, SamplingArgs, TraceArgs};
-pub use run::{
-    BucketArgs, EngineArgs, ModelArg, PrecisionArgs, RecordArg, RunArgs, TextArgs, TimedArgs,
-};
-pub use score::{Positions, ScoreArgs};
+pub use score::ScoreArgs;
 pub use tune::TuneArgs;
 
 use clap::{Parser, Subcommand};

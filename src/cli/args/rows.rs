@@ -2,7 +2,7 @@
 
 use super::EXIT_CODES;
 use super::prompts::PromptArgs;
-use super::run::{EngineArgs, ModelArg, RecordArg, RunArgs, TextArgs};
+use crate::command::args::{EngineArgs, ModelArg, RecordArg, RunArgs, TextArgs};
 use crate::error::{Error, Result};
 use crate::io::fields::{
     FREQUENCY_PENALTY, MAX_STOP_BYTES, MAX_STOP_STRINGS, MIN_P, PRESENCE_PENALTY,

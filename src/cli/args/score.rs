@@ -1,10 +1,11 @@
-//! `score`, and which logits there are.
+//! `score`.
 
 use super::EXIT_CODES;
 use super::prompts::ClockArg;
-use super::run::{EngineArgs, ModelArg, RecordArg, RunArgs, TextArgs};
+use crate::command::args::{EngineArgs, ModelArg, RecordArg, RunArgs, TextArgs};
+use crate::command::values::Positions;
 use crate::io::shard::Shard;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use std::path::PathBuf;
 
 #[derive(Debug, Clone, Args)]
@@ -51,10 +52,4 @@ pub struct ScoreArgs {
     pub run: RunArgs,
     #[command(flatten)]
     pub engine: EngineArgs,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Positions {
-    All,
-    Last,
 }

@@ -1,7 +1,7 @@
 //! `tune`.
 
-use super::run::{ModelArg, TimedArgs};
 use crate::bench::ranges::{self, List};
+use crate::command::args::{ModelArg, TimedArgs};
 use crate::model::DType;
 use clap::Args;
 use std::path::PathBuf;

@@ -4,7 +4,8 @@ use crate::backend::LaunchWay;
 use crate::bench::ranges::{Length, List};
 use crate::bench::{Kind, Point};
 use crate::cli::args::bench::BenchArgs;
-use crate::cli::args::{BucketArgs, Positions, PrecisionArgs, RunArgs};
+use crate::cli::args::{BucketArgs, PrecisionArgs, RunArgs};
+use crate::command::values::Positions;
 use crate::error::{Error, Result};
 
 fn usage<T>(message: impl Into<String>) -> Result<T> {

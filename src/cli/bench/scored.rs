@@ -3,10 +3,9 @@
 use super::work::Work;
 use crate::backend::LogitsSink;
 use crate::bench::row::Verdict;
-use crate::cli::args::Positions;
-use crate::cli::score::tolerance;
+use crate::command::values::Positions;
 use crate::error::Result;
-use crate::io::expect::Comparison;
+use crate::io::expect::{Comparison, default_tolerance};
 use crate::io::logits::ScoreSink;
 use crate::io::target::LogitsTarget;
 use crate::io::tensors::TensorFile;
@@ -38,7 +37,7 @@ impl Work<'_> {
             file: file.clone(),
             targets: samples.iter().map(LogitsTarget::of).collect(),
             vocab_size: self.config.vocab_size,
-            tolerance: tolerance(opened.spec.device.dtype()),
+            tolerance: default_tolerance(opened.spec.device.dtype()),
             last_only: self.args.logits == Positions::Last,
         })
     }

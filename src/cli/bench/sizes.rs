@@ -3,8 +3,6 @@
 
 use super::work::Work;
 use crate::bench::{Kind, Point};
-use crate::cli::args::Positions;
-use crate::cli::score::scoring_kind;
 use crate::error::Result;
 use crate::plan::options::{check_context, check_seqs};
 use crate::plan::{Limits, Prompts};
@@ -64,7 +62,7 @@ impl Work<'_> {
 
     /// What `score` reads; of several points as many as the largest, and as short as the shortest.
     fn prompts(&self, points: &[Point]) -> Option<Prompts> {
-        let kind = scoring_kind(self.args.logits == Positions::Last);
+        let kind = self.args.logits.step_kind();
         if let Some(samples) = &self.samples {
             return Prompts::of(
                 samples.iter().map(|sample| sample.tokens.len() as u32),

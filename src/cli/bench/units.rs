@@ -18,11 +18,10 @@ use crate::bench::row::{Startup, Verdict};
 use crate::bench::traced::Life;
 use crate::bench::workload::{self, Arrival, Random};
 use crate::bench::{Kind, Point};
-use crate::cli::args::Positions;
 use crate::cli::args::bench::BenchArgs;
 use crate::cli::interrupt;
-use crate::cli::score::scoring_kind;
 use crate::cli::spec::spec;
+use crate::command::values::Positions;
 use crate::error::{Error, Result};
 use crate::files::{Out, Unfinished, folder};
 use crate::io::arrays::{self, Sample};
@@ -169,7 +168,7 @@ impl Work<'_> {
         let mut opened = Opened::on(target, spec, self.delivers())?;
         match self.args.kind {
             Kind::Prefill => opened.only(&[StepKind::Mixed]),
-            Kind::Score => opened.only(&[scoring_kind(self.args.logits == Positions::Last)]),
+            Kind::Score => opened.only(&[self.args.logits.step_kind()]),
             Kind::Decode | Kind::Serve => {
                 opened.only(&[StepKind::Decode, StepKind::Mixed]);
             }

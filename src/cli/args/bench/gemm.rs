@@ -2,7 +2,7 @@
 
 use super::PrintArgs;
 use crate::bench::ranges::List;
-use crate::cli::args::run::{ModelArg, TimedArgs};
+use crate::command::args::{ModelArg, TimedArgs};
 use crate::model::DType;
 use clap::Args;
 

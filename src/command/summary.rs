@@ -3,7 +3,7 @@
 use crate::session::job::Summary;
 
 /// The lines of it. `seqs`: sequences that ran at once, at most.
-pub(super) fn lines(summary: &Summary, seqs: u32) -> Vec<String> {
+pub fn lines(summary: &Summary, seqs: u32) -> Vec<String> {
     let counts = &summary.counts;
     let mut rows = counted(counts.rows, "row");
     rows.push_str(&format!(", {} failed", counts.failed));
@@ -43,7 +43,7 @@ pub(super) fn lines(summary: &Summary, seqs: u32) -> Vec<String> {
 }
 
 /// `1 row`, `2 rows`.
-pub(super) fn counted(number: u64, noun: &str) -> String {
+pub fn counted(number: u64, noun: &str) -> String {
     let end = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{end}")
 }

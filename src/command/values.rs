@@ -1,7 +1,8 @@
-//! Values of the library's own types, as flags spell them.
+//! Values of the library's own types, as flags spell them, and one that flags alone have.
 
 use crate::backend::{Handover, LaunchWay, Parallel};
 use crate::model::DType;
+use crate::plan::StepKind;
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
@@ -76,9 +77,26 @@ impl ValueEnum for LaunchWay {
 }
 
 /// The ways of `--launch` in commands that serve.
-pub(super) fn of_a_run() -> impl TypedValueParser<Value = LaunchWay> {
+pub fn of_a_run() -> impl TypedValueParser<Value = LaunchWay> {
     let ways = LaunchWay::value_variants().iter();
     let of_runs = ways.filter(|way| !way.is_of_bench());
     PossibleValuesParser::new(of_runs.filter_map(ValueEnum::to_possible_value))
         .try_map(|name| LaunchWay::from_str(&name, false))
+}
+
+/// Positions of a prompt that logits are given of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Positions {
+    All,
+    Last,
+}
+
+impl Positions {
+    /// The kind of all steps of a run that scores: only one that gives all logits is of its own kind.
+    pub fn step_kind(self) -> StepKind {
+        match self {
+            Self::All => StepKind::Score,
+            Self::Last => StepKind::Mixed,
+        }
+    }
 }

@@ -49,7 +49,7 @@ pub fn look() {
 }
 
 /// The exit code of a run that was interrupted: 128 and the number of the signal, as a shell has it.
-pub(super) fn exit_code() -> u8 {
+pub fn exit_code() -> u8 {
     let signal = match FIRST.load(Ordering::SeqCst) {
         0 => SIGINT,
         signal => signal,

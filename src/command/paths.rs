@@ -13,7 +13,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// `-`: standard input or output.
-pub(super) fn is_stdio(path: &Path) -> bool {
+pub fn is_stdio(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
@@ -21,7 +21,7 @@ pub(super) fn is_stdio(path: &Path) -> bool {
 ///
 /// # Errors
 /// [`Error::Usage`] where `output` is a format's name, which `-o` stands for in other programs; it cannot be written.
-pub(super) fn open_printed<F: ValueEnum>(output: Option<&Path>) -> Result<Out> {
+pub fn open_printed<F: ValueEnum>(output: Option<&Path>) -> Result<Out> {
     let Some(path) = output else {
         return Out::stdout();
     };
@@ -38,14 +38,14 @@ pub(super) fn open_printed<F: ValueEnum>(output: Option<&Path>) -> Result<Out> {
 ///
 /// # Errors
 /// It cannot be written.
-pub(super) fn open_asked(path: Option<&Path>) -> Result<Option<Out>> {
+pub fn open_asked(path: Option<&Path>) -> Result<Option<Out>> {
     path.map(|path| Out::open(path, Unfinished::Removed))
         .transpose()
 }
 
 /// All files of a command, each with what a message calls it.
 #[derive(Default)]
-pub(super) struct Files {
+pub struct Files {
     read: Vec<(PathBuf, &'static str)>,
     written: Vec<(PathBuf, &'static str)>,
     /// What has to be several files and is one stream.
@@ -53,7 +53,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    pub(super) fn reads<'a>(
+    pub fn reads<'a>(
         mut self,
         what: &'static str,
         paths: impl IntoIterator<Item = &'a Path>,
@@ -64,13 +64,13 @@ impl Files {
     }
 
     /// Rows, which may come from a file by way of standard input.
-    pub(super) fn reads_rows(self, path: Option<&Path>) -> Self {
+    pub fn reads_rows(self, path: Option<&Path>) -> Self {
         let path = path.filter(|path| !is_stdio(path));
         self.reads("input", [path.unwrap_or(Path::new("/dev/stdin"))])
     }
 
     /// What a run is of.
-    pub(super) fn runs(self, model: &ModelSource, settings: &BucketArgs) -> Self {
+    pub fn runs(self, model: &ModelSource, settings: &BucketArgs) -> Self {
         let files = fingerprint::files(model);
         self.reads("model", files.iter().map(PathBuf::as_path))
             .reads("--bucket-file", settings.bucket_file.as_deref())
@@ -78,14 +78,14 @@ impl Files {
     }
 
     /// `flag` names it. Nothing where it is not asked for.
-    pub(super) fn writes(mut self, flag: &'static str, path: Option<&Path>) -> Self {
+    pub fn writes(mut self, flag: &'static str, path: Option<&Path>) -> Self {
         let path = path.map(|path| (path.to_owned(), flag));
         self.written.extend(path);
         self
     }
 
     /// The recordings of so many replicas: of several each has a file of its own.
-    pub(super) fn writes_records(mut self, path: Option<&Path>, replicas: usize) -> Self {
+    pub fn writes_records(mut self, path: Option<&Path>, replicas: usize) -> Self {
         if let Some(path) = path.filter(|path| replicas > 1 && is_stream(path)) {
             self.divided = Some(format!(
                 "--record {}: found a stream, expected the name of a file, of which each of the {replicas} devices has one with its number",
@@ -98,14 +98,14 @@ impl Files {
     }
 
     /// The record of the shard that `output` is, beside it.
-    pub(super) fn writes_shard(self, output: Option<&Path>) -> Self {
+    pub fn writes_shard(self, output: Option<&Path>) -> Self {
         let record = output.map(record_path);
         self.writes("--shard", record.as_deref())
     }
 
     /// # Errors
     /// [`Error::Usage`] where two are one file, which need not be there yet, or one stream; or where one is to be several.
-    pub(super) fn keep_apart(&self) -> Result<()> {
+    pub fn keep_apart(&self) -> Result<()> {
         if let Some(divided) = &self.divided {
             return Err(Error::Usage(divided.clone()));
         }
