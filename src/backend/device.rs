@@ -5,7 +5,7 @@ use crate::backend::cuda::tuning::gpu::Gpu;
 use crate::backend::timing::{StageClock, StepClock};
 use crate::error::Result;
 use crate::model::{Model, ModelSource};
-use crate::plan::{Budget, EngineOptions, Ladders, Limits, MemoryPlan, Plan, Precision};
+use crate::plan::{Budget, EngineOptions, Ladders, Limits, MemoryPlan, OpKind, Plan, Precision};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,8 +78,11 @@ pub struct EngineSpec<'a> {
 #[derive(Clone, Copy)]
 pub enum Watch<'a> {
     Nothing,
-    /// How long each part of a step takes.
-    Times,
+    /// How long each part of a step takes. GPUs run the kernels of the operation `in_a_row`
+    /// [`IN_A_ROW`](crate::backend::timing::IN_A_ROW) times.
+    Times {
+        in_a_row: Option<OpKind>,
+    },
     /// When stages that have a GPU each, and hand steps to each other, had each step; nothing elsewhere.
     Stages,
     /// Where rows are routed, for which steps wait.

@@ -14,6 +14,9 @@ use std::time::Instant;
 /// round again comes by powers of two.
 pub const UNTIMED_EVERY: u64 = 7;
 
+/// How often the kernels of an operation run one behind the other where they are to find their weights in the L2 cache.
+pub const IN_A_ROW: usize = 8;
+
 /// Whether the parts of this step leave their times.
 pub fn is_timed(step: u64) -> bool {
     step % UNTIMED_EVERY != UNTIMED_EVERY - 1

@@ -6,13 +6,14 @@
 //! carries on is put back before its launches are timed, and afterwards. Within a row each launch finds the convolutions'
 //! state as the one before it left it.
 
-use super::metrics::Bare;
+use super::Point;
+use super::metrics::{Bare, Figures};
 use crate::backend::LaunchWay;
 use crate::backend::cuda::device::GpuDevice;
 use crate::backend::cuda::engine::hosted::{Carried, HostLaunched};
 use crate::backend::device::EngineSpec;
 use crate::backend::{StageBackend, StepView};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::plan::RingCapacities;
 use crate::runtime::Engine;
 use crate::sys::abi;
@@ -44,9 +45,6 @@ const IN_A_ROW: InARow = InARow {
 const STEPS_PER_BARE: u32 = 2;
 const FIRST_BARE: u32 = 4;
 
-/// Decode steps of all sequences from which on a run has one that is timed.
-pub const LEAST_STEPS: u32 = FIRST_BARE;
-
 /// What is timed, from [`Timing::begin`] on.
 #[derive(Debug, Default)]
 pub struct Timing(Mutex<Option<Counted>>);
@@ -72,6 +70,22 @@ impl Timing {
     /// What came of it; nothing is timed any more.
     pub fn end(&self) -> Bare {
         self.0.lock().take().map_or_else(Bare::default, |c| c.bare)
+    }
+
+    /// The figures of the run of `point` that has ended.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where it was too short.
+    pub fn figures(&self, point: &Point) -> Result<Figures> {
+        let bare = self.end();
+        if bare.step_ms.is_empty() {
+            return Err(Error::Usage(format!(
+                "--launch bare: all {} sequences were together in fewer than {FIRST_BARE} decode steps, expected at least as many: prompts of several \
+                 steps come in one after the other, so give more than {} new tokens (--gen-len) or larger steps (--step-tokens)",
+                point.batch, point.new_tokens
+            )));
+        }
+        Ok(Figures::of_bare(&bare, point.batch))
     }
 }
 

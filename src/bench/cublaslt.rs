@@ -1,18 +1,22 @@
-//! cuBLASLt's products, to hold ours against: for `bench gemm` alone, and only where the library is on this machine. It is
+//! cuBLASLt's products, to hold ours against: for `bench kernel` alone, and only where the library is on this machine. It is
 //! loaded by its name at run time; nothing that serves a model knows of it.
 
-use super::products::Dense;
+use super::kernels::Dense;
 use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
 use crate::backend::cuda::driver::graph::Captured;
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::model::DType;
+use crate::session::Target;
+use crate::telemetry::warn;
 use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys;
 use cudarc::driver::sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE;
 use cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT;
 use cudarc::driver::{CudaContext, CudaStream};
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -38,6 +42,8 @@ pub struct CublasLt {
     context: Arc<CudaContext>,
     workspace: Buffer,
     l2_bytes: usize,
+    /// Each shape is measured once.
+    known: RefCell<HashMap<(Dense, &'static str), Option<f64>>>,
 }
 
 fn refused(doing: &str, error: CublasError) -> Error {
@@ -45,11 +51,26 @@ fn refused(doing: &str, error: CublasError) -> Error {
 }
 
 impl CublasLt {
-    /// `None`: the library is not on this machine.
+    /// `None`: the target is no GPU, or the library is not on this machine, which is said.
     ///
     /// # Errors
     /// The library or the driver refuses.
-    pub fn open(context: &Arc<CudaContext>) -> Result<Option<Self>> {
+    pub fn of(target: &Target) -> Result<Option<Self>> {
+        let Target::Gpu(device) = target else {
+            return Ok(None);
+        };
+        let found = Self::open(&device.gpu.context)?;
+        if found.is_none() {
+            warn(
+                "cuBLASLt: found no libcublasLt.so on this machine, so the table has no column of it; put the lib folder of a CUDA 13 \
+                 toolkit, or that of the PyPI package nvidia-cublas, in LD_LIBRARY_PATH",
+            );
+        }
+        Ok(found)
+    }
+
+    /// `None`: the library is not on this machine.
+    fn open(context: &Arc<CudaContext>) -> Result<Option<Self>> {
         // SAFETY: loading it runs its own initialisation alone.
         if !unsafe { sys::is_culib_present() } {
             return Ok(None);
@@ -66,6 +87,7 @@ impl CublasLt {
             stream,
             context: context.clone(),
             workspace,
+            known: RefCell::default(),
         }))
     }
 
@@ -75,6 +97,16 @@ impl CublasLt {
     /// # Errors
     /// The library or the driver refuses.
     pub fn best_us(&self, dense: Dense, dtype: DType) -> Result<Option<f64>> {
+        let shape = (dense, dtype.name());
+        if let Some(&us) = self.known.borrow().get(&shape) {
+            return Ok(us);
+        }
+        let us = self.measure(dense, dtype)?;
+        self.known.borrow_mut().insert(shape, us);
+        Ok(us)
+    }
+
+    fn measure(&self, dense: Dense, dtype: DType) -> Result<Option<f64>> {
         let task = Task::new(self, dense, dtype)?;
         let mut best: Option<f64> = None;
         let mut failed = None;

@@ -1,41 +1,85 @@
-//! Benchmarks: what is measured, how, and what is said about it. Knows engines, requests and plans; which model and
-//! device an engine runs on is for whoever starts it to say.
+//! Benchmarks: what is measured, how, and what is said about it.
 //!
+//! - [`commands`]: the command line, tables and files; [`args`]: the flags that kinds share
+//! - a file a kind, with its arguments, requests and columns: [`decode`], [`prefill`], [`score`], [`serve`], and [`kernel`], whose times [`kernels`] reads
+//! - [`measure`]: the engines of all kinds that run a model, and their repeats; [`scored`]: where their logits go
 //! - [`ranges`]: lists such as `1,8,32` and `1-256*2`
 //! - [`workload`]: prompts and arrival times, the same for whatever is compared
 //! - [`drive`]: one run on an engine, with what the scheduler's clock said of each token; [`clock`]: that clock beside
 //!   the host's
 //! - [`host`]: what a run costs the host beside time; [`gpu_state`]: energy, clocks and power of GPUs
 //! - [`metrics`]: from runs to figures; [`stats`]: means, quantiles, Welch's test; [`floors`]: the least it could take
-//! - [`traced`]: the steps of a run by a trace of it
-//! - [`products`]: a model's products, kernel by kernel in whole steps; `cublaslt`: a library's beside them (GPUs only)
-//! - [`routing`]: how rows spread over experts, counted apart
+//! - [`traced`]: the steps of a run by a trace of it; [`routing`]: how rows spread over experts, counted apart
 //! - [`row`], [`output`]: a result as JSON and as tables; [`compare`]: two files of results
+//! - [`bare`]: a model's steps without a scheduler; `cublaslt`: a library's products (GPUs only)
 //! - [`variants`]: which kernels are worth measuring for a bucket; `tuning`: measures them (GPUs only)
-//! - `bare`: a model's steps without a scheduler (GPUs only)
 
+mod args;
 #[cfg(feature = "cuda")]
 pub mod bare;
+/// Only GPUs run steps without a scheduler.
+#[cfg(not(feature = "cuda"))]
+mod bare {
+    pub enum Timing {}
+
+    impl Timing {
+        pub fn begin(&self, _batch: u32) {
+            match *self {}
+        }
+
+        pub fn figures(&self, _point: &super::Point) -> crate::Result<super::metrics::Figures> {
+            match *self {}
+        }
+    }
+}
 pub mod clock;
+mod commands;
 pub mod compare;
 #[cfg(feature = "cuda")]
-pub mod cublaslt;
+mod cublaslt;
+/// Only GPUs have a library's products.
+#[cfg(not(feature = "cuda"))]
+mod cublaslt {
+    use super::kernels::Dense;
+    use crate::Result;
+
+    pub enum CublasLt {}
+
+    impl CublasLt {
+        pub fn of(_target: &crate::session::Target) -> Result<Option<Self>> {
+            Ok(None)
+        }
+
+        pub fn best_us(&self, _dense: Dense, _dtype: crate::model::DType) -> Result<Option<f64>> {
+            match *self {}
+        }
+    }
+}
+mod decode;
 pub mod drive;
 pub mod floors;
 pub mod gpu_state;
 pub mod host;
+mod kernel;
+mod kernels;
+mod measure;
 pub mod metrics;
 pub mod output;
-pub mod products;
+mod prefill;
 pub mod ranges;
 pub mod routing;
 pub mod row;
+mod score;
+mod scored;
+mod serve;
 pub mod stats;
 pub mod traced;
 #[cfg(feature = "cuda")]
 pub mod tuning;
 pub mod variants;
 pub mod workload;
+
+pub use commands::{BenchCommand, run};
 
 use serde::{Deserialize, Serialize};
 
@@ -63,6 +107,16 @@ impl Kind {
             Self::Prefill => "prefill",
             Self::Score => "score",
             Self::Serve => "serve",
+        }
+    }
+
+    /// The columns of what was measured.
+    pub fn columns(self) -> &'static [output::Column] {
+        match self {
+            Self::Decode => decode::COLUMNS,
+            Self::Prefill => prefill::COLUMNS,
+            Self::Score => score::COLUMNS,
+            Self::Serve => serve::COLUMNS,
         }
     }
 }
@@ -110,4 +164,15 @@ impl Point {
         let shortest = self.ragged_from.unwrap_or(self.prompt_tokens);
         shortest + (self.prompt_tokens - shortest) / 2
     }
+}
+
+const BUILD_PROFILE: &str = if cfg!(debug_assertions) {
+    "debug"
+} else {
+    "release"
+};
+
+/// The time, as results say it.
+fn now() -> String {
+    chrono::Utc::now().format("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

@@ -2,34 +2,24 @@
 
 mod columns;
 
-pub use columns::{COMPARED, GEMM, STARTS, results};
+pub use columns::{COMPARED, Column, STARTS, results};
 
 use crate::quote;
+use clap::ValueEnum;
 use serde_json::Value;
 use std::fmt::Write;
 
 /// How results are printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// Tables for people.
+    /// Tables for people
     Md,
-    /// A line a result, without the values of single repeats.
+    /// A line a result, without the values of single repeats
     Csv,
-    /// An array of all results.
+    /// An array of all results
     Json,
-    /// A line of JSON a result.
+    /// A line of JSON a result
     Jsonl,
-}
-
-/// A column of a table: its title, and the cell that a result has in it. A column where no result has one is left out.
-#[derive(Clone, Copy)]
-pub struct Column {
-    pub title: &'static str,
-    pub cell: fn(&Value) -> Option<String>,
-    /// Where there is no room for all columns, those of the highest rank go first; 0 stays.
-    rank: u8,
-    /// What was asked for: where all results have the same, it is said above the table.
-    is_setting: bool,
 }
 
 /// Characters of a table's line where no terminal says how many it has room for.
@@ -39,7 +29,7 @@ pub const TABLE_WIDTH: usize = 120;
 pub fn shared(rows: &[Value], columns: &mut Vec<Column>) -> String {
     let mut shared = Vec::new();
     columns.retain(|column| {
-        let mut cells = rows.iter().map(column.cell);
+        let mut cells = rows.iter().map(|row| column.cell(row));
         let first = cells.next().flatten();
         let is_shared = column.is_setting && cells.all(|cell| cell == first);
         // No load is no news.
@@ -93,7 +83,12 @@ fn cut_to(filled: &mut Vec<Filled<'_>>, width: usize) -> usize {
 fn table(rows: &[Value], columns: &[Column], width: usize) -> String {
     let mut filled: Vec<Filled<'_>> = columns
         .iter()
-        .map(|column| (column, rows.iter().map(column.cell).collect::<Vec<_>>()))
+        .map(|column| {
+            (
+                column,
+                rows.iter().map(|row| column.cell(row)).collect::<Vec<_>>(),
+            )
+        })
         .filter(|(_, cells)| cells.iter().any(Option::is_some))
         .map(|(column, cells)| {
             let text = cells
@@ -202,9 +197,9 @@ mod tests {
             json!({"kind": "decode", "batch": 1, "launch": null, "avg_ts": 10.0, "stddev_ts": 0.5}),
             json!({"kind": "decode", "batch": 32, "cpu_load": 0}),
         ];
-        let mut columns = results(Kind::Decode);
+        let mut columns = results(Kind::Decode.columns());
         assert_eq!(shared(&rows[..1], &mut columns), "kind decode, batch 1");
-        columns = results(Kind::Decode);
+        columns = results(Kind::Decode.columns());
         assert_eq!(shared(&rows, &mut columns), "kind decode");
         let text = text(&rows, Format::Md, &columns, TABLE_WIDTH);
         let lines: Vec<&str> = text.lines().collect();
@@ -253,7 +248,7 @@ mod tests {
             ),
         ] {
             let rows = [row.clone(), other.clone()];
-            let mut columns = results(kind);
+            let mut columns = results(kind.columns());
             let caption = shared(&rows, &mut columns);
             assert!(caption.contains("launch host-graph-ahead"), "{caption}");
             let text = text(&rows, Format::Md, &columns, 80);

@@ -1,6 +1,5 @@
 //! How rows spread over experts, counted from the routers' own choices in runs that nobody times.
 
-use super::{Kind, Point};
 use crate::backend::RoutingSink;
 use crate::error::{Error, Result};
 use crate::plan::StepKind;
@@ -34,7 +33,7 @@ pub struct Counts {
 #[derive(Default)]
 struct Counted {
     /// Which steps count: of this kind, and of so many rows where that matters.
-    of: Option<(StepKind, Option<usize>)>,
+    of: Option<(StepKind, Option<u32>)>,
     /// By layer and expert.
     choices: BTreeMap<usize, Vec<u64>>,
     /// Of each layer of each step.
@@ -51,19 +50,12 @@ impl Counts {
         }
     }
 
-    /// Counts the steps that `point` is about. False: it is about none that are typical.
-    pub fn begin(&self, point: &Point) -> bool {
-        let of = match point.kind {
-            Kind::Decode => Some((StepKind::Decode, Some(point.batch as usize))),
-            Kind::Prefill => Some((StepKind::Mixed, None)),
-            Kind::Score => Some((StepKind::Score, None)),
-            Kind::Serve => None,
-        };
+    /// Counts the steps of a kind, and of so many rows where that matters.
+    pub fn begin(&self, of: Option<(StepKind, Option<u32>)>) {
         *self.counted.lock() = Counted {
             of,
             ..Counted::default()
         };
-        of.is_some()
     }
 
     /// What it came to; nothing where no step counted.
@@ -93,8 +85,8 @@ impl RoutingSink for Counts {
     fn routed(&self, kind: StepKind, layer: usize, experts: &[u32]) -> Result<()> {
         let mut counted = self.counted.lock();
         let rows = experts.len() / self.chosen;
-        let counts = |(of, size): (StepKind, Option<usize>)| {
-            of == kind && rows > 0 && size.is_none_or(|size| size == rows)
+        let counts = |(of, size): (StepKind, Option<u32>)| {
+            of == kind && rows > 0 && size.is_none_or(|size| size as usize == rows)
         };
         if !counted.of.is_some_and(counts) {
             return Ok(());
@@ -123,14 +115,10 @@ impl RoutingSink for Counts {
 mod tests {
     use super::*;
 
-    fn point(kind: Kind, batch: u32) -> Point {
-        Point::of(kind, batch, 8, 8)
-    }
-
     #[test]
     fn choices_of_known_steps() {
         let counts = Counts::new(4, 2);
-        assert!(counts.begin(&point(Kind::Decode, 2)));
+        counts.begin(Some((StepKind::Decode, Some(2))));
         let tell = |kind, layer, experts: &[u32]| counts.routed(kind, layer, experts).unwrap();
         tell(StepKind::Decode, 3, &[0, 1, 0, 2]);
         tell(StepKind::Decode, 4, &[0, 1, 0, 1]);
@@ -154,12 +142,12 @@ mod tests {
     #[test]
     fn prompts_count_in_steps_of_any_size() {
         let counts = Counts::new(4, 1);
-        counts.begin(&point(Kind::Prefill, 1));
+        counts.begin(Some((StepKind::Mixed, None)));
         for rows in [1, 3] {
             counts.routed(StepKind::Mixed, 0, &vec![2; rows]).unwrap();
         }
         assert_eq!(counts.end().expert_share_max, Some(1.0));
-        assert!(!counts.begin(&point(Kind::Serve, 1)));
+        counts.begin(None);
         counts.routed(StepKind::Mixed, 0, &[0]).unwrap();
         assert_eq!(counts.end(), Spread::default());
     }
@@ -167,7 +155,7 @@ mod tests {
     #[test]
     fn an_expert_that_there_is_not_is_an_error() {
         let counts = Counts::new(4, 1);
-        counts.begin(&point(Kind::Score, 1));
+        counts.begin(Some((StepKind::Score, None)));
         let error = counts.routed(StepKind::Score, 7, &[4]).unwrap_err();
         assert!(
             error.to_string().contains("layer 7 chose expert 4"),

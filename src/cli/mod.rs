@@ -4,7 +4,7 @@
 //! - `generate`, `score`: the two commands that run a model; their loops are [`crate::session`]'s. `input` opens what
 //!   they read
 //! - `merge`: shards of a job as one file
-//! - `bench`: measures; the measuring itself is [`crate::bench`]
+//! - `bench` is all in [`crate::bench`]
 //! - `tune`: measures which kernels serve which bucket
 //! - `replay`: a recorded run once more
 //! - `trace`: a job, or a recording of one, as a timeline; `report`: measurements and timelines as a page
@@ -16,7 +16,6 @@
 //! Top of the arrows: may use everything, nothing uses it but `main`.
 
 pub mod args;
-mod bench;
 pub mod doctor;
 mod generate;
 mod input;
@@ -31,7 +30,8 @@ mod synth;
 mod trace;
 mod tune;
 
-use crate::command::{Exit, command_line, interrupt, paths, print, spec, summary, table};
+use crate::bench;
+use crate::command::{Exit, interrupt, paths, print, spec, summary, table};
 use crate::error::{Error, Result};
 use crate::quote;
 use crate::telemetry::say;

@@ -175,7 +175,7 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
     (
         "bench",
         "Each product by rows, beside cuBLASLt where that is there:",
-        "tailgraph bench gemm -m random:lfm2-8b-a1b --format json -o gemm.json",
+        "tailgraph bench kernel -m random:lfm2-8b-a1b -o kernels.json",
     ),
     (
         "inspect",

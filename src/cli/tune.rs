@@ -310,7 +310,7 @@ mod gpu {
                 Some(chrono::Utc::now().format("%Y-%m-%d").to_string()),
             ),
             ("commit", args.commit.clone().or_else(commit)),
-            ("command", Some(crate::cli::command_line())),
+            ("command", Some(crate::command::command_line())),
         ];
         let noted = noted.into_iter();
         let measured = noted.filter_map(|(name, text)| Some((name.to_owned(), text?)));

@@ -6,7 +6,7 @@ use crate::backend::Device;
 use crate::backend::device::{EngineSpec, Runs, Started, Watch};
 use crate::backend::timing::{StageClock, StepClock};
 use crate::error::{Error, Result};
-use crate::plan::RingCapacities;
+use crate::plan::{OpKind, RingCapacities};
 
 /// Where the times of an engine's steps come out, if they are timed.
 #[derive(Default)]
@@ -34,8 +34,10 @@ impl Engine {
     pub fn on_timed(
         device: &dyn Device,
         spec: &EngineSpec<'_>,
+        in_a_row: Option<OpKind>,
     ) -> Result<(Self, Box<dyn StepClock>)> {
-        let (engine, clocks) = Self::on_watched(device, spec, Watch::Times, Ok)?;
+        let watch = Watch::Times { in_a_row };
+        let (engine, clocks) = Self::on_watched(device, spec, watch, Ok)?;
         let clock = clocks.parts.ok_or_else(|| {
             Error::Runtime("an engine is timed and has no clock: this is a bug in tailgraph".into())
         })?;

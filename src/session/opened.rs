@@ -14,7 +14,7 @@ use crate::io::identity::Identity;
 use crate::io::record::{Header, VERSION};
 use crate::model::fingerprint::fingerprint;
 use crate::model::{GenerationConfig, Model, ModelConfig, ModelSource};
-use crate::plan::{EngineOptions, Plan, Precision, StepKind};
+use crate::plan::{EngineOptions, OpKind, Plan, Precision, StepKind};
 use crate::runtime::{Clocks, Engine, Replica, Replicas};
 use crate::telemetry::warn;
 use crate::trace::parts::Costs;
@@ -179,7 +179,10 @@ impl Opened {
     }
 
     /// What the parts of a step are measured against.
-    fn costs(&self) -> Result<Costs> {
+    ///
+    /// # Errors
+    /// As [`Self::precision`].
+    pub fn costs(&self) -> Result<Costs> {
         Ok(Costs {
             config: self.config.clone(),
             precision: self.precision()?,
@@ -206,7 +209,7 @@ impl Opened {
         let loaded = Instant::now();
         let options = self.recording(keep.turns());
         let watch = match (keep.parts, &keep.trace) {
-            (true, _) => Watch::Times,
+            (true, _) => Watch::Times { in_a_row: None },
             (false, Some(_)) => Watch::Stages,
             (false, None) => Watch::Nothing,
         };
@@ -263,10 +266,15 @@ impl Opened {
     }
 
     /// Starts an engine on weights that are loaded already, whose steps are timed part by part; and where the times come out.
+    /// `in_a_row`: as [`Watch::Times`] has it.
     ///
     /// # Errors
     /// As [`Engine::on_timed`].
-    pub fn engine_timed(&self, model: &Arc<Model>) -> Result<(Engine, Box<dyn StepClock>)> {
+    pub fn engine_timed(
+        &self,
+        model: &Arc<Model>,
+        in_a_row: Option<OpKind>,
+    ) -> Result<(Engine, Box<dyn StepClock>)> {
         let (mut engine, clock) = Engine::on_timed(
             self.target.device(),
             &EngineSpec {
@@ -275,6 +283,7 @@ impl Opened {
                 options: &self.options,
                 sink: &None,
             },
+            in_a_row,
         )?;
         engine.launch()?;
         Ok((engine, clock))

@@ -2,7 +2,8 @@
 
 use super::json::{DEVICE, Out, Track};
 use super::kernels::{Kernels, Roofline};
-use super::tally::{Least, Ran, Tally};
+pub use super::tally::Least;
+use super::tally::{Ran, Tally};
 use crate::backend::cuda::tuning::gpu::Gpu;
 use crate::backend::timing::{Part, StepTimes, UNTIMED_EVERY};
 use crate::error::Result;
@@ -38,7 +39,8 @@ impl Costs {
         parts.iter().map(of).collect()
     }
 
-    fn least(&self, ops: &[Op], shape: &StepShape) -> Least {
+    /// What `ops` move, compute and take at least in a step of `shape`, together.
+    pub fn least(&self, ops: &[Op], shape: &StepShape) -> Least {
         let cost = |op: &Op| op_cost(&self.config, op.kind, shape, self.precision);
         let bytes = |op: &Op| match self.gpu {
             Some(gpu) => gpu.memory_bytes(&cost(op)),

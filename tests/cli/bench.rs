@@ -6,15 +6,8 @@ use crate::common::schema::{check, schema};
 use serde_json::Value;
 
 pub fn bench(rest: &[&str]) -> Ended {
-    let head = [
-        "bench",
-        "--model",
-        "random:tiny",
-        "--device",
-        "cpu",
-        "--quiet",
-    ];
-    run(&[&head[..], rest].concat())
+    let on = ["--model", "random:tiny", "--device", "cpu", "--quiet"];
+    run(&[&["bench"], rest, &on].concat())
 }
 
 /// The results as JSON, held to the schema.

@@ -9,7 +9,7 @@ fn wrong_usage_says_what_was_expected() {
     let few = dir.path().join("few.toml");
     std::fs::write(&few, "[buckets]\ndecode = [1, 8]\n").unwrap();
     let few = few.to_str().unwrap();
-    let cases: [(&[&str], &str); 36] = [
+    let cases: [(&[&str], &str); 35] = [
         (&["-b", "8-1"], "ascends"),
         (&["-b", "0"], "at least 1"),
         (&["-b", "-1"], "invalid value '-1' for '--batch"),
@@ -37,19 +37,16 @@ fn wrong_usage_says_what_was_expected() {
         (&["-n", "2", "-b", "1"], "--gen-len"),
         (
             &["--request-rate", "4"],
-            "--request-rate: an option of `bench serve`",
+            "unexpected argument '--request-rate'",
         ),
-        (
-            &["score", "--trace", "x"],
-            "--trace: an option of `bench decode`",
-        ),
+        (&["score", "--trace", "x"], "unexpected argument '--trace'"),
         (
             &["serve"],
-            "expected --request-rate, --max-concurrency or --arrivals",
+            "<--request-rate <RATES>|--max-concurrency <LIST>|--arrivals <FILE>>",
         ),
         (
-            &["prefill", "--max-concurrency", "4"],
-            "--max-concurrency: an option of `bench serve`",
+            &["serve", "--arrivals", "x", "--num-prompts", "4"],
+            "cannot be used with '--num-prompts <N>'",
         ),
         (
             &["serve", "--max-concurrency", "3000"],
@@ -57,11 +54,7 @@ fn wrong_usage_says_what_was_expected() {
         ),
         (
             &["--prompt-len", "4-8"],
-            "--prompt-len: `bench decode` measures steps of equal sequences",
-        ),
-        (
-            &["prefill", "--logits-on-device"],
-            "--logits-on-device: an option of `bench score`",
+            "found a range of lengths, expected steps of equal sequences",
         ),
         (
             &["score", "--logits-on-device"],
@@ -69,16 +62,16 @@ fn wrong_usage_says_what_was_expected() {
         ),
         (&["serve", "--request-rate", "0"], "at least 1e-6"),
         (&["serve", "--request-rate", "1e-300"], "at least 1e-6"),
-        (&["score", "-n", "4"], "--gen-len"),
-        (&["--expect", "x"], "--input"),
+        (&["score", "-n", "4"], "unexpected argument '-n'"),
+        (&["score", "--expect", "x"], "--input"),
         (&["--bandwidth", "-1"], "expected a number above 0"),
         (&["--pause", "-1"], "expected seconds, 0 to 3600"),
         (&["--pause", "x"], "expected seconds, 0 to 3600"),
-        (&["none"], "invalid value 'none'"),
+        (&["none"], "unrecognized subcommand 'none'"),
         (&["-b", "1,100000"], ": --batch 100000: expected 1 to 1024"),
         (
             &["-p", "100000"],
-            ": --prompt-len 100000 and --gen-len 128 (the default), 100128 tokens: expected 1 to 4096",
+            ": --prompt-len 100000 and --gen-len 128, 100128 tokens: expected 1 to 4096",
         ),
         (
             &["-p", "4,2000", "-n", "4,2200"],
@@ -108,10 +101,7 @@ fn wrong_usage_says_what_was_expected() {
             &["-p", "9000", "--max-context", "8000"],
             ": --max-context 8000: expected 1 to 4096",
         ),
-        (
-            &["--bucket-file", few],
-            ": --batch 32 (the default): expected 1 to 8",
-        ),
+        (&["--bucket-file", few], ": --batch 32: expected 1 to 8"),
     ];
     for (args, expected) in cases {
         let ended = bench(args);
@@ -126,9 +116,26 @@ fn wrong_usage_says_what_was_expected() {
     assert!(ended.stderr.contains(expected), "{}", ended.stderr);
     let ended = run(&["bench"]);
     assert_eq!(ended.code, 2);
-    assert!(
-        ended.stderr.contains("bench decode: expected --model"),
-        "{}",
-        ended.stderr
-    );
+    assert!(ended.stderr.contains("--model <MODEL>"), "{}", ended.stderr);
+}
+
+/// Each kind has the options that it has a use for, and `bench` without one those of decode.
+#[test]
+fn help_of_a_kind_is_its_own() {
+    let help = |kind: &[&str]| run(&[&["bench"], kind, &["--help"]].concat()).stdout;
+    for (kind, own, other) in [
+        (&[][..], "--penalties", "--request-rate"),
+        (&["decode"], "--penalties", "--max-concurrency"),
+        (&["prefill"], "[default: 512]", "--gen-len"),
+        (&["score"], "--logits-on-device", "--trace"),
+        (&["serve"], "--request-rate", "--logits"),
+        (&["kernel"], "--rows", "--batch"),
+    ] {
+        let help = help(kind);
+        assert!(
+            help.contains(own) && help.contains("--repeats"),
+            "{kind:?}: {help}"
+        );
+        assert!(!help.contains(other), "{kind:?}: {help}");
+    }
 }

@@ -1,7 +1,7 @@
 //! Behaviour through the binary: results on standard output, everything else on standard error, exit codes.
 
 mod bench;
-mod bench_gemm;
+mod bench_kernel;
 mod bench_load;
 mod bench_output;
 mod bench_usage;

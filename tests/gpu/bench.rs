@@ -155,7 +155,7 @@ fn products_are_timed_by_the_kernels_that_serve_them() {
     let model = ["--model", "random:tiny", "--device", "cuda"];
     let table = [
         "bench",
-        "gemm",
+        "kernel",
         "-q",
         "-r",
         "1",
@@ -165,7 +165,7 @@ fn products_are_timed_by_the_kernels_that_serve_them() {
         "json",
     ];
     let found = json(&[&table[..], &model].concat());
-    check(&schema("gemm"), &found).unwrap();
+    check(&schema("kernel"), &found).unwrap();
     let found = found.as_array().unwrap();
     for rows in [1, 8, 64, 512] {
         let at: Vec<&Value> = found.iter().filter(|row| row["rows"] == rows).collect();
@@ -195,4 +195,48 @@ fn products_are_timed_by_the_kernels_that_serve_them() {
     let dense = found.iter().filter(|row| row["operations"] == "lm_head");
     let beside: BTreeSet<bool> = dense.map(|row| row["cublaslt_us"].is_null()).collect();
     assert!(beside.len() <= 1, "cuBLASLt is there or not: {beside:?}");
+}
+
+/// With their weights in the L2 cache kernels take no longer than without; experts run behind their router each time.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn kernels_in_a_row_find_their_weights_in_the_cache() {
+    for name in [
+        "operator_norm",
+        "short_conv",
+        "qkv_proj",
+        "attention",
+        "attn_out_proj",
+        "router",
+        "expert_down",
+        "lm_head",
+        "sample",
+    ] {
+        let table = ["bench", "kernel", name, "-q", "-r", "2", "--rows", "1,8,64"];
+        let model = [
+            "--model",
+            "random:tiny",
+            "--device",
+            "cuda",
+            "--format",
+            "json",
+        ];
+        let ended = run(&[&table[..], &model].concat());
+        assert_eq!(ended.code, 0, "{name}: {}", ended.stderr);
+        let found: Value = serde_json::from_str(&ended.stdout).unwrap();
+        check(&schema("kernel"), &found).unwrap();
+        let mut rows = BTreeSet::new();
+        for row in found.as_array().unwrap() {
+            let us = |field: &str| row[field].as_f64().unwrap();
+            rows.insert(row["rows"].as_u64().unwrap());
+            assert!(row["operations"].as_str().unwrap().contains(name), "{row}");
+            // The weights of the tiny model are in the cache anyway.
+            assert!(
+                us("warm_us") > 0.0 && us("warm_us") < 2.0 * us("us"),
+                "{row}"
+            );
+            assert!(us("floor_us") > 0.0 || us("bytes") == 0.0, "{row}");
+        }
+        assert_eq!(rows, BTreeSet::from([1, 8, 64]), "{name}");
+    }
 }

@@ -69,7 +69,7 @@ impl Device for Cpu {
         } = *spec;
         let (stages, clock) = match watch {
             Watch::Nothing | Watch::Stages => (self.stages(spec)?, None),
-            Watch::Times => {
+            Watch::Times { .. } => {
                 let (stages, clock) = timed_stages(model, plan, options, sink)?;
                 (stages, Some(clock))
             }

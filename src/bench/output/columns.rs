@@ -1,10 +1,92 @@
-//! The columns of each table.
+//! What a column of a table is, and the columns that several tables have.
 
-use super::{Column, digits, number};
-use crate::bench::Kind;
+use super::{digits, number};
 use serde_json::Value;
 
-fn cell(row: &Value, name: &str) -> Option<String> {
+/// A column of a table. One where no result has a cell is left out.
+#[derive(Clone, Copy)]
+pub struct Column {
+    pub title: &'static str,
+    cell: Cell,
+    /// Where there is no room for all columns, those of the highest rank go first; 0 stays.
+    pub rank: u8,
+    /// What was asked for: where all results have the same, it is said above the table.
+    pub is_setting: bool,
+}
+
+/// What a result has in a column, by the names of its fields.
+#[derive(Clone, Copy)]
+enum Cell {
+    Field(&'static str),
+    /// A fraction as a percentage.
+    Share(&'static str),
+    /// Two fields with text between.
+    Pair([&'static str; 3]),
+    /// The median and the p99 of a latency.
+    Latency(&'static str, &'static str),
+    Text(fn(&Value) -> Option<String>),
+}
+
+impl Column {
+    pub const fn field(title: &'static str, name: &'static str) -> Self {
+        Self::of(title, Cell::Field(name))
+    }
+
+    /// What was asked for, rather than what came of it.
+    const fn setting(title: &'static str, name: &'static str) -> Self {
+        Self {
+            is_setting: true,
+            ..Self::field(title, name)
+        }
+    }
+
+    pub const fn share(title: &'static str, name: &'static str) -> Self {
+        Self::of(title, Cell::Share(name))
+    }
+
+    pub const fn pair(title: &'static str, parts: [&'static str; 3]) -> Self {
+        Self::of(title, Cell::Pair(parts))
+    }
+
+    pub const fn latency(title: &'static str, median: &'static str, p99: &'static str) -> Self {
+        Self::of(title, Cell::Latency(median, p99))
+    }
+
+    pub const fn text(title: &'static str, text: fn(&Value) -> Option<String>) -> Self {
+        Self::of(title, Cell::Text(text))
+    }
+
+    const fn of(title: &'static str, cell: Cell) -> Self {
+        Self {
+            title,
+            cell,
+            rank: 0,
+            is_setting: false,
+        }
+    }
+
+    pub const fn rank(self, rank: u8) -> Self {
+        Self { rank, ..self }
+    }
+
+    /// The cell of a result.
+    pub fn cell(&self, row: &Value) -> Option<String> {
+        match self.cell {
+            Cell::Field(name) => field(row, name),
+            Cell::Share(name) => Some(format!("{:.1}%", row[name].as_f64()? * 100.0)),
+            Cell::Pair([first, between, second]) => {
+                Some(field(row, first)? + between + &field(row, second)?)
+            }
+            Cell::Latency(median, p99) => {
+                let short = |name: &str| Some(digits(row[name].as_f64()?, 3));
+                Some(short(median)? + "/" + &short(p99)?)
+            }
+            Cell::Text(text) => text(row),
+        }
+    }
+}
+
+fn field(row: &Value, name: &str) -> Option<String> {
     match &row[name] {
         Value::Null => None,
         Value::String(text) => Some(text.clone()),
@@ -13,235 +95,90 @@ fn cell(row: &Value, name: &str) -> Option<String> {
     }
 }
 
-fn per_cent(row: &Value, name: &str) -> Option<String> {
-    Some(format!("{:.1}%", row[name].as_f64()? * 100.0))
-}
-
-macro_rules! field {
-    ($title:literal, $name:literal) => {
-        field!($title, $name, 0)
-    };
-    ($title:literal, $name:literal, $rank:literal) => {
-        Column {
-            title: $title,
-            cell: |row| cell(row, $name),
-            rank: $rank,
-            is_setting: false,
-        }
-    };
-}
-
-/// What was asked for, rather than what came of it.
-macro_rules! setting {
-    ($title:literal, $name:literal) => {
-        Column {
-            title: $title,
-            cell: |row| cell(row, $name),
-            rank: 0,
-            is_setting: true,
-        }
-    };
-}
-
-/// Median and p99 of a latency.
-macro_rules! latency {
-    ($title:literal, $median:literal, $p99:literal, $rank:literal) => {
-        Column {
-            title: $title,
-            cell: |row| {
-                let short = |name: &str| Some(digits(row[name].as_f64()?, 3));
-                Some(short($median)? + "/" + &short($p99)?)
-            },
-            rank: $rank,
-            is_setting: false,
-        }
-    };
-}
-
-/// A number that most rows have as 0, which then say nothing.
-macro_rules! above_zero {
-    ($title:literal, $name:literal, $rank:literal) => {
-        Column {
-            title: $title,
-            cell: |row| cell(row, $name).filter(|cell| cell != "0"),
-            rank: $rank,
-            is_setting: false,
-        }
-    };
-}
-
-/// A fraction as a percentage.
-macro_rules! share {
-    ($title:literal, $name:literal, $rank:literal) => {
-        Column {
-            title: $title,
-            cell: |row| per_cent(row, $name),
-            rank: $rank,
-            is_setting: false,
-        }
-    };
-}
-
-/// Two numbers with text between.
-macro_rules! pair {
-    ($title:literal, $first:literal, $between:literal, $second:literal, $rank:literal) => {
-        Column {
-            title: $title,
-            cell: |row| Some(cell(row, $first)? + $between + &cell(row, $second)?),
-            rank: $rank,
-            is_setting: false,
-        }
-    };
-}
-
-/// Of prompts whose lengths are drawn the range.
+/// The range of lengths where prompts' are drawn.
 const PROMPT: Column = Column {
-    title: "n_prompt",
-    rank: 0,
     is_setting: true,
-    cell: |row| match (&row["n_prompt_min"], &row["n_prompt_max"]) {
-        (Value::Number(shortest), Value::Number(longest)) => Some(format!("{shortest}-{longest}")),
-        _ => cell(row, "n_prompt"),
-    },
+    ..Column::text("n_prompt", |row| {
+        match (&row["n_prompt_min"], &row["n_prompt_max"]) {
+            (Value::Number(shortest), Value::Number(longest)) => {
+                Some(format!("{shortest}-{longest}"))
+            }
+            _ => field(row, "n_prompt"),
+        }
+    })
 };
 
 /// What `bench` is asked to measure.
 const SETTINGS: &[Column] = &[
-    setting!("kind", "kind"),
-    setting!("launch", "launch"),
-    setting!("dtype", "dtype"),
-    setting!("buckets", "bucket_file"),
-    setting!("kernel file", "kernel_file"),
-    setting!("batch", "batch"),
+    Column::setting("kind", "kind"),
+    Column::setting("launch", "launch"),
+    Column::setting("dtype", "dtype"),
+    Column::setting("buckets", "bucket_file"),
+    Column::setting("kernel file", "kernel_file"),
+    Column::setting("batch", "batch"),
     PROMPT,
-    setting!("n_gen", "n_gen"),
-    setting!("req/s asked", "request_rate"),
-    setting!("in flight", "max_concurrency"),
-    setting!("cpu load", "cpu_load"),
-];
-
-/// Steps: of `decode`.
-const STEPS: &[Column] = &[
-    pair!("t/s (mean ± sd)", "avg_ts", " ± ", "stddev_ts", 0),
-    field!("step ms p50", "median_step_ms", 0),
-    field!("p99", "p99_step_ms", 0),
-    field!("p99.9", "p99.9_step_ms", 6),
-    share!("of floor", "floor_fraction", 0),
-    field!("floor ms", "floor_ms", 1),
-    field!("by trace", "median_traced_step_ms", 4),
-    latency!("TTFT ms", "median_ttft_ms", "p99_ttft_ms", 5),
-    latency!("ITL ms", "median_itl_ms", "p99_itl_ms", 6),
-    field!("turn us", "median_turn_us", 5),
-];
-
-/// Prompts alone: of `prefill` and `score`.
-const PROMPTS: &[Column] = &[
-    pair!("t/s (mean ± sd)", "avg_ts", " ± ", "stddev_ts", 0),
-    Column {
-        title: "valid",
-        rank: 0,
-        is_setting: false,
-        cell: |row| {
-            let valid = row["valid"].as_bool()?;
-            Some(if valid { "VALID" } else { "INVALID" }.to_owned())
-        },
-    },
-    pair!("top-1", "top1_agreeing", "/", "top1_total", 0),
-    field!("TTFT ms p50", "median_ttft_ms", 0),
-    field!("p99", "p99_ttft_ms", 0),
-    field!("E2E ms p50", "median_e2el_ms", 4),
-    share!("of floor", "floor_fraction", 0),
-    field!("floor ms", "floor_ms", 1),
-];
-
-/// Requests: of `serve`.
-const REQUESTS: &[Column] = &[
-    field!("req/s", "request_throughput", 0),
-    field!("t/s out", "output_throughput", 0),
-    latency!("TTFT ms", "median_ttft_ms", "p99_ttft_ms", 0),
-    latency!("TPOT ms", "median_tpot_ms", "p99_tpot_ms", 0),
-    latency!("ITL ms", "median_itl_ms", "p99_itl_ms", 0),
-    latency!("E2E ms", "median_e2el_ms", "p99_e2el_ms", 0),
-    field!("t/s in and out", "total_token_throughput", 4),
+    Column::setting("n_gen", "n_gen"),
+    Column::setting("req/s asked", "request_rate"),
+    Column::setting("in flight", "max_concurrency"),
+    Column::setting("cpu load", "cpu_load"),
 ];
 
 /// What runs cost beside time, and where their rows went.
 const COSTS: &[Column] = &[
-    field!("s", "duration", 8),
-    field!("experts/layer", "experts_hit_mean", 7),
-    share!("most chosen", "expert_share_max", 7),
-    field!("counted floor ms", "floor_counted_ms", 9),
-    field!("launches/token", "launches_per_token", 8),
-    field!("CPU s/1k tokens", "host_cpu_s_per_1k_tokens", 8),
-    field!("J/token", "energy_j_per_token", 8),
+    Column::field("s", "duration").rank(8),
+    Column::field("experts/layer", "experts_hit_mean").rank(7),
+    Column::share("most chosen", "expert_share_max").rank(7),
+    Column::field("counted floor ms", "floor_counted_ms").rank(9),
+    Column::field("launches/token", "launches_per_token").rank(8),
+    Column::field("CPU s/1k tokens", "host_cpu_s_per_1k_tokens").rank(8),
+    Column::field("J/token", "energy_j_per_token").rank(8),
 ];
 
-/// Of results of `kind`.
-pub fn results(kind: Kind) -> Vec<Column> {
-    let measured = match kind {
-        Kind::Decode => STEPS,
-        Kind::Prefill | Kind::Score => PROMPTS,
-        Kind::Serve => REQUESTS,
-    };
+/// The columns of results, of which `measured` are their kind's.
+pub fn results(measured: &[Column]) -> Vec<Column> {
     [SETTINGS, measured, COSTS].concat()
 }
 
-/// Of how engines started.
+/// How engines started.
 pub const STARTS: &[Column] = &[
-    setting!("launch", "launch"),
-    setting!("dtype", "dtype"),
-    setting!("buckets", "bucket_file"),
-    setting!("kernel file", "kernel_file"),
-    setting!("max seqs", "max_seqs"),
-    field!("model ms", "startup_model_ms", 1),
-    field!("load ms", "startup_load_ms"),
-    field!("graphs ms", "startup_graphs_ms", 2),
-    field!("capture ms", "startup_capture_ms", 2),
-    field!("instantiate ms", "startup_instantiate_ms", 2),
-    field!("upload ms", "startup_upload_ms", 2),
-    field!("engine ms", "startup_engine_ms"),
-    field!("first token ms", "startup_first_token_ms"),
+    Column::setting("launch", "launch"),
+    Column::setting("dtype", "dtype"),
+    Column::setting("buckets", "bucket_file"),
+    Column::setting("kernel file", "kernel_file"),
+    Column::setting("max seqs", "max_seqs"),
+    Column::field("model ms", "startup_model_ms").rank(1),
+    Column::field("load ms", "startup_load_ms"),
+    Column::field("graphs ms", "startup_graphs_ms").rank(2),
+    Column::field("capture ms", "startup_capture_ms").rank(2),
+    Column::field("instantiate ms", "startup_instantiate_ms").rank(2),
+    Column::field("upload ms", "startup_upload_ms").rank(2),
+    Column::field("engine ms", "startup_engine_ms"),
+    Column::field("first token ms", "startup_first_token_ms"),
 ];
 
-/// Of a comparison.
+/// A comparison.
 pub const COMPARED: &[Column] = &[
-    field!("kind", "kind", 1),
-    field!("model", "model"),
-    field!("replicas", "replicas"),
-    field!("stages", "stage_devices"),
-    field!("launch", "launch"),
-    field!("dtype", "dtype", 2),
-    field!("batch", "batch"),
-    Column { rank: 3, ..PROMPT },
-    field!("n_gen", "n_gen", 3),
-    field!("req/s asked", "request_rate", 1),
-    field!("in flight", "max_concurrency", 1),
-    field!("cpu load", "cpu_load", 2),
-    above_zero!("gpu load", "gpu_load", 2),
-    field!("figure", "figure"),
-    field!("A", "a"),
-    field!("B", "b"),
-    field!("B / A", "ratio"),
-    pair!("95% interval", "low", " to ", "high", 1),
-    field!("verdict", "verdict"),
-];
-
-/// Of products.
-pub const GEMM: &[Column] = &[
-    field!("dtype", "dtype", 3),
-    field!("step", "kind"),
-    field!("rows", "rows"),
-    field!("operations", "operations"),
-    field!("weights", "weights", 4),
-    field!("kernels", "kernels", 5),
-    field!("us", "us"),
-    field!("bound", "bound", 6),
-    field!("bound us", "floor_us", 2),
-    share!("of it", "fraction", 0),
-    field!("FLOP/B", "intensity", 7),
-    field!("TFLOP/s", "tflops"),
-    field!("TB/s", "tbytes_per_s"),
-    field!("cuBLASLt us", "cublaslt_us", 1),
-    field!("its TFLOP/s", "cublaslt_tflops", 2),
-    field!("its us / ours", "cublaslt_ratio", 1),
+    Column::field("kind", "kind").rank(1),
+    Column::field("model", "model"),
+    Column::field("replicas", "replicas"),
+    Column::field("stages", "stage_devices"),
+    Column::field("launch", "launch"),
+    Column::field("dtype", "dtype").rank(2),
+    Column::field("batch", "batch"),
+    PROMPT.rank(3),
+    Column::field("n_gen", "n_gen").rank(3),
+    Column::field("req/s asked", "request_rate").rank(1),
+    Column::field("in flight", "max_concurrency").rank(1),
+    Column::field("cpu load", "cpu_load").rank(2),
+    // Older results have one that most have as 0, which then says nothing.
+    Column::text("gpu load", |row| {
+        field(row, "gpu_load").filter(|cell| cell != "0")
+    })
+    .rank(2),
+    Column::field("figure", "figure"),
+    Column::field("A", "a"),
+    Column::field("B", "b"),
+    Column::field("B / A", "ratio"),
+    Column::pair("95% interval", ["low", " to ", "high"]).rank(1),
+    Column::field("verdict", "verdict"),
 ];

@@ -9,7 +9,6 @@
     reason = "comments here are help texts, and their brackets are no links"
 )]
 
-pub mod bench;
 pub mod doctor;
 pub mod files;
 pub mod inspect;
@@ -19,10 +18,10 @@ pub mod rows;
 pub mod score;
 pub mod tune;
 
+pub use crate::bench::BenchCommand;
 pub use crate::command::args::{
     BucketArgs, EngineArgs, ModelArg, PrecisionArgs, RecordArg, RunArgs, TextArgs, TimedArgs,
 };
-pub use bench::BenchCommand;
 pub use doctor::{DoctorArgs, DoctorCommand};
 pub use files::{MergeArgs, ReplayArgs, ReportArgs, SynthArgs};
 pub use inspect::{InspectArgs, InspectCommand};

@@ -7,16 +7,9 @@ use std::path::{Path, PathBuf};
 
 /// Results of `bench` on the CPU, written to a file of this name.
 pub fn benched(folder: &Path, name: &str, args: &[&str]) -> PathBuf {
-    let head = [
-        "bench",
-        "--device",
-        "cpu",
-        "--quiet",
-        "--model",
-        "random:tiny",
-    ];
+    let on = ["--device", "cpu", "--quiet", "--model", "random:tiny"];
     let format = if name.ends_with('l') { "jsonl" } else { "json" };
-    let ended = run(&[&head[..], args, &["--format", format]].concat());
+    let ended = run(&[&["bench"], args, &on, &["--format", format]].concat());
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     let path = folder.join(name);
     std::fs::write(&path, ended.stdout).unwrap();

@@ -1,5 +1,6 @@
 //! A GPU as the device of a run.
 
+mod in_a_row;
 pub mod links;
 mod memory;
 mod routing;

@@ -2,6 +2,7 @@
 //! the host runs ahead), whatever the options say.
 
 use super::GpuDevice;
+use super::in_a_row::InARow;
 use super::routing::RoutingReader;
 use super::stamps::stamped;
 use crate::backend::LaunchWay;
@@ -63,7 +64,7 @@ pub(super) fn start(
     // Where steps wait at every router there is nothing for the GPU to schedule.
     let way = match watch {
         Watch::Routing(_) => LaunchWay::HostKernels,
-        Watch::Nothing | Watch::Times | Watch::Stages => of_gpu.launch,
+        Watch::Nothing | Watch::Times { .. } | Watch::Stages => of_gpu.launch,
     };
     let hold = way.is_device();
     let placement = device.placement(spec, &ladders, &options, hold);
@@ -73,8 +74,13 @@ pub(super) fn start(
             let programs = boxed(gpu, spec, &placement)?;
             launched(gpu, programs, &ladders, &options, way)?
         }
-        Watch::Times => {
-            let programs = boxed(gpu, spec, &placement)?;
+        Watch::Times { in_a_row } => {
+            let mut programs = boxed(gpu, spec, &placement)?;
+            if let Some(operation) = in_a_row {
+                let repeated =
+                    |inner| Box::new(InARow { inner, operation }) as Box<dyn StepProgram>;
+                programs = programs.into_iter().map(repeated).collect();
+            }
             let early = gpu.overlaps_launches();
             let slots = options.max_seqs;
             let (programs, stamps) =

@@ -1,14 +1,14 @@
-//! `bench gemm` on the CPU, whose operations are its kernels: what stands in the table. tests/gpu has that of a GPU.
+//! `bench kernel` on the CPU, whose operations are its kernels: what stands in the table. tests/gpu has that of a GPU.
 
 use crate::common::program::{Ended, run};
 use crate::common::schema::{check, schema};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-fn gemm(rest: &[&str]) -> Ended {
+fn kernel(rest: &[&str]) -> Ended {
     let args = [
         "bench",
-        "gemm",
+        "kernel",
         "--model",
         "random:tiny",
         "--device",
@@ -23,10 +23,10 @@ fn gemm(rest: &[&str]) -> Ended {
 /// Each product of the plan once for each row count: in decode steps where their ladder has as many, else of one prompt.
 #[test]
 fn every_product_stands_at_every_row_count() {
-    let ended = gemm(&["--rows", "1,5,1100", "--format", "json"]);
+    let ended = kernel(&["--rows", "1,5,1100", "--format", "json"]);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     let found: Value = serde_json::from_str(&ended.stdout).unwrap();
-    check(&schema("gemm"), &found).unwrap();
+    check(&schema("kernel"), &found).unwrap();
     let found = found.as_array().unwrap();
     for (kind, rows) in [("decode", 1), ("decode", 5), ("mixed", 1100)] {
         let at = found
@@ -56,21 +56,59 @@ fn every_product_stands_at_every_row_count() {
 #[test]
 fn the_table_has_every_format_and_says_what_it_cannot_do() {
     let lines = |format| {
-        let ended = gemm(&["--rows", "2", "--format", format]);
+        let ended = kernel(&["--rows", "2", "--format", format]);
         assert_eq!(ended.code, 0, "{}", ended.stderr);
         ended.stdout.lines().count()
     };
     assert_eq!((lines("csv"), lines("jsonl")), (1 + 10, 10));
-    let ended = gemm(&["--rows", "2"]);
-    for part in ["Products of random:tiny", " conv_in_proj | ", "TFLOP/s"] {
+    let ended = kernel(&["--rows", "2"]);
+    for part in ["Kernels of random:tiny", " conv_in_proj | ", "TFLOP/s"] {
         assert!(ended.stdout.contains(part), "{part} in {}", ended.stdout);
     }
     assert!(!ended.stdout.contains("cuBLASLt us"), "nobody has one");
-    let ended = gemm(&["--rows", "1,100000"]);
+    let ended = kernel(&["--rows", "1,100000"]);
     assert_eq!(ended.code, 2, "{}", ended.stderr);
     assert!(
         ended.stderr.contains("--rows 100000: expected at most "),
         "{}",
         ended.stderr
     );
+}
+
+/// A name takes the kernels of that operation, whatever it is; the name of old takes every product.
+#[test]
+fn one_operation_stands_alone() {
+    let ended = kernel(&["attention", "--rows", "3", "--format", "json"]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let found: Value = serde_json::from_str(&ended.stdout).unwrap();
+    check(&schema("kernel"), &found).unwrap();
+    let [row] = &found.as_array().unwrap()[..] else {
+        panic!("{found}")
+    };
+    assert_eq!(
+        (&row["operations"], &row["rows"]),
+        (&"attention".into(), &3.into())
+    );
+    // The keys and values of 3 sequences.
+    assert!(
+        row["bytes"].as_f64().unwrap() > 0.0 && row["us"].as_f64().unwrap() > 0.0,
+        "{row}"
+    );
+    assert!(row["warm_us"].is_null(), "on a CPU nothing runs in a row");
+    let none = kernel(&["atention"]);
+    assert_eq!(none.code, 2);
+    assert!(none.stderr.contains("conv_in_proj"), "{}", none.stderr);
+    let old = [
+        "bench",
+        "gemm",
+        "--model",
+        "random:tiny",
+        "--device",
+        "cpu",
+        "-q",
+        "-r",
+        "1",
+    ];
+    let old = run(&[&old[..], &["--rows", "1", "--format", "jsonl"]].concat());
+    assert_eq!(old.stdout.lines().count(), 10, "{}", old.stderr);
 }

@@ -1,0 +1,243 @@
+//! Flags that all kinds of `bench` share, and how they spell lists.
+
+use super::output::{Format, TABLE_WIDTH};
+use super::ranges::{self, Length, Lengths, List};
+use super::{Kind, Point};
+use crate::backend::{Handover, LaunchWay, Parallel};
+use crate::command::args::{BucketArgs, EngineArgs, PrecisionArgs, RunArgs};
+use crate::command::paths::open_printed;
+use crate::error::{Error, Result};
+use crate::files::Out;
+use crate::model::DType;
+use clap::{Args, ValueEnum};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub const LISTS: &str = "Lists are values with commas between, or ranges: 1-4 is 1,2,3,4; 32-96+32 is 32,64,96; 1-256*4 is 1,4,16,64,256. \
+All combinations are measured.";
+
+/// Where results go, and how they look.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Results")]
+pub struct PrintArgs {
+    /// The file to write [default: standard output]
+    #[arg(long, short, value_name = "FILE|-")]
+    pub output: Option<PathBuf>,
+    /// How to print the results [default: as the file's name ends, else md]
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<Format>,
+    /// Tables of all columns, rather than of those that the terminal has room for
+    #[arg(long)]
+    pub wide: bool,
+}
+
+impl PrintArgs {
+    pub fn format(&self) -> Format {
+        let extension = self.output.as_deref().and_then(Path::extension);
+        let by_name = || Format::from_str(extension?.to_str()?, false).ok();
+        self.format.or_else(by_name).unwrap_or(Format::Md)
+    }
+
+    /// Characters of a line that tables may take.
+    pub fn width(&self) -> usize {
+        if self.wide {
+            return usize::MAX;
+        }
+        let terminal = match self.output {
+            Some(_) => None,
+            None => console::Term::stdout().size_checked(),
+        };
+        terminal.map_or(TABLE_WIDTH, |(_, columns)| usize::from(columns))
+    }
+
+    /// What results are written to, once there are some.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where it is the name of a format; the system refused.
+    pub fn open(&self) -> Result<Out> {
+        open_printed::<Format>(self.output.as_deref())
+    }
+}
+
+/// On what each combination is measured, and how.
+#[derive(Debug, Clone, Args)]
+pub struct SharedArgs {
+    #[command(flatten)]
+    pub on: OnArgs,
+    #[command(flatten)]
+    pub measuring: MeasuringArgs,
+    #[command(flatten)]
+    pub print: PrintArgs,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Model and device")]
+pub struct OnArgs {
+    /// A checkpoint's directory, ORG/NAME[@REVISION] or random:PRESET[@SEED] (see `generate --help`)
+    // `bench` without a kind has it among the arguments of `bench decode`, which clap asks nothing of where a kind is named.
+    #[arg(long, short, value_name = "MODEL", required = true)]
+    pub model: Option<String>,
+    /// cpu, cuda, or certain ones; several (cuda:0,1) for serve, score and prefill [default: cuda where it can run, else cpu]
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
+    /// What several devices do (see `generate --help`) [default: replicas]
+    #[arg(long, value_name = "HOW")]
+    pub parallel: Option<Parallel>,
+    /// With --parallel stages on GPUs: hand steps on from GPU to GPU, or through memory of the host, whoever launches them
+    /// [default: peer where the GPUs reach each other's memory, else host]
+    #[arg(long, value_name = "WAY")]
+    pub handover: Option<Handover>,
+    /// Ways to launch (GPUs only) [default: device-graph]
+    #[arg(long, value_name = "WAYS", value_delimiter = ',')]
+    pub launch: Vec<LaunchWay>,
+    /// Types of matrix inputs, key-value pages and convolution state [default: f32 on the CPU, bf16 on GPUs]
+    #[arg(long, value_name = "TYPES", value_delimiter = ',')]
+    pub dtype: Vec<DType>,
+    /// Bucket ladders and stages from these TOML files [default: the built-in one]
+    #[arg(long, value_name = "FILES", value_delimiter = ',')]
+    pub bucket_file: Vec<PathBuf>,
+    /// Which kernels serve which bucket, from these TOML files (GPUs only) [default: the built-in ones]
+    #[arg(long, value_name = "FILES", value_delimiter = ',')]
+    pub kernel_file: Vec<PathBuf>,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Measuring")]
+pub struct MeasuringArgs {
+    /// Threads that spin meanwhile, up to 4096
+    #[arg(long, value_name = "LIST", value_parser = ranges::threads, default_value = "0")]
+    pub cpu_load: List,
+    /// Of the prompts and arrival times
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Runs of each combination before those that count, on every engine
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub warm_up: u32,
+    /// Runs that count; each starts every engine anew and goes through all combinations
+    #[arg(long, short, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub repeats: u32,
+    /// Idle time before each run that counts: a GPU that comes to its power limit slows down, and so the next run
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = pause)]
+    pub pause: Duration,
+    /// The device's memory bandwidth in GB/s, for the floor [default: known for some GPUs, see `inspect --gpu`]
+    #[arg(long, value_name = "GB/S", value_parser = above_zero)]
+    pub bandwidth: Option<f64>,
+    /// The device's peak in TFLOP/s, for the floor
+    #[arg(long, value_name = "TFLOP/S", value_parser = above_zero)]
+    pub tflops: Option<f64>,
+    /// No progress on standard error
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+impl OnArgs {
+    pub fn model(&self) -> &str {
+        self.model.as_deref().unwrap_or_default()
+    }
+
+    /// All combinations of launch, type, bucket file and kernel file, as the flags of other commands.
+    pub fn settings(&self) -> Vec<RunArgs> {
+        let mut settings = Vec::new();
+        for launch in options(&self.launch) {
+            for dtype in options(&self.dtype) {
+                for bucket_file in options(&self.bucket_file) {
+                    for kernel_file in options(&self.kernel_file) {
+                        settings.push(RunArgs {
+                            device: self.device.clone(),
+                            parallel: self.parallel,
+                            handover: self.handover,
+                            precision: PrecisionArgs { dtype, fp16: false },
+                            launch,
+                            step_timeout_ms: None,
+                            buckets: BucketArgs {
+                                bucket_file: bucket_file.clone(),
+                                kernel_file,
+                            },
+                        });
+                    }
+                }
+            }
+        }
+        settings
+    }
+}
+
+/// Each of `values`, or nothing once where there are none.
+pub fn options<T: Clone>(values: &[T]) -> Vec<Option<T>> {
+    match values {
+        [] => vec![None],
+        values => values.iter().cloned().map(Some).collect(),
+    }
+}
+
+/// Points of all combinations of lists, the first list outermost.
+pub struct Points(Vec<Point>);
+
+impl Points {
+    pub fn of(kind: Kind) -> Self {
+        Self(vec![Point::of(kind, 0, 0, 0)])
+    }
+
+    /// Each point with each of `values`, which `set` gives it.
+    pub fn each<T>(self, values: &[T], set: impl Fn(&mut Point, &T)) -> Self {
+        let of_one = |point: Point| values.iter().map(move |value| (point, value));
+        let with = |(mut point, value): (Point, &T)| {
+            set(&mut point, value);
+            point
+        };
+        Self(self.0.into_iter().flat_map(of_one).map(with).collect())
+    }
+
+    /// Each point with each of `prompts`, or of what of a `context` its new tokens leave.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where they leave nothing.
+    pub fn lengths(self, prompts: &Lengths, context: Option<&List>) -> Result<Self> {
+        let Some(contexts) = context else {
+            return Ok(
+                self.each(&prompts.0, |point, &Length { shortest, longest }| {
+                    point.prompt_tokens = longest;
+                    point.ragged_from = (shortest < longest).then_some(shortest);
+                }),
+            );
+        };
+        let all = self.each(&contexts.0, |point, &context| {
+            point.prompt_tokens = context.saturating_sub(point.new_tokens);
+        });
+        match all.0.iter().find(|point| point.prompt_tokens == 0) {
+            Some(Point { new_tokens, .. }) => Err(Error::Usage(format!(
+                "--context {}: expected more than the {new_tokens} tokens that are generated",
+                contexts.0.iter().min().unwrap_or(&0)
+            ))),
+            None => Ok(all),
+        }
+    }
+
+    /// Each point beside each load.
+    pub fn beside(self, cpu_load: &List) -> Vec<Point> {
+        self.each(&cpu_load.0, |point, &load| point.cpu_load = load)
+            .0
+    }
+}
+
+pub fn positive(text: &str) -> std::result::Result<List, String> {
+    let list = ranges::parse(text)?;
+    if list.0.contains(&0) {
+        return Err("found 0, expected numbers of at least 1".to_owned());
+    }
+    Ok(list)
+}
+
+pub fn above_zero(text: &str) -> std::result::Result<f64, String> {
+    let found = text.parse().ok();
+    let found = found.filter(|&x: &f64| x > 0.0 && x.is_finite());
+    found.ok_or_else(|| "expected a number above 0".to_owned())
+}
+
+fn pause(text: &str) -> std::result::Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|&x: &f64| x <= 3600.0);
+    let found = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    found.ok_or_else(|| "expected seconds, 0 to 3600".to_owned())
+}

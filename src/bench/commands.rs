@@ -1,0 +1,228 @@
+//! `bench` as clap sees it, and what becomes of a command: results in a file, or tables on standard output.
+
+use super::args::{LISTS, PrintArgs};
+use super::compare::{compare, differences};
+use super::decode::DecodeArgs;
+use super::kernel::{self, KernelArgs};
+use super::measure::{Measurement, measure};
+use super::output::{COMPARED, Format, STARTS, results, shared, text};
+use super::prefill::PrefillArgs;
+use super::row::read;
+use super::score::ScoreArgs;
+use super::serve::ServeArgs;
+use crate::command::args::BucketArgs;
+use crate::command::paths::Files;
+use crate::command::summary::counted;
+use crate::command::{Exit, interrupt};
+use crate::error::Result;
+use crate::files::Out;
+use crate::model::ModelSource;
+use crate::quote;
+use crate::telemetry::{say, warn};
+use clap::{Args, Subcommand};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, Clone, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, after_help = LISTS)]
+pub struct BenchCommand {
+    #[command(subcommand)]
+    kind: Option<BenchKind>,
+    #[command(flatten)]
+    decode: DecodeArgs,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum BenchKind {
+    /// Steps in which every sequence generates a token; what `bench` measures where it names nothing
+    Decode(Box<DecodeArgs>),
+    /// Prompts up to their first token
+    Prefill(Box<PrefillArgs>),
+    /// Logits of prompts, all sent at once
+    Score(Box<ScoreArgs>),
+    /// Requests that arrive at a rate, and how long they take under that load
+    Serve(Box<ServeArgs>),
+    /// Kernels by rows, each beside what bounds it and cuBLASLt: time, bytes, FLOPs; of those that are named L2 warm too
+    #[command(visible_alias = "gemm")]
+    Kernel(Box<KernelArgs>),
+    /// Geometric means of two measurements' repeats, their ratios, and whether the repeats show a difference
+    Compare(CompareArgs),
+}
+
+#[derive(Debug, Clone, Args)]
+struct CompareArgs {
+    /// Results of `bench --format json` or `--format jsonl`: what is compared with
+    a: PathBuf,
+    /// ... and what is compared
+    b: PathBuf,
+    #[command(flatten)]
+    print: PrintArgs,
+}
+
+/// Runs `bench`.
+///
+/// # Errors
+/// Wrong usage; a measurement failed; results cannot be written.
+pub fn run(command: &BenchCommand) -> Result<Exit> {
+    match &command.kind {
+        None => measured(&command.decode),
+        Some(BenchKind::Decode(args)) => measured(&**args),
+        Some(BenchKind::Prefill(args)) => measured(&**args),
+        Some(BenchKind::Score(args)) => measured(&args.open()?),
+        Some(BenchKind::Serve(args)) => measured(&args.open()?),
+        Some(BenchKind::Kernel(args)) => kernel::run(args),
+        Some(BenchKind::Compare(args)) => compared(args),
+    }
+}
+
+fn measured(of: &dyn Measurement) -> Result<Exit> {
+    keep_apart(of)?;
+    let print = &of.shared().print;
+    let out = print.open()?;
+    let results = measure(of, &interrupt::flag())?;
+    // What other points came to is not lost by one that failed, nor what there was time for.
+    if !results.rows.is_empty() {
+        let whole = !results.interrupted && results.failed.is_none();
+        let out = match out {
+            // An earlier file may have all of them.
+            Out::Whole(file) if !whole => {
+                warn(&format!(
+                    "{}: left as it is, since not all was measured; standard output has what was",
+                    file.target().display()
+                ));
+                drop(file);
+                Out::stdout()?
+            }
+            out => out,
+        };
+        out.finish_with(shown(of, &results.rows).as_bytes())?;
+    }
+    if results.interrupted {
+        if let Some(error) = results.failed {
+            warn(&error.to_string());
+        }
+        say(if results.rows.is_empty() {
+            "tailgraph: interrupted"
+        } else {
+            "tailgraph: interrupted; the results are of the repeats that were whole"
+        });
+        return Ok(Exit::Interrupted);
+    }
+    if let Some(error) = results.failed {
+        return Err(error);
+    }
+    Ok(if results.disagreed {
+        Exit::Disagreed
+    } else {
+        Exit::Done
+    })
+}
+
+fn keep_apart(of: &dyn Measurement) -> Result<()> {
+    fn paths(files: &[PathBuf]) -> impl Iterator<Item = &Path> {
+        files.iter().map(PathBuf::as_path)
+    }
+    let shared = of.shared();
+    let model = ModelSource::parse(shared.on.model())?;
+    of.files(Files::default())
+        .reads("--bucket-file", paths(&shared.on.bucket_file))
+        .reads("--kernel-file", paths(&shared.on.kernel_file))
+        .runs(&model, &BucketArgs::default())
+        .writes("--output", shared.print.output.as_deref())
+        .keep_apart()
+}
+
+fn shown(of: &dyn Measurement, rows: &[Value]) -> String {
+    let print = &of.shared().print;
+    let (format, width) = (print.format(), print.width());
+    let mut columns = results(of.kind().columns());
+    if format != Format::Md {
+        return text(rows, format, &columns, width);
+    }
+    let settings = shared(rows, &mut columns);
+    let table = text(rows, format, &columns, width);
+    let (starts, mut columns) = (starts(rows), STARTS.to_vec());
+    shared(&starts, &mut columns);
+    format!(
+        "{}{settings}. Pairs of latencies are median/p99.\n\n{table}\n{}",
+        heading(rows),
+        text(&starts, format, &columns, width)
+    )
+}
+
+/// What was measured on what, above the tables.
+fn heading(rows: &[Value]) -> String {
+    let Some(first) = rows.first() else {
+        return String::new();
+    };
+    let name = |field: &str| quote::visible(first[field].as_str().unwrap_or("unknown"));
+    let device = match first["gpu_info"].as_str() {
+        Some(_) => format!("{}, host {}", name("gpu_info"), name("cpu_info")),
+        None => name("cpu_info"),
+    };
+    let floor = match first["floor_source"].as_str() {
+        Some(source) => format!(" Floors by the bandwidth of: {source}."),
+        None => String::new(),
+    };
+    format!(
+        "{} on {device} ({} cores), {} build of tailgraph {}, {} after {} warm-up, {}.{floor}\n",
+        name("model_filename"),
+        first["host_cores"],
+        name("build_profile"),
+        name("build_version"),
+        counted(first["repeats"].as_u64().unwrap_or(0), "repeat"),
+        first["warm_up"],
+        name("test_time"),
+    )
+}
+
+/// One of the results of each engine.
+fn starts(rows: &[Value]) -> Vec<Value> {
+    const SETTING: [&str; 5] = ["launch", "dtype", "bucket_file", "kernel_file", "max_seqs"];
+    let mut starts: Vec<Value> = Vec::new();
+    for row in rows {
+        let alike = |seen: &Value| SETTING.iter().all(|&name| seen[name] == row[name]);
+        if !row["startup_engine_ms"].is_null() && !starts.iter().any(alike) {
+            starts.push(row.clone());
+        }
+    }
+    starts
+}
+
+fn compared(args: &CompareArgs) -> Result<Exit> {
+    Files::default()
+        .reads("A", [args.a.as_path()])
+        .reads("B", [args.b.as_path()])
+        .writes("--output", args.print.output.as_deref())
+        .keep_apart()?;
+    let out = args.print.open()?;
+    let (a, b) = (read(&args.a)?, read(&args.b)?);
+    let lines = compare(&a, &b)?;
+    for difference in differences(&a, &b) {
+        warn(&difference);
+    }
+    let format = args.print.format();
+    let mut shown = text(&lines, format, COMPARED, args.print.width());
+    if format == Format::Md {
+        shown.push_str(&note(&lines));
+    }
+    out.finish_with(shown.as_bytes())?;
+    Ok(Exit::Done)
+}
+
+/// What the verdicts rest on, and what they lack.
+fn note(lines: &[Value]) -> String {
+    let untested = lines.iter().any(|line| line["p"].is_null());
+    let tested = lines.iter().any(|line| !line["p"].is_null());
+    let mut note = "\nA and B are geometric means of the repeats.\n".to_owned();
+    if tested {
+        note.push_str(
+            "Verdicts are by Welch's t-test on the logarithms of the repeats; over all lines together the chance that any\n\
+             is called different by accident is at most 5% (Holm).\n",
+        );
+    }
+    if untested {
+        note.push_str("A verdict needs 3 repeats a side, each above 0: `bench --repeats 3`.\n");
+    }
+    note
+}

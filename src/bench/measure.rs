@@ -1,0 +1,831 @@
+//! The one drive of all kinds that run a model: opens the engines, runs every combination on them, and makes results of it.
+//!
+//! Each repeat starts every engine anew and goes through all combinations, in an order that turns by one from repeat
+//! to repeat: whatever drifts (clocks, temperature, other work) meets all of them alike, and starting is measured as
+//! often as running.
+
+use super::args::SharedArgs;
+use super::clock::Clocks;
+use super::drive::{self, Beside, Driven, Heard, Run};
+use super::floors::{self, Rates};
+use super::gpu_state::{Machine, Watch};
+use super::host::Busy;
+use super::metrics::{Figures, figures};
+use super::routing::{Counts, Spread};
+use super::row::{
+    Choice, Costs, Floored, Routing, Row, Setting, Startup, Subject, VERSION, Verdict, Workload,
+};
+use super::scored::{Expected, Scored};
+use super::traced::Life;
+use super::workload::{self, Arrival, Random};
+use super::{BUILD_PROFILE, Kind, Point, bare, host, now};
+#[cfg(feature = "cuda")]
+use crate::backend::device::EngineSpec;
+use crate::backend::{LaunchWay, RoutingSink, SharedSink};
+use crate::command::args::RunArgs;
+use crate::command::paths::Files;
+use crate::command::spec::spec;
+use crate::command::{command_line, interrupt};
+use crate::error::{Error, Result};
+use crate::files::{Out, Unfinished, folder};
+use crate::model::{Model, ModelConfig, ModelSource};
+use crate::plan::cost::distinct_experts;
+use crate::plan::options::{check_context, check_seqs};
+use crate::plan::params::{model_bytes, model_parameters};
+use crate::plan::{EngineOptions, Limits, Prompts, StepKind};
+use crate::runtime::{Engine, Logits, Replicas};
+use crate::session::opened::load;
+use crate::session::{Opened, RunSpec, Target};
+use crate::telemetry::phases::{Phase, taken};
+use crate::telemetry::say;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+/// Warm-ups draw their prompts from repeats that never count.
+pub const WARM_UP_INDEX: u64 = 1 << 32;
+
+/// What a kind measures: all in which kinds differ.
+pub trait Measurement {
+    fn kind(&self) -> Kind;
+    fn shared(&self) -> &SharedArgs;
+
+    /// Adds the files that it reads beside those of all kinds.
+    fn files(&self, files: Files) -> Files {
+        files
+    }
+
+    /// All combinations of the lists that it takes.
+    ///
+    /// # Errors
+    /// [`Error::Usage`]: the lists do not go together.
+    fn points(&self) -> Result<Vec<Point>>;
+
+    /// Points that one engine serves, with the sequences that it is to hold; `None` leaves these to the engine.
+    fn groups(&self, points: &[Point]) -> Vec<(Option<u32>, Vec<Point>)> {
+        let largest = points.iter().map(|point| point.batch).max();
+        vec![(largest, points.to_vec())]
+    }
+
+    /// Prompt and new tokens of the longest sequence.
+    fn longest(&self, points: &[Point]) -> (u32, u32) {
+        longest_of(points, std::iter::empty())
+    }
+
+    /// The options that the longest sequence comes from.
+    fn name_longest(&self, prompt: u32, new: u32) -> String;
+
+    /// The option that the sequences of an engine come from.
+    fn name_batch(&self, batch: u32) -> String {
+        format!("--batch {batch}")
+    }
+
+    /// What is read where nothing is generated.
+    fn prompts(&self, _points: &[Point]) -> Option<Prompts> {
+        None
+    }
+
+    /// # Errors
+    /// [`Error::Usage`]: it cannot be measured on such devices.
+    fn check(&self, _spec: &RunSpec) -> Result<()> {
+        Ok(())
+    }
+
+    /// # Errors
+    /// [`Error::Usage`]: it does not fit the engine.
+    fn check_opened(&self, _opened: &Opened) -> Result<()> {
+        Ok(())
+    }
+
+    /// The kinds of steps that engines make ready.
+    fn steps(&self) -> Vec<StepKind>;
+
+    /// The steps that `point` is about, of one number of rows where that matters; `None`: no step is typical.
+    fn typical(&self, _point: &Point) -> Option<(StepKind, Option<u32>)> {
+        None
+    }
+
+    /// The rows of a typical step.
+    fn typical_rows(&self, _point: &Point, _options: &EngineOptions) -> Option<u32> {
+        None
+    }
+
+    /// All sequences are of one length, so that there is a floor.
+    fn is_uniform(&self, point: &Point) -> bool {
+        point.ragged_from.is_none()
+    }
+
+    /// The logits that requests ask for.
+    fn wanted(&self) -> Logits {
+        Logits::None
+    }
+
+    /// The requests of a repeat.
+    fn arrivals(&self, point: &Point, vocabulary: u32, random: &mut Random) -> Vec<Arrival> {
+        workload::at_once(point, point.batch, self.wanted(), vocabulary, random)
+    }
+
+    /// Whether logits stay on the device; `None`: there are none.
+    fn logits_on_device(&self) -> Option<bool> {
+        None
+    }
+
+    /// What the logits of each run are compared with.
+    fn expected(&self, _opened: &Opened) -> Option<Expected> {
+        None
+    }
+
+    /// The folder for a trace of each engine and repeat.
+    fn trace(&self) -> Option<&Path> {
+        None
+    }
+}
+
+/// Prompt and new tokens of the longest of `points` and `others`.
+pub fn longest_of(points: &[Point], others: impl Iterator<Item = (u32, u32)>) -> (u32, u32) {
+    let lengths = points.iter();
+    let lengths = lengths.map(|point| (point.prompt_tokens, point.new_tokens));
+    let longest = lengths
+        .chain(others)
+        .max_by_key(|&(prompt, new)| total(prompt, new));
+    longest.unwrap_or((1, 0))
+}
+
+fn total(prompt: u32, new: u32) -> u32 {
+    prompt.saturating_add(new)
+}
+
+/// The options of the longest sequence. `with`: what is generated, as the message says it; nothing where nothing is.
+pub fn name_longest(context: bool, prompt: u32, new: u32, with: &str) -> String {
+    let tokens = total(prompt, new);
+    match (context, with) {
+        (true, _) => format!("--context {tokens}"),
+        (false, "") => format!("--prompt-len {prompt}"),
+        (false, with) => format!("--prompt-len {prompt} and {with}, {tokens} tokens"),
+    }
+}
+
+/// The rows of a step that reads prompts of `point`.
+pub fn rows_of_prompts(point: &Point, options: &EngineOptions) -> u32 {
+    let all = point.batch.saturating_mul(point.mean_prompt());
+    options.step_tokens.min(all)
+}
+
+/// What a measurement came to.
+#[derive(Default)]
+pub struct Results {
+    pub rows: Vec<Value>,
+    /// Before its end: rows are of the repeats that were whole, and may be none.
+    pub interrupted: bool,
+    /// `--expect` disagreed.
+    pub disagreed: bool,
+    /// Why a point has no row.
+    pub failed: Option<Error>,
+}
+
+/// What runs are made of, the same for all engines.
+struct Work<'a> {
+    of: &'a dyn Measurement,
+    args: &'a SharedArgs,
+    config: ModelConfig,
+    watch: Watch,
+    interrupt: &'a AtomicBool,
+}
+
+/// An engine's setting, and what was measured with it.
+struct Unit {
+    /// Of the engines, from 1.
+    number: usize,
+    opened: Opened,
+    way: Option<LaunchWay>,
+    bucket_file: Option<String>,
+    kernel_file: Option<String>,
+    points: Vec<Tried>,
+    /// One a repeat.
+    starts: Vec<Startup>,
+}
+
+/// A point and its repeats.
+struct Tried {
+    point: Point,
+    repeats: Vec<Figures>,
+    vocabulary_share: f64,
+    spread: Spread,
+    /// The worst of all repeats'.
+    verdict: Verdict,
+    /// Why this point alone came to nothing.
+    failed: Option<Error>,
+}
+
+impl Unit {
+    /// What it failed by, with the way to launch named, if there is one.
+    fn failed(&self, error: Error) -> Error {
+        match (self.way, error) {
+            (Some(way), Error::Runtime(message)) => {
+                Error::Runtime(format!("--launch {}: {message}", way.name()))
+            }
+            (_, error) => error,
+        }
+    }
+
+    /// The file of a repeat's trace.
+    fn trace_name(&self, repeat: usize) -> String {
+        let way = self.way.map_or("cpu", LaunchWay::name);
+        let dtype = self.opened.spec.device.dtype().name();
+        format!("{}-{way}-{dtype}-{}.json", self.number, repeat + 1)
+    }
+}
+
+/// Measures all that `of` asks for, or what of it there was time for.
+///
+/// # Errors
+/// What is asked for cannot be run, or an engine failed.
+pub fn measure(of: &dyn Measurement, interrupt: &AtomicBool) -> Result<Results> {
+    let args = of.shared();
+    let source = ModelSource::parse(args.on.model())?;
+    let (config, _) = source.config()?;
+    let mut work = Work {
+        of,
+        args,
+        config,
+        watch: Watch::default(),
+        interrupt,
+    };
+    let mut units = work.units()?;
+    work.watch = watch(units.iter().take(1).flat_map(|unit| unit.opened.targets()));
+    let repeats = args.measuring.repeats as usize;
+    if let Some(folder) = of.trace() {
+        folder::make(folder)?;
+        // Before the measuring: whether they could be written there.
+        for (unit, repeat) in units
+            .iter()
+            .flat_map(|unit| (0..repeats).map(move |repeat| (unit, repeat)))
+        {
+            Out::open(&folder.join(unit.trace_name(repeat)), Unfinished::Removed)?;
+        }
+    }
+    let subject = work.subject(&source, &units)?;
+    let start = Instant::now();
+    let model = load(&source)?;
+    let model_ms = start.elapsed().as_secs_f64() * 1e3;
+    interrupt::look();
+    let whole = work.repeats(&mut units, &model)? && work.count_routing(&mut units, &model)?;
+    let cost_ns = drive::cost_ns();
+    let mut results = Results {
+        interrupted: !whole,
+        ..Results::default()
+    };
+    for mut unit in units {
+        for start in &mut unit.starts {
+            start.startup_model_ms = Some(model_ms);
+        }
+        for tried in &unit.points {
+            if tried.failed.is_some() || tried.repeats.is_empty() {
+                continue;
+            }
+            results.disagreed |= tried.verdict.valid == Some(false);
+            let row = work.row(&subject, &unit, tried, cost_ns)?;
+            results.rows.push(json!(row));
+        }
+        let failed = unit.points.into_iter().find_map(|tried| tried.failed);
+        results.failed = results.failed.or(failed);
+    }
+    Ok(results)
+}
+
+impl Work<'_> {
+    /// The engines that are needed: one for each setting and group of points.
+    fn units(&self) -> Result<Vec<Unit>> {
+        let points = self.of.points()?;
+        let mut units = Vec::new();
+        for run in self.args.on.settings() {
+            for (max_seqs, group) in self.of.groups(&points) {
+                let number = units.len() + 1;
+                let mut spec = self.spec(&run)?;
+                let target = Target::of(&spec)?;
+                spec.limits = self.limits(&spec, max_seqs, &group, self.of.longest(&points))?;
+                units.push(self.unit(number, target, spec, &group)?);
+            }
+        }
+        Ok(units)
+    }
+
+    fn spec(&self, run: &RunArgs) -> Result<RunSpec> {
+        let kind = self.of.kind();
+        if run.launch == Some(LaunchWay::Bare) && kind != Kind::Decode {
+            return Err(Error::Usage(format!(
+                "--launch bare: a way of `bench decode`, found `bench {}`, which needs a scheduler",
+                kind.name()
+            )));
+        }
+        let spec = spec(self.args.on.model(), run, &self.args.engine)?;
+        self.of.check(&spec)?;
+        Ok(spec)
+    }
+
+    fn unit(&self, number: usize, target: Target, spec: RunSpec, points: &[Point]) -> Result<Unit> {
+        let way = spec.device.launch();
+        let mut opened = Opened::on(target, spec, self.delivers())?;
+        opened.only(&self.of.steps());
+        self.of.check_opened(&opened)?;
+        let tried = |&point: &Point| Tried {
+            point,
+            repeats: Vec::new(),
+            vocabulary_share: 0.0,
+            spread: Spread::default(),
+            verdict: Verdict::default(),
+            failed: None,
+        };
+        let shown = |file: Option<&Path>| file.map(|file| file.display().to_string());
+        Ok(Unit {
+            number,
+            way,
+            bucket_file: shown(opened.spec.bucket_file.as_deref()),
+            kernel_file: shown(opened.spec.device.kernel_file()),
+            opened,
+            points: points.iter().map(tried).collect(),
+            starts: vec![],
+        })
+    }
+
+    /// The limits of an engine of `max_seqs` sequences and the longest one, where `spec`'s do not say otherwise.
+    ///
+    /// # Errors
+    /// [`Error::Usage`]: the points are more than the model or the ladders take.
+    fn limits(
+        &self,
+        spec: &RunSpec,
+        max_seqs: Option<u32>,
+        points: &[Point],
+        (prompt, new): (u32, u32),
+    ) -> Result<Limits> {
+        let mut limits = spec.limits;
+        let plan = spec.plan(&Arc::new(self.config.clone()))?;
+        if let (None, Some(batch)) = (limits.max_seqs, max_seqs) {
+            let of_one = batch.div_ceil(1 + spec.replicas().len() as u32);
+            check_seqs(&plan, of_one, &self.of.name_batch(of_one))?;
+            limits.max_seqs = Some(of_one);
+        }
+        limits.prompts = self.of.prompts(points);
+        if limits.max_context.is_none() {
+            let tokens = total(prompt, new);
+            check_context(&plan, tokens, &self.of.name_longest(prompt, new))?;
+            limits.max_context = Some(tokens);
+        }
+        Ok(limits)
+    }
+
+    /// What all results share.
+    fn subject(&self, model: &ModelSource, units: &[Unit]) -> Result<Subject> {
+        let targets = units.iter().take(1).flat_map(|unit| unit.opened.targets());
+        let gpus: Vec<String> = targets
+            .filter_map(|target| target.device().info())
+            .collect();
+        let gpu_info = (!gpus.is_empty()).then(|| gpus.join(" and "));
+        let size = model_bytes(&self.config, model.matrix_dtype(&self.config)?);
+        Ok(Subject {
+            schema: VERSION,
+            build_version: env!("CARGO_PKG_VERSION").to_owned(),
+            build_commit: option_env!("TAILGRAPH_COMMIT").map(str::to_owned),
+            build_profile: BUILD_PROFILE.to_owned(),
+            command: command_line(),
+            test_time: Some(now()),
+            model_filename: model.to_string(),
+            model_size: size as u64,
+            model_n_params: model_parameters(&self.config) as u64,
+            backends: if gpu_info.is_some() { "CUDA" } else { "CPU" }.to_owned(),
+            cpu_info: host::processor(),
+            gpu_info,
+            host_cores: host::processors(),
+            warm_up: self.args.measuring.warm_up,
+            seed: self.args.measuring.seed,
+            machine: Machine::new(&self.watch),
+        })
+    }
+
+    /// All repeats of all engines. False: interrupted.
+    fn repeats(&self, units: &mut [Unit], model: &Arc<Model>) -> Result<bool> {
+        let repeats = self.args.measuring.repeats as usize;
+        let (start, engines) = (Instant::now(), repeats * units.len());
+        for repeat in 0..repeats {
+            for turn in 0..units.len() {
+                let index = (turn + repeat) % units.len();
+                if !self.args.measuring.quiet {
+                    let launch = units[index].way.map(|way| format!(" ({})", way.name()));
+                    say(&format!(
+                        "repeat {} of {repeats}: engine {} of {}{}{}",
+                        repeat + 1,
+                        index + 1,
+                        units.len(),
+                        launch.unwrap_or_default(),
+                        time_left(start, repeat * units.len() + turn, engines)
+                    ));
+                }
+                let whole = self.repeat(&mut units[index], model, repeat);
+                if !whole.map_err(|error| units[index].failed(error))? {
+                    // An engine's points are repeated together, and traced together.
+                    for tried in &mut units[index].points {
+                        tried.repeats.truncate(repeat);
+                    }
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Starts the unit's engine and measures each of its points once. False: interrupted.
+    fn repeat(&self, unit: &mut Unit, model: &Arc<Model>, repeat: usize) -> Result<bool> {
+        let phases = PHASES.map(taken);
+        let start = Instant::now();
+        let scored = Arc::new(Scored::default());
+        let sink = self.sink(&scored);
+        let traced = self.of.trace();
+        let traced = traced.filter(|_| unit.way != Some(LaunchWay::Bare));
+        let (mut running, bare) = unit.start(model, &sink, traced.is_some())?;
+        let header = match (traced, &running) {
+            (Some(_), Running::One(engine)) => Some(unit.opened.header(engine)?),
+            _ => None,
+        };
+        let engine_ms = start.elapsed().as_secs_f64() * 1e3;
+        let mut startup = Startup::since(phases, unit.way.is_some());
+        startup.startup_engine_ms = Some(engine_ms);
+        let mut runner = Runner {
+            life: traced.map(|_| Life::default()),
+            ..Runner::new(running.driven(), self.interrupt)
+        };
+        let mut steps = vec![0..0; unit.points.len()];
+        let Some(first) = self.first_token(&mut runner, unit.points[0].point)? else {
+            return Ok(false);
+        };
+        // A scored prompt has no token; its end is what comes first.
+        let first_ms = first.ttft_ms.first().or(first.e2el_ms.first());
+        startup.startup_first_token_ms = first_ms.copied();
+        unit.starts.push(startup);
+        for warm_up in 0..u64::from(self.args.measuring.warm_up) {
+            for tried in &unit.points {
+                let arrivals = self.arrivals(&tried.point, WARM_UP_INDEX + warm_up);
+                if runner.run(&tried.point, &arrivals)?.is_none() {
+                    return Ok(false);
+                }
+            }
+        }
+        let expected = self.of.expected(&unit.opened);
+        for turn in 0..unit.points.len() {
+            let index = (turn + repeat) % unit.points.len();
+            let tried = &mut unit.points[index];
+            let arrivals = self.arrivals(&tried.point, repeat as u64);
+            let rested = drive::idle(self.args.measuring.pause, self.interrupt);
+            if !rested || !runner.compare_clocks()? {
+                return Ok(false);
+            }
+            if let Some(expected) = &expected {
+                scored.expect(runner.sent, expected)?;
+            }
+            if let Some(bare) = &bare {
+                bare.begin(tried.point.batch);
+            }
+            let first = runner.next_step();
+            let watching = self.watch.start();
+            let Some(run) = runner.run(&tried.point, &arrivals)? else {
+                return Ok(false);
+            };
+            let (joules, looks) = watching.end();
+            steps[index] = first..runner.next_step();
+            let came = match &bare {
+                Some(bare) => bare.figures(&tried.point),
+                None => figures(&tried.point, &run),
+            };
+            match came {
+                Ok(mut figures) => {
+                    figures.gpu = looks;
+                    // What is counted of the bare graph is a part of the run.
+                    figures.energy_j = joules.filter(|_| bare.is_none());
+                    tried.repeats.push(figures);
+                }
+                Err(error) => tried.failed = Some(error),
+            }
+            tried.vocabulary_share = workload::vocabulary_share(&arrivals, self.vocabulary());
+            let verdict = scored.verdict();
+            if tried.verdict.valid != Some(false) {
+                tried.verdict = verdict.unwrap_or_default();
+            }
+        }
+        let life = runner.life.take();
+        if let (Some(folder), Some(mut life)) = (traced, life)
+            && let (Running::One(engine), Some(header)) = (&mut running, header)
+        {
+            life.drain(engine)?;
+            let path = folder.join(unit.trace_name(repeat));
+            let found = life.write(&header, &path)?;
+            for (tried, numbers) in unit.points.iter_mut().zip(steps) {
+                if let Some(figures) = tried.repeats.last_mut() {
+                    figures.traced_step_ms = found.whole_ms(tried.point.batch, numbers);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// One short request, whose token is the engine's first. `None`: interrupted.
+    fn first_token(&self, runner: &mut Runner<'_>, point: Point) -> Result<Option<Figures>> {
+        let alone = Point {
+            kind: Kind::Serve,
+            batch: 1,
+            new_tokens: point.new_tokens.min(1),
+            cpu_load: 0,
+            ..point
+        };
+        let mut random = Random::new(self.args.measuring.seed, WARM_UP_INDEX - 1);
+        let wanted = self.of.wanted();
+        let arrivals = workload::at_once(&alone, 1, wanted, self.vocabulary(), &mut random);
+        let run = runner.run(&alone, &arrivals)?;
+        run.map(|run| figures(&alone, &run)).transpose()
+    }
+
+    /// Whether logits go from the device to the host.
+    fn delivers(&self) -> bool {
+        self.of.logits_on_device() == Some(false)
+    }
+
+    fn sink(&self, scored: &Arc<Scored>) -> SharedSink {
+        match self.delivers() {
+            true => Some(scored.clone()),
+            false => None,
+        }
+    }
+
+    fn vocabulary(&self) -> u32 {
+        self.config.vocab_size as u32
+    }
+
+    fn arrivals(&self, point: &Point, index: u64) -> Vec<Arrival> {
+        let mut random = Random::new(self.args.measuring.seed, index);
+        self.of.arrivals(point, self.vocabulary(), &mut random)
+    }
+
+    /// Counts each point's routing once for each type, bucket and kernel file, after all that is timed, on engines of its own,
+    /// as steps wait at every router: launch ways and busy threads choose no experts. The prompts are the first repeat's. False:
+    /// interrupted.
+    fn count_routing(&self, units: &mut [Unit], model: &Arc<Model>) -> Result<bool> {
+        if self.config.num_experts == 0 {
+            return Ok(true);
+        }
+        for index in 0..units.len() {
+            let (before, rest) = units.split_at_mut(index);
+            let unit = &mut rest[0];
+            let typical = self.of.typical(&unit.points[0].point);
+            // Several devices' counts would be of one device's share of the work.
+            if typical.is_none() || !unit.opened.spec.beside.is_empty() {
+                continue;
+            }
+            let choices = |unit: &Unit| {
+                let dtype = unit.opened.spec.device.dtype();
+                (dtype, unit.bucket_file.clone(), unit.kernel_file.clone())
+            };
+            if let Some(other) = before.iter().find(|other| choices(other) == choices(unit)) {
+                for (tried, other) in unit.points.iter_mut().zip(&other.points) {
+                    tried.spread = other.spread;
+                }
+            } else if !self.count_unit(unit, model)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn count_unit(&self, unit: &mut Unit, model: &Arc<Model>) -> Result<bool> {
+        if !self.args.measuring.quiet {
+            say("counting which experts are chosen");
+        }
+        let (experts, chosen) = (self.config.num_experts, self.config.num_experts_per_tok);
+        let counts = Arc::new(Counts::new(experts, chosen));
+        let routing: Arc<dyn RoutingSink> = counts.clone();
+        let sink = self.sink(&Arc::default());
+        let mut engine = unit.opened.engine_with_routing(model, &sink, &routing)?;
+        let mut runner = Runner::new(&mut engine, self.interrupt);
+        for index in 0..unit.points.len() {
+            let (before, rest) = unit.points.split_at_mut(index);
+            let tried = &mut rest[0];
+            let point = Point {
+                cpu_load: 0,
+                ..tried.point
+            };
+            let alike = |other: &&Tried| {
+                Point {
+                    cpu_load: 0,
+                    ..other.point
+                } == point
+            };
+            if let Some(other) = before.iter().find(alike) {
+                tried.spread = other.spread;
+                continue;
+            }
+            counts.begin(self.of.typical(&point));
+            if runner.run(&point, &self.arrivals(&point, 0))?.is_none() {
+                return Ok(false);
+            }
+            tried.spread = counts.end();
+        }
+        Ok(true)
+    }
+
+    /// The result of one point. `cost_ns`: what measuring adds for each token.
+    fn row(&self, subject: &Subject, unit: &Unit, tried: &Tried, cost_ns: f64) -> Result<Row> {
+        let (opened, point) = (&unit.opened, &tried.point);
+        let precision = opened.precision()?;
+        let measuring = &self.args.measuring;
+        let gpu = opened.target.device().known();
+        let rates = Rates::new(measuring.bandwidth, measuring.tflops, gpu, precision);
+        // Floors are those of one device.
+        let alike = opened.spec.beside.is_empty() && self.of.is_uniform(point);
+        let cost = |hit| floors::cost(point, &opened.plan, &opened.options, precision, hit);
+        let cost = |experts_hit| cost(experts_hit).filter(|_| alike);
+        let counted = tried.spread.experts_hit_mean;
+        let (even, counted) = (cost(None), counted.and_then(|hit| cost(Some(hit))));
+        let rows = self.of.typical_rows(point, &opened.options);
+        let row = Row::of(point, &tried.repeats, &unit.starts);
+        Ok(Row {
+            subject: subject.clone(),
+            choice: Choice {
+                launch: unit.way.map(|way| way.name().to_owned()),
+                dtype: opened.spec.device.dtype().name().to_owned(),
+                bucket_file: unit.bucket_file.clone(),
+                kernel_file: unit.kernel_file.clone(),
+            },
+            setting: Setting {
+                kernel_variants: opened.kernel_variants.clone(),
+                replicas: opened.targets().count(),
+                stage_devices: opened.spec.devices().count() / opened.targets().count(),
+                max_seqs: opened.options.max_seqs,
+                max_context: opened.options.max_context,
+                step_tokens: opened.options.step_tokens,
+                chunk_tokens: opened.options.chunk_tokens,
+            },
+            workload: Workload {
+                logits_on_device: self.of.logits_on_device(),
+                ..row.workload
+            },
+            verdict: tried.verdict,
+            routing: Routing {
+                vocabulary_share: tried.vocabulary_share,
+                experts_expected: rows.map(|rows| distinct_experts(&self.config, f64::from(rows))),
+                spread: tried.spread,
+            },
+            costs: Costs::of(point.kind, &tried.repeats, unit.way.is_some(), cost_ns),
+            floor: Floored::of(rates.as_ref(), even, counted, row.taken_ms()),
+            ..row
+        })
+    }
+}
+
+/// What a unit runs on.
+enum Running {
+    One(Box<Engine>),
+    Several(Box<Replicas>),
+}
+
+impl Running {
+    fn driven(&mut self) -> &mut dyn Driven {
+        match self {
+            Self::One(engine) => &mut **engine,
+            Self::Several(replicas) => &mut **replicas,
+        }
+    }
+}
+
+impl Unit {
+    /// Starts the engine, or its replicas; where nobody is to schedule, also what times its steps. `record`: no turn may be lost.
+    fn start(
+        &self,
+        model: &Arc<Model>,
+        sink: &SharedSink,
+        record: bool,
+    ) -> Result<(Running, Option<Arc<bare::Timing>>)> {
+        let opened = &self.opened;
+        #[cfg(feature = "cuda")]
+        if let (Some(LaunchWay::Bare), Target::Gpu(device)) = (self.way, &opened.target) {
+            let spec = EngineSpec {
+                model,
+                plan: &opened.plan,
+                options: &opened.options,
+                sink: &None,
+            };
+            let (mut engine, timing) = bare::engine(device, &spec)?;
+            engine.watch(device.spec.step_timeout);
+            engine.launch()?;
+            return Ok((Running::One(Box::new(engine)), Some(timing)));
+        }
+        let running = match opened.replicas.is_empty() {
+            true => Running::One(Box::new(opened.engine_of(model, sink, record)?)),
+            false => Running::Several(Box::new(opened.replicas_of(model, sink, record)?)),
+        };
+        Ok((running, None))
+    }
+}
+
+/// An engine that runs one point after the other.
+struct Runner<'a> {
+    engine: &'a mut dyn Driven,
+    /// Requests so far: the number of the next.
+    sent: u64,
+    interrupt: &'a AtomicBool,
+    clocks: Clocks,
+    /// Where all that the engine goes through is kept, if it is to be traced.
+    life: Option<Life>,
+}
+
+impl<'a> Runner<'a> {
+    fn new(engine: &'a mut dyn Driven, interrupt: &'a AtomicBool) -> Self {
+        Self {
+            engine,
+            sent: 0,
+            interrupt,
+            clocks: Clocks::unknown(),
+            life: None,
+        }
+    }
+
+    /// The number of the next step, where the engine's life is kept.
+    fn next_step(&self) -> u64 {
+        self.life.as_ref().map_or(0, Life::next_step)
+    }
+
+    /// Before a run. False: interrupted. What an engine's life is made of is sent by its runs alone, which tell less of the clocks.
+    fn compare_clocks(&mut self) -> Result<bool> {
+        if self.life.is_some() {
+            return Ok(true);
+        }
+        let Some(clocks) = drive::compare_clocks(self.engine, self.interrupt)? else {
+            return Ok(false);
+        };
+        self.clocks = clocks;
+        self.sent += drive::EXCHANGES;
+        Ok(true)
+    }
+
+    /// `None`: interrupted.
+    fn run(&mut self, point: &Point, arrivals: &[Arrival]) -> Result<Option<Run>> {
+        let busy = Busy::new(point.cpu_load, self.interrupt)?;
+        let beside = Beside {
+            most_in_flight: point.most_in_flight,
+            clocks: self.clocks,
+            busy: &busy,
+            interrupt: self.interrupt,
+        };
+        self.sent += arrivals.len() as u64;
+        let Some(life) = &mut self.life else {
+            return drive::run(self.engine, arrivals, &beside);
+        };
+        life.requests(arrivals);
+        let mut heard = |heard: Heard<'_>| life.heard(&heard);
+        drive::run_told(self.engine, arrivals, &beside, &mut heard)
+    }
+}
+
+const PHASES: [Phase; 5] = [
+    Phase::Load,
+    Phase::Graphs,
+    Phase::Capture,
+    Phase::Instantiate,
+    Phase::Upload,
+];
+
+impl Startup {
+    /// What each phase of starting took since `before`, as far as the device has it.
+    fn since(before: [Duration; 5], on_gpu: bool) -> Self {
+        let ms = |index: usize| (taken(PHASES[index]) - before[index]).as_secs_f64() * 1e3;
+        let of_gpu = |index| on_gpu.then(|| ms(index));
+        Self {
+            startup_load_ms: Some(ms(0)),
+            startup_graphs_ms: of_gpu(1),
+            startup_capture_ms: of_gpu(2),
+            startup_instantiate_ms: of_gpu(3),
+            startup_upload_ms: of_gpu(4),
+            ..Self::default()
+        }
+    }
+}
+
+/// What looks at the GPUs of a run.
+#[cfg(feature = "cuda")]
+fn watch<'t>(targets: impl Iterator<Item = &'t Target>) -> Watch {
+    let gpus = targets.flat_map(Target::gpus);
+    Watch::new(gpus.map(|device| &*device.gpu.context))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn watch<'t>(_targets: impl Iterator<Item = &'t Target>) -> Watch {
+    Watch::default()
+}
+
+/// How long the rest may take after `done` of `all` alike since `start`, as a progress line ends; nothing before the first.
+fn time_left(start: Instant, done: usize, all: usize) -> String {
+    if done == 0 {
+        return String::new();
+    }
+    let left = start.elapsed().mul_f64((all - done) as f64 / done as f64);
+    format!(", about {} s left", left.as_secs().max(1))
+}
