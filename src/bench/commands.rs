@@ -5,13 +5,13 @@ use super::compare::{compare, differences};
 use super::decode::DecodeArgs;
 use super::kernel::{self, KernelArgs};
 use super::measure::{Measurement, measure};
-use super::output::{COMPARED, Format, STARTS, results, shared, text};
+use super::output::{COMPARED, Format, STARTS, is_unsteady, results, shared, text};
 use super::prefill::PrefillArgs;
 use super::row::read;
 use super::score::ScoreArgs;
 use super::serve::ServeArgs;
 use crate::command::args::BucketArgs;
-use crate::command::paths::Files;
+use crate::command::paths::{Files, open_asked};
 use crate::command::summary::counted;
 use crate::command::{Exit, interrupt};
 use crate::error::Result;
@@ -78,11 +78,14 @@ pub fn run(command: &BenchCommand) -> Result<Exit> {
 fn measured(of: &dyn Measurement) -> Result<Exit> {
     keep_apart(of)?;
     let print = &of.shared().print;
-    let out = print.open()?;
+    let (out, steps) = (print.open()?, open_asked(of.steps_file())?);
     let results = measure(of, &interrupt::flag())?;
     // What other points came to is not lost by one that failed, nor what there was time for.
     if !results.rows.is_empty() {
         let whole = !results.interrupted && results.failed.is_none();
+        if let Some(steps) = steps.filter(|_| whole) {
+            steps.finish_with(text(&results.steps, Format::Jsonl, &[], 0).as_bytes())?;
+        }
         let out = match out {
             // An earlier file may have all of them.
             Out::Whole(file) if !whole => {
@@ -129,6 +132,7 @@ fn keep_apart(of: &dyn Measurement) -> Result<()> {
         .reads("--kernel-file", paths(&shared.on.kernel_file))
         .runs(&model, &BucketArgs::default())
         .writes("--output", shared.print.output.as_deref())
+        .writes("--steps", of.steps_file())
         .keep_apart()
 }
 
@@ -140,7 +144,10 @@ fn shown(of: &dyn Measurement, rows: &[Value]) -> String {
         return text(rows, format, &columns, width);
     }
     let settings = shared(rows, &mut columns);
-    let table = text(rows, format, &columns, width);
+    let mut table = text(rows, format, &columns, width);
+    if rows.iter().any(is_unsteady) {
+        table.push_str("\n* The SM clocks of these runs are more than 5% of their median apart.\n");
+    }
     let (starts, mut columns) = (starts(rows), STARTS.to_vec());
     shared(&starts, &mut columns);
     format!(

@@ -32,6 +32,9 @@ pub struct DecodeArgs {
     /// Also write a trace of each engine and repeat into this folder, and say how long steps are by it
     #[arg(long, value_name = "FOLDER")]
     trace: Option<PathBuf>,
+    /// Also write what each step took, a line of JSON for each result and repeat, into this file
+    #[arg(long, value_name = "FILE")]
+    steps: Option<PathBuf>,
     #[command(flatten)]
     shared: SharedArgs,
 }
@@ -48,7 +51,7 @@ fn equal(text: &str) -> std::result::Result<Lengths, String> {
 }
 
 pub const COLUMNS: &[Column] = &[
-    Column::pair("t/s (mean ± sd)", ["avg_ts", " ± ", "stddev_ts"]),
+    Column::pair("t/s (mean ± sd)", ["avg_ts", " ± ", "stddev_ts"]).marked(),
     Column::field("step ms p50", "median_step_ms"),
     Column::field("p99", "p99_step_ms"),
     Column::field("p99.9", "p99.9_step_ms").rank(6),
@@ -58,6 +61,8 @@ pub const COLUMNS: &[Column] = &[
     Column::latency("TTFT ms", "median_ttft_ms", "p99_ttft_ms").rank(5),
     Column::latency("ITL ms", "median_itl_ms", "p99_itl_ms").rank(6),
     Column::field("turn us", "median_turn_us").rank(5),
+    Column::interval("step 95% of p50", "median_step_ms_ci95"),
+    Column::interval("of p99", "p99_step_ms_ci95"),
 ];
 
 impl Measurement for DecodeArgs {
@@ -102,6 +107,10 @@ impl Measurement for DecodeArgs {
 
     fn typical_rows(&self, point: &Point, _options: &EngineOptions) -> Option<u32> {
         Some(point.batch)
+    }
+
+    fn steps_file(&self) -> Option<&Path> {
+        self.steps.as_deref()
     }
 
     fn trace(&self) -> Option<&Path> {

@@ -137,6 +137,11 @@ pub trait Measurement {
         None
     }
 
+    /// The file for what each step took.
+    fn steps_file(&self) -> Option<&Path> {
+        None
+    }
+
     /// The folder for a trace of each engine and repeat.
     fn trace(&self) -> Option<&Path> {
         None
@@ -177,6 +182,8 @@ pub fn rows_of_prompts(point: &Point, options: &EngineOptions) -> u32 {
 #[derive(Default)]
 pub struct Results {
     pub rows: Vec<Value>,
+    /// What each step took, of each row and repeat.
+    pub steps: Vec<Value>,
     /// Before its end: rows are of the repeats that were whole, and may be none.
     pub interrupted: bool,
     /// `--expect` disagreed.
@@ -287,6 +294,9 @@ pub fn measure(of: &dyn Measurement, interrupt: &AtomicBool) -> Result<Results> 
             }
             results.disagreed |= tried.verdict.valid == Some(false);
             let row = work.row(&subject, &unit, tried, cost_ns)?;
+            if of.steps_file().is_some() {
+                results.steps.extend(row.steps(&tried.repeats));
+            }
             results.rows.push(json!(row));
         }
         let failed = unit.points.into_iter().find_map(|tried| tried.failed);

@@ -2,7 +2,7 @@
 
 mod columns;
 
-pub use columns::{COMPARED, Column, STARTS, results};
+pub use columns::{COMPARED, Column, STARTS, is_unsteady, results};
 
 use crate::quote;
 use clap::ValueEnum;
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn tables_leave_out_what_nobody_has() {
         let rows = [
-            json!({"kind": "decode", "batch": 1, "launch": null, "avg_ts": 10.0, "stddev_ts": 0.5}),
+            json!({"kind": "decode", "batch": 1, "launch": null, "avg_ts": 10.0, "stddev_ts": 0.5, "clocks_unsteady": true}),
             json!({"kind": "decode", "batch": 32, "cpu_load": 0}),
         ];
         let mut columns = results(Kind::Decode.columns());
@@ -205,7 +205,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 4);
         assert_eq!(lines[0], "| batch | cpu load | t/s (mean ± sd) |");
-        assert_eq!(lines[2], "|     1 |        - |  10.00 ± 0.5000 |");
+        assert_eq!(lines[2], "|     1 |        - | 10.00 ± 0.5000* |");
         assert_eq!(lines[3], "|    32 |        0 |               - |");
     }
 

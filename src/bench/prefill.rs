@@ -27,7 +27,7 @@ pub struct PrefillArgs {
 
 /// The columns of prompts alone: `score` has them too.
 pub const COLUMNS: &[Column] = &[
-    Column::pair("t/s (mean ± sd)", ["avg_ts", " ± ", "stddev_ts"]),
+    Column::pair("t/s (mean ± sd)", ["avg_ts", " ± ", "stddev_ts"]).marked(),
     Column::text("valid", |row| {
         let valid = row["valid"].as_bool()?;
         Some(if valid { "VALID" } else { "INVALID" }.to_owned())
@@ -38,6 +38,8 @@ pub const COLUMNS: &[Column] = &[
     Column::field("E2E ms p50", "median_e2el_ms").rank(4),
     Column::share("of floor", "floor_fraction"),
     Column::field("floor ms", "floor_ms").rank(1),
+    Column::interval("TTFT 95% of p50", "median_ttft_ms_ci95"),
+    Column::interval("of p99", "p99_ttft_ms_ci95"),
 ];
 
 impl Measurement for PrefillArgs {

@@ -15,6 +15,7 @@ use crate::plan::Cost;
 #[cfg(test)]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -475,6 +476,27 @@ impl Row {
     pub fn taken_ms(&self) -> f64 {
         let step = self.step.median;
         step.unwrap_or(self.throughput.median_ns / 1e6)
+    }
+
+    /// What each step of `repeats` took, as JSON of each.
+    pub fn steps(&self, repeats: &[Figures]) -> impl Iterator<Item = Value> {
+        #[derive(Serialize)]
+        struct Steps<'a> {
+            #[serde(flatten)]
+            choice: &'a Choice,
+            #[serde(flatten)]
+            workload: &'a Workload,
+            repeat: usize,
+            step_ms: &'a [f64],
+        }
+        repeats.iter().enumerate().map(|(index, figures)| {
+            json!(Steps {
+                choice: &self.choice,
+                workload: &self.workload,
+                repeat: index + 1,
+                step_ms: &figures.step_ms,
+            })
+        })
     }
 
     /// Results of the same are runs of the same thing.

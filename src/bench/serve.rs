@@ -56,12 +56,14 @@ fn rate(text: &str) -> std::result::Result<f64, String> {
 
 pub const COLUMNS: &[Column] = &[
     Column::field("req/s", "request_throughput"),
-    Column::field("t/s out", "output_throughput"),
+    Column::field("t/s out", "output_throughput").marked(),
     Column::latency("TTFT ms", "median_ttft_ms", "p99_ttft_ms"),
     Column::latency("TPOT ms", "median_tpot_ms", "p99_tpot_ms"),
     Column::latency("ITL ms", "median_itl_ms", "p99_itl_ms"),
     Column::latency("E2E ms", "median_e2el_ms", "p99_e2el_ms"),
     Column::field("t/s in and out", "total_token_throughput").rank(4),
+    Column::interval("TTFT 95% of p50", "median_ttft_ms_ci95"),
+    Column::interval("of p99", "p99_ttft_ms_ci95"),
 ];
 
 /// The arguments, and what is in the file that they name.

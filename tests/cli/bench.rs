@@ -2,8 +2,9 @@
 
 use crate::common::fixtures::golden;
 use crate::common::program::{Ended, run};
+use crate::common::rows::{rows, text};
 use crate::common::schema::{check, schema};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub fn bench(rest: &[&str]) -> Ended {
     let on = ["--model", "random:tiny", "--device", "cpu", "--quiet"];
@@ -149,6 +150,35 @@ fn steps_are_as_long_by_a_trace_of_the_run() {
     }
     let untraced = results(&[&sizes[..], &["--warm-up", "0"]].concat());
     assert!(untraced[0]["median_traced_step_ms"].is_null());
+}
+
+/// The figures of a row are those of its steps.
+#[test]
+fn every_step_is_kept_where_a_file_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("steps.jsonl");
+    let sizes = ["-b", "1,2", "-p", "4", "-n", "20", "-r", "2"];
+    let found = results(&[&sizes[..], &["--steps", text(&file)]].concat());
+    let steps = rows(&std::fs::read_to_string(&file).unwrap());
+    let repeats: Vec<_> = steps.iter().map(|line| &line["repeat"]).collect();
+    assert_eq!(repeats, [1, 2, 1, 2]);
+    for (row, repeats) in found.iter().zip(steps.chunks(2)) {
+        assert!(repeats.iter().all(|line| line["batch"] == row["batch"]));
+        let times = repeats
+            .iter()
+            .flat_map(|line| line["step_ms"].as_array().unwrap());
+        let mut times: Vec<f64> = times.map(|ms| ms.as_f64().unwrap()).collect();
+        times.sort_by(f64::total_cmp);
+        assert_eq!(times.len() as f64, number(row, "step_count"));
+        let mean = times.iter().sum::<f64>() / times.len() as f64;
+        assert!((mean / number(row, "mean_step_ms") - 1.0).abs() < 1e-9);
+        // 95% of 38 values: the 13th and the 26th.
+        assert_eq!(times.len(), 38);
+        assert_eq!(row["median_step_ms_ci95"], json!([times[12], times[25]]));
+        assert!(row["p99_step_ms_ci95"].is_null(), "too few");
+    }
+    let both = [&sizes[..], &["--steps", text(&file), "-o", text(&file)]].concat();
+    bench(&both).fails(2, &["--steps", "found the same name as --output"]);
 }
 
 #[test]

@@ -54,6 +54,43 @@ fn experts_are_those_that_the_cpu_counts() {
     }
 }
 
+/// What a sceptic asks of a result is in it.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_row_says_what_the_gpu_was_and_did() {
+    let run = ["-b", "1", "-n", "2000", "-r", "2", "--device", "cuda"];
+    let [row] = &bench("decode", &run)[..] else {
+        panic!("one result")
+    };
+    println!("{row:#}");
+    for (field, begins) in [
+        ("gpu_uuid", "GPU-"),
+        ("driver_version", ""),
+        ("cuda_driver_version", "1"),
+        ("cuda_toolkit_version", "13."),
+        ("kernel_release", ""),
+        ("throttle_reasons", ""),
+    ] {
+        let text = row[field]
+            .as_str()
+            .unwrap_or_else(|| panic!("{field}: {row}"));
+        assert!(text.starts_with(begins), "{field}: {text}");
+    }
+    let number = |field: &str| {
+        row[field]
+            .as_f64()
+            .unwrap_or_else(|| panic!("{field}: {row}"))
+    };
+    for clock in ["sm", "memory"] {
+        let mhz = ["min", "median", "max"].map(|at| number(&format!("{clock}_clock_mhz_{at}")));
+        assert!(mhz[0] > 100.0 && mhz.is_sorted(), "{clock}: {mhz:?}");
+    }
+    assert!(row["clocks_unsteady"].is_boolean() && row["persistence_mode"].is_boolean());
+    assert!(number("power_w_median") > 10.0 && number("temperature_c_max") > 10.0);
+    assert!(number("power_w_max") >= number("power_w_median"));
+    assert!(number("energy_j_per_token") > 0.0, "{row}");
+}
+
 /// Each engine's trace has the steps that `bench` timed, as long; the bare graph has no schedule to trace.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]

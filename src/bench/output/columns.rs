@@ -12,6 +12,8 @@ pub struct Column {
     pub rank: u8,
     /// What was asked for: where all results have the same, it is said above the table.
     pub is_setting: bool,
+    /// A cell has a `*` where the GPU's clocks were not steady.
+    is_marked: bool,
 }
 
 /// What a result has in a column, by the names of its fields.
@@ -24,6 +26,8 @@ enum Cell {
     Pair([&'static str; 3]),
     /// The median and the p99 of a latency.
     Latency(&'static str, &'static str),
+    /// Two numbers that are one field.
+    Interval(&'static str),
     Text(fn(&Value) -> Option<String>),
 }
 
@@ -52,6 +56,10 @@ impl Column {
         Self::of(title, Cell::Latency(median, p99))
     }
 
+    pub const fn interval(title: &'static str, name: &'static str) -> Self {
+        Self::of(title, Cell::Interval(name)).rank(9)
+    }
+
     pub const fn text(title: &'static str, text: fn(&Value) -> Option<String>) -> Self {
         Self::of(title, Cell::Text(text))
     }
@@ -62,6 +70,14 @@ impl Column {
             cell,
             rank: 0,
             is_setting: false,
+            is_marked: false,
+        }
+    }
+
+    pub const fn marked(self) -> Self {
+        Self {
+            is_marked: true,
+            ..self
         }
     }
 
@@ -71,19 +87,29 @@ impl Column {
 
     /// The cell of a result.
     pub fn cell(&self, row: &Value) -> Option<String> {
+        let cell = self.unmarked(row)?;
+        let is_marked = self.is_marked && is_unsteady(row);
+        Some(if is_marked { cell + "*" } else { cell })
+    }
+
+    fn unmarked(&self, row: &Value) -> Option<String> {
+        let short = |value: &Value| Some(digits(value.as_f64()?, 3));
         match self.cell {
             Cell::Field(name) => field(row, name),
             Cell::Share(name) => Some(format!("{:.1}%", row[name].as_f64()? * 100.0)),
             Cell::Pair([first, between, second]) => {
                 Some(field(row, first)? + between + &field(row, second)?)
             }
-            Cell::Latency(median, p99) => {
-                let short = |name: &str| Some(digits(row[name].as_f64()?, 3));
-                Some(short(median)? + "/" + &short(p99)?)
-            }
+            Cell::Latency(median, p99) => Some(short(&row[median])? + "/" + &short(&row[p99])?),
+            Cell::Interval(name) => Some(short(&row[name][0])? + " to " + &short(&row[name][1])?),
             Cell::Text(text) => text(row),
         }
     }
+}
+
+/// Whether the GPU's clocks were not steady while this was measured.
+pub fn is_unsteady(row: &Value) -> bool {
+    row["clocks_unsteady"] == true
 }
 
 fn field(row: &Value, name: &str) -> Option<String> {
