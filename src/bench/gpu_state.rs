@@ -173,25 +173,6 @@ impl Watching {
     }
 }
 
-/// No GPU without the driver.
-#[cfg(not(feature = "cuda"))]
-enum Gpus {}
-
-#[cfg(not(feature = "cuda"))]
-impl Gpus {
-    fn describe(&self, _: &mut Machine) {
-        match *self {}
-    }
-
-    fn look(&self) -> Option<Look> {
-        match *self {}
-    }
-
-    fn joules(&self) -> Option<f64> {
-        match *self {}
-    }
-}
-
 /// GPUs as NVML knows them.
 #[cfg(feature = "cuda")]
 struct Gpus {
