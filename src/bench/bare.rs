@@ -69,7 +69,10 @@ impl Timing {
 
     /// What came of it; nothing is timed any more.
     pub fn end(&self) -> Figures {
-        self.0.lock().take().map_or_else(Figures::default, |c| c.figures)
+        self.0
+            .lock()
+            .take()
+            .map_or_else(Figures::default, |c| c.figures)
     }
 
     /// The figures of the run of `point` that has ended.

@@ -280,7 +280,10 @@ mod tests {
         assert_eq!((figures.output_tokens, figures.counted_tokens), (80, 8.0));
         let ms: f64 = figures.step_ms.iter().sum();
         assert!((figures.tokens_per_s() - 8.0 / ms * 1e3).abs() < 1e-6);
-        assert!((figures.duration_s - ms / 100.0).abs() < 1e-3, "{figures:?}");
+        assert!(
+            (figures.duration_s - ms / 100.0).abs() < 1e-3,
+            "{figures:?}"
+        );
         assert!(figures.processor_s < 0.5 * figures.duration_s, "it slept");
         assert_eq!((figures.noted(), figures.completed), (0, 0));
     }
