@@ -1,18 +1,55 @@
-//! What the limits of launching on the device do at their edge: as many launches as are documented, and one more.
+//! `lab limits`: what the limits of launching on the device do at their edge: as many launches as are documented, and one more.
 
-use crate::backend::cuda::driver::conditional::Condition;
-use crate::backend::cuda::driver::errors::failed;
-use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
-use crate::backend::cuda::driver::gpu::OpenGpu;
-use crate::backend::cuda::driver::graph::Captured;
-use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
-use crate::backend::cuda::listed::techniques::error_name;
-use crate::backend::cuda::memory::buffer::Buffer;
-use crate::error::Result;
+use super::measure::{Measured, merged, subject};
+use super::table::{Column, Output};
+use super::ways::{Body, step::error_name};
+use super::{Gpus, ended};
+use clap::Args;
+use cudarc::driver::sys::CUgraphConditionalNodeType::CU_GRAPH_COND_TYPE_IF;
 use cudarc::driver::{CudaStream, sys};
 use serde::Serialize;
+use serde_json::json;
 use std::ffi::c_void;
+use std::process::ExitCode;
 use std::sync::Arc;
+use tailgraph::backend::cuda::driver::errors::failed;
+use tailgraph::backend::cuda::driver::exec::{Exec, LaunchedBy};
+use tailgraph::backend::cuda::driver::gpu::OpenGpu;
+use tailgraph::backend::cuda::driver::graph::Captured;
+use tailgraph::backend::cuda::driver::launch::{Argument, Kernel, Launch};
+use tailgraph::backend::cuda::memory::buffer::Buffer;
+use tailgraph::error::Result;
+
+#[derive(Debug, Clone, Args)]
+pub struct Limits {
+    #[command(flatten)]
+    output: Output,
+    /// cuda, or cuda:N for a certain GPU
+    #[arg(long, value_name = "DEVICE", default_value = "cuda", value_parser = Gpus::parse)]
+    device: Gpus,
+}
+
+const COLUMNS: [Column; 8] = [
+    ("limit", "limit"),
+    ("documented", "documented"),
+    ("accepted", "accepted"),
+    ("ran", "ran"),
+    ("of one more", "accepted_beyond"),
+    ("ran", "ran_beyond"),
+    ("holds", "holds"),
+    ("the first refused one", "answer"),
+];
+
+/// # Errors
+/// The GPU cannot be opened, or refuses something beside what is tried.
+pub fn run(args: &Limits) -> Result<ExitCode> {
+    let gpu = args.device.one()?;
+    let edges = edges(&gpu)?;
+    let rows = edges.iter().map(|edge| merged([&subject(&[&gpu]), &json!(edge)]));
+    let measured = Measured { rows: rows.collect(), ..Measured::default() };
+    let heading = format!("As many launches as are documented, and one more, on {}.", gpu.info);
+    ended(&args.output, measured, &heading, &COLUMNS)
+}
 
 /// A launch that stays so long is still there when the next one is tried.
 const STAY_NS: u64 = 2_000_000;
@@ -23,10 +60,10 @@ pub struct Edge {
     pub limit: &'static str,
     /// By NVIDIA's documentation.
     pub documented: u32,
-    /// Of `documented` launches, those that were accepted, and those that ran.
+    /// Those of `documented` launches that were accepted, and those that ran.
     pub accepted: u32,
     pub ran: u32,
-    /// Of one more.
+    /// The same of one launch more.
     pub accepted_beyond: u32,
     pub ran_beyond: u32,
     /// What the first refused one was answered; none where all were accepted.
@@ -35,12 +72,12 @@ pub struct Edge {
     pub holds: bool,
 }
 
-/// What a launch is of, and where it goes.
+/// What is launched, and where it goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tried {
     /// Graphs of their own, inside the run of the one that launches them.
     Forget,
-    /// ... behind it.
+    /// Graphs of their own, behind the one that launches them.
     Tail,
     /// The graph that launches, behind its own run.
     ItselfBehind,
@@ -89,7 +126,7 @@ pub fn edges(gpu: &OpenGpu) -> Result<Vec<Edge>> {
             ran_beyond,
             answer: answer.map(|error| {
                 format!(
-                    "launch {} of {limit}: {} ({error})",
+                    "launch {} of {limit}: {}",
                     accepted_beyond + 1,
                     error_name(error)
                 )
@@ -159,10 +196,7 @@ impl<'a> Trial<'a> {
 
     /// Launches that were accepted, those that ran, and what the first refused one was answered.
     fn launches(&self, tried: Tried, count: u32) -> Result<(u32, u32, Option<u32>)> {
-        let stay = match tried {
-            Tried::InUse => STAY_NS,
-            _ => 0,
-        };
+        let stay = if tried == Tried::InUse { STAY_NS } else { 0 };
         let arguments = [Argument::Address(self.counts.at(0)), Argument::U64(stay)];
         let small = self.capture("what is launched", &self.ran, &arguments)?;
         let small = |_| Exec::new(&small, LaunchedBy::Device);
@@ -212,13 +246,12 @@ impl<'a> Trial<'a> {
 
     /// A graph with a node that the device cannot launch.
     fn conditional(&self) -> Result<Captured> {
-        let graph = Captured::empty(&self.stream, "limits, a conditional node")?;
-        let root = graph.body();
+        let (graph, root) = Body::whole(&self.stream, "limits, a conditional node".to_owned())?;
         let value = root.value(1)?;
-        let (_, bodies) = root.condition(Condition::If, value, &[])?;
+        let (_, bodies) = root.condition(CU_GRAPH_COND_TYPE_IF, 1, value, None)?;
         bodies[0].capture(|stream| {
             let arguments = [Argument::Address(self.counts.at(0)), Argument::U64(0)];
-            // SAFETY: as in `capture`; it never runs.
+            // SAFETY: the arguments are the kernel's; it never runs.
             unsafe { self.ran.launch(stream, Launch::blocks(1, 1), &arguments) }
         })?;
         Ok(graph)

@@ -1,13 +1,102 @@
-//! An atomic queue by itself (kernels/ways/queue.cu): items that the GPU's threads claim from one counter, in each way to claim
-//! them, and the same items split beforehand.
+//! `lab queue`: an atomic queue by itself (kernels/ways/queue.cu): items that the GPU's threads claim from one counter, in each way to
+//! claim them, and the same items split beforehand.
 
-use crate::backend::cuda::driver::gpu::OpenGpu;
-use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
-use crate::backend::cuda::memory::buffer::Buffer;
-use crate::backend::cuda::tools::techniques::step::{mix, mix64};
-use crate::error::{Error, Result};
+use super::measure::{Measured, merged, subject};
+use super::reference::{mix, mix64};
+use super::table::{Column, Output};
+use super::{Gpus, ended};
+use clap::Args;
 use cudarc::driver::CudaStream;
+use serde_json::{Value, json};
+use std::process::ExitCode;
 use std::sync::Arc;
+use tailgraph::backend::cuda::driver::errors::failed;
+use tailgraph::backend::cuda::driver::gpu::OpenGpu;
+use tailgraph::backend::cuda::driver::launch::{Argument, Kernel, Launch};
+use tailgraph::backend::cuda::memory::buffer::Buffer;
+use tailgraph::bench::stats::{quantile, sorted};
+use tailgraph::error::{Error, Result};
+
+#[derive(Debug, Clone, Args)]
+pub struct QueueArgs {
+    #[command(flatten)]
+    output: Output,
+    /// cuda, or cuda:N for a certain GPU
+    #[arg(long, value_name = "DEVICE", default_value = "cuda", value_parser = Gpus::parse)]
+    device: Gpus,
+    /// Items that are claimed
+    #[arg(long, default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(1..=1 << 28))]
+    items: u32,
+    /// Dependent steps of arithmetic of an item, in the mean; 0 is nothing but claiming
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "0,64,512")]
+    rounds: Vec<u32>,
+    /// Runs of each combination, after one that does not count; the median is shown
+    #[arg(long, short, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
+    repeats: u32,
+}
+
+const COLUMNS: [Column; 10] = [
+    ("items are", "claim"),
+    ("work", "work"),
+    ("rounds", "rounds"),
+    ("items/us", "items_per_us"),
+    ("first end us", "first_end_us"),
+    ("median", "median_end_us"),
+    ("last", "last_end_us"),
+    ("tail us", "tail_us"),
+    ("idle share", "idle_share"),
+    ("claims", "claims"),
+];
+
+/// # Errors
+/// The GPU cannot be opened, or an item was done twice or not at all.
+pub fn run(args: &QueueArgs) -> Result<ExitCode> {
+    let gpu = args.device.one()?;
+    let queue = Queue::new(&gpu)?;
+    let mut rows = vec![];
+    for &rounds in &args.rounds {
+        // A quarter of a round is none.
+        for skewed in [false, true].into_iter().filter(|skewed| !skewed || rounds >= 4) {
+            let work = Work { items: args.items, rounds, skewed };
+            let expected = expected(work);
+            for claim in Claim::ALL {
+                let mut found = vec![];
+                for repeat in 0..=args.repeats {
+                    let (sum, ends) = queue.run(work, claim)?;
+                    if sum != expected {
+                        return Err(Error::Runtime(format!(
+                            "{}: the items come to {sum:016x}, expected {expected:016x}: one was done twice, or not at all",
+                            claim.name()
+                        )));
+                    }
+                    found.extend((repeat > 0).then_some(ends));
+                }
+                rows.push(merged([&subject(&[&gpu]), &row(work, claim, &found)]));
+            }
+        }
+    }
+    let heading = format!("Items claimed from one counter, each worker a warp, on {}.", gpu.info);
+    ended(&args.output, Measured { rows, ..Measured::default() }, &heading, &COLUMNS)
+}
+
+fn row(work: Work, claim: Claim, found: &[Ends]) -> Value {
+    let median = |of: fn(&Ends) -> f64| quantile(&sorted(&found.iter().map(of).collect::<Vec<_>>()), 0.5);
+    let last = median(|ends| ends.last_us);
+    json!({
+        "claim": claim.name(),
+        "work": if work.skewed { "skewed" } else { "even" },
+        "rounds": work.rounds,
+        "items": work.items,
+        "claims": claim.claims(work.items),
+        "repeats": found.len(),
+        "items_per_us": f64::from(work.items) / last,
+        "first_end_us": median(|ends| ends.first_us),
+        "median_end_us": median(|ends| ends.median_us),
+        "last_end_us": last,
+        "tail_us": median(|ends| ends.last_us - ends.median_us),
+        "idle_share": median(|ends| ends.idle_share),
+    })
+}
 
 /// QUEUE_THREADS of kernels/ways/queue.cu.
 const THREADS: u32 = 128;
@@ -62,7 +151,7 @@ pub struct Ends {
     pub first_us: f64,
     pub median_us: f64,
     pub last_us: f64,
-    /// Of the workers' time, what they had nothing to do in.
+    /// The share of the workers' time that they had nothing to do in.
     pub idle_share: f64,
 }
 
@@ -79,12 +168,7 @@ impl Queue {
     /// # Errors
     /// What the driver refuses.
     pub fn new(gpu: &OpenGpu) -> Result<Self> {
-        let stream = gpu.context.new_stream().map_err(|error| {
-            Error::Runtime(format!(
-                "making a stream: the driver answered {:?}",
-                error.0
-            ))
-        })?;
+        let stream = gpu.context.new_stream().map_err(|error| failed("making a stream", error))?;
         Ok(Self {
             stream,
             kernel: gpu.module.kernel("tg_queue")?,
@@ -125,7 +209,6 @@ impl Queue {
     }
 }
 
-/// Of when each worker began and ended; at least one.
 fn ends(times: &[[u64; 2]]) -> Ends {
     let start = times.iter().map(|time| time[0]).min().unwrap_or(0);
     let mut ends: Vec<u64> = times.iter().map(|time| time[1] - start).collect();
@@ -142,49 +225,16 @@ fn ends(times: &[[u64; 2]]) -> Ends {
 
 /// What [`Queue::run`] must come to, worked out on the host.
 pub fn expected(work: Work) -> u64 {
-    let of_item = |item: u32| {
+    let value_of = |item: u32| {
         let mut value = mix64(u64::from(item) + 1);
         for round in 0..rounds(work, item) {
             value = mix64(value.wrapping_add(round.into()));
         }
         value
     };
-    (0..work.items).map(of_item).fold(0, u64::wrapping_add)
+    (0..work.items).map(value_of).fold(0, u64::wrapping_add)
 }
 
 fn rounds(work: Work, item: u32) -> u32 {
-    match work.skewed {
-        false => work.rounds,
-        true => (work.rounds / 4) << mix(item).trailing_zeros().min(6),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn skewed_items_take_about_as_long_in_all() {
-        let work = |skewed| Work {
-            items: 100_000,
-            rounds: 64,
-            skewed,
-        };
-        let all = |work: Work| (0..work.items).map(move |item| u64::from(rounds(work, item)));
-        let (even, skewed): (u64, u64) = (all(work(false)).sum(), all(work(true)).sum());
-        let ratio = skewed as f64 / even as f64;
-        assert!((0.9..1.2).contains(&ratio), "{ratio}");
-        assert_eq!(all(work(true)).max(), Some(16 * 64));
-        assert_ne!(expected(work(true)), expected(work(false)));
-    }
-
-    #[test]
-    fn idle_workers_are_those_that_wait_for_the_last() {
-        let found = ends(&[[1000, 3000], [1100, 2000], [1000, 5000]]);
-        assert_eq!(
-            (found.first_us, found.median_us, found.last_us),
-            (1.0, 2.0, 4.0)
-        );
-        assert!((found.idle_share - 5.0 / 12.0).abs() < 1e-9, "{found:?}");
-    }
+    if work.skewed { (work.rounds / 4) << mix(item).trailing_zeros().min(6) } else { work.rounds }
 }

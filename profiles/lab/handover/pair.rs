@@ -1,23 +1,23 @@
 //! A step over both GPUs, as it is queued: its kernels, and what takes rows and tokens between them.
 
 use super::end::End;
-use crate::backend::cuda::driver::errors::failed;
-use crate::backend::cuda::driver::gpu::OpenGpu;
-use crate::backend::cuda::driver::graph::Captured;
-use crate::backend::cuda::driver::nccl::Nccl;
-use crate::backend::cuda::driver::{Address, peer};
-use crate::backend::cuda::listed::handover::{Begun, Carrier, HandoverWay};
-use crate::error::{Error, Result};
+use super::{Begun, Carrier, HandoverWay};
 use cudarc::driver::result;
+use tailgraph::backend::cuda::driver::errors::failed;
+use tailgraph::backend::cuda::driver::gpu::OpenGpu;
+use tailgraph::backend::cuda::driver::graph::Captured;
+use tailgraph::backend::cuda::driver::nccl::Nccl;
+use tailgraph::backend::cuda::driver::{Address, peer};
+use tailgraph::error::{Error, Result};
 
-/// bf16 of a word.
+/// The bf16 in a word.
 const HALVES: usize = 2;
 
 /// Both GPUs, and what carries.
-pub(super) struct Pair {
-    pub way: HandoverWay,
+pub struct Pair {
+    pub way: &'static HandoverWay,
     pub ends: [End; 2],
-    /// Of ways that use it.
+    /// There in the ways that use it.
     pub nccl: Option<Nccl>,
 }
 
@@ -53,7 +53,7 @@ impl Part {
 impl Pair {
     /// # Errors
     /// [`Error::Memory`] where there is not enough; what the driver or NCCL refuses.
-    pub fn new(gpus: &[OpenGpu; 2], way: HandoverWay, rows: u32, limit_ns: u64) -> Result<Self> {
+    pub fn new(gpus: &[OpenGpu; 2], way: &'static HandoverWay, rows: u32, limit_ns: u64) -> Result<Self> {
         let [a, b] = gpus.each_ref().map(|gpu| &gpu.context);
         if way.carrier != Carrier::Nccl {
             peer::open(a, b)?;
@@ -66,14 +66,14 @@ impl Pair {
             nccl: None,
         };
         if way.carrier == Carrier::Nccl {
-            pair.nccl = Some(Nccl::new(super::nccl_for(way)?, &[a, b])?);
+            pair.nccl = Some(Nccl::new(super::nccl_for(way.name)?, &[a, b])?);
             pair.connect()?;
         }
         Ok(pair)
     }
 
     fn named(&self, what: &str) -> String {
-        format!("{}, {what}", self.way.name())
+        format!("{}, {what}", self.way.name)
     }
 
     fn nccl(&self) -> Result<&Nccl> {
@@ -86,11 +86,11 @@ impl Pair {
     fn connect(&self) -> Result<()> {
         // SAFETY: the places are the ends', which are waited for below; what they hold is of no use yet.
         unsafe {
-            match self.way.reduces {
-                true => self.reduce()?,
-                false => [Part::Rows, Part::Token]
-                    .into_iter()
-                    .try_for_each(|part| self.send(part))?,
+            if self.way.reduces {
+                self.reduce()?;
+            } else {
+                self.send(Part::Rows)?;
+                self.send(Part::Token)?;
             }
         }
         for end in &self.ends {

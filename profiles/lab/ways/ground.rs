@@ -1,38 +1,38 @@
 //! What all ways stand on: the memory of their steps, the calls of a step, and how a run of them begins and ends.
 
-use super::Steps;
-use super::step::{BUCKETS, Foreseen, STAMPS, Shared, THREADS, WIDEST, blocks};
-use crate::backend::Block;
-use crate::backend::cuda::driver::call::KernelCall;
-use crate::backend::cuda::driver::errors::failed;
-use crate::backend::cuda::driver::gpu::OpenGpu;
-use crate::backend::cuda::driver::graph::Captured;
-use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
-use crate::backend::cuda::driver::module::Module;
-use crate::backend::cuda::engine::program::capture_calls;
-use crate::backend::cuda::engine::waiter::is_done;
-use crate::backend::cuda::listed::techniques::Technique;
-use crate::backend::cuda::memory::buffer::Buffer;
-use crate::backend::cuda::memory::pinned::Pinned;
-use crate::backend::cuda::tools::progress::Progress;
-use crate::error::{Error, Result};
+use super::super::measure::{Chunk, Progress, Steps};
+use super::super::reference::Reference;
+use super::step::{BUCKETS, STAMPS, Shared, THREADS, WIDEST, blocks};
+use super::{Launching, Way};
 use cudarc::driver::{CudaContext, CudaStream};
-use std::mem::ManuallyDrop;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tailgraph::backend::Block;
+use tailgraph::backend::cuda::driver::call::{KernelCall, ReadyCall};
+use tailgraph::backend::cuda::driver::errors::failed;
+use tailgraph::backend::cuda::driver::gpu::OpenGpu;
+use tailgraph::backend::cuda::driver::graph::Captured;
+use tailgraph::backend::cuda::driver::launch::{Argument, Kernel, Launch};
+use tailgraph::backend::cuda::driver::module::Module;
+use tailgraph::backend::cuda::engine::program::capture_calls;
+use tailgraph::backend::cuda::engine::waiter::is_done;
+use tailgraph::backend::cuda::memory::buffer::Buffer;
+use tailgraph::backend::cuda::memory::pinned::Pinned;
+use tailgraph::error::{Error, Result};
 
 /// Memory and kernels of one way.
 pub struct Ground {
-    pub technique: Technique,
+    pub way: &'static str,
     pub context: Arc<CudaContext>,
     pub module: Arc<Module>,
     pub stream: Arc<CudaStream>,
     pub layers: u32,
-    pub reference: Foreseen,
+    pub reference: Rc<Reference>,
+    pub shared: Shared,
     layer: Kernel,
     decide: Kernel,
-    shared: Shared,
     block: Buffer,
     values: [Buffer; 2],
     stamps: Buffer,
@@ -40,18 +40,10 @@ pub struct Ground {
 }
 
 impl Ground {
-    pub(super) fn new(
-        gpu: &OpenGpu,
-        technique: Technique,
-        reference: &Foreseen,
-        renew: u32,
-    ) -> Result<Self> {
+    fn new(gpu: &OpenGpu, way: &'static str, kernels: u32, reference: &Rc<Reference>, renew: u32) -> Result<Self> {
         Shared::check_layout()?;
-        let layers = reference.layers();
-        let (context, module) = (&gpu.context, &gpu.module);
-        let stream = context
-            .new_stream()
-            .map_err(|error| failed("making a stream", error))?;
+        let (context, module, layers) = (&gpu.context, &gpu.module, kernels - 1);
+        let stream = context.new_stream().map_err(|error| failed("making a stream", error))?;
         let values = || Buffer::new(context, (4 * THREADS * WIDEST) as usize);
         let values = [values()?, values()?];
         let stamps = Buffer::new(context, 8 * STAMPS)?;
@@ -68,7 +60,7 @@ impl Ground {
             buffer.fill(&stream, 0)?;
         }
         Ok(Self {
-            technique,
+            way,
             context: context.clone(),
             module: module.clone(),
             layers,
@@ -84,9 +76,9 @@ impl Ground {
         })
     }
 
-    /// As in `device-tail, bucket 2`.
+    /// A part of the way as messages name it: `device-tail, bucket 2`.
     pub fn name(&self, what: &str) -> String {
-        format!("{}, {what}", self.technique.name())
+        format!("{}, {what}", self.way)
     }
 
     /// Where `tg_ways` lies.
@@ -104,17 +96,18 @@ impl Ground {
         };
         let values = |layer: u32| Argument::Address(self.values[layer as usize % 2].at(0));
         let layer = |layer| {
-            let arguments = vec![
-                values(layer + 1),
-                values(layer),
-                self.ways(),
-                Argument::U32(layer),
-            ];
+            let arguments = vec![values(layer + 1), values(layer), self.ways(), Argument::U32(layer)];
             call(&self.layer, blocks(bucket), arguments)
         };
         let mut calls: Vec<_> = (0..self.layers).map(layer).collect();
         calls.push(call(decide.unwrap_or(&self.decide), 1, vec![self.ways()]));
         calls
+    }
+
+    /// The calls of each bucket's step, checked.
+    pub fn ready_calls(&self) -> Result<Vec<Vec<ReadyCall>>> {
+        let ready = |bucket| self.calls(bucket, None).iter().map(ReadyCall::new).collect();
+        (0..BUCKETS).map(ready).collect()
     }
 
     /// A step of this bucket as a graph.
@@ -132,12 +125,8 @@ impl Ground {
             arguments: vec![self.ways()],
             ops: vec![],
         };
-        // SAFETY: as in `capture`.
+        // SAFETY: the memory is this value's, as in `capture`.
         unsafe { capture_calls(&self.stream, self.name("the head"), &[head]) }
-    }
-
-    pub fn place_graph(&mut self, copy: usize, bucket: usize, handle: u64) {
-        self.shared.graphs[copy][bucket] = handle;
     }
 
     /// Steps done and the bucket of the next, as the last step has told.
@@ -150,38 +139,32 @@ impl Ground {
 
     /// Nothing runs: steps may go on until `limit` are done.
     fn begin(&mut self, limit: u64) -> Result<()> {
-        self.shared.limit = limit;
-        self.shared.launched = 0;
-        self.shared.arrived = 0;
-        let bytes = bytemuck::bytes_of(&self.shared);
-        self.block.write(&self.stream, 0, bytes)
+        (self.shared.limit, self.shared.launched, self.shared.arrived) = (limit, 0, 0);
+        self.block.write(&self.stream, 0, bytemuck::bytes_of(&self.shared))
     }
 
     /// Takes back what the steps left; when each of the last ended, by the GPU's clock.
     fn end(&mut self, from: u64, until: u64) -> Result<Vec<u64>> {
-        let bytes = bytemuck::bytes_of_mut(&mut self.shared);
-        self.block.read(&self.stream, 0, bytes)?;
-        let way = self.technique.name();
-        if let Some(failure) = self.shared.failure() {
-            return Err(Error::Runtime(failure.message(way)));
+        self.block.read(&self.stream, 0, bytemuck::bytes_of_mut(&mut self.shared))?;
+        if let Some(failure) = self.shared.failure(self.way) {
+            return Err(failure);
         }
         if self.shared.step != until {
             return Err(self.ended_early(until));
         }
-        let expected = self.reference.digest(until);
+        let expected = self.reference.value(until);
         if self.shared.digest != expected {
             return Err(Error::Runtime(format!(
-                "{way}: after {until} steps of {} kernels the digest is {:016x}, expected {expected:016x}, as every way gives: \
+                "{}: after {until} steps of {} kernels the digest is {:016x}, expected {expected:016x}, as every way gives: \
                  a kernel did not run, or ran before the one ahead of it had ended",
+                self.way,
                 self.layers + 1,
                 self.shared.digest
             )));
         }
         let mut stamps = vec![0u64; STAMPS];
-        let bytes = bytemuck::cast_slice_mut(&mut stamps);
-        self.stamps.read(&self.stream, 0, bytes)?;
-        let stamp = |step: u64| stamps[step as usize % STAMPS];
-        Ok((from..until).map(stamp).collect())
+        self.stamps.read(&self.stream, 0, bytemuck::cast_slice_mut(&mut stamps))?;
+        Ok((from..until).map(|step| stamps[step as usize % STAMPS]).collect())
     }
 }
 
@@ -201,7 +184,7 @@ impl Progress for Ground {
         let (steps, bucket) = self.told();
         Error::Runtime(format!(
             "{}: step {steps}, bucket {bucket}, did not end within {} s, expected microseconds: another process may hold the GPU",
-            self.technique.name(),
+            self.way,
             limit.as_secs()
         ))
     }
@@ -210,86 +193,45 @@ impl Progress for Ground {
         let (steps, bucket) = self.told();
         Error::Runtime(format!(
             "{}: all launches ended at step {steps}, bucket {bucket}, expected {until} steps: a launch was lost",
-            self.technique.name()
+            self.way
         ))
     }
 }
 
-/// A way and its memory. Where it fails, both stay: the GPU may still be at it.
+/// A way and its memory. Graphs go before the memory that they use.
 pub struct Run {
-    ground: ManuallyDrop<Ground>,
-    steps: ManuallyDrop<Box<dyn Steps>>,
-    done: u64,
-    failed: bool,
-}
-
-/// Steps in a row, and what they took.
-#[derive(Debug, Clone, Default)]
-pub struct Chunk {
-    /// When each step ended, by the GPU's clock.
-    pub ends_ns: Vec<u64>,
-    /// By the host.
-    pub launches: u64,
+    launching: Box<dyn Launching>,
+    ground: Ground,
 }
 
 impl Run {
-    pub(super) fn new(ground: Ground, steps: Box<dyn Steps>) -> Self {
-        Self {
-            ground: ManuallyDrop::new(ground),
-            steps: ManuallyDrop::new(steps),
-            done: 0,
-            failed: false,
-        }
-    }
-
-    /// Runs `count` steps more, at most [`STAMPS`], and compares what they computed with the reference.
+    /// Makes `way` ready for steps of so many kernels, whose digests are `reference`'s. `renew`: launches in a chain of siblings.
     ///
     /// # Errors
-    /// [`Error::Runtime`] that names the way, and the step, node and limit at which it failed. It runs no more then.
-    pub fn run(&mut self, count: u64) -> Result<Chunk> {
-        assert!(count <= STAMPS as u64, "{count} steps in a chunk");
-        assert!(!self.failed, "a way that failed is not run again");
-        self.failed = true;
-        let (from, until) = (self.done, self.done + count);
-        self.foresee(count);
-        self.ground.begin(until)?;
-        let launches = self.steps.run(&mut self.ground, until)?;
-        self.ground.wait_for_all()?;
-        let ends_ns = self.ground.end(from, until)?;
-        self.done = until;
-        self.failed = false;
-        Ok(Chunk { ends_ns, launches })
-    }
-
-    /// Works out what the next `count` steps must give: for ways that know shapes beforehand before the clock runs.
-    pub fn foresee(&self, count: u64) {
-        self.ground.reference.digest(self.done + count);
-    }
-
-    /// Steps so far.
-    pub fn done(&self) -> u64 {
-        self.done
-    }
-
-    /// Of all steps so far.
-    pub fn digest(&self) -> u64 {
-        self.ground.shared.digest
-    }
-
-    /// Siblings that the GPU did not take in time, so that the head went on.
-    pub fn not_taken(&self) -> u32 {
-        self.ground.shared.not_taken
+    /// What the driver refuses: a node, a launch, memory.
+    pub fn new(gpu: &OpenGpu, way: &Way, kernels: u32, reference: &Rc<Reference>, renew: u32) -> Result<Self> {
+        let mut ground = Ground::new(gpu, way.name, kernels, reference, renew)?;
+        Ok(Self { launching: (way.open)(&mut ground)?, ground })
     }
 }
 
-impl Drop for Run {
-    fn drop(&mut self) {
-        if !self.failed {
-            // SAFETY: dropped here alone; nothing runs, and graphs go before the memory that they use.
-            unsafe {
-                ManuallyDrop::drop(&mut self.steps);
-                ManuallyDrop::drop(&mut self.ground);
-            }
-        }
+impl Steps for Run {
+    fn run(&mut self, count: u64) -> Result<Chunk> {
+        assert!(count <= STAMPS as u64, "{count} steps in a chunk");
+        let ground = &mut self.ground;
+        let (from, until) = (ground.shared.step, ground.shared.step + count);
+        ground.reference.value(until);
+        ground.begin(until)?;
+        let launches = self.launching.run(ground, until)?;
+        ground.wait_for_all()?;
+        Ok(Chunk { ends_ns: ground.end(from, until)?, launches })
+    }
+
+    fn digest(&self) -> u64 {
+        self.ground.shared.digest
+    }
+
+    fn not_taken(&self) -> Option<u32> {
+        Some(self.ground.shared.not_taken)
     }
 }

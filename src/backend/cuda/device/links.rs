@@ -1,4 +1,4 @@
-//! Links between GPUs: who reaches whose memory, how fast copies are, and how soon a store is seen (kernels/ways/links.cu).
+//! Links between GPUs: who reaches whose memory, how fast copies are, and how soon a store is seen (kernels/sched/links.cu).
 
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::errors::failed;
@@ -43,7 +43,7 @@ impl End {
         room.fill(&stream, 0)?;
         Ok(Self {
             stream,
-            bounce: gpu.module.kernel("tg_ways_bounce")?,
+            bounce: gpu.module.kernel("tg_bounce")?,
             gpu: gpu.clone(),
             room,
         })
