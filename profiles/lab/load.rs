@@ -2,6 +2,7 @@
 //! milliseconds one behind the other, as the jobs of other users have them.
 
 use super::Gpus;
+use super::cuda::{Argument, Buffer, Launch, OpenGpu, failed};
 use clap::Args;
 use cudarc::driver::sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,10 +10,6 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tailgraph::backend::cuda::driver::errors::failed;
-use tailgraph::backend::cuda::driver::gpu::OpenGpu;
-use tailgraph::backend::cuda::driver::launch::{Argument, Launch};
-use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::error::{Error, Result};
 
 /// The length of each kernel on a GPU of its own.
@@ -39,8 +36,6 @@ pub struct KeepBusy {
     command: Vec<String>,
 }
 
-/// # Errors
-/// The GPU cannot be opened, a process does not start, or the command does not.
 pub fn run(args: &KeepBusy) -> Result<ExitCode> {
     let [program, arguments @ ..] = &args.command[..] else {
         keep_busy(&args.device.one()?)?;
@@ -48,7 +43,8 @@ pub fn run(args: &KeepBusy) -> Result<ExitCode> {
     };
     let _beside = Processes::new(args.processes, args.device.ordinal()?)?;
     let ended = Command::new(program).args(arguments).status();
-    let ended = ended.map_err(|error| Error::Runtime(format!("{program} did not start: {error}")))?;
+    let ended =
+        ended.map_err(|error| Error::Runtime(format!("{program} did not start: {error}")))?;
     // As a shell has it, a command that a signal ended counts as failed.
     Ok(ExitCode::from(ended.code().map_or(1, |code| code as u8)))
 }
@@ -80,7 +76,11 @@ fn keep_busy(gpu: &OpenGpu) -> Result<()> {
         tell.store(true, Ordering::Relaxed);
     });
     // It sleeps, as a process does that only waits for its kernels.
-    let event = || gpu.context.new_event(Some(CU_EVENT_BLOCKING_SYNC)).map_err(refused);
+    let event = || {
+        gpu.context
+            .new_event(Some(CU_EVENT_BLOCKING_SYNC))
+            .map_err(refused)
+    };
     let events = [event()?, event()?];
     let mut count = 0;
     while !over.load(Ordering::Relaxed) {
@@ -93,7 +93,8 @@ fn keep_busy(gpu: &OpenGpu) -> Result<()> {
         count += 1;
         // One has run by now, and another one runs.
         if count == 3 {
-            writeln!(std::io::stdout(), "{READY}").map_err(|error| Error::io("standard output", error))?;
+            writeln!(std::io::stdout(), "{READY}")
+                .map_err(|error| Error::io("standard output", error))?;
         }
     }
     stream.synchronize().map_err(refused)
@@ -104,13 +105,14 @@ pub struct Processes(Vec<Child>);
 
 impl Processes {
     /// `count` of them on GPU `ordinal`, whose kernels run by the time this returns.
-    ///
-    /// # Errors
-    /// [`Error::Runtime`] where one does not start; what it says is on standard error above.
     pub fn new(count: u32, ordinal: u32) -> Result<Self> {
         let mut all = Self(vec![]);
         for number in 1..=count {
-            let failed = |why: String| Error::Runtime(format!("process {number} of {count} that keep cuda:{ordinal} busy: {why}"));
+            let failed = |why: String| {
+                Error::Runtime(format!(
+                    "process {number} of {count} that keep cuda:{ordinal} busy: {why}"
+                ))
+            };
             let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
             let mut command = Command::new(program);
             command.args(["keep-busy", "--device", &format!("cuda:{ordinal}")]);
@@ -124,7 +126,9 @@ impl Processes {
                 read.map_err(|error| failed(error.to_string()))?;
             }
             if line.trim_end() != READY {
-                return Err(failed(format!("found {line:?}, expected {READY:?} once its kernels run on the GPU")));
+                return Err(failed(format!(
+                    "found {line:?}, expected {READY:?} once its kernels run on the GPU"
+                )));
             }
         }
         Ok(all)

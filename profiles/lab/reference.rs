@@ -22,6 +22,7 @@ impl Reference {
     }
 
     /// Makes the value after `steps` steps wrong: tests see by it that a comparison can fail.
+    #[allow(dead_code, reason = "of use to tests")]
     pub fn spoil(&self, steps: u64) {
         let value = self.value(steps);
         self.0.borrow_mut().1[steps as usize] = !value;

@@ -1,18 +1,15 @@
 //! Steps of small kernels that a run's scheduler composes (tests/common/probe.rs): what launching and scheduling cost without a model.
 
+use super::cuda::{
+    Exec, LaunchWay, LaunchedBy, OpenGpu, PLACES, StepCopy, StepProgram, buckets, capture_calls,
+    failed, launched,
+};
 use super::measure::{Chunk, Steps};
 use super::probe::{ProbeOptions, ProbeStep};
 use super::reference::mix64;
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tailgraph::backend::LaunchWay;
-use tailgraph::backend::cuda::device::launched;
-use tailgraph::backend::cuda::driver::errors::failed;
-use tailgraph::backend::cuda::driver::exec::{Exec, LaunchedBy};
-use tailgraph::backend::cuda::driver::gpu::OpenGpu;
-use tailgraph::backend::cuda::engine::program::{StepProgram, buckets, capture_calls};
-use tailgraph::backend::cuda::engine::step_copy::{PLACES, StepCopy};
 use tailgraph::bench::workload::request;
 use tailgraph::error::{Error, Result};
 use tailgraph::plan::{EngineOptions, Ladders, RingCapacities, StepKind};
@@ -45,7 +42,12 @@ const BARE_LAUNCHES: u64 = 50;
 enum Server {
     Engine(Box<Engine>),
     /// A decode step's graph, which the host launches again and again.
-    Bare(Exec, Arc<CudaStream>, Box<(StepCopy, ProbeStep)>),
+    Bare {
+        exec: Exec,
+        stream: Arc<CudaStream>,
+        /// What the graph points to.
+        _step: Box<(StepCopy, ProbeStep)>,
+    },
 }
 
 pub struct Scheduled {
@@ -59,13 +61,14 @@ pub struct Scheduled {
 
 impl Scheduled {
     /// An engine on GPU `ordinal` whose steps of `batch` sequences have so many kernels.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] for fewer kernels than a step has; what the driver refuses.
-    pub fn new(ordinal: u32, way: LaunchWay, kernels: u32, batch: u32) -> Result<Self> {
+    pub fn new(ordinal: u32, way: &str, kernels: u32, batch: u32) -> Result<Self> {
+        let named = WAYS.into_iter().find(|known| known.name() == way);
+        let way = named.ok_or_else(|| Error::Usage(format!("--ways {way}: no way of bench")))?;
         if kernels <= OUTER_KERNELS {
             let name = way.name();
-            return Err(Error::Usage(format!("--kernels {kernels}: expected more than {OUTER_KERNELS} with --ways {name}")));
+            return Err(Error::Usage(format!(
+                "--kernels {kernels}: expected more than {OUTER_KERNELS} with --ways {name}"
+            )));
         }
         // Its kernels are the library's.
         let gpu = OpenGpu::new(ordinal)?;
@@ -88,25 +91,44 @@ impl Scheduled {
             steps_in_flight: 1,
             record: false,
         };
-        let ladders = Ladders { decode: vec![batch], mixed: vec![step_tokens], score: vec![step_tokens] };
-        let (mut stages, _) = ProbeStep::stages(&gpu.context, &gpu.module, 1, &options, probe, None)?;
+        let ladders = Ladders {
+            decode: vec![batch],
+            mixed: vec![step_tokens],
+            score: vec![step_tokens],
+        };
+        let (mut stages, _) =
+            ProbeStep::stages(&gpu.context, &gpu.module, 1, &options, probe, None)?;
         let program = stages.swap_remove(0);
         let server = if way == LaunchWay::Bare {
-            let stream = gpu.context.new_stream().map_err(|error| failed("making a stream", error))?;
+            let stream = gpu
+                .context
+                .new_stream()
+                .map_err(|error| failed("making a stream", error))?;
             let copy = StepCopy::new(&gpu.context, &stream, &options, PLACES)?;
             let bucket = buckets(&ladders, StepKind::Decode, batch).last();
-            let bucket = bucket.ok_or_else(|| Error::Runtime("a probe has a decode bucket".into()))?;
+            let bucket =
+                bucket.ok_or_else(|| Error::Runtime("a probe has a decode bucket".into()))?;
             let calls = program.lower(bucket, copy.at())?;
             // SAFETY: copy and program stay beside the graph; the copy holds a step without rows.
             let graph = unsafe { capture_calls(&stream, "the bare step", &calls) }?;
-            Server::Bare(Exec::new(&graph, LaunchedBy::Host)?, stream, Box::new((copy, program)))
+            Server::Bare {
+                exec: Exec::new(&graph, LaunchedBy::Host)?,
+                stream,
+                _step: Box::new((copy, program)),
+            }
         } else {
             let runs = launched(&gpu, vec![Box::new(program)], &ladders, &options, way)?;
             let mut engine = Engine::of(runs, &ladders, &options, RingCapacities::new(&options))?;
             engine.launch()?;
             Server::Engine(Box::new(engine))
         };
-        Ok(Self { server, probe, batch, sent: 0, digest: 0 })
+        Ok(Self {
+            server,
+            probe,
+            batch,
+            sent: 0,
+            digest: 0,
+        })
     }
 }
 
@@ -118,7 +140,7 @@ impl Steps for Scheduled {
         let mut ends_ns = vec![];
         let engine = match &mut self.server {
             Server::Engine(engine) => engine,
-            Server::Bare(exec, stream, _) => {
+            Server::Bare { exec, stream, .. } => {
                 let start = Instant::now();
                 for first in (0..count).step_by(BARE_LAUNCHES as usize) {
                     let (launches, before) = (BARE_LAUNCHES.min(count - first), start.elapsed());
@@ -126,31 +148,46 @@ impl Steps for Scheduled {
                         // SAFETY: what the graph points to stays beside it.
                         unsafe { exec.launch() }?;
                     }
-                    stream.synchronize().map_err(|error| failed("timing the bare graph", error))?;
+                    stream
+                        .synchronize()
+                        .map_err(|error| failed("timing the bare graph", error))?;
                     let each = (start.elapsed() - before) / launches as u32;
-                    ends_ns.extend((1..=launches as u32).map(|step| (before + each * step).as_nanos() as u64));
+                    ends_ns.extend(
+                        (1..=launches as u32).map(|step| (before + each * step).as_nanos() as u64),
+                    );
                 }
-                return Ok(Chunk { ends_ns, launches: count });
+                return Ok(Chunk {
+                    ends_ns,
+                    launches: count,
+                });
             }
         };
         while engine.next_trace().is_some() {}
         let prompt = |index: u32| (self.sent as u32 + index) % VOCABULARY;
-        let requests: Vec<_> = (0..self.batch).map(|index| request(vec![prompt(index)], count as u32 + 1, Logits::None)).collect();
+        let requests: Vec<_> = (0..self.batch)
+            .map(|index| request(vec![prompt(index)], count as u32 + 1, Logits::None))
+            .collect();
         let numbers = engine.try_submit_all(&requests)?;
         if numbers.end - numbers.start != u64::from(self.batch) {
-            return Err(Error::Runtime(format!("found room for {numbers:?}, expected it for {} requests at once", self.batch)));
+            return Err(Error::Runtime(format!(
+                "found room for {numbers:?}, expected it for {} requests at once",
+                self.batch
+            )));
         }
         let mut tokens = vec![vec![]; requests.len()];
         let mut left = requests.len();
         while left > 0 {
             match engine.next_event(Duration::from_millis(20))? {
-                Some(Event::Token { request, token, .. }) => tokens[(request - numbers.start) as usize].push(token),
+                Some(Event::Token { request, token, .. }) => {
+                    tokens[(request - numbers.start) as usize].push(token)
+                }
                 Some(Event::End { .. }) => left -= 1,
                 None => {}
             }
             while let Some(record) = engine.next_trace() {
                 let outcome = &record.outcome;
-                let whole = (outcome.action, outcome.kind, outcome.rows) == (abi::TG_ACTION_STEP, abi::TG_KIND_DECODE, self.batch);
+                let whole = (outcome.action, outcome.kind, outcome.rows)
+                    == (abi::TG_ACTION_STEP, abi::TG_KIND_DECODE, self.batch);
                 ends_ns.extend(whole.then_some(record.inputs.now_ns));
             }
         }
@@ -161,7 +198,9 @@ impl Steps for Scheduled {
                 let expected = self.probe.next(&all);
                 if token != expected {
                     let behind = all.len();
-                    return Err(Error::Runtime(format!("found token {token} behind {behind} others, expected {expected}")));
+                    return Err(Error::Runtime(format!(
+                        "found token {token} behind {behind} others, expected {expected}"
+                    )));
                 }
                 all.push(token);
                 self.digest = mix64(self.digest.wrapping_add(u64::from(token) + 1));

@@ -1,13 +1,14 @@
 //! `lab handover`: steps over two GPUs that hand rows to each other, or add theirs up, in each way there is (kernels/ways/pair.h).
 
-mod end;
 mod pair;
 pub mod step;
 
-use super::measure::{self, Chunk, LOOK, Plan, Progress, Steps, Thing};
+use super::cuda::{Exec, LaunchedBy, OpenGpu, nccl, peer};
+use super::measure::{self, Chunk, LOOK, Plan, Steps, Thing};
+use super::memory::{Memory, Progress, STAMPS};
 use super::reference::Reference;
-use super::table::{Column, Output};
-use super::{Gpus, ended};
+use super::table::Output;
+use super::{Gpus, all_known, chosen, ended, names};
 use clap::Args;
 use libloading::Library;
 use pair::Pair;
@@ -15,10 +16,6 @@ use serde_json::json;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use step::{ROW_BYTES, STAMPS, Shared};
-use tailgraph::backend::cuda::driver::exec::{Exec, LaunchedBy};
-use tailgraph::backend::cuda::driver::gpu::OpenGpu;
-use tailgraph::backend::cuda::driver::{nccl, peer};
 use tailgraph::cli::interrupt;
 use tailgraph::error::{Error, Result};
 
@@ -47,45 +44,55 @@ pub enum Begun {
     Device,
 }
 
+/// The ways by their names, with what each does.
+pub const WAYS: &str = "\
+nccl-spin             NCCL's send and receive captured in a graph for each GPU; the host launches both and spins
+nccl-queued           nccl-spin with all graphs queued beforehand: what NCCL costs without the host
+copies-spin           kernels, copies from GPU to GPU and events, all queued by the host, which spins
+copies-graph          one graph over both GPUs, copies among its nodes; the host launches it and spins
+stores-spin           kernels store rows there and release a flag that a kernel waits for; graphs by the host
+stores-queued         stores-spin with all graphs queued beforehand: the floor
+stores-device         stores-spin whose graphs' last nodes launch the next ones by tail launches: no host
+reduce-nccl-spin      NCCL's all-reduce captured in a graph for each GPU; the host launches both and spins
+reduce-nccl-queued    reduce-nccl-spin with all graphs queued beforehand
+reduce-stores-spin    one kernel on each GPU stores its rows there, waits for the other's and adds both
+reduce-stores-queued  reduce-stores-spin with all graphs queued beforehand: the floor
+reduce-stores-device  reduce-stores-spin whose graphs' last nodes launch the next ones: no host";
+
 /// A way to run steps over two GPUs.
-pub struct HandoverWay {
+#[derive(Debug, Clone, Copy)]
+pub struct Way {
     pub name: &'static str,
-    pub does: &'static str,
     pub carrier: Carrier,
     pub begun: Begun,
     /// Both GPUs add up their rows; else the first hands its rows to the second, and gets a token back.
     pub reduces: bool,
 }
 
-const fn way(name: &'static str, carrier: Carrier, begun: Begun, reduces: bool, does: &'static str) -> HandoverWay {
-    HandoverWay { name, does, carrier, begun, reduces }
-}
-
-pub const WAYS: [HandoverWay; 12] = {
-    use {Begun as B, Carrier as C};
-    [
-        way("nccl-spin", C::Nccl, B::Graphs, false, "NCCL's send and receive captured in a graph for each GPU; the host launches both and spins"),
-        way("nccl-queued", C::Nccl, B::Queued, false, "nccl-spin with all graphs queued beforehand: what NCCL costs without the host"),
-        way("copies-spin", C::Copies, B::Calls, false, "kernels, copies and events, all queued by the host, which spins"),
-        way("copies-graph", C::Copies, B::OneGraph, false, "one graph over both GPUs, copies among its nodes; the host launches it and spins"),
-        way("stores-spin", C::Stores, B::Graphs, false, "kernels store rows there and release a flag that a kernel waits for; graphs by the host"),
-        way("stores-queued", C::Stores, B::Queued, false, "stores-spin with all graphs queued beforehand: the floor"),
-        way("stores-device", C::Stores, B::Device, false, "stores-spin whose graphs' last nodes launch the next ones by tail launches: no host"),
-        way("reduce-nccl-spin", C::Nccl, B::Graphs, true, "NCCL's all-reduce captured in a graph for each GPU; the host launches both and spins"),
-        way("reduce-nccl-queued", C::Nccl, B::Queued, true, "reduce-nccl-spin with all graphs queued beforehand"),
-        way("reduce-stores-spin", C::Stores, B::Graphs, true, "one kernel on each GPU stores its rows there, waits for the other's and adds both"),
-        way("reduce-stores-queued", C::Stores, B::Queued, true, "reduce-stores-spin with all graphs queued beforehand: the floor"),
-        way("reduce-stores-device", C::Stores, B::Device, true, "reduce-stores-spin whose graphs' last nodes launch the next ones: no host"),
-    ]
-};
-
-fn help() -> String {
-    let line = |way: &HandoverWay| format!("  {:<20} {}\n", way.name, way.does);
-    format!("Ways:\n{}", WAYS.iter().map(line).collect::<String>())
+impl Way {
+    /// What a name of the list means.
+    pub fn of(name: &'static str) -> Self {
+        let reduces = name.starts_with("reduce-");
+        let (carrier, begun) = match name.trim_start_matches("reduce-") {
+            "nccl-spin" => (Carrier::Nccl, Begun::Graphs),
+            "nccl-queued" => (Carrier::Nccl, Begun::Queued),
+            "copies-spin" => (Carrier::Copies, Begun::Calls),
+            "copies-graph" => (Carrier::Copies, Begun::OneGraph),
+            "stores-queued" => (Carrier::Stores, Begun::Queued),
+            "stores-device" => (Carrier::Stores, Begun::Device),
+            _ => (Carrier::Stores, Begun::Graphs),
+        };
+        Self {
+            name,
+            carrier,
+            begun,
+            reduces,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Args)]
-#[command(after_help = help())]
+#[command(after_help = WAYS)]
 pub struct Handover {
     #[command(flatten)]
     output: Output,
@@ -95,50 +102,31 @@ pub struct Handover {
     #[arg(long, value_name = "DEVICES", default_value = "cuda:0,1", value_parser = Gpus::parse)]
     device: Gpus,
     /// Ways by their names; all leaves out those that the machine lacks something for, and says what
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "all", value_parser = named)]
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "all"
+    )]
     ways: Vec<String>,
     /// Rows of a step, of 2048 bf16 each
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,8,64,512", value_parser = clap::value_parser!(u32).range(1..))]
     rows: Vec<u32>,
 }
 
-fn named(name: &str) -> std::result::Result<String, String> {
-    if name == "all" || WAYS.iter().any(|way| way.name == name) {
-        return Ok(name.to_owned());
-    }
-    Err(format!("expected all, or some of {}", WAYS.each_ref().map(|way| way.name).join(", ")))
-}
-
-const COLUMNS: [Column; 15] = [
-    ("way", "way"),
-    ("rows", "rows"),
-    ("cpu load", "cpu_load"),
-    ("gpu load", "gpu_load"),
-    ("us p50", "p50_step_us"),
-    ("p99", "p99_step_us"),
-    ("p99.9", "p99.9_step_us"),
-    ("longest", "longest_step_us"),
-    ("GB/s", "gbytes_per_s"),
-    ("bytes", "bytes_per_step"),
-    ("CPU us/step", "host_cpu_us_per_step"),
-    ("launches/step", "host_launches_per_step"),
-    ("MiB", "device_mib"),
-    ("start ms", "startup_ms"),
-    ("steps", "timed_steps"),
-];
+const FIELDS: &str = "way rows cpu_load gpu_load p50_step_us p99_step_us p99.9_step_us longest_step_us gbytes_per_s \
+                      bytes_per_step host_cpu_us_per_step host_launches_per_step device_mib startup_ms timed_steps";
 
 /// Measures every way asked for. One that fails has no row, and its error ends the command once all others were measured.
-///
-/// # Errors
-/// The GPUs cannot be opened, lack something for a way that is asked for by its name or for all ways, or a way failed.
 pub fn run(args: &Handover) -> Result<ExitCode> {
+    all_known(&args.ways, ["all"].into_iter().chain(names(WAYS)))?;
     let gpus = &args.device.two()?;
     let (mut there, mut lacking) = (vec![], None);
-    for way in &WAYS {
+    for way in chosen(&args.ways, "all", names(WAYS))
+        .into_iter()
+        .map(Way::of)
+    {
         let by_name = args.ways.iter().any(|asked| asked == way.name);
-        if !by_name && !args.ways.iter().any(|asked| asked == "all") {
-            continue;
-        }
         match check(gpus, way) {
             Ok(()) => there.push(way),
             Err(error) if by_name || !matches!(error, Error::Usage(_)) => return Err(error),
@@ -156,27 +144,22 @@ pub fn run(args: &Handover) -> Result<ExitCode> {
     for &rows in &args.rows {
         let references = [false, true].map(|reduces| Rc::new(step::reference(rows, reduces)));
         for &way in &there {
+            let named = json!({ "handover_schema": 1, "way": way.name, "rows": rows });
             let reference = references[usize::from(way.reduces)].clone();
-            let foreseen = reference.clone();
-            things.push(Thing {
-                named: json!({ "handover_schema": 1, "way": way.name, "rows": rows }),
-                bytes_per_step: Some(u64::from(rows) * ROW_BYTES as u64),
-                foresee: Box::new(move |steps| drop(foreseen.value(steps))),
-                open: Box::new(move || {
-                    let run = Run::new(gpus, way, rows, &reference, WAIT)?;
-                    Ok(Box::new(run) as Box<dyn Steps>)
-                }),
-            });
+            let open = {
+                let reference = reference.clone();
+                move || Run::new(gpus, way, rows, &reference, WAIT)
+            };
+            things.push(Thing::new(named, Some(reference), open));
         }
     }
     let both = [&gpus[0], &gpus[1]];
     let measured = measure::all(&args.plan, &both, &things, &interrupt::flag())?;
     let heading = format!(
-        "Steps over {} and {}: us from one step's end to the next, by the first GPU's clock. Every way of a sort gave the same bits on \
-         both GPUs.",
-        gpus[0].info, gpus[1].info
+        "Steps over {} and {}, by the first one's clock.",
+        both[0].info, both[1].info
     );
-    ended(&args.output, measured, &heading, &COLUMNS)
+    ended(&args.output, measured, &heading, FIELDS)
 }
 
 /// How long a kernel waits for the other GPU, which other processes may have meanwhile. A step takes some microseconds.
@@ -187,10 +170,7 @@ fn nccl_for(way: &str) -> Result<Library> {
 }
 
 /// Refuses a way for which these GPUs lack something.
-///
-/// # Errors
-/// [`Error::Usage`], saying what; the driver does not say.
-pub fn check(gpus: &[OpenGpu; 2], way: &HandoverWay) -> Result<()> {
+pub fn check(gpus: &[OpenGpu; 2], way: Way) -> Result<()> {
     if way.carrier == Carrier::Nccl {
         return nccl_for(way.name).map(drop);
     }
@@ -217,24 +197,19 @@ enum Work {
 pub struct Run {
     work: Work,
     pair: Pair,
-    rows: u32,
     reference: Rc<Reference>,
     done: u64,
 }
 
 impl Run {
     /// Makes `way` ready for steps of so many rows, whose tokens are `reference`'s. `wait`: see [`WAIT`].
-    ///
-    /// # Errors
-    /// As [`check`]; what the driver or NCCL refuses.
     pub fn new(
         gpus: &[OpenGpu; 2],
-        way: &'static HandoverWay,
+        way: Way,
         rows: u32,
         reference: &Rc<Reference>,
         wait: Duration,
     ) -> Result<Self> {
-        Shared::check_layout()?;
         check(gpus, way)?;
         let pair = Pair::new(gpus, way, rows, wait.as_nanos() as u64)?;
         // SAFETY: a run keeps the pair until nothing runs any more.
@@ -243,24 +218,29 @@ impl Run {
                 Begun::Calls => Work::Calls,
                 Begun::OneGraph => Work::One(Exec::new(&pair.capture_both()?, LaunchedBy::Host)?),
                 begun => {
-                    let by = if begun == Begun::Device { LaunchedBy::Device } else { LaunchedBy::Host };
+                    let by = if begun == Begun::Device {
+                        LaunchedBy::Device
+                    } else {
+                        LaunchedBy::Host
+                    };
                     let [first, second] = pair.capture_each()?;
                     Work::Each([Exec::new(&first, by)?, Exec::new(&second, by)?])
                 }
             }
         };
-        Ok(Self { work, pair, rows, reference: reference.clone(), done: 0 })
+        Ok(Self {
+            work,
+            pair,
+            reference: reference.clone(),
+            done: 0,
+        })
     }
 
     /// One step more, of which only the first GPU's part is launched: to see what becomes of a GPU that waits in vain.
-    ///
-    /// # Errors
-    /// That it did; it is there for nothing else.
+    #[allow(dead_code, reason = "of use to tests")]
     pub fn run_alone(&mut self) -> Result<()> {
         let until = self.done + 1;
-        for end in &mut self.pair.ends {
-            end.begin(until)?;
-        }
+        self.begin(until)?;
         if let Work::Each([first, _]) = &self.work {
             // SAFETY: the pair lives until nothing runs any more.
             unsafe { first.launch() }?;
@@ -318,13 +298,20 @@ impl Run {
         self.told_failure().err().unwrap_or(error)
     }
 
-    /// # Errors
-    /// What a GPU has noted; the driver refuses to say.
+    /// Allows so many steps in all.
+    fn begin(&mut self, until: u64) -> Result<()> {
+        for end in &mut self.pair.ends {
+            end.memory.shared.limit = until;
+            end.memory.write()?;
+        }
+        Ok(())
+    }
+
     fn told_failure(&mut self) -> Result<()> {
-        let [first, second] = self.pair.ends.each_ref().map(|end| end.ordinal());
-        for (end, gpus) in self.pair.ends.iter_mut().zip([[first, second], [second, first]]) {
-            end.end()?;
-            if let Some(failure) = end.shared.failure(self.pair.way.name, gpus) {
+        let [a, b] = self.pair.ends.each_ref().map(|end| end.memory.ordinal());
+        for (end, gpus) in self.pair.ends.iter_mut().zip([[a, b], [b, a]]) {
+            end.memory.read()?;
+            if let Some(failure) = end.memory.shared.failure(self.pair.way.name, gpus) {
                 return Err(failure);
             }
         }
@@ -334,19 +321,16 @@ impl Run {
     /// What both GPUs have is what is right.
     fn check(&mut self, until: u64) -> Result<()> {
         self.told_failure()?;
-        let expected = self.reference.value(until);
-        for end in &self.pair.ends {
-            if end.shared.step != until {
+        let (expected, name) = (self.reference.value(until), self.pair.way.name);
+        for Memory { gpu, shared, .. } in self.pair.ends.each_ref().map(|end| &end.memory) {
+            let (found, rows, ordinal) = (shared.token, shared.rows, gpu.info.ordinal);
+            if shared.step != until {
                 return Err(self.ended_early(until));
             }
-            if end.shared.token != expected {
+            if found != expected {
                 return Err(Error::Runtime(format!(
-                    "{}: after {until} steps of {} rows cuda:{} has the token {:016x}, expected {expected:016x}, as every way gives: \
-                     rows were missing, late or of another step",
-                    self.pair.way.name,
-                    self.rows,
-                    end.ordinal(),
-                    end.shared.token
+                    "{name}: after {until} steps of {rows} rows cuda:{ordinal} has the token {found:016x}, expected {expected:016x}, as \
+                     every way gives: rows were missing, late or of another step"
                 )));
             }
         }
@@ -356,21 +340,23 @@ impl Run {
 
 impl Steps for Run {
     fn run(&mut self, count: u64) -> Result<Chunk> {
-        assert!(count <= STAMPS as u64, "{count} steps in a chunk");
+        assert!(count <= STAMPS, "{count} steps in a chunk");
         let (from, until) = (self.done, self.done + count);
         self.reference.value(until);
-        for end in &mut self.pair.ends {
-            end.begin(until)?;
-        }
-        let ran = self.launches(from, until).and_then(|launches| self.wait_for_all().map(|()| launches));
+        self.begin(until)?;
+        let ran = self.launches(from, until).and_then(|launches| {
+            self.wait_for_all()?;
+            Ok(launches)
+        });
         let launches = ran.map_err(|error| self.given_up(error))?;
         self.check(until)?;
         self.done = until;
-        Ok(Chunk { ends_ns: self.pair.ends[0].ends_ns(from, until)?, launches })
+        let ends_ns = self.pair.ends[0].memory.ends_ns(from, until)?;
+        Ok(Chunk { ends_ns, launches })
     }
 
     fn digest(&self) -> u64 {
-        self.pair.ends[0].shared.token
+        self.pair.ends[0].memory.shared.token
     }
 }
 
@@ -378,33 +364,25 @@ impl Progress for Run {
     /// A kernel on each GPU may have waited by then.
     const STEP_TIMEOUT: Duration = Duration::from_secs(12);
 
+    fn way(&self) -> &'static str {
+        self.pair.way.name
+    }
+
     fn is_done(&self) -> Result<bool> {
         let [first, second] = &self.pair.ends;
-        Ok(first.is_done()? && second.is_done()?)
+        Ok(first.memory.is_done()? && second.memory.is_done()?)
     }
 
     /// As the first GPU says.
     fn steps_told(&self) -> u64 {
-        self.pair.ends[0].told()
+        self.pair.ends[0].memory.told()
     }
 
     /// Which GPU a step waits for, its kernels say.
-    fn late(&self, limit: Duration) -> Error {
-        let at = self.pair.ends.each_ref().map(|end| format!("cuda:{} at step {}", end.ordinal(), end.told()));
-        Error::Runtime(format!(
-            "{}: found {} after {} s, expected microseconds a step: another process may hold a GPU, or one failed",
-            self.pair.way.name,
-            at.join(" and "),
-            limit.as_secs()
-        ))
-    }
-
-    fn ended_early(&self, until: u64) -> Error {
-        let at = self.pair.ends.each_ref().map(|end| format!("cuda:{} at step {}", end.ordinal(), end.told()));
-        Error::Runtime(format!(
-            "{}: all launches ended with {}, expected {until} steps: a launch was lost",
-            self.pair.way.name,
-            at.join(" and ")
-        ))
+    fn place(&self) -> String {
+        let memories = self.pair.ends.each_ref().map(|end| &end.memory);
+        let at =
+            memories.map(|memory| format!("cuda:{} at step {}", memory.ordinal(), memory.told()));
+        at.join(" and ")
     }
 }

@@ -2,9 +2,9 @@
 
 use super::super::reference::{Reference, mix, mix64};
 use super::super::ways::step::error_name;
+use bytemuck::{Pod, Zeroable};
 use std::mem::offset_of;
-use tailgraph::backend::cuda::driver::image;
-use tailgraph::error::{Error, Result};
+use tailgraph::error::Error;
 
 /// TG_PAIR_* of kernels/ways/pair.h.
 pub const ROW_WORDS: usize = 1024;
@@ -12,11 +12,10 @@ pub const ROW_BYTES: usize = 4 * ROW_WORDS;
 pub const THREADS: u32 = 256;
 pub const BLOCKS: u32 = 64;
 pub const FLAG_BYTES: usize = 128;
-pub const STAMPS: usize = 1024;
 
 /// `tg_pair`.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
 pub struct Shared {
     pub step: u64,
     pub limit: u64,
@@ -33,32 +32,31 @@ pub struct Shared {
     pub block: u32,
 }
 
-// SAFETY: integers alone, of which all-zero bytes are a value.
-unsafe impl bytemuck::Zeroable for Shared {}
-// SAFETY: integers alone; no padding stands between them, which `check_layout` would find.
-unsafe impl bytemuck::Pod for Shared {}
-
 /// Where the token lies in it.
 pub const TOKEN_AT: usize = offset_of!(Shared, token);
 
-impl Shared {
-    /// # Errors
-    /// The kernels have another struct.
-    pub fn check_layout() -> Result<()> {
-        let kernels = image::constants::<4>("tg_pair_layout_tile")?;
-        let (gpu, failed) = (offset_of!(Self, gpu), offset_of!(Self, failed));
-        let here = [size_of::<Self>(), TOKEN_AT, gpu, failed].map(|bytes| bytes as u32);
-        if kernels == here {
-            return Ok(());
-        }
-        Err(Error::Runtime(format!(
-            "the kernels' tg_pair has size and offsets {kernels:?}, expected {here:?}: build again"
-        )))
-    }
+/// The name of the kernels' numbers of that struct, and what they must be.
+pub const LAYOUT: (&str, [usize; 4]) = (
+    "tg_pair_layout_tile",
+    [
+        size_of::<Shared>(),
+        TOKEN_AT,
+        offset_of!(Shared, gpu),
+        offset_of!(Shared, failed),
+    ],
+);
 
+impl Shared {
     /// What a GPU waited for in vain, or was refused (TG_PAIR_*), in one line. `gpus`: which one says so, and the other.
     pub fn failure(&self, way: &str, [gpu, other]: [u32; 2]) -> Option<Error> {
-        let Self { failed, error, step, block, limit_ns, .. } = *self;
+        let Self {
+            failed,
+            error,
+            step,
+            block,
+            limit_ns,
+            ..
+        } = *self;
         let part = match failed {
             0 => return None,
             1 => "the rows".to_owned(),
@@ -89,7 +87,9 @@ fn bf16(bits: u32) -> u32 {
 /// What a GPU has for word `i` of its rows.
 fn word(token: u64, gpu: u32, i: u32) -> u32 {
     let of_gpu = gpu.wrapping_mul(0x7feb_352d);
-    let bits = mix((token as u32).wrapping_add(i.wrapping_mul(0x9e37_79b9)).wrapping_add(of_gpu));
+    let bits = mix((token as u32)
+        .wrapping_add(i.wrapping_mul(0x9e37_79b9))
+        .wrapping_add(of_gpu));
     bf16(bits & 0xffff) | bf16(bits >> 16) << 16
 }
 
@@ -108,7 +108,11 @@ pub fn reference(rows: u32, reduces: bool) -> Reference {
     Reference::of(move |token| {
         let sum = (0..rows * ROW_WORDS as u32).fold(0u64, |all, i| {
             let own = word(token, 0, i);
-            let value = if reduces { sum(own, word(token, 1, i)) } else { own };
+            let value = if reduces {
+                sum(own, word(token, 1, i))
+            } else {
+                own
+            };
             all.wrapping_add(mix64(u64::from(i) << 32 | u64::from(value)))
         });
         mix64(token.wrapping_add(sum))

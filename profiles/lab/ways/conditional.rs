@@ -1,22 +1,18 @@
 //! One graph of conditional nodes, launched once by the host (kernels/ways/conditional.cu); and what such nodes are made by.
 
-use super::super::measure::Progress;
+use super::super::cuda::{Argument, Captured, Exec, Launch, LaunchedBy, ReadyCall, failed};
+use super::super::memory::Progress;
 use super::step::BUCKETS;
 use super::{Ground, Launching};
 use cudarc::driver::sys::CUgraphConditionalNodeType as Type;
 use cudarc::driver::{CudaStream, result::DriverError, sys};
 use std::sync::Arc;
-use tailgraph::backend::cuda::driver::call::ReadyCall;
-use tailgraph::backend::cuda::driver::errors::failed;
-use tailgraph::backend::cuda::driver::exec::{Exec, LaunchedBy};
-use tailgraph::backend::cuda::driver::graph::Captured;
-use tailgraph::backend::cuda::driver::launch::{Argument, Launch};
 use tailgraph::error::{Error, Result};
 
 struct Loop(Exec);
 
 pub fn open(ground: &mut Ground) -> Result<Box<dyn Launching>> {
-    let (graph, root) = Body::whole(&ground.stream, ground.name("the loop"))?;
+    let (graph, root) = Body::whole(&ground.memory.stream, ground.name("the loop"))?;
     let of_while = root.value(1)?;
     let (_, bodies) = root.condition(Type::CU_GRAPH_COND_TYPE_WHILE, 1, of_while, None)?;
     let body = &bodies[0];
@@ -24,20 +20,29 @@ pub fn open(ground: &mut Ground) -> Result<Box<dyn Launching>> {
     let of_switch = body.value(BUCKETS as u32)?;
     let of_if = body.value(0)?;
     let one = Launch::blocks(1, 1);
-    let turn = ground.module.kernel("tg_ways_turn")?;
+    let turn = ground.memory.gpu.module.kernel("tg_ways_turn")?;
     let turn = body.capture(|stream| {
-        let arguments = [ground.ways(), Argument::U64(of_switch), Argument::U64(of_if)];
+        let arguments = [
+            ground.ways(),
+            Argument::U64(of_switch),
+            Argument::U64(of_if),
+        ];
         // SAFETY: the arguments are the kernel's; the memory is the ground's, which outlives what runs.
         unsafe { turn.launch(stream, one, &arguments) }
     })?;
-    let (switch, buckets) = body.condition(Type::CU_GRAPH_COND_TYPE_SWITCH, BUCKETS, of_switch, turn)?;
+    let (switch, buckets) =
+        body.condition(Type::CU_GRAPH_COND_TYPE_SWITCH, BUCKETS, of_switch, turn)?;
     for (inner, calls) in buckets.iter().zip(ground.ready_calls()?) {
         // SAFETY: the memory is the ground's, which outlives what runs.
-        let launch = |stream: &CudaStream| calls.iter().try_for_each(|call: &ReadyCall| unsafe { call.launch(stream) });
+        let launch = |stream: &CudaStream| {
+            calls
+                .iter()
+                .try_for_each(|call: &ReadyCall| unsafe { call.launch(stream) })
+        };
         inner.capture(launch)?;
     }
     let (_, idle) = body.condition(Type::CU_GRAPH_COND_TYPE_IF, 1, of_if, Some(switch))?;
-    let kernel = ground.module.kernel("tg_ways_idle")?;
+    let kernel = ground.memory.gpu.module.kernel("tg_ways_idle")?;
     idle[0].capture(|stream| {
         let arguments = [ground.ways(), Argument::U64(of_while)];
         // SAFETY: the arguments are the kernel's; the memory is the ground's, which outlives what runs.
@@ -64,17 +69,23 @@ pub struct Body {
 
 impl Body {
     /// A graph without nodes, and what nodes are put into, which must not outlive it.
-    ///
-    /// # Errors
-    /// The driver refuses.
     pub fn whole(stream: &Arc<CudaStream>, name: String) -> Result<(Captured, Self)> {
         let refused = |error| failed(&format!("making the graph of {name}"), error);
         stream.context().bind_to_thread().map_err(refused)?;
         let mut graph = std::ptr::null_mut();
         // SAFETY: the driver writes the handle alone.
-        unsafe { sys::cuGraphCreate(&mut graph, 0) }.result().map_err(refused)?;
+        unsafe { sys::cuGraphCreate(&mut graph, 0) }
+            .result()
+            .map_err(refused)?;
         let whole = Captured::of_handle(stream, graph, name.clone());
-        Ok((whole, Self { stream: stream.clone(), graph, name }))
+        Ok((
+            whole,
+            Self {
+                stream: stream.clone(),
+                graph,
+                name,
+            },
+        ))
     }
 
     fn refused(&self, what: &str, error: DriverError) -> Error {
@@ -82,23 +93,19 @@ impl Body {
     }
 
     /// A value for a conditional node of this graph; it is `default` whenever the whole graph is launched.
-    ///
-    /// # Errors
-    /// The driver refuses.
     pub fn value(&self, default: u32) -> Result<u64> {
         let context = self.stream.context().cu_ctx();
         let mut handle = 0;
         // SAFETY: the graph is alive; the driver writes the handle alone. 1: the default is given at each launch.
-        unsafe { sys::cuGraphConditionalHandleCreate(&mut handle, self.graph, context, default, 1) }
-            .result()
-            .map_err(|error| self.refused("making a condition's value", error))?;
+        unsafe {
+            sys::cuGraphConditionalHandleCreate(&mut handle, self.graph, context, default, 1)
+        }
+        .result()
+        .map_err(|error| self.refused("making a condition's value", error))?;
         Ok(handle)
     }
 
     /// Adds a conditional node behind `after`; gives it and its `size` bodies, which are empty.
-    ///
-    /// # Errors
-    /// The driver refuses the node.
     pub fn condition(
         &self,
         kind: Type,
@@ -119,11 +126,22 @@ impl Body {
         let before: Vec<_> = after.into_iter().collect();
         let (mut node, edges) = (std::ptr::null_mut(), std::ptr::null());
         // SAFETY: graph and nodes are alive, and of one graph; the driver writes node and params.
-        unsafe { sys::cuGraphAddNode_v2(&mut node, self.graph, before.as_ptr(), edges, before.len(), &mut params) }
-            .result()
-            .map_err(|error| self.refused(&format!("adding a conditional node ({kind:?})"), error))?;
+        unsafe {
+            sys::cuGraphAddNode_v2(
+                &mut node,
+                self.graph,
+                before.as_ptr(),
+                edges,
+                before.len(),
+                &mut params,
+            )
+        }
+        .result()
+        .map_err(|error| self.refused(&format!("adding a conditional node ({kind:?})"), error))?;
         // SAFETY: the driver gave an array of `size` graphs, which lives as long as the node.
-        let bodies = unsafe { std::slice::from_raw_parts(params.__bindgen_anon_1.conditional.phGraph_out, size) };
+        let bodies = unsafe {
+            std::slice::from_raw_parts(params.__bindgen_anon_1.conditional.phGraph_out, size)
+        };
         let body = |(index, &graph): (usize, &sys::CUgraph)| Self {
             stream: self.stream.clone(),
             graph,
@@ -133,17 +151,19 @@ impl Body {
     }
 
     /// Adds what `enqueue` enqueues, one behind the other, to this graph, which is empty; gives the last node.
-    ///
-    /// # Errors
-    /// What `enqueue` gives, or the driver refuses.
-    pub fn capture(&self, enqueue: impl FnOnce(&CudaStream) -> Result<()>) -> Result<Option<sys::CUgraphNode>> {
+    pub fn capture(
+        &self,
+        enqueue: impl FnOnce(&CudaStream) -> Result<()>,
+    ) -> Result<Option<sys::CUgraphNode>> {
         use sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as THIS_THREAD;
         let stream = self.stream.cu_stream();
         let (nodes, edges) = (std::ptr::null(), std::ptr::null());
         // SAFETY: stream and graph are alive; it depends on no node.
-        unsafe { sys::cuStreamBeginCaptureToGraph(stream, self.graph, nodes, edges, 0, THIS_THREAD) }
-            .result()
-            .map_err(|error| self.refused("beginning a capture", error))?;
+        unsafe {
+            sys::cuStreamBeginCaptureToGraph(stream, self.graph, nodes, edges, 0, THIS_THREAD)
+        }
+        .result()
+        .map_err(|error| self.refused("beginning a capture", error))?;
         let enqueued = enqueue(&self.stream);
         let mut graph = std::ptr::null_mut();
         // SAFETY: this thread began the capture, which is ended whatever came of it.
@@ -151,6 +171,9 @@ impl Body {
         enqueued?;
         ended.map_err(|error| self.refused("ending a capture", error))?;
         let nodes = Captured::handles_of(self.graph);
-        Ok(nodes.map_err(|error| self.refused("looking at a node", error))?.last().copied())
+        Ok(nodes
+            .map_err(|error| self.refused("looking at a node", error))?
+            .last()
+            .copied())
     }
 }

@@ -1,9 +1,9 @@
 //! Graphs that the GPU launches: the host launches the head, once a run (kernels/ways/device.cu).
 
-use super::super::measure::Progress;
+use super::super::cuda::{Exec, LaunchedBy};
+use super::super::memory::Progress;
 use super::step::BUCKETS;
 use super::{Ground, Launching};
-use tailgraph::backend::cuda::driver::exec::{Exec, LaunchedBy};
 use tailgraph::error::Result;
 
 struct Chain {
@@ -12,21 +12,34 @@ struct Chain {
     _steps: Vec<Exec>,
 }
 
-/// `decide`: the kernel that ends a step by launching the next; none where the head launches all. `copies`: graphs of each bucket, of
-/// which two are needed where a graph runs beside the one that launches it.
-pub fn chain(ground: &mut Ground, head: &str, decide: Option<&str>, copies: usize) -> Result<Box<dyn Launching>> {
-    let decide = decide.map(|name| ground.module.kernel(name)).transpose()?;
+/// `decides`: a kernel of the way's own ends a step by launching the next; else the head launches all. `copies`: graphs of each
+/// bucket, of which two are needed where a graph runs beside the one that launches it.
+pub fn chain(
+    ground: &mut Ground,
+    way: &str,
+    decides: bool,
+    copies: usize,
+) -> Result<Box<dyn Launching>> {
+    let module = &ground.memory.gpu.module;
+    let decide = decides.then(|| module.kernel(&format!("tg_ways_decide_{way}")));
+    let decide = decide.transpose()?;
     let mut steps = vec![];
     for copy in 0..copies {
         for bucket in 0..BUCKETS {
             let graph = ground.capture(bucket, decide.as_ref())?;
             let exec = Exec::new(&graph, LaunchedBy::Device)?;
-            ground.shared.graphs[copy][bucket] = exec.device_handle();
+            ground.memory.shared.graphs[copy][bucket] = exec.device_handle();
             steps.push(exec);
         }
     }
-    let head = Exec::new(&ground.capture_head(head)?, LaunchedBy::Device)?;
-    Ok(Box::new(Chain { head, _steps: steps }))
+    let head = Exec::new(
+        &ground.capture_head(&format!("tg_ways_head_{way}"))?,
+        LaunchedBy::Device,
+    )?;
+    Ok(Box::new(Chain {
+        head,
+        _steps: steps,
+    }))
 }
 
 impl Launching for Chain {

@@ -1,19 +1,17 @@
 //! Steps that the host launches: kernel by kernel, or as a graph a step, with each way that it has to wait.
 
-use super::super::measure::Progress;
+use super::super::cuda::{Exec, LaunchedBy, ReadyCall, Wait, Waiter, failed};
+use super::super::memory::Progress;
 use super::step::{BUCKETS, bucket_behind};
 use super::{Ground, Launching};
-use tailgraph::backend::cuda::driver::call::ReadyCall;
-use tailgraph::backend::cuda::driver::errors::failed;
-use tailgraph::backend::cuda::driver::exec::{Exec, LaunchedBy};
-use tailgraph::backend::cuda::engine::waiter::{Wait, Waiter};
 use tailgraph::error::Result;
 
 /// Launches what `next` launches for each step's bucket, and spins for the step's word.
-///
-/// # Errors
-/// What `next` gives, or that a step did not end in time.
-pub fn each_step(ground: &Ground, until: u64, mut next: impl FnMut(usize) -> Result<()>) -> Result<u64> {
+pub fn each_step(
+    ground: &Ground,
+    until: u64,
+    mut next: impl FnMut(usize) -> Result<()>,
+) -> Result<u64> {
     let (from, mut bucket) = ground.told();
     for step in from..until {
         next(bucket)?;
@@ -36,9 +34,14 @@ struct Graphs {
 }
 
 pub fn graphs(ground: &mut Ground, wait: Option<Wait>) -> Result<Box<dyn Launching>> {
-    let waiter = wait.map(|wait| Waiter::new(&ground.context, wait)).transpose();
+    let waiter = wait
+        .map(|wait| Waiter::new(&ground.memory.gpu.context, wait))
+        .transpose();
     let waiter = waiter.map_err(|error| failed(&ground.name("making an event"), error))?;
-    Ok(Box::new(Graphs { graphs: all_graphs(ground)?, waiter }))
+    Ok(Box::new(Graphs {
+        graphs: all_graphs(ground)?,
+        waiter,
+    }))
 }
 
 impl Launching for Graphs {
@@ -48,7 +51,7 @@ impl Launching for Graphs {
             unsafe { self.graphs[bucket].launch() }?;
             match &self.waiter {
                 None => Ok(()),
-                Some(waiter) => match waiter.within(Ground::STEP_TIMEOUT, &ground.stream) {
+                Some(waiter) => match waiter.within(Ground::STEP_TIMEOUT, &ground.memory.stream) {
                     Ok(true) => Ok(()),
                     Ok(false) => Err(ground.late(Ground::STEP_TIMEOUT)),
                     Err(error) => Err(failed(&ground.name("waiting for an event"), error)),
@@ -89,7 +92,9 @@ impl Launching for Kernels {
     fn run(&mut self, ground: &mut Ground, until: u64) -> Result<u64> {
         let steps = each_step(ground, until, |bucket| {
             // SAFETY: the memory is the ground's, which outlives what runs.
-            self.0[bucket].iter().try_for_each(|call| unsafe { call.launch(&ground.stream) })
+            self.0[bucket]
+                .iter()
+                .try_for_each(|call| unsafe { call.launch(&ground.memory.stream) })
         })?;
         Ok(steps * u64::from(ground.layers + 1))
     }

@@ -1,25 +1,29 @@
 //! Kernels that launch all that follows, or stay for all steps of a run.
 
-use super::super::measure::Progress;
 use super::super::LAUNCHING;
+use super::super::cuda::{Argument, Kernel, Launch, Module};
+use super::super::memory::Progress;
 use super::step::{THREADS, WIDEST};
 use super::{Ground, Launching};
-use tailgraph::backend::cuda::driver::launch::{Argument, Kernel, Launch};
-use tailgraph::backend::cuda::driver::module::Module;
 use tailgraph::error::Result;
 
 /// One cooperative kernel (kernels/ways/persistent.cu).
 struct Stays(Kernel);
 
 pub fn persistent(ground: &mut Ground) -> Result<Box<dyn Launching>> {
-    Ok(Box::new(Stays(ground.module.kernel("tg_ways_persistent")?)))
+    Ok(Box::new(Stays(
+        ground.memory.gpu.module.kernel("tg_ways_persistent")?,
+    )))
 }
 
 impl Launching for Stays {
     fn run(&mut self, ground: &mut Ground, _until: u64) -> Result<u64> {
         let launch = Launch::blocks(WIDEST, THREADS);
         // SAFETY: the argument is the kernel's; the memory is the ground's, which outlives what runs.
-        unsafe { self.0.launch_cooperative(&ground.stream, launch, &[ground.ways()]) }?;
+        unsafe {
+            self.0
+                .launch_cooperative(&ground.memory.stream, launch, &[ground.ways()])
+        }?;
         ground.wait_for_all()?;
         Ok(1)
     }
@@ -33,7 +37,11 @@ struct Scheduler {
 
 /// Its image has the device runtime, and the step's kernels once more: no other way pays for that.
 pub fn launching(ground: &mut Ground, own_stream: bool) -> Result<Box<dyn Launching>> {
-    let module = Module::of_image(&ground.context, "loading the kernels that launch kernels", LAUNCHING)?;
+    let module = Module::of_image(
+        &ground.memory.gpu.context,
+        "loading the kernels that launch kernels",
+        LAUNCHING,
+    )?;
     let turn = module.kernel("tg_cdp_turn")?;
     Ok(Box::new(Scheduler { turn, own_stream }))
 }
@@ -42,7 +50,10 @@ impl Launching for Scheduler {
     fn run(&mut self, ground: &mut Ground, _until: u64) -> Result<u64> {
         let arguments = [ground.ways(), Argument::U32(self.own_stream.into())];
         // SAFETY: the arguments are the kernel's; the memory is the ground's, which outlives what runs.
-        unsafe { self.turn.launch(&ground.stream, Launch::blocks(1, 1), &arguments) }?;
+        unsafe {
+            self.turn
+                .launch(&ground.memory.stream, Launch::blocks(1, 1), &arguments)
+        }?;
         ground.wait_for_all()?;
         Ok(1)
     }

@@ -1,20 +1,19 @@
 //! The step that all ways launch, as kernels/ways/ways.h has it: the struct that its kernels share, and what they compute.
 
 use super::super::reference::{Reference, mix, mix64};
+use bytemuck::{Pod, Zeroable};
 use std::mem::offset_of;
-use tailgraph::backend::cuda::driver::image;
-use tailgraph::error::{Error, Result};
+use tailgraph::error::Error;
 
 /// TG_WAYS_* of kernels/ways/ways.h.
 pub const BUCKETS: usize = 4;
 pub const THREADS: u32 = 128;
 pub const WIDEST: u32 = 128;
-pub const STAMPS: usize = 1024;
 pub const COPIES: usize = 2;
 
 /// `tg_ways`.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
 pub struct Shared {
     pub step: u64,
     pub limit: u64,
@@ -38,46 +37,43 @@ pub struct Shared {
     pub graphs: [[u64; BUCKETS]; COPIES],
 }
 
-// SAFETY: integers alone, of which all-zero bytes are a value.
-unsafe impl bytemuck::Zeroable for Shared {}
-// SAFETY: integers alone; no padding stands between them, which `check_layout` would find.
-unsafe impl bytemuck::Pod for Shared {}
+/// The name of the kernels' numbers of that struct, and what they must be.
+pub const LAYOUT: (&str, [usize; 4]) = (
+    "tg_ways_layout_tile",
+    [
+        size_of::<Shared>(),
+        offset_of!(Shared, failed),
+        offset_of!(Shared, graphs),
+        offset_of!(Shared, told),
+    ],
+);
 
 impl Shared {
-    /// # Errors
-    /// The kernels have another struct.
-    pub fn check_layout() -> Result<()> {
-        let kernels = image::constants::<4>("tg_ways_layout_tile")?;
-        let (failed, graphs, told) = (offset_of!(Self, failed), offset_of!(Self, graphs), offset_of!(Self, told));
-        let here = [size_of::<Self>(), failed, graphs, told].map(|bytes| bytes as u32);
-        if kernels == here {
-            return Ok(());
-        }
-        Err(Error::Runtime(format!(
-            "the kernels' tg_ways has size and offsets {kernels:?}, expected {here:?}: build again"
-        )))
-    }
-
     /// What the GPU was refused, or waited for in vain, in one line that names `way`, the node and the limit (TG_WAYS_*).
     pub fn failure(&self, way: &str) -> Option<Error> {
-        let Self { failed: [what, error], failed_step: step, failed_at: [bucket, count], .. } = *self;
+        let [what, error] = self.failed;
+        let (step, [bucket, count]) = (self.failed_step, self.failed_at);
+        let pending = "2,048 pending kernels (cudaLimitDevRuntimePendingLaunchCount)";
         let (node, limit) = match what {
             0 => return None,
-            1 => (format!("the tail launch of the graph of bucket {bucket}"), "255 pending tail launches"),
+            1 => (
+                "the tail launch of a step's graph",
+                "255 pending tail launches",
+            ),
             2 => (
-                format!("the fire-and-forget launch of the graph of bucket {bucket}"),
-                "120 fire-and-forget launches in a run of a graph, and none of a graph that still runs",
+                "the fire-and-forget launch of a step's graph",
+                "120 in a run of a graph, and none of a graph that still runs",
             ),
-            3 => ("the tail launch of the head by itself".to_owned(), "one pending launch of itself"),
-            4 => (
-                format!("kernel {count} of bucket {bucket}"),
-                "2,048 pending kernels (cudaLimitDevRuntimePendingLaunchCount)",
+            3 => (
+                "the tail launch of the head by itself",
+                "one pending launch of itself",
             ),
-            5 => (
-                "the scheduler kernel's next turn".to_owned(),
-                "one tail launch behind another, 2,048 pending kernels (cudaLimitDevRuntimePendingLaunchCount)",
+            4 => ("a kernel launched by the scheduler kernel", pending),
+            5 => ("the scheduler kernel's next turn", pending),
+            6 => (
+                "a stream made by the scheduler kernel",
+                "the device runtime's memory",
             ),
-            6 => ("a stream made by the scheduler kernel".to_owned(), "the device runtime's memory"),
             _ => {
                 return Some(Error::Runtime(format!(
                     "{way}: step {step}, bucket {bucket}: {count} blocks did not come to a grid barrier within 5 s, expected all of a \
@@ -85,9 +81,10 @@ impl Shared {
                 )));
             }
         };
+        let answer = error_name(error);
         Some(Error::Runtime(format!(
-            "{way}: step {step}: {node} was refused with {} after {count} launches, expected a launch; the limit is {limit}",
-            error_name(error)
+            "{way}: step {step}, bucket {bucket}: {node} was refused with {answer} after {count} launches, expected a launch; the \
+             limit is {limit}"
         )))
     }
 }
@@ -129,7 +126,11 @@ pub fn reference(kernels: u32) -> Reference {
         let n = (blocks(bucket_behind(digest)) * THREADS) as usize;
         for layer in 0..layers {
             let [even, odd] = &mut values;
-            let (from, to) = if layer % 2 == 0 { (even, odd) } else { (odd, even) };
+            let (from, to) = if layer % 2 == 0 {
+                (even, odd)
+            } else {
+                (odd, even)
+            };
             let add = layer.wrapping_add(digest as u32);
             for (to, from) in to[..n].iter_mut().zip(from[..n].iter().rev()) {
                 *to = mix(from.wrapping_add(add));

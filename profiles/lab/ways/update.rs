@@ -1,13 +1,10 @@
 //! One graph whose shape the host changes from step to step, and, to see what that saves, a new graph for each: against graphs
 //! that read all that changes from device memory.
 
+use super::super::cuda::{Captured, Exec, LaunchedBy, ReadyCall, failed};
 use super::host::each_step;
 use super::{Ground, Launching};
 use cudarc::driver::sys;
-use tailgraph::backend::cuda::driver::call::ReadyCall;
-use tailgraph::backend::cuda::driver::errors::failed;
-use tailgraph::backend::cuda::driver::exec::{Exec, LaunchedBy};
-use tailgraph::backend::cuda::driver::graph::Captured;
 use tailgraph::error::{Error, Result};
 
 /// Each kernel's parameters set before each launch. The host does not know which of them a step leaves as they are.
@@ -20,7 +17,11 @@ struct Params {
 
 pub fn params(ground: &mut Ground) -> Result<Box<dyn Launching>> {
     let graph = ground.capture(0, None)?;
-    Ok(Box::new(Params { exec: Exec::new(&graph, LaunchedBy::Host)?, calls: ground.ready_calls()?, graph }))
+    Ok(Box::new(Params {
+        exec: Exec::new(&graph, LaunchedBy::Host)?,
+        calls: ground.ready_calls()?,
+        graph,
+    }))
 }
 
 impl Launching for Params {
@@ -30,9 +31,16 @@ impl Launching for Params {
             for (index, (call, &node)) in self.calls[bucket].iter().zip(&nodes).enumerate() {
                 call.with_node(|params| {
                     // SAFETY: the executable is alive, the node of its graph, and the driver copies the parameters.
-                    unsafe { sys::cuGraphExecKernelNodeSetParams_v2(self.exec.handle(), node, params) }
-                        .result()
-                        .map_err(|error| failed(&ground.name(&format!("giving node {index} a call of {}", call.name())), error))
+                    unsafe {
+                        sys::cuGraphExecKernelNodeSetParams_v2(self.exec.handle(), node, params)
+                    }
+                    .result()
+                    .map_err(|error| {
+                        failed(
+                            &ground.name(&format!("giving node {index} a call of {}", call.name())),
+                            error,
+                        )
+                    })
                 })?;
             }
             // SAFETY: the memory is the ground's, which outlives what runs.
@@ -50,7 +58,10 @@ struct Whole {
 pub fn whole(ground: &mut Ground) -> Result<Box<dyn Launching>> {
     let graphs = (0..super::step::BUCKETS).map(|bucket| ground.capture(bucket, None));
     let graphs: Vec<_> = graphs.collect::<Result<_>>()?;
-    Ok(Box::new(Whole { exec: Exec::new(&graphs[0], LaunchedBy::Host)?, graphs }))
+    Ok(Box::new(Whole {
+        exec: Exec::new(&graphs[0], LaunchedBy::Host)?,
+        graphs,
+    }))
 }
 
 impl Launching for Whole {
@@ -64,9 +75,6 @@ impl Launching for Whole {
 }
 
 /// From the next launch on `exec` does what `graph` does, whose nodes and edges are as those that it was made of.
-///
-/// # Errors
-/// They are not: the error names the first node that differs, and how.
 fn update(exec: &Exec, graph: &Captured) -> Result<()> {
     graph.bind()?;
     let mut found = sys::CUgraphExecUpdateResultInfo {
@@ -91,8 +99,8 @@ fn update(exec: &Exec, graph: &Captured) -> Result<()> {
 /// A graph captured, instantiated and launched for each step; it lives until the next one is there.
 struct Recapture(Option<Exec>);
 
-pub fn recapture(_ground: &mut Ground) -> Result<Box<dyn Launching>> {
-    Ok(Box::new(Recapture(None)))
+pub fn recapture() -> Box<dyn Launching> {
+    Box::new(Recapture(None))
 }
 
 impl Launching for Recapture {
