@@ -1,19 +1,19 @@
 //! The laboratory: what CUDA has for launching a step, and for handing it from GPU to GPU, side by side and without a model
 //! (README.md). It has kernels of its own (kernels/ways, kernels/cdp), which no other program here has.
 
-mod handover;
-mod limits;
+pub mod handover;
+pub mod limits;
 mod load;
-mod measure;
+pub mod measure;
 mod memory;
 #[path = "../../tests/common/probe.rs"]
 #[allow(dead_code, reason = "tests have use for all of it")]
 mod probe;
 mod queue;
 mod reference;
-mod scheduled;
+pub mod scheduled;
 mod table;
-mod ways;
+pub mod ways;
 
 use clap::{Parser, Subcommand};
 use cuda::{Module, OpenGpu, without_multicast};
@@ -61,13 +61,13 @@ static LAUNCHING: &[u8] = &ALIGNED_LAUNCHING.0;
 /// Ways to launch steps and to hand them on, side by side on GPUs, without a model
 #[derive(Debug, Parser)]
 #[command(name = "lab")]
-struct Lab {
+pub struct Lab {
     #[command(subcommand)]
-    command: Command,
+    pub command: Command,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+pub enum Command {
     /// Every way that CUDA has of launching a step; and steps that a run's scheduler composes
     Launch(ways::Launch),
     /// Two GPUs that hand rows on, or add them up, in every way there is: NCCL, copies, stores and flags
@@ -91,7 +91,7 @@ fn main() -> ExitCode {
     })
 }
 
-fn run(command: Command) -> Result<ExitCode> {
+pub fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Launch(args) => ways::run(&args),
         Command::Handover(args) => handover::run(&args),
@@ -102,7 +102,7 @@ fn run(command: Command) -> Result<ExitCode> {
 }
 
 /// The names of a list that has one at the start of each line.
-fn names(list: &'static str) -> impl Iterator<Item = &'static str> + Clone {
+pub fn names(list: &'static str) -> impl Iterator<Item = &'static str> + Clone {
     list.lines().filter_map(|line| line.split(' ').next())
 }
 
@@ -142,7 +142,7 @@ fn ended(output: &Output, measured: Measured, heading: &str, fields: &str) -> Re
 
 /// GPUs as `--device` names them.
 #[derive(Debug, Clone)]
-struct Gpus(Vec<u32>);
+pub struct Gpus(Vec<u32>);
 
 impl Gpus {
     fn parse(text: &str) -> std::result::Result<Self, String> {
@@ -184,7 +184,7 @@ impl Gpus {
 }
 
 /// A GPU with the laboratory's kernels.
-fn open(ordinal: u32) -> Result<OpenGpu> {
+pub fn open(ordinal: u32) -> Result<OpenGpu> {
     let gpu = OpenGpu::new(ordinal)?;
     let module = Module::of_image(&gpu.context, "loading the laboratory's kernels", KERNELS)?;
     Ok(OpenGpu { module, ..gpu })
