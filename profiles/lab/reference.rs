@@ -4,17 +4,26 @@ use std::cell::RefCell;
 
 /// Steps that leave a value each, from which the next one follows; the first follows from 0. Each is worked out once, and as far as
 /// somebody asks.
-pub struct Reference(RefCell<(Box<dyn FnMut(u64) -> u64>, Vec<u64>)>);
+pub struct Reference(RefCell<Known>);
+
+struct Known {
+    next: Box<dyn FnMut(u64) -> u64>,
+    /// What so many steps leave.
+    values: Vec<u64>,
+}
 
 impl Reference {
     /// `next` gives what a step leaves behind one that left its argument; it is called for each step in turn.
     pub fn of(next: impl FnMut(u64) -> u64 + 'static) -> Self {
-        Self(RefCell::new((Box::new(next), vec![0])))
+        Self(RefCell::new(Known {
+            next: Box::new(next),
+            values: vec![0],
+        }))
     }
 
     /// What the first `steps` steps leave.
     pub fn value(&self, steps: u64) -> u64 {
-        let (next, values) = &mut *self.0.borrow_mut();
+        let Known { next, values } = &mut *self.0.borrow_mut();
         while values.len() as u64 <= steps {
             values.push(next(values[values.len() - 1]));
         }
@@ -25,7 +34,7 @@ impl Reference {
     #[allow(dead_code, reason = "of use to tests")]
     pub fn spoil(&self, steps: u64) {
         let value = self.value(steps);
-        self.0.borrow_mut().1[steps as usize] = !value;
+        self.0.borrow_mut().values[steps as usize] = !value;
     }
 }
 

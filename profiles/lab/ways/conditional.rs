@@ -170,7 +170,8 @@ impl Body {
         let ended = unsafe { sys::cuStreamEndCapture(stream, &mut graph) }.result();
         enqueued?;
         ended.map_err(|error| self.refused("ending a capture", error))?;
-        let nodes = Captured::handles_of(self.graph);
+        // SAFETY: the whole graph is alive, and its bodies with it.
+        let nodes = unsafe { Captured::handles_of(self.graph) };
         Ok(nodes
             .map_err(|error| self.refused("looking at a node", error))?
             .last()

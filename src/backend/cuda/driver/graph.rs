@@ -100,14 +100,18 @@ impl Captured {
     /// [`Error::Runtime`] where the driver does not say.
     pub fn handles(&self) -> Result<Vec<sys::CUgraphNode>> {
         self.bind()?;
-        Self::handles_of(self.handle).map_err(|error| self.refused(error))
+        // SAFETY: it is this value's.
+        unsafe { Self::handles_of(self.handle) }.map_err(|error| self.refused(error))
     }
 
-    /// Those of a graph that is alive, its context bound.
+    /// The handles of all nodes of `graph`, whose context is bound, in the order they were captured.
     ///
     /// # Errors
     /// The driver does not say.
-    pub fn handles_of(
+    ///
+    /// # Safety
+    /// The graph is alive.
+    pub unsafe fn handles_of(
         graph: sys::CUgraph,
     ) -> std::result::Result<Vec<sys::CUgraphNode>, DriverError> {
         let mut count = 0;
