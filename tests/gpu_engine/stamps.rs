@@ -9,7 +9,7 @@ use tailgraph::backend::cuda::engine::hosted::{HostLaunched, StagePlace};
 use tailgraph::backend::cuda::engine::model::InOrder;
 use tailgraph::backend::cuda::engine::program::StepProgram;
 use tailgraph::backend::cuda::engine::scheduler::GpuScheduler;
-use tailgraph::backend::cuda::tools::stamps::{StampClock, stamped};
+use tailgraph::backend::cuda::device::stamps::{StampClock, stamped};
 use tailgraph::backend::timing::{StepClock, StepTimes, is_timed};
 use tailgraph::plan::EngineOptions;
 use tailgraph::runtime::{Engine, Request};
