@@ -77,10 +77,11 @@ fn options_of_the_tool_are_passed_on() {
     let given = [
         "--nsys",
         "--trace cuda --stats=true",
-        "--nsys=--kill=sigterm --session-new 'two words'",
+        "--nsys=--kill=sigterm --session-new 'two words' --wait profile",
     ];
     let ended = profile(tools.path(), &[&given, &["--", "true"][..]].concat());
     let told = lines(&ended);
+    assert_eq!(told[1], "profile");
     assert!(!told.contains(&"--trace=cuda,nvtx,osrt") && !told.contains(&"--kill=none"));
     let theirs = [
         "--output=tailgraph-systems",
@@ -90,6 +91,8 @@ fn options_of_the_tool_are_passed_on() {
         "--kill=sigterm",
         "--session-new",
         "two words",
+        "--wait",
+        "profile",
         "true",
     ];
     assert_eq!(told[told.len() - theirs.len()..], theirs);

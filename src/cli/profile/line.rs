@@ -17,29 +17,30 @@ fn words(option: &[&str]) -> Words {
 ///
 /// # Errors
 /// The user's options are not words of a shell, belong to the other tool, or say where the report goes.
-pub fn options(args: &ProfileArgs, output: &Path) -> Result<Words> {
+pub fn options(args: &ProfileArgs, output: &Path) -> Result<Vec<String>> {
+    let (program, _, tool) = args.tool.names();
     let (nsys, ncu) = (&args.systems.nsys, &args.compute.ncu);
-    let (mut own, flag, given, others) = match args.tool {
-        Tool::Systems => (systems(&args.systems), "--nsys", nsys, ncu),
-        Tool::Compute => (compute(&args.compute), "--ncu", ncu, nsys),
+    let (mut own, given, others) = match args.tool {
+        Tool::Systems => (systems(&args.systems), nsys, ncu),
+        Tool::Compute => (compute(&args.compute), ncu, nsys),
     };
     let path = output.display().to_string();
-    let (report, force) = match args.tool {
+    let (force, report) = match args.tool {
         Tool::Systems => (
-            [format!("--output={path}")].into(),
             "--force-overwrite=true",
+            [format!("--output={path}")].into(),
         ),
-        Tool::Compute => (words(&["--export", &path]), "--force-overwrite"),
+        Tool::Compute => ("--force-overwrite", words(&["--export", &path])),
     };
     if !others.is_empty() {
         return Err(Error::Usage(format!(
-            "options of the other tool, expected {flag}: --tool says which one runs"
+            "--tool {tool} with options of the other tool: expected --{program}"
         )));
     }
     let given = given.iter().map(|text| {
         shlex::split(text).ok_or_else(|| {
             Error::Usage(format!(
-                "{flag} {text}: a quote does not end, expected words as in a shell"
+                "--{program} {text}: a quote does not end, expected words as in a shell"
             ))
         })
     });
@@ -47,10 +48,14 @@ pub fn options(args: &ProfileArgs, output: &Path) -> Result<Words> {
     let names_report = ["-o", "-f", name(&report[0]), name(force)];
     if let Some(word) = given.iter().find(|word| names_report.contains(&name(word))) {
         return Err(Error::Usage(format!(
-            "{flag} {word}: expected this command's own --output and --overwrite for the report"
+            "--{program} {word}: expected this command's own --output and --overwrite for the report"
         )));
     }
-    own.retain(|option| !given.iter().any(|word| name(word) == name(&option[0])));
+    let replaced = |option: &str| {
+        let mut options = given.iter().filter(|word| word.starts_with("--"));
+        options.any(|word| name(word) == name(option))
+    };
+    own.retain(|option| !replaced(&option[0]));
     if args.overwrite {
         own.push(words(&[force]));
     }
@@ -115,7 +120,7 @@ fn compute(args: &ComputeArgs) -> Vec<Words> {
 const STATS: &str = "--report=cuda_gpu_kern_sum,nvtx_kern_sum,nvtx_gpu_proj_sum,nvtx_sum";
 
 /// What prints the report as text.
-pub fn summary(tool: Tool, report: &Path) -> Words {
+pub fn summary(tool: Tool, report: &Path) -> Vec<String> {
     let report = &*report.to_string_lossy();
     match tool {
         // A database that an older report has left is made anew.
