@@ -39,7 +39,7 @@ for way in "${ways[@]}"; do
   report=$out/compute-$way
   echo "== $way" >&2
   # A kernel is run again for each group of counters, so a step takes long.
-  "$tailgraph" profile "${options[@]}" -o "$report" -- \
+  "$tailgraph" profile --overwrite "${options[@]}" -o "$report" -- \
     generate --model "$model" --device cuda --dtype "$dtype" --launch "$way" --max-seqs "$prompts" \
     --max-new-tokens "$tokens" "${step[@]}" --step-timeout-ms 600000 --input "$rows" --output "$report.jsonl" --quiet
   "$ncu" --import "$report.ncu-rep" --page raw --csv --print-units base >"$report.csv"

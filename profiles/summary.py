@@ -2,12 +2,14 @@
 """What a report of Nsight, or of `tailgraph bench`, shows, as a table for people.
 
 summary.py graphs REPORT.sqlite   launches of whole graphs, by graph (Nsight Systems, `nsys stats` makes the file)
+summary.py nodes REPORT.sqlite    kernels in graphs by step, layer and operation (of `tailgraph profile --nodes`)
 summary.py kernels REPORT.csv     kernels in the order they ran (ncu --import REPORT --page raw --csv --print-units base)
 summary.py steps REPORT.json ...  decode steps against their floors (tailgraph bench decode --format json)
 summary.py devices REPORT.json ...
                                   tokens a second on several devices against one (tailgraph bench --format json)
 """
 
+import bisect
 import csv
 import json
 import re
@@ -58,6 +60,41 @@ def graphs(path):
             rows.append([str(graph), str(len(times))] + [f"{figure:.2f}" for figure in figures] + where)
         print(f"  {name}: {sum(map(len, by_graph.values()))} launches")
         table(rows)
+
+
+def nodes(path):
+    """A kernel's node is a copy of the one that was captured, which is named by the last mark of the thread that captured it."""
+    base = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    tables = {name for (name,) in base.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    needed = {"CUPTI_ACTIVITY_KIND_KERNEL", "CUDA_GRAPH_NODE_EVENTS", "NVTX_EVENTS", "StringIds"}
+    if not needed <= tables:
+        sys.exit(f"{path}: has no table {', '.join(sorted(needed - tables))}, expected a run by `tailgraph profile --nodes` that captures graphs")
+    marks = {}
+    query = "SELECT e.globalTid, e.start, coalesce(e.text, s.value) FROM NVTX_EVENTS e LEFT JOIN StringIds s ON e.textId = s.id"
+    for thread, start, text in base.execute(query + " ORDER BY e.start"):
+        if text and text.startswith("node of "):
+            marks.setdefault(thread, []).append((start, text.removeprefix("node of ")))
+    copied, made = {}, {}
+    for node, original, start, thread in base.execute("SELECT graphNodeId, originalGraphNodeId, start, globalTid FROM CUDA_GRAPH_NODE_EVENTS"):
+        if original:
+            copied[node] = original
+        else:
+            made[node] = (thread, start)
+
+    def name(node):
+        while node in copied:
+            node = copied[node]
+        thread, start = made.get(node, (None, 0))
+        before = bisect.bisect(marks.get(thread, []), start, key=lambda mark: mark[0])
+        return marks[thread][before - 1][1] if before else "not named"
+
+    by_name = {}
+    for node, start, end in base.execute('SELECT graphNodeId, start, "end" FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE graphNodeId > 0'):
+        by_name.setdefault(name(node), []).append((end - start) / 1e3)
+    rows = [["kernel in a graph", "runs", "median us", "all ms"]]
+    for text, times in sorted(by_name.items(), key=lambda item: -sum(item[1])):
+        rows.append([text, str(len(times)), f"{statistics.median(times):.2f}", f"{sum(times) / 1e3:.2f}"])
+    table(rows)
 
 
 # Title, the counter's name in the table of all, and what its base unit is divided by.
@@ -143,7 +180,7 @@ def devices(*paths):
 
 
 if __name__ == "__main__":
-    kinds = {"graphs": graphs, "kernels": kernels, "steps": steps, "devices": devices}
+    kinds = {"graphs": graphs, "nodes": nodes, "kernels": kernels, "steps": steps, "devices": devices}
     name, paths = (sys.argv[1:2] or [""])[0], sys.argv[2:]
     if name not in kinds or not paths or (len(paths) > 1 and name not in ("steps", "devices")):
         sys.exit(__doc__.strip())

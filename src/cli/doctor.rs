@@ -9,6 +9,8 @@ pub(super) use self::command::run;
 pub use self::kernels::{Found, Kernels};
 pub use self::links::Links;
 use super::args::doctor::{DoctorArgs, Format};
+use super::args::profile::Tool;
+use super::profile::find;
 use crate::error::{Error, Result};
 use crate::plan::MemoryPlan;
 use crate::plan::budget::{Available, Budget};
@@ -115,6 +117,7 @@ impl DoctorArgs {
             ),
             None => gpu(),
         });
+        checks.extend([Tool::Systems, Tool::Compute].map(profiler));
         checks.extend(asked.links.as_ref().map(links::check));
         if let Some(subject) = subject {
             checks.extend(model(subject, available.as_ref()));
@@ -244,6 +247,32 @@ fn gpu() -> Check {
         Check::ok("gpu", found)
     } else {
         Check::not_ok("gpu", Status::Warn, found, unusable.join("; "))
+    }
+}
+
+/// A tool that `profile` runs.
+fn profiler(tool: Tool) -> Check {
+    let (program, title, _) = tool.names();
+    let warn = |detail, advice| Check::not_ok(program, Status::Warn, detail, advice);
+    let Some(found) = find::find(tool, &find::Places::of_this_machine()) else {
+        return warn(
+            format!("no {title} here, which profile runs"),
+            find::missing(tool),
+        );
+    };
+    let place = found.display();
+    match find::version(&found) {
+        Some((version, numbers)) if numbers[..2] >= find::OLDEST[..] => {
+            Check::ok(program, format!("{title} {version}, {place}"))
+        }
+        Some((version, _)) => warn(
+            format!("{title} {version}, {place}, is too old for profile"),
+            find::install(tool),
+        ),
+        None => warn(
+            format!("{place} --version names no release"),
+            find::install(tool),
+        ),
     }
 }
 

@@ -1,98 +1,92 @@
 //! `profile`: a command under Nsight Systems or Nsight Compute, with the options that this program's ranges and graphs
-//! need; or just their command line.
+//! need; or just their command line. [`find`] says where the tools are, which `doctor` asks too.
 
-mod find;
+pub(super) mod find;
 mod line;
 
 use super::args::Cli;
 use super::args::profile::{ProfileArgs, Tool};
 use super::{Exit, print};
 use crate::error::{Error, Result};
-use crate::telemetry::say;
+use crate::telemetry::{say, warn};
 use clap::CommandFactory;
 use find::Places;
-pub use line::{quoted, words};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-impl Tool {
-    /// Its program.
-    pub fn program(self) -> &'static str {
-        match self {
-            Self::Systems => "nsys",
-            Self::Compute => "ncu",
-        }
-    }
-
-    fn title(self) -> &'static str {
-        match self {
-            Self::Systems => "Nsight Systems",
-            Self::Compute => "Nsight Compute",
-        }
-    }
-
-    /// Ending of its reports.
-    fn ending(self) -> &'static str {
-        match self {
-            Self::Systems => "nsys-rep",
-            Self::Compute => "ncu-rep",
-        }
-    }
-
-    fn report(self) -> PathBuf {
-        PathBuf::from(match self {
-            Self::Systems => "tailgraph-systems",
-            Self::Compute => "tailgraph-compute",
-        })
-    }
-}
-
 /// The `profile` command.
 pub(super) fn run(args: &ProfileArgs) -> Result<Exit> {
-    if args.tool == Tool::Compute {
+    let tool = args.tool;
+    if tool == Tool::Compute {
         has_ranges(&args.command)?;
     }
-    let output = args.output.clone().unwrap_or_else(|| args.tool.report());
-    let program = program(&args.command)?;
-    let options = words(args, &output);
-    let found = find::find(args.tool, &Places::of_this_machine());
+    let (program, _, name) = tool.names();
+    let ending = format!("{program}-rep");
+    let output = args.output.clone();
+    let mut output = output.unwrap_or_else(|| format!("tailgraph-{name}").into());
+    if output.extension().is_some_and(|found| *found == *ending) {
+        output.set_extension("");
+    }
+    let options = line::options(args, &output)?;
+    let command = command(&args.command)?;
+    let found = find::find(tool, &Places::of_this_machine());
     if args.print {
-        let tool = found.unwrap_or_else(|| args.tool.program().into());
-        let words = std::iter::once(tool.to_string_lossy().into_owned());
-        let words: Vec<String> = words.chain(options).chain(program).collect();
-        print(format!("{}\n", quoted(&words)).as_bytes())?;
+        let program = found.unwrap_or_else(|| program.into());
+        let words = std::iter::once(program.to_string_lossy().into_owned());
+        let words: Vec<String> = words.chain(options).chain(command).collect();
+        print(format!("{}\n", line::quoted(&words)).as_bytes())?;
         return Ok(Exit::Done);
     }
-    let tool = found.ok_or_else(|| Error::Runtime(find::missing(args.tool)))?;
-    let status = Command::new(&tool).args(options).args(program).status();
+    let program = found.ok_or_else(|| Error::Runtime(find::missing(tool)))?;
+    let report = PathBuf::from(format!("{}.{ending}", output.display()));
+    if report.exists() && !args.overwrite {
+        return Err(Error::Usage(format!(
+            "{}: the report exists, and nothing was run; name another with -o, or replace it with --overwrite",
+            report.display()
+        )));
+    }
+    let status = Command::new(&program).args(options).args(command).status();
     let status =
-        status.map_err(|source| Error::io(format!("starting {}", tool.display()), source))?;
+        status.map_err(|source| Error::io(format!("starting {}", program.display()), source))?;
     if !status.success() {
         return Err(Error::Runtime(format!(
             "{} ended with {status}: what it printed above says why; --print shows its command line",
-            tool.display()
+            program.display()
         )));
     }
-    let report = format!("{}.{}", output.display(), args.tool.ending());
-    say(&format!(
-        "tailgraph: {}; as text: {}",
-        report,
-        line::summary(args.tool, &tool, Path::new(&report))
-    ));
+    summary(tool, &program, &report);
     Ok(Exit::Done)
 }
 
+/// Shows what the tool says of its report, in short. The report is what was asked for, so a failure here is a warning.
+fn summary(tool: Tool, program: &Path, report: &Path) {
+    let mut words = vec![program.to_string_lossy().into_owned()];
+    words.extend(line::summary(tool, report));
+    let all = line::quoted(&words);
+    match Command::new(program).args(&words[1..]).output() {
+        Ok(done) if done.status.success() => {
+            line::shortened(&String::from_utf8_lossy(&done.stdout)).for_each(say);
+        }
+        Ok(done) => {
+            let told = String::from_utf8_lossy(&done.stderr);
+            let last = told.lines().last().unwrap_or_default();
+            warn(&format!("{all} ended with {}: {last}", done.status));
+        }
+        Err(error) => warn(&format!("{all} could not be started: {error}")),
+    }
+    let report = report.display();
+    say(&format!("tailgraph: {report}; its whole summary: {all}"));
+}
+
 /// What to start: this program where the first word is one of its commands.
-fn program(command: &[String]) -> Result<Vec<String>> {
+fn command(command: &[String]) -> Result<Vec<String>> {
     if !is_ours(command) {
         return Ok(command.to_vec());
     }
     let this =
         std::env::current_exe().map_err(|source| Error::io("this program's path", source))?;
     let this = this.to_string_lossy().into_owned();
-    Ok(std::iter::once(this)
-        .chain(command.iter().cloned())
-        .collect())
+    Ok([&[this], command].concat())
 }
 
 fn is_ours(command: &[String]) -> bool {
@@ -120,37 +114,5 @@ fn has_ranges(command: &[String]) -> Result<()> {
              which run the same kernels",
             way.map_or("no --launch".to_owned(), |way| format!("--launch {way}"))
         ))),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn owned(words: &[&str]) -> Vec<String> {
-        words.iter().map(|&word| word.to_owned()).collect()
-    }
-
-    #[test]
-    fn a_step_without_a_range_is_refused() {
-        for (command, fine) in [
-            (&["generate", "--launch", "host-graph"][..], true),
-            (&["generate", "--launch=host-kernels"], true),
-            (&["generate", "--launch", "device-graph"], false),
-            (&["generate", "--launch=device-graph"], false),
-            (&["generate", "--launch"], false),
-            (&["generate"], false),
-            (&["./another", "program"], true),
-        ] {
-            assert_eq!(has_ranges(&owned(command)).is_ok(), fine, "{command:?}");
-        }
-    }
-
-    #[test]
-    fn our_own_commands_are_started_by_their_path() {
-        let started = program(&owned(&["score", "--model", "m"])).unwrap();
-        assert!(Path::new(&started[0]).is_absolute());
-        assert_eq!(started[1..], ["score", "--model", "m"]);
-        assert_eq!(program(&owned(&["env", "true"])).unwrap(), ["env", "true"]);
     }
 }

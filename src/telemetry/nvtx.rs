@@ -16,6 +16,10 @@ use std::sync::LazyLock;
 /// The domain's name, as tools filter by it.
 pub const DOMAIN: &str = "tailgraph";
 
+/// Set where captured graphs are to [`mark`] their nodes: a profiler notes when and by which thread a node was made, so the mark
+/// before it names it (`profiles/summary.py nodes`). Some thousand texts are made for that, which other runs go without.
+pub const NAME_NODES: &str = "TAILGRAPH_NAME_NODES";
+
 /// What a range belongs to; tools filter by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Category {
@@ -76,6 +80,10 @@ mod imp {
         }
     }
 
+    pub fn mark(name: Name) {
+        DOMAIN.mark(name.event());
+    }
+
     #[derive(Debug)]
     pub struct Span {
         _open: domain::Range<'static>,
@@ -113,6 +121,8 @@ mod imp {
             _thread: std::marker::PhantomData,
         }
     }
+
+    pub fn mark(_name: Name) {}
 
     #[derive(Debug)]
     pub struct Span;
@@ -181,6 +191,11 @@ pub fn range(name: Name) -> Range {
     Range {
         _open: imp::range(name.0),
     }
+}
+
+/// Marks this moment on this thread.
+pub fn mark(name: Name) {
+    imp::mark(name.0);
 }
 
 /// An open range of the whole process: it may end on another thread, and need not nest. It ends when it is dropped.

@@ -17,17 +17,28 @@ case $1 in
   stats)
     for word; do report=$word; done
     echo "stats: $*"
+    rm -f "${report%.nsys-rep}.sqlite"
     python3 - "${report%.nsys-rep}.sqlite" <<'END'
 import sqlite3, sys
 base = sqlite3.connect(sys.argv[1])
 base.execute('CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INT, "end" INT, graphId INT, deviceId INT)')
 rows = [(0, 2000000, 7, 0), (0, 4000000, 7, 0), (0, 1000, 9, 1)]
 base.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (?, ?, ?, ?)", rows)
+base.execute("CREATE TABLE NVTX_EVENTS (start INT, globalTid INT, text TEXT, textId INT)")
+base.execute("CREATE TABLE StringIds (id INT, value TEXT)")
 if "stages" in sys.argv[1]:
-    base.execute("CREATE TABLE NVTX_EVENTS (text TEXT, textId INT)")
-    base.execute("CREATE TABLE StringIds (id INT, value TEXT)")
-    base.executemany("INSERT INTO NVTX_EVENTS VALUES (?, ?)", [("load", None), (None, 3), (None, 4)])
+    base.executemany("INSERT INTO NVTX_EVENTS VALUES (0, 1, ?, ?)", [("load", None), (None, 3), (None, 4)])
     base.executemany("INSERT INTO StringIds VALUES (?, ?)", [(3, "launch stage 0 on cuda:0"), (4, "stage 1 on cuda:1")])
+# Two threads capture a node each at a time; nodes 20 and 21 are copies of 10 and 11, and node 30 of 20.
+base.execute("CREATE TABLE CUDA_GRAPH_NODE_EVENTS (start INT, globalTid INT, graphNodeId INT, originalGraphNodeId INT)")
+base.execute('CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT, "end" INT, graphNodeId INT)')
+marks = [(100, 1, "node of stage 0 decode 8: embed", None), (102, 2, None, 5), (104, 1, "node of a later one", None)]
+base.executemany("INSERT INTO NVTX_EVENTS VALUES (?, ?, ?, ?)", marks)
+base.execute("INSERT INTO StringIds VALUES (5, 'node of stage 0 decode 16: layer 3 attention')")
+made = [(103, 1, 10, None), (103, 2, 11, None), (110, 1, 20, 10), (110, 2, 21, 11), (120, 1, 30, 20)]
+base.executemany("INSERT INTO CUDA_GRAPH_NODE_EVENTS VALUES (?, ?, ?, ?)", made)
+runs = [(0, 1000, 30), (0, 3000, 30), (0, 9000, 21), (0, 500, 99), (0, 70000, None)]
+base.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?)", runs)
 base.commit()
 END
     ;;
@@ -117,6 +128,37 @@ fn systems_records_each_way() {
     }
     let rows = fs::read_to_string(recipe.path("out/prompts.jsonl")).unwrap();
     assert_eq!(rows.lines().count(), 3);
+}
+
+/// Copies of a captured node are named by the mark of the thread that captured it.
+#[test]
+fn systems_names_kernels_in_graphs_by_layer() {
+    let recipe = Recipe::new();
+    let settings = [("NODES", "1"), ("WAYS", "host-graph"), ("PROMPTS", "2")];
+    let ended = recipe.run("systems.sh", &settings);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let told = recipe.told();
+    for part in [
+        "--cuda-graph-trace=node ",
+        "--env-var=TAILGRAPH_NAME_NODES=1 ",
+    ] {
+        assert!(told[0].contains(part), "{told:?}");
+    }
+    let text = fs::read_to_string(recipe.path("out/systems-host-graph.txt")).unwrap();
+    let last: Vec<String> = text
+        .lines()
+        .rev()
+        .take(3)
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    assert_eq!(
+        last,
+        [
+            "not named 1 0.50 0.00",
+            "stage 0 decode 8: embed 2 2.00 0.00",
+            "stage 0 decode 16: layer 3 attention 1 9.00 0.01",
+        ]
+    );
 }
 
 /// Each graph is shown with the stage, and the GPU, that ran it.

@@ -170,11 +170,34 @@ fn heard(way: &str) -> Vec<String> {
     let run = run.and(&["--max-new-tokens", "3", "--quiet", "x"]);
     let mut command = run.with("DEVICES", 2).command();
     command.env("NVTX_INJECTION64_PATH", &listener);
+    command.env("TAILGRAPH_NAME_NODES", "1");
     let printed = end(&mut command, "").good();
     let lines = printed
         .lines()
         .filter_map(|line| line.split("nvtx ").nth(1));
     lines.map(str::to_owned).collect()
+}
+
+/// A profiler's kernels in graphs are named by what was marked before their capture.
+#[test]
+fn captured_kernels_are_marked_with_step_and_layer() {
+    let heard = heard("host-graph");
+    let of = |stage: &str| {
+        let start = format!("mark tailgraph start/node of stage {stage} decode 1: ");
+        let marks = heard.iter().filter_map(|line| line.strip_prefix(&start));
+        marks.collect::<Vec<_>>()
+    };
+    let (first, last) = (of("0"), of("1"));
+    let begins = |marks: &[&str], with: &str| marks.iter().any(|mark| mark.starts_with(with));
+    assert!(
+        begins(&first, "embed") && begins(&first, "layer 0 "),
+        "{first:?}"
+    );
+    assert!(
+        !begins(&last, "layer 0 ") && begins(&last, "layer "),
+        "{last:?}"
+    );
+    assert!(last.iter().any(|mark| mark.contains("lm_head")), "{last:?}");
 }
 
 /// A profiler shows what each GPU does by names that hold its stage.

@@ -10,9 +10,12 @@ pub struct ProfileArgs {
     /// Which one
     #[arg(long, value_name = "TOOL", default_value = "systems")]
     pub tool: Tool,
-    /// The report, without its ending [default: tailgraph-systems or tailgraph-compute]
+    /// The report, with or without its ending [default: tailgraph-systems or tailgraph-compute]
     #[arg(long, short, value_name = "PATH")]
     pub output: Option<PathBuf>,
+    /// Replace the report where it exists
+    #[arg(long)]
+    pub overwrite: bool,
     /// Print the command line instead of running it
     #[arg(long)]
     pub print: bool,
@@ -45,6 +48,9 @@ pub struct SystemsArgs {
     /// Each kernel of a graph by itself; only of graphs that the host launches, and slower
     #[arg(long)]
     pub nodes: bool,
+    /// More options of nsys profile, as in a shell; each takes the place of this command's own of that name
+    #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
+    pub nsys: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -81,6 +87,9 @@ pub struct ComputeArgs {
     /// Which counters: basic, detailed or full
     #[arg(long, value_name = "SET", default_value = "full")]
     pub set: String,
+    /// More options of ncu, as in a shell; each takes the place of this command's own of that name
+    #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
+    pub ncu: Vec<String>,
 }
 
 pub(super) fn kind_parser() -> impl TypedValueParser<Value = StepKind> {

@@ -1,12 +1,27 @@
-//! Where Nsight is: on the PATH, with the CUDA toolkit, or in the folders that its own packages make.
+//! Both tools: where they are (on the PATH, with the CUDA toolkit, or in the folders that NVIDIA's packages make) and of which
+//! release.
 
-use super::Tool;
+use crate::cli::args::profile::Tool;
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The oldest release that has all options of [`super::line`].
+pub const OLDEST: [u32; 2] = [2025, 3];
+
+impl Tool {
+    /// Its program, its title, and what files and folders of it are called by.
+    pub fn names(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Self::Systems => ("nsys", "Nsight Systems", "systems"),
+            Self::Compute => ("ncu", "Nsight Compute", "compute"),
+        }
+    }
+}
 
 /// Where to look, in this order.
-pub(super) struct Places {
+pub struct Places {
     /// As in PATH
     pub path: Option<OsString>,
     /// Folders of CUDA toolkits
@@ -32,31 +47,20 @@ impl Places {
 }
 
 /// The tool's program, where there is one.
-pub(super) fn find(tool: Tool, places: &Places) -> Option<PathBuf> {
-    let name = tool.program();
+pub fn find(tool: Tool, places: &Places) -> Option<PathBuf> {
+    let (program, _, name) = tool.names();
+    let package = format!("nsight-{name}");
     let on_path = places.path.iter().flat_map(env::split_paths);
     let in_toolkits = places.toolkits.iter().flat_map(|toolkit| {
-        let own = newest_first(toolkit, folder(tool));
-        [toolkit.join("bin")]
-            .into_iter()
-            .chain(own.into_iter().flat_map(inside))
+        let own = newest_first(toolkit, &package);
+        std::iter::once(toolkit.join("bin")).chain(own.into_iter().flat_map(inside))
     });
-    let in_packages = newest_first(&places.packages.join(folder(tool)), "")
-        .into_iter()
-        .flat_map(inside);
+    let in_packages = newest_first(&places.packages.join(&package), "");
     on_path
         .chain(in_toolkits)
-        .chain(in_packages)
-        .map(|folder| folder.join(name))
+        .chain(in_packages.into_iter().flat_map(inside))
+        .map(|folder| folder.join(program))
         .find(|file| is_program(file))
-}
-
-/// What the folders of its versions are called.
-fn folder(tool: Tool) -> &'static str {
-    match tool {
-        Tool::Systems => "nsight-systems",
-        Tool::Compute => "nsight-compute",
-    }
 }
 
 /// Folders with programs in that of one version.
@@ -92,22 +96,32 @@ fn is_program(file: &Path) -> bool {
         .is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
 }
 
+/// The release as `--version` says it, and its numbers; `None` where it says none.
+pub fn version(program: &Path) -> Option<(String, Vec<u32>)> {
+    let done = Command::new(program).arg("--version").output().ok()?;
+    let text = String::from_utf8_lossy(&done.stdout);
+    let mut found = text.split_whitespace().map(|word| {
+        let numbers = word.split('.').map_while(|number| number.parse().ok());
+        (word.to_owned(), numbers.collect::<Vec<u32>>())
+    });
+    found.find(|(_, numbers)| numbers.len() > 1)
+}
+
 /// What to say where there is none.
-pub(super) fn missing(tool: Tool) -> String {
-    let (title, name) = (tool.title(), tool.program());
-    let (package, page) = match tool {
-        Tool::Systems => (
-            "nsight-systems",
-            "https://developer.nvidia.com/nsight-systems",
-        ),
-        Tool::Compute => (
-            "nsight-compute",
-            "https://developer.nvidia.com/nsight-compute",
-        ),
-    };
+pub fn missing(tool: Tool) -> String {
+    let (program, _, name) = tool.names();
     format!(
-        "{name} is neither on the PATH nor in CUDA_HOME, /usr/local/cuda or /opt/nvidia/{package}: install {title} 2025.3 \
-         or newer ({page}, also in NVIDIA's package repository), or use --print for the command line alone"
+        "{program} is neither on the PATH nor in CUDA_HOME, /usr/local/cuda or /opt/nvidia/nsight-{name}: {}; profile --print \
+         shows the command line without it",
+        install(tool)
+    )
+}
+
+pub fn install(tool: Tool) -> String {
+    let (_, title, name) = tool.names();
+    let [year, release] = OLDEST;
+    format!(
+        "install {title} {year}.{release} or newer (https://developer.nvidia.com/nsight-{name}, also in NVIDIA's package repository)"
     )
 }
 
@@ -151,16 +165,5 @@ mod tests {
         finds(Tool::Systems, &toolkit);
         let first = install(root, "path/nsys", 0o755);
         finds(Tool::Systems, &first);
-    }
-
-    #[test]
-    fn a_missing_tool_is_one_line_with_what_to_do() {
-        for tool in [Tool::Systems, Tool::Compute] {
-            let message = missing(tool);
-            assert!(!message.contains('\n'));
-            for part in [tool.program(), "install Nsight", "--print", "CUDA_HOME"] {
-                assert!(message.contains(part), "{message}");
-            }
-        }
     }
 }

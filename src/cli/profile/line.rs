@@ -1,139 +1,158 @@
 //! The options of both tools, as of their releases 2025.3.
 
 use crate::cli::args::profile::{ComputeArgs, ProfileArgs, Range, SystemsArgs, Tool};
-use crate::telemetry::nvtx::DOMAIN;
+use crate::error::{Error, Result};
+use crate::telemetry::nvtx::{DOMAIN, NAME_NODES};
 use std::path::Path;
 
-/// What the tool is told, up to the program it starts.
-pub fn words(args: &ProfileArgs, output: &Path) -> Vec<String> {
-    match args.tool {
-        Tool::Systems => systems(&args.systems, output),
-        Tool::Compute => compute(&args.compute, output),
-    }
+/// An option and, where it is a word of its own, its value.
+type Words = Vec<String>;
+
+fn words(option: &[&str]) -> Words {
+    option.iter().map(|&word| word.to_owned()).collect()
 }
 
-fn systems(args: &SystemsArgs, output: &Path) -> Vec<String> {
-    let mut words = vec!["profile".to_owned(), "--trace=cuda,nvtx,osrt".to_owned()];
-    // Graphs that the device launches are traced as wholes only.
-    words.push(match args.nodes {
-        true => "--cuda-graph-trace=node".into(),
-        false => "--cuda-graph-trace=graph:host-and-device".into(),
+/// What the tool is told, up to the program it starts: what this program needs, and behind it the user's own options, which
+/// take the place of those of the same name.
+///
+/// # Errors
+/// The user's options are not words of a shell, belong to the other tool, or say where the report goes.
+pub fn options(args: &ProfileArgs, output: &Path) -> Result<Vec<String>> {
+    let (program, _, tool) = args.tool.names();
+    let (nsys, ncu) = (&args.systems.nsys, &args.compute.ncu);
+    let (mut own, given, others) = match args.tool {
+        Tool::Systems => (systems(&args.systems), nsys, ncu),
+        Tool::Compute => (compute(&args.compute), ncu, nsys),
+    };
+    let path = output.display().to_string();
+    let (force, report) = match args.tool {
+        Tool::Systems => (
+            "--force-overwrite=true",
+            [format!("--output={path}")].into(),
+        ),
+        Tool::Compute => ("--force-overwrite", words(&["--export", &path])),
+    };
+    if !others.is_empty() {
+        return Err(Error::Usage(format!(
+            "--tool {tool} with options of the other tool: expected --{program}"
+        )));
+    }
+    let given = given.iter().map(|text| {
+        shlex::split(text).ok_or_else(|| {
+            Error::Usage(format!(
+                "--{program} {text}: a quote does not end, expected words as in a shell"
+            ))
+        })
     });
+    let given = given.collect::<Result<Vec<_>>>()?.concat();
+    let names_report = ["-o", "-f", name(&report[0]), name(force)];
+    if let Some(word) = given.iter().find(|word| names_report.contains(&name(word))) {
+        return Err(Error::Usage(format!(
+            "--{program} {word}: expected this command's own --output and --overwrite for the report"
+        )));
+    }
+    let replaced = |option: &str| {
+        let mut options = given.iter().filter(|word| word.starts_with("--"));
+        options.any(|word| name(word) == name(option))
+    };
+    own.retain(|option| !replaced(&option[0]));
+    if args.overwrite {
+        own.push(words(&[force]));
+    }
+    own.push(report);
+    own.push(given);
+    Ok(own.concat())
+}
+
+/// An option's name, without a value behind `=`.
+fn name(word: &str) -> &str {
+    word.split_once('=').map_or(word, |(name, _)| name)
+}
+
+fn systems(args: &SystemsArgs) -> Vec<Words> {
+    let mut options = vec!["profile", "--trace=cuda,nvtx,osrt"];
+    let names = format!("--env-var={NAME_NODES}=1");
+    // Graphs that the device launches are traced as wholes only.
+    if args.nodes {
+        options.extend(["--cuda-graph-trace=node", &names]);
+    } else {
+        options.push("--cuda-graph-trace=graph:host-and-device");
+    }
     if args.system_wide {
-        words.push("--sample=system-wide".into());
-        words.push("--cpuctxsw=system-wide".into());
+        options.extend(["--sample=system-wide", "--cpuctxsw=system-wide"]);
     }
     // Ranges begin a recording only under registered names, which all of ours are; NSYS_NVTX_PROFILER_REGISTER_ONLY may
     // stay as it is.
-    let (from, end) = match args.range {
-        Range::Run => (Some("load"), "none"),
-        Range::Serve => (Some("serve"), "stop"),
-        Range::All => (None, "none"),
+    let range = match args.range {
+        Range::Run => Some(("load", "--capture-range-end=none")),
+        Range::Serve => Some(("serve", "--capture-range-end=stop")),
+        Range::All => None,
     };
-    if let Some(from) = from {
-        words.push("--capture-range=nvtx".into());
-        words.push(format!("--nvtx-capture={from}@{DOMAIN}"));
-        words.push(format!("--capture-range-end={end}"));
+    let from = range.map(|(from, _)| format!("--nvtx-capture={from}@{DOMAIN}"));
+    if let (Some(from), Some((_, end))) = (&from, range) {
         // The end of the recording is not the program's.
-        words.push("--kill=none".into());
+        options.extend(["--capture-range=nvtx", from, end, "--kill=none"]);
     }
-    words.push("--force-overwrite=true".into());
-    words.push(format!("--output={}", output.display()));
-    words
+    options.iter().map(|option| words(&[option])).collect()
 }
 
-fn compute(args: &ComputeArgs, output: &Path) -> Vec<String> {
-    let mut words: Vec<String> = [
-        "--nvtx",
-        "--nvtx-include",
-        &range(args),
-        "--graph-profiling",
-        "node",
+fn compute(args: &ComputeArgs) -> Vec<Words> {
+    let (stage, kind, bucket) = (args.stage, args.kind.name(), args.bucket);
+    // A step's range as a filter takes it: the slash is for ranges that a thread pushes and pops.
+    let range = format!("{DOMAIN}@stage {stage} {kind} {bucket}/");
+    let mut options = vec![
+        words(&["--nvtx"]),
+        words(&["--nvtx-include", &range]),
+        words(&["--graph-profiling", "node"]),
         // The clocks are the machine's business; a kernel alone on a GPU is timed as it would run.
-        "--clock-control",
-        "none",
-        "--set",
-        &args.set,
-        "--launch-skip",
-        &args.skip.to_string(),
-        "--launch-count",
-        &args.launches.to_string(),
-    ]
-    .map(str::to_owned)
-    .to_vec();
+        words(&["--clock-control", "none"]),
+        words(&["--set", &args.set]),
+        words(&["--launch-skip", &args.skip.to_string()]),
+        words(&["--launch-count", &args.launches.to_string()]),
+    ];
     if let Some(kernel) = &args.kernel {
-        words.push("--kernel-name".into());
-        words.push(format!("regex:{kernel}"));
+        options.push(words(&["--kernel-name", &format!("regex:{kernel}")]));
     }
-    words.push("--force-overwrite".into());
-    words.push("--export".into());
-    words.push(output.display().to_string());
-    words
+    options
 }
 
-/// The step's range as a filter takes it: `domain@range/`, the slash for ranges that a thread pushes and pops.
-fn range(args: &ComputeArgs) -> String {
-    let ComputeArgs {
-        stage,
-        kind,
-        bucket,
-        ..
-    } = args;
-    format!("{DOMAIN}@stage {stage} {} {bucket}/", kind.name())
+/// The tables of `nsys stats`: kernels, kernels and GPU time by range, ranges. Steps that the host launches are ranges.
+const STATS: &str = "--report=cuda_gpu_kern_sum,nvtx_kern_sum,nvtx_gpu_proj_sum,nvtx_sum";
+
+/// What prints the report as text.
+pub fn summary(tool: Tool, report: &Path) -> Vec<String> {
+    let report = &*report.to_string_lossy();
+    match tool {
+        // A database that an older report has left is made anew.
+        Tool::Systems => words(&["stats", "--force-export=true", STATS, report]),
+        Tool::Compute => words(&[
+            "--import",
+            report,
+            "--page=details",
+            "--print-summary=per-kernel",
+        ]),
+    }
 }
 
-/// The command line that prints the report as text.
-pub(super) fn summary(tool: Tool, program: &Path, report: &Path) -> String {
-    let (program, report) = (program.display().to_string(), report.display().to_string());
-    let words: &[&str] = match tool {
-        Tool::Systems => &[
-            &program,
-            "stats",
-            "--report",
-            "nvtx_sum,cuda_gpu_kern_sum,cuda_api_sum",
-            &report,
-        ],
-        Tool::Compute => &[&program, "--import", &report, "--page", "details"],
-    };
-    quoted(words)
+/// A summary with the first ten rows of each table: rows follow a ruled line, and end at the next or at an empty line.
+pub fn shortened(text: &str) -> impl Iterator<Item = &str> {
+    let mut rows = 0;
+    text.lines().filter(move |line| {
+        let ends = |c: char| c == '-' || c.is_whitespace();
+        rows = if line.chars().all(ends) { 0 } else { rows + 1 };
+        rows <= 10
+    })
 }
 
 /// Words as a shell reads them.
-pub fn quoted<S: AsRef<str>>(words: &[S]) -> String {
+pub fn quoted(words: &[String]) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_@%+=:,./-".contains(c);
-    let quote = |word: &str| match !word.is_empty() && word.chars().all(plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
+    let quote = |word: &String| {
+        if !word.is_empty() && word.chars().all(plain) {
+            word.clone()
+        } else {
+            format!("'{}'", word.replace('\'', r"'\''"))
+        }
     };
-    let words: Vec<String> = words.iter().map(|word| quote(word.as_ref())).collect();
-    words.join(" ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::plan::StepKind;
-
-    #[test]
-    fn words_survive_a_shell() {
-        assert_eq!(
-            quoted(&["a-b", "two words", "it's", "", "$x"]),
-            r"a-b 'two words' 'it'\''s' '' '$x'"
-        );
-    }
-
-    /// The names are those that [`crate::telemetry::nvtx::names`] and `program::step_name` register.
-    #[test]
-    fn steps_are_found_by_their_ranges() {
-        let args = ComputeArgs {
-            stage: 2,
-            kind: StepKind::Mixed,
-            bucket: 512,
-            kernel: None,
-            launches: 1,
-            skip: 0,
-            set: "full".into(),
-        };
-        assert_eq!(range(&args), "tailgraph@stage 2 mixed 512/");
-    }
+    words.iter().map(quote).collect::<Vec<_>>().join(" ")
 }

@@ -1,12 +1,14 @@
 //! The step of one stage as something to launch: the one piece of code behind every way of launching.
 
 use crate::backend::cuda::driver::Address;
-use crate::backend::cuda::driver::call::{KernelCall, ReadyCall};
+use crate::backend::cuda::driver::call::{KernelCall, ReadyCall, parts};
 use crate::backend::cuda::driver::graph::Captured;
 use crate::backend::cuda::families::{Bucket, StepAt};
 use crate::backend::cuda::tuning::variants::Variant;
+use crate::backend::timing::Part;
 use crate::error::Result;
 use crate::plan::{Ladders, StepKind};
+use crate::telemetry::nvtx::{Category, NAME_NODES, Name, mark};
 use crate::telemetry::phases::{Phase, phase};
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
@@ -185,13 +187,32 @@ pub unsafe fn capture_calls(
     name: impl Into<String>,
     calls: &[KernelCall],
 ) -> Result<Captured> {
+    let name = name.into();
+    let marks = marks(&name, calls);
     Captured::capture(stream, name, |stream| {
-        for call in calls {
+        for (index, call) in calls.iter().enumerate() {
+            if let Some(&node) = marks.get(index) {
+                mark(node);
+            }
             // SAFETY: the caller's promise.
             unsafe { call.kernel.launch(stream, call.launch, &call.arguments) }?;
         }
         Ok(())
     })
+}
+
+/// The name of each call's node, as in `node of stage 0 decode 8: layer 5 norm + router`, where somebody asks for them.
+fn marks(graph: &str, calls: &[KernelCall]) -> Vec<Name> {
+    if std::env::var_os(NAME_NODES).is_none() {
+        return vec![];
+    }
+    let name = |part: &Part| {
+        let layer = part.ops.first().and_then(|op| op.layer);
+        let layer = layer.map_or(String::new(), |layer| format!("layer {layer} "));
+        let text = format!("node of {graph}: {layer}{}", part.operation());
+        Name::of(Category::Start, &text)
+    };
+    parts(calls).iter().map(name).collect()
 }
 
 /// As in `stage 0 decode 8`; of a stage that has a GPU of its own, `gpu`, as in `stage 1 on cuda:1: decode 8`.
