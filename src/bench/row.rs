@@ -2,12 +2,11 @@
 //! `avg_ts`, `samples_ns` ...) or vLLM's serving benchmark (`mean_ttft_ms`, `output_throughput`, `total_input_tokens` ...)
 //! has a name for the same thing, it is that name. What was not measured is null.
 
-use super::floors::{Floor, Rates};
+use super::floors::{Least, Rates};
 use super::metrics::Figures;
 use super::routing::Spread;
 use super::stats::{self, quantile, sorted};
 use super::{Kind, Point};
-use crate::plan::Cost;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -99,9 +98,10 @@ pub struct Measured<'a> {
     pub startup: &'a Startup,
     /// One a repeat; at least one.
     pub repeats: &'a [Figures],
-    pub cost: Option<Cost>,
+    /// What a step, or a run, takes at least; without `rates` it has no time.
+    pub least: Option<Least>,
     /// The same with the experts that were counted.
-    pub counted_cost: Option<Cost>,
+    pub counted_least: Option<Least>,
     pub rates: Option<&'a Rates>,
     /// Of the vocabulary, named in the prompts.
     pub vocabulary_share: f64,
@@ -259,8 +259,10 @@ impl Measured<'_> {
 
     /// What is held against the floor: a step of `decode`, a run of the others.
     fn floor(&self) -> Value {
-        let floor_of = |cost: Option<Cost>| -> Option<Floor> { Some(self.rates?.floor(&cost?)) };
-        let (floor, counted) = (floor_of(self.cost), floor_of(self.counted_cost));
+        let floor = self.rates.and(self.least);
+        let floor_ms = floor.map(|least| least.us() / 1e3);
+        let counted = self.rates.and(self.counted_least);
+        let counted_ms = counted.map(|least| least.us() / 1e3);
         let taken_ms = match self.point.kind {
             Kind::Decode => {
                 let all: Vec<f64> = self
@@ -274,14 +276,14 @@ impl Measured<'_> {
             _ => stats::summary(&self.each(|f| f.counted_ns / 1e6)),
         };
         json!({
-            "floor_bytes": self.cost.map(|cost| cost.floor_bytes()),
-            "floor_flops": self.cost.map(|cost| cost.flops),
-            "floor_ms": floor.map(|floor| floor.ms),
-            "floor_bound": floor.map(|floor| floor.bound.name()),
-            "floor_fraction": floor.zip(taken_ms).map(|(floor, taken)| floor.ms / taken.median),
+            "floor_bytes": self.least.map(|least| least.bytes),
+            "floor_flops": self.least.map(|least| least.flops),
+            "floor_ms": floor_ms,
+            "floor_bound": floor.map(|least| least.bound().name()),
+            "floor_fraction": floor_ms.zip(taken_ms).map(|(ms, taken)| ms / taken.median),
             // With the experts that the run's rows went to, rather than those of even routing.
-            "floor_counted_ms": counted.map(|floor| floor.ms),
-            "floor_counted_fraction": counted.zip(taken_ms).map(|(floor, taken)| floor.ms / taken.median),
+            "floor_counted_ms": counted_ms,
+            "floor_counted_fraction": counted_ms.zip(taken_ms).map(|(ms, taken)| ms / taken.median),
             "floor_source": floor.and(self.rates).map(|rates| rates.source.as_str()),
         })
     }

@@ -3,7 +3,7 @@
 use super::json::{DEVICE, Out, Track};
 use super::kernels::{Kernels, Roofline};
 use super::tally::{Least, Ran, Tally};
-use crate::backend::cuda::tuning::gpu::Gpu;
+use crate::backend::cuda::tuning::gpu::{Gpu, Rates};
 use crate::backend::timing::{Part, StepTimes, UNTIMED_EVERY};
 use crate::error::Result;
 use crate::model::ModelConfig;
@@ -39,20 +39,15 @@ impl Costs {
     }
 
     fn least(&self, ops: &[Op], shape: &StepShape) -> Least {
-        let cost = |op: &Op| op_cost(&self.config, op.kind, shape, self.precision);
-        let bytes = |op: &Op| match self.gpu {
-            Some(gpu) => gpu.memory_bytes(&cost(op)),
-            None => cost(op).floor_bytes(),
-        };
+        let costs = ops
+            .iter()
+            .map(|op| op_cost(&self.config, op.kind, shape, self.precision));
+        let known = self.gpu.map(|gpu| gpu.rates(self.precision));
+        let least = known.clone().unwrap_or_else(Rates::unlimited).least(costs);
         Least {
-            bytes: ops.iter().map(bytes).sum(),
-            flops: ops.iter().map(|op| cost(op).flops).sum(),
-            floor_us: self.gpu.map(|gpu| {
-                let floors = ops
-                    .iter()
-                    .map(|op| gpu.roofline_us(&cost(op), self.precision).0);
-                floors.sum()
-            }),
+            bytes: least.bytes,
+            flops: least.flops,
+            floor_us: known.map(|_| least.us()),
         }
     }
 }

@@ -4,6 +4,7 @@
 mod yardstick;
 
 use super::{BUILD_PROFILE, now};
+use crate::backend::cuda::tuning::gpu::Rates;
 use crate::backend::timing::StepClock;
 use crate::bench::clock::Clocks;
 use crate::bench::drive::{self, Beside};
@@ -272,17 +273,10 @@ impl<'a> Table<'a> {
         };
         let cost = |&kind: &OpKind| op_cost(config, kind, &shape, precision);
         let gpu = opened.target.device().known();
-        let costs: Vec<_> = product.counted.iter().map(cost).collect();
-        let bytes: f64 = costs
-            .iter()
-            .map(|cost| gpu.map_or(cost.floor_bytes(), |gpu| gpu.memory_bytes(cost)))
-            .sum();
-        let flops: f64 = costs.iter().map(|cost| cost.flops).sum();
-        let floors = costs.iter().map(|cost| {
-            let us = gpu?.roofline_us(cost, precision).0;
-            Some(us)
-        });
-        let floor_us: Option<f64> = floors.sum();
+        let rates = gpu.map_or_else(Rates::unlimited, |gpu| gpu.rates(precision));
+        let least = rates.least(product.counted.iter().map(cost));
+        let (bytes, flops) = (least.bytes, least.flops);
+        let floor_us = gpu.map(|_| least.us());
         let us = product.median_us();
         let a_second = |amount: f64| us.map(|us| amount / us * 1e6);
         let dense = product.dense(config, &shape);

@@ -31,10 +31,9 @@ impl Work<'_> {
         let alike = opened.spec.beside.is_empty()
             && point.ragged_from.is_none()
             && self.samples.as_ref().is_none_or(uniform);
-        let cost = |experts_hit| match alike {
-            true => floors::cost(point, &opened.plan, &opened.options, precision, experts_hit),
-            false => None,
-        };
+        let by = rates.clone().unwrap_or_else(Rates::unlimited);
+        let least = |hit| floors::least(point, &opened.plan, &opened.options, precision, hit, &by);
+        let least = |experts_hit| least(experts_hit).filter(|_| alike);
         let counted = tried.spread.map(|spread| spread.experts_hit_mean);
         let rows = match point.kind {
             Kind::Decode => Some(point.batch),
@@ -66,8 +65,8 @@ impl Work<'_> {
             logits_on_device: (point.kind == Kind::Score).then_some(self.args.logits_on_device),
             startup: &unit.startup,
             repeats: &tried.repeats,
-            cost: cost(None),
-            counted_cost: counted.and_then(|hit| cost(Some(hit))),
+            least: least(None),
+            counted_least: counted.and_then(|hit| least(Some(hit))),
             rates: rates.as_ref(),
             vocabulary_share: tried.vocabulary_share,
             spread: tried.spread,

@@ -1,31 +1,26 @@
-//! The list of `--calls`.
+//! The list of `--calls` as tables.
 
 use super::Written;
-use super::graphs::extent;
+use super::text::extent;
 use crate::backend::cuda::listed::calls::{Call, StepCalls};
 use crate::cli::table::Table;
-use crate::plan::Plan;
-use serde_json::{Value, json};
 use std::io::Write;
 
-pub(super) fn text(plan: &Plan, steps: &[StepCalls], out: &mut dyn Write) -> Written {
+pub(super) fn write(stages: usize, steps: &[StepCalls], out: &mut dyn Write) -> Written {
     for (index, step) in steps.iter().enumerate() {
         if index > 0 {
             writeln!(out)?;
         }
-        let stage = match plan.stages.len() {
-            1 => String::new(),
-            _ => format!("stage {} ", step.stage),
-        };
-        let variant = step.variant;
+        if stages > 1 {
+            write!(out, "stage {} ", step.stage)?;
+        }
         writeln!(
             out,
-            "{stage}{} {}: {} calls; products {}, experts {}",
+            "{} {}: {} calls; {}",
             step.kind.name(),
             step.rows,
             step.calls.len(),
-            variant.products,
-            variant.experts
+            step.variant
         )?;
         let mut table = Table::new(&[1, 2]);
         table.row([
@@ -48,9 +43,10 @@ pub(super) fn text(plan: &Plan, steps: &[StepCalls], out: &mut dyn Write) -> Wri
 
 fn row(call: &Call) -> [String; 8] {
     let layer = call.ops.first().and_then(|op| op.layer);
+    let operations: Vec<&str> = call.ops.iter().map(|op| op.kind.name()).collect();
     [
         layer.map_or(String::new(), |layer| layer.to_string()),
-        operations(call).join(" + "),
+        operations.join(" + "),
         call.kernel.clone(),
         extent(call.grid),
         call.threads.to_string(),
@@ -58,48 +54,4 @@ fn row(call: &Call) -> [String; 8] {
         call.cluster.to_string(),
         if call.early { "yes" } else { "no" }.to_owned(),
     ]
-}
-
-fn operations(call: &Call) -> Vec<&'static str> {
-    call.ops.iter().map(|op| op.kind.name()).collect()
-}
-
-pub(super) fn json(steps: &[StepCalls], out: &mut dyn Write) -> Written {
-    let steps: Vec<Value> = steps.iter().map(step).collect();
-    serde_json::to_writer_pretty(&mut *out, &json!({ "steps": steps }))?;
-    writeln!(out)
-}
-
-fn step(step: &StepCalls) -> Value {
-    let calls: Vec<Value> = step
-        .calls
-        .iter()
-        .map(|call| {
-            let (x, y, z) = call.grid;
-            let ops: Vec<Value> = call
-                .ops
-                .iter()
-                .map(|op| json!({"operation": op.kind.name(), "layer": op.layer}))
-                .collect();
-            json!({
-                "kernel": call.kernel,
-                "operations": ops,
-                "grid": [x, y, z],
-                "threads": call.threads,
-                "dynamic_shared_bytes": call.shared_bytes,
-                "cluster": call.cluster,
-                "early": call.early,
-            })
-        })
-        .collect();
-    json!({
-        "stage": step.stage,
-        "kind": step.kind.name(),
-        "rows": step.rows,
-        "variant": {
-            "products": step.variant.products.to_string(),
-            "experts": step.variant.experts.to_string(),
-        },
-        "calls": calls,
-    })
 }

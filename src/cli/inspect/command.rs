@@ -1,7 +1,8 @@
 //! The `inspect` command: the plan that the flags ask for, and the graphs that a GPU makes of it where one is asked.
 
-use super::graphs::OnGpu;
-use super::{Known, Share};
+#[cfg(feature = "cuda")]
+use super::document::OnGpu;
+use super::document::{Known, Share};
 use crate::backend::cuda::listed::calls::StepCalls;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::tuning::gpu::H200;
@@ -10,8 +11,6 @@ use crate::cli::args::inspect::Format;
 use crate::cli::paths::{Files, open_printed};
 use crate::cli::{Exit, spec};
 use crate::error::{Error, Result};
-#[cfg(feature = "cuda")]
-use crate::files::Out;
 use crate::model::{DType, ModelSource};
 use crate::plan::Plan;
 use crate::plan::cost::Precision;
@@ -67,35 +66,30 @@ pub(in crate::cli) fn run(args: &InspectCommand) -> Result<Exit> {
         let dtype = run.precision.dtype().unwrap_or(DType::BF16);
         let mut out = Vec::new();
         let steps = calls(args, &spec, &plan, Precision::new(dtype, CHECKPOINT))?;
-        args.inspect.list_calls(&plan, &steps, &mut out)?;
+        let stages = plan.stages.len();
+        args.inspect.list_calls(stages, &steps, &mut out)?;
         printed.finish_with(&out)?;
         return Ok(Exit::Done);
     }
-    #[cfg_attr(
-        not(feature = "cuda"),
-        expect(unused_mut, reason = "a driver takes one")
-    )]
-    let mut pictures = args.inspect.open()?;
     let target = Target::open(&spec.device)?;
-    let (precision, on_gpu): (Precision, Option<OnGpu>) = match &target {
+    let (precision, on_gpu) = match &target {
         Target::Cpu(_) => {
             let dtype = run.precision.dtype().unwrap_or(DType::BF16);
             (Precision::new(dtype, CHECKPOINT), None)
         }
         #[cfg(feature = "cuda")]
         Target::Gpu(_) | Target::Stages(_) => {
-            on_gpu(args, &spec, &target, &plan, pictures.dot.take())?
+            let (precision, on_gpu) = on_gpu(&spec, &target, &plan)?;
+            (precision, Some(on_gpu))
         }
     };
     let mut out = Vec::new();
-    let shares = shares(&spec, plan.stages.len());
     let known = Known {
-        on_gpu: on_gpu.as_ref(),
+        on_gpu,
         measured: measured.as_ref(),
-        shares: &shares,
+        shares: shares(&spec, plan.stages.len()),
     };
-    args.inspect
-        .run(&plan, precision, known, pictures, &mut out)?;
+    args.inspect.run(&plan, precision, known, &mut out)?;
     printed.finish_with(&out)?;
     Ok(Exit::Done)
 }
@@ -106,18 +100,13 @@ fn shares(spec: &RunSpec, stages: usize) -> Vec<Share> {
         return vec![];
     }
     let of = |device: &DeviceSpec| {
-        let own: Vec<usize> = match spec.parallel {
-            Parallel::Replicas => (0..stages).collect(),
-            Parallel::Stages => (0..stages)
-                .filter(|&stage| spec.device_of(stage, stages) == device)
-                .collect(),
+        let does = |&stage: &usize| match spec.parallel {
+            Parallel::Replicas => true,
+            Parallel::Stages => spec.device_of(stage, stages) == device,
         };
         Share {
             device: device.title(),
-            stages: match (own.first(), own.last()) {
-                (Some(&first), Some(&last)) => first..last + 1,
-                _ => 0..0,
-            },
+            stages: (0..stages).filter(does).collect(),
         }
     };
     spec.devices().map(of).collect()
@@ -154,8 +143,6 @@ fn keep_apart(args: &InspectCommand, model: &ModelSource) -> Result<()> {
         .runs(model, &args.run.buckets)
         .reads("--measured", args.inspect.measured.as_deref())
         .writes(printed, Some(output))
-        .writes("--dot", args.inspect.dot.as_deref())
-        .writes("--svg", args.inspect.svg.as_deref())
         .keep_apart()
 }
 
@@ -206,20 +193,14 @@ fn calls(_: &InspectCommand, _: &RunSpec, _: &Plan, _: Precision) -> Result<Vec<
     ))
 }
 
-/// The graphs that the GPU makes of `plan`, and the types they are of. The driver writes `dot`.
+/// The graphs that the GPU makes of `plan`, and the types they are of.
 #[cfg(feature = "cuda")]
-fn on_gpu(
-    args: &InspectCommand,
-    spec: &RunSpec,
-    target: &Target,
-    plan: &Plan,
-    mut dot: Option<Out>,
-) -> Result<(Precision, Option<OnGpu>)> {
+fn on_gpu(spec: &RunSpec, target: &Target, plan: &Plan) -> Result<(Precision, OnGpu)> {
+    use super::document::{Device, Memory, ms};
     use crate::backend::cuda::device::capture_all;
     use crate::backend::cuda::engine::captures::Captures;
-    use crate::backend::cuda::engine::program::StepGraph;
     use crate::backend::cuda::tuning::Shape;
-    use crate::backend::device::{Device, EngineSpec};
+    use crate::backend::device::EngineSpec;
     use crate::runtime::core_bytes;
     use crate::session::opened::load;
     use crate::session::sizes::memory;
@@ -230,30 +211,12 @@ fn on_gpu(
             "--device: expected cuda, or none for the plan alone".into(),
         ));
     };
-    let on = &device.spec;
-    let picture = args.inspect.picture(plan)?;
     let sizes = memory(spec, target, plan, false)?;
     let start = Instant::now();
     let model = load(&spec.model)?;
-    let loading = start.elapsed();
+    let load_ms = ms(start.elapsed());
     let precision = spec.precision(&plan.config)?;
-    let mut drawn = false;
-    let mut each = |step: &StepGraph| {
-        let Some(dot) = &mut dot else {
-            return Ok(());
-        };
-        let whole = !on.launch.is_device();
-        // Of a step's graphs the first: the one with the dispatcher behind it.
-        let is_it = !drawn
-            && (whole || step.stage == picture.stage)
-            && (step.bucket.kind, step.bucket.rows) == (picture.kind, picture.rows);
-        if is_it {
-            drawn = true;
-            step.graph.write_dot(dot.begin()?)?;
-        }
-        Ok(())
-    };
-    let mut found = Captures::new(&mut each);
+    let mut found = Captures::default();
     let engine = EngineSpec {
         model: &model,
         plan,
@@ -263,29 +226,16 @@ fn on_gpu(
     capture_all(device, &engine, core_bytes, &mut found)?;
     let served = device.gpu.kernel_file()?;
     let on_gpu = OnGpu {
-        device: device.gpu.info.to_string(),
-        known: device.known(),
-        launch: on.launch.name().to_owned(),
-        kernel_variants: served.name(),
-        entries: served.origin(precision.compute, Shape::of(&plan.config)),
-        load: loading,
-        memory: sizes.items,
-        graphs: std::mem::take(&mut found.graphs),
+        device: Device {
+            name: device.gpu.info.to_string(),
+            launch: device.spec.launch.name(),
+            kernel_variants: served.name(),
+            entries: served.origin(precision.compute, Shape::of(&plan.config)),
+            load_ms,
+            memory: sizes.items.iter().map(Memory::from).collect(),
+        },
+        known: crate::backend::device::Device::known(device),
+        graphs: found.graphs,
     };
-    drop(found);
-    let missing = on_gpu.graph(picture).is_none() || (args.inspect.dot.is_some() && !drawn);
-    let pictured = args.inspect.dot.is_some() || args.inspect.svg.is_some();
-    if pictured && missing {
-        return Err(Error::Usage(format!(
-            "--rows: no graph of {} {} was captured; expected rows that --max-seqs {} or --step-tokens {} let a step have",
-            picture.kind.name(),
-            picture.rows,
-            sizes.options.max_seqs,
-            sizes.options.step_tokens
-        )));
-    }
-    if let Some(dot) = dot {
-        dot.finish()?;
-    }
-    Ok((precision, Some(on_gpu)))
+    Ok((precision, on_gpu))
 }

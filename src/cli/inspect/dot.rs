@@ -1,30 +1,30 @@
 //! The plan as a Graphviz graph: a cluster for each stage, a node for each run of alike layers (or each layer), with
 //! its time in a step of each number of rows.
 
-use super::{View, Written, layers_text, us_text};
-use crate::model::{LayerType, ModelConfig};
-use crate::plan::cost::op_cost;
-use crate::plan::{OpKind, Stage};
+use super::Written;
+use super::document::{Document, Operation, StageCosts};
+use super::text::{layers_text, us_text};
 use std::io::Write;
 use std::ops::Range;
 
-pub(super) fn write(view: &View<'_>, out: &mut dyn Write) -> Written {
+pub(super) fn write(shown: &Document, out: &mut dyn Write) -> Written {
     writeln!(out, "digraph plan {{")?;
     writeln!(
         out,
         "  rankdir=TB; node [shape=box, fontname=\"monospace\"];"
     )?;
     let mut before: Option<String> = None;
-    for stage in &view.plan.stages {
+    for stage in &shown.stages {
         writeln!(out, "  subgraph cluster_stage{} {{", stage.index)?;
+        let totals = stage.totals.iter();
         writeln!(
             out,
             "    label=\"stage {}: {}\\n{}\";",
             stage.index,
-            layers_text(&stage.layers),
-            times(view, |rows| view.stage_us(stage, rows))
+            layers_text(stage.first_layer, stage.layers),
+            times(totals.map(|total| (total.rows, total.costs.roofline_us)))
         )?;
-        let nodes = nodes(view, stage);
+        let nodes = nodes(stage);
         for (name, label) in &nodes {
             writeln!(out, "    {name} [label=\"{label}\"];")?;
         }
@@ -39,82 +39,80 @@ pub(super) fn write(view: &View<'_>, out: &mut dyn Write) -> Written {
     writeln!(out, "}}")
 }
 
-/// Names and labels, in order.
-fn nodes(view: &View<'_>, stage: &Stage) -> Vec<(String, String)> {
-    let config = &view.plan.config;
-    let mut nodes = Vec::new();
-    for op in &stage.ops {
-        if op.layer.is_none() {
+/// Names and labels, in order: operations of no layer by themselves, the layers before the first such that comes after them.
+fn nodes(stage: &StageCosts) -> Vec<(String, String)> {
+    let mut nodes = vec![];
+    let mut runs = runs(stage);
+    for operation in &stage.operations {
+        if operation.layers.is_empty() {
+            let costs = operation.costs.iter();
+            let times = times(costs.map(|cost| (cost.rows, cost.costs.roofline_us)));
+            let name = operation.operation.name();
+            nodes.push((name.to_owned(), format!("{name}\\n{times}")));
+            continue;
+        }
+        for layers in runs.drain(..) {
             let label = format!(
-                "{}\\n{}",
-                op.kind.name(),
-                times(view, |rows| op_us(view, op.kind, rows))
+                "{}: {}\\n{}",
+                layers_text(layers.start, layers.len()),
+                layer_name(stage, layers.start),
+                layer_times(stage, &layers)
             );
-            nodes.push((op.kind.name().to_owned(), label));
-        } else if nodes
-            .last()
-            .is_none_or(|(name, _)| !name.starts_with("layer"))
-        {
-            // The first operation of the first layer: all layers follow, then what comes after them.
-            for layers in runs(config, stage.layers.clone(), view.each_layer) {
-                let us = |rows| {
-                    stage
-                        .ops
-                        .iter()
-                        .filter(|op| op.layer.is_some_and(|layer| layers.contains(&layer)))
-                        .map(|op| op_us(view, op.kind, rows))
-                        .sum()
-                };
-                let label = format!(
-                    "{}: {}\\n{}",
-                    layers_text(&layers),
-                    layer_name(config, layers.start),
-                    times(view, us)
-                );
-                nodes.push((format!("layer{}", layers.start), label));
-            }
+            nodes.push((format!("layer{}", layers.start), label));
         }
     }
     nodes
 }
 
-fn op_us(view: &View<'_>, kind: OpKind, rows: u32) -> f64 {
-    let cost = op_cost(&view.plan.config, kind, &view.shape(rows), view.precision);
-    view.gpu.roofline_us(&cost, view.precision).0
-}
-
-fn times(view: &View<'_>, us: impl Fn(u32) -> f64) -> String {
-    let times: Vec<String> = view
-        .rows
-        .iter()
-        .map(|&rows| format!("{} us @{rows}", us_text(us(rows))))
+fn times(times: impl Iterator<Item = (u32, f64)>) -> String {
+    let times: Vec<String> = times
+        .map(|(rows, us)| format!("{} us @{rows}", us_text(us)))
         .collect();
     times.join(", ")
 }
 
-pub(super) fn layer_name(config: &ModelConfig, layer: usize) -> String {
-    let mixer = match config.layer_types[layer] {
-        LayerType::Conv => "convolution",
-        LayerType::FullAttention => "attention",
+fn layer_times(stage: &StageCosts, layers: &Range<usize>) -> String {
+    let us_at = |index: usize| {
+        let of = |operation: &Operation| {
+            let inside = operation.layers.iter().filter(|l| layers.contains(l));
+            let share = inside.count() as f64 / operation.layers.len().max(1) as f64;
+            operation.costs[index].costs.roofline_us * share
+        };
+        stage.operations.iter().map(of).sum()
     };
-    let feed_forward = if config.is_moe(layer) {
-        "experts"
-    } else {
-        "dense"
-    };
-    format!("{mixer}, {feed_forward}")
+    let totals = stage.totals.iter().enumerate();
+    times(totals.map(|(index, total)| (total.rows, us_at(index))))
 }
 
-pub(super) fn alike(config: &ModelConfig, a: usize, b: usize) -> bool {
-    config.layer_types[a] == config.layer_types[b] && config.is_moe(a) == config.is_moe(b)
+fn has(stage: &StageCosts, layer: usize, name: &str) -> bool {
+    let mut of_it = stage.operations.iter();
+    of_it.any(|o| o.operation.name() == name && o.layers.contains(&layer))
 }
 
-/// Consecutive layers that are alike, or each layer.
-pub(super) fn runs(config: &ModelConfig, layers: Range<usize>, each: bool) -> Vec<Range<usize>> {
-    let mut runs: Vec<Range<usize>> = Vec::new();
-    for layer in layers {
+fn layer_name(stage: &StageCosts, layer: usize) -> String {
+    let of = |operation, there, absent| {
+        if has(stage, layer, operation) {
+            there
+        } else {
+            absent
+        }
+    };
+    format!(
+        "{}, {}",
+        of("attention", "attention", "convolution"),
+        of("router", "experts", "dense")
+    )
+}
+
+/// Consecutive layers that are alike, or each layer where operations stand layer by layer.
+fn runs(stage: &StageCosts) -> Vec<Range<usize>> {
+    let each = stage.operations.iter().all(|o| o.layers.len() <= 1);
+    let mut runs: Vec<Range<usize>> = vec![];
+    for layer in stage.first_layer..stage.first_layer + stage.layers {
         match runs.last_mut() {
-            Some(run) if !each && alike(config, run.start, layer) => run.end = layer + 1,
+            Some(run) if !each && layer_name(stage, run.start) == layer_name(stage, layer) => {
+                run.end = layer + 1;
+            }
             _ => runs.push(layer..layer + 1),
         }
     }

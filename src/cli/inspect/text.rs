@@ -1,151 +1,130 @@
-//! The plan as tables of at most 120 columns.
+//! The plan as tables of at most 120 columns, and the graphs as captured, whose tables may be wider.
 
-use super::{Group, Share, View, Written, layers_text, shape_text, us_text};
+use super::Written;
+use super::document::{Captured, Document, Graph, Kernel, Operation, Share, StageCosts, Total};
 use crate::cli::table::Table;
-use crate::model::LayerType;
-use crate::plan::bytes::{Bytes, Si, whole_bytes};
-use crate::plan::cost::distinct_experts;
-use crate::plan::params::{model_bytes, model_parameters, params};
-use crate::plan::{Cost, Stage, StepKind};
+use crate::plan::StepKind;
+use crate::plan::bytes::{Bytes, Si};
 use std::io::Write;
+use std::ops::Range;
 
 /// Time columns of one table; more rows go into further tables.
 const COLUMNS: usize = 5;
 
-pub(super) fn write(view: &View<'_>, out: &mut dyn Write) -> Written {
-    model(view, out)?;
-    for rows in view.rows.chunks(COLUMNS) {
-        for stage in &view.plan.stages {
+pub(super) fn write(shown: &Document, out: &mut dyn Write) -> Written {
+    model(shown, out)?;
+    for first in (0..shown.totals.len()).step_by(COLUMNS) {
+        let columns = first..(first + COLUMNS).min(shown.totals.len());
+        for stage in &shown.stages {
             writeln!(out)?;
-            stage_table(view, stage, rows, out)?;
+            stage_table(shown, stage, columns.clone(), out)?;
         }
         writeln!(out)?;
-        totals(view, rows, out)?;
+        totals(shown, &shown.totals[columns], out)?;
     }
     writeln!(out)?;
-    super::graphs::text(view, out)
+    graphs(shown, out)
 }
 
-fn model(view: &View<'_>, out: &mut dyn Write) -> Written {
-    let config = &view.plan.config;
-    let layers = config.layer_types.len();
-    let conv = config
-        .layer_types
-        .iter()
-        .filter(|&&mixer| mixer == LayerType::Conv)
-        .count();
-    let dense = config.num_dense_layers.min(layers);
-    let (weights, compute) = (view.precision.weights, view.precision.compute);
+fn model(shown: &Document, out: &mut dyn Write) -> Written {
+    let model = &shown.model;
     writeln!(
         out,
-        "{layers} layers: {conv} convolution, {} attention; {dense} dense, {} of {} experts with {} a token",
-        layers - conv,
-        layers - dense,
-        config.num_experts,
-        config.num_experts_per_tok,
+        "{} layers: {} convolution, {} attention; {} dense, {} of {} experts with {} a token",
+        model.layers,
+        model.layers - model.attention_layers,
+        model.attention_layers,
+        model.dense_layers,
+        model.layers - model.dense_layers,
+        model.experts,
+        model.experts_per_token,
     )?;
+    let tied = if model.tied_embeddings { " (tied)" } else { "" };
     writeln!(
         out,
-        "hidden {}, vocabulary {}{}, {} heads and {} key-value heads of {}",
-        config.hidden_size,
-        config.vocab_size,
-        if config.tie_word_embeddings {
-            " (tied)"
-        } else {
-            ""
-        },
-        config.num_attention_heads,
-        config.num_key_value_heads,
-        config.head_dim,
+        "hidden {}, vocabulary {}{tied}, {} heads and {} key-value heads of {}",
+        model.hidden_size, model.vocab_size, model.heads, model.kv_heads, model.head_dim,
     )?;
     writeln!(
         out,
         "{} parameters, {}B of weights in {}",
-        Si(model_parameters(config)),
-        Si(model_bytes(config, weights)),
-        weights.name(),
+        Si(model.parameters as f64),
+        Si(model.weight_bytes as f64),
+        shown.weight_dtype,
     )?;
     writeln!(
         out,
         "{} of keys and values a token, {} of convolution state a sequence, in {}",
-        Bytes(whole_bytes(view.plan.kv_bytes_per_token(compute))),
-        Bytes(whole_bytes(
-            view.plan.conv_state_bytes_per_sequence(compute)
-        )),
-        compute.name(),
+        Bytes(model.kv_bytes_per_token),
+        Bytes(model.conv_state_bytes_per_sequence),
+        shown.compute_dtype,
     )?;
     for kind in StepKind::ALL {
-        let buckets: Vec<String> = view
-            .plan
-            .ladders
-            .of(kind)
-            .iter()
-            .map(u32::to_string)
-            .collect();
+        let buckets = shown.buckets.of(kind).iter();
+        let buckets: Vec<String> = buckets.map(u32::to_string).collect();
         writeln!(out, "{} buckets: {}", kind.name(), buckets.join(" "))?;
     }
     writeln!(
         out,
         "\n{} steps in {}, {} {}",
-        view.kind.name(),
-        compute.name(),
-        match view.kind {
+        shown.kind.name(),
+        shown.compute_dtype,
+        match shown.kind {
             StepKind::Decode => "every sequence at position",
             StepKind::Mixed | StepKind::Score => "prompts of length",
         },
-        view.context,
+        shown.context,
     )?;
+    let gpu = &shown.gpu;
     writeln!(
         out,
         "roofline of {}, without launches: {} TB/s, {} TFLOP/s; {}",
-        view.gpu.title,
-        view.gpu.bytes_per_s / 1e12,
-        view.gpu.flops_per_s(view.precision) / 1e12,
-        view.gpu.source,
+        gpu.title,
+        gpu.bytes_per_s / 1e12,
+        gpu.flops_per_s / 1e12,
+        gpu.source,
     )?;
     writeln!(
         out,
         "operands and results count where an operation's exceed the {} MB L2 cache",
-        view.gpu.l2_bytes / 1e6
+        gpu.l2_bytes as f64 / 1e6
     )?;
-    shares(view, out)
+    shown.shares.iter().try_for_each(|of| share(shown, of, out))
 }
 
-/// Which of several devices does what.
-fn shares(view: &View<'_>, out: &mut dyn Write) -> Written {
-    let all = view.plan.stages.len();
-    let layers = |share: &Share| {
-        let stages = view.plan.stages.get(share.stages.clone())?;
-        let layers = stages.first()?.layers.start..stages.last()?.layers.end;
-        Some(layers_text(&layers))
+/// What one of several devices does.
+fn share(shown: &Document, share: &Share, out: &mut dyn Write) -> Written {
+    let stages = shown.stages.iter();
+    let own: Vec<&StageCosts> = stages.filter(|s| share.stages.contains(&s.index)).collect();
+    let (Some(first), false) = (own.first(), own.len() == shown.stages.len()) else {
+        return writeln!(
+            out,
+            "{}: the whole model, its rows from a queue that is everyone's",
+            share.device
+        );
     };
-    for share in view.shares {
-        let what = match share.stages.len() {
-            stages if stages == all => {
-                "the whole model, its rows from a queue that is everyone's".to_owned()
-            }
-            1 => format!("stage {}", share.stages.start),
-            _ => format!(
-                "stages {} to {}",
-                share.stages.start,
-                share.stages.end.saturating_sub(1)
-            ),
-        };
-        match layers(share).filter(|_| share.stages.len() < all) {
-            Some(layers) => writeln!(out, "{}: {what}, {layers}", share.device)?,
-            None => writeln!(out, "{}: {what}", share.device)?,
-        }
-    }
-    Ok(())
+    let what = match own.len() {
+        1 => format!("stage {}", first.index),
+        many => format!("stages {} to {}", first.index, first.index + many - 1),
+    };
+    let layers = own.iter().map(|stage| stage.layers).sum();
+    let layers = layers_text(first.first_layer, layers);
+    writeln!(out, "{}: {what}, {layers}", share.device)
 }
 
-fn stage_table(view: &View<'_>, stage: &Stage, rows: &[u32], out: &mut dyn Write) -> Written {
+fn stage_table(
+    shown: &Document,
+    stage: &StageCosts,
+    columns: Range<usize>,
+    out: &mut dyn Write,
+) -> Written {
+    let rows = stage.totals[columns.start].rows;
     writeln!(
         out,
-        "stage {}: {}; a row's bytes and FLOPs in a step of {}",
+        "stage {}: {}; a row's bytes and FLOPs in a step of {rows} {}",
         stage.index,
-        layers_text(&stage.layers),
-        rows_text(rows[0])
+        layers_text(stage.first_layer, stage.layers),
+        if rows == 1 { "row" } else { "rows" }
     )?;
     let mut table = Table::new(&[0, 1, 2]);
     let head = [
@@ -156,121 +135,290 @@ fn stage_table(view: &View<'_>, stage: &Stage, rows: &[u32], out: &mut dyn Write
         "B/row",
         "FLOP/row",
     ];
-    table.row(
-        head.map(String::from)
-            .into_iter()
-            .chain(rows.iter().map(|rows| format!("us @{rows}"))),
-    );
-    for group in view.groups(stage) {
-        let largest = params(&view.plan.config, group.kind).into_iter().next();
-        let cost = view.cost(&group, rows[0]);
+    let totals = &stage.totals[columns.clone()];
+    let times = totals.iter().map(|total| format!("us @{}", total.rows));
+    table.row(head.map(String::from).into_iter().chain(times));
+    let per_row = |amount: u64| Si((amount as f64 / f64::from(rows)).round()).to_string();
+    for operation in &stage.operations {
+        let costs = &operation.costs[columns.clone()];
+        let first = &costs[0].costs;
         let cells = [
-            group.kind.name().to_owned(),
-            group_layers(view, &group),
-            largest.map_or(String::new(), |param| shape_text(&param.shape)),
-            stored(view, &group),
-            per_row(cost.cache_bytes + cost.activation_bytes, rows[0]),
-            per_row(cost.flops, rows[0]),
+            operation.operation.name().to_owned(),
+            operation_layers(operation),
+            operation.weights.first().map_or(String::new(), |weight| {
+                let sizes: Vec<String> = weight.shape.iter().map(usize::to_string).collect();
+                sizes.join(" x ")
+            }),
+            stored(operation),
+            per_row(first.cache_bytes + first.activation_bytes),
+            per_row(first.flops),
         ];
-        let times = rows
-            .iter()
-            .map(|&rows| us_text(view.roofline_us(&group, rows).0));
+        let times = costs.iter().map(|cost| us_text(cost.costs.roofline_us));
         table.row(cells.into_iter().chain(times));
     }
-    if view.plan.stages.len() > 1 {
-        let cost = stage.cost(&view.plan.config, &view.shape(rows[0]), view.precision);
+    if shown.stages.len() > 1 {
+        let first = &totals[0].costs;
         let cells = [
             "stage".to_owned(),
             String::new(),
             String::new(),
             String::new(),
-            per_row(cost.cache_bytes + cost.activation_bytes, rows[0]),
-            per_row(cost.flops, rows[0]),
+            per_row(first.cache_bytes + first.activation_bytes),
+            per_row(first.flops),
         ];
-        let times = rows.iter().map(|&rows| us_text(view.stage_us(stage, rows)));
+        let times = totals.iter().map(|total| us_text(total.costs.roofline_us));
         table.row(cells.into_iter().chain(times));
     }
     table.write("  ", out)
 }
 
-/// `x18`, or the layer's number where each has a line.
-fn group_layers(view: &View<'_>, group: &Group) -> String {
-    match group.layers.as_slice() {
+/// `x18`, or the number of the one layer.
+pub(super) fn operation_layers(operation: &Operation) -> String {
+    match operation.layers.as_slice() {
         [] => String::new(),
-        [layer] if view.each_layer => layer.to_string(),
+        [layer] => layer.to_string(),
         layers => format!("x{}", layers.len()),
     }
 }
 
-fn stored(view: &View<'_>, group: &Group) -> String {
-    let bytes: f64 = params(&view.plan.config, group.kind)
-        .iter()
-        .map(|param| param.bytes(view.precision.weights))
-        .sum();
-    if bytes == 0.0 {
-        return String::new();
-    }
-    format!("{}B", Si(bytes * group.count()))
-}
-
-fn per_row(amount: f64, rows: u32) -> String {
-    Si((amount / f64::from(rows)).round()).to_string()
-}
-
-fn rows_text(rows: u32) -> String {
-    match rows {
-        1 => "1 row".into(),
-        _ => format!("{rows} rows"),
+fn stored(operation: &Operation) -> String {
+    let bytes: u64 = operation.weights.iter().map(|weight| weight.bytes).sum();
+    match bytes * operation.layers.len().max(1) as u64 {
+        0 => String::new(),
+        bytes => format!("{}B", Si(bytes as f64)),
     }
 }
 
-/// A line of the totals: its name, and what it shows for a number of rows and the step's cost.
-type Total<'a> = (&'a str, &'a dyn Fn(u32, &Cost) -> String);
+/// A line of the totals: its name, and what it shows of a step.
+type Line = (&'static str, fn(&Total) -> String);
 
-fn totals(view: &View<'_>, rows: &[u32], out: &mut dyn Write) -> Written {
-    let costs: Vec<Cost> = rows
-        .iter()
-        .map(|&rows| view.plan.cost(&view.shape(rows), view.precision))
-        .collect();
-    let config = &view.plan.config;
-    let mut table = Table::new(&[0]);
-    let lines: [Total<'_>; 8] = [
-        ("whole step, rows", &|rows, _| rows.to_string()),
-        ("bucket", &|rows, _| {
-            let bucket = view.plan.ladders.bucket(view.kind, rows);
-            bucket.map_or(String::new(), |bucket| bucket.to_string())
+fn totals(shown: &Document, totals: &[Total], out: &mut dyn Write) -> Written {
+    let lines: [Line; 10] = [
+        ("whole step, rows", |total| total.rows.to_string()),
+        ("bucket", |total| {
+            total.bucket.map_or(String::new(), |rows| rows.to_string())
         }),
-        ("experts read in a layer (expected)", &|rows, _| {
-            format!("{:.1}", distinct_experts(config, f64::from(rows)))
+        ("experts read in a layer (expected)", |total| {
+            format!("{:.1}", total.experts_per_layer)
         }),
-        ("weights read", &|_, cost| {
-            format!("{}B", Si(cost.weight_bytes))
+        ("weights read", |total| bytes(total.costs.weight_bytes)),
+        ("keys, values, conv state", |total| {
+            bytes(total.costs.cache_bytes)
         }),
-        ("keys, values, conv state", &|_, cost| {
-            format!("{}B", Si(cost.cache_bytes))
+        ("activations", |total| bytes(total.costs.activation_bytes)),
+        ("FLOPs", |total| Si(total.costs.flops as f64).to_string()),
+        ("floor, us", |total| us_text(total.costs.roofline_us)),
+        ("slowest stage, us", |total| us_text(total.slowest_stage_us)),
+        ("rows/s at most", |total| {
+            Si((f64::from(total.rows) / total.slowest_stage_us * 1e6).round()).to_string()
         }),
-        ("activations", &|_, cost| {
-            format!("{}B", Si(cost.activation_bytes))
-        }),
-        ("FLOPs", &|_, cost| Si(cost.flops).to_string()),
-        ("roofline, us", &|rows, _| us_text(view.step_us(rows))),
     ];
-    for (name, show) in lines {
-        let shown = rows
-            .iter()
-            .zip(&costs)
-            .map(|(&rows, cost)| show(rows, cost));
-        table.row(std::iter::once(name.to_owned()).chain(shown));
+    let mut table = Table::new(&[0]);
+    for (name, text) in lines {
+        if name != "slowest stage, us" || shown.stages.len() > 1 {
+            let cells = totals.iter().map(text);
+            table.row(std::iter::once(name.to_owned()).chain(cells));
+        }
     }
-    if view.plan.stages.len() > 1 {
-        let slowest = rows
-            .iter()
-            .map(|&rows| us_text(view.slowest_stage_us(rows)));
-        table.row(std::iter::once("slowest stage, us".to_owned()).chain(slowest));
-    }
-    let rate = rows
-        .iter()
-        .map(|&rows| Si((f64::from(rows) / view.slowest_stage_us(rows) * 1e6).round()).to_string());
-    table.row(std::iter::once("rows/s at most".to_owned()).chain(rate));
     table.write("", out)
+}
+
+fn bytes(count: u64) -> String {
+    format!("{}B", Si(count as f64))
+}
+
+/// The list of graphs, the kernels of those that the rows choose, and the memory of a run.
+fn graphs(shown: &Document, out: &mut dyn Write) -> Written {
+    let Some(device) = &shown.device else {
+        writeln!(
+            out,
+            "graphs, as the plan has them; --device cuda captures them and shows their kernels"
+        )?;
+        return list(&shown.graphs, out);
+    };
+    writeln!(
+        out,
+        "graphs as captured for {} on {}; weights loaded in {} ms; variants {}",
+        device.launch,
+        device.name,
+        ms_text(device.load_ms),
+        device.kernel_variants
+    )?;
+    match device.entries {
+        Some(entries) => writeln!(out, "decode steps by entries {entries}")?,
+        None => writeln!(
+            out,
+            "decode steps by no entries: by the kernels for any step"
+        )?,
+    }
+    list(&shown.graphs, out)?;
+    for graph in &shown.graphs {
+        let rows = Some(graph.bucket);
+        let asked = shown.totals.iter().any(|total| total.bucket == rows);
+        if let Some(captured) = &graph.captured
+            && asked
+            && graph.kind == shown.kind
+        {
+            writeln!(out)?;
+            kernels(graph, captured, out)?;
+        }
+    }
+    writeln!(out, "\nmemory of a run with these sizes")?;
+    let mut table = Table::new(&[0, 2]);
+    for item in &device.memory {
+        let bytes = Bytes(item.bytes).to_string();
+        table.row([item.name, &bytes, item.place]);
+    }
+    table.write("  ", out)
+}
+
+fn list(graphs: &[Graph], out: &mut dyn Write) -> Written {
+    let mut table = Table::new(&[0, 1]);
+    let mut head = vec![
+        "stage",
+        "kind",
+        "rows",
+        "operations",
+        "bytes",
+        "FLOPs",
+        "floor us",
+    ];
+    if graphs.iter().any(|graph| graph.captured.is_some()) {
+        head.extend([
+            "nodes",
+            "edges",
+            "early",
+            "dispatcher",
+            "copies",
+            "capture ms",
+            "inst. ms",
+            "upload ms",
+            "memory",
+        ]);
+    }
+    table.row(head);
+    for graph in graphs {
+        let costs = &graph.costs;
+        let mut cells = vec![
+            stages_text(&graph.stages),
+            graph.kind.name().to_owned(),
+            graph.bucket.to_string(),
+            graph.operations.to_string(),
+            bytes(costs.weight_bytes + costs.cache_bytes),
+            Si(costs.flops as f64).to_string(),
+            us_text(costs.roofline_us),
+        ];
+        if let Some(captured) = &graph.captured {
+            let dispatcher = if captured.dispatcher { "in it" } else { "-" };
+            cells.extend([
+                captured.nodes.to_string(),
+                captured.edges.to_string(),
+                captured.early_edges.to_string(),
+                dispatcher.to_owned(),
+                captured.copies.to_string(),
+                ms_text(captured.capture_ms),
+                ms_text(captured.instantiate_ms),
+                ms_text(captured.upload_ms),
+                Bytes(captured.device_bytes).to_string(),
+            ]);
+        }
+        table.row(cells);
+    }
+    table.write("  ", out)
+}
+
+fn kernels(graph: &Graph, captured: &Captured, out: &mut dyn Write) -> Written {
+    let dispatcher = if captured.dispatcher {
+        ", dispatcher in it"
+    } else {
+        ""
+    };
+    writeln!(
+        out,
+        "stage {} {} {}{dispatcher}: nodes by kernel; shared memory static + dynamic, early: may start before the one ahead ends",
+        stages_text(&graph.stages),
+        graph.kind.name(),
+        graph.bucket,
+    )?;
+    if let Some(variant) = captured.variant {
+        writeln!(out, "  {variant}")?;
+    }
+    let mut table = Table::new(&[0, 8]);
+    table.row([
+        "kernel",
+        "count",
+        "grid",
+        "block",
+        "registers",
+        "shared",
+        "local",
+        "early",
+        "operations",
+    ]);
+    for kernel in &captured.kernels {
+        table.row(kernel_cells(kernel));
+    }
+    table.write("  ", out)
+}
+
+fn kernel_cells(kernel: &Kernel) -> Vec<String> {
+    let mut cells = vec![kernel.name.clone(), kernel.count.to_string()];
+    match kernel.shape {
+        Some(shape) => cells.extend([
+            extent(shape.grid),
+            extent(shape.block),
+            shape.registers.to_string(),
+            format!(
+                "{}+{}",
+                shape.static_shared_bytes, shape.dynamic_shared_bytes
+            ),
+            shape.local_bytes.to_string(),
+        ]),
+        None => cells.extend(std::iter::repeat_n(String::new(), 5)),
+    }
+    cells.push(kernel.early.to_string());
+    // A line has room for two.
+    cells.push(match kernel.operations.as_slice() {
+        [first, second, _, ..] => format!("{first}, {second}, ..."),
+        names => names.join(", "),
+    });
+    cells
+}
+
+/// `132x2`, without the ones at its end.
+pub(super) fn extent((x, y, z): (u32, u32, u32)) -> String {
+    match (y, z) {
+        (1, 1) => x.to_string(),
+        (_, 1) => format!("{x}x{y}"),
+        _ => format!("{x}x{y}x{z}"),
+    }
+}
+
+/// Microseconds with three or four digits.
+pub(super) fn us_text(us: f64) -> String {
+    match us {
+        us if us < 9.995 => format!("{us:.2}"),
+        us if us < 999.95 => format!("{us:.1}"),
+        us => format!("{us:.0}"),
+    }
+}
+
+fn ms_text(ms: f64) -> String {
+    let decimals = if ms < 9.995 { 2 } else { 1 };
+    format!("{ms:.decimals$}")
+}
+
+/// So many layers from `first` on in words.
+pub(super) fn layers_text(first: usize, layers: usize) -> String {
+    match layers {
+        1 => format!("layer {first}"),
+        _ => format!("layers {first} to {}", (first + layers).saturating_sub(1)),
+    }
+}
+
+fn stages_text(stages: &[usize]) -> String {
+    match stages {
+        [first, .., last] => format!("{first}-{last}"),
+        stages => stages.first().map_or(String::new(), usize::to_string),
+    }
 }
