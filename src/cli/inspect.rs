@@ -1,11 +1,9 @@
 //! `inspect`: a plan with each operation's shapes, bytes, FLOPs and least time, and its graphs as a GPU was given them. All that is
 //! known is one [`document`], which is the JSON; tables and graphs for Graphviz are views of it.
 
-mod calls;
 mod command;
 pub mod document;
 mod dot;
-mod roofline;
 mod text;
 
 pub(super) use self::command::run;
@@ -31,18 +29,18 @@ impl InspectArgs {
         out: &mut dyn Write,
     ) -> Result<()> {
         let known_gpu = known.on_gpu.as_ref().and_then(|on_gpu| on_gpu.known);
+        let gpu = self.gpu.or(known_gpu).unwrap_or(&H200);
         let asked = Asked {
             plan,
             precision,
-            gpu: self.gpu.or(known_gpu).unwrap_or(&H200),
-            kind: self.kind,
-            context: self.context,
+            gpu,
+            rates: gpu.rates(precision),
+            args: self,
             rows: self.rows(plan)?,
-            each_layer: self.layers,
         };
         let document = asked.document(known);
         let written = match self.format() {
-            Format::Text if self.shows_roofline() => roofline::write(&document, out),
+            Format::Text if self.shows_roofline() => text::roofline(&document, out),
             Format::Text => text::write(&document, out),
             Format::Json => json(&document, out),
             Format::Dot => dot::write(&document, out),
@@ -87,7 +85,7 @@ impl InspectArgs {
         }
         let written = match self.format() {
             Format::Json => json(&Calls { steps }, out),
-            Format::Text => calls::write(stages, steps, out),
+            Format::Text => text::calls(stages, steps, out),
             Format::Dot => {
                 return Err(Error::Usage(
                     "--calls: a list, and no graph; expected --format text or json".into(),

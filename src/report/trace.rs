@@ -152,9 +152,9 @@ impl Seen {
     fn event(&mut self, event: Event) {
         match event.ph.as_str() {
             "M" if event.name == "thread_name" => {
-                let name = event.args.get("name").and_then(|name| name.as_str());
-                self.tracks
-                    .insert(event.tid, name.unwrap_or_default().to_owned());
+                let name = event.args.get("name").and_then(Value::as_str);
+                let name = name.unwrap_or_default().to_owned();
+                self.tracks.insert(event.tid, name);
             }
             "X" if event.arg("step").is_some() => self.step(&event),
             "X" if event.args.contains_key("turn") => {
@@ -168,14 +168,12 @@ impl Seen {
                 }
             }
             "C" => {
-                if let Some(value) = event.args.values().next().and_then(|v| v.as_f64()) {
-                    self.counters
-                        .entry(event.name)
-                        .or_default()
-                        .push(event.ts, value);
+                if let Some(value) = event.args.values().next().and_then(Value::as_f64) {
+                    let counter = self.counters.entry(event.name).or_default();
+                    counter.push(event.ts, value);
                 }
             }
-            "b" | "e" => self.request(&event),
+            "b" | "e" => self.request(event),
             _ => {}
         }
     }
@@ -204,45 +202,36 @@ impl Seen {
         }
     }
 
-    fn request(&mut self, event: &Event) {
-        let begin = event.ph == "b";
+    /// A slice of a request's track begins or ends: its outer one, or a phase within that.
+    fn request(&mut self, event: Event) {
         let outer = event.name.starts_with("request ");
-        match (begin, outer) {
-            (true, true) => {
-                if event.args.contains_key("unfinished") {
-                    return;
-                }
-                let request = Request {
-                    name: event.name.clone(),
-                    phases: vec![],
-                };
-                self.open
-                    .insert(event.id2.local.clone(), (event.ts, request, event.ts));
-            }
-            (true, false) => {
-                if let Some((_, _, from)) = self.open.get_mut(&event.id2.local) {
+        let track = event.id2.local;
+        if event.ph == "b" {
+            if !outer {
+                if let Some((_, _, from)) = self.open.get_mut(&track) {
                     *from = event.ts;
                 }
-            }
-            (false, false) => {
-                if let Some((_, request, from)) = self.open.get_mut(&event.id2.local) {
-                    request.phases.push((event.name.clone(), *from, event.ts));
-                }
-            }
-            (false, true) => {
-                let Some((seen, request, _)) = self.open.remove(&event.id2.local) else {
-                    return;
+            } else if !event.args.contains_key("unfinished") {
+                let request = Request {
+                    name: event.name,
+                    phases: vec![],
                 };
-                let phase = |name: &str| request.phases.iter().find(|(phase, ..)| phase == name);
-                let ms = |from: f64, to: f64| ((to - from) / 1e3) as f32;
-                if let Some((_, from, to)) = phase("prefill") {
-                    self.ttft_ms.push(ms(seen, *to));
-                    self.queued_ms.push(ms(seen, *from));
-                }
-                self.total_ms.push(ms(seen, event.ts));
-                if self.first_requests.len() < FIRST_REQUESTS {
-                    self.first_requests.push(request);
-                }
+                self.open.insert(track, (event.ts, request, event.ts));
+            }
+        } else if !outer {
+            if let Some((_, request, from)) = self.open.get_mut(&track) {
+                request.phases.push((event.name, *from, event.ts));
+            }
+        } else if let Some((seen, request, _)) = self.open.remove(&track) {
+            let ms = |from: f64, to: f64| ((to - from) / 1e3) as f32;
+            let prefill = request.phases.iter().find(|(phase, ..)| phase == "prefill");
+            if let Some((_, from, to)) = prefill {
+                self.ttft_ms.push(ms(seen, *to));
+                self.queued_ms.push(ms(seen, *from));
+            }
+            self.total_ms.push(ms(seen, event.ts));
+            if self.first_requests.len() < FIRST_REQUESTS {
+                self.first_requests.push(request);
             }
         }
     }
@@ -259,25 +248,25 @@ struct Whole {
 
 impl<'de> Deserialize<'de> for Seen {
     fn deserialize<D: Deserializer<'de>>(input: D) -> std::result::Result<Self, D::Error> {
-        input.deserialize_seq(Events)
+        input.deserialize_seq(Self::default())
     }
 }
 
-struct Events;
-
-impl<'de> Visitor<'de> for Events {
-    type Value = Seen;
+impl<'de> Visitor<'de> for Seen {
+    type Value = Self;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("trace events")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut events: A) -> std::result::Result<Seen, A::Error> {
-        let mut seen = Seen::default();
+    fn visit_seq<A: SeqAccess<'de>>(
+        mut self,
+        mut events: A,
+    ) -> std::result::Result<Self, A::Error> {
         while let Some(event) = events.next_element()? {
-            seen.event(event);
+            self.event(event);
         }
-        Ok(seen)
+        Ok(self)
     }
 }
 
@@ -310,10 +299,8 @@ pub fn read(path: &Path, file: String) -> Result<Traced> {
     ];
     let thinned = seen.counters.iter().filter(|(_, line)| line.halved > 0);
     let thinned: Vec<&String> = thinned.map(|(name, _)| name).collect();
-    let counters = seen
-        .counters
-        .iter()
-        .map(|(name, line)| (name, &line.points));
+    let counters = seen.counters.iter();
+    let counters = counters.map(|(name, line)| (name, &line.points));
     seen.turns_us.sort_by(f32::total_cmp);
     let rest = json!({
         "file": file,

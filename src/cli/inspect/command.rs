@@ -29,22 +29,19 @@ pub(in crate::cli) fn run(args: &InspectCommand) -> Result<Exit> {
         .device
         .as_deref()
         .is_some_and(|device| device.split(':').next() != Some("cpu"));
-    if !asks_gpu && run.launch.is_some() {
-        return Err(Error::Usage(
-            "--launch: a plan has no graphs; expected --device cuda with it, which captures them"
-                .into(),
-        ));
-    }
-    if asks_gpu && args.inspect.calls {
-        return Err(Error::Usage(
-            "--calls: needs no GPU; expected --gpu NAME in place of --device".into(),
-        ));
-    }
-    if !asks_gpu && !args.inspect.calls && run.buckets.kernel_file.is_some() {
-        return Err(Error::Usage(
-            "--kernel-file: a plan has no kernels; expected --device cuda with it, which captures them"
-                .into(),
-        ));
+    let calls = args.inspect.calls;
+    let wrong = match (asks_gpu, calls) {
+        (true, true) => Some("--calls: needs no GPU; expected --gpu NAME in place of --device"),
+        (false, _) if run.launch.is_some() => Some(
+            "--launch: a plan has no graphs; expected --device cuda with it, which captures them",
+        ),
+        (false, false) if run.buckets.kernel_file.is_some() => Some(
+            "--kernel-file: a plan has no kernels; expected --device cuda with it, which captures them",
+        ),
+        _ => None,
+    };
+    if let Some(wrong) = wrong {
+        return Err(Error::Usage(wrong.to_owned()));
     }
     // A plan alone is of no device: nothing is looked for, and it may be of any type.
     let devices = match &run.device {
@@ -52,9 +49,10 @@ pub(in crate::cli) fn run(args: &InspectCommand) -> Result<Exit> {
         Some(_) if asks_gpu => spec::devices(run)?,
         Some(name) => spec::parted(spec::named(name)?, run)?,
     };
-    let source = match asks_gpu {
-        true => ModelSource::parse(&args.model.model)?,
-        false => ModelSource::parse_config(&args.model.model)?,
+    let source = if asks_gpu {
+        ModelSource::parse(&args.model.model)?
+    } else {
+        ModelSource::parse_config(&args.model.model)?
     };
     let spec = spec::on(devices, source, run, &args.engine)?;
     keep_apart(args, &spec.model)?;
@@ -62,34 +60,27 @@ pub(in crate::cli) fn run(args: &InspectCommand) -> Result<Exit> {
     let measured = measured(args, &spec.model)?;
     let (config, _) = spec.model.config()?;
     let plan = spec.plan(&Arc::new(config))?;
-    if args.inspect.calls {
-        let dtype = run.precision.dtype().unwrap_or(DType::BF16);
-        let mut out = Vec::new();
-        let steps = calls(args, &spec, &plan, Precision::new(dtype, CHECKPOINT))?;
+    let dtype = run.precision.dtype().unwrap_or(DType::BF16);
+    let precision = Precision::new(dtype, CHECKPOINT);
+    let mut out = Vec::new();
+    if calls {
+        let steps = self::calls(args, &spec, &plan, precision)?;
         let stages = plan.stages.len();
         args.inspect.list_calls(stages, &steps, &mut out)?;
-        printed.finish_with(&out)?;
-        return Ok(Exit::Done);
+    } else {
+        let target = Target::open(&spec.device)?;
+        let (precision, on_gpu) = match &target {
+            Target::Cpu(_) => (precision, None),
+            #[cfg(feature = "cuda")]
+            Target::Gpu(_) | Target::Stages(_) => on_gpu(&spec, &target, &plan)?,
+        };
+        let known = Known {
+            on_gpu,
+            measured: measured.as_ref(),
+            shares: shares(&spec, plan.stages.len()),
+        };
+        args.inspect.run(&plan, precision, known, &mut out)?;
     }
-    let target = Target::open(&spec.device)?;
-    let (precision, on_gpu) = match &target {
-        Target::Cpu(_) => {
-            let dtype = run.precision.dtype().unwrap_or(DType::BF16);
-            (Precision::new(dtype, CHECKPOINT), None)
-        }
-        #[cfg(feature = "cuda")]
-        Target::Gpu(_) | Target::Stages(_) => {
-            let (precision, on_gpu) = on_gpu(&spec, &target, &plan)?;
-            (precision, Some(on_gpu))
-        }
-    };
-    let mut out = Vec::new();
-    let known = Known {
-        on_gpu,
-        measured: measured.as_ref(),
-        shares: shares(&spec, plan.stages.len()),
-    };
-    args.inspect.run(&plan, precision, known, &mut out)?;
     printed.finish_with(&out)?;
     Ok(Exit::Done)
 }
@@ -195,8 +186,8 @@ fn calls(_: &InspectCommand, _: &RunSpec, _: &Plan, _: Precision) -> Result<Vec<
 
 /// The graphs that the GPU makes of `plan`, and the types they are of.
 #[cfg(feature = "cuda")]
-fn on_gpu(spec: &RunSpec, target: &Target, plan: &Plan) -> Result<(Precision, OnGpu)> {
-    use super::document::{Device, Memory, ms};
+fn on_gpu(spec: &RunSpec, target: &Target, plan: &Plan) -> Result<(Precision, Option<OnGpu>)> {
+    use super::document::{Device, ms};
     use crate::backend::cuda::device::capture_all;
     use crate::backend::cuda::engine::captures::Captures;
     use crate::backend::cuda::tuning::Shape;
@@ -232,10 +223,10 @@ fn on_gpu(spec: &RunSpec, target: &Target, plan: &Plan) -> Result<(Precision, On
             kernel_variants: served.name(),
             entries: served.origin(precision.compute, Shape::of(&plan.config)),
             load_ms,
-            memory: sizes.items.iter().map(Memory::from).collect(),
+            memory: sizes.items,
         },
         known: crate::backend::device::Device::known(device),
         graphs: found.graphs,
     };
-    Ok((precision, on_gpu))
+    Ok((precision, Some(on_gpu)))
 }

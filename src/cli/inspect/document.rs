@@ -3,15 +3,16 @@
 
 use crate::backend::cuda::listed::captured::{CapturedGraph, KernelShape};
 use crate::backend::cuda::tuning::Origin;
-use crate::backend::cuda::tuning::gpu::{Gpu, Least, Rates};
+use crate::backend::cuda::tuning::gpu::{Gpu, Rates};
 use crate::backend::cuda::tuning::variants::Variant;
+use crate::cli::args::InspectArgs;
 use crate::model::LayerType;
 use crate::plan::cost::{distinct_experts, op_cost};
 use crate::plan::memory::MemoryItem;
 use crate::plan::params::{model_bytes, model_parameters, params};
 use crate::plan::{Cost, Ladders, Op, OpKind, Plan, Precision, Stage, StepKind, StepShape};
 use crate::trace::About;
-use crate::trace::kernels::{self, Roofline};
+use crate::trace::kernels::{Bucket, Roofline};
 use serde::{Serialize, Serializer};
 use std::time::Duration;
 
@@ -80,7 +81,7 @@ pub struct StageCosts {
     pub first_layer: usize,
     pub layers: usize,
     pub operations: Vec<Operation>,
-    pub totals: Vec<RowsCosts>,
+    pub totals: Vec<Costs>,
 }
 
 /// Operations of one kind in a stage, or one of them: all have the same shapes, and costs are of all of them together.
@@ -91,7 +92,7 @@ pub struct Operation {
     pub layers: Vec<usize>,
     /// What one of them reads.
     pub weights: Vec<Weight>,
-    pub costs: Vec<OperationCosts>,
+    pub costs: Vec<Costs>,
 }
 
 #[derive(Debug, Serialize)]
@@ -101,38 +102,26 @@ pub struct Weight {
     pub bytes: u64,
 }
 
+/// What operations move, compute and take at least in one step.
 #[derive(Debug, Serialize)]
 pub struct Costs {
+    pub rows: u32,
     pub weight_bytes: u64,
     pub cache_bytes: u64,
     pub activation_bytes: u64,
     pub flops: u64,
-    /// The floor: the sum over the operations.
-    pub roofline_us: f64,
-}
-
-#[derive(Debug, Serialize)]
-pub struct RowsCosts {
-    pub rows: u32,
-    #[serde(flatten)]
-    pub costs: Costs,
-}
-
-#[derive(Debug, Serialize)]
-pub struct OperationCosts {
-    pub rows: u32,
-    #[serde(flatten)]
-    pub costs: Costs,
     /// Bytes that cross the memory bus.
     pub memory_bytes: u64,
     /// FLOPs a byte of these; `None` where there are no such bytes.
     pub intensity: Option<f64>,
+    /// The floor: the sum over the operations.
+    pub roofline_us: f64,
+    /// What bounds the larger part of that time.
     pub bound: &'static str,
 }
 
 #[derive(Debug, Serialize)]
 pub struct Total {
-    pub rows: u32,
     #[serde(flatten)]
     pub costs: Costs,
     pub bucket: Option<u32>,
@@ -148,31 +137,8 @@ pub struct Measured {
     pub device: String,
     pub launch: Option<String>,
     pub roofline: Option<Roofline>,
-    /// The buckets of the document's rows that the trace has.
-    pub buckets: Vec<MeasuredBucket>,
-}
-
-#[derive(Debug, Serialize)]
-pub struct MeasuredBucket {
-    pub bucket: u32,
-    pub steps: u64,
-    /// Rows of a step, on average.
-    pub rows: f64,
-    pub operations: Vec<MeasuredOperation>,
-}
-
-#[derive(Debug, Serialize)]
-pub struct MeasuredOperation {
-    pub operation: String,
-    pub us: f64,
-    pub bytes: f64,
-    pub flops: f64,
-    pub intensity: Option<f64>,
-    pub bound: Option<&'static str>,
-    pub flops_per_s: Option<f64>,
-    pub bytes_per_s: Option<f64>,
-    /// Floor over time.
-    pub fraction: Option<f64>,
+    /// As the trace has them; those of the document's rows.
+    pub buckets: Vec<Bucket>,
 }
 
 /// The GPU that captured the graphs.
@@ -190,28 +156,11 @@ pub struct Device {
     /// Until the weights were in the host's memory, or mapped into it.
     pub load_ms: f64,
     /// What a run of these sizes takes, by `doctor`'s arithmetic.
-    pub memory: Vec<Memory>,
+    pub memory: Vec<MemoryItem>,
 }
 
 fn origin<S: Serializer>(origin: &Option<Origin>, out: S) -> Result<S::Ok, S::Error> {
     origin.map(Origin::json).serialize(out)
-}
-
-#[derive(Debug, Clone, Serialize)]
-pub struct Memory {
-    pub name: &'static str,
-    pub bytes: u64,
-    pub place: &'static str,
-}
-
-impl From<&MemoryItem> for Memory {
-    fn from(item: &MemoryItem) -> Self {
-        Self {
-            name: item.name,
-            bytes: item.bytes,
-            place: item.place.name(),
-        }
-    }
 }
 
 /// One graph of a stage, kind and bucket, or of all stages where the host launches them together.
@@ -288,25 +237,21 @@ pub(super) struct Asked<'a> {
     pub plan: &'a Plan,
     pub precision: Precision,
     pub gpu: &'static Gpu,
-    pub kind: StepKind,
-    pub context: u32,
+    pub rates: Rates,
+    pub args: &'a InspectArgs,
     pub rows: Vec<u32>,
-    pub each_layer: bool,
 }
 
 impl Asked<'_> {
     pub fn document(&self, known: Known<'_>) -> Document {
-        let (plan, gpu, rates) = (self.plan, self.gpu, self.gpu.rates(self.precision));
-        let stages: Vec<_> = plan.stages.iter().map(|s| self.stage(s, &rates)).collect();
-        let totals = self.rows.iter().enumerate();
-        let totals = totals.map(|(index, &rows)| {
-            let shape = self.shape(self.kind, rows);
-            let costs = plan.costs(&shape, self.precision, None);
-            let of_stages = stages.iter().map(|s| s.totals[index].costs.roofline_us);
+        let (plan, gpu) = (self.plan, self.gpu);
+        let stages: Vec<_> = plan.stages.iter().map(|stage| self.stage(stage)).collect();
+        let totals = self.rows.iter().enumerate().map(|(index, &rows)| {
+            let of_stages = stages.iter().map(|stage| stage.totals[index].roofline_us);
+            let ops = plan.stages.iter().flat_map(|stage| &stage.ops);
             Total {
-                rows,
-                costs: Costs::of(costs, &rates).0,
-                bucket: plan.ladders.bucket(self.kind, rows),
+                costs: self.costs(ops, self.args.kind, rows),
+                bucket: plan.ladders.bucket(self.args.kind, rows),
                 experts_per_layer: distinct_experts(&plan.config, f64::from(rows)),
                 slowest_stage_us: of_stages.fold(0.0, f64::max),
             }
@@ -326,15 +271,45 @@ impl Asked<'_> {
                 source: gpu.source,
             },
             buckets: plan.ladders.clone(),
-            kind: self.kind,
-            context: self.context,
+            kind: self.args.kind,
+            context: self.args.context,
             shares: known.shares,
             stages,
             measured: known.measured.map(|about| self.measured(about, &totals)),
             totals,
-            graphs: self.graphs(known.on_gpu.as_ref(), &rates),
+            graphs: self.graphs(known.on_gpu.as_ref()),
             device: known.on_gpu.map(|on_gpu| on_gpu.device),
         }
+    }
+
+    fn costs<'a>(&self, ops: impl Iterator<Item = &'a Op>, kind: StepKind, rows: u32) -> Costs {
+        let shape = StepShape {
+            kind,
+            rows,
+            context: self.args.context,
+        };
+        let cost = |op: &Op| op_cost(&self.plan.config, op.kind, &shape, self.precision);
+        let costs: Vec<Cost> = ops.map(cost).collect();
+        let least = self.rates.least(costs.iter().copied());
+        let sum: Cost = costs.into_iter().sum();
+        Costs {
+            rows,
+            weight_bytes: whole(sum.weight_bytes),
+            cache_bytes: whole(sum.cache_bytes),
+            activation_bytes: whole(sum.activation_bytes),
+            flops: whole(sum.flops),
+            memory_bytes: whole(least.bytes),
+            intensity: (least.bytes > 0.0).then(|| least.flops / least.bytes),
+            roofline_us: least.us(),
+            bound: least.bound().name(),
+        }
+    }
+
+    /// The same for each number of rows that was asked for.
+    fn by_rows(&self, ops: &[Op]) -> Vec<Costs> {
+        let rows = self.rows.iter();
+        rows.map(|&rows| self.costs(ops.iter(), self.args.kind, rows))
+            .collect()
     }
 
     fn model(&self) -> Model {
@@ -360,25 +335,9 @@ impl Asked<'_> {
         }
     }
 
-    fn shape(&self, kind: StepKind, rows: u32) -> StepShape {
-        StepShape {
-            kind,
-            rows,
-            context: self.context,
-        }
-    }
-
-    fn stage(&self, stage: &Stage, rates: &Rates) -> StageCosts {
-        let total = |&rows: &u32| {
-            let shape = self.shape(self.kind, rows);
-            let costs = stage.costs(&self.plan.config, &shape, self.precision, None);
-            RowsCosts {
-                rows,
-                costs: Costs::of(costs, rates).0,
-            }
-        };
+    fn stage(&self, stage: &Stage) -> StageCosts {
         // Operations of a kind together, in the order of a forward pass, or one by one.
-        let groups: Vec<Vec<Op>> = if self.each_layer {
+        let groups: Vec<Vec<Op>> = if self.args.layers {
             stage.ops.iter().map(|op| vec![*op]).collect()
         } else {
             let of = |kind| stage.ops.iter().filter(move |op| op.kind == kind).copied();
@@ -389,87 +348,51 @@ impl Asked<'_> {
             index: stage.index,
             first_layer: stage.layers.start,
             layers: stage.layers.len(),
-            operations: groups.map(|ops| self.operation(ops, rates)).collect(),
-            totals: self.rows.iter().map(total).collect(),
+            operations: groups.map(|ops| self.operation(ops)).collect(),
+            totals: self.by_rows(&stage.ops),
         }
     }
 
-    fn operation(&self, ops: &[Op], rates: &Rates) -> Operation {
-        let (config, kind) = (&self.plan.config, ops[0].kind);
-        let costs = |&rows: &u32| {
-            let each = op_cost(config, kind, &self.shape(self.kind, rows), self.precision);
-            let (costs, least) = Costs::of(ops.iter().map(|_| each), rates);
-            OperationCosts {
-                rows,
-                costs,
-                memory_bytes: whole(least.bytes),
-                intensity: (least.bytes > 0.0).then(|| least.flops / least.bytes),
-                bound: least.bound().name(),
-            }
-        };
-        let weights = params(config, kind).into_iter().map(|param| Weight {
+    fn operation(&self, ops: &[Op]) -> Operation {
+        let weights = params(&self.plan.config, ops[0].kind).into_iter();
+        let weights = weights.map(|param| Weight {
             name: param.name,
             bytes: whole(param.bytes(self.precision.weights)),
             shape: param.shape,
         });
         Operation {
-            operation: kind,
+            operation: ops[0].kind,
             layers: ops.iter().filter_map(|op| op.layer).collect(),
             weights: weights.collect(),
-            costs: self.rows.iter().map(costs).collect(),
+            costs: self.by_rows(ops),
         }
     }
 
     fn measured(&self, about: &About, totals: &[Total]) -> Measured {
         let kernels = about.kernels.as_ref();
-        let roofline = kernels.and_then(|kernels| kernels.roofline);
-        let operation = |operation: &kernels::Operation| MeasuredOperation {
-            operation: operation.operation.clone(),
-            us: operation.us_per_step,
-            bytes: operation.bytes_per_step,
-            flops: operation.flops_per_step,
-            intensity: operation.intensity(),
-            bound: roofline.map(|roofline| match operation.intensity() {
-                Some(intensity) if intensity < roofline.ridge() => "memory",
-                _ => "compute",
-            }),
-            flops_per_s: operation.flops_per_s(),
-            bytes_per_s: operation.bytes_per_s(),
-            fraction: operation.fraction,
-        };
-        let is_asked = |bucket: &&kernels::Bucket| {
+        let is_asked = |bucket: &&Bucket| {
             let rows = Some(bucket.bucket);
-            bucket.kind == self.kind.name() && totals.iter().any(|total| total.bucket == rows)
+            bucket.kind == self.args.kind.name() && totals.iter().any(|total| total.bucket == rows)
         };
         let buckets = kernels.into_iter().flat_map(|kernels| &kernels.buckets);
-        let buckets = buckets.filter(is_asked).map(|bucket| MeasuredBucket {
-            bucket: bucket.bucket,
-            steps: bucket.steps,
-            rows: bucket.rows,
-            operations: bucket.operations.iter().map(operation).collect(),
-        });
         Measured {
             device: about.device.clone(),
             launch: about.launch.clone(),
-            roofline,
-            buckets: buckets.collect(),
+            roofline: kernels.and_then(|kernels| kernels.roofline),
+            buckets: buckets.filter(is_asked).cloned().collect(),
         }
     }
 
     /// The captured graphs, or those that the plan has.
-    fn graphs(&self, on_gpu: Option<&OnGpu>, rates: &Rates) -> Vec<Graph> {
+    fn graphs(&self, on_gpu: Option<&OnGpu>) -> Vec<Graph> {
         let graph = |stages: &[Stage], kind, rows, captured: Option<&CapturedGraph>| {
-            let shape = self.shape(kind, rows);
-            let costs = stages
-                .iter()
-                .flat_map(|stage| stage.costs(&self.plan.config, &shape, self.precision, None));
             let ops = stages.iter().flat_map(|stage| &stage.ops);
             Graph {
                 stages: stages.iter().map(|stage| stage.index).collect(),
                 kind,
                 bucket: rows,
                 operations: ops.clone().count(),
-                costs: Costs::of(costs, rates).0,
+                costs: self.costs(ops.clone(), kind, rows),
                 captured: captured.map(|graph| Captured::new(graph, ops)),
             }
         };
@@ -488,22 +411,6 @@ impl Asked<'_> {
             }
         }
         graphs
-    }
-}
-
-impl Costs {
-    fn of(costs: impl Iterator<Item = Cost>, rates: &Rates) -> (Self, Least) {
-        let costs: Vec<Cost> = costs.collect();
-        let least = rates.least(costs.iter().copied());
-        let sum: Cost = costs.into_iter().sum();
-        let costs = Self {
-            weight_bytes: whole(sum.weight_bytes),
-            cache_bytes: whole(sum.cache_bytes),
-            activation_bytes: whole(sum.activation_bytes),
-            flops: whole(sum.flops),
-            roofline_us: least.us(),
-        };
-        (costs, least)
     }
 }
 

@@ -2,7 +2,7 @@
 //! its time in a step of each number of rows.
 
 use super::Written;
-use super::document::{Document, Operation, StageCosts};
+use super::document::{Costs, Document, StageCosts};
 use super::text::{layers_text, us_text};
 use std::io::Write;
 use std::ops::Range;
@@ -13,30 +13,23 @@ pub(super) fn write(shown: &Document, out: &mut dyn Write) -> Written {
         out,
         "  rankdir=TB; node [shape=box, fontname=\"monospace\"];"
     )?;
-    let mut before: Option<String> = None;
+    let mut chain: Vec<String> = vec![];
     for stage in &shown.stages {
         writeln!(out, "  subgraph cluster_stage{} {{", stage.index)?;
-        let totals = stage.totals.iter();
         writeln!(
             out,
             "    label=\"stage {}: {}\\n{}\";",
             stage.index,
             layers_text(stage.first_layer, stage.layers),
-            times(totals.map(|total| (total.rows, total.costs.roofline_us)))
+            times(&stage.totals, |index| stage.totals[index].roofline_us)
         )?;
-        let nodes = nodes(stage);
-        for (name, label) in &nodes {
+        for (name, label) in nodes(stage) {
             writeln!(out, "    {name} [label=\"{label}\"];")?;
+            chain.push(name);
         }
         writeln!(out, "  }}")?;
-        for (name, _) in nodes {
-            if let Some(before) = before {
-                writeln!(out, "  {before} -> {name};")?;
-            }
-            before = Some(name);
-        }
     }
-    writeln!(out, "}}")
+    writeln!(out, "  {};\n}}", chain.join(" -> "))
 }
 
 /// Names and labels, in order: operations of no layer by themselves, the layers before the first such that comes after them.
@@ -45,8 +38,7 @@ fn nodes(stage: &StageCosts) -> Vec<(String, String)> {
     let mut runs = runs(stage);
     for operation in &stage.operations {
         if operation.layers.is_empty() {
-            let costs = operation.costs.iter();
-            let times = times(costs.map(|cost| (cost.rows, cost.costs.roofline_us)));
+            let times = times(&stage.totals, |index| operation.costs[index].roofline_us);
             let name = operation.operation.name();
             nodes.push((name.to_owned(), format!("{name}\\n{times}")));
             continue;
@@ -56,7 +48,7 @@ fn nodes(stage: &StageCosts) -> Vec<(String, String)> {
                 "{}: {}\\n{}",
                 layers_text(layers.start, layers.len()),
                 layer_name(stage, layers.start),
-                layer_times(stage, &layers)
+                times(&stage.totals, |index| layers_us(stage, &layers, index))
             );
             nodes.push((format!("layer{}", layers.start), label));
         }
@@ -64,49 +56,42 @@ fn nodes(stage: &StageCosts) -> Vec<(String, String)> {
     nodes
 }
 
-fn times(times: impl Iterator<Item = (u32, f64)>) -> String {
-    let times: Vec<String> = times
-        .map(|(rows, us)| format!("{} us @{rows}", us_text(us)))
+fn times(totals: &[Costs], us: impl Fn(usize) -> f64) -> String {
+    let totals = totals.iter().enumerate();
+    let times: Vec<String> = totals
+        .map(|(index, total)| format!("{} us @{}", us_text(us(index)), total.rows))
         .collect();
     times.join(", ")
 }
 
-fn layer_times(stage: &StageCosts, layers: &Range<usize>) -> String {
-    let us_at = |index: usize| {
-        let of = |operation: &Operation| {
-            let inside = operation.layers.iter().filter(|l| layers.contains(l));
-            let share = inside.count() as f64 / operation.layers.len().max(1) as f64;
-            operation.costs[index].costs.roofline_us * share
-        };
-        stage.operations.iter().map(of).sum()
-    };
-    let totals = stage.totals.iter().enumerate();
-    times(totals.map(|(index, total)| (total.rows, us_at(index))))
-}
-
-fn has(stage: &StageCosts, layer: usize, name: &str) -> bool {
-    let mut of_it = stage.operations.iter();
-    of_it.any(|o| o.operation.name() == name && o.layers.contains(&layer))
+/// What these layers take of each operation's time; all layers that have an operation take as long.
+fn layers_us(stage: &StageCosts, layers: &Range<usize>, index: usize) -> f64 {
+    let operations = stage.operations.iter();
+    let shares = operations.map(|operation| {
+        let inside = operation.layers.iter().filter(|l| layers.contains(l));
+        let share = inside.count() as f64 / operation.layers.len().max(1) as f64;
+        operation.costs[index].roofline_us * share
+    });
+    shares.sum()
 }
 
 fn layer_name(stage: &StageCosts, layer: usize) -> String {
-    let of = |operation, there, absent| {
-        if has(stage, layer, operation) {
-            there
-        } else {
-            absent
-        }
+    let has = |name: &str| {
+        let mut operations = stage.operations.iter();
+        operations.any(|of| of.operation.name() == name && of.layers.contains(&layer))
     };
-    format!(
-        "{}, {}",
-        of("attention", "attention", "convolution"),
-        of("router", "experts", "dense")
-    )
+    let mixer = if has("attention") {
+        "attention"
+    } else {
+        "convolution"
+    };
+    let feed_forward = if has("router") { "experts" } else { "dense" };
+    format!("{mixer}, {feed_forward}")
 }
 
 /// Consecutive layers that are alike, or each layer where operations stand layer by layer.
 fn runs(stage: &StageCosts) -> Vec<Range<usize>> {
-    let each = stage.operations.iter().all(|o| o.layers.len() <= 1);
+    let each = stage.operations.iter().all(|of| of.layers.len() <= 1);
     let mut runs: Vec<Range<usize>> = vec![];
     for layer in stage.first_layer..stage.first_layer + stage.layers {
         match runs.last_mut() {

@@ -1,10 +1,16 @@
-//! The plan as tables of at most 120 columns, and the graphs as captured, whose tables may be wider.
+//! Tables: of the plan and of the roofline, at most 120 columns wide, and of captured graphs and kernel calls, which may be wider.
 
 use super::Written;
-use super::document::{Captured, Document, Graph, Kernel, Operation, Share, StageCosts, Total};
+use super::document::{
+    Captured, Costs, Document, Graph, Kernel, Measured, Model, Operation, Share, StageCosts, Total,
+};
+use crate::backend::cuda::listed::calls::{Call, StepCalls};
+use crate::backend::cuda::tuning::gpu::Bound;
+use crate::bench::output::number;
 use crate::cli::table::Table;
 use crate::plan::StepKind;
 use crate::plan::bytes::{Bytes, Si};
+use crate::trace::kernels::Bucket;
 use std::io::Write;
 use std::ops::Range;
 
@@ -27,66 +33,57 @@ pub(super) fn write(shown: &Document, out: &mut dyn Write) -> Written {
 }
 
 fn model(shown: &Document, out: &mut dyn Write) -> Written {
-    let model = &shown.model;
+    let Model {
+        layers,
+        attention_layers: attention,
+        dense_layers: dense,
+        experts,
+        experts_per_token,
+        hidden_size,
+        vocab_size,
+        heads,
+        kv_heads,
+        head_dim,
+        ..
+    } = shown.model;
+    let (convolution, routed) = (layers - attention, layers - dense);
+    let tied = if shown.model.tied_embeddings {
+        " (tied)"
+    } else {
+        ""
+    };
+    let (weights, compute) = (shown.weight_dtype, shown.compute_dtype);
+    let parameters = Si(shown.model.parameters as f64);
+    let stored = Si(shown.model.weight_bytes as f64);
+    let token = Bytes(shown.model.kv_bytes_per_token);
+    let sequence = Bytes(shown.model.conv_state_bytes_per_sequence);
     writeln!(
         out,
-        "{} layers: {} convolution, {} attention; {} dense, {} of {} experts with {} a token",
-        model.layers,
-        model.layers - model.attention_layers,
-        model.attention_layers,
-        model.dense_layers,
-        model.layers - model.dense_layers,
-        model.experts,
-        model.experts_per_token,
-    )?;
-    let tied = if model.tied_embeddings { " (tied)" } else { "" };
-    writeln!(
-        out,
-        "hidden {}, vocabulary {}{tied}, {} heads and {} key-value heads of {}",
-        model.hidden_size, model.vocab_size, model.heads, model.kv_heads, model.head_dim,
-    )?;
-    writeln!(
-        out,
-        "{} parameters, {}B of weights in {}",
-        Si(model.parameters as f64),
-        Si(model.weight_bytes as f64),
-        shown.weight_dtype,
-    )?;
-    writeln!(
-        out,
-        "{} of keys and values a token, {} of convolution state a sequence, in {}",
-        Bytes(model.kv_bytes_per_token),
-        Bytes(model.conv_state_bytes_per_sequence),
-        shown.compute_dtype,
+        "{layers} layers: {convolution} convolution, {attention} attention; {dense} dense, {routed} of {experts} experts with {experts_per_token} a token\n\
+         hidden {hidden_size}, vocabulary {vocab_size}{tied}, {heads} heads and {kv_heads} key-value heads of {head_dim}\n\
+         {parameters} parameters, {stored}B of weights in {weights}\n\
+         {token} of keys and values a token, {sequence} of convolution state a sequence, in {compute}"
     )?;
     for kind in StepKind::ALL {
         let buckets = shown.buckets.of(kind).iter();
         let buckets: Vec<String> = buckets.map(u32::to_string).collect();
         writeln!(out, "{} buckets: {}", kind.name(), buckets.join(" "))?;
     }
-    writeln!(
-        out,
-        "\n{} steps in {}, {} {}",
-        shown.kind.name(),
-        shown.compute_dtype,
-        match shown.kind {
-            StepKind::Decode => "every sequence at position",
-            StepKind::Mixed | StepKind::Score => "prompts of length",
-        },
-        shown.context,
-    )?;
+    let (kind, context) = (shown.kind.name(), shown.context);
+    let at = match shown.kind {
+        StepKind::Decode => "every sequence at position",
+        StepKind::Mixed | StepKind::Score => "prompts of length",
+    };
     let gpu = &shown.gpu;
     writeln!(
         out,
-        "roofline of {}, without launches: {} TB/s, {} TFLOP/s; {}",
+        "\n{kind} steps in {compute}, {at} {context}\n\
+         roofline of {}, without launches: {} TB/s, {} TFLOP/s; {}\n\
+         operands and results count where an operation's exceed the {} MB L2 cache",
         gpu.title,
         gpu.bytes_per_s / 1e12,
         gpu.flops_per_s / 1e12,
         gpu.source,
-    )?;
-    writeln!(
-        out,
-        "operands and results count where an operation's exceed the {} MB L2 cache",
         gpu.l2_bytes as f64 / 1e6
     )?;
     shown.shares.iter().try_for_each(|of| share(shown, of, out))
@@ -127,53 +124,39 @@ fn stage_table(
         if rows == 1 { "row" } else { "rows" }
     )?;
     let mut table = Table::new(&[0, 1, 2]);
-    let head = [
-        "operation",
-        "layers",
-        "weights",
-        "stored",
-        "B/row",
-        "FLOP/row",
-    ];
+    let head = "operation, layers, weights, stored, B/row, FLOP/row";
     let totals = &stage.totals[columns.clone()];
     let times = totals.iter().map(|total| format!("us @{}", total.rows));
-    table.row(head.map(String::from).into_iter().chain(times));
+    table.row(head.split(", ").map(String::from).chain(times));
     let per_row = |amount: u64| Si((amount as f64 / f64::from(rows)).round()).to_string();
-    for operation in &stage.operations {
-        let costs = &operation.costs[columns.clone()];
-        let first = &costs[0].costs;
-        let cells = [
-            operation.operation.name().to_owned(),
-            operation_layers(operation),
-            operation.weights.first().map_or(String::new(), |weight| {
-                let sizes: Vec<String> = weight.shape.iter().map(usize::to_string).collect();
-                sizes.join(" x ")
-            }),
-            stored(operation),
+    let mut line = |names: [String; 4], costs: &[Costs]| {
+        let costs = &costs[columns.clone()];
+        let first = &costs[0];
+        let amounts = [
             per_row(first.cache_bytes + first.activation_bytes),
             per_row(first.flops),
         ];
-        let times = costs.iter().map(|cost| us_text(cost.costs.roofline_us));
-        table.row(cells.into_iter().chain(times));
+        let times = costs.iter().map(|cost| us_text(cost.roofline_us));
+        table.row(names.into_iter().chain(amounts).chain(times));
+    };
+    for operation in &stage.operations {
+        let shape = operation.weights.first().map_or(String::new(), |weight| {
+            let sizes: Vec<String> = weight.shape.iter().map(usize::to_string).collect();
+            sizes.join(" x ")
+        });
+        let name = operation.operation.name().to_owned();
+        let names = [name, operation_layers(operation), shape, stored(operation)];
+        line(names, &operation.costs);
     }
     if shown.stages.len() > 1 {
-        let first = &totals[0].costs;
-        let cells = [
-            "stage".to_owned(),
-            String::new(),
-            String::new(),
-            String::new(),
-            per_row(first.cache_bytes + first.activation_bytes),
-            per_row(first.flops),
-        ];
-        let times = totals.iter().map(|total| us_text(total.costs.roofline_us));
-        table.row(cells.into_iter().chain(times));
+        let none = String::new;
+        line(["stage".to_owned(), none(), none(), none()], &stage.totals);
     }
     table.write("  ", out)
 }
 
 /// `x18`, or the number of the one layer.
-pub(super) fn operation_layers(operation: &Operation) -> String {
+fn operation_layers(operation: &Operation) -> String {
     match operation.layers.as_slice() {
         [] => String::new(),
         [layer] => layer.to_string(),
@@ -194,7 +177,7 @@ type Line = (&'static str, fn(&Total) -> String);
 
 fn totals(shown: &Document, totals: &[Total], out: &mut dyn Write) -> Written {
     let lines: [Line; 10] = [
-        ("whole step, rows", |total| total.rows.to_string()),
+        ("whole step, rows", |total| total.costs.rows.to_string()),
         ("bucket", |total| {
             total.bucket.map_or(String::new(), |rows| rows.to_string())
         }),
@@ -210,7 +193,7 @@ fn totals(shown: &Document, totals: &[Total], out: &mut dyn Write) -> Written {
         ("floor, us", |total| us_text(total.costs.roofline_us)),
         ("slowest stage, us", |total| us_text(total.slowest_stage_us)),
         ("rows/s at most", |total| {
-            Si((f64::from(total.rows) / total.slowest_stage_us * 1e6).round()).to_string()
+            Si((f64::from(total.costs.rows) / total.slowest_stage_us * 1e6).round()).to_string()
         }),
     ];
     let mut table = Table::new(&[0]);
@@ -267,36 +250,19 @@ fn graphs(shown: &Document, out: &mut dyn Write) -> Written {
     let mut table = Table::new(&[0, 2]);
     for item in &device.memory {
         let bytes = Bytes(item.bytes).to_string();
-        table.row([item.name, &bytes, item.place]);
+        table.row([item.name, &bytes, item.place.name()]);
     }
     table.write("  ", out)
 }
 
 fn list(graphs: &[Graph], out: &mut dyn Write) -> Written {
     let mut table = Table::new(&[0, 1]);
-    let mut head = vec![
-        "stage",
-        "kind",
-        "rows",
-        "operations",
-        "bytes",
-        "FLOPs",
-        "floor us",
-    ];
+    let mut head = "stage, kind, rows, operations, bytes, FLOPs, floor us".to_owned();
     if graphs.iter().any(|graph| graph.captured.is_some()) {
-        head.extend([
-            "nodes",
-            "edges",
-            "early",
-            "dispatcher",
-            "copies",
-            "capture ms",
-            "inst. ms",
-            "upload ms",
-            "memory",
-        ]);
+        head +=
+            ", nodes, edges, early, dispatcher, copies, capture ms, inst. ms, upload ms, memory";
     }
-    table.row(head);
+    table.row(head.split(", "));
     for graph in graphs {
         let costs = &graph.costs;
         let mut cells = vec![
@@ -344,17 +310,8 @@ fn kernels(graph: &Graph, captured: &Captured, out: &mut dyn Write) -> Written {
         writeln!(out, "  {variant}")?;
     }
     let mut table = Table::new(&[0, 8]);
-    table.row([
-        "kernel",
-        "count",
-        "grid",
-        "block",
-        "registers",
-        "shared",
-        "local",
-        "early",
-        "operations",
-    ]);
+    table
+        .row("kernel, count, grid, block, registers, shared, local, early, operations".split(", "));
     for kernel in &captured.kernels {
         table.row(kernel_cells(kernel));
     }
@@ -386,7 +343,7 @@ fn kernel_cells(kernel: &Kernel) -> Vec<String> {
 }
 
 /// `132x2`, without the ones at its end.
-pub(super) fn extent((x, y, z): (u32, u32, u32)) -> String {
+fn extent((x, y, z): (u32, u32, u32)) -> String {
     match (y, z) {
         (1, 1) => x.to_string(),
         (_, 1) => format!("{x}x{y}"),
@@ -421,4 +378,143 @@ fn stages_text(stages: &[usize]) -> String {
         [first, .., last] => format!("{first}-{last}"),
         stages => stages.first().map_or(String::new(), usize::to_string),
     }
+}
+
+/// Each operation of each bucket against the roofline of a GPU; and where a trace with kernels was given, how near the same operations
+/// came to it there.
+pub(super) fn roofline(shown: &Document, out: &mut dyn Write) -> Written {
+    let gpu = &shown.gpu;
+    writeln!(
+        out,
+        "roofline of {}: {} TB/s, {} TFLOP/s in {}; ridge at {:.0} FLOP/B: below it memory bounds, above it products",
+        gpu.title,
+        gpu.bytes_per_s / 1e12,
+        gpu.flops_per_s / 1e12,
+        shown.compute_dtype,
+        gpu.ridge,
+    )?;
+    for (index, total) in shown.totals.iter().enumerate() {
+        planned(shown, index, out)?;
+        let Some(measured) = &shown.measured else {
+            continue;
+        };
+        let buckets = measured.buckets.iter();
+        for bucket in buckets.filter(|of| Some(of.bucket) == total.bucket) {
+            reached(measured, bucket, out)?;
+        }
+    }
+    Ok(())
+}
+
+/// What the plan asks of a step of the rows at `index`.
+fn planned(shown: &Document, index: usize, out: &mut dyn Write) -> Written {
+    writeln!(
+        out,
+        "\n{} step of {} rows, all layers of a stage",
+        shown.kind.name(),
+        shown.totals[index].costs.rows
+    )?;
+    let mut table = Table::new(&[0, 1, 6]);
+    table.row("operation, layers, bytes, FLOPs, FLOP/B, of ridge, bound, us".split(", "));
+    for operation in shown.stages.iter().flat_map(|stage| &stage.operations) {
+        let cost = &operation.costs[index];
+        let of_ridge = cost.intensity.map(|value| value / shown.gpu.ridge);
+        table.row([
+            operation.operation.name().to_owned(),
+            operation_layers(operation),
+            format!("{}B", Si(cost.memory_bytes as f64)),
+            Si(cost.flops as f64).to_string(),
+            or_dash(cost.intensity, number),
+            or_dash(of_ridge, per_cent),
+            cost.bound.to_owned(),
+            us_text(cost.roofline_us),
+        ]);
+    }
+    table.write("  ", out)
+}
+
+/// What a trace has of the bucket.
+fn reached(measured: &Measured, bucket: &Bucket, out: &mut dyn Write) -> Written {
+    let by = match measured.roofline {
+        Some(by) => format!(
+            "; shares by {} TB/s and {} TFLOP/s",
+            number(by.bytes_per_s / 1e12),
+            number(by.flops_per_s / 1e12)
+        ),
+        None => "; nothing is known of the device, so there are no shares".to_owned(),
+    };
+    writeln!(
+        out,
+        "\n  measured on {} with {}: {} steps of {:.1} rows{by}",
+        measured.device,
+        measured.launch.as_deref().unwrap_or("stage threads"),
+        bucket.steps,
+        bucket.rows
+    )?;
+    let mut table = Table::new(&[0, 3]);
+    table.row("operations, us, FLOP/B, bound, TFLOP/s, TB/s, of it".split(", "));
+    let tera = |a_second| number(a_second / 1e12);
+    for operation in &bucket.operations {
+        let bound = measured.roofline.map(|by| by.bound(operation.intensity()));
+        table.row([
+            operation.operation.clone(),
+            us_text(operation.us_per_step),
+            or_dash(operation.intensity(), number),
+            bound.map_or("-", Bound::name).to_owned(),
+            or_dash(operation.flops_per_s(), tera),
+            or_dash(operation.bytes_per_s(), tera),
+            or_dash(operation.fraction, per_cent),
+        ]);
+    }
+    table.write("  ", out)
+}
+
+fn or_dash(value: Option<f64>, text: impl Fn(f64) -> String) -> String {
+    value.map_or("-".to_owned(), text)
+}
+
+fn per_cent(share: f64) -> String {
+    format!("{:.1}%", share * 100.0)
+}
+
+/// The list of `--calls`.
+pub(super) fn calls(stages: usize, steps: &[StepCalls], out: &mut dyn Write) -> Written {
+    for (index, step) in steps.iter().enumerate() {
+        if index > 0 {
+            writeln!(out)?;
+        }
+        if stages > 1 {
+            write!(out, "stage {} ", step.stage)?;
+        }
+        writeln!(
+            out,
+            "{} {}: {} calls; {}",
+            step.kind.name(),
+            step.rows,
+            step.calls.len(),
+            step.variant
+        )?;
+        let mut table = Table::new(&[1, 2]);
+        table.row("layer, operations, kernel, blocks, threads, shared, cluster, early".split(", "));
+        for call in &step.calls {
+            table.row(row(call));
+        }
+        table.write("  ", out)?;
+    }
+    Ok(())
+}
+
+fn row(call: &Call) -> [String; 8] {
+    let layer = call.ops.first().and_then(|op| op.layer);
+    let operations: Vec<&str> = call.ops.iter().map(|op| op.kind.name()).collect();
+    [
+        layer.map_or(String::new(), |layer| layer.to_string()),
+        operations.join(" + "),
+        call.kernel.clone(),
+        extent(call.grid),
+        call.threads.to_string(),
+        call.shared_bytes.to_string(),
+        call.cluster.to_string(),
+        if call.early { "yes" } else { "no" }.to_owned(),
+    ]
 }
