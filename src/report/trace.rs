@@ -101,7 +101,7 @@ impl Counter {
     }
 }
 
-/// Of a request's track.
+/// The identity of a request's track.
 #[derive(Default, Deserialize)]
 struct Id {
     local: String,
@@ -127,6 +127,17 @@ struct Event {
 impl Event {
     fn arg(&self, key: &str) -> Option<u64> {
         self.args.get(key).and_then(Value::as_u64)
+    }
+
+    /// What a page draws of it.
+    fn slice(&self, tracks: &HashMap<u32, String>) -> Value {
+        json!({
+            "name": self.name,
+            "track": tracks.get(&self.tid),
+            "from_us": self.ts,
+            "to_us": self.ts + self.dur,
+            "rows": self.arg("rows"),
+        })
     }
 }
 
@@ -156,15 +167,13 @@ impl Seen {
                 let name = name.unwrap_or_default().to_owned();
                 self.tracks.insert(event.tid, name);
             }
-            "X" if event.arg("step").is_some() => self.step(&event),
+            "X" if event.arg("step").is_some() => self.step(event),
             "X" if event.args.contains_key("turn") => {
                 let to = event.ts + event.dur;
-                let (from, _) = *self.span.get_or_insert((event.ts, to));
-                self.span = Some((from, to));
+                self.span = Some((self.span.map_or(event.ts, |(from, _)| from), to));
                 self.turns_us.push(event.dur as f32);
                 if self.first_turns.len() <= FIRST_STEPS {
-                    let slice = self.slice(&event);
-                    self.first_turns.push(slice);
+                    self.first_turns.push(event.slice(&self.tracks));
                 }
             }
             "C" => {
@@ -178,27 +187,17 @@ impl Seen {
         }
     }
 
-    fn slice(&self, event: &Event) -> Value {
-        json!({
-            "name": event.name,
-            "track": self.tracks.get(&event.tid),
-            "from_us": event.ts,
-            "to_us": event.ts + event.dur,
-            "rows": event.arg("rows"),
-        })
-    }
-
-    fn step(&mut self, event: &Event) {
+    fn step(&mut self, event: Event) {
         if event.arg("step") < Some(FIRST_STEPS as u64) {
-            let slice = self.slice(event);
-            self.first_steps.push(slice);
+            self.first_steps.push(event.slice(&self.tracks));
         }
-        // Of stages that work side by side, the way through all of them: stages' own slices have no prompt_rows.
+        // Where stages work side by side, the way through all of them: stages' own slices have no prompt_rows.
         if event.args.contains_key("prompt_rows") && !event.args.contains_key("unfinished") {
-            let bucket = self.buckets.entry(event.name.clone()).or_default();
+            let (rows, bucket_rows) = (event.arg("rows"), event.arg("bucket"));
+            let bucket = self.buckets.entry(event.name).or_default();
             bucket.ms.push((event.dur / 1e3) as f32);
-            bucket.rows += event.arg("rows").unwrap_or(0);
-            bucket.bucket_rows += event.arg("bucket").unwrap_or(0);
+            bucket.rows += rows.unwrap_or(0);
+            bucket.bucket_rows += bucket_rows.unwrap_or(0);
         }
     }
 

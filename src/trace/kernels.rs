@@ -4,7 +4,6 @@ use crate::backend::cuda::tuning::gpu::{Bound, Least};
 use crate::backend::timing::{StepTimes, UNTIMED_EVERY};
 use crate::plan::StepKind;
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
 
 /// Fewer untimed steps than this say nothing.
 const FEWEST_UNTIMED: u64 = 3;
@@ -151,10 +150,10 @@ impl Ran {
         (self.to_ns - self.from_ns) as f64 / 1e3
     }
 
-    fn alike(&self, other: &Self) -> bool {
-        (self.kind, self.bucket, self.rows) == (other.kind, other.bucket, other.rows)
-            && self.alone
-            && other.alone
+    /// Whether `next` follows it and does as much.
+    fn alike(&self, next: &Self) -> bool {
+        let of = |ran: &Self| (ran.kind, ran.bucket, ran.rows, ran.alone);
+        self.alone && self.step + 1 == next.step && of(self) == of(next)
     }
 }
 
@@ -162,9 +161,9 @@ impl Ran {
 #[derive(Default)]
 pub struct Tally {
     /// Until the end its means are sums over all steps.
-    sums: Vec<(StepKind, Bucket, Differences)>,
-    /// The last three steps, and whether they were timed.
-    last: VecDeque<(Ran, bool)>,
+    sums: Vec<(Bucket, Differences)>,
+    /// The last two steps, and whether they were timed.
+    last: [Option<(Ran, bool)>; 2],
 }
 
 /// How much longer timed steps took than untimed ones, as a sum, a sum of squares and a count.
@@ -191,16 +190,16 @@ pub(super) fn rounded(value: f64) -> f64 {
 }
 
 impl Tally {
-    fn bucket(&mut self, ran: &Ran) -> &mut (StepKind, Bucket, Differences) {
-        let is =
-            |(kind, sum, _): &(StepKind, Bucket, _)| (*kind, sum.bucket) == (ran.kind, ran.bucket);
-        let new = || Bucket {
-            kind: ran.kind.name().to_owned(),
-            bucket: ran.bucket,
-            ..Bucket::default()
-        };
+    fn bucket(&mut self, ran: &Ran) -> &mut (Bucket, Differences) {
+        let kind = ran.kind.name();
+        let is = |(sum, _): &(Bucket, _)| sum.kind == kind && sum.bucket == ran.bucket;
         entry(&mut self.sums, is, || {
-            (ran.kind, new(), Differences::default())
+            let sum = Bucket {
+                kind: kind.to_owned(),
+                bucket: ran.bucket,
+                ..Bucket::default()
+            };
+            (sum, Differences::default())
         })
     }
 
@@ -219,7 +218,7 @@ impl Tally {
         if !timed {
             return;
         }
-        let (_, sum, _) = self.bucket(&ran);
+        let (sum, _) = self.bucket(&ran);
         sum.steps += 1;
         sum.rows += f64::from(ran.rows);
         sum.step_us += ran.us();
@@ -232,23 +231,17 @@ impl Tally {
     }
 
     /// An untimed step between two timed ones shows what timing costs.
-    fn compare(&mut self, ran: Ran, timed: bool) {
-        self.last.push_back((ran, timed));
-        if self.last.len() > 3 {
-            self.last.pop_front();
-        }
-        let [before, between, after] = self.last.make_contiguous() else {
+    fn compare(&mut self, after: Ran, timed: bool) {
+        let [before, between] = self.last;
+        self.last = [between, Some((after, timed))];
+        let (Some((before, true)), Some((between, false)), true) = (before, between, timed) else {
             return;
         };
-        let ((before, true), (between, false), (after, true)) = (*before, *between, *after) else {
-            return;
-        };
-        let follow = before.step + 1 == between.step && between.step + 1 == after.step;
-        if !follow || !before.alike(&between) || !between.alike(&after) {
+        if !before.alike(&between) || !between.alike(&after) {
             return;
         }
         let difference = (before.us() + after.us()) / 2.0 - between.us();
-        let (.., sum) = self.bucket(&between);
+        let (_, sum) = self.bucket(&between);
         sum.count += 1;
         sum.us += difference;
         sum.squares += difference * difference;
@@ -258,11 +251,12 @@ impl Tally {
     /// All of it, for the file.
     pub fn finish(mut self, lost: u64, floor: Option<(String, Roofline)>) -> Kernels {
         let (floor, roofline) = floor.unzip();
-        self.sums.retain(|(_, sum, _)| sum.steps > 0);
+        self.sums.retain(|(sum, _)| sum.steps > 0);
+        // The kinds' names stand in the order of the kinds.
         self.sums
-            .sort_by_key(|(kind, sum, _)| (*kind as u32, sum.bucket));
+            .sort_by(|(a, _), (b, _)| (&a.kind, a.bucket).cmp(&(&b.kind, b.bucket)));
         let buckets = self.sums.into_iter();
-        let buckets: Vec<Bucket> = buckets.map(|(_, sum, of)| sum.means(&of)).collect();
+        let buckets: Vec<Bucket> = buckets.map(|(sum, of)| sum.means(&of)).collect();
         Kernels {
             steps: buckets.iter().map(|bucket| bucket.steps).sum(),
             untimed_every: UNTIMED_EVERY,
