@@ -453,35 +453,33 @@ mod tests {
         assert_eq!(bucket.overhead, None, "no step was left untimed");
     }
 
-    #[test]
-    fn untimed_steps_show_what_timing_costs() {
+    /// What timing costs by 16 steps that get longer as the run goes on, of which every fourth is untimed.
+    fn overhead(untimed_rows: u32) -> Option<Overhead> {
         let mut tally = Tally::default();
         for number in 0..16 {
             let timed = number % 4 != 3;
             let times: Vec<_> = timed.then(|| times(number)).into_iter().collect();
-            // Steps get longer as the run goes on, whether timed or not.
-            let more_us = 2 * u64::from(timed) + number;
-            tally.step(ran(number, more_us), &times, 500, &least(), true);
-        }
-        let overhead = tally.finish(0, None).buckets[0].overhead.clone().unwrap();
-        assert_eq!((overhead.untimed_steps, overhead.us), (3, 2.0));
-        assert_eq!(overhead.us_error, 0.0);
-        assert_eq!(overhead.share, (2.0_f64 / 107.0 * 1e5).round() / 1e5);
-    }
-
-    #[test]
-    fn steps_that_are_not_alike_are_not_compared() {
-        let mut tally = Tally::default();
-        for number in 0..40 {
-            let timed = number % 4 != 3;
-            let times: Vec<_> = timed.then(|| times(number)).into_iter().collect();
-            let rows = if timed { 5 } else { 4 };
             let ran = Ran {
-                rows,
-                ..ran(number, 0)
+                rows: if timed { 5 } else { untimed_rows },
+                ..ran(number, 2 * u64::from(timed) + number)
             };
             tally.step(ran, &times, 500, &least(), true);
         }
-        assert_eq!(tally.finish(0, None).buckets[0].overhead, None);
+        tally.finish(0, None).buckets.remove(0).overhead
+    }
+
+    #[test]
+    fn untimed_steps_show_what_timing_costs() {
+        let found = overhead(5).unwrap();
+        assert_eq!(
+            (found.untimed_steps, found.us, found.us_error),
+            (3, 2.0, 0.0)
+        );
+        assert_eq!(found.share, (2.0_f64 / 107.0 * 1e5).round() / 1e5);
+        assert_eq!(
+            overhead(4),
+            None,
+            "steps that are not alike are not compared"
+        );
     }
 }

@@ -32,8 +32,11 @@ impl Work<'_> {
             && point.ragged_from.is_none()
             && self.samples.as_ref().is_none_or(uniform);
         let by = rates.clone().unwrap_or_else(Rates::unlimited);
-        let least = |hit| floors::least(point, &opened.plan, &opened.options, precision, hit, &by);
-        let least = |experts_hit| least(experts_hit).filter(|_| alike);
+        let least = |experts_hit| {
+            let (plan, options) = (&opened.plan, &opened.options);
+            let least = || floors::least(point, plan, options, precision, experts_hit, &by);
+            alike.then(least).flatten()
+        };
         let counted = tried.spread.map(|spread| spread.experts_hit_mean);
         let rows = match point.kind {
             Kind::Decode => Some(point.batch),
