@@ -5,7 +5,7 @@ use super::About;
 use super::json::{Out, Track};
 use super::parts::Costs;
 use super::stages::timed;
-use super::writer::{Ended, JOB, PHASES, write};
+use super::writer::{Begin, During, Ended, HostSlice, Item, JOB, PHASES, write};
 use crate::backend::StageBackend;
 use crate::backend::timing::{StageTimes, StepTimes};
 use crate::error::{Error, Result};
@@ -19,40 +19,6 @@ use std::time::Instant;
 
 /// Messages that may wait for the writer; a job that is ahead by more waits too.
 const AHEAD: usize = 1 << 16;
-
-/// From and to, on the host's clock.
-pub type During = (Instant, Instant);
-
-/// What the threads of a run hand to the one that writes its trace.
-pub(super) enum Item {
-    Begin(Box<Begin>),
-    /// A line, and when the host began and ended to hand it over or to take it.
-    Line(Line, During),
-    Host(HostSlice),
-    /// A stage's run of a step.
-    Stage(u32, u64, During),
-    /// By the stage's own clock.
-    StageTimes(StageTimes),
-    /// A step's parts, and how many steps have been lost so far.
-    Times(Box<StepTimes>, u64),
-}
-
-pub(super) struct Begin {
-    pub header: Header,
-    /// 0 of the scheduler's clock, where that is the host's.
-    pub clock_zero: Option<Instant>,
-    /// Where steps are timed part by part: what against, and 0 of their clock, where that is the host's.
-    pub parts: Option<(Costs, Option<Instant>)>,
-    /// Names of stages that are timed one by one.
-    pub stages: Vec<String>,
-}
-
-pub(super) struct HostSlice {
-    pub track: Track,
-    pub name: &'static str,
-    pub during: During,
-    pub args: Value,
-}
 
 /// What the job's thread is at, until it is at something else: waiting for events, or working through those that it took.
 struct Doing {

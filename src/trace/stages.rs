@@ -1,7 +1,7 @@
 //! Stages that run on threads of the host side by side: each is timed where it runs, since the scheduler's records only
 //! say when a step set out and when it came back.
 
-use super::live::Item;
+use super::writer::Item;
 use crate::backend::{StageBackend, StepView};
 use crate::error::Result;
 use std::sync::mpsc::SyncSender;

@@ -4,12 +4,13 @@ use super::About;
 use super::about::HostClock;
 use super::clock::{Windows, ns_between};
 use super::json::{Out, Track};
-use super::live::{Begin, During, HostSlice, Item};
-use super::parts::Parts;
+use super::parts::{Costs, Parts};
 use super::timeline::{Run, Timeline};
+use crate::backend::timing::{StageTimes, StepTimes};
 use crate::error::{Error, Result};
 use crate::files;
-use crate::io::record::Line;
+use crate::io::record::{Header, Line};
+use serde_json::Value;
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
@@ -25,6 +26,40 @@ pub(super) const JOB: Track = Track {
     process: HOST,
     thread: 301,
 };
+
+/// From and to, on the host's clock.
+pub type During = (Instant, Instant);
+
+/// What the threads of a run hand to the one that writes its trace.
+pub(super) enum Item {
+    Begin(Box<Begin>),
+    /// A line, and when the host began and ended to hand it over or to take it.
+    Line(Line, During),
+    Host(HostSlice),
+    /// A stage's run of a step.
+    Stage(u32, u64, During),
+    /// By the stage's own clock.
+    StageTimes(StageTimes),
+    /// A step's parts, and how many steps have been lost so far.
+    Times(Box<StepTimes>, u64),
+}
+
+pub(super) struct Begin {
+    pub header: Header,
+    /// 0 of the scheduler's clock, where that is the host's.
+    pub clock_zero: Option<Instant>,
+    /// Where steps are timed part by part: what against, and 0 of their clock, where that is the host's.
+    pub parts: Option<(Costs, Option<Instant>)>,
+    /// Names of stages that are timed one by one.
+    pub stages: Vec<String>,
+}
+
+pub(super) struct HostSlice {
+    pub track: Track,
+    pub name: &'static str,
+    pub during: During,
+    pub args: Value,
+}
 
 /// The host's clock beside the scheduler's.
 enum Clock {
