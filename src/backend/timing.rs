@@ -79,6 +79,14 @@ pub struct StepTimes {
     pub end_ns: u64,
 }
 
+impl StepTimes {
+    /// By part: its times, and when it had ended, as the next one saw it.
+    pub fn spans(&self) -> impl Iterator<Item = (&PartTime, u64)> {
+        let next = self.at.iter().skip(1).map(|next| next.ready_ns);
+        self.at.iter().zip(next.chain([self.end_ns]))
+    }
+}
+
 /// Where timed steps come out. A step's times are there before the scheduler's record of the turn that collects it.
 pub trait StepClock: Send {
     /// The oldest step that has not been read.

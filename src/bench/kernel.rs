@@ -4,6 +4,7 @@ use super::args::{PrintArgs, positive};
 use super::clock::Clocks;
 use super::cublaslt::CublasLt;
 use super::drive::{self, Beside, Heard};
+use super::floors::Rates;
 use super::host::{self, Busy};
 use super::kernels::{Group, add, median};
 use super::output::{Column, Format, text};
@@ -17,8 +18,9 @@ use crate::command::spec::timed;
 use crate::command::{Exit, command_line, interrupt};
 use crate::error::{Error, Result};
 use crate::model::{DType, Model};
+use crate::plan::cost::op_cost;
 use crate::plan::params::params;
-use crate::plan::{Limits, Op, OpKind, StepKind, StepShape};
+use crate::plan::{Limits, OpKind, StepKind, StepShape};
 use crate::runtime::{Engine, Logits};
 use crate::session::opened::load;
 use crate::session::{Opened, RunSpec, Target};
@@ -339,7 +341,7 @@ impl<'a> Table<'a> {
 
     fn row(&self, rows: u32, group: &Group, library: Option<&CublasLt>) -> Result<Row> {
         let opened = &self.opened;
-        let (config, costs) = (&opened.config, opened.costs()?);
+        let (config, precision) = (&opened.config, opened.precision()?);
         let context = match self.kind {
             StepKind::Decode => PROMPT_TOKENS + NEW_TOKENS / 2,
             _ => rows,
@@ -349,9 +351,12 @@ impl<'a> Table<'a> {
             rows,
             context,
         };
-        let op = |&kind: &OpKind| Op { layer: None, kind };
-        let ops: Vec<Op> = group.counted.iter().map(op).collect();
-        let least = costs.least(&ops, &shape);
+        let gpu = opened.target.device().known();
+        let rates = gpu.map(|gpu| gpu.rates(precision));
+        let cost = |&kind: &OpKind| op_cost(config, kind, &shape, precision);
+        let by = rates.clone().unwrap_or_else(Rates::unlimited);
+        let least = by.least(group.counted.iter().map(cost));
+        let floor_us = rates.as_ref().map(|_| least.us());
         let intensity = (least.bytes > 0.0).then(|| least.flops / least.bytes);
         let (us, dtype) = (median(&group.us), opened.spec.device.dtype());
         let a_second = |amount: f64| us.map(|us| amount / us * 1e6);
@@ -359,14 +364,6 @@ impl<'a> Table<'a> {
         let library_us = match (library, dense) {
             (Some(library), Some(dense)) => library.best_us(dense, dtype)?,
             _ => None,
-        };
-        let bound = |gpu: &crate::backend::cuda::tuning::gpu::Gpu| {
-            let ridge = gpu.ridge(costs.precision);
-            if intensity.is_none_or(|intensity| intensity < ridge) {
-                "memory"
-            } else {
-                "compute"
-            }
         };
         let shapes = group.counted.iter().filter_map(|&kind| {
             let shape = params(config, kind).first()?.shape.clone();
@@ -397,14 +394,12 @@ impl<'a> Table<'a> {
             bytes: least.bytes.round(),
             flops: least.flops.round(),
             intensity,
-            bound: costs.gpu.map(bound),
-            floor_us: least.floor_us,
-            fraction: least.floor_us.zip(us).map(|(floor, us)| floor / us),
+            bound: rates.as_ref().map(|_| least.bound().name()),
+            floor_us,
+            fraction: floor_us.zip(us).map(|(floor, us)| floor / us),
             tflops: a_second(least.flops / 1e12),
             tbytes_per_s: a_second(least.bytes / 1e12),
-            roofline_source: costs
-                .gpu
-                .map(|gpu| format!("{}, {}", gpu.title, gpu.source)),
+            roofline_source: rates.map(|rates| rates.source),
             cublaslt_us: library_us,
             cublaslt_tflops: library_us
                 .zip(dense)

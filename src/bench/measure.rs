@@ -523,10 +523,14 @@ impl Work<'_> {
         let rates = Rates::new(measuring.bandwidth, measuring.tflops, gpu, precision);
         // Floors are those of one device.
         let alike = opened.spec.beside.is_empty() && self.of.is_uniform(point);
-        let cost = |hit| floors::cost(point, &opened.plan, &opened.options, precision, hit);
-        let cost = |experts_hit| cost(experts_hit).filter(|_| alike);
+        let by = rates.clone().unwrap_or_else(Rates::unlimited);
+        let least = |experts_hit| {
+            let (plan, options) = (&opened.plan, &opened.options);
+            let least = || floors::least(point, plan, options, precision, experts_hit, &by);
+            alike.then(least).flatten()
+        };
         let counted = tried.spread.experts_hit_mean;
-        let (even, counted) = (cost(None), counted.and_then(|hit| cost(Some(hit))));
+        let (even, counted) = (least(None), counted.and_then(|hit| least(Some(hit))));
         // A step that reads prompts has as many rows as there are.
         let of_prompts = point.batch.saturating_mul(point.mean_prompt());
         let of_prompts = of_prompts.min(opened.options.step_tokens);

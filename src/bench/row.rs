@@ -3,7 +3,7 @@
 //! `avg_ts`, `samples_ns` ...) or vLLM's serving benchmark (`mean_ttft_ms`, `output_throughput`, `total_input_tokens` ...)
 //! has a name for the same thing, it is that name. What was not measured is null; what older results lack, too.
 
-use super::floors::Rates;
+use super::floors::{Least, Rates};
 use super::gpu_state::{GpuState, Machine};
 use super::metrics::Figures;
 use super::routing::Spread;
@@ -11,7 +11,6 @@ use super::stats::{interval, quantile, sorted, summary};
 use super::{Kind, Point};
 use crate::error::Result;
 use crate::json;
-use crate::plan::Cost;
 #[cfg(test)]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -374,7 +373,7 @@ impl Costs {
     }
 }
 
-/// The least that it could take: a step of `decode`, a run of the others.
+/// The least that it could take, by operations ([`Rates::least`]): a step of `decode`, a run of the others.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 pub struct Floored {
@@ -392,23 +391,25 @@ pub struct Floored {
 }
 
 impl Floored {
-    /// `counted`: the same with the experts that were counted. `taken_ms`: what is held against it.
+    /// `counted`: the same with the experts that were counted; without `rates` neither has a time. `taken_ms`: what is held
+    /// against it.
     pub fn of(
         rates: Option<&Rates>,
-        cost: Option<Cost>,
-        counted: Option<Cost>,
+        least: Option<Least>,
+        counted: Option<Least>,
         taken_ms: f64,
     ) -> Self {
-        let floor_of = |cost: Option<Cost>| Some(rates?.floor(&cost?));
-        let (floor, counted) = (floor_of(cost), floor_of(counted));
+        let (floor, counted) = (rates.and(least), rates.and(counted));
+        let floor_ms = floor.map(|least| least.us() / 1e3);
+        let counted_ms = counted.map(|least| least.us() / 1e3);
         Self {
-            floor_bytes: cost.map(|cost| cost.floor_bytes()),
-            floor_flops: cost.map(|cost| cost.flops),
-            floor_ms: floor.map(|floor| floor.ms),
-            floor_bound: floor.map(|floor| floor.bound.name().to_owned()),
-            floor_fraction: floor.map(|floor| floor.ms / taken_ms),
-            floor_counted_ms: counted.map(|floor| floor.ms),
-            floor_counted_fraction: counted.map(|floor| floor.ms / taken_ms),
+            floor_bytes: least.map(|least| least.bytes),
+            floor_flops: least.map(|least| least.flops),
+            floor_ms,
+            floor_bound: floor.map(|least| least.bound().name().to_owned()),
+            floor_fraction: floor_ms.map(|ms| ms / taken_ms),
+            floor_counted_ms: counted_ms,
+            floor_counted_fraction: counted_ms.map(|ms| ms / taken_ms),
             floor_source: floor.and(rates).map(|rates| rates.source.clone()),
         }
     }

@@ -18,12 +18,9 @@ pub fn run(args: &ReportArgs) -> Result<Exit> {
     let [output, svg, table] = [&args.output, &args.svg, &args.table].map(Option::as_deref);
     let (output, svg, table) = (open_asked(output)?, open_asked(svg)?, open_asked(table)?);
     let names = input::names(&args.inputs);
-    let inputs: Vec<_> = args
-        .inputs
-        .iter()
-        .zip(names)
-        .map(|(path, name)| input::read(path, name))
-        .collect::<Result<_>>()?;
+    let inputs = args.inputs.iter().zip(names);
+    let inputs = inputs.map(|(path, name)| input::read(path, name));
+    let inputs = inputs.collect::<Result<Vec<_>>>()?;
     // All are made before any is written.
     let mut all = vec![];
     if let Some(output) = output {

@@ -258,33 +258,41 @@ fn op_cost_of_experts(
 }
 
 impl Stage {
+    /// The cost of each operation of the stage in one step of `shape`. `experts_hit`: the experts of a layer that the step's rows go
+    /// to, where somebody counted them; else routing is even.
+    pub fn costs(
+        &self,
+        config: &ModelConfig,
+        shape: &StepShape,
+        precision: Precision,
+        experts_hit: Option<f64>,
+    ) -> impl Iterator<Item = Cost> {
+        let even = || distinct_experts(config, f64::from(shape.rows));
+        let hit = experts_hit.unwrap_or_else(even);
+        let ops = self.ops.iter();
+        ops.map(move |op| op_cost_of_experts(config, op.kind, shape, precision, hit))
+    }
+
     /// All operations of the stage in one step of `shape`.
     pub fn cost(&self, config: &ModelConfig, shape: &StepShape, precision: Precision) -> Cost {
-        self.ops
-            .iter()
-            .map(|op| op_cost(config, op.kind, shape, precision))
-            .sum()
+        self.costs(config, shape, precision, None).sum()
     }
 }
 
 impl Plan {
-    /// All operations of all stages in one step of `shape`.
-    pub fn cost(&self, shape: &StepShape, precision: Precision) -> Cost {
-        self.stages
-            .iter()
-            .map(|stage| stage.cost(&self.config, shape, precision))
-            .sum()
-    }
-
-    /// [`Plan::cost`] where the step's rows go to `experts_hit` experts of a layer, as somebody counted them.
-    pub fn cost_of_experts(
+    /// [`Stage::costs`] of all stages.
+    pub fn costs(
         &self,
         shape: &StepShape,
         precision: Precision,
-        experts_hit: f64,
-    ) -> Cost {
-        let ops = self.stages.iter().flat_map(|stage| &stage.ops);
-        ops.map(|op| op_cost_of_experts(&self.config, op.kind, shape, precision, experts_hit))
-            .sum()
+        experts_hit: Option<f64>,
+    ) -> impl Iterator<Item = Cost> {
+        let stages = self.stages.iter();
+        stages.flat_map(move |stage| stage.costs(&self.config, shape, precision, experts_hit))
+    }
+
+    /// All operations of all stages in one step of `shape`.
+    pub fn cost(&self, shape: &StepShape, precision: Precision) -> Cost {
+        self.costs(shape, precision, None).sum()
     }
 }

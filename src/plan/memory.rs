@@ -28,7 +28,8 @@ pub enum WeightPlacement {
 }
 
 /// What memory something is in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Place {
     /// That which the budget is about: the device's own, or the host's where it has none.
     Budget,
@@ -53,11 +54,12 @@ impl Place {
 }
 
 /// One line of the arithmetic.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct MemoryItem {
     pub name: &'static str,
     pub bytes: u64,
     /// What the bytes are made of.
+    #[serde(skip)]
     pub arithmetic: String,
     pub place: Place,
 }

@@ -41,7 +41,8 @@ pub const MAX_STAGES: usize = 16;
 pub const MAX_BUCKETS: usize = 16;
 
 /// What a step computes; each kind has its own ladder. The numbers are `TG_KIND_*` of kernels/abi.h.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum StepKind {
     /// One row a sequence.
     Decode = 0,

@@ -2,10 +2,11 @@
 //! and captured into graphs.
 
 /// One operation of a stage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 pub struct Op {
     /// The layer whose weights it uses; `None` before the first and after the last layer.
     pub layer: Option<usize>,
+    #[serde(rename = "operation")]
     pub kind: OpKind,
 }
 
@@ -98,5 +99,11 @@ impl OpKind {
             Self::LmHead => "lm_head",
             Self::Sample => "sample",
         }
+    }
+}
+
+impl serde::Serialize for OpKind {
+    fn serialize<S: serde::Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        out.serialize_str(self.name())
     }
 }

@@ -5,9 +5,8 @@ use super::launching::{self, Launched};
 use super::trace::{self, Traced};
 use crate::error::{Error, Result};
 use crate::quote;
-use std::collections::HashMap;
 use std::io::Read;
-use std::path::{Component, Path};
+use std::path::Path;
 
 /// One file.
 pub enum Input {
@@ -18,29 +17,17 @@ pub enum Input {
 
 /// What files are called: by their own names, and by those of the folders above them as far as that takes to tell them apart.
 pub fn names<P: AsRef<Path>>(paths: &[P]) -> Vec<String> {
-    let last = |path: &Path, parts: usize| {
-        let all: Vec<_> = path
-            .components()
-            .filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir))
-            .map(|part| part.as_os_str().to_string_lossy())
-            .collect();
-        all[all.len().saturating_sub(parts)..].join("/")
+    let name = |path: &P| {
+        let path = path.as_ref();
+        let mut tails = path
+            .ancestors()
+            .skip(1)
+            .map(|above| path.strip_prefix(above));
+        let alike = |tail: &Path| paths.iter().filter(|p| p.as_ref().ends_with(tail)).count();
+        let tail = tails.find_map(|tail| tail.ok().filter(|tail| alike(tail) == 1));
+        tail.unwrap_or(path).to_string_lossy().into_owned()
     };
-    let deepest = paths.iter().map(|path| path.as_ref().components().count());
-    let mut parts = vec![1; paths.len()];
-    let mut names = vec![];
-    for _ in 0..=deepest.max().unwrap_or(0) {
-        let named = paths.iter().zip(&parts);
-        names = named.map(|(path, &n)| last(path.as_ref(), n)).collect();
-        let mut times: HashMap<&String, usize> = HashMap::new();
-        for name in &names {
-            *times.entry(name).or_default() += 1;
-        }
-        for (name, parts) in names.iter().zip(&mut parts) {
-            *parts += usize::from(times[name] > 1);
-        }
-    }
-    names
+    paths.iter().map(name).collect()
 }
 
 /// Reads a file of any kind that is known here, which is called `name`.
@@ -49,11 +36,9 @@ pub fn names<P: AsRef<Path>>(paths: &[P]) -> Vec<String> {
 /// There is no such file, or it is of no kind that is known, or not all of its kind.
 pub fn read(path: &Path, name: String) -> Result<Input> {
     const EXPECTED: &str = "JSON of `tailgraph bench` or of `tailgraph trace`";
-    let wrong = |found: String| {
-        Err(Error::file(
-            path,
-            format!("found {found}, expected {EXPECTED}"),
-        ))
+    let wrong = |found| {
+        let message = format!("found {found}, expected {EXPECTED}");
+        Err(Error::file(path, message))
     };
     let (is_list, key) = beginning(path, EXPECTED)?;
     match (key.as_deref(), is_list) {

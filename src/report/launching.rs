@@ -16,9 +16,7 @@ pub struct Launched {
     #[serde(skip_deserializing)]
     file: String,
     launch_schema: u32,
-    command: String,
     gpu_info: Option<String>,
-    technique: String,
     kernels: u32,
     #[serde(flatten)]
     rest: Map<String, Value>,
@@ -37,15 +35,14 @@ impl Launched {
 /// The file cannot be read, or holds something else.
 pub fn read(path: &Path, name: &str) -> Result<Vec<Launched>> {
     let mut rows: Vec<Launched> = json::rows(path, "results of `lab launch`")?;
-    for row in &mut rows {
-        if row.launch_schema != 1 {
-            let found = row.launch_schema;
-            let message = format!(
-                "found {KEY} {found}, expected 1: measure again, or use the version that wrote it"
-            );
-            return Err(Error::file(path, message));
-        }
-        name.clone_into(&mut row.file);
+    let other = rows.iter().map(|row| row.launch_schema).find(|&n| n != 1);
+    if let Some(found) = other {
+        let message = format!(
+            "found {KEY} {found}, expected 1: measure again, or use the version that wrote it"
+        );
+        return Err(Error::file(path, message));
     }
+    rows.iter_mut()
+        .for_each(|row| name.clone_into(&mut row.file));
     Ok(rows)
 }

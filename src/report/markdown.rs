@@ -1,7 +1,6 @@
 //! A lineup of launch ways as a table for a README.
 
-use super::lineup::{Cell, Lineup};
-
+use super::lineup::{Batch, Cell, Lineup};
 use super::{exact, sequences};
 use crate::quote;
 use std::fmt::Write;
@@ -19,18 +18,13 @@ fn plain(text: &str) -> String {
 
 /// `p50 (p99 → p99 with a busy host)`, as far as these were measured.
 fn cell(cell: &Cell) -> String {
-    let slow = match (cell.p99, cell.busy_p99) {
-        (None, None) => None,
-        (Some(idle), None) => Some(exact(idle)),
-        (None, Some(busy)) => Some(format!("\u{2192} {}", exact(busy))),
-        (Some(idle), Some(busy)) => Some(format!("{} \u{2192} {}", exact(idle), exact(busy))),
-    };
-    match (cell.p50.map(exact), slow) {
-        (None, None) => String::new(),
-        (Some(p50), None) => p50,
-        (None, Some(slow)) => format!("({slow})"),
-        (Some(p50), Some(slow)) => format!("{p50} ({slow})"),
-    }
+    let busy = cell
+        .busy_p99
+        .map(|busy| format!("\u{2192} {}", exact(busy)));
+    let slow: Vec<String> = cell.p99.map(exact).into_iter().chain(busy).collect();
+    let slow = (!slow.is_empty()).then(|| format!("({})", slow.join(" ")));
+    let parts: Vec<String> = cell.p50.map(exact).into_iter().chain(slow).collect();
+    parts.join(" ")
 }
 
 /// A line on what is listed, and a row a batch. A column that nothing was measured of is left out; a cell is left empty.
@@ -44,13 +38,15 @@ pub fn table(lineup: &Lineup) -> String {
         "{}; {unit} a step: {how}.\n\n",
         plain(&lineup.subject.join(", "))
     );
-    let once = |value: Option<f64>| value.map_or(String::new(), exact);
-    let mut columns: Vec<(String, Vec<String>)> = vec![];
     let batches = || lineup.batches.iter();
-    let floors = batches().map(|batch| once(batch.floor)).collect();
-    columns.push(("floor".to_owned(), floors));
-    let bare = batches().map(|batch| once(batch.bare)).collect();
-    columns.push(("bare graph".to_owned(), bare));
+    let once = |name: &str, value: fn(&Batch) -> Option<f64>| {
+        let text = |batch| value(batch).map_or(String::new(), exact);
+        (name.to_owned(), batches().map(text).collect())
+    };
+    let mut columns: Vec<(String, Vec<String>)> = vec![
+        once("floor", |batch| batch.floor),
+        once("bare graph", |batch| batch.bare),
+    ];
     for (n, way) in lineup.ways.iter().enumerate() {
         let cells = batches().map(|batch| cell(&batch.cells[n])).collect();
         columns.push((plain(way), cells));

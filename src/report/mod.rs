@@ -56,19 +56,11 @@ pub fn page(title: &str, inputs: &[Input]) -> String {
     });
     // No text of a file can end the element that the data stands in.
     let data = data.to_string().replace('<', "\\u003c");
-    let mut rest = TEMPLATE;
-    let mut page = String::with_capacity(TEMPLATE.len() + LIBRARY.len() + data.len());
-    for (mark, text) in [
-        ("/*{library style}*/", LIBRARY_STYLE),
-        ("/*{data}*/", &data),
-        ("/*{library}*/", LIBRARY),
-    ] {
-        let (before, after) = rest.split_once(mark).unwrap_or((rest, ""));
-        page.push_str(before);
-        page.push_str(text);
-        rest = after;
-    }
-    page + rest
+    // The data comes last: it may hold the marks of the others.
+    TEMPLATE
+        .replacen("/*{library style}*/", LIBRARY_STYLE, 1)
+        .replacen("/*{library}*/", LIBRARY, 1)
+        .replacen("/*{data}*/", &data, 1)
 }
 
 /// Results of `bench`, of all files together.
@@ -109,8 +101,8 @@ pub fn exact(value: f64) -> String {
 /// The same, without zeros at its end.
 pub fn figure(value: f64) -> String {
     let text = exact(value);
-    match text.contains('.') && !text.contains('e') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
+    if text.contains('.') && !text.contains('e') {
+        return text.trim_end_matches('0').trim_end_matches('.').to_owned();
     }
+    text
 }

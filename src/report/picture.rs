@@ -55,12 +55,10 @@ impl Scale {
     /// Of values above 0 that are not out of all bounds.
     fn of(values: impl Iterator<Item = f64>) -> Self {
         let bounds = values.map(|value| value.clamp(1e-9, 1e15));
-        let (least, most) = bounds.fold((f64::MAX, 0.0_f64), |(a, b), v| (a.min(v), b.max(v)));
-        let (from, to) = if least > most {
-            (1.0, 10.0)
-        } else {
-            (least, most)
-        };
+        let (from, to) = bounds
+            .map(|value| (value, value))
+            .reduce(|(from, to), (value, _)| (from.min(value), to.max(value)))
+            .unwrap_or((1.0, 10.0));
         Self {
             from: from / 1.1,
             to: to * 1.1,
@@ -128,13 +126,9 @@ pub fn svg(lineup: &Lineup) -> String {
         "Dot: p50; tick: p99, host idle{}; dashed: the bare graph; grey: below the floor",
         busy.unwrap_or_default()
     );
-    for (y, class, text) in [
-        (28.0, "title", title),
-        (48.0, "ink", &what),
-        (66.0, "", &key),
-    ] {
-        drawing.text(EDGE, y, "start", class, text);
-    }
+    drawing.text(EDGE, 28.0, "start", "title", title);
+    drawing.text(EDGE, 48.0, "start", "ink", &what);
+    drawing.text(EDGE, 66.0, "start", "", &key);
     for tick in drawing.x.ticks() {
         let at = drawing.x.at(tick);
         drawing.line((at, PANELS + HEAD - 6.0), (at, floor), "grid");
@@ -178,12 +172,6 @@ impl Drawing<'_> {
         ));
     }
 
-    fn circle(&mut self, (x, y): (f64, f64), radius: f64, class: &str) {
-        self.add(format_args!(
-            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\" class=\"{class}\"/>"
-        ));
-    }
-
     /// A batch, from `top` to `end`.
     fn panel(&mut self, batch: &Batch, top: f64, end: f64) {
         let (head, from) = (top + HEAD - 10.0, top + HEAD - 5.0);
@@ -192,11 +180,10 @@ impl Drawing<'_> {
         let at = |value: Option<f64>| value.map(|value| (self.x.at(value), exact(value)));
         let (floor, bare) = (at(batch.floor), at(batch.bare));
         // Their numbers keep apart where they lie close.
-        let apart = floor
-            .as_ref()
-            .zip(bare.as_ref())
-            .map(|(floor, bare)| bare.0 - floor.0);
-        let shift = apart.map_or(0.0, |apart| ((46.0 - apart) / 2.0).max(0.0));
+        let shift = match (&floor, &bare) {
+            (Some((floor, _)), Some((bare, _))) => ((46.0 - (bare - floor)) / 2.0).max(0.0),
+            _ => 0.0,
+        };
         if let Some((at, value)) = floor {
             let (width, height) = (at - LEFT, end - from);
             self.add(format_args!(
@@ -240,11 +227,14 @@ impl Drawing<'_> {
         if let Some(p99) = p99 {
             self.line((p99, y - 5.0), (p99, y + 5.0), "");
         }
-        if let Some(busy) = busy {
-            self.circle((busy, y), 5.0, "ring");
+        for (at, radius, class) in [(busy, 5, "ring"), (p50, 4, "")] {
+            if let Some(at) = at {
+                self.add(format_args!(
+                    "<circle cx=\"{at:.1}\" cy=\"{y:.1}\" r=\"{radius}\" class=\"{class}\"/>"
+                ));
+            }
         }
-        if let (Some(at), Some(p50)) = (p50, cell.p50) {
-            self.circle((at, y), 4.0, "");
+        if let Some(p50) = cell.p50 {
             self.text(MEDIAN, under, "end", "ink", &exact(p50));
         }
         if let Some(growth) = cell.growth() {

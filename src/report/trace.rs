@@ -101,7 +101,7 @@ impl Counter {
     }
 }
 
-/// Of a request's track.
+/// The identity of a request's track.
 #[derive(Default, Deserialize)]
 struct Id {
     local: String,
@@ -128,6 +128,17 @@ impl Event {
     fn arg(&self, key: &str) -> Option<u64> {
         self.args.get(key).and_then(Value::as_u64)
     }
+
+    /// What a page draws of it.
+    fn slice(&self, tracks: &HashMap<u32, String>) -> Value {
+        json!({
+            "name": self.name,
+            "track": tracks.get(&self.tid),
+            "from_us": self.ts,
+            "to_us": self.ts + self.dur,
+            "rows": self.arg("rows"),
+        })
+    }
 }
 
 /// What has been seen so far.
@@ -152,97 +163,74 @@ impl Seen {
     fn event(&mut self, event: Event) {
         match event.ph.as_str() {
             "M" if event.name == "thread_name" => {
-                let name = event.args.get("name").and_then(|name| name.as_str());
-                self.tracks
-                    .insert(event.tid, name.unwrap_or_default().to_owned());
+                let name = event.args.get("name").and_then(Value::as_str);
+                let name = name.unwrap_or_default().to_owned();
+                self.tracks.insert(event.tid, name);
             }
-            "X" if event.arg("step").is_some() => self.step(&event),
+            "X" if event.arg("step").is_some() => self.step(event),
             "X" if event.args.contains_key("turn") => {
                 let to = event.ts + event.dur;
-                let (from, _) = *self.span.get_or_insert((event.ts, to));
-                self.span = Some((from, to));
+                self.span = Some((self.span.map_or(event.ts, |(from, _)| from), to));
                 self.turns_us.push(event.dur as f32);
                 if self.first_turns.len() <= FIRST_STEPS {
-                    let slice = self.slice(&event);
-                    self.first_turns.push(slice);
+                    self.first_turns.push(event.slice(&self.tracks));
                 }
             }
             "C" => {
-                if let Some(value) = event.args.values().next().and_then(|v| v.as_f64()) {
-                    self.counters
-                        .entry(event.name)
-                        .or_default()
-                        .push(event.ts, value);
+                if let Some(value) = event.args.values().next().and_then(Value::as_f64) {
+                    let counter = self.counters.entry(event.name).or_default();
+                    counter.push(event.ts, value);
                 }
             }
-            "b" | "e" => self.request(&event),
+            "b" | "e" => self.request(event),
             _ => {}
         }
     }
 
-    fn slice(&self, event: &Event) -> Value {
-        json!({
-            "name": event.name,
-            "track": self.tracks.get(&event.tid),
-            "from_us": event.ts,
-            "to_us": event.ts + event.dur,
-            "rows": event.arg("rows"),
-        })
-    }
-
-    fn step(&mut self, event: &Event) {
+    fn step(&mut self, event: Event) {
         if event.arg("step") < Some(FIRST_STEPS as u64) {
-            let slice = self.slice(event);
-            self.first_steps.push(slice);
+            self.first_steps.push(event.slice(&self.tracks));
         }
-        // Of stages that work side by side, the way through all of them: stages' own slices have no prompt_rows.
+        // Where stages work side by side, the way through all of them: stages' own slices have no prompt_rows.
         if event.args.contains_key("prompt_rows") && !event.args.contains_key("unfinished") {
-            let bucket = self.buckets.entry(event.name.clone()).or_default();
+            let (rows, bucket_rows) = (event.arg("rows"), event.arg("bucket"));
+            let bucket = self.buckets.entry(event.name).or_default();
             bucket.ms.push((event.dur / 1e3) as f32);
-            bucket.rows += event.arg("rows").unwrap_or(0);
-            bucket.bucket_rows += event.arg("bucket").unwrap_or(0);
+            bucket.rows += rows.unwrap_or(0);
+            bucket.bucket_rows += bucket_rows.unwrap_or(0);
         }
     }
 
-    fn request(&mut self, event: &Event) {
-        let begin = event.ph == "b";
+    /// A slice of a request's track begins or ends: its outer one, or a phase within that.
+    fn request(&mut self, event: Event) {
         let outer = event.name.starts_with("request ");
-        match (begin, outer) {
-            (true, true) => {
-                if event.args.contains_key("unfinished") {
-                    return;
-                }
-                let request = Request {
-                    name: event.name.clone(),
-                    phases: vec![],
-                };
-                self.open
-                    .insert(event.id2.local.clone(), (event.ts, request, event.ts));
-            }
-            (true, false) => {
-                if let Some((_, _, from)) = self.open.get_mut(&event.id2.local) {
+        let track = event.id2.local;
+        if event.ph == "b" {
+            if !outer {
+                if let Some((_, _, from)) = self.open.get_mut(&track) {
                     *from = event.ts;
                 }
-            }
-            (false, false) => {
-                if let Some((_, request, from)) = self.open.get_mut(&event.id2.local) {
-                    request.phases.push((event.name.clone(), *from, event.ts));
-                }
-            }
-            (false, true) => {
-                let Some((seen, request, _)) = self.open.remove(&event.id2.local) else {
-                    return;
+            } else if !event.args.contains_key("unfinished") {
+                let request = Request {
+                    name: event.name,
+                    phases: vec![],
                 };
-                let phase = |name: &str| request.phases.iter().find(|(phase, ..)| phase == name);
-                let ms = |from: f64, to: f64| ((to - from) / 1e3) as f32;
-                if let Some((_, from, to)) = phase("prefill") {
-                    self.ttft_ms.push(ms(seen, *to));
-                    self.queued_ms.push(ms(seen, *from));
-                }
-                self.total_ms.push(ms(seen, event.ts));
-                if self.first_requests.len() < FIRST_REQUESTS {
-                    self.first_requests.push(request);
-                }
+                self.open.insert(track, (event.ts, request, event.ts));
+            }
+        } else if !outer {
+            if let Some((_, request, from)) = self.open.get_mut(&track) {
+                request.phases.push((event.name, *from, event.ts));
+            }
+        } else if let Some((seen, request, _)) = self.open.remove(&track) {
+            let ms = |from: f64, to: f64| ((to - from) / 1e3) as f32;
+            let prefill = request.phases.iter().find(|(phase, ..)| phase == "prefill");
+            if let Some((_, from, to)) = prefill {
+                self.ttft_ms.push(ms(seen, *to));
+                self.queued_ms.push(ms(seen, *from));
+            }
+            self.total_ms.push(ms(seen, event.ts));
+            if self.first_requests.len() < FIRST_REQUESTS {
+                self.first_requests.push(request);
             }
         }
     }
@@ -259,25 +247,25 @@ struct Whole {
 
 impl<'de> Deserialize<'de> for Seen {
     fn deserialize<D: Deserializer<'de>>(input: D) -> std::result::Result<Self, D::Error> {
-        input.deserialize_seq(Events)
+        input.deserialize_seq(Self::default())
     }
 }
 
-struct Events;
-
-impl<'de> Visitor<'de> for Events {
-    type Value = Seen;
+impl<'de> Visitor<'de> for Seen {
+    type Value = Self;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("trace events")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut events: A) -> std::result::Result<Seen, A::Error> {
-        let mut seen = Seen::default();
+    fn visit_seq<A: SeqAccess<'de>>(
+        mut self,
+        mut events: A,
+    ) -> std::result::Result<Self, A::Error> {
         while let Some(event) = events.next_element()? {
-            seen.event(event);
+            self.event(event);
         }
-        Ok(seen)
+        Ok(self)
     }
 }
 
@@ -310,10 +298,8 @@ pub fn read(path: &Path, file: String) -> Result<Traced> {
     ];
     let thinned = seen.counters.iter().filter(|(_, line)| line.halved > 0);
     let thinned: Vec<&String> = thinned.map(|(name, _)| name).collect();
-    let counters = seen
-        .counters
-        .iter()
-        .map(|(name, line)| (name, &line.points));
+    let counters = seen.counters.iter();
+    let counters = counters.map(|(name, line)| (name, &line.points));
     seen.turns_us.sort_by(f32::total_cmp);
     let rest = json!({
         "file": file,

@@ -189,10 +189,7 @@ impl Recorder {
             out.put(&done)?;
             out.finish(whole)?;
         }
-        let finish = |trace: Live| match whole {
-            true => trace.finish(done),
-            false => trace.leave(done),
-        };
+        let finish = |trace: Live| trace.finish(done, whole);
         keep.trace.map(finish).transpose()
     }
 }

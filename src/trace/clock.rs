@@ -9,37 +9,10 @@
 use super::about::HostClock;
 use crate::io::record::Turn;
 use std::collections::VecDeque;
+use std::time::Instant;
 
 /// Of a window, at least.
 const WINDOW_NS: i64 = 1_000_000_000;
-
-/// Bounds of scheduler's clock minus host's, in ns.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Bounds {
-    pub least: Option<i128>,
-    pub most: Option<i128>,
-}
-
-impl Bounds {
-    fn at_least(&mut self, value: i128) {
-        self.least = Some(self.least.map_or(value, |least| least.max(value)));
-    }
-
-    fn at_most(&mut self, value: i128) {
-        self.most = Some(self.most.map_or(value, |most| most.min(value)));
-    }
-
-    fn allow(self, offset: i128) -> bool {
-        self.least.is_none_or(|least| offset >= least)
-            && self.most.is_none_or(|most| offset <= most)
-    }
-
-    /// Both, where they leave room for a difference.
-    pub fn both(self) -> Option<(i128, i128)> {
-        let (least, most) = (self.least?, self.most?);
-        (least <= most).then_some((least, most))
-    }
-}
 
 /// What the host has handed over and no turn is known to have seen yet: its number among its kind, and when.
 #[derive(Default)]
@@ -65,48 +38,14 @@ impl Handed {
     }
 }
 
-/// Gathers bounds. Host times are ns since a moment of the user's choice.
-#[derive(Default)]
-pub struct Exchanges {
-    requests: Handed,
-    records: Handed,
-    bounds: Bounds,
-}
-
-impl Exchanges {
-    /// The host began at `before_ns` to hand the next request over.
-    pub fn request(&mut self, before_ns: i64) {
-        self.requests.over(before_ns);
-    }
-
-    /// The host began at `before_ns` to read the next record, and had it at `after_ns`.
-    pub fn record(&mut self, turn: &Turn, before_ns: i64, after_ns: i64) {
-        let end_ns = i128::from(turn.end_ns);
-        self.bounds.at_least(end_ns - i128::from(after_ns));
-        let seen = [
-            self.requests.seen(turn.request_head),
-            self.records.seen(turn.trace_tail),
-        ];
-        for before in seen.into_iter().flatten() {
-            self.bounds.at_most(end_ns - i128::from(before));
-        }
-        self.records.over(before_ns);
-    }
-
-    pub fn bounds(&self) -> Bounds {
-        self.bounds
-    }
-
-    /// Begins anew.
-    fn take(&mut self) -> Bounds {
-        std::mem::take(&mut self.bounds)
-    }
-}
-
-/// The offset to use, window by window.
+/// The offset to use, window by window. Host times are ns since a moment of the user's choice.
 #[derive(Default)]
 pub struct Windows {
-    pub exchanges: Exchanges,
+    requests: Handed,
+    records: Handed,
+    /// Bounds of scheduler's clock minus host's in the window that is not over, in ns.
+    least: Option<i128>,
+    most: Option<i128>,
     began_ns: Option<i64>,
     first: Option<i128>,
     offset: Option<i128>,
@@ -116,21 +55,47 @@ pub struct Windows {
 }
 
 impl Windows {
+    /// The host began at `before_ns` to hand the next request over.
+    pub fn request(&mut self, before_ns: i64) {
+        self.requests.over(before_ns);
+    }
+
+    /// The host began at `before_ns` to read the next record, and had it at `after_ns`.
+    pub fn record(&mut self, turn: &Turn, before_ns: i64, after_ns: i64) {
+        let end_ns = i128::from(turn.end_ns);
+        // Nothing is less than any bound.
+        self.least = self.least.max(Some(end_ns - i128::from(after_ns)));
+        let seen = [
+            self.requests.seen(turn.request_head),
+            self.records.seen(turn.trace_tail),
+        ];
+        for before in seen.into_iter().flatten() {
+            let most = end_ns - i128::from(before);
+            self.most = Some(self.most.map_or(most, |so_far| so_far.min(most)));
+        }
+        self.records.over(before_ns);
+    }
+
+    /// Both bounds, where they are known and leave room for a difference.
+    fn bounds(&self) -> Option<(i128, i128)> {
+        let (least, most) = (self.least?, self.most?);
+        (least <= most).then_some((least, most))
+    }
+
     /// What to add to host times that came in since the last answer: known once a window is over, or with `last` at
     /// once. `Some(None)`: the window has no bounds, so nobody knows.
     pub fn offset(&mut self, now_ns: i64, last: bool) -> Option<Option<i128>> {
         let began = *self.began_ns.get_or_insert(now_ns);
-        let bounds = self.exchanges.bounds();
-        let found = bounds.both();
+        let found = self.bounds();
         if !last && (found.is_none() || now_ns - began < WINDOW_NS) {
             return None;
         }
-        self.exchanges.take();
+        let (least, most) = (self.least.take(), self.most.take());
         self.began_ns = None;
         let Some((least, most)) = found else {
             // Half a window at the end: what the one before it knew holds where this one has nothing against it.
-            let kept = self.offset.filter(|&old| bounds.allow(old));
-            return Some(kept);
+            let allowed = |&old: &i128| least <= Some(old) && most.is_none_or(|most| old <= most);
+            return Some(self.offset.filter(allowed));
         };
         // The middle at first; from then on no further than the bounds ask for, so that slices do not jump about.
         let offset = self
@@ -160,6 +125,14 @@ impl Windows {
     }
 }
 
+/// From `from` to `to`; below 0 where `to` is the earlier.
+pub fn ns_between(from: Instant, to: Instant) -> i64 {
+    match to.checked_duration_since(from) {
+        Some(after) => after.as_nanos() as i64,
+        None => -(from.duration_since(to).as_nanos() as i64),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,15 +152,15 @@ mod tests {
     fn the_bounds_hold_the_truth_and_close_on_it() {
         const OFFSET: i128 = 1_763_000_000_000_000_000;
         let device = |host_ns: i64| (i128::from(host_ns) + OFFSET) as u64;
-        let mut exchanges = Exchanges::default();
-        assert_eq!(exchanges.bounds().both(), None);
-        exchanges.request(1_000);
-        exchanges.record(&turn(device(3_000), 1, 0), 7_500, 8_000);
-        let (least, most) = exchanges.bounds().both().unwrap();
+        let mut windows = Windows::default();
+        assert_eq!(windows.bounds(), None);
+        windows.request(1_000);
+        windows.record(&turn(device(3_000), 1, 0), 7_500, 8_000);
+        let (least, most) = windows.bounds().unwrap();
         assert_eq!((least - OFFSET, most - OFFSET), (-5_000, 2_000));
         // The next record is seen to have been read before; its own reading is quicker than the first's.
-        exchanges.record(&turn(device(8_000), 1, 1), 8_500, 9_000);
-        let (least, most) = exchanges.bounds().both().unwrap();
+        windows.record(&turn(device(8_000), 1, 1), 8_500, 9_000);
+        let (least, most) = windows.bounds().unwrap();
         assert_eq!((least - OFFSET, most - OFFSET), (-1_000, 500));
     }
 
@@ -195,19 +168,17 @@ mod tests {
     fn windows_follow_a_drift_no_further_than_they_must() {
         let mut windows = Windows::default();
         assert_eq!(windows.offset(0, false), None);
-        windows.exchanges.request(0);
-        windows.exchanges.record(&turn(1_000_100, 1, 0), 200, 300);
+        windows.request(0);
+        windows.record(&turn(1_000_100, 1, 0), 200, 300);
         assert_eq!(windows.offset(10, false), None, "the window is not over");
         // Between 999_800 and 1_000_100.
         assert_eq!(windows.offset(WINDOW_NS, false), Some(Some(999_950)));
         // Later the clocks are at least 1_000_000 apart.
         assert_eq!(windows.offset(WINDOW_NS, false), None);
         let late = 3 * WINDOW_NS;
-        windows.exchanges.request(late);
+        windows.request(late);
         let device = late as u64 + 1_000_300;
-        windows
-            .exchanges
-            .record(&turn(device, 2, 0), late + 200, late + 300);
+        windows.record(&turn(device, 2, 0), late + 200, late + 300);
         assert_eq!(windows.offset(late, false), Some(Some(1_000_000)));
         let HostClock::Measured {
             offset_ns,
@@ -226,7 +197,7 @@ mod tests {
         // The last window had no exchange: nothing speaks against what the one before it knew.
         assert_eq!(windows.offset(late, true), Some(Some(1_000_000)));
         // One that contradicts it, or itself, knows nothing.
-        windows.exchanges.record(&turn(5_000_000_000, 2, 0), 0, 10);
+        windows.record(&turn(5_000_000_000, 2, 0), 0, 10);
         assert_eq!(windows.offset(late, true), Some(None));
         assert_eq!(Windows::default().offset(0, true), Some(None));
     }

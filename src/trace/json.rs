@@ -4,6 +4,7 @@
 use crate::error::{Error, Result};
 use crate::files::{self, Unfinished};
 use serde::Serialize;
+use serde_json::json;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -22,16 +23,6 @@ pub struct Track {
 struct Event<'a, A> {
     ph: &'static str,
     name: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cat: Option<&'static str>,
-    /// Of an arrow: the same at both its ends.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<u64>,
-    /// `e`: the arrow ends at the slice that is open there.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bp: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    id2: Option<Id>,
     pid: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     tid: Option<u32>,
@@ -39,10 +30,39 @@ struct Event<'a, A> {
     ts: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     dur: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cat: Option<&'static str>,
+    /// An arrow's: the same at both its ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<u64>,
+    /// `e`: the arrow ends at the slice that is open there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bp: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id2: Option<Id>,
     args: A,
 }
 
-/// Of a track that nests, within its process: Perfetto shows one without a process outside of all.
+impl<'a, A> Event<'a, A> {
+    /// Thread 0: of the process as a whole.
+    fn new(ph: &'static str, name: &'a str, track: Track, args: A) -> Self {
+        Self {
+            ph,
+            name,
+            pid: track.process,
+            tid: (track.thread > 0).then_some(track.thread),
+            ts: None,
+            dur: None,
+            cat: None,
+            id: None,
+            bp: None,
+            id2: None,
+            args,
+        }
+    }
+}
+
+/// The identity of a track that nests, within its process: Perfetto shows one without a process outside of all.
 #[derive(Serialize)]
 struct Id {
     local: String,
@@ -50,7 +70,7 @@ struct Id {
 
 /// No arguments.
 #[derive(Serialize)]
-pub struct Nothing {}
+struct Nothing {}
 
 const START: &str = "{\"traceEvents\":[\n";
 
@@ -96,28 +116,22 @@ impl Out {
     }
 
     fn put<A: Serialize>(&mut self, event: &Event<'_, A>) -> Result<()> {
-        match std::mem::replace(&mut self.empty, false) {
-            true => self.text(START)?,
-            false => self.text(",\n")?,
-        }
+        let first = std::mem::replace(&mut self.empty, false);
+        self.text(if first { START } else { ",\n" })?;
         serde_json::to_writer(&mut self.out, event)
             .map_err(|error| Error::io(&self.path, error.into()))
     }
 
-    fn describe(&mut self, name: &str, track: Track, value: impl Serialize) -> Result<()> {
-        self.put(&Event {
-            ph: "M",
-            name,
-            cat: None,
-            id: None,
-            bp: None,
-            id2: None,
-            pid: track.process,
-            tid: (track.thread > 0).then_some(track.thread),
-            ts: None,
-            dur: None,
-            args: value,
-        })
+    /// The time of an event at `at_ns` of the scheduler's clock.
+    fn ts(&self, at_ns: i128) -> Option<f64> {
+        Some(us(at_ns - self.zero_ns))
+    }
+
+    fn named(&mut self, what: [&str; 2], track: Track, name: &str, order: u32) -> Result<()> {
+        let [named, sorted] = what;
+        self.put(&Event::new("M", named, track, json!({ "name": name })))?;
+        let order = json!({ "sort_index": order });
+        self.put(&Event::new("M", sorted, track, order))
     }
 
     /// Names a process; viewers put it at place `order`.
@@ -126,16 +140,13 @@ impl Out {
     /// The file cannot be written; so everywhere below.
     pub fn process(&mut self, process: u32, name: &str, order: u32) -> Result<()> {
         let track = Track { process, thread: 0 };
-        self.describe("process_name", track, serde_json::json!({ "name": name }))?;
-        let order = serde_json::json!({ "sort_index": order });
-        self.describe("process_sort_index", track, order)
+        self.named(["process_name", "process_sort_index"], track, name, order)
     }
 
     /// Names a track; viewers order them by their numbers.
     pub fn thread(&mut self, track: Track, name: &str) -> Result<()> {
-        self.describe("thread_name", track, serde_json::json!({ "name": name }))?;
-        let order = serde_json::json!({ "sort_index": track.thread });
-        self.describe("thread_sort_index", track, order)
+        let what = ["thread_name", "thread_sort_index"];
+        self.named(what, track, name, track.thread)
     }
 
     /// From `from_ns` to `to_ns` of the scheduler's clock.
@@ -147,17 +158,9 @@ impl Out {
         args: impl Serialize,
     ) -> Result<()> {
         self.put(&Event {
-            ph: "X",
-            name,
-            cat: None,
-            id: None,
-            bp: None,
-            id2: None,
-            pid: track.process,
-            tid: Some(track.thread),
-            ts: Some(us(from_ns - self.zero_ns)),
+            ts: self.ts(from_ns),
             dur: Some(us(to_ns - from_ns)),
-            args,
+            ..Event::new("X", name, track, args)
         })
     }
 
@@ -165,17 +168,11 @@ impl Out {
     pub fn arrow(&mut self, id: u64, from: (Track, i128), to: (Track, i128)) -> Result<()> {
         for (ph, bp, (track, at_ns)) in [("s", None, from), ("f", Some("e"), to)] {
             self.put(&Event {
-                ph,
-                name: "hand-over",
                 cat: Some("hand-over"),
                 id: Some(id),
                 bp,
-                id2: None,
-                pid: track.process,
-                tid: Some(track.thread),
-                ts: Some(us(at_ns - self.zero_ns)),
-                dur: None,
-                args: Nothing {},
+                ts: self.ts(at_ns),
+                ..Event::new(ph, "hand-over", track, Nothing {})
             })?;
         }
         Ok(())
@@ -190,45 +187,37 @@ impl Out {
         at_ns: i128,
         value: u64,
     ) -> Result<()> {
+        let track = Track { process, thread: 0 };
+        let args = serde_json::Map::from_iter([(unit.to_owned(), value.into())]);
         self.put(&Event {
-            ph: "C",
-            name,
-            cat: None,
-            id: None,
-            bp: None,
-            id2: None,
-            pid: process,
-            tid: None,
-            ts: Some(us(at_ns - self.zero_ns)),
-            dur: None,
-            args: serde_json::Map::from_iter([(unit.to_owned(), value.into())]),
+            ts: self.ts(at_ns),
+            ..Event::new("C", name, track, args)
         })
     }
 
-    /// The track `id` of a process begins or ends a slice; slices of a track nest.
+    /// The track `id` of a process has a slice; slices of a track nest, the outer one written first.
     pub fn nested(
         &mut self,
-        begin: bool,
-        process: u32,
-        id: u64,
+        (process, id): (u32, u64),
         name: &str,
-        at_ns: i128,
+        (from_ns, to_ns): (u64, u64),
         args: impl Serialize,
+        inside: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<()> {
+        let track = Track { process, thread: 0 };
+        let local = || format!("0x{id:x}");
         self.put(&Event {
-            ph: if begin { "b" } else { "e" },
-            name,
             cat: Some("request"),
-            id: None,
-            bp: None,
-            id2: Some(Id {
-                local: format!("0x{id:x}"),
-            }),
-            pid: process,
-            tid: None,
-            ts: Some(us(at_ns - self.zero_ns)),
-            dur: None,
-            args,
+            id2: Some(Id { local: local() }),
+            ts: self.ts(from_ns.into()),
+            ..Event::new("b", name, track, args)
+        })?;
+        inside(self)?;
+        self.put(&Event {
+            cat: Some("request"),
+            id2: Some(Id { local: local() }),
+            ts: self.ts(to_ns.into()),
+            ..Event::new("e", name, track, Nothing {})
         })
     }
 

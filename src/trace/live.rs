@@ -2,11 +2,10 @@
 //! core beside it and writes: the host pays for a message, not for the file.
 
 use super::About;
-use super::item::{Begin, During, HostSlice, Item};
 use super::json::{Out, Track};
 use super::parts::Costs;
 use super::stages::timed;
-use super::writer::{Ended, JOB, PHASES, write};
+use super::writer::{Begin, During, Ended, HostSlice, Item, JOB, PHASES, write};
 use crate::backend::StageBackend;
 use crate::backend::timing::{StageTimes, StepTimes};
 use crate::error::{Error, Result};
@@ -21,15 +20,12 @@ use std::time::Instant;
 /// Messages that may wait for the writer; a job that is ahead by more waits too.
 const AHEAD: usize = 1 << 16;
 
-/// What the job's thread is at, until it is at something else.
-enum Doing {
-    Waiting(During),
-    /// Taking events and working through them.
-    Handling {
-        from: Instant,
-        tokens: u64,
-        ends: u64,
-    },
+/// What the job's thread is at, until it is at something else: waiting for events, or working through those that it took.
+struct Doing {
+    from: Instant,
+    to: Instant,
+    /// Tokens and ends among the events; `None`: it waits.
+    handled: Option<[u64; 2]>,
 }
 
 /// The job's end of a trace.
@@ -109,73 +105,53 @@ impl Live {
 
     /// A request was handed over.
     pub fn submitted(&mut self, number: u64, line: Line, during: During) -> Result<()> {
-        self.other(during.0)?;
-        self.put(Item::Line(line, during))?;
-        self.host(JOB, "submit", during, json!({ "request": number }))
+        self.handed("submit", number, line, during)
     }
 
     /// A request was asked to end early.
     pub fn cancelled(&mut self, number: u64, line: Line, during: During) -> Result<()> {
-        self.other(during.0)?;
+        self.handed("cancel", number, line, during)
+    }
+
+    fn handed(&mut self, name: &'static str, of: u64, line: Line, during: During) -> Result<()> {
+        self.other(during.0, None)?;
         self.put(Item::Line(line, during))?;
-        self.host(JOB, "cancel", during, json!({ "request": number }))
+        self.host(JOB, name, during, json!({ "request": of }))
     }
 
     /// The host looked for an event, and found `line` or none. Looks one after the other make one slice of waiting;
     /// events one after the other make one of handling them, up to the next wait or the next request.
     pub fn looked(&mut self, line: Option<Line>, during: During) -> Result<()> {
+        let handles = self.doing.as_ref().is_some_and(|d| d.handled.is_some());
+        if line.is_none() || !handles {
+            match &mut self.doing {
+                Some(Doing { to, handled, .. }) if handled.is_none() => *to = during.1,
+                _ => self.other(during.0, Some(Doing::new(during, None)))?,
+            }
+        }
         let Some(line) = line else {
-            return match &mut self.doing {
-                Some(Doing::Waiting((_, to))) => {
-                    *to = during.1;
-                    Ok(())
-                }
-                _ => self.wait(during),
-            };
+            return Ok(());
         };
-        let (tokens, ends) = match line {
-            Line::Token(_) => (1, 0),
-            _ => (0, 1),
-        };
-        match &mut self.doing {
-            Some(Doing::Handling {
-                tokens: so_far,
-                ends: ended,
-                ..
-            }) => {
-                *so_far += tokens;
-                *ended += ends;
-            }
-            _ => {
-                self.wait(during)?;
-                self.other(during.1)?;
-                self.doing = Some(Doing::Handling {
-                    from: during.1,
-                    tokens,
-                    ends,
-                });
-            }
+        if !handles {
+            let now = (during.1, during.1);
+            self.other(during.1, Some(Doing::new(now, Some([0, 0]))))?;
+        }
+        let is_token = matches!(line, Line::Token(_));
+        if let Some([tokens, ends]) = self.doing.as_mut().and_then(|d| d.handled.as_mut()) {
+            *tokens += u64::from(is_token);
+            *ends += u64::from(!is_token);
         }
         self.put(Item::Line(line, during))
     }
 
-    fn wait(&mut self, during: During) -> Result<()> {
-        match &mut self.doing {
-            Some(Doing::Waiting((_, to))) => *to = during.1,
-            _ => {
-                self.other(during.0)?;
-                self.doing = Some(Doing::Waiting(during));
-            }
-        }
-        Ok(())
-    }
-
     /// Something else begins at `at`: what was going on has ended.
-    fn other(&mut self, at: Instant) -> Result<()> {
-        match self.doing.take() {
-            None => Ok(()),
-            Some(Doing::Waiting(during)) => self.host(JOB, "wait", during, json!({})),
-            Some(Doing::Handling { from, tokens, ends }) => {
+    fn other(&mut self, at: Instant, next: Option<Doing>) -> Result<()> {
+        let Some(Doing { from, to, handled }) = std::mem::replace(&mut self.doing, next) else {
+            return Ok(());
+        };
+        match handled {
+            None => self.host(JOB, "wait", (from, to), json!({})),
+            Some([tokens, ends]) => {
                 let args = json!({ "tokens": tokens, "ends": ends });
                 self.host(JOB, "handle events", (from, at), args)
             }
@@ -190,7 +166,7 @@ impl Live {
     /// No more requests come.
     pub fn draining(&mut self) -> Result<()> {
         let now = Instant::now();
-        self.other(now)?;
+        self.other(now, None)?;
         match self.serving.replace(now) {
             Some(from) => self.phase("serve", (from, now)),
             None => Ok(()),
@@ -213,43 +189,31 @@ impl Live {
     }
 
     fn put(&mut self, item: Item) -> Result<()> {
-        let sent = self
-            .send
-            .as_ref()
-            .is_some_and(|send| send.send(item).is_ok());
-        if sent {
+        if let Some(send) = &self.send
+            && send.send(item).is_ok()
+        {
             return Ok(());
         }
         // Only an error ends the writer while there is something to write.
         self.end().map(drop)
     }
 
-    /// The run came to its end: `done` is its last line. The file gets its name.
+    /// The run came to its end: `done` is its last line. The file of a `whole` one gets its name; else it stays FILE.partial.
     ///
     /// # Errors
     /// The trace cannot be written, or its core disagrees with the run.
-    pub fn finish(self, done: Line) -> Result<About> {
-        let (about, out) = self.last(done)?;
-        out.finish()?;
-        Ok(about)
-    }
-
-    /// The run was asked to end early: the trace stays in FILE.partial.
-    ///
-    /// # Errors
-    /// As [`Live::finish`].
-    pub fn leave(self, done: Line) -> Result<About> {
-        self.last(done).map(|(about, _)| about)
-    }
-
-    fn last(mut self, done: Line) -> Result<Ended> {
+    pub fn finish(mut self, done: Line, whole: bool) -> Result<About> {
         let now = Instant::now();
-        self.other(now)?;
+        self.other(now, None)?;
         if let Some(from) = self.serving.take() {
             self.phase("drain", (from, now))?;
         }
         self.put(Item::Line(done, (now, now)))?;
-        self.end()
+        let (about, out) = self.end()?;
+        if whole {
+            out.finish()?;
+        }
+        Ok(about)
     }
 
     /// The writer's last word; if that is an error, the same one again however often it is asked for.
@@ -266,6 +230,12 @@ impl Live {
             self.failure.get_or_insert_with(|| error.to_string());
         }
         ended
+    }
+}
+
+impl Doing {
+    fn new((from, to): During, handled: Option<[u64; 2]>) -> Self {
+        Self { from, to, handled }
     }
 }
 

@@ -5,9 +5,8 @@
 //!   has stages' tracks and the arrows between them, `aligned` the clocks of stages on GPUs
 //! - `requests`: a track per request
 //! - [`live`]: a run that is going on: the same lines, and what the host does; `writer`, a thread of its own, writes what
-//!   it is handed (`item`); `stages` times stages that work side by side
-//! - [`parts`]: the kernels of each step, or the CPU's operations, where they were timed; `tally`,
-//!   [`kernels`]: what they came to
+//!   it is handed; `stages` times stages that work side by side
+//! - [`parts`]: the kernels of each step, or the CPU's operations, where they were timed; [`kernels`]: what they came to
 //! - [`clock`]: the host's clock and the scheduler's, and how far apart they are
 //! - [`json`]: events as text, written as they come; [`about`]: what the file says of itself
 //!
@@ -15,14 +14,12 @@
 
 pub mod about;
 pub mod clock;
-mod item;
 pub mod json;
 pub mod kernels;
 pub mod live;
 pub mod parts;
 mod requests;
 mod stages;
-mod tally;
 pub mod timeline;
 mod writer;
 

@@ -1,11 +1,10 @@
 //! The kernels of each step, or the CPU's operations, as slices under the step's own.
 
+use super::clock::ns_between;
 use super::json::{DEVICE, Out, Track};
-use super::kernels::{Kernels, Roofline};
-pub use super::tally::Least;
-use super::tally::{Ran, Tally};
-use crate::backend::cuda::tuning::gpu::Gpu;
-use crate::backend::timing::{Part, StepTimes, UNTIMED_EVERY};
+use super::kernels::{Kernels, Ran, Roofline, Tally, rounded};
+use crate::backend::cuda::tuning::gpu::{Gpu, Least, Rates};
+use crate::backend::timing::{Part, StepTimes};
 use crate::error::Result;
 use crate::model::ModelConfig;
 use crate::plan::cost::op_cost;
@@ -25,37 +24,22 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// Of each part that of its operations. One in which parts with others have a share counts with the first of them.
+    /// What the operations of each part take at least. One in which parts with others have a share counts with the first of them.
     fn least_of(&self, parts: &[Part], shape: &StepShape) -> Vec<Least> {
+        let known = self.gpu.map(|gpu| gpu.rates(self.precision));
+        let rates = known.unwrap_or_else(Rates::unlimited);
         let mut counts = FirstOf::default();
         let mut least = Least::default();
         let of = |part: &Part| {
             // Kernels of the same operations have one cost together.
             if part.index == 0 {
-                least = self.least(&counts.new_in(part), shape);
+                let ops = counts.new_in(part).into_iter();
+                let cost = |op: Op| op_cost(&self.config, op.kind, shape, self.precision);
+                least = rates.least(ops.map(cost));
             }
             least
         };
         parts.iter().map(of).collect()
-    }
-
-    /// What `ops` move, compute and take at least in a step of `shape`, together.
-    pub fn least(&self, ops: &[Op], shape: &StepShape) -> Least {
-        let cost = |op: &Op| op_cost(&self.config, op.kind, shape, self.precision);
-        let bytes = |op: &Op| match self.gpu {
-            Some(gpu) => gpu.memory_bytes(&cost(op)),
-            None => cost(op).floor_bytes(),
-        };
-        Least {
-            bytes: ops.iter().map(bytes).sum(),
-            flops: ops.iter().map(|op| cost(op).flops).sum(),
-            floor_us: self.gpu.map(|gpu| {
-                let floors = ops
-                    .iter()
-                    .map(|op| gpu.roofline_us(&cost(op), self.precision).0);
-                floors.sum()
-            }),
-        }
     }
 }
 
@@ -114,34 +98,11 @@ struct PartArgs<'a> {
     early_us: Option<f64>,
 }
 
-impl<'a> PartArgs<'a> {
-    fn new(step: u64, part: &'a Part, least: &Least, early_ns: u64) -> Self {
-        let kernel = part.kernel.as_ref();
-        Self {
-            step,
-            layer: part.ops.iter().find_map(|op| op.layer),
-            kernel: kernel.map(|kernel| kernel.name.as_str()),
-            part: (part.count > 1).then(|| format!("{} of {}", part.index + 1, part.count)),
-            grid: kernel.map(|kernel| {
-                let (x, y, z) = kernel.grid;
-                format!("{x}x{y}x{z}")
-            }),
-            threads: kernel.map(|kernel| kernel.threads),
-            bytes: least.bytes.round(),
-            floor_us: least.floor_us.map(|us| (us * 1e3).round() / 1e3),
-            early_us: kernel.map(|_| early_ns as f64 / 1e3),
-        }
-    }
-}
-
 impl Parts {
     /// `zero`: when the parts' clock was 0, if it is the host's; `scheduler_zero`: when the scheduler's was.
     pub fn new(costs: Costs, zero: Option<Instant>, scheduler_zero: Option<Instant>) -> Self {
         let clock = match (zero, scheduler_zero) {
-            (Some(zero), Some(scheduler)) => Clock::Behind(match zero >= scheduler {
-                true => (zero - scheduler).as_nanos() as i128,
-                false => -((scheduler - zero).as_nanos() as i128),
-            }),
+            (Some(zero), Some(scheduler)) => Clock::Behind(ns_between(scheduler, zero).into()),
             (None, None) => Clock::Behind(0),
             _ => Clock::Apart(None),
         };
@@ -156,27 +117,17 @@ impl Parts {
         }
     }
 
-    /// Those of a step that is not collected yet.
-    pub fn put(&mut self, times: StepTimes) {
+    /// Those of a step that is not collected yet; `lost` steps were lost until now.
+    pub fn put(&mut self, times: StepTimes, lost: u64) {
         self.waiting.push(times);
-    }
-
-    /// So many steps were lost until now.
-    pub fn lost(&mut self, lost: u64) {
         self.lost = lost;
     }
 
-    /// The step has been collected; it was composed at `composed_ns`.
+    /// The step has been collected.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn collected(
-        &mut self,
-        out: &mut Out,
-        ran: Ran,
-        composed_ns: i128,
-        shape: &StepShape,
-    ) -> Result<()> {
+    pub fn collected(&mut self, out: &mut Out, ran: Ran) -> Result<()> {
         let waiting = std::mem::take(&mut self.waiting).into_iter();
         let (mut now, later) = waiting.partition::<Vec<_>, _>(|times| times.step <= ran.step);
         self.waiting = later;
@@ -185,15 +136,21 @@ impl Parts {
             return Ok(());
         }
         now.sort_by_key(|times| times.stage);
-        let add_ns = self.clock.behind(&now, composed_ns, ran.to_ns);
+        let add_ns = self.clock.behind(&now, ran.composed_ns, ran.to_ns);
+        let shape = StepShape {
+            kind: ran.kind,
+            rows: ran.rows,
+            context: ran.context,
+        };
         let least: Vec<Vec<Least>> = now
             .iter()
-            .map(|times| self.costs.least_of(&times.parts, shape))
+            .map(|times| self.costs.least_of(&times.parts, &shape))
             .collect();
         for (times, least) in now.iter().zip(&least) {
             self.slices(out, times, add_ns, least)?;
         }
-        self.tally.step(ran, &now, add_ns, &least);
+        let floors = self.costs.gpu.is_some();
+        self.tally.step(ran, &now, add_ns, &least, floors);
         Ok(())
     }
 
@@ -209,18 +166,32 @@ impl Parts {
             thread: 130 + times.stage,
         };
         if !self.named.contains(&times.stage) {
-            let name = match self.on_gpu {
-                true => "kernels".to_owned(),
-                false => format!("operations of stage {}", times.stage),
+            let name = if self.on_gpu {
+                "kernels".to_owned()
+            } else {
+                format!("operations of stage {}", times.stage)
             };
             out.thread(track, &name)?;
             self.named.push(times.stage);
         }
-        let ends = times.at.iter().skip(1).map(|next| next.ready_ns);
-        let ends = ends.chain([times.end_ns]);
-        let parts = times.parts.iter().zip(&times.at).zip(ends).zip(least);
-        for (((part, at), end_ns), least) in parts {
-            let args = PartArgs::new(times.step, part, least, at.ready_ns - at.waits_ns);
+        let floors = self.costs.gpu.is_some();
+        let parts = times.parts.iter().zip(times.spans()).zip(least);
+        for ((part, (at, end_ns)), least) in parts {
+            let kernel = part.kernel.as_ref();
+            let args = PartArgs {
+                step: times.step,
+                layer: part.ops.iter().find_map(|op| op.layer),
+                kernel: kernel.map(|kernel| kernel.name.as_str()),
+                part: (part.count > 1).then(|| format!("{} of {}", part.index + 1, part.count)),
+                grid: kernel.map(|kernel| {
+                    let (x, y, z) = kernel.grid;
+                    format!("{x}x{y}x{z}")
+                }),
+                threads: kernel.map(|kernel| kernel.threads),
+                bytes: least.bytes.round(),
+                floor_us: floors.then(|| rounded(least.us())),
+                early_us: kernel.map(|_| (at.ready_ns - at.waits_ns) as f64 / 1e3),
+            };
             let from_ns = i128::from(at.ready_ns) + add_ns;
             let to_ns = i128::from(end_ns) + add_ns;
             out.slice(track, &part.operation(), (from_ns, to_ns), args)?;
@@ -229,7 +200,7 @@ impl Parts {
     }
 
     /// What all of them came to.
-    pub fn finish(&self) -> Kernels {
+    pub fn finish(self) -> Kernels {
         let floor = self.costs.gpu.map(|gpu| {
             let roofline = Roofline {
                 bytes_per_s: gpu.bytes_per_s,
@@ -245,7 +216,7 @@ impl Parts {
             );
             (by, roofline)
         });
-        self.tally.finish(UNTIMED_EVERY, self.lost, floor)
+        self.tally.finish(self.lost, floor)
     }
 }
 

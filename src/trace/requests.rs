@@ -1,43 +1,25 @@
 //! A track per request: from when the scheduler first saw it to its end, and within that queued, prefill, decode.
 
-use super::json::{Nothing, Out};
+use super::json::Out;
 use crate::error::Result;
 use crate::io::record::EndLine;
 use crate::runtime::{EndReason, Request};
-use crate::sys::abi;
+use crate::sys::abi::{self, tg_event};
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 
 /// The process that requests' tracks are in.
 pub const PROCESS: u32 = 2;
 
-/// What is known of a request before it ends.
-struct Open {
-    prompt_tokens: usize,
-    max_new_tokens: u32,
-    seen_ns: Option<u64>,
-}
-
-/// The scheduler's times of a request that has ended; 0: never.
-struct Times {
-    request: u64,
-    seen_ns: u64,
-    admitted_ns: u64,
-    first_ns: u64,
-    end_ns: u64,
-    reason: u32,
-    tokens: u32,
-    read_again: u64,
-}
-
 /// Requests that were asked for and have not been drawn yet.
 #[derive(Default)]
 pub struct Requests {
-    open: BTreeMap<u64, Open>,
-    asked: u64,
+    /// What is known of each before it ends, and when it was first seen.
+    open: BTreeMap<u64, (Args, Option<u64>)>,
+    pub asked: u64,
     seen: u64,
     /// Ends as the core comes to them and as the host was told, in the same order; one side may be ahead.
-    times: VecDeque<Times>,
+    ends: VecDeque<tg_event>,
     told: VecDeque<EndLine>,
     pub ended: u64,
 }
@@ -69,18 +51,16 @@ fn reason(end: u32) -> EndReason {
 }
 
 impl Requests {
-    /// Requests so far.
-    pub fn asked(&self) -> u64 {
-        self.asked
-    }
-
     pub fn request(&mut self, request: &Request) {
-        let open = Open {
+        let args = Args {
             prompt_tokens: request.prompt.len(),
             max_new_tokens: request.max_new_tokens,
-            seen_ns: None,
+            new_tokens: None,
+            end: None,
+            read_again: None,
+            unfinished: true,
         };
-        self.open.insert(self.asked, open);
+        self.open.insert(self.asked, (args, None));
         self.asked += 1;
     }
 
@@ -89,26 +69,17 @@ impl Requests {
         // The file may claim to have seen more than there are.
         let head = head.min(self.asked);
         for number in self.seen..head {
-            if let Some(open) = self.open.get_mut(&number) {
-                open.seen_ns = Some(now_ns);
+            if let Some((_, seen_ns)) = self.open.get_mut(&number) {
+                *seen_ns = Some(now_ns);
             }
         }
         self.seen = self.seen.max(head);
     }
 
     /// An event of the core.
-    pub fn event(&mut self, event: &abi::tg_event) {
+    pub fn event(&mut self, event: &tg_event) {
         if event.type_ == abi::TG_EVENT_END {
-            self.times.push_back(Times {
-                request: event.request,
-                seen_ns: event.seen_ns,
-                admitted_ns: event.admitted_ns,
-                first_ns: event.first_ns,
-                end_ns: event.time_ns,
-                reason: event.detail,
-                tokens: event.index,
-                read_again: event.step,
-            });
+            self.ends.push_back(*event);
         }
     }
 
@@ -119,11 +90,11 @@ impl Requests {
 
     /// Draws those that both sides have come to.
     pub fn draw(&mut self, out: &mut Out) -> Result<()> {
-        let both = self.times.len().min(self.told.len());
-        let times: Vec<Times> = self.times.drain(..both).collect();
-        let told: Vec<EndLine> = self.told.drain(..both).collect();
-        for (times, told) in times.iter().zip(&told) {
-            self.one(out, times, told.reason, told.tokens)?;
+        while !self.ends.is_empty()
+            && let Some(told) = self.told.pop_front()
+            && let Some(end) = self.ends.pop_front()
+        {
+            self.one(out, &end, told.reason, told.tokens)?;
         }
         Ok(())
     }
@@ -132,62 +103,55 @@ impl Requests {
     /// ended, up to `last_ns`.
     pub fn finish(&mut self, out: &mut Out, last_ns: u64) -> Result<()> {
         self.draw(out)?;
-        while let Some(times) = self.times.pop_front() {
-            self.one(out, &times, reason(times.reason), times.tokens)?;
+        while let Some(end) = self.ends.pop_front() {
+            self.one(out, &end, reason(end.detail), end.index)?;
         }
-        for (number, open) in std::mem::take(&mut self.open) {
-            let Some(seen_ns) = open.seen_ns else {
-                continue;
-            };
-            let name = format!("request {number}");
-            let args = Args {
-                prompt_tokens: open.prompt_tokens,
-                max_new_tokens: open.max_new_tokens,
-                new_tokens: None,
-                end: None,
-                read_again: None,
-                unfinished: true,
-            };
-            out.nested(true, PROCESS, number, &name, seen_ns.into(), args)?;
-            out.nested(false, PROCESS, number, &name, last_ns.into(), Nothing {})?;
+        for (number, (args, seen_ns)) in std::mem::take(&mut self.open) {
+            if let Some(seen_ns) = seen_ns {
+                let (name, times) = (format!("request {number}"), (seen_ns, last_ns));
+                out.nested((PROCESS, number), &name, times, args, |_| Ok(()))?;
+            }
         }
         Ok(())
     }
 
-    fn one(&mut self, out: &mut Out, times: &Times, end: EndReason, tokens: u32) -> Result<()> {
-        let Some(open) = self.open.remove(&times.request) else {
+    /// One that ended: `event` has the scheduler's times of it, 0 for what never was.
+    fn one(&mut self, out: &mut Out, event: &tg_event, end: EndReason, tokens: u32) -> Result<()> {
+        let Some((asked, _)) = self.open.remove(&event.request) else {
             return Ok(());
         };
         self.ended += 1;
-        let id = times.request;
-        let name = format!("request {id}");
         let args = Args {
-            prompt_tokens: open.prompt_tokens,
-            max_new_tokens: open.max_new_tokens,
             new_tokens: Some(tokens),
             end: Some(end),
-            read_again: (times.read_again > 0).then_some(times.read_again),
+            read_again: (event.step > 0).then_some(event.step),
             unfinished: false,
+            ..asked
         };
-        out.nested(true, PROCESS, id, &name, times.seen_ns.into(), args)?;
-        for (phase, from, to) in phases(times) {
-            out.nested(true, PROCESS, id, phase, from.into(), Nothing {})?;
-            out.nested(false, PROCESS, id, phase, to.into(), Nothing {})?;
-        }
-        out.nested(false, PROCESS, id, &name, times.end_ns.into(), Nothing {})
+        let track = (PROCESS, event.request);
+        let (name, times) = (
+            format!("request {}", event.request),
+            (event.seen_ns, event.time_ns),
+        );
+        out.nested(track, &name, times, args, |out| {
+            phases(event).into_iter().try_for_each(|(phase, from, to)| {
+                out.nested(track, phase, (from, to), serde_json::json!({}), |_| Ok(()))
+            })
+        })
     }
 }
 
 /// Name, begin and end of each, one after the other, without those that took no time: who is admitted at once never
 /// queued, and who has one token to make never decodes.
-fn phases(times: &Times) -> Vec<(&'static str, u64, u64)> {
-    let or_end = |ns| if ns == 0 { times.end_ns } else { ns };
-    let mut phases = vec![("queued", times.seen_ns, or_end(times.admitted_ns))];
-    if times.admitted_ns != 0 {
-        phases.push(("prefill", times.admitted_ns, or_end(times.first_ns)));
+fn phases(event: &tg_event) -> Vec<(&'static str, u64, u64)> {
+    let (admitted, first, end) = (event.admitted_ns, event.first_ns, event.time_ns);
+    let or_end = |ns| if ns == 0 { end } else { ns };
+    let mut phases = vec![("queued", event.seen_ns, or_end(admitted))];
+    if admitted != 0 {
+        phases.push(("prefill", admitted, or_end(first)));
     }
-    if times.first_ns != 0 {
-        phases.push(("decode", times.first_ns, times.end_ns));
+    if first != 0 {
+        phases.push(("decode", first, end));
     }
     phases.retain(|(_, from, to)| from < to);
     phases

@@ -1,7 +1,7 @@
 //! Stages that run on threads of the host side by side: each is timed where it runs, since the scheduler's records only
 //! say when a step set out and when it came back.
 
-use super::item::{Item, StageRun};
+use super::writer::Item;
 use crate::backend::{StageBackend, StepView};
 use crate::error::Result;
 use std::sync::mpsc::SyncSender;
@@ -23,12 +23,8 @@ impl StageBackend for Timed {
         let from = Instant::now();
         self.inner.run(step)?;
         // Nobody listens once the trace has failed; its own error says so.
-        let _ = self.send.send(Item::Stage(StageRun {
-            stage: self.stage,
-            step: number,
-            from,
-            to: Instant::now(),
-        }));
+        let during = (from, Instant::now());
+        let _ = self.send.send(Item::Stage(self.stage, number, during));
         Ok(())
     }
 }

@@ -2,29 +2,26 @@
 //! end when, and that the records are what this version of the scheduler does.
 
 mod aligned;
-mod notes;
 mod passing;
-mod values;
 
-pub use aligned::Own;
 pub use passing::Run;
-pub use values::StepArgs;
 
-use super::about::{About, HostClock, VERSION, clock_of};
+use super::about::{About, HostClock, VERSION, clock_of, notes};
 use super::json::{DEVICE, Out, Track};
+use super::kernels::Ran;
 use super::parts::Parts;
 use super::requests::{self, Requests};
-use super::tally::Ran;
 use crate::backend::StepView;
 use crate::error::Result;
 use crate::files;
 use crate::io::record::{Header, Line, Turn};
-use crate::plan::{Ladders, StepKind, StepShape};
+use crate::plan::{Ladders, StepKind};
 use crate::runtime::replay::Replayer;
 use crate::sys::abi;
-use passing::{Composed, Passing};
+use passing::Passing;
+use serde::Serialize;
+use serde_json::json;
 use std::collections::VecDeque;
-use values::{Counters, TurnArgs};
 
 const TURNS: Track = Track {
     process: DEVICE,
@@ -40,13 +37,47 @@ fn stage_track(stage: u32) -> Track {
     }
 }
 
+/// Names and units of the counters: a counter is written where it changes.
+const COUNTERS: [(&str, &str); 4] = [
+    ("queue depth", "requests"),
+    ("running", "sequences"),
+    ("free pages", "pages"),
+    ("padding rows", "rows"),
+];
+
+/// What a step's slice says.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct StepArgs {
+    pub step: u64,
+    pub bucket: u32,
+    pub rows: u32,
+    /// rows / bucket
+    pub fill: f64,
+    pub sequences: u32,
+    pub sampled: u32,
+    /// Of the rows: those of prompts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_rows: Option<u32>,
+    /// The run was broken off before it came back.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unfinished: bool,
+}
+
 /// A step that was composed and has not come back.
+#[derive(Clone, Copy)]
 struct Flying {
-    kind: u32,
+    kind: StepKind,
+    /// The end of the turn that composed it.
     composed_ns: u64,
     /// Positions of a sequence once the step is done, on average.
     context: u32,
     args: StepArgs,
+}
+
+impl Flying {
+    fn name(&self) -> String {
+        format!("{} {}", self.kind.name(), self.args.bucket)
+    }
 }
 
 fn mean_context(step: &StepView<'_>) -> u32 {
@@ -59,14 +90,15 @@ fn mean_context(step: &StepView<'_>) -> u32 {
 
 /// A trace in the making.
 pub struct Timeline {
-    out: Out,
+    pub(super) out: Out,
     header: Header,
     source: String,
-    host_clock: HostClock,
+    pub(super) host_clock: HostClock,
     replayer: Replayer,
     requests: Requests,
     flying: VecDeque<Flying>,
-    counters: Option<Counters>,
+    /// As of [`COUNTERS`], of the last turn.
+    counters: Option<[u64; 4]>,
     /// The start of the last turn that collected a step, and the end of the last turn of all.
     collected_ns: u64,
     last_ns: u64,
@@ -74,7 +106,8 @@ pub struct Timeline {
     tokens: u64,
     complete: bool,
     zero_known: bool,
-    parts: Option<Parts>,
+    /// Where steps are timed part by part.
+    pub(super) parts: Option<Parts>,
     /// Where stages are timed one by one.
     passing: Option<Passing>,
 }
@@ -146,28 +179,10 @@ impl Timeline {
         Ok(())
     }
 
-    /// Which time of the scheduler's clock is the trace's 0; else it is the first turn's start.
+    /// Says which time of the scheduler's clock is the trace's 0; else it is the first turn's start.
     pub(super) fn set_zero(&mut self, zero_ns: i128) {
         self.out.set_zero(zero_ns);
         self.zero_known = true;
-    }
-
-    pub(super) fn set_host_clock(&mut self, clock: HostClock) {
-        self.host_clock = clock;
-    }
-
-    /// The run's steps are timed part by part.
-    pub fn set_parts(&mut self, parts: Parts) {
-        self.parts = Some(parts);
-    }
-
-    /// Where the times of a step's parts go, before the turn that collects it.
-    pub fn parts(&mut self) -> Option<&mut Parts> {
-        self.parts.as_mut()
-    }
-
-    pub(super) fn out(&mut self) -> &mut Out {
-        &mut self.out
     }
 
     /// The recording's next line.
@@ -211,7 +226,8 @@ impl Timeline {
         }
         self.turn_slice(turn)?;
         if let (Some(passing), Some(number)) = (&mut self.passing, turn.returned_step) {
-            passing.collected(&mut self.out, number, turn.now_ns.into())?;
+            let at_ns = Some(turn.now_ns.into());
+            passing.learn(&mut self.out, number, |step| step.collected_ns = at_ns)?;
         }
         if let Some(number) = turn.step {
             self.compose(number, turn)?;
@@ -222,61 +238,58 @@ impl Timeline {
 
     fn compose(&mut self, number: u64, turn: &Turn) -> Result<()> {
         let bucket = bucket_rows(&self.header.engine.ladders, turn);
-        let args = StepArgs::new(number, bucket, turn.rows, turn.sequences, turn.sample_rows);
         let view = self.replayer.step(number);
         let decode_rows = view.header().decode_rows;
-        self.flying.push_back(Flying {
-            kind: turn.kind,
+        let fill = f64::from(turn.rows) / f64::from(bucket.max(1));
+        let step = Flying {
+            kind: kind_of(turn.kind),
             composed_ns: turn.end_ns,
             context: mean_context(&view),
             args: StepArgs {
+                step: number,
+                bucket,
+                rows: turn.rows,
+                // Three digits are what anyone reads.
+                fill: (fill * 1e3).round() / 1e3,
+                sequences: turn.sequences,
+                sampled: turn.sample_rows,
                 prompt_rows: Some(turn.rows.saturating_sub(decode_rows)),
-                ..args
+                unfinished: false,
             },
-        });
-        let Some(passing) = &mut self.passing else {
-            return Ok(());
         };
-        let composed = Composed {
-            name: format!("{} {bucket}", kind_of(turn.kind).name()),
-            args,
-            at_ns: turn.end_ns.into(),
-        };
-        passing.composed(&mut self.out, number, composed)
+        self.flying.push_back(step);
+        match &mut self.passing {
+            Some(passing) => passing.learn(&mut self.out, number, |of| of.composed = Some(step)),
+            None => Ok(()),
+        }
     }
 
     /// From the end of the turn that composed the step to `to_ns`, the start of the turn that collected it. One that was
     /// composed ahead begins when the one before it is through: a device runs one at a time.
     fn step_slice(&mut self, step: &Flying, to_ns: u64) -> Result<()> {
-        let (track, from_ns) = match self.header.engine.stages {
-            1 => (stage_track(0), step.composed_ns.max(self.collected_ns)),
-            _ => {
-                let places = u64::from(self.header.engine.options.steps_in_flight);
-                (Self::lane(step.args.step % places), step.composed_ns)
-            }
+        let (track, from_ns) = if self.header.engine.stages == 1 {
+            (stage_track(0), step.composed_ns.max(self.collected_ns))
+        } else {
+            let places = u64::from(self.header.engine.options.steps_in_flight);
+            (Self::lane(step.args.step % places), step.composed_ns)
         };
-        let name = format!("{} {}", kind_of(step.kind).name(), step.args.bucket);
         let times: (i128, i128) = (from_ns.into(), to_ns.max(from_ns).into());
-        self.out.slice(track, &name, times, step.args)?;
+        self.out.slice(track, &step.name(), times, step.args)?;
         let Some(parts) = &mut self.parts else {
             return Ok(());
         };
-        let kind = kind_of(step.kind);
-        let shape = StepShape {
-            kind,
-            rows: step.args.rows,
-            context: step.context,
-        };
         let ran = Ran {
             step: step.args.step,
-            kind,
+            kind: step.kind,
             bucket: step.args.bucket,
             rows: step.args.rows,
+            context: step.context,
+            composed_ns: step.composed_ns.into(),
             from_ns: times.0,
             to_ns: times.1,
             alone: self.header.engine.stages == 1,
         };
-        parts.collected(&mut self.out, ran, step.composed_ns.into(), &shape)
+        parts.collected(&mut self.out, ran)
     }
 
     fn lane(place: u64) -> Track {
@@ -289,7 +302,11 @@ impl Timeline {
     /// A stage that is timed by itself had a step.
     pub(super) fn stage_run(&mut self, stage: u32, step: u64, run: Run) -> Result<()> {
         match &mut self.passing {
-            Some(passing) => passing.run(&mut self.out, stage as usize, step, run),
+            Some(passing) => passing.learn(&mut self.out, step, |of| {
+                if let Some(place) = of.runs.get_mut(stage as usize) {
+                    *place = Some(run);
+                }
+            }),
             None => Ok(()),
         }
     }
@@ -302,12 +319,12 @@ impl Timeline {
             abi::TG_ACTION_DONE => "turn, done",
             _ => "turn, error",
         };
-        let args = TurnArgs {
-            turn: turn.turn,
-            collected: turn.returned_step,
-            composed: turn.step,
-            steps_in_flight: turn.steps_in_flight,
-        };
+        let mut args = json!({ "turn": turn.turn, "steps_in_flight": turn.steps_in_flight });
+        for (name, step) in [("collected", turn.returned_step), ("composed", turn.step)] {
+            if let Some(step) = step {
+                args[name] = step.into();
+            }
+        }
         let times = (turn.now_ns.into(), turn.end_ns.into());
         self.out.slice(TURNS, name, times, args)
     }
@@ -319,20 +336,20 @@ impl Timeline {
                 bucket_rows(&self.header.engine.ladders, turn).saturating_sub(turn.rows)
             }
             (None, 0) => 0,
-            (None, _) => self.counters.map_or(0, |last| last.padding_rows as u32),
+            (None, _) => self.counters.map_or(0, |[.., last]| last as u32),
         };
-        let new = Counters {
-            queue_depth: turn.queue_depth.into(),
-            running: turn.running.into(),
-            free_pages: turn.free_pages.into(),
-            padding_rows: padding_rows.into(),
-        };
+        let new = [
+            turn.queue_depth,
+            turn.running,
+            turn.free_pages,
+            padding_rows,
+        ]
+        .map(u64::from);
         let old = self.counters.replace(new);
-        let old = old.map(Counters::named);
-        for (n, (name, unit, value)) in new.named().into_iter().enumerate() {
-            if old.is_none_or(|old| old[n].2 != value) {
+        for (n, (name, unit)) in COUNTERS.into_iter().enumerate() {
+            if old.is_none_or(|old| old[n] != new[n]) {
                 let at = turn.end_ns.into();
-                self.out.counter(DEVICE, name, unit, at, value)?;
+                self.out.counter(DEVICE, name, unit, at, new[n])?;
             }
         }
         Ok(())
@@ -373,19 +390,19 @@ impl Timeline {
             clock: clock_of(header),
             zero_ns: self.out.zero_ns() as i64,
             host_clock: self.host_clock.clone(),
-            notes: notes::of(&notes::Shown {
-                stages: header.engine.stages,
-                parts: self.parts.is_some(),
-                stages_timed: self.passing.is_some(),
-                recording: self.host_clock == HostClock::Absent,
-            }),
+            notes: notes(
+                header.engine.stages,
+                self.parts.is_some(),
+                self.passing.is_some(),
+                self.host_clock == HostClock::Absent,
+            ),
             turns: self.turns,
             steps: self.replayer.steps(),
-            requests: self.requests.asked(),
+            requests: self.requests.asked,
             ended: self.requests.ended,
             tokens: self.tokens,
             complete: self.complete,
-            kernels: self.parts.as_ref().map(Parts::finish),
+            kernels: self.parts.map(Parts::finish),
             gpu_clocks,
         };
         let out = self.out.end(&about)?;

@@ -2,15 +2,15 @@
 
 use super::About;
 use super::about::HostClock;
-use super::clock::Windows;
-use super::item::{Begin, During, HostSlice, Item, StageRun};
+use super::clock::{Windows, ns_between};
 use super::json::{Out, Track};
-use super::parts::Parts;
-use super::timeline::{Own, Run, Timeline};
-use crate::backend::timing::StageTimes;
+use super::parts::{Costs, Parts};
+use super::timeline::{Run, Timeline};
+use crate::backend::timing::{StageTimes, StepTimes};
 use crate::error::{Error, Result};
 use crate::files;
-use crate::io::record::Line;
+use crate::io::record::{Header, Line};
+use serde_json::Value;
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
@@ -26,6 +26,40 @@ pub(super) const JOB: Track = Track {
     process: HOST,
     thread: 301,
 };
+
+/// From and to, on the host's clock.
+pub type During = (Instant, Instant);
+
+/// What the threads of a run hand to the one that writes its trace.
+pub(super) enum Item {
+    Begin(Box<Begin>),
+    /// A line, and when the host began and ended to hand it over or to take it.
+    Line(Line, During),
+    Host(HostSlice),
+    /// A stage's run of a step.
+    Stage(u32, u64, During),
+    /// By the stage's own clock.
+    StageTimes(StageTimes),
+    /// A step's parts, and how many steps have been lost so far.
+    Times(Box<StepTimes>, u64),
+}
+
+pub(super) struct Begin {
+    pub header: Header,
+    /// 0 of the scheduler's clock, where that is the host's.
+    pub clock_zero: Option<Instant>,
+    /// Where steps are timed part by part: what against, and 0 of their clock, where that is the host's.
+    pub parts: Option<(Costs, Option<Instant>)>,
+    /// Names of stages that are timed one by one.
+    pub stages: Vec<String>,
+}
+
+pub(super) struct HostSlice {
+    pub track: Track,
+    pub name: &'static str,
+    pub during: During,
+    pub args: Value,
+}
 
 /// The host's clock beside the scheduler's.
 enum Clock {
@@ -43,7 +77,7 @@ struct Writing {
     zero_known: bool,
     /// Host slices whose place is not known yet.
     pending: Vec<HostSlice>,
-    stages: Vec<StageRun>,
+    stages: Vec<(u32, u64, During)>,
     /// No host slice of a track begins before the one ahead of it ended, to the last nanosecond of rounding.
     last_ns: [i128; 2],
     left_out: u64,
@@ -55,20 +89,15 @@ pub(super) type Ended = (About, files::Out);
 pub(super) fn write(out: Out, began: Instant, items: &Receiver<Item>) -> Result<Ended> {
     let mut early = vec![];
     for item in items {
-        let begin = match item {
-            Item::Begin(begin) => begin,
-            Item::Host(slice) => {
-                early.push(slice);
-                continue;
+        match item {
+            Item::Begin(begin) => {
+                let mut writing = Writing::new(out, began, *begin, early)?;
+                items.iter().try_for_each(|item| writing.item(item))?;
+                return writing.finish();
             }
-            Item::Line(..) | Item::Stage(_) | Item::StageTimes(_) | Item::Times(..) => continue,
-        };
-        let mut writing = Writing::new(out, began, &begin)?;
-        writing.pending = early;
-        for item in items {
-            writing.item(item)?;
+            Item::Host(slice) => early.push(slice),
+            _ => {}
         }
-        return writing.finish();
     }
     Err(Error::Runtime(
         "the run ended before its engine began: there is nothing to trace".into(),
@@ -76,20 +105,19 @@ pub(super) fn write(out: Out, began: Instant, items: &Receiver<Item>) -> Result<
 }
 
 impl Writing {
-    fn new(out: Out, began: Instant, begin: &Begin) -> Result<Self> {
+    fn new(out: Out, began: Instant, begin: Begin, early: Vec<HostSlice>) -> Result<Self> {
         let mut timeline = Timeline::new(out, &begin.header, "run".to_owned())?;
         if !begin.stages.is_empty() {
             timeline.name_stages(&begin.stages)?;
         }
-        if let Some((costs, zero)) = &begin.parts {
-            timeline.set_parts(Parts::new(costs.clone(), *zero, begin.clock_zero));
-        }
-        let out = timeline.out();
+        let parts = begin.parts;
+        timeline.parts = parts.map(|(costs, zero)| Parts::new(costs, zero, begin.clock_zero));
+        let out = &mut timeline.out;
         out.process(HOST, "host", 3)?;
         out.thread(PHASES, "the run")?;
         out.thread(JOB, "job: requests in, events out")?;
         let clock = match begin.clock_zero {
-            Some(zero) => Clock::Same(since(began, zero).into()),
+            Some(zero) => Clock::Same(ns_between(began, zero).into()),
             None => Clock::Measured(Box::default()),
         };
         Ok(Self {
@@ -97,7 +125,7 @@ impl Writing {
             clock,
             began,
             zero_known: false,
-            pending: vec![],
+            pending: early,
             stages: vec![],
             last_ns: [i128::MIN; 2],
             left_out: 0,
@@ -108,21 +136,14 @@ impl Writing {
         match item {
             Item::Begin(_) => {}
             Item::Host(slice) => self.pending.push(slice),
-            Item::Stage(run) => self.stages.push(run),
+            Item::Stage(stage, step, during) => self.stages.push((stage, step, during)),
             Item::StageTimes(times) => {
-                let StageTimes {
-                    stage,
-                    step,
-                    came,
-                    left,
-                } = times;
-                let own = Own { came, left };
-                self.timeline.stage_run(stage, step, Run::Own(own))?;
+                let (stage, step) = (times.stage, times.step);
+                self.timeline.stage_run(stage, step, Run::Own(times))?;
             }
             Item::Times(times, lost) => {
-                if let Some(parts) = self.timeline.parts() {
-                    parts.put(*times);
-                    parts.lost(lost);
+                if let Some(parts) = &mut self.timeline.parts {
+                    parts.put(*times, lost);
                 }
             }
             Item::Line(line, during) => {
@@ -139,11 +160,14 @@ impl Writing {
 
     /// What the line says of the clocks.
     fn exchange(&mut self, line: &Line, during: During) {
-        let (before, after) = (since(self.began, during.0), since(self.began, during.1));
+        let (before, after) = (
+            ns_between(self.began, during.0),
+            ns_between(self.began, during.1),
+        );
         if let Clock::Measured(windows) = &mut self.clock {
             match line {
-                Line::Request(_) => windows.exchanges.request(before),
-                Line::Turn(turn) => windows.exchanges.record(turn, before, after),
+                Line::Request(_) => windows.request(before),
+                Line::Turn(turn) => windows.record(turn, before, after),
                 _ => {}
             }
         }
@@ -178,18 +202,18 @@ impl Writing {
             return Ok(());
         };
         let began = self.began;
-        let at = |instant| i128::from(since(began, instant)) + offset;
+        let at = |instant| i128::from(ns_between(began, instant)) + offset;
         for slice in self.pending.drain(..) {
             let ended = &mut self.last_ns[usize::from(slice.track == JOB)];
             let from = at(slice.during.0).max(*ended);
             let to = at(slice.during.1).max(from);
             *ended = to;
-            let out = self.timeline.out();
+            let out = &mut self.timeline.out;
             out.slice(slice.track, slice.name, (from, to), slice.args)?;
         }
-        for run in self.stages.drain(..) {
-            let times = Run::Known(at(run.from), at(run.to));
-            self.timeline.stage_run(run.stage, run.step, times)?;
+        for (stage, step, (from, to)) in self.stages.drain(..) {
+            let run = Run::Known(at(from), at(to));
+            self.timeline.stage_run(stage, step, run)?;
         }
         Ok(())
     }
@@ -201,15 +225,7 @@ impl Writing {
             Clock::Same(_) => HostClock::Same,
             Clock::Measured(windows) => windows.about(self.left_out),
         };
-        self.timeline.set_host_clock(clock);
+        self.timeline.host_clock = clock;
         self.timeline.end()
-    }
-}
-
-/// In ns; below 0 where `instant` is the earlier.
-fn since(began: Instant, instant: Instant) -> i64 {
-    match instant.checked_duration_since(began) {
-        Some(after) => after.as_nanos() as i64,
-        None => -(began.duration_since(instant).as_nanos() as i64),
     }
 }

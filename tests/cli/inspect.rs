@@ -52,18 +52,6 @@ fn an_output_is_a_file_and_no_format() {
         run(&[command, &["-o", "/no/such/folder/x"]].concat())
             .fails_in_a_line(1, &["/no/such/folder"]);
     }
-    let picture = dir.path().join("picture");
-    let picture = picture.to_str().unwrap();
-    run(&[
-        "inspect",
-        "--model",
-        "random:tiny",
-        "-o",
-        picture,
-        "--svg",
-        picture,
-    ])
-    .fails_in_a_line(2, &["--svg", "the same name as --output"]);
 }
 
 #[test]

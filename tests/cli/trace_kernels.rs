@@ -139,13 +139,8 @@ fn a_run_stands_against_the_roofline() {
     let decodes = |bucket: &&Value| bucket["kind"] == "decode";
     let traced = trace["otherData"]["kernels"]["buckets"].as_array().unwrap();
     let found = shown["measured"]["buckets"].as_array().unwrap();
-    assert_eq!(found.len(), traced.iter().filter(decodes).count());
-    for (found, traced) in found.iter().zip(traced.iter().filter(decodes)) {
-        let (found, traced) = (&found["operations"][2], &traced["operations"][2]);
-        let rate =
-            traced["flops_per_step"].as_f64().unwrap() / traced["us_per_step"].as_f64().unwrap();
-        assert!((found["flops_per_s"].as_f64().unwrap() / 1e6 / rate - 1.0).abs() < 1e-9);
-    }
+    assert!(!found.is_empty());
+    assert!(found.iter().eq(traced.iter().filter(decodes)));
     let ended = inspect("random:tiny", &[]);
     for part in ["ridge at 174 FLOP/B", "measured on cpu", "conv_in_proj"] {
         assert!(ended.stdout.contains(part), "{part} in {}", ended.stdout);

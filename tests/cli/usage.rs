@@ -183,8 +183,8 @@ fn fatal_errors_are_exit_code_1_and_one_line() {
             "bad.toml: found a file, expected a directory to write",
         ),
         (
-            &["inspect", "--svg", "/no/such/dir/x.svg"],
-            "/no/such/dir/x.svg: found no such directory, expected a directory that exists",
+            &["inspect", "--output", "/no/such/dir/x.txt"],
+            "/no/such/dir/x.txt: found no such directory, expected a directory that exists",
         ),
         (
             &["bench", "--quiet", "--trace", "/proc/no/such"],

@@ -68,12 +68,11 @@ fn a_trace_finds_a_clock_of_its_own_within_what_it_says() {
                 .unwrap();
         }
     }
-    let about = live
-        .finish(Line::Done(Done {
-            turns: 0,
-            tokens: 0,
-        }))
-        .unwrap();
+    let done = Done {
+        turns: 0,
+        tokens: 0,
+    };
+    let about = live.finish(Line::Done(done), true).unwrap();
     let HostClock::Measured {
         offset_ns,
         uncertainty_ns,

@@ -93,7 +93,8 @@ fn decode_floors_at_h200_bandwidth() {
         );
         // Operation by operation it is no less. At 256 rows the matrices that every row meets are bound by
         // arithmetic (256 FLOPs a byte, the ridge is at 174), so there it is more.
-        let step_ms = H200.step_us(&plan, &shape, BF16) / 1e3;
+        let costs = plan.costs(&shape, BF16, None);
+        let step_ms = H200.rates(BF16).least(costs).us() / 1e3;
         assert!(step_ms >= cost.floor_bytes() / H200.bytes_per_s * 1e3 * 0.999_999);
         close(step_ms, floor_ms, if rows < 256 { 0.02 } else { 0.05 });
     }
@@ -133,7 +134,8 @@ fn prefill_of_short_prompts_is_bound_by_matrix_products() {
     let prompts_per_s = 128.0 / (cost.flops / H200.half_flops_per_s);
     close(prompts_per_s, 8500.0, 0.03);
     let experts = op_cost(&plan.config, OpKind::ExpertGateUp, &shape, BF16);
-    assert_eq!(H200.roofline_us(&experts, BF16).1, Bound::Compute);
+    let least = H200.rates(BF16).least([experts]);
+    assert_eq!(least.bound(), Bound::Compute);
 }
 
 #[test]
@@ -186,15 +188,18 @@ fn activations_cost_memory_only_beyond_the_cache() {
         activation_bytes: 51e6,
         ..small
     };
-    assert_eq!(H100.memory_bytes(&small), 15.0);
-    assert_eq!(H100.memory_bytes(&large), 51e6 + 15.0);
+    let bytes = |cost| H100.rates(BF16).least([cost]).bytes;
+    assert_eq!((bytes(small), bytes(large)), (15.0, 51e6 + 15.0));
     let busy = Cost {
         flops: 312e12,
         ..small
     };
-    let of = |dtype, checkpoint| A100.roofline_us(&busy, Precision::new(dtype, checkpoint));
-    assert_eq!(of(DType::BF16, DType::BF16), (1e6, Bound::Compute));
-    assert_eq!(of(DType::F32, DType::F32), (16e6, Bound::Compute));
+    let compute_us = |dtype, checkpoint| {
+        let rates = A100.rates(Precision::new(dtype, checkpoint));
+        rates.least([busy]).compute_us
+    };
+    assert_eq!(compute_us(DType::BF16, DType::BF16), 1e6);
+    assert_eq!(compute_us(DType::F32, DType::F32), 16e6);
     // Three products of bf16, where the weights are.
-    assert_eq!(of(DType::F32, DType::BF16), (3e6, Bound::Compute));
+    assert_eq!(compute_us(DType::F32, DType::BF16), 3e6);
 }

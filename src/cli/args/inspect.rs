@@ -39,13 +39,13 @@ pub struct InspectArgs {
     #[arg(long, value_name = "TOKENS", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
     pub context: u32,
     /// List the kernel calls of each step, as a GPU like --gpu would be given them; needs none
-    #[arg(long, conflicts_with_all = ["dot", "svg", "layers"])]
+    #[arg(long, conflicts_with = "layers")]
     pub calls: bool,
     /// Each operation against the roofline: bytes, FLOPs, which side of the ridge, least time; of all buckets, or of --rows
-    #[arg(long, conflicts_with_all = ["calls", "dot", "svg"])]
+    #[arg(long, conflicts_with = "calls")]
     pub roofline: bool,
     /// With --roofline's tables, what was reached in a run of the same model: the file of `trace --kernels`
-    #[arg(long, value_name = "TRACE", conflicts_with_all = ["calls", "dot", "svg"])]
+    #[arg(long, value_name = "TRACE", conflicts_with = "calls")]
     pub measured: Option<PathBuf>,
     /// Each layer by itself
     #[arg(long)]
@@ -56,15 +56,6 @@ pub struct InspectArgs {
     /// Short for --format json
     #[arg(long, conflicts_with = "format")]
     pub json: bool,
-    /// The stage of --dot and --svg, which show the first of --rows
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub stage: usize,
-    /// Write the stage's graph for Graphviz: the driver's with --device cuda, else the plan's
-    #[arg(long, value_name = "FILE")]
-    pub dot: Option<PathBuf>,
-    /// Draw the stage's graph
-    #[arg(long, value_name = "FILE")]
-    pub svg: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -73,7 +64,7 @@ pub enum Format {
     Text,
     /// For programs
     Json,
-    /// For Graphviz
+    /// The plan for Graphviz
     Dot,
 }
 

@@ -153,7 +153,8 @@ mod least {
                 rows,
                 context: PROMPT_TOKENS + 1,
             };
-            self.rates.floor(&self.plan.cost(&shape, self.precision)).ms
+            let costs = self.plan.costs(&shape, self.precision, None);
+            self.rates.least(costs).us() / 1e3
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The `inspect` command: the plan that the flags ask for, and the graphs that a GPU makes of it where one is asked.
 
-use super::graphs::OnGpu;
-use super::{Known, Share};
+#[cfg(feature = "cuda")]
+use super::document::OnGpu;
+use super::document::{Known, Share};
 use crate::backend::cuda::listed::calls::StepCalls;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::tuning::gpu::H200;
@@ -10,8 +11,6 @@ use crate::cli::args::inspect::Format;
 use crate::cli::paths::{Files, open_printed};
 use crate::cli::{Exit, spec};
 use crate::error::{Error, Result};
-#[cfg(feature = "cuda")]
-use crate::files::Out;
 use crate::model::{DType, ModelSource};
 use crate::plan::Plan;
 use crate::plan::cost::Precision;
@@ -30,22 +29,19 @@ pub(in crate::cli) fn run(args: &InspectCommand) -> Result<Exit> {
         .device
         .as_deref()
         .is_some_and(|device| device.split(':').next() != Some("cpu"));
-    if !asks_gpu && run.launch.is_some() {
-        return Err(Error::Usage(
-            "--launch: a plan has no graphs; expected --device cuda with it, which captures them"
-                .into(),
-        ));
-    }
-    if asks_gpu && args.inspect.calls {
-        return Err(Error::Usage(
-            "--calls: needs no GPU; expected --gpu NAME in place of --device".into(),
-        ));
-    }
-    if !asks_gpu && !args.inspect.calls && run.buckets.kernel_file.is_some() {
-        return Err(Error::Usage(
-            "--kernel-file: a plan has no kernels; expected --device cuda with it, which captures them"
-                .into(),
-        ));
+    let calls = args.inspect.calls;
+    let wrong = match (asks_gpu, calls) {
+        (true, true) => Some("--calls: needs no GPU; expected --gpu NAME in place of --device"),
+        (false, _) if run.launch.is_some() => Some(
+            "--launch: a plan has no graphs; expected --device cuda with it, which captures them",
+        ),
+        (false, false) if run.buckets.kernel_file.is_some() => Some(
+            "--kernel-file: a plan has no kernels; expected --device cuda with it, which captures them",
+        ),
+        _ => None,
+    };
+    if let Some(wrong) = wrong {
+        return Err(Error::Usage(wrong.to_owned()));
     }
     // A plan alone is of no device: nothing is looked for, and it may be of any type.
     let devices = match &run.device {
@@ -53,9 +49,10 @@ pub(in crate::cli) fn run(args: &InspectCommand) -> Result<Exit> {
         Some(_) if asks_gpu => spec::devices(run)?,
         Some(name) => spec::parted(spec::named(name)?, run)?,
     };
-    let source = match asks_gpu {
-        true => ModelSource::parse(&args.model.model)?,
-        false => ModelSource::parse_config(&args.model.model)?,
+    let source = if asks_gpu {
+        ModelSource::parse(&args.model.model)?
+    } else {
+        ModelSource::parse_config(&args.model.model)?
     };
     let spec = spec::on(devices, source, run, &args.engine)?;
     keep_apart(args, &spec.model)?;
@@ -63,39 +60,27 @@ pub(in crate::cli) fn run(args: &InspectCommand) -> Result<Exit> {
     let measured = measured(args, &spec.model)?;
     let (config, _) = spec.model.config()?;
     let plan = spec.plan(&Arc::new(config))?;
-    if args.inspect.calls {
-        let dtype = run.precision.dtype().unwrap_or(DType::BF16);
-        let mut out = Vec::new();
-        let steps = calls(args, &spec, &plan, Precision::new(dtype, CHECKPOINT))?;
-        args.inspect.list_calls(&plan, &steps, &mut out)?;
-        printed.finish_with(&out)?;
-        return Ok(Exit::Done);
-    }
-    #[cfg_attr(
-        not(feature = "cuda"),
-        expect(unused_mut, reason = "a driver takes one")
-    )]
-    let mut pictures = args.inspect.open()?;
-    let target = Target::open(&spec.device)?;
-    let (precision, on_gpu): (Precision, Option<OnGpu>) = match &target {
-        Target::Cpu(_) => {
-            let dtype = run.precision.dtype().unwrap_or(DType::BF16);
-            (Precision::new(dtype, CHECKPOINT), None)
-        }
-        #[cfg(feature = "cuda")]
-        Target::Gpu(_) | Target::Stages(_) => {
-            on_gpu(args, &spec, &target, &plan, pictures.dot.take())?
-        }
-    };
+    let dtype = run.precision.dtype().unwrap_or(DType::BF16);
+    let precision = Precision::new(dtype, CHECKPOINT);
     let mut out = Vec::new();
-    let shares = shares(&spec, plan.stages.len());
-    let known = Known {
-        on_gpu: on_gpu.as_ref(),
-        measured: measured.as_ref(),
-        shares: &shares,
-    };
-    args.inspect
-        .run(&plan, precision, known, pictures, &mut out)?;
+    if calls {
+        let steps = self::calls(args, &spec, &plan, precision)?;
+        let stages = plan.stages.len();
+        args.inspect.list_calls(stages, &steps, &mut out)?;
+    } else {
+        let target = Target::open(&spec.device)?;
+        let (precision, on_gpu) = match &target {
+            Target::Cpu(_) => (precision, None),
+            #[cfg(feature = "cuda")]
+            Target::Gpu(_) | Target::Stages(_) => on_gpu(&spec, &target, &plan)?,
+        };
+        let known = Known {
+            on_gpu,
+            measured: measured.as_ref(),
+            shares: shares(&spec, plan.stages.len()),
+        };
+        args.inspect.run(&plan, precision, known, &mut out)?;
+    }
     printed.finish_with(&out)?;
     Ok(Exit::Done)
 }
@@ -106,18 +91,13 @@ fn shares(spec: &RunSpec, stages: usize) -> Vec<Share> {
         return vec![];
     }
     let of = |device: &DeviceSpec| {
-        let own: Vec<usize> = match spec.parallel {
-            Parallel::Replicas => (0..stages).collect(),
-            Parallel::Stages => (0..stages)
-                .filter(|&stage| spec.device_of(stage, stages) == device)
-                .collect(),
+        let does = |&stage: &usize| match spec.parallel {
+            Parallel::Replicas => true,
+            Parallel::Stages => spec.device_of(stage, stages) == device,
         };
         Share {
             device: device.title(),
-            stages: match (own.first(), own.last()) {
-                (Some(&first), Some(&last)) => first..last + 1,
-                _ => 0..0,
-            },
+            stages: (0..stages).filter(does).collect(),
         }
     };
     spec.devices().map(of).collect()
@@ -154,8 +134,6 @@ fn keep_apart(args: &InspectCommand, model: &ModelSource) -> Result<()> {
         .runs(model, &args.run.buckets)
         .reads("--measured", args.inspect.measured.as_deref())
         .writes(printed, Some(output))
-        .writes("--dot", args.inspect.dot.as_deref())
-        .writes("--svg", args.inspect.svg.as_deref())
         .keep_apart()
 }
 
@@ -206,20 +184,14 @@ fn calls(_: &InspectCommand, _: &RunSpec, _: &Plan, _: Precision) -> Result<Vec<
     ))
 }
 
-/// The graphs that the GPU makes of `plan`, and the types they are of. The driver writes `dot`.
+/// The graphs that the GPU makes of `plan`, and the types they are of.
 #[cfg(feature = "cuda")]
-fn on_gpu(
-    args: &InspectCommand,
-    spec: &RunSpec,
-    target: &Target,
-    plan: &Plan,
-    mut dot: Option<Out>,
-) -> Result<(Precision, Option<OnGpu>)> {
+fn on_gpu(spec: &RunSpec, target: &Target, plan: &Plan) -> Result<(Precision, Option<OnGpu>)> {
+    use super::document::{Device, ms};
     use crate::backend::cuda::device::capture_all;
     use crate::backend::cuda::engine::captures::Captures;
-    use crate::backend::cuda::engine::program::StepGraph;
     use crate::backend::cuda::tuning::Shape;
-    use crate::backend::device::{Device, EngineSpec};
+    use crate::backend::device::EngineSpec;
     use crate::runtime::core_bytes;
     use crate::session::opened::load;
     use crate::session::sizes::memory;
@@ -230,30 +202,12 @@ fn on_gpu(
             "--device: expected cuda, or none for the plan alone".into(),
         ));
     };
-    let on = &device.spec;
-    let picture = args.inspect.picture(plan)?;
     let sizes = memory(spec, target, plan, false)?;
     let start = Instant::now();
     let model = load(&spec.model)?;
-    let loading = start.elapsed();
+    let load_ms = ms(start.elapsed());
     let precision = spec.precision(&plan.config)?;
-    let mut drawn = false;
-    let mut each = |step: &StepGraph| {
-        let Some(dot) = &mut dot else {
-            return Ok(());
-        };
-        let whole = !on.launch.is_device();
-        // Of a step's graphs the first: the one with the dispatcher behind it.
-        let is_it = !drawn
-            && (whole || step.stage == picture.stage)
-            && (step.bucket.kind, step.bucket.rows) == (picture.kind, picture.rows);
-        if is_it {
-            drawn = true;
-            step.graph.write_dot(dot.begin()?)?;
-        }
-        Ok(())
-    };
-    let mut found = Captures::new(&mut each);
+    let mut found = Captures::default();
     let engine = EngineSpec {
         model: &model,
         plan,
@@ -263,29 +217,16 @@ fn on_gpu(
     capture_all(device, &engine, core_bytes, &mut found)?;
     let served = device.gpu.kernel_file()?;
     let on_gpu = OnGpu {
-        device: device.gpu.info.to_string(),
-        known: device.known(),
-        launch: on.launch.name().to_owned(),
-        kernel_variants: served.name(),
-        entries: served.origin(precision.compute, Shape::of(&plan.config)),
-        load: loading,
-        memory: sizes.items,
-        graphs: std::mem::take(&mut found.graphs),
+        device: Device {
+            name: device.gpu.info.to_string(),
+            launch: device.spec.launch.name(),
+            kernel_variants: served.name(),
+            entries: served.origin(precision.compute, Shape::of(&plan.config)),
+            load_ms,
+            memory: sizes.items,
+        },
+        known: crate::backend::device::Device::known(device),
+        graphs: found.graphs,
     };
-    drop(found);
-    let missing = on_gpu.graph(picture).is_none() || (args.inspect.dot.is_some() && !drawn);
-    let pictured = args.inspect.dot.is_some() || args.inspect.svg.is_some();
-    if pictured && missing {
-        return Err(Error::Usage(format!(
-            "--rows: no graph of {} {} was captured; expected rows that --max-seqs {} or --step-tokens {} let a step have",
-            picture.kind.name(),
-            picture.rows,
-            sizes.options.max_seqs,
-            sizes.options.step_tokens
-        )));
-    }
-    if let Some(dot) = dot {
-        dot.finish()?;
-    }
     Ok((precision, Some(on_gpu)))
 }

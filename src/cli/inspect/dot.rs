@@ -1,120 +1,103 @@
 //! The plan as a Graphviz graph: a cluster for each stage, a node for each run of alike layers (or each layer), with
 //! its time in a step of each number of rows.
 
-use super::{View, Written, layers_text, us_text};
-use crate::model::{LayerType, ModelConfig};
-use crate::plan::cost::op_cost;
-use crate::plan::{OpKind, Stage};
+use super::Written;
+use super::document::{Costs, Document, StageCosts};
+use super::text::{layers_text, us_text};
 use std::io::Write;
 use std::ops::Range;
 
-pub(super) fn write(view: &View<'_>, out: &mut dyn Write) -> Written {
+pub(super) fn write(shown: &Document, out: &mut dyn Write) -> Written {
     writeln!(out, "digraph plan {{")?;
     writeln!(
         out,
         "  rankdir=TB; node [shape=box, fontname=\"monospace\"];"
     )?;
-    let mut before: Option<String> = None;
-    for stage in &view.plan.stages {
+    let mut chain: Vec<String> = vec![];
+    for stage in &shown.stages {
         writeln!(out, "  subgraph cluster_stage{} {{", stage.index)?;
         writeln!(
             out,
             "    label=\"stage {}: {}\\n{}\";",
             stage.index,
-            layers_text(&stage.layers),
-            times(view, |rows| view.stage_us(stage, rows))
+            layers_text(stage.first_layer, stage.layers),
+            times(&stage.totals, |index| stage.totals[index].roofline_us)
         )?;
-        let nodes = nodes(view, stage);
-        for (name, label) in &nodes {
+        for (name, label) in nodes(stage) {
             writeln!(out, "    {name} [label=\"{label}\"];")?;
+            chain.push(name);
         }
         writeln!(out, "  }}")?;
-        for (name, _) in nodes {
-            if let Some(before) = before {
-                writeln!(out, "  {before} -> {name};")?;
-            }
-            before = Some(name);
-        }
     }
-    writeln!(out, "}}")
+    writeln!(out, "  {};\n}}", chain.join(" -> "))
 }
 
-/// Names and labels, in order.
-fn nodes(view: &View<'_>, stage: &Stage) -> Vec<(String, String)> {
-    let config = &view.plan.config;
-    let mut nodes = Vec::new();
-    for op in &stage.ops {
-        if op.layer.is_none() {
+/// Names and labels, in order: operations of no layer by themselves, the layers before the first such that comes after them.
+fn nodes(stage: &StageCosts) -> Vec<(String, String)> {
+    let mut nodes = vec![];
+    let mut runs = runs(stage);
+    for operation in &stage.operations {
+        if operation.layers.is_empty() {
+            let times = times(&stage.totals, |index| operation.costs[index].roofline_us);
+            let name = operation.operation.name();
+            nodes.push((name.to_owned(), format!("{name}\\n{times}")));
+            continue;
+        }
+        for layers in runs.drain(..) {
             let label = format!(
-                "{}\\n{}",
-                op.kind.name(),
-                times(view, |rows| op_us(view, op.kind, rows))
+                "{}: {}\\n{}",
+                layers_text(layers.start, layers.len()),
+                layer_name(stage, layers.start),
+                times(&stage.totals, |index| layers_us(stage, &layers, index))
             );
-            nodes.push((op.kind.name().to_owned(), label));
-        } else if nodes
-            .last()
-            .is_none_or(|(name, _)| !name.starts_with("layer"))
-        {
-            // The first operation of the first layer: all layers follow, then what comes after them.
-            for layers in runs(config, stage.layers.clone(), view.each_layer) {
-                let us = |rows| {
-                    stage
-                        .ops
-                        .iter()
-                        .filter(|op| op.layer.is_some_and(|layer| layers.contains(&layer)))
-                        .map(|op| op_us(view, op.kind, rows))
-                        .sum()
-                };
-                let label = format!(
-                    "{}: {}\\n{}",
-                    layers_text(&layers),
-                    layer_name(config, layers.start),
-                    times(view, us)
-                );
-                nodes.push((format!("layer{}", layers.start), label));
-            }
+            nodes.push((format!("layer{}", layers.start), label));
         }
     }
     nodes
 }
 
-fn op_us(view: &View<'_>, kind: OpKind, rows: u32) -> f64 {
-    let cost = op_cost(&view.plan.config, kind, &view.shape(rows), view.precision);
-    view.gpu.roofline_us(&cost, view.precision).0
-}
-
-fn times(view: &View<'_>, us: impl Fn(u32) -> f64) -> String {
-    let times: Vec<String> = view
-        .rows
-        .iter()
-        .map(|&rows| format!("{} us @{rows}", us_text(us(rows))))
+fn times(totals: &[Costs], us: impl Fn(usize) -> f64) -> String {
+    let totals = totals.iter().enumerate();
+    let times: Vec<String> = totals
+        .map(|(index, total)| format!("{} us @{}", us_text(us(index)), total.rows))
         .collect();
     times.join(", ")
 }
 
-pub(super) fn layer_name(config: &ModelConfig, layer: usize) -> String {
-    let mixer = match config.layer_types[layer] {
-        LayerType::Conv => "convolution",
-        LayerType::FullAttention => "attention",
+/// What these layers take of each operation's time; all layers that have an operation take as long.
+fn layers_us(stage: &StageCosts, layers: &Range<usize>, index: usize) -> f64 {
+    let operations = stage.operations.iter();
+    let shares = operations.map(|operation| {
+        let inside = operation.layers.iter().filter(|l| layers.contains(l));
+        let share = inside.count() as f64 / operation.layers.len().max(1) as f64;
+        operation.costs[index].roofline_us * share
+    });
+    shares.sum()
+}
+
+fn layer_name(stage: &StageCosts, layer: usize) -> String {
+    let has = |name: &str| {
+        let mut operations = stage.operations.iter();
+        operations.any(|of| of.operation.name() == name && of.layers.contains(&layer))
     };
-    let feed_forward = if config.is_moe(layer) {
-        "experts"
+    let mixer = if has("attention") {
+        "attention"
     } else {
-        "dense"
+        "convolution"
     };
+    let feed_forward = if has("router") { "experts" } else { "dense" };
     format!("{mixer}, {feed_forward}")
 }
 
-pub(super) fn alike(config: &ModelConfig, a: usize, b: usize) -> bool {
-    config.layer_types[a] == config.layer_types[b] && config.is_moe(a) == config.is_moe(b)
-}
-
-/// Consecutive layers that are alike, or each layer.
-pub(super) fn runs(config: &ModelConfig, layers: Range<usize>, each: bool) -> Vec<Range<usize>> {
-    let mut runs: Vec<Range<usize>> = Vec::new();
-    for layer in layers {
+/// Consecutive layers that are alike, or each layer where operations stand layer by layer.
+fn runs(stage: &StageCosts) -> Vec<Range<usize>> {
+    let each = stage.operations.iter().all(|of| of.layers.len() <= 1);
+    let mut runs: Vec<Range<usize>> = vec![];
+    for layer in stage.first_layer..stage.first_layer + stage.layers {
         match runs.last_mut() {
-            Some(run) if !each && alike(config, run.start, layer) => run.end = layer + 1,
+            Some(run) if !each && layer_name(stage, run.start) == layer_name(stage, layer) => {
+                run.end = layer + 1;
+            }
             _ => runs.push(layer..layer + 1),
         }
     }

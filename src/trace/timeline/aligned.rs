@@ -5,7 +5,7 @@
 //! known whatever the differences are, since it begins and ends on one clock. The first step's is shared out evenly; from then on
 //! differences move no further than the bounds ask for.
 
-use crate::backend::timing::STAGE_TIME_BITS;
+use crate::backend::timing::{STAGE_TIME_BITS, StageTimes};
 use crate::trace::about::GpuClocks;
 
 /// Bits that a time of a stage's clock lacks.
@@ -14,14 +14,6 @@ const LACKING: u32 = u64::BITS - STAGE_TIME_BITS;
 /// `later` less `earlier`, in ns, by [`STAGE_TIME_BITS`] of both: the one that is nearest to 0.
 fn apart(later: u64, earlier: u64) -> i64 {
     (later.wrapping_sub(earlier) << LACKING) as i64 >> LACKING
-}
-
-/// When a stage had a step, by its own clock.
-#[derive(Debug, Clone, Copy)]
-pub struct Own {
-    /// `None` of the first stage.
-    pub came: Option<u64>,
-    pub left: u64,
 }
 
 /// Differences so far.
@@ -36,7 +28,7 @@ pub struct Aligned {
 
 impl Aligned {
     /// A whole step: of each stage, and when it was collected by the scheduler's clock.
-    pub fn step(&mut self, stages: &[Own], collected_ns: i128) {
+    pub fn step(&mut self, stages: &[StageTimes], collected_ns: i128) {
         let pairs = stages.iter().zip(stages.iter().skip(1));
         let Some(most) = pairs
             .map(|(before, next)| Some(apart(next.came?, before.left)))
@@ -102,7 +94,7 @@ mod tests {
     const OFFSETS: [i64; 3] = [0, 5_000_000_000, -40_000];
 
     /// Of a step that begins at `at`, with the four hand-overs' and stages' times, by clocks that are `OFFSETS` ahead.
-    fn step(at: i128, hops: [i128; 3]) -> (Vec<Own>, i128) {
+    fn step(at: i128, hops: [i128; 3]) -> (Vec<StageTimes>, i128) {
         let mask = u64::MAX >> LACKING;
         let mut now = at;
         let mut stages = vec![];
@@ -110,7 +102,9 @@ mod tests {
             let by_own = |now: i128| (now + i128::from(*offset)) as u64 & mask;
             let came = by_own(now);
             now += 1000;
-            stages.push(Own {
+            stages.push(StageTimes {
+                stage: stage as u32,
+                step: 0,
                 came: (stage > 0).then_some(came),
                 left: by_own(now),
             });

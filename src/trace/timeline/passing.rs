@@ -1,9 +1,9 @@
 //! Steps on their way through stages that work side by side: a slice in each stage's track, and an arrow wherever a step is
 //! handed over, from stage to stage and from the last one to the turn that collects it.
 
-use super::aligned::{Aligned, Own};
-use super::values::StepArgs;
-use super::{TURNS, stage_track};
+use super::aligned::Aligned;
+use super::{Flying, StepArgs, TURNS, stage_track};
+use crate::backend::timing::StageTimes;
 use crate::error::Result;
 use crate::trace::about::GpuClocks;
 use crate::trace::json::Out;
@@ -18,24 +18,16 @@ pub enum Run {
     /// From and to, by the scheduler's clock.
     Known(i128, i128),
     /// By the stage's own, which is a GPU's.
-    Own(Own),
-}
-
-/// A step as its slices have it.
-pub(super) struct Composed {
-    pub name: String,
-    pub args: StepArgs,
-    /// The end of the turn that composed it.
-    pub at_ns: i128,
+    Own(StageTimes),
 }
 
 #[derive(Default)]
-struct Step {
-    composed: Option<Composed>,
+pub(super) struct Step {
+    pub composed: Option<Flying>,
     /// By stage.
-    runs: Vec<Option<Run>>,
+    pub runs: Vec<Option<Run>>,
     /// The start of the turn that collected it.
-    collected_ns: Option<i128>,
+    pub collected_ns: Option<i128>,
 }
 
 impl Step {
@@ -66,23 +58,13 @@ impl Passing {
         }
     }
 
-    pub(super) fn composed(&mut self, out: &mut Out, step: u64, composed: Composed) -> Result<()> {
-        self.learn(out, step, |of| of.composed = Some(composed))
-    }
-
-    pub(super) fn collected(&mut self, out: &mut Out, step: u64, at_ns: i128) -> Result<()> {
-        self.learn(out, step, |of| of.collected_ns = Some(at_ns))
-    }
-
-    pub(super) fn run(&mut self, out: &mut Out, stage: usize, step: u64, run: Run) -> Result<()> {
-        self.learn(out, step, |of| {
-            if let Some(place) = of.runs.get_mut(stage) {
-                *place = Some(run);
-            }
-        })
-    }
-
-    fn learn(&mut self, out: &mut Out, step: u64, what: impl FnOnce(&mut Step)) -> Result<()> {
+    /// A part of what there is to know of a step; its slices are drawn once all is known.
+    pub(super) fn learn(
+        &mut self,
+        out: &mut Out,
+        step: u64,
+        what: impl FnOnce(&mut Step),
+    ) -> Result<()> {
         let stages = self.stages;
         let of = self.steps.entry(step).or_insert_with(|| Step {
             runs: vec![None; stages],
@@ -112,18 +94,22 @@ impl Passing {
             Some(Run::Own(own)) => Some(*own),
             _ => None,
         };
-        let own: Option<Vec<Own>> = of.runs.iter().map(own).collect();
+        let own: Option<Vec<StageTimes>> = of.runs.iter().map(own).collect();
         if let (Some(own), Some(collected_ns)) = (own, of.collected_ns) {
             self.clocks.step(&own, collected_ns);
         }
         let runs = of.runs.iter().enumerate();
         let times: Vec<_> = runs
-            .map(|(stage, run)| self.times(stage, run.as_ref()?, composed.at_ns))
+            .map(|(stage, run)| self.times(stage, run.as_ref()?, composed.composed_ns.into()))
             .collect();
+        let name = composed.name();
+        let args = StepArgs {
+            prompt_rows: None,
+            ..composed.args
+        };
         for (stage, times) in times.iter().enumerate() {
             if let Some(times) = times {
-                let (name, track) = (&composed.name, stage_track(stage as u32));
-                out.slice(track, name, *times, composed.args)?;
+                out.slice(stage_track(stage as u32), &name, *times, args)?;
                 self.ended_ns[stage] = times.1;
             }
         }
@@ -133,9 +119,11 @@ impl Passing {
             let (Some(from), Some(to)) = (from, to) else {
                 continue;
             };
-            let to_track = match stage as usize + 1 == self.stages {
-                true => TURNS,
-                false => stage_track(stage + 1),
+            let is_last = stage as usize + 1 == self.stages;
+            let to_track = if is_last {
+                TURNS
+            } else {
+                stage_track(stage + 1)
             };
             let id = step * self.stages as u64 + u64::from(stage);
             // Inside the slices, as viewers bind arrows to what is open at their ends.
@@ -149,7 +137,7 @@ impl Passing {
     fn times(&self, stage: usize, run: &Run, composed_ns: i128) -> Option<(i128, i128)> {
         let (from, to) = match *run {
             Run::Known(from, to) => (from, to),
-            Run::Own(Own { came, left }) => {
+            Run::Own(StageTimes { came, left, .. }) => {
                 let at = |time| self.clocks.at(stage, time, composed_ns);
                 let from = came.map_or(Some(composed_ns), at)?;
                 (from, at(left)?)

@@ -170,16 +170,6 @@ int cuGraphGetEdges_v2(struct graph *graph, struct node **from, struct node **to
   *count = edges;
   return SUCCESS;
 }
-int cuGraphDebugDotPrint(const struct graph *graph, const char *path, unsigned flags) {
-  (void)flags;
-  ENTER();
-  FILE *file = fopen(path, "w");
-  if (!file) return INVALID_VALUE;
-  fprintf(file, "digraph dot {\n");
-  for (size_t i = 0; i < graph->count; i++) fprintf(file, "  n%zu [label=\"%s\"];\n", i, graph->nodes[i].function->name);
-  fprintf(file, "}\n");
-  return fclose(file) ? INVALID_VALUE : SUCCESS;
-}
 int cuGraphNodeGetType(const struct node *node, int *type) { ENTER(); *type = node->type; return SUCCESS; }
 
 struct kernel_node {

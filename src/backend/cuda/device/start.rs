@@ -154,7 +154,7 @@ pub fn capture_all(
     device: &GpuDevice,
     spec: &EngineSpec<'_>,
     core: CoreSizes,
-    captures: &mut Captures<'_>,
+    captures: &mut Captures,
 ) -> Result<()> {
     let GpuDevice { gpu, spec: of_gpu } = device;
     let options = spec.options.one_step_in_flight();

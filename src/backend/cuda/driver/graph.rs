@@ -8,8 +8,7 @@ use crate::error::{Error, Result};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::{CudaStream, sys};
 use std::collections::HashMap;
-use std::ffi::{CStr, CString};
-use std::path::Path;
+use std::ffi::CStr;
 use std::sync::Arc;
 
 /// A captured graph. It holds kernels and addresses; whoever runs it sees to it that both live.
@@ -312,27 +311,6 @@ impl Captured {
         let edges = self.dependencies()?;
         let early = edges.iter().filter(|edge| edge.early).count();
         Ok((edges.len(), early))
-    }
-
-    /// Writes the graph for Graphviz, kernels with their launches.
-    ///
-    /// # Errors
-    /// [`Error::Runtime`] where the driver cannot write the file.
-    pub fn write_dot(&self, path: &Path) -> Result<()> {
-        use sys::CUgraphDebugDot_flags_enum::CU_GRAPH_DEBUG_DOT_FLAGS_KERNEL_NODE_PARAMS as KERNELS;
-        let refused = |what: &str| {
-            Error::Runtime(format!(
-                "{}: the driver could not write the graph there ({what}), expected a path in a folder that exists",
-                path.display()
-            ))
-        };
-        let text = CString::new(path.as_os_str().as_encoded_bytes())
-            .map_err(|_| refused("the path holds a zero byte"))?;
-        self.bind()?;
-        // SAFETY: the path ends with a zero, and the graph is alive.
-        unsafe { sys::cuGraphDebugDotPrint(self.handle, text.as_ptr(), KERNELS as u32) }
-            .result()
-            .map_err(|error| refused(&format!("{:?}", error.0)))
     }
 }
 

@@ -16,23 +16,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// What has been found so far.
-pub struct Captures<'a> {
+#[derive(Default)]
+pub struct Captures {
     pub graphs: Vec<CapturedGraph>,
-    /// Sees each graph while there is one.
-    each: &'a mut dyn FnMut(&StepGraph) -> Result<()>,
     /// All stay until the end, as they do in a run.
     execs: Vec<Exec>,
 }
 
-impl<'a> Captures<'a> {
-    pub fn new(each: &'a mut dyn FnMut(&StepGraph) -> Result<()>) -> Self {
-        Self {
-            graphs: vec![],
-            each,
-            execs: vec![],
-        }
-    }
-
+impl Captures {
     /// Captures what a host launches: all stages as one graph, for each bucket.
     ///
     /// # Errors
@@ -75,7 +66,6 @@ impl<'a> Captures<'a> {
         copies: usize,
     ) -> Result<()> {
         let graph = &step.graph;
-        (self.each)(step)?;
         let shapes = graph.shapes()?;
         let nodes = graph.nodes()?;
         if nodes.len() != step.calls.len() {

@@ -214,7 +214,7 @@ impl GpuScheduler {
         core: CoreBytes,
         ladders: &Ladders,
         slots: u32,
-        captures: &mut Captures<'_>,
+        captures: &mut Captures,
     ) -> Result<()> {
         let blocks = Blocks::new(&self.context, core.state, core.rings)?;
         for part in self.parts(ladders, slots) {

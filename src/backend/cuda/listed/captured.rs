@@ -63,7 +63,7 @@ impl CapturedNode {
 }
 
 /// How a kernel is launched and what a block of it takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct KernelShape {
     /// Blocks along x, y and z.
     pub grid: (u32, u32, u32),

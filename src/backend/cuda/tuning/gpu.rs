@@ -1,9 +1,9 @@
-//! GPUs by name, and the least time an operation takes on one: the roofline. Launch and synchronisation are not in it.
+//! GPUs by name, and the least time that operations take on one: the roofline. Launch and synchronisation are not in it.
 
 use super::class::GpuClass;
-use crate::model::{DType, ModelConfig};
-use crate::plan::cost::{Cost, op_cost};
-use crate::plan::{Plan, Precision, Stage, StepShape};
+use crate::model::DType;
+use crate::plan::{Cost, Precision};
+use std::ops::{Add, Mul};
 
 /// What bounds an operation on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -153,51 +153,133 @@ impl Gpu {
         self.flops_per_s(precision) / self.bytes_per_s
     }
 
-    /// Bytes of `cost` that cross the memory bus: activations do only where an operation's do not fit the L2 cache.
-    pub fn memory_bytes(&self, cost: &Cost) -> f64 {
-        let activations = if cost.activation_bytes > self.l2_bytes {
-            cost.activation_bytes
-        } else {
-            0.0
-        };
-        cost.floor_bytes() + activations
+    /// What floors on this GPU are by.
+    pub fn rates(&self, precision: Precision) -> Rates {
+        Rates {
+            bytes_per_s: self.bytes_per_s,
+            flops_per_s: Some(self.flops_per_s(precision)),
+            l2_bytes: self.l2_bytes,
+            source: format!("{}, {}", self.title, self.source),
+        }
+    }
+}
+
+/// How fast a device is at its best: what floors are by.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rates {
+    pub bytes_per_s: f64,
+    /// Unknown: bytes alone make the floor.
+    pub flops_per_s: Option<f64>,
+    pub l2_bytes: f64,
+    pub source: String,
+}
+
+impl Rates {
+    /// What the user gave, else what is known of this GPU, else nothing.
+    pub fn new(
+        bandwidth_gb_s: Option<f64>,
+        tflops: Option<f64>,
+        gpu: Option<&Gpu>,
+        precision: Precision,
+    ) -> Option<Self> {
+        let known = gpu.map(|gpu| gpu.rates(precision));
+        let given_flops_per_s = tflops.map(|tflops| tflops * 1e12);
+        if let Some(gb_s) = bandwidth_gb_s {
+            return Some(Self {
+                bytes_per_s: gb_s * 1e9,
+                flops_per_s: given_flops_per_s,
+                l2_bytes: known.map_or(f64::INFINITY, |known| known.l2_bytes),
+                source: "given".to_owned(),
+            });
+        }
+        known.map(|known| Self {
+            flops_per_s: given_flops_per_s.or(known.flops_per_s),
+            ..known
+        })
     }
 
-    /// The roofline of one operation: max(bytes / bandwidth, FLOPs / peak), in microseconds, and which it is.
-    pub fn roofline_us(&self, cost: &Cost, precision: Precision) -> (f64, Bound) {
-        let memory_us = self.memory_bytes(cost) / self.bytes_per_s * 1e6;
-        let compute_us = cost.flops / self.flops_per_s(precision) * 1e6;
-        if compute_us > memory_us {
-            (compute_us, Bound::Compute)
-        } else {
-            (memory_us, Bound::Memory)
+    /// The rates of a device of which nothing is known: bytes and FLOPs count and take no time.
+    pub fn unlimited() -> Self {
+        Self {
+            bytes_per_s: f64::INFINITY,
+            flops_per_s: None,
+            l2_bytes: f64::INFINITY,
+            source: String::new(),
         }
     }
 
-    /// The sum of the stage's operations' rooflines, in microseconds: operations follow each other.
-    pub fn stage_us(
-        &self,
-        config: &ModelConfig,
-        stage: &Stage,
-        shape: &StepShape,
-        precision: Precision,
-    ) -> f64 {
-        stage
-            .ops
-            .iter()
-            .map(|op| {
-                let cost = op_cost(config, op.kind, shape, precision);
-                self.roofline_us(&cost, precision).0
-            })
-            .sum()
+    /// The floor of operations that follow each other: the sum over the operations of the larger of the time for its bytes and the
+    /// time for its products. An operation's activations cross the memory bus only where they do not fit the L2 cache.
+    pub fn least(&self, costs: impl IntoIterator<Item = Cost>) -> Least {
+        let mut sum = Least::default();
+        for cost in costs {
+            let mut bytes = cost.floor_bytes();
+            if cost.activation_bytes > self.l2_bytes {
+                bytes += cost.activation_bytes;
+            }
+            let memory_us = bytes / self.bytes_per_s * 1e6;
+            let compute_us = self.flops_per_s.map_or(0.0, |rate| cost.flops / rate * 1e6);
+            if compute_us > memory_us {
+                sum.compute_us += compute_us;
+            } else {
+                sum.memory_us += memory_us;
+            }
+            sum.bytes += bytes;
+            sum.flops += cost.flops;
+        }
+        sum
+    }
+}
+
+/// What operations take at least.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Least {
+    /// Bytes that cross the memory bus.
+    pub bytes: f64,
+    pub flops: f64,
+    /// The time of the operations that memory bounds.
+    pub memory_us: f64,
+    /// The time of the operations that products bound.
+    pub compute_us: f64,
+}
+
+impl Least {
+    /// The floor.
+    pub fn us(&self) -> f64 {
+        self.memory_us + self.compute_us
     }
 
-    /// All stages one after another, in microseconds.
-    pub fn step_us(&self, plan: &Plan, shape: &StepShape, precision: Precision) -> f64 {
-        plan.stages
-            .iter()
-            .map(|stage| self.stage_us(&plan.config, stage, shape, precision))
-            .sum()
+    /// What bounds the larger part of the time.
+    pub fn bound(&self) -> Bound {
+        if self.compute_us > self.memory_us {
+            Bound::Compute
+        } else {
+            Bound::Memory
+        }
+    }
+}
+
+impl Add for Least {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes + other.bytes,
+            flops: self.flops + other.flops,
+            memory_us: self.memory_us + other.memory_us,
+            compute_us: self.compute_us + other.compute_us,
+        }
+    }
+}
+
+impl Mul<f64> for Least {
+    type Output = Self;
+    fn mul(self, times: f64) -> Self {
+        Self {
+            bytes: self.bytes * times,
+            flops: self.flops * times,
+            memory_us: self.memory_us * times,
+            compute_us: self.compute_us * times,
+        }
     }
 }
 

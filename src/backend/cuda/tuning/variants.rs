@@ -8,6 +8,7 @@ pub use choice::{Able, Choice, Entry};
 
 use crate::backend::cuda::tuning::limits::{FUSED_ROWS, SKINNY_ROWS, SWAP_AB_ROWS, grouped_rows};
 use crate::model::DType;
+use serde::{Serialize, Serializer};
 use std::fmt;
 use std::ops::RangeInclusive;
 
@@ -148,7 +149,7 @@ pub struct Grouped {
 }
 
 /// What serves a bucket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct Variant {
     pub products: Products,
     pub experts: Experts,
@@ -315,5 +316,17 @@ impl fmt::Display for Experts {
 impl fmt::Display for Variant {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "products {}, experts {}", self.products, self.experts)
+    }
+}
+
+impl Serialize for Products {
+    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        out.collect_str(self)
+    }
+}
+
+impl Serialize for Experts {
+    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        out.collect_str(self)
     }
 }
