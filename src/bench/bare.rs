@@ -12,6 +12,7 @@ use crate::backend::LaunchWay;
 use crate::backend::cuda::device::GpuDevice;
 use crate::backend::cuda::engine::hosted::{Carried, HostLaunched};
 use crate::backend::device::EngineSpec;
+use crate::backend::timing::StepClock;
 use crate::backend::{StageBackend, StepView};
 use crate::error::{Error, Result};
 use crate::plan::RingCapacities;
@@ -137,20 +138,44 @@ impl StageBackend for BareStage {
 /// # Errors
 /// As [`Engine::on`].
 pub fn engine(device: &GpuDevice, spec: &EngineSpec<'_>) -> Result<(Engine, Arc<Timing>)> {
-    let options = spec.options.one_step_in_flight();
     let spec = EngineSpec {
-        options: &options,
+        options: &spec.options.one_step_in_flight(),
         ..*spec
     };
+    timed(device, &spec, device.hosted(&spec, LaunchWay::HostGraph)?)
+}
+
+/// [`engine`] with kernels that leave stamps, and where these come out.
+///
+/// # Errors
+/// As [`Engine::on`].
+pub fn engine_timed(
+    device: &GpuDevice,
+    spec: &EngineSpec<'_>,
+) -> Result<(Engine, Arc<Timing>, Box<dyn StepClock>)> {
+    let spec = EngineSpec {
+        options: &spec.options.one_step_in_flight(),
+        ..*spec
+    };
+    let (inner, clock) = device.hosted_timed(&spec)?;
+    let (engine, timing) = timed(device, &spec, inner)?;
+    Ok((engine, timing, clock))
+}
+
+fn timed(
+    device: &GpuDevice,
+    spec: &EngineSpec<'_>,
+    inner: HostLaunched,
+) -> Result<(Engine, Arc<Timing>)> {
     let timing = Arc::new(Timing::default());
-    let inner = device.hosted(&spec, LaunchWay::HostGraph)?;
     let stage = BareStage {
         carried: inner.room_for_carried()?,
         inner,
         timing: timing.clone(),
     };
-    let ladders = spec.plan.ladders.reachable(&options);
-    let capacities = RingCapacities::new(&options);
-    let engine = Engine::on_host(vec![Box::new(stage)], &ladders, &options, capacities)?;
+    let ladders = spec.plan.ladders.reachable(spec.options);
+    let capacities = RingCapacities::new(spec.options);
+    let mut engine = Engine::on_host(vec![Box::new(stage)], &ladders, spec.options, capacities)?;
+    engine.watch(device.spec.step_timeout);
     Ok((engine, timing))
 }

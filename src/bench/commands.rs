@@ -6,7 +6,7 @@ use super::decode::DecodeArgs;
 use super::kernel::{self, KernelArgs};
 use super::kind::Measurement;
 use super::measure::measure;
-use super::output::{COMPARED, Format, STARTS, is_unsteady, results, shared, text};
+use super::output::{COMPARED, Format, OVER_BARE, STARTS, is_unsteady, results, shared, text};
 use super::prefill::PrefillArgs;
 use super::row::read;
 use super::score::ScoreArgs;
@@ -153,10 +153,58 @@ fn shown(of: &dyn Measurement, rows: &[Value]) -> String {
     let (starts, mut columns) = (starts(rows), STARTS.to_vec());
     shared(&starts, &mut columns);
     format!(
-        "{}{settings}. Pairs of latencies are median/p99.\n\n{table}\n{}",
+        "{}{settings}. Pairs of latencies are median/p99.\n\n{table}\n{}{}",
         heading(rows),
+        over_bare(rows, width),
         text(&starts, format, &columns, width)
     )
+}
+
+/// What ways to launch add to the bare graph, and whether they did the same work; empty where one was measured alone.
+fn over_bare(rows: &[Value], width: usize) -> String {
+    let over = rows.iter().filter(|row| !row["over_bare_us"].is_null());
+    let over: Vec<Value> = over.cloned().collect();
+    if over.is_empty() {
+        return String::new();
+    }
+    let mut columns = OVER_BARE.to_vec();
+    let settings = shared(&over, &mut columns);
+    let table = text(&over, Format::Md, &columns, width);
+    format!(
+        "Over the bare graph, a step's mean in us, in runs of their own: {settings}. {}\n\n{table}\n",
+        same_work(rows)
+    )
+}
+
+/// Whether all rows of the same sequences had the same kernel calls and gave the same tokens.
+fn same_work(rows: &[Value]) -> String {
+    const WORK: [&str; 7] = [
+        "dtype",
+        "bucket_file",
+        "kernel_file",
+        "batch",
+        "n_prompt",
+        "n_gen",
+        "repeats",
+    ];
+    let differs = |row: &Value, field: &str| {
+        let mut alike = rows
+            .iter()
+            .filter(|other| WORK.iter().all(|&name| row[name] == other[name]));
+        alike.any(|other| row[field].is_null() || row[field] != other[field])
+    };
+    let named = |field: &str, what: &str| {
+        let row = rows.iter().find(|row| differs(row, field))?;
+        Some(format!(
+            "NOT THE SAME WORK: at batch {} ways differ in {what}.",
+            row["batch"]
+        ))
+    };
+    named("calls_sha256", "their kernel calls")
+        .or_else(|| named("outputs_sha256", "the tokens that they gave"))
+        .unwrap_or_else(|| {
+            "All ways had the same kernel calls and gave the same tokens (by SHA-256).".to_owned()
+        })
 }
 
 /// What was measured on what, above the tables.

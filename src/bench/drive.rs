@@ -2,6 +2,7 @@
 
 use super::clock::{Clocks, Offset};
 use super::host::{Busy, process_time};
+use super::metrics::sha256;
 use super::workload::Arrival;
 use crate::error::{Error, Result};
 use crate::runtime::{EndReason, Engine, Event, Replicas, Request};
@@ -87,6 +88,7 @@ pub struct Served {
     pub due: Duration,
     /// First seen by the scheduler.
     pub seen_ns: u64,
+    pub tokens: Vec<u32>,
     /// Of each token, the turn that collected it.
     pub tokens_ns: Vec<u64>,
     pub end_ns: u64,
@@ -99,6 +101,18 @@ pub struct Turn {
     pub end_ns: u64,
     /// The step that it composed, as `TG_KIND_*` and rows.
     pub step: Option<(u32, u32)>,
+}
+
+impl Run {
+    /// SHA-256 of the generated tokens, request by request.
+    pub fn outputs_sha256(&self) -> String {
+        let of_request = |served: &Served| {
+            let tokens = served.tokens.iter().flat_map(|token| token.to_le_bytes());
+            let count = served.tokens.len() as u64;
+            [count.to_le_bytes().to_vec(), tokens.collect()].concat()
+        };
+        sha256(self.served.iter().map(of_request))
+    }
 }
 
 impl From<&abi::tg_trace> for Turn {
@@ -286,6 +300,7 @@ impl Log {
             prompt_tokens: arrival.request.prompt.len() as u32,
             due: arrival.due,
             seen_ns: 0,
+            tokens: Vec::with_capacity(arrival.request.max_new_tokens as usize),
             tokens_ns: Vec::with_capacity(arrival.request.max_new_tokens as usize),
             end_ns: 0,
         };
@@ -324,7 +339,10 @@ impl Log {
         let index = (request - self.first) as usize;
         let served = &mut self.served[index];
         match event {
-            Event::Token { .. } => served.tokens_ns.push(time_ns),
+            Event::Token { token, .. } => {
+                served.tokens.push(*token);
+                served.tokens_ns.push(time_ns);
+            }
             Event::End { reason, timing, .. } => {
                 if *reason != EndReason::Length {
                     return Err(Error::Runtime(format!(

@@ -12,6 +12,9 @@ use super::gpu_state::{Machine, Watch};
 use super::host::Busy;
 use super::kind::{Measurement, total};
 use super::metrics::{Figures, figures};
+use super::over_bare::OverBare;
+#[cfg(feature = "cuda")]
+use super::over_bare::{Laps, RUNS, Stamped, over_bare};
 use super::routing::{Counts, Spread};
 use super::row::{
     Choice, Costs, Floored, Routing, Row, Setting, Startup, Subject, VERSION, Verdict, Workload,
@@ -22,6 +25,8 @@ use super::workload::{self, Arrival, Random};
 use super::{BUILD_PROFILE, Kind, Point, bare, host, now};
 #[cfg(feature = "cuda")]
 use crate::backend::device::EngineSpec;
+#[cfg(feature = "cuda")]
+use crate::backend::timing::StepClock;
 use crate::backend::{LaunchWay, RoutingSink, SharedSink};
 use crate::command::args::RunArgs;
 use crate::command::spec::spec;
@@ -89,6 +94,7 @@ struct Tried {
     repeats: Vec<Figures>,
     vocabulary_share: f64,
     spread: Spread,
+    over_bare: OverBare,
     /// The worst of all repeats'.
     verdict: Verdict,
     /// Why this point alone came to nothing.
@@ -96,6 +102,16 @@ struct Tried {
 }
 
 impl Unit {
+    #[cfg(feature = "cuda")]
+    fn spec<'a>(&'a self, model: &'a Arc<Model>) -> EngineSpec<'a> {
+        EngineSpec {
+            model,
+            plan: &self.opened.plan,
+            options: &self.opened.options,
+            sink: &None,
+        }
+    }
+
     /// What it failed by, with the way to launch named, if there is one.
     fn failed(&self, error: Error) -> Error {
         match (self.way, error) {
@@ -147,7 +163,9 @@ pub fn measure(of: &dyn Measurement, interrupt: &AtomicBool) -> Result<Results> 
     let model = load(&source)?;
     let model_ms = start.elapsed().as_secs_f64() * 1e3;
     interrupt::look();
-    let whole = work.repeats(&mut units, &model)? && work.count_routing(&mut units, &model)?;
+    let whole = work.repeats(&mut units, &model)?
+        && work.count_routing(&mut units, &model)?
+        && work.hold_against_bare(&mut units, &model)?;
     let cost_ns = drive::cost_ns();
     let mut results = Results {
         interrupted: !whole,
@@ -214,6 +232,7 @@ impl Work<'_> {
             repeats: Vec::new(),
             vocabulary_share: 0.0,
             spread: Spread::default(),
+            over_bare: OverBare::default(),
             verdict: Verdict::default(),
             failed: None,
         };
@@ -380,6 +399,7 @@ impl Work<'_> {
             match came {
                 Ok(mut figures) => {
                     figures.gpu = seen.looks;
+                    figures.outputs_sha256 = run.outputs_sha256();
                     // What is counted of the bare graph is a part of the run, by the thread that launches it.
                     if bare.is_none() {
                         figures.energy_j = seen.joules;
@@ -514,6 +534,86 @@ impl Work<'_> {
         Ok(true)
     }
 
+    /// Holds the steps of each way to launch, where there are several, against the bare graph's, in runs of their own: each
+    /// starts both engines anew, since where memory lies makes a difference too. False: interrupted.
+    #[cfg(feature = "cuda")]
+    fn hold_against_bare(&self, units: &mut [Unit], model: &Arc<Model>) -> Result<bool> {
+        let same = units.iter().all(|unit| unit.way == units[0].way);
+        if same || self.of.kind() != Kind::Decode {
+            return Ok(true);
+        }
+        for unit in units {
+            let (Some(way), Target::Gpu(device)) = (unit.way, &unit.opened.target) else {
+                continue;
+            };
+            if !self.args.measuring.quiet {
+                say(&format!("timing the kernels of {}", way.name()));
+            }
+            let mut laps: Vec<[Vec<Laps>; 2]> = vec![Default::default(); unit.points.len()];
+            for run in 0..RUNS {
+                let (mut bare, timing, mut clock) = bare::engine_timed(device, &unit.spec(model))?;
+                bare.launch()?;
+                for (tried, [_, bare_laps]) in unit.points.iter_mut().zip(&mut laps) {
+                    let idle = Point {
+                        cpu_load: 0,
+                        ..tried.point
+                    };
+                    timing.begin(idle.batch);
+                    let Some(ran) = self.stamped(&mut bare, &mut *clock, &idle, run)? else {
+                        return Ok(false);
+                    };
+                    bare_laps.push(ran.bare_laps());
+                    tried.over_bare.calls_sha256 = ran.calls_sha256();
+                }
+                drop((bare, clock));
+                if way == LaunchWay::Bare {
+                    break;
+                }
+                let (mut engine, mut clock) = unit.opened.engine_timed(model, None)?;
+                for (tried, [way_laps, _]) in unit.points.iter_mut().zip(&mut laps) {
+                    let ran = self.stamped(&mut engine, &mut *clock, &tried.point, run)?;
+                    let Some(ran) = ran else {
+                        return Ok(false);
+                    };
+                    way_laps.push(ran.laps(way));
+                    tried.over_bare.calls_sha256 = ran.calls_sha256();
+                }
+            }
+            for (tried, [way_laps, bare_laps]) in unit.points.iter_mut().zip(&laps) {
+                tried.over_bare = OverBare {
+                    calls_sha256: tried.over_bare.calls_sha256.take(),
+                    ..over_bare(way, way_laps, bare_laps)
+                };
+            }
+        }
+        Ok(true)
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn hold_against_bare(&self, _units: &mut [Unit], _model: &Arc<Model>) -> Result<bool> {
+        Ok(true)
+    }
+
+    /// A run of a point on an engine whose kernels leave stamps. `None`: interrupted.
+    #[cfg(feature = "cuda")]
+    fn stamped(
+        &self,
+        engine: &mut Engine,
+        clock: &mut dyn StepClock,
+        point: &Point,
+        run: u64,
+    ) -> Result<Option<Stamped>> {
+        let busy = Busy::new(point.cpu_load, self.interrupt)?;
+        let beside = Beside {
+            most_in_flight: None,
+            clocks: Clocks::unknown(),
+            busy: &busy,
+            interrupt: self.interrupt,
+        };
+        let arrivals = self.arrivals(point, run);
+        Stamped::run(engine, clock, &arrivals, &beside, point.batch)
+    }
+
     /// The result of one point. `cost_ns`: what measuring adds for each token.
     fn row(&self, subject: &Subject, unit: &Unit, tried: &Tried, cost_ns: f64) -> Result<Row> {
         let (opened, point) = (&unit.opened, &tried.point);
@@ -565,6 +665,7 @@ impl Work<'_> {
                 spread: tried.spread,
             },
             costs: Costs::of(point.kind, &tried.repeats, unit.way.is_some(), cost_ns),
+            over_bare: tried.over_bare.clone(),
             floor: Floored::of(rates.as_ref(), even, counted, row.taken_ms()),
             ..row
         })
@@ -597,14 +698,7 @@ impl Unit {
         let opened = &self.opened;
         #[cfg(feature = "cuda")]
         if let (Some(LaunchWay::Bare), Target::Gpu(device)) = (self.way, &opened.target) {
-            let spec = EngineSpec {
-                model,
-                plan: &opened.plan,
-                options: &opened.options,
-                sink: &None,
-            };
-            let (mut engine, timing) = bare::engine(device, &spec)?;
-            engine.watch(device.spec.step_timeout);
+            let (mut engine, timing) = bare::engine(device, &self.spec(model))?;
             engine.launch()?;
             return Ok((Running::One(Box::new(engine)), Some(timing)));
         }

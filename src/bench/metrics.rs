@@ -5,7 +5,9 @@ use super::gpu_state::Look;
 use super::host::thread_time;
 use super::{Kind, Point};
 use crate::error::{Error, Result};
+use crate::model::fingerprint::hex;
 use crate::sys::abi;
+use sha2::{Digest, Sha256};
 use std::time::{Duration, Instant};
 
 /// What one run came to.
@@ -43,6 +45,8 @@ pub struct Figures {
     /// How far off times may be that begin by the host's clock (`ttft`, `e2el`).
     pub clock_uncertainty_us: f64,
     pub turns_lost: u64,
+    /// SHA-256 of the generated tokens, request by request.
+    pub outputs_sha256: String,
 }
 
 impl Figures {
@@ -148,6 +152,11 @@ pub fn figures(point: &Point, run: &Run) -> Result<Figures> {
     Ok(figures)
 }
 
+/// SHA-256 of what is given.
+pub fn sha256(parts: impl Iterator<Item = impl AsRef<[u8]>>) -> String {
+    hex(&parts.fold(Sha256::new(), Sha256::chain_update).finalize())
+}
+
 /// Tokens and nanoseconds that the rate is made of.
 fn counted(kind: Kind, served: &[Served], figures: &Figures) -> (f64, f64) {
     let begin = served.iter().map(|request| request.seen_ns).min();
@@ -203,6 +212,7 @@ mod tests {
                     prompt_tokens: 4,
                     due: Duration::ZERO,
                     seen_ns: 500 * MS,
+                    tokens: vec![],
                     tokens_ns: vec![502 * MS, 504 * MS, 506 * MS, 509 * MS],
                     end_ns: 509 * MS,
                 },
@@ -210,6 +220,7 @@ mod tests {
                     prompt_tokens: 6,
                     due: Duration::from_millis(1),
                     seen_ns: 502 * MS,
+                    tokens: vec![],
                     tokens_ns: vec![504 * MS, 506 * MS, 509 * MS],
                     end_ns: 510 * MS,
                 },

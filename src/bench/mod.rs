@@ -11,7 +11,7 @@
 //! - [`metrics`]: from runs to figures; [`stats`]: means, quantiles, Welch's test; [`floors`]: the least it could take
 //! - [`traced`]: the steps of a run by a trace of it; [`routing`]: how rows spread over experts, counted apart
 //! - [`row`], [`output`]: a result as JSON and as tables; [`compare`]: two files of results
-//! - [`bare`]: a model's steps without a scheduler; `cublaslt`: a library's products (GPUs only)
+//! - [`bare`]: a model's steps without a scheduler, and [`over_bare`]: what each way to launch adds to it; `cublaslt`: a library's products (GPUs only)
 //! - [`variants`]: which kernels are worth measuring for a bucket; `tuning`: measures them (GPUs only)
 
 mod args;
@@ -66,6 +66,7 @@ mod kind;
 mod measure;
 pub mod metrics;
 pub mod output;
+pub mod over_bare;
 mod prefill;
 pub mod ranges;
 pub mod routing;

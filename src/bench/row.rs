@@ -5,7 +5,8 @@
 
 use super::floors::{Least, Rates};
 use super::gpu_state::{GpuState, Machine};
-use super::metrics::Figures;
+use super::metrics::{Figures, sha256};
+use super::over_bare::OverBare;
 use super::routing::Spread;
 use super::stats::{interval, quantile, sorted, summary};
 use super::{Kind, Point};
@@ -57,6 +58,10 @@ pub struct Row {
     pub startup: Startup,
     #[serde(flatten)]
     pub gpu: GpuState,
+    /// SHA-256 of the tokens that all repeats generated: the same work has the same.
+    pub outputs_sha256: Option<String>,
+    #[serde(flatten)]
+    pub over_bare: OverBare,
     /// A value for each repeat of each figure that `bench compare` works on.
     pub samples: BTreeMap<String, Vec<f64>>,
 }
@@ -471,6 +476,7 @@ impl Row {
             step: Step::of(all(repeats, |f| &f.step_ms)),
             startup: Startup::mean(starts),
             gpu: GpuState::of(repeats.iter().flat_map(|f| &f.gpu)),
+            outputs_sha256: Some(sha256(repeats.iter().map(|f| f.outputs_sha256.as_bytes()))),
             samples: samples(point.kind, repeats, starts),
             ..Self::default()
         }

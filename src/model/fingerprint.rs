@@ -142,7 +142,7 @@ fn of_weights(file: &File) -> std::io::Result<String> {
     Ok(hex(&hash.finalize()))
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -165,6 +165,32 @@ pub fn results(measured: &[Column]) -> Vec<Column> {
     [SETTINGS, measured, COSTS].concat()
 }
 
+/// What each way to launch adds to the bare graph, and what of it is what.
+pub const OVER_BARE: &[Column] = &[
+    Column::setting("launch", "launch"),
+    Column::setting("dtype", "dtype"),
+    Column::setting("buckets", "bucket_file"),
+    Column::setting("kernel file", "kernel_file"),
+    Column::setting("batch", "batch"),
+    PROMPT,
+    Column::setting("n_gen", "n_gen"),
+    Column::setting("cpu load", "cpu_load"),
+    Column::text("over bare us", |row| {
+        let over = digits(row["over_bare_us"].as_f64()?, 3);
+        let spread = digits(row["over_bare_spread_us"].as_f64()?, 2);
+        Some(if row["over_bare_measurable"] == true {
+            format!("{over} (± {spread})")
+        } else {
+            format!("not measurable (± {spread})")
+        })
+    }),
+    Column::field("launch us", "over_bare_launch_us"),
+    Column::field("gap", "over_bare_gap_us"),
+    Column::field("scheduler", "over_bare_scheduler_us"),
+    Column::field("first run", "over_bare_first_run_us"),
+    Column::field("unexplained", "over_bare_unexplained_us"),
+];
+
 /// How engines started.
 pub const STARTS: &[Column] = &[
     Column::setting("launch", "launch"),

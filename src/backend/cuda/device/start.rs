@@ -34,6 +34,24 @@ impl GpuDevice {
         HostLaunched::new(context, program, WHOLE, ladders, spec.options, way)
     }
 
+    /// [`Self::hosted`] by a graph a step, with kernels that leave stamps, and where these come out.
+    ///
+    /// # Errors
+    /// As [`crate::backend::Device::start`].
+    pub fn hosted_timed(
+        &self,
+        spec: &EngineSpec<'_>,
+    ) -> Result<(HostLaunched, Box<dyn StepClock>)> {
+        let ladders = &spec.plan.ladders.reachable(spec.options);
+        let placement = self.placement(spec, ladders, spec.options, false);
+        let programs = boxed(&self.gpu, spec, &placement)?;
+        let (programs, clock) = timed_programs(&self.gpu, programs, ladders, spec.options)?;
+        let (context, program) = (&self.gpu.context, Box::new(InOrder(programs)));
+        let way = LaunchWay::HostGraph;
+        let stage = HostLaunched::new(context, program, WHOLE, ladders, spec.options, way)?;
+        Ok((stage, clock))
+    }
+
     fn placement<'a>(
         &self,
         spec: &EngineSpec<'a>,
@@ -81,11 +99,8 @@ pub(super) fn start(
                     |inner| Box::new(InARow { inner, operation }) as Box<dyn StepProgram>;
                 programs = programs.into_iter().map(repeated).collect();
             }
-            let early = gpu.overlaps_launches();
-            let slots = options.max_seqs;
-            let (programs, stamps) =
-                stamped(&gpu.context, &gpu.module, early, programs, &ladders, slots)?;
-            clock = Some(Box::new(stamps) as Box<dyn StepClock>);
+            let (programs, stamps) = timed_programs(gpu, programs, &ladders, &options)?;
+            clock = Some(stamps);
             launched(gpu, programs, &ladders, &options, way)?
         }
         Watch::Routing(routing) => {
@@ -191,6 +206,20 @@ pub(super) fn all_of_gpu(
     placement: &Placement<'_>,
 ) -> Result<InOrder> {
     boxed(gpu, spec, placement).map(InOrder)
+}
+
+type Programs = Vec<Box<dyn StepProgram>>;
+
+/// `programs` whose kernels leave stamps, and where these come out.
+fn timed_programs(
+    gpu: &OpenGpu,
+    programs: Programs,
+    ladders: &Ladders,
+    options: &EngineOptions,
+) -> Result<(Programs, Box<dyn StepClock>)> {
+    let (early, slots) = (gpu.overlaps_launches(), options.max_seqs);
+    let (programs, clock) = stamped(&gpu.context, &gpu.module, early, programs, ladders, slots)?;
+    Ok((programs, Box::new(clock)))
 }
 
 fn boxed(
