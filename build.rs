@@ -74,7 +74,7 @@ fn scheduler_core() {
         .compile("tailgraph_sched");
 }
 
-/// Compiles `kernels/*/*.cu` into `OUT_DIR/tailgraph.fatbin` and, of what launches kernels, `OUT_DIR/launching.fatbin`, with what each kernel takes in
+/// Compiles `kernels/*/*.cu` into `OUT_DIR/tailgraph.fatbin` and, with the feature `lab`, the laboratory's into `OUT_DIR/lab.fatbin` and `OUT_DIR/launching.fatbin`, with what each kernel takes in
 /// `OUT_DIR/kernels.json`, the bytes of its arguments in `OUT_DIR/arguments.json` and what each tells its launcher in `OUT_DIR/constants.json`. Spills are warnings; with TAILGRAPH_DENY_SPILLS=1 they are errors.
 #[cfg(feature = "cuda")]
 fn kernels() -> Result<(), String> {

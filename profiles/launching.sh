@@ -3,7 +3,7 @@
 # the GPU; the limits of launching on the device; an atomic queue by itself. With two GPUs, rows that go from one to the other in every
 # way (PARTS=gpus, in under 2 minutes). On one GPU, in under 5 minutes:
 #   profiles/launching.sh [OUT]                   OUT: a folder, profiles/out where none is given
-# Set TAILGRAPH, DEVICE (cuda), WAYS (all, or some with commas), KERNELS (32), STEPS (1500), THREADS (64), PROCESSES (1,2),
+# Set LAB (target/release/examples/lab), DEVICE (cuda), WAYS (all, or some with commas), KERNELS (32), STEPS (1500), THREADS (64), PROCESSES (1,2),
 # SECONDS_EACH (1.5; of gpus 0.25) or PARTS (some of idle, threads, processes, limits, queue, mps, gpus and timelines) for something
 # else than below; for gpus also DEVICES (cuda:0,1), HANDOVERS (all), ROWS (1,8,64,512) and ROWS_BESIDE (8), the rows beside loads.
 # Leaves in OUT
@@ -21,6 +21,11 @@
 #                          timelines-WAY.nsys-rep, which it opens
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/recipe.sh"
+lab=${LAB:-$here/../target/release/examples/lab}
+command -v "$lab" >/dev/null || {
+  echo "$0: found no $lab; build it with 'cargo build --release --features lab --example lab', or set LAB" >&2
+  exit 1
+}
 device=${DEVICE:-cuda}
 read -ra parts <<<"${PARTS:-idle threads processes limits queue}"
 
@@ -30,12 +35,12 @@ failed=0
 launch() {
   local file=$1
   shift
-  "$tailgraph" bench launch --device "$device" --launch "${WAYS:-all}" --kernels "${KERNELS:-32}" --steps "${STEPS:-1500}" \
+  "$lab" launch --device "$device" --ways "${WAYS:-all}" --kernels "${KERNELS:-32}" --steps "${STEPS:-1500}" \
     --most-seconds "${SECONDS_EACH:-1.5}" --repeats 1 --format jsonl "$@" >>"$out/$file.jsonl.partial" || failed=$?
 }
 # handover OPTION...
 handover() {
-  "$tailgraph" bench handover --device "${DEVICES:-cuda:0,1}" --ways "${HANDOVERS:-all}" --steps "${STEPS:-1000}" \
+  "$lab" handover --device "${DEVICES:-cuda:0,1}" --ways "${HANDOVERS:-all}" --steps "${STEPS:-1000}" \
     --most-seconds "${SECONDS_EACH:-0.25}" --repeats 1 --format jsonl "$@" >>"$out/handover.jsonl.partial" || failed=$?
 }
 
@@ -94,7 +99,7 @@ for part in "${parts[@]}"; do
       handover --rows "${ROWS_BESIDE:-8}" --gpu-load 1
       ;;
     limits | queue)
-      "$tailgraph" bench "$part" --device "$device" --format jsonl >"$out/$part.jsonl.partial"
+      "$lab" "$part" --device "$device" --format jsonl >"$out/$part.jsonl.partial"
       mv "$out/$part.jsonl.partial" "$out/$part.jsonl"
       ;;
     timelines)
@@ -104,7 +109,7 @@ for part in "${parts[@]}"; do
       for way in "${ways[@]}"; do
         report=$out/timelines-$way
         "$nsys" profile --trace=cuda --cuda-graph-trace=graph:host-and-device --force-overwrite=true --output="$report" \
-          "$tailgraph" bench launch --device "$device" --launch "$way" --kernels 8 --steps 200 --most-seconds 1 --repeats 1 --quiet \
+          "$lab" launch --device "$device" --ways "$way" --kernels 8 --steps 200 --most-seconds 1 --repeats 1 --quiet \
           >/dev/null
         {
           echo "== $way"

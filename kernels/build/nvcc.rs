@@ -14,7 +14,8 @@ const KERNELS: &str = "kernels";
 /// generation (sm_80 on 8.6 and 8.9, sm_100 on 10.3), but sm_90a, which wgmma needs, on 9.0 alone.
 const ARCHITECTURES: [&str; 3] = ["80", "90a", "100"];
 
-/// What came of compiling and linking; the images are `tailgraph.fatbin` and `launching.fatbin` in the output folder.
+/// What came of compiling and linking; the images are `tailgraph.fatbin` in the output folder and, with the feature `lab`, `lab.fatbin` and
+/// `launching.fatbin` beside it.
 pub struct Built {
     /// What the compiler printed, `ptxas -v` included: one unit after the other.
     pub compile_log: String,
@@ -74,12 +75,13 @@ fn existing(path: PathBuf) -> Option<PathBuf> {
     path.canonicalize().ok().filter(|path| path.is_file())
 }
 
-/// Compiles every unit, as many at a time as cargo allows, and links them for the device into two images. Objects lie in the folder that
+/// Compiles every unit, as many at a time as cargo allows, and links them for the device. Objects lie in the folder that
 /// TAILGRAPH_KERNEL_OBJECTS names, which builds may share, or in `out_dir`.
 pub fn build(nvcc: &Path, out_dir: &Path) -> Result<Built, String> {
     let folder = env::var_os("TAILGRAPH_KERNEL_OBJECTS").map_or(out_dir.to_owned(), PathBuf::from);
     std::fs::create_dir_all(&folder).map_err(|error| said(&folder, &error))?;
-    let units = units(Path::new(KERNELS))?;
+    let mut units = units(Path::new(KERNELS))?;
+    units.retain(|unit| cfg!(feature = "lab") || !is_of_lab(unit));
     let jobs: usize = env::var("NUM_JOBS")
         .ok()
         .and_then(|jobs| jobs.parse().ok())
@@ -112,13 +114,17 @@ pub fn build(nvcc: &Path, out_dir: &Path) -> Result<Built, String> {
     }
     forget_old(&folder);
     let by_unit = || units.iter().zip(&objects);
-    let main = by_unit().filter(|(unit, _)| !launches_kernels(unit));
+    let main = by_unit().filter(|(unit, _)| !is_of_lab(unit));
     let mut link_log = link(nvcc, main, &out_dir.join("tailgraph.fatbin"), &[])?;
-    let with_runtime = by_unit().filter(|(unit, _)| launches_kernels(unit) || is_shared(unit));
-    let runtime = runtime(nvcc)?;
-    let image = out_dir.join("launching.fatbin");
-    let linked = link(nvcc, with_runtime, &image, &[&runtime, "-lcudadevrt"])?;
-    link_log.push_str(&of_ours(&linked));
+    if cfg!(feature = "lab") {
+        let lab = by_unit().filter(|(unit, _)| is_of_lab(unit) && !launches_kernels(unit));
+        link_log.push_str(&link(nvcc, lab, &out_dir.join("lab.fatbin"), &[])?);
+        let with_runtime = by_unit().filter(|(unit, _)| launches_kernels(unit) || is_shared(unit));
+        let runtime = runtime(nvcc)?;
+        let image = out_dir.join("launching.fatbin");
+        let linked = link(nvcc, with_runtime, &image, &[&runtime, "-lcudadevrt"])?;
+        link_log.push_str(&of_ours(&linked));
+    }
     Ok(Built {
         compile_log,
         link_log,
@@ -126,7 +132,12 @@ pub fn build(nvcc: &Path, out_dir: &Path) -> Result<Built, String> {
     })
 }
 
-/// Of kernels that launch kernels: they need the device runtime, and stand in an image of their own, so that nothing else does.
+/// Whether a unit is of the laboratory (profiles/lab).
+fn is_of_lab(unit: &Path) -> bool {
+    unit.starts_with(Path::new(KERNELS).join("ways")) || launches_kernels(unit)
+}
+
+/// Kernels that launch kernels need the device runtime, and stand in an image of their own, so that nothing else does.
 fn launches_kernels(unit: &Path) -> bool {
     unit.starts_with(Path::new(KERNELS).join("cdp"))
 }

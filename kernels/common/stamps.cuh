@@ -9,7 +9,7 @@
  * amount without a load, so a launch without stamps costs a jump. With them a kernel's time after its wait grows by one
  * store: where to store to is settled before the wait, in no order, and what reads the stamps sorts them by time.
  *
- * src/backend/cuda/tools/stamps.rs says the layout again.
+ * src/backend/cuda/device/stamps.rs says the layout again.
  */
 #ifndef TAILGRAPH_STAMPS_CUH
 #define TAILGRAPH_STAMPS_CUH

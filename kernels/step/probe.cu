@@ -7,7 +7,7 @@
  *   values[s]          = mix(values[s] + layer)             once a layer
  *   token              = values[s] mod V
  *
- * Integers only, so any order of additions gives the same bits. src/backend/cuda/tools/probe.rs says the same in Rust.
+ * Integers only, so any order of additions gives the same bits. tests/common/probe.rs says the same in Rust.
  *
  * Bound: launching. Launch: block = PROBE_THREADS; grids stand beside the kernels. R rows of the bucket, S its most
  * sampled rows.

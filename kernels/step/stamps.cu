@@ -15,7 +15,7 @@ constexpr uint64_t LOST = 1, READ = 128 / sizeof(uint64_t), HEAD_BYTES = 256;
 
 extern "C" __constant__ Stamps *tg_stamping = nullptr;
 
-/* A step; StampedStep of src/backend/cuda/tools/stamps.rs. */
+/* A step; StampedStep of src/backend/cuda/device/stamps.rs. */
 struct Entry {
   uint64_t step;
   uint64_t end_ns;      /* when its last kernel had ended */

@@ -8,7 +8,7 @@
  *
  * So every step needs what the one before gave, and rows that are missing, late or of another step show in the token. The
  * additions are of integers, but for one bf16 sum of two, which has one right answer: every way gives the same bits.
- * src/backend/cuda/tools/handover/step.rs says the same in Rust.
+ * profiles/lab/handover/step.rs says the same in Rust.
  */
 #ifndef TAILGRAPH_PAIR_H
 #define TAILGRAPH_PAIR_H

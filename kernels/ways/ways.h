@@ -9,7 +9,7 @@
  *
  * So the next step's shape is known only once a step has ended, as in a run that serves; and a kernel that is missing, or
  * that ran before the one ahead of it had ended, shows in the digest. Integers only: every order of additions gives the
- * same bits. src/backend/cuda/tools/techniques/step.rs says the same in Rust.
+ * same bits. profiles/lab/ways/step.rs says the same in Rust.
  */
 #ifndef TAILGRAPH_WAYS_H
 #define TAILGRAPH_WAYS_H

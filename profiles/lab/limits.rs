@@ -1,129 +1,126 @@
-//! What the limits of launching on the device do at their edge: as many launches as are documented, and one more.
+//! `lab limits`: what the limits of launching on the device do at their edge: as many launches as are documented, and one more.
 
-use crate::backend::cuda::driver::conditional::Condition;
-use crate::backend::cuda::driver::errors::failed;
-use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
-use crate::backend::cuda::driver::gpu::OpenGpu;
-use crate::backend::cuda::driver::graph::Captured;
-use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
-use crate::backend::cuda::listed::techniques::error_name;
-use crate::backend::cuda::memory::buffer::Buffer;
-use crate::error::Result;
+use super::cuda::{Argument, Buffer, Captured, Exec, Kernel, Launch, LaunchedBy, OpenGpu, failed};
+use super::measure::{Measured, merged, subject};
+use super::table::Output;
+use super::ways::{Body, step::error_name};
+use super::{Gpus, ended};
+use clap::Args;
+use cudarc::driver::sys::CUgraphConditionalNodeType::CU_GRAPH_COND_TYPE_IF;
 use cudarc::driver::{CudaStream, sys};
-use serde::Serialize;
+use serde_json::{Value, json};
 use std::ffi::c_void;
+use std::process::ExitCode;
 use std::sync::Arc;
+use tailgraph::error::Result;
+
+#[derive(Debug, Clone, Args)]
+pub struct Limits {
+    #[command(flatten)]
+    output: Output,
+    /// cuda, or cuda:N for a certain GPU
+    #[arg(long, value_name = "DEVICE", default_value = "cuda", value_parser = Gpus::parse)]
+    device: Gpus,
+}
+
+const FIELDS: &str = "limit documented accepted ran accepted_beyond ran_beyond holds answer";
+
+pub fn run(args: &Limits) -> Result<ExitCode> {
+    let gpu = args.device.one()?;
+    let rows = edges(&gpu)?.into_iter();
+    let rows = rows
+        .map(|edge| merged([&subject(&[&gpu]), &edge]))
+        .collect();
+    let heading = format!(
+        "As many launches as documented, and one more, on {}.",
+        gpu.info
+    );
+    let measured = Measured {
+        rows,
+        ..Measured::default()
+    };
+    ended(&args.output, measured, &heading, FIELDS)
+}
 
 /// A launch that stays so long is still there when the next one is tried.
 const STAY_NS: u64 = 2_000_000;
 
-/// One limit, and what was found at its edge.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Edge {
-    pub limit: &'static str,
-    /// By NVIDIA's documentation.
-    pub documented: u32,
-    /// Of `documented` launches, those that were accepted, and those that ran.
-    pub accepted: u32,
-    pub ran: u32,
-    /// Of one more.
-    pub accepted_beyond: u32,
-    pub ran_beyond: u32,
-    /// What the first refused one was answered; none where all were accepted.
-    pub answer: Option<String>,
-    /// As many are accepted as are documented, and no more.
-    pub holds: bool,
-}
-
-/// What a launch is of, and where it goes.
+/// What is launched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tried {
-    /// Graphs of their own, inside the run of the one that launches them.
-    Forget,
-    /// ... behind it.
-    Tail,
-    /// The graph that launches, behind its own run.
-    ItselfBehind,
-    /// ... inside its own run.
-    ItselfInside,
+    /// Graphs of their own, each once.
+    Others,
+    /// The graph that launches.
+    Itself,
     /// One graph, again while it runs.
     InUse,
 }
 
-const COUNTED: [(Tried, &str, u32); 5] = [
-    (
-        Tried::Forget,
-        "fire-and-forget launches in a run of a graph",
-        120,
-    ),
-    (Tried::Tail, "pending tail launches of a graph", 255),
-    (
-        Tried::ItselfBehind,
-        "pending tail launches of a graph by itself",
-        1,
-    ),
-    (
-        Tried::ItselfInside,
-        "fire-and-forget launches of a graph by itself",
-        0,
-    ),
-    (Tried::InUse, "runs at once of one executable graph", 1),
-];
-
-/// Tries all of them on `gpu`, which takes some milliseconds each.
-///
-/// # Errors
-/// What the driver refuses beside what is tried.
-pub fn edges(gpu: &OpenGpu) -> Result<Vec<Edge>> {
+/// Tries each limit on `gpu`, which takes some milliseconds each. An edge has `documented` launches and one beyond: how many were
+/// accepted, how many ran, and what the first refused one was answered.
+pub fn edges(gpu: &OpenGpu) -> Result<Vec<Value>> {
     let trial = Trial::new(gpu)?;
     let mut edges = vec![];
-    for (tried, limit, documented) in COUNTED {
-        let (accepted, ran, _) = trial.launches(tried, documented)?;
-        let (accepted_beyond, ran_beyond, answer) = trial.launches(tried, documented + 1)?;
-        edges.push(Edge {
-            limit,
-            documented,
-            accepted,
-            ran,
-            accepted_beyond,
-            ran_beyond,
-            answer: answer.map(|error| {
-                format!(
-                    "launch {} of {limit}: {} ({error})",
-                    accepted_beyond + 1,
-                    error_name(error)
-                )
-            }),
-            holds: accepted == documented && accepted_beyond == documented,
-        });
+    for (tried, behind, limit, documented) in [
+        (
+            Tried::Others,
+            false,
+            "fire-and-forget launches in a run of a graph",
+            120,
+        ),
+        (Tried::Others, true, "pending tail launches of a graph", 255),
+        (
+            Tried::Itself,
+            true,
+            "pending tail launches of a graph by itself",
+            1,
+        ),
+        (
+            Tried::Itself,
+            false,
+            "fire-and-forget launches of a graph by itself",
+            0,
+        ),
+        (
+            Tried::InUse,
+            false,
+            "runs at once of one executable graph",
+            1,
+        ),
+    ] {
+        let (accepted, ran, _) = trial.launches(tried, behind, documented)?;
+        let (accepted_beyond, ran_beyond, refused) =
+            trial.launches(tried, behind, documented + 1)?;
+        let (number, error) = (accepted_beyond + 1, refused.map(error_name));
+        edges.push(json!({
+            "limit": limit,
+            "documented": documented,
+            "accepted": accepted,
+            "ran": ran,
+            "accepted_beyond": accepted_beyond,
+            "ran_beyond": ran_beyond,
+            "answer": error.map(|error| format!("launch {number} of {limit}: {error}")),
+            "holds": accepted == documented && accepted_beyond == documented,
+        }));
     }
-    for (limit, graph) in [
-        (
-            "conditional nodes in a graph that the device launches",
-            trial.conditional()?,
-        ),
-        (
-            "host nodes in a graph that the device launches",
-            trial.host_node()?,
-        ),
+    for (nodes, graph) in [
+        ("conditional nodes", trial.conditional()?),
+        ("host nodes", trial.host_node()?),
     ] {
         let refused = Exec::instantiate_unaudited(&graph, LaunchedBy::Device).err();
         // The driver may not say which node it was; what is checked before does.
         let audited = Exec::instantiate(&graph, LaunchedBy::Device).err();
-        edges.push(Edge {
-            limit,
-            documented: 0,
-            accepted: 0,
-            ran: 0,
-            accepted_beyond: refused.is_none().into(),
-            ran_beyond: 0,
-            holds: refused.is_some(),
-            answer: refused
-                .into_iter()
-                .chain(audited)
-                .map(|error| error.to_string())
-                .reduce(|all, next| format!("{all}; {next}")),
-        });
+        let answers = refused.iter().chain(&audited).map(ToString::to_string);
+        edges.push(json!({
+            "limit": format!("{nodes} in a graph that the device launches"),
+            "documented": 0,
+            "accepted": 0,
+            "ran": 0,
+            "accepted_beyond": u32::from(refused.is_none()),
+            "ran_beyond": 0,
+            "answer": answers.reduce(|all, next| format!("{all}; {next}")),
+            "holds": refused.is_some(),
+        }));
     }
     Ok(edges)
 }
@@ -157,33 +154,35 @@ impl<'a> Trial<'a> {
         })
     }
 
+    /// What is launched: a kernel that counts its runs.
+    fn counting(&self, stay_ns: u64) -> [Argument; 2] {
+        [Argument::Address(self.counts.at(0)), Argument::U64(stay_ns)]
+    }
+
     /// Launches that were accepted, those that ran, and what the first refused one was answered.
-    fn launches(&self, tried: Tried, count: u32) -> Result<(u32, u32, Option<u32>)> {
-        let stay = match tried {
-            Tried::InUse => STAY_NS,
-            _ => 0,
-        };
-        let arguments = [Argument::Address(self.counts.at(0)), Argument::U64(stay)];
-        let small = self.capture("what is launched", &self.ran, &arguments)?;
-        let small = |_| Exec::new(&small, LaunchedBy::Device);
-        let graphs: Vec<Exec> = match tried {
-            Tried::Forget | Tried::Tail => (0..count).map(small).collect::<Result<_>>()?,
-            Tried::InUse => vec![small(0)?],
-            Tried::ItselfBehind | Tried::ItselfInside => vec![],
-        };
-        let handles: Vec<u64> = match tried {
-            Tried::Forget | Tried::Tail => graphs.iter().map(Exec::device_handle).collect(),
-            Tried::InUse => vec![graphs[0].device_handle(); count as usize],
-            // The graph that runs.
-            Tried::ItselfBehind | Tried::ItselfInside => vec![0; count as usize],
-        };
-        if handles.is_empty() {
+    fn launches(&self, tried: Tried, behind: bool, count: u32) -> Result<(u32, u32, Option<u32>)> {
+        if count == 0 {
             return Ok((0, 0, None));
         }
+        let stay_ns = if tried == Tried::InUse { STAY_NS } else { 0 };
+        let small = self.capture("what is launched", &self.ran, &self.counting(stay_ns))?;
+        let graphs = match tried {
+            Tried::Others => count,
+            Tried::InUse => 1,
+            Tried::Itself => 0,
+        };
+        let graphs = (0..graphs).map(|_| Exec::new(&small, LaunchedBy::Device));
+        let graphs: Vec<Exec> = graphs.collect::<Result<_>>()?;
+        // 0 is the graph that runs.
+        let handle = |index: u32| match tried {
+            Tried::Others => graphs[index as usize].device_handle(),
+            Tried::InUse => graphs[0].device_handle(),
+            Tried::Itself => 0,
+        };
+        let handles: Vec<u64> = (0..count).map(handle).collect();
         let table = Buffer::new(&self.gpu.context, 8 * handles.len())?;
         table.write(&self.stream, 0, bytemuck::cast_slice(&handles))?;
         let answers = Buffer::new(&self.gpu.context, 4 * handles.len())?;
-        let behind = matches!(tried, Tried::Tail | Tried::ItselfBehind);
         let arguments = [
             Argument::Address(table.at(0)),
             Argument::U32(count),
@@ -196,15 +195,13 @@ impl<'a> Trial<'a> {
         self.counts.fill(&self.stream, 0)?;
         // SAFETY: as in `capture`; the reads below wait.
         unsafe { head.launch() }?;
-        let mut found = vec![0u32; handles.len()];
-        let bytes = bytemuck::cast_slice_mut(&mut found);
-        answers.read(&self.stream, 0, bytes)?;
-        let mut counts = [0u32; 2];
+        let (mut found, mut counts) = (vec![0u32; handles.len()], [0u32; 2]);
+        answers.read(&self.stream, 0, bytemuck::cast_slice_mut(&mut found))?;
         let bytes = bytemuck::cast_slice_mut(&mut counts);
         self.counts.read(&self.stream, 0, bytes)?;
         let accepted = found.iter().filter(|&&error| error == 0).count() as u32;
         let ran = match tried {
-            Tried::ItselfBehind | Tried::ItselfInside => counts[1].saturating_sub(1),
+            Tried::Itself => counts[1].saturating_sub(1),
             _ => counts[0],
         };
         Ok((accepted, ran, found.into_iter().find(|&error| error != 0)))
@@ -212,27 +209,25 @@ impl<'a> Trial<'a> {
 
     /// A graph with a node that the device cannot launch.
     fn conditional(&self) -> Result<Captured> {
-        let graph = Captured::empty(&self.stream, "limits, a conditional node")?;
-        let root = graph.body();
+        let (graph, root) = Body::whole(&self.stream, "limits, a conditional node".to_owned())?;
         let value = root.value(1)?;
-        let (_, bodies) = root.condition(Condition::If, value, &[])?;
+        let (_, bodies) = root.condition(CU_GRAPH_COND_TYPE_IF, 1, value, None)?;
         bodies[0].capture(|stream| {
-            let arguments = [Argument::Address(self.counts.at(0)), Argument::U64(0)];
-            // SAFETY: as in `capture`; it never runs.
-            unsafe { self.ran.launch(stream, Launch::blocks(1, 1), &arguments) }
+            // SAFETY: the arguments are the kernel's; it never runs.
+            unsafe { (self.ran).launch(stream, Launch::blocks(1, 1), &self.counting(0)) }
         })?;
         Ok(graph)
     }
 
+    /// Another one.
     fn host_node(&self) -> Result<Captured> {
         extern "C" fn nothing(_: *mut c_void) {}
         Captured::capture(&self.stream, "limits, a host node", |stream| {
+            let (stream, none) = (stream.cu_stream(), std::ptr::null_mut());
             // SAFETY: the stream is alive, and the function takes nothing; it never runs.
-            unsafe {
-                sys::cuLaunchHostFunc(stream.cu_stream(), Some(nothing), std::ptr::null_mut())
-            }
-            .result()
-            .map_err(|error| failed("capturing a host node", error))
+            unsafe { sys::cuLaunchHostFunc(stream, Some(nothing), none) }
+                .result()
+                .map_err(|error| failed("capturing a host node", error))
         })
     }
 }

@@ -1,250 +1,283 @@
-//! Every way that CUDA has of launching a step, side by side: the same small kernels in each, timed by the GPU's clock.
+//! The one measuring loop: steps in several ways, beside each load, again and again in an order that turns by one from repeat to
+//! repeat, so that whatever drifts meets all ways alike.
 
-use super::host::{Busy, process_time};
-use super::stats::{quantile, sorted};
-use crate::backend::cuda::driver::gpu::OpenGpu;
-use crate::backend::cuda::listed::techniques::Technique;
-pub use crate::backend::cuda::tools::techniques::Foreseen;
-use crate::backend::cuda::tools::techniques::{Chunk, Run, open};
-use crate::error::{Error, Result};
-use serde::Serialize;
+use super::cuda::OpenGpu;
+use super::handover::step::ROW_BYTES;
+use super::load::Processes;
+use super::reference::Reference;
+use clap::Args;
+use serde_json::{Value, json};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tailgraph::bench::host::{Busy, process_time, processor, processors};
+use tailgraph::bench::stats::{quantile, sorted};
+use tailgraph::error::{Error, Result};
 
 /// Steps between two looks of the host at all that they left.
-pub const CHUNK: u64 = 250;
-/// ... before those that count.
+const CHUNK: u64 = 250;
 const WARM_UP: u64 = 128;
-/// Steps of a repeat that do not count.
-pub const BEFORE: u64 = 1 + WARM_UP;
-/// Steps of which the slowest thousandth is one.
+/// Steps from which on the slowest thousandth is at least one.
 const ENOUGH_FOR_P999: usize = 1000;
+/// Between two looks of a host that only waits for a run's end.
+pub const LOOK: Duration = Duration::from_micros(200);
 
-/// How a way is measured.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// How ways are measured.
+#[derive(Debug, Clone, Args)]
 pub struct Plan {
-    /// Of each repeat.
-    pub steps: u64,
-    /// A repeat ends sooner where it has taken so long.
-    pub most: Duration,
-    /// Launches in a chain of siblings.
-    pub renew: u32,
+    /// Steps of each repeat
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(2..))]
+    steps: u64,
+    /// A repeat of a way ends sooner where it has taken so long
+    #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
+    most_seconds: f64,
+    /// Runs of each combination; each makes the way ready anew
+    #[arg(long, short, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    repeats: u32,
+    /// Threads that spin meanwhile
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "0")]
+    cpu_load: Vec<u32>,
+    /// Processes that keep each GPU busy meanwhile, with kernels of some 2 ms
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "0")]
+    gpu_load: Vec<u32>,
+    /// No progress on standard error
+    #[arg(long, short)]
+    quiet: bool,
 }
 
-/// What the repeats of one way gave.
-#[derive(Debug, Clone, Default)]
-pub struct Found {
-    /// From one step's end to the next one's.
+/// Steps in a row, and what they took.
+pub struct Chunk {
+    /// When each step ended, by one clock.
+    pub ends_ns: Vec<u64>,
+    /// Launches that the host made.
+    pub launches: u64,
+}
+
+/// Steps that are made ready in one way.
+pub trait Steps {
+    /// Runs so many steps more, and compares what they computed with the reference.
+    fn run(&mut self, count: u64) -> Result<Chunk>;
+
+    /// What all steps so far have left.
+    fn digest(&self) -> u64;
+
+    /// Siblings that a GPU did not take in time, so that the head went on; `None` of ways without.
+    fn not_taken(&self) -> Option<u32> {
+        None
+    }
+}
+
+/// One way over steps of one size.
+pub struct Thing<'a> {
+    /// What rows say of it first.
+    named: Value,
+    /// What its steps leave, which is worked out before anything is timed.
+    reference: Option<Rc<Reference>>,
+    open: Box<dyn Fn() -> Result<Box<dyn Steps>> + 'a>,
+}
+
+impl<'a> Thing<'a> {
+    /// `open` makes it ready.
+    pub fn new<S: Steps + 'static>(
+        named: Value,
+        reference: Option<Rc<Reference>>,
+        open: impl Fn() -> Result<S> + 'a,
+    ) -> Self {
+        let open = move || open().map(|steps| Box::new(steps) as Box<dyn Steps>);
+        let open = Box::new(open);
+        Self {
+            named,
+            reference,
+            open,
+        }
+    }
+}
+
+/// What the repeats of a thing under a load gave.
+#[derive(Default)]
+struct Found {
+    repeats: u32,
+    /// All steps but the first of each chunk, which is timed from no other.
     steps_us: Vec<f64>,
     steps: u64,
     launches: u64,
+    /// Processor time of this process, busy threads left out.
     processor: Duration,
     startup_ms: Vec<f64>,
+    /// By what the driver says is free: other processes change it too.
     device_bytes: Vec<f64>,
-    not_taken: Option<u64>,
+    not_taken: Option<u32>,
     digest: u64,
+    failed: bool,
 }
 
-/// Of all repeats together.
-#[derive(Debug, Clone, Serialize)]
-pub struct Figures {
-    /// Steps that were timed: all but the first of 250.
-    pub timed_steps: usize,
-    pub mean_step_us: f64,
-    pub p50_step_us: f64,
-    pub p99_step_us: f64,
-    /// `None` of fewer than 1,000 steps.
-    #[serde(rename = "p99.9_step_us")]
-    pub p999_step_us: Option<f64>,
-    pub longest_step_us: f64,
-    /// Processor time of this process, busy threads left out.
-    pub host_cpu_us_per_step: f64,
-    pub host_launches_per_step: f64,
-    /// Median of the repeats, by what the driver says is free: other processes change it too.
-    pub device_mib: f64,
-    /// From nothing to the end of the first step: median of the repeats.
-    pub startup_ms: f64,
-    /// Siblings that the GPU did not take in time, so that the head went on.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub not_taken: Option<u64>,
-    /// After the steps of the last repeat, as the reference has it.
-    pub digest: String,
+/// What was measured, as far as there was time for it.
+#[derive(Default)]
+pub struct Measured {
+    pub rows: Vec<Value>,
+    pub interrupted: bool,
+    /// The first failure; the others were said.
+    pub failed: Option<Error>,
 }
 
-/// Steps that are measured, made ready.
-pub trait Steps {
-    /// So many more.
-    ///
-    /// # Errors
-    /// What they failed by, or that their bits are not right.
-    fn run(&mut self, count: u64) -> Result<Chunk>;
-
-    /// Of all steps so far.
-    fn digest(&self) -> u64;
-
-    /// Siblings that a GPU did not take in time; `None`: there are none.
-    fn not_taken(&self) -> Option<u32>;
-}
-
-impl Steps for Run {
-    fn run(&mut self, count: u64) -> Result<Chunk> {
-        Self::run(self, count)
-    }
-
-    fn digest(&self) -> u64 {
-        Self::digest(self)
-    }
-
-    fn not_taken(&self) -> Option<u32> {
-        Some(Self::not_taken(self))
-    }
-}
-
-/// Runs one repeat of `technique` over `steps`, whose answers are worked out already; false: interrupted, and `found` is as before.
-///
-/// # Errors
-/// What the way failed by, or that its bits are not the reference's.
-pub fn measure(
-    gpu: &OpenGpu,
-    technique: Technique,
+/// Measures all `things` beside each load. One that fails is not tried again under that load; all others are.
+pub fn all(
     plan: &Plan,
-    steps: &Foreseen,
-    busy: &Busy,
-    found: &mut Found,
-    interrupt: &AtomicBool,
-) -> Result<bool> {
-    let open = || open(gpu, technique, steps, plan.renew);
-    repeat(|| gpu.free_bytes(), open, plan, busy, found, interrupt)
-}
-
-/// Runs one repeat of what `open` makes ready; false: interrupted, and `found` is as before. `free`: bytes of device memory.
-///
-/// # Errors
-/// What the steps failed by.
-pub fn repeat<S: Steps>(
-    free: impl Fn() -> Result<u64>,
-    open: impl FnOnce() -> Result<S>,
-    plan: &Plan,
-    busy: &Busy,
-    found: &mut Found,
-    interrupt: &AtomicBool,
-) -> Result<bool> {
-    let before = free()?;
-    let start = Instant::now();
-    let mut run = open()?;
-    run.run(1)?;
-    let startup = start.elapsed();
-    let taken = before.saturating_sub(free()?);
-    run.run(WARM_UP)?;
-    let warm = run.not_taken();
-    let mut new = found.clone();
-    let (used, spun) = (process_time(), busy.time());
-    let start = Instant::now();
-    let mut done = 0;
-    while done < plan.steps && (done == 0 || start.elapsed() < plan.most) {
-        if interrupt.load(Ordering::Relaxed) {
-            return Ok(false);
+    gpus: &[&OpenGpu],
+    things: &[Thing<'_>],
+    stop: &AtomicBool,
+) -> Result<Measured> {
+    let mut measured = Measured::default();
+    for &gpu_load in &plan.gpu_load {
+        let beside = gpus
+            .iter()
+            .map(|gpu| Processes::new(gpu_load, gpu.info.ordinal));
+        let _beside = beside.collect::<Result<Vec<_>>>()?;
+        for &cpu_load in &plan.cpu_load {
+            let mut found: Vec<Found> = things.iter().map(|_| Found::default()).collect();
+            for (repeat, turn) in (0..plan.repeats as usize)
+                .flat_map(|repeat| (0..things.len()).map(move |turn| (repeat, turn)))
+            {
+                if turn == 0 && !plan.quiet {
+                    let (this, all) = (repeat + 1, plan.repeats);
+                    eprintln!(
+                        "repeat {this} of {all}, beside {cpu_load} busy threads and {gpu_load} processes a GPU"
+                    );
+                }
+                let index = (turn + repeat) % things.len();
+                let (thing, found) = (&things[index], &mut found[index]);
+                if found.failed || stop.load(Ordering::Relaxed) {
+                    continue;
+                }
+                if let Some(reference) = &thing.reference {
+                    reference.value(plan.steps + WARM_UP + 1);
+                }
+                let busy = Busy::new(cpu_load, stop)?;
+                if let Err(error) = found.repeat(plan, gpus, thing, &busy, stop) {
+                    found.failed = true;
+                    match &measured.failed {
+                        None => measured.failed = Some(error),
+                        Some(_) => eprintln!("warning: {error}"),
+                    }
+                }
+            }
+            let load = json!({ "cpu_load": cpu_load, "gpu_load": gpu_load });
+            let rows = things.iter().zip(&found);
+            let rows = rows.filter_map(|(thing, found)| found.row(thing, gpus, &load));
+            measured.rows.extend(rows);
         }
-        let count = CHUNK.min(plan.steps - done);
-        let chunk = run.run(count)?;
-        let ends = chunk.ends_ns.windows(2);
-        new.steps_us
-            .extend(ends.map(|pair| pair[1].saturating_sub(pair[0]) as f64 / 1e3));
-        new.launches += chunk.launches;
-        done += count;
     }
-    let used = (process_time() - used).saturating_sub(busy.time() - spun);
-    new.processor += used;
-    new.steps += done;
-    new.startup_ms.push(startup.as_secs_f64() * 1e3);
-    new.device_bytes.push(taken as f64);
-    if let (Some(now), Some(warm)) = (run.not_taken(), warm) {
-        *new.not_taken.get_or_insert(0) += u64::from(now - warm);
-    }
-    new.digest = run.digest();
-    *found = new;
-    Ok(true)
+    measured.interrupted = stop.load(Ordering::Relaxed);
+    Ok(measured)
 }
 
 impl Found {
-    /// `None` of no whole repeat.
-    pub fn figures(&self) -> Option<Figures> {
+    /// Runs `thing` once more, or as far as it comes before `stop`.
+    fn repeat(
+        &mut self,
+        plan: &Plan,
+        gpus: &[&OpenGpu],
+        thing: &Thing<'_>,
+        busy: &Busy,
+        stop: &AtomicBool,
+    ) -> Result<()> {
+        let free = || gpus.iter().map(|gpu| gpu.free_bytes()).sum::<Result<u64>>();
+        let (before, start) = (free()?, Instant::now());
+        let mut steps = (thing.open)()?;
+        let mut timed = || {
+            steps.run(1)?;
+            self.startup_ms.push(start.elapsed().as_secs_f64() * 1e3);
+            self.device_bytes
+                .push(before.saturating_sub(free()?) as f64);
+            steps.run(WARM_UP)?;
+            let not_taken = steps.not_taken();
+            let (used, spun, start) = (process_time(), busy.time(), Instant::now());
+            let mut left = plan.steps;
+            let late = || start.elapsed().as_secs_f64() >= plan.most_seconds;
+            while left == plan.steps || left > 0 && !late() && !stop.load(Ordering::Relaxed) {
+                let count = CHUNK.min(left);
+                let chunk = steps.run(count)?;
+                let pairs = chunk.ends_ns.windows(2);
+                let us = pairs.map(|pair| pair[1].saturating_sub(pair[0]) as f64 / 1e3);
+                self.steps_us.extend(us);
+                self.launches += chunk.launches;
+                self.steps += count;
+                left -= count;
+            }
+            self.processor += (process_time() - used).saturating_sub(busy.time() - spun);
+            if let (Some(now), Some(before)) = (steps.not_taken(), not_taken) {
+                self.not_taken = Some(self.not_taken.unwrap_or(0) + now - before);
+            }
+            self.digest = steps.digest();
+            self.repeats += 1;
+            Ok(())
+        };
+        let ran = timed();
+        if ran.is_err() {
+            // The GPU may still be at them.
+            std::mem::forget(steps);
+        }
+        ran
+    }
+
+    /// `None` where it failed, or nothing was timed.
+    fn row(&self, thing: &Thing<'_>, gpus: &[&OpenGpu], load: &Value) -> Option<Value> {
         let steps = sorted(&self.steps_us);
-        let longest = *steps.last()?;
+        let longest = steps.last().filter(|_| !self.failed)?;
         let median = |values: &[f64]| quantile(&sorted(values), 0.5);
         let per_step = |value: f64| value / self.steps as f64;
-        Some(Figures {
-            timed_steps: steps.len(),
-            mean_step_us: steps.iter().sum::<f64>() / steps.len() as f64,
-            p50_step_us: quantile(&steps, 0.5),
-            p99_step_us: quantile(&steps, 0.99),
-            p999_step_us: (steps.len() >= ENOUGH_FOR_P999).then(|| quantile(&steps, 0.999)),
-            longest_step_us: longest,
-            host_cpu_us_per_step: per_step(self.processor.as_nanos() as f64 / 1e3),
-            host_launches_per_step: per_step(self.launches as f64),
-            device_mib: median(&self.device_bytes) / f64::from(1 << 20),
-            startup_ms: median(&self.startup_ms),
-            not_taken: self.not_taken,
-            digest: format!("{:016x}", self.digest),
-        })
+        let p50 = quantile(&steps, 0.5);
+        // Rows that go from GPU to GPU.
+        let bytes = thing.named["rows"]
+            .as_u64()
+            .map(|rows| rows * ROW_BYTES as u64);
+        let mut figures = json!({
+            "repeats": self.repeats,
+            "bytes_per_step": bytes,
+            "gbytes_per_s": bytes.map(|bytes| bytes as f64 / (p50 * 1e3)),
+            "timed_steps": steps.len(),
+            "mean_step_us": steps.iter().sum::<f64>() / steps.len() as f64,
+            "p50_step_us": p50,
+            "p99_step_us": quantile(&steps, 0.99),
+            "p99.9_step_us": (steps.len() >= ENOUGH_FOR_P999).then(|| quantile(&steps, 0.999)),
+            "longest_step_us": longest,
+            "host_cpu_us_per_step": per_step(self.processor.as_nanos() as f64 / 1e3),
+            "host_launches_per_step": per_step(self.launches as f64),
+            "device_mib": median(&self.device_bytes) / f64::from(1 << 20),
+            "startup_ms": median(&self.startup_ms),
+            "not_taken": self.not_taken,
+            "digest": format!("{:016x}", self.digest),
+        });
+        // Of these a way has none, where the percentile of too few steps is null.
+        let fields = figures.as_object_mut()?;
+        fields.retain(|name, value| name == "p99.9_step_us" || !value.is_null());
+        Some(merged([&thing.named, &subject(gpus), load, &figures]))
     }
 }
 
-/// Refuses sizes that no way has.
-///
-/// # Errors
-/// [`Error::Usage`], naming the option.
-pub fn check(kernels: &[u32], steps: u64) -> Result<()> {
-    if let Some(found) = kernels.iter().find(|&&kernels| kernels < 2) {
-        return Err(Error::Usage(format!(
-            "--kernels {found}: expected at least 2, one and that which ends a step"
-        )));
+/// What each row says of where it comes from.
+pub fn subject(gpus: &[&OpenGpu]) -> Value {
+    let arguments = std::env::args_os().skip(1);
+    let arguments: Vec<_> = arguments
+        .map(|argument| argument.to_string_lossy().into_owned())
+        .collect();
+    let mut subject = json!({
+        "build_version": env!("CARGO_PKG_VERSION"),
+        "build_profile": if cfg!(debug_assertions) { "debug" } else { "release" },
+        "command": format!("lab {}", arguments.join(" ")),
+        "test_time": chrono::Utc::now().format("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        "cpu_info": processor(),
+        "host_cores": processors(),
+    });
+    for (name, gpu) in ["gpu_info", "other_gpu_info"].into_iter().zip(gpus) {
+        subject[name] = json!(gpu.info.to_string());
     }
-    match steps {
-        0 | 1 => Err(Error::Usage(format!(
-            "--steps {steps}: expected at least 2, since a step is timed from the end of the one before"
-        ))),
-        _ => Ok(()),
-    }
+    subject
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn figures_are_of_all_repeats() {
-        let mut found = Found {
-            steps_us: (1..=500).map(f64::from).collect(),
-            steps: 502,
-            launches: 502,
-            processor: Duration::from_micros(1004),
-            startup_ms: vec![3.0, 1.0, 2.0],
-            device_bytes: vec![1048576.0],
-            ..Found::default()
-        };
-        let figures = found.figures().unwrap();
-        assert_eq!(figures.p50_step_us, 250.5);
-        assert_eq!(figures.p999_step_us, None, "half a step is no thousandth");
-        assert_eq!(
-            (figures.host_cpu_us_per_step, figures.host_launches_per_step),
-            (2.0, 1.0)
-        );
-        assert_eq!((figures.startup_ms, figures.device_mib), (2.0, 1.0));
-        found.steps_us.extend((1..=500).map(f64::from));
-        assert!(found.figures().unwrap().p999_step_us.is_some());
-        assert!(Found::default().figures().is_none());
-    }
-
-    #[test]
-    fn sizes_that_no_way_has_are_refused() {
-        check(&[2, 123], 2).unwrap();
-        for (kernels, steps, word) in [(1, 10, "--kernels 1"), (4, 1, "--steps 1")] {
-            let message = check(&[kernels], steps).unwrap_err().to_string();
-            assert!(
-                message.contains(word) && message.contains("expected"),
-                "{message}"
-            );
-        }
-    }
+/// One object of all fields.
+pub fn merged<const N: usize>(parts: [&Value; N]) -> Value {
+    let fields = parts.iter().filter_map(|part| part.as_object()).flatten();
+    let fields = fields.map(|(name, value)| (name.clone(), value.clone()));
+    Value::Object(fields.collect())
 }

@@ -1,190 +1,175 @@
-//! An atomic queue by itself (kernels/ways/queue.cu): items that the GPU's threads claim from one counter, in each way to claim
-//! them, and the same items split beforehand.
+//! `lab queue`: an atomic queue by itself (kernels/ways/queue.cu): items that the GPU's threads claim from one counter, in each way to
+//! claim them, and the same items split beforehand.
 
-use crate::backend::cuda::driver::gpu::OpenGpu;
-use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
-use crate::backend::cuda::memory::buffer::Buffer;
-use crate::backend::cuda::tools::techniques::step::{mix, mix64};
-use crate::error::{Error, Result};
-use cudarc::driver::CudaStream;
-use std::sync::Arc;
+use super::cuda::{Argument, Buffer, Launch, failed};
+use super::measure::{Measured, merged, subject};
+use super::reference::{mix, mix64};
+use super::table::Output;
+use super::{Gpus, ended};
+use clap::Args;
+use serde_json::json;
+use std::process::ExitCode;
+use tailgraph::bench::stats::{quantile, sorted};
+use tailgraph::error::{Error, Result};
 
 /// QUEUE_THREADS of kernels/ways/queue.cu.
 const THREADS: u32 = 128;
 /// Four an SM of 132: all are on the GPU at once, so none begins when another has ended.
 const BLOCKS: u32 = 528;
 const WARPS: usize = (BLOCKS * THREADS / 32) as usize;
+/// How a thread comes by its items, by the kernel's numbers, and how many it claims at once.
+const CLAIMS: [(&str, Option<u32>); 4] = [
+    ("one item a claim", Some(1)),
+    ("32 items a claim", Some(32)),
+    ("32 for a warp, by one lane", Some(32)),
+    ("split evenly beforehand", None),
+];
 
-/// How a thread comes by its items.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Claim {
-    One,
-    Many,
-    ByWarp,
-    Split,
+#[derive(Debug, Clone, Args)]
+pub struct QueueArgs {
+    #[command(flatten)]
+    output: Output,
+    /// cuda, or cuda:N for a certain GPU
+    #[arg(long, value_name = "DEVICE", default_value = "cuda", value_parser = Gpus::parse)]
+    device: Gpus,
+    /// Items that are claimed
+    #[arg(long, default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(1..))]
+    items: u32,
+    /// Dependent steps of arithmetic of an item, in the mean; 0 is nothing but claiming
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "0,64,512"
+    )]
+    rounds: Vec<u32>,
+    /// Runs of each combination, after one that does not count; the median is shown
+    #[arg(long, short, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
+    repeats: u32,
 }
 
-impl Claim {
-    pub const ALL: [Self; 4] = [Self::One, Self::Many, Self::ByWarp, Self::Split];
+const FIELDS: &str = "claim work rounds items_per_us first_end_us median_end_us last_end_us tail_us idle_share claims";
 
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::One => "one item a claim",
-            Self::Many => "32 items a claim",
-            Self::ByWarp => "32 for a warp, by one lane",
-            Self::Split => "split evenly beforehand",
-        }
-    }
-
-    /// Atomic operations that `items` take at least.
-    pub fn claims(self, items: u32) -> u64 {
-        match self {
-            Self::One => items.into(),
-            Self::Many | Self::ByWarp => items.div_ceil(32).into(),
-            Self::Split => 0,
-        }
-    }
-}
-
-/// What is to be done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Work {
-    pub items: u32,
-    /// Dependent steps of arithmetic of an item, in the mean; 0: nothing but claiming.
-    pub rounds: u32,
-    /// Items differ.
-    pub skewed: bool,
-}
-
-/// When the workers, which are warps, ended, in us from the first one's beginning.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Ends {
-    pub first_us: f64,
-    pub median_us: f64,
-    pub last_us: f64,
-    /// Of the workers' time, what they had nothing to do in.
-    pub idle_share: f64,
-}
-
-/// The kernel and its memory.
-pub struct Queue {
-    stream: Arc<CudaStream>,
-    kernel: Kernel,
-    next: Buffer,
-    sum: Buffer,
-    times: Buffer,
-}
-
-impl Queue {
-    /// # Errors
-    /// What the driver refuses.
-    pub fn new(gpu: &OpenGpu) -> Result<Self> {
-        let stream = gpu.context.new_stream().map_err(|error| {
-            Error::Runtime(format!(
-                "making a stream: the driver answered {:?}",
-                error.0
-            ))
-        })?;
-        Ok(Self {
-            stream,
-            kernel: gpu.module.kernel("tg_queue")?,
-            next: Buffer::new(&gpu.context, 4)?,
-            sum: Buffer::new(&gpu.context, 8)?,
-            times: Buffer::new(&gpu.context, 16 * WARPS)?,
-        })
-    }
-
-    /// Does `work` once; what all items came to, which every way to claim them must give, and when the workers ended.
-    ///
-    /// # Errors
-    /// What the driver refuses.
-    pub fn run(&self, work: Work, claim: Claim) -> Result<(u64, Ends)> {
-        let stream = &self.stream;
-        self.next.fill(stream, 0)?;
-        self.sum.fill(stream, 0)?;
-        let address = |buffer: &Buffer| Argument::Address(buffer.at(0));
-        let arguments = [
-            address(&self.next),
-            address(&self.sum),
-            address(&self.times),
-            Argument::U32(work.items),
-            Argument::U32(work.rounds),
-            Argument::U32(work.skewed.into()),
-            Argument::U32(claim as u32),
-        ];
-        let launch = Launch::blocks(BLOCKS, THREADS);
+pub fn run(args: &QueueArgs) -> Result<ExitCode> {
+    let gpu = args.device.one()?;
+    let stream = gpu.context.new_stream();
+    let stream = stream.map_err(|error| failed("making a stream", error))?;
+    let kernel = gpu.module.kernel("tg_queue")?;
+    let [next, sum, times] = [4, 8, 16 * WARPS].map(|bytes| Buffer::new(&gpu.context, bytes));
+    let (next, sum, times) = (next?, sum?, times?);
+    // What all items come to, and when each warp began and ended.
+    let once = |rounds: u32, skewed: bool, how: u32| {
+        next.fill(&stream, 0)?;
+        sum.fill(&stream, 0)?;
+        let [next, sum_at, times_at] = [&next, &sum, &times].map(|at| Argument::Address(at.at(0)));
+        let numbers = [args.items, rounds, skewed.into(), how].map(Argument::U32);
+        let arguments: Vec<_> = [next, sum_at, times_at]
+            .into_iter()
+            .chain(numbers)
+            .collect();
         // SAFETY: the arguments are the kernel's; the reads below wait for it.
-        unsafe { self.kernel.launch(stream, launch, &arguments) }?;
-        let mut sum = [0u64];
-        self.sum
-            .read(stream, 0, bytemuck::cast_slice_mut(&mut sum))?;
-        let mut times = vec![[0u64; 2]; WARPS];
-        self.times
-            .read(stream, 0, bytemuck::cast_slice_mut(&mut times))?;
-        Ok((sum[0], ends(&times)))
-    }
-}
-
-/// Of when each worker began and ended; at least one.
-fn ends(times: &[[u64; 2]]) -> Ends {
-    let start = times.iter().map(|time| time[0]).min().unwrap_or(0);
-    let mut ends: Vec<u64> = times.iter().map(|time| time[1] - start).collect();
-    ends.sort_unstable();
-    let us = |at: usize| ends[at] as f64 / 1e3;
-    let (last, all) = (us(ends.len() - 1), ends.iter().sum::<u64>() as f64 / 1e3);
-    Ends {
-        first_us: us(0),
-        median_us: us(ends.len() / 2),
-        last_us: last,
-        idle_share: 1.0 - all / (last * ends.len() as f64).max(1e-9),
-    }
-}
-
-/// What [`Queue::run`] must come to, worked out on the host.
-pub fn expected(work: Work) -> u64 {
-    let of_item = |item: u32| {
-        let mut value = mix64(u64::from(item) + 1);
-        for round in 0..rounds(work, item) {
-            value = mix64(value.wrapping_add(round.into()));
-        }
-        value
+        unsafe { kernel.launch(&stream, Launch::blocks(BLOCKS, THREADS), &arguments) }?;
+        let (mut all, mut ends) = ([0u64], vec![[0u64; 2]; WARPS]);
+        sum.read(&stream, 0, bytemuck::cast_slice_mut(&mut all))?;
+        times.read(&stream, 0, bytemuck::cast_slice_mut(&mut ends))?;
+        Ok::<_, Error>((all[0], ends))
     };
-    (0..work.items).map(of_item).fold(0, u64::wrapping_add)
+    let mut rows = vec![];
+    for (&rounds, skewed) in args
+        .rounds
+        .iter()
+        .flat_map(|rounds| [(rounds, false), (rounds, true)])
+    {
+        // A quarter of a round is none.
+        if skewed && rounds < 4 {
+            continue;
+        }
+        let expected = expected(args.items, rounds, skewed);
+        for (how, (claim, at_once)) in CLAIMS.into_iter().enumerate() {
+            let mut found = vec![];
+            for repeat in 0..=args.repeats {
+                let (sum, times) = once(rounds, skewed, how as u32)?;
+                if sum != expected {
+                    return Err(Error::Runtime(format!(
+                        "{claim}: the items come to {sum:016x}, expected {expected:016x}: one was done twice, or not at all"
+                    )));
+                }
+                found.extend((repeat > 0).then(|| Ends::of(&times)));
+            }
+            let median = |of: fn(&Ends) -> f64| {
+                let values: Vec<_> = found.iter().map(of).collect();
+                quantile(&sorted(&values), 0.5)
+            };
+            let last = median(|ends| ends.last_us);
+            let row = json!({
+                "claim": claim,
+                "work": if skewed { "skewed" } else { "even" },
+                "rounds": rounds,
+                "items": args.items,
+                "claims": at_once.map_or(0, |at_once| args.items.div_ceil(at_once)),
+                "repeats": found.len(),
+                "items_per_us": f64::from(args.items) / last,
+                "first_end_us": median(|ends| ends.first_us),
+                "median_end_us": median(|ends| ends.median_us),
+                "last_end_us": last,
+                "tail_us": median(|ends| ends.last_us - ends.median_us),
+                "idle_share": median(|ends| ends.idle_share),
+            });
+            rows.push(merged([&subject(&[&gpu]), &row]));
+        }
+    }
+    let heading = format!(
+        "Items claimed from one counter, each worker a warp, on {}.",
+        gpu.info
+    );
+    let measured = Measured {
+        rows,
+        ..Measured::default()
+    };
+    ended(&args.output, measured, &heading, FIELDS)
 }
 
-fn rounds(work: Work, item: u32) -> u32 {
-    match work.skewed {
-        false => work.rounds,
-        true => (work.rounds / 4) << mix(item).trailing_zeros().min(6),
+/// When the workers ended, from the first one's beginning.
+struct Ends {
+    first_us: f64,
+    median_us: f64,
+    last_us: f64,
+    /// The share of the workers' time that they had nothing to do in.
+    idle_share: f64,
+}
+
+impl Ends {
+    /// `times`: when each worker began and ended, in ns.
+    fn of(times: &[[u64; 2]]) -> Self {
+        let start = times.iter().map(|time| time[0]).min().unwrap_or(0);
+        let ends: Vec<_> = times
+            .iter()
+            .map(|time| (time[1] - start) as f64 / 1e3)
+            .collect();
+        let (ends, all) = (sorted(&ends), ends.iter().sum::<f64>());
+        let last_us = ends[ends.len() - 1];
+        Self {
+            first_us: ends[0],
+            median_us: ends[ends.len() / 2],
+            last_us,
+            idle_share: 1.0 - all / (last_us * ends.len() as f64).max(1e-9),
+        }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn skewed_items_take_about_as_long_in_all() {
-        let work = |skewed| Work {
-            items: 100_000,
-            rounds: 64,
-            skewed,
+/// What all items must come to.
+pub fn expected(items: u32, rounds: u32, skewed: bool) -> u64 {
+    let value_of = |item: u32| {
+        let doubled = mix(item).trailing_zeros().min(6);
+        let rounds = if skewed {
+            (rounds / 4) << doubled
+        } else {
+            rounds
         };
-        let all = |work: Work| (0..work.items).map(move |item| u64::from(rounds(work, item)));
-        let (even, skewed): (u64, u64) = (all(work(false)).sum(), all(work(true)).sum());
-        let ratio = skewed as f64 / even as f64;
-        assert!((0.9..1.2).contains(&ratio), "{ratio}");
-        assert_eq!(all(work(true)).max(), Some(16 * 64));
-        assert_ne!(expected(work(true)), expected(work(false)));
-    }
-
-    #[test]
-    fn idle_workers_are_those_that_wait_for_the_last() {
-        let found = ends(&[[1000, 3000], [1100, 2000], [1000, 5000]]);
-        assert_eq!(
-            (found.first_us, found.median_us, found.last_us),
-            (1.0, 2.0, 4.0)
-        );
-        assert!((found.idle_share - 5.0 / 12.0).abs() < 1e-9, "{found:?}");
-    }
+        let first = mix64(u64::from(item) + 1);
+        (0..rounds).fold(first, |value, round| {
+            mix64(value.wrapping_add(round.into()))
+        })
+    };
+    (0..items).map(value_of).fold(0, u64::wrapping_add)
 }

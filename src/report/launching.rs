@@ -1,4 +1,4 @@
-//! Every way of launching a step side by side: results of `bench launch --launch all`.
+//! Every way of launching a step side by side: results of `lab launch` (profiles/lab).
 
 use crate::error::{Error, Result};
 use crate::json;
@@ -36,7 +36,7 @@ impl Launched {
 /// # Errors
 /// The file cannot be read, or holds something else.
 pub fn read(path: &Path, name: &str) -> Result<Vec<Launched>> {
-    let mut rows: Vec<Launched> = json::rows(path, "results of `bench launch --launch all`")?;
+    let mut rows: Vec<Launched> = json::rows(path, "results of `lab launch`")?;
     for row in &mut rows {
         if row.launch_schema != 1 {
             let found = row.launch_schema;

@@ -4,13 +4,14 @@
     tests/gpu/check.py --json profiles/results/check-$(date +%F).json     # builds with cargo first
     tests/gpu/check.py --binaries FOLDER --commit HASH --json FILE         # where there is no Rust
 
-FOLDER holds what `cargo test --release --features cuda --no-run` and `cargo build --release --features cuda --examples`
-make, under the names tailgraph, gpu, gpu_engine, gpu_soak and soak, and perhaps sanitizer_faults and neighbour
+FOLDER holds what `cargo test --release --features lab --no-run` and `cargo build --release --features lab --examples`
+make, under the names tailgraph, gpu, gpu_engine, gpu_soak, soak and (the test) lab, and perhaps sanitizer_faults and neighbour
 (else nvcc compiles them). The tests read fixtures from the folder of the repository that they were built in.
 
 Parts, each with a time limit in seconds (--limit PART=SECONDS; --only and --skip choose among them):
     tests      900   tests/gpu: every kernel, goldens, whole models in the three ways to launch
     engine     300   tests/gpu_engine: the rings and the scheduler around steps without a model, and all that is timed
+    lab        300   tests/lab: every way of launching and of handing on gives equal bits; limits
     small      300   tests/gpu_soak: the soak on the random tiny model
     soak      1800   profiles/soak.rs at full size, --soak-seconds of it under load (420)
     bits       120   the soak's --bits on the random tiny model for 25 s: what the GPU scheduled and computed, replayed to the same bits
@@ -26,7 +27,8 @@ The JSON:
     command, date (UTC), commit, gpu, driver, gpu_memory_mib, host, host_cores, model
     parts       {PART: {status, seconds, limit_s, line, report}}
                 status is passed, failed, timed out or skipped; line is what the table says; report is the part's own:
-                tests, engine, small   {passed, failed, ignored, failures: [NAME]}
+                tests, engine, lab, small
+                                       {passed, failed, ignored, failures: [NAME]}
                 soak, bits, bits-full, oracle, families, speed
                                        what the program prints (its source says what that is; speed: bench's results)
                 shared                 {seconds, runs, rows, failures, tokens_per_second, tokens_per_second_alone, recordings, differing}
@@ -50,10 +52,10 @@ import sanitizer
 import shared
 
 HERE = Path(__file__).resolve().parent
-LIMITS_S = {"tests": 900, "engine": 300, "small": 300, "soak": 1800, "bits": 120, "bits-full": 120, "oracle": 900,
+LIMITS_S = {"tests": 900, "engine": 300, "lab": 300, "small": 300, "soak": 1800, "bits": 120, "bits-full": 120, "oracle": 900,
             "families": 600, "sanitizer": 900, "shared": 420, "speed": 900}  # fmt: skip
 # By program, and how many at a time: those of gpu_engine time what they do.
-TESTS = {"tests": ("gpu", 4), "engine": ("gpu_engine", 1), "small": ("gpu_soak", 1)}
+TESTS = {"tests": ("gpu", 4), "engine": ("gpu_engine", 1), "lab": ("lab", 1), "small": ("gpu_soak", 1)}
 
 
 def main():
@@ -137,11 +139,15 @@ def build():
     """Builds what the parts run; each program by its name."""
     found = Binaries.__new__(Binaries)
     for command in (["test", "--no-run"], ["build", "--bins", "--examples"]):
-        command = ["cargo", *command, "--release", "--features", "cuda", "--message-format=json-render-diagnostics"]
+        command = ["cargo", *command, "--release", "--features", "lab", "--message-format=json-render-diagnostics"]
         built = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=HERE.parent.parent, check=True)
         for message in map(json.loads, built.stdout.splitlines()):
-            if message.get("executable") and message["profile"]["test"] == ("test" in message["target"]["kind"]):
-                found[message["target"]["name"]] = Path(message["executable"])
+            if not message.get("executable"):
+                continue
+            name, kind = message["target"]["name"], message["target"]["kind"]
+            # The example lab has the name of its test, which is what runs here.
+            if message["profile"]["test"] == ("test" in kind) and (name, kind) != ("lab", ["example"]):
+                found[name] = Path(message["executable"])
     return found
 
 

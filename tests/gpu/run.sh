@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs every test that needs a GPU: tests/gpu/run.sh [filter]
-# With TAILGRAPH_GPU_TESTS set to a test binary built elsewhere (cargo test --features cuda --test gpu --test gpu_engine --test gpu_soak --no-run),
+# With TAILGRAPH_GPU_TESTS set to a test binary built elsewhere (cargo test --features lab --test gpu --test lab --test gpu_engine --test gpu_soak --no-run),
 # runs that one: a machine with a GPU needs no Rust.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -14,4 +14,4 @@ export NCCL_NVLS_ENABLE=0
 if [ -n "${TAILGRAPH_GPU_TESTS:-}" ]; then
   exec "$TAILGRAPH_GPU_TESTS" --include-ignored "$@"
 fi
-exec cargo test --features cuda --test gpu --test gpu_engine --test gpu_soak -- --include-ignored "$@"
+exec cargo test --features lab --test gpu --test lab --test gpu_engine --test gpu_soak -- --include-ignored "$@"

@@ -1,53 +1,188 @@
-//! Steps over two GPUs that hand rows to each other, or add theirs up, in each way there is (kernels/ways/pair.h): what
-//! `bench handover` compares.
+//! `lab handover`: steps over two GPUs that hand rows to each other, or add theirs up, in each way there is (kernels/ways/pair.h).
 
-mod end;
 mod pair;
 pub mod step;
 
-pub use step::Foreseen;
-
-use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
-use crate::backend::cuda::driver::gpu::OpenGpu;
-use crate::backend::cuda::driver::{nccl, peer};
-use crate::backend::cuda::listed::handover::{Begun, Carrier, HandoverWay};
-use crate::backend::cuda::tools::progress::{LOOK, Progress};
-use crate::backend::cuda::tools::techniques::Chunk;
-use crate::error::{Error, Result};
+use super::cuda::{Exec, LaunchedBy, OpenGpu, nccl, peer};
+use super::measure::{self, Chunk, LOOK, Plan, Steps, Thing};
+use super::memory::{Memory, Progress, STAMPS};
+use super::reference::Reference;
+use super::table::Output;
+use super::{Gpus, all_known, chosen, ended, names};
+use clap::Args;
 use libloading::Library;
 use pair::Pair;
-use std::mem::ManuallyDrop;
+use serde_json::json;
+use std::process::ExitCode;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
-use step::{STAMPS, Shared};
+use tailgraph::cli::interrupt;
+use tailgraph::error::{Error, Result};
 
-/// Of a kernel that waits for the other GPU, which other processes may have meanwhile. A step takes some microseconds.
+/// What takes rows to the other GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Carrier {
+    Nccl,
+    /// The GPUs' copy engines.
+    Copies,
+    /// Kernels.
+    Stores,
+}
+
+/// Who begins a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Begun {
+    /// The host, kernel by kernel, once it has seen the step before.
+    Calls,
+    /// The host, a graph for each GPU, once it has seen the step before.
+    Graphs,
+    /// The host, one graph of both GPUs.
+    OneGraph,
+    /// The host, which has queued all graphs beforehand.
+    Queued,
+    /// The GPUs.
+    Device,
+}
+
+/// The ways by their names, with what each does.
+pub const WAYS: &str = "\
+nccl-spin             NCCL's send and receive captured in a graph for each GPU; the host launches both and spins
+nccl-queued           nccl-spin with all graphs queued beforehand: what NCCL costs without the host
+copies-spin           kernels, copies from GPU to GPU and events, all queued by the host, which spins
+copies-graph          one graph over both GPUs, copies among its nodes; the host launches it and spins
+stores-spin           kernels store rows there and release a flag that a kernel waits for; graphs by the host
+stores-queued         stores-spin with all graphs queued beforehand: the floor
+stores-device         stores-spin whose graphs' last nodes launch the next ones by tail launches: no host
+reduce-nccl-spin      NCCL's all-reduce captured in a graph for each GPU; the host launches both and spins
+reduce-nccl-queued    reduce-nccl-spin with all graphs queued beforehand
+reduce-stores-spin    one kernel on each GPU stores its rows there, waits for the other's and adds both
+reduce-stores-queued  reduce-stores-spin with all graphs queued beforehand: the floor
+reduce-stores-device  reduce-stores-spin whose graphs' last nodes launch the next ones: no host";
+
+/// A way to run steps over two GPUs.
+#[derive(Debug, Clone, Copy)]
+pub struct Way {
+    pub name: &'static str,
+    pub carrier: Carrier,
+    pub begun: Begun,
+    /// Both GPUs add up their rows; else the first hands its rows to the second, and gets a token back.
+    pub reduces: bool,
+}
+
+impl Way {
+    /// What a name of the list means.
+    pub fn of(name: &'static str) -> Self {
+        let reduces = name.starts_with("reduce-");
+        let (carrier, begun) = match name.trim_start_matches("reduce-") {
+            "nccl-spin" => (Carrier::Nccl, Begun::Graphs),
+            "nccl-queued" => (Carrier::Nccl, Begun::Queued),
+            "copies-spin" => (Carrier::Copies, Begun::Calls),
+            "copies-graph" => (Carrier::Copies, Begun::OneGraph),
+            "stores-queued" => (Carrier::Stores, Begun::Queued),
+            "stores-device" => (Carrier::Stores, Begun::Device),
+            _ => (Carrier::Stores, Begun::Graphs),
+        };
+        Self {
+            name,
+            carrier,
+            begun,
+            reduces,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = WAYS)]
+pub struct Handover {
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    plan: Plan,
+    /// Two GPUs: the first hands rows to the second
+    #[arg(long, value_name = "DEVICES", default_value = "cuda:0,1", value_parser = Gpus::parse)]
+    device: Gpus,
+    /// Ways by their names; all leaves out those that the machine lacks something for, and says what
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "all"
+    )]
+    ways: Vec<String>,
+    /// Rows of a step, of 2048 bf16 each
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,8,64,512", value_parser = clap::value_parser!(u32).range(1..))]
+    rows: Vec<u32>,
+}
+
+const FIELDS: &str = "way rows cpu_load gpu_load p50_step_us p99_step_us p99.9_step_us longest_step_us gbytes_per_s \
+                      bytes_per_step host_cpu_us_per_step host_launches_per_step device_mib startup_ms timed_steps";
+
+/// Measures every way asked for. One that fails has no row, and its error ends the command once all others were measured.
+pub fn run(args: &Handover) -> Result<ExitCode> {
+    all_known(&args.ways, ["all"].into_iter().chain(names(WAYS)))?;
+    let gpus = &args.device.two()?;
+    let (mut there, mut lacking) = (vec![], None);
+    for way in chosen(&args.ways, "all", names(WAYS))
+        .into_iter()
+        .map(Way::of)
+    {
+        let by_name = args.ways.iter().any(|asked| asked == way.name);
+        match check(gpus, way) {
+            Ok(()) => there.push(way),
+            Err(error) if by_name || !matches!(error, Error::Usage(_)) => return Err(error),
+            Err(error) => {
+                eprintln!("warning: left out: {error}");
+                lacking = Some(error);
+            }
+        }
+    }
+    if let (true, Some(error)) = (there.is_empty(), lacking) {
+        return Err(error);
+    }
+    interrupt::look();
+    let mut things = vec![];
+    for &rows in &args.rows {
+        let references = [false, true].map(|reduces| Rc::new(step::reference(rows, reduces)));
+        for &way in &there {
+            let named = json!({ "handover_schema": 1, "way": way.name, "rows": rows });
+            let reference = references[usize::from(way.reduces)].clone();
+            let open = {
+                let reference = reference.clone();
+                move || Run::new(gpus, way, rows, &reference, WAIT)
+            };
+            things.push(Thing::new(named, Some(reference), open));
+        }
+    }
+    let both = [&gpus[0], &gpus[1]];
+    let measured = measure::all(&args.plan, &both, &things, &interrupt::flag())?;
+    let heading = format!(
+        "Steps over {} and {}, by the first one's clock.",
+        both[0].info, both[1].info
+    );
+    ended(&args.output, measured, &heading, FIELDS)
+}
+
+/// How long a kernel waits for the other GPU, which other processes may have meanwhile. A step takes some microseconds.
 pub const WAIT: Duration = Duration::from_secs(5);
-fn nccl_for(way: HandoverWay) -> Result<Library> {
-    nccl::found(
-        &format!("--ways {}", way.name()),
-        "name ways without nccl in them",
-    )
+
+fn nccl_for(way: &str) -> Result<Library> {
+    nccl::found(&format!("--ways {way}"), "name ways without nccl in them")
 }
 
 /// Refuses a way for which these GPUs lack something.
-///
-/// # Errors
-/// [`Error::Usage`], saying what; the driver does not say.
-pub fn check(gpus: &[OpenGpu; 2], way: HandoverWay) -> Result<()> {
+pub fn check(gpus: &[OpenGpu; 2], way: Way) -> Result<()> {
     if way.carrier == Carrier::Nccl {
-        return nccl_for(way).map(drop);
+        return nccl_for(way.name).map(drop);
     }
     let [a, b] = gpus.each_ref().map(|gpu| &gpu.context);
-    match peer::reaches(a, b)? && peer::reaches(b, a)? {
-        true => Ok(()),
-        false => Err(Error::Usage(format!(
-            "--ways {}: cuda:{} and cuda:{} do not reach each other's memory, expected GPUs that do (`tailgraph doctor` shows them), \
-             or ways with nccl in them",
-            way.name(),
-            gpus[0].info.ordinal,
-            gpus[1].info.ordinal
-        ))),
+    if peer::reaches(a, b)? && peer::reaches(b, a)? {
+        return Ok(());
     }
+    Err(Error::Usage(format!(
+        "--ways {}: cuda:{} and cuda:{} do not reach each other's memory, expected GPUs that do (`tailgraph doctor` shows them), or \
+         ways with nccl in them",
+        way.name, gpus[0].info.ordinal, gpus[1].info.ordinal
+    )))
 }
 
 /// What a step is launched as.
@@ -58,110 +193,70 @@ enum Work {
     Each([Exec; 2]),
 }
 
-/// A way and its memory. Where it fails, both stay: the GPUs may still be at it.
+/// A way and its memory. Graphs go before what they use.
 pub struct Run {
-    /// Graphs go before what they use.
-    work: ManuallyDrop<Work>,
-    pair: ManuallyDrop<Pair>,
-    steps: Foreseen,
+    work: Work,
+    pair: Pair,
+    reference: Rc<Reference>,
     done: u64,
-    failed: bool,
-}
-
-/// Makes `way` ready for `steps`. `wait`: as [`WAIT`].
-///
-/// # Errors
-/// As [`check`]; what the driver or NCCL refuses.
-pub fn open(
-    gpus: &[OpenGpu; 2],
-    way: HandoverWay,
-    steps: &Foreseen,
-    wait: Duration,
-) -> Result<Run> {
-    Shared::check_layout()?;
-    check(gpus, way)?;
-    let pair = Pair::new(gpus, way, steps.rows(), wait.as_nanos() as u64)?;
-    let by = match way.begun {
-        Begun::Device => LaunchedBy::Device,
-        _ => LaunchedBy::Host,
-    };
-    // SAFETY: a run keeps the pair until nothing runs any more.
-    let work = unsafe {
-        match way.begun {
-            Begun::Calls => Work::Calls,
-            Begun::OneGraph => Work::One(Exec::new(&pair.capture_both()?, by)?),
-            Begun::Graphs | Begun::Queued | Begun::Device => {
-                let [first, second] = pair.capture_each()?;
-                Work::Each([Exec::new(&first, by)?, Exec::new(&second, by)?])
-            }
-        }
-    };
-    Ok(Run {
-        work: ManuallyDrop::new(work),
-        pair: ManuallyDrop::new(pair),
-        steps: steps.clone(),
-        done: 0,
-        failed: false,
-    })
 }
 
 impl Run {
-    /// Runs `count` steps more, at most [`STAMPS`], and compares what both GPUs computed with the reference.
-    ///
-    /// # Errors
-    /// [`Error::Runtime`] that names the way, the step, the GPU and what it waited for. It runs no more then.
-    pub fn run(&mut self, count: u64) -> Result<Chunk> {
-        assert!(count <= STAMPS as u64, "{count} steps in a chunk");
-        assert!(!self.failed, "a way that failed is not run again");
-        self.failed = true;
-        let (from, until) = (self.done, self.done + count);
-        for end in &mut self.pair.ends {
-            end.begin(until)?;
-        }
-        let ran = self.launches(from, until).and_then(|launches| {
-            self.wait_for_all()?;
-            Ok(launches)
-        });
-        let launches = match ran {
-            Ok(launches) => launches,
-            Err(error) => return Err(self.given_up(error)),
+    /// Makes `way` ready for steps of so many rows, whose tokens are `reference`'s. `wait`: see [`WAIT`].
+    pub fn new(
+        gpus: &[OpenGpu; 2],
+        way: Way,
+        rows: u32,
+        reference: &Rc<Reference>,
+        wait: Duration,
+    ) -> Result<Self> {
+        check(gpus, way)?;
+        let pair = Pair::new(gpus, way, rows, wait.as_nanos() as u64)?;
+        // SAFETY: a run keeps the pair until nothing runs any more.
+        let work = unsafe {
+            match way.begun {
+                Begun::Calls => Work::Calls,
+                Begun::OneGraph => Work::One(Exec::new(&pair.capture_both()?, LaunchedBy::Host)?),
+                begun => {
+                    let by = if begun == Begun::Device {
+                        LaunchedBy::Device
+                    } else {
+                        LaunchedBy::Host
+                    };
+                    let [first, second] = pair.capture_each()?;
+                    Work::Each([Exec::new(&first, by)?, Exec::new(&second, by)?])
+                }
+            }
         };
-        self.check(until)?;
-        let ends_ns = self.pair.ends[0].ends_ns(from, until)?;
-        self.done = until;
-        self.failed = false;
-        Ok(Chunk { ends_ns, launches })
+        Ok(Self {
+            work,
+            pair,
+            reference: reference.clone(),
+            done: 0,
+        })
     }
 
     /// One step more, of which only the first GPU's part is launched: to see what becomes of a GPU that waits in vain.
-    ///
-    /// # Errors
-    /// That it did; it is there for nothing else.
-    #[doc(hidden)]
+    #[allow(dead_code, reason = "of use to tests")]
     pub fn run_alone(&mut self) -> Result<()> {
-        self.failed = true;
         let until = self.done + 1;
-        for end in &mut self.pair.ends {
-            end.begin(until)?;
-        }
-        if let Work::Each([first, _]) = &*self.work {
+        self.begin(until)?;
+        if let Work::Each([first, _]) = &self.work {
             // SAFETY: the pair lives until nothing runs any more.
             unsafe { first.launch() }?;
         }
-        let ran = self.spin_for(until);
-        ran.map_err(|error| self.given_up(error))
+        self.spin_for(until).map_err(|error| self.given_up(error))
     }
 
     /// Launches all of these steps; how many launches that took.
     fn launches(&mut self, from: u64, until: u64) -> Result<u64> {
-        let waits = !matches!(self.pair.way.begun, Begun::Queued);
         if self.pair.way.begun == Begun::Device {
             return self.launch();
         }
         let mut launches = 0;
         for step in from..until {
             launches += self.launch()?;
-            if waits {
+            if self.pair.way.begun != Begun::Queued {
                 self.spin_for(step + 1)?;
             }
         }
@@ -169,13 +264,13 @@ impl Run {
         Ok(launches)
     }
 
-    /// A step, or, where the GPUs begin the next ones, all of them.
+    /// Launches a step, or, where the GPUs begin the next ones, all of them.
     fn launch(&self) -> Result<u64> {
-        /// Of a step that is not captured: four kernels and two copies.
+        /// A step that is not captured: four kernels and two copies.
         const QUEUED: u64 = 6;
         // SAFETY: the pair lives until nothing runs any more.
         unsafe {
-            match &*self.work {
+            match &self.work {
                 Work::Calls => self.pair.queue().map(|()| QUEUED),
                 Work::One(graph) => graph.launch().map(|()| 1),
                 Work::Each(graphs) => {
@@ -203,17 +298,21 @@ impl Run {
         self.told_failure().err().unwrap_or(error)
     }
 
-    /// # Errors
-    /// What a GPU has noted; the driver refuses to say.
+    /// Allows so many steps in all.
+    fn begin(&mut self, until: u64) -> Result<()> {
+        for end in &mut self.pair.ends {
+            end.memory.shared.limit = until;
+            end.memory.write()?;
+        }
+        Ok(())
+    }
+
     fn told_failure(&mut self) -> Result<()> {
-        let ordinals = self.pair.ends.each_ref().map(|end| end.ordinal());
-        for (index, end) in self.pair.ends.iter_mut().enumerate() {
-            let limit = Duration::from_nanos(end.shared.limit_ns);
-            end.end()?;
-            if let Some(failure) = end.shared.failure() {
-                let gpus = [ordinals[index], ordinals[1 - index]];
-                let way = self.pair.way.name();
-                return Err(Error::Runtime(failure.message(way, gpus, limit)));
+        let [a, b] = self.pair.ends.each_ref().map(|end| end.memory.ordinal());
+        for (end, gpus) in self.pair.ends.iter_mut().zip([[a, b], [b, a]]) {
+            end.memory.read()?;
+            if let Some(failure) = end.memory.shared.failure(self.pair.way.name, gpus) {
+                return Err(failure);
             }
         }
         Ok(())
@@ -222,33 +321,42 @@ impl Run {
     /// What both GPUs have is what is right.
     fn check(&mut self, until: u64) -> Result<()> {
         self.told_failure()?;
-        let expected = self.steps.token(until);
-        let way = self.pair.way.name();
-        for end in &self.pair.ends {
-            if end.shared.step != until {
+        let (expected, name) = (self.reference.value(until), self.pair.way.name);
+        for Memory { gpu, shared, .. } in self.pair.ends.each_ref().map(|end| &end.memory) {
+            let (found, rows, ordinal) = (shared.token, shared.rows, gpu.info.ordinal);
+            if shared.step != until {
                 return Err(self.ended_early(until));
             }
-            if end.shared.token != expected {
+            if found != expected {
                 return Err(Error::Runtime(format!(
-                    "{way}: after {until} steps of {} rows cuda:{} has the token {:016x}, expected {expected:016x}, as every way gives: \
-                     rows were missing, late or of another step",
-                    self.steps.rows(),
-                    end.ordinal(),
-                    end.shared.token
+                    "{name}: after {until} steps of {rows} rows cuda:{ordinal} has the token {found:016x}, expected {expected:016x}, as \
+                     every way gives: rows were missing, late or of another step"
                 )));
             }
         }
         Ok(())
     }
+}
 
-    /// Steps so far.
-    pub fn done(&self) -> u64 {
-        self.done
+impl Steps for Run {
+    fn run(&mut self, count: u64) -> Result<Chunk> {
+        assert!(count <= STAMPS, "{count} steps in a chunk");
+        let (from, until) = (self.done, self.done + count);
+        self.reference.value(until);
+        self.begin(until)?;
+        let ran = self.launches(from, until).and_then(|launches| {
+            self.wait_for_all()?;
+            Ok(launches)
+        });
+        let launches = ran.map_err(|error| self.given_up(error))?;
+        self.check(until)?;
+        self.done = until;
+        let ends_ns = self.pair.ends[0].memory.ends_ns(from, until)?;
+        Ok(Chunk { ends_ns, launches })
     }
 
-    /// After all steps so far.
-    pub fn token(&self) -> u64 {
-        self.pair.ends[0].shared.token
+    fn digest(&self) -> u64 {
+        self.pair.ends[0].memory.shared.token
     }
 }
 
@@ -256,50 +364,25 @@ impl Progress for Run {
     /// A kernel on each GPU may have waited by then.
     const STEP_TIMEOUT: Duration = Duration::from_secs(12);
 
+    fn way(&self) -> &'static str {
+        self.pair.way.name
+    }
+
     fn is_done(&self) -> Result<bool> {
         let [first, second] = &self.pair.ends;
-        Ok(first.is_done()? && second.is_done()?)
+        Ok(first.memory.is_done()? && second.memory.is_done()?)
     }
 
     /// As the first GPU says.
     fn steps_told(&self) -> u64 {
-        self.pair.ends[0].told()
+        self.pair.ends[0].memory.told()
     }
 
-    /// As in `stores-spin: step 3`; which GPU a step waits for, its kernels say.
-    fn late(&self, limit: Duration) -> Error {
-        let at = self.pair.ends.each_ref().map(|end| {
-            let (gpu, steps) = (end.ordinal(), end.told());
-            format!("cuda:{gpu} at step {steps}")
-        });
-        Error::Runtime(format!(
-            "{}: found {} and {} after {} s, expected microseconds a step: another process may hold a GPU, or one failed",
-            self.pair.way.name(),
-            at[0],
-            at[1],
-            limit.as_secs()
-        ))
-    }
-
-    fn ended_early(&self, until: u64) -> Error {
-        let [first, second] = self.pair.ends.each_ref().map(|end| end.told());
-        let [a, b] = self.pair.ends.each_ref().map(|end| end.ordinal());
-        Error::Runtime(format!(
-            "{}: all launches ended with cuda:{a} at step {first} and cuda:{b} at step {second}, expected {until} steps: a launch was \
-             lost",
-            self.pair.way.name()
-        ))
-    }
-}
-
-impl Drop for Run {
-    fn drop(&mut self) {
-        if !self.failed {
-            // SAFETY: dropped here alone; nothing runs, and graphs go before the memory, and before the NCCL, that they use.
-            unsafe {
-                ManuallyDrop::drop(&mut self.work);
-                ManuallyDrop::drop(&mut self.pair);
-            }
-        }
+    /// Which GPU a step waits for, its kernels say.
+    fn place(&self) -> String {
+        let memories = self.pair.ends.each_ref().map(|end| &end.memory);
+        let at =
+            memories.map(|memory| format!("cuda:{} at step {}", memory.ordinal(), memory.told()));
+        at.join(" and ")
     }
 }

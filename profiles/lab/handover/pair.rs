@@ -1,23 +1,91 @@
 //! A step over both GPUs, as it is queued: its kernels, and what takes rows and tokens between them.
 
-use super::end::End;
-use crate::backend::cuda::driver::errors::failed;
-use crate::backend::cuda::driver::gpu::OpenGpu;
-use crate::backend::cuda::driver::graph::Captured;
-use crate::backend::cuda::driver::nccl::Nccl;
-use crate::backend::cuda::driver::{Address, peer};
-use crate::backend::cuda::listed::handover::{Begun, Carrier, HandoverWay};
-use crate::error::{Error, Result};
-use cudarc::driver::result;
+use super::super::cuda::{
+    Address, Argument, Buffer, Captured, Launch, Nccl, OpenGpu, failed, peer,
+};
+use super::super::memory::Memory;
+use super::step::{BLOCKS, FLAG_BYTES, LAYOUT, ROW_BYTES, Shared, THREADS, TOKEN_AT};
+use super::{Begun, Carrier, Way};
+use cudarc::driver::{CudaEvent, result};
+use tailgraph::error::{Error, Result};
 
-/// bf16 of a word.
-const HALVES: usize = 2;
+/// One of the two GPUs.
+pub struct End {
+    pub memory: Memory<Shared>,
+    rows: Buffer,
+    /// Rows of the other GPU, at two places by turns.
+    came: Buffer,
+    /// What the other GPU releases: a flag for rows or a token, or one for each block.
+    flags: Buffer,
+    /// What this GPU has queued has run as far as the other one waits for.
+    sent: CudaEvent,
+}
+
+impl End {
+    fn new(gpu: &OpenGpu, index: u32, rows: u32, limit_ns: u64) -> Result<Self> {
+        let memory = Memory::new(gpu, LAYOUT, |stamps, told| Shared {
+            stamps,
+            told,
+            limit_ns,
+            gpu: index,
+            rows,
+            ..Shared::default()
+        })?;
+        let sent = gpu.context.new_event(None);
+        let end = Self {
+            rows: memory.zeros(rows as usize * ROW_BYTES)?,
+            came: memory.zeros(2 * rows as usize * ROW_BYTES)?,
+            flags: memory.zeros(BLOCKS as usize * FLAG_BYTES)?,
+            sent: sent.map_err(|error| failed("making an event", error))?,
+            memory,
+        };
+        // It is all there before the other GPU writes.
+        end.memory.write()?;
+        Ok(end)
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.rows.bytes()
+    }
+
+    /// Queues a kernel of pair.cu or pair_again.cu, whose first argument is `tg_pair`. `wide`: over the rows; else one thread.
+    ///
+    /// # Safety
+    /// The other arguments are the kernel's, and what they point to lives until it has run.
+    unsafe fn launch(&self, kernel: &str, wide: bool, rest: &[Address]) -> Result<()> {
+        let Memory {
+            gpu,
+            stream,
+            shared,
+            ..
+        } = &self.memory;
+        let launch = if wide {
+            Launch::blocks(shared.rows.min(BLOCKS), THREADS)
+        } else {
+            Launch::blocks(1, 1)
+        };
+        let arguments = std::iter::once(self.memory.at(0)).chain(rest.iter().copied());
+        let arguments: Vec<_> = arguments.map(Argument::Address).collect();
+        // SAFETY: the caller's promise.
+        unsafe {
+            gpu.module
+                .kernel(kernel)?
+                .launch(stream, launch, &arguments)
+        }
+    }
+
+    /// Makes the GPU the one that calls go to.
+    fn bind(&self) -> Result<()> {
+        let bound = self.memory.gpu.context.bind_to_thread();
+        bound.map_err(|error| failed("turning to another GPU", error))
+    }
+}
 
 /// Both GPUs, and what carries.
-pub(super) struct Pair {
-    pub way: HandoverWay,
+pub struct Pair {
+    pub way: Way,
     pub ends: [End; 2],
-    /// Of ways that use it.
+    /// There in the ways that use it.
     pub nccl: Option<Nccl>,
 }
 
@@ -30,32 +98,11 @@ enum Part {
     Token,
 }
 
-impl Part {
-    /// Who sends, and who receives.
-    fn ends(self, ends: &[End; 2]) -> [&End; 2] {
-        let [first, second] = ends;
-        match self {
-            Self::Rows => [first, second],
-            Self::Token => [second, first],
-        }
-    }
-
-    /// Where it is taken from, where it comes to, and its bytes.
-    fn places(self, ends: &[End; 2]) -> (Address, Address, usize) {
-        let [from, to] = self.ends(ends);
-        match self {
-            Self::Rows => (from.rows(), to.came(), from.row_bytes()),
-            Self::Token => (from.token(), to.token(), size_of::<u64>()),
-        }
-    }
-}
-
 impl Pair {
-    /// # Errors
-    /// [`Error::Memory`] where there is not enough; what the driver or NCCL refuses.
-    pub fn new(gpus: &[OpenGpu; 2], way: HandoverWay, rows: u32, limit_ns: u64) -> Result<Self> {
+    pub fn new(gpus: &[OpenGpu; 2], way: Way, rows: u32, limit_ns: u64) -> Result<Self> {
         let [a, b] = gpus.each_ref().map(|gpu| &gpu.context);
-        if way.carrier != Carrier::Nccl {
+        let by_nccl = way.carrier == Carrier::Nccl;
+        if !by_nccl {
             peer::open(a, b)?;
             peer::open(b, a)?;
         }
@@ -65,45 +112,40 @@ impl Pair {
             ends: [end(0)?, end(1)?],
             nccl: None,
         };
-        if way.carrier == Carrier::Nccl {
-            pair.nccl = Some(Nccl::new(super::nccl_for(way)?, &[a, b])?);
-            pair.connect()?;
+        if by_nccl {
+            pair.nccl = Some(Nccl::new(super::nccl_for(way.name)?, &[a, b])?);
+            // NCCL connects GPUs when it first has something to do there, which no capture takes.
+            // SAFETY: the places are the ends', which are waited for below; what they hold is of no use yet.
+            unsafe { pair.exchange() }?;
+            for end in &pair.ends {
+                let waited = end.memory.stream.synchronize();
+                waited.map_err(|error| failed("connecting the GPUs by NCCL", error))?;
+            }
         }
         Ok(pair)
     }
 
-    fn named(&self, what: &str) -> String {
-        format!("{}, {what}", self.way.name())
+    /// All that NCCL does in a step.
+    ///
+    /// # Safety
+    /// As for [`Self::queue`].
+    unsafe fn exchange(&self) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.way.reduces {
+                return self.reduce();
+            }
+            self.hand_on(Part::Rows)?;
+            self.hand_on(Part::Token)
+        }
     }
 
     fn nccl(&self) -> Result<&Nccl> {
-        self.nccl
-            .as_ref()
-            .ok_or_else(|| Error::Runtime(self.named("NCCL was not opened: a bug in tailgraph")))
-    }
-
-    /// NCCL connects GPUs when it first has something to do there, which no capture takes.
-    fn connect(&self) -> Result<()> {
-        // SAFETY: the places are the ends', which are waited for below; what they hold is of no use yet.
-        unsafe {
-            match self.way.reduces {
-                true => self.reduce()?,
-                false => [Part::Rows, Part::Token]
-                    .into_iter()
-                    .try_for_each(|part| self.send(part))?,
-            }
-        }
-        for end in &self.ends {
-            let waited = end.stream.synchronize();
-            waited.map_err(|error| failed(&self.named("connecting the GPUs"), error))?;
-        }
-        Ok(())
+        let nccl = self.nccl.as_ref();
+        nccl.ok_or_else(|| Error::Runtime("NCCL was not opened: a bug in the laboratory".into()))
     }
 
     /// Queues a whole step on both GPUs, or captures it where their streams are captured.
-    ///
-    /// # Errors
-    /// The driver or NCCL refuses.
     ///
     /// # Safety
     /// `self` lives until it has run, however often.
@@ -117,51 +159,68 @@ impl Pair {
         unsafe {
             if self.way.reduces {
                 for end in &self.ends {
-                    end.launch("tg_pair_rows", true, &[end.rows()])?;
+                    end.launch("tg_pair_rows", true, &[end.rows.at(0)])?;
                 }
                 self.reduce()?;
                 for end in &self.ends {
-                    end.launch("tg_pair_digest", true, &[end.rows()])?;
+                    end.launch("tg_pair_digest", true, &[end.rows.at(0)])?;
                     end.launch(over, false, &[])?;
                 }
                 return Ok(());
             }
-            first.launch("tg_pair_rows", true, &[first.rows()])?;
-            self.send(Part::Rows)?;
-            self.receive(Part::Rows)?;
-            second.launch("tg_pair_digest", true, &[second.came()])?;
-            self.send(Part::Token)?;
+            first.launch("tg_pair_rows", true, &[first.rows.at(0)])?;
+            self.hand_on(Part::Rows)?;
+            self.take(Part::Rows)?;
+            second.launch("tg_pair_digest", true, &[second.came.at(0)])?;
+            self.hand_on(Part::Token)?;
             second.launch(over, false, &[])?;
-            self.receive(Part::Token)?;
+            self.take(Part::Token)?;
             first.launch(over, false, &[])
         }
     }
 
+    /// Who sends a part, and who receives it.
+    fn ends(&self, part: Part) -> (&End, &End) {
+        let [first, second] = &self.ends;
+        match part {
+            Part::Rows => (first, second),
+            Part::Token => (second, first),
+        }
+    }
+
     /// # Safety
     /// As for [`Self::queue`].
-    unsafe fn send(&self, part: Part) -> Result<()> {
-        let [from, to] = part.ends(&self.ends);
-        let (source, target, bytes) = part.places(&self.ends);
+    unsafe fn hand_on(&self, part: Part) -> Result<()> {
+        let (from, to) = self.ends(part);
+        let (source, target, bytes) = match part {
+            Part::Rows => (from.rows.at(0), to.came.at(0), from.row_bytes()),
+            Part::Token => (
+                from.memory.at(TOKEN_AT),
+                to.memory.at(TOKEN_AT),
+                size_of::<u64>(),
+            ),
+        };
+        let streams = [&from.memory.stream, &to.memory.stream];
         // SAFETY: the caller's promise; there are so many bytes at both places.
         unsafe {
             match (self.way.carrier, part) {
                 (Carrier::Nccl, _) => {
-                    let link = part as usize;
-                    let ends = ((source, &*from.stream), (target, &*to.stream));
-                    self.nccl()?.exchange(link, ends.0, ends.1, bytes)
+                    let (by, there) = ((source, &**streams[0]), (target, &**streams[1]));
+                    self.nccl()?.exchange(part as usize, by, there, bytes)
                 }
                 (Carrier::Copies, _) => {
                     from.bind()?;
                     // Addresses are of one space, and the GPUs reach each other: it goes by a copy engine, also out of a graph.
-                    let stream = from.stream.cu_stream();
+                    let stream = streams[0].cu_stream();
                     let queued = result::memcpy_dtod_async(target, source, bytes, stream);
-                    queued.map_err(|error| failed(&self.named("copying to the other GPU"), error))
+                    queued.map_err(|error| failed("copying to the other GPU", error))
                 }
                 (Carrier::Stores, Part::Rows) => {
-                    from.launch("tg_pair_put", true, &[target, source, to.flags()])
+                    from.launch("tg_pair_put", true, &[target, source, to.flags.at(0)])
                 }
                 (Carrier::Stores, Part::Token) => {
-                    from.launch("tg_pair_put_token", false, &[to.pair(), to.flags()])
+                    let to = [to.memory.at(0), to.flags.at(0)];
+                    from.launch("tg_pair_put_token", false, &to)
                 }
             }
         }
@@ -169,23 +228,23 @@ impl Pair {
 
     /// # Safety
     /// As for [`Self::queue`].
-    unsafe fn receive(&self, part: Part) -> Result<()> {
-        let [from, to] = part.ends(&self.ends);
-        match self.way.carrier {
+    unsafe fn take(&self, part: Part) -> Result<()> {
+        let (from, to) = self.ends(part);
+        match (self.way.carrier, part) {
             // It has been queued with the send.
-            Carrier::Nccl => Ok(()),
-            Carrier::Copies => {
-                let ordered = from.sent.record(&from.stream);
-                let ordered = ordered.and_then(|()| to.stream.wait(&from.sent));
-                ordered.map_err(|error| failed(&self.named("waiting for the other GPU"), error))
+            (Carrier::Nccl, _) => Ok(()),
+            (Carrier::Copies, _) => {
+                let ordered = from.sent.record(&from.memory.stream);
+                let ordered = ordered.and_then(|()| to.memory.stream.wait(&from.sent));
+                ordered.map_err(|error| failed("waiting for the other GPU", error))
             }
-            Carrier::Stores => {
-                let kernel = match part {
-                    Part::Rows => "tg_pair_take_rows",
-                    Part::Token => "tg_pair_take_token",
-                };
+            (Carrier::Stores, Part::Rows) => {
                 // SAFETY: the caller's promise.
-                unsafe { to.launch(kernel, false, &[to.flags()]) }
+                unsafe { to.launch("tg_pair_take_rows", false, &[to.flags.at(0)]) }
+            }
+            (Carrier::Stores, Part::Token) => {
+                // SAFETY: the caller's promise.
+                unsafe { to.launch("tg_pair_take_token", false, &[to.flags.at(0)]) }
             }
         }
     }
@@ -195,38 +254,32 @@ impl Pair {
     unsafe fn reduce(&self) -> Result<()> {
         let [first, second] = &self.ends;
         if self.way.carrier == Carrier::Nccl {
-            let at = self.ends.each_ref().map(|end| (end.rows(), &*end.stream));
-            let count = first.row_bytes() / size_of::<u32>() * HALVES;
-            // SAFETY: the caller's promise; both ends have so many.
-            return unsafe { self.nccl()?.reduce(0, at, count) };
+            let at = |end: &End| end.rows.at(0);
+            let ends = [
+                (at(first), &*first.memory.stream),
+                (at(second), &*second.memory.stream),
+            ];
+            // SAFETY: the caller's promise; both ends have so many bf16.
+            return unsafe { self.nccl()?.reduce(0, ends, first.row_bytes() / 2) };
         }
         for (own, other) in [(first, second), (second, first)] {
-            let places = [
-                own.rows(),
-                own.came(),
-                other.came(),
-                own.flags(),
-                other.flags(),
-            ];
+            let places = [&own.rows, &own.came, &other.came, &own.flags, &other.flags];
             // SAFETY: the caller's promise.
-            unsafe { own.launch("tg_pair_reduce", true, &places) }?;
+            unsafe { own.launch("tg_pair_reduce", true, &places.map(|place| place.at(0))) }?;
         }
         Ok(())
     }
 
     /// A step as a graph for each GPU.
     ///
-    /// # Errors
-    /// What the capture gives.
-    ///
     /// # Safety
     /// As for [`Self::queue`], for as long as anything made of the graphs may run.
     pub unsafe fn capture_each(&self) -> Result<[Captured; 2]> {
         let [first, second] = &self.ends;
-        let name = |end: &End| self.named(&format!("cuda:{}", end.ordinal()));
+        let name = |index| format!("{}, GPU {index}", self.way.name);
         let mut other = None;
-        let own = Captured::capture(&first.stream, name(first), |_| {
-            let captured = Captured::capture(&second.stream, name(second), |_| {
+        let own = Captured::capture(&first.memory.stream, name(0), |_| {
+            let captured = Captured::capture(&second.memory.stream, name(1), |_| {
                 // SAFETY: the caller's promise.
                 unsafe { self.queue() }?;
                 second.bind()
@@ -236,23 +289,19 @@ impl Pair {
             other = Some(captured?);
             Ok(())
         })?;
-        let other = other.ok_or_else(|| {
-            Error::Runtime(self.named("a capture without a graph: a bug in tailgraph"))
-        })?;
+        let other = other.ok_or_else(|| Error::Runtime(format!("{} has no graph", name(1))))?;
         Ok([own, other])
     }
 
     /// A step as one graph over both GPUs: the second's stream comes into the first's capture by the event that it waits for, and
     /// goes back by another.
     ///
-    /// # Errors
-    /// As [`Self::capture_each`].
-    ///
     /// # Safety
     /// As for [`Self::capture_each`].
     pub unsafe fn capture_both(&self) -> Result<Captured> {
         let first = &self.ends[0];
-        Captured::capture(&first.stream, self.named("both GPUs"), |_| {
+        let name = format!("{}, both GPUs", self.way.name);
+        Captured::capture(&first.memory.stream, name, |_| {
             // SAFETY: the caller's promise.
             unsafe { self.queue() }?;
             first.bind()

@@ -1,71 +1,180 @@
-//! One graph of conditional nodes, launched once by the host (kernels/ways/conditional.cu).
+//! One graph of conditional nodes, launched once by the host (kernels/ways/conditional.cu); and what such nodes are made by.
 
+use super::super::cuda::{Argument, Captured, Exec, Launch, LaunchedBy, ReadyCall, failed};
+use super::super::memory::Progress;
 use super::step::BUCKETS;
-use super::{Ground, Steps};
-use crate::backend::cuda::driver::call::ReadyCall;
-use crate::backend::cuda::driver::conditional::Condition;
-use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
-use crate::backend::cuda::driver::graph::Captured;
-use crate::backend::cuda::driver::launch::{Argument, Launch};
-use crate::backend::cuda::tools::progress::Progress;
-use crate::error::{Error, Result};
+use super::{Ground, Launching};
+use cudarc::driver::sys::CUgraphConditionalNodeType as Type;
+use cudarc::driver::{CudaStream, result::DriverError, sys};
+use std::sync::Arc;
+use tailgraph::error::{Error, Result};
 
-pub(super) struct Loop(Exec);
+struct Loop(Exec);
 
-impl Loop {
-    pub fn new(ground: &Ground) -> Result<Self> {
-        let graph = Captured::empty(&ground.stream, ground.name("the loop"))?;
-        let root = graph.body();
-        let of_while = root.value(1)?;
-        let (_, bodies) = root.condition(Condition::While, of_while, &[])?;
-        let body = &bodies[0];
-        // No body of SWITCH has this number.
-        let of_switch = body.value(BUCKETS as u32)?;
-        let of_if = body.value(0)?;
-        let one = Launch::blocks(1, 1);
-        let turn = ground.module.kernel("tg_ways_turn")?;
-        let after = body.capture(|stream| {
-            let arguments = [
-                ground.ways(),
-                Argument::U64(of_switch),
-                Argument::U64(of_if),
-            ];
-            // SAFETY: the arguments are the kernel's; a captured launch runs when the graph does.
-            unsafe { turn.launch(stream, one, &arguments) }
-        })?;
-        let turn = after.ok_or_else(|| {
-            Error::Runtime(
-                ground.name("the loop's first kernel left no node: this is a bug in tailgraph"),
-            )
-        })?;
-        let switch = Condition::Switch(BUCKETS as u32);
-        let (switch, buckets) = body.condition(switch, of_switch, &[turn])?;
-        for (bucket, inner) in buckets.iter().enumerate() {
-            let calls = ground.calls(bucket, None);
-            inner.capture(|stream| {
-                for call in &calls {
-                    // SAFETY: as above.
-                    unsafe { ReadyCall::new(call)?.launch(stream) }?;
-                }
-                Ok(())
-            })?;
-        }
-        let (_, idle) = body.condition(Condition::If, of_if, &[switch])?;
-        let kernel = ground.module.kernel("tg_ways_idle")?;
-        idle[0].capture(|stream| {
-            let arguments = [ground.ways(), Argument::U64(of_while)];
-            // SAFETY: as above.
-            unsafe { kernel.launch(stream, one, &arguments) }
-        })?;
-        Exec::new(&graph, LaunchedBy::Host).map(Self)
+pub fn open(ground: &mut Ground) -> Result<Box<dyn Launching>> {
+    let (graph, root) = Body::whole(&ground.memory.stream, ground.name("the loop"))?;
+    let of_while = root.value(1)?;
+    let (_, bodies) = root.condition(Type::CU_GRAPH_COND_TYPE_WHILE, 1, of_while, None)?;
+    let body = &bodies[0];
+    // No body of SWITCH has this number.
+    let of_switch = body.value(BUCKETS as u32)?;
+    let of_if = body.value(0)?;
+    let one = Launch::blocks(1, 1);
+    let turn = ground.memory.gpu.module.kernel("tg_ways_turn")?;
+    let turn = body.capture(|stream| {
+        let arguments = [
+            ground.ways(),
+            Argument::U64(of_switch),
+            Argument::U64(of_if),
+        ];
+        // SAFETY: the arguments are the kernel's; the memory is the ground's, which outlives what runs.
+        unsafe { turn.launch(stream, one, &arguments) }
+    })?;
+    let (switch, buckets) =
+        body.condition(Type::CU_GRAPH_COND_TYPE_SWITCH, BUCKETS, of_switch, turn)?;
+    for (inner, calls) in buckets.iter().zip(ground.ready_calls()?) {
+        // SAFETY: the memory is the ground's, which outlives what runs.
+        let launch = |stream: &CudaStream| {
+            calls
+                .iter()
+                .try_for_each(|call: &ReadyCall| unsafe { call.launch(stream) })
+        };
+        inner.capture(launch)?;
     }
+    let (_, idle) = body.condition(Type::CU_GRAPH_COND_TYPE_IF, 1, of_if, Some(switch))?;
+    let kernel = ground.memory.gpu.module.kernel("tg_ways_idle")?;
+    idle[0].capture(|stream| {
+        let arguments = [ground.ways(), Argument::U64(of_while)];
+        // SAFETY: the arguments are the kernel's; the memory is the ground's, which outlives what runs.
+        unsafe { kernel.launch(stream, one, &arguments) }
+    })?;
+    Ok(Box::new(Loop(Exec::new(&graph, LaunchedBy::Host)?)))
 }
 
-impl Steps for Loop {
+impl Launching for Loop {
     fn run(&mut self, ground: &mut Ground, _until: u64) -> Result<u64> {
         // SAFETY: the memory is the ground's, which outlives what runs.
         unsafe { self.0.launch() }?;
         ground.wait_for_all()?;
         Ok(1)
+    }
+}
+
+/// A graph to put nodes into: a whole one, or the body of a conditional node, which lives as long as the whole one.
+pub struct Body {
+    stream: Arc<CudaStream>,
+    graph: sys::CUgraph,
+    name: String,
+}
+
+impl Body {
+    /// A graph without nodes, and what nodes are put into, which must not outlive it.
+    pub fn whole(stream: &Arc<CudaStream>, name: String) -> Result<(Captured, Self)> {
+        let refused = |error| failed(&format!("making the graph of {name}"), error);
+        stream.context().bind_to_thread().map_err(refused)?;
+        let mut graph = std::ptr::null_mut();
+        // SAFETY: the driver writes the handle alone.
+        unsafe { sys::cuGraphCreate(&mut graph, 0) }
+            .result()
+            .map_err(refused)?;
+        let whole = Captured::of_handle(stream, graph, name.clone());
+        Ok((
+            whole,
+            Self {
+                stream: stream.clone(),
+                graph,
+                name,
+            },
+        ))
+    }
+
+    fn refused(&self, what: &str, error: DriverError) -> Error {
+        failed(&format!("{what} of the graph of {}", self.name), error)
+    }
+
+    /// A value for a conditional node of this graph; it is `default` whenever the whole graph is launched.
+    pub fn value(&self, default: u32) -> Result<u64> {
+        let context = self.stream.context().cu_ctx();
+        let mut handle = 0;
+        // SAFETY: the graph is alive; the driver writes the handle alone. 1: the default is given at each launch.
+        unsafe {
+            sys::cuGraphConditionalHandleCreate(&mut handle, self.graph, context, default, 1)
+        }
+        .result()
+        .map_err(|error| self.refused("making a condition's value", error))?;
+        Ok(handle)
+    }
+
+    /// Adds a conditional node behind `after`; gives it and its `size` bodies, which are empty.
+    pub fn condition(
+        &self,
+        kind: Type,
+        size: usize,
+        value: u64,
+        after: Option<sys::CUgraphNode>,
+    ) -> Result<(sys::CUgraphNode, Vec<Self>)> {
+        // SAFETY: all-zero bytes are a value of this struct, whose first type is that of a kernel.
+        let mut params: sys::CUgraphNodeParams = unsafe { std::mem::zeroed() };
+        params.type_ = sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_CONDITIONAL;
+        params.__bindgen_anon_1.conditional = sys::CUDA_CONDITIONAL_NODE_PARAMS {
+            handle: value,
+            type_: kind,
+            size: size as u32,
+            phGraph_out: std::ptr::null_mut(),
+            ctx: self.stream.context().cu_ctx(),
+        };
+        let before: Vec<_> = after.into_iter().collect();
+        let (mut node, edges) = (std::ptr::null_mut(), std::ptr::null());
+        // SAFETY: graph and nodes are alive, and of one graph; the driver writes node and params.
+        unsafe {
+            sys::cuGraphAddNode_v2(
+                &mut node,
+                self.graph,
+                before.as_ptr(),
+                edges,
+                before.len(),
+                &mut params,
+            )
+        }
+        .result()
+        .map_err(|error| self.refused(&format!("adding a conditional node ({kind:?})"), error))?;
+        // SAFETY: the driver gave an array of `size` graphs, which lives as long as the node.
+        let bodies = unsafe {
+            std::slice::from_raw_parts(params.__bindgen_anon_1.conditional.phGraph_out, size)
+        };
+        let body = |(index, &graph): (usize, &sys::CUgraph)| Self {
+            stream: self.stream.clone(),
+            graph,
+            name: format!("{}, body {index} of {kind:?}", self.name),
+        };
+        Ok((node, bodies.iter().enumerate().map(body).collect()))
+    }
+
+    /// Adds what `enqueue` enqueues, one behind the other, to this graph, which is empty; gives the last node.
+    pub fn capture(
+        &self,
+        enqueue: impl FnOnce(&CudaStream) -> Result<()>,
+    ) -> Result<Option<sys::CUgraphNode>> {
+        use sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as THIS_THREAD;
+        let stream = self.stream.cu_stream();
+        let (nodes, edges) = (std::ptr::null(), std::ptr::null());
+        // SAFETY: stream and graph are alive; it depends on no node.
+        unsafe {
+            sys::cuStreamBeginCaptureToGraph(stream, self.graph, nodes, edges, 0, THIS_THREAD)
+        }
+        .result()
+        .map_err(|error| self.refused("beginning a capture", error))?;
+        let enqueued = enqueue(&self.stream);
+        let mut graph = std::ptr::null_mut();
+        // SAFETY: this thread began the capture, which is ended whatever came of it.
+        let ended = unsafe { sys::cuStreamEndCapture(stream, &mut graph) }.result();
+        enqueued?;
+        ended.map_err(|error| self.refused("ending a capture", error))?;
+        // SAFETY: the whole graph is alive, and its bodies with it.
+        let nodes = unsafe { Captured::handles_of(self.graph) };
+        Ok(nodes
+            .map_err(|error| self.refused("looking at a node", error))?
+            .last()
+            .copied())
     }
 }

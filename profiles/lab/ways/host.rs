@@ -1,79 +1,79 @@
 //! Steps that the host launches: kernel by kernel, or as a graph a step, with each way that it has to wait.
 
-use super::step::BUCKETS;
-use super::{Ground, Steps};
-use crate::backend::cuda::driver::call::ReadyCall;
-use crate::backend::cuda::driver::errors::failed;
-use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
-use crate::backend::cuda::engine::waiter::{Wait, Waiter};
-use crate::backend::cuda::tools::progress::Progress;
-use crate::error::Result;
+use super::super::cuda::{Exec, LaunchedBy, ReadyCall, Wait, Waiter, failed};
+use super::super::memory::Progress;
+use super::step::{BUCKETS, bucket_behind};
+use super::{Ground, Launching};
+use tailgraph::error::Result;
+
+/// Launches what `next` launches for each step's bucket, and spins for the step's word.
+pub fn each_step(
+    ground: &Ground,
+    until: u64,
+    mut next: impl FnMut(usize) -> Result<()>,
+) -> Result<u64> {
+    let (from, mut bucket) = ground.told();
+    for step in from..until {
+        next(bucket)?;
+        ground.spin_for(step + 1)?;
+        bucket = ground.told().1;
+    }
+    Ok(until - from)
+}
 
 /// Every bucket's step as a graph that the host launches.
-pub(super) fn graphs(ground: &Ground) -> Result<Vec<Exec>> {
+fn all_graphs(ground: &Ground) -> Result<Vec<Exec>> {
     let graph = |bucket| Exec::new(&ground.capture(bucket, None)?, LaunchedBy::Host);
     (0..BUCKETS).map(graph).collect()
 }
 
-/// A graph a step.
-pub(super) struct Graphs {
+/// A graph a step. The host spins for the step's word at once, or, with a waiter, waits for the step's end before.
+struct Graphs {
     graphs: Vec<Exec>,
-    /// For a step's end, before its word in pinned memory is looked at; none: the host spins for the word.
     waiter: Option<Waiter>,
 }
 
-impl Graphs {
-    pub fn new(ground: &Ground, wait: Option<Wait>) -> Result<Self> {
-        let waiter = wait.map(|wait| Waiter::new(&ground.context, wait));
-        let waiter = waiter.transpose();
-        Ok(Self {
-            graphs: graphs(ground)?,
-            waiter: waiter.map_err(|error| failed(&ground.name("making an event"), error))?,
-        })
-    }
-
-    fn wait(&self, ground: &Ground) -> Result<()> {
-        let Some(waiter) = &self.waiter else {
-            return Ok(());
-        };
-        match waiter.within(Ground::STEP_TIMEOUT, &ground.stream) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(ground.late(Ground::STEP_TIMEOUT)),
-            Err(error) => Err(failed(&ground.name("waiting for an event"), error)),
-        }
-    }
+pub fn graphs(ground: &mut Ground, wait: Option<Wait>) -> Result<Box<dyn Launching>> {
+    let waiter = wait
+        .map(|wait| Waiter::new(&ground.memory.gpu.context, wait))
+        .transpose();
+    let waiter = waiter.map_err(|error| failed(&ground.name("making an event"), error))?;
+    Ok(Box::new(Graphs {
+        graphs: all_graphs(ground)?,
+        waiter,
+    }))
 }
 
-impl Steps for Graphs {
+impl Launching for Graphs {
     fn run(&mut self, ground: &mut Ground, until: u64) -> Result<u64> {
-        let (from, mut bucket) = ground.told();
-        for step in from..until {
+        each_step(ground, until, |bucket| {
             // SAFETY: the memory is the ground's, which outlives what runs.
             unsafe { self.graphs[bucket].launch() }?;
-            self.wait(ground)?;
-            // What an event has seen the word has told.
-            ground.spin_for(step + 1)?;
-            bucket = ground.told().1;
-        }
-        Ok(until - from)
+            match &self.waiter {
+                None => Ok(()),
+                Some(waiter) => match waiter.within(Ground::STEP_TIMEOUT, &ground.memory.stream) {
+                    Ok(true) => Ok(()),
+                    Ok(false) => Err(ground.late(Ground::STEP_TIMEOUT)),
+                    Err(error) => Err(failed(&ground.name("waiting for an event"), error)),
+                },
+            }
+        })
     }
 }
 
 /// All graphs queued by a host that knows every shape.
-pub(super) struct Queued(Vec<Exec>);
+struct Queued(Vec<Exec>);
 
-impl Queued {
-    pub fn new(ground: &Ground) -> Result<Self> {
-        graphs(ground).map(Self)
-    }
+pub fn queued(ground: &mut Ground) -> Result<Box<dyn Launching>> {
+    Ok(Box::new(Queued(all_graphs(ground)?)))
 }
 
-impl Steps for Queued {
+impl Launching for Queued {
     fn run(&mut self, ground: &mut Ground, until: u64) -> Result<u64> {
         let from = ground.told().0;
         for step in from..until {
-            let bucket = ground.reference.bucket(step);
-            // SAFETY: as above.
+            let bucket = bucket_behind(ground.reference.value(step));
+            // SAFETY: the memory is the ground's, which outlives what runs.
             unsafe { self.0[bucket].launch() }?;
         }
         ground.spin_for(until)?;
@@ -82,29 +82,20 @@ impl Steps for Queued {
 }
 
 /// Kernel by kernel.
-pub(super) struct Kernels(Vec<Vec<ReadyCall>>);
+struct Kernels(Vec<Vec<ReadyCall>>);
 
-impl Kernels {
-    pub fn new(ground: &Ground) -> Result<Self> {
-        let calls = |bucket| {
-            let calls = ground.calls(bucket, None);
-            calls.iter().map(ReadyCall::new).collect::<Result<_>>()
-        };
-        (0..BUCKETS).map(calls).collect::<Result<_>>().map(Self)
-    }
+pub fn kernels(ground: &mut Ground) -> Result<Box<dyn Launching>> {
+    Ok(Box::new(Kernels(ground.ready_calls()?)))
 }
 
-impl Steps for Kernels {
+impl Launching for Kernels {
     fn run(&mut self, ground: &mut Ground, until: u64) -> Result<u64> {
-        let (from, mut bucket) = ground.told();
-        for step in from..until {
-            for call in &self.0[bucket] {
-                // SAFETY: as above.
-                unsafe { call.launch(&ground.stream) }?;
-            }
-            ground.spin_for(step + 1)?;
-            bucket = ground.told().1;
-        }
-        Ok((until - from) * u64::from(ground.layers + 1))
+        let steps = each_step(ground, until, |bucket| {
+            // SAFETY: the memory is the ground's, which outlives what runs.
+            self.0[bucket]
+                .iter()
+                .try_for_each(|call| unsafe { call.launch(&ground.memory.stream) })
+        })?;
+        Ok(steps * u64::from(ground.layers + 1))
     }
 }

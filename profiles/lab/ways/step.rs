@@ -1,22 +1,19 @@
-//! The step that all ways launch, as kernels/ways/ways.h has it: the struct that its kernels share, and what they compute, in
-//! Rust.
+//! The step that all ways launch, as kernels/ways/ways.h has it: the struct that its kernels share, and what they compute.
 
-use crate::backend::cuda::driver::image;
-use crate::backend::cuda::listed::techniques::Failure;
-use crate::backend::cuda::tools::foreseen::{self, Computed};
-use crate::error::{Error, Result};
+use super::super::reference::{Reference, mix, mix64};
+use bytemuck::{Pod, Zeroable};
 use std::mem::offset_of;
+use tailgraph::error::Error;
 
 /// TG_WAYS_* of kernels/ways/ways.h.
 pub const BUCKETS: usize = 4;
 pub const THREADS: u32 = 128;
 pub const WIDEST: u32 = 128;
-pub const STAMPS: usize = 1024;
 pub const COPIES: usize = 2;
 
 /// `tg_ways`.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
 pub struct Shared {
     pub step: u64,
     pub limit: u64,
@@ -40,148 +37,108 @@ pub struct Shared {
     pub graphs: [[u64; BUCKETS]; COPIES],
 }
 
-// SAFETY: integers alone, of which all-zero bytes are a value.
-unsafe impl bytemuck::Zeroable for Shared {}
-// SAFETY: as above; no padding stands between them, which the test of the layout would find.
-unsafe impl bytemuck::Pod for Shared {}
+/// The name of the kernels' numbers of that struct, and what they must be.
+pub const LAYOUT: (&str, [usize; 4]) = (
+    "tg_ways_layout_tile",
+    [
+        size_of::<Shared>(),
+        offset_of!(Shared, failed),
+        offset_of!(Shared, graphs),
+        offset_of!(Shared, told),
+    ],
+);
 
 impl Shared {
-    /// What the GPU says went wrong.
-    pub fn failure(&self) -> Option<Failure> {
-        (self.failed[0] != 0).then_some(Failure {
-            what: self.failed[0],
-            error: self.failed[1],
-            step: self.failed_step,
-            bucket: self.failed_at[0],
-            count: self.failed_at[1],
-        })
+    /// What the GPU was refused, or waited for in vain, in one line that names `way`, the node and the limit (TG_WAYS_*).
+    pub fn failure(&self, way: &str) -> Option<Error> {
+        let [what, error] = self.failed;
+        let (step, [bucket, count]) = (self.failed_step, self.failed_at);
+        let pending = "2,048 pending kernels (cudaLimitDevRuntimePendingLaunchCount)";
+        let (node, limit) = match what {
+            0 => return None,
+            1 => (
+                "the tail launch of a step's graph",
+                "255 pending tail launches",
+            ),
+            2 => (
+                "the fire-and-forget launch of a step's graph",
+                "120 in a run of a graph, and none of a graph that still runs",
+            ),
+            3 => (
+                "the tail launch of the head by itself",
+                "one pending launch of itself",
+            ),
+            4 => ("a kernel launched by the scheduler kernel", pending),
+            5 => ("the scheduler kernel's next turn", pending),
+            6 => (
+                "a stream made by the scheduler kernel",
+                "the device runtime's memory",
+            ),
+            _ => {
+                return Some(Error::Runtime(format!(
+                    "{way}: step {step}, bucket {bucket}: {count} blocks did not come to a grid barrier within 5 s, expected all of a \
+                     cooperative launch: another process may hold the GPU"
+                )));
+            }
+        };
+        let answer = error_name(error);
+        Some(Error::Runtime(format!(
+            "{way}: step {step}, bucket {bucket}: {node} was refused with {answer} after {count} launches, expected a launch; the \
+             limit is {limit}"
+        )))
     }
+}
 
-    /// # Errors
-    /// The kernels have another struct.
-    pub fn check_layout() -> Result<()> {
-        let kernels = image::constants::<4>("tg_ways_layout_tile")?;
-        let here = [
-            size_of::<Self>(),
-            offset_of!(Self, failed),
-            offset_of!(Self, graphs),
-            offset_of!(Self, told),
-        ]
-        .map(|bytes| bytes as u32);
-        match kernels == here {
-            true => Ok(()),
-            false => Err(Error::Runtime(format!(
-                "the kernels' tg_ways has size and offsets {kernels:?}, expected {here:?}: build again"
-            ))),
-        }
-    }
+/// An error that a launch on a device gives.
+pub fn error_name(error: u32) -> String {
+    let name = match error {
+        1 => "cudaErrorInvalidValue",
+        2 => "cudaErrorMemoryAllocation",
+        9 => "cudaErrorInvalidConfiguration",
+        65 => "cudaErrorLaunchMaxDepthExceeded",
+        68 => "cudaErrorSyncDepthExceeded",
+        69 => "cudaErrorLaunchPendingCountExceeded",
+        98 => "cudaErrorInvalidDeviceFunction",
+        400 => "cudaErrorInvalidResourceHandle",
+        701 => "cudaErrorLaunchOutOfResources",
+        800 => "cudaErrorNotPermitted",
+        801 => "cudaErrorNotSupported",
+        _ => "an error",
+    };
+    format!("{name} ({error})")
 }
 
 /// Blocks of a bucket.
 pub fn blocks(bucket: usize) -> u32 {
-    match bucket {
-        0 => 1,
-        bucket => 2 << (2 * bucket),
-    }
+    if bucket == 0 { 1 } else { 2 << (2 * bucket) }
 }
 
-/// Of one word, as in ways/step.cuh.
-pub fn mix(mut x: u32) -> u32 {
-    x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d);
-    x = (x ^ (x >> 15)).wrapping_mul(0x846c_a68b);
-    x ^ (x >> 16)
-}
-
-/// ... and of a long one.
-pub fn mix64(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
-}
-
-/// Steps of small kernels, on the host.
-#[derive(Debug)]
-pub struct SmallSteps {
-    layers: u32,
-    values: [Vec<u32>; 2],
-}
-
-/// Such steps as they must come out, for all ways of a comparison.
-pub type Foreseen = foreseen::Foreseen<SmallSteps>;
-
-impl Foreseen {
-    pub fn new(layers: u32) -> Self {
-        let zeros = || vec![0; (WIDEST * THREADS) as usize];
-        Self::of(SmallSteps {
-            layers,
-            values: [zeros(), zeros()],
-        })
-    }
-
-    pub fn layers(&self) -> u32 {
-        self.steps(|steps| steps.layers)
-    }
-
-    /// Of the first `steps` steps.
-    pub fn digest(&self, steps: u64) -> u64 {
-        self.value(steps)
-    }
-
-    /// Of the step that follows the first `steps`.
-    pub fn bucket(&self, steps: u64) -> usize {
-        bucket_behind(self.value(steps))
-    }
-}
-
-/// Of the step that follows those with this digest.
-fn bucket_behind(digest: u64) -> usize {
+/// The bucket of the step that follows those with this digest.
+pub fn bucket_behind(digest: u64) -> usize {
     (digest >> 32) as u32 as usize % BUCKETS
 }
 
-impl Computed for SmallSteps {
-    fn next(&mut self, digest: u64) -> u64 {
+/// Digests of steps of so many kernels, the last of which decides.
+pub fn reference(kernels: u32) -> Reference {
+    let zeros = || vec![0u32; (WIDEST * THREADS) as usize];
+    let (layers, mut values) = (kernels - 1, [zeros(), zeros()]);
+    Reference::of(move |digest| {
         let n = (blocks(bucket_behind(digest)) * THREADS) as usize;
-        let seed = digest as u32;
-        for layer in 0..self.layers {
-            let [even, odd] = &mut self.values;
-            let (from, to) = match layer % 2 {
-                0 => (even, odd),
-                _ => (odd, even),
+        for layer in 0..layers {
+            let [even, odd] = &mut values;
+            let (from, to) = if layer % 2 == 0 {
+                (even, odd)
+            } else {
+                (odd, even)
             };
-            let add = layer.wrapping_add(seed);
+            let add = layer.wrapping_add(digest as u32);
             for (to, from) in to[..n].iter_mut().zip(from[..n].iter().rev()) {
                 *to = mix(from.wrapping_add(add));
             }
         }
-        let last = &self.values[self.layers as usize % 2][..n];
+        let last = &values[layers as usize % 2][..n];
         let word = |(i, &value): (usize, &u32)| mix64((i as u64) << 32 | u64::from(value));
         let sum = last.iter().enumerate().map(word).fold(0, u64::wrapping_add);
         mix64(digest.wrapping_add(sum))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_struct_is_the_kernels() {
-        Shared::check_layout().unwrap();
-    }
-
-    #[test]
-    fn every_bucket_comes_and_every_kernel_shows() {
-        let steps = Foreseen::new(5);
-        let mut seen = [0; BUCKETS];
-        for step in 0..200 {
-            seen[steps.bucket(step)] += 1;
-        }
-        assert!(seen.iter().all(|&count| count > 20), "{seen:?}");
-        let digest = steps.digest(200);
-        assert_eq!(Foreseen::new(5).digest(200), digest);
-        // A kernel less, or a step less, is another digest.
-        assert_ne!(Foreseen::new(4).digest(200), digest);
-        assert_ne!(steps.digest(199), digest);
-        assert_eq!([0, 1, 2, 3].map(blocks), [1, 8, 32, WIDEST]);
-    }
+    })
 }

@@ -1,56 +1,47 @@
 //! One graph whose shape the host changes from step to step, and, to see what that saves, a new graph for each: against graphs
 //! that read all that changes from device memory.
 
-use super::step::BUCKETS;
-use super::{Ground, Steps};
-use crate::backend::cuda::driver::call::ReadyCall;
-use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
-use crate::backend::cuda::driver::graph::Captured;
-use crate::backend::cuda::driver::update::NodeHandles;
-use crate::backend::cuda::tools::progress::Progress;
-use crate::error::Result;
-
-/// Launches what `next` makes ready for each step, and spins for it.
-fn run(ground: &Ground, until: u64, mut next: impl FnMut(usize) -> Result<()>) -> Result<u64> {
-    let (from, mut bucket) = ground.told();
-    for step in from..until {
-        next(bucket)?;
-        ground.spin_for(step + 1)?;
-        bucket = ground.told().1;
-    }
-    Ok(until - from)
-}
+use super::super::cuda::{Captured, Exec, LaunchedBy, ReadyCall, failed};
+use super::host::each_step;
+use super::{Ground, Launching};
+use cudarc::driver::sys;
+use tailgraph::error::{Error, Result};
 
 /// Each kernel's parameters set before each launch. The host does not know which of them a step leaves as they are.
-pub(super) struct Params {
+struct Params {
     exec: Exec,
-    nodes: NodeHandles,
     calls: Vec<Vec<ReadyCall>>,
-    /// Whose nodes these are.
-    _graph: Captured,
+    /// The graph that the executable was made of, which has its nodes.
+    graph: Captured,
 }
 
-impl Params {
-    pub fn new(ground: &Ground) -> Result<Self> {
-        let graph = ground.capture(0, None)?;
-        let calls = |bucket| {
-            let calls = ground.calls(bucket, None);
-            calls.iter().map(ReadyCall::new).collect::<Result<_>>()
-        };
-        Ok(Self {
-            exec: Exec::new(&graph, LaunchedBy::Host)?,
-            nodes: graph.node_handles()?,
-            calls: (0..BUCKETS).map(calls).collect::<Result<_>>()?,
-            _graph: graph,
-        })
-    }
+pub fn params(ground: &mut Ground) -> Result<Box<dyn Launching>> {
+    let graph = ground.capture(0, None)?;
+    Ok(Box::new(Params {
+        exec: Exec::new(&graph, LaunchedBy::Host)?,
+        calls: ground.ready_calls()?,
+        graph,
+    }))
 }
 
-impl Steps for Params {
+impl Launching for Params {
     fn run(&mut self, ground: &mut Ground, until: u64) -> Result<u64> {
-        run(ground, until, |bucket| {
-            for (index, call) in self.calls[bucket].iter().enumerate() {
-                self.exec.set_call(&self.nodes, index, call)?;
+        let nodes = self.graph.handles()?;
+        each_step(ground, until, |bucket| {
+            for (index, (call, &node)) in self.calls[bucket].iter().zip(&nodes).enumerate() {
+                call.with_node(|params| {
+                    // SAFETY: the executable is alive, the node of its graph, and the driver copies the parameters.
+                    unsafe {
+                        sys::cuGraphExecKernelNodeSetParams_v2(self.exec.handle(), node, params)
+                    }
+                    .result()
+                    .map_err(|error| {
+                        failed(
+                            &ground.name(&format!("giving node {index} a call of {}", call.name())),
+                            error,
+                        )
+                    })
+                })?;
             }
             // SAFETY: the memory is the ground's, which outlives what runs.
             unsafe { self.exec.launch() }
@@ -59,46 +50,64 @@ impl Steps for Params {
 }
 
 /// The executable graph updated as a whole from a captured one.
-pub(super) struct Whole {
+struct Whole {
     exec: Exec,
     graphs: Vec<Captured>,
 }
 
-impl Whole {
-    pub fn new(ground: &Ground) -> Result<Self> {
-        let graphs = (0..BUCKETS).map(|bucket| ground.capture(bucket, None));
-        let graphs: Vec<_> = graphs.collect::<Result<_>>()?;
-        Ok(Self {
-            exec: Exec::new(&graphs[0], LaunchedBy::Host)?,
-            graphs,
-        })
-    }
+pub fn whole(ground: &mut Ground) -> Result<Box<dyn Launching>> {
+    let graphs = (0..super::step::BUCKETS).map(|bucket| ground.capture(bucket, None));
+    let graphs: Vec<_> = graphs.collect::<Result<_>>()?;
+    Ok(Box::new(Whole {
+        exec: Exec::new(&graphs[0], LaunchedBy::Host)?,
+        graphs,
+    }))
 }
 
-impl Steps for Whole {
+impl Launching for Whole {
     fn run(&mut self, ground: &mut Ground, until: u64) -> Result<u64> {
-        run(ground, until, |bucket| {
-            self.exec.update(&self.graphs[bucket])?;
-            // SAFETY: as above.
+        each_step(ground, until, |bucket| {
+            update(&self.exec, &self.graphs[bucket])?;
+            // SAFETY: the memory is the ground's, which outlives what runs.
             unsafe { self.exec.launch() }
         })
     }
 }
 
-/// A graph captured, instantiated and launched for each step; it lives until the next one is there.
-pub(super) struct Recapture(Option<Exec>);
-
-impl Recapture {
-    pub fn new(_ground: &Ground) -> Result<Self> {
-        Ok(Self(None))
-    }
+/// From the next launch on `exec` does what `graph` does, whose nodes and edges are as those that it was made of.
+fn update(exec: &Exec, graph: &Captured) -> Result<()> {
+    graph.bind()?;
+    let mut found = sys::CUgraphExecUpdateResultInfo {
+        result: sys::CUgraphExecUpdateResult::CU_GRAPH_EXEC_UPDATE_SUCCESS,
+        errorNode: std::ptr::null_mut(),
+        errorFromNode: std::ptr::null_mut(),
+    };
+    // SAFETY: both are alive; the driver writes the result alone.
+    let updated = unsafe { sys::cuGraphExecUpdate_v2(exec.handle(), graph.handle(), &mut found) };
+    updated.result().map_err(|error| {
+        Error::Runtime(format!(
+            "updating the graph of {} to that of {}: the driver answered {:?} ({:?}) for {}",
+            exec.name(),
+            graph.name(),
+            error.0,
+            found.result,
+            graph.node_text(found.errorNode)
+        ))
+    })
 }
 
-impl Steps for Recapture {
+/// A graph captured, instantiated and launched for each step; it lives until the next one is there.
+struct Recapture(Option<Exec>);
+
+pub fn recapture() -> Box<dyn Launching> {
+    Box::new(Recapture(None))
+}
+
+impl Launching for Recapture {
     fn run(&mut self, ground: &mut Ground, until: u64) -> Result<u64> {
-        run(ground, until, |bucket| {
+        each_step(ground, until, |bucket| {
             let exec = Exec::instantiate(&ground.capture(bucket, None)?, LaunchedBy::Host)?;
-            // SAFETY: as above; the one before has run.
+            // SAFETY: the memory is the ground's, which outlives what runs; the graph before has run.
             unsafe { exec.launch() }?;
             self.0 = Some(exec);
             Ok(())

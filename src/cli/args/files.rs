@@ -37,7 +37,7 @@ pub struct ReportArgs {
     /// The page: all that is in the files; - is standard output, here and below
     #[arg(long, short, value_name = "FILE.html|-")]
     pub output: Option<PathBuf>,
-    /// For a README: a picture of the launch ways side by side, of the steps that `bench decode` or `bench launch` timed
+    /// For a README: a picture of the launch ways side by side, of the steps that `bench decode` timed
     #[arg(long, value_name = "FILE.svg|-")]
     pub svg: Option<PathBuf>,
     /// The same as a Markdown table

@@ -104,13 +104,19 @@ pub(super) fn text(links: &[Link], out: &mut dyn Write) -> io::Result<()> {
             Some(value) => format!("{:.digits$}", value / unit),
             None => "not measured".to_owned(),
         };
+        // Where the words lie that GPUs wait for.
+        let (peer_access, words_in) = if link.peer_access {
+            ("yes", "memory of the GPU")
+        } else {
+            ("no", "memory of the host")
+        };
         table.row([
             format!("cuda:{}", link.from),
             format!("cuda:{}", link.to),
-            if link.peer_access { "yes" } else { "no" }.to_owned(),
+            peer_access.to_owned(),
             shown(link.copy_bytes_per_s, 1e9, 1),
             shown(link.store_us, 1.0, 2),
-            link.words_in().to_owned(),
+            words_in.to_owned(),
         ]);
     }
     table.write("  ", out)

@@ -1,5 +1,5 @@
 /* device.c: the dispatchers of kernels/sched (dispatch.cuh, stages.cu) as threads: they take turns of the real core and hand
- * steps on by it, and a step's kernels take no time. So is what waits for another GPU (kernels/ways/links.cu). */
+ * steps on by it, and a step's kernels take no time. So is what waits for another GPU (kernels/sched/links.cu). */
 #define _GNU_SOURCE
 #include "driver.h"
 #include "sched/args.h"

@@ -164,7 +164,7 @@ int leave(const struct node *node);
 int dispatch_arguments(const char *kernel);
 /* Starts the thread that does what the dispatcher with these arguments would do. */
 void run_device(struct stream *stream, const char *kernel, const uint64_t arguments[MOST_DISPATCH_ARGUMENTS]);
-/* Starts the thread that does what tg_ways_bounce would; SUCCESS. */
+/* Starts the thread that does what tg_bounce would; SUCCESS. */
 int bounce(struct stream *stream, void **arguments);
 
 #endif

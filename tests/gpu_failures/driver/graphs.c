@@ -124,7 +124,7 @@ int cuLaunchKernelEx(const struct launch *launch, struct function *function, voi
   if (function->context != current) return INVALID_CONTEXT;
   struct graph *graph = launch->stream->capture;
   if (!graph && order_is_checked()) order_launch(launch->stream);
-  if (!graph && !strcmp(function->name, "tg_ways_bounce")) return bounce(launch->stream, arguments);
+  if (!graph && !strcmp(function->name, "tg_bounce")) return bounce(launch->stream, arguments);
   if (!cluster_of(launch)) return INVALID_VALUE;
   if (!graph && !run_kernel) return SUCCESS;
   if (!graph) return run_kernel(function->name, launch->grid, launch->block, cluster_of(launch), launch->shared_bytes, is_early(launch), arguments);

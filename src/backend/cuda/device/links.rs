@@ -1,4 +1,4 @@
-//! Links between GPUs: who reaches whose memory, how fast copies are, and how soon a store is seen (kernels/ways/links.cu).
+//! Links between GPUs: who reaches whose memory, how fast copies are, and how soon a store is seen (kernels/sched/links.cu).
 
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::errors::failed;
@@ -9,7 +9,7 @@ use crate::backend::cuda::listed::links::Link;
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::pinned::Pinned;
 use crate::error::{Error, Result};
-use cudarc::driver::sys::CUevent_flags;
+use cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT;
 use cudarc::driver::{CudaStream, result};
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +43,7 @@ impl End {
         room.fill(&stream, 0)?;
         Ok(Self {
             stream,
-            bounce: gpu.module.kernel("tg_ways_bounce")?,
+            bounce: gpu.module.kernel("tg_bounce")?,
             gpu: gpu.clone(),
             room,
         })
@@ -81,9 +81,10 @@ fn link(from: &End, to: &End) -> Result<Link> {
     let peer_access = peer::reaches(a, b)? && peer::reaches(b, a)?;
     let mut failures = vec![];
     let mut or_why = |found: Result<f64>| found.map_err(|why| failures.push(why.to_string())).ok();
-    let opened = match peer_access {
-        true => peer::open(a, b).and_then(|()| peer::open(b, a)),
-        false => Ok(()),
+    let opened = if peer_access {
+        peer::open(a, b).and_then(|()| peer::open(b, a))
+    } else {
+        Ok(())
     };
     let (copy_bytes_per_s, store_us) = match opened {
         Ok(()) => (
@@ -117,9 +118,7 @@ fn copies(from: &End, to: &End) -> Result<f64> {
         .map_err(refused)
     };
     let now = || {
-        let event = from
-            .stream
-            .record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
+        let event = from.stream.record_event(Some(CU_EVENT_DEFAULT));
         event.map_err(refused)
     };
     let timed = || {
@@ -139,10 +138,8 @@ fn copies(from: &End, to: &End) -> Result<f64> {
 
 /// Half of one, in microseconds.
 fn round_trips(from: &End, to: &End, peer_access: bool) -> Result<f64> {
-    let shared = match peer_access {
-        true => None,
-        false => Some(Pinned::new(&from.gpu.context, 2 * WORD_BYTES)?),
-    };
+    let pinned = || Pinned::new(&from.gpu.context, 2 * WORD_BYTES);
+    let shared = (!peer_access).then(pinned).transpose()?;
     let own = (from.word()?, to.word()?);
     // What each waits for: in its own memory where the other reaches that.
     let words = match &shared {
@@ -160,10 +157,7 @@ fn round_trips(from: &End, to: &End, peer_access: bool) -> Result<f64> {
             Argument::Address(found.at(0)),
         ];
         // SAFETY: the arguments are the kernel's; what they point to lives until both streams have been waited for.
-        unsafe {
-            let once = Launch::blocks(1, 1);
-            end.bounce.launch(&end.stream, once, &arguments)
-        }
+        unsafe { (end.bounce).launch(&end.stream, Launch::blocks(1, 1), &arguments) }
     };
     let launched = launch(to, words.1, words.0, false, &found.1)
         .and_then(|()| launch(from, words.0, words.1, true, &found.0));

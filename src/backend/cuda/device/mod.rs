@@ -4,7 +4,7 @@ pub mod links;
 mod memory;
 mod routing;
 mod stages;
-mod stamps;
+pub mod stamps;
 mod start;
 
 pub use memory::on_paper;

@@ -60,7 +60,7 @@ impl ReadyCall {
     }
 
     /// Hands it to `take` as a node's parameters, which point into this thread's stack.
-    pub(super) fn with_node<T>(
+    pub fn with_node<T>(
         &self,
         take: impl FnOnce(&sys::CUDA_KERNEL_NODE_PARAMS) -> Result<T>,
     ) -> Result<T> {

@@ -120,7 +120,8 @@ impl Exec {
         &self.name
     }
 
-    pub(super) fn handle(&self) -> sys::CUgraphExec {
+    /// The driver's handle, which lives as long as this.
+    pub fn handle(&self) -> sys::CUgraphExec {
         self.handle
     }
 

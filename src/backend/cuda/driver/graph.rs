@@ -76,7 +76,8 @@ impl Captured {
         &self.stream
     }
 
-    pub(super) fn handle(&self) -> sys::CUgraph {
+    /// The driver's handle, which lives as long as this.
+    pub fn handle(&self) -> sys::CUgraph {
         self.handle
     }
 
@@ -84,19 +85,33 @@ impl Captured {
         failed(&format!("looking into the graph of {}", self.name), error)
     }
 
-    pub(super) fn bind(&self) -> Result<()> {
+    /// Makes the graph's context that of this thread.
+    ///
+    /// # Errors
+    /// The device is lost.
+    pub fn bind(&self) -> Result<()> {
         let bound = self.stream.context().bind_to_thread();
         bound.map_err(|error| self.refused(error))
     }
 
     /// The driver's handles of all nodes, in the order they were captured.
-    pub(super) fn handles(&self) -> Result<Vec<sys::CUgraphNode>> {
+    ///
+    /// # Errors
+    /// [`Error::Runtime`] where the driver does not say.
+    pub fn handles(&self) -> Result<Vec<sys::CUgraphNode>> {
         self.bind()?;
-        Self::handles_of(self.handle).map_err(|error| self.refused(error))
+        // SAFETY: it is this value's.
+        unsafe { Self::handles_of(self.handle) }.map_err(|error| self.refused(error))
     }
 
-    /// Those of a graph that is alive, its context bound.
-    pub(super) fn handles_of(
+    /// The handles of all nodes of `graph`, whose context is bound, in the order they were captured.
+    ///
+    /// # Errors
+    /// The driver does not say.
+    ///
+    /// # Safety
+    /// The graph is alive.
+    pub unsafe fn handles_of(
         graph: sys::CUgraph,
     ) -> std::result::Result<Vec<sys::CUgraphNode>, DriverError> {
         let mut count = 0;
@@ -108,8 +123,8 @@ impl Captured {
         Ok(nodes)
     }
 
-    /// One that the driver made otherwise.
-    pub(super) fn of_handle(stream: &Arc<CudaStream>, handle: sys::CUgraph, name: String) -> Self {
+    /// A graph that the driver made otherwise, which is this value's from now on.
+    pub fn of_handle(stream: &Arc<CudaStream>, handle: sys::CUgraph, name: String) -> Self {
         Self {
             stream: stream.clone(),
             handle,
@@ -146,7 +161,7 @@ impl Captured {
     }
 
     /// Which node the driver means, for messages; a null handle is of none.
-    pub(super) fn node_text(&self, node: sys::CUgraphNode) -> String {
+    pub fn node_text(&self, node: sys::CUgraphNode) -> String {
         let found = self.handles().and_then(|handles| {
             let place = handles.iter().position(|&handle| handle == node);
             place

@@ -14,19 +14,9 @@ static ALIGNED: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(
     "/tailgraph.fatbin"
 )));
 
-static ALIGNED_LAUNCHING: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(
-    env!("OUT_DIR"),
-    "/launching.fatbin"
-)));
-
-/// All kernels for all architectures, as `cuModuleLoadData` takes them, but for those of [`launching`].
+/// All kernels for all architectures, as `cuModuleLoadData` takes them, but for the laboratory's (profiles/lab).
 pub fn image() -> &'static [u8] {
     &ALIGNED.0
-}
-
-/// Kernels that launch kernels, with these and the device runtime.
-pub fn launching() -> &'static [u8] {
-    &ALIGNED_LAUNCHING.0
 }
 
 /// What one kernel, or one device function that was not inlined, takes on one architecture.
@@ -121,8 +111,6 @@ mod tests {
             "tg_dispatch",
             "tg_dispatch_claims",
             "tg_dispatch_tail",
-            "tg_ways_layer",
-            "tg_cdp_turn",
         ] {
             let found = architectures
                 .get(name)
@@ -142,14 +130,12 @@ mod tests {
     }
 
     #[test]
-    fn the_images_are_aligned_fat_binaries() {
-        for image in [image(), launching()] {
-            assert_eq!(image.as_ptr() as usize % 64, 0);
-            assert_eq!(
-                image[..4],
-                0xBA55_ED50_u32.to_le_bytes(),
-                "a fat binary's magic number"
-            );
-        }
+    fn the_image_is_an_aligned_fat_binary() {
+        assert_eq!(image().as_ptr() as usize % 64, 0);
+        assert_eq!(
+            image()[..4],
+            0xBA55_ED50_u32.to_le_bytes(),
+            "a fat binary's magic number"
+        );
     }
 }

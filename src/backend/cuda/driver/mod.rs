@@ -4,7 +4,6 @@
 pub mod arguments;
 pub mod audit;
 pub mod call;
-pub mod conditional;
 pub mod errors;
 pub mod exec;
 pub mod gpu;
@@ -16,7 +15,6 @@ pub mod module;
 pub mod nccl;
 pub mod peer;
 pub mod tensor_map;
-pub mod update;
 
 /// An address in device memory, or in pinned memory as the device sees it. 0 is no array.
 pub type Address = u64;

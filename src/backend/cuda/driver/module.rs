@@ -10,7 +10,7 @@ use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// All kernels of this build in one GPU's memory.
+/// An image of kernels in one GPU's memory.
 #[derive(Debug)]
 pub struct Module {
     context: Arc<CudaContext>,
@@ -27,22 +27,18 @@ impl Module {
     /// # Errors
     /// The driver refuses the image, as it does where the image has no code for the GPU's architecture.
     pub fn load(context: &Arc<CudaContext>) -> Result<Arc<Self>> {
-        Self::of(context, "loading the kernels", image::image())
+        Self::of_image(context, "loading the kernels", image::image())
     }
 
-    /// Those that launch kernels.
+    /// Kernels of another image: a whole fat binary, aligned to 64 bytes. `what` is being done, for messages.
     ///
     /// # Errors
     /// As for [`Self::load`].
-    pub fn load_launching(context: &Arc<CudaContext>) -> Result<Arc<Self>> {
-        Self::of(
-            context,
-            "loading the kernels that launch kernels",
-            image::launching(),
-        )
-    }
-
-    fn of(context: &Arc<CudaContext>, what: &str, image: &'static [u8]) -> Result<Arc<Self>> {
+    pub fn of_image(
+        context: &Arc<CudaContext>,
+        what: &str,
+        image: &'static [u8],
+    ) -> Result<Arc<Self>> {
         let refused = |error| failed(what, error);
         context.bind_to_thread().map_err(refused)?;
         // SAFETY: the image is a whole fat binary, aligned, and never freed.
