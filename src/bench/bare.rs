@@ -7,7 +7,7 @@
 //! state as the one before it left it.
 
 use super::Point;
-use super::metrics::{Bare, Figures};
+use super::metrics::Figures;
 use crate::backend::LaunchWay;
 use crate::backend::cuda::device::GpuDevice;
 use crate::backend::cuda::engine::hosted::{Carried, HostLaunched};
@@ -54,7 +54,7 @@ struct Counted {
     batch: u32,
     /// Whole steps so far.
     steps: u32,
-    bare: Bare,
+    figures: Figures,
 }
 
 impl Timing {
@@ -63,13 +63,16 @@ impl Timing {
         *self.0.lock() = Some(Counted {
             batch,
             steps: 0,
-            bare: Bare::default(),
+            figures: Figures::default(),
         });
     }
 
     /// What came of it; nothing is timed any more.
-    pub fn end(&self) -> Bare {
-        self.0.lock().take().map_or_else(Bare::default, |c| c.bare)
+    pub fn end(&self) -> Figures {
+        self.0
+            .lock()
+            .take()
+            .map_or_else(Figures::default, |c| c.figures)
     }
 
     /// The figures of the run of `point` that has ended.
@@ -77,15 +80,15 @@ impl Timing {
     /// # Errors
     /// [`Error::Usage`] where it was too short.
     pub fn figures(&self, point: &Point) -> Result<Figures> {
-        let bare = self.end();
-        if bare.step_ms.is_empty() {
+        let figures = self.end();
+        if figures.step_ms.is_empty() {
             return Err(Error::Usage(format!(
                 "--launch bare: all {} sequences were together in fewer than {FIRST_BARE} decode steps, expected at least as many: prompts of several \
                  steps come in one after the other, so give more than {} new tokens (--gen-len) or larger steps (--step-tokens)",
                 point.batch, point.new_tokens
             )));
         }
-        Ok(Figures::of_bare(&bare, point.batch))
+        Ok(figures)
     }
 }
 
@@ -98,7 +101,7 @@ struct BareStage {
 
 impl Counted {
     /// Counts the step that comes; where its time goes if it is one to time.
-    fn count(&mut self, view: &StepView<'_>) -> Option<&mut Bare> {
+    fn count(&mut self, view: &StepView<'_>) -> Option<&mut Figures> {
         let header = view.header();
         if (header.kind, header.rows) != (abi::TG_KIND_DECODE, self.batch) {
             return None;
@@ -107,14 +110,14 @@ impl Counted {
         let since_first = self.steps.checked_sub(FIRST_BARE)?;
         since_first
             .is_multiple_of(STEPS_PER_BARE)
-            .then_some(&mut self.bare)
+            .then_some(&mut self.figures)
     }
 }
 
 impl StageBackend for BareStage {
     fn run(&mut self, view: &StepView<'_>) -> Result<()> {
         let mut timing = self.timing.0.lock();
-        let Some(bare) = timing.as_mut().and_then(|counted| counted.count(view)) else {
+        let Some(figures) = timing.as_mut().and_then(|counted| counted.count(view)) else {
             return self.inner.run(view);
         };
         let inner = &mut self.inner;
@@ -123,7 +126,8 @@ impl StageBackend for BareStage {
         let start = Instant::now();
         inner.repeat(view, &self.carried, 0)?;
         let launches = IN_A_ROW.launches(start.elapsed());
-        bare.time(launches, || inner.repeat(view, &self.carried, launches))?;
+        let repeat = || inner.repeat(view, &self.carried, launches);
+        figures.time_bare(view.header().rows, launches, repeat)?;
         inner.redo(view, &self.carried)
     }
 }

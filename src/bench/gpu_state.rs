@@ -121,12 +121,20 @@ impl GpuState {
 /// GPUs that are looked at while runs go on; none on the CPU.
 #[derive(Default)]
 pub struct Watch {
-    gpus: Option<Arc<Gpus>>,
+    gpus: Option<Arc<dyn Gpus>>,
+}
+
+/// GPUs, the first of which is looked at.
+trait Gpus: Send + Sync {
+    fn describe(&self, machine: &mut Machine);
+    fn look(&self) -> Option<Look>;
+    /// What all have used since the driver was loaded; GPUs of compute capability 7.0 and newer count it.
+    fn joules(&self) -> Option<f64>;
 }
 
 /// A run that is being watched.
 pub struct Watching {
-    gpus: Option<Arc<Gpus>>,
+    gpus: Option<Arc<dyn Gpus>>,
     joules_before: Option<f64>,
     /// A thread that looks until it hears something, or that nobody is there to tell it anything.
     looking: Option<(Sender<()>, JoinHandle<Vec<Look>>)>,
@@ -173,28 +181,9 @@ impl Watching {
     }
 }
 
-/// No GPU without the driver.
-#[cfg(not(feature = "cuda"))]
-enum Gpus {}
-
-#[cfg(not(feature = "cuda"))]
-impl Gpus {
-    fn describe(&self, _: &mut Machine) {
-        match *self {}
-    }
-
-    fn look(&self) -> Option<Look> {
-        match *self {}
-    }
-
-    fn joules(&self) -> Option<f64> {
-        match *self {}
-    }
-}
-
 /// GPUs as NVML knows them.
 #[cfg(feature = "cuda")]
-struct Gpus {
+struct NvmlGpus {
     nvml: Nvml,
     /// Where each is on the PCI bus; at least one.
     places: Vec<String>,
@@ -215,16 +204,16 @@ impl Watch {
         let gpus = || {
             let places: Vec<String> = contexts.map(place).collect::<Option<_>>()?;
             let nvml = (!places.is_empty()).then(Nvml::init)?.ok()?;
-            let gpus = Gpus { nvml, places };
+            let gpus = NvmlGpus { nvml, places };
             let known = gpus.devices().all(|device| device.is_ok());
-            known.then(|| Arc::new(gpus))
+            known.then(|| Arc::new(gpus) as Arc<dyn Gpus>)
         };
         Self { gpus: gpus() }
     }
 }
 
 #[cfg(feature = "cuda")]
-impl Gpus {
+impl NvmlGpus {
     fn devices(&self) -> impl Iterator<Item = Result<Device<'_>, NvmlError>> {
         let places = self.places.iter();
         places.map(|place| self.nvml.device_by_pci_bus_id(place.as_str()))
@@ -233,7 +222,10 @@ impl Gpus {
     fn first(&self) -> Option<Device<'_>> {
         self.devices().next()?.ok()
     }
+}
 
+#[cfg(feature = "cuda")]
+impl Gpus for NvmlGpus {
     fn describe(&self, machine: &mut Machine) {
         let cuda = self.nvml.sys_cuda_driver_version().ok();
         machine.driver_version = self.nvml.sys_driver_version().ok();
@@ -263,7 +255,6 @@ impl Gpus {
         })
     }
 
-    /// Since the driver was loaded; GPUs of compute capability 7.0 and newer count it.
     fn joules(&self) -> Option<f64> {
         let each = self.devices().map(|device| {
             let millijoules = device.ok()?.total_energy_consumption().ok()?;

@@ -71,46 +71,27 @@ impl Figures {
         self.ttft_ms.len() + self.itl_ms.len() + self.e2el_ms.len()
     }
 
-    /// Of a step's graph without a scheduler: it serves nobody, so there are steps and no requests.
-    pub fn of_bare(bare: &Bare, batch: u32) -> Self {
-        Self {
-            step_ms: bare.step_ms.clone(),
-            counted_tokens: bare.step_ms.len() as f64 * f64::from(batch),
-            counted_ns: bare.step_ms.iter().sum::<f64>() * 1e6,
-            duration_s: bare.duration.as_secs_f64(),
-            output_tokens: bare.launches * u64::from(batch),
-            processor_s: bare.processor.as_secs_f64(),
-            launches: bare.launches,
-            ..Self::default()
-        }
-    }
-}
-
-/// A step's graph, launched again and again by the host with nothing in between.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Bare {
-    /// Each the mean of launches in a row.
-    pub step_ms: Vec<f64>,
-    pub launches: u64,
-    /// Of all launches together.
-    pub duration: Duration,
-    /// Processor time of the thread that launched.
-    pub processor: Duration,
-}
-
-impl Bare {
-    /// Adds `launches` in a row, which `launch` does and waits for; it says how long they took.
+    /// Adds `launches` in a row of a step's graph of `batch` sequences, which `launch` does and waits for; it says how long they
+    /// took. Nobody schedules them, so there are steps and no requests: each time is the mean of the launches in a row.
     ///
     /// # Errors
     /// What `launch` gives.
-    pub fn time(&mut self, launches: u32, launch: impl FnOnce() -> Result<Duration>) -> Result<()> {
+    pub fn time_bare(
+        &mut self,
+        batch: u32,
+        launches: u32,
+        launch: impl FnOnce() -> Result<Duration>,
+    ) -> Result<()> {
         let (start, used) = (Instant::now(), thread_time());
         let took = launch()?;
-        self.processor += thread_time().saturating_sub(used);
-        self.duration += start.elapsed();
+        self.processor_s += thread_time().saturating_sub(used).as_secs_f64();
+        self.duration_s += start.elapsed().as_secs_f64();
         self.launches += u64::from(launches);
+        self.output_tokens += u64::from(launches) * u64::from(batch);
         let each_ms = took.as_secs_f64() * 1e3 / f64::from(launches);
         self.step_ms.push(each_ms);
+        self.counted_tokens += f64::from(batch);
+        self.counted_ns += each_ms * 1e6;
         Ok(())
     }
 }
@@ -285,22 +266,24 @@ mod tests {
 
     #[test]
     fn a_bare_step_is_the_mean_of_its_launches() {
-        let mut bare = Bare::default();
+        let mut figures = Figures::default();
         for _ in 0..2 {
             let sleep = || {
                 let start = Instant::now();
                 std::thread::sleep(Duration::from_millis(20));
                 Ok(start.elapsed())
             };
-            bare.time(10, sleep).unwrap();
+            figures.time_bare(4, 10, sleep).unwrap();
         }
-        let figures = Figures::of_bare(&bare, 4);
         assert_eq!((figures.step_ms.len(), figures.launches), (2, 20));
-        assert!(figures.step_ms.iter().all(|&ms| ms >= 2.0), "{bare:?}");
+        assert!(figures.step_ms.iter().all(|&ms| ms >= 2.0), "{figures:?}");
         assert_eq!((figures.output_tokens, figures.counted_tokens), (80, 8.0));
         let ms: f64 = figures.step_ms.iter().sum();
         assert!((figures.tokens_per_s() - 8.0 / ms * 1e3).abs() < 1e-6);
-        assert!((figures.duration_s - ms / 100.0).abs() < 1e-3, "{bare:?}");
+        assert!(
+            (figures.duration_s - ms / 100.0).abs() < 1e-3,
+            "{figures:?}"
+        );
         assert!(figures.processor_s < 0.5 * figures.duration_s, "it slept");
         assert_eq!((figures.noted(), figures.completed), (0, 0));
     }
