@@ -10,17 +10,20 @@ use super::stats::{LEAST_REPEATS, geometric_mean, holm, welch};
 use crate::error::{Error, Result};
 use crate::quote;
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A thing that was measured.
-#[derive(PartialEq)]
-struct Thing {
-    choice: Choice,
-    workload: Workload,
-    /// What of [`subject`] is looked at.
-    subject: Map<String, Value>,
+/// What two files may differ in as wholes, such as one GPU against two: model, replicas and devices that share stages.
+type Subject = (String, usize, usize);
+
+fn subject(row: &Row) -> Subject {
+    let setting = &row.setting;
+    let model = row.subject.model_filename.clone();
+    (model, setting.replicas, setting.stage_devices)
 }
+
+/// A thing that was measured; its subject where that is not the same all over a file.
+type Thing = ((Choice, Workload), Option<Subject>);
 
 /// A figure of a thing that both files have.
 #[derive(Serialize)]
@@ -29,8 +32,9 @@ struct Line<'a> {
     choice: &'a Choice,
     #[serde(flatten)]
     workload: &'a Workload,
-    #[serde(flatten)]
-    subject: &'a Map<String, Value>,
+    model: Option<&'a str>,
+    replicas: Option<usize>,
+    stage_devices: Option<usize>,
     figure: &'static str,
     more_is_better: bool,
     /// Geometric means.
@@ -46,37 +50,11 @@ struct Line<'a> {
     verdict: String,
 }
 
-/// What two files may differ in as wholes, such as one GPU against two.
-fn subject(row: &Row) -> [(&'static str, Value); 3] {
-    let devices = |count: usize| json!(Some(count).filter(|&count| count > 1));
-    [
-        ("model", json!(row.subject.model_filename)),
-        ("replicas", devices(row.setting.replicas)),
-        ("stage_devices", devices(row.setting.stage_devices)),
-    ]
-}
-
-/// What of [`subject`] a file has several of.
-fn several(rows: &[Row]) -> Vec<&'static str> {
-    let subjects: Vec<_> = rows.iter().map(subject).collect();
-    let neighbours = subjects.windows(2);
-    let pairs = neighbours.flat_map(|pair| pair[0].iter().zip(&pair[1]));
-    let other = pairs.filter(|(one, next)| one != next);
-    other.map(|(one, _)| one.0).collect()
-}
-
-/// The results of each thing as one, in the order of their first.
-fn pooled(rows: &[Row], apart: &[&str]) -> Vec<(Thing, BTreeMap<String, Vec<f64>>)> {
+/// The results of each thing as one, in the order of their first: the values of all repeats of each figure.
+fn pooled(rows: &[Row], apart: bool) -> Vec<(Thing, BTreeMap<String, Vec<f64>>)> {
     let mut pooled: Vec<(Thing, BTreeMap<String, Vec<f64>>)> = Vec::new();
     for row in rows {
-        let (choice, workload) = row.measured();
-        let told = subject(row).into_iter();
-        let told = told.filter(|(name, _)| apart.contains(name));
-        let thing = Thing {
-            choice,
-            workload,
-            subject: told.map(|(name, value)| (name.to_owned(), value)).collect(),
-        };
+        let thing = (row.measured(), apart.then(|| subject(row)));
         match pooled.iter_mut().find(|(other, _)| *other == thing) {
             Some((_, samples)) => {
                 for (figure, values) in &row.samples {
@@ -109,28 +87,35 @@ fn figures(kind: Kind) -> &'static [(&'static str, bool)] {
     }
 }
 
-/// A line for each figure of each thing that both have results of. Where a file has several models, or counts of devices, only the same are compared.
+/// A line for each figure of each thing that both have results of. Where a file has several models, or counts of devices,
+/// only the same are compared.
 ///
 /// # Errors
 /// [`Error::Usage`] where nothing is in both.
 pub fn compare(a: &[Row], b: &[Row]) -> Result<Vec<Value>> {
-    let apart = [several(a), several(b)].concat();
-    let (left, right) = (pooled(a, &apart), pooled(b, &apart));
+    let several = |rows: &[Row]| rows.iter().any(|row| subject(row) != subject(&rows[0]));
+    let apart = several(a) || several(b);
+    let (left, right) = (pooled(a, apart), pooled(b, apart));
     let mut lines = Vec::new();
     for (thing, of_a) in &left {
         let Some((_, of_b)) = right.iter().find(|(other, _)| other == thing) else {
             continue;
         };
-        for &(figure, more_is_better) in figures(thing.workload.kind) {
+        let ((choice, workload), subject) = thing;
+        let devices =
+            |count: fn(&Subject) -> usize| subject.as_ref().map(count).filter(|&count| count > 1);
+        for &(figure, more_is_better) in figures(workload.kind) {
             let (Some(x), Some(y)) = (of_a.get(figure), of_b.get(figure)) else {
                 continue;
             };
             let (tested, a, b) = (welch(x, y), geometric_mean(x), geometric_mean(y));
             let plain = a.zip(b).map(|(a, b)| b / a);
             lines.push(Line {
-                choice: &thing.choice,
-                workload: &thing.workload,
-                subject: &thing.subject,
+                choice,
+                workload,
+                model: subject.as_ref().map(|subject| subject.0.as_str()),
+                replicas: devices(|subject| subject.1),
+                stage_devices: devices(|subject| subject.2),
                 figure,
                 more_is_better,
                 a,
@@ -226,65 +211,56 @@ mod tests {
         row
     }
 
-    fn verdicts(a: Row, b: Row) -> Vec<String> {
-        let lines = compare(&[a], &[b]).unwrap();
-        lines
-            .iter()
-            .map(|line| line["verdict"].as_str().unwrap().to_owned())
-            .collect()
+    fn compared(a: &Row, b: &Row) -> Vec<Value> {
+        compare(std::slice::from_ref(a), std::slice::from_ref(b)).unwrap()
     }
 
     #[test]
     fn verdicts_follow_the_noise() {
-        let base = || entry(1, &[100.0, 101.0, 99.0, 100.5], &[10.0, 10.1, 9.9, 10.05]);
-        assert_eq!(verdicts(base(), base()), ["no difference shown"; 2]);
+        let base = entry(1, &[100.0, 101.0, 99.0, 100.5], &[10.0, 10.1, 9.9, 10.05]);
         let faster = entry(1, &[120.0, 121.0, 119.0, 120.5], &[8.0, 8.1, 7.9, 8.05]);
-        assert_eq!(verdicts(base(), faster.clone()), ["B better"; 2]);
-        assert_eq!(verdicts(faster, base()), ["B worse"; 2]);
         let noisy = entry(1, &[60.0, 180.0, 90.0, 150.0], &[5.0, 16.0, 7.0, 11.0]);
-        assert_eq!(verdicts(base(), noisy), ["no difference shown"; 2]);
         let few = entry(1, &[120.0, 121.0], &[8.0, 8.1]);
-        assert_eq!(verdicts(base(), few), ["too few repeats: 2 of 3"; 2]);
+        for (a, b, verdict) in [
+            (&base, &base, "no difference shown"),
+            (&base, &faster, "B better"),
+            (&faster, &base, "B worse"),
+            (&base, &noisy, "no difference shown"),
+            (&base, &few, "too few repeats: 2 of 3"),
+        ] {
+            let found = compared(a, b);
+            assert_eq!([&found[0]["verdict"], &found[1]["verdict"]], [verdict; 2]);
+        }
     }
 
     #[test]
     fn the_ratio_is_that_of_the_means_shown() {
-        let of = |b: Row| compare(&[entry(1, &[1.0, 2.0, 4.0], &[1.0; 3])], &[b]).unwrap();
-        let at = |line: &Value, key: &str| line[key].as_f64();
-        let found = of(entry(1, &[1.0, 4.0, 16.0], &[3.0; 3]));
-        for (key, expected) in [("a", 2.0), ("b", 4.0), ("ratio", 2.0)] {
-            let found = at(&found[0], key).unwrap();
-            assert!((found - expected).abs() < 1e-12, "{key}: {found}");
+        let base = entry(1, &[1.0, 2.0, 4.0], &[1.0; 3]);
+        // The last two are without a test.
+        for (values, mean, ratio) in [
+            (&[1.0, 4.0, 16.0][..], 4.0, 2.0),
+            (&[1.0, 4.0], 2.0, 1.0),
+            (&[0.0, 1.0, 4.0], 0.0, 0.0),
+        ] {
+            let line = &compared(&base, &entry(1, values, &[3.0; 3]))[0];
+            for (key, expected) in [("a", 2.0), ("b", mean), ("ratio", ratio)] {
+                let found = line[key].as_f64().unwrap();
+                assert!((found - expected).abs() < 1e-12, "{key}: {found}");
+            }
         }
-        // Without a test too.
-        let few = of(entry(1, &[1.0, 4.0], &[3.0; 2]));
-        assert_eq!(at(&few[0], "ratio"), Some(1.0));
-        let none = of(entry(1, &[0.0, 1.0, 4.0], &[3.0; 3]));
-        assert_eq!(
-            (at(&none[0], "b"), at(&none[0], "ratio")),
-            (Some(0.0), Some(0.0))
-        );
     }
 
     /// Runs by turns leave several results of the same thing in a file.
     #[test]
     fn results_of_the_same_thing_count_together() {
-        let runs = |values: &[f64]| -> Vec<Row> {
-            let run = |&value| entry(1, &[value], &[1.0 / value]);
-            values.iter().map(run).collect()
-        };
-        let (a, b) = (
-            runs(&[100.0, 101.0, 99.0, 100.5]),
-            runs(&[120.0, 121.0, 119.0]),
-        );
+        let run = |&value: &f64| entry(1, &[value], &[1.0 / value]);
+        let a: Vec<Row> = [100.0, 101.0, 99.0, 100.5].iter().map(run).collect();
+        let b: Vec<Row> = [120.0, 121.0, 119.0].iter().map(run).collect();
         let lines = compare(&a, &b).unwrap();
         assert_eq!(lines.len(), 2);
         for line in lines {
             assert_eq!(line["verdict"], "B better");
-            assert_eq!(
-                (&line["repeats_a"], &line["repeats_b"]),
-                (&4.into(), &3.into())
-            );
+            assert_eq!([&line["repeats_a"], &line["repeats_b"]], [4, 3]);
         }
     }
 
@@ -296,18 +272,18 @@ mod tests {
             row.setting.replicas = replicas;
             row
         };
-        let ratios = |a: &[Row], b: &[Row]| -> Vec<f64> {
-            let lines = compare(a, b).unwrap();
-            let shown = lines.iter().filter(|line| line["figure"] == "tokens_per_s");
-            shown.map(|line| line["ratio"].as_f64().unwrap()).collect()
-        };
         let both = [of("m", 1, 1.0), of("n", 1, 10.0), of("n", 2, 100.0)];
         let faster = [of("n", 2, 400.0), of("n", 1, 30.0), of("m", 1, 2.0)];
-        for (found, expected) in ratios(&both, &faster).into_iter().zip([2.0, 3.0, 4.0]) {
-            assert!((found - expected).abs() < 1e-12, "{found}");
+        let lines = compare(&both, &faster).unwrap();
+        for (line, ratio) in lines.iter().step_by(2).zip([2.0, 3.0, 4.0]) {
+            let found = line["ratio"].as_f64().unwrap();
+            assert!((found - ratio).abs() < 1e-12, "{found}");
         }
+        let names = lines.iter().map(|line| [&line["model"], &line["replicas"]]);
+        assert_eq!(names.last(), Some([&json!("n"), &json!(2)]));
         // One model against another, and one device against two.
-        assert_eq!(ratios(&both[..1], &[of("o", 2, 1.0)]).len(), 1);
+        let line = &compared(&both[0], &of("o", 2, 1.0))[0];
+        assert!(line["model"].is_null() && line["replicas"].is_null());
         // Files name what they have, in whatever order.
         assert!(differences(&both, &faster).is_empty());
         assert_eq!(
@@ -319,17 +295,10 @@ mod tests {
 
     #[test]
     fn what_is_not_in_both_is_left_out_or_refused() {
-        let (one, two) = (
-            entry(1, &[1.0; 3], &[1.0; 3]),
-            entry(2, &[1.0; 3], &[1.0; 3]),
-        );
-        assert_eq!(
-            compare(&[one.clone(), two.clone()], std::slice::from_ref(&one))
-                .unwrap()
-                .len(),
-            2
-        );
-        assert!(compare(std::slice::from_ref(&one), &[two]).is_err());
+        let [one, two] = [1, 2].map(|batch| entry(batch, &[1.0; 3], &[1.0; 3]));
+        let both = [one.clone(), two.clone()];
+        assert_eq!(compare(&both, &both[..1]).unwrap().len(), 2);
+        assert!(compare(&both[..1], &both[1..]).is_err());
         let mut other = one.clone();
         other.subject.build_profile = "debug".into();
         assert_eq!(

@@ -480,22 +480,14 @@ impl Row {
 
     /// What each step of `repeats` took, as JSON of each.
     pub fn steps(&self, repeats: &[Figures]) -> impl Iterator<Item = Value> {
-        #[derive(Serialize)]
-        struct Steps<'a> {
-            #[serde(flatten)]
-            choice: &'a Choice,
-            #[serde(flatten)]
-            workload: &'a Workload,
-            repeat: usize,
-            step_ms: &'a [f64],
+        let mut line = json!(self.workload);
+        for (name, value) in json!(self.choice).as_object().into_iter().flatten() {
+            line[name] = value.clone();
         }
-        repeats.iter().enumerate().map(|(index, figures)| {
-            json!(Steps {
-                choice: &self.choice,
-                workload: &self.workload,
-                repeat: index + 1,
-                step_ms: &figures.step_ms,
-            })
+        repeats.iter().zip(1..).map(move |(figures, repeat)| {
+            line["repeat"] = repeat.into();
+            line["step_ms"] = json!(figures.step_ms);
+            line.clone()
         })
     }
 
