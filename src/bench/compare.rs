@@ -279,8 +279,11 @@ mod tests {
             let found = line["ratio"].as_f64().unwrap();
             assert!((found - ratio).abs() < 1e-12, "{found}");
         }
-        let names = lines.iter().map(|line| [&line["model"], &line["replicas"]]);
-        assert_eq!(names.last(), Some([&json!("n"), &json!(2)]));
+        let last = lines.last().unwrap();
+        assert_eq!(
+            [&last["model"], &last["replicas"]],
+            [&json!("n"), &json!(2)]
+        );
         // One model against another, and one device against two.
         let line = &compared(&both[0], &of("o", 2, 1.0))[0];
         assert!(line["model"].is_null() && line["replicas"].is_null());

@@ -1,6 +1,7 @@
 //! What the host and its GPUs are set to, and what the GPUs do while a run goes on, by NVML (libnvidia-ml, which comes with
 //! the driver). Without NVML nothing is known of GPUs. Of several GPUs, energy is that of all, the rest that of the first.
 
+use super::host::thread_time;
 use super::stats::{quantile, sorted};
 #[cfg(feature = "cuda")]
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
@@ -43,7 +44,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Of this host, and of the GPUs that are watched.
+    /// The settings of this host, and of the GPUs that are watched.
     pub fn new(watch: &Watch) -> Self {
         let line = |path| Some(std::fs::read_to_string(path).ok()?.trim().to_owned());
         let mut machine = Self {
@@ -137,7 +138,18 @@ pub struct Watching {
     gpus: Option<Arc<dyn Gpus>>,
     joules_before: Option<f64>,
     /// A thread that looks until it hears something, or that nobody is there to tell it anything.
-    looking: Option<(Sender<()>, JoinHandle<Vec<Look>>)>,
+    looking: Option<(Sender<()>, JoinHandle<Seen>)>,
+}
+
+/// What a run was seen to do.
+#[derive(Debug, Default, PartialEq)]
+pub struct Seen {
+    /// What all GPUs used.
+    pub joules: Option<f64>,
+    /// Looks at the first GPU.
+    pub looks: Vec<Look>,
+    /// Processor time of the looking, which is no cost of the run.
+    pub processor: Duration,
 }
 
 impl Watch {
@@ -146,12 +158,13 @@ impl Watch {
         let looking = self.gpus.clone().and_then(|gpus| {
             let (stop, stopped) = channel();
             let look = move || {
-                let mut looks = vec![];
+                let mut seen = Seen::default();
                 loop {
                     let waited = stopped.recv_timeout(PERIOD);
-                    looks.extend(gpus.look());
+                    seen.looks.extend(gpus.look());
                     if waited != Err(RecvTimeoutError::Timeout) {
-                        return looks;
+                        seen.processor = thread_time();
+                        return seen;
                     }
                 }
             };
@@ -167,17 +180,19 @@ impl Watch {
 }
 
 impl Watching {
-    /// Joules of all GPUs since the start, and what was seen of the first.
-    pub fn end(self) -> (Option<f64>, Vec<Look>) {
+    /// What was seen since the start.
+    pub fn end(self) -> Seen {
         let now = self.gpus.as_ref().and_then(|gpus| gpus.joules());
-        let joules = now
-            .zip(self.joules_before)
-            .map(|(now, before)| now - before);
-        let looks = self.looking.and_then(|(stop, thread)| {
+        let seen = self.looking.and_then(|(stop, thread)| {
             drop(stop);
             thread.join().ok()
         });
-        (joules, looks.unwrap_or_default())
+        Seen {
+            joules: now
+                .zip(self.joules_before)
+                .map(|(now, before)| now - before),
+            ..seen.unwrap_or_default()
+        }
     }
 }
 
@@ -292,7 +307,7 @@ mod tests {
     #[test]
     fn without_a_gpu_the_host_is_all_there_is() {
         let watch = Watch::default();
-        assert_eq!(watch.start().end(), (None, vec![]));
+        assert_eq!(watch.start().end(), Seen::default());
         let machine = Machine::new(&watch);
         assert!(
             machine

@@ -502,7 +502,7 @@ impl Work<'_> {
             let Some(run) = runner.run(&tried.point, &arrivals)? else {
                 return Ok(false);
             };
-            let (joules, looks) = watching.end();
+            let seen = watching.end();
             steps[index] = first..runner.next_step();
             let came = match &bare {
                 Some(bare) => bare.figures(&tried.point),
@@ -510,9 +510,12 @@ impl Work<'_> {
             };
             match came {
                 Ok(mut figures) => {
-                    figures.gpu = looks;
-                    // What is counted of the bare graph is a part of the run.
-                    figures.energy_j = joules.filter(|_| bare.is_none());
+                    figures.gpu = seen.looks;
+                    // What is counted of the bare graph is a part of the run, by the thread that launches it.
+                    if bare.is_none() {
+                        figures.energy_j = seen.joules;
+                        figures.processor_s -= seen.processor.as_secs_f64();
+                    }
                     tried.repeats.push(figures);
                 }
                 Err(error) => tried.failed = Some(error),

@@ -23,7 +23,7 @@ pub struct Figures {
     pub output_tokens: u64,
     /// From when a request was due to its first token.
     pub ttft_ms: Vec<f64>,
-    /// Of each request, the mean time of a token after the first.
+    /// The mean time of a token after the first, one a request.
     pub tpot_ms: Vec<f64>,
     /// Between a token and the next one of the same request.
     pub itl_ms: Vec<f64>,

@@ -94,7 +94,7 @@ pub struct Subject {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 pub struct Choice {
-    /// As in `--launch`; null on the CPU.
+    /// The way to launch, by its name in `--launch`; null on the CPU.
     pub launch: Option<String>,
     pub dtype: String,
     /// Null: the built-in one.
@@ -164,9 +164,12 @@ pub enum Infinite {
 
 impl From<&Point> for Workload {
     fn from(point: &Point) -> Self {
-        let rate = |rate: f64| match rate.is_finite() {
-            true => RequestRate::PerSecond(rate),
-            false => RequestRate::AtOnce(Infinite::Inf),
+        let rate = |rate: f64| {
+            if rate.is_finite() {
+                RequestRate::PerSecond(rate)
+            } else {
+                RequestRate::AtOnce(Infinite::Inf)
+            }
         };
         Self {
             kind: point.kind,
@@ -184,7 +187,7 @@ impl From<&Point> for Workload {
     }
 }
 
-/// What `score` was held against.
+/// How the logits of `score` compare with those that were expected.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 pub struct Verdict {

@@ -2,7 +2,7 @@
 
 use statrs::distribution::{Binomial, ContinuousCDF, DiscreteCDF, StudentsT};
 
-/// Of a set of values.
+/// A set of values in short.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Summary {
     pub count: usize,
@@ -45,7 +45,7 @@ pub fn sorted(values: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// Of ascending values, between neighbours by a straight line (numpy's default, which vLLM's figures use). At least one.
+/// The quantile of ascending values, between neighbours by a straight line (numpy's default, which vLLM's figures use). At least one.
 pub fn quantile(sorted: &[f64], share: f64) -> f64 {
     let at = share * (sorted.len() - 1) as f64;
     let (below, above) = (at.floor() as usize, at.ceil() as usize);

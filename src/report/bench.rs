@@ -16,7 +16,7 @@ pub const BARE: &str = "bare";
 pub struct Row {
     /// The name of its file.
     pub file: String,
-    /// As in `--launch`, or `cpu` where nothing is launched, and what else makes it another way than others of that name.
+    /// The way to launch by its name in `--launch`, or `cpu` where nothing is launched, and what else makes it another way than others of that name.
     pub way: String,
     #[serde(flatten)]
     row: row::Row,

@@ -3,7 +3,7 @@
 use super::benched::{benched, change};
 use super::{json_of, number, text};
 use crate::common::program::{Ended, run};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 fn made(folder: &Path, inputs: &[&Path]) -> (String, Vec<Vec<String>>) {
