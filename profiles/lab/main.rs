@@ -20,7 +20,7 @@ use cuda::{Module, OpenGpu, without_multicast};
 use measure::Measured;
 use std::process::ExitCode;
 use table::Output;
-use tailgraph::cli::interrupt;
+use tailgraph::command::interrupt;
 use tailgraph::error::{Error, Result};
 
 /// What of the engine all ways are made of.

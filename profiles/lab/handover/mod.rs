@@ -16,7 +16,7 @@ use serde_json::json;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use tailgraph::cli::interrupt;
+use tailgraph::command::interrupt;
 use tailgraph::error::{Error, Result};
 
 /// What takes rows to the other GPU.

@@ -21,7 +21,7 @@ use clap::Args;
 use serde_json::json;
 use std::process::ExitCode;
 use std::rc::Rc;
-use tailgraph::cli::interrupt;
+use tailgraph::command::interrupt;
 use tailgraph::error::{Error, Result};
 
 /// What launches the steps of one way, made ready.
