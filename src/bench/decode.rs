@@ -1,12 +1,12 @@
 //! `bench decode`: steps in which every sequence generates a token.
 
 use super::args::{LISTS, Points, SharedArgs, positive};
-use super::measure::{Measurement, name_longest};
+use super::kind::{Measurement, name_longest};
 use super::output::Column;
 use super::ranges::{self, Lengths, List};
 use super::{Kind, Point};
 use crate::error::{Error, Result};
-use crate::plan::{EngineOptions, StepKind};
+use crate::plan::StepKind;
 use crate::session::RunSpec;
 use clap::Args;
 use std::path::{Path, PathBuf};
@@ -103,10 +103,6 @@ impl Measurement for DecodeArgs {
 
     fn typical(&self, point: &Point) -> Option<(StepKind, Option<u32>)> {
         Some((StepKind::Decode, Some(point.batch)))
-    }
-
-    fn typical_rows(&self, point: &Point, _options: &EngineOptions) -> Option<u32> {
-        Some(point.batch)
     }
 
     fn steps_file(&self) -> Option<&Path> {

@@ -34,10 +34,14 @@ pub trait Driven {
     fn next_stamped(&mut self, wait: Duration) -> Result<Option<(u64, Event)>>;
 
     /// As [`Engine::next_trace`]; none of several schedulers, whose clocks differ.
-    fn next_trace(&mut self) -> Option<abi::tg_trace>;
+    fn next_trace(&mut self) -> Option<abi::tg_trace> {
+        None
+    }
 
     /// As [`Engine::traces_lost`].
-    fn traces_lost(&self) -> u64;
+    fn traces_lost(&self) -> u64 {
+        0
+    }
 }
 
 impl Driven for Engine {
@@ -71,14 +75,6 @@ impl Driven for Replicas {
 
     fn next_stamped(&mut self, wait: Duration) -> Result<Option<(u64, Event)>> {
         Self::next_stamped(self, wait)
-    }
-
-    fn next_trace(&mut self) -> Option<abi::tg_trace> {
-        None
-    }
-
-    fn traces_lost(&self) -> u64 {
-        0
     }
 }
 
@@ -201,24 +197,6 @@ pub fn run(
     beside: &Beside<'_>,
 ) -> Result<Option<Run>> {
     run_told(engine, arrivals, beside, &mut |_| {})
-}
-
-/// [`run`]; `heard` gets each of the scheduler's records too.
-///
-/// # Errors
-/// As [`run`].
-pub fn run_heard(
-    engine: &mut dyn Driven,
-    arrivals: &[Arrival],
-    beside: &Beside<'_>,
-    heard: &mut dyn FnMut(&abi::tg_trace),
-) -> Result<Option<Run>> {
-    while engine.next_trace().is_some() {}
-    run_told(engine, arrivals, beside, &mut |what| {
-        if let Heard::Turn(record) = what {
-            heard(record);
-        }
-    })
 }
 
 /// [`run`]; `heard` gets all that comes out, what an earlier run has left included.

@@ -10,12 +10,13 @@ use super::drive::{self, Beside, Driven, Heard, Run};
 use super::floors::{self, Rates};
 use super::gpu_state::{Machine, Watch};
 use super::host::Busy;
+use super::kind::{Measurement, total};
 use super::metrics::{Figures, figures};
 use super::routing::{Counts, Spread};
 use super::row::{
     Choice, Costs, Floored, Routing, Row, Setting, Startup, Subject, VERSION, Verdict, Workload,
 };
-use super::scored::{Expected, Scored};
+use super::scored::Scored;
 use super::traced::Life;
 use super::workload::{self, Arrival, Random};
 use super::{BUILD_PROFILE, Kind, Point, bare, host, now};
@@ -23,17 +24,16 @@ use super::{BUILD_PROFILE, Kind, Point, bare, host, now};
 use crate::backend::device::EngineSpec;
 use crate::backend::{LaunchWay, RoutingSink, SharedSink};
 use crate::command::args::RunArgs;
-use crate::command::paths::Files;
 use crate::command::spec::spec;
 use crate::command::{command_line, interrupt};
 use crate::error::{Error, Result};
 use crate::files::{Out, Unfinished, folder};
 use crate::model::{Model, ModelConfig, ModelSource};
+use crate::plan::Limits;
 use crate::plan::cost::distinct_experts;
 use crate::plan::options::{check_context, check_seqs};
 use crate::plan::params::{model_bytes, model_parameters};
-use crate::plan::{EngineOptions, Limits, Prompts, StepKind};
-use crate::runtime::{Engine, Logits, Replicas};
+use crate::runtime::{Engine, Replicas};
 use crate::session::opened::load;
 use crate::session::{Opened, RunSpec, Target};
 use crate::telemetry::phases::{Phase, taken};
@@ -46,137 +46,6 @@ use std::time::{Duration, Instant};
 
 /// Warm-ups draw their prompts from repeats that never count.
 pub const WARM_UP_INDEX: u64 = 1 << 32;
-
-/// What a kind measures: all in which kinds differ.
-pub trait Measurement {
-    fn kind(&self) -> Kind;
-    fn shared(&self) -> &SharedArgs;
-
-    /// Adds the files that it reads beside those of all kinds.
-    fn files(&self, files: Files) -> Files {
-        files
-    }
-
-    /// All combinations of the lists that it takes.
-    ///
-    /// # Errors
-    /// [`Error::Usage`]: the lists do not go together.
-    fn points(&self) -> Result<Vec<Point>>;
-
-    /// Points that one engine serves, with the sequences that it is to hold; `None` leaves these to the engine.
-    fn groups(&self, points: &[Point]) -> Vec<(Option<u32>, Vec<Point>)> {
-        let largest = points.iter().map(|point| point.batch).max();
-        vec![(largest, points.to_vec())]
-    }
-
-    /// Prompt and new tokens of the longest sequence.
-    fn longest(&self, points: &[Point]) -> (u32, u32) {
-        longest_of(points, std::iter::empty())
-    }
-
-    /// The options that the longest sequence comes from.
-    fn name_longest(&self, prompt: u32, new: u32) -> String;
-
-    /// The option that the sequences of an engine come from.
-    fn name_batch(&self, batch: u32) -> String {
-        format!("--batch {batch}")
-    }
-
-    /// What is read where nothing is generated.
-    fn prompts(&self, _points: &[Point]) -> Option<Prompts> {
-        None
-    }
-
-    /// # Errors
-    /// [`Error::Usage`]: it cannot be measured on such devices.
-    fn check(&self, _spec: &RunSpec) -> Result<()> {
-        Ok(())
-    }
-
-    /// # Errors
-    /// [`Error::Usage`]: it does not fit the engine.
-    fn check_opened(&self, _opened: &Opened) -> Result<()> {
-        Ok(())
-    }
-
-    /// The kinds of steps that engines make ready.
-    fn steps(&self) -> Vec<StepKind>;
-
-    /// The steps that `point` is about, of one number of rows where that matters; `None`: no step is typical.
-    fn typical(&self, _point: &Point) -> Option<(StepKind, Option<u32>)> {
-        None
-    }
-
-    /// The rows of a typical step.
-    fn typical_rows(&self, _point: &Point, _options: &EngineOptions) -> Option<u32> {
-        None
-    }
-
-    /// All sequences are of one length, so that there is a floor.
-    fn is_uniform(&self, point: &Point) -> bool {
-        point.ragged_from.is_none()
-    }
-
-    /// The logits that requests ask for.
-    fn wanted(&self) -> Logits {
-        Logits::None
-    }
-
-    /// The requests of a repeat.
-    fn arrivals(&self, point: &Point, vocabulary: u32, random: &mut Random) -> Vec<Arrival> {
-        workload::at_once(point, point.batch, self.wanted(), vocabulary, random)
-    }
-
-    /// Whether logits stay on the device; `None`: there are none.
-    fn logits_on_device(&self) -> Option<bool> {
-        None
-    }
-
-    /// What the logits of each run are compared with.
-    fn expected(&self, _opened: &Opened) -> Option<Expected> {
-        None
-    }
-
-    /// The file for what each step took.
-    fn steps_file(&self) -> Option<&Path> {
-        None
-    }
-
-    /// The folder for a trace of each engine and repeat.
-    fn trace(&self) -> Option<&Path> {
-        None
-    }
-}
-
-/// Prompt and new tokens of the longest of `points` and `others`.
-pub fn longest_of(points: &[Point], others: impl Iterator<Item = (u32, u32)>) -> (u32, u32) {
-    let lengths = points.iter();
-    let lengths = lengths.map(|point| (point.prompt_tokens, point.new_tokens));
-    let longest = lengths
-        .chain(others)
-        .max_by_key(|&(prompt, new)| total(prompt, new));
-    longest.unwrap_or((1, 0))
-}
-
-fn total(prompt: u32, new: u32) -> u32 {
-    prompt.saturating_add(new)
-}
-
-/// The options of the longest sequence. `with`: what is generated, as the message says it; nothing where nothing is.
-pub fn name_longest(context: bool, prompt: u32, new: u32, with: &str) -> String {
-    let tokens = total(prompt, new);
-    match (context, with) {
-        (true, _) => format!("--context {tokens}"),
-        (false, "") => format!("--prompt-len {prompt}"),
-        (false, with) => format!("--prompt-len {prompt} and {with}, {tokens} tokens"),
-    }
-}
-
-/// The rows of a step that reads prompts of `point`.
-pub fn rows_of_prompts(point: &Point, options: &EngineOptions) -> u32 {
-    let all = point.batch.saturating_mul(point.mean_prompt());
-    options.step_tokens.min(all)
-}
 
 /// What a measurement came to.
 #[derive(Default)]
@@ -658,7 +527,11 @@ impl Work<'_> {
         let cost = |experts_hit| cost(experts_hit).filter(|_| alike);
         let counted = tried.spread.experts_hit_mean;
         let (even, counted) = (cost(None), counted.and_then(|hit| cost(Some(hit))));
-        let rows = self.of.typical_rows(point, &opened.options);
+        // A step that reads prompts has as many rows as there are.
+        let of_prompts = point.batch.saturating_mul(point.mean_prompt());
+        let of_prompts = of_prompts.min(opened.options.step_tokens);
+        let rows = self.of.typical(point);
+        let rows = rows.map(|(_, rows)| rows.unwrap_or(of_prompts));
         let row = Row::of(point, &tried.repeats, &unit.starts);
         Ok(Row {
             subject: subject.clone(),

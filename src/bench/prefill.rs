@@ -1,12 +1,12 @@
 //! `bench prefill`: prompts up to their first token.
 
 use super::args::{LISTS, Points, SharedArgs, positive};
-use super::measure::{Measurement, name_longest, rows_of_prompts};
+use super::kind::{Measurement, name_longest};
 use super::output::Column;
 use super::ranges::{self, Lengths, List};
 use super::{Kind, Point};
 use crate::error::Result;
-use crate::plan::{EngineOptions, StepKind};
+use crate::plan::StepKind;
 use clap::Args;
 
 #[derive(Debug, Clone, Args)]
@@ -69,9 +69,5 @@ impl Measurement for PrefillArgs {
 
     fn typical(&self, _point: &Point) -> Option<(StepKind, Option<u32>)> {
         Some((StepKind::Mixed, None))
-    }
-
-    fn typical_rows(&self, point: &Point, options: &EngineOptions) -> Option<u32> {
-        Some(rows_of_prompts(point, options))
     }
 }

@@ -1,7 +1,7 @@
 //! `bench score`: logits of prompts that are all sent at once.
 
 use super::args::{LISTS, Points, SharedArgs, positive};
-use super::measure::{Measurement, name_longest, rows_of_prompts};
+use super::kind::{Measurement, name_longest};
 use super::ranges::{self, Lengths, List};
 use super::scored::Expected;
 use super::workload::{self, Arrival, Random};
@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::io::arrays::{self, Sample};
 use crate::io::expect::default_tolerance;
 use crate::io::target::LogitsTarget;
-use crate::plan::{EngineOptions, Prompts, StepKind};
+use crate::plan::{Prompts, StepKind};
 use crate::runtime::Logits;
 use crate::session::{Opened, RunSpec};
 use clap::Args;
@@ -167,10 +167,6 @@ impl Measurement for Score<'_> {
 
     fn typical(&self, _point: &Point) -> Option<(StepKind, Option<u32>)> {
         Some((StepKind::Score, None))
-    }
-
-    fn typical_rows(&self, point: &Point, options: &EngineOptions) -> Option<u32> {
-        Some(rows_of_prompts(point, options))
     }
 
     fn is_uniform(&self, point: &Point) -> bool {

@@ -1,7 +1,7 @@
 //! `bench serve`: requests that arrive at a rate, and how long they take under that load.
 
 use super::args::{LISTS, Points, SharedArgs, options, positive};
-use super::measure::{Measurement, longest_of, name_longest};
+use super::kind::{Measurement, longest_of, name_longest};
 use super::output::Column;
 use super::ranges::{self, Lengths, List};
 use super::workload::{self, Arrival, Line, Random};

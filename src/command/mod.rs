@@ -3,7 +3,7 @@
 //! - [`args`]: flags of several commands; [`values`]: how they spell values of the library's types
 //! - [`spec`]: flags as a checked [`crate::session::RunSpec`], which opens everything that runs a model
 //! - [`paths`]: files are not written over those that are read
-//! - [`interrupt`]: signals
+//! - `interrupt`: SIGINT, SIGTERM and SIGHUP
 //! - [`summary`], [`table`]: what is said at the end of a job; columns of text
 
 pub mod args;
