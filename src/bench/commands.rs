@@ -43,7 +43,8 @@ enum BenchKind {
     Score(Box<ScoreArgs>),
     /// Requests that arrive at a rate, and how long they take under that load
     Serve(Box<ServeArgs>),
-    /// Kernels by rows, each beside what bounds it and cuBLASLt: time, bytes, FLOPs; of those that are named L2 warm too
+    /// Kernels by rows: time, with weights in the L2 cache too where one is named, bytes, FLOPs, what bounds them, and cuBLASLt beside
+    /// them
     #[command(visible_alias = "gemm")]
     Kernel(Box<KernelArgs>),
     /// Geometric means of two measurements' repeats, their ratios, and whether the repeats show a difference
