@@ -38,7 +38,7 @@ fn wrong_usage_is_exit_code_2_and_says_what_was_expected() {
         ),
         (
             generate(&["--launch", "host-graph-event", "x"]),
-            "a way of `bench` alone, expected host-kernels, host-graph or device-graph",
+            "host-kernels, host-graph, host-graph-ahead, device-graph]",
         ),
         (
             generate(&["--kernel-file", "/no/such.toml", "x"]),

@@ -156,7 +156,7 @@ fn no_run_has_a_way_of_bench_alone() {
     assert_eq!(ended.code, 2, "{}", ended.stderr);
     for part in [
         "host-graph-block",
-        "a way of `bench` alone, expected host-kernels, host-graph or device-graph",
+        "host-kernels, host-graph, host-graph-ahead, device-graph]",
     ] {
         assert!(ended.stderr.contains(part), "{}", ended.stderr);
     }
