@@ -109,7 +109,7 @@ pub struct MeasuringArgs {
     /// Threads that spin meanwhile, up to 4096
     #[arg(long, value_name = "LIST", value_parser = ranges::threads, default_value = "0")]
     pub cpu_load: List,
-    /// Of the prompts and arrival times
+    /// The seed of the prompts and arrival times
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
     /// Runs of each combination before those that count, on every engine

@@ -55,7 +55,7 @@ enum BenchKind {
 struct CompareArgs {
     /// Results of `bench --format json` or `--format jsonl`: what is compared with
     a: PathBuf,
-    /// ... and what is compared
+    /// Results that are compared with those
     b: PathBuf,
     #[command(flatten)]
     print: PrintArgs,

@@ -63,7 +63,7 @@ pub fn median(us: &[f64]) -> Option<f64> {
 }
 
 impl Group {
-    /// As tables have it: `conv_in_proj`, or `operator_norm + conv_in_proj`.
+    /// The name in tables: `conv_in_proj`, or `operator_norm + conv_in_proj`.
     pub fn name(&self) -> String {
         let names: Vec<&str> = self.kinds.iter().map(|kind| kind.name()).collect();
         names.join(" + ")

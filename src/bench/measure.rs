@@ -72,7 +72,7 @@ struct Work<'a> {
 
 /// An engine's setting, and what was measured with it.
 struct Unit {
-    /// Of the engines, from 1.
+    /// Counts the engines, from 1.
     number: usize,
     opened: Opened,
     way: Option<LaunchWay>,
