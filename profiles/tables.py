@@ -59,7 +59,7 @@ def source(file):
 
     found = rows(file)
     gpu = all_of(re.search(r"NVIDIA [^(]*\w", row["gpu_info"])[0] for row in found)
-    commit = all_of(row["build_commit"][:8] for row in found if row.get("build_commit")) or COMMITS[file]
+    commit = all_of(row["build_commit"][:8] + row["build_commit"][12:] for row in found if row.get("build_commit")) or COMMITS[file]
     return f"{gpu}, commit {commit}, {all_of(row['test_time'][:10] for row in found)} ([results](results/{file}))"
 
 

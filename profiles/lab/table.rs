@@ -37,7 +37,11 @@ impl Output {
             print!("{text}");
             return Ok(());
         };
-        std::fs::write(path, text).map_err(|error| Error::file(path, error.to_string()))
+        std::fs::write(path, &text).map_err(|error| {
+            // What was measured is not lost.
+            print!("{text}");
+            Error::file(path, error.to_string())
+        })
     }
 }
 
@@ -87,17 +91,23 @@ fn markdown(rows: &[Value], fields: &str) -> String {
     (0..rows.len() + 2).map(line).collect()
 }
 
-/// The fields of the first row.
+/// All fields of all rows.
 fn csv(rows: &[Value]) -> String {
     let quoted = |value: &Value| match value {
         Value::Null => String::new(),
         Value::String(text) => format!("\"{}\"", text.replace('"', "\"\"")),
         other => other.to_string(),
     };
-    let Some(Value::Object(first)) = rows.first() else {
-        return String::new();
-    };
-    let names: Vec<_> = first.keys().cloned().collect();
+    let mut names: Vec<String> = vec![];
+    for name in rows
+        .iter()
+        .filter_map(Value::as_object)
+        .flat_map(|row| row.keys())
+    {
+        if !names.contains(name) {
+            names.push(name.clone());
+        }
+    }
     let line = |row: &Value| {
         names
             .iter()

@@ -188,10 +188,9 @@ fn same_work(rows: &[Value]) -> String {
         "repeats",
     ];
     let differs = |row: &Value, field: &str| {
-        let mut alike = rows
-            .iter()
-            .filter(|other| WORK.iter().all(|&name| row[name] == other[name]));
-        alike.any(|other| row[field].is_null() || row[field] != other[field])
+        let known = rows.iter().filter(|other| !other[field].is_null());
+        let mut alike = known.filter(|other| WORK.iter().all(|&name| row[name] == other[name]));
+        !row[field].is_null() && alike.any(|other| row[field] != other[field])
     };
     let named = |field: &str, what: &str| {
         let row = rows.iter().find(|row| differs(row, field))?;
@@ -203,7 +202,13 @@ fn same_work(rows: &[Value]) -> String {
     named("calls_sha256", "their kernel calls")
         .or_else(|| named("outputs_sha256", "the tokens that they gave"))
         .unwrap_or_else(|| {
-            "All ways had the same kernel calls and gave the same tokens (by SHA-256).".to_owned()
+            let compared = rows.iter().all(|row| !row["calls_sha256"].is_null());
+            let which = if compared {
+                "All ways"
+            } else {
+                "Ways that were compared"
+            };
+            format!("{which} had the same kernel calls and gave the same tokens (by SHA-256).")
         })
 }
 

@@ -2,9 +2,9 @@
 
 use super::clock::{Clocks, Offset};
 use super::host::{Busy, process_time};
-use super::metrics::sha256;
 use super::workload::Arrival;
 use crate::error::{Error, Result};
+use crate::model::fingerprint;
 use crate::runtime::{EndReason, Engine, Event, Replicas, Request};
 use crate::sys::abi;
 use crate::telemetry::launches;
@@ -111,7 +111,7 @@ impl Run {
             let count = served.tokens.len() as u64;
             [count.to_le_bytes().to_vec(), tokens.collect()].concat()
         };
-        sha256(self.served.iter().map(of_request))
+        fingerprint::of_parts(self.served.iter().map(of_request))
     }
 }
 

@@ -37,7 +37,7 @@ pub struct Machine {
     pub gpu_uuid: Option<String>,
     /// The GPU is cut into instances.
     pub mig: Option<bool>,
-    /// This process shares the GPU by CUDA's multi-process service.
+    /// This process shares the GPU by CUDA's multi-process service; NVML tells processes by their ids outside of containers.
     pub mps: Option<bool>,
     pub ecc: Option<bool>,
     pub persistence_mode: Option<bool>,

@@ -37,7 +37,7 @@ use std::sync::atomic::AtomicBool;
 #[derive(Debug, Clone, Args)]
 pub struct KernelArgs {
     /// The operation whose kernels are timed, as `inspect --calls` names it. On a GPU they run several times in a row within
-    /// each step, so that there is a time with their weights in the L2 cache too [default: every product, once a step]
+    /// each step, so that there is a time with their weights in the L2 cache too; those of experts and of sampling run once [default: every product, once a step]
     #[arg(value_name = "NAME", value_parser = operations())]
     name: Option<OpKind>,
     /// Rows of the steps: decode steps where their ladder has as many, else one prompt of so many tokens
@@ -216,6 +216,19 @@ struct Table<'a> {
     in_a_row: Option<OpKind>,
 }
 
+/// Whether the kernels of an operation can run again right behind themselves. Those of experts, and of sampling, leave words for
+/// each other that a kernel of another operation clears.
+fn runs_again(operation: OpKind) -> bool {
+    !matches!(
+        operation,
+        OpKind::FfnNorm
+            | OpKind::Router
+            | OpKind::ExpertGateUp
+            | OpKind::ExpertDown
+            | OpKind::Sample
+    )
+}
+
 impl<'a> Table<'a> {
     /// `None`: no row count is measured in steps of this kind. Those that the decode ladder holds are in decode steps, the
     /// others in steps of one prompt.
@@ -255,7 +268,7 @@ impl<'a> Table<'a> {
             args,
             kind,
             rows,
-            in_a_row: args.name.filter(|_| on_gpu),
+            in_a_row: args.name.filter(|&name| on_gpu && runs_again(name)),
             opened,
         }))
     }

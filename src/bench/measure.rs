@@ -163,12 +163,18 @@ pub fn measure(of: &dyn Measurement, interrupt: &AtomicBool) -> Result<Results> 
     let model = load(&source)?;
     let model_ms = start.elapsed().as_secs_f64() * 1e3;
     interrupt::look();
-    let whole = work.repeats(&mut units, &model)?
-        && work.count_routing(&mut units, &model)?
-        && work.hold_against_bare(&mut units, &model)?;
+    let repeated = work.repeats(&mut units, &model)?;
+    // What was timed is not lost where what is counted beside it fails.
+    let counted = if repeated {
+        let routing = work.count_routing(&mut units, &model);
+        routing.and_then(|whole| Ok(whole && work.hold_against_bare(&mut units, &model)?))
+    } else {
+        Ok(false)
+    };
     let cost_ns = drive::cost_ns();
     let mut results = Results {
-        interrupted: !whole,
+        interrupted: matches!(counted, Ok(false)),
+        failed: counted.err(),
         ..Results::default()
     };
     for mut unit in units {
@@ -403,7 +409,8 @@ impl Work<'_> {
                     // What is counted of the bare graph is a part of the run, by the thread that launches it.
                     if bare.is_none() {
                         figures.energy_j = seen.joules;
-                        figures.processor_s -= seen.processor.as_secs_f64();
+                        let looking_s = seen.processor.as_secs_f64();
+                        figures.processor_s = (figures.processor_s - looking_s).max(0.0);
                     }
                     tried.repeats.push(figures);
                 }
@@ -453,9 +460,10 @@ impl Work<'_> {
     }
 
     fn sink(&self, scored: &Arc<Scored>) -> SharedSink {
-        match self.delivers() {
-            true => Some(scored.clone()),
-            false => None,
+        if self.delivers() {
+            Some(scored.clone())
+        } else {
+            None
         }
     }
 
@@ -710,9 +718,10 @@ impl Unit {
             engine.launch()?;
             return Ok((Running::One(Box::new(engine)), Some(timing)));
         }
-        let running = match opened.replicas.is_empty() {
-            true => Running::One(Box::new(opened.engine_of(model, sink, record)?)),
-            false => Running::Several(Box::new(opened.replicas_of(model, sink, record)?)),
+        let running = if opened.replicas.is_empty() {
+            Running::One(Box::new(opened.engine_of(model, sink, record)?))
+        } else {
+            Running::Several(Box::new(opened.replicas_of(model, sink, record)?))
         };
         Ok((running, None))
     }

@@ -5,9 +5,7 @@ use super::gpu_state::Look;
 use super::host::thread_time;
 use super::{Kind, Point};
 use crate::error::{Error, Result};
-use crate::model::fingerprint::hex;
 use crate::sys::abi;
-use sha2::{Digest, Sha256};
 use std::time::{Duration, Instant};
 
 /// What one run came to.
@@ -150,11 +148,6 @@ pub fn figures(point: &Point, run: &Run) -> Result<Figures> {
     }
     (figures.counted_tokens, figures.counted_ns) = counted(point.kind, served, &figures);
     Ok(figures)
-}
-
-/// SHA-256 of what is given.
-pub fn sha256(parts: impl Iterator<Item = impl AsRef<[u8]>>) -> String {
-    hex(&parts.fold(Sha256::new(), Sha256::chain_update).finalize())
 }
 
 /// Tokens and nanoseconds that the rate is made of.

@@ -14,12 +14,12 @@
 //! - `unexplained` is what is left: kernels that took longer although their successor stood ready.
 
 use super::drive::{self, Driven, Heard};
-use super::metrics::sha256;
 use super::stats::{quantile, sorted, summary};
 use super::workload::Arrival;
 use crate::backend::LaunchWay;
 use crate::backend::timing::{StepClock, StepTimes};
 use crate::error::{Error, Result};
+use crate::model::fingerprint;
 use crate::sys::abi;
 #[cfg(test)]
 use schemars::JsonSchema;
@@ -68,7 +68,7 @@ struct Lap {
     first_run_ns: f64,
     /// From the last kernel's end until the next step's first kernel could begin.
     between_ns: f64,
-    /// Of that the scheduler's turn.
+    /// The scheduler's turn, as a part of that.
     turn_ns: f64,
 }
 
@@ -104,9 +104,9 @@ pub struct Laps(BTreeMap<u64, Lap>);
 
 /// What a stamped run came to.
 pub struct Stamped {
-    /// By their place in the run, from when the turn that composed each began until it ended, by the scheduler's clock.
+    /// When the turn that composed each step began and ended, by the scheduler's clock and the step's place in the run.
     turns: BTreeMap<u64, (u64, u64)>,
-    /// As they ran. Numbers are places in the run.
+    /// The kernels' times in the order in which steps ran. Numbers are places in the run.
     times: Vec<StepTimes>,
 }
 
@@ -223,7 +223,9 @@ impl Stamped {
     pub fn calls_sha256(&self) -> Option<String> {
         let mut times = self.times.iter();
         let whole = times.find(|times| self.turns.contains_key(&times.step))?;
-        Some(sha256(whole.parts.iter().map(|part| format!("{part:?}\n"))))
+        Some(fingerprint::of_parts(
+            whole.parts.iter().map(|part| format!("{part:?}\n")),
+        ))
     }
 }
 
@@ -237,6 +239,7 @@ fn over(way: LaunchWay, laps: &[Laps], bare: &[Laps]) -> Option<OverBare> {
         .map(|(laps, bare)| {
             let both = laps.0.iter();
             both.filter_map(|(number, lap)| Some((lap, bare.0.get(number)?)))
+                .filter(|(way, bare)| way.kernels_ns.len() == bare.kernels_ns.len())
                 .collect()
         })
         .collect();
@@ -284,7 +287,8 @@ fn over(way: LaunchWay, laps: &[Laps], bare: &[Laps]) -> Option<OverBare> {
         Some(summary(&each)?.mean)
     };
     let means = sorted(&runs.iter().filter_map(of_run).collect::<Vec<f64>>());
-    let (over_us, spread_us) = (mean_us(&over_ns)?, means.last()? - means.first()?);
+    let over_us = mean_us(&over_ns)?;
+    let spread_us = (means.len() > 1).then(|| means[means.len() - 1] - means[0]);
     Some(OverBare {
         over_bare_us: Some(over_us),
         over_bare_launch_us: mean_us(&|way, bare| {
@@ -296,8 +300,8 @@ fn over(way: LaunchWay, laps: &[Laps], bare: &[Laps]) -> Option<OverBare> {
         over_bare_unexplained_us: mean_us(&|way, bare| {
             way.span_ns() - bare.span_ns() - gap_ns(way, bare)
         }),
-        over_bare_spread_us: Some(spread_us),
-        over_bare_measurable: Some(over_us.abs() > spread_us),
+        over_bare_spread_us: spread_us,
+        over_bare_measurable: spread_us.map(|spread_us| over_us.abs() > spread_us),
         over_bare_steps: Some(pairs.len()),
         calls_sha256: None,
     })

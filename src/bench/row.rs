@@ -5,13 +5,14 @@
 
 use super::floors::{Least, Rates};
 use super::gpu_state::{GpuState, Machine};
-use super::metrics::{Figures, sha256};
+use super::metrics::Figures;
 use super::over_bare::OverBare;
 use super::routing::Spread;
 use super::stats::{interval, quantile, sorted, summary};
 use super::{Kind, Point};
 use crate::error::Result;
 use crate::json;
+use crate::model::fingerprint;
 #[cfg(test)]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -476,7 +477,9 @@ impl Row {
             step: Step::of(all(repeats, |f| &f.step_ms)),
             startup: Startup::mean(starts),
             gpu: GpuState::of(repeats.iter().flat_map(|f| &f.gpu)),
-            outputs_sha256: Some(sha256(repeats.iter().map(|f| f.outputs_sha256.as_bytes()))),
+            outputs_sha256: Some(fingerprint::of_parts(
+                repeats.iter().map(|f| f.outputs_sha256.as_bytes()),
+            )),
             samples: samples(point.kind, repeats, starts),
             ..Self::default()
         }

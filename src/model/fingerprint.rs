@@ -16,6 +16,11 @@ use std::path::{Path, PathBuf};
 const PLACES: u64 = 16;
 const PLACE_BYTES: u64 = 64 << 10;
 
+/// SHA-256 in hex of `parts` in a row.
+pub fn of_parts(parts: impl Iterator<Item = impl AsRef<[u8]>>) -> String {
+    hex(&parts.fold(Sha256::new(), Sha256::chain_update).finalize())
+}
+
 /// SHA-256 in hex of a small file.
 ///
 /// # Errors
@@ -142,7 +147,7 @@ fn of_weights(file: &File) -> std::io::Result<String> {
     Ok(hex(&hash.finalize()))
 }
 
-pub fn hex(bytes: &[u8]) -> String {
+fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -234,7 +234,7 @@ fn products_are_timed_by_the_kernels_that_serve_them() {
     assert!(beside.len() <= 1, "cuBLASLt is there or not: {beside:?}");
 }
 
-/// With their weights in the L2 cache kernels take no longer than without; experts run behind their router each time.
+/// With their weights in the L2 cache kernels take no longer than without. Experts and sampling run once a step.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn kernels_in_a_row_find_their_weights_in_the_cache() {
@@ -244,8 +244,7 @@ fn kernels_in_a_row_find_their_weights_in_the_cache() {
         "qkv_proj",
         "attention",
         "attn_out_proj",
-        "router",
-        "expert_down",
+        "expert_gate_up",
         "lm_head",
         "sample",
     ] {
@@ -267,11 +266,13 @@ fn kernels_in_a_row_find_their_weights_in_the_cache() {
             let us = |field: &str| row[field].as_f64().unwrap();
             rows.insert(row["rows"].as_u64().unwrap());
             assert!(row["operations"].as_str().unwrap().contains(name), "{row}");
-            // The weights of the tiny model are in the cache anyway.
-            assert!(
-                us("warm_us") > 0.0 && us("warm_us") < 2.0 * us("us"),
-                "{row}"
-            );
+            if ["expert_gate_up", "sample"].contains(&name) {
+                assert!(row["warm_us"].is_null(), "{row}");
+            } else {
+                // The weights of the tiny model are in the cache anyway.
+                let warm_us = us("warm_us");
+                assert!(warm_us > 0.0 && warm_us < 2.0 * us("us"), "{row}");
+            }
             assert!(us("floor_us") > 0.0 || us("bytes") == 0.0, "{row}");
         }
         assert_eq!(rows, BTreeSet::from([1, 8, 64]), "{name}");

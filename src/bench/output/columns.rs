@@ -177,18 +177,18 @@ pub const OVER_BARE: &[Column] = &[
     Column::setting("cpu load", "cpu_load"),
     Column::text("over bare us", |row| {
         let over = digits(row["over_bare_us"].as_f64()?, 3);
-        let spread = digits(row["over_bare_spread_us"].as_f64()?, 2);
-        Some(if row["over_bare_measurable"] == true {
-            format!("{over} (± {spread})")
+        Some(if row["over_bare_measurable"] == false {
+            "not measurable".to_owned()
         } else {
-            format!("not measurable (± {spread})")
+            over
         })
     }),
-    Column::field("launch us", "over_bare_launch_us"),
-    Column::field("gap", "over_bare_gap_us"),
-    Column::field("scheduler", "over_bare_scheduler_us"),
-    Column::field("first run", "over_bare_first_run_us"),
-    Column::field("unexplained", "over_bare_unexplained_us"),
+    Column::field("spread", "over_bare_spread_us").rank(1),
+    Column::field("launch", "over_bare_launch_us"),
+    Column::field("gap", "over_bare_gap_us").rank(2),
+    Column::field("scheduler", "over_bare_scheduler_us").rank(2),
+    Column::field("first run", "over_bare_first_run_us").rank(3),
+    Column::field("unexplained", "over_bare_unexplained_us").rank(1),
 ];
 
 /// How engines started.
