@@ -16,15 +16,13 @@ ROOT = Path(__file__).resolve().parent.parent
 LAUNCH_WAYS = ["host-kernels", "host-graph", "host-graph-ahead", "device-graph"]
 
 # The file of each measurement. A new one takes the old one's place here.
-DECODE = "decode-h200-2026-11-28.json"
-WAYS = "ways-h200-2026-11-28.json"
+DECODE = "decode-h200-2026-11-29.json"
+WAYS = "ways-h200-2026-11-29.jsonl"
 PROMPTS = {"H200": "prompts-h200-2026-11-28.jsonl", "H100": "prompts-h100-2026-11-27.jsonl"}
 TWO_GPUS = "gpus-score-h100-2026-11-28.json"
 PEERS = {"H200": "peers-h200-2026-11-25.json", "H100": "peers-h100-2026-11-24.json"}
 # The commits of files whose rows have no `build_commit`.
 COMMITS = {
-    DECODE: "0f77f6f3",
-    WAYS: "0f77f6f3",
     PROMPTS["H200"]: "d0a3b421",
     PROMPTS["H100"]: "3c5a0f3 and 4c77325",
 }

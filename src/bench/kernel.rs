@@ -21,6 +21,7 @@ use crate::model::{DType, Model};
 use crate::plan::cost::op_cost;
 use crate::plan::params::params;
 use crate::plan::{Limits, OpKind, StepKind, StepShape};
+use crate::quote;
 use crate::runtime::{Engine, Logits};
 use crate::session::opened::load;
 use crate::session::{Opened, RunSpec, Target};
@@ -194,7 +195,7 @@ pub fn run(args: &KernelArgs) -> Result<Exit> {
 }
 
 fn heading(rows: &[Value]) -> String {
-    let of = |name: &str| rows[0][name].as_str().unwrap_or("unknown").to_owned();
+    let of = |name: &str| quote::visible(rows[0][name].as_str().unwrap_or("unknown"));
     format!(
         "Kernels of {} on {}, {} build of tailgraph {}, {}. Bounds: {}. TB/s of bytes that have to come from memory, routing even.",
         of("model"),
