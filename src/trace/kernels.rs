@@ -1,6 +1,6 @@
 //! What the kernels of a run came to, by bucket and operation: `kernels` of a trace's `otherData`, and the sums that become it.
 
-use crate::backend::cuda::tuning::gpu::{Bound, Least};
+use crate::backend::cuda::tuning::gpu::Least;
 use crate::backend::timing::{StepTimes, UNTIMED_EVERY};
 use crate::plan::StepKind;
 use serde::{Deserialize, Serialize};
@@ -30,21 +30,6 @@ pub struct Roofline {
     pub bytes_per_s: f64,
     /// Of the run's type of products.
     pub flops_per_s: f64,
-}
-
-impl Roofline {
-    /// FLOPs a byte from which on products bound an operation, and not memory.
-    pub fn ridge(&self) -> f64 {
-        self.flops_per_s / self.bytes_per_s
-    }
-
-    /// What bounds an operation of so many FLOPs a byte.
-    pub fn bound(&self, intensity: Option<f64>) -> Bound {
-        match intensity {
-            Some(intensity) if intensity < self.ridge() => Bound::Memory,
-            _ => Bound::Compute,
-        }
-    }
 }
 
 /// Steps of one kind and bucket.

@@ -212,7 +212,7 @@ impl Parts {
                 gpu.source,
                 roofline.bytes_per_s / 1e12,
                 roofline.flops_per_s / 1e12,
-                roofline.ridge()
+                gpu.ridge(self.costs.precision)
             );
             (by, roofline)
         });
