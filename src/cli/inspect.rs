@@ -25,7 +25,7 @@ impl InspectArgs {
         &self,
         plan: &Plan,
         precision: Precision,
-        known: Known<'_>,
+        known: Known,
         out: &mut dyn Write,
     ) -> Result<()> {
         let known_gpu = known.on_gpu.as_ref().and_then(|on_gpu| on_gpu.known);
@@ -40,16 +40,12 @@ impl InspectArgs {
         };
         let document = asked.document(known);
         let written = match self.format() {
-            Format::Text if self.shows_roofline() => text::roofline(&document, out),
+            Format::Text if self.roofline => text::roofline(&document, out),
             Format::Text => text::write(&document, out),
             Format::Json => json(&document, out),
             Format::Dot => dot::write(&document, out),
         };
         printed(written, out)
-    }
-
-    fn shows_roofline(&self) -> bool {
-        self.roofline || self.measured.is_some()
     }
 
     fn format(&self) -> Format {
@@ -107,7 +103,7 @@ impl InspectArgs {
         }
         Ok(match self.kind {
             _ if !self.rows.is_empty() => self.rows.clone(),
-            StepKind::Decode if !self.shows_roofline() => [1, 8, 32, 128, 256]
+            StepKind::Decode if !self.roofline => [1, 8, 32, 128, 256]
                 .into_iter()
                 .filter(|&rows| rows <= largest)
                 .collect(),

@@ -145,18 +145,14 @@ fn write_table(kernels: &Kernels, out: &mut dyn Write) -> std::io::Result<()> {
 }
 
 fn heading(bucket: &Bucket) -> String {
-    let overhead = match &bucket.overhead {
-        None => "too few untimed steps to say what timing adds".to_owned(),
-        Some(overhead) => format!(
-            "timing adds {:.2} us ({:.2}%; standard error {:.2} us, {} untimed steps)",
-            overhead.us,
-            overhead.share * 100.0,
-            overhead.us_error,
-            overhead.untimed_steps
-        ),
-    };
+    let untimed = bucket.untimed_step_us.map_or(String::new(), |us| {
+        format!(
+            "; {} untimed steps took {us:.1} us each",
+            bucket.untimed_steps
+        )
+    });
     format!(
-        "{} {}: {} steps of {:.1} rows, {:.1} us each, {:.1} us from the first kernel to the last, {:.1} us to the next turn; {overhead}",
+        "{} {}: {} steps of {:.1} rows, {:.1} us each, {:.1} us from the first kernel to the last, {:.1} us to the next turn{untimed}",
         bucket.kind,
         bucket.bucket,
         bucket.steps,

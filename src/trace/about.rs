@@ -73,19 +73,14 @@ pub enum HostClock {
     Same,
     /// Two clocks, and nothing bounds the difference: this many host slices were left out.
     Unknown { left_out: u64 },
-    /// Two clocks. What each side is known to have seen of the other bounds the difference; the track stands in the
-    /// middle of the bounds.
+    /// Two clocks. What each side is known to have seen of the other bounds the difference.
     Measured {
-        /// Scheduler's minus host's, as ns since the load began, in the first window.
+        /// Scheduler's minus host's, as ns since the load began: the middle of the first second's bounds.
         offset_ns: i64,
-        /// Half the distance of the bounds, in the window where it is largest.
+        /// Half the distance of these bounds.
         uncertainty_ns: u64,
-        /// How far the offset was moved after the first window, so as to stay within bounds: the clocks' drift.
+        /// How far the offset was moved after the first second, so as to stay within bounds: the clocks' drift.
         moved_ns: u64,
-        /// Windows of a second or more that had bounds.
-        windows: u64,
-        /// Host slices left out, for want of bounds.
-        left_out: u64,
     },
 }
 

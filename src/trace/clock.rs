@@ -3,16 +3,16 @@
 //! A record that the host has read was ended before: the device's clock was past `end_ns` when the host's said `after`.
 //! A turn that saw a request, or saw that a record had been read, ended after the host began to hand it over: the
 //! device's `end_ns` is past what its clock said when the host's said `before`. Every such pair bounds the difference,
-//! from below or from above; the truth is between the largest of the one and the smallest of the other, with no
-//! assumption on how long anything takes. Bounds are gathered anew in windows of a second, since clocks drift.
+//! from below or from above, with no assumption on how long anything takes. The difference is the middle of the first
+//! second's bounds; since clocks drift, later bounds move it, no further than they ask for.
 
 use super::about::HostClock;
 use crate::io::record::Turn;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Of a window, at least.
-const WINDOW_NS: i64 = 1_000_000_000;
+/// For how long bounds are gathered before the difference is told.
+const GATHERED_NS: i64 = 1_000_000_000;
 
 /// What the host has handed over and no turn is known to have seen yet: its number among its kind, and when.
 #[derive(Default)]
@@ -38,23 +38,22 @@ impl Handed {
     }
 }
 
-/// The offset to use, window by window. Host times are ns since a moment of the user's choice.
+/// The scheduler's clock minus the host's. Host times are ns since a moment of the user's choice.
 #[derive(Default)]
-pub struct Windows {
+pub struct Difference {
     requests: Handed,
     records: Handed,
-    /// Bounds of scheduler's clock minus host's in the window that is not over, in ns.
+    /// Bounds so far, in ns; once the difference is known, they are no longer kept.
     least: Option<i128>,
     most: Option<i128>,
     began_ns: Option<i64>,
     first: Option<i128>,
-    offset: Option<i128>,
+    now: Option<i128>,
     uncertainty_ns: i128,
     moved_ns: i128,
-    count: u64,
 }
 
-impl Windows {
+impl Difference {
     /// The host began at `before_ns` to hand the next request over.
     pub fn request(&mut self, before_ns: i64) {
         self.requests.over(before_ns);
@@ -63,52 +62,40 @@ impl Windows {
     /// The host began at `before_ns` to read the next record, and had it at `after_ns`.
     pub fn record(&mut self, turn: &Turn, before_ns: i64, after_ns: i64) {
         let end_ns = i128::from(turn.end_ns);
-        // Nothing is less than any bound.
-        self.least = self.least.max(Some(end_ns - i128::from(after_ns)));
+        let least = end_ns - i128::from(after_ns);
         let seen = [
             self.requests.seen(turn.request_head),
             self.records.seen(turn.trace_tail),
         ];
-        for before in seen.into_iter().flatten() {
-            let most = end_ns - i128::from(before);
-            self.most = Some(self.most.map_or(most, |so_far| so_far.min(most)));
+        let seen = seen.into_iter().flatten();
+        let most = seen.map(|before| end_ns - i128::from(before)).min();
+        if let Some(old) = self.now {
+            let new = most.map_or(old, |most| old.min(most)).max(least);
+            self.moved_ns += (new - old).abs();
+            self.now = Some(new);
+        } else {
+            // Nothing is less than any bound.
+            self.least = self.least.max(Some(least));
+            self.most = self.most.into_iter().chain(most).min();
         }
         self.records.over(before_ns);
     }
 
-    /// Both bounds, where they are known and leave room for a difference.
-    fn bounds(&self) -> Option<(i128, i128)> {
-        let (least, most) = (self.least?, self.most?);
-        (least <= most).then_some((least, most))
-    }
-
-    /// What to add to host times that came in since the last answer: known once a window is over, or with `last` at
-    /// once. `Some(None)`: the window has no bounds, so nobody knows.
-    pub fn offset(&mut self, now_ns: i64, last: bool) -> Option<Option<i128>> {
-        let began = *self.began_ns.get_or_insert(now_ns);
-        let found = self.bounds();
-        if !last && (found.is_none() || now_ns - began < WINDOW_NS) {
-            return None;
+    /// What to add to host times: known once there have been bounds for a second, or with `last` at once.
+    pub fn offset(&mut self, now_ns: i64, last: bool) -> Option<i128> {
+        if self.now.is_none()
+            && let (Some(least), Some(most)) = (self.least, self.most)
+        {
+            let began = *self.began_ns.get_or_insert(now_ns);
+            if last || now_ns - began >= GATHERED_NS {
+                let middle = least + (most - least) / 2;
+                // Bounds that clocks' drift has turned over are off by no more.
+                self.uncertainty_ns = (most - middle).abs().max((middle - least).abs());
+                self.first = Some(middle);
+                self.now = Some(middle);
+            }
         }
-        let (least, most) = (self.least.take(), self.most.take());
-        self.began_ns = None;
-        let Some((least, most)) = found else {
-            // Half a window at the end: what the one before it knew holds where this one has nothing against it.
-            let allowed = |&old: &i128| least <= Some(old) && most.is_none_or(|most| old <= most);
-            return Some(self.offset.filter(allowed));
-        };
-        // The middle at first; from then on no further than the bounds ask for, so that slices do not jump about.
-        let offset = self
-            .offset
-            .map_or(least + (most - least) / 2, |old| old.clamp(least, most));
-        if let Some(old) = self.offset {
-            self.moved_ns += (offset - old).abs();
-        }
-        self.first.get_or_insert(offset);
-        self.offset = Some(offset);
-        self.uncertainty_ns = self.uncertainty_ns.max(offset - least).max(most - offset);
-        self.count += 1;
-        Some(Some(offset))
+        self.now
     }
 
     pub fn about(&self, left_out: u64) -> HostClock {
@@ -119,8 +106,6 @@ impl Windows {
             offset_ns: first as i64,
             uncertainty_ns: self.uncertainty_ns as u64,
             moved_ns: self.moved_ns as u64,
-            windows: self.count,
-            left_out,
         }
     }
 }
@@ -147,58 +132,36 @@ mod tests {
         Turn::from(&record)
     }
 
-    /// A device whose clock is `OFFSET` ahead; handing over takes 2 us one way and 5 us the other.
+    /// A device whose clock is 1,000,000 ahead and drifts; handing over takes 2 us one way and 5 us the other.
     #[test]
-    fn the_bounds_hold_the_truth_and_close_on_it() {
-        const OFFSET: i128 = 1_763_000_000_000_000_000;
-        let device = |host_ns: i64| (i128::from(host_ns) + OFFSET) as u64;
-        let mut windows = Windows::default();
-        assert_eq!(windows.bounds(), None);
-        windows.request(1_000);
-        windows.record(&turn(device(3_000), 1, 0), 7_500, 8_000);
-        let (least, most) = windows.bounds().unwrap();
-        assert_eq!((least - OFFSET, most - OFFSET), (-5_000, 2_000));
-        // The next record is seen to have been read before; its own reading is quicker than the first's.
-        windows.record(&turn(device(8_000), 1, 1), 8_500, 9_000);
-        let (least, most) = windows.bounds().unwrap();
-        assert_eq!((least - OFFSET, most - OFFSET), (-1_000, 500));
-    }
-
-    #[test]
-    fn windows_follow_a_drift_no_further_than_they_must() {
-        let mut windows = Windows::default();
-        assert_eq!(windows.offset(0, false), None);
-        windows.request(0);
-        windows.record(&turn(1_000_100, 1, 0), 200, 300);
-        assert_eq!(windows.offset(10, false), None, "the window is not over");
-        // Between 999_800 and 1_000_100.
-        assert_eq!(windows.offset(WINDOW_NS, false), Some(Some(999_950)));
-        // Later the clocks are at least 1_000_000 apart.
-        assert_eq!(windows.offset(WINDOW_NS, false), None);
-        let late = 3 * WINDOW_NS;
-        windows.request(late);
-        let device = late as u64 + 1_000_300;
-        windows.record(&turn(device, 2, 0), late + 200, late + 300);
-        assert_eq!(windows.offset(late, false), Some(Some(1_000_000)));
-        let HostClock::Measured {
-            offset_ns,
-            uncertainty_ns,
-            moved_ns,
-            windows: count,
-            ..
-        } = windows.about(0)
-        else {
-            panic!("measured")
-        };
+    fn the_bounds_close_on_the_truth_and_follow_its_drift() {
+        let mut clocks = Difference::default();
+        clocks.request(1_000);
+        assert_eq!(clocks.offset(0, true), None, "there are no bounds");
+        clocks.record(&turn(1_003_000, 1, 0), 7_500, 8_000);
         assert_eq!(
-            (offset_ns, uncertainty_ns, moved_ns, count),
-            (999_950, 300, 50, 2)
+            (clocks.least, clocks.most),
+            (Some(995_000), Some(1_002_000))
         );
-        // The last window had no exchange: nothing speaks against what the one before it knew.
-        assert_eq!(windows.offset(late, true), Some(Some(1_000_000)));
-        // One that contradicts it, or itself, knows nothing.
-        windows.record(&turn(5_000_000_000, 2, 0), 0, 10);
-        assert_eq!(windows.offset(late, true), Some(None));
-        assert_eq!(Windows::default().offset(0, true), Some(None));
+        // The next record is seen to have been read before; its own reading is quicker than the first's.
+        clocks.record(&turn(1_008_000, 1, 1), 8_500, 9_000);
+        assert_eq!(clocks.offset(9_000, false), None, "a second is not over");
+        let second = GATHERED_NS + 9_000;
+        assert_eq!(clocks.offset(second, false), Some(999_750));
+        // Later the clocks are between 1,000,300 and 1,000,800 apart, then at most 1,000,100.
+        clocks.request(second);
+        let device = second as u64 + 1_000_800;
+        clocks.record(&turn(device, 2, 1), second + 100, second + 500);
+        assert_eq!(clocks.offset(second, false), Some(1_000_300));
+        clocks.request(second);
+        let device = second as u64 + 1_000_100;
+        clocks.record(&turn(device, 3, 1), second + 600, second + 700);
+        assert_eq!(clocks.offset(second, true), Some(1_000_100));
+        let expected = HostClock::Measured {
+            offset_ns: 999_750,
+            uncertainty_ns: 750,
+            moved_ns: 750,
+        };
+        assert_eq!(clocks.about(0), expected);
     }
 }

@@ -19,58 +19,17 @@ pub struct Track {
     pub thread: u32,
 }
 
+/// Slices are most of a trace; other events are made as JSON values.
 #[derive(Serialize)]
-struct Event<'a, A> {
+struct Slice<'a, A> {
     ph: &'static str,
     name: &'a str,
     pid: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tid: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ts: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dur: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cat: Option<&'static str>,
-    /// An arrow's: the same at both its ends.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<u64>,
-    /// `e`: the arrow ends at the slice that is open there.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bp: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    id2: Option<Id>,
+    tid: u32,
+    ts: f64,
+    dur: f64,
     args: A,
 }
-
-impl<'a, A> Event<'a, A> {
-    /// Thread 0: of the process as a whole.
-    fn new(ph: &'static str, name: &'a str, track: Track, args: A) -> Self {
-        Self {
-            ph,
-            name,
-            pid: track.process,
-            tid: (track.thread > 0).then_some(track.thread),
-            ts: None,
-            dur: None,
-            cat: None,
-            id: None,
-            bp: None,
-            id2: None,
-            args,
-        }
-    }
-}
-
-/// The identity of a track that nests, within its process: Perfetto shows one without a process outside of all.
-#[derive(Serialize)]
-struct Id {
-    local: String,
-}
-
-/// No arguments.
-#[derive(Serialize)]
-struct Nothing {}
 
 const START: &str = "{\"traceEvents\":[\n";
 
@@ -115,7 +74,7 @@ impl Out {
             .map_err(|error| Error::io(&self.path, error))
     }
 
-    fn put<A: Serialize>(&mut self, event: &Event<'_, A>) -> Result<()> {
+    fn put(&mut self, event: &impl Serialize) -> Result<()> {
         let first = std::mem::replace(&mut self.empty, false);
         self.text(if first { START } else { ",\n" })?;
         serde_json::to_writer(&mut self.out, event)
@@ -123,30 +82,31 @@ impl Out {
     }
 
     /// The time of an event at `at_ns` of the scheduler's clock.
-    fn ts(&self, at_ns: i128) -> Option<f64> {
-        Some(us(at_ns - self.zero_ns))
-    }
-
-    fn named(&mut self, what: [&str; 2], track: Track, name: &str, order: u32) -> Result<()> {
-        let [named, sorted] = what;
-        self.put(&Event::new("M", named, track, json!({ "name": name })))?;
-        let order = json!({ "sort_index": order });
-        self.put(&Event::new("M", sorted, track, order))
+    fn ts(&self, at_ns: i128) -> f64 {
+        us(at_ns - self.zero_ns)
     }
 
     /// Names a process; viewers put it at place `order`.
     ///
     /// # Errors
     /// The file cannot be written; so everywhere below.
-    pub fn process(&mut self, process: u32, name: &str, order: u32) -> Result<()> {
-        let track = Track { process, thread: 0 };
-        self.named(["process_name", "process_sort_index"], track, name, order)
+    pub fn process(&mut self, pid: u32, name: &str, order: u32) -> Result<()> {
+        let args = json!({ "name": name });
+        self.put(&json!({ "ph": "M", "name": "process_name", "pid": pid, "args": args }))?;
+        let args = json!({ "sort_index": order });
+        self.put(&json!({ "ph": "M", "name": "process_sort_index", "pid": pid, "args": args }))
     }
 
     /// Names a track; viewers order them by their numbers.
     pub fn thread(&mut self, track: Track, name: &str) -> Result<()> {
-        let what = ["thread_name", "thread_sort_index"];
-        self.named(what, track, name, track.thread)
+        let (pid, tid) = (track.process, track.thread);
+        for (what, args) in [
+            ("thread_name", json!({ "name": name })),
+            ("thread_sort_index", json!({ "sort_index": tid })),
+        ] {
+            self.put(&json!({ "ph": "M", "name": what, "pid": pid, "tid": tid, "args": args }))?;
+        }
+        Ok(())
     }
 
     /// From `from_ns` to `to_ns` of the scheduler's clock.
@@ -157,23 +117,35 @@ impl Out {
         (from_ns, to_ns): (i128, i128),
         args: impl Serialize,
     ) -> Result<()> {
-        self.put(&Event {
+        self.put(&Slice {
+            ph: "X",
+            name,
+            pid: track.process,
+            tid: track.thread,
             ts: self.ts(from_ns),
-            dur: Some(us(to_ns - from_ns)),
-            ..Event::new("X", name, track, args)
+            dur: us(to_ns - from_ns),
+            args,
         })
     }
 
     /// An arrow between two slices: each of its times is within one of its track. No other has this `id`.
     pub fn arrow(&mut self, id: u64, from: (Track, i128), to: (Track, i128)) -> Result<()> {
-        for (ph, bp, (track, at_ns)) in [("s", None, from), ("f", Some("e"), to)] {
-            self.put(&Event {
-                cat: Some("hand-over"),
-                id: Some(id),
-                bp,
-                ts: self.ts(at_ns),
-                ..Event::new(ph, "hand-over", track, Nothing {})
-            })?;
+        for (ph, (track, at_ns)) in [("s", from), ("f", to)] {
+            let mut event = json!({
+                "ph": ph,
+                "name": "hand-over",
+                "cat": "hand-over",
+                "id": id,
+                "pid": track.process,
+                "tid": track.thread,
+                "ts": self.ts(at_ns),
+                "args": {},
+            });
+            if ph == "f" {
+                // It ends at the slice that is open there.
+                event["bp"] = "e".into();
+            }
+            self.put(&event)?;
         }
         Ok(())
     }
@@ -181,44 +153,41 @@ impl Out {
     /// A counter of a process has this value from here on.
     pub fn counter(
         &mut self,
-        process: u32,
+        pid: u32,
         name: &str,
         unit: &str,
         at_ns: i128,
         value: u64,
     ) -> Result<()> {
-        let track = Track { process, thread: 0 };
-        let args = serde_json::Map::from_iter([(unit.to_owned(), value.into())]);
-        self.put(&Event {
-            ts: self.ts(at_ns),
-            ..Event::new("C", name, track, args)
-        })
+        let (ts, args) = (self.ts(at_ns), json!({ unit: value }));
+        self.put(&json!({ "ph": "C", "name": name, "pid": pid, "ts": ts, "args": args }))
     }
 
     /// The track `id` of a process has a slice; slices of a track nest, the outer one written first.
     pub fn nested(
         &mut self,
-        (process, id): (u32, u64),
+        (pid, id): (u32, u64),
         name: &str,
         (from_ns, to_ns): (u64, u64),
         args: impl Serialize,
         inside: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<()> {
-        let track = Track { process, thread: 0 };
-        let local = || format!("0x{id:x}");
-        self.put(&Event {
-            cat: Some("request"),
-            id2: Some(Id { local: local() }),
-            ts: self.ts(from_ns.into()),
-            ..Event::new("b", name, track, args)
-        })?;
+        // Perfetto shows a track without a process outside of all.
+        let mut event = json!({
+            "ph": "b",
+            "name": name,
+            "cat": "request",
+            "id2": { "local": format!("0x{id:x}") },
+            "pid": pid,
+            "ts": self.ts(from_ns.into()),
+            "args": args,
+        });
+        self.put(&event)?;
         inside(self)?;
-        self.put(&Event {
-            cat: Some("request"),
-            id2: Some(Id { local: local() }),
-            ts: self.ts(to_ns.into()),
-            ..Event::new("e", name, track, Nothing {})
-        })
+        event["ph"] = "e".into();
+        event["ts"] = self.ts(to_ns.into()).into();
+        event["args"] = json!({});
+        self.put(&event)
     }
 
     /// Ends the text; `about` goes where viewers show it. It comes last: Perfetto reads no further than a key that it

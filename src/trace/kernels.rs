@@ -1,12 +1,9 @@
 //! What the kernels of a run came to, by bucket and operation: `kernels` of a trace's `otherData`, and the sums that become it.
 
-use crate::backend::cuda::tuning::gpu::{Bound, Least};
+use super::timeline::Flying;
+use crate::backend::cuda::tuning::gpu::Least;
 use crate::backend::timing::{StepTimes, UNTIMED_EVERY};
-use crate::plan::StepKind;
 use serde::{Deserialize, Serialize};
-
-/// Fewer untimed steps than this say nothing.
-const FEWEST_UNTIMED: u64 = 3;
 
 /// All timed steps of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -32,21 +29,6 @@ pub struct Roofline {
     pub flops_per_s: f64,
 }
 
-impl Roofline {
-    /// FLOPs a byte from which on products bound an operation, and not memory.
-    pub fn ridge(&self) -> f64 {
-        self.flops_per_s / self.bytes_per_s
-    }
-
-    /// What bounds an operation of so many FLOPs a byte.
-    pub fn bound(&self, intensity: Option<f64>) -> Bound {
-        match intensity {
-            Some(intensity) if intensity < self.ridge() => Bound::Memory,
-            _ => Bound::Compute,
-        }
-    }
-}
-
 /// Steps of one kind and bucket.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bucket {
@@ -62,20 +44,10 @@ pub struct Bucket {
     pub kernels_us: f64,
     /// From the end of the last kernel to the turn that collected the step, handing over the times included.
     pub handover_us: f64,
-    /// What timing adds to a step; `None` where too few untimed steps stand between timed ones of as many rows.
-    pub overhead: Option<Overhead>,
-    pub operations: Vec<Operation>,
-}
-
-/// Untimed steps, each against the mean of the timed steps before and after it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Overhead {
+    /// Steps that were left untimed, and the mean of their slices: less than `step_us` by what timing adds.
     pub untimed_steps: u64,
-    pub us: f64,
-    /// Standard error of `us`.
-    pub us_error: f64,
-    /// `us` over the mean of the untimed steps.
-    pub share: f64,
+    pub untimed_step_us: Option<f64>,
+    pub operations: Vec<Operation>,
 }
 
 /// An operation, over all layers that have it; operations that are done by the same kernels are one.
@@ -128,51 +100,11 @@ impl Operation {
     }
 }
 
-/// A step as its slice has it.
-#[derive(Debug, Clone, Copy)]
-pub struct Ran {
-    pub step: u64,
-    pub kind: StepKind,
-    pub bucket: u32,
-    pub rows: u32,
-    /// Positions of a sequence once the step is done, on average.
-    pub context: u32,
-    /// The end of the turn that composed it.
-    pub composed_ns: i128,
-    pub from_ns: i128,
-    pub to_ns: i128,
-    /// Another one did not run beside it.
-    pub alone: bool,
-}
-
-impl Ran {
-    fn us(&self) -> f64 {
-        (self.to_ns - self.from_ns) as f64 / 1e3
-    }
-
-    /// Whether `next` follows it and does as much.
-    fn alike(&self, next: &Self) -> bool {
-        let of = |ran: &Self| (ran.kind, ran.bucket, ran.rows, ran.alone);
-        self.alone && self.step + 1 == next.step && of(self) == of(next)
-    }
-}
-
 /// Sums in the making. It grows with the buckets and operations there are, not with the run.
 #[derive(Default)]
 pub struct Tally {
     /// Until the end its means are sums over all steps.
-    sums: Vec<(Bucket, Differences)>,
-    /// The last two steps, and whether they were timed.
-    last: [Option<(Ran, bool)>; 2],
-}
-
-/// How much longer timed steps took than untimed ones, as a sum, a sum of squares and a count.
-#[derive(Debug, Default)]
-struct Differences {
-    count: u64,
-    us: f64,
-    squares: f64,
-    untimed_us: f64,
+    sums: Vec<Bucket>,
 }
 
 /// The element of `all` that `is` says, made where there is none.
@@ -190,73 +122,49 @@ pub(super) fn rounded(value: f64) -> f64 {
 }
 
 impl Tally {
-    fn bucket(&mut self, ran: &Ran) -> &mut (Bucket, Differences) {
-        let kind = ran.kind.name();
-        let is = |(sum, _): &(Bucket, _)| sum.kind == kind && sum.bucket == ran.bucket;
-        entry(&mut self.sums, is, || {
-            let sum = Bucket {
-                kind: kind.to_owned(),
-                bucket: ran.bucket,
-                ..Bucket::default()
-            };
-            (sum, Differences::default())
-        })
-    }
-
-    /// A step came back with the times of all its stages, whose clock is `add_ns` behind that of `ran`; none: it was left
-    /// untimed. `least`: of each part, by stage; `floors`: it has times.
+    /// A step that took from `from_ns` to `to_ns` came back with the times of all its stages, whose clock is `add_ns` behind;
+    /// none: it was left untimed. `least`: of each part, by stage; `floors`: it has times.
     pub fn step(
         &mut self,
-        ran: Ran,
+        step: &Flying,
+        (from_ns, to_ns): (i128, i128),
         times: &[StepTimes],
         add_ns: i128,
         least: &[Vec<Least>],
         floors: bool,
     ) {
-        let timed = times.iter().any(|times| !times.at.is_empty());
-        self.compare(ran, timed);
-        if !timed {
+        let (kind, bucket) = (step.kind.name(), step.args.bucket);
+        let is = |sum: &Bucket| sum.kind == kind && sum.bucket == bucket;
+        let sum = entry(&mut self.sums, is, || Bucket {
+            kind: kind.to_owned(),
+            bucket,
+            ..Bucket::default()
+        });
+        let step_us = (to_ns - from_ns) as f64 / 1e3;
+        if times.iter().all(|times| times.at.is_empty()) {
+            sum.untimed_steps += 1;
+            *sum.untimed_step_us.get_or_insert(0.0) += step_us;
             return;
         }
-        let (sum, _) = self.bucket(&ran);
         sum.steps += 1;
-        sum.rows += f64::from(ran.rows);
-        sum.step_us += ran.us();
+        sum.rows += f64::from(step.args.rows);
+        sum.step_us += step_us;
         let ends = times.iter().map(|times| times.end_ns).max();
         let end_ns = i128::from(ends.unwrap_or(0)) + add_ns;
-        sum.handover_us += (ran.to_ns - end_ns) as f64 / 1e3;
+        sum.handover_us += (to_ns - end_ns) as f64 / 1e3;
         for (times, least) in times.iter().zip(least) {
             sum.add(times, least, floors);
         }
     }
 
-    /// An untimed step between two timed ones shows what timing costs.
-    fn compare(&mut self, after: Ran, timed: bool) {
-        let [before, between] = self.last;
-        self.last = [between, Some((after, timed))];
-        let (Some((before, true)), Some((between, false)), true) = (before, between, timed) else {
-            return;
-        };
-        if !before.alike(&between) || !between.alike(&after) {
-            return;
-        }
-        let difference = (before.us() + after.us()) / 2.0 - between.us();
-        let (_, sum) = self.bucket(&between);
-        sum.count += 1;
-        sum.us += difference;
-        sum.squares += difference * difference;
-        sum.untimed_us += between.us();
-    }
-
     /// All of it, for the file.
     pub fn finish(mut self, lost: u64, floor: Option<(String, Roofline)>) -> Kernels {
         let (floor, roofline) = floor.unzip();
-        self.sums.retain(|(sum, _)| sum.steps > 0);
+        self.sums.retain(|sum| sum.steps > 0);
         // The kinds' names stand in the order of the kinds.
         self.sums
-            .sort_by(|(a, _), (b, _)| (&a.kind, a.bucket).cmp(&(&b.kind, b.bucket)));
-        let buckets = self.sums.into_iter();
-        let buckets: Vec<Bucket> = buckets.map(|(sum, of)| sum.means(&of)).collect();
+            .sort_by(|a, b| (&a.kind, a.bucket).cmp(&(&b.kind, b.bucket)));
+        let buckets: Vec<Bucket> = self.sums.into_iter().map(Bucket::means).collect();
         Kernels {
             steps: buckets.iter().map(|bucket| bucket.steps).sum(),
             untimed_every: UNTIMED_EVERY,
@@ -301,13 +209,18 @@ impl Bucket {
     }
 
     /// The means of what has been sums.
-    fn means(mut self, differences: &Differences) -> Self {
+    fn means(mut self) -> Self {
         let steps = self.steps as f64;
-        for of in [&mut self.rows, &mut self.step_us, &mut self.kernels_us] {
+        for of in [
+            &mut self.rows,
+            &mut self.step_us,
+            &mut self.kernels_us,
+            &mut self.handover_us,
+        ] {
             *of = rounded(*of / steps);
         }
-        self.handover_us = rounded(self.handover_us / steps);
-        self.overhead = differences.mean();
+        let untimed = self.untimed_steps as f64;
+        self.untimed_step_us = self.untimed_step_us.map(|us| rounded(us / untimed));
         for sum in &mut self.operations {
             sum.us_each = rounded(sum.us_per_step / sum.per_step);
             sum.fraction = sum
@@ -328,43 +241,30 @@ impl Bucket {
     }
 }
 
-impl Differences {
-    fn mean(&self) -> Option<Overhead> {
-        if self.count < FEWEST_UNTIMED {
-            return None;
-        }
-        let count = self.count as f64;
-        let mean = self.us / count;
-        let variance = (self.squares - count * mean * mean).max(0.0) / (count - 1.0);
-        Some(Overhead {
-            untimed_steps: self.count,
-            us: rounded(mean),
-            us_error: rounded((variance / count).sqrt()),
-            share: (mean / (self.untimed_us / count) * 1e5).round() / 1e5,
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::backend::timing::{KernelLaunch, Part, PartTime};
-    use crate::plan::{Op, OpKind};
+    use crate::plan::{Op, OpKind, StepKind};
+    use crate::trace::timeline::StepArgs;
     use std::sync::Arc;
 
-    /// A step of 100 us that begins at `number` ms, `more_us` longer where it is timed.
-    fn ran(number: u64, more_us: u64) -> Ran {
-        let from_ns = i128::from(number) * 1_000_000;
-        Ran {
-            step: number,
+    /// A step of five rows.
+    fn decode() -> Flying {
+        Flying {
             kind: StepKind::Decode,
-            bucket: 8,
-            rows: 5,
+            composed_ns: 0,
             context: 1,
-            composed_ns: from_ns,
-            from_ns,
-            to_ns: from_ns + 100_000 + i128::from(more_us) * 1000,
-            alone: true,
+            args: StepArgs {
+                step: 0,
+                bucket: 8,
+                rows: 5,
+                fill: 0.625,
+                sequences: 5,
+                sampled: 5,
+                prompt_rows: None,
+                unfinished: false,
+            },
         }
     }
 
@@ -418,8 +318,11 @@ mod tests {
     fn operations_and_their_kernels_add_up() {
         let mut tally = Tally::default();
         for number in 0..4 {
-            tally.step(ran(number, 0), &[times(number)], 500, &least(), true);
+            let from_ns = i128::from(number) * 1_000_000;
+            let during = (from_ns, from_ns + 100_000);
+            tally.step(&decode(), during, &[times(number)], 500, &least(), true);
         }
+        tally.step(&decode(), (0, 98_000), &[], 500, &[], true);
         let found = tally.finish(0, None);
         assert_eq!((found.steps, found.buckets.len()), (4, 1));
         let bucket = &found.buckets[0];
@@ -450,36 +353,9 @@ mod tests {
             kernels,
             [("scores", 2.0, 10.0, 2.0), ("sort", 2.0, 5.0, 2.0)]
         );
-        assert_eq!(bucket.overhead, None, "no step was left untimed");
-    }
-
-    /// What timing costs by 16 steps that get longer as the run goes on, of which every fourth is untimed.
-    fn overhead(untimed_rows: u32) -> Option<Overhead> {
-        let mut tally = Tally::default();
-        for number in 0..16 {
-            let timed = number % 4 != 3;
-            let times: Vec<_> = timed.then(|| times(number)).into_iter().collect();
-            let ran = Ran {
-                rows: if timed { 5 } else { untimed_rows },
-                ..ran(number, 2 * u64::from(timed) + number)
-            };
-            tally.step(ran, &times, 500, &least(), true);
-        }
-        tally.finish(0, None).buckets.remove(0).overhead
-    }
-
-    #[test]
-    fn untimed_steps_show_what_timing_costs() {
-        let found = overhead(5).unwrap();
         assert_eq!(
-            (found.untimed_steps, found.us, found.us_error),
-            (3, 2.0, 0.0)
-        );
-        assert_eq!(found.share, (2.0_f64 / 107.0 * 1e5).round() / 1e5);
-        assert_eq!(
-            overhead(4),
-            None,
-            "steps that are not alike are not compared"
+            (bucket.untimed_steps, bucket.untimed_step_us),
+            (1, Some(98.0))
         );
     }
 }

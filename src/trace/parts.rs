@@ -2,7 +2,8 @@
 
 use super::clock::ns_between;
 use super::json::{DEVICE, Out, Track};
-use super::kernels::{Kernels, Ran, Roofline, Tally, rounded};
+use super::kernels::{Kernels, Roofline, Tally, rounded};
+use super::timeline::Flying;
 use crate::backend::cuda::tuning::gpu::{Gpu, Least, Rates};
 use crate::backend::timing::{Part, StepTimes};
 use crate::error::Result;
@@ -123,24 +124,25 @@ impl Parts {
         self.lost = lost;
     }
 
-    /// The step has been collected.
+    /// The step has been collected; its slice is `during`.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn collected(&mut self, out: &mut Out, ran: Ran) -> Result<()> {
+    pub fn collected(&mut self, out: &mut Out, step: &Flying, during: (i128, i128)) -> Result<()> {
+        let number = step.args.step;
         let waiting = std::mem::take(&mut self.waiting).into_iter();
-        let (mut now, later) = waiting.partition::<Vec<_>, _>(|times| times.step <= ran.step);
+        let (mut now, later) = waiting.partition::<Vec<_>, _>(|times| times.step <= number);
         self.waiting = later;
-        now.retain(|times| times.step == ran.step);
+        now.retain(|times| times.step == number);
         if now.is_empty() {
             return Ok(());
         }
         now.sort_by_key(|times| times.stage);
-        let add_ns = self.clock.behind(&now, ran.composed_ns, ran.to_ns);
+        let add_ns = self.clock.behind(&now, step.composed_ns.into(), during.1);
         let shape = StepShape {
-            kind: ran.kind,
-            rows: ran.rows,
-            context: ran.context,
+            kind: step.kind,
+            rows: step.args.rows,
+            context: step.context,
         };
         let least: Vec<Vec<Least>> = now
             .iter()
@@ -150,7 +152,7 @@ impl Parts {
             self.slices(out, times, add_ns, least)?;
         }
         let floors = self.costs.gpu.is_some();
-        self.tally.step(ran, &now, add_ns, &least, floors);
+        self.tally.step(step, during, &now, add_ns, &least, floors);
         Ok(())
     }
 
@@ -212,7 +214,7 @@ impl Parts {
                 gpu.source,
                 roofline.bytes_per_s / 1e12,
                 roofline.flops_per_s / 1e12,
-                roofline.ridge()
+                gpu.ridge(self.costs.precision)
             );
             (by, roofline)
         });

@@ -8,7 +8,6 @@ pub use passing::Run;
 
 use super::about::{About, HostClock, VERSION, clock_of, notes};
 use super::json::{DEVICE, Out, Track};
-use super::kernels::Ran;
 use super::parts::Parts;
 use super::requests::{self, Requests};
 use crate::backend::StepView;
@@ -65,13 +64,13 @@ pub struct StepArgs {
 
 /// A step that was composed and has not come back.
 #[derive(Clone, Copy)]
-struct Flying {
-    kind: StepKind,
+pub struct Flying {
+    pub kind: StepKind,
     /// The end of the turn that composed it.
-    composed_ns: u64,
+    pub composed_ns: u64,
     /// Positions of a sequence once the step is done, on average.
-    context: u32,
-    args: StepArgs,
+    pub context: u32,
+    pub args: StepArgs,
 }
 
 impl Flying {
@@ -275,21 +274,10 @@ impl Timeline {
         };
         let times: (i128, i128) = (from_ns.into(), to_ns.max(from_ns).into());
         self.out.slice(track, &step.name(), times, step.args)?;
-        let Some(parts) = &mut self.parts else {
-            return Ok(());
-        };
-        let ran = Ran {
-            step: step.args.step,
-            kind: step.kind,
-            bucket: step.args.bucket,
-            rows: step.args.rows,
-            context: step.context,
-            composed_ns: step.composed_ns.into(),
-            from_ns: times.0,
-            to_ns: times.1,
-            alone: self.header.engine.stages == 1,
-        };
-        parts.collected(&mut self.out, ran)
+        match &mut self.parts {
+            Some(parts) => parts.collected(&mut self.out, step, times),
+            None => Ok(()),
+        }
     }
 
     fn lane(place: u64) -> Track {

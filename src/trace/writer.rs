@@ -2,7 +2,7 @@
 
 use super::About;
 use super::about::HostClock;
-use super::clock::{Windows, ns_between};
+use super::clock::{Difference, ns_between};
 use super::json::{Out, Track};
 use super::parts::{Costs, Parts};
 use super::timeline::{Run, Timeline};
@@ -65,7 +65,7 @@ pub(super) struct HostSlice {
 enum Clock {
     /// One clock; the scheduler's is at 0 when the host's is at this, in ns since the run began.
     Same(i128),
-    Measured(Box<Windows>),
+    Measured(Box<Difference>),
 }
 
 /// The writer's state once the engine runs.
@@ -80,7 +80,6 @@ struct Writing {
     stages: Vec<(u32, u64, During)>,
     /// No host slice of a track begins before the one ahead of it ended, to the last nanosecond of rounding.
     last_ns: [i128; 2],
-    left_out: u64,
 }
 
 /// What a trace says of itself, and its file, which has yet to be given its name.
@@ -128,7 +127,6 @@ impl Writing {
             pending: early,
             stages: vec![],
             last_ns: [i128::MIN; 2],
-            left_out: 0,
         })
     }
 
@@ -164,10 +162,10 @@ impl Writing {
             ns_between(self.began, during.0),
             ns_between(self.began, during.1),
         );
-        if let Clock::Measured(windows) = &mut self.clock {
+        if let Clock::Measured(difference) = &mut self.clock {
             match line {
-                Line::Request(_) => windows.request(before),
-                Line::Turn(turn) => windows.record(turn, before, after),
+                Line::Request(_) => difference.request(before),
+                Line::Turn(turn) => difference.record(turn, before, after),
                 _ => {}
             }
         }
@@ -191,14 +189,9 @@ impl Writing {
         }
         let offset = match &mut self.clock {
             Clock::Same(offset) => Some(-*offset),
-            Clock::Measured(windows) => match windows.offset(now_ns, last) {
-                None => return Ok(()),
-                Some(offset) => offset,
-            },
+            Clock::Measured(difference) => difference.offset(now_ns, last),
         };
         let Some(offset) = offset else {
-            self.left_out += self.pending.len() as u64;
-            self.pending.clear();
             return Ok(());
         };
         let began = self.began;
@@ -223,7 +216,7 @@ impl Writing {
         self.place(now, true)?;
         let clock = match &self.clock {
             Clock::Same(_) => HostClock::Same,
-            Clock::Measured(windows) => windows.about(self.left_out),
+            Clock::Measured(difference) => difference.about(self.pending.len() as u64),
         };
         self.timeline.host_clock = clock;
         self.timeline.end()

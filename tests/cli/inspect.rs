@@ -55,6 +55,19 @@ fn an_output_is_a_file_and_no_format() {
 }
 
 #[test]
+fn operations_stand_against_the_roofline() {
+    let ended = run(&["inspect", "--model", "random:tiny", "--roofline"]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    for part in [
+        "ridge at 174 FLOP/B",
+        "decode step of 1 rows",
+        "conv_in_proj",
+    ] {
+        assert!(ended.stdout.contains(part), "{part} in {}", ended.stdout);
+    }
+}
+
+#[test]
 fn the_schema_lets_nothing_else_pass() {
     let schema = schema("inspect");
     let shown = inspected("random:tiny", &[]);

@@ -2,7 +2,6 @@
 
 use crate::common::program::run;
 use crate::common::rows::text;
-use crate::common::schema::{check, schema};
 use crate::timeline::{Slice, read, traced_with, tracks};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -49,11 +48,11 @@ fn kernels_are_slices_under_their_step() {
         // Both ways to cut the model have the same operations.
         assert_eq!(names.len(), 44, "{names:?}");
         assert_eq!((&*names[0], &*names[43]), ("embed", "sample"));
-        kernels_add_up(&trace["otherData"]["kernels"], stages);
+        kernels_add_up(&trace["otherData"]["kernels"]);
     }
 }
 
-fn kernels_add_up(kernels: &Value, stages: u64) {
+fn kernels_add_up(kernels: &Value) {
     assert_eq!(
         (&kernels["lost"], &kernels["floor"]),
         (&json!(0), &json!(null))
@@ -78,12 +77,6 @@ fn kernels_add_up(kernels: &Value, stages: u64) {
         assert!(whole < bucket["step_us"].as_f64().unwrap());
         assert!(total("bytes_per_step") > 1e5);
         assert!(total("flops_per_step") > 1e5);
-        if stages > 1 {
-            assert!(
-                bucket["overhead"].is_null(),
-                "its steps run beside each other"
-            );
-        }
     }
 }
 
@@ -111,50 +104,23 @@ fn the_table_of_operations_is_printed() {
         "mixed ",
         "operation ",
         "expert_gate_up ",
-        "timing adds ",
+        " untimed steps took ",
     ] {
         assert!(ended.stderr.contains(line), "{line:?} in {}", ended.stderr);
     }
-    let overhead = &read(&to)["otherData"]["kernels"]["buckets"][0]["overhead"];
-    assert!(
-        overhead["untimed_steps"].as_u64().unwrap() >= 6,
-        "{overhead}"
-    );
+    let bucket = &read(&to)["otherData"]["kernels"]["buckets"][0];
+    assert!(bucket["untimed_steps"].as_u64().unwrap() >= 6, "{bucket}");
 }
 
-/// What a run reached stands beside what the plan asks for, in `inspect` and on a page; of another model it is refused.
+/// A page has the operations of a run.
 #[test]
-fn a_run_stands_against_the_roofline() {
+fn a_page_has_the_operations() {
     let folder = tempfile::tempdir().unwrap();
-    let (trace, _) = traced_with(folder.path(), "1", &["--kernels"]);
-    let file = folder.path().join("trace.json");
-    let inspect = |model: &str, rest: &[&str]| {
-        let args = ["inspect", "--model", model, "--measured", text(&file)];
-        run(&[&args[..], rest].concat())
-    };
-    let ended = inspect("random:tiny", &["--json"]);
-    assert_eq!(ended.code, 0, "{}", ended.stderr);
-    let shown: Value = serde_json::from_str(&ended.stdout).unwrap();
-    check(&schema("inspect"), &shown).unwrap();
-    let decodes = |bucket: &&Value| bucket["kind"] == "decode";
-    let traced = trace["otherData"]["kernels"]["buckets"].as_array().unwrap();
-    let found = shown["measured"]["buckets"].as_array().unwrap();
-    assert!(!found.is_empty());
-    assert!(found.iter().eq(traced.iter().filter(decodes)));
-    let ended = inspect("random:tiny", &[]);
-    for part in ["ridge at 174 FLOP/B", "measured on cpu", "conv_in_proj"] {
-        assert!(ended.stdout.contains(part), "{part} in {}", ended.stdout);
-    }
-    let ended = inspect("random:lfm2-8b-a1b", &[]);
-    assert_eq!(ended.code, 1);
-    assert!(
-        ended
-            .stderr
-            .contains("expected one of 'random:lfm2-8b-a1b@0'"),
-        "{}",
-        ended.stderr
+    traced_with(folder.path(), "1", &["--kernels"]);
+    let (file, page) = (
+        folder.path().join("trace.json"),
+        folder.path().join("page.html"),
     );
-    let page = folder.path().join("page.html");
     let ended = run(&["report", text(&file), "-o", text(&page)]);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     let html = std::fs::read_to_string(page).unwrap();

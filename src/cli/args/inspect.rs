@@ -44,9 +44,6 @@ pub struct InspectArgs {
     /// Each operation against the roofline: bytes, FLOPs, which side of the ridge, least time; of all buckets, or of --rows
     #[arg(long, conflicts_with = "calls")]
     pub roofline: bool,
-    /// With --roofline's tables, what was reached in a run of the same model: the file of `trace --kernels`
-    #[arg(long, value_name = "TRACE", conflicts_with = "calls")]
-    pub measured: Option<PathBuf>,
     /// Each layer by itself
     #[arg(long)]
     pub layers: bool,

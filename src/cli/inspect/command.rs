@@ -14,9 +14,7 @@ use crate::error::{Error, Result};
 use crate::model::{DType, ModelSource};
 use crate::plan::Plan;
 use crate::plan::cost::Precision;
-use crate::quote;
 use crate::session::{DeviceSpec, Parallel, RunSpec, Target};
-use crate::trace::About;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -57,7 +55,6 @@ pub(in crate::cli) fn run(args: &InspectCommand) -> Result<Exit> {
     let spec = spec::on(devices, source, run, &args.engine)?;
     keep_apart(args, &spec.model)?;
     let printed = open_printed::<Format>(args.output.as_deref())?;
-    let measured = measured(args, &spec.model)?;
     let (config, _) = spec.model.config()?;
     let plan = spec.plan(&Arc::new(config))?;
     let dtype = run.precision.dtype().unwrap_or(DType::BF16);
@@ -76,7 +73,6 @@ pub(in crate::cli) fn run(args: &InspectCommand) -> Result<Exit> {
         };
         let known = Known {
             on_gpu,
-            measured: measured.as_ref(),
             shares: shares(&spec, plan.stages.len()),
         };
         args.inspect.run(&plan, precision, known, &mut out)?;
@@ -103,28 +99,6 @@ fn shares(spec: &RunSpec, stages: usize) -> Vec<Share> {
     spec.devices().map(of).collect()
 }
 
-/// What --measured says of a run of `model`.
-///
-/// # Errors
-/// The file is no trace, or one without kernels, or of another model.
-fn measured(args: &InspectCommand, model: &ModelSource) -> Result<Option<About>> {
-    let Some(path) = args.inspect.measured.as_deref() else {
-        return Ok(None);
-    };
-    let about = crate::report::trace::read(path, path.display().to_string())?.about;
-    let (found, wanted) = (quote::text(&about.model), model.to_string());
-    if about.model != wanted {
-        let message =
-            format!("found a run of '{found}', expected one of '{wanted}', as --model is");
-        return Err(Error::file(path, message));
-    }
-    if about.kernels.is_none() {
-        let message = "found a run without times of kernels, expected one of `trace --kernels`";
-        return Err(Error::file(path, message));
-    }
-    Ok(Some(about))
-}
-
 fn keep_apart(args: &InspectCommand, model: &ModelSource) -> Result<()> {
     let (printed, output) = match args.output.as_deref() {
         Some(file) => ("--output", file),
@@ -132,7 +106,6 @@ fn keep_apart(args: &InspectCommand, model: &ModelSource) -> Result<()> {
     };
     Files::default()
         .runs(model, &args.run.buckets)
-        .reads("--measured", args.inspect.measured.as_deref())
         .writes(printed, Some(output))
         .keep_apart()
 }

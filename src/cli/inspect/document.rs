@@ -11,8 +11,6 @@ use crate::plan::cost::{distinct_experts, op_cost};
 use crate::plan::memory::MemoryItem;
 use crate::plan::params::{model_bytes, model_parameters, params};
 use crate::plan::{Cost, Ladders, Op, OpKind, Plan, Precision, Stage, StepKind, StepShape};
-use crate::trace::About;
-use crate::trace::kernels::{Bucket, Roofline};
 use serde::{Serialize, Serializer};
 use std::time::Duration;
 
@@ -30,7 +28,6 @@ pub struct Document {
     pub stages: Vec<StageCosts>,
     /// The whole step, for each number of rows.
     pub totals: Vec<Total>,
-    pub measured: Option<Measured>,
     /// `None` where no GPU was asked.
     pub device: Option<Device>,
     pub graphs: Vec<Graph>,
@@ -131,16 +128,6 @@ pub struct Total {
     pub slowest_stage_us: f64,
 }
 
-/// What a trace has of the same model.
-#[derive(Debug, Serialize)]
-pub struct Measured {
-    pub device: String,
-    pub launch: Option<String>,
-    pub roofline: Option<Roofline>,
-    /// As the trace has them; those of the document's rows.
-    pub buckets: Vec<Bucket>,
-}
-
 /// The GPU that captured the graphs.
 #[derive(Debug, Clone, Serialize)]
 pub struct Device {
@@ -215,11 +202,9 @@ pub struct OperationNodes {
 
 /// What is known of a plan beside it.
 #[derive(Clone, Default)]
-pub struct Known<'a> {
+pub struct Known {
     /// What a GPU was given for it, where one was asked.
     pub on_gpu: Option<OnGpu>,
-    /// A run whose kernels were timed.
-    pub measured: Option<&'a About>,
     pub shares: Vec<Share>,
 }
 
@@ -243,7 +228,7 @@ pub(super) struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    pub fn document(&self, known: Known<'_>) -> Document {
+    pub fn document(&self, known: Known) -> Document {
         let (plan, gpu) = (self.plan, self.gpu);
         let stages: Vec<_> = plan.stages.iter().map(|stage| self.stage(stage)).collect();
         let totals = self.rows.iter().enumerate().map(|(index, &rows)| {
@@ -275,7 +260,6 @@ impl Asked<'_> {
             context: self.args.context,
             shares: known.shares,
             stages,
-            measured: known.measured.map(|about| self.measured(about, &totals)),
             totals,
             graphs: self.graphs(known.on_gpu.as_ref()),
             device: known.on_gpu.map(|on_gpu| on_gpu.device),
@@ -365,21 +349,6 @@ impl Asked<'_> {
             layers: ops.iter().filter_map(|op| op.layer).collect(),
             weights: weights.collect(),
             costs: self.by_rows(ops),
-        }
-    }
-
-    fn measured(&self, about: &About, totals: &[Total]) -> Measured {
-        let kernels = about.kernels.as_ref();
-        let is_asked = |bucket: &&Bucket| {
-            let rows = Some(bucket.bucket);
-            bucket.kind == self.args.kind.name() && totals.iter().any(|total| total.bucket == rows)
-        };
-        let buckets = kernels.into_iter().flat_map(|kernels| &kernels.buckets);
-        Measured {
-            device: about.device.clone(),
-            launch: about.launch.clone(),
-            roofline: kernels.and_then(|kernels| kernels.roofline),
-            buckets: buckets.filter(is_asked).cloned().collect(),
         }
     }
 

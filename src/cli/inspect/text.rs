@@ -2,15 +2,13 @@
 
 use super::Written;
 use super::document::{
-    Captured, Costs, Document, Graph, Kernel, Measured, Model, Operation, Share, StageCosts, Total,
+    Captured, Costs, Document, Graph, Kernel, Model, Operation, Share, StageCosts, Total,
 };
 use crate::backend::cuda::listed::calls::{Call, StepCalls};
-use crate::backend::cuda::tuning::gpu::Bound;
 use crate::bench::output::number;
 use crate::cli::table::Table;
 use crate::plan::StepKind;
 use crate::plan::bytes::{Bytes, Si};
-use crate::trace::kernels::Bucket;
 use std::io::Write;
 use std::ops::Range;
 
@@ -380,8 +378,7 @@ fn stages_text(stages: &[usize]) -> String {
     }
 }
 
-/// Each operation of each bucket against the roofline of a GPU; and where a trace with kernels was given, how near the same operations
-/// came to it there.
+/// Each operation of each bucket against the roofline of a GPU.
 pub(super) fn roofline(shown: &Document, out: &mut dyn Write) -> Written {
     let gpu = &shown.gpu;
     writeln!(
@@ -393,17 +390,7 @@ pub(super) fn roofline(shown: &Document, out: &mut dyn Write) -> Written {
         shown.compute_dtype,
         gpu.ridge,
     )?;
-    for (index, total) in shown.totals.iter().enumerate() {
-        planned(shown, index, out)?;
-        let Some(measured) = &shown.measured else {
-            continue;
-        };
-        let buckets = measured.buckets.iter();
-        for bucket in buckets.filter(|of| Some(of.bucket) == total.bucket) {
-            reached(measured, bucket, out)?;
-        }
-    }
-    Ok(())
+    (0..shown.totals.len()).try_for_each(|index| planned(shown, index, out))
 }
 
 /// What the plan asks of a step of the rows at `index`.
@@ -428,42 +415,6 @@ fn planned(shown: &Document, index: usize, out: &mut dyn Write) -> Written {
             or_dash(of_ridge, per_cent),
             cost.bound.to_owned(),
             us_text(cost.roofline_us),
-        ]);
-    }
-    table.write("  ", out)
-}
-
-/// What a trace has of the bucket.
-fn reached(measured: &Measured, bucket: &Bucket, out: &mut dyn Write) -> Written {
-    let by = match measured.roofline {
-        Some(by) => format!(
-            "; shares by {} TB/s and {} TFLOP/s",
-            number(by.bytes_per_s / 1e12),
-            number(by.flops_per_s / 1e12)
-        ),
-        None => "; nothing is known of the device, so there are no shares".to_owned(),
-    };
-    writeln!(
-        out,
-        "\n  measured on {} with {}: {} steps of {:.1} rows{by}",
-        measured.device,
-        measured.launch.as_deref().unwrap_or("stage threads"),
-        bucket.steps,
-        bucket.rows
-    )?;
-    let mut table = Table::new(&[0, 3]);
-    table.row("operations, us, FLOP/B, bound, TFLOP/s, TB/s, of it".split(", "));
-    let tera = |a_second| number(a_second / 1e12);
-    for operation in &bucket.operations {
-        let bound = measured.roofline.map(|by| by.bound(operation.intensity()));
-        table.row([
-            operation.operation.clone(),
-            us_text(operation.us_per_step),
-            or_dash(operation.intensity(), number),
-            bound.map_or("-", Bound::name).to_owned(),
-            or_dash(operation.flops_per_s(), tera),
-            or_dash(operation.bytes_per_s(), tera),
-            or_dash(operation.fraction, per_cent),
         ]);
     }
     table.write("  ", out)
