@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tailgraph::backend::{StageBackend, StepView};
 use tailgraph::bench::clock::Clocks;
-use tailgraph::bench::drive::{self, Beside, Heard};
+use tailgraph::bench::drive::{self, Beside};
 use tailgraph::bench::host::Busy;
 use tailgraph::bench::metrics::{Figures, figures};
 use tailgraph::bench::stats::summary;
@@ -115,11 +115,7 @@ fn measured(batch: u32, takes: Duration) -> Measured {
         interrupt: &AtomicBool::new(false),
     };
     let mut records = vec![];
-    let mut heard = |heard: Heard<'_>| {
-        if let Heard::Turn(record) = heard {
-            records.push(*record);
-        }
-    };
+    let mut heard = |record: &abi::tg_trace| records.push(*record);
     let run = drive::run_told(&mut engine, &arrivals, &beside, &mut heard)
         .unwrap()
         .unwrap();

@@ -29,9 +29,6 @@ pub struct DecodeArgs {
     /// Every sequence has a presence penalty, a frequency penalty and 8 biased tokens
     #[arg(long)]
     penalties: bool,
-    /// Also write a trace of each engine and repeat into this folder, and say how long steps are by it
-    #[arg(long, value_name = "FOLDER")]
-    trace: Option<PathBuf>,
     /// Also write what each step took, a line of JSON for each result and repeat, into this file
     #[arg(long, value_name = "FILE")]
     steps: Option<PathBuf>,
@@ -57,7 +54,6 @@ pub const COLUMNS: &[Column] = &[
     Column::field("p99.9", "p99.9_step_ms").rank(6),
     Column::share("of floor", "floor_fraction"),
     Column::field("floor ms", "floor_ms").rank(1),
-    Column::field("by trace", "median_traced_step_ms").rank(4),
     Column::latency("TTFT ms", "median_ttft_ms", "p99_ttft_ms").rank(5),
     Column::latency("ITL ms", "median_itl_ms", "p99_itl_ms").rank(6),
     Column::field("turn us", "median_turn_us").rank(5),
@@ -107,9 +103,5 @@ impl Measurement for DecodeArgs {
 
     fn steps_file(&self) -> Option<&Path> {
         self.steps.as_deref()
-    }
-
-    fn trace(&self) -> Option<&Path> {
-        self.trace.as_deref()
     }
 }

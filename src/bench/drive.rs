@@ -143,12 +143,6 @@ pub struct Run {
     pub launches: u64,
 }
 
-/// What comes out of an engine while it runs.
-pub enum Heard<'a> {
-    Turn(&'a abi::tg_trace),
-    Event(&'a Event),
-}
-
 /// What holds for a run beside its requests.
 pub struct Beside<'a> {
     /// Of [`super::Point`].
@@ -213,7 +207,7 @@ pub fn run(
     run_told(engine, arrivals, beside, &mut |_| {})
 }
 
-/// [`run`]; `heard` gets all that comes out, what an earlier run has left included.
+/// [`run`]; `heard` gets all turns, those that an earlier run has left included.
 ///
 /// # Errors
 /// As [`run`].
@@ -221,10 +215,10 @@ pub fn run_told(
     engine: &mut dyn Driven,
     arrivals: &[Arrival],
     beside: &Beside<'_>,
-    heard: &mut dyn FnMut(Heard<'_>),
+    heard: &mut dyn FnMut(&abi::tg_trace),
 ) -> Result<Option<Run>> {
     while let Some(record) = engine.next_trace() {
-        heard(Heard::Turn(&record));
+        heard(&record);
     }
     let lost_before = engine.traces_lost();
     let mut log = Log::new(arrivals, beside.most_in_flight);
@@ -239,10 +233,9 @@ pub fn run_told(
         let wait = send_due(engine, arrivals, &mut log, start)?;
         if let Some((time_ns, event)) = engine.next_stamped(wait)? {
             log.event(start.elapsed(), time_ns, &event)?;
-            heard(Heard::Event(&event));
         }
         while let Some(record) = engine.next_trace() {
-            heard(Heard::Turn(&record));
+            heard(&record);
             log.turns.push(Turn::from(&record));
         }
     }

@@ -3,7 +3,7 @@
 use super::args::{PrintArgs, positive};
 use super::clock::Clocks;
 use super::cublaslt::CublasLt;
-use super::drive::{self, Beside, Heard};
+use super::drive::{self, Beside};
 use super::floors::Rates;
 use super::host::{self, Busy};
 use super::kernels::{Group, add, median};
@@ -326,10 +326,8 @@ impl<'a> Table<'a> {
                 interrupt,
             };
             let mut steps: HashMap<u64, (u32, u32)> = HashMap::new();
-            let mut heard = |heard: Heard<'_>| {
-                if let Heard::Turn(abi::tg_trace { outcome, .. }) = heard
-                    && outcome.action == abi::TG_ACTION_STEP
-                {
+            let mut heard = |abi::tg_trace { outcome, .. }: &abi::tg_trace| {
+                if outcome.action == abi::TG_ACTION_STEP {
                     steps.insert(outcome.step, (outcome.kind, outcome.rows));
                 }
             };

@@ -100,11 +100,6 @@ pub trait Measurement {
     fn steps_file(&self) -> Option<&Path> {
         None
     }
-
-    /// The folder for a trace of each engine and repeat.
-    fn trace(&self) -> Option<&Path> {
-        None
-    }
 }
 
 /// Prompt and new tokens of the longest of `points` and `others`.

@@ -6,7 +6,7 @@
 
 use super::args::SharedArgs;
 use super::clock::Clocks;
-use super::drive::{self, Beside, Driven, Heard, Run};
+use super::drive::{self, Beside, Driven, Run};
 use super::floors::{self, Rates};
 use super::gpu_state::{Machine, Watch};
 use super::host::Busy;
@@ -20,7 +20,6 @@ use super::row::{
     Choice, Costs, Floored, Routing, Row, Setting, Startup, Subject, VERSION, Verdict, Workload,
 };
 use super::scored::Scored;
-use super::traced::Life;
 use super::workload::{self, Arrival, Random};
 use super::{BUILD_PROFILE, Kind, Point, bare, host, now};
 #[cfg(feature = "cuda")]
@@ -32,7 +31,6 @@ use crate::command::args::RunArgs;
 use crate::command::spec::spec;
 use crate::command::{command_line, interrupt};
 use crate::error::{Error, Result};
-use crate::files::{Out, Unfinished, folder};
 use crate::model::{Model, ModelConfig, ModelSource};
 use crate::plan::Limits;
 use crate::plan::cost::distinct_experts;
@@ -77,8 +75,6 @@ struct Work<'a> {
 
 /// An engine's setting, and what was measured with it.
 struct Unit {
-    /// Counts the engines, from 1.
-    number: usize,
     opened: Opened,
     way: Option<LaunchWay>,
     bucket_file: Option<String>,
@@ -121,13 +117,6 @@ impl Unit {
             (_, error) => error,
         }
     }
-
-    /// The file of a repeat's trace.
-    fn trace_name(&self, repeat: usize) -> String {
-        let way = self.way.map_or("cpu", LaunchWay::name);
-        let dtype = self.opened.spec.device.dtype().name();
-        format!("{}-{way}-{dtype}-{}.json", self.number, repeat + 1)
-    }
 }
 
 /// Measures all that `of` asks for, or what of it there was time for.
@@ -147,17 +136,6 @@ pub fn measure(of: &dyn Measurement, interrupt: &AtomicBool) -> Result<Results> 
     };
     let mut units = work.units()?;
     work.watch = watch(units.iter().take(1).flat_map(|unit| unit.opened.targets()));
-    let repeats = args.measuring.repeats as usize;
-    if let Some(folder) = of.trace() {
-        folder::make(folder)?;
-        // Before the measuring: whether they could be written there.
-        for (unit, repeat) in units
-            .iter()
-            .flat_map(|unit| (0..repeats).map(move |repeat| (unit, repeat)))
-        {
-            Out::open(&folder.join(unit.trace_name(repeat)), Unfinished::Removed)?;
-        }
-    }
     let subject = work.subject(&source, &units)?;
     let start = Instant::now();
     let model = load(&source)?;
@@ -205,11 +183,10 @@ impl Work<'_> {
         let mut units = Vec::new();
         for run in self.args.on.settings() {
             for (max_seqs, group) in self.of.groups(&points) {
-                let number = units.len() + 1;
                 let mut spec = self.spec(&run)?;
                 let target = Target::of(&spec)?;
                 spec.limits = self.limits(&spec, max_seqs, &group, self.of.longest(&points))?;
-                units.push(self.unit(number, target, spec, &group)?);
+                units.push(self.unit(target, spec, &group)?);
             }
         }
         Ok(units)
@@ -228,7 +205,7 @@ impl Work<'_> {
         Ok(spec)
     }
 
-    fn unit(&self, number: usize, target: Target, spec: RunSpec, points: &[Point]) -> Result<Unit> {
+    fn unit(&self, target: Target, spec: RunSpec, points: &[Point]) -> Result<Unit> {
         let way = spec.device.launch();
         let mut opened = Opened::on(target, spec, self.delivers())?;
         opened.only(&self.of.steps());
@@ -244,7 +221,6 @@ impl Work<'_> {
         };
         let shown = |file: Option<&Path>| file.map(|file| file.display().to_string());
         Ok(Unit {
-            number,
             way,
             bucket_file: shown(opened.spec.bucket_file.as_deref()),
             kernel_file: shown(opened.spec.device.kernel_file()),
@@ -346,21 +322,11 @@ impl Work<'_> {
         let start = Instant::now();
         let scored = Arc::new(Scored::default());
         let sink = self.sink(&scored);
-        let traced = self.of.trace();
-        let traced = traced.filter(|_| unit.way != Some(LaunchWay::Bare));
-        let (mut running, bare) = unit.start(model, &sink, traced.is_some())?;
-        let header = match (traced, &running) {
-            (Some(_), Running::One(engine)) => Some(unit.opened.header(engine)?),
-            _ => None,
-        };
+        let (mut running, bare) = unit.start(model, &sink)?;
         let engine_ms = start.elapsed().as_secs_f64() * 1e3;
         let mut startup = Startup::since(phases, unit.way.is_some());
         startup.startup_engine_ms = Some(engine_ms);
-        let mut runner = Runner {
-            life: traced.map(|_| Life::default()),
-            ..Runner::new(running.driven(), self.interrupt)
-        };
-        let mut steps = vec![0..0; unit.points.len()];
+        let mut runner = Runner::new(running.driven(), self.interrupt);
         let Some(first) = self.first_token(&mut runner, unit.points[0].point)? else {
             return Ok(false);
         };
@@ -391,13 +357,11 @@ impl Work<'_> {
             if let Some(bare) = &bare {
                 bare.begin(tried.point.batch);
             }
-            let first = runner.next_step();
             let watching = self.watch.start();
             let Some(run) = runner.run(&tried.point, &arrivals)? else {
                 return Ok(false);
             };
             let seen = watching.end();
-            steps[index] = first..runner.next_step();
             let came = match &bare {
                 Some(bare) => bare.figures(&tried.point),
                 None => figures(&tried.point, &run),
@@ -420,19 +384,6 @@ impl Work<'_> {
             let verdict = scored.verdict();
             if tried.verdict.valid != Some(false) {
                 tried.verdict = verdict.unwrap_or_default();
-            }
-        }
-        let life = runner.life.take();
-        if let (Some(folder), Some(mut life)) = (traced, life)
-            && let (Running::One(engine), Some(header)) = (&mut running, header)
-        {
-            life.drain(engine)?;
-            let path = folder.join(unit.trace_name(repeat));
-            let found = life.write(&header, &path)?;
-            for (tried, numbers) in unit.points.iter_mut().zip(steps) {
-                if let Some(figures) = tried.repeats.last_mut() {
-                    figures.traced_step_ms = found.whole_ms(tried.point.batch, numbers);
-                }
             }
         }
         Ok(true)
@@ -460,11 +411,7 @@ impl Work<'_> {
     }
 
     fn sink(&self, scored: &Arc<Scored>) -> SharedSink {
-        if self.delivers() {
-            Some(scored.clone())
-        } else {
-            None
-        }
+        self.delivers().then(|| scored.clone() as _)
     }
 
     fn vocabulary(&self) -> u32 {
@@ -704,12 +651,11 @@ impl Running {
 }
 
 impl Unit {
-    /// Starts the engine, or its replicas; where nobody is to schedule, also what times its steps. `record`: no turn may be lost.
+    /// Starts the engine, or its replicas; where nobody is to schedule, also what times its steps.
     fn start(
         &self,
         model: &Arc<Model>,
         sink: &SharedSink,
-        record: bool,
     ) -> Result<(Running, Option<Arc<bare::Timing>>)> {
         let opened = &self.opened;
         #[cfg(feature = "cuda")]
@@ -719,9 +665,9 @@ impl Unit {
             return Ok((Running::One(Box::new(engine)), Some(timing)));
         }
         let running = if opened.replicas.is_empty() {
-            Running::One(Box::new(opened.engine_of(model, sink, record)?))
+            Running::One(Box::new(opened.engine_of(model, sink)?))
         } else {
-            Running::Several(Box::new(opened.replicas_of(model, sink, record)?))
+            Running::Several(Box::new(opened.replicas_of(model, sink, false)?))
         };
         Ok((running, None))
     }
@@ -734,8 +680,6 @@ struct Runner<'a> {
     sent: u64,
     interrupt: &'a AtomicBool,
     clocks: Clocks,
-    /// Where all that the engine goes through is kept, if it is to be traced.
-    life: Option<Life>,
 }
 
 impl<'a> Runner<'a> {
@@ -745,20 +689,11 @@ impl<'a> Runner<'a> {
             sent: 0,
             interrupt,
             clocks: Clocks::unknown(),
-            life: None,
         }
     }
 
-    /// The number of the next step, where the engine's life is kept.
-    fn next_step(&self) -> u64 {
-        self.life.as_ref().map_or(0, Life::next_step)
-    }
-
-    /// Before a run. False: interrupted. What an engine's life is made of is sent by its runs alone, which tell less of the clocks.
+    /// Before a run. False: interrupted.
     fn compare_clocks(&mut self) -> Result<bool> {
-        if self.life.is_some() {
-            return Ok(true);
-        }
         let Some(clocks) = drive::compare_clocks(self.engine, self.interrupt)? else {
             return Ok(false);
         };
@@ -777,12 +712,7 @@ impl<'a> Runner<'a> {
             interrupt: self.interrupt,
         };
         self.sent += arrivals.len() as u64;
-        let Some(life) = &mut self.life else {
-            return drive::run(self.engine, arrivals, &beside);
-        };
-        life.requests(arrivals);
-        let mut heard = |heard: Heard<'_>| life.heard(&heard);
-        drive::run_told(self.engine, arrivals, &beside, &mut heard)
+        drive::run(self.engine, arrivals, &beside)
     }
 }
 

@@ -31,8 +31,6 @@ pub struct Figures {
     pub e2el_ms: Vec<f64>,
     /// From the turn that composed a decode step of the whole batch to the turn that composed the next one.
     pub step_ms: Vec<f64>,
-    /// The same by a trace of the run, where one was made.
-    pub traced_step_ms: Vec<f64>,
     /// The scheduler's turns between those.
     pub turn_us: Vec<f64>,
     pub processor_s: f64,

@@ -9,7 +9,7 @@
 //!   the host's
 //! - [`host`]: what a run costs the host beside time; [`gpu_state`]: energy, clocks and power of GPUs
 //! - [`metrics`]: from runs to figures; [`stats`]: means, quantiles, Welch's test; [`floors`]: the least it could take
-//! - [`traced`]: the steps of a run by a trace of it; [`routing`]: how rows spread over experts, counted apart
+//! - [`routing`]: how rows spread over experts, counted apart
 //! - [`row`], [`output`]: a result as JSON and as tables; [`compare`]: two files of results
 //! - [`bare`]: a model's steps without a scheduler, and [`over_bare`]: what each way to launch adds to it; `cublaslt`: a library's products (GPUs only)
 //! - [`variants`]: which kernels are worth measuring for a bucket; `tuning`: measures them (GPUs only)
@@ -75,7 +75,6 @@ mod score;
 mod scored;
 mod serve;
 pub mod stats;
-pub mod traced;
 #[cfg(feature = "cuda")]
 pub mod tuning;
 pub mod variants;

@@ -13,7 +13,7 @@
 //! - `launch` is what else lies between them;
 //! - `unexplained` is what is left: kernels that took longer although their successor stood ready.
 
-use super::drive::{self, Driven, Heard};
+use super::drive::{self, Driven};
 use super::stats::{quantile, sorted, summary};
 use super::workload::Arrival;
 use crate::backend::LaunchWay;
@@ -141,8 +141,7 @@ impl Stamped {
         read(&mut stamped)?;
         stamped.times.clear();
         let mut failed = Ok(());
-        let ran = drive::run_told(engine, arrivals, beside, &mut |heard| {
-            let Heard::Turn(record) = heard else { return };
+        let ran = drive::run_told(engine, arrivals, beside, &mut |record| {
             if failed.is_ok() {
                 failed = read(&mut stamped);
             }

@@ -340,9 +340,6 @@ latency! {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 pub struct Costs {
-    /// Steps by a trace of the run, where one was made.
-    pub median_traced_step_ms: Option<f64>,
-    pub traced_step_count: Option<usize>,
     /// The scheduler's turns between steps.
     pub median_turn_us: Option<f64>,
     /// Kernels and graphs that the host launched; null on the CPU.
@@ -362,11 +359,8 @@ impl Costs {
         let total = |value: &dyn Fn(&Figures) -> f64| repeats.iter().map(value).sum::<f64>();
         let tokens = total(&|f| f.tokens(kind));
         let joules: Option<f64> = repeats.iter().map(|f| f.energy_j).sum();
-        let traced_ms = all(repeats, |f| &f.traced_step_ms);
         let uncertainty_us = repeats.iter().map(|f| f.clock_uncertainty_us);
         Self {
-            median_traced_step_ms: summary(&traced_ms).map(|s| s.median),
-            traced_step_count: Some(traced_ms.len()).filter(|&count| count > 0),
             median_turn_us: summary(&all(repeats, |f| &f.turn_us)).map(|s| s.median),
             launches_per_token: on_gpu.then(|| total(&|f| f.launches as f64) / tokens),
             host_cpu_s_per_1k_tokens: total(&|f| f.processor_s) / tokens * 1e3,

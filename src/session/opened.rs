@@ -233,8 +233,8 @@ impl Opened {
     ///
     /// # Errors
     /// As [`crate::backend::Device::start`].
-    pub fn engine_of(&self, model: &Arc<Model>, sink: &SharedSink, record: bool) -> Result<Engine> {
-        let (options, watch) = (self.recording(record), Watch::Nothing);
+    pub fn engine_of(&self, model: &Arc<Model>, sink: &SharedSink) -> Result<Engine> {
+        let (options, watch) = (self.recording(false), Watch::Nothing);
         let (engine, _) = self.launched(model, sink, options, watch, Ok)?;
         Ok(engine)
     }

@@ -116,42 +116,6 @@ fn decode_gives_all_combinations_and_figures_that_fit_together() {
     }
 }
 
-/// The trace of a run has its steps too, read by other code.
-#[test]
-fn steps_are_as_long_by_a_trace_of_the_run() {
-    let folder = tempfile::tempdir().unwrap();
-    let traces = folder.path().join("traces");
-    let sizes = ["-b", "1,3", "-p", "8", "-n", "40", "-r", "2"];
-    let found = results(&[&sizes[..], &["--trace", traces.to_str().unwrap()]].concat());
-    for row in &found {
-        let (step, traced) = (
-            number(row, "median_step_ms"),
-            number(row, "median_traced_step_ms"),
-        );
-        assert!((traced / step - 1.0).abs() < 0.02, "{traced}, {step}");
-        assert_eq!(row["traced_step_count"], row["step_count"]);
-    }
-    let mut names: Vec<String> = std::fs::read_dir(&traces)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    assert_eq!(names, ["1-cpu-f32-1.json", "1-cpu-f32-2.json"]);
-    for name in names {
-        let text = std::fs::read_to_string(traces.join(name)).unwrap();
-        let trace: Value = serde_json::from_str(&text).unwrap();
-        check(&schema("trace"), &trace).unwrap();
-        let about = &trace["otherData"];
-        assert_eq!(about["complete"], true);
-        // The engine's first token, a warm-up, and what counts.
-        assert_eq!(about["requests"], 1 + 2 * (1 + 3));
-        assert_eq!(about["ended"], about["requests"]);
-        assert_eq!(about["tokens"], 1 + 2 * (1 + 3) * 40);
-    }
-    let untraced = results(&[&sizes[..], &["--warm-up", "0"]].concat());
-    assert!(untraced[0]["median_traced_step_ms"].is_null());
-}
-
 /// The figures of a row are those of its steps.
 #[test]
 fn every_step_is_kept_where_a_file_is_named() {

@@ -39,7 +39,7 @@ fn wrong_usage_says_what_was_expected() {
             &["--request-rate", "4"],
             "unexpected argument '--request-rate'",
         ),
-        (&["score", "--trace", "x"], "unexpected argument '--trace'"),
+        (&["score", "--steps", "x"], "unexpected argument '--steps'"),
         (
             &["serve"],
             "<--request-rate <RATES>|--max-concurrency <LIST>|--arrivals <FILE>>",
@@ -127,7 +127,7 @@ fn help_of_a_kind_is_its_own() {
         (&[][..], "--penalties", "--request-rate"),
         (&["decode"], "--penalties", "--max-concurrency"),
         (&["prefill"], "[default: 512]", "--gen-len"),
-        (&["score"], "--logits-on-device", "--trace"),
+        (&["score"], "--logits-on-device", "--steps"),
         (&["serve"], "--request-rate", "--logits"),
         (&["kernel"], "--rows", "--batch"),
     ] {

@@ -187,10 +187,6 @@ fn fatal_errors_are_exit_code_1_and_one_line() {
             "/no/such/dir/x.txt: found no such directory, expected a directory that exists",
         ),
         (
-            &["bench", "--quiet", "--trace", "/proc/no/such"],
-            "/proc/no/such: found no such directory, expected a directory that exists",
-        ),
-        (
             &["generate", "--input", "/no/such/rows"],
             "/no/such/rows: found no such file, expected a file of JSON lines",
         ),

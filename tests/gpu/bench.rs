@@ -91,51 +91,6 @@ fn a_row_says_what_the_gpu_was_and_did() {
     assert!(number("energy_j_per_token") > 0.0, "{row}");
 }
 
-/// Each engine's trace has the steps that `bench` timed, as long; the bare graph has no schedule to trace.
-#[test]
-#[ignore = "needs an NVIDIA GPU"]
-fn steps_are_as_long_by_a_trace_in_every_way() {
-    let folder = tempfile::tempdir().unwrap();
-    let ways = "bare,host-kernels,host-graph,host-graph-event,host-graph-block,host-graph-ahead,device-graph,device-graph-tail";
-    let found = bench(
-        "decode",
-        &[
-            "-b",
-            "1,4",
-            "-p",
-            "9",
-            "-n",
-            "200",
-            "-r",
-            "2",
-            "--device",
-            "cuda",
-            "--launch",
-            ways,
-            "--trace",
-            folder.path().to_str().unwrap(),
-        ],
-    );
-    assert_eq!(found.len(), 2 * 8);
-    for row in &found {
-        let traced = row["median_traced_step_ms"].as_f64();
-        if row["launch"] == "bare" {
-            assert_eq!(traced, None);
-            continue;
-        }
-        let (step, traced) = (row["median_step_ms"].as_f64().unwrap(), traced.unwrap());
-        println!(
-            "{} {}: {step} ms, by the trace {traced}",
-            row["launch"], row["batch"]
-        );
-        assert!(
-            (traced / step - 1.0).abs() < 0.01,
-            "{step}, {traced}: {row}"
-        );
-    }
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 7 * 2);
-}
-
 /// Steps that are launched again and again to be timed leave nothing behind.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]

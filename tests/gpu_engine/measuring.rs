@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use tailgraph::backend::LaunchWay;
 use tailgraph::bench::clock::Clocks;
-use tailgraph::bench::drive::{self, Beside, Heard};
+use tailgraph::bench::drive::{self, Beside};
 use tailgraph::bench::host::Busy;
 use tailgraph::bench::metrics::figures;
 use tailgraph::bench::stats::summary;
@@ -73,11 +73,7 @@ fn figures_agree_with_the_trace_of_the_same_run() {
             interrupt: &interrupt,
         };
         let (arrivals, mut records) = (arrivals(), vec![]);
-        let mut heard = |heard: Heard<'_>| {
-            if let Heard::Turn(record) = heard {
-                records.push(*record);
-            }
-        };
+        let mut heard = |record: &abi::tg_trace| records.push(*record);
         let run = drive::run_told(&mut engine, &arrivals, &beside, &mut heard)
             .unwrap()
             .unwrap();
@@ -123,11 +119,7 @@ fn measured(engine: &mut Engine) -> f64 {
     };
     while engine.next_trace().is_some() {}
     let mut records = vec![];
-    let mut heard = |heard: Heard<'_>| {
-        if let Heard::Turn(record) = heard {
-            records.push(*record);
-        }
-    };
+    let mut heard = |record: &abi::tg_trace| records.push(*record);
     drive::run_told(engine, &arrivals(), &beside, &mut heard).unwrap();
     step_ms(&records)
 }

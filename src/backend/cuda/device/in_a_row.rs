@@ -54,7 +54,7 @@ mod tests {
             call("norm", OpKind::OperatorNorm),
             call("scores", OpKind::Attention),
             call("merge", OpKind::Attention),
-            call("out", OpKind::AttnOutProj),
+            call("out", OpKind::ConvOutProj),
         ];
         let all = repeated(calls, OpKind::Attention);
         let names: Vec<&str> = all.iter().map(|call| call.kernel.name()).collect();
