@@ -1,8 +1,8 @@
 //! Benchmarks: what is measured, how, and what is said about it.
 //!
-//! - [`commands`]: the command line, tables and files; [`args`]: the flags that kinds share
-//! - a file a kind, with its arguments, requests and columns: [`decode`], [`prefill`], [`score`], [`serve`], and [`kernel`], whose times [`kernels`] reads
-//! - [`kind`]: what kinds differ in; [`measure`]: the engines of all that run a model, and their repeats; [`scored`]: where logits go
+//! - `commands`: the command line, tables and files; `args`: the flags that kinds share
+//! - a file a kind, with its arguments, requests and columns: `decode`, `prefill`, `score`, `serve`, and `kernel`, whose times `kernels` reads
+//! - `kind`: what kinds differ in; `measure`: the engines of all that run a model, and their repeats; `scored`: where logits go
 //! - [`ranges`]: lists such as `1,8,32` and `1-256*2`
 //! - [`workload`]: prompts and arrival times, the same for whatever is compared
 //! - [`drive`]: one run on an engine, with what the scheduler's clock said of each token; [`clock`]: that clock beside

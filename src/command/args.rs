@@ -10,6 +10,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Which model.
+#[allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "its help has brackets that are no links"
+)]
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Model and device")]
 pub struct ModelArg {
