@@ -1,6 +1,6 @@
 //! What the kernels of a run came to, by bucket and operation: `kernels` of a trace's `otherData`, and the sums that become it.
 
-use super::timeline::Flying;
+use super::step::Flying;
 use crate::backend::cuda::tuning::gpu::Least;
 use crate::backend::timing::{StepTimes, UNTIMED_EVERY};
 use serde::{Deserialize, Serialize};
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
     use crate::backend::timing::{KernelLaunch, Part, PartTime};
     use crate::plan::{Op, OpKind, StepKind};
-    use crate::trace::timeline::StepArgs;
+    use crate::trace::step::StepArgs;
     use std::sync::Arc;
 
     /// A step of five rows.

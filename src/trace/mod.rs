@@ -6,7 +6,7 @@
 //! - `requests`: a track per request
 //! - [`live`]: a run that is going on: the same lines, and what the host does; `writer`, a thread of its own, writes what
 //!   it is handed; `stages` times stages that work side by side
-//! - [`parts`]: the kernels of each step, or the CPU's operations, where they were timed; [`kernels`]: what they came to
+//! - [`parts`]: the kernels of each step, or the CPU's operations, where they were timed; [`kernels`]: what they came to; [`step`]: a step as these have it
 //! - [`clock`]: the host's clock and the scheduler's, and how far apart they are
 //! - [`json`]: events as text, written as they come; [`about`]: what the file says of itself
 //!
@@ -20,6 +20,7 @@ pub mod live;
 pub mod parts;
 mod requests;
 mod stages;
+pub mod step;
 pub mod timeline;
 mod writer;
 

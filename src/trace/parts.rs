@@ -3,7 +3,7 @@
 use super::clock::ns_between;
 use super::json::{DEVICE, Out, Track};
 use super::kernels::{Kernels, Roofline, Tally, rounded};
-use super::timeline::Flying;
+use super::step::Flying;
 use crate::backend::cuda::tuning::gpu::{Gpu, Least, Rates};
 use crate::backend::timing::{Part, StepTimes};
 use crate::error::Result;

@@ -10,6 +10,7 @@ use super::about::{About, HostClock, VERSION, clock_of, notes};
 use super::json::{DEVICE, Out, Track};
 use super::parts::Parts;
 use super::requests::{self, Requests};
+use super::step::{Flying, StepArgs};
 use crate::backend::StepView;
 use crate::error::Result;
 use crate::files;
@@ -18,7 +19,6 @@ use crate::plan::{Ladders, StepKind};
 use crate::runtime::replay::Replayer;
 use crate::sys::abi;
 use passing::Passing;
-use serde::Serialize;
 use serde_json::json;
 use std::collections::VecDeque;
 
@@ -43,41 +43,6 @@ const COUNTERS: [(&str, &str); 4] = [
     ("free pages", "pages"),
     ("padding rows", "rows"),
 ];
-
-/// What a step's slice says.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct StepArgs {
-    pub step: u64,
-    pub bucket: u32,
-    pub rows: u32,
-    /// rows / bucket
-    pub fill: f64,
-    pub sequences: u32,
-    pub sampled: u32,
-    /// Of the rows: those of prompts.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub prompt_rows: Option<u32>,
-    /// The run was broken off before it came back.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub unfinished: bool,
-}
-
-/// A step that was composed and has not come back.
-#[derive(Clone, Copy)]
-pub struct Flying {
-    pub kind: StepKind,
-    /// The end of the turn that composed it.
-    pub composed_ns: u64,
-    /// Positions of a sequence once the step is done, on average.
-    pub context: u32,
-    pub args: StepArgs,
-}
-
-impl Flying {
-    fn name(&self) -> String {
-        format!("{} {}", self.kind.name(), self.args.bucket)
-    }
-}
 
 fn mean_context(step: &StepView<'_>) -> u32 {
     let sequences = step.sequences();

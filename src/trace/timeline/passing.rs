@@ -2,11 +2,12 @@
 //! handed over, from stage to stage and from the last one to the turn that collects it.
 
 use super::aligned::Aligned;
-use super::{Flying, StepArgs, TURNS, stage_track};
+use super::{TURNS, stage_track};
 use crate::backend::timing::StageTimes;
 use crate::error::Result;
 use crate::trace::about::GpuClocks;
 use crate::trace::json::Out;
+use crate::trace::step::{Flying, StepArgs};
 use std::collections::BTreeMap;
 
 /// Steps that may lack something; of more, what is missing of the oldest was lost.

@@ -1,0 +1,40 @@
+//! A step as timelines and sums have it.
+
+use crate::plan::StepKind;
+use serde::Serialize;
+
+/// What a step's slice says.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct StepArgs {
+    pub step: u64,
+    pub bucket: u32,
+    pub rows: u32,
+    /// rows / bucket
+    pub fill: f64,
+    pub sequences: u32,
+    pub sampled: u32,
+    /// Those of the rows that are of prompts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_rows: Option<u32>,
+    /// The run was broken off before it came back.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unfinished: bool,
+}
+
+/// A step that was composed and has not come back.
+#[derive(Clone, Copy)]
+pub struct Flying {
+    pub kind: StepKind,
+    /// The end of the turn that composed it.
+    pub composed_ns: u64,
+    /// Positions of a sequence once the step is done, on average.
+    pub context: u32,
+    pub args: StepArgs,
+}
+
+impl Flying {
+    /// The title of its slice.
+    pub fn name(&self) -> String {
+        format!("{} {}", self.kind.name(), self.args.bucket)
+    }
+}
