@@ -6,7 +6,7 @@ use super::decode::DecodeArgs;
 use super::kernel::{self, KernelArgs};
 use super::kind::Measurement;
 use super::measure::measure;
-use super::output::{COMPARED, Format, OVER_BARE, STARTS, is_unsteady, results, shared, text};
+use super::output::{self, COMPARED, Format, STARTS, is_unsteady, results, shared, text};
 use super::prefill::PrefillArgs;
 use super::row::read;
 use super::score::ScoreArgs;
@@ -167,7 +167,7 @@ fn over_bare(rows: &[Value], width: usize) -> String {
     if over.is_empty() {
         return String::new();
     }
-    let mut columns = OVER_BARE.to_vec();
+    let mut columns = output::over_bare();
     let settings = shared(&over, &mut columns);
     let table = text(&over, Format::Md, &columns, width);
     format!(

@@ -2,7 +2,7 @@
 
 mod columns;
 
-pub use columns::{COMPARED, Column, OVER_BARE, STARTS, is_unsteady, results};
+pub use columns::{COMPARED, Column, STARTS, is_unsteady, over_bare, results};
 
 use crate::quote;
 use clap::ValueEnum;

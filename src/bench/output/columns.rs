@@ -165,16 +165,12 @@ pub fn results(measured: &[Column]) -> Vec<Column> {
     [SETTINGS, measured, COSTS].concat()
 }
 
-/// What each way to launch adds to the bare graph, and what of it is what.
-pub const OVER_BARE: &[Column] = &[
-    Column::setting("launch", "launch"),
-    Column::setting("dtype", "dtype"),
-    Column::setting("buckets", "bucket_file"),
-    Column::setting("kernel file", "kernel_file"),
-    Column::setting("batch", "batch"),
-    PROMPT,
-    Column::setting("n_gen", "n_gen"),
-    Column::setting("cpu load", "cpu_load"),
+/// The columns of what each way to launch adds to the bare graph, behind all settings but the kind, which is one.
+pub fn over_bare() -> Vec<Column> {
+    [&SETTINGS[1..], OVER_BARE].concat()
+}
+
+const OVER_BARE: &[Column] = &[
     Column::text("over bare us", |row| {
         let over = digits(row["over_bare_us"].as_f64()?, 3);
         Some(if row["over_bare_measurable"] == false {
