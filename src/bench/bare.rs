@@ -41,7 +41,7 @@ const IN_A_ROW: InARow = InARow {
     long: Duration::from_millis(25),
     launches: 5..=20,
 };
-/// Of so many whole steps one is timed bare, the fourth first: steps differ in the experts that they read, and a run's
+/// One of so many whole steps is timed bare, the fourth first: steps differ in the experts that they read, and a run's
 /// contexts grow.
 const STEPS_PER_BARE: u32 = 2;
 const FIRST_BARE: u32 = 4;

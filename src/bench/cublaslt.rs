@@ -135,7 +135,7 @@ impl Drop for CublasLt {
 struct Task<'a> {
     library: &'a CublasLt,
     product: sys::cublasLtMatmulDesc_t,
-    /// Of w, x and y, as the library sees them: column by column, so w lies transposed, and y is [outputs, rows].
+    /// The layouts of w, x and y, as the library sees them: column by column, so w lies transposed, and y is [outputs, rows].
     layouts: [sys::cublasLtMatrixLayout_t; 3],
     matrices: Vec<Buffer>,
     x: Buffer,

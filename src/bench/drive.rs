@@ -89,7 +89,7 @@ pub struct Served {
     /// First seen by the scheduler.
     pub seen_ns: u64,
     pub tokens: Vec<u32>,
-    /// Of each token, the turn that collected it.
+    /// The time of the turn that collected each token.
     pub tokens_ns: Vec<u64>,
     pub end_ns: u64,
 }
@@ -145,7 +145,7 @@ pub struct Run {
 
 /// What holds for a run beside its requests.
 pub struct Beside<'a> {
-    /// Of [`super::Point`].
+    /// The limit of [`super::Point`].
     pub most_in_flight: Option<u32>,
     /// What is known of them already.
     pub clocks: Clocks,
@@ -168,7 +168,7 @@ pub fn idle(mut left: Duration, interrupt: &AtomicBool) -> bool {
 /// How many requests [`compare_clocks`] sends: the closest bounds of them all count, and together they take less than a millisecond.
 pub const EXCHANGES: u64 = 16;
 
-/// Of an engine where nothing is in flight, by requests that end at once. `None`: interrupted.
+/// Compares the clocks of an engine where nothing is in flight, by requests that end at once. `None`: interrupted.
 ///
 /// # Errors
 /// The engine's.

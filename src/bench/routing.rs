@@ -15,7 +15,7 @@ pub struct Spread {
     pub experts_hit_min: Option<u32>,
     pub experts_hit_mean: Option<f64>,
     pub experts_hit_max: Option<u32>,
-    /// Of a layer's choices over the run, those of one expert: the least and the most chosen one of any layer, and what
+    /// The share of a layer's choices over the run that are one expert's: the least and the most chosen one of any layer, and what
     /// each would have were all chosen alike.
     pub expert_share_min: Option<f64>,
     pub expert_share_mean: Option<f64>,
@@ -25,7 +25,7 @@ pub struct Spread {
 /// Counts the steps of one point after the other.
 pub struct Counts {
     experts: usize,
-    /// Of a row.
+    /// Experts that a row chooses.
     chosen: usize,
     counted: Mutex<Counted>,
 }
@@ -36,7 +36,7 @@ struct Counted {
     of: Option<(StepKind, Option<u32>)>,
     /// By layer and expert.
     choices: BTreeMap<usize, Vec<u64>>,
-    /// Of each layer of each step.
+    /// Experts that were hit in each layer of each step.
     hit: Vec<u32>,
 }
 

@@ -140,7 +140,7 @@ pub struct EngineArgs {
     pub stages: Option<u32>,
 }
 
-/// Of commands that time the steps of one model in each of several types: `bench kernel` and `tune`.
+/// What commands share that time the steps of one model in each of several types: `bench kernel` and `tune`.
 #[derive(Debug, Clone, Args)]
 pub struct TimedArgs {
     /// Of the prompts

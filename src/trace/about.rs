@@ -5,7 +5,7 @@ use crate::io::record::Header;
 use crate::runtime::EngineShape;
 use serde::{Deserialize, Serialize};
 
-/// Of what is in a file: another number is another layout.
+/// The version of what is in a file: another number is another layout.
 pub const VERSION: u32 = 1;
 
 /// What was traced, by which clocks, and how much of it there is.
@@ -41,10 +41,10 @@ pub struct About {
     pub tokens: u64,
     /// The run came to its end, and all of it is here.
     pub complete: bool,
-    /// Of a run whose steps were timed kernel by kernel.
+    /// What is known of a run whose steps were timed kernel by kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernels: Option<Kernels>,
-    /// Of a run whose stages have a GPU each.
+    /// What is known of a run whose stages have a GPU each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_clocks: Option<GpuClocks>,
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct Kernels {
     /// Steps whose kernels are in the file; the others were left untimed.
     pub steps: u64,
-    /// Of so many steps the last was left untimed.
+    /// The last of so many steps was left untimed.
     pub untimed_every: u64,
     /// Steps whose times were not read soon enough: they are not in the file.
     pub lost: u64,
@@ -25,7 +25,7 @@ pub struct Kernels {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Roofline {
     pub bytes_per_s: f64,
-    /// Of the run's type of products.
+    /// The rate of the run's type of products.
     pub flops_per_s: f64,
 }
 

@@ -70,7 +70,7 @@ pub struct Parts {
     costs: Costs,
     clock: Clock,
     on_gpu: bool,
-    /// Of steps that are not collected yet.
+    /// The times of steps that are not collected yet.
     waiting: Vec<StepTimes>,
     lost: u64,
     tally: Tally,
@@ -91,7 +91,7 @@ struct PartArgs<'a> {
     grid: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     threads: Option<u32>,
-    /// Of its operation as a whole, as is the floor.
+    /// The bytes of its operation as a whole, as is the floor.
     bytes: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     floor_us: Option<f64>,

@@ -14,13 +14,13 @@ use cudarc::driver::{CudaStream, result};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Of one copy: some hundred microseconds over NVLink.
+/// The bytes of one copy: some hundred microseconds over NVLink.
 const COPY_BYTES: usize = 64 << 20;
-/// That are timed together, behind one that is not.
+/// Copies that are timed together, behind one that is not.
 const COPIES: u32 = 8;
-/// Of a word there and back.
+/// The rounds of a word there and back.
 const ROUNDS: u32 = 1000;
-/// Of a kernel that waits for the other GPU's; a round takes some microseconds.
+/// How long a kernel waits for the other GPU's at most; a round takes some microseconds.
 const LIMIT: Duration = Duration::from_secs(2);
 /// A word on cache lines of its own.
 const WORD_BYTES: usize = 128;
@@ -172,7 +172,7 @@ fn round_trips(from: &End, to: &End, peer_access: bool) -> Result<f64> {
     one_way_us(told, from.gpu.info.ordinal, to.gpu.info.ordinal)
 }
 
-/// Of what the kernel that begins the rounds has found: how many were answered, and ns.
+/// Reads what the kernel that begins the rounds has found: how many were answered, and ns.
 fn one_way_us([rounds, ns]: [u64; 2], from: u32, to: u32) -> Result<f64> {
     if rounds != u64::from(ROUNDS) {
         return Err(Error::Runtime(format!(
