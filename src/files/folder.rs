@@ -59,7 +59,8 @@ impl Folder {
         let place = dir.join(mark);
         leftovers(dir, &beside(&place, PARTIAL), is_ours)?;
         match place.symlink_metadata() {
-            Ok(_) => Err(Error::file(place, "found it, expected no file")),
+            // Another run may have finished since its files were listed.
+            Ok(_) => Err(occupied(dir, mark)),
             Err(_) => Claim::take(&place),
         }
     }
@@ -176,9 +177,13 @@ fn leftovers(dir: &Path, mark: &Path, is_ours: &dyn Fn(&str) -> bool) -> Result<
     };
     match entries.iter().find(foreign) {
         None => Ok(entries),
-        Some(name) => Err(Error::Usage(format!(
-            "{}: found {name:?} in it, expected a new or empty directory",
-            dir.display()
-        ))),
+        Some(name) => Err(occupied(dir, name)),
     }
+}
+
+fn occupied(dir: &Path, name: &str) -> Error {
+    Error::Usage(format!(
+        "{}: found {name:?} in it, expected a new or empty directory",
+        dir.display()
+    ))
 }
