@@ -47,7 +47,7 @@ for part in "${parts[@]}"; do
           exit 2
         }
         bench "context-${BASH_REMATCH[1]}x${BASH_REMATCH[2]}" "${typed[@]}" --launch device-graph --batch "${BASH_REMATCH[1]}" \
-          --context "${BASH_REMATCH[2]}" --gen-len "${BASH_REMATCH[3]}" --warm-up 0 --repeats 1
+          --prompt-len $((BASH_REMATCH[2] - BASH_REMATCH[3])) --gen-len "${BASH_REMATCH[3]}" --warm-up 0 --repeats 1
       done
       ;;
     kernels)

@@ -107,7 +107,7 @@ fn clocks_are_compared_by_requests_that_end_at_once() {
 fn measured(batch: u32, takes: Duration) -> Measured {
     let (mut engine, took_ms) = engine(takes);
     let point = Point::of(Kind::Decode, batch, 16, 60);
-    let arrivals = workload::at_once(&point, batch, Logits::None, 100, &mut Random::new(0, 0));
+    let arrivals = workload::arrivals(&point, Logits::None, 100, &mut Random::new(0, 0));
     let beside = Beside {
         most_in_flight: None,
         clocks: Clocks::unknown(),
@@ -235,9 +235,10 @@ fn a_closed_loop_has_no_more_in_flight_than_it_may() {
         let point = Point {
             rate: Some(f64::INFINITY),
             most_in_flight: Some(most),
+            requests: 12,
             ..Point::of(Kind::Serve, 8, 16, 4)
         };
-        let arrivals = workload::at_once(&point, 12, Logits::None, 100, &mut Random::new(0, 0));
+        let arrivals = workload::arrivals(&point, Logits::None, 100, &mut Random::new(0, 0));
         let beside = Beside {
             most_in_flight: point.most_in_flight,
             clocks: Clocks::unknown(),

@@ -206,6 +206,15 @@ pub trait LogitsSink: Send + Sync {
     fn rows(&self, request: u64, first_position: u32, logits: &[f32]) -> Result<()>;
 }
 
+/// Takes logits that nobody has a use for.
+pub struct UnreadLogits;
+
+impl LogitsSink for UnreadLogits {
+    fn rows(&self, _: u64, _: u32, _: &[f32]) -> Result<()> {
+        Ok(())
+    }
+}
+
 /// Told where a step's rows go, layer by layer, after each router.
 pub trait RoutingSink: Send + Sync {
     /// `experts` is `[rows, K]`, those of a row ascending.

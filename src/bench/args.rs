@@ -6,7 +6,7 @@ use super::{Kind, Point};
 use crate::backend::{Handover, LaunchWay, Parallel};
 use crate::command::args::{BucketArgs, EngineArgs, PrecisionArgs, RunArgs};
 use crate::command::paths::open_printed;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::files::Out;
 use crate::model::DType;
 use clap::{Args, ValueEnum};
@@ -172,54 +172,27 @@ pub fn options<T: Clone>(values: &[T]) -> Vec<Option<T>> {
     }
 }
 
-/// Points of all combinations of lists, the first list outermost.
-pub struct Points(Vec<Point>);
-
-impl Points {
-    pub fn of(kind: Kind) -> Self {
-        Self(vec![Point::of(kind, 0, 0, 0)])
-    }
-
-    /// Each point with each of `values`, which `set` gives it.
-    pub fn each<T>(self, values: &[T], set: impl Fn(&mut Point, &T)) -> Self {
-        let of_one = |point: Point| values.iter().map(move |value| (point, value));
-        let with = |(mut point, value): (Point, &T)| {
-            set(&mut point, value);
-            point
-        };
-        Self(self.0.into_iter().flat_map(of_one).map(with).collect())
-    }
-
-    /// Each point with each of `prompts`, or of what of a `context` its new tokens leave.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] where they leave nothing.
-    pub fn lengths(self, prompts: &Lengths, context: Option<&List>) -> Result<Self> {
-        let Some(contexts) = context else {
-            return Ok(
-                self.each(&prompts.0, |point, &Length { shortest, longest }| {
-                    point.prompt_tokens = longest;
-                    point.ragged_from = (shortest < longest).then_some(shortest);
-                }),
-            );
-        };
-        let all = self.each(&contexts.0, |point, &context| {
-            point.prompt_tokens = context.saturating_sub(point.new_tokens);
-        });
-        match all.0.iter().find(|point| point.prompt_tokens == 0) {
-            Some(Point { new_tokens, .. }) => Err(Error::Usage(format!(
-                "--context {}: expected more than the {new_tokens} tokens that are generated",
-                contexts.0.iter().min().unwrap_or(&0)
-            ))),
-            None => Ok(all),
+/// Points of all combinations, the first list outermost.
+pub fn points(
+    kind: Kind,
+    (batches, new_tokens, prompts): (&[u32], &[u32], &Lengths),
+    shared: &SharedArgs,
+) -> Vec<Point> {
+    let mut points = Vec::new();
+    for &batch in batches {
+        for &new_tokens in new_tokens {
+            for &Length { shortest, longest } in &prompts.0 {
+                for &cpu_load in &shared.measuring.cpu_load.0 {
+                    points.push(Point {
+                        ragged_from: (shortest < longest).then_some(shortest),
+                        cpu_load,
+                        ..Point::of(kind, batch, longest, new_tokens)
+                    });
+                }
+            }
         }
     }
-
-    /// Each point beside each load.
-    pub fn beside(self, cpu_load: &List) -> Vec<Point> {
-        self.each(&cpu_load.0, |point, &load| point.cpu_load = load)
-            .0
-    }
+    points
 }
 
 pub fn positive(text: &str) -> std::result::Result<List, String> {

@@ -67,20 +67,20 @@ struct CompareArgs {
 /// Wrong usage; a measurement failed; results cannot be written.
 pub fn run(command: &BenchCommand) -> Result<Exit> {
     match &command.kind {
-        None => measured(&command.decode),
-        Some(BenchKind::Decode(args)) => measured(&**args),
-        Some(BenchKind::Prefill(args)) => measured(&**args),
-        Some(BenchKind::Score(args)) => measured(&args.open()?),
-        Some(BenchKind::Serve(args)) => measured(&args.open()?),
+        None => measured(&command.decode.measurement()),
+        Some(BenchKind::Decode(args)) => measured(&args.measurement()),
+        Some(BenchKind::Prefill(args)) => measured(&args.measurement()),
+        Some(BenchKind::Score(args)) => measured(&args.measurement()),
+        Some(BenchKind::Serve(args)) => measured(&args.measurement()),
         Some(BenchKind::Kernel(args)) => kernel::run(args),
         Some(BenchKind::Compare(args)) => compared(args),
     }
 }
 
-fn measured(of: &dyn Measurement) -> Result<Exit> {
+fn measured(of: &Measurement<'_>) -> Result<Exit> {
     keep_apart(of)?;
-    let print = &of.shared().print;
-    let (out, steps) = (print.open()?, open_asked(of.steps_file())?);
+    let print = &of.shared.print;
+    let (out, steps) = (print.open()?, open_asked(of.steps_file)?);
     let results = measure(of, &interrupt::flag())?;
     // What other points came to is not lost by one that failed, nor what there was time for.
     if !results.rows.is_empty() {
@@ -113,35 +113,28 @@ fn measured(of: &dyn Measurement) -> Result<Exit> {
         });
         return Ok(Exit::Interrupted);
     }
-    if let Some(error) = results.failed {
-        return Err(error);
-    }
-    Ok(if results.disagreed {
-        Exit::Disagreed
-    } else {
-        Exit::Done
-    })
+    results.failed.map_or(Ok(Exit::Done), Err)
 }
 
-fn keep_apart(of: &dyn Measurement) -> Result<()> {
+fn keep_apart(of: &Measurement<'_>) -> Result<()> {
     fn paths(files: &[PathBuf]) -> impl Iterator<Item = &Path> {
         files.iter().map(PathBuf::as_path)
     }
-    let shared = of.shared();
+    let shared = of.shared;
     let model = ModelSource::parse(shared.on.model())?;
-    of.files(Files::default())
+    Files::default()
         .reads("--bucket-file", paths(&shared.on.bucket_file))
         .reads("--kernel-file", paths(&shared.on.kernel_file))
         .runs(&model, &BucketArgs::default())
         .writes("--output", shared.print.output.as_deref())
-        .writes("--steps", of.steps_file())
+        .writes("--steps", of.steps_file)
         .keep_apart()
 }
 
-fn shown(of: &dyn Measurement, rows: &[Value]) -> String {
-    let print = &of.shared().print;
+fn shown(of: &Measurement<'_>, rows: &[Value]) -> String {
+    let print = &of.shared.print;
     let (format, width) = (print.format(), print.width());
-    let mut columns = results(of.kind().columns());
+    let mut columns = results(of.kind.columns());
     if format != Format::Md {
         return text(rows, format, &columns, width);
     }

@@ -1,15 +1,12 @@
 //! `bench decode`: steps in which every sequence generates a token.
 
-use super::args::{LISTS, Points, SharedArgs, positive};
-use super::kind::{Measurement, name_longest};
+use super::Kind;
+use super::args::{LISTS, SharedArgs, points, positive};
+use super::kind::Measurement;
 use super::output::Column;
 use super::ranges::{self, Lengths, List};
-use super::{Kind, Point};
-use crate::error::{Error, Result};
-use crate::plan::StepKind;
-use crate::session::RunSpec;
 use clap::Args;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = LISTS, next_help_heading = "Workload")]
@@ -18,17 +15,11 @@ pub struct DecodeArgs {
     #[arg(long, short, value_name = "LIST", value_parser = positive, default_value = "1,8,32")]
     batch: List,
     /// Tokens of each prompt
-    #[arg(long, short = 'p', value_name = "LIST", value_parser = equal, default_value = "32", conflicts_with = "context")]
+    #[arg(long, short = 'p', value_name = "LIST", value_parser = equal, default_value = "32")]
     prompt_len: Lengths,
     /// Tokens to generate for each
     #[arg(long, short = 'n', value_name = "LIST", value_parser = positive, default_value = "128")]
     gen_len: List,
-    /// Instead of --prompt-len: tokens of a sequence at its end, the generated ones included
-    #[arg(long, value_name = "LIST", value_parser = positive)]
-    context: Option<List>,
-    /// Every sequence has a presence penalty, a frequency penalty and 8 biased tokens
-    #[arg(long)]
-    penalties: bool,
     /// Also write what each step took, a line of JSON for each result and repeat, into this file
     #[arg(long, value_name = "FILE")]
     steps: Option<PathBuf>,
@@ -61,47 +52,13 @@ pub const COLUMNS: &[Column] = &[
     Column::interval("of p99", "p99_step_ms_ci95"),
 ];
 
-impl Measurement for DecodeArgs {
-    fn kind(&self) -> Kind {
-        Kind::Decode
-    }
-
-    fn shared(&self) -> &SharedArgs {
-        &self.shared
-    }
-
-    fn points(&self) -> Result<Vec<Point>> {
-        let points = Points::of(Kind::Decode)
-            .each(&self.batch.0, |point, &batch| point.batch = batch)
-            .each(&self.gen_len.0, |point, &new| point.new_tokens = new)
-            .each(&[self.penalties], |point, &on| point.penalties = on)
-            .lengths(&self.prompt_len, self.context.as_ref())?;
-        Ok(points.beside(&self.shared.measuring.cpu_load))
-    }
-
-    fn name_longest(&self, prompt: u32, new: u32) -> String {
-        let with = format!("--gen-len {new}");
-        name_longest(self.context.is_some(), prompt, new, &with)
-    }
-
-    fn check(&self, spec: &RunSpec) -> Result<()> {
-        if spec.replicas().is_empty() {
-            return Ok(());
+impl DecodeArgs {
+    pub fn measurement(&self) -> Measurement<'_> {
+        let lists = (&self.batch.0[..], &self.gen_len.0[..], &self.prompt_len);
+        let points = points(Kind::Decode, lists, &self.shared);
+        Measurement {
+            steps_file: self.steps.as_deref(),
+            ..Measurement::of(Kind::Decode, &self.shared, points)
         }
-        Err(Error::Usage(
-            "bench decode: measures the steps of one device, expected --device with one, or `bench serve` with several".into(),
-        ))
-    }
-
-    fn steps(&self) -> Vec<StepKind> {
-        vec![StepKind::Decode, StepKind::Mixed]
-    }
-
-    fn typical(&self, point: &Point) -> Option<(StepKind, Option<u32>)> {
-        Some((StepKind::Decode, Some(point.batch)))
-    }
-
-    fn steps_file(&self) -> Option<&Path> {
-        self.steps.as_deref()
     }
 }

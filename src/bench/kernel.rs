@@ -318,7 +318,7 @@ impl<'a> Table<'a> {
         let (mut groups, mut timed) = (vec![], false);
         for run in 0..WARM_UPS + runs {
             let mut random = Random::new(self.args.timed.seed, run);
-            let arrivals = workload::at_once(&point, batch, Logits::None, vocabulary, &mut random);
+            let arrivals = workload::arrivals(&point, Logits::None, vocabulary, &mut random);
             let beside = Beside {
                 most_in_flight: None,
                 clocks: Clocks::unknown(),

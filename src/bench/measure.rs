@@ -10,32 +10,31 @@ use super::drive::{self, Beside, Driven, Run};
 use super::floors::{self, Rates};
 use super::gpu_state::{Machine, Watch};
 use super::host::Busy;
-use super::kind::{Measurement, total};
+use super::kind::Measurement;
 use super::metrics::{Figures, figures};
 use super::over_bare::OverBare;
 #[cfg(feature = "cuda")]
 use super::over_bare::{Laps, RUNS, Stamped, over_bare};
 use super::routing::{Counts, Spread};
 use super::row::{
-    Choice, Costs, Floored, Routing, Row, Setting, Startup, Subject, VERSION, Verdict, Workload,
+    Choice, Costs, Floored, Routing, Row, Setting, Startup, Subject, VERSION, Workload,
 };
-use super::scored::Scored;
 use super::workload::{self, Arrival, Random};
 use super::{BUILD_PROFILE, Kind, Point, bare, host, now};
 #[cfg(feature = "cuda")]
 use crate::backend::device::EngineSpec;
 #[cfg(feature = "cuda")]
 use crate::backend::timing::StepClock;
-use crate::backend::{LaunchWay, RoutingSink, SharedSink};
+use crate::backend::{LaunchWay, RoutingSink, SharedSink, UnreadLogits};
 use crate::command::args::RunArgs;
 use crate::command::spec::spec;
 use crate::command::{command_line, interrupt};
 use crate::error::{Error, Result};
 use crate::model::{Model, ModelConfig, ModelSource};
-use crate::plan::Limits;
 use crate::plan::cost::distinct_experts;
 use crate::plan::options::{check_context, check_seqs};
 use crate::plan::params::{model_bytes, model_parameters};
+use crate::plan::{Limits, Prompts};
 use crate::runtime::{Engine, Replicas};
 use crate::session::opened::load;
 use crate::session::{Opened, RunSpec, Target};
@@ -58,15 +57,13 @@ pub struct Results {
     pub steps: Vec<Value>,
     /// Before its end: rows are of the repeats that were whole, and may be none.
     pub interrupted: bool,
-    /// `--expect` disagreed.
-    pub disagreed: bool,
     /// Why a point has no row.
     pub failed: Option<Error>,
 }
 
 /// What runs are made of, the same for all engines.
 struct Work<'a> {
-    of: &'a dyn Measurement,
+    of: &'a Measurement<'a>,
     args: &'a SharedArgs,
     config: ModelConfig,
     watch: Watch,
@@ -91,8 +88,6 @@ struct Tried {
     vocabulary_share: f64,
     spread: Spread,
     over_bare: OverBare,
-    /// The worst of all repeats'.
-    verdict: Verdict,
     /// Why this point alone came to nothing.
     failed: Option<Error>,
 }
@@ -123,8 +118,8 @@ impl Unit {
 ///
 /// # Errors
 /// What is asked for cannot be run, or an engine failed.
-pub fn measure(of: &dyn Measurement, interrupt: &AtomicBool) -> Result<Results> {
-    let args = of.shared();
+pub fn measure(of: &Measurement<'_>, interrupt: &AtomicBool) -> Result<Results> {
+    let args = of.shared;
     let source = ModelSource::parse(args.on.model())?;
     let (config, _) = source.config()?;
     let mut work = Work {
@@ -163,9 +158,8 @@ pub fn measure(of: &dyn Measurement, interrupt: &AtomicBool) -> Result<Results> 
             if tried.failed.is_some() || tried.repeats.is_empty() {
                 continue;
             }
-            results.disagreed |= tried.verdict.valid == Some(false);
             let row = work.row(&subject, &unit, tried, cost_ns)?;
-            if of.steps_file().is_some() {
+            if of.steps_file.is_some() {
                 results.steps.extend(row.steps(&tried.repeats));
             }
             results.rows.push(json!(row));
@@ -179,21 +173,37 @@ pub fn measure(of: &dyn Measurement, interrupt: &AtomicBool) -> Result<Results> 
 impl Work<'_> {
     /// The engines that are needed: one for each setting and group of points.
     fn units(&self) -> Result<Vec<Unit>> {
-        let points = self.of.points()?;
         let mut units = Vec::new();
         for run in self.args.on.settings() {
-            for (max_seqs, group) in self.of.groups(&points) {
+            for (max_seqs, group) in self.groups() {
                 let mut spec = self.spec(&run)?;
                 let target = Target::of(&spec)?;
-                spec.limits = self.limits(&spec, max_seqs, &group, self.of.longest(&points))?;
+                spec.limits = self.limits(&spec, max_seqs, &group)?;
                 units.push(self.unit(target, spec, &group)?);
             }
         }
         Ok(units)
     }
 
+    /// Points that one engine serves, with the sequences that it is to hold. Prompts are scored as they come: how many at once
+    /// is the engine's business.
+    fn groups(&self) -> Vec<(Option<u32>, Vec<Point>)> {
+        let points = &self.of.points;
+        match self.of.kind {
+            Kind::Score => vec![(None, points.clone())],
+            Kind::Serve => points
+                .chunk_by(|a, b| a.batch == b.batch)
+                .map(|alike| (Some(alike[0].batch), alike.to_vec()))
+                .collect(),
+            Kind::Decode | Kind::Prefill => {
+                let largest = points.iter().map(|point| point.batch).max();
+                vec![(largest, points.clone())]
+            }
+        }
+    }
+
     fn spec(&self, run: &RunArgs) -> Result<RunSpec> {
-        let kind = self.of.kind();
+        let kind = self.of.kind;
         if run.launch == Some(LaunchWay::Bare) && kind != Kind::Decode {
             return Err(Error::Usage(format!(
                 "--launch bare: a way of `bench decode`, found `bench {}`, which needs a scheduler",
@@ -201,22 +211,29 @@ impl Work<'_> {
             )));
         }
         let spec = spec(self.args.on.model(), run, &self.args.engine)?;
-        self.of.check(&spec)?;
+        if kind == Kind::Decode && !spec.replicas().is_empty() {
+            return Err(Error::Usage(
+                "bench decode: measures the steps of one device, expected --device with one, or `bench serve` with several".into(),
+            ));
+        }
+        if self.of.logits_on_device == Some(true) && spec.device.launch().is_none() {
+            return Err(Error::Usage(
+                "--logits-on-device: expected --device cuda; on a CPU logits never leave its memory".into(),
+            ));
+        }
         Ok(spec)
     }
 
     fn unit(&self, target: Target, spec: RunSpec, points: &[Point]) -> Result<Unit> {
         let way = spec.device.launch();
         let mut opened = Opened::on(target, spec, self.delivers())?;
-        opened.only(&self.of.steps());
-        self.of.check_opened(&opened)?;
+        opened.only(&self.of.steps);
         let tried = |&point: &Point| Tried {
             point,
             repeats: Vec::new(),
             vocabulary_share: 0.0,
             spread: Spread::default(),
             over_bare: OverBare::default(),
-            verdict: Verdict::default(),
             failed: None,
         };
         let shown = |file: Option<&Path>| file.map(|file| file.display().to_string());
@@ -234,27 +251,42 @@ impl Work<'_> {
     ///
     /// # Errors
     /// [`Error::Usage`]: the points are more than the model or the ladders take.
-    fn limits(
-        &self,
-        spec: &RunSpec,
-        max_seqs: Option<u32>,
-        points: &[Point],
-        (prompt, new): (u32, u32),
-    ) -> Result<Limits> {
+    fn limits(&self, spec: &RunSpec, max_seqs: Option<u32>, points: &[Point]) -> Result<Limits> {
         let mut limits = spec.limits;
         let plan = spec.plan(&Arc::new(self.config.clone()))?;
         if let (None, Some(batch)) = (limits.max_seqs, max_seqs) {
             let of_one = batch.div_ceil(1 + spec.replicas().len() as u32);
-            check_seqs(&plan, of_one, &self.of.name_batch(of_one))?;
+            check_seqs(&plan, of_one, &format!("{of_one} sequences at once"))?;
             limits.max_seqs = Some(of_one);
         }
-        limits.prompts = self.of.prompts(points);
-        if limits.max_context.is_none() {
-            let tokens = total(prompt, new);
-            check_context(&plan, tokens, &self.of.name_longest(prompt, new))?;
-            limits.max_context = Some(tokens);
+        limits.prompts = self.prompts(points);
+        // All engines of a measurement have room for the same.
+        let longest = self.of.points.iter().max_by_key(|point| point.tokens());
+        if let (None, Some(point)) = (limits.max_context, longest) {
+            let named = format!(
+                "--prompt-len {} and {} to generate, {} tokens",
+                point.prompt_tokens,
+                point.new_tokens,
+                point.tokens()
+            );
+            check_context(&plan, point.tokens(), &named)?;
+            limits.max_context = Some(point.tokens());
         }
         Ok(limits)
+    }
+
+    /// The prompts that `score` reads: of several points as many as the largest, and as short as the shortest.
+    fn prompts(&self, points: &[Point]) -> Option<Prompts> {
+        if self.of.kind != Kind::Score {
+            return None;
+        }
+        let count = points.iter().map(|point| point.batch).max()?;
+        let shortest = points.iter().map(Point::mean_prompt).min()?;
+        Some(Prompts {
+            count,
+            tokens: u64::from(count) * u64::from(shortest),
+            kind: self.of.steps[0],
+        })
     }
 
     /// What all results share.
@@ -320,9 +352,7 @@ impl Work<'_> {
     fn repeat(&self, unit: &mut Unit, model: &Arc<Model>, repeat: usize) -> Result<bool> {
         let phases = PHASES.map(taken);
         let start = Instant::now();
-        let scored = Arc::new(Scored::default());
-        let sink = self.sink(&scored);
-        let (mut running, bare) = unit.start(model, &sink)?;
+        let (mut running, bare) = unit.start(model, &self.sink())?;
         let engine_ms = start.elapsed().as_secs_f64() * 1e3;
         let mut startup = Startup::since(phases, unit.way.is_some());
         startup.startup_engine_ms = Some(engine_ms);
@@ -342,7 +372,6 @@ impl Work<'_> {
                 }
             }
         }
-        let expected = self.of.expected(&unit.opened);
         for turn in 0..unit.points.len() {
             let index = (turn + repeat) % unit.points.len();
             let tried = &mut unit.points[index];
@@ -350,9 +379,6 @@ impl Work<'_> {
             let rested = drive::idle(self.args.measuring.pause, self.interrupt);
             if !rested || !runner.compare_clocks()? {
                 return Ok(false);
-            }
-            if let Some(expected) = &expected {
-                scored.expect(runner.sent, expected)?;
             }
             if let Some(bare) = &bare {
                 bare.begin(tried.point.batch);
@@ -381,10 +407,6 @@ impl Work<'_> {
                 Err(error) => tried.failed = Some(error),
             }
             tried.vocabulary_share = workload::vocabulary_share(&arrivals, self.vocabulary());
-            let verdict = scored.verdict();
-            if tried.verdict.valid != Some(false) {
-                tried.verdict = verdict.unwrap_or_default();
-            }
         }
         Ok(true)
     }
@@ -394,24 +416,24 @@ impl Work<'_> {
         let alone = Point {
             kind: Kind::Serve,
             batch: 1,
+            requests: 1,
             new_tokens: point.new_tokens.min(1),
             cpu_load: 0,
+            rate: None,
             ..point
         };
-        let mut random = Random::new(self.args.measuring.seed, WARM_UP_INDEX - 1);
-        let wanted = self.of.wanted();
-        let arrivals = workload::at_once(&alone, 1, wanted, self.vocabulary(), &mut random);
+        let arrivals = self.arrivals(&alone, WARM_UP_INDEX - 1);
         let run = runner.run(&alone, &arrivals)?;
         run.map(|run| figures(&alone, &run)).transpose()
     }
 
     /// Whether logits go from the device to the host.
     fn delivers(&self) -> bool {
-        self.of.logits_on_device() == Some(false)
+        self.of.logits_on_device == Some(false)
     }
 
-    fn sink(&self, scored: &Arc<Scored>) -> SharedSink {
-        self.delivers().then(|| scored.clone() as _)
+    fn sink(&self) -> SharedSink {
+        self.delivers().then(|| Arc::new(UnreadLogits) as _)
     }
 
     fn vocabulary(&self) -> u32 {
@@ -420,7 +442,7 @@ impl Work<'_> {
 
     fn arrivals(&self, point: &Point, index: u64) -> Vec<Arrival> {
         let mut random = Random::new(self.args.measuring.seed, index);
-        self.of.arrivals(point, self.vocabulary(), &mut random)
+        workload::arrivals(point, self.of.wanted, self.vocabulary(), &mut random)
     }
 
     /// Counts each point's routing once for each type, bucket and kernel file, after all that is timed, on engines of its own,
@@ -433,7 +455,7 @@ impl Work<'_> {
         for index in 0..units.len() {
             let (before, rest) = units.split_at_mut(index);
             let unit = &mut rest[0];
-            let typical = self.of.typical(&unit.points[0].point);
+            let typical = unit.points[0].point.typical();
             // Several devices' counts would be of one device's share of the work.
             if typical.is_none() || !unit.opened.spec.beside.is_empty() {
                 continue;
@@ -460,7 +482,7 @@ impl Work<'_> {
         let (experts, chosen) = (self.config.num_experts, self.config.num_experts_per_tok);
         let counts = Arc::new(Counts::new(experts, chosen));
         let routing: Arc<dyn RoutingSink> = counts.clone();
-        let sink = self.sink(&Arc::default());
+        let sink = self.sink();
         let mut engine = unit.opened.engine_with_routing(model, &sink, &routing)?;
         let mut runner = Runner::new(&mut engine, self.interrupt);
         for index in 0..unit.points.len() {
@@ -480,7 +502,7 @@ impl Work<'_> {
                 tried.spread = other.spread;
                 continue;
             }
-            counts.begin(self.of.typical(&point));
+            counts.begin(point.typical());
             if runner.run(&point, &self.arrivals(&point, 0))?.is_none() {
                 return Ok(false);
             }
@@ -494,7 +516,7 @@ impl Work<'_> {
     #[cfg(feature = "cuda")]
     fn hold_against_bare(&self, units: &mut [Unit], model: &Arc<Model>) -> Result<bool> {
         let same = units.iter().all(|unit| unit.way == units[0].way);
-        if same || self.of.kind() != Kind::Decode {
+        if same || self.of.kind != Kind::Decode {
             return Ok(true);
         }
         for unit in units {
@@ -585,7 +607,7 @@ impl Work<'_> {
         let gpu = opened.target.device().known();
         let rates = Rates::new(measuring.bandwidth, measuring.tflops, gpu, precision);
         // Floors are those of one device.
-        let alike = opened.spec.beside.is_empty() && self.of.is_uniform(point);
+        let alike = opened.spec.beside.is_empty() && point.ragged_from.is_none();
         let by = rates.clone().unwrap_or_else(Rates::unlimited);
         let least = |experts_hit| {
             let (plan, options) = (&opened.plan, &opened.options);
@@ -597,8 +619,7 @@ impl Work<'_> {
         // A step that reads prompts has as many rows as there are.
         let of_prompts = point.batch.saturating_mul(point.mean_prompt());
         let of_prompts = of_prompts.min(opened.options.step_tokens);
-        let rows = self.of.typical(point);
-        let rows = rows.map(|(_, rows)| rows.unwrap_or(of_prompts));
+        let rows = point.typical().map(|(_, rows)| rows.unwrap_or(of_prompts));
         let row = Row::of(point, &tried.repeats, &unit.starts);
         Ok(Row {
             subject: subject.clone(),
@@ -618,10 +639,9 @@ impl Work<'_> {
                 chunk_tokens: opened.options.chunk_tokens,
             },
             workload: Workload {
-                logits_on_device: self.of.logits_on_device(),
+                logits_on_device: self.of.logits_on_device,
                 ..row.workload
             },
-            verdict: tried.verdict,
             routing: Routing {
                 vocabulary_share: tried.vocabulary_share,
                 experts_expected: rows.map(|rows| distinct_experts(&self.config, f64::from(rows))),

@@ -2,7 +2,7 @@
 //!
 //! - `commands`: the command line, tables and files; `args`: the flags that kinds share
 //! - a file a kind, with its arguments, requests and columns: `decode`, `prefill`, `score`, `serve`, and `kernel`, whose times `kernels` reads
-//! - `kind`: what kinds differ in; `measure`: the engines of all that run a model, and their repeats; `scored`: where logits go
+//! - `kind`: what kinds differ in; `measure`: the engines of all that run a model, and their repeats
 //! - [`ranges`]: lists such as `1,8,32` and `1-256*2`
 //! - [`workload`]: prompts and arrival times, the same for whatever is compared
 //! - [`drive`]: one run on an engine, with what the scheduler's clock said of each token; [`clock`]: that clock beside
@@ -72,7 +72,6 @@ pub mod ranges;
 pub mod routing;
 pub mod row;
 mod score;
-mod scored;
 mod serve;
 pub mod stats;
 #[cfg(feature = "cuda")]
@@ -82,6 +81,7 @@ pub mod workload;
 
 pub use commands::{BenchCommand, run};
 
+use crate::plan::StepKind;
 use serde::{Deserialize, Serialize};
 
 /// What is measured.
@@ -132,6 +132,8 @@ pub struct Point {
     pub prompt_tokens: u32,
     /// Prompts' lengths are drawn, each as likely as the others, from this one to `prompt_tokens`; `None`: all are the same.
     pub ragged_from: Option<u32>,
+    /// Requests of a run.
+    pub requests: u32,
     /// Tokens generated for each.
     pub new_tokens: u32,
     /// Requests a second; infinite sends all at once. Only of `serve`.
@@ -140,8 +142,6 @@ pub struct Point {
     pub most_in_flight: Option<u32>,
     /// Threads that spin meanwhile.
     pub cpu_load: u32,
-    /// Every row has a presence and a frequency penalty and biases. Only of `decode`.
-    pub penalties: bool,
 }
 
 impl Point {
@@ -150,13 +150,28 @@ impl Point {
         Self {
             kind,
             batch,
+            requests: batch,
             prompt_tokens,
             ragged_from: None,
             new_tokens,
             rate: None,
             most_in_flight: None,
             cpu_load: 0,
-            penalties: false,
+        }
+    }
+
+    /// Tokens of the longest sequence at its end.
+    pub fn tokens(&self) -> u32 {
+        self.prompt_tokens.saturating_add(self.new_tokens)
+    }
+
+    /// The steps that it is about, of one number of rows where that matters; `None`: no step is typical.
+    pub fn typical(&self) -> Option<(StepKind, Option<u32>)> {
+        match self.kind {
+            Kind::Decode => Some((StepKind::Decode, Some(self.batch))),
+            Kind::Prefill => Some((StepKind::Mixed, None)),
+            Kind::Score => Some((StepKind::Score, None)),
+            Kind::Serve => None,
         }
     }
 

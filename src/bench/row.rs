@@ -36,8 +36,6 @@ pub struct Row {
     #[serde(flatten)]
     pub workload: Workload,
     #[serde(flatten)]
-    pub verdict: Verdict,
-    #[serde(flatten)]
     pub routing: Routing,
     #[serde(flatten)]
     pub throughput: Throughput,
@@ -147,8 +145,6 @@ pub struct Workload {
     pub logits_on_device: Option<bool>,
     /// Threads that spin beside the run.
     pub cpu_load: u32,
-    #[serde(default)]
-    pub penalties: bool,
 }
 
 /// Requests a second, or all at once, as vLLM writes it.
@@ -187,18 +183,8 @@ impl From<&Point> for Workload {
             max_concurrency: point.most_in_flight,
             logits_on_device: None,
             cpu_load: point.cpu_load,
-            penalties: point.penalties,
         }
     }
-}
-
-/// How the logits of `score` compare with those that were expected.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(JsonSchema))]
-pub struct Verdict {
-    pub valid: Option<bool>,
-    pub top1_agreeing: Option<u64>,
-    pub top1_total: Option<u64>,
 }
 
 /// Where rows went. The counts are null where no step is typical.

@@ -2,10 +2,7 @@
 //! seed and the repeat alone, so whatever is compared gets the same.
 
 use super::Point;
-use crate::error::{Error, Result};
-use crate::quote;
 use crate::runtime::{Logits, Request, Sampling};
-use std::path::Path;
 use std::time::Duration;
 
 /// SplitMix64.
@@ -78,23 +75,9 @@ fn length(point: &Point, random: &mut Random) -> u32 {
     shortest + (random.bits() % lengths) as u32
 }
 
-/// Tokens with a bias in a request of [`Point::penalties`].
-const BIASES: u32 = 8;
-
-/// All that changes logits before they are sampled, and the prompt as it was.
-fn penalize(request: &mut Request, vocabulary: u32) {
-    request.sampling.presence_penalty = 0.5;
-    request.sampling.frequency_penalty = 0.25;
-    let count = BIASES.min(vocabulary);
-    request.biases = (0..count)
-        .map(|i| (vocabulary / count * i, if i % 2 == 0 { 1.0 } else { -1.0 }))
-        .collect();
-}
-
-/// `count` requests of `point`'s lengths that are all due at once.
-pub fn at_once(
+/// The requests of a run of `point`: a Poisson process of its rate, or all at once.
+pub fn arrivals(
     point: &Point,
-    count: u32,
     logits: Logits,
     vocabulary: u32,
     random: &mut Random,
@@ -102,97 +85,21 @@ pub fn at_once(
     let arrival = |_| {
         let tokens = length(point, random);
         let prompt = prompt(random, tokens, vocabulary);
-        let mut request = request(prompt, point.new_tokens, logits);
-        if point.penalties {
-            penalize(&mut request, vocabulary);
-        }
         Arrival {
             due: Duration::ZERO,
-            request,
+            request: request(prompt, point.new_tokens, logits),
         }
     };
-    (0..count).map(arrival).collect()
-}
-
-/// Spreads `arrivals` over time as a Poisson process of `rate` requests a second; an infinite one leaves them at once.
-pub fn poisson(arrivals: &mut [Arrival], rate: f64, random: &mut Random) {
-    let mut at_s = 0.0;
-    for arrival in arrivals {
-        at_s += random.exponential() / rate;
-        arrival.due = Duration::from_secs_f64(at_s);
-    }
-}
-
-/// One line of a file of arrivals.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Line {
-    pub due: Duration,
-    /// Tokens of the prompt and to generate, where the line says.
-    pub lengths: Option<(u32, u32)>,
-}
-
-/// Reads a file of arrivals: `SECONDS [PROMPT_LEN GEN_LEN]` a line, in order; empty lines and `#` are skipped.
-///
-/// # Errors
-/// It cannot be read, or a line is none: the line is named.
-pub fn read_arrivals(path: &Path) -> Result<Vec<Line>> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Error::open(path, &error, "a file of arrivals"))?;
-    let mut lines: Vec<Line> = Vec::new();
-    for (index, line) in text.lines().enumerate() {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
+    let mut arrivals: Vec<_> = (0..point.requests).map(arrival).collect();
+    // An infinite rate leaves them at once.
+    if let Some(rate) = point.rate {
+        let mut at_s = 0.0;
+        for arrival in &mut arrivals {
+            at_s += random.exponential() / rate;
+            arrival.due = Duration::from_secs_f64(at_s);
         }
-        let wrong = || {
-            let found = quote::text(line);
-            let expected = "SECONDS or SECONDS PROMPT_LEN GEN_LEN, ascending";
-            Error::file(
-                path,
-                format!("line {}: found '{found}', expected {expected}", index + 1),
-            )
-        };
-        let arrival = parse_line(line).ok_or_else(wrong)?;
-        if lines.last().is_some_and(|last| last.due > arrival.due) {
-            return Err(wrong());
-        }
-        lines.push(arrival);
     }
-    if lines.is_empty() {
-        return Err(Error::file(path, "found no arrivals, expected one a line"));
-    }
-    Ok(lines)
-}
-
-fn parse_line(line: &str) -> Option<Line> {
-    let fields: Vec<&str> = line.split_whitespace().collect();
-    let (seconds, lengths) = match fields[..] {
-        [seconds] => (seconds, None),
-        [seconds, prompt, new] => (seconds, Some((prompt.parse().ok()?, new.parse().ok()?))),
-        _ => return None,
-    };
-    let due = Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?;
-    let positive = lengths.is_none_or(|(prompt, new)| prompt > 0 && new > 0);
-    positive.then_some(Line { due, lengths })
-}
-
-/// The requests of a file's lines; `point` has the lengths of lines that do not say.
-pub fn from_lines(
-    lines: &[Line],
-    point: &Point,
-    vocabulary: u32,
-    random: &mut Random,
-) -> Vec<Arrival> {
-    let arrival = |line: &Line| {
-        let (tokens, new) = line
-            .lengths
-            .unwrap_or_else(|| (length(point, random), point.new_tokens));
-        Arrival {
-            due: line.due,
-            request: request(prompt(random, tokens, vocabulary), new, Logits::None),
-        }
-    };
-    lines.iter().map(arrival).collect()
+    arrivals
 }
 
 /// Share of the vocabulary that the prompts name, at most 1: how far they are from sending all rows the same way.
@@ -209,35 +116,16 @@ mod tests {
     use super::*;
     use crate::bench::Kind;
 
+    fn made(point: Point, requests: u32, index: u64) -> Vec<Arrival> {
+        let point = Point { requests, ..point };
+        arrivals(&point, Logits::None, 512, &mut Random::new(3, index))
+    }
+
     const POINT: Point = Point::of(Kind::Serve, 4, 16, 8);
 
     #[test]
-    fn penalties_leave_the_prompts_as_they_are() {
-        let point = Point {
-            penalties: true,
-            ..POINT
-        };
-        let of = |point: &Point, vocabulary| {
-            let mut random = Random::new(7, 0);
-            at_once(point, 3, Logits::None, vocabulary, &mut random)
-        };
-        for vocabulary in [5, 300] {
-            let (plain, penalized) = (of(&POINT, vocabulary), of(&point, vocabulary));
-            for (plain, penalized) in plain.iter().zip(&penalized) {
-                assert_eq!(plain.request.prompt, penalized.request.prompt);
-                let mut ids: Vec<u32> = penalized.request.biases.iter().map(|b| b.0).collect();
-                ids.dedup();
-                assert_eq!(ids.len(), vocabulary.min(BIASES) as usize);
-                assert!(ids.iter().all(|&id| id < vocabulary));
-                assert!(penalized.request.sampling.frequency_penalty > 0.0);
-            }
-        }
-    }
-
-    #[test]
     fn prompts_differ_and_repeat() {
-        let make = |index| at_once(&POINT, 50, Logits::None, 512, &mut Random::new(3, index));
-        let (one, again, other) = (make(0), make(0), make(1));
+        let (one, again, other) = (made(POINT, 50, 0), made(POINT, 50, 0), made(POINT, 50, 1));
         assert_eq!(one, again);
         assert_ne!(one, other);
         let prompts: std::collections::HashSet<_> =
@@ -255,7 +143,7 @@ mod tests {
             ..POINT
         };
         let lengths = |index| -> Vec<usize> {
-            let made = at_once(&point, 1000, Logits::None, 512, &mut Random::new(3, index));
+            let made = made(point, 1000, index);
             made.iter().map(|a| a.request.prompt.len()).collect()
         };
         let drawn = lengths(0);
@@ -272,9 +160,11 @@ mod tests {
 
     #[test]
     fn poisson_arrivals_have_their_rate_and_spread() {
-        let mut random = Random::new(1, 0);
-        let mut arrivals = at_once(&POINT, 4000, Logits::None, 512, &mut random);
-        poisson(&mut arrivals, 50.0, &mut random);
+        let at = |rate| {
+            let rate = Some(rate);
+            made(Point { rate, ..POINT }, 4000, 0)
+        };
+        let arrivals = at(50.0);
         let mut gaps_s: Vec<f64> = arrivals
             .windows(2)
             .map(|pair| (pair[1].due - pair[0].due).as_secs_f64())
@@ -285,34 +175,10 @@ mod tests {
         gaps_s.sort_by(f64::total_cmp);
         let median = gaps_s[gaps_s.len() / 2] / mean_s;
         assert!((median - std::f64::consts::LN_2).abs() < 0.05, "{median}");
-        poisson(&mut arrivals, f64::INFINITY, &mut random);
-        assert!(arrivals.iter().all(|arrival| arrival.due.is_zero()));
-    }
-
-    #[test]
-    fn a_file_of_arrivals_is_read_and_its_mistakes_are_named() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("arrivals");
-        std::fs::write(&path, "# at, prompt, new\n0\n\n0.5 7 3\n0.5\n").unwrap();
-        let lines = read_arrivals(&path).unwrap();
-        let arrivals = from_lines(&lines, &POINT, 512, &mut Random::new(0, 0));
-        let seen: Vec<_> = arrivals
-            .iter()
-            .map(|a| {
-                (
-                    a.due.as_millis(),
-                    a.request.prompt.len(),
-                    a.request.max_new_tokens,
-                )
-            })
-            .collect();
-        assert_eq!(seen, [(0, 16, 8), (500, 7, 3), (500, 16, 8)]);
-        for wrong in [
-            "1\n0.5\n", "x\n", "-1\n", "1 2\n", "1 0 3\n", "inf\n", "", "# none\n",
-        ] {
-            std::fs::write(&path, wrong).unwrap();
-            let message = read_arrivals(&path).unwrap_err().to_string();
-            assert!(message.contains("expected"), "{wrong:?}: {message}");
-        }
+        assert!(
+            at(f64::INFINITY)
+                .iter()
+                .all(|arrival| arrival.due.is_zero())
+        );
     }
 }

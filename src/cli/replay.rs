@@ -5,7 +5,7 @@ use super::spec::spec_of_one;
 use super::{Exit, print};
 use crate::backend::LaunchWay;
 use crate::backend::device::{EngineSpec, Stages};
-use crate::backend::{LogitsSink, SharedSink};
+use crate::backend::{SharedSink, UnreadLogits};
 use crate::error::{Error, Result};
 use crate::io::identity::Identity;
 use crate::io::record::{Header, Line, Reader, of_recording};
@@ -159,7 +159,7 @@ fn check_prompts(path: &Path, vocab_size: u32) -> Result<()> {
 
 fn stages(source: &ModelSource, target: &Target, plan: &Plan, header: &Header) -> Result<Stages> {
     let model = load(source)?;
-    let sink: SharedSink = Some(Arc::new(Unread));
+    let sink: SharedSink = Some(Arc::new(UnreadLogits));
     let spec = EngineSpec {
         model: &model,
         plan,
@@ -167,13 +167,4 @@ fn stages(source: &ModelSource, target: &Target, plan: &Plan, header: &Header) -
         sink: &sink,
     };
     target.device().stages(&spec)
-}
-
-/// Takes logits that only the recorded run had a use for.
-struct Unread;
-
-impl LogitsSink for Unread {
-    fn rows(&self, _: u64, _: u32, _: &[f32]) -> Result<()> {
-        Ok(())
-    }
 }

@@ -1,6 +1,5 @@
 //! `bench`: every kind on the CPU at tiny size.
 
-use crate::common::fixtures::golden;
 use crate::common::program::{Ended, run};
 use crate::common::rows::{rows, text};
 use crate::common::schema::{check, schema};
@@ -146,7 +145,7 @@ fn every_step_is_kept_where_a_file_is_named() {
 
 #[test]
 fn prefill_score_and_serve_measure_what_they_say() {
-    let [prefill] = &results(&["prefill", "-b", "2", "--context", "41", "-r", "1"])[..] else {
+    let [prefill] = &results(&["prefill", "-b", "2", "-p", "40", "-r", "1"])[..] else {
         panic!("one result")
     };
     // 80 rows of 4 experts each, of 8.
@@ -173,7 +172,7 @@ fn prefill_score_and_serve_measure_what_they_say() {
     };
     assert_eq!(number(score, "completed"), 40.0);
     assert_eq!(number(score, "total_output_tokens"), 0.0);
-    assert!(score["valid"].is_null() && score["mean_ttft_ms"].is_null());
+    assert!(score["mean_ttft_ms"].is_null());
     assert!(number(score, "avg_ts") > 0.0 && number(score, "request_throughput") > 0.0);
     assert!(number(score, "experts_hit_min") > 6.0, "{score}");
     assert!(number(score, "expert_share_max") < 0.25, "{score}");
@@ -207,68 +206,6 @@ fn prefill_score_and_serve_measure_what_they_say() {
     // Ten at once wait for two places; the load is what makes the difference.
     let waits = |row: &Value| number(row, "p90_ttft_ms") / number(row, "median_tpot_ms");
     assert!(waits(at_once) > 8.0, "{at_once}");
-
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("arrivals");
-    std::fs::write(&path, "0 3 2\n0.25 5 4\n").unwrap();
-    let file = ["serve", "--arrivals", path.to_str().unwrap(), "-r", "1"];
-    let [filed] = &results(&file)[..] else {
-        panic!("one result")
-    };
-    assert_eq!(
-        (
-            number(filed, "total_input_tokens"),
-            number(filed, "total_output_tokens")
-        ),
-        (8.0, 6.0)
-    );
-    assert!(number(filed, "duration") >= 0.25, "{filed}");
-}
-
-#[test]
-fn a_score_is_held_against_expected_logits() {
-    let model = golden("a");
-    let arrays = format!("{model}/golden.safetensors");
-    let score = |expect: &str| {
-        run(&[
-            "bench",
-            "score",
-            "--model",
-            &model,
-            "--device",
-            "cpu",
-            "--quiet",
-            "--input",
-            &arrays,
-            "--expect",
-            expect,
-            "--repeats",
-            "2",
-            "--warm-up",
-            "1",
-            "--format",
-            "jsonl",
-        ])
-    };
-    let ended = score(&arrays);
-    assert_eq!(ended.code, 0, "{}", ended.stderr);
-    let row = &ended.rows()[0];
-    assert_eq!(
-        (&row["valid"], &row["top1_agreeing"], &row["top1_total"]),
-        (&true.into(), &609.into(), &609.into())
-    );
-
-    let dir = tempfile::tempdir().unwrap();
-    let changed = dir.path().join("changed.safetensors");
-    let mut bytes = std::fs::read(&arrays).unwrap();
-    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
-    let logits =
-        tensors.tensor("logits.0").unwrap().data().as_ptr() as usize - bytes.as_ptr() as usize;
-    bytes[logits..logits + 4].copy_from_slice(&1e3_f32.to_le_bytes());
-    std::fs::write(&changed, bytes).unwrap();
-    let ended = score(changed.to_str().unwrap());
-    assert_eq!(ended.code, 4, "{}", ended.stderr);
-    assert_eq!(ended.rows()[0]["valid"], false);
 }
 
 /// Eight prompts of several steps come in one after the other, and end so.

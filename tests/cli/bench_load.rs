@@ -1,7 +1,6 @@
 //! `bench` of prompts that differ in length, of requests in a closed loop, and of as many sequences as fill a step.
 
 use crate::bench::{bench, number, results};
-use crate::common::fixtures::golden;
 use serde_json::Value;
 
 fn one(arguments: &[&str]) -> Value {
@@ -61,10 +60,4 @@ fn score_has_the_sequences_that_fill_a_step() {
     assert_eq!(seqs(&["-b", "7", "-p", "16"]), 7.0);
     assert_eq!(seqs(&["-b", "20", "-p", "200"]), 16.0);
     assert_eq!(seqs(&["-b", "40", "-p", "16", "--max-seqs", "5"]), 5.0);
-    let arrays = format!("{}/golden.safetensors", golden("a"));
-    let of_file = seqs(&["--input", &arrays]);
-    assert!(
-        (1.0..16.0).contains(&of_file),
-        "{of_file}: no more than there are"
-    );
 }

@@ -11,7 +11,7 @@ use tailgraph::bench::drive::{self, Beside};
 use tailgraph::bench::host::Busy;
 use tailgraph::bench::metrics::figures;
 use tailgraph::bench::stats::summary;
-use tailgraph::bench::workload::{Arrival, Random, at_once};
+use tailgraph::bench::workload::{self, Arrival, Random};
 use tailgraph::bench::{Kind, Point};
 use tailgraph::plan::{EngineOptions, RingCapacities};
 use tailgraph::runtime::{Engine, Logits};
@@ -47,7 +47,7 @@ fn point() -> Point {
 }
 
 fn arrivals() -> Vec<Arrival> {
-    at_once(&point(), BATCH, Logits::None, 997, &mut Random::new(0, 0))
+    workload::arrivals(&point(), Logits::None, 997, &mut Random::new(0, 0))
 }
 
 fn beside() -> (Busy, AtomicBool) {
