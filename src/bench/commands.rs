@@ -6,7 +6,7 @@ use super::decode::DecodeArgs;
 use super::kernel::{self, KernelArgs};
 use super::kind::Measurement;
 use super::measure::measure;
-use super::output::{self, COMPARED, Format, STARTS, is_unsteady, results, shared, text};
+use super::output::{self, Format, STARTS, is_unsteady, results, shared, text};
 use super::prefill::PrefillArgs;
 use super::row::read;
 use super::score::ScoreArgs;
@@ -257,27 +257,19 @@ fn compared(args: &CompareArgs) -> Result<Exit> {
         warn(&difference);
     }
     let format = args.print.format();
-    let mut shown = text(&lines, format, COMPARED, args.print.width());
+    let mut columns = output::compared();
+    let settings = shared(&lines, &mut columns);
+    let mut shown = text(&lines, format, &columns, args.print.width());
     if format == Format::Md {
-        shown.push_str(&note(&lines));
+        shown = format!("{settings}.\n\n{shown}\n{NOTE}");
     }
     out.finish_with(shown.as_bytes())?;
     Ok(Exit::Done)
 }
 
-/// What the verdicts rest on, and what they lack.
-fn note(lines: &[Value]) -> String {
-    let untested = lines.iter().any(|line| line["p"].is_null());
-    let tested = lines.iter().any(|line| !line["p"].is_null());
-    let mut note = "\nA and B are geometric means of the repeats.\n".to_owned();
-    if tested {
-        note.push_str(
-            "Verdicts are by Welch's t-test on the logarithms of the repeats; over all lines together the chance that any\n\
-             is called different by accident is at most 5% (Holm).\n",
-        );
-    }
-    if untested {
-        note.push_str("A verdict needs 3 repeats a side, each above 0: `bench --repeats 3`.\n");
-    }
-    note
-}
+/// What the verdicts rest on.
+const NOTE: &str = "\
+A and B are geometric means of the repeats. Verdicts are by Welch's t-test on the logarithms of the repeats and need 3
+repeats a side, each above 0; over all lines together the chance that any is called different by accident is at most
+5% (Holm).
+";

@@ -13,28 +13,40 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What two files may differ in as wholes, such as one GPU against two: model, replicas and devices that share stages.
-type Subject = (String, usize, usize);
-
-fn subject(row: &Row) -> Subject {
-    let setting = &row.setting;
-    let model = row.subject.model_filename.clone();
-    (model, setting.replicas, setting.stage_devices)
+/// What was measured: results of the same are runs of the same thing.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Thing {
+    model: String,
+    /// Devices that run the whole model each, and those that share its stages out.
+    replicas: usize,
+    stage_devices: usize,
+    #[serde(flatten)]
+    choice: Choice,
+    #[serde(flatten)]
+    workload: Workload,
 }
 
-/// A thing that was measured; its subject where that is not the same all over a file.
-type Thing = ((Choice, Workload), Option<Subject>);
+impl Row {
+    pub fn measured(&self) -> Thing {
+        Thing {
+            model: self.subject.model_filename.clone(),
+            replicas: self.setting.replicas,
+            stage_devices: self.setting.stage_devices,
+            choice: self.choice.clone(),
+            workload: Workload {
+                // Older results do not say so.
+                logits_on_device: Some(self.workload.logits_on_device == Some(true)),
+                ..self.workload.clone()
+            },
+        }
+    }
+}
 
 /// A figure of a thing that both files have.
 #[derive(Serialize)]
 struct Line<'a> {
     #[serde(flatten)]
-    choice: &'a Choice,
-    #[serde(flatten)]
-    workload: &'a Workload,
-    model: Option<&'a str>,
-    replicas: Option<usize>,
-    stage_devices: Option<usize>,
+    thing: &'a Thing,
     figure: &'static str,
     more_is_better: bool,
     /// Geometric means.
@@ -51,10 +63,10 @@ struct Line<'a> {
 }
 
 /// The results of each thing as one, in the order of their first: the values of all repeats of each figure.
-fn pooled(rows: &[Row], apart: bool) -> Vec<(Thing, BTreeMap<String, Vec<f64>>)> {
+fn pooled(rows: &[Row]) -> Vec<(Thing, BTreeMap<String, Vec<f64>>)> {
     let mut pooled: Vec<(Thing, BTreeMap<String, Vec<f64>>)> = Vec::new();
     for row in rows {
-        let thing = (row.measured(), apart.then(|| subject(row)));
+        let thing = row.measured();
         match pooled.iter_mut().find(|(other, _)| *other == thing) {
             Some((_, samples)) => {
                 for (figure, values) in &row.samples {
@@ -87,35 +99,25 @@ fn figures(kind: Kind) -> &'static [(&'static str, bool)] {
     }
 }
 
-/// A line for each figure of each thing that both have results of. Where a file has several models, or counts of devices,
-/// only the same are compared.
+/// A line for each figure of each thing that both have results of.
 ///
 /// # Errors
 /// [`Error::Usage`] where nothing is in both.
 pub fn compare(a: &[Row], b: &[Row]) -> Result<Vec<Value>> {
-    let several = |rows: &[Row]| rows.iter().any(|row| subject(row) != subject(&rows[0]));
-    let apart = several(a) || several(b);
-    let (left, right) = (pooled(a, apart), pooled(b, apart));
+    let (left, right) = (pooled(a), pooled(b));
     let mut lines = Vec::new();
     for (thing, of_a) in &left {
         let Some((_, of_b)) = right.iter().find(|(other, _)| other == thing) else {
             continue;
         };
-        let ((choice, workload), subject) = thing;
-        let devices =
-            |count: fn(&Subject) -> usize| subject.as_ref().map(count).filter(|&count| count > 1);
-        for &(figure, more_is_better) in figures(workload.kind) {
+        for &(figure, more_is_better) in figures(thing.workload.kind) {
             let (Some(x), Some(y)) = (of_a.get(figure), of_b.get(figure)) else {
                 continue;
             };
             let (tested, a, b) = (welch(x, y), geometric_mean(x), geometric_mean(y));
             let plain = a.zip(b).map(|(a, b)| b / a);
             lines.push(Line {
-                choice,
-                workload,
-                model: subject.as_ref().map(|subject| subject.0.as_str()),
-                replicas: devices(|subject| subject.1),
-                stage_devices: devices(|subject| subject.2),
+                thing,
                 figure,
                 more_is_better,
                 a,
@@ -153,7 +155,7 @@ impl Line<'_> {
             None if fewest < LEAST_REPEATS => {
                 return format!("too few repeats: {fewest} of {LEAST_REPEATS}");
             }
-            None => "no test: a value is not above 0",
+            None => "no test: a value is not above 0, or none differs",
             Some(false) => "no difference shown",
             Some(true) if is_more == self.more_is_better => "B better",
             Some(true) => "B worse",
@@ -165,8 +167,7 @@ impl Line<'_> {
 /// What else differs between the files, where it may explain a difference.
 pub fn differences(a: &[Row], b: &[Row]) -> Vec<String> {
     type Field = fn(&Row) -> Option<&String>;
-    let fields: [(&str, Field); 5] = [
-        ("model", |row| Some(&row.subject.model_filename)),
+    let fields: [(&str, Field); 4] = [
         ("processor", |row| row.subject.cpu_info.as_ref()),
         ("GPU", |row| row.subject.gpu_info.as_ref()),
         ("build profile", |row| Some(&row.subject.build_profile)),
@@ -267,7 +268,7 @@ mod tests {
     #[test]
     fn results_of_other_models_and_devices_are_kept_apart() {
         let of = |model: &str, replicas: usize, value: f64| {
-            let mut row = entry(1, &[value; 3], &[1.0; 3]);
+            let mut row = entry(1, &[value, value, 2.0 * value], &[1.0; 3]);
             row.subject.model_filename = model.into();
             row.setting.replicas = replicas;
             row
@@ -279,21 +280,8 @@ mod tests {
             let found = line["ratio"].as_f64().unwrap();
             assert!((found - ratio).abs() < 1e-12, "{found}");
         }
-        let last = lines.last().unwrap();
-        assert_eq!(
-            [&last["model"], &last["replicas"]],
-            [&json!("n"), &json!(2)]
-        );
-        // One model against another, and one device against two.
-        let line = &compared(&both[0], &of("o", 2, 1.0))[0];
-        assert!(line["model"].is_null() && line["replicas"].is_null());
-        // Files name what they have, in whatever order.
-        assert!(differences(&both, &faster).is_empty());
-        assert_eq!(
-            differences(&both, &faster[..2]),
-            ["the model differs: A 'm, n', B 'n'"]
-        );
-        assert!(compare(&both, &[of("o", 1, 1.0)]).is_err());
+        assert!(compare(&both[..1], &[of("o", 1, 1.0)]).is_err());
+        assert!(compare(&both[..1], &[of("m", 2, 1.0)]).is_err());
     }
 
     #[test]

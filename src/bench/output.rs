@@ -2,7 +2,7 @@
 
 mod columns;
 
-pub use columns::{COMPARED, Column, STARTS, is_unsteady, over_bare, results};
+pub use columns::{Column, STARTS, compared, is_unsteady, over_bare, results};
 
 use crate::quote;
 use clap::ValueEnum;

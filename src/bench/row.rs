@@ -483,14 +483,6 @@ impl Row {
             line.clone()
         })
     }
-
-    /// Results of the same are runs of the same thing.
-    pub fn measured(&self) -> (Choice, Workload) {
-        let mut workload = self.workload.clone();
-        // Older results do not say so.
-        workload.logits_on_device = Some(workload.logits_on_device == Some(true));
-        (self.choice.clone(), workload)
-    }
 }
 
 /// Reads results as `--format json` and `--format jsonl` write them.

@@ -75,7 +75,8 @@ pub struct Ratio {
 /// Repeats of each side below which [`welch`] has no answer: of two, the variation is not known.
 pub const LEAST_REPEATS: usize = 3;
 
-/// `None` where either side has fewer than [`LEAST_REPEATS`] values, or one that is not above 0.
+/// `None` where either side has fewer than [`LEAST_REPEATS`] values, or one that is not above 0; or all of
+/// a side are the same.
 pub fn welch(a: &[f64], b: &[f64]) -> Option<Ratio> {
     let usable = |values: &[f64]| {
         values.len() >= LEAST_REPEATS
@@ -90,16 +91,6 @@ pub fn welch(a: &[f64], b: &[f64]) -> Option<Ratio> {
     let error = |side: Summary| side.sd.powi(2) / side.count as f64;
     let (error_a, error_b) = (error(a), error(b));
     let variance = error_a + error_b;
-    if variance == 0.0 {
-        let p = if difference == 0.0 { 1.0 } else { 0.0 };
-        let ratio = difference.exp();
-        return Some(Ratio {
-            ratio,
-            low: ratio,
-            high: ratio,
-            p,
-        });
-    }
     // Welch and Satterthwaite.
     let freedom = variance.powi(2)
         / (error_a.powi(2) / (a.count - 1) as f64 + error_b.powi(2) / (b.count - 1) as f64);
@@ -196,10 +187,7 @@ mod tests {
     fn welch_has_no_answer_to_too_little() {
         assert_eq!(welch(&[1.0, 1.1], &[1.0, 1.1, 1.2]), None);
         assert_eq!(welch(&[0.0, 1.0, 1.0], &[1.0, 1.1, 1.2]), None);
-        let same = welch(&[2.0; 3], &[2.0; 3]).unwrap();
-        assert_eq!((same.ratio, same.p), (1.0, 1.0));
-        let other = welch(&[2.0; 3], &[3.0; 3]).unwrap();
-        assert_eq!(other.p, 0.0);
+        assert_eq!(welch(&[2.0; 3], &[3.0; 3]), None);
     }
 
     /// Of equal sets, one in twenty differs at 5%.

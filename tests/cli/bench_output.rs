@@ -69,7 +69,7 @@ fn an_output_is_a_file_and_no_format() {
     // One repeat is not enough, and that is said; three are, and nothing need be.
     let compared = run(&["bench", "compare", file, file]).stdout;
     assert!(
-        compared.contains("A verdict needs 3 repeats") && !compared.contains("Welch"),
+        compared.contains("too few repeats") && compared.contains("Welch"),
         "{compared}"
     );
 }
@@ -99,8 +99,7 @@ fn two_measurements_are_compared() {
     assert!(
         table.stdout.contains("no difference shown")
             && table.stdout.contains("B / A |")
-            && table.stdout.contains("Welch")
-            && !table.stdout.contains("needs 3 repeats"),
+            && table.stdout.contains("Welch"),
         "{}",
         table.stdout
     );

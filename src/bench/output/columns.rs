@@ -204,25 +204,18 @@ pub const STARTS: &[Column] = &[
     Column::field("first token ms", "startup_first_token_ms"),
 ];
 
-/// A comparison.
-pub const COMPARED: &[Column] = &[
-    Column::field("kind", "kind").rank(1),
-    Column::field("model", "model"),
-    Column::field("replicas", "replicas"),
-    Column::field("stages", "stage_devices"),
-    Column::field("launch", "launch"),
-    Column::field("dtype", "dtype").rank(2),
-    Column::field("batch", "batch"),
-    PROMPT.rank(3),
-    Column::field("n_gen", "n_gen").rank(3),
-    Column::field("req/s asked", "request_rate").rank(1),
-    Column::field("in flight", "max_concurrency").rank(1),
-    Column::field("cpu load", "cpu_load").rank(2),
-    // Older results have one that most have as 0, which then says nothing.
-    Column::text("gpu load", |row| {
-        field(row, "gpu_load").filter(|cell| cell != "0")
-    })
-    .rank(2),
+/// The columns of a comparison.
+pub fn compared() -> Vec<Column> {
+    [SUBJECT, SETTINGS, COMPARED].concat()
+}
+
+const SUBJECT: &[Column] = &[
+    Column::setting("model", "model"),
+    Column::setting("replicas", "replicas"),
+    Column::setting("stages", "stage_devices"),
+];
+
+const COMPARED: &[Column] = &[
     Column::field("figure", "figure"),
     Column::field("A", "a"),
     Column::field("B", "b"),
