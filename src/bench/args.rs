@@ -106,8 +106,8 @@ pub struct OnArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Measuring")]
 pub struct MeasuringArgs {
-    /// Threads that spin meanwhile, up to 4096
-    #[arg(long, value_name = "LIST", value_parser = ranges::threads, default_value = "0")]
+    /// Threads that spin meanwhile
+    #[arg(long, value_name = "LIST", value_parser = ranges::parse, default_value = "0")]
     pub cpu_load: List,
     /// The seed of the prompts and arrival times
     #[arg(long, value_name = "N", default_value_t = 0)]

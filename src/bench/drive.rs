@@ -127,7 +127,7 @@ impl From<&abi::tg_trace> for Turn {
 }
 
 /// A run.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Run {
     /// In the order of their requests.
     pub served: Vec<Served>,
@@ -225,7 +225,7 @@ pub fn run_told(
     let used = || process_time().saturating_sub(beside.busy.time());
     let (processor, launches_before) = (used(), launches::count());
     let start = Instant::now();
-    log.offset = beside.clocks.from(start);
+    log.run.offset = beside.clocks.from(start);
     while log.ended < arrivals.len() {
         if beside.interrupt.load(Ordering::Relaxed) {
             return Ok(None);
@@ -236,18 +236,15 @@ pub fn run_told(
         }
         while let Some(record) = engine.next_trace() {
             heard(&record);
-            log.turns.push(Turn::from(&record));
+            log.run.turns.push(Turn::from(&record));
         }
     }
-    let duration = start.elapsed();
     Ok(Some(Run {
-        served: log.served,
-        turns: log.turns,
+        duration: start.elapsed(),
         turns_lost: engine.traces_lost() - lost_before,
-        duration,
-        offset: log.offset,
         processor: used().saturating_sub(processor),
         launches: launches::count() - launches_before,
+        ..log.run
     }))
 }
 
@@ -276,9 +273,7 @@ fn send_due(
 
 /// A run as far as it has come. Room for all of it is made before it starts.
 struct Log {
-    served: Vec<Served>,
-    turns: Vec<Turn>,
-    offset: Offset,
+    run: Run,
     /// When each request was sent, by the host's clock.
     sent: Vec<Duration>,
     /// Number of the first.
@@ -298,10 +293,13 @@ impl Log {
             end_ns: 0,
         };
         let steps = arrivals.iter().map(|a| a.request.max_new_tokens).max();
+        let turns = arrivals.len() * 2 + steps.unwrap_or(0) as usize * 2 + 64;
         Self {
-            served: arrivals.iter().map(served).collect(),
-            turns: Vec::with_capacity(arrivals.len() * 2 + steps.unwrap_or(0) as usize * 2 + 64),
-            offset: Offset::default(),
+            run: Run {
+                served: arrivals.iter().map(served).collect(),
+                turns: Vec::with_capacity(turns),
+                ..Run::default()
+            },
             sent: Vec::with_capacity(arrivals.len()),
             first: 0,
             ended: 0,
@@ -321,16 +319,16 @@ impl Log {
             self.first = number;
         }
         if self.most_in_flight.is_some() {
-            self.served[self.sent.len()].due = at;
+            self.run.served[self.sent.len()].due = at;
         }
         self.sent.push(at);
     }
 
     fn event(&mut self, at: Duration, time_ns: u64, event: &Event) -> Result<()> {
-        self.offset.received(at.as_nanos() as u64, time_ns);
+        self.run.offset.received(at.as_nanos() as u64, time_ns);
         let (Event::Token { request, .. } | Event::End { request, .. }) = event;
         let index = (request - self.first) as usize;
-        let served = &mut self.served[index];
+        let served = &mut self.run.served[index];
         match event {
             Event::Token { token, .. } => {
                 served.tokens.push(*token);
@@ -346,7 +344,8 @@ impl Log {
                 }
                 served.end_ns = time_ns;
                 served.seen_ns = time_ns - timing.total.as_nanos() as u64;
-                self.offset
+                self.run
+                    .offset
                     .sent(self.sent[index].as_nanos() as u64, served.seen_ns);
                 self.ended += 1;
             }
@@ -375,6 +374,6 @@ pub fn cost_ns() -> f64 {
         let noted = log.event(start.elapsed(), u64::from(index), &event);
         noted.expect("a token is always noted");
     }
-    std::hint::black_box(&log.served);
+    std::hint::black_box(&log.run);
     start.elapsed().as_nanos() as f64 / f64::from(TOKENS)
 }

@@ -74,8 +74,7 @@ struct Work<'a> {
 struct Unit {
     opened: Opened,
     way: Option<LaunchWay>,
-    bucket_file: Option<String>,
-    kernel_file: Option<String>,
+    choice: Choice,
     points: Vec<Tried>,
     /// One a repeat.
     starts: Vec<Startup>,
@@ -239,8 +238,12 @@ impl Work<'_> {
         let shown = |file: Option<&Path>| file.map(|file| file.display().to_string());
         Ok(Unit {
             way,
-            bucket_file: shown(opened.spec.bucket_file.as_deref()),
-            kernel_file: shown(opened.spec.device.kernel_file()),
+            choice: Choice {
+                launch: way.map(|way| way.name().to_owned()),
+                dtype: opened.spec.device.dtype().name().to_owned(),
+                bucket_file: shown(opened.spec.bucket_file.as_deref()),
+                kernel_file: shown(opened.spec.device.kernel_file()),
+            },
             opened,
             points: points.iter().map(tried).collect(),
             starts: vec![],
@@ -418,9 +421,8 @@ impl Work<'_> {
             batch: 1,
             requests: 1,
             new_tokens: point.new_tokens.min(1),
-            cpu_load: 0,
             rate: None,
-            ..point
+            ..point.idle()
         };
         let arrivals = self.arrivals(&alone, WARM_UP_INDEX - 1);
         let run = runner.run(&alone, &arrivals)?;
@@ -460,11 +462,12 @@ impl Work<'_> {
             if typical.is_none() || !unit.opened.spec.beside.is_empty() {
                 continue;
             }
-            let choices = |unit: &Unit| {
-                let dtype = unit.opened.spec.device.dtype();
-                (dtype, unit.bucket_file.clone(), unit.kernel_file.clone())
+            let launched_alike = |unit: &Unit| Choice {
+                launch: None,
+                ..unit.choice.clone()
             };
-            if let Some(other) = before.iter().find(|other| choices(other) == choices(unit)) {
+            let choice = launched_alike(unit);
+            if let Some(other) = before.iter().find(|other| launched_alike(other) == choice) {
                 for (tried, other) in unit.points.iter_mut().zip(&other.points) {
                     tried.spread = other.spread;
                 }
@@ -488,17 +491,8 @@ impl Work<'_> {
         for index in 0..unit.points.len() {
             let (before, rest) = unit.points.split_at_mut(index);
             let tried = &mut rest[0];
-            let point = Point {
-                cpu_load: 0,
-                ..tried.point
-            };
-            let alike = |other: &&Tried| {
-                Point {
-                    cpu_load: 0,
-                    ..other.point
-                } == point
-            };
-            if let Some(other) = before.iter().find(alike) {
+            let point = tried.point.idle();
+            if let Some(other) = before.iter().find(|other| other.point.idle() == point) {
                 tried.spread = other.spread;
                 continue;
             }
@@ -530,15 +524,11 @@ impl Work<'_> {
             for run in 0..RUNS {
                 let (mut bare, timing, mut clock) = bare::engine_timed(device, &unit.spec(model))?;
                 bare.launch()?;
-                let idle = |tried: &Tried| Point {
-                    cpu_load: 0,
-                    ..tried.point
-                };
                 for index in 0..unit.points.len() {
-                    let point = idle(&unit.points[index]);
+                    let point = unit.points[index].point.idle();
                     // Busy threads beside them are nothing to steps that are launched in a row.
                     let mut before = unit.points[..index].iter();
-                    if let Some(same) = before.position(|other| idle(other) == point) {
+                    if let Some(same) = before.position(|other| other.point.idle() == point) {
                         laps[index][1] = laps[same][1].clone();
                         unit.points[index].over_bare = unit.points[same].over_bare.clone();
                         continue;
@@ -623,12 +613,7 @@ impl Work<'_> {
         let row = Row::of(point, &tried.repeats, &unit.starts);
         Ok(Row {
             subject: subject.clone(),
-            choice: Choice {
-                launch: unit.way.map(|way| way.name().to_owned()),
-                dtype: opened.spec.device.dtype().name().to_owned(),
-                bucket_file: unit.bucket_file.clone(),
-                kernel_file: unit.kernel_file.clone(),
-            },
+            choice: unit.choice.clone(),
             setting: Setting {
                 kernel_variants: opened.kernel_variants.clone(),
                 replicas: opened.targets().count(),

@@ -175,6 +175,14 @@ impl Point {
         }
     }
 
+    /// The same without threads that spin.
+    pub fn idle(self) -> Self {
+        Self {
+            cpu_load: 0,
+            ..self
+        }
+    }
+
     /// Tokens of a prompt in the mean.
     pub fn mean_prompt(&self) -> u32 {
         let shortest = self.ragged_from.unwrap_or(self.prompt_tokens);

@@ -55,23 +55,6 @@ fn one(part: &str, values: &mut Vec<u32>) -> Result<(), String> {
     Ok(())
 }
 
-/// More would take minutes to begin, and all of the machine.
-const MOST_THREADS: u32 = 4096;
-
-/// As [`parse`], of threads that are to spin.
-///
-/// # Errors
-/// As [`parse`]; more of them than a machine bears.
-pub fn threads(text: &str) -> Result<List, String> {
-    let list = parse(text)?;
-    match list.0.iter().find(|&&threads| threads > MOST_THREADS) {
-        Some(threads) => Err(format!(
-            "found {threads}, expected at most {MOST_THREADS} threads"
-        )),
-        None => Ok(list),
-    }
-}
-
 /// Tokens of each prompt, drawn from a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Length {
@@ -142,16 +125,6 @@ mod tests {
             values("4294967294-4294967295*2"),
             [4_294_967_294],
             "ends before it wraps"
-        );
-    }
-
-    #[test]
-    fn threads_are_no_more_than_a_machine_bears() {
-        assert_eq!(threads("0,4096").unwrap().0, [0, 4096]);
-        let message = threads("1,100000").unwrap_err();
-        assert!(
-            message.contains("found 100000, expected at most 4096"),
-            "{message}"
         );
     }
 

@@ -1,6 +1,7 @@
 //! Means, quantiles with their intervals, and whether two sets of repeats differ.
 
 use statrs::distribution::{Binomial, ContinuousCDF, DiscreteCDF, StudentsT};
+use statrs::statistics::Statistics;
 
 /// A set of values in short.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -17,26 +18,21 @@ pub fn summary(values: &[f64]) -> Option<Summary> {
     if values.is_empty() {
         return None;
     }
-    let count = values.len();
-    let mean = values.iter().sum::<f64>() / count as f64;
-    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-    let sd = match count {
-        1 => 0.0,
-        _ => (squares / (count - 1) as f64).sqrt(),
-    };
-    let median = quantile(&sorted(values), 0.5);
     Some(Summary {
-        count,
-        mean,
-        sd,
-        median,
+        count: values.len(),
+        mean: values.mean(),
+        sd: if values.len() > 1 {
+            values.std_dev()
+        } else {
+            0.0
+        },
+        median: quantile(&sorted(values), 0.5),
     })
 }
 
 /// `None` of no values.
 pub fn geometric_mean(values: &[f64]) -> Option<f64> {
-    let logs: Vec<f64> = values.iter().map(|value| value.ln()).collect();
-    Some(summary(&logs)?.mean.exp())
+    (!values.is_empty()).then(|| values.geometric_mean())
 }
 
 pub fn sorted(values: &[f64]) -> Vec<f64> {

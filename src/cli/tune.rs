@@ -206,7 +206,7 @@ mod gpu {
         for &rows in buckets {
             let point = Point::of(Kind::Decode, rows, PROMPT_TOKENS, NEW_TOKENS);
             let mut random = Random::new(args.timed.seed, u64::from(rows));
-            let arrivals = workload::at_once(&point, rows, Logits::None, vocabulary, &mut random);
+            let arrivals = workload::arrivals(&point, Logits::None, vocabulary, &mut random);
             let beside = Beside {
                 most_in_flight: None,
                 clocks: Clocks::unknown(),
