@@ -26,6 +26,9 @@ pub enum Error {
     /// The device, the scheduler core or a stage failed while running.
     #[error("{0}")]
     Runtime(String),
+    /// A signal asked what was under way to end, and it ended in order.
+    #[error("interrupted")]
+    Interrupted,
 }
 
 impl Error {

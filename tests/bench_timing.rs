@@ -7,9 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tailgraph::backend::{StageBackend, StepView};
-use tailgraph::bench::clock::Clocks;
 use tailgraph::bench::drive::{self, Beside};
-use tailgraph::bench::host::Busy;
 use tailgraph::bench::metrics::{Figures, figures};
 use tailgraph::bench::stats::summary;
 use tailgraph::bench::workload::{self, Random};
@@ -92,7 +90,7 @@ fn engine(takes: Duration) -> (Engine, Arc<Mutex<Vec<f64>>>) {
 fn clocks_are_compared_by_requests_that_end_at_once() {
     let (mut engine, took_ms) = engine(Duration::from_millis(20));
     let clocks = drive::compare_clocks(&mut engine, &AtomicBool::new(false)).unwrap();
-    let offset = clocks.expect("nobody interrupted").from(Instant::now());
+    let offset = clocks.from(Instant::now());
     let (_, uncertainty_ns) = offset.estimate_ns().unwrap();
     assert!(uncertainty_ns < 5_000_000, "{uncertainty_ns} ns");
     assert!(
@@ -108,17 +106,11 @@ fn measured(batch: u32, takes: Duration) -> Measured {
     let (mut engine, took_ms) = engine(takes);
     let point = Point::of(Kind::Decode, batch, 16, 60);
     let arrivals = workload::arrivals(&point, Logits::None, 100, &mut Random::new(0, 0));
-    let beside = Beside {
-        most_in_flight: None,
-        clocks: Clocks::unknown(),
-        busy: &Busy::default(),
-        interrupt: &AtomicBool::new(false),
-    };
+    let interrupt = AtomicBool::new(false);
+    let beside = Beside::nothing(&interrupt);
     let mut records = vec![];
     let mut heard = |record: &abi::tg_trace| records.push(*record);
-    let run = drive::run_told(&mut engine, &arrivals, &beside, &mut heard)
-        .unwrap()
-        .unwrap();
+    let run = drive::run(&mut engine, &arrivals, &beside, &mut heard).unwrap();
     let took_ms = std::mem::take(&mut *took_ms.lock().unwrap());
     let shape = engine.shape();
     Measured {
@@ -239,15 +231,12 @@ fn a_closed_loop_has_no_more_in_flight_than_it_may() {
             ..Point::of(Kind::Serve, 8, 16, 4)
         };
         let arrivals = workload::arrivals(&point, Logits::None, 100, &mut Random::new(0, 0));
+        let interrupt = AtomicBool::new(false);
         let beside = Beside {
             most_in_flight: point.most_in_flight,
-            clocks: Clocks::unknown(),
-            busy: &Busy::default(),
-            interrupt: &AtomicBool::new(false),
+            ..Beside::nothing(&interrupt)
         };
-        let run = drive::run(&mut engine, &arrivals, &beside)
-            .unwrap()
-            .unwrap();
+        let run = drive::run(&mut engine, &arrivals, &beside, &mut |_| {}).unwrap();
         let in_flight = |at_ns| {
             let there = |served: &&drive::Served| (served.seen_ns..served.end_ns).contains(&at_ns);
             run.served.iter().filter(there).count()

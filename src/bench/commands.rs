@@ -15,7 +15,7 @@ use crate::command::args::BucketArgs;
 use crate::command::paths::{Files, open_asked};
 use crate::command::summary::counted;
 use crate::command::{Exit, interrupt};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::files::Out;
 use crate::model::ModelSource;
 use crate::quote;
@@ -84,7 +84,7 @@ fn measured(of: &Measurement<'_>) -> Result<Exit> {
     let results = measure(of, &interrupt::flag())?;
     // What other points came to is not lost by one that failed, nor what there was time for.
     if !results.rows.is_empty() {
-        let whole = !results.interrupted && results.failed.is_none();
+        let whole = results.failed.is_none();
         if let Some(steps) = steps.filter(|_| whole) {
             steps.finish_with(text(&results.steps, Format::Jsonl, &[], 0).as_bytes())?;
         }
@@ -102,16 +102,8 @@ fn measured(of: &Measurement<'_>) -> Result<Exit> {
         };
         out.finish_with(shown(of, &results.rows).as_bytes())?;
     }
-    if results.interrupted {
-        if let Some(error) = results.failed {
-            warn(&error.to_string());
-        }
-        say(if results.rows.is_empty() {
-            "tailgraph: interrupted"
-        } else {
-            "tailgraph: interrupted; the results are of the repeats that were whole"
-        });
-        return Ok(Exit::Interrupted);
+    if matches!(results.failed, Some(Error::Interrupted)) && !results.rows.is_empty() {
+        say("the results are of the repeats that were whole");
     }
     results.failed.map_or(Ok(Exit::Done), Err)
 }

@@ -149,30 +149,54 @@ pub struct Beside<'a> {
     pub most_in_flight: Option<u32>,
     /// What is known of them already.
     pub clocks: Clocks,
-    pub busy: &'a Busy,
+    pub busy: Busy,
     pub interrupt: &'a AtomicBool,
 }
 
-/// Lets the device rest. False: interrupted.
-#[must_use]
-pub fn idle(mut left: Duration, interrupt: &AtomicBool) -> bool {
+impl<'a> Beside<'a> {
+    /// Nothing but what may end the run.
+    pub fn nothing(interrupt: &'a AtomicBool) -> Self {
+        Self {
+            most_in_flight: None,
+            clocks: Clocks::unknown(),
+            busy: Busy::default(),
+            interrupt,
+        }
+    }
+}
+
+/// # Errors
+/// [`Error::Interrupted`]
+fn look(interrupt: &AtomicBool) -> Result<()> {
+    if interrupt.load(Ordering::Relaxed) {
+        return Err(Error::Interrupted);
+    }
+    Ok(())
+}
+
+/// Lets the device rest.
+///
+/// # Errors
+/// [`Error::Interrupted`]
+pub fn idle(mut left: Duration, interrupt: &AtomicBool) -> Result<()> {
     const LOOK: Duration = Duration::from_millis(50);
-    while !left.is_zero() && !interrupt.load(Ordering::Relaxed) {
+    while !left.is_zero() {
+        look(interrupt)?;
         let now = left.min(LOOK);
         std::thread::sleep(now);
         left -= now;
     }
-    !interrupt.load(Ordering::Relaxed)
+    Ok(())
 }
 
 /// How many requests [`compare_clocks`] sends: the closest bounds of them all count, and together they take less than a millisecond.
 pub const EXCHANGES: u64 = 16;
 
-/// Compares the clocks of an engine where nothing is in flight, by requests that end at once. `None`: interrupted.
+/// Compares the clocks of an engine where nothing is in flight, by requests that end at once.
 ///
 /// # Errors
-/// The engine's.
-pub fn compare_clocks(engine: &mut dyn Driven, interrupt: &AtomicBool) -> Result<Option<Clocks>> {
+/// The engine's; [`Error::Interrupted`].
+pub fn compare_clocks(engine: &mut dyn Driven, interrupt: &AtomicBool) -> Result<Clocks> {
     let mut clocks = Clocks::unknown();
     let request = Request {
         timeout: Some(Duration::ZERO),
@@ -187,36 +211,23 @@ pub fn compare_clocks(engine: &mut dyn Driven, interrupt: &AtomicBool) -> Result
                 clocks.exchanged(sent_ns, seen_ns, time_ns);
                 break;
             }
-            if interrupt.load(Ordering::Relaxed) {
-                return Ok(None);
-            }
+            look(interrupt)?;
         }
     }
-    Ok(Some(clocks))
+    Ok(clocks)
 }
 
-/// Sends `arrivals` to an engine where nothing is in flight, and waits for all to end. `None`: interrupted.
+/// Sends `arrivals` to an engine where nothing is in flight, and waits for all to end. `heard` gets all turns, those that an
+/// earlier run has left included.
 ///
 /// # Errors
-/// The engine failed, or a request ended otherwise than by its length.
+/// The engine failed, or a request ended otherwise than by its length; [`Error::Interrupted`].
 pub fn run(
     engine: &mut dyn Driven,
     arrivals: &[Arrival],
     beside: &Beside<'_>,
-) -> Result<Option<Run>> {
-    run_told(engine, arrivals, beside, &mut |_| {})
-}
-
-/// [`run`]; `heard` gets all turns, those that an earlier run has left included.
-///
-/// # Errors
-/// As [`run`].
-pub fn run_told(
-    engine: &mut dyn Driven,
-    arrivals: &[Arrival],
-    beside: &Beside<'_>,
     heard: &mut dyn FnMut(&abi::tg_trace),
-) -> Result<Option<Run>> {
+) -> Result<Run> {
     while let Some(record) = engine.next_trace() {
         heard(&record);
     }
@@ -227,9 +238,7 @@ pub fn run_told(
     let start = Instant::now();
     log.run.offset = beside.clocks.from(start);
     while log.ended < arrivals.len() {
-        if beside.interrupt.load(Ordering::Relaxed) {
-            return Ok(None);
-        }
+        look(beside.interrupt)?;
         let wait = send_due(engine, arrivals, &mut log, start)?;
         if let Some((time_ns, event)) = engine.next_stamped(wait)? {
             log.event(start.elapsed(), time_ns, &event)?;
@@ -239,13 +248,13 @@ pub fn run_told(
             log.run.turns.push(Turn::from(&record));
         }
     }
-    Ok(Some(Run {
+    Ok(Run {
         duration: start.elapsed(),
         turns_lost: engine.traces_lost() - lost_before,
         processor: used().saturating_sub(processor),
         launches: launches::count() - launches_before,
         ..log.run
-    }))
+    })
 }
 
 /// Sends all that is due and may be in flight, so that the scheduler sees it at once; how long until there is more to send.

@@ -1,11 +1,10 @@
 //! `bench kernel`: the kernels of a model by rows, against what bounds them and against cuBLASLt.
 
 use super::args::{PrintArgs, positive};
-use super::clock::Clocks;
 use super::cublaslt::CublasLt;
 use super::drive::{self, Beside};
 use super::floors::Rates;
-use super::host::{self, Busy};
+use super::host;
 use super::kernels::{Group, add, median};
 use super::output::{Column, Format, text};
 use super::ranges::List;
@@ -170,10 +169,7 @@ pub fn run(args: &KernelArgs) -> Result<Exit> {
             let Some(table) = Table::open(args, spec(dtype)?, kind)? else {
                 continue;
             };
-            let Some(found) = table.measure(&model, &interrupt)? else {
-                say("tailgraph: interrupted");
-                return Ok(Exit::Interrupted);
-            };
+            let found = table.measure(&model, &interrupt)?;
             rows.extend(found.iter().map(|row| json!(row)));
         }
     }
@@ -274,8 +270,8 @@ impl<'a> Table<'a> {
         }))
     }
 
-    /// A row for each row count and group of operations. `None`: interrupted.
-    fn measure(&self, model: &Arc<Model>, interrupt: &AtomicBool) -> Result<Option<Vec<Row>>> {
+    /// A row for each row count and group of operations.
+    fn measure(&self, model: &Arc<Model>, interrupt: &AtomicBool) -> Result<Vec<Row>> {
         // First: opening it may wait for all that the GPU runs, and an engine's scheduler runs as long as the engine.
         let library = CublasLt::of(&self.opened.target)?;
         let (mut engine, mut clock) = self.opened.engine_timed(model, self.in_a_row)?;
@@ -286,9 +282,7 @@ impl<'a> Table<'a> {
                 let kind = self.kind.name();
                 say(&format!("{dtype}, {kind} steps of {rows} rows"));
             }
-            let Some(found) = self.groups(&mut engine, &mut *clock, rows, interrupt)? else {
-                return Ok(None);
-            };
+            let found = self.groups(&mut engine, &mut *clock, rows, interrupt)?;
             measured.extend(found.into_iter().map(|group| (rows, group)));
         }
         // Its memory is the library's now.
@@ -296,7 +290,7 @@ impl<'a> Table<'a> {
         drop(engine);
         let all = measured.iter();
         let all = all.map(|(rows, group)| self.row(*rows, group, library.as_ref()));
-        all.collect::<Result<_>>().map(Some)
+        all.collect()
     }
 
     /// The kernels of steps of `rows` rows, each timed in all of them.
@@ -306,7 +300,7 @@ impl<'a> Table<'a> {
         clock: &mut dyn StepClock,
         rows: u32,
         interrupt: &AtomicBool,
-    ) -> Result<Option<Vec<Group>>> {
+    ) -> Result<Vec<Group>> {
         let repeats = u64::from(self.args.repeats);
         // A prompt is one step, of which some are left untimed.
         let (batch, prompt_tokens, new_tokens, runs) = match self.kind {
@@ -319,21 +313,14 @@ impl<'a> Table<'a> {
         for run in 0..WARM_UPS + runs {
             let mut random = Random::new(self.args.timed.seed, run);
             let arrivals = workload::arrivals(&point, Logits::None, vocabulary, &mut random);
-            let beside = Beside {
-                most_in_flight: None,
-                clocks: Clocks::unknown(),
-                busy: &Busy::default(),
-                interrupt,
-            };
+            let beside = Beside::nothing(interrupt);
             let mut steps: HashMap<u64, (u32, u32)> = HashMap::new();
             let mut heard = |abi::tg_trace { outcome, .. }: &abi::tg_trace| {
                 if outcome.action == abi::TG_ACTION_STEP {
                     steps.insert(outcome.step, (outcome.kind, outcome.rows));
                 }
             };
-            if drive::run_told(engine, &arrivals, &beside, &mut heard)?.is_none() {
-                return Ok(None);
-            }
+            drive::run(engine, &arrivals, &beside, &mut heard)?;
             while let Some(times) = clock.next()? {
                 let wanted = steps.get(&times.step) == Some(&(self.kind as u32, rows));
                 if run >= WARM_UPS && wanted && !times.at.is_empty() {
@@ -348,7 +335,7 @@ impl<'a> Table<'a> {
                 self.kind.name()
             )));
         }
-        Ok(Some(groups))
+        Ok(groups)
     }
 
     fn row(&self, rows: u32, group: &Group, library: Option<&CublasLt>) -> Result<Row> {

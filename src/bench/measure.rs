@@ -39,7 +39,7 @@ use crate::runtime::{Engine, Replicas};
 use crate::session::opened::load;
 use crate::session::{Opened, RunSpec, Target};
 use crate::telemetry::phases::{Phase, taken};
-use crate::telemetry::say;
+use crate::telemetry::{say, warn};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
@@ -55,9 +55,7 @@ pub struct Results {
     pub rows: Vec<Value>,
     /// What each step took, of each row and repeat.
     pub steps: Vec<Value>,
-    /// Before its end: rows are of the repeats that were whole, and may be none.
-    pub interrupted: bool,
-    /// Why a point has no row.
+    /// Why a point has no row, or what ended the measurement: rows are of the repeats that were whole.
     pub failed: Option<Error>,
 }
 
@@ -135,18 +133,17 @@ pub fn measure(of: &Measurement<'_>, interrupt: &AtomicBool) -> Result<Results> 
     let model = load(&source)?;
     let model_ms = start.elapsed().as_secs_f64() * 1e3;
     interrupt::look();
-    let repeated = work.repeats(&mut units, &model)?;
-    // What was timed is not lost where what is counted beside it fails.
-    let counted = if repeated {
-        let routing = work.count_routing(&mut units, &model);
-        routing.and_then(|whole| Ok(whole && work.hold_against_bare(&mut units, &model)?))
-    } else {
-        Ok(false)
+    let ended = match work.repeats(&mut units, &model) {
+        Ok(()) => work
+            .count_routing(&mut units, &model)
+            .and_then(|()| work.hold_against_bare(&mut units, &model)),
+        Err(Error::Interrupted) => Err(Error::Interrupted),
+        Err(error) => return Err(error),
     };
     let cost_ns = drive::cost_ns();
     let mut results = Results {
-        interrupted: matches!(counted, Ok(false)),
-        failed: counted.err(),
+        // What was timed is not lost where what is counted beside it fails.
+        failed: ended.err(),
         ..Results::default()
     };
     for mut unit in units {
@@ -163,8 +160,12 @@ pub fn measure(of: &Measurement<'_>, interrupt: &AtomicBool) -> Result<Results> 
             }
             results.rows.push(json!(row));
         }
-        let failed = unit.points.into_iter().find_map(|tried| tried.failed);
-        results.failed = results.failed.or(failed);
+        for failed in unit.points.into_iter().filter_map(|tried| tried.failed) {
+            match results.failed {
+                Some(_) => warn(&failed.to_string()),
+                None => results.failed = Some(failed),
+            }
+        }
     }
     Ok(results)
 }
@@ -320,8 +321,8 @@ impl Work<'_> {
         })
     }
 
-    /// All repeats of all engines. False: interrupted.
-    fn repeats(&self, units: &mut [Unit], model: &Arc<Model>) -> Result<bool> {
+    /// All repeats of all engines.
+    fn repeats(&self, units: &mut [Unit], model: &Arc<Model>) -> Result<()> {
         let repeats = self.args.measuring.repeats as usize;
         let (start, engines) = (Instant::now(), repeats * units.len());
         for repeat in 0..repeats {
@@ -338,31 +339,28 @@ impl Work<'_> {
                         time_left(start, repeat * units.len() + turn, engines)
                     ));
                 }
-                let whole = self.repeat(&mut units[index], model, repeat);
-                if !whole.map_err(|error| units[index].failed(error))? {
-                    // An engine's points are repeated together, and traced together.
+                if let Err(error) = self.repeat(&mut units[index], model, repeat) {
+                    // An engine's points are repeated together.
                     for tried in &mut units[index].points {
                         tried.repeats.truncate(repeat);
                     }
-                    return Ok(false);
+                    return Err(units[index].failed(error));
                 }
             }
         }
-        Ok(true)
+        Ok(())
     }
 
-    /// Starts the unit's engine and measures each of its points once. False: interrupted.
-    fn repeat(&self, unit: &mut Unit, model: &Arc<Model>, repeat: usize) -> Result<bool> {
+    /// Starts the unit's engine and measures each of its points once.
+    fn repeat(&self, unit: &mut Unit, model: &Arc<Model>, repeat: usize) -> Result<()> {
         let phases = PHASES.map(taken);
         let start = Instant::now();
         let (mut running, bare) = unit.start(model, &self.sink())?;
         let engine_ms = start.elapsed().as_secs_f64() * 1e3;
         let mut startup = Startup::since(phases, unit.way.is_some());
         startup.startup_engine_ms = Some(engine_ms);
-        let mut runner = Runner::new(running.driven(), self.interrupt);
-        let Some(first) = self.first_token(&mut runner, unit.points[0].point)? else {
-            return Ok(false);
-        };
+        let engine = running.driven();
+        let first = self.first_token(engine, unit.points[0].point)?;
         // A scored prompt has no token; its end is what comes first.
         let first_ms = first.ttft_ms.first().or(first.e2el_ms.first());
         startup.startup_first_token_ms = first_ms.copied();
@@ -370,26 +368,20 @@ impl Work<'_> {
         for warm_up in 0..u64::from(self.args.measuring.warm_up) {
             for tried in &unit.points {
                 let arrivals = self.arrivals(&tried.point, WARM_UP_INDEX + warm_up);
-                if runner.run(&tried.point, &arrivals)?.is_none() {
-                    return Ok(false);
-                }
+                self.run(engine, Clocks::unknown(), &tried.point, &arrivals)?;
             }
         }
         for turn in 0..unit.points.len() {
             let index = (turn + repeat) % unit.points.len();
             let tried = &mut unit.points[index];
             let arrivals = self.arrivals(&tried.point, repeat as u64);
-            let rested = drive::idle(self.args.measuring.pause, self.interrupt);
-            if !rested || !runner.compare_clocks()? {
-                return Ok(false);
-            }
+            drive::idle(self.args.measuring.pause, self.interrupt)?;
+            let clocks = drive::compare_clocks(engine, self.interrupt)?;
             if let Some(bare) = &bare {
                 bare.begin(tried.point.batch);
             }
             let watching = self.watch.start();
-            let Some(run) = runner.run(&tried.point, &arrivals)? else {
-                return Ok(false);
-            };
+            let run = self.run(engine, clocks, &tried.point, &arrivals)?;
             let seen = watching.end();
             let came = match &bare {
                 Some(bare) => bare.figures(&tried.point),
@@ -411,11 +403,27 @@ impl Work<'_> {
             }
             tried.vocabulary_share = workload::vocabulary_share(&arrivals, self.vocabulary());
         }
-        Ok(true)
+        Ok(())
     }
 
-    /// One short request, whose token is the engine's first. `None`: interrupted.
-    fn first_token(&self, runner: &mut Runner<'_>, point: Point) -> Result<Option<Figures>> {
+    fn run(
+        &self,
+        engine: &mut dyn Driven,
+        clocks: Clocks,
+        point: &Point,
+        arrivals: &[Arrival],
+    ) -> Result<Run> {
+        let beside = Beside {
+            most_in_flight: point.most_in_flight,
+            clocks,
+            busy: Busy::new(point.cpu_load, self.interrupt)?,
+            interrupt: self.interrupt,
+        };
+        drive::run(engine, arrivals, &beside, &mut |_| {})
+    }
+
+    /// One short request, whose token is the engine's first.
+    fn first_token(&self, engine: &mut dyn Driven, point: Point) -> Result<Figures> {
         let alone = Point {
             kind: Kind::Serve,
             batch: 1,
@@ -425,8 +433,10 @@ impl Work<'_> {
             ..point.idle()
         };
         let arrivals = self.arrivals(&alone, WARM_UP_INDEX - 1);
-        let run = runner.run(&alone, &arrivals)?;
-        run.map(|run| figures(&alone, &run)).transpose()
+        figures(
+            &alone,
+            &self.run(engine, Clocks::unknown(), &alone, &arrivals)?,
+        )
     }
 
     /// Whether logits go from the device to the host.
@@ -448,11 +458,10 @@ impl Work<'_> {
     }
 
     /// Counts each point's routing once for each type, bucket and kernel file, after all that is timed, on engines of its own,
-    /// as steps wait at every router: launch ways and busy threads choose no experts. The prompts are the first repeat's. False:
-    /// interrupted.
-    fn count_routing(&self, units: &mut [Unit], model: &Arc<Model>) -> Result<bool> {
+    /// as steps wait at every router: launch ways and busy threads choose no experts. The prompts are the first repeat's.
+    fn count_routing(&self, units: &mut [Unit], model: &Arc<Model>) -> Result<()> {
         if self.config.num_experts == 0 {
-            return Ok(true);
+            return Ok(());
         }
         for index in 0..units.len() {
             let (before, rest) = units.split_at_mut(index);
@@ -471,14 +480,14 @@ impl Work<'_> {
                 for (tried, other) in unit.points.iter_mut().zip(&other.points) {
                     tried.spread = other.spread;
                 }
-            } else if !self.count_unit(unit, model)? {
-                return Ok(false);
+            } else {
+                self.count_unit(unit, model)?;
             }
         }
-        Ok(true)
+        Ok(())
     }
 
-    fn count_unit(&self, unit: &mut Unit, model: &Arc<Model>) -> Result<bool> {
+    fn count_unit(&self, unit: &mut Unit, model: &Arc<Model>) -> Result<()> {
         if !self.args.measuring.quiet {
             say("counting which experts are chosen");
         }
@@ -487,7 +496,6 @@ impl Work<'_> {
         let routing: Arc<dyn RoutingSink> = counts.clone();
         let sink = self.sink();
         let mut engine = unit.opened.engine_with_routing(model, &sink, &routing)?;
-        let mut runner = Runner::new(&mut engine, self.interrupt);
         for index in 0..unit.points.len() {
             let (before, rest) = unit.points.split_at_mut(index);
             let tried = &mut rest[0];
@@ -497,21 +505,20 @@ impl Work<'_> {
                 continue;
             }
             counts.begin(point.typical());
-            if runner.run(&point, &self.arrivals(&point, 0))?.is_none() {
-                return Ok(false);
-            }
+            let arrivals = self.arrivals(&point, 0);
+            self.run(&mut engine, Clocks::unknown(), &point, &arrivals)?;
             tried.spread = counts.end();
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Holds the steps of each way to launch, where there are several, against the bare graph's, in runs of their own: each
-    /// starts both engines anew, since where memory lies makes a difference too. False: interrupted.
+    /// starts both engines anew, since where memory lies makes a difference too.
     #[cfg(feature = "cuda")]
-    fn hold_against_bare(&self, units: &mut [Unit], model: &Arc<Model>) -> Result<bool> {
+    fn hold_against_bare(&self, units: &mut [Unit], model: &Arc<Model>) -> Result<()> {
         let same = units.iter().all(|unit| unit.way == units[0].way);
         if same || self.of.kind != Kind::Decode {
-            return Ok(true);
+            return Ok(());
         }
         for unit in units {
             let (Some(way), Target::Gpu(device)) = (unit.way, &unit.opened.target) else {
@@ -534,9 +541,7 @@ impl Work<'_> {
                         continue;
                     }
                     timing.begin(point.batch);
-                    let Some(ran) = self.stamped(&mut bare, &mut *clock, &point, run)? else {
-                        return Ok(false);
-                    };
+                    let ran = self.stamped(&mut bare, &mut *clock, &point, run)?;
                     laps[index][1].push(ran.bare_laps());
                     unit.points[index].over_bare.calls_sha256 = ran.calls_sha256();
                 }
@@ -547,9 +552,6 @@ impl Work<'_> {
                 let (mut engine, mut clock) = unit.opened.engine_timed(model, None)?;
                 for (tried, [way_laps, _]) in unit.points.iter_mut().zip(&mut laps) {
                     let ran = self.stamped(&mut engine, &mut *clock, &tried.point, run)?;
-                    let Some(ran) = ran else {
-                        return Ok(false);
-                    };
                     way_laps.push(ran.laps(way));
                     tried.over_bare.calls_sha256 = ran.calls_sha256();
                 }
@@ -561,15 +563,15 @@ impl Work<'_> {
                 };
             }
         }
-        Ok(true)
+        Ok(())
     }
 
     #[cfg(not(feature = "cuda"))]
-    fn hold_against_bare(&self, _units: &mut [Unit], _model: &Arc<Model>) -> Result<bool> {
-        Ok(true)
+    fn hold_against_bare(&self, _units: &mut [Unit], _model: &Arc<Model>) -> Result<()> {
+        Ok(())
     }
 
-    /// A run of a point on an engine whose kernels leave stamps. `None`: interrupted.
+    /// A run of a point on an engine whose kernels leave stamps.
     #[cfg(feature = "cuda")]
     fn stamped(
         &self,
@@ -577,13 +579,10 @@ impl Work<'_> {
         clock: &mut dyn StepClock,
         point: &Point,
         run: u64,
-    ) -> Result<Option<Stamped>> {
-        let busy = Busy::new(point.cpu_load, self.interrupt)?;
+    ) -> Result<Stamped> {
         let beside = Beside {
-            most_in_flight: None,
-            clocks: Clocks::unknown(),
-            busy: &busy,
-            interrupt: self.interrupt,
+            busy: Busy::new(point.cpu_load, self.interrupt)?,
+            ..Beside::nothing(self.interrupt)
         };
         let arrivals = self.arrivals(point, run);
         Stamped::run(engine, clock, &arrivals, &beside, point.batch)
@@ -675,49 +674,6 @@ impl Unit {
             Running::Several(Box::new(opened.replicas_of(model, sink, false)?))
         };
         Ok((running, None))
-    }
-}
-
-/// An engine that runs one point after the other.
-struct Runner<'a> {
-    engine: &'a mut dyn Driven,
-    /// Requests so far: the number of the next.
-    sent: u64,
-    interrupt: &'a AtomicBool,
-    clocks: Clocks,
-}
-
-impl<'a> Runner<'a> {
-    fn new(engine: &'a mut dyn Driven, interrupt: &'a AtomicBool) -> Self {
-        Self {
-            engine,
-            sent: 0,
-            interrupt,
-            clocks: Clocks::unknown(),
-        }
-    }
-
-    /// Before a run. False: interrupted.
-    fn compare_clocks(&mut self) -> Result<bool> {
-        let Some(clocks) = drive::compare_clocks(self.engine, self.interrupt)? else {
-            return Ok(false);
-        };
-        self.clocks = clocks;
-        self.sent += drive::EXCHANGES;
-        Ok(true)
-    }
-
-    /// `None`: interrupted.
-    fn run(&mut self, point: &Point, arrivals: &[Arrival]) -> Result<Option<Run>> {
-        let busy = Busy::new(point.cpu_load, self.interrupt)?;
-        let beside = Beside {
-            most_in_flight: point.most_in_flight,
-            clocks: self.clocks,
-            busy: &busy,
-            interrupt: self.interrupt,
-        };
-        self.sent += arrivals.len() as u64;
-        drive::run(self.engine, arrivals, &beside)
     }
 }
 

@@ -111,7 +111,7 @@ pub struct Stamped {
 }
 
 impl Stamped {
-    /// Runs `arrivals` on an engine whose kernels leave stamps. `None`: interrupted.
+    /// Runs `arrivals` on an engine whose kernels leave stamps.
     ///
     /// # Errors
     /// As [`drive::run`]; stamps were lost.
@@ -121,7 +121,7 @@ impl Stamped {
         arrivals: &[Arrival],
         beside: &drive::Beside<'_>,
         batch: u32,
-    ) -> Result<Option<Self>> {
+    ) -> Result<Self> {
         let mut stamped = Self {
             turns: BTreeMap::new(),
             times: vec![],
@@ -141,7 +141,7 @@ impl Stamped {
         read(&mut stamped)?;
         stamped.times.clear();
         let mut failed = Ok(());
-        let ran = drive::run_told(engine, arrivals, beside, &mut |record| {
+        drive::run(engine, arrivals, beside, &mut |record| {
             if failed.is_ok() {
                 failed = read(&mut stamped);
             }
@@ -161,7 +161,7 @@ impl Stamped {
         for times in &mut stamped.times {
             times.step -= first;
         }
-        Ok(ran.map(|_| stamped))
+        Ok(stamped)
     }
 
     /// Steps of `way`: those whose next one is of the whole batch too.

@@ -292,9 +292,7 @@ fn model(subject: &Subject, available: Option<&Available>) -> Vec<Check> {
                     "lower --max-context, --max-seqs or --step-tokens, raise --memory-limit, or free memory"
                 }
                 Error::Usage(_) => "change the option that the message names",
-                Error::Io { .. } | Error::File { .. } | Error::Runtime(_) => {
-                    "check the path and the file that the message names"
-                }
+                _ => "check the path and the file that the message names",
             };
             let error = error.to_string();
             let detail = match names(&error, &subject.name) {

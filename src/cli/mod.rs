@@ -59,7 +59,7 @@ pub fn run() -> Result<Exit> {
     if !matches!(command, Command::Profile(_)) {
         interrupt::install()?;
     }
-    match command {
+    let ended = match command {
         Command::Generate(args) => generate::run(*args),
         Command::Score(args) => score::run(&args),
         Command::Merge(args) => merge::run(&args),
@@ -74,6 +74,13 @@ pub fn run() -> Result<Exit> {
         Command::Doctor(args) => doctor::run(&args),
         Command::Completions { shell } => pages::completions(shell),
         Command::Man { page } => pages::man(page.as_deref()),
+    };
+    match ended {
+        Err(error @ Error::Interrupted) => {
+            say(&format!("tailgraph: {error}"));
+            Ok(Exit::Interrupted)
+        }
+        ended => ended,
     }
 }
 

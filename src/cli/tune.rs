@@ -28,9 +28,7 @@ mod gpu {
     use crate::backend::cuda::driver::machine::Gpu;
     use crate::backend::cuda::tuning::variants::{Architecture, Entry};
     use crate::backend::cuda::tuning::{KernelFile, Shape};
-    use crate::bench::clock::Clocks;
     use crate::bench::drive::{self, Beside};
-    use crate::bench::host::Busy;
     use crate::bench::tuning::{Found, engine};
     use crate::bench::workload::{self, Random};
     use crate::bench::{Kind, Point};
@@ -97,15 +95,11 @@ mod gpu {
         // What the types before came to is not lost by one that fails.
         for &dtype in &args.dtype {
             match of_dtype(args, &model, dtype, &plan, &buckets(dtype), &interrupt) {
-                Ok(Some(found)) => tuned.extend(found),
-                Ok(None) => {
-                    say("tailgraph: interrupted");
-                    end = Ok(Exit::Interrupted);
+                Ok(found) => tuned.extend(found),
+                Err(error) => {
+                    end = Err(error);
+                    break;
                 }
-                Err(error) => end = Err(error),
-            }
-            if !matches!(end, Ok(Exit::Done)) {
-                break;
             }
         }
         if tuned.is_empty() {
@@ -122,7 +116,7 @@ mod gpu {
         print_table(&tuned, &mut table)
             .map_err(|error| Error::io("the table of what was measured", error))?;
         // An earlier file may have all types.
-        let whole = matches!(end, Ok(Exit::Done));
+        let whole = end.is_ok();
         if let (Some(path), false) = (path, whole) {
             warn(&format!(
                 "{}: left as it is, since not all types were measured; standard output has what was",
@@ -180,7 +174,7 @@ mod gpu {
         plan: &Plan,
         buckets: &[u32],
         interrupt: &AtomicBool,
-    ) -> Result<Option<Vec<Tuned>>> {
+    ) -> Result<Vec<Tuned>> {
         let mut spec = run_spec(args, dtype)?;
         let most = buckets.last().copied().unwrap_or(1);
         spec.limits = Limits {
@@ -207,16 +201,9 @@ mod gpu {
             let point = Point::of(Kind::Decode, rows, PROMPT_TOKENS, NEW_TOKENS);
             let mut random = Random::new(args.timed.seed, u64::from(rows));
             let arrivals = workload::arrivals(&point, Logits::None, vocabulary, &mut random);
-            let beside = Beside {
-                most_in_flight: None,
-                clocks: Clocks::unknown(),
-                busy: &Busy::default(),
-                interrupt,
-            };
             tuning.begin(rows);
-            if drive::run(&mut engine, &arrivals, &beside)?.is_none() {
-                return Ok(None);
-            }
+            let beside = Beside::nothing(interrupt);
+            drive::run(&mut engine, &arrivals, &beside, &mut |_| {})?;
             let found = tuning.end().ok_or_else(|| {
                 Error::Runtime(format!(
                     "tune: no decode step had all {rows} sequences, though {NEW_TOKENS} tokens each were generated: \
@@ -236,7 +223,7 @@ mod gpu {
             let dtype = device.spec.dtype;
             tuned.push(Tuned { dtype, found });
         }
-        Ok(Some(tuned))
+        Ok(tuned)
     }
 
     /// The largest that a step of the plan may have; `None` where that is less than `most` sequences and a chunk need.

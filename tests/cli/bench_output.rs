@@ -161,7 +161,10 @@ fn interrupt_bench(more: &[&str]) -> String {
     let output = child.wait_with_output().unwrap();
     let rest = rest.join().unwrap().join("\n");
     assert_eq!(output.status.code(), Some(130), "{rest}");
-    assert!(rest.contains("interrupted; the results are of"), "{rest}");
+    assert!(
+        rest.contains("the results are of the repeats") && rest.ends_with("tailgraph: interrupted"),
+        "{rest}"
+    );
     let rows: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(rows[0]["repeats"].as_u64().unwrap() >= 2, "{rows}");
     rest

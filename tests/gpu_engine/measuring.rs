@@ -6,9 +6,7 @@ use crate::rig::{PATIENCE, Rig, SETUP, Setup, WAYS};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use tailgraph::backend::LaunchWay;
-use tailgraph::bench::clock::Clocks;
 use tailgraph::bench::drive::{self, Beside};
-use tailgraph::bench::host::Busy;
 use tailgraph::bench::metrics::figures;
 use tailgraph::bench::stats::summary;
 use tailgraph::bench::workload::{self, Arrival, Random};
@@ -50,10 +48,6 @@ fn arrivals() -> Vec<Arrival> {
     workload::arrivals(&point(), Logits::None, 997, &mut Random::new(0, 0))
 }
 
-fn beside() -> (Busy, AtomicBool) {
-    (Busy::default(), AtomicBool::new(false))
-}
-
 fn median(values: &[f64]) -> f64 {
     summary(values).unwrap().median
 }
@@ -65,18 +59,11 @@ fn figures_agree_with_the_trace_of_the_same_run() {
     for way in WAYS {
         let (mut engine, _) = rig.engine(way, &setup(true));
         engine.launch().unwrap();
-        let (busy, interrupt) = beside();
-        let beside = Beside {
-            most_in_flight: None,
-            clocks: Clocks::unknown(),
-            busy: &busy,
-            interrupt: &interrupt,
-        };
+        let interrupt = AtomicBool::new(false);
+        let beside = Beside::nothing(&interrupt);
         let (arrivals, mut records) = (arrivals(), vec![]);
         let mut heard = |record: &abi::tg_trace| records.push(*record);
-        let run = drive::run_told(&mut engine, &arrivals, &beside, &mut heard)
-            .unwrap()
-            .unwrap();
+        let run = drive::run(&mut engine, &arrivals, &beside, &mut heard).unwrap();
         let found = figures(&point(), &run).unwrap();
         let shape = engine.shape();
         let launch = Some(way.name());
@@ -110,17 +97,12 @@ fn step_ms(records: &[abi::tg_trace]) -> f64 {
 
 /// As `bench` runs it.
 fn measured(engine: &mut Engine) -> f64 {
-    let (busy, interrupt) = beside();
-    let beside = Beside {
-        most_in_flight: None,
-        clocks: Clocks::unknown(),
-        busy: &busy,
-        interrupt: &interrupt,
-    };
+    let interrupt = AtomicBool::new(false);
+    let beside = Beside::nothing(&interrupt);
     while engine.next_trace().is_some() {}
     let mut records = vec![];
     let mut heard = |record: &abi::tg_trace| records.push(*record);
-    drive::run_told(engine, &arrivals(), &beside, &mut heard).unwrap();
+    drive::run(engine, &arrivals(), &beside, &mut heard).unwrap();
     step_ms(&records)
 }
 
