@@ -163,7 +163,7 @@ fn over_bare(rows: &[Value], width: usize) -> String {
 
 /// Whether all rows of the same sequences had the same kernel calls and gave the same tokens.
 fn same_work(rows: &[Value]) -> String {
-    const WORK: [&str; 7] = [
+    const ASKED: [&str; 7] = [
         "dtype",
         "bucket_file",
         "kernel_file",
@@ -172,29 +172,30 @@ fn same_work(rows: &[Value]) -> String {
         "n_gen",
         "repeats",
     ];
-    let differs = |row: &Value, field: &str| {
-        let known = rows.iter().filter(|other| !other[field].is_null());
-        let mut alike = known.filter(|other| WORK.iter().all(|&name| row[name] == other[name]));
-        !row[field].is_null() && alike.any(|other| row[field] != other[field])
+    for (field, what) in [
+        ("calls_sha256", "their kernel calls"),
+        ("outputs_sha256", "the tokens that they gave"),
+    ] {
+        let known: Vec<&Value> = rows.iter().filter(|row| !row[field].is_null()).collect();
+        for (at, row) in known.iter().enumerate() {
+            let mut alike = known[..at]
+                .iter()
+                .filter(|other| ASKED.iter().all(|&name| row[name] == other[name]));
+            if alike.any(|other| row[field] != other[field]) {
+                return format!(
+                    "NOT THE SAME WORK: at batch {} ways differ in {what}.",
+                    row["batch"]
+                );
+            }
+        }
+    }
+    let compared = rows.iter().all(|row| !row["calls_sha256"].is_null());
+    let which = if compared {
+        "All ways"
+    } else {
+        "Ways that were compared"
     };
-    let named = |field: &str, what: &str| {
-        let row = rows.iter().find(|row| differs(row, field))?;
-        Some(format!(
-            "NOT THE SAME WORK: at batch {} ways differ in {what}.",
-            row["batch"]
-        ))
-    };
-    named("calls_sha256", "their kernel calls")
-        .or_else(|| named("outputs_sha256", "the tokens that they gave"))
-        .unwrap_or_else(|| {
-            let compared = rows.iter().all(|row| !row["calls_sha256"].is_null());
-            let which = if compared {
-                "All ways"
-            } else {
-                "Ways that were compared"
-            };
-            format!("{which} had the same kernel calls and gave the same tokens (by SHA-256).")
-        })
+    format!("{which} had the same kernel calls and gave the same tokens (by SHA-256).")
 }
 
 /// What was measured on what, above the tables.

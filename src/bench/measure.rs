@@ -82,7 +82,6 @@ struct Unit {
 struct Tried {
     point: Point,
     repeats: Vec<Figures>,
-    vocabulary_share: f64,
     spread: Spread,
     over_bare: OverBare,
     /// Why this point alone came to nothing.
@@ -231,7 +230,6 @@ impl Work<'_> {
         let tried = |&point: &Point| Tried {
             point,
             repeats: Vec::new(),
-            vocabulary_share: 0.0,
             spread: Spread::default(),
             over_bare: OverBare::default(),
             failed: None,
@@ -401,7 +399,6 @@ impl Work<'_> {
                 }
                 Err(error) => tried.failed = Some(error),
             }
-            tried.vocabulary_share = workload::vocabulary_share(&arrivals, self.vocabulary());
         }
         Ok(())
     }
@@ -448,13 +445,10 @@ impl Work<'_> {
         self.delivers().then(|| Arc::new(UnreadLogits) as _)
     }
 
-    fn vocabulary(&self) -> u32 {
-        self.config.vocab_size as u32
-    }
-
     fn arrivals(&self, point: &Point, index: u64) -> Vec<Arrival> {
         let mut random = Random::new(self.args.measuring.seed, index);
-        workload::arrivals(point, self.of.wanted, self.vocabulary(), &mut random)
+        let vocabulary = self.config.vocab_size as u32;
+        workload::arrivals(point, self.of.wanted, vocabulary, &mut random)
     }
 
     /// Counts each point's routing once for each type, bucket and kernel file, after all that is timed, on engines of its own,
@@ -627,7 +621,6 @@ impl Work<'_> {
                 ..row.workload
             },
             routing: Routing {
-                vocabulary_share: tried.vocabulary_share,
                 experts_expected: rows.map(|rows| distinct_experts(&self.config, f64::from(rows))),
                 spread: tried.spread,
             },

@@ -191,8 +191,6 @@ impl From<&Point> for Workload {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 pub struct Routing {
-    /// The share of the vocabulary that is named in the prompts.
-    pub vocabulary_share: f64,
     /// Experts of a layer that a step's rows choose, were routing even.
     pub experts_expected: Option<f64>,
     #[serde(flatten)]

@@ -102,15 +102,6 @@ pub fn arrivals(
     arrivals
 }
 
-/// Share of the vocabulary that the prompts name, at most 1: how far they are from sending all rows the same way.
-pub fn vocabulary_share(arrivals: &[Arrival], vocabulary: u32) -> f64 {
-    let mut named = vec![false; vocabulary as usize];
-    for &token in arrivals.iter().flat_map(|arrival| &arrival.request.prompt) {
-        named[token as usize] = true;
-    }
-    named.iter().filter(|&&named| named).count() as f64 / f64::from(vocabulary.max(1))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,9 +122,6 @@ mod tests {
         let prompts: std::collections::HashSet<_> =
             one.iter().map(|a| a.request.prompt.clone()).collect();
         assert_eq!(prompts.len(), 50);
-        // 800 draws of 512 values: 1 - exp(-800 / 512) = 0.79 of them are expected to be drawn.
-        let share = vocabulary_share(&one, 512);
-        assert!((0.72..0.86).contains(&share), "{share}");
     }
 
     #[test]
