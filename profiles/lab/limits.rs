@@ -1,45 +1,31 @@
 //! `lab limits`: what the limits of launching on the device do at their edge: as many launches as are documented, and one more.
 
 use super::cuda::{Argument, Buffer, Captured, Exec, Kernel, Launch, LaunchedBy, OpenGpu, failed};
-use super::measure::{Measured, merged, subject};
-use super::table::Output;
+use super::measure::{merged, subject};
 use super::ways::{Body, step::error_name};
-use super::{Gpus, ended};
-use clap::Args;
+use super::{On, open};
 use cudarc::driver::sys::CUgraphConditionalNodeType::CU_GRAPH_COND_TYPE_IF;
 use cudarc::driver::{CudaStream, sys};
 use serde_json::{Value, json};
 use std::ffi::c_void;
-use std::process::ExitCode;
 use std::sync::Arc;
 use tailgraph::error::Result;
 
-#[derive(Debug, Clone, Args)]
-pub struct Limits {
-    #[command(flatten)]
-    output: Output,
-    /// cuda, or cuda:N for a certain GPU
-    #[arg(long, value_name = "DEVICE", default_value = "cuda", value_parser = Gpus::parse)]
-    device: Gpus,
-}
-
 const FIELDS: &str = "limit documented accepted ran accepted_beyond ran_beyond holds answer";
 
-pub fn run(args: &Limits) -> Result<ExitCode> {
-    let gpu = args.device.one()?;
-    let rows = edges(&gpu)?.into_iter();
-    let rows = rows
-        .map(|edge| merged([&subject(&[&gpu]), &edge]))
+pub fn run(on: &On) -> Result<()> {
+    let (out, [ordinal]) = (on.out()?, on.device.numbers()?);
+    let gpu = open(ordinal)?;
+    let subject = subject(std::slice::from_ref(&gpu));
+    let rows: Vec<_> = edges(&gpu)?
+        .iter()
+        .map(|edge| merged([&subject, edge]))
         .collect();
     let heading = format!(
         "As many launches as documented, and one more, on {}.",
         gpu.info
     );
-    let measured = Measured {
-        rows,
-        ..Measured::default()
-    };
-    ended(&args.output, measured, &heading, FIELDS)
+    on.write(out, &rows, &heading, FIELDS)
 }
 
 /// A launch that stays so long is still there when the next one is tried.
@@ -56,38 +42,41 @@ enum Tried {
     InUse,
 }
 
+/// What is launched, whether by tail launches, what that is called, and how many the documentation allows.
+const LIMITS: [(Tried, bool, &str, u32); 5] = [
+    (
+        Tried::Others,
+        false,
+        "fire-and-forget launches in a run of a graph",
+        120,
+    ),
+    (Tried::Others, true, "pending tail launches of a graph", 255),
+    (
+        Tried::Itself,
+        true,
+        "pending tail launches of a graph by itself",
+        1,
+    ),
+    (
+        Tried::Itself,
+        false,
+        "fire-and-forget launches of a graph by itself",
+        0,
+    ),
+    (
+        Tried::InUse,
+        false,
+        "runs at once of one executable graph",
+        1,
+    ),
+];
+
 /// Tries each limit on `gpu`, which takes some milliseconds each. An edge has `documented` launches and one beyond: how many were
 /// accepted, how many ran, and what the first refused one was answered.
 pub fn edges(gpu: &OpenGpu) -> Result<Vec<Value>> {
     let trial = Trial::new(gpu)?;
     let mut edges = vec![];
-    for (tried, behind, limit, documented) in [
-        (
-            Tried::Others,
-            false,
-            "fire-and-forget launches in a run of a graph",
-            120,
-        ),
-        (Tried::Others, true, "pending tail launches of a graph", 255),
-        (
-            Tried::Itself,
-            true,
-            "pending tail launches of a graph by itself",
-            1,
-        ),
-        (
-            Tried::Itself,
-            false,
-            "fire-and-forget launches of a graph by itself",
-            0,
-        ),
-        (
-            Tried::InUse,
-            false,
-            "runs at once of one executable graph",
-            1,
-        ),
-    ] {
+    for (tried, behind, limit, documented) in LIMITS {
         let (accepted, ran, _) = trial.launches(tried, behind, documented)?;
         let (accepted_beyond, ran_beyond, refused) =
             trial.launches(tried, behind, documented + 1)?;
@@ -164,22 +153,17 @@ impl<'a> Trial<'a> {
         if count == 0 {
             return Ok((0, 0, None));
         }
-        let stay_ns = if tried == Tried::InUse { STAY_NS } else { 0 };
-        let small = self.capture("what is launched", &self.ran, &self.counting(stay_ns))?;
-        let graphs = match tried {
-            Tried::Others => count,
-            Tried::InUse => 1,
-            Tried::Itself => 0,
+        let (graphs, stay_ns) = match tried {
+            Tried::Others => (count, 0),
+            Tried::InUse => (1, STAY_NS),
+            Tried::Itself => (0, 0),
         };
+        let small = self.capture("what is launched", &self.ran, &self.counting(stay_ns))?;
         let graphs = (0..graphs).map(|_| Exec::new(&small, LaunchedBy::Device));
         let graphs: Vec<Exec> = graphs.collect::<Result<_>>()?;
         // 0 is the graph that runs.
-        let handle = |index: u32| match tried {
-            Tried::Others => graphs[index as usize].device_handle(),
-            Tried::InUse => graphs[0].device_handle(),
-            Tried::Itself => 0,
-        };
-        let handles: Vec<u64> = (0..count).map(handle).collect();
+        let mut handles: Vec<u64> = graphs.iter().map(Exec::device_handle).collect();
+        handles.resize(count as usize, *handles.last().unwrap_or(&0));
         let table = Buffer::new(&self.gpu.context, 8 * handles.len())?;
         table.write(&self.stream, 0, bytemuck::cast_slice(&handles))?;
         let answers = Buffer::new(&self.gpu.context, 4 * handles.len())?;

@@ -1,8 +1,8 @@
 //! A GPU that other processes keep busy: `lab keep-busy`, and the processes that `--gpu-load` starts of it. Each has kernels of some
 //! milliseconds one behind the other, as the jobs of other users have them.
 
-use super::Gpus;
 use super::cuda::{Argument, Buffer, Launch, OpenGpu, failed};
+use super::{Gpus, open};
 use clap::Args;
 use cudarc::driver::sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -37,11 +37,12 @@ pub struct KeepBusy {
 }
 
 pub fn run(args: &KeepBusy) -> Result<ExitCode> {
+    let [ordinal] = args.device.numbers()?;
     let [program, arguments @ ..] = &args.command[..] else {
-        keep_busy(&args.device.one()?)?;
+        keep_busy(&open(ordinal)?)?;
         return Ok(ExitCode::SUCCESS);
     };
-    let _beside = Processes::new(args.processes, args.device.ordinal()?)?;
+    let _beside = Processes::new(args.processes, ordinal)?;
     let ended = Command::new(program).args(arguments).status();
     let ended =
         ended.map_err(|error| Error::Runtime(format!("{program} did not start: {error}")))?;

@@ -6,26 +6,23 @@ pub mod limits;
 mod load;
 pub mod measure;
 mod memory;
-#[path = "../../tests/common/probe.rs"]
-#[allow(dead_code, reason = "tests have use for all of it")]
-mod probe;
 mod queue;
-mod reference;
-pub mod scheduled;
-mod table;
+pub mod reference;
 pub mod ways;
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use cuda::{Module, OpenGpu, without_multicast};
-use measure::Measured;
+use serde_json::Value;
 use std::process::ExitCode;
-use table::Output;
+use tailgraph::bench::PrintArgs;
+use tailgraph::bench::output::{Column, Format, text};
 use tailgraph::command::interrupt;
 use tailgraph::error::{Error, Result};
+use tailgraph::files::Out;
 
 /// What of the engine all ways are made of.
 mod cuda {
-    pub use tailgraph::backend::cuda::device::launched;
+    pub use tailgraph::backend::Block;
     pub use tailgraph::backend::cuda::driver::call::{KernelCall, ReadyCall};
     pub use tailgraph::backend::cuda::driver::errors::failed;
     pub use tailgraph::backend::cuda::driver::exec::{Exec, LaunchedBy};
@@ -35,28 +32,23 @@ mod cuda {
     pub use tailgraph::backend::cuda::driver::module::Module;
     pub use tailgraph::backend::cuda::driver::nccl::{Nccl, without_multicast};
     pub use tailgraph::backend::cuda::driver::{Address, image, nccl, peer};
-    pub use tailgraph::backend::cuda::engine::program::{StepProgram, buckets, capture_calls};
-    pub use tailgraph::backend::cuda::engine::step_copy::{PLACES, StepCopy};
+    pub use tailgraph::backend::cuda::engine::program::capture_calls;
     pub use tailgraph::backend::cuda::engine::waiter::{Wait, Waiter, is_done};
     pub use tailgraph::backend::cuda::memory::buffer::Buffer;
     pub use tailgraph::backend::cuda::memory::pinned::Pinned;
-    pub use tailgraph::backend::{Block, LaunchWay};
 }
 
 /// The driver reads an image in place and wants it aligned like a section of its own.
 #[repr(C, align(64))]
 struct Aligned<Bytes: ?Sized>(Bytes);
 
-static ALIGNED: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/lab.fatbin")));
-static ALIGNED_LAUNCHING: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(
+/// All kernels but those of [`LAUNCHING`].
+static KERNELS: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/lab.fatbin")));
+/// The kernel that launches kernels, with these and the device runtime.
+static LAUNCHING: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(
     env!("OUT_DIR"),
     "/launching.fatbin"
 )));
-
-/// All kernels but those of [`LAUNCHING`].
-static KERNELS: &[u8] = &ALIGNED.0;
-/// The kernel that launches kernels, with these and the device runtime.
-static LAUNCHING: &[u8] = &ALIGNED_LAUNCHING.0;
 
 /// Ways to launch steps and to hand them on, side by side on GPUs, without a model
 #[derive(Debug, Parser)]
@@ -68,12 +60,12 @@ pub struct Lab {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Every way that CUDA has of launching a step; and steps that a run's scheduler composes
-    Launch(ways::Launch),
+    /// Every way that CUDA has of launching a step
+    Launch(ways::LaunchArgs),
     /// Two GPUs that hand rows on, or add them up, in every way there is: NCCL, copies, stores and flags
-    Handover(handover::Handover),
+    Handover(handover::HandoverArgs),
     /// Each limit of launching on the device at its edge: as many launches as are documented, and one more
-    Limits(limits::Limits),
+    Limits(On),
     /// An atomic queue by itself: what claiming items costs, and what it saves where items differ
     Queue(queue::QueueArgs),
     /// Keep a GPU busy, as other users' jobs do, while a command runs
@@ -87,105 +79,87 @@ fn main() -> ExitCode {
     let ran = interrupt::install().and_then(|()| run(command));
     ran.unwrap_or_else(|error| {
         eprintln!("error: {error}");
-        ExitCode::from(error.exit_code())
+        ExitCode::from(match error {
+            Error::Interrupted => interrupt::exit_code(),
+            error => error.exit_code(),
+        })
     })
 }
 
 pub fn run(command: Command) -> Result<ExitCode> {
     match command {
-        Command::Launch(args) => ways::run(&args),
-        Command::Handover(args) => handover::run(&args),
-        Command::Limits(args) => limits::run(&args),
-        Command::Queue(args) => queue::run(&args),
-        Command::KeepBusy(args) => load::run(&args),
+        Command::Launch(args) => ways::run(&args)?,
+        Command::Handover(args) => handover::run(&args)?,
+        Command::Limits(on) => limits::run(&on)?,
+        Command::Queue(args) => queue::run(&args)?,
+        Command::KeepBusy(args) => return load::run(&args),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where a command runs, and where its rows go.
+#[derive(Debug, Clone, Args)]
+pub struct On {
+    /// cuda, or certain GPUs: cuda:1, or cuda:0,1 for handover, which takes two
+    #[arg(long, value_name = "DEVICE", default_value = "cuda", value_parser = Gpus::parse)]
+    device: Gpus,
+    #[command(flatten)]
+    print: PrintArgs,
+}
+
+impl On {
+    /// What rows are written to. Opened before anything is measured, so that nothing is lost to a name that cannot be written.
+    fn out(&self) -> Result<Out> {
+        self.print.open()
+    }
+
+    /// Writes rows. A table has these fields, which have spaces between, under `heading`, but those that all rows lack or have as 0;
+    /// other formats have all.
+    fn write(&self, out: Out, rows: &[Value], heading: &str, fields: &'static str) -> Result<()> {
+        let says = |field: &&str| rows.iter().any(|row| row[*field] != 0);
+        let columns = fields.split(' ').filter(says).zip(0..);
+        let columns: Vec<_> = columns
+            .map(|(field, rank)| Column::field(field, field).rank(rank))
+            .collect();
+        let shown = text(rows, self.print.format(), &columns, self.print.width());
+        let heading = match self.print.format() {
+            Format::Md => format!("{heading}\n\n"),
+            _ => String::new(),
+        };
+        out.finish_with((heading + &shown).as_bytes())
     }
 }
 
-/// The names of a list that has one at the start of each line.
-pub fn names(list: &'static str) -> impl Iterator<Item = &'static str> + Clone {
-    list.lines().filter_map(|line| line.split(' ').next())
-}
-
-/// Those of `names` that are asked for, or all where `all` is.
-fn chosen(
-    asked: &[String],
-    all: &str,
-    names: impl Iterator<Item = &'static str>,
-) -> Vec<&'static str> {
-    let is_asked = |name: &&str| asked.iter().any(|asked| asked == name || asked == all);
-    names.filter(is_asked).collect()
-}
-
-/// Refuses a way that is none of `known`, among which are the names of lists.
-fn all_known(asked: &[String], known: impl Iterator<Item = &'static str>) -> Result<()> {
-    let known: Vec<_> = known.collect();
-    let Some(way) = asked.iter().find(|way| !known.contains(&way.as_str())) else {
-        return Ok(());
-    };
-    let known = known.join(", ");
-    Err(Error::Usage(format!(
-        "--ways {way}: expected some of {known}"
-    )))
-}
-
-/// Writes what was measured, and gives the exit code: an interrupted run's is 130.
-fn ended(output: &Output, measured: Measured, heading: &str, fields: &str) -> Result<ExitCode> {
-    if !measured.rows.is_empty() {
-        output.write(&measured.rows, heading, fields)?;
-    }
-    match measured.failed {
-        _ if measured.interrupted => Ok(ExitCode::from(130)),
-        Some(error) => Err(error),
-        None => Ok(ExitCode::SUCCESS),
-    }
-}
-
-/// GPUs as `--device` names them.
+/// GPUs as `--device` names them; none are the first ones.
 #[derive(Debug, Clone)]
 pub struct Gpus(Vec<u32>);
 
 impl Gpus {
     fn parse(text: &str) -> std::result::Result<Self, String> {
-        let list = if text == "cuda" {
-            Some("0")
-        } else {
-            text.strip_prefix("cuda:")
-        };
-        let numbers =
-            list.and_then(|list| list.split(',').map(|number| number.parse().ok()).collect());
-        numbers
-            .map(Self)
-            .ok_or_else(|| "expected cuda, or certain GPUs such as cuda:0,1".to_owned())
-    }
-
-    fn ordinal(&self) -> Result<u32> {
-        match self.0[..] {
-            [ordinal] => Ok(ordinal),
-            _ => Err(Error::Usage(format!(
-                "--device: found {} GPUs, expected one",
-                self.0.len()
-            ))),
+        if text == "cuda" {
+            return Ok(Self(vec![]));
         }
+        let numbers = |list: &str| list.split(',').map(|n| n.parse().ok()).collect();
+        let gpus = text.strip_prefix("cuda:").and_then(numbers).map(Self);
+        gpus.ok_or_else(|| "expected cuda, or certain GPUs such as cuda:0,1".to_owned())
     }
 
-    fn one(&self) -> Result<OpenGpu> {
-        open(self.ordinal()?)
-    }
-
-    fn two(&self) -> Result<[OpenGpu; 2]> {
-        match self.0[..] {
-            [a, b] if a != b => Ok([open(a)?, open(b)?]),
-            _ => Err(Error::Usage(format!(
-                "--device: found {:?}, expected two GPUs",
-                self.0
-            ))),
+    /// The numbers of as many GPUs as a command takes.
+    fn numbers<const N: usize>(&self) -> Result<[u32; N]> {
+        if self.0.is_empty() {
+            return Ok(std::array::from_fn(|number| number as u32));
         }
+        let numbers = self.0.clone().try_into();
+        numbers.map_err(|found: Vec<u32>| {
+            let found = found.len();
+            Error::Usage(format!("--device: found {found} GPUs, expected {N}"))
+        })
     }
 }
 
 /// A GPU with the laboratory's kernels.
 pub fn open(ordinal: u32) -> Result<OpenGpu> {
     let gpu = OpenGpu::new(ordinal)?;
-    let module = Module::of_image(&gpu.context, "loading the laboratory's kernels", KERNELS)?;
+    let module = Module::of_image(&gpu.context, "loading the laboratory's kernels", &KERNELS.0)?;
     Ok(OpenGpu { module, ..gpu })
 }

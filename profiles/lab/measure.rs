@@ -1,30 +1,38 @@
 //! The one measuring loop: steps in several ways, beside each load, again and again in an order that turns by one from repeat to
 //! repeat, so that whatever drifts meets all ways alike.
 
+use super::On;
 use super::cuda::OpenGpu;
-use super::handover::step::ROW_BYTES;
 use super::load::Processes;
-use super::reference::Reference;
 use clap::Args;
 use serde_json::{Value, json};
-use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tailgraph::bench::host::{Busy, process_time, processor, processors};
 use tailgraph::bench::stats::{quantile, sorted};
+use tailgraph::command::{command_line, interrupt};
 use tailgraph::error::{Error, Result};
+use tailgraph::files::Out;
 
 /// Steps between two looks of the host at all that they left.
 const CHUNK: u64 = 250;
 const WARM_UP: u64 = 128;
 /// Steps from which on the slowest thousandth is at least one.
 const ENOUGH_FOR_P999: usize = 1000;
-/// Between two looks of a host that only waits for a run's end.
-pub const LOOK: Duration = Duration::from_micros(200);
 
-/// How ways are measured.
+/// Which ways are measured, and how.
 #[derive(Debug, Clone, Args)]
 pub struct Plan {
+    #[command(flatten)]
+    pub on: On,
+    /// Ways by their names; all are those of the list below that the machine has all for
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "all"
+    )]
+    pub ways: Vec<String>,
     /// Steps of each repeat
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(2..))]
     steps: u64,
@@ -43,6 +51,31 @@ pub struct Plan {
     /// No progress on standard error
     #[arg(long, short)]
     quiet: bool,
+}
+
+impl Plan {
+    /// The ways that are asked for, of a list that has a name at the start of each line.
+    pub fn ways(&self, list: &'static str) -> Result<Vec<&'static str>> {
+        let asked = |name: &str| self.ways.iter().any(|way| way == name || way == "all");
+        let known = |way: &&String| *way == "all" || names(list).any(|name| name == *way);
+        match self.ways.iter().find(|way| !known(way)) {
+            None => Ok(names(list).filter(|name| asked(name)).collect()),
+            Some(way) => Err(Error::Usage(format!(
+                "--ways {way}: expected all, or some of {}",
+                names(list).collect::<Vec<_>>().join(", ")
+            ))),
+        }
+    }
+
+    /// Steps that a repeat has at most, those that are not timed included.
+    pub fn most_steps(&self) -> u64 {
+        1 + WARM_UP + self.steps
+    }
+}
+
+/// The names of a list that has one at the start of each line.
+pub fn names(list: &'static str) -> impl Iterator<Item = &'static str> + Clone {
+    list.lines().filter_map(|line| line.split(' ').next())
 }
 
 /// Steps in a row, and what they took.
@@ -71,24 +104,15 @@ pub trait Steps {
 pub struct Thing<'a> {
     /// What rows say of it first.
     named: Value,
-    /// What its steps leave, which is worked out before anything is timed.
-    reference: Option<Rc<Reference>>,
     open: Box<dyn Fn() -> Result<Box<dyn Steps>> + 'a>,
 }
 
 impl<'a> Thing<'a> {
     /// `open` makes it ready.
-    pub fn new<S: Steps + 'static>(
-        named: Value,
-        reference: Option<Rc<Reference>>,
-        open: impl Fn() -> Result<S> + 'a,
-    ) -> Self {
-        let open = move || open().map(|steps| Box::new(steps) as Box<dyn Steps>);
-        let open = Box::new(open);
+    pub fn new<S: Steps + 'static>(named: Value, open: impl Fn() -> Result<S> + 'a) -> Self {
         Self {
             named,
-            reference,
-            open,
+            open: Box::new(move || Ok(Box::new(open()?))),
         }
     }
 }
@@ -111,23 +135,19 @@ struct Found {
     failed: bool,
 }
 
-/// What was measured, as far as there was time for it.
-#[derive(Default)]
-pub struct Measured {
-    pub rows: Vec<Value>,
-    pub interrupted: bool,
-    /// The first failure; the others were said.
-    pub failed: Option<Error>,
-}
-
-/// Measures all `things` beside each load. One that fails is not tried again under that load; all others are.
-pub fn all(
+/// Measures all `things` beside each load, and writes a row of each to `out`. One that fails has no row and is not tried again under that load;
+/// its error ends the command once all others were measured.
+pub fn run(
     plan: &Plan,
-    gpus: &[&OpenGpu],
+    out: Out,
+    gpus: &[OpenGpu],
     things: &[Thing<'_>],
-    stop: &AtomicBool,
-) -> Result<Measured> {
-    let mut measured = Measured::default();
+    heading: &str,
+    fields: &'static str,
+) -> Result<()> {
+    let stop = interrupt::flag();
+    interrupt::look();
+    let (mut rows, mut failed) = (vec![], None);
     for &gpu_load in &plan.gpu_load {
         let beside = gpus
             .iter()
@@ -135,40 +155,40 @@ pub fn all(
         let _beside = beside.collect::<Result<Vec<_>>>()?;
         for &cpu_load in &plan.cpu_load {
             let mut found: Vec<Found> = things.iter().map(|_| Found::default()).collect();
-            for (repeat, turn) in (0..plan.repeats as usize)
-                .flat_map(|repeat| (0..things.len()).map(move |turn| (repeat, turn)))
-            {
-                if turn == 0 && !plan.quiet {
+            for repeat in 0..plan.repeats as usize {
+                if !plan.quiet {
                     let (this, all) = (repeat + 1, plan.repeats);
                     eprintln!(
                         "repeat {this} of {all}, beside {cpu_load} busy threads and {gpu_load} processes a GPU"
                     );
                 }
-                let index = (turn + repeat) % things.len();
-                let (thing, found) = (&things[index], &mut found[index]);
-                if found.failed || stop.load(Ordering::Relaxed) {
-                    continue;
-                }
-                if let Some(reference) = &thing.reference {
-                    reference.value(plan.steps + WARM_UP + 1);
-                }
-                let busy = Busy::new(cpu_load, stop)?;
-                if let Err(error) = found.repeat(plan, gpus, thing, &busy, stop) {
-                    found.failed = true;
-                    match &measured.failed {
-                        None => measured.failed = Some(error),
-                        Some(_) => eprintln!("warning: {error}"),
+                for turn in 0..things.len() {
+                    let at = (turn + repeat) % things.len();
+                    if found[at].failed || stop.load(Ordering::Relaxed) {
+                        continue;
+                    }
+                    let busy = Busy::new(cpu_load, &stop)?;
+                    if let Err(error) = found[at].repeat(plan, gpus, &things[at], &busy, &stop) {
+                        found[at].failed = true;
+                        match &failed {
+                            None => failed = Some(error),
+                            Some(_) => eprintln!("warning: {error}"),
+                        }
                     }
                 }
             }
             let load = json!({ "cpu_load": cpu_load, "gpu_load": gpu_load });
-            let rows = things.iter().zip(&found);
-            let rows = rows.filter_map(|(thing, found)| found.row(thing, gpus, &load));
-            measured.rows.extend(rows);
+            let measured = things.iter().zip(&found);
+            rows.extend(measured.filter_map(|(thing, found)| found.row(thing, gpus, &load)));
         }
     }
-    measured.interrupted = stop.load(Ordering::Relaxed);
-    Ok(measured)
+    if !rows.is_empty() {
+        plan.on.write(out, &rows, heading, fields)?;
+    }
+    if stop.load(Ordering::Relaxed) {
+        return Err(Error::Interrupted);
+    }
+    failed.map_or(Ok(()), Err)
 }
 
 impl Found {
@@ -176,7 +196,7 @@ impl Found {
     fn repeat(
         &mut self,
         plan: &Plan,
-        gpus: &[&OpenGpu],
+        gpus: &[OpenGpu],
         thing: &Thing<'_>,
         busy: &Busy,
         stop: &AtomicBool,
@@ -221,20 +241,16 @@ impl Found {
     }
 
     /// `None` where it failed, or nothing was timed.
-    fn row(&self, thing: &Thing<'_>, gpus: &[&OpenGpu], load: &Value) -> Option<Value> {
+    fn row(&self, thing: &Thing<'_>, gpus: &[OpenGpu], load: &Value) -> Option<Value> {
         let steps = sorted(&self.steps_us);
         let longest = steps.last().filter(|_| !self.failed)?;
         let median = |values: &[f64]| quantile(&sorted(values), 0.5);
         let per_step = |value: f64| value / self.steps as f64;
         let p50 = quantile(&steps, 0.5);
-        // Rows that go from GPU to GPU.
-        let bytes = thing.named["rows"]
-            .as_u64()
-            .map(|rows| rows * ROW_BYTES as u64);
+        let bytes = thing.named["bytes_per_step"].as_f64();
         let mut figures = json!({
             "repeats": self.repeats,
-            "bytes_per_step": bytes,
-            "gbytes_per_s": bytes.map(|bytes| bytes as f64 / (p50 * 1e3)),
+            "gbytes_per_s": bytes.map(|bytes| bytes / (p50 * 1e3)),
             "timed_steps": steps.len(),
             "mean_step_us": steps.iter().sum::<f64>() / steps.len() as f64,
             "p50_step_us": p50,
@@ -256,15 +272,11 @@ impl Found {
 }
 
 /// What each row says of where it comes from.
-pub fn subject(gpus: &[&OpenGpu]) -> Value {
-    let arguments = std::env::args_os().skip(1);
-    let arguments: Vec<_> = arguments
-        .map(|argument| argument.to_string_lossy().into_owned())
-        .collect();
+pub fn subject(gpus: &[OpenGpu]) -> Value {
     let mut subject = json!({
         "build_version": env!("CARGO_PKG_VERSION"),
         "build_profile": if cfg!(debug_assertions) { "debug" } else { "release" },
-        "command": format!("lab {}", arguments.join(" ")),
+        "command": command_line().replacen("tailgraph", "lab", 1),
         "test_time": chrono::Utc::now().format("%Y-%m-%dT%H:%M:%SZ").to_string(),
         "cpu_info": processor(),
         "host_cores": processors(),

@@ -1,7 +1,6 @@
 //! What the steps of every way have on a GPU: a stream, the struct that their kernels share, and how far they have come.
 
 use super::cuda::{Address, Block, Buffer, OpenGpu, Pinned, failed, image, is_done};
-use super::measure::LOOK;
 use bytemuck::Pod;
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
@@ -11,6 +10,8 @@ use tailgraph::error::{Error, Result};
 
 /// Steps whose ends are kept, the newest: TG_WAYS_STAMPS and TG_PAIR_STAMPS.
 pub const STAMPS: u64 = 1024;
+/// Between two looks of a host that only waits for a run's end.
+pub const LOOK: Duration = Duration::from_micros(200);
 /// No run of so many steps takes so long.
 const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 

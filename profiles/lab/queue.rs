@@ -2,13 +2,11 @@
 //! claim them, and the same items split beforehand.
 
 use super::cuda::{Argument, Buffer, Launch, failed};
-use super::measure::{Measured, merged, subject};
+use super::measure::{merged, subject};
 use super::reference::{mix, mix64};
-use super::table::Output;
-use super::{Gpus, ended};
+use super::{On, open};
 use clap::Args;
 use serde_json::json;
-use std::process::ExitCode;
 use tailgraph::bench::stats::{quantile, sorted};
 use tailgraph::error::{Error, Result};
 
@@ -28,10 +26,7 @@ const CLAIMS: [(&str, Option<u32>); 4] = [
 #[derive(Debug, Clone, Args)]
 pub struct QueueArgs {
     #[command(flatten)]
-    output: Output,
-    /// cuda, or cuda:N for a certain GPU
-    #[arg(long, value_name = "DEVICE", default_value = "cuda", value_parser = Gpus::parse)]
-    device: Gpus,
+    on: On,
     /// Items that are claimed
     #[arg(long, default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(1..))]
     items: u32,
@@ -48,10 +43,11 @@ pub struct QueueArgs {
     repeats: u32,
 }
 
-const FIELDS: &str = "claim work rounds items_per_us first_end_us median_end_us last_end_us tail_us idle_share claims";
+const FIELDS: &str = "claim work rounds items_per_us last_end_us idle_share claims";
 
-pub fn run(args: &QueueArgs) -> Result<ExitCode> {
-    let gpu = args.device.one()?;
+pub fn run(args: &QueueArgs) -> Result<()> {
+    let (out, [ordinal]) = (args.on.out()?, args.on.device.numbers()?);
+    let gpu = open(ordinal)?;
     let stream = gpu.context.new_stream();
     let stream = stream.map_err(|error| failed("making a stream", error))?;
     let kernel = gpu.module.kernel("tg_queue")?;
@@ -94,13 +90,13 @@ pub fn run(args: &QueueArgs) -> Result<ExitCode> {
                         "{claim}: the items come to {sum:016x}, expected {expected:016x}: one was done twice, or not at all"
                     )));
                 }
-                found.extend((repeat > 0).then(|| Ends::of(&times)));
+                found.extend((repeat > 0).then(|| ends(&times)));
             }
-            let median = |of: fn(&Ends) -> f64| {
+            let median = |of: fn(&[f64; 2]) -> f64| {
                 let values: Vec<_> = found.iter().map(of).collect();
                 quantile(&sorted(&values), 0.5)
             };
-            let last = median(|ends| ends.last_us);
+            let last = median(|ends| ends[0]);
             let row = json!({
                 "claim": claim,
                 "work": if skewed { "skewed" } else { "even" },
@@ -109,56 +105,31 @@ pub fn run(args: &QueueArgs) -> Result<ExitCode> {
                 "claims": at_once.map_or(0, |at_once| args.items.div_ceil(at_once)),
                 "repeats": found.len(),
                 "items_per_us": f64::from(args.items) / last,
-                "first_end_us": median(|ends| ends.first_us),
-                "median_end_us": median(|ends| ends.median_us),
                 "last_end_us": last,
-                "tail_us": median(|ends| ends.last_us - ends.median_us),
-                "idle_share": median(|ends| ends.idle_share),
+                "idle_share": median(|ends| ends[1]),
             });
-            rows.push(merged([&subject(&[&gpu]), &row]));
+            rows.push(merged([&subject(std::slice::from_ref(&gpu)), &row]));
         }
     }
     let heading = format!(
         "Items claimed from one counter, each worker a warp, on {}.",
         gpu.info
     );
-    let measured = Measured {
-        rows,
-        ..Measured::default()
-    };
-    ended(&args.output, measured, &heading, FIELDS)
+    args.on.write(out, &rows, &heading, FIELDS)
 }
 
-/// When the workers ended, from the first one's beginning.
-struct Ends {
-    first_us: f64,
-    median_us: f64,
-    last_us: f64,
-    /// The share of the workers' time that they had nothing to do in.
-    idle_share: f64,
-}
-
-impl Ends {
-    /// `times`: when each worker began and ended, in ns.
-    fn of(times: &[[u64; 2]]) -> Self {
-        let start = times.iter().map(|time| time[0]).min().unwrap_or(0);
-        let ends: Vec<_> = times
-            .iter()
-            .map(|time| (time[1] - start) as f64 / 1e3)
-            .collect();
-        let (ends, all) = (sorted(&ends), ends.iter().sum::<f64>());
-        let last_us = ends[ends.len() - 1];
-        Self {
-            first_us: ends[0],
-            median_us: ends[ends.len() / 2],
-            last_us,
-            idle_share: 1.0 - all / (last_us * ends.len() as f64).max(1e-9),
-        }
-    }
+/// When the last worker ended, in us from the first one's beginning, and the share of all their time that they had nothing to do in.
+/// `times`: when each began and ended, in ns.
+fn ends(times: &[[u64; 2]]) -> [f64; 2] {
+    let start = times.iter().map(|time| time[0]).min().unwrap_or(0);
+    let ends = times.iter().map(|time| (time[1] - start) as f64 / 1e3);
+    let (all, last_us) = (ends.clone().sum::<f64>(), ends.fold(0.0, f64::max));
+    let idle = 1.0 - all / (last_us * times.len() as f64).max(1e-9);
+    [last_us, idle]
 }
 
 /// What all items must come to.
-pub fn expected(items: u32, rounds: u32, skewed: bool) -> u64 {
+fn expected(items: u32, rounds: u32, skewed: bool) -> u64 {
     let value_of = |item: u32| {
         let doubled = mix(item).trailing_zeros().min(6);
         let rounds = if skewed {

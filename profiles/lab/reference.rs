@@ -1,41 +1,11 @@
-//! What steps must come to, so that what a GPU computed can be compared with it.
+//! What steps must come to, so that what a GPU computed can be compared with it: each leaves a value, from which the next one follows.
 
-use std::cell::RefCell;
+use std::iter::successors;
 
-/// Steps that leave a value each, from which the next one follows; the first follows from 0. Each is worked out once, and as far as
-/// somebody asks.
-pub struct Reference(RefCell<Known>);
-
-struct Known {
-    next: Box<dyn FnMut(u64) -> u64>,
-    /// What so many steps leave.
-    values: Vec<u64>,
-}
-
-impl Reference {
-    /// `next` gives what a step leaves behind one that left its argument; it is called for each step in turn.
-    pub fn of(next: impl FnMut(u64) -> u64 + 'static) -> Self {
-        Self(RefCell::new(Known {
-            next: Box::new(next),
-            values: vec![0],
-        }))
-    }
-
-    /// What the first `steps` steps leave.
-    pub fn value(&self, steps: u64) -> u64 {
-        let Known { next, values } = &mut *self.0.borrow_mut();
-        while values.len() as u64 <= steps {
-            values.push(next(values[values.len() - 1]));
-        }
-        values[steps as usize]
-    }
-
-    /// Makes the value after `steps` steps wrong: tests see by it that a comparison can fail.
-    #[allow(dead_code, reason = "of use to tests")]
-    pub fn spoil(&self, steps: u64) {
-        let value = self.value(steps);
-        self.0.borrow_mut().values[steps as usize] = !value;
-    }
+/// What 0 to `steps` steps leave. `next` gives what a step leaves behind one that left its argument.
+pub fn values(steps: u64, mut next: impl FnMut(u64) -> u64) -> Vec<u64> {
+    let values = successors(Some(0), |&last| Some(next(last)));
+    values.take(steps as usize + 1).collect()
 }
 
 /// The mixing of one word in kernels/ways/step.cuh.

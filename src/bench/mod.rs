@@ -79,6 +79,7 @@ pub mod tuning;
 pub mod variants;
 pub mod workload;
 
+pub use args::PrintArgs;
 pub use commands::{BenchCommand, run};
 
 use crate::plan::StepKind;

@@ -4,19 +4,15 @@ mod pair;
 pub mod step;
 
 use super::cuda::{Exec, LaunchedBy, OpenGpu, nccl, peer};
-use super::measure::{self, Chunk, LOOK, Plan, Steps, Thing};
-use super::memory::{Memory, Progress, STAMPS};
-use super::reference::Reference;
-use super::table::Output;
-use super::{Gpus, all_known, chosen, ended, names};
+use super::measure::{self, Chunk, Plan, Steps, Thing};
+use super::memory::{LOOK, Memory, Progress, STAMPS};
+use super::open;
 use clap::Args;
 use libloading::Library;
 use pair::Pair;
 use serde_json::json;
-use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use tailgraph::command::interrupt;
 use tailgraph::error::{Error, Result};
 
 /// What takes rows to the other GPU.
@@ -93,22 +89,9 @@ impl Way {
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = WAYS)]
-pub struct Handover {
-    #[command(flatten)]
-    output: Output,
+pub struct HandoverArgs {
     #[command(flatten)]
     plan: Plan,
-    /// Two GPUs: the first hands rows to the second
-    #[arg(long, value_name = "DEVICES", default_value = "cuda:0,1", value_parser = Gpus::parse)]
-    device: Gpus,
-    /// Ways by their names; all leaves out those that the machine lacks something for, and says what
-    #[arg(
-        long,
-        value_name = "LIST",
-        value_delimiter = ',',
-        default_value = "all"
-    )]
-    ways: Vec<String>,
     /// Rows of a step, of 2048 bf16 each
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,8,64,512", value_parser = clap::value_parser!(u32).range(1..))]
     rows: Vec<u32>,
@@ -117,17 +100,16 @@ pub struct Handover {
 const FIELDS: &str = "way rows cpu_load gpu_load p50_step_us p99_step_us p99.9_step_us longest_step_us gbytes_per_s \
                       bytes_per_step host_cpu_us_per_step host_launches_per_step device_mib startup_ms timed_steps";
 
-/// Measures every way asked for. One that fails has no row, and its error ends the command once all others were measured.
-pub fn run(args: &Handover) -> Result<ExitCode> {
-    all_known(&args.ways, ["all"].into_iter().chain(names(WAYS)))?;
-    let gpus = &args.device.two()?;
+/// Measures every way asked for.
+pub fn run(args: &HandoverArgs) -> Result<()> {
+    let plan = &args.plan;
+    let (ways, out) = (plan.ways(WAYS)?, plan.on.out()?);
+    let [a, b] = plan.on.device.numbers()?;
+    let gpus = [open(a)?, open(b)?];
     let (mut there, mut lacking) = (vec![], None);
-    for way in chosen(&args.ways, "all", names(WAYS))
-        .into_iter()
-        .map(Way::of)
-    {
-        let by_name = args.ways.iter().any(|asked| asked == way.name);
-        match check(gpus, way) {
+    for way in ways.into_iter().map(Way::of) {
+        let by_name = plan.ways.iter().any(|asked| asked == way.name);
+        match check(&gpus, way) {
             Ok(()) => there.push(way),
             Err(error) if by_name || !matches!(error, Error::Usage(_)) => return Err(error),
             Err(error) => {
@@ -139,27 +121,27 @@ pub fn run(args: &Handover) -> Result<ExitCode> {
     if let (true, Some(error)) = (there.is_empty(), lacking) {
         return Err(error);
     }
-    interrupt::look();
     let mut things = vec![];
     for &rows in &args.rows {
-        let references = [false, true].map(|reduces| Rc::new(step::reference(rows, reduces)));
+        let reference = |reduces| Rc::new(step::reference(rows, reduces, plan.most_steps()));
+        let references = [false, true].map(reference);
         for &way in &there {
-            let named = json!({ "handover_schema": 1, "way": way.name, "rows": rows });
-            let reference = references[usize::from(way.reduces)].clone();
-            let open = {
-                let reference = reference.clone();
-                move || Run::new(gpus, way, rows, &reference, WAIT)
-            };
-            things.push(Thing::new(named, Some(reference), open));
+            let (gpus, reference) = (&gpus, references[usize::from(way.reduces)].clone());
+            let named = json!({
+                "handover_schema": 1,
+                "way": way.name,
+                "rows": rows,
+                "bytes_per_step": rows as usize * step::ROW_BYTES,
+            });
+            let open = move || Run::new(gpus, way, rows, &reference, WAIT);
+            things.push(Thing::new(named, open));
         }
     }
-    let both = [&gpus[0], &gpus[1]];
-    let measured = measure::all(&args.plan, &both, &things, &interrupt::flag())?;
     let heading = format!(
         "Steps over {} and {}, by the first one's clock.",
-        both[0].info, both[1].info
+        gpus[0].info, gpus[1].info
     );
-    ended(&args.output, measured, &heading, FIELDS)
+    measure::run(plan, out, &gpus, &things, &heading, FIELDS)
 }
 
 /// How long a kernel waits for the other GPU, which other processes may have meanwhile. A step takes some microseconds.
@@ -185,19 +167,13 @@ pub fn check(gpus: &[OpenGpu; 2], way: Way) -> Result<()> {
     )))
 }
 
-/// What a step is launched as.
-enum Work {
-    /// Nothing is captured.
-    Calls,
-    One(Exec),
-    Each([Exec; 2]),
-}
-
 /// A way and its memory. Graphs go before what they use.
 pub struct Run {
-    work: Work,
+    /// A step's: none where it is queued anew each time, one of both GPUs, or one for each.
+    graphs: Vec<Exec>,
     pair: Pair,
-    reference: Rc<Reference>,
+    /// The token behind each number of steps.
+    reference: Rc<Vec<u64>>,
     done: u64,
 }
 
@@ -207,29 +183,22 @@ impl Run {
         gpus: &[OpenGpu; 2],
         way: Way,
         rows: u32,
-        reference: &Rc<Reference>,
+        reference: &Rc<Vec<u64>>,
         wait: Duration,
     ) -> Result<Self> {
-        check(gpus, way)?;
         let pair = Pair::new(gpus, way, rows, wait.as_nanos() as u64)?;
-        // SAFETY: a run keeps the pair until nothing runs any more.
-        let work = unsafe {
-            match way.begun {
-                Begun::Calls => Work::Calls,
-                Begun::OneGraph => Work::One(Exec::new(&pair.capture_both()?, LaunchedBy::Host)?),
-                begun => {
-                    let by = if begun == Begun::Device {
-                        LaunchedBy::Device
-                    } else {
-                        LaunchedBy::Host
-                    };
-                    let [first, second] = pair.capture_each()?;
-                    Work::Each([Exec::new(&first, by)?, Exec::new(&second, by)?])
-                }
-            }
+        let graphs = match way.begun {
+            Begun::Calls => vec![],
+            Begun::OneGraph => vec![pair.capture_both()?],
+            _ => pair.capture_each()?.into(),
         };
+        let by = match way.begun {
+            Begun::Device => LaunchedBy::Device,
+            _ => LaunchedBy::Host,
+        };
+        let graphs = graphs.iter().map(|graph| Exec::new(graph, by));
         Ok(Self {
-            work,
+            graphs: graphs.collect::<Result<_>>()?,
             pair,
             reference: reference.clone(),
             done: 0,
@@ -241,10 +210,8 @@ impl Run {
     pub fn run_alone(&mut self) -> Result<()> {
         let until = self.done + 1;
         self.begin(until)?;
-        if let Work::Each([first, _]) = &self.work {
-            // SAFETY: the pair lives until nothing runs any more.
-            unsafe { first.launch() }?;
-        }
+        // SAFETY: the pair lives until nothing runs any more.
+        unsafe { self.graphs[0].launch() }?;
         self.spin_for(until).map_err(|error| self.given_up(error))
     }
 
@@ -268,17 +235,13 @@ impl Run {
     fn launch(&self) -> Result<u64> {
         /// A step that is not captured: four kernels and two copies.
         const QUEUED: u64 = 6;
-        // SAFETY: the pair lives until nothing runs any more.
-        unsafe {
-            match &self.work {
-                Work::Calls => self.pair.queue().map(|()| QUEUED),
-                Work::One(graph) => graph.launch().map(|()| 1),
-                Work::Each(graphs) => {
-                    graphs.iter().try_for_each(|graph| graph.launch())?;
-                    Ok(2)
-                }
-            }
+        if self.graphs.is_empty() {
+            return self.pair.queue().map(|()| QUEUED);
         }
+        // SAFETY: the pair lives until nothing runs any more.
+        let launch = |graph: &Exec| unsafe { graph.launch() };
+        self.graphs.iter().try_for_each(launch)?;
+        Ok(self.graphs.len() as u64)
     }
 
     /// After a failure: ends what waits without an end, and takes what a GPU says of it for what the host saw.
@@ -321,7 +284,7 @@ impl Run {
     /// What both GPUs have is what is right.
     fn check(&mut self, until: u64) -> Result<()> {
         self.told_failure()?;
-        let (expected, name) = (self.reference.value(until), self.pair.way.name);
+        let (expected, name) = (self.reference[until as usize], self.pair.way.name);
         for Memory { gpu, shared, .. } in self.pair.ends.each_ref().map(|end| &end.memory) {
             let (found, rows, ordinal) = (shared.token, shared.rows, gpu.info.ordinal);
             if shared.step != until {
@@ -342,7 +305,6 @@ impl Steps for Run {
     fn run(&mut self, count: u64) -> Result<Chunk> {
         assert!(count <= STAMPS, "{count} steps in a chunk");
         let (from, until) = (self.done, self.done + count);
-        self.reference.value(until);
         self.begin(until)?;
         let ran = self.launches(from, until).and_then(|launches| {
             self.wait_for_all()?;

@@ -44,34 +44,20 @@ impl End {
         Ok(end)
     }
 
-    fn row_bytes(&self) -> usize {
-        self.rows.bytes()
-    }
-
-    /// Queues a kernel of pair.cu or pair_again.cu, whose first argument is `tg_pair`. `wide`: over the rows; else one thread.
-    ///
-    /// # Safety
-    /// The other arguments are the kernel's, and what they point to lives until it has run.
-    unsafe fn launch(&self, kernel: &str, wide: bool, rest: &[Address]) -> Result<()> {
-        let Memory {
-            gpu,
-            stream,
-            shared,
-            ..
-        } = &self.memory;
+    /// Queues a kernel of pair.cu or pair_again.cu, whose first argument is `tg_pair` and whose others are places of either end.
+    /// `wide`: over the rows; else one thread.
+    fn launch(&self, kernel: &str, wide: bool, rest: &[Address]) -> Result<()> {
+        let (gpu, stream) = (&self.memory.gpu, &self.memory.stream);
         let launch = if wide {
-            Launch::blocks(shared.rows.min(BLOCKS), THREADS)
+            Launch::blocks(self.memory.shared.rows.min(BLOCKS), THREADS)
         } else {
             Launch::blocks(1, 1)
         };
-        let arguments = std::iter::once(self.memory.at(0)).chain(rest.iter().copied());
-        let arguments: Vec<_> = arguments.map(Argument::Address).collect();
-        // SAFETY: the caller's promise.
-        unsafe {
-            gpu.module
-                .kernel(kernel)?
-                .launch(stream, launch, &arguments)
-        }
+        let arguments = [&[self.memory.at(0)], rest].concat();
+        let arguments: Vec<_> = arguments.into_iter().map(Argument::Address).collect();
+        let kernel = gpu.module.kernel(kernel)?;
+        // SAFETY: the arguments are the kernel's; the places are a pair's, which a run keeps until nothing runs any more.
+        unsafe { kernel.launch(stream, launch, &arguments) }
     }
 
     /// Makes the GPU the one that calls go to.
@@ -101,43 +87,30 @@ enum Part {
 impl Pair {
     pub fn new(gpus: &[OpenGpu; 2], way: Way, rows: u32, limit_ns: u64) -> Result<Self> {
         let [a, b] = gpus.each_ref().map(|gpu| &gpu.context);
-        let by_nccl = way.carrier == Carrier::Nccl;
-        if !by_nccl {
-            peer::open(a, b)?;
-            peer::open(b, a)?;
-        }
         let end = |index: u32| End::new(&gpus[index as usize], index, rows, limit_ns);
         let mut pair = Self {
             way,
             ends: [end(0)?, end(1)?],
             nccl: None,
         };
-        if by_nccl {
-            pair.nccl = Some(Nccl::new(super::nccl_for(way.name)?, &[a, b])?);
-            // NCCL connects GPUs when it first has something to do there, which no capture takes.
-            // SAFETY: the places are the ends', which are waited for below; what they hold is of no use yet.
-            unsafe { pair.exchange() }?;
-            for end in &pair.ends {
-                let waited = end.memory.stream.synchronize();
-                waited.map_err(|error| failed("connecting the GPUs by NCCL", error))?;
-            }
+        if way.carrier != Carrier::Nccl {
+            peer::open(a, b)?;
+            peer::open(b, a)?;
+            return Ok(pair);
+        }
+        pair.nccl = Some(Nccl::new(super::nccl_for(way.name)?, &[a, b])?);
+        // NCCL connects GPUs when it first has something to do there, which no capture takes. What the places hold is of no use yet.
+        if way.reduces {
+            pair.reduce()?;
+        } else {
+            pair.hand_on(Part::Rows)?;
+            pair.hand_on(Part::Token)?;
+        }
+        for end in &pair.ends {
+            let waited = end.memory.stream.synchronize();
+            waited.map_err(|error| failed("connecting the GPUs by NCCL", error))?;
         }
         Ok(pair)
-    }
-
-    /// All that NCCL does in a step.
-    ///
-    /// # Safety
-    /// As for [`Self::queue`].
-    unsafe fn exchange(&self) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            if self.way.reduces {
-                return self.reduce();
-            }
-            self.hand_on(Part::Rows)?;
-            self.hand_on(Part::Token)
-        }
     }
 
     fn nccl(&self) -> Result<&Nccl> {
@@ -146,37 +119,31 @@ impl Pair {
     }
 
     /// Queues a whole step on both GPUs, or captures it where their streams are captured.
-    ///
-    /// # Safety
-    /// `self` lives until it has run, however often.
-    pub unsafe fn queue(&self) -> Result<()> {
+    pub fn queue(&self) -> Result<()> {
         let [first, second] = &self.ends;
         let over = match self.way.begun {
             Begun::Device => "tg_pair_end_again",
             _ => "tg_pair_end",
         };
-        // SAFETY: the kernels' arguments; the memory is the ends'.
-        unsafe {
-            if self.way.reduces {
-                for end in &self.ends {
-                    end.launch("tg_pair_rows", true, &[end.rows.at(0)])?;
-                }
-                self.reduce()?;
-                for end in &self.ends {
-                    end.launch("tg_pair_digest", true, &[end.rows.at(0)])?;
-                    end.launch(over, false, &[])?;
-                }
-                return Ok(());
+        if self.way.reduces {
+            for end in &self.ends {
+                end.launch("tg_pair_rows", true, &[end.rows.at(0)])?;
             }
-            first.launch("tg_pair_rows", true, &[first.rows.at(0)])?;
-            self.hand_on(Part::Rows)?;
-            self.take(Part::Rows)?;
-            second.launch("tg_pair_digest", true, &[second.came.at(0)])?;
-            self.hand_on(Part::Token)?;
-            second.launch(over, false, &[])?;
-            self.take(Part::Token)?;
-            first.launch(over, false, &[])
+            self.reduce()?;
+            for end in &self.ends {
+                end.launch("tg_pair_digest", true, &[end.rows.at(0)])?;
+                end.launch(over, false, &[])?;
+            }
+            return Ok(());
         }
+        first.launch("tg_pair_rows", true, &[first.rows.at(0)])?;
+        self.hand_on(Part::Rows)?;
+        self.take(Part::Rows)?;
+        second.launch("tg_pair_digest", true, &[second.came.at(0)])?;
+        self.hand_on(Part::Token)?;
+        second.launch(over, false, &[])?;
+        self.take(Part::Token)?;
+        first.launch(over, false, &[])
     }
 
     /// Who sends a part, and who receives it.
@@ -188,47 +155,40 @@ impl Pair {
         }
     }
 
-    /// # Safety
-    /// As for [`Self::queue`].
-    unsafe fn hand_on(&self, part: Part) -> Result<()> {
+    fn hand_on(&self, part: Part) -> Result<()> {
         let (from, to) = self.ends(part);
         let (source, target, bytes) = match part {
-            Part::Rows => (from.rows.at(0), to.came.at(0), from.row_bytes()),
-            Part::Token => (
-                from.memory.at(TOKEN_AT),
-                to.memory.at(TOKEN_AT),
-                size_of::<u64>(),
-            ),
+            Part::Rows => (from.rows.at(0), to.came.at(0), from.rows.bytes()),
+            Part::Token => {
+                let [source, target] = [from, to].map(|end| end.memory.at(TOKEN_AT));
+                (source, target, size_of::<u64>())
+            }
         };
-        let streams = [&from.memory.stream, &to.memory.stream];
-        // SAFETY: the caller's promise; there are so many bytes at both places.
-        unsafe {
-            match (self.way.carrier, part) {
-                (Carrier::Nccl, _) => {
-                    let (by, there) = ((source, &**streams[0]), (target, &**streams[1]));
-                    self.nccl()?.exchange(part as usize, by, there, bytes)
-                }
-                (Carrier::Copies, _) => {
-                    from.bind()?;
-                    // Addresses are of one space, and the GPUs reach each other: it goes by a copy engine, also out of a graph.
-                    let stream = streams[0].cu_stream();
-                    let queued = result::memcpy_dtod_async(target, source, bytes, stream);
-                    queued.map_err(|error| failed("copying to the other GPU", error))
-                }
-                (Carrier::Stores, Part::Rows) => {
-                    from.launch("tg_pair_put", true, &[target, source, to.flags.at(0)])
-                }
-                (Carrier::Stores, Part::Token) => {
-                    let to = [to.memory.at(0), to.flags.at(0)];
-                    from.launch("tg_pair_put_token", false, &to)
-                }
+        let (stream, there) = (&*from.memory.stream, &*to.memory.stream);
+        match (self.way.carrier, part) {
+            (Carrier::Nccl, _) => {
+                let (by, there) = ((source, stream), (target, there));
+                // SAFETY: there are so many bytes at both places, which a run keeps until nothing runs any more.
+                unsafe { self.nccl()?.exchange(part as usize, by, there, bytes) }
+            }
+            (Carrier::Copies, _) => {
+                from.bind()?;
+                // Addresses are of one space, and the GPUs reach each other: it goes by a copy engine, also out of a graph.
+                // SAFETY: as above.
+                unsafe { result::memcpy_dtod_async(target, source, bytes, stream.cu_stream()) }
+                    .map_err(|error| failed("copying to the other GPU", error))
+            }
+            (Carrier::Stores, Part::Rows) => {
+                from.launch("tg_pair_put", true, &[target, source, to.flags.at(0)])
+            }
+            (Carrier::Stores, Part::Token) => {
+                let to = [to.memory.at(0), to.flags.at(0)];
+                from.launch("tg_pair_put_token", false, &to)
             }
         }
     }
 
-    /// # Safety
-    /// As for [`Self::queue`].
-    unsafe fn take(&self, part: Part) -> Result<()> {
+    fn take(&self, part: Part) -> Result<()> {
         let (from, to) = self.ends(part);
         match (self.way.carrier, part) {
             // It has been queued with the send.
@@ -239,49 +199,36 @@ impl Pair {
                 ordered.map_err(|error| failed("waiting for the other GPU", error))
             }
             (Carrier::Stores, Part::Rows) => {
-                // SAFETY: the caller's promise.
-                unsafe { to.launch("tg_pair_take_rows", false, &[to.flags.at(0)]) }
+                to.launch("tg_pair_take_rows", false, &[to.flags.at(0)])
             }
             (Carrier::Stores, Part::Token) => {
-                // SAFETY: the caller's promise.
-                unsafe { to.launch("tg_pair_take_token", false, &[to.flags.at(0)]) }
+                to.launch("tg_pair_take_token", false, &[to.flags.at(0)])
             }
         }
     }
 
-    /// # Safety
-    /// As for [`Self::queue`].
-    unsafe fn reduce(&self) -> Result<()> {
+    fn reduce(&self) -> Result<()> {
         let [first, second] = &self.ends;
         if self.way.carrier == Carrier::Nccl {
-            let at = |end: &End| end.rows.at(0);
-            let ends = [
-                (at(first), &*first.memory.stream),
-                (at(second), &*second.memory.stream),
-            ];
-            // SAFETY: the caller's promise; both ends have so many bf16.
-            return unsafe { self.nccl()?.reduce(0, ends, first.row_bytes() / 2) };
+            let ends = [first, second].map(|end| (end.rows.at(0), &*end.memory.stream));
+            // SAFETY: both ends have so many bf16, and a run keeps them until nothing runs any more.
+            return unsafe { self.nccl()?.reduce(0, ends, first.rows.bytes() / 2) };
         }
         for (own, other) in [(first, second), (second, first)] {
             let places = [&own.rows, &own.came, &other.came, &own.flags, &other.flags];
-            // SAFETY: the caller's promise.
-            unsafe { own.launch("tg_pair_reduce", true, &places.map(|place| place.at(0))) }?;
+            own.launch("tg_pair_reduce", true, &places.map(|place| place.at(0)))?;
         }
         Ok(())
     }
 
     /// A step as a graph for each GPU.
-    ///
-    /// # Safety
-    /// As for [`Self::queue`], for as long as anything made of the graphs may run.
-    pub unsafe fn capture_each(&self) -> Result<[Captured; 2]> {
+    pub fn capture_each(&self) -> Result<[Captured; 2]> {
         let [first, second] = &self.ends;
         let name = |index| format!("{}, GPU {index}", self.way.name);
         let mut other = None;
         let own = Captured::capture(&first.memory.stream, name(0), |_| {
             let captured = Captured::capture(&second.memory.stream, name(1), |_| {
-                // SAFETY: the caller's promise.
-                unsafe { self.queue() }?;
+                self.queue()?;
                 second.bind()
             });
             // The outer capture ends on its own GPU whatever came of the inner one.
@@ -295,15 +242,11 @@ impl Pair {
 
     /// A step as one graph over both GPUs: the second's stream comes into the first's capture by the event that it waits for, and
     /// goes back by another.
-    ///
-    /// # Safety
-    /// As for [`Self::capture_each`].
-    pub unsafe fn capture_both(&self) -> Result<Captured> {
+    pub fn capture_both(&self) -> Result<Captured> {
         let first = &self.ends[0];
         let name = format!("{}, both GPUs", self.way.name);
         Captured::capture(&first.memory.stream, name, |_| {
-            // SAFETY: the caller's promise.
-            unsafe { self.queue() }?;
+            self.queue()?;
             first.bind()
         })
     }

@@ -1,6 +1,6 @@
 //! A step over two GPUs, as kernels/ways/pair.h has it: the struct that a GPU's kernels share, and what they compute.
 
-use super::super::reference::{Reference, mix, mix64};
+use super::super::reference::{mix, mix64, values};
 use super::super::ways::step::error_name;
 use bytemuck::{Pod, Zeroable};
 use std::mem::offset_of;
@@ -103,9 +103,9 @@ fn sum(a: u32, b: u32) -> u32 {
     rounded((a & low) << 16, (b & low) << 16) | rounded(a & high, b & high) << 16
 }
 
-/// Tokens of steps of so many rows, which both GPUs add up if `reduces`.
-pub fn reference(rows: u32, reduces: bool) -> Reference {
-    Reference::of(move |token| {
+/// Tokens behind 0 to `steps` steps of so many rows, which both GPUs add up if `reduces`.
+pub fn reference(rows: u32, reduces: bool, steps: u64) -> Vec<u64> {
+    values(steps, |token| {
         let sum = (0..rows * ROW_WORDS as u32).fold(0u64, |all, i| {
             let own = word(token, 0, i);
             let value = if reduces {

@@ -1,7 +1,6 @@
 //! One graph of conditional nodes, launched once by the host (kernels/ways/conditional.cu); and what such nodes are made by.
 
-use super::super::cuda::{Argument, Captured, Exec, Launch, LaunchedBy, ReadyCall, failed};
-use super::super::memory::Progress;
+use super::super::cuda::{Argument, Captured, Exec, Kernel, Launch, LaunchedBy, ReadyCall, failed};
 use super::step::BUCKETS;
 use super::{Ground, Launching};
 use cudarc::driver::sys::CUgraphConditionalNodeType as Type;
@@ -9,55 +8,38 @@ use cudarc::driver::{CudaStream, result::DriverError, sys};
 use std::sync::Arc;
 use tailgraph::error::{Error, Result};
 
-struct Loop(Exec);
-
-pub fn open(ground: &mut Ground) -> Result<Box<dyn Launching>> {
+pub fn open(ground: &Ground) -> Result<Launching> {
     let (graph, root) = Body::whole(&ground.memory.stream, ground.name("the loop"))?;
+    let kernel = |name| ground.memory.gpu.module.kernel(name);
     let of_while = root.value(1)?;
     let (_, bodies) = root.condition(Type::CU_GRAPH_COND_TYPE_WHILE, 1, of_while, None)?;
     let body = &bodies[0];
     // No body of SWITCH has this number.
     let of_switch = body.value(BUCKETS as u32)?;
     let of_if = body.value(0)?;
-    let one = Launch::blocks(1, 1);
-    let turn = ground.memory.gpu.module.kernel("tg_ways_turn")?;
-    let turn = body.capture(|stream| {
-        let arguments = [
-            ground.ways(),
-            Argument::U64(of_switch),
-            Argument::U64(of_if),
-        ];
-        // SAFETY: the arguments are the kernel's; the memory is the ground's, which outlives what runs.
-        unsafe { turn.launch(stream, one, &arguments) }
-    })?;
+    let turn = [Argument::U64(of_switch), Argument::U64(of_if)];
+    let turn = body.capture(|stream| one(&kernel("tg_ways_turn")?, ground, stream, &turn))?;
     let (switch, buckets) =
         body.condition(Type::CU_GRAPH_COND_TYPE_SWITCH, BUCKETS, of_switch, turn)?;
     for (inner, calls) in buckets.iter().zip(ground.ready_calls()?) {
-        // SAFETY: the memory is the ground's, which outlives what runs.
-        let launch = |stream: &CudaStream| {
-            calls
-                .iter()
-                .try_for_each(|call: &ReadyCall| unsafe { call.launch(stream) })
-        };
-        inner.capture(launch)?;
+        inner.capture(|stream| {
+            // SAFETY: the memory is the ground's, which outlives what runs.
+            let launch = |call: &ReadyCall| unsafe { call.launch(stream) };
+            calls.iter().try_for_each(launch)
+        })?;
     }
     let (_, idle) = body.condition(Type::CU_GRAPH_COND_TYPE_IF, 1, of_if, Some(switch))?;
-    let kernel = ground.memory.gpu.module.kernel("tg_ways_idle")?;
-    idle[0].capture(|stream| {
-        let arguments = [ground.ways(), Argument::U64(of_while)];
-        // SAFETY: the arguments are the kernel's; the memory is the ground's, which outlives what runs.
-        unsafe { kernel.launch(stream, one, &arguments) }
-    })?;
-    Ok(Box::new(Loop(Exec::new(&graph, LaunchedBy::Host)?)))
+    let over = [Argument::U64(of_while)];
+    idle[0].capture(|stream| one(&kernel("tg_ways_idle")?, ground, stream, &over))?;
+    let graph = Exec::new(&graph, LaunchedBy::Host)?;
+    Ok(Box::new(move |ground, _| ground.launch(&graph).map(|()| 1)))
 }
 
-impl Launching for Loop {
-    fn run(&mut self, ground: &mut Ground, _until: u64) -> Result<u64> {
-        // SAFETY: the memory is the ground's, which outlives what runs.
-        unsafe { self.0.launch() }?;
-        ground.wait_for_all()?;
-        Ok(1)
-    }
+/// Queues a kernel of one thread, which takes `tg_ways` and conditions' values.
+fn one(kernel: &Kernel, ground: &Ground, stream: &CudaStream, values: &[Argument]) -> Result<()> {
+    let arguments = [&[ground.ways()], values].concat();
+    // SAFETY: the arguments are the kernel's; the memory is the ground's, which outlives what runs.
+    unsafe { kernel.launch(stream, Launch::blocks(1, 1), &arguments) }
 }
 
 /// A graph to put nodes into: a whole one, or the body of a conditional node, which lives as long as the whole one.

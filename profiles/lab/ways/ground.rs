@@ -1,11 +1,10 @@
 //! What all ways stand on: the memory of their steps, the calls of a step, and how a run of them begins and ends.
 
 use super::super::cuda::{
-    Argument, Buffer, Captured, Kernel, KernelCall, Launch, OpenGpu, ReadyCall, capture_calls,
+    Argument, Buffer, Captured, Exec, Kernel, KernelCall, Launch, OpenGpu, ReadyCall, capture_calls,
 };
 use super::super::measure::{Chunk, Steps};
 use super::super::memory::{Memory, Progress, STAMPS};
-use super::super::reference::Reference;
 use super::step::{BUCKETS, LAYOUT, Shared, THREADS, WIDEST, blocks};
 use super::{Launching, open};
 use std::rc::Rc;
@@ -16,8 +15,9 @@ use tailgraph::error::{Error, Result};
 pub struct Ground {
     pub way: &'static str,
     pub memory: Memory<Shared>,
-    pub layers: u32,
-    pub reference: Rc<Reference>,
+    layers: u32,
+    /// The digest behind each number of steps.
+    pub reference: Rc<Vec<u64>>,
     layer: Kernel,
     decide: Kernel,
     values: [Buffer; 2],
@@ -28,7 +28,7 @@ impl Ground {
         gpu: &OpenGpu,
         way: &'static str,
         kernels: u32,
-        reference: &Rc<Reference>,
+        reference: &Rc<Vec<u64>>,
         renew: u32,
     ) -> Result<Self> {
         let layers = kernels - 1;
@@ -116,6 +116,12 @@ impl Ground {
         unsafe { capture_calls(&self.memory.stream, self.name("the head"), &[head]) }
     }
 
+    /// Launches a graph of this way.
+    pub fn launch(&self, graph: &Exec) -> Result<()> {
+        // SAFETY: the memory is this value's, as in `capture`.
+        unsafe { graph.launch() }
+    }
+
     /// Steps done and the bucket of the next, as the last step has told.
     pub fn told(&self) -> (u64, usize) {
         let told = self.memory.told();
@@ -131,7 +137,7 @@ impl Ground {
         if step != until {
             return Err(self.ended_early(until));
         }
-        let (expected, kernels) = (self.reference.value(until), self.layers + 1);
+        let (expected, kernels) = (self.reference[until as usize], self.layers + 1);
         if digest != expected {
             return Err(Error::Runtime(format!(
                 "{}: after {until} steps of {kernels} kernels the digest is {digest:016x}, expected {expected:016x}, as every way gives: \
@@ -167,7 +173,7 @@ impl Progress for Ground {
 
 /// A way and its memory. Graphs go before the memory that they use.
 pub struct Run {
-    launching: Box<dyn Launching>,
+    launching: Launching,
     ground: Ground,
 }
 
@@ -177,7 +183,7 @@ impl Run {
         gpu: &OpenGpu,
         way: &'static str,
         kernels: u32,
-        reference: &Rc<Reference>,
+        reference: &Rc<Vec<u64>>,
         renew: u32,
     ) -> Result<Self> {
         let mut ground = Ground::new(gpu, way, kernels, reference, renew)?;
@@ -193,9 +199,8 @@ impl Steps for Run {
         let shared = &mut ground.memory.shared;
         let (from, until) = (shared.step, shared.step + count);
         (shared.limit, shared.launched, shared.arrived) = (until, 0, 0);
-        ground.reference.value(until);
         ground.memory.write()?;
-        let launches = self.launching.run(ground, until)?;
+        let launches = (self.launching)(ground, until)?;
         ground.wait_for_all()?;
         ground.memory.read()?;
         ground.check(until)?;

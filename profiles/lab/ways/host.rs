@@ -1,101 +1,152 @@
-//! Steps that the host launches: kernel by kernel, or as a graph a step, with each way that it has to wait.
+//! Steps that the host launches: kernel by kernel, as a graph a step with each way that it has to wait, and as graphs that it changes
+//! from step to step.
 
-use super::super::cuda::{Exec, LaunchedBy, ReadyCall, Wait, Waiter, failed};
+use super::super::cuda::{Captured, Exec, LaunchedBy, ReadyCall, Wait, Waiter, failed};
 use super::super::memory::Progress;
 use super::step::{BUCKETS, bucket_behind};
 use super::{Ground, Launching};
-use tailgraph::error::Result;
+use cudarc::driver::sys;
+use tailgraph::error::{Error, Result};
 
 /// Launches what `next` launches for each step's bucket, and spins for the step's word.
-pub fn each_step(
-    ground: &Ground,
-    until: u64,
-    mut next: impl FnMut(usize) -> Result<()>,
-) -> Result<u64> {
-    let (from, mut bucket) = ground.told();
-    for step in from..until {
-        next(bucket)?;
-        ground.spin_for(step + 1)?;
-        bucket = ground.told().1;
-    }
-    Ok(until - from)
+fn each_step(mut next: impl FnMut(&Ground, usize) -> Result<()> + 'static) -> Launching {
+    Box::new(move |ground, until| {
+        let (from, mut bucket) = ground.told();
+        for step in from..until {
+            next(ground, bucket)?;
+            ground.spin_for(step + 1)?;
+            bucket = ground.told().1;
+        }
+        Ok(until - from)
+    })
+}
+
+/// Every bucket's step as a graph.
+fn all_captured(ground: &Ground) -> Result<Vec<Captured>> {
+    let graph = |bucket| ground.capture(bucket, None);
+    (0..BUCKETS).map(graph).collect()
 }
 
 /// Every bucket's step as a graph that the host launches.
 fn all_graphs(ground: &Ground) -> Result<Vec<Exec>> {
-    let graph = |bucket| Exec::new(&ground.capture(bucket, None)?, LaunchedBy::Host);
-    (0..BUCKETS).map(graph).collect()
+    let graphs = all_captured(ground)?;
+    let graphs = graphs
+        .iter()
+        .map(|graph| Exec::new(graph, LaunchedBy::Host));
+    graphs.collect()
 }
 
-/// A graph a step. The host spins for the step's word at once, or, with a waiter, waits for the step's end before.
-struct Graphs {
-    graphs: Vec<Exec>,
-    waiter: Option<Waiter>,
-}
-
-pub fn graphs(ground: &mut Ground, wait: Option<Wait>) -> Result<Box<dyn Launching>> {
-    let waiter = wait
-        .map(|wait| Waiter::new(&ground.memory.gpu.context, wait))
-        .transpose();
+/// A graph a step. The host spins for the step's word at once, or, with a way to wait, waits for the step's end before.
+pub fn graphs(ground: &Ground, wait: Option<Wait>) -> Result<Launching> {
+    let graphs = all_graphs(ground)?;
+    let context = &ground.memory.gpu.context;
+    let waiter = wait.map(|wait| Waiter::new(context, wait)).transpose();
     let waiter = waiter.map_err(|error| failed(&ground.name("making an event"), error))?;
-    Ok(Box::new(Graphs {
-        graphs: all_graphs(ground)?,
-        waiter,
+    Ok(each_step(move |ground, bucket| {
+        ground.launch(&graphs[bucket])?;
+        let Some(waiter) = &waiter else {
+            return Ok(());
+        };
+        match waiter.within(Ground::STEP_TIMEOUT, &ground.memory.stream) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(ground.late(Ground::STEP_TIMEOUT)),
+            Err(error) => Err(failed(&ground.name("waiting for an event"), error)),
+        }
     }))
 }
 
-impl Launching for Graphs {
-    fn run(&mut self, ground: &mut Ground, until: u64) -> Result<u64> {
-        each_step(ground, until, |bucket| {
-            // SAFETY: the memory is the ground's, which outlives what runs.
-            unsafe { self.graphs[bucket].launch() }?;
-            match &self.waiter {
-                None => Ok(()),
-                Some(waiter) => match waiter.within(Ground::STEP_TIMEOUT, &ground.memory.stream) {
-                    Ok(true) => Ok(()),
-                    Ok(false) => Err(ground.late(Ground::STEP_TIMEOUT)),
-                    Err(error) => Err(failed(&ground.name("waiting for an event"), error)),
-                },
-            }
-        })
-    }
-}
-
 /// All graphs queued by a host that knows every shape.
-struct Queued(Vec<Exec>);
-
-pub fn queued(ground: &mut Ground) -> Result<Box<dyn Launching>> {
-    Ok(Box::new(Queued(all_graphs(ground)?)))
-}
-
-impl Launching for Queued {
-    fn run(&mut self, ground: &mut Ground, until: u64) -> Result<u64> {
+pub fn queued(ground: &Ground) -> Result<Launching> {
+    let graphs = all_graphs(ground)?;
+    Ok(Box::new(move |ground, until| {
         let from = ground.told().0;
         for step in from..until {
-            let bucket = bucket_behind(ground.reference.value(step));
-            // SAFETY: the memory is the ground's, which outlives what runs.
-            unsafe { self.0[bucket].launch() }?;
+            let bucket = bucket_behind(ground.reference[step as usize]);
+            ground.launch(&graphs[bucket])?;
         }
         ground.spin_for(until)?;
         Ok(until - from)
-    }
+    }))
 }
 
 /// Kernel by kernel.
-struct Kernels(Vec<Vec<ReadyCall>>);
-
-pub fn kernels(ground: &mut Ground) -> Result<Box<dyn Launching>> {
-    Ok(Box::new(Kernels(ground.ready_calls()?)))
+pub fn kernels(ground: &Ground) -> Result<Launching> {
+    let calls = ground.ready_calls()?;
+    let kernels = calls[0].len() as u64;
+    let mut steps = each_step(move |ground, bucket| {
+        // SAFETY: the memory is the ground's, which outlives what runs.
+        let launch = |call| unsafe { ReadyCall::launch(call, &ground.memory.stream) };
+        calls[bucket].iter().try_for_each(launch)
+    });
+    Ok(Box::new(move |ground, until| {
+        Ok(steps(ground, until)? * kernels)
+    }))
 }
 
-impl Launching for Kernels {
-    fn run(&mut self, ground: &mut Ground, until: u64) -> Result<u64> {
-        let steps = each_step(ground, until, |bucket| {
-            // SAFETY: the memory is the ground's, which outlives what runs.
-            self.0[bucket]
-                .iter()
-                .try_for_each(|call| unsafe { call.launch(&ground.memory.stream) })
-        })?;
-        Ok(steps * u64::from(ground.layers + 1))
-    }
+/// One graph whose kernels are each given their parameters before each launch, by the nodes of the graph that it was made of. The host does not know which of them a step leaves as
+/// they are.
+pub fn params(ground: &Ground) -> Result<Launching> {
+    let graph = ground.capture(0, None)?;
+    let (exec, calls) = (Exec::new(&graph, LaunchedBy::Host)?, ground.ready_calls()?);
+    let nodes = graph.handles()?;
+    Ok(each_step(move |ground, bucket| {
+        for (index, (call, &node)) in calls[bucket].iter().zip(&nodes).enumerate() {
+            call.with_node(|params| {
+                // SAFETY: the executable is alive, the node of its graph, and the driver copies the parameters.
+                unsafe { sys::cuGraphExecKernelNodeSetParams_v2(exec.handle(), node, params) }
+                    .result()
+                    .map_err(|error| {
+                        let (graph, call) = (graph.name(), call.name());
+                        failed(
+                            &format!("{graph}: giving node {index} a call of {call}"),
+                            error,
+                        )
+                    })
+            })?;
+        }
+        ground.launch(&exec)
+    }))
+}
+
+/// One graph updated as a whole from the captured one of the step's bucket.
+pub fn updated(ground: &Ground) -> Result<Launching> {
+    let graphs = all_captured(ground)?;
+    let exec = Exec::new(&graphs[0], LaunchedBy::Host)?;
+    Ok(each_step(move |ground, bucket| {
+        update(&exec, &graphs[bucket])?;
+        ground.launch(&exec)
+    }))
+}
+
+/// From the next launch on `exec` does what `graph` does, whose nodes and edges are as those that it was made of.
+fn update(exec: &Exec, graph: &Captured) -> Result<()> {
+    graph.bind()?;
+    let mut found = sys::CUgraphExecUpdateResultInfo {
+        result: sys::CUgraphExecUpdateResult::CU_GRAPH_EXEC_UPDATE_SUCCESS,
+        errorNode: std::ptr::null_mut(),
+        errorFromNode: std::ptr::null_mut(),
+    };
+    // SAFETY: both are alive; the driver writes the result alone.
+    let updated = unsafe { sys::cuGraphExecUpdate_v2(exec.handle(), graph.handle(), &mut found) };
+    updated.result().map_err(|error| {
+        Error::Runtime(format!(
+            "updating the graph of {} to that of {}: the driver answered {:?} ({:?}) for {}",
+            exec.name(),
+            graph.name(),
+            error.0,
+            found.result,
+            graph.node_text(found.errorNode)
+        ))
+    })
+}
+
+/// A graph captured, instantiated and launched for each step, to see what the others save; it lives until the next one is there.
+pub fn recaptured() -> Launching {
+    let mut last = None;
+    each_step(move |ground, bucket| {
+        let exec = Exec::instantiate(&ground.capture(bucket, None)?, LaunchedBy::Host)?;
+        ground.launch(&exec)?;
+        drop(last.replace(exec));
+        Ok(())
+    })
 }

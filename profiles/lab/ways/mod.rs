@@ -1,34 +1,26 @@
 //! `lab launch`: every way that CUDA has of launching a step, over the same small kernels (kernels/ways). [`WAYS`] is the table; the
-//! files beside have a way each, or a few that differ in a line.
+//! files beside have what launches them.
 
 mod conditional;
 mod device;
 mod ground;
 mod host;
-mod resident;
 pub mod step;
-mod update;
 
 pub use conditional::Body;
 pub use ground::{Ground, Run};
 
-use super::cuda::{LaunchWay, Wait};
+use super::cuda::Wait;
 use super::measure::{self, Plan, Thing};
-use super::scheduled::{self, Scheduled};
-use super::table::Output;
-use super::{Gpus, all_known, chosen, ended, names};
+use super::open as open_gpu;
 use clap::Args;
 use serde_json::json;
-use std::process::ExitCode;
 use std::rc::Rc;
-use tailgraph::command::interrupt;
 use tailgraph::error::{Error, Result};
 
-/// What launches the steps of one way, made ready.
-pub trait Launching {
-    /// Launches steps until `until` are done, which are at most [`super::memory::STAMPS`] more; gives how many launches the host made.
-    fn run(&mut self, ground: &mut Ground, until: u64) -> Result<u64>;
-}
+/// What launches the steps of one way, made ready: it launches until so many steps are done, which are at most
+/// [`super::memory::STAMPS`] more, and gives how many launches the host made.
+pub type Launching = Box<dyn FnMut(&Ground, u64) -> Result<u64>>;
 
 /// The ways by their names, with what each does.
 pub const WAYS: &str = "\
@@ -50,102 +42,63 @@ cdp               a kernel launches the step's kernels and its own next turn (dy
 cdp-stream        cdp in a stream that each turn makes";
 
 /// Makes a way of that list ready.
-fn open(way: &str, ground: &mut Ground) -> Result<Box<dyn Launching>> {
+fn open(way: &str, ground: &mut Ground) -> Result<Launching> {
     match way {
         "graph-queued" => host::queued(ground),
         "kernels-spin" => host::kernels(ground),
         "graph-spin" => host::graphs(ground, None),
         "graph-block" => host::graphs(ground, Some(Wait::Block)),
         "graph-event" => host::graphs(ground, Some(Wait::Event)),
-        "graph-params" => update::params(ground),
-        "graph-update" => update::whole(ground),
-        "graph-recapture" => Ok(update::recapture()),
+        "graph-params" => host::params(ground),
+        "graph-update" => host::updated(ground),
+        "graph-recapture" => Ok(host::recaptured()),
         "device-sibling" => device::chain(ground, "sibling", true, step::COPIES),
         "device-tail" => device::chain(ground, "tail", true, 1),
         "device-scheduler" => device::chain(ground, "scheduler", false, 1),
         "device-forget" => device::chain(ground, "forget", false, 1),
         "conditional" => conditional::open(ground),
-        "persistent" => resident::persistent(ground),
-        "cdp" => resident::launching(ground, false),
-        "cdp-stream" => resident::launching(ground, true),
-        other => Err(Error::Usage(format!(
-            "--ways {other}: no way of small steps"
-        ))),
+        "persistent" => device::persistent(ground),
+        "cdp" => device::launching(ground, false),
+        "cdp-stream" => device::launching(ground, true),
+        other => Err(Error::Usage(format!("--ways {other}: no way of the list"))),
     }
 }
 
-fn help() -> String {
-    let scheduled = scheduled::WAYS.map(LaunchWay::name).join("\n");
-    format!("all:\n\n{WAYS}\n\nscheduled, with a run's scheduler in every step:\n\n{scheduled}")
-}
-
 #[derive(Debug, Clone, Args)]
-#[command(after_help = help())]
-pub struct Launch {
-    #[command(flatten)]
-    output: Output,
+#[command(after_help = WAYS)]
+pub struct LaunchArgs {
     #[command(flatten)]
     plan: Plan,
-    /// cuda, or cuda:N for a certain GPU
-    #[arg(long, value_name = "DEVICE", default_value = "cuda", value_parser = Gpus::parse)]
-    device: Gpus,
-    /// Ways by their names; all and scheduled are those of the lists below
-    #[arg(
-        long,
-        value_name = "LIST",
-        value_delimiter = ',',
-        default_value = "all"
-    )]
-    ways: Vec<String>,
     /// Kernels of a step
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "4,123", value_parser = clap::value_parser!(u32).range(2..))]
     kernels: Vec<u32>,
     /// Launches in a chain of siblings before a tail launch renews it
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     renew: u32,
-    /// Sequences of the ways with a scheduler
-    #[arg(long, short, value_name = "LIST", value_delimiter = ',', default_value = "1,32,256", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    batch: Vec<u32>,
 }
 
-const FIELDS: &str = "technique kernels batch cpu_load gpu_load p50_step_us p99_step_us p99.9_step_us longest_step_us \
+const FIELDS: &str = "technique kernels cpu_load gpu_load p50_step_us p99_step_us p99.9_step_us longest_step_us \
                       host_cpu_us_per_step host_launches_per_step device_mib startup_ms not_taken timed_steps";
 
-/// Measures every way asked for. One that fails has no row, and its error ends the command once all others were measured.
-pub fn run(args: &Launch) -> Result<ExitCode> {
-    let small = chosen(&args.ways, "all", names(WAYS));
-    let by_name: Vec<_> = scheduled::WAYS.map(LaunchWay::name).into();
-    let composed = chosen(&args.ways, "scheduled", by_name.iter().copied());
-    let lists = ["all", "scheduled"].into_iter();
-    all_known(&args.ways, lists.chain(names(WAYS)).chain(by_name))?;
-    let gpu = &args.device.one()?;
-    interrupt::look();
+/// Measures every way asked for.
+pub fn run(args: &LaunchArgs) -> Result<()> {
+    let plan = &args.plan;
+    let (ways, out) = (plan.ways(WAYS)?, plan.on.out()?);
+    let gpus = plan.on.device.numbers::<1>()?.map(open_gpu);
+    let gpus = gpus.into_iter().collect::<Result<Vec<_>>>()?;
     let mut things = vec![];
     for &kernels in &args.kernels {
-        let named = |way: &str| json!({ "launch_schema": 1, "technique": way, "kernels": kernels });
-        let reference = Rc::new(step::reference(kernels));
-        for &way in &small {
-            let reference = reference.clone();
-            let open = {
-                let reference = reference.clone();
-                move || Run::new(gpu, way, kernels, &reference, args.renew)
-            };
-            things.push(Thing::new(named(way), Some(reference), open));
-        }
-        for (&way, &batch) in composed
-            .iter()
-            .flat_map(|way| args.batch.iter().map(move |n| (way, n)))
-        {
-            let mut named = named(way);
-            named["batch"] = batch.into();
-            let open = move || Scheduled::new(gpu.info.ordinal, way, kernels, batch);
-            things.push(Thing::new(named, None, open));
+        let reference = Rc::new(step::reference(kernels, plan.most_steps()));
+        for &way in &ways {
+            let (gpu, reference) = (&gpus[0], reference.clone());
+            let open = move || Run::new(gpu, way, kernels, &reference, args.renew);
+            let named = json!({ "launch_schema": 1, "technique": way, "kernels": kernels });
+            things.push(Thing::new(named, open));
         }
     }
-    let measured = measure::all(&args.plan, &[gpu], &things, &interrupt::flag())?;
     let heading = format!(
         "Steps of small kernels on {}: from one step's end to the next.",
-        gpu.info
+        gpus[0].info
     );
-    ended(&args.output, measured, &heading, FIELDS)
+    measure::run(plan, out, &gpus, &things, &heading, FIELDS)
 }

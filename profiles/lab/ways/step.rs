@@ -1,6 +1,6 @@
 //! The step that all ways launch, as kernels/ways/ways.h has it: the struct that its kernels share, and what they compute.
 
-use super::super::reference::{Reference, mix, mix64};
+use super::super::reference::{mix, mix64, values};
 use bytemuck::{Pod, Zeroable};
 use std::mem::offset_of;
 use tailgraph::error::Error;
@@ -118,14 +118,14 @@ pub fn bucket_behind(digest: u64) -> usize {
     (digest >> 32) as u32 as usize % BUCKETS
 }
 
-/// Digests of steps of so many kernels, the last of which decides.
-pub fn reference(kernels: u32) -> Reference {
+/// Digests behind 0 to `steps` steps of so many kernels, the last of which decides.
+pub fn reference(kernels: u32, steps: u64) -> Vec<u64> {
     let zeros = || vec![0u32; (WIDEST * THREADS) as usize];
-    let (layers, mut values) = (kernels - 1, [zeros(), zeros()]);
-    Reference::of(move |digest| {
+    let (layers, mut rows) = (kernels - 1, [zeros(), zeros()]);
+    values(steps, |digest| {
         let n = (blocks(bucket_behind(digest)) * THREADS) as usize;
         for layer in 0..layers {
-            let [even, odd] = &mut values;
+            let [even, odd] = &mut rows;
             let (from, to) = if layer % 2 == 0 {
                 (even, odd)
             } else {
@@ -136,7 +136,7 @@ pub fn reference(kernels: u32) -> Reference {
                 *to = mix(from.wrapping_add(add));
             }
         }
-        let last = &values[layers as usize % 2][..n];
+        let last = &rows[layers as usize % 2][..n];
         let word = |(i, &value): (usize, &u32)| mix64((i as u64) << 32 | u64::from(value));
         let sum = last.iter().enumerate().map(word).fold(0, u64::wrapping_add);
         mix64(digest.wrapping_add(sum))
