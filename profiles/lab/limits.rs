@@ -3,7 +3,7 @@
 use super::cuda::{Argument, Buffer, Captured, Exec, Kernel, Launch, LaunchedBy, OpenGpu, failed};
 use super::measure::{merged, subject};
 use super::ways::{Body, step::error_name};
-use super::{On, open};
+use super::{On, gpus, open};
 use cudarc::driver::sys::CUgraphConditionalNodeType::CU_GRAPH_COND_TYPE_IF;
 use cudarc::driver::{CudaStream, sys};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use tailgraph::error::Result;
 const FIELDS: &str = "limit documented accepted ran accepted_beyond ran_beyond holds answer";
 
 pub fn run(on: &On) -> Result<()> {
-    let (out, [ordinal]) = (on.out()?, on.device.numbers()?);
+    let (out, [ordinal]) = (on.print.open()?, gpus(&on.device)?);
     let gpu = open(ordinal)?;
     let subject = subject(std::slice::from_ref(&gpu));
     let rows: Vec<_> = edges(&gpu)?
@@ -27,6 +27,8 @@ pub fn run(on: &On) -> Result<()> {
     );
     on.write(out, &rows, &heading, FIELDS)
 }
+
+use Tried::{InUse, Itself, Others};
 
 /// A launch that stays so long is still there when the next one is tried.
 const STAY_NS: u64 = 2_000_000;
@@ -44,53 +46,38 @@ enum Tried {
 
 /// What is launched, whether by tail launches, what that is called, and how many the documentation allows.
 const LIMITS: [(Tried, bool, &str, u32); 5] = [
-    (
-        Tried::Others,
-        false,
-        "fire-and-forget launches in a run of a graph",
-        120,
-    ),
-    (Tried::Others, true, "pending tail launches of a graph", 255),
-    (
-        Tried::Itself,
-        true,
-        "pending tail launches of a graph by itself",
-        1,
-    ),
-    (
-        Tried::Itself,
-        false,
-        "fire-and-forget launches of a graph by itself",
-        0,
-    ),
-    (
-        Tried::InUse,
-        false,
-        "runs at once of one executable graph",
-        1,
-    ),
+    (Others, false, "fire-and-forget launches in a run", 120),
+    (Others, true, "pending tail launches of a graph", 255),
+    (Itself, true, "tail launches of a graph by itself", 1),
+    (Itself, false, "fire and forget of a graph by itself", 0),
+    (InUse, false, "runs at once of one executable graph", 1),
 ];
 
 /// Tries each limit on `gpu`, which takes some milliseconds each. An edge has `documented` launches and one beyond: how many were
 /// accepted, how many ran, and what the first refused one was answered.
 pub fn edges(gpu: &OpenGpu) -> Result<Vec<Value>> {
     let trial = Trial::new(gpu)?;
-    let mut edges = vec![];
-    for (tried, behind, limit, documented) in LIMITS {
-        let (accepted, ran, _) = trial.launches(tried, behind, documented)?;
-        let (accepted_beyond, ran_beyond, refused) =
-            trial.launches(tried, behind, documented + 1)?;
-        let (number, error) = (accepted_beyond + 1, refused.map(error_name));
-        edges.push(json!({
+    // `within` and `beyond`: how many were accepted, and how many ran.
+    let edge = |limit: &str, documented: u32, within: [u32; 2], beyond: [u32; 2], answer| {
+        json!({
             "limit": limit,
             "documented": documented,
-            "accepted": accepted,
-            "ran": ran,
-            "accepted_beyond": accepted_beyond,
-            "ran_beyond": ran_beyond,
-            "answer": error.map(|error| format!("launch {number} of {limit}: {error}")),
-            "holds": accepted == documented && accepted_beyond == documented,
-        }));
+            "accepted": within[0],
+            "ran": within[1],
+            "accepted_beyond": beyond[0],
+            "ran_beyond": beyond[1],
+            "answer": answer,
+            "holds": within[0] == documented && beyond[0] == documented,
+        })
+    };
+    let mut edges = vec![];
+    for (tried, behind, limit, documented) in LIMITS {
+        let (within, _) = trial.launches(tried, behind, documented)?;
+        let (beyond, refused) = trial.launches(tried, behind, documented + 1)?;
+        let number = beyond[0] + 1;
+        let answer =
+            refused.map(|error| format!("launch {number} of {limit}: {}", error_name(error)));
+        edges.push(edge(limit, documented, within, beyond, answer));
     }
     for (nodes, graph) in [
         ("conditional nodes", trial.conditional()?),
@@ -100,16 +87,15 @@ pub fn edges(gpu: &OpenGpu) -> Result<Vec<Value>> {
         // The driver may not say which node it was; what is checked before does.
         let audited = Exec::instantiate(&graph, LaunchedBy::Device).err();
         let answers = refused.iter().chain(&audited).map(ToString::to_string);
-        edges.push(json!({
-            "limit": format!("{nodes} in a graph that the device launches"),
-            "documented": 0,
-            "accepted": 0,
-            "ran": 0,
-            "accepted_beyond": u32::from(refused.is_none()),
-            "ran_beyond": 0,
-            "answer": answers.reduce(|all, next| format!("{all}; {next}")),
-            "holds": refused.is_some(),
-        }));
+        let limit = format!("{nodes} in a graph that the device launches");
+        let answer = answers.reduce(|all, next| format!("{all}; {next}"));
+        edges.push(edge(
+            &limit,
+            0,
+            [0, 0],
+            [refused.is_none().into(), 0],
+            answer,
+        ));
     }
     Ok(edges)
 }
@@ -149,14 +135,14 @@ impl<'a> Trial<'a> {
     }
 
     /// Launches that were accepted, those that ran, and what the first refused one was answered.
-    fn launches(&self, tried: Tried, behind: bool, count: u32) -> Result<(u32, u32, Option<u32>)> {
+    fn launches(&self, tried: Tried, behind: bool, count: u32) -> Result<([u32; 2], Option<u32>)> {
         if count == 0 {
-            return Ok((0, 0, None));
+            return Ok(([0, 0], None));
         }
         let (graphs, stay_ns) = match tried {
-            Tried::Others => (count, 0),
-            Tried::InUse => (1, STAY_NS),
-            Tried::Itself => (0, 0),
+            Others => (count, 0),
+            InUse => (1, STAY_NS),
+            Itself => (0, 0),
         };
         let small = self.capture("what is launched", &self.ran, &self.counting(stay_ns))?;
         let graphs = (0..graphs).map(|_| Exec::new(&small, LaunchedBy::Device));
@@ -185,10 +171,10 @@ impl<'a> Trial<'a> {
         self.counts.read(&self.stream, 0, bytes)?;
         let accepted = found.iter().filter(|&&error| error == 0).count() as u32;
         let ran = match tried {
-            Tried::Itself => counts[1].saturating_sub(1),
+            Itself => counts[1].saturating_sub(1),
             _ => counts[0],
         };
-        Ok((accepted, ran, found.into_iter().find(|&error| error != 0)))
+        Ok(([accepted, ran], found.into_iter().find(|&error| error != 0)))
     }
 
     /// A graph with a node that the device cannot launch.

@@ -2,13 +2,11 @@
 //! milliseconds one behind the other, as the jobs of other users have them.
 
 use super::cuda::{Argument, Buffer, Launch, OpenGpu, failed};
-use super::{Gpus, open};
+use super::{gpus, open};
 use clap::Args;
 use cudarc::driver::sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tailgraph::error::{Error, Result};
 
@@ -25,9 +23,9 @@ const READY: &str = "ready";
 
 #[derive(Debug, Clone, Args)]
 pub struct KeepBusy {
-    /// cuda, or cuda:N for a certain GPU
-    #[arg(long, value_name = "DEVICE", default_value = "cuda", value_parser = Gpus::parse)]
-    device: Gpus,
+    /// A certain GPU: cuda:1 [default: the first]
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<String>,
     /// Processes that keep the GPU busy while COMMAND runs
     #[arg(long, default_value_t = 1, requires = "command")]
     processes: u32,
@@ -37,7 +35,7 @@ pub struct KeepBusy {
 }
 
 pub fn run(args: &KeepBusy) -> Result<ExitCode> {
-    let [ordinal] = args.device.numbers()?;
+    let [ordinal] = gpus(&args.device)?;
     let [program, arguments @ ..] = &args.command[..] else {
         keep_busy(&open(ordinal)?)?;
         return Ok(ExitCode::SUCCESS);
@@ -70,21 +68,12 @@ fn keep_busy(gpu: &OpenGpu) -> Result<()> {
         shortest = shortest.min(start.elapsed());
     }
     let rounds = (f64::from(TRIAL_ROUNDS) * KERNEL.div_duration_f64(shortest)) as u32;
-    let over = Arc::new(AtomicBool::new(false));
-    let tell = over.clone();
-    std::thread::spawn(move || {
-        let _ = std::io::stdin().lock().read_to_end(&mut Vec::new());
-        tell.store(true, Ordering::Relaxed);
-    });
+    let input = std::thread::spawn(|| std::io::stdin().read_to_end(&mut vec![]));
     // It sleeps, as a process does that only waits for its kernels.
-    let event = || {
-        gpu.context
-            .new_event(Some(CU_EVENT_BLOCKING_SYNC))
-            .map_err(refused)
-    };
-    let events = [event()?, event()?];
+    let event = || gpu.context.new_event(Some(CU_EVENT_BLOCKING_SYNC));
+    let events = [event().map_err(refused)?, event().map_err(refused)?];
     let mut count = 0;
-    while !over.load(Ordering::Relaxed) {
+    while !input.is_finished() {
         let event = &events[count % 2];
         if count >= 2 {
             event.synchronize().map_err(refused)?;
@@ -109,30 +98,32 @@ impl Processes {
     pub fn new(count: u32, ordinal: u32) -> Result<Self> {
         let mut all = Self(vec![]);
         for number in 1..=count {
-            let failed = |why: String| {
+            all.start(ordinal).map_err(|error| {
                 Error::Runtime(format!(
-                    "process {number} of {count} that keep cuda:{ordinal} busy: {why}"
+                    "process {number} of {count} that keep cuda:{ordinal} busy: {error}"
                 ))
-            };
-            let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
-            let mut command = Command::new(program);
-            command.args(["keep-busy", "--device", &format!("cuda:{ordinal}")]);
-            let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-            let mut child = child.map_err(|error| failed(error.to_string()))?;
-            let output = child.stdout.take();
-            all.0.push(child);
-            let mut line = String::new();
-            if let Some(output) = output {
-                let read = BufReader::new(output).read_line(&mut line);
-                read.map_err(|error| failed(error.to_string()))?;
-            }
-            if line.trim_end() != READY {
-                return Err(failed(format!(
-                    "found {line:?}, expected {READY:?} once its kernels run on the GPU"
-                )));
-            }
+            })?;
         }
         Ok(all)
+    }
+
+    fn start(&mut self, ordinal: u32) -> std::io::Result<()> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["keep-busy", "--device", &format!("cuda:{ordinal}")]);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let (output, mut line) = (child.stdout.take(), String::new());
+        self.0.push(child);
+        if let Some(output) = output {
+            BufReader::new(output).read_line(&mut line)?;
+        }
+        if line.trim_end() == READY {
+            return Ok(());
+        }
+        let found = format!("found {line:?}, expected {READY:?} once its kernels run on the GPU");
+        Err(std::io::Error::other(found))
     }
 }
 
@@ -140,8 +131,6 @@ impl Drop for Processes {
     fn drop(&mut self) {
         for child in &mut self.0 {
             drop(child.stdin.take());
-        }
-        for child in &mut self.0 {
             // It ends within some kernels' time; there is nobody to tell of a failure.
             let _ = child.wait();
         }

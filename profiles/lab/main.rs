@@ -14,9 +14,11 @@ use clap::{Args, Parser, Subcommand};
 use cuda::{Module, OpenGpu, without_multicast};
 use serde_json::Value;
 use std::process::ExitCode;
+use tailgraph::backend::DeviceSpec;
 use tailgraph::bench::PrintArgs;
 use tailgraph::bench::output::{Column, Format, text};
 use tailgraph::command::interrupt;
+use tailgraph::command::spec::named;
 use tailgraph::error::{Error, Result};
 use tailgraph::files::Out;
 
@@ -100,61 +102,47 @@ pub fn run(command: Command) -> Result<ExitCode> {
 /// Where a command runs, and where its rows go.
 #[derive(Debug, Clone, Args)]
 pub struct On {
-    /// cuda, or certain GPUs: cuda:1, or cuda:0,1 for handover, which takes two
-    #[arg(long, value_name = "DEVICE", default_value = "cuda", value_parser = Gpus::parse)]
-    device: Gpus,
+    /// Certain GPUs: cuda:1, or cuda:0,1 for handover, which takes two [default: the first]
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<String>,
     #[command(flatten)]
     print: PrintArgs,
 }
 
 impl On {
-    /// What rows are written to. Opened before anything is measured, so that nothing is lost to a name that cannot be written.
-    fn out(&self) -> Result<Out> {
-        self.print.open()
-    }
-
-    /// Writes rows. A table has these fields, which have spaces between, under `heading`, but those that all rows lack or have as 0;
-    /// other formats have all.
+    /// Writes rows to what was opened before anything was measured, so that nothing is lost to a wrong name. A table has these
+    /// fields, which have spaces between, under `heading`, but for those that all rows lack or have as 0; other formats have all.
     fn write(&self, out: Out, rows: &[Value], heading: &str, fields: &'static str) -> Result<()> {
         let says = |field: &&str| rows.iter().any(|row| row[*field] != 0);
         let columns = fields.split(' ').filter(says).zip(0..);
         let columns: Vec<_> = columns
             .map(|(field, rank)| Column::field(field, field).rank(rank))
             .collect();
-        let shown = text(rows, self.print.format(), &columns, self.print.width());
-        let heading = match self.print.format() {
-            Format::Md => format!("{heading}\n\n"),
-            _ => String::new(),
-        };
-        out.finish_with((heading + &shown).as_bytes())
+        let (format, width) = (self.print.format(), self.print.width());
+        let mut shown = text(rows, format, &columns, width);
+        if format == Format::Md {
+            shown = format!("{heading}\n\n{shown}");
+        }
+        out.finish_with(shown.as_bytes())
     }
 }
 
-/// GPUs as `--device` names them; none are the first ones.
-#[derive(Debug, Clone)]
-pub struct Gpus(Vec<u32>);
-
-impl Gpus {
-    fn parse(text: &str) -> std::result::Result<Self, String> {
-        if text == "cuda" {
-            return Ok(Self(vec![]));
-        }
-        let numbers = |list: &str| list.split(',').map(|n| n.parse().ok()).collect();
-        let gpus = text.strip_prefix("cuda:").and_then(numbers).map(Self);
-        gpus.ok_or_else(|| "expected cuda, or certain GPUs such as cuda:0,1".to_owned())
-    }
-
-    /// The numbers of as many GPUs as a command takes.
-    fn numbers<const N: usize>(&self) -> Result<[u32; N]> {
-        if self.0.is_empty() {
-            return Ok(std::array::from_fn(|number| number as u32));
-        }
-        let numbers = self.0.clone().try_into();
-        numbers.map_err(|found: Vec<u32>| {
-            let found = found.len();
-            Error::Usage(format!("--device: found {found} GPUs, expected {N}"))
-        })
-    }
+/// The numbers of as many GPUs as a command takes, of which `--device` names others than the first.
+fn gpus<const N: usize>(device: &Option<String>) -> Result<[u32; N]> {
+    let device = device
+        .as_deref()
+        .unwrap_or(if N == 2 { "cuda:0,1" } else { "cuda" });
+    let number = |spec| match spec {
+        DeviceSpec::Gpu(gpu) => Some(gpu.ordinal),
+        DeviceSpec::Cpu { .. } => None,
+    };
+    let numbers: Vec<u32> = named(device)?.into_iter().filter_map(number).collect();
+    let found = numbers.len();
+    numbers.try_into().map_err(|_| {
+        Error::Usage(format!(
+            "--device {device}: found {found} GPUs, expected {N}"
+        ))
+    })
 }
 
 /// A GPU with the laboratory's kernels.

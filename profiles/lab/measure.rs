@@ -6,6 +6,7 @@ use super::cuda::OpenGpu;
 use super::load::Processes;
 use clap::Args;
 use serde_json::{Value, json};
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tailgraph::bench::host::{Busy, process_time, processor, processors};
@@ -135,8 +136,8 @@ struct Found {
     failed: bool,
 }
 
-/// Measures all `things` beside each load, and writes a row of each to `out`. One that fails has no row and is not tried again under that load;
-/// its error ends the command once all others were measured.
+/// Measures all `things` beside each load, and writes a row of each to `out`. One that fails has no row and is not tried again under
+/// that load; its error ends the command once all others were measured.
 pub fn run(
     plan: &Plan,
     out: Out,
@@ -203,41 +204,35 @@ impl Found {
     ) -> Result<()> {
         let free = || gpus.iter().map(|gpu| gpu.free_bytes()).sum::<Result<u64>>();
         let (before, start) = (free()?, Instant::now());
-        let mut steps = (thing.open)()?;
-        let mut timed = || {
-            steps.run(1)?;
-            self.startup_ms.push(start.elapsed().as_secs_f64() * 1e3);
-            self.device_bytes
-                .push(before.saturating_sub(free()?) as f64);
-            steps.run(WARM_UP)?;
-            let not_taken = steps.not_taken();
-            let (used, spun, start) = (process_time(), busy.time(), Instant::now());
-            let mut left = plan.steps;
-            let late = || start.elapsed().as_secs_f64() >= plan.most_seconds;
-            while left == plan.steps || left > 0 && !late() && !stop.load(Ordering::Relaxed) {
-                let count = CHUNK.min(left);
-                let chunk = steps.run(count)?;
-                let pairs = chunk.ends_ns.windows(2);
-                let us = pairs.map(|pair| pair[1].saturating_sub(pair[0]) as f64 / 1e3);
-                self.steps_us.extend(us);
-                self.launches += chunk.launches;
-                self.steps += count;
-                left -= count;
-            }
-            self.processor += (process_time() - used).saturating_sub(busy.time() - spun);
-            if let (Some(now), Some(before)) = (steps.not_taken(), not_taken) {
-                self.not_taken = Some(self.not_taken.unwrap_or(0) + now - before);
-            }
-            self.digest = steps.digest();
-            self.repeats += 1;
-            Ok(())
-        };
-        let ran = timed();
-        if ran.is_err() {
-            // The GPU may still be at them.
-            std::mem::forget(steps);
+        // Where a run fails, the GPU may still be at them: then they stay.
+        let mut steps = ManuallyDrop::new((thing.open)()?);
+        steps.run(1)?;
+        self.startup_ms.push(start.elapsed().as_secs_f64() * 1e3);
+        self.device_bytes
+            .push(before.saturating_sub(free()?) as f64);
+        steps.run(WARM_UP)?;
+        let not_taken = steps.not_taken();
+        let (used, spun, start) = (process_time(), busy.time(), Instant::now());
+        let mut left = plan.steps;
+        let late = || start.elapsed().as_secs_f64() >= plan.most_seconds;
+        while left == plan.steps || left > 0 && !late() && !stop.load(Ordering::Relaxed) {
+            let count = CHUNK.min(left);
+            let chunk = steps.run(count)?;
+            let pairs = chunk.ends_ns.windows(2);
+            let us = pairs.map(|pair| pair[1].saturating_sub(pair[0]) as f64 / 1e3);
+            self.steps_us.extend(us);
+            self.launches += chunk.launches;
+            self.steps += count;
+            left -= count;
         }
-        ran
+        self.processor += (process_time() - used).saturating_sub(busy.time() - spun);
+        if let (Some(now), Some(before)) = (steps.not_taken(), not_taken) {
+            self.not_taken = Some(self.not_taken.unwrap_or(0) + now - before);
+        }
+        self.digest = steps.digest();
+        self.repeats += 1;
+        drop(ManuallyDrop::into_inner(steps));
+        Ok(())
     }
 
     /// `None` where it failed, or nothing was timed.

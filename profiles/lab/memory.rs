@@ -11,7 +11,7 @@ use tailgraph::error::{Error, Result};
 /// Steps whose ends are kept, the newest: TG_WAYS_STAMPS and TG_PAIR_STAMPS.
 pub const STAMPS: u64 = 1024;
 /// Between two looks of a host that only waits for a run's end.
-pub const LOOK: Duration = Duration::from_micros(200);
+const LOOK: Duration = Duration::from_micros(200);
 /// No run of so many steps takes so long.
 const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 

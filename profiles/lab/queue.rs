@@ -4,7 +4,7 @@
 use super::cuda::{Argument, Buffer, Launch, failed};
 use super::measure::{merged, subject};
 use super::reference::{mix, mix64};
-use super::{On, open};
+use super::{On, gpus, open};
 use clap::Args;
 use serde_json::json;
 use tailgraph::bench::stats::{quantile, sorted};
@@ -46,7 +46,7 @@ pub struct QueueArgs {
 const FIELDS: &str = "claim work rounds items_per_us last_end_us idle_share claims";
 
 pub fn run(args: &QueueArgs) -> Result<()> {
-    let (out, [ordinal]) = (args.on.out()?, args.on.device.numbers()?);
+    let (out, [ordinal]) = (args.on.print.open()?, gpus(&args.on.device)?);
     let gpu = open(ordinal)?;
     let stream = gpu.context.new_stream();
     let stream = stream.map_err(|error| failed("making a stream", error))?;
@@ -59,10 +59,7 @@ pub fn run(args: &QueueArgs) -> Result<()> {
         sum.fill(&stream, 0)?;
         let [next, sum_at, times_at] = [&next, &sum, &times].map(|at| Argument::Address(at.at(0)));
         let numbers = [args.items, rounds, skewed.into(), how].map(Argument::U32);
-        let arguments: Vec<_> = [next, sum_at, times_at]
-            .into_iter()
-            .chain(numbers)
-            .collect();
+        let arguments = [&[next, sum_at, times_at][..], &numbers].concat();
         // SAFETY: the arguments are the kernel's; the reads below wait for it.
         unsafe { kernel.launch(&stream, Launch::blocks(BLOCKS, THREADS), &arguments) }?;
         let (mut all, mut ends) = ([0u64], vec![[0u64; 2]; WARPS]);
@@ -71,11 +68,8 @@ pub fn run(args: &QueueArgs) -> Result<()> {
         Ok::<_, Error>((all[0], ends))
     };
     let mut rows = vec![];
-    for (&rounds, skewed) in args
-        .rounds
-        .iter()
-        .flat_map(|rounds| [(rounds, false), (rounds, true)])
-    {
+    let works = args.rounds.iter().flat_map(|&n| [(n, false), (n, true)]);
+    for (rounds, skewed) in works {
         // A quarter of a round is none.
         if skewed && rounds < 4 {
             continue;

@@ -3,7 +3,6 @@
 use crate::bench::Kind;
 use crate::bench::row::{self, EXPECTED, VERSION};
 use crate::error::{Error, Result};
-use crate::quote;
 use serde::Serialize;
 use std::ops::Deref;
 use std::path::Path;
@@ -32,11 +31,8 @@ impl Deref for Row {
 
 /// What [`Row::way`] is of a first run.
 fn named_way(row: &row::Row) -> String {
-    let mut way = row
-        .choice
-        .launch
-        .clone()
-        .unwrap_or_else(|| "cpu".to_owned());
+    let launch = row.choice.launch.as_deref();
+    let mut way = launch.unwrap_or("cpu").to_owned();
     for (count, what) in [
         (row.setting.replicas, "replicas"),
         (row.setting.stage_devices, "GPUs in stages"),
@@ -56,32 +52,22 @@ impl Row {
         found.unwrap_or("a CPU that does not say its name")
     }
 
-    /// Whether two results are runs of the same.
-    fn same(&self, other: &row::Row) -> bool {
-        self.measured() == other.measured()
-    }
-
     /// Whether two results would be the same point of a chart.
-    pub fn same_place(&self, other: &Self) -> bool {
-        self.way == other.way && self.same(other)
+    fn same_place(&self, other: &Self) -> bool {
+        self.way == other.way && self.measured() == other.measured()
     }
 
-    /// What makes it of no use, in words.
-    fn wrong(&self) -> Option<String> {
-        let (schema, kind, batch) = (self.subject.schema, self.workload.kind, self.workload.batch);
-        if schema != VERSION {
-            return Some(format!("found schema {schema}, expected {VERSION}"));
-        }
-        let steps = kind == Kind::Decode;
-        let timed = |ms: Option<f64>| ms.is_some_and(|ms| ms > 0.0);
-        let untimed = steps && !(timed(self.step.median) && timed(self.step.p99));
-        if batch == 0 || self.throughput.avg_ts <= 0.0 || untimed {
-            let (name, way) = (kind.name(), quote::text(&self.way));
-            return Some(format!(
-                "found a {name} of {batch} by {way}, which took no time"
-            ));
-        }
-        None
+    /// What results have in common that one part of a page shows: machine and model, and lengths and files of what generates.
+    fn shared(&self) -> impl PartialEq {
+        let (subject, choice, workload) = (&self.subject, &self.choice, &self.workload);
+        let generates = matches!(workload.kind, Kind::Decode | Kind::Serve);
+        let files = (&choice.bucket_file, &choice.kernel_file);
+        let lengths = (workload.n_prompt, workload.n_gen);
+        (
+            (self.device(), subject.host_cores, &subject.build_profile),
+            (workload.kind, &subject.model_filename),
+            generates.then_some((&choice.dtype, files, lengths)),
+        )
     }
 }
 
@@ -92,24 +78,52 @@ impl Row {
 pub fn read(path: &Path, file: &str) -> Result<Vec<Row>> {
     let mut rows: Vec<Row> = vec![];
     for mut row in row::read(path)? {
+        let schema = row.subject.schema;
+        if schema != VERSION {
+            let message = format!("found schema {schema}, expected {VERSION}: {EXPECTED}");
+            return Err(Error::file(path, message));
+        }
         // Repeats one by one are for `compare`.
         row.samples.clear();
         row.throughput.samples_ns.clear();
         row.throughput.samples_ts.clear();
         let mut way = named_way(&row);
-        match rows.iter().filter(|earlier| earlier.same(&row)).count() {
+        let earlier = rows
+            .iter()
+            .filter(|earlier| earlier.measured() == row.measured());
+        match earlier.count() {
             0 => {}
             runs => way += &format!(", run {}", runs + 1),
         }
-        let row = Row {
-            file: file.to_owned(),
-            way,
-            row,
-        };
-        if let Some(message) = row.wrong() {
-            return Err(Error::file(path, format!("{message}, expected {EXPECTED}")));
-        }
-        rows.push(row);
+        let file = file.to_owned();
+        rows.push(Row { file, way, row });
     }
     Ok(rows)
+}
+
+/// Items of one key together, in the order of each key's first.
+pub fn by<T: Copy, K: PartialEq>(items: &[T], key: impl Fn(T) -> K) -> Vec<Vec<T>> {
+    let mut all: Vec<Vec<T>> = vec![];
+    for &item in items {
+        match all.iter_mut().find(|with| key(with[0]) == key(item)) {
+            Some(with) => with.push(item),
+            None => all.push(vec![item]),
+        }
+    }
+    all
+}
+
+/// Results as the parts of a page that show them, each of at least one, in the order of the files. Files are shown together where they
+/// measured different things of the same; where two of them measured the same thing, each stands for itself.
+pub fn groups<'a>(rows: &[&'a Row]) -> Vec<Vec<&'a Row>> {
+    let mut groups = vec![];
+    for group in by(rows, Row::shared) {
+        let again = |n: usize| group[..n].iter().any(|row| row.same_place(group[n]));
+        if (1..group.len()).any(again) {
+            groups.extend(by(&group, |row| &row.file));
+        } else {
+            groups.push(group);
+        }
+    }
+    groups
 }

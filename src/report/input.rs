@@ -1,19 +1,26 @@
 //! What a report is made of: files as they are written elsewhere, told by how they begin.
 
 use super::bench::{self, Row};
-use super::launching::{self, Launched};
-use super::trace::{self, Traced};
+use super::trace;
 use crate::error::{Error, Result};
-use crate::quote;
+use crate::{json, quote};
+use serde_json::{Map, Value};
 use std::io::Read;
 use std::path::Path;
 
 /// One file.
 pub enum Input {
     Benched(Vec<Row>),
-    Traced(Box<Traced>),
+    /// What a page shows of a trace.
+    Traced(Value),
     Launched(Vec<Launched>),
 }
+
+/// A result of `lab launch` (profiles/lab), one way beside one load, with the name of its file.
+pub type Launched = Map<String, Value>;
+
+/// What the first object of a file of such results begins with.
+const LAUNCHED: &str = "launch_schema";
 
 /// What files are called: by their own names, and by those of the folders above them as far as that takes to tell them apart.
 pub fn names<P: AsRef<Path>>(paths: &[P]) -> Vec<String> {
@@ -42,10 +49,8 @@ pub fn read(path: &Path, name: String) -> Result<Input> {
     };
     let (is_list, key) = beginning(path, EXPECTED)?;
     match (key.as_deref(), is_list) {
-        (Some(launching::KEY), _) => launching::read(path, &name).map(Input::Launched),
-        (Some("traceEvents"), false) => {
-            trace::read(path, name).map(|traced| Input::Traced(Box::new(traced)))
-        }
+        (Some(LAUNCHED), _) => launched(path, &name).map(Input::Launched),
+        (Some("traceEvents"), false) => trace::read(path, name).map(Input::Traced),
         (Some("schema"), _) | (_, true) => bench::read(path, &name).map(Input::Benched),
         (Some(key), false) => wrong(format!("an object that begins with '{}'", quote::text(key))),
         (None, false) => wrong("no JSON object or list".to_owned()),
@@ -66,4 +71,17 @@ fn beginning(path: &Path, expected: &str) -> Result<(bool, Option<String>)> {
     let object = first.trim_start().strip_prefix('{').map(str::trim_start);
     let key = object.and_then(|rest| rest.strip_prefix('"')?.split_once('"'));
     Ok((is_list, key.map(|(key, _)| key.to_owned())))
+}
+
+fn launched(path: &Path, name: &str) -> Result<Vec<Launched>> {
+    let mut rows: Vec<Launched> = json::rows(path, "results of `lab launch`")?;
+    for row in &mut rows {
+        let found = row.get(LAUNCHED).unwrap_or(&Value::Null);
+        if found != 1 {
+            let message = format!("found {LAUNCHED} {}, expected 1", quote::text(found));
+            return Err(Error::file(path, message));
+        }
+        row.insert("file".to_owned(), name.into());
+    }
+    Ok(rows)
 }

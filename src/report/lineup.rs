@@ -1,19 +1,17 @@
 //! Launch ways side by side, batch by batch, as a README shows them: what [`super::picture`] draws and
 //! [`super::markdown`] lists.
 
-use super::bench::{BARE, Row};
-use super::group::{self, Group};
+use super::bench::{BARE, Row, by, groups};
 use super::input::Input;
 use super::{benched, listed};
 use crate::bench::Kind;
 use crate::error::{Error, Result};
 use std::collections::BTreeSet;
 
-/// The lineup of one set of steps. Times are in [`Lineup::unit`].
+/// The lineup of one set of steps. Times are in ms.
 pub struct Lineup {
-    pub unit: &'static str,
     /// What was measured, and on what and when.
-    pub subject: [String; 2],
+    pub subject: String,
     /// As in `--launch`, in the order of the files, without the bare graph.
     pub ways: Vec<String>,
     /// Threads that spun where there were most; `None` where the host always was idle.
@@ -59,7 +57,7 @@ impl Cell {
 /// [`Error::Usage`] where there are none, or of several things.
 pub fn of(inputs: &[Input]) -> Result<Lineup> {
     let rows = benched(inputs);
-    let mut groups = group::groups(&rows);
+    let mut groups = groups(&rows);
     groups.retain(|group| group[0].workload.kind == Kind::Decode);
     let expected = "expected results of `bench decode`";
     match &groups[..] {
@@ -86,7 +84,7 @@ fn of_what(row: &Row) -> String {
 }
 
 /// The days that results are of, each once.
-fn days(group: &Group<'_>) -> Vec<String> {
+fn days(group: &[&Row]) -> Vec<String> {
     let times = group
         .iter()
         .filter_map(|row| row.subject.test_time.as_deref());
@@ -95,19 +93,13 @@ fn days(group: &Group<'_>) -> Vec<String> {
 }
 
 /// Several sets of steps, each in words.
-fn found(groups: &[Group<'_>]) -> String {
-    let words = |group: &Group<'_>| {
+fn found(groups: &[Vec<&Row>]) -> String {
+    let words = |group: &Vec<&Row>| {
         let first = group[0];
-        let file = |path: &Option<String>, option: &str| {
-            path.as_ref().map(|path| format!("{option} {path}"))
-        };
         let mut words = vec![
             format!("{} on {}", of_what(first), first.device()),
-            format!("{} cores", first.subject.host_cores),
             format!("a {} build", first.subject.build_profile),
         ];
-        words.extend(file(&first.choice.bucket_file, "--bucket-file"));
-        words.extend(file(&first.choice.kernel_file, "--kernel-file"));
         words.extend(days(group));
         let mut files: Vec<String> = group.iter().map(|row| row.file.clone()).collect();
         files.dedup();
@@ -117,19 +109,13 @@ fn found(groups: &[Group<'_>]) -> String {
 }
 
 impl Lineup {
-    fn of(group: &Group<'_>) -> Self {
+    fn of(group: &[&Row]) -> Self {
         let first = group[0];
-        let mut ways: Vec<String> = vec![];
-        for row in group {
-            if row.way != BARE && !ways.contains(&row.way) {
-                ways.push(row.way.clone());
-            }
-        }
-        let scheduled = group.iter().filter(|row| row.way != BARE);
-        let busy = scheduled
-            .map(|row| row.workload.cpu_load)
-            .max()
-            .filter(|&threads| threads > 0);
+        let scheduled = group.iter().copied().filter(|row| row.way != BARE);
+        let ways = by(&scheduled.clone().collect::<Vec<_>>(), |row| &row.way);
+        let ways: Vec<String> = ways.iter().map(|rows| rows[0].way.clone()).collect();
+        let busy = scheduled.map(|row| row.workload.cpu_load).max();
+        let busy = busy.filter(|&threads| threads > 0);
         let at = |way: &str, threads: u32, batch: u32| {
             let mut rows = group.iter();
             rows.find(|row| {
@@ -163,8 +149,12 @@ impl Lineup {
             about.push(format!("a {} build", first.subject.build_profile));
         }
         Self {
-            unit: "ms",
-            subject: [what[..1].to_uppercase() + &what[1..], about.join(", ")],
+            subject: format!(
+                "{}{}, {}",
+                what[..1].to_uppercase(),
+                &what[1..],
+                about.join(", ")
+            ),
             busy,
             batches,
             ways,

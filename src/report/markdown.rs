@@ -1,7 +1,8 @@
 //! A lineup of launch ways as a table for a README.
 
 use super::lineup::{Batch, Cell, Lineup};
-use super::{exact, sequences};
+use super::sequences;
+use crate::bench::output::number;
 use crate::quote;
 use std::fmt::Write;
 
@@ -20,27 +21,23 @@ fn plain(text: &str) -> String {
 fn cell(cell: &Cell) -> String {
     let busy = cell
         .busy_p99
-        .map(|busy| format!("\u{2192} {}", exact(busy)));
-    let slow: Vec<String> = cell.p99.map(exact).into_iter().chain(busy).collect();
+        .map(|busy| format!("\u{2192} {}", number(busy)));
+    let slow: Vec<String> = cell.p99.map(number).into_iter().chain(busy).collect();
     let slow = (!slow.is_empty()).then(|| format!("({})", slow.join(" ")));
-    let parts: Vec<String> = cell.p50.map(exact).into_iter().chain(slow).collect();
+    let parts: Vec<String> = cell.p50.map(number).into_iter().chain(slow).collect();
     parts.join(" ")
 }
 
 /// A line on what is listed, and a row a batch. A column that nothing was measured of is left out; a cell is left empty.
 pub fn table(lineup: &Lineup) -> String {
-    let unit = lineup.unit;
     let how = match lineup.beside() {
         Some(beside) => format!("p50 (p99 with an idle host \u{2192} p99 {beside})"),
         None => "p50 (p99)".to_owned(),
     };
-    let mut text = format!(
-        "{}; {unit} a step: {how}.\n\n",
-        plain(&lineup.subject.join(", "))
-    );
+    let mut text = format!("{}; ms a step: {how}.\n\n", plain(&lineup.subject));
     let batches = || lineup.batches.iter();
     let once = |name: &str, value: fn(&Batch) -> Option<f64>| {
-        let text = |batch| value(batch).map_or(String::new(), exact);
+        let text = |batch| value(batch).map_or(String::new(), number);
         (name.to_owned(), batches().map(text).collect())
     };
     let mut columns: Vec<(String, Vec<String>)> = vec![

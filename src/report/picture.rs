@@ -3,7 +3,8 @@
 //! reader's system is.
 
 use super::lineup::{Batch, Cell, Lineup};
-use super::{exact, figure, listed, sequences};
+use super::{listed, sequences};
+use crate::bench::output::number;
 use crate::quote;
 use std::fmt::Write;
 
@@ -19,10 +20,9 @@ const ROW: f64 = 18.0;
 const HEAD: f64 = 28.0;
 /// Where the first panel begins, below what is said of all.
 const PANELS: f64 = 74.0;
-/// A p99 that grows so much with a busy host is no chance.
-const FAR: f64 = 1.5;
 
-/// Colours are those of the page's data.
+/// Ways have these by their places: `--c0` and so on.
+const COLORS: usize = 7;
 const STYLE: &str = ":root { --page: #fdfdfb; --ink: #1d1f21; --soft: #5c6066; --rule: #d8d9d4; --c0: #0068a8; --c1: #c04a00; --c2: #007a5a;
   --c3: #a8467f; --c4: #6d4fc4; --c5: #8a6d00; --c6: #00889c; --c9: #6b6f75; }
 @media (prefers-color-scheme: dark) { :root { --page: #16181b; --ink: #e7e8e6; --soft: #a4a9af; --rule: #363a40; --c0: #5bb8ee; --c1: #f0913c;
@@ -52,16 +52,15 @@ struct Scale {
 }
 
 impl Scale {
-    /// Of values above 0 that are not out of all bounds.
-    fn of(values: impl Iterator<Item = f64>) -> Self {
-        let bounds = values.map(|value| value.clamp(1e-9, 1e15));
-        let (from, to) = bounds
-            .map(|value| (value, value))
-            .reduce(|(from, to), (value, _)| (from.min(value), to.max(value)))
-            .unwrap_or((1.0, 10.0));
+    /// From a little below the least of these to a little above the largest.
+    fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
+        let (least, most) = (
+            values.clone().fold(1e15, f64::min),
+            values.fold(1e-9, f64::max),
+        );
         Self {
-            from: from / 1.1,
-            to: to * 1.1,
+            from: least.min(most) / 1.1,
+            to: most * 1.1,
         }
     }
 
@@ -73,9 +72,10 @@ impl Scale {
     /// Round numbers that have room beside each other, powers of ten first.
     fn ticks(&self) -> Vec<f64> {
         let mut ticks: Vec<f64> = vec![];
-        for mantissa in [1.0, 5.0, 2.0, 3.0, 7.0, 1.5, 4.0, 6.0] {
+        for mantissa in ["1", "5", "2", "3", "7", "1.5", "4", "6"] {
             for decade in self.from.log10().floor() as i32..=self.to.log10() as i32 {
-                let tick = mantissa * 10f64.powi(decade);
+                // As it is written, so that it is written so again.
+                let tick = format!("{mantissa}e{decade}").parse().unwrap_or(1.0);
                 let apart = |&other: &f64| (self.at(other) - self.at(tick)).abs() > 40.0;
                 if (self.from..=self.to).contains(&tick) && ticks.iter().all(apart) {
                     ticks.push(tick);
@@ -85,17 +85,6 @@ impl Scale {
         ticks
     }
 }
-
-/// The colours of ways that a page knows, in their order there.
-const KNOWN: [&str; 7] = [
-    "device-graph",
-    "host-graph",
-    "host-kernels",
-    "host-graph-ahead",
-    "host-graph-event",
-    "host-graph-block",
-    "device-graph-tail",
-];
 
 /// A picture in the making.
 struct Drawing<'a> {
@@ -121,23 +110,22 @@ pub fn svg(lineup: &Lineup) -> String {
     let floor = PANELS + panels.sum::<f64>() + 8.0;
     let busy = lineup.beside().map(|words| format!("; ring: p99 {words}"));
     let title = "How long a step takes in each way to launch";
-    let what = lineup.subject.join(", ");
+    let what = &lineup.subject;
     let key = format!(
         "Dot: p50; tick: p99, host idle{}; dashed: the bare graph; grey: below the floor",
         busy.unwrap_or_default()
     );
     drawing.text(EDGE, 28.0, "start", "title", title);
-    drawing.text(EDGE, 48.0, "start", "ink", &what);
+    drawing.text(EDGE, 48.0, "start", "ink", what);
     drawing.text(EDGE, 66.0, "start", "", &key);
     for tick in drawing.x.ticks() {
         let at = drawing.x.at(tick);
         drawing.line((at, PANELS + HEAD - 6.0), (at, floor), "grid");
-        drawing.text(at, floor + 16.0, "middle", "", &figure(tick));
+        drawing.text(at, floor + 16.0, "middle", "", &tick.to_string());
     }
-    let axis = format!("{} a step, logarithmic", lineup.unit);
-    drawing.text((LEFT + RIGHT) / 2.0, floor + 36.0, "middle", "ink", &axis);
-    let head = format!("p50 {}", lineup.unit);
-    drawing.text(MEDIAN, PANELS + HEAD - 10.0, "end", "", &head);
+    let middle = (LEFT + RIGHT) / 2.0;
+    drawing.text(middle, floor + 36.0, "middle", "ink", "ms a step (log)");
+    drawing.text(MEDIAN, PANELS + HEAD - 10.0, "end", "", "p50 ms");
     if lineup.busy.is_some() {
         drawing.text(GROWTH, PANELS + HEAD - 10.0, "end", "", "p99 busy / idle");
     }
@@ -177,7 +165,7 @@ impl Drawing<'_> {
         let (head, from) = (top + HEAD - 10.0, top + HEAD - 5.0);
         let name = sequences(batch.sequences);
         self.text(EDGE, head, "start", "bold", &name);
-        let at = |value: Option<f64>| value.map(|value| (self.x.at(value), exact(value)));
+        let at = |value: Option<f64>| value.map(|value| (self.x.at(value), number(value)));
         let (floor, bare) = (at(batch.floor), at(batch.bare));
         // Their numbers keep apart where they lie close.
         let shift = match (&floor, &bare) {
@@ -200,9 +188,8 @@ impl Drawing<'_> {
         let shown = cells.filter(|(_, (cell, _))| !cell.is_empty());
         for (n, (place, (cell, way))) in shown.enumerate() {
             let y = top + HEAD + ROW * (n as f64 + 0.5);
-            let known = KNOWN.iter().position(|known| known == way);
-            let color = known.unwrap_or(if way == "cpu" { 0 } else { place % KNOWN.len() });
-            let title = escape(&title(cell, &format!("{way}, {name}"), lineup.unit), 400);
+            let color = place % COLORS;
+            let title = escape(&title(cell, &format!("{way}, {name}")), 400);
             self.add(format_args!(
                 "<g style=\"--c: var(--c{color})\"><title>{title}</title>"
             ));
@@ -235,19 +222,18 @@ impl Drawing<'_> {
             }
         }
         if let Some(p50) = cell.p50 {
-            self.text(MEDIAN, under, "end", "ink", &exact(p50));
+            self.text(MEDIAN, under, "end", "ink", &number(p50));
         }
         if let Some(growth) = cell.growth() {
-            let class = if growth >= FAR { "bold" } else { "" };
-            self.text(GROWTH, under, "end", class, &format!("\u{d7} {growth:.2}"));
+            self.text(GROWTH, under, "end", "ink", &format!("\u{d7} {growth:.2}"));
         }
     }
 }
 
 /// What a row says when it is pointed at.
-fn title(cell: &Cell, name: &str, unit: &str) -> String {
+fn title(cell: &Cell, name: &str) -> String {
     let busy = ("p99 with a busy host", cell.busy_p99);
     let values = [("p50", cell.p50), ("p99", cell.p99), busy].into_iter();
-    let values = values.filter_map(|(name, value)| Some(format!("{name} {}", exact(value?))));
-    format!("{name}: {} {unit}", listed(&values.collect::<Vec<_>>()))
+    let values = values.filter_map(|(name, value)| Some(format!("{name} {}", number(value?))));
+    format!("{name}: {} ms", listed(&values.collect::<Vec<_>>()))
 }

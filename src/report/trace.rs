@@ -17,16 +17,8 @@ const FIRST_STEPS: usize = 28;
 /// Requests that are drawn one by one.
 const FIRST_REQUESTS: usize = 24;
 
-/// What is kept of a trace, and shown.
-#[derive(Debug, Clone, Serialize)]
-pub struct Traced {
-    pub about: About,
-    /// The rest, as the page's script reads it. `buckets`, `requests`: times by name; `first_steps`, `first_turns`,
-    /// `first_requests`: what is drawn one by one; `counters`: by name, `[us, value]` where it changes, and those of them whose
-    /// points are `thinned`; `from_us` to `to_us`: from the first turn's start to the last one's end.
-    #[serde(flatten)]
-    rest: Value,
-}
+/// Points that a counter is drawn by.
+const POINTS: usize = 1024;
 
 /// Times of one thing. A percentile is null where there are too few to tell it from the longest.
 fn times(name: &str, mut ms: Vec<f32>) -> Value {
@@ -56,55 +48,13 @@ fn percentile(sorted: &[f32], share: f64) -> Option<f32> {
 struct Bucket {
     ms: Vec<f32>,
     rows: u64,
-    bucket_rows: u64,
 }
 
-#[derive(Default, Serialize)]
+#[derive(Serialize)]
 struct Request {
     name: String,
     /// Name, from and to in us.
     phases: Vec<(String, f64, f64)>,
-}
-
-/// A counter as a line of steps, thinned as it grows: no more than twice `KEPT` points, each the largest of its
-/// neighbours.
-#[derive(Default)]
-struct Counter {
-    points: Vec<(f64, f64)>,
-    /// How often points were halved: each stands for two to the power of this.
-    halved: u32,
-    /// Values in the last point.
-    held: u64,
-}
-
-impl Counter {
-    const KEPT: usize = 512;
-
-    fn push(&mut self, at: f64, value: f64) {
-        match self.points.last_mut() {
-            Some((_, last)) if self.held < 1 << self.halved => {
-                *last = last.max(value);
-                self.held += 1;
-            }
-            _ => {
-                self.points.push((at, value));
-                self.held = 1;
-            }
-        }
-        if self.points.len() >= 2 * Self::KEPT {
-            let pairs = self.points.chunks(2);
-            let largest =
-                |pair: &[(f64, f64)]| pair.iter().map(|&(_, value)| value).fold(0.0, f64::max);
-            self.points = pairs.map(|pair| (pair[0].0, largest(pair))).collect();
-            self.halved += 1;
-        }
-    }
-}
-
-/// The identity of a request's track.
-#[derive(Default, Deserialize)]
-struct Id {
-    local: String,
 }
 
 /// An event, as far as it is looked at.
@@ -114,8 +64,9 @@ struct Event {
     name: String,
     #[serde(default)]
     tid: u32,
+    /// The identity of a request's track, its `local` one.
     #[serde(default)]
-    id2: Id,
+    id2: HashMap<String, String>,
     #[serde(default)]
     ts: f64,
     #[serde(default)]
@@ -144,17 +95,19 @@ impl Event {
 /// What has been seen so far.
 #[derive(Default)]
 struct Seen {
-    buckets: BTreeMap<String, Bucket>,
+    /// By kind and rows.
+    buckets: BTreeMap<(String, u64), Bucket>,
     turns_us: Vec<f32>,
     first_steps: Vec<Value>,
     first_turns: Vec<Value>,
     first_requests: Vec<Request>,
-    /// Begun and not ended: the outer begin, the phases, and the open phase's begin.
-    open: HashMap<String, (f64, Request, f64)>,
+    /// Begun and not ended, and when each was seen. The last phase's end is its begin until it is known.
+    open: HashMap<String, (f64, Request)>,
     ttft_ms: Vec<f32>,
     queued_ms: Vec<f32>,
     total_ms: Vec<f32>,
-    counters: BTreeMap<String, Counter>,
+    /// By name, us and value.
+    counters: BTreeMap<String, Vec<(f64, f64)>>,
     tracks: HashMap<u32, String>,
     span: Option<(f64, f64)>,
 }
@@ -178,8 +131,8 @@ impl Seen {
             }
             "C" => {
                 if let Some(value) = event.args.values().next().and_then(Value::as_f64) {
-                    let counter = self.counters.entry(event.name).or_default();
-                    counter.push(event.ts, value);
+                    let points = self.counters.entry(event.name).or_default();
+                    points.push((event.ts, value));
                 }
             }
             "b" | "e" => self.request(event),
@@ -193,45 +146,48 @@ impl Seen {
         }
         // Where stages work side by side, the way through all of them: stages' own slices have no prompt_rows.
         if event.args.contains_key("prompt_rows") && !event.args.contains_key("unfinished") {
-            let (rows, bucket_rows) = (event.arg("rows"), event.arg("bucket"));
-            let bucket = self.buckets.entry(event.name).or_default();
+            let of = |key| event.arg(key).unwrap_or(0);
+            let kind = event.name.split(' ').next().unwrap_or_default();
+            let bucket = (kind.to_owned(), of("bucket"));
+            let bucket = self.buckets.entry(bucket).or_default();
             bucket.ms.push((event.dur / 1e3) as f32);
-            bucket.rows += rows.unwrap_or(0);
-            bucket.bucket_rows += bucket_rows.unwrap_or(0);
+            bucket.rows += of("rows");
         }
     }
 
     /// A slice of a request's track begins or ends: its outer one, or a phase within that.
-    fn request(&mut self, event: Event) {
-        let outer = event.name.starts_with("request ");
-        let track = event.id2.local;
-        if event.ph == "b" {
-            if !outer {
-                if let Some((_, _, from)) = self.open.get_mut(&track) {
-                    *from = event.ts;
-                }
+    fn request(&mut self, mut event: Event) {
+        let (begins, at) = (event.ph == "b", event.ts);
+        let track = event.id2.remove("local").unwrap_or_default();
+        if event.name.starts_with("request ") {
+            if !begins {
+                self.ended(&track, at);
             } else if !event.args.contains_key("unfinished") {
-                let request = Request {
-                    name: event.name,
-                    phases: vec![],
-                };
-                self.open.insert(track, (event.ts, request, event.ts));
+                let (name, phases) = (event.name, vec![]);
+                self.open.insert(track, (at, Request { name, phases }));
             }
-        } else if !outer {
-            if let Some((_, request, from)) = self.open.get_mut(&track) {
-                request.phases.push((event.name, *from, event.ts));
+        } else if let Some((_, request)) = self.open.get_mut(&track) {
+            if begins {
+                request.phases.push((event.name, at, at));
+            } else if let Some(phase) = request.phases.last_mut() {
+                phase.2 = at;
             }
-        } else if let Some((seen, request, _)) = self.open.remove(&track) {
-            let ms = |from: f64, to: f64| ((to - from) / 1e3) as f32;
-            let prefill = request.phases.iter().find(|(phase, ..)| phase == "prefill");
-            if let Some((_, from, to)) = prefill {
-                self.ttft_ms.push(ms(seen, *to));
-                self.queued_ms.push(ms(seen, *from));
-            }
-            self.total_ms.push(ms(seen, event.ts));
-            if self.first_requests.len() < FIRST_REQUESTS {
-                self.first_requests.push(request);
-            }
+        }
+    }
+
+    fn ended(&mut self, track: &str, end: f64) {
+        let Some((seen, request)) = self.open.remove(track) else {
+            return;
+        };
+        let ms = |to: f64| ((to - seen) / 1e3) as f32;
+        let prefill = request.phases.iter().find(|(phase, ..)| phase == "prefill");
+        if let Some((_, from, to)) = prefill {
+            self.ttft_ms.push(ms(*to));
+            self.queued_ms.push(ms(*from));
+        }
+        self.total_ms.push(ms(end));
+        if self.first_requests.len() < FIRST_REQUESTS {
+            self.first_requests.push(request);
         }
     }
 }
@@ -269,11 +225,22 @@ impl<'de> Visitor<'de> for Seen {
     }
 }
 
-/// Reads a trace, which is called `file`.
+/// The counter's points, thinned: each the largest of its neighbours.
+fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let stretches = points.chunks(points.len().div_ceil(POINTS).max(1));
+    let largest = |points: &[(f64, f64)]| points.iter().map(|point| point.1).fold(0.0, f64::max);
+    stretches
+        .map(|points| (points[0].0, largest(points)))
+        .collect()
+}
+
+/// Reads a trace, which is called `file`, as the page's script takes it. `buckets`, `requests`: times by name; `first_steps`,
+/// `first_turns`, `first_requests`: what is drawn one by one; `counters`: by name, `[us, value]` where it changes, and those of them
+/// whose points are `thinned`; `from_us` to `to_us`: from the first turn's start to the last one's end.
 ///
 /// # Errors
-/// The file is no trace of this version.
-pub fn read(path: &Path, file: String) -> Result<Traced> {
+/// The file is no trace.
+pub fn read(path: &Path, file: String) -> Result<Value> {
     let expected = "what `tailgraph trace` writes";
     let wrong = |message: String| Error::file(path, format!("{message}, expected {expected}"));
     let input = File::open(path).map_err(|error| Error::open(path, &error, expected))?;
@@ -281,14 +248,10 @@ pub fn read(path: &Path, file: String) -> Result<Traced> {
     let Whole { mut seen, about } = whole.map_err(|error| wrong(quote::message(error)))?;
     let about = about.ok_or_else(|| wrong("found no otherData".into()))?;
     let (from_us, to_us) = seen.span.ok_or_else(|| wrong("found no turn".into()))?;
-    let mut buckets: Vec<(String, Bucket)> = seen.buckets.into_iter().collect();
-    buckets.sort_by_key(|(name, _)| {
-        let (kind, rows) = name.split_once(' ').unwrap_or((name, "0"));
-        (kind.to_owned(), rows.parse().unwrap_or(0u32))
-    });
-    let bucket = |(name, bucket): (String, Bucket)| {
-        let mut of = times(&name, bucket.ms);
-        of["fill"] = json!(bucket.rows as f64 / bucket.bucket_rows.max(1) as f64);
+    let bucket = |((kind, size), Bucket { ms, rows }): ((String, u64), Bucket)| {
+        let fill = rows as f64 / (size * ms.len() as u64).max(1) as f64;
+        let mut of = times(&format!("{kind} {size}"), ms);
+        of["fill"] = json!(fill);
         of
     };
     let requests = [
@@ -296,23 +259,22 @@ pub fn read(path: &Path, file: String) -> Result<Traced> {
         times("to the first token", seen.ttft_ms),
         times("to the end", seen.total_ms),
     ];
-    let thinned = seen.counters.iter().filter(|(_, line)| line.halved > 0);
-    let thinned: Vec<&String> = thinned.map(|(name, _)| name).collect();
     let counters = seen.counters.iter();
-    let counters = counters.map(|(name, line)| (name, &line.points));
+    let counters = counters.map(|(name, points)| (name, thinned(points)));
+    let many = seen.counters.iter().filter(|(_, all)| all.len() > POINTS);
     seen.turns_us.sort_by(f32::total_cmp);
-    let rest = json!({
+    Ok(json!({
+        "about": about,
         "file": file,
-        "buckets": buckets.into_iter().map(bucket).collect::<Vec<_>>(),
+        "buckets": seen.buckets.into_iter().map(bucket).collect::<Vec<_>>(),
         "turn_p50_us": percentile(&seen.turns_us, 0.5),
         "first_steps": seen.first_steps,
         "first_turns": seen.first_turns,
         "first_requests": seen.first_requests,
         "requests": requests,
         "counters": counters.collect::<BTreeMap<_, _>>(),
-        "thinned": thinned,
+        "thinned": many.map(|(name, _)| name).collect::<Vec<_>>(),
         "from_us": from_us,
         "to_us": to_us,
-    });
-    Ok(Traced { about, rest })
+    }))
 }

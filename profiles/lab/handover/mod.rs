@@ -5,14 +5,14 @@ pub mod step;
 
 use super::cuda::{Exec, LaunchedBy, OpenGpu, nccl, peer};
 use super::measure::{self, Chunk, Plan, Steps, Thing};
-use super::memory::{LOOK, Memory, Progress, STAMPS};
-use super::open;
+use super::memory::{Memory, Progress, STAMPS};
+use super::{gpus, open};
 use clap::Args;
 use libloading::Library;
 use pair::Pair;
 use serde_json::json;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tailgraph::error::{Error, Result};
 
 /// What takes rows to the other GPU.
@@ -103,23 +103,20 @@ const FIELDS: &str = "way rows cpu_load gpu_load p50_step_us p99_step_us p99.9_s
 /// Measures every way asked for.
 pub fn run(args: &HandoverArgs) -> Result<()> {
     let plan = &args.plan;
-    let (ways, out) = (plan.ways(WAYS)?, plan.on.out()?);
-    let [a, b] = plan.on.device.numbers()?;
+    let (ways, out) = (plan.ways(WAYS)?, plan.on.print.open()?);
+    let [a, b] = gpus(&plan.on.device)?;
     let gpus = [open(a)?, open(b)?];
-    let (mut there, mut lacking) = (vec![], None);
+    let (mut there, is_all) = (vec![], plan.ways == ["all"]);
     for way in ways.into_iter().map(Way::of) {
-        let by_name = plan.ways.iter().any(|asked| asked == way.name);
         match check(&gpus, way) {
             Ok(()) => there.push(way),
-            Err(error) if by_name || !matches!(error, Error::Usage(_)) => return Err(error),
-            Err(error) => {
-                eprintln!("warning: left out: {error}");
-                lacking = Some(error);
-            }
+            Err(error @ Error::Usage(_)) if is_all => eprintln!("warning: left out: {error}"),
+            Err(error) => return Err(error),
         }
     }
-    if let (true, Some(error)) = (there.is_empty(), lacking) {
-        return Err(error);
+    if there.is_empty() {
+        let message = "--ways all: found no way that this machine has all for, expected some";
+        return Err(Error::Usage(message.to_owned()));
     }
     let mut things = vec![];
     for &rows in &args.rows {
@@ -174,7 +171,6 @@ pub struct Run {
     pair: Pair,
     /// The token behind each number of steps.
     reference: Rc<Vec<u64>>,
-    done: u64,
 }
 
 impl Run {
@@ -201,14 +197,13 @@ impl Run {
             graphs: graphs.collect::<Result<_>>()?,
             pair,
             reference: reference.clone(),
-            done: 0,
         })
     }
 
     /// One step more, of which only the first GPU's part is launched: to see what becomes of a GPU that waits in vain.
     #[allow(dead_code, reason = "of use to tests")]
     pub fn run_alone(&mut self) -> Result<()> {
-        let until = self.done + 1;
+        let until = self.pair.ends[0].memory.shared.step + 1;
         self.begin(until)?;
         // SAFETY: the pair lives until nothing runs any more.
         unsafe { self.graphs[0].launch() }?;
@@ -251,12 +246,8 @@ impl Run {
             return error;
         }
         // What a kernel waits for in vain ends by itself.
-        let until = Instant::now() + 2 * WAIT;
-        while !self.is_done().unwrap_or(true) {
-            if Instant::now() > until {
-                return error;
-            }
-            std::thread::sleep(LOOK);
+        if self.wait_for_all().is_err() {
+            return error;
         }
         self.told_failure().err().unwrap_or(error)
     }
@@ -304,15 +295,13 @@ impl Run {
 impl Steps for Run {
     fn run(&mut self, count: u64) -> Result<Chunk> {
         assert!(count <= STAMPS, "{count} steps in a chunk");
-        let (from, until) = (self.done, self.done + count);
+        let from = self.pair.ends[0].memory.shared.step;
+        let until = from + count;
         self.begin(until)?;
-        let ran = self.launches(from, until).and_then(|launches| {
-            self.wait_for_all()?;
-            Ok(launches)
-        });
+        let ran = self.launches(from, until);
+        let ran = ran.and_then(|launches| self.wait_for_all().map(|()| launches));
         let launches = ran.map_err(|error| self.given_up(error))?;
         self.check(until)?;
-        self.done = until;
         let ends_ns = self.pair.ends[0].memory.ends_ns(from, until)?;
         Ok(Chunk { ends_ns, launches })
     }

@@ -190,19 +190,17 @@ impl Pair {
 
     fn take(&self, part: Part) -> Result<()> {
         let (from, to) = self.ends(part);
-        match (self.way.carrier, part) {
+        match self.way.carrier {
             // It has been queued with the send.
-            (Carrier::Nccl, _) => Ok(()),
-            (Carrier::Copies, _) => {
+            Carrier::Nccl => Ok(()),
+            Carrier::Copies => {
                 let ordered = from.sent.record(&from.memory.stream);
                 let ordered = ordered.and_then(|()| to.memory.stream.wait(&from.sent));
                 ordered.map_err(|error| failed("waiting for the other GPU", error))
             }
-            (Carrier::Stores, Part::Rows) => {
-                to.launch("tg_pair_take_rows", false, &[to.flags.at(0)])
-            }
-            (Carrier::Stores, Part::Token) => {
-                to.launch("tg_pair_take_token", false, &[to.flags.at(0)])
+            Carrier::Stores => {
+                let kernel = ["tg_pair_take_rows", "tg_pair_take_token"][part as usize];
+                to.launch(kernel, false, &[to.flags.at(0)])
             }
         }
     }

@@ -49,32 +49,23 @@ pub const LAYOUT: (&str, [usize; 4]) = (
 impl Shared {
     /// What a GPU waited for in vain, or was refused (TG_PAIR_*), in one line. `gpus`: which one says so, and the other.
     pub fn failure(&self, way: &str, [gpu, other]: [u32; 2]) -> Option<Error> {
-        let Self {
-            failed,
-            error,
-            step,
-            block,
-            limit_ns,
-            ..
-        } = *self;
-        let part = match failed {
+        let at = |what| format!("{way}: step {} on cuda:{gpu}: {what}", self.step);
+        let part = match self.failed {
             0 => return None,
             1 => "the rows".to_owned(),
             2 => "the token".to_owned(),
-            3 => format!("the rows of block {block} for the sum"),
+            3 => format!("the rows of block {} for the sum", self.block),
             _ => {
-                return Some(Error::Runtime(format!(
-                    "{way}: step {step} on cuda:{gpu}: the tail launch of its own graph was refused with {}, expected a launch; the \
-                     limit is one pending launch of itself",
-                    error_name(error)
-                )));
+                return Some(Error::Runtime(at(format!(
+                    "the tail launch of its own graph was refused with {}, expected a launch; the limit is one pending launch of itself",
+                    error_name(self.error)
+                ))));
             }
         };
-        Some(Error::Runtime(format!(
-            "{way}: step {step} on cuda:{gpu}: {part} of cuda:{other} did not come within {} s, expected microseconds: another process \
-             may hold that GPU, or it failed",
-            limit_ns / 1_000_000_000
-        )))
+        Some(Error::Runtime(at(format!(
+            "{part} of cuda:{other} did not come within {} s, expected microseconds: another process may hold that GPU, or it failed",
+            self.limit_ns / 1_000_000_000
+        ))))
     }
 }
 

@@ -4,9 +4,9 @@ use super::super::cuda::{Argument, Captured, Exec, Kernel, Launch, LaunchedBy, R
 use super::step::BUCKETS;
 use super::{Ground, Launching};
 use cudarc::driver::sys::CUgraphConditionalNodeType as Type;
-use cudarc::driver::{CudaStream, result::DriverError, sys};
+use cudarc::driver::{CudaStream, sys};
 use std::sync::Arc;
-use tailgraph::error::{Error, Result};
+use tailgraph::error::Result;
 
 pub fn open(ground: &Ground) -> Result<Launching> {
     let (graph, root) = Body::whole(&ground.memory.stream, ground.name("the loop"))?;
@@ -70,8 +70,9 @@ impl Body {
         ))
     }
 
-    fn refused(&self, what: &str, error: DriverError) -> Error {
-        failed(&format!("{what} of the graph of {}", self.name), error)
+    fn answered(&self, what: &str, answer: sys::CUresult) -> Result<()> {
+        let refused = |error| failed(&format!("{what} of the graph of {}", self.name), error);
+        answer.result().map_err(refused)
     }
 
     /// A value for a conditional node of this graph; it is `default` whenever the whole graph is launched.
@@ -79,11 +80,10 @@ impl Body {
         let context = self.stream.context().cu_ctx();
         let mut handle = 0;
         // SAFETY: the graph is alive; the driver writes the handle alone. 1: the default is given at each launch.
-        unsafe {
+        let made = unsafe {
             sys::cuGraphConditionalHandleCreate(&mut handle, self.graph, context, default, 1)
-        }
-        .result()
-        .map_err(|error| self.refused("making a condition's value", error))?;
+        };
+        self.answered("making a condition's value", made)?;
         Ok(handle)
     }
 
@@ -105,21 +105,12 @@ impl Body {
             phGraph_out: std::ptr::null_mut(),
             ctx: self.stream.context().cu_ctx(),
         };
-        let before: Vec<_> = after.into_iter().collect();
-        let (mut node, edges) = (std::ptr::null_mut(), std::ptr::null());
+        let (to, (mut node, edges)) = (self.graph, (std::ptr::null_mut(), std::ptr::null()));
+        let (behind, count) = (after.as_slice().as_ptr(), after.as_slice().len());
         // SAFETY: graph and nodes are alive, and of one graph; the driver writes node and params.
-        unsafe {
-            sys::cuGraphAddNode_v2(
-                &mut node,
-                self.graph,
-                before.as_ptr(),
-                edges,
-                before.len(),
-                &mut params,
-            )
-        }
-        .result()
-        .map_err(|error| self.refused(&format!("adding a conditional node ({kind:?})"), error))?;
+        let added =
+            unsafe { sys::cuGraphAddNode_v2(&mut node, to, behind, edges, count, &mut params) };
+        self.answered(&format!("adding a conditional node ({kind:?})"), added)?;
         // SAFETY: the driver gave an array of `size` graphs, which lives as long as the node.
         let bodies = unsafe {
             std::slice::from_raw_parts(params.__bindgen_anon_1.conditional.phGraph_out, size)
@@ -141,22 +132,19 @@ impl Body {
         let stream = self.stream.cu_stream();
         let (nodes, edges) = (std::ptr::null(), std::ptr::null());
         // SAFETY: stream and graph are alive; it depends on no node.
-        unsafe {
+        let begun = unsafe {
             sys::cuStreamBeginCaptureToGraph(stream, self.graph, nodes, edges, 0, THIS_THREAD)
-        }
-        .result()
-        .map_err(|error| self.refused("beginning a capture", error))?;
+        };
+        self.answered("beginning a capture", begun)?;
         let enqueued = enqueue(&self.stream);
         let mut graph = std::ptr::null_mut();
         // SAFETY: this thread began the capture, which is ended whatever came of it.
-        let ended = unsafe { sys::cuStreamEndCapture(stream, &mut graph) }.result();
+        let ended = unsafe { sys::cuStreamEndCapture(stream, &mut graph) };
         enqueued?;
-        ended.map_err(|error| self.refused("ending a capture", error))?;
+        self.answered("ending a capture", ended)?;
         // SAFETY: the whole graph is alive, and its bodies with it.
         let nodes = unsafe { Captured::handles_of(self.graph) };
-        Ok(nodes
-            .map_err(|error| self.refused("looking at a node", error))?
-            .last()
-            .copied())
+        let nodes = nodes.map_err(|error| failed("looking at a node", error))?;
+        Ok(nodes.last().copied())
     }
 }

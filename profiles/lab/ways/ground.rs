@@ -24,35 +24,6 @@ pub struct Ground {
 }
 
 impl Ground {
-    fn new(
-        gpu: &OpenGpu,
-        way: &'static str,
-        kernels: u32,
-        reference: &Rc<Vec<u64>>,
-        renew: u32,
-    ) -> Result<Self> {
-        let layers = kernels - 1;
-        let mut memory = Memory::new(gpu, LAYOUT, |stamps, told| Shared {
-            layers,
-            renew,
-            stamps,
-            told,
-            ..Shared::default()
-        })?;
-        let values = || memory.zeros((4 * THREADS * WIDEST) as usize);
-        let values = [values()?, values()?];
-        memory.shared.values = values.each_ref().map(|buffer| buffer.at(0));
-        Ok(Self {
-            way,
-            memory,
-            layers,
-            reference: reference.clone(),
-            layer: gpu.module.kernel("tg_ways_layer")?,
-            decide: gpu.module.kernel("tg_ways_decide")?,
-            values,
-        })
-    }
-
     /// A part of the way as messages name it: `device-tail, bucket 2`.
     pub fn name(&self, what: &str) -> String {
         format!("{}, {what}", self.way)
@@ -186,7 +157,26 @@ impl Run {
         reference: &Rc<Vec<u64>>,
         renew: u32,
     ) -> Result<Self> {
-        let mut ground = Ground::new(gpu, way, kernels, reference, renew)?;
+        let layers = kernels - 1;
+        let mut memory = Memory::new(gpu, LAYOUT, |stamps, told| Shared {
+            layers,
+            renew,
+            stamps,
+            told,
+            ..Shared::default()
+        })?;
+        let values = || memory.zeros((4 * THREADS * WIDEST) as usize);
+        let values = [values()?, values()?];
+        memory.shared.values = values.each_ref().map(|buffer| buffer.at(0));
+        let mut ground = Ground {
+            way,
+            memory,
+            layers,
+            reference: reference.clone(),
+            layer: gpu.module.kernel("tg_ways_layer")?,
+            decide: gpu.module.kernel("tg_ways_decide")?,
+            values,
+        };
         let launching = open(way, &mut ground)?;
         Ok(Self { launching, ground })
     }

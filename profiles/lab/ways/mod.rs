@@ -12,7 +12,7 @@ pub use ground::{Ground, Run};
 
 use super::cuda::Wait;
 use super::measure::{self, Plan, Thing};
-use super::open as open_gpu;
+use super::{gpus, open as open_gpu};
 use clap::Args;
 use serde_json::json;
 use std::rc::Rc;
@@ -83,8 +83,8 @@ const FIELDS: &str = "technique kernels cpu_load gpu_load p50_step_us p99_step_u
 /// Measures every way asked for.
 pub fn run(args: &LaunchArgs) -> Result<()> {
     let plan = &args.plan;
-    let (ways, out) = (plan.ways(WAYS)?, plan.on.out()?);
-    let gpus = plan.on.device.numbers::<1>()?.map(open_gpu);
+    let (ways, out) = (plan.ways(WAYS)?, plan.on.print.open()?);
+    let gpus = gpus::<1>(&plan.on.device)?.map(open_gpu);
     let gpus = gpus.into_iter().collect::<Result<Vec<_>>>()?;
     let mut things = vec![];
     for &kernels in &args.kernels {

@@ -158,7 +158,7 @@ fn every_measured_cell_is_in_the_table_and_in_the_picture() {
             near(busy, "p99_step_ms");
         }
         // The picture says the same of its marks.
-        let of = tailgraph::report::exact;
+        let of = tailgraph::bench::output::number;
         let title = format!(
             "<title>{way}, {name}: p50 {}, p99 {} and p99 with a busy host {} ms</title>",
             of(p50),
@@ -171,7 +171,7 @@ fn every_measured_cell_is_in_the_table_and_in_the_picture() {
         "How long a step takes in each way to launch. Decode steps of random:tiny@0 in f32",
         "on Some GPU, 2026-11-22, a debug build",
         "p99 beside 2 busy threads",
-        ">ms a step, logarithmic<",
+        ">ms a step (log)<",
         ">\u{d7} 6.00<",
         ">\u{d7} 1.00<",
     ] {
@@ -307,7 +307,7 @@ fn wrong_inputs_and_names_are_refused() {
             "a release build, 2026-11-22 in other.json",
         ),
         ("gpu_info", "cuda:0 Other GPU", "on cuda:0 Other GPU"),
-        ("kernel_file", "k.toml", "--kernel-file k.toml"),
+        ("kernel_file", "k.toml", "expected steps of one model, type"),
         (
             "test_time",
             "2026-11-23T03:04:05Z",
