@@ -3,39 +3,30 @@
 
 use super::About;
 use super::json::{Out, Track};
-use super::parts::Costs;
-use super::stages::timed;
 use super::writer::{Begin, During, Ended, HostSlice, Item, JOB, PHASES, write};
-use crate::backend::StageBackend;
-use crate::backend::timing::{StageTimes, StepTimes};
+use crate::backend::{StageBackend, StepView};
 use crate::error::{Error, Result};
 use crate::files::Unfinished;
-use crate::io::record::{Header, Line, Turn};
+use crate::io::record::Line;
 use serde_json::{Value, json};
 use std::path::Path;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// Messages that may wait for the writer; a job that is ahead by more waits too.
 const AHEAD: usize = 1 << 16;
 
-/// What the job's thread is at, until it is at something else: waiting for events, or working through those that it took.
-struct Doing {
-    from: Instant,
-    to: Instant,
-    /// Tokens and ends among the events; `None`: it waits.
-    handled: Option<[u64; 2]>,
-}
-
 /// The job's end of a trace.
 pub struct Live {
+    began: Instant,
+    /// Until the writer begins: its file, and what it will read.
+    waiting: Option<(Out, Receiver<Item>)>,
     send: Option<SyncSender<Item>>,
     writer: Option<JoinHandle<Result<Ended>>>,
-    doing: Option<Doing>,
+    /// Since when the job's thread works through events, and how many tokens and ends these were.
+    handling: Option<(Instant, [u64; 2])>,
     serving: Option<Instant>,
-    /// What ended the writer.
-    failure: Option<String>,
 }
 
 impl Live {
@@ -46,56 +37,46 @@ impl Live {
     pub fn create(path: &Path, began: Instant) -> Result<Self> {
         let out = Out::create(path, Unfinished::Kept)?;
         let (send, items) = sync_channel(AHEAD);
-        let writer = std::thread::Builder::new()
-            .name("trace".to_owned())
-            .spawn(move || write(out, began, &items))
-            .map_err(|error| Error::thread(&error))?;
         Ok(Self {
+            began,
+            waiting: Some((out, items)),
             send: Some(send),
-            writer: Some(writer),
-            doing: None,
+            writer: None,
+            handling: None,
             serving: None,
-            failure: None,
         })
     }
 
-    /// Stages that work side by side, each with a clock.
+    /// Stages that work side by side, each with a clock; a single one needs none.
     pub fn timed(&self, stages: Vec<Box<dyn StageBackend>>) -> Vec<Box<dyn StageBackend>> {
-        match &self.send {
-            Some(send) => timed(stages, send),
-            None => stages,
-        }
+        let Some(send) = self.send.as_ref().filter(|_| stages.len() > 1) else {
+            return stages;
+        };
+        let timed = |(stage, inner)| {
+            Box::new(Timed {
+                inner,
+                stage,
+                send: send.clone(),
+            }) as Box<dyn StageBackend>
+        };
+        (0..).zip(stages).map(timed).collect()
     }
 
-    /// The engine is launched. `parts`: its steps are timed part by part; what against, and when the clock of the parts
-    /// was at 0, where that is the host's. `stages`: names of those that are timed one by one.
+    /// The engine is launched: what came until now, and all that follows, is written.
     ///
     /// # Errors
     /// The trace cannot be written, as of all that follows.
-    pub fn begin(
-        &mut self,
-        header: Header,
-        clock_zero: Option<Instant>,
-        parts: Option<(Costs, Option<Instant>)>,
-        stages: Vec<String>,
-    ) -> Result<()> {
+    pub fn begin(&mut self, begin: Begin) -> Result<()> {
         self.serving = Some(Instant::now());
-        self.put(Item::Begin(Box::new(Begin {
-            header,
-            clock_zero,
-            parts,
-            stages,
-        })))
-    }
-
-    /// The parts of a step were timed; `lost` steps have been lost so far. Before the turn that collects the step.
-    pub fn times(&mut self, times: StepTimes, lost: u64) -> Result<()> {
-        self.put(Item::Times(Box::new(times), lost))
-    }
-
-    /// A stage that has a clock of its own had a step.
-    pub fn stage_times(&mut self, times: StageTimes) -> Result<()> {
-        self.put(Item::StageTimes(times))
+        if let Some((out, items)) = self.waiting.take() {
+            let began = self.began;
+            let writer = std::thread::Builder::new()
+                .name("trace".to_owned())
+                .spawn(move || write(out, began, begin, &items))
+                .map_err(|error| Error::thread(&error))?;
+            self.writer = Some(writer);
+        }
+        Ok(())
     }
 
     /// Something that the whole run did.
@@ -103,70 +84,45 @@ impl Live {
         self.host(PHASES, name, during, json!({}))
     }
 
-    /// A request was handed over.
-    pub fn submitted(&mut self, number: u64, line: Line, during: During) -> Result<()> {
-        self.handed("submit", number, line, during)
-    }
-
-    /// A request was asked to end early.
-    pub fn cancelled(&mut self, number: u64, line: Line, during: During) -> Result<()> {
-        self.handed("cancel", number, line, during)
-    }
-
-    fn handed(&mut self, name: &'static str, of: u64, line: Line, during: During) -> Result<()> {
-        self.other(during.0, None)?;
+    /// The job's thread did `name` with a request, for which the recording has `line`.
+    pub fn handed(
+        &mut self,
+        name: &'static str,
+        request: u64,
+        line: Line,
+        during: During,
+    ) -> Result<()> {
+        self.handled(during.0)?;
         self.put(Item::Line(line, during))?;
-        self.host(JOB, name, during, json!({ "request": of }))
+        self.host(JOB, name, during, json!({ "request": request }))
     }
 
-    /// The host looked for an event, and found `line` or none. Looks one after the other make one slice of waiting;
-    /// events one after the other make one of handling them, up to the next wait or the next request.
+    /// The host looked for an event, and found `line` or none. Events one after the other make one slice of handling them, up to
+    /// the next look in vain or the next request.
     pub fn looked(&mut self, line: Option<Line>, during: During) -> Result<()> {
-        let handles = self.doing.as_ref().is_some_and(|d| d.handled.is_some());
-        if line.is_none() || !handles {
-            match &mut self.doing {
-                Some(Doing { to, handled, .. }) if handled.is_none() => *to = during.1,
-                _ => self.other(during.0, Some(Doing::new(during, None)))?,
-            }
-        }
         let Some(line) = line else {
-            return Ok(());
+            return self.handled(during.0);
         };
-        if !handles {
-            let now = (during.1, during.1);
-            self.other(during.1, Some(Doing::new(now, Some([0, 0]))))?;
-        }
+        let (_, [tokens, ends]) = self.handling.get_or_insert((during.1, [0, 0]));
         let is_token = matches!(line, Line::Token(_));
-        if let Some([tokens, ends]) = self.doing.as_mut().and_then(|d| d.handled.as_mut()) {
-            *tokens += u64::from(is_token);
-            *ends += u64::from(!is_token);
-        }
+        *tokens += u64::from(is_token);
+        *ends += u64::from(!is_token);
         self.put(Item::Line(line, during))
     }
 
-    /// Something else begins at `at`: what was going on has ended.
-    fn other(&mut self, at: Instant, next: Option<Doing>) -> Result<()> {
-        let Some(Doing { from, to, handled }) = std::mem::replace(&mut self.doing, next) else {
+    /// Something else than handling events begins at `at`.
+    fn handled(&mut self, at: Instant) -> Result<()> {
+        let Some((from, [tokens, ends])) = self.handling.take() else {
             return Ok(());
         };
-        match handled {
-            None => self.host(JOB, "wait", (from, to), json!({})),
-            Some([tokens, ends]) => {
-                let args = json!({ "tokens": tokens, "ends": ends });
-                self.host(JOB, "handle events", (from, at), args)
-            }
-        }
-    }
-
-    /// A turn's record was read.
-    pub fn turn(&mut self, turn: Turn, during: During) -> Result<()> {
-        self.put(Item::Line(Line::Turn(Box::new(turn)), during))
+        let args = json!({ "tokens": tokens, "ends": ends });
+        self.host(JOB, "handle events", (from, at), args)
     }
 
     /// No more requests come.
     pub fn draining(&mut self) -> Result<()> {
         let now = Instant::now();
-        self.other(now, None)?;
+        self.handled(now)?;
         match self.serving.replace(now) {
             Some(from) => self.phase("serve", (from, now)),
             None => Ok(()),
@@ -188,7 +144,7 @@ impl Live {
         }))
     }
 
-    fn put(&mut self, item: Item) -> Result<()> {
+    pub fn put(&mut self, item: Item) -> Result<()> {
         if let Some(send) = &self.send
             && send.send(item).is_ok()
         {
@@ -204,7 +160,7 @@ impl Live {
     /// The trace cannot be written, or its core disagrees with the run.
     pub fn finish(mut self, done: Line, whole: bool) -> Result<About> {
         let now = Instant::now();
-        self.other(now, None)?;
+        self.handled(now)?;
         if let Some(from) = self.serving.take() {
             self.phase("drain", (from, now))?;
         }
@@ -216,26 +172,15 @@ impl Live {
         Ok(about)
     }
 
-    /// The writer's last word; if that is an error, the same one again however often it is asked for.
+    /// The writer's last word.
     fn end(&mut self) -> Result<Ended> {
         self.send = None;
-        let ended = match (self.writer.take().map(JoinHandle::join), &self.failure) {
-            (Some(Ok(ended)), _) => ended,
-            (None, Some(failure)) => Err(Error::Runtime(failure.clone())),
-            _ => Err(Error::Runtime(
-                "the thread that writes the trace ended early: this is a bug in tailgraph".into(),
-            )),
-        };
-        if let Err(error) = &ended {
-            self.failure.get_or_insert_with(|| error.to_string());
-        }
-        ended
-    }
-}
-
-impl Doing {
-    fn new((from, to): During, handled: Option<[u64; 2]>) -> Self {
-        Self { from, to, handled }
+        let ended = self.writer.take().map(JoinHandle::join);
+        ended.and_then(std::result::Result::ok).unwrap_or_else(|| {
+            Err(Error::Runtime(
+                "the thread that writes the trace has ended: expected it to go on, or to have said why before".into(),
+            ))
+        })
     }
 }
 
@@ -245,5 +190,29 @@ impl Drop for Live {
         if self.writer.is_some() {
             let _ = self.end();
         }
+    }
+}
+
+/// A stage on a thread of the host, timed where it runs: the scheduler's records only say when a step set out and when it came
+/// back.
+struct Timed {
+    inner: Box<dyn StageBackend>,
+    stage: u32,
+    send: SyncSender<Item>,
+}
+
+impl StageBackend for Timed {
+    fn row_floats(&self) -> usize {
+        self.inner.row_floats()
+    }
+
+    fn run(&mut self, step: &StepView<'_>) -> Result<()> {
+        let number = step.header().number;
+        let from = Instant::now();
+        self.inner.run(step)?;
+        // Nobody listens once the trace has failed; its own error says so.
+        let during = (from, Instant::now());
+        let _ = self.send.send(Item::Stage(self.stage, number, during));
+        Ok(())
     }
 }

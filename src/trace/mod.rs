@@ -5,7 +5,7 @@
 //!   has stages' tracks and the arrows between them, `aligned` the clocks of stages on GPUs
 //! - `requests`: a track per request
 //! - [`live`]: a run that is going on: the same lines, and what the host does; `writer`, a thread of its own, writes what
-//!   it is handed; `stages` times stages that work side by side
+//!   it is handed
 //! - [`parts`]: the kernels of each step, or the CPU's operations, where they were timed; [`kernels`]: what they came to; [`step`]: a step as these have it
 //! - [`clock`]: the host's clock and the scheduler's, and how far apart they are
 //! - [`json`]: events as text, written as they come; [`about`]: what the file says of itself
@@ -19,7 +19,6 @@ pub mod kernels;
 pub mod live;
 pub mod parts;
 mod requests;
-mod stages;
 pub mod step;
 pub mod timeline;
 mod writer;
@@ -27,6 +26,7 @@ mod writer;
 pub use about::About;
 pub use live::Live;
 pub use timeline::Timeline;
+pub use writer::{Begin, Item};
 
 use crate::error::Result;
 use crate::files::Unfinished;
@@ -48,5 +48,7 @@ pub fn convert(recording: &mut Reader, output: &Path) -> Result<About> {
             line => timeline.line(line)?,
         }
     }
-    timeline.finish()
+    let (about, out) = timeline.end()?;
+    out.finish()?;
+    Ok(about)
 }

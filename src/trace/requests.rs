@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::io::record::EndLine;
 use crate::runtime::{EndReason, Request};
 use crate::sys::abi::{self, tg_event};
-use serde::Serialize;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The process that requests' tracks are in.
@@ -15,7 +15,7 @@ pub const PROCESS: u32 = 2;
 #[derive(Default)]
 pub struct Requests {
     /// What is known of each before it ends, and when it was first seen.
-    open: BTreeMap<u64, (Args, Option<u64>)>,
+    open: BTreeMap<u64, (Value, Option<u64>)>,
     pub asked: u64,
     seen: u64,
     /// Ends as the core comes to them and as the host was told, in the same order; one side may be ahead.
@@ -24,42 +24,12 @@ pub struct Requests {
     pub ended: u64,
 }
 
-#[derive(Serialize)]
-struct Args {
-    prompt_tokens: usize,
-    max_new_tokens: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    new_tokens: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    end: Option<EndReason>,
-    /// How often it gave its pages back and was read again; `None`: never.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    read_again: Option<u64>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    unfinished: bool,
-}
-
-fn reason(end: u32) -> EndReason {
-    match end {
-        abi::TG_END_STOP => EndReason::Stop,
-        abi::TG_END_LENGTH => EndReason::Length,
-        abi::TG_END_CANCELLED => EndReason::Cancelled,
-        abi::TG_END_TIMEOUT => EndReason::Timeout,
-        abi::TG_END_NOT_FINITE => EndReason::NotFinite,
-        _ => EndReason::Refused,
-    }
-}
-
 impl Requests {
     pub fn request(&mut self, request: &Request) {
-        let args = Args {
-            prompt_tokens: request.prompt.len(),
-            max_new_tokens: request.max_new_tokens,
-            new_tokens: None,
-            end: None,
-            read_again: None,
-            unfinished: true,
-        };
+        let args = json!({
+            "prompt_tokens": request.prompt.len(),
+            "max_new_tokens": request.max_new_tokens,
+        });
         self.open.insert(self.asked, (args, None));
         self.asked += 1;
     }
@@ -104,10 +74,11 @@ impl Requests {
     pub fn finish(&mut self, out: &mut Out, last_ns: u64) -> Result<()> {
         self.draw(out)?;
         while let Some(end) = self.ends.pop_front() {
-            self.one(out, &end, reason(end.detail), end.index)?;
+            self.one(out, &end, EndReason::of(end.detail), end.index)?;
         }
-        for (number, (args, seen_ns)) in std::mem::take(&mut self.open) {
+        for (number, (mut args, seen_ns)) in std::mem::take(&mut self.open) {
             if let Some(seen_ns) = seen_ns {
+                args["unfinished"] = true.into();
                 let (name, times) = (format!("request {number}"), (seen_ns, last_ns));
                 out.nested((PROCESS, number), &name, times, args, |_| Ok(()))?;
             }
@@ -117,25 +88,22 @@ impl Requests {
 
     /// One that ended: `event` has the scheduler's times of it, 0 for what never was.
     fn one(&mut self, out: &mut Out, event: &tg_event, end: EndReason, tokens: u32) -> Result<()> {
-        let Some((asked, _)) = self.open.remove(&event.request) else {
+        let Some((mut args, _)) = self.open.remove(&event.request) else {
             return Ok(());
         };
         self.ended += 1;
-        let args = Args {
-            new_tokens: Some(tokens),
-            end: Some(end),
-            read_again: (event.step > 0).then_some(event.step),
-            unfinished: false,
-            ..asked
-        };
+        args["new_tokens"] = tokens.into();
+        args["end"] = json!(end);
+        // How often it gave its pages back and was read again.
+        if event.step > 0 {
+            args["read_again"] = event.step.into();
+        }
         let track = (PROCESS, event.request);
-        let (name, times) = (
-            format!("request {}", event.request),
-            (event.seen_ns, event.time_ns),
-        );
+        let name = format!("request {}", event.request);
+        let times = (event.seen_ns, event.time_ns);
         out.nested(track, &name, times, args, |out| {
             phases(event).into_iter().try_for_each(|(phase, from, to)| {
-                out.nested(track, phase, (from, to), serde_json::json!({}), |_| Ok(()))
+                out.nested(track, phase, (from, to), json!({}), |_| Ok(()))
             })
         })
     }

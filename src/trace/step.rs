@@ -38,3 +38,8 @@ impl Flying {
         format!("{} {}", self.kind.name(), self.args.bucket)
     }
 }
+
+/// Three digits after the point are what anyone reads.
+pub(super) fn rounded(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}

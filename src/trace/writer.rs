@@ -7,7 +7,7 @@ use super::json::{Out, Track};
 use super::parts::{Costs, Parts};
 use super::timeline::{Run, Timeline};
 use crate::backend::timing::{StageTimes, StepTimes};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::files;
 use crate::io::record::{Header, Line};
 use serde_json::Value;
@@ -17,22 +17,15 @@ use std::time::Instant;
 /// The process of the host.
 const HOST: u32 = 3;
 /// What the whole run is doing: load, serve, drain.
-pub(super) const PHASES: Track = Track {
-    process: HOST,
-    thread: 300,
-};
+pub(super) const PHASES: Track = Track(HOST, 300);
 /// What the thread does that hands requests over and takes events.
-pub(super) const JOB: Track = Track {
-    process: HOST,
-    thread: 301,
-};
+pub(super) const JOB: Track = Track(HOST, 301);
 
 /// From and to, on the host's clock.
 pub type During = (Instant, Instant);
 
 /// What the threads of a run hand to the one that writes its trace.
-pub(super) enum Item {
-    Begin(Box<Begin>),
+pub enum Item {
     /// A line, and when the host began and ended to hand it over or to take it.
     Line(Line, During),
     Host(HostSlice),
@@ -40,11 +33,12 @@ pub(super) enum Item {
     Stage(u32, u64, During),
     /// By the stage's own clock.
     StageTimes(StageTimes),
-    /// A step's parts, and how many steps have been lost so far.
+    /// A step's parts, and how many steps have been lost so far. Before the turn that collects the step.
     Times(Box<StepTimes>, u64),
 }
 
-pub(super) struct Begin {
+/// What is known of a run once its engine is launched.
+pub struct Begin {
     pub header: Header,
     /// 0 of the scheduler's clock, where that is the host's.
     pub clock_zero: Option<Instant>,
@@ -54,30 +48,27 @@ pub(super) struct Begin {
     pub stages: Vec<String>,
 }
 
-pub(super) struct HostSlice {
-    pub track: Track,
-    pub name: &'static str,
-    pub during: During,
-    pub args: Value,
+pub struct HostSlice {
+    pub(super) track: Track,
+    pub(super) name: &'static str,
+    pub(super) during: During,
+    pub(super) args: Value,
 }
 
 /// The host's clock beside the scheduler's.
 enum Clock {
-    /// One clock; the scheduler's is at 0 when the host's is at this, in ns since the run began.
-    Same(i128),
+    /// One clock; the scheduler's is ahead by this, in ns, of the time since the run began.
+    Same(i64),
     Measured(Box<Difference>),
 }
 
-/// The writer's state once the engine runs.
+/// The writer's state.
 struct Writing {
     timeline: Timeline,
     clock: Clock,
     began: Instant,
-    /// The trace's 0 is set.
-    zero_known: bool,
     /// Host slices whose place is not known yet.
     pending: Vec<HostSlice>,
-    stages: Vec<(u32, u64, During)>,
     /// No host slice of a track begins before the one ahead of it ended, to the last nanosecond of rounding.
     last_ns: [i128; 2],
 }
@@ -85,56 +76,48 @@ struct Writing {
 /// What a trace says of itself, and its file, which has yet to be given its name.
 pub(super) type Ended = (About, files::Out);
 
-pub(super) fn write(out: Out, began: Instant, items: &Receiver<Item>) -> Result<Ended> {
-    let mut early = vec![];
-    for item in items {
-        match item {
-            Item::Begin(begin) => {
-                let mut writing = Writing::new(out, began, *begin, early)?;
-                items.iter().try_for_each(|item| writing.item(item))?;
-                return writing.finish();
-            }
-            Item::Host(slice) => early.push(slice),
-            _ => {}
-        }
+/// Writes all that comes. `began`: the earliest time that a host slice has.
+pub(super) fn write(
+    out: Out,
+    began: Instant,
+    begin: Begin,
+    items: &Receiver<Item>,
+) -> Result<Ended> {
+    let mut timeline = Timeline::new(out, &begin.header, "run".to_owned())?;
+    if !begin.stages.is_empty() {
+        timeline.name_stages(&begin.stages)?;
     }
-    Err(Error::Runtime(
-        "the run ended before its engine began: there is nothing to trace".into(),
-    ))
+    let parts = begin.parts;
+    timeline.parts = parts.map(|(costs, zero)| Parts::new(costs, zero, begin.clock_zero));
+    let out = &mut timeline.out;
+    out.process(HOST, "host", 3)?;
+    out.thread(PHASES, "the run")?;
+    out.thread(JOB, "job: requests in, events out")?;
+    let mut writing = Writing {
+        timeline,
+        clock: match begin.clock_zero {
+            Some(zero) => Clock::Same(ns_between(zero, began)),
+            None => Clock::Measured(Box::default()),
+        },
+        began,
+        pending: vec![],
+        last_ns: [i128::MIN; 2],
+    };
+    items.iter().try_for_each(|item| writing.item(item))?;
+    writing.finish()
 }
 
 impl Writing {
-    fn new(out: Out, began: Instant, begin: Begin, early: Vec<HostSlice>) -> Result<Self> {
-        let mut timeline = Timeline::new(out, &begin.header, "run".to_owned())?;
-        if !begin.stages.is_empty() {
-            timeline.name_stages(&begin.stages)?;
-        }
-        let parts = begin.parts;
-        timeline.parts = parts.map(|(costs, zero)| Parts::new(costs, zero, begin.clock_zero));
-        let out = &mut timeline.out;
-        out.process(HOST, "host", 3)?;
-        out.thread(PHASES, "the run")?;
-        out.thread(JOB, "job: requests in, events out")?;
-        let clock = match begin.clock_zero {
-            Some(zero) => Clock::Same(ns_between(began, zero).into()),
-            None => Clock::Measured(Box::default()),
-        };
-        Ok(Self {
-            timeline,
-            clock,
-            began,
-            zero_known: false,
-            pending: early,
-            stages: vec![],
-            last_ns: [i128::MIN; 2],
-        })
-    }
-
     fn item(&mut self, item: Item) -> Result<()> {
         match item {
-            Item::Begin(_) => {}
             Item::Host(slice) => self.pending.push(slice),
-            Item::Stage(stage, step, during) => self.stages.push((stage, step, during)),
+            Item::Stage(stage, step, (from, to)) => {
+                // Stages that the host's threads run go with a scheduler of the host.
+                if let Some(offset) = self.offset(false) {
+                    let run = Run::Known(self.at(from, offset), self.at(to, offset));
+                    self.timeline.stage_run(stage, step, run)?;
+                }
+            }
             Item::StageTimes(times) => {
                 let (stage, step) = (times.stage, times.step);
                 self.timeline.stage_run(stage, step, Run::Own(times))?;
@@ -149,19 +132,16 @@ impl Writing {
                 self.timeline.line(line)?;
             }
         }
-        if self.zero_known {
-            let now = self.began.elapsed().as_nanos() as i64;
-            self.place(now, false)?;
+        if self.timeline.out.zero_ns.is_some() && !self.pending.is_empty() {
+            self.place(false)?;
         }
         Ok(())
     }
 
     /// What the line says of the clocks.
     fn exchange(&mut self, line: &Line, during: During) {
-        let (before, after) = (
-            ns_between(self.began, during.0),
-            ns_between(self.began, during.1),
-        );
+        let before = ns_between(self.began, during.0);
+        let after = ns_between(self.began, during.1);
         if let Clock::Measured(difference) = &mut self.clock {
             match line {
                 Line::Request(_) => difference.request(before),
@@ -169,56 +149,54 @@ impl Writing {
                 _ => {}
             }
         }
-        if let Line::Turn(turn) = line
-            && !self.zero_known
-        {
+        if let Line::Turn(turn) = line {
             // The run began no later than this: the record was read after its turn had ended.
             let zero = match self.clock {
-                Clock::Same(offset) => -offset,
+                Clock::Same(offset) => offset.into(),
                 Clock::Measured(_) => i128::from(turn.end_ns) - i128::from(after),
             };
-            self.timeline.set_zero(zero.min(turn.now_ns.into()));
-            self.zero_known = true;
+            let zero = zero.min(turn.now_ns.into());
+            self.timeline.out.zero_ns.get_or_insert(zero);
         }
     }
 
+    /// What to add to the host's time since the run began, where that is known.
+    fn offset(&mut self, last: bool) -> Option<i64> {
+        match &mut self.clock {
+            Clock::Same(offset) => Some(*offset),
+            Clock::Measured(difference) => {
+                difference.offset(ns_between(self.began, Instant::now()), last)
+            }
+        }
+    }
+
+    fn at(&self, instant: Instant, offset: i64) -> i128 {
+        i128::from(ns_between(self.began, instant)) + i128::from(offset)
+    }
+
     /// Writes what has come from the host, once it is known where it belongs.
-    fn place(&mut self, now_ns: i64, last: bool) -> Result<()> {
-        if self.pending.is_empty() && self.stages.is_empty() && !last {
-            return Ok(());
-        }
-        let offset = match &mut self.clock {
-            Clock::Same(offset) => Some(-*offset),
-            Clock::Measured(difference) => difference.offset(now_ns, last),
-        };
-        let Some(offset) = offset else {
+    fn place(&mut self, last: bool) -> Result<()> {
+        let Some(offset) = self.offset(last) else {
             return Ok(());
         };
-        let began = self.began;
-        let at = |instant| i128::from(ns_between(began, instant)) + offset;
-        for slice in self.pending.drain(..) {
+        for slice in std::mem::take(&mut self.pending) {
+            let (from, to) = slice.during;
+            let (from, to) = (self.at(from, offset), self.at(to, offset));
             let ended = &mut self.last_ns[usize::from(slice.track == JOB)];
-            let from = at(slice.during.0).max(*ended);
-            let to = at(slice.during.1).max(from);
-            *ended = to;
+            let from = from.max(*ended);
+            *ended = to.max(from);
             let out = &mut self.timeline.out;
-            out.slice(slice.track, slice.name, (from, to), slice.args)?;
-        }
-        for (stage, step, (from, to)) in self.stages.drain(..) {
-            let run = Run::Known(at(from), at(to));
-            self.timeline.stage_run(stage, step, run)?;
+            out.slice(slice.track, slice.name, (from, *ended), slice.args)?;
         }
         Ok(())
     }
 
     fn finish(mut self) -> Result<Ended> {
-        let now = self.began.elapsed().as_nanos() as i64;
-        self.place(now, true)?;
-        let clock = match &self.clock {
+        self.place(true)?;
+        self.timeline.about.host_clock = match &self.clock {
             Clock::Same(_) => HostClock::Same,
             Clock::Measured(difference) => difference.about(self.pending.len() as u64),
         };
-        self.timeline.host_clock = clock;
         self.timeline.end()
     }
 }
