@@ -5,14 +5,12 @@ use crate::io::record::Header;
 use crate::runtime::EngineShape;
 use serde::{Deserialize, Serialize};
 
-/// The version of what is in a file: another number is another layout.
-pub const VERSION: u32 = 1;
-
 /// What was traced, by which clocks, and how much of it there is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct About {
     /// `tailgraph trace`
     pub format: String,
+    /// Another number is another layout.
     pub version: u32,
     /// `run`, or `recording FILE`
     pub source: String,
@@ -52,11 +50,8 @@ pub struct About {
 pub struct GpuClocks {
     /// By stage, its clock less the first one's, which the scheduler uses: at the end.
     pub offsets_ns: Vec<i64>,
-    /// The last offsets are off by at most this, but for the clocks' drift: the least time that all hand-overs of one step took
-    /// together. Slices that were drawn before may be off by up to `moved_ns` more.
+    /// Offsets are off by at most this, but for the clocks' drift: the least time that all hand-overs of one step took together.
     pub uncertainty_ns: u64,
-    /// How far offsets were moved after the first step, so that no step arrives before it left: the clocks' drift.
-    pub moved_ns: u64,
     /// Steps that lack a stage's times, which were not read soon enough.
     pub left_out: u64,
 }
@@ -69,16 +64,14 @@ pub enum HostClock {
     Absent,
     /// The scheduler runs on the host and uses its clock.
     Same,
-    /// Two clocks, and nothing bounds the difference: this many host slices were left out.
-    Unknown { left_out: u64 },
+    /// Two clocks, and nothing bounds the difference: host slices were left out.
+    Unknown,
     /// Two clocks. What each side is known to have seen of the other bounds the difference.
     Measured {
         /// Scheduler's minus host's, as ns since the load began: the middle of the first second's bounds.
         offset_ns: i64,
         /// Half the distance of these bounds.
         uncertainty_ns: u64,
-        /// How far the offset was moved after the first second, so as to stay within bounds: the clocks' drift.
-        moved_ns: u64,
     },
 }
 
@@ -91,7 +84,7 @@ impl About {
         };
         Self {
             format: "tailgraph trace".to_owned(),
-            version: VERSION,
+            version: 1,
             source,
             model: header.model.clone(),
             device: header.device.clone(),

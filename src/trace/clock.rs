@@ -43,10 +43,14 @@ pub struct Difference {
     first: Option<i64>,
     now: Option<i64>,
     uncertainty_ns: u64,
-    moved_ns: u64,
 }
 
 impl Difference {
+    /// The scheduler's clock is the host's, so that every bound holds.
+    pub fn know(&mut self, difference_ns: i64) {
+        self.now = Some(difference_ns);
+    }
+
     /// The host began at `before_ns` to hand the next request over.
     pub fn request(&mut self, before_ns: i64) {
         self.requests.waiting.push_back(before_ns);
@@ -62,9 +66,7 @@ impl Difference {
         ];
         let most = seen.into_iter().flatten().map(|before| end_ns - before);
         if let Some(old) = self.now {
-            let new = most.fold(old, i64::min).max(least);
-            self.moved_ns += new.abs_diff(old);
-            self.now = Some(new);
+            self.now = Some(most.fold(old, i64::min).max(least));
         } else {
             // Nothing is less than any bound.
             self.least = self.least.max(Some(least));
@@ -90,15 +92,12 @@ impl Difference {
         self.now
     }
 
-    pub fn about(&self, left_out: u64) -> HostClock {
-        match self.first {
-            Some(offset_ns) => HostClock::Measured {
-                offset_ns,
-                uncertainty_ns: self.uncertainty_ns,
-                moved_ns: self.moved_ns,
-            },
-            None => HostClock::Unknown { left_out },
-        }
+    /// What was measured.
+    pub fn about(&self) -> Option<HostClock> {
+        self.first.map(|offset_ns| HostClock::Measured {
+            offset_ns,
+            uncertainty_ns: self.uncertainty_ns,
+        })
     }
 }
 
@@ -151,8 +150,7 @@ mod tests {
         let expected = HostClock::Measured {
             offset_ns: 999_750,
             uncertainty_ns: 750,
-            moved_ns: 750,
         };
-        assert_eq!(clocks.about(0), expected);
+        assert_eq!(clocks.about(), Some(expected));
     }
 }

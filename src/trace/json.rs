@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 /// The process of the device: its scheduler and its stages.
 pub(super) const DEVICE: u32 = 1;
+/// The process of requests' tracks.
+pub(super) const REQUESTS: u32 = 2;
 
 /// Where slices are drawn: a process, and a thread of it. Thread numbers are unique over all processes, and none is its
 /// process's, since viewers take that one for the main thread.
@@ -118,7 +120,7 @@ impl Out {
     /// An arrow between two slices: each of its times is within one of its track. No other has this `id`.
     pub fn arrow(&mut self, id: u64, from: (Track, i128), to: (Track, i128)) -> Result<()> {
         for (ph, (Track(pid, tid), at_ns)) in [("s", from), ("f", to)] {
-            let mut event = json!({
+            self.put(&json!({
                 "ph": ph,
                 "name": "hand-over",
                 "cat": "hand-over",
@@ -126,13 +128,10 @@ impl Out {
                 "pid": pid,
                 "tid": tid,
                 "ts": self.ts(at_ns),
-                "args": {},
-            });
-            if ph == "f" {
                 // It ends at the slice that is open there.
-                event["bp"] = "e".into();
-            }
-            self.put(&event)?;
+                "bp": "e",
+                "args": {},
+            }))?;
         }
         Ok(())
     }
@@ -143,31 +142,18 @@ impl Out {
         self.put(&json!({ "ph": "C", "name": name, "pid": DEVICE, "ts": ts, "args": args }))
     }
 
-    /// The track `id` of a process has a slice; slices of a track nest, the outer one written first.
-    pub fn nested(
-        &mut self,
-        (pid, id): (u32, u64),
-        name: &str,
-        (from_ns, to_ns): (u64, u64),
-        args: Value,
-        inside: impl FnOnce(&mut Self) -> Result<()>,
-    ) -> Result<()> {
-        // Perfetto shows a track without a process outside of all.
-        let mut event = json!({
-            "ph": "b",
+    /// A slice in the track of request `id` begins (`b`) or ends (`e`) at this time; slices of a track nest.
+    pub fn nested(&mut self, ph: &str, id: u64, name: &str, at_ns: u64, args: Value) -> Result<()> {
+        self.put(&json!({
+            "ph": ph,
             "name": name,
             "cat": "request",
+            // Perfetto shows a track without a process outside of all.
             "id2": { "local": format!("0x{id:x}") },
-            "pid": pid,
-            "ts": self.ts(from_ns.into()),
+            "pid": REQUESTS,
+            "ts": self.ts(at_ns.into()),
             "args": args,
-        });
-        self.put(&event)?;
-        inside(self)?;
-        event["ph"] = "e".into();
-        event["ts"] = self.ts(to_ns.into()).into();
-        event["args"] = json!({});
-        self.put(&event)
+        }))
     }
 
     /// Ends the text; `about` goes where viewers show it. It comes last: Perfetto reads no further than a key that it

@@ -2,8 +2,8 @@
 //! are sums over all steps, which grow with the buckets and operations there are, not with the run.
 
 use super::step::{Flying, rounded};
-use crate::backend::cuda::tuning::gpu::Least;
-use crate::backend::timing::{Part, StepTimes, UNTIMED_EVERY};
+use crate::backend::cuda::tuning::gpu::{Least, Rates};
+use crate::backend::timing::{Part, StepTimes};
 use serde::{Deserialize, Serialize};
 
 /// All timed steps of a run.
@@ -11,8 +11,6 @@ use serde::{Deserialize, Serialize};
 pub struct Kernels {
     /// Steps whose kernels are in the file; the others were left untimed.
     pub steps: u64,
-    /// The last of so many steps was left untimed.
-    pub untimed_every: u64,
     /// Steps whose times were not read soon enough: they are not in the file.
     pub lost: u64,
     /// What floors are by; `None`: nothing is known of the device, and there are none.
@@ -27,7 +25,7 @@ pub struct Kernels {
 pub struct Roofline {
     pub bytes_per_s: f64,
     /// The rate of the run's type of products.
-    pub flops_per_s: f64,
+    pub flops_per_s: Option<f64>,
 }
 
 /// Steps of one kind and bucket.
@@ -86,37 +84,35 @@ impl Operation {
         (self.bytes_per_step > 0.0).then(|| self.flops_per_step / self.bytes_per_step)
     }
 
-    /// FLOPs a second that were reached.
-    pub fn flops_per_s(&self) -> Option<f64> {
-        self.a_second(self.flops_per_step)
-    }
-
-    /// Bytes a second that were reached, of those that have to come.
-    pub fn bytes_per_s(&self) -> Option<f64> {
-        self.a_second(self.bytes_per_step)
-    }
-
-    fn a_second(&self, amount: f64) -> Option<f64> {
-        (self.us_per_step > 0.0).then(|| amount / self.us_per_step * 1e6)
+    /// FLOPs a second that were reached, and bytes a second of those that have to come.
+    pub fn rates(&self) -> [f64; 2] {
+        [self.flops_per_step, self.bytes_per_step].map(|amount| amount / self.us_per_step * 1e6)
     }
 }
 
 /// The element of `all` that `is` says, made where there is none.
-fn entry<T>(all: &mut Vec<T>, is: impl Fn(&T) -> bool, new: impl FnOnce() -> T) -> &mut T {
-    let at = all.iter().position(is).unwrap_or_else(|| {
-        all.push(new());
-        all.len() - 1
-    });
+fn entry<T: Default>(all: &mut Vec<T>, is: impl Fn(&T) -> bool) -> &mut T {
+    let at = all.iter().position(is).unwrap_or(all.len());
+    if at == all.len() {
+        all.push(T::default());
+    }
     &mut all[at]
 }
 
 impl Kernels {
-    pub(super) fn new(floor: Option<(String, Roofline)>) -> Self {
-        let (floor, roofline) = floor.unzip();
+    /// `rates`: what is known of the device.
+    pub(super) fn new(rates: Option<&Rates>) -> Self {
         Self {
-            untimed_every: UNTIMED_EVERY,
-            floor,
-            roofline,
+            floor: rates.map(|rates| {
+                format!(
+                    "{}; bytes as the plan counts them, every sequence at the mean context, routing even",
+                    rates.source
+                )
+            }),
+            roofline: rates.map(|rates| Roofline {
+                bytes_per_s: rates.bytes_per_s,
+                flops_per_s: rates.flops_per_s,
+            }),
             ..Self::default()
         }
     }
@@ -130,13 +126,11 @@ impl Kernels {
         times: &[StepTimes],
         add_ns: i128,
     ) -> Option<&mut Bucket> {
-        let (kind, bucket) = (step.kind.name(), step.args.bucket);
+        let (kind, bucket) = (step.shape.kind.name(), step.args.bucket);
         let is = |sum: &Bucket| sum.kind == kind && sum.bucket == bucket;
-        let sum = entry(&mut self.buckets, is, || Bucket {
-            kind: kind.to_owned(),
-            bucket,
-            ..Bucket::default()
-        });
+        let sum = entry(&mut self.buckets, is);
+        sum.kind = kind.to_owned();
+        sum.bucket = bucket;
         let step_us = (to_ns - from_ns) as f64 / 1e3;
         if times.iter().all(|times| times.at.is_empty()) {
             sum.untimed_steps += 1;
@@ -175,8 +169,7 @@ impl Bucket {
     /// A part of a timed step, which took `us`.
     pub(super) fn part(&mut self, part: &Part, us: f64, early_us: f64, least: &Least) {
         let name = part.operation();
-        let operations = &mut self.operations;
-        let sum = entry(operations, |of| of.operation == name, Operation::default);
+        let sum = entry(&mut self.operations, |of| of.operation == name);
         sum.us_per_step += us;
         if part.index == 0 {
             sum.per_step += 1.0;
@@ -185,8 +178,7 @@ impl Bucket {
             *sum.floor_us_per_step.get_or_insert(0.0) += least.us();
         }
         if let Some(launch) = &part.kernel {
-            let is = |of: &Kernel| of.kernel == launch.name;
-            let kernel = entry(&mut sum.kernels, is, Kernel::default);
+            let kernel = entry(&mut sum.kernels, |of| of.kernel == launch.name);
             kernel.per_step += 1.0;
             kernel.us_each += us;
             kernel.early_us += early_us;
@@ -230,8 +222,9 @@ impl Bucket {
 mod tests {
     use super::*;
     use crate::backend::timing::{KernelLaunch, PartTime};
-    use crate::plan::{Op, OpKind, StepKind};
+    use crate::plan::{Op, OpKind, StepKind, StepShape};
     use crate::trace::step::StepArgs;
+    use serde_json::json;
     use std::sync::Arc;
 
     fn part(kind: OpKind, name: &str, index: u32, count: u32) -> Part {
@@ -253,9 +246,12 @@ mod tests {
     #[test]
     fn operations_and_their_kernels_add_up() {
         let step = Flying {
-            kind: StepKind::Decode,
+            shape: StepShape {
+                kind: StepKind::Decode,
+                rows: 5,
+                context: 1,
+            },
             composed_ns: 0,
-            context: 1,
             args: StepArgs {
                 step: 0,
                 bucket: 8,
@@ -289,11 +285,7 @@ mod tests {
             memory_us: 3.0,
             compute_us: 0.0,
         };
-        let roofline = Roofline {
-            bytes_per_s: 1e9,
-            flops_per_s: 1e12,
-        };
-        let mut kernels = Kernels::new(Some((String::new(), roofline)));
+        let mut kernels = Kernels::new(Some(&Rates::unlimited()));
         for _ in 0..4 {
             let times = std::slice::from_ref(&times);
             let sum = kernels.step(&step, (0, 100_000), times, 500).unwrap();
@@ -303,34 +295,27 @@ mod tests {
             }
         }
         assert!(kernels.step(&step, (0, 98_000), &[], 500).is_none());
-        let found = kernels.means();
-        assert_eq!((found.steps, found.buckets.len()), (4, 1));
-        let bucket = &found.buckets[0];
-        assert_eq!((bucket.kind.as_str(), bucket.bucket), ("decode", 8));
-        assert_eq!((bucket.step_us, bucket.kernels_us), (100.0, 70.0));
-        assert_eq!(bucket.handover_us, 27.0, "by the scheduler's clock");
-        let [router, down] = &bucket.operations[..] else {
-            panic!("{bucket:?}")
-        };
-        assert_eq!((router.per_step, router.us_each), (2.0, 15.0));
-        assert_eq!((down.us_per_step, down.bytes_per_step), (40.0, 2000.0));
-        assert_eq!(down.intensity(), Some(0.05));
-        let reached = (down.flops_per_s(), down.bytes_per_s());
-        assert_eq!(reached, (Some(2.5e6), Some(5e7)));
-        assert_eq!(
-            (router.floor_us_per_step, router.fraction),
-            (Some(6.0), Some(0.2)),
-            "an operation's floor counts once, however many kernels it has"
-        );
-        let kernels = router.kernels.iter();
-        let kernels: Vec<_> = kernels
-            .map(|k| (k.kernel.as_str(), k.per_step, k.us_each, k.early_us))
-            .collect();
-        assert_eq!(
-            kernels,
-            [("scores", 2.0, 10.0, 2.0), ("sort", 2.0, 5.0, 2.0)]
-        );
-        let untimed = (bucket.untimed_steps, bucket.untimed_step_us);
-        assert_eq!(untimed, (1, Some(98.0)));
+        let found = serde_json::to_value(kernels.means()).unwrap();
+        // An operation's floor counts once, however many kernels it has; times between turns are by the scheduler's clock.
+        let expected = json!([{
+            "kind": "decode", "bucket": 8, "steps": 4, "rows": 5.0, "step_us": 100.0, "kernels_us": 70.0, "handover_us": 27.0,
+            "untimed_steps": 1, "untimed_step_us": 98.0,
+            "operations": [
+                {
+                    "operation": "router", "per_step": 2.0, "us_each": 15.0, "us_per_step": 30.0, "bytes_per_step": 2000.0,
+                    "flops_per_step": 100.0, "floor_us_per_step": 6.0, "fraction": 0.2,
+                    "kernels": [
+                        {"kernel": "scores", "per_step": 2.0, "us_each": 10.0, "early_us": 2.0},
+                        {"kernel": "sort", "per_step": 2.0, "us_each": 5.0, "early_us": 2.0},
+                    ],
+                },
+                {
+                    "operation": "expert_down", "per_step": 2.0, "us_each": 20.0, "us_per_step": 40.0, "bytes_per_step": 2000.0,
+                    "flops_per_step": 100.0, "floor_us_per_step": 6.0, "fraction": 0.15,
+                    "kernels": [{"kernel": "down", "per_step": 2.0, "us_each": 20.0, "early_us": 2.0}],
+                },
+            ],
+        }]);
+        assert_eq!((&found["steps"], &found["buckets"]), (&json!(4), &expected));
     }
 }

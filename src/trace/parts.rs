@@ -2,9 +2,9 @@
 
 use super::clock::ns_between;
 use super::json::{DEVICE, Out, Track};
-use super::kernels::{Kernels, Roofline};
+use super::kernels::Kernels;
 use super::step::{Flying, rounded};
-use crate::backend::cuda::tuning::gpu::{Gpu, Least, Rates};
+use crate::backend::cuda::tuning::gpu::{Least, Rates};
 use crate::backend::timing::{Part, StepTimes};
 use crate::error::Result;
 use crate::model::ModelConfig;
@@ -21,14 +21,13 @@ pub struct Costs {
     pub config: Arc<ModelConfig>,
     pub precision: Precision,
     /// `None`: nothing is known of the device, and nothing has a floor.
-    pub gpu: Option<&'static Gpu>,
+    pub rates: Option<Rates>,
 }
 
 impl Costs {
     /// What the operations of each part take at least. One in which parts with others have a share counts with the first of them.
     fn least_of(&self, parts: &[Part], shape: &StepShape) -> Vec<Least> {
-        let known = self.gpu.map(|gpu| gpu.rates(self.precision));
-        let rates = known.unwrap_or_else(Rates::unlimited);
+        let rates = self.rates.clone().unwrap_or_else(Rates::unlimited);
         let mut counts = FirstOf::default();
         let mut least = Least::default();
         let of = |part: &Part| {
@@ -41,24 +40,6 @@ impl Costs {
             least
         };
         parts.iter().map(of).collect()
-    }
-
-    /// What floors are by, in words and as the roofline, where something is known of the device.
-    fn roofline(&self) -> Option<(String, Roofline)> {
-        let gpu = self.gpu?;
-        let roofline = Roofline {
-            bytes_per_s: gpu.bytes_per_s,
-            flops_per_s: gpu.flops_per_s(self.precision),
-        };
-        let by = format!(
-            "{}, {}: {} TB/s, {} TFLOP/s, ridge at {:.0} FLOP/B; bytes as the plan counts them, every sequence at the mean context, routing even",
-            gpu.title,
-            gpu.source,
-            roofline.bytes_per_s / 1e12,
-            roofline.flops_per_s / 1e12,
-            gpu.ridge(self.precision)
-        );
-        Some((by, roofline))
     }
 }
 
@@ -87,11 +68,10 @@ enum Clock {
 pub struct Parts {
     costs: Costs,
     clock: Clock,
-    on_gpu: bool,
     /// The times of steps that are not collected yet, by step and stage.
     waiting: BTreeMap<(u64, u32), StepTimes>,
-    /// Until the end, sums.
-    kernels: Kernels,
+    /// What they come to; until the end, sums.
+    pub(super) kernels: Kernels,
     named: HashSet<u32>,
 }
 
@@ -129,10 +109,9 @@ impl Parts {
             _ => Clock::Apart(None),
         };
         Self {
-            kernels: Kernels::new(costs.roofline()),
+            kernels: Kernels::new(costs.rates.as_ref()),
             costs,
             clock,
-            on_gpu: zero.is_none(),
             waiting: BTreeMap::new(),
             named: HashSet::new(),
         }
@@ -160,23 +139,18 @@ impl Parts {
         let Some(sum) = self.kernels.step(step, during, &now, add_ns) else {
             return Ok(());
         };
-        let shape = StepShape {
-            kind: step.kind,
-            rows: step.args.rows,
-            context: step.context,
-        };
-        let floors = self.costs.gpu.is_some();
+        let floors = self.costs.rates.is_some();
         for times in &now {
             let track = Track(DEVICE, 130 + times.stage);
             if self.named.insert(times.stage) {
-                let name = if self.on_gpu {
+                let name = if times.parts.iter().any(|part| part.kernel.is_some()) {
                     "kernels".to_owned()
                 } else {
                     format!("operations of stage {}", times.stage)
                 };
                 out.thread(track, &name)?;
             }
-            let least = self.costs.least_of(&times.parts, &shape);
+            let least = self.costs.least_of(&times.parts, &step.shape);
             let parts = times.parts.iter().zip(times.spans()).zip(least);
             for ((part, (at, end_ns)), least) in parts {
                 let early_us = (at.ready_ns - at.waits_ns) as f64 / 1e3;
@@ -202,11 +176,6 @@ impl Parts {
             }
         }
         Ok(())
-    }
-
-    /// What all of them came to.
-    pub fn finish(self) -> Kernels {
-        self.kernels.means()
     }
 }
 

@@ -8,9 +8,6 @@ use crate::sys::abi::{self, tg_event};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
 
-/// The process that requests' tracks are in.
-pub const PROCESS: u32 = 2;
-
 /// Requests that were asked for and have not been drawn yet.
 #[derive(Default)]
 pub struct Requests {
@@ -18,9 +15,10 @@ pub struct Requests {
     open: BTreeMap<u64, (Value, Option<u64>)>,
     pub asked: u64,
     seen: u64,
-    /// Ends as the core comes to them and as the host was told, in the same order; one side may be ahead.
+    /// Ends as the core comes to them and as the host was told, which alone knows of logits that are not finite: in the same
+    /// order, and one side may be ahead.
     ends: VecDeque<tg_event>,
-    told: VecDeque<EndLine>,
+    pub told: VecDeque<EndLine>,
     pub ended: u64,
 }
 
@@ -37,13 +35,11 @@ impl Requests {
     /// A turn that began at `now_ns` has seen all requests below `head`.
     pub fn seen(&mut self, head: u64, now_ns: u64) {
         // The file may claim to have seen more than there are.
-        let head = head.min(self.asked);
-        for number in self.seen..head {
-            if let Some((_, seen_ns)) = self.open.get_mut(&number) {
-                *seen_ns = Some(now_ns);
-            }
+        let head = head.min(self.asked).max(self.seen);
+        for (_, (_, seen_ns)) in self.open.range_mut(self.seen..head) {
+            *seen_ns = Some(now_ns);
         }
-        self.seen = self.seen.max(head);
+        self.seen = head;
     }
 
     /// An event of the core.
@@ -51,11 +47,6 @@ impl Requests {
         if event.type_ == abi::TG_EVENT_END {
             self.ends.push_back(*event);
         }
-    }
-
-    /// What the host was told: of logits that are not finite the core alone does not know.
-    pub fn told(&mut self, end: EndLine) {
-        self.told.push_back(end);
     }
 
     /// Draws those that both sides have come to.
@@ -79,8 +70,9 @@ impl Requests {
         for (number, (mut args, seen_ns)) in std::mem::take(&mut self.open) {
             if let Some(seen_ns) = seen_ns {
                 args["unfinished"] = true.into();
-                let (name, times) = (format!("request {number}"), (seen_ns, last_ns));
-                out.nested((PROCESS, number), &name, times, args, |_| Ok(()))?;
+                let name = format!("request {number}");
+                out.nested("b", number, &name, seen_ns, args)?;
+                out.nested("e", number, &name, last_ns, json!({}))?;
             }
         }
         Ok(())
@@ -98,29 +90,21 @@ impl Requests {
         if event.step > 0 {
             args["read_again"] = event.step.into();
         }
-        let track = (PROCESS, event.request);
-        let name = format!("request {}", event.request);
-        let times = (event.seen_ns, event.time_ns);
-        out.nested(track, &name, times, args, |out| {
-            phases(event).into_iter().try_for_each(|(phase, from, to)| {
-                out.nested(track, phase, (from, to), json!({}), |_| Ok(()))
-            })
-        })
+        let id = event.request;
+        let name = format!("request {id}");
+        out.nested("b", id, &name, event.seen_ns, args)?;
+        // Those that took no time are left out: who is admitted at once never queued, and who has one token to make never decodes.
+        let or_end = |ns| if ns == 0 { event.time_ns } else { ns };
+        for (phase, from, to) in [
+            ("queued", event.seen_ns, or_end(event.admitted_ns)),
+            ("prefill", event.admitted_ns, or_end(event.first_ns)),
+            ("decode", event.first_ns, event.time_ns),
+        ] {
+            if from > 0 && from < to {
+                out.nested("b", id, phase, from, json!({}))?;
+                out.nested("e", id, phase, to, json!({}))?;
+            }
+        }
+        out.nested("e", id, &name, event.time_ns, json!({}))
     }
-}
-
-/// Name, begin and end of each, one after the other, without those that took no time: who is admitted at once never
-/// queued, and who has one token to make never decodes.
-fn phases(event: &tg_event) -> Vec<(&'static str, u64, u64)> {
-    let (admitted, first, end) = (event.admitted_ns, event.first_ns, event.time_ns);
-    let or_end = |ns| if ns == 0 { end } else { ns };
-    let mut phases = vec![("queued", event.seen_ns, or_end(admitted))];
-    if admitted != 0 {
-        phases.push(("prefill", admitted, or_end(first)));
-    }
-    if first != 0 {
-        phases.push(("decode", first, end));
-    }
-    phases.retain(|(_, from, to)| from < to);
-    phases
 }

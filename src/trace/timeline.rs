@@ -1,5 +1,5 @@
-//! A recording's lines as tracks. The core is run again beside them, without a backend: it says which requests begin and
-//! end when, and that the records are what this version of the scheduler does.
+//! A recording's lines as tracks. The core is run again beside them, without a backend: it says which requests begin, are let
+//! in and end when, and that the records are what this version of the scheduler does.
 
 mod aligned;
 mod passing;
@@ -7,14 +7,15 @@ mod passing;
 pub use passing::Run;
 
 use super::about::About;
-use super::json::{DEVICE, Out, Track};
+use super::json::{DEVICE, Out, REQUESTS, Track};
 use super::parts::Parts;
-use super::requests::{self, Requests};
+use super::requests::Requests;
 use super::step::{Flying, StepArgs, rounded};
 use crate::backend::StepView;
 use crate::error::Result;
 use crate::files;
 use crate::io::record::{Header, Line, Turn};
+use crate::plan::StepShape;
 use crate::runtime::replay::Replayer;
 use crate::sys::abi;
 use passing::Passing;
@@ -64,8 +65,8 @@ pub struct Timeline {
     last_ns: u64,
     /// Where steps are timed part by part.
     pub(super) parts: Option<Parts>,
-    /// Where stages are timed one by one.
-    passing: Option<Passing>,
+    /// Where stages are timed one by one; of no stages else.
+    passing: Passing,
 }
 
 impl Timeline {
@@ -81,7 +82,7 @@ impl Timeline {
         let device = format!("{} ({launch}by {})", header.device, about.clock);
         out.process(DEVICE, &device, 0)?;
         out.thread(TURNS, "scheduler turns")?;
-        out.process(requests::PROCESS, "requests", 2)?;
+        out.process(REQUESTS, "requests", 2)?;
         if header.engine.stages == 1 {
             out.thread(stage_track(0), "stage 0 (all stages)")?;
         } else {
@@ -100,7 +101,7 @@ impl Timeline {
             collected_ns: 0,
             last_ns: 0,
             parts: None,
-            passing: None,
+            passing: Passing::new(0),
         })
     }
 
@@ -109,7 +110,7 @@ impl Timeline {
         for (stage, name) in (0..).zip(names) {
             self.out.thread(stage_track(stage), name)?;
         }
-        self.passing = Some(Passing::new(names.len()));
+        self.passing = Passing::new(names.len());
         Ok(())
     }
 
@@ -128,7 +129,7 @@ impl Timeline {
             Line::Turn(turn) => self.turn(&turn)?,
             Line::Token(_) => self.about.tokens += 1,
             Line::End(end) => {
-                self.requests.told(end);
+                self.requests.told.push_back(end);
                 self.requests.draw(&mut self.out)?;
             }
             Line::Done(_) => self.about.complete = true,
@@ -151,9 +152,9 @@ impl Timeline {
             self.collected_ns = turn.now_ns;
         }
         self.turn_slice(turn)?;
-        if let (Some(passing), Some(number)) = (&mut self.passing, turn.returned_step) {
-            let at_ns = Some(turn.now_ns.into());
-            passing.learn(&mut self.out, number, |step| step.collected_ns = at_ns)?;
+        if let Some(number) = turn.returned_step {
+            let learnt = |step: &mut passing::Step| step.collected_ns = Some(turn.now_ns.into());
+            self.passing.learn(&mut self.out, number, learnt)?;
         }
         if let Some(number) = turn.step {
             self.compose(number, turn)?;
@@ -168,9 +169,12 @@ impl Timeline {
         let bucket = ladder.get(turn.bucket as usize);
         let bucket = bucket.copied().unwrap_or(turn.rows);
         let step = Flying {
-            kind: view.kind(),
+            shape: StepShape {
+                kind: view.kind(),
+                rows: turn.rows,
+                context: mean_context(&view),
+            },
             composed_ns: turn.end_ns,
-            context: mean_context(&view),
             args: StepArgs {
                 step: number,
                 bucket,
@@ -183,10 +187,8 @@ impl Timeline {
             },
         };
         self.flying.push_back(step);
-        match &mut self.passing {
-            Some(passing) => passing.learn(&mut self.out, number, |of| of.composed = Some(step)),
-            None => Ok(()),
-        }
+        self.passing
+            .learn(&mut self.out, number, |of| of.composed = Some(step))
     }
 
     /// From the end of the turn that composed the step to `to_ns`, the start of the turn that collected it. One that was
@@ -209,14 +211,11 @@ impl Timeline {
 
     /// A stage that is timed by itself had a step.
     pub(super) fn stage_run(&mut self, stage: u32, step: u64, run: Run) -> Result<()> {
-        match &mut self.passing {
-            Some(passing) => passing.learn(&mut self.out, step, |of| {
-                if let Some(place) = of.runs.get_mut(stage as usize) {
-                    *place = Some(run);
-                }
-            }),
-            None => Ok(()),
-        }
+        self.passing.learn(&mut self.out, step, |of| {
+            if let Some(place) = of.runs.get_mut(stage as usize) {
+                *place = Some(run);
+            }
+        })
     }
 
     fn turn_slice(&mut self, turn: &Turn) -> Result<()> {
@@ -266,14 +265,14 @@ impl Timeline {
             self.collected_ns = self.last_ns;
         }
         self.requests.finish(&mut self.out, self.last_ns)?;
-        let passing = self.passing.map(|passing| passing.finish(&mut self.out));
+        let gpu_clocks = self.passing.finish(&mut self.out)?;
         let about = About {
             zero_ns: self.out.zero_ns.unwrap_or(0) as i64,
             steps: self.replayer.steps(),
             requests: self.requests.asked,
             ended: self.requests.ended,
-            kernels: self.parts.map(Parts::finish),
-            gpu_clocks: passing.transpose()?.flatten(),
+            kernels: self.parts.map(|parts| parts.kernels.means()),
+            gpu_clocks,
             ..self.about
         };
         let out = self.out.end(&about)?;
