@@ -25,9 +25,9 @@ impl Handed {
     /// Turns have seen all below `head`: when the last of these was handed over, where that is new.
     fn seen(&mut self, head: u64) -> Option<i64> {
         let new = head.saturating_sub(self.seen) as usize;
-        let new = self.waiting.drain(..new.min(self.waiting.len()));
+        let mut new = self.waiting.drain(..new.min(self.waiting.len()));
         self.seen += new.len() as u64;
-        new.last()
+        new.next_back()
     }
 }
 

@@ -160,8 +160,8 @@ fn graphs(shown: &Document, device: &Device, out: &mut dyn Write) -> io::Result<
         let mut totals = shown.totals.iter();
         graph.kind == shown.kind && totals.any(|total| total.bucket == Some(graph.bucket))
     };
-    let graphs = shown.graphs.iter().filter(asked);
-    graphs.map(|graph| kernels(graph, out)).collect()
+    let mut graphs = shown.graphs.iter().filter(asked);
+    graphs.try_for_each(|graph| kernels(graph, out))
 }
 
 fn kernels(graph: &Graph, out: &mut dyn Write) -> io::Result<()> {
