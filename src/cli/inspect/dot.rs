@@ -1,5 +1,4 @@
-//! The plan as a Graphviz graph: a cluster for each stage, a node for each layer, with
-//! its time in a step of each number of rows.
+//! The plan as a Graphviz graph: a cluster for each stage, a node for each layer, with its time in a step of each number of rows.
 
 use super::document::{Costs, Document, StageCosts};
 use super::text::layers_text;
