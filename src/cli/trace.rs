@@ -85,7 +85,7 @@ fn summary(about: &About) -> String {
     let host = match &about.host_clock {
         HostClock::Absent => "no host track in a recording".to_owned(),
         HostClock::Same => "host on the same clock".to_owned(),
-        HostClock::Unknown { .. } => {
+        HostClock::Unknown => {
             "the host's track is left out, since nothing bounds its clock against the device's"
                 .to_owned()
         }
@@ -163,26 +163,22 @@ fn heading(bucket: &Bucket) -> String {
     )
 }
 
-/// In units of `unit`; nothing where it is not known.
-fn reached(value: Option<f64>, unit: f64) -> String {
-    value.map_or(String::new(), |value| number(value / unit))
-}
-
 /// A row for the operation, and one for each of its kernels where it has several.
 fn rows(operation: &Operation, table: &mut Table) {
     let early = match &operation.kernels[..] {
         [kernel] => format!("{:.2}", kernel.early_us),
         _ => String::new(),
     };
+    let [flops_per_s, bytes_per_s] = operation.rates();
     table.row([
         operation.operation.clone(),
         format!("{:.1}", operation.per_step),
         format!("{:.2}", operation.us_each),
         format!("{:.2}", operation.us_per_step),
         early,
-        reached(operation.intensity(), 1.0),
-        reached(operation.flops_per_s(), 1e12),
-        reached(operation.bytes_per_s(), 1e12),
+        operation.intensity().map_or(String::new(), number),
+        number(flops_per_s / 1e12),
+        number(bytes_per_s / 1e12),
         operation
             .floor_us_per_step
             .map_or(String::new(), |us| format!("{us:.2}")),

@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// The model's shape and options, normalised: every spelling of config.json ends up here once.
 /// Field names are config.json's.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct ModelConfig {
     pub vocab_size: usize,
     pub hidden_size: usize,

@@ -6,7 +6,8 @@ use crate::json;
 use serde_json::Value;
 
 /// What mixes tokens in a layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum LayerType {
     Conv,
     FullAttention,

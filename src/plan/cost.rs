@@ -79,7 +79,7 @@ impl StepShape {
 }
 
 /// Bytes moved and operations computed. A multiply and an add are two FLOPs.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize)]
 pub struct Cost {
     pub weight_bytes: f64,
     /// Keys, values and conv state, read and written.

@@ -4,7 +4,7 @@ use super::{OpKind, Plan};
 use crate::model::{DType, LayerType, ModelConfig};
 
 /// One weight of an operation.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Param {
     /// Role: the tensor's name in the checkpoint, without prefix and suffix; fused names where an operation
     /// reads several tensors as one.

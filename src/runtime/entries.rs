@@ -128,14 +128,7 @@ pub(super) fn from_event(event: &abi::tg_event, sampled: Option<&abi::tg_sampled
     let since_seen = |ns: u64| Duration::from_nanos(ns.saturating_sub(event.seen_ns));
     Event::End {
         request: event.request,
-        reason: match event.detail {
-            abi::TG_END_STOP => EndReason::Stop,
-            abi::TG_END_LENGTH => EndReason::Length,
-            abi::TG_END_CANCELLED => EndReason::Cancelled,
-            abi::TG_END_TIMEOUT => EndReason::Timeout,
-            abi::TG_END_NOT_FINITE => EndReason::NotFinite,
-            _ => EndReason::Refused,
-        },
+        reason: EndReason::of(event.detail),
         tokens: event.index,
         timing: Timing {
             // A request that never got a slot waited for all of its time.

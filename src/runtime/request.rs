@@ -1,5 +1,6 @@
 //! What goes into an engine and what comes out, in Rust's terms.
 
+use crate::sys::abi;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -125,6 +126,20 @@ pub enum EndReason {
     Refused,
     /// Logits that are not finite: no further token could be sampled. Scored prompts end with `Length` all the same.
     NotFinite,
+}
+
+impl EndReason {
+    /// The reason that the core calls `TG_END_*`.
+    pub fn of(end: u32) -> Self {
+        match end {
+            abi::TG_END_STOP => Self::Stop,
+            abi::TG_END_LENGTH => Self::Length,
+            abi::TG_END_CANCELLED => Self::Cancelled,
+            abi::TG_END_TIMEOUT => Self::Timeout,
+            abi::TG_END_NOT_FINITE => Self::NotFinite,
+            _ => Self::Refused,
+        }
+    }
 }
 
 /// Where a request's time went, by the scheduler's clock.

@@ -183,10 +183,12 @@ impl Opened {
     /// # Errors
     /// As [`Self::precision`].
     pub fn costs(&self) -> Result<Costs> {
+        let precision = self.precision()?;
+        let known = self.target.device().known();
         Ok(Costs {
             config: self.config.clone(),
-            precision: self.precision()?,
-            gpu: self.target.device().known(),
+            precision,
+            rates: known.map(|gpu| gpu.rates(precision)),
         })
     }
 

@@ -8,7 +8,7 @@ use crate::io::record::{Done, Header, Line, Turn, Writer, record_paths};
 use crate::runtime::{Engine, EngineStatus, Event, Request};
 use crate::sys::abi;
 use crate::trace::parts::Costs;
-use crate::trace::{About, Live};
+use crate::trace::{About, Begin, Item, Live};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -103,10 +103,11 @@ impl Recorder {
             let turn = Turn::from(&record);
             self.times()?;
             self.stage_times()?;
+            let line = Line::Turn(Box::new(turn));
             if let Some(trace) = &mut self.keep.trace {
-                trace.turn(turn.clone(), (before, Instant::now()))?;
+                trace.put(Item::Line(line.clone(), (before, Instant::now())))?;
             }
-            self.put(&Line::Turn(Box::new(turn)))?;
+            self.put(&line)?;
             self.done.turns += 1;
             self.steps += u64::from(record.outcome.action == abi::TG_ACTION_STEP);
             self.ended |= record.outcome.action == abi::TG_ACTION_DONE;
@@ -119,7 +120,7 @@ impl Recorder {
             return Ok(());
         };
         while let Some(times) = clock.next()? {
-            trace.times(times, clock.lost())?;
+            trace.put(Item::Times(Box::new(times), clock.lost()))?;
         }
         Ok(())
     }
@@ -130,7 +131,7 @@ impl Recorder {
             return Ok(());
         };
         while let Some(times) = clock.next() {
-            trace.stage_times(times)?;
+            trace.put(Item::StageTimes(times))?;
         }
         Ok(())
     }
@@ -153,7 +154,7 @@ impl Recorder {
         let line = Line::Request(Box::new(request.clone()));
         self.put(&line)?;
         match &mut self.keep.trace {
-            Some(trace) => trace.submitted(number, line, (before, Instant::now())),
+            Some(trace) => trace.handed("submit", number, line, (before, Instant::now())),
             None => Ok(()),
         }
     }
@@ -162,7 +163,7 @@ impl Recorder {
         let line = Line::Cancel(request);
         self.put(&line)?;
         match &mut self.keep.trace {
-            Some(trace) => trace.cancelled(request, line, (before, Instant::now())),
+            Some(trace) => trace.handed("cancel", request, line, (before, Instant::now())),
             None => Ok(()),
         }
     }
@@ -215,7 +216,12 @@ impl Recorded {
         if let Some(trace) = &mut keep.trace {
             let parts = timed.parts.as_ref();
             let parts = parts.map(|(clock, costs)| (costs.clone(), clock.zero()));
-            trace.begin(header, engine.clock_zero(), parts, timed.names)?;
+            trace.begin(Begin {
+                header,
+                clock_zero: engine.clock_zero(),
+                parts,
+                stages: timed.names,
+            })?;
         }
         let record = Recorder {
             keep,

@@ -14,27 +14,20 @@ use std::time::Instant;
 /// For how long bounds are gathered before the difference is told.
 const GATHERED_NS: i64 = 1_000_000_000;
 
-/// What the host has handed over and no turn is known to have seen yet: its number among its kind, and when.
+/// When the host handed over what no turn is known to have seen yet, and how much turns have seen before.
 #[derive(Default)]
 struct Handed {
-    count: u64,
-    waiting: VecDeque<(u64, i64)>,
+    seen: u64,
+    waiting: VecDeque<i64>,
 }
 
 impl Handed {
-    fn over(&mut self, before_ns: i64) {
-        self.waiting.push_back((self.count, before_ns));
-        self.count += 1;
-    }
-
-    /// The last of those below `head`, which have been seen.
+    /// Turns have seen all below `head`: when the last of these was handed over, where that is new.
     fn seen(&mut self, head: u64) -> Option<i64> {
-        let mut last = None;
-        while let Some(&(_, before)) = self.waiting.front().filter(|(number, _)| *number < head) {
-            last = Some(before);
-            self.waiting.pop_front();
-        }
-        last
+        let new = head.saturating_sub(self.seen) as usize;
+        let mut new = self.waiting.drain(..new.min(self.waiting.len()));
+        self.seen += new.len() as u64;
+        new.next_back()
     }
 }
 
@@ -44,45 +37,46 @@ pub struct Difference {
     requests: Handed,
     records: Handed,
     /// Bounds so far, in ns; once the difference is known, they are no longer kept.
-    least: Option<i128>,
-    most: Option<i128>,
+    least: Option<i64>,
+    most: Option<i64>,
     began_ns: Option<i64>,
-    first: Option<i128>,
-    now: Option<i128>,
-    uncertainty_ns: i128,
-    moved_ns: i128,
+    first: Option<i64>,
+    now: Option<i64>,
+    uncertainty_ns: u64,
 }
 
 impl Difference {
+    /// The scheduler's clock is the host's, so that every bound holds.
+    pub fn know(&mut self, difference_ns: i64) {
+        self.now = Some(difference_ns);
+    }
+
     /// The host began at `before_ns` to hand the next request over.
     pub fn request(&mut self, before_ns: i64) {
-        self.requests.over(before_ns);
+        self.requests.waiting.push_back(before_ns);
     }
 
     /// The host began at `before_ns` to read the next record, and had it at `after_ns`.
     pub fn record(&mut self, turn: &Turn, before_ns: i64, after_ns: i64) {
-        let end_ns = i128::from(turn.end_ns);
-        let least = end_ns - i128::from(after_ns);
+        let end_ns = turn.end_ns as i64;
+        let least = end_ns - after_ns;
         let seen = [
             self.requests.seen(turn.request_head),
             self.records.seen(turn.trace_tail),
         ];
-        let seen = seen.into_iter().flatten();
-        let most = seen.map(|before| end_ns - i128::from(before)).min();
+        let most = seen.into_iter().flatten().map(|before| end_ns - before);
         if let Some(old) = self.now {
-            let new = most.map_or(old, |most| old.min(most)).max(least);
-            self.moved_ns += (new - old).abs();
-            self.now = Some(new);
+            self.now = Some(most.fold(old, i64::min).max(least));
         } else {
             // Nothing is less than any bound.
             self.least = self.least.max(Some(least));
             self.most = self.most.into_iter().chain(most).min();
         }
-        self.records.over(before_ns);
+        self.records.waiting.push_back(before_ns);
     }
 
     /// What to add to host times: known once there have been bounds for a second, or with `last` at once.
-    pub fn offset(&mut self, now_ns: i64, last: bool) -> Option<i128> {
+    pub fn offset(&mut self, now_ns: i64, last: bool) -> Option<i64> {
         if self.now.is_none()
             && let (Some(least), Some(most)) = (self.least, self.most)
         {
@@ -90,7 +84,7 @@ impl Difference {
             if last || now_ns - began >= GATHERED_NS {
                 let middle = least + (most - least) / 2;
                 // Bounds that clocks' drift has turned over are off by no more.
-                self.uncertainty_ns = (most - middle).abs().max((middle - least).abs());
+                self.uncertainty_ns = most.abs_diff(middle).max(middle.abs_diff(least));
                 self.first = Some(middle);
                 self.now = Some(middle);
             }
@@ -98,15 +92,12 @@ impl Difference {
         self.now
     }
 
-    pub fn about(&self, left_out: u64) -> HostClock {
-        let Some(first) = self.first else {
-            return HostClock::Unknown { left_out };
-        };
-        HostClock::Measured {
-            offset_ns: first as i64,
-            uncertainty_ns: self.uncertainty_ns as u64,
-            moved_ns: self.moved_ns as u64,
-        }
+    /// What was measured.
+    pub fn about(&self) -> Option<HostClock> {
+        self.first.map(|offset_ns| HostClock::Measured {
+            offset_ns,
+            uncertainty_ns: self.uncertainty_ns,
+        })
     }
 }
 
@@ -139,29 +130,27 @@ mod tests {
         clocks.request(1_000);
         assert_eq!(clocks.offset(0, true), None, "there are no bounds");
         clocks.record(&turn(1_003_000, 1, 0), 7_500, 8_000);
-        assert_eq!(
-            (clocks.least, clocks.most),
-            (Some(995_000), Some(1_002_000))
-        );
+        let bounds = (clocks.least, clocks.most);
+        assert_eq!(bounds, (Some(995_000), Some(1_002_000)));
         // The next record is seen to have been read before; its own reading is quicker than the first's.
         clocks.record(&turn(1_008_000, 1, 1), 8_500, 9_000);
         assert_eq!(clocks.offset(9_000, false), None, "a second is not over");
         let second = GATHERED_NS + 9_000;
         assert_eq!(clocks.offset(second, false), Some(999_750));
         // Later the clocks are between 1,000,300 and 1,000,800 apart, then at most 1,000,100.
-        clocks.request(second);
-        let device = second as u64 + 1_000_800;
-        clocks.record(&turn(device, 2, 1), second + 100, second + 500);
-        assert_eq!(clocks.offset(second, false), Some(1_000_300));
-        clocks.request(second);
-        let device = second as u64 + 1_000_100;
-        clocks.record(&turn(device, 3, 1), second + 600, second + 700);
-        assert_eq!(clocks.offset(second, true), Some(1_000_100));
+        for (head, ahead, after, expected) in [
+            (2, 1_000_800, 500, 1_000_300),
+            (3, 1_000_100, 700, 1_000_100),
+        ] {
+            clocks.request(second);
+            let record = turn(second as u64 + ahead, head, 1);
+            clocks.record(&record, second + after, second + after);
+            assert_eq!(clocks.offset(second, false), Some(expected));
+        }
         let expected = HostClock::Measured {
             offset_ns: 999_750,
             uncertainty_ns: 750,
-            moved_ns: 750,
         };
-        assert_eq!(clocks.about(0), expected);
+        assert_eq!(clocks.about(), Some(expected));
     }
 }

@@ -1,8 +1,9 @@
-//! What the kernels of a run came to, by bucket and operation: `kernels` of a trace's `otherData`, and the sums that become it.
+//! What the kernels of a run came to, by bucket and operation: `kernels` of a trace's `otherData`. Until the run's end its means
+//! are sums over all steps, which grow with the buckets and operations there are, not with the run.
 
-use super::step::Flying;
-use crate::backend::cuda::tuning::gpu::Least;
-use crate::backend::timing::{StepTimes, UNTIMED_EVERY};
+use super::step::{Flying, rounded};
+use crate::backend::cuda::tuning::gpu::{Least, Rates};
+use crate::backend::timing::{Part, StepTimes};
 use serde::{Deserialize, Serialize};
 
 /// All timed steps of a run.
@@ -10,8 +11,6 @@ use serde::{Deserialize, Serialize};
 pub struct Kernels {
     /// Steps whose kernels are in the file; the others were left untimed.
     pub steps: u64,
-    /// The last of so many steps was left untimed.
-    pub untimed_every: u64,
     /// Steps whose times were not read soon enough: they are not in the file.
     pub lost: u64,
     /// What floors are by; `None`: nothing is known of the device, and there are none.
@@ -26,7 +25,7 @@ pub struct Kernels {
 pub struct Roofline {
     pub bytes_per_s: f64,
     /// The rate of the run's type of products.
-    pub flops_per_s: f64,
+    pub flops_per_s: Option<f64>,
 }
 
 /// Steps of one kind and bucket.
@@ -85,131 +84,111 @@ impl Operation {
         (self.bytes_per_step > 0.0).then(|| self.flops_per_step / self.bytes_per_step)
     }
 
-    /// FLOPs a second that were reached.
-    pub fn flops_per_s(&self) -> Option<f64> {
-        self.a_second(self.flops_per_step)
+    /// FLOPs a second that were reached, and bytes a second of those that have to come.
+    pub fn rates(&self) -> [f64; 2] {
+        [self.flops_per_step, self.bytes_per_step].map(|amount| amount / self.us_per_step * 1e6)
     }
-
-    /// Bytes a second that were reached, of those that have to come.
-    pub fn bytes_per_s(&self) -> Option<f64> {
-        self.a_second(self.bytes_per_step)
-    }
-
-    fn a_second(&self, amount: f64) -> Option<f64> {
-        (self.us_per_step > 0.0).then(|| amount / self.us_per_step * 1e6)
-    }
-}
-
-/// Sums in the making. It grows with the buckets and operations there are, not with the run.
-#[derive(Default)]
-pub struct Tally {
-    /// Until the end its means are sums over all steps.
-    sums: Vec<Bucket>,
 }
 
 /// The element of `all` that `is` says, made where there is none.
-fn entry<T>(all: &mut Vec<T>, is: impl Fn(&T) -> bool, new: impl FnOnce() -> T) -> &mut T {
-    let at = all.iter().position(is).unwrap_or_else(|| {
-        all.push(new());
-        all.len() - 1
-    });
+fn entry<T: Default>(all: &mut Vec<T>, is: impl Fn(&T) -> bool) -> &mut T {
+    let at = all.iter().position(is).unwrap_or(all.len());
+    if at == all.len() {
+        all.push(T::default());
+    }
     &mut all[at]
 }
 
-/// Three digits after the point are what anyone reads.
-pub(super) fn rounded(value: f64) -> f64 {
-    (value * 1e3).round() / 1e3
-}
+impl Kernels {
+    /// `rates`: what is known of the device.
+    pub(super) fn new(rates: Option<&Rates>) -> Self {
+        Self {
+            floor: rates.map(|rates| {
+                format!(
+                    "{}; bytes as the plan counts them, every sequence at the mean context, routing even",
+                    rates.source
+                )
+            }),
+            roofline: rates.map(|rates| Roofline {
+                bytes_per_s: rates.bytes_per_s,
+                flops_per_s: rates.flops_per_s,
+            }),
+            ..Self::default()
+        }
+    }
 
-impl Tally {
-    /// A step that took from `from_ns` to `to_ns` came back with the times of all its stages, whose clock is `add_ns` behind;
-    /// none: it was left untimed. `least`: of each part, by stage; `floors`: it has times.
-    pub fn step(
+    /// A step that took from `from_ns` to `to_ns` came back with the times of all its stages, whose clock is `add_ns` behind. The
+    /// sums that its parts go to; `None`: it was left untimed.
+    pub(super) fn step(
         &mut self,
         step: &Flying,
         (from_ns, to_ns): (i128, i128),
         times: &[StepTimes],
         add_ns: i128,
-        least: &[Vec<Least>],
-        floors: bool,
-    ) {
-        let (kind, bucket) = (step.kind.name(), step.args.bucket);
+    ) -> Option<&mut Bucket> {
+        let (kind, bucket) = (step.shape.kind.name(), step.args.bucket);
         let is = |sum: &Bucket| sum.kind == kind && sum.bucket == bucket;
-        let sum = entry(&mut self.sums, is, || Bucket {
-            kind: kind.to_owned(),
-            bucket,
-            ..Bucket::default()
-        });
+        let sum = entry(&mut self.buckets, is);
+        sum.kind = kind.to_owned();
+        sum.bucket = bucket;
         let step_us = (to_ns - from_ns) as f64 / 1e3;
         if times.iter().all(|times| times.at.is_empty()) {
             sum.untimed_steps += 1;
             *sum.untimed_step_us.get_or_insert(0.0) += step_us;
-            return;
+            return None;
         }
+        self.steps += 1;
         sum.steps += 1;
         sum.rows += f64::from(step.args.rows);
         sum.step_us += step_us;
         let ends = times.iter().map(|times| times.end_ns).max();
         let end_ns = i128::from(ends.unwrap_or(0)) + add_ns;
         sum.handover_us += (to_ns - end_ns) as f64 / 1e3;
-        for (times, least) in times.iter().zip(least) {
-            sum.add(times, least, floors);
+        for times in times {
+            if let Some(first) = times.at.first() {
+                sum.kernels_us += (times.end_ns - first.ready_ns) as f64 / 1e3;
+            }
         }
+        Some(sum)
     }
 
-    /// All of it, for the file.
-    pub fn finish(mut self, lost: u64, floor: Option<(String, Roofline)>) -> Kernels {
-        let (floor, roofline) = floor.unzip();
-        self.sums.retain(|sum| sum.steps > 0);
+    /// The means of what has been sums.
+    pub(super) fn means(mut self) -> Self {
+        self.buckets.retain(|sum| sum.steps > 0);
         // The kinds' names stand in the order of the kinds.
-        self.sums
+        self.buckets
             .sort_by(|a, b| (&a.kind, a.bucket).cmp(&(&b.kind, b.bucket)));
-        let buckets: Vec<Bucket> = self.sums.into_iter().map(Bucket::means).collect();
-        Kernels {
-            steps: buckets.iter().map(|bucket| bucket.steps).sum(),
-            untimed_every: UNTIMED_EVERY,
-            lost,
-            floor,
-            roofline,
-            buckets,
+        for bucket in &mut self.buckets {
+            bucket.means(self.roofline.is_some());
         }
+        self
     }
 }
 
 impl Bucket {
-    fn add(&mut self, times: &StepTimes, least: &[Least], floors: bool) {
-        let Some(first) = times.at.first() else {
-            return;
-        };
-        self.kernels_us += (times.end_ns - first.ready_ns) as f64 / 1e3;
-        let parts = times.parts.iter().zip(times.spans()).zip(least);
-        for ((part, (at, end_ns)), least) in parts {
-            let us = (end_ns - at.ready_ns) as f64 / 1e3;
-            let name = part.operation();
-            let operations = &mut self.operations;
-            let sum = entry(operations, |of| of.operation == name, Operation::default);
-            sum.us_per_step += us;
-            if part.index == 0 {
-                sum.per_step += 1.0;
-                sum.bytes_per_step += least.bytes;
-                sum.flops_per_step += least.flops;
-                let floor_us = sum.floor_us_per_step.unwrap_or(0.0) + least.us();
-                sum.floor_us_per_step = floors.then_some(floor_us);
-            }
-            if let Some(launch) = &part.kernel {
-                let is = |of: &Kernel| of.kernel == launch.name;
-                let kernel = entry(&mut sum.kernels, is, Kernel::default);
-                kernel.per_step += 1.0;
-                kernel.us_each += us;
-                kernel.early_us += (at.ready_ns - at.waits_ns) as f64 / 1e3;
-                kernel.kernel.clone_from(&launch.name);
-            }
-            sum.operation = name;
+    /// A part of a timed step, which took `us`.
+    pub(super) fn part(&mut self, part: &Part, us: f64, early_us: f64, least: &Least) {
+        let name = part.operation();
+        let sum = entry(&mut self.operations, |of| of.operation == name);
+        sum.us_per_step += us;
+        if part.index == 0 {
+            sum.per_step += 1.0;
+            sum.bytes_per_step += least.bytes;
+            sum.flops_per_step += least.flops;
+            *sum.floor_us_per_step.get_or_insert(0.0) += least.us();
         }
+        if let Some(launch) = &part.kernel {
+            let kernel = entry(&mut sum.kernels, |of| of.kernel == launch.name);
+            kernel.per_step += 1.0;
+            kernel.us_each += us;
+            kernel.early_us += early_us;
+            kernel.kernel.clone_from(&launch.name);
+        }
+        sum.operation = name;
     }
 
-    /// The means of what has been sums.
-    fn means(mut self) -> Self {
+    /// `floors`: something is known of the device.
+    fn means(&mut self, floors: bool) {
         let steps = self.steps as f64;
         for of in [
             &mut self.rows,
@@ -223,10 +202,9 @@ impl Bucket {
         self.untimed_step_us = self.untimed_step_us.map(|us| rounded(us / untimed));
         for sum in &mut self.operations {
             sum.us_each = rounded(sum.us_per_step / sum.per_step);
-            sum.fraction = sum
-                .floor_us_per_step
-                .map(|us| rounded(us / sum.us_per_step));
-            sum.floor_us_per_step = sum.floor_us_per_step.map(|us| rounded(us / steps));
+            let floor_us = sum.floor_us_per_step.filter(|_| floors);
+            sum.fraction = floor_us.map(|us| rounded(us / sum.us_per_step));
+            sum.floor_us_per_step = floor_us.map(|us| rounded(us / steps));
             sum.us_per_step = rounded(sum.us_per_step / steps);
             sum.per_step = rounded(sum.per_step / steps);
             sum.bytes_per_step = (sum.bytes_per_step / steps).round();
@@ -237,40 +215,20 @@ impl Bucket {
                 kernel.per_step = rounded(kernel.per_step / steps);
             }
         }
-        self
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::timing::{KernelLaunch, Part, PartTime};
-    use crate::plan::{Op, OpKind, StepKind};
+    use crate::backend::timing::{KernelLaunch, PartTime};
+    use crate::plan::{Op, OpKind, StepKind, StepShape};
     use crate::trace::step::StepArgs;
+    use serde_json::json;
     use std::sync::Arc;
 
-    /// A step of five rows.
-    fn decode() -> Flying {
-        Flying {
-            kind: StepKind::Decode,
-            composed_ns: 0,
-            context: 1,
-            args: StepArgs {
-                step: 0,
-                bucket: 8,
-                rows: 5,
-                fill: 0.625,
-                sequences: 5,
-                sampled: 5,
-                prompt_rows: None,
-                unfinished: false,
-            },
-        }
-    }
-
-    /// Two layers of a router of two kernels, 10 and 5 us, and one of experts that takes 20; kernels begin 2 us early.
-    fn times(number: u64) -> StepTimes {
-        let part = |kind, name: &str, index, count| Part {
+    fn part(kind: OpKind, name: &str, index: u32, count: u32) -> Part {
+        Part {
             ops: vec![Op {
                 layer: Some(0),
                 kind,
@@ -282,80 +240,82 @@ mod tests {
                 grid: (1, 1, 1),
                 threads: 32,
             }),
-        };
-        let layer = [
-            part(OpKind::Router, "scores", 0, 2),
-            part(OpKind::Router, "sort", 1, 2),
-            part(OpKind::ExpertDown, "down", 0, 1),
-        ];
-        let start_ns = number * 1_000_000 + 3000 - 500;
-        let ready = [0, 10, 15, 35, 45, 50].map(|us| start_ns + us * 1000);
-        StepTimes {
-            stage: 0,
-            step: number,
-            parts: Arc::from([&layer[..], &layer[..]].concat()),
-            at: ready
-                .map(|ready_ns| PartTime {
-                    waits_ns: ready_ns - 2000,
-                    ready_ns,
-                })
-                .to_vec(),
-            end_ns: start_ns + 70_000,
         }
     }
 
-    fn least() -> Vec<Vec<Least>> {
-        let one = Least {
+    #[test]
+    fn operations_and_their_kernels_add_up() {
+        let step = Flying {
+            shape: StepShape {
+                kind: StepKind::Decode,
+                rows: 5,
+                context: 1,
+            },
+            composed_ns: 0,
+            args: StepArgs {
+                step: 0,
+                bucket: 8,
+                rows: 5,
+                fill: 0.625,
+                sequences: 5,
+                sampled: 5,
+                prompt_rows: None,
+                unfinished: false,
+            },
+        };
+        let parts = [
+            (part(OpKind::Router, "scores", 0, 2), 10.0),
+            (part(OpKind::Router, "sort", 1, 2), 5.0),
+            (part(OpKind::ExpertDown, "down", 0, 1), 20.0),
+        ];
+        // From 3 to 73 us of a step of 100, by a clock that is half a microsecond behind.
+        let times = StepTimes {
+            stage: 0,
+            step: 0,
+            parts: Arc::from([]),
+            at: vec![PartTime {
+                waits_ns: 500,
+                ready_ns: 2500,
+            }],
+            end_ns: 72_500,
+        };
+        let least = Least {
             bytes: 1000.0,
             flops: 50.0,
             memory_us: 3.0,
             compute_us: 0.0,
         };
-        vec![vec![one; 6]]
-    }
-
-    #[test]
-    fn operations_and_their_kernels_add_up() {
-        let mut tally = Tally::default();
-        for number in 0..4 {
-            let from_ns = i128::from(number) * 1_000_000;
-            let during = (from_ns, from_ns + 100_000);
-            tally.step(&decode(), during, &[times(number)], 500, &least(), true);
+        let mut kernels = Kernels::new(Some(&Rates::unlimited()));
+        for _ in 0..4 {
+            let times = std::slice::from_ref(&times);
+            let sum = kernels.step(&step, (0, 100_000), times, 500).unwrap();
+            // Two layers.
+            for (part, us) in parts.iter().chain(&parts) {
+                sum.part(part, *us, 2.0, &least);
+            }
         }
-        tally.step(&decode(), (0, 98_000), &[], 500, &[], true);
-        let found = tally.finish(0, None);
-        assert_eq!((found.steps, found.buckets.len()), (4, 1));
-        let bucket = &found.buckets[0];
-        assert_eq!((bucket.kind.as_str(), bucket.bucket), ("decode", 8));
-        assert_eq!((bucket.step_us, bucket.kernels_us), (100.0, 70.0));
-        assert_eq!(bucket.handover_us, 27.0, "by the scheduler's clock");
-        let [router, down] = &bucket.operations[..] else {
-            panic!("{bucket:?}")
-        };
-        assert_eq!((router.per_step, router.us_each), (2.0, 15.0));
-        assert_eq!((down.us_per_step, down.bytes_per_step), (40.0, 2000.0));
-        assert_eq!(down.intensity(), Some(0.05));
-        assert_eq!(
-            (down.flops_per_s(), down.bytes_per_s()),
-            (Some(2.5e6), Some(5e7))
-        );
-        assert_eq!(
-            (router.floor_us_per_step, router.fraction),
-            (Some(6.0), Some(0.2)),
-            "an operation's floor counts once, however many kernels it has"
-        );
-        let kernels: Vec<_> = router
-            .kernels
-            .iter()
-            .map(|k| (k.kernel.as_str(), k.per_step, k.us_each, k.early_us))
-            .collect();
-        assert_eq!(
-            kernels,
-            [("scores", 2.0, 10.0, 2.0), ("sort", 2.0, 5.0, 2.0)]
-        );
-        assert_eq!(
-            (bucket.untimed_steps, bucket.untimed_step_us),
-            (1, Some(98.0))
-        );
+        assert!(kernels.step(&step, (0, 98_000), &[], 500).is_none());
+        let found = serde_json::to_value(kernels.means()).unwrap();
+        // An operation's floor counts once, however many kernels it has; times between turns are by the scheduler's clock.
+        let expected = json!([{
+            "kind": "decode", "bucket": 8, "steps": 4, "rows": 5.0, "step_us": 100.0, "kernels_us": 70.0, "handover_us": 27.0,
+            "untimed_steps": 1, "untimed_step_us": 98.0,
+            "operations": [
+                {
+                    "operation": "router", "per_step": 2.0, "us_each": 15.0, "us_per_step": 30.0, "bytes_per_step": 2000.0,
+                    "flops_per_step": 100.0, "floor_us_per_step": 6.0, "fraction": 0.2,
+                    "kernels": [
+                        {"kernel": "scores", "per_step": 2.0, "us_each": 10.0, "early_us": 2.0},
+                        {"kernel": "sort", "per_step": 2.0, "us_each": 5.0, "early_us": 2.0},
+                    ],
+                },
+                {
+                    "operation": "expert_down", "per_step": 2.0, "us_each": 20.0, "us_per_step": 40.0, "bytes_per_step": 2000.0,
+                    "flops_per_step": 100.0, "floor_us_per_step": 6.0, "fraction": 0.15,
+                    "kernels": [{"kernel": "down", "per_step": 2.0, "us_each": 20.0, "early_us": 2.0}],
+                },
+            ],
+        }]);
+        assert_eq!((&found["steps"], &found["buckets"]), (&json!(4), &expected));
     }
 }

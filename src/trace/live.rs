@@ -1,41 +1,71 @@
 //! A run that is going on, as a trace. What the job's thread hands over goes through a channel to a thread that runs the
-//! core beside it and writes: the host pays for a message, not for the file.
+//! core beside it and writes, each thing where it belongs in time: the host pays for a message, not for the file.
 
 use super::About;
+use super::about::HostClock;
+use super::clock::{Difference, ns_between};
 use super::json::{Out, Track};
-use super::parts::Costs;
-use super::stages::timed;
-use super::writer::{Begin, During, Ended, HostSlice, Item, JOB, PHASES, write};
-use crate::backend::StageBackend;
+use super::parts::{Costs, Parts};
+use super::timeline::{Run, Timeline};
 use crate::backend::timing::{StageTimes, StepTimes};
+use crate::backend::{StageBackend, StepView};
 use crate::error::{Error, Result};
-use crate::files::Unfinished;
-use crate::io::record::{Header, Line, Turn};
+use crate::files::{self, Unfinished};
+use crate::io::record::{Header, Line};
 use serde_json::{Value, json};
 use std::path::Path;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
+
+/// The process of the host.
+const HOST: u32 = 3;
+/// What the whole run is doing: load, serve, drain.
+const PHASES: Track = Track(HOST, 300);
+/// What the thread does that hands requests over and takes events.
+const JOB: Track = Track(HOST, 301);
+
+/// From and to, on the host's clock.
+pub type During = (Instant, Instant);
+
+/// What the threads of a run hand to the one that writes its trace.
+pub enum Item {
+    /// A line, and when the host began and ended to hand it over or to take it.
+    Line(Line, During),
+    /// A slice in a track of the host: its name, when, and arguments.
+    Host(Track, &'static str, During, Value),
+    /// A stage's run of a step.
+    Stage(u32, u64, During),
+    /// By the stage's own clock.
+    StageTimes(StageTimes),
+    /// A step's parts, and how many steps have been lost so far. Before the turn that collects the step.
+    Times(Box<StepTimes>, u64),
+}
+
+/// What is known of a run once its engine is launched.
+pub struct Begin {
+    pub header: Header,
+    /// 0 of the scheduler's clock, where that is the host's.
+    pub clock_zero: Option<Instant>,
+    /// Where steps are timed part by part: what against, and 0 of their clock, where that is the host's.
+    pub parts: Option<(Costs, Option<Instant>)>,
+    /// Names of stages that are timed one by one.
+    pub stages: Vec<String>,
+}
 
 /// Messages that may wait for the writer; a job that is ahead by more waits too.
 const AHEAD: usize = 1 << 16;
 
-/// What the job's thread is at, until it is at something else: waiting for events, or working through those that it took.
-struct Doing {
-    from: Instant,
-    to: Instant,
-    /// Tokens and ends among the events; `None`: it waits.
-    handled: Option<[u64; 2]>,
-}
-
 /// The job's end of a trace.
 pub struct Live {
+    began: Instant,
+    /// Until the writer begins: its file, and what it will read.
+    waiting: Option<(Out, Receiver<Item>)>,
     send: Option<SyncSender<Item>>,
     writer: Option<JoinHandle<Result<Ended>>>,
-    doing: Option<Doing>,
+    /// Since when the job's thread works through events, and how many tokens and ends these were.
+    handling: Option<(Instant, [u64; 2])>,
     serving: Option<Instant>,
-    /// What ended the writer.
-    failure: Option<String>,
 }
 
 impl Live {
@@ -46,149 +76,100 @@ impl Live {
     pub fn create(path: &Path, began: Instant) -> Result<Self> {
         let out = Out::create(path, Unfinished::Kept)?;
         let (send, items) = sync_channel(AHEAD);
-        let writer = std::thread::Builder::new()
-            .name("trace".to_owned())
-            .spawn(move || write(out, began, &items))
-            .map_err(|error| Error::thread(&error))?;
         Ok(Self {
+            began,
+            waiting: Some((out, items)),
             send: Some(send),
-            writer: Some(writer),
-            doing: None,
+            writer: None,
+            handling: None,
             serving: None,
-            failure: None,
         })
     }
 
-    /// Stages that work side by side, each with a clock.
+    /// Stages that work side by side, each with a clock; a single one needs none.
     pub fn timed(&self, stages: Vec<Box<dyn StageBackend>>) -> Vec<Box<dyn StageBackend>> {
-        match &self.send {
-            Some(send) => timed(stages, send),
-            None => stages,
-        }
+        let Some(send) = self.send.as_ref().filter(|_| stages.len() > 1) else {
+            return stages;
+        };
+        let timed = |(stage, inner)| {
+            Box::new(Timed {
+                inner,
+                stage,
+                send: send.clone(),
+            }) as Box<dyn StageBackend>
+        };
+        (0..).zip(stages).map(timed).collect()
     }
 
-    /// The engine is launched. `parts`: its steps are timed part by part; what against, and when the clock of the parts
-    /// was at 0, where that is the host's. `stages`: names of those that are timed one by one.
+    /// The engine is launched: what came until now, and all that follows, is written.
     ///
     /// # Errors
     /// The trace cannot be written, as of all that follows.
-    pub fn begin(
-        &mut self,
-        header: Header,
-        clock_zero: Option<Instant>,
-        parts: Option<(Costs, Option<Instant>)>,
-        stages: Vec<String>,
-    ) -> Result<()> {
+    pub fn begin(&mut self, begin: Begin) -> Result<()> {
         self.serving = Some(Instant::now());
-        self.put(Item::Begin(Box::new(Begin {
-            header,
-            clock_zero,
-            parts,
-            stages,
-        })))
-    }
-
-    /// The parts of a step were timed; `lost` steps have been lost so far. Before the turn that collects the step.
-    pub fn times(&mut self, times: StepTimes, lost: u64) -> Result<()> {
-        self.put(Item::Times(Box::new(times), lost))
-    }
-
-    /// A stage that has a clock of its own had a step.
-    pub fn stage_times(&mut self, times: StageTimes) -> Result<()> {
-        self.put(Item::StageTimes(times))
+        if let Some((out, items)) = self.waiting.take() {
+            let began = self.began;
+            let writer = std::thread::Builder::new()
+                .name("trace".to_owned())
+                .spawn(move || write(out, began, begin, &items))
+                .map_err(|error| Error::thread(&error))?;
+            self.writer = Some(writer);
+        }
+        Ok(())
     }
 
     /// Something that the whole run did.
     pub fn phase(&mut self, name: &'static str, during: During) -> Result<()> {
-        self.host(PHASES, name, during, json!({}))
+        self.put(Item::Host(PHASES, name, during, json!({})))
     }
 
-    /// A request was handed over.
-    pub fn submitted(&mut self, number: u64, line: Line, during: During) -> Result<()> {
-        self.handed("submit", number, line, during)
-    }
-
-    /// A request was asked to end early.
-    pub fn cancelled(&mut self, number: u64, line: Line, during: During) -> Result<()> {
-        self.handed("cancel", number, line, during)
-    }
-
-    fn handed(&mut self, name: &'static str, of: u64, line: Line, during: During) -> Result<()> {
-        self.other(during.0, None)?;
+    /// The job's thread did `name` with a request, for which the recording has `line`.
+    pub fn handed(
+        &mut self,
+        name: &'static str,
+        request: u64,
+        line: Line,
+        during: During,
+    ) -> Result<()> {
+        self.handled(during.0)?;
         self.put(Item::Line(line, during))?;
-        self.host(JOB, name, during, json!({ "request": of }))
+        self.put(Item::Host(JOB, name, during, json!({ "request": request })))
     }
 
-    /// The host looked for an event, and found `line` or none. Looks one after the other make one slice of waiting;
-    /// events one after the other make one of handling them, up to the next wait or the next request.
+    /// The host looked for an event, and found `line` or none. Events one after the other make one slice of handling them, up to
+    /// the next look in vain or the next request.
     pub fn looked(&mut self, line: Option<Line>, during: During) -> Result<()> {
-        let handles = self.doing.as_ref().is_some_and(|d| d.handled.is_some());
-        if line.is_none() || !handles {
-            match &mut self.doing {
-                Some(Doing { to, handled, .. }) if handled.is_none() => *to = during.1,
-                _ => self.other(during.0, Some(Doing::new(during, None)))?,
-            }
-        }
         let Some(line) = line else {
-            return Ok(());
+            return self.handled(during.0);
         };
-        if !handles {
-            let now = (during.1, during.1);
-            self.other(during.1, Some(Doing::new(now, Some([0, 0]))))?;
-        }
+        let (_, [tokens, ends]) = self.handling.get_or_insert((during.1, [0, 0]));
         let is_token = matches!(line, Line::Token(_));
-        if let Some([tokens, ends]) = self.doing.as_mut().and_then(|d| d.handled.as_mut()) {
-            *tokens += u64::from(is_token);
-            *ends += u64::from(!is_token);
-        }
+        *tokens += u64::from(is_token);
+        *ends += u64::from(!is_token);
         self.put(Item::Line(line, during))
     }
 
-    /// Something else begins at `at`: what was going on has ended.
-    fn other(&mut self, at: Instant, next: Option<Doing>) -> Result<()> {
-        let Some(Doing { from, to, handled }) = std::mem::replace(&mut self.doing, next) else {
+    /// Something else than handling events begins at `at`.
+    fn handled(&mut self, at: Instant) -> Result<()> {
+        let Some((from, [tokens, ends])) = self.handling.take() else {
             return Ok(());
         };
-        match handled {
-            None => self.host(JOB, "wait", (from, to), json!({})),
-            Some([tokens, ends]) => {
-                let args = json!({ "tokens": tokens, "ends": ends });
-                self.host(JOB, "handle events", (from, at), args)
-            }
-        }
-    }
-
-    /// A turn's record was read.
-    pub fn turn(&mut self, turn: Turn, during: During) -> Result<()> {
-        self.put(Item::Line(Line::Turn(Box::new(turn)), during))
+        let args = json!({ "tokens": tokens, "ends": ends });
+        self.put(Item::Host(JOB, "handle events", (from, at), args))
     }
 
     /// No more requests come.
     pub fn draining(&mut self) -> Result<()> {
         let now = Instant::now();
-        self.other(now, None)?;
+        self.handled(now)?;
         match self.serving.replace(now) {
             Some(from) => self.phase("serve", (from, now)),
             None => Ok(()),
         }
     }
 
-    fn host(
-        &mut self,
-        track: Track,
-        name: &'static str,
-        during: During,
-        args: Value,
-    ) -> Result<()> {
-        self.put(Item::Host(HostSlice {
-            track,
-            name,
-            during,
-            args,
-        }))
-    }
-
-    fn put(&mut self, item: Item) -> Result<()> {
+    /// Hands over what the writer is to know.
+    pub fn put(&mut self, item: Item) -> Result<()> {
         if let Some(send) = &self.send
             && send.send(item).is_ok()
         {
@@ -204,7 +185,7 @@ impl Live {
     /// The trace cannot be written, or its core disagrees with the run.
     pub fn finish(mut self, done: Line, whole: bool) -> Result<About> {
         let now = Instant::now();
-        self.other(now, None)?;
+        self.handled(now)?;
         if let Some(from) = self.serving.take() {
             self.phase("drain", (from, now))?;
         }
@@ -216,34 +197,168 @@ impl Live {
         Ok(about)
     }
 
-    /// The writer's last word; if that is an error, the same one again however often it is asked for.
+    /// The writer's last word.
     fn end(&mut self) -> Result<Ended> {
         self.send = None;
-        let ended = match (self.writer.take().map(JoinHandle::join), &self.failure) {
-            (Some(Ok(ended)), _) => ended,
-            (None, Some(failure)) => Err(Error::Runtime(failure.clone())),
-            _ => Err(Error::Runtime(
-                "the thread that writes the trace ended early: this is a bug in tailgraph".into(),
-            )),
-        };
-        if let Err(error) = &ended {
-            self.failure.get_or_insert_with(|| error.to_string());
-        }
-        ended
-    }
-}
-
-impl Doing {
-    fn new((from, to): During, handled: Option<[u64; 2]>) -> Self {
-        Self { from, to, handled }
+        let ended = self.writer.take().map(JoinHandle::join);
+        ended.and_then(std::result::Result::ok).unwrap_or_else(|| {
+            Err(Error::Runtime(
+                "the thread that writes the trace has ended: expected it to go on, or to have said why before".into(),
+            ))
+        })
     }
 }
 
 impl Drop for Live {
     /// A run that failed leaves what there is of its trace; the failure is told elsewhere.
     fn drop(&mut self) {
-        if self.writer.is_some() {
-            let _ = self.end();
+        let _ = self.end();
+    }
+}
+
+/// A stage on a thread of the host, timed where it runs: the scheduler's records only say when a step set out and when it came
+/// back.
+struct Timed {
+    inner: Box<dyn StageBackend>,
+    stage: u32,
+    send: SyncSender<Item>,
+}
+
+impl StageBackend for Timed {
+    fn row_floats(&self) -> usize {
+        self.inner.row_floats()
+    }
+
+    fn run(&mut self, step: &StepView<'_>) -> Result<()> {
+        let number = step.header().number;
+        let from = Instant::now();
+        self.inner.run(step)?;
+        // Nobody listens once the trace has failed; its own error says so.
+        let during = (from, Instant::now());
+        let _ = self.send.send(Item::Stage(self.stage, number, during));
+        Ok(())
+    }
+}
+
+/// The writer's state.
+struct Writing {
+    timeline: Timeline,
+    clock: Difference,
+    began: Instant,
+    /// Host slices whose place is not known yet.
+    pending: Vec<(Track, &'static str, During, Value)>,
+    /// No host slice of a track begins before the one ahead of it ended, to the last nanosecond of rounding.
+    last_ns: [i128; 2],
+}
+
+/// What a trace says of itself, and its file, which has yet to be given its name.
+type Ended = (About, files::Out);
+
+/// Writes all that comes. `began`: the earliest time that a host slice has.
+fn write(out: Out, began: Instant, begin: Begin, items: &Receiver<Item>) -> Result<Ended> {
+    let mut timeline = Timeline::new(out, &begin.header, "run".to_owned())?;
+    timeline.name_stages(&begin.stages)?;
+    let parts = begin.parts;
+    timeline.parts = parts.map(|(costs, zero)| Parts::new(costs, zero, begin.clock_zero));
+    let out = &mut timeline.out;
+    out.process(HOST, "host", 3)?;
+    out.thread(PHASES, "the run")?;
+    out.thread(JOB, "job: requests in, events out")?;
+    timeline.about.host_clock = HostClock::Unknown;
+    let mut clock = Difference::default();
+    if let Some(zero) = begin.clock_zero {
+        timeline.about.host_clock = HostClock::Same;
+        clock.know(ns_between(zero, began));
+    }
+    let mut writing = Writing {
+        timeline,
+        clock,
+        began,
+        pending: vec![],
+        last_ns: [i128::MIN; 2],
+    };
+    items.iter().try_for_each(|item| writing.item(item))?;
+    writing.finish()
+}
+
+impl Writing {
+    fn item(&mut self, item: Item) -> Result<()> {
+        match item {
+            Item::Host(track, name, during, args) => self.pending.push((track, name, during, args)),
+            Item::Stage(stage, step, (from, to)) => {
+                // Stages that the host's threads run go with a scheduler of the host.
+                if let Some(offset) = self.offset(false) {
+                    let run = Run::Known(self.at(from, offset), self.at(to, offset));
+                    self.timeline.stage_run(stage, step, run)?;
+                }
+            }
+            Item::StageTimes(times) => {
+                let (stage, step) = (times.stage, times.step);
+                self.timeline.stage_run(stage, step, Run::Own(times))?;
+            }
+            Item::Times(times, lost) => {
+                if let Some(parts) = &mut self.timeline.parts {
+                    parts.put(*times, lost);
+                }
+            }
+            Item::Line(line, during) => {
+                self.exchange(&line, during);
+                self.timeline.line(line)?;
+            }
         }
+        if self.timeline.out.zero_ns.is_some() && !self.pending.is_empty() {
+            self.place(false)?;
+        }
+        Ok(())
+    }
+
+    /// What the line says of the clocks.
+    fn exchange(&mut self, line: &Line, during: During) {
+        let before = ns_between(self.began, during.0);
+        match line {
+            Line::Request(_) => self.clock.request(before),
+            Line::Turn(turn) => {
+                let after = ns_between(self.began, during.1);
+                self.clock.record(turn, before, after);
+                // The run began no later than this: the record was read after its turn had ended.
+                let zero = (turn.end_ns as i64 - after).min(turn.now_ns as i64);
+                self.timeline.out.zero_ns.get_or_insert(zero.into());
+            }
+            _ => {}
+        }
+    }
+
+    /// What to add to the host's time since the run began, where that is known.
+    fn offset(&mut self, last: bool) -> Option<i64> {
+        self.clock
+            .offset(ns_between(self.began, Instant::now()), last)
+    }
+
+    fn at(&self, instant: Instant, offset: i64) -> i128 {
+        i128::from(ns_between(self.began, instant)) + i128::from(offset)
+    }
+
+    /// Writes what has come from the host, once it is known where it belongs.
+    fn place(&mut self, last: bool) -> Result<()> {
+        let Some(offset) = self.offset(last) else {
+            return Ok(());
+        };
+        for (track, name, (from, to), args) in std::mem::take(&mut self.pending) {
+            let (from, to) = (self.at(from, offset), self.at(to, offset));
+            let ended = &mut self.last_ns[usize::from(track == JOB)];
+            let from = from.max(*ended);
+            *ended = to.max(from);
+            let times = (from, *ended);
+            self.timeline.out.slice(track, name, times, args)?;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Ended> {
+        self.place(true)?;
+        if let Some(measured) = self.clock.about() {
+            self.timeline.about.host_clock = measured;
+        }
+        self.timeline.end()
     }
 }

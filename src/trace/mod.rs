@@ -1,11 +1,9 @@
 //! A run as a timeline that ui.perfetto.dev (and chrome://tracing) opens as it is: Chrome's trace event format.
 //!
-//! - [`timeline`]: a recording's lines, one after the other, as tracks of steps, turns and counters; the scheduler core is
-//!   run again beside it, so that what the records leave open (which requests, when admitted) is known exactly; `passing`
-//!   has stages' tracks and the arrows between them, `aligned` the clocks of stages on GPUs
+//! - [`timeline`]: a recording's lines, one after the other, as tracks of steps, turns and counters; `passing` has stages'
+//!   tracks and the arrows between them, `aligned` the clocks of stages on GPUs
 //! - `requests`: a track per request
-//! - [`live`]: a run that is going on: the same lines, and what the host does; `writer`, a thread of its own, writes what
-//!   it is handed; `stages` times stages that work side by side
+//! - [`live`]: a run that is going on: the same lines, and what the host does
 //! - [`parts`]: the kernels of each step, or the CPU's operations, where they were timed; [`kernels`]: what they came to; [`step`]: a step as these have it
 //! - [`clock`]: the host's clock and the scheduler's, and how far apart they are
 //! - [`json`]: events as text, written as they come; [`about`]: what the file says of itself
@@ -19,18 +17,16 @@ pub mod kernels;
 pub mod live;
 pub mod parts;
 mod requests;
-mod stages;
 pub mod step;
 pub mod timeline;
-mod writer;
 
 pub use about::About;
-pub use live::Live;
+pub use live::{Begin, Item, Live};
 pub use timeline::Timeline;
 
 use crate::error::Result;
 use crate::files::Unfinished;
-use crate::io::record::{Line, Reader, of_recording};
+use crate::io::record::{Reader, of_recording};
 use std::path::Path;
 
 /// Makes the timeline of a recording, and says what is in it.
@@ -43,10 +39,9 @@ pub fn convert(recording: &mut Reader, output: &Path) -> Result<About> {
     let timeline = Timeline::new(out, &recording.header, source);
     let mut timeline = timeline.map_err(|error| of_recording(recording.path(), error))?;
     while let Some(line) = recording.next_line()? {
-        match line {
-            Line::Header(_) => return Err(recording.wrong("found a second header")),
-            line => timeline.line(line)?,
-        }
+        timeline.line(line)?;
     }
-    timeline.finish()
+    let (about, out) = timeline.end()?;
+    out.finish()?;
+    Ok(about)
 }

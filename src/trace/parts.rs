@@ -2,16 +2,16 @@
 
 use super::clock::ns_between;
 use super::json::{DEVICE, Out, Track};
-use super::kernels::{Kernels, Roofline, Tally, rounded};
-use super::step::Flying;
-use crate::backend::cuda::tuning::gpu::{Gpu, Least, Rates};
+use super::kernels::Kernels;
+use super::step::{Flying, rounded};
+use crate::backend::cuda::tuning::gpu::{Least, Rates};
 use crate::backend::timing::{Part, StepTimes};
 use crate::error::Result;
 use crate::model::ModelConfig;
 use crate::plan::cost::op_cost;
 use crate::plan::{Op, Precision, StepShape};
 use serde::Serialize;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -21,14 +21,13 @@ pub struct Costs {
     pub config: Arc<ModelConfig>,
     pub precision: Precision,
     /// `None`: nothing is known of the device, and nothing has a floor.
-    pub gpu: Option<&'static Gpu>,
+    pub rates: Option<Rates>,
 }
 
 impl Costs {
     /// What the operations of each part take at least. One in which parts with others have a share counts with the first of them.
     fn least_of(&self, parts: &[Part], shape: &StepShape) -> Vec<Least> {
-        let known = self.gpu.map(|gpu| gpu.rates(self.precision));
-        let rates = known.unwrap_or_else(Rates::unlimited);
+        let rates = self.rates.clone().unwrap_or_else(Rates::unlimited);
         let mut counts = FirstOf::default();
         let mut least = Least::default();
         let of = |part: &Part| {
@@ -69,12 +68,11 @@ enum Clock {
 pub struct Parts {
     costs: Costs,
     clock: Clock,
-    on_gpu: bool,
-    /// The times of steps that are not collected yet.
-    waiting: Vec<StepTimes>,
-    lost: u64,
-    tally: Tally,
-    named: Vec<u32>,
+    /// The times of steps that are not collected yet, by step and stage.
+    waiting: BTreeMap<(u64, u32), StepTimes>,
+    /// What they come to; until the end, sums.
+    pub(super) kernels: Kernels,
+    named: HashSet<u32>,
 }
 
 #[derive(Serialize)]
@@ -82,21 +80,24 @@ struct PartArgs<'a> {
     step: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     layer: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    kernel: Option<&'a str>,
+    #[serde(flatten)]
+    launch: Option<LaunchArgs<'a>>,
     /// As in `2 of 3`, where its operation has several.
     #[serde(skip_serializing_if = "Option::is_none")]
     part: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    grid: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    threads: Option<u32>,
     /// The bytes of its operation as a whole, as is the floor.
     bytes: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     floor_us: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    early_us: Option<f64>,
+}
+
+/// What is known of a kernel, and not of an operation on the CPU.
+#[derive(Serialize)]
+struct LaunchArgs<'a> {
+    kernel: &'a str,
+    grid: String,
+    threads: u32,
+    early_us: f64,
 }
 
 impl Parts {
@@ -108,20 +109,18 @@ impl Parts {
             _ => Clock::Apart(None),
         };
         Self {
+            kernels: Kernels::new(costs.rates.as_ref()),
             costs,
             clock,
-            on_gpu: zero.is_none(),
-            waiting: vec![],
-            lost: 0,
-            tally: Tally::default(),
-            named: vec![],
+            waiting: BTreeMap::new(),
+            named: HashSet::new(),
         }
     }
 
     /// Those of a step that is not collected yet; `lost` steps were lost until now.
     pub fn put(&mut self, times: StepTimes, lost: u64) {
-        self.waiting.push(times);
-        self.lost = lost;
+        self.waiting.insert((times.step, times.stage), times);
+        self.kernels.lost = lost;
     }
 
     /// The step has been collected; its slice is `during`.
@@ -130,95 +129,53 @@ impl Parts {
     /// The file cannot be written.
     pub fn collected(&mut self, out: &mut Out, step: &Flying, during: (i128, i128)) -> Result<()> {
         let number = step.args.step;
-        let waiting = std::mem::take(&mut self.waiting).into_iter();
-        let (mut now, later) = waiting.partition::<Vec<_>, _>(|times| times.step <= number);
-        self.waiting = later;
-        now.retain(|times| times.step == number);
+        let later = self.waiting.split_off(&(number + 1, 0));
+        let now = std::mem::replace(&mut self.waiting, later).into_values();
+        let now: Vec<StepTimes> = now.filter(|times| times.step == number).collect();
         if now.is_empty() {
             return Ok(());
         }
-        now.sort_by_key(|times| times.stage);
         let add_ns = self.clock.behind(&now, step.composed_ns.into(), during.1);
-        let shape = StepShape {
-            kind: step.kind,
-            rows: step.args.rows,
-            context: step.context,
+        let Some(sum) = self.kernels.step(step, during, &now, add_ns) else {
+            return Ok(());
         };
-        let least: Vec<Vec<Least>> = now
-            .iter()
-            .map(|times| self.costs.least_of(&times.parts, &shape))
-            .collect();
-        for (times, least) in now.iter().zip(&least) {
-            self.slices(out, times, add_ns, least)?;
-        }
-        let floors = self.costs.gpu.is_some();
-        self.tally.step(step, during, &now, add_ns, &least, floors);
-        Ok(())
-    }
-
-    fn slices(
-        &mut self,
-        out: &mut Out,
-        times: &StepTimes,
-        add_ns: i128,
-        least: &[Least],
-    ) -> Result<()> {
-        let track = Track {
-            process: DEVICE,
-            thread: 130 + times.stage,
-        };
-        if !self.named.contains(&times.stage) {
-            let name = if self.on_gpu {
-                "kernels".to_owned()
-            } else {
-                format!("operations of stage {}", times.stage)
-            };
-            out.thread(track, &name)?;
-            self.named.push(times.stage);
-        }
-        let floors = self.costs.gpu.is_some();
-        let parts = times.parts.iter().zip(times.spans()).zip(least);
-        for ((part, (at, end_ns)), least) in parts {
-            let kernel = part.kernel.as_ref();
-            let args = PartArgs {
-                step: times.step,
-                layer: part.ops.iter().find_map(|op| op.layer),
-                kernel: kernel.map(|kernel| kernel.name.as_str()),
-                part: (part.count > 1).then(|| format!("{} of {}", part.index + 1, part.count)),
-                grid: kernel.map(|kernel| {
-                    let (x, y, z) = kernel.grid;
-                    format!("{x}x{y}x{z}")
-                }),
-                threads: kernel.map(|kernel| kernel.threads),
-                bytes: least.bytes.round(),
-                floor_us: floors.then(|| rounded(least.us())),
-                early_us: kernel.map(|_| (at.ready_ns - at.waits_ns) as f64 / 1e3),
-            };
-            let from_ns = i128::from(at.ready_ns) + add_ns;
-            let to_ns = i128::from(end_ns) + add_ns;
-            out.slice(track, &part.operation(), (from_ns, to_ns), args)?;
+        let floors = self.costs.rates.is_some();
+        for times in &now {
+            let track = Track(DEVICE, 130 + times.stage);
+            if self.named.insert(times.stage) {
+                let name = if times.parts.iter().any(|part| part.kernel.is_some()) {
+                    "kernels".to_owned()
+                } else {
+                    format!("operations of stage {}", times.stage)
+                };
+                out.thread(track, &name)?;
+            }
+            let least = self.costs.least_of(&times.parts, &step.shape);
+            let parts = times.parts.iter().zip(times.spans()).zip(least);
+            for ((part, (at, end_ns)), least) in parts {
+                let early_us = (at.ready_ns - at.waits_ns) as f64 / 1e3;
+                let launch = part.kernel.as_ref().map(|kernel| LaunchArgs {
+                    kernel: &kernel.name,
+                    grid: format!("{}x{}x{}", kernel.grid.0, kernel.grid.1, kernel.grid.2),
+                    threads: kernel.threads,
+                    early_us,
+                });
+                let args = PartArgs {
+                    step: number,
+                    layer: part.ops.iter().find_map(|op| op.layer),
+                    launch,
+                    part: (part.count > 1).then(|| format!("{} of {}", part.index + 1, part.count)),
+                    bytes: least.bytes.round(),
+                    floor_us: floors.then(|| rounded(least.us())),
+                };
+                let from_ns = i128::from(at.ready_ns) + add_ns;
+                let to_ns = i128::from(end_ns) + add_ns;
+                out.slice(track, &part.operation(), (from_ns, to_ns), args)?;
+                let us = (end_ns - at.ready_ns) as f64 / 1e3;
+                sum.part(part, us, early_us, &least);
+            }
         }
         Ok(())
-    }
-
-    /// What all of them came to.
-    pub fn finish(self) -> Kernels {
-        let floor = self.costs.gpu.map(|gpu| {
-            let roofline = Roofline {
-                bytes_per_s: gpu.bytes_per_s,
-                flops_per_s: gpu.flops_per_s(self.costs.precision),
-            };
-            let by = format!(
-                "{}, {}: {} TB/s, {} TFLOP/s, ridge at {:.0} FLOP/B; bytes as the plan counts them, every sequence at the mean context, routing even",
-                gpu.title,
-                gpu.source,
-                roofline.bytes_per_s / 1e12,
-                roofline.flops_per_s / 1e12,
-                gpu.ridge(self.costs.precision)
-            );
-            (by, roofline)
-        });
-        self.tally.finish(self.lost, floor)
     }
 }
 
@@ -234,10 +191,8 @@ impl Clock {
             return known.unwrap_or(0);
         };
         let ends = times.iter().map(|times| i128::from(times.end_ns));
-        let (least, most) = (
-            composed_ns - first,
-            collected_ns - ends.max().unwrap_or(first),
-        );
+        let least = composed_ns - first;
+        let most = collected_ns - ends.max().unwrap_or(first);
         // The clocks' rates differ by too little for a step to turn its bounds over; if one did, its middle is off by that.
         let add = match *known {
             Some(old) if least <= most => old.clamp(least, most),
@@ -253,33 +208,28 @@ mod tests {
     use super::*;
     use crate::backend::timing::PartTime;
 
-    fn times(first_ns: u64, end_ns: u64) -> StepTimes {
-        StepTimes {
-            stage: 0,
-            step: 0,
-            parts: Arc::from([]),
-            at: vec![PartTime {
-                waits_ns: first_ns,
-                ready_ns: first_ns,
-            }],
-            end_ns,
-        }
-    }
-
     /// A GPU whose clock is 1,000,000 ahead of the scheduler's, and drifts.
     #[test]
     fn steps_stay_between_their_turns() {
         let mut clock = Clock::Apart(None);
-        // Composed at 100, collected at 200; kernels from 130 to 180: 30 and 20 to spare.
-        let first = clock.behind(&[times(1_000_130, 1_000_180)], 100, 200);
-        assert_eq!(first, -1_000_005);
+        let mut behind = |first_ns, end_ns, composed_ns, collected_ns| {
+            let times = StepTimes {
+                stage: 0,
+                step: 0,
+                parts: Arc::from([]),
+                at: vec![PartTime {
+                    waits_ns: first_ns,
+                    ready_ns: first_ns,
+                }],
+                end_ns,
+            };
+            clock.behind(&[times], composed_ns, collected_ns)
+        };
+        // Kernels run from 130 to 180 of the scheduler's clock: 30 and 20 to spare.
+        assert_eq!(behind(1_000_130, 1_000_180, 100, 200), -1_000_005);
         // Room on both sides: the offset stays.
-        let second = clock.behind(&[times(1_000_330, 1_000_380)], 300, 400);
-        assert_eq!(second, first);
-        // Composed at 500, kernels at once, by a clock that has moved on by 3: no further than there is room.
-        let third = clock.behind(&[times(1_000_503, 1_000_570)], 500, 600);
-        assert_eq!(1_000_503 + third, 500);
-        let mut same = Clock::Behind(7);
-        assert_eq!(same.behind(&[times(5, 6)], 0, 1), 7);
+        assert_eq!(behind(1_000_330, 1_000_380, 300, 400), -1_000_005);
+        // Kernels at once, by a clock that has moved on by 3: it moves no further than there is room.
+        assert_eq!(behind(1_000_503, 1_000_570, 500, 600), 500 - 1_000_503);
     }
 }

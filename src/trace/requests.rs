@@ -5,61 +5,29 @@ use crate::error::Result;
 use crate::io::record::EndLine;
 use crate::runtime::{EndReason, Request};
 use crate::sys::abi::{self, tg_event};
-use serde::Serialize;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
-
-/// The process that requests' tracks are in.
-pub const PROCESS: u32 = 2;
 
 /// Requests that were asked for and have not been drawn yet.
 #[derive(Default)]
 pub struct Requests {
     /// What is known of each before it ends, and when it was first seen.
-    open: BTreeMap<u64, (Args, Option<u64>)>,
+    open: BTreeMap<u64, (Value, Option<u64>)>,
     pub asked: u64,
     seen: u64,
-    /// Ends as the core comes to them and as the host was told, in the same order; one side may be ahead.
+    /// Ends as the core comes to them and as the host was told, which alone knows of logits that are not finite: in the same
+    /// order, and one side may be ahead.
     ends: VecDeque<tg_event>,
-    told: VecDeque<EndLine>,
+    pub told: VecDeque<EndLine>,
     pub ended: u64,
-}
-
-#[derive(Serialize)]
-struct Args {
-    prompt_tokens: usize,
-    max_new_tokens: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    new_tokens: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    end: Option<EndReason>,
-    /// How often it gave its pages back and was read again; `None`: never.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    read_again: Option<u64>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    unfinished: bool,
-}
-
-fn reason(end: u32) -> EndReason {
-    match end {
-        abi::TG_END_STOP => EndReason::Stop,
-        abi::TG_END_LENGTH => EndReason::Length,
-        abi::TG_END_CANCELLED => EndReason::Cancelled,
-        abi::TG_END_TIMEOUT => EndReason::Timeout,
-        abi::TG_END_NOT_FINITE => EndReason::NotFinite,
-        _ => EndReason::Refused,
-    }
 }
 
 impl Requests {
     pub fn request(&mut self, request: &Request) {
-        let args = Args {
-            prompt_tokens: request.prompt.len(),
-            max_new_tokens: request.max_new_tokens,
-            new_tokens: None,
-            end: None,
-            read_again: None,
-            unfinished: true,
-        };
+        let args = json!({
+            "prompt_tokens": request.prompt.len(),
+            "max_new_tokens": request.max_new_tokens,
+        });
         self.open.insert(self.asked, (args, None));
         self.asked += 1;
     }
@@ -67,13 +35,11 @@ impl Requests {
     /// A turn that began at `now_ns` has seen all requests below `head`.
     pub fn seen(&mut self, head: u64, now_ns: u64) {
         // The file may claim to have seen more than there are.
-        let head = head.min(self.asked);
-        for number in self.seen..head {
-            if let Some((_, seen_ns)) = self.open.get_mut(&number) {
-                *seen_ns = Some(now_ns);
-            }
+        let head = head.min(self.asked).max(self.seen);
+        for (_, (_, seen_ns)) in self.open.range_mut(self.seen..head) {
+            *seen_ns = Some(now_ns);
         }
-        self.seen = self.seen.max(head);
+        self.seen = head;
     }
 
     /// An event of the core.
@@ -81,11 +47,6 @@ impl Requests {
         if event.type_ == abi::TG_EVENT_END {
             self.ends.push_back(*event);
         }
-    }
-
-    /// What the host was told: of logits that are not finite the core alone does not know.
-    pub fn told(&mut self, end: EndLine) {
-        self.told.push_back(end);
     }
 
     /// Draws those that both sides have come to.
@@ -104,12 +65,14 @@ impl Requests {
     pub fn finish(&mut self, out: &mut Out, last_ns: u64) -> Result<()> {
         self.draw(out)?;
         while let Some(end) = self.ends.pop_front() {
-            self.one(out, &end, reason(end.detail), end.index)?;
+            self.one(out, &end, EndReason::of(end.detail), end.index)?;
         }
-        for (number, (args, seen_ns)) in std::mem::take(&mut self.open) {
+        for (number, (mut args, seen_ns)) in std::mem::take(&mut self.open) {
             if let Some(seen_ns) = seen_ns {
-                let (name, times) = (format!("request {number}"), (seen_ns, last_ns));
-                out.nested((PROCESS, number), &name, times, args, |_| Ok(()))?;
+                args["unfinished"] = true.into();
+                let name = format!("request {number}");
+                out.nested("b", number, &name, seen_ns, args)?;
+                out.nested("e", number, &name, last_ns, json!({}))?;
             }
         }
         Ok(())
@@ -117,42 +80,31 @@ impl Requests {
 
     /// One that ended: `event` has the scheduler's times of it, 0 for what never was.
     fn one(&mut self, out: &mut Out, event: &tg_event, end: EndReason, tokens: u32) -> Result<()> {
-        let Some((asked, _)) = self.open.remove(&event.request) else {
+        let Some((mut args, _)) = self.open.remove(&event.request) else {
             return Ok(());
         };
         self.ended += 1;
-        let args = Args {
-            new_tokens: Some(tokens),
-            end: Some(end),
-            read_again: (event.step > 0).then_some(event.step),
-            unfinished: false,
-            ..asked
-        };
-        let track = (PROCESS, event.request);
-        let (name, times) = (
-            format!("request {}", event.request),
-            (event.seen_ns, event.time_ns),
-        );
-        out.nested(track, &name, times, args, |out| {
-            phases(event).into_iter().try_for_each(|(phase, from, to)| {
-                out.nested(track, phase, (from, to), serde_json::json!({}), |_| Ok(()))
-            })
-        })
+        args["new_tokens"] = tokens.into();
+        args["end"] = json!(end);
+        // How often it gave its pages back and was read again.
+        if event.step > 0 {
+            args["read_again"] = event.step.into();
+        }
+        let id = event.request;
+        let name = format!("request {id}");
+        out.nested("b", id, &name, event.seen_ns, args)?;
+        // Those that took no time are left out: who is admitted at once never queued, and who has one token to make never decodes.
+        let or_end = |ns| if ns == 0 { event.time_ns } else { ns };
+        for (phase, from, to) in [
+            ("queued", event.seen_ns, or_end(event.admitted_ns)),
+            ("prefill", event.admitted_ns, or_end(event.first_ns)),
+            ("decode", event.first_ns, event.time_ns),
+        ] {
+            if from > 0 && from < to {
+                out.nested("b", id, phase, from, json!({}))?;
+                out.nested("e", id, phase, to, json!({}))?;
+            }
+        }
+        out.nested("e", id, &name, event.time_ns, json!({}))
     }
-}
-
-/// Name, begin and end of each, one after the other, without those that took no time: who is admitted at once never
-/// queued, and who has one token to make never decodes.
-fn phases(event: &tg_event) -> Vec<(&'static str, u64, u64)> {
-    let (admitted, first, end) = (event.admitted_ns, event.first_ns, event.time_ns);
-    let or_end = |ns| if ns == 0 { end } else { ns };
-    let mut phases = vec![("queued", event.seen_ns, or_end(admitted))];
-    if admitted != 0 {
-        phases.push(("prefill", admitted, or_end(first)));
-    }
-    if first != 0 {
-        phases.push(("decode", first, end));
-    }
-    phases.retain(|(_, from, to)| from < to);
-    phases
 }

@@ -1,6 +1,6 @@
 //! A step as timelines and sums have it.
 
-use crate::plan::StepKind;
+use crate::plan::StepShape;
 use serde::Serialize;
 
 /// What a step's slice says.
@@ -24,17 +24,21 @@ pub struct StepArgs {
 /// A step that was composed and has not come back.
 #[derive(Clone, Copy)]
 pub struct Flying {
-    pub kind: StepKind,
+    /// Its sequences as if all were as long as they are on average.
+    pub shape: StepShape,
     /// The end of the turn that composed it.
     pub composed_ns: u64,
-    /// Positions of a sequence once the step is done, on average.
-    pub context: u32,
     pub args: StepArgs,
 }
 
 impl Flying {
     /// The title of its slice.
     pub fn name(&self) -> String {
-        format!("{} {}", self.kind.name(), self.args.bucket)
+        format!("{} {}", self.shape.kind.name(), self.args.bucket)
     }
+}
+
+/// Three digits after the point are what anyone reads.
+pub(super) fn rounded(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
 }

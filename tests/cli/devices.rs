@@ -166,40 +166,6 @@ fn serving_and_scoring_are_measured_on_several_devices() {
 }
 
 #[test]
-fn inspect_shows_what_each_device_does() {
-    let inspect = |rest: &[&str]| {
-        let ended = run(&[&["inspect", "--model", "random:tiny"], rest].concat());
-        assert_eq!(ended.code, 0, "{}", ended.stderr);
-        ended.stdout
-    };
-    let shares = |rest: &[&str]| {
-        let shown = serde_json::from_str(&inspect(&[rest, &["--json"]].concat())).unwrap();
-        check(&schema("inspect"), &shown).unwrap();
-        shown["shares"].clone()
-    };
-    let share = |device: &str, stages: &[u32]| json!({"device": device, "stages": stages});
-    assert_eq!(shares(&[]), json!([]));
-    assert_eq!(
-        shares(&["--device", "cpu:0,1", "--stages", "2"]),
-        json!([share("cpu:0", &[0, 1]), share("cpu:1", &[0, 1])])
-    );
-    let stages = ["--device", "cpu:4,1", "--parallel", "stages"];
-    assert_eq!(
-        shares(&stages),
-        json!([share("cpu:4", &[0]), share("cpu:1", &[1])])
-    );
-    assert_eq!(
-        shares(&[&stages[..], &["--stages", "3"]].concat()),
-        json!([share("cpu:4", &[0, 1]), share("cpu:1", &[2])])
-    );
-    let printed = inspect(&stages);
-    assert!(
-        printed.contains("\ncpu:4: stage 0, layers 0 to 2\ncpu:1: stage 1, layers 3 to 4\n"),
-        "{printed}"
-    );
-}
-
-#[test]
 fn what_cannot_be_is_refused_by_name() {
     let generate = ["generate", "--model", "random:tiny", "x"];
     let bench = ["bench", "decode", "--model", "random:tiny"];

@@ -53,7 +53,7 @@ fn a_reader_that_goes_away_is_an_error_where_sigpipe_was_ignored() {
 /// Tables and pages end like answers.
 #[test]
 fn what_is_printed_to_nobody_ends_by_sigpipe() {
-    let inspect = ["inspect", "--model", "random:tiny", "--layers"];
+    let inspect = ["inspect", "--model", "random:tiny"];
     let commands: [&[&str]; 3] = [&inspect, &["man", "generate"], &["completions", "bash"]];
     for args in commands {
         // Gone before it begins: what is printed would fit a pipe.

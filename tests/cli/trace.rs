@@ -213,15 +213,13 @@ fn stages_side_by_side_have_tracks_of_their_own() {
     }
     assert_eq!(requests(&trace).len(), 24);
 
-    let from = converted(
-        &folder.path().join("record.jsonl"),
-        &folder.path().join("from.json"),
-    );
-    let notes = from["otherData"]["notes"].to_string();
-    assert!(
-        notes.contains("stages have no tracks of their own"),
-        "{notes}"
-    );
+    // A recording does not hold when each stage worked.
+    let record = folder.path().join("record.jsonl");
+    let from = converted(&record, &folder.path().join("from.json"));
+    let stages = self::tracks(&from)
+        .into_keys()
+        .filter(|&(pid, tid)| pid == 1 && tid >= 110);
+    assert_eq!(stages.count(), 0);
 }
 
 #[test]

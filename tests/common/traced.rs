@@ -42,7 +42,8 @@ pub fn traced_step_ms(
             .line(Line::Turn(Box::new(Turn::from(record))))
             .unwrap();
     }
-    timeline.finish().unwrap();
+    let (_, out) = timeline.end().unwrap();
+    out.finish().unwrap();
     let trace: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
     let steps = trace["traceEvents"].as_array().unwrap().iter();
     let mut steps: Vec<(u64, f64)> = steps

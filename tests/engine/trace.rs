@@ -7,8 +7,8 @@ use tailgraph::io::record::{Done, Header, Line, Turn, VERSION};
 use tailgraph::plan::EngineOptions;
 use tailgraph::runtime::{Engine, Event};
 use tailgraph::sys::abi;
-use tailgraph::trace::Live;
 use tailgraph::trace::about::HostClock;
+use tailgraph::trace::{Begin, Item, Live};
 
 /// A trace of a run whose scheduler has a clock of its own, as a device does: here it is the host's after all, so the
 /// truth is known.
@@ -35,7 +35,13 @@ fn a_trace_finds_a_clock_of_its_own_within_what_it_says() {
     };
     let zero = engine.clock_zero().expect("launched");
     let truth = -(zero.duration_since(began).as_nanos() as i64);
-    live.begin(header, None, None, vec![]).unwrap();
+    live.begin(Begin {
+        header,
+        clock_zero: None,
+        parts: None,
+        stages: vec![],
+    })
+    .unwrap();
     let mut ended = 0;
     let mut done = false;
     let mut submitted = 0;
@@ -45,7 +51,7 @@ fn a_trace_finds_a_clock_of_its_own_within_what_it_says() {
             let before = Instant::now();
             if let Some(number) = engine.try_submit(&request).unwrap() {
                 let line = Line::Request(Box::new(request));
-                live.submitted(number, line, (before, Instant::now()))
+                live.handed("submit", number, line, (before, Instant::now()))
                     .unwrap();
                 submitted += 1;
             }
@@ -64,7 +70,8 @@ fn a_trace_finds_a_clock_of_its_own_within_what_it_says() {
                 break;
             };
             done |= record.outcome.action == abi::TG_ACTION_DONE;
-            live.turn(Turn::from(&record), (before, Instant::now()))
+            let turn = Line::Turn(Box::new(Turn::from(&record)));
+            live.put(Item::Line(turn, (before, Instant::now())))
                 .unwrap();
         }
     }

@@ -6,7 +6,6 @@ use serde_json::Value;
 use tailgraph::Error;
 use tailgraph::cli::args::{DoctorArgs, InspectArgs};
 use tailgraph::cli::doctor::{Asked, Subject};
-use tailgraph::cli::inspect::document::Known;
 use tailgraph::plan::{Budget, Limits, MemoryPlan, OpKind, Plan, WeightPlacement};
 
 #[derive(Parser)]
@@ -22,11 +21,10 @@ struct Doctor {
 }
 
 fn inspect(plan: &Plan, flags: &str) -> Result<String, Error> {
-    let words = std::iter::once("inspect").chain(flags.split_whitespace());
+    let words = ["inspect", "--model", "random:tiny"].into_iter();
+    let words = words.chain(flags.split_whitespace());
     let Inspect { args } = Inspect::try_parse_from(words).unwrap();
-    let mut out = Vec::new();
-    args.run(plan, BF16, Known::default(), &mut out)?;
-    Ok(String::from_utf8(out).unwrap())
+    Ok(String::from_utf8(args.show(plan, BF16, None)?).unwrap())
 }
 
 fn inspect_json(plan: &Plan, flags: &str) -> Value {
@@ -39,11 +37,9 @@ fn tables_fit_120_columns_and_name_every_operation() {
         let plan = plan(lfm2_8b_a1b(), stages);
         for flags in [
             "",
-            "--layers",
             "--kind mixed --context 1024",
             "--kind score --gpu a100",
             "--rows 1,2,4,8,16,32,64,128",
-            "--roofline",
         ] {
             let text = inspect(&plan, flags).unwrap();
             for line in text.lines() {
@@ -56,16 +52,19 @@ fn tables_fit_120_columns_and_name_every_operation() {
     }
 }
 
+/// By hand: 8B's in-projection is 2 x 6144 x 2048 FLOPs a row over 2 x 6144 x 2048 bytes, so its intensity is the rows while
+/// activations stay in the L2 cache.
 #[test]
 fn the_table_has_the_known_figures() {
-    let text = inspect(&plan(lfm2_8b_a1b(), 1), "").unwrap();
+    let plan = plan(lfm2_8b_a1b(), 1);
+    let text = inspect(&plan, "--rows 256").unwrap();
     for part in [
         "8.340 G parameters, 16.68 GB of weights in bf16",
         "12.0 KiB of keys and values a token",
         "144.0 KiB of convolution state",
-        "6144 x 2048",
-        "32 x 3584 x 2048",
         "H200",
+        "ridge at 174 FLOP/B",
+        "32 x 3584 x 2048",
     ] {
         assert!(text.contains(part), "no {part} in\n{text}");
     }
@@ -75,18 +74,22 @@ fn the_table_has_the_known_figures() {
             .find(|line| line.trim_start().starts_with(name));
         line.unwrap().split_whitespace().map(String::from).collect()
     };
-    assert_eq!(row("short_conv")[1], "x18");
+    let expected = "conv_in_proj x18 6144 x 2048 453.0 MB 115.964 G 256.0 147.1% compute";
+    let found = row("conv_in_proj");
+    let expected: Vec<&str> = expected.split(' ').collect();
+    assert_eq!(found[..7], expected[..7]);
+    assert_eq!(found[9..12], expected[9..]);
     assert_eq!(row("attention")[1], "x6");
     assert_eq!(row("dense_down")[1], "x2");
-    assert_eq!(row("weights read")[2..4], ["3.115", "GB"]);
+    let one = inspect(&plan, "--rows 1").unwrap();
+    let heading = "decode step of 1 rows (bucket 1): 3.115 GB of weights, ";
+    assert!(one.contains(heading), "{one}");
 }
 
-/// By hand: 8B's in-projection is 2 x 6144 x 2048 FLOPs a row over 2 x 6144 x 2048 bytes, so its intensity is the rows while
-/// activations stay in the L2 cache.
 #[test]
 fn operations_stand_on_their_side_of_the_ridge() {
     let plan = plan(lfm2_8b_a1b(), 1);
-    let document = inspect_json(&plan, "--roofline --gpu h200");
+    let document = inspect_json(&plan, "--rows 1,8,32,128,256,1024 --gpu h200");
     assert_eq!(document["gpu"]["ridge"].as_f64().unwrap().round(), 174.0);
     let operations = document["stages"][0]["operations"].as_array().unwrap();
     let named = |name: &str| {
@@ -95,9 +98,7 @@ fn operations_stand_on_their_side_of_the_ridge() {
             .find(|op| op["operation"] == name)
             .unwrap()
     };
-    let costs = named("conv_in_proj")["costs"].as_array().unwrap();
-    assert_eq!(costs.len(), plan.ladders.decode.len(), "every bucket");
-    for cost in costs {
+    for cost in named("conv_in_proj")["costs"].as_array().unwrap() {
         let rows = cost["rows"].as_f64().unwrap();
         assert_eq!(cost["intensity"].as_f64().unwrap(), rows);
         let bound = if rows < 174.0 { "memory" } else { "compute" };
@@ -105,11 +106,6 @@ fn operations_stand_on_their_side_of_the_ridge() {
     }
     let none = named("sample")["costs"][0]["intensity"].is_null();
     assert!(none, "logits stay in the L2 cache");
-    let text = inspect(&plan, "--roofline --rows 256").unwrap();
-    let line = text.lines().find(|line| line.contains("conv_in_proj"));
-    let words: Vec<&str> = line.unwrap().split_whitespace().collect();
-    assert_eq!(words[1..4], ["x18", "453.0", "MB"]);
-    assert_eq!(words[6..9], ["256.0", "147.1%", "compute"]);
 }
 
 #[test]
@@ -152,35 +148,19 @@ fn json_adds_up() {
             );
         }
     }
-    // Layer by layer it is the same work.
-    let layers = inspect_json(&two, "--rows 1,32 --layers");
-    assert_eq!(layers["totals"], document["totals"]);
-    let operations: usize = layers["stages"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|s| s["operations"].as_array().unwrap().len())
-        .sum();
-    assert_eq!(
-        operations,
-        two.stages.iter().map(|s| s.ops.len()).sum::<usize>()
-    );
 }
 
 #[test]
 fn dot_is_one_chain() {
-    let text = inspect(&plan(lfm2_8b_a1b(), 2), "--format dot --layers").unwrap();
+    let text = inspect(&plan(lfm2_8b_a1b(), 2), "--format dot").unwrap();
     assert!(text.starts_with("digraph plan {\n") && text.ends_with("}\n"));
     assert_eq!(text.matches("subgraph").count(), 2);
     // 24 layers, embed, final_norm, lm_head, sample.
     assert_eq!(text.matches("[label=").count(), 28);
     assert_eq!(text.matches(" -> ").count(), 27);
-    let collapsed = inspect(&plan(lfm2_8b_a1b(), 1), "--format dot").unwrap();
-    assert!(
-        collapsed.contains("layers 3 to 5: convolution, experts"),
-        "{collapsed}"
-    );
-    assert!(collapsed.contains("layers 0 to 1: convolution, dense"));
+    for part in ["layer 1: convolution, dense", "layer 2: attention, experts"] {
+        assert!(text.contains(part), "{text}");
+    }
 }
 
 #[test]
@@ -200,7 +180,8 @@ fn rows_are_checked() {
         "--context 0",
         "--rows x",
     ] {
-        let words = std::iter::once("inspect").chain(flags.split_whitespace());
+        let words = ["inspect", "--model", "random:tiny"].into_iter();
+        let words = words.chain(flags.split_whitespace());
         assert!(Inspect::try_parse_from(words).is_err(), "{flags}");
     }
 }
@@ -301,29 +282,4 @@ fn doctor_names_problems() {
     let (healthy, text) = doctor("", Some(&subject(Limits::default(), 1 << 30)));
     assert!(healthy, "{text}");
     assert!(text.contains("pages of 64 tokens hold"), "{text}");
-}
-
-#[test]
-fn the_plan_has_a_graph_for_each_stage_kind_and_bucket() {
-    let plan = plan(lfm2_8b_a1b(), 2);
-    let json = inspect_json(&plan, "");
-    let graphs = json["graphs"].as_array().unwrap();
-    let ladders =
-        ["decode", "mixed", "score"].map(|kind| json["buckets"][kind].as_array().unwrap().len());
-    assert_eq!(graphs.len(), 2 * ladders.iter().sum::<usize>());
-    assert!(graphs.iter().all(|graph| graph["captured"].is_null()));
-    // The first of the totals is of one row, as the first bucket is.
-    let of_both: f64 = graphs
-        .iter()
-        .filter(|graph| graph["kind"] == "decode" && graph["bucket"] == 1)
-        .map(|graph| graph["roofline_us"].as_f64().unwrap())
-        .sum();
-    let total = json["totals"][0]["roofline_us"].as_f64().unwrap();
-    assert!((of_both - total).abs() < 1e-6 * total, "{of_both} {total}");
-    assert!(json["device"].is_null());
-    let text = inspect(&plan, "").unwrap();
-    assert!(
-        text.contains("graphs, as the plan has them; --device cuda"),
-        "{text}"
-    );
 }

@@ -9,23 +9,10 @@ use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
 #[derive(Debug, Clone, Args)]
-pub struct InspectCommand {
-    #[command(flatten)]
-    pub inspect: InspectArgs,
+pub struct InspectArgs {
     /// The file to write [default: standard output]
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    #[command(flatten)]
-    pub model: ModelArg,
-    #[command(flatten)]
-    pub run: RunArgs,
-    #[command(flatten)]
-    pub engine: EngineArgs,
-}
-
-/// The flags of `inspect` alone; model, type and bucket file are shared ones.
-#[derive(Debug, Clone, Args)]
-pub struct InspectArgs {
     /// The GPU whose roofline times are shown [default: that of --device where it is known, else h200]
     #[arg(long, value_name = "NAME", value_parser = gpu_parser())]
     pub gpu: Option<&'static Gpu>,
@@ -39,20 +26,20 @@ pub struct InspectArgs {
     #[arg(long, value_name = "TOKENS", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
     pub context: u32,
     /// List the kernel calls of each step, as a GPU like --gpu would be given them; needs none
-    #[arg(long, conflicts_with = "layers")]
-    pub calls: bool,
-    /// Each operation against the roofline: bytes, FLOPs, which side of the ridge, least time; of all buckets, or of --rows
-    #[arg(long, conflicts_with = "calls")]
-    pub roofline: bool,
-    /// Each layer by itself
     #[arg(long)]
-    pub layers: bool,
+    pub calls: bool,
     /// How to print it
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
     /// Short for --format json
     #[arg(long, conflicts_with = "format")]
     pub json: bool,
+    #[command(flatten)]
+    pub model: ModelArg,
+    #[command(flatten)]
+    pub run: RunArgs,
+    #[command(flatten)]
+    pub engine: EngineArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

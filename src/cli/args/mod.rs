@@ -24,7 +24,7 @@ pub use crate::command::args::{
 };
 pub use doctor::{DoctorArgs, DoctorCommand};
 pub use files::{MergeArgs, ReplayArgs, ReportArgs, SynthArgs};
-pub use inspect::{InspectArgs, InspectCommand};
+pub use inspect::InspectArgs;
 pub use profile::ProfileArgs;
 pub use prompts::{ClockArg, PromptArgs};
 pub use rows::{GenerateArgs, SamplingArgs, TraceArgs};
@@ -54,7 +54,7 @@ pub enum Command {
     /// Measure throughput and latency over launch ways, batches, lengths and types, or compare two measurements
     Bench(Box<BenchCommand>),
     /// Show the plan of a model: operations, shapes, bytes, roofline times; and, with --device cuda, its captured graphs
-    Inspect(Box<InspectCommand>),
+    Inspect(Box<InspectArgs>),
     /// Measure which kernels serve each decode bucket best, and write a file that --kernel-file takes (GPUs only)
     Tune(Box<TuneArgs>),
     /// Run a command under Nsight Systems or Nsight Compute, or print how to

@@ -1,336 +1,202 @@
-//! Tables: of the plan and of the roofline, at most 120 columns wide, and of captured graphs and kernel calls, which may be wider.
+//! Tables: of the plan, at most 120 columns wide, and of captured graphs and kernel calls, which may be wider.
 
-use super::Written;
-use super::document::{
-    Captured, Costs, Document, Graph, Kernel, Model, Operation, Share, StageCosts, Total,
-};
-use crate::backend::cuda::listed::calls::{Call, StepCalls};
+use super::document::{Costs, Device, Document, Graph, Total};
+use crate::backend::cuda::listed::calls::StepCalls;
+use crate::backend::cuda::listed::captured::AlikeNodes;
 use crate::bench::output::number;
 use crate::cli::table::Table;
+use crate::model::LayerType;
 use crate::plan::StepKind;
 use crate::plan::bytes::{Bytes, Si};
-use std::io::Write;
-use std::ops::Range;
+use std::io::{self, Write};
 
-/// Time columns of one table; more rows go into further tables.
-const COLUMNS: usize = 5;
-
-pub(super) fn write(shown: &Document, out: &mut dyn Write) -> Written {
+pub(super) fn write(shown: &Document, out: &mut dyn Write) -> io::Result<()> {
     model(shown, out)?;
-    for first in (0..shown.totals.len()).step_by(COLUMNS) {
-        let columns = first..(first + COLUMNS).min(shown.totals.len());
-        for stage in &shown.stages {
-            writeln!(out)?;
-            stage_table(shown, stage, columns.clone(), out)?;
-        }
-        writeln!(out)?;
-        totals(shown, &shown.totals[columns], out)?;
+    for (index, total) in shown.totals.iter().enumerate() {
+        step(shown, index, total, out)?;
     }
-    writeln!(out)?;
-    graphs(shown, out)
+    let graphs = |device| graphs(shown, device, out);
+    shown.device.map_or(Ok(()), graphs)
 }
 
-fn model(shown: &Document, out: &mut dyn Write) -> Written {
-    let Model {
-        layers,
-        attention_layers: attention,
-        dense_layers: dense,
-        experts,
-        experts_per_token,
-        hidden_size,
-        vocab_size,
-        heads,
-        kv_heads,
-        head_dim,
-        ..
-    } = shown.model;
-    let (convolution, routed) = (layers - attention, layers - dense);
-    let tied = if shown.model.tied_embeddings {
-        " (tied)"
-    } else {
-        ""
-    };
-    let (weights, compute) = (shown.weight_dtype, shown.compute_dtype);
-    let parameters = Si(shown.model.parameters as f64);
-    let stored = Si(shown.model.weight_bytes as f64);
-    let token = Bytes(shown.model.kv_bytes_per_token);
-    let sequence = Bytes(shown.model.conv_state_bytes_per_sequence);
+fn model(shown: &Document, out: &mut dyn Write) -> io::Result<()> {
+    let (model, config) = (&shown.model, shown.model.config);
+    let layers = config.layer_types.len();
+    let mixers = config.layer_types.iter();
+    let attention = mixers.filter(|&&m| m == LayerType::FullAttention).count();
+    let dense = config.num_dense_layers.min(layers);
     writeln!(
         out,
-        "{layers} layers: {convolution} convolution, {attention} attention; {dense} dense, {routed} of {experts} experts with {experts_per_token} a token\n\
-         hidden {hidden_size}, vocabulary {vocab_size}{tied}, {heads} heads and {kv_heads} key-value heads of {head_dim}\n\
-         {parameters} parameters, {stored}B of weights in {weights}\n\
-         {token} of keys and values a token, {sequence} of convolution state a sequence, in {compute}"
+        "{layers} layers: {} convolution, {attention} attention; {dense} dense, {} of {} experts with {} a token\n\
+         {} parameters, {} of weights in {}\n\
+         {} of keys and values a token, {} of convolution state a sequence, in {}",
+        layers - attention,
+        layers - dense,
+        config.num_experts,
+        config.num_experts_per_tok,
+        Si(model.parameters),
+        bytes(model.weight_bytes),
+        shown.weight_dtype,
+        Bytes(model.kv_bytes_per_token),
+        Bytes(model.conv_state_bytes_per_sequence),
+        shown.compute_dtype
     )?;
     for kind in StepKind::ALL {
         let buckets = shown.buckets.of(kind).iter();
         let buckets: Vec<String> = buckets.map(u32::to_string).collect();
         writeln!(out, "{} buckets: {}", kind.name(), buckets.join(" "))?;
     }
-    let (kind, context) = (shown.kind.name(), shown.context);
-    let at = match shown.kind {
-        StepKind::Decode => "every sequence at position",
-        StepKind::Mixed | StepKind::Score => "prompts of length",
-    };
-    let gpu = &shown.gpu;
+    let gpu = shown.gpu.gpu;
     writeln!(
         out,
-        "\n{kind} steps in {compute}, {at} {context}\n\
-         roofline of {}, without launches: {} TB/s, {} TFLOP/s; {}\n\
+        "\n{} steps in {}, with {} positions of each sequence once the step is done\n\
+         roofline of {}, without launches: {} TB/s, {} TFLOP/s, {}\n\
+         ridge at {:.0} FLOP/B: below it memory bounds, above it products\n\
          operands and results count where an operation's exceed the {} MB L2 cache",
+        shown.kind.name(),
+        shown.compute_dtype,
+        shown.context,
         gpu.title,
         gpu.bytes_per_s / 1e12,
-        gpu.flops_per_s / 1e12,
+        shown.gpu.flops_per_s / 1e12,
         gpu.source,
-        gpu.l2_bytes as f64 / 1e6
-    )?;
-    shown.shares.iter().try_for_each(|of| share(shown, of, out))
+        shown.gpu.ridge,
+        gpu.l2_bytes / 1e6
+    )
 }
 
-/// What one of several devices does.
-fn share(shown: &Document, share: &Share, out: &mut dyn Write) -> Written {
-    let stages = shown.stages.iter();
-    let own: Vec<&StageCosts> = stages.filter(|s| share.stages.contains(&s.index)).collect();
-    let (Some(first), false) = (own.first(), own.len() == shown.stages.len()) else {
-        return writeln!(
-            out,
-            "{}: the whole model, its rows from a queue that is everyone's",
-            share.device
-        );
-    };
-    let what = match own.len() {
-        1 => format!("stage {}", first.index),
-        many => format!("stages {} to {}", first.index, first.index + many - 1),
-    };
-    let layers = own.iter().map(|stage| stage.layers).sum();
-    let layers = layers_text(first.first_layer, layers);
-    writeln!(out, "{}: {what}, {layers}", share.device)
-}
-
-fn stage_table(
-    shown: &Document,
-    stage: &StageCosts,
-    columns: Range<usize>,
-    out: &mut dyn Write,
-) -> Written {
-    let rows = stage.totals[columns.start].rows;
+/// The step of the rows at `index`: each operation of each stage against the roofline.
+fn step(shown: &Document, index: usize, total: &Total, out: &mut dyn Write) -> io::Result<()> {
+    let Total { costs, bucket } = total;
+    let bucket = bucket.map_or(String::new(), |rows| format!(" (bucket {rows})"));
     writeln!(
         out,
-        "stage {}: {}; a row's bytes and FLOPs in a step of {rows} {}",
-        stage.index,
-        layers_text(stage.first_layer, stage.layers),
-        if rows == 1 { "row" } else { "rows" }
+        "\n{} step of {} rows{bucket}: {} of weights, {} of keys, values, conv state; floor {:.2} us",
+        shown.kind.name(),
+        costs.rows,
+        bytes(costs.sum.weight_bytes),
+        bytes(costs.sum.cache_bytes),
+        costs.roofline_us
     )?;
-    let mut table = Table::new(&[0, 1, 2]);
-    let head = "operation, layers, weights, stored, B/row, FLOP/row";
-    let totals = &stage.totals[columns.clone()];
-    let times = totals.iter().map(|total| format!("us @{}", total.rows));
-    table.row(head.split(", ").map(String::from).chain(times));
-    let per_row = |amount: u64| Si((amount as f64 / f64::from(rows)).round()).to_string();
-    let mut line = |names: [String; 4], costs: &[Costs]| {
-        let costs = &costs[columns.clone()];
-        let first = &costs[0];
-        let amounts = [
-            per_row(first.cache_bytes + first.activation_bytes),
-            per_row(first.flops),
-        ];
-        let times = costs.iter().map(|cost| us_text(cost.roofline_us));
-        table.row(names.into_iter().chain(amounts).chain(times));
-    };
-    for operation in &stage.operations {
-        let shape = operation.weights.first().map_or(String::new(), |weight| {
-            let sizes: Vec<String> = weight.shape.iter().map(usize::to_string).collect();
-            sizes.join(" x ")
-        });
-        let name = operation.operation.name().to_owned();
-        let names = [name, operation_layers(operation), shape, stored(operation)];
-        line(names, &operation.costs);
-    }
-    if shown.stages.len() > 1 {
-        let none = String::new;
-        line(["stage".to_owned(), none(), none(), none()], &stage.totals);
-    }
-    table.write("  ", out)
-}
-
-/// `x18`, or the number of the one layer.
-fn operation_layers(operation: &Operation) -> String {
-    match operation.layers.as_slice() {
-        [] => String::new(),
-        [layer] => layer.to_string(),
-        layers => format!("x{}", layers.len()),
-    }
-}
-
-fn stored(operation: &Operation) -> String {
-    let bytes: u64 = operation.weights.iter().map(|weight| weight.bytes).sum();
-    match bytes * operation.layers.len().max(1) as u64 {
-        0 => String::new(),
-        bytes => format!("{}B", Si(bytes as f64)),
-    }
-}
-
-/// A line of the totals: its name, and what it shows of a step.
-type Line = (&'static str, fn(&Total) -> String);
-
-fn totals(shown: &Document, totals: &[Total], out: &mut dyn Write) -> Written {
-    let lines: [Line; 10] = [
-        ("whole step, rows", |total| total.costs.rows.to_string()),
-        ("bucket", |total| {
-            total.bucket.map_or(String::new(), |rows| rows.to_string())
-        }),
-        ("experts read in a layer (expected)", |total| {
-            format!("{:.1}", total.experts_per_layer)
-        }),
-        ("weights read", |total| bytes(total.costs.weight_bytes)),
-        ("keys, values, conv state", |total| {
-            bytes(total.costs.cache_bytes)
-        }),
-        ("activations", |total| bytes(total.costs.activation_bytes)),
-        ("FLOPs", |total| Si(total.costs.flops as f64).to_string()),
-        ("floor, us", |total| us_text(total.costs.roofline_us)),
-        ("slowest stage, us", |total| us_text(total.slowest_stage_us)),
-        ("rows/s at most", |total| {
-            Si((f64::from(total.costs.rows) / total.slowest_stage_us * 1e6).round()).to_string()
-        }),
-    ];
-    let mut table = Table::new(&[0]);
-    for (name, text) in lines {
-        if name != "slowest stage, us" || shown.stages.len() > 1 {
-            let cells = totals.iter().map(text);
-            table.row(std::iter::once(name.to_owned()).chain(cells));
+    for stage in &shown.stages {
+        let layers = layers_text(stage.first_layer, stage.layers);
+        writeln!(out, "stage {}: {layers}", stage.index)?;
+        let mut table = Table::new(&[0, 1, 2, 7]);
+        let head = "operation, layers, weights, bytes, FLOPs, FLOP/B, of ridge, bound, floor us";
+        table.row(head.split(", "));
+        for operation in &stage.operations {
+            let layers = match operation.layers.as_slice() {
+                [] => String::new(),
+                [layer] => layer.to_string(),
+                layers => format!("x{}", layers.len()),
+            };
+            let weight = operation.weights.first();
+            let weight = weight.map_or(String::new(), |weight| joined(&weight.shape, " x "));
+            let names = [operation.operation.name().to_owned(), layers, weight];
+            let cells = cells(shown, &operation.costs[index]);
+            table.row(names.into_iter().chain(cells));
         }
+        let names = ["all", "", ""].map(String::from);
+        table.row(names.into_iter().chain(cells(shown, &stage.totals[index])));
+        table.write("  ", out)?;
     }
-    table.write("", out)
+    Ok(())
 }
 
-fn bytes(count: u64) -> String {
-    format!("{}B", Si(count as f64))
+fn cells(shown: &Document, cost: &Costs) -> [String; 6] {
+    let of_ridge = |intensity| format!("{:.1}%", intensity / shown.gpu.ridge * 100.0);
+    let or_dash = |text: Option<String>| text.unwrap_or("-".to_owned());
+    [
+        bytes(cost.memory_bytes),
+        Si(cost.sum.flops).to_string(),
+        or_dash(cost.intensity.map(number)),
+        or_dash(cost.intensity.map(of_ridge)),
+        cost.bound.to_owned(),
+        format!("{:.2}", cost.roofline_us),
+    ]
 }
 
-/// The list of graphs, the kernels of those that the rows choose, and the memory of a run.
-fn graphs(shown: &Document, out: &mut dyn Write) -> Written {
-    let Some(device) = &shown.device else {
-        writeln!(
-            out,
-            "graphs, as the plan has them; --device cuda captures them and shows their kernels"
-        )?;
-        return list(&shown.graphs, out);
+fn bytes(count: f64) -> String {
+    format!("{}B", Si(count.round()))
+}
+
+/// The list of captured graphs, and the kernels of those that the rows choose.
+fn graphs(shown: &Document, device: &Device, out: &mut dyn Write) -> io::Result<()> {
+    let entries = match device.entries {
+        Some(entries) => format!("entries {entries}"),
+        None => "no entries: by the kernels for any step".to_owned(),
     };
     writeln!(
         out,
-        "graphs as captured for {} on {}; weights loaded in {} ms; variants {}",
-        device.launch,
-        device.name,
-        ms_text(device.load_ms),
-        device.kernel_variants
+        "\ngraphs as captured for {} on {}; variants {}\ndecode steps by {entries}",
+        device.launch, device.name, device.kernel_variants
     )?;
-    match device.entries {
-        Some(entries) => writeln!(out, "decode steps by entries {entries}")?,
-        None => writeln!(
-            out,
-            "decode steps by no entries: by the kernels for any step"
-        )?,
-    }
-    list(&shown.graphs, out)?;
-    for graph in &shown.graphs {
-        let rows = Some(graph.bucket);
-        let asked = shown.totals.iter().any(|total| total.bucket == rows);
-        if let Some(captured) = &graph.captured
-            && asked
-            && graph.kind == shown.kind
-        {
-            writeln!(out)?;
-            kernels(graph, captured, out)?;
-        }
-    }
-    writeln!(out, "\nmemory of a run with these sizes")?;
-    let mut table = Table::new(&[0, 2]);
-    for item in &device.memory {
-        let bytes = Bytes(item.bytes).to_string();
-        table.row([item.name, &bytes, item.place.name()]);
-    }
-    table.write("  ", out)
-}
-
-fn list(graphs: &[Graph], out: &mut dyn Write) -> Written {
     let mut table = Table::new(&[0, 1]);
-    let mut head = "stage, kind, rows, operations, bytes, FLOPs, floor us".to_owned();
-    if graphs.iter().any(|graph| graph.captured.is_some()) {
-        head +=
-            ", nodes, edges, early, dispatcher, copies, capture ms, inst. ms, upload ms, memory";
-    }
+    let head = "stage, kind, rows, bytes, FLOPs, floor us, nodes, edges, early, dispatcher, copies, capture ms, \
+                inst. ms, upload ms, memory";
     table.row(head.split(", "));
-    for graph in graphs {
-        let costs = &graph.costs;
-        let mut cells = vec![
-            stages_text(&graph.stages),
+    for graph in &shown.graphs {
+        let (sum, captured) = (&graph.costs.sum, &graph.captured);
+        table.row([
+            joined(&graph.stages, ","),
             graph.kind.name().to_owned(),
             graph.bucket.to_string(),
-            graph.operations.to_string(),
-            bytes(costs.weight_bytes + costs.cache_bytes),
-            Si(costs.flops as f64).to_string(),
-            us_text(costs.roofline_us),
-        ];
-        if let Some(captured) = &graph.captured {
-            let dispatcher = if captured.dispatcher { "in it" } else { "-" };
-            cells.extend([
-                captured.nodes.to_string(),
-                captured.edges.to_string(),
-                captured.early_edges.to_string(),
-                dispatcher.to_owned(),
-                captured.copies.to_string(),
-                ms_text(captured.capture_ms),
-                ms_text(captured.instantiate_ms),
-                ms_text(captured.upload_ms),
-                Bytes(captured.device_bytes).to_string(),
-            ]);
-        }
-        table.row(cells);
+            bytes(sum.floor_bytes()),
+            Si(sum.flops).to_string(),
+            format!("{:.2}", graph.costs.roofline_us),
+            captured.nodes.to_string(),
+            captured.edges.to_string(),
+            captured.early_edges.to_string(),
+            if captured.dispatcher { "in it" } else { "-" }.to_owned(),
+            captured.copies.to_string(),
+            format!("{:.2}", captured.capture_ms),
+            format!("{:.2}", captured.instantiate_ms),
+            format!("{:.2}", captured.upload_ms),
+            Bytes(captured.device_bytes).to_string(),
+        ]);
     }
-    table.write("  ", out)
+    table.write("  ", out)?;
+    let asked = |graph: &&Graph| {
+        let mut totals = shown.totals.iter();
+        graph.kind == shown.kind && totals.any(|total| total.bucket == Some(graph.bucket))
+    };
+    let mut graphs = shown.graphs.iter().filter(asked);
+    graphs.try_for_each(|graph| kernels(graph, out))
 }
 
-fn kernels(graph: &Graph, captured: &Captured, out: &mut dyn Write) -> Written {
-    let dispatcher = if captured.dispatcher {
-        ", dispatcher in it"
-    } else {
-        ""
-    };
+fn kernels(graph: &Graph, out: &mut dyn Write) -> io::Result<()> {
     writeln!(
         out,
-        "stage {} {} {}{dispatcher}: nodes by kernel; shared memory static + dynamic, early: may start before the one ahead ends",
-        stages_text(&graph.stages),
+        "\nstage {} {} {}: nodes by kernel; shared memory static + dynamic, early: may start before the one ahead ends",
+        joined(&graph.stages, ","),
         graph.kind.name(),
         graph.bucket,
     )?;
-    if let Some(variant) = captured.variant {
+    if let Some(variant) = graph.captured.variant {
         writeln!(out, "  {variant}")?;
     }
     let mut table = Table::new(&[0, 8]);
     table
         .row("kernel, count, grid, block, registers, shared, local, early, operations".split(", "));
-    for kernel in &captured.kernels {
+    for kernel in &graph.captured.kernels {
         table.row(kernel_cells(kernel));
     }
     table.write("  ", out)
 }
 
-fn kernel_cells(kernel: &Kernel) -> Vec<String> {
-    let mut cells = vec![kernel.name.clone(), kernel.count.to_string()];
-    match kernel.shape {
-        Some(shape) => cells.extend([
+fn kernel_cells(kernel: &AlikeNodes) -> Vec<String> {
+    let mut cells = vec![kernel.node.name.clone(), kernel.count.to_string()];
+    let shape = kernel.node.kernel.map(|shape| {
+        let (fixed, asked) = (shape.static_shared_bytes, shape.dynamic_shared_bytes);
+        [
             extent(shape.grid),
             extent(shape.block),
             shape.registers.to_string(),
-            format!(
-                "{}+{}",
-                shape.static_shared_bytes, shape.dynamic_shared_bytes
-            ),
+            format!("{fixed}+{asked}"),
             shape.local_bytes.to_string(),
-        ]),
-        None => cells.extend(std::iter::repeat_n(String::new(), 5)),
-    }
+        ]
+    });
+    cells.extend(shape.unwrap_or_default());
     cells.push(kernel.early.to_string());
     // A line has room for two.
     cells.push(match kernel.operations.as_slice() {
@@ -340,27 +206,8 @@ fn kernel_cells(kernel: &Kernel) -> Vec<String> {
     cells
 }
 
-/// `132x2`, without the ones at its end.
 fn extent((x, y, z): (u32, u32, u32)) -> String {
-    match (y, z) {
-        (1, 1) => x.to_string(),
-        (_, 1) => format!("{x}x{y}"),
-        _ => format!("{x}x{y}x{z}"),
-    }
-}
-
-/// Microseconds with three or four digits.
-pub(super) fn us_text(us: f64) -> String {
-    match us {
-        us if us < 9.995 => format!("{us:.2}"),
-        us if us < 999.95 => format!("{us:.1}"),
-        us => format!("{us:.0}"),
-    }
-}
-
-fn ms_text(ms: f64) -> String {
-    let decimals = if ms < 9.995 { 2 } else { 1 };
-    format!("{ms:.decimals$}")
+    format!("{x}x{y}x{z}")
 }
 
 /// So many layers from `first` on in words.
@@ -371,75 +218,21 @@ pub(super) fn layers_text(first: usize, layers: usize) -> String {
     }
 }
 
-fn stages_text(stages: &[usize]) -> String {
-    match stages {
-        [first, .., last] => format!("{first}-{last}"),
-        stages => stages.first().map_or(String::new(), usize::to_string),
-    }
-}
-
-/// Each operation of each bucket against the roofline of a GPU.
-pub(super) fn roofline(shown: &Document, out: &mut dyn Write) -> Written {
-    let gpu = &shown.gpu;
-    writeln!(
-        out,
-        "roofline of {}: {} TB/s, {} TFLOP/s in {}; ridge at {:.0} FLOP/B: below it memory bounds, above it products",
-        gpu.title,
-        gpu.bytes_per_s / 1e12,
-        gpu.flops_per_s / 1e12,
-        shown.compute_dtype,
-        gpu.ridge,
-    )?;
-    (0..shown.totals.len()).try_for_each(|index| planned(shown, index, out))
-}
-
-/// What the plan asks of a step of the rows at `index`.
-fn planned(shown: &Document, index: usize, out: &mut dyn Write) -> Written {
-    writeln!(
-        out,
-        "\n{} step of {} rows, all layers of a stage",
-        shown.kind.name(),
-        shown.totals[index].costs.rows
-    )?;
-    let mut table = Table::new(&[0, 1, 6]);
-    table.row("operation, layers, bytes, FLOPs, FLOP/B, of ridge, bound, us".split(", "));
-    for operation in shown.stages.iter().flat_map(|stage| &stage.operations) {
-        let cost = &operation.costs[index];
-        let of_ridge = cost.intensity.map(|value| value / shown.gpu.ridge);
-        table.row([
-            operation.operation.name().to_owned(),
-            operation_layers(operation),
-            format!("{}B", Si(cost.memory_bytes as f64)),
-            Si(cost.flops as f64).to_string(),
-            or_dash(cost.intensity, number),
-            or_dash(of_ridge, per_cent),
-            cost.bound.to_owned(),
-            us_text(cost.roofline_us),
-        ]);
-    }
-    table.write("  ", out)
-}
-
-fn or_dash(value: Option<f64>, text: impl Fn(f64) -> String) -> String {
-    value.map_or("-".to_owned(), text)
-}
-
-fn per_cent(share: f64) -> String {
-    format!("{:.1}%", share * 100.0)
+fn joined(numbers: &[usize], between: &str) -> String {
+    let numbers: Vec<String> = numbers.iter().map(usize::to_string).collect();
+    numbers.join(between)
 }
 
 /// The list of `--calls`.
-pub(super) fn calls(stages: usize, steps: &[StepCalls], out: &mut dyn Write) -> Written {
+pub(super) fn calls(steps: &[StepCalls], out: &mut dyn Write) -> io::Result<()> {
     for (index, step) in steps.iter().enumerate() {
         if index > 0 {
             writeln!(out)?;
         }
-        if stages > 1 {
-            write!(out, "stage {} ", step.stage)?;
-        }
         writeln!(
             out,
-            "{} {}: {} calls; {}",
+            "stage {} {} {}: {} calls; {}",
+            step.stage,
             step.kind.name(),
             step.rows,
             step.calls.len(),
@@ -448,24 +241,20 @@ pub(super) fn calls(stages: usize, steps: &[StepCalls], out: &mut dyn Write) -> 
         let mut table = Table::new(&[1, 2]);
         table.row("layer, operations, kernel, blocks, threads, shared, cluster, early".split(", "));
         for call in &step.calls {
-            table.row(row(call));
+            let layer = call.ops.first().and_then(|op| op.layer);
+            let operations: Vec<&str> = call.ops.iter().map(|op| op.kind.name()).collect();
+            table.row([
+                layer.map_or(String::new(), |layer| layer.to_string()),
+                operations.join(" + "),
+                call.kernel.clone(),
+                extent(call.grid),
+                call.threads.to_string(),
+                call.shared_bytes.to_string(),
+                call.cluster.to_string(),
+                if call.early { "yes" } else { "no" }.to_owned(),
+            ]);
         }
         table.write("  ", out)?;
     }
     Ok(())
-}
-
-fn row(call: &Call) -> [String; 8] {
-    let layer = call.ops.first().and_then(|op| op.layer);
-    let operations: Vec<&str> = call.ops.iter().map(|op| op.kind.name()).collect();
-    [
-        layer.map_or(String::new(), |layer| layer.to_string()),
-        operations.join(" + "),
-        call.kernel.clone(),
-        extent(call.grid),
-        call.threads.to_string(),
-        call.shared_bytes.to_string(),
-        call.cluster.to_string(),
-        if call.early { "yes" } else { "no" }.to_owned(),
-    ]
 }

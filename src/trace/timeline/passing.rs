@@ -1,7 +1,6 @@
 //! Steps on their way through stages that work side by side: a slice in each stage's track, and an arrow wherever a step is
 //! handed over, from stage to stage and from the last one to the turn that collects it.
 
-use super::aligned::Aligned;
 use super::{TURNS, stage_track};
 use crate::backend::timing::StageTimes;
 use crate::error::Result;
@@ -36,26 +35,31 @@ impl Step {
         let there = self.composed.is_some() && self.collected_ns.is_some();
         there && self.runs.iter().all(Option::is_some)
     }
+
+    /// All stages' times by their own clocks.
+    fn own(&self) -> Option<Vec<StageTimes>> {
+        let own = |run: &Option<Run>| match run {
+            Some(Run::Own(own)) => Some(*own),
+            _ => None,
+        };
+        self.runs.iter().map(own).collect()
+    }
 }
 
 /// What is known of steps whose slices are not all drawn.
 pub(super) struct Passing {
-    stages: usize,
     steps: BTreeMap<u64, Step>,
-    clocks: Aligned,
+    clocks: GpuClocks,
     /// By stage: the end of its last slice.
     ended_ns: Vec<i128>,
-    left_out: u64,
 }
 
 impl Passing {
     pub(super) fn new(stages: usize) -> Self {
         Self {
-            stages,
             steps: BTreeMap::new(),
-            clocks: Aligned::default(),
+            clocks: GpuClocks::default(),
             ended_ns: vec![i128::MIN; stages],
-            left_out: 0,
         }
     }
 
@@ -66,9 +70,8 @@ impl Passing {
         step: u64,
         what: impl FnOnce(&mut Step),
     ) -> Result<()> {
-        let stages = self.stages;
         let of = self.steps.entry(step).or_insert_with(|| Step {
-            runs: vec![None; stages],
+            runs: vec![None; self.ended_ns.len()],
             ..Step::default()
         });
         what(of);
@@ -80,7 +83,7 @@ impl Passing {
         if self.steps.len() > MOST_OPEN
             && let Some((step, of)) = self.steps.pop_first()
         {
-            self.left_out += 1;
+            self.clocks.left_out += 1;
             self.draw(out, step, &of)?;
         }
         Ok(())
@@ -91,45 +94,34 @@ impl Passing {
         let Some(composed) = &of.composed else {
             return Ok(());
         };
-        let own = |run: &Option<Run>| match run {
-            Some(Run::Own(own)) => Some(*own),
-            _ => None,
-        };
-        let own: Option<Vec<StageTimes>> = of.runs.iter().map(own).collect();
-        if let (Some(own), Some(collected_ns)) = (own, of.collected_ns) {
+        if let (Some(own), Some(collected_ns)) = (of.own(), of.collected_ns) {
             self.clocks.step(&own, collected_ns);
         }
-        let runs = of.runs.iter().enumerate();
-        let times: Vec<_> = runs
-            .map(|(stage, run)| self.times(stage, run.as_ref()?, composed.composed_ns.into()))
-            .collect();
         let name = composed.name();
         let args = StepArgs {
             prompt_rows: None,
             ..composed.args
         };
-        for (stage, times) in times.iter().enumerate() {
+        // Track and times of each stage's slice, and of the turn that collects the step.
+        let mut places = vec![];
+        for (stage, run) in of.runs.iter().enumerate() {
+            let run = run.as_ref();
+            let times = run.and_then(|run| self.times(stage, run, composed.composed_ns.into()));
+            let track = stage_track(stage as u32);
             if let Some(times) = times {
-                out.slice(stage_track(stage as u32), &name, *times, args)?;
+                out.slice(track, &name, times, args)?;
                 self.ended_ns[stage] = times.1;
             }
+            places.push((track, times));
         }
-        let collected = of.collected_ns.map(|at_ns| (at_ns, at_ns + 2));
-        let next = times.iter().skip(1).copied().chain([collected]);
-        for (stage, (from, to)) in (0..).zip(times.iter().copied().zip(next)) {
-            let (Some(from), Some(to)) = (from, to) else {
-                continue;
-            };
-            let is_last = stage as usize + 1 == self.stages;
-            let to_track = if is_last {
-                TURNS
-            } else {
-                stage_track(stage + 1)
-            };
-            let id = step * self.stages as u64 + u64::from(stage);
-            // Inside the slices, as viewers bind arrows to what is open at their ends.
-            let ends = ((from.1 - 1).max(from.0), (to.0 + 1).min(to.1));
-            out.arrow(id, (stage_track(stage), ends.0), (to_track, ends.1))?;
+        let stages = places.len() as u64;
+        places.push((TURNS, of.collected_ns.map(|at_ns| (at_ns, at_ns + 2))));
+        for (stage, pair) in (0..).zip(places.windows(2)) {
+            if let [(track, Some(from)), (to_track, Some(to))] = *pair {
+                // Inside the slices, as viewers bind arrows to what is open at their ends.
+                let (begin, end) = ((from.1 - 1).max(from.0), (to.0 + 1).min(to.1));
+                out.arrow(step * stages + stage, (track, begin), (to_track, end))?;
+            }
         }
         Ok(())
     }
@@ -150,11 +142,11 @@ impl Passing {
 
     /// Draws what is left, which is not whole, and says how the stages' clocks were brought together, where they have their
     /// own.
-    pub(super) fn finish(&mut self, out: &mut Out) -> Result<Option<GpuClocks>> {
+    pub(super) fn finish(mut self, out: &mut Out) -> Result<Option<GpuClocks>> {
         for (step, of) in std::mem::take(&mut self.steps) {
-            self.left_out += u64::from(of.collected_ns.is_some());
+            self.clocks.left_out += u64::from(of.collected_ns.is_some());
             self.draw(out, step, &of)?;
         }
-        Ok(self.clocks.about(self.left_out))
+        Ok((!self.clocks.offsets_ns.is_empty()).then_some(self.clocks))
     }
 }

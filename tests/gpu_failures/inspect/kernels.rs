@@ -36,7 +36,7 @@ fn calls_are_listed_of_big_models_and_refused_with_a_gpu() {
     let model = of_64_experts(folder.path());
     let listed = Run::new(&["inspect", "--model", &model, "--calls", "--rows", "1,64"]).end();
     let shown = text(&listed);
-    assert!(shown.starts_with("decode 1: "), "{shown}");
+    assert!(shown.starts_with("stage 0 decode 1: "), "{shown}");
     for words in [
         "decode 64: ",
         "tg_grouped_experts",

@@ -1,7 +1,8 @@
 //! Captured graphs as data, for whoever shows them: made on a GPU, read anywhere.
 
 use crate::backend::cuda::tuning::Variant;
-use crate::plan::{Op, OpKind, StepKind};
+use crate::plan::{Op, StepKind};
+use serde::Serialize;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -43,27 +44,29 @@ pub struct Edge {
 }
 
 /// One node.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CapturedNode {
     /// The operations of the plan that it does or has a share in; none: the scheduler's own.
+    #[serde(skip)]
     pub ops: Vec<Op>,
     /// The kernel's name, or what else it is.
     pub name: String,
+    #[serde(flatten)]
     pub kernel: Option<KernelShape>,
 }
 
 impl CapturedNode {
-    /// Of its operations, or `None` for the scheduler.
-    fn kinds(&self) -> Vec<Option<OpKind>> {
+    /// Names of its operations, or `scheduler`.
+    fn operations(&self) -> Vec<&'static str> {
         match &self.ops[..] {
-            [] => vec![None],
-            ops => ops.iter().map(|op| Some(op.kind)).collect(),
+            [] => vec!["scheduler"],
+            ops => ops.iter().map(|op| op.kind.name()).collect(),
         }
     }
 }
 
 /// How a kernel is launched and what a block of it takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct KernelShape {
     /// Blocks along x, y and z.
     pub grid: (u32, u32, u32),
@@ -78,14 +81,15 @@ pub struct KernelShape {
 }
 
 /// Nodes that are alike: the same kernel in the same shape.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub struct AlikeNodes<'a> {
+    #[serde(flatten)]
     pub node: &'a CapturedNode,
     pub count: usize,
     /// How many of them may start early.
     pub early: usize,
-    /// The operations they are of, each once, in order; `None` is the scheduler.
-    pub kinds: Vec<Option<OpKind>>,
+    /// The operations they are of, each once, in order.
+    pub operations: Vec<&'static str>,
 }
 
 impl CapturedGraph {
@@ -121,16 +125,16 @@ impl CapturedGraph {
                     node,
                     count: 0,
                     early: 0,
-                    kinds: vec![],
+                    operations: vec![],
                 });
                 groups.len() - 1
             });
             let group = &mut groups[at];
             group.count += 1;
             group.early += usize::from(early);
-            for kind in node.kinds() {
-                if !group.kinds.contains(&kind) {
-                    group.kinds.push(kind);
+            for operation in node.operations() {
+                if !group.operations.contains(&operation) {
+                    group.operations.push(operation);
                 }
             }
         }
@@ -188,20 +192,15 @@ mod tests {
         let found: Vec<_> = graph
             .alike()
             .into_iter()
-            .map(|g| (g.node.name.clone(), g.count, g.early, g.kinds))
+            .map(|g| (g.node.name.clone(), g.count, g.early, g.operations))
             .collect();
-        let products = [
-            OpKind::OperatorNorm,
-            OpKind::QkvProj,
-            OpKind::AttentionOutProj,
-        ];
-        let products = products.map(Some).to_vec();
+        let products = vec!["operator_norm", "qkv_proj", "attn_out_proj"];
         assert_eq!(
             found,
             [
                 ("product".into(), 2, 1, products),
-                ("product".into(), 1, 1, vec![Some(OpKind::LmHead)]),
-                ("dispatch".into(), 1, 0, vec![None]),
+                ("product".into(), 1, 1, vec!["lm_head"]),
+                ("dispatch".into(), 1, 0, vec!["scheduler"]),
             ]
         );
         assert_eq!(graph.early_edges(), 2);

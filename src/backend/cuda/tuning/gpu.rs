@@ -6,7 +6,7 @@ use crate::plan::{Cost, Precision};
 use std::ops::{Add, Mul};
 
 /// What bounds an operation on a GPU.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Gpu {
     /// As `--gpu` takes it.
     pub name: &'static str,
