@@ -58,7 +58,8 @@ impl Part {
     }
 }
 
-/// By the clock of whoever timed it.
+/// By the clock of whoever timed it. On a GPU it is `Stamp` of kernels/common/stamps.cuh.
+#[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartTime {
     /// It stood ready to go on, but for parts ahead of it: before it is ready where kernels overlap.

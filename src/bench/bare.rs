@@ -24,34 +24,25 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Launches of one step's graph in a row: as many as take this long, within these limits.
-pub(super) struct InARow {
-    pub long: Duration,
-    pub launches: RangeInclusive<u32>,
-}
-
-impl InARow {
-    /// How many, where one takes `each`.
-    pub(super) fn launches(&self, each: Duration) -> u32 {
-        let launches = self.long.div_duration_f64(each) as u32;
-        launches.clamp(*self.launches.start(), *self.launches.end())
-    }
-}
-
-const IN_A_ROW: InARow = InARow {
-    long: Duration::from_millis(25),
-    launches: 5..=20,
-};
+const IN_A_ROW: Duration = Duration::from_millis(25);
+const LAUNCHES: RangeInclusive<u32> = 5..=20;
 /// One of so many whole steps is timed bare, the fourth first: steps differ in the experts that they read, and a run's
 /// contexts grow.
 const STEPS_PER_BARE: u32 = 2;
 const FIRST_BARE: u32 = 4;
 
+/// How many launches take `long`, where one takes `each`, within these limits.
+pub(super) fn launches(long: Duration, each: Duration, limits: RangeInclusive<u32>) -> u32 {
+    (long.div_duration_f64(each) as u32).clamp(*limits.start(), *limits.end())
+}
+
 /// What is timed, from [`Timing::begin`] on.
 #[derive(Debug, Default)]
-pub struct Timing(Mutex<Option<Counted>>);
+pub struct Timing(Mutex<Counted>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Counted {
+    /// Rows of the decode steps that count.
     batch: u32,
     /// Whole steps so far.
     steps: u32,
@@ -61,19 +52,15 @@ struct Counted {
 impl Timing {
     /// Times decode steps of `batch` rows.
     pub fn begin(&self, batch: u32) {
-        *self.0.lock() = Some(Counted {
+        *self.0.lock() = Counted {
             batch,
-            steps: 0,
-            figures: Figures::default(),
-        });
+            ..Counted::default()
+        };
     }
 
     /// What came of it; nothing is timed any more.
     pub fn end(&self) -> Figures {
-        self.0
-            .lock()
-            .take()
-            .map_or_else(Figures::default, |c| c.figures)
+        std::mem::take(&mut *self.0.lock()).figures
     }
 
     /// The figures of the run of `point` that has ended.
@@ -100,73 +87,43 @@ struct BareStage {
     timing: Arc<Timing>,
 }
 
-impl Counted {
-    /// Counts the step that comes; where its time goes if it is one to time.
-    fn count(&mut self, view: &StepView<'_>) -> Option<&mut Figures> {
-        let header = view.header();
-        if (header.kind, header.rows) != (abi::TG_KIND_DECODE, self.batch) {
-            return None;
-        }
-        self.steps += 1;
-        let since_first = self.steps.checked_sub(FIRST_BARE)?;
-        since_first
-            .is_multiple_of(STEPS_PER_BARE)
-            .then_some(&mut self.figures)
-    }
-}
-
 impl StageBackend for BareStage {
     fn run(&mut self, view: &StepView<'_>) -> Result<()> {
-        let mut timing = self.timing.0.lock();
-        let Some(figures) = timing.as_mut().and_then(|counted| counted.count(view)) else {
-            return self.inner.run(view);
-        };
-        let inner = &mut self.inner;
+        let (inner, header) = (&mut self.inner, view.header());
+        let mut counted = self.timing.0.lock();
+        if (header.kind, header.rows) != (abi::TG_KIND_DECODE, counted.batch) {
+            return inner.run(view);
+        }
+        counted.steps += 1;
+        let since_first = counted.steps.checked_sub(FIRST_BARE);
+        if !since_first.is_some_and(|steps| steps.is_multiple_of(STEPS_PER_BARE)) {
+            return inner.run(view);
+        }
         inner.keep(&mut self.carried)?;
         inner.run(view)?;
         let start = Instant::now();
         inner.repeat(view, &self.carried, 0)?;
-        let launches = IN_A_ROW.launches(start.elapsed());
+        let launches = launches(IN_A_ROW, start.elapsed(), LAUNCHES);
         let repeat = || inner.repeat(view, &self.carried, launches);
-        figures.time_bare(view.header().rows, launches, repeat)?;
+        counted.figures.time_bare(header.rows, launches, repeat)?;
         inner.redo(view, &self.carried)
     }
 }
 
-/// An engine that is not launched yet, and what it times.
+/// An engine that is not launched yet, what it times, and where the stamps of its kernels come out, if `stamped`.
 ///
 /// # Errors
 /// As [`Engine::on`].
-pub fn engine(device: &GpuDevice, spec: &EngineSpec<'_>) -> Result<(Engine, Arc<Timing>)> {
+pub fn engine(
+    device: &GpuDevice,
+    spec: &EngineSpec<'_>,
+    stamped: bool,
+) -> Result<(Engine, Arc<Timing>, Option<Box<dyn StepClock>>)> {
     let spec = EngineSpec {
         options: &spec.options.one_step_in_flight(),
         ..*spec
     };
-    timed(device, &spec, device.hosted(&spec, LaunchWay::HostGraph)?)
-}
-
-/// [`engine`] with kernels that leave stamps, and where these come out.
-///
-/// # Errors
-/// As [`Engine::on`].
-pub fn engine_timed(
-    device: &GpuDevice,
-    spec: &EngineSpec<'_>,
-) -> Result<(Engine, Arc<Timing>, Box<dyn StepClock>)> {
-    let spec = EngineSpec {
-        options: &spec.options.one_step_in_flight(),
-        ..*spec
-    };
-    let (inner, clock) = device.hosted_timed(&spec)?;
-    let (engine, timing) = timed(device, &spec, inner)?;
-    Ok((engine, timing, clock))
-}
-
-fn timed(
-    device: &GpuDevice,
-    spec: &EngineSpec<'_>,
-    inner: HostLaunched,
-) -> Result<(Engine, Arc<Timing>)> {
+    let (inner, clock) = device.hosted(&spec, LaunchWay::HostGraph, stamped)?;
     let timing = Arc::new(Timing::default());
     let stage = BareStage {
         carried: inner.room_for_carried()?,
@@ -177,5 +134,5 @@ fn timed(
     let capacities = RingCapacities::new(spec.options);
     let mut engine = Engine::on_host(vec![Box::new(stage)], &ladders, spec.options, capacities)?;
     engine.watch(device.spec.step_timeout);
-    Ok((engine, timing))
+    Ok((engine, timing, clock))
 }

@@ -6,19 +6,17 @@ use super::decode::DecodeArgs;
 use super::kernel::{self, KernelArgs};
 use super::kind::Measurement;
 use super::measure::measure;
-use super::output::{self, Format, STARTS, is_unsteady, results, shared, text};
+use super::output::{self, Format, STARTS, heading, is_unsteady, results, shared, text};
 use super::prefill::PrefillArgs;
 use super::row::read;
 use super::score::ScoreArgs;
 use super::serve::ServeArgs;
 use crate::command::args::BucketArgs;
 use crate::command::paths::{Files, open_asked};
-use crate::command::summary::counted;
 use crate::command::{Exit, interrupt};
 use crate::error::{Error, Result};
 use crate::files::Out;
 use crate::model::ModelSource;
-use crate::quote;
 use crate::telemetry::{say, warn};
 use clap::{Args, Subcommand};
 use serde_json::Value;
@@ -196,32 +194,6 @@ fn same_work(rows: &[Value]) -> String {
         "Ways that were compared"
     };
     format!("{which} had the same kernel calls and gave the same tokens (by SHA-256).")
-}
-
-/// What was measured on what, above the tables.
-fn heading(rows: &[Value]) -> String {
-    let Some(first) = rows.first() else {
-        return String::new();
-    };
-    let name = |field: &str| quote::visible(first[field].as_str().unwrap_or("unknown"));
-    let device = match first["gpu_info"].as_str() {
-        Some(_) => format!("{}, host {}", name("gpu_info"), name("cpu_info")),
-        None => name("cpu_info"),
-    };
-    let floor = match first["floor_source"].as_str() {
-        Some(source) => format!(" Floors by the bandwidth of: {source}."),
-        None => String::new(),
-    };
-    format!(
-        "{} on {device} ({} cores), {} build of tailgraph {}, {} after {} warm-up, {}.{floor}\n",
-        name("model_filename"),
-        first["host_cores"],
-        name("build_profile"),
-        name("build_version"),
-        counted(first["repeats"].as_u64().unwrap_or(0), "repeat"),
-        first["warm_up"],
-        name("test_time"),
-    )
 }
 
 /// One of the results of each engine.

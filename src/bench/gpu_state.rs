@@ -4,6 +4,9 @@
 use super::host::thread_time;
 use super::stats::{quantile, sorted};
 #[cfg(feature = "cuda")]
+use crate::backend::cuda::device::GpuDevice;
+use crate::session::Target;
+#[cfg(feature = "cuda")]
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 #[cfg(feature = "cuda")]
 use nvml_wrapper::{Device, Nvml, bitmasks::device::ThrottleReasons, error::NvmlError};
@@ -133,13 +136,8 @@ trait Gpus: Send + Sync {
     fn joules(&self) -> Option<f64>;
 }
 
-/// A run that is being watched.
-pub struct Watching {
-    gpus: Option<Arc<dyn Gpus>>,
-    joules_before: Option<f64>,
-    /// A thread that looks until it hears something, or that nobody is there to tell it anything.
-    looking: Option<(Sender<()>, JoinHandle<Seen>)>,
-}
+/// A run that is being watched, by a thread that looks until nobody is there to tell it anything.
+pub struct Watching(Option<(Sender<()>, JoinHandle<Seen>)>);
 
 /// What a run was seen to do.
 #[derive(Debug, Default, PartialEq)]
@@ -153,46 +151,47 @@ pub struct Seen {
 }
 
 impl Watch {
+    /// Watches the GPUs of these targets.
+    pub fn new<'t>(targets: impl Iterator<Item = &'t Target>) -> Self {
+        Self {
+            gpus: gpus(targets),
+        }
+    }
+
     /// Begins with what the GPUs have used so far; the first look is a little later, when they are at work.
     pub fn start(&self) -> Watching {
-        let looking = self.gpus.clone().and_then(|gpus| {
+        Watching(self.gpus.clone().and_then(|gpus| {
             let (stop, stopped) = channel();
+            let before = gpus.joules();
             let look = move || {
-                let mut seen = Seen::default();
+                let mut looks = vec![];
                 loop {
                     let waited = stopped.recv_timeout(PERIOD);
-                    seen.looks.extend(gpus.look());
+                    looks.extend(gpus.look());
                     if waited != Err(RecvTimeoutError::Timeout) {
-                        seen.processor = thread_time();
-                        return seen;
+                        break;
                     }
+                }
+                Seen {
+                    joules: gpus.joules().zip(before).map(|(now, before)| now - before),
+                    looks,
+                    processor: thread_time(),
                 }
             };
             let thread = std::thread::Builder::new().name("gpu state".into());
             Some((stop, thread.spawn(look).ok()?))
-        });
-        Watching {
-            gpus: self.gpus.clone(),
-            joules_before: self.gpus.as_ref().and_then(|gpus| gpus.joules()),
-            looking,
-        }
+        }))
     }
 }
 
 impl Watching {
     /// What was seen since the start.
     pub fn end(self) -> Seen {
-        let now = self.gpus.as_ref().and_then(|gpus| gpus.joules());
-        let seen = self.looking.and_then(|(stop, thread)| {
+        let seen = self.0.and_then(|(stop, thread)| {
             drop(stop);
             thread.join().ok()
         });
-        Seen {
-            joules: now
-                .zip(self.joules_before)
-                .map(|(now, before)| now - before),
-            ..seen.unwrap_or_default()
-        }
+        seen.unwrap_or_default()
     }
 }
 
@@ -204,49 +203,45 @@ struct NvmlGpus {
     places: Vec<String>,
 }
 
+/// The GPUs of these targets, where there is an NVML.
 #[cfg(feature = "cuda")]
-impl Watch {
-    /// Watches the GPUs of these contexts, where there is an NVML that knows them all.
-    pub fn new<'a>(contexts: impl Iterator<Item = &'a cudarc::driver::CudaContext>) -> Self {
-        use cudarc::driver::sys::CUdevice_attribute as Attribute;
-        let place = |context: &cudarc::driver::CudaContext| {
-            let at = |attribute| context.attribute(attribute).ok();
-            let domain = at(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?;
-            let bus = at(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?;
-            let device = at(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?;
-            Some(format!("{domain:08x}:{bus:02x}:{device:02x}.0"))
-        };
-        let gpus = || {
-            let places: Vec<String> = contexts.map(place).collect::<Option<_>>()?;
-            let nvml = (!places.is_empty()).then(Nvml::init)?.ok()?;
-            let gpus = NvmlGpus { nvml, places };
-            let known = gpus.devices().all(|device| device.is_ok());
-            known.then(|| Arc::new(gpus) as Arc<dyn Gpus>)
-        };
-        Self { gpus: gpus() }
-    }
+fn gpus<'t>(targets: impl Iterator<Item = &'t Target>) -> Option<Arc<dyn Gpus>> {
+    use cudarc::driver::sys::CUdevice_attribute as Attribute;
+    let place = |device: &GpuDevice| {
+        let at = |attribute| device.gpu.context.attribute(attribute).ok();
+        let domain = at(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?;
+        let bus = at(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?;
+        let device = at(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?;
+        Some(format!("{domain:08x}:{bus:02x}:{device:02x}.0"))
+    };
+    let places = targets.flat_map(Target::gpus).map(place);
+    let places: Vec<String> = places.collect::<Option<_>>()?;
+    let nvml = (!places.is_empty()).then(Nvml::init)?.ok()?;
+    Some(Arc::new(NvmlGpus { nvml, places }))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn gpus<'t>(_: impl Iterator<Item = &'t Target>) -> Option<Arc<dyn Gpus>> {
+    None
 }
 
 #[cfg(feature = "cuda")]
 impl NvmlGpus {
-    fn devices(&self) -> impl Iterator<Item = Result<Device<'_>, NvmlError>> {
-        let places = self.places.iter();
-        places.map(|place| self.nvml.device_by_pci_bus_id(place.as_str()))
-    }
-
-    fn first(&self) -> Option<Device<'_>> {
-        self.devices().next()?.ok()
+    fn device(&self, place: &String) -> Result<Device<'_>, NvmlError> {
+        self.nvml.device_by_pci_bus_id(place.as_str())
     }
 }
 
 #[cfg(feature = "cuda")]
 impl Gpus for NvmlGpus {
     fn describe(&self, machine: &mut Machine) {
-        let cuda = self.nvml.sys_cuda_driver_version().ok();
         machine.driver_version = self.nvml.sys_driver_version().ok();
+        let cuda = self.nvml.sys_cuda_driver_version().ok();
         machine.cuda_driver_version =
             cuda.map(|version| format!("{}.{}", version / 1000, version % 1000 / 10));
-        let Some(gpu) = self.first() else { return };
+        let Ok(gpu) = self.device(&self.places[0]) else {
+            return;
+        };
         machine.gpu_uuid = gpu.uuid().ok();
         machine.mig = gpu.mig_mode().ok().map(|mode| mode.current != 0);
         let clients = gpu.mps_running_compute_processes().ok();
@@ -256,7 +251,7 @@ impl Gpus for NvmlGpus {
     }
 
     fn look(&self) -> Option<Look> {
-        let gpu = self.first()?;
+        let gpu = self.device(&self.places[0]).ok()?;
         let throttled = gpu.current_throttle_reasons().ok().map(|reasons| {
             let held = reasons.difference(ThrottleReasons::GPU_IDLE | ThrottleReasons::NONE);
             held.iter_names().map(|(name, _)| name).collect()
@@ -271,8 +266,8 @@ impl Gpus for NvmlGpus {
     }
 
     fn joules(&self) -> Option<f64> {
-        let each = self.devices().map(|device| {
-            let millijoules = device.ok()?.total_energy_consumption().ok()?;
+        let each = self.places.iter().map(|place| {
+            let millijoules = self.device(place).ok()?.total_energy_consumption().ok()?;
             Some(millijoules as f64 / 1e3)
         });
         each.sum()

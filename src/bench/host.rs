@@ -43,46 +43,40 @@ impl Busy {
     /// # Errors
     /// The system refuses a thread.
     pub fn new(count: u32, interrupt: &AtomicBool) -> Result<Self> {
+        let interrupted = || interrupt.load(Ordering::SeqCst);
         let mut busy = Self::default();
         for _ in 0..count {
-            if interrupt.load(Ordering::SeqCst) {
+            if interrupted() {
                 return Ok(busy);
             }
-            busy.add()?;
+            let (done, used_ns) = (busy.done.clone(), Arc::new(AtomicU64::new(0)));
+            let tell = used_ns.clone();
+            let spin = move || {
+                while !done.load(Ordering::Relaxed) {
+                    tell.store(thread_time().as_nanos() as u64, Ordering::Relaxed);
+                    for spin in 0..SPINS {
+                        std::hint::black_box(spin);
+                    }
+                }
+            };
+            let thread = std::thread::Builder::new().name("busy".into()).spawn(spin);
+            let thread = thread.map_err(|error| Error::thread(&error))?;
+            busy.threads.push((thread, used_ns));
         }
-        for (_, used_ns) in &busy.threads {
-            while used_ns.load(Ordering::Relaxed) == 0 && !interrupt.load(Ordering::SeqCst) {
-                std::thread::yield_now();
-            }
+        while busy.used_ns().any(|used_ns| used_ns == 0) && !interrupted() {
+            std::thread::yield_now();
         }
         Ok(busy)
     }
 
-    fn add(&mut self) -> Result<()> {
-        let (done, used_ns) = (self.done.clone(), Arc::new(AtomicU64::new(0)));
-        let tell = used_ns.clone();
-        let spin = move || {
-            while !done.load(Ordering::Relaxed) {
-                let used = thread_time();
-                tell.store(used.as_nanos() as u64, Ordering::Relaxed);
-                for spin in 0..SPINS {
-                    std::hint::black_box(spin);
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name("busy".into()).spawn(spin);
-        let thread = thread.map_err(|error| Error::thread(&error))?;
-        self.threads.push((thread, used_ns));
-        Ok(())
+    fn used_ns(&self) -> impl Iterator<Item = u64> {
+        let threads = self.threads.iter();
+        threads.map(|(_, used_ns)| used_ns.load(Ordering::Relaxed))
     }
 
     /// Processor time of these threads so far.
     pub fn time(&self) -> Duration {
-        let used = self
-            .threads
-            .iter()
-            .map(|(_, used_ns)| used_ns.load(Ordering::Relaxed));
-        Duration::from_nanos(used.sum())
+        Duration::from_nanos(self.used_ns().sum())
     }
 }
 
@@ -117,23 +111,20 @@ mod tests {
     fn busy_threads_count_their_time_and_end() {
         let busy = Busy::new(1, &AtomicBool::new(false)).unwrap();
         let (start, before) = (Instant::now(), process_time());
+        let own_before = thread_time();
         while busy.time() < Duration::from_millis(50) {
             assert!(start.elapsed() < Duration::from_secs(20), "it does not run");
             std::thread::sleep(Duration::from_millis(1));
         }
-        let process = process_time() - before;
+        let (process, own) = (process_time() - before, thread_time() - own_before);
         drop(busy);
         assert!(process >= Duration::from_millis(30), "{process:?}");
+        assert!(
+            own < Duration::from_millis(20),
+            "sleeping takes none: {own:?}"
+        );
         assert!(Busy::default().time().is_zero());
         let interrupted = Busy::new(3, &AtomicBool::new(true)).unwrap();
         assert!(interrupted.threads.is_empty());
-    }
-
-    #[test]
-    fn sleeping_takes_no_processor_time() {
-        let before = thread_time();
-        std::thread::sleep(Duration::from_millis(50));
-        let used = thread_time() - before;
-        assert!(used < Duration::from_millis(10), "{used:?}");
     }
 }

@@ -2,35 +2,34 @@
 
 use super::args::{PrintArgs, positive};
 use super::cublaslt::CublasLt;
-use super::drive::{self, Beside};
+use super::drive::Beside;
 use super::floors::Rates;
-use super::host;
-use super::kernels::{Group, add, median};
-use super::output::{Column, Format, text};
+use super::gpu_state::Watch;
+use super::kernels::{Groups, Times, add, dense};
+use super::output::{Column, Format, heading, number, shared, text};
+use super::over_bare::Stamped;
 use super::ranges::List;
+use super::row::{Floored, Subject};
+use super::stats::summary;
 use super::workload::{self, Random};
-use super::{BUILD_PROFILE, Kind, Point, now};
+use super::{Kind, Point};
 use crate::backend::timing::StepClock;
 use crate::command::args::{ModelArg, TimedArgs};
 use crate::command::paths::Files;
 use crate::command::spec::timed;
-use crate::command::{Exit, command_line, interrupt};
+use crate::command::{Exit, interrupt};
 use crate::error::{Error, Result};
 use crate::model::{DType, Model};
 use crate::plan::cost::op_cost;
-use crate::plan::params::params;
 use crate::plan::{Limits, OpKind, StepKind, StepShape};
-use crate::quote;
 use crate::runtime::{Engine, Logits};
 use crate::session::opened::load;
 use crate::session::{Opened, RunSpec, Target};
-use crate::sys::abi;
 use crate::telemetry::say;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 use serde_json::{Value, json};
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -73,8 +72,6 @@ fn operations() -> impl TypedValueParser<Value = OpKind> {
     })
 }
 
-/// The layout of a result: another number is another one.
-const VERSION: u32 = 1;
 /// Tokens of a decoded sequence's prompt: so few that all prompts are in one step.
 const PROMPT_TOKENS: u32 = 4;
 const NEW_TOKENS: u32 = 24;
@@ -82,60 +79,52 @@ const NEW_TOKENS: u32 = 24;
 const WARM_UPS: u64 = 1;
 
 const COLUMNS: &[Column] = &[
-    Column::field("dtype", "dtype").rank(3),
-    Column::field("step", "kind"),
+    Column::setting("dtype", "dtype"),
+    Column::setting("step", "kind"),
     Column::field("rows", "rows"),
     Column::field("operations", "operations"),
     Column::field("weights", "weights").rank(4),
     Column::field("kernels", "kernels").rank(5),
     Column::field("us", "us"),
     Column::field("L2 warm", "warm_us"),
-    Column::field("bound", "bound").rank(6),
-    Column::field("bound us", "floor_us").rank(2),
-    Column::share("of it", "fraction"),
+    Column::field("bound", "floor_bound").rank(6),
+    Column::text("floor us", |row| {
+        Some(number(row["floor_ms"].as_f64()? * 1e3))
+    })
+    .rank(2),
+    Column::share("of floor", "floor_fraction"),
     Column::field("FLOP/B", "intensity").rank(7),
     Column::field("TFLOP/s", "tflops"),
     Column::field("TB/s", "tbytes_per_s"),
     Column::field("cuBLASLt us", "cublaslt_us").rank(1),
-    Column::field("its TFLOP/s", "cublaslt_tflops").rank(2),
     Column::field("its us / ours", "cublaslt_ratio").rank(1),
 ];
 
 /// A result: the kernels of some operations at one number of rows. What only a known GPU, or one with cuBLASLt, has is null
 /// elsewhere.
 #[derive(Serialize)]
-struct Row {
-    schema: u32,
-    build_version: &'static str,
-    build_profile: &'static str,
-    command: String,
-    test_time: String,
-    model: String,
-    device: &'static str,
-    device_info: Option<String>,
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Row {
+    #[serde(flatten)]
+    subject: Subject,
+    repeats: u32,
     dtype: &'static str,
     kernel_variants: Option<String>,
     kind: &'static str,
     rows: u32,
-    bucket: Option<u32>,
     operations: String,
-    weights: String,
+    weights: Option<String>,
     per_step: usize,
     kernels: Option<String>,
     steps: usize,
     us: Option<f64>,
     warm_us: Option<f64>,
-    bytes: f64,
-    flops: f64,
+    #[serde(flatten)]
+    floor: Floored,
     intensity: Option<f64>,
-    bound: Option<&'static str>,
-    floor_us: Option<f64>,
-    fraction: Option<f64>,
     tflops: Option<f64>,
     tbytes_per_s: Option<f64>,
-    roofline_source: Option<String>,
     cublaslt_us: Option<f64>,
-    cublaslt_tflops: Option<f64>,
     cublaslt_ratio: Option<f64>,
 }
 
@@ -145,14 +134,8 @@ struct Row {
 /// Wrong usage; a run failed; results cannot be written.
 pub fn run(args: &KernelArgs) -> Result<Exit> {
     let spec = |dtype| {
-        let device = args.device.clone();
-        timed(
-            "bench kernel",
-            &args.model.model,
-            device,
-            dtype,
-            &args.timed,
-        )
+        let (model, device) = (&args.model.model, args.device.clone());
+        timed("bench kernel", model, device, dtype, &args.timed)
     };
     let first = spec(args.dtype.first().copied())?;
     Files::default()
@@ -174,33 +157,25 @@ pub fn run(args: &KernelArgs) -> Result<Exit> {
         }
     }
     if rows.is_empty() {
-        return Err(Error::Usage(match args.name {
-            Some(name) => format!(
-                "bench kernel {}: the model has no such operation",
-                name.name()
-            ),
-            None => "--rows: found none that a step of the bucket file's ladders has".into(),
-        }));
+        let name = args.name.map_or("", OpKind::name);
+        return Err(Error::Usage(format!(
+            "bench kernel {name}: the model has no such operation"
+        )));
     }
-    let mut shown = text(&rows, args.print.format(), COLUMNS, args.print.width());
-    if args.print.format() == Format::Md {
-        shown = format!("{}\n\n{shown}", heading(&rows));
-    }
+    let (format, width) = (args.print.format(), args.print.width());
+    let mut columns = COLUMNS.to_vec();
+    let shown = if format == Format::Md {
+        let settings = shared(&rows, &mut columns);
+        let table = text(&rows, format, &columns, width);
+        let heading = heading(&rows);
+        format!(
+            "{heading}{settings}. TB/s of bytes that have to come from memory, routing even.\n\n{table}"
+        )
+    } else {
+        text(&rows, format, &columns, width)
+    };
     out.finish_with(shown.as_bytes())?;
     Ok(Exit::Done)
-}
-
-fn heading(rows: &[Value]) -> String {
-    let of = |name: &str| quote::visible(rows[0][name].as_str().unwrap_or("unknown"));
-    format!(
-        "Kernels of {} on {}, {} build of tailgraph {}, {}. Bounds: {}. TB/s of bytes that have to come from memory, routing even.",
-        of("model"),
-        of("device_info"),
-        of("build_profile"),
-        of("build_version"),
-        of("test_time"),
-        of("roofline_source"),
-    )
 }
 
 /// The row counts of one kind of step in one type, on an engine of their own.
@@ -211,6 +186,14 @@ struct Table<'a> {
     opened: Opened,
     /// The operation whose kernels run several times in a row.
     in_a_row: Option<OpKind>,
+}
+
+/// The sequences whose steps of a kind have so many rows: those that decode one each, or one whose prompt has as many.
+fn point(kind: StepKind, rows: u32) -> Point {
+    match kind {
+        StepKind::Decode => Point::of(Kind::Decode, rows, PROMPT_TOKENS, NEW_TOKENS),
+        StepKind::Mixed | StepKind::Score => Point::of(Kind::Decode, 1, rows, 1),
+    }
 }
 
 /// Whether the kernels of an operation can run again right behind themselves. Those of experts, and of sampling, leave words for
@@ -247,15 +230,13 @@ impl<'a> Table<'a> {
         let Some(&most) = rows.last() else {
             return Ok(None);
         };
+        let largest = point(kind, most);
         // Room for all prompts of a decode, or for the one.
-        let (max_seqs, max_context, prompt_rows) = match kind {
-            StepKind::Decode => (most, PROMPT_TOKENS + NEW_TOKENS, most * PROMPT_TOKENS),
-            _ => (1, most + 1, most),
-        };
+        let (seqs, prompt_tokens) = (largest.batch, largest.prompt_tokens);
         spec.limits = Limits {
-            max_seqs: Some(max_seqs),
-            max_context: Some(max_context),
-            step_tokens: Some(prompt_rows.max(max_seqs + 64).min(prompts)),
+            max_seqs: Some(seqs),
+            max_context: Some(prompt_tokens + largest.new_tokens),
+            step_tokens: Some((seqs * prompt_tokens).max(seqs + 64).min(prompts)),
             ..Limits::default()
         };
         let mut opened = Opened::new(spec, false)?;
@@ -288,9 +269,11 @@ impl<'a> Table<'a> {
         // Its memory is the library's now.
         drop(clock);
         drop(engine);
-        let all = measured.iter();
-        let all = all.map(|(rows, group)| self.row(*rows, group, library.as_ref()));
-        all.collect()
+        let opened = &self.opened;
+        let watch = Watch::new(opened.targets());
+        let subject = Subject::new(opened, &watch, WARM_UPS as u32, self.args.timed.seed)?;
+        let row = |(rows, group)| self.row(&subject, rows, group, library.as_ref());
+        measured.into_iter().map(row).collect()
     }
 
     /// The kernels of steps of `rows` rows, each timed in all of them.
@@ -300,109 +283,85 @@ impl<'a> Table<'a> {
         clock: &mut dyn StepClock,
         rows: u32,
         interrupt: &AtomicBool,
-    ) -> Result<Vec<Group>> {
-        let repeats = u64::from(self.args.repeats);
+    ) -> Result<Groups> {
+        let (kind, point) = (self.kind, point(self.kind, rows));
         // A prompt is one step, of which some are left untimed.
-        let (batch, prompt_tokens, new_tokens, runs) = match self.kind {
-            StepKind::Decode => (rows, PROMPT_TOKENS, NEW_TOKENS, repeats),
-            _ => (1, rows, 1, repeats * 4),
-        };
-        let point = Point::of(Kind::Decode, batch, prompt_tokens, new_tokens);
+        let steps = if kind == StepKind::Decode { 1 } else { 4 };
+        let runs = u64::from(self.args.repeats) * steps;
         let vocabulary = self.opened.config.vocab_size as u32;
-        let (mut groups, mut timed) = (vec![], false);
+        let (mut groups, mut timed) = (Groups::new(), false);
         for run in 0..WARM_UPS + runs {
             let mut random = Random::new(self.args.timed.seed, run);
             let arrivals = workload::arrivals(&point, Logits::None, vocabulary, &mut random);
             let beside = Beside::nothing(interrupt);
-            let mut steps: HashMap<u64, (u32, u32)> = HashMap::new();
-            let mut heard = |abi::tg_trace { outcome, .. }: &abi::tg_trace| {
-                if outcome.action == abi::TG_ACTION_STEP {
-                    steps.insert(outcome.step, (outcome.kind, outcome.rows));
-                }
-            };
-            drive::run(engine, &arrivals, &beside, &mut heard)?;
-            while let Some(times) = clock.next()? {
-                let wanted = steps.get(&times.step) == Some(&(self.kind as u32, rows));
-                if run >= WARM_UPS && wanted && !times.at.is_empty() {
-                    timed = true;
-                    add(&mut groups, &times, self.args.name, self.in_a_row.is_some());
-                }
+            let ran = Stamped::run(engine, clock, &arrivals, &beside, (kind, rows))?;
+            for times in ran.steps().filter(|_| run >= WARM_UPS) {
+                timed = true;
+                add(&mut groups, times, self.args.name, self.in_a_row.is_some());
             }
         }
         if !timed {
             return Err(Error::Runtime(format!(
-                "bench kernel: no {} step of {rows} rows was timed in {runs} runs, expected times of each kernel: `trace --kernels` shows whether this device leaves any",
-                self.kind.name()
+                "bench kernel: no {} step of {rows} rows was timed in {runs} runs, expected each kernel's times",
+                kind.name()
             )));
         }
         Ok(groups)
     }
 
-    fn row(&self, rows: u32, group: &Group, library: Option<&CublasLt>) -> Result<Row> {
+    fn row(
+        &self,
+        subject: &Subject,
+        rows: u32,
+        ((name, counted), times): ((String, Vec<OpKind>), Times),
+        library: Option<&CublasLt>,
+    ) -> Result<Row> {
         let opened = &self.opened;
         let (config, precision) = (&opened.config, opened.precision()?);
-        let context = match self.kind {
-            StepKind::Decode => PROMPT_TOKENS + NEW_TOKENS / 2,
-            _ => rows,
-        };
+        let point = point(self.kind, rows);
         let shape = StepShape {
             kind: self.kind,
             rows,
-            context,
+            context: point.prompt_tokens + point.new_tokens / 2,
         };
         let gpu = opened.target.device().known();
         let rates = gpu.map(|gpu| gpu.rates(precision));
         let cost = |&kind: &OpKind| op_cost(config, kind, &shape, precision);
         let by = rates.clone().unwrap_or_else(Rates::unlimited);
-        let least = by.least(group.counted.iter().map(cost));
-        let floor_us = rates.as_ref().map(|_| least.us());
+        let least = by.least(counted.iter().map(cost));
         let intensity = (least.bytes > 0.0).then(|| least.flops / least.bytes);
-        let (us, dtype) = (median(&group.us), opened.spec.device.dtype());
-        let a_second = |amount: f64| us.map(|us| amount / us * 1e6);
-        let dense = group.dense(config, &shape);
+        let median = |us: &[f64]| summary(us).map(|us| us.median);
+        let us = median(&times.us);
+        let (a_second, dtype) = (us.map(|us| 1e6 / us), opened.spec.device.dtype());
+        let dense = dense(&counted, config, &shape);
         let library_us = match (library, dense) {
-            (Some(library), Some(dense)) => library.best_us(dense, dtype)?,
+            (Some(library), Some(dense)) => library.us(dense, dtype)?,
             _ => None,
         };
-        let shapes = group.counted.iter().filter_map(|&kind| {
-            let shape = params(config, kind).first()?.shape.clone();
-            let sizes: Vec<String> = shape.iter().map(usize::to_string).collect();
-            (sizes.len() > 1 && kind != OpKind::ShortConv).then(|| sizes.join("x"))
-        });
         Ok(Row {
-            schema: VERSION,
-            build_version: env!("CARGO_PKG_VERSION"),
-            build_profile: BUILD_PROFILE,
-            command: command_line(),
-            test_time: now(),
-            model: opened.spec.model.to_string(),
-            device: opened.spec.device.name(),
-            device_info: opened.target.device().info().or_else(host::processor),
+            subject: subject.clone(),
+            repeats: self.args.repeats,
             dtype: dtype.name(),
             kernel_variants: opened.kernel_variants.clone(),
             kind: self.kind.name(),
             rows,
-            bucket: opened.plan.ladders.bucket(self.kind, rows),
-            operations: group.name(),
-            weights: shapes.collect::<Vec<_>>().join(", "),
-            per_step: group.per_step,
-            kernels: (!group.kernels.is_empty()).then(|| group.kernels.join(", ")),
-            steps: group.us.len(),
+            operations: name,
+            weights: dense.map(|of| format!("{}x{}", of.outputs, of.inner)),
+            per_step: times.per_step,
+            kernels: Some(times.kernels).filter(|names| !names.is_empty()),
+            steps: times.us.len(),
             us,
-            warm_us: median(&group.warm_us),
-            bytes: least.bytes.round(),
-            flops: least.flops.round(),
+            warm_us: median(&times.warm_us),
+            floor: Floored::of(
+                rates.as_ref(),
+                Some(least),
+                None,
+                us.map_or(f64::NAN, |us| us / 1e3),
+            ),
             intensity,
-            bound: rates.as_ref().map(|_| least.bound().name()),
-            floor_us,
-            fraction: floor_us.zip(us).map(|(floor, us)| floor / us),
-            tflops: a_second(least.flops / 1e12),
-            tbytes_per_s: a_second(least.bytes / 1e12),
-            roofline_source: rates.map(|rates| rates.source),
+            tflops: a_second.map(|steps| least.flops * steps / 1e12),
+            tbytes_per_s: a_second.map(|steps| least.bytes * steps / 1e12),
             cublaslt_us: library_us,
-            cublaslt_tflops: library_us
-                .zip(dense)
-                .map(|(us, dense)| dense.flops() / us / 1e6),
             cublaslt_ratio: library_us.zip(us).map(|(library, us)| library / us),
         })
     }

@@ -4,7 +4,7 @@
 //! to repeat: whatever drifts (clocks, temperature, other work) meets all of them alike, and starting is measured as
 //! often as running.
 
-use super::args::SharedArgs;
+use super::args::{MeasuringArgs, SharedArgs};
 use super::clock::Clocks;
 use super::drive::{self, Beside, Driven, Run};
 use super::floors::{self, Rates};
@@ -31,6 +31,8 @@ use crate::command::spec::spec;
 use crate::command::{command_line, interrupt};
 use crate::error::{Error, Result};
 use crate::model::{Model, ModelConfig, ModelSource};
+#[cfg(feature = "cuda")]
+use crate::plan::StepKind;
 use crate::plan::cost::distinct_experts;
 use crate::plan::options::{check_context, check_seqs};
 use crate::plan::params::{model_bytes, model_parameters};
@@ -126,8 +128,9 @@ pub fn measure(of: &Measurement<'_>, interrupt: &AtomicBool) -> Result<Results> 
         interrupt,
     };
     let mut units = work.units()?;
-    work.watch = watch(units.iter().take(1).flat_map(|unit| unit.opened.targets()));
-    let subject = work.subject(&source, &units)?;
+    work.watch = Watch::new(units.iter().take(1).flat_map(|unit| unit.opened.targets()));
+    let MeasuringArgs { warm_up, seed, .. } = args.measuring;
+    let subject = Subject::new(&units[0].opened, &work.watch, warm_up, seed)?;
     let start = Instant::now();
     let model = load(&source)?;
     let model_ms = start.elapsed().as_secs_f64() * 1e3;
@@ -288,34 +291,6 @@ impl Work<'_> {
             count,
             tokens: u64::from(count) * u64::from(shortest),
             kind: self.of.steps[0],
-        })
-    }
-
-    /// What all results share.
-    fn subject(&self, model: &ModelSource, units: &[Unit]) -> Result<Subject> {
-        let targets = units.iter().take(1).flat_map(|unit| unit.opened.targets());
-        let gpus: Vec<String> = targets
-            .filter_map(|target| target.device().info())
-            .collect();
-        let gpu_info = (!gpus.is_empty()).then(|| gpus.join(" and "));
-        let size = model_bytes(&self.config, model.matrix_dtype(&self.config)?);
-        Ok(Subject {
-            schema: VERSION,
-            build_version: env!("CARGO_PKG_VERSION").to_owned(),
-            build_commit: option_env!("TAILGRAPH_COMMIT").map(str::to_owned),
-            build_profile: BUILD_PROFILE.to_owned(),
-            command: command_line(),
-            test_time: Some(now()),
-            model_filename: model.to_string(),
-            model_size: size as u64,
-            model_n_params: model_parameters(&self.config) as u64,
-            backends: if gpu_info.is_some() { "CUDA" } else { "CPU" }.to_owned(),
-            cpu_info: host::processor(),
-            gpu_info,
-            host_cores: host::processors(),
-            warm_up: self.args.measuring.warm_up,
-            seed: self.args.measuring.seed,
-            machine: Machine::new(&self.watch),
         })
     }
 
@@ -523,7 +498,8 @@ impl Work<'_> {
             }
             let mut laps: Vec<[Vec<Laps>; 2]> = vec![Default::default(); unit.points.len()];
             for run in 0..RUNS {
-                let (mut bare, timing, mut clock) = bare::engine_timed(device, &unit.spec(model))?;
+                let (mut bare, timing, clock) = bare::engine(device, &unit.spec(model), true)?;
+                let mut clock = clock.expect("stamps were asked for");
                 bare.launch()?;
                 for index in 0..unit.points.len() {
                     let point = unit.points[index].point.idle();
@@ -579,7 +555,8 @@ impl Work<'_> {
             ..Beside::nothing(self.interrupt)
         };
         let arrivals = self.arrivals(point, run);
-        Stamped::run(engine, clock, &arrivals, &beside, point.batch)
+        let steps = (StepKind::Decode, point.batch);
+        Stamped::run(engine, clock, &arrivals, &beside, steps)
     }
 
     /// The result of one point. `cost_ns`: what measuring adds for each token.
@@ -657,7 +634,7 @@ impl Unit {
         let opened = &self.opened;
         #[cfg(feature = "cuda")]
         if let (Some(LaunchWay::Bare), Target::Gpu(device)) = (self.way, &opened.target) {
-            let (mut engine, timing) = bare::engine(device, &self.spec(model))?;
+            let (mut engine, timing, _) = bare::engine(device, &self.spec(model), false)?;
             engine.launch()?;
             return Ok((Running::One(Box::new(engine)), Some(timing)));
         }
@@ -667,6 +644,34 @@ impl Unit {
             Running::Several(Box::new(opened.replicas_of(model, sink, false)?))
         };
         Ok((running, None))
+    }
+}
+
+impl Subject {
+    /// What all results on engines as `opened` share.
+    pub fn new(opened: &Opened, watch: &Watch, warm_up: u32, seed: u64) -> Result<Self> {
+        let (model, config) = (&opened.spec.model, &opened.config);
+        let gpus = opened.targets().filter_map(|target| target.device().info());
+        let gpus: Vec<String> = gpus.collect();
+        let gpu_info = (!gpus.is_empty()).then(|| gpus.join(" and "));
+        Ok(Self {
+            schema: VERSION,
+            build_version: env!("CARGO_PKG_VERSION").to_owned(),
+            build_commit: option_env!("TAILGRAPH_COMMIT").map(str::to_owned),
+            build_profile: BUILD_PROFILE.to_owned(),
+            command: command_line(),
+            test_time: Some(now()),
+            model_filename: model.to_string(),
+            model_size: model_bytes(config, model.matrix_dtype(config)?) as u64,
+            model_n_params: model_parameters(config) as u64,
+            backends: if gpu_info.is_some() { "CUDA" } else { "CPU" }.to_owned(),
+            cpu_info: host::processor(),
+            gpu_info,
+            host_cores: host::processors(),
+            warm_up,
+            seed,
+            machine: Machine::new(watch),
+        })
     }
 }
 
@@ -692,18 +697,6 @@ impl Startup {
             ..Self::default()
         }
     }
-}
-
-/// What looks at the GPUs of a run.
-#[cfg(feature = "cuda")]
-fn watch<'t>(targets: impl Iterator<Item = &'t Target>) -> Watch {
-    let gpus = targets.flat_map(Target::gpus);
-    Watch::new(gpus.map(|device| &*device.gpu.context))
-}
-
-#[cfg(not(feature = "cuda"))]
-fn watch<'t>(_targets: impl Iterator<Item = &'t Target>) -> Watch {
-    Watch::default()
 }
 
 /// How long the rest may take after `done` of `all` alike since `start`, as a progress line ends; nothing before the first.

@@ -50,7 +50,7 @@ mod cublaslt {
             Ok(None)
         }
 
-        pub fn best_us(&self, _dense: Dense, _dtype: crate::model::DType) -> Result<Option<f64>> {
+        pub fn us(&self, _dense: Dense, _dtype: crate::model::DType) -> Result<Option<f64>> {
             match *self {}
         }
     }

@@ -4,6 +4,7 @@ mod columns;
 
 pub use columns::{Column, STARTS, compared, is_unsteady, over_bare, results};
 
+use crate::command::summary::counted;
 use crate::quote;
 use clap::ValueEnum;
 use serde_json::Value;
@@ -24,6 +25,32 @@ pub enum Format {
 
 /// Characters of a table's line where no terminal says how many it has room for.
 pub const TABLE_WIDTH: usize = 120;
+
+/// What was measured on what, above the tables.
+pub fn heading(rows: &[Value]) -> String {
+    let Some(first) = rows.first() else {
+        return String::new();
+    };
+    let name = |field: &str| quote::visible(first[field].as_str().unwrap_or("unknown"));
+    let device = match first["gpu_info"].as_str() {
+        Some(_) => format!("{}, host {}", name("gpu_info"), name("cpu_info")),
+        None => name("cpu_info"),
+    };
+    let floor = match first["floor_source"].as_str() {
+        Some(source) => format!(" Floors by the bandwidth of: {source}."),
+        None => String::new(),
+    };
+    format!(
+        "{} on {device} ({} cores), {} build of tailgraph {}, {} after {} warm-up, {}.{floor}\n",
+        name("model_filename"),
+        first["host_cores"],
+        name("build_profile"),
+        name("build_version"),
+        counted(first["repeats"].as_u64().unwrap_or(0), "repeat"),
+        first["warm_up"],
+        name("test_time"),
+    )
+}
 
 /// Takes out the settings that all of `rows` share; they are the text that comes back.
 pub fn shared(rows: &[Value], columns: &mut Vec<Column>) -> String {

@@ -14,12 +14,13 @@
 //! - `unexplained` is what is left: kernels that took longer although their successor stood ready.
 
 use super::drive::{self, Driven};
-use super::stats::{quantile, sorted, summary};
+use super::stats::{sorted, summary};
 use super::workload::Arrival;
 use crate::backend::LaunchWay;
 use crate::backend::timing::{StepClock, StepTimes};
 use crate::error::{Error, Result};
 use crate::model::fingerprint;
+use crate::plan::StepKind;
 use crate::sys::abi;
 #[cfg(test)]
 use schemars::JsonSchema;
@@ -58,7 +59,7 @@ pub struct OverBare {
 
 /// A step, in nanoseconds.
 #[derive(Debug, Clone, PartialEq)]
-struct Lap {
+pub struct Lap {
     /// Each kernel's time until its successor could begin, the last one's until its end; of the bare graph that of the
     /// first run.
     kernels_ns: Vec<f64>,
@@ -74,11 +75,11 @@ struct Lap {
 
 impl Lap {
     fn new(step: &StepTimes, between_ns: f64, turn_ns: f64) -> Self {
-        let later = || step.at.iter().skip(1);
-        let ends = later().map(|next| next.ready_ns).chain([step.end_ns]);
-        let late = later().map(|next| next.ready_ns - next.waits_ns < LATE_NS);
+        let late = step.at.iter().skip(1);
+        let late = late.map(|next| next.ready_ns - next.waits_ns < LATE_NS);
         Self {
-            kernels_ns: (step.at.iter().zip(ends))
+            kernels_ns: step
+                .spans()
                 .map(|(at, end_ns)| end_ns as f64 - at.ready_ns as f64)
                 .collect(),
             idle_after: late.chain([false]).collect(),
@@ -87,10 +88,11 @@ impl Lap {
             turn_ns,
         }
     }
+}
 
-    fn span_ns(&self) -> f64 {
-        self.kernels_ns.iter().sum()
-    }
+/// From when a step's first kernel could begin until its last one ended.
+fn span_ns(step: &StepTimes) -> f64 {
+    step.end_ns as f64 - step.at[0].ready_ns as f64
 }
 
 /// From the end of a step's last kernel until the first one of the next could begin.
@@ -98,20 +100,24 @@ fn between_ns(step: &StepTimes, next: &StepTimes) -> f64 {
     next.at[0].ready_ns as f64 - step.end_ns as f64
 }
 
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    Some(summary(&values.collect::<Vec<_>>())?.mean)
+}
+
 /// A run's decode steps of the whole batch, by their place in the run.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Laps(BTreeMap<u64, Lap>);
+pub type Laps = BTreeMap<u64, Lap>;
 
 /// What a stamped run came to.
 pub struct Stamped {
-    /// When the turn that composed each step began and ended, by the scheduler's clock and the step's place in the run.
+    /// When the turn that composed each step of the kind and rows asked for began and ended, by the scheduler's clock and the
+    /// step's place in the run.
     turns: BTreeMap<u64, (u64, u64)>,
-    /// The kernels' times in the order in which steps ran. Numbers are places in the run.
+    /// The kernels' times of all steps in the order in which they ran. Numbers are places in the run.
     times: Vec<StepTimes>,
 }
 
 impl Stamped {
-    /// Runs `arrivals` on an engine whose kernels leave stamps.
+    /// Runs `arrivals` on an engine whose kernels leave stamps, to look at steps of a kind and so many rows.
     ///
     /// # Errors
     /// As [`drive::run`]; stamps were lost.
@@ -120,16 +126,12 @@ impl Stamped {
         clock: &mut dyn StepClock,
         arrivals: &[Arrival],
         beside: &drive::Beside<'_>,
-        batch: u32,
+        (kind, rows): (StepKind, u32),
     ) -> Result<Self> {
-        let mut stamped = Self {
-            turns: BTreeMap::new(),
-            times: vec![],
-        };
-        let mut first = None;
-        let mut read = |stamped: &mut Self| -> Result<()> {
-            while let Some(times) = clock.next()? {
-                stamped.times.push(times);
+        let (mut turns, mut times, mut first) = (BTreeMap::new(), vec![], None);
+        let mut read = || -> Result<()> {
+            while let Some(step) = clock.next()? {
+                times.push(step);
             }
             match clock.lost() {
                 0 => Ok(()),
@@ -138,54 +140,53 @@ impl Stamped {
                 ))),
             }
         };
-        read(&mut stamped)?;
-        stamped.times.clear();
-        let mut failed = Ok(());
+        let mut all_read = Ok(());
         drive::run(engine, arrivals, beside, &mut |record| {
-            if failed.is_ok() {
-                failed = read(&mut stamped);
+            if all_read.is_ok() {
+                all_read = read();
             }
             let outcome = &record.outcome;
-            if outcome.action != abi::TG_ACTION_STEP {
-                return;
-            }
-            let first = *first.get_or_insert(outcome.step);
-            if (outcome.kind, outcome.rows) == (abi::TG_KIND_DECODE, batch) {
-                let turn = (record.inputs.now_ns, record.end_ns);
-                stamped.turns.insert(outcome.step - first, turn);
+            if outcome.action == abi::TG_ACTION_STEP {
+                let first = *first.get_or_insert(outcome.step);
+                if (outcome.kind, outcome.rows) == (kind as u32, rows) {
+                    let turn = (record.inputs.now_ns, record.end_ns);
+                    turns.insert(outcome.step - first, turn);
+                }
             }
         })?;
-        failed.and_then(|()| read(&mut stamped))?;
+        all_read.and_then(|()| read())?;
         let first = first.unwrap_or(0);
-        stamped.times.retain(|times| times.step >= first);
-        for times in &mut stamped.times {
-            times.step -= first;
-        }
-        Ok(stamped)
+        // Those before it are of an earlier run.
+        times.retain(|times| times.step >= first);
+        times.iter_mut().for_each(|times| times.step -= first);
+        Ok(Self { turns, times })
     }
 
-    /// Steps of `way`: those whose next one is of the whole batch too.
+    /// Those of the kind and rows asked for, without those that were left untimed.
+    pub fn steps(&self) -> impl Iterator<Item = &StepTimes> {
+        let asked = |times: &&StepTimes| self.turns.contains_key(&times.step);
+        let timed = |times: &&StepTimes| !times.at.is_empty();
+        self.times.iter().filter(asked).filter(timed)
+    }
+
+    /// Steps of `way`: those whose next one is asked for too.
     pub fn laps(&self, way: LaunchWay) -> Laps {
-        let times = self.times.iter().filter(|times| !times.at.is_empty());
-        let by_step: BTreeMap<u64, &StepTimes> = times.map(|times| (times.step, times)).collect();
-        let whole = self.turns.keys().filter_map(|&number| {
-            let &(from_ns, to_ns) = self.turns.get(&(number + 1))?;
-            let (step, next) = (by_step.get(&number)?, by_step.get(&(number + 1))?);
+        let by_step: BTreeMap<u64, &StepTimes> = self.steps().map(|t| (t.step, t)).collect();
+        let lap = |(&number, step): (&u64, &&StepTimes)| {
+            let next = by_step.get(&(number + 1))?;
+            let (from_ns, to_ns) = self.turns[&(number + 1)];
             // A GPU that schedules itself tells both by one clock. The turn of a host that waits for each step lies between two
             // of them; that of one that runs ahead at most as far as there is room.
             let turn_ns = if way.is_device() {
-                to_ns
-                    .min(next.at[0].ready_ns)
-                    .saturating_sub(from_ns.max(step.end_ns))
+                let to_ns = to_ns.min(next.at[0].ready_ns);
+                to_ns.saturating_sub(from_ns.max(step.end_ns))
             } else {
                 to_ns - from_ns
             };
-            Some((
-                number,
-                Lap::new(step, between_ns(step, next), turn_ns as f64),
-            ))
-        });
-        Laps(whole.collect())
+            let lap = Lap::new(step, between_ns(step, next), turn_ns as f64);
+            Some((number, lap))
+        };
+        by_step.iter().filter_map(lap).collect()
     }
 
     /// Steps of the bare graph.
@@ -194,36 +195,26 @@ impl Stamped {
         for times in &self.times {
             launches.entry(times.step).or_default().push(times);
         }
-        let laps = launches.into_iter().filter_map(|(number, all)| {
+        let lap = |(number, all): (u64, Vec<&StepTimes>)| {
             let row = all.get(BEFORE_ROW..all.len().checked_sub(AFTER_ROW)?)?;
-            let timed = row
-                .iter()
-                .chain(all.first())
-                .all(|times| !times.at.is_empty());
+            let timed = row.iter().chain(all.first()).all(|t| !t.at.is_empty());
             if !timed || !self.turns.contains_key(&number) {
                 return None;
             }
-            let spans: Vec<f64> = row
-                .iter()
-                .map(|times| Lap::new(times, 0.0, 0.0).span_ns())
-                .collect();
-            let between: Vec<f64> = row
-                .windows(2)
-                .map(|pair| between_ns(pair[0], pair[1]))
-                .collect();
-            let mut lap = Lap::new(all[0], summary(&between)?.mean, 0.0);
-            lap.first_run_ns = lap.span_ns() - summary(&spans)?.mean;
+            let between = row.windows(2).map(|pair| between_ns(pair[0], pair[1]));
+            let span_ns_in_row = mean(row.iter().map(|step| span_ns(step)))?;
+            let mut lap = Lap::new(all[0], mean(between)?, 0.0);
+            lap.first_run_ns = span_ns(all[0]) - span_ns_in_row;
             Some((number, lap))
-        });
-        Laps(laps.collect())
+        };
+        launches.into_iter().filter_map(lap).collect()
     }
 
-    /// [`OverBare::calls_sha256`] of a step of the whole batch.
+    /// [`OverBare::calls_sha256`] of a step that was asked for.
     pub fn calls_sha256(&self) -> Option<String> {
-        let mut times = self.times.iter();
-        let whole = times.find(|times| self.turns.contains_key(&times.step))?;
+        let parts = self.steps().next()?.parts.iter();
         Some(fingerprint::of_parts(
-            whole.parts.iter().map(|part| format!("{part:?}\n")),
+            parts.map(|part| format!("{part:?}\n")),
         ))
     }
 }
@@ -234,74 +225,57 @@ pub fn over_bare(way: LaunchWay, laps: &[Laps], bare: &[Laps]) -> OverBare {
 }
 
 fn over(way: LaunchWay, laps: &[Laps], bare: &[Laps]) -> Option<OverBare> {
-    let runs: Vec<Vec<(&Lap, &Lap)>> = (laps.iter().zip(bare))
-        .map(|(laps, bare)| {
-            let both = laps.0.iter();
-            both.filter_map(|(number, lap)| Some((lap, bare.0.get(number)?)))
-                .filter(|(way, bare)| way.kernels_ns.len() == bare.kernels_ns.len())
-                .collect()
-        })
-        .collect();
-    let pairs = runs.concat();
-    let mean_us = |value: &dyn Fn(&Lap, &Lap) -> f64| {
-        let values: Vec<f64> = pairs
+    // What each kernel of a step took longer.
+    let longer_ns = |lap: &Lap, bare: &Lap| -> Vec<f64> {
+        let kernels = lap.kernels_ns.iter().zip(&bare.kernels_ns);
+        kernels.map(|(lap_ns, bare_ns)| lap_ns - bare_ns).collect()
+    };
+    let runs = laps.iter().zip(bare).map(|(laps, bare)| {
+        let both = laps
             .iter()
-            .map(|(way, bare)| value(way, bare) / 1e3)
-            .collect();
-        Some(summary(&values)?.mean)
+            .filter_map(|(number, lap)| Some((lap, bare.get(number)?)));
+        both.map(|(lap, bare)| (longer_ns(lap, bare), lap, bare))
+            .collect()
+    });
+    let runs: Vec<Vec<(Vec<f64>, &Lap, &Lap)>> = runs.collect();
+    let mut usual_ns = vec![0.0; runs.iter().flatten().next()?.0.len()];
+    if way == LaunchWay::HostKernels {
+        for (kernel, usual_ns) in usual_ns.iter_mut().enumerate() {
+            let steps = runs.iter().flatten();
+            let each: Vec<f64> = steps.map(|(longer_ns, ..)| longer_ns[kernel]).collect();
+            *usual_ns = summary(&each)?.median;
+        }
+    }
+    // A step's launch, gap, scheduler, first run, and what is left.
+    let parts_us = |(longer_ns, lap, bare): &(Vec<f64>, &Lap, &Lap)| {
+        let kernels = longer_ns.iter().zip(&usual_ns).zip(&lap.idle_after);
+        let gap_ns: f64 = kernels
+            .map(|((longer, usual), &idle)| if idle { longer } else { usual })
+            .sum();
+        let between_ns = lap.between_ns - bare.between_ns;
+        let turn_ns = lap.turn_ns.min(between_ns.max(0.0));
+        let launch_ns = between_ns - turn_ns;
+        let rest_ns = longer_ns.iter().sum::<f64>() - gap_ns;
+        [launch_ns, gap_ns, turn_ns, bare.first_run_ns, rest_ns].map(|ns| ns / 1e3)
     };
-    let kernels = pairs.first()?.0.kernels_ns.len();
-    let usual_ns: Vec<f64> = (0..kernels)
-        .map(|kernel| {
-            if way != LaunchWay::HostKernels {
-                return 0.0;
-            }
-            let longer = pairs
-                .iter()
-                .map(|(way, bare)| way.kernels_ns[kernel] - bare.kernels_ns[kernel]);
-            quantile(&sorted(&longer.collect::<Vec<_>>()), 0.5)
-        })
-        .collect();
-    let gap_ns = |way: &Lap, bare: &Lap| {
-        let longer = way
-            .kernels_ns
-            .iter()
-            .zip(&bare.kernels_ns)
-            .map(|(way, bare)| way - bare);
-        let kernels = longer.zip(&usual_ns).zip(&way.idle_after);
-        kernels
-            .map(|((longer, &usual), &idle)| if idle { longer } else { usual })
-            .sum::<f64>()
-    };
-    let scheduler_ns =
-        |way: &Lap, bare: &Lap| way.turn_ns.min((way.between_ns - bare.between_ns).max(0.0));
-    let over_ns = |way: &Lap, bare: &Lap| {
-        way.span_ns() - bare.span_ns() + bare.first_run_ns + way.between_ns - bare.between_ns
-    };
-    let of_run = |run: &Vec<(&Lap, &Lap)>| {
-        let each: Vec<f64> = run
-            .iter()
-            .map(|(way, bare)| over_ns(way, bare) / 1e3)
-            .collect();
-        Some(summary(&each)?.mean)
-    };
-    let means = sorted(&runs.iter().filter_map(of_run).collect::<Vec<f64>>());
-    let over_us = mean_us(&over_ns)?;
+    let runs = runs.iter().map(|run| run.iter().map(parts_us).collect());
+    let runs: Vec<Vec<[f64; 5]>> = runs.collect();
+    let sums = |steps: &[[f64; 5]]| mean(steps.iter().map(|parts| parts.iter().sum()));
+    let means = sorted(&Vec::from_iter(runs.iter().filter_map(|run| sums(run))));
     let spread_us = (means.len() > 1).then(|| means[means.len() - 1] - means[0]);
+    let steps = runs.concat();
+    let over_us = sums(&steps)?;
+    let part = |part: usize| mean(steps.iter().map(|parts| parts[part]));
     Some(OverBare {
         over_bare_us: Some(over_us),
-        over_bare_launch_us: mean_us(&|way, bare| {
-            way.between_ns - bare.between_ns - scheduler_ns(way, bare)
-        }),
-        over_bare_gap_us: mean_us(&gap_ns),
-        over_bare_scheduler_us: mean_us(&scheduler_ns),
-        over_bare_first_run_us: mean_us(&|_, bare| bare.first_run_ns),
-        over_bare_unexplained_us: mean_us(&|way, bare| {
-            way.span_ns() - bare.span_ns() - gap_ns(way, bare)
-        }),
+        over_bare_launch_us: part(0),
+        over_bare_gap_us: part(1),
+        over_bare_scheduler_us: part(2),
+        over_bare_first_run_us: part(3),
+        over_bare_unexplained_us: part(4),
         over_bare_spread_us: spread_us,
         over_bare_measurable: spread_us.map(|spread_us| over_us.abs() > spread_us),
-        over_bare_steps: Some(pairs.len()),
+        over_bare_steps: Some(steps.len()),
         calls_sha256: None,
     })
 }
@@ -312,112 +286,90 @@ mod tests {
     use crate::backend::timing::PartTime;
     use std::sync::Arc;
 
-    /// Kernels by when they were ready and how long they had waited, and the end of the last.
-    fn times(step: u64, at: &[(u64, u64)], end_ns: u64) -> StepTimes {
-        let at = at.iter().map(|&(ready_ns, waited_ns)| PartTime {
-            waits_ns: ready_ns - waited_ns,
-            ready_ns,
-        });
+    /// Two kernels of so many ns, the second of which had waited for `waited_ns`.
+    fn launch(
+        step: u64,
+        from_ns: u64,
+        [first_ns, second_ns]: [u64; 2],
+        waited_ns: u64,
+    ) -> StepTimes {
+        let ready_ns = from_ns + first_ns;
+        let at = |ready_ns, waits_ns| PartTime { waits_ns, ready_ns };
         StepTimes {
             stage: 0,
             step,
             parts: Arc::from([]),
-            at: at.collect(),
-            end_ns,
+            at: vec![at(from_ns, from_ns), at(ready_ns, ready_ns - waited_ns)],
+            end_ns: ready_ns + second_ns,
         }
-    }
-
-    /// Two kernels: one after the other had waited for 5 us.
-    fn launch(step: u64, from_ns: u64, first_ns: u64, second_ns: u64) -> StepTimes {
-        let second = from_ns + first_ns;
-        times(step, &[(from_ns, 0), (second, 5_000)], second + second_ns)
     }
 
     /// A bare step of kernels of 10 and 20 us with 2 us to the next one in a row of three; its first run took 1 us more.
     fn bare() -> Laps {
-        let in_order = [
-            launch(0, 100_000, 11_000, 20_000),
-            launch(0, 200_000, 50_000, 50_000),
-            launch(0, 400_000, 50_000, 50_000),
-            launch(0, 1_000_000, 10_000, 20_000),
-            launch(0, 1_032_000, 10_000, 20_000),
-            launch(0, 1_064_000, 10_000, 20_000),
-            launch(0, 2_000_000, 50_000, 50_000),
-        ];
-        let turns = BTreeMap::from([(0, (0, 0))]);
-        let times = in_order.to_vec();
+        let other = |from_ns| launch(0, from_ns, [50_000, 50_000], 5_000);
+        let row = |from_ns| launch(0, from_ns, [10_000, 20_000], 5_000);
+        let first = launch(0, 100_000, [11_000, 20_000], 5_000);
+        let (turns, before) = (
+            BTreeMap::from([(0, (0, 0))]),
+            [first, other(200_000), other(400_000)],
+        );
+        let row = [row(1_000_000), row(1_032_000), row(1_064_000)];
+        let times = [&before[..], &row, &[other(2_000_000)]].concat();
         Stamped { turns, times }.bare_laps()
+    }
+
+    /// A step beside [`bare`], and the next one, which `turn` composed and which begins at `next_ns`.
+    fn laps(way: LaunchWay, first: StepTimes, turn: (u64, u64), next_ns: u64) -> Laps {
+        let turns = BTreeMap::from([(0, (0, 1)), (1, turn)]);
+        let times = vec![first, launch(1, next_ns, [10_000, 20_000], 5_000)];
+        Stamped { turns, times }.laps(way)
     }
 
     #[test]
     fn a_step_is_divided_without_a_rest() {
         // The second kernel came late, 7 us after it could have; it took 1 us more. Between the steps are 14 us, of which the
         // turn has 4: its 3 first ones lie before the step's end.
-        let way = Stamped {
-            turns: BTreeMap::from([(0, (0, 1)), (1, (35_000, 43_000))]),
-            times: vec![
-                times(0, &[(0, 0), (18_000, 50)], 39_000),
-                launch(1, 53_000, 10_000, 20_000),
-            ],
+        let late = launch(0, 0, [18_000, 21_000], 50);
+        let by = |way| {
+            let laps = laps(way, late.clone(), (35_000, 43_000), 53_000);
+            over_bare(way, &[laps], &[bare()])
         };
-        let by = |launched| over_bare(launched, &[way.laps(launched)], &[bare()]);
         let found = by(LaunchWay::DeviceGraph);
-        assert_eq!(found.over_bare_gap_us, Some(7.0));
-        assert_eq!(found.over_bare_scheduler_us, Some(4.0));
-        assert_eq!(
-            found.over_bare_launch_us,
-            Some(8.0),
-            "14 less the bare graph's 2 and the turn"
-        );
-        assert_eq!(found.over_bare_first_run_us, Some(1.0));
-        assert_eq!(found.over_bare_unexplained_us, Some(1.0));
-        assert_eq!(found.over_bare_us, Some(21.0));
-        assert_eq!(found.over_bare_steps, Some(1));
+        let parts = |found: &OverBare| {
+            [
+                found.over_bare_launch_us,
+                found.over_bare_gap_us,
+                found.over_bare_scheduler_us,
+                found.over_bare_first_run_us,
+                found.over_bare_unexplained_us,
+            ]
+            .map(Option::unwrap)
+        };
+        assert_eq!(parts(&found), [8.0, 7.0, 4.0, 1.0, 1.0]);
+        let all = (found.over_bare_us, found.over_bare_steps);
+        assert_eq!(all, (Some(21.0), Some(1)));
         // By a clock of the host's all of the turn counts; one by one, what a kernel usually takes longer is a gap too.
         let found = by(LaunchWay::HostKernels);
-        let parts = (
-            found.over_bare_scheduler_us,
-            found.over_bare_launch_us,
-            found.over_bare_gap_us,
-        );
-        assert_eq!(parts, (Some(8.0), Some(4.0), Some(8.0)));
-        assert_eq!(found.over_bare_unexplained_us, Some(0.0));
-    }
-
-    #[test]
-    fn a_host_that_runs_ahead_is_not_waited_for() {
-        let way = Stamped {
-            turns: BTreeMap::from([(0, (0, 1)), (1, (500, 9_500))]),
-            times: vec![
-                launch(0, 0, 10_000, 20_000),
-                launch(1, 32_500, 10_000, 20_000),
-            ],
-        };
-        let ahead = LaunchWay::HostGraphAhead;
-        let found = over_bare(ahead, &[way.laps(ahead)], &[bare()]);
-        assert_eq!(
-            (found.over_bare_scheduler_us, found.over_bare_launch_us),
-            (Some(0.5), Some(0.0))
-        );
+        assert_eq!(parts(&found), [4.0, 8.0, 8.0, 1.0, 0.0]);
+        // A host that runs ahead is not waited for: its turn counts as far as there is room.
+        let way = LaunchWay::HostGraphAhead;
+        let first = launch(0, 0, [11_000, 20_000], 5_000);
+        let laps = laps(way, first, (500, 9_500), 33_500);
+        let found = over_bare(way, &[laps], &[bare()]);
+        assert_eq!(parts(&found), [0.0, 0.0, 0.5, 1.0, 0.0]);
     }
 
     #[test]
     fn what_repeats_spread_by_cannot_be_measured() {
         let way = LaunchWay::DeviceGraph;
         let run = |next_ns| {
-            let turns = BTreeMap::from([(0, (0, 1)), (1, (30_000, 30_000))]);
-            let times = vec![
-                launch(0, 0, 10_000, 20_000),
-                launch(1, next_ns, 10_000, 20_000),
-            ];
-            Stamped { turns, times }.laps(way)
+            let first = launch(0, 0, [10_000, 20_000], 5_000);
+            laps(way, first, (30_000, 30_000), next_ns)
         };
         let over = |ways: &[Laps]| over_bare(way, ways, &vec![bare(); ways.len()]);
         let steady = over(&[run(40_000), run(41_000)]);
-        assert_eq!(
-            (steady.over_bare_us, steady.over_bare_spread_us),
-            (Some(8.5), Some(1.0))
-        );
+        let sum = (steady.over_bare_us, steady.over_bare_spread_us);
+        assert_eq!(sum, (Some(8.5), Some(1.0)));
         assert_eq!(steady.over_bare_measurable, Some(true));
         let apart = over(&[run(31_000), run(41_000)]);
         assert_eq!(apart.over_bare_measurable, Some(false), "{apart:?}");

@@ -31,26 +31,23 @@ fn one(part: &str, values: &mut Vec<u32>) -> Result<(), String> {
         values.push(number(part)?);
         return Ok(());
     };
-    type Next = fn(u32, u32) -> Option<u32>;
-    let (last, by, next): (&str, u32, Next) = match (rest.split_once('+'), rest.split_once('*')) {
-        (Some((last, step)), _) => (last, number(step)?, u32::checked_add),
-        (None, Some((last, factor))) => (last, number(factor)?, u32::checked_mul),
-        (None, None) => (rest, 1, u32::checked_add),
+    let (last, times, add) = match (rest.split_once('+'), rest.split_once('*')) {
+        (Some((last, step)), _) => (last, 1, number(step)?),
+        (None, Some((last, factor))) => (last, number(factor)?, 0),
+        (None, None) => (rest, 1, 1),
     };
     let (first, last) = (number(first)?, number(last)?);
-    let mut at = Some(first);
     if first > last {
         return Err(format!("{part}: expected a range that ascends"));
     }
-    while let Some(value) = at.filter(|&value| value <= last) {
-        values.push(value);
-        at = next(value, by);
-        if at.is_some_and(|next| next <= value) {
-            return Err(format!("{part}: the step leads nowhere"));
-        }
-        if values.len() > MOST {
-            return Err(format!("{part}: more than {MOST} values"));
-        }
+    if add == 0 && (times < 2 || first == 0) {
+        return Err(format!("{part}: the step leads nowhere"));
+    }
+    let next = |value: &u32| value.checked_mul(times)?.checked_add(add);
+    let range = std::iter::successors(Some(first), next).take_while(|&value| value <= last);
+    values.extend(range.take(MOST + 1));
+    if values.len() > MOST {
+        return Err(format!("{part}: more than {MOST} values"));
     }
     Ok(())
 }
@@ -73,19 +70,17 @@ pub struct Lengths(pub Vec<Length>);
 pub fn lengths(text: &str) -> Result<Lengths, String> {
     let mut lengths = Vec::new();
     for part in text.split(',').map(str::trim) {
-        match part.split_once('-') {
-            Some((shortest, longest)) if !longest.contains(['+', '*']) => lengths.push(Length {
+        let plain = |(_, longest): &(&str, &str)| !longest.contains(['+', '*']);
+        if let Some((shortest, longest)) = part.split_once('-').filter(plain) {
+            lengths.push(Length {
                 shortest: number(shortest)?,
                 longest: number(longest)?,
-            }),
-            _ => {
-                let mut values = Vec::new();
-                one(part, &mut values)?;
-                lengths.extend(values.into_iter().map(|value| Length {
-                    shortest: value,
-                    longest: value,
-                }));
-            }
+            });
+        } else {
+            lengths.extend(parse(part)?.0.into_iter().map(|value| Length {
+                shortest: value,
+                longest: value,
+            }));
         }
     }
     for Length { shortest, longest } in &lengths {

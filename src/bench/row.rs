@@ -546,6 +546,7 @@ fn samples(kind: Kind, repeats: &[Figures], starts: &[Startup]) -> BTreeMap<Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::kernel;
     use schemars::generate::SchemaSettings;
     use std::path::PathBuf;
 
@@ -553,16 +554,21 @@ mod tests {
         Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
     }
 
-    /// With TAILGRAPH_WRITE=1 it is written anew.
+    /// With TAILGRAPH_WRITE=1 they are written anew.
     #[test]
-    fn the_schema_is_that_of_the_struct() {
+    fn schemas_are_those_of_the_structs() {
+        check_schema::<Row>("bench", "Results of tailgraph bench");
+        check_schema::<kernel::Row>("kernel", "Results of tailgraph bench kernel");
+    }
+
+    fn check_schema<T: JsonSchema>(name: &str, title: &str) {
         let settings = SchemaSettings::draft2020_12().for_serialize();
-        let mut schema = settings.into_generator().into_root_schema_for::<Vec<Row>>();
-        schema.insert("title".into(), "Results of tailgraph bench".into());
+        let mut schema = settings.into_generator().into_root_schema_for::<Vec<T>>();
+        schema.insert("title".into(), title.into());
         let row = schema.pointer_mut("/$defs/Row").unwrap();
         row["additionalProperties"] = false.into();
         let text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
-        let path = repository("tests/schemas/bench.schema.json");
+        let path = repository(&format!("tests/schemas/{name}.schema.json"));
         if std::env::var_os("TAILGRAPH_WRITE").is_some() {
             std::fs::write(&path, &text).unwrap();
         }

@@ -2,30 +2,31 @@
 //! asked for has run, that step's graph is captured by one variant after the other and launched again and again by the
 //! host with nothing in between (as [`super::bare`] does), all variants in turns.
 
-use super::bare::InARow;
+use super::bare::launches;
 use super::variants::{Timed, choose, families, finalists, near, refined};
 use crate::backend::LaunchWay;
 use crate::backend::cuda::device::GpuDevice;
 use crate::backend::cuda::engine::hosted::{HostLaunched, OtherStep, StagePlace};
-use crate::backend::cuda::engine::model::{ModelProgram, Placement, programs};
+use crate::backend::cuda::engine::model::{ModelProgram, programs};
 use crate::backend::cuda::families::Bucket;
 use crate::backend::cuda::tuning::Shape;
 use crate::backend::cuda::tuning::variants::{Architecture, Entry, Variant};
+use crate::backend::device::EngineSpec;
 use crate::backend::{StageBackend, StepView};
 use crate::error::{Error, Result};
-use crate::model::{DType, Model};
-use crate::plan::{EngineOptions, Plan, RingCapacities, StepKind};
+use crate::model::DType;
+use crate::plan::{RingCapacities, StepKind};
 use crate::runtime::Engine;
 use crate::sys::abi;
 use parking_lot::Mutex;
 use std::collections::HashSet;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const IN_A_ROW: InARow = InARow {
-    long: Duration::from_millis(12),
-    launches: 4..=16,
-};
+/// Launches of one graph in a row: as many as take this long, within these limits.
+const IN_A_ROW: Duration = Duration::from_millis(12);
+const LAUNCHES: RangeInclusive<u32> = 4..=16;
 /// Times that all variants are gone through, and those that meet again.
 const ROUNDS: usize = 5;
 const FINAL_ROUNDS: usize = 15;
@@ -39,47 +40,19 @@ pub struct Found {
     pub rows: u32,
     /// Variants that were measured.
     pub measured: usize,
-    /// Those that met again: first what serves it now.
+    /// Those that met again.
     pub finalists: Vec<Timed>,
-    chosen: usize,
-}
-
-impl Found {
     /// What serves it now.
-    pub fn current(&self) -> &Timed {
-        &self.finalists[0]
-    }
-
-    pub fn chosen(&self) -> &Timed {
-        &self.finalists[self.chosen]
-    }
+    pub current: Timed,
+    pub chosen: Timed,
 }
 
-/// What is measured next, and what came of it.
+/// What is measured, and what came of it.
 #[derive(Default)]
-pub struct Tuning(Mutex<State>);
-
-#[derive(Default)]
-struct State {
-    wanted: Option<u32>,
-    found: Option<Found>,
-}
-
-impl Tuning {
-    /// Measures the next decode step of `rows` rows.
-    pub fn begin(&self, rows: u32) {
-        *self.0.lock() = State {
-            wanted: Some(rows),
-            found: None,
-        };
-    }
-
-    /// What came of it; `None` where there was no such step.
-    pub fn end(&self) -> Option<Found> {
-        let mut state = self.0.lock();
-        state.wanted = None;
-        state.found.take()
-    }
+pub struct Tuning {
+    /// The next decode step of so many rows.
+    pub wanted: Option<u32>,
+    pub found: Option<Found>,
 }
 
 struct TunedStage {
@@ -89,20 +62,18 @@ struct TunedStage {
     dtype: DType,
     entries: Vec<Entry>,
     slots: u32,
-    tuning: Arc<Tuning>,
+    tuning: Arc<Mutex<Tuning>>,
 }
 
 impl StageBackend for TunedStage {
     fn run(&mut self, view: &StepView<'_>) -> Result<()> {
         self.inner.run(view)?;
-        let header = view.header();
-        let tuning = self.tuning.clone();
-        let mut state = tuning.0.lock();
-        if header.kind != abi::TG_KIND_DECODE || state.wanted != Some(header.rows) {
-            return Ok(());
+        let (header, tuning) = (view.header(), self.tuning.clone());
+        let mut tuning = tuning.lock();
+        if header.kind == abi::TG_KIND_DECODE && tuning.wanted == Some(header.rows) {
+            tuning.wanted = None;
+            tuning.found = Some(self.search(view, header.rows)?);
         }
-        state.wanted = None;
-        state.found = Some(self.search(view, header.rows)?);
         Ok(())
     }
 }
@@ -116,12 +87,12 @@ impl TunedStage {
         };
         let current = self.program.chosen_variant(bucket)?;
         let every = families(current, &self.entries, rows);
-        let mut all = self.time(view, rows, &every, ROUNDS)?;
+        let mut all = self.time(view, &every, ROUNDS)?;
         let mut best = all[choose(&all, 0)].variant;
         let mut around = near(&all);
         // Around what came near, then around what that found.
         for _ in 0..2 {
-            let timed = self.time(view, rows, &refined(best, &around), ROUNDS)?;
+            let timed = self.time(view, &refined(best, &around), ROUNDS)?;
             let found = timed[choose(&timed, 0)].variant;
             all.extend(timed);
             if found == best {
@@ -129,12 +100,13 @@ impl TunedStage {
             }
             (best, around) = (found, vec![found]);
         }
-        let finalists = self.time(view, rows, &finalists(current, &all), FINAL_ROUNDS)?;
+        let finalists = self.time(view, &finalists(current, &all), FINAL_ROUNDS)?;
         let variants: HashSet<Variant> = all.iter().map(|timed| timed.variant).collect();
         Ok(Found {
             rows,
             measured: variants.len(),
-            chosen: choose(&finalists, 0),
+            current: finalists[0].clone(),
+            chosen: finalists[choose(&finalists, 0)].clone(),
             finalists,
         })
     }
@@ -143,23 +115,21 @@ impl TunedStage {
     fn time(
         &mut self,
         view: &StepView<'_>,
-        rows: u32,
         variants: &[Variant],
         rounds: usize,
     ) -> Result<Vec<Timed>> {
+        let rows = view.header().rows;
         let mut steps: Vec<(Timed, OtherStep)> = Vec::new();
-        for (index, &variant) in variants.iter().enumerate() {
+        for &variant in variants {
             let known = variant.check(self.architecture, self.dtype, rows);
             let program = known.and_then(|()| self.program.with_variant(variant, rows));
+            let timed = Timed {
+                variant,
+                ms: vec![],
+            };
             match program {
-                Ok(program) => {
-                    let timed = Timed {
-                        variant,
-                        ms: Vec::with_capacity(rounds),
-                    };
-                    steps.push((timed, self.inner.other(view, program)?));
-                }
-                Err(why) if index == 0 => {
+                Ok(program) => steps.push((timed, self.inner.other(view, program)?)),
+                Err(why) if steps.is_empty() => {
                     return Err(Error::Runtime(format!(
                         "{variant} serves {rows} rows and cannot: {why}: this is a bug in tailgraph"
                     )));
@@ -175,11 +145,9 @@ impl TunedStage {
                 // Its code and what it leaves in the caches.
                 let start = Instant::now();
                 self.inner.repeat_other(step, 0)?;
-                let launches = IN_A_ROW.launches(start.elapsed());
-                let took = self.inner.repeat_other(step, launches)?;
-                timed
-                    .ms
-                    .push(took.as_secs_f64() * 1e3 / f64::from(launches));
+                let launches = launches(IN_A_ROW, start.elapsed(), LAUNCHES);
+                let took = self.inner.repeat_other(step, launches)? / launches;
+                timed.ms.push(took.as_secs_f64() * 1e3);
             }
         }
         Ok(steps.into_iter().map(|(timed, _)| timed).collect())
@@ -190,26 +158,16 @@ impl TunedStage {
 ///
 /// # Errors
 /// As [`Engine::on`].
-pub fn engine(
-    device: &GpuDevice,
-    model: &Model,
-    plan: &Plan,
-    options: &EngineOptions,
-) -> Result<(Engine, Arc<Tuning>)> {
-    let options = options.one_step_in_flight();
-    let (gpu, dtype) = (&device.gpu, device.spec.dtype);
-    let file = gpu.kernel_file()?;
-    let ladders = plan.ladders.reachable(&options);
-    let placement = Placement {
-        plan,
-        stages: &plan.stages,
-        ladders: &ladders,
-        options: &options,
-        dtype,
-        sink: &None,
-        hold: false,
+pub fn engine(device: &GpuDevice, spec: &EngineSpec<'_>) -> Result<(Engine, Arc<Mutex<Tuning>>)> {
+    let spec = EngineSpec {
+        options: &spec.options.one_step_in_flight(),
+        ..*spec
     };
-    let mut stages = programs(gpu, model, &placement)?;
+    let (options, gpu, dtype) = (spec.options, &device.gpu, device.spec.dtype);
+    let file = gpu.kernel_file()?;
+    let ladders = spec.plan.ladders.reachable(options);
+    let placement = device.placement(&spec, &ladders, options, false);
+    let mut stages = programs(gpu, spec.model, &placement)?;
     let (Some(program), true) = (stages.pop(), stages.is_empty()) else {
         return Err(Error::Usage(
             "--stages: variants are measured on a model of one stage".into(),
@@ -217,20 +175,20 @@ pub fn engine(
     };
     let (place, way) = (StagePlace { index: 0, count: 1 }, LaunchWay::HostKernels);
     let own = Box::new(program.clone());
-    let tuning = Arc::new(Tuning::default());
+    let tuning = Arc::new(Mutex::new(Tuning::default()));
     let stage = TunedStage {
-        inner: HostLaunched::new(&gpu.context, own, place, &ladders, &options, way)?,
+        inner: HostLaunched::new(&gpu.context, own, place, &ladders, options, way)?,
         program,
         architecture: file.file.architecture,
         dtype,
         entries: file
-            .choice(dtype, Shape::of(&model.config))
+            .choice(dtype, Shape::of(&spec.model.config))
             .entries
             .to_vec(),
         slots: options.max_seqs,
         tuning: tuning.clone(),
     };
-    let capacities = RingCapacities::new(&options);
-    let engine = Engine::on_host(vec![Box::new(stage)], &ladders, &options, capacities)?;
+    let capacities = RingCapacities::new(options);
+    let engine = Engine::on_host(vec![Box::new(stage)], &ladders, options, capacities)?;
     Ok((engine, tuning))
 }

@@ -6,20 +6,22 @@
 //! many one may have been lucky, and a GPU at its limit of power takes what is quicker by less than a hundredth now for quicker and
 //! now not.
 
-use super::stats::{quantile, sorted};
+use super::stats::summary;
 use crate::backend::cuda::tuning::limits::SWAP_AB_ROWS;
 use crate::backend::cuda::tuning::variants::{
     Entry, Experts, GROUPED_TILE_ROWS, Grouped, Products, Variant,
 };
+use indexmap::IndexSet;
+use statrs::distribution::{Binomial, DiscreteCDF};
 
 /// Where no entry has the family.
-const FIRST_SKINNY_STAGES: u32 = 4;
-const FIRST_GROUPED: Grouped = Grouped {
+const FIRST_SKINNY: Products = Products::Skinny { stages: 4 };
+const FIRST_GROUPED: Experts = Experts::Grouped(Grouped {
     tile_rows: 32,
     stages: 6,
     guess: false,
     prefetch_mib: 0,
-};
+});
 /// Rings that are measured.
 const SKINNY_STAGES: [u32; 6] = [2, 3, 4, 5, 6, 8];
 const GROUPED_STAGES: [u32; 7] = [4, 5, 6, 7, 8, 10, 12];
@@ -27,10 +29,10 @@ const GROUPED_STAGES: [u32; 7] = [4, 5, 6, 7, 8, 10, 12];
 const PREFETCH_MIB: [u32; 5] = [0, 8, 16, 24, 32];
 /// Up to so many times the fastest family's time others may still win with other parameters.
 const NEAR: f64 = 1.1;
-/// What is taken in the place of the current choice is quicker in the median by so much,
+/// What is taken in the place of the current choice is quicker in the median by so much, and in so many of the rounds that a coin
+/// tossed as often comes up heads as often with at most this probability: in all of five, in 12 of 15.
 const QUICKER: f64 = 0.997;
-/// ... and in so many of the rounds that it would be by chance once in 32 times at most: in all of five.
-const CHANCE: f64 = 1.0 / 32.0;
+const CHANCE: f64 = 0.032;
 /// Those that meet again, beside the current choice.
 const FINALISTS: usize = 3;
 
@@ -43,30 +45,17 @@ pub struct Timed {
 
 impl Timed {
     pub fn median_ms(&self) -> f64 {
-        quantile(&sorted(&self.ms), 0.5)
+        summary(&self.ms).map_or(f64::INFINITY, |ms| ms.median)
     }
 
     /// Whether the difference to `other`, measured in the same rounds, is none of chance.
     fn beats(&self, other: &Self) -> bool {
         let rounds = self.ms.iter().zip(&other.ms);
-        let quicker = rounds.clone().filter(|(a, b)| a < b).count();
-        quicker >= wins_needed(rounds.len()) && self.median_ms() < QUICKER * other.median_ms()
+        let slower = rounds.filter(|(a, b)| a >= b).count() as u64;
+        let tossed = Binomial::new(0.5, self.ms.len() as u64);
+        tossed.is_ok_and(|tossed| tossed.cdf(slower) <= CHANCE)
+            && self.median_ms() < QUICKER * other.median_ms()
     }
-}
-
-/// The fewest of so many tosses of a coin that all of them, or more, come up heads with a probability of at most [`CHANCE`]; more than
-/// there are where they are too few.
-fn wins_needed(tosses: usize) -> usize {
-    let mut exactly = 0.5f64.powi(tosses as i32);
-    let mut at_least = 0.0;
-    for wins in (0..=tosses).rev() {
-        at_least += exactly;
-        if at_least > CHANCE {
-            return wins + 1;
-        }
-        exactly *= wins as f64 / (tosses - wins + 1) as f64;
-    }
-    0
 }
 
 /// The fastest of those that beat `timed[current]`, or that one: ties go to the current choice.
@@ -82,48 +71,38 @@ pub fn families(current: Variant, entries: &[Entry], rows: u32) -> Vec<Variant> 
     let mut nearby: Vec<&Entry> = entries.iter().collect();
     nearby.sort_by_key(|entry| entry.rows.abs_diff(rows));
     let all = || std::iter::once(current).chain(nearby.iter().map(|entry| entry.variant));
-    let stages = all().find_map(|variant| match variant.products {
-        Products::Skinny { stages } => Some(stages),
-        Products::SwapAb | Products::Persistent | Products::Tiled => None,
-    });
-    let grouped = all().find_map(|variant| match variant.experts {
-        Experts::Grouped(grouped) => Some(grouped),
-        Experts::Skinny | Experts::Fused | Experts::Persistent | Experts::Tiled => None,
-    });
-    let skinny = Products::Skinny {
-        stages: stages.unwrap_or(FIRST_SKINNY_STAGES),
-    };
-    let grouped = Experts::Grouped(grouped.unwrap_or(FIRST_GROUPED));
-    let (of_products, of_experts) = match rows <= SWAP_AB_ROWS {
-        true => (
+    let mut products = all().map(|variant| variant.products);
+    let skinny = products.find(|products| matches!(products, Products::Skinny { .. }));
+    let skinny = skinny.unwrap_or(FIRST_SKINNY);
+    let mut experts = all().map(|variant| variant.experts);
+    let grouped = experts.find(|experts| matches!(experts, Experts::Grouped(_)));
+    let grouped = grouped.unwrap_or(FIRST_GROUPED);
+    let (of_products, of_experts) = if rows <= SWAP_AB_ROWS {
+        (
             &[skinny, Products::SwapAb, Products::Tiled][..],
             &[Experts::Skinny, Experts::Fused, grouped, Experts::Tiled][..],
-        ),
-        false => (
+        )
+    } else {
+        (
             &[Products::Persistent, Products::Tiled][..],
             &[grouped, Experts::Persistent, Experts::Tiled][..],
-        ),
+        )
     };
-    let mut found = vec![current];
+    let mut found = IndexSet::from([current]);
     for &products in of_products {
-        for experts in of_experts.iter().map(|experts| experts.beside(products)) {
-            let variant = Variant { products, experts };
-            let goes = !experts.follow_skinny() || products == skinny;
-            if goes && !found.contains(&variant) {
-                found.push(variant);
-            }
-        }
+        let experts = of_experts.iter().map(|experts| experts.beside(products));
+        let goes = experts.filter(|experts| !experts.follow_skinny() || products == skinny);
+        found.extend(goes.map(|experts| Variant { products, experts }));
     }
-    found
+    Vec::from_iter(found)
 }
 
 /// What came near the fastest, that one included.
 pub fn near(timed: &[Timed]) -> Vec<Variant> {
     let medians = timed.iter().map(Timed::median_ms);
     let fastest = medians.fold(f64::INFINITY, f64::min);
-    let close = timed
-        .iter()
-        .filter(|timed| timed.median_ms() <= NEAR * fastest);
+    let close = timed.iter();
+    let close = close.filter(|timed| timed.median_ms() <= NEAR * fastest);
     close.map(|timed| timed.variant).collect()
 }
 
@@ -131,60 +110,44 @@ pub fn near(timed: &[Timed]) -> Vec<Variant> {
 pub fn finalists(current: Variant, measured: &[Timed]) -> Vec<Variant> {
     let mut by_time: Vec<&Timed> = measured.iter().collect();
     by_time.sort_by(|a, b| a.median_ms().total_cmp(&b.median_ms()));
-    let mut found = vec![current];
-    for timed in by_time {
-        if found.len() <= FINALISTS && !found.contains(&timed.variant) {
-            found.push(timed.variant);
-        }
-    }
-    found
+    let mut found = IndexSet::from([current]);
+    found.extend(by_time.iter().map(|timed| timed.variant));
+    found.into_iter().take(1 + FINALISTS).collect()
 }
 
 /// `current` first, then all that differ from one of `around` in one parameter.
 pub fn refined(current: Variant, around: &[Variant]) -> Vec<Variant> {
-    let mut found = vec![current];
-    let mut add = |variant| {
-        if !found.contains(&variant) {
-            found.push(variant);
-        }
-    };
-    for &variant in around {
-        add(variant);
-        let Variant { products, experts } = variant;
+    let mut found = IndexSet::from([current]);
+    for &Variant { products, experts } in around {
+        let mut add = |products, experts| found.insert(Variant { products, experts });
+        add(products, experts);
         if let Products::Skinny { .. } = products {
             for stages in SKINNY_STAGES {
-                let products = Products::Skinny { stages };
-                add(Variant { products, experts });
+                add(Products::Skinny { stages }, experts);
             }
         }
-        if let Experts::Grouped(grouped) = experts {
-            let mut shaped = |grouped| {
-                let experts = Experts::Grouped(grouped);
-                add(Variant { products, experts });
-            };
-            for tile_rows in GROUPED_TILE_ROWS {
-                shaped(Grouped {
-                    tile_rows,
-                    ..grouped
-                });
-            }
-            for stages in GROUPED_STAGES {
-                shaped(Grouped { stages, ..grouped });
-            }
-            for guess in [false, true] {
-                shaped(Grouped { guess, ..grouped });
-            }
+        let Experts::Grouped(grouped) = experts else {
+            continue;
+        };
+        let mut add = |change: &dyn Fn(&mut Grouped)| {
+            let mut changed = grouped;
+            change(&mut changed);
+            add(products, Experts::Grouped(changed));
+        };
+        for tile_rows in GROUPED_TILE_ROWS {
+            add(&|grouped| grouped.tile_rows = tile_rows);
+        }
+        for stages in GROUPED_STAGES {
+            add(&|grouped| grouped.stages = stages);
+        }
+        add(&|grouped| grouped.guess = !grouped.guess);
+        if matches!(products, Products::SwapAb | Products::Persistent) {
             for prefetch_mib in PREFETCH_MIB {
-                if matches!(products, Products::SwapAb | Products::Persistent) {
-                    shaped(Grouped {
-                        prefetch_mib,
-                        ..grouped
-                    });
-                }
+                add(&|grouped| grouped.prefetch_mib = prefetch_mib);
             }
         }
     }
-    found
+    Vec::from_iter(found)
 }
 
 #[cfg(test)]
@@ -228,41 +191,33 @@ mod tests {
         let a_little = [1.999, 2.099, 1.999, 1.999, 1.999];
         assert_eq!(with(a_little), 0, "too little");
         let fastest = timed(Variant::TILED, [1.0; 5]);
-        let all = [current.clone(), timed(swap_ab(32), [1.5; 5]), fastest];
-        assert_eq!(choose(&all, 0), 2);
-        assert_eq!(choose(&all[..1], 0), 0);
-    }
-
-    #[test]
-    fn of_many_rounds_not_all_need_be_quicker() {
-        let needed = [0, 1, 4, 5, 6, 7, 8, 15].map(wins_needed);
-        // 12 of 15: 576 of 32,768 tosses; 11: 1,941.
-        assert_eq!(needed, [1, 2, 5, 5, 6, 7, 8, 12]);
-        let quicker_in = |rounds: usize| -> [f64; 15] {
-            std::array::from_fn(|round| if round < rounds { 1.9 } else { 2.1 })
+        let all = [current, timed(swap_ab(32), [1.5; 5]), fastest];
+        assert_eq!((choose(&all, 0), choose(&all[..1], 0)), (2, 0));
+        // Of many rounds not all need be quicker: 576 of 32,768 tosses have 12 heads and more of 15, 1,941 have 11.
+        let quicker_in = |wins: usize| {
+            let ms = std::array::from_fn(|round| if round < wins { 1.9 } else { 2.1 });
+            let rounds: [f64; 15] = ms;
+            choose(&[timed(SKINNY, [2.0; 15]), timed(swap_ab(32), rounds)], 0)
         };
-        let rounds = |quicker| timed(swap_ab(32), quicker_in(quicker));
-        let current = timed(SKINNY, [2.0; 15]);
-        assert_eq!(choose(&[current.clone(), rounds(12)], 0), 1);
-        assert_eq!(choose(&[current, rounds(11)], 0), 0, "chance");
+        assert_eq!((quicker_in(12), quicker_in(11)), (1, 0));
     }
 
     #[test]
-    fn the_fastest_meet_again() {
+    fn the_fastest_go_on() {
         let of = |rows, ms| timed(swap_ab(rows), [ms; 3]);
+        let skinny = timed(SKINNY, [1.0; 3]);
         let measured = [
             of(8, 3.0),
-            timed(SKINNY, [1.0; 3]),
+            skinny,
             of(16, 1.5),
             of(32, 1.2),
+            of(32, 1.25),
+            of(64, 1.05),
         ];
+        assert_eq!(near(&measured), [SKINNY, swap_ab(64)]);
+        let found = finalists(SKINNY, &measured);
         assert_eq!(
-            finalists(SKINNY, &measured),
-            [SKINNY, swap_ab(32), swap_ab(16), swap_ab(8)]
-        );
-        let again = [&measured[..], &[of(64, 1.1), of(64, 1.3), of(32, 1.25)]].concat();
-        assert_eq!(
-            finalists(SKINNY, &again),
+            found,
             [SKINNY, swap_ab(64), swap_ab(32), swap_ab(16)],
             "each once"
         );
@@ -282,30 +237,16 @@ mod tests {
             entry(256, swap_ab(64)),
         ];
         let found = families(SKINNY, &entries, 8);
-        assert_eq!(found[0], SKINNY);
-        assert_eq!(found.len(), 8);
-        assert!(found.contains(&swap_ab(16)), "{found:?}");
+        assert_eq!((found[0], found.len()), (SKINNY, 8));
         let hybrid = Variant {
             products: SKINNY.products,
-            experts: Experts::Grouped(grouped(16)),
+            ..swap_ab(16)
         };
-        assert!(found.contains(&hybrid) && found.contains(&Variant::TILED));
+        for variant in [swap_ab(16), hybrid, Variant::TILED] {
+            assert!(found.contains(&variant), "{variant} in {found:?}");
+        }
         let alone = |v: &Variant| v.experts.follow_skinny() && v.products != SKINNY.products;
         assert!(!found.iter().any(alone), "{found:?}");
-        let prefetching = Variant {
-            products: Products::SwapAb,
-            experts: Experts::Grouped(Grouped {
-                prefetch_mib: 16,
-                ..grouped(64)
-            }),
-        };
-        for variant in families(prefetching, &[], 256) {
-            let checked = match variant.experts {
-                Experts::Grouped(_) => variant.check(Architecture::Sm90, DType::BF16, 8),
-                _ => Ok(()),
-            };
-            assert_eq!(checked, Ok(()), "{variant}");
-        }
         let many = families(Variant::PERSISTENT, &entries, 512);
         assert_eq!((many[0], many.len()), (Variant::PERSISTENT, 6));
         let grouped_alone = Variant {
@@ -313,59 +254,51 @@ mod tests {
             ..swap_ab(64)
         };
         assert!(many.contains(&grouped_alone), "{many:?}");
-        let without = families(Variant::TILED, &[], 8);
-        assert_eq!((without[0], without.len()), (Variant::TILED, 8));
+        // What only some products can prefetch stays with these.
+        let prefetching = Variant {
+            experts: Experts::Grouped(Grouped {
+                prefetch_mib: 16,
+                ..grouped(64)
+            }),
+            ..swap_ab(64)
+        };
+        let found = families(prefetching, &[], 256);
+        for variant in found
+            .iter()
+            .filter(|v| matches!(v.experts, Experts::Grouped(_)))
+        {
+            let checked = variant.check(Architecture::Sm90, DType::BF16, 8);
+            assert_eq!(checked, Ok(()), "{variant}");
+        }
     }
 
     #[test]
     fn one_parameter_changes_at_a_time() {
         let found = refined(SKINNY, &[swap_ab(16)]);
+        let at = grouped(16);
+        let changes = |variant: &Variant| match variant.experts {
+            Experts::Grouped(shape) if variant.products == Products::SwapAb => {
+                u32::from(shape.tile_rows != at.tile_rows)
+                    + u32::from(shape.stages != at.stages)
+                    + u32::from(shape.guess != at.guess)
+                    + u32::from(shape.prefetch_mib != at.prefetch_mib)
+            }
+            _ => panic!("{variant:?}"),
+        };
+        assert!(found[1..].iter().all(|variant| changes(variant) <= 1));
         assert_eq!(found[0], SKINNY);
-        for variant in &found[1..] {
-            assert_eq!(variant.products, Products::SwapAb);
-            let Experts::Grouped(shape) = variant.experts else {
-                panic!("{variant:?}")
-            };
-            let Grouped {
-                tile_rows,
-                stages,
-                guess,
-                prefetch_mib,
-            } = grouped(16);
-            let changed = [
-                shape.tile_rows != tile_rows,
-                shape.stages != stages,
-                shape.guess != guess,
-                shape.prefetch_mib != prefetch_mib,
-            ];
-            assert!(changed.iter().filter(|&&c| c).count() <= 1, "{shape:?}");
-        }
         assert!(found.contains(&swap_ab(8)) && found.contains(&swap_ab(64)));
-        let prefetches = |variant: &&Variant| matches!(variant.experts, Experts::Grouped(grouped) if grouped.prefetch_mib > 0);
-        assert_eq!(
-            found.iter().filter(prefetches).count(),
-            PREFETCH_MIB.len() - 1
-        );
+        let prefetching = |found: &[Variant]| {
+            let texts = found.iter().map(Variant::to_string);
+            texts.filter(|text| text.contains("prefetched")).count()
+        };
+        assert_eq!(prefetching(&found), PREFETCH_MIB.len() - 1);
         let by_tiled = Variant {
             products: Products::Tiled,
             ..swap_ab(16)
         };
-        let found = refined(by_tiled, &[by_tiled]);
-        assert_eq!(found.iter().filter(prefetches).count(), 0, "nothing does");
-        assert_eq!(
-            refined(SKINNY, &[SKINNY]).len(),
-            SKINNY_STAGES.len(),
-            "the current one is among them"
-        );
-    }
-
-    #[test]
-    fn what_is_far_behind_is_left_alone() {
-        let all = [
-            timed(SKINNY, [1.0; 3]),
-            timed(swap_ab(32), [1.05; 3]),
-            timed(Variant::TILED, [2.0; 3]),
-        ];
-        assert_eq!(near(&all), [SKINNY, swap_ab(32)]);
+        assert_eq!(prefetching(&refined(by_tiled, &[by_tiled])), 0);
+        // The current one is among them.
+        assert_eq!(refined(SKINNY, &[SKINNY]).len(), SKINNY_STAGES.len());
     }
 }

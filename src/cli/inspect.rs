@@ -9,7 +9,7 @@ use super::args::InspectArgs;
 use super::args::inspect::Format;
 use super::paths::{Files, open_printed};
 use super::{Exit, spec};
-use crate::backend::cuda::listed::calls::StepCalls;
+use crate::backend::cuda::listed::StepCalls;
 use crate::backend::cuda::tuning::gpu::H200;
 use crate::error::{Error, Result};
 use crate::model::{DType, ModelSource};

@@ -28,6 +28,7 @@ mod gpu {
     use crate::backend::cuda::driver::machine::Gpu;
     use crate::backend::cuda::tuning::variants::{Architecture, Entry};
     use crate::backend::cuda::tuning::{KernelFile, Shape};
+    use crate::backend::device::EngineSpec;
     use crate::bench::drive::{self, Beside};
     use crate::bench::tuning::{Found, engine};
     use crate::bench::workload::{self, Random};
@@ -44,7 +45,6 @@ mod gpu {
     use crate::session::opened::load;
     use crate::session::{Opened, RunSpec, Target};
     use crate::telemetry::{say, warn};
-    use std::process::Command;
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
@@ -169,7 +169,7 @@ mod gpu {
     /// What was found for each bucket. `None`: interrupted.
     fn of_dtype(
         args: &TuneArgs,
-        model: &Model,
+        model: &Arc<Model>,
         dtype: DType,
         plan: &Plan,
         buckets: &[u32],
@@ -193,7 +193,13 @@ mod gpu {
         let Target::Gpu(device) = &opened.target else {
             return Err(Error::Usage("tune: expected --device cuda".into()));
         };
-        let (mut engine, tuning) = engine(device, model, &opened.plan, &opened.options)?;
+        let spec = EngineSpec {
+            model,
+            plan: &opened.plan,
+            options: &opened.options,
+            sink: &None,
+        };
+        let (mut engine, tuning) = engine(device, &spec)?;
         engine.launch()?;
         let vocabulary = opened.config.vocab_size as u32;
         let mut tuned = Vec::new();
@@ -201,10 +207,10 @@ mod gpu {
             let point = Point::of(Kind::Decode, rows, PROMPT_TOKENS, NEW_TOKENS);
             let mut random = Random::new(args.timed.seed, u64::from(rows));
             let arrivals = workload::arrivals(&point, Logits::None, vocabulary, &mut random);
-            tuning.begin(rows);
+            tuning.lock().wanted = Some(rows);
             let beside = Beside::nothing(interrupt);
             drive::run(&mut engine, &arrivals, &beside, &mut |_| {})?;
-            let found = tuning.end().ok_or_else(|| {
+            let found = tuning.lock().found.take().ok_or_else(|| {
                 Error::Runtime(format!(
                     "tune: no decode step had all {rows} sequences, though {NEW_TOKENS} tokens each were generated: \
                      this is a bug in tailgraph"
@@ -235,7 +241,7 @@ mod gpu {
 
     fn line(dtype: DType, found: &Found) -> String {
         let dtype = dtype.name();
-        let (chosen, current) = (found.chosen(), found.current());
+        let (chosen, current) = (&found.chosen, &found.current);
         format!(
             "{dtype}, bucket {}: {:.3} ms by {} (now {:.3} ms by {}; {} measured)",
             found.rows,
@@ -253,7 +259,7 @@ mod gpu {
             "dtype", "bucket", "measured", "ms", "by", "ms now", "by", "ratio",
         ]);
         for Tuned { dtype, found } in tuned {
-            let (chosen, current) = (found.chosen(), found.current());
+            let (chosen, current) = (&found.chosen, &found.current);
             let (chosen_ms, current_ms) = (chosen.median_ms(), current.median_ms());
             table.row([
                 dtype.name().to_owned(),
@@ -262,9 +268,10 @@ mod gpu {
                 format!("{chosen_ms:.3}"),
                 chosen.variant.to_string(),
                 format!("{current_ms:.3}"),
-                match chosen.variant == current.variant {
-                    true => "the same: nothing else is quicker, but for noise".to_owned(),
-                    false => current.variant.to_string(),
+                if chosen.variant == current.variant {
+                    "the same: nothing else is quicker, but for noise".to_owned()
+                } else {
+                    current.variant.to_string()
                 },
                 format!("{:.3}", chosen_ms / current_ms),
             ]);
@@ -281,11 +288,12 @@ mod gpu {
         tuned: &[Tuned],
     ) -> Result<KernelFile> {
         let entry = |Tuned { dtype, found }: &Tuned| {
-            let (rows, variant) = (found.rows, found.chosen().variant);
-            let ms = Some(found.chosen().median_ms());
+            let (rows, variant) = (found.rows, found.chosen.variant);
+            let ms = Some(found.chosen.median_ms());
             (*dtype, Entry { rows, variant, ms })
         };
         let found: Vec<(DType, Entry)> = tuned.iter().map(entry).collect();
+        let of_build = || option_env!("TAILGRAPH_COMMIT").map(str::to_owned);
         let driver = crate::backend::cuda::driver::machine::probe()?;
         let (major, minor) = driver.version;
         let noted = [
@@ -296,20 +304,11 @@ mod gpu {
                 "date",
                 Some(chrono::Utc::now().format("%Y-%m-%d").to_string()),
             ),
-            ("commit", args.commit.clone().or_else(commit)),
+            ("commit", args.commit.clone().or_else(of_build)),
             ("command", Some(crate::command::command_line())),
         ];
         let noted = noted.into_iter();
         let measured = noted.filter_map(|(name, text)| Some((name.to_owned(), text?)));
         Ok(base.tuned(gpu.class, shape, &found, measured.collect()))
-    }
-
-    /// That of the working folder, where git is there and knows one.
-    fn commit() -> Option<String> {
-        let mut git = Command::new("git");
-        let found = git.args(["rev-parse", "--short", "HEAD"]).output().ok()?;
-        let text = String::from_utf8(found.stdout).ok()?;
-        let commit = text.trim();
-        (found.status.success() && !commit.is_empty()).then(|| commit.to_owned())
     }
 }

@@ -37,7 +37,7 @@ impl Column {
     }
 
     /// What was asked for, rather than what came of it.
-    const fn setting(title: &'static str, name: &'static str) -> Self {
+    pub const fn setting(title: &'static str, name: &'static str) -> Self {
         Self {
             is_setting: true,
             ..Self::field(title, name)

@@ -23,7 +23,7 @@ pub struct TuneArgs {
     /// Decode buckets to measure, such as 1,8 or 1-256*2 [default: all of the ladder that have a choice, up to 256 rows, in bf16 and f16 on sm_90 up to 1024]
     #[arg(long, value_name = "LIST", value_parser = ranges::parse)]
     pub bucket: Option<List>,
-    /// The commit that is measured, for the file [default: as git says of the working folder]
+    /// The commit that is measured, for the file [default: that of the build]
     #[arg(long, value_name = "ID")]
     pub commit: Option<String>,
     #[command(flatten)]

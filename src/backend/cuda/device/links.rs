@@ -5,11 +5,11 @@ use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::gpu::OpenGpu;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::driver::peer;
-use crate::backend::cuda::listed::links::Link;
+use crate::backend::cuda::driver::timed::time_in_a_row;
+use crate::backend::cuda::listed::Link;
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::pinned::Pinned;
 use crate::error::{Error, Result};
-use cudarc::driver::sys::CUevent_flags::CU_EVENT_DEFAULT;
 use cudarc::driver::{CudaStream, result};
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,27 +65,23 @@ impl End {
 /// The driver does not say who reaches whom; [`Error::Memory`] where a GPU has no room for copies.
 pub fn measure(gpus: &[OpenGpu]) -> Result<Vec<Link>> {
     let ends: Vec<End> = gpus.iter().map(End::new).collect::<Result<_>>()?;
-    let mut links = vec![];
-    for (index, from) in ends.iter().enumerate() {
-        for (other, to) in ends.iter().enumerate() {
-            if index != other {
-                links.push(link(from, to)?);
-            }
-        }
-    }
-    Ok(links)
+    let pairs = ends
+        .iter()
+        .flat_map(|from| ends.iter().map(move |to| (from, to)));
+    let pairs = pairs.filter(|(from, to)| from.gpu.info.ordinal != to.gpu.info.ordinal);
+    pairs.map(|(from, to)| link(from, to)).collect()
 }
 
 fn link(from: &End, to: &End) -> Result<Link> {
     let (a, b) = (&from.gpu.context, &to.gpu.context);
     let peer_access = peer::reaches(a, b)? && peer::reaches(b, a)?;
-    let mut failures = vec![];
-    let mut or_why = |found: Result<f64>| found.map_err(|why| failures.push(why.to_string())).ok();
     let opened = if peer_access {
         peer::open(a, b).and_then(|()| peer::open(b, a))
     } else {
         Ok(())
     };
+    let mut failures = vec![];
+    let mut or_why = |found: Result<f64>| found.map_err(|why| failures.push(why.to_string())).ok();
     let (copy_bytes_per_s, store_us) = match opened {
         Ok(()) => (
             or_why(copies(from, to)),
@@ -111,32 +107,18 @@ fn copies(from: &End, to: &End) -> Result<f64> {
     let copy = || {
         let (source, target) = (from.room.at(0), to.room.at(0));
         let stream = from.stream.cu_stream();
-        // SAFETY: both hold as many bytes, and live until the stream has been waited for below.
+        // SAFETY: both hold as many bytes, and live until the stream has been waited for.
         unsafe {
             result::memcpy_peer_async(b.cu_ctx(), target, a.cu_ctx(), source, COPY_BYTES, stream)
         }
         .map_err(refused)
     };
-    let now = || {
-        let event = from.stream.record_event(Some(CU_EVENT_DEFAULT));
-        event.map_err(refused)
-    };
-    let timed = || {
-        copy()?;
-        let begin = now()?;
-        for _ in 0..COPIES {
-            copy()?;
-        }
-        let end = now()?;
-        begin.elapsed_ms(&end).map_err(refused)
-    };
-    let ms = timed();
-    from.stream.synchronize().map_err(refused)?;
-    let bytes = f64::from(COPIES) * COPY_BYTES as f64;
-    Ok(bytes / (f64::from(ms?) / 1e3))
+    copy()?;
+    let took = time_in_a_row(&from.stream, COPIES, copy)?;
+    Ok(f64::from(COPIES) * COPY_BYTES as f64 / took.as_secs_f64())
 }
 
-/// Half of one, in microseconds.
+/// From a store until the other GPU sees it, in microseconds: half of a round trip.
 fn round_trips(from: &End, to: &End, peer_access: bool) -> Result<f64> {
     let pinned = || Pinned::new(&from.gpu.context, 2 * WORD_BYTES);
     let shared = (!peer_access).then(pinned).transpose()?;
@@ -166,35 +148,16 @@ fn round_trips(from: &End, to: &End, peer_access: bool) -> Result<f64> {
     for ended in waited {
         ended.map_err(|error| failed("waiting for a word to come back", error))?;
     }
+    // How many were answered, and ns.
     let mut told = [0u64; 2];
     let bytes = bytemuck::cast_slice_mut(&mut told);
     found.0.read(&from.stream, 0, bytes)?;
-    one_way_us(told, from.gpu.info.ordinal, to.gpu.info.ordinal)
-}
-
-/// Reads what the kernel that begins the rounds has found: how many were answered, and ns.
-fn one_way_us([rounds, ns]: [u64; 2], from: u32, to: u32) -> Result<f64> {
+    let [rounds, ns] = told;
     if rounds != u64::from(ROUNDS) {
+        let (from, to) = (from.gpu.info.ordinal, to.gpu.info.ordinal);
         return Err(Error::Runtime(format!(
             "a word from cuda:{from} to cuda:{to} and back: {rounds} of {ROUNDS} were answered within {LIMIT:?}"
         )));
     }
     Ok(ns as f64 / 1e3 / (2.0 * f64::from(ROUNDS)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_way_is_half_of_a_round() {
-        let us = one_way_us([u64::from(ROUNDS), 3_000_000], 0, 1).unwrap();
-        assert!((us - 1.5).abs() < 1e-9, "{us}");
-        let late = one_way_us([7, 2_000_000_000], 2, 3)
-            .unwrap_err()
-            .to_string();
-        for part in ["cuda:2", "cuda:3", "7 of 1000", "2s"] {
-            assert!(late.contains(part), "{late} lacks {part}");
-        }
-    }
 }

@@ -84,6 +84,6 @@ impl Device for GpuDevice {
 
     fn stages(&self, spec: &EngineSpec<'_>) -> Result<Stages> {
         let way = self.spec.launch.of_scheduled();
-        Ok(vec![Box::new(self.hosted(spec, way)?)])
+        Ok(vec![Box::new(self.hosted(spec, way, false)?.0)])
     }
 }

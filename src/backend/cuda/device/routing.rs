@@ -68,21 +68,17 @@ impl RoutingReader {
     unsafe fn chosen(&self, stream: &CudaStream, at: StepAt) -> Result<Vec<u32>> {
         let refused = |error| failed("waiting for a router on the GPU", error);
         stream.synchronize().map_err(refused)?;
+        let read = |address: Address, numbers: &mut [u32]| {
+            // SAFETY: there are so many numbers at the address, and waiting has bound the context to this thread.
+            let copied = unsafe { result::memcpy_dtoh_sync(numbers, address) };
+            copied.map_err(|error| failed("copying what a router chose from the GPU", error))
+        };
+        // There is a step by the caller's promise; its rows fit its bucket, and the array the largest one.
         let mut rows = [0];
-        // SAFETY: the caller's promise.
-        unsafe { read(at.step + offset_of!(abi::tg_step, rows) as u64, &mut rows) }?;
+        read(at.step + offset_of!(abi::tg_step, rows) as u64, &mut rows)?;
         let (address, each) = self.chosen;
         let mut experts = vec![0; rows[0] as usize * each];
-        // SAFETY: a step's rows fit its bucket, and the array the largest one.
-        unsafe { read(address, &mut experts) }?;
+        read(address, &mut experts)?;
         Ok(experts)
     }
-}
-
-/// # Safety
-/// There are so many numbers at `address`.
-unsafe fn read(address: Address, numbers: &mut [u32]) -> Result<()> {
-    // SAFETY: the caller's promise; `chosen` has bound the context to this thread by waiting.
-    let copied = unsafe { result::memcpy_dtoh_sync(numbers, address) };
-    copied.map_err(|error| failed("copying what a router chose from the GPU", error))
 }

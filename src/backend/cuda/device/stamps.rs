@@ -7,13 +7,13 @@ use crate::backend::cuda::driver::call::{KernelCall, parts as parts_of};
 use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::driver::module::Module;
-use crate::backend::cuda::engine::program::{StepProgram, buckets};
+use crate::backend::cuda::engine::program::{StepProgram, all_buckets};
 use crate::backend::cuda::families::{Bucket, StepAt};
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::pinned::Pinned;
 use crate::backend::timing::{Part, PartTime, StepClock, StepTimes, UNTIMED_EVERY, is_timed};
 use crate::error::{Error, Result};
-use crate::plan::{Ladders, StepKind};
+use crate::plan::Ladders;
 use cudarc::driver::CudaContext;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -44,17 +44,12 @@ struct StampedStep {
     pad: u64,
 }
 
-/// `Stamp` of kernels/common/stamps.cuh.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct Stamp {
-    waits_ns: u64,
-    ready_ns: u64,
-}
+// As the kernels write them.
+const _: () = assert!(size_of::<StampedStep>() == 48 && size_of::<PartTime>() == 16);
 
 /// Bytes of one entry for up to `capacity` stamps.
 fn entry_bytes(capacity: usize) -> usize {
-    size_of::<StampedStep>() + capacity * size_of::<Stamp>()
+    size_of::<StampedStep>() + capacity * size_of::<PartTime>()
 }
 
 /// What the kernels and the host share.
@@ -71,7 +66,7 @@ impl Memory {
         let stream = context
             .new_stream()
             .map_err(|error| failed("making a stream", error))?;
-        let bytes = STAMPS_BYTES + capacity * size_of::<Stamp>();
+        let bytes = STAMPS_BYTES + capacity * size_of::<PartTime>();
         let device = Buffer::named(context, "the kernels' stamps", bytes)?;
         device.fill(&stream, 0)?;
         let (places, entries) = (capacity as u64, ENTRIES as u64);
@@ -95,14 +90,14 @@ impl Memory {
     }
 
     /// Entry `number` as it was written, which must be so and not read yet.
-    fn entry(&self, number: u64) -> (StampedStep, Vec<Stamp>) {
+    fn entry(&self, number: u64) -> (StampedStep, Vec<PartTime>) {
         let at = HEAD_BYTES + number as usize % ENTRIES * entry_bytes(self.capacity);
         // SAFETY: inside the allocation and aligned for both structs of u64; the GPU has released the entry, and writes
         // it again only once it was read.
         unsafe {
             let start = self.ring.start().as_ptr().add(at);
             let step = start.cast::<StampedStep>().read();
-            let stamps = start.add(size_of::<StampedStep>()).cast::<Stamp>();
+            let stamps = start.add(size_of::<StampedStep>()).cast::<PartTime>();
             let count = (step.taken as usize).min(self.capacity);
             (step, std::slice::from_raw_parts(stamps, count).to_vec())
         }
@@ -171,10 +166,7 @@ pub fn stamped(
     slots: u32,
 ) -> Result<(Vec<Box<dyn StepProgram>>, StampClock)> {
     let mut parts = HashMap::new();
-    for bucket in StepKind::ALL
-        .into_iter()
-        .flat_map(|kind| buckets(ladders, kind, slots))
-    {
+    for (_, bucket) in all_buckets(ladders, slots) {
         let nowhere = StepAt {
             state: 0,
             step: 0,
@@ -209,22 +201,22 @@ impl StepClock for StampClock {
         if self.memory.word(0).load(Ordering::Acquire) == self.read {
             return Ok(None);
         }
-        let (step, stamps) = self.memory.entry(self.read);
+        let (step, mut at) = self.memory.entry(self.read);
         self.read += 1;
-        self.memory
-            .word(READ_AT)
-            .store(self.read, Ordering::Release);
-        let bucket = (step.kind, step.bucket_rows);
-        let parts = self.parts.get(&bucket).ok_or_else(|| {
+        let read = self.memory.word(READ_AT);
+        read.store(self.read, Ordering::Release);
+        let parts = self.parts.get(&(step.kind, step.bucket_rows));
+        let whole = |parts: &&Arc<[Part]>| step.stamped == 0 || step.taken == parts.len() as u64;
+        let parts = parts.filter(whole).ok_or_else(|| {
             Error::Runtime(format!(
-                "step {} left stamps of kind {} and bucket {}, which no ladder has: this is a bug in tailgraph",
-                step.step, step.kind, step.bucket_rows
+                "found {step:?}, expected a bucket of the ladders and a stamp of each of its kernels: this is a bug in tailgraph"
             ))
         })?;
-        let at = match step.stamped {
-            0 => vec![],
-            _ => in_order(step.step, stamps, step.taken, parts.len())?,
-        };
+        if step.stamped == 0 {
+            at.clear();
+        }
+        // They were taken in any order; each kernel was ready when all before it had ended.
+        at.sort_unstable_by_key(|stamp| stamp.ready_ns);
         Ok(Some(StepTimes {
             stage: 0,
             step: step.step,
@@ -240,54 +232,5 @@ impl StepClock for StampClock {
 
     fn lost(&self) -> u64 {
         self.memory.word(LOST_AT).load(Ordering::Acquire)
-    }
-}
-
-/// Stamps as they were taken, in the order of their kernels: each was ready when all before it had ended.
-fn in_order(
-    step: u64,
-    mut stamps: Vec<Stamp>,
-    taken: u64,
-    kernels: usize,
-) -> Result<Vec<PartTime>> {
-    if taken != kernels as u64 {
-        return Err(Error::Runtime(format!(
-            "step {step}: its kernels left {taken} stamps, expected {kernels}, one each: this is a bug in tailgraph"
-        )));
-    }
-    stamps.sort_unstable_by_key(|stamp| stamp.ready_ns);
-    let time = |stamp: Stamp| PartTime {
-        waits_ns: stamp.waits_ns,
-        ready_ns: stamp.ready_ns,
-    };
-    Ok(stamps.into_iter().map(time).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn stamps_are_put_in_the_order_of_their_kernels() {
-        let stamp = |waits_ns, ready_ns| Stamp { waits_ns, ready_ns };
-        let taken = vec![stamp(150, 300), stamp(90, 100), stamp(190, 200)];
-        let found = in_order(7, taken.clone(), 3, 3).unwrap();
-        let ready: Vec<u64> = found.iter().map(|time| time.ready_ns).collect();
-        assert_eq!(ready, [100, 200, 300]);
-        assert_eq!(
-            found[2].waits_ns, 150,
-            "it stood ready beside the one before"
-        );
-        let message = in_order(7, taken, 3, 4).unwrap_err().to_string();
-        for word in ["step 7", "3 stamps", "expected 4"] {
-            assert!(message.contains(word), "{message}");
-        }
-    }
-
-    #[test]
-    fn an_entry_is_what_the_kernel_writes() {
-        assert_eq!(size_of::<StampedStep>(), 48);
-        assert_eq!(size_of::<Stamp>(), 16);
-        assert_eq!(entry_bytes(3) % 16, 0);
     }
 }

@@ -22,37 +22,31 @@ use crate::plan::{EngineOptions, Ladders};
 const WHOLE: StagePlace = StagePlace { index: 0, count: 1 };
 
 impl GpuDevice {
-    /// A model's stages, one after the other, launched by the host: `way` is one of the host's.
+    /// A model's stages, one after the other, launched by the host: `way` is one of the host's. `stamped`: with kernels that leave
+    /// stamps, and where these come out.
     ///
     /// # Errors
     /// As [`crate::backend::Device::start`].
-    pub fn hosted(&self, spec: &EngineSpec<'_>, way: LaunchWay) -> Result<HostLaunched> {
-        let ladders = &spec.plan.ladders.reachable(spec.options);
-        let placement = self.placement(spec, ladders, spec.options, false);
-        let program = Box::new(all_of_gpu(&self.gpu, spec, &placement)?);
-        let context = &self.gpu.context;
-        HostLaunched::new(context, program, WHOLE, ladders, spec.options, way)
-    }
-
-    /// [`Self::hosted`] by a graph a step, with kernels that leave stamps, and where these come out.
-    ///
-    /// # Errors
-    /// As [`crate::backend::Device::start`].
-    pub fn hosted_timed(
+    pub fn hosted(
         &self,
         spec: &EngineSpec<'_>,
-    ) -> Result<(HostLaunched, Box<dyn StepClock>)> {
+        way: LaunchWay,
+        stamped: bool,
+    ) -> Result<(HostLaunched, Option<Box<dyn StepClock>>)> {
         let ladders = &spec.plan.ladders.reachable(spec.options);
         let placement = self.placement(spec, ladders, spec.options, false);
-        let programs = boxed(&self.gpu, spec, &placement)?;
-        let (programs, clock) = timed_programs(&self.gpu, programs, ladders, spec.options)?;
+        let (mut programs, mut clock) = (boxed(&self.gpu, spec, &placement)?, None);
+        if stamped {
+            let (timed, stamps) = timed_programs(&self.gpu, programs, ladders, spec.options)?;
+            (programs, clock) = (timed, Some(stamps));
+        }
         let (context, program) = (&self.gpu.context, Box::new(InOrder(programs)));
-        let way = LaunchWay::HostGraph;
         let stage = HostLaunched::new(context, program, WHOLE, ladders, spec.options, way)?;
         Ok((stage, clock))
     }
 
-    fn placement<'a>(
+    /// How a whole model lies on this GPU. `hold`: see [`Placement`].
+    pub fn placement<'a>(
         &self,
         spec: &EngineSpec<'a>,
         ladders: &'a Ladders,

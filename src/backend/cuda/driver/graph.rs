@@ -3,7 +3,7 @@
 use crate::backend::cuda::driver::audit::{KernelNode, Node};
 use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::errors::memory_or;
-use crate::backend::cuda::listed::captured::{Edge, KernelShape};
+use crate::backend::cuda::listed::{Edge, KernelShape};
 use crate::error::{Error, Result};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::{CudaStream, sys};

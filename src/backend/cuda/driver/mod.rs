@@ -15,6 +15,7 @@ pub mod module;
 pub mod nccl;
 pub mod peer;
 pub mod tensor_map;
+pub mod timed;
 
 /// An address in device memory, or in pinned memory as the device sees it. 0 is no array.
 pub type Address = u64;

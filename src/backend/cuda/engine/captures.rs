@@ -7,7 +7,7 @@ use crate::backend::cuda::engine::program::{
     StepCapture, StepGraph, StepProgram, all_buckets, capture_step,
 };
 use crate::backend::cuda::engine::step_copy::{PLACES, StepCopy};
-use crate::backend::cuda::listed::captured::{CapturedGraph, CapturedNode};
+use crate::backend::cuda::listed::{CapturedGraph, CapturedNode};
 use crate::error::{Error, Result};
 use crate::plan::{EngineOptions, Ladders};
 use cudarc::driver::{CudaContext, result};

@@ -6,7 +6,7 @@ use crate::backend::cuda::driver::call::KernelCall;
 use crate::backend::cuda::families::attention::PagePool;
 use crate::backend::cuda::families::limits::{GpuShape, Library};
 use crate::backend::cuda::families::{Bucket, Kernels, Lowering, StepAt, Types};
-use crate::backend::cuda::listed::calls::{Call, StepCalls};
+use crate::backend::cuda::listed::{Call, StepCalls};
 use crate::backend::cuda::memory::arena::{Arena, ArenaShape};
 use crate::backend::cuda::memory::state::StateLayout;
 use crate::backend::cuda::memory::weights::WeightAddresses;

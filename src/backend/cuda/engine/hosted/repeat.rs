@@ -5,10 +5,10 @@ use crate::backend::StepView;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
+use crate::backend::cuda::driver::timed::time_in_a_row;
 use crate::backend::cuda::engine::program::{Span, StepCapture, StepProgram, capture_step};
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::error::Result;
-use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaStream, result};
 use std::time::Duration;
 
@@ -88,35 +88,11 @@ impl HostLaunched {
         carried: &Carried,
         times: u32,
     ) -> Result<Duration> {
-        // SAFETY: `run` has sent this step, and `self` is borrowed alone until the wait.
+        // SAFETY: `run` has sent this step, and `self` is borrowed alone until all has been waited for.
         let launch = || unsafe { self.launch(view, 0) };
-        self.in_a_row(times, || self.put_back(carried), launch)
-    }
-
-    /// `launch`, `then`, and `launch` so many `times`; the time of these.
-    fn in_a_row(
-        &self,
-        times: u32,
-        then: impl FnOnce() -> Result<()>,
-        launch: impl Fn() -> Result<()>,
-    ) -> Result<Duration> {
-        let refused = |error| failed("timing steps on the GPU", error);
-        let now = || {
-            self.stream
-                .record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))
-                .map_err(refused)
-        };
-        // With something before it the first event waits for no host.
         launch()?;
-        then()?;
-        let begin = now()?;
-        for _ in 0..times {
-            launch()?;
-        }
-        let end = now()?;
-        self.wait()?;
-        let ms = begin.elapsed_ms(&end).map_err(refused)?;
-        Ok(Duration::from_secs_f64(f64::from(ms) / 1e3))
+        self.put_back(carried)?;
+        time_in_a_row(&self.stream, times, launch)
     }
 
     /// The step that [`crate::backend::StageBackend::run`] ran last, as `program` does it: what another stage would run in its place.
@@ -149,7 +125,9 @@ impl HostLaunched {
     /// As there.
     pub fn repeat_other(&mut self, step: &OtherStep, times: u32) -> Result<Duration> {
         // SAFETY: as in `repeat`.
-        self.in_a_row(times, || Ok(()), || unsafe { step.exec.launch() })
+        let launch = || unsafe { step.exec.launch() };
+        launch()?;
+        time_in_a_row(&self.stream, times, launch)
     }
 }
 
