@@ -17,7 +17,7 @@ use super::drive::{self, Driven};
 use super::stats::{sorted, summary};
 use super::workload::Arrival;
 use crate::backend::LaunchWay;
-use crate::backend::timing::{StepClock, StepTimes};
+use crate::backend::timing::{PartTime, StepClock, StepTimes};
 use crate::error::{Error, Result};
 use crate::model::fingerprint;
 use crate::plan::StepKind;
@@ -57,14 +57,10 @@ pub struct OverBare {
     pub calls_sha256: Option<String>,
 }
 
-/// A step, in nanoseconds.
+/// A step and how long it was until the next one; of the bare graph its first run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lap {
-    /// Each kernel's time until its successor could begin, the last one's until its end; of the bare graph that of the
-    /// first run.
-    kernels_ns: Vec<f64>,
-    /// Whether each kernel's successor came when it had ended.
-    idle_after: Vec<bool>,
+    step: StepTimes,
     /// What the first run took longer than the row; of the bare graph alone.
     first_run_ns: f64,
     /// From the last kernel's end until the next step's first kernel could begin.
@@ -74,19 +70,20 @@ pub struct Lap {
 }
 
 impl Lap {
-    fn new(step: &StepTimes, between_ns: f64, turn_ns: f64) -> Self {
-        let late = step.at.iter().skip(1);
-        let late = late.map(|next| next.ready_ns - next.waits_ns < LATE_NS);
-        Self {
-            kernels_ns: step
-                .spans()
-                .map(|(at, end_ns)| end_ns as f64 - at.ready_ns as f64)
-                .collect(),
-            idle_after: late.chain([false]).collect(),
-            first_run_ns: 0.0,
-            between_ns,
-            turn_ns,
-        }
+    /// What each kernel took longer than on the bare graph, until its successor could begin or, of the last one, until its end.
+    fn longer_ns(&self, bare: &Self) -> Vec<f64> {
+        let took_ns = |(at, end_ns): (&PartTime, u64)| end_ns as f64 - at.ready_ns as f64;
+        let kernels = self.step.spans().zip(bare.step.spans());
+        kernels
+            .map(|(kernel, bare)| took_ns(kernel) - took_ns(bare))
+            .collect()
+    }
+
+    /// Whether each kernel's successor came when it had ended.
+    fn idle_after(&self) -> impl Iterator<Item = bool> {
+        let later = self.step.at.iter().skip(1);
+        let late = later.map(|next| next.ready_ns - next.waits_ns < LATE_NS);
+        late.chain([false])
     }
 }
 
@@ -183,7 +180,12 @@ impl Stamped {
             } else {
                 to_ns - from_ns
             };
-            let lap = Lap::new(step, between_ns(step, next), turn_ns as f64);
+            let lap = Lap {
+                step: (*step).clone(),
+                first_run_ns: 0.0,
+                between_ns: between_ns(step, next),
+                turn_ns: turn_ns as f64,
+            };
             Some((number, lap))
         };
         by_step.iter().filter_map(lap).collect()
@@ -203,8 +205,12 @@ impl Stamped {
             }
             let between = row.windows(2).map(|pair| between_ns(pair[0], pair[1]));
             let span_ns_in_row = mean(row.iter().map(|step| span_ns(step)))?;
-            let mut lap = Lap::new(all[0], mean(between)?, 0.0);
-            lap.first_run_ns = span_ns(all[0]) - span_ns_in_row;
+            let lap = Lap {
+                step: all[0].clone(),
+                first_run_ns: span_ns(all[0]) - span_ns_in_row,
+                between_ns: mean(between)?,
+                turn_ns: 0.0,
+            };
             Some((number, lap))
         };
         launches.into_iter().filter_map(lap).collect()
@@ -225,17 +231,12 @@ pub fn over_bare(way: LaunchWay, laps: &[Laps], bare: &[Laps]) -> OverBare {
 }
 
 fn over(way: LaunchWay, laps: &[Laps], bare: &[Laps]) -> Option<OverBare> {
-    // What each kernel of a step took longer.
-    let longer_ns = |lap: &Lap, bare: &Lap| -> Vec<f64> {
-        let kernels = lap.kernels_ns.iter().zip(&bare.kernels_ns);
-        kernels.map(|(lap_ns, bare_ns)| lap_ns - bare_ns).collect()
-    };
     let runs = laps.iter().zip(bare).map(|(laps, bare)| {
-        let both = laps
-            .iter()
-            .filter_map(|(number, lap)| Some((lap, bare.get(number)?)));
-        both.map(|(lap, bare)| (longer_ns(lap, bare), lap, bare))
-            .collect()
+        let both = laps.iter().filter_map(|(number, lap)| {
+            let bare = bare.get(number)?;
+            Some((lap.longer_ns(bare), lap, bare))
+        });
+        both.collect()
     });
     let runs: Vec<Vec<(Vec<f64>, &Lap, &Lap)>> = runs.collect();
     let mut usual_ns = vec![0.0; runs.iter().flatten().next()?.0.len()];
@@ -248,9 +249,9 @@ fn over(way: LaunchWay, laps: &[Laps], bare: &[Laps]) -> Option<OverBare> {
     }
     // A step's launch, gap, scheduler, first run, and what is left.
     let parts_us = |(longer_ns, lap, bare): &(Vec<f64>, &Lap, &Lap)| {
-        let kernels = longer_ns.iter().zip(&usual_ns).zip(&lap.idle_after);
+        let kernels = longer_ns.iter().zip(&usual_ns).zip(lap.idle_after());
         let gap_ns: f64 = kernels
-            .map(|((longer, usual), &idle)| if idle { longer } else { usual })
+            .map(|((longer, usual), idle)| if idle { longer } else { usual })
             .sum();
         let between_ns = lap.between_ns - bare.between_ns;
         let turn_ns = lap.turn_ns.min(between_ns.max(0.0));
@@ -283,7 +284,6 @@ fn over(way: LaunchWay, laps: &[Laps], bare: &[Laps]) -> Option<OverBare> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::timing::PartTime;
     use std::sync::Arc;
 
     /// Two kernels of so many ns, the second of which had waited for `waited_ns`.

@@ -88,12 +88,12 @@ impl TunedStage {
         let current = self.program.chosen_variant(bucket)?;
         let every = families(current, &self.entries, rows);
         let mut all = self.time(view, &every, ROUNDS)?;
-        let mut best = all[choose(&all, 0)].variant;
+        let mut best = choose(&all).variant;
         let mut around = near(&all);
         // Around what came near, then around what that found.
         for _ in 0..2 {
             let timed = self.time(view, &refined(best, &around), ROUNDS)?;
-            let found = timed[choose(&timed, 0)].variant;
+            let found = choose(&timed).variant;
             all.extend(timed);
             if found == best {
                 break;
@@ -106,7 +106,7 @@ impl TunedStage {
             rows,
             measured: variants.len(),
             current: finalists[0].clone(),
-            chosen: finalists[choose(&finalists, 0)].clone(),
+            chosen: choose(&finalists).clone(),
             finalists,
         })
     }
