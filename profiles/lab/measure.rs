@@ -168,7 +168,7 @@ pub fn run(
                     if found[at].failed || stop.load(Ordering::Relaxed) {
                         continue;
                     }
-                    let busy = Busy::new(cpu_load, &stop)?;
+                    let busy = Busy::new(cpu_load)?;
                     if let Err(error) = found[at].repeat(plan, gpus, &things[at], &busy, &stop) {
                         found[at].failed = true;
                         match &failed {

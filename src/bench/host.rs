@@ -38,17 +38,13 @@ pub struct Busy {
 const SPINS: u32 = 1 << 14;
 
 impl Busy {
-    /// `count` threads, running by the time this returns, unless it is interrupted.
+    /// `count` threads, running by the time this returns.
     ///
     /// # Errors
     /// The system refuses a thread.
-    pub fn new(count: u32, interrupt: &AtomicBool) -> Result<Self> {
-        let interrupted = || interrupt.load(Ordering::SeqCst);
+    pub fn new(count: u32) -> Result<Self> {
         let mut busy = Self::default();
         for _ in 0..count {
-            if interrupted() {
-                return Ok(busy);
-            }
             let (done, used_ns) = (busy.done.clone(), Arc::new(AtomicU64::new(0)));
             let tell = used_ns.clone();
             let spin = move || {
@@ -63,7 +59,7 @@ impl Busy {
             let thread = thread.map_err(|error| Error::thread(&error))?;
             busy.threads.push((thread, used_ns));
         }
-        while busy.used_ns().any(|used_ns| used_ns == 0) && !interrupted() {
+        while busy.used_ns().any(|used_ns| used_ns == 0) {
             std::thread::yield_now();
         }
         Ok(busy)
@@ -109,7 +105,7 @@ mod tests {
 
     #[test]
     fn busy_threads_count_their_time_and_end() {
-        let busy = Busy::new(1, &AtomicBool::new(false)).unwrap();
+        let busy = Busy::new(1).unwrap();
         let (start, before) = (Instant::now(), process_time());
         let own_before = thread_time();
         while busy.time() < Duration::from_millis(50) {
@@ -124,7 +120,5 @@ mod tests {
             "sleeping takes none: {own:?}"
         );
         assert!(Busy::default().time().is_zero());
-        let interrupted = Busy::new(3, &AtomicBool::new(true)).unwrap();
-        assert!(interrupted.threads.is_empty());
     }
 }

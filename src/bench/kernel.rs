@@ -14,7 +14,7 @@ use super::stats::summary;
 use super::workload::{self, Random};
 use super::{Kind, Point};
 use crate::backend::timing::StepClock;
-use crate::command::args::{ModelArg, TimedArgs};
+use crate::command::args::TimedArgs;
 use crate::command::paths::Files;
 use crate::command::spec::timed;
 use crate::command::{Exit, interrupt};
@@ -45,11 +45,6 @@ pub struct KernelArgs {
     /// Runs of each row count, of some 20 steps that decode or 4 of one prompt
     #[arg(long, short, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
-    #[command(flatten)]
-    model: ModelArg,
-    /// cpu, cuda, or cuda:N for a certain GPU [default: cuda where it can run, else cpu]
-    #[arg(long, value_name = "DEVICE", help_heading = "Model and device")]
-    device: Option<String>,
     /// Types of matrix inputs [default: f32 on the CPU, bf16 on GPUs]
     #[arg(
         long,
@@ -133,10 +128,7 @@ pub(super) struct Row {
 /// # Errors
 /// Wrong usage; a run failed; results cannot be written.
 pub fn run(args: &KernelArgs) -> Result<Exit> {
-    let spec = |dtype| {
-        let (model, device) = (&args.model.model, args.device.clone());
-        timed("bench kernel", model, device, dtype, &args.timed)
-    };
+    let spec = |dtype| timed("bench kernel", dtype, &args.timed);
     let first = spec(args.dtype.first().copied())?;
     Files::default()
         .runs(&first.model, &args.timed.buckets)

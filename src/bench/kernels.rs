@@ -78,7 +78,7 @@ pub fn dense(counted: &[OpKind], config: &ModelConfig, shape: &StepShape) -> Opt
 /// [`IN_A_ROW`] times.
 pub fn add(groups: &mut Groups, times: &StepTimes, operation: Option<OpKind>, in_a_row: bool) {
     // Of each layer's operations what is counted, and the kernels in their order with what each took in us.
-    let mut layers: IndexMap<&[Op], (Vec<OpKind>, Vec<(&Part, f64)>)> = IndexMap::new();
+    let mut layers: IndexMap<&[Op], (Vec<OpKind>, Vec<_>)> = IndexMap::new();
     let mut counts = FirstOf::default();
     for (part, (at, end_ns)) in times.parts.iter().zip(times.spans()) {
         let (counted, kernels) = layers.entry(&part.ops).or_default();

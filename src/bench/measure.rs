@@ -388,7 +388,7 @@ impl Work<'_> {
         let beside = Beside {
             most_in_flight: point.most_in_flight,
             clocks,
-            busy: Busy::new(point.cpu_load, self.interrupt)?,
+            busy: Busy::new(point.cpu_load)?,
             interrupt: self.interrupt,
         };
         drive::run(engine, arrivals, &beside, &mut |_| {})
@@ -551,7 +551,7 @@ impl Work<'_> {
         run: u64,
     ) -> Result<Stamped> {
         let beside = Beside {
-            busy: Busy::new(point.cpu_load, self.interrupt)?,
+            busy: Busy::new(point.cpu_load)?,
             ..Beside::nothing(self.interrupt)
         };
         let arrivals = self.arrivals(point, run);

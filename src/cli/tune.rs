@@ -33,7 +33,7 @@ mod gpu {
     use crate::bench::tuning::{Found, engine};
     use crate::bench::workload::{self, Random};
     use crate::bench::{Kind, Point};
-    use crate::cli::args::BucketArgs;
+    use crate::cli::args::{BucketArgs, TimedArgs};
     use crate::cli::paths::{Files, is_stdio, open_asked};
     use crate::cli::spec::timed;
     use crate::cli::table::Table;
@@ -138,8 +138,12 @@ mod gpu {
 
     fn run_spec(args: &TuneArgs, dtype: DType) -> Result<RunSpec> {
         // Nothing is tuned on a CPU: without a GPU the error is about that.
-        let device = args.device.clone().or_else(|| Some("cuda".to_owned()));
-        timed("tune", &args.model.model, device, Some(dtype), &args.timed)
+        let device = args.timed.device.as_deref().unwrap_or("cuda").to_owned();
+        let asked = TimedArgs {
+            device: Some(device),
+            ..args.timed.clone()
+        };
+        timed("tune", Some(dtype), &asked)
     }
 
     /// The decode buckets of a type that have a choice.
@@ -297,7 +301,7 @@ mod gpu {
         let driver = crate::backend::cuda::driver::machine::probe()?;
         let (major, minor) = driver.version;
         let noted = [
-            ("model", Some(args.model.model.clone())),
+            ("model", Some(args.timed.model.model.clone())),
             ("gpu", Some(gpu.name.clone())),
             ("driver", Some(format!("CUDA {major}.{minor}"))),
             (

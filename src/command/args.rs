@@ -143,7 +143,12 @@ pub struct EngineArgs {
 /// What commands share that time the steps of one model in each of several types: `bench kernel` and `tune`.
 #[derive(Debug, Clone, Args)]
 pub struct TimedArgs {
-    /// Of the prompts
+    #[command(flatten)]
+    pub model: ModelArg,
+    /// cpu, cuda, or cuda:N for a certain GPU [default: cuda where it can run, else cpu; `tune`: cuda]
+    #[arg(long, value_name = "DEVICE", help_heading = "Model and device")]
+    pub device: Option<String>,
+    /// The seed of the prompts
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
     /// No progress on standard error

@@ -71,15 +71,9 @@ pub fn on(
 ///
 /// # Errors
 /// As [`spec_of_one`].
-pub fn timed(
-    command: &str,
-    model: &str,
-    device: Option<String>,
-    dtype: Option<DType>,
-    args: &TimedArgs,
-) -> Result<RunSpec> {
+pub fn timed(command: &str, dtype: Option<DType>, args: &TimedArgs) -> Result<RunSpec> {
     let run = RunArgs {
-        device,
+        device: args.device.clone(),
         parallel: None,
         handover: None,
         precision: PrecisionArgs { dtype, fp16: false },
@@ -91,7 +85,7 @@ pub fn timed(
         memory_limit: args.memory_limit.clone(),
         ..EngineArgs::default()
     };
-    spec_of_one(model, &run, &engine, command)
+    spec_of_one(&args.model.model, &run, &engine, command)
 }
 
 /// [`spec`] for a command that has no use for several devices. `command`: its name.

@@ -1,7 +1,7 @@
 //! `tune`.
 
 use crate::bench::ranges::{self, List};
-use crate::command::args::{ModelArg, TimedArgs};
+use crate::command::args::TimedArgs;
 use crate::model::DType;
 use clap::Args;
 use std::path::PathBuf;
@@ -26,11 +26,6 @@ pub struct TuneArgs {
     /// The commit that is measured, for the file [default: that of the build]
     #[arg(long, value_name = "ID")]
     pub commit: Option<String>,
-    #[command(flatten)]
-    pub model: ModelArg,
-    /// cuda, or cuda:N for a certain GPU [default: cuda]
-    #[arg(long, value_name = "DEVICE", help_heading = "Model and device")]
-    pub device: Option<String>,
     #[command(flatten)]
     pub timed: TimedArgs,
 }
