@@ -58,17 +58,12 @@ impl Timing {
         };
     }
 
-    /// What came of it; nothing is timed any more.
-    pub fn end(&self) -> Figures {
-        std::mem::take(&mut *self.0.lock()).figures
-    }
-
-    /// The figures of the run of `point` that has ended.
+    /// The figures of the run of `point` that has ended; nothing is timed any more.
     ///
     /// # Errors
     /// [`Error::Usage`] where it was too short.
     pub fn figures(&self, point: &Point) -> Result<Figures> {
-        let figures = self.end();
+        let Counted { figures, .. } = std::mem::take(&mut *self.0.lock());
         if figures.step_ms.is_empty() {
             return Err(Error::Usage(format!(
                 "--launch bare: all {} sequences were together in fewer than {FIRST_BARE} decode steps, expected at least as many: prompts of several \

@@ -529,7 +529,7 @@ impl Work<'_> {
             for (tried, [way_laps, bare_laps]) in unit.points.iter_mut().zip(&laps) {
                 tried.over_bare = OverBare {
                     calls_sha256: tried.over_bare.calls_sha256.take(),
-                    ..over_bare(way, way_laps, bare_laps)
+                    ..over_bare(way, way_laps, bare_laps).unwrap_or_default()
                 };
             }
         }

@@ -161,9 +161,9 @@ impl Stamped {
 
     /// Those of the kind and rows asked for, without those that were left untimed.
     pub fn steps(&self) -> impl Iterator<Item = &StepTimes> {
-        let asked = |times: &&StepTimes| self.turns.contains_key(&times.step);
-        let timed = |times: &&StepTimes| !times.at.is_empty();
-        self.times.iter().filter(asked).filter(timed)
+        let asked = |step| self.turns.contains_key(&step);
+        let times = self.times.iter();
+        times.filter(move |times| asked(times.step) && !times.at.is_empty())
     }
 
     /// Steps of `way`: those whose next one is asked for too.
@@ -225,12 +225,8 @@ impl Stamped {
     }
 }
 
-/// What the runs of `way` add to the bare graph's runs of the same requests; nothing where they have no step in common.
-pub fn over_bare(way: LaunchWay, laps: &[Laps], bare: &[Laps]) -> OverBare {
-    over(way, laps, bare).unwrap_or_default()
-}
-
-fn over(way: LaunchWay, laps: &[Laps], bare: &[Laps]) -> Option<OverBare> {
+/// What the runs of `way` add to the bare graph's runs of the same requests; `None` where they have no step in common.
+pub fn over_bare(way: LaunchWay, laps: &[Laps], bare: &[Laps]) -> Option<OverBare> {
     let runs = laps.iter().zip(bare).map(|(laps, bare)| {
         let both = laps.iter().filter_map(|(number, lap)| {
             let bare = bare.get(number)?;
@@ -332,7 +328,7 @@ mod tests {
         let late = launch(0, 0, [18_000, 21_000], 50);
         let by = |way| {
             let laps = laps(way, late.clone(), (35_000, 43_000), 53_000);
-            over_bare(way, &[laps], &[bare()])
+            over_bare(way, &[laps], &[bare()]).unwrap()
         };
         let found = by(LaunchWay::DeviceGraph);
         let parts = |found: &OverBare| {
@@ -355,7 +351,7 @@ mod tests {
         let way = LaunchWay::HostGraphAhead;
         let first = launch(0, 0, [11_000, 20_000], 5_000);
         let laps = laps(way, first, (500, 9_500), 33_500);
-        let found = over_bare(way, &[laps], &[bare()]);
+        let found = over_bare(way, &[laps], &[bare()]).unwrap();
         assert_eq!(parts(&found), [0.0, 0.0, 0.5, 1.0, 0.0]);
     }
 
@@ -366,13 +362,13 @@ mod tests {
             let first = launch(0, 0, [10_000, 20_000], 5_000);
             laps(way, first, (30_000, 30_000), next_ns)
         };
-        let over = |ways: &[Laps]| over_bare(way, ways, &vec![bare(); ways.len()]);
-        let steady = over(&[run(40_000), run(41_000)]);
+        let over = |ways: [Laps; 2]| over_bare(way, &ways, &[bare(), bare()]).unwrap();
+        let steady = over([run(40_000), run(41_000)]);
         let sum = (steady.over_bare_us, steady.over_bare_spread_us);
         assert_eq!(sum, (Some(8.5), Some(1.0)));
         assert_eq!(steady.over_bare_measurable, Some(true));
-        let apart = over(&[run(31_000), run(41_000)]);
+        let apart = over([run(31_000), run(41_000)]);
         assert_eq!(apart.over_bare_measurable, Some(false), "{apart:?}");
-        assert_eq!(over(&[]), OverBare::default());
+        assert_eq!(over_bare(way, &[], &[]), None);
     }
 }
