@@ -105,15 +105,14 @@ impl StageBackend for BareStage {
     }
 }
 
-/// An engine that is not launched yet, what it times, and where the stamps of its kernels come out, if `stamped`.
+/// An engine that is not launched yet, what it times, and where the stamps of its kernels come out, if they leave any.
+pub type BareEngine = (Engine, Arc<Timing>, Option<Box<dyn StepClock>>);
+
+/// `stamped`: kernels leave stamps.
 ///
 /// # Errors
 /// As [`Engine::on`].
-pub fn engine(
-    device: &GpuDevice,
-    spec: &EngineSpec<'_>,
-    stamped: bool,
-) -> Result<(Engine, Arc<Timing>, Option<Box<dyn StepClock>>)> {
+pub fn engine(device: &GpuDevice, spec: &EngineSpec<'_>, stamped: bool) -> Result<BareEngine> {
     let spec = EngineSpec {
         options: &spec.options.one_step_in_flight(),
         ..*spec

@@ -227,8 +227,8 @@ fn gpus<'t>(_: impl Iterator<Item = &'t Target>) -> Option<Arc<dyn Gpus>> {
 
 #[cfg(feature = "cuda")]
 impl NvmlGpus {
-    fn device(&self, place: &String) -> Result<Device<'_>, NvmlError> {
-        self.nvml.device_by_pci_bus_id(place.as_str())
+    fn device(&self, place: &str) -> Result<Device<'_>, NvmlError> {
+        self.nvml.device_by_pci_bus_id(place)
     }
 }
 
