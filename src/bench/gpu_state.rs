@@ -3,9 +3,7 @@
 
 use super::host::thread_time;
 use super::stats::{quantile, sorted};
-#[cfg(feature = "cuda")]
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
-#[cfg(feature = "cuda")]
 use nvml_wrapper::{Device, Nvml, bitmasks::device::ThrottleReasons, error::NvmlError};
 #[cfg(test)]
 use schemars::JsonSchema;
@@ -197,14 +195,12 @@ impl Watching {
 }
 
 /// GPUs as NVML knows them.
-#[cfg(feature = "cuda")]
 struct NvmlGpus {
     nvml: Nvml,
     /// Where each is on the PCI bus; at least one.
     places: Vec<String>,
 }
 
-#[cfg(feature = "cuda")]
 impl Watch {
     /// Watches the GPUs of these contexts, where there is an NVML that knows them all.
     pub fn new<'a>(contexts: impl Iterator<Item = &'a cudarc::driver::CudaContext>) -> Self {
@@ -227,7 +223,6 @@ impl Watch {
     }
 }
 
-#[cfg(feature = "cuda")]
 impl NvmlGpus {
     fn devices(&self) -> impl Iterator<Item = Result<Device<'_>, NvmlError>> {
         let places = self.places.iter();
@@ -239,7 +234,6 @@ impl NvmlGpus {
     }
 }
 
-#[cfg(feature = "cuda")]
 impl Gpus for NvmlGpus {
     fn describe(&self, machine: &mut Machine) {
         let cuda = self.nvml.sys_cuda_driver_version().ok();

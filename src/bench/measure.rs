@@ -13,7 +13,6 @@ use super::host::Busy;
 use super::kind::Measurement;
 use super::metrics::{Figures, figures};
 use super::over_bare::OverBare;
-#[cfg(feature = "cuda")]
 use super::over_bare::{Laps, RUNS, Stamped, over_bare};
 use super::routing::{Counts, Spread};
 use super::row::{
@@ -21,9 +20,7 @@ use super::row::{
 };
 use super::workload::{self, Arrival, Random};
 use super::{BUILD_PROFILE, Kind, Point, bare, host, now};
-#[cfg(feature = "cuda")]
 use crate::backend::device::EngineSpec;
-#[cfg(feature = "cuda")]
 use crate::backend::timing::StepClock;
 use crate::backend::{LaunchWay, RoutingSink, SharedSink, UnreadLogits};
 use crate::command::args::RunArgs;
@@ -89,7 +86,6 @@ struct Tried {
 }
 
 impl Unit {
-    #[cfg(feature = "cuda")]
     fn spec<'a>(&'a self, model: &'a Arc<Model>) -> EngineSpec<'a> {
         EngineSpec {
             model,
@@ -126,7 +122,9 @@ pub fn measure(of: &Measurement<'_>, interrupt: &AtomicBool) -> Result<Results> 
         interrupt,
     };
     let mut units = work.units()?;
-    work.watch = watch(units.iter().take(1).flat_map(|unit| unit.opened.targets()));
+    let targets = units.iter().take(1).flat_map(|unit| unit.opened.targets());
+    let gpus = targets.flat_map(Target::gpus);
+    work.watch = Watch::new(gpus.map(|device| &*device.gpu.context));
     let subject = work.subject(&source, &units)?;
     let start = Instant::now();
     let model = load(&source)?;
@@ -508,7 +506,6 @@ impl Work<'_> {
 
     /// Holds the steps of each way to launch, where there are several, against the bare graph's, in runs of their own: each
     /// starts both engines anew, since where memory lies makes a difference too.
-    #[cfg(feature = "cuda")]
     fn hold_against_bare(&self, units: &mut [Unit], model: &Arc<Model>) -> Result<()> {
         let same = units.iter().all(|unit| unit.way == units[0].way);
         if same || self.of.kind != Kind::Decode {
@@ -560,13 +557,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    #[cfg(not(feature = "cuda"))]
-    fn hold_against_bare(&self, _units: &mut [Unit], _model: &Arc<Model>) -> Result<()> {
-        Ok(())
-    }
-
     /// A run of a point on an engine whose kernels leave stamps.
-    #[cfg(feature = "cuda")]
     fn stamped(
         &self,
         engine: &mut Engine,
@@ -655,7 +646,6 @@ impl Unit {
         sink: &SharedSink,
     ) -> Result<(Running, Option<Arc<bare::Timing>>)> {
         let opened = &self.opened;
-        #[cfg(feature = "cuda")]
         if let (Some(LaunchWay::Bare), Target::Gpu(device)) = (self.way, &opened.target) {
             let (mut engine, timing) = bare::engine(device, &self.spec(model))?;
             engine.launch()?;
@@ -692,18 +682,6 @@ impl Startup {
             ..Self::default()
         }
     }
-}
-
-/// What looks at the GPUs of a run.
-#[cfg(feature = "cuda")]
-fn watch<'t>(targets: impl Iterator<Item = &'t Target>) -> Watch {
-    let gpus = targets.flat_map(Target::gpus);
-    Watch::new(gpus.map(|device| &*device.gpu.context))
-}
-
-#[cfg(not(feature = "cuda"))]
-fn watch<'t>(_targets: impl Iterator<Item = &'t Target>) -> Watch {
-    Watch::default()
 }
 
 /// How long the rest may take after `done` of `all` alike since `start`, as a progress line ends; nothing before the first.

@@ -1,10 +1,10 @@
 //! The `inspect` command: the plan that the flags ask for, and the graphs that a GPU makes of it where one is asked.
 
-#[cfg(feature = "cuda")]
 use super::document::OnGpu;
 use super::document::{Known, Share};
+use crate::backend::cuda::driver::image::HAS_KERNELS;
+use crate::backend::cuda::driver::machine::Missing;
 use crate::backend::cuda::listed::calls::StepCalls;
-#[cfg(feature = "cuda")]
 use crate::backend::cuda::tuning::gpu::H200;
 use crate::cli::args::InspectCommand;
 use crate::cli::args::inspect::Format;
@@ -68,7 +68,6 @@ pub(in crate::cli) fn run(args: &InspectCommand) -> Result<Exit> {
         let target = Target::open(&spec.device)?;
         let (precision, on_gpu) = match &target {
             Target::Cpu(_) => (precision, None),
-            #[cfg(feature = "cuda")]
             Target::Gpu(_) | Target::Stages(_) => on_gpu(&spec, &target, &plan)?,
         };
         let known = Known {
@@ -111,7 +110,6 @@ fn keep_apart(args: &InspectCommand, model: &ModelSource) -> Result<()> {
 }
 
 /// The calls of the steps asked for, on a GPU like the one named.
-#[cfg(feature = "cuda")]
 fn calls(
     args: &InspectCommand,
     spec: &RunSpec,
@@ -125,6 +123,9 @@ fn calls(
     use crate::backend::cuda::tuning::KernelChoice;
     use crate::session::sizes::wanted;
 
+    if !HAS_KERNELS {
+        return Err(Error::Usage(format!("--calls: {}", Missing::Kernels)));
+    }
     let gpu = args.inspect.gpu.unwrap_or(&H200);
     let shape = GpuShape {
         capability: gpu.capability,
@@ -148,17 +149,7 @@ fn calls(
     Ok(steps)
 }
 
-/// This build has no kernels to call.
-#[cfg(not(feature = "cuda"))]
-fn calls(_: &InspectCommand, _: &RunSpec, _: &Plan, _: Precision) -> Result<Vec<StepCalls>> {
-    Err(Error::Usage(
-        "--calls: this build has no kernels; build it with `cargo build --release --features cuda`"
-            .into(),
-    ))
-}
-
 /// The graphs that the GPU makes of `plan`, and the types they are of.
-#[cfg(feature = "cuda")]
 fn on_gpu(spec: &RunSpec, target: &Target, plan: &Plan) -> Result<(Precision, Option<OnGpu>)> {
     use super::document::{Device, ms};
     use crate::backend::cuda::device::capture_all;
