@@ -1,7 +1,6 @@
 //! What is chosen about the device of a run: plain data. What cannot be together cannot be written: the CPU has neither a launch
 //! way nor a type, so a [`DeviceSpec`] has them for a GPU alone.
 
-use crate::error::Error;
 use crate::model::DType;
 use crate::telemetry::warn;
 use std::path::{Path, PathBuf};
@@ -138,23 +137,16 @@ impl GpuSpec {
 
 impl Default for DeviceSpec {
     /// The first GPU. Where there is none it is the CPU; where there is one that cannot be used, also, with the reason.
-    #[cfg(feature = "cuda")]
     fn default() -> Self {
         use crate::backend::cuda::driver::machine::{Missing, probe};
         match probe().and_then(|driver| driver.gpu(0).map(|_| ())) {
             Ok(()) => Self::Gpu(GpuSpec::new(0)),
-            Err(Missing::Library | Missing::Gpu) => Self::CPU,
+            Err(Missing::Kernels | Missing::Library | Missing::Gpu) => Self::CPU,
             Err(missing) => Self::Cpu {
                 number: 0,
                 passed_over: Some(missing.to_string()),
             },
         }
-    }
-
-    /// The CPU: this build has no GPU support.
-    #[cfg(not(feature = "cuda"))]
-    fn default() -> Self {
-        Self::CPU
     }
 }
 
@@ -220,11 +212,4 @@ impl DeviceSpec {
             warn(&format!("running on the CPU, for {why}"));
         }
     }
-}
-
-/// What is said of `device`, a GPU as `--device` names it, where this build has no GPU support.
-pub fn without_gpu_support(device: &str) -> Error {
-    Error::Usage(format!(
-        "--device {device}: this build has no GPU support; build it with `cargo build --release --features cuda`, or use --device cpu"
-    ))
 }

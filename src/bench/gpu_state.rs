@@ -3,12 +3,9 @@
 
 use super::host::thread_time;
 use super::stats::{quantile, sorted};
-#[cfg(feature = "cuda")]
 use crate::backend::cuda::device::GpuDevice;
 use crate::session::Target;
-#[cfg(feature = "cuda")]
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
-#[cfg(feature = "cuda")]
 use nvml_wrapper::{Device, Nvml, bitmasks::device::ThrottleReasons, error::NvmlError};
 #[cfg(test)]
 use schemars::JsonSchema;
@@ -196,7 +193,6 @@ impl Watching {
 }
 
 /// GPUs as NVML knows them.
-#[cfg(feature = "cuda")]
 struct NvmlGpus {
     nvml: Nvml,
     /// Where each is on the PCI bus; at least one.
@@ -204,7 +200,6 @@ struct NvmlGpus {
 }
 
 /// The GPUs of these targets, where there is an NVML.
-#[cfg(feature = "cuda")]
 fn gpus<'t>(targets: impl Iterator<Item = &'t Target>) -> Option<Arc<dyn Gpus>> {
     use cudarc::driver::sys::CUdevice_attribute as Attribute;
     let place = |device: &GpuDevice| {
@@ -220,19 +215,12 @@ fn gpus<'t>(targets: impl Iterator<Item = &'t Target>) -> Option<Arc<dyn Gpus>> 
     Some(Arc::new(NvmlGpus { nvml, places }))
 }
 
-#[cfg(not(feature = "cuda"))]
-fn gpus<'t>(_: impl Iterator<Item = &'t Target>) -> Option<Arc<dyn Gpus>> {
-    None
-}
-
-#[cfg(feature = "cuda")]
 impl NvmlGpus {
     fn device(&self, place: &str) -> Result<Device<'_>, NvmlError> {
         self.nvml.device_by_pci_bus_id(place)
     }
 }
 
-#[cfg(feature = "cuda")]
 impl Gpus for NvmlGpus {
     fn describe(&self, machine: &mut Machine) {
         machine.driver_version = self.nvml.sys_driver_version().ok();

@@ -13,7 +13,6 @@ use super::host::Busy;
 use super::kind::Measurement;
 use super::metrics::{Figures, figures};
 use super::over_bare::OverBare;
-#[cfg(feature = "cuda")]
 use super::over_bare::{Laps, RUNS, Stamped, over_bare};
 use super::routing::{Counts, Spread};
 use super::row::{
@@ -21,9 +20,7 @@ use super::row::{
 };
 use super::workload::{self, Arrival, Random};
 use super::{BUILD_PROFILE, Kind, Point, bare, host, now};
-#[cfg(feature = "cuda")]
 use crate::backend::device::EngineSpec;
-#[cfg(feature = "cuda")]
 use crate::backend::timing::StepClock;
 use crate::backend::{LaunchWay, RoutingSink, SharedSink, UnreadLogits};
 use crate::command::args::RunArgs;
@@ -31,7 +28,6 @@ use crate::command::spec::spec;
 use crate::command::{command_line, interrupt};
 use crate::error::{Error, Result};
 use crate::model::{Model, ModelConfig, ModelSource};
-#[cfg(feature = "cuda")]
 use crate::plan::StepKind;
 use crate::plan::cost::distinct_experts;
 use crate::plan::options::{check_context, check_seqs};
@@ -91,7 +87,6 @@ struct Tried {
 }
 
 impl Unit {
-    #[cfg(feature = "cuda")]
     fn spec<'a>(&'a self, model: &'a Arc<Model>) -> EngineSpec<'a> {
         EngineSpec {
             model,
@@ -483,7 +478,6 @@ impl Work<'_> {
 
     /// Holds the steps of each way to launch, where there are several, against the bare graph's, in runs of their own: each
     /// starts both engines anew, since where memory lies makes a difference too.
-    #[cfg(feature = "cuda")]
     fn hold_against_bare(&self, units: &mut [Unit], model: &Arc<Model>) -> Result<()> {
         let same = units.iter().all(|unit| unit.way == units[0].way);
         if same || self.of.kind != Kind::Decode {
@@ -536,13 +530,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    #[cfg(not(feature = "cuda"))]
-    fn hold_against_bare(&self, _units: &mut [Unit], _model: &Arc<Model>) -> Result<()> {
-        Ok(())
-    }
-
     /// A run of a point on an engine whose kernels leave stamps.
-    #[cfg(feature = "cuda")]
     fn stamped(
         &self,
         engine: &mut Engine,
@@ -632,7 +620,6 @@ impl Unit {
         sink: &SharedSink,
     ) -> Result<(Running, Option<Arc<bare::Timing>>)> {
         let opened = &self.opened;
-        #[cfg(feature = "cuda")]
         if let (Some(LaunchWay::Bare), Target::Gpu(device)) = (self.way, &opened.target) {
             let (mut engine, timing, _) = bare::engine(device, &self.spec(model), false)?;
             engine.launch()?;

@@ -15,46 +15,11 @@
 //! - [`variants`]: which kernels are worth measuring for a bucket; `tuning`: measures them (GPUs only)
 
 mod args;
-#[cfg(feature = "cuda")]
 pub mod bare;
-/// Only GPUs run steps without a scheduler.
-#[cfg(not(feature = "cuda"))]
-mod bare {
-    pub enum Timing {}
-
-    impl Timing {
-        pub fn begin(&self, _batch: u32) {
-            match *self {}
-        }
-
-        pub fn figures(&self, _point: &super::Point) -> crate::Result<super::metrics::Figures> {
-            match *self {}
-        }
-    }
-}
 pub mod clock;
 mod commands;
 pub mod compare;
-#[cfg(feature = "cuda")]
 mod cublaslt;
-/// Only GPUs have a library's products.
-#[cfg(not(feature = "cuda"))]
-mod cublaslt {
-    use super::kernels::Dense;
-    use crate::Result;
-
-    pub enum CublasLt {}
-
-    impl CublasLt {
-        pub fn of(_target: &crate::session::Target) -> Result<Option<Self>> {
-            Ok(None)
-        }
-
-        pub fn us(&self, _dense: Dense, _dtype: crate::model::DType) -> Result<Option<f64>> {
-            match *self {}
-        }
-    }
-}
 mod decode;
 pub mod drive;
 pub mod floors;
@@ -74,7 +39,6 @@ pub mod row;
 mod score;
 mod serve;
 pub mod stats;
-#[cfg(feature = "cuda")]
 pub mod tuning;
 pub mod variants;
 pub mod workload;

@@ -11,6 +11,8 @@ pub use self::links::Links;
 use super::args::doctor::{DoctorArgs, Format};
 use super::args::profile::Tool;
 use super::profile::find;
+use crate::backend::cuda::driver::image::HAS_KERNELS;
+use crate::backend::cuda::driver::machine::probe;
 use crate::error::{Error, Result};
 use crate::plan::MemoryPlan;
 use crate::plan::budget::{Available, Budget};
@@ -182,7 +184,7 @@ fn build() -> Check {
         env!("TAILGRAPH_VERSION"),
         std::env::consts::ARCH,
         std::env::consts::OS,
-        if cfg!(feature = "cuda") {
+        if HAS_KERNELS {
             "CPU reference and GPU"
         } else {
             "CPU reference only"
@@ -200,29 +202,7 @@ fn build() -> Check {
     }
 }
 
-/// A build without GPU support can only say whether a driver is there to want it.
-#[cfg(not(feature = "cuda"))]
 fn gpu() -> Check {
-    match std::fs::read_to_string("/proc/driver/nvidia/version") {
-        Ok(version) => {
-            let driver = version.lines().next().unwrap_or_default();
-            Check::not_ok(
-                "gpu",
-                Status::Warn,
-                format!("this build has no GPU support, but there is a driver: {driver}"),
-                "build with cargo build --release --features cuda (needs nvcc of CUDA 13)",
-            )
-        }
-        Err(_) => Check::ok(
-            "gpu",
-            "no GPU support in this build, and no NVIDIA driver found; with both, build with --features cuda",
-        ),
-    }
-}
-
-#[cfg(feature = "cuda")]
-fn gpu() -> Check {
-    use crate::backend::cuda::driver::machine::probe;
     let driver = match probe() {
         Ok(driver) => driver,
         Err(missing) => {

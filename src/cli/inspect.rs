@@ -9,6 +9,8 @@ use super::args::InspectArgs;
 use super::args::inspect::Format;
 use super::paths::{Files, open_printed};
 use super::{Exit, spec};
+use crate::backend::cuda::driver::image::HAS_KERNELS;
+use crate::backend::cuda::driver::machine::Missing;
 use crate::backend::cuda::listed::StepCalls;
 use crate::backend::cuda::tuning::gpu::H200;
 use crate::error::{Error, Result};
@@ -65,7 +67,6 @@ pub(super) fn run(args: &InspectArgs) -> Result<Exit> {
     } else {
         match Target::open(&spec.device)? {
             Target::Cpu(_) => args.show(&plan, precision, None)?,
-            #[cfg(feature = "cuda")]
             target => {
                 let (precision, on_gpu) = on_gpu(&spec, &target, &plan)?;
                 args.show(&plan, precision, Some(&on_gpu))?
@@ -152,7 +153,6 @@ fn json(document: &impl Serialize, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// The calls of the steps asked for, on a GPU like the one named.
-#[cfg(feature = "cuda")]
 fn calls(
     args: &InspectArgs,
     spec: &RunSpec,
@@ -166,6 +166,9 @@ fn calls(
     use crate::backend::cuda::tuning::KernelChoice;
     use crate::session::sizes::wanted;
 
+    if !HAS_KERNELS {
+        return Err(Error::Usage(format!("--calls: {}", Missing::Kernels)));
+    }
     let gpu = args.gpu.unwrap_or(&H200);
     let shape = GpuShape {
         capability: gpu.capability,
@@ -193,17 +196,7 @@ fn calls(
     Ok(steps)
 }
 
-/// This build has no kernels to call.
-#[cfg(not(feature = "cuda"))]
-fn calls(_: &InspectArgs, _: &RunSpec, _: &Plan, _: Precision) -> Result<Vec<StepCalls>> {
-    Err(Error::Usage(
-        "--calls: this build has no kernels; build it with `cargo build --release --features cuda`"
-            .into(),
-    ))
-}
-
 /// The graphs that the GPU makes of `plan`, and the types they are of.
-#[cfg(feature = "cuda")]
 fn on_gpu(spec: &RunSpec, target: &Target, plan: &Plan) -> Result<(Precision, OnGpu)> {
     use crate::backend::cuda::device::capture_all;
     use crate::backend::cuda::engine::captures::Captures;

@@ -50,7 +50,6 @@ pub fn run() -> Result<Exit> {
         Ok(parsed) => parsed.command,
         Err(error) => return unparsed(&error),
     };
-    #[cfg(feature = "cuda")]
     // SAFETY: nothing has begun a thread so far.
     unsafe {
         crate::backend::cuda::driver::nccl::without_multicast();

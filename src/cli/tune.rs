@@ -6,22 +6,12 @@ use super::args::TuneArgs;
 use crate::error::Result;
 
 /// Tokens of each prompt.
-#[cfg(feature = "cuda")]
 pub(super) const PROMPT_TOKENS: u32 = 32;
 
-#[cfg(not(feature = "cuda"))]
-pub fn run(_: &TuneArgs) -> Result<Exit> {
-    Err(crate::error::Error::Usage(
-        "tune: the CPU has one kernel for everything; it needs a GPU and a build with `cargo build --release --features cuda`".into(),
-    ))
-}
-
-#[cfg(feature = "cuda")]
 pub fn run(args: &TuneArgs) -> Result<Exit> {
     gpu::run(args)
 }
 
-#[cfg(feature = "cuda")]
 mod gpu {
     use super::*;
     use crate::backend::cuda::device::GpuDevice;

@@ -1,7 +1,8 @@
 //! From what was written to what it means: [`spec`] is the one way from flags to a [`RunSpec`].
 
 use super::args::{EngineArgs, PrecisionArgs, RunArgs, TimedArgs};
-use crate::backend::spec::without_gpu_support;
+use crate::backend::cuda::driver::image::HAS_KERNELS;
+use crate::backend::cuda::driver::machine::Missing;
 use crate::error::{Error, Result};
 use crate::model::{DType, ModelSource};
 use crate::plan::Limits;
@@ -180,8 +181,8 @@ pub fn named(device: &str) -> Result<Vec<DeviceSpec>> {
             ));
         }
     };
-    if kind == "cuda" && cfg!(not(feature = "cuda")) {
-        return Err(without_gpu_support(device));
+    if kind == "cuda" && !HAS_KERNELS {
+        return usage(format!("--device {device}: {}", Missing::Kernels));
     }
     for (index, number) in numbers.iter().enumerate() {
         if numbers[..index].contains(number) {

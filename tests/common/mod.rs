@@ -21,7 +21,6 @@ pub mod fixtures;
 pub mod fuzz;
 pub mod golden;
 pub mod memory;
-#[cfg(feature = "cuda")]
 pub mod probe;
 pub mod program;
 pub mod python;

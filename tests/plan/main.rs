@@ -2,7 +2,6 @@
 
 mod build;
 mod cost;
-#[cfg(feature = "cuda")]
 mod device;
 mod kernel_gpus;
 mod kernel_shapes;

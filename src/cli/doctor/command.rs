@@ -1,6 +1,5 @@
 //! The `doctor` command: what the flags ask about, looked at.
 
-#[cfg(feature = "cuda")]
 use super::kernels;
 use super::{Asked, Found, Subject, links};
 use crate::cli::args::DoctorCommand;
@@ -70,7 +69,6 @@ fn sizes(spec: &RunSpec, target: &Target) -> Result<MemoryPlan> {
 
 /// Which kernels serve the model that `name` is on the first GPU of `target`. Without a model it is about one of the first shapes that
 /// there are; of a model without a configuration nothing is said, since its memory tells why.
-#[cfg(feature = "cuda")]
 fn kernels_of(name: Option<&str>, target: &Target) -> Option<Found> {
     let device = target.gpus().first()?;
     let config = match name {
@@ -78,9 +76,4 @@ fn kernels_of(name: Option<&str>, target: &Target) -> Option<Found> {
         Some(name) => Some(ModelSource::parse_config(name).ok()?.config().ok()?.0),
     };
     Some(kernels::found(&device.gpu, name.zip(config.as_ref())))
-}
-
-#[cfg(not(feature = "cuda"))]
-fn kernels_of(_: Option<&str>, _: &Target) -> Option<Found> {
-    None
 }

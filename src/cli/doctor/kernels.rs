@@ -1,16 +1,13 @@
 //! What `doctor` says of the kernels that serve decode steps on a GPU: whose entries these are, and what `tune` would measure.
 
 use super::{Check, Status};
-#[cfg(feature = "cuda")]
 use crate::backend::cuda::driver::gpu::OpenGpu;
-#[cfg(feature = "cuda")]
 use crate::backend::cuda::tuning::gpu::Gpu;
 use crate::backend::cuda::tuning::kernel_file::Measured;
 use crate::backend::cuda::tuning::{GpuClass, Origin, Shape, Variant};
 use crate::cli::table::Table;
 use crate::error::Result;
 use crate::model::DType;
-#[cfg(feature = "cuda")]
 use crate::model::ModelConfig;
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -58,7 +55,6 @@ impl OfType {
 }
 
 /// On this GPU, for the model that the user has named so.
-#[cfg(feature = "cuda")]
 pub(super) fn found(gpu: &OpenGpu, model: Option<(&str, &ModelConfig)>) -> Found {
     let served = gpu.kernel_file()?;
     let shape = model.map_or(Shape::BASE, |(_, config)| Shape::of(config));
@@ -102,7 +98,6 @@ pub(super) fn found(gpu: &OpenGpu, model: Option<(&str, &ModelConfig)>) -> Found
 }
 
 /// The least time of the steps that `tune` has measured.
-#[cfg(feature = "cuda")]
 mod least {
     use crate::backend::cuda::tuning::gpu::Gpu;
     use crate::backend::cuda::tuning::kernel_file::Measured;

@@ -11,7 +11,6 @@ use std::io::{self, Write};
 pub type Links = Result<Vec<Link>>;
 
 /// Measures them, unless `device` is the CPU; `None` where there are not two.
-#[cfg(feature = "cuda")]
 pub(super) fn measured(device: &DeviceSpec) -> Option<Links> {
     use crate::backend::cuda::device::links::measure;
     use crate::backend::cuda::driver::gpu::OpenGpu;
@@ -30,11 +29,6 @@ pub(super) fn measured(device: &DeviceSpec) -> Option<Links> {
         gpus.collect::<Result<Vec<_>>>()
             .and_then(|gpus| measure(&gpus)),
     )
-}
-
-#[cfg(not(feature = "cuda"))]
-pub(super) fn measured(_: &DeviceSpec) -> Option<Links> {
-    None
 }
 
 fn between(link: &Link) -> String {

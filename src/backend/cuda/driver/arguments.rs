@@ -124,7 +124,7 @@ fn bytes_of(arguments: &[Argument]) -> usize {
     })
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "cuda"))]
 mod tests {
     use super::*;
     use crate::model::DType;

@@ -21,7 +21,7 @@ pub struct OpenGpu {
 impl From<Missing> for Error {
     fn from(missing: Missing) -> Self {
         match missing {
-            Missing::Ordinal { .. } => Self::Usage(missing.to_string()),
+            Missing::Kernels | Missing::Ordinal { .. } => Self::Usage(missing.to_string()),
             _ => Self::Runtime(missing.to_string()),
         }
     }

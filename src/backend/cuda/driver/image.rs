@@ -14,6 +14,9 @@ static ALIGNED: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(
     "/tailgraph.fatbin"
 )));
 
+/// Whether this build has kernels: the feature `cuda` compiles them.
+pub const HAS_KERNELS: bool = cfg!(feature = "cuda");
+
 /// All kernels for all architectures, as `cuModuleLoadData` takes them, but for the laboratory's (profiles/lab).
 pub fn image() -> &'static [u8] {
     &ALIGNED.0
@@ -80,7 +83,7 @@ pub fn constants<const N: usize>(name: &str) -> Result<[u32; N]> {
     })
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "cuda"))]
 mod tests {
     use super::*;
 

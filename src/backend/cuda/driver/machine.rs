@@ -1,5 +1,6 @@
 //! Finds the driver and its GPUs, without creating a context or touching any GPU's memory.
 
+use super::image::HAS_KERNELS;
 use crate::backend::cuda::tuning::GpuClass;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
@@ -55,6 +56,10 @@ impl fmt::Display for Gpu {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Missing {
     #[error(
+        "this build has no kernels: build it with `cargo build --release --features cuda`, or use --device cpu"
+    )]
+    Kernels,
+    #[error(
         "no NVIDIA driver found (libcuda.so.1 cannot be loaded): install driver 580 or newer, or use --device cpu"
     )]
     Library,
@@ -98,8 +103,11 @@ fn ordinals(gpus: usize) -> String {
 /// Asks the machine for its driver and GPUs.
 ///
 /// # Errors
-/// [`Missing`] says what there is not: the library, a new enough version, any GPU, or an answer.
+/// [`Missing`] says what there is not: kernels, the library, a new enough version, any GPU, or an answer.
 pub fn probe() -> Result<Driver, Missing> {
+    if !HAS_KERNELS {
+        return Err(Missing::Kernels);
+    }
     // SAFETY: loads libcuda as the first driver call would, to learn whether it can be loaded; its
     // initialisers have no precondition.
     if !unsafe { sys::is_culib_present() } {

@@ -297,7 +297,7 @@ impl<'a> Lowering<'a> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "cuda"))]
 mod tests {
     use super::*;
     use crate::backend::cuda::families::limits::GpuShape;

@@ -115,7 +115,6 @@ impl Lowering<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::cuda::driver::image;
 
     #[test]
     fn blocks_combine_whole_rows() {
@@ -125,7 +124,9 @@ mod tests {
 
     /// A register more, and an SM has room for three of its blocks: those of 512 rows would come in two rounds.
     #[test]
+    #[cfg(feature = "cuda")]
     fn an_sm_has_room_for_four_blocks_that_combine_rounded_sums() {
+        use crate::backend::cuda::driver::image;
         const SM_REGISTERS: u32 = 65_536;
         let kernels = image::kernels().unwrap();
         for name in [
