@@ -16,9 +16,9 @@ use crate::command::paths::Files;
 use crate::command::spec::timed;
 use crate::command::{Exit, command_line, interrupt};
 use crate::error::{Error, Result};
+use crate::model::tensors::matrix_shape;
 use crate::model::{DType, Model};
 use crate::plan::cost::op_cost;
-use crate::plan::params::params;
 use crate::plan::{Limits, OpKind, StepKind, StepShape};
 use crate::quote;
 use crate::runtime::{Engine, Logits};
@@ -365,9 +365,11 @@ impl<'a> Table<'a> {
             _ => None,
         };
         let shapes = group.counted.iter().filter_map(|&kind| {
-            let shape = params(config, kind).first()?.shape.clone();
-            let sizes: Vec<String> = shape.iter().map(usize::to_string).collect();
-            (sizes.len() > 1 && kind != OpKind::ShortConv).then(|| sizes.join("x"))
+            let sizes: Vec<String> = matrix_shape(config, kind)?
+                .iter()
+                .map(usize::to_string)
+                .collect();
+            Some(sizes.join("x"))
         });
         Ok(Row {
             schema: VERSION,

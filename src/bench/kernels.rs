@@ -4,7 +4,7 @@
 use super::stats::{quantile, sorted};
 use crate::backend::timing::{IN_A_ROW, Part, StepTimes};
 use crate::model::ModelConfig;
-use crate::plan::params::params;
+use crate::model::tensors::matrix_shape;
 use crate::plan::{Op, OpKind, StepShape};
 use crate::trace::parts::FirstOf;
 
@@ -86,8 +86,7 @@ impl Group {
             OpKind::LmHead => shape.logit_rows() as u32,
             _ => shape.rows,
         };
-        let weights = params(config, kind);
-        let [outputs, inner] = weights.first()?.shape[..] else {
+        let [outputs, inner] = matrix_shape(config, kind)?[..] else {
             return None;
         };
         Some(Dense {

@@ -6,7 +6,7 @@ use crate::json;
 use serde_json::Value;
 
 /// What mixes tokens in a layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LayerType {
     Conv,
     FullAttention,

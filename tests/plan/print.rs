@@ -64,7 +64,7 @@ fn the_table_has_the_known_figures() {
         "12.0 KiB of keys and values a token",
         "144.0 KiB of convolution state",
         "6144 x 2048",
-        "32 x 3584 x 2048",
+        "32 x 1792 x 2048",
         "H200",
     ] {
         assert!(text.contains(part), "no {part} in\n{text}");

@@ -7,9 +7,9 @@ use crate::backend::cuda::tuning::gpu::{Gpu, Rates};
 use crate::backend::cuda::tuning::variants::Variant;
 use crate::cli::args::InspectArgs;
 use crate::model::LayerType;
+use crate::model::tensors::{declared, model_bytes, model_parameters};
 use crate::plan::cost::{distinct_experts, op_cost};
 use crate::plan::memory::MemoryItem;
-use crate::plan::params::{model_bytes, model_parameters, params};
 use crate::plan::{Cost, Ladders, Op, OpKind, Plan, Precision, Stage, StepKind, StepShape};
 use serde::{Serialize, Serializer};
 use std::time::Duration;
@@ -338,11 +338,11 @@ impl Asked<'_> {
     }
 
     fn operation(&self, ops: &[Op]) -> Operation {
-        let weights = params(&self.plan.config, ops[0].kind).into_iter();
-        let weights = weights.map(|param| Weight {
-            name: param.name,
-            bytes: whole(param.bytes(self.precision.weights)),
-            shape: param.shape,
+        let weights = declared(&self.plan.config, ops[0].kind).into_iter();
+        let weights = weights.map(|tensor| Weight {
+            name: tensor.name,
+            bytes: whole(tensor.bytes(self.precision.weights)),
+            shape: tensor.whole_shape(),
         });
         Operation {
             operation: ops[0].kind,
