@@ -3,7 +3,7 @@
 
 use crate::backend::timing::{IN_A_ROW, Part, StepTimes};
 use crate::model::ModelConfig;
-use crate::plan::params::params;
+use crate::model::tensors::matrix_shape;
 use crate::plan::{Op, OpKind, StepShape};
 use crate::trace::parts::FirstOf;
 use indexmap::{IndexMap, IndexSet};
@@ -63,8 +63,7 @@ pub fn dense(counted: &[OpKind], config: &ModelConfig, shape: &StepShape) -> Opt
         OpKind::LmHead => shape.logit_rows() as u32,
         _ => shape.rows,
     };
-    let weights = params(config, kind);
-    let [outputs, inner] = weights.first()?.shape[..] else {
+    let [outputs, inner] = matrix_shape(config, kind)?[..] else {
         return None;
     };
     Some(Dense {

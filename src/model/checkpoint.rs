@@ -4,7 +4,8 @@ use super::config::ModelConfig;
 use super::fields;
 use super::files;
 use super::header::{self, Stored, UniqueMap};
-use super::layout::{self, FusedSpec, Role, TensorSpec};
+use super::op::OpKind;
+use super::tensors::{self, FusedSpec, Role, TensorSpec};
 use super::weights::{DType, Tensor, Weights};
 use crate::error::{Error, Result};
 use crate::json;
@@ -37,7 +38,7 @@ const SNIFFED_BYTES: usize = 512;
 /// one line that names the file and the tensor.
 pub fn load(dir: &Path, config: &ModelConfig) -> Result<(Weights, Vec<String>)> {
     let mut checkpoint = Checkpoint::open(dir)?;
-    let weights = layout::build(config, |spec| checkpoint.tensor(spec))?;
+    let weights = tensors::build(config, |spec| checkpoint.tensor(spec))?;
     Ok((weights, checkpoint.warnings()))
 }
 
@@ -55,12 +56,15 @@ pub(super) fn has_own_head(dir: &Path, config: &ModelConfig) -> Result<bool> {
         tie_word_embeddings: false,
         ..config.clone()
     };
-    let weights = layout::build(&untied, |spec| {
+    let weights = tensors::build(&untied, |spec| {
         let wanted = spec.role == Role::Embedding || spec.name == HEAD;
         wanted.then(|| checkpoint.tensor(spec)).transpose()
     })?;
-    let both = weights.embed_tokens.zip(weights.lm_head);
-    Ok(both.is_some_and(|(embedding, head)| !head.equals(&embedding)))
+    let [embedding, head] =
+        [OpKind::Embed, OpKind::LmHead].map(|kind| weights.of(None, kind)[0].as_ref());
+    Ok(embedding
+        .zip(head)
+        .is_some_and(|(embedding, head)| !head.equals(embedding)))
 }
 
 /// The files of weights that [`load`] reads, in the order of their names; what is missing is for `load` to say.

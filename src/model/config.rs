@@ -5,6 +5,7 @@ mod rotary;
 use super::fields::{self, Fields};
 use super::files;
 use super::layer_types::{self, LayerType};
+use super::tensors::model_parameters;
 use crate::error::Result;
 use crate::json;
 use serde_json::{Value, json};
@@ -56,7 +57,7 @@ mod limit {
     /// f32 has such positions exactly, for their angles, and kernels find their pages without a division.
     pub const POSITIONS: u64 = 1 << 24;
     /// Of the whole model: 2^46 elements are 281 TB as f32.
-    pub const PARAMETERS: u64 = 1 << 46;
+    pub const PARAMETERS: f64 = (1_u64 << 46) as f64;
 }
 
 impl ModelConfig {
@@ -153,58 +154,17 @@ impl ModelConfig {
                 ),
             ));
         }
-        match self.parameters() {
-            Some(parameters) if parameters <= limit::PARAMETERS => Ok(()),
-            _ => Err(fields.error(
-                "hidden_size",
-                format!(
-                    "found {}, which with the other sizes makes more than {} parameters",
-                    self.hidden_size,
-                    limit::PARAMETERS
-                ),
-            )),
+        if model_parameters(self) <= limit::PARAMETERS {
+            return Ok(());
         }
-    }
-
-    /// Parameters of the model (biases and norms left out), or `None` where 64 bits do not hold them.
-    fn parameters(&self) -> Option<u64> {
-        let product = |factors: &[usize]| {
-            factors
-                .iter()
-                .try_fold(1u64, |product, &factor| product.checked_mul(factor as u64))
-        };
-        let moe_layers = self.num_hidden_layers - self.num_dense_layers;
-        let heads = self.num_attention_heads + self.num_key_value_heads;
-        [
-            product(&[2, self.vocab_size, self.hidden_size])?,
-            product(&[
-                self.num_hidden_layers,
-                4,
+        Err(fields.error(
+            "hidden_size",
+            format!(
+                "found {}, which with the other sizes makes more than {} parameters",
                 self.hidden_size,
-                self.hidden_size,
-            ])?,
-            product(&[
-                self.num_hidden_layers,
-                2,
-                heads,
-                self.head_dim,
-                self.hidden_size,
-            ])?,
-            product(&[
-                self.num_dense_layers,
-                3,
-                self.intermediate_size,
-                self.hidden_size,
-            ])?,
-            product(&[
-                moe_layers,
-                self.num_experts,
-                3 * self.moe_intermediate_size + 1,
-                self.hidden_size,
-            ])?,
-        ]
-        .into_iter()
-        .try_fold(0u64, u64::checked_add)
+                limit::PARAMETERS
+            ),
+        ))
     }
 
     /// config.json in the published spelling. Parsing it gives an equal configuration.

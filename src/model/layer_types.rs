@@ -6,7 +6,7 @@ use crate::json;
 use serde_json::Value;
 
 /// What mixes tokens in a layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LayerType {
     Conv,

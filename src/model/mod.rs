@@ -6,7 +6,8 @@
 //! - [`config`], [`layer_types`], [`generation`]: config.json and generation_config.json (through `fields`, which
 //!   words the errors)
 //! - `files`: how these and the weights are opened, and what is said of something else in their place
-//! - [`weights`]: tensors by role; [`layout`]: their published names, shapes and order
+//! - `lfm2_moe`: a family's operations ([`op`]) and the tensors that they read; [`tensors`]: what follows from these
+//! - [`weights`]: tensors by operation
 //! - [`checkpoint`]: weights from safetensors files, whose headers `header` checks
 //! - [`fingerprint`]: hashes of what a model is made of
 //! - [`rotary`]: frequencies of the position embedding
@@ -22,12 +23,14 @@ pub mod generation;
 mod header;
 pub mod hub;
 pub mod layer_types;
-pub mod layout;
+mod lfm2_moe;
+pub mod op;
 pub mod philox;
 pub mod random;
 pub mod rotary;
 pub mod source;
 pub mod synth;
+pub mod tensors;
 mod tokenizer_files;
 pub mod weights;
 
@@ -35,7 +38,7 @@ pub use config::ModelConfig;
 pub use generation::GenerationConfig;
 pub use layer_types::LayerType;
 pub use source::ModelSource;
-pub use weights::{DType, Expert, FeedForward, LayerWeights, Mixer, Tensor, Weights};
+pub use weights::{DType, Tensor, Weights};
 
 use crate::error::Result;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Random presets: a shape, a seed, and weights that every machine makes to the same bits.
 
 use super::config::ModelConfig;
-use super::layout::{self, Role, TensorSpec};
 use super::philox::Stream;
+use super::tensors::{self, Role, TensorSpec};
 use super::weights::{DType, Tensor, Weights};
 use crate::error::{Error, Result};
 use memmap2::{Mmap, MmapMut};
@@ -52,7 +52,7 @@ pub fn preset_names() -> String {
 /// # Errors
 /// Sizes that no memory has.
 pub fn weights(config: &ModelConfig, seed: u64) -> Result<(Weights, Arc<Arena>)> {
-    let specs = layout::published(config);
+    let specs = tensors::published(config);
     let ranges = arrange(&specs)?;
     let mut next = ranges.clone().into_iter();
     let arena = Arc::new(Arena {
@@ -61,7 +61,7 @@ pub fn weights(config: &ModelConfig, seed: u64) -> Result<(Weights, Arc<Arena>)>
         seed,
         made: OnceLock::new(),
     });
-    let weights = layout::build(config, |spec| {
+    let weights = tensors::build(config, |spec| {
         let range = next.next().unwrap_or_default();
         let (dtype, stream) = (spec.role.published_dtype(), stream(&spec, seed));
         let tensor = Tensor::new(spec.name, dtype, spec.shape, arena.clone(), range);
@@ -180,7 +180,7 @@ fn stream(spec: &TensorSpec, seed: u64) -> Stream {
     let (mean, std) = match spec.role {
         Role::Embedding => (0.0, 0.02),
         Role::Norm => (1.0, 0.1),
-        Role::Matrix => (0.0, 1.0 / fan_in.sqrt()),
+        Role::Matrix | Role::Router => (0.0, 1.0 / fan_in.sqrt()),
         Role::ConvTaps => (0.0, 0.5),
         Role::Bias => (0.0, 0.02),
         Role::ExpertBias => (0.0, 0.05),

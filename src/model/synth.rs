@@ -3,8 +3,8 @@
 
 use super::config::ModelConfig;
 use super::generation::GenerationConfig;
-use super::layout::{self, TensorSpec};
 use super::source::ModelSource;
+use super::tensors::{self, TensorSpec};
 use super::weights::DType;
 use super::{checkpoint, random, tokenizer_files};
 use crate::error::{Error, Result};
@@ -61,7 +61,7 @@ pub fn write(
     let (config, _) = source.config()?;
     let text = format!("{:#}\n", config.to_json());
     let mut output = Folder::open(dir, (CONFIG_FILE, &text), &is_ours)?;
-    let shards = split(layout::published(&config), shard_bytes);
+    let shards = split(tensors::published(&config), shard_bytes);
     let bytes_total = shards.iter().flatten().map(bytes).sum();
     let mut buffer = MmapMut::map_anon(BUFFER_BYTES)
         .map_err(|error| Error::Memory(format!("a buffer of {BUFFER_BYTES} bytes: {error}")))?;

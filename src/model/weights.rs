@@ -1,7 +1,9 @@
 //! Weights by role. Tensors are views of mapped files or of generated memory; cloning one is cheap.
 
+use super::op::{Op, OpKind};
 use super::philox::Stream;
 use half::{bf16, f16};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -181,108 +183,41 @@ pub fn widen(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// All weights of a model: tensors, or (see `layout`) whatever else there is one of for each tensor.
+/// All weights of a model by the operation that reads them: tensors, or whatever else there is one of for each tensor.
 #[derive(Debug)]
-pub struct Weights<T = Tensor> {
-    /// `[V, H]`
-    pub embed_tokens: T,
-    /// `[H]`: the final norm.
-    pub embedding_norm: T,
-    /// `[V, H]`: the embedding itself where they are tied.
-    pub lm_head: T,
-    pub layers: Vec<LayerWeights<T>>,
-}
+pub struct Weights<T = Tensor>(HashMap<Op, Vec<T>>);
 
-impl Weights {
-    /// The type of all matrices, the embedding among them; `None` where they have several.
-    pub fn matrix_dtype(&self) -> Option<DType> {
-        let first = self.embed_tokens.dtype;
-        let same = |tensors: &[&Tensor]| tensors.iter().all(|tensor| tensor.dtype == first);
-        let expert = |e: &Expert| same(&[&e.w1, &e.w3, &e.w2]);
-        let layer = |layer: &LayerWeights| {
-            let mixer = match &layer.mixer {
-                Mixer::Conv {
-                    in_proj, out_proj, ..
-                } => same(&[in_proj, out_proj]),
-                Mixer::Attention {
-                    q_proj,
-                    k_proj,
-                    v_proj,
-                    out_proj,
-                    ..
-                } => same(&[q_proj, k_proj, v_proj, out_proj]),
-            };
-            mixer
-                && match &layer.feed_forward {
-                    FeedForward::Dense(dense) => expert(dense),
-                    FeedForward::Moe { experts, .. } => experts.iter().all(expert),
-                }
-        };
-        (same(&[&self.lm_head]) && self.layers.iter().all(layer)).then_some(first)
+impl<T> Default for Weights<T> {
+    fn default() -> Self {
+        Self(HashMap::new())
     }
 }
 
-#[derive(Debug)]
-pub struct LayerWeights<T = Tensor> {
-    /// `[H]`
-    pub operator_norm: T,
-    /// `[H]`
-    pub ffn_norm: T,
-    pub mixer: Mixer<T>,
-    pub feed_forward: FeedForward<T>,
+impl<T> Weights<T> {
+    /// What an operation reads, in the order of its declaration, expert by expert; of a tied LM head the embedding's.
+    pub fn of(&self, layer: Option<usize>, kind: OpKind) -> &[T] {
+        self.0.get(&Op { layer, kind }).map_or(&[], Vec::as_slice)
+    }
+
+    /// All of them, in no order; a tied LM head's too.
+    pub fn all(&self) -> impl Iterator<Item = &T> {
+        self.0.values().flatten()
+    }
+
+    pub fn put(&mut self, op: Op, tensors: Vec<T>) {
+        self.0.insert(op, tensors);
+    }
 }
 
-#[derive(Debug)]
-pub enum Mixer<T = Tensor> {
-    Conv {
-        /// `[3H, H]`: rows of B, then C, then X
-        in_proj: T,
-        /// `[H, 1, L]`
-        conv: T,
-        /// `[H, H]`
-        out_proj: T,
-        /// `[3H]`, with conv_bias
-        in_proj_bias: Option<T>,
-        /// `[H]`, with conv_bias
-        conv_bias: Option<T>,
-        /// `[H]`, with conv_bias
-        out_proj_bias: Option<T>,
-    },
-    Attention {
-        /// `[heads * head_dim, H]`
-        q_proj: T,
-        /// `[kv_heads * head_dim, H]`
-        k_proj: T,
-        /// `[kv_heads * head_dim, H]`
-        v_proj: T,
-        /// `[H, heads * head_dim]`
-        out_proj: T,
-        /// `[head_dim]`
-        q_layernorm: T,
-        /// `[head_dim]`
-        k_layernorm: T,
-    },
-}
-
-#[derive(Debug)]
-pub enum FeedForward<T = Tensor> {
-    Dense(Expert<T>),
-    Moe {
-        /// `[E, H]`
-        gate: T,
-        /// `[E]` f32, with use_expert_bias
-        expert_bias: Option<T>,
-        experts: Vec<Expert<T>>,
-    },
-}
-
-/// w2(silu(w1 z) * w3 z): a dense feed-forward (inner size I) or one expert (inner size M).
-#[derive(Debug)]
-pub struct Expert<T = Tensor> {
-    /// `[I, H]`
-    pub w1: T,
-    /// `[I, H]`
-    pub w3: T,
-    /// `[H, I]`
-    pub w2: T,
+impl Weights {
+    /// The type of all matrices but routers, the embedding among them; `None` where they have several.
+    pub fn matrix_dtype(&self) -> Option<DType> {
+        let first = self.of(None, OpKind::Embed).first()?.dtype;
+        let ops = self.0.iter().filter(|(op, _)| op.kind != OpKind::Router);
+        let mut matrices =
+            ops.flat_map(|(_, tensors)| tensors.iter().filter(|t| t.shape.len() == 2));
+        matrices
+            .all(|tensor| tensor.dtype == first)
+            .then_some(first)
+    }
 }

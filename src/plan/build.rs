@@ -1,11 +1,10 @@
 //! A configuration as stages of operations.
 
 use super::cost::op_cost;
-use super::params::params;
-use super::{Ladders, MAX_STAGES, Op, OpKind, Plan, Precision, Prompts, Stage, StepShape};
+use super::{Ladders, MAX_STAGES, OpKind, Plan, Precision, Prompts, Stage, StepShape};
 use crate::error::{Error, Result};
-use crate::model::{DType, LayerType, ModelConfig};
-use std::ops::Range;
+use crate::model::tensors::{Declared, declared, operations};
+use crate::model::{DType, ModelConfig};
 use std::sync::Arc;
 
 impl Plan {
@@ -63,7 +62,7 @@ impl Plan {
                 Stage {
                     index,
                     layers: start..end,
-                    ops: stage_ops(&config, start..end),
+                    ops: operations(&config, start..end),
                 }
             })
             .collect();
@@ -75,55 +74,17 @@ impl Plan {
     }
 }
 
-/// The operations of `layers`, with the embedding before the first layer and the head after the last.
-fn stage_ops(config: &ModelConfig, layers: Range<usize>) -> Vec<Op> {
-    let outside = |kind| Op { layer: None, kind };
-    let mut ops = Vec::new();
-    if layers.start == 0 {
-        ops.push(outside(OpKind::Embed));
-    }
-    for layer in layers.clone() {
-        ops.extend(layer_ops(config, layer).map(|kind| Op {
-            layer: Some(layer),
-            kind,
-        }));
-    }
-    if layers.end == config.layer_types.len() {
-        ops.extend([OpKind::FinalNorm, OpKind::LmHead, OpKind::Sample].map(outside));
-    }
-    ops
-}
-
-/// The operations of one layer, in order.
-fn layer_ops(config: &ModelConfig, layer: usize) -> impl Iterator<Item = OpKind> {
-    let mixer: &[OpKind] = match config.layer_types[layer] {
-        LayerType::Conv => &[OpKind::ConvInProj, OpKind::ShortConv, OpKind::ConvOutProj],
-        LayerType::FullAttention => &[
-            OpKind::QkvProj,
-            OpKind::QkNormRope,
-            OpKind::Attention,
-            OpKind::AttentionOutProj,
-        ],
-    };
-    let feed_forward: &[OpKind] = if config.is_moe(layer) {
-        &[OpKind::Router, OpKind::ExpertGateUp, OpKind::ExpertDown]
-    } else {
-        &[OpKind::DenseGateUp, OpKind::DenseDown]
-    };
-    std::iter::once(OpKind::OperatorNorm)
-        .chain(mixer.iter().copied())
-        .chain(std::iter::once(OpKind::FfnNorm))
-        .chain(feed_forward.iter().copied())
-}
-
 /// What each layer has of something that its operations have; the head counts with the last layer. The embedding does not
 /// count: a step reads a few rows of it.
 fn by_layer(config: &ModelConfig, of: impl Fn(OpKind) -> f64) -> Vec<f64> {
-    let mut sums: Vec<f64> = (0..config.layer_types.len())
-        .map(|layer| layer_ops(config, layer).map(&of).sum())
-        .collect();
-    if let Some(last) = sums.last_mut() {
-        *last += of(OpKind::FinalNorm) + of(OpKind::LmHead);
+    let layers = config.num_hidden_layers;
+    let mut sums = vec![0.0; layers];
+    for op in operations(config, 0..layers) {
+        match (op.layer, op.kind) {
+            (Some(layer), kind) => sums[layer] += of(kind),
+            (None, OpKind::Embed) => {}
+            (None, kind) => sums[layers - 1] += of(kind),
+        }
     }
     sums
 }
@@ -131,8 +92,8 @@ fn by_layer(config: &ModelConfig, of: impl Fn(OpKind) -> f64) -> Vec<f64> {
 /// Weights that a full decode step reads, in elements: they are its time.
 fn layer_weights(config: &ModelConfig) -> Vec<f64> {
     by_layer(config, |kind| {
-        let params = params(config, kind);
-        params.iter().map(|param| param.elements()).sum()
+        let tensors = declared(config, kind);
+        tensors.iter().map(Declared::elements).sum()
     })
 }
 

@@ -2,27 +2,22 @@
 //! gaps and scratch, which are well under a MiB.
 
 use super::{EngineOptions, RingCapacities};
+use crate::sys::abi;
 
-/// Sizes of kernels/abi.h's structs in bytes (a test compares them with the bindings).
-const REQUEST_BYTES: u64 = 144;
-const BIAS_BYTES: u64 = 8;
-const CONTROL_BYTES: u64 = 8;
-const EVENT_BYTES: u64 = 64;
-const SAMPLED_BYTES: u64 = 168;
-const TRACE_BYTES: u64 = 272;
-const SLOT_BYTES: u64 = 208;
-const ROW_BYTES: u64 = 16;
-const SEQUENCE_BYTES: u64 = 24;
 pub(super) const WORD_BYTES: u64 = 4;
 /// What a later stage knows of a slot (kernels/sched/handover.h).
 const HANDED_SLOT_BYTES: u64 = 136;
 
+const fn bytes<T>() -> u64 {
+    size_of::<T>() as u64
+}
+
 /// The tables of one stage.
 pub(super) fn scheduler_bytes(options: &EngineOptions, rings: &RingCapacities) -> u64 {
     let slots = u64::from(options.max_seqs);
-    let step = u64::from(options.step_tokens) * ROW_BYTES
-        + slots * (SEQUENCE_BYTES + WORD_BYTES + SAMPLED_BYTES);
-    slots * (SLOT_BYTES + u64::from(rings.biases) * BIAS_BYTES)
+    let step = u64::from(options.step_tokens) * bytes::<abi::tg_row>()
+        + slots * (bytes::<abi::tg_sequence>() + WORD_BYTES + bytes::<abi::tg_sampled>());
+    slots * (bytes::<abi::tg_slot>() + u64::from(rings.biases) * bytes::<abi::tg_bias>())
         + options.kept_token_bytes()
         + slots * context_pages(options) * WORD_BYTES
         + u64::from(options.steps_in_flight) * step
@@ -30,12 +25,13 @@ pub(super) fn scheduler_bytes(options: &EngineOptions, rings: &RingCapacities) -
 }
 
 pub(super) fn ring_bytes(rings: &RingCapacities) -> u64 {
-    u64::from(rings.requests) * (REQUEST_BYTES + u64::from(rings.biases) * BIAS_BYTES)
+    u64::from(rings.requests)
+        * (bytes::<abi::tg_request>() + u64::from(rings.biases) * bytes::<abi::tg_bias>())
         + u64::from(rings.tokens) * WORD_BYTES
-        + u64::from(rings.controls) * CONTROL_BYTES
-        + u64::from(rings.events) * EVENT_BYTES
-        + u64::from(rings.sampled) * SAMPLED_BYTES
-        + u64::from(rings.trace) * TRACE_BYTES
+        + u64::from(rings.controls) * bytes::<abi::tg_control>()
+        + u64::from(rings.events) * bytes::<abi::tg_event>()
+        + u64::from(rings.sampled) * bytes::<abi::tg_sampled>()
+        + u64::from(rings.trace) * bytes::<abi::tg_trace>()
 }
 
 /// Places of one size.
@@ -69,24 +65,24 @@ pub(super) fn links(
     hidden: usize,
 ) -> Links {
     let (slots, rows) = (u64::from(options.max_seqs), u64::from(options.step_tokens));
-    let slot = SEQUENCE_BYTES
+    let slot = bytes::<abi::tg_sequence>()
         + 2 * WORD_BYTES
         + HANDED_SLOT_BYTES
         + context_pages(options) * WORD_BYTES
-        + u64::from(rings.biases) * BIAS_BYTES;
+        + u64::from(rings.biases) * bytes::<abi::tg_bias>();
     let in_flight = u64::from(options.steps_in_flight);
     Links {
         steps: Places {
             count: (stages as u64 - 1) * in_flight,
             each: (hidden as u64)
                 .saturating_mul(4)
-                .saturating_add(ROW_BYTES)
+                .saturating_add(bytes::<abi::tg_row>())
                 .saturating_mul(rows)
                 .saturating_add(slots * slot),
         },
         results: Places {
             count: in_flight,
-            each: slots * SAMPLED_BYTES,
+            each: slots * bytes::<abi::tg_sampled>(),
         },
     }
 }
@@ -98,25 +94,6 @@ fn context_pages(options: &EngineOptions) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::abi;
-    use std::mem::size_of;
-
-    #[test]
-    fn struct_sizes_are_those_of_the_bindings() {
-        assert_eq!(size_of::<abi::tg_request>() as u64, REQUEST_BYTES);
-        assert_eq!(size_of::<abi::tg_bias>() as u64, BIAS_BYTES);
-        assert_eq!(size_of::<abi::tg_control>() as u64, CONTROL_BYTES);
-        assert_eq!(size_of::<abi::tg_event>() as u64, EVENT_BYTES);
-        assert_eq!(size_of::<abi::tg_sampled>() as u64, SAMPLED_BYTES);
-        assert_eq!(size_of::<abi::tg_trace>() as u64, TRACE_BYTES);
-        assert_eq!(size_of::<abi::tg_slot>() as u64, SLOT_BYTES);
-        assert_eq!(size_of::<abi::tg_row>() as u64, ROW_BYTES);
-        assert_eq!(size_of::<abi::tg_sequence>() as u64, SEQUENCE_BYTES);
-        assert_eq!(abi::TG_MAX_SLOTS, super::super::MAX_SEQS);
-        assert_eq!(abi::TG_MAX_STEPS, super::super::MAX_STEPS_IN_FLIGHT);
-        assert_eq!(abi::TG_MAX_STAGES as usize, super::super::MAX_STAGES);
-        assert_eq!(abi::TG_MAX_BUCKETS as usize, super::super::MAX_BUCKETS);
-    }
 
     /// The core lays places out itself, each table on a line of its own.
     #[test]

@@ -1,9 +1,9 @@
 //! What an operation moves and computes in one step. Counts are of the operation as [`super::OpKind`] states it:
 //! each weight, operand and result crosses once. Expected values where routing decides, so everything is f64.
 
-use super::params::params;
 use super::{OpKind, Plan, Stage, StepKind};
-use crate::model::{DType, ModelConfig};
+use crate::model::tensors::{Declared, Role, declared};
+use crate::model::{DType, LayerType, ModelConfig};
 use std::ops::{Add, AddAssign, Mul};
 
 /// Bytes of an f32, the type of the residual stream, the router's result and the logits.
@@ -170,10 +170,13 @@ fn op_cost_of_experts(
     let per_token = config.num_experts_per_tok as f64;
     let expert_inner = config.moe_intermediate_size as f64;
     let vocab = config.vocab_size as f64;
-    let weights = params(config, kind);
-    let stored: f64 = weights.iter().map(|p| p.bytes(precision.weights)).sum();
-    // A product of every row with the whole of the operation's (first) matrix.
-    let product = 2.0 * rows * weights.first().map_or(0.0, |p| p.elements());
+    let tensors = declared(config, kind);
+    let stored: f64 = tensors.iter().map(|t| t.bytes(precision.weights)).sum();
+    // A product of every row with the whole of the operation's matrices.
+    let matrices = tensors
+        .iter()
+        .filter(|t| matches!(t.role, Role::Matrix | Role::Router));
+    let product = 2.0 * rows * matrices.map(Declared::elements).sum::<f64>();
     let x = rows * hidden * compute;
     let h = rows * hidden * F32;
 
@@ -294,5 +297,32 @@ impl Plan {
     /// All operations of all stages in one step of `shape`.
     pub fn cost(&self, shape: &StepShape, precision: Precision) -> Cost {
         self.costs(shape, precision, None).sum()
+    }
+}
+
+/// Layers of this type.
+fn layers(config: &ModelConfig, wanted: LayerType) -> f64 {
+    let types = config.layer_types.iter();
+    types.filter(|&&found| found == wanted).count() as f64
+}
+
+impl Plan {
+    /// Bytes of keys and values that one token takes in all attention layers, elements of type `compute`.
+    pub fn kv_bytes_per_token(&self, compute: DType) -> f64 {
+        let config = &self.config;
+        layers(config, LayerType::FullAttention)
+            * 2.0
+            * config.num_key_value_heads as f64
+            * config.head_dim as f64
+            * compute.bytes() as f64
+    }
+
+    /// Bytes of conv state that one sequence takes: the last `conv_L_cache - 1` columns `[H]` of each conv layer.
+    pub fn conv_state_bytes_per_sequence(&self, compute: DType) -> f64 {
+        let config = &self.config;
+        layers(config, LayerType::Conv)
+            * config.conv_l_cache.saturating_sub(1) as f64
+            * config.hidden_size as f64
+            * compute.bytes() as f64
     }
 }

@@ -4,12 +4,12 @@
 use super::bytes::{Bytes, whole_bytes};
 use super::core_bytes::{self, ring_bytes, scheduler_bytes};
 use super::options::DEFAULT_MAX_SEQS;
-use super::params::model_bytes;
 use super::{
     Budget, EngineOptions, Limits, Plan, Precision, RingCapacities, SCORE_TILE_ROWS, StepKind,
     Usual,
 };
 use crate::error::{Error, Result};
+use crate::model::tensors::model_bytes;
 
 /// Rows of a step and sequences where nobody asks for another number; a CPU is no faster with more.
 const USUAL: Usual = Usual {

@@ -1,10 +1,10 @@
 //! A model as work: stages of operations, bucket ladders, what each operation moves and computes, and how
-//! much memory a run needs. Knows the model's shape, no backend; uses `model` and `error` only.
+//! much memory a run needs. Knows the model's shape, no backend; uses `model`, `sys` and `error` only.
 //!
-//! - [`op`]: the operations; [`build`]: a configuration as stages of them
+//! - [`build`]: a configuration as stages of operations
 //! - [`section`]: what one device has of a model
 //! - [`graphs`]: bucket ladders and stage cuts from `graphs/*.toml`
-//! - [`params`], [`cost`]: an operation's weights, bytes and FLOPs
+//! - [`cost`]: an operation's bytes and FLOPs
 //! - [`options`], [`memory`], [`budget`]: the sizes an engine starts with, and whether they fit; `core_bytes`: what the
 //!   scheduler takes of it
 //! - [`bytes`]: sizes as people write them
@@ -16,29 +16,28 @@ mod core_bytes;
 pub mod cost;
 pub mod graphs;
 pub mod memory;
-pub mod op;
 pub mod options;
-pub mod params;
 pub mod section;
 
 pub use budget::Budget;
 pub use cost::{Cost, Precision, StepShape};
 pub use graphs::GraphFile;
 pub use memory::{MemoryPlan, Place, WeightPlacement};
-pub use op::{Op, OpKind};
 pub use options::{EngineOptions, Limits, Prompts, RingCapacities, Usual};
 pub use section::Section;
 
 use crate::error::{Error, Result};
 use crate::model::ModelConfig;
+pub use crate::model::op::{Op, OpKind};
+use crate::sys::abi;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Limits of kernels/abi.h: `TG_MAX_SLOTS`, `TG_MAX_STEPS`, `TG_MAX_STAGES`, `TG_MAX_BUCKETS`.
-pub const MAX_SEQS: u32 = 1024;
-pub const MAX_STEPS_IN_FLIGHT: u32 = 16;
-pub const MAX_STAGES: usize = 16;
-pub const MAX_BUCKETS: usize = 16;
+/// Limits of kernels/abi.h.
+pub const MAX_SEQS: u32 = abi::TG_MAX_SLOTS;
+pub const MAX_STEPS_IN_FLIGHT: u32 = abi::TG_MAX_STEPS;
+pub const MAX_STAGES: usize = abi::TG_MAX_STAGES as usize;
+pub const MAX_BUCKETS: usize = abi::TG_MAX_BUCKETS as usize;
 
 /// What a step computes; each kind has its own ladder. The numbers are `TG_KIND_*` of kernels/abi.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]

@@ -1,6 +1,7 @@
 //! The forward pass in f64, written for reading: no cache, no chunks, one sequence.
 
-use tailgraph::model::{Expert, FeedForward, Mixer, Model, ModelConfig, Tensor};
+use tailgraph::model::op::OpKind;
+use tailgraph::model::{LayerType, Model, ModelConfig, Tensor};
 
 /// One hidden vector per token.
 type Rows = Vec<Vec<f64>>;
@@ -24,32 +25,29 @@ fn silu(x: f64) -> f64 {
     x / (1.0 + (-x).exp())
 }
 
-fn add_optional(y: &mut [f64], bias: &Option<Tensor>) {
+fn add_optional(y: &mut [f64], bias: Option<&Tensor>) {
     if let Some(bias) = bias {
         y.iter_mut().zip(wide(bias)).for_each(|(y, b)| *y += b);
     }
 }
 
-fn mix(config: &ModelConfig, mixer: &Mixer, x: &Rows) -> Rows {
+fn mix(model: &Model, layer: usize, x: &Rows) -> Rows {
+    let config = &model.config;
     let hidden = config.hidden_size;
-    match mixer {
-        Mixer::Conv {
-            in_proj,
-            conv,
-            out_proj,
-            in_proj_bias,
-            conv_bias,
-            out_proj_bias,
-        } => {
+    let of = |kind| model.weights.of(Some(layer), kind);
+    match config.layer_types[layer] {
+        LayerType::Conv => {
+            let [in_proj, conv, out_proj] =
+                [OpKind::ConvInProj, OpKind::ShortConv, OpKind::ConvOutProj].map(of);
             let bcx: Rows = x
                 .iter()
                 .map(|x| {
-                    let mut row = matvec(in_proj, x);
-                    add_optional(&mut row, in_proj_bias);
+                    let mut row = matvec(&in_proj[0], x);
+                    add_optional(&mut row, in_proj.get(1));
                     row
                 })
                 .collect();
-            let taps = wide(conv);
+            let taps = wide(&conv[0]);
             let count = config.conv_l_cache;
             (0..x.len())
                 .map(|t| {
@@ -62,24 +60,24 @@ fn mix(config: &ModelConfig, mixer: &Mixer, x: &Rows) -> Rows {
                             }
                         }
                     }
-                    add_optional(&mut y, conv_bias);
+                    add_optional(&mut y, conv.get(1));
                     for (c, y) in y.iter_mut().enumerate() {
                         *y *= bcx[t][hidden + c];
                     }
-                    let mut out = matvec(out_proj, &y);
-                    add_optional(&mut out, out_proj_bias);
+                    let mut out = matvec(&out_proj[0], &y);
+                    add_optional(&mut out, out_proj.get(1));
                     out
                 })
                 .collect()
         }
-        Mixer::Attention {
-            q_proj,
-            k_proj,
-            v_proj,
-            out_proj,
-            q_layernorm,
-            k_layernorm,
-        } => {
+        LayerType::FullAttention => {
+            let ([q_proj, k_proj, v_proj], [q_norm, k_norm], [out_proj]) = (
+                of(OpKind::QkvProj),
+                of(OpKind::QkNormRope),
+                of(OpKind::AttentionOutProj),
+            ) else {
+                panic!("attention has other tensors")
+            };
             let size = config.head_dim;
             let heads = |proj: &Tensor, norm: &Tensor| -> Vec<Rows> {
                 let norm = wide(norm);
@@ -93,7 +91,7 @@ fn mix(config: &ModelConfig, mixer: &Mixer, x: &Rows) -> Rows {
                     })
                     .collect()
             };
-            let (q, k) = (heads(q_proj, q_layernorm), heads(k_proj, k_layernorm));
+            let (q, k) = (heads(q_proj, q_norm), heads(k_proj, k_norm));
             let v: Rows = x.iter().map(|x| matvec(v_proj, x)).collect();
             let group = config.num_attention_heads / config.num_key_value_heads;
             (0..x.len())
@@ -136,28 +134,28 @@ fn rotate(config: &ModelConfig, head: &[f64], position: usize) -> Vec<f64> {
         .collect()
 }
 
-fn expert(weights: &Expert, z: &[f64]) -> Vec<f64> {
-    let gate = matvec(&weights.w1, z);
-    let up = matvec(&weights.w3, z);
+fn expert([w1, w3, w2]: [&Tensor; 3], z: &[f64]) -> Vec<f64> {
+    let gate = matvec(w1, z);
+    let up = matvec(w3, z);
     let y: Vec<f64> = gate.iter().zip(up).map(|(g, u)| silu(*g) * u).collect();
-    matvec(&weights.w2, &y)
+    matvec(w2, &y)
 }
 
-fn feed(config: &ModelConfig, weights: &FeedForward, z: &[f64]) -> Vec<f64> {
-    let (gate, bias, experts) = match weights {
-        FeedForward::Dense(dense) => return expert(dense, z),
-        FeedForward::Moe {
-            gate,
-            expert_bias,
-            experts,
-        } => (gate, expert_bias, experts),
-    };
-    let scores: Vec<f64> = matvec(gate, z)
+fn feed(model: &Model, layer: usize, z: &[f64]) -> Vec<f64> {
+    let config = &model.config;
+    let of = |kind| model.weights.of(Some(layer), kind);
+    if !config.is_moe(layer) {
+        let (gate_up, down) = (of(OpKind::DenseGateUp), of(OpKind::DenseDown));
+        return expert([&gate_up[0], &gate_up[1], &down[0]], z);
+    }
+    let router = of(OpKind::Router);
+    let (gate_up, down) = (of(OpKind::ExpertGateUp), of(OpKind::ExpertDown));
+    let scores: Vec<f64> = matvec(&router[0], z)
         .iter()
         .map(|s| 1.0 / (1.0 + (-s).exp()))
         .collect();
     let mut choice = scores.clone();
-    add_optional(&mut choice, bias);
+    add_optional(&mut choice, router.get(1));
     let mut order: Vec<usize> = (0..scores.len()).collect();
     order.sort_by(|&a, &b| choice[b].total_cmp(&choice[a]));
     order.truncate(config.num_experts_per_tok);
@@ -170,7 +168,8 @@ fn feed(config: &ModelConfig, weights: &FeedForward, z: &[f64]) -> Vec<f64> {
         };
     let mut f = vec![0.0; z.len()];
     for e in order {
-        for (f, y) in f.iter_mut().zip(expert(&experts[e], z)) {
+        let weights = [&gate_up[2 * e], &gate_up[2 * e + 1], &down[e]];
+        for (f, y) in f.iter_mut().zip(expert(weights, z)) {
             *f += scores[e] * scale * y;
         }
     }
@@ -179,8 +178,9 @@ fn feed(config: &ModelConfig, weights: &FeedForward, z: &[f64]) -> Vec<f64> {
 
 /// Logits of every position.
 pub fn forward(model: &Model, ids: &[u32]) -> Vec<f64> {
-    let (config, weights) = (&model.config, &model.weights);
-    let table = wide(&weights.embed_tokens);
+    let config = &model.config;
+    let outside = |kind| &model.weights.of(None, kind)[0];
+    let table = wide(outside(OpKind::Embed));
     let hidden = config.hidden_size;
     let mut h: Rows = ids
         .iter()
@@ -197,17 +197,18 @@ pub fn forward(model: &Model, ids: &[u32]) -> Vec<f64> {
             *h += y;
         }
     };
-    for layer in &weights.layers {
-        let o = mix(config, &layer.mixer, &norm(&h, &layer.operator_norm));
+    for layer in 0..config.num_hidden_layers {
+        let of = |kind| &model.weights.of(Some(layer), kind)[0];
+        let o = mix(model, layer, &norm(&h, of(OpKind::OperatorNorm)));
         add(&mut h, o);
-        let f = norm(&h, &layer.ffn_norm)
+        let f = norm(&h, of(OpKind::FfnNorm))
             .iter()
-            .map(|z| feed(config, &layer.feed_forward, z))
+            .map(|z| feed(model, layer, z))
             .collect();
         add(&mut h, f);
     }
-    norm(&h, &weights.embedding_norm)
+    norm(&h, outside(OpKind::FinalNorm))
         .iter()
-        .flat_map(|x| matvec(&weights.lm_head, x))
+        .flat_map(|x| matvec(outside(OpKind::LmHead), x))
         .collect()
 }

@@ -4,9 +4,9 @@ use crate::formulas::forward;
 use crate::machine::{Job, Setup, run};
 use std::sync::Arc;
 use tailgraph::model::philox::philox4x32_10;
+use tailgraph::model::tensors::{Role, build};
 use tailgraph::model::{
-    DType, Expert, FeedForward, GenerationConfig, LayerType, LayerWeights, Mixer, Model,
-    ModelConfig, ModelSource, Tensor, Weights,
+    DType, GenerationConfig, LayerType, Model, ModelConfig, ModelSource, Tensor,
 };
 
 use LayerType::{Conv, FullAttention};
@@ -39,82 +39,18 @@ impl Make {
         Tensor::new("t", dtype, shape.to_vec(), Arc::new(bytes), 0..length)
     }
 
-    fn matrix(&mut self, rows: usize, cols: usize) -> Tensor {
-        self.tensor(&[rows, cols], 0.0, 1.0 / (cols as f32).sqrt())
-    }
-
-    fn norm(&mut self, cols: usize) -> Tensor {
-        self.tensor(&[cols], 1.0, 0.1)
-    }
-
-    fn expert(&mut self, hidden: usize, inner: usize) -> Expert {
-        Expert {
-            w1: self.matrix(inner, hidden),
-            w3: self.matrix(inner, hidden),
-            w2: self.matrix(hidden, inner),
-        }
-    }
-
-    fn layer(&mut self, config: &ModelConfig, index: usize) -> LayerWeights {
-        let hidden = config.hidden_size;
-        let q = config.num_attention_heads * config.head_dim;
-        let kv = config.num_key_value_heads * config.head_dim;
-        let with_bias = config.conv_bias;
-        let mixer = match config.layer_types[index] {
-            Conv => Mixer::Conv {
-                in_proj: self.matrix(3 * hidden, hidden),
-                conv: self.tensor(&[hidden, 1, config.conv_l_cache], 0.0, 0.5),
-                out_proj: self.matrix(hidden, hidden),
-                in_proj_bias: with_bias.then(|| self.tensor(&[3 * hidden], 0.0, 0.5)),
-                conv_bias: with_bias.then(|| self.tensor(&[hidden], 0.0, 0.5)),
-                out_proj_bias: with_bias.then(|| self.tensor(&[hidden], 0.0, 0.5)),
-            },
-            FullAttention => Mixer::Attention {
-                q_proj: self.matrix(q, hidden),
-                k_proj: self.matrix(kv, hidden),
-                v_proj: self.matrix(kv, hidden),
-                out_proj: self.matrix(hidden, q),
-                q_layernorm: self.norm(config.head_dim),
-                k_layernorm: self.norm(config.head_dim),
-            },
-        };
-        let feed_forward = if config.is_moe(index) {
-            FeedForward::Moe {
-                gate: self.matrix(config.num_experts, hidden),
-                expert_bias: config
-                    .use_expert_bias
-                    .then(|| self.tensor(&[config.num_experts], 0.0, 0.3)),
-                experts: (0..config.num_experts)
-                    .map(|_| self.expert(hidden, config.moe_intermediate_size))
-                    .collect(),
-            }
-        } else {
-            FeedForward::Dense(self.expert(hidden, config.intermediate_size))
-        };
-        LayerWeights {
-            operator_norm: self.norm(hidden),
-            ffn_norm: self.norm(hidden),
-            mixer,
-            feed_forward,
-        }
-    }
-
     pub fn model(&mut self, config: ModelConfig) -> Arc<Model> {
-        let (vocab, hidden) = (config.vocab_size, config.hidden_size);
-        let embed_tokens = self.tensor(&[vocab, hidden], 0.0, 0.1);
-        let lm_head = if config.tie_word_embeddings {
-            embed_tokens.clone()
-        } else {
-            self.matrix(vocab, hidden)
-        };
-        let weights = Weights {
-            embed_tokens,
-            embedding_norm: self.norm(hidden),
-            lm_head,
-            layers: (0..config.num_hidden_layers)
-                .map(|index| self.layer(&config, index))
-                .collect(),
-        };
+        let weights = build(&config, |spec| {
+            let columns = spec.shape.last().copied().unwrap_or(1) as f32;
+            let (mean, scale) = match spec.role {
+                Role::Embedding => (0.0, 0.1),
+                Role::Norm => (1.0, 0.1),
+                Role::Matrix | Role::Router => (0.0, 1.0 / columns.sqrt()),
+                Role::ConvTaps | Role::Bias => (0.0, 0.5),
+                Role::ExpertBias => (0.0, 0.3),
+            };
+            Ok(self.tensor(&spec.shape, mean, scale))
+        });
         Arc::new(Model {
             source: ModelSource::Random {
                 preset: "options".into(),
@@ -122,7 +58,7 @@ impl Make {
             },
             config,
             generation: GenerationConfig::default(),
-            weights,
+            weights: weights.unwrap(),
             warnings: vec![],
             arena: None,
         })

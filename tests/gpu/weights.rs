@@ -6,7 +6,8 @@ use crate::support::Gpu;
 use tailgraph::backend::cuda::families::limits::Library;
 use tailgraph::backend::cuda::families::packed;
 use tailgraph::backend::cuda::memory::random::{Order, RandomKernels};
-use tailgraph::model::{DType, Model, ModelSource, Tensor};
+use tailgraph::model::op::OpKind;
+use tailgraph::model::{DType, Model, ModelSource};
 
 /// Columns that fill whole blocks of a packed matrix, and such that do not.
 fn model(folder: &tempfile::TempDir, hidden: usize, inner: usize, seed: u64) -> Model {
@@ -23,30 +24,6 @@ fn model(folder: &tempfile::TempDir, hidden: usize, inner: usize, seed: u64) -> 
     Model::load(&source).unwrap()
 }
 
-/// Tensors of every role, by hand: the model has them all.
-fn tensors(model: &Model) -> Vec<&Tensor> {
-    use tailgraph::model::{FeedForward, Mixer};
-    let mut all = vec![&model.weights.embed_tokens, &model.weights.embedding_norm];
-    for layer in &model.weights.layers {
-        if let Mixer::Conv {
-            conv, in_proj_bias, ..
-        } = &layer.mixer
-        {
-            all.extend([conv].into_iter().chain(in_proj_bias));
-        }
-        if let FeedForward::Moe {
-            gate,
-            expert_bias,
-            experts,
-        } = &layer.feed_forward
-        {
-            all.extend([gate].into_iter().chain(expert_bias));
-            all.extend([&experts[0].w1, &experts[4].w2]);
-        }
-    }
-    all
-}
-
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn random_weights_are_the_hosts() {
@@ -58,7 +35,7 @@ fn random_weights_are_the_hosts() {
     for (hidden, inner, seed) in [(256, 64, 0), (96, 160, u64::MAX - 5)] {
         let model = model(&folder, hidden, inner, seed);
         model.make().unwrap();
-        for tensor in tensors(&model) {
+        for tensor in model.weights.all() {
             let made = tensor.made().expect("a preset's");
             let values = decode(tensor.dtype, tensor.bytes());
             for dtype in [DType::F32, DType::BF16, DType::F16] {
@@ -92,9 +69,6 @@ fn random_weights_are_the_hosts() {
     assert!(seen > 60, "{seen}");
     // What the host widens of one tensor is what it has in memory.
     let model = model(&folder, 96, 32, Random(5).below(100) as u64);
-    let whole = model.weights.embed_tokens.to_f32();
-    assert_eq!(
-        whole,
-        decode(DType::BF16, model.weights.embed_tokens.bytes())
-    );
+    let embedding = &model.weights.of(None, OpKind::Embed)[0];
+    assert_eq!(embedding.to_f32(), decode(DType::BF16, embedding.bytes()));
 }

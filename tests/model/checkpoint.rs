@@ -6,8 +6,9 @@ use safetensors::tensor::Dtype;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use tailgraph::model::{DType, Model, ModelConfig, ModelSource, Weights};
-use tailgraph::plan::params::model_parameters;
+use tailgraph::model::op::OpKind;
+use tailgraph::model::tensors::model_parameters;
+use tailgraph::model::{DType, Model, ModelConfig, ModelSource, Tensor, Weights};
 
 pub fn load(dir: &Path) -> Model {
     Model::load(&ModelSource::parse(dir.to_str().unwrap()).unwrap()).unwrap()
@@ -26,9 +27,16 @@ fn both_goldens_load() {
             assert!(tensor.bytes() == raw[&name].2, "{name}");
             assert_eq!(tensor.shape, raw[&name].1, "{name}");
         }
-        let weights = &model.weights;
-        assert_eq!(weights.lm_head.name, weights.embed_tokens.name);
+        assert_eq!(head_of(&model).name, embedding_of(&model).name);
     }
+}
+
+fn head_of(model: &Model) -> &Tensor {
+    &model.weights.of(None, OpKind::LmHead)[0]
+}
+
+fn embedding_of(model: &Model) -> &Tensor {
+    &model.weights.of(None, OpKind::Embed)[0]
 }
 
 /// A single-file checkpoint whose tensors `change` has changed.
@@ -135,7 +143,7 @@ fn a_head_equal_to_the_embedding_is_tied() {
     for head in [|head| head, widened] {
         let dir = tempfile::tempdir().unwrap();
         let model = load(&with_head(dir.path(), head));
-        assert_eq!(model.weights.lm_head.name, model.weights.embed_tokens.name);
+        assert_eq!(head_of(&model).name, embedding_of(&model).name);
         assert!(model.config.tie_word_embeddings);
         assert_eq!(model.warnings, [""; 0]);
     }
@@ -156,7 +164,7 @@ fn a_head_with_other_values_is_the_models_own_and_counts() {
         let dir = tempfile::tempdir().unwrap();
         let model = load(&with_head(dir.path(), head));
         assert_eq!(
-            (&*model.weights.lm_head.name, model.weights.lm_head.dtype),
+            (&*head_of(&model).name, head_of(&model).dtype),
             ("lm_head.weight", dtype)
         );
         let more = model_parameters(&model.config) - model_parameters(&tied);

@@ -54,7 +54,7 @@ fn full_size_presets_have_the_published_sizes() {
     ] {
         let source = ModelSource::parse(&format!("random:{name}@5")).unwrap();
         let config = source.config().unwrap().0;
-        let specs = tailgraph::model::layout::published(&config);
+        let specs = tailgraph::model::tensors::published(&config);
         let parameters: usize = specs.iter().map(|spec| spec.elements()).sum();
         assert_eq!((parameters as f64 / 1e6).round(), millions, "{name}");
         let of = |kind| config.layer_types.iter().filter(|&&is| is == kind).count();

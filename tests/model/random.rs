@@ -149,11 +149,12 @@ fn seeds_and_names_give_different_weights_and_shapes_do_not_matter() {
     let one = load(small_config(), 1);
     let two = load(small_config(), 2);
     let taller = load(config_with(json!({"vocab_size": 80})), 1);
-    let embedding = one.weights.embed_tokens.bytes();
-    assert_ne!(embedding, two.weights.embed_tokens.bytes());
+    let of = |model: &Model| by_name(&model.weights)["model.embed_tokens.weight"].clone();
+    let [embedding, other, taller] = [&one, &two, &taller].map(of);
+    assert_ne!(embedding.bytes(), other.bytes());
     assert_eq!(
-        embedding,
-        &taller.weights.embed_tokens.bytes()[..embedding.len()]
+        embedding.bytes(),
+        &taller.bytes()[..embedding.bytes().len()]
     );
     let tensors = by_name(&one.weights);
     assert_ne!(

@@ -3,8 +3,8 @@
 use crate::support::{BF16, F32, lfm2_8b_a1b, plan};
 use tailgraph::backend::cuda::tuning::gpu::{A100, Bound, H100, H200};
 use tailgraph::model::DType;
+use tailgraph::model::tensors::{model_bytes, model_parameters};
 use tailgraph::plan::cost::{distinct_experts, op_cost};
-use tailgraph::plan::params::{model_bytes, model_parameters};
 use tailgraph::plan::{Cost, OpKind, Precision, StepKind, StepShape};
 
 fn decode(rows: u32, context: u32) -> StepShape {

@@ -64,7 +64,7 @@ fn the_table_has_the_known_figures() {
         "144.0 KiB of convolution state",
         "H200",
         "ridge at 174 FLOP/B",
-        "32 x 3584 x 2048",
+        "32 x 1792 x 2048",
     ] {
         assert!(text.contains(part), "no {part} in\n{text}");
     }

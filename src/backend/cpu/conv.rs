@@ -15,8 +15,9 @@ pub struct ConvWeights {
 }
 
 impl ConvWeights {
-    /// `conv` is `[H, 1, L]`, `bias` `[H]`.
-    pub fn new(conv: &Tensor, bias: Option<&Tensor>) -> Self {
+    /// Of `[H, 1, L]` taps and, where the model has it, a bias `[H]`.
+    pub fn new(tensors: &[Tensor]) -> Self {
+        let (conv, bias) = (&tensors[0], tensors.get(1));
         let (hidden, count) = (conv.rows(), conv.cols());
         let stored = conv.to_f32();
         let mut taps = vec![0.0; stored.len()];
@@ -167,8 +168,10 @@ mod tests {
             for chunks in [&[12u32] as &[u32], &[1; 12], &[5, 1, 2, 4], &[2, 9, 1]] {
                 let (taps, tap_values) = numbers.bf16_matrix(hidden, count);
                 let (bias, bias_values) = numbers.bf16_matrix(hidden, 1);
-                let bias = (count % 2 == 0).then_some(bias);
-                let weights = ConvWeights::new(&taps, bias.as_ref());
+                let has_bias = count % 2 == 0;
+                let tensors: Vec<Tensor> =
+                    [taps].into_iter().chain(has_bias.then_some(bias)).collect();
+                let weights = ConvWeights::new(&tensors);
                 let mut state = ConvState::new(2, 3, count, hidden);
                 // What an earlier sequence left must not be seen.
                 state.columns.fill(9.0);
@@ -191,7 +194,7 @@ mod tests {
                     position += rows;
                 }
                 for (output, input) in outputs.iter().zip(&inputs) {
-                    let bias = bias.is_some().then_some(bias_values.as_slice());
+                    let bias = has_bias.then_some(bias_values.as_slice());
                     assert_close(output, &naive(input, &tap_values, bias, hidden), 1e-6);
                 }
                 let untouched = state.slot_elements * 3;

@@ -5,8 +5,8 @@ use crate::backend::cuda::tuning::gpu::Gpu;
 use crate::backend::device::{Device, EngineSpec, Runs, Stages, Started, Wanted, Watch};
 use crate::error::Result;
 use crate::model::ModelSource;
+use crate::model::tensors::model_bytes;
 use crate::plan::bytes::whole_bytes;
-use crate::plan::params::model_bytes;
 use crate::plan::{Budget, MemoryPlan, WeightPlacement};
 use crate::telemetry::phases::{Phase, phase};
 

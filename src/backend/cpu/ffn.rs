@@ -1,7 +1,7 @@
 //! Feed-forward layers: dense, and mixtures of experts with their router.
 
 use super::linear::{Columns, Linear, Product};
-use crate::model::{Expert, ModelConfig};
+use crate::model::{ModelConfig, Tensor};
 use rayon::prelude::*;
 
 /// x / (1 + exp(-x))
@@ -28,16 +28,16 @@ fn silu_mul(gate: &mut [f32], up: &[f32]) {
 /// y = silu(w1 x) * w3 x: x is `[rows, H]`, `y` and the scratch `up` are `[rows, I]`.
 pub fn dense_gate_up(
     linear: &mut Linear,
-    weights: &Expert,
+    [w1, w3]: [&Tensor; 2],
     x: &[f32],
     rows: usize,
     y: &mut [f32],
     up: &mut [f32],
 ) {
-    let inner = weights.w1.rows();
+    let inner = w1.rows();
     let (y, up) = (&mut y[..rows * inner], &mut up[..rows * inner]);
-    linear.run(x, &weights.w1, rows, y, Columns::all(inner));
-    linear.run(x, &weights.w3, rows, up, Columns::all(inner));
+    linear.run(x, w1, rows, y, Columns::all(inner));
+    linear.run(x, w3, rows, up, Columns::all(inner));
     silu_mul(y, up);
 }
 
@@ -119,17 +119,12 @@ impl Routing {
         }
     }
 
-    /// One product per expert: its pairs against the matrix that `weight` picks.
-    pub fn products<'a>(
-        &self,
-        experts: &'a [Expert],
-        weight: impl Fn(&'a Expert) -> &'a crate::model::Tensor,
-    ) -> Vec<Product<'a>> {
-        experts
-            .iter()
+    /// One product per expert: its pairs against its matrix.
+    pub fn products<'a>(&self, matrices: impl Iterator<Item = &'a Tensor>) -> Vec<Product<'a>> {
+        matrices
             .enumerate()
-            .map(|(index, expert)| Product {
-                weight: weight(expert),
+            .map(|(index, weight)| Product {
+                weight,
                 rows: self.starts[index] as usize..self.starts[index + 1] as usize,
             })
             .collect()
@@ -199,22 +194,19 @@ fn choose(
         .for_each(|weight| *weight *= config.routed_scaling_factor);
 }
 
-/// y = silu(w1_e x) * w3_e x for every pair: `packed` is `[pairs, H]`, `y` and the scratch `up` `[pairs, M]`.
+/// y = silu(w1_e x) * w3_e x for every pair, of w1 and w3 expert by expert: `packed` is `[pairs, H]`, `y` and the scratch `up` `[pairs, M]`.
 pub fn expert_gate_up(
     linear: &mut Linear,
-    experts: &[Expert],
+    experts: &[Tensor],
     routing: &Routing,
     packed: &[f32],
     y: &mut [f32],
     up: &mut [f32],
 ) {
-    let inner = experts[0].w1.rows();
+    let inner = experts[0].rows();
     let pairs = routing.experts().len();
     let (y, up) = (&mut y[..pairs * inner], &mut up[..pairs * inner]);
-    let (gates, ups) = (
-        routing.products(experts, |e| &e.w1),
-        routing.products(experts, |e| &e.w3),
-    );
+    let [gates, ups] = [0, 1].map(|part| routing.products(experts[part..].iter().step_by(2)));
     linear.run_grouped(packed, &gates, y, Columns::all(inner));
     linear.run_grouped(packed, &ups, up, Columns::all(inner));
     silu_mul(y, up);
@@ -298,11 +290,11 @@ mod tests {
 
     type Matrices = [Vec<f32>; 3];
 
-    fn expert(numbers: &mut Numbers, hidden: usize, inner: usize) -> (Expert, Matrices) {
+    fn expert(numbers: &mut Numbers, hidden: usize, inner: usize) -> ([Tensor; 3], Matrices) {
         let (w1, a) = numbers.bf16_matrix(inner, hidden);
         let (w3, b) = numbers.bf16_matrix(inner, hidden);
         let (w2, c) = numbers.bf16_matrix(hidden, inner);
-        (Expert { w1, w3, w2 }, [a, b, c])
+        ([w1, w3, w2], [a, b, c])
     }
 
     fn naive(x: &[f32], [w1, w3, w2]: &Matrices) -> Vec<f64> {
@@ -324,13 +316,13 @@ mod tests {
     fn a_dense_feed_forward_is_the_formula_in_f64() {
         let mut numbers = Numbers::new(9);
         let (rows, hidden, inner) = (5, 24, 43);
-        let (weights, values) = expert(&mut numbers, hidden, inner);
+        let ([w1, w3, w2], values) = expert(&mut numbers, hidden, inner);
         let x = numbers.normal(rows * hidden);
         let mut linear = Linear::new(Isa::detect(), rows * 64);
         let (mut y, mut up) = (vec![0.0; rows * inner], vec![0.0; rows * inner]);
-        dense_gate_up(&mut linear, &weights, &x, rows, &mut y, &mut up);
+        dense_gate_up(&mut linear, [&w1, &w3], &x, rows, &mut y, &mut up);
         let mut out = vec![0.0; rows * hidden];
-        linear.run(&y, &weights.w2, rows, &mut out, Columns::all(hidden));
+        linear.run(&y, &w2, rows, &mut out, Columns::all(hidden));
         let expected: Vec<f64> = x.chunks(hidden).flat_map(|x| naive(x, &values)).collect();
         assert_close(&out, &expected, 1e-6);
     }
@@ -344,6 +336,13 @@ mod tests {
             let (experts, values): (Vec<_>, Vec<_>) = (0..num_experts)
                 .map(|_| expert(&mut numbers, hidden, inner))
                 .unzip();
+            let of = |parts: &[usize]| -> Vec<Tensor> {
+                let each = experts
+                    .iter()
+                    .flat_map(|e| parts.iter().map(|&part| e[part].clone()));
+                each.collect()
+            };
+            let (gate_up, down) = (of(&[0, 1]), of(&[2]));
             let x = numbers.normal(rows * hidden);
             let logits = numbers.normal(rows * num_experts);
             let bias = numbers.normal(num_experts);
@@ -357,9 +356,9 @@ mod tests {
             let mut packed = vec![0.0; pairs * hidden];
             routing.pack(&x, hidden, &mut packed);
             let (mut y, mut up) = (vec![0.0; pairs * inner], vec![0.0; pairs * inner]);
-            expert_gate_up(&mut linear, &experts, &routing, &packed, &mut y, &mut up);
+            expert_gate_up(&mut linear, &gate_up, &routing, &packed, &mut y, &mut up);
+            let downs = routing.products(down.iter());
             let mut down = vec![0.0; pairs * hidden];
-            let downs = routing.products(&experts, |e| &e.w2);
             linear.run_grouped(&y, &downs, &mut down, Columns::all(hidden));
             let mut found = h.clone();
             routing.combine(&down, hidden, &mut found);

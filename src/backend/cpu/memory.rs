@@ -3,7 +3,8 @@
 use super::conv::ConvWeights;
 use super::rope::HeadShape;
 use crate::error::{Error, Result};
-use crate::model::{FeedForward, LayerWeights, Mixer, ModelConfig, Tensor};
+use crate::model::tensors::operations;
+use crate::model::{LayerType, Model, ModelConfig, Tensor};
 use crate::plan::{Op, OpKind};
 use std::ops::Range;
 
@@ -48,43 +49,29 @@ pub struct Buffers {
 }
 
 impl LayerState {
-    pub fn new(layer: &LayerWeights, convs: &mut usize, attentions: &mut usize) -> Self {
-        let next = |count: &mut usize| {
-            *count += 1;
-            *count - 1
-        };
-        let mixer = match &layer.mixer {
-            Mixer::Conv {
-                conv,
-                in_proj_bias,
-                conv_bias,
-                out_proj_bias,
-                ..
-            } => MixerState::Conv {
-                weights: ConvWeights::new(conv, conv_bias.as_ref()),
-                in_proj_bias: in_proj_bias.as_ref().map(Tensor::to_f32),
-                out_proj_bias: out_proj_bias.as_ref().map(Tensor::to_f32),
-                index: next(convs),
+    /// `index`: of the layer among the stage's with such a mixer.
+    pub fn new(model: &Model, layer: usize, index: usize) -> Self {
+        let of = |kind| model.weights.of(Some(layer), kind);
+        let widened = |kind, at: usize| of(kind).get(at).map(Tensor::to_f32);
+        let norm = |kind, at| widened(kind, at).unwrap_or_default();
+        let mixer = match model.config.layer_types[layer] {
+            LayerType::Conv => MixerState::Conv {
+                weights: ConvWeights::new(of(OpKind::ShortConv)),
+                in_proj_bias: widened(OpKind::ConvInProj, 1),
+                out_proj_bias: widened(OpKind::ConvOutProj, 1),
+                index,
             },
-            Mixer::Attention {
-                q_layernorm,
-                k_layernorm,
-                ..
-            } => MixerState::Attention {
-                q_norm: q_layernorm.to_f32(),
-                k_norm: k_layernorm.to_f32(),
-                index: next(attentions),
+            LayerType::FullAttention => MixerState::Attention {
+                q_norm: norm(OpKind::QkNormRope, 0),
+                k_norm: norm(OpKind::QkNormRope, 1),
+                index,
             },
-        };
-        let expert_bias = match &layer.feed_forward {
-            FeedForward::Moe { expert_bias, .. } => expert_bias.as_ref().map(Tensor::to_f32),
-            FeedForward::Dense(_) => None,
         };
         Self {
-            operator_norm: layer.operator_norm.to_f32(),
-            ffn_norm: layer.ffn_norm.to_f32(),
+            operator_norm: norm(OpKind::OperatorNorm, 0),
+            ffn_norm: norm(OpKind::FfnNorm, 0),
             mixer,
-            expert_bias,
+            expert_bias: widened(OpKind::Router, 1),
         }
     }
 }
@@ -130,46 +117,20 @@ pub fn sizes_fit(dimensions: &[usize]) -> Result<()> {
     }
 }
 
-/// That every operation names what the model has there.
+/// That the operations are those that the model has in these layers.
 pub fn check_ops(config: &ModelConfig, ops: &[Op], layers: &Range<usize>) -> Result<()> {
-    use crate::model::LayerType::{Conv, FullAttention};
-    if layers.start > layers.end || layers.end > config.layer_types.len() {
+    let all = config.num_hidden_layers;
+    let expected = "make the plan from the model's own configuration";
+    if layers.start > layers.end || layers.end > all {
         return Err(Error::Runtime(format!(
-            "the plan has a stage of layers {layers:?}, expected some of 0..{}: make the plan from the model's own configuration",
-            config.layer_types.len()
+            "the plan has a stage of layers {layers:?}, expected some of 0..{all}: {expected}"
         )));
     }
-    let ends_with_head = ops.iter().any(|op| op.kind == OpKind::Sample);
-    for op in ops {
-        let fits = match op.layer {
-            None => match op.kind {
-                OpKind::Embed => true,
-                OpKind::FinalNorm | OpKind::LmHead | OpKind::Sample => ends_with_head,
-                _ => false,
-            },
-            Some(layer) if layers.contains(&layer) => {
-                let mixer = config.layer_types[layer];
-                match op.kind {
-                    OpKind::OperatorNorm | OpKind::FfnNorm => true,
-                    OpKind::ConvInProj | OpKind::ShortConv | OpKind::ConvOutProj => mixer == Conv,
-                    OpKind::QkvProj
-                    | OpKind::QkNormRope
-                    | OpKind::Attention
-                    | OpKind::AttentionOutProj => mixer == FullAttention,
-                    OpKind::DenseGateUp | OpKind::DenseDown => !config.is_moe(layer),
-                    OpKind::Router | OpKind::ExpertGateUp | OpKind::ExpertDown => {
-                        config.is_moe(layer)
-                    }
-                    OpKind::Embed | OpKind::FinalNorm | OpKind::LmHead | OpKind::Sample => false,
-                }
-            }
-            Some(_) => false,
-        };
-        if !fits {
-            return Err(Error::Runtime(format!(
-                "the plan's layers {layers:?} hold {op:?}, which this model does not have there: make the plan from the model's own configuration"
-            )));
-        }
+    let own = operations(config, layers.clone());
+    match ops.iter().find(|op| !own.contains(op)) {
+        None => Ok(()),
+        Some(op) => Err(Error::Runtime(format!(
+            "the plan's layers {layers:?} hold {op:?}, which this model does not have there: {expected}"
+        ))),
     }
-    Ok(())
 }

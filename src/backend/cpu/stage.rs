@@ -16,9 +16,10 @@ use super::{Probe, Probed};
 use crate::backend::{RoutingSink, SharedSink, StageBackend, StepView};
 use crate::error::{Error, Result};
 use crate::model::rotary::inverse_frequencies;
-use crate::model::{FeedForward, Mixer, Model, Tensor};
+use crate::model::{LayerType, Model, Tensor};
 use crate::plan::EngineOptions;
 use crate::plan::{Op, OpKind, Plan};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Results of a [`Linear`] call that are held before they are put in place, for each row.
@@ -67,11 +68,15 @@ impl CpuStage {
         let config = &model.config;
         check_ops(config, &stage.ops, &stage.layers)?;
         let (slots, rows) = (options.max_seqs as usize, options.step_tokens as usize);
-        let (mut convs, mut attentions) = (0, 0);
-        let layers: Vec<_> = model.weights.layers[stage.layers.clone()]
-            .iter()
-            .map(|layer| LayerState::new(layer, &mut convs, &mut attentions))
-            .collect();
+        let mut counts: HashMap<LayerType, usize> = HashMap::new();
+        let layers = stage.layers.clone().map(|layer| {
+            let count = counts.entry(config.layer_types[layer]).or_default();
+            *count += 1;
+            LayerState::new(&model, layer, *count - 1)
+        });
+        let layers: Vec<_> = layers.collect();
+        let count = |layer| counts.get(&layer).copied().unwrap_or(0);
+        let (convs, attentions) = (count(LayerType::Conv), count(LayerType::FullAttention));
         let shape = HeadShape::new(config);
         let (pages, page_tokens) = (options.pages as usize, options.page_tokens as usize);
         sizes_fit(&[attentions, pages, page_tokens, shape.kv()])?;
@@ -80,7 +85,7 @@ impl CpuStage {
         let buffers = Buffers::new(config, rows)?;
         let is_last = stage.ops.iter().any(|op| op.kind == OpKind::Sample);
         let head = is_last.then(|| {
-            let norm = &model.weights.embedding_norm;
+            let norm = &model.weights.of(None, OpKind::FinalNorm)[0];
             Head::new(config, norm, slots, rows, sink)
         });
         let scratch = rows * config.num_experts_per_tok.max(1) * SCRATCH_OUTPUTS;
@@ -141,13 +146,13 @@ impl CpuStage {
         batch: &Batch<'_>,
         step: &StepView<'_>,
     ) -> Result<()> {
-        let weights = &self.model.weights;
+        let weights = self.model.weights.of(None, kind);
         let Buffers { h, x, packed, .. } = &mut self.buffers;
         match (kind, &mut self.head) {
-            (OpKind::Embed, _) => embed(&weights.embed_tokens, &batch.tokens, h),
+            (OpKind::Embed, _) => embed(&weights[0], &batch.tokens, h),
             (OpKind::FinalNorm, Some(head)) => head.final_norm(self.linear.isa(), batch, h, x),
             (OpKind::LmHead, Some(head)) => {
-                head.lm_head(batch, &mut self.linear, &weights.lm_head, x, packed)?;
+                head.lm_head(batch, &mut self.linear, &weights[0], x, packed)?;
             }
             (OpKind::Sample, Some(head)) => head.sample(batch, step),
             _ => unreachable!("check_ops accepts no other"),
@@ -157,7 +162,7 @@ impl CpuStage {
 
     fn layer_operation(&mut self, kind: OpKind, layer: usize, batch: &Batch<'_>) {
         let config = &self.model.config;
-        let weights = &self.model.weights.layers[layer];
+        let weights = self.model.weights.of(Some(layer), kind);
         let state = &self.layers[layer - self.first_layer];
         let linear = &mut self.linear;
         let (isa, eps) = (linear.isa(), config.norm_eps);
@@ -185,59 +190,39 @@ impl CpuStage {
             }
             add(h, out);
         };
-        match (kind, &weights.mixer, &state.mixer, &weights.feed_forward) {
-            (OpKind::OperatorNorm, ..) => {
+        match (kind, &state.mixer) {
+            (OpKind::OperatorNorm, _) => {
                 rmsnorm(isa, h, &state.operator_norm, eps, &mut x[..rows * hidden]);
             }
-            (
-                OpKind::ConvInProj,
-                Mixer::Conv { in_proj, .. },
-                MixerState::Conv { in_proj_bias, .. },
-                _,
-            ) => {
+            (OpKind::ConvInProj, MixerState::Conv { in_proj_bias, .. }) => {
                 let bcx = &mut wide[..rows * 3 * hidden];
-                linear.run(x, in_proj, rows, bcx, Columns::all(3 * hidden));
+                linear.run(x, &weights[0], rows, bcx, Columns::all(3 * hidden));
                 if let Some(bias) = in_proj_bias {
                     add_bias(bcx, bias);
                 }
             }
-            (OpKind::ShortConv, _, MixerState::Conv { weights, index, .. }, _) => {
+            (OpKind::ShortConv, MixerState::Conv { weights, index, .. }) => {
                 let bcx = &mut wide[..rows * 3 * hidden];
                 let x = &mut x[..rows * hidden];
                 short_conv(batch, weights, &mut self.conv_state, *index, bcx, x);
             }
-            (
-                OpKind::ConvOutProj,
-                Mixer::Conv { out_proj, .. },
-                MixerState::Conv { out_proj_bias, .. },
-                _,
-            ) => add_projected(linear, x, out_proj, out_proj_bias.as_deref(), h, out),
-            (
-                OpKind::QkvProj,
-                Mixer::Attention {
-                    q_proj,
-                    k_proj,
-                    v_proj,
-                    ..
-                },
-                ..,
-            ) => {
-                let mut offset = 0;
-                for weight in [q_proj, k_proj, v_proj] {
-                    let stride = shape.qkv();
+            (OpKind::ConvOutProj, MixerState::Conv { out_proj_bias, .. }) => {
+                add_projected(linear, x, &weights[0], out_proj_bias.as_deref(), h, out);
+            }
+            (OpKind::QkvProj, _) => {
+                let (stride, mut offset) = (shape.qkv(), 0);
+                for weight in weights {
                     linear.run(x, weight, rows, wide, Columns { stride, offset });
                     offset += weight.rows();
                 }
             }
             (
                 OpKind::QkNormRope,
-                _,
                 MixerState::Attention {
                     q_norm,
                     k_norm,
                     index,
                 },
-                _,
             ) => {
                 let weights = QkWeights {
                     q_norm,
@@ -248,35 +233,39 @@ impl CpuStage {
                 let qkv = &mut wide[..rows * shape.qkv()];
                 qk_norm_rope(isa, batch, &weights, shape, qkv, &mut self.kv, *index);
             }
-            (OpKind::Attention, _, MixerState::Attention { index, .. }, _) => {
+            (OpKind::Attention, MixerState::Attention { index, .. }) => {
                 let qkv = &wide[..rows * shape.qkv()];
                 let x = &mut x[..rows * shape.q()];
                 attention(isa, batch, shape, qkv, &self.kv, *index, x);
             }
-            (OpKind::AttentionOutProj, Mixer::Attention { out_proj, .. }, ..) => {
-                add_projected(linear, x, out_proj, None, h, out);
+            (OpKind::AttentionOutProj, _) => {
+                add_projected(linear, x, &weights[0], None, h, out);
             }
-            (OpKind::FfnNorm, ..) => {
+            (OpKind::FfnNorm, _) => {
                 rmsnorm(isa, h, &state.ffn_norm, eps, &mut x[..rows * hidden]);
             }
-            (OpKind::DenseGateUp, .., FeedForward::Dense(dense)) => {
-                dense_gate_up(linear, dense, x, rows, wide, up);
+            (OpKind::DenseGateUp, _) => {
+                dense_gate_up(linear, [&weights[0], &weights[1]], x, rows, wide, up);
             }
-            (OpKind::DenseDown, .., FeedForward::Dense(dense)) => {
-                add_projected(linear, wide, &dense.w2, None, h, out);
-            }
-            (OpKind::Router, .., FeedForward::Moe { gate, .. }) => {
+            (OpKind::DenseDown, _) => add_projected(linear, wide, &weights[0], None, h, out),
+            (OpKind::Router, _) => {
                 let logits = &mut wide[..rows * config.num_experts];
-                linear.run(x, gate, rows, logits, Columns::all(config.num_experts));
+                linear.run(
+                    x,
+                    &weights[0],
+                    rows,
+                    logits,
+                    Columns::all(config.num_experts),
+                );
                 self.routing
                     .route(config, logits, state.expert_bias.as_deref());
             }
-            (OpKind::ExpertGateUp, .., FeedForward::Moe { experts, .. }) => {
+            (OpKind::ExpertGateUp, _) => {
                 self.routing.pack(x, hidden, packed);
-                expert_gate_up(linear, experts, &self.routing, packed, wide, up);
+                expert_gate_up(linear, weights, &self.routing, packed, wide, up);
             }
-            (OpKind::ExpertDown, .., FeedForward::Moe { experts, .. }) => {
-                let downs = self.routing.products(experts, |expert| &expert.w2);
+            (OpKind::ExpertDown, _) => {
+                let downs = self.routing.products(weights.iter());
                 linear.run_grouped(wide, &downs, out, Columns::all(hidden));
                 self.routing.combine(out, hidden, h);
             }

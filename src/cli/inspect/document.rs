@@ -7,8 +7,8 @@ use crate::backend::cuda::tuning::gpu::Gpu;
 use crate::backend::cuda::tuning::variants::Variant;
 use crate::cli::args::InspectArgs;
 use crate::model::ModelConfig;
+use crate::model::tensors::{Declared, Role, declared, model_bytes, model_parameters};
 use crate::plan::cost::op_cost;
-use crate::plan::params::{Param, model_bytes, model_parameters, params};
 use crate::plan::{Cost, Ladders, Op, OpKind, Plan, Precision, Stage, StepKind, StepShape};
 use serde::{Serialize, Serializer};
 use std::time::Duration;
@@ -67,8 +67,26 @@ pub struct Operation {
     /// Empty before the first and after the last layer.
     pub layers: Vec<usize>,
     /// What one of them reads.
-    pub weights: Vec<Param>,
+    pub weights: Vec<Weight>,
     pub costs: Vec<Costs>,
+}
+
+/// A tensor by its published name, in which `{}` is an expert's number; its shape has the experts first.
+#[derive(Debug, Serialize)]
+pub struct Weight {
+    pub name: &'static str,
+    pub role: Role,
+    pub shape: Vec<usize>,
+}
+
+impl From<Declared> for Weight {
+    fn from(tensor: Declared) -> Self {
+        Self {
+            name: tensor.name,
+            role: tensor.role,
+            shape: tensor.whole_shape(),
+        }
+    }
 }
 
 /// What operations move, compute and take at least in one step.
@@ -230,10 +248,11 @@ impl<'a> Asked<'a> {
         // In the order of a forward pass.
         let operations = OpKind::ALL.into_iter().filter_map(|kind| {
             let ops = stage.ops.iter().filter(move |op| op.kind == kind);
+            let weights = declared(&self.plan.config, kind).into_iter();
             ops.clone().next().map(|_| Operation {
                 operation: kind,
                 layers: ops.clone().filter_map(|op| op.layer).collect(),
-                weights: params(&self.plan.config, kind),
+                weights: weights.map(Weight::from).collect(),
                 costs: self.by_rows(ops),
             })
         });

@@ -89,9 +89,14 @@ fn step(shown: &Document, index: usize, total: &Total, out: &mut dyn Write) -> i
                 [layer] => layer.to_string(),
                 layers => format!("x{}", layers.len()),
             };
-            let weight = operation.weights.first();
-            let weight = weight.map_or(String::new(), |weight| joined(&weight.shape, " x "));
-            let names = [operation.operation.name().to_owned(), layers, weight];
+            let weights = operation.weights.iter();
+            let mut shapes: Vec<String> = weights.map(|w| joined(&w.shape, " x ")).collect();
+            shapes.dedup();
+            let names = [
+                operation.operation.name().to_owned(),
+                layers,
+                shapes.join(", "),
+            ];
             let cells = cells(shown, &operation.costs[index]);
             table.row(names.into_iter().chain(cells));
         }

@@ -4,11 +4,8 @@
 mod items;
 
 use self::items::{POOL, items};
-use super::arena::{ALIGN_BYTES, Arena, ArenaShape};
-use crate::backend::cuda::families::packed;
-use crate::backend::cuda::families::router::guesses_by_copy;
+use super::arena::{Arena, ArenaShape};
 use crate::error::{Error, Result};
-use crate::model::{DType, LayerType, ModelConfig};
 use crate::plan::bytes::Bytes;
 use crate::plan::memory::{MemoryPlan, too_little};
 use crate::plan::options::{DEFAULT_MAX_SEQS, most_seqs};
@@ -28,76 +25,6 @@ pub struct Overheads {
     /// Pinned too: logits on their way to the host. 0 where nobody asks for any.
     pub logits_bytes: u64,
     pub logits_arithmetic: String,
-}
-
-/// Bytes of a section's weights on a device: matrices in `weights`, experts' [`packed`], all else in f32, routers of more than 32 experts once more in bf16, every array on a multiple
-/// of [`ALIGN_BYTES`]. Sizes saturate.
-pub fn weight_bytes(config: &ModelConfig, section: &Section, weights: DType) -> u64 {
-    let mut bytes = 0u64;
-    let mut put = |dimensions: &[usize], dtype: DType| {
-        let size = dimensions
-            .iter()
-            .fold(dtype.bytes() as u64, |n, &d| n.saturating_mul(d as u64));
-        let align = ALIGN_BYTES as u64;
-        let size = size.checked_next_multiple_of(align).unwrap_or(size);
-        bytes = bytes.saturating_add(size);
-    };
-    let hidden = config.hidden_size;
-    let q = config.num_attention_heads.saturating_mul(config.head_dim);
-    let kv = config.num_key_value_heads.saturating_mul(config.head_dim);
-    let (experts, inner) = (config.num_experts, config.moe_intermediate_size);
-    let (embeds, has_head) = (section.has_embedding(), section.has_head());
-    if embeds {
-        put(&[config.vocab_size, hidden], weights);
-    }
-    if has_head && !(embeds && config.tie_word_embeddings) {
-        put(&[config.vocab_size, hidden], weights);
-    }
-    if has_head {
-        put(&[hidden], DType::F32);
-    }
-    // Inverse frequencies.
-    put(&[config.head_dim / 2], DType::F32);
-    let layers = config.layer_types.iter().enumerate();
-    for (layer, mixer) in layers.filter(|&(layer, _)| section.has(layer)) {
-        put(&[hidden], DType::F32);
-        put(&[hidden], DType::F32);
-        match mixer {
-            LayerType::Conv => {
-                put(&[3, hidden, hidden], weights);
-                put(&[hidden, config.conv_l_cache], DType::F32);
-                put(&[hidden, hidden], weights);
-                if config.conv_bias {
-                    put(&[3, hidden], DType::F32);
-                    put(&[hidden], DType::F32);
-                    put(&[hidden], DType::F32);
-                }
-            }
-            LayerType::FullAttention => {
-                put(&[q.saturating_add(kv.saturating_mul(2)), hidden], weights);
-                put(&[hidden, q], weights);
-                put(&[config.head_dim], DType::F32);
-                put(&[config.head_dim], DType::F32);
-            }
-        }
-        if config.is_moe(layer) {
-            put(&[experts, hidden], DType::F32);
-            if guesses_by_copy(experts) {
-                put(&[experts, hidden], DType::BF16);
-            }
-            if config.use_expert_bias {
-                put(&[experts], DType::F32);
-            }
-            for (rows, columns) in [(inner, hidden), (inner, hidden), (hidden, inner)] {
-                put(&[experts, rows, packed::columns(columns)], weights);
-            }
-        } else {
-            for _ in 0..3 {
-                put(&[config.intermediate_size, hidden], weights);
-            }
-        }
-    }
-    bytes
 }
 
 /// A GPU's memory.

@@ -64,6 +64,7 @@ mod tests {
     use super::*;
     use crate::backend::cuda::families::packed;
     use crate::backend::cuda::memory::weights::tests::{config, model};
+    use crate::model::op::OpKind;
     use half::{bf16, f16};
 
     /// A matrix of more elements than are converted at once is packed a part at a time, and as it would be whole.
@@ -72,7 +73,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let columns = 96;
         let model = model(&folder, &config(48_000, columns, 64, false, true));
-        let (tensor, to) = (&model.weights.embed_tokens, DType::F32);
+        let (tensor, to) = (&model.weights.of(None, OpKind::Embed)[0], DType::F32);
         let (mut parts, mut packed, mut one) = (0, Vec::new(), Vec::new());
         in_type(tensor, to, packed::ROWS * columns, |rows| {
             parts += 1;

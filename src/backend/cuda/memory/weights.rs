@@ -11,7 +11,7 @@ use crate::backend::cuda::families::experts::ExpertWeights;
 use crate::backend::cuda::families::limits::Library;
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::error::Result;
-use crate::model::layout;
+use crate::model::tensors;
 use crate::model::{DType, Model, ModelConfig, Weights};
 use crate::plan::Section;
 use cudarc::driver::{CudaContext, CudaStream};
@@ -128,6 +128,12 @@ impl DeviceWeights {
 }
 
 impl WeightAddresses {
+    /// Bytes of a section's weights with matrices of this type.
+    pub fn bytes(config: &ModelConfig, section: &Section, matrices: DType) -> u64 {
+        let (_, bytes) = Self::new(config, section, matrices, 0).expect("nothing is copied");
+        bytes as u64
+    }
+
     /// Where the weights of a model's section would lie from `start` on, matrices in this type, and the bytes of all.
     ///
     /// # Errors
@@ -139,7 +145,7 @@ impl WeightAddresses {
         start: Address,
     ) -> Result<(Self, usize)> {
         let mut measure = Placer::measuring(start, matrices);
-        let placed = measure.model(config, section, &layout::build(config, Ok)?)?;
+        let placed = measure.model(config, section, &tensors::all_declared(config))?;
         Ok((placed, measure.bytes()))
     }
 }
@@ -147,7 +153,6 @@ impl WeightAddresses {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::backend::cuda::memory::arithmetic::weight_bytes;
     use crate::model::ModelSource;
     use crate::plan::{GraphFile, Limits};
 
@@ -170,7 +175,7 @@ pub(super) mod tests {
 
     /// Of models whose rows are no whole blocks of [`packed`], too.
     #[test]
-    fn as_much_is_placed_as_the_plan_says() {
+    fn tensors_are_placed_where_their_declarations_are() {
         let folder = tempfile::tempdir().unwrap();
         for (hidden, inner, bias, tied) in [(256, 64, false, true), (96, 160, true, false)] {
             let model = model(&folder, &config(40, hidden, inner, bias, tied));
@@ -187,8 +192,10 @@ pub(super) mod tests {
                 for matrices in [DType::BF16, DType::F16, DType::F32] {
                     let (at, bytes) =
                         WeightAddresses::new(&model.config, &section, matrices, 0).unwrap();
-                    let expected = weight_bytes(&model.config, &section, matrices);
-                    assert_eq!(bytes as u64, expected, "{hidden} {section:?}");
+                    let mut placer = Placer::measuring(0, matrices);
+                    let placed = placer.model(&model.config, &section, &model.weights);
+                    assert_eq!(format!("{:?}", placed.unwrap()), format!("{at:?}"));
+                    assert_eq!(bytes, placer.bytes(), "{hidden} {section:?}");
                     assert_eq!(at.embed_tokens.is_some(), section.has_embedding());
                     assert_eq!(at.head.is_some(), section.has_head());
                     let layers: Vec<_> = at.layers.iter().map(Option::is_some).collect();

@@ -1,7 +1,8 @@
 //! The parts of a run's memory on one GPU, as `doctor` shows them.
 
-use super::{Overheads, arena, weight_bytes};
+use super::{Overheads, arena};
 use crate::backend::cuda::memory::state::StateLayout;
+use crate::backend::cuda::memory::weights::WeightAddresses;
 use crate::plan::bytes::Bytes;
 use crate::plan::memory::{MemoryItem, Place, WEIGHTS, plural};
 use crate::plan::{EngineOptions, Plan, Precision, Section};
@@ -37,7 +38,7 @@ pub(super) fn items(
         on(
             Place::Budget,
             WEIGHTS,
-            weight_bytes(config, section, precision.weights),
+            WeightAddresses::bytes(config, section, precision.weights),
             weights,
         ),
         item(

@@ -13,9 +13,10 @@ use crate::backend::cuda::memory::convert::in_type;
 use crate::backend::cuda::memory::random::Order;
 use crate::backend::cuda::memory::staging::PART_BYTES;
 use crate::error::Result;
-use crate::model::layout::TensorSpec;
+use crate::model::op::OpKind;
 use crate::model::rotary::inverse_frequencies;
-use crate::model::{DType, Expert, FeedForward, LayerWeights, Mixer, ModelConfig, Tensor, Weights};
+use crate::model::tensors::Declared;
+use crate::model::{DType, LayerType, ModelConfig, Tensor, Weights};
 use crate::plan::Section;
 use cudarc::driver::{CudaContext, CudaStream};
 use half::bf16;
@@ -24,7 +25,11 @@ use std::sync::Arc;
 
 /// What has a place among the weights: a tensor, or what one would be.
 pub(super) trait Placed {
+    /// Of one of them.
     fn shape(&self) -> &[usize];
+
+    /// How many alike lie one after the other.
+    fn copies(&self) -> usize;
 
     /// What is copied there.
     fn tensor(&self) -> Option<&Tensor>;
@@ -45,14 +50,22 @@ impl Placed for Tensor {
         &self.shape
     }
 
+    fn copies(&self) -> usize {
+        1
+    }
+
     fn tensor(&self) -> Option<&Tensor> {
         Some(self)
     }
 }
 
-impl Placed for TensorSpec {
+impl Placed for Declared {
     fn shape(&self) -> &[usize] {
         &self.shape
+    }
+
+    fn copies(&self) -> usize {
+        self.each_expert.as_ref().map_or(1, |each| each.experts)
     }
 
     fn tensor(&self) -> Option<&Tensor> {
@@ -111,14 +124,16 @@ impl<'a> Placer<'a> {
         section: &Section,
         weights: &Weights<T>,
     ) -> Result<WeightAddresses> {
-        let embed_tokens = match section.has_embedding() {
-            true => Some(self.matrix(&weights.embed_tokens)?),
-            false => None,
+        let outside = |kind| weights.of(None, kind);
+        let embed_tokens = if section.has_embedding() {
+            Some(self.matrix(&outside(OpKind::Embed)[0])?)
+        } else {
+            None
         };
         let lm_head = match (section.has_head(), embed_tokens) {
             (false, _) => None,
             (true, Some(at)) if config.tie_word_embeddings => Some(at),
-            (true, _) => Some(self.matrix(&weights.lm_head)?),
+            (true, _) => Some(self.matrix(&outside(OpKind::LmHead)[0])?),
         };
         let frequencies = inverse_frequencies(config.rope_theta, config.head_dim);
         let bytes: Vec<u8> = frequencies.iter().flat_map(|f| f.to_le_bytes()).collect();
@@ -128,89 +143,81 @@ impl<'a> Placer<'a> {
             embed_tokens,
             head: match lm_head {
                 Some(lm_head) => Some(HeadAddresses {
-                    norm: self.vector(&weights.embedding_norm)?,
+                    norm: self.vector(&outside(OpKind::FinalNorm)[0])?,
                     lm_head,
                 }),
                 None => None,
             },
-            layers: weights
-                .layers
-                .iter()
-                .enumerate()
-                .map(|(index, layer)| section.has(index).then(|| self.layer(layer)).transpose())
+            layers: (0..config.num_hidden_layers)
+                .map(|layer| {
+                    let has = section.has(layer);
+                    has.then(|| self.layer(config, layer, weights)).transpose()
+                })
                 .collect::<Result<_>>()?,
             inverse_frequencies,
         })
     }
 
-    fn layer<T: Placed>(&mut self, layer: &LayerWeights<T>) -> Result<LayerAddresses> {
+    fn layer<T: Placed>(
+        &mut self,
+        config: &ModelConfig,
+        layer: usize,
+        weights: &Weights<T>,
+    ) -> Result<LayerAddresses> {
+        let of = |kind| weights.of(Some(layer), kind);
+        let (in_proj, conv) = (of(OpKind::ConvInProj), of(OpKind::ShortConv));
+        let (norms, router) = (of(OpKind::QkNormRope), of(OpKind::Router));
+        let ffn_norm = &of(OpKind::FfnNorm)[0];
         Ok(LayerAddresses {
-            operator_norm: self.vector(&layer.operator_norm)?,
-            ffn_norm: self.vector(&layer.ffn_norm)?,
-            mixer: match &layer.mixer {
-                Mixer::Conv {
-                    in_proj,
-                    conv,
-                    out_proj,
-                    in_proj_bias,
-                    conv_bias,
-                    out_proj_bias,
-                } => MixerAddresses::Conv {
-                    in_proj: self.matrix(in_proj)?,
-                    in_proj_bias: self.bias(in_proj_bias.as_ref())?,
-                    taps: self.vector(conv)?,
-                    taps_bias: self.bias(conv_bias.as_ref())?,
-                    out_proj: self.matrix(out_proj)?,
-                    out_proj_bias: self.bias(out_proj_bias.as_ref())?,
+            operator_norm: self.vector(&of(OpKind::OperatorNorm)[0])?,
+            ffn_norm: self.vector(ffn_norm)?,
+            mixer: match config.layer_types[layer] {
+                LayerType::Conv => MixerAddresses::Conv {
+                    in_proj: self.matrix(&in_proj[0])?,
+                    in_proj_bias: self.bias(in_proj.get(1))?,
+                    taps: self.vector(&conv[0])?,
+                    taps_bias: self.bias(conv.get(1))?,
+                    out_proj: self.matrix(&of(OpKind::ConvOutProj)[0])?,
+                    out_proj_bias: self.bias(of(OpKind::ConvOutProj).get(1))?,
                 },
-                Mixer::Attention {
-                    q_proj,
-                    k_proj,
-                    v_proj,
-                    out_proj,
-                    q_layernorm,
-                    k_layernorm,
-                } => MixerAddresses::Attention {
-                    qkv_proj: self.put([q_proj, k_proj, v_proj], self.matrices)?,
-                    out_proj: self.matrix(out_proj)?,
-                    q_norm: self.vector(q_layernorm)?,
-                    k_norm: self.vector(k_layernorm)?,
+                LayerType::FullAttention => MixerAddresses::Attention {
+                    qkv_proj: self.put(of(OpKind::QkvProj), self.matrices)?,
+                    out_proj: self.matrix(&of(OpKind::AttentionOutProj)[0])?,
+                    q_norm: self.vector(&norms[0])?,
+                    k_norm: self.vector(&norms[1])?,
                 },
             },
-            feed_forward: match &layer.feed_forward {
-                FeedForward::Dense(dense) => FeedForwardAddresses::Dense {
-                    w1: self.matrix(&dense.w1)?,
-                    w3: self.matrix(&dense.w3)?,
-                    w2: self.matrix(&dense.w2)?,
-                },
-                FeedForward::Moe {
-                    gate,
-                    expert_bias,
-                    experts,
-                } => FeedForwardAddresses::Moe {
-                    gate: self.vector(gate)?,
-                    bias: self.bias(expert_bias.as_ref())?,
-                    guess: match guesses_by_copy(experts.len()) {
-                        true => self.guess(gate, &layer.ffn_norm)?,
-                        false => 0,
+            feed_forward: if config.is_moe(layer) {
+                FeedForwardAddresses::Moe {
+                    gate: self.vector(&router[0])?,
+                    bias: self.bias(router.get(1))?,
+                    guess: if guesses_by_copy(config.num_experts) {
+                        self.guess(&router[0], ffn_norm)?
+                    } else {
+                        0
                     },
-                    experts: self.experts(experts)?,
-                },
+                    experts: self.experts(of(OpKind::ExpertGateUp), of(OpKind::ExpertDown))?,
+                }
+            } else {
+                let gate_up = of(OpKind::DenseGateUp);
+                FeedForwardAddresses::Dense {
+                    w1: self.matrix(&gate_up[0])?,
+                    w3: self.matrix(&gate_up[1])?,
+                    w2: self.matrix(&of(OpKind::DenseDown)[0])?,
+                }
             },
         })
     }
 
-    fn experts<T: Placed>(&mut self, experts: &[Expert<T>]) -> Result<ExpertWeights> {
-        let stride = |part: fn(&Expert<T>) -> &T| {
-            let first = experts.first().map(part);
-            first.map_or(0, |w| w.packed_elements() as u64)
-        };
+    /// `gate_up`: both of an expert, one after the other.
+    fn experts<T: Placed>(&mut self, gate_up: &[T], down: &[T]) -> Result<ExpertWeights> {
+        let stride = |matrices: &[T]| matrices.first().map_or(0, |w| w.packed_elements() as u64);
         Ok(ExpertWeights {
-            gate: self.packed(experts.iter().map(|e| &e.w1))?,
-            up: self.packed(experts.iter().map(|e| &e.w3))?,
-            gate_up_stride: stride(|e| &e.w1),
-            down: self.packed(experts.iter().map(|e| &e.w2))?,
-            down_stride: stride(|e| &e.w2),
+            gate: self.packed(gate_up.iter().step_by(2))?,
+            up: self.packed(gate_up.iter().skip(1).step_by(2))?,
+            gate_up_stride: stride(gate_up),
+            down: self.packed(down)?,
+            down_stride: stride(down),
         })
     }
 
@@ -221,7 +228,7 @@ impl<'a> Placer<'a> {
     ) -> Result<Address> {
         let (at, dtype) = (self.align(), self.matrices);
         for placed in tensors {
-            let bytes = placed.packed_elements() * dtype.bytes();
+            let bytes = placed.copies() * placed.packed_elements() * dtype.bytes();
             if self.made(placed, (dtype, Order::Packed), bytes)? {
                 continue;
             }
