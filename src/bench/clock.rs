@@ -3,6 +3,7 @@
 //! scheduler published it. Where nothing else is to be done each takes some microseconds; behind a long step the host looks
 //! again only after a pause, and would see an event late. So a run begins with requests that end at once.
 
+use std::sync::LazyLock;
 use std::time::Instant;
 
 /// Scheduler's clock minus host's, in nanoseconds, as far as a run has shown.
@@ -34,49 +35,15 @@ impl Offset {
     }
 }
 
-/// Both clocks, as far as they were compared before a run.
-#[derive(Debug, Clone, Copy)]
-pub struct Clocks {
-    /// The host's zero.
-    start: Instant,
-    offset: Offset,
-}
-
-impl Clocks {
-    /// Nothing is known.
-    pub fn unknown() -> Self {
-        Self {
-            start: Instant::now(),
-            offset: Offset::default(),
-        }
-    }
-
-    /// The host's clock, for [`Clocks::exchanged`].
-    pub fn now_ns(&self) -> u64 {
-        self.start.elapsed().as_nanos() as u64
-    }
-
-    /// The host sent a request at `sent_ns`, which the scheduler saw at `seen_ns` and answered at `answered_ns`; the answer is here.
-    pub fn exchanged(&mut self, sent_ns: u64, seen_ns: u64, answered_ns: u64) {
-        self.offset.received(self.now_ns(), answered_ns);
-        self.offset.sent(sent_ns, seen_ns);
-    }
-
-    /// With the host's zero at `start`.
-    pub fn from(self, start: Instant) -> Offset {
-        let later = start.duration_since(self.start).as_nanos() as i64;
-        let bound = |bound: i64| bound + later;
-        Offset {
-            at_least: self.offset.at_least.map(bound),
-            at_most: self.offset.at_most.map(bound),
-        }
-    }
+/// The host's clock, in nanoseconds since it was first asked.
+pub fn host_ns() -> u64 {
+    static ZERO: LazyLock<Instant> = LazyLock::new(Instant::now);
+    ZERO.elapsed().as_nanos() as u64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn the_bracket_closes_around_the_offset() {
@@ -89,10 +56,6 @@ mod tests {
         offset.sent(200, 1210);
         offset.received(340, 1300);
         assert_eq!(offset.estimate_ns(), Some((995, 15)));
-        let start = Instant::now();
-        let clocks = Clocks { start, offset };
-        let later = clocks.from(start + Duration::from_nanos(100));
-        assert_eq!(later.estimate_ns(), Some((1095, 15)));
         // A clock that is behind.
         let mut behind = Offset::default();
         behind.sent(5000, 110);

@@ -1,6 +1,6 @@
 //! One run: requests to an engine when they are due, and what the scheduler's clock said of each of their tokens.
 
-use super::clock::{Clocks, Offset};
+use super::clock::{Offset, host_ns};
 use super::host::{Busy, process_time};
 use super::workload::Arrival;
 use crate::error::{Error, Result};
@@ -136,6 +136,8 @@ pub struct Run {
     pub turns_lost: u64,
     /// From the first request that was sent to the last event, by the host's clock.
     pub duration: Duration,
+    /// When it began, by the host's clock.
+    pub start_ns: u64,
     pub offset: Offset,
     /// Processor time of this process without the threads that keep it busy.
     pub processor: Duration,
@@ -147,8 +149,8 @@ pub struct Run {
 pub struct Beside<'a> {
     /// The limit of [`super::Point`].
     pub most_in_flight: Option<u32>,
-    /// What is known of them already.
-    pub clocks: Clocks,
+    /// What is known of the clocks already.
+    pub offset: Offset,
     pub busy: Busy,
     pub interrupt: &'a AtomicBool,
 }
@@ -158,7 +160,7 @@ impl<'a> Beside<'a> {
     pub fn nothing(interrupt: &'a AtomicBool) -> Self {
         Self {
             most_in_flight: None,
-            clocks: Clocks::unknown(),
+            offset: Offset::default(),
             busy: Busy::default(),
             interrupt,
         }
@@ -196,25 +198,25 @@ pub const EXCHANGES: u64 = 16;
 ///
 /// # Errors
 /// The engine's; [`Error::Interrupted`].
-pub fn compare_clocks(engine: &mut dyn Driven, interrupt: &AtomicBool) -> Result<Clocks> {
-    let mut clocks = Clocks::unknown();
+pub fn compare_clocks(engine: &mut dyn Driven, interrupt: &AtomicBool) -> Result<Offset> {
+    let mut offset = Offset::default();
     let request = Request {
         timeout: Some(Duration::ZERO),
         ..super::workload::request(vec![0], 1, crate::runtime::Logits::None)
     };
     for _ in 0..EXCHANGES {
-        let sent_ns = clocks.now_ns();
+        let sent_ns = host_ns();
         engine.try_submit_all(&mut [&request].into_iter())?;
         loop {
             if let Some((time_ns, Event::End { timing, .. })) = engine.next_stamped(WAIT)? {
-                let seen_ns = time_ns - timing.total.as_nanos() as u64;
-                clocks.exchanged(sent_ns, seen_ns, time_ns);
+                offset.received(host_ns(), time_ns);
+                offset.sent(sent_ns, time_ns - timing.total.as_nanos() as u64);
                 break;
             }
             look(interrupt)?;
         }
     }
-    Ok(clocks)
+    Ok(offset)
 }
 
 /// Sends `arrivals` to an engine where nothing is in flight, and waits for all to end. `heard` gets all turns, those that an
@@ -236,12 +238,12 @@ pub fn run(
     let used = || process_time().saturating_sub(beside.busy.time());
     let (processor, launches_before) = (used(), launches::count());
     let start = Instant::now();
-    log.run.offset = beside.clocks.from(start);
+    (log.run.start_ns, log.run.offset) = (host_ns(), beside.offset);
     while log.ended < arrivals.len() {
         look(beside.interrupt)?;
         let wait = send_due(engine, arrivals, &mut log, start)?;
         if let Some((time_ns, event)) = engine.next_stamped(wait)? {
-            log.event(start.elapsed(), time_ns, &event)?;
+            log.event(host_ns(), time_ns, &event)?;
         }
         while let Some(record) = engine.next_trace() {
             heard(&record);
@@ -333,8 +335,8 @@ impl Log {
         self.sent.push(at);
     }
 
-    fn event(&mut self, at: Duration, time_ns: u64, event: &Event) -> Result<()> {
-        self.run.offset.received(at.as_nanos() as u64, time_ns);
+    fn event(&mut self, at_ns: u64, time_ns: u64, event: &Event) -> Result<()> {
+        self.run.offset.received(at_ns, time_ns);
         let (Event::Token { request, .. } | Event::End { request, .. }) = event;
         let index = (request - self.first) as usize;
         let served = &mut self.run.served[index];
@@ -353,9 +355,8 @@ impl Log {
                 }
                 served.end_ns = time_ns;
                 served.seen_ns = time_ns - timing.total.as_nanos() as u64;
-                self.run
-                    .offset
-                    .sent(self.sent[index].as_nanos() as u64, served.seen_ns);
+                let sent_ns = self.run.start_ns + self.sent[index].as_nanos() as u64;
+                self.run.offset.sent(sent_ns, served.seen_ns);
                 self.ended += 1;
             }
         }
@@ -380,7 +381,7 @@ pub fn cost_ns() -> f64 {
             index,
             logprobs: None,
         });
-        let noted = log.event(start.elapsed(), u64::from(index), &event);
+        let noted = log.event(host_ns(), u64::from(index), &event);
         noted.expect("a token is always noted");
     }
     std::hint::black_box(&log.run);

@@ -1,5 +1,5 @@
 //! The least that a device needs for what was asked: by operations, from the larger of each one's bytes' time and products' time.
-//! Routing is taken as even (see [`crate::plan::cost`]), or as counted.
+//! Routing is taken as even (see [`crate::plan::cost`]).
 
 use super::{Kind, Point};
 pub use crate::backend::cuda::tuning::gpu::{Least, Rates};
@@ -7,14 +7,12 @@ use crate::plan::cost::Precision;
 use crate::plan::{EngineOptions, Plan, StepKind, StepShape};
 
 /// What `point` takes at least: one step of `decode`, half-way through its tokens; all steps of a run of `prefill` and `score`.
-/// The others have no floor, as their steps depend on when requests come. `experts_hit`: experts of a layer that a step's rows go
-/// to, where they were counted.
+/// The others have no floor, as their steps depend on when requests come.
 pub fn least(
     point: &Point,
     plan: &Plan,
     options: &EngineOptions,
     precision: Precision,
-    experts_hit: Option<f64>,
     rates: &Rates,
 ) -> Option<Least> {
     let prompts = |kind| prompts(point, (options.step_tokens, options.max_seqs), kind);
@@ -32,7 +30,7 @@ pub fn least(
         Kind::Serve => return None,
     };
     let each = |(count, shape): &(u32, StepShape)| {
-        rates.least(plan.costs(shape, precision, experts_hit)) * f64::from(*count)
+        rates.least(plan.costs(shape, precision)) * f64::from(*count)
     };
     steps.iter().map(each).reduce(|sum, step| sum + step)
 }

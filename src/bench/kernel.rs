@@ -347,7 +347,6 @@ impl<'a> Table<'a> {
             floor: Floored::of(
                 rates.as_ref(),
                 Some(least),
-                None,
                 us.map_or(f64::NAN, |us| us / 1e3),
             ),
             intensity,

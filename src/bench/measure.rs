@@ -5,7 +5,7 @@
 //! often as running.
 
 use super::args::{MeasuringArgs, SharedArgs};
-use super::clock::Clocks;
+use super::clock::Offset;
 use super::drive::{self, Beside, Driven, Run};
 use super::floors::{self, Rates};
 use super::gpu_state::{Machine, Watch};
@@ -15,9 +15,7 @@ use super::metrics::{Figures, figures};
 use super::over_bare::OverBare;
 use super::over_bare::{Laps, RUNS, Stamped, over_bare};
 use super::routing::{Counts, Spread};
-use super::row::{
-    Choice, Costs, Floored, Routing, Row, Setting, Startup, Subject, VERSION, Workload,
-};
+use super::row::{Choice, Costs, Floored, Routing, Row, Setting, Startup, Subject, VERSION};
 use super::workload::{self, Arrival, Random};
 use super::{BUILD_PROFILE, Kind, Point, bare, host, now};
 use crate::backend::device::EngineSpec;
@@ -336,7 +334,7 @@ impl Work<'_> {
         for warm_up in 0..u64::from(self.args.measuring.warm_up) {
             for tried in &unit.points {
                 let arrivals = self.arrivals(&tried.point, WARM_UP_INDEX + warm_up);
-                self.run(engine, Clocks::unknown(), &tried.point, &arrivals)?;
+                self.run(engine, Offset::default(), &tried.point, &arrivals)?;
             }
         }
         for turn in 0..unit.points.len() {
@@ -344,12 +342,12 @@ impl Work<'_> {
             let tried = &mut unit.points[index];
             let arrivals = self.arrivals(&tried.point, repeat as u64);
             drive::idle(self.args.measuring.pause, self.interrupt)?;
-            let clocks = drive::compare_clocks(engine, self.interrupt)?;
+            let offset = drive::compare_clocks(engine, self.interrupt)?;
             if let Some(bare) = &bare {
                 bare.begin(tried.point.batch);
             }
             let watching = self.watch.start();
-            let run = self.run(engine, clocks, &tried.point, &arrivals)?;
+            let run = self.run(engine, offset, &tried.point, &arrivals)?;
             let seen = watching.end();
             let came = match &bare {
                 Some(bare) => bare.figures(&tried.point),
@@ -376,13 +374,13 @@ impl Work<'_> {
     fn run(
         &self,
         engine: &mut dyn Driven,
-        clocks: Clocks,
+        offset: Offset,
         point: &Point,
         arrivals: &[Arrival],
     ) -> Result<Run> {
         let beside = Beside {
             most_in_flight: point.most_in_flight,
-            clocks,
+            offset,
             busy: Busy::new(point.cpu_load)?,
             interrupt: self.interrupt,
         };
@@ -402,7 +400,7 @@ impl Work<'_> {
         let arrivals = self.arrivals(&alone, WARM_UP_INDEX - 1);
         figures(
             &alone,
-            &self.run(engine, Clocks::unknown(), &alone, &arrivals)?,
+            &self.run(engine, Offset::default(), &alone, &arrivals)?,
         )
     }
 
@@ -470,7 +468,7 @@ impl Work<'_> {
             }
             counts.begin(point.typical());
             let arrivals = self.arrivals(&point, 0);
-            self.run(&mut engine, Clocks::unknown(), &point, &arrivals)?;
+            self.run(&mut engine, Offset::default(), &point, &arrivals)?;
             tried.spread = counts.end();
         }
         Ok(())
@@ -557,18 +555,15 @@ impl Work<'_> {
         // Floors are those of one device.
         let alike = opened.spec.beside.is_empty() && point.ragged_from.is_none();
         let by = rates.clone().unwrap_or_else(Rates::unlimited);
-        let least = |experts_hit| {
-            let (plan, options) = (&opened.plan, &opened.options);
-            let least = || floors::least(point, plan, options, precision, experts_hit, &by);
-            alike.then(least).flatten()
-        };
-        let counted = tried.spread.experts_hit_mean;
-        let (even, counted) = (least(None), counted.and_then(|hit| least(Some(hit))));
+        let least = || floors::least(point, &opened.plan, &opened.options, precision, &by);
+        let least = alike.then(least).flatten();
         // A step that reads prompts has as many rows as there are.
         let of_prompts = point.batch.saturating_mul(point.mean_prompt());
         let of_prompts = of_prompts.min(opened.options.step_tokens);
         let rows = point.typical().map(|(_, rows)| rows.unwrap_or(of_prompts));
-        let row = Row::of(point, &tried.repeats, &unit.starts);
+        let mut row = Row::of(point, &tried.repeats, &unit.starts);
+        row.workload.logits_on_device = self.of.logits_on_device;
+        row.floor = Floored::of(rates.as_ref(), least, row.taken_ms());
         Ok(Row {
             subject: subject.clone(),
             choice: unit.choice.clone(),
@@ -581,17 +576,12 @@ impl Work<'_> {
                 step_tokens: opened.options.step_tokens,
                 chunk_tokens: opened.options.chunk_tokens,
             },
-            workload: Workload {
-                logits_on_device: self.of.logits_on_device,
-                ..row.workload
-            },
             routing: Routing {
                 experts_expected: rows.map(|rows| distinct_experts(&self.config, f64::from(rows))),
                 spread: tried.spread,
             },
             costs: Costs::of(point.kind, &tried.repeats, unit.way.is_some(), cost_ns),
             over_bare: tried.over_bare.clone(),
-            floor: Floored::of(rates.as_ref(), even, counted, row.taken_ms()),
             ..row
         })
     }

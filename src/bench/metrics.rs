@@ -106,8 +106,10 @@ pub fn figures(point: &Point, run: &Run) -> Result<Figures> {
         Error::Runtime("a run without requests shows nothing: expected at least one".into())
     })?;
     let since_due_ms = |request: &Served, at_ns: u64| {
-        let at_host_ns = at_ns.wrapping_sub(offset_ns as u64) as i64;
-        (at_host_ns as f64 - request.due.as_nanos() as f64) / 1e6
+        let since_start_ns = at_ns
+            .wrapping_sub(offset_ns as u64)
+            .wrapping_sub(run.start_ns) as i64;
+        (since_start_ns as f64 - request.due.as_nanos() as f64) / 1e6
     };
     let mut figures = Figures {
         duration_s: run.duration.as_secs_f64(),
@@ -230,6 +232,7 @@ mod tests {
             ],
             turns_lost: 0,
             duration: Duration::from_millis(20),
+            start_ns: 0,
             offset,
             processor: Duration::from_millis(3),
             launches: 14,

@@ -139,7 +139,8 @@ pub struct Workload {
     pub n_prompt_min: Option<u32>,
     pub n_prompt_max: Option<u32>,
     pub n_gen: u32,
-    pub request_rate: Option<RequestRate>,
+    /// Requests a second; `inf`, as vLLM writes it: all at once.
+    pub request_rate: Option<Value>,
     pub max_concurrency: Option<u32>,
     /// `score` left its logits on the device.
     pub logits_on_device: Option<bool>,
@@ -147,29 +148,13 @@ pub struct Workload {
     pub cpu_load: u32,
 }
 
-/// Requests a second, or all at once, as vLLM writes it.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(JsonSchema))]
-#[serde(untagged)]
-pub enum RequestRate {
-    PerSecond(f64),
-    AtOnce(Infinite),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum Infinite {
-    Inf,
-}
-
 impl From<&Point> for Workload {
     fn from(point: &Point) -> Self {
         let rate = |rate: f64| {
             if rate.is_finite() {
-                RequestRate::PerSecond(rate)
+                json!(rate)
             } else {
-                RequestRate::AtOnce(Infinite::Inf)
+                json!("inf")
             }
         };
         Self {
@@ -368,32 +353,20 @@ pub struct Floored {
     pub floor_bound: Option<String>,
     /// The floor's share of what it took.
     pub floor_fraction: Option<f64>,
-    /// With the experts that the run's rows went to, rather than those of even routing.
-    pub floor_counted_ms: Option<f64>,
-    pub floor_counted_fraction: Option<f64>,
     pub floor_source: Option<String>,
 }
 
 impl Floored {
-    /// `counted`: the same with the experts that were counted; without `rates` neither has a time. `taken_ms`: what is held
-    /// against it.
-    pub fn of(
-        rates: Option<&Rates>,
-        least: Option<Least>,
-        counted: Option<Least>,
-        taken_ms: f64,
-    ) -> Self {
-        let (floor, counted) = (rates.and(least), rates.and(counted));
+    /// Without `rates` it has no time. `taken_ms`: what is held against it.
+    pub fn of(rates: Option<&Rates>, least: Option<Least>, taken_ms: f64) -> Self {
+        let floor = rates.and(least);
         let floor_ms = floor.map(|least| least.us() / 1e3);
-        let counted_ms = counted.map(|least| least.us() / 1e3);
         Self {
             floor_bytes: least.map(|least| least.bytes),
             floor_flops: least.map(|least| least.flops),
             floor_ms,
             floor_bound: floor.map(|least| least.bound().name().to_owned()),
             floor_fraction: floor_ms.map(|ms| ms / taken_ms),
-            floor_counted_ms: counted_ms,
-            floor_counted_fraction: counted_ms.map(|ms| ms / taken_ms),
             floor_source: floor.and(rates).map(|rates| rates.source.clone()),
         }
     }

@@ -150,18 +150,6 @@ pub fn op_cost(
     shape: &StepShape,
     precision: Precision,
 ) -> Cost {
-    let experts_hit = distinct_experts(config, f64::from(shape.rows));
-    op_cost_of_experts(config, kind, shape, precision, experts_hit)
-}
-
-/// [`op_cost`] where the step's rows go to so many experts of a layer.
-fn op_cost_of_experts(
-    config: &ModelConfig,
-    kind: OpKind,
-    shape: &StepShape,
-    precision: Precision,
-    experts_hit: f64,
-) -> Cost {
     let rows = f64::from(shape.rows);
     let compute = precision.compute.bytes() as f64;
     let hidden = config.hidden_size as f64;
@@ -227,7 +215,7 @@ fn op_cost_of_experts(
         OpKind::Router => (stored, 0.0, x + rows * per_token * 2.0 * F32, product),
         OpKind::ExpertGateUp | OpKind::ExpertDown => {
             let experts = config.num_experts.max(1) as f64;
-            let touched = stored * experts_hit / experts;
+            let touched = stored * distinct_experts(config, rows) / experts;
             let inner = rows * per_token * expert_inner * compute;
             let outer = if kind == OpKind::ExpertGateUp {
                 x
@@ -261,42 +249,33 @@ fn op_cost_of_experts(
 }
 
 impl Stage {
-    /// The cost of each operation of the stage in one step of `shape`. `experts_hit`: the experts of a layer that the step's rows go
-    /// to, where somebody counted them; else routing is even.
+    /// The cost of each operation of the stage in one step of `shape`.
     pub fn costs(
         &self,
         config: &ModelConfig,
         shape: &StepShape,
         precision: Precision,
-        experts_hit: Option<f64>,
     ) -> impl Iterator<Item = Cost> {
-        let even = || distinct_experts(config, f64::from(shape.rows));
-        let hit = experts_hit.unwrap_or_else(even);
         let ops = self.ops.iter();
-        ops.map(move |op| op_cost_of_experts(config, op.kind, shape, precision, hit))
+        ops.map(move |op| op_cost(config, op.kind, shape, precision))
     }
 
     /// All operations of the stage in one step of `shape`.
     pub fn cost(&self, config: &ModelConfig, shape: &StepShape, precision: Precision) -> Cost {
-        self.costs(config, shape, precision, None).sum()
+        self.costs(config, shape, precision).sum()
     }
 }
 
 impl Plan {
     /// [`Stage::costs`] of all stages.
-    pub fn costs(
-        &self,
-        shape: &StepShape,
-        precision: Precision,
-        experts_hit: Option<f64>,
-    ) -> impl Iterator<Item = Cost> {
+    pub fn costs(&self, shape: &StepShape, precision: Precision) -> impl Iterator<Item = Cost> {
         let stages = self.stages.iter();
-        stages.flat_map(move |stage| stage.costs(&self.config, shape, precision, experts_hit))
+        stages.flat_map(move |stage| stage.costs(&self.config, shape, precision))
     }
 
     /// All operations of all stages in one step of `shape`.
     pub fn cost(&self, shape: &StepShape, precision: Precision) -> Cost {
-        self.costs(shape, precision, None).sum()
+        self.costs(shape, precision).sum()
     }
 }
 

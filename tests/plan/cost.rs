@@ -93,7 +93,7 @@ fn decode_floors_at_h200_bandwidth() {
         );
         // Operation by operation it is no less. At 256 rows the matrices that every row meets are bound by
         // arithmetic (256 FLOPs a byte, the ridge is at 174), so there it is more.
-        let costs = plan.costs(&shape, BF16, None);
+        let costs = plan.costs(&shape, BF16);
         let step_ms = H200.rates(BF16).least(costs).us() / 1e3;
         assert!(step_ms >= cost.floor_bytes() / H200.bytes_per_s * 1e3 * 0.999_999);
         close(step_ms, floor_ms, if rows < 256 { 0.02 } else { 0.05 });

@@ -154,7 +154,6 @@ const COSTS: &[Column] = &[
     Column::field("s", "duration").rank(8),
     Column::field("experts/layer", "experts_hit_mean").rank(7),
     Column::share("most chosen", "expert_share_max").rank(7),
-    Column::field("counted floor ms", "floor_counted_ms").rank(9),
     Column::field("launches/token", "launches_per_token").rank(8),
     Column::field("CPU s/1k tokens", "host_cpu_s_per_1k_tokens").rank(8),
     Column::field("J/token", "energy_j_per_token").rank(8),

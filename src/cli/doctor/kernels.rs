@@ -148,7 +148,7 @@ mod least {
                 rows,
                 context: PROMPT_TOKENS + 1,
             };
-            let costs = self.plan.costs(&shape, self.precision, None);
+            let costs = self.plan.costs(&shape, self.precision);
             self.rates.least(costs).us() / 1e3
         }
     }
