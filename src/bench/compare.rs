@@ -6,7 +6,7 @@
 
 use super::Kind;
 use super::row::{Choice, Row, Workload};
-use super::stats::{LEAST_REPEATS, geometric_mean, holm, welch};
+use super::stats::{LEAST_REPEATS, Ratio, geometric_mean, holm, welch};
 use crate::error::{Error, Result};
 use crate::quote;
 use serde::Serialize;
@@ -50,15 +50,13 @@ struct Line<'a> {
     figure: &'static str,
     more_is_better: bool,
     /// Geometric means.
-    a: Option<f64>,
-    b: Option<f64>,
+    a: f64,
+    b: f64,
     repeats_a: usize,
     repeats_b: usize,
-    /// With its 95% interval; without a test it is that of the means alone.
-    ratio: Option<f64>,
-    low: Option<f64>,
-    high: Option<f64>,
-    p: Option<f64>,
+    /// Without a test it is that of the means alone.
+    #[serde(flatten)]
+    ratio: Ratio,
     verdict: String,
 }
 
@@ -114,8 +112,15 @@ pub fn compare(a: &[Row], b: &[Row]) -> Result<Vec<Value>> {
             let (Some(x), Some(y)) = (of_a.get(figure), of_b.get(figure)) else {
                 continue;
             };
-            let (tested, a, b) = (welch(x, y), geometric_mean(x), geometric_mean(y));
-            let plain = a.zip(b).map(|(a, b)| b / a);
+            let (Some(a), Some(b)) = (geometric_mean(x), geometric_mean(y)) else {
+                continue;
+            };
+            let untested = Ratio {
+                ratio: b / a,
+                low: None,
+                high: None,
+                p: None,
+            };
             lines.push(Line {
                 thing,
                 figure,
@@ -124,10 +129,7 @@ pub fn compare(a: &[Row], b: &[Row]) -> Result<Vec<Value>> {
                 b,
                 repeats_a: x.len(),
                 repeats_b: y.len(),
-                ratio: tested.map(|ratio| ratio.ratio).or(plain),
-                low: tested.map(|ratio| ratio.low),
-                high: tested.map(|ratio| ratio.high),
-                p: tested.map(|ratio| ratio.p),
+                ratio: welch(x, y).unwrap_or(untested),
                 verdict: String::new(),
             });
         }
@@ -138,10 +140,10 @@ pub fn compare(a: &[Row], b: &[Row]) -> Result<Vec<Value>> {
                 .to_owned(),
         ));
     }
-    let tested: Vec<f64> = lines.iter().filter_map(|line| line.p).collect();
+    let tested: Vec<f64> = lines.iter().filter_map(|line| line.ratio.p).collect();
     let mut shown = holm(&tested).into_iter();
     for line in &mut lines {
-        line.verdict = line.verdict(line.p.and_then(|_| shown.next()));
+        line.verdict = line.verdict(line.ratio.p.and_then(|_| shown.next()));
     }
     Ok(lines.iter().map(|line| json!(line)).collect())
 }
@@ -150,7 +152,7 @@ impl Line<'_> {
     /// `different`: whether a difference is shown, where that was tested.
     fn verdict(&self, different: Option<bool>) -> String {
         let fewest = self.repeats_a.min(self.repeats_b);
-        let is_more = self.ratio.unwrap_or(1.0) > 1.0;
+        let is_more = self.ratio.ratio > 1.0;
         match different {
             None if fewest < LEAST_REPEATS => {
                 return format!("too few repeats: {fewest} of {LEAST_REPEATS}");

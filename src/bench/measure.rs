@@ -40,7 +40,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Warm-ups draw their prompts from repeats that never count.
 pub const WARM_UP_INDEX: u64 = 1 << 32;
@@ -75,6 +75,7 @@ struct Unit {
 }
 
 /// A point and its repeats.
+#[derive(Default)]
 struct Tried {
     point: Point,
     repeats: Vec<Figures>,
@@ -225,10 +226,7 @@ impl Work<'_> {
         opened.only(&self.of.steps);
         let tried = |&point: &Point| Tried {
             point,
-            repeats: Vec::new(),
-            spread: Spread::default(),
-            over_bare: OverBare::default(),
-            failed: None,
+            ..Tried::default()
         };
         let shown = |file: Option<&Path>| file.map(|file| file.display().to_string());
         Ok(Unit {
@@ -319,12 +317,16 @@ impl Work<'_> {
 
     /// Starts the unit's engine and measures each of its points once.
     fn repeat(&self, unit: &mut Unit, model: &Arc<Model>, repeat: usize) -> Result<()> {
-        let phases = PHASES.map(taken);
+        let [load, graphs] = [Phase::Load, Phase::Graphs].map(taken);
         let start = Instant::now();
         let (mut running, bare) = unit.start(model, &self.sink())?;
-        let engine_ms = start.elapsed().as_secs_f64() * 1e3;
-        let mut startup = Startup::since(phases, unit.way.is_some());
-        startup.startup_engine_ms = Some(engine_ms);
+        let since = |phase, before| (taken(phase) - before).as_secs_f64() * 1e3;
+        let mut startup = Startup {
+            startup_load_ms: Some(since(Phase::Load, load)),
+            startup_graphs_ms: unit.way.map(|_| since(Phase::Graphs, graphs)),
+            startup_engine_ms: Some(start.elapsed().as_secs_f64() * 1e3),
+            ..Startup::default()
+        };
         let engine = running.driven();
         let first = self.first_token(engine, unit.points[0].point)?;
         // A scored prompt has no token; its end is what comes first.
@@ -649,30 +651,6 @@ impl Subject {
             seed,
             machine: Machine::new(watch),
         })
-    }
-}
-
-const PHASES: [Phase; 5] = [
-    Phase::Load,
-    Phase::Graphs,
-    Phase::Capture,
-    Phase::Instantiate,
-    Phase::Upload,
-];
-
-impl Startup {
-    /// What each phase of starting took since `before`, as far as the device has it.
-    fn since(before: [Duration; 5], on_gpu: bool) -> Self {
-        let ms = |index: usize| (taken(PHASES[index]) - before[index]).as_secs_f64() * 1e3;
-        let of_gpu = |index| on_gpu.then(|| ms(index));
-        Self {
-            startup_load_ms: Some(ms(0)),
-            startup_graphs_ms: of_gpu(1),
-            startup_capture_ms: of_gpu(2),
-            startup_instantiate_ms: of_gpu(3),
-            startup_upload_ms: of_gpu(4),
-            ..Self::default()
-        }
     }
 }
 

@@ -88,7 +88,7 @@ impl Kind {
 }
 
 /// One thing to measure on an engine.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Point {
     pub kind: Kind,
     /// Sequences at once; prompts for `score`; most sequences at once for `serve`.

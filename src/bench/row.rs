@@ -379,12 +379,8 @@ pub struct Startup {
     /// The model's files or its generation, once for all engines.
     pub startup_model_ms: Option<f64>,
     pub startup_load_ms: Option<f64>,
-    /// Until all graphs are ready to launch. This and the three below are null on the CPU.
+    /// Until all graphs are ready to launch; null on the CPU.
     pub startup_graphs_ms: Option<f64>,
-    /// These three are within the graphs' time. Threads do them side by side, so together they can be longer.
-    pub startup_capture_ms: Option<f64>,
-    pub startup_instantiate_ms: Option<f64>,
-    pub startup_upload_ms: Option<f64>,
     /// All of it up to the running engine, the phases above included.
     pub startup_engine_ms: Option<f64>,
     /// From the first request to its token.
@@ -401,9 +397,6 @@ impl Startup {
             startup_model_ms: mean(|s| s.startup_model_ms),
             startup_load_ms: mean(|s| s.startup_load_ms),
             startup_graphs_ms: mean(|s| s.startup_graphs_ms),
-            startup_capture_ms: mean(|s| s.startup_capture_ms),
-            startup_instantiate_ms: mean(|s| s.startup_instantiate_ms),
-            startup_upload_ms: mean(|s| s.startup_upload_ms),
             startup_engine_ms: mean(|s| s.startup_engine_ms),
             startup_first_token_ms: mean(|s| s.startup_first_token_ms),
         }

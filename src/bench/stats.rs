@@ -1,5 +1,6 @@
 //! Means, quantiles with their intervals, and whether two sets of repeats differ.
 
+use serde::Serialize;
 use statrs::distribution::{Binomial, ContinuousCDF, DiscreteCDF, StudentsT};
 use statrs::statistics::Statistics;
 
@@ -60,12 +61,12 @@ pub fn interval(sorted: &[f64], share: f64) -> Option<[f64; 2]> {
 
 /// How b compares with a: the ratio of their geometric means, with its 95% interval and the probability of one as
 /// far from 1 were there no difference. Welch's t-test on the logarithms, so the two may vary differently.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Ratio {
     pub ratio: f64,
-    pub low: f64,
-    pub high: f64,
-    pub p: f64,
+    pub low: Option<f64>,
+    pub high: Option<f64>,
+    pub p: Option<f64>,
 }
 
 /// Repeats of each side below which [`welch`] has no answer: of two, the variation is not known.
@@ -94,9 +95,9 @@ pub fn welch(a: &[f64], b: &[f64]) -> Option<Ratio> {
     let width = student.inverse_cdf(0.975) * variance.sqrt();
     Some(Ratio {
         ratio: difference.exp(),
-        low: (difference - width).exp(),
-        high: (difference + width).exp(),
-        p: 2.0 * student.sf(difference.abs() / variance.sqrt()),
+        low: Some((difference - width).exp()),
+        high: Some((difference + width).exp()),
+        p: Some(2.0 * student.sf(difference.abs() / variance.sqrt())),
     })
 }
 
@@ -174,9 +175,9 @@ mod tests {
         near(found.ratio, 1_f64.exp(), 1e-12);
         let error = (4.0_f64 / 3.0).sqrt();
         // Student's t at that freedom, integrated by Simpson's rule.
-        near(found.p, 0.429574056, 1e-6);
-        near(found.low.ln(), 1.0 - 2.64478606 * error, 1e-6);
-        near(found.high.ln(), 1.0 + 2.64478606 * error, 1e-6);
+        near(found.p.unwrap(), 0.429574056, 1e-6);
+        near(found.low.unwrap().ln(), 1.0 - 2.64478606 * error, 1e-6);
+        near(found.high.unwrap().ln(), 1.0 + 2.64478606 * error, 1e-6);
     }
 
     #[test]

@@ -2,9 +2,9 @@
 //! follows from these lists: checkpoints, random presets, parameters, bytes and FLOPs, and places in a device's memory.
 
 use super::config::ModelConfig;
+use super::declared::{Declared, Role};
 use super::layer_types::LayerType;
 use super::op::OpKind;
-use super::tensors::{Declared, Role};
 
 /// The operations of one layer, in their order.
 pub fn operations(config: &ModelConfig, layer: usize) -> Vec<OpKind> {

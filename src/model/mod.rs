@@ -6,7 +6,8 @@
 //! - [`config`], [`layer_types`], [`generation`]: config.json and generation_config.json (through `fields`, which
 //!   words the errors)
 //! - `files`: how these and the weights are opened, and what is said of something else in their place
-//! - `lfm2_moe`: a family's operations ([`op`]) and the tensors that they read; [`tensors`]: what follows from these
+//! - `lfm2_moe`: a family's operations ([`op`]) and the tensors that they read, each [`declared`]; [`tensors`]: what follows
+//!   from these
 //! - [`weights`]: tensors by operation
 //! - [`checkpoint`]: weights from safetensors files, whose headers `header` checks
 //! - [`fingerprint`]: hashes of what a model is made of
@@ -16,6 +17,7 @@
 
 pub mod checkpoint;
 pub mod config;
+pub mod declared;
 mod fields;
 mod files;
 pub mod fingerprint;

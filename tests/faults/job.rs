@@ -140,6 +140,7 @@ impl Job {
                 made("bench.json", &[&bench[..], &["-o"]].concat(), &[])
             }
             Kind::Synth => std::fs::read(fixture("goldens/lfm2moe-tiny-a/config.json")).unwrap(),
+            Kind::Bench => b"[buckets]\ndecode = [1, 4]\n".to_vec(),
             _ => self.rows().into_bytes(),
         };
         std::fs::write(self.input(), written).unwrap();
@@ -151,7 +152,6 @@ impl Job {
             Kind::Score | Kind::Logprobs => {
                 format!("{{\"input_ids\":[{},9,80,{}]}}\n", 8 + i, 20 + i)
             }
-            Kind::Bench => format!("0 {} 4\n", 1 + i),
             _ => format!(
                 "{{\"prompt\":\"row {i}\",\"max_new_tokens\":{},\"temperature\":{}}}\n",
                 2 + i * 5 % 14,
@@ -188,9 +188,9 @@ impl Job {
             }
             Kind::From => &[&["trace", "-q", "--from", input]],
             Kind::Bench => {
-                let size = ["-b4", "-r2", "--warm-up", "0", "--format", "json"];
+                let size = ["-b4", "-n8", "-r2", "--warm-up", "0", "--format", "json"];
                 return self.quiet(
-                    &[&["bench", "serve", "--arrivals", input], &size, &model],
+                    &[&["bench", "--bucket-file", input], &size, &model],
                     output,
                     more,
                 );

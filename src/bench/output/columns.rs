@@ -196,9 +196,6 @@ pub const STARTS: &[Column] = &[
     Column::field("model ms", "startup_model_ms").rank(1),
     Column::field("load ms", "startup_load_ms"),
     Column::field("graphs ms", "startup_graphs_ms").rank(2),
-    Column::field("capture ms", "startup_capture_ms").rank(2),
-    Column::field("instantiate ms", "startup_instantiate_ms").rank(2),
-    Column::field("upload ms", "startup_upload_ms").rank(2),
     Column::field("engine ms", "startup_engine_ms"),
     Column::field("first token ms", "startup_first_token_ms"),
 ];

@@ -166,10 +166,6 @@ fn results_are_drawn_and_listed() {
             page.cell(&["device-graph"], "rest of the engine ms"),
             &json!(rest),
         );
-        same(
-            page.cell(&["device-graph"], "capture ms"),
-            &json!(of("capture")),
-        );
         for title in [
             "Time of a step",
             "Tokens per second",

@@ -1,0 +1,97 @@
+//! A tensor as a family of models declares it.
+
+use super::weights::DType;
+use std::ops::Range;
+
+/// A tensor of an operation, or one for each expert, as a family declares it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Declared {
+    /// The published name, in which `{}` is an expert's number.
+    pub name: &'static str,
+    pub role: Role,
+    /// Row-major; one expert's.
+    pub shape: Vec<usize>,
+    pub each_expert: Option<EachExpert>,
+}
+
+/// There is one for each expert, or, in newer exports, one for all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EachExpert {
+    pub experts: usize,
+    /// The name of the one for all.
+    pub fused: &'static str,
+    /// Which part of an expert's rows there it is, and of how many.
+    pub part: Range<usize>,
+}
+
+/// What a tensor is for: it decides how random presets fill it, and which type it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    Embedding,
+    Norm,
+    /// A projection or an untied head: rows are outputs.
+    Matrix,
+    /// A matrix as well, whose products choose experts.
+    Router,
+    ConvTaps,
+    Bias,
+    /// Added to the router's scores to choose experts, not to weigh them.
+    ExpertBias,
+}
+
+impl Role {
+    /// The type that the published layout stores.
+    pub fn published_dtype(self) -> DType {
+        self.stored(DType::BF16)
+    }
+
+    /// The type of a tensor in a checkpoint whose matrices have the type `matrices`.
+    fn stored(self, matrices: DType) -> DType {
+        match self {
+            Self::ExpertBias => DType::F32,
+            _ => matrices,
+        }
+    }
+}
+
+impl Declared {
+    pub fn new(name: &'static str, role: Role, shape: &[usize]) -> Self {
+        Self {
+            name,
+            role,
+            shape: shape.to_vec(),
+            each_expert: None,
+        }
+    }
+
+    /// One for each of `experts`, in one tensor `fused` of which it is part `part.start` of `part.end`.
+    #[must_use]
+    pub fn of_each(self, experts: usize, fused: &'static str, part: Range<usize>) -> Self {
+        let each_expert = Some(EachExpert {
+            experts,
+            fused,
+            part,
+        });
+        Self {
+            each_expert,
+            ..self
+        }
+    }
+
+    /// The shape of all experts' together.
+    pub fn whole_shape(&self) -> Vec<usize> {
+        let experts = self.each_expert.iter().map(|each| each.experts);
+        experts.chain(self.shape.iter().copied()).collect()
+    }
+
+    /// Elements of all experts' together.
+    pub fn elements(&self) -> f64 {
+        self.whole_shape().iter().map(|&n| n as f64).product()
+    }
+
+    /// Bytes of these in a checkpoint whose matrices have the type `matrices`.
+    pub fn bytes(&self, matrices: DType) -> f64 {
+        self.elements() * self.role.stored(matrices).bytes() as f64
+    }
+}
