@@ -111,17 +111,14 @@ pub struct Point {
 
 impl Point {
     /// Prompts of one length that come at once, with nothing beside them.
-    pub const fn of(kind: Kind, batch: u32, prompt_tokens: u32, new_tokens: u32) -> Self {
+    pub fn of(kind: Kind, batch: u32, prompt_tokens: u32, new_tokens: u32) -> Self {
         Self {
             kind,
             batch,
             requests: batch,
             prompt_tokens,
-            ragged_from: None,
             new_tokens,
-            rate: None,
-            most_in_flight: None,
-            cpu_load: 0,
+            ..Self::default()
         }
     }
 

@@ -112,11 +112,17 @@ mod tests {
         arrivals(&point, Logits::None, 512, &mut Random::new(3, index))
     }
 
-    const POINT: Point = Point::of(Kind::Serve, 4, 16, 8);
+    fn point() -> Point {
+        Point::of(Kind::Serve, 4, 16, 8)
+    }
 
     #[test]
     fn prompts_differ_and_repeat() {
-        let (one, again, other) = (made(POINT, 50, 0), made(POINT, 50, 0), made(POINT, 50, 1));
+        let (one, again, other) = (
+            made(point(), 50, 0),
+            made(point(), 50, 0),
+            made(point(), 50, 1),
+        );
         assert_eq!(one, again);
         assert_ne!(one, other);
         let prompts: std::collections::HashSet<_> =
@@ -128,7 +134,7 @@ mod tests {
     fn ragged_prompts_have_all_lengths_of_their_range() {
         let point = Point {
             ragged_from: Some(10),
-            ..POINT
+            ..point()
         };
         let lengths = |index| -> Vec<usize> {
             let made = made(point, 1000, index);
@@ -150,7 +156,7 @@ mod tests {
     fn poisson_arrivals_have_their_rate_and_spread() {
         let at = |rate| {
             let rate = Some(rate);
-            made(Point { rate, ..POINT }, 4000, 0)
+            made(Point { rate, ..point() }, 4000, 0)
         };
         let arrivals = at(50.0);
         let mut gaps_s: Vec<f64> = arrivals
