@@ -1,7 +1,6 @@
 //! `lab limits`: what the limits of launching on the device do at their edge: as many launches as are documented, and one more.
 
 use super::cuda::{Argument, Buffer, Captured, Exec, Kernel, Launch, LaunchedBy, OpenGpu, failed};
-use super::measure::{merged, subject};
 use super::ways::{Body, step::error_name};
 use super::{On, gpus, open};
 use cudarc::driver::sys::CUgraphConditionalNodeType::CU_GRAPH_COND_TYPE_IF;
@@ -16,16 +15,12 @@ const FIELDS: &str = "limit documented accepted ran accepted_beyond ran_beyond h
 pub fn run(on: &On) -> Result<()> {
     let (out, [ordinal]) = (on.print.open()?, gpus(&on.device)?);
     let gpu = open(ordinal)?;
-    let subject = subject(std::slice::from_ref(&gpu));
-    let rows: Vec<_> = edges(&gpu)?
-        .iter()
-        .map(|edge| merged([&subject, edge]))
-        .collect();
+    let rows = edges(&gpu)?;
     let heading = format!(
         "As many launches as documented, and one more, on {}.",
         gpu.info
     );
-    on.write(out, &rows, &heading, FIELDS)
+    on.write(out, &[gpu], rows, &heading, FIELDS)
 }
 
 use Tried::{InUse, Itself, Others};

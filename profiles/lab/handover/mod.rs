@@ -4,7 +4,7 @@ mod pair;
 pub mod step;
 
 use super::cuda::{Exec, LaunchedBy, OpenGpu, nccl, peer};
-use super::measure::{self, Chunk, Plan, Steps, Thing};
+use super::measure::{self, Chunk, Plan, Steps};
 use super::memory::{Memory, Progress, STAMPS};
 use super::{gpus, open};
 use clap::Args;
@@ -131,7 +131,7 @@ pub fn run(args: &HandoverArgs) -> Result<()> {
                 "bytes_per_step": rows as usize * step::ROW_BYTES,
             });
             let open = move || Run::new(gpus, way, rows, &reference, WAIT);
-            things.push(Thing::new(named, open));
+            things.push((named, open));
         }
     }
     let heading = format!(
