@@ -12,6 +12,8 @@ use tailgraph::error::{Error, Result};
 pub const STAMPS: u64 = 1024;
 /// Between two looks of a host that only waits for a run's end.
 const LOOK: Duration = Duration::from_micros(200);
+/// No step takes so long: beside other processes, or where a kernel on each of two GPUs has waited.
+pub const STEP_TIMEOUT: Duration = Duration::from_secs(12);
 /// No run of so many steps takes so long.
 const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -108,9 +110,6 @@ impl<S: Pod> Memory<S> {
 
 /// Steps that run, as the host follows them.
 pub trait Progress {
-    /// No step takes so long.
-    const STEP_TIMEOUT: Duration;
-
     fn way(&self) -> &'static str;
 
     /// Whether all that was queued has run.
@@ -161,8 +160,8 @@ pub trait Progress {
             spins = spins.wrapping_add(1);
             // A kernel that failed tells nothing.
             if spins.is_multiple_of(1 << 16) {
-                if start.elapsed() > Self::STEP_TIMEOUT {
-                    return Err(self.late(Self::STEP_TIMEOUT));
+                if start.elapsed() > STEP_TIMEOUT {
+                    return Err(self.late(STEP_TIMEOUT));
                 }
                 if self.is_done()? && self.steps_told() < steps {
                     return Err(self.ended_early(steps));

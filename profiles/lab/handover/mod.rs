@@ -5,7 +5,7 @@ pub mod step;
 
 use super::cuda::{Exec, LaunchedBy, OpenGpu, nccl, peer};
 use super::measure::{self, Chunk, Plan, Steps};
-use super::memory::{Memory, Progress, STAMPS};
+use super::memory::{Memory, Progress};
 use super::{gpus, open};
 use clap::Args;
 use libloading::Library;
@@ -183,14 +183,10 @@ impl Run {
         wait: Duration,
     ) -> Result<Self> {
         let pair = Pair::new(gpus, way, rows, wait.as_nanos() as u64)?;
-        let graphs = match way.begun {
-            Begun::Calls => vec![],
-            Begun::OneGraph => vec![pair.capture_both()?],
-            _ => pair.capture_each()?.into(),
-        };
-        let by = match way.begun {
-            Begun::Device => LaunchedBy::Device,
-            _ => LaunchedBy::Host,
+        let (graphs, by) = match way.begun {
+            Begun::Calls => (vec![], LaunchedBy::Host),
+            Begun::Device => (pair.capture()?, LaunchedBy::Device),
+            _ => (pair.capture()?, LaunchedBy::Host),
         };
         let graphs = graphs.iter().map(|graph| Exec::new(graph, by));
         Ok(Self {
@@ -294,7 +290,6 @@ impl Run {
 
 impl Steps for Run {
     fn run(&mut self, count: u64) -> Result<Chunk> {
-        assert!(count <= STAMPS, "{count} steps in a chunk");
         let from = self.pair.ends[0].memory.shared.step;
         let until = from + count;
         self.begin(until)?;
@@ -312,9 +307,6 @@ impl Steps for Run {
 }
 
 impl Progress for Run {
-    /// A kernel on each GPU may have waited by then.
-    const STEP_TIMEOUT: Duration = Duration::from_secs(12);
-
     fn way(&self) -> &'static str {
         self.pair.way.name
     }

@@ -4,11 +4,10 @@ use super::super::cuda::{
     Argument, Buffer, Captured, Exec, Kernel, KernelCall, Launch, OpenGpu, ReadyCall, capture_calls,
 };
 use super::super::measure::{Chunk, Steps};
-use super::super::memory::{Memory, Progress, STAMPS};
+use super::super::memory::{Memory, Progress};
 use super::step::{BUCKETS, LAYOUT, Shared, THREADS, WIDEST, blocks};
 use super::{Launching, open};
 use std::rc::Rc;
-use std::time::Duration;
 use tailgraph::error::{Error, Result};
 
 /// Memory and kernels of one way.
@@ -75,16 +74,11 @@ impl Ground {
         unsafe { capture_calls(&self.memory.stream, name, &self.calls(bucket, decide)) }
     }
 
-    /// One kernel of one thread as a graph.
-    pub fn capture_head(&self, kernel: &str) -> Result<Captured> {
-        let head = KernelCall {
-            kernel: self.memory.gpu.module.kernel(kernel)?,
-            launch: Launch::blocks(1, 1),
-            arguments: vec![self.ways()],
-            ops: vec![],
-        };
-        // SAFETY: the memory is this value's, as in `capture`.
-        unsafe { capture_calls(&self.memory.stream, self.name("the head"), &[head]) }
+    /// Queues a kernel of one thread, which takes `tg_ways` and `rest`.
+    pub fn queue_one(&self, kernel: &Kernel, rest: &[Argument]) -> Result<()> {
+        let arguments = [&[self.ways()], rest].concat();
+        // SAFETY: the arguments are the kernel's; the memory is this value's, as in `capture`.
+        unsafe { kernel.launch(&self.memory.stream, Launch::blocks(1, 1), &arguments) }
     }
 
     /// Launches a graph of this way.
@@ -121,9 +115,6 @@ impl Ground {
 }
 
 impl Progress for Ground {
-    /// Beside any number of other processes.
-    const STEP_TIMEOUT: Duration = Duration::from_secs(10);
-
     fn way(&self) -> &'static str {
         self.way
     }
@@ -184,7 +175,6 @@ impl Run {
 
 impl Steps for Run {
     fn run(&mut self, count: u64) -> Result<Chunk> {
-        assert!(count <= STAMPS, "{count} steps in a chunk");
         let ground = &mut self.ground;
         let shared = &mut ground.memory.shared;
         let (from, until) = (shared.step, shared.step + count);

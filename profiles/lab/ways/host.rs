@@ -2,7 +2,7 @@
 //! from step to step.
 
 use super::super::cuda::{Captured, Exec, LaunchedBy, ReadyCall, Wait, Waiter, failed};
-use super::super::memory::Progress;
+use super::super::memory::{Progress, STEP_TIMEOUT};
 use super::step::{BUCKETS, bucket_behind};
 use super::{Ground, Launching};
 use cudarc::driver::sys;
@@ -47,9 +47,9 @@ pub fn graphs(ground: &Ground, wait: Option<Wait>) -> Result<Launching> {
         let Some(waiter) = &waiter else {
             return Ok(());
         };
-        match waiter.within(Ground::STEP_TIMEOUT, &ground.memory.stream) {
+        match waiter.within(STEP_TIMEOUT, &ground.memory.stream) {
             Ok(true) => Ok(()),
-            Ok(false) => Err(ground.late(Ground::STEP_TIMEOUT)),
+            Ok(false) => Err(ground.late(STEP_TIMEOUT)),
             Err(error) => Err(failed(&ground.name("waiting for an event"), error)),
         }
     }))
@@ -121,11 +121,8 @@ pub fn updated(ground: &Ground) -> Result<Launching> {
 /// From the next launch on `exec` does what `graph` does, whose nodes and edges are as those that it was made of.
 fn update(exec: &Exec, graph: &Captured) -> Result<()> {
     graph.bind()?;
-    let mut found = sys::CUgraphExecUpdateResultInfo {
-        result: sys::CUgraphExecUpdateResult::CU_GRAPH_EXEC_UPDATE_SUCCESS,
-        errorNode: std::ptr::null_mut(),
-        errorFromNode: std::ptr::null_mut(),
-    };
+    // SAFETY: all-zero bytes are a value of this struct: a success, and no nodes.
+    let mut found: sys::CUgraphExecUpdateResultInfo = unsafe { std::mem::zeroed() };
     // SAFETY: both are alive; the driver writes the result alone.
     let updated = unsafe { sys::cuGraphExecUpdate_v2(exec.handle(), graph.handle(), &mut found) };
     updated.result().map_err(|error| {
