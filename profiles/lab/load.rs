@@ -1,13 +1,13 @@
 //! A GPU that other processes keep busy: `lab keep-busy`, and the processes that `--gpu-load` starts of it. Each has kernels of some
 //! milliseconds one behind the other, as the jobs of other users have them.
 
-use super::cuda::{Argument, Buffer, Launch, OpenGpu, failed};
+use super::cuda::{Argument, Buffer, Launch, OpenGpu, failed, time_in_a_row};
 use super::{gpus, open};
 use clap::Args;
 use cudarc::driver::sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tailgraph::error::{Error, Result};
 
 /// The length of each kernel on a GPU of its own.
@@ -62,30 +62,22 @@ fn keep_busy(gpu: &OpenGpu) -> Result<()> {
     };
     let mut shortest = Duration::MAX;
     for _ in 0..TRIALS {
-        let start = Instant::now();
-        launch(TRIAL_ROUNDS)?;
-        stream.synchronize().map_err(refused)?;
-        shortest = shortest.min(start.elapsed());
+        shortest = shortest.min(time_in_a_row(&stream, 1, || launch(TRIAL_ROUNDS))?);
     }
-    let rounds = (f64::from(TRIAL_ROUNDS) * KERNEL.div_duration_f64(shortest)) as u32;
+    let rounds = (f64::from(TRIAL_ROUNDS) * KERNEL.div_duration_f64(shortest)).max(1.0) as u32;
     let input = std::thread::spawn(|| std::io::stdin().read_to_end(&mut vec![]));
     // It sleeps, as a process does that only waits for its kernels.
-    let event = || gpu.context.new_event(Some(CU_EVENT_BLOCKING_SYNC));
-    let events = [event().map_err(refused)?, event().map_err(refused)?];
-    let mut count = 0;
+    let event = || {
+        launch(rounds)?;
+        let recorded = stream.record_event(Some(CU_EVENT_BLOCKING_SYNC));
+        recorded.map_err(refused)
+    };
+    let mut running = event()?;
+    writeln!(std::io::stdout(), "{READY}").map_err(|error| Error::io("standard output", error))?;
     while !input.is_finished() {
-        let event = &events[count % 2];
-        if count >= 2 {
-            event.synchronize().map_err(refused)?;
-        }
-        launch(rounds.max(1))?;
-        event.record(&stream).map_err(refused)?;
-        count += 1;
-        // One has run by now, and another one runs.
-        if count == 3 {
-            writeln!(std::io::stdout(), "{READY}")
-                .map_err(|error| Error::io("standard output", error))?;
-        }
+        let waiting = event()?;
+        running.synchronize().map_err(refused)?;
+        running = waiting;
     }
     stream.synchronize().map_err(refused)
 }
@@ -116,9 +108,7 @@ impl Processes {
             .spawn()?;
         let (output, mut line) = (child.stdout.take(), String::new());
         self.0.push(child);
-        if let Some(output) = output {
-            BufReader::new(output).read_line(&mut line)?;
-        }
+        BufReader::new(output.expect("it is piped")).read_line(&mut line)?;
         if line.trim_end() == READY {
             return Ok(());
         }

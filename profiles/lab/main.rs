@@ -33,6 +33,7 @@ mod cuda {
     pub use tailgraph::backend::cuda::driver::launch::{Argument, Kernel, Launch};
     pub use tailgraph::backend::cuda::driver::module::Module;
     pub use tailgraph::backend::cuda::driver::nccl::{Nccl, without_multicast};
+    pub use tailgraph::backend::cuda::driver::timed::time_in_a_row;
     pub use tailgraph::backend::cuda::driver::{Address, image, nccl, peer};
     pub use tailgraph::backend::cuda::engine::program::capture_calls;
     pub use tailgraph::backend::cuda::engine::waiter::{Wait, Waiter, is_done};

@@ -140,6 +140,29 @@ pub trait Progress {
         ))
     }
 
+    /// Compares what `until` steps left on a GPU with the reference. `steps`: how many it has done; `of`: the size of a step, and what
+    /// has the value that was found.
+    fn compare(
+        &self,
+        until: u64,
+        steps: u64,
+        of: &str,
+        found: u64,
+        reference: &[u64],
+    ) -> Result<()> {
+        if steps != until {
+            return Err(self.ended_early(until));
+        }
+        let (way, expected) = (self.way(), reference[until as usize]);
+        if found == expected {
+            return Ok(());
+        }
+        Err(Error::Runtime(format!(
+            "{way}: after {until} steps of {of} {found:016x}, expected {expected:016x}, as every way gives: something did not run, \
+             or before what it needs was there"
+        )))
+    }
+
     /// Sleeps until all that was queued has run.
     fn wait_for_all(&self) -> Result<()> {
         let start = Instant::now();

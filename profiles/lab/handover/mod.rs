@@ -5,11 +5,11 @@ pub mod step;
 
 use super::cuda::{Exec, LaunchedBy, OpenGpu, nccl, peer};
 use super::measure::{self, Chunk, Plan, Steps};
-use super::memory::{Memory, Progress};
+use super::memory::Progress;
 use super::{gpus, open};
 use clap::Args;
 use libloading::Library;
-use pair::Pair;
+use pair::{End, Pair};
 use serde_json::json;
 use std::rc::Rc;
 use std::time::Duration;
@@ -271,20 +271,11 @@ impl Run {
     /// What both GPUs have is what is right.
     fn check(&mut self, until: u64) -> Result<()> {
         self.told_failure()?;
-        let (expected, name) = (self.reference[until as usize], self.pair.way.name);
-        for Memory { gpu, shared, .. } in self.pair.ends.each_ref().map(|end| &end.memory) {
-            let (found, rows, ordinal) = (shared.token, shared.rows, gpu.info.ordinal);
-            if shared.step != until {
-                return Err(self.ended_early(until));
-            }
-            if found != expected {
-                return Err(Error::Runtime(format!(
-                    "{name}: after {until} steps of {rows} rows cuda:{ordinal} has the token {found:016x}, expected {expected:016x}, as \
-                     every way gives: rows were missing, late or of another step"
-                )));
-            }
-        }
-        Ok(())
+        self.pair.ends.iter().try_for_each(|End { memory, .. }| {
+            let shared = &memory.shared;
+            let of = format!("{} rows cuda:{} has the token", shared.rows, memory.ordinal());
+            self.compare(until, shared.step, &of, shared.token, &self.reference)
+        })
     }
 }
 

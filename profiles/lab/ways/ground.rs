@@ -8,7 +8,7 @@ use super::super::memory::{Memory, Progress};
 use super::step::{BUCKETS, LAYOUT, Shared, THREADS, WIDEST, blocks};
 use super::{Launching, open};
 use std::rc::Rc;
-use tailgraph::error::{Error, Result};
+use tailgraph::error::Result;
 
 /// Memory and kernels of one way.
 pub struct Ground {
@@ -95,22 +95,12 @@ impl Ground {
 
     /// What the steps left is what is right.
     fn check(&self, until: u64) -> Result<()> {
-        let Shared { step, digest, .. } = self.memory.shared;
-        if let Some(failure) = self.memory.shared.failure(self.way) {
+        let shared = &self.memory.shared;
+        if let Some(failure) = shared.failure(self.way) {
             return Err(failure);
         }
-        if step != until {
-            return Err(self.ended_early(until));
-        }
-        let (expected, kernels) = (self.reference[until as usize], self.layers + 1);
-        if digest != expected {
-            return Err(Error::Runtime(format!(
-                "{}: after {until} steps of {kernels} kernels the digest is {digest:016x}, expected {expected:016x}, as every way gives: \
-                 a kernel did not run, or ran before the one ahead of it had ended",
-                self.way
-            )));
-        }
-        Ok(())
+        let of = format!("{} kernels the digest is", self.layers + 1);
+        self.compare(until, shared.step, &of, shared.digest, &self.reference)
     }
 }
 
