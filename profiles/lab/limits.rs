@@ -16,11 +16,8 @@ pub fn run(on: &On) -> Result<()> {
     let (out, [ordinal]) = (on.print.open()?, gpus(&on.device)?);
     let gpu = open(ordinal)?;
     let rows = edges(&gpu)?;
-    let heading = format!(
-        "As many launches as documented, and one more, on {}.",
-        gpu.info
-    );
-    on.write(out, &[gpu], rows, &heading, FIELDS)
+    let heading = "As many launches as documented, and one more";
+    on.write(out, &[gpu], rows, heading, FIELDS)
 }
 
 use Tried::{InUse, Itself, Others};

@@ -40,7 +40,7 @@ pub fn run(args: &KeepBusy) -> Result<ExitCode> {
         keep_busy(&open(ordinal)?)?;
         return Ok(ExitCode::SUCCESS);
     };
-    let _beside = Processes::new(args.processes, ordinal)?;
+    let _beside = Process::start(args.processes, ordinal)?;
     let ended = Command::new(program).args(arguments).status();
     let ended =
         ended.map_err(|error| Error::Runtime(format!("{program} did not start: {error}")))?;
@@ -82,47 +82,38 @@ fn keep_busy(gpu: &OpenGpu) -> Result<()> {
     stream.synchronize().map_err(refused)
 }
 
-/// Processes that keep a GPU busy until this is dropped: they end when their standard input does.
-pub struct Processes(Vec<Child>);
+/// A process that keeps a GPU busy until this is dropped: it ends when its standard input does.
+pub struct Process(Child);
 
-impl Processes {
+impl Process {
     /// `count` of them on GPU `ordinal`, whose kernels run by the time this returns.
-    pub fn new(count: u32, ordinal: u32) -> Result<Self> {
-        let mut all = Self(vec![]);
-        for number in 1..=count {
-            all.start(ordinal).map_err(|error| {
-                Error::Runtime(format!(
-                    "process {number} of {count} that keep cuda:{ordinal} busy: {error}"
-                ))
-            })?;
-        }
-        Ok(all)
+    pub fn start(count: u32, ordinal: u32) -> Result<Vec<Self>> {
+        let start = |_| Self::new(ordinal);
+        let started = (0..count).map(start).collect::<std::io::Result<_>>();
+        started.map_err(|error| {
+            Error::Runtime(format!("a process to keep cuda:{ordinal} busy: {error}"))
+        })
     }
 
-    fn start(&mut self, ordinal: u32) -> std::io::Result<()> {
+    fn new(ordinal: u32) -> std::io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["keep-busy", "--device", &format!("cuda:{ordinal}")]);
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let (output, mut line) = (child.stdout.take(), String::new());
-        self.0.push(child);
-        BufReader::new(output.expect("it is piped")).read_line(&mut line)?;
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let (mut process, mut line) = (Self(command.spawn()?), String::new());
+        let output = process.0.stdout.take().expect("it is piped");
+        BufReader::new(output).read_line(&mut line)?;
         if line.trim_end() == READY {
-            return Ok(());
+            return Ok(process);
         }
         let found = format!("found {line:?}, expected {READY:?} once its kernels run on the GPU");
         Err(std::io::Error::other(found))
     }
 }
 
-impl Drop for Processes {
+impl Drop for Process {
     fn drop(&mut self) {
-        for child in &mut self.0 {
-            drop(child.stdin.take());
-            // It ends within some kernels' time; there is nobody to tell of a failure.
-            let _ = child.wait();
-        }
+        drop(self.0.stdin.take());
+        // It ends within some kernels' time; there is nobody to tell of a failure.
+        let _ = self.0.wait();
     }
 }

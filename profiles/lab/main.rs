@@ -112,7 +112,7 @@ pub struct On {
 
 impl On {
     /// Writes rows to what was opened before anything was measured, so that nothing is lost to a wrong name. A table has these
-    /// fields, which have spaces between, under `heading`, but for those that all rows lack or have as 0; other formats have all,
+    /// fields, which have spaces between, under `heading` and the GPUs' names, but for those that all rows lack or have as 0; other formats have all,
     /// and where the rows come from.
     fn write(
         &self,
@@ -133,7 +133,8 @@ impl On {
         let (format, width) = (self.print.format(), self.print.width());
         let mut shown = text(&rows, format, &columns, width);
         if format == Format::Md {
-            shown = format!("{heading}\n\n{shown}");
+            let names: Vec<_> = gpus.iter().map(|gpu| gpu.info.to_string()).collect();
+            shown = format!("{heading}, on {}.\n\n{shown}", names.join(" and "));
         }
         out.finish_with(shown.as_bytes())
     }

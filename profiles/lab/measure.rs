@@ -3,7 +3,7 @@
 
 use super::On;
 use super::cuda::OpenGpu;
-use super::load::Processes;
+use super::load::Process;
 use clap::Args;
 use serde_json::{Value, json};
 use std::mem::ManuallyDrop;
@@ -134,9 +134,8 @@ pub fn run<S: Steps>(
     interrupt::look();
     let (mut rows, mut failed) = (vec![], None);
     for &gpu_load in &plan.gpu_load {
-        let beside = gpus
-            .iter()
-            .map(|gpu| Processes::new(gpu_load, gpu.info.ordinal));
+        let ordinals = gpus.iter().map(|gpu| gpu.info.ordinal);
+        let beside = ordinals.map(|ordinal| Process::start(gpu_load, ordinal));
         let _beside = beside.collect::<Result<Vec<_>>>()?;
         for &cpu_load in &plan.cpu_load {
             let mut found: Vec<Found> = things.iter().map(|_| Found::default()).collect();

@@ -103,11 +103,8 @@ pub fn run(args: &QueueArgs) -> Result<()> {
             }));
         }
     }
-    let heading = format!(
-        "Items claimed from one counter, each worker a warp, on {}.",
-        gpu.info
-    );
-    args.on.write(out, &[gpu], rows, &heading, FIELDS)
+    let heading = "Items claimed from one counter, each worker a warp";
+    args.on.write(out, &[gpu], rows, heading, FIELDS)
 }
 
 /// When the last worker ended, in us from the first one's beginning, and the share of all their time that they had nothing to do in.

@@ -134,11 +134,8 @@ pub fn run(args: &HandoverArgs) -> Result<()> {
             things.push((named, open));
         }
     }
-    let heading = format!(
-        "Steps over {} and {}, by the first one's clock.",
-        gpus[0].info, gpus[1].info
-    );
-    measure::run(plan, out, &gpus, &things, &heading, FIELDS)
+    let heading = "Steps over two GPUs, by the first one's clock";
+    measure::run(plan, out, &gpus, &things, heading, FIELDS)
 }
 
 /// How long a kernel waits for the other GPU, which other processes may have meanwhile. A step takes some microseconds.
@@ -273,7 +270,11 @@ impl Run {
         self.told_failure()?;
         self.pair.ends.iter().try_for_each(|End { memory, .. }| {
             let shared = &memory.shared;
-            let of = format!("{} rows cuda:{} has the token", shared.rows, memory.ordinal());
+            let of = format!(
+                "{} rows cuda:{} has the token",
+                shared.rows,
+                memory.ordinal()
+            );
             self.compare(until, shared.step, &of, shared.token, &self.reference)
         })
     }

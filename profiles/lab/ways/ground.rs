@@ -14,7 +14,6 @@ use tailgraph::error::Result;
 pub struct Ground {
     pub way: &'static str,
     pub memory: Memory<Shared>,
-    layers: u32,
     /// The digest behind each number of steps.
     pub reference: Rc<Vec<u64>>,
     layer: Kernel,
@@ -51,7 +50,7 @@ impl Ground {
             ];
             call(&self.layer, blocks(bucket), arguments)
         };
-        let mut calls: Vec<_> = (0..self.layers).map(layer).collect();
+        let mut calls: Vec<_> = (0..self.memory.shared.layers).map(layer).collect();
         calls.push(call(decide.unwrap_or(&self.decide), 1, vec![self.ways()]));
         calls
     }
@@ -99,7 +98,7 @@ impl Ground {
         if let Some(failure) = shared.failure(self.way) {
             return Err(failure);
         }
-        let of = format!("{} kernels the digest is", self.layers + 1);
+        let of = format!("{} kernels the digest is", shared.layers + 1);
         self.compare(until, shared.step, &of, shared.digest, &self.reference)
     }
 }
@@ -138,9 +137,8 @@ impl Run {
         reference: &Rc<Vec<u64>>,
         renew: u32,
     ) -> Result<Self> {
-        let layers = kernels - 1;
         let mut memory = Memory::new(gpu, LAYOUT, |stamps, told| Shared {
-            layers,
+            layers: kernels - 1,
             renew,
             stamps,
             told,
@@ -152,7 +150,6 @@ impl Run {
         let mut ground = Ground {
             way,
             memory,
-            layers,
             reference: reference.clone(),
             layer: gpu.module.kernel("tg_ways_layer")?,
             decide: gpu.module.kernel("tg_ways_decide")?,

@@ -21,19 +21,10 @@ fn each_step(mut next: impl FnMut(&Ground, usize) -> Result<()> + 'static) -> La
     })
 }
 
-/// Every bucket's step as a graph.
-fn all_captured(ground: &Ground) -> Result<Vec<Captured>> {
-    let graph = |bucket| ground.capture(bucket, None);
-    (0..BUCKETS).map(graph).collect()
-}
-
 /// Every bucket's step as a graph that the host launches.
 fn all_graphs(ground: &Ground) -> Result<Vec<Exec>> {
-    let graphs = all_captured(ground)?;
-    let graphs = graphs
-        .iter()
-        .map(|graph| Exec::new(graph, LaunchedBy::Host));
-    graphs.collect()
+    let graph = |bucket| Exec::new(&ground.capture(bucket, None)?, LaunchedBy::Host);
+    (0..BUCKETS).map(graph).collect()
 }
 
 /// A graph a step. The host spins for the step's word at once, or, with a way to wait, waits for the step's end before.
@@ -110,7 +101,8 @@ pub fn params(ground: &Ground) -> Result<Launching> {
 
 /// One graph updated as a whole from the captured one of the step's bucket.
 pub fn updated(ground: &Ground) -> Result<Launching> {
-    let graphs = all_captured(ground)?;
+    let graphs = (0..BUCKETS).map(|bucket| ground.capture(bucket, None));
+    let graphs: Vec<_> = graphs.collect::<Result<_>>()?;
     let exec = Exec::new(&graphs[0], LaunchedBy::Host)?;
     Ok(each_step(move |ground, bucket| {
         update(&exec, &graphs[bucket])?;

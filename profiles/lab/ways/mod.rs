@@ -85,27 +85,17 @@ pub fn run(args: &LaunchArgs) -> Result<()> {
     let plan = &args.plan;
     let (ways, out) = (plan.ways(WAYS)?, plan.on.print.open()?);
     let [ordinal] = gpus(&plan.on.device)?;
-    let gpu = &open_gpu(ordinal)?;
+    let gpus = [open_gpu(ordinal)?];
     let mut things = vec![];
     for &kernels in &args.kernels {
         let reference = Rc::new(step::reference(kernels, plan.most_steps()));
         for &way in &ways {
-            let reference = reference.clone();
+            let (gpu, reference) = (&gpus[0], reference.clone());
             let open = move || Run::new(gpu, way, kernels, &reference, args.renew);
             let named = json!({ "launch_schema": 1, "technique": way, "kernels": kernels });
             things.push((named, open));
         }
     }
-    let heading = format!(
-        "Steps of small kernels on {}: from one step's end to the next.",
-        gpu.info
-    );
-    measure::run(
-        plan,
-        out,
-        std::slice::from_ref(gpu),
-        &things,
-        &heading,
-        FIELDS,
-    )
+    let heading = "Steps of small kernels, from one step's end to the next";
+    measure::run(plan, out, &gpus, &things, heading, FIELDS)
 }
