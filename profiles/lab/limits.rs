@@ -6,7 +6,6 @@ use super::{On, gpus, open};
 use cudarc::driver::sys::CUgraphConditionalNodeType::CU_GRAPH_COND_TYPE_IF;
 use cudarc::driver::{CudaStream, sys};
 use serde_json::{Value, json};
-use std::ffi::c_void;
 use std::sync::Arc;
 use tailgraph::error::Result;
 
@@ -174,7 +173,7 @@ impl<'a> Trial<'a> {
 
     /// Another one.
     fn host_node(&self) -> Result<Captured> {
-        extern "C" fn nothing(_: *mut c_void) {}
+        extern "C" fn nothing(_: *mut std::ffi::c_void) {}
         Captured::capture(&self.stream, "limits, a host node", |stream| {
             let (stream, none) = (stream.cu_stream(), std::ptr::null_mut());
             // SAFETY: the stream is alive, and the function takes nothing; it never runs.

@@ -191,8 +191,8 @@ impl Found {
         let mut steps = ManuallyDrop::new(open()?);
         steps.run(1)?;
         self.startup_ms.push(start.elapsed().as_secs_f64() * 1e3);
-        self.device_bytes
-            .push(before.saturating_sub(free()?) as f64);
+        let taken = before.saturating_sub(free()?);
+        self.device_bytes.push(taken as f64);
         steps.run(WARM_UP)?;
         let not_taken = steps.not_taken();
         let (used, spun, start) = (process_time(), busy.time(), Instant::now());

@@ -67,10 +67,6 @@ impl<S: Pod> Memory<S> {
         self.block.at(offset)
     }
 
-    pub fn ordinal(&self) -> u32 {
-        self.gpu.info.ordinal
-    }
-
     /// The word that the last step has told the host.
     pub fn told(&self) -> u64 {
         // SAFETY: the word is alive, aligned, and only ever touched atomically.
@@ -103,7 +99,7 @@ impl<S: Pod> Memory<S> {
 
     /// Whether all that was queued has run.
     pub fn is_done(&self) -> Result<bool> {
-        let what = || format!("running steps on cuda:{}", self.ordinal());
+        let what = || format!("running steps on cuda:{}", self.gpu.info.ordinal);
         is_done(&self.stream).map_err(|error| failed(&what(), error))
     }
 }
@@ -123,20 +119,17 @@ pub trait Progress {
 
     /// The steps did not end within `limit`.
     fn late(&self, limit: Duration) -> Error {
+        let (way, place, limit_s) = (self.way(), self.place(), limit.as_secs());
         Error::Runtime(format!(
-            "{}: found {} after {} s, expected microseconds a step: another process may hold a GPU, or one failed",
-            self.way(),
-            self.place(),
-            limit.as_secs()
+            "{way}: found {place} after {limit_s} s, expected microseconds a step: another process may hold a GPU, or one failed"
         ))
     }
 
     /// Nothing runs any more, and `until` steps are not done.
     fn ended_early(&self, until: u64) -> Error {
+        let (way, place) = (self.way(), self.place());
         Error::Runtime(format!(
-            "{}: all launches ended with {}, expected {until} steps: a launch was lost",
-            self.way(),
-            self.place()
+            "{way}: all launches ended with {place}, expected {until} steps: a launch was lost"
         ))
     }
 

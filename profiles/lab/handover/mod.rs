@@ -154,10 +154,10 @@ pub fn check(gpus: &[OpenGpu; 2], way: Way) -> Result<()> {
     if peer::reaches(a, b)? && peer::reaches(b, a)? {
         return Ok(());
     }
+    let (way, a, b) = (way.name, a.ordinal(), b.ordinal());
     Err(Error::Usage(format!(
-        "--ways {}: cuda:{} and cuda:{} do not reach each other's memory, expected GPUs that do (`tailgraph doctor` shows them), or \
-         ways with nccl in them",
-        way.name, gpus[0].info.ordinal, gpus[1].info.ordinal
+        "--ways {way}: cuda:{a} and cuda:{b} do not reach each other's memory, expected GPUs that do (`tailgraph doctor` shows them), or \
+         ways with nccl in them"
     )))
 }
 
@@ -255,7 +255,11 @@ impl Run {
     }
 
     fn told_failure(&mut self) -> Result<()> {
-        let [a, b] = self.pair.ends.each_ref().map(|end| end.memory.ordinal());
+        let [a, b] = self
+            .pair
+            .ends
+            .each_ref()
+            .map(|end| end.memory.gpu.info.ordinal);
         for (end, gpus) in self.pair.ends.iter_mut().zip([[a, b], [b, a]]) {
             end.memory.read()?;
             if let Some(failure) = end.memory.shared.failure(self.pair.way.name, gpus) {
@@ -272,8 +276,7 @@ impl Run {
             let shared = &memory.shared;
             let of = format!(
                 "{} rows cuda:{} has the token",
-                shared.rows,
-                memory.ordinal()
+                shared.rows, memory.gpu.info.ordinal
             );
             self.compare(until, shared.step, &of, shared.token, &self.reference)
         })
@@ -315,9 +318,9 @@ impl Progress for Run {
 
     /// Which GPU a step waits for, its kernels say.
     fn place(&self) -> String {
-        let memories = self.pair.ends.each_ref().map(|end| &end.memory);
-        let at =
-            memories.map(|memory| format!("cuda:{} at step {}", memory.ordinal(), memory.told()));
+        let at = self.pair.ends.each_ref().map(|End { memory, .. }| {
+            format!("cuda:{} at step {}", memory.gpu.info.ordinal, memory.told())
+        });
         at.join(" and ")
     }
 }

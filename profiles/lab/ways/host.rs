@@ -6,7 +6,7 @@ use super::super::memory::{Progress, STEP_TIMEOUT};
 use super::step::{BUCKETS, bucket_behind};
 use super::{Ground, Launching};
 use cudarc::driver::sys;
-use tailgraph::error::{Error, Result};
+use tailgraph::error::Result;
 
 /// Launches what `next` launches for each step's bucket, and spins for the step's word.
 fn each_step(mut next: impl FnMut(&Ground, usize) -> Result<()> + 'static) -> Launching {
@@ -118,14 +118,9 @@ fn update(exec: &Exec, graph: &Captured) -> Result<()> {
     // SAFETY: both are alive; the driver writes the result alone.
     let updated = unsafe { sys::cuGraphExecUpdate_v2(exec.handle(), graph.handle(), &mut found) };
     updated.result().map_err(|error| {
-        Error::Runtime(format!(
-            "updating the graph of {} to that of {}: the driver answered {:?} ({:?}) for {}",
-            exec.name(),
-            graph.name(),
-            error.0,
-            found.result,
-            graph.node_text(found.errorNode)
-        ))
+        let (from, to, node) = (exec.name(), graph.name(), graph.node_text(found.errorNode));
+        let what = format!("updating the graph of {from} to that of {to} at {node}");
+        failed(&format!("{what} ({:?})", found.result), error)
     })
 }
 
