@@ -1,13 +1,11 @@
 //! `lab limits`: what the limits of launching on the device do at their edge: as many launches as are documented, and one more.
 
 use super::cuda::{Argument, Buffer, Captured, Exec, Kernel, Launch, LaunchedBy, OpenGpu, failed};
-use super::measure::{merged, subject};
 use super::ways::{Body, step::error_name};
 use super::{On, gpus, open};
 use cudarc::driver::sys::CUgraphConditionalNodeType::CU_GRAPH_COND_TYPE_IF;
 use cudarc::driver::{CudaStream, sys};
 use serde_json::{Value, json};
-use std::ffi::c_void;
 use std::sync::Arc;
 use tailgraph::error::Result;
 
@@ -16,16 +14,9 @@ const FIELDS: &str = "limit documented accepted ran accepted_beyond ran_beyond h
 pub fn run(on: &On) -> Result<()> {
     let (out, [ordinal]) = (on.print.open()?, gpus(&on.device)?);
     let gpu = open(ordinal)?;
-    let subject = subject(std::slice::from_ref(&gpu));
-    let rows: Vec<_> = edges(&gpu)?
-        .iter()
-        .map(|edge| merged([&subject, edge]))
-        .collect();
-    let heading = format!(
-        "As many launches as documented, and one more, on {}.",
-        gpu.info
-    );
-    on.write(out, &rows, &heading, FIELDS)
+    let rows = edges(&gpu)?;
+    let heading = "As many launches as documented, and one more";
+    on.write(out, &[gpu], rows, heading, FIELDS)
 }
 
 use Tried::{InUse, Itself, Others};
@@ -57,7 +48,6 @@ const LIMITS: [(Tried, bool, &str, u32); 5] = [
 /// accepted, how many ran, and what the first refused one was answered.
 pub fn edges(gpu: &OpenGpu) -> Result<Vec<Value>> {
     let trial = Trial::new(gpu)?;
-    // `within` and `beyond`: how many were accepted, and how many ran.
     let edge = |limit: &str, documented: u32, within: [u32; 2], beyond: [u32; 2], answer| {
         json!({
             "limit": limit,
@@ -74,9 +64,10 @@ pub fn edges(gpu: &OpenGpu) -> Result<Vec<Value>> {
     for (tried, behind, limit, documented) in LIMITS {
         let (within, _) = trial.launches(tried, behind, documented)?;
         let (beyond, refused) = trial.launches(tried, behind, documented + 1)?;
-        let number = beyond[0] + 1;
-        let answer =
-            refused.map(|error| format!("launch {number} of {limit}: {}", error_name(error)));
+        let answer = refused.map(|error| {
+            let number = beyond[0] + 1;
+            format!("launch {number} of {limit}: {}", error_name(error))
+        });
         edges.push(edge(limit, documented, within, beyond, answer));
     }
     for (nodes, graph) in [
@@ -89,13 +80,8 @@ pub fn edges(gpu: &OpenGpu) -> Result<Vec<Value>> {
         let answers = refused.iter().chain(&audited).map(ToString::to_string);
         let limit = format!("{nodes} in a graph that the device launches");
         let answer = answers.reduce(|all, next| format!("{all}; {next}"));
-        edges.push(edge(
-            &limit,
-            0,
-            [0, 0],
-            [refused.is_none().into(), 0],
-            answer,
-        ));
+        let beyond = [refused.is_none().into(), 0];
+        edges.push(edge(&limit, 0, [0, 0], beyond, answer));
     }
     Ok(edges)
 }
@@ -129,11 +115,6 @@ impl<'a> Trial<'a> {
         })
     }
 
-    /// What is launched: a kernel that counts its runs.
-    fn counting(&self, stay_ns: u64) -> [Argument; 2] {
-        [Argument::Address(self.counts.at(0)), Argument::U64(stay_ns)]
-    }
-
     /// Launches that were accepted, those that ran, and what the first refused one was answered.
     fn launches(&self, tried: Tried, behind: bool, count: u32) -> Result<([u32; 2], Option<u32>)> {
         if count == 0 {
@@ -144,7 +125,8 @@ impl<'a> Trial<'a> {
             InUse => (1, STAY_NS),
             Itself => (0, 0),
         };
-        let small = self.capture("what is launched", &self.ran, &self.counting(stay_ns))?;
+        let counting = [Argument::Address(self.counts.at(0)), Argument::U64(stay_ns)];
+        let small = self.capture("what is launched", &self.ran, &counting)?;
         let graphs = (0..graphs).map(|_| Exec::new(&small, LaunchedBy::Device));
         let graphs: Vec<Exec> = graphs.collect::<Result<_>>()?;
         // 0 is the graph that runs.
@@ -170,10 +152,9 @@ impl<'a> Trial<'a> {
         let bytes = bytemuck::cast_slice_mut(&mut counts);
         self.counts.read(&self.stream, 0, bytes)?;
         let accepted = found.iter().filter(|&&error| error == 0).count() as u32;
-        let ran = match tried {
-            Itself => counts[1].saturating_sub(1),
-            _ => counts[0],
-        };
+        let [others, heads] = counts;
+        // The host has launched one head.
+        let ran = others + heads.saturating_sub(1);
         Ok(([accepted, ran], found.into_iter().find(|&error| error != 0)))
     }
 
@@ -183,15 +164,16 @@ impl<'a> Trial<'a> {
         let value = root.value(1)?;
         let (_, bodies) = root.condition(CU_GRAPH_COND_TYPE_IF, 1, value, None)?;
         bodies[0].capture(|stream| {
+            let counting = [Argument::Address(self.counts.at(0)), Argument::U64(0)];
             // SAFETY: the arguments are the kernel's; it never runs.
-            unsafe { (self.ran).launch(stream, Launch::blocks(1, 1), &self.counting(0)) }
+            unsafe { (self.ran).launch(stream, Launch::blocks(1, 1), &counting) }
         })?;
         Ok(graph)
     }
 
     /// Another one.
     fn host_node(&self) -> Result<Captured> {
-        extern "C" fn nothing(_: *mut c_void) {}
+        extern "C" fn nothing(_: *mut std::ffi::c_void) {}
         Captured::capture(&self.stream, "limits, a host node", |stream| {
             let (stream, none) = (stream.cu_stream(), std::ptr::null_mut());
             // SAFETY: the stream is alive, and the function takes nothing; it never runs.

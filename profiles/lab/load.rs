@@ -1,13 +1,13 @@
 //! A GPU that other processes keep busy: `lab keep-busy`, and the processes that `--gpu-load` starts of it. Each has kernels of some
 //! milliseconds one behind the other, as the jobs of other users have them.
 
-use super::cuda::{Argument, Buffer, Launch, OpenGpu, failed};
+use super::cuda::{Argument, Buffer, Launch, OpenGpu, failed, time_in_a_row};
 use super::{gpus, open};
 use clap::Args;
 use cudarc::driver::sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tailgraph::error::{Error, Result};
 
 /// The length of each kernel on a GPU of its own.
@@ -40,7 +40,7 @@ pub fn run(args: &KeepBusy) -> Result<ExitCode> {
         keep_busy(&open(ordinal)?)?;
         return Ok(ExitCode::SUCCESS);
     };
-    let _beside = Processes::new(args.processes, ordinal)?;
+    let _beside = Process::start(args.processes, ordinal)?;
     let ended = Command::new(program).args(arguments).status();
     let ended =
         ended.map_err(|error| Error::Runtime(format!("{program} did not start: {error}")))?;
@@ -62,77 +62,58 @@ fn keep_busy(gpu: &OpenGpu) -> Result<()> {
     };
     let mut shortest = Duration::MAX;
     for _ in 0..TRIALS {
-        let start = Instant::now();
-        launch(TRIAL_ROUNDS)?;
-        stream.synchronize().map_err(refused)?;
-        shortest = shortest.min(start.elapsed());
+        shortest = shortest.min(time_in_a_row(&stream, 1, || launch(TRIAL_ROUNDS))?);
     }
-    let rounds = (f64::from(TRIAL_ROUNDS) * KERNEL.div_duration_f64(shortest)) as u32;
+    let rounds = (f64::from(TRIAL_ROUNDS) * KERNEL.div_duration_f64(shortest)).max(1.0) as u32;
     let input = std::thread::spawn(|| std::io::stdin().read_to_end(&mut vec![]));
     // It sleeps, as a process does that only waits for its kernels.
-    let event = || gpu.context.new_event(Some(CU_EVENT_BLOCKING_SYNC));
-    let events = [event().map_err(refused)?, event().map_err(refused)?];
-    let mut count = 0;
+    let event = || {
+        launch(rounds)?;
+        let recorded = stream.record_event(Some(CU_EVENT_BLOCKING_SYNC));
+        recorded.map_err(refused)
+    };
+    let mut running = event()?;
+    writeln!(std::io::stdout(), "{READY}").map_err(|error| Error::io("standard output", error))?;
     while !input.is_finished() {
-        let event = &events[count % 2];
-        if count >= 2 {
-            event.synchronize().map_err(refused)?;
-        }
-        launch(rounds.max(1))?;
-        event.record(&stream).map_err(refused)?;
-        count += 1;
-        // One has run by now, and another one runs.
-        if count == 3 {
-            writeln!(std::io::stdout(), "{READY}")
-                .map_err(|error| Error::io("standard output", error))?;
-        }
+        let waiting = event()?;
+        running.synchronize().map_err(refused)?;
+        running = waiting;
     }
     stream.synchronize().map_err(refused)
 }
 
-/// Processes that keep a GPU busy until this is dropped: they end when their standard input does.
-pub struct Processes(Vec<Child>);
+/// A process that keeps a GPU busy until this is dropped: it ends when its standard input does.
+pub struct Process(Child);
 
-impl Processes {
+impl Process {
     /// `count` of them on GPU `ordinal`, whose kernels run by the time this returns.
-    pub fn new(count: u32, ordinal: u32) -> Result<Self> {
-        let mut all = Self(vec![]);
-        for number in 1..=count {
-            all.start(ordinal).map_err(|error| {
-                Error::Runtime(format!(
-                    "process {number} of {count} that keep cuda:{ordinal} busy: {error}"
-                ))
-            })?;
-        }
-        Ok(all)
+    pub fn start(count: u32, ordinal: u32) -> Result<Vec<Self>> {
+        let start = |_| Self::new(ordinal);
+        let started = (0..count).map(start).collect::<std::io::Result<_>>();
+        started.map_err(|error| {
+            Error::Runtime(format!("a process to keep cuda:{ordinal} busy: {error}"))
+        })
     }
 
-    fn start(&mut self, ordinal: u32) -> std::io::Result<()> {
+    fn new(ordinal: u32) -> std::io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["keep-busy", "--device", &format!("cuda:{ordinal}")]);
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let (output, mut line) = (child.stdout.take(), String::new());
-        self.0.push(child);
-        if let Some(output) = output {
-            BufReader::new(output).read_line(&mut line)?;
-        }
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let (mut process, mut line) = (Self(command.spawn()?), String::new());
+        let output = process.0.stdout.take().expect("it is piped");
+        BufReader::new(output).read_line(&mut line)?;
         if line.trim_end() == READY {
-            return Ok(());
+            return Ok(process);
         }
         let found = format!("found {line:?}, expected {READY:?} once its kernels run on the GPU");
         Err(std::io::Error::other(found))
     }
 }
 
-impl Drop for Processes {
+impl Drop for Process {
     fn drop(&mut self) {
-        for child in &mut self.0 {
-            drop(child.stdin.take());
-            // It ends within some kernels' time; there is nobody to tell of a failure.
-            let _ = child.wait();
-        }
+        drop(self.0.stdin.take());
+        // It ends within some kernels' time; there is nobody to tell of a failure.
+        let _ = self.0.wait();
     }
 }

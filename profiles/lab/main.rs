@@ -33,6 +33,7 @@ mod cuda {
     pub use tailgraph::backend::cuda::driver::launch::{Argument, Kernel, Launch};
     pub use tailgraph::backend::cuda::driver::module::Module;
     pub use tailgraph::backend::cuda::driver::nccl::{Nccl, without_multicast};
+    pub use tailgraph::backend::cuda::driver::timed::time_in_a_row;
     pub use tailgraph::backend::cuda::driver::{Address, image, nccl, peer};
     pub use tailgraph::backend::cuda::engine::program::capture_calls;
     pub use tailgraph::backend::cuda::engine::waiter::{Wait, Waiter, is_done};
@@ -111,17 +112,29 @@ pub struct On {
 
 impl On {
     /// Writes rows to what was opened before anything was measured, so that nothing is lost to a wrong name. A table has these
-    /// fields, which have spaces between, under `heading`, but for those that all rows lack or have as 0; other formats have all.
-    fn write(&self, out: Out, rows: &[Value], heading: &str, fields: &'static str) -> Result<()> {
+    /// fields, which have spaces between, under `heading` and the GPUs' names, but for those that all rows lack or have as 0; other formats have all,
+    /// and where the rows come from.
+    fn write(
+        &self,
+        out: Out,
+        gpus: &[OpenGpu],
+        rows: Vec<Value>,
+        heading: &str,
+        fields: &'static str,
+    ) -> Result<()> {
+        let subject = measure::subject(gpus);
+        let whole = rows.iter().map(|row| measure::merged([&subject, row]));
+        let rows: Vec<_> = whole.collect();
         let says = |field: &&str| rows.iter().any(|row| row[*field] != 0);
         let columns = fields.split(' ').filter(says).zip(0..);
         let columns: Vec<_> = columns
             .map(|(field, rank)| Column::field(field, field).rank(rank))
             .collect();
         let (format, width) = (self.print.format(), self.print.width());
-        let mut shown = text(rows, format, &columns, width);
+        let mut shown = text(&rows, format, &columns, width);
         if format == Format::Md {
-            shown = format!("{heading}\n\n{shown}");
+            let names: Vec<_> = gpus.iter().map(|gpu| gpu.info.to_string()).collect();
+            shown = format!("{heading}, on {}.\n\n{shown}", names.join(" and "));
         }
         out.finish_with(shown.as_bytes())
     }

@@ -3,7 +3,7 @@
 
 use super::On;
 use super::cuda::OpenGpu;
-use super::load::Processes;
+use super::load::Process;
 use clap::Args;
 use serde_json::{Value, json};
 use std::mem::ManuallyDrop;
@@ -101,23 +101,6 @@ pub trait Steps {
     }
 }
 
-/// One way over steps of one size.
-pub struct Thing<'a> {
-    /// What rows say of it first.
-    named: Value,
-    open: Box<dyn Fn() -> Result<Box<dyn Steps>> + 'a>,
-}
-
-impl<'a> Thing<'a> {
-    /// `open` makes it ready.
-    pub fn new<S: Steps + 'static>(named: Value, open: impl Fn() -> Result<S> + 'a) -> Self {
-        Self {
-            named,
-            open: Box::new(move || Ok(Box::new(open()?))),
-        }
-    }
-}
-
 /// What the repeats of a thing under a load gave.
 #[derive(Default)]
 struct Found {
@@ -136,13 +119,14 @@ struct Found {
     failed: bool,
 }
 
-/// Measures all `things` beside each load, and writes a row of each to `out`. One that fails has no row and is not tried again under
-/// that load; its error ends the command once all others were measured.
-pub fn run(
+/// Measures all `things` beside each load, and writes a row of each to `out`. A thing is one way over steps of one size: what its rows
+/// say of it, and what makes it ready. One that fails has no row and is not tried again under that load; its error ends the command
+/// once all others were measured.
+pub fn run<S: Steps>(
     plan: &Plan,
     out: Out,
     gpus: &[OpenGpu],
-    things: &[Thing<'_>],
+    things: &[(Value, impl Fn() -> Result<S>)],
     heading: &str,
     fields: &'static str,
 ) -> Result<()> {
@@ -150,9 +134,8 @@ pub fn run(
     interrupt::look();
     let (mut rows, mut failed) = (vec![], None);
     for &gpu_load in &plan.gpu_load {
-        let beside = gpus
-            .iter()
-            .map(|gpu| Processes::new(gpu_load, gpu.info.ordinal));
+        let ordinals = gpus.iter().map(|gpu| gpu.info.ordinal);
+        let beside = ordinals.map(|ordinal| Process::start(gpu_load, ordinal));
         let _beside = beside.collect::<Result<Vec<_>>>()?;
         for &cpu_load in &plan.cpu_load {
             let mut found: Vec<Found> = things.iter().map(|_| Found::default()).collect();
@@ -169,7 +152,7 @@ pub fn run(
                         continue;
                     }
                     let busy = Busy::new(cpu_load)?;
-                    if let Err(error) = found[at].repeat(plan, gpus, &things[at], &busy, &stop) {
+                    if let Err(error) = found[at].repeat(plan, gpus, &things[at].1, &busy, &stop) {
                         found[at].failed = true;
                         match &failed {
                             None => failed = Some(error),
@@ -180,11 +163,11 @@ pub fn run(
             }
             let load = json!({ "cpu_load": cpu_load, "gpu_load": gpu_load });
             let measured = things.iter().zip(&found);
-            rows.extend(measured.filter_map(|(thing, found)| found.row(thing, gpus, &load)));
+            rows.extend(measured.filter_map(|((named, _), found)| found.row(named, &load)));
         }
     }
     if !rows.is_empty() {
-        plan.on.write(out, &rows, heading, fields)?;
+        plan.on.write(out, gpus, rows, heading, fields)?;
     }
     if stop.load(Ordering::Relaxed) {
         return Err(Error::Interrupted);
@@ -193,23 +176,23 @@ pub fn run(
 }
 
 impl Found {
-    /// Runs `thing` once more, or as far as it comes before `stop`.
-    fn repeat(
+    /// Runs what `open` makes ready, or as far as it comes before `stop`.
+    fn repeat<S: Steps>(
         &mut self,
         plan: &Plan,
         gpus: &[OpenGpu],
-        thing: &Thing<'_>,
+        open: impl Fn() -> Result<S>,
         busy: &Busy,
         stop: &AtomicBool,
     ) -> Result<()> {
         let free = || gpus.iter().map(|gpu| gpu.free_bytes()).sum::<Result<u64>>();
         let (before, start) = (free()?, Instant::now());
         // Where a run fails, the GPU may still be at them: then they stay.
-        let mut steps = ManuallyDrop::new((thing.open)()?);
+        let mut steps = ManuallyDrop::new(open()?);
         steps.run(1)?;
         self.startup_ms.push(start.elapsed().as_secs_f64() * 1e3);
-        self.device_bytes
-            .push(before.saturating_sub(free()?) as f64);
+        let taken = before.saturating_sub(free()?);
+        self.device_bytes.push(taken as f64);
         steps.run(WARM_UP)?;
         let not_taken = steps.not_taken();
         let (used, spun, start) = (process_time(), busy.time(), Instant::now());
@@ -236,13 +219,13 @@ impl Found {
     }
 
     /// `None` where it failed, or nothing was timed.
-    fn row(&self, thing: &Thing<'_>, gpus: &[OpenGpu], load: &Value) -> Option<Value> {
+    fn row(&self, named: &Value, load: &Value) -> Option<Value> {
         let steps = sorted(&self.steps_us);
         let longest = steps.last().filter(|_| !self.failed)?;
         let median = |values: &[f64]| quantile(&sorted(values), 0.5);
         let per_step = |value: f64| value / self.steps as f64;
         let p50 = quantile(&steps, 0.5);
-        let bytes = thing.named["bytes_per_step"].as_f64();
+        let bytes = named["bytes_per_step"].as_f64();
         let mut figures = json!({
             "repeats": self.repeats,
             "gbytes_per_s": bytes.map(|bytes| bytes / (p50 * 1e3)),
@@ -262,7 +245,7 @@ impl Found {
         // Of these a way has none, where the percentile of too few steps is null.
         let fields = figures.as_object_mut()?;
         fields.retain(|name, value| name == "p99.9_step_us" || !value.is_null());
-        Some(merged([&thing.named, &subject(gpus), load, &figures]))
+        Some(merged([named, load, &figures]))
     }
 }
 

@@ -12,6 +12,8 @@ use tailgraph::error::{Error, Result};
 pub const STAMPS: u64 = 1024;
 /// Between two looks of a host that only waits for a run's end.
 const LOOK: Duration = Duration::from_micros(200);
+/// No step takes so long: beside other processes, or where a kernel on each of two GPUs has waited.
+pub const STEP_TIMEOUT: Duration = Duration::from_secs(12);
 /// No run of so many steps takes so long.
 const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -65,10 +67,6 @@ impl<S: Pod> Memory<S> {
         self.block.at(offset)
     }
 
-    pub fn ordinal(&self) -> u32 {
-        self.gpu.info.ordinal
-    }
-
     /// The word that the last step has told the host.
     pub fn told(&self) -> u64 {
         // SAFETY: the word is alive, aligned, and only ever touched atomically.
@@ -101,16 +99,13 @@ impl<S: Pod> Memory<S> {
 
     /// Whether all that was queued has run.
     pub fn is_done(&self) -> Result<bool> {
-        let what = || format!("running steps on cuda:{}", self.ordinal());
+        let what = || format!("running steps on cuda:{}", self.gpu.info.ordinal);
         is_done(&self.stream).map_err(|error| failed(&what(), error))
     }
 }
 
 /// Steps that run, as the host follows them.
 pub trait Progress {
-    /// No step takes so long.
-    const STEP_TIMEOUT: Duration;
-
     fn way(&self) -> &'static str;
 
     /// Whether all that was queued has run.
@@ -124,21 +119,41 @@ pub trait Progress {
 
     /// The steps did not end within `limit`.
     fn late(&self, limit: Duration) -> Error {
+        let (way, place, limit_s) = (self.way(), self.place(), limit.as_secs());
         Error::Runtime(format!(
-            "{}: found {} after {} s, expected microseconds a step: another process may hold a GPU, or one failed",
-            self.way(),
-            self.place(),
-            limit.as_secs()
+            "{way}: found {place} after {limit_s} s, expected microseconds a step: another process may hold a GPU, or one failed"
         ))
     }
 
     /// Nothing runs any more, and `until` steps are not done.
     fn ended_early(&self, until: u64) -> Error {
+        let (way, place) = (self.way(), self.place());
         Error::Runtime(format!(
-            "{}: all launches ended with {}, expected {until} steps: a launch was lost",
-            self.way(),
-            self.place()
+            "{way}: all launches ended with {place}, expected {until} steps: a launch was lost"
         ))
+    }
+
+    /// Compares what `until` steps left on a GPU with the reference. `steps`: how many it has done; `of`: the size of a step, and what
+    /// has the value that was found.
+    fn compare(
+        &self,
+        until: u64,
+        steps: u64,
+        of: &str,
+        found: u64,
+        reference: &[u64],
+    ) -> Result<()> {
+        if steps != until {
+            return Err(self.ended_early(until));
+        }
+        let (way, expected) = (self.way(), reference[until as usize]);
+        if found == expected {
+            return Ok(());
+        }
+        Err(Error::Runtime(format!(
+            "{way}: after {until} steps of {of} {found:016x}, expected {expected:016x}, as every way gives: something did not run, \
+             or before what it needs was there"
+        )))
     }
 
     /// Sleeps until all that was queued has run.
@@ -161,8 +176,8 @@ pub trait Progress {
             spins = spins.wrapping_add(1);
             // A kernel that failed tells nothing.
             if spins.is_multiple_of(1 << 16) {
-                if start.elapsed() > Self::STEP_TIMEOUT {
-                    return Err(self.late(Self::STEP_TIMEOUT));
+                if start.elapsed() > STEP_TIMEOUT {
+                    return Err(self.late(STEP_TIMEOUT));
                 }
                 if self.is_done()? && self.steps_told() < steps {
                     return Err(self.ended_early(steps));

@@ -2,7 +2,6 @@
 //! claim them, and the same items split beforehand.
 
 use super::cuda::{Argument, Buffer, Launch, failed};
-use super::measure::{merged, subject};
 use super::reference::{mix, mix64};
 use super::{On, gpus, open};
 use clap::Args;
@@ -91,7 +90,7 @@ pub fn run(args: &QueueArgs) -> Result<()> {
                 quantile(&sorted(&values), 0.5)
             };
             let last = median(|ends| ends[0]);
-            let row = json!({
+            rows.push(json!({
                 "claim": claim,
                 "work": if skewed { "skewed" } else { "even" },
                 "rounds": rounds,
@@ -101,15 +100,11 @@ pub fn run(args: &QueueArgs) -> Result<()> {
                 "items_per_us": f64::from(args.items) / last,
                 "last_end_us": last,
                 "idle_share": median(|ends| ends[1]),
-            });
-            rows.push(merged([&subject(std::slice::from_ref(&gpu)), &row]));
+            }));
         }
     }
-    let heading = format!(
-        "Items claimed from one counter, each worker a warp, on {}.",
-        gpu.info
-    );
-    args.on.write(out, &rows, &heading, FIELDS)
+    let heading = "Items claimed from one counter, each worker a warp";
+    args.on.write(out, &[gpu], rows, heading, FIELDS)
 }
 
 /// When the last worker ended, in us from the first one's beginning, and the share of all their time that they had nothing to do in.

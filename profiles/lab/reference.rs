@@ -1,10 +1,8 @@
 //! What steps must come to, so that what a GPU computed can be compared with it: each leaves a value, from which the next one follows.
 
-use std::iter::successors;
-
 /// What 0 to `steps` steps leave. `next` gives what a step leaves behind one that left its argument.
 pub fn values(steps: u64, mut next: impl FnMut(u64) -> u64) -> Vec<u64> {
-    let values = successors(Some(0), |&last| Some(next(last)));
+    let values = std::iter::successors(Some(0), |&last| Some(next(last)));
     values.take(steps as usize + 1).collect()
 }
 

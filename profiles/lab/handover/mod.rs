@@ -4,12 +4,12 @@ mod pair;
 pub mod step;
 
 use super::cuda::{Exec, LaunchedBy, OpenGpu, nccl, peer};
-use super::measure::{self, Chunk, Plan, Steps, Thing};
-use super::memory::{Memory, Progress, STAMPS};
+use super::measure::{self, Chunk, Plan, Steps};
+use super::memory::Progress;
 use super::{gpus, open};
 use clap::Args;
 use libloading::Library;
-use pair::Pair;
+use pair::{End, Pair};
 use serde_json::json;
 use std::rc::Rc;
 use std::time::Duration;
@@ -131,14 +131,11 @@ pub fn run(args: &HandoverArgs) -> Result<()> {
                 "bytes_per_step": rows as usize * step::ROW_BYTES,
             });
             let open = move || Run::new(gpus, way, rows, &reference, WAIT);
-            things.push(Thing::new(named, open));
+            things.push((named, open));
         }
     }
-    let heading = format!(
-        "Steps over {} and {}, by the first one's clock.",
-        gpus[0].info, gpus[1].info
-    );
-    measure::run(plan, out, &gpus, &things, &heading, FIELDS)
+    let heading = "Steps over two GPUs, by the first one's clock";
+    measure::run(plan, out, &gpus, &things, heading, FIELDS)
 }
 
 /// How long a kernel waits for the other GPU, which other processes may have meanwhile. A step takes some microseconds.
@@ -157,10 +154,10 @@ pub fn check(gpus: &[OpenGpu; 2], way: Way) -> Result<()> {
     if peer::reaches(a, b)? && peer::reaches(b, a)? {
         return Ok(());
     }
+    let (way, a, b) = (way.name, a.ordinal(), b.ordinal());
     Err(Error::Usage(format!(
-        "--ways {}: cuda:{} and cuda:{} do not reach each other's memory, expected GPUs that do (`tailgraph doctor` shows them), or \
-         ways with nccl in them",
-        way.name, gpus[0].info.ordinal, gpus[1].info.ordinal
+        "--ways {way}: cuda:{a} and cuda:{b} do not reach each other's memory, expected GPUs that do (`tailgraph doctor` shows them), or \
+         ways with nccl in them"
     )))
 }
 
@@ -183,14 +180,10 @@ impl Run {
         wait: Duration,
     ) -> Result<Self> {
         let pair = Pair::new(gpus, way, rows, wait.as_nanos() as u64)?;
-        let graphs = match way.begun {
-            Begun::Calls => vec![],
-            Begun::OneGraph => vec![pair.capture_both()?],
-            _ => pair.capture_each()?.into(),
-        };
-        let by = match way.begun {
-            Begun::Device => LaunchedBy::Device,
-            _ => LaunchedBy::Host,
+        let (graphs, by) = match way.begun {
+            Begun::Calls => (vec![], LaunchedBy::Host),
+            Begun::Device => (pair.capture()?, LaunchedBy::Device),
+            _ => (pair.capture()?, LaunchedBy::Host),
         };
         let graphs = graphs.iter().map(|graph| Exec::new(graph, by));
         Ok(Self {
@@ -262,7 +255,11 @@ impl Run {
     }
 
     fn told_failure(&mut self) -> Result<()> {
-        let [a, b] = self.pair.ends.each_ref().map(|end| end.memory.ordinal());
+        let [a, b] = self
+            .pair
+            .ends
+            .each_ref()
+            .map(|end| end.memory.gpu.info.ordinal);
         for (end, gpus) in self.pair.ends.iter_mut().zip([[a, b], [b, a]]) {
             end.memory.read()?;
             if let Some(failure) = end.memory.shared.failure(self.pair.way.name, gpus) {
@@ -275,26 +272,19 @@ impl Run {
     /// What both GPUs have is what is right.
     fn check(&mut self, until: u64) -> Result<()> {
         self.told_failure()?;
-        let (expected, name) = (self.reference[until as usize], self.pair.way.name);
-        for Memory { gpu, shared, .. } in self.pair.ends.each_ref().map(|end| &end.memory) {
-            let (found, rows, ordinal) = (shared.token, shared.rows, gpu.info.ordinal);
-            if shared.step != until {
-                return Err(self.ended_early(until));
-            }
-            if found != expected {
-                return Err(Error::Runtime(format!(
-                    "{name}: after {until} steps of {rows} rows cuda:{ordinal} has the token {found:016x}, expected {expected:016x}, as \
-                     every way gives: rows were missing, late or of another step"
-                )));
-            }
-        }
-        Ok(())
+        self.pair.ends.iter().try_for_each(|End { memory, .. }| {
+            let shared = &memory.shared;
+            let of = format!(
+                "{} rows cuda:{} has the token",
+                shared.rows, memory.gpu.info.ordinal
+            );
+            self.compare(until, shared.step, &of, shared.token, &self.reference)
+        })
     }
 }
 
 impl Steps for Run {
     fn run(&mut self, count: u64) -> Result<Chunk> {
-        assert!(count <= STAMPS, "{count} steps in a chunk");
         let from = self.pair.ends[0].memory.shared.step;
         let until = from + count;
         self.begin(until)?;
@@ -312,9 +302,6 @@ impl Steps for Run {
 }
 
 impl Progress for Run {
-    /// A kernel on each GPU may have waited by then.
-    const STEP_TIMEOUT: Duration = Duration::from_secs(12);
-
     fn way(&self) -> &'static str {
         self.pair.way.name
     }
@@ -331,9 +318,9 @@ impl Progress for Run {
 
     /// Which GPU a step waits for, its kernels say.
     fn place(&self) -> String {
-        let memories = self.pair.ends.each_ref().map(|end| &end.memory);
-        let at =
-            memories.map(|memory| format!("cuda:{} at step {}", memory.ordinal(), memory.told()));
+        let at = self.pair.ends.each_ref().map(|End { memory, .. }| {
+            format!("cuda:{} at step {}", memory.gpu.info.ordinal, memory.told())
+        });
         at.join(" and ")
     }
 }

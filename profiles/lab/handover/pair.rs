@@ -7,7 +7,7 @@ use super::super::memory::Memory;
 use super::step::{BLOCKS, FLAG_BYTES, LAYOUT, ROW_BYTES, Shared, THREADS, TOKEN_AT};
 use super::{Begun, Carrier, Way};
 use cudarc::driver::{CudaEvent, result};
-use tailgraph::error::{Error, Result};
+use tailgraph::error::Result;
 
 /// One of the two GPUs.
 pub struct End {
@@ -44,8 +44,8 @@ impl End {
         Ok(end)
     }
 
-    /// Queues a kernel of pair.cu or pair_again.cu, whose first argument is `tg_pair` and whose others are places of either end.
-    /// `wide`: over the rows; else one thread.
+    /// Queues a kernel whose first argument is `tg_pair` and whose others are places of either end. `wide`: over the rows; else one
+    /// thread.
     fn launch(&self, kernel: &str, wide: bool, rest: &[Address]) -> Result<()> {
         let (gpu, stream) = (&self.memory.gpu, &self.memory.stream);
         let launch = if wide {
@@ -53,8 +53,8 @@ impl End {
         } else {
             Launch::blocks(1, 1)
         };
-        let arguments = [&[self.memory.at(0)], rest].concat();
-        let arguments: Vec<_> = arguments.into_iter().map(Argument::Address).collect();
+        let places = [&[self.memory.at(0)], rest].concat();
+        let arguments: Vec<_> = places.into_iter().map(Argument::Address).collect();
         let kernel = gpu.module.kernel(kernel)?;
         // SAFETY: the arguments are the kernel's; the places are a pair's, which a run keeps until nothing runs any more.
         unsafe { kernel.launch(stream, launch, &arguments) }
@@ -75,12 +75,10 @@ pub struct Pair {
     pub nccl: Option<Nccl>,
 }
 
-/// What goes from one GPU to the other.
+/// What goes from one GPU to the other, by the number of the one that sends it.
 #[derive(Clone, Copy)]
 enum Part {
-    /// From the first to the second.
     Rows,
-    /// From the second to the first.
     Token,
 }
 
@@ -113,11 +111,6 @@ impl Pair {
         Ok(pair)
     }
 
-    fn nccl(&self) -> Result<&Nccl> {
-        let nccl = self.nccl.as_ref();
-        nccl.ok_or_else(|| Error::Runtime("NCCL was not opened: a bug in the laboratory".into()))
-    }
-
     /// Queues a whole step on both GPUs, or captures it where their streams are captured.
     pub fn queue(&self) -> Result<()> {
         let [first, second] = &self.ends;
@@ -147,16 +140,12 @@ impl Pair {
     }
 
     /// Who sends a part, and who receives it.
-    fn ends(&self, part: Part) -> (&End, &End) {
-        let [first, second] = &self.ends;
-        match part {
-            Part::Rows => (first, second),
-            Part::Token => (second, first),
-        }
+    fn ends(&self, part: Part) -> [&End; 2] {
+        [part as usize, 1 - part as usize].map(|index| &self.ends[index])
     }
 
     fn hand_on(&self, part: Part) -> Result<()> {
-        let (from, to) = self.ends(part);
+        let [from, to] = self.ends(part);
         let (source, target, bytes) = match part {
             Part::Rows => (from.rows.at(0), to.came.at(0), from.rows.bytes()),
             Part::Token => {
@@ -164,24 +153,22 @@ impl Pair {
                 (source, target, size_of::<u64>())
             }
         };
-        let (stream, there) = (&*from.memory.stream, &*to.memory.stream);
-        match (self.way.carrier, part) {
-            (Carrier::Nccl, _) => {
-                let (by, there) = ((source, stream), (target, there));
-                // SAFETY: there are so many bytes at both places, which a run keeps until nothing runs any more.
-                unsafe { self.nccl()?.exchange(part as usize, by, there, bytes) }
-            }
-            (Carrier::Copies, _) => {
+        let stream = &*from.memory.stream;
+        if let Some(nccl) = &self.nccl {
+            let (by, there) = ((source, stream), (target, &*to.memory.stream));
+            // SAFETY: there are so many bytes at both places, which a run keeps until nothing runs any more.
+            return unsafe { nccl.exchange(part as usize, by, there, bytes) };
+        }
+        match part {
+            _ if self.way.carrier == Carrier::Copies => {
                 from.bind()?;
                 // Addresses are of one space, and the GPUs reach each other: it goes by a copy engine, also out of a graph.
                 // SAFETY: as above.
                 unsafe { result::memcpy_dtod_async(target, source, bytes, stream.cu_stream()) }
                     .map_err(|error| failed("copying to the other GPU", error))
             }
-            (Carrier::Stores, Part::Rows) => {
-                from.launch("tg_pair_put", true, &[target, source, to.flags.at(0)])
-            }
-            (Carrier::Stores, Part::Token) => {
+            Part::Rows => from.launch("tg_pair_put", true, &[target, source, to.flags.at(0)]),
+            Part::Token => {
                 let to = [to.memory.at(0), to.flags.at(0)];
                 from.launch("tg_pair_put_token", false, &to)
             }
@@ -189,7 +176,7 @@ impl Pair {
     }
 
     fn take(&self, part: Part) -> Result<()> {
-        let (from, to) = self.ends(part);
+        let [from, to] = self.ends(part);
         match self.way.carrier {
             // It has been queued with the send.
             Carrier::Nccl => Ok(()),
@@ -207,10 +194,10 @@ impl Pair {
 
     fn reduce(&self) -> Result<()> {
         let [first, second] = &self.ends;
-        if self.way.carrier == Carrier::Nccl {
+        if let Some(nccl) = &self.nccl {
             let ends = [first, second].map(|end| (end.rows.at(0), &*end.memory.stream));
             // SAFETY: both ends have so many bf16, and a run keeps them until nothing runs any more.
-            return unsafe { self.nccl()?.reduce(0, ends, first.rows.bytes() / 2) };
+            return unsafe { nccl.reduce(0, ends, first.rows.bytes() / 2) };
         }
         for (own, other) in [(first, second), (second, first)] {
             let places = [&own.rows, &own.came, &other.came, &own.flags, &other.flags];
@@ -219,33 +206,24 @@ impl Pair {
         Ok(())
     }
 
-    /// A step as a graph for each GPU.
-    pub fn capture_each(&self) -> Result<[Captured; 2]> {
+    /// A step as a graph for each GPU; or as one over both, into which the second's stream comes by the event that it waits for, and
+    /// out of which it goes by another.
+    pub fn capture(&self) -> Result<Vec<Captured>> {
         let [first, second] = &self.ends;
         let name = |index| format!("{}, GPU {index}", self.way.name);
         let mut other = None;
         let own = Captured::capture(&first.memory.stream, name(0), |_| {
-            let captured = Captured::capture(&second.memory.stream, name(1), |_| {
-                self.queue()?;
-                second.bind()
-            });
+            let captured = if self.way.begun == Begun::OneGraph {
+                self.queue().map(|()| None)
+            } else {
+                let both = |_: &_| self.queue().and_then(|()| second.bind());
+                Captured::capture(&second.memory.stream, name(1), both).map(Some)
+            };
             // The outer capture ends on its own GPU whatever came of the inner one.
             first.bind()?;
-            other = Some(captured?);
+            other = captured?;
             Ok(())
         })?;
-        let other = other.ok_or_else(|| Error::Runtime(format!("{} has no graph", name(1))))?;
-        Ok([own, other])
-    }
-
-    /// A step as one graph over both GPUs: the second's stream comes into the first's capture by the event that it waits for, and
-    /// goes back by another.
-    pub fn capture_both(&self) -> Result<Captured> {
-        let first = &self.ends[0];
-        let name = format!("{}, both GPUs", self.way.name);
-        Captured::capture(&first.memory.stream, name, |_| {
-            self.queue()?;
-            first.bind()
-        })
+        Ok(std::iter::once(own).chain(other).collect())
     }
 }

@@ -1,6 +1,6 @@
 //! One graph of conditional nodes, launched once by the host (kernels/ways/conditional.cu); and what such nodes are made by.
 
-use super::super::cuda::{Argument, Captured, Exec, Kernel, Launch, LaunchedBy, ReadyCall, failed};
+use super::super::cuda::{Argument, Captured, Exec, LaunchedBy, ReadyCall, failed};
 use super::step::BUCKETS;
 use super::{Ground, Launching};
 use cudarc::driver::sys::CUgraphConditionalNodeType as Type;
@@ -18,7 +18,7 @@ pub fn open(ground: &Ground) -> Result<Launching> {
     let of_switch = body.value(BUCKETS as u32)?;
     let of_if = body.value(0)?;
     let turn = [Argument::U64(of_switch), Argument::U64(of_if)];
-    let turn = body.capture(|stream| one(&kernel("tg_ways_turn")?, ground, stream, &turn))?;
+    let turn = body.capture(|_| ground.queue_one(&kernel("tg_ways_turn")?, &turn))?;
     let (switch, buckets) =
         body.condition(Type::CU_GRAPH_COND_TYPE_SWITCH, BUCKETS, of_switch, turn)?;
     for (inner, calls) in buckets.iter().zip(ground.ready_calls()?) {
@@ -30,16 +30,9 @@ pub fn open(ground: &Ground) -> Result<Launching> {
     }
     let (_, idle) = body.condition(Type::CU_GRAPH_COND_TYPE_IF, 1, of_if, Some(switch))?;
     let over = [Argument::U64(of_while)];
-    idle[0].capture(|stream| one(&kernel("tg_ways_idle")?, ground, stream, &over))?;
+    idle[0].capture(|_| ground.queue_one(&kernel("tg_ways_idle")?, &over))?;
     let graph = Exec::new(&graph, LaunchedBy::Host)?;
     Ok(Box::new(move |ground, _| ground.launch(&graph).map(|()| 1)))
-}
-
-/// Queues a kernel of one thread, which takes `tg_ways` and conditions' values.
-fn one(kernel: &Kernel, ground: &Ground, stream: &CudaStream, values: &[Argument]) -> Result<()> {
-    let arguments = [&[ground.ways()], values].concat();
-    // SAFETY: the arguments are the kernel's; the memory is the ground's, which outlives what runs.
-    unsafe { kernel.launch(stream, Launch::blocks(1, 1), &arguments) }
 }
 
 /// A graph to put nodes into: a whole one, or the body of a conditional node, which lives as long as the whole one.
@@ -60,14 +53,13 @@ impl Body {
             .result()
             .map_err(refused)?;
         let whole = Captured::of_handle(stream, graph, name.clone());
-        Ok((
-            whole,
-            Self {
-                stream: stream.clone(),
-                graph,
-                name,
-            },
-        ))
+        let stream = stream.clone();
+        let body = Self {
+            stream,
+            graph,
+            name,
+        };
+        Ok((whole, body))
     }
 
     fn answered(&self, what: &str, answer: sys::CUresult) -> Result<()> {

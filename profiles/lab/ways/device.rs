@@ -2,7 +2,7 @@
 //! one that launches all that follows.
 
 use super::super::LAUNCHING;
-use super::super::cuda::{Argument, Exec, Launch, LaunchedBy, Module};
+use super::super::cuda::{Argument, Captured, Exec, Launch, LaunchedBy, Module};
 use super::step::{BUCKETS, THREADS, WIDEST};
 use super::{Ground, Launching};
 use tailgraph::error::Result;
@@ -10,7 +10,7 @@ use tailgraph::error::Result;
 /// Graphs of which the host launches the head. `decides`: a kernel of the way's own ends a step by launching the next; else the head
 /// launches all. `copies`: graphs of each bucket, of which two are needed where a graph runs beside the one that launches it.
 pub fn chain(ground: &mut Ground, way: &str, decides: bool, copies: usize) -> Result<Launching> {
-    let module = &ground.memory.gpu.module;
+    let module = ground.memory.gpu.module.clone();
     let decide = decides.then(|| module.kernel(&format!("tg_ways_decide_{way}")));
     let decide = decide.transpose()?;
     // The device knows them by their handles.
@@ -23,7 +23,10 @@ pub fn chain(ground: &mut Ground, way: &str, decides: bool, copies: usize) -> Re
             graphs.push(exec);
         }
     }
-    let head = ground.capture_head(&format!("tg_ways_head_{way}"))?;
+    let head = module.kernel(&format!("tg_ways_head_{way}"))?;
+    let head = Captured::capture(&ground.memory.stream, ground.name("the head"), |_| {
+        ground.queue_one(&head, &[])
+    })?;
     let (at, head) = (graphs.len(), Exec::new(&head, LaunchedBy::Device)?);
     graphs.push(head);
     Ok(Box::new(move |ground, _| {
@@ -51,9 +54,7 @@ pub fn launching(ground: &Ground, own_stream: bool) -> Result<Launching> {
     )?;
     let turn = module.kernel("tg_cdp_turn")?;
     Ok(Box::new(move |ground, _| {
-        let arguments = [ground.ways(), Argument::U32(own_stream.into())];
-        let (launch, stream) = (Launch::blocks(1, 1), &ground.memory.stream);
-        // SAFETY: the arguments are the kernel's; the memory is the ground's, which outlives what runs.
-        unsafe { turn.launch(stream, launch, &arguments) }.map(|()| 1)
+        let queued = ground.queue_one(&turn, &[Argument::U32(own_stream.into())]);
+        queued.map(|()| 1)
     }))
 }

@@ -4,18 +4,16 @@ use super::super::cuda::{
     Argument, Buffer, Captured, Exec, Kernel, KernelCall, Launch, OpenGpu, ReadyCall, capture_calls,
 };
 use super::super::measure::{Chunk, Steps};
-use super::super::memory::{Memory, Progress, STAMPS};
+use super::super::memory::{Memory, Progress};
 use super::step::{BUCKETS, LAYOUT, Shared, THREADS, WIDEST, blocks};
 use super::{Launching, open};
 use std::rc::Rc;
-use std::time::Duration;
-use tailgraph::error::{Error, Result};
+use tailgraph::error::Result;
 
 /// Memory and kernels of one way.
 pub struct Ground {
     pub way: &'static str,
     pub memory: Memory<Shared>,
-    layers: u32,
     /// The digest behind each number of steps.
     pub reference: Rc<Vec<u64>>,
     layer: Kernel,
@@ -52,7 +50,7 @@ impl Ground {
             ];
             call(&self.layer, blocks(bucket), arguments)
         };
-        let mut calls: Vec<_> = (0..self.layers).map(layer).collect();
+        let mut calls: Vec<_> = (0..self.memory.shared.layers).map(layer).collect();
         calls.push(call(decide.unwrap_or(&self.decide), 1, vec![self.ways()]));
         calls
     }
@@ -75,16 +73,11 @@ impl Ground {
         unsafe { capture_calls(&self.memory.stream, name, &self.calls(bucket, decide)) }
     }
 
-    /// One kernel of one thread as a graph.
-    pub fn capture_head(&self, kernel: &str) -> Result<Captured> {
-        let head = KernelCall {
-            kernel: self.memory.gpu.module.kernel(kernel)?,
-            launch: Launch::blocks(1, 1),
-            arguments: vec![self.ways()],
-            ops: vec![],
-        };
-        // SAFETY: the memory is this value's, as in `capture`.
-        unsafe { capture_calls(&self.memory.stream, self.name("the head"), &[head]) }
+    /// Queues a kernel of one thread, which takes `tg_ways` and `rest`.
+    pub fn queue_one(&self, kernel: &Kernel, rest: &[Argument]) -> Result<()> {
+        let arguments = [&[self.ways()], rest].concat();
+        // SAFETY: the arguments are the kernel's; the memory is this value's, as in `capture`.
+        unsafe { kernel.launch(&self.memory.stream, Launch::blocks(1, 1), &arguments) }
     }
 
     /// Launches a graph of this way.
@@ -101,29 +94,16 @@ impl Ground {
 
     /// What the steps left is what is right.
     fn check(&self, until: u64) -> Result<()> {
-        let Shared { step, digest, .. } = self.memory.shared;
-        if let Some(failure) = self.memory.shared.failure(self.way) {
+        let shared = &self.memory.shared;
+        if let Some(failure) = shared.failure(self.way) {
             return Err(failure);
         }
-        if step != until {
-            return Err(self.ended_early(until));
-        }
-        let (expected, kernels) = (self.reference[until as usize], self.layers + 1);
-        if digest != expected {
-            return Err(Error::Runtime(format!(
-                "{}: after {until} steps of {kernels} kernels the digest is {digest:016x}, expected {expected:016x}, as every way gives: \
-                 a kernel did not run, or ran before the one ahead of it had ended",
-                self.way
-            )));
-        }
-        Ok(())
+        let of = format!("{} kernels the digest is", shared.layers + 1);
+        self.compare(until, shared.step, &of, shared.digest, &self.reference)
     }
 }
 
 impl Progress for Ground {
-    /// Beside any number of other processes.
-    const STEP_TIMEOUT: Duration = Duration::from_secs(10);
-
     fn way(&self) -> &'static str {
         self.way
     }
@@ -157,9 +137,8 @@ impl Run {
         reference: &Rc<Vec<u64>>,
         renew: u32,
     ) -> Result<Self> {
-        let layers = kernels - 1;
         let mut memory = Memory::new(gpu, LAYOUT, |stamps, told| Shared {
-            layers,
+            layers: kernels - 1,
             renew,
             stamps,
             told,
@@ -171,7 +150,6 @@ impl Run {
         let mut ground = Ground {
             way,
             memory,
-            layers,
             reference: reference.clone(),
             layer: gpu.module.kernel("tg_ways_layer")?,
             decide: gpu.module.kernel("tg_ways_decide")?,
@@ -184,7 +162,6 @@ impl Run {
 
 impl Steps for Run {
     fn run(&mut self, count: u64) -> Result<Chunk> {
-        assert!(count <= STAMPS, "{count} steps in a chunk");
         let ground = &mut self.ground;
         let shared = &mut ground.memory.shared;
         let (from, until) = (shared.step, shared.step + count);

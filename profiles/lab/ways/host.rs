@@ -2,11 +2,11 @@
 //! from step to step.
 
 use super::super::cuda::{Captured, Exec, LaunchedBy, ReadyCall, Wait, Waiter, failed};
-use super::super::memory::Progress;
+use super::super::memory::{Progress, STEP_TIMEOUT};
 use super::step::{BUCKETS, bucket_behind};
 use super::{Ground, Launching};
 use cudarc::driver::sys;
-use tailgraph::error::{Error, Result};
+use tailgraph::error::Result;
 
 /// Launches what `next` launches for each step's bucket, and spins for the step's word.
 fn each_step(mut next: impl FnMut(&Ground, usize) -> Result<()> + 'static) -> Launching {
@@ -21,19 +21,10 @@ fn each_step(mut next: impl FnMut(&Ground, usize) -> Result<()> + 'static) -> La
     })
 }
 
-/// Every bucket's step as a graph.
-fn all_captured(ground: &Ground) -> Result<Vec<Captured>> {
-    let graph = |bucket| ground.capture(bucket, None);
-    (0..BUCKETS).map(graph).collect()
-}
-
 /// Every bucket's step as a graph that the host launches.
 fn all_graphs(ground: &Ground) -> Result<Vec<Exec>> {
-    let graphs = all_captured(ground)?;
-    let graphs = graphs
-        .iter()
-        .map(|graph| Exec::new(graph, LaunchedBy::Host));
-    graphs.collect()
+    let graph = |bucket| Exec::new(&ground.capture(bucket, None)?, LaunchedBy::Host);
+    (0..BUCKETS).map(graph).collect()
 }
 
 /// A graph a step. The host spins for the step's word at once, or, with a way to wait, waits for the step's end before.
@@ -47,9 +38,9 @@ pub fn graphs(ground: &Ground, wait: Option<Wait>) -> Result<Launching> {
         let Some(waiter) = &waiter else {
             return Ok(());
         };
-        match waiter.within(Ground::STEP_TIMEOUT, &ground.memory.stream) {
+        match waiter.within(STEP_TIMEOUT, &ground.memory.stream) {
             Ok(true) => Ok(()),
-            Ok(false) => Err(ground.late(Ground::STEP_TIMEOUT)),
+            Ok(false) => Err(ground.late(STEP_TIMEOUT)),
             Err(error) => Err(failed(&ground.name("waiting for an event"), error)),
         }
     }))
@@ -110,7 +101,8 @@ pub fn params(ground: &Ground) -> Result<Launching> {
 
 /// One graph updated as a whole from the captured one of the step's bucket.
 pub fn updated(ground: &Ground) -> Result<Launching> {
-    let graphs = all_captured(ground)?;
+    let graphs = (0..BUCKETS).map(|bucket| ground.capture(bucket, None));
+    let graphs: Vec<_> = graphs.collect::<Result<_>>()?;
     let exec = Exec::new(&graphs[0], LaunchedBy::Host)?;
     Ok(each_step(move |ground, bucket| {
         update(&exec, &graphs[bucket])?;
@@ -121,22 +113,14 @@ pub fn updated(ground: &Ground) -> Result<Launching> {
 /// From the next launch on `exec` does what `graph` does, whose nodes and edges are as those that it was made of.
 fn update(exec: &Exec, graph: &Captured) -> Result<()> {
     graph.bind()?;
-    let mut found = sys::CUgraphExecUpdateResultInfo {
-        result: sys::CUgraphExecUpdateResult::CU_GRAPH_EXEC_UPDATE_SUCCESS,
-        errorNode: std::ptr::null_mut(),
-        errorFromNode: std::ptr::null_mut(),
-    };
+    // SAFETY: all-zero bytes are a value of this struct: a success, and no nodes.
+    let mut found: sys::CUgraphExecUpdateResultInfo = unsafe { std::mem::zeroed() };
     // SAFETY: both are alive; the driver writes the result alone.
     let updated = unsafe { sys::cuGraphExecUpdate_v2(exec.handle(), graph.handle(), &mut found) };
     updated.result().map_err(|error| {
-        Error::Runtime(format!(
-            "updating the graph of {} to that of {}: the driver answered {:?} ({:?}) for {}",
-            exec.name(),
-            graph.name(),
-            error.0,
-            found.result,
-            graph.node_text(found.errorNode)
-        ))
+        let (from, to, node) = (exec.name(), graph.name(), graph.node_text(found.errorNode));
+        let what = format!("updating the graph of {from} to that of {to} at {node}");
+        failed(&format!("{what} ({:?})", found.result), error)
     })
 }
 

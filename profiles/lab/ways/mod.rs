@@ -11,7 +11,7 @@ pub use conditional::Body;
 pub use ground::{Ground, Run};
 
 use super::cuda::Wait;
-use super::measure::{self, Plan, Thing};
+use super::measure::{self, Plan};
 use super::{gpus, open as open_gpu};
 use clap::Args;
 use serde_json::json;
@@ -84,8 +84,8 @@ const FIELDS: &str = "technique kernels cpu_load gpu_load p50_step_us p99_step_u
 pub fn run(args: &LaunchArgs) -> Result<()> {
     let plan = &args.plan;
     let (ways, out) = (plan.ways(WAYS)?, plan.on.print.open()?);
-    let gpus = gpus::<1>(&plan.on.device)?.map(open_gpu);
-    let gpus = gpus.into_iter().collect::<Result<Vec<_>>>()?;
+    let [ordinal] = gpus(&plan.on.device)?;
+    let gpus = [open_gpu(ordinal)?];
     let mut things = vec![];
     for &kernels in &args.kernels {
         let reference = Rc::new(step::reference(kernels, plan.most_steps()));
@@ -93,12 +93,9 @@ pub fn run(args: &LaunchArgs) -> Result<()> {
             let (gpu, reference) = (&gpus[0], reference.clone());
             let open = move || Run::new(gpu, way, kernels, &reference, args.renew);
             let named = json!({ "launch_schema": 1, "technique": way, "kernels": kernels });
-            things.push(Thing::new(named, open));
+            things.push((named, open));
         }
     }
-    let heading = format!(
-        "Steps of small kernels on {}: from one step's end to the next.",
-        gpus[0].info
-    );
-    measure::run(plan, out, &gpus, &things, &heading, FIELDS)
+    let heading = "Steps of small kernels, from one step's end to the next";
+    measure::run(plan, out, &gpus, &things, heading, FIELDS)
 }

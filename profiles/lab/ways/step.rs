@@ -94,16 +94,11 @@ pub fn error_name(error: u32) -> String {
     let name = match error {
         1 => "cudaErrorInvalidValue",
         2 => "cudaErrorMemoryAllocation",
-        9 => "cudaErrorInvalidConfiguration",
-        65 => "cudaErrorLaunchMaxDepthExceeded",
-        68 => "cudaErrorSyncDepthExceeded",
         69 => "cudaErrorLaunchPendingCountExceeded",
-        98 => "cudaErrorInvalidDeviceFunction",
-        400 => "cudaErrorInvalidResourceHandle",
         701 => "cudaErrorLaunchOutOfResources",
         800 => "cudaErrorNotPermitted",
         801 => "cudaErrorNotSupported",
-        _ => "an error",
+        _ => "cudaError_t",
     };
     format!("{name} ({error})")
 }
