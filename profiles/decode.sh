@@ -5,7 +5,7 @@
 # contexts and kernels) for something else than below. BATCHES ascend. CONTEXTS are SEQUENCESxCONTEXT+NEW: so many of those
 # tokens are new, and all prompts must have come in before the first sequence has its own.
 # Leaves in OUT
-#   decode-ways.json       device-graph and host-graph side by side; decode-ways.md has the table
+#   decode-ways.json       device-graph and host-graph side by side
 #   decode-types.json      bare graphs in f32 and bf16
 #   decode-context-*.json  of long contexts
 #   decode-kernels.txt     kernel by kernel, at every bucket that a run of ever fewer sequences passes
@@ -35,7 +35,6 @@ for part in "${parts[@]}"; do
   case $part in
     ways)
       bench ways "${typed[@]}" --launch device-graph,host-graph --batch "$batches" --gen-len "$tokens" --repeats "$repeats"
-      "$tailgraph" report "$out/decode-ways.json" --table "$out/decode-ways.md"
       ;;
     types)
       bench types "${of[@]}" --dtype bf16,f32 --launch bare --batch "${TYPE_BATCHES:-1,8,16,32,64}" --gen-len 48 --repeats 1

@@ -4,7 +4,7 @@ use super::Exit;
 use super::args::ReportArgs;
 use super::paths::{Files, open_asked};
 use crate::error::Result;
-use crate::report::{input, lineup, markdown, page, picture};
+use crate::report::{input, lineup, page, picture};
 use std::path::PathBuf;
 
 pub fn run(args: &ReportArgs) -> Result<Exit> {
@@ -12,11 +12,10 @@ pub fn run(args: &ReportArgs) -> Result<Exit> {
         .reads("input", args.inputs.iter().map(PathBuf::as_path))
         .writes("--output", args.output.as_deref())
         .writes("--svg", args.svg.as_deref())
-        .writes("--table", args.table.as_deref())
         .keep_apart()?;
     // Before anything is read.
-    let [output, svg, table] = [&args.output, &args.svg, &args.table].map(Option::as_deref);
-    let (output, svg, table) = (open_asked(output)?, open_asked(svg)?, open_asked(table)?);
+    let output = open_asked(args.output.as_deref())?;
+    let svg = open_asked(args.svg.as_deref())?;
     let names = input::names(&args.inputs);
     let inputs = args.inputs.iter().zip(names);
     let inputs = inputs.map(|(path, name)| input::read(path, name));
@@ -26,14 +25,8 @@ pub fn run(args: &ReportArgs) -> Result<Exit> {
     if let Some(output) = output {
         all.push((output, page(&args.title, &inputs)));
     }
-    if svg.is_some() || table.is_some() {
-        let lineup = lineup::of(&inputs)?;
-        if let Some(svg) = svg {
-            all.push((svg, picture::svg(&lineup)));
-        }
-        if let Some(table) = table {
-            all.push((table, markdown::table(&lineup)));
-        }
+    if let Some(svg) = svg {
+        all.push((svg, picture::svg(&lineup::of(&inputs)?)));
     }
     for (out, text) in all {
         out.finish_with(text.as_bytes())?;

@@ -1,5 +1,4 @@
-//! Launch ways side by side, batch by batch, as a README shows them: what [`super::picture`] draws and
-//! [`super::markdown`] lists.
+//! Launch ways side by side, batch by batch, as a README shows them: what [`super::picture`] draws.
 
 use super::bench::{BARE, Row, by, groups};
 use super::input::Input;
@@ -62,14 +61,14 @@ pub fn of(inputs: &[Input]) -> Result<Lineup> {
     let expected = "expected results of `bench decode`";
     match &groups[..] {
         [] => Err(Error::Usage(format!(
-            "--svg and --table: found no steps in these files, {expected}"
+            "--svg: found no steps in these files, {expected}"
         ))),
         [group] if group.iter().all(|row| row.way == BARE) => Err(Error::Usage(format!(
-            "--svg and --table: found the bare graph alone, {expected} by some way to launch"
+            "--svg: found the bare graph alone, {expected} by some way to launch"
         ))),
         [group] => Ok(Lineup::of(group)),
         groups => Err(Error::Usage(format!(
-            "--svg and --table: found {}; expected steps of one model, type, machine and build, each way and batch once: name only files that belong together",
+            "--svg: found {}; expected steps of one model, type, machine and build, each way and batch once: name only files that belong together",
             found(groups)
         ))),
     }

@@ -1,15 +1,14 @@
-//! One HTML page of measurements and timelines. Or a picture and a table for a README.
+//! One HTML page of measurements and timelines. Or a picture for a README.
 //!
 //! - [`input`]: what kind of file it is; [`mod@bench`]: results of `bench`, put together by what they measured; [`trace`]: a
 //!   trace, read event by event
 //! - `page/`: the page, a template that the files' numbers are written into as JSON, and whose script draws them with the
 //!   library that lies beside it
-//! - [`lineup`]: launch ways side by side for a README, which [`picture`] draws and [`markdown`] lists
+//! - [`lineup`]: launch ways side by side for a README, which [`picture`] draws
 
 pub mod bench;
 pub mod input;
 pub mod lineup;
-pub mod markdown;
 pub mod picture;
 pub mod trace;
 

@@ -55,7 +55,6 @@ impl Writers {
             format!("bench compare {bench} {bench} -o FILE"),
             format!("report {bench} -o FILE"),
             format!("report {bench} --svg FILE"),
-            format!("report {bench} --table FILE"),
         ];
         let all = all.map(words).into();
         Self { folder, all }

@@ -29,7 +29,7 @@ pub struct ReplayArgs {
 }
 
 #[derive(Debug, Clone, Args)]
-#[command(group(clap::ArgGroup::new("made").required(true).multiple(true).args(["output", "svg", "table"])))]
+#[command(group(clap::ArgGroup::new("made").required(true).multiple(true).args(["output", "svg"])))]
 pub struct ReportArgs {
     /// JSON of `bench` or of `trace`
     #[arg(value_name = "FILE", required = true)]
@@ -40,9 +40,6 @@ pub struct ReportArgs {
     /// For a README: a picture of the launch ways side by side, of the steps that `bench decode` timed
     #[arg(long, value_name = "FILE.svg|-")]
     pub svg: Option<PathBuf>,
-    /// The same as a Markdown table
-    #[arg(long, value_name = "FILE.md|-")]
-    pub table: Option<PathBuf>,
     /// The page's title
     #[arg(
         long,

@@ -65,7 +65,7 @@ pub enum Command {
     Replay(ReplayArgs),
     /// Run a job, or take a recording of one, and write a timeline that ui.perfetto.dev opens
     Trace(Box<TraceArgs>),
-    /// Make one HTML page of measurements and timelines, or a picture and a table of launch ways
+    /// Make one HTML page of measurements and timelines, or a picture of launch ways
     Report(ReportArgs),
     /// Say what this machine and this build can do, links between GPUs measured, and what to do about each problem
     Doctor(Box<DoctorCommand>),

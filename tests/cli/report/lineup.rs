@@ -1,20 +1,20 @@
-//! `report --svg` and `--table`: every cell that was measured is there, and nothing else.
+//! `report --svg`: every time that was measured is there, and nothing else.
 
 use super::benched::{benched, change};
-use super::{json_of, number, text};
+use super::{json_of, text};
 use crate::common::program::{Ended, run};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-fn made(folder: &Path, inputs: &[&Path]) -> (String, Vec<Vec<String>>) {
+fn made(folder: &Path, inputs: &[&Path]) -> String {
     let svg = folder.join("ways.svg");
-    let mut args = vec!["report", "--svg", text(&svg), "--table", "-"];
+    let mut args = vec!["report", "--svg", text(&svg)];
     args.extend(inputs.iter().map(|path| text(path)));
     let ended = run(&args);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     let svg = std::fs::read_to_string(svg).unwrap();
     stands_alone(&svg);
-    (svg, cells(&ended.stdout))
+    svg
 }
 
 /// A file of its own: well formed, named as what it is, light and dark, and in need of nothing else.
@@ -41,25 +41,10 @@ fn stands_alone(svg: &str) {
     assert!(open.is_empty(), "{open:?} are not closed");
 }
 
-/// The table's cells, its head first. Every row has as many.
-fn cells(markdown: &str) -> Vec<Vec<String>> {
-    let rows = markdown.lines().filter(|line| line.starts_with('|'));
-    let row = |line: &str| -> Vec<String> {
-        let cells = line.strip_prefix("| ").unwrap().strip_suffix(" |").unwrap();
-        cells.split(" | ").map(str::to_owned).collect()
-    };
-    let mut rows: Vec<Vec<String>> = rows.map(row).collect();
-    assert!(rows.iter().all(|row| row.len() == rows[0].len()));
-    assert!(rows.remove(1).iter().all(|cell| cell == "---:"));
-    rows
-}
-
-/// The cell of a column, in the row that begins so.
-#[track_caller]
-fn cell<'a>(rows: &'a [Vec<String>], row: &str, column: &str) -> &'a str {
-    let column = rows[0].iter().position(|head| head == column);
-    let row = rows.iter().find(|cells| cells[0] == row);
-    &row.unwrap()[column.unwrap()]
+/// What a row says when it is pointed at; none where nothing was measured of it.
+fn said<'a>(svg: &'a str, way: &str, name: &str) -> Option<&'a str> {
+    let (_, rest) = svg.split_once(&format!("<title>{way}, {name}: "))?;
+    Some(rest.split_once(" ms</title>").unwrap().0)
 }
 
 fn names(batch: u64) -> String {
@@ -67,12 +52,6 @@ fn names(batch: u64) -> String {
         1 => "1 sequence".to_owned(),
         n => format!("{n} sequences"),
     }
-}
-
-/// `p50 (p99 → p99)` as numbers.
-fn numbers(cell: &str) -> Vec<f64> {
-    let parts = cell.split([' ', '(', ')', '\u{2192}']);
-    parts.filter(|part| !part.is_empty()).map(number).collect()
 }
 
 /// Results on the CPU, as if they were of several ways: `bare` and three that differ in length, beside an idle and a
@@ -124,48 +103,27 @@ fn ways(folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn every_measured_cell_is_in_the_table_and_in_the_picture() {
+fn every_measured_time_is_in_the_picture() {
     let folder = tempfile::tempdir().unwrap();
     let file = ways(folder.path());
-    let (svg, rows) = made(folder.path(), &[&file]);
-    assert_eq!(
-        rows[0],
-        ["", "floor", "bare graph", "host-graph", "device-graph"]
-    );
-    assert_eq!(rows.len(), 3);
+    let svg = made(folder.path(), &[&file]);
     let input = json_of(&file);
+    let of = |row: &Value, key: &str| tailgraph::bench::output::number(row[key].as_f64().unwrap());
     for row in input.as_array().unwrap() {
         let name = names(row["batch"].as_u64().unwrap());
         let way = row["launch"].as_str().unwrap();
-        super::same(cell(&rows, &name, "floor"), &row["floor_ms"]);
-        let idle = row["cpu_load"] == 0;
+        let p99 = of(row, "p99_step_ms");
         if way == "bare" {
-            super::same(cell(&rows, &name, "bare graph"), &row["median_step_ms"]);
-            continue;
-        }
-        let found = numbers(cell(&rows, &name, way));
-        let [p50, p99, busy] = found[..] else {
-            panic!("{found:?}")
-        };
-        let near = |found: f64, key: &str| {
-            let value = row[key].as_f64().unwrap();
-            assert!((found / value - 1.0).abs() < 5.1e-4, "{found}, {row}");
-        };
-        if idle {
-            near(p50, "median_step_ms");
-            near(p99, "p99_step_ms");
+            for key in ["floor_ms", "median_step_ms"] {
+                assert!(svg.contains(&format!(">{}<", of(row, key))), "{key}: {row}");
+            }
+        } else if row["cpu_load"] == 0 {
+            let idle = format!("p50 {}, p99 {p99} and ", of(row, "median_step_ms"));
+            assert!(said(&svg, way, &name).unwrap().starts_with(&idle), "{row}");
         } else {
-            near(busy, "p99_step_ms");
+            let busy = format!("p99 with a busy host {p99}");
+            assert!(said(&svg, way, &name).unwrap().ends_with(&busy), "{row}");
         }
-        // The picture says the same of its marks.
-        let of = tailgraph::bench::output::number;
-        let title = format!(
-            "<title>{way}, {name}: p50 {}, p99 {} and p99 with a busy host {} ms</title>",
-            of(p50),
-            of(p99),
-            of(busy)
-        );
-        assert!(svg.contains(&title), "{title}");
     }
     for words in [
         "How long a step takes in each way to launch. Decode steps of random:tiny@0 in f32",
@@ -197,20 +155,21 @@ fn what_was_not_measured_is_left_empty() {
         made(folder.path(), &[&path])
     };
     // One way without its larger batch, and without a busy host in the other.
-    let (svg, rows) = keep("holes.json", &|row| {
+    let svg = keep("holes.json", &|row| {
         row["launch"] != "host-graph" || (row["batch"] == 1 && row["cpu_load"] == 0)
     });
-    assert_eq!(cell(&rows, "3 sequences", "host-graph"), "");
-    assert_eq!(numbers(cell(&rows, "1 sequence", "host-graph")).len(), 2);
-    assert_eq!(numbers(cell(&rows, "3 sequences", "device-graph")).len(), 3);
-    assert!(!svg.contains("host-graph, 3 sequences") && !svg.contains(" 0 ms"));
+    assert_eq!(said(&svg, "host-graph", "3 sequences"), None);
+    let idle = said(&svg, "host-graph", "1 sequence").unwrap();
+    assert!(idle.starts_with("p50 ") && !idle.contains("busy"), "{idle}");
+    let both = said(&svg, "device-graph", "3 sequences").unwrap();
+    assert!(both.contains("busy") && !svg.contains(" 0 ms"), "{both}");
     assert!(svg.contains("How long a step takes in each way to launch"));
     // A busy host alone.
-    let (svg, rows) = keep("busy.json", &|row| {
+    let svg = keep("busy.json", &|row| {
         row["launch"] == "bare" || row["cpu_load"] != 0
     });
-    let found = cell(&rows, "1 sequence", "host-graph");
-    assert!(found.starts_with("(\u{2192} "), "{found}");
+    let found = said(&svg, "host-graph", "1 sequence").unwrap();
+    assert!(found.starts_with("p99 with a busy host "), "{found}");
     assert!(!svg.contains("\u{d7} "), "there is nothing to compare with");
     // Neither bare graphs nor floors nor load: no column, and no word of them.
     let plain = change(&file, "plain.json", &|row| row["floor_ms"] = Value::Null);
@@ -218,15 +177,14 @@ fn what_was_not_measured_is_left_empty() {
     let all = input.as_array_mut().unwrap();
     all.retain(|row| row["launch"] != "bare" && row["cpu_load"] == 0);
     std::fs::write(&plain, input.to_string()).unwrap();
-    let (svg, rows) = made(folder.path(), &[&plain]);
-    assert_eq!(rows[0], ["", "host-graph", "device-graph"]);
+    let svg = made(folder.path(), &[&plain]);
     for word in [">bare graph", ">floor", "busy", ">\u{d7} "] {
         assert!(!svg.contains(word), "{word}");
     }
 }
 
 #[test]
-fn names_from_files_stay_text_in_both() {
+fn names_from_files_stay_text() {
     let folder = tempfile::tempdir().unwrap();
     let odd = "a|b<i>\"x\"</i>&\n[c](d)";
     let file = change(&ways(folder.path()), "odd.json", &|row| {
@@ -236,15 +194,7 @@ fn names_from_files_stay_text_in_both() {
         row["model_filename"] = odd.into();
     });
     let svg = folder.path().join("odd.svg");
-    let table = folder.path().join("odd.md");
-    let ended = run(&[
-        "report",
-        text(&file),
-        "--svg",
-        text(&svg),
-        "--table",
-        text(&table),
-    ]);
+    let ended = run(&["report", text(&file), "--svg", text(&svg)]);
     assert_eq!(
         (ended.code, ended.stdout.as_str()),
         (0, ""),
@@ -254,14 +204,6 @@ fn names_from_files_stay_text_in_both() {
     let svg = std::fs::read_to_string(svg).unwrap();
     stands_alone(&svg);
     assert!(svg.contains("a|b&lt;i&gt;&quot;x&quot;&lt;/i&gt;&amp;") && !svg.contains("<i>"));
-    let table = std::fs::read_to_string(table).unwrap();
-    let head = table.lines().find(|line| line.starts_with('|')).unwrap();
-    assert_eq!(head.replace("\\|", "").matches('|').count(), 6, "{head}");
-    let escaped = "a\\|b\\<i\\>\"x\"\\</i\\>\\&\\\\n\\[c\\](d)";
-    assert!(
-        head.contains(escaped) && table.starts_with(&format!("Decode steps of {escaped}")),
-        "{table}"
-    );
 }
 
 #[test]
@@ -281,10 +223,10 @@ fn wrong_inputs_and_names_are_refused() {
         "--output",
     );
     refused(&[text(&file), "--svg", text(&file)], "found the input file");
-    let same = [text(&file), "--svg", text(&svg), "--table", text(&svg)];
-    refused(&same, "found the same name as --svg");
-    let one_stream = [text(&file), "--svg", "-", "--table", "-"];
-    refused(&one_stream, "found the same name as --svg");
+    let same = [text(&file), "--svg", text(&svg), "-o", text(&svg)];
+    refused(&same, "found the same name as --output");
+    let one_stream = [text(&file), "--svg", "-", "-o", "-"];
+    refused(&one_stream, "found the same name as --output");
     let bare = change(&file, "bare.json", &|_| {});
     let mut input = json_of(&bare);
     let all = input.as_array_mut().unwrap();
@@ -315,13 +257,12 @@ fn wrong_inputs_and_names_are_refused() {
         ),
     ] {
         change(&file, "other.json", &|row| row[field] = value.into());
-        refused(&[text(&file), text(&other), "--table", "-"], words);
+        refused(&[text(&file), text(&other), "--svg", "-"], words);
     }
     let args = ["prefill", "-b", "1", "-p", "4", "-r", "1", "--warm-up", "0"];
     let prefill = benched(folder.path(), "prefill.json", &args);
-    let table = ["--table", "-", "-o", text(&svg)];
     refused(
-        &[&[text(&prefill)], &table[..]].concat(),
+        &[text(&prefill), "--svg", text(&svg)],
         "found no steps in these files",
     );
 }
