@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tailgraph::bench::host::{Busy, process_time, processor, processors};
+use tailgraph::bench::host::{Busy, process_time, processor};
 use tailgraph::bench::stats::{quantile, sorted};
 use tailgraph::command::{command_line, interrupt};
 use tailgraph::error::{Error, Result};
@@ -257,7 +257,7 @@ pub fn subject(gpus: &[OpenGpu]) -> Value {
         "command": command_line().replacen("tailgraph", "lab", 1),
         "test_time": chrono::Utc::now().format("%Y-%m-%dT%H:%M:%SZ").to_string(),
         "cpu_info": processor(),
-        "host_cores": processors(),
+        "host_cores": std::thread::available_parallelism().map_or(1, usize::from),
     });
     for (name, gpu) in ["gpu_info", "other_gpu_info"].into_iter().zip(gpus) {
         subject[name] = json!(gpu.info.to_string());

@@ -20,7 +20,7 @@ use crate::model::ModelSource;
 use crate::telemetry::{say, warn};
 use clap::{Args, Subcommand};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 #[derive(Debug, Clone, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, after_help = LISTS)]
@@ -107,14 +107,11 @@ fn measured(of: &Measurement<'_>) -> Result<Exit> {
 }
 
 fn keep_apart(of: &Measurement<'_>) -> Result<()> {
-    fn paths(files: &[PathBuf]) -> impl Iterator<Item = &Path> {
-        files.iter().map(PathBuf::as_path)
-    }
     let shared = of.shared;
     let model = ModelSource::parse(shared.on.model())?;
     Files::default()
-        .reads("--bucket-file", paths(&shared.on.bucket_file))
-        .reads("--kernel-file", paths(&shared.on.kernel_file))
+        .reads("--bucket-file", &shared.on.bucket_file)
+        .reads("--kernel-file", &shared.on.kernel_file)
         .runs(&model, &BucketArgs::default())
         .writes("--output", shared.print.output.as_deref())
         .writes("--steps", of.steps_file)
@@ -211,8 +208,8 @@ fn starts(rows: &[Value]) -> Vec<Value> {
 
 fn compared(args: &CompareArgs) -> Result<Exit> {
     Files::default()
-        .reads("A", [args.a.as_path()])
-        .reads("B", [args.b.as_path()])
+        .reads("A", [&args.a])
+        .reads("B", [&args.b])
         .writes("--output", args.print.output.as_deref())
         .keep_apart()?;
     let out = args.print.open()?;

@@ -117,9 +117,7 @@ pub fn compare(a: &[Row], b: &[Row]) -> Result<Vec<Value>> {
             };
             let untested = Ratio {
                 ratio: b / a,
-                low: None,
-                high: None,
-                p: None,
+                ..Ratio::default()
             };
             lines.push(Line {
                 thing,

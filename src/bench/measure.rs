@@ -646,7 +646,7 @@ impl Subject {
             backends: if gpu_info.is_some() { "CUDA" } else { "CPU" }.to_owned(),
             cpu_info: host::processor(),
             gpu_info,
-            host_cores: host::processors(),
+            host_cores: std::thread::available_parallelism().map_or(1, usize::from),
             warm_up,
             seed,
             machine: Machine::new(watch),

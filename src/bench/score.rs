@@ -32,6 +32,7 @@ pub use super::prefill::COLUMNS;
 impl ScoreArgs {
     pub fn measurement(&self) -> Measurement<'_> {
         let lists = (&self.batch.0[..], &[0][..], &self.prompt_len);
+        let points = points(Kind::Score, lists, &self.shared);
         Measurement {
             steps: vec![self.logits.step_kind()],
             wanted: match self.logits {
@@ -39,11 +40,7 @@ impl ScoreArgs {
                 Positions::Last => Logits::Last,
             },
             logits_on_device: Some(self.logits_on_device),
-            ..Measurement::of(
-                Kind::Score,
-                &self.shared,
-                points(Kind::Score, lists, &self.shared),
-            )
+            ..Measurement::of(Kind::Score, &self.shared, points)
         }
     }
 }

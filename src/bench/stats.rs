@@ -61,7 +61,7 @@ pub fn interval(sorted: &[f64], share: f64) -> Option<[f64; 2]> {
 
 /// How b compares with a: the ratio of their geometric means, with its 95% interval and the probability of one as
 /// far from 1 were there no difference. Welch's t-test on the logarithms, so the two may vary differently.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Ratio {
     pub ratio: f64,
     pub low: Option<f64>,

@@ -20,8 +20,8 @@ pub fn run(args: &MergeArgs) -> Result<Exit> {
     }
     let records: Vec<PathBuf> = args.shards.iter().map(|path| record_path(path)).collect();
     Files::default()
-        .reads("shard", args.shards.iter().map(PathBuf::as_path))
-        .reads("shard's record", records.iter().map(PathBuf::as_path))
+        .reads("shard", &args.shards)
+        .reads("shard's record", &records)
         .writes("--output", Some(&args.output))
         .keep_apart()?;
     let merge = Merge::of(&args.shards)?;

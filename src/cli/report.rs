@@ -5,11 +5,10 @@ use super::args::ReportArgs;
 use super::paths::{Files, open_asked};
 use crate::error::Result;
 use crate::report::{input, lineup, page, picture};
-use std::path::PathBuf;
 
 pub fn run(args: &ReportArgs) -> Result<Exit> {
     Files::default()
-        .reads("input", args.inputs.iter().map(PathBuf::as_path))
+        .reads("input", &args.inputs)
         .writes("--output", args.output.as_deref())
         .writes("--svg", args.svg.as_deref())
         .keep_apart()?;

@@ -53,12 +53,13 @@ pub struct Files {
 }
 
 impl Files {
-    pub fn reads<'a>(
+    pub fn reads<P: AsRef<Path>>(
         mut self,
         what: &'static str,
-        paths: impl IntoIterator<Item = &'a Path>,
+        paths: impl IntoIterator<Item = P>,
     ) -> Self {
-        let paths = paths.into_iter().map(|path| (path.to_owned(), what));
+        let paths = paths.into_iter();
+        let paths = paths.map(|path| (path.as_ref().to_owned(), what));
         self.read.extend(paths);
         self
     }
@@ -72,7 +73,7 @@ impl Files {
     /// What a run is of.
     pub fn runs(self, model: &ModelSource, settings: &BucketArgs) -> Self {
         let files = fingerprint::files(model);
-        self.reads("model", files.iter().map(PathBuf::as_path))
+        self.reads("model", files)
             .reads("--bucket-file", settings.bucket_file.as_deref())
             .reads("--kernel-file", settings.kernel_file.as_deref())
     }

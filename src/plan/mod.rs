@@ -67,7 +67,7 @@ impl StepKind {
 pub const SCORE_TILE_ROWS: usize = 512;
 
 /// Bucket sizes in rows, ascending, for each kind of step.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Ladders {
     pub decode: Vec<u32>,
     pub mixed: Vec<u32>,

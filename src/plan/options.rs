@@ -6,7 +6,7 @@ use crate::sys::abi::TG_MAX_BIASES;
 use serde::{Deserialize, Serialize};
 
 /// Everything an engine allocates follows from these; nothing is allocated after start-up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineOptions {
     /// Sequences running at once (slots).
     pub max_seqs: u32,
@@ -304,7 +304,7 @@ impl Limits {
 }
 
 /// Entries of the rings between host and scheduler; powers of two.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RingCapacities {
     pub requests: u32,
     /// Prompt tokens waiting to be composed into steps.

@@ -40,11 +40,6 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// How much further the slow steps go with a busy host: p99 over p99.
-    pub fn growth(self) -> Option<f64> {
-        Some(self.busy_p99? / self.p99?)
-    }
-
     pub fn is_empty(self) -> bool {
         self.p50.or(self.p99).or(self.busy_p99).is_none()
     }

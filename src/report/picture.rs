@@ -224,8 +224,9 @@ impl Drawing<'_> {
         if let Some(p50) = cell.p50 {
             self.text(MEDIAN, under, "end", "ink", &number(p50));
         }
-        if let Some(growth) = cell.growth() {
-            self.text(GROWTH, under, "end", "ink", &format!("\u{d7} {growth:.2}"));
+        if let (Some(busy), Some(idle)) = (cell.busy_p99, cell.p99) {
+            let growth = format!("\u{d7} {:.2}", busy / idle);
+            self.text(GROWTH, under, "end", "ink", &growth);
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::plan::{Ladders, RingCapacities};
 use serde::{Deserialize, Serialize};
 
 /// Everything that the schedule of a run depends on besides its requests and their times.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineShape {
     pub options: EngineOptions,
     pub ladders: Ladders,

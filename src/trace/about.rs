@@ -6,7 +6,7 @@ use crate::runtime::EngineShape;
 use serde::{Deserialize, Serialize};
 
 /// What was traced, by which clocks, and how much of it there is.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct About {
     /// `tailgraph trace`
     pub format: String,
@@ -57,10 +57,11 @@ pub struct GpuClocks {
 }
 
 /// How the host's track comes to stand beside the scheduler's.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "relation", rename_all = "snake_case")]
 pub enum HostClock {
     /// There is no host track: a recording does not hold the host's times.
+    #[default]
     Absent,
     /// The scheduler runs on the host and uses its clock.
     Same,
@@ -92,16 +93,7 @@ impl About {
             launch: header.launch.clone(),
             engine: header.engine.clone(),
             clock: clock.to_owned(),
-            zero_ns: 0,
-            host_clock: HostClock::Absent,
-            turns: 0,
-            steps: 0,
-            requests: 0,
-            ended: 0,
-            tokens: 0,
-            complete: false,
-            kernels: None,
-            gpu_clocks: None,
+            ..Self::default()
         }
     }
 }
