@@ -257,7 +257,7 @@ fn a_spec_that_cannot_be_names_the_option_and_its_value() {
         |spec| {
             spec.device = tailgraph::session::DeviceSpec::Gpu(tailgraph::session::GpuSpec::new(3))
         },
-        "this build has no kernels",
+        "--device cuda:3: this build has no kernels",
     );
     let memory = failed(|spec| spec.memory_limit = Some(1 << 20));
     assert!(matches!(memory, Error::Memory(_)), "{memory:?}");

@@ -12,13 +12,14 @@ use super::args::doctor::{DoctorArgs, Format};
 use super::args::profile::Tool;
 use super::profile::find;
 use crate::backend::cuda::driver::image::HAS_KERNELS;
-use crate::backend::cuda::driver::machine::probe;
+use crate::backend::cuda::driver::machine::{Missing, probe};
 use crate::error::{Error, Result};
 use crate::plan::MemoryPlan;
 use crate::plan::budget::{Available, Budget};
 use crate::plan::bytes::Bytes;
 use print::{Details, json_document, text};
 use std::io::Write;
+use std::path::Path;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
@@ -206,6 +207,10 @@ fn gpu() -> Check {
     let driver = match probe() {
         Ok(driver) => driver,
         Err(missing) => {
+            let has_driver = Path::new("/proc/driver/nvidia/version").exists();
+            if missing == Missing::Kernels && !has_driver {
+                return Check::ok("gpu", format!("no NVIDIA driver here; {missing}"));
+            }
             return Check::not_ok(
                 "gpu",
                 Status::Warn,

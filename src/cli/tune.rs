@@ -4,7 +4,8 @@
 use super::Exit;
 use super::args::TuneArgs;
 use crate::backend::cuda::device::GpuDevice;
-use crate::backend::cuda::driver::machine::Gpu;
+use crate::backend::cuda::driver::image::HAS_KERNELS;
+use crate::backend::cuda::driver::machine::{Gpu, Missing};
 use crate::backend::cuda::tuning::variants::{Architecture, Entry};
 use crate::backend::cuda::tuning::{KernelFile, Shape};
 use crate::backend::device::EngineSpec;
@@ -42,6 +43,9 @@ struct Tuned {
 }
 
 pub fn run(args: &TuneArgs) -> Result<Exit> {
+    if !HAS_KERNELS {
+        return Err(Error::Usage(format!("tune: {}", Missing::Kernels)));
+    }
     let interrupt = interrupt::flag();
     let spec = run_spec(args, DType::BF16)?;
     let config = Arc::new(spec.model.config()?.0);

@@ -182,7 +182,10 @@ pub fn named(device: &str) -> Result<Vec<DeviceSpec>> {
         }
     };
     if kind == "cuda" && !HAS_KERNELS {
-        return usage(format!("--device {device}: {}", Missing::Kernels));
+        return usage(format!(
+            "--device {device}: {}, or use --device cpu",
+            Missing::Kernels
+        ));
     }
     for (index, number) in numbers.iter().enumerate() {
         if numbers[..index].contains(number) {

@@ -82,7 +82,7 @@ fn by_layer(config: &ModelConfig, of: impl Fn(OpKind) -> f64) -> Vec<f64> {
     for op in operations(config, 0..layers) {
         match (op.layer, op.kind) {
             (Some(layer), kind) => sums[layer] += of(kind),
-            (None, OpKind::Embed) => {}
+            (None, OpKind::Embed | OpKind::Sample) => {}
             (None, kind) => sums[layers - 1] += of(kind),
         }
     }

@@ -63,7 +63,7 @@ pub fn of(inputs: &[Input]) -> Result<Lineup> {
         ))),
         [group] => Ok(Lineup::of(group)),
         groups => Err(Error::Usage(format!(
-            "--svg: found {}; expected steps of one model, type, machine and build, each way and batch once: name only files that belong together",
+            "--svg: found {}; expected steps of one model, type, machine, build, bucket and kernel file, each way and batch once: name only files that belong together",
             found(groups)
         ))),
     }

@@ -54,12 +54,10 @@ struct Scale {
 impl Scale {
     /// From a little below the least of these to a little above the largest.
     fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
-        let (least, most) = (
-            values.clone().fold(1e15, f64::min),
-            values.fold(1e-9, f64::max),
-        );
+        let values = values.map(|value| value.clamp(1e-9, 1e15));
+        let most = values.clone().fold(1e-9, f64::max);
         Self {
-            from: least.min(most) / 1.1,
+            from: values.fold(most, f64::min) / 1.1,
             to: most * 1.1,
         }
     }

@@ -133,6 +133,9 @@ impl Seen {
                 if let Some(value) = event.args.values().next().and_then(Value::as_f64) {
                     let points = self.counters.entry(event.name).or_default();
                     points.push((event.ts, value));
+                    if points.len() >= 64 * POINTS {
+                        *points = thinned(points);
+                    }
                 }
             }
             "b" | "e" => self.request(event),
@@ -249,7 +252,7 @@ pub fn read(path: &Path, file: String) -> Result<Value> {
     let about = about.ok_or_else(|| wrong("found no otherData".into()))?;
     let (from_us, to_us) = seen.span.ok_or_else(|| wrong("found no turn".into()))?;
     let bucket = |((kind, size), Bucket { ms, rows }): ((String, u64), Bucket)| {
-        let fill = rows as f64 / (size * ms.len() as u64).max(1) as f64;
+        let fill = rows as f64 / (size as f64 * ms.len() as f64).max(1.0);
         let mut of = times(&format!("{kind} {size}"), ms);
         of["fill"] = json!(fill);
         of

@@ -3,9 +3,11 @@
 use super::spec::RunSpec;
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::device::{GpuDevice, GpuStages};
+use crate::backend::cuda::driver::image::HAS_KERNELS;
+use crate::backend::cuda::driver::machine::Missing;
 use crate::backend::{Device, DeviceSpec};
 use crate::backend::{GpuSpec, Parallel};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// A device that is there, as what it is: some commands are of GPUs alone.
 pub enum Target {
@@ -34,6 +36,11 @@ impl Target {
     pub fn open(spec: &DeviceSpec) -> Result<Self> {
         match spec {
             DeviceSpec::Cpu { .. } => Cpu::open(&()).map(Self::Cpu),
+            DeviceSpec::Gpu(spec) if !HAS_KERNELS => Err(Error::Usage(format!(
+                "--device cuda:{}: {}",
+                spec.ordinal,
+                Missing::Kernels
+            ))),
             DeviceSpec::Gpu(spec) => GpuDevice::open(spec).map(Self::Gpu),
         }
     }

@@ -127,7 +127,12 @@ pub fn check_ops(config: &ModelConfig, ops: &[Op], layers: &Range<usize>) -> Res
         )));
     }
     let own = operations(config, layers.clone());
-    match ops.iter().find(|op| !own.contains(op)) {
+    let samples = ops.iter().any(|op| op.kind == OpKind::Sample);
+    let is_own = |op: &Op| {
+        let is_head = matches!(op.kind, OpKind::FinalNorm | OpKind::LmHead);
+        own.contains(op) && (samples || !is_head)
+    };
+    match ops.iter().find(|op| !is_own(op)) {
         None => Ok(()),
         Some(op) => Err(Error::Runtime(format!(
             "the plan's layers {layers:?} hold {op:?}, which this model does not have there: {expected}"
