@@ -72,7 +72,9 @@ fn keep_busy(gpu: &OpenGpu) -> Result<()> {
         let recorded = stream.record_event(Some(CU_EVENT_BLOCKING_SYNC));
         recorded.map_err(refused)
     };
+    let first = event()?;
     let mut running = event()?;
+    first.synchronize().map_err(refused)?;
     writeln!(std::io::stdout(), "{READY}").map_err(|error| Error::io("standard output", error))?;
     while !input.is_finished() {
         let waiting = event()?;

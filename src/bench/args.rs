@@ -53,7 +53,7 @@ impl PrintArgs {
     /// What results are written to, once there are some.
     ///
     /// # Errors
-    /// [`Error::Usage`] where it is the name of a format; the system refused.
+    /// [`crate::Error::Usage`] where it is the name of a format; the system refused.
     pub fn open(&self) -> Result<Out> {
         open_printed::<Format>(self.output.as_deref())
     }
@@ -106,8 +106,8 @@ pub struct OnArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Measuring")]
 pub struct MeasuringArgs {
-    /// Threads that spin meanwhile
-    #[arg(long, value_name = "LIST", value_parser = ranges::parse, default_value = "0")]
+    /// Threads that spin meanwhile, up to 4096
+    #[arg(long, value_name = "LIST", value_parser = threads, default_value = "0")]
     pub cpu_load: List,
     /// The seed of the prompts and arrival times
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -201,6 +201,15 @@ pub fn positive(text: &str) -> std::result::Result<List, String> {
         return Err("found 0, expected numbers of at least 1".to_owned());
     }
     Ok(list)
+}
+
+/// More would take minutes to begin, and all of the machine.
+fn threads(text: &str) -> std::result::Result<List, String> {
+    let list = ranges::parse(text)?;
+    match list.0.iter().find(|&&threads| threads > 4096) {
+        Some(threads) => Err(format!("found {threads}, expected at most 4096 threads")),
+        None => Ok(list),
+    }
 }
 
 pub fn above_zero(text: &str) -> std::result::Result<f64, String> {

@@ -45,7 +45,7 @@ enum BenchKind {
     /// them
     #[command(visible_alias = "gemm")]
     Kernel(Box<KernelArgs>),
-    /// Geometric means of two measurements' repeats, their ratios, and whether the repeats show a difference
+    /// Geometric means of two measurements' repeats of the same model and devices, their ratios, and whether the repeats show a difference
     Compare(CompareArgs),
 }
 

@@ -162,15 +162,17 @@ impl Watch {
             let before = gpus.joules();
             let look = move || {
                 let mut looks = vec![];
-                loop {
+                let used = loop {
                     let waited = stopped.recv_timeout(PERIOD);
+                    // Before the look, which takes a while too.
+                    let used = gpus.joules();
                     looks.extend(gpus.look());
                     if waited != Err(RecvTimeoutError::Timeout) {
-                        break;
+                        break used;
                     }
-                }
+                };
                 Seen {
-                    joules: gpus.joules().zip(before).map(|(now, before)| now - before),
+                    joules: used.zip(before).map(|(now, before)| now - before),
                     looks,
                     processor: thread_time(),
                 }

@@ -25,7 +25,7 @@ use crate::plan::{Limits, OpKind, StepKind, StepShape};
 use crate::runtime::{Engine, Logits};
 use crate::session::opened::load;
 use crate::session::{Opened, RunSpec, Target};
-use crate::telemetry::say;
+use crate::telemetry::{say, warn};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
@@ -327,7 +327,11 @@ impl<'a> Table<'a> {
         let (a_second, dtype) = (us.map(|us| 1e6 / us), opened.spec.device.dtype());
         let dense = dense(&counted, config, &shape);
         let library_us = match (library, dense) {
-            (Some(library), Some(dense)) => library.us(dense, dtype)?,
+            // What was measured is not lost by a product that the library refuses.
+            (Some(library), Some(dense)) => library.us(dense, dtype).unwrap_or_else(|error| {
+                warn(&error.to_string());
+                None
+            }),
             _ => None,
         };
         Ok(Row {

@@ -1,18 +1,12 @@
 //! Benchmarks: what is measured, how, and what is said about it.
 //!
-//! - `commands`: the command line, tables and files; `args`: the flags that kinds share
-//! - a file a kind, with its arguments, requests and columns: `decode`, `prefill`, `score`, `serve`, and `kernel`, whose times `kernels` reads
-//! - `kind`: what kinds differ in; `measure`: the engines of all that run a model, and their repeats
-//! - [`ranges`]: lists such as `1,8,32` and `1-256*2`
-//! - [`workload`]: prompts and arrival times, the same for whatever is compared
-//! - [`drive`]: one run on an engine, with what the scheduler's clock said of each token; [`clock`]: that clock beside
-//!   the host's
-//! - [`host`]: what a run costs the host beside time; [`gpu_state`]: energy, clocks and power of GPUs
-//! - [`metrics`]: from runs to figures; [`stats`]: means, quantiles, Welch's test; [`floors`]: the least it could take
-//! - [`routing`]: how rows spread over experts, counted apart
+//! - `commands`: the command line, tables and files; a file a kind, with its arguments and columns: `decode`, `prefill`, `score`,
+//!   `serve` and `kernel`
+//! - `measure`: the engines of all that run a model, and their repeats; [`drive`]: one run on an engine; [`metrics`]: from runs
+//!   to figures
 //! - [`row`], [`output`]: a result as JSON and as tables; [`compare`]: two files of results
-//! - [`bare`]: a model's steps without a scheduler, and [`over_bare`]: what each way to launch adds to it; `cublaslt`: a library's products (GPUs only)
-//! - [`variants`]: which kernels are worth measuring for a bucket; `tuning`: measures them (GPUs only)
+//! - [`bare`]: a model's steps without a scheduler, and [`over_bare`]: what each way to launch adds to it
+//! - [`variants`], [`tuning`]: what `tune` measures
 
 mod args;
 pub mod bare;

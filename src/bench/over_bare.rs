@@ -230,7 +230,8 @@ pub fn over_bare(way: LaunchWay, laps: &[Laps], bare: &[Laps]) -> Option<OverBar
     let runs = laps.iter().zip(bare).map(|(laps, bare)| {
         let both = laps.iter().filter_map(|(number, lap)| {
             let bare = bare.get(number)?;
-            Some((lap.longer_ns(bare), lap, bare))
+            let is_whole = lap.step.at.len() == bare.step.at.len();
+            is_whole.then(|| (lap.longer_ns(bare), lap, bare))
         });
         both.collect()
     });

@@ -1,5 +1,5 @@
 //! `inspect`: a plan with each operation's shapes, bytes, FLOPs and least time, and its graphs as a GPU was given them. All that is
-//! known is one [`document`], which is the JSON; tables and graphs for Graphviz are views of it.
+//! known is one `document`, which is the JSON; tables and graphs for Graphviz are views of it.
 
 mod document;
 mod dot;

@@ -109,7 +109,7 @@ const EXITS: &[(&str, &str)] = &[
     ),
     ("2", "Wrong usage."),
     ("3", "Some rows failed; the others were served."),
-    ("4", "score --expect, bench --expect or replay disagreed."),
+    ("4", "score --expect or replay disagreed."),
     ("129, 130, 143", "Ended by SIGHUP, SIGINT or SIGTERM."),
 ];
 

@@ -155,7 +155,7 @@ fn asked(args: &TuneArgs, plan: &Plan) -> Result<Option<Vec<u32>>> {
     }
 }
 
-/// What was found for each bucket. `None`: interrupted.
+/// What was found for each bucket.
 fn of_dtype(
     args: &TuneArgs,
     model: &Arc<Model>,

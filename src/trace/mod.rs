@@ -1,11 +1,8 @@
 //! A run as a timeline that ui.perfetto.dev (and chrome://tracing) opens as it is: Chrome's trace event format.
 //!
-//! - [`timeline`]: a recording's lines, one after the other, as tracks of steps, turns and counters; `passing` has stages'
-//!   tracks and the arrows between them, `aligned` the clocks of stages on GPUs
-//! - `requests`: a track per request
+//! - [`timeline`]: a recording's lines, one after the other, as tracks of steps, turns and counters; `requests`: a track each
 //! - [`live`]: a run that is going on: the same lines, and what the host does
-//! - [`parts`]: the kernels of each step, or the CPU's operations, where they were timed; [`kernels`]: what they came to; [`step`]: a step as these have it
-//! - [`clock`]: the host's clock and the scheduler's, and how far apart they are
+//! - [`parts`]: the kernels of each step, where they were timed; [`kernels`]: what they came to
 //! - [`json`]: events as text, written as they come; [`about`]: what the file says of itself
 //!
 //! Nothing here grows with the length of a run. Uses `io`'s recordings and the runtime; the command line uses it.
