@@ -17,29 +17,21 @@ const WAIT: Duration = Duration::from_millis(20);
 /// With something to send and no room for it in the rings.
 const FULL_WAIT: Duration = Duration::from_micros(200);
 
-/// What a run is measured on.
+/// What a run is measured on. Each method, and its errors, are the engine's or the replicas' of that name.
 pub trait Driven {
-    /// As [`Engine::try_submit_all`].
-    ///
-    /// # Errors
-    /// As there.
     fn try_submit_all(
         &mut self,
         requests: &mut dyn Iterator<Item = &Request>,
     ) -> Result<Range<u64>>;
 
-    /// As [`Engine::next_stamped`]. The clock that requests' times are told by too.
-    ///
-    /// # Errors
-    /// As there.
+    /// By the clock that requests' times are told by too.
     fn next_stamped(&mut self, wait: Duration) -> Result<Option<(u64, Event)>>;
 
-    /// As [`Engine::next_trace`]; none of several schedulers, whose clocks differ.
+    /// None of several schedulers, whose clocks differ.
     fn next_trace(&mut self) -> Option<abi::tg_trace> {
         None
     }
 
-    /// As [`Engine::traces_lost`].
     fn traces_lost(&self) -> u64 {
         0
     }

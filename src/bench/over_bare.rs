@@ -230,8 +230,7 @@ pub fn over_bare(way: LaunchWay, laps: &[Laps], bare: &[Laps]) -> Option<OverBar
     let runs = laps.iter().zip(bare).map(|(laps, bare)| {
         let both = laps.iter().filter_map(|(number, lap)| {
             let bare = bare.get(number)?;
-            let is_whole = lap.step.at.len() == bare.step.at.len();
-            is_whole.then(|| (lap.longer_ns(bare), lap, bare))
+            (lap.step.at.len() == bare.step.at.len()).then(|| (lap.longer_ns(bare), lap, bare))
         });
         both.collect()
     });
