@@ -323,9 +323,13 @@ fn an_interrupt_cancels_what_runs_and_leaves_out_what_has_not_begun() {
             None => row["error"]["code"].clone(),
         })
         .collect();
-    assert_eq!(ended, ["length", "length", "cancelled", "cancelled"]);
+    // Rows are read on threads of their own: of the two places one may still have been empty.
+    let (whole, cut) = ended.split_at(2);
+    assert_eq!(whole, ["length", "length"]);
+    assert!((1..=2).contains(&cut.len()), "{ended:?}");
+    assert!(cut.iter().all(|code| code == "cancelled"), "{ended:?}");
     assert!(!text.contains("\"output_ids\":[97,98]"), "{text}");
-    assert_eq!(summary.counts.failed, 2);
+    assert_eq!(summary.counts.failed, cut.len() as u64);
 }
 
 /// A reader that dies must not look like the end of the input: OUTPUT would be put in place without the rest.
