@@ -323,13 +323,16 @@ fn an_interrupt_cancels_what_runs_and_leaves_out_what_has_not_begun() {
             None => row["error"]["code"].clone(),
         })
         .collect();
-    // Rows are read on threads of their own: of the two places one may still have been empty.
-    let (whole, cut) = ended.split_at(2);
-    assert_eq!(whole, ["length", "length"]);
-    assert!((1..=2).contains(&cut.len()), "{ended:?}");
-    assert!(cut.iter().all(|code| code == "cancelled"), "{ended:?}");
+    // Rows are read on threads of their own: of the two places one may have been empty for a while.
+    let cut = ended.iter().filter(|code| *code == "cancelled").count();
+    let whole = ended.iter().filter(|code| *code == "length").count();
+    assert_eq!(cut + whole, ended.len(), "{ended:?}");
+    assert!(
+        (1..=2).contains(&cut) && (1..=2).contains(&whole),
+        "{ended:?}"
+    );
     assert!(!text.contains("\"output_ids\":[97,98]"), "{text}");
-    assert_eq!(summary.counts.failed, cut.len() as u64);
+    assert_eq!(summary.counts.failed, cut as u64);
 }
 
 /// A reader that dies must not look like the end of the input: OUTPUT would be put in place without the rest.
