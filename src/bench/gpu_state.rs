@@ -164,10 +164,11 @@ impl Watch {
                 let mut looks = vec![];
                 let used = loop {
                     let waited = stopped.recv_timeout(PERIOD);
+                    let has_ended = waited != Err(RecvTimeoutError::Timeout);
                     // Before the look, which takes a while too.
-                    let used = gpus.joules();
+                    let used = has_ended.then(|| gpus.joules());
                     looks.extend(gpus.look());
-                    if waited != Err(RecvTimeoutError::Timeout) {
+                    if let Some(used) = used {
                         break used;
                     }
                 };

@@ -174,8 +174,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
     let seconds = progress.finish().as_secs_f64();
     let rows = rows.map(Ordered::finish).transpose()?;
     if !done {
-        say("tailgraph: interrupted");
-        return Ok(Exit::Interrupted);
+        return Err(Error::Interrupted);
     }
     serving.finish(true)?;
     match (rows, shard) {

@@ -6,8 +6,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use tailgraph::Result;
 use tailgraph::backend::{InTurn, LogitsSink, StageBackend, StepView};
-use tailgraph::model::{LayerType, Model, ModelConfig};
-use tailgraph::plan::{Ladders, Op, OpKind, Plan, Stage};
+use tailgraph::model::tensors::operations;
+use tailgraph::model::{Model, ModelConfig};
+use tailgraph::plan::{Ladders, Plan, Stage};
 use tailgraph::runtime::EngineOptions;
 use tailgraph::sys::abi;
 
@@ -115,44 +116,12 @@ impl Output {
     }
 }
 
-/// A plan in the order of `OpKind`'s variants.
+/// A plan of stages of these layers.
 pub fn plan(config: &ModelConfig, stages: &[Range<usize>]) -> Plan {
-    let stages = stages.iter().enumerate().map(|(index, layers)| {
-        let mut ops = Vec::new();
-        let mut push = |layer, kinds: &[OpKind]| {
-            ops.extend(kinds.iter().map(|&kind| Op { layer, kind }));
-        };
-        if index == 0 {
-            push(None, &[OpKind::Embed]);
-        }
-        for layer in layers.clone() {
-            let mixer: &[OpKind] = match config.layer_types[layer] {
-                LayerType::Conv => &[OpKind::ConvInProj, OpKind::ShortConv, OpKind::ConvOutProj],
-                LayerType::FullAttention => &[
-                    OpKind::QkvProj,
-                    OpKind::QkNormRope,
-                    OpKind::Attention,
-                    OpKind::AttentionOutProj,
-                ],
-            };
-            let ffn: &[OpKind] = if config.is_moe(layer) {
-                &[OpKind::Router, OpKind::ExpertGateUp, OpKind::ExpertDown]
-            } else {
-                &[OpKind::DenseGateUp, OpKind::DenseDown]
-            };
-            push(Some(layer), &[OpKind::OperatorNorm]);
-            push(Some(layer), mixer);
-            push(Some(layer), &[OpKind::FfnNorm]);
-            push(Some(layer), ffn);
-        }
-        if index == stages.len() - 1 {
-            push(None, &[OpKind::FinalNorm, OpKind::LmHead, OpKind::Sample]);
-        }
-        Stage {
-            index,
-            layers: layers.clone(),
-            ops,
-        }
+    let stages = stages.iter().enumerate().map(|(index, layers)| Stage {
+        index,
+        layers: layers.clone(),
+        ops: operations(config, layers.clone()),
     });
     Plan {
         config: Arc::new(config.clone()),

@@ -5,6 +5,7 @@ mod items;
 
 use self::items::{POOL, items};
 use super::arena::{Arena, ArenaShape};
+use super::weights::WeightAddresses;
 use crate::error::{Error, Result};
 use crate::plan::bytes::Bytes;
 use crate::plan::memory::{MemoryPlan, too_little};
@@ -49,8 +50,8 @@ const SPARE_SHARE: u64 = 16;
 /// Sizes of a run, as they follow from what was asked for.
 struct Sizing<'a> {
     plan: &'a Plan,
-    /// Of each GPU.
-    sections: &'a [Section],
+    /// Of each GPU, with the bytes of its weights.
+    sections: Vec<(&'a Section, u64)>,
     precision: Precision,
     limits: Limits,
     memory: &'a DeviceMemory,
@@ -86,9 +87,11 @@ impl MemoryPlan {
         overheads: &dyn Fn(&EngineOptions) -> Result<Overheads>,
     ) -> Result<Self> {
         let DeviceMemory { whole, budget } = memory;
+        let weights = |section| WeightAddresses::bytes(&plan.config, section, precision.weights);
+        let sections = sections.iter().map(|section| (section, weights(section)));
         let sizing = Sizing {
             plan,
-            sections,
+            sections: sections.collect(),
             precision,
             limits: *limits,
             memory,
@@ -211,11 +214,11 @@ impl Sizing<'_> {
             ..asked
         };
         let overheads = (self.overheads)(&options)?;
-        let of_section = |section| MemoryPlan {
+        let of_section = |&(section, weight_bytes): &(&Section, u64)| MemoryPlan {
             options,
             rings: RingCapacities::new(&options),
             items: items(
-                (self.plan, section),
+                (self.plan, section, weight_bytes),
                 self.precision,
                 &options,
                 &overheads,

@@ -2,7 +2,6 @@
 
 use super::{Overheads, arena};
 use crate::backend::cuda::memory::state::StateLayout;
-use crate::backend::cuda::memory::weights::WeightAddresses;
 use crate::plan::bytes::Bytes;
 use crate::plan::memory::{MemoryItem, Place, WEIGHTS, plural};
 use crate::plan::{EngineOptions, Plan, Precision, Section};
@@ -10,9 +9,10 @@ use crate::plan::{EngineOptions, Plan, Precision, Section};
 /// The one item that the rest of the budget goes to.
 pub(super) const POOL: &str = "keys and values";
 
-/// What a run keeps in a GPU's memory and beside it, with the sizes of what is allocated. `section`: of the model, on this GPU.
+/// What a run keeps in a GPU's memory and beside it, with the sizes of what is allocated. `section`: of the model, on this GPU, where its
+/// weights take `weight_bytes`.
 pub(super) fn items(
-    (plan, section): (&Plan, &Section),
+    (plan, section, weight_bytes): (&Plan, &Section, u64),
     precision: Precision,
     options: &EngineOptions,
     overheads: &Overheads,
@@ -35,12 +35,7 @@ pub(super) fn items(
     );
     let pinned = |what: &str| format!("pinned memory of the host: {what}");
     let mut items = vec![
-        on(
-            Place::Budget,
-            WEIGHTS,
-            WeightAddresses::bytes(config, section, precision.weights),
-            weights,
-        ),
+        on(Place::Budget, WEIGHTS, weight_bytes, weights),
         item(
             "activations",
             arena.activation_bytes,
