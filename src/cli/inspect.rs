@@ -9,8 +9,7 @@ use super::args::InspectArgs;
 use super::args::inspect::Format;
 use super::paths::{Files, open_printed};
 use super::{Exit, spec};
-use crate::backend::cuda::driver::image::HAS_KERNELS;
-use crate::backend::cuda::driver::machine::Missing;
+use crate::backend::cuda::driver::gpu::expect_kernels;
 use crate::backend::cuda::listed::StepCalls;
 use crate::backend::cuda::tuning::gpu::H200;
 use crate::error::{Error, Result};
@@ -166,9 +165,7 @@ fn calls(
     use crate::backend::cuda::tuning::KernelChoice;
     use crate::session::sizes::wanted;
 
-    if !HAS_KERNELS {
-        return Err(Error::Usage(format!("--calls: {}", Missing::Kernels)));
-    }
+    expect_kernels("--calls")?;
     let gpu = args.gpu.unwrap_or(&H200);
     let shape = GpuShape {
         capability: gpu.capability,

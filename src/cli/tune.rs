@@ -4,8 +4,8 @@
 use super::Exit;
 use super::args::TuneArgs;
 use crate::backend::cuda::device::GpuDevice;
-use crate::backend::cuda::driver::image::HAS_KERNELS;
-use crate::backend::cuda::driver::machine::{Gpu, Missing};
+use crate::backend::cuda::driver::gpu::expect_kernels;
+use crate::backend::cuda::driver::machine::Gpu;
 use crate::backend::cuda::tuning::variants::{Architecture, Entry};
 use crate::backend::cuda::tuning::{KernelFile, Shape};
 use crate::backend::device::EngineSpec;
@@ -43,9 +43,7 @@ struct Tuned {
 }
 
 pub fn run(args: &TuneArgs) -> Result<Exit> {
-    if !HAS_KERNELS {
-        return Err(Error::Usage(format!("tune: {}", Missing::Kernels)));
-    }
+    expect_kernels("tune")?;
     let interrupt = interrupt::flag();
     let spec = run_spec(args, DType::BF16)?;
     let config = Arc::new(spec.model.config()?.0);

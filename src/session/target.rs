@@ -3,11 +3,10 @@
 use super::spec::RunSpec;
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::device::{GpuDevice, GpuStages};
-use crate::backend::cuda::driver::image::HAS_KERNELS;
-use crate::backend::cuda::driver::machine::Missing;
+use crate::backend::cuda::driver::gpu::expect_kernels;
 use crate::backend::{Device, DeviceSpec};
 use crate::backend::{GpuSpec, Parallel};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// A device that is there, as what it is: some commands are of GPUs alone.
 pub enum Target {
@@ -36,12 +35,10 @@ impl Target {
     pub fn open(spec: &DeviceSpec) -> Result<Self> {
         match spec {
             DeviceSpec::Cpu { .. } => Cpu::open(&()).map(Self::Cpu),
-            DeviceSpec::Gpu(spec) if !HAS_KERNELS => Err(Error::Usage(format!(
-                "--device cuda:{}: {}",
-                spec.ordinal,
-                Missing::Kernels
-            ))),
-            DeviceSpec::Gpu(spec) => GpuDevice::open(spec).map(Self::Gpu),
+            DeviceSpec::Gpu(spec) => {
+                expect_kernels(&format!("--device cuda:{}", spec.ordinal))?;
+                GpuDevice::open(spec).map(Self::Gpu)
+            }
         }
     }
 

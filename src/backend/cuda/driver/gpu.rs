@@ -1,6 +1,7 @@
 //! A GPU to run on: its context, with this build's kernels loaded.
 
 use crate::backend::cuda::driver::errors::failed;
+use crate::backend::cuda::driver::image::HAS_KERNELS;
 use crate::backend::cuda::driver::machine::{self, Missing};
 use crate::backend::cuda::driver::module::Module;
 use crate::backend::cuda::tuning::{Architecture, KernelChoice, Served};
@@ -16,6 +17,17 @@ pub struct OpenGpu {
     pub module: Arc<Module>,
     /// Which of them serve which bucket.
     pub kernels: KernelChoice,
+}
+
+/// Asks this build for kernels, which `what` wants.
+///
+/// # Errors
+/// [`Error::Usage`]: it has none.
+pub fn expect_kernels(what: &str) -> Result<()> {
+    if HAS_KERNELS {
+        return Ok(());
+    }
+    Err(Error::Usage(format!("{what}: {}", Missing::Kernels)))
 }
 
 impl From<Missing> for Error {
