@@ -1,13 +1,13 @@
 //! tailgraph: batch inference for LFM2-MoE models whose schedule runs where the model runs.
 //!
-//! As a library, [`session::Session`] is the way in. It is what `tailgraph generate` runs on:
+//! As a library, [`session::Session`] is the way in:
 //!
 //! ```
 //! use tailgraph::io::row::Ask;
 //! use tailgraph::session::{RunSpec, Session};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let mut session = Session::open(RunSpec::new("random:tiny")?)?;
+//! let session = Session::open(RunSpec::new("random:tiny")?)?;
 //! let mut answer = session.ask(&Ask::text("The tail launches"))?;
 //! for piece in &mut answer {
 //!     print!("{}", piece?);

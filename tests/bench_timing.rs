@@ -14,7 +14,7 @@ use tailgraph::bench::workload::{self, Random};
 use tailgraph::bench::{Kind, Point};
 use tailgraph::error::Result;
 use tailgraph::plan::{EngineOptions, Ladders};
-use tailgraph::runtime::{Engine, Logits};
+use tailgraph::runtime::{Engine, Logits, SingleEngine};
 use tailgraph::sys::abi;
 
 const OPTIONS: EngineOptions = EngineOptions {
@@ -66,7 +66,7 @@ struct Measured {
 }
 
 /// An engine of steps that take `takes`, and what they really took.
-fn engine(takes: Duration) -> (Engine, Arc<Mutex<Vec<f64>>>) {
+fn engine(takes: Duration) -> (SingleEngine, Arc<Mutex<Vec<f64>>>) {
     let took_ms = Arc::new(Mutex::new(Vec::new()));
     let sleeper = Sleeper {
         takes,
@@ -81,7 +81,7 @@ fn engine(takes: Duration) -> (Engine, Arc<Mutex<Vec<f64>>>) {
         record: true,
         ..OPTIONS
     };
-    let engine = Engine::start(vec![Box::new(sleeper)], &ladders, &options).unwrap();
+    let engine = SingleEngine::start(vec![Box::new(sleeper)], &ladders, &options).unwrap();
     (engine, took_ms)
 }
 

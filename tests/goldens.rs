@@ -11,7 +11,7 @@ use tailgraph::backend::{LogitsSink, cpu};
 use tailgraph::error::Result;
 use tailgraph::model::Model;
 use tailgraph::plan::{Ladders, Plan};
-use tailgraph::runtime::{EndReason, Engine, EngineOptions, Logits, Request};
+use tailgraph::runtime::{EndReason, EngineOptions, Logits, Request, SingleEngine};
 
 const VARIANTS: [&str; 4] = ["a", "b", "c", "d"];
 /// Greedy continuations in the goldens have this many tokens.
@@ -110,7 +110,7 @@ fn run(model: &Arc<Model>, cut: Cut, requests: &[Request]) -> (Vec<Vec<u32>>, Ar
     };
     let sink = Arc::new(Collected::default());
     let stages = cpu::stages(model, &plan, &options, &Some(sink.clone() as _)).unwrap();
-    let mut engine = Engine::start(stages, &ladders, &options).unwrap();
+    let mut engine = SingleEngine::start(stages, &ladders, &options).unwrap();
     let ended = by_request(&serve(&mut engine, requests), requests.len());
     let tokens = ended.into_iter().map(|(tokens, end)| {
         assert_eq!(end, EndReason::Length);

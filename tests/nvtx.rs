@@ -8,7 +8,7 @@ use common::program::{end, this_program};
 use tailgraph::backend::{StageBackend, StepView};
 use tailgraph::error::Result;
 use tailgraph::plan::{EngineOptions, Ladders};
-use tailgraph::runtime::Engine;
+use tailgraph::runtime::{Engine, SingleEngine};
 use tailgraph::telemetry::nvtx::{Category, Name, range};
 
 /// Set for the process that opens ranges, which is this test again: NVTX looks for its listener once.
@@ -86,7 +86,7 @@ fn serve() {
         steps_in_flight: 1,
         record: false,
     };
-    let mut engine = Engine::start(vec![Box::new(Idle)], &ladders, &options).unwrap();
+    let mut engine = SingleEngine::start(vec![Box::new(Idle)], &ladders, &options).unwrap();
     let other = std::thread::spawn(move || {
         engine.drain();
         drop(engine);

@@ -1,6 +1,5 @@
 //! The library's way in: a model opened by its spec, and answers to several questions as they come.
 
-use std::collections::HashMap;
 use std::io::Write;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -14,18 +13,21 @@ use tailgraph::io::row::{Ask, Code, Options, Prompt};
 use tailgraph::io::rows::Rows;
 use tailgraph::io::source::Source;
 use tailgraph::session::job::{Job, Style};
-use tailgraph::session::{Output, Progress, RunSpec, Session, Unanswered};
+use tailgraph::session::recording::Keep;
+use tailgraph::session::{Answer, Opened, Output, Progress, RunSpec, Session, Texts, Unanswered};
 use tailgraph::text::Chat;
 
 /// One comparison of 1.5 TB of text.
 const HANGS: &str = "{% set a = 'x' * 5000000 %}{% if [a] * 300000 == [a] * 300000 %}y{% endif %}";
 
-const LONG: Duration = Duration::from_secs(60);
-
-fn open(defaults: Options) -> Session {
+fn spec(defaults: Options) -> RunSpec {
     let mut spec = RunSpec::new("random:tiny").unwrap();
     spec.defaults = defaults;
-    Session::open(spec).unwrap()
+    spec
+}
+
+fn open(defaults: Options) -> Session {
+    Session::open(spec(defaults)).unwrap()
 }
 
 fn tokens(most: u32) -> Options {
@@ -35,7 +37,7 @@ fn tokens(most: u32) -> Options {
     }
 }
 
-fn outcome(session: &mut Session, ask: &Ask) -> Outcome {
+fn outcome(session: &Session, ask: &Ask) -> Outcome {
     session.ask(ask).unwrap().outcome().unwrap()
 }
 
@@ -46,7 +48,7 @@ fn pieces_are_the_text_and_each_question_is_alone() {
         seed: Some(7),
         ..tokens(40)
     };
-    let mut session = open(sampled);
+    let session = open(sampled);
     let asks = ["one", "two and more", "three"].map(Ask::text);
     let alone = asks.each_ref().map(|ask| {
         let mut answer = session.ask(ask).unwrap();
@@ -62,41 +64,29 @@ fn pieces_are_the_text_and_each_question_is_alone() {
     assert_ne!(alone[0].output_ids, alone[1].output_ids);
 
     // All at once: each as it was alone, token by token.
-    let mut told: HashMap<u64, (String, Vec<u32>)> = HashMap::new();
-    let requests = asks.each_ref().map(|ask| {
-        let prepared = session.prepare(ask).unwrap();
-        session.submit(&prepared).unwrap().unwrap()
-    });
-    let mut ended = 0;
-    while ended < requests.len() {
-        let output = session.next(LONG).unwrap().expect("an output");
-        let (text, ids) = told.entry(output.request()).or_default();
-        match output {
-            Output::Token {
-                id, text: piece, ..
-            } => {
-                ids.push(id);
-                text.push_str(&piece);
+    let answers = asks
+        .each_ref()
+        .map(|ask| session.submit(session.prepare(ask).unwrap()));
+    for (mut answer, alone) in answers.into_iter().zip(alone) {
+        let (mut told, mut ids) = (String::new(), vec![]);
+        let end = loop {
+            match answer.output().expect("an output") {
+                Output::Token { id, text, .. } => {
+                    ids.push(id);
+                    told.push_str(&text);
+                }
+                Output::End { text, outcome } => {
+                    told.push_str(&text);
+                    break outcome.unwrap();
+                }
+                other => panic!("{other:?}"),
             }
-            Output::End {
-                request,
-                text: piece,
-                outcome,
-            } => {
-                text.push_str(&piece);
-                let outcome = outcome.unwrap();
-                let place = requests.iter().position(|&other| other == request).unwrap();
-                assert_eq!((&outcome.text, &outcome.output_ids), (&*text, &*ids));
-                assert_eq!(outcome.output_ids, alone[place].output_ids);
-                assert_eq!(
-                    (outcome.finish, outcome.output_ids.len()),
-                    (Finish::Length, 40)
-                );
-                ended += 1;
-            }
-        }
+        };
+        assert_eq!((&end.text, &end.output_ids), (&told, &ids));
+        assert_eq!(end.output_ids, alone.output_ids);
+        assert_eq!((end.finish, end.output_ids.len()), (Finish::Length, 40));
+        assert_eq!(answer.output(), None);
     }
-    assert_eq!(session.next(Duration::from_millis(30)).unwrap(), None);
 }
 
 #[test]
@@ -117,14 +107,16 @@ fn generate_answers_the_same() {
         ..tokens(24)
     };
     let prompts = ["alpha", "beta"];
-    let mut asking = open(sampled.clone());
-    let asked = prompts.map(|prompt| outcome(&mut asking, &Ask::text(prompt)));
+    let asking = open(sampled.clone());
+    let asked = prompts.map(|prompt| outcome(&asking, &Ask::text(prompt)));
 
-    let mut session = open(sampled);
+    let opened = Opened::new(spec(sampled), false).unwrap();
+    let texts = Texts::of(&opened).unwrap();
+    let mut engine = opened.start(&None, Keep::default()).unwrap();
     let lines = Lines::arguments(prompts.map(str::to_owned).to_vec());
-    let (rules, codec) = (session.rules().clone(), session.codec());
+    let codec = texts.codec;
     let source = Source::new(lines, Kept::default(), 0, Box::new(|_| {}));
-    let rows = Rows::start(source, rules, codec.clone(), session.threads()).unwrap();
+    let rows = Rows::start(source, texts.rules, codec.clone(), texts.threads).unwrap();
     let (out, never) = (Shared::default(), AtomicBool::new(false));
     let job = Job {
         rows,
@@ -139,7 +131,7 @@ fn generate_answers_the_same() {
         progress: Progress::new(true, None),
         interrupt: &never,
     };
-    assert_eq!(session.run(job).unwrap().counts.rows, 2);
+    assert_eq!(job.run(&mut engine).unwrap().counts.rows, 2);
     let written = out.0.lock().unwrap().clone();
     let rows = String::from_utf8(written).unwrap();
     for (row, asked) in rows.lines().zip(&asked) {
@@ -154,13 +146,13 @@ fn generate_answers_the_same() {
         assert_eq!(first.top.len(), 2);
     }
     assert_eq!(rows.lines().count(), 2);
-    session.finish(true).unwrap();
+    engine.finish(true).unwrap();
 }
 
 #[test]
 fn a_stop_string_is_in_no_piece() {
-    let mut session = open(tokens(60));
-    let whole = outcome(&mut session, &Ask::text("stop me")).text;
+    let session = open(tokens(60));
+    let whole = outcome(&session, &Ask::text("stop me")).text;
     let stop: String = whole.chars().skip(20).take(3).collect();
     let options = Options {
         stop: Some(vec![stop.clone()]),
@@ -179,56 +171,55 @@ fn a_stop_string_is_in_no_piece() {
     assert_eq!(told, outcome.text);
 }
 
+/// One slot: a question is answered once those before it have ended.
 #[test]
-fn an_answer_that_nobody_waits_for_is_cancelled_and_not_told_of() {
-    let mut session = open(tokens(4000));
-    let prepared = session.prepare(&Ask::text("goes on")).unwrap();
-    let mut answer = session.ask(&Ask::text("left")).unwrap();
-    assert!(answer.next().unwrap().is_ok());
-    drop(answer);
-    let other = session.submit(&prepared).unwrap().unwrap();
-    for _ in 0..20 {
-        let output = session.next(LONG).unwrap().unwrap();
-        assert_eq!(output.request(), other);
-    }
-    session.cancel(other);
-    let end = loop {
-        let output = session.next(LONG).unwrap().unwrap();
-        assert_eq!(output.request(), other);
-        if let Output::End { outcome, .. } = output {
-            break outcome;
-        }
+fn a_cancelled_question_makes_room_for_the_others() {
+    let mut of_one = spec(tokens(4000));
+    of_one.limits.max_seqs = Some(1);
+    let session = Session::open(of_one).unwrap();
+    let ask = |most| session.ask(&Ask::new(Prompt::Ids(vec![70]), tokens(most)));
+    let code = |answer: Answer| match answer.outcome() {
+        Err(Unanswered::Question(error)) => error.code,
+        other => panic!("{other:?}"),
     };
-    assert_eq!(end.unwrap_err().code, Code::Cancelled);
-    assert_eq!(session.next(Duration::from_millis(30)).unwrap(), None);
-    session.cancel(other);
-    // What an answer passes over while it waits is told afterwards.
-    let first = session.submit(&prepared).unwrap().unwrap();
-    let short = Ask::new(Prompt::Ids(vec![70]), tokens(3));
-    assert_eq!(outcome(&mut session, &short).output_ids.len(), 3);
-    let output = session.next(Duration::ZERO).unwrap().unwrap();
-    assert_eq!(output.request(), first);
+    // One runs, and others wait behind it.
+    let (mut running, waiting, dropped) =
+        (ask(4000).unwrap(), ask(4000).unwrap(), ask(4000).unwrap());
+    let last = ask(3).unwrap();
+    assert!(running.next().unwrap().is_ok());
+    waiting.cancel();
+    assert_eq!(code(waiting), Code::Cancelled);
+    drop(dropped);
+    running.cancel();
+    assert_eq!(code(running), Code::Cancelled);
+    assert_eq!(last.outcome().unwrap().output_ids.len(), 3);
+    // Dropping one that runs is enough.
+    let mut left = ask(4000).unwrap();
+    assert!(left.next().unwrap().is_ok());
+    drop(left);
+    assert_eq!(
+        outcome(&session, &Ask::new(Prompt::Ids(vec![70]), tokens(3)))
+            .output_ids
+            .len(),
+        3
+    );
 }
 
 #[test]
 fn a_question_that_cannot_be_answered_leaves_the_others_alone() {
-    let mut session = open(tokens(4));
-    let refused = |session: &mut Session, ask: &Ask| match session.ask(ask) {
-        Err(Unanswered::Question(error)) => error,
-        Err(Unanswered::Engine(error)) => panic!("{error}"),
-        Ok(_) => panic!("an answer to {ask:?}"),
-    };
+    let session = open(tokens(4));
+    let refused = |ask: &Ask| session.ask(ask).err().expect("a question that is refused");
     let long = Ask::text(&"x".repeat(5000));
-    let error = refused(&mut session, &long);
+    let error = refused(&long);
     assert_eq!(error.code, Code::ContextLength, "{error}");
     let strange = Ask::new(Prompt::Ids(vec![1 << 20]), Options::default());
-    let error = refused(&mut session, &strange);
+    let error = refused(&strange);
     assert_eq!(error.code, Code::TokenOutOfRange, "{error}");
     let chat = Chat::new(
         serde_json::json!([{"role": "user", "content": "hello"}]),
         None,
     );
-    assert_eq!(outcome(&mut session, &Ask::chat(chat)).output_ids.len(), 4);
+    assert_eq!(outcome(&session, &Ask::chat(chat)).output_ids.len(), 4);
 }
 
 #[test]
@@ -265,24 +256,25 @@ fn a_spec_that_cannot_be_names_the_option_and_its_value() {
     assert!(file.to_string().contains("/nowhere/buckets.toml"), "{file}");
 }
 
-/// A front end has a thread for the model and others that bring questions.
+/// Each thread's answers are those that it would have alone, and the engine ends with the last of them.
 #[test]
-fn a_session_goes_to_another_thread_and_its_codec_to_several() {
-    let mut session = open(tokens(5));
-    let (codec, rules) = (session.codec(), session.rules().clone());
-    let ask = Ask::text("from elsewhere");
-    let prepared = tailgraph::io::prepare::prepare(&rules, &*codec, 0, &ask).unwrap();
-    let thread = std::thread::spawn(move || {
-        session.submit(&prepared).unwrap().unwrap();
-        let mut ids = 0;
-        loop {
-            match session.next(LONG).unwrap().unwrap() {
-                Output::Token { .. } => ids += 1,
-                Output::End { outcome, .. } => return (ids, outcome.unwrap().output_ids.len()),
-            }
-        }
+fn four_threads_ask_one_session() {
+    let session = open(tokens(12));
+    let texts = ["one", "two", "three", "four"];
+    let alone = texts.map(|text| outcome(&session, &Ask::text(text)).output_ids);
+    let threads = texts.map(|text| {
+        let session = session.clone();
+        std::thread::spawn(move || {
+            (0..8)
+                .map(|_| outcome(&session, &Ask::text(text)).output_ids)
+                .collect::<Vec<_>>()
+        })
     });
-    assert_eq!(thread.join().unwrap(), (5, 5));
+    drop(session);
+    for (thread, alone) in threads.into_iter().zip(alone) {
+        let answers = thread.join().unwrap();
+        assert_eq!(answers, vec![alone; 8]);
+    }
 }
 
 /// The thread that hangs is left behind; the session serves on.
@@ -295,16 +287,15 @@ fn a_question_whose_template_hangs_is_an_error_by_its_deadline() {
     spec.chat_template = Some(template);
     spec.text_timeout = Duration::from_millis(500);
     spec.defaults = tokens(2);
-    let mut session = Session::open(spec).unwrap();
+    let session = Session::open(spec).unwrap();
     let chat = Chat::new(serde_json::json!([{"role": "user", "content": "x"}]), None);
-    match session.ask(&Ask::chat(chat)).map(drop) {
-        Err(Unanswered::Question(error)) => {
-            assert_eq!(error.code, Code::TextTimeout);
-            let named = "the chat template is not done after 0.5 s";
-            assert!(error.message.contains(named), "{error}");
-        }
-        other => panic!("{other:?}"),
-    }
+    let error = session
+        .ask(&Ask::chat(chat))
+        .err()
+        .expect("no text in time");
+    assert_eq!(error.code, Code::TextTimeout);
+    let named = "the chat template is not done after 0.5 s";
+    assert!(error.message.contains(named), "{error}");
     let ids = Ask::new(Prompt::Ids(vec![20, 30]), Options::default());
-    assert_eq!(outcome(&mut session, &ids).output_ids.len(), 2);
+    assert_eq!(outcome(&session, &ids).output_ids.len(), 2);
 }

@@ -95,12 +95,18 @@ pub struct Started {
     /// The buckets that there are.
     pub ladders: Ladders,
     pub options: EngineOptions,
-    /// Where times come out, of [`Watch::Times`].
-    pub clock: Option<Box<dyn StepClock>>,
-    /// ... and of [`Watch::Stages`].
-    pub stage_clock: Option<Box<dyn StageClock>>,
+    pub clocks: Clocks,
     /// A step that takes longer fails the run.
     pub step_timeout: Option<Duration>,
+}
+
+/// Where the times of steps come out, if they are timed.
+#[derive(Default)]
+pub struct Clocks {
+    /// Where [`Watch::Times`] asks for them.
+    pub parts: Option<Box<dyn StepClock>>,
+    /// Where [`Watch::Stages`] does.
+    pub stages: Option<Box<dyn StageClock>>,
 }
 
 /// What runs steps.

@@ -11,12 +11,12 @@ use super::metrics::Figures;
 use crate::backend::LaunchWay;
 use crate::backend::cuda::device::GpuDevice;
 use crate::backend::cuda::engine::hosted::{Carried, HostLaunched};
-use crate::backend::device::EngineSpec;
+use crate::backend::device::{EngineSpec, Runs};
 use crate::backend::timing::StepClock;
 use crate::backend::{StageBackend, StepView};
 use crate::error::{Error, Result};
 use crate::plan::RingCapacities;
-use crate::runtime::Engine;
+use crate::runtime::SingleEngine;
 use crate::sys::abi;
 use parking_lot::Mutex;
 use std::ops::RangeInclusive;
@@ -106,12 +106,12 @@ impl StageBackend for BareStage {
 }
 
 /// An engine that is not launched yet, what it times, and where the stamps of its kernels come out, if they leave any.
-pub type BareEngine = (Engine, Arc<Timing>, Option<Box<dyn StepClock>>);
+pub type BareEngine = (SingleEngine, Arc<Timing>, Option<Box<dyn StepClock>>);
 
 /// `stamped`: kernels leave stamps.
 ///
 /// # Errors
-/// As [`Engine::on`].
+/// As [`SingleEngine::on`].
 pub fn engine(device: &GpuDevice, spec: &EngineSpec<'_>, stamped: bool) -> Result<BareEngine> {
     let spec = EngineSpec {
         options: &spec.options.one_step_in_flight(),
@@ -126,7 +126,12 @@ pub fn engine(device: &GpuDevice, spec: &EngineSpec<'_>, stamped: bool) -> Resul
     };
     let ladders = spec.plan.ladders.reachable(spec.options);
     let capacities = RingCapacities::new(spec.options);
-    let mut engine = Engine::on_host(vec![Box::new(stage)], &ladders, spec.options, capacities)?;
+    let mut engine = SingleEngine::of(
+        Runs::Stages(vec![Box::new(stage)]),
+        &ladders,
+        spec.options,
+        capacities,
+    )?;
     engine.watch(device.spec.step_timeout);
     Ok((engine, timing, clock))
 }

@@ -5,10 +5,9 @@ use super::host::{Busy, process_time};
 use super::workload::Arrival;
 use crate::error::{Error, Result};
 use crate::model::fingerprint;
-use crate::runtime::{EndReason, Engine, Event, Replicas, Request};
+use crate::runtime::{EndReason, Engine, Event, Request};
 use crate::sys::abi;
 use crate::telemetry::launches;
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -16,60 +15,6 @@ use std::time::{Duration, Instant};
 const WAIT: Duration = Duration::from_millis(20);
 /// With something to send and no room for it in the rings.
 const FULL_WAIT: Duration = Duration::from_micros(200);
-
-/// What a run is measured on. Each method, and its errors, are the engine's or the replicas' of that name.
-pub trait Driven {
-    fn try_submit_all(
-        &mut self,
-        requests: &mut dyn Iterator<Item = &Request>,
-    ) -> Result<Range<u64>>;
-
-    /// By the clock that requests' times are told by too.
-    fn next_stamped(&mut self, wait: Duration) -> Result<Option<(u64, Event)>>;
-
-    /// None of several schedulers, whose clocks differ.
-    fn next_trace(&mut self) -> Option<abi::tg_trace> {
-        None
-    }
-
-    fn traces_lost(&self) -> u64 {
-        0
-    }
-}
-
-impl Driven for Engine {
-    fn try_submit_all(
-        &mut self,
-        requests: &mut dyn Iterator<Item = &Request>,
-    ) -> Result<Range<u64>> {
-        Self::try_submit_all(self, requests)
-    }
-
-    fn next_stamped(&mut self, wait: Duration) -> Result<Option<(u64, Event)>> {
-        Self::next_stamped(self, wait)
-    }
-
-    fn next_trace(&mut self) -> Option<abi::tg_trace> {
-        Self::next_trace(self)
-    }
-
-    fn traces_lost(&self) -> u64 {
-        Self::traces_lost(self)
-    }
-}
-
-impl Driven for Replicas {
-    fn try_submit_all(
-        &mut self,
-        requests: &mut dyn Iterator<Item = &Request>,
-    ) -> Result<Range<u64>> {
-        Self::try_submit_all(self, requests)
-    }
-
-    fn next_stamped(&mut self, wait: Duration) -> Result<Option<(u64, Event)>> {
-        Self::next_stamped(self, wait)
-    }
-}
 
 /// What became of one request. Nanoseconds are the scheduler's clock where they are not said to be the host's.
 #[derive(Debug, Clone, PartialEq)]
@@ -190,7 +135,7 @@ pub const EXCHANGES: u64 = 16;
 ///
 /// # Errors
 /// The engine's; [`Error::Interrupted`].
-pub fn compare_clocks(engine: &mut dyn Driven, interrupt: &AtomicBool) -> Result<Offset> {
+pub fn compare_clocks(engine: &mut dyn Engine, interrupt: &AtomicBool) -> Result<Offset> {
     let mut offset = Offset::default();
     let request = Request {
         timeout: Some(Duration::ZERO),
@@ -217,12 +162,12 @@ pub fn compare_clocks(engine: &mut dyn Driven, interrupt: &AtomicBool) -> Result
 /// # Errors
 /// The engine failed, or a request ended otherwise than by its length; [`Error::Interrupted`].
 pub fn run(
-    engine: &mut dyn Driven,
+    engine: &mut dyn Engine,
     arrivals: &[Arrival],
     beside: &Beside<'_>,
     heard: &mut dyn FnMut(&abi::tg_trace),
 ) -> Result<Run> {
-    while let Some(record) = engine.next_trace() {
+    while let Some(record) = next_turn(engine) {
         heard(&record);
     }
     let lost_before = engine.traces_lost();
@@ -237,7 +182,7 @@ pub fn run(
         if let Some((time_ns, event)) = engine.next_stamped(wait)? {
             log.event(host_ns(), time_ns, &event)?;
         }
-        while let Some(record) = engine.next_trace() {
+        while let Some(record) = next_turn(engine) {
             heard(&record);
             log.run.turns.push(Turn::from(&record));
         }
@@ -251,9 +196,17 @@ pub fn run(
     })
 }
 
+/// A turn that has not been read. Those of several schedulers, whose clocks differ, are none that a run is told of.
+fn next_turn(engine: &mut dyn Engine) -> Option<abi::tg_trace> {
+    match engine.replicas() {
+        1 => engine.next_turn(),
+        _ => None,
+    }
+}
+
 /// Sends all that is due and may be in flight, so that the scheduler sees it at once; how long until there is more to send.
 fn send_due(
-    engine: &mut dyn Driven,
+    engine: &mut dyn Engine,
     arrivals: &[Arrival],
     log: &mut Log,
     start: Instant,

@@ -255,7 +255,7 @@ impl<'a> Table<'a> {
                 let kind = self.kind.name();
                 say(&format!("{dtype}, {kind} steps of {rows} rows"));
             }
-            let found = self.groups(&mut engine, &mut *clock, rows, interrupt)?;
+            let found = self.groups(&mut *engine, &mut *clock, rows, interrupt)?;
             measured.extend(found.into_iter().map(|group| (rows, group)));
         }
         // Its memory is the library's now.
@@ -271,7 +271,7 @@ impl<'a> Table<'a> {
     /// The kernels of steps of `rows` rows, each timed in all of them.
     fn groups(
         &self,
-        engine: &mut Engine,
+        engine: &mut dyn Engine,
         clock: &mut dyn StepClock,
         rows: u32,
         interrupt: &AtomicBool,

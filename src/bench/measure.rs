@@ -6,7 +6,7 @@
 
 use super::args::{MeasuringArgs, SharedArgs};
 use super::clock::Offset;
-use super::drive::{self, Beside, Driven, Run};
+use super::drive::{self, Beside, Run};
 use super::floors::{self, Rates};
 use super::gpu_state::{Machine, Watch};
 use super::host::Busy;
@@ -18,7 +18,7 @@ use super::routing::{Counts, Spread};
 use super::row::{Choice, Costs, Floored, Routing, Row, Setting, Startup, Subject, VERSION};
 use super::workload::{self, Arrival, Random};
 use super::{BUILD_PROFILE, Kind, Point, bare, host, now};
-use crate::backend::device::EngineSpec;
+use crate::backend::device::{self, EngineSpec};
 use crate::backend::timing::StepClock;
 use crate::backend::{LaunchWay, RoutingSink, SharedSink, UnreadLogits};
 use crate::command::args::RunArgs;
@@ -31,8 +31,8 @@ use crate::plan::StepKind;
 use crate::plan::cost::distinct_experts;
 use crate::plan::options::{check_context, check_seqs};
 use crate::plan::{Limits, Prompts};
-use crate::runtime::{Engine, Replicas};
-use crate::session::opened::load;
+use crate::runtime::Engine;
+use crate::session::opened::{Observe, load};
 use crate::session::{Opened, RunSpec, Target};
 use crate::telemetry::phases::{Phase, taken};
 use crate::telemetry::{say, warn};
@@ -319,7 +319,7 @@ impl Work<'_> {
     fn repeat(&self, unit: &mut Unit, model: &Arc<Model>, repeat: usize) -> Result<()> {
         let [load, graphs] = [Phase::Load, Phase::Graphs].map(taken);
         let start = Instant::now();
-        let (mut running, bare) = unit.start(model, &self.sink())?;
+        let (mut engine, bare) = unit.start(model, &self.sink())?;
         let since = |phase, before| (taken(phase) - before).as_secs_f64() * 1e3;
         let mut startup = Startup {
             startup_load_ms: Some(since(Phase::Load, load)),
@@ -327,7 +327,7 @@ impl Work<'_> {
             startup_engine_ms: Some(start.elapsed().as_secs_f64() * 1e3),
             ..Startup::default()
         };
-        let engine = running.driven();
+        let engine = &mut *engine;
         let first = self.first_token(engine, unit.points[0].point)?;
         // A scored prompt has no token; its end is what comes first.
         let first_ms = first.ttft_ms.first().or(first.e2el_ms.first());
@@ -375,7 +375,7 @@ impl Work<'_> {
 
     fn run(
         &self,
-        engine: &mut dyn Driven,
+        engine: &mut dyn Engine,
         offset: Offset,
         point: &Point,
         arrivals: &[Arrival],
@@ -390,7 +390,7 @@ impl Work<'_> {
     }
 
     /// One short request, whose token is the engine's first.
-    fn first_token(&self, engine: &mut dyn Driven, point: Point) -> Result<Figures> {
+    fn first_token(&self, engine: &mut dyn Engine, point: Point) -> Result<Figures> {
         let alone = Point {
             kind: Kind::Serve,
             batch: 1,
@@ -459,7 +459,8 @@ impl Work<'_> {
         let counts = Arc::new(Counts::new(experts, chosen));
         let routing: Arc<dyn RoutingSink> = counts.clone();
         let sink = self.sink();
-        let mut engine = unit.opened.engine_with_routing(model, &sink, &routing)?;
+        let observe = Observe::through(device::Watch::Routing(&routing));
+        let mut engine = unit.opened.engine(model, &sink, observe)?.engine;
         for index in 0..unit.points.len() {
             let (before, rest) = unit.points.split_at_mut(index);
             let tried = &mut rest[0];
@@ -470,7 +471,7 @@ impl Work<'_> {
             }
             counts.begin(point.typical());
             let arrivals = self.arrivals(&point, 0);
-            self.run(&mut engine, Offset::default(), &point, &arrivals)?;
+            self.run(&mut *engine, Offset::default(), &point, &arrivals)?;
             tried.spread = counts.end();
         }
         Ok(())
@@ -515,7 +516,7 @@ impl Work<'_> {
                 }
                 let (mut engine, mut clock) = unit.opened.engine_timed(model, None)?;
                 for (tried, [way_laps, _]) in unit.points.iter_mut().zip(&mut laps) {
-                    let ran = self.stamped(&mut engine, &mut *clock, &tried.point, run)?;
+                    let ran = self.stamped(&mut *engine, &mut *clock, &tried.point, run)?;
                     way_laps.push(ran.laps(way));
                     tried.over_bare.calls_sha256 = ran.calls_sha256();
                 }
@@ -533,7 +534,7 @@ impl Work<'_> {
     /// A run of a point on an engine whose kernels leave stamps.
     fn stamped(
         &self,
-        engine: &mut Engine,
+        engine: &mut dyn Engine,
         clock: &mut dyn StepClock,
         point: &Point,
         run: u64,
@@ -589,40 +590,21 @@ impl Work<'_> {
     }
 }
 
-/// What a unit runs on.
-enum Running {
-    One(Box<Engine>),
-    Several(Box<Replicas>),
-}
-
-impl Running {
-    fn driven(&mut self) -> &mut dyn Driven {
-        match self {
-            Self::One(engine) => &mut **engine,
-            Self::Several(replicas) => &mut **replicas,
-        }
-    }
-}
-
 impl Unit {
     /// Starts the engine, or its replicas; where nobody is to schedule, also what times its steps.
     fn start(
         &self,
         model: &Arc<Model>,
         sink: &SharedSink,
-    ) -> Result<(Running, Option<Arc<bare::Timing>>)> {
+    ) -> Result<(Box<dyn Engine>, Option<Arc<bare::Timing>>)> {
         let opened = &self.opened;
         if let (Some(LaunchWay::Bare), Target::Gpu(device)) = (self.way, &opened.target) {
             let (mut engine, timing, _) = bare::engine(device, &self.spec(model), false)?;
             engine.launch()?;
-            return Ok((Running::One(Box::new(engine)), Some(timing)));
+            return Ok((Box::new(engine), Some(timing)));
         }
-        let running = if opened.replicas.is_empty() {
-            Running::One(Box::new(opened.engine_of(model, sink)?))
-        } else {
-            Running::Several(Box::new(opened.replicas_of(model, sink, false)?))
-        };
-        Ok((running, None))
+        let started = opened.engine(model, sink, Observe::NOTHING)?;
+        Ok((started.engine, None))
     }
 }
 

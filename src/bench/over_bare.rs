@@ -13,7 +13,7 @@
 //! - `launch` is what else lies between them;
 //! - `unexplained` is what is left: kernels that took longer although their successor stood ready.
 
-use super::drive::{self, Driven};
+use super::drive;
 use super::stats::{sorted, summary};
 use super::workload::Arrival;
 use crate::backend::LaunchWay;
@@ -21,6 +21,7 @@ use crate::backend::timing::{PartTime, StepClock, StepTimes};
 use crate::error::{Error, Result};
 use crate::model::fingerprint;
 use crate::plan::StepKind;
+use crate::runtime::Engine;
 use crate::sys::abi;
 #[cfg(test)]
 use schemars::JsonSchema;
@@ -119,7 +120,7 @@ impl Stamped {
     /// # Errors
     /// As [`drive::run`]; stamps were lost.
     pub fn run(
-        engine: &mut dyn Driven,
+        engine: &mut dyn Engine,
         clock: &mut dyn StepClock,
         arrivals: &[Arrival],
         beside: &drive::Beside<'_>,

@@ -11,12 +11,12 @@ use crate::backend::cuda::engine::model::{ModelProgram, programs};
 use crate::backend::cuda::families::Bucket;
 use crate::backend::cuda::tuning::Shape;
 use crate::backend::cuda::tuning::variants::{Architecture, Entry, Variant};
-use crate::backend::device::EngineSpec;
+use crate::backend::device::{EngineSpec, Runs};
 use crate::backend::{StageBackend, StepView};
 use crate::error::{Error, Result};
 use crate::model::DType;
 use crate::plan::{RingCapacities, StepKind};
-use crate::runtime::Engine;
+use crate::runtime::SingleEngine;
 use crate::sys::abi;
 use parking_lot::Mutex;
 use std::collections::HashSet;
@@ -157,8 +157,11 @@ impl TunedStage {
 /// An engine that is not launched yet, of a plan of one stage, and what it measures. Its tokens mean nothing.
 ///
 /// # Errors
-/// As [`Engine::on`].
-pub fn engine(device: &GpuDevice, spec: &EngineSpec<'_>) -> Result<(Engine, Arc<Mutex<Tuning>>)> {
+/// As [`SingleEngine::of`].
+pub fn engine(
+    device: &GpuDevice,
+    spec: &EngineSpec<'_>,
+) -> Result<(SingleEngine, Arc<Mutex<Tuning>>)> {
     let spec = EngineSpec {
         options: &spec.options.one_step_in_flight(),
         ..*spec
@@ -189,6 +192,11 @@ pub fn engine(device: &GpuDevice, spec: &EngineSpec<'_>) -> Result<(Engine, Arc<
         tuning: tuning.clone(),
     };
     let capacities = RingCapacities::new(options);
-    let engine = Engine::on_host(vec![Box::new(stage)], &ladders, options, capacities)?;
+    let engine = SingleEngine::of(
+        Runs::Stages(vec![Box::new(stage)]),
+        &ladders,
+        options,
+        capacities,
+    )?;
     Ok((engine, tuning))
 }

@@ -26,7 +26,7 @@ use crate::quote;
 use crate::session::job::{Job, Style, Summary};
 use crate::session::progress::Total;
 use crate::session::recording::Keep;
-use crate::session::{DeviceSpec, Opened, Progress, RunSpec, Session, Texts};
+use crate::session::{DeviceSpec, Opened, Progress, RunSpec, Texts};
 use crate::telemetry::{say, warn};
 use crate::text::parse_time;
 use crate::trace::{About, Live};
@@ -110,34 +110,34 @@ pub(super) fn serve(
         keep.parts = to.parts;
     }
 
-    let mut session = Session::start(opened, texts, keep)?;
+    let mut engine = opened.start(&None, keep)?;
     interrupt::look();
     let interrupt = interrupt::flag();
-    let (rules, codec) = (session.rules().clone(), session.codec());
+    let codec = texts.codec;
     let source = Source::new(lines, kept, settings, Box::new(warn));
     let source = source.strict(args.strict).picked(picker);
-    let rows = Rows::start(source, rules, codec.clone(), session.threads())?;
+    let rows = Rows::start(source, texts.rules, codec.clone(), texts.threads)?;
     let origin = Origin {
-        model: session.opened().spec.model.short_name(),
+        model: opened.spec.model.short_name(),
         created: output.created(),
     };
+    let max_seqs = opened.options.max_seqs;
     let job = Job {
         rows,
         origin,
         codec: &*codec,
         output,
         style,
-        window: WINDOW.max(4 * u64::from(session.opened().options.max_seqs) * replicas as u64),
+        window: WINDOW.max(4 * u64::from(max_seqs) * replicas as u64),
         progress: Progress::new(args.quiet, None).counted(total).typed(typed),
         interrupt: &interrupt,
     };
-    let max_seqs = session.opened().options.max_seqs;
-    let summary = session.run(job)?;
+    let summary = job.run(&mut engine)?;
     let counts = &summary.counts;
     let idle = args.resume && counts.rows == counts.kept && !summary.interrupted;
     let leaves = idle && record_places(&args, replicas).any(|place| is_recording(&place));
     let about = match summary.failure {
-        None => session.finish(!summary.interrupted && !leaves)?,
+        None => engine.finish(!summary.interrupted && !leaves)?,
         Some(_) => None,
     };
     if leaves {

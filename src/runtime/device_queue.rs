@@ -1,12 +1,12 @@
 //! The host's end of a queue that devices claim from by themselves (kernels/sched/claim.h): it writes requests where all of them
 //! see them, and hears from each which ones it has claimed. A scheduler's own rings carry all else.
 
-use super::engine::Engine;
 use super::entries::{Tables, check_size, entry};
 use super::memory::index;
 use super::notices::{Claimed, Notices, QueueWords, Unclaimed, View};
 use super::options::EngineShape;
 use super::request::Request;
+use super::single::SingleEngine;
 use crate::error::Result;
 use crate::sys::abi;
 use crate::telemetry::warn;
@@ -24,7 +24,7 @@ pub(super) struct DeviceQueue {
 }
 
 /// As much room as their rings have together.
-fn shape(engines: &[&mut Engine]) -> abi::tg_queue {
+fn shape(engines: &[&mut SingleEngine]) -> abi::tg_queue {
     let shapes = || engines.iter().map(|engine| engine.shape());
     let sum = |of: fn(&EngineShape) -> u32| shapes().map(of).fold(0, u32::saturating_add);
     let power = |n: u32| n.min(1 << 30).next_power_of_two();
@@ -45,7 +45,7 @@ impl DeviceQueue {
     ///
     /// # Errors
     /// [`crate::Error::Memory`] where there is no room for it; [`crate::Error::Runtime`] for what a device refuses.
-    pub fn of(engines: &mut [&mut Engine]) -> Result<Option<Self>> {
+    pub fn of(engines: &mut [&mut SingleEngine]) -> Result<Option<Self>> {
         let shape = shape(engines);
         // SAFETY: it only reads the shape.
         let bytes = unsafe { abi::tg_queue_bytes(&raw const shape) } as usize;

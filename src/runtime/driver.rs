@@ -26,6 +26,10 @@ pub(super) trait Driver: Send {
     fn epoch(&self) -> u64;
     /// Returns once there may be news past `epoch`, or after `limit`, or sooner.
     fn wait(&mut self, epoch: u64, limit: Duration);
+    /// What the host waits on. A device tells nobody, and waits for it are short.
+    fn news(&self) -> Arc<Signal> {
+        Arc::default()
+    }
     /// What ended the scheduler other than the end of its work.
     fn failure(&mut self, rings: &HostRings) -> Option<String>;
     /// When the scheduler's clock was 0, where that is a clock of the host.

@@ -1,5 +1,5 @@
 //! The runtime: the scheduler core compiled for the host, the rings around it, a thread per stage, and
-//! [`Engine`], which takes requests and gives events. Uses `backend` through traits, whatever the device, and `sys`; knows nothing of
+//! [`Engine`], which takes requests and gives events: of one scheduler ([`SingleEngine`]) or of several ([`Replicas`]). Uses `backend` through traits, whatever the device, and `sys`; knows nothing of
 //! text, files or the command line.
 
 mod claims;
@@ -21,19 +21,20 @@ pub mod replicas;
 pub mod request;
 pub mod rings;
 mod signal;
+mod single;
 mod sizes;
-mod start;
 mod threads;
 mod watchdog;
 
 pub use core::{Action, Between, Core, Outcome};
-pub use engine::Engine;
+pub use engine::{Engine, Part};
 pub use links::{Asked, StageLink};
 pub use options::{EngineOptions, EngineShape, EngineStatus};
-pub use replica::{Part, Replica};
+pub use replica::Replica;
 pub use replicas::Replicas;
 pub use request::{EndReason, Event, Logits, Request, Sampling, Timing, TokenLogprobs};
 pub use rings::HostRings;
-pub(crate) use signal::Until;
+
+pub use signal::Waker;
+pub use single::SingleEngine;
 pub use sizes::core_bytes;
-pub use start::Clocks;

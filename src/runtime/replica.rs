@@ -2,36 +2,26 @@
 
 use super::claims::{Claimer, Numbers, Queue};
 use super::device_queue::DeviceQueue;
-use super::engine::Engine;
+use super::engine::Part;
 use super::notices::Claimed;
 use super::options::EngineOptions;
-use super::request::{Event, Request};
+use super::request::Event;
 use super::signal::Signal;
+use super::single::SingleEngine;
 use crate::backend::Device;
 use crate::backend::device::{EngineSpec, Runs, Watch};
 use crate::error::Result;
 use crate::plan::{Ladders, RingCapacities};
-use crate::sys::abi::tg_trace;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// What one replica's run is made of, in its own numbers of requests, in an order that a replay takes.
-#[derive(Debug, Clone)]
-pub enum Part {
-    /// The next request that it has claimed.
-    Request(Request),
-    Cancel(u64),
-    Turn(Box<tg_trace>),
-    Event(Event),
-}
-
 /// An engine that is to be one of several.
 pub struct Replica {
     /// Of its device.
     name: String,
-    engine: Engine,
+    engine: SingleEngine,
     numbers: Arc<Numbers>,
 }
 
@@ -47,7 +37,7 @@ impl Replica {
     /// Loads a model on `device`, by the name of that. Logits go to the sink of `spec` under the queue's numbers.
     ///
     /// # Errors
-    /// As [`Engine::on`].
+    /// As [`SingleEngine::on`].
     pub fn on(device: &dyn Device, name: String, spec: &EngineSpec<'_>) -> Result<Self> {
         let numbers = Arc::new(Numbers::default());
         let sink = numbers.sink(spec.sink);
@@ -55,7 +45,7 @@ impl Replica {
             sink: &sink,
             ..*spec
         };
-        let (engine, _) = Engine::on_watched(device, &spec, Watch::Nothing, may_claim)?;
+        let (engine, _) = SingleEngine::on_watched(device, &spec, Watch::Nothing, may_claim)?;
         Ok(Self {
             name,
             engine,
@@ -66,7 +56,7 @@ impl Replica {
     /// Of whatever runs its steps.
     ///
     /// # Errors
-    /// As [`Engine::of`].
+    /// As [`SingleEngine::of`].
     pub fn of(
         name: String,
         runs: Runs,
@@ -74,7 +64,7 @@ impl Replica {
         options: &EngineOptions,
     ) -> Result<Self> {
         let runs = may_claim(runs)?;
-        let engine = Engine::of(runs, ladders, options, RingCapacities::new(options))?;
+        let engine = SingleEngine::of(runs, ladders, options, RingCapacities::new(options))?;
         Ok(Self {
             name,
             engine,
@@ -86,24 +76,19 @@ impl Replica {
         self.engine.shape().options.max_seqs
     }
 
-    pub(super) fn engine(&mut self) -> &mut Engine {
+    pub(super) fn engine(&mut self) -> &mut SingleEngine {
         &mut self.engine
     }
 
     /// From the queue on.
-    pub(super) fn takes(self, place: &Place<'_>) -> Member {
-        let Self {
-            name,
-            mut engine,
-            numbers,
-        } = self;
+    pub(super) fn takes(mut self, place: &Place<'_>) -> Member {
         let EngineOptions {
             max_seqs: slots,
             record: records,
             ..
-        } = engine.shape().options;
+        } = self.engine.shape().options;
         let (tell, claims) = channel();
-        let own = numbers.clone();
+        let numbers = self.numbers.clone();
         let claimer = |rings| Claimer {
             queue: place.queue.clone(),
             words: place.queue.words(place.number),
@@ -112,17 +97,12 @@ impl Replica {
             rings,
             tell,
             records,
-            numbers: own,
+            numbers,
             claims: 0,
             held: VecDeque::new(),
         };
-        let claimer = engine.claim_from(claimer, place.news);
-        let whole = Self {
-            name,
-            engine,
-            numbers,
-        };
-        whole.member(claimer, claims)
+        let claimer = self.engine.claim_from(claimer, place.news);
+        self.member(claimer, claims)
     }
 
     /// From now on, as replica `number` of a queue that it claims from by itself.
@@ -134,22 +114,15 @@ impl Replica {
 
     /// `claims`: what it has claimed comes from there.
     fn member(self, claimer: Option<Claimer>, claims: Receiver<Claimed>) -> Member {
-        let EngineOptions {
-            max_seqs: slots,
-            record: records,
-            ..
-        } = self.engine.shape().options;
         Member {
+            slots: self.slots().into(),
             engine: self.engine,
             name: self.name,
             claimer,
-            slots: slots.into(),
             numbers: self.numbers,
             claims,
             claimed: vec![],
             ended: 0,
-            parts: VecDeque::new(),
-            records,
         }
     }
 }
@@ -165,7 +138,7 @@ pub(super) struct Place<'a> {
 
 /// One that takes part.
 pub(super) struct Member {
-    pub engine: Engine,
+    pub engine: SingleEngine,
     pub name: String,
     /// Where the host claims for it.
     pub claimer: Option<Claimer>,
@@ -175,8 +148,6 @@ pub(super) struct Member {
     /// By its own number: the queue's number, and the time that the request has waited there.
     claimed: Vec<(u64, Duration)>,
     ended: u64,
-    parts: VecDeque<Part>,
-    records: bool,
 }
 
 impl Member {
@@ -195,24 +166,13 @@ impl Member {
         } = self.claims.try_recv().ok()?;
         let own = self.claimed.len() as u64;
         self.claimed.push((number, waited));
-        self.parts.extend(recorded.map(Part::Request));
+        self.engine.parts.extend(recorded.map(Part::Request));
         Some((own, number))
-    }
-
-    /// Of one that it has claimed, by its own number.
-    pub fn cancel(&mut self, own: u64) -> bool {
-        let taken = self.engine.cancel(own);
-        if taken && self.records {
-            self.parts.push_back(Part::Cancel(own));
-        }
-        taken
     }
 
     /// An event of its engine with the queue's number of the request, and the time that that has waited there.
     pub fn named(&mut self, mut event: Event) -> Event {
-        if self.records {
-            self.parts.push_back(Part::Event(event.clone()));
-        }
+        self.engine.keep(|| Part::Event(event.clone()));
         let (number, waited) = self.claimed[event.request() as usize];
         match &mut event {
             Event::Token { request, .. } => *request = number,
@@ -229,12 +189,5 @@ impl Member {
             }
         }
         event
-    }
-
-    /// The next part of what has been recorded. Claims are told before a turn sees them, so they stand before its record.
-    pub fn part(&mut self, turn: Option<tg_trace>) -> Option<Part> {
-        self.parts
-            .extend(turn.map(|turn| Part::Turn(Box::new(turn))));
-        self.parts.pop_front()
     }
 }

@@ -7,14 +7,13 @@
 
 use super::claims::{Claimer, Pusher, Queue};
 use super::device_queue::DeviceQueue;
-use super::engine::Engine;
-use super::options::{EngineOptions, EngineStatus};
-use super::replica::{Member, Part, Place, Replica};
+use super::engine::{Engine, Part};
+use super::options::{EngineShape, EngineStatus};
+use super::replica::{Member, Place, Replica};
 use super::request::{Event, Request};
+use super::signal::Waker;
 use super::signal::{Signal, Until};
-use crate::backend::device::{Runs, Stages};
 use crate::error::{Error, Result};
-use crate::plan::Ladders;
 use crate::sys::abi::TG_MAX_REPLICAS;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -112,74 +111,16 @@ impl Replicas {
         })
     }
 
-    /// Starts a scheduler for each of `models`, which are the stages of a whole model each, by the name of its device.
+    /// Launches all of them.
     ///
     /// # Errors
-    /// As [`Replicas::new`], [`Engine::of`] and [`Engine::launch`].
-    pub fn start(
-        models: Vec<(String, Stages)>,
-        ladders: &Ladders,
-        options: &EngineOptions,
-    ) -> Result<Self> {
-        let replica = |(name, stages)| Replica::of(name, Runs::Stages(stages), ladders, options);
-        let replicas = models.into_iter().map(replica).collect::<Result<_>>()?;
-        let mut replicas = Self::new(replicas)?;
-        replicas.launch()?;
-        Ok(replicas)
-    }
-
-    /// As [`Engine::launch`], of all.
-    ///
-    /// # Errors
-    /// As there.
+    /// [`Error::Runtime`] where the system or a device refuses, with its name.
     pub fn launch(&mut self) -> Result<()> {
         let named = |name: &str, error| Error::Runtime(format!("{name}: {error}"));
         self.members.iter_mut().try_for_each(|member| {
             let launched = member.engine.launch();
             launched.map_err(|error| named(&member.name, error))
         })
-    }
-
-    /// How many there are.
-    pub fn count(&self) -> usize {
-        self.members.len()
-    }
-
-    /// As [`Engine::try_submit`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn try_submit(&mut self, request: &Request) -> Result<Option<u64>> {
-        let numbers = self.try_submit_all([request])?;
-        Ok((!numbers.is_empty()).then_some(numbers.start))
-    }
-
-    /// As [`Engine::try_submit_all`].
-    ///
-    /// # Errors
-    /// As there; some may be queued then.
-    pub fn try_submit_all<'r>(
-        &mut self,
-        requests: impl IntoIterator<Item = &'r Request>,
-    ) -> Result<Range<u64>> {
-        self.check()?;
-        let mut numbers = 0..0;
-        for request in requests {
-            self.members[0].engine.check_request(request)?;
-            let Some(number) = self.source.push(request)? else {
-                break;
-            };
-            self.live.insert(number);
-            numbers = match numbers.is_empty() {
-                true => number..number + 1,
-                false => numbers.start..number + 1,
-            };
-        }
-        if !numbers.is_empty() {
-            self.hand_out();
-            self.notify();
-        }
-        Ok(numbers)
     }
 
     fn check(&self) -> Result<()> {
@@ -253,20 +194,6 @@ impl Replicas {
         }
     }
 
-    /// As [`Engine::cancel`]. One that nobody has claimed is cancelled by whoever does.
-    pub fn cancel(&mut self, request: u64) -> bool {
-        self.hear();
-        match self.owners.get(&request) {
-            Some(&(member, number)) => self.members[member].cancel(number),
-            None => {
-                if self.live.contains(&request) {
-                    self.cancelled.insert(request);
-                }
-                true
-            }
-        }
-    }
-
     /// Takes what has been said of claims, and passes on the cancels that waited for that.
     fn hear(&mut self) {
         for (index, member) in self.members.iter_mut().enumerate() {
@@ -276,40 +203,9 @@ impl Replicas {
         }
         let (owners, members) = (&self.owners, &mut self.members);
         self.cancelled.retain(|request| match owners.get(request) {
-            Some(&(member, number)) => !members[member].cancel(number),
+            Some(&(member, number)) => !members[member].engine.cancel(number),
             None => true,
         });
-    }
-
-    /// As [`Engine::next_event`].
-    ///
-    /// # Errors
-    /// A replica has failed, which the message names, and every event that was out is taken. The others are stopped.
-    pub fn next_event(&mut self, wait: Duration) -> Result<Option<Event>> {
-        let until = Until::after(wait);
-        loop {
-            let epoch = self.members[0].engine.epoch();
-            if let Some(event) = self.poll() {
-                return Ok(Some(event));
-            }
-            self.check()?;
-            let left = until.left();
-            if left.is_zero() {
-                return Ok(None);
-            }
-            // All are of one kind: those on the host tell `news`, which is what each waits for, and devices tell nobody.
-            self.members[0].engine.wait(epoch, left.min(LOOK_AGAIN));
-        }
-    }
-
-    /// As [`Engine::next_stamped`], by the host's clock, from when the replicas were made until the event was read: each
-    /// device has a clock of its own, and nothing says how they differ.
-    ///
-    /// # Errors
-    /// As [`Self::next_event`].
-    pub fn next_stamped(&mut self, wait: Duration) -> Result<Option<(u64, Event)>> {
-        let event = self.next_event(wait)?;
-        Ok(event.map(|event| (self.zero.elapsed().as_nanos() as u64, event)))
     }
 
     /// One event of the replica whose turn it is, or of the first after it that has one.
@@ -318,9 +214,9 @@ impl Replicas {
         for _ in 0..self.members.len() {
             let index = self.next % self.members.len();
             self.next = index + 1;
-            match self.members[index].engine.next_event(Duration::ZERO) {
+            match self.members[index].engine.next_unrecorded(Duration::ZERO) {
                 Ok(None) => {}
-                Ok(Some(event)) => {
+                Ok(Some((_, event))) => {
                     // It may be of a claim that was made since.
                     self.hear();
                     if index != 0 {
@@ -345,20 +241,71 @@ impl Replicas {
         event
     }
 
-    /// What has been recorded of a replica's run and not been read; with [`EngineOptions::record`] it waits for that.
-    pub fn next_part(&mut self, replica: usize) -> Option<Part> {
-        let turn = self.members[replica].engine.next_trace();
+    /// What each was started with, which a replay wants.
+    pub fn shapes(&self) -> impl Iterator<Item = &EngineShape> {
+        self.members.iter().map(|member| member.engine.shape())
+    }
+}
+
+impl Engine for Replicas {
+    /// Some of the requests may be queued where this fails.
+    fn try_submit_all(
+        &mut self,
+        requests: &mut dyn Iterator<Item = &Request>,
+    ) -> Result<Range<u64>> {
+        self.check()?;
+        let mut numbers = 0..0;
+        for request in requests {
+            self.members[0].engine.check_request(request)?;
+            let Some(number) = self.source.push(request)? else {
+                break;
+            };
+            self.live.insert(number);
+            if numbers.is_empty() {
+                numbers.start = number;
+            }
+            numbers.end = number + 1;
+        }
+        if !numbers.is_empty() {
+            self.hand_out();
+            self.notify();
+        }
+        Ok(numbers)
+    }
+
+    /// One that nobody has claimed is cancelled by whoever does.
+    fn cancel(&mut self, request: u64) -> bool {
         self.hear();
-        self.members[replica].part(turn)
+        match self.owners.get(&request) {
+            Some(&(member, number)) => self.members[member].engine.cancel(number),
+            None => {
+                if self.live.contains(&request) {
+                    self.cancelled.insert(request);
+                }
+                true
+            }
+        }
     }
 
-    /// An engine of them: what it was started with is what a replay wants.
-    pub fn engine(&self, replica: usize) -> &Engine {
-        &self.members[replica].engine
+    /// The error names the replica that has failed; the others are stopped.
+    fn next_stamped(&mut self, wait: Duration) -> Result<Option<(u64, Event)>> {
+        let until = Until::after(wait);
+        loop {
+            let epoch = self.members[0].engine.epoch();
+            if let Some(event) = self.poll() {
+                return Ok(Some((self.zero.elapsed().as_nanos() as u64, event)));
+            }
+            self.check()?;
+            let left = until.left();
+            if left.is_zero() || self.members[0].engine.woken() {
+                return Ok(None);
+            }
+            // All are of one kind: those on the host tell `news`, which is what each waits for, and devices tell nobody.
+            self.members[0].engine.wait(epoch, left.min(LOOK_AGAIN));
+        }
     }
 
-    /// As [`Engine::drain`].
-    pub fn drain(&mut self) {
+    fn drain(&mut self) {
         match &self.source {
             Source::Host(pusher) => pusher.queue.drain(),
             // A device looks at the flag before it looks whether something is left to claim.
@@ -371,8 +318,8 @@ impl Replicas {
         self.notify();
     }
 
-    /// Of all of them together; `waiting` counts the queue too.
-    pub fn status(&self) -> EngineStatus {
+    /// All of them together; `waiting` counts the queue too.
+    fn status(&self) -> EngineStatus {
         let mut all = EngineStatus::default();
         for member in &self.members {
             let one = member.engine.status();
@@ -383,6 +330,23 @@ impl Replicas {
         }
         all.waiting += self.source.unclaimed() as u32;
         all
+    }
+
+    fn waker(&self) -> Waker {
+        self.members[0].engine.waker()
+    }
+
+    fn replicas(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Claims are told before a turn sees them, so they stand before it.
+    fn next_part(&mut self, replica: usize) -> Option<Part> {
+        let turn = self.members[replica].engine.next_trace();
+        self.hear();
+        let parts = &mut self.members[replica].engine.parts;
+        parts.extend(turn);
+        parts.pop_front()
     }
 }
 

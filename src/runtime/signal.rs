@@ -2,6 +2,8 @@
 //! (On a GPU the scheduler polls instead; nothing here is part of the schedule.)
 
 use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// When a wait is over.
@@ -48,10 +50,32 @@ impl Signal {
     }
 }
 
+/// Ends the wait for an engine's next event, from any thread. By default it is that of an engine which never waits.
+#[derive(Debug, Clone, Default)]
+pub struct Waker {
+    called: Arc<AtomicBool>,
+    news: Arc<Signal>,
+}
+
+impl Waker {
+    /// For an engine that waits on `news`, or looks at `called` often.
+    pub(super) fn new(called: &Arc<AtomicBool>, news: Arc<Signal>) -> Self {
+        Self {
+            called: called.clone(),
+            news,
+        }
+    }
+
+    /// Ends the wait that is under way, or the next one.
+    pub fn wake(&self) {
+        self.called.store(true, Ordering::Relaxed);
+        self.news.notify();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
 
     #[test]
     fn a_notification_before_the_wait_is_not_lost() {

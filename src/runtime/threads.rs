@@ -161,6 +161,10 @@ impl Driver for Threads {
         self.shared.host.wait_past(epoch, limit.min(HOST_POLL));
     }
 
+    fn news(&self) -> Arc<Signal> {
+        self.shared.host.clone()
+    }
+
     fn failure(&mut self, _rings: &HostRings) -> Option<String> {
         self.shared.failure.lock().clone()
     }

@@ -4,7 +4,6 @@ mod asked;
 mod intake;
 
 use self::asked::{Asked, Came};
-use super::any_engine::AnyEngine;
 use super::failures::Failures;
 use super::progress::{Counts, Progress};
 use super::sequences::{Change, Live, Sequences, Taken};
@@ -15,7 +14,7 @@ use crate::io::output::{Answer, End, Output};
 use crate::io::row::{Code, RowError, TIMED_OUT};
 use crate::io::rows::Rows;
 use crate::io::source::Work;
-use crate::runtime::{EndReason, Event, Timing};
+use crate::runtime::{EndReason, Engine, Event, Timing};
 use crate::telemetry::warn;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,7 +54,7 @@ pub struct Summary {
 
 impl Job<'_> {
     /// Runs until every row has an answer, an interrupt or a failure. Errors are those of the output.
-    pub fn run(self, engine: &mut dyn AnyEngine) -> Result<Summary> {
+    pub fn run(self, engine: &mut dyn Engine) -> Result<Summary> {
         let mut run = Run {
             job: self,
             sequences: Sequences::default(),
@@ -124,7 +123,7 @@ const EVENTS_A_TURN: usize = 1024;
 
 impl Run<'_> {
     /// `Some`: what ended it early.
-    fn until_done(&mut self, engine: &mut dyn AnyEngine) -> Result<Option<Error>> {
+    fn until_done(&mut self, engine: &mut dyn Engine) -> Result<Option<Error>> {
         loop {
             if self.interrupted_now() {
                 self.cancelled = true;
@@ -166,7 +165,7 @@ impl Run<'_> {
     }
 
     /// Takes the events that are there; waits a moment for the first.
-    fn events(&mut self, engine: &mut dyn AnyEngine) -> std::result::Result<(), Fault> {
+    fn events(&mut self, engine: &mut dyn Engine) -> std::result::Result<(), Fault> {
         let mut wait = EVENT_POLL;
         for _ in 0..EVENTS_A_TURN {
             if self.sequences.is_empty() || self.interrupted_now() {
@@ -182,7 +181,7 @@ impl Run<'_> {
     }
 
     /// Takes the events that a device has left behind: rows that were done when it failed are served.
-    fn last_events(&mut self, engine: &mut dyn AnyEngine) -> Result<()> {
+    fn last_events(&mut self, engine: &mut dyn Engine) -> Result<()> {
         while !self.sequences.is_empty()
             && let Ok(Some(event)) = engine.next_event(Duration::ZERO)
         {

@@ -4,16 +4,15 @@
 //! - [`spec`]: what is chosen about a run; [`target`]: its device, opened; [`sizes`]: what it wants of its memory
 //! - [`opened`]: a model with its sizes, and engines for it; `score` and `bench` need no more
 //! - [`texts`]: tokenizer, chat template and rules for questions ([`codec`] is the first two for `io`, `eos` what ends answers)
-//! - [`answering`]: [`Session`], all of that with a running engine; [`sequences`]: tokens and texts of what runs there
+//! - [`answering`]: [`Session`], a handle to all of that with a running engine, which the thread of `serving` drives;
+//!   [`sequences`]: tokens and texts of what runs there
 //! - [`job`]: the loop of `generate` over rows, whose [`failures`] it counts; [`scoring`]: that of `score` over prompts
 //! - [`Progress`]: how far such a loop is, on standard error
-//! - [`any_engine`]: what these ask of an engine, so that they can be tested without one; [`recording`]: an engine whose run is
-//!   kept; [`replicated`]: replicas whose runs are; [`serving`]: either
+//! - [`recording`]: an engine whose run is kept
 //!
 //! Uses `trace`, `io`, `text`, `runtime` and what stands below; knows no command line.
 
 pub mod answering;
-pub mod any_engine;
 pub mod codec;
 mod eos;
 pub mod failures;
@@ -21,18 +20,18 @@ pub mod job;
 pub mod opened;
 pub mod progress;
 pub mod recording;
-pub mod replicated;
 pub mod scoring;
 pub mod sequences;
-pub mod serving;
+mod serving;
 pub mod sizes;
 pub mod spec;
 pub mod target;
 pub mod texts;
 
-pub use answering::{Answer, Output, Session, Unanswered};
+pub use answering::{Answer, Session, Unanswered};
 pub use opened::Opened;
 pub use progress::{Counts, Progress};
+pub use serving::Output;
 pub use spec::{DeviceSpec, GpuSpec, Parallel, RunSpec};
 pub use target::Target;
 pub use texts::Texts;

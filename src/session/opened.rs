@@ -1,23 +1,22 @@
 //! A model on its way to an engine: first what is cheap and finds mistakes, then the weights.
 
-use super::recording::{Keep, Recorded, Timed};
-use super::replicated::RecordedReplicas;
-use super::serving::Serving;
+use super::recording::{Keep, Recorded};
 use super::sizes;
 use super::spec::{DeviceSpec, Parallel, RunSpec};
 use super::target::Target;
-use crate::backend::device::{EngineSpec, Runs, Watch};
+use crate::backend::SharedSink;
+use crate::backend::device::{Clocks, EngineSpec, Runs, Watch};
 use crate::backend::timing::StepClock;
-use crate::backend::{RoutingSink, SharedSink};
 use crate::error::{Error, Result};
 use crate::io::identity::Identity;
 use crate::io::record::{Header, VERSION};
 use crate::model::fingerprint::fingerprint;
 use crate::model::{GenerationConfig, Model, ModelConfig, ModelSource};
 use crate::plan::{EngineOptions, OpKind, Plan, Precision, StepKind};
-use crate::runtime::{Clocks, Engine, Replica, Replicas};
+use crate::runtime::{Engine, EngineShape, Replica, Replicas, SingleEngine};
 use crate::telemetry::warn;
 use crate::trace::parts::Costs;
+use crate::trace::{Begin, Live};
 use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Instant;
@@ -98,50 +97,51 @@ impl Opened {
         })
     }
 
-    /// Loads the weights and starts an engine on them, or one on each device, whose run is kept as `keep` says.
+    /// Loads the weights and starts an engine on them, whose run is kept as `keep` says.
     ///
     /// # Errors
-    /// As [`load`], [`Self::engine_of`] and [`Self::replicas_of`]; what is kept cannot be written.
-    pub fn start(&self, sink: &SharedSink, mut keep: Keep) -> Result<Serving> {
-        if !self.replicas.is_empty() {
-            let model = load(&self.spec.model)?;
-            let replicas = self.replicas_of(&model, sink, keep.turns())?;
-            let headers = match keep.turns() {
-                true => self.headers(&replicas)?,
-                false => vec![],
-            };
-            let replicas = RecordedReplicas::new(headers, replicas, keep)?;
-            return Ok(Serving::Several(Box::new(replicas)));
+    /// As [`load`] and [`Self::engine`]; what is kept cannot be written.
+    pub fn start(&self, sink: &SharedSink, mut keep: Keep) -> Result<Recorded> {
+        let start = Instant::now();
+        let model = load(&self.spec.model)?;
+        let loaded = Instant::now();
+        let observe = Observe {
+            record: keep.turns(),
+            watch: match (&keep.trace, keep.parts) {
+                (None, _) => Watch::Nothing,
+                (Some(_), false) => Watch::Stages,
+                (Some(_), true) => Watch::Times { in_a_row: None },
+            },
+            trace: keep.trace.as_ref(),
+        };
+        let started = self.engine(&model, sink, observe)?;
+        if !keep.turns() {
+            return Recorded::new(started.engine, vec![], keep, None);
         }
-        let (engine, clocks, on_host) = self.engine_kept(sink, &mut keep)?;
-        let header = match keep.turns() {
-            true => Some(self.header(&engine)?),
-            false => None,
-        };
-        let timed = Timed {
-            names: match clocks.stages.is_some() || on_host > 1 {
-                true => self.names_of_stages(engine.shape().stages as usize),
-                false => vec![],
-            },
-            parts: match clocks.parts {
-                Some(clock) => Some((clock, self.costs()?)),
-                None => None,
-            },
-            stages: clocks.stages,
-        };
-        let engine = Recorded::new(header, engine, keep, timed)?;
-        Ok(Serving::One(Box::new(engine)))
-    }
-
-    /// What a recording of each replica's run begins with.
-    fn headers(&self, replicas: &Replicas) -> Result<Vec<Header>> {
-        let header = |(index, target): (usize, &Target)| {
-            Ok(Header {
-                kernel_variants: target.device().kernel_variants()?,
-                ..self.header(replicas.engine(index))?
-            })
-        };
-        self.targets().enumerate().map(header).collect()
+        let headers = started.shapes.iter().zip(self.targets());
+        let headers = headers.map(|(shape, target)| self.header(shape, target));
+        let headers: Vec<Header> = headers.collect::<Result<_>>()?;
+        let mut begin = None;
+        if let Some(trace) = &mut keep.trace {
+            trace.phase("load", (start, loaded))?;
+            trace.phase("start the engine", (loaded, Instant::now()))?;
+            let clocks = started.clocks;
+            let parts = clocks.parts.as_ref().map(|clock| clock.zero());
+            let of_trace = Begin {
+                header: headers[0].clone(),
+                clock_zero: started.clock_zero,
+                parts: match parts {
+                    Some(zero) => Some((self.costs()?, zero)),
+                    None => None,
+                },
+                stages: match clocks.stages.is_some() || started.host_stages > 1 {
+                    true => self.names_of_stages(started.shapes[0].stages as usize),
+                    false => vec![],
+                },
+            };
+            begin = Some((of_trace, clocks));
+        }
+        Recorded::new(started.engine, headers, keep, begin)
     }
 
     /// All devices that run the whole model.
@@ -149,24 +149,18 @@ impl Opened {
         std::iter::once(&self.target).chain(&self.replicas)
     }
 
-    /// What a recording of an engine's run begins with.
-    ///
-    /// # Errors
-    /// A file of the model cannot be read.
-    pub fn header(&self, engine: &Engine) -> Result<Header> {
+    /// What a recording of a run begins with, on one of the devices that run the whole model.
+    fn header(&self, engine: &EngineShape, target: &Target) -> Result<Header> {
+        let device = &self.spec.device;
         Ok(Header {
             version: VERSION,
             model: self.spec.model.to_string(),
             identity: Identity::of_model(&fingerprint(&self.spec.model)?),
-            device: self.spec.device.name().to_owned(),
-            dtype: self.spec.device.dtype().name().to_owned(),
-            launch: self
-                .spec
-                .device
-                .launch()
-                .map(|launch| launch.name().to_owned()),
-            kernel_variants: self.kernel_variants.clone(),
-            engine: engine.shape().clone(),
+            device: device.name().to_owned(),
+            dtype: device.dtype().name().to_owned(),
+            launch: device.launch().map(|launch| launch.name().to_owned()),
+            kernel_variants: target.device().kernel_variants()?,
+            engine: engine.clone(),
         })
     }
 
@@ -204,139 +198,114 @@ impl Opened {
         (0..stages).map(name).collect()
     }
 
-    /// With how many stages the host runs one by one, each of which a trace times; one stands for all that one thread runs.
-    fn engine_kept(&self, sink: &SharedSink, keep: &mut Keep) -> Result<(Engine, Clocks, usize)> {
-        let start = Instant::now();
-        let model = load(&self.spec.model)?;
-        let loaded = Instant::now();
-        let options = self.recording(keep.turns());
-        let watch = match (keep.parts, &keep.trace) {
-            (true, _) => Watch::Times { in_a_row: None },
-            (false, Some(_)) => Watch::Stages,
-            (false, None) => Watch::Nothing,
-        };
-        let mut on_host = 0;
-        let timed = |runs| match (runs, &keep.trace) {
-            (Runs::Stages(stages), Some(trace)) => {
-                on_host = stages.len();
-                Ok(Runs::Stages(trace.timed(stages)))
-            }
-            (runs, _) => Ok(runs),
-        };
-        let (engine, clocks) = self.launched(&model, sink, options, watch, timed)?;
-        if let Some(trace) = &mut keep.trace {
-            trace.phase("load", (start, loaded))?;
-            trace.phase("start the engine", (loaded, Instant::now()))?;
-        }
-        Ok((engine, clocks, on_host))
-    }
-
-    /// Starts an engine on weights that are loaded already.
+    /// Starts an engine on weights that are loaded already: a scheduler on each of the devices that run the whole model, or
+    /// on the first alone, where more than events is looked at.
     ///
     /// # Errors
-    /// As [`crate::backend::Device::start`].
-    pub fn engine_of(&self, model: &Arc<Model>, sink: &SharedSink) -> Result<Engine> {
-        let (options, watch) = (self.recording(false), Watch::Nothing);
-        let (engine, _) = self.launched(model, sink, options, watch, Ok)?;
-        Ok(engine)
-    }
-
-    /// Starts an engine on each device, on weights that are loaded already.
-    ///
-    /// # Errors
-    /// As [`Replica::on`], [`Replicas::new`] and [`Replicas::launch`].
-    pub fn replicas_of(
+    /// As [`crate::backend::Device::start`], [`SingleEngine::of`] and [`Replicas::new`].
+    pub fn engine(
         &self,
         model: &Arc<Model>,
         sink: &SharedSink,
-        record: bool,
-    ) -> Result<Replicas> {
-        let options = self.recording(record);
+        observe: Observe<'_>,
+    ) -> Result<Started> {
+        let options = EngineOptions {
+            record: observe.record,
+            ..self.options
+        };
         let spec = EngineSpec {
             model,
             plan: &self.plan,
             options: &options,
             sink,
         };
+        if self.replicas.is_empty() || !matches!(observe.watch, Watch::Nothing) {
+            let mut host_stages = 0;
+            let timed = |runs| match (runs, observe.trace) {
+                (Runs::Stages(stages), Some(trace)) => {
+                    host_stages = stages.len();
+                    Ok(Runs::Stages(trace.timed(stages)))
+                }
+                (runs, _) => Ok(runs),
+            };
+            let device = self.target.device();
+            let (mut engine, clocks) =
+                SingleEngine::on_watched(device, &spec, observe.watch, timed)?;
+            engine.launch()?;
+            return Ok(Started {
+                shapes: vec![engine.shape().clone()],
+                clocks,
+                clock_zero: engine.clock_zero(),
+                host_stages,
+                engine: Box::new(engine),
+            });
+        }
         let replica = |(target, device): (&Target, &DeviceSpec)| {
             Replica::on(target.device(), device.title(), &spec)
         };
         let devices = self.targets().zip(self.spec.devices());
         let mut replicas = Replicas::new(devices.map(replica).collect::<Result<_>>()?)?;
         replicas.launch()?;
-        Ok(replicas)
+        Ok(Started {
+            shapes: replicas.shapes().cloned().collect(),
+            clocks: Clocks::default(),
+            clock_zero: None,
+            host_stages: 0,
+            engine: Box::new(replicas),
+        })
     }
 
-    /// Starts an engine on weights that are loaded already, whose steps are timed part by part; and where the times come out.
-    /// `in_a_row`: as [`Watch::Times`] has it.
+    /// An engine whose steps are timed part by part, and where the times come out. `in_a_row`: as [`Watch::Times`] has it.
     ///
     /// # Errors
-    /// As [`Engine::on_timed`].
+    /// As [`Self::engine`].
     pub fn engine_timed(
         &self,
         model: &Arc<Model>,
         in_a_row: Option<OpKind>,
-    ) -> Result<(Engine, Box<dyn StepClock>)> {
-        let (mut engine, clock) = Engine::on_timed(
-            self.target.device(),
-            &EngineSpec {
-                model,
-                plan: &self.plan,
-                options: &self.options,
-                sink: &None,
-            },
-            in_a_row,
-        )?;
-        engine.launch()?;
-        Ok((engine, clock))
-    }
-
-    fn recording(&self, record: bool) -> EngineOptions {
-        EngineOptions {
-            record,
-            ..self.options
-        }
-    }
-
-    /// Starts an engine that tells `routing` where the rows of every step go, for which it takes its time.
-    ///
-    /// # Errors
-    /// As [`crate::backend::Device::start`].
-    pub fn engine_with_routing(
-        &self,
-        model: &Arc<Model>,
-        sink: &SharedSink,
-        routing: &Arc<dyn RoutingSink>,
-    ) -> Result<Engine> {
-        let (options, watch) = (self.options, Watch::Routing(routing));
-        let (engine, _) = self.launched(model, sink, options, watch, Ok)?;
-        Ok(engine)
-    }
-
-    /// `wrap`: see [`Engine::on_watched`].
-    fn launched(
-        &self,
-        model: &Arc<Model>,
-        sink: &SharedSink,
-        options: EngineOptions,
-        watch: Watch<'_>,
-        wrap: impl FnOnce(Runs) -> Result<Runs>,
-    ) -> Result<Started> {
-        let spec = EngineSpec {
-            model,
-            plan: &self.plan,
-            options: &options,
-            sink,
-        };
-        let device = self.target.device();
-        let (mut engine, clocks) = Engine::on_watched(device, &spec, watch, wrap)?;
-        engine.launch()?;
-        Ok((engine, clocks))
+    ) -> Result<(Box<dyn Engine>, Box<dyn StepClock>)> {
+        let observe = Observe::through(Watch::Times { in_a_row });
+        let started = self.engine(model, &None, observe)?;
+        let clock = started.clocks.parts.ok_or_else(|| {
+            Error::Runtime("an engine is timed and has no clock: this is a bug in tailgraph".into())
+        })?;
+        Ok((started.engine, clock))
     }
 }
 
-/// An engine, and where the times of its steps come out, if they are timed.
-type Started = (Engine, Clocks);
+/// What is looked at while an engine runs, besides its events.
+#[derive(Clone, Copy)]
+pub struct Observe<'a> {
+    /// All turns are wanted ([`EngineOptions::record`]).
+    pub record: bool,
+    pub watch: Watch<'a>,
+    /// Times stages that the host runs side by side.
+    pub trace: Option<&'a Live>,
+}
+
+impl<'a> Observe<'a> {
+    pub const NOTHING: Self = Self::through(Watch::Nothing);
+
+    pub const fn through(watch: Watch<'a>) -> Self {
+        Self {
+            record: false,
+            watch,
+            trace: None,
+        }
+    }
+}
+
+/// An engine that is launched, and what is known of it.
+pub struct Started {
+    pub engine: Box<dyn Engine>,
+    /// What a replay of each scheduler's run must be started with.
+    pub shapes: Vec<EngineShape>,
+    pub clocks: Clocks,
+    /// See [`SingleEngine::clock_zero`].
+    pub clock_zero: Option<Instant>,
+    /// Stages that the host runs, each of which a trace times where there are several.
+    host_stages: usize,
+}
 
 /// The threads that share the CPU's work, which would else be started, or panic, where they are first needed.
 fn start_workers() -> Result<()> {

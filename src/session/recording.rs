@@ -1,20 +1,18 @@
-//! An engine as the loops use it, with everything that goes in and comes out kept where `--record` or `trace` asks for
-//! it.
+//! An engine whose run is kept: everything that goes in and comes out, where `--record` or `trace` asks for it.
 
-use super::any_engine::AnyEngine;
-use crate::backend::timing::{StageClock, StepClock};
+use crate::backend::device::Clocks;
 use crate::error::{Error, Result};
-use crate::io::record::{Done, Header, Line, Turn, Writer, record_paths};
-use crate::runtime::{Engine, EngineStatus, Event, Request};
+use crate::io::record::{Done, Header, Line, Writer, record_paths};
+use crate::runtime::{Engine, EngineStatus, Event, Request, Waker};
 use crate::sys::abi;
-use crate::trace::parts::Costs;
 use crate::trace::{About, Begin, Item, Live};
+use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-pub(super) const EVENT_POLL: Duration = Duration::from_millis(1);
+const EVENT_POLL: Duration = Duration::from_millis(1);
 /// With all requests ended a scheduler ends with its next turn.
-pub(super) const END_LIMIT: Duration = Duration::from_secs(20);
+const END_LIMIT: Duration = Duration::from_secs(20);
 /// A stage tells of a step as soon as it has ended.
 const LAST_TIMES_LIMIT: Duration = Duration::from_secs(1);
 
@@ -50,278 +48,236 @@ impl Keep {
     }
 }
 
-/// Where the times of an engine's steps come out, if they are timed.
-#[derive(Default)]
-pub struct Timed {
-    /// Part by part, and what these are measured against.
-    pub parts: Option<(Box<dyn StepClock>, Costs)>,
-    /// Of stages that have clocks of their own.
-    pub stages: Option<Box<dyn StageClock>>,
-    /// Of stages that are timed one by one, whatever their clock.
-    pub names: Vec<String>,
-}
-
 /// A started engine, and what is kept of its run.
 pub struct Recorded {
-    engine: Engine,
-    record: Option<Recorder>,
+    engine: Box<dyn Engine>,
+    /// One for each replica; none where nothing is kept.
+    recorders: Vec<Recorder>,
+    trace: Option<Traced>,
+    /// What a cancel could not write, for the next call that can fail.
+    unwritten: Option<Error>,
 }
 
+/// A scheduler's run as it goes into a file, if it does.
 struct Recorder {
-    keep: Keep,
-    clock: Option<Box<dyn StepClock>>,
-    stage_clock: Option<Box<dyn StageClock>>,
+    out: Option<Writer>,
     done: Done,
     /// Composed so far.
     steps: u64,
     /// The scheduler's last turn is on record.
     ended: bool,
-    /// What a cancel could not write, for the next call that can fail.
-    unwritten: Option<Error>,
 }
 
 impl Recorder {
-    /// Is all written that was to be?
-    fn written(&mut self) -> Result<()> {
-        self.unwritten.take().map_or(Ok(()), Err)
-    }
-
     fn put(&mut self, line: &Line) -> Result<()> {
-        self.keep
-            .records
-            .iter_mut()
-            .try_for_each(|out| out.put(line))
-    }
-
-    /// Takes all trace records that are there.
-    fn turns(&mut self, engine: &mut Engine) -> Result<()> {
-        loop {
-            let before = Instant::now();
-            let Some(record) = engine.next_trace() else {
-                return Ok(());
-            };
-            let turn = Turn::from(&record);
-            self.times()?;
-            self.stage_times()?;
-            let line = Line::Turn(Box::new(turn));
-            if let Some(trace) = &mut self.keep.trace {
-                trace.put(Item::Line(line.clone(), (before, Instant::now())))?;
+        match line {
+            Line::Turn(turn) => {
+                self.done.turns += 1;
+                self.steps += u64::from(turn.action == abi::TG_ACTION_STEP);
+                self.ended |= turn.action == abi::TG_ACTION_DONE;
             }
-            self.put(&line)?;
-            self.done.turns += 1;
-            self.steps += u64::from(record.outcome.action == abi::TG_ACTION_STEP);
-            self.ended |= record.outcome.action == abi::TG_ACTION_DONE;
+            Line::Token(_) => self.done.tokens += 1,
+            _ => {}
         }
+        self.out.as_mut().map_or(Ok(()), |out| out.put(line))
     }
+}
 
-    /// Takes all timed steps that are there: what a turn collected is among them.
+/// A trace of a single scheduler's run, and the clocks whose times it has.
+struct Traced {
+    trace: Live,
+    clocks: Clocks,
+}
+
+impl Traced {
+    /// Takes the times of steps that are there: what a turn collected is among them.
     fn times(&mut self) -> Result<()> {
-        let (Some(clock), Some(trace)) = (&mut self.clock, &mut self.keep.trace) else {
-            return Ok(());
-        };
-        while let Some(times) = clock.next()? {
-            trace.put(Item::Times(Box::new(times), clock.lost()))?;
+        if let Some(clock) = &mut self.clocks.parts {
+            while let Some(times) = clock.next()? {
+                self.trace.put(Item::Times(Box::new(times), clock.lost()))?;
+            }
+        }
+        if let Some(clock) = &mut self.clocks.stages {
+            while let Some(times) = clock.next() {
+                self.trace.put(Item::StageTimes(times))?;
+            }
         }
         Ok(())
     }
 
-    /// Takes all times of stages that are there.
-    fn stage_times(&mut self) -> Result<()> {
-        let (Some(clock), Some(trace)) = (&mut self.stage_clock, &mut self.keep.trace) else {
-            return Ok(());
-        };
-        while let Some(times) = clock.next() {
-            trace.put(Item::StageTimes(times))?;
-        }
-        Ok(())
-    }
-
-    /// With the scheduler's last turn on record: stages may tell of their last steps a moment later.
-    fn last_stage_times(&mut self) -> Result<()> {
+    /// With the scheduler's last turn on record: stages may tell of the last of its steps a moment later.
+    fn last_times(&mut self, steps: u64) -> Result<()> {
         let start = Instant::now();
         loop {
-            self.stage_times()?;
-            let through = self.stage_clock.as_ref().map(|clock| clock.through());
-            let ended = through.is_none_or(|through| through >= self.steps);
+            self.times()?;
+            let through = self.clocks.stages.as_ref().map(|clock| clock.through());
+            let ended = through.is_none_or(|through| through >= steps);
             if ended || start.elapsed() > LAST_TIMES_LIMIT {
                 return Ok(());
             }
             std::thread::sleep(EVENT_POLL);
         }
     }
-
-    fn request(&mut self, number: u64, request: &Request, before: Instant) -> Result<()> {
-        let line = Line::Request(Box::new(request.clone()));
-        self.put(&line)?;
-        match &mut self.keep.trace {
-            Some(trace) => trace.handed("submit", number, line, (before, Instant::now())),
-            None => Ok(()),
-        }
-    }
-
-    fn cancel(&mut self, request: u64, before: Instant) -> Result<()> {
-        let line = Line::Cancel(request);
-        self.put(&line)?;
-        match &mut self.keep.trace {
-            Some(trace) => trace.handed("cancel", request, line, (before, Instant::now())),
-            None => Ok(()),
-        }
-    }
-
-    /// The host looked for an event since `before`.
-    fn looked(&mut self, event: Option<&Event>, before: Instant) -> Result<()> {
-        let line = event.map(Line::from);
-        self.done.tokens += u64::from(matches!(line, Some(Line::Token(_))));
-        if let Some(line) = &line {
-            self.put(line)?;
-        }
-        match &mut self.keep.trace {
-            Some(trace) => trace.looked(line, (before, Instant::now())),
-            None => Ok(()),
-        }
-    }
-
-    /// The run is over. What its trace says of itself, where there is one. Files of a run that is not `whole` keep the
-    /// names of unfinished ones.
-    fn finish(self, whole: bool) -> Result<Option<About>> {
-        let Self { keep, done, .. } = self;
-        let done = Line::Done(done);
-        for mut out in keep.records {
-            out.put(&done)?;
-            out.finish(whole)?;
-        }
-        let finish = |trace: Live| trace.finish(done, whole);
-        keep.trace.map(finish).transpose()
-    }
 }
 
 impl Recorded {
-    /// `header`, of what is kept: `None` where nothing is. `engine` was started with
-    /// [`crate::plan::EngineOptions::record`] where turns are kept.
-    pub fn new(
-        header: Option<Header>,
-        engine: Engine,
-        mut keep: Keep,
-        timed: Timed,
-    ) -> Result<Self> {
-        let Some(header) = header else {
-            return Ok(Self {
-                engine,
-                record: None,
-            });
-        };
-        for out in &mut keep.records {
-            out.put(&Line::Header(Box::new(header.clone())))?;
-        }
-        if let Some(trace) = &mut keep.trace {
-            let parts = timed.parts.as_ref();
-            let parts = parts.map(|(clock, costs)| (costs.clone(), clock.zero()));
-            trace.begin(Begin {
-                header,
-                clock_zero: engine.clock_zero(),
-                parts,
-                stages: timed.names,
-            })?;
-        }
-        let record = Recorder {
-            keep,
-            clock: timed.parts.map(|(clock, _)| clock),
-            stage_clock: timed.stages,
-            steps: 0,
-            done: Done {
-                turns: 0,
-                tokens: 0,
-            },
-            ended: false,
-            unwritten: None,
-        };
-        Ok(Self {
-            engine,
-            record: Some(record),
-        })
-    }
-
-    /// With every request ended: drains the engine, waits for the scheduler's end where that is kept, and ends it. `whole`:
-    /// the run did what it was asked to.
+    /// `headers`: one for each replica of the engine, which was started with
+    /// [`crate::plan::EngineOptions::record`]; none where nothing is kept. `begin` comes with a trace.
     ///
     /// # Errors
-    /// What is kept cannot be written, or the scheduler does not end.
-    pub fn finish(self, whole: bool) -> Result<Option<About>> {
-        let Self { engine, record } = self;
-        let mut record = record;
-        // Dropped before the record, also where what follows fails: a trace ends once the stages have let go of it.
-        let mut engine = engine;
-        let Some(recorder) = &mut record else {
-            engine.drain();
-            return Ok(None);
+    /// What is kept cannot be written.
+    pub fn new(
+        engine: Box<dyn Engine>,
+        headers: Vec<Header>,
+        keep: Keep,
+        begin: Option<(Begin, Clocks)>,
+    ) -> Result<Self> {
+        let mut outs = keep.records.into_iter();
+        let recorder = |header| {
+            let mut out = outs.next();
+            if let Some(out) = &mut out {
+                out.put(&Line::Header(Box::new(header)))?;
+            }
+            Ok(Recorder {
+                out,
+                done: Done {
+                    turns: 0,
+                    tokens: 0,
+                },
+                steps: 0,
+                ended: false,
+            })
         };
-        recorder.written()?;
-        if let Some(trace) = &mut recorder.keep.trace {
-            trace.draining()?;
+        let recorders = headers.into_iter().map(recorder).collect::<Result<_>>()?;
+        let mut traced = None;
+        if let Some((mut trace, (begin, clocks))) = keep.trace.zip(begin) {
+            trace.begin(begin)?;
+            traced = Some(Traced { trace, clocks });
         }
-        engine.drain();
+        Ok(Self {
+            engine,
+            recorders,
+            trace: traced,
+            unwritten: None,
+        })
+    }
+
+    /// With every request ended: drains the engine, waits for the schedulers' ends where these are kept, and ends it. What the
+    /// trace says of itself, where there is one. `whole`: the run did what it was asked to; files of one that did not keep
+    /// the names of unfinished ones.
+    ///
+    /// # Errors
+    /// What is kept cannot be written, or a scheduler does not end.
+    pub fn finish(mut self, whole: bool) -> Result<Option<About>> {
+        self.unwritten.take().map_or(Ok(()), Err)?;
+        if let Some(traced) = &mut self.trace {
+            traced.trace.draining()?;
+        }
+        self.engine.drain();
         let start = Instant::now();
-        while !recorder.ended {
-            let before = Instant::now();
-            let event = engine.next_event(EVENT_POLL)?;
-            recorder.looked(event.as_ref(), before)?;
-            recorder.turns(&mut engine)?;
+        while self.recorders.iter().any(|recorder| !recorder.ended) {
+            self.next_event(EVENT_POLL)?;
             if start.elapsed() > END_LIMIT {
-                return Err(does_not_end());
+                return Err(Error::Runtime(format!(
+                    "the scheduler did not end {END_LIMIT:?} after its last request: its recording lacks the end"
+                )));
             }
         }
-        record.map_or(Ok(None), |mut record| {
-            record.last_stage_times()?;
-            record.finish(whole)
-        })
+        let mut about = None;
+        for recorder in self.recorders {
+            let done = Line::Done(recorder.done);
+            if let Some(mut out) = recorder.out {
+                out.put(&done)?;
+                out.finish(whole)?;
+            }
+            if let Some(mut traced) = self.trace.take() {
+                traced.last_times(recorder.steps)?;
+                about = Some(traced.trace.finish(done, whole)?);
+            }
+        }
+        Ok(about)
+    }
+
+    /// Keeps all that has been recorded since.
+    fn take_parts(&mut self) -> Result<()> {
+        for (replica, recorder) in self.recorders.iter_mut().enumerate() {
+            loop {
+                let before = Instant::now();
+                let Some(part) = self.engine.next_part(replica) else {
+                    break;
+                };
+                let line = Line::from(part);
+                if let Some(traced) = &mut self.trace
+                    && matches!(line, Line::Turn(_))
+                {
+                    traced.times()?;
+                    let during = (before, Instant::now());
+                    traced.trace.put(Item::Line(line.clone(), during))?;
+                }
+                recorder.put(&line)?;
+            }
+        }
+        Ok(())
     }
 }
 
-/// A scheduler has not ended within [`END_LIMIT`].
-pub(super) fn does_not_end() -> Error {
-    Error::Runtime(format!(
-        "the scheduler did not end {END_LIMIT:?} after its last request: its recording lacks the end"
-    ))
-}
-
-impl AnyEngine for Recorded {
-    fn try_submit(&mut self, request: &Request) -> Result<Option<u64>> {
-        let before = Instant::now();
-        let number = self.engine.try_submit(request)?;
-        if let (Some(record), Some(number)) = (&mut self.record, number) {
-            record.request(number, request, before)?;
+impl Engine for Recorded {
+    fn try_submit_all(
+        &mut self,
+        requests: &mut dyn Iterator<Item = &Request>,
+    ) -> Result<Range<u64>> {
+        let Some(traced) = &mut self.trace else {
+            return self.engine.try_submit_all(requests);
+        };
+        let mut numbers = 0..0;
+        for request in requests {
+            let before = Instant::now();
+            let Some(number) = self.engine.try_submit(request)? else {
+                break;
+            };
+            let line = Line::Request(Box::new(request.clone()));
+            let during = (before, Instant::now());
+            traced.trace.handed("submit", number, line, during)?;
+            if numbers.is_empty() {
+                numbers.start = number;
+            }
+            numbers.end = number + 1;
         }
-        Ok(number)
+        Ok(numbers)
     }
 
     fn cancel(&mut self, request: u64) -> bool {
         let before = Instant::now();
         let taken = self.engine.cancel(request);
-        match &mut self.record {
-            Some(record) if taken => {
-                if let Err(error) = record.cancel(request, before) {
-                    record.unwritten.get_or_insert(error);
-                }
-                true
-            }
-            _ => taken,
+        if let Some(traced) = self.trace.as_mut().filter(|_| taken) {
+            let (line, during) = (Line::Cancel(request), (before, Instant::now()));
+            let handed = traced.trace.handed("cancel", request, line, during);
+            self.unwritten = self.unwritten.take().or(handed.err());
         }
+        taken
     }
 
-    fn next_event(&mut self, wait: Duration) -> Result<Option<Event>> {
+    fn next_stamped(&mut self, wait: Duration) -> Result<Option<(u64, Event)>> {
         let before = Instant::now();
-        let event = self.engine.next_event(wait);
-        if let Some(record) = &mut self.record {
-            record.written()?;
-            if let Ok(event) = &event {
-                record.looked(event.as_ref(), before)?;
-            }
-            record.turns(&mut self.engine)?;
+        let next = self.engine.next_stamped(wait);
+        self.unwritten.take().map_or(Ok(()), Err)?;
+        if let (Some(traced), Ok(next)) = (&mut self.trace, &next) {
+            let line = next.as_ref().map(|(_, event)| Line::from(event));
+            traced.trace.looked(line, (before, Instant::now()))?;
         }
-        event
+        self.take_parts()?;
+        next
+    }
+
+    fn drain(&mut self) {
+        self.engine.drain();
     }
 
     fn status(&self) -> EngineStatus {
         self.engine.status()
+    }
+
+    fn waker(&self) -> Waker {
+        self.engine.waker()
     }
 }

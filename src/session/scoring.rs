@@ -1,9 +1,8 @@
 //! The loop of `score`: prompts to the device, in order, until each has ended. Their logits go to the sink.
 
-use super::any_engine::AnyEngine;
 use super::progress::{Counts, Progress};
 use crate::error::{Error, Result};
-use crate::runtime::{EndReason, Event, Logits, Request, Sampling};
+use crate::runtime::{EndReason, Engine, Event, Logits, Request, Sampling};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ const EVENT_POLL: Duration = Duration::from_millis(20);
 /// # Errors
 /// The device failed or refused a prompt, or `ended` failed.
 pub fn run(
-    engine: &mut dyn AnyEngine,
+    engine: &mut dyn Engine,
     prompts: &[&[u32]],
     logits: Logits,
     interrupt: &AtomicBool,

@@ -1,11 +1,10 @@
 //! Sequences on a device: their tokens and texts as they come, and what they came to.
 
-use super::any_engine::AnyEngine;
 use crate::io::answer::{Finish, Outcome};
 use crate::io::codec::{Codec, TextProgress, TextStream};
 use crate::io::prepare::Prepared;
 use crate::io::row::{Code, RowError};
-use crate::runtime::{EndReason, Event, Timing, TokenLogprobs};
+use crate::runtime::{EndReason, Engine, Event, Timing, TokenLogprobs};
 use std::collections::HashMap;
 
 /// All that a device has, by request. `T` goes with each from its beginning to its end.
@@ -18,6 +17,7 @@ pub struct Sequences<T> {
 /// What an event did.
 pub enum Change<'a, T> {
     Token {
+        with: &'a T,
         live: &'a mut Live,
         taken: Taken,
     },
@@ -60,14 +60,22 @@ impl<T> Sequences<T> {
         }
     }
 
+    /// No more is wanted of the request that goes with what `is` says.
+    pub fn cancel_where(&mut self, is: impl Fn(&T) -> bool) {
+        let mut live = self.live.iter();
+        let found = live.find(|(_, (with, _))| is(with));
+        self.cancels.extend(found.map(|(request, _)| *request));
+    }
+
     /// No more is wanted of any request; their ends will say so.
     pub fn cancel_all(&mut self) {
         self.cancels.extend(self.live.keys());
     }
 
-    /// Tells the device what is to be cancelled, as far as it has room to be told.
-    pub fn pass_cancels(&mut self, engine: &mut dyn AnyEngine) {
+    /// Tells the device what is to be cancelled, as far as it has room to be told; whether anything is left.
+    pub fn pass_cancels(&mut self, engine: &mut dyn Engine) -> bool {
         self.cancels.retain(|&request| !engine.cancel(request));
+        !self.cancels.is_empty()
     }
 
     /// What `event` did; nothing where its request is none of these.
@@ -79,12 +87,12 @@ impl<T> Sequences<T> {
                 logprobs,
                 ..
             } => {
-                let (_, live) = self.live.get_mut(&request)?;
+                let (with, live) = self.live.get_mut(&request)?;
                 let taken = live.push(token, logprobs);
                 if taken == Taken::Stopped {
                     self.cancels.push(request);
                 }
-                Some(Change::Token { live, taken })
+                Some(Change::Token { with, live, taken })
             }
             Event::End {
                 request,
@@ -249,7 +257,7 @@ fn refused() -> RowError {
 }
 
 /// What an interrupt cut is no answer, and must not look like one.
-fn cancelled(tokens: usize) -> RowError {
+pub(super) fn cancelled(tokens: usize) -> RowError {
     RowError::new(
         Code::Cancelled,
         format!("interrupted after {tokens} new tokens, before the last"),

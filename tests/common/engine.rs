@@ -55,21 +55,21 @@ pub fn seen(event: Event) -> Seen {
 }
 
 /// The next event, which must come.
-pub fn next(engine: &mut Engine) -> Seen {
+pub fn next(engine: &mut dyn Engine) -> Seen {
     let event = engine.next_event(PATIENCE).unwrap();
     seen(event.unwrap_or_else(|| panic!("no event for {PATIENCE:?}")))
 }
 
-pub fn submit(engine: &mut Engine, request: &Request) -> u64 {
+pub fn submit(engine: &mut dyn Engine, request: &Request) -> u64 {
     let number = engine.try_submit(request).unwrap();
     number.expect("the rings have room")
 }
 
 /// Events until so many requests have ended; `beside` is called before each and after the last.
 pub fn read_beside(
-    engine: &mut Engine,
+    engine: &mut dyn Engine,
     ends: usize,
-    mut beside: impl FnMut(&mut Engine),
+    mut beside: impl FnMut(&mut dyn Engine),
 ) -> Vec<Seen> {
     let (mut events, mut ended) = (vec![], 0);
     loop {
@@ -83,12 +83,12 @@ pub fn read_beside(
 }
 
 /// Events until so many requests have ended.
-pub fn read(engine: &mut Engine, ends: usize) -> Vec<Seen> {
+pub fn read(engine: &mut dyn Engine, ends: usize) -> Vec<Seen> {
     read_beside(engine, ends, |_| {})
 }
 
 /// Submits whenever there is room and reads until every request has ended.
-pub fn serve(engine: &mut Engine, requests: &[Request]) -> Vec<Seen> {
+pub fn serve(engine: &mut dyn Engine, requests: &[Request]) -> Vec<Seen> {
     let mut left = requests.iter().peekable();
     read_beside(engine, requests.len(), |engine| {
         while left
@@ -119,12 +119,12 @@ pub fn by_request(events: &[Seen], count: usize) -> Vec<(Vec<u32>, EndReason)> {
 }
 
 /// Reads events until the first `count` requests have ended: each one's tokens and reason.
-pub fn collect(engine: &mut Engine, count: usize) -> Vec<(Vec<u32>, EndReason)> {
+pub fn collect(engine: &mut dyn Engine, count: usize) -> Vec<(Vec<u32>, EndReason)> {
     by_request(&read(engine, count), count)
 }
 
 /// Tokens until the error, and the error.
-pub fn fail(engine: &mut Engine) -> (Vec<u32>, String) {
+pub fn fail(engine: &mut dyn Engine) -> (Vec<u32>, String) {
     let mut tokens = vec![];
     loop {
         match engine.next_event(PATIENCE) {
@@ -136,12 +136,12 @@ pub fn fail(engine: &mut Engine) -> (Vec<u32>, String) {
 }
 
 /// All records up to the one of the end, which must come.
-pub fn drain_trace(engine: &mut Engine) -> Vec<abi::tg_trace> {
+pub fn drain_trace(engine: &mut dyn Engine) -> Vec<abi::tg_trace> {
     engine.drain();
     let start = Instant::now();
     let mut records = vec![];
     loop {
-        records.extend(std::iter::from_fn(|| engine.next_trace()));
+        records.extend(std::iter::from_fn(|| engine.next_turn()));
         let last = records.last().map(|r: &abi::tg_trace| r.outcome.action);
         if last == Some(abi::TG_ACTION_DONE) {
             return records;

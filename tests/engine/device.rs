@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tailgraph::backend::device::Runs;
 use tailgraph::backend::{Block, Claimer, DeviceScheduler, QueueMemory, StageBackend, StepView};
 use tailgraph::error::{Error, Result};
 use tailgraph::plan::{Ladders, RingCapacities};
-use tailgraph::runtime::Engine;
+use tailgraph::runtime::SingleEngine;
 use tailgraph::sys::abi;
 
 /// Aligned memory.
@@ -248,12 +249,18 @@ const CAPACITIES: RingCapacities = RingCapacities {
 };
 
 /// An engine on this device, not launched.
-pub fn on_device(device: Device) -> Engine {
-    Engine::on_device(Box::new(device), &ladders(), &OPTIONS, CAPACITIES).unwrap()
+pub fn on_device(device: Device) -> SingleEngine {
+    SingleEngine::of(
+        Runs::Scheduler(Box::new(device)),
+        &ladders(),
+        &OPTIONS,
+        CAPACITIES,
+    )
+    .unwrap()
 }
 
 /// One with the same rings on threads of the host.
-pub fn on_threads() -> Engine {
+pub fn on_threads() -> SingleEngine {
     let stages = vec![Box::new(formula()) as Box<dyn StageBackend>];
-    Engine::on_host(stages, &ladders(), &OPTIONS, CAPACITIES).unwrap()
+    SingleEngine::of(Runs::Stages(stages), &ladders(), &OPTIONS, CAPACITIES).unwrap()
 }

@@ -2,7 +2,7 @@
 
 use crate::rig::*;
 use std::time::Duration;
-use tailgraph::runtime::{EndReason, Engine};
+use tailgraph::runtime::{EndReason, Engine, SingleEngine};
 
 #[test]
 fn a_stop_id_ends_a_request_and_is_its_last_token() {
@@ -74,7 +74,7 @@ fn a_request_larger_than_the_pool_is_refused_and_the_next_one_served() {
 #[test]
 fn a_request_without_a_token_ends_and_the_others_go_on() {
     // The formula has no answer after position 9: neither at a prompt's end nor later.
-    let mut engine = Engine::start(
+    let mut engine = SingleEngine::start(
         vec![Box::new(Formula {
             silent_at: Some(9),
             ..formula()

@@ -4,7 +4,7 @@ use crate::device::{Device, Trouble, on_device, on_threads};
 use crate::rig::*;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use tailgraph::runtime::{EndReason, Engine, EngineStatus, Request};
+use tailgraph::runtime::{EndReason, Engine, EngineStatus, Request, SingleEngine};
 
 fn request(prompt_tokens: u32, max_new_tokens: u32) -> Request {
     Request {
@@ -14,7 +14,7 @@ fn request(prompt_tokens: u32, max_new_tokens: u32) -> Request {
 }
 
 /// The status once all pages are free: a turn hands out its events before it says, word by word, what it has come to.
-fn settled(engine: &Engine) -> EngineStatus {
+fn settled(engine: &SingleEngine) -> EngineStatus {
     let start = Instant::now();
     while engine.status().free_pages < OPTIONS.pages && start.elapsed() < PATIENCE {
         std::thread::yield_now();

@@ -9,20 +9,25 @@ use std::time::{Duration, Instant};
 use tailgraph::backend::StageBackend;
 use tailgraph::backend::device::{Runs, Stages};
 use tailgraph::plan::EngineOptions;
-use tailgraph::runtime::Part;
 use tailgraph::runtime::replay::Replayer;
-use tailgraph::runtime::{EndReason, Replica, Replicas, Request};
+use tailgraph::runtime::{EndReason, Engine, Part, Replica, Replicas, Request};
 use tailgraph::sys::abi;
 
 fn start(models: Vec<Stages>, record: bool) -> Replicas {
-    let named = |(index, stages): (usize, Stages)| (format!("device {index}"), stages);
-    let models = models.into_iter().enumerate().map(named).collect();
     let options = EngineOptions {
         record,
         steps_in_flight: 2,
         ..OPTIONS
     };
-    Replicas::start(models, &ladders(), &options).unwrap()
+    started(models.into_iter().map(Runs::Stages), &options)
+}
+
+fn started(models: impl Iterator<Item = Runs>, options: &EngineOptions) -> Replicas {
+    let replica =
+        |(index, runs)| Replica::of(format!("device {index}"), runs, &ladders(), options).unwrap();
+    let mut replicas = Replicas::new(models.enumerate().map(replica).collect()).unwrap();
+    replicas.launch().unwrap();
+    replicas
 }
 
 fn requests(count: u64) -> Vec<Request> {
@@ -33,11 +38,6 @@ fn requests(count: u64) -> Vec<Request> {
             request(0..prompt, new)
         })
         .collect()
-}
-
-fn next(replicas: &mut Replicas) -> Seen {
-    let event = replicas.next_event(PATIENCE).unwrap();
-    seen(event.unwrap_or_else(|| panic!("no event for {PATIENCE:?}")))
 }
 
 /// Serves all requests, reading what is recorded meanwhile: events, and each replica's parts up to its end.
@@ -108,7 +108,7 @@ fn replays(
     index: usize,
     parts: Vec<Part>,
 ) -> Vec<(Request, (Vec<u32>, EndReason))> {
-    let shape = replicas.engine(index).shape();
+    let shape = replicas.shapes().nth(index).unwrap();
     let mut replayer = Replayer::new(shape, stages(1, Duration::ZERO)).unwrap();
     let (mut own, mut events, mut heard) = (vec![], vec![], vec![]);
     for part in parts {
@@ -233,7 +233,7 @@ fn what_no_ring_could_hold_is_refused_at_once() {
 /// half is pushed as fast as the queue takes it.
 fn loses_nothing(mut replicas: Replicas, seed: u64) {
     const REQUESTS: usize = 10_000;
-    let out_at_once = 2 * replicas.count() * OPTIONS.max_seqs as usize;
+    let out_at_once = 2 * replicas.replicas() * OPTIONS.max_seqs as usize;
     let mut random = Random::new(seed);
     let (mut prompts, mut tokens) = (vec![], vec![]);
     let mut ends: Vec<Option<EndReason>> = vec![];
@@ -298,7 +298,7 @@ fn loses_nothing(mut replicas: Replicas, seed: u64) {
         assert!(ends.contains(&Some(reason)), "seed {seed}: none {reason:?}");
     }
     replicas.drain();
-    let pages = OPTIONS.pages * replicas.count() as u32;
+    let pages = OPTIONS.pages * replicas.replicas() as u32;
     let start = Instant::now();
     while replicas.status().free_pages < pages {
         assert!(start.elapsed() < PATIENCE, "seed {seed}: pages are kept");
@@ -321,13 +321,7 @@ fn ten_thousand_requests_lose_nothing() {
 }
 
 fn of_devices(device: fn() -> Device, options: &EngineOptions) -> Replicas {
-    let replica = |index| {
-        let device = Runs::Scheduler(Box::new(device()));
-        Replica::of(format!("device {index}"), device, &ladders(), options).unwrap()
-    };
-    let mut replicas = Replicas::new((0..3).map(replica).collect()).unwrap();
-    replicas.launch().unwrap();
-    replicas
+    started((0..3).map(|_| Runs::Scheduler(Box::new(device()))), options)
 }
 
 /// The host claims for them.

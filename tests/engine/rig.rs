@@ -5,7 +5,7 @@ use std::time::Duration;
 use tailgraph::backend::{StageBackend, StepView};
 use tailgraph::error::{Error, Result};
 use tailgraph::plan::{EngineOptions, Ladders};
-use tailgraph::runtime::Engine;
+use tailgraph::runtime::SingleEngine;
 use tailgraph::sys::abi;
 
 /// What the formula samples after the token at `position`.
@@ -98,10 +98,10 @@ pub fn stages(count: u32, takes: Duration) -> Vec<Box<dyn StageBackend>> {
         .collect()
 }
 
-pub fn engine(count: u32, takes: Duration) -> Engine {
+pub fn engine(count: u32, takes: Duration) -> SingleEngine {
     let options = EngineOptions {
         steps_in_flight: count,
         ..OPTIONS
     };
-    Engine::start(stages(count, takes), &ladders(), &options).unwrap()
+    SingleEngine::start(stages(count, takes), &ladders(), &options).unwrap()
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tailgraph::backend::{RunsAhead, StageBackend, StepView};
 use tailgraph::error::Result;
 use tailgraph::plan::{EngineOptions, RingCapacities};
-use tailgraph::runtime::{Action, Core, EndReason, Engine, Request};
+use tailgraph::runtime::{Action, Core, EndReason, Engine, Request, SingleEngine};
 use tailgraph::sys::abi;
 
 /// Does its work only when a step is finished, as a device may; and continues from the tokens it has sampled.
@@ -67,7 +67,8 @@ fn a_backend_may_start_a_step_before_the_last_is_finished() {
     for stop in [false, true] {
         let backend = Late::default();
         let most_started = backend.most_started.clone();
-        let mut engine = Engine::start(vec![Box::new(backend)], &ladders(), &OPTIONS).unwrap();
+        let mut engine =
+            SingleEngine::start(vec![Box::new(backend)], &ladders(), &OPTIONS).unwrap();
         assert!(engine.shape().ahead);
         for request in &requests {
             let stop_ids = if stop { vec![20_000] } else { vec![] };
@@ -151,7 +152,7 @@ fn a_pool_too_small_gives_the_same_tokens() {
     let pipelines = (1..=3).map(|count| (stages(count, Duration::ZERO), options(count)));
     let late: Vec<Box<dyn StageBackend>> = vec![Box::new(Late::default())];
     for (place, (backends, options)) in pipelines.chain([(late, options(1))]).enumerate() {
-        let mut engine = Engine::start(backends, &ladders(), &options).unwrap();
+        let mut engine = SingleEngine::start(backends, &ladders(), &options).unwrap();
         let found = by_request(&serve(&mut engine, &requests), requests.len());
         for (request, found) in requests.iter().zip(found) {
             let mut token = *request.prompt.last().unwrap() as i32;
@@ -182,7 +183,7 @@ fn a_recorded_run_is_replayed_step_by_step() {
         record: true,
         ..OPTIONS
     };
-    let mut engine = Engine::start(stages(1, Duration::ZERO), &ladders(), &options).unwrap();
+    let mut engine = SingleEngine::start(stages(1, Duration::ZERO), &ladders(), &options).unwrap();
     let requests: Vec<Request> = (0..12)
         .map(|i| request(0..1 + i * 5 % 30, 1 + i * 3 % 17))
         .collect();
@@ -192,7 +193,7 @@ fn a_recorded_run_is_replayed_step_by_step() {
     }
     engine.cancel(5);
     read_beside(&mut engine, requests.len(), |engine| {
-        records.extend(std::iter::from_fn(|| engine.next_trace()));
+        records.extend(std::iter::from_fn(|| engine.next_turn()));
     });
     records.extend(drain_trace(&mut engine));
 
@@ -242,16 +243,23 @@ fn requests_submitted_together_are_seen_together() {
     let mut engine = engine(1, Duration::ZERO);
     let four: Vec<_> = (0..4).map(|i| request(0..1 + i, 3)).collect();
     for round in 0..50 {
-        while engine.next_trace().is_some() {}
-        let numbers = engine.try_submit_all(&four).unwrap();
+        while engine.next_turn().is_some() {}
+        let numbers = engine.try_submit_all(&mut four.iter()).unwrap();
         assert_eq!(numbers, 4 * round..4 * (round + 1));
         read(&mut engine, 4);
-        let first = std::iter::from_fn(|| engine.next_trace())
+        let first = std::iter::from_fn(|| engine.next_turn())
             .find(|record| record.outcome.action == abi::TG_ACTION_STEP)
             .expect("a step");
         assert_eq!(first.outcome.sequences, 4, "round {round}");
     }
     let long = request(0..1 << 22, 1);
-    assert!(engine.try_submit_all([&four[0], &long]).is_err());
-    assert_eq!(engine.try_submit_all(&four[..1]).unwrap(), 200..201);
+    assert!(
+        engine
+            .try_submit_all(&mut [&four[0], &long].into_iter())
+            .is_err()
+    );
+    assert_eq!(
+        engine.try_submit_all(&mut four[..1].iter()).unwrap(),
+        200..201
+    );
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tailgraph::io::identity::Identity;
 use tailgraph::io::record::{Done, Header, Line, Turn, VERSION};
 use tailgraph::plan::EngineOptions;
-use tailgraph::runtime::{Engine, Event};
+use tailgraph::runtime::{Engine, Event, SingleEngine};
 use tailgraph::sys::abi;
 use tailgraph::trace::about::HostClock;
 use tailgraph::trace::{Begin, Item, Live};
@@ -22,7 +22,7 @@ fn a_trace_finds_a_clock_of_its_own_within_what_it_says() {
         ..OPTIONS
     };
     let takes = Duration::from_micros(200);
-    let mut engine = Engine::start(stages(1, takes), &ladders(), &options).unwrap();
+    let mut engine = SingleEngine::start(stages(1, takes), &ladders(), &options).unwrap();
     let header = Header {
         version: VERSION,
         model: "formula".to_owned(),
@@ -66,7 +66,7 @@ fn a_trace_finds_a_clock_of_its_own_within_what_it_says() {
         }
         loop {
             let before = Instant::now();
-            let Some(record) = engine.next_trace() else {
+            let Some(record) = engine.next_turn() else {
                 break;
             };
             done |= record.outcome.action == abi::TG_ACTION_DONE;

@@ -3,7 +3,7 @@
 use crate::rig::*;
 use std::time::{Duration, Instant};
 use tailgraph::plan::EngineOptions;
-use tailgraph::runtime::{EndReason, Engine, Event};
+use tailgraph::runtime::{EndReason, Engine, Event, SingleEngine};
 
 #[test]
 fn full_rings_push_back_and_lose_nothing() {
@@ -52,7 +52,7 @@ fn a_failing_stage_is_reported_after_every_event_before_it() {
             steps_in_flight: count,
             ..OPTIONS
         };
-        let mut engine = Engine::start(backends, &ladders(), &options).unwrap();
+        let mut engine = SingleEngine::start(backends, &ladders(), &options).unwrap();
         submit(&mut engine, &request(0..2, 40));
         let (tokens, error) = fail(&mut engine);
         assert_eq!(
@@ -79,7 +79,7 @@ fn impossible_options_name_themselves() {
         step_tokens: 7,
         ..OPTIONS
     };
-    let Err(error) = Engine::start(stages(1, Duration::ZERO), &ladders(), &options) else {
+    let Err(error) = SingleEngine::start(stages(1, Duration::ZERO), &ladders(), &options) else {
         panic!("step_tokens below max_seqs + chunk_align were accepted");
     };
     assert!(error.to_string().contains("step-tokens 7"), "{error}");

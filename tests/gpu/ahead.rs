@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use tailgraph::backend::LaunchWay;
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
 use tailgraph::model::{DType, Model, ModelSource};
+use tailgraph::runtime::Engine as _;
 use tailgraph::runtime::{Event, Request};
 use tailgraph::sys::abi;
 
@@ -56,7 +57,7 @@ fn serve(gpu: &OpenGpu, model: &Arc<Model>, launch: LaunchWay, requests: &[Reque
             Some(Event::End { .. }) => ended += 1,
             None => {}
         }
-        while let Some(record) = engine.next_trace() {
+        while let Some(record) = engine.next_turn() {
             let outcome = &record.outcome;
             if outcome.action == abi::TG_ACTION_STEP {
                 let shape = (

@@ -10,7 +10,7 @@ use tailgraph::backend::{GpuSpec, LaunchWay, LogitsSink, SharedSink};
 use tailgraph::model::{DType, Model};
 use tailgraph::plan::{GraphFile, Limits, Plan};
 use tailgraph::runtime::TokenLogprobs;
-use tailgraph::runtime::{EndReason, Engine, EngineOptions, Logits, Request};
+use tailgraph::runtime::{EndReason, Engine, EngineOptions, Logits, Request, SingleEngine};
 
 pub const WAYS: [LaunchWay; 7] = [
     LaunchWay::HostKernels,
@@ -102,7 +102,7 @@ pub fn device(gpu: &OpenGpu, dtype: DType, launch: LaunchWay) -> GpuDevice {
 }
 
 /// An engine that waits for its launch.
-pub fn engine(gpu: &OpenGpu, model: &Arc<Model>, setup: Setup, sink: &SharedSink) -> Engine {
+pub fn engine(gpu: &OpenGpu, model: &Arc<Model>, setup: Setup, sink: &SharedSink) -> SingleEngine {
     let plan = plan(model, setup.stages);
     let device = device(gpu, setup.dtype, setup.launch);
     let spec = EngineSpec {
@@ -111,7 +111,7 @@ pub fn engine(gpu: &OpenGpu, model: &Arc<Model>, setup: Setup, sink: &SharedSink
         options: &OPTIONS,
         sink,
     };
-    let mut engine = Engine::on(&device, &spec).unwrap();
+    let mut engine = SingleEngine::on(&device, &spec).unwrap();
     engine.watch(PATIENCE);
     engine
 }
@@ -133,7 +133,10 @@ pub fn run(gpu: &OpenGpu, model: &Arc<Model>, setup: Setup, requests: &[Request]
 }
 
 /// Tokens and logprobs of all requests, which are in the ring before the engine's first step is composed.
-pub fn drive(mut engine: Engine, requests: &[Request]) -> Vec<(Vec<u32>, Vec<TokenLogprobs>)> {
+pub fn drive(
+    mut engine: SingleEngine,
+    requests: &[Request],
+) -> Vec<(Vec<u32>, Vec<TokenLogprobs>)> {
     for (number, request) in requests.iter().enumerate() {
         assert_eq!(engine.try_submit(request).unwrap(), Some(number as u64));
     }

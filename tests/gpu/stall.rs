@@ -74,7 +74,7 @@ fn a_gpu_that_stands_still_is_named_by_the_deadline() {
     ] {
         let gpu = OpenGpu::new(stands_still).unwrap();
         let noted = Buffer::new(&gpu.context, 16).unwrap();
-        let mut session = Session::open(two_stages()).unwrap();
+        let session = Session::open(two_stages()).unwrap();
         let mut answer = session.ask(&long()).unwrap();
         assert!(answer.next().unwrap().is_ok(), "a first piece");
         thread::scope(|scope| {

@@ -10,7 +10,7 @@ use tailgraph::backend::LogitsSink;
 use tailgraph::backend::cpu;
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
 use tailgraph::model::{DType, Model, ModelSource};
-use tailgraph::runtime::{Engine, Logits, Request};
+use tailgraph::runtime::{Engine, Logits, Request, SingleEngine};
 use tailgraph::{Error, Result};
 
 const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
@@ -123,7 +123,7 @@ fn penalized_tokens_are_those_of_the_cpu() {
         let plan = plan(model, 1);
         let stages = cpu::stages(model, &Arc::new(plan.clone()), &OPTIONS, &None).unwrap();
         let on_cpu = drive(
-            Engine::start(stages, &plan.ladders, &OPTIONS).unwrap(),
+            SingleEngine::start(stages, &plan.ladders, &OPTIONS).unwrap(),
             &requests,
         );
         for launch in WAYS {

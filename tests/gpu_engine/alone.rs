@@ -6,7 +6,7 @@ use crate::rig::*;
 use std::time::Duration;
 use tailgraph::backend::LaunchWay;
 use tailgraph::plan::{EngineOptions, RingCapacities};
-use tailgraph::runtime::{Engine, Request};
+use tailgraph::runtime::{Engine, Request, SingleEngine};
 use tailgraph::sys::abi;
 
 /// A host that stands still for two seconds: the device goes on until the event ring is full, by its own clock, then
@@ -54,7 +54,7 @@ fn the_device_goes_on_until_the_event_ring_is_full() {
         full.steps > u64::from(events) - 64,
         "{full:?}: the ring is not full"
     );
-    let mut trace: Vec<_> = std::iter::from_fn(|| engine.next_trace()).collect();
+    let mut trace: Vec<_> = std::iter::from_fn(|| engine.next_turn()).collect();
     let starts = |trace: &[abi::tg_trace]| -> Vec<u64> {
         let steps = trace
             .iter()
@@ -106,6 +106,6 @@ fn an_idle_device_waits_for_work() {
 }
 
 /// One request: how many events it gives.
-fn serve_next(engine: &mut Engine, request: &Request) -> usize {
+fn serve_next(engine: &mut SingleEngine, request: &Request) -> usize {
     serve(engine, std::slice::from_ref(request)).len()
 }

@@ -12,7 +12,7 @@ use tailgraph::bench::stats::summary;
 use tailgraph::bench::workload::{self, Arrival, Random};
 use tailgraph::bench::{Kind, Point};
 use tailgraph::plan::{EngineOptions, RingCapacities};
-use tailgraph::runtime::{Engine, Logits};
+use tailgraph::runtime::{Engine, Logits, SingleEngine};
 use tailgraph::sys::abi;
 
 const BATCH: u32 = 8;
@@ -96,10 +96,10 @@ fn step_ms(records: &[abi::tg_trace]) -> f64 {
 }
 
 /// As `bench` runs it.
-fn measured(engine: &mut Engine) -> f64 {
+fn measured(engine: &mut SingleEngine) -> f64 {
     let interrupt = AtomicBool::new(false);
     let beside = Beside::nothing(&interrupt);
-    while engine.next_trace().is_some() {}
+    while engine.next_turn().is_some() {}
     let mut records = vec![];
     let mut heard = |record: &abi::tg_trace| records.push(*record);
     drive::run(engine, &arrivals(), &beside, &mut heard).unwrap();
@@ -107,8 +107,8 @@ fn measured(engine: &mut Engine) -> f64 {
 }
 
 /// With a host that sleeps until all is over: the rings have room for it.
-fn left_alone(engine: &mut Engine) -> f64 {
-    while engine.next_trace().is_some() {}
+fn left_alone(engine: &mut SingleEngine) -> f64 {
+    while engine.next_turn().is_some() {}
     let before = engine.status().steps;
     for arrival in arrivals() {
         assert!(engine.try_submit(&arrival.request).unwrap().is_some());
@@ -120,7 +120,7 @@ fn left_alone(engine: &mut Engine) -> f64 {
     }
     std::thread::sleep(Duration::from_millis(50));
     while engine.next_event(Duration::ZERO).unwrap().is_some() {}
-    let records: Vec<_> = std::iter::from_fn(|| engine.next_trace()).collect();
+    let records: Vec<_> = std::iter::from_fn(|| engine.next_turn()).collect();
     step_ms(&records)
 }
 

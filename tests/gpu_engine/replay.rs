@@ -6,6 +6,7 @@ use crate::rig::*;
 use std::time::{Duration, Instant};
 use tailgraph::backend::LaunchWay;
 use tailgraph::plan::EngineOptions;
+use tailgraph::runtime::Engine as _;
 use tailgraph::runtime::{Action, Between, Core, EndReason, EngineShape, Event, Request};
 use tailgraph::sys::abi;
 
@@ -53,7 +54,7 @@ fn record(rig: &Rig, setup: &Setup) -> Recorded {
             ended += usize::from(matches!(event, Event::End { .. }));
             events.push(seen(event));
         }
-        trace.extend(std::iter::from_fn(|| engine.next_trace()));
+        trace.extend(std::iter::from_fn(|| engine.next_turn()));
     }
     trace.extend(drain_trace(&mut engine));
     assert_eq!(engine.traces_lost(), 0);

@@ -10,9 +10,10 @@ use tailgraph::backend::cuda::driver::module::Module;
 use tailgraph::backend::cuda::engine::hosted::{HostLaunched, StagePlace};
 use tailgraph::backend::cuda::engine::program::StepProgram;
 use tailgraph::backend::cuda::engine::scheduler::GpuScheduler;
+use tailgraph::backend::device::Runs;
 use tailgraph::backend::{LaunchWay, StageBackend};
 use tailgraph::plan::{EngineOptions, Ladders, RingCapacities};
-use tailgraph::runtime::{EndReason, Engine, Logits, Request};
+use tailgraph::runtime::{EndReason, Logits, Request, SingleEngine};
 
 /// A self-scheduling GPU holds up everyone who allocates on it, so tests take turns.
 static TURN: Mutex<()> = Mutex::new(());
@@ -136,7 +137,7 @@ impl Rig {
     }
 
     /// An engine that is not launched yet, and the log of its probe where the device schedules itself.
-    pub fn engine(&self, way: LaunchWay, setup: &Setup) -> (Engine, Option<ProbeLog>) {
+    pub fn engine(&self, way: LaunchWay, setup: &Setup) -> (SingleEngine, Option<ProbeLog>) {
         let (ladders, options) = (setup.ladders(), &setup.options);
         if way.is_device() {
             let (programs, log) = self.probe(setup);
@@ -147,11 +148,12 @@ impl Rig {
             let early = setup.probe.early;
             let device = GpuScheduler::new(&self.context, &self.module, programs, early, way);
             let device = Box::new(device.unwrap());
-            let engine = Engine::on_device(device, &ladders, options, setup.capacities);
+            let engine =
+                SingleEngine::of(Runs::Scheduler(device), &ladders, options, setup.capacities);
             return (engine.unwrap(), Some(log));
         }
         let backends = self.backends(way, setup);
-        let engine = Engine::on_host(backends, &ladders, options, setup.capacities);
+        let engine = SingleEngine::of(Runs::Stages(backends), &ladders, options, setup.capacities);
         (engine.unwrap(), None)
     }
 }

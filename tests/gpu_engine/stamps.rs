@@ -10,9 +10,10 @@ use tailgraph::backend::cuda::engine::hosted::{HostLaunched, StagePlace};
 use tailgraph::backend::cuda::engine::model::InOrder;
 use tailgraph::backend::cuda::engine::program::StepProgram;
 use tailgraph::backend::cuda::engine::scheduler::GpuScheduler;
+use tailgraph::backend::device::Runs;
 use tailgraph::backend::timing::{StepClock, StepTimes, is_timed};
 use tailgraph::plan::EngineOptions;
-use tailgraph::runtime::{Engine, Request};
+use tailgraph::runtime::{Engine, Request, SingleEngine};
 use tailgraph::sys::abi;
 
 const WAIT_NS: u64 = 3_000_000;
@@ -38,7 +39,7 @@ const TIMED: Setup = Setup {
 };
 
 /// An engine in this way whose steps are timed; the host's ways launch all stages together.
-fn timed_engine(rig: &Rig, way: LaunchWay, setup: &Setup) -> (Engine, StampClock) {
+fn timed_engine(rig: &Rig, way: LaunchWay, setup: &Setup) -> (SingleEngine, StampClock) {
     let (ladders, options) = (setup.ladders(), &setup.options);
     let (programs, _) = rig.probe(setup);
     let programs = programs
@@ -50,14 +51,19 @@ fn timed_engine(rig: &Rig, way: LaunchWay, setup: &Setup) -> (Engine, StampClock
     let (programs, clock) = timed.unwrap();
     if way.is_device() {
         let device = GpuScheduler::new(context, module, programs, early, way).unwrap();
-        let engine = Engine::on_device(Box::new(device), &ladders, options, setup.capacities);
+        let engine = SingleEngine::of(
+            Runs::Scheduler(Box::new(device)),
+            &ladders,
+            options,
+            setup.capacities,
+        );
         return (engine.unwrap(), clock);
     }
     let program = Box::new(InOrder(programs));
     let place = StagePlace { index: 0, count: 1 };
     let stage = HostLaunched::new(context, program, place, &ladders, options, way);
     let stages: Vec<Box<dyn tailgraph::backend::StageBackend>> = vec![Box::new(stage.unwrap())];
-    let engine = Engine::on_host(stages, &ladders, options, setup.capacities);
+    let engine = SingleEngine::of(Runs::Stages(stages), &ladders, options, setup.capacities);
     (engine.unwrap(), clock)
 }
 
@@ -76,7 +82,7 @@ fn run(rig: &Rig, way: LaunchWay, setup: &Setup, requests: &[Request]) -> Ran {
     engine.launch().unwrap();
     let (mut records, mut times) = (vec![], vec![]);
     let seen = read_beside(&mut engine, requests.len(), |engine| {
-        while let Some(record) = engine.next_trace() {
+        while let Some(record) = engine.next_turn() {
             // A step's times are there before the record of the turn that collects it.
             while let Some(step) = clock.next().unwrap() {
                 times.push(step);

@@ -8,6 +8,7 @@ use tailgraph::backend::cuda::driver::exec::{Exec, LaunchedBy};
 use tailgraph::backend::cuda::engine::program::{StepProgram, buckets, capture_calls};
 use tailgraph::backend::cuda::engine::step_copy::{PLACES, StepCopy};
 use tailgraph::plan::{EngineOptions, RingCapacities, StepKind};
+use tailgraph::runtime::Engine as _;
 use tailgraph::sys::abi;
 
 /// At `q` of the sorted values.
@@ -87,7 +88,7 @@ fn a_step_with_nothing_in_it() {
             engine.launch().unwrap();
             let mut trace = vec![];
             read_beside(&mut engine, batch as usize, |engine| {
-                trace.extend(std::iter::from_fn(|| engine.next_trace()));
+                trace.extend(std::iter::from_fn(|| engine.next_turn()));
             });
             let steps: Vec<_> = trace
                 .iter()

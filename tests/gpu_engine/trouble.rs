@@ -6,6 +6,7 @@ use crate::common::random::Random;
 use crate::rig::*;
 use std::time::{Duration, Instant};
 use tailgraph::backend::LaunchWay;
+use tailgraph::runtime::Engine as _;
 
 /// Set for the process that runs into a fault, which is this test again: a fault ends all of a process's GPU work.
 const FAULTS: &str = "TAILGRAPH_TEST_FAULTS";

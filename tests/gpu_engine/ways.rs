@@ -4,6 +4,7 @@ use crate::common::random::Random;
 use crate::rig::*;
 use tailgraph::backend::LaunchWay;
 use tailgraph::plan::{EngineOptions, RingCapacities};
+use tailgraph::runtime::Engine as _;
 use tailgraph::runtime::{EndReason, Logits};
 
 /// With the whole job in the ring before the first turn, all ways give the same events in the same order, out of the

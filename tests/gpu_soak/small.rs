@@ -17,7 +17,7 @@ use tailgraph::backend::cuda::driver::gpu::OpenGpu;
 use tailgraph::model::{DType, Model, ModelSource};
 use tailgraph::plan::{GraphFile, Limits, Plan};
 use tailgraph::runtime::replay::Replayer;
-use tailgraph::runtime::{Engine, EngineOptions, Event};
+use tailgraph::runtime::{EngineOptions, Event, SingleEngine};
 
 const SMALL: Soak = Soak {
     seed: 5,
@@ -53,10 +53,10 @@ fn tiny() -> (Arc<Model>, Plan) {
     (Arc::new(model), plan.unwrap())
 }
 
-fn on_cpu(options: &EngineOptions, sink: &SharedSink) -> Result<Engine> {
+fn on_cpu(options: &EngineOptions, sink: &SharedSink) -> Result<SingleEngine> {
     let (model, plan) = tiny();
     let stages = cpu::stages(&model, &plan, options, sink)?;
-    Engine::start(stages, &plan.ladders, options)
+    SingleEngine::start(stages, &plan.ladders, options)
 }
 
 #[test]

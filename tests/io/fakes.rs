@@ -1,13 +1,15 @@
 //! A codec and a device whose output is easy to foretell.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tailgraph::Result;
 use tailgraph::io::{Codec, TextEnd, TextProgress, TextStream};
-use tailgraph::runtime::{EndReason, EngineStatus, Event, Request, Timing, TokenLogprobs};
-use tailgraph::session::any_engine::AnyEngine;
+use tailgraph::runtime::{
+    EndReason, Engine, EngineStatus, Event, Request, Timing, TokenLogprobs, Waker,
+};
 use tailgraph::text::{Chat, Doubt, StopMatcher, Unrendered};
 
 /// Token = byte; 256 is BOS. Templates join the contents.
@@ -168,20 +170,23 @@ impl Echo {
     }
 }
 
-impl AnyEngine for Echo {
-    fn try_submit(&mut self, request: &Request) -> Result<Option<u64>> {
-        if self.running.len() == self.slots {
-            return Ok(None);
+impl Engine for Echo {
+    fn try_submit_all(
+        &mut self,
+        requests: &mut dyn Iterator<Item = &Request>,
+    ) -> Result<Range<u64>> {
+        let first = self.submitted;
+        for request in requests.take(self.slots - self.running.len()) {
+            self.running.push(Running {
+                number: self.submitted,
+                request: request.clone(),
+                tokens: 0,
+                cancelled: false,
+            });
+            self.submitted += 1;
         }
-        self.running.push(Running {
-            number: self.submitted,
-            request: request.clone(),
-            tokens: 0,
-            cancelled: false,
-        });
         self.most_running = self.most_running.max(self.running.len());
-        self.submitted += 1;
-        Ok(Some(self.submitted - 1))
+        Ok(first..self.submitted)
     }
 
     fn cancel(&mut self, request: u64) -> bool {
@@ -191,7 +196,7 @@ impl AnyEngine for Echo {
         true
     }
 
-    fn next_event(&mut self, _: Duration) -> Result<Option<Event>> {
+    fn next_stamped(&mut self, _: Duration) -> Result<Option<(u64, Event)>> {
         if self.fail_after.is_some_and(|n| self.tokens >= n) {
             return Err(tailgraph::Error::Runtime("stage 0 caught fire".into()));
         }
@@ -203,7 +208,13 @@ impl AnyEngine for Echo {
         {
             flag.store(true, Ordering::SeqCst);
         }
-        Ok(self.events.pop_front())
+        Ok(self.events.pop_front().map(|event| (0, event)))
+    }
+
+    fn drain(&mut self) {}
+
+    fn waker(&self) -> Waker {
+        Waker::default()
     }
 
     fn status(&self) -> EngineStatus {

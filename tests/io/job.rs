@@ -13,8 +13,8 @@ use tailgraph::io::lines::Lines;
 use tailgraph::io::output::{Ordered, Output};
 use tailgraph::io::rows::Rows;
 use tailgraph::io::source::Source;
+use tailgraph::runtime::Engine;
 use tailgraph::session::Progress;
-use tailgraph::session::any_engine::AnyEngine;
 use tailgraph::session::job::{Job, Style, Summary};
 use tailgraph::text::threads::{DEFAULT_LIMIT, Threads};
 
@@ -30,7 +30,7 @@ impl Write for Shared {
     }
 }
 
-pub fn run_to(output: Output, kept: Kept, input: &str, device: &mut dyn AnyEngine) -> Summary {
+pub fn run_to(output: Output, kept: Kept, input: &str, device: &mut dyn Engine) -> Summary {
     let never = AtomicBool::new(false);
     run_with(
         output,
@@ -47,7 +47,7 @@ fn run_with(
     kept: Kept,
     lines: Lines,
     style: Style,
-    device: &mut dyn AnyEngine,
+    device: &mut dyn Engine,
     interrupt: &AtomicBool,
 ) -> Summary {
     run_rows(output, read(kept, lines), style, device, interrupt)
@@ -63,7 +63,7 @@ fn run_rows(
     output: Output,
     rows: Rows,
     style: Style,
-    device: &mut dyn AnyEngine,
+    device: &mut dyn Engine,
     interrupt: &AtomicBool,
 ) -> Summary {
     Job {
@@ -83,7 +83,7 @@ fn run_rows(
     .unwrap()
 }
 
-pub fn generate(input: &str, device: &mut dyn AnyEngine) -> (Vec<Value>, Summary) {
+pub fn generate(input: &str, device: &mut dyn Engine) -> (Vec<Value>, Summary) {
     let out = Shared::default();
     let ordered = Ordered::new(Box::new(out.clone()), "out", "");
     let summary = run_to(Output::Stream(ordered), Kept::default(), input, device);

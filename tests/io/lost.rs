@@ -2,11 +2,11 @@
 
 use crate::job::generate;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use tailgraph::runtime::{EndReason, EngineStatus, Event, Logits, Request, Timing};
+use tailgraph::runtime::{EndReason, Engine, EngineStatus, Event, Logits, Request, Timing, Waker};
 use tailgraph::session::Progress;
-use tailgraph::session::any_engine::AnyEngine;
 use tailgraph::session::scoring;
 use tailgraph::{Error, Result};
 
@@ -31,12 +31,19 @@ impl Lost {
     }
 }
 
-impl AnyEngine for Lost {
-    fn try_submit(&mut self, asked: &Request) -> Result<Option<u64>> {
+impl Engine for Lost {
+    /// One at a time.
+    fn try_submit_all(
+        &mut self,
+        requests: &mut dyn Iterator<Item = &Request>,
+    ) -> Result<Range<u64>> {
+        let request = self.taken;
+        let Some(asked) = requests.next() else {
+            return Ok(request..request);
+        };
         if self.taken == self.room {
             return Self::failure();
         }
-        let request = self.taken;
         self.taken += 1;
         let tokens = asked.max_new_tokens;
         for index in 0..tokens {
@@ -55,18 +62,24 @@ impl AnyEngine for Lost {
                 timing: Timing::default(),
             });
         }
-        Ok(Some(request))
+        Ok(request..request + 1)
     }
 
     fn cancel(&mut self, _: u64) -> bool {
         true
     }
 
-    fn next_event(&mut self, _: Duration) -> Result<Option<Event>> {
+    fn next_stamped(&mut self, _: Duration) -> Result<Option<(u64, Event)>> {
         match self.events.pop_front() {
-            Some(event) => Ok(Some(event)),
+            Some(event) => Ok(Some((0, event))),
             None => Self::failure(),
         }
+    }
+
+    fn drain(&mut self) {}
+
+    fn waker(&self) -> Waker {
+        Waker::default()
     }
 
     fn status(&self) -> EngineStatus {

@@ -2,7 +2,7 @@
 
 use super::{stages, stages_with_routing, timed_stages};
 use crate::backend::cuda::tuning::gpu::Gpu;
-use crate::backend::device::{Device, EngineSpec, Runs, Stages, Started, Wanted, Watch};
+use crate::backend::device::{Clocks, Device, EngineSpec, Runs, Stages, Started, Wanted, Watch};
 use crate::error::Result;
 use crate::model::ModelSource;
 use crate::model::tensors::model_bytes;
@@ -82,8 +82,10 @@ impl Device for Cpu {
             runs: Runs::Stages(stages),
             ladders: plan.ladders.clone(),
             options: *options,
-            clock,
-            stage_clock: None,
+            clocks: Clocks {
+                parts: clock,
+                stages: None,
+            },
             step_timeout: None,
         })
     }

@@ -2,7 +2,7 @@
 
 use super::turn::Turn;
 use crate::io::identity::Identity;
-use crate::runtime::{EndReason, EngineShape, Event, Request, TokenLogprobs};
+use crate::runtime::{EndReason, EngineShape, Event, Part, Request, TokenLogprobs};
 use serde::{Deserialize, Serialize};
 
 /// Of the format: another number is another format.
@@ -95,6 +95,17 @@ pub struct EndLine {
 pub struct Done {
     pub turns: u64,
     pub tokens: u64,
+}
+
+impl From<Part> for Line {
+    fn from(part: Part) -> Self {
+        match part {
+            Part::Request(request) => Self::Request(Box::new(request)),
+            Part::Cancel(request) => Self::Cancel(request),
+            Part::Turn(turn) => Self::Turn(Box::new(Turn::from(&*turn))),
+            Part::Event(event) => Self::from(&event),
+        }
+    }
 }
 
 impl From<&Event> for Line {

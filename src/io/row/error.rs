@@ -2,7 +2,6 @@
 
 use crate::quote;
 use crate::text::Late;
-use std::fmt;
 
 /// Why a row was not served; `as_str` is what the answer carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -70,7 +69,8 @@ impl Code {
 }
 
 /// An error of one row: the others are served all the same.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {message}", code.as_str())]
 pub struct RowError {
     pub code: Code,
     /// One line, as [`quote::whole`] makes it.
@@ -90,11 +90,5 @@ impl From<Late> for RowError {
             Late::Over(message) => Self::new(Code::TextTimeout, message),
             Late::NoThread(message) => Self::new(Code::NoThread, message),
         }
-    }
-}
-
-impl fmt::Display for RowError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.code.as_str(), self.message)
     }
 }

@@ -4,7 +4,7 @@ use super::asked::Asked;
 use super::{EVENT_POLL, Fault, Part, Run, lost};
 use crate::error::Result;
 use crate::io::source::{Todo, Work};
-use crate::session::any_engine::AnyEngine;
+use crate::runtime::Engine;
 use std::time::Duration;
 
 const INPUT_POLL: Duration = Duration::from_millis(50);
@@ -15,7 +15,7 @@ const ANSWER_BYTES: u64 = 64 << 10;
 
 impl Run<'_> {
     /// Hands rows to the device while both have room.
-    pub(super) fn fill(&mut self, engine: &mut dyn AnyEngine) -> std::result::Result<(), Fault> {
+    pub(super) fn fill(&mut self, engine: &mut dyn Engine) -> std::result::Result<(), Fault> {
         for _ in 0..ROWS_A_TURN {
             let Some(work) = self.pull() else { break };
             let room = match self.job.output.written() {
@@ -48,7 +48,7 @@ impl Run<'_> {
     /// Hands a row's sequences to the device; the row with those for which there is no room.
     pub(super) fn submit(
         &mut self,
-        engine: &mut dyn AnyEngine,
+        engine: &mut dyn Engine,
         mut work: Work,
     ) -> std::result::Result<Option<Work>, Fault> {
         let Todo::Run(waiting) = &mut work.todo else {

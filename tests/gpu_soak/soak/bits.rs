@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tailgraph::plan::StepKind;
 use tailgraph::runtime::replay::Replayer;
-use tailgraph::runtime::{EndReason, Engine, EngineOptions, EngineShape, Event};
+use tailgraph::runtime::{EndReason, EngineOptions, EngineShape, Event, SingleEngine};
 use tailgraph::sys::abi::TG_NO_STEP;
 use tailgraph::{Error, Result};
 
@@ -31,7 +31,7 @@ pub struct Bits<'a> {
     /// For so many slots.
     pub options: &'a dyn Fn(u32) -> EngineOptions,
     /// An engine that waits for its launch.
-    pub engine: &'a dyn Fn(&EngineOptions) -> Result<(Engine, Descriptors)>,
+    pub engine: &'a dyn Fn(&EngineOptions) -> Result<(SingleEngine, Descriptors)>,
     /// What runs a recorded engine's schedule again, by another way to launch.
     pub replayer: &'a dyn Fn(&EngineShape) -> Result<Replayer>,
 }

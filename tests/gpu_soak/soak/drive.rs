@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use tailgraph::runtime::options::EngineShape;
 use tailgraph::runtime::{
-    EndReason, Engine, Event, Logits, Request, Sampling, Timing, TokenLogprobs,
+    EndReason, Engine, Event, Logits, Request, Sampling, SingleEngine, Timing, TokenLogprobs,
 };
 use tailgraph::sys::abi::{TG_ACTION_DONE, tg_trace};
 use tailgraph::{Error, Result};
@@ -48,7 +48,7 @@ struct InFlight {
 
 /// An engine of which this is the only user.
 pub struct Driver {
-    engine: Engine,
+    engine: SingleEngine,
     /// All pages.
     pages: u32,
     vocab_size: u32,
@@ -63,7 +63,7 @@ fn wrong(message: String) -> Error {
 
 impl Driver {
     /// Launches the engine, whose pool has `pages` pages; what it records is kept.
-    pub fn new(mut engine: Engine, pages: u32, vocab_size: u32) -> Result<Self> {
+    pub fn new(mut engine: SingleEngine, pages: u32, vocab_size: u32) -> Result<Self> {
         let options = engine.shape().options;
         engine.watch(PATIENCE);
         engine.launch()?;
@@ -110,7 +110,7 @@ impl Driver {
         if let Some(recording) = &mut self.recording {
             recording
                 .turns
-                .extend(std::iter::from_fn(|| self.engine.next_trace()));
+                .extend(std::iter::from_fn(|| self.engine.next_turn()));
         }
     }
 

@@ -25,7 +25,7 @@ use tailgraph::backend::SharedSink;
 use tailgraph::model::{DType, Model};
 use tailgraph::runtime::options::EngineShape;
 use tailgraph::runtime::replay::Replayer;
-use tailgraph::runtime::{Engine, EngineOptions};
+use tailgraph::runtime::{EngineOptions, SingleEngine};
 
 /// How much is asked.
 #[derive(Debug, Clone)]
@@ -78,7 +78,7 @@ pub struct Lasting {
 pub struct Place<'a> {
     pub model: &'a Model,
     /// An engine of this type with these options that waits for its launch.
-    pub engine: &'a dyn Fn(DType, &EngineOptions, &SharedSink) -> Result<Engine>,
+    pub engine: &'a dyn Fn(DType, &EngineOptions, &SharedSink) -> Result<SingleEngine>,
     /// What runs a recorded engine's schedule again, by another way to launch.
     pub replayer: &'a dyn Fn(DType, &EngineShape) -> Result<Replayer>,
     /// Free memory of the device, where there is one.

@@ -13,7 +13,7 @@ use tailgraph::error::{Error, Result};
 use tailgraph::model::{DType, Model};
 use tailgraph::plan::{Plan, RingCapacities};
 use tailgraph::runtime::replay::Replayer;
-use tailgraph::runtime::{Engine, EngineOptions, EngineShape};
+use tailgraph::runtime::{EngineOptions, EngineShape, SingleEngine};
 
 /// Steps whose descriptors are noted: more than any round takes.
 const MOST_STEPS: u32 = 1 << 20;
@@ -33,17 +33,17 @@ impl OnGpu {
         dtype: DType,
         options: &EngineOptions,
         sink: &SharedSink,
-    ) -> Result<Engine> {
+    ) -> Result<SingleEngine> {
         let spec = self.spec(options, sink);
         if self.gpus == 1 {
-            return Engine::on(&self.device(dtype), &spec);
+            return SingleEngine::on(&self.device(dtype), &spec);
         }
         let of_gpu = |ordinal| GpuSpec {
             dtype,
             ..GpuSpec::new(ordinal)
         };
         let gpus = (0..self.gpus).map(of_gpu).collect();
-        Engine::on(&GpuStages::open(&gpus)?, &spec)
+        SingleEngine::on(&GpuStages::open(&gpus)?, &spec)
     }
 
     /// As [`Self::engine`] on one GPU, with a kernel more in each step's graph: it notes the fingerprint of the descriptor
@@ -52,7 +52,7 @@ impl OnGpu {
         &self,
         dtype: DType,
         options: &EngineOptions,
-    ) -> Result<(Engine, Descriptors)> {
+    ) -> Result<(SingleEngine, Descriptors)> {
         let (gpu, plan) = (&self.gpu, &self.plan);
         let options = options.one_step_in_flight();
         let ladders = plan.ladders.reachable(&options);
@@ -78,7 +78,7 @@ impl OnGpu {
         let calls = Box::new(InOrder(calls));
         let runs = launched(gpu, vec![calls], &ladders, &options, LaunchWay::DeviceGraph)?;
         let rings = RingCapacities::new(&options);
-        let engine = Engine::of(runs, &ladders, &options, rings)?;
+        let engine = SingleEngine::of(runs, &ladders, &options, rings)?;
         let context = gpu.context.clone();
         let descriptors = move || {
             let stream = context.new_stream();

@@ -8,7 +8,7 @@ use crate::backend::cuda::engine::host_pipeline::{HostPipeline, HostPipelineSpec
 use crate::backend::cuda::engine::model::Placement;
 use crate::backend::cuda::engine::pipeline::{GpuPipeline, PipelineSpec, StageProgram};
 use crate::backend::cuda::tuning::gpu::Gpu;
-use crate::backend::device::{Device, EngineSpec, Runs, Stages, Started, Wanted, Watch};
+use crate::backend::device::{Clocks, Device, EngineSpec, Runs, Stages, Started, Wanted, Watch};
 use crate::backend::{GpuSpec, Handover, LaunchWay};
 use crate::error::{Error, Result};
 use crate::plan::{Budget, EngineOptions, Ladders, MemoryPlan, Plan, Section};
@@ -180,7 +180,7 @@ impl Device for GpuStages {
             ..
         } = self.first().spec;
         let ladders = spec.plan.ladders.reachable(spec.options);
-        let mut stage_clock = None;
+        let mut clocks = Clocks::default();
         let runs = match launch {
             way if way.is_of_bench() => {
                 return Err(Error::Usage(format!(
@@ -204,7 +204,7 @@ impl Device for GpuStages {
                 };
                 let programs = self.programs(spec, &ladders, spec.options, true)?;
                 let pipeline = GpuPipeline::new(programs, pipeline)?;
-                stage_clock = pipeline.clock().map(|clock| Box::new(clock) as _);
+                clocks.stages = pipeline.clock().map(|clock| Box::new(clock) as _);
                 Runs::Scheduler(Box::new(pipeline))
             }
             way => Runs::Stages(self.hosted(spec, &ladders, way)?),
@@ -213,8 +213,7 @@ impl Device for GpuStages {
             runs,
             ladders,
             options: *spec.options,
-            clock: None,
-            stage_clock,
+            clocks,
             step_timeout: Some(step_timeout),
         })
     }

@@ -13,7 +13,7 @@ use crate::backend::cuda::engine::hosted::{HostLaunched, StagePlace};
 use crate::backend::cuda::engine::model::{InOrder, ModelProgram, Placement, programs};
 use crate::backend::cuda::engine::program::StepProgram;
 use crate::backend::cuda::engine::scheduler::GpuScheduler;
-use crate::backend::device::{CoreSizes, EngineSpec, Runs, Started, Watch};
+use crate::backend::device::{Clocks, CoreSizes, EngineSpec, Runs, Started, Watch};
 use crate::backend::timing::StepClock;
 use crate::error::{Error, Result};
 use crate::plan::{EngineOptions, Ladders};
@@ -80,7 +80,7 @@ pub(super) fn start(
     };
     let hold = way.is_device();
     let placement = device.placement(spec, &ladders, &options, hold);
-    let mut clock = None;
+    let mut clocks = Clocks::default();
     let runs = match watch {
         Watch::Nothing | Watch::Stages => {
             let programs = boxed(gpu, spec, &placement)?;
@@ -94,7 +94,7 @@ pub(super) fn start(
                 programs = programs.into_iter().map(repeated).collect();
             }
             let (programs, stamps) = timed_programs(gpu, programs, &ladders, &options)?;
-            clock = Some(stamps);
+            clocks.parts = Some(stamps);
             launched(gpu, programs, &ladders, &options, way)?
         }
         Watch::Routing(routing) => {
@@ -114,8 +114,7 @@ pub(super) fn start(
         runs,
         ladders,
         options,
-        clock,
-        stage_clock: None,
+        clocks,
         step_timeout: Some(of_gpu.step_timeout),
     })
 }
