@@ -189,7 +189,7 @@ fn bindings() {
         .derive_default(true)
         .derive_eq(true)
         .default_macro_constant_type(bindgen::MacroTypeVariation::Unsigned)
-        .layout_tests(true)
+        .layout_tests(false)
         .formatter(bindgen::Formatter::Rustfmt)
         .rust_edition(bindgen::RustEdition::Edition2024)
         .raw_line("// Made by bindgen from kernels/abi.h and kernels/*/args.h; do not edit. To make it again: cargo build --features bindgen")

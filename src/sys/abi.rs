@@ -75,13 +75,6 @@ pub struct tg_index {
     pub value: u64,
     pub pad: [u64; 15usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_index"][::core::mem::size_of::<tg_index>() - 128usize];
-    ["Alignment of tg_index"][::core::mem::align_of::<tg_index>() - 8usize];
-    ["Offset of field: tg_index::value"][::core::mem::offset_of!(tg_index, value) - 0usize];
-    ["Offset of field: tg_index::pad"][::core::mem::offset_of!(tg_index, pad) - 8usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
 pub struct tg_sampling {
@@ -97,42 +90,12 @@ pub struct tg_sampling {
     pub bias_count: u32,
     pub stop_from: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_sampling"][::core::mem::size_of::<tg_sampling>() - 48usize];
-    ["Alignment of tg_sampling"][::core::mem::align_of::<tg_sampling>() - 8usize];
-    ["Offset of field: tg_sampling::key"][::core::mem::offset_of!(tg_sampling, key) - 0usize];
-    ["Offset of field: tg_sampling::temperature"]
-        [::core::mem::offset_of!(tg_sampling, temperature) - 8usize];
-    ["Offset of field: tg_sampling::top_p"][::core::mem::offset_of!(tg_sampling, top_p) - 12usize];
-    ["Offset of field: tg_sampling::min_p"][::core::mem::offset_of!(tg_sampling, min_p) - 16usize];
-    ["Offset of field: tg_sampling::repetition_penalty"]
-        [::core::mem::offset_of!(tg_sampling, repetition_penalty) - 20usize];
-    ["Offset of field: tg_sampling::top_k"][::core::mem::offset_of!(tg_sampling, top_k) - 24usize];
-    ["Offset of field: tg_sampling::logprobs"]
-        [::core::mem::offset_of!(tg_sampling, logprobs) - 28usize];
-    ["Offset of field: tg_sampling::presence_penalty"]
-        [::core::mem::offset_of!(tg_sampling, presence_penalty) - 32usize];
-    ["Offset of field: tg_sampling::frequency_penalty"]
-        [::core::mem::offset_of!(tg_sampling, frequency_penalty) - 36usize];
-    ["Offset of field: tg_sampling::bias_count"]
-        [::core::mem::offset_of!(tg_sampling, bias_count) - 40usize];
-    ["Offset of field: tg_sampling::stop_from"]
-        [::core::mem::offset_of!(tg_sampling, stop_from) - 44usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
 pub struct tg_bias {
     pub id: u32,
     pub bias: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_bias"][::core::mem::size_of::<tg_bias>() - 8usize];
-    ["Alignment of tg_bias"][::core::mem::align_of::<tg_bias>() - 4usize];
-    ["Offset of field: tg_bias::id"][::core::mem::offset_of!(tg_bias, id) - 0usize];
-    ["Offset of field: tg_bias::bias"][::core::mem::offset_of!(tg_bias, bias) - 4usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
 pub struct tg_request {
@@ -145,37 +108,11 @@ pub struct tg_request {
     pub sampling: tg_sampling,
     pub stop_ids: [i32; 16usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_request"][::core::mem::size_of::<tg_request>() - 144usize];
-    ["Alignment of tg_request"][::core::mem::align_of::<tg_request>() - 8usize];
-    ["Offset of field: tg_request::token_start"]
-        [::core::mem::offset_of!(tg_request, token_start) - 0usize];
-    ["Offset of field: tg_request::timeout_ns"]
-        [::core::mem::offset_of!(tg_request, timeout_ns) - 8usize];
-    ["Offset of field: tg_request::prompt_tokens"]
-        [::core::mem::offset_of!(tg_request, prompt_tokens) - 16usize];
-    ["Offset of field: tg_request::max_new_tokens"]
-        [::core::mem::offset_of!(tg_request, max_new_tokens) - 20usize];
-    ["Offset of field: tg_request::flags"][::core::mem::offset_of!(tg_request, flags) - 24usize];
-    ["Offset of field: tg_request::stop_count"]
-        [::core::mem::offset_of!(tg_request, stop_count) - 28usize];
-    ["Offset of field: tg_request::sampling"]
-        [::core::mem::offset_of!(tg_request, sampling) - 32usize];
-    ["Offset of field: tg_request::stop_ids"]
-        [::core::mem::offset_of!(tg_request, stop_ids) - 80usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
 pub struct tg_control {
     pub request: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_control"][::core::mem::size_of::<tg_control>() - 8usize];
-    ["Alignment of tg_control"][::core::mem::align_of::<tg_control>() - 8usize];
-    ["Offset of field: tg_control::request"][::core::mem::offset_of!(tg_control, request) - 0usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
 pub struct tg_event {
@@ -190,22 +127,6 @@ pub struct tg_event {
     pub first_ns: u64,
     pub step: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_event"][::core::mem::size_of::<tg_event>() - 64usize];
-    ["Alignment of tg_event"][::core::mem::align_of::<tg_event>() - 8usize];
-    ["Offset of field: tg_event::request"][::core::mem::offset_of!(tg_event, request) - 0usize];
-    ["Offset of field: tg_event::time_ns"][::core::mem::offset_of!(tg_event, time_ns) - 8usize];
-    ["Offset of field: tg_event::type_"][::core::mem::offset_of!(tg_event, type_) - 16usize];
-    ["Offset of field: tg_event::detail"][::core::mem::offset_of!(tg_event, detail) - 20usize];
-    ["Offset of field: tg_event::token"][::core::mem::offset_of!(tg_event, token) - 24usize];
-    ["Offset of field: tg_event::index"][::core::mem::offset_of!(tg_event, index) - 28usize];
-    ["Offset of field: tg_event::seen_ns"][::core::mem::offset_of!(tg_event, seen_ns) - 32usize];
-    ["Offset of field: tg_event::admitted_ns"]
-        [::core::mem::offset_of!(tg_event, admitted_ns) - 40usize];
-    ["Offset of field: tg_event::first_ns"][::core::mem::offset_of!(tg_event, first_ns) - 48usize];
-    ["Offset of field: tg_event::step"][::core::mem::offset_of!(tg_event, step) - 56usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
 pub struct tg_sampled {
@@ -214,16 +135,6 @@ pub struct tg_sampled {
     pub top_ids: [i32; 20usize],
     pub top_logprobs: [u32; 20usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_sampled"][::core::mem::size_of::<tg_sampled>() - 168usize];
-    ["Alignment of tg_sampled"][::core::mem::align_of::<tg_sampled>() - 4usize];
-    ["Offset of field: tg_sampled::token"][::core::mem::offset_of!(tg_sampled, token) - 0usize];
-    ["Offset of field: tg_sampled::logprob"][::core::mem::offset_of!(tg_sampled, logprob) - 4usize];
-    ["Offset of field: tg_sampled::top_ids"][::core::mem::offset_of!(tg_sampled, top_ids) - 8usize];
-    ["Offset of field: tg_sampled::top_logprobs"]
-        [::core::mem::offset_of!(tg_sampled, top_logprobs) - 88usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
 pub struct tg_inputs {
@@ -236,24 +147,6 @@ pub struct tg_inputs {
     pub returned: u32,
     pub stopped: [u32; 32usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_inputs"][::core::mem::size_of::<tg_inputs>() - 176usize];
-    ["Alignment of tg_inputs"][::core::mem::align_of::<tg_inputs>() - 8usize];
-    ["Offset of field: tg_inputs::now_ns"][::core::mem::offset_of!(tg_inputs, now_ns) - 0usize];
-    ["Offset of field: tg_inputs::request_head"]
-        [::core::mem::offset_of!(tg_inputs, request_head) - 8usize];
-    ["Offset of field: tg_inputs::control_head"]
-        [::core::mem::offset_of!(tg_inputs, control_head) - 16usize];
-    ["Offset of field: tg_inputs::event_tail"]
-        [::core::mem::offset_of!(tg_inputs, event_tail) - 24usize];
-    ["Offset of field: tg_inputs::trace_tail"]
-        [::core::mem::offset_of!(tg_inputs, trace_tail) - 32usize];
-    ["Offset of field: tg_inputs::flags"][::core::mem::offset_of!(tg_inputs, flags) - 40usize];
-    ["Offset of field: tg_inputs::returned"]
-        [::core::mem::offset_of!(tg_inputs, returned) - 44usize];
-    ["Offset of field: tg_inputs::stopped"][::core::mem::offset_of!(tg_inputs, stopped) - 48usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
 pub struct tg_outcome {
@@ -274,37 +167,6 @@ pub struct tg_outcome {
     pub set_back: u32,
     pub read_again: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_outcome"][::core::mem::size_of::<tg_outcome>() - 72usize];
-    ["Alignment of tg_outcome"][::core::mem::align_of::<tg_outcome>() - 8usize];
-    ["Offset of field: tg_outcome::action"][::core::mem::offset_of!(tg_outcome, action) - 0usize];
-    ["Offset of field: tg_outcome::error"][::core::mem::offset_of!(tg_outcome, error) - 4usize];
-    ["Offset of field: tg_outcome::kind"][::core::mem::offset_of!(tg_outcome, kind) - 8usize];
-    ["Offset of field: tg_outcome::bucket"][::core::mem::offset_of!(tg_outcome, bucket) - 12usize];
-    ["Offset of field: tg_outcome::rows"][::core::mem::offset_of!(tg_outcome, rows) - 16usize];
-    ["Offset of field: tg_outcome::sequences"]
-        [::core::mem::offset_of!(tg_outcome, sequences) - 20usize];
-    ["Offset of field: tg_outcome::sample_rows"]
-        [::core::mem::offset_of!(tg_outcome, sample_rows) - 24usize];
-    ["Offset of field: tg_outcome::changed"]
-        [::core::mem::offset_of!(tg_outcome, changed) - 28usize];
-    ["Offset of field: tg_outcome::step"][::core::mem::offset_of!(tg_outcome, step) - 32usize];
-    ["Offset of field: tg_outcome::returned_step"]
-        [::core::mem::offset_of!(tg_outcome, returned_step) - 40usize];
-    ["Offset of field: tg_outcome::queue_depth"]
-        [::core::mem::offset_of!(tg_outcome, queue_depth) - 48usize];
-    ["Offset of field: tg_outcome::running"]
-        [::core::mem::offset_of!(tg_outcome, running) - 52usize];
-    ["Offset of field: tg_outcome::free_pages"]
-        [::core::mem::offset_of!(tg_outcome, free_pages) - 56usize];
-    ["Offset of field: tg_outcome::steps_in_flight"]
-        [::core::mem::offset_of!(tg_outcome, steps_in_flight) - 60usize];
-    ["Offset of field: tg_outcome::set_back"]
-        [::core::mem::offset_of!(tg_outcome, set_back) - 64usize];
-    ["Offset of field: tg_outcome::read_again"]
-        [::core::mem::offset_of!(tg_outcome, read_again) - 68usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
 pub struct tg_trace {
@@ -315,17 +177,6 @@ pub struct tg_trace {
     pub stage: u32,
     pub pad: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_trace"][::core::mem::size_of::<tg_trace>() - 272usize];
-    ["Alignment of tg_trace"][::core::mem::align_of::<tg_trace>() - 8usize];
-    ["Offset of field: tg_trace::inputs"][::core::mem::offset_of!(tg_trace, inputs) - 0usize];
-    ["Offset of field: tg_trace::outcome"][::core::mem::offset_of!(tg_trace, outcome) - 176usize];
-    ["Offset of field: tg_trace::turn"][::core::mem::offset_of!(tg_trace, turn) - 248usize];
-    ["Offset of field: tg_trace::end_ns"][::core::mem::offset_of!(tg_trace, end_ns) - 256usize];
-    ["Offset of field: tg_trace::stage"][::core::mem::offset_of!(tg_trace, stage) - 264usize];
-    ["Offset of field: tg_trace::pad"][::core::mem::offset_of!(tg_trace, pad) - 268usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
 pub struct tg_status {
@@ -342,27 +193,6 @@ pub struct tg_status {
     pub ended: u64,
     pub pad: [u64; 5usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_status"][::core::mem::size_of::<tg_status>() - 128usize];
-    ["Alignment of tg_status"][::core::mem::align_of::<tg_status>() - 8usize];
-    ["Offset of field: tg_status::steps"][::core::mem::offset_of!(tg_status, steps) - 0usize];
-    ["Offset of field: tg_status::start_ns"][::core::mem::offset_of!(tg_status, start_ns) - 8usize];
-    ["Offset of field: tg_status::stage"][::core::mem::offset_of!(tg_status, stage) - 16usize];
-    ["Offset of field: tg_status::kind"][::core::mem::offset_of!(tg_status, kind) - 24usize];
-    ["Offset of field: tg_status::bucket_rows"]
-        [::core::mem::offset_of!(tg_status, bucket_rows) - 32usize];
-    ["Offset of field: tg_status::rows"][::core::mem::offset_of!(tg_status, rows) - 40usize];
-    ["Offset of field: tg_status::running"][::core::mem::offset_of!(tg_status, running) - 48usize];
-    ["Offset of field: tg_status::queue_depth"]
-        [::core::mem::offset_of!(tg_status, queue_depth) - 56usize];
-    ["Offset of field: tg_status::free_pages"]
-        [::core::mem::offset_of!(tg_status, free_pages) - 64usize];
-    ["Offset of field: tg_status::in_flight"]
-        [::core::mem::offset_of!(tg_status, in_flight) - 72usize];
-    ["Offset of field: tg_status::ended"][::core::mem::offset_of!(tg_status, ended) - 80usize];
-    ["Offset of field: tg_status::pad"][::core::mem::offset_of!(tg_status, pad) - 88usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
 pub struct tg_rings {
@@ -396,73 +226,12 @@ pub struct tg_rings {
     pub bias_capacity: u32,
     pub record: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_rings"][::core::mem::size_of::<tg_rings>() - 1760usize];
-    ["Alignment of tg_rings"][::core::mem::align_of::<tg_rings>() - 8usize];
-    ["Offset of field: tg_rings::request_head"]
-        [::core::mem::offset_of!(tg_rings, request_head) - 0usize];
-    ["Offset of field: tg_rings::control_head"]
-        [::core::mem::offset_of!(tg_rings, control_head) - 128usize];
-    ["Offset of field: tg_rings::event_tail"]
-        [::core::mem::offset_of!(tg_rings, event_tail) - 256usize];
-    ["Offset of field: tg_rings::trace_tail"]
-        [::core::mem::offset_of!(tg_rings, trace_tail) - 384usize];
-    ["Offset of field: tg_rings::flags"][::core::mem::offset_of!(tg_rings, flags) - 512usize];
-    ["Offset of field: tg_rings::request_tail"]
-        [::core::mem::offset_of!(tg_rings, request_tail) - 640usize];
-    ["Offset of field: tg_rings::token_tail"]
-        [::core::mem::offset_of!(tg_rings, token_tail) - 768usize];
-    ["Offset of field: tg_rings::control_tail"]
-        [::core::mem::offset_of!(tg_rings, control_tail) - 896usize];
-    ["Offset of field: tg_rings::event_head"]
-        [::core::mem::offset_of!(tg_rings, event_head) - 1024usize];
-    ["Offset of field: tg_rings::trace_head"]
-        [::core::mem::offset_of!(tg_rings, trace_head) - 1152usize];
-    ["Offset of field: tg_rings::trace_lost"]
-        [::core::mem::offset_of!(tg_rings, trace_lost) - 1280usize];
-    ["Offset of field: tg_rings::action"][::core::mem::offset_of!(tg_rings, action) - 1408usize];
-    ["Offset of field: tg_rings::status"][::core::mem::offset_of!(tg_rings, status) - 1536usize];
-    ["Offset of field: tg_rings::bytes"][::core::mem::offset_of!(tg_rings, bytes) - 1664usize];
-    ["Offset of field: tg_rings::requests"]
-        [::core::mem::offset_of!(tg_rings, requests) - 1672usize];
-    ["Offset of field: tg_rings::biases"][::core::mem::offset_of!(tg_rings, biases) - 1680usize];
-    ["Offset of field: tg_rings::tokens"][::core::mem::offset_of!(tg_rings, tokens) - 1688usize];
-    ["Offset of field: tg_rings::controls"]
-        [::core::mem::offset_of!(tg_rings, controls) - 1696usize];
-    ["Offset of field: tg_rings::events"][::core::mem::offset_of!(tg_rings, events) - 1704usize];
-    ["Offset of field: tg_rings::sampled"][::core::mem::offset_of!(tg_rings, sampled) - 1712usize];
-    ["Offset of field: tg_rings::trace"][::core::mem::offset_of!(tg_rings, trace) - 1720usize];
-    ["Offset of field: tg_rings::request_capacity"]
-        [::core::mem::offset_of!(tg_rings, request_capacity) - 1728usize];
-    ["Offset of field: tg_rings::token_capacity"]
-        [::core::mem::offset_of!(tg_rings, token_capacity) - 1732usize];
-    ["Offset of field: tg_rings::control_capacity"]
-        [::core::mem::offset_of!(tg_rings, control_capacity) - 1736usize];
-    ["Offset of field: tg_rings::event_capacity"]
-        [::core::mem::offset_of!(tg_rings, event_capacity) - 1740usize];
-    ["Offset of field: tg_rings::sampled_capacity"]
-        [::core::mem::offset_of!(tg_rings, sampled_capacity) - 1744usize];
-    ["Offset of field: tg_rings::trace_capacity"]
-        [::core::mem::offset_of!(tg_rings, trace_capacity) - 1748usize];
-    ["Offset of field: tg_rings::bias_capacity"]
-        [::core::mem::offset_of!(tg_rings, bias_capacity) - 1752usize];
-    ["Offset of field: tg_rings::record"][::core::mem::offset_of!(tg_rings, record) - 1756usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
 pub struct tg_claimed {
     pub number: u64,
     pub waited_ns: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_claimed"][::core::mem::size_of::<tg_claimed>() - 16usize];
-    ["Alignment of tg_claimed"][::core::mem::align_of::<tg_claimed>() - 8usize];
-    ["Offset of field: tg_claimed::number"][::core::mem::offset_of!(tg_claimed, number) - 0usize];
-    ["Offset of field: tg_claimed::waited_ns"]
-        [::core::mem::offset_of!(tg_claimed, waited_ns) - 8usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
 pub struct tg_queue {
@@ -484,36 +253,6 @@ pub struct tg_queue {
     pub claim_capacity: u32,
     pub pad: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_queue"][::core::mem::size_of::<tg_queue>() - 8512usize];
-    ["Alignment of tg_queue"][::core::mem::align_of::<tg_queue>() - 8usize];
-    ["Offset of field: tg_queue::pushed"][::core::mem::offset_of!(tg_queue, pushed) - 0usize];
-    ["Offset of field: tg_queue::claims_tail"]
-        [::core::mem::offset_of!(tg_queue, claims_tail) - 128usize];
-    ["Offset of field: tg_queue::claimed"][::core::mem::offset_of!(tg_queue, claimed) - 2176usize];
-    ["Offset of field: tg_queue::told"][::core::mem::offset_of!(tg_queue, told) - 2304usize];
-    ["Offset of field: tg_queue::held"][::core::mem::offset_of!(tg_queue, held) - 4352usize];
-    ["Offset of field: tg_queue::claims_head"]
-        [::core::mem::offset_of!(tg_queue, claims_head) - 6400usize];
-    ["Offset of field: tg_queue::bytes"][::core::mem::offset_of!(tg_queue, bytes) - 8448usize];
-    ["Offset of field: tg_queue::requests"]
-        [::core::mem::offset_of!(tg_queue, requests) - 8456usize];
-    ["Offset of field: tg_queue::biases"][::core::mem::offset_of!(tg_queue, biases) - 8464usize];
-    ["Offset of field: tg_queue::tokens"][::core::mem::offset_of!(tg_queue, tokens) - 8472usize];
-    ["Offset of field: tg_queue::claims"][::core::mem::offset_of!(tg_queue, claims) - 8480usize];
-    ["Offset of field: tg_queue::replicas"]
-        [::core::mem::offset_of!(tg_queue, replicas) - 8488usize];
-    ["Offset of field: tg_queue::capacity"]
-        [::core::mem::offset_of!(tg_queue, capacity) - 8492usize];
-    ["Offset of field: tg_queue::token_capacity"]
-        [::core::mem::offset_of!(tg_queue, token_capacity) - 8496usize];
-    ["Offset of field: tg_queue::bias_capacity"]
-        [::core::mem::offset_of!(tg_queue, bias_capacity) - 8500usize];
-    ["Offset of field: tg_queue::claim_capacity"]
-        [::core::mem::offset_of!(tg_queue, claim_capacity) - 8504usize];
-    ["Offset of field: tg_queue::pad"][::core::mem::offset_of!(tg_queue, pad) - 8508usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone, PartialEq, Eq)]
 pub struct tg_claimer {
@@ -538,38 +277,6 @@ pub struct tg_claimer {
     pub claim_capacity: u32,
     pub pad: [u32; 3usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_claimer"][::core::mem::size_of::<tg_claimer>() - 144usize];
-    ["Alignment of tg_claimer"][::core::mem::align_of::<tg_claimer>() - 8usize];
-    ["Offset of field: tg_claimer::queue"][::core::mem::offset_of!(tg_claimer, queue) - 0usize];
-    ["Offset of field: tg_claimer::claimed"][::core::mem::offset_of!(tg_claimer, claimed) - 8usize];
-    ["Offset of field: tg_claimer::known"][::core::mem::offset_of!(tg_claimer, known) - 16usize];
-    ["Offset of field: tg_claimer::base"][::core::mem::offset_of!(tg_claimer, base) - 24usize];
-    ["Offset of field: tg_claimer::pushed"][::core::mem::offset_of!(tg_claimer, pushed) - 32usize];
-    ["Offset of field: tg_claimer::noted"][::core::mem::offset_of!(tg_claimer, noted) - 40usize];
-    ["Offset of field: tg_claimer::held"][::core::mem::offset_of!(tg_claimer, held) - 48usize];
-    ["Offset of field: tg_claimer::first"][::core::mem::offset_of!(tg_claimer, first) - 56usize];
-    ["Offset of field: tg_claimer::requests"]
-        [::core::mem::offset_of!(tg_claimer, requests) - 64usize];
-    ["Offset of field: tg_claimer::biases"][::core::mem::offset_of!(tg_claimer, biases) - 72usize];
-    ["Offset of field: tg_claimer::tokens"][::core::mem::offset_of!(tg_claimer, tokens) - 80usize];
-    ["Offset of field: tg_claimer::claims"][::core::mem::offset_of!(tg_claimer, claims) - 88usize];
-    ["Offset of field: tg_claimer::numbers"]
-        [::core::mem::offset_of!(tg_claimer, numbers) - 96usize];
-    ["Offset of field: tg_claimer::seen"][::core::mem::offset_of!(tg_claimer, seen) - 104usize];
-    ["Offset of field: tg_claimer::replica"]
-        [::core::mem::offset_of!(tg_claimer, replica) - 112usize];
-    ["Offset of field: tg_claimer::replicas"]
-        [::core::mem::offset_of!(tg_claimer, replicas) - 116usize];
-    ["Offset of field: tg_claimer::capacity"]
-        [::core::mem::offset_of!(tg_claimer, capacity) - 120usize];
-    ["Offset of field: tg_claimer::token_capacity"]
-        [::core::mem::offset_of!(tg_claimer, token_capacity) - 124usize];
-    ["Offset of field: tg_claimer::claim_capacity"]
-        [::core::mem::offset_of!(tg_claimer, claim_capacity) - 128usize];
-    ["Offset of field: tg_claimer::pad"][::core::mem::offset_of!(tg_claimer, pad) - 132usize];
-};
 impl Default for tg_claimer {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -604,48 +311,6 @@ pub struct tg_config {
     pub chunk_share: u32,
     pub pad: [u32; 3usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_config"][::core::mem::size_of::<tg_config>() - 288usize];
-    ["Alignment of tg_config"][::core::mem::align_of::<tg_config>() - 4usize];
-    ["Offset of field: tg_config::slots"][::core::mem::offset_of!(tg_config, slots) - 0usize];
-    ["Offset of field: tg_config::pages"][::core::mem::offset_of!(tg_config, pages) - 4usize];
-    ["Offset of field: tg_config::page_tokens"]
-        [::core::mem::offset_of!(tg_config, page_tokens) - 8usize];
-    ["Offset of field: tg_config::max_context"]
-        [::core::mem::offset_of!(tg_config, max_context) - 12usize];
-    ["Offset of field: tg_config::step_tokens"]
-        [::core::mem::offset_of!(tg_config, step_tokens) - 16usize];
-    ["Offset of field: tg_config::chunk_tokens"]
-        [::core::mem::offset_of!(tg_config, chunk_tokens) - 20usize];
-    ["Offset of field: tg_config::chunk_align"]
-        [::core::mem::offset_of!(tg_config, chunk_align) - 24usize];
-    ["Offset of field: tg_config::stages"][::core::mem::offset_of!(tg_config, stages) - 28usize];
-    ["Offset of field: tg_config::steps_in_flight"]
-        [::core::mem::offset_of!(tg_config, steps_in_flight) - 32usize];
-    ["Offset of field: tg_config::mailbox_depth"]
-        [::core::mem::offset_of!(tg_config, mailbox_depth) - 36usize];
-    ["Offset of field: tg_config::request_capacity"]
-        [::core::mem::offset_of!(tg_config, request_capacity) - 40usize];
-    ["Offset of field: tg_config::token_capacity"]
-        [::core::mem::offset_of!(tg_config, token_capacity) - 44usize];
-    ["Offset of field: tg_config::event_capacity"]
-        [::core::mem::offset_of!(tg_config, event_capacity) - 48usize];
-    ["Offset of field: tg_config::sampled_capacity"]
-        [::core::mem::offset_of!(tg_config, sampled_capacity) - 52usize];
-    ["Offset of field: tg_config::bucket_count"]
-        [::core::mem::offset_of!(tg_config, bucket_count) - 56usize];
-    ["Offset of field: tg_config::bucket_rows"]
-        [::core::mem::offset_of!(tg_config, bucket_rows) - 68usize];
-    ["Offset of field: tg_config::ahead"][::core::mem::offset_of!(tg_config, ahead) - 260usize];
-    ["Offset of field: tg_config::bias_capacity"]
-        [::core::mem::offset_of!(tg_config, bias_capacity) - 264usize];
-    ["Offset of field: tg_config::grow_tokens"]
-        [::core::mem::offset_of!(tg_config, grow_tokens) - 268usize];
-    ["Offset of field: tg_config::chunk_share"]
-        [::core::mem::offset_of!(tg_config, chunk_share) - 272usize];
-    ["Offset of field: tg_config::pad"][::core::mem::offset_of!(tg_config, pad) - 276usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
 pub struct tg_slot {
@@ -670,39 +335,6 @@ pub struct tg_slot {
     pub sampling: tg_sampling,
     pub stop_ids: [i32; 16usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_slot"][::core::mem::size_of::<tg_slot>() - 208usize];
-    ["Alignment of tg_slot"][::core::mem::align_of::<tg_slot>() - 8usize];
-    ["Offset of field: tg_slot::request"][::core::mem::offset_of!(tg_slot, request) - 0usize];
-    ["Offset of field: tg_slot::token_start"]
-        [::core::mem::offset_of!(tg_slot, token_start) - 8usize];
-    ["Offset of field: tg_slot::deadline_ns"]
-        [::core::mem::offset_of!(tg_slot, deadline_ns) - 16usize];
-    ["Offset of field: tg_slot::seen_ns"][::core::mem::offset_of!(tg_slot, seen_ns) - 24usize];
-    ["Offset of field: tg_slot::phase"][::core::mem::offset_of!(tg_slot, phase) - 32usize];
-    ["Offset of field: tg_slot::end_reason"]
-        [::core::mem::offset_of!(tg_slot, end_reason) - 36usize];
-    ["Offset of field: tg_slot::steps"][::core::mem::offset_of!(tg_slot, steps) - 40usize];
-    ["Offset of field: tg_slot::generated"][::core::mem::offset_of!(tg_slot, generated) - 44usize];
-    ["Offset of field: tg_slot::max_new_tokens"]
-        [::core::mem::offset_of!(tg_slot, max_new_tokens) - 48usize];
-    ["Offset of field: tg_slot::prompt_tokens"]
-        [::core::mem::offset_of!(tg_slot, prompt_tokens) - 52usize];
-    ["Offset of field: tg_slot::composed"][::core::mem::offset_of!(tg_slot, composed) - 56usize];
-    ["Offset of field: tg_slot::pages"][::core::mem::offset_of!(tg_slot, pages) - 60usize];
-    ["Offset of field: tg_slot::admitted_ns"]
-        [::core::mem::offset_of!(tg_slot, admitted_ns) - 64usize];
-    ["Offset of field: tg_slot::first_ns"][::core::mem::offset_of!(tg_slot, first_ns) - 72usize];
-    ["Offset of field: tg_slot::last_token"]
-        [::core::mem::offset_of!(tg_slot, last_token) - 80usize];
-    ["Offset of field: tg_slot::flags"][::core::mem::offset_of!(tg_slot, flags) - 84usize];
-    ["Offset of field: tg_slot::stop_count"]
-        [::core::mem::offset_of!(tg_slot, stop_count) - 88usize];
-    ["Offset of field: tg_slot::again"][::core::mem::offset_of!(tg_slot, again) - 92usize];
-    ["Offset of field: tg_slot::sampling"][::core::mem::offset_of!(tg_slot, sampling) - 96usize];
-    ["Offset of field: tg_slot::stop_ids"][::core::mem::offset_of!(tg_slot, stop_ids) - 144usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
 pub struct tg_row {
@@ -711,15 +343,6 @@ pub struct tg_row {
     pub token: i32,
     pub sequence: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_row"][::core::mem::size_of::<tg_row>() - 16usize];
-    ["Alignment of tg_row"][::core::mem::align_of::<tg_row>() - 4usize];
-    ["Offset of field: tg_row::slot"][::core::mem::offset_of!(tg_row, slot) - 0usize];
-    ["Offset of field: tg_row::position"][::core::mem::offset_of!(tg_row, position) - 4usize];
-    ["Offset of field: tg_row::token"][::core::mem::offset_of!(tg_row, token) - 8usize];
-    ["Offset of field: tg_row::sequence"][::core::mem::offset_of!(tg_row, sequence) - 12usize];
-};
 pub const TG_TOKEN_KEPT: i32 = -2147483648;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -731,20 +354,6 @@ pub struct tg_sequence {
     pub sample: u32,
     pub flags: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_sequence"][::core::mem::size_of::<tg_sequence>() - 24usize];
-    ["Alignment of tg_sequence"][::core::mem::align_of::<tg_sequence>() - 4usize];
-    ["Offset of field: tg_sequence::slot"][::core::mem::offset_of!(tg_sequence, slot) - 0usize];
-    ["Offset of field: tg_sequence::first_row"]
-        [::core::mem::offset_of!(tg_sequence, first_row) - 4usize];
-    ["Offset of field: tg_sequence::rows"][::core::mem::offset_of!(tg_sequence, rows) - 8usize];
-    ["Offset of field: tg_sequence::first_position"]
-        [::core::mem::offset_of!(tg_sequence, first_position) - 12usize];
-    ["Offset of field: tg_sequence::sample"]
-        [::core::mem::offset_of!(tg_sequence, sample) - 16usize];
-    ["Offset of field: tg_sequence::flags"][::core::mem::offset_of!(tg_sequence, flags) - 20usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
 pub struct tg_step {
@@ -765,35 +374,6 @@ pub struct tg_step {
     pub slot_sequence_table: u64,
     pub earlier_table: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_step"][::core::mem::size_of::<tg_step>() - 96usize];
-    ["Alignment of tg_step"][::core::mem::align_of::<tg_step>() - 8usize];
-    ["Offset of field: tg_step::number"][::core::mem::offset_of!(tg_step, number) - 0usize];
-    ["Offset of field: tg_step::start_ns"][::core::mem::offset_of!(tg_step, start_ns) - 8usize];
-    ["Offset of field: tg_step::kind"][::core::mem::offset_of!(tg_step, kind) - 16usize];
-    ["Offset of field: tg_step::bucket"][::core::mem::offset_of!(tg_step, bucket) - 20usize];
-    ["Offset of field: tg_step::bucket_rows"]
-        [::core::mem::offset_of!(tg_step, bucket_rows) - 24usize];
-    ["Offset of field: tg_step::rows"][::core::mem::offset_of!(tg_step, rows) - 28usize];
-    ["Offset of field: tg_step::decode_rows"]
-        [::core::mem::offset_of!(tg_step, decode_rows) - 32usize];
-    ["Offset of field: tg_step::sequences"][::core::mem::offset_of!(tg_step, sequences) - 36usize];
-    ["Offset of field: tg_step::sample_rows"]
-        [::core::mem::offset_of!(tg_step, sample_rows) - 40usize];
-    ["Offset of field: tg_step::pad"][::core::mem::offset_of!(tg_step, pad) - 44usize];
-    ["Offset of field: tg_step::row_table"][::core::mem::offset_of!(tg_step, row_table) - 48usize];
-    ["Offset of field: tg_step::sequence_table"]
-        [::core::mem::offset_of!(tg_step, sequence_table) - 56usize];
-    ["Offset of field: tg_step::sample_table"]
-        [::core::mem::offset_of!(tg_step, sample_table) - 64usize];
-    ["Offset of field: tg_step::sampled_table"]
-        [::core::mem::offset_of!(tg_step, sampled_table) - 72usize];
-    ["Offset of field: tg_step::slot_sequence_table"]
-        [::core::mem::offset_of!(tg_step, slot_sequence_table) - 80usize];
-    ["Offset of field: tg_step::earlier_table"]
-        [::core::mem::offset_of!(tg_step, earlier_table) - 88usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
 pub struct tg_mailbox {
@@ -803,17 +383,6 @@ pub struct tg_mailbox {
     pub depth: u32,
     pub pad: [u32; 31usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_mailbox"][::core::mem::size_of::<tg_mailbox>() - 512usize];
-    ["Alignment of tg_mailbox"][::core::mem::align_of::<tg_mailbox>() - 8usize];
-    ["Offset of field: tg_mailbox::posted"][::core::mem::offset_of!(tg_mailbox, posted) - 0usize];
-    ["Offset of field: tg_mailbox::taken"][::core::mem::offset_of!(tg_mailbox, taken) - 128usize];
-    ["Offset of field: tg_mailbox::entries"]
-        [::core::mem::offset_of!(tg_mailbox, entries) - 256usize];
-    ["Offset of field: tg_mailbox::depth"][::core::mem::offset_of!(tg_mailbox, depth) - 384usize];
-    ["Offset of field: tg_mailbox::pad"][::core::mem::offset_of!(tg_mailbox, pad) - 388usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone, PartialEq, Eq)]
 pub struct tg_state {
@@ -867,94 +436,6 @@ pub struct tg_state {
     pub steps: [tg_step; 16usize],
     pub mailbox: [tg_mailbox; 16usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_state"][::core::mem::size_of::<tg_state>() - 10704usize];
-    ["Alignment of tg_state"][::core::mem::align_of::<tg_state>() - 8usize];
-    ["Offset of field: tg_state::config"][::core::mem::offset_of!(tg_state, config) - 0usize];
-    ["Offset of field: tg_state::bytes"][::core::mem::offset_of!(tg_state, bytes) - 288usize];
-    ["Offset of field: tg_state::max_pages"]
-        [::core::mem::offset_of!(tg_state, max_pages) - 296usize];
-    ["Offset of field: tg_state::error"][::core::mem::offset_of!(tg_state, error) - 300usize];
-    ["Offset of field: tg_state::broken"][::core::mem::offset_of!(tg_state, broken) - 304usize];
-    ["Offset of field: tg_state::most_unread"]
-        [::core::mem::offset_of!(tg_state, most_unread) - 308usize];
-    ["Offset of field: tg_state::slot_table"]
-        [::core::mem::offset_of!(tg_state, slot_table) - 312usize];
-    ["Offset of field: tg_state::bias_table"]
-        [::core::mem::offset_of!(tg_state, bias_table) - 320usize];
-    ["Offset of field: tg_state::page_table"]
-        [::core::mem::offset_of!(tg_state, page_table) - 328usize];
-    ["Offset of field: tg_state::free_page_table"]
-        [::core::mem::offset_of!(tg_state, free_page_table) - 336usize];
-    ["Offset of field: tg_state::free_slot_table"]
-        [::core::mem::offset_of!(tg_state, free_slot_table) - 344usize];
-    ["Offset of field: tg_state::seen_table"]
-        [::core::mem::offset_of!(tg_state, seen_table) - 352usize];
-    ["Offset of field: tg_state::waiting_table"]
-        [::core::mem::offset_of!(tg_state, waiting_table) - 360usize];
-    ["Offset of field: tg_state::cancel_table"]
-        [::core::mem::offset_of!(tg_state, cancel_table) - 368usize];
-    ["Offset of field: tg_state::prefill_table"]
-        [::core::mem::offset_of!(tg_state, prefill_table) - 376usize];
-    ["Offset of field: tg_state::set_back_table"]
-        [::core::mem::offset_of!(tg_state, set_back_table) - 384usize];
-    ["Offset of field: tg_state::kept_table"]
-        [::core::mem::offset_of!(tg_state, kept_table) - 392usize];
-    ["Offset of field: tg_state::pending_table"]
-        [::core::mem::offset_of!(tg_state, pending_table) - 400usize];
-    ["Offset of field: tg_state::pending_sample_table"]
-        [::core::mem::offset_of!(tg_state, pending_sample_table) - 408usize];
-    ["Offset of field: tg_state::scratch_table"]
-        [::core::mem::offset_of!(tg_state, scratch_table) - 416usize];
-    ["Offset of field: tg_state::note_table"]
-        [::core::mem::offset_of!(tg_state, note_table) - 424usize];
-    ["Offset of field: tg_state::ended_table"]
-        [::core::mem::offset_of!(tg_state, ended_table) - 432usize];
-    ["Offset of field: tg_state::wanting_table"]
-        [::core::mem::offset_of!(tg_state, wanting_table) - 440usize];
-    ["Offset of field: tg_state::taken_table"]
-        [::core::mem::offset_of!(tg_state, taken_table) - 448usize];
-    ["Offset of field: tg_state::chunk_table"]
-        [::core::mem::offset_of!(tg_state, chunk_table) - 456usize];
-    ["Offset of field: tg_state::inputs"][::core::mem::offset_of!(tg_state, inputs) - 464usize];
-    ["Offset of field: tg_state::outcome"][::core::mem::offset_of!(tg_state, outcome) - 640usize];
-    ["Offset of field: tg_state::turn"][::core::mem::offset_of!(tg_state, turn) - 712usize];
-    ["Offset of field: tg_state::requests_seen"]
-        [::core::mem::offset_of!(tg_state, requests_seen) - 720usize];
-    ["Offset of field: tg_state::requests_taken"]
-        [::core::mem::offset_of!(tg_state, requests_taken) - 728usize];
-    ["Offset of field: tg_state::controls_taken"]
-        [::core::mem::offset_of!(tg_state, controls_taken) - 736usize];
-    ["Offset of field: tg_state::tokens_taken"]
-        [::core::mem::offset_of!(tg_state, tokens_taken) - 744usize];
-    ["Offset of field: tg_state::token_tail"]
-        [::core::mem::offset_of!(tg_state, token_tail) - 752usize];
-    ["Offset of field: tg_state::events_published"]
-        [::core::mem::offset_of!(tg_state, events_published) - 760usize];
-    ["Offset of field: tg_state::traces_written"]
-        [::core::mem::offset_of!(tg_state, traces_written) - 768usize];
-    ["Offset of field: tg_state::traces_lost"]
-        [::core::mem::offset_of!(tg_state, traces_lost) - 776usize];
-    ["Offset of field: tg_state::steps_composed"]
-        [::core::mem::offset_of!(tg_state, steps_composed) - 784usize];
-    ["Offset of field: tg_state::steps_collected"]
-        [::core::mem::offset_of!(tg_state, steps_collected) - 792usize];
-    ["Offset of field: tg_state::free_pages"]
-        [::core::mem::offset_of!(tg_state, free_pages) - 800usize];
-    ["Offset of field: tg_state::running"][::core::mem::offset_of!(tg_state, running) - 804usize];
-    ["Offset of field: tg_state::prefill"][::core::mem::offset_of!(tg_state, prefill) - 808usize];
-    ["Offset of field: tg_state::decode_cursor"]
-        [::core::mem::offset_of!(tg_state, decode_cursor) - 812usize];
-    ["Offset of field: tg_state::pending"][::core::mem::offset_of!(tg_state, pending) - 816usize];
-    ["Offset of field: tg_state::pending_published"]
-        [::core::mem::offset_of!(tg_state, pending_published) - 820usize];
-    ["Offset of field: tg_state::set_back"][::core::mem::offset_of!(tg_state, set_back) - 824usize];
-    ["Offset of field: tg_state::leaving"][::core::mem::offset_of!(tg_state, leaving) - 828usize];
-    ["Offset of field: tg_state::claimer"][::core::mem::offset_of!(tg_state, claimer) - 832usize];
-    ["Offset of field: tg_state::steps"][::core::mem::offset_of!(tg_state, steps) - 976usize];
-    ["Offset of field: tg_state::mailbox"][::core::mem::offset_of!(tg_state, mailbox) - 2512usize];
-};
 impl Default for tg_state {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -971,14 +452,6 @@ pub struct tg_graphs {
     pub stages: u64,
     pub step: [[[[u64; 16usize]; 3usize]; 16usize]; 2usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_graphs"][::core::mem::size_of::<tg_graphs>() - 12304usize];
-    ["Alignment of tg_graphs"][::core::mem::align_of::<tg_graphs>() - 8usize];
-    ["Offset of field: tg_graphs::idle"][::core::mem::offset_of!(tg_graphs, idle) - 0usize];
-    ["Offset of field: tg_graphs::stages"][::core::mem::offset_of!(tg_graphs, stages) - 8usize];
-    ["Offset of field: tg_graphs::step"][::core::mem::offset_of!(tg_graphs, step) - 16usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
 pub struct tg_chain {
@@ -987,15 +460,6 @@ pub struct tg_chain {
     pub settled: u64,
     pub launched: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_chain"][::core::mem::size_of::<tg_chain>() - 32usize];
-    ["Alignment of tg_chain"][::core::mem::align_of::<tg_chain>() - 8usize];
-    ["Offset of field: tg_chain::open"][::core::mem::offset_of!(tg_chain, open) - 0usize];
-    ["Offset of field: tg_chain::begun"][::core::mem::offset_of!(tg_chain, begun) - 8usize];
-    ["Offset of field: tg_chain::settled"][::core::mem::offset_of!(tg_chain, settled) - 16usize];
-    ["Offset of field: tg_chain::launched"][::core::mem::offset_of!(tg_chain, launched) - 24usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
 pub struct tg_link_words {
@@ -1003,16 +467,6 @@ pub struct tg_link_words {
     pub ended: u64,
     pub pad: [u64; 14usize],
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_link_words"][::core::mem::size_of::<tg_link_words>() - 128usize];
-    ["Alignment of tg_link_words"][::core::mem::align_of::<tg_link_words>() - 8usize];
-    ["Offset of field: tg_link_words::count"]
-        [::core::mem::offset_of!(tg_link_words, count) - 0usize];
-    ["Offset of field: tg_link_words::ended"]
-        [::core::mem::offset_of!(tg_link_words, ended) - 8usize];
-    ["Offset of field: tg_link_words::pad"][::core::mem::offset_of!(tg_link_words, pad) - 16usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone, PartialEq, Eq)]
 pub struct tg_link_end {
@@ -1030,27 +484,6 @@ pub struct tg_link_end {
     pub at: u32,
     pub pad: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_link_end"][::core::mem::size_of::<tg_link_end>() - 80usize];
-    ["Alignment of tg_link_end"][::core::mem::align_of::<tg_link_end>() - 8usize];
-    ["Offset of field: tg_link_end::mine"][::core::mem::offset_of!(tg_link_end, mine) - 0usize];
-    ["Offset of field: tg_link_end::theirs"][::core::mem::offset_of!(tg_link_end, theirs) - 8usize];
-    ["Offset of field: tg_link_end::places"]
-        [::core::mem::offset_of!(tg_link_end, places) - 16usize];
-    ["Offset of field: tg_link_end::place_words"]
-        [::core::mem::offset_of!(tg_link_end, place_words) - 24usize];
-    ["Offset of field: tg_link_end::count"][::core::mem::offset_of!(tg_link_end, count) - 32usize];
-    ["Offset of field: tg_link_end::known"][::core::mem::offset_of!(tg_link_end, known) - 40usize];
-    ["Offset of field: tg_link_end::since_ns"]
-        [::core::mem::offset_of!(tg_link_end, since_ns) - 48usize];
-    ["Offset of field: tg_link_end::depth"][::core::mem::offset_of!(tg_link_end, depth) - 56usize];
-    ["Offset of field: tg_link_end::link"][::core::mem::offset_of!(tg_link_end, link) - 60usize];
-    ["Offset of field: tg_link_end::waits"][::core::mem::offset_of!(tg_link_end, waits) - 64usize];
-    ["Offset of field: tg_link_end::holds"][::core::mem::offset_of!(tg_link_end, holds) - 68usize];
-    ["Offset of field: tg_link_end::at"][::core::mem::offset_of!(tg_link_end, at) - 72usize];
-    ["Offset of field: tg_link_end::pad"][::core::mem::offset_of!(tg_link_end, pad) - 76usize];
-};
 impl Default for tg_link_end {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1071,18 +504,6 @@ pub struct tg_links {
     pub stage: u32,
     pub pad: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_links"][::core::mem::size_of::<tg_links>() - 192usize];
-    ["Alignment of tg_links"][::core::mem::align_of::<tg_links>() - 8usize];
-    ["Offset of field: tg_links::in_"][::core::mem::offset_of!(tg_links, in_) - 0usize];
-    ["Offset of field: tg_links::out"][::core::mem::offset_of!(tg_links, out) - 80usize];
-    ["Offset of field: tg_links::stop"][::core::mem::offset_of!(tg_links, stop) - 160usize];
-    ["Offset of field: tg_links::limit_ns"][::core::mem::offset_of!(tg_links, limit_ns) - 168usize];
-    ["Offset of field: tg_links::ended"][::core::mem::offset_of!(tg_links, ended) - 176usize];
-    ["Offset of field: tg_links::stage"][::core::mem::offset_of!(tg_links, stage) - 184usize];
-    ["Offset of field: tg_links::pad"][::core::mem::offset_of!(tg_links, pad) - 188usize];
-};
 impl Default for tg_links {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1110,25 +531,6 @@ pub struct tg_stage {
     pub over: u32,
     pub pad: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_stage"][::core::mem::size_of::<tg_stage>() - 368usize];
-    ["Alignment of tg_stage"][::core::mem::align_of::<tg_stage>() - 8usize];
-    ["Offset of field: tg_stage::step"][::core::mem::offset_of!(tg_stage, step) - 0usize];
-    ["Offset of field: tg_stage::came_in"][::core::mem::offset_of!(tg_stage, came_in) - 96usize];
-    ["Offset of field: tg_stage::goes_to"][::core::mem::offset_of!(tg_stage, goes_to) - 104usize];
-    ["Offset of field: tg_stage::links"][::core::mem::offset_of!(tg_stage, links) - 112usize];
-    ["Offset of field: tg_stage::takes"][::core::mem::offset_of!(tg_stage, takes) - 304usize];
-    ["Offset of field: tg_stage::left"][::core::mem::offset_of!(tg_stage, left) - 312usize];
-    ["Offset of field: tg_stage::opened"][::core::mem::offset_of!(tg_stage, opened) - 320usize];
-    ["Offset of field: tg_stage::begun"][::core::mem::offset_of!(tg_stage, begun) - 328usize];
-    ["Offset of field: tg_stage::launched"][::core::mem::offset_of!(tg_stage, launched) - 336usize];
-    ["Offset of field: tg_stage::settled"][::core::mem::offset_of!(tg_stage, settled) - 344usize];
-    ["Offset of field: tg_stage::in_chain"][::core::mem::offset_of!(tg_stage, in_chain) - 352usize];
-    ["Offset of field: tg_stage::arrived"][::core::mem::offset_of!(tg_stage, arrived) - 356usize];
-    ["Offset of field: tg_stage::over"][::core::mem::offset_of!(tg_stage, over) - 360usize];
-    ["Offset of field: tg_stage::pad"][::core::mem::offset_of!(tg_stage, pad) - 364usize];
-};
 impl Default for tg_stage {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1268,35 +670,6 @@ pub struct tg_qk_norm_rope_args {
     pub eps: f32,
     pub pad: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_qk_norm_rope_args"][::core::mem::size_of::<tg_qk_norm_rope_args>() - 80usize];
-    ["Alignment of tg_qk_norm_rope_args"][::core::mem::align_of::<tg_qk_norm_rope_args>() - 8usize];
-    ["Offset of field: tg_qk_norm_rope_args::qkv"]
-        [::core::mem::offset_of!(tg_qk_norm_rope_args, qkv) - 0usize];
-    ["Offset of field: tg_qk_norm_rope_args::k_pages"]
-        [::core::mem::offset_of!(tg_qk_norm_rope_args, k_pages) - 8usize];
-    ["Offset of field: tg_qk_norm_rope_args::v_pages"]
-        [::core::mem::offset_of!(tg_qk_norm_rope_args, v_pages) - 16usize];
-    ["Offset of field: tg_qk_norm_rope_args::q_weight"]
-        [::core::mem::offset_of!(tg_qk_norm_rope_args, q_weight) - 24usize];
-    ["Offset of field: tg_qk_norm_rope_args::k_weight"]
-        [::core::mem::offset_of!(tg_qk_norm_rope_args, k_weight) - 32usize];
-    ["Offset of field: tg_qk_norm_rope_args::inverse_frequencies"]
-        [::core::mem::offset_of!(tg_qk_norm_rope_args, inverse_frequencies) - 40usize];
-    ["Offset of field: tg_qk_norm_rope_args::state"]
-        [::core::mem::offset_of!(tg_qk_norm_rope_args, state) - 48usize];
-    ["Offset of field: tg_qk_norm_rope_args::step"]
-        [::core::mem::offset_of!(tg_qk_norm_rope_args, step) - 56usize];
-    ["Offset of field: tg_qk_norm_rope_args::heads"]
-        [::core::mem::offset_of!(tg_qk_norm_rope_args, heads) - 64usize];
-    ["Offset of field: tg_qk_norm_rope_args::kv_heads"]
-        [::core::mem::offset_of!(tg_qk_norm_rope_args, kv_heads) - 68usize];
-    ["Offset of field: tg_qk_norm_rope_args::eps"]
-        [::core::mem::offset_of!(tg_qk_norm_rope_args, eps) - 72usize];
-    ["Offset of field: tg_qk_norm_rope_args::pad"]
-        [::core::mem::offset_of!(tg_qk_norm_rope_args, pad) - 76usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
 pub struct tg_attention_decode_args {
@@ -1316,43 +689,6 @@ pub struct tg_attention_decode_args {
     pub firsts_go_on: u32,
     pub pad: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_attention_decode_args"]
-        [::core::mem::size_of::<tg_attention_decode_args>() - 104usize];
-    ["Alignment of tg_attention_decode_args"]
-        [::core::mem::align_of::<tg_attention_decode_args>() - 8usize];
-    ["Offset of field: tg_attention_decode_args::out"]
-        [::core::mem::offset_of!(tg_attention_decode_args, out) - 0usize];
-    ["Offset of field: tg_attention_decode_args::qkv"]
-        [::core::mem::offset_of!(tg_attention_decode_args, qkv) - 8usize];
-    ["Offset of field: tg_attention_decode_args::k_pages"]
-        [::core::mem::offset_of!(tg_attention_decode_args, k_pages) - 16usize];
-    ["Offset of field: tg_attention_decode_args::v_pages"]
-        [::core::mem::offset_of!(tg_attention_decode_args, v_pages) - 24usize];
-    ["Offset of field: tg_attention_decode_args::q_weight"]
-        [::core::mem::offset_of!(tg_attention_decode_args, q_weight) - 32usize];
-    ["Offset of field: tg_attention_decode_args::k_weight"]
-        [::core::mem::offset_of!(tg_attention_decode_args, k_weight) - 40usize];
-    ["Offset of field: tg_attention_decode_args::inverse_frequencies"]
-        [::core::mem::offset_of!(tg_attention_decode_args, inverse_frequencies) - 48usize];
-    ["Offset of field: tg_attention_decode_args::state"]
-        [::core::mem::offset_of!(tg_attention_decode_args, state) - 56usize];
-    ["Offset of field: tg_attention_decode_args::step"]
-        [::core::mem::offset_of!(tg_attention_decode_args, step) - 64usize];
-    ["Offset of field: tg_attention_decode_args::partials"]
-        [::core::mem::offset_of!(tg_attention_decode_args, partials) - 72usize];
-    ["Offset of field: tg_attention_decode_args::done"]
-        [::core::mem::offset_of!(tg_attention_decode_args, done) - 80usize];
-    ["Offset of field: tg_attention_decode_args::scale"]
-        [::core::mem::offset_of!(tg_attention_decode_args, scale) - 88usize];
-    ["Offset of field: tg_attention_decode_args::eps"]
-        [::core::mem::offset_of!(tg_attention_decode_args, eps) - 92usize];
-    ["Offset of field: tg_attention_decode_args::firsts_go_on"]
-        [::core::mem::offset_of!(tg_attention_decode_args, firsts_go_on) - 96usize];
-    ["Offset of field: tg_attention_decode_args::pad"]
-        [::core::mem::offset_of!(tg_attention_decode_args, pad) - 100usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
 pub struct tg_attention_rows_args {
@@ -1367,32 +703,6 @@ pub struct tg_attention_rows_args {
     pub scale: f32,
     pub pad: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_attention_rows_args"][::core::mem::size_of::<tg_attention_rows_args>() - 64usize];
-    ["Alignment of tg_attention_rows_args"]
-        [::core::mem::align_of::<tg_attention_rows_args>() - 8usize];
-    ["Offset of field: tg_attention_rows_args::out"]
-        [::core::mem::offset_of!(tg_attention_rows_args, out) - 0usize];
-    ["Offset of field: tg_attention_rows_args::qkv"]
-        [::core::mem::offset_of!(tg_attention_rows_args, qkv) - 8usize];
-    ["Offset of field: tg_attention_rows_args::k_pages"]
-        [::core::mem::offset_of!(tg_attention_rows_args, k_pages) - 16usize];
-    ["Offset of field: tg_attention_rows_args::v_pages"]
-        [::core::mem::offset_of!(tg_attention_rows_args, v_pages) - 24usize];
-    ["Offset of field: tg_attention_rows_args::state"]
-        [::core::mem::offset_of!(tg_attention_rows_args, state) - 32usize];
-    ["Offset of field: tg_attention_rows_args::step"]
-        [::core::mem::offset_of!(tg_attention_rows_args, step) - 40usize];
-    ["Offset of field: tg_attention_rows_args::heads"]
-        [::core::mem::offset_of!(tg_attention_rows_args, heads) - 48usize];
-    ["Offset of field: tg_attention_rows_args::kv_heads"]
-        [::core::mem::offset_of!(tg_attention_rows_args, kv_heads) - 52usize];
-    ["Offset of field: tg_attention_rows_args::scale"]
-        [::core::mem::offset_of!(tg_attention_rows_args, scale) - 56usize];
-    ["Offset of field: tg_attention_rows_args::pad"]
-        [::core::mem::offset_of!(tg_attention_rows_args, pad) - 60usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
 pub struct tg_attention_tiles_args {
@@ -1408,35 +718,6 @@ pub struct tg_attention_tiles_args {
     pub scale: f32,
     pub pad: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_attention_tiles_args"]
-        [::core::mem::size_of::<tg_attention_tiles_args>() - 72usize];
-    ["Alignment of tg_attention_tiles_args"]
-        [::core::mem::align_of::<tg_attention_tiles_args>() - 8usize];
-    ["Offset of field: tg_attention_tiles_args::out"]
-        [::core::mem::offset_of!(tg_attention_tiles_args, out) - 0usize];
-    ["Offset of field: tg_attention_tiles_args::qkv"]
-        [::core::mem::offset_of!(tg_attention_tiles_args, qkv) - 8usize];
-    ["Offset of field: tg_attention_tiles_args::k_pages"]
-        [::core::mem::offset_of!(tg_attention_tiles_args, k_pages) - 16usize];
-    ["Offset of field: tg_attention_tiles_args::v_pages"]
-        [::core::mem::offset_of!(tg_attention_tiles_args, v_pages) - 24usize];
-    ["Offset of field: tg_attention_tiles_args::tiles"]
-        [::core::mem::offset_of!(tg_attention_tiles_args, tiles) - 32usize];
-    ["Offset of field: tg_attention_tiles_args::tile_count"]
-        [::core::mem::offset_of!(tg_attention_tiles_args, tile_count) - 40usize];
-    ["Offset of field: tg_attention_tiles_args::state"]
-        [::core::mem::offset_of!(tg_attention_tiles_args, state) - 48usize];
-    ["Offset of field: tg_attention_tiles_args::heads"]
-        [::core::mem::offset_of!(tg_attention_tiles_args, heads) - 56usize];
-    ["Offset of field: tg_attention_tiles_args::kv_heads"]
-        [::core::mem::offset_of!(tg_attention_tiles_args, kv_heads) - 60usize];
-    ["Offset of field: tg_attention_tiles_args::scale"]
-        [::core::mem::offset_of!(tg_attention_tiles_args, scale) - 64usize];
-    ["Offset of field: tg_attention_tiles_args::pad"]
-        [::core::mem::offset_of!(tg_attention_tiles_args, pad) - 68usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
 pub struct tg_attention_prompt_args {
@@ -1449,29 +730,6 @@ pub struct tg_attention_prompt_args {
     pub box_keys: u32,
     pub scale: f32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_attention_prompt_args"]
-        [::core::mem::size_of::<tg_attention_prompt_args>() - 48usize];
-    ["Alignment of tg_attention_prompt_args"]
-        [::core::mem::align_of::<tg_attention_prompt_args>() - 8usize];
-    ["Offset of field: tg_attention_prompt_args::out"]
-        [::core::mem::offset_of!(tg_attention_prompt_args, out) - 0usize];
-    ["Offset of field: tg_attention_prompt_args::tiles"]
-        [::core::mem::offset_of!(tg_attention_prompt_args, tiles) - 8usize];
-    ["Offset of field: tg_attention_prompt_args::tile_count"]
-        [::core::mem::offset_of!(tg_attention_prompt_args, tile_count) - 16usize];
-    ["Offset of field: tg_attention_prompt_args::state"]
-        [::core::mem::offset_of!(tg_attention_prompt_args, state) - 24usize];
-    ["Offset of field: tg_attention_prompt_args::heads"]
-        [::core::mem::offset_of!(tg_attention_prompt_args, heads) - 32usize];
-    ["Offset of field: tg_attention_prompt_args::kv_heads"]
-        [::core::mem::offset_of!(tg_attention_prompt_args, kv_heads) - 36usize];
-    ["Offset of field: tg_attention_prompt_args::box_keys"]
-        [::core::mem::offset_of!(tg_attention_prompt_args, box_keys) - 40usize];
-    ["Offset of field: tg_attention_prompt_args::scale"]
-        [::core::mem::offset_of!(tg_attention_prompt_args, scale) - 44usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_prefetch_args {
@@ -1481,21 +739,6 @@ pub struct tg_prefetch_args {
     pub experts: u32,
     pub pieces: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_prefetch_args"][::core::mem::size_of::<tg_prefetch_args>() - 32usize];
-    ["Alignment of tg_prefetch_args"][::core::mem::align_of::<tg_prefetch_args>() - 8usize];
-    ["Offset of field: tg_prefetch_args::gate"]
-        [::core::mem::offset_of!(tg_prefetch_args, gate) - 0usize];
-    ["Offset of field: tg_prefetch_args::up"]
-        [::core::mem::offset_of!(tg_prefetch_args, up) - 8usize];
-    ["Offset of field: tg_prefetch_args::expert_bytes"]
-        [::core::mem::offset_of!(tg_prefetch_args, expert_bytes) - 16usize];
-    ["Offset of field: tg_prefetch_args::experts"]
-        [::core::mem::offset_of!(tg_prefetch_args, experts) - 24usize];
-    ["Offset of field: tg_prefetch_args::pieces"]
-        [::core::mem::offset_of!(tg_prefetch_args, pieces) - 28usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_conv_product_args {
@@ -1507,25 +750,6 @@ pub struct tg_conv_product_args {
     pub state: u64,
     pub step: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_conv_product_args"][::core::mem::size_of::<tg_conv_product_args>() - 56usize];
-    ["Alignment of tg_conv_product_args"][::core::mem::align_of::<tg_conv_product_args>() - 8usize];
-    ["Offset of field: tg_conv_product_args::y"]
-        [::core::mem::offset_of!(tg_conv_product_args, y) - 0usize];
-    ["Offset of field: tg_conv_product_args::columns"]
-        [::core::mem::offset_of!(tg_conv_product_args, columns) - 8usize];
-    ["Offset of field: tg_conv_product_args::bias"]
-        [::core::mem::offset_of!(tg_conv_product_args, bias) - 16usize];
-    ["Offset of field: tg_conv_product_args::taps"]
-        [::core::mem::offset_of!(tg_conv_product_args, taps) - 24usize];
-    ["Offset of field: tg_conv_product_args::taps_bias"]
-        [::core::mem::offset_of!(tg_conv_product_args, taps_bias) - 32usize];
-    ["Offset of field: tg_conv_product_args::state"]
-        [::core::mem::offset_of!(tg_conv_product_args, state) - 40usize];
-    ["Offset of field: tg_conv_product_args::step"]
-        [::core::mem::offset_of!(tg_conv_product_args, step) - 48usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_conv_args {
@@ -1539,24 +763,6 @@ pub struct tg_conv_args {
     pub hidden: u32,
     pub length: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_conv_args"][::core::mem::size_of::<tg_conv_args>() - 64usize];
-    ["Alignment of tg_conv_args"][::core::mem::align_of::<tg_conv_args>() - 8usize];
-    ["Offset of field: tg_conv_args::x"][::core::mem::offset_of!(tg_conv_args, x) - 0usize];
-    ["Offset of field: tg_conv_args::columns"]
-        [::core::mem::offset_of!(tg_conv_args, columns) - 8usize];
-    ["Offset of field: tg_conv_args::bcx"][::core::mem::offset_of!(tg_conv_args, bcx) - 16usize];
-    ["Offset of field: tg_conv_args::taps"][::core::mem::offset_of!(tg_conv_args, taps) - 24usize];
-    ["Offset of field: tg_conv_args::bias"][::core::mem::offset_of!(tg_conv_args, bias) - 32usize];
-    ["Offset of field: tg_conv_args::state"]
-        [::core::mem::offset_of!(tg_conv_args, state) - 40usize];
-    ["Offset of field: tg_conv_args::step"][::core::mem::offset_of!(tg_conv_args, step) - 48usize];
-    ["Offset of field: tg_conv_args::hidden"]
-        [::core::mem::offset_of!(tg_conv_args, hidden) - 56usize];
-    ["Offset of field: tg_conv_args::length"]
-        [::core::mem::offset_of!(tg_conv_args, length) - 60usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_grouped_args {
@@ -1577,40 +783,6 @@ pub struct tg_grouped_args {
     pub up_first: u32,
     pub pad: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_grouped_args"][::core::mem::size_of::<tg_grouped_args>() - 88usize];
-    ["Alignment of tg_grouped_args"][::core::mem::align_of::<tg_grouped_args>() - 8usize];
-    ["Offset of field: tg_grouped_args::partial"]
-        [::core::mem::offset_of!(tg_grouped_args, partial) - 0usize];
-    ["Offset of field: tg_grouped_args::y"][::core::mem::offset_of!(tg_grouped_args, y) - 8usize];
-    ["Offset of field: tg_grouped_args::x"][::core::mem::offset_of!(tg_grouped_args, x) - 16usize];
-    ["Offset of field: tg_grouped_args::chosen"]
-        [::core::mem::offset_of!(tg_grouped_args, chosen) - 24usize];
-    ["Offset of field: tg_grouped_args::counts"]
-        [::core::mem::offset_of!(tg_grouped_args, counts) - 32usize];
-    ["Offset of field: tg_grouped_args::step"]
-        [::core::mem::offset_of!(tg_grouped_args, step) - 40usize];
-    ["Offset of field: tg_grouped_args::experts"]
-        [::core::mem::offset_of!(tg_grouped_args, experts) - 48usize];
-    ["Offset of field: tg_grouped_args::k"][::core::mem::offset_of!(tg_grouped_args, k) - 52usize];
-    ["Offset of field: tg_grouped_args::guesses"]
-        [::core::mem::offset_of!(tg_grouped_args, guesses) - 56usize];
-    ["Offset of field: tg_grouped_args::soon"]
-        [::core::mem::offset_of!(tg_grouped_args, soon) - 60usize];
-    ["Offset of field: tg_grouped_args::hidden"]
-        [::core::mem::offset_of!(tg_grouped_args, hidden) - 64usize];
-    ["Offset of field: tg_grouped_args::inner"]
-        [::core::mem::offset_of!(tg_grouped_args, inner) - 68usize];
-    ["Offset of field: tg_grouped_args::tile_rows"]
-        [::core::mem::offset_of!(tg_grouped_args, tile_rows) - 72usize];
-    ["Offset of field: tg_grouped_args::stages"]
-        [::core::mem::offset_of!(tg_grouped_args, stages) - 76usize];
-    ["Offset of field: tg_grouped_args::up_first"]
-        [::core::mem::offset_of!(tg_grouped_args, up_first) - 80usize];
-    ["Offset of field: tg_grouped_args::pad"]
-        [::core::mem::offset_of!(tg_grouped_args, pad) - 84usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_persistent_args {
@@ -1627,35 +799,6 @@ pub struct tg_persistent_args {
     pub up_first: u32,
     pub prefetch: tg_prefetch_args,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_persistent_args"][::core::mem::size_of::<tg_persistent_args>() - 88usize];
-    ["Alignment of tg_persistent_args"][::core::mem::align_of::<tg_persistent_args>() - 8usize];
-    ["Offset of field: tg_persistent_args::y"]
-        [::core::mem::offset_of!(tg_persistent_args, y) - 0usize];
-    ["Offset of field: tg_persistent_args::bias"]
-        [::core::mem::offset_of!(tg_persistent_args, bias) - 8usize];
-    ["Offset of field: tg_persistent_args::count"]
-        [::core::mem::offset_of!(tg_persistent_args, count) - 16usize];
-    ["Offset of field: tg_persistent_args::row_base"]
-        [::core::mem::offset_of!(tg_persistent_args, row_base) - 24usize];
-    ["Offset of field: tg_persistent_args::most_rows"]
-        [::core::mem::offset_of!(tg_persistent_args, most_rows) - 28usize];
-    ["Offset of field: tg_persistent_args::x_plane"]
-        [::core::mem::offset_of!(tg_persistent_args, x_plane) - 32usize];
-    ["Offset of field: tg_persistent_args::y_plane"]
-        [::core::mem::offset_of!(tg_persistent_args, y_plane) - 36usize];
-    ["Offset of field: tg_persistent_args::n_total"]
-        [::core::mem::offset_of!(tg_persistent_args, n_total) - 40usize];
-    ["Offset of field: tg_persistent_args::k_total"]
-        [::core::mem::offset_of!(tg_persistent_args, k_total) - 44usize];
-    ["Offset of field: tg_persistent_args::epilogue"]
-        [::core::mem::offset_of!(tg_persistent_args, epilogue) - 48usize];
-    ["Offset of field: tg_persistent_args::up_first"]
-        [::core::mem::offset_of!(tg_persistent_args, up_first) - 52usize];
-    ["Offset of field: tg_persistent_args::prefetch"]
-        [::core::mem::offset_of!(tg_persistent_args, prefetch) - 56usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_persistent_gate_up_args {
@@ -1671,35 +814,6 @@ pub struct tg_persistent_gate_up_args {
     pub up_first: u32,
     pub pad: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_persistent_gate_up_args"]
-        [::core::mem::size_of::<tg_persistent_gate_up_args>() - 64usize];
-    ["Alignment of tg_persistent_gate_up_args"]
-        [::core::mem::align_of::<tg_persistent_gate_up_args>() - 8usize];
-    ["Offset of field: tg_persistent_gate_up_args::y"]
-        [::core::mem::offset_of!(tg_persistent_gate_up_args, y) - 0usize];
-    ["Offset of field: tg_persistent_gate_up_args::x"]
-        [::core::mem::offset_of!(tg_persistent_gate_up_args, x) - 8usize];
-    ["Offset of field: tg_persistent_gate_up_args::tile_count"]
-        [::core::mem::offset_of!(tg_persistent_gate_up_args, tile_count) - 16usize];
-    ["Offset of field: tg_persistent_gate_up_args::tiles"]
-        [::core::mem::offset_of!(tg_persistent_gate_up_args, tiles) - 24usize];
-    ["Offset of field: tg_persistent_gate_up_args::gather"]
-        [::core::mem::offset_of!(tg_persistent_gate_up_args, gather) - 32usize];
-    ["Offset of field: tg_persistent_gate_up_args::x_plane"]
-        [::core::mem::offset_of!(tg_persistent_gate_up_args, x_plane) - 40usize];
-    ["Offset of field: tg_persistent_gate_up_args::y_plane"]
-        [::core::mem::offset_of!(tg_persistent_gate_up_args, y_plane) - 44usize];
-    ["Offset of field: tg_persistent_gate_up_args::n_total"]
-        [::core::mem::offset_of!(tg_persistent_gate_up_args, n_total) - 48usize];
-    ["Offset of field: tg_persistent_gate_up_args::k_total"]
-        [::core::mem::offset_of!(tg_persistent_gate_up_args, k_total) - 52usize];
-    ["Offset of field: tg_persistent_gate_up_args::up_first"]
-        [::core::mem::offset_of!(tg_persistent_gate_up_args, up_first) - 56usize];
-    ["Offset of field: tg_persistent_gate_up_args::pad"]
-        [::core::mem::offset_of!(tg_persistent_gate_up_args, pad) - 60usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_persistent_down_args {
@@ -1711,27 +825,6 @@ pub struct tg_persistent_down_args {
     pub k_total: u32,
     pub pad: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_persistent_down_args"]
-        [::core::mem::size_of::<tg_persistent_down_args>() - 40usize];
-    ["Alignment of tg_persistent_down_args"]
-        [::core::mem::align_of::<tg_persistent_down_args>() - 8usize];
-    ["Offset of field: tg_persistent_down_args::y"]
-        [::core::mem::offset_of!(tg_persistent_down_args, y) - 0usize];
-    ["Offset of field: tg_persistent_down_args::tile_count"]
-        [::core::mem::offset_of!(tg_persistent_down_args, tile_count) - 8usize];
-    ["Offset of field: tg_persistent_down_args::tiles"]
-        [::core::mem::offset_of!(tg_persistent_down_args, tiles) - 16usize];
-    ["Offset of field: tg_persistent_down_args::x_plane"]
-        [::core::mem::offset_of!(tg_persistent_down_args, x_plane) - 24usize];
-    ["Offset of field: tg_persistent_down_args::n_total"]
-        [::core::mem::offset_of!(tg_persistent_down_args, n_total) - 28usize];
-    ["Offset of field: tg_persistent_down_args::k_total"]
-        [::core::mem::offset_of!(tg_persistent_down_args, k_total) - 32usize];
-    ["Offset of field: tg_persistent_down_args::pad"]
-        [::core::mem::offset_of!(tg_persistent_down_args, pad) - 36usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
 pub struct tg_scores_args {
@@ -1746,29 +839,6 @@ pub struct tg_scores_args {
     pub eps: f32,
     pub pad: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_scores_args"][::core::mem::size_of::<tg_scores_args>() - 64usize];
-    ["Alignment of tg_scores_args"][::core::mem::align_of::<tg_scores_args>() - 8usize];
-    ["Offset of field: tg_scores_args::scores"]
-        [::core::mem::offset_of!(tg_scores_args, scores) - 0usize];
-    ["Offset of field: tg_scores_args::x"][::core::mem::offset_of!(tg_scores_args, x) - 8usize];
-    ["Offset of field: tg_scores_args::h"][::core::mem::offset_of!(tg_scores_args, h) - 16usize];
-    ["Offset of field: tg_scores_args::norm_weight"]
-        [::core::mem::offset_of!(tg_scores_args, norm_weight) - 24usize];
-    ["Offset of field: tg_scores_args::gate"]
-        [::core::mem::offset_of!(tg_scores_args, gate) - 32usize];
-    ["Offset of field: tg_scores_args::step"]
-        [::core::mem::offset_of!(tg_scores_args, step) - 40usize];
-    ["Offset of field: tg_scores_args::hidden"]
-        [::core::mem::offset_of!(tg_scores_args, hidden) - 48usize];
-    ["Offset of field: tg_scores_args::expert_count"]
-        [::core::mem::offset_of!(tg_scores_args, expert_count) - 52usize];
-    ["Offset of field: tg_scores_args::eps"]
-        [::core::mem::offset_of!(tg_scores_args, eps) - 56usize];
-    ["Offset of field: tg_scores_args::pad"]
-        [::core::mem::offset_of!(tg_scores_args, pad) - 60usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_choosing_args {
@@ -1781,27 +851,6 @@ pub struct tg_choosing_args {
     pub bias: u64,
     pub step: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_choosing_args"][::core::mem::size_of::<tg_choosing_args>() - 64usize];
-    ["Alignment of tg_choosing_args"][::core::mem::align_of::<tg_choosing_args>() - 8usize];
-    ["Offset of field: tg_choosing_args::experts"]
-        [::core::mem::offset_of!(tg_choosing_args, experts) - 0usize];
-    ["Offset of field: tg_choosing_args::weights"]
-        [::core::mem::offset_of!(tg_choosing_args, weights) - 8usize];
-    ["Offset of field: tg_choosing_args::x"]
-        [::core::mem::offset_of!(tg_choosing_args, x) - 16usize];
-    ["Offset of field: tg_choosing_args::h"]
-        [::core::mem::offset_of!(tg_choosing_args, h) - 24usize];
-    ["Offset of field: tg_choosing_args::norm_weight"]
-        [::core::mem::offset_of!(tg_choosing_args, norm_weight) - 32usize];
-    ["Offset of field: tg_choosing_args::gate"]
-        [::core::mem::offset_of!(tg_choosing_args, gate) - 40usize];
-    ["Offset of field: tg_choosing_args::bias"]
-        [::core::mem::offset_of!(tg_choosing_args, bias) - 48usize];
-    ["Offset of field: tg_choosing_args::step"]
-        [::core::mem::offset_of!(tg_choosing_args, step) - 56usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
 pub struct tg_router_args {
@@ -1812,22 +861,6 @@ pub struct tg_router_args {
     pub scaling: f32,
     pub eps: f32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_router_args"][::core::mem::size_of::<tg_router_args>() - 24usize];
-    ["Alignment of tg_router_args"][::core::mem::align_of::<tg_router_args>() - 4usize];
-    ["Offset of field: tg_router_args::hidden"]
-        [::core::mem::offset_of!(tg_router_args, hidden) - 0usize];
-    ["Offset of field: tg_router_args::expert_count"]
-        [::core::mem::offset_of!(tg_router_args, expert_count) - 4usize];
-    ["Offset of field: tg_router_args::k"][::core::mem::offset_of!(tg_router_args, k) - 8usize];
-    ["Offset of field: tg_router_args::normalize"]
-        [::core::mem::offset_of!(tg_router_args, normalize) - 12usize];
-    ["Offset of field: tg_router_args::scaling"]
-        [::core::mem::offset_of!(tg_router_args, scaling) - 16usize];
-    ["Offset of field: tg_router_args::eps"]
-        [::core::mem::offset_of!(tg_router_args, eps) - 20usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
 pub struct tg_route_args {
@@ -1835,16 +868,6 @@ pub struct tg_route_args {
     pub eps: f32,
     pub rows_each: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_route_args"][::core::mem::size_of::<tg_route_args>() - 16usize];
-    ["Alignment of tg_route_args"][::core::mem::align_of::<tg_route_args>() - 8usize];
-    ["Offset of field: tg_route_args::counts"]
-        [::core::mem::offset_of!(tg_route_args, counts) - 0usize];
-    ["Offset of field: tg_route_args::eps"][::core::mem::offset_of!(tg_route_args, eps) - 8usize];
-    ["Offset of field: tg_route_args::rows_each"]
-        [::core::mem::offset_of!(tg_route_args, rows_each) - 12usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_sort_tokens_args {
@@ -1857,27 +880,6 @@ pub struct tg_sort_tokens_args {
     pub k: u32,
     pub tile_rows: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_sort_tokens_args"][::core::mem::size_of::<tg_sort_tokens_args>() - 56usize];
-    ["Alignment of tg_sort_tokens_args"][::core::mem::align_of::<tg_sort_tokens_args>() - 8usize];
-    ["Offset of field: tg_sort_tokens_args::tiles"]
-        [::core::mem::offset_of!(tg_sort_tokens_args, tiles) - 0usize];
-    ["Offset of field: tg_sort_tokens_args::tile_count"]
-        [::core::mem::offset_of!(tg_sort_tokens_args, tile_count) - 8usize];
-    ["Offset of field: tg_sort_tokens_args::rows"]
-        [::core::mem::offset_of!(tg_sort_tokens_args, rows) - 16usize];
-    ["Offset of field: tg_sort_tokens_args::place"]
-        [::core::mem::offset_of!(tg_sort_tokens_args, place) - 24usize];
-    ["Offset of field: tg_sort_tokens_args::experts"]
-        [::core::mem::offset_of!(tg_sort_tokens_args, experts) - 32usize];
-    ["Offset of field: tg_sort_tokens_args::step"]
-        [::core::mem::offset_of!(tg_sort_tokens_args, step) - 40usize];
-    ["Offset of field: tg_sort_tokens_args::k"]
-        [::core::mem::offset_of!(tg_sort_tokens_args, k) - 48usize];
-    ["Offset of field: tg_sort_tokens_args::tile_rows"]
-        [::core::mem::offset_of!(tg_sort_tokens_args, tile_rows) - 52usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
 pub struct tg_choose_and_sort_args {
@@ -1897,43 +899,6 @@ pub struct tg_choose_and_sort_args {
     pub tile_rows: u32,
     pub pad: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_choose_and_sort_args"]
-        [::core::mem::size_of::<tg_choose_and_sort_args>() - 96usize];
-    ["Alignment of tg_choose_and_sort_args"]
-        [::core::mem::align_of::<tg_choose_and_sort_args>() - 8usize];
-    ["Offset of field: tg_choose_and_sort_args::tiles"]
-        [::core::mem::offset_of!(tg_choose_and_sort_args, tiles) - 0usize];
-    ["Offset of field: tg_choose_and_sort_args::tile_count"]
-        [::core::mem::offset_of!(tg_choose_and_sort_args, tile_count) - 8usize];
-    ["Offset of field: tg_choose_and_sort_args::rows"]
-        [::core::mem::offset_of!(tg_choose_and_sort_args, rows) - 16usize];
-    ["Offset of field: tg_choose_and_sort_args::place"]
-        [::core::mem::offset_of!(tg_choose_and_sort_args, place) - 24usize];
-    ["Offset of field: tg_choose_and_sort_args::experts"]
-        [::core::mem::offset_of!(tg_choose_and_sort_args, experts) - 32usize];
-    ["Offset of field: tg_choose_and_sort_args::weights"]
-        [::core::mem::offset_of!(tg_choose_and_sort_args, weights) - 40usize];
-    ["Offset of field: tg_choose_and_sort_args::scores"]
-        [::core::mem::offset_of!(tg_choose_and_sort_args, scores) - 48usize];
-    ["Offset of field: tg_choose_and_sort_args::bias"]
-        [::core::mem::offset_of!(tg_choose_and_sort_args, bias) - 56usize];
-    ["Offset of field: tg_choose_and_sort_args::step"]
-        [::core::mem::offset_of!(tg_choose_and_sort_args, step) - 64usize];
-    ["Offset of field: tg_choose_and_sort_args::expert_count"]
-        [::core::mem::offset_of!(tg_choose_and_sort_args, expert_count) - 72usize];
-    ["Offset of field: tg_choose_and_sort_args::k"]
-        [::core::mem::offset_of!(tg_choose_and_sort_args, k) - 76usize];
-    ["Offset of field: tg_choose_and_sort_args::normalize"]
-        [::core::mem::offset_of!(tg_choose_and_sort_args, normalize) - 80usize];
-    ["Offset of field: tg_choose_and_sort_args::scaling"]
-        [::core::mem::offset_of!(tg_choose_and_sort_args, scaling) - 84usize];
-    ["Offset of field: tg_choose_and_sort_args::tile_rows"]
-        [::core::mem::offset_of!(tg_choose_and_sort_args, tile_rows) - 88usize];
-    ["Offset of field: tg_choose_and_sort_args::pad"]
-        [::core::mem::offset_of!(tg_choose_and_sort_args, pad) - 92usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
 pub struct tg_combine_args {
@@ -1949,29 +914,6 @@ pub struct tg_combine_args {
     pub eps: f32,
     pub known: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_combine_args"][::core::mem::size_of::<tg_combine_args>() - 72usize];
-    ["Alignment of tg_combine_args"][::core::mem::align_of::<tg_combine_args>() - 8usize];
-    ["Offset of field: tg_combine_args::h"][::core::mem::offset_of!(tg_combine_args, h) - 0usize];
-    ["Offset of field: tg_combine_args::y"][::core::mem::offset_of!(tg_combine_args, y) - 8usize];
-    ["Offset of field: tg_combine_args::weights"]
-        [::core::mem::offset_of!(tg_combine_args, weights) - 16usize];
-    ["Offset of field: tg_combine_args::place"]
-        [::core::mem::offset_of!(tg_combine_args, place) - 24usize];
-    ["Offset of field: tg_combine_args::x"][::core::mem::offset_of!(tg_combine_args, x) - 32usize];
-    ["Offset of field: tg_combine_args::norm_weight"]
-        [::core::mem::offset_of!(tg_combine_args, norm_weight) - 40usize];
-    ["Offset of field: tg_combine_args::step"]
-        [::core::mem::offset_of!(tg_combine_args, step) - 48usize];
-    ["Offset of field: tg_combine_args::hidden"]
-        [::core::mem::offset_of!(tg_combine_args, hidden) - 56usize];
-    ["Offset of field: tg_combine_args::k"][::core::mem::offset_of!(tg_combine_args, k) - 60usize];
-    ["Offset of field: tg_combine_args::eps"]
-        [::core::mem::offset_of!(tg_combine_args, eps) - 64usize];
-    ["Offset of field: tg_combine_args::known"]
-        [::core::mem::offset_of!(tg_combine_args, known) - 68usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_sample_best_args {
@@ -1984,27 +926,6 @@ pub struct tg_sample_best_args {
     pub tile_rows: u32,
     pub pad: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_sample_best_args"][::core::mem::size_of::<tg_sample_best_args>() - 48usize];
-    ["Alignment of tg_sample_best_args"][::core::mem::align_of::<tg_sample_best_args>() - 8usize];
-    ["Offset of field: tg_sample_best_args::best"]
-        [::core::mem::offset_of!(tg_sample_best_args, best) - 0usize];
-    ["Offset of field: tg_sample_best_args::state"]
-        [::core::mem::offset_of!(tg_sample_best_args, state) - 8usize];
-    ["Offset of field: tg_sample_best_args::logits"]
-        [::core::mem::offset_of!(tg_sample_best_args, logits) - 16usize];
-    ["Offset of field: tg_sample_best_args::step"]
-        [::core::mem::offset_of!(tg_sample_best_args, step) - 24usize];
-    ["Offset of field: tg_sample_best_args::vocabulary"]
-        [::core::mem::offset_of!(tg_sample_best_args, vocabulary) - 32usize];
-    ["Offset of field: tg_sample_best_args::first"]
-        [::core::mem::offset_of!(tg_sample_best_args, first) - 36usize];
-    ["Offset of field: tg_sample_best_args::tile_rows"]
-        [::core::mem::offset_of!(tg_sample_best_args, tile_rows) - 40usize];
-    ["Offset of field: tg_sample_best_args::pad"]
-        [::core::mem::offset_of!(tg_sample_best_args, pad) - 44usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_sample_args {
@@ -2022,37 +943,6 @@ pub struct tg_sample_args {
     pub marks: u32,
     pub pad: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_sample_args"][::core::mem::size_of::<tg_sample_args>() - 80usize];
-    ["Alignment of tg_sample_args"][::core::mem::align_of::<tg_sample_args>() - 8usize];
-    ["Offset of field: tg_sample_args::state"]
-        [::core::mem::offset_of!(tg_sample_args, state) - 0usize];
-    ["Offset of field: tg_sample_args::logits"]
-        [::core::mem::offset_of!(tg_sample_args, logits) - 8usize];
-    ["Offset of field: tg_sample_args::seen"]
-        [::core::mem::offset_of!(tg_sample_args, seen) - 16usize];
-    ["Offset of field: tg_sample_args::counts"]
-        [::core::mem::offset_of!(tg_sample_args, counts) - 24usize];
-    ["Offset of field: tg_sample_args::best"]
-        [::core::mem::offset_of!(tg_sample_args, best) - 32usize];
-    ["Offset of field: tg_sample_args::meetings"]
-        [::core::mem::offset_of!(tg_sample_args, meetings) - 40usize];
-    ["Offset of field: tg_sample_args::step"]
-        [::core::mem::offset_of!(tg_sample_args, step) - 48usize];
-    ["Offset of field: tg_sample_args::vocabulary"]
-        [::core::mem::offset_of!(tg_sample_args, vocabulary) - 56usize];
-    ["Offset of field: tg_sample_args::first"]
-        [::core::mem::offset_of!(tg_sample_args, first) - 60usize];
-    ["Offset of field: tg_sample_args::tile_rows"]
-        [::core::mem::offset_of!(tg_sample_args, tile_rows) - 64usize];
-    ["Offset of field: tg_sample_args::parts"]
-        [::core::mem::offset_of!(tg_sample_args, parts) - 68usize];
-    ["Offset of field: tg_sample_args::marks"]
-        [::core::mem::offset_of!(tg_sample_args, marks) - 72usize];
-    ["Offset of field: tg_sample_args::pad"]
-        [::core::mem::offset_of!(tg_sample_args, pad) - 76usize];
-};
 #[repr(C)]
 #[derive(Debug, Copy, Clone, PartialEq, Eq)]
 pub struct tg_stage_times {
@@ -2061,19 +951,6 @@ pub struct tg_stage_times {
     pub left_ns: u64,
     pub pad: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_stage_times"][::core::mem::size_of::<tg_stage_times>() - 32usize];
-    ["Alignment of tg_stage_times"][::core::mem::align_of::<tg_stage_times>() - 8usize];
-    ["Offset of field: tg_stage_times::told"]
-        [::core::mem::offset_of!(tg_stage_times, told) - 0usize];
-    ["Offset of field: tg_stage_times::came_ns"]
-        [::core::mem::offset_of!(tg_stage_times, came_ns) - 8usize];
-    ["Offset of field: tg_stage_times::left_ns"]
-        [::core::mem::offset_of!(tg_stage_times, left_ns) - 16usize];
-    ["Offset of field: tg_stage_times::pad"]
-        [::core::mem::offset_of!(tg_stage_times, pad) - 24usize];
-};
 impl Default for tg_stage_times {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -2096,29 +973,6 @@ pub struct tg_skinny_guess_args {
     pub blocks: u32,
     pub layer: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_skinny_guess_args"][::core::mem::size_of::<tg_skinny_guess_args>() - 56usize];
-    ["Alignment of tg_skinny_guess_args"][::core::mem::align_of::<tg_skinny_guess_args>() - 8usize];
-    ["Offset of field: tg_skinny_guess_args::router"]
-        [::core::mem::offset_of!(tg_skinny_guess_args, router) - 0usize];
-    ["Offset of field: tg_skinny_guess_args::norm_weight"]
-        [::core::mem::offset_of!(tg_skinny_guess_args, norm_weight) - 8usize];
-    ["Offset of field: tg_skinny_guess_args::bias"]
-        [::core::mem::offset_of!(tg_skinny_guess_args, bias) - 16usize];
-    ["Offset of field: tg_skinny_guess_args::parts"]
-        [::core::mem::offset_of!(tg_skinny_guess_args, parts) - 24usize];
-    ["Offset of field: tg_skinny_guess_args::handed"]
-        [::core::mem::offset_of!(tg_skinny_guess_args, handed) - 32usize];
-    ["Offset of field: tg_skinny_guess_args::handed_pieces"]
-        [::core::mem::offset_of!(tg_skinny_guess_args, handed_pieces) - 40usize];
-    ["Offset of field: tg_skinny_guess_args::expert_count"]
-        [::core::mem::offset_of!(tg_skinny_guess_args, expert_count) - 44usize];
-    ["Offset of field: tg_skinny_guess_args::blocks"]
-        [::core::mem::offset_of!(tg_skinny_guess_args, blocks) - 48usize];
-    ["Offset of field: tg_skinny_guess_args::layer"]
-        [::core::mem::offset_of!(tg_skinny_guess_args, layer) - 52usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
 pub struct tg_skinny_conv_args {
@@ -2140,45 +994,6 @@ pub struct tg_skinny_conv_args {
     pub eps: f32,
     pub pad: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_skinny_conv_args"][::core::mem::size_of::<tg_skinny_conv_args>() - 160usize];
-    ["Alignment of tg_skinny_conv_args"][::core::mem::align_of::<tg_skinny_conv_args>() - 8usize];
-    ["Offset of field: tg_skinny_conv_args::x"]
-        [::core::mem::offset_of!(tg_skinny_conv_args, x) - 0usize];
-    ["Offset of field: tg_skinny_conv_args::columns"]
-        [::core::mem::offset_of!(tg_skinny_conv_args, columns) - 8usize];
-    ["Offset of field: tg_skinny_conv_args::h"]
-        [::core::mem::offset_of!(tg_skinny_conv_args, h) - 16usize];
-    ["Offset of field: tg_skinny_conv_args::norm_weight"]
-        [::core::mem::offset_of!(tg_skinny_conv_args, norm_weight) - 24usize];
-    ["Offset of field: tg_skinny_conv_args::w"]
-        [::core::mem::offset_of!(tg_skinny_conv_args, w) - 32usize];
-    ["Offset of field: tg_skinny_conv_args::bias"]
-        [::core::mem::offset_of!(tg_skinny_conv_args, bias) - 40usize];
-    ["Offset of field: tg_skinny_conv_args::taps"]
-        [::core::mem::offset_of!(tg_skinny_conv_args, taps) - 48usize];
-    ["Offset of field: tg_skinny_conv_args::taps_bias"]
-        [::core::mem::offset_of!(tg_skinny_conv_args, taps_bias) - 56usize];
-    ["Offset of field: tg_skinny_conv_args::state"]
-        [::core::mem::offset_of!(tg_skinny_conv_args, state) - 64usize];
-    ["Offset of field: tg_skinny_conv_args::step"]
-        [::core::mem::offset_of!(tg_skinny_conv_args, step) - 72usize];
-    ["Offset of field: tg_skinny_conv_args::guess"]
-        [::core::mem::offset_of!(tg_skinny_conv_args, guess) - 80usize];
-    ["Offset of field: tg_skinny_conv_args::hidden"]
-        [::core::mem::offset_of!(tg_skinny_conv_args, hidden) - 136usize];
-    ["Offset of field: tg_skinny_conv_args::length"]
-        [::core::mem::offset_of!(tg_skinny_conv_args, length) - 140usize];
-    ["Offset of field: tg_skinny_conv_args::bucket"]
-        [::core::mem::offset_of!(tg_skinny_conv_args, bucket) - 144usize];
-    ["Offset of field: tg_skinny_conv_args::stages"]
-        [::core::mem::offset_of!(tg_skinny_conv_args, stages) - 148usize];
-    ["Offset of field: tg_skinny_conv_args::eps"]
-        [::core::mem::offset_of!(tg_skinny_conv_args, eps) - 152usize];
-    ["Offset of field: tg_skinny_conv_args::pad"]
-        [::core::mem::offset_of!(tg_skinny_conv_args, pad) - 156usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
 pub struct tg_skinny_project_args {
@@ -2197,40 +1012,6 @@ pub struct tg_skinny_project_args {
     pub eps: f32,
     pub pad: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_skinny_project_args"][::core::mem::size_of::<tg_skinny_project_args>() - 136usize];
-    ["Alignment of tg_skinny_project_args"]
-        [::core::mem::align_of::<tg_skinny_project_args>() - 8usize];
-    ["Offset of field: tg_skinny_project_args::y"]
-        [::core::mem::offset_of!(tg_skinny_project_args, y) - 0usize];
-    ["Offset of field: tg_skinny_project_args::best"]
-        [::core::mem::offset_of!(tg_skinny_project_args, best) - 8usize];
-    ["Offset of field: tg_skinny_project_args::h"]
-        [::core::mem::offset_of!(tg_skinny_project_args, h) - 16usize];
-    ["Offset of field: tg_skinny_project_args::norm_weight"]
-        [::core::mem::offset_of!(tg_skinny_project_args, norm_weight) - 24usize];
-    ["Offset of field: tg_skinny_project_args::w"]
-        [::core::mem::offset_of!(tg_skinny_project_args, w) - 32usize];
-    ["Offset of field: tg_skinny_project_args::state"]
-        [::core::mem::offset_of!(tg_skinny_project_args, state) - 40usize];
-    ["Offset of field: tg_skinny_project_args::step"]
-        [::core::mem::offset_of!(tg_skinny_project_args, step) - 48usize];
-    ["Offset of field: tg_skinny_project_args::guess"]
-        [::core::mem::offset_of!(tg_skinny_project_args, guess) - 56usize];
-    ["Offset of field: tg_skinny_project_args::outputs"]
-        [::core::mem::offset_of!(tg_skinny_project_args, outputs) - 112usize];
-    ["Offset of field: tg_skinny_project_args::hidden"]
-        [::core::mem::offset_of!(tg_skinny_project_args, hidden) - 116usize];
-    ["Offset of field: tg_skinny_project_args::bucket"]
-        [::core::mem::offset_of!(tg_skinny_project_args, bucket) - 120usize];
-    ["Offset of field: tg_skinny_project_args::stages"]
-        [::core::mem::offset_of!(tg_skinny_project_args, stages) - 124usize];
-    ["Offset of field: tg_skinny_project_args::eps"]
-        [::core::mem::offset_of!(tg_skinny_project_args, eps) - 128usize];
-    ["Offset of field: tg_skinny_project_args::pad"]
-        [::core::mem::offset_of!(tg_skinny_project_args, pad) - 132usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
 pub struct tg_skinny_gate_up_args {
@@ -2247,36 +1028,6 @@ pub struct tg_skinny_gate_up_args {
     pub eps: f32,
     pub pad: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_skinny_gate_up_args"][::core::mem::size_of::<tg_skinny_gate_up_args>() - 72usize];
-    ["Alignment of tg_skinny_gate_up_args"]
-        [::core::mem::align_of::<tg_skinny_gate_up_args>() - 8usize];
-    ["Offset of field: tg_skinny_gate_up_args::y"]
-        [::core::mem::offset_of!(tg_skinny_gate_up_args, y) - 0usize];
-    ["Offset of field: tg_skinny_gate_up_args::h"]
-        [::core::mem::offset_of!(tg_skinny_gate_up_args, h) - 8usize];
-    ["Offset of field: tg_skinny_gate_up_args::norm_weight"]
-        [::core::mem::offset_of!(tg_skinny_gate_up_args, norm_weight) - 16usize];
-    ["Offset of field: tg_skinny_gate_up_args::gate"]
-        [::core::mem::offset_of!(tg_skinny_gate_up_args, gate) - 24usize];
-    ["Offset of field: tg_skinny_gate_up_args::up"]
-        [::core::mem::offset_of!(tg_skinny_gate_up_args, up) - 32usize];
-    ["Offset of field: tg_skinny_gate_up_args::step"]
-        [::core::mem::offset_of!(tg_skinny_gate_up_args, step) - 40usize];
-    ["Offset of field: tg_skinny_gate_up_args::outputs"]
-        [::core::mem::offset_of!(tg_skinny_gate_up_args, outputs) - 48usize];
-    ["Offset of field: tg_skinny_gate_up_args::hidden"]
-        [::core::mem::offset_of!(tg_skinny_gate_up_args, hidden) - 52usize];
-    ["Offset of field: tg_skinny_gate_up_args::bucket"]
-        [::core::mem::offset_of!(tg_skinny_gate_up_args, bucket) - 56usize];
-    ["Offset of field: tg_skinny_gate_up_args::stages"]
-        [::core::mem::offset_of!(tg_skinny_gate_up_args, stages) - 60usize];
-    ["Offset of field: tg_skinny_gate_up_args::eps"]
-        [::core::mem::offset_of!(tg_skinny_gate_up_args, eps) - 64usize];
-    ["Offset of field: tg_skinny_gate_up_args::pad"]
-        [::core::mem::offset_of!(tg_skinny_gate_up_args, pad) - 68usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_skinny_out_args {
@@ -2295,39 +1046,6 @@ pub struct tg_skinny_out_args {
     pub stages: u32,
     pub pad: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_skinny_out_args"][::core::mem::size_of::<tg_skinny_out_args>() - 88usize];
-    ["Alignment of tg_skinny_out_args"][::core::mem::align_of::<tg_skinny_out_args>() - 8usize];
-    ["Offset of field: tg_skinny_out_args::h"]
-        [::core::mem::offset_of!(tg_skinny_out_args, h) - 0usize];
-    ["Offset of field: tg_skinny_out_args::x"]
-        [::core::mem::offset_of!(tg_skinny_out_args, x) - 8usize];
-    ["Offset of field: tg_skinny_out_args::w"]
-        [::core::mem::offset_of!(tg_skinny_out_args, w) - 16usize];
-    ["Offset of field: tg_skinny_out_args::bias"]
-        [::core::mem::offset_of!(tg_skinny_out_args, bias) - 24usize];
-    ["Offset of field: tg_skinny_out_args::parts"]
-        [::core::mem::offset_of!(tg_skinny_out_args, parts) - 32usize];
-    ["Offset of field: tg_skinny_out_args::gate"]
-        [::core::mem::offset_of!(tg_skinny_out_args, gate) - 40usize];
-    ["Offset of field: tg_skinny_out_args::norm_weight"]
-        [::core::mem::offset_of!(tg_skinny_out_args, norm_weight) - 48usize];
-    ["Offset of field: tg_skinny_out_args::step"]
-        [::core::mem::offset_of!(tg_skinny_out_args, step) - 56usize];
-    ["Offset of field: tg_skinny_out_args::outputs"]
-        [::core::mem::offset_of!(tg_skinny_out_args, outputs) - 64usize];
-    ["Offset of field: tg_skinny_out_args::inner"]
-        [::core::mem::offset_of!(tg_skinny_out_args, inner) - 68usize];
-    ["Offset of field: tg_skinny_out_args::expert_count"]
-        [::core::mem::offset_of!(tg_skinny_out_args, expert_count) - 72usize];
-    ["Offset of field: tg_skinny_out_args::bucket"]
-        [::core::mem::offset_of!(tg_skinny_out_args, bucket) - 76usize];
-    ["Offset of field: tg_skinny_out_args::stages"]
-        [::core::mem::offset_of!(tg_skinny_out_args, stages) - 80usize];
-    ["Offset of field: tg_skinny_out_args::pad"]
-        [::core::mem::offset_of!(tg_skinny_out_args, pad) - 84usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_skinny_down_args {
@@ -2345,37 +1063,6 @@ pub struct tg_skinny_down_args {
     pub stages: u32,
     pub pad: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_skinny_down_args"][::core::mem::size_of::<tg_skinny_down_args>() - 80usize];
-    ["Alignment of tg_skinny_down_args"][::core::mem::align_of::<tg_skinny_down_args>() - 8usize];
-    ["Offset of field: tg_skinny_down_args::h"]
-        [::core::mem::offset_of!(tg_skinny_down_args, h) - 0usize];
-    ["Offset of field: tg_skinny_down_args::y"]
-        [::core::mem::offset_of!(tg_skinny_down_args, y) - 8usize];
-    ["Offset of field: tg_skinny_down_args::w"]
-        [::core::mem::offset_of!(tg_skinny_down_args, w) - 16usize];
-    ["Offset of field: tg_skinny_down_args::stride"]
-        [::core::mem::offset_of!(tg_skinny_down_args, stride) - 24usize];
-    ["Offset of field: tg_skinny_down_args::parts"]
-        [::core::mem::offset_of!(tg_skinny_down_args, parts) - 32usize];
-    ["Offset of field: tg_skinny_down_args::weights"]
-        [::core::mem::offset_of!(tg_skinny_down_args, weights) - 40usize];
-    ["Offset of field: tg_skinny_down_args::step"]
-        [::core::mem::offset_of!(tg_skinny_down_args, step) - 48usize];
-    ["Offset of field: tg_skinny_down_args::outputs"]
-        [::core::mem::offset_of!(tg_skinny_down_args, outputs) - 56usize];
-    ["Offset of field: tg_skinny_down_args::inner"]
-        [::core::mem::offset_of!(tg_skinny_down_args, inner) - 60usize];
-    ["Offset of field: tg_skinny_down_args::k"]
-        [::core::mem::offset_of!(tg_skinny_down_args, k) - 64usize];
-    ["Offset of field: tg_skinny_down_args::bucket"]
-        [::core::mem::offset_of!(tg_skinny_down_args, bucket) - 68usize];
-    ["Offset of field: tg_skinny_down_args::stages"]
-        [::core::mem::offset_of!(tg_skinny_down_args, stages) - 72usize];
-    ["Offset of field: tg_skinny_down_args::pad"]
-        [::core::mem::offset_of!(tg_skinny_down_args, pad) - 76usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
 pub struct tg_skinny_expert_gate_up_args {
@@ -2401,55 +1088,6 @@ pub struct tg_skinny_expert_gate_up_args {
     pub stages: u32,
     pub eps: f32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_skinny_expert_gate_up_args"]
-        [::core::mem::size_of::<tg_skinny_expert_gate_up_args>() - 128usize];
-    ["Alignment of tg_skinny_expert_gate_up_args"]
-        [::core::mem::align_of::<tg_skinny_expert_gate_up_args>() - 8usize];
-    ["Offset of field: tg_skinny_expert_gate_up_args::y"]
-        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, y) - 0usize];
-    ["Offset of field: tg_skinny_expert_gate_up_args::h"]
-        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, h) - 8usize];
-    ["Offset of field: tg_skinny_expert_gate_up_args::norm_weight"]
-        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, norm_weight) - 16usize];
-    ["Offset of field: tg_skinny_expert_gate_up_args::gate"]
-        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, gate) - 24usize];
-    ["Offset of field: tg_skinny_expert_gate_up_args::up"]
-        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, up) - 32usize];
-    ["Offset of field: tg_skinny_expert_gate_up_args::stride"]
-        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, stride) - 40usize];
-    ["Offset of field: tg_skinny_expert_gate_up_args::experts"]
-        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, experts) - 48usize];
-    ["Offset of field: tg_skinny_expert_gate_up_args::weights"]
-        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, weights) - 56usize];
-    ["Offset of field: tg_skinny_expert_gate_up_args::parts"]
-        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, parts) - 64usize];
-    ["Offset of field: tg_skinny_expert_gate_up_args::bias"]
-        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, bias) - 72usize];
-    ["Offset of field: tg_skinny_expert_gate_up_args::step"]
-        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, step) - 80usize];
-    ["Offset of field: tg_skinny_expert_gate_up_args::outputs"]
-        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, outputs) - 88usize];
-    ["Offset of field: tg_skinny_expert_gate_up_args::hidden"]
-        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, hidden) - 92usize];
-    ["Offset of field: tg_skinny_expert_gate_up_args::expert_count"]
-        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, expert_count) - 96usize];
-    ["Offset of field: tg_skinny_expert_gate_up_args::k"]
-        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, k) - 100usize];
-    ["Offset of field: tg_skinny_expert_gate_up_args::normalize"]
-        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, normalize) - 104usize];
-    ["Offset of field: tg_skinny_expert_gate_up_args::scaling"]
-        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, scaling) - 108usize];
-    ["Offset of field: tg_skinny_expert_gate_up_args::layer"]
-        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, layer) - 112usize];
-    ["Offset of field: tg_skinny_expert_gate_up_args::bucket"]
-        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, bucket) - 116usize];
-    ["Offset of field: tg_skinny_expert_gate_up_args::stages"]
-        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, stages) - 120usize];
-    ["Offset of field: tg_skinny_expert_gate_up_args::eps"]
-        [::core::mem::offset_of!(tg_skinny_expert_gate_up_args, eps) - 124usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
 pub struct tg_skinny_experts_args {
@@ -2457,18 +1095,6 @@ pub struct tg_skinny_experts_args {
     pub down: u64,
     pub down_stride: u64,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_skinny_experts_args"][::core::mem::size_of::<tg_skinny_experts_args>() - 144usize];
-    ["Alignment of tg_skinny_experts_args"]
-        [::core::mem::align_of::<tg_skinny_experts_args>() - 8usize];
-    ["Offset of field: tg_skinny_experts_args::gate_up"]
-        [::core::mem::offset_of!(tg_skinny_experts_args, gate_up) - 0usize];
-    ["Offset of field: tg_skinny_experts_args::down"]
-        [::core::mem::offset_of!(tg_skinny_experts_args, down) - 128usize];
-    ["Offset of field: tg_skinny_experts_args::down_stride"]
-        [::core::mem::offset_of!(tg_skinny_experts_args, down_stride) - 136usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_logits_copy_args {
@@ -2482,29 +1108,6 @@ pub struct tg_logits_copy_args {
     pub first: u32,
     pub tile_rows: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_logits_copy_args"][::core::mem::size_of::<tg_logits_copy_args>() - 56usize];
-    ["Alignment of tg_logits_copy_args"][::core::mem::align_of::<tg_logits_copy_args>() - 8usize];
-    ["Offset of field: tg_logits_copy_args::ring"]
-        [::core::mem::offset_of!(tg_logits_copy_args, ring) - 0usize];
-    ["Offset of field: tg_logits_copy_args::counter"]
-        [::core::mem::offset_of!(tg_logits_copy_args, counter) - 8usize];
-    ["Offset of field: tg_logits_copy_args::logits"]
-        [::core::mem::offset_of!(tg_logits_copy_args, logits) - 16usize];
-    ["Offset of field: tg_logits_copy_args::state"]
-        [::core::mem::offset_of!(tg_logits_copy_args, state) - 24usize];
-    ["Offset of field: tg_logits_copy_args::step"]
-        [::core::mem::offset_of!(tg_logits_copy_args, step) - 32usize];
-    ["Offset of field: tg_logits_copy_args::vocabulary"]
-        [::core::mem::offset_of!(tg_logits_copy_args, vocabulary) - 40usize];
-    ["Offset of field: tg_logits_copy_args::lines"]
-        [::core::mem::offset_of!(tg_logits_copy_args, lines) - 44usize];
-    ["Offset of field: tg_logits_copy_args::first"]
-        [::core::mem::offset_of!(tg_logits_copy_args, first) - 48usize];
-    ["Offset of field: tg_logits_copy_args::tile_rows"]
-        [::core::mem::offset_of!(tg_logits_copy_args, tile_rows) - 52usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_swap_ab_args {
@@ -2514,20 +1117,6 @@ pub struct tg_swap_ab_args {
     pub n_total: u32,
     pub pad: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_swap_ab_args"][::core::mem::size_of::<tg_swap_ab_args>() - 32usize];
-    ["Alignment of tg_swap_ab_args"][::core::mem::align_of::<tg_swap_ab_args>() - 8usize];
-    ["Offset of field: tg_swap_ab_args::y"][::core::mem::offset_of!(tg_swap_ab_args, y) - 0usize];
-    ["Offset of field: tg_swap_ab_args::bias"]
-        [::core::mem::offset_of!(tg_swap_ab_args, bias) - 8usize];
-    ["Offset of field: tg_swap_ab_args::count"]
-        [::core::mem::offset_of!(tg_swap_ab_args, count) - 16usize];
-    ["Offset of field: tg_swap_ab_args::n_total"]
-        [::core::mem::offset_of!(tg_swap_ab_args, n_total) - 24usize];
-    ["Offset of field: tg_swap_ab_args::pad"]
-        [::core::mem::offset_of!(tg_swap_ab_args, pad) - 28usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_swap_ab_head_args {
@@ -2540,27 +1129,6 @@ pub struct tg_swap_ab_head_args {
     pub stages: u32,
     pub pad: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_swap_ab_head_args"][::core::mem::size_of::<tg_swap_ab_head_args>() - 48usize];
-    ["Alignment of tg_swap_ab_head_args"][::core::mem::align_of::<tg_swap_ab_head_args>() - 8usize];
-    ["Offset of field: tg_swap_ab_head_args::y"]
-        [::core::mem::offset_of!(tg_swap_ab_head_args, y) - 0usize];
-    ["Offset of field: tg_swap_ab_head_args::best"]
-        [::core::mem::offset_of!(tg_swap_ab_head_args, best) - 8usize];
-    ["Offset of field: tg_swap_ab_head_args::state"]
-        [::core::mem::offset_of!(tg_swap_ab_head_args, state) - 16usize];
-    ["Offset of field: tg_swap_ab_head_args::step"]
-        [::core::mem::offset_of!(tg_swap_ab_head_args, step) - 24usize];
-    ["Offset of field: tg_swap_ab_head_args::n_total"]
-        [::core::mem::offset_of!(tg_swap_ab_head_args, n_total) - 32usize];
-    ["Offset of field: tg_swap_ab_head_args::k_total"]
-        [::core::mem::offset_of!(tg_swap_ab_head_args, k_total) - 36usize];
-    ["Offset of field: tg_swap_ab_head_args::stages"]
-        [::core::mem::offset_of!(tg_swap_ab_head_args, stages) - 40usize];
-    ["Offset of field: tg_swap_ab_head_args::pad"]
-        [::core::mem::offset_of!(tg_swap_ab_head_args, pad) - 44usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_tiled_args {
@@ -2578,34 +1146,6 @@ pub struct tg_tiled_args {
     pub k_total: u32,
     pub epilogue: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_tiled_args"][::core::mem::size_of::<tg_tiled_args>() - 88usize];
-    ["Alignment of tg_tiled_args"][::core::mem::align_of::<tg_tiled_args>() - 8usize];
-    ["Offset of field: tg_tiled_args::y"][::core::mem::offset_of!(tg_tiled_args, y) - 0usize];
-    ["Offset of field: tg_tiled_args::x"][::core::mem::offset_of!(tg_tiled_args, x) - 8usize];
-    ["Offset of field: tg_tiled_args::w"][::core::mem::offset_of!(tg_tiled_args, w) - 16usize];
-    ["Offset of field: tg_tiled_args::w_pair"]
-        [::core::mem::offset_of!(tg_tiled_args, w_pair) - 24usize];
-    ["Offset of field: tg_tiled_args::bias"]
-        [::core::mem::offset_of!(tg_tiled_args, bias) - 32usize];
-    ["Offset of field: tg_tiled_args::count"]
-        [::core::mem::offset_of!(tg_tiled_args, count) - 40usize];
-    ["Offset of field: tg_tiled_args::tiles"]
-        [::core::mem::offset_of!(tg_tiled_args, tiles) - 48usize];
-    ["Offset of field: tg_tiled_args::gather"]
-        [::core::mem::offset_of!(tg_tiled_args, gather) - 56usize];
-    ["Offset of field: tg_tiled_args::expert_stride"]
-        [::core::mem::offset_of!(tg_tiled_args, expert_stride) - 64usize];
-    ["Offset of field: tg_tiled_args::row_base"]
-        [::core::mem::offset_of!(tg_tiled_args, row_base) - 72usize];
-    ["Offset of field: tg_tiled_args::n_total"]
-        [::core::mem::offset_of!(tg_tiled_args, n_total) - 76usize];
-    ["Offset of field: tg_tiled_args::k_total"]
-        [::core::mem::offset_of!(tg_tiled_args, k_total) - 80usize];
-    ["Offset of field: tg_tiled_args::epilogue"]
-        [::core::mem::offset_of!(tg_tiled_args, epilogue) - 84usize];
-};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
 pub struct tg_random_args {
@@ -2620,27 +1160,3 @@ pub struct tg_random_args {
     pub packed: u32,
     pub keeps_f32: u32,
 }
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of tg_random_args"][::core::mem::size_of::<tg_random_args>() - 48usize];
-    ["Alignment of tg_random_args"][::core::mem::align_of::<tg_random_args>() - 8usize];
-    ["Offset of field: tg_random_args::w"][::core::mem::offset_of!(tg_random_args, w) - 0usize];
-    ["Offset of field: tg_random_args::first"]
-        [::core::mem::offset_of!(tg_random_args, first) - 8usize];
-    ["Offset of field: tg_random_args::key_low"]
-        [::core::mem::offset_of!(tg_random_args, key_low) - 16usize];
-    ["Offset of field: tg_random_args::key_high"]
-        [::core::mem::offset_of!(tg_random_args, key_high) - 20usize];
-    ["Offset of field: tg_random_args::seed_high"]
-        [::core::mem::offset_of!(tg_random_args, seed_high) - 24usize];
-    ["Offset of field: tg_random_args::scale"]
-        [::core::mem::offset_of!(tg_random_args, scale) - 28usize];
-    ["Offset of field: tg_random_args::offset"]
-        [::core::mem::offset_of!(tg_random_args, offset) - 32usize];
-    ["Offset of field: tg_random_args::columns"]
-        [::core::mem::offset_of!(tg_random_args, columns) - 36usize];
-    ["Offset of field: tg_random_args::packed"]
-        [::core::mem::offset_of!(tg_random_args, packed) - 40usize];
-    ["Offset of field: tg_random_args::keeps_f32"]
-        [::core::mem::offset_of!(tg_random_args, keeps_f32) - 44usize];
-};
