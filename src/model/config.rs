@@ -1,15 +1,41 @@
-//! config.json of LFM2-MoE checkpoints, both generations of spelling.
+//! A model's shape and options, whatever its family, and what a family is.
 
-mod read;
-mod rotary;
+pub mod read;
+pub mod rotary;
 
+use super::declared::Declared;
+use super::fields::Fields;
 use super::layer_types::LayerType;
+use super::op::OpKind;
+use crate::error::Result;
 use serde_json::{Value, json};
+
+/// A family of models: how its config.json is spelled, and what each layer is made of.
+#[derive(Debug)]
+pub struct Family {
+    /// As config.json names it.
+    pub model_type: &'static str,
+    pub(super) read: fn(&Fields<'_>) -> Result<ModelConfig>,
+    pub(super) write: fn(&ModelConfig) -> Value,
+    /// The operations of one layer, in their order.
+    pub operations: fn(&ModelConfig, usize) -> Vec<OpKind>,
+    /// The tensors that an operation reads, in the order in which it takes them. Names are behind the layer's prefix. A tied
+    /// LM head reads the embedding's.
+    pub tensors: fn(&ModelConfig, OpKind) -> Vec<Declared>,
+}
+
+impl PartialEq for Family {
+    fn eq(&self, other: &Self) -> bool {
+        self.model_type == other.model_type
+    }
+}
 
 /// The model's shape and options, normalised: every spelling of config.json ends up here once.
 /// Field names are config.json's.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct ModelConfig {
+    #[serde(skip)]
+    pub family: &'static Family,
     pub vocab_size: usize,
     pub hidden_size: usize,
     pub num_hidden_layers: usize,
@@ -47,48 +73,14 @@ impl ModelConfig {
 
     /// config.json in the published spelling. Parsing it gives an equal configuration.
     pub fn to_json(&self) -> Value {
-        json!({
-            "architectures": ["Lfm2MoeForCausalLM"],
-            "model_type": MODEL_TYPE,
-            "vocab_size": self.vocab_size,
-            "hidden_size": self.hidden_size,
-            "num_hidden_layers": self.num_hidden_layers,
-            "intermediate_size": self.intermediate_size,
-            "moe_intermediate_size": self.moe_intermediate_size,
-            "num_attention_heads": self.num_attention_heads,
-            "num_key_value_heads": self.num_key_value_heads,
-            "head_dim": self.head_dim,
-            "num_dense_layers": self.num_dense_layers,
-            "num_experts": self.num_experts,
-            "num_experts_per_tok": self.num_experts_per_tok,
-            "use_expert_bias": self.use_expert_bias,
-            "norm_topk_prob": self.norm_topk_prob,
-            "routed_scaling_factor": decimal(self.routed_scaling_factor),
-            "conv_L_cache": self.conv_l_cache,
-            "conv_bias": self.conv_bias,
-            "norm_eps": decimal(self.norm_eps),
-            "max_position_embeddings": self.max_position_embeddings,
-            "rope_theta": self.rope_theta,
-            "rope_parameters": {"rope_theta": self.rope_theta, "rope_type": "default"},
-            "tie_embedding": self.tie_word_embeddings,
-            "tie_word_embeddings": self.tie_word_embeddings,
-            "layer_types": self.layer_types.iter().map(|layer| layer.name()).collect::<Vec<_>>(),
-            "bos_token_id": self.bos_token_id,
-            "eos_token_id": ids_json(&self.eos_token_ids),
-            "pad_token_id": self.pad_token_id,
-            "dtype": "bfloat16",
-            "torch_dtype": "bfloat16",
-            "use_cache": true,
-        })
+        (self.family.write)(self)
     }
 }
 
 /// The f64 whose shortest decimal is that of `number`: 1e-5 is to be written as such.
-fn decimal(number: f32) -> f64 {
+pub(super) fn decimal(number: f32) -> f64 {
     number.to_string().parse().unwrap_or(f64::from(number))
 }
-
-const MODEL_TYPE: &str = "lfm2_moe";
 
 /// Ids as config files spell them: null, one number, or a list.
 pub(super) fn ids_json(ids: &[u32]) -> Value {

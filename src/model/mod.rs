@@ -3,11 +3,11 @@
 //!
 //! - [`source`]: what `--model` names
 //! - [`hub`]: a checkpoint by its name on the Hugging Face hub
-//! - [`config`], [`layer_types`], [`generation`]: config.json and generation_config.json (through `fields`, which
-//!   words the errors)
+//! - [`config`], [`layer_types`], [`generation`]: config.json, of each of the families, and generation_config.json (through
+//!   `fields`, which words the errors)
 //! - `files`: how these and the weights are opened, and what is said of something else in their place
-//! - `lfm2_moe`: a family's operations ([`op`]) and the tensors that they read, each [`declared`]; [`tensors`]: what follows
-//!   from these
+//! - [`lfm2_moe`]: a family's spelling of config.json, its operations ([`op`]) and the tensors that they read, each
+//!   [`declared`]; [`tensors`]: what follows from these
 //! - [`weights`]: tensors by operation
 //! - [`checkpoint`]: weights from safetensors files, whose headers `header` checks
 //! - [`fingerprint`]: hashes of what a model is made of
@@ -25,7 +25,7 @@ pub mod generation;
 mod header;
 pub mod hub;
 pub mod layer_types;
-mod lfm2_moe;
+pub mod lfm2_moe;
 pub mod op;
 pub mod philox;
 pub mod random;
@@ -43,7 +43,11 @@ pub use source::ModelSource;
 pub use weights::{DType, Tensor, Weights};
 
 use crate::error::Result;
+use config::Family;
 use std::sync::Arc;
+
+/// The families that there are.
+static FAMILIES: [&Family; 1] = [&lfm2_moe::LFM2_MOE];
 
 /// A model ready to run.
 #[derive(Debug)]

@@ -2,7 +2,6 @@
 
 use super::config::ModelConfig;
 pub use super::declared::{Declared, Role};
-use super::lfm2_moe;
 use super::op::{Op, OpKind};
 use super::weights::{DType, Weights};
 use crate::error::Result;
@@ -50,7 +49,7 @@ pub fn operations(config: &ModelConfig, layers: Range<usize>) -> Vec<Op> {
         ops.push(outside(OpKind::Embed));
     }
     for layer in layers.clone() {
-        let kinds = lfm2_moe::operations(config, layer).into_iter();
+        let kinds = (config.family.operations)(config, layer).into_iter();
         ops.extend(kinds.map(|kind| Op {
             layer: Some(layer),
             kind,
@@ -64,7 +63,7 @@ pub fn operations(config: &ModelConfig, layers: Range<usize>) -> Vec<Op> {
 
 /// The tensors that an operation reads, in the order in which it takes them; of a tied LM head as if it had its own.
 pub fn declared(config: &ModelConfig, operation: OpKind) -> Vec<Declared> {
-    lfm2_moe::tensors(config, operation)
+    (config.family.tensors)(config, operation)
 }
 
 /// The shape of an operation's matrices as one: all outputs beside all inputs, after the experts where each has its own.

@@ -3,6 +3,7 @@
 use crate::formulas::forward;
 use crate::machine::{Job, Setup, run};
 use std::sync::Arc;
+use tailgraph::model::lfm2_moe::LFM2_MOE;
 use tailgraph::model::philox::philox4x32_10;
 use tailgraph::model::tensors::{Role, build};
 use tailgraph::model::{
@@ -67,6 +68,7 @@ impl Make {
 
 pub fn base() -> ModelConfig {
     ModelConfig {
+        family: &LFM2_MOE,
         vocab_size: 70,
         hidden_size: 48,
         num_hidden_layers: 3,

@@ -42,6 +42,7 @@ pub fn operand(dtype: DType) -> Types {
 /// A small model; tests change the fields they are about.
 pub fn config() -> ModelConfig {
     ModelConfig {
+        family: &tailgraph::model::lfm2_moe::LFM2_MOE,
         vocab_size: 301,
         hidden_size: 128,
         num_hidden_layers: 1,

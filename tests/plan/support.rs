@@ -1,6 +1,7 @@
 //! Configurations that the plan tests share.
 
 use std::sync::Arc;
+use tailgraph::model::lfm2_moe::LFM2_MOE;
 use tailgraph::model::{DType, LayerType, ModelConfig};
 use tailgraph::plan::{GraphFile, Limits, Plan, Precision};
 
@@ -17,6 +18,7 @@ pub const F32: Precision = Precision {
 /// LFM2-8B-A1B, as published.
 pub fn lfm2_8b_a1b() -> ModelConfig {
     ModelConfig {
+        family: &LFM2_MOE,
         vocab_size: 65536,
         hidden_size: 2048,
         num_hidden_layers: 24,

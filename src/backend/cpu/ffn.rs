@@ -221,6 +221,7 @@ mod tests {
 
     fn config(num_experts: usize, top_k: usize) -> ModelConfig {
         ModelConfig {
+            family: &crate::model::lfm2_moe::LFM2_MOE,
             vocab_size: 8,
             hidden_size: 24,
             num_hidden_layers: 1,

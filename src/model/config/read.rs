@@ -1,17 +1,17 @@
 //! config.json as it is read: defaults, limits, and what concerns more than one field.
 
-use super::{MODEL_TYPE, ModelConfig, rotary};
+use super::{Family, ModelConfig};
 use crate::error::Result;
 use crate::json;
 use crate::model::fields::{self, Fields};
 use crate::model::tensors::model_parameters;
-use crate::model::{files, layer_types};
+use crate::model::{FAMILIES, files};
 use serde_json::Value;
 use std::path::Path;
 
 /// Limits far above any model of this kind, so that products of sizes fit 64 bits and a slip of the pen in
 /// config.json is found there rather than as a failed allocation.
-mod limit {
+pub(in crate::model) mod limit {
     pub const VOCAB: u64 = 1 << 24;
     pub const WIDTH: u64 = 1 << 20;
     pub const LAYERS: u64 = 1 << 10;
@@ -41,52 +41,9 @@ impl ModelConfig {
     pub fn from_json(text: &[u8], path: &Path) -> Result<Self> {
         let root: Value = fields::parse(text, path, "a JSON object")?;
         let fields = Fields::new(path, &root)?;
-        check_model_type(&fields)?;
+        let family = family(&fields)?;
         refuse_quantization(&fields)?;
-        let num_hidden_layers = fields.required_size("num_hidden_layers", 1, limit::LAYERS)?;
-        let hidden_size = fields.required_size("hidden_size", 1, limit::WIDTH)?;
-        let num_attention_heads = fields.required_size("num_attention_heads", 1, limit::HEADS)?;
-        let config = Self {
-            vocab_size: fields.required_size("vocab_size", 1, limit::VOCAB)?,
-            hidden_size,
-            num_hidden_layers,
-            intermediate_size: fields.required_size("intermediate_size", 1, limit::WIDTH)?,
-            moe_intermediate_size: fields.required_size(
-                "moe_intermediate_size",
-                1,
-                limit::WIDTH,
-            )?,
-            num_attention_heads,
-            num_key_value_heads: fields.required_size("num_key_value_heads", 1, limit::HEADS)?,
-            head_dim: head_dim(&fields, hidden_size, num_attention_heads)?,
-            num_dense_layers: fields.required_size(
-                "num_dense_layers",
-                0,
-                num_hidden_layers as u64,
-            )?,
-            num_experts: num_experts(&fields)?,
-            num_experts_per_tok: fields.required_size("num_experts_per_tok", 1, limit::EXPERTS)?,
-            use_expert_bias: fields.bool("use_expert_bias")?.unwrap_or(true),
-            norm_topk_prob: fields.bool("norm_topk_prob")?.unwrap_or(true),
-            routed_scaling_factor: single(&fields, "routed_scaling_factor")?.unwrap_or(1.0),
-            conv_l_cache: fields
-                .size("conv_L_cache", 1, limit::CONV_TAPS)?
-                .unwrap_or(3),
-            conv_bias: fields.bool("conv_bias")?.unwrap_or(false),
-            norm_eps: single(&fields, "norm_eps")?.unwrap_or(1e-5),
-            max_position_embeddings: fields
-                .size("max_position_embeddings", 1, limit::POSITIONS)?
-                .unwrap_or(128_000),
-            rope_theta: rotary::theta(&fields)?,
-            tie_word_embeddings: match fields.bool("tie_embedding")? {
-                Some(tied) => tied,
-                None => fields.bool("tie_word_embeddings")?.unwrap_or(true),
-            },
-            layer_types: layer_types::read(&fields, num_hidden_layers)?,
-            bos_token_id: fields.token_id("bos_token_id")?,
-            eos_token_ids: fields.token_ids("eos_token_id")?.unwrap_or_default(),
-            pad_token_id: fields.token_id("pad_token_id")?,
-        };
+        let config = (family.read)(&fields)?;
         config.check(&fields)?;
         Ok(config)
     }
@@ -128,15 +85,25 @@ impl ModelConfig {
     }
 }
 
-fn check_model_type(fields: &Fields<'_>) -> Result<()> {
-    match fields.get("model_type") {
-        Some(Value::String(found)) if found == MODEL_TYPE => Ok(()),
-        Some(found) => Err(fields.wrong("model_type", found, &format!("\"{MODEL_TYPE}\""))),
-        None => Err(fields.error(
-            "model_type",
-            format!("is missing, expected \"{MODEL_TYPE}\""),
-        )),
+/// The family that the file says it is of.
+fn family(fields: &Fields<'_>) -> Result<&'static Family> {
+    let named = |family: &&&Family| {
+        fields
+            .get("model_type")
+            .is_some_and(|found| found == family.model_type)
+    };
+    if let Some(family) = FAMILIES.iter().find(named) {
+        return Ok(family);
     }
+    let expected: Vec<_> = FAMILIES
+        .iter()
+        .map(|family| format!("\"{}\"", family.model_type))
+        .collect();
+    let expected = expected.join(" or ");
+    Err(match fields.get("model_type") {
+        Some(found) => fields.wrong("model_type", found, &expected),
+        None => fields.error("model_type", format!("is missing, expected {expected}")),
+    })
 }
 
 /// Quantized matrices are not what their shapes say, so this is refused by its name before any tensor is looked at.
@@ -168,28 +135,18 @@ fn refuse_quantization(fields: &Fields<'_>) -> Result<()> {
     Ok(())
 }
 
-/// `num_experts`, which some exports call `num_local_experts`; where both are given they must agree.
-fn num_experts(fields: &Fields<'_>) -> Result<usize> {
-    const ALIAS: &str = "num_local_experts";
-    let alias = fields.size(ALIAS, 1, limit::EXPERTS)?;
-    match (fields.size("num_experts", 1, limit::EXPERTS)?, alias) {
-        (Some(experts), Some(other)) if experts != other => Err(fields.error(
-            ALIAS,
-            format!("found {other}, expected {experts} like num_experts"),
-        )),
-        (Some(experts), _) | (None, Some(experts)) => Ok(experts),
-        (None, None) => fields.required_size("num_experts", 1, limit::EXPERTS),
-    }
-}
-
 /// A number that is finite as f32 and not negative.
-fn single(fields: &Fields<'_>, name: &str) -> Result<Option<f32>> {
+pub(in crate::model) fn single(fields: &Fields<'_>, name: &str) -> Result<Option<f32>> {
     let valid = |number: f64| number >= 0.0 && (number as f32).is_finite();
     let number = fields.number(name, "a number from 0 that f32 can hold", valid)?;
     Ok(number.map(|number| number as f32))
 }
 
-fn head_dim(fields: &Fields<'_>, hidden_size: usize, heads: usize) -> Result<usize> {
+pub(in crate::model) fn head_dim(
+    fields: &Fields<'_>,
+    hidden_size: usize,
+    heads: usize,
+) -> Result<usize> {
     let given = fields.size("head_dim", 1, limit::WIDTH)?;
     let head_dim = match given {
         Some(head_dim) => head_dim,

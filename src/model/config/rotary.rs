@@ -6,7 +6,7 @@ use crate::model::layer_types::LayerType;
 
 /// The base of the rotary embedding, found as transformers does: a rope_scaling that says something stands in the place
 /// of rope_parameters as a whole; then that object's rope_theta, else the file's own, else 1e6.
-pub(super) fn theta(fields: &Fields<'_>) -> Result<f64> {
+pub(in crate::model) fn theta(fields: &Fields<'_>) -> Result<f64> {
     let own = |fields: &Fields<'_>| {
         fields.number("rope_theta", "a finite number above 0", |theta| {
             theta > 0.0 && theta.is_finite()
