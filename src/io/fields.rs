@@ -6,6 +6,8 @@ use crate::json;
 use crate::quote;
 use crate::sys::abi::TG_MAX_BIASES;
 use serde_json::{Map, Value};
+use std::fmt;
+use std::ops::RangeInclusive;
 
 pub type Fields = Map<String, Value>;
 
@@ -65,13 +67,9 @@ impl Number {
 
     /// The field of this name in `fields`.
     pub fn read(&self, fields: &Fields) -> Result<Option<f32>, RowError> {
-        let Some(value) = present(fields, self.name) else {
-            return Ok(None);
-        };
-        json::float(value)
-            .and_then(|number| self.check(number))
-            .map(Some)
-            .ok_or_else(|| wrong(self.name, value, self.expected))
+        read(fields, self.name, self.expected, |value| {
+            self.check(json::float(value)?)
+        })
     }
 }
 
@@ -98,14 +96,6 @@ pub fn found(value: &Value) -> String {
     }
 }
 
-/// Refuses what [`shown_numbers`] does within the fields `names`.
-pub fn numbers_within(fields: &Fields, names: &[&str]) -> Result<(), RowError> {
-    let mut given = names
-        .iter()
-        .filter_map(|name| Some((name, fields.get(*name)?)));
-    given.try_for_each(|(name, value)| shown_numbers(name, value))
-}
-
 /// Refuses numbers that a template cannot show anywhere in `value`, which is handed on to one: NaN, Infinity, and
 /// integers of more than 128 bits.
 pub fn shown_numbers(name: &str, value: &Value) -> Result<(), RowError> {
@@ -125,33 +115,39 @@ pub fn present<'a>(fields: &'a Fields, name: &str) -> Option<&'a Value> {
     fields.get(name).filter(|value| !value.is_null())
 }
 
-/// An integer from `min` to `max`.
-pub fn integer(fields: &Fields, name: &str, min: u64, max: u64) -> Result<Option<u64>, RowError> {
+/// The field of this name by `take`, whose `None` is an error that says what was `expected`.
+fn read<T>(
+    fields: &Fields,
+    name: &str,
+    expected: &str,
+    take: impl FnOnce(&Value) -> Option<T>,
+) -> Result<Option<T>, RowError> {
     let Some(value) = present(fields, name) else {
         return Ok(None);
     };
-    match json::integer(value).map(u64::try_from) {
-        Some(Ok(number)) if (min..=max).contains(&number) => Ok(Some(number)),
-        _ => Err(wrong(
-            name,
-            value,
-            &format!("an integer from {min} to {max}"),
-        )),
-    }
+    let taken = take(value).ok_or_else(|| wrong(name, value, expected))?;
+    Ok(Some(taken))
 }
 
-pub fn integer_u32(
+/// An integer in `range`.
+pub fn integer<T>(
     fields: &Fields,
     name: &str,
-    min: u32,
-    max: u32,
-) -> Result<Option<u32>, RowError> {
-    Ok(integer(fields, name, min.into(), max.into())?.map(|number| number as u32))
+    range: RangeInclusive<T>,
+) -> Result<Option<T>, RowError>
+where
+    T: TryFrom<i128> + PartialOrd + fmt::Display,
+{
+    let expected = format!("an integer from {} to {}", range.start(), range.end());
+    read(fields, name, &expected, |value| {
+        let number = T::try_from(json::integer(value)?).ok()?;
+        range.contains(&number).then_some(number)
+    })
 }
 
 /// A limit of new tokens, by either of two names.
 pub fn limit(fields: &Fields, name: &str, other: &str) -> Result<Option<u32>, RowError> {
-    let read = |name| integer_u32(fields, name, 1, MAX_NEW_TOKENS);
+    let read = |name| integer(fields, name, 1..=MAX_NEW_TOKENS);
     match (read(name)?, read(other)?) {
         (Some(one), Some(two)) if one != two => Err(RowError::new(
             Code::InvalidRequest,
@@ -166,7 +162,7 @@ pub fn top_k(fields: &Fields) -> Result<Option<u32>, RowError> {
     if present(fields, "top_k").and_then(json::integer) == Some(-1) {
         return Ok(Some(0));
     }
-    integer_u32(fields, "top_k", 0, u32::MAX)
+    integer(fields, "top_k", 0..=u32::MAX)
 }
 
 /// The same from text, for a flag.
@@ -186,13 +182,9 @@ const SEED: &str = "a 64-bit integer, from -9223372036854775808 to 1844674407370
 
 /// Any 64-bit integer; a negative one keeps its bits.
 pub fn seed(fields: &Fields) -> Result<Option<u64>, RowError> {
-    let Some(value) = present(fields, "seed") else {
-        return Ok(None);
-    };
-    json::integer(value)
-        .and_then(seed_bits)
-        .map(Some)
-        .ok_or_else(|| wrong("seed", value, SEED))
+    read(fields, "seed", SEED, |value| {
+        seed_bits(json::integer(value)?)
+    })
 }
 
 fn seed_bits(seed: i128) -> Option<u64> {
@@ -210,19 +202,13 @@ pub fn parse_seed(text: &str) -> Result<u64, String> {
 }
 
 pub fn boolean(fields: &Fields, name: &str) -> Result<Option<bool>, RowError> {
-    match present(fields, name) {
-        None => Ok(None),
-        Some(Value::Bool(value)) => Ok(Some(*value)),
-        Some(other) => Err(wrong(name, other, "true or false")),
-    }
+    read(fields, name, "true or false", Value::as_bool)
 }
 
 pub fn string(fields: &Fields, name: &str) -> Result<Option<String>, RowError> {
-    match present(fields, name) {
-        None => Ok(None),
-        Some(Value::String(value)) => Ok(Some(value.clone())),
-        Some(other) => Err(wrong(name, other, "a string")),
-    }
+    read(fields, name, "a string", |value| {
+        Some(value.as_str()?.to_owned())
+    })
 }
 
 /// Tokens with a bias in a row, at most.
@@ -358,9 +344,6 @@ pub fn id(value: &Value, name: &str) -> Result<Id, RowError> {
 /// Options that are spelt alike in our rows and in OpenAI bodies (with vLLM's additions).
 pub fn shared_options(fields: &Fields) -> Result<Options, RowError> {
     Ok(Options {
-        max_new_tokens: None,
-        logprobs: None,
-        stop_ids: None,
         temperature: TEMPERATURE.read(fields)?,
         top_k: top_k(fields)?,
         top_p: TOP_P.read(fields)?,
@@ -369,11 +352,12 @@ pub fn shared_options(fields: &Fields) -> Result<Options, RowError> {
         presence_penalty: PRESENCE_PENALTY.read(fields)?,
         frequency_penalty: FREQUENCY_PENALTY.read(fields)?,
         logit_bias: logit_bias(fields)?,
-        min_tokens: integer_u32(fields, "min_tokens", 0, MAX_NEW_TOKENS)?,
+        min_tokens: integer(fields, "min_tokens", 0..=MAX_NEW_TOKENS)?,
         seed: seed(fields)?,
         stop: stop_strings(fields, "stop")?,
         ignore_eos: boolean(fields, "ignore_eos")?,
         skip_special_tokens: boolean(fields, "skip_special_tokens")?,
-        timeout_ms: integer(fields, "timeout_ms", 1, MAX_TIMEOUT_MS)?,
+        timeout_ms: integer(fields, "timeout_ms", 1..=MAX_TIMEOUT_MS)?,
+        ..Options::default()
     })
 }

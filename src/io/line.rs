@@ -1,10 +1,14 @@
-//! A line of JSON as a row of whichever format it has.
+//! A line of JSON as a row: of our own, or an OpenAI batch row, whose envelope is `custom_id, method, url, body`.
 
-use super::fields::found;
+use super::elsewhere;
+use super::fields::{self, Fields, found, present, wrong};
 use super::openai;
 use super::own;
-use super::row::{Code, MAX_VALUES, Row, RowError};
+use super::row::{
+    Ask, Code, Endpoint, Format, IGNORED_AT_MOST, Id, MAX_VALUES, OpenAi, Row, RowError,
+};
 use crate::json;
+use crate::quote;
 use serde_json::Value;
 
 /// Reads one line. Never fails: what is wrong with the line is in `ask`.
@@ -32,16 +36,114 @@ pub fn parse(line: &[u8], number: u64) -> Row {
     // A number may be kept as an object: it is none.
     let is_object = json::object(&value).is_some();
     match value {
-        Value::Object(fields) if is_object && openai::is_batch_row(&fields) => {
-            openai::row(&fields, number)
-        }
-        Value::Object(fields) if is_object => own::row(fields, number),
+        Value::Object(fields) if is_object => row(fields, number),
         other => broken(format!(
             "line {number}: found {}, expected a JSON object{}",
             found(&other),
             advice(&other)
         )),
     }
+}
+
+fn row(mut fields: Fields, number: u64) -> Row {
+    let is_batch_row = is_batch_row(&fields);
+    let id_name = if is_batch_row { "custom_id" } else { "id" };
+    let id = present(&fields, id_name).map(|id| fields::id(id, id_name));
+    let unnamed = match id {
+        Some(_) if is_batch_row => Id::unread(number),
+        _ => Id::line(number),
+    };
+    let (id, wrong) = match id.transpose() {
+        Ok(id) => (id, None),
+        Err(error) => (None, Some(error)),
+    };
+    let mut repeated = OpenAi::default();
+    let ask = match wrong {
+        Some(error) => Err(error),
+        None if is_batch_row => carried(&fields).map(|(ask, of_ask)| {
+            repeated = of_ask;
+            ask
+        }),
+        None => own::ask(&mut fields),
+    };
+    let mut row = Row {
+        line: number,
+        claims_id: id.is_some(),
+        id: id.unwrap_or(unnamed),
+        format: Format::Own,
+        tells_format: is_batch_row || fields.keys().any(|name| own::is_known(name)),
+        ask,
+        ignored: Vec::new(),
+    };
+    let mut ignore = |within: &str, name: &str| {
+        if row.ignored.len() < IGNORED_AT_MOST {
+            row.ignored
+                .push(quote::text(format_args!("{within}{name}")));
+        }
+    };
+    if !is_batch_row {
+        let unknown = |name: &&String| !own::is_known(name) && !elsewhere::is_known(name);
+        fields
+            .keys()
+            .filter(unknown)
+            .for_each(|name| ignore("", name));
+        return row;
+    }
+    let around = fields
+        .keys()
+        .filter(|name| !ENVELOPE.contains(&name.as_str()));
+    around.for_each(|name| ignore("", name));
+    let body = fields.get("body").and_then(Value::as_object);
+    for (name, value) in body.into_iter().flatten() {
+        if !value.is_null() && openai::is_unknown(name) {
+            ignore("body.", name);
+        }
+    }
+    row.format = Format::OpenAi(repeated);
+    row
+}
+
+const ENVELOPE: [&str; 4] = ["custom_id", "method", "url", "body"];
+
+/// Whether an object means to be a batch row. One of ours may have such names too, of which it has no use, but then it
+/// has a prompt beside them.
+fn is_batch_row(row: &Fields) -> bool {
+    let has = |name: &&str| row.contains_key(*name);
+    let envelope = ["body", "url"].iter().filter(|name| has(name)).count();
+    has(&"custom_id")
+        || envelope == 2
+        || (envelope == 1
+            && !["prompt", "input_ids", "messages"]
+                .iter()
+                .any(|name| has(&name)))
+}
+
+/// What the body in a batch row asks.
+fn carried(row: &Fields) -> Result<(Ask, OpenAi), RowError> {
+    const URLS: &str = "\"/v1/chat/completions\" or \"/v1/completions\"";
+    if let Some(method) = present(row, "method").filter(|method| *method != "POST") {
+        return Err(wrong("method", method, "\"POST\""));
+    }
+    let url = row.get("url").unwrap_or(&Value::Null);
+    let endpoint = match url.as_str() {
+        Some("/v1/chat/completions") => Endpoint::Chat,
+        Some("/v1/completions") => Endpoint::Completions,
+        _ => return Err(wrong("url", url, URLS)),
+    };
+    openai::ask(endpoint, row.get("body").unwrap_or(&Value::Null))
+}
+
+/// The custom_id of a line that is no JSON, or of which only the beginning is known: where its name stands, and a
+/// whole value after it. A name within a string would have a backslash before its quotes.
+fn recover_id(line: &[u8]) -> Option<Id> {
+    const NAME: &[u8] = b"\"custom_id\"";
+    /// The envelope comes before a long body; ids are shorter.
+    const SEARCHED_BYTES: usize = 1 << 16;
+    let line = &line[..line.len().min(SEARCHED_BYTES)];
+    let after = line.windows(NAME.len()).position(|bytes| bytes == NAME)? + NAME.len();
+    let value = line[after..].trim_ascii_start().strip_prefix(b":")?;
+    let mut values = serde_json::Deserializer::from_slice(value).into_iter::<Value>();
+    fields::id(&values.next()?.ok()?, "custom_id").ok()
 }
 
 /// What to do about a line of JSON that is no object.
@@ -80,7 +182,7 @@ fn describe(error: &serde_json::Error) -> String {
 /// batch row's id is found in it, the answer has that.
 pub(super) fn unreadable(line: &[u8], number: u64, error: RowError) -> Row {
     let mut row = Row::unreadable(number, error);
-    if let Some(id) = openai::recover_id(line) {
+    if let Some(id) = recover_id(line) {
         row.be_batch_row(id);
         row.claims_id = true;
     }

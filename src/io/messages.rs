@@ -3,18 +3,27 @@
 mod calls;
 
 use super::fields::{self, Fields, found, present, wrong};
-use super::row::{Code, MAX_VALUES, RowError};
+use super::row::{Code, MAX_VALUES, Prompt, RowError};
 use crate::json;
 use crate::text::Chat;
 use serde_json::{Map, Value, json};
 
-/// What a row's fields say of a conversation. `tools` are left out where the row forbids calls.
-pub(super) fn chat(fields: &Fields, with_tools: bool) -> Result<Chat, RowError> {
+/// What a row's fields say of a conversation. Tools are not shown where the row forbids calls.
+pub(super) fn prompt(fields: &Fields) -> Result<Prompt, RowError> {
+    for name in ["messages", "tools", "chat_template_kwargs"] {
+        fields
+            .get(name)
+            .map_or(Ok(()), |value| fields::shown_numbers(name, value))?;
+    }
     let list = fields.get("messages").unwrap_or(&Value::Null);
     let mut kwargs = kwargs(fields)?;
-    let tools = tools(fields)?.filter(|_| with_tools);
-    if tools.is_some() {
-        several_calls(fields)?;
+    let allowed = present(fields, "tool_choice").is_none_or(|choice| choice != "none");
+    let tools = tools(fields)?.filter(|_| allowed);
+    if tools.is_some() && fields::boolean(fields, "parallel_tool_calls")? == Some(false) {
+        return Err(RowError::new(
+            Code::Unsupported,
+            "parallel_tool_calls: found false beside tools, expected true: calls cannot be held to one",
+        ));
     }
     let mut chat = Chat::new(read(list)?, tools);
     let generation = switch(fields, &mut kwargs, "add_generation_prompt")?;
@@ -31,7 +40,7 @@ pub(super) fn chat(fields: &Fields, with_tools: bool) -> Result<Chat, RowError> 
     }
     chat.add_generation_prompt = generation.unwrap_or(chat.continue_final_message.is_none());
     chat.kwargs = kwargs;
-    Ok(chat)
+    Ok(Prompt::Messages(Box::new(chat)))
 }
 
 /// `chat_template_kwargs`: variables of the template. What has a field of its own, or is set another way, is none.
@@ -239,18 +248,6 @@ fn check_content(content: &mut Value, name: &str) -> Result<(), RowError> {
     Ok(())
 }
 
-/// An answer's text is written as it is, however many calls it makes.
-fn several_calls(fields: &Fields) -> Result<(), RowError> {
-    const NAME: &str = "parallel_tool_calls";
-    match fields::boolean(fields, NAME)? {
-        Some(false) => Err(RowError::new(
-            Code::Unsupported,
-            format!("{NAME}: found false beside tools, expected true: calls cannot be held to one"),
-        )),
-        _ => Ok(()),
-    }
-}
-
 /// A list of tools for the chat template; an empty one is none.
 fn tools(fields: &Fields) -> Result<Option<Value>, RowError> {
     match present(fields, "tools") {
@@ -268,11 +265,6 @@ fn tools(fields: &Fields) -> Result<Option<Value>, RowError> {
         }
         Some(other) => Err(wrong("tools", other, "an array of objects")),
     }
-}
-
-/// Whether a row forbids calls: then its tools are not shown.
-pub(super) fn forbids_tools(fields: &Fields) -> bool {
-    present(fields, "tool_choice").is_some_and(|choice| choice == "none")
 }
 
 /// Fields that only conversations have.

@@ -8,9 +8,7 @@ mod error;
 mod format;
 mod id;
 
-pub use ask::{
-    Ask, Choices, DEFAULT_MAX_NEW_TOKENS, FieldNames, MAX_CHOICES, Options, Prompt, Unasked,
-};
+pub use ask::{Ask, Choices, DEFAULT_MAX_NEW_TOKENS, FieldNames, MAX_CHOICES, Options, Prompt};
 pub use error::{Code, RowError, TIMED_OUT};
 pub use format::{Endpoint, Format, OpenAi};
 pub use id::{Id, MAX_ID_BYTES};

@@ -30,7 +30,7 @@ pub struct Rows {
 struct Reading {
     source: Mutex<Source>,
     rules: Rules,
-    codec: Arc<dyn Codec>,
+    codec: Arc<Codec>,
     threads: Threads,
     in_order: SyncSender<Result<Option<Work>>>,
     texts: Mutex<Texts>,
@@ -62,7 +62,7 @@ impl Rows {
     pub fn start(
         source: Source,
         rules: Rules,
-        codec: Arc<dyn Codec>,
+        codec: Arc<Codec>,
         threads: Threads,
     ) -> Result<Self> {
         let (send, in_order) = sync_channel(READ_AHEAD);

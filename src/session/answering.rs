@@ -147,7 +147,7 @@ impl Session {
     }
 
     /// The tokenizer and the chat template, which other threads may use too. They have no deadline of their own.
-    pub fn codec(&self) -> Arc<dyn Codec> {
+    pub fn codec(&self) -> Arc<Codec> {
         self.texts.codec.clone()
     }
 
@@ -190,7 +190,7 @@ impl Session {
             return Ok(None);
         };
         self.sequences
-            .enter(request, prepared, &*self.texts.codec, request);
+            .enter(request, prepared, &self.texts.codec, request);
         Ok(Some(request))
     }
 

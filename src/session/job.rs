@@ -32,7 +32,7 @@ pub enum Style {
 /// Everything a job needs besides its device.
 pub struct Job<'a> {
     pub rows: Rows,
-    pub codec: &'a dyn Codec,
+    pub codec: &'a Codec,
     pub output: Output,
     pub style: Style,
     pub origin: Origin,

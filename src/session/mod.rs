@@ -3,7 +3,7 @@
 //!
 //! - [`spec`]: what is chosen about a run; [`target`]: its device, opened; [`sizes`]: what it wants of its memory
 //! - [`opened`]: a model with its sizes, and engines for it; `score` and `bench` need no more
-//! - [`texts`]: tokenizer, chat template and rules for questions ([`codec`] is the first two for `io`, `eos` what ends answers)
+//! - [`texts`]: tokenizer, chat template and rules for questions (`eos`: what ends answers)
 //! - [`answering`]: [`Session`], all of that with a running engine; [`sequences`]: tokens and texts of what runs there
 //! - [`job`]: the loop of `generate` over rows, whose [`failures`] it counts; [`scoring`]: that of `score` over prompts
 //! - [`Progress`]: how far such a loop is, on standard error
@@ -14,7 +14,6 @@
 
 pub mod answering;
 pub mod any_engine;
-pub mod codec;
 mod eos;
 pub mod failures;
 pub mod job;

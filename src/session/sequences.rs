@@ -2,10 +2,11 @@
 
 use super::any_engine::AnyEngine;
 use crate::io::answer::{Finish, Outcome};
-use crate::io::codec::{Codec, TextProgress, TextStream};
+use crate::io::codec::Codec;
 use crate::io::prepare::Prepared;
 use crate::io::row::{Code, RowError};
 use crate::runtime::{EndReason, Event, Timing, TokenLogprobs};
+use crate::text::{Progress, StreamEnd, TextStream};
 use std::collections::HashMap;
 
 /// All that a device has, by request. `T` goes with each from its beginning to its end.
@@ -48,7 +49,7 @@ impl<T> Sequences<T> {
     }
 
     /// The device has taken `prepared` as `request`.
-    pub fn enter(&mut self, request: u64, prepared: &Prepared, codec: &dyn Codec, with: T) {
+    pub fn enter(&mut self, request: u64, prepared: &Prepared, codec: &Codec, with: T) {
         let live = Live::new(prepared, codec);
         self.live.insert(request, (with, live));
     }
@@ -114,7 +115,8 @@ impl<T> Sequences<T> {
 pub struct Live {
     prompt_tokens: usize,
     stop_ids: Vec<u32>,
-    text: Box<dyn TextStream>,
+    /// `None`: tokens have no text.
+    text: Option<TextStream>,
     output_ids: Vec<u32>,
     logprobs: Option<Vec<TokenLogprobs>>,
     /// A stop string was found: later tokens are dropped.
@@ -141,7 +143,7 @@ pub struct Ended {
 }
 
 impl Live {
-    fn new(prepared: &Prepared, codec: &dyn Codec) -> Self {
+    fn new(prepared: &Prepared, codec: &Codec) -> Self {
         let request = &prepared.request;
         Self {
             prompt_tokens: request.prompt.len(),
@@ -161,7 +163,8 @@ impl Live {
 
     /// Text that has become certain since this was last asked: see [`TextStream::certain`].
     pub fn certain(&mut self) -> String {
-        let text = self.text.certain();
+        let text = self.text.as_mut();
+        let text = text.map(TextStream::certain).unwrap_or_default();
         self.told_bytes += text.len();
         text
     }
@@ -189,10 +192,13 @@ impl Live {
         if let (Some(all), Some(one)) = (&mut self.logprobs, logprobs) {
             all.push(one);
         }
+        let Some(text) = &mut self.text else {
+            return Taken::GoesOn;
+        };
         if self.stop_ids.contains(&token) {
             // The device ends the row by itself.
-            self.text.push_last(token);
-        } else if self.text.push(token) == TextProgress::Stopped {
+            text.push_last(token);
+        } else if text.push(token) == Progress::Stopped {
             self.stopped = true;
             return Taken::Stopped;
         }
@@ -209,17 +215,21 @@ impl Live {
             ..
         } = self;
         let taken = output_ids.len();
-        let end = text.finish();
-        if let Some(tokens) = end.stop_tokens {
-            // Text that was held back may have shown only now that it holds a stop string.
-            output_ids.truncate(tokens);
-            if let Some(all) = &mut logprobs {
-                all.truncate(tokens);
-            }
+        let end = text.map(TextStream::finish);
+        let end = end.unwrap_or_else(|| StreamEnd {
+            text: String::new(),
+            tokens: taken,
+            stopped: false,
+            offsets: vec![0; taken],
+        });
+        // Text that was held back may have shown only now that it holds a stop string.
+        output_ids.truncate(end.tokens);
+        if let Some(all) = &mut logprobs {
+            all.truncate(end.tokens);
         }
         let finish = match reason {
             EndReason::Refused => Err(refused()),
-            _ if end.stop_tokens.is_some() => Ok(Finish::Stop),
+            _ if end.stopped => Ok(Finish::Stop),
             EndReason::NotFinite => Err(not_finite(output_ids.len())),
             EndReason::Stop => Ok(Finish::Stop),
             EndReason::Timeout => Ok(Finish::Timeout),

@@ -1,7 +1,7 @@
 //! Why a row is not served.
 
 use crate::quote;
-use crate::text::Late;
+use crate::text::{Late, Unrendered};
 use std::fmt;
 
 /// Why a row was not served; `as_str` is what the answer carries.
@@ -89,6 +89,15 @@ impl From<Late> for RowError {
         match late {
             Late::Over(message) => Self::new(Code::TextTimeout, message),
             Late::NoThread(message) => Self::new(Code::NoThread, message),
+        }
+    }
+}
+
+impl From<Unrendered> for RowError {
+    fn from(error: Unrendered) -> Self {
+        match error {
+            Unrendered::Refused(message) => Self::new(Code::ChatTemplate, message),
+            Unrendered::NoThread(message) => Self::new(Code::NoThread, message),
         }
     }
 }
