@@ -91,19 +91,21 @@ fn integers(file: &TensorFile, name: &str, array: &Array, shape: &str) -> Result
     let bytes = file.bytes(array);
     match array.dtype {
         Dtype::I32 => Ok(int32(bytes)),
-        Dtype::I64 => Ok(bytes
-            .chunks_exact(8)
-            .map(|b| i64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]))
-            .collect()),
+        Dtype::I64 => Ok(int64(bytes)),
         _ => Err(wrong_array(file.path(), name, array, shape)),
     }
 }
 
 fn int32(bytes: &[u8]) -> Vec<i64> {
-    bytes
-        .chunks_exact(4)
-        .map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]]).into())
+    let (ids, _) = bytes.as_chunks();
+    ids.iter()
+        .map(|&id| i32::from_le_bytes(id).into())
         .collect()
+}
+
+fn int64(bytes: &[u8]) -> Vec<i64> {
+    let (ids, _) = bytes.as_chunks();
+    ids.iter().map(|&id| i64::from_le_bytes(id)).collect()
 }
 
 /// The dictionary a .npy file begins with.
@@ -141,16 +143,19 @@ fn split_npy(bytes: &[u8]) -> std::result::Result<(NpyHeader, &[u8]), String> {
     let (header, data) = rest.split_at_checked(length).ok_or_else(cut)?;
     let header = std::str::from_utf8(header).map_err(|_| "its header is not text")?;
     // The Python literal of two strings, a bool and a tuple of integers, as JSON.
-    let json = header
-        .replace('\'', "\"")
-        .replace('(', "[")
-        .replace(')', "]")
-        .replace("False", "false")
-        .replace("True", "true")
-        .replace(", ]", "]")
-        .replace(",]", "]")
-        .replace(", }", "}")
-        .replace(",}", "}");
+    let mut json = header.to_owned();
+    for (python, in_json) in [
+        ("'", "\""),
+        ("(", "["),
+        (")", "]"),
+        ("False", "false"),
+        ("True", "true"),
+        (", ", ","),
+        (",]", "]"),
+        (",}", "}"),
+    ] {
+        json = json.replace(python, in_json);
+    }
     let header = serde_json::from_str(&json).map_err(|_| {
         format!(
             "found the header {}, expected a dictionary of descr, fortran_order and shape",
@@ -160,44 +165,30 @@ fn split_npy(bytes: &[u8]) -> std::result::Result<(NpyHeader, &[u8]), String> {
     Ok((header, data))
 }
 
-// Each takes exactly its bytes.
-fn little_i32(id: &[u8]) -> i64 {
-    i32::from_le_bytes(id.try_into().expect("4 bytes")).into()
-}
-
-fn big_i32(id: &[u8]) -> i64 {
-    i32::from_be_bytes(id.try_into().expect("4 bytes")).into()
-}
-
-fn little_i64(id: &[u8]) -> i64 {
-    i64::from_le_bytes(id.try_into().expect("8 bytes"))
-}
-
-fn big_i64(id: &[u8]) -> i64 {
-    i64::from_be_bytes(id.try_into().expect("8 bytes"))
-}
-
-/// Reads int32 or int64 `[N, T]`.
+/// Reads int32 or int64 `[N, T]`, little-endian and row after row, as numpy has them unless told otherwise.
 ///
 /// # Errors
-/// Another type or rank, or another number of bytes than the header says.
+/// Another type, rank or order, or another number of bytes than the header says.
 pub fn npy(path: &Path) -> Result<Vec<Sample>> {
     let bytes = std::fs::read(path)
         .map_err(|error| Error::open(path, &error, "a .npy file of token ids"))?;
     let (header, data) = split_npy(&bytes)
         .map_err(|error| Error::file(path, format!("not a .npy file: {error}")))?;
-    let format = match header.descr.as_str() {
-        Some("<i4") => Some((4, little_i32 as fn(&[u8]) -> i64)),
-        Some(">i4") => Some((4, big_i32 as _)),
-        Some("<i8") => Some((8, little_i64 as _)),
-        Some(">i8") => Some((8, big_i64 as _)),
-        _ => None,
+    let (width, read) = match header.descr.as_str() {
+        Some("<i4") => (4, int32 as fn(&[u8]) -> Vec<i64>),
+        Some("<i8") => (8, int64 as _),
+        _ => (0, int32 as _),
     };
-    let (&[n, t], Some((width, read))) = (&header.shape[..], format) else {
+    let (&[n, t], false, 4 | 8) = (&header.shape[..], header.fortran_order, width) else {
+        let order = if header.fortran_order {
+            ", in Fortran order"
+        } else {
+            ""
+        };
         return Err(Error::file(
             path,
             format!(
-                "found {} {}, expected int32 or int64 [N, T]",
+                "found {} {}{order}, expected int32 or int64 [N, T], little-endian and in C order",
                 json::shown(&header.descr),
                 quote::text(format_args!("{:?}", header.shape))
             ),
@@ -213,12 +204,7 @@ pub fn npy(path: &Path) -> Result<Vec<Sample>> {
             ),
         ));
     }
-    let (n, t) = (n as usize, t as usize);
-    let mut ids: Vec<i64> = data.chunks_exact(width as usize).map(read).collect();
-    if header.fortran_order {
-        ids = (0..n * t).map(|i| ids[(i % t) * n + i / t]).collect();
-    }
-    rows(path, &ids, n, t)
+    rows(path, &read(data), n as usize, t as usize)
 }
 
 /// Reads raw little-endian int32 `[n, t]`.
@@ -256,24 +242,15 @@ fn rows(path: &Path, ids: &[i64], n: usize, t: usize) -> Result<Vec<Sample>> {
 }
 
 fn sample(path: &Path, number: u64, name: String, ids: &[i64]) -> Result<Sample> {
+    let wrong = |found: String| Error::file(path, format!("{name}: found {found}"));
     if ids.is_empty() {
-        return Err(Error::file(
-            path,
-            format!("{name}: found no tokens, expected at least one"),
-        ));
+        return Err(wrong("no tokens, expected at least one".to_owned()));
     }
-    let tokens = ids
-        .iter()
-        .enumerate()
-        .map(|(position, &id)| {
-            u32::try_from(id).map_err(|_| {
-                Error::file(
-                    path,
-                    format!("{name}: found {id} at position {position}, expected a token id"),
-                )
-            })
-        })
-        .collect::<Result<_>>()?;
+    let token = |(position, &id): (usize, &i64)| {
+        u32::try_from(id)
+            .map_err(|_| wrong(format!("{id} at position {position}, expected a token id")))
+    };
+    let tokens = ids.iter().enumerate().map(token).collect::<Result<_>>()?;
     Ok(Sample {
         number,
         name,
@@ -287,22 +264,17 @@ fn sample(path: &Path, number: u64, name: String, ids: &[i64]) -> Result<Sample>
 /// A token at or past the vocabulary, or a sample longer than the context.
 pub fn check(path: &Path, samples: &[Sample], vocab_size: usize, max_context: usize) -> Result<()> {
     for Sample { name, tokens, .. } in samples {
+        let wrong = |found: String| Err(Error::file(path, format!("{name}: found {found}")));
         if let Some(position) = tokens.iter().position(|&id| id as usize >= vocab_size) {
-            return Err(Error::file(
-                path,
-                format!(
-                    "{name}: found token id {} at position {position}, expected one below the vocabulary size {vocab_size}",
-                    tokens[position]
-                ),
+            return wrong(format!(
+                "token id {} at position {position}, expected one below the vocabulary size {vocab_size}",
+                tokens[position]
             ));
         }
         if tokens.len() > max_context {
-            return Err(Error::file(
-                path,
-                format!(
-                    "{name}: found {} tokens, expected at most the context of {max_context}",
-                    tokens.len()
-                ),
+            return wrong(format!(
+                "{} tokens, expected at most the context of {max_context}",
+                tokens.len()
             ));
         }
     }

@@ -3,11 +3,9 @@
 use super::hash::{fnv128, hex};
 use crate::error::{Error, Result};
 use crate::json;
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -164,31 +162,9 @@ impl Answer {
                 .body
                 .choices
                 .first()
-                .map(|first| &first.finish_reason),
-            None => Some(&self.finish_reason),
+                .map(|first| first.finish_reason.as_deref()),
+            None => Some(self.finish_reason.as_deref()),
         };
-        let finish = finish.and_then(Option::as_deref);
-        matches!(finish, Some("stop" | "length" | "tool_calls"))
+        matches!(finish.flatten(), Some("stop" | "length" | "tool_calls"))
     }
-}
-
-/// What says of a line of an output file that its row failed.
-#[derive(Deserialize)]
-struct Ending<'a> {
-    error: Option<IgnoredAny>,
-    #[serde(borrow)]
-    finish_reason: Option<Cow<'a, str>>,
-}
-
-/// Whether a line of an output file is that of a row that failed: with an error, or cut before its end.
-///
-/// # Errors
-/// It is no answer.
-pub(super) fn is_failed(line: &[u8]) -> serde_json::Result<bool> {
-    let Ending {
-        error,
-        finish_reason,
-    } = serde_json::from_slice(line)?;
-    let cut = matches!(finish_reason.as_deref(), Some("timeout" | "cancelled"));
-    Ok(error.is_some() || cut)
 }

@@ -11,7 +11,7 @@ mod lines;
 mod read;
 
 pub use self::lines::now;
-use self::lines::{ENDED, First, Header, Record};
+use self::lines::{ENDED, Header, Record};
 use self::read::{Answers, Lines};
 use super::identity::Identity;
 use super::kept::{Holder, Kept, Place};
@@ -117,13 +117,9 @@ impl Journal {
         header.of.option(name).map(str::to_owned)
     }
 
-    fn header_beside(output: &Path) -> Option<Box<Header>> {
+    fn header_beside(output: &Path) -> Option<Header> {
         let journal = File::open(beside(&place(output)?, ".partial")).ok()?;
-        let mut lines = Lines::new(&journal);
-        match First::parse(lines.next().ok()??) {
-            First::Header(header) => Some(header),
-            First::OtherVersion | First::Foreign => None,
-        }
+        Header::parse(Lines::new(&journal).next().ok()??)
     }
 
     /// Has the header say how many sequences run at once, at most. It is written with the first answer.
