@@ -16,8 +16,8 @@
 
 use super::codec::Codec;
 use super::openai_answer;
-use super::outcome::{ErrorBody, List, TimingMs, TokenEntry, Usage};
 pub use super::outcome::{Finish, Label, Origin, Outcome};
+use super::outcome::{List, TimingMs, TokenEntry, Usage};
 use super::row::{Code, Format, Id, RowError, TIMED_OUT};
 use serde::Serialize;
 
@@ -27,7 +27,7 @@ pub fn served(label: &Label, outcomes: &[Outcome], codec: &Codec, origin: &Origi
         (Format::Own, [outcome]) => own(label, outcome, codec),
         (Format::Own, _) => unreachable!("rows of our own ask for one answer"),
         (Format::OpenAi(_), _) if outcomes.iter().any(|outcome| !outcome.finish.is_final()) => {
-            failed(label, &RowError::new(Code::Timeout, TIMED_OUT))
+            failed(label, &Code::Timeout.error(TIMED_OUT))
         }
         (Format::OpenAi(repeated), _) => {
             let body = openai_answer::body(repeated, label.line, outcomes, codec, origin);
@@ -41,18 +41,17 @@ pub fn failed(label: &Label, error: &RowError) -> String {
     #[derive(Serialize)]
     struct Failed<'a> {
         id: &'a Id,
-        error: ErrorBody<'a>,
+        error: &'a RowError,
     }
-    let body = ErrorBody::of(error);
     match label.format {
         Format::Own => to_json(&Failed {
             id: &label.id,
-            error: body,
+            error,
         }),
         Format::OpenAi(_) => {
             let is_wrong = !error.code.may_succeed_later();
             let response = is_wrong.then(|| (400, openai_answer::error(error)));
-            batch_line(label, response, Some(body))
+            batch_line(label, response, Some(error))
         }
     }
 }
@@ -85,14 +84,14 @@ fn own(label: &Label, outcome: &Outcome, codec: &Codec) -> String {
 fn batch_line<B: Serialize>(
     label: &Label,
     response: Option<(u16, B)>,
-    error: Option<ErrorBody<'_>>,
+    error: Option<&RowError>,
 ) -> String {
     #[derive(Serialize)]
     struct Line<'a, B> {
         id: String,
         custom_id: &'a Id,
         response: Option<Response<B>>,
-        error: Option<ErrorBody<'a>>,
+        error: Option<&'a RowError>,
     }
     #[derive(Serialize)]
     struct Response<B> {

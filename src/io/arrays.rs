@@ -17,6 +17,24 @@ pub struct Sample {
     pub tokens: Vec<u32>,
 }
 
+/// Where one request's logits go. Requests are numbered in the order of submission, and so are these.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogitsTarget {
+    /// The i of `logits.{i}`.
+    pub number: u64,
+    /// The prompt's tokens, T.
+    pub tokens: u32,
+}
+
+impl LogitsTarget {
+    pub fn of(sample: &Sample) -> Self {
+        Self {
+            number: sample.number,
+            tokens: sample.tokens.len() as u32,
+        }
+    }
+}
+
 /// What a file of samples is, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -116,31 +134,18 @@ struct NpyHeader {
     shape: Vec<u64>,
 }
 
-/// Splits a .npy file (numpy.lib.format, versions 1 to 3) into its header and its data.
+/// Splits a .npy file (version 1 of numpy.lib.format, whose headers have up to 64 KiB) into its header and its data.
 fn split_npy(bytes: &[u8]) -> std::result::Result<(NpyHeader, &[u8]), String> {
-    let cut = || "it ends within its header".to_owned();
+    let cut = "it ends within its header";
     let rest = bytes
         .strip_prefix(b"\x93NUMPY")
         .ok_or("it does not begin with \\x93NUMPY")?;
-    let (version, rest) = rest.split_at_checked(2).ok_or_else(cut)?;
-    let (length, rest) = match version[0] {
-        1 => rest
-            .split_first_chunk()
-            .map(|(n, rest)| (u16::from_le_bytes(*n).into(), rest)),
-        2 | 3 => rest
-            .split_first_chunk()
-            .map(|(n, rest)| (u32::from_le_bytes(*n) as usize, rest)),
-        other => return Err(format!("found format version {other}, expected 1, 2 or 3")),
+    let (&[major, _, low, high], rest) = rest.split_first_chunk().ok_or(cut)?;
+    if major != 1 {
+        return Err(format!("found format version {major}, expected 1"));
     }
-    .ok_or_else(cut)?;
-    // numpy refuses longer ones than 10,000 bytes, too, unless it is told to trust the file.
-    const MAX_HEADER_BYTES: usize = 1 << 16;
-    if length > MAX_HEADER_BYTES {
-        return Err(format!(
-            "found a header of {length} bytes, expected at most {MAX_HEADER_BYTES}"
-        ));
-    }
-    let (header, data) = rest.split_at_checked(length).ok_or_else(cut)?;
+    let length = u16::from_le_bytes([low, high]).into();
+    let (header, data) = rest.split_at_checked(length).ok_or(cut)?;
     let header = std::str::from_utf8(header).map_err(|_| "its header is not text")?;
     // The Python literal of two strings, a bool and a tuple of integers, as JSON.
     let mut json = header.to_owned();

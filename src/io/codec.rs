@@ -122,10 +122,7 @@ impl Codec {
                 "the model has no chat template (neither chat_template.jinja nor one in tokenizer_config.json), expected prompt or input_ids"
             }
         };
-        Err(RowError::new(
-            Code::ChatTemplate,
-            format!("messages: {why}"),
-        ))
+        Err(Code::ChatTemplate.error(format!("messages: {why}")))
     }
 
     /// What the template may not show of the conversation as it is meant.

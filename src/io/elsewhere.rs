@@ -127,10 +127,9 @@ pub(super) fn refuse(
     for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
         if let Some(expected) = expected(name, value) {
             let (name, found) = (quote::text(name), found(value));
-            return Err(RowError::new(
-                Code::Unsupported,
-                format!("{within}{name}: found {found}, expected {expected}"),
-            ));
+            return Err(Code::Unsupported.error(format!(
+                "{within}{name}: found {found}, expected {expected}"
+            )));
         }
     }
     Ok(())

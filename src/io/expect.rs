@@ -5,7 +5,7 @@
 //! expected logits at the two tokens differ by no more than the tolerance times the largest expected
 //! magnitude there; each is shown.
 
-use super::target::LogitsTarget;
+use super::arrays::LogitsTarget;
 use super::tensors::TensorFile;
 use crate::error::{Error, Result};
 use crate::model::DType;

@@ -75,10 +75,10 @@ impl Number {
 
 /// An invalid_request error: `field: found X, expected Y`.
 pub fn wrong(field: &str, value: &Value, expected: &str) -> RowError {
-    RowError::new(
-        Code::InvalidRequest,
-        format!("{field}: found {}, expected {expected}", found(value)),
-    )
+    Code::InvalidRequest.error(format!(
+        "{field}: found {}, expected {expected}",
+        found(value)
+    ))
 }
 
 /// A value as an error shows it: its JSON, cut where it is long.
@@ -101,13 +101,10 @@ pub fn found(value: &Value) -> String {
 pub fn shown_numbers(name: &str, value: &Value) -> Result<(), RowError> {
     match json::find_written(value, |number| number.parse::<i128>().is_err()) {
         None => Ok(()),
-        Some(number) => Err(RowError::new(
-            Code::InvalidRequest,
-            format!(
-                "{name}: found the number {} in it, expected finite numbers, and integers of at most 128 bits",
-                quote::text(number)
-            ),
-        )),
+        Some(number) => Err(Code::InvalidRequest.error(format!(
+            "{name}: found the number {} in it, expected finite numbers, and integers of at most 128 bits",
+            quote::text(number)
+        ))),
     }
 }
 
@@ -149,10 +146,9 @@ where
 pub fn limit(fields: &Fields, name: &str, other: &str) -> Result<Option<u32>, RowError> {
     let read = |name| integer(fields, name, 1..=MAX_NEW_TOKENS);
     match (read(name)?, read(other)?) {
-        (Some(one), Some(two)) if one != two => Err(RowError::new(
-            Code::InvalidRequest,
-            format!("{name}: found {one}, expected {two} like {other}, or only one of them"),
-        )),
+        (Some(one), Some(two)) if one != two => Err(Code::InvalidRequest.error(format!(
+            "{name}: found {one}, expected {two} like {other}, or only one of them"
+        ))),
         (one, two) => Ok(one.or(two)),
     }
 }
@@ -224,26 +220,20 @@ pub fn logit_bias(fields: &Fields) -> Result<Option<Vec<(u32, f32)>>, RowError> 
     let expected = "an object of token ids as strings, each with a number from -100 to 100";
     let given = json::object(value).ok_or_else(|| wrong(NAME, value, expected))?;
     if given.len() > MAX_BIASES {
-        return Err(RowError::new(
-            Code::InvalidRequest,
-            format!(
-                "{NAME}: found {} tokens, expected at most {MAX_BIASES}",
-                given.len()
-            ),
-        ));
+        return Err(Code::InvalidRequest.error(format!(
+            "{NAME}: found {} tokens, expected at most {MAX_BIASES}",
+            given.len()
+        )));
     }
     let mut biases = Vec::with_capacity(given.len());
     for (key, bias) in given {
         // As a number is written, so that no two keys are one id.
         let id = key.parse::<u32>().ok().filter(|id| id.to_string() == *key);
         let id = id.ok_or_else(|| {
-            RowError::new(
-                Code::InvalidRequest,
-                format!(
-                    "{NAME}: found the key {}, expected a token id",
-                    quote::name(key)
-                ),
-            )
+            Code::InvalidRequest.error(format!(
+                "{NAME}: found the key {}, expected a token id",
+                quote::name(key)
+            ))
         })?;
         let number = json::float(bias).filter(|bias| (-100.0..=100.0).contains(bias));
         let name = format!("{NAME}.{id}");
@@ -277,13 +267,10 @@ pub fn stop_strings(fields: &Fields, name: &str) -> Result<Option<Vec<String>>, 
     items
         .iter()
         .map(|item| match item.as_str() {
-            Some(text) if text.len() > MAX_STOP_BYTES => Err(RowError::new(
-                Code::InvalidRequest,
-                format!(
-                    "{name}: found a string of {} bytes, expected at most {MAX_STOP_BYTES}",
-                    text.len()
-                ),
-            )),
+            Some(text) if text.len() > MAX_STOP_BYTES => Err(Code::InvalidRequest.error(format!(
+                "{name}: found a string of {} bytes, expected at most {MAX_STOP_BYTES}",
+                text.len()
+            ))),
             Some(text) if !text.is_empty() => Ok(text.to_owned()),
             _ => Err(wrong(name, item, EXPECTED)),
         })
@@ -308,13 +295,10 @@ pub fn token_id_array(value: &Value, name: &str) -> Result<Vec<u32>, RowError> {
         .map(
             |(position, item)| match json::integer(item).map(u32::try_from) {
                 Some(Ok(id)) => Ok(id),
-                Some(Err(_)) => Err(RowError::new(
-                    Code::TokenOutOfRange,
-                    format!(
-                        "{name}[{position}]: found {}, expected a token id of the vocabulary",
-                        found(item)
-                    ),
-                )),
+                Some(Err(_)) => Err(Code::TokenOutOfRange.error(format!(
+                    "{name}[{position}]: found {}, expected a token id of the vocabulary",
+                    found(item)
+                ))),
                 _ => Err(wrong(&format!("{name}[{position}]"), item, "a token id")),
             },
         )
@@ -325,13 +309,10 @@ pub fn token_id_array(value: &Value, name: &str) -> Result<Vec<u32>, RowError> {
 pub fn id(value: &Value, name: &str) -> Result<Id, RowError> {
     match (value, json::integer(value)) {
         (Value::String(text), _) if text.len() <= MAX_ID_BYTES => Ok(Id::text(text.clone())),
-        (Value::String(text), _) => Err(RowError::new(
-            Code::InvalidRequest,
-            format!(
-                "{name}: found a string of {} bytes, expected at most {MAX_ID_BYTES}",
-                text.len()
-            ),
-        )),
+        (Value::String(text), _) => Err(Code::InvalidRequest.error(format!(
+            "{name}: found a string of {} bytes, expected at most {MAX_ID_BYTES}",
+            text.len()
+        ))),
         (_, Some(number)) => Ok(Id::integer(number)),
         _ => Err(wrong(
             name,
@@ -340,6 +321,26 @@ pub fn id(value: &Value, name: &str) -> Result<Id, RowError> {
         )),
     }
 }
+
+/// The names that [`shared_options`] reads, and two that each format reads for itself.
+pub const SHARED: [&str; 16] = [
+    "max_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "min_tokens",
+    "seed",
+    "stop",
+    "ignore_eos",
+    "skip_special_tokens",
+    "logprobs",
+    "timeout_ms",
+];
 
 /// Options that are spelt alike in our rows and in OpenAI bodies (with vLLM's additions).
 pub fn shared_options(fields: &Fields) -> Result<Options, RowError> {

@@ -10,11 +10,11 @@ use super::row::{
 use crate::json;
 use crate::quote;
 use serde_json::Value;
+use std::fmt::Display;
 
 /// Reads one line. Never fails: what is wrong with the line is in `ask`.
 pub fn parse(line: &[u8], number: u64) -> Row {
-    let broken =
-        |message: String| unreadable(line, number, RowError::new(Code::InvalidJson, message));
+    let broken = |message: String| unreadable(line, number, Code::InvalidJson.error(message));
     if line.len() > MAX_VALUES && json::count_values(line) > MAX_VALUES {
         return broken(format!(
             "line {number}: found more than {MAX_VALUES} values, expected a row of fewer"
@@ -23,99 +23,101 @@ pub fn parse(line: &[u8], number: u64) -> Row {
     let value: Value = match json::exact(line) {
         Ok(value) => value,
         Err(error) => {
-            return broken(format!(
-                "line {number} is not JSON: {}{}",
-                describe(&error),
-                match looks_like_json(line) {
-                    true => "",
-                    false => "; `generate --lines` takes each line of a text as a prompt",
-                }
-            ));
+            let why = describe(&error);
+            let advice = if looks_like_json(line) {
+                ""
+            } else {
+                "; `generate --lines` takes each line of a text as a prompt"
+            };
+            return broken(format!("line {number} is not JSON: {why}{advice}"));
         }
     };
     // A number may be kept as an object: it is none.
     let is_object = json::object(&value).is_some();
     match value {
         Value::Object(fields) if is_object => row(fields, number),
-        other => broken(format!(
-            "line {number}: found {}, expected a JSON object{}",
-            found(&other),
-            advice(&other)
-        )),
+        other => {
+            let advice = if other.is_array() {
+                " a line; jq -c '.[]' FILE makes lines of a file that is one array"
+            } else {
+                ""
+            };
+            broken(format!(
+                "line {number}: found {}, expected a JSON object{advice}",
+                found(&other)
+            ))
+        }
     }
 }
 
-fn row(mut fields: Fields, number: u64) -> Row {
+fn row(fields: Fields, number: u64) -> Row {
     let is_batch_row = is_batch_row(&fields);
     let id_name = if is_batch_row { "custom_id" } else { "id" };
     let id = present(&fields, id_name).map(|id| fields::id(id, id_name));
-    let unnamed = match id {
-        Some(_) if is_batch_row => Id::unread(number),
-        _ => Id::line(number),
+    let mut row = if is_batch_row {
+        batch_row(&fields, number)
+    } else {
+        own_row(fields, number)
     };
-    let (id, wrong) = match id.transpose() {
-        Ok(id) => (id, None),
-        Err(error) => (None, Some(error)),
-    };
-    let mut repeated = OpenAi::default();
-    let ask = match wrong {
-        Some(error) => Err(error),
-        None if is_batch_row => carried(&fields).map(|(ask, of_ask)| {
-            repeated = of_ask;
-            ask
-        }),
-        None => own::ask(&mut fields),
-    };
-    let mut row = Row {
-        line: number,
-        claims_id: id.is_some(),
-        id: id.unwrap_or(unnamed),
-        format: Format::Own,
-        tells_format: is_batch_row || fields.keys().any(|name| own::is_known(name)),
-        ask,
-        ignored: Vec::new(),
-    };
-    let mut ignore = |within: &str, name: &str| {
-        if row.ignored.len() < IGNORED_AT_MOST {
-            row.ignored
-                .push(quote::text(format_args!("{within}{name}")));
+    match id {
+        None => {}
+        Some(Ok(id)) => {
+            row.id = id;
+            row.claims_id = true;
         }
-    };
-    if !is_batch_row {
-        let unknown = |name: &&String| !own::is_known(name) && !elsewhere::is_known(name);
-        fields
-            .keys()
-            .filter(unknown)
-            .for_each(|name| ignore("", name));
-        return row;
-    }
-    let around = fields
-        .keys()
-        .filter(|name| !ENVELOPE.contains(&name.as_str()));
-    around.for_each(|name| ignore("", name));
-    let body = fields.get("body").and_then(Value::as_object);
-    for (name, value) in body.into_iter().flatten() {
-        if !value.is_null() && openai::is_unknown(name) {
-            ignore("body.", name);
+        Some(Err(error)) => {
+            row.ask = Err(error);
+            if is_batch_row {
+                row.id = Id::unread(number);
+            }
         }
     }
-    row.format = Format::OpenAi(repeated);
     row
 }
 
-const ENVELOPE: [&str; 4] = ["custom_id", "method", "url", "body"];
+fn own_row(mut fields: Fields, number: u64) -> Row {
+    let ask = own::ask(&mut fields);
+    let unknown = |name: &&String| !own::is_known(name) && !elsewhere::is_known(name);
+    Row {
+        tells_format: fields.keys().any(|name| own::is_known(name)),
+        ignored: shown(fields.keys().filter(unknown)),
+        ..Row::new(number, ask)
+    }
+}
+
+fn batch_row(fields: &Fields, number: u64) -> Row {
+    const ENVELOPE: [&str; 4] = ["custom_id", "method", "url", "body"];
+    let around = fields
+        .keys()
+        .filter(|name| !ENVELOPE.contains(&name.as_str()));
+    let body = fields.get("body").and_then(Value::as_object);
+    let body = body.into_iter().flatten();
+    let unknown = body.filter(|(name, value)| !value.is_null() && openai::is_unknown(name));
+    let within = unknown.map(|(name, _)| format!("body.{name}"));
+    let (ask, repeated) = match carried(fields) {
+        Ok((ask, repeated)) => (Ok(ask), repeated),
+        Err(error) => (Err(error), OpenAi::default()),
+    };
+    Row {
+        format: Format::OpenAi(repeated),
+        tells_format: true,
+        ignored: shown(around.cloned().chain(within)),
+        ..Row::new(number, ask)
+    }
+}
+
+/// Names as messages show them, as many as are told of.
+fn shown(names: impl Iterator<Item: Display>) -> Vec<String> {
+    names.take(IGNORED_AT_MOST).map(quote::text).collect()
+}
 
 /// Whether an object means to be a batch row. One of ours may have such names too, of which it has no use, but then it
 /// has a prompt beside them.
 fn is_batch_row(row: &Fields) -> bool {
-    let has = |name: &&str| row.contains_key(*name);
-    let envelope = ["body", "url"].iter().filter(|name| has(name)).count();
-    has(&"custom_id")
-        || envelope == 2
-        || (envelope == 1
-            && !["prompt", "input_ids", "messages"]
-                .iter()
-                .any(|name| has(&name)))
+    let has = |name: &str| row.contains_key(name);
+    let has_prompt = ["prompt", "input_ids", "messages"].into_iter().any(has);
+    let (body, url) = (has("body"), has("url"));
+    has("custom_id") || (body && url) || ((body || url) && !has_prompt)
 }
 
 /// What the body in a batch row asks.
@@ -146,14 +148,6 @@ fn recover_id(line: &[u8]) -> Option<Id> {
     fields::id(&values.next()?.ok()?, "custom_id").ok()
 }
 
-/// What to do about a line of JSON that is no object.
-fn advice(value: &Value) -> &'static str {
-    match value {
-        Value::Array(_) => " a line; jq -c '.[]' FILE makes lines of a file that is one array",
-        _ => "",
-    }
-}
-
 /// serde_json's message without its "at line 1 column C": the line is ours to say.
 fn describe(error: &serde_json::Error) -> String {
     let text = error.to_string();
@@ -181,7 +175,7 @@ fn describe(error: &serde_json::Error) -> String {
 /// A line that is no row, for the reason that `error` gives. Of its text there is `line`, which need not be all: where a
 /// batch row's id is found in it, the answer has that.
 pub(super) fn unreadable(line: &[u8], number: u64, error: RowError) -> Row {
-    let mut row = Row::unreadable(number, error);
+    let mut row = Row::new(number, Err(error));
     if let Some(id) = recover_id(line) {
         row.be_batch_row(id);
         row.claims_id = true;

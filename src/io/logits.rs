@@ -1,9 +1,9 @@
 //! Logits as they come from the device: into a pre-sized file, into a comparison, into logprobs.
 
+use super::arrays::LogitsTarget;
 use super::expect::Comparison;
 use super::logprobs::Logprobs;
 use super::shard::{Holds, ShardOutput};
-use super::target::LogitsTarget;
 use crate::backend::LogitsSink;
 use crate::error::{Error, Result};
 use crate::files::{Resolved, Unfinished, Whole, resolve};

@@ -6,7 +6,7 @@
 mod lines;
 mod logits;
 
-use super::shard::{Holds, Record, Shard, record_path};
+use super::shard::{Holds, Record, record_path};
 use crate::error::{Error, Result};
 use crate::quote;
 use std::fs::File;
@@ -16,17 +16,12 @@ use std::path::{Path, PathBuf};
 struct Part {
     path: PathBuf,
     record: Record,
-    shard: Shard,
 }
 
 impl Part {
     fn read(path: &Path) -> Result<Self> {
         let record = Record::read(path)?;
-        let shard = record.shard().map_err(|error| {
-            let about = format!("its shard: {error}");
-            Error::file(record_path(path), about)
-        })?;
-        let rows = record.input.rows;
+        let (shard, rows) = (record.shard, record.input.rows);
         let found = match record.holds {
             Holds::Lines => record.answers,
             Holds::Logits => record.answers.saturating_add(record.failed),
@@ -43,7 +38,6 @@ impl Part {
         Ok(Self {
             path: path.to_owned(),
             record,
-            shard,
         })
     }
 
@@ -94,10 +88,10 @@ impl Part {
             ))
         };
         let (ours, theirs) = (&self.record, &other.record);
-        if ours.count != theirs.count {
+        if ours.shard.count != theirs.shard.count {
             return wrong(format!(
                 "found shard {}, and {of} is {}",
-                other.shard, self.shard
+                theirs.shard, ours.shard
             ));
         }
         if ours.input != theirs.input {
@@ -156,20 +150,22 @@ impl Merge {
                 ),
             ));
         }
-        parts.sort_by_key(|part| part.record.index);
-        if let Some(pair) = parts.windows(2).find(|pair| pair[0].shard == pair[1].shard) {
+        parts.sort_by_key(|part| part.record.shard.index);
+        let same = |pair: &&[Part]| pair[0].record.shard == pair[1].record.shard;
+        if let Some(pair) = parts.windows(2).find(same) {
             return Err(Error::file(
                 &pair[1].path,
                 format!(
                     "found shard {}, which {} is too, expected each once",
-                    pair[1].shard,
+                    pair[1].record.shard,
                     pair[0].path.display()
                 ),
             ));
         }
-        let count = parts[0].record.count;
+        let count = parts[0].record.shard.count;
         if parts.len() as u64 != count {
-            let find = |index: u64| parts.binary_search_by_key(&index, |part| part.record.index);
+            let find =
+                |index: u64| parts.binary_search_by_key(&index, |part| part.record.shard.index);
             let mut missing = (0..count).filter(|&index| find(index).is_err());
             let named: Vec<String> = (&mut missing).take(NAMED).map(|i| i.to_string()).collect();
             let more = match missing.count() {

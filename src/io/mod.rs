@@ -10,7 +10,7 @@
 //!   reads them and makes tokens of their texts; [`plain`]: prompts that are no rows; [`unpacked`]: compressed files
 //! - [`output`]: where answers go, in input order: a stream, or a journal ([`partial`]) whose answers `--resume` finds
 //!   again ([`kept`]), if it is of the same model and options ([`identity`])
-//! - [`arrays`], [`tensors`], [`target`], [`logits`], [`expect`], [`logprobs`]: token arrays in, logits out and compared
+//! - [`arrays`], [`tensors`], [`logits`], [`expect`], [`logprobs`]: token arrays in, logits out and compared
 //! - [`shard`]: some rows of an input, and the record of which; [`merge`]: shards as one file
 //! - [`record`], [`replay`]: a run's requests, schedule and tokens as a file, and the run once more
 //!
@@ -45,7 +45,6 @@ pub mod row;
 pub mod rows;
 pub mod shard;
 pub mod source;
-pub mod target;
 pub mod tensors;
 pub mod tool_calls;
 pub mod unpacked;

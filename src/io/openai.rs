@@ -46,13 +46,10 @@ pub fn ask(endpoint: Endpoint, body: &Value) -> Result<(Ask, OpenAi), RowError> 
     let n = fields::integer(body, "n", 1..=MAX_N)?.unwrap_or(1);
     let choices = Choices { n, more };
     if choices.count() > MAX_CHOICES {
-        return Err(RowError::new(
-            Code::InvalidRequest,
-            format!(
-                "n: found {n} for each of {} prompts, expected at most {MAX_CHOICES} answers a row",
-                1 + choices.more.len()
-            ),
-        ));
+        return Err(Code::InvalidRequest.error(format!(
+            "n: found {n} for each of {} prompts, expected at most {MAX_CHOICES} answers a row",
+            1 + choices.more.len()
+        )));
     }
     let repeated = OpenAi {
         endpoint,
@@ -78,12 +75,9 @@ fn chat(body: &Fields, options: &mut Options) -> Result<Prompt, RowError> {
         // 0 asks for nothing, which is what there is without logprobs.
         (false, None | Some(0)) => None,
         (false, Some(top)) => {
-            return Err(RowError::new(
-                Code::InvalidRequest,
-                format!(
-                    "top_logprobs: found {top} without logprobs, expected \"logprobs\": true beside it"
-                ),
-            ));
+            return Err(Code::InvalidRequest.error(format!(
+                "top_logprobs: found {top} without logprobs, expected \"logprobs\": true beside it"
+            )));
         }
     };
     messages::prompt(body)
@@ -158,42 +152,19 @@ pub(super) fn is_unknown(name: &str) -> bool {
 
 /// Whether a field is of the format of this url.
 fn is_known(name: &str, endpoint: Endpoint) -> bool {
-    const BOTH: [&str; 24] = [
+    const BOTH: [&str; 8] = [
         "model",
-        "max_tokens",
         "max_completion_tokens",
-        "temperature",
-        "top_p",
-        "top_k",
-        "min_p",
-        "repetition_penalty",
-        "seed",
-        "stop",
         "stop_token_ids",
-        "ignore_eos",
-        "skip_special_tokens",
-        "timeout_ms",
-        "logprobs",
         "n",
         "stream",
-        "frequency_penalty",
-        "presence_penalty",
-        "logit_bias",
-        "min_tokens",
         "user",
         "stream_options",
         "metadata",
     ];
-    const CHAT: [&str; 16] = [
-        "messages",
-        "tools",
-        "tool_choice",
-        "chat_template_kwargs",
-        "continue_final_message",
-        "add_generation_prompt",
+    const CHAT: [&str; 9] = [
         "top_logprobs",
         "response_format",
-        "parallel_tool_calls",
         "modalities",
         "store",
         "service_tier",
@@ -204,8 +175,9 @@ fn is_known(name: &str, endpoint: Endpoint) -> bool {
     ];
     const COMPLETIONS: [&str; 4] = ["prompt", "best_of", "echo", "suffix"];
     BOTH.contains(&name)
+        || fields::SHARED.contains(&name)
         || match endpoint {
-            Endpoint::Chat => CHAT.contains(&name),
+            Endpoint::Chat => CHAT.contains(&name) || messages::is_known(name),
             Endpoint::Completions => COMPLETIONS.contains(&name),
         }
 }

@@ -45,7 +45,7 @@ pub fn error(error: &RowError) -> Value {
         "message": error.message,
         "type": "invalid_request_error",
         "param": null,
-        "code": error.code.as_str(),
+        "code": error.code,
     }})
 }
 

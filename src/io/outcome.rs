@@ -1,7 +1,7 @@
 //! What came of a row, and the parts of answers that every format has.
 
 use super::codec::Codec;
-use super::row::{Format, Id, RowError};
+use super::row::{Format, Id};
 use crate::runtime::{Timing, TokenLogprobs};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -90,21 +90,6 @@ impl TimingMs {
             queue_ms: ms(timing.queue),
             ttft_ms: any.then(|| ms(timing.first_token)),
             total_ms: ms(timing.total),
-        }
-    }
-}
-
-#[derive(Serialize)]
-pub(super) struct ErrorBody<'a> {
-    code: &'static str,
-    message: &'a str,
-}
-
-impl<'a> ErrorBody<'a> {
-    pub(super) fn of(error: &'a RowError) -> Self {
-        Self {
-            code: error.code.as_str(),
-            message: &error.message,
         }
     }
 }

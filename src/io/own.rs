@@ -6,40 +6,11 @@ use super::messages;
 use super::row::{Ask, Code, MAX_LOGPROBS, Options, Prompt, RowError};
 use serde_json::Value;
 
-const OWN_FIELDS: [&str; 28] = [
-    "id",
-    "prompt",
-    "input_ids",
-    "messages",
-    "tools",
-    "tool_choice",
-    "parallel_tool_calls",
-    "chat_template_kwargs",
-    "continue_final_message",
-    "add_generation_prompt",
-    "max_new_tokens",
-    "max_tokens",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-    "min_tokens",
-    "seed",
-    "stop",
-    "stop_ids",
-    "ignore_eos",
-    "skip_special_tokens",
-    "logprobs",
-    "timeout_ms",
-];
+const OWN_FIELDS: [&str; 5] = ["id", "prompt", "input_ids", "max_new_tokens", "stop_ids"];
 
 /// Whether own rows have such a field.
 pub(super) fn is_known(name: &str) -> bool {
-    OWN_FIELDS.contains(&name)
+    OWN_FIELDS.contains(&name) || fields::SHARED.contains(&name) || messages::is_known(name)
 }
 
 /// What a row's fields ask.
@@ -55,14 +26,11 @@ pub(super) fn ask(fields: &mut Fields) -> Result<Ask, RowError> {
         (false, Some(ids), None) => Prompt::Ids(fields::token_id_array(ids, "input_ids")?),
         (false, None, Some(_)) => messages::prompt(fields)?,
         (false, None, None) => {
-            return Err(RowError::new(
-                Code::InvalidRequest,
-                "found none of prompt, input_ids and messages, expected one of them",
-            ));
+            return Err(Code::InvalidRequest
+                .error("found none of prompt, input_ids and messages, expected one of them"));
         }
         _ => {
-            return Err(RowError::new(
-                Code::InvalidRequest,
+            return Err(Code::InvalidRequest.error(
                 "found more than one of prompt, input_ids and messages, expected one of them",
             ));
         }

@@ -57,7 +57,7 @@ pub struct Journal {
     /// Of those, rows that another run may answer otherwise.
     not_done: u64,
     /// What is said of OUTPUT where it is a shard.
-    shard: Option<Box<ShardOutput>>,
+    pub shard: Option<Box<ShardOutput>>,
 }
 
 impl Journal {
@@ -92,13 +92,6 @@ impl Journal {
             Start::Resume => journal.resume(&mut kept)?,
         }
         Ok((journal, kept))
-    }
-
-    /// OUTPUT is to have a record beside it.
-    #[must_use]
-    pub fn of_shard(mut self, shard: Option<ShardOutput>) -> Self {
-        self.shard = shard.map(Box::new);
-        self
     }
 
     pub fn path(&self) -> &Path {

@@ -2,9 +2,6 @@
 //! otherwise fail on the device.
 
 mod text_size;
-mod waiting;
-
-pub use self::waiting::Waiting;
 
 use super::codec::Codec;
 use super::hash::{Fnv64, mix64};
@@ -43,6 +40,43 @@ pub struct Prepared {
     pub special: bool,
 }
 
+/// Sequences of a row that the device has not taken, in the order of the row's answers. What they share is there once.
+#[derive(Debug, Default)]
+pub struct Waiting {
+    /// A sequence of each prompt.
+    prompts: Vec<Prepared>,
+    /// To each prompt.
+    answers: usize,
+    /// The row's sampling key.
+    key: u64,
+    taken: usize,
+}
+
+impl Waiting {
+    /// How many they are.
+    pub fn left(&self) -> usize {
+        self.prompts.len() * self.answers - self.taken
+    }
+
+    /// The next one.
+    pub fn peek(&mut self) -> Option<&Prepared> {
+        let prepared = self
+            .prompts
+            .get_mut(self.taken.checked_div(self.answers)?)?;
+        // The first has the row's own.
+        prepared.request.sampling.key = match self.taken as u64 {
+            0 => self.key,
+            choice => sampling_key(self.key, choice),
+        };
+        Some(prepared)
+    }
+
+    /// The device has taken the next one.
+    pub fn take(&mut self) {
+        self.taken += 1;
+    }
+}
+
 /// generation_config.json as options: what it advises where neither row nor flag says anything. Its max_new_tokens is
 /// for [`Rules::advised_new_tokens`].
 pub fn generation_options(generation: &GenerationConfig) -> Options {
@@ -76,10 +110,10 @@ pub fn prompt_tokens(
     max_context: u32,
     codec: &Codec,
 ) -> Result<Vec<u32>, RowError> {
-    let text_tokens = |field, text: &str, special, wrong| {
+    let text_tokens = |field, text: &str, special, wrong: Code| {
         let encode = |text: &str, special| {
             let tokens = codec.encode(text, special);
-            tokens.map_err(|message| RowError::new(wrong, message))
+            tokens.map_err(|message| wrong.error(message))
         };
         text_size::check(field, text, max_context, |part| encode(part, false))?;
         Ok::<_, RowError>((field, encode(text, special)?))
@@ -93,10 +127,9 @@ pub fn prompt_tokens(
         }
     };
     if tokens.is_empty() {
-        return Err(RowError::new(
-            Code::EmptyPrompt,
-            format!("{field}: found no tokens, expected at least one"),
-        ));
+        return Err(
+            Code::EmptyPrompt.error(format!("{field}: found no tokens, expected at least one"))
+        );
     }
     check_tokens(field, &tokens, vocab_size)?;
     Ok(tokens)
@@ -105,13 +138,10 @@ pub fn prompt_tokens(
 fn check_tokens(field: &str, tokens: &[u32], vocab_size: u32) -> Result<(), RowError> {
     match tokens.iter().position(|&token| token >= vocab_size) {
         None => Ok(()),
-        Some(position) => Err(RowError::new(
-            Code::TokenOutOfRange,
-            format!(
-                "{field}[{position}]: found {}, expected a token id below the vocabulary size {vocab_size}",
-                tokens[position]
-            ),
-        )),
+        Some(position) => Err(Code::TokenOutOfRange.error(format!(
+            "{field}[{position}]: found {}, expected a token id below the vocabulary size {vocab_size}",
+            tokens[position]
+        ))),
     }
 }
 
@@ -125,10 +155,9 @@ pub fn prepare(rules: &Rules, codec: &Codec, row: u64, ask: &Ask) -> Result<Prep
             let mut waiting = prepare_all(rules, codec, row, ask)?;
             Ok(waiting.peek().expect("one prompt, one answer").clone())
         }
-        several => Err(RowError::new(
-            Code::Unsupported,
-            format!("found a question for {several} answers, expected one for 1"),
-        )),
+        several => Err(Code::Unsupported.error(format!(
+            "found a question for {several} answers, expected one for 1"
+        ))),
     }
 }
 
@@ -140,7 +169,7 @@ pub fn prepare_all(rules: &Rules, codec: &Codec, row: u64, ask: &Ask) -> Result<
     let options = ask.options.clone().or(&rules.defaults);
     let stop = StopMatcher::new(options.stop.as_deref().unwrap_or_default());
     if let Some(why) = codec.no_text().filter(|_| !stop.is_empty()) {
-        return Err(RowError::new(Code::InvalidRequest, format!("stop: {why}")));
+        return Err(Code::InvalidRequest.error(format!("stop: {why}")));
     }
     let key = options.seed;
     let key = key.unwrap_or_else(|| sampling_key(rules.run_seed, row));
@@ -151,11 +180,18 @@ pub fn prepare_all(rules: &Rules, codec: &Codec, row: u64, ask: &Ask) -> Result<
             if ask.choices.more.is_empty() {
                 return error;
             }
-            RowError::new(error.code, format!("prompt[{place}]: {}", error.message))
+            error
+                .code
+                .error(format!("prompt[{place}]: {}", error.message))
         })
     });
     let prompts = prepared.collect::<Result<_, _>>()?;
-    Ok(Waiting::new(prompts, ask.choices.n as usize, key))
+    Ok(Waiting {
+        prompts,
+        answers: ask.choices.n as usize,
+        key,
+        taken: 0,
+    })
 }
 
 /// A prompt's request, whose key [`Waiting`] knows.
@@ -169,20 +205,17 @@ fn prepare_one(
 ) -> Result<Prepared, RowError> {
     let (vocab_size, max_context) = (rules.vocab_size, rules.max_context);
     let prompt = prompt_tokens(prompt, ask.names, vocab_size, max_context, codec)?;
-    let limit = limit(rules, prompt.len() as u64, ask)?;
+    let (max_new_tokens, unlimited) = limit(rules, prompt.len() as u64, ask)?;
     let biases = options.logit_bias.clone().unwrap_or_default();
     if let Some((id, _)) = biases.iter().find(|&&(id, _)| id >= vocab_size) {
-        return Err(RowError::new(
-            Code::TokenOutOfRange,
-            format!(
-                "logit_bias: found the key {id}, expected token ids below the vocabulary size {vocab_size}"
-            ),
-        ));
+        return Err(Code::TokenOutOfRange.error(format!(
+            "logit_bias: found the key {id}, expected token ids below the vocabulary size {vocab_size}"
+        )));
     }
-    let min_new_tokens = min_new_tokens(rules, limit.tokens, ask)?;
+    let min_new_tokens = min_new_tokens(rules, max_new_tokens, ask)?;
     let request = Request {
-        max_new_tokens: limit.tokens,
-        unlimited: limit.is_rest,
+        max_new_tokens,
+        unlimited,
         stop_ids: stop_ids(rules, ask)?,
         min_new_tokens,
         biases,
@@ -208,16 +241,9 @@ fn prepare_one(
     })
 }
 
-/// Tokens that a row may generate.
-struct Limit {
-    tokens: u32,
-    /// Nobody named any, so they are what the context leaves.
-    is_rest: bool,
-}
-
-/// What a row may generate. A limit that the row or a flag names must fit beside the prompt; one that nobody
-/// asked for is cut to what the context leaves.
-fn limit(rules: &Rules, prompt_tokens: u64, ask: &Ask) -> Result<Limit, RowError> {
+/// Tokens that a row may generate, and whether they are what the context leaves. A limit that the row or a flag names must
+/// fit beside the prompt; one that nobody asked for is cut to what the context leaves.
+fn limit(rules: &Rules, prompt_tokens: u64, ask: &Ask) -> Result<(u32, bool), RowError> {
     let context = u64::from(rules.max_context);
     let asked = ask.options.max_new_tokens.or(rules.defaults.max_new_tokens);
     let wanted = prompt_tokens + u64::from(asked.unwrap_or(1));
@@ -237,19 +263,13 @@ fn limit(rules: &Rules, prompt_tokens: u64, ask: &Ask) -> Result<Limit, RowError
         } else {
             "; that is the model's own limit"
         };
-        return Err(RowError::new(
-            Code::ContextLength,
-            format!(
-                "found {prompt_tokens} prompt tokens + {new} = {wanted}, expected at most {context} together: {shorten}{advice}"
-            ),
-        ));
+        return Err(Code::ContextLength.error(format!(
+            "found {prompt_tokens} prompt tokens + {new} = {wanted}, expected at most {context} together: {shorten}{advice}"
+        )));
     }
     let rest = (context - prompt_tokens) as u32;
     let named = asked.or_else(|| Some(rules.advised_new_tokens.or(ask.unasked)?.min(rest)));
-    Ok(Limit {
-        tokens: named.unwrap_or(rest),
-        is_rest: named.is_none(),
-    })
+    Ok((named.unwrap_or(rest), named.is_none()))
 }
 
 /// Tokens that a row must generate before one may end it.
@@ -261,13 +281,10 @@ fn min_new_tokens(rules: &Rules, max_new_tokens: u32, ask: &Ask) -> Result<u32, 
     if least <= max_new_tokens {
         return Ok(least);
     }
-    Err(RowError::new(
-        Code::InvalidRequest,
-        format!(
-            "{name}: found {least}, expected at most the {max_new_tokens} new tokens that the row may have: raise {}",
-            limit_name(ask)
-        ),
-    ))
+    Err(Code::InvalidRequest.error(format!(
+        "{name}: found {least}, expected at most the {max_new_tokens} new tokens that the row may have: raise {}",
+        limit_name(ask)
+    )))
 }
 
 /// Who has set the limit: the row, or the flag for all rows.
@@ -305,13 +322,10 @@ fn stop_ids(rules: &Rules, ask: &Ask) -> Result<Vec<u32>, RowError> {
     ids.sort_unstable();
     ids.dedup();
     if ids.len() > TG_MAX_STOP_IDS as usize {
-        return Err(RowError::new(
-            Code::InvalidRequest,
-            format!(
-                "{name}: found {} ids with the end-of-sequence ids, expected at most {TG_MAX_STOP_IDS}",
-                ids.len()
-            ),
-        ));
+        return Err(Code::InvalidRequest.error(format!(
+            "{name}: found {} ids with the end-of-sequence ids, expected at most {TG_MAX_STOP_IDS}",
+            ids.len()
+        )));
     }
     Ok(ids)
 }

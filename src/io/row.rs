@@ -43,15 +43,15 @@ pub struct Row {
 }
 
 impl Row {
-    /// A line that is no row, for the reason that `error` gives.
-    pub fn unreadable(number: u64, error: RowError) -> Self {
+    /// A row of our own that has not written its id, on a line that does not tell its format.
+    pub fn new(number: u64, ask: Result<Ask, RowError>) -> Self {
         Self {
             line: number,
             id: Id::line(number),
             claims_id: false,
             format: Format::Own,
             tells_format: false,
-            ask: Err(error),
+            ask,
             ignored: Vec::new(),
         }
     }

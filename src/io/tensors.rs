@@ -36,9 +36,10 @@ impl TensorFile {
         // Before it is opened: a pipe would wait for its writer, and none of these can be mapped.
         let about = std::fs::metadata(path).map_err(fail)?;
         if !about.is_file() {
-            let found = match about.is_dir() {
-                true => "a directory",
-                false => "a pipe or a device",
+            let found = if about.is_dir() {
+                "a directory"
+            } else {
+                "a pipe or a device"
             };
             let message = format!("found {found}, expected {expected}");
             return Err(Error::file(path, message));

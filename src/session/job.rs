@@ -307,8 +307,5 @@ impl Run<'_> {
 
 /// What a row is told that a failed device had not done.
 pub fn lost(error: &Error) -> RowError {
-    RowError::new(
-        Code::Device,
-        format!("the run failed before this row was done: {error}"),
-    )
+    Code::Device.error(format!("the run failed before this row was done: {error}"))
 }

@@ -227,17 +227,25 @@ impl Live {
         if let Some(all) = &mut logprobs {
             all.truncate(end.tokens);
         }
+        let tokens = output_ids.len();
         let finish = match reason {
-            EndReason::Refused => Err(refused()),
+            EndReason::Refused => Err(Code::ContextLength.error(
+                "prompt and max_new_tokens need more pages than there are, expected fewer tokens or more memory: raise --memory-limit",
+            )),
             _ if end.stopped => Ok(Finish::Stop),
-            EndReason::NotFinite => Err(not_finite(output_ids.len())),
+            EndReason::NotFinite => Err(Code::NonFiniteLogits.error(format!(
+                "logits for token {tokens} after the prompt are not finite, expected finite numbers: check the checkpoint's weights, or use --dtype f32"
+            ))),
             EndReason::Stop => Ok(Finish::Stop),
             EndReason::Timeout => Ok(Finish::Timeout),
-            EndReason::Cancelled => Err(cancelled(output_ids.len())),
+            // What an interrupt cut is no answer, and must not look like one.
+            EndReason::Cancelled => Err(Code::Cancelled.error(format!(
+                "interrupted after {tokens} new tokens, before the last"
+            ))),
             EndReason::Length => Ok(Finish::Length),
         };
         Ended {
-            dropped_tokens: taken - output_ids.len(),
+            dropped_tokens: taken - tokens,
             outcome: finish.map(|finish| Outcome {
                 output_ids,
                 text: end.text,
@@ -249,28 +257,4 @@ impl Live {
             }),
         }
     }
-}
-
-fn refused() -> RowError {
-    RowError::new(
-        Code::ContextLength,
-        "prompt and max_new_tokens need more pages than there are, expected fewer tokens or more memory: raise --memory-limit",
-    )
-}
-
-/// What an interrupt cut is no answer, and must not look like one.
-fn cancelled(tokens: usize) -> RowError {
-    RowError::new(
-        Code::Cancelled,
-        format!("interrupted after {tokens} new tokens, before the last"),
-    )
-}
-
-fn not_finite(tokens: usize) -> RowError {
-    RowError::new(
-        Code::NonFiniteLogits,
-        format!(
-            "logits for token {tokens} after the prompt are not finite, expected finite numbers: check the checkpoint's weights, or use --dtype f32"
-        ),
-    )
 }

@@ -349,7 +349,7 @@ fn a_shard_is_a_file_of_some_rows() {
         "0/2",
     ]);
     ended.fails_in_a_line(2, &["--shard: expected --output FILE"]);
-    for wrong in ["2/2", "1"] {
+    for wrong in ["2/2", "1", "a/b", "0/70000", "0/2/3"] {
         run(&["generate", "--shard", wrong]).fails(2, &["expected I/N"]);
     }
 }

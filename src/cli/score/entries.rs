@@ -116,13 +116,10 @@ fn of_rows(
                 work()?
             };
             if tokens.len() > max_context {
-                return Err(RowError::new(
-                    Code::ContextLength,
-                    format!(
-                        "found {} tokens, expected at most the context of {max_context}",
-                        tokens.len()
-                    ),
-                ));
+                return Err(Code::ContextLength.error(format!(
+                    "found {} tokens, expected at most the context of {max_context}",
+                    tokens.len()
+                )));
             }
             Ok(tokens)
         });

@@ -142,10 +142,11 @@ impl Journal {
                 offset: start,
                 bytes,
             };
-            match record.done {
-                true => kept.by_row.insert(record.row, (record.input, place)),
-                false => kept.by_row.remove(&record.row),
-            };
+            if record.done {
+                kept.by_row.insert(record.row, (record.input, place));
+            } else {
+                kept.by_row.remove(&record.row);
+            }
         }
         self.end = lines.offset;
         if let Some((first, count)) = damaged {

@@ -28,14 +28,11 @@ pub(super) fn check(
         tokens += encode(part)?.len() as u64;
         rest = after;
         if tokens > too_many {
-            return Err(RowError::new(
-                Code::ContextLength,
-                format!(
-                    "{field}: found {} bytes of text, of which the first {} make more than {max_context} tokens, expected at most {max_context} tokens",
-                    text.len(),
-                    text.len() - rest.len()
-                ),
-            ));
+            return Err(Code::ContextLength.error(format!(
+                "{field}: found {} bytes of text, of which the first {} make more than {max_context} tokens, expected at most {max_context} tokens",
+                text.len(),
+                text.len() - rest.len()
+            )));
         }
     }
     Ok(())

@@ -19,11 +19,12 @@ type Fields = IndexMap<String, String>;
 /// their digits.
 pub(super) fn calls(text: &str) -> Read<Vec<Call>> {
     let mut reader = Reader::of(text);
-    let calls = match reader.takes('[') {
-        true => reader.items(']', Reader::call),
-        false => reader.call().map(|call| vec![call]),
+    let calls = if reader.takes('[') {
+        reader.items(']', Reader::call)?
+    } else {
+        vec![reader.call()?]
     };
-    reader.end(calls?)
+    reader.end(calls)
 }
 
 struct Reader<'a> {
@@ -59,10 +60,10 @@ impl<'a> Reader<'a> {
     }
 
     fn expect(&mut self, wanted: char) -> Read<()> {
-        match self.takes(wanted) {
-            true => Ok(()),
-            false => Err(self.wrong(&format!("{wanted:?}"))),
+        if self.takes(wanted) {
+            return Ok(());
         }
+        Err(self.wrong(&format!("{wanted:?}")))
     }
 
     fn wrong(&mut self, expected: &str) -> String {
@@ -155,14 +156,13 @@ impl<'a> Reader<'a> {
             }
             None => given,
         };
-        match arguments.starts_with('{') {
-            true => Ok(Call { name, arguments }),
-            false => Err(format!(
-                "found {}, expected an object as the arguments of {}",
-                quote::text(arguments),
-                quote::name(&name)
-            )),
+        if arguments.starts_with('{') {
+            return Ok(Call { name, arguments });
         }
+        let (found, name) = (quote::text(arguments), quote::name(&name));
+        Err(format!(
+            "found {found}, expected an object as the arguments of {name}"
+        ))
     }
 
     /// A literal, as JSON.
