@@ -80,6 +80,7 @@ fn chat(body: &Fields, options: &mut Options) -> Result<Prompt, RowError> {
             )));
         }
     };
+    messages::check_numbers(body)?;
     messages::prompt(body)
 }
 

@@ -15,6 +15,7 @@ pub(super) fn is_known(name: &str) -> bool {
 
 /// What a row's fields ask.
 pub(super) fn ask(fields: &mut Fields) -> Result<Ask, RowError> {
+    messages::check_numbers(fields)?;
     elsewhere::refuse(fields, "", elsewhere::refusal)?;
     let given = (
         present(fields, "prompt").is_some(),

@@ -32,14 +32,6 @@ impl Journal {
         }
     }
 
-    /// An error of the journal that stands in the way.
-    fn wrong<T>(&self, found: &str) -> Result<T> {
-        Err(Error::file(
-            self.path(),
-            format!("{found}; --overwrite starts afresh"),
-        ))
-    }
-
     /// What OUTPUT.partial holds, if it has a row.
     fn left(&self) -> Result<Option<Left>> {
         let mut lines = Lines::new(self.claim.file());
@@ -63,9 +55,10 @@ impl Journal {
             {
                 Ok(None)
             }
-            _ => self.wrong(
-                "line 1 is no header of a journal as this version of tailgraph writes it, expected {\"journal\":...} and its checksum: go on with the version that wrote it",
-            ),
+            _ => Err(Error::Usage(format!(
+                "{}: line 1 is no header of a journal as this version of tailgraph writes it, expected {{\"journal\":...}} and its checksum: go on with the version that wrote it, or --overwrite starts afresh",
+                self.path().display()
+            ))),
         }
     }
 
@@ -85,8 +78,11 @@ impl Journal {
             return Ok(());
         };
         if let Some(differences) = self.header.of.differences(&left.header.of) {
-            return self.wrong(&format!(
-                "found rows of another model or other options, which differ in {differences}: expected the same as this run's, go on with those"
+            return Err(Error::file(
+                self.path(),
+                format!(
+                    "found rows of another model or other options, which differ in {differences}: expected the same as this run's, go on with those; --overwrite starts afresh"
+                ),
             ));
         }
         let takes_up = &left.header.takes_up;
