@@ -128,7 +128,7 @@ fn generate_answers_the_same() {
     let (out, never) = (Shared::default(), AtomicBool::new(false));
     let job = Job {
         rows,
-        codec: &*codec,
+        codec: &codec,
         output: Answers::Stream(Ordered::new(Box::new(out.clone()), "out", "")),
         style: Style::Json,
         origin: Origin {
@@ -271,7 +271,7 @@ fn a_session_goes_to_another_thread_and_its_codec_to_several() {
     let mut session = open(tokens(5));
     let (codec, rules) = (session.codec(), session.rules().clone());
     let ask = Ask::text("from elsewhere");
-    let prepared = tailgraph::io::prepare::prepare(&rules, &*codec, 0, &ask).unwrap();
+    let prepared = tailgraph::io::prepare::prepare(&rules, &codec, 0, &ask).unwrap();
     let thread = std::thread::spawn(move || {
         session.submit(&prepared).unwrap().unwrap();
         let mut ids = 0;

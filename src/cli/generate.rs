@@ -125,7 +125,7 @@ pub(super) fn serve(
     let job = Job {
         rows,
         origin,
-        codec: &*codec,
+        codec: &codec,
         output,
         style,
         window: WINDOW.max(4 * u64::from(session.opened().options.max_seqs) * replicas as u64),

@@ -165,7 +165,7 @@ impl Reading {
     /// `None`: others have overtaken the row.
     fn with_text(&self, mut work: Work, ask: Option<super::row::Ask>) -> Option<Work> {
         let Some(ask) = ask else { return Some(work) };
-        let prepare = |row| match prepare_all(&self.rules, &*self.codec, row, &ask) {
+        let prepare = |row| match prepare_all(&self.rules, &self.codec, row, &ask) {
             Ok(prepared) => Todo::Run(prepared),
             Err(error) => Todo::Fail(error),
         };

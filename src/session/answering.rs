@@ -175,10 +175,10 @@ impl Session {
             threads,
         } = &self.texts;
         if !ask.has_text() {
-            return prepare(rules, &**codec, number, ask);
+            return prepare(rules, codec, number, ask);
         }
         let (rules, codec, ask) = (rules.clone(), codec.clone(), ask.clone());
-        threads.run(move || prepare(&rules, &*codec, number, &ask))?
+        threads.run(move || prepare(&rules, &codec, number, &ask))?
     }
 
     /// Hands a question to the engine; its request number, from 0. `None`: there is no room, take what comes out first.

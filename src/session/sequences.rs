@@ -116,7 +116,7 @@ pub struct Live {
     prompt_tokens: usize,
     stop_ids: Vec<u32>,
     /// `None`: tokens have no text.
-    text: Option<TextStream>,
+    text: Option<Box<TextStream>>,
     output_ids: Vec<u32>,
     logprobs: Option<Vec<TokenLogprobs>>,
     /// A stop string was found: later tokens are dropped.
@@ -149,7 +149,9 @@ impl Live {
             prompt_tokens: request.prompt.len(),
             logprobs: request.sampling.logprobs.map(|_| Vec::new()),
             stop_ids: request.stop_ids.clone(),
-            text: codec.stream(prepared.stop.clone(), prepared.special),
+            text: codec
+                .stream(prepared.stop.clone(), prepared.special)
+                .map(Box::new),
             output_ids: Vec::new(),
             stopped: false,
             told_bytes: 0,
@@ -164,7 +166,7 @@ impl Live {
     /// Text that has become certain since this was last asked: see [`TextStream::certain`].
     pub fn certain(&mut self) -> String {
         let text = self.text.as_mut();
-        let text = text.map(TextStream::certain).unwrap_or_default();
+        let text = text.map(|text| text.certain()).unwrap_or_default();
         self.told_bytes += text.len();
         text
     }
@@ -215,7 +217,7 @@ impl Live {
             ..
         } = self;
         let taken = output_ids.len();
-        let end = text.map(TextStream::finish);
+        let end = text.map(|text| text.finish());
         let end = end.unwrap_or_else(|| StreamEnd {
             text: String::new(),
             tokens: taken,

@@ -108,7 +108,7 @@ fn of_rows(
             let has_text = ask.has_text();
             let work = move || {
                 let context = max_context as u32;
-                prompt_tokens(&ask.prompt, ask.names, vocab_size, context, &*codec)
+                prompt_tokens(&ask.prompt, ask.names, vocab_size, context, &codec)
             };
             let tokens = if has_text {
                 threads.run(work)??
