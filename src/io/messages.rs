@@ -36,7 +36,9 @@ pub(super) fn prompt(fields: &Fields) -> Result<Prompt, RowError> {
     let allowed = present(fields, "tool_choice").is_none_or(|choice| choice != "none");
     let tools = tools(fields)?.filter(|_| allowed);
     if tools.is_some() && fields::boolean(fields, "parallel_tool_calls")? == Some(false) {
-        return Err(Code::Unsupported.error("parallel_tool_calls: found false beside tools, expected true: calls cannot be held to one"));
+        return Err(Code::Unsupported.error(
+            "parallel_tool_calls: found false beside tools, expected true: calls cannot be held to one",
+        ));
     }
     let mut chat = Chat::new(read(list)?, tools);
     const GENERATION: &str = "add_generation_prompt";
@@ -57,7 +59,9 @@ pub(super) fn prompt(fields: &Fields) -> Result<Prompt, RowError> {
         }
     };
     if chat.continue_final_message.is_some() && generation == Some(true) {
-        return Err(Code::InvalidRequest.error("continue_final_message: found it with add_generation_prompt true, expected add_generation_prompt false or left out"));
+        return Err(Code::InvalidRequest.error(
+            "continue_final_message: found it with add_generation_prompt true, expected add_generation_prompt false or left out",
+        ));
     }
     chat.add_generation_prompt = generation.unwrap_or(chat.continue_final_message.is_none());
     chat.kwargs = kwargs;

@@ -101,7 +101,8 @@ impl Record {
             )));
         }
         let record: Self = serde_json::from_slice(&text).map_err(no_record)?;
-        Shard::parse(&record.shard.to_string()).map_err(wrong)?;
+        Shard::parse(&record.shard.to_string())
+            .map_err(|error| wrong(format!("the shard {} ({error})", record.shard)))?;
         Ok(record)
     }
 }
