@@ -120,7 +120,7 @@ fn generate_answers_the_same() {
     let (out, never) = (Shared::default(), AtomicBool::new(false));
     let job = Job {
         rows,
-        codec: &*codec,
+        codec: &codec,
         output: Answers::Stream(Ordered::new(Box::new(out.clone()), "out", "")),
         style: Style::Json,
         origin: Origin {

@@ -114,8 +114,9 @@ pub(super) fn serve(
     interrupt::look();
     let interrupt = interrupt::flag();
     let codec = texts.codec;
-    let source = Source::new(lines, kept, settings, Box::new(warn));
-    let source = source.strict(args.strict).picked(picker);
+    let mut source = Source::new(lines, kept, settings, Box::new(warn));
+    source.strict = args.strict;
+    source.picker = picker;
     let rows = Rows::start(source, texts.rules, codec.clone(), texts.threads)?;
     let origin = Origin {
         model: opened.spec.model.short_name(),
@@ -125,7 +126,7 @@ pub(super) fn serve(
     let job = Job {
         rows,
         origin,
-        codec: &*codec,
+        codec: &codec,
         output,
         style,
         window: WINDOW.max(4 * u64::from(max_seqs) * replicas as u64),
@@ -332,7 +333,7 @@ fn open_output(
     };
     let path = args.output.as_deref();
     if let Some(path) = path.filter(|path| is_file_output(path)) {
-        let (journal, kept) = Journal::open(path, start, identity)?;
+        let (mut journal, kept) = Journal::open(path, start, identity)?;
         let mut shard = shard;
         if let Some(shard) = &mut shard
             && kept.by_id() > 0
@@ -345,7 +346,8 @@ fn open_output(
                 kept.by_id()
             ));
         }
-        return Ok((Output::File(journal.of_shard(shard)), kept));
+        journal.shard = shard.map(Box::new);
+        return Ok((Output::File(journal), kept));
     }
     let separator = match style {
         Style::Json => "",

@@ -14,6 +14,7 @@ use crate::command::values::Positions;
 use crate::error::{Error, Result};
 use crate::files::Out;
 use crate::io::answer;
+use crate::io::arrays::LogitsTarget;
 use crate::io::arrays::{Kind, Sample};
 use crate::io::expect::{Comparison, default_tolerance};
 use crate::io::identity::Identity;
@@ -22,7 +23,6 @@ use crate::io::logprobs::{self, Logprobs};
 use crate::io::output::Ordered;
 use crate::io::row::Id;
 use crate::io::shard::ShardOutput;
-use crate::io::target::LogitsTarget;
 use crate::io::tensors::TensorFile;
 use crate::model::fingerprint::fingerprint;
 use crate::plan::Prompts;
@@ -73,9 +73,9 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
     if input.rows == 0 {
         warn_of_no_rows(Some(&args.input), "JSON");
     }
-    if let Some(read) = shard.take() {
-        read.input_was(input);
-        shard = Some(read.with_clock(clock));
+    if let Some(shard) = &mut shard {
+        shard.input_was(input);
+        shard.clock = clock;
     }
     let samples: Vec<&Sample> = entries
         .iter()

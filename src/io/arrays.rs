@@ -17,6 +17,24 @@ pub struct Sample {
     pub tokens: Vec<u32>,
 }
 
+/// Where one request's logits go. Requests are numbered in the order of submission, and so are these.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogitsTarget {
+    /// The i of `logits.{i}`.
+    pub number: u64,
+    /// The prompt's tokens, T.
+    pub tokens: u32,
+}
+
+impl LogitsTarget {
+    pub fn of(sample: &Sample) -> Self {
+        Self {
+            number: sample.number,
+            tokens: sample.tokens.len() as u32,
+        }
+    }
+}
+
 /// What a file of samples is, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -91,19 +109,21 @@ fn integers(file: &TensorFile, name: &str, array: &Array, shape: &str) -> Result
     let bytes = file.bytes(array);
     match array.dtype {
         Dtype::I32 => Ok(int32(bytes)),
-        Dtype::I64 => Ok(bytes
-            .chunks_exact(8)
-            .map(|b| i64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]))
-            .collect()),
+        Dtype::I64 => Ok(int64(bytes)),
         _ => Err(wrong_array(file.path(), name, array, shape)),
     }
 }
 
 fn int32(bytes: &[u8]) -> Vec<i64> {
-    bytes
-        .chunks_exact(4)
-        .map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]]).into())
+    let (ids, _) = bytes.as_chunks();
+    ids.iter()
+        .map(|&id| i32::from_le_bytes(id).into())
         .collect()
+}
+
+fn int64(bytes: &[u8]) -> Vec<i64> {
+    let (ids, _) = bytes.as_chunks();
+    ids.iter().map(|&id| i64::from_le_bytes(id)).collect()
 }
 
 /// The dictionary a .npy file begins with.
@@ -114,43 +134,33 @@ struct NpyHeader {
     shape: Vec<u64>,
 }
 
-/// Splits a .npy file (numpy.lib.format, versions 1 to 3) into its header and its data.
+/// Splits a .npy file (version 1 of numpy.lib.format, whose headers have up to 64 KiB) into its header and its data.
 fn split_npy(bytes: &[u8]) -> std::result::Result<(NpyHeader, &[u8]), String> {
-    let cut = || "it ends within its header".to_owned();
+    let cut = "it ends within its header";
     let rest = bytes
         .strip_prefix(b"\x93NUMPY")
         .ok_or("it does not begin with \\x93NUMPY")?;
-    let (version, rest) = rest.split_at_checked(2).ok_or_else(cut)?;
-    let (length, rest) = match version[0] {
-        1 => rest
-            .split_first_chunk()
-            .map(|(n, rest)| (u16::from_le_bytes(*n).into(), rest)),
-        2 | 3 => rest
-            .split_first_chunk()
-            .map(|(n, rest)| (u32::from_le_bytes(*n) as usize, rest)),
-        other => return Err(format!("found format version {other}, expected 1, 2 or 3")),
+    let (&[major, _, low, high], rest) = rest.split_first_chunk().ok_or(cut)?;
+    if major != 1 {
+        return Err(format!("found format version {major}, expected 1"));
     }
-    .ok_or_else(cut)?;
-    // numpy refuses longer ones than 10,000 bytes, too, unless it is told to trust the file.
-    const MAX_HEADER_BYTES: usize = 1 << 16;
-    if length > MAX_HEADER_BYTES {
-        return Err(format!(
-            "found a header of {length} bytes, expected at most {MAX_HEADER_BYTES}"
-        ));
-    }
-    let (header, data) = rest.split_at_checked(length).ok_or_else(cut)?;
+    let length = u16::from_le_bytes([low, high]).into();
+    let (header, data) = rest.split_at_checked(length).ok_or(cut)?;
     let header = std::str::from_utf8(header).map_err(|_| "its header is not text")?;
     // The Python literal of two strings, a bool and a tuple of integers, as JSON.
-    let json = header
-        .replace('\'', "\"")
-        .replace('(', "[")
-        .replace(')', "]")
-        .replace("False", "false")
-        .replace("True", "true")
-        .replace(", ]", "]")
-        .replace(",]", "]")
-        .replace(", }", "}")
-        .replace(",}", "}");
+    let mut json = header.to_owned();
+    for (python, in_json) in [
+        ("'", "\""),
+        ("(", "["),
+        (")", "]"),
+        ("False", "false"),
+        ("True", "true"),
+        (", ", ","),
+        (",]", "]"),
+        (",}", "}"),
+    ] {
+        json = json.replace(python, in_json);
+    }
     let header = serde_json::from_str(&json).map_err(|_| {
         format!(
             "found the header {}, expected a dictionary of descr, fortran_order and shape",
@@ -160,44 +170,30 @@ fn split_npy(bytes: &[u8]) -> std::result::Result<(NpyHeader, &[u8]), String> {
     Ok((header, data))
 }
 
-// Each takes exactly its bytes.
-fn little_i32(id: &[u8]) -> i64 {
-    i32::from_le_bytes(id.try_into().expect("4 bytes")).into()
-}
-
-fn big_i32(id: &[u8]) -> i64 {
-    i32::from_be_bytes(id.try_into().expect("4 bytes")).into()
-}
-
-fn little_i64(id: &[u8]) -> i64 {
-    i64::from_le_bytes(id.try_into().expect("8 bytes"))
-}
-
-fn big_i64(id: &[u8]) -> i64 {
-    i64::from_be_bytes(id.try_into().expect("8 bytes"))
-}
-
-/// Reads int32 or int64 `[N, T]`.
+/// Reads int32 or int64 `[N, T]`, little-endian and row after row, as numpy has them unless told otherwise.
 ///
 /// # Errors
-/// Another type or rank, or another number of bytes than the header says.
+/// Another type, rank or order, or another number of bytes than the header says.
 pub fn npy(path: &Path) -> Result<Vec<Sample>> {
     let bytes = std::fs::read(path)
         .map_err(|error| Error::open(path, &error, "a .npy file of token ids"))?;
     let (header, data) = split_npy(&bytes)
         .map_err(|error| Error::file(path, format!("not a .npy file: {error}")))?;
-    let format = match header.descr.as_str() {
-        Some("<i4") => Some((4, little_i32 as fn(&[u8]) -> i64)),
-        Some(">i4") => Some((4, big_i32 as _)),
-        Some("<i8") => Some((8, little_i64 as _)),
-        Some(">i8") => Some((8, big_i64 as _)),
-        _ => None,
+    let (width, read) = match header.descr.as_str() {
+        Some("<i4") => (4, int32 as fn(&[u8]) -> Vec<i64>),
+        Some("<i8") => (8, int64 as _),
+        _ => (0, int32 as _),
     };
-    let (&[n, t], Some((width, read))) = (&header.shape[..], format) else {
+    let (&[n, t], false, 4 | 8) = (&header.shape[..], header.fortran_order, width) else {
+        let order = if header.fortran_order {
+            ", in Fortran order"
+        } else {
+            ""
+        };
         return Err(Error::file(
             path,
             format!(
-                "found {} {}, expected int32 or int64 [N, T]",
+                "found {} {}{order}, expected int32 or int64 [N, T], little-endian and in C order",
                 json::shown(&header.descr),
                 quote::text(format_args!("{:?}", header.shape))
             ),
@@ -213,12 +209,7 @@ pub fn npy(path: &Path) -> Result<Vec<Sample>> {
             ),
         ));
     }
-    let (n, t) = (n as usize, t as usize);
-    let mut ids: Vec<i64> = data.chunks_exact(width as usize).map(read).collect();
-    if header.fortran_order {
-        ids = (0..n * t).map(|i| ids[(i % t) * n + i / t]).collect();
-    }
-    rows(path, &ids, n, t)
+    rows(path, &read(data), n as usize, t as usize)
 }
 
 /// Reads raw little-endian int32 `[n, t]`.
@@ -256,24 +247,15 @@ fn rows(path: &Path, ids: &[i64], n: usize, t: usize) -> Result<Vec<Sample>> {
 }
 
 fn sample(path: &Path, number: u64, name: String, ids: &[i64]) -> Result<Sample> {
+    let wrong = |found: String| Error::file(path, format!("{name}: found {found}"));
     if ids.is_empty() {
-        return Err(Error::file(
-            path,
-            format!("{name}: found no tokens, expected at least one"),
-        ));
+        return Err(wrong("no tokens, expected at least one".to_owned()));
     }
-    let tokens = ids
-        .iter()
-        .enumerate()
-        .map(|(position, &id)| {
-            u32::try_from(id).map_err(|_| {
-                Error::file(
-                    path,
-                    format!("{name}: found {id} at position {position}, expected a token id"),
-                )
-            })
-        })
-        .collect::<Result<_>>()?;
+    let token = |(position, &id): (usize, &i64)| {
+        u32::try_from(id)
+            .map_err(|_| wrong(format!("{id} at position {position}, expected a token id")))
+    };
+    let tokens = ids.iter().enumerate().map(token).collect::<Result<_>>()?;
     Ok(Sample {
         number,
         name,
@@ -287,22 +269,17 @@ fn sample(path: &Path, number: u64, name: String, ids: &[i64]) -> Result<Sample>
 /// A token at or past the vocabulary, or a sample longer than the context.
 pub fn check(path: &Path, samples: &[Sample], vocab_size: usize, max_context: usize) -> Result<()> {
     for Sample { name, tokens, .. } in samples {
+        let wrong = |found: String| Err(Error::file(path, format!("{name}: found {found}")));
         if let Some(position) = tokens.iter().position(|&id| id as usize >= vocab_size) {
-            return Err(Error::file(
-                path,
-                format!(
-                    "{name}: found token id {} at position {position}, expected one below the vocabulary size {vocab_size}",
-                    tokens[position]
-                ),
+            return wrong(format!(
+                "token id {} at position {position}, expected one below the vocabulary size {vocab_size}",
+                tokens[position]
             ));
         }
         if tokens.len() > max_context {
-            return Err(Error::file(
-                path,
-                format!(
-                    "{name}: found {} tokens, expected at most the context of {max_context}",
-                    tokens.len()
-                ),
+            return wrong(format!(
+                "{} tokens, expected at most the context of {max_context}",
+                tokens.len()
             ));
         }
     }

@@ -3,6 +3,7 @@
 use super::fields::{Fields, found};
 use super::row::{Code, RowError};
 use crate::json;
+use crate::quote;
 use serde_json::Value;
 
 /// Fields that mean one thing.
@@ -116,15 +117,19 @@ const REFUSED: &[Group] = &[
     group(&["forced_bos_token_id", "forced_eos_token_id"], "[]", "no such field: no token is forced"),
 ];
 
-/// Refuses an own row's field that would change prompt or answer where it is known elsewhere: a row must not mean
-/// something else here in silence.
-pub(super) fn refuse(row: &Fields) -> Result<(), RowError> {
-    for (name, value) in row.iter().filter(|(_, value)| !value.is_null()) {
-        if let Some(expected) = refusal(name, value) {
-            return Err(RowError::new(
-                Code::Unsupported,
-                format!("{name}: found {}, expected {expected}", found(value)),
-            ));
+/// Refuses a field that would change prompt or answer and is not read: a row must not mean something else here in
+/// silence. `expected`: what to write in its place, if it is one; `within`: what messages call the fields' place.
+pub(super) fn refuse(
+    fields: &Fields,
+    within: &str,
+    expected: impl Fn(&str, &Value) -> Option<&'static str>,
+) -> Result<(), RowError> {
+    for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
+        if let Some(expected) = expected(name, value) {
+            let (name, found) = (quote::text(name), found(value));
+            return Err(Code::Unsupported.error(format!(
+                "{within}{name}: found {found}, expected {expected}"
+            )));
         }
     }
     Ok(())

@@ -5,14 +5,12 @@
 //! expected logits at the two tokens differ by no more than the tolerance times the largest expected
 //! magnitude there; each is shown.
 
-use super::target::LogitsTarget;
+use super::arrays::LogitsTarget;
 use super::tensors::TensorFile;
 use crate::error::{Error, Result};
 use crate::model::DType;
 use crate::quote;
 use safetensors::Dtype;
-use std::fmt::Write;
-use std::path::Path;
 use std::sync::Arc;
 
 /// The relative error that is within the tolerance of a run in `dtype` where nobody says otherwise.
@@ -24,7 +22,7 @@ pub fn default_tolerance(dtype: DType) -> f64 {
 }
 
 /// What is expected of one request.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 struct Prompt {
     name: String,
     /// Only the last position is compared.
@@ -36,28 +34,6 @@ struct Prompt {
     expected_squared: f64,
 }
 
-impl Prompt {
-    fn relative(&self) -> f64 {
-        relative(self.difference_squared, self.expected_squared)
-    }
-
-    /// As [`Self::relative`], to order by: what is no number is further off than all that are.
-    fn furthest(&self) -> f64 {
-        match self.relative() {
-            relative if relative.is_nan() => f64::INFINITY,
-            relative => relative,
-        }
-    }
-
-    /// Positions that are to be compared.
-    fn wanted(&self) -> u64 {
-        match self.last_only {
-            true => 1,
-            false => u64::from(self.last) + 1,
-        }
-    }
-}
-
 fn relative(difference_squared: f64, expected_squared: f64) -> f64 {
     if difference_squared == 0.0 {
         return 0.0;
@@ -65,17 +41,16 @@ fn relative(difference_squared: f64, expected_squared: f64) -> f64 {
     (difference_squared / expected_squared).sqrt()
 }
 
-/// A position where another token is on top than expected.
-#[derive(Debug, Clone, PartialEq)]
-struct Disagreement {
-    prompt: usize,
-    position: u32,
-    expected: usize,
-    found: usize,
-    /// Expected logits at both tokens.
-    expected_logits: (f32, f32),
-    tie: bool,
+/// Positions where another token is on top than expected.
+#[derive(Debug, Clone, Default)]
+struct Disagreements {
+    count: usize,
+    /// The first of them, as a report shows them.
+    shown: Vec<String>,
 }
+
+/// Lines of each kind of disagreement in a report.
+const SHOWN_AT_MOST: usize = 20;
 
 /// The comparison as far as it has come.
 #[derive(Debug, Clone)]
@@ -84,13 +59,14 @@ pub struct Comparison {
     tolerance: f64,
     prompts: Vec<Prompt>,
     agreeing: u64,
-    disagreements: Vec<Disagreement>,
+    ties: Disagreements,
+    wrong: Disagreements,
     largest: Option<Largest>,
     /// Positions where either side has a NaN or an infinity.
     not_finite: u64,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 struct Largest {
     difference: f64,
     prompt: usize,
@@ -110,24 +86,24 @@ impl Comparison {
         tolerance: f64,
         last_only: bool,
     ) -> Result<Self> {
-        let path = file.path().to_owned();
         let prompts = targets
             .iter()
-            .map(|target| expected_prompt(&file, &path, target, vocab_size, last_only))
+            .map(|target| expected_prompt(&file, target, vocab_size, last_only))
             .collect::<Result<_>>()?;
         Ok(Self {
             file: Arc::new(file),
             tolerance,
             prompts,
             agreeing: 0,
-            disagreements: Vec::new(),
+            ties: Disagreements::default(),
+            wrong: Disagreements::default(),
             largest: None,
             not_finite: 0,
         })
     }
 
     /// Compares the logits `[V]` of one position of request `request`.
-    pub fn add(&mut self, request: usize, target: &LogitsTarget, position: u32, logits: &[f32]) {
+    pub fn add(&mut self, request: usize, position: u32, logits: &[f32]) {
         let prompt = &mut self.prompts[request];
         if prompt.last_only && position != prompt.last {
             return;
@@ -135,18 +111,15 @@ impl Comparison {
         let Some(array) = self.file.get(&prompt.name) else {
             return;
         };
+        let all = self.file.bytes(array);
         // `[V]` holds the last row alone, `[T, V]` all of them.
-        let row = if array.shape.len() == 1 {
-            0
-        } else {
-            position as usize
+        let (row, rows) = match array.shape[..] {
+            [_] => (0, 1),
+            _ => (position as usize, array.shape[0]),
         };
-        let width = if array.dtype == Dtype::F32 { 4 } else { 2 };
-        let row_bytes = logits.len() * width;
-        let bytes = &self.file.bytes(array)[row * row_bytes..(row + 1) * row_bytes];
-        let expected = widen(array.dtype, bytes);
+        let row_bytes = all.len() / rows;
+        let expected = widen(array.dtype, &all[row * row_bytes..(row + 1) * row_bytes]);
         prompt.compared += 1;
-        debug_assert!(position < target.tokens);
 
         let mut finite = true;
         for (token, (&found, &wanted)) in logits.iter().zip(&expected).enumerate() {
@@ -155,11 +128,8 @@ impl Comparison {
             prompt.difference_squared += difference * difference;
             prompt.expected_squared += f64::from(wanted) * f64::from(wanted);
             let difference = difference.abs();
-            let larger = self
-                .largest
-                .as_ref()
-                .is_none_or(|l| difference > l.difference);
-            if difference.is_finite() && larger {
+            let largest = self.largest.as_ref();
+            if difference.is_finite() && largest.is_none_or(|l| difference > l.difference) {
                 self.largest = Some(Largest {
                     difference,
                     prompt: request,
@@ -168,9 +138,7 @@ impl Comparison {
                 });
             }
         }
-        if !finite {
-            self.not_finite += 1;
-        }
+        self.not_finite += u64::from(!finite);
         let (found, wanted) = (top(logits), top(&expected));
         if found == wanted {
             self.agreeing += 1;
@@ -178,15 +146,20 @@ impl Comparison {
         }
         let scale = expected.iter().fold(0.0_f32, |a, &b| a.max(b.abs()));
         let gap = f64::from(expected[wanted]) - f64::from(expected[found]);
-        self.disagreements.push(Disagreement {
-            prompt: request,
-            position,
-            expected: wanted,
-            found,
-            expected_logits: (expected[wanted], expected[found]),
-            // An infinite logit is as far from any as its own scale.
-            tie: gap.is_finite() && gap <= self.tolerance * f64::from(scale),
-        });
+        // An infinite logit is as far from any as its own scale.
+        let is_tie = gap.is_finite() && gap <= self.tolerance * f64::from(scale);
+        let (kind, what) = if is_tie {
+            (&mut self.ties, "tie")
+        } else {
+            (&mut self.wrong, "disagrees")
+        };
+        kind.count += 1;
+        if kind.count <= SHOWN_AT_MOST {
+            kind.shown.push(format!(
+                "{what}: {} position {position}: expected token {wanted} ({}), found {found} ({})",
+                prompt.name, expected[wanted], expected[found]
+            ));
+        }
     }
 
     /// Norm of all differences over the norm of all expected logits.
@@ -202,12 +175,19 @@ impl Comparison {
             && compared == wanted
             && self.not_finite == 0
             && self.relative() <= self.tolerance
-            && self.disagreements.iter().all(|d| d.tie)
+            && self.wrong.count == 0
     }
 
     /// Positions that are to be compared.
     fn wanted(&self) -> u64 {
-        self.prompts.iter().map(Prompt::wanted).sum()
+        let wanted = |p: &Prompt| {
+            if p.last_only {
+                1
+            } else {
+                u64::from(p.last) + 1
+            }
+        };
+        self.prompts.iter().map(wanted).sum()
     }
 
     /// Positions whose top-1 token is the expected one, and positions compared.
@@ -217,78 +197,64 @@ impl Comparison {
 
     /// The report, several lines, the verdict last.
     pub fn report(&self) -> String {
-        let mut out = String::new();
-        let mut line = |text: String| {
-            out.push_str(&text);
-            out.push('\n');
-        };
-        let (agreeing, positions) = self.agreement();
-        let (ties, wrong): (Vec<_>, Vec<_>) = self.disagreements.iter().partition(|d| d.tie);
-        for (what, list) in [("tie", &ties), ("disagrees", &wrong)] {
-            for d in list.iter().take(SHOWN_AT_MOST) {
-                line(self.describe(what, d));
-            }
-            if list.len() > SHOWN_AT_MOST {
-                line(format!("{what}: {} more", list.len() - SHOWN_AT_MOST));
+        let mut lines = Vec::new();
+        for (what, kind) in [("tie", &self.ties), ("disagrees", &self.wrong)] {
+            lines.extend(kind.shown.iter().cloned());
+            if kind.count > SHOWN_AT_MOST {
+                lines.push(format!("{what}: {} more", kind.count - SHOWN_AT_MOST));
             }
         }
-        line(format!(
-            "top-1 agreement {agreeing}/{positions}, ties {}",
-            ties.len()
+        let (agreeing, positions) = self.agreement();
+        let ties = self.ties.count;
+        lines.push(format!(
+            "top-1 agreement {agreeing}/{positions}, ties {ties}"
         ));
         if let Some(l) = &self.largest {
-            line(format!(
+            lines.push(format!(
                 "largest absolute difference {:.3e} ({} position {} token {})",
                 l.difference, self.prompts[l.prompt].name, l.position, l.token
             ));
         }
-        let mut relative = format!("relative difference {:.3e}", self.relative());
-        if let Some(worst) = self
-            .prompts
-            .iter()
-            .max_by(|a, b| a.furthest().total_cmp(&b.furthest()))
-        {
-            // Writing to a string cannot fail.
-            let _ = write!(
-                relative,
-                " (largest of a prompt {:.3e}, {})",
-                worst.relative(),
-                worst.name
-            );
-        }
-        line(relative);
+        let of_prompt = |p: &Prompt| {
+            (
+                relative(p.difference_squared, p.expected_squared),
+                p.name.clone(),
+            )
+        };
+        // What is no number is further off than all that are.
+        let order = |relative: f64| {
+            if relative.is_nan() {
+                f64::INFINITY
+            } else {
+                relative
+            }
+        };
+        let worst = self.prompts.iter().map(of_prompt);
+        let worst = worst.max_by(|(a, _), (b, _)| order(*a).total_cmp(&order(*b)));
+        let worst =
+            worst.map(|(worst, name)| format!(" (largest of a prompt {worst:.3e}, {name})"));
+        lines.push(format!(
+            "relative difference {:.3e}{}",
+            self.relative(),
+            worst.unwrap_or_default()
+        ));
         if self.not_finite > 0 {
-            line(format!(
+            lines.push(format!(
                 "positions with a NaN or an infinity: {}",
                 self.not_finite
             ));
         }
         let wanted = self.wanted();
         if positions != wanted || wanted == 0 {
-            line(format!(
+            lines.push(format!(
                 "positions compared: {positions} of {wanted}, expected all of at least 1"
             ));
         }
         let verdict = if self.is_valid() { "VALID" } else { "INVALID" };
-        line(format!("{verdict} (tolerance {:e})", self.tolerance));
-        out
-    }
-
-    fn describe(&self, what: &str, d: &Disagreement) -> String {
-        format!(
-            "{what}: {} position {}: expected token {} ({}), found {} ({})",
-            self.prompts[d.prompt].name,
-            d.position,
-            d.expected,
-            d.expected_logits.0,
-            d.found,
-            d.expected_logits.1
-        )
+        lines.push(format!("{verdict} (tolerance {:e})\n", self.tolerance));
+        lines.join("\n")
     }
 }
-
-/// Lines of each kind of disagreement in a report.
-const SHOWN_AT_MOST: usize = 20;
 
 /// The first of the largest.
 fn top(logits: &[f32]) -> usize {
@@ -303,9 +269,9 @@ fn top(logits: &[f32]) -> usize {
 
 fn widen(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
     let dtype = match dtype {
-        Dtype::BF16 => crate::model::DType::BF16,
-        Dtype::F16 => crate::model::DType::F16,
-        _ => crate::model::DType::F32,
+        Dtype::BF16 => DType::BF16,
+        Dtype::F16 => DType::F16,
+        _ => DType::F32,
     };
     let mut out = vec![0.0; bytes.len() / dtype.bytes()];
     crate::model::weights::widen(dtype, bytes, &mut out);
@@ -314,11 +280,11 @@ fn widen(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
 
 fn expected_prompt(
     file: &TensorFile,
-    path: &Path,
     target: &LogitsTarget,
     vocab_size: usize,
     last_only: bool,
 ) -> Result<Prompt> {
+    let path = file.path();
     let name = format!("logits.{}", target.number);
     let Some(array) = file.get(&name) else {
         return Err(Error::file(

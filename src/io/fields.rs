@@ -6,6 +6,8 @@ use crate::json;
 use crate::quote;
 use crate::sys::abi::TG_MAX_BIASES;
 use serde_json::{Map, Value};
+use std::fmt;
+use std::ops::RangeInclusive;
 
 pub type Fields = Map<String, Value>;
 
@@ -65,22 +67,18 @@ impl Number {
 
     /// The field of this name in `fields`.
     pub fn read(&self, fields: &Fields) -> Result<Option<f32>, RowError> {
-        let Some(value) = present(fields, self.name) else {
-            return Ok(None);
-        };
-        json::float(value)
-            .and_then(|number| self.check(number))
-            .map(Some)
-            .ok_or_else(|| wrong(self.name, value, self.expected))
+        read(fields, self.name, self.expected, |value| {
+            self.check(json::float(value)?)
+        })
     }
 }
 
 /// An invalid_request error: `field: found X, expected Y`.
 pub fn wrong(field: &str, value: &Value, expected: &str) -> RowError {
-    RowError::new(
-        Code::InvalidRequest,
-        format!("{field}: found {}, expected {expected}", found(value)),
-    )
+    Code::InvalidRequest.error(format!(
+        "{field}: found {}, expected {expected}",
+        found(value)
+    ))
 }
 
 /// A value as an error shows it: its JSON, cut where it is long.
@@ -98,26 +96,15 @@ pub fn found(value: &Value) -> String {
     }
 }
 
-/// Refuses what [`shown_numbers`] does within the fields `names`.
-pub fn numbers_within(fields: &Fields, names: &[&str]) -> Result<(), RowError> {
-    let mut given = names
-        .iter()
-        .filter_map(|name| Some((name, fields.get(*name)?)));
-    given.try_for_each(|(name, value)| shown_numbers(name, value))
-}
-
 /// Refuses numbers that a template cannot show anywhere in `value`, which is handed on to one: NaN, Infinity, and
 /// integers of more than 128 bits.
 pub fn shown_numbers(name: &str, value: &Value) -> Result<(), RowError> {
     match json::find_written(value, |number| number.parse::<i128>().is_err()) {
         None => Ok(()),
-        Some(number) => Err(RowError::new(
-            Code::InvalidRequest,
-            format!(
-                "{name}: found the number {} in it, expected finite numbers, and integers of at most 128 bits",
-                quote::text(number)
-            ),
-        )),
+        Some(number) => Err(Code::InvalidRequest.error(format!(
+            "{name}: found the number {} in it, expected finite numbers, and integers of at most 128 bits",
+            quote::text(number)
+        ))),
     }
 }
 
@@ -125,38 +112,43 @@ pub fn present<'a>(fields: &'a Fields, name: &str) -> Option<&'a Value> {
     fields.get(name).filter(|value| !value.is_null())
 }
 
-/// An integer from `min` to `max`.
-pub fn integer(fields: &Fields, name: &str, min: u64, max: u64) -> Result<Option<u64>, RowError> {
+/// The field of this name by `take`, whose `None` is an error that says what was `expected`.
+fn read<T>(
+    fields: &Fields,
+    name: &str,
+    expected: &str,
+    take: impl FnOnce(&Value) -> Option<T>,
+) -> Result<Option<T>, RowError> {
     let Some(value) = present(fields, name) else {
         return Ok(None);
     };
-    match json::integer(value).map(u64::try_from) {
-        Some(Ok(number)) if (min..=max).contains(&number) => Ok(Some(number)),
-        _ => Err(wrong(
-            name,
-            value,
-            &format!("an integer from {min} to {max}"),
-        )),
-    }
+    let taken = take(value).ok_or_else(|| wrong(name, value, expected))?;
+    Ok(Some(taken))
 }
 
-pub fn integer_u32(
+/// An integer in `range`.
+pub fn integer<T>(
     fields: &Fields,
     name: &str,
-    min: u32,
-    max: u32,
-) -> Result<Option<u32>, RowError> {
-    Ok(integer(fields, name, min.into(), max.into())?.map(|number| number as u32))
+    range: RangeInclusive<T>,
+) -> Result<Option<T>, RowError>
+where
+    T: TryFrom<i128> + PartialOrd + fmt::Display,
+{
+    let expected = format!("an integer from {} to {}", range.start(), range.end());
+    read(fields, name, &expected, |value| {
+        let number = T::try_from(json::integer(value)?).ok()?;
+        range.contains(&number).then_some(number)
+    })
 }
 
 /// A limit of new tokens, by either of two names.
 pub fn limit(fields: &Fields, name: &str, other: &str) -> Result<Option<u32>, RowError> {
-    let read = |name| integer_u32(fields, name, 1, MAX_NEW_TOKENS);
+    let read = |name| integer(fields, name, 1..=MAX_NEW_TOKENS);
     match (read(name)?, read(other)?) {
-        (Some(one), Some(two)) if one != two => Err(RowError::new(
-            Code::InvalidRequest,
-            format!("{name}: found {one}, expected {two} like {other}, or only one of them"),
-        )),
+        (Some(one), Some(two)) if one != two => Err(Code::InvalidRequest.error(format!(
+            "{name}: found {one}, expected {two} like {other}, or only one of them"
+        ))),
         (one, two) => Ok(one.or(two)),
     }
 }
@@ -166,7 +158,7 @@ pub fn top_k(fields: &Fields) -> Result<Option<u32>, RowError> {
     if present(fields, "top_k").and_then(json::integer) == Some(-1) {
         return Ok(Some(0));
     }
-    integer_u32(fields, "top_k", 0, u32::MAX)
+    integer(fields, "top_k", 0..=u32::MAX)
 }
 
 /// The same from text, for a flag.
@@ -186,13 +178,9 @@ const SEED: &str = "a 64-bit integer, from -9223372036854775808 to 1844674407370
 
 /// Any 64-bit integer; a negative one keeps its bits.
 pub fn seed(fields: &Fields) -> Result<Option<u64>, RowError> {
-    let Some(value) = present(fields, "seed") else {
-        return Ok(None);
-    };
-    json::integer(value)
-        .and_then(seed_bits)
-        .map(Some)
-        .ok_or_else(|| wrong("seed", value, SEED))
+    read(fields, "seed", SEED, |value| {
+        seed_bits(json::integer(value)?)
+    })
 }
 
 fn seed_bits(seed: i128) -> Option<u64> {
@@ -210,19 +198,13 @@ pub fn parse_seed(text: &str) -> Result<u64, String> {
 }
 
 pub fn boolean(fields: &Fields, name: &str) -> Result<Option<bool>, RowError> {
-    match present(fields, name) {
-        None => Ok(None),
-        Some(Value::Bool(value)) => Ok(Some(*value)),
-        Some(other) => Err(wrong(name, other, "true or false")),
-    }
+    read(fields, name, "true or false", Value::as_bool)
 }
 
 pub fn string(fields: &Fields, name: &str) -> Result<Option<String>, RowError> {
-    match present(fields, name) {
-        None => Ok(None),
-        Some(Value::String(value)) => Ok(Some(value.clone())),
-        Some(other) => Err(wrong(name, other, "a string")),
-    }
+    read(fields, name, "a string", |value| {
+        Some(value.as_str()?.to_owned())
+    })
 }
 
 /// Tokens with a bias in a row, at most.
@@ -238,26 +220,20 @@ pub fn logit_bias(fields: &Fields) -> Result<Option<Vec<(u32, f32)>>, RowError> 
     let expected = "an object of token ids as strings, each with a number from -100 to 100";
     let given = json::object(value).ok_or_else(|| wrong(NAME, value, expected))?;
     if given.len() > MAX_BIASES {
-        return Err(RowError::new(
-            Code::InvalidRequest,
-            format!(
-                "{NAME}: found {} tokens, expected at most {MAX_BIASES}",
-                given.len()
-            ),
-        ));
+        return Err(Code::InvalidRequest.error(format!(
+            "{NAME}: found {} tokens, expected at most {MAX_BIASES}",
+            given.len()
+        )));
     }
     let mut biases = Vec::with_capacity(given.len());
     for (key, bias) in given {
         // As a number is written, so that no two keys are one id.
         let id = key.parse::<u32>().ok().filter(|id| id.to_string() == *key);
         let id = id.ok_or_else(|| {
-            RowError::new(
-                Code::InvalidRequest,
-                format!(
-                    "{NAME}: found the key {}, expected a token id",
-                    quote::name(key)
-                ),
-            )
+            Code::InvalidRequest.error(format!(
+                "{NAME}: found the key {}, expected a token id",
+                quote::name(key)
+            ))
         })?;
         let number = json::float(bias).filter(|bias| (-100.0..=100.0).contains(bias));
         let name = format!("{NAME}.{id}");
@@ -291,13 +267,10 @@ pub fn stop_strings(fields: &Fields, name: &str) -> Result<Option<Vec<String>>, 
     items
         .iter()
         .map(|item| match item.as_str() {
-            Some(text) if text.len() > MAX_STOP_BYTES => Err(RowError::new(
-                Code::InvalidRequest,
-                format!(
-                    "{name}: found a string of {} bytes, expected at most {MAX_STOP_BYTES}",
-                    text.len()
-                ),
-            )),
+            Some(text) if text.len() > MAX_STOP_BYTES => Err(Code::InvalidRequest.error(format!(
+                "{name}: found a string of {} bytes, expected at most {MAX_STOP_BYTES}",
+                text.len()
+            ))),
             Some(text) if !text.is_empty() => Ok(text.to_owned()),
             _ => Err(wrong(name, item, EXPECTED)),
         })
@@ -322,13 +295,10 @@ pub fn token_id_array(value: &Value, name: &str) -> Result<Vec<u32>, RowError> {
         .map(
             |(position, item)| match json::integer(item).map(u32::try_from) {
                 Some(Ok(id)) => Ok(id),
-                Some(Err(_)) => Err(RowError::new(
-                    Code::TokenOutOfRange,
-                    format!(
-                        "{name}[{position}]: found {}, expected a token id of the vocabulary",
-                        found(item)
-                    ),
-                )),
+                Some(Err(_)) => Err(Code::TokenOutOfRange.error(format!(
+                    "{name}[{position}]: found {}, expected a token id of the vocabulary",
+                    found(item)
+                ))),
                 _ => Err(wrong(&format!("{name}[{position}]"), item, "a token id")),
             },
         )
@@ -339,13 +309,10 @@ pub fn token_id_array(value: &Value, name: &str) -> Result<Vec<u32>, RowError> {
 pub fn id(value: &Value, name: &str) -> Result<Id, RowError> {
     match (value, json::integer(value)) {
         (Value::String(text), _) if text.len() <= MAX_ID_BYTES => Ok(Id::text(text.clone())),
-        (Value::String(text), _) => Err(RowError::new(
-            Code::InvalidRequest,
-            format!(
-                "{name}: found a string of {} bytes, expected at most {MAX_ID_BYTES}",
-                text.len()
-            ),
-        )),
+        (Value::String(text), _) => Err(Code::InvalidRequest.error(format!(
+            "{name}: found a string of {} bytes, expected at most {MAX_ID_BYTES}",
+            text.len()
+        ))),
         (_, Some(number)) => Ok(Id::integer(number)),
         _ => Err(wrong(
             name,
@@ -355,12 +322,29 @@ pub fn id(value: &Value, name: &str) -> Result<Id, RowError> {
     }
 }
 
+/// The names that [`shared_options`] reads, and two that each format reads for itself.
+pub const SHARED: [&str; 16] = [
+    "max_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "min_tokens",
+    "seed",
+    "stop",
+    "ignore_eos",
+    "skip_special_tokens",
+    "logprobs",
+    "timeout_ms",
+];
+
 /// Options that are spelt alike in our rows and in OpenAI bodies (with vLLM's additions).
 pub fn shared_options(fields: &Fields) -> Result<Options, RowError> {
     Ok(Options {
-        max_new_tokens: None,
-        logprobs: None,
-        stop_ids: None,
         temperature: TEMPERATURE.read(fields)?,
         top_k: top_k(fields)?,
         top_p: TOP_P.read(fields)?,
@@ -369,11 +353,12 @@ pub fn shared_options(fields: &Fields) -> Result<Options, RowError> {
         presence_penalty: PRESENCE_PENALTY.read(fields)?,
         frequency_penalty: FREQUENCY_PENALTY.read(fields)?,
         logit_bias: logit_bias(fields)?,
-        min_tokens: integer_u32(fields, "min_tokens", 0, MAX_NEW_TOKENS)?,
+        min_tokens: integer(fields, "min_tokens", 0..=MAX_NEW_TOKENS)?,
         seed: seed(fields)?,
         stop: stop_strings(fields, "stop")?,
         ignore_eos: boolean(fields, "ignore_eos")?,
         skip_special_tokens: boolean(fields, "skip_special_tokens")?,
-        timeout_ms: integer(fields, "timeout_ms", 1, MAX_TIMEOUT_MS)?,
+        timeout_ms: integer(fields, "timeout_ms", 1..=MAX_TIMEOUT_MS)?,
+        ..Options::default()
     })
 }

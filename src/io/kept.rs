@@ -3,11 +3,9 @@
 use super::hash::{fnv128, hex};
 use crate::error::{Error, Result};
 use crate::json;
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -98,8 +96,8 @@ impl Finished {
             }
             hash.update(&line);
             let text = line.trim_ascii();
-            if let Ok(answer) = json::exact::<Answer>(text)
-                && let Some(id) = answer.id()
+            if let Ok(answer) = json::exact::<Value>(text)
+                && let Some(id) = id(&answer)
                 && let Ok(length) = u32::try_from(text.len())
             {
                 let id = fnv128(id.as_bytes());
@@ -111,7 +109,7 @@ impl Finished {
                 };
                 if !seen.insert(id) {
                     kept.by_id.remove(&id);
-                } else if answer.is_final() {
+                } else if is_final(&answer) {
                     kept.by_id.insert(id, place);
                 }
             }
@@ -124,71 +122,19 @@ impl Finished {
     }
 }
 
-/// What is read of a line of an output file.
-#[derive(Deserialize)]
-struct Answer {
-    custom_id: Option<Value>,
-    id: Option<Value>,
-    response: Option<Response>,
-    finish_reason: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Response {
-    body: Body,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Body {
-    choices: Vec<Choice>,
-}
-
-#[derive(Deserialize)]
-struct Choice {
-    finish_reason: Option<String>,
-}
-
-impl Answer {
-    fn id(&self) -> Option<String> {
-        match self.custom_id.as_ref().or(self.id.as_ref())? {
-            Value::String(text) => Some(text.clone()),
-            other => json::integer(other).map(|number| number.to_string()),
-        }
-    }
-
-    /// Whether another run would only give it again.
-    fn is_final(&self) -> bool {
-        let finish = match &self.response {
-            Some(response) => response
-                .body
-                .choices
-                .first()
-                .map(|first| &first.finish_reason),
-            None => Some(&self.finish_reason),
-        };
-        let finish = finish.and_then(Option::as_deref);
-        matches!(finish, Some("stop" | "length" | "tool_calls"))
+/// How a line of an output file names its row.
+fn id(answer: &Value) -> Option<String> {
+    let given = |name| answer.get(name).filter(|id: &&Value| !id.is_null());
+    match given("custom_id").or_else(|| given("id"))? {
+        Value::String(text) => Some(text.clone()),
+        other => json::integer(other).map(|number| number.to_string()),
     }
 }
 
-/// What says of a line of an output file that its row failed.
-#[derive(Deserialize)]
-struct Ending<'a> {
-    error: Option<IgnoredAny>,
-    #[serde(borrow)]
-    finish_reason: Option<Cow<'a, str>>,
-}
-
-/// Whether a line of an output file is that of a row that failed: with an error, or cut before its end.
-///
-/// # Errors
-/// It is no answer.
-pub(super) fn is_failed(line: &[u8]) -> serde_json::Result<bool> {
-    let Ending {
-        error,
-        finish_reason,
-    } = serde_json::from_slice(line)?;
-    let cut = matches!(finish_reason.as_deref(), Some("timeout" | "cancelled"));
-    Ok(error.is_some() || cut)
+/// Whether another run would only give the answer again.
+fn is_final(answer: &Value) -> bool {
+    let of_batch = answer.pointer("/response/body/choices/0/finish_reason");
+    let finish = of_batch.or_else(|| answer.get("finish_reason"));
+    let finish = finish.and_then(Value::as_str);
+    matches!(finish, Some("stop" | "length" | "tool_calls"))
 }

@@ -161,22 +161,29 @@ impl Reader {
             ));
         }
         self.json_seen |= looks_like_json(&line.bytes);
-        let next = match (line.whole, &self.plain) {
-            (true, Some(plain)) => plain.row_of_bytes(without_end(&line.bytes), self.number),
-            (true, None) => {
+        let next = match &self.plain {
+            _ if !line.whole => (self.too_long(&line.bytes), Fnv64::default()),
+            Some(plain) => plain.row_of_bytes(without_end(&line.bytes), self.number),
+            None => {
                 let text = line.bytes.trim_ascii();
                 (line::parse(text, self.number), Fnv64::default().with(text))
-            }
-            (false, None) => (too_long(&line.bytes, self.number), Fnv64::default()),
-            (false, Some(_)) => {
-                let error = RowError::new(Code::InvalidRequest, too_long_message(self.number));
-                (plain::row(self.number, Err(error)), Fnv64::default())
             }
         };
         if self.format.is_none() && next.0.tells_format {
             self.format = Some(next.0.format.clone());
         }
         Ok(Some(next))
+    }
+
+    fn too_long(&self, beginning: &[u8]) -> Row {
+        let number = self.number;
+        let message = format!(
+            "line {number}: found more than {MAX_LINE_BYTES} bytes, expected a row that fits"
+        );
+        match self.plain {
+            Some(_) => plain::row(number, Err(Code::InvalidRequest.error(message))),
+            None => line::unreadable(beginning, number, Code::InvalidJson.error(message)),
+        }
     }
 }
 
@@ -192,29 +199,17 @@ impl Ids {
         if !row.claims_id || self.0.insert(fnv128(id.as_bytes())) {
             return Ok(());
         }
-        Err(RowError::new(
-            Code::DuplicateId,
-            format!(
-                "line {}: found id {}, which an earlier row has, expected a new one",
-                row.line,
-                quote::name(id)
-            ),
-        ))
+        Err(Code::DuplicateId.error(format!(
+            "line {}: found id {}, which an earlier row has, expected a new one",
+            row.line,
+            quote::name(id)
+        )))
     }
 }
 
 fn without_end(line: &[u8]) -> &[u8] {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     line.strip_suffix(b"\r").unwrap_or(line)
-}
-
-fn too_long(beginning: &[u8], number: u64) -> Row {
-    let error = RowError::new(Code::InvalidJson, too_long_message(number));
-    line::unreadable(beginning, number, error)
-}
-
-fn too_long_message(number: u64) -> String {
-    format!("line {number}: found more than {MAX_LINE_BYTES} bytes, expected a row that fits")
 }
 
 struct Line {

@@ -1,13 +1,14 @@
 //! Logits as they come from the device: into a pre-sized file, into a comparison, into logprobs.
 
+use super::arrays::LogitsTarget;
 use super::expect::Comparison;
 use super::logprobs::Logprobs;
 use super::shard::{Holds, ShardOutput};
-use super::target::LogitsTarget;
 use crate::backend::LogitsSink;
 use crate::error::{Error, Result};
 use crate::files::{Resolved, Unfinished, Whole, resolve};
 use parking_lot::{Mutex, RwLock};
+use serde_json::json;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -49,27 +50,21 @@ impl LogitsFile {
     /// The system refused.
     pub fn lay_out(&mut self, targets: &[LogitsTarget], vocab_size: usize) -> Result<()> {
         let row_bytes = vocab_size as u64 * 4;
-        let mut header = serde_json::Map::new();
-        let metadata = serde_json::json!({"format": "pt", "made_by": "tailgraph"});
-        header.insert("__metadata__".to_owned(), metadata);
+        let mut header = json!({"__metadata__": {"format": "pt", "made_by": "tailgraph"}});
         let mut offset = 0_u64;
         for target in targets {
             let (shape, rows) = if self.last_only {
-                (vec![vocab_size], 1)
+                (json!([vocab_size]), 1)
             } else {
-                (
-                    vec![target.tokens as usize, vocab_size],
-                    u64::from(target.tokens),
-                )
+                (json!([target.tokens, vocab_size]), target.tokens)
             };
             self.starts.push(offset);
-            let end = offset + rows * row_bytes;
-            let entry =
-                serde_json::json!({"dtype": "F32", "shape": shape, "data_offsets": [offset, end]});
-            header.insert(format!("logits.{}", target.number), entry);
+            let end = offset + u64::from(rows) * row_bytes;
+            header[format!("logits.{}", target.number)] =
+                json!({"dtype": "F32", "shape": shape, "data_offsets": [offset, end]});
             offset = end;
         }
-        let mut text = serde_json::Value::Object(header).to_string();
+        let mut text = header.to_string();
         // Data starts at a multiple of 8, as the format asks.
         text.extend(std::iter::repeat_n(
             ' ',
@@ -96,11 +91,7 @@ impl LogitsFile {
         } else {
             u64::from(first_position)
         };
-        if cfg!(target_endian = "little") {
-            return self.write_bytes(request, row, bytemuck::cast_slice(logits));
-        }
-        let bytes: Vec<u8> = logits.iter().flat_map(|v| v.to_le_bytes()).collect();
-        self.write_bytes(request, row, &bytes)
+        self.write_bytes(request, row, bytemuck::cast_slice(logits))
     }
 
     /// Little-endian logits, from row `row` of array `index` on.
@@ -182,23 +173,23 @@ impl LogitsSink for ScoreSink {
     fn rows(&self, request: u64, first_position: u32, logits: &[f32]) -> Result<()> {
         let index = request as usize;
         let rows = logits.len() / self.vocab_size;
-        let fits = |target: &&LogitsTarget| {
+        let fits = |target: &LogitsTarget| {
             logits.len() == rows * self.vocab_size
                 && first_position as usize + rows <= target.tokens as usize
         };
-        let Some(target) = self.targets.get(index).filter(fits) else {
+        if !self.targets.get(index).is_some_and(fits) {
             return Err(Error::Runtime(format!(
                 "the device gave {} logits from position {first_position} of request {request}, which has no such positions",
                 logits.len()
             )));
-        };
+        }
         if let Some(file) = &*self.file.read() {
             file.write(index, first_position, logits)?;
         }
         for (row, logits) in logits.chunks_exact(self.vocab_size).enumerate() {
             let position = first_position + row as u32;
             if let Some(comparison) = &self.comparison {
-                comparison.lock().add(index, target, position, logits);
+                comparison.lock().add(index, position, logits);
             }
             if let Some(logprobs) = &self.logprobs {
                 logprobs.lock().add(index, position, logits);

@@ -54,26 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn softmax_of_known_logits() {
-        let logits = [1.0, 2.0, 3.0];
-        let total: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum();
-        for (token, &logit) in logits.iter().enumerate() {
-            let expected = (f64::from(logit).exp() / total).ln();
-            assert!((f64::from(log_softmax(&logits, token)) - expected).abs() < 1e-6);
-        }
-        // Large logits do not overflow.
+    fn large_logits_do_not_overflow() {
         assert!((log_softmax(&[1e4, 1e4], 0) - 0.5_f32.ln()).abs() < 1e-6);
-    }
-
-    #[test]
-    fn a_position_predicts_the_next_token() {
-        let mut logprobs = Logprobs::new(vec![vec![0, 1]]);
-        logprobs.add(0, 1, &[0.0, 0.0]);
-        logprobs.add(0, 0, &[0.0, 0.0]);
-        let found = logprobs.take(0).unwrap();
-        assert_eq!(found[0], None);
-        assert!((found[1].unwrap() - 0.5_f32.ln()).abs() < 1e-6);
-        assert!((perplexity(&found).unwrap() - 2.0).abs() < 1e-6);
-        assert_eq!(perplexity(&[None]), None);
     }
 }

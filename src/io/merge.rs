@@ -6,59 +6,39 @@
 mod lines;
 mod logits;
 
-use super::shard::{Holds, Record, Shard, record_path};
+use super::shard::{Holds, Record, record_path};
 use crate::error::{Error, Result};
 use crate::quote;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// A shard's file and its record.
 struct Part {
     path: PathBuf,
     record: Record,
-    shard: Shard,
 }
 
 impl Part {
     fn read(path: &Path) -> Result<Self> {
         let record = Record::read(path)?;
-        let shard = record.shard().map_err(|error| {
-            let about = format!("its shard: {error}");
-            Error::file(record_path(path), about)
-        })?;
-        let part = Self {
-            path: path.to_owned(),
-            record,
-            shard,
+        let (shard, rows) = (record.shard, record.input.rows);
+        let found = match record.holds {
+            Holds::Lines => record.answers,
+            Holds::Logits => record.answers.saturating_add(record.failed),
         };
-        let Record {
-            answers, failed, ..
-        } = part.record;
-        let found = match part.record.holds {
-            Holds::Lines => answers,
-            Holds::Logits => answers.saturating_add(failed),
-        };
-        if failed > part.record.input.rows {
-            return Err(Error::file(
-                record_path(path),
-                format!(
-                    "found {failed} failed rows, expected at most the {} of the input",
-                    part.record.input.rows
-                ),
-            ));
-        }
-        let expected = shard.share(part.record.input.rows);
+        let expected = shard.share(rows);
         if found != expected {
             return Err(Error::file(
                 record_path(path),
                 format!(
-                    "found {found} answers, expected {expected}, which shard {shard} has of {} rows",
-                    part.record.input.rows
+                    "found {found} answers, expected {expected}, which shard {shard} has of {rows} rows"
                 ),
             ));
         }
-        Ok(part)
+        Ok(Self {
+            path: path.to_owned(),
+            record,
+        })
     }
 
     /// Opens the file, which must be as long as its record says.
@@ -66,23 +46,14 @@ impl Part {
         let expected = "a shard that a run with --shard wrote";
         let file =
             File::open(&self.path).map_err(|error| Error::open(&self.path, &error, expected))?;
-        let fail = |error| Error::io(&self.path, error);
-        let found = file.metadata().map_err(fail)?.len();
-        let mut last = [b'\n'];
-        if found > 0 {
-            file.read_exact_at(&mut last, found - 1).map_err(fail)?;
+        let about = file
+            .metadata()
+            .map_err(|error| Error::io(&self.path, error))?;
+        let (found, expected) = (about.len(), self.record.bytes);
+        if found != expected {
+            return Err(self.other(&format!("{found} bytes, expected {expected}")));
         }
-        let torn = match self.record.holds {
-            Holds::Lines if last != *b"\n" => ", whose last line is torn",
-            _ => "",
-        };
-        match found == self.record.bytes {
-            true => Ok(file),
-            false => Err(self.other(&format!(
-                "{found} bytes{torn}, expected {} bytes",
-                self.record.bytes
-            ))),
-        }
+        Ok(file)
     }
 
     /// The file is not the one that the record is of.
@@ -98,13 +69,13 @@ impl Part {
 
     /// What was read of the file has the record's hash.
     fn check(&self, sha256: &str) -> Result<()> {
-        match sha256 == self.record.sha256 {
-            true => Ok(()),
-            false => Err(self.other(&format!(
-                "contents of the hash {sha256}, expected {}",
-                self.record.sha256
-            ))),
+        if sha256 == self.record.sha256 {
+            return Ok(());
         }
+        let expected = &self.record.sha256;
+        Err(self.other(&format!(
+            "contents of the hash {sha256}, expected {expected}"
+        )))
     }
 
     /// Refuses what is no shard of the same job as `self`.
@@ -117,10 +88,10 @@ impl Part {
             ))
         };
         let (ours, theirs) = (&self.record, &other.record);
-        if ours.count != theirs.count {
+        if ours.shard.count != theirs.shard.count {
             return wrong(format!(
                 "found shard {}, and {of} is {}",
-                other.shard, self.shard
+                theirs.shard, ours.shard
             ));
         }
         if ours.input != theirs.input {
@@ -179,25 +150,25 @@ impl Merge {
                 ),
             ));
         }
-        parts.sort_by_key(|part| part.record.index);
-        if let Some(pair) = parts.windows(2).find(|pair| pair[0].shard == pair[1].shard) {
+        parts.sort_by_key(|part| part.record.shard.index);
+        let same = |pair: &&[Part]| pair[0].record.shard == pair[1].record.shard;
+        if let Some(pair) = parts.windows(2).find(same) {
             return Err(Error::file(
                 &pair[1].path,
                 format!(
                     "found shard {}, which {} is too, expected each once",
-                    pair[1].shard,
+                    pair[1].record.shard,
                     pair[0].path.display()
                 ),
             ));
         }
-        let count = parts[0].record.count;
+        let count = parts[0].record.shard.count;
         if parts.len() as u64 != count {
-            let mut given = parts.iter().map(|part| part.record.index).peekable();
-            let missing: Vec<u64> = (0..count)
-                .filter(|index| given.next_if_eq(index).is_none())
-                .collect();
-            let named: Vec<String> = missing.iter().take(NAMED).map(u64::to_string).collect();
-            let more = match missing.len() - named.len() {
+            let find =
+                |index: u64| parts.binary_search_by_key(&index, |part| part.record.shard.index);
+            let mut missing = (0..count).filter(|&index| find(index).is_err());
+            let named: Vec<String> = (&mut missing).take(NAMED).map(|i| i.to_string()).collect();
+            let more = match missing.count() {
                 0 => String::new(),
                 more => format!(" and {more} more"),
             };

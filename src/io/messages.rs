@@ -3,35 +3,69 @@
 mod calls;
 
 use super::fields::{self, Fields, found, present, wrong};
-use super::row::{Code, MAX_VALUES, RowError};
+use super::row::{Code, MAX_VALUES, Prompt, RowError};
 use crate::json;
 use crate::text::Chat;
 use serde_json::{Map, Value, json};
 
-/// What a row's fields say of a conversation. `tools` are left out where the row forbids calls.
-pub(super) fn chat(fields: &Fields, with_tools: bool) -> Result<Chat, RowError> {
+/// Fields that mean something to conversations alone.
+const ONLY_OF_MESSAGES: [&str; 4] = [
+    "tools",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "add_generation_prompt",
+];
+
+/// Whether rows with messages have such a field.
+pub(super) fn is_known(name: &str) -> bool {
+    ["messages", "tool_choice", "parallel_tool_calls"].contains(&name)
+        || ONLY_OF_MESSAGES.contains(&name)
+}
+
+/// Refuses numbers that a template cannot show, in what is handed on to one.
+pub(super) fn check_numbers(fields: &Fields) -> Result<(), RowError> {
+    let names = ["messages", "tools", "chat_template_kwargs"].into_iter();
+    let mut given = names.filter_map(|name| Some((name, fields.get(name)?)));
+    given.try_for_each(|(name, value)| fields::shown_numbers(name, value))
+}
+
+/// What a row's fields say of a conversation. Tools are not shown where the row forbids calls.
+pub(super) fn prompt(fields: &Fields) -> Result<Prompt, RowError> {
     let list = fields.get("messages").unwrap_or(&Value::Null);
     let mut kwargs = kwargs(fields)?;
-    let tools = tools(fields)?.filter(|_| with_tools);
-    if tools.is_some() {
-        several_calls(fields)?;
+    let allowed = present(fields, "tool_choice").is_none_or(|choice| choice != "none");
+    let tools = tools(fields)?.filter(|_| allowed);
+    if tools.is_some() && fields::boolean(fields, "parallel_tool_calls")? == Some(false) {
+        return Err(Code::Unsupported.error(
+            "parallel_tool_calls: found false beside tools, expected true: calls cannot be held to one",
+        ));
     }
     let mut chat = Chat::new(read(list)?, tools);
-    let generation = switch(fields, &mut kwargs, "add_generation_prompt")?;
-    chat.continue_final_message = match switch_or_field(fields, &mut kwargs)? {
+    const GENERATION: &str = "add_generation_prompt";
+    let generation = match one_of_two(fields, &mut kwargs, GENERATION)? {
+        None => None,
+        Some(Value::Bool(value)) => Some(value),
+        Some(other) => return Err(wrong(GENERATION, &other, "true or false")),
+    };
+    const CONTINUE: &str = "continue_final_message";
+    chat.continue_final_message = match one_of_two(fields, &mut kwargs, CONTINUE)? {
         None | Some(Value::Bool(false)) => None,
-        Some(Value::String(field)) => Some(field),
-        Some(_) => Some("content".to_owned()),
+        Some(Value::Bool(true)) => Some("content".to_owned()),
+        // The message's field that is to be continued.
+        Some(Value::String(field)) if !field.is_empty() => Some(field),
+        Some(other) => {
+            let expected = "true, false or the name of a message's field";
+            return Err(wrong(CONTINUE, &other, expected));
+        }
     };
     if chat.continue_final_message.is_some() && generation == Some(true) {
-        return Err(RowError::new(
-            Code::InvalidRequest,
+        return Err(Code::InvalidRequest.error(
             "continue_final_message: found it with add_generation_prompt true, expected add_generation_prompt false or left out",
         ));
     }
     chat.add_generation_prompt = generation.unwrap_or(chat.continue_final_message.is_none());
     chat.kwargs = kwargs;
-    Ok(chat)
+    Ok(Prompt::Messages(Box::new(chat)))
 }
 
 /// `chat_template_kwargs`: variables of the template. What has a field of its own, or is set another way, is none.
@@ -58,13 +92,10 @@ fn kwargs(fields: &Fields) -> Result<Map<String, Value>, RowError> {
         "sanitize_control_tokens",
     ];
     if let Some(name) = FIELDS.into_iter().find(|name| kwargs.contains_key(*name)) {
-        return Err(RowError::new(
-            Code::Unsupported,
-            format!(
-                "{NAME}.{name}: found {}, expected variables of the template only",
-                found(&kwargs[name])
-            ),
-        ));
+        return Err(Code::Unsupported.error(format!(
+            "{NAME}.{name}: found {}, expected variables of the template only",
+            found(&kwargs[name])
+        )));
     }
     match kwargs.get("documents") {
         Some(Value::Array(list)) if list.iter().all(|item| json::object(item).is_some()) => {}
@@ -88,45 +119,13 @@ fn one_of_two(
 ) -> Result<Option<Value>, RowError> {
     let inner = kwargs.shift_remove(name).filter(|value| !value.is_null());
     match (present(fields, name), inner) {
-        (Some(outer), Some(inner)) if *outer != inner => Err(RowError::new(
-            Code::InvalidRequest,
-            format!(
-                "{name}: found {}, expected {} like chat_template_kwargs.{name}, or only one of them",
-                found(outer),
-                found(&inner)
-            ),
-        )),
+        (Some(outer), Some(inner)) if *outer != inner => Err(Code::InvalidRequest.error(format!(
+            "{name}: found {}, expected {} like chat_template_kwargs.{name}, or only one of them",
+            found(outer),
+            found(&inner)
+        ))),
         (Some(value), _) => Ok(Some(value.clone())),
         (None, inner) => Ok(inner),
-    }
-}
-
-fn switch(
-    fields: &Fields,
-    kwargs: &mut Map<String, Value>,
-    name: &str,
-) -> Result<Option<bool>, RowError> {
-    match one_of_two(fields, kwargs, name)? {
-        None => Ok(None),
-        Some(Value::Bool(value)) => Ok(Some(value)),
-        Some(other) => Err(wrong(name, &other, "true or false")),
-    }
-}
-
-/// `continue_final_message` may name the message's field that is to be continued.
-fn switch_or_field(
-    fields: &Fields,
-    kwargs: &mut Map<String, Value>,
-) -> Result<Option<Value>, RowError> {
-    const NAME: &str = "continue_final_message";
-    match one_of_two(fields, kwargs, NAME)? {
-        value @ (None | Some(Value::Bool(_))) => Ok(value),
-        Some(Value::String(field)) if !field.is_empty() => Ok(Some(Value::String(field))),
-        Some(other) => Err(wrong(
-            NAME,
-            &other,
-            "true, false or the name of a message's field",
-        )),
     }
 }
 
@@ -136,10 +135,8 @@ fn read(value: &Value) -> Result<Value, RowError> {
         return Err(wrong("messages", value, "an array of messages"));
     };
     if list.is_empty() {
-        return Err(RowError::new(
-            Code::EmptyPrompt,
-            "messages: found an empty array, expected at least one message",
-        ));
+        return Err(Code::EmptyPrompt
+            .error("messages: found an empty array, expected at least one message"));
     }
     // Of the arguments that are texts: what the row holds besides them is counted before it is parsed.
     let mut values_left = MAX_VALUES;
@@ -168,13 +165,10 @@ fn message(item: &Value, name: &str, values_left: &mut usize) -> Result<Value, R
         .map(|(field, value)| (field.clone(), value.clone()))
         .collect();
     if let Some(audio) = message.get("audio") {
-        return Err(RowError::new(
-            Code::Unsupported,
-            format!(
-                "{name}.audio: found {}, expected none: the model reads text alone",
-                found(audio)
-            ),
-        ));
+        return Err(Code::Unsupported.error(format!(
+            "{name}.audio: found {}, expected none: the model reads text alone",
+            found(audio)
+        )));
     }
     // A refusal is what the assistant said.
     let says_nothing_else = role == "assistant" && !message.contains_key("content");
@@ -224,31 +218,16 @@ fn check_content(content: &mut Value, name: &str) -> Result<(), RowError> {
                 *part = json!({"type": "text", "text": part["refusal"]});
             }
             Some(kind) if !matches!(kind, "text" | "refusal") => {
-                return Err(RowError::new(
-                    Code::Unsupported,
-                    format!(
-                        "{}: found a part of type {}, expected text: the model reads nothing else",
-                        name(),
-                        found(&kind.into())
-                    ),
-                ));
+                return Err(Code::Unsupported.error(format!(
+                    "{}: found a part of type {}, expected text: the model reads nothing else",
+                    name(),
+                    found(&kind.into())
+                )));
             }
             _ => return Err(wrong(&name(), part, "{\"type\":\"text\",\"text\":...}")),
         }
     }
     Ok(())
-}
-
-/// An answer's text is written as it is, however many calls it makes.
-fn several_calls(fields: &Fields) -> Result<(), RowError> {
-    const NAME: &str = "parallel_tool_calls";
-    match fields::boolean(fields, NAME)? {
-        Some(false) => Err(RowError::new(
-            Code::Unsupported,
-            format!("{NAME}: found false beside tools, expected true: calls cannot be held to one"),
-        )),
-        _ => Ok(()),
-    }
 }
 
 /// A list of tools for the chat template; an empty one is none.
@@ -270,27 +249,13 @@ fn tools(fields: &Fields) -> Result<Option<Value>, RowError> {
     }
 }
 
-/// Whether a row forbids calls: then its tools are not shown.
-pub(super) fn forbids_tools(fields: &Fields) -> bool {
-    present(fields, "tool_choice").is_some_and(|choice| choice == "none")
-}
-
-/// Fields that only conversations have.
+/// Refuses fields that only conversations have.
 pub(super) fn only_with_messages(fields: &Fields) -> Result<(), RowError> {
-    const FIELDS: [&str; 4] = [
-        "tools",
-        "chat_template_kwargs",
-        "continue_final_message",
-        "add_generation_prompt",
-    ];
-    match FIELDS
-        .into_iter()
-        .find(|name| present(fields, name).is_some())
-    {
-        Some(name) => Err(RowError::new(
-            Code::InvalidRequest,
-            format!("{name}: found without messages, expected only with them"),
-        )),
+    let mut names = ONLY_OF_MESSAGES.iter();
+    match names.find(|name| present(fields, name).is_some()) {
+        Some(name) => Err(Code::InvalidRequest.error(format!(
+            "{name}: found without messages, expected only with them"
+        ))),
         None => Ok(()),
     }
 }

@@ -1,19 +1,20 @@
 //! What comes in as JSON lines or arrays, checked, and what goes out as rows or arrays.
 //!
-//! - [`row`]: what a line asks. [`mod@line`] reads it ([`line::parse`] is a pure function), by [`openai`] or `own`, whose parts are
-//!   [`messages`] and [`fields`]; `elsewhere` has the fields of other formats
-//! - [`prepare`]: a question as a [`crate::runtime::Request`], against the model's limits and the defaults
-//! - [`answer`], [`openai_answer`]: what is written for a row (`outcome` is what came of it); [`tool_calls`]: those that a model writes
+//! - [`row`]: what a line asks. [`mod@line`] reads it ([`line::parse`] is a pure function); what it carries is a body of
+//!   [`openai`] or `own`, whose parts are [`messages`] and [`fields`]; `elsewhere` has the fields of other formats
+//! - [`prepare`]: a question as a [`crate::runtime::Request`], against the model's limits and the defaults; [`codec`]: the model's
+//!   tokenizer and chat template
+//! - [`answer`]: the line that is written for a row (`outcome` is what came of it), with a body of [`openai_answer`] in one that
+//!   is of the OpenAI format; [`tool_calls`]: those that a model writes
 //! - [`lines`], [`source`]: rows of a file, of standard input or of the command line, one at a time; [`rows`]: the thread that
 //!   reads them and makes tokens of their texts; [`plain`]: prompts that are no rows; [`unpacked`]: compressed files
 //! - [`output`]: where answers go, in input order: a stream, or a journal ([`partial`]) whose answers `--resume` finds
 //!   again ([`kept`]), if it is of the same model and options ([`identity`])
-//! - [`arrays`], [`tensors`], [`target`], [`logits`], [`expect`], [`logprobs`]: token arrays in, logits out and compared
+//! - [`arrays`], [`tensors`], [`logits`], [`expect`], [`logprobs`]: token arrays in, logits out and compared
 //! - [`shard`]: some rows of an input, and the record of which; [`merge`]: shards as one file
 //! - [`record`], [`replay`]: a run's requests, schedule and tokens as a file, and the run once more
 //!
-//! Knows the runtime's requests and the backend's logits sink; of a tokenizer only
-//! [`Codec`], of a template what a [`crate::text::Chat`] is.
+//! Knows the runtime's requests, the backend's logits sink and text's tokenizers and templates.
 
 pub mod answer;
 pub mod arrays;
@@ -44,10 +45,9 @@ pub mod row;
 pub mod rows;
 pub mod shard;
 pub mod source;
-pub mod target;
 pub mod tensors;
 pub mod tool_calls;
 pub mod unpacked;
 
-pub use codec::{Codec, TextEnd, TextProgress, TextStream};
+pub use codec::Codec;
 pub use row::{Code, Id, Row, RowError};

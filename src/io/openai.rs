@@ -1,161 +1,92 @@
-//! Rows of the OpenAI batch format: `custom_id, method, url, body`, for chat completions and completions.
+//! Bodies of the OpenAI format, for chat completions and completions, whatever carries them.
 //!
-//! Fields that ask for what this program does not do are errors of the row; those that nobody knows are warned of. vLLM's
-//! additions to the body (top_k, min_p, repetition_penalty, min_tokens,
-//! stop_token_ids, ignore_eos, skip_special_tokens) are taken, and so is timeout_ms.
+//! Fields that ask for what this program does not do are errors; those that nobody knows are warned of. vLLM's
+//! additions (top_k, min_p, repetition_penalty, min_tokens, stop_token_ids, ignore_eos, skip_special_tokens) are taken,
+//! and so is timeout_ms.
 
 use super::elsewhere;
-use super::fields::{self, Fields, found, present, wrong};
+use super::fields::{self, Fields, wrong};
 use super::messages;
 use super::row::{
-    Ask, Choices, Code, Endpoint, FieldNames, Format, IGNORED_AT_MOST, Id, MAX_CHOICES,
-    MAX_LOGPROBS, OpenAi, Options, Prompt, Row, RowError, Unasked,
+    Ask, Choices, Code, Endpoint, FieldNames, MAX_CHOICES, MAX_LOGPROBS, OpenAi, Options, Prompt,
+    RowError,
 };
 use crate::json;
-use crate::quote;
 use serde_json::Value;
 
 /// Of `n`, as the format has it.
 const MAX_N: u32 = 128;
 
-/// Whether an object means to be a batch row. One of ours may have such names too, of which it has no use, but then it
-/// has a prompt beside them.
-pub(super) fn is_batch_row(row: &Fields) -> bool {
-    let has = |name: &str| row.contains_key(name);
-    let envelope = has("body") || has("url");
-    has("custom_id")
-        || (has("body") && has("url"))
-        || (envelope
-            && !["prompt", "input_ids", "messages"]
-                .iter()
-                .any(|name| has(name)))
-}
-
-/// The custom_id of a line that is no JSON, or of which only the beginning is known: where its name stands, and a
-/// whole value after it. A name within a string would have a backslash before its quotes.
-pub(super) fn recover_id(line: &[u8]) -> Option<Id> {
-    const NAME: &[u8] = b"\"custom_id\"";
-    /// The envelope comes before a long body; ids are shorter.
-    const SEARCHED_BYTES: usize = 1 << 16;
-    let line = &line[..line.len().min(SEARCHED_BYTES)];
-    let after = line.windows(NAME.len()).position(|bytes| bytes == NAME)? + NAME.len();
-    let value = line[after..].trim_ascii_start().strip_prefix(b":")?;
-    let mut values = serde_json::Deserializer::from_slice(value).into_iter::<Value>();
-    fields::id(&values.next()?.ok()?, "custom_id").ok()
-}
-
-/// A batch row of line `number`.
-pub(super) fn row(row: &Fields, number: u64) -> Row {
-    let given = present(row, "custom_id").map(|id| fields::id(id, "custom_id"));
-    let (format, ask) = question(row);
-    let (id, ask) = match given {
-        Some(Ok(id)) => (Some(id), ask),
-        Some(Err(error)) => (None, Err(error)),
-        None => (None, ask),
+/// What a body asks of `endpoint`, and what the answer repeats of it.
+///
+/// # Errors
+/// What is wrong with the body, or asks for what is not done here.
+pub fn ask(endpoint: Endpoint, body: &Value) -> Result<(Ask, OpenAi), RowError> {
+    let Some(body) = json::object(body) else {
+        return Err(wrong("body", body, "an object"));
     };
-    Row {
-        line: number,
-        claims_id: id.is_some(),
-        id: id.unwrap_or_else(|| match present(row, "custom_id") {
-            Some(_) => Id::unread(number),
-            None => Id::line(number),
-        }),
-        format: Format::OpenAi(format),
-        tells_format: true,
-        ask,
-        ignored: unknown(row)
-            .take(IGNORED_AT_MOST)
-            .map(quote::text)
-            .collect(),
-    }
-}
-
-/// The question in a batch row, and what its answer repeats of it.
-fn question(row: &Fields) -> (OpenAi, Result<Ask, RowError>) {
-    let mut format = OpenAi::default();
-    let ask = ask(row, &mut format);
-    (format, ask)
-}
-
-fn ask(row: &Fields, format: &mut OpenAi) -> Result<Ask, RowError> {
-    const URLS: &str = "\"/v1/chat/completions\" or \"/v1/completions\"";
-    if let Some(method) = present(row, "method")
-        && method.as_str() != Some("POST")
-    {
-        return Err(wrong("method", method, "\"POST\""));
-    }
-    let url = row.get("url").unwrap_or(&Value::Null);
-    let endpoint = match url.as_str() {
-        Some("/v1/chat/completions") => Endpoint::Chat,
-        Some("/v1/completions") => Endpoint::Completions,
-        _ => return Err(wrong("url", url, URLS)),
-    };
-    format.endpoint = Some(endpoint);
-    let body = match row.get("body") {
-        Some(value @ Value::Object(body)) if json::object(value).is_some() => body,
-        other => return Err(wrong("body", other.unwrap_or(&Value::Null), "an object")),
-    };
-    format.model = fields::string(body, "model")?;
-    refuse_what_we_cannot(body, endpoint)?;
+    let model = fields::string(body, "model")?;
+    elsewhere::refuse(body, "body.", |name, value| {
+        if !is_known(name, endpoint) {
+            return misplaced(name, value);
+        }
+        let at_one_value = AT_ONE_VALUE.contains(&name);
+        elsewhere::refusal(name, value).filter(|_| at_one_value)
+    })?;
     let mut options = fields::shared_options(body)?;
     options.max_new_tokens = fields::limit(body, "max_tokens", "max_completion_tokens")?;
     options.stop_ids = fields::token_ids(body, "stop_token_ids")?;
     let (prompt, more, unasked) = match endpoint {
-        Endpoint::Chat => (chat(body, &mut options)?, Vec::new(), Unasked::Rest),
+        Endpoint::Chat => (chat(body, &mut options)?, Vec::new(), None),
         Endpoint::Completions => {
             let (prompt, more) = completion(body, &mut options)?;
-            (prompt, more, Unasked::Tokens(16))
+            (prompt, more, Some(16))
         }
     };
-    let n = fields::integer_u32(body, "n", 1, MAX_N)?.unwrap_or(1);
-    format.n = (n > 1).then_some(n);
+    let n = fields::integer(body, "n", 1..=MAX_N)?.unwrap_or(1);
     let choices = Choices { n, more };
     if choices.count() > MAX_CHOICES {
-        return Err(RowError::new(
-            Code::InvalidRequest,
-            format!(
-                "n: found {} for each of {} prompts, expected at most {MAX_CHOICES} answers a row",
-                choices.n,
-                1 + choices.more.len()
-            ),
-        ));
+        return Err(Code::InvalidRequest.error(format!(
+            "n: found {n} for each of {} prompts, expected at most {MAX_CHOICES} answers a row",
+            1 + choices.more.len()
+        )));
     }
-    format.tools = matches!(&prompt, Prompt::Messages(chat) if chat.tools.is_some());
-    Ok(Ask {
+    let repeated = OpenAi {
+        endpoint,
+        model,
+        tools: matches!(&prompt, Prompt::Messages(chat) if chat.tools.is_some()),
+        n: (n > 1).then_some(n),
+    };
+    let ask = Ask {
         prompt,
         options,
         unasked,
         names: &FieldNames::OPENAI,
         choices,
-    })
+    };
+    Ok((ask, repeated))
 }
 
 fn chat(body: &Fields, options: &mut Options) -> Result<Prompt, RowError> {
     let wanted = fields::boolean(body, "logprobs")?.unwrap_or(false);
-    let top = fields::integer_u32(body, "top_logprobs", 0, MAX_LOGPROBS)?;
+    let top = fields::integer(body, "top_logprobs", 0..=MAX_LOGPROBS)?;
     options.logprobs = match (wanted, top) {
         (true, top) => Some(top.unwrap_or(0)),
         // 0 asks for nothing, which is what there is without logprobs.
         (false, None | Some(0)) => None,
         (false, Some(top)) => {
-            return Err(RowError::new(
-                Code::InvalidRequest,
-                format!(
-                    "top_logprobs: found {top} without logprobs, expected \"logprobs\": true beside it"
-                ),
-            ));
+            return Err(Code::InvalidRequest.error(format!(
+                "top_logprobs: found {top} without logprobs, expected \"logprobs\": true beside it"
+            )));
         }
     };
-    fields::numbers_within(body, &["messages", "tools", "chat_template_kwargs"])?;
-    let with_tools = !messages::forbids_tools(body);
-    Ok(Prompt::Messages(Box::new(messages::chat(
-        body, with_tools,
-    )?)))
+    messages::check_numbers(body)?;
+    messages::prompt(body)
 }
 
 /// `prompt` is a string, an array of token ids, or an array of several of those: the first, and the others.
 fn completion(body: &Fields, options: &mut Options) -> Result<(Prompt, Vec<Prompt>), RowError> {
-    options.logprobs = fields::integer_u32(body, "logprobs", 0, MAX_LOGPROBS)?;
+    options.logprobs = fields::integer(body, "logprobs", 0..=MAX_LOGPROBS)?;
     let given = body.get("prompt").unwrap_or(&Value::Null);
     let several = match given.as_array().map(Vec::as_slice) {
         Some(several @ [Value::String(_) | Value::Array(_), ..]) => several,
@@ -179,28 +110,6 @@ fn completion(body: &Fields, options: &mut Options) -> Result<(Prompt, Vec<Promp
         .next()
         .unwrap_or_else(|| Err(wrong("prompt", given, "a string or an array of token ids")))?;
     Ok((first, prompts.collect::<Result<_, _>>()?))
-}
-
-/// Every field that is not read elsewhere: either it changes nothing at this value, or the row is refused.
-fn refuse_what_we_cannot(body: &Fields, endpoint: Endpoint) -> Result<(), RowError> {
-    for (name, value) in body.iter().filter(|(_, value)| !value.is_null()) {
-        let expected = match is_known(name, endpoint) {
-            true if AT_ONE_VALUE.contains(&name.as_str()) => elsewhere::refusal(name, value),
-            true => None,
-            false => misplaced(name, value),
-        };
-        if let Some(expected) = expected {
-            return Err(RowError::new(
-                Code::Unsupported,
-                format!(
-                    "body.{}: found {}, expected {expected}",
-                    quote::text(name),
-                    found(value)
-                ),
-            ));
-        }
-    }
-    Ok(())
 }
 
 /// Fields of the format that may have the one value at which they ask for nothing, as in our own rows.
@@ -233,67 +142,30 @@ const OWN_NAMES: [(&str, &str); 3] = [
 ];
 
 fn is_known_somewhere(name: &str) -> bool {
-    [Endpoint::Chat, Endpoint::Completions]
-        .iter()
-        .any(|&endpoint| is_known(name, endpoint))
+    is_known(name, Endpoint::Chat) || is_known(name, Endpoint::Completions)
 }
 
-/// Fields that nobody knows, by their names.
-fn unknown(row: &Fields) -> impl Iterator<Item = String> {
-    const ENVELOPE: [&str; 4] = ["custom_id", "method", "url", "body"];
-    let around = row
-        .iter()
-        .filter(|(name, _)| !ENVELOPE.contains(&name.as_str()));
-    let around = around.map(|(name, _)| name.clone());
-    let body = row.get("body").and_then(Value::as_object);
-    let unknown = |(name, value): &(&String, &Value)| {
-        let known = is_known_somewhere(name)
-            || OWN_NAMES.iter().any(|(own, _)| own == name)
-            || elsewhere::is_known(name);
-        !known && !value.is_null()
-    };
-    let within = body.into_iter().flatten().filter(unknown);
-    around.chain(within.map(|(name, _)| format!("body.{name}")))
+/// Whether nobody knows a field, of whichever body it is.
+pub(super) fn is_unknown(name: &str) -> bool {
+    let known = is_known_somewhere(name) || elsewhere::is_known(name);
+    !known && !OWN_NAMES.iter().any(|(own, _)| *own == name)
 }
 
 /// Whether a field is of the format of this url.
 fn is_known(name: &str, endpoint: Endpoint) -> bool {
-    const BOTH: [&str; 24] = [
+    const BOTH: [&str; 8] = [
         "model",
-        "max_tokens",
         "max_completion_tokens",
-        "temperature",
-        "top_p",
-        "top_k",
-        "min_p",
-        "repetition_penalty",
-        "seed",
-        "stop",
         "stop_token_ids",
-        "ignore_eos",
-        "skip_special_tokens",
-        "timeout_ms",
-        "logprobs",
         "n",
         "stream",
-        "frequency_penalty",
-        "presence_penalty",
-        "logit_bias",
-        "min_tokens",
         "user",
         "stream_options",
         "metadata",
     ];
-    const CHAT: [&str; 16] = [
-        "messages",
-        "tools",
-        "tool_choice",
-        "chat_template_kwargs",
-        "continue_final_message",
-        "add_generation_prompt",
+    const CHAT: [&str; 9] = [
         "top_logprobs",
         "response_format",
-        "parallel_tool_calls",
         "modalities",
         "store",
         "service_tier",
@@ -304,8 +176,9 @@ fn is_known(name: &str, endpoint: Endpoint) -> bool {
     ];
     const COMPLETIONS: [&str; 4] = ["prompt", "best_of", "echo", "suffix"];
     BOTH.contains(&name)
+        || fields::SHARED.contains(&name)
         || match endpoint {
-            Endpoint::Chat => CHAT.contains(&name),
+            Endpoint::Chat => CHAT.contains(&name) || messages::is_known(name),
             Endpoint::Completions => COMPLETIONS.contains(&name),
         }
 }

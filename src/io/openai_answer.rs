@@ -1,46 +1,52 @@
-//! Answers to OpenAI batch rows: `{"id", "custom_id", "response": {"status_code", "request_id", "body"}, "error"}`.
+//! Answers to bodies of the OpenAI format, as values: whoever asked gets them in a line of a file, or otherwise.
 //!
-//! Ids are made of the line number, and `created` is the job's start, which its journal keeps: a resumed run gives the same
-//! file. `body.timing` is ours, as in our own rows, and so is `tool_call_error` of a message in which the model began a call
-//! that cannot be read. A row that is not a valid request has status 400 with the error in its body
-//! and beside it; one that was interrupted, timed out or lost its device has no response at all.
+//! Ids are made of the question's number, which is its line in a file, and `created` is the job's start, which its journal
+//! keeps: a resumed run gives the same file. `timing` is ours, as in our own rows, and so is `tool_call_error` of a message in
+//! which the model began a call that cannot be read.
 
 use super::codec::Codec;
-use super::outcome::{ErrorBody, Finish, Label, List, Origin, Outcome, TimingMs, Usage, to_json};
-use super::row::{Code, Endpoint, Id, OpenAi, RowError, TIMED_OUT};
+use super::outcome::{Finish, List, Origin, Outcome, TimingMs, TokenEntry, Usage, spelled};
+use super::row::{Endpoint, OpenAi, RowError};
 use super::tool_calls::{self, Call, Found};
 use crate::runtime::Timing;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
-pub(super) fn served(
-    label: &Label,
-    format: &OpenAi,
-    outcomes: &[Outcome],
-    codec: &dyn Codec,
-    origin: &Origin,
-) -> String {
-    if outcomes.iter().any(|outcome| !outcome.finish.is_final()) {
-        return failed(label, &RowError::new(Code::Timeout, TIMED_OUT));
-    }
-    let (kind, object) = match format.endpoint {
-        Some(Endpoint::Chat) => ("chatcmpl", "chat.completion"),
-        _ => ("cmpl", "text_completion"),
+/// The answer to question `number`: `outcomes` of all its choices, each at its end.
+pub fn body<'a>(
+    repeated: &'a OpenAi,
+    number: u64,
+    outcomes: &'a [Outcome],
+    codec: &'a Codec,
+    origin: &'a Origin,
+) -> impl Serialize + 'a {
+    let (kind, object) = match repeated.endpoint {
+        Endpoint::Chat => ("chatcmpl", "chat.completion"),
+        Endpoint::Completions => ("cmpl", "text_completion"),
     };
-    let choices = || {
+    let choices = move || {
         let choices = outcomes.iter().enumerate();
-        choices.map(|(index, outcome)| Choice::of(label, format, index, outcome, codec))
+        choices.map(move |(index, outcome)| Choice::of(repeated, number, index, outcome, codec))
     };
-    let body = Body {
-        id: format!("{kind}-{}", label.line),
+    Body {
+        id: format!("{kind}-{number}"),
         object,
         created: origin.created,
-        model: format.model.as_deref().unwrap_or(&origin.model),
+        model: repeated.model.as_deref().unwrap_or(&origin.model),
         choices: List(choices),
-        usage: usage(format, outcomes),
+        usage: usage(repeated, outcomes),
         timing: timing(outcomes),
-    };
-    line(label, Some(response(label, 200, body)), None)
+    }
+}
+
+/// The answer to a question that cannot be answered.
+pub fn error(error: &RowError) -> Value {
+    json!({"error": {
+        "message": error.message,
+        "type": "invalid_request_error",
+        "param": null,
+        "code": error.code,
+    }})
 }
 
 #[derive(Serialize)]
@@ -67,13 +73,13 @@ struct Choice<'a> {
 
 impl<'a> Choice<'a> {
     fn of(
-        label: &Label,
-        format: &OpenAi,
+        repeated: &OpenAi,
+        number: u64,
         index: usize,
         outcome: &'a Outcome,
-        codec: &'a dyn Codec,
+        codec: &'a Codec,
     ) -> Self {
-        let chat = format.endpoint == Some(Endpoint::Chat);
+        let chat = repeated.endpoint == Endpoint::Chat;
         let mut choice = Self {
             index,
             message: None,
@@ -86,9 +92,11 @@ impl<'a> Choice<'a> {
             finish_reason: json!(outcome.finish),
         };
         if chat {
-            let (message, calls) = message(label, format, index, outcome, codec);
+            let calls = repeated.tools.then(|| tool_calls::find(outcome, codec));
+            let calls = calls.unwrap_or(Found::Nothing);
+            let (message, has_calls) = message(&outcome.text, calls, number, index);
             choice.message = Some(message);
-            if calls && outcome.finish == Finish::Stop {
+            if has_calls && outcome.finish == Finish::Stop {
                 choice.finish_reason = json!("tool_calls");
             }
         } else {
@@ -120,18 +128,8 @@ fn timing(outcomes: &[Outcome]) -> TimingMs {
 }
 
 /// What the assistant says, and whether there are calls in it.
-fn message(
-    label: &Label,
-    format: &OpenAi,
-    index: usize,
-    outcome: &Outcome,
-    codec: &dyn Codec,
-) -> (Value, bool) {
-    let mut message = json!({"role": "assistant", "content": outcome.text});
-    let found = match format.tools {
-        true => tool_calls::find(outcome, codec),
-        false => Found::Nothing,
-    };
+fn message(text: &str, found: Found, number: u64, index: usize) -> (Value, bool) {
+    let mut message = json!({"role": "assistant", "content": text});
     match found {
         Found::Nothing => (message, false),
         Found::Unread(reason) => {
@@ -144,13 +142,11 @@ fn message(
             (message, false)
         }
         Found::Calls { calls, text } => {
-            message["content"] = match text.trim().is_empty() {
-                true => Value::Null,
-                false => json!(text),
-            };
-            let call = |(number, call): (usize, &Call)| {
+            let is_alone = text.trim().is_empty();
+            message["content"] = if is_alone { Value::Null } else { json!(text) };
+            let call = |(place, call): (usize, &Call)| {
                 json!({
-                    "id": format!("call_{}_{index}_{number}", label.line),
+                    "id": format!("call_{number}_{index}_{place}"),
                     "type": "function",
                     "function": {"name": call.name, "arguments": call.arguments},
                 })
@@ -163,8 +159,8 @@ fn message(
 
 /// A prompt counts once, however many answers it has. Nothing is cached or thought apart here, for which the format has
 /// fields.
-fn usage(format: &OpenAi, outcomes: &[Outcome]) -> Value {
-    let answers = format.n.unwrap_or(1) as usize;
+fn usage(repeated: &OpenAi, outcomes: &[Outcome]) -> Value {
+    let answers = repeated.n.unwrap_or(1) as usize;
     let prompts = outcomes.iter().step_by(answers.max(1));
     let prompt = prompts.map(|outcome| outcome.prompt_tokens).sum();
     let new = outcomes.iter().map(|outcome| outcome.output_ids.len());
@@ -174,81 +170,21 @@ fn usage(format: &OpenAi, outcomes: &[Outcome]) -> Value {
     usage
 }
 
-pub(super) fn failed(label: &Label, error: &RowError) -> String {
-    let response = (!error.code.may_succeed_later()).then(|| {
-        let body = json!({"error": {
-            "message": error.message,
-            "type": "invalid_request_error",
-            "param": null,
-            "code": error.code.as_str(),
-        }});
-        response(label, 400, body)
-    });
-    line(label, response, Some(ErrorBody::of(error)))
-}
-
-#[derive(Serialize)]
-struct Response<B> {
-    status_code: u16,
-    request_id: String,
-    body: B,
-}
-
-fn response<B>(label: &Label, status_code: u16, body: B) -> Response<B> {
-    Response {
-        status_code,
-        request_id: format!("req_{}", label.line),
-        body,
-    }
-}
-
-#[derive(Serialize)]
-struct Line<'a, B> {
-    id: String,
-    custom_id: &'a Id,
-    response: Option<Response<B>>,
-    error: Option<ErrorBody<'a>>,
-}
-
-fn line<B: Serialize>(
-    label: &Label,
-    response: Option<Response<B>>,
-    error: Option<ErrorBody<'_>>,
-) -> String {
-    to_json(&Line {
-        id: format!("batch_req_{}", label.line),
-        custom_id: &label.id,
-        response,
-        error,
-    })
-}
-
 /// Logprobs of a choice. Logprobs are written as f64.
 struct Logprobs<'a> {
     chat: bool,
     outcome: &'a Outcome,
-    codec: &'a dyn Codec,
+    codec: &'a Codec,
 }
 
 impl Serialize for Logprobs<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self { outcome, codec, .. } = *self;
-        let tokens = || outcome.tokens();
         if self.chat {
-            let content = || {
-                tokens().map(|(id, logprob, top)| {
-                    let top = move || {
-                        let entry = |&(id, logprob)| ChatEntry::of(id, logprob, None::<()>, codec);
-                        top.iter().map(entry)
-                    };
-                    ChatEntry::of(id, logprob, Some(List(top)), codec)
-                })
-            };
-            return ChatLogprobs {
-                content: List(content),
-            }
-            .serialize(serializer);
+            let content = List(|| TokenEntry::all(outcome, codec, true));
+            return serializer.collect_map([("content", content)]);
         }
+        let tokens = || outcome.tokens();
         CompletionLogprobs {
             tokens: List(|| tokens().map(|(id, ..)| spell(id, codec))),
             token_logprobs: List(|| tokens().map(|(_, logprob, _)| f64::from(logprob))),
@@ -256,33 +192,6 @@ impl Serialize for Logprobs<'_> {
             text_offset: &outcome.text_offsets,
         }
         .serialize(serializer)
-    }
-}
-
-#[derive(Serialize)]
-struct ChatLogprobs<C> {
-    content: C,
-}
-
-/// `token` shows a piece of a character as `\xc3`, and `bytes` are the token's own; an id without a token has none.
-#[derive(Serialize)]
-struct ChatEntry<T> {
-    token: String,
-    logprob: f64,
-    bytes: Option<Vec<u8>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    top_logprobs: Option<T>,
-}
-
-impl<T> ChatEntry<T> {
-    fn of(id: u32, logprob: f32, top_logprobs: Option<T>, codec: &dyn Codec) -> Self {
-        let bytes = codec.token_bytes(id);
-        Self {
-            token: spelled(bytes.as_deref(), ""),
-            logprob: logprob.into(),
-            bytes,
-            top_logprobs,
-        }
     }
 }
 
@@ -295,7 +204,7 @@ struct CompletionLogprobs<'a, T, L, M> {
 }
 
 /// A token that is no whole character is spelled `bytes:\xc3`, in `tokens` and in `top_logprobs`.
-fn spell(id: u32, codec: &dyn Codec) -> String {
+fn spell(id: u32, codec: &Codec) -> String {
     spelled(codec.token_bytes(id).as_deref(), "bytes:")
 }
 
@@ -304,7 +213,7 @@ fn spell(id: u32, codec: &dyn Codec) -> String {
 /// best one are `token_id:7`.
 fn completion_top(
     (id, logprob, top): (u32, f32, &[(u32, f32)]),
-    codec: &dyn Codec,
+    codec: &Codec,
 ) -> Map<String, Value> {
     let text = spell(id, codec);
     let mut map = Map::new();
@@ -317,15 +226,4 @@ fn completion_top(
     }
     map.entry(text).or_insert_with(|| json!(logprob));
     map
-}
-
-/// Text as it is; bytes that are none behind `prefix`, each as `\xc3`.
-fn spelled(bytes: Option<&[u8]>, prefix: &str) -> String {
-    let bytes = bytes.unwrap_or_default();
-    match std::str::from_utf8(bytes) {
-        Ok(text) => text.to_owned(),
-        Err(_) => bytes.iter().fold(prefix.to_owned(), |text, byte| {
-            format!("{text}\\x{byte:02x}")
-        }),
-    }
 }

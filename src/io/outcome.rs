@@ -1,8 +1,11 @@
 //! What came of a row, and the parts of answers that every format has.
 
-use super::row::{Format, Id, RowError};
+use super::codec::Codec;
+use super::row::{Format, Id};
 use crate::runtime::{Timing, TokenLogprobs};
+use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
+use std::borrow::Cow;
 
 /// Why a served row ends where it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -62,10 +65,6 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    pub(super) fn of(outcome: &Outcome) -> Self {
-        Self::new(outcome.prompt_tokens, outcome.output_ids.len())
-    }
-
     pub(super) fn new(prompt_tokens: usize, completion_tokens: usize) -> Self {
         Self {
             prompt_tokens,
@@ -95,21 +94,6 @@ impl TimingMs {
     }
 }
 
-#[derive(Serialize)]
-pub(super) struct ErrorBody<'a> {
-    code: &'static str,
-    message: &'a str,
-}
-
-impl<'a> ErrorBody<'a> {
-    pub(super) fn of(error: &'a RowError) -> Self {
-        Self {
-            code: error.code.as_str(),
-            message: &error.message,
-        }
-    }
-}
-
 impl Outcome {
     /// Each token with its logprob and the best ones beside it, where the row asked for them.
     pub(super) fn tokens(&self) -> impl Iterator<Item = (u32, f32, &[(u32, f32)])> {
@@ -133,6 +117,78 @@ where
     }
 }
 
-pub(super) fn to_json(value: &impl Serialize) -> String {
-    serde_json::to_string(value).expect("strings, numbers and lists always serialise")
+/// A token as logprobs show it.
+pub(super) struct TokenEntry<'a> {
+    id: u32,
+    logprob: f32,
+    /// The best tokens in its place, of one that was chosen.
+    top: Option<&'a [(u32, f32)]>,
+    codec: &'a Codec,
+    /// As chat completions have it. There `token` shows a piece of a character as `\xc3`, and an id without a token has no
+    /// `bytes`.
+    is_openai: bool,
+}
+
+impl<'a> TokenEntry<'a> {
+    /// Those of an answer.
+    pub fn all(
+        outcome: &'a Outcome,
+        codec: &'a Codec,
+        is_openai: bool,
+    ) -> impl Iterator<Item = Self> {
+        outcome.tokens().map(move |(id, logprob, top)| Self {
+            id,
+            logprob,
+            top: Some(top),
+            codec,
+            is_openai,
+        })
+    }
+}
+
+impl Serialize for TokenEntry<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        let bytes = self.codec.token_bytes(self.id);
+        if self.is_openai {
+            map.serialize_entry("token", &spelled(bytes.as_deref(), ""))?;
+            map.serialize_entry("logprob", &f64::from(self.logprob))?;
+            map.serialize_entry("bytes", &bytes)?;
+        } else {
+            let shown = String::from_utf8_lossy(bytes.as_deref().unwrap_or_default());
+            map.serialize_entry("token", &shown)?;
+            // Lossy text is a new one.
+            if matches!(shown, Cow::Owned(_)) {
+                map.serialize_entry("bytes", &bytes)?;
+            }
+            map.serialize_entry("id", &self.id)?;
+            map.serialize_entry("logprob", &self.logprob)?;
+        }
+        if let Some(top) = self.top {
+            let entry = |&(id, logprob): &(u32, f32)| Self {
+                id,
+                logprob,
+                top: None,
+                ..*self
+            };
+            let name = if self.is_openai {
+                "top_logprobs"
+            } else {
+                "top"
+            };
+            map.serialize_entry(name, &List(|| top.iter().map(entry)))?;
+        }
+        map.end()
+    }
+}
+
+/// Text as it is; bytes that are none behind `prefix`, each as `\xc3`.
+pub(super) fn spelled(bytes: Option<&[u8]>, prefix: &str) -> String {
+    let bytes = bytes.unwrap_or_default();
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => bytes.iter().fold(prefix.to_owned(), |text, byte| {
+            format!("{text}\\x{byte:02x}")
+        }),
+    }
 }

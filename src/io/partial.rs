@@ -11,7 +11,7 @@ mod lines;
 mod read;
 
 pub use self::lines::now;
-use self::lines::{ENDED, First, Header, Record};
+use self::lines::{ENDED, Header, Record};
 use self::read::{Answers, Lines};
 use super::identity::Identity;
 use super::kept::{Holder, Kept, Place};
@@ -57,7 +57,7 @@ pub struct Journal {
     /// Of those, rows that another run may answer otherwise.
     not_done: u64,
     /// What is said of OUTPUT where it is a shard.
-    shard: Option<Box<ShardOutput>>,
+    pub shard: Option<Box<ShardOutput>>,
 }
 
 impl Journal {
@@ -94,13 +94,6 @@ impl Journal {
         Ok((journal, kept))
     }
 
-    /// OUTPUT is to have a record beside it.
-    #[must_use]
-    pub fn of_shard(mut self, shard: Option<ShardOutput>) -> Self {
-        self.shard = shard.map(Box::new);
-        self
-    }
-
     pub fn path(&self) -> &Path {
         self.claim.path()
     }
@@ -117,13 +110,9 @@ impl Journal {
         header.of.option(name).map(str::to_owned)
     }
 
-    fn header_beside(output: &Path) -> Option<Box<Header>> {
+    fn header_beside(output: &Path) -> Option<Header> {
         let journal = File::open(beside(&place(output)?, ".partial")).ok()?;
-        let mut lines = Lines::new(&journal);
-        match First::parse(lines.next().ok()??) {
-            First::Header(header) => Some(header),
-            First::OtherVersion | First::Foreign => None,
-        }
+        Header::parse(Lines::new(&journal).next().ok()??)
     }
 
     /// Has the header say how many sequences run at once, at most. It is written with the first answer.

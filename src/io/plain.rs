@@ -1,7 +1,7 @@
 //! Prompts that are texts alone: arguments of the command line, or lines of plain text.
 
 use super::hash::Fnv64;
-use super::row::{Ask, Code, Format, Id, Options, Prompt, Row, RowError};
+use super::row::{Ask, Code, Options, Prompt, Row, RowError};
 use crate::text::Chat;
 use serde_json::json;
 
@@ -33,7 +33,7 @@ impl Plain {
                     "line {number}: found a byte that is no UTF-8 at byte {}, expected a prompt as text",
                     error.valid_up_to() + 1
                 );
-                let error = RowError::new(Code::InvalidRequest, message);
+                let error = Code::InvalidRequest.error(message);
                 (row(number, Err(error)), self.hash(bytes))
             }
         }
@@ -63,13 +63,9 @@ impl Plain {
 
 /// A row that has nothing but a prompt, or not even that.
 pub(super) fn row(number: u64, prompt: Result<Prompt, RowError>) -> Row {
+    let ask = prompt.map(|prompt| Ask::new(prompt, Options::default()));
     Row {
-        line: number,
-        id: Id::line(number),
-        claims_id: false,
-        format: Format::Own,
         tells_format: true,
-        ask: prompt.map(|prompt| Ask::new(prompt, Options::default())),
-        ignored: Vec::new(),
+        ..Row::new(number, ask)
     }
 }

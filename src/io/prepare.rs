@@ -2,17 +2,14 @@
 //! otherwise fail on the device.
 
 mod text_size;
-mod waiting;
-
-pub use self::waiting::Waiting;
 
 use super::codec::Codec;
 use super::hash::{Fnv64, mix64};
-use super::row::{Ask, Code, FieldNames, Options, Prompt, RowError, Unasked};
+use super::row::{Ask, Code, FieldNames, Options, Prompt, RowError};
 use crate::model::GenerationConfig;
 use crate::runtime::{Logits, Request, Sampling};
 use crate::sys::abi::TG_MAX_STOP_IDS;
-use crate::text::{StopMatcher, Unrendered};
+use crate::text::StopMatcher;
 use std::time::Duration;
 
 /// What rows are checked against and what fills their gaps.
@@ -41,6 +38,43 @@ pub struct Prepared {
     pub stop: StopMatcher,
     /// The text has special tokens too.
     pub special: bool,
+}
+
+/// Sequences of a row that the device has not taken, in the order of the row's answers. What they share is there once.
+#[derive(Debug, Default)]
+pub struct Waiting {
+    /// A sequence of each prompt.
+    prompts: Vec<Prepared>,
+    /// To each prompt.
+    answers: usize,
+    /// The row's sampling key.
+    key: u64,
+    taken: usize,
+}
+
+impl Waiting {
+    /// How many they are.
+    pub fn left(&self) -> usize {
+        self.prompts.len() * self.answers - self.taken
+    }
+
+    /// The next one.
+    pub fn peek(&mut self) -> Option<&Prepared> {
+        let prepared = self
+            .prompts
+            .get_mut(self.taken.checked_div(self.answers)?)?;
+        // The first has the row's own.
+        prepared.request.sampling.key = match self.taken as u64 {
+            0 => self.key,
+            choice => sampling_key(self.key, choice),
+        };
+        Some(prepared)
+    }
+
+    /// The device has taken the next one.
+    pub fn take(&mut self) {
+        self.taken += 1;
+    }
 }
 
 /// generation_config.json as options: what it advises where neither row nor flag says anything. Its max_new_tokens is
@@ -74,51 +108,40 @@ pub fn prompt_tokens(
     names: &FieldNames,
     vocab_size: u32,
     max_context: u32,
-    codec: &dyn Codec,
+    codec: &Codec,
 ) -> Result<Vec<u32>, RowError> {
-    let chat_error = |message| RowError::new(Code::ChatTemplate, message);
+    let text_tokens = |field, text: &str, special, wrong: Code| {
+        let encode = |text: &str, special| {
+            let tokens = codec.encode(text, special);
+            tokens.map_err(|message| wrong.error(message))
+        };
+        text_size::check(field, text, max_context, |part| encode(part, false))?;
+        Ok::<_, RowError>((field, encode(text, special)?))
+    };
     let (field, tokens) = match prompt {
         Prompt::Ids(ids) => (names.ids, ids.clone()),
-        Prompt::Text(text) => {
-            let invalid = |message| RowError::new(Code::InvalidRequest, message);
-            text_size::check("prompt", text, max_context, codec)
-                .map_err(|error| error.or(invalid))?;
-            ("prompt", codec.encode(text, true).map_err(invalid)?)
-        }
+        Prompt::Text(text) => text_tokens("prompt", text, true, Code::InvalidRequest)?,
         Prompt::Messages(chat) => {
-            let rendered = codec.render(chat);
-            let text = rendered.map_err(|error| match error {
-                Unrendered::Refused(message) => chat_error(message),
-                Unrendered::NoThread(message) => RowError::new(Code::NoThread, message),
-            })?;
-            text_size::check("messages", &text, max_context, codec)
-                .map_err(|error| error.or(chat_error))?;
-            ("messages", codec.encode(&text, false).map_err(chat_error)?)
+            let text = codec.render(chat)?;
+            text_tokens("messages", &text, false, Code::ChatTemplate)?
         }
     };
     if tokens.is_empty() {
-        return Err(empty(&format!(
-            "{field}: found no tokens, expected at least one"
-        )));
+        return Err(
+            Code::EmptyPrompt.error(format!("{field}: found no tokens, expected at least one"))
+        );
     }
     check_tokens(field, &tokens, vocab_size)?;
     Ok(tokens)
 }
 
-fn empty(message: &str) -> RowError {
-    RowError::new(Code::EmptyPrompt, message)
-}
-
 fn check_tokens(field: &str, tokens: &[u32], vocab_size: u32) -> Result<(), RowError> {
     match tokens.iter().position(|&token| token >= vocab_size) {
         None => Ok(()),
-        Some(position) => Err(RowError::new(
-            Code::TokenOutOfRange,
-            format!(
-                "{field}[{position}]: found {}, expected a token id below the vocabulary size {vocab_size}",
-                tokens[position]
-            ),
-        )),
+        Some(position) => Err(Code::TokenOutOfRange.error(format!(
+            "{field}[{position}]: found {}, expected a token id below the vocabulary size {vocab_size}",
+            tokens[position]
+        ))),
     }
 }
 
@@ -126,21 +149,15 @@ fn check_tokens(field: &str, tokens: &[u32], vocab_size: u32) -> Result<(), RowE
 ///
 /// # Errors
 /// What is wrong with it; one that asks for several answers, which are [`prepare_all`]'s.
-pub fn prepare(
-    rules: &Rules,
-    codec: &dyn Codec,
-    row: u64,
-    ask: &Ask,
-) -> Result<Prepared, RowError> {
+pub fn prepare(rules: &Rules, codec: &Codec, row: u64, ask: &Ask) -> Result<Prepared, RowError> {
     match ask.choices.count() {
         1 => {
-            let shared = Shared::of(rules, codec, row, ask)?;
-            prepare_one(rules, codec, ask, &ask.prompt, &shared)
+            let mut waiting = prepare_all(rules, codec, row, ask)?;
+            Ok(waiting.peek().expect("one prompt, one answer").clone())
         }
-        several => Err(RowError::new(
-            Code::Unsupported,
-            format!("found a question for {several} answers, expected one for 1"),
-        )),
+        several => Err(Code::Unsupported.error(format!(
+            "found a question for {several} answers, expected one for 1"
+        ))),
     }
 }
 
@@ -148,70 +165,57 @@ pub fn prepare(
 ///
 /// # Errors
 /// As [`prepare`], of any of the prompts.
-pub fn prepare_all(
-    rules: &Rules,
-    codec: &dyn Codec,
-    row: u64,
-    ask: &Ask,
-) -> Result<Waiting, RowError> {
-    let shared = Shared::of(rules, codec, row, ask)?;
+pub fn prepare_all(rules: &Rules, codec: &Codec, row: u64, ask: &Ask) -> Result<Waiting, RowError> {
+    let options = ask.options.clone().or(&rules.defaults);
+    let stop = StopMatcher::new(options.stop.as_deref().unwrap_or_default());
+    if let Some(why) = codec.no_text().filter(|_| !stop.is_empty()) {
+        return Err(Code::InvalidRequest.error(format!("stop: {why}")));
+    }
+    let key = options.seed;
+    let key = key.unwrap_or_else(|| sampling_key(rules.run_seed, row));
     let prompts = std::iter::once(&ask.prompt).chain(&ask.choices.more);
     let prepared = prompts.enumerate().map(|(place, prompt)| {
-        prepare_one(rules, codec, ask, prompt, &shared).map_err(|error| {
-            match ask.choices.more.is_empty() {
-                true => error,
-                false => RowError::new(error.code, format!("prompt[{place}]: {}", error.message)),
+        let prepared = prepare_one(rules, codec, ask, prompt, &options, &stop);
+        prepared.map_err(|error| {
+            if ask.choices.more.is_empty() {
+                return error;
             }
+            error
+                .code
+                .error(format!("prompt[{place}]: {}", error.message))
         })
     });
     let prompts = prepared.collect::<Result<_, _>>()?;
-    Ok(Waiting::new(prompts, ask.choices.n as usize, shared.key))
+    Ok(Waiting {
+        prompts,
+        answers: ask.choices.n as usize,
+        key,
+        taken: 0,
+    })
 }
 
-/// What all sequences of a row have.
-struct Shared {
-    options: Options,
-    stop: StopMatcher,
-    /// The first answer's sampling key.
-    key: u64,
-}
-
-impl Shared {
-    fn of(rules: &Rules, codec: &dyn Codec, row: u64, ask: &Ask) -> Result<Self, RowError> {
-        let options = ask.options.clone().or(&rules.defaults);
-        let stop = StopMatcher::new(options.stop.as_deref().unwrap_or_default());
-        match codec.no_text() {
-            Some(why) if !stop.is_empty() => {
-                Err(RowError::new(Code::InvalidRequest, format!("stop: {why}")))
-            }
-            _ => Ok(Self {
-                stop,
-                key: options
-                    .seed
-                    .unwrap_or_else(|| sampling_key(rules.run_seed, row)),
-                options,
-            }),
-        }
-    }
-}
-
+/// A prompt's request, whose key [`Waiting`] knows.
 fn prepare_one(
     rules: &Rules,
-    codec: &dyn Codec,
+    codec: &Codec,
     ask: &Ask,
     prompt: &Prompt,
-    shared: &Shared,
+    options: &Options,
+    stop: &StopMatcher,
 ) -> Result<Prepared, RowError> {
-    let Shared { options, stop, key } = shared;
     let (vocab_size, max_context) = (rules.vocab_size, rules.max_context);
     let prompt = prompt_tokens(prompt, ask.names, vocab_size, max_context, codec)?;
-    let limit = limit(rules, prompt.len() as u64, ask)?;
+    let (max_new_tokens, unlimited) = limit(rules, prompt.len() as u64, ask)?;
     let biases = options.logit_bias.clone().unwrap_or_default();
-    check_biases(&biases, vocab_size)?;
-    let min_new_tokens = min_new_tokens(rules, limit.tokens, ask)?;
+    if let Some((id, _)) = biases.iter().find(|&&(id, _)| id >= vocab_size) {
+        return Err(Code::TokenOutOfRange.error(format!(
+            "logit_bias: found the key {id}, expected token ids below the vocabulary size {vocab_size}"
+        )));
+    }
+    let min_new_tokens = min_new_tokens(rules, max_new_tokens, ask)?;
     let request = Request {
-        max_new_tokens: limit.tokens,
-        unlimited: limit.is_rest,
+        max_new_tokens,
+        unlimited,
         stop_ids: stop_ids(rules, ask)?,
         min_new_tokens,
         biases,
@@ -223,7 +227,7 @@ fn prepare_one(
             top_k: options.top_k.unwrap_or(0),
             top_p: options.top_p.unwrap_or(1.0),
             min_p: options.min_p.unwrap_or(0.0),
-            key: *key,
+            key: 0,
             logprobs: options.logprobs,
         },
         timeout: options.timeout_ms.map(Duration::from_millis),
@@ -237,16 +241,9 @@ fn prepare_one(
     })
 }
 
-/// Tokens that a row may generate.
-struct Limit {
-    tokens: u32,
-    /// Nobody named any, so they are what the context leaves.
-    is_rest: bool,
-}
-
-/// What a row may generate. A limit that the row or a flag names must fit beside the prompt; one that nobody
-/// asked for is cut to what the context leaves.
-fn limit(rules: &Rules, prompt_tokens: u64, ask: &Ask) -> Result<Limit, RowError> {
+/// Tokens that a row may generate, and whether they are what the context leaves. A limit that the row or a flag names must
+/// fit beside the prompt; one that nobody asked for is cut to what the context leaves.
+fn limit(rules: &Rules, prompt_tokens: u64, ask: &Ask) -> Result<(u32, bool), RowError> {
     let context = u64::from(rules.max_context);
     let asked = ask.options.max_new_tokens.or(rules.defaults.max_new_tokens);
     let wanted = prompt_tokens + u64::from(asked.unwrap_or(1));
@@ -261,27 +258,18 @@ fn limit(rules: &Rules, prompt_tokens: u64, ask: &Ask) -> Result<Limit, RowError
                 "shorten the prompt".to_owned(),
             ),
         };
-        let advice = match rules.max_context < rules.model_context {
-            true => format!("{shorten} or raise --max-context"),
-            false => format!("{shorten}; that is the model's own limit"),
+        let advice = if rules.max_context < rules.model_context {
+            " or raise --max-context"
+        } else {
+            "; that is the model's own limit"
         };
-        return Err(RowError::new(
-            Code::ContextLength,
-            format!(
-                "found {prompt_tokens} prompt tokens + {new} = {wanted}, expected at most {context} together: {advice}"
-            ),
-        ));
+        return Err(Code::ContextLength.error(format!(
+            "found {prompt_tokens} prompt tokens + {new} = {wanted}, expected at most {context} together: {shorten}{advice}"
+        )));
     }
     let rest = (context - prompt_tokens) as u32;
-    let usual = match ask.unasked {
-        Unasked::Tokens(tokens) => Some(tokens),
-        Unasked::Rest => None,
-    };
-    let named = asked.or_else(|| Some(rules.advised_new_tokens.or(usual)?.min(rest)));
-    Ok(Limit {
-        tokens: named.unwrap_or(rest),
-        is_rest: named.is_none(),
-    })
+    let named = asked.or_else(|| Some(rules.advised_new_tokens.or(ask.unasked)?.min(rest)));
+    Ok((named.unwrap_or(rest), named.is_none()))
 }
 
 /// Tokens that a row must generate before one may end it.
@@ -293,25 +281,10 @@ fn min_new_tokens(rules: &Rules, max_new_tokens: u32, ask: &Ask) -> Result<u32, 
     if least <= max_new_tokens {
         return Ok(least);
     }
-    Err(RowError::new(
-        Code::InvalidRequest,
-        format!(
-            "{name}: found {least}, expected at most the {max_new_tokens} new tokens that the row may have: raise {}",
-            limit_name(ask)
-        ),
-    ))
-}
-
-fn check_biases(biases: &[(u32, f32)], vocab_size: u32) -> Result<(), RowError> {
-    match biases.iter().find(|&&(id, _)| id >= vocab_size) {
-        None => Ok(()),
-        Some((id, _)) => Err(RowError::new(
-            Code::TokenOutOfRange,
-            format!(
-                "logit_bias: found the key {id}, expected token ids below the vocabulary size {vocab_size}"
-            ),
-        )),
-    }
+    Err(Code::InvalidRequest.error(format!(
+        "{name}: found {least}, expected at most the {max_new_tokens} new tokens that the row may have: raise {}",
+        limit_name(ask)
+    )))
 }
 
 /// Who has set the limit: the row, or the flag for all rows.
@@ -329,10 +302,10 @@ pub const GREEDY_BELOW: f32 = 1e-5;
 /// The temperature of a row. To keep the most likely token alone (top_p 0) is to be greedy.
 fn temperature(options: &Options) -> f32 {
     let temperature = options.temperature.unwrap_or(0.0);
-    match temperature < GREEDY_BELOW || options.top_p == Some(0.0) {
-        true => 0.0,
-        false => temperature,
+    if temperature < GREEDY_BELOW || options.top_p == Some(0.0) {
+        return 0.0;
     }
+    temperature
 }
 
 fn stop_ids(rules: &Rules, ask: &Ask) -> Result<Vec<u32>, RowError> {
@@ -349,13 +322,10 @@ fn stop_ids(rules: &Rules, ask: &Ask) -> Result<Vec<u32>, RowError> {
     ids.sort_unstable();
     ids.dedup();
     if ids.len() > TG_MAX_STOP_IDS as usize {
-        return Err(RowError::new(
-            Code::InvalidRequest,
-            format!(
-                "{name}: found {} ids with the end-of-sequence ids, expected at most {TG_MAX_STOP_IDS}",
-                ids.len()
-            ),
-        ));
+        return Err(Code::InvalidRequest.error(format!(
+            "{name}: found {} ids with the end-of-sequence ids, expected at most {TG_MAX_STOP_IDS}",
+            ids.len()
+        )));
     }
     Ok(ids)
 }

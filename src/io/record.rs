@@ -64,13 +64,12 @@ impl Writer {
     /// # Errors
     /// The file cannot be written.
     pub fn finish(mut self, whole: bool) -> Result<()> {
-        match whole {
-            true => Out::finish_buffered(self.out),
-            false => self
-                .out
-                .flush()
-                .map_err(|error| Error::io(&self.path, error)),
+        if whole {
+            return Out::finish_buffered(self.out);
         }
+        self.out
+            .flush()
+            .map_err(|error| Error::io(&self.path, error))
     }
 }
 
@@ -183,16 +182,16 @@ fn read_line(input: &mut BufReader<File>) -> std::io::Result<Vec<u8>> {
 /// A run that did not come to its end has left its recording under another name.
 fn not_there(path: &Path, error: &std::io::Error, expected: &str) -> Error {
     let partial = beside(path, ".partial");
-    match error.kind() == std::io::ErrorKind::NotFound && partial.exists() {
-        true => Error::file(
-            path,
-            format!(
-                "found no such file, expected {expected}; {} is that of a run which did not come to its end, and can be read as well",
-                partial.display()
-            ),
-        ),
-        false => Error::open(path, error, expected),
+    if error.kind() != std::io::ErrorKind::NotFound || !partial.exists() {
+        return Error::open(path, error, expected);
     }
+    Error::file(
+        path,
+        format!(
+            "found no such file, expected {expected}; {} is that of a run which did not come to its end, and can be read as well",
+            partial.display()
+        ),
+    )
 }
 
 /// Sizes that cannot be are the recording's: no option has asked for them.

@@ -8,9 +8,7 @@ mod error;
 mod format;
 mod id;
 
-pub use ask::{
-    Ask, Choices, DEFAULT_MAX_NEW_TOKENS, FieldNames, MAX_CHOICES, Options, Prompt, Unasked,
-};
+pub use ask::{Ask, Choices, DEFAULT_MAX_NEW_TOKENS, FieldNames, MAX_CHOICES, Options, Prompt};
 pub use error::{Code, RowError, TIMED_OUT};
 pub use format::{Endpoint, Format, OpenAi};
 pub use id::{Id, MAX_ID_BYTES};
@@ -45,15 +43,15 @@ pub struct Row {
 }
 
 impl Row {
-    /// A line that is no row, for the reason that `error` gives.
-    pub fn unreadable(number: u64, error: RowError) -> Self {
+    /// A row of our own that has not written its id, on a line that does not tell its format.
+    pub fn new(number: u64, ask: Result<Ask, RowError>) -> Self {
         Self {
             line: number,
             id: Id::line(number),
             claims_id: false,
             format: Format::Own,
             tells_format: false,
-            ask: Err(error),
+            ask,
             ignored: Vec::new(),
         }
     }

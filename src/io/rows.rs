@@ -30,7 +30,7 @@ pub struct Rows {
 struct Reading {
     source: Mutex<Source>,
     rules: Rules,
-    codec: Arc<dyn Codec>,
+    codec: Arc<Codec>,
     threads: Threads,
     in_order: SyncSender<Result<Option<Work>>>,
     texts: Mutex<Texts>,
@@ -62,7 +62,7 @@ impl Rows {
     pub fn start(
         source: Source,
         rules: Rules,
-        codec: Arc<dyn Codec>,
+        codec: Arc<Codec>,
         threads: Threads,
     ) -> Result<Self> {
         let (send, in_order) = sync_channel(READ_AHEAD);
@@ -165,7 +165,7 @@ impl Reading {
     /// `None`: others have overtaken the row.
     fn with_text(&self, mut work: Work, ask: Option<super::row::Ask>) -> Option<Work> {
         let Some(ask) = ask else { return Some(work) };
-        let prepare = |row| match prepare_all(&self.rules, &*self.codec, row, &ask) {
+        let prepare = |row| match prepare_all(&self.rules, &self.codec, row, &ask) {
             Ok(prepared) => Todo::Run(prepared),
             Err(error) => Todo::Fail(error),
         };

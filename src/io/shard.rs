@@ -24,10 +24,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 /// Which rows of an input are a run's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shard {
-    index: u64,
-    count: u64,
+    pub index: u64,
+    pub count: u64,
 }
 
 impl Shard {
@@ -158,7 +158,7 @@ pub struct ShardOutput {
     /// The input of the answers that were taken over from a finished OUTPUT.
     taken_up: Option<WholeInput>,
     /// The time that templates may read.
-    clock: Option<Arc<Clock>>,
+    pub clock: Option<Arc<Clock>>,
 }
 
 impl ShardOutput {
@@ -175,13 +175,6 @@ impl ShardOutput {
             taken_up: None,
             clock: None,
         })
-    }
-
-    /// The record is to say what time templates read, where one does.
-    #[must_use]
-    pub fn with_clock(mut self, clock: Option<Arc<Clock>>) -> Self {
-        self.clock = clock;
-        self
     }
 
     /// What the run reads its rows through.
@@ -223,10 +216,10 @@ impl ShardOutput {
                 ));
             }
         };
-        if record.shard() != Ok(self.shard) {
+        if record.shard != self.shard {
             return wrong(format!(
-                "found shard {}/{}, expected {}",
-                record.index, record.count, self.shard
+                "found shard {}, expected {}",
+                record.shard, self.shard
             ));
         }
         if let Some(differences) = self.of.differences(&record.of) {
@@ -277,11 +270,9 @@ impl ShardOutput {
             ));
         }
         let (bytes, sha256) = hash(made, path)?;
-        let Shard { index, count } = self.shard;
         let clock = self.clock.as_ref().filter(|clock| clock.was_read());
         let record = Record {
-            index,
-            count,
+            shard: self.shard,
             holds,
             input,
             answers,
@@ -350,40 +341,5 @@ fn hash(file: &File, path: &Path) -> Result<(u64, String)> {
         }
         hash.update(&buffer[..read]);
         bytes += read as u64;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_row_is_of_one_shard() {
-        for count in [1, 2, 3, 7, 40] {
-            let shards: Vec<Shard> = (0..count)
-                .map(|index| Shard::parse(&format!("{index}/{count}")).unwrap())
-                .collect();
-            for rows in [0, 1, 6, 20, 21] {
-                let shares: u64 = shards.iter().map(|shard| shard.share(rows)).sum();
-                assert_eq!(shares, rows);
-                for row in 0..rows {
-                    let of: Vec<_> = shards.iter().filter(|shard| shard.holds(row)).collect();
-                    let [shard] = of[..] else {
-                        panic!("{row}: {of:?}")
-                    };
-                    assert!(shard.place(row) < shard.share(rows));
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn what_is_no_shard_is_refused() {
-        for text in [
-            "", "1", "2/2", "0/0", "-1/2", "1/-2", "a/b", "0/70000", "0/2/3",
-        ] {
-            let error = Shard::parse(text).unwrap_err();
-            assert!(error.contains("expected I/N"), "{text}: {error}");
-        }
     }
 }

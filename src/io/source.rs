@@ -43,10 +43,10 @@ pub struct Source {
     /// Hash of the settings that answers depend on.
     settings: u64,
     ids: Ids,
-    /// Takes the rows of a shard.
-    picker: Option<Picker>,
+    /// Takes the rows of a shard: no others are work.
+    pub picker: Option<Picker>,
     /// Rows with fields that nothing reads are in error.
-    strict: bool,
+    pub strict: bool,
     ignored: HashSet<String>,
     /// What a chat template does not show.
     doubted: HashSet<String>,
@@ -71,20 +71,6 @@ impl Source {
             others_said: false,
             warn,
         }
-    }
-
-    /// From now on a field that nothing reads is an error of its row.
-    #[must_use]
-    pub fn strict(mut self, strict: bool) -> Self {
-        self.strict = strict;
-        self
-    }
-
-    /// From now on only the rows that `picker` takes are work.
-    #[must_use]
-    pub fn picked(mut self, picker: Option<Picker>) -> Self {
-        self.picker = picker;
-        self
     }
 
     /// The next row, with its question where it has to be answered; `None` at the end of the input. Errors are the input's,
@@ -142,13 +128,10 @@ impl Source {
         if self.strict
             && let Some(name) = row.ignored.first()
         {
-            return Todo::Fail(RowError::new(
-                Code::Unsupported,
-                format!(
-                    "{}: found a field that is not known, expected none with --strict",
-                    quote::text(name)
-                ),
-            ));
+            return Todo::Fail(Code::Unsupported.error(format!(
+                "{}: found a field that is not known, expected none with --strict",
+                quote::text(name)
+            )));
         }
         // After the checks that need no tokenizer: a million rows done already are passed over quickly.
         match self.kept.find(place, input, id) {

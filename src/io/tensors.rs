@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::quote;
 use crate::{json, magic};
 use memmap2::Mmap;
+use safetensors::tensor::TensorInfo;
 use safetensors::{Dtype, SafeTensors};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -35,9 +36,10 @@ impl TensorFile {
         // Before it is opened: a pipe would wait for its writer, and none of these can be mapped.
         let about = std::fs::metadata(path).map_err(fail)?;
         if !about.is_file() {
-            let found = match about.is_dir() {
-                true => "a directory",
-                false => "a pipe or a device",
+            let found = if about.is_dir() {
+                "a directory"
+            } else {
+                "a pipe or a device"
             };
             let message = format!("found {found}, expected {expected}");
             return Err(Error::file(path, message));
@@ -55,29 +57,16 @@ impl TensorFile {
             )
         })?;
         let data_start = header_bytes + size_of::<u64>();
-        let arrays: BTreeMap<String, Array> = metadata
-            .tensors()
-            .into_iter()
-            .map(|(name, info)| {
-                let (start, end) = info.data_offsets;
-                let array = Array {
-                    dtype: info.dtype,
-                    shape: info.shape.clone(),
-                    range: data_start + start..data_start + end,
-                };
-                (name, array)
-            })
-            .collect();
-        if let Some((name, _)) = arrays.iter().find(|(_, a)| a.range.end > map.len()) {
-            return Err(Error::file(
-                path,
-                format!(
-                    "{}: its bytes end past the file's {} bytes: the file is cut short",
-                    quote::text(name),
-                    map.len()
-                ),
-            ));
-        }
+        let array = |(name, info): (String, &TensorInfo)| {
+            let (start, end) = info.data_offsets;
+            let array = Array {
+                dtype: info.dtype,
+                shape: info.shape.clone(),
+                range: data_start + start..data_start + end,
+            };
+            (name, array)
+        };
+        let arrays = metadata.tensors().into_iter().map(array).collect();
         Ok(Self {
             path: path.to_owned(),
             map,

@@ -37,7 +37,7 @@ const THOUGHT: &[u8] = b"</think>";
 
 /// The calls of an answer. Markers of calls are tokens of their own, whether the text shows them or not; those of
 /// reasoning may be spelled by several tokens.
-pub fn find(outcome: &Outcome, codec: &dyn Codec) -> Found {
+pub fn find(outcome: &Outcome, codec: &Codec) -> Found {
     let mut text = Ahead::of(&outcome.text);
     let mut around = String::new();
     // Behind the last token is the text's end.

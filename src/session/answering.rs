@@ -106,10 +106,10 @@ impl Session {
             threads,
         } = &self.0.texts;
         if !ask.has_text() {
-            return prepare(rules, &**codec, number, ask);
+            return prepare(rules, codec, number, ask);
         }
         let (rules, codec, ask) = (rules.clone(), codec.clone(), ask.clone());
-        threads.run(move || prepare(&rules, &*codec, number, &ask))?
+        threads.run(move || prepare(&rules, &codec, number, &ask))?
     }
 
     /// Hands a prepared question over. What becomes of it, and whether the engine has failed, the answer says.

@@ -4,8 +4,8 @@
 //! class for this architecture has. The first two are advice that a checkpoint gives of its own; where neither says
 //! anything, rows would go on to their limit.
 
-use super::codec::ModelCodec;
 use super::opened::Opened;
+use crate::io::codec::Codec;
 use crate::model::ModelSource;
 use crate::telemetry::warn;
 use indexmap::IndexSet;
@@ -14,7 +14,7 @@ use indexmap::IndexSet;
 const CLASS_DEFAULT: u32 = 2;
 
 /// End-of-sequence ids of a model whose files are read; says so where they had to be looked for elsewhere.
-pub(super) fn ids(opened: &Opened, codec: &ModelCodec) -> Vec<u32> {
+pub(super) fn ids(opened: &Opened, codec: &Codec) -> Vec<u32> {
     let vocabulary = opened.config.vocab_size as u32;
     let advised = opened.generation.eos_token_ids.as_deref().unwrap_or(&[]);
     if let ModelSource::Dir(dir) = &opened.spec.model {

@@ -31,7 +31,7 @@ pub enum Style {
 /// Everything a job needs besides its device.
 pub struct Job<'a> {
     pub rows: Rows,
-    pub codec: &'a dyn Codec,
+    pub codec: &'a Codec,
     pub output: Output,
     pub style: Style,
     pub origin: Origin,
@@ -306,8 +306,5 @@ impl Run<'_> {
 
 /// What a row is told that a failed device had not done.
 pub fn lost(error: &Error) -> RowError {
-    RowError::new(
-        Code::Device,
-        format!("the run failed before this row was done: {error}"),
-    )
+    Code::Device.error(format!("the run failed before this row was done: {error}"))
 }

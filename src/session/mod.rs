@@ -3,7 +3,7 @@
 //!
 //! - [`spec`]: what is chosen about a run; [`target`]: its device, opened; [`sizes`]: what it wants of its memory
 //! - [`opened`]: a model with its sizes, and engines for it; `score` and `bench` need no more
-//! - [`texts`]: tokenizer, chat template and rules for questions ([`codec`] is the first two for `io`, `eos` what ends answers)
+//! - [`texts`]: tokenizer, chat template and rules for questions (`eos`: what ends answers)
 //! - [`answering`]: [`Session`], a handle to all of that with a running engine, which the thread of `serving` drives;
 //!   [`sequences`]: tokens and texts of what runs there
 //! - [`job`]: the loop of `generate` over rows, whose [`failures`] it counts; [`scoring`]: that of `score` over prompts
@@ -13,7 +13,6 @@
 //! Uses `trace`, `io`, `text`, `runtime` and what stands below; knows no command line.
 
 pub mod answering;
-pub mod codec;
 mod eos;
 pub mod failures;
 pub mod job;

@@ -1,10 +1,11 @@
 //! Sequences on a device: their tokens and texts as they come, and what they came to.
 
 use crate::io::answer::{Finish, Outcome};
-use crate::io::codec::{Codec, TextProgress, TextStream};
+use crate::io::codec::Codec;
 use crate::io::prepare::Prepared;
 use crate::io::row::{Code, RowError};
 use crate::runtime::{EndReason, Engine, Event, Timing, TokenLogprobs};
+use crate::text::{Progress, StreamEnd, TextStream};
 use std::collections::HashMap;
 
 /// All that a device has, by request. `T` goes with each from its beginning to its end.
@@ -48,7 +49,7 @@ impl<T> Sequences<T> {
     }
 
     /// The device has taken `prepared` as `request`.
-    pub fn enter(&mut self, request: u64, prepared: &Prepared, codec: &dyn Codec, with: T) {
+    pub fn enter(&mut self, request: u64, prepared: &Prepared, codec: &Codec, with: T) {
         let live = Live::new(prepared, codec);
         self.live.insert(request, (with, live));
     }
@@ -122,7 +123,8 @@ impl<T> Sequences<T> {
 pub struct Live {
     prompt_tokens: usize,
     stop_ids: Vec<u32>,
-    text: Box<dyn TextStream>,
+    /// `None`: tokens have no text.
+    text: Option<Box<TextStream>>,
     output_ids: Vec<u32>,
     logprobs: Option<Vec<TokenLogprobs>>,
     /// A stop string was found: later tokens are dropped.
@@ -149,13 +151,15 @@ pub struct Ended {
 }
 
 impl Live {
-    fn new(prepared: &Prepared, codec: &dyn Codec) -> Self {
+    fn new(prepared: &Prepared, codec: &Codec) -> Self {
         let request = &prepared.request;
         Self {
             prompt_tokens: request.prompt.len(),
             logprobs: request.sampling.logprobs.map(|_| Vec::new()),
             stop_ids: request.stop_ids.clone(),
-            text: codec.stream(prepared.stop.clone(), prepared.special),
+            text: codec
+                .stream(prepared.stop.clone(), prepared.special)
+                .map(Box::new),
             output_ids: Vec::new(),
             stopped: false,
             told_bytes: 0,
@@ -169,7 +173,8 @@ impl Live {
 
     /// Text that has become certain since this was last asked: see [`TextStream::certain`].
     pub fn certain(&mut self) -> String {
-        let text = self.text.certain();
+        let text = self.text.as_mut();
+        let text = text.map(|text| text.certain()).unwrap_or_default();
         self.told_bytes += text.len();
         text
     }
@@ -197,10 +202,13 @@ impl Live {
         if let (Some(all), Some(one)) = (&mut self.logprobs, logprobs) {
             all.push(one);
         }
+        let Some(text) = &mut self.text else {
+            return Taken::GoesOn;
+        };
         if self.stop_ids.contains(&token) {
             // The device ends the row by itself.
-            self.text.push_last(token);
-        } else if self.text.push(token) == TextProgress::Stopped {
+            text.push_last(token);
+        } else if text.push(token) == Progress::Stopped {
             self.stopped = true;
             return Taken::Stopped;
         }
@@ -217,25 +225,37 @@ impl Live {
             ..
         } = self;
         let taken = output_ids.len();
-        let end = text.finish();
-        if let Some(tokens) = end.stop_tokens {
-            // Text that was held back may have shown only now that it holds a stop string.
-            output_ids.truncate(tokens);
-            if let Some(all) = &mut logprobs {
-                all.truncate(tokens);
-            }
+        let end = text.map(|text| text.finish());
+        let end = end.unwrap_or_else(|| StreamEnd {
+            text: String::new(),
+            tokens: taken,
+            stopped: false,
+            offsets: vec![0; taken],
+        });
+        // Text that was held back may have shown only now that it holds a stop string.
+        output_ids.truncate(end.tokens);
+        if let Some(all) = &mut logprobs {
+            all.truncate(end.tokens);
         }
+        let tokens = output_ids.len();
         let finish = match reason {
-            EndReason::Refused => Err(refused()),
-            _ if end.stop_tokens.is_some() => Ok(Finish::Stop),
-            EndReason::NotFinite => Err(not_finite(output_ids.len())),
+            EndReason::Refused => Err(Code::ContextLength.error(
+                "prompt and max_new_tokens need more pages than there are, expected fewer tokens or more memory: raise --memory-limit",
+            )),
+            _ if end.stopped => Ok(Finish::Stop),
+            EndReason::NotFinite => Err(Code::NonFiniteLogits.error(format!(
+                "logits for token {tokens} after the prompt are not finite, expected finite numbers: check the checkpoint's weights, or use --dtype f32"
+            ))),
             EndReason::Stop => Ok(Finish::Stop),
             EndReason::Timeout => Ok(Finish::Timeout),
-            EndReason::Cancelled => Err(cancelled(output_ids.len())),
+            // What an interrupt cut is no answer, and must not look like one.
+            EndReason::Cancelled => Err(Code::Cancelled.error(format!(
+                "interrupted after {tokens} new tokens, before the last"
+            ))),
             EndReason::Length => Ok(Finish::Length),
         };
         Ended {
-            dropped_tokens: taken - output_ids.len(),
+            dropped_tokens: taken - tokens,
             outcome: finish.map(|finish| Outcome {
                 output_ids,
                 text: end.text,
@@ -247,28 +267,4 @@ impl Live {
             }),
         }
     }
-}
-
-fn refused() -> RowError {
-    RowError::new(
-        Code::ContextLength,
-        "prompt and max_new_tokens need more pages than there are, expected fewer tokens or more memory: raise --memory-limit",
-    )
-}
-
-/// What an interrupt cut is no answer, and must not look like one.
-pub(super) fn cancelled(tokens: usize) -> RowError {
-    RowError::new(
-        Code::Cancelled,
-        format!("interrupted after {tokens} new tokens, before the last"),
-    )
-}
-
-fn not_finite(tokens: usize) -> RowError {
-    RowError::new(
-        Code::NonFiniteLogits,
-        format!(
-            "logits for token {tokens} after the prompt are not finite, expected finite numbers: check the checkpoint's weights, or use --dtype f32"
-        ),
-    )
 }

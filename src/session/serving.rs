@@ -1,12 +1,12 @@
 //! The thread of a session: it owns the engine, hands it questions as there is room, and tells each asker what comes.
 
 use super::opened::{Observe, Opened, load};
-use super::sequences::{Change, Sequences, Taken, cancelled};
+use super::sequences::{Change, Sequences, Taken};
 use crate::error::{Error, Result};
 use crate::io::answer::Outcome;
 use crate::io::codec::Codec;
 use crate::io::prepare::Prepared;
-use crate::io::row::RowError;
+use crate::io::row::{Code, RowError};
 use crate::runtime::{Engine, Event, TokenLogprobs, Waker};
 use std::collections::VecDeque;
 use std::panic::resume_unwind;
@@ -75,7 +75,7 @@ impl Serving {
     ///
     /// # Errors
     /// As [`load`] and [`Opened::engine`]; the system refused a thread.
-    pub fn start(opened: Arc<Opened>, codec: Arc<dyn Codec>) -> Result<Self> {
+    pub fn start(opened: Arc<Opened>, codec: Arc<Codec>) -> Result<Self> {
         let (commands, receive) = channel();
         let (tell, started) = channel();
         let serve = move || {
@@ -128,7 +128,7 @@ impl Drop for Serving {
 
 struct Server {
     engine: Box<dyn Engine>,
-    codec: Arc<dyn Codec>,
+    codec: Arc<Codec>,
     /// In the order in which they were asked.
     waiting: VecDeque<(Box<Prepared>, Asker)>,
     sequences: Sequences<Asker>,
@@ -188,8 +188,7 @@ impl Server {
                 break;
             };
             if let Some((prepared, asker)) = self.waiting.pop_front() {
-                self.sequences
-                    .enter(request, &prepared, &*self.codec, asker);
+                self.sequences.enter(request, &prepared, &self.codec, asker);
             }
         }
         Ok(())
@@ -201,7 +200,7 @@ impl Server {
         match place.and_then(|place| self.waiting.remove(place)) {
             Some((_, asker)) => asker.tell(Ok(Output::End {
                 text: String::new(),
-                outcome: Err(cancelled(0)),
+                outcome: Err(Code::Cancelled.error("cancelled before its first token")),
             })),
             None => self.sequences.cancel_where(|asker| asker.number == number),
         }

@@ -1,9 +1,9 @@
 //! What makes tokens of a model's questions and text of its answers.
 
-use super::codec::ModelCodec;
 use super::eos;
 use super::opened::Opened;
 use crate::error::Result;
+use crate::io::codec::Codec;
 use crate::io::prepare::{Rules, generation_options};
 use crate::io::row::Options;
 use crate::model::ModelSource;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// A model's tokenizer and chat template, and what questions to it are checked against and fall back to.
 pub struct Texts {
-    pub codec: Arc<ModelCodec>,
+    pub codec: Arc<Codec>,
     pub rules: Rules,
     /// Where its text work is done.
     pub threads: Threads,
@@ -28,8 +28,7 @@ impl Texts {
     pub fn of(opened: &Opened) -> Result<Self> {
         let threads = Threads::new(opened.spec.text_timeout);
         let template = opened.spec.chat_template.as_deref();
-        let codec =
-            ModelCodec::load(&opened.spec.model, template, &threads)?.with_time(opened.spec.now);
+        let codec = Codec::load(&opened.spec.model, template, &threads)?.with_time(opened.spec.now);
         if let (Some(warning), Some(dir)) = (opened.generation.warning(), opened.spec.model.dir()) {
             let file = dir.join("generation_config.json");
             warn(&format!("{}: {warning}", file.display()));

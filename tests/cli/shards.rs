@@ -245,11 +245,7 @@ fn what_is_not_all_of_one_job_is_refused() {
             1,
             &["found shard 0/4, which", "is too, expected each once"],
         ),
-        (
-            instead_of(2, &torn),
-            1,
-            &["2.jsonl", "bytes, whose last line is torn, expected"],
-        ),
+        (instead_of(2, &torn), 1, &["2.jsonl", "bytes, expected"]),
         (
             instead_of(2, &other),
             1,
@@ -294,7 +290,7 @@ fn what_is_not_all_of_one_job_is_refused() {
 }
 
 #[test]
-fn rows_in_error_are_as_many_as_the_record_says() {
+fn rows_in_error_are_in_the_record_and_in_the_exit_code() {
     let dir = tempfile::tempdir().unwrap();
     let rows = |name: &str, rest: &str| {
         let path = dir.path().join(name);
@@ -329,29 +325,8 @@ fn rows_in_error_are_as_many_as_the_record_says() {
             merge(std::slice::from_ref(&output), &other).fails_in_a_line(2, &parts);
             assert!(!other.exists());
         }
-        let before = fs::read(&merged).unwrap();
-        let record = PathBuf::from(format!("{}.shard.json", output.display()));
-        let said = fs::read_to_string(&record).unwrap();
-        let now = format!("\"failed\":{failed}");
-        assert!(said.contains(&now), "{said}");
-        for (wrong, parts) in [
-            (
-                failed - 1,
-                &["rows that failed, expected", "run that shard again"][..],
-            ),
-            (
-                u64::MAX,
-                &["found 18446744073709551615 failed rows, expected at most"],
-            ),
-        ] {
-            let parts = match extension {
-                "safetensors" => &["expected"][..],
-                _ => parts,
-            };
-            fs::write(&record, said.replace(&now, &format!("\"failed\":{wrong}"))).unwrap();
-            merge(std::slice::from_ref(&output), &merged).fails_in_a_line(1, parts);
-            assert_eq!(fs::read(&merged).unwrap(), before);
-        }
+        let said = fs::read_to_string(format!("{}.shard.json", output.display())).unwrap();
+        assert!(said.contains(&format!("\"failed\":{failed}")), "{said}");
     }
 }
 
@@ -374,7 +349,7 @@ fn a_shard_is_a_file_of_some_rows() {
         "0/2",
     ]);
     ended.fails_in_a_line(2, &["--shard: expected --output FILE"]);
-    for wrong in ["2/2", "1"] {
+    for wrong in ["2/2", "1", "a/b", "0/70000", "0/2/3"] {
         run(&["generate", "--shard", wrong]).fails(2, &["expected I/N"]);
     }
 }

@@ -1,21 +1,10 @@
 //! Logprobs of answers are made of tokens' bytes: pieces of characters, tokens that read alike, ids without a token.
 
-use crate::fakes::Tokens;
+use crate::fakes::{CODEC, ENDS, SPELLED, outcome};
 use serde_json::{Value, json};
 use tailgraph::io::answer::{Finish, Label, Origin, Outcome, served};
 use tailgraph::io::row::{Endpoint, Format, Id, OpenAi};
-use tailgraph::runtime::{Timing, TokenLogprobs};
-
-/// Ids 0 to 255 are bytes, 300 and 301 both read `<end>`, 302 is a word that looks like a spelled byte, and the others
-/// have no token.
-fn token_bytes(id: u32) -> Option<Vec<u8>> {
-    match id {
-        0..=255 => Some(vec![id as u8]),
-        300 | 301 => Some(b"<end>".to_vec()),
-        302 => Some(br"bytes:\xc3".to_vec()),
-        _ => None,
-    }
-}
+use tailgraph::runtime::TokenLogprobs;
 
 /// The answer to a row whose tokens were é in two pieces, `<end>` and an id without a token.
 fn answer(format: Format) -> Value {
@@ -24,20 +13,15 @@ fn answer(format: Format) -> Value {
         top: top.to_vec(),
     };
     let outcome = Outcome {
-        output_ids: vec![0xc3, 0xa9, 301, 900],
-        text: "é".into(),
-        text_offsets: vec![0, 0, 1, 1],
-        finish: Finish::Length,
-        prompt_tokens: 1,
         logprobs: Some(vec![
             // Two pieces of characters that both show as U+FFFD.
-            of_token(-0.5, &[(0xc3, -0.5), (0xe6, -1.0), (302, -2.0)]),
+            of_token(-0.5, &[(0xc3, -0.5), (0xe6, -1.0), (SPELLED, -2.0)]),
             // The chosen token is not among the best.
             of_token(-9.0, &[(0x41, -0.25), (900, -3.0), (901, -4.0)]),
-            of_token(-1.0, &[(300, -0.5), (301, -1.0)]),
+            of_token(-1.0, &[(ENDS[0], -0.5), (ENDS[1], -1.0)]),
             of_token(-2.0, &[(901, -1.0), (900, -2.0), (902, -3.0)]),
         ]),
-        timing: Timing::default(),
+        ..outcome(vec![0xc3, 0xa9, ENDS[1], 900], Finish::Length)
     };
     let origin = Origin {
         model: "served".into(),
@@ -48,12 +32,12 @@ fn answer(format: Format) -> Value {
         id: Id::line(1),
         format,
     };
-    serde_json::from_str(&served(&label, &[outcome], &Tokens(token_bytes), &origin)).unwrap()
+    serde_json::from_str(&served(&label, &[outcome], &CODEC, &origin)).unwrap()
 }
 
 fn openai(endpoint: Endpoint) -> Value {
     let format = OpenAi {
-        endpoint: Some(endpoint),
+        endpoint,
         ..OpenAi::default()
     };
     let answer = answer(Format::OpenAi(format));
@@ -102,7 +86,7 @@ fn completions_lose_no_token_that_reads_like_another() {
             {"token_id:300": -0.5, "<end>": -1.0},
             {"token_id:901": -1.0, "": -2.0, "token_id:902": -3.0},
         ],
-        "text_offset": [0, 0, 1, 1],
+        "text_offset": [0, 0, 1, 6],
     });
     assert_eq!(logprobs, expected);
 }

@@ -3,9 +3,9 @@
 use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
 use std::path::Path;
 use tailgraph::backend::LogitsSink;
+use tailgraph::io::arrays::LogitsTarget;
 use tailgraph::io::expect::Comparison;
 use tailgraph::io::logits::{LogitsFile, ScoreSink};
-use tailgraph::io::target::LogitsTarget;
 use tailgraph::io::tensors::TensorFile;
 
 const VOCAB: usize = 4;

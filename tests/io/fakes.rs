@@ -1,100 +1,103 @@
-//! A codec and a device whose output is easy to foretell.
+//! A small codec, and a device whose output is easy to foretell.
 
+use crate::common::text::load_both;
+use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use tailgraph::Result;
-use tailgraph::io::{Codec, TextEnd, TextProgress, TextStream};
+use tailgraph::io::Codec;
+use tailgraph::io::answer::{Finish, Outcome};
 use tailgraph::runtime::{
     EndReason, Engine, EngineStatus, Event, Request, Timing, TokenLogprobs, Waker,
 };
-use tailgraph::text::{Chat, Doubt, StopMatcher, Unrendered};
+use tailgraph::text::StopMatcher;
 
-/// Token = byte; 256 is BOS. Templates join the contents.
-pub struct Bytes;
+/// The tokens behind the bytes. BOS is written as `\u{100}`; two are written `<end>`, and one looks like a spelled byte.
+pub const BOS: u32 = 256;
+pub const ENDS: [u32; 2] = [300, 301];
+pub const SPELLED: u32 = 302;
+/// Special tokens.
+pub const CALL_START: u32 = 303;
+pub const CALL_END: u32 = 304;
+pub const THINK: u32 = 305;
+pub const THOUGHT: u32 = 306;
 
-impl Codec for Bytes {
-    fn encode(&self, text: &str, special: bool) -> std::result::Result<Vec<u32>, String> {
-        let bos = special.then_some(256);
-        Ok(bos.into_iter().chain(text.bytes().map(u32::from)).collect())
+/// Token = byte, and the ones above; other ids have no token. The template joins the contents and the tools.
+pub static CODEC: LazyLock<Arc<Codec>> = LazyLock::new(|| {
+    let printable = |byte: &u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..);
+    let others: Vec<u8> = (0..=255).filter(|byte| !printable(byte)).collect();
+    // As GPT-2 spells bytes.
+    let spelled = |byte: u8| match others.iter().position(|&other| other == byte) {
+        None => char::from(byte).to_string(),
+        Some(place) => char::from_u32(256 + place as u32).unwrap().to_string(),
+    };
+    let bos: String = "\u{100}".bytes().map(spelled).collect();
+    let markers = [
+        ("<|tool_call_start|>", CALL_START),
+        ("<|tool_call_end|>", CALL_END),
+        ("<think>", THINK),
+        ("</think>", THOUGHT),
+    ];
+    let more = [
+        (bos.as_str(), BOS),
+        ("<end>", ENDS[0]),
+        ("<end>1", ENDS[1]),
+        (r"bytes:\xc3", SPELLED),
+    ];
+    let bytes = (0..=255).map(|byte| (spelled(byte), json!(byte)));
+    let others = more.iter().chain(&markers);
+    let others = others.map(|&(token, id)| (token.to_owned(), json!(id)));
+    let vocab: serde_json::Map<String, Value> = bytes.chain(others).collect();
+    let added = |&(content, id): &(&str, u32)| {
+        json!({"id": id, "content": content, "special": true, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false})
+    };
+    let tokenizer = json!({
+        "version": "1.0",
+        "added_tokens": markers.iter().map(added).collect::<Vec<_>>(),
+        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "<unk>"},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+            {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false},
+            {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated", "invert": false},
+        ]},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": bos, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+            "special_tokens": {bos.clone(): {"id": bos, "ids": [BOS], "tokens": [bos]}},
+        },
+        "decoder": {"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": ">1"}, "content": ">"},
+            {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false},
+        ]},
+    });
+    let template = "{% for message in messages %}{{ message.content }}{% endfor %}{% if tools %}{{ tools | tojson }}{% endif %}";
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    write("tokenizer.json", &tokenizer.to_string());
+    write("chat_template.jinja", template);
+    let (tokenizer, template) = load_both(dir.path()).unwrap();
+    Arc::new(Codec::new(Some(tokenizer), template))
+});
+
+/// What a sequence of these tokens comes to, without log-probabilities.
+pub fn outcome(output_ids: Vec<u32>, finish: Finish) -> Outcome {
+    let mut text = CODEC.stream(StopMatcher::new(&[]), false).unwrap();
+    for &id in &output_ids {
+        text.push(id);
     }
-
-    fn render(&self, chat: &Chat) -> std::result::Result<String, Unrendered> {
-        let mut text = String::new();
-        for message in chat.messages.as_array().unwrap() {
-            let content = message["content"].as_str();
-            text.push_str(content.ok_or_else(|| "content is no string".to_owned())?);
-        }
-        if let Some(tools) = &chat.tools {
-            text.push_str(&tools.to_string());
-        }
-        Ok(text)
-    }
-
-    fn doubts(&self, chat: &Chat) -> Vec<Doubt> {
-        let doubt = |name: &String| Doubt {
-            name: name.clone(),
-            why: "the chat template does not read it",
-        };
-        chat.kwargs.keys().map(doubt).collect()
-    }
-
-    fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
-        char::from_u32(id).map(|c| c.to_string().into_bytes())
-    }
-
-    fn stream(&self, stop: StopMatcher, _: bool) -> Box<dyn TextStream> {
-        Box::new(Stream {
-            text: String::new(),
-            tokens: 0,
-            stopped: false,
-            stop,
-        })
-    }
-}
-
-struct Stream {
-    text: String,
-    tokens: usize,
-    stopped: bool,
-    stop: StopMatcher,
-}
-
-impl TextStream for Stream {
-    fn push(&mut self, id: u32) -> TextProgress {
-        let character = char::from_u32(id).unwrap();
-        self.text.push(character);
-        let written = character.to_string();
-        let found = self.stop.feed(written.as_bytes(), self.tokens);
-        self.tokens += 1;
-        match found {
-            Some(found) => {
-                self.text.truncate(found.start);
-                self.stopped = true;
-                TextProgress::Stopped
-            }
-            None => TextProgress::Continue,
-        }
-    }
-
-    fn push_last(&mut self, _: u32) {
-        self.tokens += 1;
-    }
-
-    fn certain(&mut self) -> String {
-        // Jobs ask for the whole text at the end.
-        String::new()
-    }
-
-    fn finish(self: Box<Self>) -> TextEnd {
-        TextEnd {
-            text: self.text,
-            stop_tokens: self.stopped.then_some(self.tokens),
-            // Each token is a character.
-            offsets: (0..self.tokens).collect(),
-        }
+    let end = text.finish();
+    Outcome {
+        output_ids,
+        text: end.text,
+        text_offsets: end.offsets,
+        finish,
+        prompt_tokens: 1,
+        logprobs: None,
+        timing: Timing::default(),
     }
 }
 
@@ -219,30 +222,5 @@ impl Engine for Echo {
 
     fn status(&self) -> EngineStatus {
         EngineStatus::default()
-    }
-}
-
-/// A codec that only knows what tokens are made of, for answers whose text is there already.
-pub struct Tokens(pub fn(u32) -> Option<Vec<u8>>);
-
-impl Codec for Tokens {
-    fn encode(&self, _: &str, _: bool) -> std::result::Result<Vec<u32>, String> {
-        unreachable!("answers encode nothing")
-    }
-
-    fn render(&self, _: &Chat) -> std::result::Result<String, Unrendered> {
-        unreachable!("answers render nothing")
-    }
-
-    fn doubts(&self, _: &Chat) -> Vec<Doubt> {
-        Vec::new()
-    }
-
-    fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
-        self.0(id)
-    }
-
-    fn stream(&self, _: StopMatcher, _: bool) -> Box<dyn TextStream> {
-        unreachable!("the text is there already")
     }
 }

@@ -2,7 +2,7 @@
 //! combination. Each is a request or an error row in the format, soon. TAILGRAPH_FUZZ_SECONDS sets how long (default 1).
 
 use crate::common::random::Random;
-use crate::fakes::Bytes;
+use crate::fakes::CODEC;
 use crate::mutation::{LEAST, until};
 use crate::rows::rules;
 use serde_json::Value;
@@ -213,7 +213,7 @@ fn openai_rows_of_a_grammar_are_requests_or_error_rows() {
             let prepared = row
                 .ask
                 .clone()
-                .and_then(|ask| prepare(&rules(), &Bytes, 0, &ask));
+                .and_then(|ask| prepare(&rules(), &CODEC, 0, &ask));
             (row, prepared)
         });
         assert!(

@@ -1,6 +1,6 @@
 //! The loop of `generate` on a device of our own.
 
-use crate::fakes::{Bytes, Echo};
+use crate::fakes::{CODEC, Echo};
 use crate::rows::rules;
 use serde_json::Value;
 use std::io::{BufReader, Cursor, Read, Write};
@@ -56,7 +56,7 @@ fn run_with(
 fn read(kept: Kept, lines: Lines) -> Rows {
     let source = Source::new(lines, kept, 1, Box::new(|_| {}));
     let threads = Threads::new(DEFAULT_LIMIT);
-    Rows::start(source, rules(), Arc::new(Bytes), threads).unwrap()
+    Rows::start(source, rules(), CODEC.clone(), threads).unwrap()
 }
 
 fn run_rows(
@@ -68,7 +68,7 @@ fn run_rows(
 ) -> Summary {
     Job {
         rows,
-        codec: &Bytes,
+        codec: &CODEC,
         output,
         style,
         origin: Origin {

@@ -1,6 +1,6 @@
 //! How much a row may hold and ask for, and what is said of more.
 
-use crate::fakes::Bytes;
+use crate::fakes::CODEC;
 use crate::rows::{prepared, rules};
 use tailgraph::io::Code;
 use tailgraph::io::line::parse;
@@ -95,7 +95,7 @@ fn limits_that_nobody_asked_for_end_with_the_context() {
             ..rules()
         };
         let ask = parse(line.as_bytes(), 1).ask.unwrap();
-        prepare(&rules, &Bytes, 0, &ask).map(|prepared| prepared.request.max_new_tokens)
+        prepare(&rules, &CODEC, 0, &ask).map(|prepared| prepared.request.max_new_tokens)
     };
     assert_eq!(limit(chat, 10, None, None), Ok(190));
     assert_eq!(limit(chat, 199, None, None), Ok(1));
@@ -146,7 +146,7 @@ fn long_texts_are_refused_by_their_size() {
     for text in ["word ".repeat(2_000_000), "é".repeat(5_000_000)] {
         for (line, field) in line(&text).iter().zip(["prompt", "messages"]) {
             let ask = parse(line.as_bytes(), 1).ask.unwrap();
-            let error = prepare(&rules(), &Bytes, 0, &ask).unwrap_err();
+            let error = prepare(&rules(), &CODEC, 0, &ask).unwrap_err();
             assert_eq!(error.code, Code::ContextLength);
             let said = format!("{field}: found 10000000 bytes of text, of which the first ");
             let rest = error.message.strip_prefix(&said).expect(&error.message);
@@ -165,7 +165,7 @@ fn long_texts_are_refused_by_their_size() {
         ..rules()
     };
     let ask = parse(line(&text)[0].as_bytes(), 1).ask.unwrap();
-    let prompt = prepare(&rules, &Bytes, 0, &ask).unwrap().request.prompt;
+    let prompt = prepare(&rules, &CODEC, 0, &ask).unwrap().request.prompt;
     assert_eq!(prompt.len(), 500_001);
 }
 
@@ -180,7 +180,7 @@ fn a_prompt_that_is_too_long_gets_advice_that_helps() {
             model_context,
             ..rules()
         };
-        let error = prepare(&rules, &Bytes, 0, &ask).unwrap_err().to_string();
+        let error = prepare(&rules, &CODEC, 0, &ask).unwrap_err().to_string();
         assert_eq!(error.contains("--max-context"), raise, "{error}");
         assert_eq!(error.contains("the model's own limit"), !raise, "{error}");
     }

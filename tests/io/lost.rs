@@ -95,12 +95,16 @@ fn generated_rows_that_were_done_are_served() {
     for answer in &answers[..2] {
         assert_eq!(answer["text"], "AA", "{answer}");
     }
-    // The third had tokens and no end, the fourth was refused, the fifth never handed over.
-    assert_eq!(answers.len(), 4);
+    // The third had tokens and no end, the fourth was refused where it was read by then, the fifth never handed over.
+    assert!((3..=4).contains(&answers.len()), "{answers:?}");
     for answer in &answers[2..] {
         assert_eq!(answer["error"]["code"], "device", "{answer}");
     }
-    assert_eq!((summary.counts.rows, summary.counts.failed), (4, 2));
+    let rows = answers.len() as u64;
+    assert_eq!(
+        (summary.counts.rows, summary.counts.failed),
+        (rows, rows - 2)
+    );
 }
 
 #[test]

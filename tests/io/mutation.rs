@@ -2,7 +2,7 @@
 //! TAILGRAPH_FUZZ_SECONDS sets how long (default 1).
 
 use crate::common::random::Random;
-use crate::fakes::Bytes;
+use crate::fakes::CODEC;
 use crate::rows::rules;
 use std::panic::catch_unwind;
 use std::time::Instant;
@@ -154,7 +154,7 @@ fn rows_survive_mutation() {
         let line = mutate(seed);
         let outcome = catch_unwind(|| {
             let row = parse(&line, 1);
-            row.ask.and_then(|ask| prepare(&rules(), &Bytes, 0, &ask))
+            row.ask.and_then(|ask| prepare(&rules(), &CODEC, 0, &ask))
         });
         match outcome {
             Ok(Ok(prepared)) => {

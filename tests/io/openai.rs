@@ -1,8 +1,11 @@
 //! Rows of the OpenAI batch format.
 
-use tailgraph::io::Code;
+use crate::fakes::{CODEC, outcome};
+use serde_json::{Value, json};
+use tailgraph::io::answer::{Finish, Label, Origin, failed, served};
 use tailgraph::io::line::parse;
-use tailgraph::io::row::Prompt;
+use tailgraph::io::row::{Endpoint, Format, Prompt};
+use tailgraph::io::{Code, openai, openai_answer};
 
 fn chat(body: &str) -> tailgraph::io::Row {
     let line = format!(
@@ -147,5 +150,50 @@ fn the_envelope_is_checked() {
         let error = parse(line.as_bytes(), 1).ask.unwrap_err();
         assert_eq!(error.code, Code::InvalidRequest);
         assert!(error.message.contains(message), "{error}");
+    }
+}
+
+/// What carries a body changes nothing about it: a line of a file, or a request.
+#[test]
+fn a_body_is_asked_and_answered_apart_from_its_line() {
+    let chat = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}], "tools": [{"type": "function"}]});
+    let completion = json!({"prompt": "hi", "n": 2, "logprobs": 0});
+    let origin = Origin {
+        model: "served".into(),
+        created: 7,
+    };
+    for (endpoint, url, body) in [
+        (Endpoint::Chat, "/v1/chat/completions", chat),
+        (Endpoint::Completions, "/v1/completions", completion),
+    ] {
+        let line = json!({"custom_id": "c", "method": "POST", "url": url, "body": body});
+        let row = parse(line.to_string().as_bytes(), 5);
+        let (ask, repeated) = openai::ask(endpoint, &body).unwrap();
+        let outcomes = vec![outcome(vec![72, 105], Finish::Stop); ask.choices.count()];
+        assert_eq!(row.ask, Ok(ask));
+        assert_eq!(row.format, Format::OpenAi(repeated.clone()));
+
+        let label = Label {
+            line: row.line,
+            id: row.id,
+            format: row.format,
+        };
+        let line: Value =
+            serde_json::from_str(&served(&label, &outcomes, &CODEC, &origin)).unwrap();
+        let answer = openai_answer::body(&repeated, 5, &outcomes, &CODEC, &origin);
+        let answer = serde_json::to_value(answer).unwrap();
+        assert_eq!(line["response"]["body"], answer);
+        assert_eq!(
+            answer["choices"].as_array().map(Vec::len),
+            Some(outcomes.len())
+        );
+
+        let error = openai::ask(endpoint, &json!({"stream": true})).unwrap_err();
+        assert!(
+            error.message.starts_with("body.stream: found true"),
+            "{error}"
+        );
+        let line: Value = serde_json::from_str(&failed(&label, &error)).unwrap();
+        assert_eq!(line["response"]["body"], openai_answer::error(&error));
     }
 }

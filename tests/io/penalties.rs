@@ -1,6 +1,6 @@
 //! Penalties, biases and least lengths: what rows of both formats may say of them, and what becomes of it.
 
-use crate::fakes::Bytes;
+use crate::fakes::CODEC;
 use crate::rows::rules;
 use serde_json::{Map, Value, json};
 use tailgraph::io::line::parse;
@@ -21,7 +21,7 @@ fn both(fields: &Value, rules: &Rules) -> [Result<Prepared, RowError>; 2] {
     [own, batch].map(|row| {
         let row = parse(row.to_string().as_bytes(), 1);
         assert!(row.ignored.is_empty(), "{:?}", row.ignored);
-        prepare(rules, &Bytes, 0, &row.ask?)
+        prepare(rules, &CODEC, 0, &row.ask?)
     })
 }
 

@@ -274,17 +274,16 @@ fn what_is_no_journal_of_ours_is_left_alone() {
     let old = "{\"row\":0,\"input\":\"00\",\"done\":true,\"answer\":{}}\n";
     let unsealed =
         "{\"journal\":{\"version\":2,\"of\":[],\"takes_up\":null,\"created\":7}}\n{\"row\":0}\n";
-    for (text, expected) in [
-        ("something else\n", "no journal"),
-        ("something else", "no journal"),
-        (old, "rows of an unfinished run"),
-        (unsealed, "rows of an unfinished run"),
-    ] {
+    for text in ["something else\n", "something else", old, unsealed] {
         std::fs::write(&partial, text).unwrap();
-        let refused = refusal(&output, Start::Afresh);
-        assert!(refused.contains(expected), "{refused}");
-        let refused = refusal(&output, Start::Resume);
-        assert!(refused.contains("--overwrite"), "{refused}");
+        for start in [Start::Afresh, Start::Resume] {
+            let refused = refusal(&output, start);
+            assert!(
+                refused.contains("line 1 is no header of a journal"),
+                "{refused}"
+            );
+            assert!(refused.contains("--overwrite"), "{refused}");
+        }
         assert_eq!(std::fs::read_to_string(&partial).unwrap(), text);
     }
 }

@@ -1,11 +1,12 @@
 //! One line in, a question out: options, defaults, names.
 
-use crate::fakes::Bytes;
+use crate::common::text::load_both;
+use crate::fakes::CODEC;
 use tailgraph::io::line::parse;
 use tailgraph::io::prepare::{Prepared, Rules, prepare, sampling_key};
 use tailgraph::io::row::Options;
-use tailgraph::io::{Code, Codec, RowError, TextStream};
-use tailgraph::text::{Chat, Doubt, StopMatcher, Unrendered};
+use tailgraph::io::{Code, Codec, RowError};
+use tailgraph::text::{StopMatcher, Unrendered};
 
 pub fn rules() -> Rules {
     Rules {
@@ -24,7 +25,7 @@ pub fn rules() -> Rules {
 
 pub fn prepared(line: &str) -> Result<Prepared, RowError> {
     let row = parse(line.as_bytes(), 3);
-    prepare(&rules(), &Bytes, ROW, &row.ask?)
+    prepare(&rules(), &CODEC, ROW, &row.ask?)
 }
 
 /// Where the row stands in the input.
@@ -130,7 +131,9 @@ fn an_empty_prompt_is_its_bos() {
     let batch = r#"{"custom_id":"c","url":"/v1/completions","body":{"prompt":[""]}}"#;
     assert_eq!(prepared(batch).unwrap().request.prompt, [256]);
     let ask = parse(br#"{"prompt":""}"#, 1).ask.unwrap();
-    let error = prepare(&rules(), &Lacking::Bos, 0, &ask).unwrap_err();
+    let (tokenizer, _) = load_both(tempfile::tempdir().unwrap().path()).unwrap();
+    let without_bos = Codec::new(Some(tokenizer), None);
+    let error = prepare(&rules(), &without_bos, 0, &ask).unwrap_err();
     assert_eq!(error.code, Code::EmptyPrompt);
     assert!(error.message.contains("prompt: found no tokens"), "{error}");
 }
@@ -138,40 +141,7 @@ fn an_empty_prompt_is_its_bos() {
 /// The system is out of threads for now: that is no answer to the row.
 #[test]
 fn a_chat_that_finds_no_thread_is_tried_again() {
-    let line = br#"{"messages":[{"role":"user","content":"x"}]}"#;
-    let ask = parse(line, 1).ask.unwrap();
-    let error = prepare(&rules(), &Lacking::Threads, 0, &ask).unwrap_err();
+    let error = RowError::from(Unrendered::NoThread("none is left".to_owned()));
     assert_eq!(error.code, Code::NoThread);
     assert!(error.code.may_succeed_later());
-}
-
-/// [`Bytes`] but for one thing.
-enum Lacking {
-    Bos,
-    Threads,
-}
-
-impl Codec for Lacking {
-    fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, String> {
-        Bytes.encode(text, special && !matches!(self, Self::Bos))
-    }
-
-    fn render(&self, chat: &Chat) -> Result<String, Unrendered> {
-        match self {
-            Self::Threads => Err(Unrendered::NoThread("none is left".to_owned())),
-            Self::Bos => Bytes.render(chat),
-        }
-    }
-
-    fn doubts(&self, chat: &Chat) -> Vec<Doubt> {
-        Bytes.doubts(chat)
-    }
-
-    fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
-        Bytes.token_bytes(id)
-    }
-
-    fn stream(&self, stop: StopMatcher, special: bool) -> Box<dyn TextStream> {
-        Bytes.stream(stop, special)
-    }
 }

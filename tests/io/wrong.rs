@@ -1,6 +1,6 @@
 //! Rows that are wrong: the error says what and where.
 
-use crate::fakes::Bytes;
+use crate::fakes::CODEC;
 use crate::rows::{prepared, rules};
 use tailgraph::io::Code;
 use tailgraph::io::line::parse;
@@ -248,7 +248,7 @@ fn errors_name_the_fields_of_the_format() {
             ..rules()
         };
         let ask = parse(line.as_bytes(), 1).ask.unwrap();
-        prepare(&rules, &Bytes, 0, &ask).unwrap_err().message
+        prepare(&rules, &CODEC, 0, &ask).unwrap_err().message
     };
     let none = Options::default;
     let limit = Options {

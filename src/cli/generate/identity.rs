@@ -73,8 +73,9 @@ pub fn shard_output(
         .clone()
         .with("--strict", args.strict)
         .with("--timeout-ms", timeout);
-    let output = ShardOutput::open(path, shard, of)?;
-    Ok(Some(output.with_clock(clock.clone())))
+    let mut output = ShardOutput::open(path, shard, of)?;
+    output.clock = clock.clone();
+    Ok(Some(output))
 }
 
 /// An option as a message shows it.

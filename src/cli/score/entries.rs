@@ -5,13 +5,13 @@ use crate::cli::input::open_lines;
 use crate::error::Result;
 use crate::io::answer::Label;
 use crate::io::arrays::{self, Kind, Sample};
+use crate::io::codec::Codec;
 use crate::io::hash::Fnv64;
 use crate::io::lines::Ids;
 use crate::io::prepare::prompt_tokens;
 use crate::io::row::{Code, Format, Id, RowError};
 use crate::io::shard::{InputHash, Shard, WholeInput};
 use crate::model::{ModelConfig, ModelSource};
-use crate::session::codec::ModelCodec;
 use crate::text::{Clock, Threads};
 use std::sync::Arc;
 
@@ -86,7 +86,7 @@ fn of_rows(
     max_context: usize,
 ) -> Result<Entries> {
     let threads = Threads::new(args.text.timeout());
-    let codec = ModelCodec::load(source, None, &threads)?.with_time(args.clock.now);
+    let codec = Codec::load(source, None, &threads)?.with_time(args.clock.now);
     let codec = Arc::new(codec);
     let mut lines = open_lines(Some(&args.input), None, args.quiet)?;
     let mut ids = Ids::default();
@@ -108,7 +108,7 @@ fn of_rows(
             let has_text = ask.has_text();
             let work = move || {
                 let context = max_context as u32;
-                prompt_tokens(&ask.prompt, ask.names, vocab_size, context, &*codec)
+                prompt_tokens(&ask.prompt, ask.names, vocab_size, context, &codec)
             };
             let tokens = if has_text {
                 threads.run(work)??
@@ -116,13 +116,10 @@ fn of_rows(
                 work()?
             };
             if tokens.len() > max_context {
-                return Err(RowError::new(
-                    Code::ContextLength,
-                    format!(
-                        "found {} tokens, expected at most the context of {max_context}",
-                        tokens.len()
-                    ),
-                ));
+                return Err(Code::ContextLength.error(format!(
+                    "found {} tokens, expected at most the context of {max_context}",
+                    tokens.len()
+                )));
             }
             Ok(tokens)
         });

@@ -43,16 +43,13 @@ pub(super) fn only_functions(item: &Value, name: &str) -> Result<(), RowError> {
         None if item.get("custom").is_some() => &json!("custom"),
         None => return Ok(()),
     };
-    match kind == "function" {
-        true => Ok(()),
-        false => Err(RowError::new(
-            Code::Unsupported,
-            format!(
-                "{name}.type: found {}, expected \"function\": there are no others here",
-                found(kind)
-            ),
-        )),
+    if kind == "function" {
+        return Ok(());
     }
+    Err(Code::Unsupported.error(format!(
+        "{name}.type: found {}, expected \"function\": there are no others here",
+        found(kind)
+    )))
 }
 
 /// A call's arguments as a mapping: rows carry them as the JSON text that a model wrote.
@@ -68,12 +65,9 @@ fn arguments(call: &mut Value, name: &str, values_left: &mut usize) -> Result<()
         Value::String(text) => {
             let values = json::count_values(text.as_bytes());
             *values_left = values_left.checked_sub(values).ok_or_else(|| {
-                RowError::new(
-                    Code::InvalidRequest,
-                    format!(
-                        "{name}: found a text that makes more than {MAX_VALUES} values of JSON with those before it, expected fewer in a row"
-                    ),
-                )
+                Code::InvalidRequest.error(format!(
+                    "{name}: found a text that makes more than {MAX_VALUES} values of JSON with those before it, expected fewer in a row"
+                ))
             })?;
             json::exact(text.as_bytes()).ok()
         }

@@ -1,7 +1,7 @@
 //! What an earlier run left: whether it is in the way of this one, and its answers where this one goes on from them.
 
 use super::Journal;
-use super::lines::{ENDED, First, Header, Record};
+use super::lines::{ENDED, Header, Record};
 use super::read::Lines;
 use crate::error::{Error, Result};
 use crate::files::whole::JOURNAL_START;
@@ -10,52 +10,56 @@ use crate::telemetry::warn;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+/// Rows that an earlier run left.
+struct Left {
+    header: Header,
+    /// Where the header ends.
+    records: u64,
+    /// The job gave every row an answer.
+    ended: bool,
+}
+
 impl Journal {
     /// # Errors
     /// There are rows of a job that did not come to its end, or something that is no journal.
     pub(super) fn check_absence(&self) -> Result<()> {
-        let wrong = |found: &str| {
-            Err(Error::Usage(format!(
-                "{}: {found}, --overwrite starts afresh",
+        match self.left()? {
+            Some(Left { ended: false, .. }) => Err(Error::Usage(format!(
+                "{}: found rows of an unfinished run: --resume goes on from them, --overwrite starts afresh",
                 self.path().display()
-            )))
-        };
-        match self.contents()? {
-            Contents::Nothing | Contents::Journal { ended: true, .. } => Ok(()),
-            Contents::Journal { .. } | Contents::OtherVersion => {
-                wrong("found rows of an unfinished run: --resume goes on from them")
-            }
-            Contents::Foreign => wrong("found something that is no journal of an earlier run"),
+            ))),
+            _ => Ok(()),
         }
     }
 
-    fn contents(&self) -> Result<Contents> {
+    /// What OUTPUT.partial holds, if it has a row.
+    fn left(&self) -> Result<Option<Left>> {
         let mut lines = Lines::new(self.claim.file());
         let fail = |error| Error::io(self.path(), error);
-        let Some(first) = lines.next().map_err(fail)? else {
-            // Torn before the first row was whole, or somebody else's.
-            let is_torn = lines.line.is_empty()
-                || lines.line.starts_with(JOURNAL_START)
-                || JOURNAL_START.starts_with(&lines.line);
-            return Ok(match is_torn {
-                true => Contents::Nothing,
-                false => Contents::Foreign,
-            });
-        };
-        let header = match First::parse(first) {
-            First::Header(header) => header,
-            First::OtherVersion => return Ok(Contents::OtherVersion),
-            First::Foreign => return Ok(Contents::Foreign),
-        };
+        let header = lines.next().map_err(fail)?.map(Header::parse);
         let records = lines.offset;
-        if lines.next().map_err(fail)?.is_none() {
-            return Ok(Contents::Nothing);
+        match header {
+            Some(Some(header)) => {
+                let has_row = lines.next().map_err(fail)?.is_some();
+                let ended = self.ends_with(ENDED.as_bytes()).map_err(fail)?;
+                Ok(has_row.then_some(Left {
+                    header,
+                    records,
+                    ended,
+                }))
+            }
+            // Torn before the first row was whole.
+            None if lines.line.is_empty()
+                || lines.line.starts_with(JOURNAL_START)
+                || JOURNAL_START.starts_with(&lines.line) =>
+            {
+                Ok(None)
+            }
+            _ => Err(Error::Usage(format!(
+                "{}: line 1 is no header of a journal as this version of tailgraph writes it, expected {{\"journal\":...}} and its checksum: go on with the version that wrote it, or --overwrite starts afresh",
+                self.path().display()
+            ))),
         }
-        Ok(Contents::Journal {
-            header,
-            records,
-            ended: self.ends_with(ENDED.as_bytes()).map_err(fail)?,
-        })
     }
 
     fn ends_with(&self, text: &[u8]) -> std::io::Result<bool> {
@@ -69,44 +73,30 @@ impl Journal {
 
     /// Finds the rows of the journal, or else those of OUTPUT.
     pub(super) fn resume(&mut self, kept: &mut Kept) -> Result<()> {
-        let wrong = |found: &str| {
-            Err(Error::file(
-                self.path(),
-                format!("{found}; --overwrite starts afresh"),
-            ))
+        let Some(left) = self.left()? else {
+            self.header.takes_up = self.take_up(kept)?;
+            return Ok(());
         };
-        match self.contents()? {
-            Contents::Nothing => {
-                self.header.takes_up = self.take_up(kept)?;
-                Ok(())
-            }
-            Contents::OtherVersion => wrong(
-                "found a journal in another format, expected one that this version of tailgraph wrote: go on with the version that wrote it",
-            ),
-            Contents::Foreign => wrong(
-                "line 1 is not the header of a journal as it was written, expected {\"journal\":...} and its checksum",
-            ),
-            Contents::Journal {
-                header, records, ..
-            } => {
-                if let Some(differences) = self.header.of.differences(&header.of) {
-                    return wrong(&format!(
-                        "found rows of another model or other options, which differ in {differences}: expected the same as this run's, go on with those"
-                    ));
-                }
-                if header.takes_up.is_some() && self.take_up(kept)? != header.takes_up {
-                    return Err(Error::file(
-                        self.claim.target(),
-                        format!(
-                            "is no longer the file whose answers {} goes on from; bring that one back, or start afresh with --overwrite",
-                            self.path().display()
-                        ),
-                    ));
-                }
-                self.header = *header;
-                self.read_back(records, kept)
-            }
+        if let Some(differences) = self.header.of.differences(&left.header.of) {
+            return Err(Error::file(
+                self.path(),
+                format!(
+                    "found rows of another model or other options, which differ in {differences}: expected the same as this run's, go on with those; --overwrite starts afresh"
+                ),
+            ));
         }
+        let takes_up = &left.header.takes_up;
+        if takes_up.is_some() && self.take_up(kept)? != *takes_up {
+            return Err(Error::file(
+                self.claim.target(),
+                format!(
+                    "is no longer the file whose answers {} goes on from; bring that one back, or start afresh with --overwrite",
+                    self.path().display()
+                ),
+            ));
+        }
+        self.header = left.header;
+        self.read_back(left.records, kept)
     }
 
     /// The answers of OUTPUT, if it is there.
@@ -148,10 +138,11 @@ impl Journal {
                 offset: start,
                 bytes,
             };
-            match record.done {
-                true => kept.by_row.insert(record.row, (record.input, place)),
-                false => kept.by_row.remove(&record.row),
-            };
+            if record.done {
+                kept.by_row.insert(record.row, (record.input, place));
+            } else {
+                kept.by_row.remove(&record.row);
+            }
         }
         self.end = lines.offset;
         if let Some((first, count)) = damaged {
@@ -162,18 +153,4 @@ impl Journal {
         }
         Ok(())
     }
-}
-
-/// What OUTPUT.partial holds.
-enum Contents {
-    /// No row.
-    Nothing,
-    Journal {
-        header: Box<Header>,
-        /// Where the header ends.
-        records: u64,
-        ended: bool,
-    },
-    OtherVersion,
-    Foreign,
 }

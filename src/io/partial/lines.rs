@@ -4,7 +4,6 @@ use crate::io::identity::Identity;
 use crate::io::kept::Finished;
 use flate2::Crc;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use std::ops::Range;
 
 /// Of the format: another number is another format.
@@ -22,11 +21,6 @@ pub(super) struct Header {
     pub created: u64,
     /// Sequences that ran at once, at most: whoever goes on has as many.
     pub max_seqs: Option<u32>,
-}
-
-#[derive(Serialize)]
-struct HeaderLine<'a> {
-    journal: &'a Header,
 }
 
 /// Seconds since 1970.
@@ -48,40 +42,19 @@ impl Header {
 
     /// The line, with its end.
     pub fn line(&self) -> String {
-        let line = serde_json::to_string(&HeaderLine { journal: self });
-        let mut line = line.expect("numbers and strings always serialise");
-        line.pop();
-        sealed(line)
+        let header = serde_json::to_string(self).expect("numbers and strings always serialise");
+        sealed(format!("{{\"journal\":{header}"))
     }
-}
 
-/// What the first line of a journal is.
-pub(super) enum First {
-    Header(Box<Header>),
-    /// Of a version of the format that this program does not read.
-    OtherVersion,
-    Foreign,
-}
-
-impl First {
-    pub fn parse(line: &[u8]) -> Self {
-        let Ok(value) = serde_json::from_slice::<Value>(line) else {
-            return Self::Foreign;
-        };
-        match value.get("journal") {
-            Some(header) if header.get("version") == Some(&VERSION.into()) => {
-                match Header::deserialize(header) {
-                    Ok(header) if unsealed(line).is_some() => Self::Header(Box::new(header)),
-                    _ => Self::Foreign,
-                }
-            }
-            Some(header) if header.get("version").is_some() => Self::OtherVersion,
-            // Before there was a header, a journal began with its first answer.
-            None if value.get("row").is_some() && value.get("answer").is_some() => {
-                Self::OtherVersion
-            }
-            _ => Self::Foreign,
+    /// `None`: the line is no header as this version of the format has it.
+    pub fn parse(line: &[u8]) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Line {
+            journal: Header,
         }
+        unsealed(line)?;
+        let Line { journal } = serde_json::from_slice(line).ok()?;
+        (journal.version == VERSION).then_some(journal)
     }
 }
 

@@ -5,36 +5,18 @@
 //! context holds. So the work is bounded by the context and not by the text. A cut can make more tokens of a text than
 //! it has as a whole, by a few at each place; parts are long, and only an eighth more than the context is too many.
 
-use crate::io::codec::Codec;
 use crate::io::row::{Code, RowError};
 
 /// Text up to this is encoded as a whole in any case.
 const PART_BYTES: usize = 1 << 18;
-
-/// Why a text was not let through.
-pub(super) enum Refused {
-    TooLong(RowError),
-    /// The tokenizer's own error.
-    Encoding(String),
-}
-
-impl Refused {
-    /// As an error of the row; `encoding` words the tokenizer's.
-    pub fn or(self, encoding: impl FnOnce(String) -> RowError) -> RowError {
-        match self {
-            Self::TooLong(error) => error,
-            Self::Encoding(message) => encoding(message),
-        }
-    }
-}
 
 /// Refuses a text whose tokens are clearly more than `max_context`; `field` is what it is called.
 pub(super) fn check(
     field: &str,
     text: &str,
     max_context: u32,
-    codec: &dyn Codec,
-) -> Result<(), Refused> {
+    encode: impl Fn(&str) -> Result<Vec<u32>, RowError>,
+) -> Result<(), RowError> {
     if text.len() <= PART_BYTES {
         return Ok(());
     }
@@ -43,16 +25,13 @@ pub(super) fn check(
     let mut rest = text;
     while !rest.is_empty() {
         let (part, after) = split(rest);
-        tokens += codec.encode(part, false).map_err(Refused::Encoding)?.len() as u64;
+        tokens += encode(part)?.len() as u64;
         rest = after;
         if tokens > too_many {
-            return Err(Refused::TooLong(RowError::new(
-                Code::ContextLength,
-                format!(
-                    "{field}: found {} bytes of text, of which the first {} make more than {max_context} tokens, expected at most {max_context} tokens",
-                    text.len(),
-                    text.len() - rest.len()
-                ),
+            return Err(Code::ContextLength.error(format!(
+                "{field}: found {} bytes of text, of which the first {} make more than {max_context} tokens, expected at most {max_context} tokens",
+                text.len(),
+                text.len() - rest.len()
             )));
         }
     }

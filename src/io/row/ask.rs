@@ -7,7 +7,8 @@ use crate::text::Chat;
 pub struct Ask {
     pub prompt: Prompt,
     pub options: Options,
-    pub unasked: Unasked,
+    /// New tokens where nobody names a limit, as far as the context goes; `None`: what it leaves after the prompt.
+    pub unasked: Option<u32>,
     pub names: &'static FieldNames,
     pub choices: Choices,
 }
@@ -41,7 +42,7 @@ impl Ask {
         Self {
             prompt,
             options,
-            unasked: Unasked::Tokens(DEFAULT_MAX_NEW_TOKENS),
+            unasked: Some(DEFAULT_MAX_NEW_TOKENS),
             names: &FieldNames::OWN,
             choices: Choices::ONE,
         }
@@ -85,14 +86,6 @@ impl FieldNames {
         stop_ids: "stop_token_ids",
         max_new_tokens: "max_tokens",
     };
-}
-
-/// How many tokens a row gets where nobody names a limit. It is never more than the context leaves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unasked {
-    Tokens(u32),
-    /// What the context leaves after the prompt.
-    Rest,
 }
 
 /// The limit of our own rows that name none.

@@ -1,7 +1,8 @@
 //! Why a row is not served.
 
 use crate::quote;
-use crate::text::Late;
+use crate::text::{Late, Unrendered};
+use serde::{Serialize, Serializer};
 
 /// Why a row was not served; `as_str` is what the answer carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -59,6 +60,14 @@ impl Code {
         }
     }
 
+    /// The error of a row that has this code.
+    pub fn error(self, message: impl Into<String>) -> RowError {
+        RowError {
+            code: self,
+            message: quote::whole(&message.into()),
+        }
+    }
+
     /// Whether the same row may succeed when tried again.
     pub fn may_succeed_later(self) -> bool {
         matches!(
@@ -68,8 +77,14 @@ impl Code {
     }
 }
 
+impl Serialize for Code {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
 /// An error of one row: the others are served all the same.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
 #[error("{}: {message}", code.as_str())]
 pub struct RowError {
     pub code: Code,
@@ -77,18 +92,20 @@ pub struct RowError {
     pub message: String,
 }
 
-impl RowError {
-    pub fn new(code: Code, message: impl Into<String>) -> Self {
-        let message = quote::whole(&message.into());
-        Self { code, message }
-    }
-}
-
 impl From<Late> for RowError {
     fn from(late: Late) -> Self {
         match late {
-            Late::Over(message) => Self::new(Code::TextTimeout, message),
-            Late::NoThread(message) => Self::new(Code::NoThread, message),
+            Late::Over(message) => Code::TextTimeout.error(message),
+            Late::NoThread(message) => Code::NoThread.error(message),
+        }
+    }
+}
+
+impl From<Unrendered> for RowError {
+    fn from(error: Unrendered) -> Self {
+        match error {
+            Unrendered::Refused(message) => Code::ChatTemplate.error(message),
+            Unrendered::NoThread(message) => Code::NoThread.error(message),
         }
     }
 }

@@ -6,12 +6,11 @@ pub enum Format {
     OpenAi(OpenAi),
 }
 
-/// What an answer to an OpenAI batch row repeats of its row.
+/// What an answer in the OpenAI format repeats of its question. One to a row in error repeats nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OpenAi {
-    /// `None` where the row names no endpoint we know: then it is an error.
-    pub endpoint: Option<Endpoint>,
-    /// `body.model`, as given.
+    pub endpoint: Endpoint,
+    /// `model`, as given.
     pub model: Option<String>,
     /// Whether the prompt shows tools, so that the answer may hold calls of them.
     pub tools: bool,
@@ -19,9 +18,10 @@ pub struct OpenAi {
     pub n: Option<u32>,
 }
 
-/// What a batch row asks of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a body is sent to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Endpoint {
+    #[default]
     Chat,
     Completions,
 }

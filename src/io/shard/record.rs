@@ -38,8 +38,8 @@ impl fmt::Display for Holds {
 /// Which rows OUTPUT answers, of which input, and whose answers they are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    pub index: u64,
-    pub count: u64,
+    #[serde(flatten)]
+    pub shard: Shard,
     pub holds: Holds,
     pub input: WholeInput,
     /// In OUTPUT.
@@ -94,19 +94,15 @@ impl Record {
         let wrong =
             |found: String| Error::file(&path, format!("found {found}, expected {expected}"));
         let no_record = |error| wrong(format!("no record ({})", quote::message(error)));
-        match serde_json::from_slice(&text).map_err(no_record)? {
-            Version { shard: VERSION } => serde_json::from_slice(&text).map_err(no_record),
-            Version { shard } => Err(wrong(format!(
-                "a record of version {shard}, which this version of tailgraph does not read"
-            ))),
+        let Version { shard: version } = serde_json::from_slice(&text).map_err(no_record)?;
+        if version != VERSION {
+            return Err(wrong(format!(
+                "a record of version {version}, which this version of tailgraph does not read"
+            )));
         }
-    }
-
-    /// Which rows it is of.
-    ///
-    /// # Errors
-    /// There is no such shard.
-    pub fn shard(&self) -> std::result::Result<Shard, String> {
-        Shard::parse(&format!("{}/{}", self.index, self.count))
+        let record: Self = serde_json::from_slice(&text).map_err(no_record)?;
+        Shard::parse(&record.shard.to_string())
+            .map_err(|error| wrong(format!("the shard {} ({error})", record.shard)))?;
+        Ok(record)
     }
 }

@@ -19,11 +19,12 @@ type Fields = IndexMap<String, String>;
 /// their digits.
 pub(super) fn calls(text: &str) -> Read<Vec<Call>> {
     let mut reader = Reader::of(text);
-    let calls = match reader.takes('[') {
-        true => reader.items(']', Reader::call),
-        false => reader.call().map(|call| vec![call]),
+    let calls = if reader.takes('[') {
+        reader.items(']', Reader::call)?
+    } else {
+        vec![reader.call()?]
     };
-    reader.end(calls?)
+    reader.end(calls)
 }
 
 struct Reader<'a> {
@@ -59,10 +60,10 @@ impl<'a> Reader<'a> {
     }
 
     fn expect(&mut self, wanted: char) -> Read<()> {
-        match self.takes(wanted) {
-            true => Ok(()),
-            false => Err(self.wrong(&format!("{wanted:?}"))),
+        if self.takes(wanted) {
+            return Ok(());
         }
+        Err(self.wrong(&format!("{wanted:?}")))
     }
 
     fn wrong(&mut self, expected: &str) -> String {
@@ -74,27 +75,15 @@ impl<'a> Reader<'a> {
 
     /// What stands between commas up to `close`; the last may have one too.
     fn items<T>(&mut self, close: char, item: impl Fn(&mut Self) -> Read<T>) -> Read<Vec<T>> {
-        self.items_and_comma(close, item).map(|(items, _)| items)
-    }
-
-    /// [`Self::items`], and whether the last has a comma.
-    fn items_and_comma<T>(
-        &mut self,
-        close: char,
-        item: impl Fn(&mut Self) -> Read<T>,
-    ) -> Read<(Vec<T>, bool)> {
         let mut items = Vec::new();
-        loop {
-            if self.takes(close) {
-                let comma = !items.is_empty();
-                return Ok((items, comma));
-            }
+        while !self.takes(close) {
             items.push(item(self)?);
             if !self.takes(',') {
                 self.expect(close)?;
-                return Ok((items, false));
+                break;
             }
         }
+        Ok(items)
     }
 
     fn name(&mut self) -> Read<String> {
@@ -167,14 +156,13 @@ impl<'a> Reader<'a> {
             }
             None => given,
         };
-        match arguments.starts_with('{') {
-            true => Ok(Call { name, arguments }),
-            false => Err(format!(
-                "found {}, expected an object as the arguments of {}",
-                quote::text(arguments),
-                quote::name(&name)
-            )),
+        if arguments.starts_with('{') {
+            return Ok(Call { name, arguments });
         }
+        let (found, name) = (quote::text(arguments), quote::name(&name));
+        Err(format!(
+            "found {found}, expected an object as the arguments of {name}"
+        ))
     }
 
     /// A literal, as JSON.
@@ -184,9 +172,12 @@ impl<'a> Reader<'a> {
         }
         self.blank();
         match self.rest.peek() {
-            Some('"' | '\'') => self.strings().map(|text| quoted(&text)),
-            Some('[') => self.list(depth, '[', ']'),
-            Some('(') => self.list(depth, '(', ')'),
+            Some('"' | '\'') => self.string().map(|text| quoted(&text)),
+            Some('[') => {
+                self.expect('[')?;
+                let items = self.items(']', |reader| reader.value(depth + 1))?;
+                Ok(format!("[{}]", items.join(", ")))
+            }
             Some('{') => Ok(object(&self.dictionary(depth)?)),
             Some(c) if c.is_ascii_digit() || matches!(c, '-' | '+' | '.') => self.number(),
             _ => match self.name()?.as_str() {
@@ -198,23 +189,13 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn list(&mut self, depth: usize, open: char, close: char) -> Read<String> {
-        self.expect(open)?;
-        let (items, comma) = self.items_and_comma(close, |reader| reader.value(depth + 1))?;
-        // A value in parentheses without a comma is that value in Python, and no tuple.
-        match open == '(' && items.len() == 1 && !comma {
-            true => Err("found a value in parentheses, expected it without".to_owned()),
-            false => Ok(format!("[{}]", items.join(", "))),
-        }
-    }
-
     /// Of fields with one name the last counts, in the place of the first.
     fn dictionary(&mut self, depth: usize) -> Read<Fields> {
         self.expect('{')?;
         let items = self.items('}', |reader| {
             reader.blank();
             let key = match reader.rest.peek() {
-                Some('"' | '\'') => reader.strings()?,
+                Some('"' | '\'') => reader.string()?,
                 _ => return Err(reader.wrong("a string as a key")),
             };
             reader.expect(':')?;
@@ -243,47 +224,34 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// One string, or several after each other, which are one.
-    fn strings(&mut self) -> Read<String> {
+    /// A string in quotes, or in three as Python may have them.
+    fn string(&mut self) -> Read<String> {
         let mut text = String::new();
-        loop {
-            self.blank();
-            let Some(quote) = self.rest.next_if(|c| matches!(c, '"' | '\'')) else {
+        let quote = self.rest.next().unwrap_or('"');
+        let mut closing = 1;
+        if self.rest.next_if_eq(&quote).is_some() {
+            if self.rest.next_if_eq(&quote).is_none() {
                 return Ok(text);
-            };
-            let mut long = false;
-            if self.rest.next_if_eq(&quote).is_some() {
-                if self.rest.next_if_eq(&quote).is_none() {
-                    continue;
-                }
-                long = true;
             }
-            self.string(quote, long, &mut text)?;
+            closing = 3;
         }
-    }
-
-    /// Behind its opening quotes, which are three where it is `long`.
-    fn string(&mut self, quote: char, long: bool, text: &mut String) -> Read<()> {
-        let closing = if long { 3 } else { 1 };
         let mut quotes = 0;
-        loop {
-            let Some(c) = self.rest.next() else {
-                return Err("found a string without its end".to_owned());
-            };
+        while let Some(c) = self.rest.next() {
             if c == quote {
                 quotes += 1;
                 if quotes == closing {
-                    return Ok(());
+                    return Ok(text);
                 }
                 continue;
             }
             text.extend(std::iter::repeat_n(quote, quotes));
             quotes = 0;
             match c {
-                '\\' => self.escape(text)?,
+                '\\' => self.escape(&mut text)?,
                 c => text.push(c),
             }
         }
+        Err("found a string without its end".to_owned())
     }
 
     fn escape(&mut self, text: &mut String) -> Read<()> {
@@ -291,30 +259,22 @@ impl<'a> Reader<'a> {
             return Err("found a string without its end".to_owned());
         };
         let plain = match c {
-            '\n' => return Ok(()),
             '\\' | '\'' | '"' => c,
             'n' => '\n',
             't' => '\t',
             'r' => '\r',
-            'a' => '\u{7}',
             'b' => '\u{8}',
             'f' => '\u{c}',
-            'v' => '\u{b}',
             'x' => character(self.code(2)?)?,
             'u' => self.utf16()?,
             'U' => character(self.code(8)?)?,
             '/' if self.in_object => '/',
-            '0'..='7' => {
-                let mut code = c.to_digit(8).unwrap_or(0);
-                for _ in 0..2 {
-                    match self.rest.next_if(|c| c.is_digit(8)) {
-                        Some(c) => code = code * 8 + c.to_digit(8).unwrap_or(0),
-                        None => break,
-                    }
-                }
-                char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER)
+            '\n' | 'a' | 'v' | 'N' | '0'..='7' => {
+                return Err(format!(
+                    "found the escape \\{} in a string, expected the character itself",
+                    c.escape_default()
+                ));
             }
-            'N' => return Err("found a character by its name, expected itself".to_owned()),
             // As Python has it: the backslash stays.
             other => {
                 text.push('\\');

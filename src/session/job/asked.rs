@@ -84,10 +84,10 @@ impl Asked {
         }
         match self.outcomes.into_iter().collect() {
             Some(outcomes) => Came::To(outcomes),
-            None => Came::Failed(RowError::new(
-                Code::Cancelled,
-                format!("interrupted before {} of its answers began", self.unbegun),
-            )),
+            None => Came::Failed(Code::Cancelled.error(format!(
+                "interrupted before {} of its answers began",
+                self.unbegun
+            ))),
         }
     }
 }
