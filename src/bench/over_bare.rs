@@ -4,8 +4,10 @@
 //!
 //! A step lasts from when its first kernel could begin until the next step's could. The bare graph runs a step once, and then
 //! again and again in a row; a step's time there is that of the row. Against it
-//! - `first_run` is what the bare graph's own kernels took longer as the step ran for the first time: predictions of experts
-//!   are right and caches warm where a step is repeated;
+//! - `clocks` is what the step's kernels took longer, or less long, all alike: a GPU that repeats a step in a row runs at other
+//!   clocks than one that waits in between. It is the median ratio of kernels, those apart whose successor came late;
+//! - `first_run` is what kernels of the bare graph took longer, apart from that, as the step ran for the first time: predictions
+//!   of experts are right and caches warm where a step is repeated;
 //! - `gap` is what kernels took longer, against that first run, whose successor came only after they had ended: the GPU had
 //!   nothing to do. Kernels that the host launches one by one are never as close together as in a graph: for these it is also
 //!   the median, over steps, of what each one took longer;
@@ -42,11 +44,12 @@ const AFTER_ROW: usize = 1;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 pub struct OverBare {
-    /// The sum of the five below.
+    /// The sum of the six below.
     pub over_bare_us: Option<f64>,
     pub over_bare_launch_us: Option<f64>,
     pub over_bare_gap_us: Option<f64>,
     pub over_bare_scheduler_us: Option<f64>,
+    pub over_bare_clocks_us: Option<f64>,
     pub over_bare_first_run_us: Option<f64>,
     pub over_bare_unexplained_us: Option<f64>,
     /// Between the means of runs, the largest less the smallest.
@@ -62,22 +65,54 @@ pub struct OverBare {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lap {
     step: StepTimes,
-    /// What the first run took longer than the row; of the bare graph alone.
-    first_run_ns: f64,
+    /// What each kernel took in the row, on average; of the bare graph alone.
+    row_ns: Vec<f64>,
     /// From the last kernel's end until the next step's first kernel could begin.
     between_ns: f64,
     /// The scheduler's turn, as a part of that.
     turn_ns: f64,
 }
 
+/// A step against the bare graph's.
+struct Against<'a> {
+    lap: &'a Lap,
+    bare: &'a Lap,
+    clocks_ns: f64,
+    first_run_ns: f64,
+    /// What each kernel took longer than in the first run, at the same clocks.
+    longer_ns: Vec<f64>,
+}
+
 impl Lap {
-    /// What each kernel took longer than on the bare graph, until its successor could begin or, of the last one, until its end.
-    fn longer_ns(&self, bare: &Self) -> Vec<f64> {
-        let took_ns = |(at, end_ns): (&PartTime, u64)| end_ns as f64 - at.ready_ns as f64;
-        let kernels = self.step.spans().zip(bare.step.spans());
-        kernels
-            .map(|(kernel, bare)| took_ns(kernel) - took_ns(bare))
-            .collect()
+    fn against<'a>(&'a self, way: LaunchWay, bare: &'a Self) -> Option<Against<'a>> {
+        if self.step.at.len() != bare.step.at.len() {
+            return None;
+        }
+        let (took_ns, first_ns) = (took_ns(&self.step), took_ns(&bare.step));
+        let median = |took_ns: &[f64], idle: &mut dyn Iterator<Item = bool>| {
+            let kernels = took_ns.iter().zip(&bare.row_ns).zip(idle);
+            let steady = kernels.filter(|(_, idle)| !idle);
+            let ratios: Vec<f64> = steady.map(|((took, row), _)| took / row).collect();
+            summary(&ratios).map_or(1.0, |all| all.median)
+        };
+        let first_pace = median(&first_ns, &mut std::iter::repeat(false));
+        let pace = match way {
+            // Each of these takes longer as its successor comes late.
+            LaunchWay::HostKernels => first_pace,
+            _ => median(&took_ns, &mut self.idle_after()),
+        };
+        let row_ns: f64 = bare.row_ns.iter().sum();
+        let to_pace = pace / first_pace;
+        let kernels = took_ns.iter().zip(&first_ns);
+        Some(Against {
+            lap: self,
+            bare,
+            clocks_ns: (pace - 1.0) * row_ns,
+            first_run_ns: to_pace * first_ns.iter().sum::<f64>() - pace * row_ns,
+            longer_ns: kernels
+                .map(|(took, first)| took - to_pace * first)
+                .collect(),
+        })
     }
 
     /// Whether each kernel's successor came when it had ended.
@@ -88,9 +123,10 @@ impl Lap {
     }
 }
 
-/// From when a step's first kernel could begin until its last one ended.
-fn span_ns(step: &StepTimes) -> f64 {
-    step.end_ns as f64 - step.at[0].ready_ns as f64
+/// What each kernel took until its successor could begin or, of the last one, until its end.
+fn took_ns(step: &StepTimes) -> Vec<f64> {
+    let took = |(at, end_ns): (&PartTime, u64)| end_ns as f64 - at.ready_ns as f64;
+    step.spans().map(took).collect()
 }
 
 /// From the end of a step's last kernel until the first one of the next could begin.
@@ -183,7 +219,7 @@ impl Stamped {
             };
             let lap = Lap {
                 step: (*step).clone(),
-                first_run_ns: 0.0,
+                row_ns: vec![],
                 between_ns: between_ns(step, next),
                 turn_ns: turn_ns as f64,
             };
@@ -205,10 +241,12 @@ impl Stamped {
                 return None;
             }
             let between = row.windows(2).map(|pair| between_ns(pair[0], pair[1]));
-            let span_ns_in_row = mean(row.iter().map(|step| span_ns(step)))?;
+            let in_row: Vec<_> = row.iter().map(|step| took_ns(step)).collect();
+            let kernels = 0..in_row.iter().map(Vec::len).min()?;
+            let of_kernel = |kernel: usize| mean(in_row.iter().map(|took_ns| took_ns[kernel]));
             let lap = Lap {
                 step: all[0].clone(),
-                first_run_ns: span_ns(all[0]) - span_ns_in_row,
+                row_ns: kernels.map(of_kernel).collect::<Option<_>>()?,
                 between_ns: mean(between)?,
                 turn_ns: 0.0,
             };
@@ -229,36 +267,36 @@ impl Stamped {
 /// What the runs of `way` add to the bare graph's runs of the same requests; `None` where they have no step in common.
 pub fn over_bare(way: LaunchWay, laps: &[Laps], bare: &[Laps]) -> Option<OverBare> {
     let runs = laps.iter().zip(bare).map(|(laps, bare)| {
-        let both = laps.iter().filter_map(|(number, lap)| {
-            let bare = bare.get(number)?;
-            (lap.step.at.len() == bare.step.at.len()).then(|| (lap.longer_ns(bare), lap, bare))
-        });
-        both.collect()
+        let both = laps.iter();
+        both.filter_map(|(number, lap)| lap.against(way, bare.get(number)?))
+            .collect()
     });
-    let runs: Vec<Vec<(Vec<f64>, &Lap, &Lap)>> = runs.collect();
-    let mut usual_ns = vec![0.0; runs.iter().flatten().next()?.0.len()];
+    let runs: Vec<Vec<Against<'_>>> = runs.collect();
+    let mut usual_ns = vec![0.0; runs.iter().flatten().next()?.longer_ns.len()];
     if way == LaunchWay::HostKernels {
         for (kernel, usual_ns) in usual_ns.iter_mut().enumerate() {
             let steps = runs.iter().flatten();
-            let each: Vec<f64> = steps.map(|(longer_ns, ..)| longer_ns[kernel]).collect();
+            let each: Vec<f64> = steps.map(|step| step.longer_ns[kernel]).collect();
             *usual_ns = summary(&each)?.median;
         }
     }
-    // A step's launch, gap, scheduler, first run, and what is left.
-    let parts_us = |(longer_ns, lap, bare): &(Vec<f64>, &Lap, &Lap)| {
-        let kernels = longer_ns.iter().zip(&usual_ns).zip(lap.idle_after());
+    // A step's launch, gap, scheduler, clocks, first run, and what is left.
+    let parts_us = |step: &Against<'_>| {
+        let Against { lap, bare, .. } = step;
+        let kernels = step.longer_ns.iter().zip(&usual_ns).zip(lap.idle_after());
         let gap_ns: f64 = kernels
             .map(|((longer, usual), idle)| if idle { longer } else { usual })
             .sum();
         let between_ns = lap.between_ns - bare.between_ns;
         let turn_ns = lap.turn_ns.min(between_ns.max(0.0));
         let launch_ns = between_ns - turn_ns;
-        let rest_ns = longer_ns.iter().sum::<f64>() - gap_ns;
-        [launch_ns, gap_ns, turn_ns, bare.first_run_ns, rest_ns].map(|ns| ns / 1e3)
+        let rest_ns = step.longer_ns.iter().sum::<f64>() - gap_ns;
+        let (clocks_ns, first_run_ns) = (step.clocks_ns, step.first_run_ns);
+        [launch_ns, gap_ns, turn_ns, clocks_ns, first_run_ns, rest_ns].map(|ns| ns / 1e3)
     };
     let runs = runs.iter().map(|run| run.iter().map(parts_us).collect());
-    let runs: Vec<Vec<[f64; 5]>> = runs.collect();
-    let sums = |steps: &[[f64; 5]]| mean(steps.iter().map(|parts| parts.iter().sum()));
+    let runs: Vec<Vec<[f64; 6]>> = runs.collect();
+    let sums = |steps: &[[f64; 6]]| mean(steps.iter().map(|parts| parts.iter().sum()));
     let means = sorted(&Vec::from_iter(runs.iter().filter_map(|run| sums(run))));
     let spread_us = (means.len() > 1).then(|| means[means.len() - 1] - means[0]);
     let steps = runs.concat();
@@ -269,8 +307,9 @@ pub fn over_bare(way: LaunchWay, laps: &[Laps], bare: &[Laps]) -> Option<OverBar
         over_bare_launch_us: part(0),
         over_bare_gap_us: part(1),
         over_bare_scheduler_us: part(2),
-        over_bare_first_run_us: part(3),
-        over_bare_unexplained_us: part(4),
+        over_bare_clocks_us: part(3),
+        over_bare_first_run_us: part(4),
+        over_bare_unexplained_us: part(5),
         over_bare_spread_us: spread_us,
         over_bare_measurable: spread_us.map(|spread_us| over_us.abs() > spread_us),
         over_bare_steps: Some(steps.len()),
@@ -283,34 +322,41 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    /// Two kernels of so many ns, the second of which had waited for `waited_ns`.
-    fn launch(
-        step: u64,
-        from_ns: u64,
-        [first_ns, second_ns]: [u64; 2],
-        waited_ns: u64,
-    ) -> StepTimes {
-        let ready_ns = from_ns + first_ns;
-        let at = |ready_ns, waits_ns| PartTime { waits_ns, ready_ns };
+    const ROW_NS: [u64; 4] = [10_000, 20_000, 30_000, 40_000];
+    const FIRST_NS: [u64; 4] = [11_000, 20_000, 30_000, 40_000];
+
+    /// Four kernels of so many ns, the second of which had waited for `waited_ns`, and the others for long.
+    fn launch(step: u64, from_ns: u64, kernels_ns: [u64; 4], waited_ns: u64) -> StepTimes {
+        let mut ready_ns = from_ns;
+        let at = kernels_ns.iter().enumerate().map(|(index, took_ns)| {
+            let waits_ns = if index == 1 { waited_ns } else { 5_000 };
+            let at = PartTime {
+                waits_ns: ready_ns.saturating_sub(waits_ns),
+                ready_ns,
+            };
+            ready_ns += took_ns;
+            at
+        });
+        let at = at.collect();
         StepTimes {
             stage: 0,
             step,
             parts: Arc::from([]),
-            at: vec![at(from_ns, from_ns), at(ready_ns, ready_ns - waited_ns)],
-            end_ns: ready_ns + second_ns,
+            at,
+            end_ns: ready_ns,
         }
     }
 
-    /// A bare step of kernels of 10 and 20 us with 2 us to the next one in a row of three; its first run took 1 us more.
+    /// A bare step of kernels of 10, 20, 30 and 40 us with 2 us to the next one in a row of three; its first run took 1 us more.
     fn bare() -> Laps {
-        let other = |from_ns| launch(0, from_ns, [50_000, 50_000], 5_000);
-        let row = |from_ns| launch(0, from_ns, [10_000, 20_000], 5_000);
-        let first = launch(0, 100_000, [11_000, 20_000], 5_000);
+        let other = |from_ns| launch(0, from_ns, [50_000; 4], 5_000);
+        let row = |from_ns| launch(0, from_ns, ROW_NS, 5_000);
+        let first = launch(0, 100_000, FIRST_NS, 5_000);
         let (turns, before) = (
             BTreeMap::from([(0, (0, 0))]),
-            [first, other(200_000), other(400_000)],
+            [first, other(300_000), other(600_000)],
         );
-        let row = [row(1_000_000), row(1_032_000), row(1_064_000)];
+        let row = [row(1_000_000), row(1_102_000), row(1_204_000)];
         let times = [&before[..], &row, &[other(2_000_000)]].concat();
         Stamped { turns, times }.bare_laps()
     }
@@ -318,7 +364,7 @@ mod tests {
     /// A step beside [`bare`], and the next one, which `turn` composed and which begins at `next_ns`.
     fn laps(way: LaunchWay, first: StepTimes, turn: (u64, u64), next_ns: u64) -> Laps {
         let turns = BTreeMap::from([(0, (0, 1)), (1, turn)]);
-        let times = vec![first, launch(1, next_ns, [10_000, 20_000], 5_000)];
+        let times = vec![first, launch(1, next_ns, ROW_NS, 5_000)];
         Stamped { turns, times }.laps(way)
     }
 
@@ -326,9 +372,9 @@ mod tests {
     fn a_step_is_divided_without_a_rest() {
         // The second kernel came late, 7 us after it could have; it took 1 us more. Between the steps are 14 us, of which the
         // turn has 4: its 3 first ones lie before the step's end.
-        let late = launch(0, 0, [18_000, 21_000], 50);
+        let late = launch(0, 0, [18_000, 21_000, 30_000, 40_000], 50);
         let by = |way| {
-            let laps = laps(way, late.clone(), (35_000, 43_000), 53_000);
+            let laps = laps(way, late.clone(), (105_000, 113_000), 123_000);
             over_bare(way, &[laps], &[bare()]).unwrap()
         };
         let found = by(LaunchWay::DeviceGraph);
@@ -337,38 +383,46 @@ mod tests {
                 found.over_bare_launch_us,
                 found.over_bare_gap_us,
                 found.over_bare_scheduler_us,
+                found.over_bare_clocks_us,
                 found.over_bare_first_run_us,
                 found.over_bare_unexplained_us,
             ]
             .map(Option::unwrap)
         };
-        assert_eq!(parts(&found), [8.0, 7.0, 4.0, 1.0, 1.0]);
+        assert_eq!(parts(&found), [8.0, 7.0, 4.0, 0.0, 1.0, 1.0]);
         let all = (found.over_bare_us, found.over_bare_steps);
         assert_eq!(all, (Some(21.0), Some(1)));
         // By a clock of the host's all of the turn counts; one by one, what a kernel usually takes longer is a gap too.
         let found = by(LaunchWay::HostKernels);
-        assert_eq!(parts(&found), [4.0, 8.0, 8.0, 1.0, 0.0]);
+        assert_eq!(parts(&found), [4.0, 8.0, 8.0, 0.0, 1.0, 0.0]);
         // A host that runs ahead is not waited for: its turn counts as far as there is room.
         let way = LaunchWay::HostGraphAhead;
-        let first = launch(0, 0, [11_000, 20_000], 5_000);
-        let laps = laps(way, first, (500, 9_500), 33_500);
+        let first = launch(0, 0, FIRST_NS, 5_000);
+        let laps = laps(way, first, (500, 9_500), 103_500);
         let found = over_bare(way, &[laps], &[bare()]).unwrap();
-        assert_eq!(parts(&found), [0.0, 0.0, 0.5, 1.0, 0.0]);
+        assert_eq!(parts(&found), [0.0, 0.0, 0.5, 0.0, 1.0, 0.0]);
+        // Clocks that are a tenth slower are slower for what the first run adds too.
+        let slow = launch(0, 0, [12_100, 22_000, 33_000, 44_000], 5_000);
+        let way = LaunchWay::DeviceGraph;
+        let laps = self::laps(way, slow, (111_100, 111_100), 113_100);
+        let found = over_bare(way, &[laps], &[bare()]).unwrap();
+        let rounded = parts(&found).map(|us| (us * 1e6).round() / 1e6);
+        assert_eq!(rounded, [0.0, 0.0, 0.0, 10.0, 1.1, 0.0]);
     }
 
     #[test]
     fn what_repeats_spread_by_cannot_be_measured() {
         let way = LaunchWay::DeviceGraph;
         let run = |next_ns| {
-            let first = launch(0, 0, [10_000, 20_000], 5_000);
-            laps(way, first, (30_000, 30_000), next_ns)
+            let first = launch(0, 0, ROW_NS, 5_000);
+            laps(way, first, (100_000, 100_000), next_ns)
         };
         let over = |ways: [Laps; 2]| over_bare(way, &ways, &[bare(), bare()]).unwrap();
-        let steady = over([run(40_000), run(41_000)]);
+        let steady = over([run(110_000), run(111_000)]);
         let sum = (steady.over_bare_us, steady.over_bare_spread_us);
         assert_eq!(sum, (Some(8.5), Some(1.0)));
         assert_eq!(steady.over_bare_measurable, Some(true));
-        let apart = over([run(31_000), run(41_000)]);
+        let apart = over([run(101_000), run(111_000)]);
         assert_eq!(apart.over_bare_measurable, Some(false), "{apart:?}");
         assert_eq!(over_bare(way, &[], &[]), None);
     }
