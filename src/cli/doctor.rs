@@ -239,7 +239,7 @@ fn gpu() -> Check {
 fn profiler(tool: Tool) -> Check {
     let (program, title, _) = tool.names();
     let warn = |detail, advice| Check::not_ok(program, Status::Warn, detail, advice);
-    let Some(found) = find::find(tool, &find::Places::of_this_machine()) else {
+    let Some(found) = find::find(tool) else {
         return warn(
             format!("no {title} here, which profile runs"),
             find::missing(tool),

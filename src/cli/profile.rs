@@ -10,7 +10,6 @@ use super::{Exit, print};
 use crate::error::{Error, Result};
 use crate::telemetry::{say, warn};
 use clap::CommandFactory;
-use find::Places;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -29,7 +28,7 @@ pub(super) fn run(args: &ProfileArgs) -> Result<Exit> {
     }
     let options = line::options(args, &output)?;
     let command = command(&args.command)?;
-    let found = find::find(tool, &Places::of_this_machine());
+    let found = find::find(tool);
     if args.print {
         let program = found.unwrap_or_else(|| program.into());
         let words = std::iter::once(program.to_string_lossy().into_owned());
