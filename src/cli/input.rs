@@ -253,20 +253,13 @@ mod tests {
         };
         let row = |n: u32| format!("{{\"prompt\": \"a\", \"n\": {n}}}\n");
         assert_eq!(count("", false), Some(1));
-        assert_eq!(count(&row(1), false), Some(1));
-        let several = row(1) + "\n" + "no row\n" + &row(1);
-        assert_eq!(count(&several, false), Some(2));
+        let several = row(1) + "\n" + "no row\n" + &row(2);
+        assert_eq!(count(&several, false), Some(3));
         assert_eq!(count("one\ntwo\n\nthree", true), Some(3));
         assert_eq!(count(&row(1).repeat(1023), false), Some(1023));
         assert_eq!(count(&row(1).repeat(1024), false), None);
-        let body = r#"{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"model": "m", "prompt": ["a", "b"], "n": 3}}"#;
-        assert_eq!(count(body, false), Some(6));
         // More than is looked at.
         let long = " ".repeat(LOOKED_AT_BYTES as usize) + &row(1);
         assert_eq!(count(&long, false), None);
-        assert_eq!(
-            few_sequences(Some(&folder.path().join("none")), false),
-            None
-        );
     }
 }

@@ -111,7 +111,7 @@ CUDA_VISIBLE_DEVICES: The GPUs that the driver shows, and in which order: cuda:0
 HF_HOME, HF_HUB_CACHE: Where models of the Hugging Face hub are kept, unless it is ~/.cache/huggingface. These and the next ones, older names of them too, are read as by Python's huggingface_hub.
 HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH: The address of the hub, and who asks it.
 HF_HUB_OFFLINE: With the value 1, nothing is asked of the hub; its models come from the cache alone.
-SSL_CERT_FILE, SSL_CERT_DIR, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE: Certificates to trust in place of the system's.
+SSL_CERT_FILE, SSL_CERT_DIR: Certificates to trust in place of the system's.
 RAYON_NUM_THREADS: Threads that the CPU computes with, unless it is all of its cores.
 PATH, CUDA_HOME: Where profile looks for Nsight's programs.
 TZ: The time zone of dates that a chat template shows.";

@@ -53,7 +53,7 @@ pub fn write(
 ) -> Result<Written> {
     let ModelSource::Random { seed, .. } = source else {
         return Err(Error::Usage(format!(
-            "--model {source}: found a directory, expected random:PRESET[@SEED] to write"
+            "`model` {source}: found a directory, expected random:PRESET[@SEED] to write"
         )));
     };
     let (config, _) = source.config()?;

@@ -115,6 +115,7 @@ pub struct TokenLogprobs {
 /// Why a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum EndReason {
     /// The last token is one of the stop ids.
     Stop,
