@@ -126,17 +126,6 @@ mod tests {
     use std::io::Error as Io;
 
     #[test]
-    fn a_panics_words_are_found() {
-        let said = |run: fn()| {
-            let panic = std::panic::catch_unwind(run).unwrap_err();
-            said_by_panic(&*panic).to_owned()
-        };
-        assert_eq!(said(|| panic!("plain")), "plain");
-        assert_eq!(said(|| panic!("with {}", 1)), "with 1");
-        assert_eq!(said(|| std::panic::panic_any(1)), "no message");
-    }
-
-    #[test]
     fn a_full_disk_says_what_helps() {
         let of = |code: i32| Error::io("answers", Io::from_raw_os_error(code)).to_string();
         for code in [libc::ENOSPC, libc::EDQUOT] {

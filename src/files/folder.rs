@@ -13,7 +13,7 @@ pub struct Folder {
     dir: PathBuf,
     partial: PathBuf,
     lock: File,
-    _claimed: Claimed,
+    claimed: Claimed,
 }
 
 impl Folder {
@@ -51,7 +51,7 @@ impl Folder {
             dir,
             partial,
             lock,
-            _claimed: claimed,
+            claimed,
         })
     }
 
@@ -88,7 +88,10 @@ impl Folder {
 impl Drop for Folder {
     /// A run that fails leaves nothing behind; it has failed already and says why.
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.partial);
+        // Another run may have begun one of this name.
+        if self.claimed.is_there() {
+            let _ = fs::remove_dir_all(&self.partial);
+        }
     }
 }
 

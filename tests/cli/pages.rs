@@ -171,20 +171,20 @@ fn doctor_names_a_model_once() {
 #[test]
 fn doctor_shows_the_arithmetic_and_names_problems() {
     let doctor = |more: &[&str]| {
-        let model = ["doctor", "--device", "cpu", "--model", "random:lfm2-8b-a1b"];
-        run(&[&model, more].concat())
+        let model = ["doctor", "--device", "cpu", "--model", "random:tiny"];
+        let sizes = ["--max-context", "4096", "--memory-limit"];
+        run(&[&model, &sizes, more].concat())
     };
-    let text = doctor(&["--memory-limit", "8GiB"]).good();
+    let text = doctor(&["512MiB"]).good();
     for part in [
-        "1024 pages of 64 tokens",
-        "1.5 GiB",
+        "1024 pages of 64 tokens, 1.0 KiB a token",
+        "64.0 MiB",
         "budget",
-        "8.0 GiB",
-        "not in it",
+        "--memory-limit",
     ] {
         assert!(text.contains(part), "no {part} in\n{text}");
     }
-    let json = doctor(&["--memory-limit", "8GiB", "--json"]).good();
+    let json = doctor(&["512MiB", "--json"]).good();
     let document: serde_json::Value = serde_json::from_str(&json).unwrap();
     for check in document["checks"].as_array().unwrap() {
         let is_ok = check["status"] == "ok";
@@ -197,16 +197,16 @@ fn doctor_shows_the_arithmetic_and_names_problems() {
     assert_eq!(memory["total_bytes"], sum);
     assert_eq!(memory["options"]["pages"], 1024);
     for (more, part) in [
-        (["--memory-limit", "1MiB"], "not enough memory"),
-        (["--max-seqs", "9999"], "--max-seqs 9999"),
+        (&["1MiB"][..], "not enough memory"),
+        (&["512MiB", "--max-seqs", "9999"], "--max-seqs 9999"),
     ] {
-        let ended = doctor(&more);
+        let ended = doctor(more);
         assert_eq!(ended.code, 1, "{}", ended.stdout);
         let mut lines = ended.stdout.lines();
         let problem = lines.find(|line| line.starts_with("problem  model"));
         assert!(problem.unwrap().contains(part), "{}", ended.stdout);
     }
     // A pool that holds fewer sequences than there are slots is worth a word, no more.
-    let small = doctor(&["--memory-limit", "1GiB"]).good();
+    let small = doctor(&["64MiB"]).good();
     assert!(small.contains("pages of 64 tokens hold"), "{small}");
 }

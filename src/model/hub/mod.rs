@@ -39,8 +39,8 @@ pub enum Download<'a> {
 }
 
 /// Is told how a download goes on, for each part of a file and twice a second while it waits. [`ControlFlow::Break`] ends the
-/// download with [`Error::Interrupted`]; what has come stays in the cache, and the next download goes on from there. While the hub
-/// says nothing at all, nobody is told, until its time is up.
+/// download with [`Error::Interrupted`]; the bytes in the cache stay, and the next download goes on from there. A hub that is silent
+/// tells nobody anything: a request to it ends after ten minutes at most.
 pub type Watch<'a> = &'a dyn Fn(Download<'_>) -> ControlFlow<()>;
 
 /// The folder of the model, downloaded where it is not there yet.
