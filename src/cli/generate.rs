@@ -130,7 +130,9 @@ pub(super) fn serve(
         output,
         style,
         window: WINDOW.max(4 * u64::from(max_seqs) * replicas as u64),
-        progress: Progress::new(args.job.quiet, None).counted(total).typed(typed),
+        progress: Progress::new(args.job.quiet, None)
+            .counted(total)
+            .typed(typed),
         interrupt: &interrupt,
     };
     let summary = job.run(&mut engine)?;

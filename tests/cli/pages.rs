@@ -173,7 +173,7 @@ fn doctor_shows_the_arithmetic_and_names_problems() {
     let doctor = |more: &[&str]| {
         let model = ["doctor", "--device", "cpu", "--model", "random:tiny"];
         let sizes = ["--max-context", "4096", "--memory-limit"];
-        run(&[&model, &sizes, more].concat())
+        run(&[&model[..], &sizes, more].concat())
     };
     let text = doctor(&["512MiB"]).good();
     for part in [
