@@ -114,7 +114,7 @@ pub struct GpuSpec {
     pub launch: LaunchWay,
     /// With others that have stages of one model; `None`: [`Handover::Peer`] where they reach each other's memory, else [`Handover::Host`].
     pub handover: Option<Handover>,
-    /// A step that takes longer fails the run: see [`crate::runtime::Engine::watch`].
+    /// A step that takes longer fails the run.
     pub step_timeout: Duration,
     /// Which kernels serve which bucket, from this TOML file; `None`: the built-in ones.
     pub kernel_file: Option<PathBuf>,
@@ -152,7 +152,7 @@ impl Default for DeviceSpec {
     }
 }
 
-/// `cpu` or `cuda`, of which there is a first one, or a certain one:
+/// Reads `cpu`, `cuda` (the first GPU) or a certain one:
 ///
 /// ```
 /// use tailgraph::session::DeviceSpec;

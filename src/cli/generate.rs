@@ -162,10 +162,10 @@ fn total(args: &GenerateArgs) -> Result<Total> {
     if !args.job.prompts.is_empty() {
         return Ok(Arc::new(share(args.job.prompts.len() as u64).into()));
     }
-    match args.job.quiet {
-        true => Ok(Total::default()),
-        false => count_rows(args.job.input.as_deref(), share),
+    if args.job.quiet {
+        return Ok(Total::default());
     }
+    count_rows(args.job.input.as_deref(), share)
 }
 
 /// The files that `--record` asks for.
@@ -219,9 +219,10 @@ fn finish(
         return Err(failure);
     }
     if !any && !summary.interrupted {
-        let expected = match args.job.prompt.lines {
-            true => "text",
-            false => "JSON",
+        let expected = if args.job.prompt.lines {
+            "text"
+        } else {
+            "JSON"
         };
         warn_of_no_rows(args.job.input.as_deref(), expected);
     }
@@ -305,11 +306,12 @@ fn check_paths(args: &GenerateArgs, opened: &Opened, trace: Option<&TraceTo<'_>>
         .writes_shard(args.shard.and(args.output.as_deref()))
         .writes_records(args.job.record.record.as_deref(), opened.targets().count())?
         .writes("--output", trace.map(|trace| trace.path));
-    match args.job.prompts.is_empty() {
-        true => files.reads_rows(args.job.input.as_deref()),
-        false => files,
-    }
-    .keep_apart()
+    let files = if args.job.prompts.is_empty() {
+        files.reads_rows(args.job.input.as_deref())
+    } else {
+        files
+    };
+    files.keep_apart()
 }
 
 fn open_input(args: &mut GenerateArgs, has_template: bool) -> Result<Lines> {

@@ -48,9 +48,10 @@ pub fn leave() {
             continue;
         };
         if inode(&found) == entry.inode && (entry.discard || found.len() == 0) {
-            let _ = match found.is_dir() {
-                true => std::fs::remove_dir_all(&entry.path),
-                false => std::fs::remove_file(&entry.path),
+            let _ = if found.is_dir() {
+                std::fs::remove_dir_all(&entry.path)
+            } else {
+                std::fs::remove_file(&entry.path)
             };
         }
     }
@@ -233,10 +234,10 @@ impl Claim {
     /// # Errors
     /// The system refused.
     pub fn remove(&self) -> Result<()> {
-        match self.claimed.is_there() {
-            true => std::fs::remove_file(&self.path).map_err(|error| Error::io(&self.path, error)),
-            false => Ok(()),
+        if self.claimed.is_there() {
+            std::fs::remove_file(&self.path).map_err(|error| Error::io(&self.path, error))?;
         }
+        Ok(())
     }
 }
 

@@ -37,9 +37,10 @@ impl Folder {
         if !claimed.is_there() {
             return Err(taken(&partial));
         }
-        let found = match dir.exists() {
-            true => holds_only(&dir, &|_| false),
-            false => Ok(Vec::new()),
+        let found = if dir.exists() {
+            holds_only(&dir, &|_| false)
+        } else {
+            Ok(Vec::new())
         };
         let left = found.and_then(|_| holds_only(&partial, is_ours));
         let left = left.inspect_err(|_| drop(fs::remove_dir(&partial)))?;

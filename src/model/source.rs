@@ -52,10 +52,10 @@ impl ModelSource {
     ///     if let Download::Came { file, bytes, of } = download {
     ///         println!("{file}: {bytes} of {of} bytes");
     ///     }
-    ///     match NO_MORE.load(Ordering::Relaxed) {
-    ///         true => ControlFlow::Break(()),
-    ///         false => ControlFlow::Continue(()),
+    ///     if NO_MORE.load(Ordering::Relaxed) {
+    ///         return ControlFlow::Break(());
     ///     }
+    ///     ControlFlow::Continue(())
     /// })?;
     /// # Ok::<(), tailgraph::Error>(())
     /// ```

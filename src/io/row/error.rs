@@ -88,7 +88,7 @@ impl Serialize for Code {
 #[error("{}: {message}", code.as_str())]
 pub struct RowError {
     pub code: Code,
-    /// One line, as [`quote::whole`] makes it.
+    /// One line, cut where it is long.
     pub message: String,
 }
 

@@ -102,11 +102,9 @@ fn about(web: &Web<'_>, commit: &str, file: &str) -> Tried<About> {
         let other = quote::name(other);
         return wrong(format!("the commit {other}, expected {commit}"));
     }
-    let own_length = match answer.status().is_redirection() {
-        true => None,
-        false => text("content-length"),
-    };
-    let bytes = text("x-linked-size").or(own_length);
+    // That of a redirect is its own.
+    let length = text("content-length").filter(|_| !answer.status().is_redirection());
+    let bytes = text("x-linked-size").or(length);
     let Some(bytes) = bytes.and_then(|bytes| bytes.parse().ok()) else {
         return wrong("an answer that names no size, expected the file's".to_owned());
     };
