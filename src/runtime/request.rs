@@ -115,7 +115,6 @@ pub struct TokenLogprobs {
 /// Why a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[non_exhaustive]
 pub enum EndReason {
     /// The last token is one of the stop ids.
     Stop,

@@ -6,6 +6,7 @@ use serde::{Serialize, Serializer};
 
 /// Why a row was not served; `as_str` is what the answer carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Code {
     /// The line is not a JSON object.
     InvalidJson,
