@@ -160,9 +160,9 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "I/N", requires = "output", value_parser = Shard::parse)]
     pub shard: Option<Shard>,
     #[command(flatten)]
-    pub model: ModelArg,
-    #[command(flatten)]
     pub job: JobArgs,
+    #[command(flatten)]
+    pub model: ModelArg,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -190,6 +190,7 @@ pub struct TraceArgs {
         short,
         value_name = "MODEL",
         help_heading = "Model and device",
+        display_order = 0,
         required_unless_present = "from"
     )]
     pub model: Option<String>,
