@@ -21,45 +21,40 @@
 //! `cli` -> `report` -> `bench` -> `command` -> `session` -> `trace` -> `io` -> `text` -> `runtime` -> `backend` -> `plan` ->
 //! `model` -> `sys` -> `json` -> `magic` -> `files` -> `telemetry` -> `at_start` -> `error` -> `quote`.
 //!
-//! - [`cli`]: the commands
-//! - [`report`]: measurements and timelines as one HTML page
-//! - [`mod@bench`]: runs that are timed, and what is said about them
-//! - [`command`]: what commands share: flags, which become a [`session::RunSpec`], and the files that they name
-//! - [`session`]: a model, a tokenizer and an engine as one value; the loops over rows and prompts
-//! - [`trace`]: a run, or a recording of one, as a timeline for Perfetto
-//! - [`io`]: rows, arrays and output files
-//! - [`text`]: tokenizers, chat templates, detokenization, stop strings
-//! - [`runtime`]: the scheduler core, the rings around it, stage threads; [`runtime::Engine`] takes tokens and gives tokens
-//! - [`backend`]: a [`backend::Device`] runs a model's steps, stage by stage; `cpu` is the f32 reference
-//! - [`plan`]: a model as stages of operations with shapes, bytes and FLOPs; bucket ladders; memory arithmetic
-//! - [`model`]: config.json, weights (a checkpoint on disk or a random preset), nothing about how it runs
-//! - [`sys`]: the structs shared with C, made by bindgen
-//! - [`json`]: JSON as Python reads it; [`magic`]: what a file is by its first bytes
-//! - [`files`]: files that are whole or not there, locks, streams
-//! - [`telemetry`]: lines on standard error, ranges for Nsight, phases of start-up
-//! - [`at_start`]: what the process was started with
-//! - [`error`]: the one error type
-//! - [`quote`]: text that nobody has checked, as messages show it
+//! What a program needs is in [`session`], [`model`] (where weights come from), [`plan`] (sizes) and [`io::row`] (questions and
+//! answers). The other modules are there for the command line, the tests and the laboratory, and may change at any time.
 
-pub mod at_start;
+pub(crate) mod at_start;
+#[doc(hidden)]
 pub mod backend;
+#[doc(hidden)]
 pub mod bench;
+#[doc(hidden)]
 pub mod cli;
+#[doc(hidden)]
 pub mod command;
 pub mod error;
+#[doc(hidden)]
 pub mod files;
 pub mod io;
+#[doc(hidden)]
 pub mod json;
-pub mod magic;
+pub(crate) mod magic;
 pub mod model;
 pub mod plan;
-pub mod quote;
+pub(crate) mod quote;
+#[doc(hidden)]
 pub mod report;
+#[doc(hidden)]
 pub mod runtime;
 pub mod session;
+#[doc(hidden)]
 pub mod sys;
+#[doc(hidden)]
 pub mod telemetry;
+#[doc(hidden)]
 pub mod text;
+#[doc(hidden)]
 pub mod trace;
 
 pub use error::{Error, Result};

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 use tailgraph::cli;
-use tailgraph::command::interrupt;
+use tailgraph::command::{interrupt, shown};
 
 fn main() -> ExitCode {
     let said = std::panic::take_hook();
@@ -17,7 +17,7 @@ fn main() -> ExitCode {
             if error.is_broken_pipe() {
                 interrupt::end_by_broken_pipe();
             }
-            tailgraph::telemetry::say(&format!("tailgraph: {error}"));
+            tailgraph::telemetry::say(&format!("tailgraph: {}", shown(&error)));
             error.exit_code().into()
         }
     }

@@ -95,7 +95,12 @@ fn hold_to_order(file: &Path, from: &str, above: &[&str]) -> usize {
     let layers = layers(&text, from);
     let declared: BTreeSet<&str> = text
         .lines()
-        .filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'))
+        .filter_map(|line| {
+            let line = line
+                .strip_prefix("pub(crate)")
+                .or(line.strip_prefix("pub"))?;
+            line.strip_prefix(" mod ")?.strip_suffix(';')
+        })
         .collect();
     let listed: BTreeSet<&str> = layers.iter().map(String::as_str).collect();
     assert_eq!(listed, declared, "{}: layers, and modules", file.display());

@@ -233,22 +233,22 @@ fn a_spec_that_cannot_be_names_the_option_and_its_value() {
         Error::Usage(message) => assert!(message.contains(expected), "{message}"),
         other => panic!("{other:?}, expected wrong usage: {expected}"),
     };
-    usage(|spec| spec.limits.max_seqs = Some(0), "--max-seqs 0");
+    usage(|spec| spec.limits.max_seqs = Some(0), "`max_seqs` 0");
     usage(
         |spec| spec.limits.page_tokens = Some(8),
-        "--page-tokens 8: expected 16 to 256",
+        "`page_tokens` 8: expected 16 to 256",
     );
     usage(|spec| spec.limits.stages = Some(99), "99");
     usage(
         |spec| (spec.limits.max_seqs, spec.limits.step_tokens) = (Some(64), Some(64)),
-        "--step-tokens 64: expected at least 128 (64 sequences + chunks of 64 tokens)",
+        "`step_tokens` 64: expected at least 128 (64 sequences + chunks of 64 tokens)",
     );
     #[cfg(not(feature = "cuda"))]
     usage(
         |spec| {
             spec.device = tailgraph::session::DeviceSpec::Gpu(tailgraph::session::GpuSpec::new(3))
         },
-        "--device cuda:3: this build has no kernels",
+        "`device` cuda:3: this build has no kernels",
     );
     let memory = failed(|spec| spec.memory_limit = Some(1 << 20));
     assert!(matches!(memory, Error::Memory(_)), "{memory:?}");

@@ -1,9 +1,11 @@
 //! What is chosen about the device of a run: plain data. What cannot be together cannot be written: the CPU has neither a launch
 //! way nor a type, so a [`DeviceSpec`] has them for a GPU alone.
 
+use crate::error::{Error, Result};
 use crate::model::DType;
 use crate::telemetry::warn;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Who launches the kernels of a step, on a GPU.
@@ -112,7 +114,7 @@ pub struct GpuSpec {
     pub launch: LaunchWay,
     /// With others that have stages of one model; `None`: [`Handover::Peer`] where they reach each other's memory, else [`Handover::Host`].
     pub handover: Option<Handover>,
-    /// A step that takes longer fails the run: see [`crate::runtime::Engine::watch`].
+    /// A step that takes longer fails the run.
     pub step_timeout: Duration,
     /// Which kernels serve which bucket, from this TOML file; `None`: the built-in ones.
     pub kernel_file: Option<PathBuf>,
@@ -146,6 +148,29 @@ impl Default for DeviceSpec {
                 number: 0,
                 passed_over: Some(missing.to_string()),
             },
+        }
+    }
+}
+
+/// Reads `cpu`, `cuda` (the first GPU) or a certain one:
+///
+/// ```
+/// use tailgraph::session::DeviceSpec;
+/// let device: DeviceSpec = "cuda:1".parse()?;
+/// assert_eq!(device.title(), "cuda:1");
+/// # Ok::<(), tailgraph::Error>(())
+/// ```
+impl FromStr for DeviceSpec {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (kind, number) = text.split_once(':').unwrap_or((text, "0"));
+        match (kind, number.parse()) {
+            ("cpu", Ok(number)) => Ok(Self::cpu(number)),
+            ("cuda", Ok(number)) => Ok(Self::Gpu(GpuSpec::new(number))),
+            _ => Err(Error::Usage(format!(
+                "`device` {text}: expected cpu, cuda, or a certain one such as cuda:1"
+            ))),
         }
     }
 }

@@ -13,10 +13,9 @@ use super::score::ScoreArgs;
 use super::serve::ServeArgs;
 use crate::command::args::BucketArgs;
 use crate::command::paths::{Files, open_asked};
-use crate::command::{Exit, interrupt};
+use crate::command::{Exit, download, interrupt};
 use crate::error::{Error, Result};
 use crate::files::Out;
-use crate::model::ModelSource;
 use crate::telemetry::{say, warn};
 use clap::{Args, Subcommand};
 use serde_json::Value;
@@ -108,7 +107,7 @@ fn measured(of: &Measurement<'_>) -> Result<Exit> {
 
 fn keep_apart(of: &Measurement<'_>) -> Result<()> {
     let shared = of.shared;
-    let model = ModelSource::parse(shared.on.model())?;
+    let model = download::model(shared.on.model())?;
     Files::default()
         .reads("--bucket-file", &shared.on.bucket_file)
         .reads("--kernel-file", &shared.on.kernel_file)

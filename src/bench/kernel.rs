@@ -17,7 +17,7 @@ use crate::backend::timing::StepClock;
 use crate::command::args::TimedArgs;
 use crate::command::paths::Files;
 use crate::command::spec::timed;
-use crate::command::{Exit, interrupt};
+use crate::command::{Exit, interrupt, shown};
 use crate::error::{Error, Result};
 use crate::model::{DType, Model};
 use crate::plan::cost::op_cost;
@@ -329,7 +329,7 @@ impl<'a> Table<'a> {
         let library_us = match (library, dense) {
             // What was measured is not lost by a product that the library refuses.
             (Some(library), Some(dense)) => library.us(dense, dtype).unwrap_or_else(|error| {
-                warn(&error.to_string());
+                warn(&shown(&error));
                 None
             }),
             _ => None,

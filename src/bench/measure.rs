@@ -23,10 +23,10 @@ use crate::backend::timing::StepClock;
 use crate::backend::{LaunchWay, RoutingSink, SharedSink, UnreadLogits};
 use crate::command::args::RunArgs;
 use crate::command::spec::spec;
-use crate::command::{command_line, interrupt};
+use crate::command::{command_line, download, interrupt};
 use crate::error::{Error, Result};
 use crate::model::tensors::{model_bytes, model_parameters};
-use crate::model::{Model, ModelConfig, ModelSource};
+use crate::model::{Model, ModelConfig};
 use crate::plan::StepKind;
 use crate::plan::cost::distinct_experts;
 use crate::plan::options::{check_context, check_seqs};
@@ -112,7 +112,7 @@ impl Unit {
 /// What is asked for cannot be run, or an engine failed.
 pub fn measure(of: &Measurement<'_>, interrupt: &AtomicBool) -> Result<Results> {
     let args = of.shared;
-    let source = ModelSource::parse(args.on.model())?;
+    let source = download::model(args.on.model())?;
     let (config, _) = source.config()?;
     let mut work = Work {
         of,

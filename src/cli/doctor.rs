@@ -1,28 +1,30 @@
 //! `doctor`: what this machine and this build can do, whether a model fits, and what to do about each problem.
 
-mod command;
 mod kernels;
 mod links;
 mod print;
 
-pub(super) use self::command::run;
-pub use self::kernels::{Found, Kernels};
-pub use self::links::Links;
-use super::args::doctor::{DoctorArgs, Format};
+use super::args::DoctorCommand;
+use super::args::doctor::Format;
 use super::args::profile::Tool;
+use super::paths::{Files, open_printed};
 use super::profile::find;
+use super::{Exit, shown, spec};
 use crate::backend::cuda::driver::image::HAS_KERNELS;
 use crate::backend::cuda::driver::machine::{Missing, probe};
+use crate::command::download::model_of_config;
 use crate::error::{Error, Result};
 use crate::plan::MemoryPlan;
 use crate::plan::budget::{Available, Budget};
 use crate::plan::bytes::Bytes;
+use crate::session::sizes::memory;
+use crate::session::{RunSpec, Target};
 use print::{Details, json_document, text};
-use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Status {
+enum Status {
     Ok,
     /// Works, but not as well as it could.
     Warn,
@@ -42,13 +44,13 @@ impl Status {
 
 /// One thing looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Check {
-    pub name: &'static str,
-    pub status: Status,
+struct Check {
+    name: &'static str,
+    status: Status,
     /// What was found.
-    pub detail: String,
+    detail: String,
     /// What to do about it, or could be done; always there unless the status is ok.
-    pub advice: Option<String>,
+    advice: Option<String>,
 }
 
 impl Check {
@@ -76,70 +78,80 @@ impl Check {
     }
 }
 
-/// The model that `--model` names.
-#[derive(Debug)]
-pub struct Subject {
-    /// As the user wrote it.
-    pub name: String,
-    /// Its memory arithmetic, or why there is none: no such model, a wrong configuration, too little memory.
-    pub memory: Result<MemoryPlan>,
-}
-
-/// What only a device that is there can be asked.
-#[derive(Debug, Default)]
-pub struct Asked {
-    /// Why the GPU that is asked for cannot be used.
-    pub unusable: Option<String>,
-    /// On a GPU, which kernels serve it and the model.
-    pub kernels: Option<Found>,
-    /// Between GPUs, where there are several.
-    pub links: Option<Links>,
-}
-
-impl DoctorArgs {
-    /// Looks at the machine, the build and the model, prints what it found, and returns whether all is well (a
-    /// warning is; a problem is not: exit code 1).
-    ///
-    /// # Errors
-    /// [`Error::Io`] where `out` cannot be written.
-    pub fn run(
-        &self,
-        asked: &Asked,
-        subject: Option<&Subject>,
-        out: &mut dyn Write,
-    ) -> Result<bool> {
-        let available = Available::now();
-        let mut checks = machine(available.as_ref());
-        checks.push(build());
-        checks.push(match &asked.unusable {
-            Some(why) => Check::not_ok(
-                "gpu",
-                Status::Problem,
-                "the one asked for cannot be used, so no model was looked at",
-                why.as_str(),
-            ),
-            None => gpu(),
-        });
-        checks.extend([Tool::Systems, Tool::Compute].map(profiler));
-        checks.extend(asked.links.as_ref().map(links::check));
-        if let Some(subject) = subject {
-            checks.extend(model(subject, available.as_ref()));
-        }
-        checks.extend(asked.kernels.as_ref().map(kernels::check));
-        let details = Details {
-            links: asked.links.as_ref().and_then(|links| links.as_deref().ok()),
-            kernels: asked.kernels.as_ref().and_then(|found| found.as_ref().ok()),
-            memory: subject.and_then(|subject| subject.memory.as_ref().ok()),
-        };
-        let format = if self.json { Format::Json } else { self.format };
-        match format {
-            Format::Text => text(&checks, &details, out),
-            Format::Json => json_document(&checks, &details, out),
-        }
-        .and_then(|()| out.flush())
-        .map_err(|source| Error::io("standard output", source))?;
-        Ok(checks.iter().all(|check| check.status != Status::Problem))
+/// Looks at the machine, the build and the model. All is well where there is no problem; a warning is none.
+pub(super) fn run(args: &DoctorCommand) -> Result<Exit> {
+    let devices = spec::devices(&args.run)?;
+    let first = devices.all[0].clone();
+    let source = args.model.as_deref().map(model_of_config);
+    let mut files = Files::default().writes("--output", args.output.as_deref());
+    if let Some(Ok(source)) = &source {
+        files = files.runs(source, &args.run.buckets);
     }
+    files.keep_apart()?;
+    let printed = open_printed::<Format>(args.output.as_deref())?;
+    let spec = match source {
+        Some(Ok(source)) => Some(Ok(spec::on(devices, source, &args.run, &args.engine)?)),
+        Some(Err(error)) => Some(Err(error)),
+        None => None,
+    };
+    let target = match &spec {
+        Some(Ok(spec)) => Target::of(spec),
+        _ => Target::open(&first),
+    };
+    let available = Available::now();
+    let mut checks = machine(available.as_ref());
+    checks.push(build());
+    checks.push(match &target {
+        Ok(_) => gpu(),
+        Err(Error::Usage(_)) => return target.map(|_| Exit::Done),
+        // A device that cannot be used is what doctor is there to say.
+        Err(why) => Check::not_ok(
+            "gpu",
+            Status::Problem,
+            "the one asked for cannot be used, so no model was looked at",
+            shown(why),
+        ),
+    });
+    checks.extend([Tool::Systems, Tool::Compute].map(profiler));
+    let mut details = Details::default();
+    if let Ok(target) = &target {
+        if let Some(measured) = links::measured(&first) {
+            checks.push(links::check(&measured));
+            details.links = measured.ok();
+        }
+        let config = match &spec {
+            Some(Ok(spec)) => spec.model.config().ok().map(|(config, _)| config),
+            _ => None,
+        };
+        let known = args.model.is_none() || config.is_some();
+        if let (Some(name), Some(spec)) = (&args.model, spec) {
+            let sizes = spec.and_then(|spec| sizes(&spec, target));
+            checks.extend(model(name, &sizes, available.as_ref()));
+            details.memory = sizes.ok();
+        }
+        // Of a model without a configuration nothing is said: its memory tells why.
+        if let Some(device) = target.gpus().first().filter(|_| known) {
+            let name = args.model.as_deref();
+            let found = kernels::found(&device.gpu, name.zip(config.as_ref()));
+            checks.push(kernels::check(&found));
+            details.kernels = found.ok();
+        }
+    }
+    let mut out = Vec::new();
+    match args.format() {
+        Format::Text => text(&checks, &details, &mut out),
+        Format::Json => json_document(&checks, &details, &mut out),
+    }
+    .map_err(|source| Error::io("what doctor found", source))?;
+    printed.finish_with(&out)?;
+    let is_well = checks.iter().all(|check| check.status != Status::Problem);
+    Ok(if is_well { Exit::Done } else { Exit::Problem })
+}
+
+fn sizes(spec: &RunSpec, target: &Target) -> Result<MemoryPlan> {
+    let (config, _) = spec.model.config()?;
+    let plan = spec.plan(&Arc::new(config))?;
+    memory(spec, target, &plan, true)
 }
 
 fn machine(available: Option<&Available>) -> Vec<Check> {
@@ -209,13 +221,13 @@ fn gpu() -> Check {
         Err(missing) => {
             let has_driver = Path::new("/proc/driver/nvidia/version").exists();
             if missing == Missing::Kernels && !has_driver {
-                return Check::ok("gpu", format!("no NVIDIA driver here; {missing}"));
+                return Check::ok("gpu", format!("no NVIDIA driver here; {}", shown(&missing)));
             }
             return Check::not_ok(
                 "gpu",
                 Status::Warn,
                 "none that this build can use; the CPU reference runs all the same",
-                missing.to_string(),
+                shown(&missing),
             );
         }
     };
@@ -226,7 +238,7 @@ fn gpu() -> Check {
         .gpus
         .iter()
         .filter_map(|gpu| gpu.usable().err())
-        .map(|missing| missing.to_string())
+        .map(shown)
         .collect();
     if unusable.is_empty() {
         Check::ok("gpu", found)
@@ -239,7 +251,7 @@ fn gpu() -> Check {
 fn profiler(tool: Tool) -> Check {
     let (program, title, _) = tool.names();
     let warn = |detail, advice| Check::not_ok(program, Status::Warn, detail, advice);
-    let Some(found) = find::find(tool, &find::Places::of_this_machine()) else {
+    let Some(found) = find::find(tool) else {
         return warn(
             format!("no {title} here, which profile runs"),
             find::missing(tool),
@@ -268,8 +280,9 @@ fn names(error: &str, model: &str) -> bool {
     rest.is_some_and(|rest| model.ends_with('/') || rest.starts_with([':', '/']))
 }
 
-fn model(subject: &Subject, available: Option<&Available>) -> Vec<Check> {
-    let memory = match &subject.memory {
+/// `named`: as the user wrote it; its memory arithmetic, or why there is none.
+fn model(named: &str, memory: &Result<MemoryPlan>, available: Option<&Available>) -> Vec<Check> {
+    let memory = match memory {
         Ok(memory) => memory,
         Err(error) => {
             let advice = match error {
@@ -279,10 +292,10 @@ fn model(subject: &Subject, available: Option<&Available>) -> Vec<Check> {
                 Error::Usage(_) => "change the option that the message names",
                 _ => "check the path and the file that the message names",
             };
-            let error = error.to_string();
-            let detail = match names(&error, &subject.name) {
+            let error = shown(error);
+            let detail = match names(&error, named) {
                 true => error,
-                false => format!("{}: {error}", subject.name),
+                false => format!("{named}: {error}"),
             };
             return vec![Check::not_ok("model", Status::Problem, detail, advice)];
         }
@@ -291,13 +304,12 @@ fn model(subject: &Subject, available: Option<&Available>) -> Vec<Check> {
     let mut checks = vec![Check::ok(
         "model",
         format!(
-            "{}: {} sequences at once, context {}, fits in {} of {} ({})",
-            subject.name,
+            "{named}: {} sequences at once, context {}, fits in {} of {} ({})",
             options.max_seqs,
             options.max_context,
             Bytes(memory.total_bytes()),
             Bytes(memory.budget.bytes),
-            memory.budget.source
+            shown(&memory.budget.source)
         ),
     )];
     if memory.full_sequences() < options.max_seqs {

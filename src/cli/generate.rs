@@ -66,7 +66,7 @@ pub(super) fn serve(
         ));
     }
     let texts = Texts::of(&opened)?;
-    let plain = !args.prompts.is_empty() || args.prompt.lines;
+    let plain = !args.job.prompts.is_empty() || args.job.prompt.lines;
     let style = if plain && args.output.is_none() {
         Style::Plain
     } else {
@@ -78,7 +78,7 @@ pub(super) fn serve(
         None => "the same command with --resume",
         Some(_) => "`generate --resume` with the same rows, model and options",
     };
-    let typed = args.prompts.is_empty() && input::is_typed(args.input.as_deref());
+    let typed = args.job.prompts.is_empty() && input::is_typed(args.job.input.as_deref());
     let lines = open_input(&mut args, texts.codec.has_template())?;
     let identity = identity(&opened, &texts.rules)?;
     // Before the weights: what cannot be written is said at once.
@@ -104,7 +104,7 @@ pub(super) fn serve(
     }
     output.note_max_seqs(opened.options.max_seqs);
     let replicas = opened.targets().count();
-    let mut keep = Keep::recording(args.record.record.as_deref(), replicas)?;
+    let mut keep = Keep::recording(args.job.record.record.as_deref(), replicas)?;
     if let Some(to) = trace {
         keep.trace = Some(Live::create(to.path, began)?);
         keep.parts = to.parts;
@@ -115,7 +115,7 @@ pub(super) fn serve(
     let interrupt = interrupt::flag();
     let codec = texts.codec;
     let mut source = Source::new(lines, kept, settings, Box::new(warn));
-    source.strict = args.strict;
+    source.strict = args.job.strict;
     source.picker = picker;
     let rows = Rows::start(source, texts.rules, codec.clone(), texts.threads)?;
     let origin = Origin {
@@ -130,7 +130,9 @@ pub(super) fn serve(
         output,
         style,
         window: WINDOW.max(4 * u64::from(max_seqs) * replicas as u64),
-        progress: Progress::new(args.quiet, None).counted(total).typed(typed),
+        progress: Progress::new(args.job.quiet, None)
+            .counted(total)
+            .typed(typed),
         interrupt: &interrupt,
     };
     let summary = job.run(&mut engine)?;
@@ -157,18 +159,18 @@ pub(super) fn serve(
 fn total(args: &GenerateArgs) -> Result<Total> {
     let shard = args.shard;
     let share = move |rows| shard.map_or(rows, |shard: Shard| shard.share(rows));
-    if !args.prompts.is_empty() {
-        return Ok(Arc::new(share(args.prompts.len() as u64).into()));
+    if !args.job.prompts.is_empty() {
+        return Ok(Arc::new(share(args.job.prompts.len() as u64).into()));
     }
-    match args.quiet {
-        true => Ok(Total::default()),
-        false => count_rows(args.input.as_deref(), share),
+    if args.job.quiet {
+        return Ok(Total::default());
     }
+    count_rows(args.job.input.as_deref(), share)
 }
 
 /// The files that `--record` asks for.
 fn record_places(args: &GenerateArgs, replicas: usize) -> impl Iterator<Item = PathBuf> {
-    let path = args.record.record.as_deref();
+    let path = args.job.record.record.as_deref();
     let paths = path.map(|path| record_paths(path, replicas));
     let places = paths.into_iter().flatten();
     places.filter_map(|path| resolve::place(&path))
@@ -208,7 +210,7 @@ fn finish(
     (replicas, max_seqs): (usize, u32),
 ) -> Result<Exit> {
     let counts = summary.counts;
-    if !args.quiet {
+    if !args.job.quiet {
         summary::lines(&summary, max_seqs * replicas as u32)
             .iter()
             .for_each(|line| say(line));
@@ -217,11 +219,12 @@ fn finish(
         return Err(failure);
     }
     if !any && !summary.interrupted {
-        let expected = match args.prompt.lines {
-            true => "text",
-            false => "JSON",
+        let expected = if args.job.prompt.lines {
+            "text"
+        } else {
+            "JSON"
         };
-        warn_of_no_rows(args.input.as_deref(), expected);
+        warn_of_no_rows(args.job.input.as_deref(), expected);
     }
     if summary.interrupted {
         let advice = match &args.output {
@@ -241,20 +244,20 @@ fn finish(
 
 fn run_spec(args: &GenerateArgs) -> Result<RunSpec> {
     let mut spec = RunSpec {
-        defaults: args.sampling.options()?,
-        seed: args.sampling.seed,
-        chat_template: args.prompt.chat_template.clone(),
-        now: args.prompt.clock.now.or_else(|| earlier_time(args)),
-        text_timeout: args.text.timeout(),
-        ..spec(&args.model.model, &args.run, &args.engine)?
+        defaults: args.job.sampling.options()?,
+        seed: args.job.sampling.seed,
+        chat_template: args.job.prompt.chat_template.clone(),
+        now: args.job.prompt.clock.now.or_else(|| earlier_time(args)),
+        text_timeout: args.job.text.timeout(),
+        ..spec(&args.model.model, &args.job.run, &args.job.engine)?
     };
     if spec.limits.max_seqs.is_none() && args.resume {
         spec.limits.max_seqs = args.output.as_deref().and_then(Journal::max_seqs);
     }
     // On a CPU the default does not depend on it.
     if spec.limits.max_seqs.is_none() && matches!(spec.device, DeviceSpec::Gpu(_)) {
-        spec.limits.requests = match args.prompts.len() {
-            0 => input::few_sequences(args.input.as_deref(), args.prompt.lines),
+        spec.limits.requests = match args.job.prompts.len() {
+            0 => input::few_sequences(args.job.input.as_deref(), args.job.prompt.lines),
             prompts => u32::try_from(prompts).ok(),
         };
     }
@@ -294,29 +297,30 @@ fn check_paths(args: &GenerateArgs, opened: &Opened, trace: Option<&TraceTo<'_>>
         None => "--output",
     };
     let files = Files::default()
-        .reads("--chat-template", args.prompt.chat_template.as_deref())
-        .runs(&opened.spec.model, &args.run.buckets)
+        .reads("--chat-template", args.job.prompt.chat_template.as_deref())
+        .runs(&opened.spec.model, &args.job.run.buckets)
         .writes(
             answers,
             Some(args.output.as_deref().unwrap_or(Path::new("-"))),
         )
         .writes_shard(args.shard.and(args.output.as_deref()))
-        .writes_records(args.record.record.as_deref(), opened.targets().count())
+        .writes_records(args.job.record.record.as_deref(), opened.targets().count())?
         .writes("--output", trace.map(|trace| trace.path));
-    match args.prompts.is_empty() {
-        true => files.reads_rows(args.input.as_deref()),
-        false => files,
-    }
-    .keep_apart()
+    let files = if args.job.prompts.is_empty() {
+        files.reads_rows(args.job.input.as_deref())
+    } else {
+        files
+    };
+    files.keep_apart()
 }
 
 fn open_input(args: &mut GenerateArgs, has_template: bool) -> Result<Lines> {
-    let plain = input::plain(&args.prompt, !args.prompts.is_empty(), has_template)?;
+    let plain = input::plain(&args.job.prompt, !args.job.prompts.is_empty(), has_template)?;
     match plain {
-        Some(plain) if !args.prompts.is_empty() => {
-            Ok(Lines::arguments(std::mem::take(&mut args.prompts)).of_prompts(plain))
+        Some(plain) if !args.job.prompts.is_empty() => {
+            Ok(Lines::arguments(std::mem::take(&mut args.job.prompts)).of_prompts(plain))
         }
-        plain => open_lines(args.input.as_deref(), plain, args.quiet),
+        plain => open_lines(args.job.input.as_deref(), plain, args.job.quiet),
     }
 }
 

@@ -12,10 +12,11 @@ use super::{Exit, spec};
 use crate::backend::cuda::driver::gpu::expect_kernels;
 use crate::backend::cuda::listed::StepCalls;
 use crate::backend::cuda::tuning::gpu::H200;
+use crate::command::download::{model, model_of_config};
 use crate::error::{Error, Result};
-use crate::model::{DType, ModelSource};
+use crate::model::DType;
 use crate::plan::{Plan, Precision, StepKind};
-use crate::session::{DeviceSpec, RunSpec, Target};
+use crate::session::{DeviceSpec, Parallel, RunSpec, Target};
 use document::{Asked, OnGpu};
 use serde::Serialize;
 use serde_json::json;
@@ -41,14 +42,17 @@ pub(super) fn run(args: &InspectArgs) -> Result<Exit> {
     }
     // A plan alone is of no device: nothing is looked for, and it may be of any type.
     let devices = match &run.device {
-        None => DeviceSpec::CPU.into(),
+        None => spec::Devices {
+            all: vec![DeviceSpec::CPU],
+            parallel: Parallel::default(),
+        },
         Some(_) if asks_gpu => spec::devices(run)?,
         Some(name) => spec::parted(spec::named(name)?, run)?,
     };
     let source = if asks_gpu {
-        ModelSource::parse(&args.model.model)?
+        model(&args.model.model)?
     } else {
-        ModelSource::parse_config(&args.model.model)?
+        model_of_config(&args.model.model)?
     };
     let spec = spec::on(devices, source, run, &args.engine)?;
     Files::default()

@@ -31,13 +31,12 @@ mod trace;
 mod tune;
 
 use crate::bench;
-use crate::command::{Exit, interrupt, paths, print, spec, summary, table};
+use crate::command::{Exit, interrupt, paths, print, shown, spec, summary, table};
 use crate::error::{Error, Result};
 use crate::quote;
 use crate::telemetry::say;
 use args::{Cli, Command};
 use clap::{CommandFactory, FromArgMatches};
-use std::ffi::OsString;
 use std::io::Write;
 
 /// Runs the command line of this process.
@@ -86,7 +85,14 @@ pub fn run() -> Result<Exit> {
 /// What there is to say in place of running a command: of wrong usage, or what `--help` and `--version` ask for.
 fn unparsed(error: &clap::Error) -> Result<Exit> {
     if error.kind() == clap::error::ErrorKind::InvalidUtf8 {
-        return Err(Error::Usage(no_text(std::env::args_os().skip(1))));
+        // Clap has no words for it.
+        let arguments = std::env::args_os().skip(1);
+        let wrong = arguments.filter(|argument| argument.to_str().is_none());
+        let wrong: Vec<String> = wrong.map(|wrong| quote::text(wrong.display())).collect();
+        return Err(Error::Usage(format!(
+            "found {}, which is not UTF-8: expected text, but for names of files",
+            wrong.join(" and ")
+        )));
     }
     if error.use_stderr() {
         // It shows arguments, which may be names of files.
@@ -98,18 +104,6 @@ fn unparsed(error: &clap::Error) -> Result<Exit> {
         .and_then(|()| std::io::stdout().flush())
         .map_err(|error| Error::io("standard output", error))?;
     Ok(Exit::Done)
-}
-
-/// Names what is no UTF-8, for which clap has no words.
-fn no_text(arguments: impl Iterator<Item = OsString>) -> String {
-    let wrong = arguments.filter(|argument| argument.to_str().is_none());
-    let wrong: Vec<String> = wrong
-        .map(|argument| quote::text(argument.display()))
-        .collect();
-    format!(
-        "found {}, which is not UTF-8: expected text, but for names of files",
-        wrong.join(" and ")
-    )
 }
 
 /// Options take -1, so that what is wrong with it is said of the option.

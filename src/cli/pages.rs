@@ -66,31 +66,21 @@ fn write_page(
         roff.control("SH", ["NOTES"]);
         roff.text([roman(more)]);
     }
-    roff.control("SH", ["EXIT STATUS"]);
-    for (code, meaning) in EXITS {
-        roff.control("TP", []);
-        roff.text([bold(*code)]);
-        roff.text([roman(*meaning)]);
+    for (title, list) in [("EXIT STATUS", EXITS), ("ENVIRONMENT", ENVIRONMENT)] {
+        roff.control("SH", [title]);
+        for (name, meaning) in list.lines().filter_map(|line| line.split_once(": ")) {
+            roff.control("TP", []);
+            roff.text([bold(name)]);
+            roff.text([roman(meaning)]);
+        }
     }
-    roff.control("SH", ["ENVIRONMENT"]);
-    for (name, meaning) in ENVIRONMENT {
-        roff.control("TP", []);
-        roff.text([bold(*name)]);
-        roff.text([roman(*meaning)]);
-    }
-    let examples: Vec<_> = EXAMPLES
-        .iter()
-        .filter(|(of, _, _)| name.is_none_or(|name| name == *of))
-        .collect();
-    if !examples.is_empty() {
-        roff.control("SH", ["EXAMPLES"]);
-    }
-    for (_, what, line) in examples {
+    roff.control("SH", ["EXAMPLES"]);
+    for (what, line) in examples(name) {
         roff.control("PP", []);
-        roff.text([roman(*what)]);
+        roff.text([roman(what)]);
         roff.control("RS", []);
         roff.control("nf", []);
-        roff.text([bold(*line)]);
+        roff.text([bold(line)]);
         roff.control("fi", []);
         roff.control("RE", []);
     }
@@ -101,168 +91,83 @@ fn write_page(
     }
 }
 
-const EXITS: &[(&str, &str)] = &[
-    ("0", "All was done; every row was served."),
-    (
-        "1",
-        "A fatal error, which the last line on standard error names; or a problem that doctor found.",
-    ),
-    ("2", "Wrong usage."),
-    ("3", "Some rows failed; the others were served."),
-    ("4", "score --expect or replay disagreed."),
-    ("129, 130, 143", "Ended by SIGHUP, SIGINT or SIGTERM."),
-];
+/// What each example does, and its line: those of one command, or all.
+fn examples(command: Option<&str>) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let begin = command.map_or("tailgraph ".to_owned(), |name| format!("tailgraph {name} "));
+    let pairs = EXAMPLES.lines().zip(EXAMPLES.lines().skip(1)).step_by(2);
+    pairs.filter(move |(_, line)| line.starts_with(&begin))
+}
 
-const ENVIRONMENT: &[(&str, &str)] = &[
-    (
-        "CUDA_VISIBLE_DEVICES",
-        "The GPUs that the driver shows, and in which order: cuda:0 is the first of these.",
-    ),
-    (
-        "HF_HOME, HF_HUB_CACHE",
-        "Where models of the Hugging Face hub are kept, unless it is ~/.cache/huggingface. These and the next ones, older names of them too, are read as by Python's huggingface_hub.",
-    ),
-    (
-        "HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH",
-        "The address of the hub, and who asks it.",
-    ),
-    (
-        "HF_HUB_OFFLINE",
-        "1: nothing is asked of the hub; its models come from the cache alone.",
-    ),
-    (
-        "SSL_CERT_FILE, SSL_CERT_DIR, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE",
-        "Certificates to trust in place of the system's.",
-    ),
-    (
-        "RAYON_NUM_THREADS",
-        "Threads that the CPU computes with, unless it is all of its cores.",
-    ),
-    (
-        "PATH, CUDA_HOME, CUDA_PATH",
-        "Where profile looks for Nsight's programs.",
-    ),
-    ("TZ", "The time zone of dates that a chat template shows."),
-];
+const EXITS: &str = "\
+0: All was done; every row was served.
+1: A fatal error, which the last line on standard error names; or a problem that doctor found.
+2: Wrong usage.
+3: Some rows failed; the others were served.
+4: score --expect or replay disagreed.
+129, 130, 143: Ended by SIGHUP, SIGINT or SIGTERM.";
 
-/// Of which command, what it does, and its line.
-const EXAMPLES: &[(&str, &str, &str)] = &[
-    (
-        "generate",
-        "An answer to a question:",
-        "tailgraph generate -m LFM2-8B-A1B \"Why is the sky blue?\"",
-    ),
-    (
-        "generate",
-        "A file of rows, which can be interrupted and gone on with:",
-        "tailgraph generate -m LFM2-8B-A1B -i rows.jsonl -o answers.jsonl --resume",
-    ),
-    (
-        "generate",
-        "A text of prompts, one a line:",
-        "tailgraph generate -m LFM2-8B-A1B --lines -i prompts.txt.gz -o answers.jsonl",
-    ),
-    (
-        "score",
-        "How likely given tokens are:",
-        "tailgraph score -m LFM2-8B-A1B -i tokens.npy --logprobs",
-    ),
-    (
-        "bench",
-        "Decode steps over several batches:",
-        "tailgraph bench decode -m random:lfm2-8b-a1b -b 1,8,32 --format json -o decode.json",
-    ),
-    (
-        "bench",
-        "Each product by rows, beside cuBLASLt where that is there:",
-        "tailgraph bench kernel -m random:lfm2-8b-a1b -o kernels.json",
-    ),
-    (
-        "inspect",
-        "A model's operations and the least time that they take:",
-        "tailgraph inspect -m random:lfm2-8b-a1b --gpu h200",
-    ),
-    (
-        "tune",
-        "The fastest kernels of this GPU, for --kernel-file:",
-        "tailgraph tune -m LFM2-8B-A1B -o kernels.toml",
-    ),
-    (
-        "profile",
-        "A timeline by Nsight Systems:",
-        "tailgraph profile -- generate -m random:tiny \"Where does the time go?\"",
-    ),
-    (
-        "synth",
-        "A small checkpoint to try things with:",
-        "tailgraph synth -m random:tiny -o tiny",
-    ),
-    (
-        "merge",
-        "Three shards of a job in one file:",
-        "tailgraph merge answers.0.jsonl answers.1.jsonl answers.2.jsonl -o answers.jsonl",
-    ),
-    (
-        "replay",
-        "The schedule of a run once more:",
-        "tailgraph replay -m random:tiny --record run.jsonl",
-    ),
-    (
-        "trace",
-        "A timeline for ui.perfetto.dev:",
-        "tailgraph trace -m random:tiny -o trace.json \"Where does the time go?\"",
-    ),
-    (
-        "report",
-        "Measurements and a timeline as one page:",
-        "tailgraph report decode.json trace.json -o report.html",
-    ),
-    (
-        "doctor",
-        "Whether a model fits here:",
-        "tailgraph doctor -m random:lfm2-8b-a1b",
-    ),
-    (
-        "completions",
-        "Completions for this session of a shell:",
-        "source <(tailgraph completions bash)",
-    ),
-    (
-        "man",
-        "A command's page:",
-        "tailgraph man generate | man -l -",
-    ),
-];
+const ENVIRONMENT: &str = "\
+CUDA_VISIBLE_DEVICES: The GPUs that the driver shows, and in which order: cuda:0 is the first of these.
+HF_HOME, HF_HUB_CACHE: Where models of the Hugging Face hub are kept, unless it is ~/.cache/huggingface. These and the next ones, older names of them too, are read as by Python's huggingface_hub.
+HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH: The address of the hub, and who asks it.
+HF_HUB_OFFLINE: With the value 1, nothing is asked of the hub; its models come from the cache alone.
+SSL_CERT_FILE, SSL_CERT_DIR: Certificates to trust in place of the system's.
+RAYON_NUM_THREADS: Threads that the CPU computes with, unless it is all of its cores.
+PATH, CUDA_HOME: Where profile looks for Nsight's programs.
+TZ: The time zone of dates that a chat template shows.";
+
+/// Pairs of lines: what it does, and what is typed.
+const EXAMPLES: &str = "\
+An answer to a question:
+tailgraph generate -m LFM2-8B-A1B \"Why is the sky blue?\"
+A file of rows, which can be interrupted and gone on with:
+tailgraph generate -m LFM2-8B-A1B -i rows.jsonl -o answers.jsonl --resume
+A text of prompts, one a line:
+tailgraph generate -m LFM2-8B-A1B --lines -i prompts.txt.gz -o answers.jsonl
+How likely given tokens are:
+tailgraph score -m LFM2-8B-A1B -i tokens.npy --logprobs
+Decode steps over several batches:
+tailgraph bench decode -m random:lfm2-8b-a1b -b 1,8,32 --format json -o decode.json
+Each product by rows, beside cuBLASLt where that is there:
+tailgraph bench kernel -m random:lfm2-8b-a1b -o kernels.json
+A model's operations and the least time that they take:
+tailgraph inspect -m random:lfm2-8b-a1b --gpu h200
+The fastest kernels of this GPU, for --kernel-file:
+tailgraph tune -m LFM2-8B-A1B -o kernels.toml
+A timeline by Nsight Systems:
+tailgraph profile -- generate -m random:tiny \"Where does the time go?\"
+A small checkpoint to try things with:
+tailgraph synth -m random:tiny -o tiny
+Three shards of a job in one file:
+tailgraph merge answers.0.jsonl answers.1.jsonl answers.2.jsonl -o answers.jsonl
+The schedule of a run once more:
+tailgraph replay -m random:tiny --record run.jsonl
+A timeline for ui.perfetto.dev:
+tailgraph trace -m random:tiny -o trace.json \"Where does the time go?\"
+Measurements and a timeline as one page:
+tailgraph report decode.json trace.json -o report.html
+Whether a model fits here:
+tailgraph doctor -m random:lfm2-8b-a1b
+Completions for bash:
+tailgraph completions bash > ~/.local/share/bash-completion/completions/tailgraph
+A command's page:
+tailgraph man generate | man -l -";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn examples_are_of_commands_and_their_options() {
-        for (of, _, line) in EXAMPLES {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            let Some(begin) = line.strip_prefix("tailgraph ") else {
-                assert!(words.contains(of), "{line}");
-                continue;
-            };
-            let words = begin.split(" | ").next().unwrap_or_default();
-            // Quotes stand around the last argument alone.
-            let (before, quoted) = words.split_once('"').unwrap_or((words, ""));
-            let mut all = vec!["tailgraph"];
-            all.extend(before.split_whitespace());
-            all.extend((!quoted.is_empty()).then_some(quoted.trim_end_matches('"')));
-            let parsed = Cli::command().try_get_matches_from(&all);
-            let found = parsed.unwrap_or_else(|error| panic!("{line}: {error}"));
-            assert_eq!(found.subcommand_name(), Some(*of), "{line}");
-        }
-        let commands = Cli::command();
-        for command in commands.get_subcommands() {
+    fn each_command_has_examples_that_it_takes() {
+        for command in Cli::command().get_subcommands() {
             let name = command.get_name();
-            assert!(
-                EXAMPLES.iter().any(|(of, _, _)| *of == name),
-                "{name} has no example"
-            );
+            assert!(examples(Some(name)).count() > 0, "{name} has no example");
+        }
+        for (_, line) in examples(None) {
+            let typed = line.split(['|', '>']).next().unwrap_or_default();
+            let words = shlex::split(typed).unwrap();
+            let parsed = Cli::command().try_get_matches_from(words);
+            parsed.unwrap_or_else(|error| panic!("{line}: {error}"));
         }
     }
 }

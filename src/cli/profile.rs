@@ -10,7 +10,6 @@ use super::{Exit, print};
 use crate::error::{Error, Result};
 use crate::telemetry::{say, warn};
 use clap::CommandFactory;
-use find::Places;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -29,7 +28,7 @@ pub(super) fn run(args: &ProfileArgs) -> Result<Exit> {
     }
     let options = line::options(args, &output)?;
     let command = command(&args.command)?;
-    let found = find::find(tool, &Places::of_this_machine());
+    let found = find::find(tool);
     if args.print {
         let program = found.unwrap_or_else(|| program.into());
         let words = std::iter::once(program.to_string_lossy().into_owned());
@@ -97,22 +96,13 @@ fn is_ours(command: &[String]) -> bool {
 /// Nsight Compute finds a step by its range, which only a host that launches steps opens. Another program may know
 /// better.
 fn has_ranges(command: &[String]) -> Result<()> {
-    let way =
-        command
-            .iter()
-            .enumerate()
-            .find_map(|(at, word)| match word.strip_prefix("--launch")? {
-                "" => Some(command.get(at + 1).map_or("", String::as_str)),
-                value => value.strip_prefix('='),
-            });
-    match way {
-        Some("host-kernels" | "host-graph" | "host-graph-event" | "host-graph-block") => Ok(()),
-        None if !is_ours(command) => Ok(()),
-        _ => Err(Error::Usage(format!(
-            "--tool compute with {}: a GPU that schedules itself opens no range for a step, and Nsight Compute 2025.3 \
-             does not look into graphs launched by the device; expected --launch host-graph or --launch host-kernels, \
-             which run the same kernels",
-            way.map_or("no --launch".to_owned(), |way| format!("--launch {way}"))
-        ))),
+    let words = command.join(" ").replace("--launch=", "--launch ");
+    if !is_ours(command) || words.contains("--launch host-") {
+        return Ok(());
     }
+    Err(Error::Usage(
+        "--tool compute: a GPU that schedules itself opens no range for a step, and Nsight Compute 2025.3 does not look into \
+         graphs launched by the device; expected --launch host-graph or --launch host-kernels, which run the same kernels"
+            .into(),
+    ))
 }

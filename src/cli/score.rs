@@ -278,7 +278,7 @@ fn keep_apart(args: &ScoreArgs, spec: &RunSpec) -> Result<()> {
         .runs(&spec.model, &args.run.buckets)
         .writes("--output", args.output.as_deref().or(printed))
         .writes_shard(args.shard.and(args.output.as_deref()))
-        .writes_records(args.record.record.as_deref(), 1 + spec.replicas().len())
+        .writes_records(args.record.record.as_deref(), 1 + spec.replicas().len())?
         .keep_apart()
 }
 

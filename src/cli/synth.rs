@@ -2,13 +2,14 @@
 
 use super::Exit;
 use super::args::SynthArgs;
+use crate::command::download::model;
 use crate::error::{Error, Result};
-use crate::model::{ModelSource, synth};
+use crate::model::synth;
 use crate::plan::bytes::{Bytes, parse_bytes};
 use crate::telemetry::{Throttle, say};
 
 pub fn run(args: &SynthArgs) -> Result<Exit> {
-    let source = ModelSource::parse(&args.model)?;
+    let source = model(&args.model)?;
     let shard_bytes = parse_bytes(&args.shard_size)
         .map_err(|message| Error::Usage(format!("--shard-size {message}")))?;
     let mut throttle = Throttle::new(args.quiet);

@@ -18,7 +18,7 @@ use crate::trace::{About, convert};
 use std::io::Write;
 
 pub fn run(args: TraceArgs) -> Result<Exit> {
-    let (output, quiet, parts) = (args.output.clone(), args.quiet, args.kernels);
+    let (output, quiet, parts) = (args.output.clone(), args.job.quiet, args.kernels);
     let (exit, about) = match &args.from {
         Some(record) => {
             Files::default()
@@ -63,21 +63,12 @@ fn job(args: TraceArgs) -> Result<GenerateArgs> {
         Error::Usage("expected --model, or --from with the recording of a run".into())
     })?;
     Ok(GenerateArgs {
-        shard: None,
-        prompts: args.prompts,
-        input: args.input,
         output: args.answers,
         resume: false,
         overwrite: args.overwrite,
-        strict: args.strict,
-        quiet: args.quiet,
-        record: args.record,
-        text: args.text,
-        prompt: args.prompt,
+        shard: None,
         model: ModelArg { model },
-        run: args.run,
-        sampling: args.sampling,
-        engine: args.engine,
+        job: args.job,
     })
 }
 

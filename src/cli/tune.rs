@@ -24,12 +24,12 @@ use crate::plan::{Ladders, Limits, Plan, StepKind};
 use crate::runtime::Logits;
 use crate::session::opened::load;
 use crate::session::{Opened, RunSpec, Target};
-use crate::telemetry::{say, warn};
+use crate::telemetry::say;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// Tokens of each prompt.
-pub(super) const PROMPT_TOKENS: u32 = 32;
+const PROMPT_TOKENS: u32 = 32;
 
 /// New ones behind [`PROMPT_TOKENS`]: several steps that all sequences are in.
 const NEW_TOKENS: u32 = 32;
@@ -74,39 +74,15 @@ pub fn run(args: &TuneArgs) -> Result<Exit> {
     let model = load(&spec.model)?;
     interrupt::look();
     let mut tuned = Vec::new();
-    let mut end = Ok(Exit::Done);
-    // What the types before came to is not lost by one that fails.
     for &dtype in &args.dtype {
-        match of_dtype(args, &model, dtype, &plan, &buckets(dtype), &interrupt) {
-            Ok(found) => tuned.extend(found),
-            Err(error) => {
-                end = Err(error);
-                break;
-            }
-        }
+        let buckets = buckets(dtype);
+        tuned.extend(of_dtype(args, &model, dtype, &plan, &buckets, &interrupt)?);
     }
-    if tuned.is_empty() {
-        return end;
-    }
-    let file = match written(args, &base, Shape::of(&config), &gpu.info, &tuned) {
-        Err(later) if end.is_err() => {
-            warn(&later.to_string());
-            return end;
-        }
-        file => file?,
-    };
+    let file = written(args, &base, Shape::of(&config), &gpu.info, &tuned)?;
     let mut table = Vec::new();
     print_table(&tuned, &mut table)
         .map_err(|error| Error::io("the table of what was measured", error))?;
-    // An earlier file may have all types.
-    let whole = end.is_ok();
-    if let (Some(path), false) = (path, whole) {
-        warn(&format!(
-            "{}: left as it is, since not all types were measured; standard output has what was",
-            path.display()
-        ));
-    }
-    match output.filter(|_| whole) {
+    match output {
         Some(output) => {
             output.finish_with(file.to_string().as_bytes())?;
             print(&table)?;
@@ -116,7 +92,7 @@ pub fn run(args: &TuneArgs) -> Result<Exit> {
             print(file.to_string().as_bytes())?;
         }
     }
-    end
+    Ok(Exit::Done)
 }
 
 fn run_spec(args: &TuneArgs, dtype: DType) -> Result<RunSpec> {

@@ -2,11 +2,13 @@
 //!
 //! - [`args`]: flags of several commands; [`values`]: how they spell values of the library's types
 //! - [`spec`]: flags as a checked [`crate::session::RunSpec`], which opens everything that runs a model
+//! - [`download`]: a model by its name, with its download shown
 //! - [`paths`]: files are not written over those that are read
 //! - `interrupt`: SIGINT, SIGTERM and SIGHUP
 //! - [`summary`], [`table`]: what is said at the end of a job; columns of text
 
 pub mod args;
+pub mod download;
 pub mod interrupt;
 pub mod paths;
 pub mod spec;
@@ -16,6 +18,9 @@ pub mod values;
 
 use crate::error::Result;
 use crate::files::Out;
+use args::{EngineArgs, ModelArg, RunArgs};
+use clap::Args;
+use std::fmt::Display;
 
 /// Writes what a command made to standard output.
 ///
@@ -23,6 +28,17 @@ use crate::files::Out;
 /// It cannot be written.
 pub fn print(bytes: &[u8]) -> Result<()> {
     Out::stdout()?.finish_with(bytes)
+}
+
+/// What the library says, as the command line shows it: the fields of a run, which are in backquotes there, are options here.
+pub fn shown(message: impl Display) -> String {
+    let command = ModelArg::augment_args(clap::Command::new("run"));
+    let command = EngineArgs::augment_args(RunArgs::augment_args(command));
+    let options = command.get_arguments().filter_map(clap::Arg::get_long);
+    options.fold(message.to_string(), |message, option| {
+        let field = format!("`{}`", option.replace('-', "_"));
+        message.replace(&field, &format!("--{option}"))
+    })
 }
 
 /// How the program was started, as results say it: a name need not be text.

@@ -4,7 +4,8 @@
 use super::args::BucketArgs;
 use crate::error::{Error, Result};
 use crate::files::names::{UNFINISHED, beside};
-use crate::files::{Out, Resolved, Unfinished, resolve};
+use crate::files::resolve::{Resolved, place, resolve};
+use crate::files::{Out, Unfinished};
 use crate::io::record::record_paths;
 use crate::io::shard::record_path;
 use crate::model::{ModelSource, fingerprint};
@@ -48,8 +49,6 @@ pub fn open_asked(path: Option<&Path>) -> Result<Option<Out>> {
 pub struct Files {
     read: Vec<(PathBuf, &'static str)>,
     written: Vec<(PathBuf, &'static str)>,
-    /// What has to be several files and is one stream.
-    divided: Option<String>,
 }
 
 impl Files {
@@ -86,16 +85,22 @@ impl Files {
     }
 
     /// The recordings of so many replicas: of several each has a file of its own.
-    pub fn writes_records(mut self, path: Option<&Path>, replicas: usize) -> Self {
-        if let Some(path) = path.filter(|path| replicas > 1 && is_stream(path)) {
-            self.divided = Some(format!(
+    ///
+    /// # Errors
+    /// [`Error::Usage`] where several are to go to one stream.
+    pub fn writes_records(self, path: Option<&Path>, replicas: usize) -> Result<Self> {
+        let Some(path) = path else {
+            return Ok(self);
+        };
+        let is_file = matches!(resolve(path), Ok(Resolved::Place(_)) | Err(_));
+        if replicas > 1 && !is_file {
+            return Err(Error::Usage(format!(
                 "--record {}: found a stream, expected the name of a file, of which each of the {replicas} devices has one with its number",
                 path.display()
-            ));
+            )));
         }
-        let paths = path.map(|path| record_paths(path, replicas));
-        let paths = paths.into_iter().flatten();
-        paths.fold(self, |files, path| files.writes("--record", Some(&path)))
+        let paths = record_paths(path, replicas).into_iter();
+        Ok(paths.fold(self, |files, path| files.writes("--record", Some(&path))))
     }
 
     /// The record of the shard that `output` is, beside it.
@@ -105,11 +110,8 @@ impl Files {
     }
 
     /// # Errors
-    /// [`Error::Usage`] where two are one file, which need not be there yet, or one stream; or where one is to be several.
+    /// [`Error::Usage`] where two are one file, which need not be there yet, or one stream.
     pub fn keep_apart(&self) -> Result<()> {
-        if let Some(divided) = &self.divided {
-            return Err(Error::Usage(divided.clone()));
-        }
         let wrong = |(output, flag): &(PathBuf, &str), found: String| {
             let message = format!("{flag} {}: {found}", output.display());
             Err(Error::Usage(message))
@@ -155,14 +157,6 @@ fn way_through(output: &Path, other: &Path) -> Option<PathBuf> {
     ways.into_iter().find(|way| is_same(way, other))
 }
 
-/// A pipe, a device or a descriptor.
-fn is_stream(path: &Path) -> bool {
-    matches!(
-        resolve(path),
-        Ok(Resolved::Descriptor(_) | Resolved::Special(_))
-    )
-}
-
 fn is_one_stream(a: &Path, b: &Path) -> bool {
     let (Ok(a), Ok(b)) = (resolve(a), resolve(b)) else {
         return false;
@@ -187,81 +181,5 @@ fn is_same_file(a: &Path, b: &Path) -> bool {
             is_one && (a.is_file() || a.file_type().is_fifo())
         }
         _ => false,
-    }
-}
-
-/// Where a file is, or would be: nothing for a pipe or a device, which is not written over.
-fn place(path: &Path) -> Option<PathBuf> {
-    crate::files::resolve::place(path)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_file_has_many_names() {
-        let dir = tempfile::tempdir().unwrap();
-        let at = |name: &str| dir.path().join(name);
-        std::fs::create_dir(at("sub")).unwrap();
-        std::fs::write(at("there"), "").unwrap();
-        std::os::unix::fs::symlink(at("there"), at("link")).unwrap();
-        let same = [
-            ("there", "there"),
-            ("there", "sub/../there"),
-            ("there", "link"),
-            ("absent", "sub/../absent"),
-        ];
-        for (a, b) in same {
-            assert!(is_same(&at(a), &at(b)), "{a} {b}");
-        }
-        let different = [
-            ("there", "absent"),
-            ("absent", "sub/absent"),
-            ("no/x", "no/x"),
-        ];
-        for (a, b) in different {
-            assert!(!is_same(&at(a), &at(b)), "{a} {b}");
-        }
-        assert!(!is_same(Path::new("-"), Path::new("-")));
-        assert!(!is_same(Path::new("/dev/null"), Path::new("/dev/null")));
-        assert!(is_same(Path::new("absent"), Path::new("./absent")));
-    }
-
-    fn message(writes: &[&Path], reads: &Path) -> Option<String> {
-        let written = writes.iter().map(|path| (path.to_path_buf(), "--output"));
-        let files = Files {
-            read: vec![(reads.to_owned(), "input")],
-            written: written.collect(),
-            divided: None,
-        };
-        files.keep_apart().map_err(|error| error.to_string()).err()
-    }
-
-    #[test]
-    fn two_outputs_are_not_one_stream() {
-        let apart = |a: &str, b: &str| {
-            message(&[Path::new(a), Path::new(b)], Path::new("/dev/stdin")).is_none()
-        };
-        assert!(!apart("-", "-") && !apart("/dev/stdout", "-") && !apart("x", "./x"));
-        assert!(!apart("/dev/stdout", "/dev/fd/1"));
-        assert!(apart("-", "x") && apart("/dev/null", "/dev/null") && apart("-", "/dev/fd/2"));
-    }
-
-    #[test]
-    fn a_way_to_a_file_is_no_other_file() {
-        let dir = tempfile::tempdir().unwrap();
-        let at = |name: &str| dir.path().join(name);
-        let reads = |name: &str| message(&[&at("out")], &at(name));
-        assert!(reads("out").unwrap().contains("found the input file"));
-        for other in UNFINISHED.map(|ending| format!("out{ending}")) {
-            let other = other.as_str();
-            assert!(reads(other).unwrap().contains("by way of"), "{other}");
-            for both in [[at("out"), at(other)], [at(other), at("out")]] {
-                let both = both.each_ref().map(PathBuf::as_path);
-                assert!(message(&both, &at("in")).unwrap().contains("by way of"));
-            }
-        }
-        assert_eq!(reads("out.other"), None);
     }
 }

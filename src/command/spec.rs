@@ -1,6 +1,7 @@
 //! From what was written to what it means: [`spec`] is the one way from flags to a [`RunSpec`].
 
 use super::args::{EngineArgs, PrecisionArgs, RunArgs, TimedArgs};
+use super::download;
 use crate::backend::cuda::driver::image::HAS_KERNELS;
 use crate::backend::cuda::driver::machine::Missing;
 use crate::error::{Error, Result};
@@ -17,15 +18,6 @@ pub struct Devices {
     pub parallel: Parallel,
 }
 
-impl From<DeviceSpec> for Devices {
-    fn from(device: DeviceSpec) -> Self {
-        Self {
-            all: vec![device],
-            parallel: Parallel::default(),
-        }
-    }
-}
-
 /// The run of `model` that the flags ask for, checked as far as they go without the model.
 ///
 /// # Errors
@@ -33,7 +25,7 @@ impl From<DeviceSpec> for Devices {
 /// model that is not there.
 pub fn spec(model: &str, run: &RunArgs, engine: &EngineArgs) -> Result<RunSpec> {
     let devices = devices(run)?;
-    on(devices, ModelSource::parse(model)?, run, engine)
+    on(devices, download::model(model)?, run, engine)
 }
 
 /// [`spec`] of devices and a model that are known to be right.
@@ -41,12 +33,12 @@ pub fn spec(model: &str, run: &RunArgs, engine: &EngineArgs) -> Result<RunSpec> 
 /// # Errors
 /// [`Error::Usage`], naming a flag and its value.
 pub fn on(
-    devices: impl Into<Devices>,
+    devices: Devices,
     model: ModelSource,
     run: &RunArgs,
     engine: &EngineArgs,
 ) -> Result<RunSpec> {
-    let Devices { all, parallel } = devices.into();
+    let Devices { all, parallel } = devices;
     if let (Parallel::Stages, Some(stages)) = (parallel, engine.stages)
         && (stages as usize) < all.len()
     {
@@ -99,24 +91,15 @@ pub fn spec_of_one(
     engine: &EngineArgs,
     command: &str,
 ) -> Result<RunSpec> {
-    let device = device(run, command)?;
-    on(device, ModelSource::parse(model)?, run, engine)
-}
-
-/// The one device that the flags ask for, of a command that has no use for several. `command`: its name.
-///
-/// # Errors
-/// As [`spec`]; [`Error::Usage`] for several.
-pub fn device(run: &RunArgs, command: &str) -> Result<DeviceSpec> {
-    let Devices { all, .. } = devices(run)?;
-    let count = all.len();
-    match (all.into_iter().next(), count) {
-        (Some(device), 1) => Ok(device),
-        _ => usage(format!(
-            "--device {}: found {count} devices, expected one, for `{command}` looks at one alone",
-            run.device.as_deref().unwrap_or_default()
-        )),
+    let devices = devices(run)?;
+    if devices.all.len() > 1 {
+        return usage(format!(
+            "--device {}: found {} devices, expected one, for `{command}` looks at one alone",
+            run.device.as_deref().unwrap_or_default(),
+            devices.all.len()
+        ));
     }
+    on(devices, download::model(model)?, run, engine)
 }
 
 /// What the flags ask for to run a model on.
@@ -169,17 +152,12 @@ fn usage<T>(message: impl Into<String>) -> Result<T> {
 /// [`Error::Usage`] for what is none, or one twice.
 pub fn named(device: &str) -> Result<Vec<DeviceSpec>> {
     let (kind, list) = device.split_once(':').unwrap_or((device, "0"));
-    let numbers: Vec<u32> = match list
-        .split(',')
-        .map(str::parse)
-        .collect::<std::result::Result<_, _>>()
-    {
-        Ok(numbers) if matches!(kind, "cpu" | "cuda") => numbers,
-        _ => {
-            return usage(format!(
-                "--device {device}: expected cpu, cuda, or either with numbers such as cuda:0,1"
-            ));
-        }
+    let numbers = list.split(',');
+    let all = numbers.map(|number| format!("{kind}:{number}").parse().ok());
+    let Some(all) = all.collect::<Option<Vec<DeviceSpec>>>() else {
+        return usage(format!(
+            "--device {device}: expected cpu, cuda, or either with numbers such as cuda:0,1"
+        ));
     };
     if kind == "cuda" && !HAS_KERNELS {
         return usage(format!(
@@ -187,28 +165,21 @@ pub fn named(device: &str) -> Result<Vec<DeviceSpec>> {
             Missing::Kernels
         ));
     }
-    for (index, number) in numbers.iter().enumerate() {
-        if numbers[..index].contains(number) {
+    for (index, spec) in all.iter().enumerate() {
+        if all[..index].contains(spec) {
+            let title = spec.title();
             return usage(format!(
-                "--device {device}: found {kind}:{number} twice, expected each device once"
+                "--device {device}: found {title} twice, expected each device once"
             ));
         }
     }
-    if numbers.len() > MAX_REPLICAS {
+    if all.len() > MAX_REPLICAS {
         return usage(format!(
             "--device {device}: found {} devices, expected at most {MAX_REPLICAS}",
-            numbers.len()
+            all.len()
         ));
     }
-    let spec = |number: u32| match kind {
-        "cpu" if number as usize >= MAX_REPLICAS => usage(format!(
-            "--device {device}: there is no cpu:{number}, engines on the host are cpu:0 to cpu:{}",
-            MAX_REPLICAS - 1
-        )),
-        "cpu" => Ok(DeviceSpec::cpu(number)),
-        _ => Ok(DeviceSpec::Gpu(GpuSpec::new(number))),
-    };
-    numbers.into_iter().map(spec).collect()
+    Ok(all)
 }
 
 /// Refuses what only a GPU has.

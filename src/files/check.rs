@@ -4,8 +4,8 @@
 use super::names::{UNFINISHED, beside};
 use crate::error::{Error, Result};
 use crate::quote;
-use std::fs::Metadata;
-use std::io::{self, ErrorKind};
+use std::fs::{Metadata, OpenOptions};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -39,19 +39,14 @@ pub(super) fn check(target: &Path) -> Result<Option<Metadata>> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Error::create(target, &error)),
     };
-    if !may_write(target) {
-        return Err(Error::file(
-            target,
-            format!(
-                "{}, expected a file that can be written",
-                io::Error::last_os_error()
-            ),
-        ));
+    // A file that may only grow is refused here too.
+    if let Err(error) = OpenOptions::new().write(true).open(target) {
+        return Err(Error::create(target, &error));
     }
-    if let Some(what) = holds_in_place(target) {
+    if is_mounted(target) {
         return Err(Error::file(
             target,
-            format!("found a file that {what}, expected one that another can take the place of"),
+            "found a file that is mounted by itself, expected one that another can take the place of",
         ));
     }
     let folder = target.parent().unwrap_or(Path::new("/"));
@@ -70,40 +65,30 @@ pub(super) fn check(target: &Path) -> Result<Option<Metadata>> {
     Ok(Some(found))
 }
 
-/// By the rights of this process; also no for a file that is immutable.
-fn may_write(path: &Path) -> bool {
+/// Whether the file is a mount point, over which nothing can be renamed, where the system tells.
+#[cfg(target_os = "linux")]
+fn is_mounted(path: &Path) -> bool {
     let Ok(text) = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()) else {
         return false;
     };
-    // SAFETY: the path ends with a zero.
-    unsafe { libc::faccessat(libc::AT_FDCWD, text.as_ptr(), libc::W_OK, libc::AT_EACCESS) == 0 }
-}
-
-/// What forbids a rename over the file, where the system tells.
-#[cfg(target_os = "linux")]
-fn holds_in_place(path: &Path) -> Option<&'static str> {
-    let text = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).ok()?;
     // SAFETY: all zeros are a value of this plain C struct, the path ends with a zero, and the call writes to the struct
     // alone.
     let (answer, found) = unsafe {
         let mut found: libc::statx = std::mem::zeroed();
+        let (at, flags) = (libc::AT_FDCWD, libc::AT_SYMLINK_NOFOLLOW);
         let answer = libc::statx(
-            libc::AT_FDCWD,
+            at,
             text.as_ptr(),
-            libc::AT_SYMLINK_NOFOLLOW,
+            flags,
             libc::STATX_BASIC_STATS,
             &raw mut found,
         );
         (answer, found)
     };
-    let has = |bit: i32| answer == 0 && found.stx_attributes & bit as u64 != 0;
-    if has(libc::STATX_ATTR_MOUNT_ROOT) {
-        return Some("is mounted by itself");
-    }
-    has(libc::STATX_ATTR_APPEND).then_some("may only grow")
+    answer == 0 && found.stx_attributes & libc::STATX_ATTR_MOUNT_ROOT as u64 != 0
 }
 
 #[cfg(not(target_os = "linux"))]
-fn holds_in_place(_: &Path) -> Option<&'static str> {
-    None
+fn is_mounted(_: &Path) -> bool {
+    false
 }

@@ -23,6 +23,7 @@ pub struct Claim {
     path: PathBuf,
     file: File,
     found_bytes: u64,
+    claimed: Claimed,
 }
 
 /// Claims of this process, for [`leave`].
@@ -43,10 +44,55 @@ pub fn leave() {
     };
     // The last comes first: what marks others as unfinished goes after them.
     for entry in claims.iter().rev() {
-        let found = entry.path.symlink_metadata();
-        if found.is_ok_and(|f| inode(&f) == entry.inode && (entry.discard || f.len() == 0)) {
-            let _ = std::fs::remove_file(&entry.path);
+        let Ok(found) = entry.path.symlink_metadata() else {
+            continue;
+        };
+        if inode(&found) == entry.inode && (entry.discard || found.len() == 0) {
+            let _ = if found.is_dir() {
+                std::fs::remove_dir_all(&entry.path)
+            } else {
+                std::fs::remove_file(&entry.path)
+            };
         }
+    }
+}
+
+/// A file or a folder that [`leave`] looks at while this is there.
+#[derive(Debug)]
+pub(super) struct Claimed {
+    path: PathBuf,
+    inode: (u64, u64),
+}
+
+impl Claimed {
+    pub fn new(path: &Path, found: &Metadata) -> Self {
+        let (path, inode) = (path.to_owned(), inode(found));
+        CLAIMS.lock().push(Entry {
+            path: path.clone(),
+            inode,
+            discard: false,
+        });
+        Self { path, inode }
+    }
+
+    /// What becomes of it where the process ends at once: gone, or kept for another run.
+    pub fn discard_at_exit(&self, discard: bool) {
+        let mut claims = CLAIMS.lock();
+        if let Some(entry) = claims.iter_mut().find(|entry| entry.path == self.path) {
+            entry.discard = discard;
+        }
+    }
+
+    /// Whether it is still under its name.
+    pub fn is_there(&self) -> bool {
+        let now = self.path.symlink_metadata();
+        now.is_ok_and(|now| inode(&now) == self.inode)
+    }
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        CLAIMS.lock().retain(|entry| entry.path != self.path);
     }
 }
 
@@ -76,21 +122,15 @@ impl Claim {
                 Err(TryLockError::Error(error)) => warn_of_no_locks(&path, &error),
             }
             let found = file.metadata().map_err(|error| Error::io(&path, error))?;
+            let claimed = Claimed::new(&path, &found);
             // Another run may have ended since the file was opened: then it is the one before, under another name or none.
-            if path
-                .symlink_metadata()
-                .is_ok_and(|now| inode(&now) == inode(&found))
-            {
-                CLAIMS.lock().push(Entry {
-                    path: path.clone(),
-                    inode: inode(&found),
-                    discard: false,
-                });
+            if claimed.is_there() {
                 return Ok(Some(Self {
                     target: target.to_owned(),
                     path,
                     file,
                     found_bytes: found.len(),
+                    claimed,
                 }));
             }
         }
@@ -99,13 +139,7 @@ impl Claim {
 
     /// What becomes of this file where the process ends at once: gone, or kept for another run.
     pub fn discard_at_exit(&self, discard: bool) {
-        if let Some(entry) = CLAIMS
-            .lock()
-            .iter_mut()
-            .find(|entry| entry.path == self.path)
-        {
-            entry.discard = discard;
-        }
+        self.claimed.discard_at_exit(discard);
     }
 
     pub fn target(&self) -> &Path {
@@ -147,8 +181,17 @@ impl Claim {
     pub fn second(&self) -> Result<Second> {
         let mode = self.target.symlink_metadata();
         let mode = mode.map_or(0o666, |found| found.mode() & 0o777 | OWNER_MAY_WRITE);
-        let (temporary, file) = Temporary::create(&beside(&self.path, ".tmp"), mode)?;
-        Ok(Second { temporary, file })
+        let path = beside(&self.path, ".tmp");
+        let file = open(&path, mode)?;
+        let fail = |error| Error::io(&path, error);
+        file.set_len(0).map_err(fail)?;
+        let claimed = Claimed::new(&path, &file.metadata().map_err(fail)?);
+        claimed.discard_at_exit(true);
+        Ok(Second {
+            file,
+            claimed,
+            named: false,
+        })
     }
 
     /// Puts NAME.partial in the place of NAME, with the mode and, where that is allowed, the owner of what was there.
@@ -166,7 +209,7 @@ impl Claim {
     /// As [`Claim::install`].
     pub fn install_second(&self, mut second: Second) -> Result<()> {
         self.put_in_place(&second.file, second.path())?;
-        second.temporary.named = true;
+        second.named = true;
         Ok(())
     }
 
@@ -176,7 +219,7 @@ impl Claim {
             look_like(file, &existing).map_err(fail)?;
         }
         file.sync_all().map_err(fail)?;
-        if !self.is_ours() {
+        if !self.claimed.is_there() {
             return Err(Error::file(
                 &self.path,
                 "was removed or replaced while this run wrote it, expected to find it as it was",
@@ -191,36 +234,24 @@ impl Claim {
     /// # Errors
     /// The system refused.
     pub fn remove(&self) -> Result<()> {
-        match self.is_ours() {
-            true => std::fs::remove_file(&self.path).map_err(|error| Error::io(&self.path, error)),
-            false => Ok(()),
+        if self.claimed.is_there() {
+            std::fs::remove_file(&self.path).map_err(|error| Error::io(&self.path, error))?;
         }
-    }
-
-    fn is_ours(&self) -> bool {
-        match (self.path.symlink_metadata(), self.file.metadata()) {
-            (Ok(now), Ok(then)) => inode(&now) == inode(&then),
-            _ => false,
-        }
+        Ok(())
     }
 }
 
-impl Drop for Claim {
-    fn drop(&mut self) {
-        CLAIMS.lock().retain(|entry| entry.path != self.path);
-    }
-}
-
-/// See [`Claim::second`].
+/// See [`Claim::second`]. It goes unless it gets its name.
 #[derive(Debug)]
 pub struct Second {
-    temporary: Temporary,
     file: File,
+    claimed: Claimed,
+    named: bool,
 }
 
 impl Second {
     pub fn path(&self) -> &Path {
-        &self.temporary.path
+        &self.claimed.path
     }
 
     pub fn file(&self) -> &File {
@@ -228,57 +259,17 @@ impl Second {
     }
 }
 
-/// A file beside a claimed one, which goes unless it gets its name.
-#[derive(Debug)]
-pub(super) struct Temporary {
-    path: PathBuf,
-    named: bool,
-}
-
-impl Temporary {
-    /// Makes the file, or empties it.
-    ///
-    /// # Errors
-    /// The system refused.
-    pub fn create(path: &Path, mode: u32) -> Result<(Self, File)> {
-        let file = open(path, mode)?;
-        let fail = |error| Error::io(path, error);
-        file.set_len(0).map_err(fail)?;
-        let found = file.metadata().map_err(fail)?;
-        CLAIMS.lock().push(Entry {
-            path: path.to_owned(),
-            inode: inode(&found),
-            discard: true,
-        });
-        let path = path.to_owned();
-        Ok((Self { path, named: false }, file))
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// # Errors
-    /// The system refused.
-    pub fn rename(mut self, to: &Path) -> Result<()> {
-        std::fs::rename(&self.path, to).map_err(|error| Error::io(to, error))?;
-        self.named = true;
-        Ok(())
-    }
-}
-
-impl Drop for Temporary {
+impl Drop for Second {
     fn drop(&mut self) {
-        CLAIMS.lock().retain(|entry| entry.path != self.path);
         if !self.named {
             // The run has failed already and says why.
-            let _ = std::fs::remove_file(&self.path);
+            let _ = std::fs::remove_file(self.path());
         }
     }
 }
 
 /// Two runs with one output are then the user's to avoid.
-fn warn_of_no_locks(path: &Path, error: &io::Error) {
+pub(super) fn warn_of_no_locks(path: &Path, error: &io::Error) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
         warn(&format!(
@@ -288,7 +279,7 @@ fn warn_of_no_locks(path: &Path, error: &io::Error) {
     }
 }
 
-fn taken(path: &Path) -> Error {
+pub(super) fn taken(path: &Path) -> Error {
     Error::file(
         path,
         "another run is writing it; wait for that run, or choose another file",
@@ -342,7 +333,7 @@ fn look_like(file: &File, existing: &Metadata) -> io::Result<()> {
 }
 
 /// Makes a rename durable, where the file system can.
-fn sync_folder(target: &Path) -> Result<()> {
+pub(super) fn sync_folder(target: &Path) -> Result<()> {
     let folder = target.parent().unwrap_or(Path::new("/"));
     let opened = match File::open(folder) {
         Ok(opened) => opened,

@@ -1,68 +1,59 @@
-//! A folder that is filled with files, which get their names together: the last one of them marks it as whole.
+//! A folder that is whole or not there: its files are written in NAME.partial, which gets the name once all of them are.
 
-use super::claim::{Claim, Temporary};
+use super::claim::{Claimed, sync_folder, taken, warn_of_no_locks};
 use super::names::beside;
 use super::resolve::{Resolved, resolve};
 use crate::error::{Error, Result};
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs::{self, File, TryLockError};
+use std::io;
 use std::path::{Path, PathBuf};
 
-const PARTIAL: &str = ".partial";
-
-/// A folder being filled. Every file is NAME.partial until all are there. The mark is the first to be made and the last to
-/// get its name: without it the folder is unfinished. Its lock is the right to write the folder.
+/// A folder being filled. The lock of NAME.partial is the right to write it.
 pub struct Folder {
     dir: PathBuf,
-    mark: Claim,
-    /// Folders that were made for it, the outermost first.
-    made: Vec<PathBuf>,
-    files: Vec<Temporary>,
-    /// Some files have their names, or all do.
-    named: bool,
+    partial: PathBuf,
+    lock: File,
+    claimed: Claimed,
 }
 
 impl Folder {
-    /// Makes the folder, or empties it of what an interrupted run left. `mark` is the name and text of its last file;
-    /// `is_ours` says which other names the files have.
+    /// Makes NAME.partial, or empties it of what an interrupted run left; `is_ours` says which names its files have.
     ///
     /// # Errors
-    /// [`Error::Usage`] where it holds anything else; it cannot be written, or another run is writing it.
-    pub fn open(
-        dir: &Path,
-        (mark, text): (&str, &str),
-        is_ours: &dyn Fn(&str) -> bool,
-    ) -> Result<Self> {
-        let (dir, made) = make(dir)?;
-        let opened = Self::claim(&dir, mark, is_ours);
-        let mark = opened.inspect_err(|_| remove_empty(&made))?;
-        let folder = Self {
-            dir,
-            mark,
-            made,
-            files: Vec::new(),
-            named: false,
+    /// [`Error::Usage`] where `dir` or NAME.partial holds anything else; they cannot be written, or another run is writing them.
+    pub fn open(dir: &Path, is_ours: &dyn Fn(&str) -> bool) -> Result<Self> {
+        let dir = place(dir)?;
+        let partial = beside(&dir, ".partial");
+        fs::create_dir_all(&partial).map_err(|error| Error::create(&partial, &error))?;
+        let fail = |error| Error::io(&partial, error);
+        let lock = File::open(&partial).map_err(fail)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(taken(&partial)),
+            Err(TryLockError::Error(error)) => warn_of_no_locks(&partial, &error),
+        }
+        let claimed = Claimed::new(&partial, &lock.metadata().map_err(fail)?);
+        // Another run may have given it its name just now.
+        if !claimed.is_there() {
+            return Err(taken(&partial));
+        }
+        let found = if dir.exists() {
+            holds_only(&dir, &|_| false)
+        } else {
+            Ok(Vec::new())
         };
-        // Once more: another run may have ended in between.
-        for name in leftovers(&folder.dir, folder.mark.path(), is_ours)? {
-            let path = folder.dir.join(name);
-            fs::remove_file(&path).map_err(|error| Error::io(&path, error))?;
+        let left = found.and_then(|_| holds_only(&partial, is_ours));
+        let left = left.inspect_err(|_| drop(fs::remove_dir(&partial)))?;
+        for left in left {
+            fs::remove_file(&left).map_err(|error| Error::io(left, error))?;
         }
-        folder.mark.discard_at_exit(true);
-        folder.mark.cut(0)?;
-        let written = folder.mark.file().write_all(text.as_bytes());
-        written.map_err(|error| Error::io(folder.mark.path(), error))?;
-        Ok(folder)
-    }
-
-    fn claim(dir: &Path, mark: &str, is_ours: &dyn Fn(&str) -> bool) -> Result<Claim> {
-        let place = dir.join(mark);
-        leftovers(dir, &beside(&place, PARTIAL), is_ours)?;
-        match place.symlink_metadata() {
-            // Another run may have finished since its files were listed.
-            Ok(_) => Err(occupied(dir, mark)),
-            Err(_) => Claim::take(&place),
-        }
+        claimed.discard_at_exit(true);
+        Ok(Self {
+            dir,
+            partial,
+            lock,
+            claimed,
+        })
     }
 
     /// Writes a file.
@@ -74,116 +65,71 @@ impl Folder {
         name: &str,
         write: impl FnOnce(&mut File) -> io::Result<()>,
     ) -> Result<()> {
-        let (temporary, mut file) =
-            Temporary::create(&beside(&self.dir.join(name), PARTIAL), 0o666)?;
-        let path = temporary.path().to_owned();
-        self.files.push(temporary);
-        write(&mut file)
-            .and_then(|()| file.sync_all())
+        let path = self.partial.join(name);
+        File::create_new(&path)
+            .and_then(|mut file| write(&mut file).and_then(|()| file.sync_all()))
             .map_err(|error| Error::io(path, error))
     }
 
-    /// Gives all files their names.
+    /// Gives the folder its name.
     ///
     /// # Errors
-    /// The system refused.
-    pub fn finish(mut self) -> Result<()> {
-        // From here on the mark has to stay: what has its name already is known to be unfinished by it.
-        self.mark.discard_at_exit(false);
-        self.named = true;
-        for file in self.files.drain(..) {
-            let name = file.path().with_extension("");
-            file.rename(&name)?;
+    /// The system refused, or somebody has put something into the folder of that name meanwhile.
+    pub fn finish(self) -> Result<()> {
+        let fail = |error| Error::io(&self.partial, error);
+        if let Ok(empty) = self.dir.metadata() {
+            fs::set_permissions(&self.partial, empty.permissions()).map_err(fail)?;
         }
-        self.mark.install()
+        self.lock.sync_all().map_err(fail)?;
+        fs::rename(&self.partial, &self.dir).map_err(|error| Error::io(&self.dir, error))?;
+        sync_folder(&self.dir)
     }
 }
 
 impl Drop for Folder {
-    /// A run that fails leaves nothing behind; it has failed already and says why. With some files named, the mark of an
-    /// unfinished folder stays.
+    /// A run that fails leaves nothing behind; it has failed already and says why.
     fn drop(&mut self) {
-        if self.named {
-            return;
+        // Another run may have begun one of this name.
+        if self.claimed.is_there() {
+            let _ = fs::remove_dir_all(&self.partial);
         }
-        self.files.clear();
-        let _ = self.mark.remove();
-        remove_empty(&self.made);
     }
 }
 
-/// Makes a folder where there is none: where every link leads, and those that were made on the way, the outermost first.
-///
-/// # Errors
-/// It is a file, or cannot be made.
-pub fn make(dir: &Path) -> Result<(PathBuf, Vec<PathBuf>)> {
-    let fail = |error| Error::create(dir, &error);
-    let at = match dir.is_symlink() && !dir.exists() {
-        false => dir.to_owned(),
-        true => match resolve(dir)? {
-            Resolved::Place(place) => place,
-            _ => dir.to_owned(),
-        },
-    };
-    let missing = at
-        .ancestors()
-        .take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists());
-    let mut missing: Vec<PathBuf> = missing.map(Path::to_owned).collect();
-    missing.reverse();
-    let mut made = Vec::new();
-    for folder in missing {
-        // Another run may have made it just now.
-        match fs::create_dir(&folder) {
-            Ok(()) => made.push(folder),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => {
-                remove_empty(&made);
-                return Err(fail(error));
-            }
-        }
+/// Where the folder is or will be, once every link is followed.
+fn place(dir: &Path) -> Result<PathBuf> {
+    if dir.is_dir() {
+        return dir
+            .canonicalize()
+            .map_err(|error| Error::create(dir, &error));
     }
-    let found = at.canonicalize().map_err(fail)?;
-    match found.is_dir() {
-        true => Ok((found, made)),
-        false => Err(Error::file(
+    // A name that ends in / is one of a folder, which is what this is to be.
+    let dir: PathBuf = dir.components().collect();
+    if let (Some(above), false) = (dir.parent(), dir.is_symlink()) {
+        fs::create_dir_all(above).map_err(|error| Error::create(&dir, &error))?;
+    }
+    match resolve(&dir)? {
+        Resolved::Place(place) if !place.exists() => Ok(place),
+        _ => Err(Error::file(
             dir,
             "found a file, expected a directory to write",
         )),
     }
 }
 
-/// Removes `folders`, the outermost of which stands first, as far as nobody has put anything there.
-fn remove_empty(folders: &[PathBuf]) {
-    for folder in folders.iter().rev() {
-        let _ = fs::remove_dir(folder);
-    }
-}
-
-/// What an interrupted run left in `dir`, but for the mark, which it wrote at `mark`.
-fn leftovers(dir: &Path, mark: &Path, is_ours: &dyn Fn(&str) -> bool) -> Result<Vec<String>> {
-    let mut entries = Vec::new();
-    let mut marked = false;
+/// What `dir` holds, all of which is to be ours.
+fn holds_only(dir: &Path, is_ours: &dyn Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
     for entry in fs::read_dir(dir).map_err(|error| Error::io(dir, error))? {
         let entry = entry.map_err(|error| Error::io(dir, error))?;
-        match entry.path() == mark {
-            true => marked = true,
-            false => entries.push(entry.file_name().to_string_lossy().into_owned()),
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !is_ours(&name) {
+            return Err(Error::Usage(format!(
+                "{}: found {name:?} in it, expected a new or empty directory",
+                dir.display()
+            )));
         }
+        found.push(entry.path());
     }
-    // A signal may come while a file is made, and take away the mark alone.
-    let foreign = |name: &&String| match name.strip_suffix(PARTIAL) {
-        Some(unfinished) => !is_ours(unfinished),
-        None => !marked || !is_ours(name),
-    };
-    match entries.iter().find(foreign) {
-        None => Ok(entries),
-        Some(name) => Err(occupied(dir, name)),
-    }
-}
-
-fn occupied(dir: &Path, name: &str) -> Error {
-    Error::Usage(format!(
-        "{}: found {name:?} in it, expected a new or empty directory",
-        dir.display()
-    ))
+    Ok(found)
 }

@@ -62,23 +62,6 @@ impl Out {
         }
     }
 
-    /// Where another program is to write it, which empties it first.
-    ///
-    /// # Errors
-    /// It is a stream; the system refused.
-    pub fn begin(&mut self) -> Result<&Path> {
-        match self {
-            Self::Whole(whole) => whole.file().map(drop)?,
-            Self::Stream(stream) => {
-                return Err(Error::file(
-                    stream.name(),
-                    "found a pipe, a device or an open file, expected a file: another program writes it, from its start",
-                ));
-            }
-        }
-        Ok(self.name())
-    }
-
     /// Gives a file its name; of a stream all comes out.
     ///
     /// # Errors

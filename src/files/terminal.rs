@@ -70,13 +70,5 @@ mod tests {
         ] {
             assert!(shown.contains(part), "{part:?}");
         }
-        // A reader of JSON finds the same text.
-        let text = "\u{9b}31m\u{7f}";
-        let line = shown_json(text);
-        assert_eq!(serde_json::from_str::<String>(&line).unwrap(), text);
-    }
-
-    fn shown_json(text: &str) -> String {
-        shown(&serde_json::to_string(text).unwrap())
     }
 }

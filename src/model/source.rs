@@ -1,20 +1,22 @@
-//! What `--model` names: a checkpoint's directory, a model of the hub or a random preset.
+//! What a model is named by: a checkpoint's directory, a model of the hub or a random preset.
 
 mod mistaken;
 
 use super::checkpoint;
 use super::config::ModelConfig;
 use super::generation::GenerationConfig;
-use super::hub;
+use super::hub::{self, Watch};
 use super::random;
 use super::tensors::Role;
 use super::weights::DType;
 use crate::error::{Error, Result};
 use std::fmt;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-/// Where a model comes from: `--model DIR`, `--model ORG/NAME[@REVISION]`, whose folder is found first, or `--model random:PRESET[@SEED]`.
+/// Where a model comes from: `DIR`, `ORG/NAME[@REVISION]`, whose folder is found first, or `random:PRESET[@SEED]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ModelSource {
     Dir(PathBuf),
     /// PRESET is `tiny`, `lfm2-8b-a1b`, `lfm2.5-8b-a1b`, `lfm2-24b-a2b` or a path to a config.json.
@@ -34,16 +36,43 @@ impl ModelSource {
     /// `Error::Usage` for a preset or seed that does not exist; `Error::File` for a directory that is not there
     /// or has no config.json, and for a name of the hub that is not to be had.
     pub fn parse(text: &str) -> Result<Self> {
-        Self::parse_by(text, hub::find)
+        Self::watched(text, &|_| ControlFlow::Continue(()))
     }
 
-    /// [`Self::parse`] for who wants [`Self::config`] and [`Self::matrix_dtype`] alone: of a model of the hub that no cache has,
+    /// [`Self::parse`] whose download `watch` hears of, and may end:
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    /// use std::sync::atomic::{AtomicBool, Ordering};
+    /// use tailgraph::model::ModelSource;
+    /// use tailgraph::model::hub::Download;
+    ///
+    /// static NO_MORE: AtomicBool = AtomicBool::new(false);
+    /// let source = ModelSource::watched("random:tiny", &|download| {
+    ///     if let Download::Came { file, bytes, of } = download {
+    ///         println!("{file}: {bytes} of {of} bytes");
+    ///     }
+    ///     if NO_MORE.load(Ordering::Relaxed) {
+    ///         return ControlFlow::Break(());
+    ///     }
+    ///     ControlFlow::Continue(())
+    /// })?;
+    /// # Ok::<(), tailgraph::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Self::parse`]; `Error::Interrupted` where `watch` ended the download.
+    pub fn watched(text: &str, watch: Watch<'_>) -> Result<Self> {
+        Self::parse_by(text, |name| hub::find(name, watch))
+    }
+
+    /// [`Self::watched`] for who wants [`Self::config`] and [`Self::matrix_dtype`] alone: of a model of the hub that no cache has,
     /// only the files of the first are downloaded.
     ///
     /// # Errors
     /// As there.
-    pub fn parse_config(text: &str) -> Result<Self> {
-        Self::parse_by(text, hub::find_config)
+    pub fn watched_config(text: &str, watch: Watch<'_>) -> Result<Self> {
+        Self::parse_by(text, |name| hub::find_config(name, watch))
     }
 
     /// `text` where it is a preset with a name, of which nothing has to be read.
@@ -64,7 +93,7 @@ impl ModelSource {
 
     fn parse_random(text: &str) -> Result<Self> {
         let usage =
-            |message: String| Err(Error::Usage(format!("--model {RANDOM_PREFIX}{message}")));
+            |message: String| Err(Error::Usage(format!("`model` {RANDOM_PREFIX}{message}")));
         // A path may hold an @ itself.
         let (preset, seed) = match text.rsplit_once('@') {
             Some((preset, seed)) if !Path::new(text).is_file() => match seed.parse() {

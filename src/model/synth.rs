@@ -39,10 +39,8 @@ pub struct Written {
     pub bytes: u64,
 }
 
-/// Writes the random preset `source` to `dir`, which is made, or is empty, or holds what an interrupted call
-/// left. A shard holds at most `shard_bytes` of tensors, or a single larger tensor.
-///
-/// config.json is the last file to get its name: a directory without it is unfinished, and no model.
+/// Writes the random preset `source` to `dir`, which is made, or is empty. A shard holds at most `shard_bytes` of tensors, or a
+/// single larger tensor. Until all is there the directory is called DIR.partial, which a later call takes over.
 ///
 /// # Errors
 /// `Error::Usage` where `source` is not a preset or `dir` holds anything else; `Error::Io` where it cannot be
@@ -55,12 +53,11 @@ pub fn write(
 ) -> Result<Written> {
     let ModelSource::Random { seed, .. } = source else {
         return Err(Error::Usage(format!(
-            "--model {source}: found a directory, expected random:PRESET[@SEED] to write"
+            "`model` {source}: found a directory, expected random:PRESET[@SEED] to write"
         )));
     };
     let (config, _) = source.config()?;
-    let text = format!("{:#}\n", config.to_json());
-    let mut output = Folder::open(dir, (CONFIG_FILE, &text), &is_ours)?;
+    let mut output = Folder::open(dir, &is_ours)?;
     let shards = split(tensors::published(&config), shard_bytes);
     let bytes_total = shards.iter().flatten().map(bytes).sum();
     let mut buffer = MmapMut::map_anon(BUFFER_BYTES)
@@ -183,7 +180,13 @@ fn write_small_files(
         })
         .collect();
     let index = json!({"metadata": {"total_size": bytes_total}, "weight_map": weight_map});
-    let [index_name, generation, tokenizer, tokenizer_config] = WRITTEN_FILES;
+    let [
+        index_name,
+        generation,
+        tokenizer,
+        tokenizer_config,
+        config_name,
+    ] = SMALL_FILES;
     let context = config.max_position_embeddings;
     for (name, value) in [
         (index_name, index),
@@ -196,6 +199,7 @@ fn write_small_files(
             tokenizer_config,
             tokenizer_files::tokenizer_config_json(context),
         ),
+        (config_name, config.to_json()),
     ] {
         output.put(name, |file| {
             file.write_all(format!("{value:#}\n").as_bytes())
@@ -204,17 +208,17 @@ fn write_small_files(
     Ok(())
 }
 
-const CONFIG_FILE: &str = "config.json";
-/// Written besides config.json and the shards.
-const WRITTEN_FILES: [&str; 4] = [
+/// Written besides the shards.
+const SMALL_FILES: [&str; 5] = [
     checkpoint::INDEX_FILE,
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
+    "config.json",
 ];
 
-/// Whether a file of this name may be what an interrupted call left: it writes config.json last.
+/// Whether a file of this name may be what an interrupted call left.
 fn is_ours(name: &str) -> bool {
     let is_shard = name.starts_with("model-") && name.ends_with(".safetensors");
-    is_shard || WRITTEN_FILES.contains(&name)
+    is_shard || SMALL_FILES.contains(&name)
 }

@@ -23,7 +23,7 @@ impl Budget {
         if let Some(bytes) = memory_limit {
             return Self {
                 bytes,
-                source: "--memory-limit".into(),
+                source: "`memory_limit`".into(),
             };
         }
         match Available::now() {
@@ -297,7 +297,7 @@ mod tests {
         let budget = Budget::new(Some(5));
         assert_eq!(
             (budget.bytes, budget.source.as_str()),
-            (5, "--memory-limit")
+            (5, "`memory_limit`")
         );
     }
 }

@@ -23,7 +23,7 @@ impl Plan {
         let most = layers.min(MAX_STAGES);
         if stages == 0 || stages > most {
             return Err(Error::Usage(format!(
-                "--stages {stages}: expected 1 to {most} (the model has {layers} layers, a plan at most {MAX_STAGES} stages)"
+                "`stages` {stages}: expected 1 to {most} (the model has {layers} layers, a plan at most {MAX_STAGES} stages)"
             )));
         }
         let weights = match prompts {

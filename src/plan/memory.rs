@@ -207,9 +207,9 @@ pub(crate) fn too_little(
         .filter(|item| item.name == WEIGHTS && item.place == Place::Budget);
     let advice = match weights.map(|item| item.bytes).sum::<u64>() > budget.bytes {
         true => {
-            "the weights alone do not fit: free memory, raise --memory-limit or take a larger device"
+            "the weights alone do not fit: free memory, raise `memory_limit` or take a larger device"
         }
-        false => "lower --max-context, --max-seqs or --step-tokens, or raise --memory-limit",
+        false => "lower `max_context`, `max_seqs` or `step_tokens`, or raise `memory_limit`",
     };
     Error::Memory(format!(
         "not enough memory: {} needed, {} allowed ({}): {}; {advice}",

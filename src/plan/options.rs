@@ -221,7 +221,7 @@ impl Limits {
         let chunk_align = self.chunk_align.unwrap_or(DEFAULT_CHUNK_ALIGN);
         if chunk_align == 0 {
             return Err(Error::Usage(
-                "--chunk-align 0: expected at least 1 token".into(),
+                "`chunk_align` 0: expected at least 1 token".into(),
             ));
         }
         let max_seqs = self.max_seqs.unwrap_or_else(|| {
@@ -229,11 +229,11 @@ impl Limits {
             self.default_seqs(rows, chunk_align, usual)
                 .min(most_seqs(plan))
         });
-        check_seqs(plan, max_seqs, &format!("--max-seqs {max_seqs}"))?;
+        check_seqs(plan, max_seqs, &format!("`max_seqs` {max_seqs}"))?;
         let least_rows = max_seqs.saturating_add(chunk_align);
         if least_rows > most_rows {
             return Err(Error::Usage(format!(
-                "{max_seqs} sequences and a chunk of {chunk_align} tokens: {least_rows} rows, more than the largest bucket that both the mixed and the score ladder have ({most_rows} rows): lower --max-seqs or name larger buckets"
+                "{max_seqs} sequences and a chunk of {chunk_align} tokens: {least_rows} rows, more than the largest bucket that both the mixed and the score ladder have ({most_rows} rows): lower `max_seqs` or name larger buckets"
             )));
         }
         let step_tokens = self
@@ -241,12 +241,12 @@ impl Limits {
             .unwrap_or(usual.rows.clamp(least_rows, most_rows));
         if step_tokens < least_rows {
             return Err(Error::Usage(format!(
-                "--step-tokens {step_tokens}: expected at least {least_rows} ({max_seqs} sequences + chunks of {chunk_align} tokens)"
+                "`step_tokens` {step_tokens}: expected at least {least_rows} ({max_seqs} sequences + chunks of {chunk_align} tokens)"
             )));
         }
         if step_tokens > most_rows {
             return Err(Error::Usage(format!(
-                "--step-tokens {step_tokens}: expected at most {most_rows}, the largest mixed and score bucket (largest mixed {}, largest score {})",
+                "`step_tokens` {step_tokens}: expected at most {most_rows}, the largest mixed and score bucket (largest mixed {}, largest score {})",
                 largest(mixed),
                 largest(score)
             )));
@@ -257,7 +257,7 @@ impl Limits {
             .unwrap_or(DEFAULT_CHUNK_TOKENS.clamp(chunk_align, step_tokens));
         if !(chunk_align..=step_tokens).contains(&chunk_tokens) {
             return Err(Error::Usage(format!(
-                "--chunk-tokens {chunk_tokens}: expected {chunk_align} (chunks end on multiples of it: --chunk-align) to {step_tokens} (--step-tokens)"
+                "`chunk_tokens` {chunk_tokens}: expected {chunk_align} (chunks end on multiples of it: `chunk_align`) to {step_tokens} (`step_tokens`)"
             )));
         }
 
@@ -269,7 +269,7 @@ impl Limits {
         let page_tokens = self.page_tokens.unwrap_or(DEFAULT_PAGE_TOKENS);
         if !PAGE_TOKENS.contains(&page_tokens) {
             return Err(Error::Usage(format!(
-                "--page-tokens {page_tokens}: expected {} to {}",
+                "`page_tokens` {page_tokens}: expected {} to {}",
                 PAGE_TOKENS.start(),
                 PAGE_TOKENS.end()
             )));
@@ -278,7 +278,7 @@ impl Limits {
         let max_context = self
             .max_context
             .unwrap_or(DEFAULT_MAX_CONTEXT.min(positions(plan)));
-        check_context(plan, max_context, &format!("--max-context {max_context}"))?;
+        check_context(plan, max_context, &format!("`max_context` {max_context}"))?;
 
         let stages = plan.stages.len() as u32;
         let steps_in_flight = self.steps_in_flight.unwrap_or(stages);

@@ -19,7 +19,7 @@ use crate::backend::device::{Clocks, EngineSpec, Runs, Started, Watch};
 use crate::backend::{DeviceScheduler, Overlap, StageBackend};
 use crate::error::{Error, Result};
 use crate::plan::{EngineOptions, Ladders, RingCapacities};
-use crate::telemetry::nvtx::{Span, names};
+use crate::telemetry::nvtx::{Category, Name, Span};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -209,7 +209,7 @@ impl SingleEngine {
     /// [`Error::Runtime`] where the system or the device refuses.
     pub fn launch(&mut self) -> Result<()> {
         if self.span.is_none() {
-            self.span = Some(Span::new(names().serve));
+            self.span = Some(Span::new(Name::new(Category::Run, c"serve")));
         }
         self.driver.launch()
     }
@@ -376,7 +376,7 @@ impl Engine for SingleEngine {
 
     fn drain(&mut self) {
         self.span = None;
-        self.span = Some(Span::new(names().drain));
+        self.span = Some(Span::new(Name::new(Category::Run, c"drain")));
         self.rings.set_drain();
         self.driver.notify();
     }

@@ -57,6 +57,7 @@ struct Shared {
 
 /// Why a question has no answer.
 #[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
 pub enum Unanswered {
     /// It cannot be answered, or its sequence failed; others are served all the same.
     #[error(transparent)]

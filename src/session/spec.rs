@@ -3,7 +3,7 @@
 //! Sizes are checked against the model and each other when a model is opened, since their defaults follow from its
 //! configuration, its bucket ladders and the memory that is there.
 
-pub use crate::backend::{DeviceSpec, GpuSpec, Parallel};
+pub use crate::backend::{DeviceSpec, GpuSpec, Handover, LaunchWay, Parallel};
 use crate::error::{Error, Result};
 use crate::io::row::Options;
 use crate::model::{ModelConfig, ModelSource};
@@ -25,6 +25,7 @@ use std::time::Duration;
 /// # Ok::<(), tailgraph::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct RunSpec {
     pub model: ModelSource,
     pub device: DeviceSpec,
@@ -97,7 +98,7 @@ impl RunSpec {
         let plan = graphs.plan(config.clone(), &limits);
         plan.map_err(|error| match (error, self.limits.stages) {
             (Error::Usage(message), None) => Error::Usage(format!(
-                "a stage on each of the {devices} devices of --device: {message}"
+                "a stage on each of the {devices} devices of `device`: {message}"
             )),
             (error, _) => error,
         })

@@ -36,7 +36,7 @@ impl Target {
         match spec {
             DeviceSpec::Cpu { .. } => Cpu::open(&()).map(Self::Cpu),
             DeviceSpec::Gpu(spec) => {
-                expect_kernels(&format!("--device cuda:{}", spec.ordinal))?;
+                expect_kernels(&format!("`device` cuda:{}", spec.ordinal))?;
                 GpuDevice::open(spec).map(Self::Gpu)
             }
         }

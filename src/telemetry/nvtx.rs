@@ -10,8 +10,8 @@
 //! }
 //! ```
 
-use std::ffi::{CStr, CString};
-use std::sync::LazyLock;
+pub use imp::{Name, Range, Span, mark, range};
+use std::ffi::CString;
 
 /// The domain's name, as tools filter by it.
 pub const DOMAIN: &str = "tailgraph";
@@ -41,6 +41,7 @@ mod imp {
 
     static DOMAIN: LazyLock<Domain> = LazyLock::new(|| Domain::new(c"tailgraph"));
 
+    /// The name of a range, registered with NVTX once and cheap to use from then on.
     #[derive(Debug, Clone, Copy)]
     pub struct Name {
         text: RegisteredString<'static>,
@@ -48,6 +49,7 @@ mod imp {
     }
 
     impl Name {
+        /// Registers `text`; the same text gives the same name.
         pub fn new(category: Category, text: &CStr) -> Self {
             let category = match category {
                 Category::Start => c"start",
@@ -69,29 +71,37 @@ mod imp {
         }
     }
 
+    /// An open range of this thread; ranges nest, and this one ends when it is dropped.
+    #[must_use = "a range ends when it is dropped"]
     #[derive(Debug)]
     pub struct Range {
         _open: LocalRange<'static>,
     }
 
+    /// Opens a range. Costs tens of nanoseconds with nothing attached.
     pub fn range(name: Name) -> Range {
         Range {
             _open: DOMAIN.local_range(name.event()),
         }
     }
 
+    /// Marks this moment on this thread.
     pub fn mark(name: Name) {
         DOMAIN.mark(name.event());
     }
 
+    /// An open range of the whole process: it may end on another thread, and need not nest. It ends when it is dropped.
+    #[must_use = "a span ends when it is dropped"]
     #[derive(Debug)]
     pub struct Span {
         _open: domain::Range<'static>,
     }
 
-    pub fn span(name: Name) -> Span {
-        Span {
-            _open: DOMAIN.range(name.event()),
+    impl Span {
+        pub fn new(name: Name) -> Self {
+            Self {
+                _open: DOMAIN.range(name.event()),
+            }
         }
     }
 }
@@ -110,105 +120,32 @@ mod imp {
         }
     }
 
+    /// Tied to the thread that opened it, as the other build's ranges are.
+    #[must_use = "a range ends when it is dropped"]
     #[derive(Debug)]
-    pub struct Range {
-        // What the other build's ranges are: tied to the thread that opened them.
-        _thread: std::marker::PhantomData<*const ()>,
-    }
+    pub struct Range(std::marker::PhantomData<*const ()>);
 
     pub fn range(_name: Name) -> Range {
-        Range {
-            _thread: std::marker::PhantomData,
-        }
+        Range(std::marker::PhantomData)
     }
 
     pub fn mark(_name: Name) {}
 
+    #[must_use = "a span ends when it is dropped"]
     #[derive(Debug)]
     pub struct Span;
 
-    pub fn span(_name: Name) -> Span {
-        Span
+    impl Span {
+        pub fn new(_name: Name) -> Self {
+            Self
+        }
     }
 }
 
-/// The name of a range, registered with NVTX once and cheap to use from then on.
-#[derive(Debug, Clone, Copy)]
-pub struct Name(imp::Name);
-
 impl Name {
-    /// Registers `text`; the same text gives the same name.
-    pub fn new(category: Category, text: &CStr) -> Self {
-        Self(imp::Name::new(category, text))
-    }
-
     /// [`Name::new`] of a text that is put together: up to its first zero byte, if it has one.
     pub fn of(category: Category, text: &str) -> Self {
         let bytes: Vec<u8> = text.bytes().take_while(|&byte| byte != 0).collect();
         Self::new(category, &CString::new(bytes).unwrap_or_default())
-    }
-}
-
-/// The names that do not depend on a plan.
-#[derive(Debug)]
-pub struct Names {
-    /// Weights come from disk or are made.
-    pub load: Name,
-    /// Graphs come about, in the ranges of the next three.
-    pub graphs: Name,
-    pub capture: Name,
-    pub instantiate: Name,
-    pub upload: Name,
-    /// From an engine's launch until no more requests will come,
-    pub serve: Name,
-    /// ... and from then until it has ended.
-    pub drain: Name,
-}
-
-/// Registered at the first call.
-pub fn names() -> &'static Names {
-    static NAMES: LazyLock<Names> = LazyLock::new(|| Names {
-        load: Name::new(Category::Start, c"load"),
-        graphs: Name::new(Category::Start, c"graphs"),
-        capture: Name::new(Category::Start, c"capture"),
-        instantiate: Name::new(Category::Start, c"instantiate"),
-        upload: Name::new(Category::Start, c"upload"),
-        serve: Name::new(Category::Run, c"serve"),
-        drain: Name::new(Category::Run, c"drain"),
-    });
-    &NAMES
-}
-
-/// An open range of this thread; ranges nest, and this one ends when it is dropped.
-#[must_use = "a range ends when it is dropped"]
-#[derive(Debug)]
-pub struct Range {
-    _open: imp::Range,
-}
-
-/// Opens a range. Costs tens of nanoseconds with nothing attached.
-pub fn range(name: Name) -> Range {
-    Range {
-        _open: imp::range(name.0),
-    }
-}
-
-/// Marks this moment on this thread.
-pub fn mark(name: Name) {
-    imp::mark(name.0);
-}
-
-/// An open range of the whole process: it may end on another thread, and need not nest. It ends when it is dropped.
-#[must_use = "a span ends when it is dropped"]
-#[derive(Debug)]
-pub struct Span {
-    _open: imp::Span,
-}
-
-impl Span {
-    pub fn new(name: Name) -> Self {
-        Self {
-            _open: imp::span(name.0),
-        }
     }
 }

@@ -1,7 +1,8 @@
 //! The phases of a start: an NVTX range each, and how long all ranges of a phase took together. Threads have phases of their
 //! own at the same time, so phases can take longer together than the clock says.
 
-use super::nvtx::{Range, names, range};
+use super::nvtx::{Category, Name, Range, range};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -11,13 +12,19 @@ pub enum Phase {
     Load,
     /// All graphs, until they are ready to launch. The phases below are in it, and overlap there.
     Graphs,
-    /// Kernels into graphs,
+    /// Kernels into graphs.
     Capture,
-    /// ... graphs into executables,
+    /// Graphs into executables.
     Instantiate,
-    /// ... and executables to the device.
+    /// Executables to the device.
     Upload,
 }
+
+/// The phases' ranges, in their order.
+static NAMES: LazyLock<[Name; 5]> = LazyLock::new(|| {
+    ["load", "graphs", "capture", "instantiate", "upload"]
+        .map(|text| Name::of(Category::Start, text))
+});
 
 /// Nanoseconds so far, by phase.
 static TAKEN_NS: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
@@ -33,17 +40,9 @@ pub struct Going {
 
 /// Begins a phase.
 pub fn phase(phase: Phase) -> Going {
-    let names = names();
-    let name = match phase {
-        Phase::Load => names.load,
-        Phase::Graphs => names.graphs,
-        Phase::Capture => names.capture,
-        Phase::Instantiate => names.instantiate,
-        Phase::Upload => names.upload,
-    };
     Going {
         phase,
-        _range: range(name),
+        _range: range(NAMES[phase as usize]),
         start: Instant::now(),
     }
 }

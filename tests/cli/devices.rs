@@ -191,7 +191,6 @@ fn what_cannot_be_is_refused_by_name() {
             &["--device", "gpu:0,1"],
             "expected cpu, cuda, or either with numbers",
         ),
-        (&generate, &["--device", "cpu:0,16"], "there is no cpu:16"),
         (
             &generate,
             &["--parallel", "stages"],

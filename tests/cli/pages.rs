@@ -167,3 +167,46 @@ fn doctor_names_a_model_once() {
         assert_eq!(line.matches(model).count(), 1, "{line}");
     }
 }
+
+#[test]
+fn doctor_shows_the_arithmetic_and_names_problems() {
+    let doctor = |more: &[&str]| {
+        let model = ["doctor", "--device", "cpu", "--model", "random:tiny"];
+        let sizes = ["--max-context", "4096", "--memory-limit"];
+        run(&[&model[..], &sizes, more].concat())
+    };
+    let text = doctor(&["512MiB"]).good();
+    for part in [
+        "1024 pages of 64 tokens, 1.0 KiB a token",
+        "64.0 MiB",
+        "budget",
+        "--memory-limit",
+    ] {
+        assert!(text.contains(part), "no {part} in\n{text}");
+    }
+    let json = doctor(&["512MiB", "--json"]).good();
+    let document: serde_json::Value = serde_json::from_str(&json).unwrap();
+    for check in document["checks"].as_array().unwrap() {
+        let is_ok = check["status"] == "ok";
+        assert_eq!(is_ok, check["advice"].is_null(), "{check}");
+    }
+    let memory = &document["memory"];
+    let items = memory["items"].as_array().unwrap().iter();
+    let counted = items.filter(|item| item["in_budget"] == true);
+    let sum: u64 = counted.map(|item| item["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(memory["total_bytes"], sum);
+    assert_eq!(memory["options"]["pages"], 1024);
+    for (more, part) in [
+        (&["1MiB"][..], "not enough memory"),
+        (&["512MiB", "--max-seqs", "9999"], "--max-seqs 9999"),
+    ] {
+        let ended = doctor(more);
+        assert_eq!(ended.code, 1, "{}", ended.stdout);
+        let mut lines = ended.stdout.lines();
+        let problem = lines.find(|line| line.starts_with("problem  model"));
+        assert!(problem.unwrap().contains(part), "{}", ended.stdout);
+    }
+    // A pool that holds fewer sequences than there are slots is worth a word, no more.
+    let small = doctor(&["64MiB"]).good();
+    assert!(small.contains("pages of 64 tokens hold"), "{small}");
+}

@@ -295,9 +295,11 @@ fn an_interrupted_folder_has_no_weights_left() {
     let args = ["synth", "--model", "random:lfm2-8b-a1b", "-q", "-o", "FILE"].map(str::to_owned);
     let mut synth = command(&args, &model);
     let mut child = synth.spawn().unwrap();
-    let shard = model.join("model-00001-of-00004.safetensors.partial");
+    let shard = folder
+        .path()
+        .join("model.partial/model-00001-of-00004.safetensors");
     wait_for("shard", || is_not_empty(&shard));
     send(&child, "-INT");
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert_eq!(fs::read_dir(&model).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }

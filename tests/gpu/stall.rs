@@ -23,12 +23,11 @@ fn two_stages() -> RunSpec {
             ..GpuSpec::new(ordinal)
         })
     };
-    RunSpec {
-        device: gpu(0),
-        beside: vec![gpu(1)],
-        parallel: Parallel::Stages,
-        ..RunSpec::new("random:tiny").unwrap()
-    }
+    let mut spec = RunSpec::new("random:tiny").unwrap();
+    spec.device = gpu(0);
+    spec.beside = vec![gpu(1)];
+    spec.parallel = Parallel::Stages;
+    spec
 }
 
 fn long() -> Ask {

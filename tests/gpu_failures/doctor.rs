@@ -91,7 +91,7 @@ fn a_gpu_that_is_not_there_is_wrong_usage() {
         .fails_in_a_line(2, &["cuda:7 does not exist", "cuda:0 alone"]);
 }
 
-/// Whose entries serve is said, with what would measure own ones; of times in the file how near the least they are.
+/// Whose entries serve is said, with what would measure own ones.
 #[test]
 fn borrowed_kernels_are_said_with_what_tune_would_bring() {
     let ended = doctor(&["--device", "cuda"]).end();
@@ -118,7 +118,6 @@ fn borrowed_kernels_are_said_with_what_tune_would_bring() {
     let own = full("4917");
     let (_, below) = check(&own, "kernels");
     assert!(!below.contains("->"), "{below}");
-    assert!(own.stdout.contains("4.799"), "{}", own.stdout);
     let other = full("3352");
     let (line, below) = check(&other, "kernels");
     assert!(
@@ -128,11 +127,6 @@ fn borrowed_kernels_are_said_with_what_tune_would_bring() {
     assert!(
         below.contains("random:lfm2-8b-a1b --dtype bf16,f16,f32"),
         "{below}"
-    );
-    assert!(
-        !other.stdout.contains("4.799"),
-        "another GPU's: {}",
-        other.stdout
     );
     let without = Run::new(&["doctor"]).end();
     let (_, below) = check(&without, "kernels");
@@ -156,8 +150,6 @@ fn kernels_are_told_to_programs() {
     let first = &kernels["types"][0];
     assert_eq!(first["entries"]["gpu"], "m132-b4800");
     assert_eq!(first["entries"]["own_gpu"], false);
-    assert_eq!(first["buckets"].as_array().unwrap().len(), 10);
-    assert!(first["buckets"][8]["ms"].is_null(), "of another GPU");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other.toml");
     std::fs::write(&path, "architecture = \"sm_80\"").unwrap();

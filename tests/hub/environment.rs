@@ -199,10 +199,6 @@ fn certificates_of_ones_own_are_trusted_by_every_name() {
         ("LEFT", &*own, (1, "invalid peer certificate")),
         ("SSL_CERT_FILE", &own, trusted),
         ("SSL_CERT_DIR", &folder, trusted),
-        ("REQUESTS_CA_BUNDLE", &own, trusted),
-        ("REQUESTS_CA_BUNDLE", &folder, trusted),
-        ("CURL_CA_BUNDLE", &own, trusted),
-        ("CURL_CA_BUNDLE", "/none", (2, "found no certificate")),
         ("SSL_CERT_FILE", "/none", (2, "found no certificate")),
     ] {
         let mut run = rig.command("org/tiny", &endpoint);

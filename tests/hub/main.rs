@@ -6,14 +6,17 @@ mod environment;
 mod rig;
 mod server;
 
-use common::program::{Ended, end};
+use common::program::{Ended, end, this_program};
 use common::python::{ask_in, interpreter};
 use rig::{CUT, Rig, SHARD};
 use server::{Asked, COMMIT, Hub, Odd};
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use tailgraph::model::ModelSource;
+use tailgraph::model::hub::Download;
 
 fn well(_: &Asked) -> Option<Odd> {
     None
@@ -164,6 +167,53 @@ fn a_run_that_was_killed_is_gone_on_from() {
     assert_eq!(last.unwrap().from, Some(CUT));
 }
 
+/// [`a_program_hears_of_a_download_and_may_end_it`] by itself, in a process with the hub's environment.
+const ENDS_AT: &str = "TAILGRAPH_TEST_DOWNLOAD_ENDS_AT";
+
+#[test]
+fn a_program_hears_of_a_download_and_may_end_it() {
+    if let Ok(end) = std::env::var(ENDS_AT) {
+        return watch("org/tiny", end.parse().unwrap());
+    }
+    let rig = Rig::new();
+    let hub = Hub::of(&rig.model, well);
+    let said = |at: u64| {
+        let mut program = this_program("a_program_hears_of_a_download_and_may_end_it");
+        program.current_dir(rig.dir.path());
+        program.env("HF_HOME", rig.home());
+        program.env("HF_ENDPOINT", &hub.endpoint);
+        end(program.env(ENDS_AT, at.to_string()), "").good()
+    };
+    let ended = said(CUT as u64);
+    assert!(ended.contains("ended by Interrupted"), "{ended}");
+    rig.has_no_whole_model();
+    let whole = said(u64::MAX);
+    assert!(whole.contains("ended by nothing"), "{whole}");
+    let last = hub.asked().into_iter().filter_map(|asked| asked.from).max();
+    assert!(
+        last.unwrap() >= CUT,
+        "what had come was not asked for again"
+    );
+}
+
+/// Ends the download once a file has so many bytes.
+fn watch(model: &str, end: u64) {
+    let source = ModelSource::watched(model, &|download| match download {
+        Download::Came { file, bytes, of } => {
+            assert!(!file.is_empty() && bytes <= of, "{download:?}");
+            if bytes >= end {
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        }
+        _ => ControlFlow::Continue(()),
+    });
+    match source {
+        Ok(_) => println!("ended by nothing"),
+        Err(error) => println!("ended by {error:?}"),
+    }
+}
+
 /// Whether a model fits, and what its steps are, is said before 17 GB of it are here.
 #[test]
 fn shapes_need_no_weights() {
@@ -245,7 +295,7 @@ fn what_cannot_be_is_said() {
         (
             |_| Some(Odd::Status(429, "retry-after: 0\r\n")),
             &[
-                "answered 429, too many requests",
+                "answered 429 Too Many Requests",
                 "times one after the other",
             ],
         ),

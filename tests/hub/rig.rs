@@ -64,7 +64,7 @@ impl Rig {
         for (name, _) in std::env::vars() {
             let of_the_hub = ["HF_", "HUGGING", "TRANSFORMERS", "XDG_", "SSL_"];
             let is_of_it = of_the_hub.iter().any(|start| name.starts_with(start));
-            if is_of_it || name.ends_with("_CA_BUNDLE") {
+            if is_of_it {
                 command.env_remove(name);
             }
         }

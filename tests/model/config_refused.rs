@@ -263,7 +263,7 @@ fn what_is_no_directory_of_a_model_is_named() {
         &["none of its snapshots has a config.json"],
     );
     std::fs::write(snapshot.join("config.json"), "{}").unwrap();
-    let advised = format!("--model {}", snapshot.display());
+    let advised = format!("`model` {}", snapshot.display());
     assert_says(&said(&at("models--a--b")), &[&advised]);
     assert!(ModelSource::parse(snapshot.to_str().unwrap()).is_ok());
     std::fs::remove_file(snapshot.join("config.json")).unwrap();

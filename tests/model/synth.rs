@@ -93,8 +93,7 @@ fn a_call_that_fails_leaves_nothing() {
             })
         }));
         assert!(failed.is_err());
-        // Nor the folders on the way there.
-        assert!(!dir.path().join("new").exists());
+        assert!(file_names(&dir.path().join("new")).is_empty());
     }
 }
 
@@ -126,38 +125,29 @@ fn two_calls_do_not_write_one_directory() {
     .unwrap();
     assert!(!refused.is_empty());
     for message in refused {
-        assert_says(&message, &["config.json.partial", "another run is writing"]);
+        assert_says(&message, &["model.partial", "another run is writing"]);
     }
     Model::load(&ModelSource::Dir(out)).unwrap();
 }
 
-/// What a kill leaves: some files with their names, some without, and no config.json.
+/// What a kill leaves under another name: some files, the last of them torn.
 #[test]
 fn an_interrupted_directory_is_no_model_and_is_taken_over() {
     let dir = tempfile::tempdir().unwrap();
-    let out = dir.path().join("model");
+    let (out, partial) = (dir.path().join("model"), dir.path().join("model.partial"));
     let source = random_source(dir.path(), &small_config(), 5);
-    for unnamed in [0, 1, 3] {
-        synth::write(&source, &out, 4096, &mut |_| {}).unwrap();
-        let shards = file_names(&out).into_iter();
-        let shards = shards.filter(|name| name.ends_with(".safetensors"));
-        let unfinished = shards.take(unnamed).chain(["config.json".to_owned()]);
-        for name in unfinished.collect::<Vec<_>>() {
-            let partial = out.join(format!("{name}.partial"));
-            std::fs::rename(out.join(name), &partial).unwrap();
-            std::fs::write(partial, "torn").unwrap();
-        }
-        let error = ModelSource::parse(out.to_str().unwrap()).unwrap_err();
-        assert_says(&error.to_string(), &["found no config.json"]);
-        synth::write(&source, &out, 8192, &mut |_| {}).unwrap();
-        std::fs::remove_dir_all(&out).unwrap();
+    std::fs::create_dir(&partial).unwrap();
+    for name in [
+        "model-00001-of-00009.safetensors",
+        "config.json",
+        "tokenizer.json",
+    ] {
+        std::fs::write(partial.join(name), "torn").unwrap();
     }
+    let error = ModelSource::parse(out.to_str().unwrap()).unwrap_err();
+    assert_says(&error.to_string(), &["is missing"]);
     synth::write(&source, &out, 8192, &mut |_| {}).unwrap();
-    assert!(
-        file_names(&out)
-            .iter()
-            .all(|name| !name.ends_with(".partial"))
-    );
+    assert!(!partial.exists());
     let loaded = Model::load(&ModelSource::Dir(out)).unwrap();
     assert_same_weights(&loaded.weights, &Model::load(&source).unwrap().weights);
 }
@@ -178,6 +168,13 @@ fn directories_that_hold_anything_else_are_left_alone() {
         &["found \"preset.json\"", "empty directory"],
     );
     let out = dir.path().join("model");
+    let partial = dir.path().join("model.partial");
+    std::fs::create_dir(&partial).unwrap();
+    std::fs::write(partial.join("mine.txt"), "").unwrap();
+    let error = synth::write(&source, &out, 4096, &mut |_| {}).unwrap_err();
+    assert_says(&error.to_string(), &["model.partial: found \"mine.txt\""]);
+    assert!(partial.join("mine.txt").exists());
+    std::fs::remove_dir_all(partial).unwrap();
     synth::write(&source, &out, 4096, &mut |_| {}).unwrap();
     assert_says(&refused(&out), &["expected a new or empty directory"]);
     let error = synth::write(&ModelSource::Dir(out.clone()), &out, 4096, &mut |_| {}).unwrap_err();

@@ -117,7 +117,7 @@ fn impossible_stages_are_refused() {
             .unwrap_err();
         assert!(matches!(error, Error::Usage(_)));
         let message = error.to_string();
-        assert!(message.contains(&format!("--stages {stages}")), "{message}");
+        assert!(message.contains(&format!("`stages` {stages}")), "{message}");
         assert!(message.contains("1 to 16"), "{message}");
     }
 }

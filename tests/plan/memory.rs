@@ -198,10 +198,10 @@ fn a_context_shrinks_only_where_nobody_asked_for_it() {
     for part in [
         "not enough memory",
         "needed",
-        "allowed (--memory-limit)",
+        "allowed (`memory_limit`)",
         "logits 128.0 MiB",
         "one context of 641 tokens",
-        "lower --max-context",
+        "lower `max_context`",
     ] {
         assert!(message.contains(part), "{message}");
     }
@@ -240,63 +240,63 @@ fn limits_that_cannot_be() {
                 max_seqs: Some(0),
                 ..none
             },
-            vec!["--max-seqs 0", "1 to 1024"],
+            vec!["`max_seqs` 0", "1 to 1024"],
         ),
         (
             Limits {
                 max_seqs: Some(1025),
                 ..none
             },
-            vec!["--max-seqs 1025", "1 to 1024"],
+            vec!["`max_seqs` 1025", "1 to 1024"],
         ),
         (
             Limits {
                 page_tokens: Some(15),
                 ..none
             },
-            vec!["--page-tokens 15", "16 to 256"],
+            vec!["`page_tokens` 15", "16 to 256"],
         ),
         (
             Limits {
                 page_tokens: Some(257),
                 ..none
             },
-            vec!["--page-tokens 257"],
+            vec!["`page_tokens` 257"],
         ),
         (
             Limits {
                 step_tokens: Some(79),
                 ..none
             },
-            vec!["--step-tokens 79", "at least 80"],
+            vec!["`step_tokens` 79", "at least 80"],
         ),
         (
             Limits {
                 step_tokens: Some(8193),
                 ..none
             },
-            vec!["--step-tokens 8193", "at most 8192"],
+            vec!["`step_tokens` 8193", "at most 8192"],
         ),
         (
             Limits {
                 chunk_tokens: Some(63),
                 ..none
             },
-            vec!["--chunk-tokens 63", "64 (", "to 512"],
+            vec!["`chunk_tokens` 63", "64 (", "to 512"],
         ),
         (
             Limits {
                 chunk_tokens: Some(513),
                 ..none
             },
-            vec!["--chunk-tokens 513", "to 512"],
+            vec!["`chunk_tokens` 513", "to 512"],
         ),
         (
             Limits {
                 chunk_align: Some(0),
                 ..none
             },
-            vec!["--chunk-align 0"],
+            vec!["`chunk_align` 0"],
         ),
         (
             Limits {
@@ -310,14 +310,14 @@ fn limits_that_cannot_be() {
                 max_context: Some(0),
                 ..none
             },
-            vec!["--max-context 0", "1 to 128000"],
+            vec!["`max_context` 0", "1 to 128000"],
         ),
         (
             Limits {
                 max_context: Some(128_001),
                 ..none
             },
-            vec!["--max-context 128001"],
+            vec!["`max_context` 128001"],
         ),
         (
             Limits {

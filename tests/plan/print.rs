@@ -1,23 +1,16 @@
-//! What `inspect` and `doctor` print, through their clap definitions.
+//! What `inspect` prints, through its clap definition.
 
-use crate::support::{BF16, F32, lfm2_8b_a1b, plan};
+use crate::support::{BF16, lfm2_8b_a1b, plan};
 use clap::Parser;
 use serde_json::Value;
 use tailgraph::Error;
-use tailgraph::cli::args::{DoctorArgs, InspectArgs};
-use tailgraph::cli::doctor::{Asked, Subject};
-use tailgraph::plan::{Budget, Limits, MemoryPlan, OpKind, Plan, WeightPlacement};
+use tailgraph::cli::args::InspectArgs;
+use tailgraph::plan::{OpKind, Plan};
 
 #[derive(Parser)]
 struct Inspect {
     #[command(flatten)]
     args: InspectArgs,
-}
-
-#[derive(Parser)]
-struct Doctor {
-    #[command(flatten)]
-    args: DoctorArgs,
 }
 
 fn inspect(plan: &Plan, flags: &str) -> Result<String, Error> {
@@ -184,102 +177,4 @@ fn rows_are_checked() {
         let words = words.chain(flags.split_whitespace());
         assert!(Inspect::try_parse_from(words).is_err(), "{flags}");
     }
-}
-
-fn doctor(flags: &str, subject: Option<&Subject>) -> (bool, String) {
-    let words = std::iter::once("doctor").chain(flags.split_whitespace());
-    let Doctor { args } = Doctor::try_parse_from(words).unwrap();
-    let mut out = Vec::new();
-    let healthy = args.run(&Asked::default(), subject, &mut out).unwrap();
-    (healthy, String::from_utf8(out).unwrap())
-}
-
-fn subject(limits: Limits, bytes: u64) -> Subject {
-    Subject {
-        name: "random:lfm2-8b-a1b".into(),
-        memory: MemoryPlan::new(
-            &plan(lfm2_8b_a1b(), 1),
-            F32,
-            WeightPlacement::Mapped,
-            &limits,
-            Budget::new(Some(bytes)),
-        ),
-    }
-}
-
-#[test]
-fn doctor_looks_at_machine_and_build() {
-    let (healthy, text) = doctor("", None);
-    assert!(healthy, "{text}");
-    for name in ["cores", "memory", "build", "gpu"] {
-        assert!(
-            text.lines()
-                .any(|l| l.split_whitespace().nth(1) == Some(name)),
-            "{text}"
-        );
-    }
-    let (_, json) = doctor("--format json", None);
-    let document: Value = serde_json::from_str(&json).unwrap();
-    for check in document["checks"].as_array().unwrap() {
-        assert_eq!(
-            check["status"] == "ok",
-            check["advice"].is_null(),
-            "{check}"
-        );
-    }
-    assert!(document.get("memory").is_none());
-}
-
-#[test]
-fn doctor_shows_the_arithmetic() {
-    let fits = subject(Limits::default(), 8 << 30);
-    let (healthy, text) = doctor("", Some(&fits));
-    assert!(healthy, "{text}");
-    for part in [
-        "1024 pages of 64 tokens",
-        "1.5 GiB",
-        "budget",
-        "8.0 GiB",
-        "not in it",
-    ] {
-        assert!(text.contains(part), "no {part} in\n{text}");
-    }
-    let (_, json) = doctor("--format json", Some(&fits));
-    let document: Value = serde_json::from_str(&json).unwrap();
-    let memory = &document["memory"];
-    let sum: u64 = memory["items"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|item| item["in_budget"] == true)
-        .map(|item| item["bytes"].as_u64().unwrap())
-        .sum();
-    assert_eq!(memory["total_bytes"], sum);
-    assert_eq!(memory["options"]["pages"], 1024);
-}
-
-#[test]
-fn doctor_names_problems() {
-    for (limits, bytes, part) in [
-        (Limits::default(), 1 << 20, "not enough memory"),
-        (
-            Limits {
-                max_seqs: Some(9999),
-                ..Limits::default()
-            },
-            8 << 30,
-            "--max-seqs 9999",
-        ),
-    ] {
-        let (healthy, text) = doctor("", Some(&subject(limits, bytes)));
-        assert!(!healthy, "{text}");
-        assert!(
-            text.contains(part) && text.contains("\nproblem  model"),
-            "{text}"
-        );
-    }
-    // A pool that holds fewer sequences than there are slots is worth a word, no more.
-    let (healthy, text) = doctor("", Some(&subject(Limits::default(), 1 << 30)));
-    assert!(healthy, "{text}");
-    assert!(text.contains("pages of 64 tokens hold"), "{text}");
 }

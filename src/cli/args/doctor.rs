@@ -6,8 +6,12 @@ use std::path::PathBuf;
 
 #[derive(Debug, Clone, Args)]
 pub struct DoctorCommand {
-    #[command(flatten)]
-    pub doctor: DoctorArgs,
+    /// How to print it
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    format: Format,
+    /// Short for --format json
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
     /// The file to write [default: standard output]
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
@@ -20,15 +24,10 @@ pub struct DoctorCommand {
     pub engine: EngineArgs,
 }
 
-/// The flags of `doctor` alone; model and sizes are shared ones.
-#[derive(Debug, Clone, Args)]
-pub struct DoctorArgs {
-    /// How to print it
-    #[arg(long, value_name = "FORMAT", default_value = "text")]
-    pub format: Format,
-    /// Short for --format json
-    #[arg(long, conflicts_with = "format")]
-    pub json: bool,
+impl DoctorCommand {
+    pub fn format(&self) -> Format {
+        if self.json { Format::Json } else { self.format }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -22,7 +22,7 @@ pub use crate::bench::BenchCommand;
 pub use crate::command::args::{
     BucketArgs, EngineArgs, ModelArg, PrecisionArgs, RecordArg, RunArgs, TextArgs, TimedArgs,
 };
-pub use doctor::{DoctorArgs, DoctorCommand};
+pub use doctor::DoctorCommand;
 pub use files::{MergeArgs, ReplayArgs, ReportArgs, SynthArgs};
 pub use inspect::InspectArgs;
 pub use profile::ProfileArgs;

@@ -110,9 +110,9 @@ impl SamplingArgs {
     }
 }
 
+/// Rows, and how they are answered.
 #[derive(Debug, Clone, Args)]
-#[command(after_help = EXIT_CODES)]
-pub struct GenerateArgs {
+pub struct JobArgs {
     /// Prompts, each a user's message where the model has a chat template; the answers' texts are printed in blocks,
     /// an empty line between two
     #[arg(value_name = "PROMPT", conflicts_with_all = ["input", "lines"])]
@@ -121,6 +121,29 @@ pub struct GenerateArgs {
     /// names, logit_bias and skip_special_tokens, or OpenAI batch rows; .gz and .zst files too [default: standard input]
     #[arg(long, short, value_name = "FILE|-")]
     pub input: Option<PathBuf>,
+    /// A field that is not known is an error of its row, rather than a warning
+    #[arg(long)]
+    pub strict: bool,
+    /// No progress and no summary on standard error
+    #[arg(long, short)]
+    pub quiet: bool,
+    #[command(flatten)]
+    pub record: RecordArg,
+    #[command(flatten)]
+    pub text: TextArgs,
+    #[command(flatten)]
+    pub prompt: PromptArgs,
+    #[command(flatten)]
+    pub run: RunArgs,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct GenerateArgs {
     /// Answers as JSON lines in input order; finished rows are in FILE.partial meanwhile [default: standard
     /// output]
     #[arg(long, short, value_name = "FILE|-")]
@@ -136,80 +159,41 @@ pub struct GenerateArgs {
     /// says of what OUTPUT is a shard, and `merge` makes one file of all of them
     #[arg(long, value_name = "I/N", requires = "output", value_parser = Shard::parse)]
     pub shard: Option<Shard>,
-    /// A field that is not known is an error of its row, rather than a warning
-    #[arg(long)]
-    pub strict: bool,
-    /// No progress and no summary on standard error
-    #[arg(long, short)]
-    pub quiet: bool,
     #[command(flatten)]
-    pub record: RecordArg,
-    #[command(flatten)]
-    pub text: TextArgs,
-    #[command(flatten)]
-    pub prompt: PromptArgs,
+    pub job: JobArgs,
     #[command(flatten)]
     pub model: ModelArg,
-    #[command(flatten)]
-    pub run: RunArgs,
-    #[command(flatten)]
-    pub sampling: SamplingArgs,
-    #[command(flatten)]
-    pub engine: EngineArgs,
 }
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct TraceArgs {
-    /// Prompts; their texts are printed as `generate` does
-    #[arg(value_name = "PROMPT", conflicts_with_all = ["input", "from", "lines"])]
-    pub prompts: Vec<String>,
     /// The trace, as JSON of Chrome's trace event format
     #[arg(long, short, value_name = "FILE")]
     pub output: PathBuf,
     /// Run nothing: make the trace of a run that `generate --record` or `score --record` kept
-    #[arg(long, value_name = "RECORD", conflicts_with_all = ["model", "input", "answers", "record", "lines", "system", "raw", "chat_template"])]
+    #[arg(long, value_name = "RECORD", conflicts_with_all = ["prompts", "model", "input", "answers", "record", "lines", "system", "raw", "chat_template"])]
     pub from: Option<PathBuf>,
     /// Each step's kernels too (on the CPU its operations), timed where they run; ends with a table of what each operation
     /// took against its floor
     #[arg(long, conflicts_with = "from")]
     pub kernels: bool,
-    /// Rows as JSON lines, as `generate` takes them [default: standard input]
-    #[arg(long, short, value_name = "FILE|-")]
-    pub input: Option<PathBuf>,
     /// Where the answers go, as of `generate --output` [default: standard output]
     #[arg(long, value_name = "FILE|-")]
     pub answers: Option<PathBuf>,
     /// Write over the answers of an unfinished run, in FILE.partial beside --answers
     #[arg(long, requires = "answers")]
     pub overwrite: bool,
-    /// A field that is not known is an error of its row, rather than a warning
-    #[arg(long)]
-    pub strict: bool,
-    /// No progress and no summary on standard error
-    #[arg(long, short)]
-    pub quiet: bool,
-    #[command(flatten)]
-    pub record: RecordArg,
-    #[command(flatten)]
-    pub text: TextArgs,
-    #[command(flatten)]
-    pub prompt: PromptArgs,
-    /// A checkpoint's directory, or ORG/NAME[@REVISION] of the Hugging Face hub or its cache (HF_HOME, HF_ENDPOINT,
-    /// HF_TOKEN, HF_HUB_OFFLINE), or random:PRESET[@SEED] where PRESET is tiny, lfm2-8b-a1b, lfm2.5-8b-a1b,
-    /// lfm2-24b-a2b or a path to a config.json
+    /// A checkpoint's directory, ORG/NAME[@REVISION] of the Hugging Face hub or random:PRESET[@SEED], as `generate` takes it
     #[arg(
         long,
         short,
         value_name = "MODEL",
         help_heading = "Model and device",
+        display_order = 0,
         required_unless_present = "from"
     )]
     pub model: Option<String>,
     #[command(flatten)]
-    pub run: RunArgs,
-    #[command(flatten)]
-    pub sampling: SamplingArgs,
-    #[command(flatten)]
-    pub engine: EngineArgs,
+    pub job: JobArgs,
 }

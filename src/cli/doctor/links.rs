@@ -3,15 +3,13 @@
 use super::{Check, Status};
 use crate::backend::DeviceSpec;
 use crate::backend::cuda::listed::Link;
+use crate::cli::shown;
 use crate::cli::table::Table;
 use crate::error::Result;
 use std::io::{self, Write};
 
-/// The links between all GPUs that this build can use, or why none was measured.
-pub type Links = Result<Vec<Link>>;
-
-/// Measures them, unless `device` is the CPU; `None` where there are not two.
-pub(super) fn measured(device: &DeviceSpec) -> Option<Links> {
+/// Measures the links between all GPUs that this build can use, unless `device` is the CPU; `None` where there are not two.
+pub(super) fn measured(device: &DeviceSpec) -> Option<Result<Vec<Link>>> {
     use crate::backend::cuda::device::links::measure;
     use crate::backend::cuda::driver::gpu::OpenGpu;
     use crate::backend::cuda::driver::machine::probe;
@@ -36,7 +34,7 @@ fn between(link: &Link) -> String {
 }
 
 /// What there is to say and to do.
-pub(super) fn check(links: &Links) -> Check {
+pub(super) fn check(links: &Result<Vec<Link>>) -> Check {
     let links = match links {
         Ok(links) => links,
         Err(why) => {
@@ -44,7 +42,7 @@ pub(super) fn check(links: &Links) -> Check {
             return Check::not_ok(
                 "links",
                 Status::Warn,
-                format!("not measured: {why}"),
+                format!("not measured: {}", shown(why)),
                 advice,
             );
         }
@@ -114,69 +112,4 @@ pub(super) fn text(links: &[Link], out: &mut dyn Write) -> io::Result<()> {
         ]);
     }
     table.write("  ", out)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::error::Error;
-
-    fn link(from: u32, to: u32, peer_access: bool) -> Link {
-        Link {
-            from,
-            to,
-            peer_access,
-            copy_bytes_per_s: Some(389.24e9),
-            store_us: Some(1.254),
-            failures: vec![],
-        }
-    }
-
-    #[test]
-    fn what_is_wrong_with_a_link_is_named_with_it() {
-        let fine = vec![link(0, 1, true), link(1, 0, true)];
-        assert_eq!(check(&Ok(fine.clone())).status, Status::Ok);
-        let apart = check(&Ok(vec![fine[0].clone(), link(1, 2, false)]));
-        assert_eq!(apart.status, Status::Warn);
-        assert!(
-            apart.detail.contains("(cuda:1 to cuda:2)"),
-            "{}",
-            apart.detail
-        );
-        let late = Link {
-            store_us: None,
-            failures: vec!["no answer".into()],
-            ..link(3, 0, true)
-        };
-        let late = check(&Ok(vec![late]));
-        assert_eq!(
-            (late.status, &*late.detail),
-            (Status::Warn, "cuda:3 to cuda:0: no answer")
-        );
-        let none = check(&Err(Error::Memory("no room".into())));
-        assert!(none.detail.contains("not measured: no room"));
-    }
-
-    #[test]
-    fn numbers_have_units_and_what_was_not_measured_has_none() {
-        let mut unknown = link(1, 0, false);
-        unknown.store_us = None;
-        let mut out = vec![];
-        text(&[link(0, 1, true), unknown], &mut out).unwrap();
-        let shown = String::from_utf8(out).unwrap();
-        let words = |line: usize| {
-            shown
-                .lines()
-                .nth(line)
-                .unwrap()
-                .split_whitespace()
-                .collect::<Vec<_>>()
-                .join(" ")
-        };
-        assert_eq!(words(3), "cuda:0 cuda:1 yes 389.2 1.25 memory of the GPU");
-        assert_eq!(
-            words(4),
-            "cuda:1 cuda:0 no 389.2 not measured memory of the host"
-        );
-    }
 }

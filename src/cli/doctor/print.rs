@@ -3,21 +3,24 @@
 use super::kernels::Kernels;
 use super::{Check, kernels, links};
 use crate::backend::cuda::listed::Link;
+use crate::cli::shown;
 use crate::cli::table::Table;
 use crate::plan::bytes::Bytes;
+use crate::plan::memory::MemoryItem;
 use crate::plan::{MemoryPlan, Place, RingCapacities};
 use crate::quote;
 use serde_json::{Value, json};
 use std::io::{self, Write};
 
 /// What stands below the checks, each where it is known.
-pub(super) struct Details<'a> {
-    pub links: Option<&'a [Link]>,
-    pub kernels: Option<&'a Kernels>,
-    pub memory: Option<&'a MemoryPlan>,
+#[derive(Default)]
+pub(super) struct Details {
+    pub links: Option<Vec<Link>>,
+    pub kernels: Option<Kernels>,
+    pub memory: Option<MemoryPlan>,
 }
 
-pub(super) fn text(checks: &[Check], details: &Details<'_>, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn text(checks: &[Check], details: &Details, out: &mut dyn Write) -> io::Result<()> {
     let width = checks.iter().map(|c| c.name.len()).max().unwrap_or(0);
     for check in checks {
         let status = check.status.name();
@@ -28,43 +31,33 @@ pub(super) fn text(checks: &[Check], details: &Details<'_>, out: &mut dyn Write)
             writeln!(out, "{:<7}  {:<width$}  -> {advice}", "", "")?;
         }
     }
-    if let Some(between) = details.links {
+    if let Some(between) = &details.links {
         links::text(between, out)?;
     }
-    if let Some(kernels) = details.kernels {
-        kernels::text(kernels, out)?;
-    }
-    let Some(memory) = details.memory else {
+    let Some(memory) = &details.memory else {
         return Ok(());
     };
     writeln!(out, "\nmemory")?;
     let mut table = Table::new(&[0, 2]);
-    for item in memory
-        .items
-        .iter()
-        .filter(|item| item.place == Place::Budget)
-    {
+    let is_counted = |item: &&MemoryItem| item.place == Place::Budget;
+    for item in memory.items.iter().filter(is_counted) {
         table.row([
             item.name.to_owned(),
             Bytes(item.bytes).to_string(),
-            item.arithmetic.clone(),
+            shown(&item.arithmetic),
         ]);
     }
     table.row(["total".to_owned(), Bytes(memory.total_bytes()).to_string()]);
     table.row([
         "budget".to_owned(),
         Bytes(memory.budget.bytes).to_string(),
-        memory.budget.source.clone(),
+        shown(&memory.budget.source),
     ]);
-    for item in memory
-        .items
-        .iter()
-        .filter(|item| item.place != Place::Budget)
-    {
+    for item in memory.items.iter().filter(|item| !is_counted(item)) {
         table.row([
             format!("{} (not in it)", item.name),
             Bytes(item.bytes).to_string(),
-            item.arithmetic.clone(),
+            shown(&item.arithmetic),
         ]);
     }
     table.write("  ", out)
@@ -72,7 +65,7 @@ pub(super) fn text(checks: &[Check], details: &Details<'_>, out: &mut dyn Write)
 
 pub(super) fn json_document(
     checks: &[Check],
-    details: &Details<'_>,
+    details: &Details,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let checks: Vec<Value> = checks
@@ -87,13 +80,13 @@ pub(super) fn json_document(
         })
         .collect();
     let mut document = json!({ "checks": checks });
-    if let Some(between) = details.links {
+    if let Some(between) = &details.links {
         document["links"] = json!(between);
     }
-    if let Some(kernels) = details.kernels {
+    if let Some(kernels) = &details.kernels {
         document["kernels"] = kernels::json_object(kernels);
     }
-    if let Some(memory) = details.memory {
+    if let Some(memory) = &details.memory {
         document["memory"] = memory_json(memory);
     }
     serde_json::to_writer_pretty(&mut *out, &document)?;
@@ -135,12 +128,12 @@ fn memory_json(memory: &MemoryPlan) -> Value {
         "items": memory.items.iter().map(|item| json!({
             "name": item.name,
             "bytes": item.bytes,
-            "arithmetic": item.arithmetic,
+            "arithmetic": shown(&item.arithmetic),
             "in_budget": item.place == Place::Budget,
             "place": item.place.name(),
         })).collect::<Vec<_>>(),
         "total_bytes": memory.total_bytes(),
         "budget_bytes": memory.budget.bytes,
-        "budget_source": memory.budget.source,
+        "budget_source": shown(&memory.budget.source),
     })
 }

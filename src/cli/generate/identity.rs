@@ -68,10 +68,10 @@ pub fn shard_output(
     let (Some(shard), Some(path)) = (args.shard, &args.output) else {
         return Ok(None);
     };
-    let timeout = text(&args.sampling.timeout_ms);
+    let timeout = text(&args.job.sampling.timeout_ms);
     let of = identity
         .clone()
-        .with("--strict", args.strict)
+        .with("--strict", args.job.strict)
         .with("--timeout-ms", timeout);
     let mut output = ShardOutput::open(path, shard, of)?;
     output.clock = clock.clone();

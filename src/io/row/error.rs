@@ -6,6 +6,7 @@ use serde::{Serialize, Serializer};
 
 /// Why a row was not served; `as_str` is what the answer carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Code {
     /// The line is not a JSON object.
     InvalidJson,
@@ -88,7 +89,7 @@ impl Serialize for Code {
 #[error("{}: {message}", code.as_str())]
 pub struct RowError {
     pub code: Code,
-    /// One line, as [`quote::whole`] makes it.
+    /// One line, cut where it is long.
     pub message: String,
 }
 

@@ -3,42 +3,51 @@
 //!
 //! - `name`: what is a name, and what the environment says: where models are kept, where the hub is, whose token it is shown
 //! - `web`: requests that are tried again where that may help, and what is said where it does not; who is trusted, and shown a token
-//! - `transfer`: one file, from where an earlier try ended, held to its checksum; `shown`: how far it is
+//! - `transfer`: one file, from where an earlier try ended, held to its checksum
 //!
 //! Names, folders and addresses are the `hf-hub` crate's. Its requests (0.5) are not used: they show the token to whatever host
 //! or port the hub redirects to, write what comes behind what is there without a look at whether the server heeded the range,
 //! compare no checksum, and give up after five seconds where another process downloads the same file.
 
 mod name;
-mod shown;
 mod transfer;
 mod web;
 
 pub use self::name::{Name, name_of_snapshot};
 
 use self::name::Place;
-use self::transfer::Transfer;
+use self::transfer::fetch;
 use self::web::Web;
 use super::checkpoint;
 use super::files::{MORE_TEMPLATES, SMALL_FILES};
 use crate::error::{Error, Result};
-use crate::files::{Claim, Resolved, resolve};
 use hf_hub::CacheRepo;
-use std::os::unix::fs::FileExt;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// What says a model's shapes.
 const CONFIGS: [&str; 2] = ["config.json", "generation_config.json"];
 
-/// Another run writes refs/REVISION for less than this.
-const TURN: Duration = Duration::from_millis(20);
+/// How a download goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Download<'a> {
+    /// Bytes of a file that are in the cache, and those that it has in all.
+    Came { file: &'a str, bytes: u64, of: u64 },
+    /// Nothing comes just now: the hub asked to wait, or another process downloads the same file.
+    Waits { why: &'a str },
+}
+
+/// Is told how a download goes on, for each part of a file and twice a second while it waits. [`ControlFlow::Break`] ends the
+/// download with [`Error::Interrupted`]; the bytes in the cache stay, and the next download goes on from there. A hub that is silent
+/// tells nobody anything: a request to it ends after ten minutes at most.
+pub type Watch<'a> = &'a dyn Fn(Download<'_>) -> ControlFlow<()>;
 
 /// The folder of the model, downloaded where it is not there yet.
 ///
 /// # Errors
 /// It is neither in the cache nor to be had.
-pub fn find(name: &Name) -> Result<PathBuf> {
+pub fn find(name: &Name, watch: Watch<'_>) -> Result<PathBuf> {
     let place = Place::of_this_machine()?;
     if let Some(folder) = cached(&place, name)? {
         return Ok(folder);
@@ -49,28 +58,24 @@ pub fn find(name: &Name) -> Result<PathBuf> {
             place.cache.path().display()
         )));
     }
-    download(&place, name)
+    download(&place, name, watch)
 }
 
 /// The folder of the model with what says its shapes; the rest of it is there if it was.
 ///
 /// # Errors
 /// It is neither in the cache nor to be had.
-pub fn find_config(name: &Name) -> Result<PathBuf> {
+pub fn find_config(name: &Name, watch: Watch<'_>) -> Result<PathBuf> {
     let place = Place::of_this_machine()?;
     if place.offline || cached(&place, name)?.is_some() {
-        return find(name);
+        return find(name, watch);
     }
-    let web = Web::new(&place, name)?;
+    let web = Web::new(&place, name, watch)?;
     let listed = web.files()?;
     let repo = place.cache.repo(name.repo());
-    let mut transfer = Transfer::new(&web, &repo, &listed.commit);
-    for file in listed
-        .files
-        .iter()
-        .filter(|file| CONFIGS.contains(&file.as_str()))
-    {
-        transfer.fetch(file)?;
+    let is_wanted = |file: &&String| CONFIGS.contains(&file.as_str());
+    for file in listed.files.iter().filter(is_wanted) {
+        fetch(&web, &repo, &listed.commit, file)?;
     }
     Ok(repo.pointer_path(&listed.commit))
 }
@@ -111,15 +116,14 @@ fn is_whole(folder: &Path) -> Result<bool> {
     Ok(shards.keys().all(|shard| there(shard)))
 }
 
-fn download(place: &Place, name: &Name) -> Result<PathBuf> {
-    let web = Web::new(place, name)?;
+fn download(place: &Place, name: &Name, watch: Watch<'_>) -> Result<PathBuf> {
+    let web = Web::new(place, name, watch)?;
     let listed = web.files()?;
     let repo = place.cache.repo(name.repo());
     let folder = repo.pointer_path(&listed.commit);
-    let mut transfer = Transfer::new(&web, &repo, &listed.commit);
     let wanted = |file: &&String| SMALL_FILES.contains(&file.as_str()) || is_template(file);
     for file in listed.files.iter().filter(wanted) {
-        transfer.fetch(file)?;
+        fetch(&web, &repo, &listed.commit, file)?;
     }
     let lists = |file: &str| listed.files.iter().any(|listed| listed == file);
     let weights = if lists(checkpoint::SINGLE_FILE) {
@@ -136,7 +140,7 @@ fn download(place: &Place, name: &Name) -> Result<PathBuf> {
         )));
     };
     for file in &weights {
-        transfer.fetch(file)?;
+        fetch(&web, &repo, &listed.commit, file)?;
     }
     if !name.is_commit() {
         // Last: a name leads to a folder that is whole.
@@ -161,23 +165,8 @@ fn ref_path(repo: &CacheRepo, name: &Name) -> PathBuf {
 fn set_ref(repo: &CacheRepo, name: &Name, commit: &str) -> Result<()> {
     let path = ref_path(repo, name);
     make_folder_of(&path)?;
-    let Resolved::Place(place) = resolve(&path)? else {
-        return Err(Error::file(
-            path,
-            "found a pipe or a device, expected a file to write",
-        ));
-    };
-    // Runs that waited for the same download come here at once, and each may be the last.
-    let claim = loop {
-        match Claim::try_take(&place)? {
-            Some(claim) => break claim,
-            None => std::thread::sleep(TURN),
-        }
-    };
-    claim.cut(0)?;
-    let written = claim.file().write_all_at(commit.as_bytes(), 0);
-    written.map_err(|error| Error::io(claim.path(), error))?;
-    claim.install()
+    // As the hub's own library writes it; one that is torn names no folder, and its revision is asked for again.
+    std::fs::write(&path, commit).map_err(|error| Error::create(path, &error))
 }
 
 fn make_folder_of(path: &Path) -> Result<()> {

@@ -1,22 +1,22 @@
 //! Requests of the hub: which are tried again, after how long, and what is said of the others.
 
 use super::name::{Name, Place, is_commit};
+use super::{Download, Watch};
 use crate::error::{Error, Result};
 use crate::quote;
-use crate::telemetry::say;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use hf_hub::api::RepoInfo;
 use percent_encoding::percent_decode_str;
-use rustls_native_certs::{CertificateResult, load_certs_from_paths, load_native_certs};
-use std::path::Path;
-use std::time::Duration;
+use rustls_native_certs::load_native_certs;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
 use ureq::http::{HeaderMap, Response, StatusCode, Uri};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
 /// Tries of which none brings anything new, at most.
-const TRIES: u32 = 5;
+pub(super) const TRIES: u32 = 5;
 /// A hub that says when to come again is not waited for longer than this at once.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 const CONNECT: Duration = Duration::from_secs(30);
@@ -26,11 +26,6 @@ const CONTENTS: Duration = Duration::from_secs(600);
 const REDIRECTS: usize = 10;
 /// A model has hundreds of files at most.
 const LIST_BYTES: u64 = 64 << 20;
-
-/// The variables that name certificates to OpenSSL, and to `load_native_certs`.
-const OPENSSL: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
-/// The variables that name them to Python's `requests`: a file or a folder each.
-const BUNDLES: [&str; 2] = ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"];
 
 /// Why a try failed.
 pub(super) enum Failure {
@@ -62,12 +57,13 @@ pub(super) struct Web<'a> {
     /// Who asks, for the hub's eyes alone.
     authorization: Option<String>,
     agent: Agent,
+    watch: Watch<'a>,
 }
 
 impl<'a> Web<'a> {
     /// # Errors
     /// HF_ENDPOINT is no address, or there is no certificate where the environment says.
-    pub fn new(place: &Place, name: &'a Name) -> Result<Self> {
+    pub fn new(place: &Place, name: &'a Name, watch: Watch<'a>) -> Result<Self> {
         let certificates = TlsConfig::builder().root_certs(trusted()?).build();
         let agent = Agent::config_builder()
             .http_status_as_error(false)
@@ -86,7 +82,35 @@ impl<'a> Web<'a> {
             endpoint,
             authorization: credentials.or_else(bearer),
             agent: agent.into(),
+            watch,
         })
+    }
+
+    /// # Errors
+    /// [`Error::Interrupted`] where whoever hears it wants no more.
+    pub fn tell(&self, download: Download<'_>) -> Result<()> {
+        match (self.watch)(download) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(Error::Interrupted),
+        }
+    }
+
+    /// Waits, and says why where it takes longer than a moment.
+    ///
+    /// # Errors
+    /// As [`Self::tell`].
+    pub fn wait(&self, time: Duration, why: &str) -> Result<()> {
+        const MOMENT: Duration = Duration::from_millis(500);
+        let end = Instant::now() + time;
+        loop {
+            std::thread::sleep(end.saturating_duration_since(Instant::now()).min(MOMENT));
+            if time >= MOMENT {
+                self.tell(Download::Waits { why })?;
+            }
+            if Instant::now() >= end {
+                return Ok(());
+            }
+        }
     }
 
     /// Where `file` is at `commit`.
@@ -181,31 +205,17 @@ impl<'a> Web<'a> {
             // A range that begins at the end.
             200..=299 | 416 => return Ok(()),
             // The hub says this of what it does not show too.
-            401 => match self.authorization {
-                None => format!(
-                    "{hub} answered 401: there is no such model (and no such folder here), or it is private: expected a name that exists, or HF_TOKEN of an account that may read it"
-                ),
-                Some(_) => format!(
-                    "{hub} answered 401: there is no such model, or the token may not read it: expected a name that exists, and HF_TOKEN of an account that may read it"
-                ),
-            },
+            401 => format!(
+                "{hub} answered 401: there is no such model (and no such folder here), or it is private: expected a name that exists, and HF_TOKEN of an account that may read it"
+            ),
             403 => format!(
                 "{hub} answered 403: this account may not read the model: accept its conditions on its page, and set HF_TOKEN"
             ),
             404 => format!(
                 "{hub} answered 404: found no such model or revision, and no such folder here: expected a name that exists"
             ),
-            429 => {
-                return Err(Failure::Again(
-                    format!("{hub} answered 429, too many requests"),
-                    after(),
-                ));
-            }
-            408 | 500..=599 => {
-                return Err(Failure::Again(
-                    format!("{hub} answered {}", status.as_u16()),
-                    after(),
-                ));
+            408 | 429 | 500..=599 => {
+                return Err(Failure::Again(format!("{hub} answered {status}"), after()));
             }
             other => format!("{hub} answered {other}, expected 200"),
         };
@@ -232,27 +242,14 @@ impl<'a> Web<'a> {
             best = best.max(so_far());
             if failed >= tries {
                 return Err(self.name.error(format!(
-                    "{why}, {failed} times one after the other; what has come is kept, and the same command goes on from there"
+                    "{why}, {failed} times one after the other; what has come is kept, and the next try goes on from there"
                 )));
             }
             let pause = Duration::from_millis(200 << (2 * (failed - 1)));
             let wait = after.unwrap_or(pause);
-            if wait >= Duration::from_secs(1) {
-                say(&format!(
-                    "tailgraph: {why}: waiting for {} s",
-                    wait.as_secs()
-                ));
-            }
-            std::thread::sleep(wait);
+            let seconds = wait.as_secs_f64().ceil();
+            self.wait(wait, &format!("{why}: waiting for {seconds} s"))?;
         }
-    }
-
-    pub fn patiently_for<T>(
-        &self,
-        so_far: impl Fn() -> u64,
-        ask: impl FnMut() -> Tried<T>,
-    ) -> Result<T> {
-        self.patiently(TRIES, so_far, ask)
     }
 }
 
@@ -307,32 +304,15 @@ fn without_credentials(endpoint: &str) -> Result<(String, Option<String>)> {
     Ok((plain, who.map(basic)))
 }
 
-/// Certificates that the environment names as for Python's libraries, else the system's, else Mozilla's.
+/// Certificates that SSL_CERT_FILE and SSL_CERT_DIR name, else the system's, else Mozilla's.
 fn trusted() -> Result<RootCerts> {
-    let set = |&name: &&str| std::env::var_os(name).filter(|path| !path.is_empty());
-    let bundles: Vec<_> = BUNDLES.iter().filter_map(set).collect();
-    let openssl = OPENSSL.iter().filter_map(set).count() > 0;
-    let mut found = CertificateResult::default();
-    if openssl || bundles.is_empty() {
-        found = load_native_certs();
-    }
-    for path in bundles.iter().map(Path::new) {
-        let more = if path.is_dir() {
-            load_certs_from_paths(None, Some(path))
-        } else {
-            load_certs_from_paths(Some(path), None)
-        };
-        found.certs.extend(more.certs);
-        found.errors.extend(more.errors);
-    }
-    if found.certs.is_empty() && (openssl || !bundles.is_empty()) {
-        let names = [OPENSSL, BUNDLES].concat().join(", ");
-        let why = found
-            .errors
-            .first()
-            .map_or(String::new(), |error| format!(" ({error})"));
+    let found = load_native_certs();
+    let set = |name| std::env::var_os(name).is_some_and(|path| !path.is_empty());
+    if found.certs.is_empty() && (set("SSL_CERT_FILE") || set("SSL_CERT_DIR")) {
+        let why = found.errors.first();
+        let why = why.map_or(String::new(), |error| format!(" ({error})"));
         return Err(Error::Usage(format!(
-            "{names}: found no certificate where these lead{why}, expected files of PEM or folders of them"
+            "SSL_CERT_FILE, SSL_CERT_DIR: found no certificate where these lead{why}, expected a file of PEM or a folder of them"
         )));
     }
     if found.certs.is_empty() {
@@ -373,7 +353,7 @@ mod tests {
             token: None,
             offline: false,
         };
-        let web = Web::new(&place, &name).unwrap();
+        let web = Web::new(&place, &name, &|_| ControlFlow::Continue(())).unwrap();
         let tries = std::cell::Cell::new(0);
         // A hub that gives 60 % and 50 % of a file in turn, each from its beginning.
         let so_far = || match tries.get() {
@@ -381,7 +361,7 @@ mod tests {
             odd if odd % 2 == 1 => 60,
             _ => 50,
         };
-        let failed = web.patiently_for(so_far, || -> Tried<()> {
+        let failed = web.patiently(TRIES, so_far, || -> Tried<()> {
             tries.set(tries.get() + 1);
             assert!(tries.get() < 100, "without end");
             Err(Failure::Again("cut".to_owned(), Some(Duration::ZERO)))

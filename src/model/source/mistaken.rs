@@ -100,11 +100,11 @@ fn about_cache(snapshots: &Path) -> String {
     let one = match revisions.as_slice() {
         [] => "but none of its snapshots has a config.json: download it again".to_owned(),
         [one] => format!(
-            "where one of its snapshots is wanted: --model {}",
+            "where one of its snapshots is wanted: `model` {}",
             one.display()
         ),
         [one, ..] => format!(
-            "where one of its {} snapshots is wanted, as --model {}",
+            "where one of its {} snapshots is wanted, as `model` {}",
             revisions.len(),
             one.display()
         ),

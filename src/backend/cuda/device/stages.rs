@@ -85,7 +85,7 @@ impl GpuStages {
         let peers = asked != Some(Handover::Host) && self.are_peers()?;
         if asked == Some(Handover::Peer) && !peers {
             return Err(Error::Usage(
-                "--handover peer: these GPUs do not reach each other's memory, expected --handover host".into(),
+                "`handover` peer: these GPUs do not reach each other's memory, expected `handover` host".into(),
             ));
         }
         if asked.is_none() && !peers {
@@ -120,7 +120,7 @@ impl Device for GpuStages {
     fn open(specs: &Vec<GpuSpec>) -> Result<Self> {
         let mut gpus: Vec<GpuDevice> = specs.iter().map(GpuDevice::open).collect::<Result<_>>()?;
         let Some(first) = gpus.first() else {
-            return Err(Error::Usage("--device: expected at least one GPU".into()));
+            return Err(Error::Usage("`device`: expected at least one GPU".into()));
         };
         let (name, known) = (first.gpu.info.to_string(), first.known());
         for (other, spec) in gpus.iter().zip(specs) {
@@ -128,7 +128,7 @@ impl Device for GpuStages {
             let alike = first.gpu.info.class.is_like(other.gpu.info.class);
             if !alike || found != known.map(|gpu| gpu.name) {
                 return Err(Error::Usage(format!(
-                    "--device cuda:{}: found {}, expected a GPU like {name}: stages of one model are on GPUs of one kind",
+                    "`device` cuda:{}: found {}, expected a GPU like {name}: stages of one model are on GPUs of one kind",
                     spec.ordinal, other.gpu.info
                 )));
             }
@@ -158,7 +158,7 @@ impl Device for GpuStages {
         let budgets = self.gpus.iter().map(|device| device.budget(limit));
         let budgets: Vec<_> = budgets.collect::<Result<_>>()?;
         let least = budgets.into_iter().min_by_key(|budget| budget.bytes);
-        least.ok_or_else(|| Error::Usage("--device: expected at least one GPU".into()))
+        least.ok_or_else(|| Error::Usage("`device`: expected at least one GPU".into()))
     }
 
     fn memory(&self, wanted: &Wanted<'_>) -> Result<MemoryPlan> {
@@ -171,7 +171,7 @@ impl Device for GpuStages {
     fn start(&self, spec: &EngineSpec<'_>, watch: Watch<'_>) -> Result<Started> {
         if !matches!(watch, Watch::Nothing | Watch::Stages) {
             return Err(Error::Usage(
-                "--parallel stages: parts of steps are timed and followed on one GPU alone, expected one --device".into(),
+                "`parallel` stages: parts of steps are timed and followed on one GPU alone, expected one `device`".into(),
             ));
         }
         let GpuSpec {
@@ -184,14 +184,14 @@ impl Device for GpuStages {
         let runs = match launch {
             way if way.is_of_bench() => {
                 return Err(Error::Usage(format!(
-                    "--launch {}: a way of one GPU, found --parallel stages, whose GPUs ask events in every way of the host's and are never \
+                    "`launch` {}: a way of one GPU, found `parallel` stages, whose GPUs ask events in every way of the host's and are never \
                      behind each other: expected host-graph or device-graph",
                     way.name()
                 )));
             }
             LaunchWay::DeviceGraph if self.first().spec.handover == Some(Handover::Nccl) => {
                 return Err(Error::Usage(
-                    "--handover nccl: GPUs that schedule themselves send without it, expected --launch host-graph or host-kernels, to compare with them".into(),
+                    "`handover` nccl: GPUs that schedule themselves send without it, expected `launch` host-graph or host-kernels, to compare with them".into(),
                 ));
             }
             LaunchWay::DeviceGraph => {

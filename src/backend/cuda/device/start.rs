@@ -171,7 +171,7 @@ pub fn capture_all(
     let placement = device.placement(spec, &ladders, &options, hold);
     match of_gpu.launch {
         LaunchWay::HostKernels => Err(Error::Usage(
-            "--launch host-kernels captures no graphs: expected host-graph or device-graph".into(),
+            "`launch` host-kernels captures no graphs: expected host-graph or device-graph".into(),
         )),
         LaunchWay::Bare
         | LaunchWay::HostGraph

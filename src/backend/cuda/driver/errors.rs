@@ -13,8 +13,8 @@ pub fn failed(what: &str, error: DriverError) -> Error {
 pub fn memory_or(what: &str, error: DriverError, other: impl FnOnce() -> Error) -> Error {
     match error.0 {
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => Error::Memory(format!(
-            "{what}: the driver answered {:?}, expected memory left for the graphs: lower --memory-limit, or name fewer \
-             buckets in --bucket-file",
+            "{what}: the driver answered {:?}, expected memory left for the graphs: lower `memory_limit`, or name fewer \
+             buckets in `bucket_file`",
             error.0
         )),
         _ => other(),

@@ -112,7 +112,7 @@ impl HostLaunched {
     ) -> Result<Self> {
         if way.is_device() {
             return Err(Error::Usage(format!(
-                "--launch {}: the GPU launches its steps, expected a way of the host's",
+                "`launch` {}: the GPU launches its steps, expected a way of the host's",
                 way.name()
             )));
         }

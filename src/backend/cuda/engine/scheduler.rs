@@ -84,7 +84,7 @@ impl GpuScheduler {
             (LaunchWay::DeviceGraph | LaunchWay::DeviceGraphTail, _) => "tg_dispatch_tail",
             (way, _) => {
                 return Err(Error::Usage(format!(
-                    "--launch {}: the host launches its steps, expected a way of the GPU's",
+                    "`launch` {}: the host launches its steps, expected a way of the GPU's",
                     way.name()
                 )));
             }

@@ -181,10 +181,10 @@ fn tiled(library: &Library, types: Types) -> Result<Tiled> {
 /// # Errors
 /// The first field that does not fit, with its value and what is expected.
 pub fn check(config: &ModelConfig, types: Types) -> Result<()> {
-    let refused = |what: String| Err(Error::Usage(format!("{what}: use --device cpu")));
+    let refused = |what: String| Err(Error::Usage(format!("{what}: use `device` cpu")));
     if types.operand != DType::F32 && types.operand != types.weights {
         return refused(format!(
-            "weights are {} for --dtype {}, expected the same type",
+            "weights are {} for `dtype` {}, expected the same type",
             types.weights.name(),
             types.operand.name()
         ));

@@ -99,9 +99,9 @@ impl MemoryPlan {
         };
         let asked = sizing.options()?;
         let why_step = match limits.step_tokens {
-            Some(_) => "--step-tokens".to_owned(),
+            Some(_) => "`step_tokens`".to_owned(),
             None => format!(
-                "--step-tokens by default: halved while activations take more than {} (1/{ACTIVATIONS_SHARE} of {})",
+                "`step_tokens` by default: halved while activations take more than {} (1/{ACTIVATIONS_SHARE} of {})",
                 Bytes(whole.bytes / ACTIVATIONS_SHARE),
                 whole.source
             ),

@@ -52,7 +52,7 @@ fn convert(name: &str, from: DType, to: DType, bytes: &[u8]) -> Result<Vec<u8>> 
                 _ => ("bf16", f64::from(half::bf16::MAX), "f32"),
             };
             return Err(Error::Usage(format!(
-                "--dtype {kind}: {name} holds {value}, expected at most {most:e} in size: use --dtype {other}"
+                "`dtype` {kind}: {name} holds {value}, expected at most {most:e} in size: use `dtype` {other}"
             )));
         }
     }
@@ -108,11 +108,11 @@ mod tests {
             let error = convert("layer.w1", DType::BF16, DType::F16, &bf16s(&[0.0, bad]));
             let message = error.unwrap_err().to_string();
             assert!(
-                message.contains("layer.w1") && message.contains("--dtype bf16"),
+                message.contains("layer.w1") && message.contains("`dtype` bf16"),
                 "{message}"
             );
         }
         let error = convert("w", DType::F32, DType::BF16, &f32::MAX.to_le_bytes());
-        assert!(error.unwrap_err().to_string().contains("--dtype f32"));
+        assert!(error.unwrap_err().to_string().contains("`dtype` f32"));
     }
 }

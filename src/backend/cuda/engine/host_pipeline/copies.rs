@@ -37,8 +37,8 @@ impl Route {
 
 fn library() -> Result<Library> {
     nccl::found(
-        "--handover nccl",
-        "hand steps on by --handover peer, which needs none",
+        "`handover` nccl",
+        "hand steps on by `handover` peer, which needs none",
     )
 }
 
