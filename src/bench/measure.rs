@@ -590,13 +590,12 @@ impl Work<'_> {
     }
 }
 
+/// An engine and, where nobody is to schedule, what times its steps.
+type Running = (Box<dyn Engine>, Option<Arc<bare::Timing>>);
+
 impl Unit {
-    /// Starts the engine, or its replicas; where nobody is to schedule, also what times its steps.
-    fn start(
-        &self,
-        model: &Arc<Model>,
-        sink: &SharedSink,
-    ) -> Result<(Box<dyn Engine>, Option<Arc<bare::Timing>>)> {
+    /// Starts the engine.
+    fn start(&self, model: &Arc<Model>, sink: &SharedSink) -> Result<Running> {
         let opened = &self.opened;
         if let (Some(LaunchWay::Bare), Target::Gpu(device)) = (self.way, &opened.target) {
             let (mut engine, timing, _) = bare::engine(device, &self.spec(model), false)?;
