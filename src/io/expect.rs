@@ -303,9 +303,9 @@ fn top(logits: &[f32]) -> usize {
 
 fn widen(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
     let dtype = match dtype {
-        Dtype::BF16 => crate::model::DType::BF16,
-        Dtype::F16 => crate::model::DType::F16,
-        _ => crate::model::DType::F32,
+        Dtype::BF16 => crate::model::WeightFormat::BF16,
+        Dtype::F16 => crate::model::WeightFormat::F16,
+        _ => crate::model::WeightFormat::F32,
     };
     let mut out = vec![0.0; bytes.len() / dtype.bytes()];
     crate::model::weights::widen(dtype, bytes, &mut out);

@@ -1,16 +1,13 @@
 //! Configurations that the plan tests share.
 
 use std::sync::Arc;
-use tailgraph::model::{DType, LayerType, ModelConfig};
+use tailgraph::model::{DType, LayerType, ModelConfig, WeightFormat};
 use tailgraph::plan::{GraphFile, Limits, Plan, Precision};
 
-pub const BF16: Precision = Precision {
-    weights: DType::BF16,
-    compute: DType::BF16,
-};
+pub const BF16: Precision = Precision::BF16;
 /// f32 on a bf16 checkpoint.
 pub const F32: Precision = Precision {
-    weights: DType::BF16,
+    weights: WeightFormat::BF16,
     compute: DType::F32,
 };
 

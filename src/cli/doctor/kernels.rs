@@ -103,7 +103,7 @@ mod least {
     use crate::backend::cuda::tuning::kernel_file::Measured;
     use crate::bench::floors::Rates;
     use crate::cli::tune::PROMPT_TOKENS;
-    use crate::model::{DType, ModelConfig, ModelSource};
+    use crate::model::{DType, ModelConfig, ModelSource, WeightFormat};
     use crate::plan::cost::Precision;
     use crate::plan::{GraphFile, Limits, Plan, StepKind, StepShape};
     use std::sync::Arc;
@@ -128,11 +128,7 @@ mod least {
                 _ => ModelSource::preset(model)?.config().ok()?.0,
             };
             // Checkpoints are of 16-bit weights, and stay so beside f32 rows.
-            let weights = match dtype {
-                DType::F32 => DType::BF16,
-                half => half,
-            };
-            let precision = Precision::new(dtype, weights);
+            let precision = Precision::new(dtype, WeightFormat::BF16);
             let plan = GraphFile::built_in().ok()?;
             Some(Self {
                 plan: plan.plan(Arc::new(config), &Limits::default()).ok()?,

@@ -127,7 +127,7 @@ fn bytes_of(arguments: &[Argument]) -> usize {
 #[cfg(all(test, feature = "cuda"))]
 mod tests {
     use super::*;
-    use crate::model::DType;
+    use crate::model::WeightFormat;
 
     #[derive(Clone, Copy, NoUninit)]
     #[repr(C)]
@@ -156,7 +156,7 @@ mod tests {
         let (number, address) = (Argument::U32(1), Argument::Address(2));
         let boxes = Boxes {
             at: 0,
-            dtype: DType::BF16,
+            format: WeightFormat::BF16,
             sizes: vec![],
             strides: vec![],
             each: vec![],
