@@ -85,6 +85,14 @@ impl Declared {
         experts.chain(self.shape.iter().copied()).collect()
     }
 
+    /// How a GPU keeps it beside matrices of `matrices`: whatever is no matrix, and the router, in f32.
+    pub fn kept(&self, matrices: WeightFormat) -> WeightFormat {
+        match self.role {
+            Role::Matrix | Role::Embedding => matrices,
+            _ => WeightFormat::F32,
+        }
+    }
+
     /// Rows of the matrix that it is, one expert's, and elements of each.
     pub fn matrix(&self) -> (usize, usize) {
         let columns = self

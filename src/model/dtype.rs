@@ -24,12 +24,12 @@ impl From<DType> for WeightFormat {
 impl DType {
     pub const ALL: [Self; 3] = [Self::BF16, Self::F16, Self::F32];
 
-    /// Of an element.
+    /// Bytes of an element.
     pub fn bytes(self) -> usize {
         WeightFormat::from(self).bytes()
     }
 
-    /// As `--dtype` and kernels spell it.
+    /// Its name, as `--dtype` and kernels spell it.
     pub fn name(self) -> &'static str {
         WeightFormat::from(self).name()
     }

@@ -20,7 +20,7 @@ pub enum WeightFormat {
 impl WeightFormat {
     pub const ALL: [Self; 3] = [Self::F32, Self::BF16, Self::F16];
 
-    /// Of an element.
+    /// Bytes of an element.
     pub fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -28,7 +28,7 @@ impl WeightFormat {
         }
     }
 
-    /// As files and kernels spell it.
+    /// Its name, as files and kernels spell it.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",

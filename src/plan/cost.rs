@@ -12,9 +12,9 @@ const F32: f64 = 4.0;
 /// What a run computes in, and what with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Precision {
-    /// Of matrices, the embedding among them, where the run has them.
+    /// How matrices are stored, the embedding among them, where the run has them.
     pub weights: WeightFormat,
-    /// Of matrix inputs, keys and values, and conv state: `--dtype`.
+    /// The type of matrix inputs, keys and values, and conv state: `--dtype`.
     pub compute: DType,
 }
 

@@ -6,7 +6,6 @@ use crate::support::Gpu;
 use cudarc::driver::sys;
 use std::cell::RefCell;
 use tailgraph::backend::cuda::driver::Address;
-use tailgraph::backend::cuda::driver::matrix::Matrix;
 use tailgraph::backend::cuda::families::Lowering;
 use tailgraph::backend::cuda::families::attention::{Attention, PagePool, most_query_tiles};
 use tailgraph::backend::cuda::families::experts::{
@@ -17,6 +16,7 @@ use tailgraph::backend::cuda::families::key_split::KeySplit;
 use tailgraph::backend::cuda::families::packed;
 use tailgraph::backend::cuda::families::router::RouterWeights;
 use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
+use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::memory::arena::{
     EXPERT_TILE_BYTES, QUERY_TILE_BYTES, best_words, count_stride,
 };

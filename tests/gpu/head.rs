@@ -8,8 +8,8 @@ use crate::rig::{
     rounded,
 };
 use crate::support::Gpu;
-use tailgraph::backend::cuda::driver::matrix::Matrix;
 use tailgraph::backend::cuda::families::head::{Found, LogitsPart, Noted, seen_words};
+use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::memory::arena::{best_words, count_stride};
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::backend::cuda::tuning::limits::{HEAD_ROWS, MEETING_BYTES, SWAP_AB_ROWS};

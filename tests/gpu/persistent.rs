@@ -7,8 +7,8 @@ use crate::support::Gpu;
 use crate::swap_ab::allowed;
 use crate::tiled::{Case, EPILOGUES};
 use std::collections::BTreeSet;
-use tailgraph::backend::cuda::driver::matrix::Matrix;
 use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
+use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::tuning::variants::Variant;
 use tailgraph::model::DType;
 

@@ -1,7 +1,7 @@
 //! What a GPU is given, as data that any build can show: calls of kernels, which are lowered for a GPU that need not be there, graphs
 //! captured of them, and links between GPUs.
 
-use crate::backend::cuda::driver::matrix::Matrix;
+use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::tuning::Variant;
 use crate::plan::{Op, StepKind};
 use indexmap::IndexMap;

@@ -3,12 +3,12 @@
 use crate::common::random::Random;
 use crate::rig::{Enqueue, Rig, Step, StepOnGpu, config, expert_matrix, matrix, rounded};
 use crate::support::Gpu;
-use tailgraph::backend::cuda::driver::matrix::Matrix;
 use tailgraph::backend::cuda::families::conv::ShortConv;
 use tailgraph::backend::cuda::families::experts::ExpertWeights;
 use tailgraph::backend::cuda::families::packed;
 use tailgraph::backend::cuda::families::router::{RouterWeights, guesses_by_copy};
 use tailgraph::backend::cuda::families::skinny::{ConvIn, Guess, Residual};
+use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::model::{DType, ModelConfig, WeightFormat};
 use tailgraph::plan::Precision;

@@ -5,9 +5,9 @@ use crate::common::random::Random;
 use crate::conv_layer::{ConvCase, conv_config};
 use crate::rig::{Rig, TYPES, assert_same_bits, expert_matrix};
 use crate::support::Gpu;
-use tailgraph::backend::cuda::driver::matrix::Matrix;
 use tailgraph::backend::cuda::families::experts::ExpertWeights;
 use tailgraph::backend::cuda::families::packed;
+use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::tuning::variants::{Experts, Grouped, Products, Variant};
 use tailgraph::model::ModelConfig;
 

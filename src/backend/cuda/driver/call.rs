@@ -3,7 +3,7 @@
 
 use crate::backend::cuda::driver::arguments::{self, Value};
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
-use crate::backend::cuda::driver::matrix::Matrix;
+use crate::backend::cuda::matrix::Matrix;
 use crate::backend::timing::{KernelLaunch, Part};
 use crate::error::Result;
 use crate::plan::Op;

@@ -11,7 +11,6 @@ pub mod graph;
 pub mod image;
 pub mod launch;
 pub mod machine;
-pub mod matrix;
 pub mod module;
 pub mod nccl;
 pub mod peer;

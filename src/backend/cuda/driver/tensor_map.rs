@@ -3,6 +3,7 @@
 
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::errors::failed;
+use crate::backend::cuda::matrix::Matrix;
 use crate::error::Result;
 use crate::model::WeightFormat;
 use crate::sys::abi;
@@ -20,7 +21,7 @@ pub const BOX_COLUMNS: u32 = abi::TG_GMMA_COLUMNS;
 pub struct Boxes {
     /// On 16 bytes.
     pub at: Address,
-    /// Of its elements.
+    /// How an element is stored.
     pub format: WeightFormat,
     pub sizes: Vec<u64>,
     /// Bytes from one element of a dimension to the next, a multiple of 16: of all but the first, whose elements lie side
@@ -31,7 +32,12 @@ pub struct Boxes {
 }
 
 impl Boxes {
-    /// Of `[rows, columns]`, row after row, in boxes of 64 columns by `box_rows` rows. Rows are a multiple of 16 bytes.
+    /// A matrix whose rows lie one after the other, in boxes of `box_rows` of them.
+    pub fn of(w: &Matrix, box_rows: u32) -> Self {
+        Self::of_rows(w.address, w.format, [w.rows, w.columns], box_rows)
+    }
+
+    /// A matrix `[rows, columns]`, row after row, in boxes of 64 columns by `box_rows` rows. A row is a multiple of 16 bytes.
     pub fn of_rows(
         at: Address,
         format: WeightFormat,

@@ -6,7 +6,7 @@ use crate::backend::cuda::driver::launch::Argument;
 use crate::plan::StepKind;
 use crate::sys::abi;
 
-/// Of a block, with four channels each.
+/// A block has so many threads, and a thread four channels.
 const THREADS: u32 = abi::TG_CONV_THREADS;
 
 /// Arrays of one conv layer.

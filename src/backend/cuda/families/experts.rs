@@ -5,12 +5,11 @@ use super::limits::Library;
 use super::tiled::{ByExpert, Epilogue, Parts, Product};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::Kernel;
-use crate::backend::cuda::driver::matrix::Matrix;
+use crate::backend::cuda::matrix::Matrix;
 pub use crate::backend::cuda::tuning::limits::EXPERT_COUNTS_BYTES;
 use crate::backend::cuda::tuning::limits::WORD_EXPERTS;
 use crate::error::{Error, Result};
-use crate::model::DType;
-use crate::plan::Op;
+use crate::plan::{Op, Precision};
 use crate::sys::abi;
 
 /// What ends the name of a kernel's instance for experts of so many words of bits.
@@ -67,24 +66,29 @@ pub struct Pairs {
 /// The kernels that add up what a row's experts made.
 #[derive(Debug)]
 pub struct Combine {
-    /// Of f32 sums: of up to [`abi::TG_COMBINE_FOUR`] experts a row, and of any number.
+    /// They take f32 sums: of up to [`abi::TG_COMBINE_FOUR`] experts a row, and of any number.
     of_f32: [Kernel; 2],
     /// The same of [rounded](Pairs::rounded) ones; of operands of 16 bits.
     of_rounded: Option<[Kernel; 2]>,
 }
 
 impl Combine {
-    pub(super) fn load(library: &Library, operand: DType) -> Result<Self> {
+    pub(super) fn load(library: &Library, precision: Precision) -> Result<Self> {
+        let operand = precision.compute.name();
         let both = |of: &str| {
             let kernel = |experts| library.kernel(&format!("tg_combine_{of}{experts}"));
             Ok::<_, Error>([
-                kernel(format!("four_{}", operand.name()))?,
-                kernel(format!("experts_{}", operand.name()))?,
+                kernel(format!("four_{}", operand))?,
+                kernel(format!("experts_{}", operand))?,
             ])
         };
         Ok(Self {
             of_f32: both("")?,
-            of_rounded: operand.is_half().then(|| both("rounded_")).transpose()?,
+            of_rounded: precision
+                .compute
+                .is_half()
+                .then(|| both("rounded_"))
+                .transpose()?,
         })
     }
 

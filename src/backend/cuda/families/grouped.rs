@@ -13,12 +13,12 @@ use super::Lowering;
 use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
 use super::limits::Library;
 use crate::backend::cuda::driver::launch::{Argument, Kernel};
-use crate::backend::cuda::driver::matrix::Matrix;
 use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes};
+use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::tuning::limits::grouped_rows;
 use crate::backend::cuda::tuning::variants::{Experts, Grouped as Shape};
 use crate::error::Result;
-use crate::model::{DType, ModelConfig};
+use crate::model::ModelConfig;
 use crate::plan::Precision;
 use crate::sys::abi;
 
@@ -65,7 +65,7 @@ struct Instance {
 pub struct Grouped {
     /// Ascending in what they take, of equal ones in loaders.
     instances: Vec<Instance>,
-    operand: DType,
+    precision: Precision,
     multiprocessors: u32,
 }
 
@@ -112,7 +112,7 @@ impl Grouped {
         };
         Ok(Some(Self {
             instances: of_operand.iter().map(load).collect::<Result<_>>()?,
-            operand: precision.compute,
+            precision,
             multiprocessors: library.gpu.class.multiprocessors,
         }))
     }
@@ -120,7 +120,7 @@ impl Grouped {
     /// For a bucket of `rows` rows in launches of this shape: the one that takes the fewest rows and the lowest tiles, with as many
     /// loaders as the ring has stages for where there is much to load.
     fn instance(&self, rows: u32, shape: Shape) -> Option<&Instance> {
-        let few = self.operand.is_half() && rows <= FEW_LOADERS_ROWS;
+        let few = self.precision.compute.is_half() && rows <= FEW_LOADERS_ROWS;
         let takes = |instance: &&Instance| instance.takes(rows, shape);
         let first = self.instances.iter().find(takes)?;
         let alike =
@@ -154,7 +154,7 @@ impl Grouped {
         shape: Shape,
     ) -> std::result::Result<(), String> {
         let (experts, top_k) = (config.num_experts as u32, config.num_experts_per_tok as u32);
-        let most = grouped_rows(self.operand);
+        let most = grouped_rows(self.precision.compute);
         if rows > most {
             return Err(format!("the grouped kernels take up to {most} rows"));
         }
@@ -171,7 +171,7 @@ impl Grouped {
                 shape.tile_rows, shape.stages
             ));
         };
-        let bytes = shared_bytes(self.operand, shape);
+        let bytes = shared_bytes(self.precision, shape);
         if bytes > instance.block_bytes {
             return Err(format!(
                 "{} stages for tiles of {} rows need {bytes} bytes of a block's shared memory, which has {} at {rows} rows",
@@ -183,8 +183,12 @@ impl Grouped {
 }
 
 /// Dynamic shared memory of a block: stages of grouped_stage_bytes, and what aligns the first one.
-fn shared_bytes(operand: DType, shape: Shape) -> u32 {
-    let parts = if operand.is_half() { 1 } else { abi::TG_PARTS };
+fn shared_bytes(precision: Precision, shape: Shape) -> u32 {
+    let parts = if precision.compute.is_half() {
+        1
+    } else {
+        abi::TG_PARTS
+    };
     let rows = OUTPUTS + parts * shape.tile_rows;
     shape.stages * abi::TG_GMMA_ROW_BYTES * rows + abi::TG_GMMA_ATOM_BYTES
 }
@@ -276,7 +280,7 @@ impl<'a> Lowering<'a> {
             1,
             1,
         );
-        let shared = shared_bytes(grouped.operand, shape);
+        let shared = shared_bytes(grouped.precision, shape);
         let instance = grouped.served(self.bucket.rows, shape);
         self.call(&instance.kernel, grid, instance.threads, shared, arguments);
         self.with_weights([*gate, *up, *down]);
@@ -288,7 +292,7 @@ mod tests {
     use super::*;
     use crate::backend::cuda::families::limits::GpuShape;
     use crate::backend::cuda::tuning::GpuClass;
-    use crate::model::{ModelSource, WeightFormat};
+    use crate::model::{DType, ModelSource, WeightFormat};
 
     fn of(operand: DType) -> Grouped {
         let gpu = GpuShape {

@@ -4,7 +4,7 @@ use super::Lowering;
 use super::tiled::{Epilogue, Parts, Product, Rows};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::Argument;
-use crate::backend::cuda::driver::matrix::Matrix;
+use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::tuning::limits::SAMPLE_PARTS;
 use crate::plan::{SCORE_TILE_ROWS, StepKind};
 use crate::sys::abi;

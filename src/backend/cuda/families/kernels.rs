@@ -12,7 +12,7 @@ use super::tiled::{Tile, Tiled};
 use crate::backend::cuda::driver::launch::Kernel;
 use crate::backend::cuda::tuning::{KernelChoice, Served};
 use crate::error::{Error, Result};
-use crate::model::{DType, ModelConfig, WeightFormat};
+use crate::model::ModelConfig;
 use crate::plan::Precision;
 use crate::sys::abi;
 
@@ -90,6 +90,11 @@ impl Kernels {
         } else {
             None
         };
+        let clusters = library.gpu.has_warpgroups();
+        let route = || {
+            let [few, many] = router::route_names(x, config.num_experts);
+            Ok::<_, Error>([kernel(&few)?, kernel(&many)?])
+        };
         let router = |name: &str| {
             let kernel = kernel(&format!("tg_{name}_{x}"))?;
             kernel.allow_shared(SHARED_BYTES)?;
@@ -117,7 +122,7 @@ impl Kernels {
             attention_rows: kernel(&format!("tg_attention_rows_{x}_d{d}"))?,
             attention_decode: attention::decode_kernels(library, x, d)?,
             attention_tiles,
-            attention_prompt: attention::Prompt::load(library, precision.compute, d)?,
+            attention_prompt: attention::Prompt::load(library, precision, d)?,
             query_tiles: kernel("tg_query_tiles")?,
             scores_1: router("scores_1")?,
             scores_4: router("scores_4")?,
@@ -125,20 +130,13 @@ impl Kernels {
             router_4: router("router_4")?,
             router_many,
             router_many_bytes,
-            route: match library.gpu.has_warpgroups() {
-                true => {
-                    let [few, many] = router::route_names(x, config.num_experts);
-                    Some([kernel(&few)?, kernel(&many)?])
-                }
-                false => None,
-            },
+            route: clusters.then(route).transpose()?,
             choose_and_sort: kernel("tg_choose_and_sort")?,
             sort_tokens: kernel("tg_sort_tokens")?,
-            sort_tokens_many: match library.gpu.has_warpgroups() {
-                true => Some(kernel("tg_sort_tokens_many")?),
-                false => None,
-            },
-            combine: Combine::load(library, precision.compute)?,
+            sort_tokens_many: clusters
+                .then(|| kernel("tg_sort_tokens_many"))
+                .transpose()?,
+            combine: Combine::load(library, precision)?,
             mark_seen: kernel("tg_mark_seen")?,
             sample_best: kernel("tg_sample_best")?,
             sample: kernel("tg_sample")?,
@@ -150,11 +148,17 @@ impl Kernels {
 }
 
 /// The matrix product's variants for these types, smallest tile first.
-fn tiled(library: &Library, Precision { compute, weights }: Precision) -> Result<Tiled> {
-    let (name, rows): (String, &[u32]) = match (compute, weights) {
-        (DType::F32, WeightFormat::BF16) => ("f32_bf16".to_owned(), &[8, 32, 64, 128]),
-        (DType::F32, weights) => (format!("f32_{}", weights.name()), &[8, 64]),
-        (compute, _) => (compute.name().to_owned(), &[8, 32, 64, 128]),
+fn tiled(library: &Library, precision: Precision) -> Result<Tiled> {
+    let Precision { compute, weights } = precision;
+    let name = if compute.is_half() {
+        compute.name().to_owned()
+    } else {
+        format!("{}_{}", compute.name(), weights.name())
+    };
+    let rows: &[u32] = if precision.is_streamed() {
+        &[8, 32, 64, 128]
+    } else {
+        &[8, 64]
     };
     let variant = |rows: &u32| {
         let name = format!("tg_tiled_{name}_r{rows}");

@@ -139,7 +139,7 @@ impl Library {
         }
     }
 
-    /// The same, with the numbers that it leaves for its launcher.
+    /// A kernel, with the numbers that it leaves for its launcher.
     ///
     /// # Errors
     /// This build has no such kernel, or it leaves others.

@@ -31,7 +31,7 @@ pub use kernels::Kernels;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::call::KernelCall;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
-use crate::backend::cuda::driver::matrix::Matrix;
+use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::tuning::variants::Variant;
 use crate::model::ModelConfig;
 use crate::plan::{Op, StepKind};

@@ -3,7 +3,7 @@
 use super::Lowering;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::Argument;
-use crate::backend::cuda::driver::matrix::Matrix;
+use crate::backend::cuda::matrix::Matrix;
 use crate::plan::StepKind;
 use crate::sys::abi;
 

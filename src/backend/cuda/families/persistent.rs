@@ -32,7 +32,7 @@ const FEW_ROWS: u32 = 64;
 
 /// Of dense products, the first that takes all of K the narrowest.
 const DENSE: [&str; 5] = ["w128", "w192", "w256", "w128_halves", "w192_halves"];
-/// Those of f32 rows, whose sums of a stage need registers of their own.
+/// f32 rows have these alone: their sums of a stage need registers of their own.
 const DENSE_F32: [&str; 2] = ["w128", "w128_halves"];
 
 /// The kernels for one type.
@@ -45,7 +45,7 @@ pub struct Persistent {
     down: (Tile, Kernel),
     /// Of f32 rows.
     split: Option<Kernel>,
-    /// Of rows or their parts.
+    /// Rows, or their parts, are stored so.
     rows: WeightFormat,
     multiprocessors: u32,
 }
@@ -158,13 +158,13 @@ impl<'a> Lowering<'a> {
         kernels.filter(|_| self.variant.products == Products::Persistent)
     }
 
-    /// The same, where its experts are.
+    /// The kernels for many rows, where this bucket's experts are theirs.
     pub(super) fn persistent_experts(&self) -> Option<&'a Persistent> {
         let kernels = self.kernels.persistent.as_ref();
         kernels.filter(|_| self.variant.experts == Experts::Persistent)
     }
 
-    /// Those kernels, where the wide tiles of so many outputs fill the GPU, as the LM head's do: then they read each weight row once for
+    /// The kernels for many rows, where the wide tiles of so many outputs fill the GPU, as the LM head's do: then they read each weight row once for
     /// 128 rows, where the kernels for few rows do for 64.
     pub(super) fn persistent_fills(&self, rows: u32, outputs: u32) -> Option<&'a Persistent> {
         self.persistent()

@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn pieces_are_whole_and_of_the_matrix() {
-        let matrix = 2 * 2048 * 1792;
+        let matrix = 7_340_032;
         assert_eq!(pieces(16, 64, matrix), 64);
         assert_eq!(pieces(16, 128, matrix), 32, "as much of more experts");
         assert_eq!(pieces(1, 192, matrix), 1, "5,461 bytes each");

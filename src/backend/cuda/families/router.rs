@@ -5,7 +5,7 @@ use super::experts::{Pairs, Routing, instance};
 use super::limits::SHARED_BYTES;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
-use crate::backend::cuda::driver::matrix::Matrix;
+use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::tuning::limits::{WORD_EXPERTS, expert_words};
 use crate::sys::abi;
 

@@ -21,12 +21,12 @@ use super::limits::{Library, Limits};
 use super::tiled::Product;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
-use crate::backend::cuda::driver::matrix::Matrix;
 use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes};
+use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::tuning::limits::{HEAD_PARTS, HEAD_ROWS, SWAP_AB_ROWS};
 use crate::backend::cuda::tuning::variants::Products;
 use crate::error::{Error, Result};
-use crate::model::DType;
+use crate::model::WeightFormat;
 use crate::plan::{Precision, StepKind};
 use crate::sys::abi;
 use cut::{Cut, Tile};
@@ -44,8 +44,8 @@ pub struct SwapAb {
     head: Variants,
     conv: Variants,
     conv_rows: Variants,
-    /// Of rows.
-    operand: DType,
+    /// Batch rows are stored so.
+    rows: WeightFormat,
     limits: Limits,
 }
 
@@ -86,7 +86,7 @@ impl SwapAb {
             head,
             conv: of("conv", &["16", "32_many"], &["16", "32"])?,
             conv_rows: of("conv_rows", &[], &["64", "128", "256"])?,
-            operand: precision.compute,
+            rows: precision.compute.into(),
             limits,
         }))
     }
@@ -95,7 +95,7 @@ impl SwapAb {
 impl SwapAb {
     fn batch_rows(&self, at: Address, rows: u32, columns: u32, box_rows: u32) -> Argument {
         let shape = [rows, columns];
-        Argument::Boxes(Boxes::of_rows(at, self.operand.into(), shape, box_rows))
+        Argument::Boxes(Boxes::of_rows(at, self.rows, shape, box_rows))
     }
 
     /// Whether the LM head's own kernels do this product: tiles of it fill the GPU.
@@ -203,7 +203,7 @@ impl<'a> Lowering<'a> {
         };
         let arguments = vec![
             swap_ab.batch_rows(product.x, rows, inner, tile.rows / tile.mates),
-            Argument::Boxes(product.w.boxes(tile.outputs())),
+            Argument::Boxes(Boxes::of(&product.w, tile.outputs())),
             Argument::of(&args),
         ];
         // A block an SM, in whole clusters, and a part of each row's logits for each block.
@@ -248,7 +248,7 @@ impl<'a> Lowering<'a> {
             }
         };
         let (tile, kernel) = variants.of(&cut);
-        let weights = |w: Matrix| Argument::Boxes(w.boxes(tile.width));
+        let weights = |w: Matrix| Argument::Boxes(Boxes::of(&w, tile.width));
         let args = abi::tg_swap_ab_args {
             y: product.y,
             bias: product.bias,
@@ -300,7 +300,7 @@ impl<'a> Lowering<'a> {
             Argument::Boxes(if rows_first {
                 in_channels(in_proj, tile)
             } else {
-                in_proj.boxes(tile.width)
+                Boxes::of(in_proj, tile.width)
             }),
             Argument::of(&self.conv_product(conv, bias)),
             Argument::of(&prefetch),

@@ -3,7 +3,7 @@
 use super::Lowering;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::{Argument, Kernel};
-use crate::backend::cuda::driver::matrix::Matrix;
+use crate::backend::cuda::matrix::Matrix;
 use crate::sys::abi;
 
 /// What a block of a variant computes, as its kernel was compiled (kernels/tiled/tiled.cuh).

@@ -128,7 +128,7 @@ pub(super) fn attention_decode(
     Ok(())
 }
 
-/// Of chunks: norms and rotations, then attention.
+/// Attention of chunks: norms and rotations first.
 pub(super) fn attention(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
     let attention = attention_of(model, &ops[0])?;
     to.doing(&ops[..1]);

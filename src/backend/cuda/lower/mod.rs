@@ -11,12 +11,12 @@ mod skinny;
 
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::call::KernelCall;
-use crate::backend::cuda::driver::matrix::Matrix;
 use crate::backend::cuda::families::Lowering;
 use crate::backend::cuda::families::attention::PagePool;
 use crate::backend::cuda::families::deliver::LogitsRing;
 use crate::backend::cuda::families::experts::{ExpertWeights, Routing};
 use crate::backend::cuda::families::router::RouterWeights;
+use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::memory::arena::Arena;
 use crate::backend::cuda::memory::state::{StateAt, StateLayout};
 use crate::backend::cuda::memory::weights::WeightAddresses;
@@ -122,7 +122,7 @@ impl ModelAddresses {
     /// # Errors
     /// The model has no such operation here.
     fn weights(&self, op: &Op) -> Result<&[Matrix]> {
-        match self.weights.of.of(op.layer, op.kind) {
+        match self.weights.read.of(op.layer, op.kind) {
             [] => Err(misplaced(op)),
             weights => Ok(weights),
         }
@@ -162,16 +162,16 @@ impl ModelAddresses {
 
     /// The experts of the operation's layer, if it has any.
     fn experts(&self, op: &Op) -> Option<ExpertWeights> {
-        let of = |kind| self.weights.of.of(op.layer, kind);
+        let of = |kind| self.weights.read.of(op.layer, kind);
         match (of(OpKind::ExpertGateUp), of(OpKind::ExpertDown)) {
             (&[gate, up], &[down]) => Some(ExpertWeights { gate, up, down }),
             _ => None,
         }
     }
 
-    /// ... and what chooses them.
+    /// What chooses the experts of the operation's layer, if it has any.
     fn router(&self, op: &Op) -> Option<RouterWeights> {
-        let of = |kind| self.weights.of.of(op.layer, kind);
+        let of = |kind| self.weights.read.of(op.layer, kind);
         let gate = *of(OpKind::Router).first()?;
         Some(RouterWeights {
             norm: of(OpKind::FfnNorm).first()?.address,
@@ -181,7 +181,7 @@ impl ModelAddresses {
         })
     }
 
-    /// Both of a mixture.
+    /// A mixture's router and experts.
     fn mixture(&self, op: &Op) -> Result<(RouterWeights, ExpertWeights)> {
         let mixture = self.router(op).zip(self.experts(op));
         mixture.ok_or_else(|| misplaced(op))

@@ -12,7 +12,7 @@ use crate::sys::abi;
 
 /// A cache line, and the widest access of any kernel.
 pub const ALIGN_BYTES: usize = 256;
-/// Of the lists of query tiles and of expert tiles there are never more entries than rows, or than pairs of a row and an expert.
+/// A list of query tiles has never more entries than there are rows, one of expert tiles no more than pairs of a row and an expert.
 pub const QUERY_TILE_BYTES: usize = abi::TG_QUERY_TILE_BYTES as usize;
 pub const EXPERT_TILE_BYTES: usize = abi::TG_EXPERT_TILE_BYTES as usize;
 

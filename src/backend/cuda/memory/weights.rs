@@ -6,8 +6,8 @@ mod target;
 
 use self::placer::Placer;
 use crate::backend::cuda::driver::Address;
-use crate::backend::cuda::driver::matrix::Matrix;
 use crate::backend::cuda::families::limits::Library;
+use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::error::Result;
 use crate::model::{Model, ModelConfig, WeightFormat, Weights};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub struct WeightAddresses {
     /// What each operation reads, in the order of its declaration; where there is one for each expert, the first one's.
-    pub of: Weights<Matrix>,
+    pub read: Weights<Matrix>,
     /// bf16 `[E, H]` of each layer, the router times the layer's `ffn_norm`; 0 where nobody reads it.
     pub guesses: Vec<Address>,
     /// f32 `[head_dim / 2]`
@@ -76,7 +76,7 @@ impl WeightAddresses {
         Self::placed(config, section, matrices, start).0
     }
 
-    /// ... and the bytes of all.
+    /// Where they would lie, and the bytes of all.
     fn placed(
         config: &ModelConfig,
         section: &Section,

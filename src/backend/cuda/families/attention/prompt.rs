@@ -6,7 +6,7 @@ use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes};
 use crate::backend::cuda::families::Lowering;
 use crate::backend::cuda::families::limits::Library;
 use crate::error::Result;
-use crate::model::DType;
+use crate::plan::Precision;
 use crate::sys::abi;
 
 /// Keys of a box there are a multiple of so many, whose rows the matrix units take together.
@@ -27,11 +27,14 @@ impl Prompt {
     ///
     /// # Errors
     /// The driver refuses.
-    pub fn load(library: &Library, operand: DType, head_dim: usize) -> Result<Option<Self>> {
-        if !library.gpu.has_warpgroups() || !operand.is_half() {
+    pub fn load(library: &Library, precision: Precision, head_dim: usize) -> Result<Option<Self>> {
+        if !library.gpu.has_warpgroups() || !precision.compute.is_half() {
             return Ok(None);
         }
-        let name = format!("tg_attention_prompt_{}_d{head_dim}", operand.name());
+        let name = format!(
+            "tg_attention_prompt_{}_d{head_dim}",
+            precision.compute.name()
+        );
         let (kernel, [keys, shared_bytes]) = library.with_constants(&name)?;
         kernel.allow_shared(shared_bytes)?;
         Ok(Some(Self {

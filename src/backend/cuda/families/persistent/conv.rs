@@ -4,10 +4,10 @@ use super::Persistent;
 use super::tile::{Shape, Tile};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::Argument;
-use crate::backend::cuda::driver::matrix::Matrix;
 use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes};
 use crate::backend::cuda::families::Lowering;
 use crate::backend::cuda::families::conv::ShortConv;
+use crate::backend::cuda::matrix::Matrix;
 use crate::plan::StepKind;
 use crate::sys::abi;
 

@@ -13,7 +13,7 @@ use super::Skinny;
 use super::sizing::{GATE_OUTPUTS, HELD_THREADS, OUTPUTS, Ring, Sizing, THREADS, score_bytes};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::{Argument, Kernel};
-use crate::backend::cuda::driver::matrix::Matrix;
+use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::tuning::variants::Products;
 use crate::plan::StepKind;
 use crate::sys::abi;

@@ -189,7 +189,7 @@ impl Sizing {
         inner.div_ceil(stages).next_multiple_of(whole)
     }
 
-    /// As SkinnyRing::stage_bytes of kernels/skinny/ring.cuh.
+    /// Bytes of a stage, as SkinnyRing::stage_bytes of kernels/skinny/ring.cuh.
     fn stage_bytes(&self, inner: u32) -> u32 {
         let row = self.stage_columns(inner) * self.weight_bytes();
         abi::TG_SKINNY_STAGE_ROWS * row.next_multiple_of(LINE)
@@ -243,7 +243,7 @@ fn pitch(elements: u32, element_bytes: u32) -> u32 {
     bytes + (rest + 128 - bytes % 128) % 128
 }
 
-/// Of `SkinnyChoice` of kernels/skinny/choice.cuh.
+/// Bytes of a `SkinnyChoice` (kernels/skinny/choice.cuh).
 fn choice_bytes(experts: usize) -> u32 {
     match expert_words(experts) {
         1 => abi::TG_SKINNY_CHOICE_BYTES,

@@ -4,10 +4,10 @@
 use super::WeightAddresses;
 use super::target::Target;
 use crate::backend::cuda::driver::Address;
-use crate::backend::cuda::driver::matrix::Matrix;
 use crate::backend::cuda::families::limits::Library;
 use crate::backend::cuda::families::packed;
 use crate::backend::cuda::families::router::guesses_by_copy;
+use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::memory::buffer::{ALIGN_BYTES, Buffer};
 use crate::backend::cuda::memory::convert::in_format;
 use crate::backend::cuda::memory::random::Order;
@@ -15,7 +15,7 @@ use crate::backend::cuda::memory::staging::PART_BYTES;
 use crate::error::Result;
 use crate::model::op::{Op, OpKind};
 use crate::model::rotary::inverse_frequencies;
-use crate::model::tensors::{Declared, Role, declared, operations};
+use crate::model::tensors::{Declared, declared, operations};
 use crate::model::{ModelConfig, Tensor, WeightFormat, Weights};
 use crate::plan::Section;
 use cudarc::driver::{CudaContext, CudaStream};
@@ -75,7 +75,7 @@ impl<'a> Placer<'a> {
         weights: Option<&Weights>,
     ) -> Result<WeightAddresses> {
         let mut placed = WeightAddresses {
-            of: Weights::default(),
+            read: Weights::default(),
             guesses: vec![0; config.num_hidden_layers],
             inverse_frequencies: 0,
         };
@@ -83,12 +83,12 @@ impl<'a> Placer<'a> {
         let all = operations(config, section.layers());
         let (outside, mut others): (Vec<Op>, Vec<Op>) = all.into_iter().partition(outside);
         for op in outside {
-            let embedding = placed.of.of(None, OpKind::Embed);
+            let embedding = placed.read.of(None, OpKind::Embed);
             let read = match (op.kind, embedding) {
                 (OpKind::LmHead, [_]) if config.tie_word_embeddings => embedding.to_vec(),
                 _ => self.operation(config, op, weights)?,
             };
-            placed.of.put(op, read);
+            placed.read.put(op, read);
         }
         let frequencies = inverse_frequencies(config.rope_theta, config.head_dim);
         placed.inverse_frequencies = self.align();
@@ -102,7 +102,7 @@ impl<'a> Placer<'a> {
         });
         for op in others {
             let read = self.operation(config, op, weights)?;
-            placed.of.put(op, read);
+            placed.read.put(op, read);
             if let (OpKind::Router, Some(layer)) = (op.kind, op.layer)
                 && guesses_by_copy(config.num_experts)
             {
@@ -134,10 +134,7 @@ impl<'a> Placer<'a> {
         declared: &Declared,
         tensors: impl Iterator<Item = &'t Tensor>,
     ) -> Result<Matrix> {
-        let format = match declared.role {
-            Role::Matrix | Role::Embedding => self.matrices,
-            _ => WeightFormat::F32,
-        };
+        let format = declared.kept(self.matrices);
         let (rows, columns) = declared.matrix();
         let order = match declared.each_expert {
             Some(_) => Order::Packed,

@@ -1,15 +1,14 @@
-//! A matrix of weights in a GPU's memory: what every call takes that reads one, and what is said of that call.
+//! A matrix of weights as a value: what every call takes that reads one, and what is told of that call.
 
-use crate::backend::cuda::driver::Address;
-use crate::backend::cuda::driver::tensor_map::Boxes;
 use crate::model::WeightFormat;
 use serde::Serialize;
 
-/// `[rows, columns]`, which lies on 16 bytes.
+/// A matrix of weights in a GPU's memory, `[rows, columns]`, as every call takes it that reads one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Matrix {
+    /// On 16 bytes.
     #[serde(skip)]
-    pub address: Address,
+    pub address: u64,
     pub rows: u32,
     pub columns: u32,
     /// Elements from an expert's matrix to the next expert's; of one that stands alone all that it has.
@@ -17,12 +16,12 @@ pub struct Matrix {
     pub format: WeightFormat,
     /// Where its scales lie, of a format that has any.
     #[serde(skip)]
-    pub scale: Option<Address>,
+    pub scale: Option<u64>,
 }
 
 impl Matrix {
     /// One that stands alone, row after row.
-    pub fn of_rows(address: Address, format: WeightFormat, rows: u32, columns: u32) -> Self {
+    pub fn of_rows(address: u64, format: WeightFormat, rows: u32, columns: u32) -> Self {
         Self {
             address,
             rows,
@@ -33,7 +32,7 @@ impl Matrix {
         }
     }
 
-    /// Of its elements, without what may fill up its rows.
+    /// The bytes of its elements, without what may fill up its rows.
     pub fn bytes(&self) -> u64 {
         u64::from(self.rows) * self.row_bytes()
     }
@@ -52,11 +51,5 @@ impl Matrix {
     pub fn above(&self, other: &Self) -> Self {
         let rows = self.rows + other.rows;
         Self::of_rows(self.address, self.format, rows, self.columns)
-    }
-
-    /// Of so many rows each, where rows lie one after the other.
-    pub fn boxes(&self, box_rows: u32) -> Boxes {
-        let shape = [self.rows, self.columns];
-        Boxes::of_rows(self.address, self.format, shape, box_rows)
     }
 }
