@@ -346,3 +346,29 @@ impl<'a> Lowering<'a> {
         self.push(kernel, launch, arguments)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::cuda::families::tiled::Epilogue;
+    use crate::backend::cuda::matrix::Matrix;
+
+    #[test]
+    fn gate_and_up_take_turns_of_eight_rows() {
+        let matrix = |address| Matrix::of_rows(address, WeightFormat::BF16, 416, 64);
+        let product = Product {
+            y: 0,
+            x: 0,
+            w: matrix(1 << 20),
+            w_pair: Some(matrix(1 << 16)),
+            bias: 0,
+            epilogue: Epilogue::SiluMul,
+            parts: Parts::There,
+        };
+        let boxes = weight_boxes(&product, 256);
+        assert_eq!(boxes.at, 1 << 16);
+        assert_eq!(boxes.sizes, [64, 8, 2, 52, 1]);
+        assert_eq!(boxes.strides[1..], [128, (1 << 20) - (1 << 16), 1024, 128]);
+        assert_eq!(boxes.each, [64, 8, 2, 16, 1]);
+    }
+}

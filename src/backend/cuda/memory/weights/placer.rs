@@ -79,29 +79,12 @@ impl<'a> Placer<'a> {
             guesses: vec![0; config.num_hidden_layers],
             inverse_frequencies: 0,
         };
-        let outside = |op: &Op| matches!(op.kind, OpKind::Embed | OpKind::LmHead);
-        let all = operations(config, section.layers());
-        let (outside, mut others): (Vec<Op>, Vec<Op>) = all.into_iter().partition(outside);
-        for op in outside {
+        for op in operations(config, section.layers()) {
             let embedding = placed.read.of(None, OpKind::Embed);
             let read = match (op.kind, embedding) {
                 (OpKind::LmHead, [_]) if config.tie_word_embeddings => embedding.to_vec(),
                 _ => self.operation(config, op, weights)?,
             };
-            placed.read.put(op, read);
-        }
-        let frequencies = inverse_frequencies(config.rope_theta, config.head_dim);
-        placed.inverse_frequencies = self.align();
-        self.copy_small(frequencies.iter().flat_map(|f| f.to_le_bytes()).collect())?;
-        // Norms first.
-        others.sort_by_key(|op| {
-            (
-                op.layer,
-                !matches!(op.kind, OpKind::OperatorNorm | OpKind::FfnNorm),
-            )
-        });
-        for op in others {
-            let read = self.operation(config, op, weights)?;
             placed.read.put(op, read);
             if let (OpKind::Router, Some(layer)) = (op.kind, op.layer)
                 && guesses_by_copy(config.num_experts)
@@ -109,6 +92,9 @@ impl<'a> Placer<'a> {
                 placed.guesses[layer] = self.guess(config, layer, weights)?;
             }
         }
+        let frequencies = inverse_frequencies(config.rope_theta, config.head_dim);
+        placed.inverse_frequencies = self.align();
+        self.copy_small(frequencies.iter().flat_map(|f| f.to_le_bytes()).collect())?;
         Ok(placed)
     }
 
