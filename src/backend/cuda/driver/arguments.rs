@@ -175,11 +175,13 @@ mod tests {
 
     #[test]
     fn arguments_of_another_size_are_refused() {
-        let (address, number) = (Argument::Address(0), Argument::U32(0));
-        check("tg_ways_busy", &[address.clone(), number.clone()]).unwrap();
-        let error = check("tg_ways_busy", &[address, number.clone(), number]).unwrap_err();
+        let mut arguments = vec![Argument::Address(0); 4];
+        arguments.push(Argument::U32(0));
+        check("tg_query_tiles", &arguments).unwrap();
+        arguments.push(Argument::U32(0));
+        let error = check("tg_query_tiles", &arguments).unwrap_err();
         assert!(
-            error.to_string().contains("16 bytes, expected 12"),
+            error.to_string().contains("40 bytes, expected 36"),
             "{error}"
         );
         let error = check("tg_nothing", &[]).unwrap_err();
