@@ -7,6 +7,22 @@
 #include "abi.h"
 #include "common/address.h"
 
+/* Sizes that these kernels and their launchers both go by. */
+#define TG_ROPE_THREADS 128u
+#define TG_ROPE_HEADS 16u            /* of a block of attention/rope.cu */
+#define TG_ROW_THREADS 128u
+#define TG_ROW_HEADS 4u              /* query heads of a block of attention/rows.cu */
+#define TG_TILE_PAIRS 64u            /* of a query row and a head, in a block of attention/tiles.cu; keys at a time too */
+#define TG_TILE_PAD 8u               /* elements behind each vector of these in shared memory */
+#define TG_TILE_THREADS 128u
+#define TG_LIST_THREADS 1024u        /* of the one block that lists query tiles */
+#define TG_QUERY_TILE_BYTES 16u      /* of a QueryTile (attention/attention.cuh) */
+#define TG_DECODE_SPLITS 32u         /* chunks of a row's keys, at most (attention/decode.cu) */
+#define TG_DECODE_HEADS 8u           /* query heads of a block there */
+#define TG_DECODE_HEADS_F32 4u       /* of f32 */
+#define TG_PROMPT_PAIRS 128u         /* of a query row and a head, in a tile of attention/prompt.cuh */
+#define TG_PROMPT_THREADS 384u
+
 /* attention/rope.cu */
 typedef struct tg_qk_norm_rope_args {
   TG_ADDRESS(void) qkv;

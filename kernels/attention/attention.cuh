@@ -20,6 +20,7 @@ struct alignas(16) QueryTile {
   uint32_t first_position;
   uint32_t rows;
 };
+static_assert(sizeof(QueryTile) == TG_QUERY_TILE_BYTES, "the launcher leaves room for them");
 
 /* A slot's keys or values of one kv head. */
 struct Pages {

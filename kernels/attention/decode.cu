@@ -33,7 +33,7 @@
 #include "attention/share.cuh"
 #include "attention/rope.cuh"
 
-constexpr uint32_t MOST_SPLITS = 32;  /* MOST_CHUNKS of src/backend/cuda/families/key_split.rs */
+constexpr uint32_t MOST_SPLITS = TG_DECODE_SPLITS;
 constexpr uint32_t JOIN_AT_ONCE = 16; /* chunks whose sums are asked for before the first is added */
 constexpr float LOG2_E = 1.44269504088896f;
 

@@ -27,8 +27,9 @@
 #include "common/wgmma.cuh"
 
 constexpr uint32_t PROMPT_GROUPS = 2;  /* warpgroups that multiply */
-constexpr uint32_t PROMPT_PAIRS = PROMPT_GROUPS * GMMA_M;
+constexpr uint32_t PROMPT_PAIRS = TG_PROMPT_PAIRS;
 constexpr uint32_t PROMPT_THREADS = (PROMPT_GROUPS + 1) * GMMA_GROUP;
+static_assert(PROMPT_PAIRS == PROMPT_GROUPS * GMMA_M && PROMPT_THREADS == TG_PROMPT_THREADS, "as the launcher has it");
 
 template <typename T_, uint32_t D_>
 struct PromptTile {

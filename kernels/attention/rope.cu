@@ -17,8 +17,9 @@
 #include "attention/attention.cuh"
 #include "attention/rope.cuh"
 
-constexpr int ROPE_THREADS = 128;
+constexpr int ROPE_THREADS = TG_ROPE_THREADS;
 constexpr int ROPE_HEADS = ROPE_THREADS / HEAD_LANES;
+static_assert(ROPE_HEADS == TG_ROPE_HEADS, "as the launcher has it");
 
 template <typename T, int D>
 __device__ inline void qk_norm_rope(const tg_qk_norm_rope_args &a) {

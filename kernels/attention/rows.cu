@@ -14,9 +14,9 @@
  */
 #include "attention/attention.cuh"
 
-constexpr int ROW_WARPS = 4;
-constexpr int ROW_THREADS = ROW_WARPS * WARP;
-constexpr int HEADS = 4;
+constexpr int ROW_WARPS = TG_ROW_THREADS / WARP;
+constexpr int ROW_THREADS = TG_ROW_THREADS;
+constexpr int HEADS = TG_ROW_HEADS;
 
 /* Eight consecutive elements. */
 template <typename T>

@@ -8,6 +8,7 @@
 #ifndef TAILGRAPH_ATTENTION_SHARE_CUH
 #define TAILGRAPH_ATTENTION_SHARE_CUH
 
+#include "attention/args.h"
 #include "common/base.cuh"
 #include "common/global.cuh"
 #include "common/mma.cuh"
@@ -26,7 +27,7 @@ __device__ inline uint32_t word(const uint4 &v, int i) { return i == 0 ? v.x : i
  * shared memory, [HEADS, D]. Scores are in units of log2. Of lane l, g = l / 4 and t = l % 4. */
 template <typename T, int D>
 struct Share {
-  static constexpr int HEADS = 8, KEYS = 16, LINES = KEYS / 8, PARTS = D / 32, HALVES = D / 64;
+  static constexpr int HEADS = TG_DECODE_HEADS, KEYS = 16, LINES = KEYS / 8, PARTS = D / 32, HALVES = D / 64;
   uint4 k[LINES * PARTS];       /* of key 8 line + g, elements 32 part + 8t .. */
   uint4 v[4 * HALVES];          /* of keys 2t + 0, 1, 8, 9, elements 64 half + 8g .. */
   uint4 q[PARTS];               /* of head g, as k */
@@ -147,7 +148,7 @@ struct Share {
 /* A key is 16 bytes in each of LANES lanes. */
 template <int D>
 struct Share<float, D> {
-  static constexpr int HEADS = 4, KEYS = (LOADS_AHEAD ? 1024 : 512) / D, LANES = D / 4, AT_ONCE = WARP / LANES, SLOTS = KEYS / AT_ONCE;
+  static constexpr int HEADS = TG_DECODE_HEADS_F32, KEYS = (LOADS_AHEAD ? 1024 : 512) / D, LANES = D / 4, AT_ONCE = WARP / LANES, SLOTS = KEYS / AT_ONCE;
   float4 k[SLOTS], v[SLOTS];  /* of key AT_ONCE slot + lane / LANES, elements 4 (lane % LANES) .. */
   float4 q[HEADS];
   float highest[HEADS], total[HEADS];

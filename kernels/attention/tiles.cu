@@ -17,12 +17,13 @@
 #include "attention/attention.cuh"
 #include "common/mma.cuh"
 
-constexpr int TILE = 64;
-constexpr int KEYS = 64;
+constexpr int TILE = TG_TILE_PAIRS;
+constexpr int KEYS = TG_TILE_PAIRS;
 constexpr int TILE_WARPS = TILE / 16;
 constexpr int TILE_THREADS = TILE_WARPS * WARP;
+static_assert(TILE_THREADS == TG_TILE_THREADS, "as the launcher has it");
 
-constexpr int LIST_THREADS = 1024;
+constexpr int LIST_THREADS = TG_LIST_THREADS;
 static_assert(LIST_THREADS >= TG_MAX_SLOTS, "a thread a sequence");
 
 /* Launch: one block of LIST_THREADS. */
@@ -47,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(LIST_THREADS)
 
 template <typename T, int D>
 __device__ inline void attend_tile(const tg_attention_tiles_args &a) {
-  constexpr int PITCH = D + 8;
+  constexpr int PITCH = D + TG_TILE_PAD;
   constexpr int CHUNKS = D / 8;  /* of 16 bytes, in a vector */
   extern __shared__ uint4 shared[];
   T *q_shared = reinterpret_cast<T *>(shared);     /* [TILE, PITCH] */

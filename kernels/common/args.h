@@ -6,6 +6,23 @@
 #include "abi.h"
 #include "common/address.h"
 
+/* Sizes that kernels and their launchers both go by, of several families. */
+#define TG_NORM_THREADS 256u        /* of a block that norms a row (common/rmsnorm.cuh) */
+#define TG_MAX_EXPERTS 128u         /* of a layer, at most */
+#define TG_MAX_TOP_K 8u             /* of a row, at most */
+#define TG_MOST_BIT_WORDS 4u        /* of common/bits.cuh: instances have 1, 2 or so many */
+#define TG_EXPERT_TILE_BYTES 16u    /* of an ExpertTile (common/experts.cuh) */
+#define TG_EXPERT_COUNTS 272u       /* words behind the address of the tiles' count, which is the first */
+#define TG_PACKED_ROWS 8u           /* of a block (common/packed.cuh) */
+#define TG_PACKED_COLUMNS 64u
+#define TG_PREFETCH_BYTES 4096u     /* of a piece (common/prefetch.cuh) */
+#define TG_PARTS 3u                 /* bf16 values whose sum is an f32 */
+#define TG_GMMA_ROWS 64u            /* of the operands of a warpgroup's instructions: M (common/operands.cuh) */
+#define TG_GMMA_COLUMNS 64u         /* K of four instructions, which is a row of 128 bytes */
+#define TG_GMMA_ROW_BYTES 128u
+#define TG_GMMA_ATOM_BYTES 1024u    /* operands begin on so many */
+#define TG_GMMA_THREADS 128u        /* of a warpgroup */
+
 /* What of a layer's experts comes to the second-level cache meanwhile (common/prefetch.cuh). */
 typedef struct tg_prefetch_args {
   TG_ADDRESS(const char) gate;              /* of the first expert; on 16 bytes */

@@ -5,10 +5,11 @@
 #ifndef TAILGRAPH_BITS_CUH
 #define TAILGRAPH_BITS_CUH
 
+#include "common/args.h"
 #include "common/base.cuh"
 #include <type_traits>
 
-constexpr uint32_t MOST_BIT_WORDS = 4;
+constexpr uint32_t MOST_BIT_WORDS = TG_MOST_BIT_WORDS;
 
 template <uint32_t WORDS>
 struct ExpertHalves;

@@ -2,10 +2,11 @@
 #ifndef TAILGRAPH_EXPERTS_CUH
 #define TAILGRAPH_EXPERTS_CUH
 
+#include "common/args.h"
 #include "common/base.cuh"
 
-constexpr int MAX_EXPERTS = 128;
-constexpr int MAX_TOP_K = 8;
+constexpr int MAX_EXPERTS = TG_MAX_EXPERTS;
+constexpr int MAX_TOP_K = TG_MAX_TOP_K;
 
 /* Rows that one block multiplies with one expert's weights: places `first .. first + rows` of the token sort. */
 struct alignas(16) ExpertTile {
@@ -13,9 +14,10 @@ struct alignas(16) ExpertTile {
   uint32_t first;
   uint32_t rows;
 };
+static_assert(sizeof(ExpertTile) == TG_EXPERT_TILE_BYTES, "the launcher leaves room for them");
 
 /* Words behind the address of the tiles' count, which is the first. The others are what grouped/units.cuh counts up. */
-constexpr uint32_t EXPERT_COUNTS = 272;
+constexpr uint32_t EXPERT_COUNTS = TG_EXPERT_COUNTS;
 
 /* All threads of a block. */
 __device__ inline void clear_counts(uint32_t *tile_count) {

@@ -6,6 +6,7 @@
 #ifndef TAILGRAPH_OPERANDS_CUH
 #define TAILGRAPH_OPERANDS_CUH
 
+#include "common/args.h"
 #include "common/base.cuh"
 #include <stdint.h>
 
@@ -16,11 +17,11 @@
 #define GMMA_BODY(...)
 #endif
 
-constexpr uint32_t GMMA_GROUP = 4 * WARP;     /* threads that issue together */
-constexpr uint32_t GMMA_M = 64;
-constexpr uint32_t GMMA_K = 64;               /* of an operand's row: four instructions */
-constexpr uint32_t GMMA_ROW_BYTES = 128;
-constexpr uint32_t GMMA_ATOM_BYTES = 1024;
+constexpr uint32_t GMMA_GROUP = TG_GMMA_THREADS;  /* threads that issue together */
+constexpr uint32_t GMMA_M = TG_GMMA_ROWS;
+constexpr uint32_t GMMA_K = TG_GMMA_COLUMNS;     /* of an operand's row: four instructions */
+constexpr uint32_t GMMA_ROW_BYTES = TG_GMMA_ROW_BYTES;
+constexpr uint32_t GMMA_ATOM_BYTES = TG_GMMA_ATOM_BYTES;
 
 /* A matrix in global memory, for tensor copies: CUtensorMap, made by the host. */
 struct alignas(128) TensorMap {

@@ -8,9 +8,10 @@
 #ifndef TAILGRAPH_PACKED_CUH
 #define TAILGRAPH_PACKED_CUH
 
+#include "common/args.h"
 #include <stdint.h>
 
-constexpr uint32_t PACKED_ROWS = 8, PACKED_COLUMNS = 64, PACKED_BLOCK = PACKED_ROWS * PACKED_COLUMNS;
+constexpr uint32_t PACKED_ROWS = TG_PACKED_ROWS, PACKED_COLUMNS = TG_PACKED_COLUMNS, PACKED_BLOCK = PACKED_ROWS * PACKED_COLUMNS;
 
 /* Elements of a packed row of k. */
 __host__ __device__ constexpr uint32_t packed_columns(uint32_t k) {

@@ -11,7 +11,7 @@
 #include "common/pdl.cuh"
 #include "common/args.h"
 
-constexpr uint32_t PREFETCH_BYTES = 4096;  /* a piece */
+constexpr uint32_t PREFETCH_BYTES = TG_PREFETCH_BYTES;
 
 /* A block's share of the pieces, one every so many blocks, by and by. One lane; before anything is urgent, as there is a division
  * in it. */

@@ -8,9 +8,10 @@
 #ifndef TAILGRAPH_RMSNORM_CUH
 #define TAILGRAPH_RMSNORM_CUH
 
+#include "common/args.h"
 #include "common/base.cuh"
 
-constexpr int NORM_THREADS = 256;
+constexpr int NORM_THREADS = TG_NORM_THREADS;
 
 /* A thread's sum of squares so far, and four elements more. */
 __device__ inline float add_squares(float squares, float4 v) {

@@ -28,8 +28,8 @@
 #include "common/pdl.cuh"
 #include "conv/args.h"
 
-constexpr int CONV_THREADS = 128;
-constexpr int CONV_ROWS = 4, CONV_TAPS = 3;  /* of tg_conv_rows_*: rows of a thread, and taps */
+constexpr int CONV_THREADS = TG_CONV_THREADS;
+constexpr int CONV_ROWS = TG_CONV_ROWS, CONV_TAPS = TG_CONV_TAPS;
 
 template <typename T>
 __device__ inline float4 rounded(float4 v);

@@ -6,6 +6,17 @@
 
 #include "abi.h"
 #include "common/address.h"
+#include "common/args.h"
+
+/* Sizes that these kernels and their launchers both go by. */
+#define TG_GROUPED_OUTPUTS 128u      /* weight rows of a unit: 64 for each warpgroup of consumers */
+#define TG_GROUPED_GROUP_ROWS 16u    /* of those, for each consumer warp */
+#define TG_GROUPED_SPLIT_ROWS 32u    /* of an expert tile of f32 rows, at most */
+#define TG_GROUPED_MOST_STAGES 16u
+#define TG_GROUPED_SORTERS 256u      /* threads that sort: so many rows for each one that they have */
+#define TG_GROUPED_MOST_EACH 4u      /* for which there are instances; of f32 rows 1 */
+#define TG_GROUPED_MOST_TILES 256u   /* expert tiles of a step */
+#define TG_GROUPED_MOST_BLOCKS 384u  /* of a grid */
 
 typedef struct tg_grouped_args {
   TG_ADDRESS(void) partial;                 /* [R K,H], by pair: f32, or x's type, as the instance has it */

@@ -7,14 +7,15 @@
 #include "common/barrier.cuh"
 #include "common/packed.cuh"
 #include "common/wgmma.cuh"
+#include "grouped/args.h"
 #include <type_traits>
 
-constexpr uint32_t GROUPED_OUTPUTS = 128;    /* weight rows of a unit: 64 for each warpgroup of consumers */
-constexpr uint32_t GROUPED_GROUP_ROWS = 16;  /* of those, for each consumer warp */
+constexpr uint32_t GROUPED_OUTPUTS = TG_GROUPED_OUTPUTS;
+constexpr uint32_t GROUPED_GROUP_ROWS = TG_GROUPED_GROUP_ROWS;
 constexpr uint32_t GROUPED_K = GMMA_K;
 constexpr uint32_t GROUPED_WEIGHT_BYTES = GROUPED_OUTPUTS * GMMA_ROW_BYTES;  /* of a stage */
 constexpr uint32_t GROUPED_CONSUMERS = 8;    /* warps; then come the loaders, a counter and the producer */
-constexpr uint32_t GROUPED_MOST_STAGES = 16;
+constexpr uint32_t GROUPED_MOST_STAGES = TG_GROUPED_MOST_STAGES;
 
 /* ---- types ----------------------------------------------------------------------------------- */
 
@@ -46,7 +47,7 @@ struct GroupedSplit {
   using X = float;
   using W = __nv_bfloat16;
   using Sum = float;
-  static constexpr int PARTS = 3, MOST_ROWS = 32;
+  static constexpr int PARTS = TG_PARTS, MOST_ROWS = TG_GROUPED_SPLIT_ROWS;
   static constexpr bool ROUNDS = false;
 
   struct Piece {

@@ -25,12 +25,13 @@
 
 #include "common/barrier.cuh"
 #include "common/experts.cuh"
+#include "grouped/args.h"
 
-constexpr uint32_t GROUPED_SORTERS = 256;     /* threads that sort: so many rows for each one that they have */
+constexpr uint32_t GROUPED_SORTERS = TG_GROUPED_SORTERS;
 constexpr uint32_t GROUPED_SORT_WARPS = GROUPED_SORTERS / WARP;
-constexpr uint32_t GROUPED_MOST_TILES = 256;  /* expert tiles of a step */
+constexpr uint32_t GROUPED_MOST_TILES = TG_GROUPED_MOST_TILES;
 constexpr uint32_t GROUPED_QUEUE = 4;         /* units posted and not yet done with */
-constexpr uint32_t GROUPED_MOST_BLOCKS = 384; /* of a grid */
+constexpr uint32_t GROUPED_MOST_BLOCKS = TG_GROUPED_MOST_BLOCKS;
 
 enum GroupedKind : uint32_t { GROUPED_GATE_UP, GROUPED_DOWN, GROUPED_END };
 

@@ -8,6 +8,13 @@
 #include "common/address.h"
 #include "common/args.h"
 
+/* Sizes that these kernels and their launchers both go by. */
+#define TG_PERSISTENT_GROUPS 2u      /* warpgroups that multiply */
+#define TG_PERSISTENT_ROWS (TG_PERSISTENT_GROUPS * TG_GMMA_ROWS)  /* batch rows of a tile */
+#define TG_PERSISTENT_THREADS ((TG_PERSISTENT_GROUPS + 1u) * TG_GMMA_THREADS)
+#define TG_PERSISTENT_TURN_ROWS 8u   /* weight rows of gate or of up that follow each other before the other's; so with B, C and X */
+#define TG_SPLIT_THREADS 256u        /* of a block of tg_split_rows */
+
 /* Dense. */
 typedef struct tg_persistent_args {
   TG_ADDRESS(void) y;                       /* [rows, n_total] */

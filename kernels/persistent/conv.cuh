@@ -38,7 +38,7 @@ template <typename T>
 struct PersistentConvTile : PersistentTile<T, 192, 4, 2> {
   using Tile = PersistentTile<T, 192, 4, 2>;
   static constexpr bool CONVOLVES = true;
-  static constexpr uint32_t CHANNELS = Tile::WIDTH / 3, GROUP_ROWS = 8 * 3;
+  static constexpr uint32_t CHANNELS = Tile::WIDTH / 3, GROUP_ROWS = 3 * TG_PERSISTENT_TURN_ROWS;
   using Past = PersistentPast<T, CHANNELS>;
   /* Behind the stages lies the past, then all barriers: the ring's, and two for the past. */
   static constexpr uint32_t PAST = Tile::STAGES * Tile::STAGE_BYTES, BARRIERS = PAST + sizeof(Past);

@@ -6,7 +6,7 @@ PERSISTENT_HALVES(tg_persistent_f32_w128_halves, PersistentTile<float, 128, 3>)
 PERSISTENT_GATE_UP(tg_persistent_gate_up_f32, PersistentTile<float, 128, 3, 1, true>)
 PERSISTENT_DOWN(tg_persistent_down_f32, PersistentTile<float, 128, 3>)
 
-constexpr uint32_t SPLIT_THREADS = 256;
+constexpr uint32_t SPLIT_THREADS = TG_SPLIT_THREADS;
 
 /* parts[3][plane][K], bf16, of x[R,K]: rows `base` and further of the step's, at most `most`; parts and x start at `base`.
  * Bound: memory, 10 K bytes a row. 2,048 rows of K 2048: 10.2 us on an H200, 4.1 TB/s (profiles/results/kernels-heads-h200-2026-11-28.txt).

@@ -8,9 +8,9 @@
 #include "tiled/tiled.cuh"
 #include <type_traits>
 
-constexpr uint32_t PERSISTENT_GROUPS = 2;  /* warpgroups that multiply */
-constexpr uint32_t PERSISTENT_ROWS = PERSISTENT_GROUPS * GMMA_M;
-constexpr uint32_t PERSISTENT_THREADS = (PERSISTENT_GROUPS + 1) * GMMA_GROUP;
+constexpr uint32_t PERSISTENT_GROUPS = TG_PERSISTENT_GROUPS;
+constexpr uint32_t PERSISTENT_ROWS = TG_PERSISTENT_ROWS;
+constexpr uint32_t PERSISTENT_THREADS = TG_PERSISTENT_THREADS;
 constexpr uint32_t PERSISTENT_WARPS = PERSISTENT_GROUPS * GMMA_GROUP / WARP;
 constexpr uint32_t PERSISTENT_WARP_ROWS = GMMA_M * WARP / GMMA_GROUP;  /* of a tile, whose sums a warp has */
 constexpr uint32_t PERSISTENT_EARLY = 6;  /* stages whose weights are asked for into the second-level cache before earlier kernels end */
@@ -22,10 +22,10 @@ struct PersistentTile {
   using T = T_;
   static constexpr bool SPLIT = sizeof(T) == sizeof(float);
   using W = std::conditional_t<SPLIT, __nv_bfloat16, T>;  /* of weights, and of rows as they are multiplied */
-  static constexpr uint32_t PARTS = SPLIT ? 3 : 1;
+  static constexpr uint32_t PARTS = SPLIT ? TG_PARTS : 1;
   static constexpr uint32_t WIDTH = WIDTH_, MATES = MATES_;
   static constexpr bool GATHERS = GATHERS_, CONVOLVES = false;
-  static constexpr uint32_t GROUP_ROWS = 16;  /* weight rows that come in turns, of gate and up */
+  static constexpr uint32_t GROUP_ROWS = 2 * TG_PERSISTENT_TURN_ROWS;  /* weight rows that come in turns, of gate and up */
   static constexpr uint32_t PART_BYTES = PERSISTENT_ROWS * GMMA_ROW_BYTES, X_BYTES = PARTS * PART_BYTES;
   static constexpr uint32_t STAGE_BYTES = X_BYTES + WIDTH * GMMA_ROW_BYTES;
   static constexpr uint32_t STAGES = STAGES_;

@@ -5,6 +5,28 @@
 
 #include "abi.h"
 #include "common/address.h"
+#include "common/args.h"
+
+/* Sizes that these kernels and their launchers both go by. */
+#define TG_SCORE_EXPERTS (TG_NORM_THREADS / 32u)  /* that a block of tg_scores_* has, a warp each */
+#define TG_SORT_THREADS 1024u        /* at most */
+#define TG_SORT_BLOCKS 8u            /* of the cluster of tg_sort_tokens_many */
+#define TG_CHOOSE_ROWS 256u          /* of a bucket that tg_choose_and_sort takes, at most */
+#define TG_COMBINE_ROWS 2u           /* of a block of tg_combine_*, at most */
+#define TG_COMBINE_FOUR 4u           /* experts a row that tg_combine_four_* takes, at most */
+#define TG_ROUTER_MANY_ROWS 8u       /* of a block of tg_router_many_*, a warp each */
+/* router/norm_router.cu, all of the router of few rows: experts of a block at a time, blocks that share their columns, rows of a
+ * cluster and columns, at most, and the words of bits of its instances. */
+#define TG_ROUTE_EACH 8u
+#define TG_ROUTE_HALVES 2u
+#define TG_ROUTE_ROWS 8u
+#define TG_ROUTE_HIDDEN (TG_ROUTE_HALVES * 4u * TG_NORM_THREADS)
+#define TG_ROUTE_WORDS 2u
+/* router/norm_router_many.cu, the same of many rows: rows that a block multiplies together, rows of a cluster, at most, and columns
+ * of a block. */
+#define TG_ROUTE_MANY_TOGETHER 4u
+#define TG_ROUTE_MANY_ROWS 32u
+#define TG_ROUTE_MANY_COLUMNS 256u
 
 /* tg_scores_* of router/router.cu */
 typedef struct tg_scores_args {

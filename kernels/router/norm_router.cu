@@ -33,10 +33,10 @@
 #include "router/args.h"
 #include "router/choice.cuh"
 
-constexpr int ROUTE_THREADS = 256, ROUTE_WARPS = ROUTE_THREADS / WARP;
+constexpr int ROUTE_THREADS = TG_NORM_THREADS, ROUTE_WARPS = ROUTE_THREADS / WARP;
 constexpr int ROUTE_REGISTERS = 72;
-[[maybe_unused]] constexpr uint32_t ROUTE_EACH = 8, ROUTE_HALVES = 2, ROUTE_ROWS = 8;
-[[maybe_unused]] constexpr uint32_t ROUTE_HIDDEN = ROUTE_HALVES * 4 * ROUTE_THREADS, ROUTE_AT_ONCE = 4;
+[[maybe_unused]] constexpr uint32_t ROUTE_EACH = TG_ROUTE_EACH, ROUTE_HALVES = TG_ROUTE_HALVES, ROUTE_ROWS = TG_ROUTE_ROWS;
+[[maybe_unused]] constexpr uint32_t ROUTE_HIDDEN = TG_ROUTE_HIDDEN, ROUTE_AT_ONCE = 4;
 static_assert(ROUTE_WARPS == 8, "two loads of four");
 
 /* Of WORDS times 32 experts. */
@@ -83,7 +83,7 @@ template <typename X, uint32_t WORDS>
 __device__ inline void route_step(const tg_choosing_args &arrays, const tg_route_args &args, uint32_t hidden, uint32_t expert_count,
                                   Weighing weighing) {
   constexpr uint32_t EXPERTS = WORDS * WARP;
-  static_assert(WORDS <= 2, "twice ROUTE_EACH");
+  static_assert(WORDS <= TG_ROUTE_WORDS, "twice ROUTE_EACH");
   static_assert(ROUTE_ROWS % ROUTE_WARPS == 0 && ROUTE_ROWS * ROUTE_EACH <= ROUTE_THREADS, "as many rows for each warp; a thread has a sum");
   __shared__ RouteScratch<WORDS> scratch;
   __shared__ uint64_t summed;  /* what other blocks of the cluster send is there */

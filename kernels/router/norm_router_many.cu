@@ -36,12 +36,13 @@
 #include "router/args.h"
 #include "router/choice.cuh"
 
-constexpr int MANY_THREADS = 256, MANY_WARPS = MANY_THREADS / WARP;
+constexpr int MANY_THREADS = TG_NORM_THREADS, MANY_WARPS = MANY_THREADS / WARP;
 constexpr int MANY_REGISTERS = 80;
-[[maybe_unused]] constexpr uint32_t MANY_EACH = 4, MANY_TOGETHER = 4, MANY_ROWS = 32, MANY_BLOCKS = 8;
+[[maybe_unused]] constexpr uint32_t MANY_EACH = 4, MANY_TOGETHER = TG_ROUTE_MANY_TOGETHER, MANY_ROWS = TG_ROUTE_MANY_ROWS, MANY_BLOCKS = 8;
 /* Columns of a block, in runs of four for each lane; a row's pieces of 16 bytes; rows that are waited for together. */
 [[maybe_unused]] constexpr uint32_t MANY_RUN = 4 * WARP, MANY_COLUMNS = 2 * MANY_RUN, MANY_PIECES = MANY_COLUMNS / 4;
 [[maybe_unused]] constexpr uint32_t MANY_PART = 16;
+static_assert(MANY_COLUMNS == TG_ROUTE_MANY_COLUMNS, "as the launcher has it");
 static_assert(MANY_EACH * MANY_WARPS == WARP, "a warp's experts");
 static_assert(MANY_EACH * MANY_TOGETHER == WARP / 2 && MANY_ROWS == WARP, "two lanes have a sum; a lane has a row's scale");
 static_assert(MANY_PART * MANY_PART == MANY_THREADS && MANY_ROWS == 2 * MANY_PART, "as many threads for each row of a part's squares");

@@ -32,8 +32,8 @@
 #include "router/args.h"
 
 constexpr int ROUTER_WARPS = NORM_THREADS / WARP;
-constexpr int SCORE_EXPERTS = ROUTER_WARPS;  /* a warp each */
-constexpr int MANY_ROWS = 8, MANY_THREADS = MANY_ROWS * WARP;  /* a warp norms a row, and chooses for it */
+constexpr int SCORE_EXPERTS = TG_SCORE_EXPERTS;  /* a warp each */
+constexpr int MANY_ROWS = TG_ROUTER_MANY_ROWS, MANY_THREADS = MANY_ROWS * WARP;  /* a warp norms a row, and chooses for it */
 constexpr int MANY_EXPERTS = 4, MANY_AT_ONCE = 8;  /* whose weights a warp has for so many of the rows */
 /* Blocks of them on an SM, so that some norm while others multiply; on sm_80 three would spill. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -14,7 +14,7 @@
 #include "common/experts.cuh"
 #include "router/args.h"
 
-constexpr int SORT_THREADS = 1024;  /* at most */
+constexpr int SORT_THREADS = TG_SORT_THREADS;
 constexpr int SORT_WARPS = SORT_THREADS / WARP;
 constexpr int SORT_AT_ONCE = 8;     /* of a lane's pairs, whose experts are read together */
 

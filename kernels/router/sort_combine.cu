@@ -19,8 +19,8 @@
 #include "common/pdl.cuh"
 #include "router/sort.cuh"
 
-constexpr int CHOOSE_ROWS = 256;    /* most rows of a bucket that tg_choose_and_sort takes */
-constexpr int COMBINE_ROWS = 2;     /* of a block, at most */
+constexpr int CHOOSE_ROWS = TG_CHOOSE_ROWS;
+constexpr int COMBINE_ROWS = TG_COMBINE_ROWS;
 
 /* Launch: one block of SORT_THREADS. */
 extern "C" __global__ void __launch_bounds__(SORT_THREADS)
@@ -148,15 +148,15 @@ __device__ inline void combine(const tg_combine_args &args) {
     combine<X, TOP, AT_ONCE, Y>(args);                                                        \
   }
 
-COMBINE(four_bf16, __nv_bfloat16, 4, 2, float)
-COMBINE(four_f16, __half, 4, 2, float)
-COMBINE(four_f32, float, 4, 2, float)
+COMBINE(four_bf16, __nv_bfloat16, TG_COMBINE_FOUR, 2, float)
+COMBINE(four_f16, __half, TG_COMBINE_FOUR, 2, float)
+COMBINE(four_f32, float, TG_COMBINE_FOUR, 2, float)
 COMBINE(experts_bf16, __nv_bfloat16, MAX_TOP_K, 1, float)
 COMBINE(experts_f16, __half, MAX_TOP_K, 1, float)
 COMBINE(experts_f32, float, MAX_TOP_K, 1, float)
 /* Of what down made of many rows: rounded (persistent/persistent.cuh, grouped/store.cuh). Of four experts a row 64 registers at most: 512
  * blocks then run at the same time where there are 128 SMs. */
-COMBINE(rounded_four_bf16, __nv_bfloat16, 4, 2, __nv_bfloat16)
-COMBINE(rounded_four_f16, __half, 4, 2, __half)
+COMBINE(rounded_four_bf16, __nv_bfloat16, TG_COMBINE_FOUR, 2, __nv_bfloat16)
+COMBINE(rounded_four_f16, __half, TG_COMBINE_FOUR, 2, __half)
 COMBINE(rounded_experts_bf16, __nv_bfloat16, MAX_TOP_K, 1, __nv_bfloat16)
 COMBINE(rounded_experts_f16, __half, MAX_TOP_K, 1, __half)

@@ -10,7 +10,7 @@
 #include "common/wgmma.cuh"
 #include "router/sort.cuh"
 
-[[maybe_unused]] constexpr uint32_t SORT_BLOCKS = 8;
+[[maybe_unused]] constexpr uint32_t SORT_BLOCKS = TG_SORT_BLOCKS;
 
 /* What the blocks of a cluster tell each other. */
 struct SortTogether {

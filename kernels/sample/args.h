@@ -7,6 +7,12 @@
 #include "abi.h"
 #include "common/address.h"
 
+/* Sizes that these kernels and their launchers both go by. */
+#define TG_SEEN_THREADS 256u         /* of a block of tg_mark_seen */
+#define TG_SAMPLE_THREADS 512u
+#define TG_BEST_THREADS 256u         /* of a block of tg_sample_best */
+#define TG_MEETING_BYTES 16u         /* of a Meeting (sample/scores.cuh) */
+
 typedef struct tg_sample_best_args {
   TG_ADDRESS(unsigned long long) best;        /* [S,blocks of a row] */
   TG_ADDRESS(const tg_state) state;

@@ -38,8 +38,8 @@
 
 constexpr uint32_t SAMPLE_STREAM = 0x73616d70;  /* "samp": keeps these draws apart from all others */
 constexpr int MOST_MASS_BITS = 44;              /* of the most likely token's mass */
-constexpr int SEEN_THREADS = 256;
-constexpr uint32_t BEST_THREADS = 256;
+constexpr int SEEN_THREADS = TG_SEEN_THREADS;
+constexpr uint32_t BEST_THREADS = TG_BEST_THREADS;
 constexpr uint32_t BEST_FOURS = 4;  /* of a part's logits, that a thread has under way */
 
 /* Blocks of tg_sample that fit an SM, so that 256 greedy rows go round once; on sm_100 two would spill. */

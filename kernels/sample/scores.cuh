@@ -151,6 +151,7 @@ struct Meeting {
   unsigned long long best;  /* of those that have come */
   uint32_t come, pad;
 };
+static_assert(sizeof(Meeting) == TG_MEETING_BYTES, "the launcher leaves room for them");
 
 /* By one thread of each of `blocks` blocks. Whether it is the last to come: then `highest` is that of all. */
 __device__ inline bool last_to_come(Meeting &at, unsigned long long &highest, uint32_t blocks) {

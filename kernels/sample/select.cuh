@@ -5,8 +5,9 @@
 #define TAILGRAPH_SELECT_CUH
 
 #include "common/base.cuh"
+#include "sample/args.h"
 
-constexpr int SAMPLE_THREADS = 512;
+constexpr int SAMPLE_THREADS = TG_SAMPLE_THREADS;
 constexpr int SAMPLE_WARPS = SAMPLE_THREADS / WARP;
 constexpr uint32_t BINS = 2048;
 constexpr int BINS_PER_THREAD = BINS / SAMPLE_THREADS;

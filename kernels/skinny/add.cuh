@@ -15,7 +15,7 @@ struct SkinnyScores {
   uint32_t expert_count;
 };
 
-constexpr uint32_t SCORE_PITCH = SKINNY_OUTPUTS + 1;
+constexpr uint32_t SCORE_PITCH = TG_SKINNY_SCORE_PITCH;
 static_assert(SCORE_PITCH % 2 == 1, "lanes with a row each meet in no bank");
 
 /* A tile's share of the router's scores. Used by all consumers: thread (r, i), r = thread / SKINNY_OUTPUTS and i the rest, has

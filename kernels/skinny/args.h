@@ -6,6 +6,26 @@
 
 #include "abi.h"
 #include "common/address.h"
+#include "common/args.h"
+
+/* Sizes that these kernels and their launchers both go by. */
+#define TG_SKINNY_ROWS 8u            /* of a batch, at most */
+#define TG_SKINNY_STAGE_ROWS 8u      /* weight rows of a stage: half the M of an instruction */
+#define TG_SKINNY_OUTPUTS 16u        /* weight rows of a tile */
+#define TG_SKINNY_K 2048u            /* of a stage, at most: a bulk copy takes some 80 cycles, however short */
+#define TG_SKINNY_UNIT 32u           /* of K: two instructions, 16 bytes of a 16-bit weight row in each of 4 lanes */
+#define TG_SKINNY_CONSUMER_WARPS 8u
+#define TG_SKINNY_SPLIT_ROWS 2u      /* of a bucket, at most, whose f32 rows are split as they are stored */
+#define TG_SKINNY_MOST_STAGES 16u
+#define TG_SKINNY_LINE 128u          /* bytes of shared memory that a bulk copy writes at once */
+#define TG_SKINNY_SUM_PITCH (TG_SKINNY_OUTPUTS + 4u)    /* pairs of rows of a warp's sums lie in different banks */
+#define TG_SKINNY_SCORE_PITCH (TG_SKINNY_OUTPUTS + 1u)  /* floats between rows of what a tile of h makes scores of */
+#define TG_SKINNY_CHOICE_BYTES 2176u    /* of SkinnyChoice (skinny/choice.cuh), with one word of bits */
+#define TG_SKINNY_CHOICE_BYTES_2 4256u  /* with two */
+#define TG_SKINNY_CHOICE_BYTES_4 8416u  /* with four */
+#define TG_SKINNY_GUESS_EXPERTS TG_SKINNY_CONSUMER_WARPS         /* that a block looks at which guesses: one a warp */
+#define TG_SKINNY_GUESS_EXPERTS_MANY (2u * TG_SKINNY_CONSUMER_WARPS)  /* with more words of bits than one */
+#define TG_SKINNY_GUESS_BEST 2u      /* that it tells of them */
 
 /* The router as it is seen from the kernel that begins a layer (skinny/guess.cuh). No blocks: no guess. `handed_pieces` of 16 bytes at
  * `handed` they leave unsaid (skinny/fused.cuh). `router` is, of one word of bits, the gate's rows in f32, [E,H], and norm_weight[H]

@@ -22,8 +22,8 @@
 
 /* How many experts a block that guesses looks at (skinny/guess.cuh): one a warp. With more words of bits it is two, since an H100 has
  * room for only 4 such blocks beside the 128 tiles of a hidden size of 2048. Of them it tells the SKINNY_GUESS_BEST best. */
-__host__ __device__ constexpr uint32_t skinny_guess_experts(uint32_t words) { return (words == 1 ? 1 : 2) * SKINNY_CONSUMER_WARPS; }
-constexpr uint32_t SKINNY_GUESS_BEST = 2;
+__host__ __device__ constexpr uint32_t skinny_guess_experts(uint32_t words) { return words == 1 ? TG_SKINNY_GUESS_EXPERTS : TG_SKINNY_GUESS_EXPERTS_MANY; }
+constexpr uint32_t SKINNY_GUESS_BEST = TG_SKINNY_GUESS_BEST;
 
 /* For how many words of bits there is room before the scores: 1, or the most there are. So blocks that guess need one instance for
  * all sizes above one word. */
@@ -142,7 +142,8 @@ struct alignas(16) SkinnyChoice {
   }
 };
 
-static_assert(sizeof(SkinnyChoice<1>) == 2176 && sizeof(SkinnyChoice<2>) == 4256 && sizeof(SkinnyChoice<4>) == 8416,
+static_assert(sizeof(SkinnyChoice<1>) == TG_SKINNY_CHOICE_BYTES && sizeof(SkinnyChoice<2>) == TG_SKINNY_CHOICE_BYTES_2 &&
+                  sizeof(SkinnyChoice<4>) == TG_SKINNY_CHOICE_BYTES_4,
               "the launcher leaves room for it");
 
 /* All consumers: fill `choice`. First warps add up parts of scores, then a warp a row chooses. In between they wait for the producer at

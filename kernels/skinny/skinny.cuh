@@ -36,28 +36,29 @@
 #include "common/global.cuh"
 #include "common/mma.cuh"
 #include "common/pdl.cuh"
+#include "skinny/args.h"
 
-constexpr uint32_t SKINNY_ROWS = 8;        /* of a batch, at most */
-constexpr uint32_t SKINNY_STAGE_ROWS = 8;  /* weight rows of a stage: half the M of an instruction */
-constexpr uint32_t SKINNY_OUTPUTS = 16;    /* weight rows of a tile */
+constexpr uint32_t SKINNY_ROWS = TG_SKINNY_ROWS;
+constexpr uint32_t SKINNY_STAGE_ROWS = TG_SKINNY_STAGE_ROWS;
+constexpr uint32_t SKINNY_OUTPUTS = TG_SKINNY_OUTPUTS;
 constexpr uint32_t SKINNY_TILE_RUNS = SKINNY_OUTPUTS / SKINNY_STAGE_ROWS;
-constexpr uint32_t SKINNY_K = 2048;        /* of a stage, at most: a bulk copy takes some 80 cycles, however short */
-constexpr uint32_t SKINNY_UNIT = 32;       /* of K: two instructions, 16 bytes of a 16-bit weight row in each of 4 lanes */
-constexpr int SKINNY_CONSUMER_WARPS = 8;
+constexpr uint32_t SKINNY_K = TG_SKINNY_K;
+constexpr uint32_t SKINNY_UNIT = TG_SKINNY_UNIT;
+constexpr int SKINNY_CONSUMER_WARPS = TG_SKINNY_CONSUMER_WARPS;
 constexpr int SKINNY_CONSUMERS = SKINNY_CONSUMER_WARPS * WARP;
 constexpr int SKINNY_THREADS = SKINNY_CONSUMERS + WARP;
 constexpr uint32_t SKINNY_UNITS = SKINNY_K / SKINNY_UNIT / SKINNY_CONSUMER_WARPS;  /* of a stage, for each consumer warp */
-constexpr uint32_t SKINNY_SPLIT_ROWS = 2;  /* of a bucket, at most, whose f32 rows are split as they are stored */
+constexpr uint32_t SKINNY_SPLIT_ROWS = TG_SKINNY_SPLIT_ROWS;
 constexpr int SKINNY_BLOCKS = 1;  /* on an SM at once: a ring takes more than half of its shared memory */
-constexpr uint32_t SKINNY_MOST_STAGES = 16;
-constexpr uint32_t SKINNY_LINE = 128;  /* bytes of shared memory that a bulk copy writes at once */
+constexpr uint32_t SKINNY_MOST_STAGES = TG_SKINNY_MOST_STAGES;
+constexpr uint32_t SKINNY_LINE = TG_SKINNY_LINE;
 constexpr uint32_t SKINNY_LINE_UNITS = 2;  /* of 16-bit weights */
 /* Stages on their way at once, however many a ring has: any other load of the block stands in a queue behind all of them. */
 constexpr uint32_t SKINNY_AHEAD = 2;
 /* In in-projections, q, k and v, and the LM head the first so many stages are asked for one by one, since the batch rows are loaded
  * at the same time and must not stand behind many weights. */
 constexpr uint32_t SKINNY_ONE_BY_ONE = 3;
-constexpr uint32_t SKINNY_SUM_PITCH = SKINNY_OUTPUTS + 4;  /* pairs of rows of a warp's sums lie in different banks */
+constexpr uint32_t SKINNY_SUM_PITCH = TG_SKINNY_SUM_PITCH;
 
 /* How many columns a stage has: K is cut into stages of one size, and of whole lines where there are several. */
 __host__ __device__ constexpr uint32_t skinny_stage_k(uint32_t k) {
@@ -206,7 +207,7 @@ struct SkinnySplit {
  * from 2^-110 on. A sum is over four instructions before it is rounded, SkinnySplit's over two. */
 struct SkinnySplitRows : SkinnyHalf<__nv_bfloat16> {
   using X = float;
-  static constexpr uint32_t PARTS = 3;
+  static constexpr uint32_t PARTS = TG_PARTS;
   static constexpr uint32_t SUMS = 4;
   static_assert(PARTS * SKINNY_SPLIT_ROWS <= 8 && SKINNY_SPLIT_ROWS == 2, "the rows of an instruction; two buckets");
 

@@ -6,6 +6,10 @@
 #include "abi.h"
 #include "common/address.h"
 
+/* Sizes that these kernels and their launchers both go by. */
+#define TG_EMBED_THREADS 256u
+#define TG_LOGITS_COPY_THREADS 256u
+
 /* step/deliver.cu */
 typedef struct tg_logits_copy_args {
   TG_ADDRESS(uint64_t) ring;

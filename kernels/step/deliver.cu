@@ -20,7 +20,7 @@
 #include "sched/platform.h"
 #include "step/args.h"
 
-constexpr int COPY_THREADS = 256;
+constexpr int COPY_THREADS = TG_LOGITS_COPY_THREADS;
 constexpr uint64_t TILES = 2;
 constexpr uint64_t TAKEN = 128 / sizeof(uint64_t), HEAD_BYTES = 256;
 

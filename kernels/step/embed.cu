@@ -11,8 +11,9 @@
  */
 #include "common/base.cuh"
 #include "common/pdl.cuh"
+#include "step/args.h"
 
-constexpr int EMBED_THREADS = 256;
+constexpr int EMBED_THREADS = TG_EMBED_THREADS;
 
 /* h[R,H], embedding[V,H] */
 template <typename T>

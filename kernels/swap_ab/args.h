@@ -8,6 +8,9 @@
 #include "common/address.h"
 #include "common/args.h"
 
+/* Sizes that these kernels and their launchers both go by. */
+#define TG_SWAP_AB_MOST_STAGES 16u
+
 /* Words that stand beside a struct here are arguments of their own: kernels/README.md, "Adding a kernel", says why. */
 
 /* swap_ab/swap_ab.cuh, beside K, the epilogue (TILED_*) and the ring's stages */

@@ -5,11 +5,12 @@
 #define TAILGRAPH_SWAP_AB_BLOCK_CUH
 
 #include "tiled/tiled.cuh"
+#include "swap_ab/args.h"
 #include "common/wgmma.cuh"
 
-constexpr uint32_t SWAP_AB_MOST_STAGES = 16;
+constexpr uint32_t SWAP_AB_MOST_STAGES = TG_SWAP_AB_MOST_STAGES;
 constexpr uint32_t SWAP_AB_PRODUCERS = 2 * WARP; /* threads: a warp asks for weights, and one for rows */
-constexpr uint32_t SWAP_AB_PARTS = 3;        /* of an f32 row */
+constexpr uint32_t SWAP_AB_PARTS = TG_PARTS;     /* of an f32 row */
 constexpr uint32_t SWAP_AB_PART_BUFFERS = 3; /* one is read, one is written, one may be either for a warp that is behind */
 
 /* Rows and weights of the same 16-bit type. */

@@ -6,6 +6,8 @@
 #include "abi.h"
 #include "common/address.h"
 
+#define TG_RANDOM_THREADS 256u       /* of a block */
+
 /* weights/random.cu: how a tensor's elements are made; its first is element `first` of the stream. */
 typedef struct tg_random_args {
   TG_ADDRESS(void) w;      /* [rows,columns] */

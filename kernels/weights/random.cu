@@ -17,7 +17,7 @@
 #include "common/philox.cuh"
 #include "weights/args.h"
 
-constexpr int RANDOM_THREADS = 256;
+constexpr int RANDOM_THREADS = TG_RANDOM_THREADS;
 
 constexpr int SUM_MEAN = 4 * 65535 / 2;  /* of four uniform 16-bit integers */
 

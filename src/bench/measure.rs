@@ -622,7 +622,7 @@ impl Subject {
             command: command_line(),
             test_time: Some(now()),
             model_filename: model.to_string(),
-            model_size: model_bytes(config, model.matrix_dtype(config)?) as u64,
+            model_size: model_bytes(config, model.matrix_format(config)?) as u64,
             model_n_params: model_parameters(config) as u64,
             backends: if gpu_info.is_some() { "CUDA" } else { "CPU" }.to_owned(),
             cpu_info: host::processor(),

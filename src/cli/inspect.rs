@@ -14,7 +14,7 @@ use crate::backend::cuda::listed::StepCalls;
 use crate::backend::cuda::tuning::gpu::H200;
 use crate::command::download::{model, model_of_config};
 use crate::error::{Error, Result};
-use crate::model::DType;
+use crate::model::{DType, WeightFormat};
 use crate::plan::{Plan, Precision, StepKind};
 use crate::session::{DeviceSpec, Parallel, RunSpec, Target};
 use document::{Asked, OnGpu};
@@ -64,7 +64,7 @@ pub(super) fn run(args: &InspectArgs) -> Result<Exit> {
     let plan = spec.plan(&Arc::new(config))?;
     let dtype = run.precision.dtype().unwrap_or(DType::BF16);
     // Published weights are bf16: what a checkpoint's are taken to be where none is read.
-    let precision = Precision::new(dtype, DType::BF16);
+    let precision = Precision::new(dtype, WeightFormat::BF16);
     let shown = if calls {
         args.show_calls(&self::calls(args, &spec, &plan, precision)?)?
     } else {
@@ -163,7 +163,6 @@ fn calls(
     precision: Precision,
 ) -> Result<Vec<StepCalls>> {
     use crate::backend::cuda::device::on_paper;
-    use crate::backend::cuda::families::Types;
     use crate::backend::cuda::families::limits::GpuShape;
     use crate::backend::cuda::lower::listing::Listing;
     use crate::backend::cuda::tuning::KernelChoice;
@@ -176,13 +175,9 @@ fn calls(
         class: gpu.class(),
         block_bytes: gpu.block_bytes,
     };
-    let types = Types {
-        operand: precision.compute,
-        weights: precision.weights,
-    };
     let sizes = on_paper(&wanted(spec, plan, precision, false), gpu)?;
     let choice = KernelChoice::open(args.run.buckets.kernel_file.as_deref())?;
-    let listing = Listing::new(plan, shape, types, &choice, &sizes.options)?;
+    let listing = Listing::new(plan, shape, precision, &choice, &sizes.options)?;
     // The buckets of the rows asked for, each once.
     let rows = args.rows(plan)?.into_iter();
     let buckets = rows.filter_map(|rows| plan.ladders.bucket(args.kind, rows));

@@ -8,7 +8,7 @@
 use super::arrays::LogitsTarget;
 use super::tensors::TensorFile;
 use crate::error::{Error, Result};
-use crate::model::DType;
+use crate::model::{DType, WeightFormat};
 use crate::quote;
 use safetensors::Dtype;
 use std::sync::Arc;
@@ -269,9 +269,9 @@ fn top(logits: &[f32]) -> usize {
 
 fn widen(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
     let dtype = match dtype {
-        Dtype::BF16 => DType::BF16,
-        Dtype::F16 => DType::F16,
-        _ => DType::F32,
+        Dtype::BF16 => WeightFormat::BF16,
+        Dtype::F16 => WeightFormat::F16,
+        _ => WeightFormat::F32,
     };
     let mut out = vec![0.0; bytes.len() / dtype.bytes()];
     crate::model::weights::widen(dtype, bytes, &mut out);

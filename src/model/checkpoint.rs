@@ -6,7 +6,7 @@ use super::files;
 use super::header::{self, Stored, UniqueMap};
 use super::op::OpKind;
 use super::tensors::{self, FusedSpec, Role, TensorSpec};
-use super::weights::{DType, Tensor, Weights};
+use super::weights::{Tensor, WeightFormat, Weights};
 use crate::error::{Error, Result};
 use crate::json;
 use crate::quote;
@@ -192,12 +192,12 @@ impl Checkpoint {
     }
 
     fn separate(&mut self, spec: &TensorSpec) -> Result<Tensor> {
-        let (shard, dtype) = self.find(spec, &spec.name, &spec.shape)?;
+        let (shard, format) = self.find(spec, &spec.name, &spec.shape)?;
         let range = shard.tensors[&spec.name].bytes.clone();
         let map = shard.map.clone();
         Ok(Tensor::new(
             spec.name.as_str(),
-            dtype,
+            format,
             spec.shape.clone(),
             map,
             range,
@@ -205,23 +205,28 @@ impl Checkpoint {
     }
 
     fn fused(&mut self, spec: &TensorSpec, fused: &FusedSpec) -> Result<Tensor> {
-        let (shard, dtype) = self.find(spec, &fused.name, &fused.shape)?;
+        let (shard, format) = self.find(spec, &fused.name, &fused.shape)?;
         let [_, rows, cols] = fused.shape;
-        let row_bytes = cols * dtype.bytes();
+        let row_bytes = cols * format.bytes();
         let expert = shard.tensors[&fused.name].bytes.start + fused.expert * rows * row_bytes;
         let range = expert + fused.rows.start * row_bytes..expert + fused.rows.end * row_bytes;
         let map = shard.map.clone();
         Ok(Tensor::new(
             spec.name.as_str(),
-            dtype,
+            format,
             spec.shape.clone(),
             map,
             range,
         ))
     }
 
-    /// The shard that holds the tensor `name` of this shape, and its type.
-    fn find(&mut self, spec: &TensorSpec, name: &str, shape: &[usize]) -> Result<(&Shard, DType)> {
+    /// The shard that holds the tensor `name` of this shape, and how it is stored there.
+    fn find(
+        &mut self,
+        spec: &TensorSpec,
+        name: &str,
+        shape: &[usize],
+    ) -> Result<(&Shard, WeightFormat)> {
         let Some(&shard) = self.places.get(name) else {
             let or_fused = match &spec.fused {
                 Some(fused) => format!(" (or {} for all experts)", quote::name(&fused.name)),
@@ -232,17 +237,17 @@ impl Checkpoint {
                 format!(
                     "tensor {}: is missing, expected {:?} of shape {shape:?}{or_fused}",
                     quote::name(name),
-                    spec.role.published_dtype()
+                    spec.role.published_format()
                 ),
             ));
         };
         let shard = &self.shards[shard];
         let stored = &shard.tensors[name];
         let wrong = |message| Error::file(&shard.path, format!("tensor {name:?}: {message}"));
-        let dtype = match stored.dtype {
-            Dtype::F32 => DType::F32,
-            Dtype::BF16 => DType::BF16,
-            Dtype::F16 => DType::F16,
+        let format = match stored.dtype {
+            Dtype::F32 => WeightFormat::F32,
+            Dtype::BF16 => WeightFormat::BF16,
+            Dtype::F16 => WeightFormat::F16,
             other => {
                 let expected = match spec.role {
                     Role::ExpertBias => "F32 (or BF16, F16)",
@@ -260,7 +265,7 @@ impl Checkpoint {
         if !self.used.contains(name) {
             self.used.insert(name.to_owned());
         }
-        Ok((shard, dtype))
+        Ok((shard, format))
     }
 
     /// One warning about all tensors that the model does not have. The head of a tied checkpoint is none of

@@ -1,6 +1,6 @@
 //! A tensor as a family of models declares it.
 
-use super::weights::DType;
+use super::weights::WeightFormat;
 use std::ops::Range;
 
 /// A tensor of an operation, or one for each expert, as a family declares it.
@@ -41,15 +41,15 @@ pub enum Role {
 }
 
 impl Role {
-    /// The type that the published layout stores.
-    pub fn published_dtype(self) -> DType {
-        self.stored(DType::BF16)
+    /// How the published layout stores it.
+    pub fn published_format(self) -> WeightFormat {
+        self.stored(WeightFormat::BF16)
     }
 
-    /// The type of a tensor in a checkpoint whose matrices have the type `matrices`.
-    fn stored(self, matrices: DType) -> DType {
+    /// How a checkpoint stores it whose matrices are of `matrices`.
+    fn stored(self, matrices: WeightFormat) -> WeightFormat {
         match self {
-            Self::ExpertBias => DType::F32,
+            Self::ExpertBias => WeightFormat::F32,
             _ => matrices,
         }
     }
@@ -85,13 +85,31 @@ impl Declared {
         experts.chain(self.shape.iter().copied()).collect()
     }
 
+    /// How a GPU keeps it beside matrices of `matrices`: whatever is no matrix, and the router, in f32.
+    pub fn kept(&self, matrices: WeightFormat) -> WeightFormat {
+        match self.role {
+            Role::Matrix | Role::Embedding => matrices,
+            _ => WeightFormat::F32,
+        }
+    }
+
+    /// Rows of the matrix that it is, one expert's, and elements of each.
+    pub fn matrix(&self) -> (usize, usize) {
+        let columns = self
+            .shape
+            .iter()
+            .skip(1)
+            .fold(1, |n: usize, &d| n.saturating_mul(d));
+        (self.shape[0], columns)
+    }
+
     /// Elements of all experts' together.
     pub fn elements(&self) -> f64 {
         self.whole_shape().iter().map(|&n| n as f64).product()
     }
 
-    /// Bytes of these in a checkpoint whose matrices have the type `matrices`.
-    pub fn bytes(&self, matrices: DType) -> f64 {
+    /// Bytes of these in a checkpoint whose matrices are of `matrices`.
+    pub fn bytes(&self, matrices: WeightFormat) -> f64 {
         self.elements() * self.role.stored(matrices).bytes() as f64
     }
 }

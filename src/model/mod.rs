@@ -8,7 +8,7 @@
 //! - `files`: how these and the weights are opened, and what is said of something else in their place
 //! - [`lfm2_moe`]: a family's spelling of config.json, its operations ([`op`]) and the tensors that they read, each
 //!   [`declared`]; [`tensors`]: what follows from these
-//! - [`weights`]: tensors by operation
+//! - [`weights`]: tensors by operation, and how each is stored; [`dtype`]: what a run computes in
 //! - [`checkpoint`]: weights from safetensors files, whose headers `header` checks
 //! - [`fingerprint`]: hashes of what a model is made of
 //! - [`rotary`]: frequencies of the position embedding
@@ -18,6 +18,7 @@
 pub mod checkpoint;
 pub mod config;
 pub mod declared;
+pub mod dtype;
 mod fields;
 mod files;
 pub mod fingerprint;
@@ -37,10 +38,11 @@ mod tokenizer_files;
 pub mod weights;
 
 pub use config::ModelConfig;
+pub use dtype::DType;
 pub use generation::GenerationConfig;
 pub use layer_types::LayerType;
 pub use source::ModelSource;
-pub use weights::{DType, Tensor, Weights};
+pub use weights::{Tensor, WeightFormat, Weights};
 
 use crate::error::Result;
 use config::Family;

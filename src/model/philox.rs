@@ -168,39 +168,6 @@ mod tests {
         assert_eq!(fnv1a_32(b"foobar"), 0xbf9c_f968);
     }
 
-    #[test]
-    fn elements_have_the_mean_and_deviation_asked_for() {
-        const N: usize = 1 << 18;
-        for (mean, std) in [(0.0, 0.02), (1.0, 0.1), (0.0, 0.5)] {
-            let stream = Stream::new(3, "model.layers.0.some.weight", mean, std);
-            let mut bits = vec![0u32; N];
-            stream.fill_f32(0, &mut bits);
-            let values: Vec<f64> = bits
-                .iter()
-                .map(|&bits| f64::from(f32::from_bits(u32::from_le(bits))))
-                .collect();
-            let found_mean = values.iter().sum::<f64>() / N as f64;
-            let moment = |power: i32| {
-                let sum: f64 = values.iter().map(|v| (v - found_mean).powi(power)).sum();
-                sum / N as f64
-            };
-            let found_std = moment(2).sqrt();
-            // Five standard errors of the mean and of the deviation.
-            let n = (N as f64).sqrt();
-            assert!(
-                (found_mean - f64::from(mean)).abs() < 5.0 * std / n,
-                "{found_mean}"
-            );
-            assert!(
-                (found_std / std - 1.0).abs() < 5.0 / (2f64.sqrt() * n),
-                "{found_std}"
-            );
-            // Four uniforms: kurtosis 3 - 1.2 / 4.
-            let kurtosis = moment(4) / moment(2).powi(2);
-            assert!((kurtosis - 2.7).abs() < 0.05, "{kurtosis}");
-        }
-    }
-
     /// Whatever instructions this CPU has, and wherever a chunk starts, the elements are those of the formula.
     #[test]
     fn every_instruction_set_gives_the_same_bits() {

@@ -3,7 +3,7 @@
 use super::config::ModelConfig;
 use super::philox::Stream;
 use super::tensors::{self, Role, TensorSpec};
-use super::weights::{DType, Tensor, Weights};
+use super::weights::{Tensor, WeightFormat, Weights};
 use crate::error::{Error, Result};
 use memmap2::{Mmap, MmapMut};
 use rayon::prelude::*;
@@ -63,8 +63,8 @@ pub fn weights(config: &ModelConfig, seed: u64) -> Result<(Weights, Arc<Arena>)>
     });
     let weights = tensors::build(config, |spec| {
         let range = next.next().unwrap_or_default();
-        let (dtype, stream) = (spec.role.published_dtype(), stream(&spec, seed));
-        let tensor = Tensor::new(spec.name, dtype, spec.shape, arena.clone(), range);
+        let (format, stream) = (spec.role.published_format(), stream(&spec, seed));
+        let tensor = Tensor::new(spec.name, format, spec.shape, arena.clone(), range);
         Ok(tensor.made_by(stream))
     })?;
     Ok((weights, arena))
@@ -161,16 +161,16 @@ fn fill_all(specs: &[TensorSpec], ranges: &[Range<usize>], seed: u64, arena: &mu
 pub(super) fn fill(spec: &TensorSpec, seed: u64, first: u64, out: &mut [u8]) {
     let stream = stream(spec, seed);
     let chunk_start = |chunk: usize| first + (chunk * CHUNK_ELEMENTS) as u64;
-    match spec.role.published_dtype() {
-        DType::F32 => bytemuck::cast_slice_mut::<u8, u32>(out)
+    match spec.role.published_format() {
+        WeightFormat::F32 => bytemuck::cast_slice_mut::<u8, u32>(out)
             .par_chunks_mut(CHUNK_ELEMENTS)
             .enumerate()
             .for_each(|(i, chunk)| stream.fill_f32(chunk_start(i), chunk)),
-        DType::BF16 => bytemuck::cast_slice_mut::<u8, u16>(out)
+        WeightFormat::BF16 => bytemuck::cast_slice_mut::<u8, u16>(out)
             .par_chunks_mut(CHUNK_ELEMENTS)
             .enumerate()
             .for_each(|(i, chunk)| stream.fill_bf16(chunk_start(i), chunk)),
-        DType::F16 => unreachable!("the published layout has no f16"),
+        WeightFormat::F16 => unreachable!("the published layout has no f16"),
     }
 }
 

@@ -8,7 +8,7 @@ use super::generation::GenerationConfig;
 use super::hub::{self, Watch};
 use super::random;
 use super::tensors::Role;
-use super::weights::DType;
+use super::weights::WeightFormat;
 use crate::error::{Error, Result};
 use std::fmt;
 use std::ops::ControlFlow;
@@ -66,7 +66,7 @@ impl ModelSource {
         Self::parse_by(text, |name| hub::find(name, watch))
     }
 
-    /// [`Self::watched`] for who wants [`Self::config`] and [`Self::matrix_dtype`] alone: of a model of the hub that no cache has,
+    /// [`Self::watched`] for who wants [`Self::config`] and [`Self::matrix_format`] alone: of a model of the hub that no cache has,
     /// only the files of the first are downloaded.
     ///
     /// # Errors
@@ -166,19 +166,19 @@ impl ModelSource {
         }
     }
 
-    /// The type that the matrices have before any is converted: f32 where they have several. Of a checkpoint only
+    /// The format that the matrices have before any is converted: f32 where they have several. Of a checkpoint only
     /// the headers are read; of one whose weights are still on the hub it is the type that such models are published in.
     ///
     /// # Errors
     /// Where a checkpoint's files are missing or broken, or hold other tensors than `config` says.
-    pub fn matrix_dtype(&self, config: &ModelConfig) -> Result<DType> {
+    pub fn matrix_format(&self, config: &ModelConfig) -> Result<WeightFormat> {
         match self {
-            Self::Dir(dir) if hub::lacks_weights(dir) => Ok(Role::Matrix.published_dtype()),
+            Self::Dir(dir) if hub::lacks_weights(dir) => Ok(Role::Matrix.published_format()),
             Self::Dir(dir) => {
                 let (weights, _) = checkpoint::load(dir, config)?;
-                Ok(weights.matrix_dtype().unwrap_or(DType::F32))
+                Ok(weights.matrix_format().unwrap_or(WeightFormat::F32))
             }
-            Self::Random { .. } => Ok(Role::Matrix.published_dtype()),
+            Self::Random { .. } => Ok(Role::Matrix.published_format()),
         }
     }
 }

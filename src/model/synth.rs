@@ -5,7 +5,7 @@ use super::config::ModelConfig;
 use super::generation::GenerationConfig;
 use super::source::ModelSource;
 use super::tensors::{self, TensorSpec};
-use super::weights::DType;
+use super::weights::WeightFormat;
 use super::{checkpoint, random, tokenizer_files};
 use crate::error::{Error, Result};
 use crate::files::Folder;
@@ -110,7 +110,7 @@ fn split(specs: Vec<TensorSpec>, shard_bytes: u64) -> Vec<Vec<TensorSpec>> {
         }
     }
     for shard in &mut shards {
-        shard.sort_by_key(|spec| std::cmp::Reverse(spec.role.published_dtype().bytes()));
+        shard.sort_by_key(|spec| std::cmp::Reverse(spec.role.published_format().bytes()));
     }
     shards
 }
@@ -124,7 +124,7 @@ fn write_shard(
 ) -> std::io::Result<()> {
     file.write_all(&shard_header(specs)?)?;
     for spec in specs {
-        let element_bytes = spec.role.published_dtype().bytes();
+        let element_bytes = spec.role.published_format().bytes();
         let total = spec.published_bytes();
         for start in (0..total).step_by(buffer.len()) {
             let part_bytes = buffer.len().min(total - start);
@@ -144,10 +144,10 @@ fn shard_header(specs: &[TensorSpec]) -> std::io::Result<Vec<u8>> {
         let start = end;
         end += spec.published_bytes();
         let info = TensorInfo {
-            dtype: match spec.role.published_dtype() {
-                DType::F32 => Dtype::F32,
-                DType::BF16 => Dtype::BF16,
-                DType::F16 => Dtype::F16,
+            dtype: match spec.role.published_format() {
+                WeightFormat::F32 => Dtype::F32,
+                WeightFormat::BF16 => Dtype::BF16,
+                WeightFormat::F16 => Dtype::F16,
             },
             shape: spec.shape.clone(),
             data_offsets: (start, end),

@@ -3,7 +3,7 @@
 use super::config::ModelConfig;
 pub use super::declared::{Declared, Role};
 use super::op::{Op, OpKind};
-use super::weights::{DType, Weights};
+use super::weights::{WeightFormat, Weights};
 use crate::error::Result;
 use std::ops::Range;
 
@@ -36,7 +36,7 @@ impl TensorSpec {
 
     /// Size in the published layout.
     pub fn published_bytes(&self) -> usize {
-        self.elements() * self.role.published_dtype().bytes()
+        self.elements() * self.role.published_format().bytes()
     }
 }
 
@@ -98,8 +98,8 @@ pub fn model_parameters(config: &ModelConfig) -> f64 {
     sum(config, Declared::elements)
 }
 
-/// Bytes of a whole model's checkpoint with matrices of this type.
-pub fn model_bytes(config: &ModelConfig, matrices: DType) -> f64 {
+/// Bytes of a whole model's checkpoint with matrices of this format.
+pub fn model_bytes(config: &ModelConfig, matrices: WeightFormat) -> f64 {
     sum(config, |tensor| tensor.bytes(matrices))
 }
 
@@ -143,15 +143,6 @@ fn specs(config: &ModelConfig, op: Op) -> Vec<TensorSpec> {
         .flat_map(|expert| tensors.iter().map(move |tensor| (expert, tensor)))
         .map(|(expert, tensor)| spec(expert, tensor))
         .collect()
-}
-
-/// All that a model declares, experts' tensors once for all.
-pub fn all_declared(config: &ModelConfig) -> Weights<Declared> {
-    let mut weights = Weights::default();
-    for op in operations(config, 0..config.num_hidden_layers) {
-        weights.put(op, declared(config, op.kind));
-    }
-    weights
 }
 
 /// Asks `get` for each tensor of a model, in the order of [`published`].

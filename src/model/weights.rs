@@ -7,15 +7,20 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Element type of a tensor as stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum DType {
+/// How the elements of a tensor are stored: apart from [`super::DType`], which is what activations have, and told of each tensor by
+/// itself. Formats that are more than a type of elements have their place here too: e4m3 with a scale a channel or a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WeightFormat {
     F32,
     BF16,
     F16,
 }
 
-impl DType {
+impl WeightFormat {
+    pub const ALL: [Self; 3] = [Self::F32, Self::BF16, Self::F16];
+
+    /// Bytes of an element.
     pub fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -23,7 +28,7 @@ impl DType {
         }
     }
 
-    /// As `--dtype` and files spell it.
+    /// Its name, as files and kernels spell it.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -32,7 +37,7 @@ impl DType {
         }
     }
 
-    /// A number as a tensor of this type holds it.
+    /// A number as a tensor of this format holds it.
     pub fn rounded(self, value: f32) -> f32 {
         match self {
             Self::F32 => value,
@@ -40,20 +45,13 @@ impl DType {
             Self::F16 => f16::from_f32(value).to_f32(),
         }
     }
-
-    /// The one of that [`DType::name`].
-    pub fn by_name(name: &str) -> Option<Self> {
-        [Self::F32, Self::BF16, Self::F16]
-            .into_iter()
-            .find(|dtype| dtype.name() == name)
-    }
 }
 
 /// A row-major tensor; `shape` is the checkpoint's.
 #[derive(Clone)]
 pub struct Tensor {
     pub name: Arc<str>,
-    pub dtype: DType,
+    pub format: WeightFormat,
     pub shape: Vec<usize>,
     storage: Arc<dyn AsRef<[u8]> + Send + Sync>,
     range: Range<usize>,
@@ -70,7 +68,7 @@ pub struct Made {
 
 impl std::fmt::Debug for Tensor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {:?} {:?}", self.name, self.dtype, self.shape)
+        write!(f, "{} {:?} {:?}", self.name, self.format, self.shape)
     }
 }
 
@@ -78,16 +76,16 @@ impl Tensor {
     /// A view of `range` of `storage`, which must hold exactly the shape's elements.
     pub fn new(
         name: impl Into<Arc<str>>,
-        dtype: DType,
+        format: WeightFormat,
         shape: Vec<usize>,
         storage: Arc<dyn AsRef<[u8]> + Send + Sync>,
         range: Range<usize>,
     ) -> Self {
         let elements: usize = shape.iter().product();
-        assert_eq!(range.len(), elements * dtype.bytes());
+        assert_eq!(range.len(), elements * format.bytes());
         Self {
             name: name.into(),
-            dtype,
+            format,
             shape,
             storage,
             range,
@@ -125,9 +123,9 @@ impl Tensor {
 
     /// Widens the elements of one row into `out`, which has `cols()` elements.
     pub fn row_to_f32(&self, row: usize, out: &mut [f32]) {
-        let row_bytes = self.cols() * self.dtype.bytes();
+        let row_bytes = self.cols() * self.format.bytes();
         widen(
-            self.dtype,
+            self.format,
             &self.bytes()[row * row_bytes..(row + 1) * row_bytes],
             out,
         );
@@ -135,7 +133,7 @@ impl Tensor {
 
     /// Whether `other`, of the same shape, has the same elements, whatever the types of both.
     pub fn equals(&self, other: &Self) -> bool {
-        if self.dtype == other.dtype {
+        if self.format == other.format {
             return self.bytes() == other.bytes();
         }
         let widened = |tensor: &Self, row| {
@@ -150,10 +148,10 @@ impl Tensor {
     pub fn to_f32(&self) -> Vec<f32> {
         let mut out = vec![0.0; self.shape.iter().product()];
         match self.made {
-            None => widen(self.dtype, self.bytes(), &mut out),
+            None => widen(self.format, self.bytes(), &mut out),
             Some(Made { stream, first }) => {
                 for (index, out) in (first..).zip(&mut out) {
-                    *out = self.dtype.rounded(stream.element(index));
+                    *out = self.format.rounded(stream.element(index));
                 }
             }
         }
@@ -161,30 +159,30 @@ impl Tensor {
     }
 }
 
-/// Widens little-endian `bytes` of `dtype` into `out`: exact for every type here.
-pub fn widen(dtype: DType, bytes: &[u8], out: &mut [f32]) {
-    assert_eq!(bytes.len(), out.len() * dtype.bytes());
-    match dtype {
-        DType::F32 => {
+/// Widens little-endian `bytes` of `format` into `out`: exact for every one here.
+pub fn widen(format: WeightFormat, bytes: &[u8], out: &mut [f32]) {
+    assert_eq!(bytes.len(), out.len() * format.bytes());
+    match format {
+        WeightFormat::F32 => {
             for (o, b) in out.iter_mut().zip(bytes.chunks_exact(4)) {
                 *o = f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
             }
         }
-        DType::BF16 => {
+        WeightFormat::BF16 => {
             for (o, b) in out.iter_mut().zip(bytes.chunks_exact(2)) {
                 *o = f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16);
             }
         }
-        DType::F16 => {
+        WeightFormat::F16 => {
             for (o, b) in out.iter_mut().zip(bytes.chunks_exact(2)) {
-                *o = half::f16::from_le_bytes([b[0], b[1]]).to_f32();
+                *o = f16::from_le_bytes([b[0], b[1]]).to_f32();
             }
         }
     }
 }
 
 /// All weights of a model by the operation that reads them: tensors, or whatever else there is one of for each tensor.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Weights<T = Tensor>(HashMap<Op, Vec<T>>);
 
 impl<T> Default for Weights<T> {
@@ -210,14 +208,14 @@ impl<T> Weights<T> {
 }
 
 impl Weights {
-    /// The type of all matrices but routers, the embedding among them; `None` where they have several.
-    pub fn matrix_dtype(&self) -> Option<DType> {
-        let first = self.of(None, OpKind::Embed).first()?.dtype;
+    /// The format of all matrices but routers, the embedding among them; `None` where they have several.
+    pub fn matrix_format(&self) -> Option<WeightFormat> {
+        let first = self.of(None, OpKind::Embed).first()?.format;
         let ops = self.0.iter().filter(|(op, _)| op.kind != OpKind::Router);
         let mut matrices =
             ops.flat_map(|(_, tensors)| tensors.iter().filter(|t| t.shape.len() == 2));
         matrices
-            .all(|tensor| tensor.dtype == first)
+            .all(|tensor| tensor.format == first)
             .then_some(first)
     }
 }

@@ -191,23 +191,26 @@ mod tests {
         "MemTotal:       16000000 kB\nMemFree:        1000 kB\nMemAvailable:   10000000 kB\n",
     );
 
+    /// Megabytes, and whether a group limits them.
+    fn available(files: &[(&str, &str)]) -> Option<(u64, bool)> {
+        let found = Available::under(machine(files).path())?;
+        Some((found.bytes / 1_000_000, found.limited))
+    }
+
     #[test]
-    fn a_machine_without_groups() {
-        let root = machine(&[MEMINFO]);
-        assert_eq!(
-            Available::under(root.path()),
-            Some(Available {
-                bytes: 10_000_000 * 1024,
-                total_bytes: 16_000_000 * 1024,
-                limited: false
-            })
-        );
-        assert_eq!(Available::under(machine(&[]).path()), None);
+    fn a_machine_without_groups_has_what_it_says() {
+        let whole = Available {
+            bytes: 10_000_000 * 1024,
+            total_bytes: 16_000_000 * 1024,
+            limited: false,
+        };
+        assert_eq!(Available::under(machine(&[MEMINFO]).path()), Some(whole));
+        assert_eq!(available(&[]), None);
     }
 
     #[test]
     fn the_tightest_group_counts() {
-        let root = machine(&[
+        let found = available(&[
             MEMINFO,
             ("proc/self/cgroup", "1:name=systemd:/x\n0::/a/b\n"),
             ("sys/fs/cgroup/a/memory.max", "2000000000\n"),
@@ -219,27 +222,22 @@ mod tests {
             ("sys/fs/cgroup/a/b/memory.max", "max\n"),
             ("sys/fs/cgroup/a/b/memory.current", "1\n"),
         ]);
-        assert_eq!(
-            Available::under(root.path()),
-            Some(Available {
-                bytes: 1_000_000_000,
-                total_bytes: 2_000_000_000,
-                limited: true
-            })
-        );
+        assert_eq!(found, Some((1000, true)));
     }
 
     #[test]
     fn version_1_has_its_own_names() {
+        let limit = "sys/fs/cgroup/memory/memory.limit_in_bytes";
+        let used = "sys/fs/cgroup/memory/memory.usage_in_bytes";
         let none = "9223372036854771712\n";
-        let files = [
+        let found = available(&[
             MEMINFO,
             (
                 "proc/self/cgroup",
                 "5:cpu,cpuacct:/x\n4:hugetlb,memory:/a/b\n1:name=systemd:/x\n0::/x\n",
             ),
-            ("sys/fs/cgroup/memory/memory.limit_in_bytes", none),
-            ("sys/fs/cgroup/memory/memory.usage_in_bytes", "7000000000\n"),
+            (limit, none),
+            (used, "7000000000\n"),
             (
                 "sys/fs/cgroup/memory/a/memory.limit_in_bytes",
                 "3000000000\n",
@@ -257,39 +255,24 @@ mod tests {
             // Of another controller.
             ("sys/fs/cgroup/cpu/x/memory.limit_in_bytes", "1\n"),
             ("sys/fs/cgroup/cpu/x/memory.usage_in_bytes", "0\n"),
-        ];
-        assert_eq!(
-            Available::under(machine(&files).path()),
-            Some(Available {
-                bytes: 800_000_000,
-                total_bytes: 3_000_000_000,
-                limited: true
-            })
-        );
-        // A container sees its own group at the mount, whatever the host calls it.
-        for path in ["/docker/0123", "/../../x", "/"] {
+        ]);
+        assert_eq!(found, Some((800, true)));
+        // A container sees its own group at the mount, whatever the host calls it. Without a limit it has the machine's memory.
+        for (path, limit_bytes, expected) in [
+            ("/docker/0123", "1000000000\n", (600, true)),
+            ("/../../x", "1000000000\n", (600, true)),
+            ("/", "1000000000\n", (600, true)),
+            ("/docker/0123", none, (10_240, false)),
+        ] {
             let membership = format!("4:memory:{path}\n");
-            let files = [
+            let found = available(&[
                 MEMINFO,
-                ("proc/self/cgroup", membership.as_str()),
-                ("sys/fs/cgroup/memory/memory.limit_in_bytes", "1000000000\n"),
-                ("sys/fs/cgroup/memory/memory.usage_in_bytes", "400000000\n"),
-            ];
-            let available = Available::under(machine(&files).path()).unwrap();
-            assert_eq!(
-                (available.bytes, available.limited),
-                (600_000_000, true),
-                "{path}"
-            );
+                ("proc/self/cgroup", &membership),
+                (limit, limit_bytes),
+                (used, "400000000\n"),
+            ]);
+            assert_eq!(found, Some(expected), "{path}");
         }
-        // No limit: the machine's memory.
-        let files = [
-            MEMINFO,
-            ("proc/self/cgroup", "4:memory:/\n"),
-            ("sys/fs/cgroup/memory/memory.limit_in_bytes", none),
-            ("sys/fs/cgroup/memory/memory.usage_in_bytes", "1\n"),
-        ];
-        assert!(!Available::under(machine(&files).path()).unwrap().limited);
     }
 
     #[test]

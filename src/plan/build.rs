@@ -3,8 +3,8 @@
 use super::cost::op_cost;
 use super::{Ladders, MAX_STAGES, OpKind, Plan, Precision, Prompts, Stage, StepShape};
 use crate::error::{Error, Result};
+use crate::model::ModelConfig;
 use crate::model::tensors::{Declared, declared, operations};
-use crate::model::{DType, ModelConfig};
 use std::sync::Arc;
 
 impl Plan {
@@ -104,9 +104,8 @@ const FLOPS_A_BYTE: f64 = 200.0;
 /// Each layer's time in a step, as the FLOPs that a GPU could compute meanwhile: an operation takes as long as its arithmetic or its
 /// bytes, whichever is more.
 fn layer_times(config: &ModelConfig, step: &StepShape) -> Vec<f64> {
-    let bf16 = Precision::new(DType::BF16, DType::BF16);
     by_layer(config, |kind| {
-        let cost = op_cost(config, kind, step, bf16);
+        let cost = op_cost(config, kind, step, Precision::BF16);
         cost.flops.max(cost.floor_bytes() * FLOPS_A_BYTE)
     })
 }

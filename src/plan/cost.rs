@@ -3,31 +3,47 @@
 
 use super::{OpKind, Plan, Stage, StepKind};
 use crate::model::tensors::{Declared, Role, declared};
-use crate::model::{DType, LayerType, ModelConfig};
+use crate::model::{DType, LayerType, ModelConfig, WeightFormat};
 use std::ops::{Add, AddAssign, Mul};
 
 /// Bytes of an f32, the type of the residual stream, the router's result and the logits.
 const F32: f64 = 4.0;
 
-/// Element types of a run.
+/// What a run computes in, and what with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Precision {
-    /// Weights, as stored.
-    pub weights: DType,
-    /// Matrix inputs, keys and values, conv state: `--dtype`.
+    /// How matrices are stored, the embedding among them, where the run has them.
+    pub weights: WeightFormat,
+    /// The type of matrix inputs, keys and values, and conv state: `--dtype`.
     pub compute: DType,
 }
 
 impl Precision {
-    /// f32 keeps the checkpoint's weight type (widening is exact); bf16 and f16 convert the weights.
-    pub fn new(dtype: DType, checkpoint: DType) -> Self {
+    /// The type that models are published in.
+    pub const BF16: Self = Self {
+        weights: WeightFormat::BF16,
+        compute: DType::BF16,
+    };
+
+    /// f32 keeps the checkpoint's format (widening is exact); bf16 and f16 convert the weights.
+    pub fn new(dtype: DType, checkpoint: WeightFormat) -> Self {
+        let weights = if dtype.is_half() {
+            dtype.into()
+        } else {
+            checkpoint
+        };
         Self {
-            weights: if dtype == DType::F32 {
-                checkpoint
-            } else {
-                dtype
-            },
+            weights,
             compute: dtype,
+        }
+    }
+
+    /// Whether the kernels that stream weights come in these: rows and weights of one type of 16 bits, or f32 rows and bf16 weights.
+    pub fn is_streamed(self) -> bool {
+        if self.compute.is_half() {
+            self.weights == self.compute.into()
+        } else {
+            self.weights == WeightFormat::BF16
         }
     }
 }

@@ -296,7 +296,11 @@ fn fixed_items(
     ));
     for (name, bytes, what) in [
         ("seen tokens", vocabulary.div_ceil(8), "a bit"),
-        ("answer counts", vocabulary.saturating_mul(2), "16 bits"),
+        (
+            "answer counts",
+            vocabulary.saturating_mul(size_of::<u16>() as u64),
+            "16 bits",
+        ),
     ] {
         let arithmetic = format!("{what} for each of {vocabulary} tokens, {slots} sequences");
         items.push(item(name, slots.saturating_mul(bytes), arithmetic));

@@ -31,12 +31,12 @@ impl Section {
         }
     }
 
-    pub fn has(&self, layer: usize) -> bool {
-        self.layers.contains(&layer)
+    pub fn layers(&self) -> Range<usize> {
+        self.layers.clone()
     }
 
-    pub fn has_embedding(&self) -> bool {
-        self.layers.start == 0
+    pub fn has(&self, layer: usize) -> bool {
+        self.layers.contains(&layer)
     }
 
     pub fn has_head(&self) -> bool {

@@ -107,9 +107,9 @@ impl RunSpec {
     /// The types of what is computed with and of the matrices of the checkpoint, which has this configuration.
     ///
     /// # Errors
-    /// [`ModelSource::matrix_dtype`]'s.
+    /// [`ModelSource::matrix_format`]'s.
     pub fn precision(&self, config: &ModelConfig) -> Result<Precision> {
-        let checkpoint = self.model.matrix_dtype(config)?;
+        let checkpoint = self.model.matrix_format(config)?;
         Ok(Precision::new(self.device.dtype(), checkpoint))
     }
 

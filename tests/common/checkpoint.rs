@@ -142,7 +142,7 @@ pub fn assert_same_weights(a: &Weights, b: &Weights) {
     assert!(a.keys().eq(b.keys()));
     for (name, tensor) in &a {
         let other = b[name];
-        assert_eq!(tensor.dtype, other.dtype, "{name}");
+        assert_eq!(tensor.format, other.format, "{name}");
         assert_eq!(tensor.shape, other.shape, "{name}");
         assert!(tensor.bytes() == other.bytes(), "{name} differs");
     }

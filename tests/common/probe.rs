@@ -144,6 +144,7 @@ impl StepProgram for ProbeStep {
                 ..Launch::blocks(blocks, THREADS)
             },
             arguments,
+            weights: vec![],
             ops: vec![],
         };
         let state = || Argument::Address(at.state);
@@ -233,6 +234,7 @@ impl StepProgram for ProbeLog {
                 Argument::Address(at.state),
                 Argument::Address(at.step),
             ],
+            weights: vec![],
             ops: vec![],
         }])
     }

@@ -7,7 +7,7 @@ use tailgraph::model::lfm2_moe::LFM2_MOE;
 use tailgraph::model::philox::philox4x32_10;
 use tailgraph::model::tensors::{Role, build};
 use tailgraph::model::{
-    DType, GenerationConfig, LayerType, Model, ModelConfig, ModelSource, Tensor,
+    GenerationConfig, LayerType, Model, ModelConfig, ModelSource, Tensor, WeightFormat,
 };
 
 use LayerType::{Conv, FullAttention};
@@ -22,22 +22,23 @@ impl Make {
     /// N(0, scale^2), about.
     fn tensor(&mut self, shape: &[usize], mean: f32, scale: f32) -> Tensor {
         self.tensors += 1;
-        let dtype = [DType::BF16, DType::F32, DType::F16][self.tensors as usize % 3];
+        let format =
+            [WeightFormat::BF16, WeightFormat::F32, WeightFormat::F16][self.tensors as usize % 3];
         let elements: usize = shape.iter().product();
         let bytes: Vec<u8> = (0..elements)
             .flat_map(|element| {
                 let words = philox4x32_10([element as u32, self.tensors, 0, 0], [self.seed, 0]);
                 let sum: f64 = words.iter().map(|&w| f64::from(w) / 2f64.powi(32)).sum();
                 let value = mean + scale * ((sum - 2.0) * 3f64.sqrt()) as f32;
-                match dtype {
-                    DType::F32 => value.to_le_bytes().to_vec(),
-                    DType::F16 => half::f16::from_f32(value).to_le_bytes().to_vec(),
-                    DType::BF16 => half::bf16::from_f32(value).to_le_bytes().to_vec(),
+                match format {
+                    WeightFormat::F32 => value.to_le_bytes().to_vec(),
+                    WeightFormat::F16 => half::f16::from_f32(value).to_le_bytes().to_vec(),
+                    WeightFormat::BF16 => half::bf16::from_f32(value).to_le_bytes().to_vec(),
                 }
             })
             .collect();
         let length = bytes.len();
-        Tensor::new("t", dtype, shape.to_vec(), Arc::new(bytes), 0..length)
+        Tensor::new("t", format, shape.to_vec(), Arc::new(bytes), 0..length)
     }
 
     pub fn model(&mut self, config: ModelConfig) -> Arc<Model> {

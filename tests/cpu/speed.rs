@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tailgraph::backend::cpu::lanes::Isa;
 use tailgraph::backend::cpu::linear::{Columns, Linear};
-use tailgraph::model::{DType, Tensor};
+use tailgraph::model::{Tensor, WeightFormat};
 
 #[test]
 #[ignore = "measures the machine; needs an optimised build"]
@@ -17,7 +17,7 @@ fn speed_of_a_product_of_32_rows() {
     let length = bytes.len();
     let weight = Tensor::new(
         "w",
-        DType::BF16,
+        WeightFormat::BF16,
         vec![outputs, cols],
         Arc::new(bytes),
         0..length,

@@ -1,24 +1,25 @@
 //! A whole layer and the head, launched one by one, launched early, and captured: the same bits.
 
 use crate::common::random::Random;
-use crate::rig::{Rig, Step, config, encode, operand};
+use crate::rig::{Rig, Step, config, encode, expert_matrix, operand};
 use crate::support::Gpu;
 use cudarc::driver::sys;
 use std::cell::RefCell;
 use tailgraph::backend::cuda::driver::Address;
 use tailgraph::backend::cuda::families::Lowering;
-use tailgraph::backend::cuda::families::attention::{
-    Attention, PagePool, QUERY_TILE_BYTES, most_query_tiles,
-};
+use tailgraph::backend::cuda::families::attention::{Attention, PagePool, most_query_tiles};
 use tailgraph::backend::cuda::families::experts::{
-    EXPERT_COUNTS_BYTES, EXPERT_TILE_BYTES, ExpertRows, ExpertWeights, Routing, most_expert_tiles,
+    EXPERT_COUNTS_BYTES, ExpertRows, ExpertWeights, Routing, most_expert_tiles,
 };
 use tailgraph::backend::cuda::families::head::{LogitsPart, Noted, seen_words};
 use tailgraph::backend::cuda::families::key_split::KeySplit;
 use tailgraph::backend::cuda::families::packed;
 use tailgraph::backend::cuda::families::router::RouterWeights;
 use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
-use tailgraph::backend::cuda::memory::arena::{best_words, count_stride};
+use tailgraph::backend::cuda::matrix::Matrix;
+use tailgraph::backend::cuda::memory::arena::{
+    EXPERT_TILE_BYTES, QUERY_TILE_BYTES, best_words, count_stride,
+};
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::backend::cuda::tuning::limits::MEETING_BYTES;
 use tailgraph::model::DType;
@@ -53,12 +54,12 @@ impl Arrays<'_> {
 
 /// Embedding, one attention layer with a mixture, and the head.
 struct Layer {
-    embedding: Address,
+    embedding: Matrix,
     norms: [Address; 3],
-    qkv_proj: Address,
-    out_proj: Address,
+    qkv_proj: Matrix,
+    out_proj: Matrix,
     attention: Attention,
-    gate: Address,
+    gate: Matrix,
     expert_weights: ExpertWeights,
     routing: Routing,
     h: Address,
@@ -87,15 +88,20 @@ impl Layer {
         let expert_tiles =
             most_expert_tiles(rows, experts as u32, top_k as u32, tile_rows) as usize;
         let norm = |count| arrays.weights(f, count, 1.5);
-        let (of_gate, of_down) = (
-            packed::elements(inner, hidden),
-            packed::elements(hidden, inner),
-        );
+        let matrix = |dtype: DType, rows: usize, columns: usize, scale| {
+            let at = arrays.weights(dtype, rows * columns, scale);
+            Matrix::of_rows(at, dtype.into(), rows as u32, columns as u32)
+        };
+        let of_experts = |rows, columns| {
+            let stride = packed::elements(rows, columns);
+            let at = arrays.weights(t, experts * stride, 0.2);
+            expert_matrix(at, t.into(), [rows, columns], stride)
+        };
         Self {
-            embedding: arrays.weights(t, c.vocab_size * hidden, 1.0),
+            embedding: matrix(t, c.vocab_size, hidden, 1.0),
             norms: [norm(hidden), norm(hidden), norm(hidden)],
-            qkv_proj: arrays.weights(t, width * hidden, 0.2),
-            out_proj: arrays.weights(t, hidden * heads * d, 0.1),
+            qkv_proj: matrix(t, width, hidden, 0.2),
+            out_proj: matrix(t, hidden, heads * d, 0.1),
             attention: Attention {
                 x: arrays.scratch(BUCKET * heads * d * 2),
                 qkv: arrays.scratch(BUCKET * width * 2),
@@ -116,13 +122,11 @@ impl Layer {
                     page_tokens: step.page_tokens,
                 },
             },
-            gate: arrays.weights(f, experts * hidden, 0.3),
+            gate: matrix(f, experts, hidden, 0.3),
             expert_weights: ExpertWeights {
-                gate: arrays.weights(t, experts * of_gate, 0.2),
-                up: arrays.weights(t, experts * of_gate, 0.2),
-                gate_up_stride: of_gate as u64,
-                down: arrays.weights(t, experts * of_down, 0.2),
-                down_stride: of_down as u64,
+                gate: of_experts(inner, hidden),
+                up: of_experts(inner, hidden),
+                down: of_experts(hidden, inner),
             },
             routing: Routing {
                 experts: arrays.scratch(pairs * 4),
@@ -150,37 +154,18 @@ impl Layer {
 
     /// All of it, for the rig and the step that this was made for.
     fn lower(&self, to: &mut Lowering<'_>) {
-        let c = to.config;
-        let attended = c.num_attention_heads * c.head_dim;
-        let width = attended + 2 * c.num_key_value_heads * c.head_dim;
-        let product = |y, x, w, outputs: usize, inner: usize, epilogue| Product {
+        let product = |y, x, w, epilogue| Product {
             y,
             x,
             w,
-            w_pair: 0,
+            w_pair: None,
             bias: 0,
-            outputs: outputs as u32,
-            inner: inner as u32,
             epilogue,
             parts: Parts::Scratch(0),
         };
         let a = &self.attention;
-        let qkv = product(
-            a.qkv,
-            self.x,
-            self.qkv_proj,
-            width,
-            c.hidden_size,
-            Epilogue::Store,
-        );
-        let out = product(
-            self.h,
-            a.x,
-            self.out_proj,
-            c.hidden_size,
-            attended,
-            Epilogue::Add,
-        );
+        let qkv = product(a.qkv, self.x, self.qkv_proj, Epilogue::Store);
+        let out = product(self.h, a.x, self.out_proj, Epilogue::Add);
         to.embed(self.h, self.embedding);
         to.norm(self.x, self.h, self.norms[0]);
         to.product(&qkv, Rows::Step);

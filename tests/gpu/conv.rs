@@ -46,7 +46,7 @@ impl<'g> Layer<'g> {
     }
 
     fn dtype(&self) -> DType {
-        self.rig.kernels.types.operand
+        self.rig.kernels.precision.compute
     }
 
     fn row(&self, slot: usize, position: usize) -> &[f32] {

@@ -1,14 +1,14 @@
 //! A conv layer's in-projection and convolution, for tests of kernels that do both.
 
 use crate::common::random::Random;
-use crate::rig::{Rig, Step, StepOnGpu, assert_rows_close, config, encode, rounded};
+use crate::rig::{Rig, Step, StepOnGpu, assert_rows_close, config, encode, matrix, rounded};
 use crate::support::Gpu;
-use tailgraph::backend::cuda::families::Types;
 use tailgraph::backend::cuda::families::conv::ShortConv;
 use tailgraph::backend::cuda::families::experts::ExpertWeights;
 use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
 use tailgraph::backend::cuda::tuning::variants::Variant;
 use tailgraph::model::{DType, ModelConfig};
+use tailgraph::plan::Precision;
 
 /// A conv layer's input: normed rows, every slot's state, weights.
 pub struct ConvCase {
@@ -24,11 +24,17 @@ pub struct ConvCase {
 }
 
 impl ConvCase {
-    pub fn new(random: &mut Random, types: Types, rows: usize, hidden: usize, taps: usize) -> Self {
+    pub fn new(
+        random: &mut Random,
+        types: Precision,
+        rows: usize,
+        hidden: usize,
+        taps: usize,
+    ) -> Self {
         let slots = rows + 4;
         let first = random.below(slots);
         let values =
-            |random: &mut Random, n, scale| rounded(types.operand, &random.values(n, scale));
+            |random: &mut Random, n, scale| rounded(types.compute, &random.values(n, scale));
         let scale = 1.7 / (hidden as f32).sqrt();
         Self {
             hidden,
@@ -61,14 +67,15 @@ impl ConvCase {
         bucket: usize,
         by: Option<(Variant, Option<&ExpertWeights>)>,
     ) -> [Vec<f32>; 2] {
-        let (gpu, types, hidden) = (rig.gpu, rig.kernels.types, self.hidden);
+        let (gpu, types, hidden) = (rig.gpu, rig.kernels.precision, self.hidden);
         let step = self.step(gpu);
-        let operand = |n: usize| gpu.poisoned(bucket * n * types.operand.bytes());
+        let operand = |n: usize| gpu.poisoned(bucket * n * types.compute.bytes());
         let (x, grouped) = (operand(hidden), operand(3 * hidden));
-        x.write(&gpu.stream, 0, &encode(types.operand, &self.x))
+        x.write(&gpu.stream, 0, &encode(types.compute, &self.x))
             .unwrap();
-        let w = gpu.values(types.weights, &self.w);
-        let state = gpu.values(types.operand, &self.state);
+        let weights = gpu.values(types.weights, &self.w);
+        let w = matrix(&weights, types.weights, [3 * hidden, hidden]);
+        let state = gpu.values(types.compute, &self.state);
         let taps = gpu.values(DType::F32, &self.of_taps);
         let biases = self.biases.as_ref();
         let biases = biases.map(|biases| [0, 1].map(|i| gpu.values(DType::F32, &biases[i])));
@@ -88,9 +95,9 @@ impl ConvCase {
             // SAFETY: the arrays have the shapes that the operation asks for.
             unsafe {
                 queue.run(|to| match (persistent, queue.swap_ab_convolves()) {
-                    (Some(persistent), _) => to.persistent_conv(persistent, &conv, w.at(0), bias),
+                    (Some(persistent), _) => to.persistent_conv(persistent, &conv, &w, bias),
                     (None, Some(swap_ab)) => {
-                        to.swap_ab_conv(swap_ab, &conv, w.at(0), bias, experts);
+                        to.swap_ab_conv(swap_ab, &conv, &w, bias, experts);
                     }
                     (None, None) => panic!("no kernel of {variant:?} for H {hidden}"),
                 })
@@ -100,11 +107,9 @@ impl ConvCase {
             let product = Product {
                 y: grouped.at(0),
                 x: x.at(0),
-                w: w.at(0),
-                w_pair: 0,
+                w,
+                w_pair: None,
                 bias,
-                outputs: 3 * hidden as u32,
-                inner: hidden as u32,
                 epilogue: Epilogue::Store,
                 parts: Parts::Scratch(0),
             };
@@ -116,15 +121,15 @@ impl ConvCase {
             }
             x
         };
-        let mut y = gpu.get_values(types.operand, &out);
+        let mut y = gpu.get_values(types.compute, &out);
         y.truncate(bucket * hidden);
-        [y, gpu.get_values(types.operand, &state)]
+        [y, gpu.get_values(types.compute, &state)]
     }
 
     /// y `[rows, H]` and the state after it, in f64 but for what is rounded.
-    pub fn expected(&self, types: Types) -> [Vec<f32>; 2] {
+    pub fn expected(&self, types: Precision) -> [Vec<f32>; 2] {
         let (h, taps) = (self.hidden, self.of_taps.len() / self.hidden);
-        let held = |v: f64| f64::from(rounded(types.operand, &[v as f32])[0]);
+        let held = |v: f64| f64::from(rounded(types.compute, &[v as f32])[0]);
         let mut state = self.state.clone();
         let mut y = vec![];
         for (r, &(slot, position)) in self.rows.iter().enumerate() {
@@ -170,7 +175,7 @@ impl ConvCase {
     }
 
     /// Row `row` of this layer at `place`, behind rows of its own; and which row it is there.
-    pub fn moved(&self, random: &mut Random, types: Types, row: usize, place: usize) -> Self {
+    pub fn moved(&self, random: &mut Random, types: Precision, row: usize, place: usize) -> Self {
         let (hidden, taps) = (self.hidden, self.of_taps.len() / self.hidden);
         let slot = self.rows[row].0;
         let mut moved = Self::new(random, types, place + 1, hidden, taps);

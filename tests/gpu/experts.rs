@@ -9,10 +9,10 @@ use crate::routing::mixture;
 use crate::support::{Gpu, Holder};
 use std::collections::BTreeMap;
 use tailgraph::backend::cuda::tuning::variants::{
-    Architecture, Experts, GROUPED_SPLIT_ROWS, GROUPED_STAGES, GROUPED_TILE_ROWS, Grouped,
-    Products, Variant,
+    Architecture, Experts, GROUPED_STAGES, GROUPED_TILE_ROWS, Grouped, Products, Variant,
 };
 use tailgraph::model::DType;
+use tailgraph::sys::abi;
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
@@ -103,7 +103,7 @@ fn grouped_steps_of_many_rows_agree_with_the_kernels_for_any_number() {
             (1024, 300, 96, 544, 32, 7, 4),
         ] {
             let rig = Rig::new(&gpu, mixture(hidden, inner, experts, top_k), types);
-            let serves = |(major, _)| major == 9 && types.operand != DType::F32;
+            let serves = |(major, _)| major == 9 && types.compute != DType::F32;
             let able = rig
                 .kernels
                 .can(&rig.config, of_products(grouped(64)), bucket as u32);
@@ -133,7 +133,7 @@ fn grouped_steps_of_many_rows_agree_with_the_kernels_for_any_number() {
 
 /// To the same bits by every shape of a launch whose sums have the same type, and near those for any number.
 fn every_grouped_shape_agrees(rig: &Rig, mut case: MixtureCase, bucket: usize) {
-    let (types, config) = (rig.kernels.types, &rig.config);
+    let (types, config) = (rig.kernels.precision, &rig.config);
     let what = format!(
         "{types:?} {} of {bucket} rows, {} by {}",
         case.x.len() / config.hidden_size,
@@ -221,9 +221,9 @@ fn ragged_grouped_steps_are_those_of_f64() {
             (1024, 1023, 544, 96, 32, 32, 5, 128),
         ] {
             let rig = Rig::new(&gpu, mixture(hidden, inner, experts, top_k), types);
-            let splits = types.operand == DType::F32;
+            let splits = types.compute == DType::F32;
             if !rig.serves(rig.kernels.grouped.is_some(), |(major, _)| major == 9)
-                || splits && tile_rows > GROUPED_SPLIT_ROWS
+                || splits && tile_rows > abi::TG_GROUPED_SPLIT_ROWS
             {
                 continue;
             }
@@ -284,7 +284,7 @@ fn grouped_shapes(rig: &Rig, bucket: usize) -> Vec<Grouped> {
                 let variant = variant(stages);
                 let rows = bucket as u32;
                 let able = rig.kernels.can(&rig.config, variant, rows);
-                let known = variant.check(Architecture::Sm90, rig.kernels.types.operand, rows);
+                let known = variant.check(Architecture::Sm90, rig.kernels.precision.compute, rows);
                 able.is_ok() && known.is_ok()
             };
             let served: Vec<u32> = GROUPED_STAGES.filter(fits).collect();
@@ -318,7 +318,7 @@ fn grouped_steps_do_not_wait_for_blocks_that_have_no_room() {
         let mut cases = [64, 400, 1024].map(|rows| MixtureCase::new(&mut random, &rig, rows, 13));
         for (case, tile_rows) in [(0, 32), (0, 96), (1, 128), (2, 96)] {
             // f32 rows have no higher ones, nor more rows.
-            if tile_rows > GROUPED_SPLIT_ROWS && types.operand == DType::F32 {
+            if tile_rows > abi::TG_GROUPED_SPLIT_ROWS && types.compute == DType::F32 {
                 continue;
             }
             let case = &mut cases[case];

@@ -4,16 +4,18 @@
 
 use crate::common::random::Random;
 use crate::rig::{
-    Enqueue, Rig, SKINNY, Step, StepOnGpu, TYPES, assert_rows_close, config, encode, rounded,
+    Enqueue, Rig, SKINNY, Step, StepOnGpu, TYPES, assert_rows_close, config, encode, matrix,
+    rounded,
 };
 use crate::support::Gpu;
-use tailgraph::backend::cuda::families::Types;
 use tailgraph::backend::cuda::families::head::{Found, LogitsPart, Noted, seen_words};
+use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::memory::arena::{best_words, count_stride};
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::backend::cuda::tuning::limits::{HEAD_ROWS, MEETING_BYTES, SWAP_AB_ROWS};
 use tailgraph::backend::cuda::tuning::variants::{Experts, Products, Variant};
-use tailgraph::model::{DType, ModelConfig};
+use tailgraph::model::{DType, ModelConfig, WeightFormat};
+use tailgraph::plan::Precision;
 use tailgraph::plan::StepKind;
 use tailgraph::sys::abi;
 
@@ -51,7 +53,7 @@ impl Case {
     /// With logits that are equal, some of them neighbours or all of a row, and rows of which one is not finite.
     fn new(
         random: &mut Random,
-        types: Types,
+        types: Precision,
         rows: usize,
         vocabulary: usize,
         hidden: usize,
@@ -80,11 +82,11 @@ impl Case {
                 _ => {}
             }
         }
-        if types.weights == DType::BF16 {
+        if types.weights == WeightFormat::BF16 {
             w[random.below(vocabulary) * hidden] = -3e38;
         }
         Self {
-            x: rounded(types.operand, &x),
+            x: rounded(types.compute, &x),
             w: rounded(types.weights, &w),
         }
     }
@@ -177,20 +179,20 @@ fn best_of(logits: &[f32]) -> i32 {
 }
 
 /// Each row's logits by the kernels for any step, f32 `[bucket, V]`, and whatever past the rows.
-fn plain_logits(rig: &Rig, on_gpu: &StepOnGpu, bucket: usize, x: &Buffer, w: &Buffer) -> Vec<f32> {
+fn plain_logits(rig: &Rig, on_gpu: &StepOnGpu, bucket: usize, x: &Buffer, w: Matrix) -> Vec<f32> {
     let gpu = rig.gpu;
     let enqueue = rig.enqueue(on_gpu, StepKind::Mixed, bucket);
     let logits = gpu.poisoned(bucket * rig.config.vocab_size * 4);
     let part = LogitsPart::Sampled;
     // SAFETY: the arrays have the shapes that the operation asks for; where logits are delivered nothing of the best is left.
     let found =
-        unsafe { enqueue.run(|to| to.lm_head(part, true, logits.at(0), 0, (x.at(0), 0), w.at(0))) };
+        unsafe { enqueue.run(|to| to.lm_head(part, true, logits.at(0), 0, (x.at(0), 0), w)) };
     assert_eq!(found, None);
     gpu.get_values(DType::F32, &logits)
 }
 
 fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize)) {
-    let (gpu, types, config) = (rig.gpu, rig.kernels.types, &rig.config);
+    let (gpu, types, config) = (rig.gpu, rig.kernels.precision, &rig.config);
     let (vocabulary, hidden) = (config.vocab_size, config.hidden_size);
     let on_gpu = step(gpu, rows, MIXED);
     let variant = Variant {
@@ -198,7 +200,8 @@ fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize
         experts: Experts::Tiled,
     };
     let enqueue = rig.enqueue_by(&on_gpu, bucket, variant).unwrap();
-    let w = gpu.values(types.weights, &case.w);
+    let weights = gpu.values(types.weights, &case.w);
+    let w = matrix(&weights, types.weights, [vocabulary, hidden]);
     let logits = gpu.poisoned(bucket * vocabulary * 4);
     let best = gpu.poisoned(best_words(bucket) * 8);
     let seen = gpu.poisoned(rows * seen_words(vocabulary) * 4);
@@ -226,15 +229,15 @@ fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize
     };
     let x = match enqueue.skinny() {
         Some(_) => input(DType::F32),
-        None => input(types.operand),
+        None => input(types.compute),
     };
     let norm = gpu.values(DType::F32, &vec![1.0; hidden]);
     let head = |enqueue: &Enqueue, logits: &Buffer| {
-        let (logits, best, x, w) = (logits.at(0), best.at(0), x.at(0), w.at(0));
+        let (logits, best, x) = (logits.at(0), best.at(0), x.at(0));
         // SAFETY: the arrays have the shapes that the operations ask for.
         let found = unsafe {
             enqueue.run(|to| match to.skinny() {
-                Some(skinny) => Some(to.skinny_lm_head(skinny, logits, best, x, norm.at(0), w)),
+                Some(skinny) => Some(to.skinny_lm_head(skinny, logits, best, x, norm.at(0), &w)),
                 None => to.lm_head(LogitsPart::Sampled, false, logits, best, (x, 0), w),
             })
         };
@@ -248,7 +251,7 @@ fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize
     let found = head(&enqueue, &logits);
     let plain = match enqueue.skinny() {
         Some(_) => None,
-        None => Some(plain_logits(rig, &on_gpu, bucket, &x, &w)),
+        None => Some(plain_logits(rig, &on_gpu, bucket, &x, w)),
     };
     let what = format!("{types:?} {products:?} {rows} rows of {bucket}, {vocabulary} x {hidden}");
     let tokens = sample(Some(found), &logits, &best);
@@ -277,7 +280,7 @@ fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize
     }
     if let Some(plain) = plain {
         // As far as tiled.rs allows.
-        let limit = if types.operand == DType::F32 {
+        let limit = if types.compute == DType::F32 {
             3e-6
         } else {
             3e-5
@@ -338,15 +341,15 @@ fn the_swap_ab_head_knows_the_best() {
         }
         let (vocabulary, hidden) = (rig.config.vocab_size, rig.config.hidden_size);
         for rows in ROWS {
-            let case = Case::new(random, rig.kernels.types, rows.1, vocabulary, hidden);
+            let case = Case::new(random, rig.kernels.precision, rows.1, vocabulary, hidden);
             run(rig, Products::SwapAb, &case, rows);
         }
-        if rig.kernels.types.operand == DType::F32 {
+        if rig.kernels.precision.compute == DType::F32 {
             return;
         }
         for rows in MANY_ROWS {
             assert!(rows.0 > SWAP_AB_ROWS as usize && rows.0 <= HEAD_ROWS as usize);
-            let case = Case::new(random, rig.kernels.types, rows.1, vocabulary, hidden);
+            let case = Case::new(random, rig.kernels.precision, rows.1, vocabulary, hidden);
             run(rig, Products::Persistent, &case, rows);
         }
     });
@@ -363,7 +366,7 @@ fn the_head_of_few_rows_knows_the_best() {
         }
         let (vocabulary, hidden) = (rig.config.vocab_size, rig.config.hidden_size);
         for rows in [(1, 1), (2, 2), (4, 3), (8, 8), (8, 5)] {
-            let case = Case::new(random, rig.kernels.types, rows.1, vocabulary, hidden);
+            let case = Case::new(random, rig.kernels.precision, rows.1, vocabulary, hidden);
             run(rig, SKINNY, &case, rows);
         }
     });

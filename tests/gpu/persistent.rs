@@ -8,6 +8,7 @@ use crate::swap_ab::allowed;
 use crate::tiled::{Case, EPILOGUES};
 use std::collections::BTreeSet;
 use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
+use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::tuning::variants::Variant;
 use tailgraph::model::DType;
 
@@ -41,14 +42,14 @@ fn outputs(weight_rows: usize, epilogue: Epilogue) -> usize {
 fn tile(rig: &Rig, bucket: usize, outputs: usize, inner: usize, epilogue: Epilogue) -> String {
     let step = Step::of_rows(bucket).upload(rig.gpu);
     let enqueue = rig.enqueue_by(&step, bucket, Variant::PERSISTENT).unwrap();
+    let weights = rig.kernels.precision.weights;
+    let w = Matrix::of_rows(0, weights, outputs as u32, inner as u32);
     let product = Product {
         y: 0,
         x: 0,
-        w: 0,
-        w_pair: 16,
+        w,
+        w_pair: (epilogue == Epilogue::SiluMul).then_some(Matrix { address: 16, ..w }),
         bias: 0,
-        outputs: outputs as u32,
-        inner: inner as u32,
         epilogue,
         parts: Parts::There,
     };
@@ -56,7 +57,7 @@ fn tile(rig: &Rig, bucket: usize, outputs: usize, inner: usize, epilogue: Epilog
     let [kernel] = &kernels[..] else {
         panic!("expected one kernel, found {kernels:?}");
     };
-    let named = format!("tg_persistent_{}_", rig.kernels.types.operand.name());
+    let named = format!("tg_persistent_{}_", rig.kernels.precision.compute.name());
     let tile = kernel.strip_prefix(&named);
     tile.unwrap_or_else(|| panic!("expected {named}..., found {kernel}"))
         .to_owned()
@@ -72,7 +73,7 @@ fn products_by_every_tile_are_those_of_f64() {
         if rig.kernels.persistent.is_none() {
             continue;
         }
-        let splits = types.operand == DType::F32;
+        let splits = types.compute == DType::F32;
         let mut met = BTreeSet::new();
         for (bucket, weight_rows, inner, expected) in SHAPES {
             for (i, epilogue) in EPILOGUES.into_iter().enumerate() {
@@ -157,7 +158,7 @@ fn ragged_persistent_conv_layers_are_those_of_f64() {
                 &what,
                 &found,
                 &expected,
-                allowed(types.operand, types.operand),
+                allowed(types.compute, types.compute),
             );
             let again = case.run(&rig, bucket, by);
             assert_same_bits(
@@ -172,7 +173,7 @@ fn ragged_persistent_conv_layers_are_those_of_f64() {
 
 /// f32 rows have no such kernel.
 fn convolves(rig: &Rig) -> bool {
-    rig.kernels.persistent.is_some() && rig.kernels.types.operand != DType::F32
+    rig.kernels.persistent.is_some() && rig.kernels.precision.compute != DType::F32
 }
 
 #[test]
@@ -196,7 +197,7 @@ fn a_conv_layer_of_many_rows_in_one_kernel_is_that_of_two() {
                 &what,
                 &all,
                 &expected,
-                allowed(types.operand, types.operand),
+                allowed(types.compute, types.compute),
             );
             let (row, place) = (random.below(rows), random.below(rows));
             let there = case.moved(&mut random, types, row, place);

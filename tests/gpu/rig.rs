@@ -11,32 +11,33 @@ use std::ops::Deref;
 use tailgraph::backend::cuda::driver::call::ReadyCall;
 use tailgraph::backend::cuda::driver::machine;
 use tailgraph::backend::cuda::families::limits::Library;
-use tailgraph::backend::cuda::families::{Bucket, Kernels, Lowering, StepAt, Types, packed};
+use tailgraph::backend::cuda::families::{Bucket, Kernels, Lowering, StepAt, packed};
+use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::backend::cuda::tuning::KernelChoice;
 use tailgraph::backend::cuda::tuning::variants::{Experts, Grouped, Products, Variant};
 use tailgraph::model::weights::widen;
-use tailgraph::model::{DType, ModelConfig};
-use tailgraph::plan::StepKind;
+use tailgraph::model::{DType, ModelConfig, WeightFormat};
+use tailgraph::plan::{Precision, StepKind};
 
 /// Every pair of types the kernels come in.
-pub const TYPES: [Types; 5] = [
-    types(DType::BF16, DType::BF16),
-    types(DType::F16, DType::F16),
-    types(DType::F32, DType::BF16),
-    types(DType::F32, DType::F16),
-    types(DType::F32, DType::F32),
+pub const TYPES: [Precision; 5] = [
+    types(DType::BF16, WeightFormat::BF16),
+    types(DType::F16, WeightFormat::F16),
+    types(DType::F32, WeightFormat::BF16),
+    types(DType::F32, WeightFormat::F16),
+    types(DType::F32, WeightFormat::F32),
 ];
 
 pub const OPERANDS: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
 
-const fn types(operand: DType, weights: DType) -> Types {
-    Types { operand, weights }
+const fn types(compute: DType, weights: WeightFormat) -> Precision {
+    Precision { compute, weights }
 }
 
 /// Types of a model whose matrices play no part.
-pub fn operand(dtype: DType) -> Types {
-    types(dtype, dtype)
+pub fn operand(dtype: DType) -> Precision {
+    types(dtype, dtype.into())
 }
 
 /// A small model; tests change the fields they are about.
@@ -79,29 +80,31 @@ pub fn rounding(dtype: DType) -> f64 {
     }
 }
 
-pub fn encode(dtype: DType, values: &[f32]) -> Vec<u8> {
-    match dtype {
-        DType::F32 => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
-        DType::BF16 => values
+pub fn encode(format: impl Into<WeightFormat>, values: &[f32]) -> Vec<u8> {
+    match format.into() {
+        WeightFormat::F32 => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        WeightFormat::BF16 => values
             .iter()
             .flat_map(|&v| bf16::from_f32(v).to_le_bytes())
             .collect(),
-        DType::F16 => values
+        WeightFormat::F16 => values
             .iter()
             .flat_map(|&v| f16::from_f32(v).to_le_bytes())
             .collect(),
     }
 }
 
-pub fn decode(dtype: DType, bytes: &[u8]) -> Vec<f32> {
-    let mut values = vec![0.0; bytes.len() / dtype.bytes()];
-    widen(dtype, bytes, &mut values);
+pub fn decode(format: impl Into<WeightFormat>, bytes: &[u8]) -> Vec<f32> {
+    let format = format.into();
+    let mut values = vec![0.0; bytes.len() / format.bytes()];
+    widen(format, bytes, &mut values);
     values
 }
 
-/// `values` as the type holds them.
-pub fn rounded(dtype: DType, values: &[f32]) -> Vec<f32> {
-    decode(dtype, &encode(dtype, values))
+/// `values` as the format holds them.
+pub fn rounded(format: impl Into<WeightFormat>, values: &[f32]) -> Vec<f32> {
+    let format = format.into();
+    decode(format, &encode(format, values))
 }
 
 impl Gpu {
@@ -111,16 +114,21 @@ impl Gpu {
         buffer
     }
 
-    pub fn values(&self, dtype: DType, values: &[f32]) -> Buffer {
-        self.put(&encode(dtype, values))
+    pub fn values(&self, format: impl Into<WeightFormat>, values: &[f32]) -> Buffer {
+        self.put(&encode(format, values))
     }
 
     /// Matrices of experts, `[rows, columns]` each, one after the other.
-    pub fn packed(&self, dtype: DType, values: &[f32], [rows, columns]: [usize; 2]) -> Buffer {
-        let mut packed = vec![0; packed::elements(rows, columns) * dtype.bytes()];
+    pub fn packed(
+        &self,
+        format: WeightFormat,
+        values: &[f32],
+        [rows, columns]: [usize; 2],
+    ) -> Buffer {
+        let mut packed = vec![0; packed::elements(rows, columns) * format.bytes()];
         let mut all = Vec::new();
         for matrix in values.chunks(rows * columns) {
-            packed::pack(&encode(dtype, matrix), columns, dtype, &mut packed);
+            packed::pack(&encode(format, matrix), columns, format, &mut packed);
             all.extend_from_slice(&packed);
         }
         self.put(&all)
@@ -152,6 +160,24 @@ impl Gpu {
     }
 }
 
+/// A matrix that stands alone at the start of a buffer.
+pub fn matrix(at: &Buffer, format: WeightFormat, [rows, columns]: [usize; 2]) -> Matrix {
+    Matrix::of_rows(at.at(0), format, rows as u32, columns as u32)
+}
+
+/// An expert's packed matrix, so many elements before the next expert's.
+pub fn expert_matrix(
+    address: u64,
+    format: WeightFormat,
+    [rows, columns]: [usize; 2],
+    stride: usize,
+) -> Matrix {
+    Matrix {
+        stride: stride as u64,
+        ..Matrix::of_rows(address, format, rows as u32, columns as u32)
+    }
+}
+
 /// A model's kernels.
 pub struct Rig<'g> {
     pub gpu: &'g Gpu,
@@ -160,7 +186,7 @@ pub struct Rig<'g> {
 }
 
 impl<'g> Rig<'g> {
-    pub fn new(gpu: &'g Gpu, config: ModelConfig, types: Types) -> Self {
+    pub fn new(gpu: &'g Gpu, config: ModelConfig, types: Precision) -> Self {
         let choice = KernelChoice::default();
         let kernels = Kernels::load(
             &Library::loaded(&gpu.module).unwrap(),
@@ -179,8 +205,9 @@ impl<'g> Rig<'g> {
     /// Whether kernels that stream weights serve this rig's types, of which `found` says whether they are there: on a GPU of
     /// such a compute capability they must be, but for f32 rows with other weights than bf16, and elsewhere not.
     pub fn serves(&self, found: bool, capable: impl Fn((u32, u32)) -> bool) -> bool {
-        let Types { operand, weights } = self.kernels.types;
-        let types = operand == weights && operand != DType::F32 || weights == DType::BF16;
+        let Precision { compute, weights } = self.kernels.precision;
+        let same = compute != DType::F32 && weights == compute.into();
+        let types = same || weights == WeightFormat::BF16;
         let capability = machine::probe().unwrap().gpu(0).unwrap().compute_capability;
         assert_eq!(found, types && capable(capability), "{capability:?}");
         found

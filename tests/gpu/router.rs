@@ -1,12 +1,12 @@
 //! The router against f64.
 
 use crate::common::random::Random;
-use crate::rig::{OPERANDS, Rig, Step, assert_close, assert_same_bits, operand, rounding};
+use crate::rig::{OPERANDS, Rig, Step, assert_close, assert_same_bits, matrix, operand, rounding};
 use crate::routing::{RoutingOnGpu, mixture};
 use crate::support::Gpu;
 use tailgraph::backend::cuda::families::router::RouterWeights;
 use tailgraph::backend::cuda::tuning::variants::Variant;
-use tailgraph::model::{DType, ModelConfig};
+use tailgraph::model::{DType, ModelConfig, WeightFormat};
 use tailgraph::plan::StepKind;
 
 /// Router's inputs, all f32.
@@ -64,9 +64,10 @@ impl RouterCase {
         let (h, norm, gate) = (f32s(&self.h), f32s(&self.norm), f32s(&self.gate));
         let bias = self.bias.as_ref().map(|bias| f32s(bias));
         let bias = bias.as_ref().map_or(0, |bias| bias.at(0));
+        let shape = [self.config.num_experts, self.config.hidden_size];
         let weights = RouterWeights {
             norm: norm.at(0),
-            gate: gate.at(0),
+            gate: matrix(&gate, WeightFormat::F32, shape),
             bias,
             // Nobody guesses here.
             guess: 0,

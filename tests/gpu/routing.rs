@@ -5,8 +5,9 @@ use crate::rig::{Rig, Step, config, operand};
 use crate::support::Gpu;
 use tailgraph::backend::cuda::families::Lowering;
 use tailgraph::backend::cuda::families::experts::{
-    EXPERT_COUNTS_BYTES, EXPERT_TILE_BYTES, Routing, most_expert_tiles,
+    EXPERT_COUNTS_BYTES, Routing, most_expert_tiles,
 };
+use tailgraph::backend::cuda::memory::arena::EXPERT_TILE_BYTES;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::backend::cuda::tuning::limits::{expert_words, skinny_experts, skinny_told};
 use tailgraph::model::{DType, ModelConfig};

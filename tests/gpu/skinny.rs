@@ -14,6 +14,7 @@ use tailgraph::backend::cuda::families::experts::ExpertRows;
 use tailgraph::backend::cuda::families::head::LogitsPart;
 use tailgraph::backend::cuda::families::skinny::{Guess, Residual};
 use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
+use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::memory::arena::best_words;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::backend::cuda::tuning::variants::{Experts, Products, Variant};
@@ -27,7 +28,7 @@ struct Output {
 
 /// One layer's operations both ways. Each pair has the same input: what the skinny kernels left before.
 fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> [Output; 2] {
-    let (gpu, types, config) = (rig.gpu, rig.kernels.types, &rig.config);
+    let (gpu, types, config) = (rig.gpu, rig.kernels.precision, &rig.config);
     let Shape { hidden, inner, .. } = shape;
     let (rows, top_k) = (input.rows.len(), shape.top_k);
     let step = input.step(gpu);
@@ -36,13 +37,13 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
     let skinny = queue.skinny().expect("they are loaded");
     let plain = by(Products::SwapAb, grouped(32)).or_else(|_| by(Products::Tiled, Experts::Tiled));
     let plain = plain.expect("these serve any bucket");
-    let operand = |elements: usize| gpu.poisoned(bucket * elements * types.operand.bytes());
+    let operand = |elements: usize| gpu.poisoned(bucket * elements * types.compute.bytes());
     let f32s = |elements: usize| gpu.poisoned(bucket * elements * 4);
     let (routing, other_routing) = (
         RoutingOnGpu::new(gpu, config, &queue),
         RoutingOnGpu::new(gpu, config, &plain),
     );
-    let states = [(); 2].map(|()| gpu.values(types.operand, &input.state));
+    let states = [(); 2].map(|()| gpu.values(types.compute, &input.state));
     let residual = |values: &[f32]| {
         let h = f32s(hidden);
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
@@ -51,22 +52,19 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
     };
     let h0 = residual(&input.h);
     let (normed, bcx) = (operand(hidden), operand(3 * hidden));
-    let product =
-        |y: u64, x: u64, w: u64, bias: u64, (outputs, inner): (usize, usize), epilogue| {
-            let product = Product {
-                y,
-                x,
-                w,
-                w_pair: 0,
-                bias,
-                outputs: outputs as u32,
-                inner: inner as u32,
-                epilogue,
-                parts: Parts::Scratch(0),
-            };
-            // SAFETY: the arrays have these shapes.
-            unsafe { plain.run(|to| to.product(&product, Rows::Step)) };
+    let product = |y: u64, x: u64, w: Matrix, bias: u64, epilogue| {
+        let product = Product {
+            y,
+            x,
+            w,
+            w_pair: None,
+            bias,
+            epilogue,
+            parts: Parts::Scratch(0),
         };
+        // SAFETY: the arrays have these shapes.
+        unsafe { plain.run(|to| to.product(&product, Rows::Step)) };
+    };
     let conv = |x: &Buffer, state: &Buffer| layer.short_conv(x, bcx.at(0), state);
     let conv_in = layer.conv_in();
     let mut found = Vec::new();
@@ -76,7 +74,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
         expected.push((name, dtype, gpu.get_values(dtype, b)));
     };
     let xs = [(); 2].map(|()| operand(hidden));
-    let (router, experts) = (layer.router(), layer.expert_weights(shape));
+    let (router, experts) = (layer.router(), layer.expert_weights());
     let parts = routing.addresses();
     let guess = Guess::of(&queue, skinny, 3, hidden as u32, &parts, &router, None);
     // SAFETY: every array has the shape that its operation asks for.
@@ -91,30 +89,21 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
             )
         });
         queue.run(|to| to.norm(normed.at(0), h0.at(0), layer.norm.at(0)));
-        let shape_in = (3 * hidden, hidden);
         product(
             bcx.at(0),
             normed.at(0),
             conv_in.in_proj,
             conv_in.bias,
-            shape_in,
             Epilogue::Store,
         );
         queue.run(|to| to.short_conv(&conv(&xs[1], &states[1])));
-        keep("conv", types.operand, &xs[0], &xs[1]);
-        keep("conv state", types.operand, &states[0], &states[1]);
+        keep("conv", types.compute, &xs[0], &xs[1]);
+        keep("conv state", types.compute, &states[0], &states[1]);
 
         let hs = [(); 2].map(|()| residual(&input.h));
-        let out = layer.out(&xs[0], shape);
+        let out = layer.out(&xs[0]);
         queue.run(|to| to.skinny_out(skinny, hs[0].at(0), &out, Some((&parts, &router))));
-        product(
-            hs[1].at(0),
-            out.x,
-            out.w,
-            out.bias,
-            (hidden, hidden),
-            Epilogue::Add,
-        );
+        product(hs[1].at(0), out.x, out.w, out.bias, Epilogue::Add);
         keep("out", DType::F32, &hs[0], &hs[1]);
 
         let after_out = residual(&gpu.get_values(DType::F32, &hs[0])[..rows * hidden]);
@@ -155,57 +144,33 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
 
         let swap_ab = [(); 2].map(|()| operand(shape.swap_ab));
         let h = h0.at(0);
-        let [w1, w3, w2] = [0, 1, 2].map(|i| layer.swap_ab[i].at(0));
+        let [w1, w3, w2] = layer.dense();
         queue.run(|to| {
             to.skinny_gate_up(skinny, swap_ab[0].at(0), h, layer.ffn_norm.at(0), (w1, w3))
         });
         queue.run(|to| to.norm(normed.at(0), h, layer.ffn_norm.at(0)));
         plain.run(|to| to.dense_gate_up(swap_ab[1].at(0), normed.at(0), 0, (w1, w3)));
-        keep("dense gate and up", types.operand, &swap_ab[0], &swap_ab[1]);
+        keep("dense gate and up", types.compute, &swap_ab[0], &swap_ab[1]);
         let hs = [(); 2].map(|()| residual(&input.h));
         let down = Residual {
             x: swap_ab[0].at(0),
             w: w2,
             bias: 0,
-            inner: shape.swap_ab as u32,
         };
         queue.run(|to| to.skinny_out(skinny, hs[0].at(0), &down, None));
-        product(
-            hs[1].at(0),
-            down.x,
-            w2,
-            0,
-            (hidden, shape.swap_ab),
-            Epilogue::Add,
-        );
+        product(hs[1].at(0), down.x, w2, 0, Epilogue::Add);
         keep("dense down", DType::F32, &hs[0], &hs[1]);
 
         let outputs = qkv_outputs(config);
         let qkv = [(); 2].map(|()| operand(outputs));
-        let w = layer.qkv.at(0);
-        queue.run(|to| {
-            to.skinny_project(
-                skinny,
-                qkv[0].at(0),
-                h,
-                layer.norm.at(0),
-                (w, outputs as u32),
-                None,
-            )
-        });
+        let w = layer.matrix(&layer.qkv, outputs, hidden);
+        queue.run(|to| to.skinny_project(skinny, qkv[0].at(0), h, layer.norm.at(0), &w, None));
         queue.run(|to| to.norm(normed.at(0), h, layer.norm.at(0)));
-        product(
-            qkv[1].at(0),
-            normed.at(0),
-            w,
-            0,
-            (outputs, hidden),
-            Epilogue::Store,
-        );
-        keep("q, k, v", types.operand, &qkv[0], &qkv[1]);
+        product(qkv[1].at(0), normed.at(0), w, 0, Epilogue::Store);
+        keep("q, k, v", types.compute, &qkv[0], &qkv[1]);
 
         let logits = [(); 2].map(|()| f32s(config.vocab_size));
-        let head = layer.lm_head.at(0);
+        let head = layer.matrix(&layer.lm_head, config.vocab_size, hidden);
         let best = gpu.poisoned(best_words(bucket) * 8);
         queue.run(|to| {
             to.skinny_lm_head(
@@ -214,7 +179,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
                 best.at(0),
                 h,
                 layer.norm.at(0),
-                head,
+                &head,
             )
         });
         queue.run(|to| to.final_norm(normed.at(0), h, layer.norm.at(0)));
@@ -278,7 +243,7 @@ fn are_those_of_the_other_kernels(shapes: &[Shape], buckets: &[(usize, usize)]) 
                         _ => (a.len() / bucket, rows),
                     };
                     // What is rounded may round the other way, and the sums are in another order.
-                    let limit = match (dtype, types.operand) {
+                    let limit = match (dtype, types.compute) {
                         (DType::F32, DType::F32) => 1e-5,
                         (DType::F32, _) => 2e-3,
                         (_, DType::F16) => 1e-3,

@@ -4,12 +4,14 @@
 mod conv;
 
 use crate::common::random::Random;
-use crate::rig::{Rig, Step, TYPES, assert_rows_close, assert_same_bits, config, encode, rounded};
+use crate::rig::{
+    Rig, Step, TYPES, assert_rows_close, assert_same_bits, config, encode, matrix, rounded,
+};
 use crate::support::Gpu;
-use tailgraph::backend::cuda::families::Types;
 use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
 use tailgraph::backend::cuda::tuning::variants::{Experts, Products, Variant};
 use tailgraph::model::DType;
+use tailgraph::plan::Precision;
 use tailgraph::plan::StepKind;
 
 const EPILOGUES: [Epilogue; 4] = [
@@ -83,13 +85,19 @@ struct Case {
 }
 
 impl Case {
-    fn new(random: &mut Random, types: Types, rows: usize, outputs: usize, inner: usize) -> Self {
+    fn new(
+        random: &mut Random,
+        types: Precision,
+        rows: usize,
+        outputs: usize,
+        inner: usize,
+    ) -> Self {
         let scale = 1.7 / (inner as f32).sqrt();
         let w = [(); 2].map(|()| rounded(types.weights, &random.values(outputs * inner, scale)));
         Self {
             outputs,
             inner,
-            x: rounded(types.operand, &random.values(rows * inner, 2.0)),
+            x: rounded(types.compute, &random.values(rows * inner, 2.0)),
             w,
             bias: (random.below(2) == 0).then(|| random.values(outputs, 1.0)),
             h: random.values(rows * outputs, 3.0),
@@ -98,8 +106,8 @@ impl Case {
 
     /// y `[bucket, outputs]`; rows past the case's are poison. `Decode` takes the kernels that this is about.
     fn run(&self, rig: &Rig, bucket: usize, epilogue: Epilogue, kind: StepKind) -> Vec<f32> {
-        let (gpu, types) = (rig.gpu, rig.kernels.types);
-        let y_type = y_type(types.operand, epilogue);
+        let (gpu, types) = (rig.gpu, rig.kernels.precision);
+        let y_type = y_type(types.compute, epilogue);
         let rows = self.x.len() / self.inner;
         let step = Step::of_rows(rows).upload(gpu);
         let y = gpu.poisoned(bucket * self.outputs * y_type.bytes());
@@ -108,21 +116,20 @@ impl Case {
                 .unwrap();
         }
         // rows past the step's are there, and hold anything
-        let x = gpu.poisoned(bucket * self.inner * types.operand.bytes());
-        x.write(&gpu.stream, 0, &encode(types.operand, &self.x))
+        let x = gpu.poisoned(bucket * self.inner * types.compute.bytes());
+        x.write(&gpu.stream, 0, &encode(types.compute, &self.x))
             .unwrap();
         let [w, pair] = [0, 1].map(|i| gpu.values(types.weights, &self.w[i]));
         let paired = epilogue == Epilogue::SiluMul;
+        let shape = [self.outputs, self.inner];
         let bias = self.bias.as_ref().filter(|_| !paired);
         let bias = bias.map(|bias| gpu.values(DType::F32, bias));
         let product = Product {
             y: y.at(0),
             x: x.at(0),
-            w: w.at(0),
-            w_pair: if paired { pair.at(0) } else { 0 },
+            w: matrix(&w, types.weights, shape),
+            w_pair: paired.then(|| matrix(&pair, types.weights, shape)),
             bias: bias.as_ref().map_or(0, |bias| bias.at(0)),
-            outputs: self.outputs as u32,
-            inner: self.inner as u32,
             epilogue,
             parts: Parts::Scratch(0),
         };
@@ -177,7 +184,7 @@ fn ragged_swap_ab_products_are_those_of_the_other_kernels() {
 fn are_those_of_the_other_kernels(shapes: &[(usize, usize, usize)]) {
     let mut random = Random(81);
     for_every_product(shapes, |rig, (bucket, outputs, inner), epilogue| {
-        let types = rig.kernels.types;
+        let types = rig.kernels.precision;
         let rows = match random.below(2) {
             0 => bucket,
             _ => 1 + random.below(bucket),
@@ -186,7 +193,7 @@ fn are_those_of_the_other_kernels(shapes: &[(usize, usize, usize)]) {
         let what = format!("{types:?} {epilogue:?} {rows} rows of {bucket}, {outputs} x {inner}");
         let [found, expected] =
             [StepKind::Decode, StepKind::Mixed].map(|kind| case.run(rig, bucket, epilogue, kind));
-        let limit = allowed(y_type(types.operand, epilogue), types.operand);
+        let limit = allowed(y_type(types.compute, epilogue), types.compute);
         assert_rows_close(&what, [&found, &expected], outputs, rows, limit);
     });
 }
@@ -198,12 +205,12 @@ fn a_row_of_a_swap_ab_product_does_not_depend_on_its_companions() {
     let mut random = Random(82);
     let all = [&RAGGED[..], &SHAPES].concat();
     for_every_product(&all, |rig, (bucket, outputs, inner), epilogue| {
-        let types = rig.kernels.types;
+        let types = rig.kernels.precision;
         let case = Case::new(&mut random, types, bucket, outputs, inner);
         let all = case.run(rig, bucket, epilogue, StepKind::Decode);
         let row = random.below(bucket);
         let place = random.below(bucket);
-        let mut x = rounded(types.operand, &random.values(place * inner, 2.0));
+        let mut x = rounded(types.compute, &random.values(place * inner, 2.0));
         x.extend(&case.x[row * inner..][..inner]);
         let mut h = random.values(place * outputs, 1.0);
         h.extend(&case.h[row * outputs..][..outputs]);

@@ -2,7 +2,7 @@
 
 use crate::common::random::Random;
 use crate::rig::{
-    Rig, Step, TYPES, assert_close, assert_same_bits, config, encode, rounded, rounding,
+    Rig, Step, TYPES, assert_close, assert_same_bits, config, encode, matrix, rounded, rounding,
 };
 use crate::support::Gpu;
 use rayon::prelude::*;
@@ -29,12 +29,12 @@ pub struct Case {
 
 impl Case {
     pub fn new(random: &mut Random, rig: &Rig, rows: usize, outputs: usize, inner: usize) -> Self {
-        let types = rig.kernels.types;
+        let types = rig.kernels.precision;
         let scale = 1.7 / (inner as f32).sqrt();
         Self {
             outputs,
             inner,
-            x: rounded(types.operand, &random.values(rows * inner, 2.0)),
+            x: rounded(types.compute, &random.values(rows * inner, 2.0)),
             w: rounded(types.weights, &random.values(outputs * inner, scale)),
             w_pair: rounded(types.weights, &random.values(outputs * inner, scale)),
             bias: random.values(outputs, 1.0),
@@ -51,7 +51,7 @@ impl Case {
         let others = random.values(place * self.inner, 2.0);
         let x = &self.x[row * self.inner..][..self.inner];
         Self {
-            x: [&rounded(rig.kernels.types.operand, &others), x].concat(),
+            x: [&rounded(rig.kernels.precision.compute, &others), x].concat(),
             w: self.w.clone(),
             w_pair: self.w_pair.clone(),
             bias: self.bias.clone(),
@@ -70,9 +70,9 @@ impl Case {
         rows: Rows,
         by: Option<Variant>,
     ) -> Vec<f32> {
-        let types = rig.kernels.types;
+        let types = rig.kernels.precision;
         let gpu = rig.gpu;
-        let y_type = y_type(types.operand, epilogue);
+        let y_type = y_type(types.compute, epilogue);
         let step = Step::of_rows(self.rows()).upload(gpu);
         let enqueue = match by {
             None => rig.enqueue(&step, StepKind::Mixed, bucket),
@@ -93,26 +93,25 @@ impl Case {
             y.write(&gpu.stream, 0, &encode(DType::F32, &self.h))
                 .unwrap();
         }
-        let x = gpu.poisoned(bucket * self.inner * types.operand.bytes());
-        x.write(&gpu.stream, 0, &encode(types.operand, &self.x))
+        let x = gpu.poisoned(bucket * self.inner * types.compute.bytes());
+        x.write(&gpu.stream, 0, &encode(types.compute, &self.x))
             .unwrap();
         let w = gpu.values(types.weights, &self.w);
         let pair = gpu.values(types.weights, &self.w_pair);
         let bias_values = gpu.values(DType::F32, &self.bias);
         let paired = epilogue == Epilogue::SiluMul;
+        let shape = [self.outputs, self.inner];
         let mut product = Product {
             y: y.at(0),
             x: x.at(0),
-            w: w.at(0),
-            w_pair: if paired { pair.at(0) } else { 0 },
+            w: matrix(&w, types.weights, shape),
+            w_pair: paired.then(|| matrix(&pair, types.weights, shape)),
             bias: if bias { bias_values.at(0) } else { 0 },
-            outputs: self.outputs as u32,
-            inner: self.inner as u32,
             epilogue,
             parts: Parts::Scratch(parts.at(0)),
         };
         if let Rows::Tile { first, .. } = rows {
-            product.x = x.at(first as usize * self.inner * types.operand.bytes());
+            product.x = x.at(first as usize * self.inner * types.compute.bytes());
             product.y = y.at(first as usize * self.outputs * y_type.bytes());
         }
         // SAFETY: the arrays have the shapes that `Product` asks for.
@@ -169,7 +168,7 @@ impl Case {
         by: Option<Variant>,
     ) {
         let y = self.run(rig, bucket, epilogue, bias, Rows::Step, by);
-        let types = rig.kernels.types;
+        let types = rig.kernels.precision;
         let (rows, outputs) = (self.rows(), self.outputs);
         let what = format!(
             "{types:?} {epilogue:?} bias {bias} rows {rows} of {bucket}, {outputs} x {}, {by:?}",
@@ -189,11 +188,11 @@ impl Case {
             .collect();
         let found: Vec<f32> = compared.iter().map(|&i| written[i]).collect();
         let sums: Vec<f64> = expected.iter().map(|e| e.0).collect();
-        let stored = rounding(y_type(types.operand, epilogue));
+        let stored = rounding(y_type(types.compute, epilogue));
         assert_close(&what, &found, &sums, |i, sum| {
             stored * sum.abs() + 1e-6 * expected[i].1 + 1e-7
         });
-        if types.operand == DType::F32 {
+        if types.compute == DType::F32 {
             let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>();
             let off = norm(&mut found.iter().zip(&sums).map(|(&f, &s)| f64::from(f) - s));
             let relative = (off / norm(&mut sums.iter().copied())).sqrt();

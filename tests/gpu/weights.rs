@@ -7,7 +7,7 @@ use tailgraph::backend::cuda::families::limits::Library;
 use tailgraph::backend::cuda::families::packed;
 use tailgraph::backend::cuda::memory::random::{Order, RandomKernels};
 use tailgraph::model::op::OpKind;
-use tailgraph::model::{DType, Model, ModelSource};
+use tailgraph::model::{Model, ModelSource, WeightFormat};
 
 /// Columns that fill whole blocks of a packed matrix, and such that do not.
 fn model(folder: &tempfile::TempDir, hidden: usize, inner: usize, seed: u64) -> Model {
@@ -37,9 +37,9 @@ fn random_weights_are_the_hosts() {
         model.make().unwrap();
         for tensor in model.weights.all() {
             let made = tensor.made().expect("a preset's");
-            let values = decode(tensor.dtype, tensor.bytes());
-            for dtype in [DType::F32, DType::BF16, DType::F16] {
-                let mut expected = encode(dtype, &values);
+            let values = decode(tensor.format, tensor.bytes());
+            for format in WeightFormat::ALL {
+                let mut expected = encode(format, &values);
                 for order in [Order::Rows, Order::Packed] {
                     if order == Order::Packed {
                         if !tensor.rows().is_multiple_of(packed::ROWS) {
@@ -47,19 +47,19 @@ fn random_weights_are_the_hosts() {
                         }
                         let rows = expected.clone();
                         let elements = packed::elements(tensor.rows(), tensor.cols());
-                        expected.resize(elements * dtype.bytes(), 0);
-                        packed::pack(&rows, tensor.cols(), dtype, &mut expected);
+                        expected.resize(elements * format.bytes(), 0);
+                        packed::pack(&rows, tensor.cols(), format, &mut expected);
                     }
                     let found = gpu.poisoned(expected.len());
                     // SAFETY: the buffer has as many bytes as the tensor takes.
                     unsafe {
-                        let how = (dtype, order);
+                        let how = (format, order);
                         let made = kernels.make(&gpu.stream, tensor, made, found.at(0), how);
                         made.unwrap();
                     }
                     assert!(
                         gpu.get(&found) == expected,
-                        "{tensor:?} as {dtype:?}, {order:?}"
+                        "{tensor:?} as {format:?}, {order:?}"
                     );
                     seen += 1;
                 }
@@ -70,5 +70,8 @@ fn random_weights_are_the_hosts() {
     // What the host widens of one tensor is what it has in memory.
     let model = model(&folder, 96, 32, Random(5).below(100) as u64);
     let embedding = &model.weights.of(None, OpKind::Embed)[0];
-    assert_eq!(embedding.to_f32(), decode(DType::BF16, embedding.bytes()));
+    assert_eq!(
+        embedding.to_f32(),
+        decode(WeightFormat::BF16, embedding.bytes())
+    );
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tailgraph::model::op::OpKind;
 use tailgraph::model::tensors::model_parameters;
-use tailgraph::model::{DType, Model, ModelConfig, ModelSource, Tensor, Weights};
+use tailgraph::model::{Model, ModelConfig, ModelSource, Tensor, WeightFormat, Weights};
 
 pub fn load(dir: &Path) -> Model {
     Model::load(&ModelSource::parse(dir.to_str().unwrap()).unwrap()).unwrap()
@@ -158,13 +158,13 @@ fn a_head_with_other_values_is_the_models_own_and_counts() {
     let tied = small_config().to_string();
     let tied = ModelConfig::from_json(tied.as_bytes(), Path::new("config.json")).unwrap();
     for (head, dtype) in [
-        (&changed_last as &dyn Fn(Raw) -> Raw, DType::BF16),
-        (&|head| changed_last(widened(head)), DType::F32),
+        (&changed_last as &dyn Fn(Raw) -> Raw, WeightFormat::BF16),
+        (&|head| changed_last(widened(head)), WeightFormat::F32),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let model = load(&with_head(dir.path(), head));
         assert_eq!(
-            (&*head_of(&model).name, head_of(&model).dtype),
+            (&*head_of(&model).name, head_of(&model).format),
             ("lm_head.weight", dtype)
         );
         let more = model_parameters(&model.config) - model_parameters(&tied);
@@ -201,9 +201,9 @@ fn every_float_type_is_taken_as_it_is() {
         tensors.insert(bias.into(), (Dtype::F16, vec![5], half.repeat(5)));
     }));
     let tensors = by_name(&model.weights);
-    assert_eq!(tensors[norm].dtype, DType::F32);
+    assert_eq!(tensors[norm].format, WeightFormat::F32);
     assert_eq!(tensors[norm].to_f32(), [1.5; 16]);
-    assert_eq!(tensors[bias].dtype, DType::F16);
+    assert_eq!(tensors[bias].format, WeightFormat::F16);
     assert_eq!(tensors[bias].to_f32(), [-0.25; 5]);
 }
 

@@ -2,7 +2,7 @@
 
 use crate::common::checkpoint::{by_name, config_with, random_source, small_config};
 use serde_json::json;
-use tailgraph::model::{DType, Model, ModelSource, Tensor};
+use tailgraph::model::{Model, ModelSource, Tensor, WeightFormat};
 
 fn fnv1a_64(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
@@ -134,10 +134,10 @@ fn tensors_have_the_promised_distributions() {
     }
     for (name, tensor) in tensors {
         let expected = match name.ends_with("expert_bias") {
-            true => DType::F32,
-            false => DType::BF16,
+            true => WeightFormat::F32,
+            false => WeightFormat::BF16,
         };
-        assert_eq!(tensor.dtype, expected, "{name}");
+        assert_eq!(tensor.format, expected, "{name}");
         assert!(tensor.to_f32().iter().all(|v| v.is_finite()), "{name}");
     }
 }

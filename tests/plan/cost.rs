@@ -2,8 +2,8 @@
 
 use crate::support::{BF16, F32, lfm2_8b_a1b, plan};
 use tailgraph::backend::cuda::tuning::gpu::{A100, Bound, H100, H200};
-use tailgraph::model::DType;
 use tailgraph::model::tensors::{model_bytes, model_parameters};
+use tailgraph::model::{DType, WeightFormat};
 use tailgraph::plan::cost::{distinct_experts, op_cost};
 use tailgraph::plan::{Cost, OpKind, Precision, StepKind, StepShape};
 
@@ -36,7 +36,7 @@ fn parameters_and_stored_bytes() {
     close(exact as f64, 8.340e9, 5e-4);
     // expert_bias is f32.
     let bytes = 2 * exact + 2 * 22 * e;
-    assert_eq!(model_bytes(&config, DType::BF16), bytes as f64);
+    assert_eq!(model_bytes(&config, WeightFormat::BF16), bytes as f64);
     close(bytes as f64, 16.68e9, 5e-4);
 
     let mut untied = config.clone();
@@ -198,8 +198,8 @@ fn activations_cost_memory_only_beyond_the_cache() {
         let rates = A100.rates(Precision::new(dtype, checkpoint));
         rates.least([busy]).compute_us
     };
-    assert_eq!(compute_us(DType::BF16, DType::BF16), 1e6);
-    assert_eq!(compute_us(DType::F32, DType::F32), 16e6);
+    assert_eq!(compute_us(DType::BF16, WeightFormat::BF16), 1e6);
+    assert_eq!(compute_us(DType::F32, WeightFormat::F32), 16e6);
     // Three products of bf16, where the weights are.
-    assert_eq!(compute_us(DType::F32, DType::BF16), 3e6);
+    assert_eq!(compute_us(DType::F32, WeightFormat::BF16), 3e6);
 }

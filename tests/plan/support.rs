@@ -2,16 +2,13 @@
 
 use std::sync::Arc;
 use tailgraph::model::lfm2_moe::LFM2_MOE;
-use tailgraph::model::{DType, LayerType, ModelConfig};
+use tailgraph::model::{DType, LayerType, ModelConfig, WeightFormat};
 use tailgraph::plan::{GraphFile, Limits, Plan, Precision};
 
-pub const BF16: Precision = Precision {
-    weights: DType::BF16,
-    compute: DType::BF16,
-};
+pub const BF16: Precision = Precision::BF16;
 /// f32 on a bf16 checkpoint.
 pub const F32: Precision = Precision {
-    weights: DType::BF16,
+    weights: WeightFormat::BF16,
     compute: DType::F32,
 };
 

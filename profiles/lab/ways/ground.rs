@@ -38,6 +38,7 @@ impl Ground {
             kernel: kernel.clone(),
             launch: Launch::blocks(blocks, THREADS),
             arguments,
+            weights: vec![],
             ops: vec![],
         };
         let values = |layer: u32| Argument::Address(self.values[layer as usize % 2].at(0));

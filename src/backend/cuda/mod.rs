@@ -2,7 +2,7 @@
 //!
 //! The driver (libcuda) is loaded at run time, so one binary runs with and without a GPU; nothing here links
 //! to CUDA. May use `plan`, `model`, `sys` and `error`. Each part uses only what stands to its right:
-//! `device` -> `engine` -> `lower` -> `memory` -> `families` -> `driver` -> `listed` -> `tuning`.
+//! `device` -> `engine` -> `lower` -> `memory` -> `families` -> `driver` -> `listed` -> `matrix` -> `tuning`.
 //!
 //! A build without the feature `cuda` has no kernels, and opens no GPU.
 
@@ -12,5 +12,6 @@ pub mod engine;
 pub mod families;
 pub mod listed;
 pub mod lower;
+pub mod matrix;
 pub mod memory;
 pub mod tuning;

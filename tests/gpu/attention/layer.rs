@@ -7,10 +7,9 @@ use crate::rig::{
 };
 use crate::support::Gpu;
 use rayon::prelude::*;
-use tailgraph::backend::cuda::families::attention::{
-    Attention, PagePool, QUERY_TILE_BYTES, most_query_tiles,
-};
+use tailgraph::backend::cuda::families::attention::{Attention, PagePool, most_query_tiles};
 use tailgraph::backend::cuda::families::key_split::KeySplit;
+use tailgraph::backend::cuda::memory::arena::QUERY_TILE_BYTES;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::StepKind;
@@ -61,7 +60,7 @@ impl<'g> Layer<'g> {
     }
 
     pub fn dtype(&self) -> DType {
-        self.rig.kernels.types.operand
+        self.rig.kernels.precision.compute
     }
 
     pub fn shape(&self) -> (usize, usize, usize) {

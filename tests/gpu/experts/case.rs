@@ -1,14 +1,14 @@
 //! A mixture's weights, its input and a routing made up for it: what kernels and f64 make of them.
 
 use crate::common::random::Random;
-use crate::rig::{Rig, Step, assert_close, encode, rounded, rounding};
+use crate::rig::{Rig, Step, assert_close, encode, expert_matrix, rounded, rounding};
 use crate::routing::{RoutingOnGpu, random_experts};
 use rayon::prelude::*;
 use tailgraph::backend::cuda::families::experts::{ExpertRows, ExpertWeights, NextNorm};
 use tailgraph::backend::cuda::families::packed;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::backend::cuda::tuning::variants::{Experts, Products, Variant};
-use tailgraph::model::DType;
+use tailgraph::model::{DType, WeightFormat};
 use tailgraph::plan::StepKind;
 
 /// A mixture's weights, its input and a routing made up for it.
@@ -35,31 +35,33 @@ pub struct WeightsOnGpu {
     pub gate_up: Buffer,
     pub down: Buffer,
     pub up_first: bool,
-    /// Elements of a matrix, packed: of gate or up, and of down.
-    pub matrices: [usize; 2],
+    /// Of an expert.
+    pub hidden: usize,
+    pub inner: usize,
 }
 
 impl WeightsOnGpu {
-    pub fn addresses(&self, dtype: DType) -> ExpertWeights {
-        let [of_gate, of_down] = self.matrices;
-        let halves = [0, of_gate * dtype.bytes()].map(|at| self.gate_up.at(at));
+    pub fn addresses(&self, format: WeightFormat) -> ExpertWeights {
+        let (hidden, inner) = (self.hidden, self.inner);
+        let of_gate = packed::elements(inner, hidden);
+        let halves = [0, of_gate * format.bytes()]
+            .map(|at| expert_matrix(self.gate_up.at(at), format, [inner, hidden], 2 * of_gate));
         let [gate, up] = match self.up_first {
             true => [halves[1], halves[0]],
             false => halves,
         };
+        let of_down = packed::elements(hidden, inner);
         ExpertWeights {
             gate,
             up,
-            gate_up_stride: 2 * of_gate as u64,
-            down: self.down.at(0),
-            down_stride: of_down as u64,
+            down: expert_matrix(self.down.at(0), format, [hidden, inner], of_down),
         }
     }
 }
 
 impl MixtureCase {
     pub fn new(random: &mut Random, rig: &Rig, rows: usize, among: usize) -> Self {
-        let (types, config) = (rig.kernels.types, &rig.config);
+        let (types, config) = (rig.kernels.precision, &rig.config);
         let (hidden, inner) = (config.hidden_size, config.moe_intermediate_size);
         let top_k = config.num_experts_per_tok;
         let matrices = config.num_experts * hidden * inner;
@@ -73,7 +75,7 @@ impl MixtureCase {
         Self {
             experts: random_experts(random, rows, among, top_k),
             weights: random.values(rows * top_k, 1.0),
-            x: rounded(types.operand, &random.values(rows * hidden, 2.0)),
+            x: rounded(types.compute, &random.values(rows * hidden, 2.0)),
             h: random.values(rows * hidden, 3.0),
             gate,
             up,
@@ -85,7 +87,7 @@ impl MixtureCase {
 
     /// The weights on the GPU, gate and up of an expert side by side, as fused checkpoints have them.
     pub fn upload(&self, rig: &Rig) -> WeightsOnGpu {
-        let (gpu, dtype, config) = (rig.gpu, rig.kernels.types.weights, &rig.config);
+        let (gpu, format, config) = (rig.gpu, rig.kernels.precision.weights, &rig.config);
         let (hidden, inner) = (config.hidden_size, config.moe_intermediate_size);
         let matrix = inner * hidden;
         let gate_up: Vec<f32> = self
@@ -98,13 +100,11 @@ impl MixtureCase {
             })
             .collect();
         WeightsOnGpu {
-            gate_up: gpu.packed(dtype, &gate_up, [inner, hidden]),
-            down: gpu.packed(dtype, &self.down, [hidden, inner]),
+            gate_up: gpu.packed(format, &gate_up, [inner, hidden]),
+            down: gpu.packed(format, &self.down, [hidden, inner]),
             up_first: self.up_first,
-            matrices: [
-                packed::elements(inner, hidden),
-                packed::elements(hidden, inner),
-            ],
+            hidden,
+            inner,
         }
     }
 
@@ -121,7 +121,7 @@ impl MixtureCase {
         weights: &WeightsOnGpu,
         before: impl FnOnce(),
     ) -> Vec<f32> {
-        let (gpu, types, config) = (rig.gpu, rig.kernels.types, &rig.config);
+        let (gpu, types, config) = (rig.gpu, rig.kernels.precision, &rig.config);
         let (hidden, inner) = (config.hidden_size, config.moe_intermediate_size);
         let top_k = config.num_experts_per_tok;
         let rows = self.x.len() / hidden;
@@ -139,7 +139,7 @@ impl MixtureCase {
         let of_experts = encode(DType::F32, &self.weights);
         on_gpu.weights.write(&gpu.stream, 0, &of_experts).unwrap();
         let expert_weights = weights.addresses(types.weights);
-        let x = gpu.values(types.operand, &self.x);
+        let x = gpu.values(types.compute, &self.x);
         let h = gpu.poisoned(bucket * hidden * 4);
         h.write(&gpu.stream, 0, &encode(DType::F32, &self.h))
             .unwrap();
@@ -149,7 +149,7 @@ impl MixtureCase {
         let partial = gpu.poisoned(bucket * top_k * hidden * 4);
         let norm: Vec<f32> = self.weights.iter().cycle().take(hidden).copied().collect();
         let norm = gpu.values(DType::F32, &norm);
-        let [next, alone] = [(); 2].map(|()| gpu.poisoned(bucket * hidden * types.operand.bytes()));
+        let [next, alone] = [(); 2].map(|()| gpu.poisoned(bucket * hidden * types.compute.bytes()));
         let next_norm = NextNorm {
             x: next.at(0),
             weight: norm.at(0),
@@ -204,16 +204,16 @@ impl MixtureCase {
 
     /// Fails where a row of h, of up to 64 of them, is not what f64 makes of it.
     pub fn is_near(&self, rig: &Rig, h: &[f32], bucket: usize) {
-        let (types, hidden) = (rig.kernels.types, rig.config.hidden_size);
+        let (types, hidden) = (rig.kernels.precision, rig.config.hidden_size);
         let rows = self.x.len() / hidden;
-        let by_size = f64::from(u8::from(self.rounds(rig, bucket))) * rounding(types.operand);
+        let by_size = f64::from(u8::from(self.rounds(rig, bucket))) * rounding(types.compute);
         let every = rows.div_ceil(64);
         (0..rows).into_par_iter().step_by(every).for_each(|row| {
             let what = format!("{types:?} rows {rows} of {bucket} row {row}");
             // y near the middle of two values may round the other way: a few of them, by one step.
             let (expected, sizes) = self.expected(rig, row);
             let allowed = |i: usize, v: f64| {
-                2e-6 * (1.0 + v.abs()) + rounding(types.operand) * 0.5 + by_size * sizes[i]
+                2e-6 * (1.0 + v.abs()) + rounding(types.compute) * 0.5 + by_size * sizes[i]
             };
             let found = &h[row * hidden..][..hidden];
             assert_close(&what, found, &expected, allowed);
@@ -223,7 +223,7 @@ impl MixtureCase {
     /// Fails where h is not near what another family finds of the same: as near as y, of which a few round the other way, and sums
     /// that are rounded allow.
     pub fn is_near_others(&self, what: &str, rig: &Rig, rounds: bool, h: &[f32], others: &[f32]) {
-        let (operand, hidden) = (rig.kernels.types.operand, rig.config.hidden_size);
+        let (operand, hidden) = (rig.kernels.precision.compute, rig.config.hidden_size);
         assert_eq!(h.len(), others.len(), "{what}");
         (0..h.len() / hidden).into_par_iter().for_each(|row| {
             let of_row = |h: &[f32]| h[row * hidden..][..hidden].to_vec();
@@ -272,7 +272,7 @@ impl MixtureCase {
                     (g / (1.0 + (-g).exp()) * dot(up, x)) as f32
                 })
                 .collect();
-            let y = rounded(rig.kernels.types.operand, &y);
+            let y = rounded(rig.kernels.precision.compute, &y);
             for ((h, size), down) in h.iter_mut().zip(&mut sizes).zip(down.chunks(inner)) {
                 let added = f64::from(self.weights[i]) * dot(down, &y);
                 *h += added;

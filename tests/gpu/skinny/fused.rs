@@ -32,24 +32,24 @@ fn run<'a>(
     variant: Variant,
     around: impl FnOnce() -> Box<dyn Fn() + 'a>,
 ) -> Option<Left> {
-    let (gpu, types) = (rig.gpu, rig.kernels.types);
+    let (gpu, types) = (rig.gpu, rig.kernels.precision);
     let Shape { hidden, inner, .. } = shape;
     let step = input.step(gpu);
     let queue = rig.enqueue_by(&step, ROWS, variant).ok()?;
     let skinny = queue.skinny().expect("they are loaded");
     let routing = RoutingOnGpu::new(gpu, &rig.config, &queue);
     let parts = routing.addresses();
-    let (router, experts) = (layer.router(), layer.expert_weights(shape));
-    let y = gpu.put(&vec![0; shape.top_k * inner * types.operand.bytes()]);
+    let (router, experts) = (layer.router(), layer.expert_weights());
+    let y = gpu.put(&vec![0; shape.top_k * inner * types.compute.bytes()]);
     let handed = (variant.experts == Experts::Fused).then(|| (y.at(0), y.bytes() as u32));
     let guess = Guess::of(&queue, skinny, 3, hidden as u32, &parts, &router, handed);
     let guess = guess.expect("any GPU has room for a few blocks");
-    let x = gpu.poisoned(hidden * types.operand.bytes());
+    let x = gpu.poisoned(hidden * types.compute.bytes());
     let seen = gpu.values(DType::F32, seen);
     layer.begin(&queue, gpu, input, (&x, &seen), Some(&guess));
     let h = gpu.values(DType::F32, &input.h);
     layer.begin(&queue, gpu, input, (&x, &h), None);
-    let out = layer.out(&x, shape);
+    let out = layer.out(&x);
     // SAFETY: every array has the shape that its operation asks for.
     unsafe {
         queue.run(|to| to.skinny_out(skinny, h.at(0), &out, Some((&parts, &router))));
@@ -118,7 +118,7 @@ fn leave_the_bits_of_two_kernels(shapes: &[Shape]) {
     for types in TYPES {
         for &shape in shapes.iter().filter(|shape| {
             // f32 has no such kernels of many experts, and beside more than 128 tiles there is no room for blocks that guess.
-            shape.experts <= 32 || types.operand != DType::F32 && shape.hidden <= 2048
+            shape.experts <= 32 || types.compute != DType::F32 && shape.hidden <= 2048
         }) {
             let rig = Rig::new(&gpu, shape.config(), types);
             if !served(&rig) {

@@ -67,7 +67,7 @@ fn a_guess_changes_no_bits() {
 }
 
 fn guess_by_guess(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, stages: u32) {
-    let (gpu, types) = (rig.gpu, rig.kernels.types);
+    let (gpu, types) = (rig.gpu, rig.kernels.precision);
     let (rows, hidden) = (input.rows.len(), shape.hidden);
     let step = input.step(gpu);
     let variant = Variant {
@@ -80,16 +80,16 @@ fn guess_by_guess(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, stages:
     let skinny = queue.skinny().expect("they are loaded");
     let routing = RoutingOnGpu::new(gpu, &rig.config, &queue);
     let parts = routing.addresses();
-    let (router, experts) = (layer.router(), layer.expert_weights(shape));
+    let (router, experts) = (layer.router(), layer.expert_weights());
     let guess = Guess::of(&queue, skinny, 3, hidden as u32, &parts, &router, None);
     let guess = guess.expect("any GPU has room for a few blocks");
-    let x = gpu.poisoned(rows * hidden * types.operand.bytes());
+    let x = gpu.poisoned(rows * hidden * types.compute.bytes());
     let begin = |h: &[f32], guess: Option<&Guess>| {
         layer.begin(&queue, gpu, input, (&x, &gpu.values(DType::F32, h)), guess);
     };
     begin(&input.h, None);
     let h = gpu.values(DType::F32, &input.h);
-    let out = layer.out(&x, shape);
+    let out = layer.out(&x);
     // SAFETY: every array has the shape that its operation asks for.
     unsafe {
         queue.run(|to| to.skinny_out(skinny, h.at(0), &out, Some((&parts, &router))));
@@ -97,7 +97,7 @@ fn guess_by_guess(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, stages:
     let behind = gpu.get_values(DType::F32, &h);
     let against: Vec<f32> = behind.iter().map(|v| -v).collect();
     let gate_up = |guess: Option<&Guess>| {
-        let y = gpu.poisoned(rows * shape.top_k * shape.inner * types.operand.bytes());
+        let y = gpu.poisoned(rows * shape.top_k * shape.inner * types.compute.bytes());
         // SAFETY: as above.
         unsafe {
             let choosing = (&parts, &router);
@@ -106,7 +106,7 @@ fn guess_by_guess(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, stages:
             });
         }
         let chosen = gpu.get_u32(&routing.experts);
-        (chosen, gpu.get_values(types.operand, &y))
+        (chosen, gpu.get_values(types.compute, &y))
     };
     let (chosen, expected) = gate_up(None);
     for (what, seen) in [("right", &behind), ("wrong", &against)] {

@@ -1,15 +1,17 @@
 //! Random layers of many shapes, and what a step of them starts from.
 
 use crate::common::random::Random;
-use crate::rig::{Enqueue, Rig, Step, StepOnGpu, config, rounded};
+use crate::rig::{Enqueue, Rig, Step, StepOnGpu, config, expert_matrix, matrix, rounded};
 use crate::support::Gpu;
 use tailgraph::backend::cuda::families::conv::ShortConv;
 use tailgraph::backend::cuda::families::experts::ExpertWeights;
+use tailgraph::backend::cuda::families::packed;
 use tailgraph::backend::cuda::families::router::{RouterWeights, guesses_by_copy};
 use tailgraph::backend::cuda::families::skinny::{ConvIn, Guess, Residual};
-use tailgraph::backend::cuda::families::{Types, packed};
+use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
-use tailgraph::model::{DType, ModelConfig};
+use tailgraph::model::{DType, ModelConfig, WeightFormat};
+use tailgraph::plan::Precision;
 
 pub const SLOTS: usize = 9;
 
@@ -82,6 +84,9 @@ impl Shape {
 
 /// A layer's weights.
 pub struct Layer {
+    shape: Shape,
+    /// Of its matrices.
+    weights: WeightFormat,
     pub norm: Buffer,
     pub ffn_norm: Buffer,
     pub in_proj: Buffer,
@@ -105,7 +110,7 @@ pub struct Layer {
 impl Layer {
     /// `all_alike`: every row goes to the first experts.
     pub fn new(random: &mut Random, rig: &Rig, shape: Shape, all_alike: bool) -> Self {
-        let (gpu, weights) = (rig.gpu, rig.kernels.types.weights);
+        let (gpu, weights) = (rig.gpu, rig.kernels.precision.weights);
         let Shape { hidden, inner, .. } = shape;
         let matrix = |random: &mut Random, outputs: usize, fan_in: usize| {
             let values = random.values(outputs * fan_in, 1.7 / (fan_in as f32).sqrt());
@@ -140,6 +145,8 @@ impl Layer {
             rows.flat_map(|row| row.iter().zip(&ffn_norm).map(|(gate, norm)| gate * norm));
         let weighed: Vec<f32> = weighed.collect();
         Self {
+            shape,
+            weights,
             norm,
             ffn_norm: gpu.values(DType::F32, &ffn_norm),
             guess: guesses_by_copy(all).then(|| gpu.values(DType::BF16, &weighed)),
@@ -169,7 +176,11 @@ impl Layer {
     pub fn router(&self) -> RouterWeights {
         RouterWeights {
             norm: self.ffn_norm.at(0),
-            gate: self.router.at(0),
+            gate: matrix(
+                &self.router,
+                WeightFormat::F32,
+                [self.shape.experts, self.shape.hidden],
+            ),
             bias: self.expert_bias.at(0),
             guess: self.guess.as_ref().map_or(0, |guess| guess.at(0)),
         }
@@ -178,7 +189,7 @@ impl Layer {
     pub fn conv_in(&self) -> ConvIn {
         ConvIn {
             norm: self.norm.at(0),
-            in_proj: self.in_proj.at(0),
+            in_proj: self.matrix(&self.in_proj, 3 * self.shape.hidden, self.shape.hidden),
             bias: at(&self.in_bias),
         }
     }
@@ -193,13 +204,30 @@ impl Layer {
         }
     }
 
-    pub fn out(&self, x: &Buffer, shape: Shape) -> Residual {
+    pub fn out(&self, x: &Buffer) -> Residual {
         Residual {
             x: x.at(0),
-            w: self.out_proj.at(0),
+            w: self.matrix(&self.out_proj, self.shape.hidden, self.shape.hidden),
             bias: at(&self.out_bias),
-            inner: shape.hidden as u32,
         }
+    }
+
+    /// One of its matrices.
+    pub fn matrix(&self, at: &Buffer, rows: usize, columns: usize) -> Matrix {
+        matrix(at, self.weights, [rows, columns])
+    }
+
+    /// w1, w3 and w2 of a dense feed-forward.
+    pub fn dense(&self) -> [Matrix; 3] {
+        let Shape {
+            hidden, swap_ab, ..
+        } = self.shape;
+        let [w1, w3, w2] = &self.swap_ab;
+        [
+            self.matrix(w1, swap_ab, hidden),
+            self.matrix(w3, swap_ab, hidden),
+            self.matrix(w2, hidden, swap_ab),
+        ]
     }
 
     /// The layer's first kernel, whole: `x` of `h`, and a guess.
@@ -212,7 +240,7 @@ impl Layer {
         guess: Option<&Guess>,
     ) {
         let skinny = queue.skinny().expect("they are loaded");
-        let state = gpu.values(queue.kernels.types.operand, &input.state);
+        let state = gpu.values(queue.kernels.precision.compute, &input.state);
         let conv = self.short_conv(x, 0, &state);
         // SAFETY: every array has the shape that its operation asks for.
         unsafe {
@@ -221,14 +249,21 @@ impl Layer {
         gpu.stream.synchronize().unwrap();
     }
 
-    pub fn expert_weights(&self, shape: Shape) -> ExpertWeights {
-        let stride = |rows, columns| packed::elements(rows, columns) as u64;
+    pub fn expert_weights(&self) -> ExpertWeights {
+        let Shape { hidden, inner, .. } = self.shape;
+        let matrix = |index: usize, rows, columns| {
+            let stride = packed::elements(rows, columns);
+            expert_matrix(
+                self.experts[index].at(0),
+                self.weights,
+                [rows, columns],
+                stride,
+            )
+        };
         ExpertWeights {
-            gate: self.experts[0].at(0),
-            up: self.experts[1].at(0),
-            gate_up_stride: stride(shape.inner, shape.hidden),
-            down: self.experts[2].at(0),
-            down_stride: stride(shape.hidden, shape.inner),
+            gate: matrix(0, inner, hidden),
+            up: matrix(1, inner, hidden),
+            down: matrix(2, hidden, inner),
         }
     }
 }
@@ -250,12 +285,12 @@ pub struct Input {
 }
 
 impl Input {
-    pub fn new(random: &mut Random, types: Types, shape: Shape, rows: usize) -> Self {
+    pub fn new(random: &mut Random, types: Precision, shape: Shape, rows: usize) -> Self {
         let first = random.below(SLOTS);
         let state = random.values(SLOTS * (shape.taps - 1) * shape.hidden, 1.0);
         Self {
             h: random.values(rows * shape.hidden, 3.0),
-            state: rounded(types.operand, &state),
+            state: rounded(types.compute, &state),
             rows: (0..rows)
                 .map(|r| ((first + r) % SLOTS, random.below(12)))
                 .collect(),

@@ -3,10 +3,11 @@
 use super::{SWAP_AB, allowed, served};
 use crate::common::random::Random;
 use crate::conv_layer::{ConvCase, conv_config};
-use crate::rig::{Rig, TYPES, assert_same_bits};
+use crate::rig::{Rig, TYPES, assert_same_bits, expert_matrix};
 use crate::support::Gpu;
 use tailgraph::backend::cuda::families::experts::ExpertWeights;
 use tailgraph::backend::cuda::families::packed;
+use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::tuning::variants::{Experts, Grouped, Products, Variant};
 use tailgraph::model::ModelConfig;
 
@@ -27,16 +28,13 @@ fn weights_that_are_prefetched_change_nothing() {
             if !served(&rig) {
                 continue;
             }
-            let matrix = packed::elements(inner, hidden);
-            let matrices = [(); 2].map(|()| gpu.poisoned(experts * matrix * 2));
-            let [gate, up] = [0, 1].map(|i| matrices[i].at(0));
-            let weights = ExpertWeights {
-                gate,
-                up,
-                gate_up_stride: matrix as u64,
-                down: 0,
-                down_stride: 0,
-            };
+            let elements = packed::elements(inner, hidden);
+            let matrices = [(); 2].map(|()| gpu.poisoned(experts * elements * 2));
+            let [gate, up] = [0, 1].map(|i| {
+                expert_matrix(matrices[i].at(0), types.weights, [inner, hidden], elements)
+            });
+            let down = Matrix::of_rows(0, types.weights, hidden as u32, inner as u32);
+            let weights = ExpertWeights { gate, up, down };
             for bucket in [8, 31, 64, 256] {
                 for prefetch_mib in [1, 256] {
                     let case = ConvCase::new(&mut random, types, bucket, hidden, 3);
@@ -93,7 +91,7 @@ fn is_that_of_two(shapes: &[(usize, usize)], buckets: &[usize]) {
                     &what,
                     &found,
                     &expected,
-                    allowed(types.operand, types.operand),
+                    allowed(types.compute, types.compute),
                 );
             }
         }

@@ -45,6 +45,7 @@ mod tests {
             kernel: Kernel::unloaded(name),
             launch: Launch::blocks(1, 32),
             arguments: vec![],
+            weights: vec![],
             ops: vec![Op {
                 layer: Some(0),
                 kind,

@@ -7,7 +7,7 @@ use crate::backend::cuda::engine::dispatcher_blocks::table_bytes;
 use crate::backend::cuda::engine::host_pipeline::host_stage_bytes;
 use crate::backend::cuda::engine::pipeline::stage_bytes;
 use crate::backend::cuda::engine::step_copy::{PLACES, step_copy_bytes};
-use crate::backend::cuda::families::{Types, kernels};
+use crate::backend::cuda::families::kernels;
 use crate::backend::cuda::memory::arena::logits_rows;
 use crate::backend::cuda::memory::arithmetic::{DeviceMemory, Overheads};
 use crate::backend::cuda::memory::staging::STAGING_BYTES;
@@ -60,12 +60,8 @@ pub(super) fn on_gpu(
     gpu: &machine::Gpu,
     budget: Budget,
 ) -> Result<MemoryPlan> {
-    let types = Types {
-        operand: wanted.precision.compute,
-        weights: wanted.precision.weights,
-    };
     let config = &wanted.plan.config;
-    kernels::check(config, types)?;
+    kernels::check(config, wanted.precision)?;
     let device = DeviceMemory {
         whole: whole(wanted, gpu.memory_bytes, &gpu.to_string()),
         budget,
@@ -187,7 +183,6 @@ fn host_holds(memory: &MemoryPlan, available: Option<u64>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::DType;
     use crate::plan::cost::Precision;
     use crate::plan::{GraphFile, Limits};
     use std::sync::Arc;
@@ -201,7 +196,7 @@ mod tests {
         let config = Arc::new(source.config().unwrap().0);
         let graphs = GraphFile::open(None).unwrap();
         let plan = graphs.plan(config.clone(), &limits).unwrap();
-        let precision = Precision::new(DType::BF16, DType::BF16);
+        let precision = Precision::BF16;
         let budget = Budget::new(Some(1 << 30));
         let overheads = |_: &_| {
             Ok(Overheads {

@@ -134,6 +134,7 @@ impl StepProgram for Closing {
                 Argument::Address(self.memory.ring.device()),
                 Argument::Address(at.step),
             ],
+            weights: vec![],
             ops: vec![],
         });
         Ok(calls)

@@ -127,7 +127,7 @@ fn bytes_of(arguments: &[Argument]) -> usize {
 #[cfg(all(test, feature = "cuda"))]
 mod tests {
     use super::*;
-    use crate::model::DType;
+    use crate::model::WeightFormat;
 
     #[derive(Clone, Copy, NoUninit)]
     #[repr(C)]
@@ -156,7 +156,7 @@ mod tests {
         let (number, address) = (Argument::U32(1), Argument::Address(2));
         let boxes = Boxes {
             at: 0,
-            dtype: DType::BF16,
+            format: WeightFormat::BF16,
             sizes: vec![],
             strides: vec![],
             each: vec![],
@@ -175,11 +175,13 @@ mod tests {
 
     #[test]
     fn arguments_of_another_size_are_refused() {
-        let (address, number) = (Argument::Address(0), Argument::U32(0));
-        check("tg_ways_busy", &[address.clone(), number.clone()]).unwrap();
-        let error = check("tg_ways_busy", &[address, number.clone(), number]).unwrap_err();
+        let mut arguments = vec![Argument::Address(0); 4];
+        arguments.push(Argument::U32(0));
+        check("tg_query_tiles", &arguments).unwrap();
+        arguments.push(Argument::U32(0));
+        let error = check("tg_query_tiles", &arguments).unwrap_err();
         assert!(
-            error.to_string().contains("16 bytes, expected 12"),
+            error.to_string().contains("40 bytes, expected 36"),
             "{error}"
         );
         let error = check("tg_nothing", &[]).unwrap_err();

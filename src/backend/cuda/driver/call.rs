@@ -3,6 +3,7 @@
 
 use crate::backend::cuda::driver::arguments::{self, Value};
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
+use crate::backend::cuda::matrix::Matrix;
 use crate::backend::timing::{KernelLaunch, Part};
 use crate::error::Result;
 use crate::plan::Op;
@@ -14,6 +15,8 @@ pub struct KernelCall {
     pub kernel: Kernel,
     pub launch: Launch,
     pub arguments: Vec<Argument>,
+    /// The matrices that it multiplies with; of experts the first one's.
+    pub weights: Vec<Matrix>,
     /// The operations of the plan that it does or has a share in; none where the program knows of no plan.
     pub ops: Vec<Op>,
 }
@@ -113,6 +116,7 @@ mod tests {
             kernel: Kernel::unloaded(name),
             launch: Launch::blocks(1, 32),
             arguments: vec![],
+            weights: vec![],
             ops: ops.to_vec(),
         };
         let calls = [

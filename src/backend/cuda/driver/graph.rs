@@ -174,25 +174,31 @@ impl Captured {
         }
     }
 
-    fn kernel(&self, node: sys::CUgraphNode) -> Result<KernelNode> {
+    /// A kernel node's.
+    fn params(&self, node: sys::CUgraphNode) -> Result<sys::CUDA_KERNEL_NODE_PARAMS> {
         let mut params = std::mem::MaybeUninit::<sys::CUDA_KERNEL_NODE_PARAMS>::zeroed();
+        // SAFETY: `node` is a kernel node of this graph; the driver fills the struct in, of which all-zero bytes are a value.
+        let found = unsafe {
+            let answer = sys::cuGraphKernelNodeGetParams_v2(node, params.as_mut_ptr());
+            answer.result().map(|()| params.assume_init())
+        };
+        found.map_err(|error| self.refused(error))
+    }
+
+    fn kernel(&self, node: sys::CUgraphNode) -> Result<KernelNode> {
+        let params = self.params(node)?;
         let mut name = std::ptr::null();
-        // SAFETY: `node` is a kernel node of this graph; the driver fills the struct in, of which all-zero bytes
-        // are a value, and gives names that live as long as their module.
-        let params = unsafe {
-            sys::cuGraphKernelNodeGetParams_v2(node, params.as_mut_ptr())
-                .result()
-                .map_err(|error| self.refused(error))?;
-            let params = params.assume_init();
-            let named = match params.func.is_null() {
-                false => sys::cuFuncGetName(&mut name, params.func),
-                true => sys::cuKernelGetName(&mut name, params.kern),
+        // SAFETY: the node's function or kernel is of a loaded module; the driver gives a string that ends with a zero and lives as
+        // long as that.
+        let name = unsafe {
+            let named = if params.func.is_null() {
+                sys::cuKernelGetName(&mut name, params.kern)
+            } else {
+                sys::cuFuncGetName(&mut name, params.func)
             };
             named.result().map_err(|error| self.refused(error))?;
-            params
+            CStr::from_ptr(name)
         };
-        // SAFETY: the driver gave a string that ends with a zero.
-        let name = unsafe { CStr::from_ptr(name) };
         Ok(KernelNode {
             name: name.to_string_lossy().into_owned(),
             grid: (params.gridDimX, params.gridDimY, params.gridDimZ),
@@ -218,23 +224,16 @@ impl Captured {
 
     fn shape(&self, node: sys::CUgraphNode, kernel: &KernelNode) -> Result<KernelShape> {
         use sys::CUfunction_attribute_enum as Attribute;
-        let mut params = std::mem::MaybeUninit::<sys::CUDA_KERNEL_NODE_PARAMS>::zeroed();
-        // SAFETY: `node` is a kernel node of this graph; the driver fills the struct in, of which all-zero bytes are a
-        // value.
-        let params = unsafe {
-            sys::cuGraphKernelNodeGetParams_v2(node, params.as_mut_ptr())
-                .result()
-                .map_err(|error| self.refused(error))?;
-            params.assume_init()
-        };
+        let params = self.params(node)?;
         let device = self.stream.context().cu_device();
         let attribute = |which| {
             let mut value = 0;
             // SAFETY: the node's function or kernel is of a loaded module.
             unsafe {
-                match params.func.is_null() {
-                    false => sys::cuFuncGetAttribute(&mut value, which, params.func),
-                    true => sys::cuKernelGetAttribute(&mut value, which, params.kern, device),
+                if params.func.is_null() {
+                    sys::cuKernelGetAttribute(&mut value, which, params.kern, device)
+                } else {
+                    sys::cuFuncGetAttribute(&mut value, which, params.func)
                 }
             }
             .result()

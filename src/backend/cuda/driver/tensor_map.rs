@@ -3,8 +3,10 @@
 
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::errors::failed;
+use crate::backend::cuda::matrix::Matrix;
 use crate::error::Result;
-use crate::model::DType;
+use crate::model::WeightFormat;
+use crate::sys::abi;
 use cudarc::driver::sys;
 
 /// A kernel's argument: `TensorMap` of kernels/common/wgmma.cuh.
@@ -12,14 +14,15 @@ use cudarc::driver::sys;
 pub struct TensorMap(pub(super) sys::CUtensorMap);
 
 /// Columns of a box.
-pub const BOX_COLUMNS: u32 = 64;
+pub const BOX_COLUMNS: u32 = abi::TG_GMMA_COLUMNS;
 
 /// A tensor in boxes, innermost dimension first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Boxes {
     /// On 16 bytes.
     pub at: Address,
-    pub dtype: DType,
+    /// How an element is stored.
+    pub format: WeightFormat,
     pub sizes: Vec<u64>,
     /// Bytes from one element of a dimension to the next, a multiple of 16: of all but the first, whose elements lie side
     /// by side. What stands for the first is not looked at.
@@ -28,26 +31,25 @@ pub struct Boxes {
     pub each: Vec<u32>,
 }
 
-/// A matrix `[rows, columns]`, row after row.
-#[derive(Debug, Clone, Copy)]
-pub struct Matrix {
-    /// On 16 bytes.
-    pub at: Address,
-    pub dtype: DType,
-    pub rows: u32,
-    /// A multiple of 16 bytes.
-    pub columns: u32,
-}
+impl Boxes {
+    /// A matrix whose rows lie one after the other, in boxes of `box_rows` of them.
+    pub fn of(w: &Matrix, box_rows: u32) -> Self {
+        Self::of_rows(w.address, w.format, [w.rows, w.columns], box_rows)
+    }
 
-impl Matrix {
-    /// Of 64 columns by `box_rows` rows.
-    pub fn boxes(&self, box_rows: u32) -> Boxes {
-        let element = self.dtype.bytes() as u64;
-        Boxes {
-            at: self.at,
-            dtype: self.dtype,
-            sizes: vec![self.columns.into(), self.rows.into()],
-            strides: vec![element, element * u64::from(self.columns)],
+    /// A matrix `[rows, columns]`, row after row, in boxes of 64 columns by `box_rows` rows. A row is a multiple of 16 bytes.
+    pub fn of_rows(
+        at: Address,
+        format: WeightFormat,
+        [rows, columns]: [u32; 2],
+        box_rows: u32,
+    ) -> Self {
+        let element = format.bytes() as u64;
+        Self {
+            at,
+            format,
+            sizes: vec![columns.into(), rows.into()],
+            strides: vec![element, element * u64::from(columns)],
             each: vec![BOX_COLUMNS, box_rows],
         }
     }
@@ -62,16 +64,16 @@ impl TensorMap {
     pub fn new(boxes: &Boxes) -> Result<Self> {
         use sys::CUtensorMapDataType_enum as Type;
         use sys::CUtensorMapSwizzle_enum as Swizzle;
-        let (dtype, swizzle) = match boxes.dtype {
-            DType::BF16 => (
+        let (dtype, swizzle) = match boxes.format {
+            WeightFormat::BF16 => (
                 Type::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
                 Swizzle::CU_TENSOR_MAP_SWIZZLE_128B,
             ),
-            DType::F16 => (
+            WeightFormat::F16 => (
                 Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
                 Swizzle::CU_TENSOR_MAP_SWIZZLE_128B,
             ),
-            DType::F32 => (
+            WeightFormat::F32 => (
                 Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
                 Swizzle::CU_TENSOR_MAP_SWIZZLE_NONE,
             ),

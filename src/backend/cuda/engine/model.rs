@@ -14,11 +14,11 @@ use crate::backend::cuda::lower::{LayerState, ModelAddresses, lower};
 use crate::backend::cuda::memory::arena::{Arena, ArenaShape};
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::state::StateLayout;
-use crate::backend::cuda::memory::weights::{DeviceWeights, types};
+use crate::backend::cuda::memory::weights::DeviceWeights;
 use crate::backend::cuda::tuning::variants::Variant;
 use crate::error::Result;
-use crate::model::{DType, Model};
-use crate::plan::{EngineOptions, Ladders, Op, OpKind, Plan, Section, Stage, StepKind};
+use crate::model::{DType, Model, WeightFormat};
+use crate::plan::{EngineOptions, Ladders, Op, OpKind, Plan, Precision, Section, Stage, StepKind};
 use crate::telemetry::phases::{Phase, phase};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -86,9 +86,10 @@ pub fn programs(
     } = *placement;
     let config = plan.config.clone();
     let section = Section::of(&config, stages);
-    let types = types(&model.weights, placement.dtype);
+    let checkpoint = model.weights.matrix_format();
+    let precision = Precision::new(placement.dtype, checkpoint.unwrap_or(WeightFormat::F32));
     let library = Library::loaded(&gpu.module)?;
-    let kernels = Kernels::load(&library, &config, types, &gpu.kernels)?;
+    let kernels = Kernels::load(&library, &config, precision, &gpu.kernels)?;
     for bucket in StepKind::ALL
         .into_iter()
         .flat_map(|kind| buckets(ladders, kind, options.max_seqs))
@@ -100,19 +101,26 @@ pub fn programs(
         .context
         .new_stream()
         .map_err(|error| failed("making a stream", error))?;
-    let weights = DeviceWeights::upload(&gpu.context, &stream, &library, model, &section, types)?;
+    let weights = DeviceWeights::upload(
+        &gpu.context,
+        &stream,
+        &library,
+        model,
+        &section,
+        precision.weights,
+    )?;
     let places = Arena::new(
         &config,
         ArenaShape {
             rows: ladders.largest() as usize,
             slots: options.max_seqs as usize,
             max_context: options.max_context as usize,
-            operand: types.operand,
+            operand: precision.compute,
         },
     );
     let arena = Buffer::named(&gpu.context, "activations", places.bytes)?;
     arena.fill(&stream, 0)?;
-    let layout = StateLayout::new(&config, &section, options, types.operand);
+    let layout = StateLayout::new(&config, &section, options, precision.compute);
     let state_buffer = Buffer::named(&gpu.context, "keys, values and conv state", layout.bytes)?;
     state_buffer.fill(&stream, 0)?;
     let state = LayerState::all(&layout, state_buffer.at(0));

@@ -190,6 +190,7 @@ impl GpuPipeline {
                 ..launch
             },
             arguments,
+            weights: vec![],
             ops: vec![],
         }
     }

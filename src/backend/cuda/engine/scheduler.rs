@@ -160,6 +160,7 @@ impl GpuScheduler {
             kernel: kernel.clone(),
             launch: self.launch_of(threads),
             arguments,
+            weights: vec![],
             ops: vec![],
         };
         let first = match step.stage {

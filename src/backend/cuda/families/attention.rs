@@ -12,24 +12,13 @@ use crate::backend::cuda::driver::launch::Argument;
 use crate::plan::StepKind;
 use crate::sys::abi;
 
-/// Of a block of kernels/attention/rope.cu, and the heads that it has.
-const ROPE_THREADS: u32 = 128;
-const ROPE_HEADS: u32 = 16;
-/// Query heads of a block of kernels/attention/rows.cu.
-const ROW_HEADS: u32 = 4;
-const ROW_THREADS: u32 = 128;
 /// Pairs of a query row and a head that a block of kernels/attention/tiles.cu has.
-const TILE: u32 = 64;
-const TILE_THREADS: u32 = 128;
-/// Threads of the one block that lists query tiles.
-const LIST_THREADS: u32 = 1024;
-/// Bytes of an entry of that list: `QueryTile` of kernels/attention/attention.cuh.
-pub const QUERY_TILE_BYTES: usize = 16;
+const TILE: u32 = abi::TG_TILE_PAIRS;
 
-/// Dynamic shared memory of attention/tiles.cu: queries, and two buffers each of keys and values, 64 vectors of
-/// `head_dim` 16-bit elements each, padded by 8.
+/// Dynamic shared memory of attention/tiles.cu: queries, and two buffers each of keys and values, padded vectors of `head_dim` 16-bit
+/// elements.
 pub fn tile_shared_bytes(head_dim: u32) -> u32 {
-    5 * TILE * (head_dim + 8) * 2
+    5 * TILE * (head_dim + abi::TG_TILE_PAD) * size_of::<u16>() as u32
 }
 
 /// Query rows of a tile of so many pairs: as many as fit with all heads of a group.
@@ -64,7 +53,7 @@ pub struct Attention {
     pub k_norm: Address,
     /// f32 `[D / 2]`: 1 / theta^(2i / D).
     pub inverse_frequencies: Address,
-    /// Scratch: [`most_query_tiles`] entries of [`QUERY_TILE_BYTES`].
+    /// Scratch: [`most_query_tiles`] entries of [`abi::TG_QUERY_TILE_BYTES`].
     pub query_tiles: Address,
     /// Scratch: `uint32_t`.
     pub query_tile_count: Address,
@@ -105,11 +94,17 @@ impl Lowering<'_> {
         };
         let grid = (
             self.bucket.rows,
-            (heads + 2 * kv_heads).div_ceil(ROPE_HEADS),
+            (heads + 2 * kv_heads).div_ceil(abi::TG_ROPE_HEADS),
             1,
         );
         let kernel = &self.kernels.qk_norm_rope;
-        self.call(kernel, grid, ROPE_THREADS, 0, vec![Argument::of(&args)])
+        self.call(
+            kernel,
+            grid,
+            abi::TG_ROPE_THREADS,
+            0,
+            vec![Argument::of(&args)],
+        )
     }
 
     /// x = softmax(q k^T / sqrt(D), causal) v.
@@ -142,9 +137,19 @@ impl Lowering<'_> {
                     scale,
                     pad: 0,
                 };
-                let grid = (self.bucket.rows, kv_heads, group.div_ceil(ROW_HEADS));
+                let grid = (
+                    self.bucket.rows,
+                    kv_heads,
+                    group.div_ceil(abi::TG_ROW_HEADS),
+                );
                 let kernel = &self.kernels.attention_rows;
-                return self.call(kernel, grid, ROW_THREADS, 0, vec![Argument::of(&args)]);
+                return self.call(
+                    kernel,
+                    grid,
+                    abi::TG_ROW_THREADS,
+                    0,
+                    vec![Argument::of(&args)],
+                );
             }
         };
         self.list_query_tiles(attention, tile_rows(TILE, group));
@@ -165,7 +170,7 @@ impl Lowering<'_> {
         let grid = (most, kv_heads, group.div_ceil(TILE));
         let shared_bytes = tile_shared_bytes(self.config.head_dim as u32);
         let arguments = vec![Argument::of(&args)];
-        self.call(tiles, grid, TILE_THREADS, shared_bytes, arguments)
+        self.call(tiles, grid, abi::TG_TILE_THREADS, shared_bytes, arguments)
     }
 
     /// Each sequence's rows in runs of at most `tile_rows`.
@@ -180,7 +185,13 @@ impl Lowering<'_> {
             Argument::Address(self.step),
             Argument::U32(tile_rows),
         ];
-        self.call(&self.kernels.query_tiles, (1, 1, 1), LIST_THREADS, 0, list);
+        self.call(
+            &self.kernels.query_tiles,
+            (1, 1, 1),
+            abi::TG_LIST_THREADS,
+            0,
+            list,
+        );
     }
 
     /// Query heads and kv heads.

@@ -6,12 +6,8 @@ use crate::backend::cuda::driver::launch::Argument;
 use crate::plan::StepKind;
 use crate::sys::abi;
 
-/// Threads of a block, four channels each (kernels/conv/conv.cu).
-const THREADS: u32 = 128;
-/// Rows of a thread of the kernel for steps with prompts.
-const ROWS: u32 = 4;
-/// What that kernel is made for, and others that have one number of taps.
-pub(super) const TAPS: u32 = 3;
+/// A block has so many threads, and a thread four channels.
+const THREADS: u32 = abi::TG_CONV_THREADS;
 
 /// Arrays of one conv layer.
 #[derive(Debug, Clone, Copy)]
@@ -59,8 +55,8 @@ impl Lowering<'_> {
         let decode = self.bucket.kind == StepKind::Decode;
         let (kernel, rows, moves_state) = match decode {
             true => (&self.kernels.conv_decode, self.bucket.rows, true),
-            false if taps == TAPS => {
-                let rows = self.bucket.rows.div_ceil(ROWS);
+            false if taps == abi::TG_CONV_TAPS => {
+                let rows = self.bucket.rows.div_ceil(abi::TG_CONV_ROWS);
                 (&self.kernels.conv_rows, rows, true)
             }
             false => (&self.kernels.conv, self.bucket.rows, false),

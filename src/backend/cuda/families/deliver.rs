@@ -6,7 +6,6 @@ use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::Argument;
 use crate::sys::abi;
 
-const COPY_THREADS: u32 = 256;
 /// Pieces that a row is cut into: with a whole tile of rows they fill any bus.
 const PIECES: u32 = 16;
 
@@ -53,7 +52,13 @@ impl Lowering<'_> {
         };
         let arguments = vec![Argument::of(&args)];
         let grid = (lines, PIECES, 1);
-        self.call(&self.kernels.logits_copy, grid, COPY_THREADS, 0, arguments);
+        self.call(
+            &self.kernels.logits_copy,
+            grid,
+            abi::TG_LOGITS_COPY_THREADS,
+            0,
+            arguments,
+        );
         let arguments = vec![
             ring,
             counter,

@@ -5,15 +5,12 @@ use super::limits::Library;
 use super::tiled::{ByExpert, Epilogue, Parts, Product};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::Kernel;
+use crate::backend::cuda::matrix::Matrix;
 pub use crate::backend::cuda::tuning::limits::EXPERT_COUNTS_BYTES;
 use crate::backend::cuda::tuning::limits::WORD_EXPERTS;
 use crate::error::{Error, Result};
-use crate::model::DType;
-
-/// As kernels/common/experts.cuh has it.
-pub const MAX_EXPERTS: usize = 128;
-/// Bytes of an `ExpertTile` there.
-pub const EXPERT_TILE_BYTES: usize = 16;
+use crate::plan::{Op, Precision};
+use crate::sys::abi;
 
 /// What ends the name of a kernel's instance for experts of so many words of bits.
 pub(super) fn instance(words: u32) -> String {
@@ -23,10 +20,6 @@ pub(super) fn instance(words: u32) -> String {
     }
 }
 
-/// As kernels/common/rmsnorm.cuh has it: the router and the combination of experts norm rows too.
-pub(super) const NORM_THREADS: u32 = 256;
-/// Experts a row that `tg_combine_four_*` takes, at most.
-const COMBINE_FOUR: u32 = 4;
 /// Where a step's routing lies. R rows, K experts each, R K pairs.
 #[derive(Debug, Clone, Copy)]
 pub struct Routing {
@@ -42,25 +35,21 @@ pub struct Routing {
     pub rows: Address,
     /// `uint32_t [R K]`: the place of each pair.
     pub place: Address,
-    /// [`most_expert_tiles`] entries of [`EXPERT_TILE_BYTES`].
+    /// [`most_expert_tiles`] entries of [`abi::TG_EXPERT_TILE_BYTES`].
     pub tiles: Address,
     /// How many, and what the kernel for wide steps counts: [`EXPERT_COUNTS_BYTES`].
     pub tile_count: Address,
 }
 
-/// Matrices of a mixture's experts, [packed](super::packed), one expert after the other.
+/// Matrices of a mixture's first expert, [packed](super::packed); those of the others lie behind them.
 #[derive(Debug, Clone, Copy)]
 pub struct ExpertWeights {
-    /// w1 of the first expert, `[M, H]`.
-    pub gate: Address,
-    /// w3 of the first expert, `[M, H]`.
-    pub up: Address,
-    /// Elements from one expert's w1 (and w3) to the next one's.
-    pub gate_up_stride: u64,
-    /// w2 of the first expert, `[H, M]`.
-    pub down: Address,
-    /// Elements from one expert's w2 to the next one's.
-    pub down_stride: u64,
+    /// w1, `[M, H]`.
+    pub gate: Matrix,
+    /// w3, `[M, H]`, with gate's stride.
+    pub up: Matrix,
+    /// w2, `[H, M]`.
+    pub down: Matrix,
 }
 
 /// In which order a mixture's kernels take pairs of a row and one of its experts.
@@ -77,42 +66,44 @@ pub struct Pairs {
 /// The kernels that add up what a row's experts made.
 #[derive(Debug)]
 pub struct Combine {
-    /// Of f32 sums: of up to [`COMBINE_FOUR`] experts a row, and of any number.
+    /// They take f32 sums: of up to [`abi::TG_COMBINE_FOUR`] experts a row, and of any number.
     of_f32: [Kernel; 2],
     /// The same of [rounded](Pairs::rounded) ones; of operands of 16 bits.
     of_rounded: Option<[Kernel; 2]>,
 }
 
 impl Combine {
-    pub(super) fn load(library: &Library, operand: DType) -> Result<Self> {
+    pub(super) fn load(library: &Library, precision: Precision) -> Result<Self> {
+        let operand = precision.compute.name();
         let both = |of: &str| {
             let kernel = |experts| library.kernel(&format!("tg_combine_{of}{experts}"));
             Ok::<_, Error>([
-                kernel(format!("four_{}", operand.name()))?,
-                kernel(format!("experts_{}", operand.name()))?,
+                kernel(format!("four_{}", operand))?,
+                kernel(format!("experts_{}", operand))?,
             ])
         };
         Ok(Self {
             of_f32: both("")?,
-            of_rounded: match operand {
-                DType::F32 => None,
-                DType::BF16 | DType::F16 => Some(both("rounded_")?),
-            },
+            of_rounded: precision
+                .compute
+                .is_half()
+                .then(|| both("rounded_"))
+                .transpose()?,
         })
     }
 
     /// For so many experts a row, and such sums.
     pub(super) fn kernel(&self, top_k: u32, rounded: bool) -> &Kernel {
-        let [four, any] = match rounded {
-            true => {
-                let of_rounded = self.of_rounded.as_ref();
-                of_rounded.expect("only operands of 16 bits have experts whose sums are rounded")
-            }
-            false => &self.of_f32,
+        let [four, any] = if rounded {
+            let of_rounded = self.of_rounded.as_ref();
+            of_rounded.expect("only operands of 16 bits have experts whose sums are rounded")
+        } else {
+            &self.of_f32
         };
-        match top_k <= COMBINE_FOUR {
-            true => four,
-            false => any,
+        if top_k <= abi::TG_COMBINE_FOUR {
+            four
+        } else {
+            any
         }
     }
 }
@@ -147,67 +138,48 @@ pub fn most_expert_tiles(rows: u32, experts: u32, top_k: u32, tile_rows: u32) ->
 }
 
 impl Lowering<'_> {
-    /// y = silu(w1_e x) * w3_e x.
-    /// `routing` is this step's.
-    pub(super) fn tiled_expert_gate_up(
+    /// y = silu(w1_e x) * w3_e x, then partial = w2_e y.
+    /// `routing` is this step's. `ops`: gate and up, then down.
+    pub(super) fn tiled_experts(
         &mut self,
         routing: &Routing,
         weights: &ExpertWeights,
         rows: &ExpertRows,
         pairs: Pairs,
+        [gate_up, down]: [&[Op]; 2],
     ) {
+        self.doing(gate_up);
         let product = Product {
             y: rows.y,
             x: rows.x,
             w: weights.gate,
-            w_pair: weights.up,
+            w_pair: Some(weights.up),
             bias: 0,
-            outputs: self.config.moe_intermediate_size as u32,
-            inner: self.hidden(),
             epilogue: Epilogue::SiluMul,
             parts: Parts::Scratch(rows.parts),
         };
-        let by_expert = self.by_expert(routing, routing.rows, weights.gate_up_stride, pairs);
+        let by_expert = self.by_expert(routing, routing.rows, pairs);
         self.tiled_by_expert(&product, &by_expert, pairs.tile_rows);
-    }
-
-    /// partial = w2_e y.
-    /// `routing` is this step's.
-    pub(super) fn tiled_expert_down(
-        &mut self,
-        routing: &Routing,
-        weights: &ExpertWeights,
-        rows: &ExpertRows,
-        pairs: Pairs,
-    ) {
+        self.doing(down);
         let product = Product {
             y: rows.partial,
             x: rows.y,
             w: weights.down,
-            w_pair: 0,
-            bias: 0,
-            outputs: self.hidden(),
-            inner: self.config.moe_intermediate_size as u32,
+            w_pair: None,
             epilogue: Epilogue::StoreF32,
             parts: Parts::There,
+            ..product
         };
-        let by_expert = self.by_expert(routing, 0, weights.down_stride, pairs);
+        let by_expert = self.by_expert(routing, 0, pairs);
         self.tiled_by_expert(&product, &by_expert, pairs.tile_rows);
     }
 
-    fn by_expert(
-        &self,
-        routing: &Routing,
-        gather: Address,
-        expert_stride: u64,
-        pairs: Pairs,
-    ) -> ByExpert {
+    fn by_expert(&self, routing: &Routing, gather: Address, pairs: Pairs) -> ByExpert {
         let (experts, top_k) = self.experts();
         ByExpert {
             tiles: routing.tiles,
             tile_count: routing.tile_count,
             gather,
-            expert_stride,
             most_tiles: most_expert_tiles(self.bucket.rows, experts, top_k, pairs.tile_rows),
         }
     }

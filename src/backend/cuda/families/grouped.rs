@@ -12,32 +12,36 @@
 use super::Lowering;
 use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
 use super::limits::Library;
-use super::types::Types;
-use crate::backend::cuda::driver::image;
 use crate::backend::cuda::driver::launch::{Argument, Kernel};
-use crate::backend::cuda::driver::tensor_map::Boxes;
-use crate::backend::cuda::families::packed;
+use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes};
+use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::tuning::limits::grouped_rows;
 use crate::backend::cuda::tuning::variants::{Experts, Grouped as Shape};
 use crate::error::Result;
-use crate::model::{DType, ModelConfig};
+use crate::model::ModelConfig;
+use crate::plan::Precision;
 use crate::sys::abi;
 
-// As kernels/grouped/ring.cuh and grouped/units.cuh have it.
-const OUTPUTS: u32 = 128;
-const GROUP_ROWS: u32 = 16;
-const COLUMNS: u32 = packed::COLUMNS as u32;
-const PACKED_ROWS: u32 = packed::ROWS as u32;
-const ROW_BYTES: u32 = 128;
-const ALIGN_BYTES: u32 = 1024;
+/// Weight rows of a unit.
+const OUTPUTS: u32 = abi::TG_GROUPED_OUTPUTS;
 /// Steps of up to so many rows of 16 bits have the fewest loaders that there are for their tiles, and the router a block beside each:
 /// they have less to load, and wait longer for the router.
 const FEW_LOADERS_ROWS: u32 = 16;
-const MOST_TILES: u32 = 256;
+const MOST_TILES: u32 = abi::TG_GROUPED_MOST_TILES;
 /// Chunks of a guess that come to the second-level cache while those before them fill the ring, where nothing has brought them
 /// there before (families/prefetch.rs). Measured: profiles/log/many-rows.md, "Room beside each other".
 const SOON_CHUNKS: u32 = 8;
-const MOST_BLOCKS: u32 = 384;
+
+/// What the kernels' names end with before their type; of f32 rows there are the first two.
+const INSTANCES: [&str; 7] = [
+    "",
+    "_many",
+    "_tall",
+    "_512",
+    "_512_tallest",
+    "_1024",
+    "_1024_tallest",
+];
 
 /// A kernel, and what it takes.
 #[derive(Debug)]
@@ -61,16 +65,14 @@ struct Instance {
 pub struct Grouped {
     /// Ascending in what they take, of equal ones in loaders.
     instances: Vec<Instance>,
-    operand: DType,
-    weights: DType,
+    precision: Precision,
     multiprocessors: u32,
 }
 
 impl Instance {
     fn load(library: &Library, name: &str) -> Result<Self> {
-        let kernel = library.kernel(name)?;
-        let [rows, tile_rows, loaders, threads, static_bytes, rounds] =
-            image::constants(&format!("{name}_tile"))?;
+        let (kernel, [rows, tile_rows, loaders, threads, static_bytes, rounds]) =
+            library.with_constants(name)?;
         let block_bytes = library.gpu.limits().block_bytes;
         let block_bytes = block_bytes.saturating_sub(static_bytes);
         kernel.allow_shared(block_bytes)?;
@@ -95,30 +97,22 @@ impl Grouped {
     ///
     /// # Errors
     /// The driver refuses.
-    pub fn load(library: &Library, types: Types) -> Result<Option<Self>> {
-        if !library.gpu.has_warpgroups() || !types.are_streamed() {
+    pub fn load(library: &Library, precision: Precision) -> Result<Option<Self>> {
+        if !library.gpu.has_warpgroups() || !precision.is_streamed() {
             return Ok(None);
         }
-        let of_operand: &[&str] = match types.operand {
-            DType::F32 => &["", "_many"],
-            DType::BF16 | DType::F16 => &[
-                "",
-                "_many",
-                "_tall",
-                "_512",
-                "_512_tallest",
-                "_1024",
-                "_1024_tallest",
-            ],
+        let of_operand = if precision.compute.is_half() {
+            &INSTANCES[..]
+        } else {
+            &INSTANCES[..2]
         };
         let load = |of: &&str| {
-            let name = format!("tg_grouped_experts{of}_{}", types.operand.name());
+            let name = format!("tg_grouped_experts{of}_{}", precision.compute.name());
             Instance::load(library, &name)
         };
         Ok(Some(Self {
             instances: of_operand.iter().map(load).collect::<Result<_>>()?,
-            operand: types.operand,
-            weights: types.weights,
+            precision,
             multiprocessors: library.gpu.class.multiprocessors,
         }))
     }
@@ -126,14 +120,15 @@ impl Grouped {
     /// For a bucket of `rows` rows in launches of this shape: the one that takes the fewest rows and the lowest tiles, with as many
     /// loaders as the ring has stages for where there is much to load.
     fn instance(&self, rows: u32, shape: Shape) -> Option<&Instance> {
-        let few = self.operand != DType::F32 && rows <= FEW_LOADERS_ROWS;
+        let few = self.precision.compute.is_half() && rows <= FEW_LOADERS_ROWS;
         let takes = |instance: &&Instance| instance.takes(rows, shape);
         let first = self.instances.iter().find(takes)?;
         let alike =
             |other: &&Instance| (other.rows, other.tile_rows) == (first.rows, first.tile_rows);
-        match few {
-            true => Some(first),
-            false => self.instances.iter().filter(takes).rfind(alike),
+        if few {
+            Some(first)
+        } else {
+            self.instances.iter().filter(takes).rfind(alike)
         }
     }
 
@@ -159,7 +154,7 @@ impl Grouped {
         shape: Shape,
     ) -> std::result::Result<(), String> {
         let (experts, top_k) = (config.num_experts as u32, config.num_experts_per_tok as u32);
-        let most = grouped_rows(self.operand);
+        let most = grouped_rows(self.precision.compute);
         if rows > most {
             return Err(format!("the grouped kernels take up to {most} rows"));
         }
@@ -176,71 +171,60 @@ impl Grouped {
                 shape.tile_rows, shape.stages
             ));
         };
-        let bytes = shared_bytes(self.operand, shape);
-        match bytes <= instance.block_bytes {
-            true => Ok(()),
-            false => Err(format!(
+        let bytes = shared_bytes(self.precision, shape);
+        if bytes > instance.block_bytes {
+            return Err(format!(
                 "{} stages for tiles of {} rows need {bytes} bytes of a block's shared memory, which has {} at {rows} rows",
                 shape.stages, shape.tile_rows, instance.block_bytes
-            )),
+            ));
         }
+        Ok(())
     }
 }
 
 /// Dynamic shared memory of a block: stages of grouped_stage_bytes, and what aligns the first one.
-fn shared_bytes(operand: DType, shape: Shape) -> u32 {
-    let parts = if operand == DType::F32 { 3 } else { 1 };
-    shape.stages * ROW_BYTES * (OUTPUTS + parts * shape.tile_rows) + ALIGN_BYTES
+fn shared_bytes(precision: Precision, shape: Shape) -> u32 {
+    let parts = if precision.compute.is_half() {
+        1
+    } else {
+        abi::TG_PARTS
+    };
+    let rows = OUTPUTS + parts * shape.tile_rows;
+    shape.stages * abi::TG_GMMA_ROW_BYTES * rows + abi::TG_GMMA_ATOM_BYTES
 }
 
-/// The experts' packed matrices of gate and up, and those of down, as tensor copies bring them: boxes of `outputs` weight rows, in
-/// groups of 16, by 64 columns. A group is 8 rows of gate and 8 of up, or two times 8 of down; of gate and up comes first which
-/// has the lower address.
-pub(super) fn expert_boxes(
-    config: &ModelConfig,
-    dtype: DType,
-    weights: &ExpertWeights,
-    outputs: u32,
-) -> [Boxes; 2] {
-    let experts = config.num_experts as u32;
-    let (hidden, inner) = (
-        config.hidden_size as u32,
-        config.moe_intermediate_size as u32,
-    );
-    let boxes = |at, columns: u32, groups: u32, (second, group, expert)| Boxes {
-        at,
-        dtype,
-        sizes: [
-            COLUMNS,
-            PACKED_ROWS * columns.div_ceil(COLUMNS),
-            2,
-            groups,
-            experts,
-        ]
-        .map(u64::from)
-        .to_vec(),
-        strides: vec![2, u64::from(ROW_BYTES), second, group, expert],
-        each: vec![COLUMNS, PACKED_ROWS, 2, outputs / GROUP_ROWS, 1],
+/// The experts' packed matrices, as tensor copies bring them: boxes of `outputs` weight rows, in groups of 16, by 64 columns. A group
+/// is 8 rows of gate and 8 of up, of which that comes first which has the lower address, or two times 8 of down.
+pub(super) fn expert_boxes(w: &Matrix, pair: Option<&Matrix>, experts: u32, outputs: u32) -> Boxes {
+    let block_rows = u64::from(abi::TG_PACKED_ROWS);
+    let element = w.format.bytes() as u64;
+    let filled = u64::from(w.columns.next_multiple_of(BOX_COLUMNS));
+    // Of 8 rows.
+    let block_bytes = block_rows * filled * element;
+    let (second, group, matrices) = match pair {
+        Some(pair) => (w.address.abs_diff(pair.address), block_bytes, 1),
+        None => (block_bytes, 2 * block_bytes, 2),
     };
-    let rows_bytes = |columns| 2 * packed::elements(PACKED_ROWS as usize, columns) as u64;
-    let (of_hidden, of_inner) = (rows_bytes(hidden as usize), rows_bytes(inner as usize));
-    let gate_up = boxes(
-        weights.gate.min(weights.up),
-        hidden,
-        inner / PACKED_ROWS,
-        (
-            weights.gate.abs_diff(weights.up),
-            of_hidden,
-            2 * weights.gate_up_stride,
-        ),
-    );
-    let down = boxes(
-        weights.down,
-        inner,
-        hidden / GROUP_ROWS,
-        (of_inner, 2 * of_inner, 2 * weights.down_stride),
-    );
-    [gate_up, down]
+    let line_bytes = u64::from(BOX_COLUMNS) * element;
+    Boxes {
+        at: pair.map_or(w.address, |pair| w.address.min(pair.address)),
+        format: w.format,
+        sizes: vec![
+            BOX_COLUMNS.into(),
+            block_rows * filled / u64::from(BOX_COLUMNS),
+            2,
+            u64::from(w.rows) / (matrices * block_rows),
+            experts.into(),
+        ],
+        strides: vec![element, line_bytes, second, group, w.stride_bytes()],
+        each: vec![
+            BOX_COLUMNS,
+            abi::TG_PACKED_ROWS,
+            2,
+            outputs / abi::TG_GROUPED_GROUP_ROWS,
+            1,
+        ],
+    }
 }
 
 impl<'a> Lowering<'a> {
@@ -248,7 +232,7 @@ impl<'a> Lowering<'a> {
     pub fn grouped(&self) -> Option<(&'a Grouped, Shape)> {
         match self.variant.experts {
             Experts::Grouped(shape) => Some((self.kernels.grouped.as_ref()?, shape)),
-            Experts::Skinny | Experts::Fused | Experts::Persistent | Experts::Tiled => None,
+            _ => None,
         }
     }
 
@@ -263,7 +247,7 @@ impl<'a> Lowering<'a> {
         let config = self.config;
         let (experts, top_k) = (config.num_experts as u32, config.num_experts_per_tok as u32);
         let (hidden, inner) = (self.hidden(), config.moe_intermediate_size as u32);
-        let [gate_up, down] = expert_boxes(config, grouped.weights, weights, OUTPUTS);
+        let ExpertWeights { gate, up, down } = weights;
         let args = abi::tg_grouped_args {
             partial: rows.partial,
             y: rows.y,
@@ -274,26 +258,32 @@ impl<'a> Lowering<'a> {
             experts,
             k: top_k,
             guesses: shape.guess.into(),
-            soon: match std::mem::take(&mut self.prefetched) {
-                true => 0,
-                false => SOON_CHUNKS,
+            soon: if std::mem::take(&mut self.prefetched) {
+                0
+            } else {
+                SOON_CHUNKS
             },
             hidden,
             inner,
             tile_rows: shape.tile_rows,
             stages: shape.stages,
-            up_first: (weights.up < weights.gate).into(),
+            up_first: (up.address < gate.address).into(),
             pad: 0,
         };
         let arguments = vec![
-            Argument::Boxes(gate_up),
-            Argument::Boxes(down),
+            Argument::Boxes(expert_boxes(gate, Some(up), experts, OUTPUTS)),
+            Argument::Boxes(expert_boxes(down, None, experts, OUTPUTS)),
             Argument::of(&args),
         ];
-        let grid = (grouped.multiprocessors.min(MOST_BLOCKS), 1, 1);
-        let shared = shared_bytes(grouped.operand, shape);
+        let grid = (
+            grouped.multiprocessors.min(abi::TG_GROUPED_MOST_BLOCKS),
+            1,
+            1,
+        );
+        let shared = shared_bytes(grouped.precision, shape);
         let instance = grouped.served(self.bucket.rows, shape);
-        self.call(&instance.kernel, grid, instance.threads, shared, arguments)
+        self.call(&instance.kernel, grid, instance.threads, shared, arguments);
+        self.with_weights([*gate, *up, *down]);
     }
 }
 
@@ -302,7 +292,7 @@ mod tests {
     use super::*;
     use crate::backend::cuda::families::limits::GpuShape;
     use crate::backend::cuda::tuning::GpuClass;
-    use crate::model::ModelSource;
+    use crate::model::{DType, ModelSource, WeightFormat};
 
     fn of(operand: DType) -> Grouped {
         let gpu = GpuShape {
@@ -310,12 +300,8 @@ mod tests {
             class: GpuClass::parse("m132-b4800").unwrap(),
             block_bytes: 227 * 1024,
         };
-        let weights = match operand {
-            DType::F32 => DType::BF16,
-            halves => halves,
-        };
         let library = Library::unloaded(gpu).unwrap();
-        let kernels = Grouped::load(&library, Types { operand, weights });
+        let kernels = Grouped::load(&library, Precision::new(operand, WeightFormat::BF16));
         kernels.unwrap().unwrap()
     }
 

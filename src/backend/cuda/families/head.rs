@@ -4,13 +4,11 @@ use super::Lowering;
 use super::tiled::{Epilogue, Parts, Product, Rows};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::Argument;
+use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::tuning::limits::SAMPLE_PARTS;
 use crate::plan::{SCORE_TILE_ROWS, StepKind};
 use crate::sys::abi;
 
-const SEEN_THREADS: u32 = 256;
-const SAMPLE_THREADS: u32 = 512;
-const BEST_THREADS: u32 = 256;
 /// Blocks of `tg_sample_best` that an H200 has room for at once, about: 4 an SM.
 const BEST_BLOCKS: u32 = 512;
 /// Blocks of `tg_sample` that take their place at once on any GPU we know of, about one an SM; and of a row, at most: then a
@@ -93,18 +91,16 @@ impl Lowering<'_> {
         logits: Address,
         best: Address,
         (x, parts): (Address, Address),
-        lm_head: Address,
+        lm_head: Matrix,
     ) -> Option<Found> {
         let (first, rows) = part.rows();
-        let row_bytes = self.config.hidden_size * self.kernels.types.operand.bytes();
+        let row_bytes = self.config.hidden_size * self.kernels.precision.compute.bytes();
         let product = Product {
             y: logits,
             x: x + u64::from(first) * row_bytes as u64,
             w: lm_head,
-            w_pair: 0,
+            w_pair: None,
             bias: 0,
-            outputs: self.config.vocab_size as u32,
-            inner: self.hidden(),
             epilogue: Epilogue::StoreF32,
             parts: Parts::Scratch(parts),
         };
@@ -134,7 +130,13 @@ impl Lowering<'_> {
             Argument::U32(self.config.vocab_size as u32),
         ];
         let grid = (self.bucket.sequences, 1, 1);
-        self.call(&self.kernels.mark_seen, grid, SEEN_THREADS, 0, arguments)
+        self.call(
+            &self.kernels.mark_seen,
+            grid,
+            abi::TG_SEEN_THREADS,
+            0,
+            arguments,
+        )
     }
 
     /// Token and logprobs of each sampled row that the part holds, into the step's sampled table. `found`: what of these logits
@@ -174,7 +176,13 @@ impl Lowering<'_> {
         let arguments = vec![Argument::of(&args)];
         let sequences = self.bucket.sequences;
         let grid = (sequences, sample_blocks(sequences), 1);
-        self.call(&self.kernels.sample, grid, SAMPLE_THREADS, 0, arguments)
+        self.call(
+            &self.kernels.sample,
+            grid,
+            abi::TG_SAMPLE_THREADS,
+            0,
+            arguments,
+        )
     }
 
     /// Reads the part's logits for the best of each row.
@@ -194,7 +202,13 @@ impl Lowering<'_> {
         let sequences = self.bucket.sequences;
         let parts = best_blocks(sequences);
         let kernel = &self.kernels.sample_best;
-        self.call(kernel, (parts, sequences, 1), BEST_THREADS, 0, arguments);
+        self.call(
+            kernel,
+            (parts, sequences, 1),
+            abi::TG_BEST_THREADS,
+            0,
+            arguments,
+        );
         Found { parts }
     }
 }

@@ -1,7 +1,7 @@
 //! The kernels that one model uses, found by name once.
 
 use super::attention;
-use super::experts::{self, Combine};
+use super::experts::Combine;
 use super::grouped::Grouped;
 use super::limits::{Library, SHARED_BYTES};
 use super::persistent::Persistent;
@@ -9,17 +9,17 @@ use super::router;
 use super::skinny::Skinny;
 use super::swap_ab::SwapAb;
 use super::tiled::{Tile, Tiled};
-use super::types::Types;
-use crate::backend::cuda::driver::image;
 use crate::backend::cuda::driver::launch::Kernel;
 use crate::backend::cuda::tuning::{KernelChoice, Served};
 use crate::error::{Error, Result};
-use crate::model::{DType, ModelConfig};
+use crate::model::ModelConfig;
+use crate::plan::Precision;
+use crate::sys::abi;
 
 /// Handles, by operation.
 #[derive(Debug)]
 pub struct Kernels {
-    pub types: Types,
+    pub precision: Precision,
     /// What says which of them serve which bucket.
     pub(super) file: Served,
     pub embed: Kernel,
@@ -75,21 +75,25 @@ impl Kernels {
     pub fn load(
         library: &Library,
         config: &ModelConfig,
-        types: Types,
+        precision: Precision,
         choice: &KernelChoice,
     ) -> Result<Self> {
-        check(config, types)?;
-        let x = types.operand.name();
-        let w = types.weights.name();
+        check(config, precision)?;
+        let x = precision.compute.name();
+        let w = precision.weights.name();
         let d = config.head_dim;
         let kernel = |name: &str| library.kernel(name);
-        let attention_tiles = match types.operand {
-            DType::F32 => None,
-            _ => {
-                let kernel = kernel(&format!("tg_attention_tiles_{x}_d{d}"))?;
-                kernel.allow_shared(attention::tile_shared_bytes(d as u32))?;
-                Some(kernel)
-            }
+        let attention_tiles = if precision.compute.is_half() {
+            let kernel = kernel(&format!("tg_attention_tiles_{x}_d{d}"))?;
+            kernel.allow_shared(attention::tile_shared_bytes(d as u32))?;
+            Some(kernel)
+        } else {
+            None
+        };
+        let clusters = library.gpu.has_warpgroups();
+        let route = || {
+            let [few, many] = router::route_names(x, config.num_experts);
+            Ok::<_, Error>([kernel(&few)?, kernel(&many)?])
         };
         let router = |name: &str| {
             let kernel = kernel(&format!("tg_{name}_{x}"))?;
@@ -100,16 +104,16 @@ impl Kernels {
         let router_many_bytes = library.gpu.limits().block_bytes;
         router_many.allow_shared(router_many_bytes)?;
         Ok(Self {
-            types,
+            precision,
             file: choice.for_gpu(library.gpu.capability, library.gpu.class)?,
             embed: kernel(&format!("tg_embed_{w}"))?,
             rmsnorm: kernel(&format!("tg_rmsnorm_{x}"))?,
             rmsnorm_sampled: kernel(&format!("tg_rmsnorm_sampled_{x}"))?,
-            tiled: tiled(library, types)?,
-            skinny: Skinny::load(library, types, config.num_experts)?,
-            grouped: Grouped::load(library, types)?,
-            swap_ab: SwapAb::load(library, types)?,
-            persistent: Persistent::load(library, types)?,
+            tiled: tiled(library, precision)?,
+            skinny: Skinny::load(library, precision, config.num_experts)?,
+            grouped: Grouped::load(library, precision)?,
+            swap_ab: SwapAb::load(library, precision)?,
+            persistent: Persistent::load(library, precision)?,
             conv: kernel(&format!("tg_conv_{x}"))?,
             conv_decode: kernel(&format!("tg_conv_decode_{x}"))?,
             conv_rows: kernel(&format!("tg_conv_rows_{x}"))?,
@@ -118,7 +122,7 @@ impl Kernels {
             attention_rows: kernel(&format!("tg_attention_rows_{x}_d{d}"))?,
             attention_decode: attention::decode_kernels(library, x, d)?,
             attention_tiles,
-            attention_prompt: attention::Prompt::load(library, types.operand, d)?,
+            attention_prompt: attention::Prompt::load(library, precision, d)?,
             query_tiles: kernel("tg_query_tiles")?,
             scores_1: router("scores_1")?,
             scores_4: router("scores_4")?,
@@ -126,20 +130,13 @@ impl Kernels {
             router_4: router("router_4")?,
             router_many,
             router_many_bytes,
-            route: match library.gpu.has_warpgroups() {
-                true => {
-                    let [few, many] = router::route_names(x, config.num_experts);
-                    Some([kernel(&few)?, kernel(&many)?])
-                }
-                false => None,
-            },
+            route: clusters.then(route).transpose()?,
             choose_and_sort: kernel("tg_choose_and_sort")?,
             sort_tokens: kernel("tg_sort_tokens")?,
-            sort_tokens_many: match library.gpu.has_warpgroups() {
-                true => Some(kernel("tg_sort_tokens_many")?),
-                false => None,
-            },
-            combine: Combine::load(library, types.operand)?,
+            sort_tokens_many: clusters
+                .then(|| kernel("tg_sort_tokens_many"))
+                .transpose()?,
+            combine: Combine::load(library, precision)?,
             mark_seen: kernel("tg_mark_seen")?,
             sample_best: kernel("tg_sample_best")?,
             sample: kernel("tg_sample")?,
@@ -151,28 +148,31 @@ impl Kernels {
 }
 
 /// The matrix product's variants for these types, smallest tile first.
-fn tiled(library: &Library, types: Types) -> Result<Tiled> {
-    let (name, rows): (String, &[u32]) = match (types.operand, types.weights) {
-        (DType::F32, DType::BF16) => ("f32_bf16".to_owned(), &[8, 32, 64, 128]),
-        (DType::F32, weights) => (format!("f32_{}", weights.name()), &[8, 64]),
-        (operand, _) => (operand.name().to_owned(), &[8, 32, 64, 128]),
+fn tiled(library: &Library, precision: Precision) -> Result<Tiled> {
+    let Precision { compute, weights } = precision;
+    let name = if compute.is_half() {
+        compute.name().to_owned()
+    } else {
+        format!("{}_{}", compute.name(), weights.name())
     };
-    let variants = rows
-        .iter()
-        .map(|rows| {
-            let name = format!("tg_tiled_{name}_r{rows}");
-            let kernel = library.kernel(&name)?;
-            let [outputs, rows, threads, shared_bytes] = image::constants(&format!("{name}_tile"))?;
-            kernel.allow_shared(shared_bytes)?;
-            let tile = Tile {
-                outputs,
-                rows,
-                threads,
-                shared_bytes,
-            };
-            Ok((tile, kernel))
-        })
-        .collect::<Result<_>>()?;
+    let rows: &[u32] = if precision.is_streamed() {
+        &[8, 32, 64, 128]
+    } else {
+        &[8, 64]
+    };
+    let variant = |rows: &u32| {
+        let name = format!("tg_tiled_{name}_r{rows}");
+        let (kernel, [outputs, rows, threads, shared_bytes]) = library.with_constants(&name)?;
+        kernel.allow_shared(shared_bytes)?;
+        let tile = Tile {
+            outputs,
+            rows,
+            threads,
+            shared_bytes,
+        };
+        Ok((tile, kernel))
+    };
+    let variants = rows.iter().map(variant).collect::<Result<_>>()?;
     Ok(Tiled { variants })
 }
 
@@ -180,13 +180,13 @@ fn tiled(library: &Library, types: Types) -> Result<Tiled> {
 ///
 /// # Errors
 /// The first field that does not fit, with its value and what is expected.
-pub fn check(config: &ModelConfig, types: Types) -> Result<()> {
+pub fn check(config: &ModelConfig, Precision { compute, weights }: Precision) -> Result<()> {
     let refused = |what: String| Err(Error::Usage(format!("{what}: use `device` cpu")));
-    if types.operand != DType::F32 && types.operand != types.weights {
+    if compute.is_half() && weights != compute.into() {
         return refused(format!(
             "weights are {} for `dtype` {}, expected the same type",
-            types.weights.name(),
-            types.operand.name()
+            weights.name(),
+            compute.name()
         ));
     }
     let kv_heads = config.num_key_value_heads;
@@ -214,11 +214,15 @@ pub fn check(config: &ModelConfig, types: Types) -> Result<()> {
         ));
     }
     let limits = [
-        ("num_experts", config.num_experts, experts::MAX_EXPERTS),
+        (
+            "num_experts",
+            config.num_experts,
+            abi::TG_MAX_EXPERTS as usize,
+        ),
         (
             "num_experts_per_tok",
             config.num_experts_per_tok,
-            config.num_experts.min(8),
+            config.num_experts.min(abi::TG_MAX_TOP_K as usize),
         ),
         ("conv_L_cache", config.conv_l_cache, 8),
     ];

@@ -1,11 +1,13 @@
 //! How decode steps cut a row's keys into chunks, which blocks of a GPU share (kernels/attention/decode.cu).
 
+use crate::sys::abi;
+
 /// Rows of a bucket from which on chunks are shorter again: more blocks are there to share them.
 const MANY_ROWS: u32 = 33;
 /// Keys of the smallest chunk.
 const LEAST_KEYS: u32 = 256;
-/// Chunks of a row, at most: as many as MOST_SPLITS of kernels/attention/decode.cu has room for.
-const MOST_CHUNKS: u32 = 32;
+/// Chunks of a row, at most.
+const MOST_CHUNKS: u32 = abi::TG_DECODE_SPLITS;
 /// Chunks that a row may have in any bucket.
 const LEAST_CHUNKS: u32 = 8;
 /// Rows times chunks that a bucket may have, unless the row's own limits say otherwise.

@@ -138,6 +138,15 @@ impl Library {
             Kernels::Named(_) => Err(Error::Runtime(format!("this build has no kernel {name}"))),
         }
     }
+
+    /// A kernel, with the numbers that it leaves for its launcher.
+    ///
+    /// # Errors
+    /// This build has no such kernel, or it leaves others.
+    pub fn with_constants<const N: usize>(&self, name: &str) -> Result<(Kernel, [u32; N])> {
+        let constants = image::constants(&format!("{name}_tile"))?;
+        Ok((self.kernel(name)?, constants))
+    }
 }
 
 impl Limits {

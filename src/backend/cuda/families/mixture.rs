@@ -1,8 +1,7 @@
 //! A mixture's products by whichever family serves a bucket's experts, in which order they want the pairs, and their sum.
 
 use super::Lowering;
-use super::experts::{ExpertRows, ExpertWeights, NORM_THREADS, NextNorm, Pairs, Routing};
-use super::persistent;
+use super::experts::{ExpertRows, ExpertWeights, NextNorm, Pairs, Routing};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::Argument;
 use crate::plan::Op;
@@ -11,12 +10,13 @@ use crate::sys::abi;
 /// Rows of a bucket of which a block combines two, at most.
 const COMBINED_BY_TWO: u32 = 64;
 
-/// Rows that a block of `tg_combine_*` takes, `COMBINE_ROWS` there at most. Where there are so few blocks, one of two rows leaves
+/// Rows that a block of `tg_combine_*` takes. Where there are so few blocks, one of two rows leaves
 /// an SM no room for another, but for one of the kernel behind it, which has then all its blocks early (profiles/log/many-rows-blocks.md).
 fn combined_by_block(rows: u32) -> u32 {
-    match rows.is_multiple_of(2) && rows <= COMBINED_BY_TWO {
-        true => 2,
-        false => 1,
+    if rows.is_multiple_of(2) && rows <= COMBINED_BY_TWO {
+        abi::TG_COMBINE_ROWS
+    } else {
+        1
     }
 }
 
@@ -31,7 +31,7 @@ impl Lowering<'_> {
             },
             (None, Some(persistent)) => Pairs {
                 sorted: true,
-                tile_rows: persistent::ROWS,
+                tile_rows: abi::TG_PERSISTENT_ROWS,
                 rounded: persistent.rounds(),
             },
             (None, None) => {
@@ -69,12 +69,7 @@ impl Lowering<'_> {
                 self.doing(down);
                 self.persistent_expert_down(persistent, routing, weights, rows);
             }
-            (None, None) => {
-                self.doing(gate_up);
-                self.tiled_expert_gate_up(routing, weights, rows, pairs);
-                self.doing(down);
-                self.tiled_expert_down(routing, weights, rows, pairs);
-            }
+            (None, None) => self.tiled_experts(routing, weights, rows, pairs, [gate_up, down]),
         }
     }
 
@@ -108,7 +103,7 @@ impl Lowering<'_> {
         let combine = self.kernels.combine.kernel(top_k, pairs.rounded);
         let each = combined_by_block(self.bucket.rows);
         let grid = (self.bucket.rows / each, 1, 1);
-        self.call(combine, grid, each * NORM_THREADS, 0, arguments);
+        self.call(combine, grid, each * abi::TG_NORM_THREADS, 0, arguments);
     }
 }
 
@@ -136,7 +131,7 @@ mod tests {
             let is_it =
                 |kernel: &&image::KernelUsage| kernel.name == name && kernel.arch == "sm_90a";
             let kernel = kernels.iter().find(is_it).unwrap();
-            let of_block = kernel.registers.next_multiple_of(8) * NORM_THREADS;
+            let of_block = kernel.registers.next_multiple_of(8) * abi::TG_NORM_THREADS;
             assert!(SM_REGISTERS / of_block >= 4, "{kernel:?}");
         }
     }

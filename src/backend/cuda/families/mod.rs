@@ -24,15 +24,14 @@ pub mod router;
 pub mod skinny;
 pub mod swap_ab;
 pub mod tiled;
-mod types;
 mod variant;
 
 pub use kernels::Kernels;
-pub use types::Types;
 
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::call::KernelCall;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
+use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::tuning::variants::Variant;
 use crate::model::ModelConfig;
 use crate::plan::{Op, StepKind};
@@ -145,8 +144,15 @@ impl<'a> Lowering<'a> {
             kernel: kernel.clone(),
             launch,
             arguments,
+            weights: vec![],
             ops: self.ops.clone(),
         });
+    }
+
+    /// The newest call multiplies with these.
+    fn with_weights(&mut self, weights: impl Into<Vec<Matrix>>) {
+        let call = self.calls.last_mut();
+        call.expect("a call reads them").weights = weights.into();
     }
 
     /// `const uint32_t *`: how many rows the step has.

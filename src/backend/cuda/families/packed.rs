@@ -1,13 +1,14 @@
 //! How experts' matrices lie in a GPU's memory (kernels/common/packed.cuh says why): blocks of [`ROWS`] rows by [`COLUMNS`] columns,
 //! each row after row; blocks of the same rows side by side, along the columns, which are filled up with zeros to whole blocks.
 
-use crate::model::DType;
+use crate::model::WeightFormat;
+use crate::sys::abi;
 use rayon::prelude::*;
 
-/// Of a block, as kernels/common/packed.cuh has it. Matrices have whole ones.
-pub const ROWS: usize = 8;
-/// Columns of a block, as there.
-pub const COLUMNS: usize = 64;
+/// A block has so many rows. Matrices have whole blocks.
+pub const ROWS: usize = abi::TG_PACKED_ROWS as usize;
+/// A block has so many columns.
+pub const COLUMNS: usize = abi::TG_PACKED_COLUMNS as usize;
 
 /// Columns of a matrix with what fills them up. Saturates.
 pub fn columns(columns: usize) -> usize {
@@ -20,15 +21,15 @@ pub fn elements(rows: usize, of_row: usize) -> usize {
 }
 
 /// Puts a matrix, or whole blocks of rows of one, row after row, into `packed` as they lie packed, which has [`elements`] for them.
-pub fn pack(bytes: &[u8], columns: usize, dtype: DType, packed: &mut [u8]) {
-    let (row, line) = (columns * dtype.bytes(), COLUMNS * dtype.bytes());
+pub fn pack(bytes: &[u8], columns: usize, format: WeightFormat, packed: &mut [u8]) {
+    let (row, line) = (columns * format.bytes(), COLUMNS * format.bytes());
     let rows = bytes.len() / row;
     assert!(rows.is_multiple_of(ROWS), "whole blocks of {rows} rows");
-    assert_eq!(packed.len(), elements(rows, columns) * dtype.bytes());
+    assert_eq!(packed.len(), elements(rows, columns) * format.bytes());
     if !columns.is_multiple_of(COLUMNS) {
         packed.fill(0);
     }
-    let of_rows = elements(ROWS, columns) * dtype.bytes();
+    let of_rows = elements(ROWS, columns) * format.bytes();
     let rows_to = packed.par_chunks_exact_mut(of_rows);
     rows_to
         .zip(bytes.par_chunks(ROWS * row))
@@ -56,9 +57,8 @@ mod tests {
         for (rows, columns) in [(8, 64), (16, 32), (32, 96), (24, 224), (8, 40)] {
             let values: Vec<u16> = (1..=rows * columns).map(|i| i as u16).collect();
             let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-            packed.resize(2 * elements(rows, columns), 0);
-            pack(&bytes, columns, DType::BF16, &mut packed);
-            assert_eq!(packed.len(), 2 * elements(rows, columns));
+            packed.resize(size_of::<u16>() * elements(rows, columns), 0);
+            pack(&bytes, columns, WeightFormat::BF16, &mut packed);
             let mut expected = vec![0_u16; elements(rows, columns)];
             for (i, value) in values.into_iter().enumerate() {
                 expected[at(i / columns, i % columns, columns)] = value;

@@ -16,32 +16,23 @@ use super::Lowering;
 use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
 use super::grouped::expert_boxes;
 use super::limits::Library;
-use super::tiled::{Epilogue, Parts, Product};
-use super::types::Types;
+use super::tiled::{Parts, Product};
 use crate::backend::cuda::driver::Address;
-use crate::backend::cuda::driver::image;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
-use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes, Matrix};
+use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes};
 use crate::backend::cuda::tuning::variants::{Experts, Products};
 use crate::error::Result;
-use crate::model::DType;
+use crate::model::WeightFormat;
+use crate::plan::Precision;
 use crate::sys::abi;
 use tile::{Shape, Tile};
 
-// As kernels/persistent/tile.cuh has it.
-/// Batch rows of a tile: an expert's tiles too.
-pub const ROWS: u32 = 128;
-const THREADS: u32 = 384;
 /// Of a tile of the dense kernels for fewer rows, at most (swap_ab.rs).
 const FEW_ROWS: u32 = 64;
-const PARTS: u32 = 3;
-const SPLIT_THREADS: u32 = 256;
-/// Weight rows of gate or of up that follow each other before the other's; so with B, C and X.
-const PAIRED_ROWS: u32 = 8;
 
 /// Of dense products, the first that takes all of K the narrowest.
 const DENSE: [&str; 5] = ["w128", "w192", "w256", "w128_halves", "w192_halves"];
-/// ... of f32 rows, whose sums of a stage need registers of their own.
+/// f32 rows have these alone: their sums of a stage need registers of their own.
 const DENSE_F32: [&str; 2] = ["w128", "w128_halves"];
 
 /// The kernels for one type.
@@ -54,8 +45,8 @@ pub struct Persistent {
     down: (Tile, Kernel),
     /// Of f32 rows.
     split: Option<Kernel>,
-    /// Of weights, and of rows or their parts.
-    dtype: DType,
+    /// Rows, or their parts, are stored so.
+    rows: WeightFormat,
     multiprocessors: u32,
 }
 
@@ -64,37 +55,30 @@ impl Persistent {
     ///
     /// # Errors
     /// The driver refuses.
-    pub fn load(library: &Library, types: Types) -> Result<Option<Self>> {
-        if !library.gpu.has_warpgroups() || !types.are_streamed() {
+    pub fn load(library: &Library, precision: Precision) -> Result<Option<Self>> {
+        if !library.gpu.has_warpgroups() || !precision.is_streamed() {
             return Ok(None);
         }
-        let splits = types.operand == DType::F32;
-        let dtype = types.operand.name();
+        let splits = !precision.compute.is_half();
+        let operand = precision.compute.name();
         let of = |name: String| -> Result<(Tile, Kernel)> {
             let name = format!("tg_persistent_{name}");
-            let kernel = library.kernel(&name)?;
-            let tile = Tile::of(image::constants(&format!("{name}_tile"))?);
+            let (kernel, tile) = library.with_constants(&name)?;
+            let tile = Tile::of(tile);
             kernel.allow_shared(tile.shared_bytes)?;
             Ok((tile, kernel))
         };
-        let dense: &[&str] = match splits {
-            true => &DENSE_F32,
-            false => &DENSE,
-        };
-        let dense = dense.iter().map(|name| of(format!("{dtype}_{name}")));
+        let dense: &[&str] = if splits { &DENSE_F32 } else { &DENSE };
+        let dense = dense.iter().map(|name| of(format!("{operand}_{name}")));
+        let conv = (!splits).then(|| of(format!("conv_{operand}")));
+        let split = splits.then(|| library.kernel("tg_split_rows"));
         Ok(Some(Self {
             dense: dense.collect::<Result<_>>()?,
-            conv: match splits {
-                true => None,
-                false => Some(of(format!("conv_{dtype}"))?),
-            },
-            gate_up: of(format!("gate_up_{dtype}"))?,
-            down: of(format!("down_{dtype}"))?,
-            split: match splits {
-                true => Some(library.kernel("tg_split_rows")?),
-                false => None,
-            },
-            dtype: types.weights,
+            conv: conv.transpose()?,
+            gate_up: of(format!("gate_up_{operand}"))?,
+            down: of(format!("down_{operand}"))?,
+            split: split.transpose()?,
+            rows: precision.weights,
             multiprocessors: library.gpu.class.multiprocessors,
         }))
     }
@@ -112,74 +96,75 @@ impl Persistent {
 
     /// Whether wide tiles of so many outputs, of rows of 16 bits, fill the GPU.
     fn fills(&self, rows: u32, outputs: u32) -> bool {
-        let fill =
-            |width: u32| rows.div_ceil(ROWS) * outputs.div_ceil(width) >= self.multiprocessors;
+        let fill = |width: u32| {
+            rows.div_ceil(abi::TG_PERSISTENT_ROWS) * outputs.div_ceil(width) >= self.multiprocessors
+        };
         let widest = self.dense.iter().map(|(tile, _)| tile.width).max();
         self.split.is_none() && widest.is_some_and(fill)
     }
 
     /// Rows, or all of their parts.
     fn rows(&self, at: Address, rows: u32, columns: u32) -> Argument {
-        let parts = if self.split.is_some() { PARTS } else { 1 };
-        let matrix = Matrix {
-            at,
-            dtype: self.dtype,
-            rows: parts * rows,
-            columns,
+        let parts = if self.split.is_some() {
+            abi::TG_PARTS
+        } else {
+            1
         };
-        Argument::Boxes(matrix.boxes(ROWS))
+        let shape = [parts * rows, columns];
+        Argument::Boxes(Boxes::of_rows(
+            at,
+            self.rows,
+            shape,
+            abi::TG_PERSISTENT_ROWS,
+        ))
     }
 }
 
 /// A product's weights as its kernel asks for them, `width` rows at a time: rows one after the other, or 8 of one matrix and 8 of the other.
-fn weight_boxes(product: &Product, dtype: DType, width: u32) -> Boxes {
-    let (inner, outputs) = (u64::from(product.inner), u64::from(product.outputs));
-    let row = inner * dtype.bytes() as u64;
-    match product.epilogue {
-        Epilogue::SiluMul => {
-            let of_matrix = u64::from(PAIRED_ROWS);
-            Boxes {
-                at: product.w.min(product.w_pair),
-                dtype,
-                sizes: vec![inner, of_matrix, 2, outputs / of_matrix, 1],
-                strides: vec![
-                    0,
-                    row,
-                    product.w.abs_diff(product.w_pair),
-                    of_matrix * row,
-                    row,
-                ],
-                each: vec![BOX_COLUMNS, PAIRED_ROWS, 2, width / (2 * PAIRED_ROWS), 1],
-            }
-        }
-        Epilogue::Store | Epilogue::StoreF32 | Epilogue::Add => Boxes {
-            at: product.w,
-            dtype,
-            sizes: vec![inner, outputs, 1, 1, 1],
-            strides: vec![0, row, row, row, row],
-            each: vec![BOX_COLUMNS, width, 1, 1, 1],
-        },
+fn weight_boxes(product: &Product, width: u32) -> Boxes {
+    let w = product.w;
+    let (columns, rows, row) = (u64::from(w.columns), u64::from(w.rows), w.row_bytes());
+    let (turn, of_turn) = (
+        abi::TG_PERSISTENT_TURN_ROWS,
+        u64::from(abi::TG_PERSISTENT_TURN_ROWS),
+    );
+    let (at, sizes, strides, each) = match product.w_pair {
+        Some(pair) => (
+            w.address.min(pair.address),
+            vec![columns, of_turn, 2, rows / of_turn, 1],
+            vec![0, row, w.address.abs_diff(pair.address), of_turn * row, row],
+            vec![BOX_COLUMNS, turn, 2, width / (2 * turn), 1],
+        ),
+        None => (
+            w.address,
+            vec![columns, rows, 1, 1, 1],
+            vec![0, row, row, row, row],
+            vec![BOX_COLUMNS, width, 1, 1, 1],
+        ),
+    };
+    Boxes {
+        at,
+        format: w.format,
+        sizes,
+        strides,
+        each,
     }
 }
 
 impl<'a> Lowering<'a> {
     /// The kernels for many rows, where this bucket's dense products are theirs.
     pub(super) fn persistent(&self) -> Option<&'a Persistent> {
-        match self.variant.products {
-            Products::Persistent => self.kernels.persistent.as_ref(),
-            Products::Skinny { .. } | Products::SwapAb | Products::Tiled => None,
-        }
+        let kernels = self.kernels.persistent.as_ref();
+        kernels.filter(|_| self.variant.products == Products::Persistent)
     }
 
-    /// ... and where its experts are.
+    /// The kernels for many rows, where this bucket's experts are theirs.
     pub(super) fn persistent_experts(&self) -> Option<&'a Persistent> {
-        match self.variant.experts {
-            Experts::Persistent => self.kernels.persistent.as_ref(),
-            Experts::Skinny | Experts::Fused | Experts::Grouped(_) | Experts::Tiled => None,
-        }
+        let kernels = self.kernels.persistent.as_ref();
+        kernels.filter(|_| self.variant.experts == Experts::Persistent)
     }
 
-    /// ... and where the wide tiles of so many outputs fill the GPU, as the LM head's do: then they read each weight row once for
+    /// The kernels for many rows, where the wide tiles of so many outputs fill the GPU, as the LM head's do: then they read each weight row once for
     /// 128 rows, where the kernels for few rows do for 64.
     pub(super) fn persistent_fills(&self, rows: u32, outputs: u32) -> Option<&'a Persistent> {
         self.persistent()
@@ -213,7 +198,7 @@ impl<'a> Lowering<'a> {
                     Argument::U32(rows),
                     Argument::U32(inner),
                 ];
-                self.call(split, (rows, 1, 1), SPLIT_THREADS, 0, arguments);
+                self.call(split, (rows, 1, 1), abi::TG_SPLIT_THREADS, 0, arguments);
                 parts
             }
         }
@@ -229,16 +214,15 @@ impl<'a> Lowering<'a> {
         rows: u32,
         count: Address,
     ) {
+        let weights = product.weights();
+        let inner = product.w.columns;
         let shape = Shape {
             rows,
-            weight_rows: match product.epilogue {
-                Epilogue::SiluMul => 2 * product.outputs,
-                Epilogue::Store | Epilogue::StoreF32 | Epilogue::Add => product.outputs,
-            },
-            inner: product.inner,
+            weight_rows: weights.iter().map(|w| w.rows).sum(),
+            inner,
         };
         let of_x = (product.x, product.parts);
-        let x = self.split(persistent, of_x, (first, rows, count), product.inner);
+        let x = self.split(persistent, of_x, (first, rows, count), inner);
         let (tile, kernel) = persistent.dense(&shape);
         let args = abi::tg_persistent_args {
             y: product.y,
@@ -248,28 +232,25 @@ impl<'a> Lowering<'a> {
             most_rows: rows,
             x_plane: rows,
             y_plane: rows,
-            n_total: product.outputs,
-            k_total: product.inner,
+            n_total: product.w.rows,
+            k_total: inner,
             epilogue: product.epilogue as u32,
-            up_first: (product.w_pair != 0 && product.w_pair < product.w).into(),
+            up_first: product.pair_first().into(),
             prefetch: self.ahead.filter(|_| tile.sharers > 1).unwrap_or_default(),
         };
         self.prefetched |= args.prefetch.pieces > 0;
         let arguments = vec![
-            persistent.rows(x, rows, product.inner),
-            Argument::Boxes(weight_boxes(
-                product,
-                persistent.dtype,
-                tile.width / tile.mates,
-            )),
+            persistent.rows(x, rows, inner),
+            Argument::Boxes(weight_boxes(product, tile.width / tile.mates)),
             Argument::of(&args),
         ];
         let blocks = tile.blocks(&shape);
         self.launch_persistent(persistent, (tile, kernel), blocks, arguments);
+        self.with_weights(weights);
     }
 
     /// y = silu(w1_e x) * w3_e x.
-    /// `routing` is this step's, sorted into tiles of [`ROWS`].
+    /// `routing` is this step's, sorted into tiles of [`abi::TG_PERSISTENT_ROWS`].
     pub(super) fn persistent_expert_gate_up(
         &mut self,
         persistent: &Persistent,
@@ -281,12 +262,9 @@ impl<'a> Lowering<'a> {
         let (most, hidden) = (self.bucket.rows, self.hidden());
         let x = self.split(persistent, of_x, (0, most, self.row_count()), hidden);
         let ((tile, kernel), inner) = (&persistent.gate_up, self.expert_inner());
-        let [gate_up, _] = expert_boxes(
-            self.config,
-            persistent.dtype,
-            weights,
-            tile.width / tile.mates,
-        );
+        let ExpertWeights { gate, up, .. } = weights;
+        let experts = self.experts().0;
+        let gate_up = expert_boxes(gate, Some(up), experts, tile.width / tile.mates);
         let args = abi::tg_persistent_gate_up_args {
             y: rows.y,
             x,
@@ -297,16 +275,17 @@ impl<'a> Lowering<'a> {
             y_plane: most * self.experts().1,
             n_total: inner,
             k_total: hidden,
-            up_first: (weights.up < weights.gate).into(),
+            up_first: (up.address < gate.address).into(),
             pad: 0,
         };
         let arguments = vec![Argument::Boxes(gate_up), Argument::of(&args)];
         let blocks = self.expert_tiles() * (2 * inner).div_ceil(tile.width);
         self.launch_persistent(persistent, (tile, kernel), blocks, arguments);
+        self.with_weights([*gate, *up]);
     }
 
     /// partial = w2_e y.
-    /// `routing` is this step's, sorted into tiles of [`ROWS`].
+    /// `routing` is this step's, sorted into tiles of [`abi::TG_PERSISTENT_ROWS`].
     pub(super) fn persistent_expert_down(
         &mut self,
         persistent: &Persistent,
@@ -315,13 +294,9 @@ impl<'a> Lowering<'a> {
         rows: &ExpertRows,
     ) {
         let ((tile, kernel), inner) = (&persistent.down, self.expert_inner());
-        let [_, down] = expert_boxes(
-            self.config,
-            persistent.dtype,
-            weights,
-            tile.width / tile.mates,
-        );
-        let pairs = self.bucket.rows * self.experts().1;
+        let (experts, top_k) = self.experts();
+        let down = expert_boxes(&weights.down, None, experts, tile.width / tile.mates);
+        let pairs = self.bucket.rows * top_k;
         let args = abi::tg_persistent_down_args {
             y: rows.partial,
             tile_count: routing.tile_count,
@@ -338,6 +313,7 @@ impl<'a> Lowering<'a> {
         ];
         let blocks = self.expert_tiles() * self.hidden().div_ceil(tile.width);
         self.launch_persistent(persistent, (tile, kernel), blocks, arguments);
+        self.with_weights([weights.down]);
     }
 
     fn expert_inner(&self) -> u32 {
@@ -347,7 +323,7 @@ impl<'a> Lowering<'a> {
     /// Of a step, at most.
     fn expert_tiles(&self) -> u32 {
         let (experts, top_k) = self.experts();
-        most_expert_tiles(self.bucket.rows, experts, top_k, ROWS)
+        most_expert_tiles(self.bucket.rows, experts, top_k, abi::TG_PERSISTENT_ROWS)
     }
 
     /// `blocks`: at most so many have work.
@@ -362,7 +338,7 @@ impl<'a> Lowering<'a> {
         let most = persistent.multiprocessors / cluster * cluster;
         let launch = Launch {
             grid: (most.min(blocks.next_multiple_of(cluster)), 1, 1),
-            threads: THREADS,
+            threads: abi::TG_PERSISTENT_THREADS,
             shared_bytes: tile.shared_bytes,
             cluster,
             early: self.early,
@@ -372,4 +348,27 @@ impl<'a> Lowering<'a> {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+    use crate::backend::cuda::families::tiled::Epilogue;
+    use crate::backend::cuda::matrix::Matrix;
+
+    #[test]
+    fn gate_and_up_take_turns_of_eight_rows() {
+        let matrix = |address| Matrix::of_rows(address, WeightFormat::BF16, 416, 64);
+        let product = Product {
+            y: 0,
+            x: 0,
+            w: matrix(1 << 20),
+            w_pair: Some(matrix(1 << 16)),
+            bias: 0,
+            epilogue: Epilogue::SiluMul,
+            parts: Parts::There,
+        };
+        let boxes = weight_boxes(&product, 256);
+        assert_eq!(boxes.at, 1 << 16);
+        assert_eq!(boxes.sizes, [64, 8, 2, 52, 1]);
+        assert_eq!(boxes.strides[1..], [128, (1 << 20) - (1 << 16), 1024, 128]);
+        assert_eq!(boxes.each, [64, 8, 2, 16, 1]);
+    }
+}

@@ -7,42 +7,30 @@ use super::tiled::{Product, Rows};
 use crate::backend::cuda::tuning::variants::Products;
 use crate::sys::abi;
 
-/// `PREFETCH_BYTES` there.
-const PIECE_BYTES: u64 = 4096;
-
 /// Whole pieces of each of `matrices` matrices of `matrix_bytes`, of `mib` MiB in all.
 fn pieces(mib: u32, matrices: u64, matrix_bytes: u64) -> u32 {
     let each = (u64::from(mib) << 20) / matrices.max(1);
-    (each.min(matrix_bytes) / PIECE_BYTES) as u32
+    (each.min(matrix_bytes) / u64::from(abi::TG_PREFETCH_BYTES)) as u32
 }
 
 impl Lowering<'_> {
-    /// Pieces of each expert's gate, and of its up, that this bucket's dense products ask for: a conv layer's in-projection
-    /// ([`Lowering::swap_ab_conv`]), or of many rows each layer's out-projection.
-    pub(super) fn prefetched_pieces(&self) -> u32 {
-        match (self.variant.products, self.grouped()) {
-            (Products::SwapAb | Products::Persistent, Some((_, shape))) => {
-                // Weights of 16 bits are all that grouped experts take.
-                let matrix =
-                    2 * u64::from(self.hidden()) * self.config.moe_intermediate_size as u64;
-                pieces(
-                    shape.prefetch_mib,
-                    2 * self.config.num_experts as u64,
-                    matrix,
-                )
-            }
-            _ => 0,
-        }
-    }
-
-    /// What that asks for, as its kernel has it.
+    /// What of a layer's experts this bucket's dense products ask for: a conv layer's in-projection ([`Lowering::swap_ab_conv`]), or
+    /// of many rows each layer's out-projection.
     pub(super) fn prefetch(&self, experts: &ExpertWeights) -> abi::tg_prefetch_args {
+        let pieces = match (self.variant.products, self.grouped()) {
+            (Products::SwapAb | Products::Persistent, Some((_, shape))) => pieces(
+                shape.prefetch_mib,
+                2 * self.config.num_experts as u64,
+                experts.gate.bytes(),
+            ),
+            _ => 0,
+        };
         abi::tg_prefetch_args {
-            gate: experts.gate,
-            up: experts.up,
-            expert_bytes: 2 * experts.gate_up_stride,
+            gate: experts.gate.address,
+            up: experts.up.address,
+            expert_bytes: experts.gate.stride_bytes(),
             experts: self.config.num_experts as u32,
-            pieces: self.prefetched_pieces(),
+            pieces,
         }
     }
 
@@ -61,7 +49,7 @@ mod tests {
 
     #[test]
     fn pieces_are_whole_and_of_the_matrix() {
-        let matrix = 2 * 2048 * 1792;
+        let matrix = 7_340_032;
         assert_eq!(pieces(16, 64, matrix), 64);
         assert_eq!(pieces(16, 128, matrix), 32, "as much of more experts");
         assert_eq!(pieces(1, 192, matrix), 1, "5,461 bytes each");

@@ -1,44 +1,26 @@
 //! Which experts each row goes to: the router, and the token sort behind it for who does not sort by itself.
 
 use super::Lowering;
-use super::experts::{MAX_EXPERTS, NORM_THREADS, Pairs, Routing, instance};
+use super::experts::{Pairs, Routing, instance};
 use super::limits::SHARED_BYTES;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
+use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::tuning::limits::{WORD_EXPERTS, expert_words};
 use crate::sys::abi;
 
-/// Experts that one block scores (kernels/router/router.cu).
-const SCORE_EXPERTS: u32 = 8;
-const SORT_THREADS: u32 = 1024;
-/// Up to this many rows the one block of the token sort also chooses the experts (kernels/router/sort_combine.cu).
-const CHOOSE_ROWS: u32 = 256;
 /// Up to this many rows one block sorts the tokens; more are sorted by the blocks of a cluster where there are such (sort_many.cu).
 const SORT_ROWS: u32 = 1024;
-const SORT_BLOCKS: u32 = 8;
 /// From this many rows on a block of the router takes four, and reads the gate a quarter as often.
 const ROUTER_MANY_ROWS: u32 = 128;
-/// More than [`CHOOSE_ROWS`] are taken so many at a time, where a block has the memory.
-const ROUTER_MOST_ROWS: u32 = 8;
-const ROUTER_MOST_THREADS: u32 = 32 * ROUTER_MOST_ROWS;
-/// What one kernel takes that is all of the router: kernels/router/norm_router.cu, norm_router_many.cu.
-const ROUTE_EXPERTS: u32 = 64;
-const ROUTE_HIDDEN: u32 = 2048;
-/// Of few rows, in norm_router.cu: experts that a cluster has at a time, those of a block, and blocks that share their columns.
-const ROUTE_EXPERTS_AT_ONCE: u32 = WORD_EXPERTS as u32;
-const ROUTE_EACH: u32 = 8;
-const ROUTE_HALVES: u32 = 2;
+/// Threads of a block that takes more rows than [`abi::TG_CHOOSE_ROWS`], where it has the memory: a warp a row.
+const ROUTER_MANY_THREADS: u32 = 32 * abi::TG_ROUTER_MANY_ROWS;
+/// Experts that one kernel takes which is all of the router.
+const ROUTE_EXPERTS: usize = abi::TG_ROUTE_WORDS as usize * WORD_EXPERTS;
 /// Clusters of eight that leave room beside each block for one of the experts' kernel: a block an SM.
 const ROUTE_CLUSTERS: u32 = 16;
-/// Rows of a cluster, at most.
-const ROUTE_MOST_EACH: u32 = 8;
-/// Of more than [`CHOOSE_ROWS`], in norm_router_many.cu: columns of a block, and rows that it multiplies together.
-const ROUTE_MANY_COLUMNS: u32 = 256;
-const ROUTE_MANY_TOGETHER: u32 = 4;
-/// Clusters that have room at once; with more, each would read the gate for fewer rows.
+/// Clusters of many rows that have room at once; with more, each would read the gate for fewer rows.
 const ROUTE_MANY_CLUSTERS: u32 = 32;
-/// Rows of a cluster, at most: of more rows there are more clusters, which wait for room.
-const ROUTE_MANY_ROWS: u32 = 32;
 
 /// Whether blocks that guess about so many experts read a copy of the router (kernels/skinny/guess.cuh says why).
 pub fn guesses_by_copy(experts: usize) -> bool {
@@ -51,7 +33,7 @@ pub struct RouterWeights {
     /// `[H]`: the FFN norm's.
     pub norm: Address,
     /// `[E, H]`
-    pub gate: Address,
+    pub gate: Matrix,
     /// `[E]`, or 0.
     pub bias: Address,
     /// bf16 `[E, H]`, `gate` times `norm`: for blocks that guess alone, which no result depends on. 0 where they read `gate`
@@ -61,18 +43,18 @@ pub struct RouterWeights {
 
 /// Dynamic shared memory of a router block: its rows, normed, their scores and what orders those.
 pub fn router_shared_bytes(rows: u32, hidden: u32) -> u32 {
-    4 * rows * (hidden + 2 * MAX_EXPERTS as u32)
+    4 * rows * (hidden + 2 * abi::TG_MAX_EXPERTS)
 }
 
 /// Whether one kernel is all of the router.
 fn routes_at_once(experts: u32, hidden: u32) -> bool {
-    experts <= ROUTE_EXPERTS && hidden <= ROUTE_HIDDEN
+    experts as usize <= ROUTE_EXPERTS && hidden <= abi::TG_ROUTE_HIDDEN
 }
 
 /// That kernel, for steps of few rows of type `x` and for those of many: where there are more experts than it takes,
 /// [`routes_at_once`] says so.
 pub(super) fn route_names(x: &str, experts: usize) -> [String; 2] {
-    let words = expert_words(experts.min(ROUTE_EXPERTS as usize));
+    let words = expert_words(experts.min(ROUTE_EXPERTS));
     ["", "many_"].map(|rows| format!("tg_route_{rows}{x}{}", instance(words)))
 }
 
@@ -85,31 +67,36 @@ struct RouteClusters {
 }
 
 impl RouteClusters {
-    /// A block has [`ROUTE_EACH`] of the experts at a time and half of the columns.
+    /// A block has [`abi::TG_ROUTE_EACH`] of a word's experts at a time and half of the columns.
     fn of_few_rows(rows: u32, experts: u32) -> Self {
-        let at_once = experts.min(ROUTE_EXPERTS_AT_ONCE);
+        let sharers = experts.min(u32::BITS).div_ceil(abi::TG_ROUTE_EACH);
         Self {
-            blocks: ROUTE_HALVES * at_once.div_ceil(ROUTE_EACH).next_power_of_two(),
-            rows_each: rows.div_ceil(ROUTE_CLUSTERS).min(ROUTE_MOST_EACH),
+            blocks: abi::TG_ROUTE_HALVES * sharers.next_power_of_two(),
+            rows_each: rows.div_ceil(ROUTE_CLUSTERS).min(abi::TG_ROUTE_ROWS),
         }
     }
 
     /// A block has all experts and some of the columns.
     fn of_many_rows(rows: u32, hidden: u32) -> Self {
-        let blocks = hidden.div_ceil(ROUTE_MANY_COLUMNS).next_power_of_two();
-        let rows_each = rows.div_ceil(ROUTE_MANY_CLUSTERS).min(ROUTE_MANY_ROWS);
+        let blocks = hidden
+            .div_ceil(abi::TG_ROUTE_MANY_COLUMNS)
+            .next_power_of_two();
+        let rows_each = rows
+            .div_ceil(ROUTE_MANY_CLUSTERS)
+            .min(abi::TG_ROUTE_MANY_ROWS);
         Self {
             blocks: blocks.max(2),
-            rows_each: rows_each.next_multiple_of(ROUTE_MANY_TOGETHER),
+            rows_each: rows_each.next_multiple_of(abi::TG_ROUTE_MANY_TOGETHER),
         }
     }
 }
 
 /// Rows of a router block.
 fn router_rows(rows: u32, hidden: u32) -> u32 {
-    match rows >= ROUTER_MANY_ROWS && router_shared_bytes(4, hidden) <= SHARED_BYTES {
-        true => 4,
-        false => 1,
+    if rows >= ROUTER_MANY_ROWS && router_shared_bytes(4, hidden) <= SHARED_BYTES {
+        4
+    } else {
+        1
     }
 }
 
@@ -131,7 +118,7 @@ impl Lowering<'_> {
             if pairs.sorted {
                 self.sort_tokens(routing, pairs);
             }
-        } else if self.bucket.rows <= CHOOSE_ROWS {
+        } else if self.bucket.rows <= abi::TG_CHOOSE_ROWS {
             self.score_experts(routing, x, h, weights);
             self.choose_and_sort(routing, weights.bias, pairs);
         } else {
@@ -151,9 +138,10 @@ impl Lowering<'_> {
         weights: &RouterWeights,
     ) {
         let (rows, experts, hidden) = (self.bucket.rows, self.experts().0, self.hidden());
-        let (kernel, clusters) = match rows > CHOOSE_ROWS {
-            true => (many, RouteClusters::of_many_rows(rows, hidden)),
-            false => (few, RouteClusters::of_few_rows(rows, experts)),
+        let (kernel, clusters) = if rows > abi::TG_CHOOSE_ROWS {
+            (many, RouteClusters::of_many_rows(rows, hidden))
+        } else {
+            (few, RouteClusters::of_few_rows(rows, experts))
         };
         let RouteClusters { blocks, rows_each } = clusters;
         let (arrays, choosing) = self.choosing(routing, x, h, weights);
@@ -173,12 +161,13 @@ impl Lowering<'_> {
         ];
         let launch = Launch {
             grid: (rows.div_ceil(rows_each) * blocks, 1, 1),
-            threads: NORM_THREADS,
+            threads: abi::TG_NORM_THREADS,
             shared_bytes: 0,
             cluster: blocks,
             early: self.early,
         };
         self.push(kernel, launch, arguments);
+        self.with_weights([weights.gate]);
     }
 
     /// x, and the score of each row with each expert.
@@ -200,7 +189,7 @@ impl Lowering<'_> {
             x,
             h,
             norm_weight: weights.norm,
-            gate: weights.gate,
+            gate: weights.gate.address,
             step: self.step,
             hidden,
             expert_count: experts,
@@ -209,11 +198,13 @@ impl Lowering<'_> {
         };
         let arguments = vec![Argument::of(&args)];
         let grid = (
-            experts.div_ceil(SCORE_EXPERTS),
+            experts.div_ceil(abi::TG_SCORE_EXPERTS),
             self.bucket.rows.div_ceil(rows),
             1,
         );
-        self.call(kernel, grid, NORM_THREADS, 4 * rows * hidden, arguments)
+        let shared_bytes = 4 * rows * hidden;
+        self.call(kernel, grid, abi::TG_NORM_THREADS, shared_bytes, arguments);
+        self.with_weights([weights.gate]);
     }
 
     /// Experts and weights from the scores, and the token sort.
@@ -237,7 +228,7 @@ impl Lowering<'_> {
             pad: 0,
         };
         let arguments = vec![Argument::of(&args)];
-        let threads = (32 * self.bucket.rows).clamp(MAX_EXPERTS as u32, SORT_THREADS);
+        let threads = (32 * self.bucket.rows).clamp(abi::TG_MAX_EXPERTS, abi::TG_SORT_THREADS);
         let kernel = &self.kernels.choose_and_sort;
         self.call(kernel, (1, 1, 1), threads, 0, arguments)
     }
@@ -251,21 +242,23 @@ impl Lowering<'_> {
         weights: &RouterWeights,
     ) {
         let hidden = self.hidden();
-        let most = router_shared_bytes(ROUTER_MOST_ROWS, hidden) <= self.kernels.router_many_bytes;
+        let most =
+            router_shared_bytes(abi::TG_ROUTER_MANY_ROWS, hidden) <= self.kernels.router_many_bytes;
         let (rows, kernel, threads) = match router_rows(self.bucket.rows, hidden) {
-            _ if most && self.bucket.rows > CHOOSE_ROWS => (
-                ROUTER_MOST_ROWS,
+            _ if most && self.bucket.rows > abi::TG_CHOOSE_ROWS => (
+                abi::TG_ROUTER_MANY_ROWS,
                 &self.kernels.router_many,
-                ROUTER_MOST_THREADS,
+                ROUTER_MANY_THREADS,
             ),
-            4 => (4, &self.kernels.router_4, NORM_THREADS),
-            rows => (rows, &self.kernels.router_1, NORM_THREADS),
+            4 => (4, &self.kernels.router_4, abi::TG_NORM_THREADS),
+            rows => (rows, &self.kernels.router_1, abi::TG_NORM_THREADS),
         };
         let (arrays, args) = self.choosing(routing, x, h, weights);
         let arguments = vec![Argument::of(&arrays), Argument::of(&args)];
         let grid = (self.bucket.rows.div_ceil(rows), 1, 1);
         let shared_bytes = router_shared_bytes(rows, hidden);
-        self.call(kernel, grid, threads, shared_bytes, arguments)
+        self.call(kernel, grid, threads, shared_bytes, arguments);
+        self.with_weights([weights.gate]);
     }
 
     /// What the kernels that choose experts from rows have in common.
@@ -283,7 +276,7 @@ impl Lowering<'_> {
             x,
             h,
             norm_weight: weights.norm,
-            gate: weights.gate,
+            gate: weights.gate.address,
             bias: weights.bias,
             step: self.step,
         };
@@ -314,12 +307,12 @@ impl Lowering<'_> {
         let arguments = vec![Argument::of(&args)];
         let many = self.kernels.sort_tokens_many.as_ref();
         let (kernel, blocks) = match many.filter(|_| self.bucket.rows > SORT_ROWS) {
-            Some(many) => (many, SORT_BLOCKS),
+            Some(many) => (many, abi::TG_SORT_BLOCKS),
             None => (&self.kernels.sort_tokens, 1),
         };
         let launch = Launch {
             grid: (blocks, 1, 1),
-            threads: SORT_THREADS,
+            threads: abi::TG_SORT_THREADS,
             shared_bytes: 0,
             cluster: blocks,
             early: self.early,

@@ -22,12 +22,12 @@ pub use launch::{ConvIn, Guess, Residual};
 use super::Lowering;
 use super::experts::instance;
 use super::limits::{Library, Limits};
-use super::types::Types;
 use crate::backend::cuda::driver::launch::Kernel;
 use crate::backend::cuda::tuning::limits::{EXPERT_WORDS, FUSED_ROWS, WORD_EXPERTS, expert_words};
 use crate::backend::cuda::tuning::variants::Products;
 use crate::error::Result;
-use crate::model::{DType, ModelConfig};
+use crate::model::ModelConfig;
+use crate::plan::Precision;
 use sizing::Sizing;
 
 /// Of an SM's memory, as shared memory of `tg_skinny_held_out_*`: 64 KB of weights a block stand in the rest on their way to
@@ -40,7 +40,7 @@ pub struct Skinny {
     any: Family,
     /// f32 rows split into bf16 parts as they are stored, for the buckets whose parts [`sizing::are_split`].
     split: Option<Family>,
-    operand: DType,
+    precision: Precision,
     limits: Limits,
 }
 
@@ -96,24 +96,23 @@ impl Skinny {
     ///
     /// # Errors
     /// The driver refuses.
-    pub fn load(library: &Library, types: Types, experts: usize) -> Result<Option<Self>> {
-        if !library.gpu.has_bulk_copies() || !types.are_streamed() {
+    pub fn load(library: &Library, precision: Precision, experts: usize) -> Result<Option<Self>> {
+        if !library.gpu.has_bulk_copies() || !precision.is_streamed() {
             return Ok(None);
         }
         let limits = library.gpu.limits();
-        let (name, words) = (types.operand.name(), expert_words(experts));
-        let split = match types.operand {
-            DType::F32 => {
-                let suffix = format!("{name}_split");
-                // With more words than one the fused experts of f32 rows have too few registers.
-                Some(Family::load(library, &suffix, words, limits, words == 1)?)
-            }
-            _ => None,
+        let (name, words) = (precision.compute.name(), expert_words(experts));
+        let split = if precision.compute.is_half() {
+            None
+        } else {
+            let suffix = format!("{name}_split");
+            // With more words than one the fused experts of f32 rows have too few registers.
+            Some(Family::load(library, &suffix, words, limits, words == 1)?)
         };
         Ok(Some(Self {
             any: Family::load(library, name, words, limits, split.is_none())?,
             split,
-            operand: types.operand,
+            precision,
             limits,
         }))
     }
@@ -121,7 +120,7 @@ impl Skinny {
     /// For a bucket of `rows` rows.
     fn family(&self, rows: u32) -> &Family {
         match &self.split {
-            Some(split) if sizing::are_split(self.operand, rows) => split,
+            Some(split) if sizing::are_split(self.precision, rows) => split,
             _ => &self.any,
         }
     }
@@ -151,7 +150,7 @@ impl Skinny {
     /// With rings of up to `stages` stages.
     pub(super) fn sizing(&self, stages: u32) -> Sizing {
         Sizing {
-            operand: self.operand,
+            precision: self.precision,
             limits: self.limits,
             stages,
         }
@@ -161,10 +160,8 @@ impl Skinny {
 impl<'a> Lowering<'a> {
     /// The skinny kernels, where this bucket's products are theirs.
     pub fn skinny(&self) -> Option<&'a Skinny> {
-        match self.variant.products {
-            Products::Skinny { .. } => self.kernels.skinny.as_ref(),
-            Products::SwapAb | Products::Persistent | Products::Tiled => None,
-        }
+        let kernels = self.kernels.skinny.as_ref();
+        kernels.filter(|_| matches!(self.variant.products, Products::Skinny { .. }))
     }
 
     /// The skinny kernels, where the experts are theirs too.

@@ -18,17 +18,16 @@ use super::conv::ShortConv;
 use super::experts::ExpertWeights;
 use super::head::Found;
 use super::limits::{Library, Limits};
-use super::tiled::{Epilogue, Product};
-use super::types::Types;
+use super::tiled::Product;
 use crate::backend::cuda::driver::Address;
-use crate::backend::cuda::driver::image;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
-use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes, Matrix};
+use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes};
+use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::tuning::limits::{HEAD_PARTS, HEAD_ROWS, SWAP_AB_ROWS};
 use crate::backend::cuda::tuning::variants::Products;
 use crate::error::{Error, Result};
-use crate::model::DType;
-use crate::plan::StepKind;
+use crate::model::WeightFormat;
+use crate::plan::{Precision, StepKind};
 use crate::sys::abi;
 use cut::{Cut, Tile};
 
@@ -45,7 +44,8 @@ pub struct SwapAb {
     head: Variants,
     conv: Variants,
     conv_rows: Variants,
-    types: Types,
+    /// Batch rows are stored so.
+    rows: WeightFormat,
     limits: Limits,
 }
 
@@ -54,24 +54,24 @@ impl SwapAb {
     ///
     /// # Errors
     /// The driver refuses.
-    pub fn load(library: &Library, types: Types) -> Result<Option<Self>> {
-        if !library.gpu.has_warpgroups() || !types.are_streamed() {
+    pub fn load(library: &Library, precision: Precision) -> Result<Option<Self>> {
+        if !library.gpu.has_warpgroups() || !precision.is_streamed() {
             return Ok(None);
         }
         let limits = library.gpu.limits();
         let variants = |name: &str, rows: &[&str]| {
             let variant = |rows: &&str| {
-                let name = format!("tg_swap_ab_{name}_{}_r{rows}", types.operand.name());
-                let kernel = library.kernel(&name)?;
+                let name = format!("tg_swap_ab_{name}_{}_r{rows}", precision.compute.name());
+                let (kernel, tile) = library.with_constants(&name)?;
                 kernel.allow_shared(limits.block_bytes)?;
-                Ok((Tile::of(image::constants(&format!("{name}_tile"))?), kernel))
+                Ok((Tile::of(tile), kernel))
             };
             let variants = rows.iter().map(variant).collect::<Result<_>>()?;
             Ok::<_, Error>(Variants(variants))
         };
-        let of = |name: &str, f32: &[&str], halves: &[&str]| match types.operand {
-            DType::F32 => variants(name, f32),
-            _ => variants(name, halves),
+        let is_half = precision.compute.is_half();
+        let of = |name: &str, f32: &[&str], halves: &[&str]| {
+            variants(name, if is_half { halves } else { f32 })
         };
         let mut head = variants("head", &["16", "32", "64"])?;
         head.0.extend(of("head_mates", &[], &["128", "256"])?.0);
@@ -86,33 +86,22 @@ impl SwapAb {
             head,
             conv: of("conv", &["16", "32_many"], &["16", "32"])?,
             conv_rows: of("conv_rows", &[], &["64", "128", "256"])?,
-            types,
+            rows: precision.compute.into(),
             limits,
         }))
     }
 }
 
 impl SwapAb {
-    fn batch_rows(&self, at: Address, rows: u32, columns: u32) -> Matrix {
-        Matrix {
-            at,
-            dtype: self.types.operand,
-            rows,
-            columns,
-        }
-    }
-
-    fn weight_rows(&self, at: Address, rows: u32, columns: u32) -> Matrix {
-        Matrix {
-            dtype: self.types.weights,
-            ..self.batch_rows(at, rows, columns)
-        }
+    fn batch_rows(&self, at: Address, rows: u32, columns: u32, box_rows: u32) -> Argument {
+        let shape = [rows, columns];
+        Argument::Boxes(Boxes::of_rows(at, self.rows, shape, box_rows))
     }
 
     /// Whether the LM head's own kernels do this product: tiles of it fill the GPU.
     pub(super) fn has_head_for(&self, product: &Product) -> bool {
         let smallest = self.head.0[0].0.outputs();
-        product.outputs.div_ceil(smallest) >= self.limits.multiprocessors
+        product.w.rows.div_ceil(smallest) >= self.limits.multiprocessors
     }
 }
 
@@ -120,10 +109,10 @@ impl SwapAb {
 /// or a mate's share of them, so that a thread's are neighbours.
 fn in_channels(w: &Matrix, tile: &Tile) -> Boxes {
     let channels = u64::from(tile.width);
-    let row = u64::from(w.columns) * w.dtype.bytes() as u64;
+    let row = w.row_bytes();
     Boxes {
-        at: w.at,
-        dtype: w.dtype,
+        at: w.address,
+        format: w.format,
         sizes: vec![
             u64::from(w.columns),
             2,
@@ -149,16 +138,14 @@ impl Variants {
 impl<'a> Lowering<'a> {
     /// The kernels for dense products, where this bucket's are theirs.
     pub fn swap_ab(&self) -> Option<&'a SwapAb> {
-        match self.variant.products {
-            Products::SwapAb => self.kernels.swap_ab.as_ref(),
-            Products::Skinny { .. } | Products::Persistent | Products::Tiled => None,
-        }
+        let kernels = self.kernels.swap_ab.as_ref();
+        kernels.filter(|_| self.variant.products == Products::SwapAb)
     }
 
     /// Those kernels, where the LM head may be theirs: of steps whose logits nobody reads where the best is enough. In a step with
     /// prompts most rows are not sampled, and where the wide tiles fill the GPU these skip those that are not there.
     pub(super) fn swap_ab_of_head(&self) -> Option<&'a SwapAb> {
-        let is_many = self.bucket.rows <= HEAD_ROWS && self.kernels.types.operand != DType::F32;
+        let is_many = self.bucket.rows <= HEAD_ROWS && self.kernels.precision.compute.is_half();
         match (self.bucket.kind, self.variant.products) {
             (StepKind::Score, _) => None,
             (StepKind::Decode, Products::Persistent) if is_many => self.kernels.swap_ab.as_ref(),
@@ -200,12 +187,10 @@ impl<'a> Lowering<'a> {
         product: &Product,
         best: Address,
     ) -> Found {
-        let (outputs, inner) = (product.outputs, product.inner);
+        let (outputs, inner) = (product.w.rows, product.w.columns);
         let rows = self.bucket.sequences;
         let cut = swap_ab.limits.cut_alone(&swap_ab.head.tiles(), rows);
         let (tile, kernel) = swap_ab.head.of(&cut);
-        let x = swap_ab.batch_rows(product.x, rows, inner);
-        let w = swap_ab.weight_rows(product.w, outputs, inner);
         let args = abi::tg_swap_ab_head_args {
             y: product.y,
             best,
@@ -217,8 +202,8 @@ impl<'a> Lowering<'a> {
             pad: 0,
         };
         let arguments = vec![
-            Argument::Boxes(x.boxes(tile.rows / tile.mates)),
-            Argument::Boxes(w.boxes(tile.outputs())),
+            swap_ab.batch_rows(product.x, rows, inner, tile.rows / tile.mates),
+            Argument::Boxes(Boxes::of(&product.w, tile.outputs())),
             Argument::of(&args),
         ];
         // A block an SM, in whole clusters, and a part of each row's logits for each block.
@@ -233,6 +218,7 @@ impl<'a> Lowering<'a> {
             early: self.early,
         };
         self.push(kernel, launch, arguments);
+        self.with_weights([product.w]);
         Found { parts }
     }
 
@@ -245,33 +231,24 @@ impl<'a> Lowering<'a> {
         rows: u32,
         count: Address,
     ) {
-        let (outputs, inner) = (product.outputs, product.inner);
+        let (outputs, inner) = (product.w.rows, product.w.columns);
         let limits = &swap_ab.limits;
-        let paired = product.epilogue == Epilogue::SiluMul;
-        let (variants, cut) = match paired {
-            true => (
-                &swap_ab.alone,
-                limits.cut_alone(&swap_ab.alone.tiles(), rows),
-            ),
-            false => {
-                let many = swap_ab.shared_many.tiles();
-                match limits.cut_shared_many(&many, rows, outputs, inner) {
-                    Some(cut) => (&swap_ab.shared_many, cut),
-                    None => {
-                        let tiles = swap_ab.shared.tiles();
-                        let cut = limits.cut_shared(&tiles, rows, outputs, inner);
-                        (&swap_ab.shared, cut)
-                    }
+        let (variants, cut) = if product.w_pair.is_some() {
+            let tiles = swap_ab.alone.tiles();
+            (&swap_ab.alone, limits.cut_alone(&tiles, rows))
+        } else {
+            let many = swap_ab.shared_many.tiles();
+            match limits.cut_shared_many(&many, rows, outputs, inner) {
+                Some(cut) => (&swap_ab.shared_many, cut),
+                None => {
+                    let tiles = swap_ab.shared.tiles();
+                    let cut = limits.cut_shared(&tiles, rows, outputs, inner);
+                    (&swap_ab.shared, cut)
                 }
             }
         };
         let (tile, kernel) = variants.of(&cut);
-        let x = swap_ab.batch_rows(product.x, rows, inner);
-        let weights = |at| {
-            let boxes = swap_ab.weight_rows(at, outputs, inner).boxes(tile.width);
-            Argument::Boxes(boxes)
-        };
-        let w_pair = if paired { product.w_pair } else { product.w };
+        let weights = |w: Matrix| Argument::Boxes(Boxes::of(&w, tile.width));
         let args = abi::tg_swap_ab_args {
             y: product.y,
             bias: product.bias,
@@ -280,17 +257,18 @@ impl<'a> Lowering<'a> {
             pad: 0,
         };
         let arguments = vec![
-            Argument::Boxes(x.boxes(tile.rows)),
+            swap_ab.batch_rows(product.x, rows, inner, tile.rows),
             weights(product.w),
-            weights(w_pair),
+            weights(product.w_pair.unwrap_or(product.w)),
             Argument::of(&args),
             Argument::U32(inner),
             Argument::U32(product.epilogue as u32),
             Argument::U32(cut.stages),
         ];
-        let groups = if paired { 1 } else { tile.groups };
+        let groups = product.w_pair.map_or(tile.groups, |_| 1);
         let tiles = outputs.div_ceil(tile.width * groups);
-        self.launch_swap_ab(kernel, tile, &cut, tiles, arguments)
+        self.launch_swap_ab(kernel, tile, &cut, tiles, arguments);
+        self.with_weights(product.weights());
     }
 
     /// y = C * conv(B * X) of (B, C, X) = in_proj(x); the state moves on. `conv.bcx` is y `[R, H]`, `conv.x` its input, which
@@ -300,7 +278,7 @@ impl<'a> Lowering<'a> {
         &mut self,
         swap_ab: &SwapAb,
         conv: &ShortConv,
-        in_proj: Address,
+        in_proj: &Matrix,
         bias: Address,
         experts: Option<&ExpertWeights>,
     ) {
@@ -316,14 +294,13 @@ impl<'a> Lowering<'a> {
             }
         };
         let (tile, kernel) = variants.of(&cut);
-        let x = swap_ab.batch_rows(conv.x, rows, hidden);
-        let w = swap_ab.weight_rows(in_proj, 3 * hidden, hidden);
         let prefetch = experts.map_or_else(Default::default, |experts| self.prefetch(experts));
         let arguments = vec![
-            Argument::Boxes(x.boxes(tile.rows)),
-            Argument::Boxes(match rows_first {
-                true => in_channels(&w, tile),
-                false => w.boxes(tile.width),
+            swap_ab.batch_rows(conv.x, rows, hidden, tile.rows),
+            Argument::Boxes(if rows_first {
+                in_channels(in_proj, tile)
+            } else {
+                Boxes::of(in_proj, tile.width)
             }),
             Argument::of(&self.conv_product(conv, bias)),
             Argument::of(&prefetch),
@@ -331,8 +308,9 @@ impl<'a> Lowering<'a> {
             Argument::U32(self.config.conv_l_cache as u32),
             Argument::U32(cut.stages),
         ];
-        self.prefetched = experts.is_some() && self.prefetched_pieces() > 0;
-        self.launch_swap_ab(kernel, tile, &cut, hidden / tile.width, arguments)
+        self.prefetched = prefetch.pieces > 0;
+        self.launch_swap_ab(kernel, tile, &cut, hidden / tile.width, arguments);
+        self.with_weights([*in_proj]);
     }
 
     fn launch_swap_ab(

@@ -3,6 +3,7 @@
 use super::Lowering;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::{Argument, Kernel};
+use crate::backend::cuda::matrix::Matrix;
 use crate::sys::abi;
 
 /// What a block of a variant computes, as its kernel was compiled (kernels/tiled/tiled.cuh).
@@ -34,23 +35,33 @@ pub enum Epilogue {
     SiluMul = 3,
 }
 
-/// y `[rows, outputs]` from x `[rows, inner]` and w `[outputs, inner]`.
+/// y `[rows, N]` from x `[rows, K]` and w `[N, K]`.
 #[derive(Debug, Clone, Copy)]
 pub struct Product {
     pub y: Address,
     pub x: Address,
-    pub w: Address,
-    /// The second matrix of [`Epilogue::SiluMul`], else 0.
-    pub w_pair: Address,
-    /// f32 `[outputs]`, or 0.
+    pub w: Matrix,
+    /// The second matrix of [`Epilogue::SiluMul`], of w's shape.
+    pub w_pair: Option<Matrix>,
+    /// f32 `[N]`, or 0.
     pub bias: Address,
-    pub outputs: u32,
-    pub inner: u32,
     pub epilogue: Epilogue,
     pub parts: Parts,
 }
 
-/// The bf16 parts of f32 rows, `[3, rows, inner]`, with which some kernels multiply ([`Lowering::multiplies_parts`]).
+impl Product {
+    /// What it multiplies with.
+    pub(super) fn weights(&self) -> Vec<Matrix> {
+        [self.w].into_iter().chain(self.w_pair).collect()
+    }
+
+    /// The second matrix lies before the first.
+    pub(super) fn pair_first(&self) -> bool {
+        self.w_pair.is_some_and(|w| w.address < self.w.address)
+    }
+}
+
+/// The bf16 parts of f32 rows, `[3, rows, K]`, with which some kernels multiply ([`Lowering::multiplies_parts`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parts {
     /// They are made of x, and go here.
@@ -77,8 +88,6 @@ pub struct ByExpert {
     pub tile_count: Address,
     /// Row of x at each place, or 0 where x lies in that order already.
     pub gather: Address,
-    /// Elements from one expert's matrix to the next one's.
-    pub expert_stride: u64,
     pub most_tiles: u32,
 }
 
@@ -154,7 +163,7 @@ impl Lowering<'_> {
             Rows::Sampled => (self.bucket.sequences, 0, self.sample_count()),
             Rows::Tile { first, rows } => (rows, first, self.row_count()),
         };
-        if let Some(persistent) = self.persistent_fills(most, product.outputs) {
+        if let Some(persistent) = self.persistent_fills(most, product.w.rows) {
             return self.persistent_product(persistent, product, first, most, count);
         }
         if let Some(swap_ab) = self.swap_ab_for(most) {
@@ -163,7 +172,7 @@ impl Lowering<'_> {
         if let Some(persistent) = self.persistent() {
             return self.persistent_product(persistent, product, first, most, count);
         }
-        let (tile, kernel) = self.kernels.tiled.choose(most, product.outputs);
+        let (tile, kernel) = self.kernels.tiled.choose(most, product.w.rows);
         let row_tiles = most.div_ceil(tile.rows);
         let launch = TiledLaunch {
             tile: *tile,
@@ -183,16 +192,14 @@ impl Lowering<'_> {
         y: Address,
         x: Address,
         parts: Address,
-        (w1, w3): (Address, Address),
+        (w1, w3): (Matrix, Matrix),
     ) {
         let product = Product {
             y,
             x,
             w: w1,
-            w_pair: w3,
+            w_pair: Some(w3),
             bias: 0,
-            outputs: self.config.intermediate_size as u32,
-            inner: self.hidden(),
             epilogue: Epilogue::SiluMul,
             parts: Parts::Scratch(parts),
         };
@@ -231,25 +238,26 @@ impl Lowering<'_> {
             row_tiles,
         } = launch;
         let paired = product.epilogue == Epilogue::SiluMul;
-        debug_assert_eq!(paired, product.w_pair != 0);
+        debug_assert_eq!(paired, product.w_pair.is_some());
         let args = abi::tg_tiled_args {
             y: product.y,
             x: product.x,
-            w: product.w,
-            w_pair: product.w_pair,
+            w: product.w.address,
+            w_pair: product.w_pair.map_or(0, |w| w.address),
             bias: product.bias,
             count,
             tiles: by_expert.map_or(0, |g| g.tiles),
             gather: by_expert.map_or(0, |g| g.gather),
-            expert_stride: by_expert.map_or(0, |g| g.expert_stride),
+            expert_stride: by_expert.map_or(0, |_| product.w.stride),
             row_base: first_row,
-            n_total: product.outputs,
-            k_total: product.inner,
+            n_total: product.w.rows,
+            k_total: product.w.columns,
             epilogue: product.epilogue as u32,
         };
         let arguments = vec![Argument::of(&args)];
-        let grid = grid(tile, product.outputs, paired, row_tiles);
-        self.call(kernel, grid, tile.threads, tile.shared_bytes, arguments)
+        let grid = grid(tile, product.w.rows, paired, row_tiles);
+        self.call(kernel, grid, tile.threads, tile.shared_bytes, arguments);
+        self.with_weights(product.weights());
     }
 }
 

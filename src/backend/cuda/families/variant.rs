@@ -6,7 +6,7 @@ use crate::backend::cuda::tuning::limits::SWAP_AB_ROWS;
 use crate::backend::cuda::tuning::variants::{Able, Experts, Products, Variant};
 use crate::error::Result;
 use crate::model::ModelConfig;
-use crate::plan::StepKind;
+use crate::plan::{Precision, StepKind};
 
 impl Kernels {
     /// What serves a bucket.
@@ -14,7 +14,7 @@ impl Kernels {
     /// # Errors
     /// [`crate::Error::File`]: a file that was named asks for what these kernels cannot do for the model.
     pub fn variant(&self, config: &ModelConfig, bucket: Bucket) -> Result<Variant> {
-        let choice = self.file.choice(self.types.operand, Shape::of(config));
+        let choice = self.file.choice(self.precision.compute, Shape::of(config));
         let able = AbleFor {
             kernels: self,
             config,
@@ -51,12 +51,12 @@ struct AbleFor<'a> {
 
 impl AbleFor<'_> {
     fn lacking(&self) -> String {
-        let types = self.kernels.types;
-        let (operand, weights) = (types.operand, types.weights);
-        let text = format!(
-            "these kernels are for rows and weights of one 16-bit type or f32 rows and bf16 weights, found {operand:?} and {weights:?}"
-        );
-        text.to_lowercase()
+        let Precision { compute, weights } = self.kernels.precision;
+        format!(
+            "these kernels are for rows and weights of one 16-bit type or f32 rows and bf16 weights, found {} and {}",
+            compute.name(),
+            weights.name()
+        )
     }
 
     fn skinny(&self, variant: Variant, rows: u32) -> std::result::Result<(), String> {

@@ -4,22 +4,17 @@ use super::{ModelAddresses, misplaced};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::families::Lowering;
 use crate::backend::cuda::families::head::{Found, LogitsPart, Noted, logits_parts};
-use crate::backend::cuda::memory::weights::HeadAddresses;
 use crate::error::Result;
 use crate::plan::{Op, StepKind};
 
-fn head(model: &ModelAddresses, ops: &[Op]) -> Result<HeadAddresses> {
-    model.weights.head.ok_or_else(|| misplaced(&ops[0]))
-}
-
 pub(super) fn final_norm(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
-    to.final_norm(model.x(), model.h(), head(model, ops)?.norm);
+    to.final_norm(model.x(), model.h(), model.vector(&ops[0])?);
     Ok(())
 }
 
 /// The LM head over normed rows.
 pub(super) fn logits(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
-    let lm_head = head(model, ops)?.lm_head;
+    let (lm_head, _) = model.matrix(&ops[0])?;
     part_by_part(model, to, ops, |to, part, logits, best| {
         let (x, delivered) = ((model.x(), model.parts()), model.logits.is_some());
         to.lm_head(part, delivered, logits, best, x, lm_head)
@@ -30,9 +25,10 @@ pub(super) fn logits(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) 
 /// The LM head that norms its rows itself.
 pub(super) fn skinny(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
     let skinny = to.skinny().ok_or_else(|| misplaced(&ops[0]))?;
-    let HeadAddresses { norm, lm_head } = head(model, ops)?;
+    let norm = model.vector(&ops[0])?;
+    let (lm_head, _) = model.matrix(&ops[1])?;
     part_by_part(model, to, ops, |to, _, logits, best| {
-        Some(to.skinny_lm_head(skinny, logits, best, model.h(), norm, lm_head))
+        Some(to.skinny_lm_head(skinny, logits, best, model.h(), norm, &lm_head))
     });
     Ok(())
 }

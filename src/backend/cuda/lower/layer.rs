@@ -1,233 +1,121 @@
 //! A layer's operations, but for what the skinny kernels do.
 
-use super::{Layer, ModelAddresses, misplaced};
+use super::{LayerState, ModelAddresses, misplaced};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::families::Lowering;
 use crate::backend::cuda::families::attention::Attention;
 use crate::backend::cuda::families::conv::ShortConv;
-use crate::backend::cuda::families::experts::{ExpertRows, ExpertWeights, NextNorm};
+use crate::backend::cuda::families::experts::{ExpertRows, NextNorm};
 use crate::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
-use crate::backend::cuda::lower::LayerState;
-use crate::backend::cuda::memory::weights::{FeedForwardAddresses, MixerAddresses};
 use crate::error::Result;
 use crate::plan::Op;
 
-/// y of x, without a bias.
+/// y of x by an operation's matrix.
 fn product(
     model: &ModelAddresses,
+    op: &Op,
     y: Address,
     x: Address,
-    w: Address,
-    (outputs, inner): (u32, u32),
-    add: bool,
-) -> Product {
-    Product {
-        parts: Parts::Scratch(model.parts()),
+    epilogue: Epilogue,
+) -> Result<Product> {
+    let (w, bias) = model.matrix(op)?;
+    Ok(Product {
         y,
         x,
         w,
-        w_pair: 0,
-        bias: 0,
-        outputs,
-        inner,
-        epilogue: match add {
-            true => Epilogue::Add,
-            false => Epilogue::Store,
-        },
-    }
+        w_pair: None,
+        bias,
+        epilogue,
+        parts: Parts::Scratch(model.parts()),
+    })
 }
 
-/// What a conv layer's operations take.
-pub(super) struct Conv {
-    pub in_proj: Address,
-    pub in_proj_bias: Address,
-    pub out_proj: Address,
-    pub out_proj_bias: Address,
-    pub short: ShortConv,
-}
-
-impl Conv {
-    pub(super) fn of(model: &ModelAddresses, op: &Op) -> Result<Self> {
-        let layer = model.layer(op)?;
-        match (&layer.weights.mixer, layer.state) {
-            (
-                &MixerAddresses::Conv {
-                    in_proj,
-                    in_proj_bias,
-                    taps,
-                    taps_bias,
-                    out_proj,
-                    out_proj_bias,
-                },
-                LayerState::Conv(state),
-            ) => Ok(Self {
-                in_proj,
-                in_proj_bias,
-                out_proj,
-                out_proj_bias,
-                short: ShortConv {
-                    x: model.x(),
-                    bcx: model.wide(),
-                    state,
-                    taps,
-                    bias: taps_bias,
-                },
-            }),
-            _ => Err(misplaced(op)),
-        }
-    }
-
-    /// h += out_proj(x) + bias
-    fn out(&self, model: &ModelAddresses, x: Address) -> Product {
-        let hidden = model.config.hidden_size as u32;
-        Product {
-            bias: self.out_proj_bias,
-            ..product(model, model.h(), x, self.out_proj, (hidden, hidden), true)
-        }
-    }
-}
-
-/// Of an attention layer.
-pub(super) struct Projections {
-    pub qkv: Address,
-    pub out: Address,
-}
-
-impl Projections {
-    pub(super) fn of(model: &ModelAddresses, op: &Op) -> Result<Self> {
-        match model.layer(op)?.weights.mixer {
-            MixerAddresses::Attention {
-                qkv_proj, out_proj, ..
-            } => Ok(Self {
-                qkv: qkv_proj,
-                out: out_proj,
-            }),
-            MixerAddresses::Conv { .. } => Err(misplaced(op)),
-        }
-    }
-}
-
-/// w1, w3 and w2 of a dense layer.
-pub(super) fn dense(layer: &Layer<'_>, op: &Op) -> Result<[Address; 3]> {
-    match layer.weights.feed_forward {
-        FeedForwardAddresses::Dense { w1, w3, w2 } => Ok([w1, w3, w2]),
-        FeedForwardAddresses::Moe { .. } => Err(misplaced(op)),
-    }
-}
-
-/// Of a layer that has any.
-fn experts<'a>(layer: &Layer<'a>) -> Option<&'a ExpertWeights> {
-    match &layer.weights.feed_forward {
-        FeedForwardAddresses::Moe { experts, .. } => Some(experts),
-        FeedForwardAddresses::Dense { .. } => None,
+/// What a conv layer's convolution takes.
+pub(super) fn short_conv_of(model: &ModelAddresses, op: &Op) -> Result<ShortConv> {
+    let (taps, bias) = model.matrix(op)?;
+    match model.state(op)? {
+        LayerState::Conv(state) => Ok(ShortConv {
+            x: model.x(),
+            bcx: model.wide(),
+            state,
+            taps: taps.address,
+            bias,
+        }),
+        LayerState::Pages { .. } => Err(misplaced(op)),
     }
 }
 
 pub(super) fn embed(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
-    let embedding = model
-        .weights
-        .embed_tokens
-        .ok_or_else(|| misplaced(&ops[0]))?;
-    to.embed(model.h(), embedding);
+    to.embed(model.h(), model.matrix(&ops[0])?.0);
     Ok(())
 }
 
-pub(super) fn operator_norm(
-    model: &ModelAddresses,
-    to: &mut Lowering<'_>,
-    ops: &[Op],
-) -> Result<()> {
-    let weight = model.layer(&ops[0])?.weights.operator_norm;
-    to.norm(model.x(), model.h(), weight);
+/// A layer's norms.
+pub(super) fn norm(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
+    to.norm(model.x(), model.h(), model.vector(&ops[0])?);
     Ok(())
 }
 
-pub(super) fn ffn_norm(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
-    let weight = model.layer(&ops[0])?.weights.ffn_norm;
-    to.norm(model.x(), model.h(), weight);
+/// In-projections, and q, k and v.
+pub(super) fn project(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
+    let store = Epilogue::Store;
+    let product = product(model, &ops[0], model.wide(), model.x(), store)?;
+    to.product(&product, Rows::Step);
     Ok(())
 }
 
-pub(super) fn conv_in(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
-    let conv = Conv::of(model, &ops[0])?;
-    let hidden = model.config.hidden_size as u32;
-    let in_proj = Product {
-        bias: conv.in_proj_bias,
-        ..product(
-            model,
-            model.wide(),
-            model.x(),
-            conv.in_proj,
-            (3 * hidden, hidden),
-            false,
-        )
-    };
-    to.product(&in_proj, Rows::Step);
+/// A mixer's out-projection, of what lies in x.
+pub(super) fn project_out(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
+    let out = product(model, &ops[0], model.h(), model.x(), Epilogue::Add)?;
+    to.product_before(&out, model.experts(&ops[0]).as_ref());
     Ok(())
 }
 
 pub(super) fn short_conv(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
-    to.short_conv(&Conv::of(model, &ops[0])?.short);
-    Ok(())
-}
-
-pub(super) fn conv_out(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
-    let out = Conv::of(model, &ops[0])?.out(model, model.x());
-    to.product_before(&out, experts(&model.layer(&ops[0])?));
+    to.short_conv(&short_conv_of(model, &ops[0])?);
     Ok(())
 }
 
 /// In-projection and convolution in one kernel, then the out-projection: of what the first leaves in the place of wide rows,
 /// because some of its blocks still read x when others are done.
 pub(super) fn conv_layer(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
-    let conv = Conv::of(model, &ops[0])?;
-    let (w, bias) = (conv.in_proj, conv.in_proj_bias);
-    let layer = model.layer(&ops[0])?;
-    let experts = experts(&layer);
+    let (w, bias) = model.matrix(&ops[0])?;
+    let short = short_conv_of(model, &ops[1])?;
+    let experts = model.experts(&ops[0]);
     to.doing(&ops[..2]);
     if let Some(swap_ab) = to.swap_ab_convolves() {
-        to.swap_ab_conv(swap_ab, &conv.short, w, bias, experts);
+        to.swap_ab_conv(swap_ab, &short, &w, bias, experts.as_ref());
     } else if let Some(persistent) = to.persistent_convolves() {
-        to.persistent_conv(persistent, &conv.short, w, bias);
+        to.persistent_conv(persistent, &short, &w, bias);
     } else {
         return Err(misplaced(&ops[0]));
     }
     to.doing(&ops[2..]);
-    to.product_before(&conv.out(model, model.wide()), experts);
+    let out = product(model, &ops[2], model.h(), model.wide(), Epilogue::Add)?;
+    to.product_before(&out, experts.as_ref());
     Ok(())
 }
 
-pub(super) fn qkv(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
-    let w = Projections::of(model, &ops[0])?.qkv;
-    let (outputs, _) = model.attended();
-    let hidden = model.config.hidden_size as u32;
-    let product = product(model, model.wide(), model.x(), w, (outputs, hidden), false);
-    to.product(&product, Rows::Step);
-    Ok(())
-}
-
-fn attention_of(model: &ModelAddresses, op: &Op) -> Result<Attention> {
-    let layer = model.layer(op)?;
+/// `norms`: the operation that norms q and k.
+fn attention_of(model: &ModelAddresses, norms: &Op) -> Result<Attention> {
     let places = &model.places;
-    match (&layer.weights.mixer, layer.state) {
-        (&MixerAddresses::Attention { q_norm, k_norm, .. }, LayerState::Pages { k, v }) => {
-            Ok(Attention {
-                x: model.x(),
-                qkv: model.wide(),
-                k_pages: k,
-                v_pages: v,
-                q_norm,
-                k_norm,
-                inverse_frequencies: model.weights.inverse_frequencies,
-                query_tiles: model.at(places.query_tiles),
-                query_tile_count: model.at(places.query_tile_count),
-                partials: model.at(places.attention_partials),
-                done: model.at(places.attention_done),
-                max_context: model.max_context,
-                pool: model.pool,
-            })
-        }
-        _ => Err(misplaced(op)),
+    match (model.weights(norms)?, model.state(norms)?) {
+        ([q_norm, k_norm], LayerState::Pages { k, v }) => Ok(Attention {
+            x: model.x(),
+            qkv: model.wide(),
+            k_pages: k,
+            v_pages: v,
+            q_norm: q_norm.address,
+            k_norm: k_norm.address,
+            inverse_frequencies: model.weights.inverse_frequencies,
+            query_tiles: model.at(places.query_tiles),
+            query_tile_count: model.at(places.query_tile_count),
+            partials: model.at(places.attention_partials),
+            done: model.at(places.attention_done),
+            max_context: model.max_context,
+            pool: model.pool,
+        }),
+        _ => Err(misplaced(norms)),
     }
 }
 
@@ -240,30 +128,13 @@ pub(super) fn attention_decode(
     Ok(())
 }
 
-pub(super) fn qk_norm_rope(
-    model: &ModelAddresses,
-    to: &mut Lowering<'_>,
-    ops: &[Op],
-) -> Result<()> {
-    to.qk_norm_rope(&attention_of(model, &ops[0])?);
-    Ok(())
-}
-
+/// Attention of chunks: norms and rotations first.
 pub(super) fn attention(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
-    to.attention(&attention_of(model, &ops[0])?);
-    Ok(())
-}
-
-pub(super) fn attention_out(
-    model: &ModelAddresses,
-    to: &mut Lowering<'_>,
-    ops: &[Op],
-) -> Result<()> {
-    let w = Projections::of(model, &ops[0])?.out;
-    let (_, q) = model.attended();
-    let hidden = model.config.hidden_size as u32;
-    let product = product(model, model.h(), model.x(), w, (hidden, q), true);
-    to.product_before(&product, experts(&model.layer(&ops[0])?));
+    let attention = attention_of(model, &ops[0])?;
+    to.doing(&ops[..1]);
+    to.qk_norm_rope(&attention);
+    to.doing(&ops[1..]);
+    to.attention(&attention);
     Ok(())
 }
 
@@ -272,24 +143,14 @@ pub(super) fn dense_gate_up(
     to: &mut Lowering<'_>,
     ops: &[Op],
 ) -> Result<()> {
-    let [w1, w3, _] = dense(&model.layer(&ops[0])?, &ops[0])?;
-    to.dense_gate_up(model.wide(), model.x(), model.parts(), (w1, w3));
+    to.dense_gate_up(model.wide(), model.x(), model.parts(), model.pair(&ops[0])?);
     Ok(())
 }
 
 pub(super) fn dense_down(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
-    let [.., w2] = dense(&model.layer(&ops[0])?, &ops[0])?;
-    let (hidden, inner) = (model.config.hidden_size, model.config.intermediate_size);
     let product = Product {
         parts: Parts::There,
-        ..product(
-            model,
-            model.h(),
-            model.wide(),
-            w2,
-            (hidden as u32, inner as u32),
-            true,
-        )
+        ..product(model, &ops[0], model.h(), model.wide(), Epilogue::Add)?
     };
     to.product(&product, Rows::Step);
     Ok(())
@@ -297,17 +158,12 @@ pub(super) fn dense_down(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[O
 
 /// Norm, router and experts; with a fifth operation also the norm of the next layer.
 pub(super) fn mixture(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
-    let layer = model.layer(&ops[0])?;
     let (x, h, routing) = (model.x(), model.h(), model.routing());
-    let (Some(router), FeedForwardAddresses::Moe { experts, .. }) =
-        (layer.router(), &layer.weights.feed_forward)
-    else {
-        return Err(misplaced(&ops[1]));
-    };
+    let (router, experts) = model.mixture(&ops[1])?;
     let next = match ops.get(4) {
         Some(norm) => Some(NextNorm {
             x,
-            weight: model.layer(norm)?.weights.operator_norm,
+            weight: model.vector(norm)?,
         }),
         None => None,
     };
@@ -320,7 +176,7 @@ pub(super) fn mixture(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op])
     let pairs = to.pairs();
     to.doing(&ops[..2]);
     to.router(&routing, x, h, &router, pairs);
-    to.expert_products(&routing, experts, &rows, pairs, &ops[2..4]);
+    to.expert_products(&routing, &experts, &rows, pairs, &ops[2..4]);
     to.doing(&ops[3..]);
     to.combine_experts(&routing, h, &rows, pairs, next);
     Ok(())

@@ -5,14 +5,14 @@ use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::call::KernelCall;
 use crate::backend::cuda::families::attention::PagePool;
 use crate::backend::cuda::families::limits::{GpuShape, Library};
-use crate::backend::cuda::families::{Bucket, Kernels, Lowering, StepAt, Types};
+use crate::backend::cuda::families::{Bucket, Kernels, Lowering, StepAt};
 use crate::backend::cuda::listed::{Call, StepCalls};
 use crate::backend::cuda::memory::arena::{Arena, ArenaShape};
 use crate::backend::cuda::memory::state::StateLayout;
 use crate::backend::cuda::memory::weights::WeightAddresses;
 use crate::backend::cuda::tuning::KernelChoice;
 use crate::error::Result;
-use crate::plan::{EngineOptions, Plan, Section, StepKind};
+use crate::plan::{EngineOptions, Plan, Precision, Section, StepKind};
 
 /// Where arrays would begin: far enough from each other for any model, so that no two share an address.
 const ARENA: Address = 1 << 48;
@@ -40,21 +40,21 @@ impl<'a> Listing<'a> {
     pub fn new(
         plan: &'a Plan,
         gpu: GpuShape,
-        types: Types,
+        precision: Precision,
         choice: &KernelChoice,
         options: &EngineOptions,
     ) -> Result<Self> {
         let config = plan.config.clone();
-        let kernels = Kernels::load(&Library::unloaded(gpu)?, &config, types, choice)?;
+        let kernels = Kernels::load(&Library::unloaded(gpu)?, &config, precision, choice)?;
         let shape = ArenaShape {
             rows: plan.ladders.largest() as usize,
             slots: options.max_seqs as usize,
             max_context: options.max_context as usize,
-            operand: types.operand,
+            operand: precision.compute,
         };
         let whole = Section::whole(&config);
-        let (weights, _) = WeightAddresses::new(&config, &whole, types.weights, WEIGHTS)?;
-        let layout = StateLayout::new(&config, &whole, options, types.operand);
+        let weights = WeightAddresses::new(&config, &whole, precision.weights, WEIGHTS);
+        let layout = StateLayout::new(&config, &whole, options, precision.compute);
         Ok(Self {
             plan,
             kernels,
@@ -116,6 +116,7 @@ fn shown(call: &KernelCall) -> Call {
         threads: launch.threads,
         shared_bytes: launch.shared_bytes,
         cluster: launch.cluster,
+        weights: call.weights.clone(),
         early: launch.early,
     }
 }

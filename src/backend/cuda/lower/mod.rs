@@ -14,16 +14,15 @@ use crate::backend::cuda::driver::call::KernelCall;
 use crate::backend::cuda::families::Lowering;
 use crate::backend::cuda::families::attention::PagePool;
 use crate::backend::cuda::families::deliver::LogitsRing;
-use crate::backend::cuda::families::experts::Routing;
+use crate::backend::cuda::families::experts::{ExpertWeights, Routing};
 use crate::backend::cuda::families::router::RouterWeights;
+use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::memory::arena::Arena;
 use crate::backend::cuda::memory::state::{StateAt, StateLayout};
-use crate::backend::cuda::memory::weights::{
-    FeedForwardAddresses, LayerAddresses, WeightAddresses,
-};
+use crate::backend::cuda::memory::weights::WeightAddresses;
 use crate::error::{Error, Result};
 use crate::model::ModelConfig;
-use crate::plan::Op;
+use crate::plan::{Op, OpKind};
 use std::sync::Arc;
 
 /// Where a model's arrays lie.
@@ -93,14 +92,6 @@ fn misplaced(op: &Op) -> Error {
     ))
 }
 
-/// One layer's weights and state.
-#[derive(Clone, Copy)]
-struct Layer<'m> {
-    index: usize,
-    weights: &'m LayerAddresses,
-    state: LayerState,
-}
-
 impl ModelAddresses {
     fn at(&self, offset: usize) -> Address {
         self.arena + offset as u64
@@ -126,20 +117,74 @@ impl ModelAddresses {
         self.at(self.places.wide)
     }
 
-    /// The layer of an operation.
+    /// What an operation reads.
     ///
     /// # Errors
-    /// It has none, or one that the model does not have.
-    fn layer(&self, op: &Op) -> Result<Layer<'_>> {
-        let index = op.layer.ok_or_else(|| misplaced(op))?;
-        let weights = self.weights.layers.get(index).and_then(Option::as_ref);
-        let state = self.state.get(index).copied().flatten();
-        let (weights, state) = weights.zip(state).ok_or_else(|| misplaced(op))?;
-        Ok(Layer {
-            index,
-            weights,
-            state,
+    /// The model has no such operation here.
+    fn weights(&self, op: &Op) -> Result<&[Matrix]> {
+        match self.weights.read.of(op.layer, op.kind) {
+            [] => Err(misplaced(op)),
+            weights => Ok(weights),
+        }
+    }
+
+    /// An operation's matrix, q, k and v as one, and its bias, or 0.
+    fn matrix(&self, op: &Op) -> Result<(Matrix, Address)> {
+        match (op.kind, self.weights(op)?) {
+            (OpKind::QkvProj, [q, k, v]) => {
+                debug_assert_eq!(q.address + q.bytes(), k.address, "side by side");
+                Ok((q.above(k).above(v), 0))
+            }
+            (_, [w]) => Ok((*w, 0)),
+            (_, [w, bias]) => Ok((*w, bias.address)),
+            _ => Err(misplaced(op)),
+        }
+    }
+
+    /// A norm's weight.
+    fn vector(&self, op: &Op) -> Result<Address> {
+        Ok(self.weights(op)?[0].address)
+    }
+
+    /// w1 and w3 of a dense layer.
+    fn pair(&self, op: &Op) -> Result<(Matrix, Matrix)> {
+        match self.weights(op)? {
+            [w1, w3] => Ok((*w1, *w3)),
+            _ => Err(misplaced(op)),
+        }
+    }
+
+    /// What the layer of an operation carries from step to step.
+    fn state(&self, op: &Op) -> Result<LayerState> {
+        let state = op.layer.and_then(|layer| *self.state.get(layer)?);
+        state.ok_or_else(|| misplaced(op))
+    }
+
+    /// The experts of the operation's layer, if it has any.
+    fn experts(&self, op: &Op) -> Option<ExpertWeights> {
+        let of = |kind| self.weights.read.of(op.layer, kind);
+        match (of(OpKind::ExpertGateUp), of(OpKind::ExpertDown)) {
+            (&[gate, up], &[down]) => Some(ExpertWeights { gate, up, down }),
+            _ => None,
+        }
+    }
+
+    /// What chooses the experts of the operation's layer, if it has any.
+    fn router(&self, op: &Op) -> Option<RouterWeights> {
+        let of = |kind| self.weights.read.of(op.layer, kind);
+        let gate = *of(OpKind::Router).first()?;
+        Some(RouterWeights {
+            norm: of(OpKind::FfnNorm).first()?.address,
+            gate,
+            bias: of(OpKind::Router).get(1).map_or(0, |bias| bias.address),
+            guess: op.layer.map_or(0, |layer| self.weights.guesses[layer]),
         })
+    }
+
+    /// A mixture's router and experts.
+    fn mixture(&self, op: &Op) -> Result<(RouterWeights, ExpertWeights)> {
+        let mixture = self.router(op).zip(self.experts(op));
+        mixture.ok_or_else(|| misplaced(op))
     }
 
     fn routing(&self) -> Routing {
@@ -153,31 +198,6 @@ impl ModelAddresses {
             place: self.at(p.expert_place),
             tiles: self.at(p.expert_tiles),
             tile_count: self.at(p.expert_tile_count),
-        }
-    }
-
-    /// Outputs of a layer's q, k and v together, and those of q.
-    fn attended(&self) -> (u32, u32) {
-        let config = &self.config;
-        let of = |heads: usize| (heads * config.head_dim) as u32;
-        let q = of(config.num_attention_heads);
-        (q + 2 * of(config.num_key_value_heads), q)
-    }
-}
-
-impl Layer<'_> {
-    /// Of a mixture.
-    fn router(&self) -> Option<RouterWeights> {
-        match self.weights.feed_forward {
-            FeedForwardAddresses::Moe {
-                gate, bias, guess, ..
-            } => Some(RouterWeights {
-                norm: self.weights.ffn_norm,
-                gate,
-                bias,
-                guess,
-            }),
-            FeedForwardAddresses::Dense { .. } => None,
         }
     }
 }

@@ -1,19 +1,18 @@
 //! A layer's operations where the skinny kernels do them: several in one launch, which reads one matrix.
 
-use super::layer::{Conv, Projections, dense};
-use super::{Layer, ModelAddresses, misplaced};
+use super::layer::short_conv_of;
+use super::{ModelAddresses, misplaced};
+use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::families::Lowering;
-use crate::backend::cuda::families::experts::ExpertWeights;
 use crate::backend::cuda::families::router::RouterWeights;
 use crate::backend::cuda::families::skinny::{ConvIn, Guess, Residual, Skinny};
-use crate::backend::cuda::memory::weights::{FeedForwardAddresses, MixerAddresses};
 use crate::backend::cuda::tuning::variants::Experts;
 use crate::error::Result;
+use crate::model::LayerType;
 use crate::plan::Op;
 
 /// A layer that these kernels serve.
 struct Served<'m> {
-    layer: Layer<'m>,
     skinny: &'m Skinny,
     /// Where the experts are these kernels' too.
     chooses: Option<RouterWeights>,
@@ -22,101 +21,72 @@ struct Served<'m> {
 }
 
 impl<'m> Served<'m> {
-    fn of(model: &'m ModelAddresses, to: &Lowering<'m>, op: &Op) -> Result<Self> {
-        let layer = model.layer(op)?;
+    fn of(model: &ModelAddresses, to: &Lowering<'m>, op: &Op) -> Result<Self> {
+        let config = &model.config;
         let skinny = to.skinny().ok_or_else(|| misplaced(op))?;
-        let chooses = to.skinny_experts().and_then(|_| layer.router());
+        let layer = op.layer.ok_or_else(|| misplaced(op))?;
+        let chooses = to.skinny_experts().and_then(|_| model.router(op));
         // Of the layer's first kernel.
-        let outputs = match layer.weights.mixer {
-            MixerAddresses::Conv { .. } => model.config.hidden_size as u32,
-            MixerAddresses::Attention { .. } => model.attended().0,
+        let outputs = match config.layer_types[layer] {
+            LayerType::Conv => config.hidden_size,
+            LayerType::FullAttention => {
+                (config.num_attention_heads + 2 * config.num_key_value_heads) * config.head_dim
+            }
         };
         // What the blocks of fused experts hand to each other, and its bytes.
         let handed = (to.variant.experts == Experts::Fused).then(|| {
-            let config = &model.config;
             let values = config.num_experts_per_tok * config.moe_intermediate_size;
-            let bytes = values * to.kernels.types.operand.bytes();
+            let bytes = values * to.kernels.precision.compute.bytes();
             (model.at(model.places.handed), bytes as u32)
         });
         let guess = chooses.as_ref().and_then(|router| {
             let routing = model.routing();
-            Guess::of(to, skinny, layer.index, outputs, &routing, router, handed)
+            Guess::of(to, skinny, layer, outputs as u32, &routing, router, handed)
         });
         Ok(Self {
-            layer,
             skinny,
             chooses,
             guess,
         })
     }
+}
 
-    /// A mixture's router and experts.
-    fn mixture(&self, op: &Op) -> Result<(RouterWeights, &'m ExpertWeights)> {
-        match (self.layer.router(), &self.layer.weights.feed_forward) {
-            (Some(router), FeedForwardAddresses::Moe { experts, .. }) => Ok((router, experts)),
-            _ => Err(misplaced(op)),
-        }
-    }
-
-    fn out(&self, model: &ModelAddresses, to: &mut Lowering<'_>, product: &Residual) {
-        let routing = model.routing();
-        let scores = self.chooses.as_ref().map(|router| (&routing, router));
-        to.skinny_out(self.skinny, model.h(), product, scores);
-    }
+/// Adds what an operation's matrix makes of x to the residual stream.
+fn add(model: &ModelAddresses, to: &mut Lowering<'_>, op: &Op, x: Address) -> Result<()> {
+    let served = Served::of(model, to, op)?;
+    let (w, bias) = model.matrix(op)?;
+    let routing = model.routing();
+    let scores = served.chooses.as_ref().map(|router| (&routing, router));
+    to.skinny_out(served.skinny, model.h(), &Residual { x, w, bias }, scores);
+    Ok(())
 }
 
 pub(super) fn conv_in(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
     let served = Served::of(model, to, &ops[0])?;
-    let conv = Conv::of(model, &ops[1])?;
+    let (in_proj, bias) = model.matrix(&ops[1])?;
     let weights = ConvIn {
-        norm: served.layer.weights.operator_norm,
-        in_proj: conv.in_proj,
-        bias: conv.in_proj_bias,
+        norm: model.vector(&ops[0])?,
+        in_proj,
+        bias,
     };
+    let conv = short_conv_of(model, &ops[2])?;
     let guess = served.guess.as_ref();
-    to.skinny_conv(served.skinny, &conv.short, &weights, model.h(), guess);
+    to.skinny_conv(served.skinny, &conv, &weights, model.h(), guess);
     Ok(())
 }
 
 pub(super) fn qkv(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
     let served = Served::of(model, to, &ops[0])?;
-    let w = Projections::of(model, &ops[1])?.qkv;
-    to.skinny_project(
-        served.skinny,
-        model.wide(),
-        model.h(),
-        served.layer.weights.operator_norm,
-        (w, model.attended().0),
-        served.guess.as_ref(),
-    );
+    let (w, _) = model.matrix(&ops[1])?;
+    let norm = model.vector(&ops[0])?;
+    let guess = served.guess.as_ref();
+    to.skinny_project(served.skinny, model.wide(), model.h(), norm, &w, guess);
     Ok(())
 }
 
-pub(super) fn conv_out(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
-    let conv = Conv::of(model, &ops[0])?;
-    let product = Residual {
-        x: model.x(),
-        w: conv.out_proj,
-        bias: conv.out_proj_bias,
-        inner: model.config.hidden_size as u32,
-    };
-    Served::of(model, to, &ops[0])?.out(model, to, &product);
-    Ok(())
-}
-
-pub(super) fn attention_out(
-    model: &ModelAddresses,
-    to: &mut Lowering<'_>,
-    ops: &[Op],
-) -> Result<()> {
-    let product = Residual {
-        x: model.x(),
-        w: Projections::of(model, &ops[0])?.out,
-        bias: 0,
-        inner: model.attended().1,
-    };
-    Served::of(model, to, &ops[0])?.out(model, to, &product);
-    Ok(())
+/// A mixer's out-projection, of what lies in x.
+pub(super) fn project_out(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
+    add(model, to, &ops[0], model.x())
 }
 
 pub(super) fn dense_gate_up(
@@ -125,41 +95,25 @@ pub(super) fn dense_gate_up(
     ops: &[Op],
 ) -> Result<()> {
     let served = Served::of(model, to, &ops[0])?;
-    let [w1, w3, _] = dense(&served.layer, &ops[1])?;
-    let norm = served.layer.weights.ffn_norm;
-    to.skinny_gate_up(served.skinny, model.wide(), model.h(), norm, (w1, w3));
+    let (norm, pair) = (model.vector(&ops[0])?, model.pair(&ops[1])?);
+    to.skinny_gate_up(served.skinny, model.wide(), model.h(), norm, pair);
     Ok(())
 }
 
 pub(super) fn dense_down(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
-    let served = Served::of(model, to, &ops[0])?;
-    let [.., w2] = dense(&served.layer, &ops[0])?;
-    let product = Residual {
-        x: model.wide(),
-        w: w2,
-        bias: 0,
-        inner: model.config.intermediate_size as u32,
-    };
-    served.out(model, to, &product);
-    Ok(())
+    add(model, to, &ops[0], model.wide())
 }
 
 /// Gate and up, which end the router, then down.
 pub(super) fn experts(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
-    let served = Served::of(model, to, &ops[0])?;
-    let (router, experts) = served.mixture(&ops[1])?;
+    let Served { skinny, guess, .. } = Served::of(model, to, &ops[0])?;
+    let (router, experts) = model.mixture(&ops[1])?;
     let (h, y, routing) = (model.h(), model.wide(), model.routing());
     to.doing(&ops[..3]);
-    to.skinny_expert_gate_up(
-        served.skinny,
-        y,
-        h,
-        (&routing, &router),
-        experts,
-        served.guess.as_ref(),
-    );
+    let choosing = (&routing, &router);
+    to.skinny_expert_gate_up(skinny, y, h, choosing, &experts, guess.as_ref());
     to.doing(&ops[3..]);
-    to.skinny_down(served.skinny, h, y, &routing, experts);
+    to.skinny_down(skinny, h, y, &routing, &experts);
     Ok(())
 }
 
@@ -169,16 +123,11 @@ pub(super) fn fused_experts(
     to: &mut Lowering<'_>,
     ops: &[Op],
 ) -> Result<()> {
-    let served = Served::of(model, to, &ops[0])?;
-    let (router, experts) = served.mixture(&ops[1])?;
+    let Served { skinny, guess, .. } = Served::of(model, to, &ops[0])?;
+    let (router, experts) = model.mixture(&ops[1])?;
     let routing = model.routing();
-    let guess = served.guess.as_ref().ok_or_else(|| misplaced(&ops[1]))?;
-    to.skinny_fused_experts(
-        served.skinny,
-        model.h(),
-        (&routing, &router),
-        experts,
-        guess,
-    );
+    let guess = guess.ok_or_else(|| misplaced(&ops[1]))?;
+    let choosing = (&routing, &router);
+    to.skinny_fused_experts(skinny, model.h(), choosing, &experts, &guess);
     Ok(())
 }

@@ -8,14 +8,13 @@ use crate::backend::cuda::tuning::limits::{
 };
 use crate::model::{DType, ModelConfig};
 use crate::plan::SCORE_TILE_ROWS;
+use crate::sys::abi;
 
 /// A cache line, and the widest access of any kernel.
 pub const ALIGN_BYTES: usize = 256;
-/// Bytes of an entry of the lists of query tiles and of expert tiles; there are never more of them than rows, or than
-/// pairs of a row and an expert.
-const TILE_BYTES: usize = 16;
-/// Of an f32 value, as bf16 (kernels/persistent/f32.cu).
-const PARTS: usize = 3;
+/// A list of query tiles has never more entries than there are rows, one of expert tiles no more than pairs of a row and an expert.
+pub const QUERY_TILE_BYTES: usize = abi::TG_QUERY_TILE_BYTES as usize;
+pub const EXPERT_TILE_BYTES: usize = abi::TG_EXPERT_TILE_BYTES as usize;
 
 /// What sizes an arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,14 +103,6 @@ pub fn count_stride(vocab_size: usize) -> usize {
 impl Arena {
     /// Sizes saturate, so that one that no machine has is refused as such.
     pub fn new(config: &ModelConfig, shape: ArenaShape) -> Self {
-        let mut bytes = 0usize;
-        let mut take = |dimensions: &[usize]| {
-            let at = bytes;
-            let size = dimensions.iter().fold(1usize, |n, &d| n.saturating_mul(d));
-            let end = at.saturating_add(size);
-            bytes = end.checked_next_multiple_of(ALIGN_BYTES).unwrap_or(end);
-            at
-        };
         let ArenaShape { rows, slots, .. } = shape;
         let element = shape.operand.bytes();
         let hidden = config.hidden_size;
@@ -123,9 +114,12 @@ impl Arena {
         };
         let q = config.num_attention_heads * config.head_dim;
         let kv = config.num_key_value_heads * config.head_dim;
-        let (part_bytes, of_inner) = match shape.operand {
-            DType::F32 => (PARTS * DType::BF16.bytes(), PARTS * DType::BF16.bytes()),
-            DType::BF16 | DType::F16 => (0, element),
+        // Of an f32 value, as bf16.
+        let in_parts = abi::TG_PARTS as usize * DType::BF16.bytes();
+        let (part_bytes, of_inner) = if shape.operand.is_half() {
+            (0, element)
+        } else {
+            (in_parts, in_parts)
         };
         let wide = [
             3 * hidden * element,
@@ -135,69 +129,63 @@ impl Arena {
         ];
         let widest_bytes = wide.into_iter().max().unwrap_or(0);
         let pairs = rows.saturating_mul(per_row);
-        let h = take(&[rows, hidden, 4]);
-        let x = take(&[rows, hidden.max(q), element]);
-        let wide = take(&[rows, widest_bytes]);
-        let parts = take(&[rows, hidden.max(q), part_bytes]);
-        let partial = take(&[pairs, hidden, 4]);
-        let experts = take(&[pairs, 4]);
-        let expert_weights = take(&[pairs, 4]);
-        let expert_scores = take(&[if mixtures { rows } else { 0 }, config.num_experts, 4]);
         let scored = if mixtures { rows.min(SKINNY_ROWS) } else { 0 };
-        let score_parts = hidden.div_ceil(SKINNY_OUTPUTS);
         let words = expert_words(config.num_experts);
         let chosen = if mixtures { 8 * skinny_told(words) } else { 0 };
-        let score_bytes = [scored, score_parts, skinny_experts(words) + 1, 4]
-            .into_iter()
-            .fold(1, usize::saturating_mul);
-        let expert_score_parts = take(&[score_bytes.saturating_add(chosen)]);
+        let score_bytes = [
+            scored,
+            hidden.div_ceil(SKINNY_OUTPUTS),
+            skinny_experts(words) + 1,
+            4,
+        ]
+        .into_iter()
+        .fold(1, usize::saturating_mul);
         let handed_rows = if mixtures { FUSED_ROWS } else { 0 };
-        let handed = take(&[handed_rows, per_row, config.moe_intermediate_size, element]);
-        let expert_rows = take(&[pairs, 4]);
-        let expert_place = take(&[pairs, 4]);
-        let expert_tiles = take(&[pairs, TILE_BYTES]);
-        let expert_tile_count = take(&[EXPERT_COUNTS_BYTES]);
-        let query_tiles = take(&[rows, TILE_BYTES]);
-        let query_tile_count = take(&[4]);
         let heads = config.num_attention_heads;
         let pieces = KeySplit::most_pieces(slots as u32, shape.max_context as u32) as usize;
-        let attention_partials = take(&[pieces, heads, config.head_dim.saturating_add(2), 4]);
-        let attention_done = take(&[slots, heads, 4]);
-        let posted = take(&[8]);
-        let sample_best = take(&[best_words(slots), 8]);
-        let sample_meetings = take(&[slots, MEETING_BYTES]);
         let logits_rows = logits_rows(rows, slots);
-        let logits = take(&[logits_rows, config.vocab_size, 4]);
-        let seen = take(&[slots, config.vocab_size.div_ceil(32), 4]);
-        let counts = take(&[slots, count_stride(config.vocab_size), 2]);
-        Self {
-            h,
-            x,
-            wide,
-            parts,
-            partial,
-            experts,
-            expert_weights,
-            expert_scores,
-            expert_score_parts,
-            handed,
-            expert_rows,
-            expert_place,
-            expert_tiles,
-            expert_tile_count,
-            query_tiles,
-            query_tile_count,
-            attention_partials,
-            attention_done,
-            posted,
-            sample_best,
-            sample_meetings,
-            logits,
+        let mut bytes = 0usize;
+        let mut take = |dimensions: &[usize]| {
+            let at = bytes;
+            let size = dimensions.iter().fold(1usize, |n, &d| n.saturating_mul(d));
+            let end = at.saturating_add(size);
+            bytes = end.checked_next_multiple_of(ALIGN_BYTES).unwrap_or(end);
+            at
+        };
+        // In the order in which they lie.
+        let arena = Self {
+            h: take(&[rows, hidden, 4]),
+            x: take(&[rows, hidden.max(q), element]),
+            wide: take(&[rows, widest_bytes]),
+            parts: take(&[rows, hidden.max(q), part_bytes]),
+            partial: take(&[pairs, hidden, 4]),
+            experts: take(&[pairs, 4]),
+            expert_weights: take(&[pairs, 4]),
+            expert_scores: take(&[if mixtures { rows } else { 0 }, config.num_experts, 4]),
+            expert_score_parts: take(&[score_bytes.saturating_add(chosen)]),
+            handed: take(&[handed_rows, per_row, config.moe_intermediate_size, element]),
+            expert_rows: take(&[pairs, 4]),
+            expert_place: take(&[pairs, 4]),
+            expert_tiles: take(&[pairs, EXPERT_TILE_BYTES]),
+            expert_tile_count: take(&[EXPERT_COUNTS_BYTES]),
+            query_tiles: take(&[rows, QUERY_TILE_BYTES]),
+            query_tile_count: take(&[4]),
+            attention_partials: take(&[pieces, heads, config.head_dim.saturating_add(2), 4]),
+            attention_done: take(&[slots, heads, 4]),
+            posted: take(&[8]),
+            sample_best: take(&[best_words(slots), 8]),
+            sample_meetings: take(&[slots, MEETING_BYTES]),
+            logits: take(&[logits_rows, config.vocab_size, 4]),
             logits_rows,
-            seen,
-            counts,
+            seen: take(&[slots, config.vocab_size.div_ceil(32), 4]),
+            counts: take(&[slots, count_stride(config.vocab_size), size_of::<u16>()]),
+            bytes: 0,
+            activation_bytes: 0,
+        };
+        Self {
             bytes,
-            activation_bytes: logits,
+            activation_bytes: arena.logits,
+            ..arena
         }
     }
 }
@@ -231,9 +219,9 @@ mod tests {
             (arena.handed, 4 * 1792 * 2),
             (arena.expert_rows, pairs * 4),
             (arena.expert_place, pairs * 4),
-            (arena.expert_tiles, pairs * TILE_BYTES),
+            (arena.expert_tiles, pairs * EXPERT_TILE_BYTES),
             (arena.expert_tile_count, EXPERT_COUNTS_BYTES),
-            (arena.query_tiles, 512 * TILE_BYTES),
+            (arena.query_tiles, 512 * QUERY_TILE_BYTES),
             (arena.query_tile_count, 4),
             (arena.attention_partials, 16 * 32 * 32 * 66 * 4),
             (arena.attention_done, 16 * 32 * 4),

@@ -3,17 +3,14 @@
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::families::limits::Library;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::model::weights::Made;
-use crate::model::{DType, Tensor};
+use crate::model::{Tensor, WeightFormat};
 use crate::sys::abi;
 use cudarc::driver::CudaStream;
 
-/// Threads of a block (kernels/weights/random.cu).
-const THREADS: u32 = 256;
-
-/// kernels/weights/random.cu for each type that weights are kept in.
-pub struct RandomKernels([(DType, Kernel); 3]);
+/// kernels/weights/random.cu for each format that weights are kept in, in the order of [`WeightFormat::ALL`].
+pub struct RandomKernels(Vec<Kernel>);
 
 /// How a matrix lies in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,18 +24,15 @@ impl RandomKernels {
     /// # Errors
     /// The driver refuses.
     pub fn load(library: &Library) -> Result<Self> {
-        let kernel = |dtype: DType| {
-            let kernel = library.kernel(&format!("tg_random_{}", dtype.name()))?;
-            Ok::<_, Error>((dtype, kernel))
-        };
-        Ok(Self([
-            kernel(DType::F32)?,
-            kernel(DType::BF16)?,
-            kernel(DType::F16)?,
-        ]))
+        let kernel = |format: WeightFormat| library.kernel(&format!("tg_random_{}", format.name()));
+        WeightFormat::ALL
+            .into_iter()
+            .map(kernel)
+            .collect::<Result<_>>()
+            .map(Self)
     }
 
-    /// Queues the making of `tensor`, whose elements are `made`, at `to` in another type and order.
+    /// Queues the making of `tensor`, whose elements are `made`, at `to` in another format and order.
     ///
     /// # Errors
     /// The driver refuses.
@@ -51,13 +45,11 @@ impl RandomKernels {
         tensor: &Tensor,
         made: Made,
         to: Address,
-        (dtype, order): (DType, Order),
+        (format, order): (WeightFormat, Order),
     ) -> Result<()> {
-        let (_, kernel) = self
-            .0
-            .iter()
-            .find(|(of, _)| *of == dtype)
-            .expect("one for each type");
+        let mut kernels = self.0.iter().zip(WeightFormat::ALL);
+        let found = kernels.find(|&(_, of)| of == format);
+        let (kernel, _) = found.expect("one for each format");
         let ([key_low, key_high], seed_high, scale, offset) = made.stream.parts();
         let args = abi::tg_random_args {
             w: to,
@@ -69,9 +61,9 @@ impl RandomKernels {
             offset,
             columns: tensor.cols() as u32,
             packed: (order == Order::Packed).into(),
-            keeps_f32: (tensor.dtype == DType::F32).into(),
+            keeps_f32: (tensor.format == WeightFormat::F32).into(),
         };
-        let launch = Launch::blocks(tensor.rows() as u32, THREADS);
+        let launch = Launch::blocks(tensor.rows() as u32, abi::TG_RANDOM_THREADS);
         // SAFETY: the arguments are those that the kernel takes; the caller vouches for the memory.
         unsafe { kernel.launch(stream, launch, &[Argument::of(&args)]) }
     }

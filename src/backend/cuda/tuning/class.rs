@@ -76,16 +76,7 @@ mod tests {
         assert_eq!((class.multiprocessors, class.gb_per_s), (132, 4800));
         assert_eq!(class.to_string(), "m132-b4800");
         assert_eq!(at("m7-b0").gb_per_s, 0);
-        for wrong in [
-            "",
-            "m132",
-            "132-b4800",
-            "m0-b1",
-            "m132-b04800",
-            "m132-b4800-",
-            "m+1-b2",
-            "H200",
-        ] {
+        for wrong in ["", "m132", "132-b4800", "m0-b1", "m132-b04800", "m+1-b2"] {
             assert_eq!(GpuClass::parse(wrong), None, "{wrong}");
         }
     }
@@ -115,13 +106,5 @@ mod tests {
             known.is_like(at("m132-b0")),
             "nobody says that it is another"
         );
-    }
-
-    #[test]
-    fn nearer_is_less_of_a_change() {
-        let (known, half) = (at("m132-b4800"), at("m66-b4800"));
-        assert!(at("m132-b3352").distance(known) < half.distance(known));
-        assert_eq!(half.distance(known), known.distance(half));
-        assert_eq!(at("m66-b0").distance(known), half.distance(known));
     }
 }

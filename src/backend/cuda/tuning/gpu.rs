@@ -1,8 +1,8 @@
 //! GPUs by name, and the least time that operations take on one: the roofline. Launch and synchronisation are not in it.
 
 use super::class::GpuClass;
-use crate::model::DType;
 use crate::plan::{Cost, Precision};
+use crate::sys::abi::TG_PARTS;
 use std::ops::{Add, Mul};
 
 /// What bounds an operation on a GPU.
@@ -88,9 +88,6 @@ pub const B200: Gpu = Gpu {
     block_bytes: 227 * 1024,
 };
 
-/// bf16 parts whose sum is an f32: 8 bits of its 24 each.
-const F32_PARTS: f64 = 3.0;
-
 pub const GPUS: [&Gpu; 4] = [&H200, &H100, &A100, &B200];
 
 /// Which side of the roofline an operation is on.
@@ -139,12 +136,12 @@ impl Gpu {
     /// The most that an operation of this precision computes. An f32 row is the sum of three bf16 ones, so with bf16 weights a product
     /// of it is three on the tensor cores. Attention multiplies f32 by f32 and takes longer than this rate says.
     pub fn flops_per_s(&self, precision: Precision) -> f64 {
-        match (precision.compute, precision.weights) {
-            (DType::BF16 | DType::F16, _) => self.half_flops_per_s,
-            (DType::F32, DType::BF16) => {
-                (self.half_flops_per_s / F32_PARTS).max(self.f32_flops_per_s)
-            }
-            (DType::F32, _) => self.f32_flops_per_s,
+        if precision.compute.is_half() {
+            self.half_flops_per_s
+        } else if precision.is_streamed() {
+            (self.half_flops_per_s / f64::from(TG_PARTS)).max(self.f32_flops_per_s)
+        } else {
+            self.f32_flops_per_s
         }
     }
 

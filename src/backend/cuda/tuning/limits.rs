@@ -1,49 +1,50 @@
-//! What kernels take at most, where more than one place has to know: what serves a bucket, and how much memory it is given.
+//! What kernels take at most, where more than one place has to know: what serves a bucket, and how much memory it is given. Sizes
+//! that kernels are compiled with are told by their families' `args.h`.
 
 use crate::model::DType;
+use crate::sys::abi;
 
-/// How many expert tiles there are, and what kernels/grouped/units.cuh counts: `EXPERT_COUNTS` words of kernels/common/experts.cuh.
-pub const EXPERT_COUNTS_BYTES: usize = 1088;
+/// How many expert tiles there are, and what kernels/grouped/units.cuh counts.
+pub const EXPERT_COUNTS_BYTES: usize = 4 * abi::TG_EXPERT_COUNTS as usize;
 /// In how many parts a row of logits is searched for its best, at most: by a kernel that reads them, and by the blocks of an LM
 /// head that streams weights, of up to [`HEAD_ROWS`] rows.
 pub const SAMPLE_PARTS: usize = 16;
 pub const HEAD_PARTS: usize = 256;
-/// Where the blocks of `tg_sample` that share a row meet: `Meeting` of kernels/sample/scores.cuh.
-pub const MEETING_BYTES: usize = 16;
+/// Where the blocks of `tg_sample` that share a row meet.
+pub const MEETING_BYTES: usize = abi::TG_MEETING_BYTES as usize;
 
 /// Rows of a bucket that the swap-AB kernels take, at most.
 pub const SWAP_AB_ROWS: u32 = 256;
 /// ... and that their LM head takes, of 16 bits, where the other products have other kernels: it reads the weights once for 256 rows,
 /// and need not leave logits that are read again for the best of each row.
 pub const HEAD_ROWS: u32 = 512;
-/// Rows of a bucket that the grouped kernels take, at most: of 16 bits. Of f32 rows, whose tiles are low, so many experts' weights would
-/// come from the second-level cache again and again.
-const GROUPED_ROWS: u32 = 1024;
-const GROUPED_SPLIT_MOST_ROWS: u32 = 256;
 
-/// Rows of this type of a bucket that the grouped kernels take, at most (kernels/grouped/grouped.cu).
+/// Rows of this type of a bucket that the grouped kernels take, at most. Of f32 rows, whose tiles are low, more would have so many
+/// experts' weights come from the second-level cache again and again.
 pub fn grouped_rows(operand: DType) -> u32 {
-    match operand {
-        DType::F32 => GROUPED_SPLIT_MOST_ROWS,
-        DType::BF16 | DType::F16 => GROUPED_ROWS,
-    }
+    let each = if operand.is_half() {
+        abi::TG_GROUPED_MOST_EACH
+    } else {
+        1
+    };
+    each * abi::TG_GROUPED_SORTERS
 }
 
-/// Rows of a decode bucket and outputs of a block, at most, in the skinny kernels (kernels/skinny/skinny.cuh).
-pub const SKINNY_ROWS: usize = 8;
-pub const SKINNY_OUTPUTS: usize = 16;
+/// Rows of a decode bucket, at most, and outputs of a block in the skinny kernels.
+pub const SKINNY_ROWS: usize = abi::TG_SKINNY_ROWS as usize;
+pub const SKINNY_OUTPUTS: usize = abi::TG_SKINNY_OUTPUTS as usize;
 /// Rows, at most, whose experts one of them does whole (kernels/skinny/fused.cuh).
 pub const FUSED_ROWS: usize = 1;
 
-/// Experts of a word of bits that the kernels have, and the words of their instances (kernels/common/bits.cuh).
-pub const WORD_EXPERTS: usize = 32;
-pub const EXPERT_WORDS: [u32; 3] = [1, 2, 4];
+/// Experts of a word of bits, and the words of the instances that kernels have.
+pub const WORD_EXPERTS: usize = u32::BITS as usize;
+pub const EXPERT_WORDS: [u32; 3] = [1, 2, abi::TG_MOST_BIT_WORDS];
 
 /// Words of bits for so many experts; the most there are where those are more.
 pub fn expert_words(experts: usize) -> u32 {
-    let holds = |words: &u32| experts <= *words as usize * WORD_EXPERTS;
-    let [.., most] = EXPERT_WORDS;
-    EXPERT_WORDS.into_iter().find(holds).unwrap_or(most)
+    let holds = |words: &u32| experts <= skinny_experts(*words);
+    let mut words = EXPERT_WORDS.into_iter();
+    words.find(holds).unwrap_or(abi::TG_MOST_BIT_WORDS)
 }
 
 /// Experts that the skinny kernels of so many words lay out their scores for.
@@ -54,21 +55,26 @@ pub fn skinny_experts(words: u32) -> usize {
 /// Words of bits that there is room for before these scores (`skinny_room` of kernels/skinny/choice.cuh): with more than one the
 /// most there are, so that those that guess need one instance for all of them.
 pub fn skinny_room(words: u32) -> usize {
-    let [.., most] = EXPERT_WORDS;
-    if words == 1 { 1 } else { most as usize }
+    if words == 1 {
+        1
+    } else {
+        abi::TG_MOST_BIT_WORDS as usize
+    }
 }
 
-/// Experts that a block guesses about (`skinny_guess_experts` there).
+/// Experts that a block guesses about.
 pub fn skinny_guess_experts(words: u32) -> usize {
-    if words == 1 { 8 } else { 16 }
+    let experts = if words == 1 {
+        abi::TG_SKINNY_GUESS_EXPERTS
+    } else {
+        abi::TG_SKINNY_GUESS_EXPERTS_MANY
+    };
+    experts as usize
 }
-
-/// Of them the blocks that guess tell so many.
-const GUESS_BEST: usize = 2;
 
 /// Words of 64 bits before the scores: the experts that rows have chosen, then those that are guessed.
 pub fn skinny_told(words: u32) -> usize {
     let room = skinny_room(words);
-    let guessed = GUESS_BEST * room * WORD_EXPERTS / skinny_guess_experts(words);
-    room * SKINNY_ROWS + guessed
+    let guessed = room * WORD_EXPERTS / skinny_guess_experts(words);
+    room * SKINNY_ROWS + abi::TG_SKINNY_GUESS_BEST as usize * guessed
 }

@@ -8,20 +8,20 @@ pub use choice::{Able, Choice, Entry};
 
 use crate::backend::cuda::tuning::limits::{FUSED_ROWS, SKINNY_ROWS, SWAP_AB_ROWS, grouped_rows};
 use crate::model::DType;
+use crate::sys::abi;
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::ops::RangeInclusive;
 
 /// Stages of a ring of the skinny kernels: the least that overlap at all, and as many as barriers are there for.
-pub const SKINNY_STAGES: RangeInclusive<u32> = 2..=16;
+pub const SKINNY_STAGES: RangeInclusive<u32> = 2..=abi::TG_SKINNY_MOST_STAGES;
 /// Of the grouped kernel: one for each of the 3 warps that load rows at least (with fewer than 5 there are never 5 of them), and as
 /// above.
-pub const GROUPED_STAGES: RangeInclusive<u32> = 3..=16;
-/// Rows of an expert tile of the grouped kernel, at most; with f32 rows up to [`GROUPED_SPLIT_ROWS`]. Those above `GROUPED_LOW_ROWS`, and
+pub const GROUPED_STAGES: RangeInclusive<u32> = 3..=abi::TG_GROUPED_MOST_STAGES;
+/// Rows of an expert tile of the grouped kernel, at most; with f32 rows fewer. Those above `GROUPED_LOW_ROWS`, and
 /// buckets of more than `GROUPED_FEW_ROWS` rows, have kernels of their own, of five loaders, each with a stage of the ring: but for tiles
 /// above `GROUPED_TALL_ROWS`, whose sums leave registers for three.
 pub const GROUPED_TILE_ROWS: [u32; 6] = [8, 16, 32, 64, 96, 128];
-pub const GROUPED_SPLIT_ROWS: u32 = 32;
 const GROUPED_LOW_ROWS: u32 = 64;
 const GROUPED_FEW_ROWS: u32 = 256;
 const GROUPED_TALL_ROWS: u32 = 96;
@@ -240,7 +240,7 @@ impl Grouped {
     fn check(self, dtype: DType, rows: u32) -> Result<(), String> {
         stages_within("grouped_stages", self.stages, GROUPED_STAGES)?;
         let most = match dtype {
-            DType::F32 => GROUPED_SPLIT_ROWS,
+            DType::F32 => abi::TG_GROUPED_SPLIT_ROWS,
             _ => GROUPED_TILE_ROWS[GROUPED_TILE_ROWS.len() - 1],
         };
         if !GROUPED_TILE_ROWS.contains(&self.tile_rows) || self.tile_rows > most {

@@ -6,7 +6,6 @@ use crate::backend::cuda::families::Lowering;
 use crate::backend::cuda::families::key_split::KeySplit;
 use crate::backend::cuda::families::limits::Library;
 use crate::error::Result;
-use crate::model::DType;
 use crate::sys::abi;
 
 /// Warps that a block of kernels/attention/decode.cu may have.
@@ -18,14 +17,6 @@ const DECODE_ROOM: u32 = 2048;
 const DECODE_SHARED_PERCENT: u32 = 50;
 /// Blocks for further chunks where first chunks are more than run at once, whose blocks then take no more than one.
 const DECODE_FURTHER_BLOCKS: u32 = 512;
-
-/// Query heads of a block of kernels/attention/decode.cu.
-fn decode_heads(operand: DType) -> u32 {
-    match operand {
-        DType::F32 => 4,
-        DType::BF16 | DType::F16 => 8,
-    }
-}
 
 /// Its kernels for an operand type by its suffix and heads of `head_dim`, in the order of [`DECODE_WARPS`].
 pub(in crate::backend::cuda::families) fn decode_kernels(
@@ -67,7 +58,12 @@ impl Lowering<'_> {
         let rows = self.bucket.rows;
         let split = KeySplit::new(rows, attention.max_context);
         let kernels = self.kernels;
-        let groups = kv_heads * (heads / kv_heads).div_ceil(decode_heads(kernels.types.operand));
+        let of_block = if kernels.precision.compute.is_half() {
+            abi::TG_DECODE_HEADS
+        } else {
+            abi::TG_DECODE_HEADS_F32
+        };
+        let groups = kv_heads * (heads / kv_heads).div_ceil(of_block);
         let which = decode_warps(rows, groups);
         let (kernel, warps) = (&kernels.attention_decode[which], DECODE_WARPS[which]);
         let (blocks, firsts_go_on) = decode_blocks(rows, groups, warps, split);

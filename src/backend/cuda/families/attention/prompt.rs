@@ -1,19 +1,14 @@
 //! Attention of prompts near the tensor cores' limit.
 
 use super::{Attention, PagePool, most_tiles, tile_rows};
-use crate::backend::cuda::driver::image;
 use crate::backend::cuda::driver::launch::{Argument, Kernel};
-use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes, Matrix};
+use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes};
 use crate::backend::cuda::families::Lowering;
 use crate::backend::cuda::families::limits::Library;
 use crate::error::Result;
-use crate::model::DType;
+use crate::plan::Precision;
 use crate::sys::abi;
 
-/// Pairs of a tile of kernels/attention/prompt.cuh, the threads of a block, and the pairs that one of its warpgroups has.
-const PROMPT_PAIRS: u32 = 128;
-const PROMPT_THREADS: u32 = 384;
-const PROMPT_GROUP_PAIRS: u32 = 64;
 /// Keys of a box there are a multiple of so many, whose rows the matrix units take together.
 const SWIZZLED_ROWS: u32 = 8;
 
@@ -32,13 +27,15 @@ impl Prompt {
     ///
     /// # Errors
     /// The driver refuses.
-    pub fn load(library: &Library, operand: DType, head_dim: usize) -> Result<Option<Self>> {
-        if !library.gpu.has_warpgroups() || operand == DType::F32 {
+    pub fn load(library: &Library, precision: Precision, head_dim: usize) -> Result<Option<Self>> {
+        if !library.gpu.has_warpgroups() || !precision.compute.is_half() {
             return Ok(None);
         }
-        let name = format!("tg_attention_prompt_{}_d{head_dim}", operand.name());
-        let kernel = library.kernel(&name)?;
-        let [keys, shared_bytes] = image::constants(&format!("{name}_tile"))?;
+        let name = format!(
+            "tg_attention_prompt_{}_d{head_dim}",
+            precision.compute.name()
+        );
+        let (kernel, [keys, shared_bytes]) = library.with_constants(&name)?;
         kernel.allow_shared(shared_bytes)?;
         Ok(Some(Self {
             kernel,
@@ -55,7 +52,7 @@ impl Prompt {
 
     /// Whether it does these: whole boxes of what the matrix units take together, and whole rows in a warpgroup.
     pub(super) fn serves(&self, group: u32, page_tokens: u32) -> bool {
-        PROMPT_GROUP_PAIRS.is_multiple_of(group)
+        abi::TG_GMMA_ROWS.is_multiple_of(group)
             && self.box_keys(page_tokens).is_multiple_of(SWIZZLED_ROWS)
     }
 }
@@ -72,18 +69,18 @@ impl Lowering<'_> {
     pub(super) fn attention_prompt(&mut self, prompt: &Prompt, attention: &Attention) {
         let (heads, kv_heads) = self.heads();
         let (group, head_dim) = (heads / kv_heads, self.config.head_dim as u32);
-        let rows = tile_rows(PROMPT_PAIRS, group);
+        let rows = tile_rows(abi::TG_PROMPT_PAIRS, group);
         self.list_query_tiles(attention, rows);
         let PagePool { pages, page_tokens } = attention.pool;
-        let dtype = self.kernels.types.operand;
+        let format = self.kernels.precision.compute.into();
         let (all, head) = (
             heads + 2 * kv_heads,
-            u64::from(head_dim) * dtype.bytes() as u64,
+            u64::from(head_dim) * self.kernels.precision.compute.bytes() as u64,
         );
         let row = u64::from(all) * head;
         let queries = Boxes {
             at: attention.qkv,
-            dtype,
+            format,
             sizes: [head_dim, all, self.bucket.rows, 1, 1]
                 .map(u64::from)
                 .to_vec(),
@@ -92,13 +89,8 @@ impl Lowering<'_> {
         };
         let box_keys = prompt.box_keys(page_tokens);
         let vectors = |at| {
-            let matrix = Matrix {
-                at,
-                dtype,
-                rows: pages * kv_heads * page_tokens,
-                columns: head_dim,
-            };
-            Argument::Boxes(matrix.boxes(box_keys))
+            let shape = [pages * kv_heads * page_tokens, head_dim];
+            Argument::Boxes(Boxes::of_rows(at, format, shape, box_keys))
         };
         let args = abi::tg_attention_prompt_args {
             out: attention.x,
@@ -121,7 +113,7 @@ impl Lowering<'_> {
         self.call(
             &prompt.kernel,
             grid,
-            PROMPT_THREADS,
+            abi::TG_PROMPT_THREADS,
             prompt.shared_bytes,
             arguments,
         )

@@ -1,27 +1,34 @@
 //! A conv layer's in-projection with its short convolution, of decode steps of many rows (kernels/persistent/conv.cuh).
 
+use super::Persistent;
 use super::tile::{Shape, Tile};
-use super::{PAIRED_ROWS, Persistent};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::Argument;
 use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes};
 use crate::backend::cuda::families::Lowering;
-use crate::backend::cuda::families::conv::{ShortConv, TAPS};
-use crate::model::DType;
+use crate::backend::cuda::families::conv::ShortConv;
+use crate::backend::cuda::matrix::Matrix;
 use crate::plan::StepKind;
+use crate::sys::abi;
 
 /// An in-projection's weights `[3H, H]` as `tg_persistent_conv_*` asks for them: 8 rows of B, 8 of C and 8
 /// of X in turns, a mate's share of a tile.
-fn in_channels(w: Address, dtype: DType, hidden: u32, tile: &Tile) -> Boxes {
-    let (columns, of_part) = (u64::from(hidden), u64::from(PAIRED_ROWS));
-    let row = columns * dtype.bytes() as u64;
-    let groups = tile.channels() / PAIRED_ROWS;
+fn in_channels(w: &Matrix, tile: &Tile) -> Boxes {
+    let of_turn = u64::from(abi::TG_PERSISTENT_TURN_ROWS);
+    let (columns, channels, row) = (u64::from(w.columns), u64::from(w.rows / 3), w.row_bytes());
+    let turns = tile.channels() / abi::TG_PERSISTENT_TURN_ROWS;
     Boxes {
-        at: w,
-        dtype,
-        sizes: vec![columns, of_part, 3, columns / of_part, 1],
-        strides: vec![0, row, columns * row, of_part * row, row],
-        each: vec![BOX_COLUMNS, PAIRED_ROWS, 3, groups / tile.mates, 1],
+        at: w.address,
+        format: w.format,
+        sizes: vec![columns, of_turn, 3, channels / of_turn, 1],
+        strides: vec![0, row, channels * row, of_turn * row, row],
+        each: vec![
+            BOX_COLUMNS,
+            abi::TG_PERSISTENT_TURN_ROWS,
+            3,
+            turns / tile.mates,
+            1,
+        ],
     }
 }
 
@@ -34,7 +41,7 @@ impl<'a> Lowering<'a> {
         self.persistent().filter(|persistent| {
             let conv = persistent.conv.as_ref();
             let whole = conv.is_some_and(|(tile, _)| self.hidden().is_multiple_of(tile.channels()));
-            decode && taps == TAPS && whole
+            decode && taps == abi::TG_CONV_TAPS && whole
         })
     }
 
@@ -48,24 +55,25 @@ impl<'a> Lowering<'a> {
         &mut self,
         persistent: &Persistent,
         conv: &ShortConv,
-        in_proj: Address,
+        in_proj: &Matrix,
         bias: Address,
     ) {
         let (tile, kernel) = persistent.conv.as_ref().expect("rows of 16 bits");
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let arguments = vec![
             persistent.rows(conv.x, rows, hidden),
-            Argument::Boxes(in_channels(in_proj, persistent.dtype, hidden, tile)),
+            Argument::Boxes(in_channels(in_proj, tile)),
             Argument::of(&self.conv_product(conv, bias)),
             Argument::U32(rows),
             Argument::U32(hidden),
         ];
         let shape = Shape {
             rows,
-            weight_rows: 3 * hidden,
+            weight_rows: in_proj.rows,
             inner: hidden,
         };
         let blocks = tile.blocks(&shape);
         self.launch_persistent(persistent, (tile, kernel), blocks, arguments);
+        self.with_weights([*in_proj]);
     }
 }

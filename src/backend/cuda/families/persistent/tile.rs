@@ -12,14 +12,14 @@
 //! The cache gives 70 KB a us to each of 132 SMs that ask for boxes of their own (profiles/log/dense.md, "What blocks read, of many
 //! rows"). The choice follows from the bucket alone, as bits must, and never from the rows that are in it.
 
-use super::{PARTS, ROWS};
+use crate::sys::abi;
 
 /// Columns of a stage, and the bytes of a row of them.
-const STAGE_COLUMNS: u32 = 64;
-const STAGE_ROW_BYTES: u32 = 128;
-/// Batch rows of a warpgroup, and how many multiply.
-const GROUP_ROWS: u32 = 64;
-const GROUPS: u32 = 2;
+const STAGE_COLUMNS: u32 = abi::TG_GMMA_COLUMNS;
+const STAGE_ROW_BYTES: u32 = abi::TG_GMMA_ROW_BYTES;
+/// Batch rows of a tile, and of a warpgroup.
+const ROWS: u32 = abi::TG_PERSISTENT_ROWS;
+const GROUP_ROWS: u32 = abi::TG_GMMA_ROWS;
 /// FLOP, bytes of shared memory and bytes of the second-level cache for each SM in a cycle.
 const FLOP: u32 = 4096;
 const SHARED: u32 = 128;
@@ -52,7 +52,7 @@ pub struct Shape {
 impl Tile {
     /// In the order of `PERSISTENT_TILE`.
     pub fn of([width, mates, sharers, parts, shared_bytes]: [u32; 5]) -> Self {
-        debug_assert!(parts == 1 || parts == PARTS);
+        debug_assert!(parts == 1 || parts == abi::TG_PARTS);
         Self {
             width,
             mates,
@@ -88,7 +88,7 @@ impl Tile {
         let (x, w) = (ROWS * self.parts, self.width);
         let products = 2 * x * w * STAGE_COLUMNS / FLOP;
         let group_reads = self.parts * (GROUP_ROWS + w);
-        let shared = (GROUPS * group_reads + x + w) * STAGE_ROW_BYTES / SHARED;
+        let shared = (abi::TG_PERSISTENT_GROUPS * group_reads + x + w) * STAGE_ROW_BYTES / SHARED;
         let cache = (x + w / self.mates) * STAGE_ROW_BYTES / CACHE;
         products.max(shared).max(cache)
     }
@@ -142,7 +142,7 @@ mod tests {
         tile(128, 1, 2, 1),
         tile(192, 1, 2, 1),
     ];
-    const F32: [Tile; 2] = [tile(128, 1, 1, PARTS), tile(128, 1, 2, PARTS)];
+    const F32: [Tile; 2] = [tile(128, 1, 1, 3), tile(128, 1, 2, 3)];
 
     fn shape(rows: u32, weight_rows: u32, inner: u32) -> Shape {
         Shape {

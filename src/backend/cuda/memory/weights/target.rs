@@ -8,7 +8,7 @@ use crate::backend::cuda::memory::random::{Order, RandomKernels};
 use crate::backend::cuda::memory::staging::Staging;
 use crate::error::Result;
 use crate::model::weights::Made;
-use crate::model::{DType, Tensor};
+use crate::model::{Tensor, WeightFormat};
 use cudarc::driver::{CudaContext, CudaStream, result};
 use std::ops::Range;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ impl<'a> Target<'a> {
     pub fn make(
         &self,
         (tensor, made): (&Tensor, Made),
-        how: (DType, Order),
+        how: (WeightFormat, Order),
         range: Range<usize>,
     ) -> Result<()> {
         assert!(range.end <= self.buffer.bytes(), "past the end");

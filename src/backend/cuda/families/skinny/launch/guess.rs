@@ -52,7 +52,7 @@ impl Guess {
         let at = |of: fn(&Self) -> Address| guess.map_or(0, of);
         abi::tg_skinny_guess_args {
             router: at(|guess| match guess.router.guess {
-                0 => guess.router.gate,
+                0 => guess.router.gate.address,
                 copy => copy,
             }),
             norm_weight: at(|guess| guess.router.norm),
