@@ -193,16 +193,30 @@ fn a_cancelled_question_makes_room_for_the_others() {
     running.cancel();
     assert_eq!(code(running), Code::Cancelled);
     assert_eq!(last.outcome().unwrap().output_ids.len(), 3);
-    // Dropping one that runs is enough.
+    // Dropping one that runs is enough: the next one does not wait for its 4,000 tokens.
     let mut left = ask(4000).unwrap();
     assert!(left.next().unwrap().is_ok());
     drop(left);
-    assert_eq!(
-        outcome(&session, &Ask::new(Prompt::Ids(vec![70]), tokens(3)))
-            .output_ids
-            .len(),
-        3
-    );
+    let next = ask(3).unwrap().outcome().unwrap();
+    assert_eq!(next.output_ids.len(), 3);
+    let whole = ask(4000).unwrap().outcome().unwrap();
+    let (waited, takes) = (next.timing.queue, whole.timing.total);
+    assert!(waited < takes / 4, "waited {waited:?} of {takes:?}");
+}
+
+/// The rings could never hold it, which `prepare` does not know.
+#[test]
+fn a_question_that_the_engine_refuses_leaves_the_others_alone() {
+    let session = open(tokens(30));
+    let mut running = session.ask(&Ask::text("goes on")).unwrap();
+    assert!(running.next().unwrap().is_ok());
+    let mut prepared = session.prepare(&Ask::text("too long")).unwrap();
+    prepared.request.prompt = vec![70; 1 << 20];
+    match session.submit(prepared).outcome() {
+        Err(Unanswered::Question(error)) => assert_eq!(error.code, Code::InvalidRequest),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(running.outcome().unwrap().output_ids.len(), 30);
 }
 
 #[test]
@@ -256,7 +270,7 @@ fn a_spec_that_cannot_be_names_the_option_and_its_value() {
     assert!(file.to_string().contains("/nowhere/buckets.toml"), "{file}");
 }
 
-/// Each thread's answers are those that it would have alone, and the engine ends with the last of them.
+/// Each thread's answers are those that it would have alone, also once the first handle is gone.
 #[test]
 fn four_threads_ask_one_session() {
     let session = open(tokens(12));

@@ -23,7 +23,7 @@ use crate::backend::timing::StepClock;
 use crate::backend::{LaunchWay, RoutingSink, SharedSink, UnreadLogits};
 use crate::command::args::RunArgs;
 use crate::command::spec::spec;
-use crate::command::{command_line, download, interrupt};
+use crate::command::{command_line, download, interrupt, shown};
 use crate::error::{Error, Result};
 use crate::model::tensors::{model_bytes, model_parameters};
 use crate::model::{Model, ModelConfig};
@@ -158,7 +158,7 @@ pub fn measure(of: &Measurement<'_>, interrupt: &AtomicBool) -> Result<Results> 
         }
         for failed in unit.points.into_iter().filter_map(|tried| tried.failed) {
             match results.failed {
-                Some(_) => warn(&failed.to_string()),
+                Some(_) => warn(&shown(&failed)),
                 None => results.failed = Some(failed),
             }
         }

@@ -31,13 +31,16 @@ pub fn print(bytes: &[u8]) -> Result<()> {
 }
 
 /// What the library says, as the command line shows it: the fields of a run, which are in backquotes there, are options here.
+/// Those of a file, which are called fields, stay what they are.
 pub fn shown(message: impl Display) -> String {
     let command = ModelArg::augment_args(clap::Command::new("run"));
     let command = EngineArgs::augment_args(RunArgs::augment_args(command));
     let options = command.get_arguments().filter_map(clap::Arg::get_long);
     options.fold(message.to_string(), |message, option| {
         let field = format!("`{}`", option.replace('-', "_"));
-        message.replace(&field, &format!("--{option}"))
+        let of_file = format!("field {field}");
+        let message = message.replace(&field, &format!("--{option}"));
+        message.replace(&format!("field --{option}"), &of_file)
     })
 }
 

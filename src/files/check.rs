@@ -67,7 +67,7 @@ pub(super) fn check(target: &Path) -> Result<Option<Metadata>> {
 
 /// Whether the file is a mount point, over which nothing can be renamed, where the system tells.
 #[cfg(target_os = "linux")]
-fn is_mounted(path: &Path) -> bool {
+pub(super) fn is_mounted(path: &Path) -> bool {
     let Ok(text) = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()) else {
         return false;
     };
@@ -89,6 +89,6 @@ fn is_mounted(path: &Path) -> bool {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn is_mounted(_: &Path) -> bool {
+pub(super) fn is_mounted(_: &Path) -> bool {
     false
 }

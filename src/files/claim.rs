@@ -47,7 +47,7 @@ pub fn leave() {
         let Ok(found) = entry.path.symlink_metadata() else {
             continue;
         };
-        if inode(&found) == entry.inode && (entry.discard || found.len() == 0) {
+        if inode(&found) == entry.inode && (entry.discard || found.is_file() && found.len() == 0) {
             let _ = if found.is_dir() {
                 std::fs::remove_dir_all(&entry.path)
             } else {

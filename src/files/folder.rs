@@ -1,5 +1,6 @@
 //! A folder that is whole or not there: its files are written in NAME.partial, which gets the name once all of them are.
 
+use super::check::is_mounted;
 use super::claim::{Claimed, sync_folder, taken, warn_of_no_locks};
 use super::names::beside;
 use super::resolve::{Resolved, resolve};
@@ -87,7 +88,7 @@ impl Folder {
 }
 
 impl Drop for Folder {
-    /// A run that fails leaves nothing behind; it has failed already and says why.
+    /// A run that fails leaves nothing of the folder behind; it has failed already and says why.
     fn drop(&mut self) {
         // Another run may have begun one of this name.
         if self.claimed.is_there() {
@@ -99,9 +100,16 @@ impl Drop for Folder {
 /// Where the folder is or will be, once every link is followed.
 fn place(dir: &Path) -> Result<PathBuf> {
     if dir.is_dir() {
-        return dir
-            .canonicalize()
-            .map_err(|error| Error::create(dir, &error));
+        let found = dir.canonicalize();
+        let found = found.map_err(|error| Error::create(dir, &error))?;
+        let is_current = std::env::current_dir().is_ok_and(|current| current == found);
+        if is_current || is_mounted(&found) {
+            return Err(Error::Usage(format!(
+                "{}: found the current directory, or a mounted one, expected one that another can take the place of: name a new one in it",
+                dir.display()
+            )));
+        }
+        return Ok(found);
     }
     // A name that ends in / is one of a folder, which is what this is to be.
     let dir: PathBuf = dir.components().collect();

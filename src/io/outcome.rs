@@ -124,7 +124,7 @@ pub(super) struct TokenEntry<'a> {
     /// The best tokens in its place, of one that was chosen.
     top: Option<&'a [(u32, f32)]>,
     codec: &'a Codec,
-    /// As chat completions have it. There `token` shows a piece of a character as `\xc3`, and an id without a token has no
+    /// The spelling of chat completions. There `token` shows a piece of a character as `\xc3`, and an id without a token has no
     /// `bytes`.
     is_openai: bool,
 }

@@ -75,15 +75,6 @@ impl ModelSource {
         Self::parse_by(text, |name| hub::find_config(name, watch))
     }
 
-    /// `text` where it is a preset with a name, of which nothing has to be read.
-    pub fn preset(text: &str) -> Option<Self> {
-        let preset = text.strip_prefix(RANDOM_PREFIX)?;
-        random::is_named_preset(preset).then(|| Self::Random {
-            preset: preset.to_owned(),
-            seed: 0,
-        })
-    }
-
     fn parse_by(text: &str, find: impl Fn(&hub::Name) -> Result<PathBuf>) -> Result<Self> {
         match text.strip_prefix(RANDOM_PREFIX) {
             Some(preset) => Self::parse_random(preset),

@@ -68,7 +68,7 @@ impl Waker {
 
     /// Ends the wait that is under way, or the next one.
     pub fn wake(&self) {
-        self.called.store(true, Ordering::Relaxed);
+        self.called.store(true, Ordering::Release);
         self.news.notify();
     }
 }

@@ -242,7 +242,7 @@ impl SingleEngine {
 
     /// Whether a [`Waker`] has called since this was last asked.
     pub(super) fn woken(&self) -> bool {
-        self.woken.swap(false, Ordering::Relaxed)
+        self.woken.swap(false, Ordering::AcqRel)
     }
 
     fn pop_event(&mut self) -> Option<(u64, Event)> {
@@ -346,9 +346,15 @@ impl Engine for SingleEngine {
         requests: &mut dyn Iterator<Item = &Request>,
     ) -> Result<Range<u64>> {
         self.check()?;
-        let requests: Vec<&Request> = requests.collect();
-        let numbers = self.rings.try_push_requests(requests.iter().copied())?;
-        for (_, &request) in numbers.clone().zip(&requests) {
+        let record = self.shape.options.record;
+        let mut tried = vec![];
+        let numbers = self.rings.try_push_requests(requests.inspect(|request| {
+            if record {
+                tried.push(*request);
+            }
+        }))?;
+        // The last one tried may have found no room.
+        for (_, request) in numbers.clone().zip(tried) {
             self.keep(|| Part::Request(request.clone()));
         }
         if !numbers.is_empty() {

@@ -113,7 +113,8 @@ impl Session {
         threads.run(move || prepare(&rules, &codec, number, &ask))?
     }
 
-    /// Hands a prepared question over. What becomes of it, and whether the engine has failed, the answer says.
+    /// Hands a prepared question over. What becomes of it, and whether the engine has failed, the answer says. As many may
+    /// wait as there is memory for: who wants fewer asks for fewer.
     pub fn submit(&self, prepared: Prepared) -> Answer {
         let number = self.0.submitted.fetch_add(1, Relaxed);
         let (tell, outputs) = channel();

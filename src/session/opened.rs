@@ -102,6 +102,11 @@ impl Opened {
     /// # Errors
     /// As [`load`] and [`Self::engine`]; what is kept cannot be written.
     pub fn start(&self, sink: &SharedSink, mut keep: Keep) -> Result<Recorded> {
+        if keep.trace.is_some() && !self.replicas.is_empty() {
+            return Err(Error::Usage(
+                "a trace: found several devices that run the whole model, expected one, or stages on several".into(),
+            ));
+        }
         let start = Instant::now();
         let model = load(&self.spec.model)?;
         let loaded = Instant::now();
@@ -115,6 +120,7 @@ impl Opened {
             trace: keep.trace.as_ref(),
         };
         let started = self.engine(&model, sink, observe)?;
+        let launched = Instant::now();
         if !keep.turns() {
             return Recorded::new(started.engine, vec![], keep, None);
         }
@@ -124,7 +130,7 @@ impl Opened {
         let mut begin = None;
         if let Some(trace) = &mut keep.trace {
             trace.phase("load", (start, loaded))?;
-            trace.phase("start the engine", (loaded, Instant::now()))?;
+            trace.phase("start the engine", (loaded, launched))?;
             let clocks = started.clocks;
             let parts = clocks.parts.as_ref().map(|clock| clock.zero());
             let of_trace = Begin {
@@ -164,7 +170,7 @@ impl Opened {
         })
     }
 
-    /// As [`RunSpec::precision`].
+    /// The types of a run: see [`RunSpec::precision`].
     ///
     /// # Errors
     /// As there.

@@ -222,6 +222,7 @@ impl Recorded {
 }
 
 impl Engine for Recorded {
+    /// With a trace, which tells when each request was handed over, they are handed over one by one.
     fn try_submit_all(
         &mut self,
         requests: &mut dyn Iterator<Item = &Request>,
@@ -279,5 +280,13 @@ impl Engine for Recorded {
 
     fn waker(&self) -> Waker {
         self.engine.waker()
+    }
+
+    fn replicas(&self) -> usize {
+        self.engine.replicas()
+    }
+
+    fn traces_lost(&self) -> u64 {
+        self.engine.traces_lost()
     }
 }

@@ -240,11 +240,11 @@ impl Live {
         let tokens = output_ids.len();
         let finish = match reason {
             EndReason::Refused => Err(Code::ContextLength.error(
-                "prompt and max_new_tokens need more pages than there are, expected fewer tokens or more memory: raise `memory_limit`",
+                "prompt and max_new_tokens need more pages than there are, expected fewer tokens, or a larger limit of memory",
             )),
             _ if end.stopped => Ok(Finish::Stop),
             EndReason::NotFinite => Err(Code::NonFiniteLogits.error(format!(
-                "logits for token {tokens} after the prompt are not finite, expected finite numbers: check the checkpoint's weights, or use `dtype` f32"
+                "logits for token {tokens} after the prompt are not finite, expected finite numbers: check the checkpoint's weights, or run it in f32"
             ))),
             EndReason::Stop => Ok(Finish::Stop),
             EndReason::Timeout => Ok(Finish::Timeout),

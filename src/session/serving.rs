@@ -61,6 +61,11 @@ impl Asker {
         // One that is gone has cancelled.
         drop(self.tell.send(told));
     }
+
+    fn refuse(&self, code: Code, message: &str) {
+        let (text, outcome) = (String::new(), Err(code.error(message)));
+        self.tell(Ok(Output::End { text, outcome }));
+    }
 }
 
 /// The thread's handle. Dropping it ends the thread and the engine.
@@ -96,16 +101,22 @@ impl Serving {
         };
         let thread = Builder::new().name("session".to_owned()).spawn(serve);
         let thread = thread.map_err(|error| Error::thread(&error))?;
-        match started.recv() {
-            Ok(waker) => Ok(Self {
-                commands,
-                waker: waker?,
-                thread: Some(thread),
-            }),
-            Err(_) => match thread.join() {
-                Err(panic) => resume_unwind(panic),
-                Ok(()) => unreachable!("it tells how it started before it ends"),
-            },
+        let failed = match started.recv() {
+            Ok(Ok(waker)) => {
+                return Ok(Self {
+                    commands,
+                    waker,
+                    thread: Some(thread),
+                });
+            }
+            Ok(Err(error)) => Some(error),
+            Err(_) => None,
+        };
+        // What it has of the device goes before another try.
+        match (thread.join(), failed) {
+            (Err(panic), _) => resume_unwind(panic),
+            (Ok(()), Some(error)) => Err(error),
+            (Ok(()), None) => unreachable!("it tells how it started before it ends"),
         }
     }
 
@@ -139,6 +150,10 @@ impl Server {
         let Err(error) = self.until_end(commands) else {
             return;
         };
+        // Answers that were done when the engine failed are served.
+        while let Ok(Some(event)) = self.engine.next_event(Duration::ZERO) {
+            self.take(event);
+        }
         let error = Arc::new(error);
         let waiting = self.waiting.drain(..).map(|(_, asker)| asker);
         for asker in waiting.chain(self.sequences.abandon()) {
@@ -183,12 +198,16 @@ impl Server {
 
     /// Hands questions to the engine while it has room.
     fn submit(&mut self) -> Result<()> {
-        while let Some((prepared, _)) = self.waiting.front() {
-            let Some(request) = self.engine.try_submit(&prepared.request)? else {
-                break;
-            };
-            if let Some((prepared, asker)) = self.waiting.pop_front() {
-                self.sequences.enter(request, &prepared, &self.codec, asker);
+        while let Some((prepared, asker)) = self.waiting.pop_front() {
+            match self.engine.try_submit(&prepared.request) {
+                Ok(Some(request)) => {
+                    self.sequences.enter(request, &prepared, &self.codec, asker);
+                }
+                Err(Error::Usage(message)) => asker.refuse(Code::InvalidRequest, &message),
+                full_or_failed => {
+                    self.waiting.push_front((prepared, asker));
+                    return full_or_failed.map(drop);
+                }
             }
         }
         Ok(())
@@ -198,10 +217,7 @@ impl Server {
         let mut waiting = self.waiting.iter();
         let place = waiting.position(|(_, asker)| asker.number == number);
         match place.and_then(|place| self.waiting.remove(place)) {
-            Some((_, asker)) => asker.tell(Ok(Output::End {
-                text: String::new(),
-                outcome: Err(Code::Cancelled.error("cancelled before its first token")),
-            })),
+            Some((_, asker)) => asker.refuse(Code::Cancelled, "cancelled before its first token"),
             None => self.sequences.cancel_where(|asker| asker.number == number),
         }
     }

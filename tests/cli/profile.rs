@@ -105,6 +105,8 @@ fn options_of_the_tool_are_passed_on() {
 
     for (given, expected) in [
         (["--nsys", "--a 'b"], "a quote does not end"),
+        (["--nsys", "--output=x"], "this command's own --output"),
+        (["--nsys", "-f true"], "this command's own --output"),
         (["--ncu", "--set full"], "expected --nsys"),
     ] {
         let ended = profile(tools.path(), &[&given[..], &["--", "true"]].concat());

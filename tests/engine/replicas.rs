@@ -2,7 +2,7 @@
 //! timeouts reach the right one, and none holds up the others or outlives their failure.
 
 use crate::common::random::Random;
-use crate::device::{Device, Trouble};
+use crate::device::{Device, Trouble, on_device};
 use crate::rig::*;
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -382,5 +382,31 @@ fn devices_that_claim_need_no_host() {
             next(&mut replicas),
             Seen::End(_, EndReason::Length, 4)
         ));
+    }
+}
+
+/// A wake before a wait ends that wait too.
+#[test]
+fn a_waker_ends_a_wait_that_has_no_end() {
+    let mut device = on_device(Device::new(Trouble::None));
+    device.launch().unwrap();
+    let engines: [Box<dyn Engine>; 3] = [
+        Box::new(engine(1, Duration::ZERO)),
+        Box::new(device),
+        Box::new(start(
+            (0..2).map(|_| stages(1, Duration::ZERO)).collect(),
+            false,
+        )),
+    ];
+    for mut engine in engines {
+        let waker = engine.waker();
+        waker.wake();
+        assert_eq!(engine.next_event(Duration::MAX).unwrap(), None);
+        let other = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            waker.wake();
+        });
+        assert_eq!(engine.next_event(Duration::MAX).unwrap(), None);
+        other.join().unwrap();
     }
 }

@@ -69,7 +69,7 @@ pub struct SynthArgs {
     /// random:PRESET[@SEED] where PRESET is tiny, lfm2-8b-a1b, lfm2.5-8b-a1b, lfm2-24b-a2b or a path to a config.json
     #[arg(long, short, value_name = "MODEL")]
     pub model: String,
-    /// The directory to write; it must not exist yet, or be empty. Until it is whole it is DIR.partial
+    /// The directory to write; it must not exist yet, or be empty and not the current one or a mounted one. Until it is whole it is DIR.partial
     #[arg(long, short, value_name = "DIR")]
     pub output: PathBuf,
     /// Size of one file of weights

@@ -16,7 +16,7 @@ fn words(option: &[&str]) -> Words {
 /// take the place of those of the same name.
 ///
 /// # Errors
-/// The user's options are not words of a shell, or belong to the other tool.
+/// The user's options are not words of a shell, belong to the other tool, or say where the report goes.
 pub fn options(args: &ProfileArgs, output: &Path) -> Result<Vec<String>> {
     let (program, _, tool) = args.tool.names();
     let (nsys, ncu) = (&args.systems.nsys, &args.compute.ncu);
@@ -45,6 +45,12 @@ pub fn options(args: &ProfileArgs, output: &Path) -> Result<Vec<String>> {
         })
     });
     let given = given.collect::<Result<Vec<_>>>()?.concat();
+    let names_report = ["-o", "-f", name(&report[0]), name(force)];
+    if let Some(word) = given.iter().find(|word| names_report.contains(&name(word))) {
+        return Err(Error::Usage(format!(
+            "--{program} {word}: expected this command's own --output and --overwrite for the report"
+        )));
+    }
     let replaced = |option: &str| {
         let mut options = given.iter().filter(|word| word.starts_with("--"));
         options.any(|word| name(word) == name(option))

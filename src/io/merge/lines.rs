@@ -39,7 +39,7 @@ pub(super) fn merge(parts: &[Part], output: &Path) -> Result<()> {
 struct Shard<'a> {
     part: &'a Part,
     reader: BufReader<Reopened>,
-    /// Of the lines that were read.
+    /// The SHA-256 of what was read so far.
     hash: Sha256,
 }
 

@@ -170,7 +170,7 @@ fn host_holds(memory: &MemoryPlan, available: Option<u64>) -> Result<()> {
         Some(available) if available < pinned.saturating_add(loading) => {
             Err(Error::Memory(format!(
                 "not enough memory on the host: {} pinned for the GPU + {} until the weights are there, {} available; \
-                 free memory, or lower --max-context, --max-seqs or --step-tokens",
+                 free memory, or lower `max_context`, `max_seqs` or `step_tokens`",
                 Bytes(pinned),
                 Bytes(loading),
                 Bytes(available)

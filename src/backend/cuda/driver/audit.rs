@@ -73,7 +73,7 @@ pub fn audit(graph: &str, nodes: &[Node]) -> Result<()> {
     });
     Err(Error::Runtime(format!(
         "node {index} of the graph of {graph} is of type {}{}, expected kernels, copies, fills and graphs of these: a \
-         GPU launches no others by itself; use --launch host-graph",
+         GPU launches no others by itself; use `launch` host-graph",
         nodes[index],
         before.map_or(String::new(), |kernel| format!(" (after kernel {kernel})")),
     )))

@@ -37,7 +37,7 @@ impl Buffer {
         let refused = |error: result::DriverError| match error.0 {
             CUDA_ERROR_OUT_OF_MEMORY => Error::Memory(format!(
                 "allocating {bytes} bytes of GPU memory for {what}: the driver answered {:?}, expected that much free: \
-                 end other programs on the GPU, or lower --memory-limit, --max-seqs or --max-context",
+                 end other programs on the GPU, or lower `memory_limit`, `max_seqs` or `max_context`",
                 error.0
             )),
             _ => failed(

@@ -50,7 +50,7 @@ impl Pinned {
             .map_err(|error| match error.0 {
                 sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => Error::Memory(format!(
                     "pinning {bytes} bytes of host memory: the driver answered {:?}, expected that much free: raise \
-                     the machine's limit on locked memory, or lower --max-seqs or --max-context",
+                     the machine's limit on locked memory, or lower `max_seqs` or `max_context`",
                     error.0
                 )),
                 _ => refused(error),
