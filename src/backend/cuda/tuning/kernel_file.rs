@@ -8,7 +8,7 @@ mod section;
 mod served;
 
 pub use nearest::Origin;
-use section::Measured;
+pub use section::Measured;
 pub use served::{KernelChoice, Served};
 
 use super::class::GpuClass;
@@ -120,6 +120,11 @@ impl KernelFile {
             }
         };
         &mut self.gpus[place]
+    }
+
+    /// Where the times of a GPU's own entries come from.
+    pub fn measured(&self, gpu: GpuClass) -> &[Measured] {
+        self.own(gpu).map_or(&[], |section| &section.measured)
     }
 
     /// All of its tables: `None` is a GPU that the file does not name.
