@@ -14,7 +14,7 @@
 #include "router/args.h"
 #include "router/choice.cuh"
 #include "router/sort.cuh"
-#include "sample/select.cuh"
+#include "sample/scores.cuh"
 #include "sched/platform.h"
 #include "ways/step.cuh"
 
