@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 /// A family of models: how its config.json is spelled, and what each layer is made of.
 #[derive(Debug)]
 pub struct Family {
-    /// As config.json names it.
+    /// Its name in config.json.
     pub model_type: &'static str,
     pub(super) read: fn(&Fields<'_>) -> Result<ModelConfig>,
     pub(super) write: fn(&ModelConfig) -> Value,
