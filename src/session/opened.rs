@@ -124,9 +124,7 @@ impl Opened {
         if !keep.turns() {
             return Recorded::new(started.engine, vec![], keep, None);
         }
-        let headers = started.shapes.iter().zip(self.targets());
-        let headers = headers.map(|(shape, target)| self.header(shape, target));
-        let headers: Vec<Header> = headers.collect::<Result<_>>()?;
+        let headers = self.headers(&started.shapes)?;
         let mut begin = None;
         if let Some(trace) = &mut keep.trace {
             trace.phase("load", (start, loaded))?;
@@ -155,19 +153,23 @@ impl Opened {
         std::iter::once(&self.target).chain(&self.replicas)
     }
 
-    /// What a recording of a run begins with, on one of the devices that run the whole model.
-    fn header(&self, engine: &EngineShape, target: &Target) -> Result<Header> {
+    /// What a recording of a run begins with, on each of the devices that run the whole model.
+    fn headers(&self, shapes: &[EngineShape]) -> Result<Vec<Header>> {
         let device = &self.spec.device;
-        Ok(Header {
-            version: VERSION,
-            model: self.spec.model.to_string(),
-            identity: Identity::of_model(&fingerprint(&self.spec.model)?),
-            device: device.name().to_owned(),
-            dtype: device.dtype().name().to_owned(),
-            launch: device.launch().map(|launch| launch.name().to_owned()),
-            kernel_variants: target.device().kernel_variants()?,
-            engine: engine.clone(),
-        })
+        let identity = Identity::of_model(&fingerprint(&self.spec.model)?);
+        let header = |(engine, target): (&EngineShape, &Target)| {
+            Ok(Header {
+                version: VERSION,
+                model: self.spec.model.to_string(),
+                identity: identity.clone(),
+                device: device.name().to_owned(),
+                dtype: device.dtype().name().to_owned(),
+                launch: device.launch().map(|launch| launch.name().to_owned()),
+                kernel_variants: target.device().kernel_variants()?,
+                engine: engine.clone(),
+            })
+        };
+        shapes.iter().zip(self.targets()).map(header).collect()
     }
 
     /// The types of a run: see [`RunSpec::precision`].
