@@ -218,8 +218,9 @@ impl Device for GpuStages {
         })
     }
 
-    fn stages(&self, spec: &EngineSpec<'_>) -> Result<Stages> {
-        let ladders = spec.plan.ladders.reachable(spec.options);
-        self.hosted(spec, &ladders, self.first().spec.launch.of_scheduled())
+    fn stages(&self, _spec: &EngineSpec<'_>) -> Result<Stages> {
+        Err(Error::Usage(
+            "`device`: stages that one thread runs in turn are on one device, expected one".into(),
+        ))
     }
 }
