@@ -2,18 +2,18 @@
 //! against each other kernel by kernel, by the stamps that their kernels leave (`kernels/common/stamps.cuh`), in runs apart
 //! from those that are timed.
 //!
-//! A step lasts from when its first kernel could begin until the next step's could. The bare graph runs a step once, and then
+//! A step lasts from one turn of the scheduler to the next, by the scheduler's clock. The bare graph runs a step once, and then
 //! again and again in a row; a step's time there is that of the row. Against it
-//! - `clocks` is what the step's kernels took longer, or less long, all alike: a GPU that repeats a step in a row runs at other
-//!   clocks than one that waits in between. It is the median ratio of kernels, those apart whose successor came late;
-//! - `first_run` is what kernels of the bare graph took longer, apart from that, as the step ran for the first time: predictions
-//!   of experts are right and caches warm where a step is repeated;
+//! - `first_run` is what kernels of the bare graph took longer as the step ran for the first time: predictions of experts are
+//!   right and caches warm where a step is repeated;
 //! - `gap` is what kernels took longer, against that first run, whose successor came only after they had ended: the GPU had
 //!   nothing to do. Kernels that the host launches one by one are never as close together as in a graph: for these it is also
 //!   the median, over steps, of what each one took longer;
+//! - `kernels` is what the others took longer, or less long, although their successor stood ready: they are the same kernels,
+//!   so what differs is the state of the caches and the clocks, which a GPU at its power limit lowers;
 //! - `scheduler` is the turn that composed the next step, as far as it lies between the two steps;
 //! - `launch` is what else lies between them;
-//! - `unexplained` is what is left: kernels that took longer although their successor stood ready.
+//! - `unexplained` is what the scheduler's clock has beyond all of these, which are by the stamps.
 
 use super::drive;
 use super::stats::{sorted, summary};
@@ -44,13 +44,13 @@ const AFTER_ROW: usize = 1;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]
 pub struct OverBare {
-    /// The sum of the six below.
+    /// What a step takes by the scheduler's clock beyond the bare graph's, and so the sum of the six below.
     pub over_bare_us: Option<f64>,
     pub over_bare_launch_us: Option<f64>,
     pub over_bare_gap_us: Option<f64>,
     pub over_bare_scheduler_us: Option<f64>,
-    pub over_bare_clocks_us: Option<f64>,
     pub over_bare_first_run_us: Option<f64>,
+    pub over_bare_kernels_us: Option<f64>,
     pub over_bare_unexplained_us: Option<f64>,
     /// Between the means of runs, the largest less the smallest.
     pub over_bare_spread_us: Option<f64>,
@@ -71,47 +71,31 @@ pub struct Lap {
     between_ns: f64,
     /// The scheduler's turn, as a part of that.
     turn_ns: f64,
+    /// From the turn that composed the step to the next one; of the bare graph what a step of the row took.
+    period_ns: f64,
 }
 
 /// A step against the bare graph's.
 struct Against<'a> {
     lap: &'a Lap,
     bare: &'a Lap,
-    clocks_ns: f64,
     first_run_ns: f64,
-    /// What each kernel took longer than in the first run, at the same clocks.
+    /// What each kernel took longer than in the first run.
     longer_ns: Vec<f64>,
 }
 
 impl Lap {
-    fn against<'a>(&'a self, way: LaunchWay, bare: &'a Self) -> Option<Against<'a>> {
+    fn against<'a>(&'a self, bare: &'a Self) -> Option<Against<'a>> {
         if self.step.at.len() != bare.step.at.len() {
             return None;
         }
         let (took_ns, first_ns) = (took_ns(&self.step), took_ns(&bare.step));
-        let median = |took_ns: &[f64], idle: &mut dyn Iterator<Item = bool>| {
-            let kernels = took_ns.iter().zip(&bare.row_ns).zip(idle);
-            let steady = kernels.filter(|(_, idle)| !idle);
-            let ratios: Vec<f64> = steady.map(|((took, row), _)| took / row).collect();
-            summary(&ratios).map_or(1.0, |all| all.median)
-        };
-        let first_pace = median(&first_ns, &mut std::iter::repeat(false));
-        let pace = match way {
-            // Each of these takes longer as its successor comes late.
-            LaunchWay::HostKernels => first_pace,
-            _ => median(&took_ns, &mut self.idle_after()),
-        };
-        let row_ns: f64 = bare.row_ns.iter().sum();
-        let to_pace = pace / first_pace;
         let kernels = took_ns.iter().zip(&first_ns);
         Some(Against {
             lap: self,
             bare,
-            clocks_ns: (pace - 1.0) * row_ns,
-            first_run_ns: to_pace * first_ns.iter().sum::<f64>() - pace * row_ns,
-            longer_ns: kernels
-                .map(|(took, first)| took - to_pace * first)
-                .collect(),
+            first_run_ns: first_ns.iter().sum::<f64>() - bare.row_ns.iter().sum::<f64>(),
+            longer_ns: kernels.map(|(took, first)| took - first).collect(),
         })
     }
 
@@ -208,6 +192,7 @@ impl Stamped {
         let by_step: BTreeMap<u64, &StepTimes> = self.steps().map(|t| (t.step, t)).collect();
         let lap = |(&number, step): (&u64, &&StepTimes)| {
             let next = by_step.get(&(number + 1))?;
+            let (composed_ns, _) = self.turns[&number];
             let (from_ns, to_ns) = self.turns[&(number + 1)];
             // A GPU that schedules itself tells both by one clock. The turn of a host that waits for each step lies between two
             // of them; that of one that runs ahead at most as far as there is room.
@@ -222,6 +207,7 @@ impl Stamped {
                 row_ns: vec![],
                 between_ns: between_ns(step, next),
                 turn_ns: turn_ns as f64,
+                period_ns: from_ns as f64 - composed_ns as f64,
             };
             Some((number, lap))
         };
@@ -244,10 +230,13 @@ impl Stamped {
             let in_row: Vec<_> = row.iter().map(|step| took_ns(step)).collect();
             let kernels = 0..in_row.iter().map(Vec::len).min()?;
             let of_kernel = |kernel: usize| mean(in_row.iter().map(|took_ns| took_ns[kernel]));
+            let row_ns: Vec<f64> = kernels.map(of_kernel).collect::<Option<_>>()?;
+            let between_ns = mean(between)?;
             let lap = Lap {
                 step: all[0].clone(),
-                row_ns: kernels.map(of_kernel).collect::<Option<_>>()?,
-                between_ns: mean(between)?,
+                period_ns: row_ns.iter().sum::<f64>() + between_ns,
+                row_ns,
+                between_ns,
                 turn_ns: 0.0,
             };
             Some((number, lap))
@@ -268,7 +257,7 @@ impl Stamped {
 pub fn over_bare(way: LaunchWay, laps: &[Laps], bare: &[Laps]) -> Option<OverBare> {
     let runs = laps.iter().zip(bare).map(|(laps, bare)| {
         let both = laps.iter();
-        both.filter_map(|(number, lap)| lap.against(way, bare.get(number)?))
+        both.filter_map(|(number, lap)| lap.against(bare.get(number)?))
             .collect()
     });
     let runs: Vec<Vec<Against<'_>>> = runs.collect();
@@ -280,7 +269,7 @@ pub fn over_bare(way: LaunchWay, laps: &[Laps], bare: &[Laps]) -> Option<OverBar
             *usual_ns = summary(&each)?.median;
         }
     }
-    // A step's launch, gap, scheduler, clocks, first run, and what is left.
+    // A step's launch, gap, scheduler, first run, kernels, and what is left.
     let parts_us = |step: &Against<'_>| {
         let Against { lap, bare, .. } = step;
         let kernels = step.longer_ns.iter().zip(&usual_ns).zip(lap.idle_after());
@@ -290,9 +279,11 @@ pub fn over_bare(way: LaunchWay, laps: &[Laps], bare: &[Laps]) -> Option<OverBar
         let between_ns = lap.between_ns - bare.between_ns;
         let turn_ns = lap.turn_ns.min(between_ns.max(0.0));
         let launch_ns = between_ns - turn_ns;
-        let rest_ns = step.longer_ns.iter().sum::<f64>() - gap_ns;
-        let (clocks_ns, first_run_ns) = (step.clocks_ns, step.first_run_ns);
-        [launch_ns, gap_ns, turn_ns, clocks_ns, first_run_ns, rest_ns].map(|ns| ns / 1e3)
+        let kernels_ns = step.longer_ns.iter().sum::<f64>() - gap_ns;
+        let stamped = [launch_ns, gap_ns, turn_ns, step.first_run_ns, kernels_ns];
+        let rest_ns = lap.period_ns - bare.period_ns - stamped.iter().sum::<f64>();
+        let [launch, gap, turn, first_run, kernels] = stamped;
+        [launch, gap, turn, first_run, kernels, rest_ns].map(|ns| ns / 1e3)
     };
     let runs = runs.iter().map(|run| run.iter().map(parts_us).collect());
     let runs: Vec<Vec<[f64; 6]>> = runs.collect();
@@ -307,8 +298,8 @@ pub fn over_bare(way: LaunchWay, laps: &[Laps], bare: &[Laps]) -> Option<OverBar
         over_bare_launch_us: part(0),
         over_bare_gap_us: part(1),
         over_bare_scheduler_us: part(2),
-        over_bare_clocks_us: part(3),
-        over_bare_first_run_us: part(4),
+        over_bare_first_run_us: part(3),
+        over_bare_kernels_us: part(4),
         over_bare_unexplained_us: part(5),
         over_bare_spread_us: spread_us,
         over_bare_measurable: spread_us.map(|spread_us| over_us.abs() > spread_us),
@@ -361,10 +352,21 @@ mod tests {
         Stamped { turns, times }.bare_laps()
     }
 
-    /// A step beside [`bare`], and the next one, which `turn` composed and which begins at `next_ns`.
-    fn laps(way: LaunchWay, first: StepTimes, turn: (u64, u64), next_ns: u64) -> Laps {
-        let turns = BTreeMap::from([(0, (0, 1)), (1, turn)]);
-        let times = vec![first, launch(1, next_ns, ROW_NS, 5_000)];
+    /// A step beside [`bare`] that begins 20 us after it was composed, and the next one, which `turn` composed and which begins at
+    /// `next_ns`; all after the step's begin.
+    fn laps(
+        way: LaunchWay,
+        kernels_ns: [u64; 4],
+        waited_ns: u64,
+        turn: (u64, u64),
+        next_ns: u64,
+    ) -> Laps {
+        const BEGIN_NS: u64 = 1_000_000;
+        let composed = (BEGIN_NS - 20_000, BEGIN_NS - 10_000);
+        let turn = (BEGIN_NS + turn.0, BEGIN_NS + turn.1);
+        let turns = BTreeMap::from([(0, composed), (1, turn)]);
+        let first = launch(0, BEGIN_NS, kernels_ns, waited_ns);
+        let times = vec![first, launch(1, BEGIN_NS + next_ns, ROW_NS, 5_000)];
         Stamped { turns, times }.laps(way)
     }
 
@@ -372,9 +374,9 @@ mod tests {
     fn a_step_is_divided_without_a_rest() {
         // The second kernel came late, 7 us after it could have; it took 1 us more. Between the steps are 14 us, of which the
         // turn has 4: its 3 first ones lie before the step's end.
-        let late = launch(0, 0, [18_000, 21_000, 30_000, 40_000], 50);
+        let late = [18_000, 21_000, 30_000, 40_000];
         let by = |way| {
-            let laps = laps(way, late.clone(), (105_000, 113_000), 123_000);
+            let laps = laps(way, late, 50, (105_000, 113_000), 123_000);
             over_bare(way, &[laps], &[bare()]).unwrap()
         };
         let found = by(LaunchWay::DeviceGraph);
@@ -383,39 +385,32 @@ mod tests {
                 found.over_bare_launch_us,
                 found.over_bare_gap_us,
                 found.over_bare_scheduler_us,
-                found.over_bare_clocks_us,
                 found.over_bare_first_run_us,
+                found.over_bare_kernels_us,
                 found.over_bare_unexplained_us,
             ]
             .map(Option::unwrap)
         };
-        assert_eq!(parts(&found), [8.0, 7.0, 4.0, 0.0, 1.0, 1.0]);
+        // The turns are 125 us apart, and the steps 123.
+        assert_eq!(parts(&found), [8.0, 7.0, 4.0, 1.0, 1.0, 2.0]);
         let all = (found.over_bare_us, found.over_bare_steps);
-        assert_eq!(all, (Some(21.0), Some(1)));
+        assert_eq!(all, (Some(23.0), Some(1)));
         // By a clock of the host's all of the turn counts; one by one, what a kernel usually takes longer is a gap too.
         let found = by(LaunchWay::HostKernels);
-        assert_eq!(parts(&found), [4.0, 8.0, 8.0, 0.0, 1.0, 0.0]);
+        assert_eq!(parts(&found), [4.0, 8.0, 8.0, 1.0, 0.0, 2.0]);
         // A host that runs ahead is not waited for: its turn counts as far as there is room.
         let way = LaunchWay::HostGraphAhead;
-        let first = launch(0, 0, FIRST_NS, 5_000);
-        let laps = laps(way, first, (500, 9_500), 103_500);
+        let laps = laps(way, FIRST_NS, 5_000, (83_500, 92_500), 103_500);
         let found = over_bare(way, &[laps], &[bare()]).unwrap();
-        assert_eq!(parts(&found), [0.0, 0.0, 0.5, 0.0, 1.0, 0.0]);
-        // Clocks that are a tenth slower are slower for what the first run adds too.
-        let slow = launch(0, 0, [12_100, 22_000, 33_000, 44_000], 5_000);
-        let way = LaunchWay::DeviceGraph;
-        let laps = self::laps(way, slow, (111_100, 111_100), 113_100);
-        let found = over_bare(way, &[laps], &[bare()]).unwrap();
-        let rounded = parts(&found).map(|us| (us * 1e6).round() / 1e6);
-        assert_eq!(rounded, [0.0, 0.0, 0.0, 10.0, 1.1, 0.0]);
+        assert_eq!(parts(&found), [0.0, 0.0, 0.5, 1.0, 0.0, 0.0]);
     }
 
     #[test]
     fn what_repeats_spread_by_cannot_be_measured() {
         let way = LaunchWay::DeviceGraph;
         let run = |next_ns| {
-            let first = launch(0, 0, ROW_NS, 5_000);
-            laps(way, first, (100_000, 100_000), next_ns)
+            let turn_ns = next_ns - 20_000;
+            laps(way, ROW_NS, 5_000, (turn_ns, turn_ns), next_ns)
         };
         let over = |ways: [Laps; 2]| over_bare(way, &ways, &[bare(), bare()]).unwrap();
         let steady = over([run(110_000), run(111_000)]);

@@ -182,8 +182,8 @@ const OVER_BARE: &[Column] = &[
     Column::field("launch", "over_bare_launch_us"),
     Column::field("gap", "over_bare_gap_us").rank(2),
     Column::field("scheduler", "over_bare_scheduler_us").rank(2),
-    Column::field("clocks", "over_bare_clocks_us").rank(3),
     Column::field("first run", "over_bare_first_run_us").rank(3),
+    Column::field("kernels", "over_bare_kernels_us").rank(3),
     Column::field("unexplained", "over_bare_unexplained_us").rank(1),
 ];
 
