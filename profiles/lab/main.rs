@@ -123,7 +123,8 @@ impl On {
         fields: &'static str,
     ) -> Result<()> {
         let subject = measure::subject(gpus);
-        let whole = rows.iter().map(|row| measure::merged([&subject, row]));
+        // By what a row begins with `tailgraph report` knows it.
+        let whole = rows.iter().map(|row| measure::merged([row, &subject]));
         let rows: Vec<_> = whole.collect();
         let says = |field: &&str| rows.iter().any(|row| row[*field] != 0);
         let columns = fields.split(' ').filter(says).zip(0..);
