@@ -53,6 +53,13 @@ pub(super) fn run(args: &ProfileArgs) -> Result<Exit> {
             program.display()
         )));
     }
+    if !report.exists() {
+        return Err(Error::Runtime(format!(
+            "{}: {} ended well and left no such report: what it printed above says why; where nsys left a .qdstrm, its QdstrmImporter makes the report of it",
+            report.display(),
+            program.display()
+        )));
+    }
     summary(tool, &program, &report);
     Ok(Exit::Done)
 }

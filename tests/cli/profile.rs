@@ -5,10 +5,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// A folder with both tools. They print their name and arguments, each on a line of its own, and end with `code`, or as
-/// `summary` says where they are asked for one.
+/// A folder with both tools. They print their name and arguments, each on a line of its own, leave an empty report, and end with
+/// `code`, or as `summary` says where they are asked for one.
 fn tools(code: i32, summary: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("out")).unwrap();
     for name in ["nsys", "ncu"] {
         let file = folder.path().join(name);
         let script = format!(
@@ -18,6 +19,11 @@ fn tools(code: i32, summary: &str) -> TempDir {
               stats | --import) {summary}; exit ;;
             esac
             printf '%s\\n' {name} \"$@\"
+            for word; do
+              case $word in --output=*) echo >\"${{word#*=}}.nsys-rep\" ;; esac
+              [ \"$before\" != --export ] || echo >\"$word.ncu-rep\"
+              before=$word
+            done
             exit {code}\n"
         );
         std::fs::write(&file, script).unwrap();
@@ -168,6 +174,16 @@ fn the_summary_is_short_and_never_an_error() {
     );
 }
 
+/// Where nsys cannot import what it has recorded it ends well all the same.
+#[test]
+fn a_report_that_was_not_left_is_an_error() {
+    let tools = tools(0, "echo summary");
+    std::fs::create_dir(tools.path().join("r.nsys-rep.d")).unwrap();
+    std::os::unix::fs::symlink("r.nsys-rep.d/none/none", tools.path().join("r.nsys-rep")).unwrap();
+    let ended = profile(tools.path(), &["-o", "r", "--", "true"]);
+    ended.fails(1, &["r.nsys-rep: ", "left no such report", ".qdstrm"]);
+}
+
 #[test]
 fn doctor_names_both_tools_and_their_releases() {
     let tools = tools(0, ":");
@@ -225,7 +241,10 @@ fn systems_takes_other_ranges() {
     ] {
         assert!(told.contains(&option), "{told:?} lacks {option}");
     }
-    let ended = profile(tools.path(), &["--range", "all", "--", "true"]);
+    let ended = profile(
+        tools.path(),
+        &["--overwrite", "--range", "all", "--", "true"],
+    );
     let told = lines(&ended);
     assert!(!told.iter().any(|option| option.contains("capture-range")));
     assert_eq!(told.last(), Some(&"true"));
@@ -287,7 +306,7 @@ fn a_step_without_a_range_is_refused() {
     ] {
         let ended = profile(
             tools.path(),
-            &[&["--tool", "compute", "--"], command].concat(),
+            &[&["--overwrite", "--tool", "compute", "--"], command].concat(),
         );
         assert_eq!(ended.code, code, "{command:?}: {}", ended.stderr);
         let told = ended.stderr.contains("expected --launch host-graph");
