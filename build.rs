@@ -1,15 +1,14 @@
 //! Builds what is not Rust: the scheduler core (always, with cc) and, by feature, the kernels and the bindings.
 
 #[cfg(feature = "cuda")]
-#[path = "kernels/build/constants.rs"]
-mod constants;
+#[path = "kernels/build/cubin.rs"]
+mod cubin;
 #[cfg(feature = "cuda")]
 #[path = "kernels/build/nvcc.rs"]
 mod nvcc;
-#[cfg(feature = "cuda")]
-#[path = "kernels/build/ptxas.rs"]
-mod ptxas;
 
+#[cfg(feature = "cuda")]
+use std::collections::BTreeMap;
 use std::path::Path;
 
 fn main() {
@@ -73,68 +72,96 @@ fn scheduler_core() {
         .compile("tailgraph_sched");
 }
 
-/// Compiles `kernels/*/*.cu` into `OUT_DIR/tailgraph.fatbin` and, with the feature `lab`, the laboratory's into `OUT_DIR/lab.fatbin` and `OUT_DIR/launching.fatbin`, with what each kernel takes in
-/// `OUT_DIR/kernels.json`, the bytes of its arguments in `OUT_DIR/arguments.json` and what each tells its launcher in `OUT_DIR/constants.json`. Spills are warnings; with TAILGRAPH_DENY_SPILLS=1 they are errors.
+/// Compiles `kernels/*/*.cu`, the laboratory's with the feature `lab` alone: their images one after the other in `OUT_DIR/kernels.fatbin`, and
+/// the tables of src/backend/cuda/driver/image.rs in `OUT_DIR/kernels.rs`. Spills are warnings; with TAILGRAPH_DENY_SPILLS=1 they are errors.
 #[cfg(feature = "cuda")]
 fn kernels() -> Result<(), String> {
     println!("cargo::rerun-if-changed=kernels");
     for variable in [
         "NVCC",
         "CUDA_HOME",
+        "TAILGRAPH_ARCH",
         "TAILGRAPH_DENY_SPILLS",
         "TAILGRAPH_KERNEL_OBJECTS",
     ] {
         println!("cargo::rerun-if-env-changed={variable}");
     }
+    let denies_spills = std::env::var_os("TAILGRAPH_DENY_SPILLS").is_some_and(|set| set == "1");
     let out_dir = std::env::var("OUT_DIR").expect("cargo sets OUT_DIR");
-    let out_dir = Path::new(&out_dir);
-    let built = nvcc::build(&nvcc::find()?, out_dir)?;
-    for line in built
-        .compile_log
-        .lines()
-        .filter(|line| line.contains("warning"))
-    {
-        println!("cargo::warning={line}");
+    let mut made = nvcc::build(&nvcc::find()?, Path::new(&out_dir))?;
+    // A kernel that stands in two images is that of its own unit, not of one that this is linked into.
+    made.sort_by_key(|image| image.has_others);
+    let (mut images, mut kernels, mut constants) = (vec![], BTreeMap::new(), BTreeMap::new());
+    for image in made {
+        for line in image.printed()?.lines() {
+            if line.contains("spilled") && denies_spills {
+                println!("cargo::error={line}: use fewer registers or smaller tiles");
+            } else if line.contains("warning") {
+                println!("cargo::warning={line}");
+            }
+        }
+        let named = |error: String| format!("{}: {error}", image.cubin().display());
+        let cubin = std::fs::read(image.cubin()).map_err(|error| named(error.to_string()))?;
+        let file = object::File::parse(&*cubin).map_err(|error| named(error.to_string()))?;
+        for kernel in cubin::kernels(&file, image.architecture, images.len()).map_err(named)? {
+            let key = (kernel.name.clone(), kernel.architecture);
+            let is_new = !kernels.contains_key(&key);
+            if is_new {
+                kernels.insert(key, kernel);
+            } else if !image.has_others {
+                return Err(named(format!("{} stands in another unit too", kernel.name)));
+            }
+        }
+        for (name, values) in cubin::constants(&file).map_err(named)? {
+            let before = constants.insert(name.clone(), values.clone());
+            if before.is_some_and(|before| before != values) {
+                return Err(named(format!(
+                    "{name} is {values:?}, and another in another image"
+                )));
+            }
+        }
+        let fat_binary = std::fs::read(image.fat_binary());
+        images.extend(fat_binary.map_err(|error| named(error.to_string()))?);
+        // The driver reads an image in place and wants it aligned like a section of its own.
+        images.resize(images.len().next_multiple_of(64), 0);
     }
-    let constants = constants::to_json(&constants::read(&built.objects)?);
-    let table = ptxas::parse(&built.compile_log, &built.link_log)?;
-    let arguments = ptxas::arguments_to_json(&ptxas::argument_bytes(&table)?);
-    for (name, json) in [
-        ("constants.json", constants),
-        ("kernels.json", ptxas::to_json(&table)),
-        ("arguments.json", arguments),
-    ] {
-        let path = out_dir.join(name);
-        std::fs::write(&path, json).map_err(|error| format!("{}: {error}", path.display()))?;
-    }
-
-    let severity = match std::env::var_os("TAILGRAPH_DENY_SPILLS").is_some_and(|value| value == "1")
-    {
-        true => "error",
-        false => "warning",
-    };
-    for ((name, arch), usage) in table.iter().filter(|(_, usage)| usage.spills()) {
-        println!(
-            "cargo::{severity}={name} on {arch} spills {} bytes of stores and {} of loads, and must spill none: \
-             use fewer registers (it has {}) or smaller tiles",
-            usage.spill_store_bytes, usage.spill_load_bytes, usage.registers
-        );
-    }
-    Ok(())
+    let kernels: String = kernels.values().map(ToString::to_string).collect();
+    let constants = constants
+        .iter()
+        .map(|(name, values)| format!("({name:?}, &{values:?}),"));
+    write_kernels(
+        &images,
+        &nvcc::architectures()?,
+        &kernels,
+        &constants.collect::<String>(),
+    )
 }
 
-/// An image without kernels, and tables of none.
+/// No kernels, for all architectures.
 #[cfg(not(feature = "cuda"))]
 fn kernels() -> Result<(), String> {
+    write_kernels(&[], &["sm_80", "sm_90a", "sm_100"], "", "")
+}
+
+/// Writes what src/backend/cuda/driver/image.rs includes.
+fn write_kernels(
+    images: &[u8],
+    architectures: &[&str],
+    kernels: &str,
+    constants: &str,
+) -> Result<(), String> {
     let out_dir = std::env::var("OUT_DIR").expect("cargo sets OUT_DIR");
-    for (name, text) in [
-        ("tailgraph.fatbin", ""),
-        ("kernels.json", "[]"),
-        ("arguments.json", "{}"),
-        ("constants.json", "{}"),
+    let tables = format!(
+        "pub static ARCHITECTURES: &[&str] = &{architectures:?};\n\
+         static KERNELS: &[BuiltKernel] = &[{kernels}];\n\
+         static CONSTANTS: &[(&str, &[u32])] = &[{constants}];\n"
+    );
+    for (name, content) in [
+        ("kernels.fatbin", images),
+        ("kernels.rs", tables.as_bytes()),
     ] {
         let path = Path::new(&out_dir).join(name);
-        std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+        std::fs::write(&path, content).map_err(|error| format!("{}: {error}", path.display()))?;
     }
     Ok(())
 }
@@ -147,9 +174,10 @@ struct WithoutPadding;
 #[cfg(feature = "bindgen")]
 impl bindgen::callbacks::ParseCallbacks for WithoutPadding {
     fn add_derives(&self, info: &bindgen::callbacks::DeriveInfo<'_>) -> Vec<String> {
-        match info.name.ends_with("_args") {
-            true => vec!["bytemuck::NoUninit".to_owned()],
-            false => vec![],
+        if info.name.ends_with("_args") {
+            vec!["bytemuck::NoUninit".to_owned()]
+        } else {
+            vec![]
         }
     }
 }

@@ -1,3 +1,4 @@
+// build: sm_90a
 /* prompt.cu: attention/prompt.cuh for its types and sizes of heads. */
 #include "attention/prompt.cuh"
 

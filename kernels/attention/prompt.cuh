@@ -365,7 +365,7 @@ __device__ inline void attend_prompts(const TensorMap *q_map, const TensorMap *k
   extern "C" __global__ void __launch_bounds__(PROMPT_THREADS, 1) tg_attention_prompt_##SUFFIX(                      \
       const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v, \
       const __grid_constant__ tg_attention_prompt_args a) {                                                          \
-    GMMA_BODY(attend_prompts<__VA_ARGS__>(&q, &k, &v, a);)                                                           \
+    attend_prompts<__VA_ARGS__>(&q, &k, &v, a);                                                                      \
   }
 
 #endif

@@ -1,4 +1,4 @@
-//! Finds nvcc and compiles kernels/*/*.cu into one image for the GPUs we run on.
+//! Finds nvcc and compiles kernels/*/*.cu into an image for each unit and GPU that we run on.
 
 use std::env;
 use std::hash::{DefaultHasher, Hasher};
@@ -10,18 +10,39 @@ use std::time::{Duration, SystemTime};
 /// Families lie in folders of this one, and include each other's headers by their paths from here.
 const KERNELS: &str = "kernels";
 
-/// Real architectures only: no PTX survives the device link. A cubin also runs on later parts of its
+/// Real architectures only: no PTX is in an image. A cubin also runs on later parts of its
 /// generation (sm_80 on 8.6 and 8.9, sm_100 on 10.3), but sm_90a, which wgmma needs, on 9.0 alone.
-const ARCHITECTURES: [&str; 3] = ["80", "90a", "100"];
+pub const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90a", "sm_100"];
 
-/// What came of compiling and linking; the images are `tailgraph.fatbin` in the output folder and, with the feature `lab`, `lab.fatbin` and
-/// `launching.fatbin` beside it.
-pub struct Built {
-    /// What the compiler printed, `ptxas -v` included: one unit after the other.
-    pub compile_log: String,
-    pub link_log: String,
-    /// One a unit.
-    pub objects: Vec<PathBuf>,
+/// How an image is packed: as small as it gets.
+const PACKED: [&str; 2] = ["-64", "--compress-mode=size"];
+
+/// A unit's image for one architecture: a folder with the cubin, the fat binary that holds it compressed, and what was printed.
+#[derive(Debug, Clone)]
+pub struct Image {
+    pub architecture: &'static str,
+    /// Whether other units are linked into it, whose kernels have images of their own.
+    pub has_others: bool,
+    folder: PathBuf,
+}
+
+impl Image {
+    pub fn cubin(&self) -> PathBuf {
+        self.folder.join("cubin")
+    }
+
+    pub fn fat_binary(&self) -> PathBuf {
+        self.folder.join("fatbin")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+
+    /// What the compiler and the linker printed.
+    pub fn printed(&self) -> Result<String, String> {
+        std::fs::read_to_string(self.log()).map_err(|error| said(&self.log(), &error))
+    }
 }
 
 /// nvcc by its real path: it finds its own parts relative to how it was called, and a link leads it astray.
@@ -78,167 +99,213 @@ fn existing(path: PathBuf) -> Option<PathBuf> {
     path.canonicalize().ok().filter(|path| path.is_file())
 }
 
-/// Compiles every unit, as many at a time as cargo allows, and links them for the device. Objects lie in the folder that
+/// Architectures to build for: all, or those that TAILGRAPH_ARCH names.
+pub fn architectures() -> Result<Vec<&'static str>, String> {
+    let Ok(asked) = env::var("TAILGRAPH_ARCH") else {
+        return Ok(ARCHITECTURES.to_vec());
+    };
+    let known = |name: &str| ARCHITECTURES.into_iter().find(|known| *known == name);
+    let found: Option<Vec<_>> = asked.split(',').map(known).collect();
+    found.ok_or(format!(
+        "TAILGRAPH_ARCH is {asked:?}, expected some of {}, with commas between them",
+        ARCHITECTURES.join(", ")
+    ))
+}
+
+/// How a unit is compiled, as its first line says: `// build:` and words.
+#[derive(Debug, Clone, Default)]
+struct Recipe {
+    /// Architectures that its kernels have a body for, as in `sm_90a`; none: all of them.
+    architectures: Vec<String>,
+    /// `rdc`: as relocatable device code, which kernels that launch kernels or graphs must be.
+    is_relocatable: bool,
+    /// What it is then linked with: other units, as `ways/step.cu`, and libraries, as `-lcudadevrt`.
+    linked_with: Vec<String>,
+}
+
+impl Recipe {
+    fn of(unit: &Path) -> Result<Self, String> {
+        let text = std::fs::read_to_string(unit).map_err(|error| said(unit, &error))?;
+        let first = text.lines().next().unwrap_or_default();
+        let mut recipe = Self::default();
+        for word in first
+            .strip_prefix("// build: ")
+            .unwrap_or_default()
+            .split(' ')
+        {
+            if ARCHITECTURES.contains(&word) {
+                recipe.architectures.push(word.to_owned());
+            } else if word == "rdc" {
+                recipe.is_relocatable = true;
+            } else if word.ends_with(".cu") || word.starts_with("-l") {
+                recipe.linked_with.push(word.to_owned());
+            } else if !word.is_empty() {
+                return Err(format!(
+                    "{}: its first line asks for {word:?}, expected an architecture ({}), rdc, a unit or a library",
+                    unit.display(),
+                    ARCHITECTURES.join(", ")
+                ));
+            }
+        }
+        Ok(recipe)
+    }
+
+    fn is_for(&self, architecture: &str) -> bool {
+        self.architectures.is_empty() || self.architectures.iter().any(|of| of == architecture)
+    }
+}
+
+/// Makes the image of every unit for every architecture that it is for, as many at a time as cargo allows. Images lie in the folder that
 /// TAILGRAPH_KERNEL_OBJECTS names, which builds may share, or in `out_dir`.
-pub fn build(nvcc: &Path, out_dir: &Path) -> Result<Built, String> {
+pub fn build(nvcc: &Path, out_dir: &Path) -> Result<Vec<Image>, String> {
     let folder = env::var_os("TAILGRAPH_KERNEL_OBJECTS").map_or(out_dir.to_owned(), PathBuf::from);
     std::fs::create_dir_all(&folder).map_err(|error| said(&folder, &error))?;
-    let mut units = units(Path::new(KERNELS))?;
-    units.retain(|unit| cfg!(feature = "lab") || !is_of_lab(unit));
+    let architectures = architectures()?;
+    let mut wanted = vec![];
+    for unit in units(Path::new(KERNELS))? {
+        if cfg!(feature = "lab") || !is_of_lab(&unit) {
+            let recipe = Recipe::of(&unit)?;
+            let of_unit = architectures.iter().filter(|name| recipe.is_for(name));
+            wanted.extend(of_unit.map(|name| (unit.clone(), recipe.clone(), *name)));
+        }
+    }
     let jobs: usize = env::var("NUM_JOBS")
         .ok()
         .and_then(|jobs| jobs.parse().ok())
         .unwrap_or(1);
-    let waiting = Mutex::new(units.iter().enumerate());
-    let done = Mutex::new(vec![None; units.len()]);
+    let waiting = Mutex::new(wanted.iter().enumerate());
+    let done = Mutex::new(vec![None; wanted.len()]);
     std::thread::scope(|scope| {
-        for _ in 0..jobs.min(units.len()) {
+        for _ in 0..jobs.min(wanted.len()) {
             scope.spawn(|| {
                 loop {
                     let next = waiting.lock().expect("no compiling thread panics").next();
-                    let Some((index, unit)) = next else { break };
-                    let result = compile(nvcc, unit, &folder);
+                    let Some((index, (unit, recipe, architecture))) = next else {
+                        break;
+                    };
+                    let result = make(nvcc, unit, recipe, architecture, &folder);
                     done.lock().expect("no compiling thread panics")[index] = Some(result);
                 }
             });
         }
     });
-    let mut objects = Vec::new();
-    let mut compile_log = String::new();
-    for result in done
-        .into_inner()
-        .expect("no compiling thread panics")
-        .into_iter()
-        .flatten()
-    {
-        let (object, log) = result?;
-        objects.push(object);
-        compile_log.push_str(&log);
-    }
+    let done = done.into_inner().expect("no compiling thread panics");
+    let images = done.into_iter().flatten().collect::<Result<_, _>>()?;
     forget_old(&folder);
-    let by_unit = || units.iter().zip(&objects);
-    let main = by_unit().filter(|(unit, _)| !is_of_lab(unit));
-    let mut link_log = link(nvcc, main, &out_dir.join("tailgraph.fatbin"), &[])?;
-    if cfg!(feature = "lab") {
-        let lab = by_unit().filter(|(unit, _)| is_of_lab(unit) && !launches_kernels(unit));
-        link_log.push_str(&link(nvcc, lab, &out_dir.join("lab.fatbin"), &[])?);
-        let with_runtime = by_unit().filter(|(unit, _)| launches_kernels(unit) || is_shared(unit));
-        let runtime = runtime(nvcc)?;
-        let image = out_dir.join("launching.fatbin");
-        let linked = link(nvcc, with_runtime, &image, &[&runtime, "-lcudadevrt"])?;
-        link_log.push_str(&of_ours(&linked));
-    }
-    Ok(Built {
-        compile_log,
-        link_log,
-        objects,
-    })
+    Ok(images)
 }
 
 /// Whether a unit is of the laboratory (profiles/lab).
 fn is_of_lab(unit: &Path) -> bool {
-    unit.starts_with(Path::new(KERNELS).join("ways")) || launches_kernels(unit)
+    ["ways", "cdp"]
+        .iter()
+        .any(|family| unit.starts_with(Path::new(KERNELS).join(family)))
 }
 
-/// Kernels that launch kernels need the device runtime, and stand in an image of their own, so that nothing else does.
-fn launches_kernels(unit: &Path) -> bool {
-    unit.starts_with(Path::new(KERNELS).join("cdp"))
-}
-
-/// What these launch, which is in the other image too.
-fn is_shared(unit: &Path) -> bool {
-    unit == Path::new(KERNELS).join("ways/step.cu")
-}
-
-/// Where nvcc's device runtime lies, as an option: the wheels have `lib`, nvcc looks in `lib64`.
-fn runtime(nvcc: &Path) -> Result<String, String> {
+/// Where nvcc's libraries for the device lie: the wheels have `lib`, others `lib64`.
+fn libraries(nvcc: &Path) -> Result<PathBuf, String> {
     let root = nvcc.parent().and_then(Path::parent).unwrap_or(nvcc);
     let folders = ["lib", "lib64", "targets/x86_64-linux/lib"].map(|folder| root.join(folder));
     let found = folders
-        .iter()
+        .into_iter()
         .find(|folder| folder.join("libcudadevrt.a").is_file());
-    found
-        .map(|folder| format!("-L{}", folder.display()))
-        .ok_or(format!(
-            "{}: found no libcudadevrt.a in lib, lib64 or targets/x86_64-linux/lib, expected it beside nvcc: run kernels/toolchain",
-            root.display()
-        ))
+    found.ok_or(format!(
+        "{}: found no libcudadevrt.a in lib, lib64 or targets/x86_64-linux/lib, expected it beside nvcc: run kernels/toolchain",
+        root.display()
+    ))
 }
 
-/// Links objects for the device; gives what was printed.
-fn link<'a>(
+/// One unit's image for one architecture. It is named by what it is made from, so that a unit is compiled again only where that has
+/// changed, and builds that share a folder never take each other's.
+fn make(
     nvcc: &Path,
-    objects: impl Iterator<Item = (&'a PathBuf, &'a PathBuf)>,
-    image: &Path,
-    more: &[&str],
-) -> Result<String, String> {
-    let mut link = Command::new(nvcc);
-    link.args(["-dlink", "-fatbin", "-Xnvlink", "-v"])
-        .args(targets())
-        .args(objects.map(|(_, object)| object))
-        .args(more)
-        .arg("-o")
-        .arg(image);
-    run(&mut link)
-}
+    unit: &Path,
+    recipe: &Recipe,
+    architecture: &'static str,
+    folder: &Path,
+) -> Result<Image, String> {
+    let (libraries_linked, units_linked): (Vec<_>, Vec<_>) = recipe
+        .linked_with
+        .iter()
+        .partition(|with| with.starts_with("-l"));
+    let mut units = vec![unit.to_owned()];
+    units.extend(
+        units_linked
+            .iter()
+            .map(|unit| Path::new(KERNELS).join(unit)),
+    );
+    let mut options = vec!["-O3", "-std=c++17", "-lineinfo", "-I", KERNELS];
+    // A kernel that asks for no number of blocks on an SM (__launch_bounds__) has the registers that it needs for one of them: left
+    // to itself, ptxas spills some so that more blocks fit.
+    options.extend(["-Xptxas", "-warn-spills,-minnctapersm=1"]);
+    if recipe.is_relocatable {
+        options.push("-rdc=true");
+    }
+    let number = architecture.trim_start_matches("sm_");
+    let target = format!("-gencode=arch=compute_{number},code={architecture}");
 
-/// What nvlink printed of our kernels: the device runtime has functions of its own.
-fn of_ours(log: &str) -> String {
-    let lines: Vec<&str> = log.lines().collect();
-    let pairs = lines.windows(2);
-    pairs
-        .filter(|pair| pair[0].contains("Function properties for 'tg_"))
-        .fold(String::new(), |text, pair| {
-            text + pair[0] + "\n" + pair[1] + "\n"
-        })
-}
-
-/// One unit for all architectures: its object and what was printed. Both are named by what they are made from, so that a unit is
-/// compiled again only where that has changed, and builds that share a folder never take each other's.
-fn compile(nvcc: &Path, unit: &Path, folder: &Path) -> Result<(PathBuf, String), String> {
-    let mut command = Command::new(nvcc);
-    command
-        .args([
-            "-rdc=true",
-            "-O3",
-            "-std=c++17",
-            "-lineinfo",
-            "-Xptxas",
-            "-v",
-            "-I",
-            KERNELS,
-        ])
-        .args(targets())
-        .arg("-c")
-        .arg(unit);
     let mut made_from = DefaultHasher::new();
-    made_from.write(format!("{command:?} {}", size_and_age(nvcc)).as_bytes());
-    for source in sources(unit)? {
+    made_from.write(format!("{options:?} {target} {PACKED:?} {}", size_and_age(nvcc)).as_bytes());
+    for source in sources(&units)? {
         made_from.write(source.as_os_str().as_encoded_bytes());
         made_from.write(&std::fs::read(&source).map_err(|error| said(&source, &error))?);
     }
     // Families have units of the same name: norm.cu, conv.cu.
     let place = unit.strip_prefix(KERNELS).unwrap_or(unit);
     let name = place.with_extension("").to_string_lossy().replace('/', "-");
-    let object = folder.join(format!("{name}.{:016x}.o", made_from.finish()));
-    let log = object.with_extension("log");
-    if object.is_file()
-        && let Ok(printed) = std::fs::read_to_string(&log)
-    {
-        used_now(&log)?;
-        return Ok((object, printed));
+    let name = format!("{name}.{architecture}.{:016x}", made_from.finish());
+    let image = Image {
+        architecture,
+        has_others: !units_linked.is_empty(),
+        folder: folder.join(&name),
+    };
+    if image.folder.is_dir() {
+        used_now(&image.log())?;
+        return Ok(image);
     }
+
     // Another build may be at the same: each makes its own, and the name is there only when all of it is.
-    let unfinished = object.with_extension(format!("{}.o", std::process::id()));
-    let printed = run(command.arg("-o").arg(&unfinished))?;
-    std::fs::rename(&unfinished, &object).map_err(|error| said(&object, &error))?;
-    std::fs::write(&log, &printed).map_err(|error| said(&log, &error))?;
-    Ok((object, printed))
+    let unfinished = Image {
+        folder: folder.join(format!("{name}.{}", std::process::id())),
+        ..image
+    };
+    std::fs::create_dir_all(&unfinished.folder)
+        .map_err(|error| said(&unfinished.folder, &error))?;
+    let (mut log, mut objects) = (String::new(), vec![]);
+    for (index, unit) in units.iter().enumerate() {
+        objects.push(unfinished.folder.join(format!("{index}.cubin")));
+        let mut compile = Command::new(nvcc);
+        compile.args(&options).arg(&target).arg("-cubin").arg(unit);
+        log += &run(compile.arg("-o").arg(&objects[index]))?;
+    }
+    if recipe.is_relocatable {
+        let mut link = Command::new(nvcc.with_file_name("nvlink"));
+        link.arg(format!("-arch={architecture}")).args(&objects);
+        if !libraries_linked.is_empty() {
+            link.arg("-L").arg(libraries(nvcc)?).args(libraries_linked);
+        }
+        log += &run(link.arg("-o").arg(unfinished.cubin()))?;
+    } else {
+        std::fs::rename(&objects[0], unfinished.cubin())
+            .map_err(|error| said(&objects[0], &error))?;
+    }
+    run(Command::new(nvcc.with_file_name("fatbinary"))
+        .args(PACKED)
+        .arg(format!("--create={}", unfinished.fat_binary().display()))
+        .arg(format!(
+            "--image3=kind=elf,sm={number},file={}",
+            unfinished.cubin().display()
+        )))?;
+    std::fs::write(unfinished.log(), &log).map_err(|error| said(&unfinished.log(), &error))?;
+    match std::fs::rename(&unfinished.folder, &image.folder) {
+        Err(error) if !image.folder.is_dir() => Err(said(&image.folder, &error)),
+        _ => Ok(image),
+    }
 }
 
-/// The unit, and what it includes of ours, wherever it does.
-fn sources(unit: &Path) -> Result<Vec<PathBuf>, String> {
-    let mut found = vec![unit.to_owned()];
+/// The units, and what they include of ours, wherever they do.
+fn sources(units: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
+    let mut found = units.to_owned();
     let mut at = 0;
     while at < found.len() {
         let text = std::fs::read_to_string(&found[at]).map_err(|error| said(&found[at], &error))?;
@@ -259,10 +326,10 @@ fn sources(unit: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
-/// How long an object is kept that no build has used.
+/// How long an image is kept that no build has used.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// Notes that what was compiled before has served again.
+/// Notes that what was made before has served again.
 fn used_now(log: &Path) -> Result<(), String> {
     std::fs::File::options()
         .append(true)
@@ -271,40 +338,34 @@ fn used_now(log: &Path) -> Result<(), String> {
         .map_err(|error| said(log, &error))
 }
 
-/// Removes what no build has used for long: each change of a kernel leaves an object, and a build that was killed an unfinished one.
+/// Removes what no build has used for long: each change of a kernel leaves an image, and a build that was killed an unfinished one.
 fn forget_old(folder: &Path) {
     let Ok(entries) = std::fs::read_dir(folder) else {
         return;
     };
     for path in entries.flatten().map(|entry| entry.path()) {
-        let age = path.metadata().and_then(|data| data.modified());
-        let age = age.ok().and_then(|used| used.elapsed().ok());
+        let used = path.join("log").metadata().or_else(|_| path.metadata());
+        let age = used
+            .and_then(|data| data.modified())
+            .ok()
+            .and_then(|used| used.elapsed().ok());
         let name = path.file_name().and_then(|name| name.to_str());
-        if age <= Some(KEPT) || !name.is_some_and(is_ours) {
-            continue;
-        }
-        // Another build may have removed them.
-        let _ = std::fs::remove_file(&path);
-        if path.extension().is_some_and(|found| found == "log") {
-            let _ = std::fs::remove_file(path.with_extension("o"));
+        if age > Some(KEPT) && name.is_some_and(is_ours) {
+            // Another build may have removed it.
+            let _ = std::fs::remove_dir_all(&path);
         }
     }
 }
 
-/// `NAME.HASH.log`, whose age is its object's too, or `NAME.HASH.PROCESS.o`: nothing else in the folder is ours to remove.
+/// `UNIT.ARCHITECTURE.HASH`, or that and the number of the process that was making it: nothing else in the folder is ours to remove.
 fn is_ours(name: &str) -> bool {
+    let mut parts = name.split('.').skip(1);
     let is_hash =
         |part: &str| part.len() == 16 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let mut parts = name.rsplit('.');
-    match (parts.next(), parts.next(), parts.next()) {
-        (Some("log"), Some(hash), Some(_)) => is_hash(hash),
-        (Some("o"), Some(process), Some(hash)) => {
-            process.bytes().all(|byte| byte.is_ascii_digit())
-                && is_hash(hash)
-                && parts.next().is_some()
-        }
-        _ => false,
-    }
+    parts
+        .next()
+        .is_some_and(|part| ARCHITECTURES.contains(&part))
+        && parts.next().is_some_and(is_hash)
 }
 
 fn said(path: &Path, error: &std::io::Error) -> String {
@@ -335,23 +396,18 @@ fn units(folder: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
-fn targets() -> impl Iterator<Item = String> {
-    ARCHITECTURES
-        .iter()
-        .map(|arch| format!("-gencode=arch=compute_{arch},code=sm_{arch}"))
-}
-
 /// Runs a command to its end and gives what it printed; a failure gives it as the error.
 fn run(command: &mut Command) -> Result<String, String> {
     let output = command
         .output()
         .map_err(|error| format!("{}: {error}", command.get_program().display()))?;
     let printed = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    match output.status.success() {
-        true => Ok(printed.into_owned()),
-        false => Err(format!(
+    if output.status.success() {
+        Ok(printed.into_owned())
+    } else {
+        Err(format!(
             "{command:?} failed ({}):\n{printed}",
             output.status
-        )),
+        ))
     }
 }

@@ -1,3 +1,4 @@
+// build: rdc ways/step.cu -lcudadevrt
 /* turn.cu: a scheduler kernel that launches a step's kernels itself (CUDA dynamic parallelism), and its own next turn behind them.
  * It has an image of its own, of this unit, ways/step.cu and the device runtime: no other kernel pays for that.
  *

@@ -32,22 +32,16 @@ __device__ inline uint4 load16(const void *p) {
 /* The policy of what a step reads once: its cache lines are the first to leave L2. */
 __device__ inline uint64_t read_once() {
   uint64_t policy;
-#if __CUDA_ARCH__ >= 900
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-#else
-  policy = 0;
-#endif
   return policy;
 }
 
 /* 16 bytes of weights, which no kernel writes. */
 __device__ inline uint4 read_weights(const void *from, uint64_t policy) {
-  uint4 v{};  /* no kernel of an earlier part runs this */
-#if __CUDA_ARCH__ >= 900
+  uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "l"(from), "l"(policy));
-#endif
   return v;
 }
 

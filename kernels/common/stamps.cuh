@@ -38,8 +38,8 @@ struct Stamps {
  * a stamp. src/backend/cuda/driver/launch.rs says it again. */
 constexpr uint32_t STAMP_SIGN_BYTES = 16;
 
-/* Set while launches bear the sign. */
-extern "C" __constant__ Stamps *tg_stamping;
+/* Set while launches bear the sign; each unit has one of its own. */
+extern "C" __constant__ Stamps *tg_stamping = nullptr;
 
 __device__ inline uint64_t stamp_clock_ns() {
   uint64_t now;

@@ -1,3 +1,4 @@
+// build: sm_90a
 /* grouped.cu: grouped/grouped.cuh for the experts' feed-forwards, up to what tg_combine_* sums.
  *
  *   y[p,:] = silu(w1_e x) * w3_e x     p: a place of the token sort, e its expert, x its row of x[R,H]; y[R K,M]

@@ -1,3 +1,4 @@
+// build: sm_90a
 /* bf16.cu: persistent/persistent.cuh for bf16 rows and weights. */
 #include "persistent/conv.cuh"
 #include "persistent/halves.cuh"

@@ -1,3 +1,4 @@
+// build: sm_90a
 /* f32.cu: persistent/persistent.cuh for f32 rows and bf16 weights, and what makes parts of such rows. */
 #include "persistent/halves.cuh"
 

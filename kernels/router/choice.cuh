@@ -90,7 +90,7 @@ __device__ inline void leave_choice(const tg_choosing_args &to, uint32_t first, 
   extern "C" __global__ void __maxnreg__(REGISTERS) tg_route_##NAME(                                               \
       const tg_choosing_args arrays, const tg_route_args args, uint32_t hidden, uint32_t expert_count, uint32_t k, \
       uint32_t normalize, float scaling) {                                                                         \
-    GMMA_BODY((STEP<X, WORDS>(arrays, args, hidden, expert_count, Weighing{k, normalize != 0, scaling}));)         \
+    STEP<X, WORDS>(arrays, args, hidden, expert_count, Weighing{k, normalize != 0, scaling});                      \
   }
 
 /* For up to 32 and 64 experts. */

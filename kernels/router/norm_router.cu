@@ -1,3 +1,4 @@
+// build: sm_90a
 /* norm_router.cu: norm and router in one kernel, for steps of up to 256 rows (norm_router_many.cu: for more): what router/router.cu
  * and the first half of router/sort_combine.cu's tg_choose_and_sort do in two, whose formulas these are.
  *
@@ -34,7 +35,7 @@
 #include "router/choice.cuh"
 
 constexpr int ROUTE_THREADS = TG_NORM_THREADS, ROUTE_WARPS = ROUTE_THREADS / WARP;
-constexpr int ROUTE_REGISTERS = 72;
+constexpr int ROUTE_REGISTERS = 80;
 [[maybe_unused]] constexpr uint32_t ROUTE_EACH = TG_ROUTE_EACH, ROUTE_HALVES = TG_ROUTE_HALVES, ROUTE_ROWS = TG_ROUTE_ROWS;
 [[maybe_unused]] constexpr uint32_t ROUTE_HIDDEN = TG_ROUTE_HIDDEN, ROUTE_AT_ONCE = 4;
 static_assert(ROUTE_WARPS == 8, "two loads of four");

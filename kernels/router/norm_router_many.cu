@@ -1,3 +1,4 @@
+// build: sm_90a
 /* norm_router_many.cu: norm and router in one kernel, for steps of more than 256 rows: what router/norm_router.cu does for fewer, whose
  * formulas these are.
  *

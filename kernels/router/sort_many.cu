@@ -1,3 +1,4 @@
+// build: sm_90a
 /* sort_many.cu: the token sort (router/sort.cuh) of steps with more than 1,024 rows, by the blocks of a cluster, each of which has an equal
  * run of the pairs. They tell each other how many pairs of each expert they have; what they write is what one block writes.
  *
@@ -58,5 +59,5 @@ __device__ inline void sort_together(const tg_sort_tokens_args &a) {
 }
 
 extern "C" __global__ void __launch_bounds__(SORT_THREADS) tg_sort_tokens_many(const tg_sort_tokens_args a) {
-  GMMA_BODY(sort_together(a);)
+  sort_together(a);
 }

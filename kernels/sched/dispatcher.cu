@@ -1,3 +1,4 @@
+// build: rdc
 /* dispatcher.cu: the dispatcher of a GPU that schedules itself, has all stages and runs alone (dispatch.cuh), and what begins the
  * graphs of any GPU's steps.
  *

@@ -1,3 +1,4 @@
+// build: rdc
 /* dispatcher_tail.cu: the dispatcher whose graphs follow each other by tail launches alone (dispatch.cuh): of several stages on one
  * GPU, and of one to compare with.
  *

@@ -1,3 +1,4 @@
+// build: rdc
 /* stages.cu: a pipeline of stages, each on a GPU of its own: how a step goes from one to the next (sched/handover.h) with
  * nobody of the host on its way.
  *

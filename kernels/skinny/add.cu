@@ -1,3 +1,4 @@
+// build: sm_90a sm_100
 /* add.cu: products that add to the residual stream, for steps of few rows (skinny/skinny.cuh):
  *
  *   tg_skinny_out_*   h[r,:] += W x[r,:] + bias: of rows beyond SKINNY_K; skinny/out.cu has the others

@@ -1,3 +1,4 @@
+// build: sm_90a sm_100
 /* experts.cu: a mixture of experts, for steps of few rows (skinny/skinny.cuh):
  *
  *   tg_skinny_expert_gate_up_*  y[r K + i,:] = silu(W1_e z) * W3_e z of each row's i-th expert e, z = rmsnorm(h[r,:]). It chooses

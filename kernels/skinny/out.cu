@@ -1,3 +1,4 @@
+// build: sm_90a sm_100
 /* out.cu: tg_skinny_held_out_*, products that add to the residual stream, of steps of few rows (skinny/skinny.cuh), whose weights wait
  * in registers: out-projections, and the down of a narrow dense feed-forward:
  *

@@ -13,8 +13,6 @@
 constexpr uint32_t CLOSE_THREADS = 256;
 constexpr uint64_t LOST = 1, READ = 128 / sizeof(uint64_t), HEAD_BYTES = 256;
 
-extern "C" __constant__ Stamps *tg_stamping = nullptr;
-
 /* A step; StampedStep of src/backend/cuda/device/stamps.rs. */
 struct Entry {
   uint64_t step;

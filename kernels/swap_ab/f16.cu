@@ -1,3 +1,4 @@
+// build: sm_90a
 /* f16.cu: swap_ab/swap_ab.cuh for f16 rows and weights. */
 #include "swap_ab/conv.cuh"
 #include "swap_ab/head.cuh"

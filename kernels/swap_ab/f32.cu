@@ -1,3 +1,4 @@
+// build: sm_90a
 /* f32.cu: swap_ab/swap_ab.cuh for f32 rows and bf16 weights. */
 #include "swap_ab/conv.cuh"
 #include "swap_ab/head.cuh"

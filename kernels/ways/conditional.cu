@@ -1,3 +1,4 @@
+// build: rdc
 /* conditional.cu: the two kernels that a graph of conditional nodes adds to a step's own (ways.h). The graph, launched once by the
  * host: WHILE around { tg_ways_turn; SWITCH with a bucket's kernels in each body; IF around tg_ways_idle }.
  *

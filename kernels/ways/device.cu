@@ -1,3 +1,4 @@
+// build: rdc
 /* device.cu: steps that the GPU launches as graphs (ways.h): by the last node of the step before, or by a graph that only
  * schedules.
  *

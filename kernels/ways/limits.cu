@@ -1,3 +1,4 @@
+// build: rdc
 /* limits.cu: launches up to a limit of the device's, and one beyond: what the GPU answers there (profiles/lab/limits.rs).
  *
  * Launch: grid = 1, block = 1.

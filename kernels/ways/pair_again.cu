@@ -1,3 +1,4 @@
+// build: rdc
 /* pair_again.cu: the end of a step over two GPUs (pair.h) whose graph begins the next one by itself. The next graph waits for the
  * other GPU's part before that has been handed on: no launch stands between them.
  *

@@ -2,7 +2,7 @@
 
 use super::cuda::{Argument, Buffer, Captured, Exec, Kernel, Launch, LaunchedBy, OpenGpu, failed};
 use super::ways::{Body, step::error_name};
-use super::{On, gpus, open};
+use super::{On, gpus};
 use cudarc::driver::sys::CUgraphConditionalNodeType::CU_GRAPH_COND_TYPE_IF;
 use cudarc::driver::{CudaStream, sys};
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ const FIELDS: &str = "limit documented accepted ran accepted_beyond ran_beyond h
 
 pub fn run(on: &On) -> Result<()> {
     let (out, [ordinal]) = (on.print.open()?, gpus(&on.device)?);
-    let gpu = open(ordinal)?;
+    let gpu = OpenGpu::new(ordinal)?;
     let rows = edges(&gpu)?;
     let heading = "As many launches as documented, and one more";
     on.write(out, &[gpu], rows, heading, FIELDS)

@@ -2,7 +2,7 @@
 //! milliseconds one behind the other, as the jobs of other users have them.
 
 use super::cuda::{Argument, Buffer, Launch, OpenGpu, failed, time_in_a_row};
-use super::{gpus, open};
+use super::gpus;
 use clap::Args;
 use cudarc::driver::sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -37,7 +37,7 @@ pub struct KeepBusy {
 pub fn run(args: &KeepBusy) -> Result<ExitCode> {
     let [ordinal] = gpus(&args.device)?;
     let [program, arguments @ ..] = &args.command[..] else {
-        keep_busy(&open(ordinal)?)?;
+        keep_busy(&OpenGpu::new(ordinal)?)?;
         return Ok(ExitCode::SUCCESS);
     };
     let _beside = Process::start(args.processes, ordinal)?;

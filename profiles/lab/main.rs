@@ -31,7 +31,6 @@ mod cuda {
     pub use tailgraph::backend::cuda::driver::gpu::OpenGpu;
     pub use tailgraph::backend::cuda::driver::graph::Captured;
     pub use tailgraph::backend::cuda::driver::launch::{Argument, Kernel, Launch};
-    pub use tailgraph::backend::cuda::driver::module::Module;
     pub use tailgraph::backend::cuda::driver::nccl::{Nccl, without_multicast};
     pub use tailgraph::backend::cuda::driver::timed::time_in_a_row;
     pub use tailgraph::backend::cuda::driver::{Address, image, nccl, peer};
@@ -40,18 +39,6 @@ mod cuda {
     pub use tailgraph::backend::cuda::memory::buffer::Buffer;
     pub use tailgraph::backend::cuda::memory::pinned::Pinned;
 }
-
-/// The driver reads an image in place and wants it aligned like a section of its own.
-#[repr(C, align(64))]
-struct Aligned<Bytes: ?Sized>(Bytes);
-
-/// All kernels but those of [`LAUNCHING`].
-static KERNELS: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/lab.fatbin")));
-/// The kernel that launches kernels, with these and the device runtime.
-static LAUNCHING: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(
-    env!("OUT_DIR"),
-    "/launching.fatbin"
-)));
 
 /// Ways to launch steps and to hand them on, side by side on GPUs, without a model
 #[derive(Debug, Parser)]
@@ -157,11 +144,4 @@ fn gpus<const N: usize>(device: &Option<String>) -> Result<[u32; N]> {
             "--device {device}: found {found} GPUs, expected {N}"
         ))
     })
-}
-
-/// A GPU with the laboratory's kernels.
-pub fn open(ordinal: u32) -> Result<OpenGpu> {
-    let gpu = OpenGpu::new(ordinal)?;
-    let module = Module::of_image(&gpu.context, "loading the laboratory's kernels", &KERNELS.0)?;
-    Ok(OpenGpu { module, ..gpu })
 }

@@ -1,9 +1,9 @@
 //! `lab queue`: an atomic queue by itself (kernels/ways/queue.cu): items that the GPU's threads claim from one counter, in each way to
 //! claim them, and the same items split beforehand.
 
-use super::cuda::{Argument, Buffer, Launch, failed};
+use super::cuda::{Argument, Buffer, Launch, OpenGpu, failed};
 use super::reference::{mix, mix64};
-use super::{On, gpus, open};
+use super::{On, gpus};
 use clap::Args;
 use serde_json::json;
 use tailgraph::bench::stats::{quantile, sorted};
@@ -46,7 +46,7 @@ const FIELDS: &str = "claim work rounds items_per_us last_end_us idle_share clai
 
 pub fn run(args: &QueueArgs) -> Result<()> {
     let (out, [ordinal]) = (args.on.print.open()?, gpus(&args.on.device)?);
-    let gpu = open(ordinal)?;
+    let gpu = OpenGpu::new(ordinal)?;
     let stream = gpu.context.new_stream();
     let stream = stream.map_err(|error| failed("making a stream", error))?;
     let kernel = gpu.module.kernel("tg_queue")?;

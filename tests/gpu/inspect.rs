@@ -33,10 +33,9 @@ fn kernels_take_what_the_build_said() {
         ]);
         let shown: Value = serde_json::from_str(&shown).unwrap();
         let arch = architecture(shown["device"]["name"].as_str().unwrap());
-        let built: BTreeMap<String, u64> = kernels()
-            .unwrap()
-            .into_iter()
-            .filter(|kernel| kernel.arch == arch)
+        let built: BTreeMap<&str, u64> = kernels()
+            .iter()
+            .filter(|kernel| kernel.architecture == arch)
             .map(|kernel| (kernel.name, kernel.registers.into()))
             .collect();
         for graph in shown["graphs"].as_array().unwrap() {

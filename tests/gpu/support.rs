@@ -25,7 +25,7 @@ impl Gpu {
         unsafe { context.disable_event_tracking() };
         Self {
             stream: context.new_stream().unwrap(),
-            module: Module::load(&context).unwrap(),
+            module: Module::new(&context).unwrap(),
         }
     }
 

@@ -104,7 +104,7 @@ impl Rig {
         // SAFETY: nothing here relies on cudarc's tracking; every stream is waited for by whoever uses it.
         unsafe { context.disable_event_tracking() };
         Self {
-            module: Module::load(&context).unwrap(),
+            module: Module::new(&context).unwrap(),
             stream: context.new_stream().unwrap(),
             context,
             _turn: turn,

@@ -102,7 +102,7 @@ fn a_driver_that_refuses_names_its_call() {
         ),
         (
             "cuModuleLoadData:1:209",
-            ["loading the kernels", "CUDA_ERROR_NO_BINARY_FOR_GPU"],
+            ["loading kernel tg_", "CUDA_ERROR_NO_BINARY_FOR_GPU"],
         ),
         (
             "cuModuleGetFunction:1:500",

@@ -4,9 +4,9 @@ mod pair;
 pub mod step;
 
 use super::cuda::{Exec, LaunchedBy, OpenGpu, nccl, peer};
+use super::gpus;
 use super::measure::{self, Chunk, Plan, Steps};
 use super::memory::Progress;
-use super::{gpus, open};
 use clap::Args;
 use libloading::Library;
 use pair::{End, Pair};
@@ -105,7 +105,7 @@ pub fn run(args: &HandoverArgs) -> Result<()> {
     let plan = &args.plan;
     let (ways, out) = (plan.ways(WAYS)?, plan.on.print.open()?);
     let [a, b] = gpus(&plan.on.device)?;
-    let gpus = [open(a)?, open(b)?];
+    let gpus = [OpenGpu::new(a)?, OpenGpu::new(b)?];
     let (mut there, is_all) = (vec![], plan.ways == ["all"]);
     for way in ways.into_iter().map(Way::of) {
         match check(&gpus, way) {

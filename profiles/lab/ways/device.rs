@@ -1,8 +1,7 @@
 //! What the host launches once a run: graphs that launch one another (kernels/ways/device.cu), a kernel that stays for all steps, and
 //! one that launches all that follows.
 
-use super::super::LAUNCHING;
-use super::super::cuda::{Argument, Captured, Exec, Launch, LaunchedBy, Module};
+use super::super::cuda::{Argument, Captured, Exec, Launch, LaunchedBy};
 use super::step::{BUCKETS, THREADS, WIDEST};
 use super::{Ground, Launching};
 use tailgraph::error::Result;
@@ -47,12 +46,7 @@ pub fn persistent(ground: &Ground) -> Result<Launching> {
 /// A kernel that launches a step's kernels, and its own next turn (kernels/cdp/turn.cu). Its image has the device runtime, and the
 /// step's kernels once more: no other way pays for that.
 pub fn launching(ground: &Ground, own_stream: bool) -> Result<Launching> {
-    let module = Module::of_image(
-        &ground.memory.gpu.context,
-        "loading the kernels that launch kernels",
-        &LAUNCHING.0,
-    )?;
-    let turn = module.kernel("tg_cdp_turn")?;
+    let turn = ground.memory.gpu.module.kernel("tg_cdp_turn")?;
     Ok(Box::new(move |ground, _| {
         let queued = ground.queue_one(&turn, &[Argument::U32(own_stream.into())]);
         queued.map(|()| 1)

@@ -10,9 +10,9 @@ pub mod step;
 pub use conditional::Body;
 pub use ground::{Ground, Run};
 
-use super::cuda::Wait;
+use super::cuda::{OpenGpu, Wait};
+use super::gpus;
 use super::measure::{self, Plan};
-use super::{gpus, open as open_gpu};
 use clap::Args;
 use serde_json::json;
 use std::rc::Rc;
@@ -85,7 +85,7 @@ pub fn run(args: &LaunchArgs) -> Result<()> {
     let plan = &args.plan;
     let (ways, out) = (plan.ways(WAYS)?, plan.on.print.open()?);
     let [ordinal] = gpus(&plan.on.device)?;
-    let gpus = [open_gpu(ordinal)?];
+    let gpus = [OpenGpu::new(ordinal)?];
     let mut things = vec![];
     for &kernels in &args.kernels {
         let reference = Rc::new(step::reference(kernels, plan.most_steps()));

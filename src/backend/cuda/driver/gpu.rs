@@ -48,7 +48,7 @@ impl OpenGpu {
             .map_err(|error| failed(&format!("opening {info}"), error))?;
         // SAFETY: memory and order are this backend's own business; it has no array that cudarc would track.
         unsafe { context.disable_event_tracking() };
-        let module = Module::load(&context)?;
+        let module = Module::new(&context)?;
         Ok(Self {
             info,
             context,

@@ -1,65 +1,88 @@
 //! The kernels as the build script left them: machine code for every architecture, and what each kernel takes.
 
 use crate::error::{Error, Result};
-use serde::Deserialize;
-use std::collections::BTreeMap;
-use std::sync::LazyLock;
 
-/// The driver reads the image in place and wants it aligned like a section of its own.
+include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
+
 #[repr(C, align(64))]
 struct Aligned<Bytes: ?Sized>(Bytes);
 
-static ALIGNED: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(
-    env!("OUT_DIR"),
-    "/tailgraph.fatbin"
-)));
+static IMAGES: &Aligned<[u8]> =
+    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/kernels.fatbin")));
 
 /// Whether this build has kernels: the feature `cuda` compiles them.
 pub const HAS_KERNELS: bool = cfg!(feature = "cuda");
 
-/// All kernels for all architectures, as `cuModuleLoadData` takes them, but for the laboratory's (profiles/lab).
-pub fn image() -> &'static [u8] {
-    &ALIGNED.0
-}
-
-/// What one kernel, or one device function that was not inlined, takes on one architecture.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct KernelUsage {
-    pub name: String,
-    /// As in `sm_90a`.
-    pub arch: String,
+/// One kernel on one architecture.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BuiltKernel {
+    pub name: &'static str,
+    /// An element of [`ARCHITECTURES`].
+    pub architecture: &'static str,
     pub registers: u32,
-    /// Static shared memory of one block.
-    pub shared_bytes: u32,
-    pub stack_bytes: u32,
-    pub spill_store_bytes: u32,
-    pub spill_load_bytes: u32,
+    /// Bytes of all of its arguments.
+    pub argument_bytes: u32,
+    /// Where the image of its unit begins among all images.
+    pub(super) image_at: usize,
 }
 
-/// The build's table, by name and architecture.
+impl BuiltKernel {
+    /// The image that holds it, as `cuModuleLoadData` takes it: a fat binary, which says itself where it ends.
+    pub(super) fn image(&self) -> &'static [u8] {
+        &IMAGES.0[self.image_at..]
+    }
+}
+
+/// All kernels, by name and architecture; an architecture that a kernel is not for has none of its name.
+pub fn kernels() -> &'static [BuiltKernel] {
+    KERNELS
+}
+
+/// The architecture, as nvcc names it, whose code GPUs of this compute capability run.
 ///
 /// # Errors
-/// A table that is not what the build script writes.
-pub fn kernels() -> Result<Vec<KernelUsage>> {
-    let json = include_str!(concat!(env!("OUT_DIR"), "/kernels.json"));
-    serde_json::from_str(json).map_err(|error| Error::file("kernels.json", error.to_string()))
+/// This build has no kernels for it.
+pub fn architecture((major, minor): (u32, u32)) -> Result<&'static str> {
+    let found = match (major, minor) {
+        (8, _) => "sm_80",
+        (9, 0) => "sm_90a",
+        (10, _) => "sm_100",
+        _ => "",
+    };
+    let found = ARCHITECTURES.iter().find(|name| **name == found);
+    found.copied().ok_or_else(|| {
+        Error::Runtime(format!(
+            "this build has no kernels for compute capability {major}.{minor}; it is for {}",
+            ARCHITECTURES.join(", ")
+        ))
+    })
 }
 
-/// Bytes of all arguments of the kernel of this name.
+/// The kernel of this name for an architecture.
 ///
 /// # Errors
 /// This build has no such kernel.
-pub fn argument_bytes(kernel: &str) -> Result<u32> {
-    static ALL: LazyLock<std::result::Result<BTreeMap<String, u32>, String>> =
-        LazyLock::new(|| {
-            let json = include_str!(concat!(env!("OUT_DIR"), "/arguments.json"));
-            serde_json::from_str(json).map_err(|error| error.to_string())
-        });
-    let all = ALL.as_ref();
-    let all = all.map_err(|message| Error::file("arguments.json", message.clone()))?;
-    let found = all.get(kernel).copied();
-    found.ok_or_else(|| Error::Runtime(format!("this build has no kernel {kernel}")))
+pub fn kernel(name: &str, architecture: &str) -> Result<&'static BuiltKernel> {
+    let key = |kernel: &BuiltKernel| (kernel.name, kernel.architecture);
+    let found = KERNELS.binary_search_by_key(&(name, architecture), key);
+    let found = found.map(|at| &KERNELS[at]);
+    found.map_err(|_| {
+        Error::Runtime(format!(
+            "this build has no kernel {name} for {architecture}; it is for {}",
+            ARCHITECTURES.join(", ")
+        ))
+    })
+}
+
+/// Bytes of all arguments of the kernel of this name, which are the same for all architectures.
+///
+/// # Errors
+/// This build has no such kernel.
+pub fn argument_bytes(name: &str) -> Result<u32> {
+    let at = KERNELS.partition_point(|kernel| kernel.name < name);
+    let found = KERNELS.get(at).filter(|kernel| kernel.name == name);
+    let found = found.map(|kernel| kernel.argument_bytes);
+    found.ok_or_else(|| Error::Runtime(format!("this build has no kernel {name}")))
 }
 
 /// What a kernel tells its launcher: the `N` numbers of this name (`LAUNCH_CONSTANTS` of kernels/common/launch.cuh).
@@ -67,14 +90,8 @@ pub fn argument_bytes(kernel: &str) -> Result<u32> {
 /// # Errors
 /// This build has no such numbers, or others than `N`.
 pub fn constants<const N: usize>(name: &str) -> Result<[u32; N]> {
-    static ALL: LazyLock<std::result::Result<BTreeMap<String, Vec<u32>>, String>> =
-        LazyLock::new(|| {
-            let json = include_str!(concat!(env!("OUT_DIR"), "/constants.json"));
-            serde_json::from_str(json).map_err(|error| error.to_string())
-        });
-    let all = ALL.as_ref();
-    let all = all.map_err(|message| Error::file("constants.json", message.clone()))?;
-    let found = all.get(name).map_or(&[][..], Vec::as_slice);
+    let found = CONSTANTS.binary_search_by_key(&name, |(name, _)| name);
+    let found = found.map_or(&[][..], |at| CONSTANTS[at].1);
     found.try_into().map_err(|_| {
         let found = found.len();
         Error::Runtime(format!(
@@ -88,38 +105,43 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kernel_is_there_for_every_architecture_and_spills_nothing() {
-        let mut architectures = BTreeMap::<String, Vec<String>>::new();
-        for kernel in kernels().unwrap() {
-            assert_eq!(
-                (kernel.spill_store_bytes, kernel.spill_load_bytes),
-                (0, 0),
-                "{kernel:?}"
-            );
-            if kernel.name.starts_with("tg_") {
-                assert!(
-                    kernel.registers > 0,
-                    "{kernel:?} was compiled but not linked"
-                );
-            }
-            architectures
-                .entry(kernel.name)
-                .or_default()
-                .push(kernel.arch);
-        }
-        for name in [
-            "tg_rmsnorm_bf16",
-            "tg_rmsnorm_sampled_f32",
-            "tg_embed_f16",
-            "tg_dispatch",
-            "tg_dispatch_claims",
-            "tg_dispatch_tail",
+    fn kernels_are_there_for_the_architectures_that_they_are_for() {
+        let architectures = |name| {
+            let of_name = kernels().iter().filter(|kernel| kernel.name == name);
+            of_name
+                .map(|kernel| kernel.architecture)
+                .collect::<Vec<_>>()
+        };
+        let built = |all: &[&'static str]| {
+            let built = all.iter().filter(|name| ARCHITECTURES.contains(*name));
+            built.copied().collect::<Vec<_>>()
+        };
+        let all = ["sm_100", "sm_80", "sm_90a"];
+        for (name, expected) in [
+            ("tg_rmsnorm_bf16", &all[..]),
+            ("tg_embed_f16", &all),
+            ("tg_dispatch", &all),
+            ("tg_dispatch_claims", &all),
+            ("tg_dispatch_tail", &all),
+            ("tg_skinny_project_bf16", &["sm_100", "sm_90a"]),
+            ("tg_split_rows", &["sm_90a"]),
         ] {
-            let found = architectures
-                .get(name)
-                .unwrap_or_else(|| panic!("no {name}"));
-            assert_eq!(found, &["sm_100", "sm_80", "sm_90a"], "{name}");
+            assert_eq!(architectures(name), built(expected), "{name}");
         }
+        for kernel in kernels() {
+            assert!(kernel.registers > 0, "{kernel:?}");
+            let found = argument_bytes(kernel.name).unwrap();
+            assert_eq!(found, kernel.argument_bytes, "{kernel:?}");
+            assert_eq!(
+                super::kernel(kernel.name, kernel.architecture).unwrap(),
+                kernel
+            );
+        }
+        let error = super::kernel("tg_split_rows", "sm_80").unwrap_err();
+        assert!(
+            error.to_string().contains("tg_split_rows for sm_80"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -133,12 +155,12 @@ mod tests {
     }
 
     #[test]
-    fn the_image_is_an_aligned_fat_binary() {
-        assert_eq!(image().as_ptr() as usize % 64, 0);
-        assert_eq!(
-            image()[..4],
-            0xBA55_ED50_u32.to_le_bytes(),
-            "a fat binary's magic number"
-        );
+    fn images_are_aligned_fat_binaries() {
+        for kernel in kernels() {
+            let image = kernel.image();
+            assert_eq!(image.as_ptr() as usize % 64, 0, "{kernel:?}");
+            let magic = 0xBA55_ED50_u32.to_le_bytes();
+            assert_eq!(image[..4], magic, "{kernel:?}: a fat binary's magic number");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Finds the driver and its GPUs, without creating a context or touching any GPU's memory.
 
-use super::image::HAS_KERNELS;
+use super::image::{self, HAS_KERNELS};
 use crate::backend::cuda::tuning::GpuClass;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
@@ -33,10 +33,8 @@ pub struct Gpu {
 impl Gpu {
     /// Whether this build has kernels for it; otherwise what is wrong, in one line.
     pub fn usable(&self) -> Result<(), Missing> {
-        match self.compute_capability {
-            (8 | 10, _) | (9, 0) => Ok(()),
-            _ => Err(Missing::Architecture(self.clone())),
-        }
+        let architecture = image::architecture(self.compute_capability);
+        architecture.map_or_else(|_| Err(Missing::Architecture(self.clone())), |_| Ok(()))
     }
 }
 
@@ -77,8 +75,9 @@ pub enum Missing {
     #[error("cuda:{asked} does not exist, the driver shows {}: name one of these", ordinals(*.gpus))]
     Ordinal { asked: u32, gpus: usize },
     #[error(
-        "{0}: expected compute capability 8.x, 9.0 or 10.x, which is what this build has kernels for: choose another \
-         GPU, or use `device` cpu"
+        "{0}: expected compute capability {built}, which is what this build has kernels for: choose another \
+         GPU, or use `device` cpu",
+        built = capabilities()
     )]
     Architecture(Gpu),
     #[error(
@@ -89,6 +88,18 @@ pub enum Missing {
         /// The driver's name for the error, as in `CUDA_ERROR_SYSTEM_DRIVER_MISMATCH`.
         code: String,
     },
+}
+
+/// What this build has kernels for.
+fn capabilities() -> String {
+    let each = image::ARCHITECTURES.iter().map(|name| match *name {
+        "sm_80" => "8.x",
+        "sm_90a" => "9.0",
+        _ => "10.x",
+    });
+    let each = each.collect::<Vec<_>>().join(", ");
+    each.rsplit_once(", ")
+        .map_or(each.clone(), |(first, last)| format!("{first} or {last}"))
 }
 
 fn ordinals(gpus: usize) -> String {

@@ -1,21 +1,27 @@
-//! The image loaded into a GPU: its kernels by name.
+//! The images loaded into a GPU: this build's kernels by name.
 
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::errors::failed;
-use crate::backend::cuda::driver::image;
+use crate::backend::cuda::driver::image::{self, BuiltKernel};
 use crate::error::{Error, Result};
-use cudarc::driver::result;
+use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::{CudaContext, sys};
+use std::collections::BTreeMap;
 use std::ffi::CString;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
-/// An image of kernels in one GPU's memory.
+/// This build's kernels for one GPU. Each unit of kernels is an image of its own, which is loaded when the first of its kernels is asked
+/// for: a model has kernels in few of them.
 #[derive(Debug)]
 pub struct Module {
     context: Arc<CudaContext>,
-    handle: sys::CUmodule,
-    stamping: AtomicBool,
+    /// Whose images the GPU runs.
+    architecture: &'static str,
+    /// By where an image begins among all.
+    loaded: Mutex<BTreeMap<usize, sys::CUmodule>>,
+    /// Where kernels leave stamps; 0: they leave none.
+    stamping: AtomicU64,
 }
 
 // SAFETY: a module handle may be used from any thread that has its context bound, which every method does.
@@ -25,43 +31,51 @@ unsafe impl Sync for Module {}
 
 impl Module {
     /// # Errors
-    /// The driver refuses the image, as it does where the image has no code for the GPU's architecture.
-    pub fn load(context: &Arc<CudaContext>) -> Result<Arc<Self>> {
-        Self::of_image(context, "loading the kernels", image::image())
-    }
-
-    /// Kernels of another image: a whole fat binary, aligned to 64 bytes. `what` is being done, for messages.
-    ///
-    /// # Errors
-    /// As for [`Self::load`].
-    pub fn of_image(
-        context: &Arc<CudaContext>,
-        what: &str,
-        image: &'static [u8],
-    ) -> Result<Arc<Self>> {
-        let refused = |error| failed(what, error);
-        context.bind_to_thread().map_err(refused)?;
-        // SAFETY: the image is a whole fat binary, aligned, and never freed.
-        let handle = unsafe { result::module::load_data(image.as_ptr().cast()) };
+    /// This build has no kernels for the GPU's architecture, or the driver does not tell it.
+    pub fn new(context: &Arc<CudaContext>) -> Result<Arc<Self>> {
+        let capability = context.compute_capability();
+        let (major, minor) =
+            capability.map_err(|error| failed("asking a GPU for its compute capability", error))?;
         Ok(Arc::new(Self {
             context: context.clone(),
-            handle: handle.map_err(refused)?,
-            stamping: AtomicBool::new(false),
+            architecture: image::architecture((major as u32, minor as u32))?,
+            loaded: Mutex::default(),
+            stamping: AtomicU64::new(0),
         }))
     }
 
-    /// Of the GPU that the image is loaded into.
+    /// Of the GPU that the kernels are loaded into.
     pub fn context(&self) -> &Arc<CudaContext> {
         &self.context
     }
 
-    /// The handle of the `extern "C"` kernel of this name, which is good as long as the module is loaded.
+    /// The handle of the `extern "C"` kernel of this name, which is good as long as the module is there.
     pub(super) fn function(&self, name: &str) -> Result<sys::CUfunction> {
+        let kernel = image::kernel(name, self.architecture)?;
         let refused = |error| failed(&format!("finding kernel {name}"), error);
         self.context.bind_to_thread().map_err(refused)?;
-        // SAFETY: the module is loaded until it is dropped.
-        let handle = unsafe { result::module::get_function(self.handle, symbol(name)?) };
+        let handle = self.image_of(kernel)?;
+        // SAFETY: images stay loaded until the module is dropped.
+        let handle = unsafe { result::module::get_function(handle, symbol(name)?) };
         handle.map_err(refused)
+    }
+
+    /// The image that holds a kernel, loaded. The context must be bound.
+    fn image_of(&self, kernel: &BuiltKernel) -> Result<sys::CUmodule> {
+        let mut loaded = self.loaded.lock().expect("no loading thread panics");
+        if let Some(image) = loaded.get(&kernel.image_at) {
+            return Ok(*image);
+        }
+        // SAFETY: the image is a whole fat binary, aligned, and never freed.
+        let image = unsafe { result::module::load_data(kernel.image().as_ptr().cast()) };
+        let image =
+            image.map_err(|error| failed(&format!("loading kernel {}", kernel.name), error))?;
+        loaded.insert(kernel.image_at, image);
+        let stamping = self.stamping.load(Ordering::Acquire);
+        if stamping != 0 {
+            stamp(image, stamping)?;
+        }
+        Ok(image)
     }
 
     /// From now on kernels are launched, and captured, so that they leave stamps at `address` (kernels/common/stamps.cuh); 0:
@@ -70,27 +84,19 @@ impl Module {
     /// # Errors
     /// The driver refuses the copy.
     pub fn set_stamping(&self, address: Address) -> Result<()> {
-        let name = "tg_stamping";
-        let refused = |error| failed(&format!("setting constant {name}"), error);
-        self.context.bind_to_thread().map_err(refused)?;
-        // SAFETY: the module is loaded until it is dropped.
-        let found = unsafe { result::module::get_global(self.handle, symbol(name)?) };
-        let (at, bytes) = found.map_err(refused)?;
-        if bytes != size_of::<Address>() {
-            return Err(Error::Runtime(format!(
-                "constant {name} has {bytes} bytes, expected {}: build again",
-                size_of::<Address>()
-            )));
+        let bound = self.context.bind_to_thread();
+        bound.map_err(|error| failed("setting where kernels leave stamps", error))?;
+        let loaded = self.loaded.lock().expect("no loading thread panics");
+        for image in loaded.values() {
+            stamp(*image, address)?;
         }
-        // SAFETY: the constant lies at `at` and has as many bytes as an address.
-        unsafe { result::memcpy_htod_sync(at, &[address]) }.map_err(refused)?;
-        self.stamping.store(address != 0, Ordering::Release);
+        self.stamping.store(address, Ordering::Release);
         Ok(())
     }
 
     /// Whether launches ask for stamps.
     pub(super) fn stamping(&self) -> bool {
-        self.stamping.load(Ordering::Acquire)
+        self.stamping.load(Ordering::Acquire) != 0
     }
 }
 
@@ -98,10 +104,37 @@ impl Drop for Module {
     fn drop(&mut self) {
         // A failure here leaves the code in memory until the context goes, and there is nobody to tell.
         if self.context.bind_to_thread().is_ok() {
-            // SAFETY: loaded by `load`, unloaded once; kernels keep the module alive.
-            let _ = unsafe { result::module::unload(self.handle) };
+            for image in self
+                .loaded
+                .get_mut()
+                .expect("no loading thread panics")
+                .values()
+            {
+                // SAFETY: loaded by `image_of`, unloaded once; kernels keep the module alive.
+                let _ = unsafe { result::module::unload(*image) };
+            }
         }
     }
+}
+
+/// Sets where the kernels of an image leave stamps. The context must be bound.
+fn stamp(image: sys::CUmodule, address: Address) -> Result<()> {
+    let name = "tg_stamping";
+    let refused = |error| failed(&format!("setting constant {name}"), error);
+    // SAFETY: the image is loaded.
+    let (at, bytes) = match unsafe { result::module::get_global(image, symbol(name)?) } {
+        // None of its kernels is one of a step's.
+        Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_FOUND)) => return Ok(()),
+        found => found.map_err(refused)?,
+    };
+    if bytes != size_of::<Address>() {
+        return Err(Error::Runtime(format!(
+            "constant {name} has {bytes} bytes, expected {}: build again",
+            size_of::<Address>()
+        )));
+    }
+    // SAFETY: the constant lies at `at` and has as many bytes as an address.
+    unsafe { result::memcpy_htod_sync(at, &[address]) }.map_err(refused)
 }
 
 fn symbol(name: &str) -> Result<CString> {

@@ -300,7 +300,7 @@ mod tests {
             class: GpuClass::parse("m132-b4800").unwrap(),
             block_bytes: 227 * 1024,
         };
-        let library = Library::unloaded(gpu).unwrap();
+        let library = Library::unloaded(gpu);
         let kernels = Grouped::load(&library, Precision::new(operand, WeightFormat::BF16));
         kernels.unwrap().unwrap()
     }

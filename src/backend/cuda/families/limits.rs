@@ -6,9 +6,8 @@ use crate::backend::cuda::driver::launch::Kernel;
 use crate::backend::cuda::driver::module::Module;
 use crate::backend::cuda::tuning::GpuClass;
 use crate::backend::cuda::tuning::variants::Architecture;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
-use std::collections::HashSet;
 use std::sync::Arc;
 
 /// Dynamic shared memory that a block may have on every GPU that is served: what 8.6 and 8.9 grant, which have the least.
@@ -93,14 +92,8 @@ impl GpuShape {
 /// This build's kernels, for one GPU.
 pub struct Library {
     pub gpu: GpuShape,
-    kernels: Kernels,
-}
-
-/// Where kernels are found.
-enum Kernels {
-    Loaded(Arc<Module>),
-    /// By these names in this build's image: to lower to, and not to launch.
-    Named(HashSet<String>),
+    /// What has loaded them; none: they are there to lower to, and not to launch.
+    module: Option<Arc<Module>>,
 }
 
 impl Library {
@@ -111,32 +104,25 @@ impl Library {
     pub fn loaded(module: &Arc<Module>) -> Result<Self> {
         Ok(Self {
             gpu: GpuShape::of(module)?,
-            kernels: Kernels::Loaded(module.clone()),
+            module: Some(module.clone()),
         })
     }
 
     /// As a GPU of this shape would have them, without one.
-    ///
-    /// # Errors
-    /// The build's table of kernels is not what the build script writes.
-    pub fn unloaded(gpu: GpuShape) -> Result<Self> {
-        let names = image::kernels()?.into_iter().map(|kernel| kernel.name);
-        Ok(Self {
-            gpu,
-            kernels: Kernels::Named(names.collect()),
-        })
+    pub fn unloaded(gpu: GpuShape) -> Self {
+        Self { gpu, module: None }
     }
 
     /// The `extern "C"` kernel of this name.
     ///
     /// # Errors
-    /// This build has no such kernel.
+    /// This build has no such kernel for the GPU.
     pub fn kernel(&self, name: &str) -> Result<Kernel> {
-        match &self.kernels {
-            Kernels::Loaded(module) => module.kernel(name),
-            Kernels::Named(names) if names.contains(name) => Ok(Kernel::unloaded(name)),
-            Kernels::Named(_) => Err(Error::Runtime(format!("this build has no kernel {name}"))),
+        if let Some(module) = &self.module {
+            return module.kernel(name);
         }
+        image::kernel(name, image::architecture(self.gpu.capability)?)?;
+        Ok(Kernel::unloaded(name))
     }
 
     /// A kernel, with the numbers that it leaves for its launcher.

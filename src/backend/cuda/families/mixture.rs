@@ -123,14 +123,11 @@ mod tests {
     fn an_sm_has_room_for_four_blocks_that_combine_rounded_sums() {
         use crate::backend::cuda::driver::image;
         const SM_REGISTERS: u32 = 65_536;
-        let kernels = image::kernels().unwrap();
         for name in [
             "tg_combine_rounded_four_bf16",
             "tg_combine_rounded_four_f16",
         ] {
-            let is_it =
-                |kernel: &&image::KernelUsage| kernel.name == name && kernel.arch == "sm_90a";
-            let kernel = kernels.iter().find(is_it).unwrap();
+            let kernel = image::kernel(name, "sm_90a").unwrap();
             let of_block = kernel.registers.next_multiple_of(8) * abi::TG_NORM_THREADS;
             assert!(SM_REGISTERS / of_block >= 4, "{kernel:?}");
         }

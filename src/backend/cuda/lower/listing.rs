@@ -45,7 +45,7 @@ impl<'a> Listing<'a> {
         options: &EngineOptions,
     ) -> Result<Self> {
         let config = plan.config.clone();
-        let kernels = Kernels::load(&Library::unloaded(gpu)?, &config, precision, choice)?;
+        let kernels = Kernels::load(&Library::unloaded(gpu), &config, precision, choice)?;
         let shape = ArenaShape {
             rows: plan.ladders.largest() as usize,
             slots: options.max_seqs as usize,

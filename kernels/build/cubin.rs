@@ -1,0 +1,144 @@
+//! What the kernels in a cubin take, and the numbers that they leave for their launchers: read from its ELF sections, which ptxas and
+//! nvlink write alike for every architecture.
+
+use object::{File, Object, ObjectSection, ObjectSymbol, SymbolIndex};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// A kernel on one architecture.
+pub struct BuiltKernel {
+    pub name: String,
+    pub architecture: &'static str,
+    pub registers: u32,
+    pub argument_bytes: u32,
+    pub image_at: usize,
+}
+
+/// The kernel as src/backend/cuda/driver/image.rs has it.
+impl fmt::Display for BuiltKernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            name,
+            architecture,
+            registers,
+            argument_bytes,
+            image_at,
+        } = self;
+        write!(
+            f,
+            "BuiltKernel {{ name: {name:?}, architecture: {architecture:?}, registers: {registers}, \
+             argument_bytes: {argument_bytes}, image_at: {image_at} }},"
+        )
+    }
+}
+
+/// Names of the arrays that kernels leave (`LAUNCH_CONSTANTS` of kernels/common/launch.cuh) end so.
+const CONSTANTS: &str = "_tile";
+
+/// Attributes of `.nv.info` sections, as `cuobjdump -elf` names them.
+/// Bytes up to the end of the last parameter; before the first there may be some that align it.
+const EIATTR_CBANK_PARAM_SIZE: u8 = 0x19;
+/// A parameter: its number and, in the upper half of the second word, where it begins.
+const EIATTR_KPARAM_INFO: u8 = 0x17;
+const EIATTR_REGCOUNT: u8 = 0x2f;
+/// The format of an attribute whose value follows it; others have theirs in its last two bytes.
+const EIFMT_SVAL: u8 = 4;
+
+/// The kernels of ours in a cubin, whose image begins at `image_at`.
+pub fn kernels(
+    file: &File,
+    architecture: &'static str,
+    image_at: usize,
+) -> Result<Vec<BuiltKernel>, String> {
+    let info = |name: &str| {
+        let section = file
+            .section_by_name(name)
+            .ok_or(format!("no section {name}"))?;
+        attributes(section.data().map_err(|error| error.to_string())?)
+            .ok_or(format!("section {name} is cut off"))
+    };
+    let mut kernels = vec![];
+    for (attribute, value) in info(".nv.info")? {
+        let [symbol, registers] = value[..] else {
+            continue;
+        };
+        if attribute != EIATTR_REGCOUNT {
+            continue;
+        }
+        let symbol = file.symbol_by_index(SymbolIndex(symbol as usize));
+        let name = symbol.and_then(|symbol| symbol.name());
+        let name = name.map_err(|error| error.to_string())?.to_owned();
+        // The device runtime has kernels of its own.
+        if !name.starts_with("tg_") {
+            continue;
+        }
+        // A function that was not inlined has registers too, but no parameters in a constant bank.
+        let (mut from, mut until) = (u32::MAX, None);
+        for (attribute, value) in info(&format!(".nv.info.{name}"))? {
+            match (attribute, &value[..]) {
+                (EIATTR_CBANK_PARAM_SIZE, [bytes]) => until = Some(*bytes),
+                (EIATTR_KPARAM_INFO, [_, ordinal_and_offset, _]) => {
+                    from = from.min(ordinal_and_offset >> 16);
+                }
+                _ => {}
+            }
+        }
+        if let Some(until) = until {
+            kernels.push(BuiltKernel {
+                name,
+                architecture,
+                registers,
+                argument_bytes: until.saturating_sub(from),
+                image_at,
+            });
+        }
+    }
+    Ok(kernels)
+}
+
+/// The attributes of an `.nv.info` section and the words of each; `None` where one is cut off.
+fn attributes(mut data: &[u8]) -> Option<Vec<(u8, Vec<u32>)>> {
+    let mut found = vec![];
+    while let [format, attribute, low, high, rest @ ..] = data {
+        let value = u16::from_le_bytes([*low, *high]);
+        let (words, rest) = if *format == EIFMT_SVAL {
+            let (words, rest) = rest.split_at_checked(value.into())?;
+            (words_of(words), rest)
+        } else {
+            (vec![value.into()], rest)
+        };
+        found.push((*attribute, words));
+        data = rest;
+    }
+    data.is_empty().then_some(found)
+}
+
+/// The arrays of numbers in a cubin, by their names.
+pub fn constants(file: &File) -> Result<BTreeMap<String, Vec<u32>>, String> {
+    let mut found = BTreeMap::new();
+    for symbol in file.symbols() {
+        let name = symbol.name().map_err(|error| error.to_string())?;
+        if !name.starts_with("tg_") || !name.ends_with(CONSTANTS) {
+            continue;
+        }
+        let section = symbol
+            .section_index()
+            .ok_or(format!("{name} lies in no section"))?;
+        let section = file
+            .section_by_index(section)
+            .map_err(|error| error.to_string())?;
+        let data = section.data_range(symbol.address(), symbol.size());
+        let data = data
+            .map_err(|error| error.to_string())?
+            .ok_or(format!("{name} has no data"))?;
+        found.insert(name.to_owned(), words_of(data));
+    }
+    Ok(found)
+}
+
+fn words_of(bytes: &[u8]) -> Vec<u32> {
+    let words = bytes.chunks_exact(4);
+    words
+        .map(|word| u32::from_le_bytes(word.try_into().expect("four bytes")))
+        .collect()
+}
