@@ -88,11 +88,8 @@ fn kernels() -> Result<(), String> {
     }
     let denies_spills = std::env::var_os("TAILGRAPH_DENY_SPILLS").is_some_and(|set| set == "1");
     let out_dir = std::env::var("OUT_DIR").expect("cargo sets OUT_DIR");
-    let mut made = nvcc::build(&nvcc::find()?, Path::new(&out_dir))?;
-    // A kernel that stands in two images is that of its own unit, not of one that this is linked into.
-    made.sort_by_key(|image| image.has_others);
     let (mut images, mut kernels, mut constants) = (vec![], BTreeMap::new(), BTreeMap::new());
-    for image in made {
+    for image in nvcc::build(&nvcc::find()?, Path::new(&out_dir))? {
         for line in image.printed()?.lines() {
             if line.contains("spilled") && denies_spills {
                 println!("cargo::error={line}: use fewer registers or smaller tiles");
@@ -101,40 +98,43 @@ fn kernels() -> Result<(), String> {
             }
         }
         let named = |error: String| format!("{}: {error}", image.cubin().display());
-        let cubin = std::fs::read(image.cubin()).map_err(|error| named(error.to_string()))?;
+        let [cubin, fat_binary] = [image.cubin(), image.fat_binary()].map(std::fs::read);
+        let cubin = cubin.map_err(|error| named(error.to_string()))?;
         let file = object::File::parse(&*cubin).map_err(|error| named(error.to_string()))?;
-        for kernel in cubin::kernels(&file, image.architecture, images.len()).map_err(named)? {
-            let key = (kernel.name.clone(), kernel.architecture);
-            let is_new = !kernels.contains_key(&key);
-            if is_new {
-                kernels.insert(key, kernel);
-            } else if !image.has_others {
-                return Err(named(format!("{} stands in another unit too", kernel.name)));
+        let (architecture, image_at) = (image.architecture, images.len());
+        for kernel in cubin::kernels(&file).map_err(named)? {
+            let cubin::Kernel {
+                name,
+                registers,
+                argument_bytes,
+            } = kernel;
+            let built = format!(
+                "BuiltKernel {{ name: {name:?}, architecture: {architecture:?}, registers: {registers}, \
+                 argument_bytes: {argument_bytes}, image_at: {image_at} }},"
+            );
+            if kernels
+                .insert((name.clone(), architecture), built)
+                .is_some()
+            {
+                return Err(named(format!("{name} stands in another unit too")));
             }
         }
         for (name, values) in cubin::constants(&file).map_err(named)? {
-            let before = constants.insert(name.clone(), values.clone());
-            if before.is_some_and(|before| before != values) {
+            let built = format!("({name:?}, &{values:?}),");
+            let before = constants.insert(name.clone(), built.clone());
+            if before.is_some_and(|before| before != built) {
                 return Err(named(format!(
-                    "{name} is {values:?}, and another in another image"
+                    "{name} is {values:?}, and something else in another image"
                 )));
             }
         }
-        let fat_binary = std::fs::read(image.fat_binary());
         images.extend(fat_binary.map_err(|error| named(error.to_string()))?);
         // The driver reads an image in place and wants it aligned like a section of its own.
         images.resize(images.len().next_multiple_of(64), 0);
     }
-    let kernels: String = kernels.values().map(ToString::to_string).collect();
-    let constants = constants
-        .iter()
-        .map(|(name, values)| format!("({name:?}, &{values:?}),"));
-    write_kernels(
-        &images,
-        &nvcc::architectures()?,
-        &kernels,
-        &constants.collect::<String>(),
-    )
+    let kernels: String = kernels.into_values().collect();
+    let constants: String = constants.into_values().collect();
+    write_kernels(&images, &nvcc::architectures()?, &kernels, &constants)
 }
 
 /// No kernels, for all architectures.

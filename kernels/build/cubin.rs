@@ -3,33 +3,12 @@
 
 use object::{File, Object, ObjectSection, ObjectSymbol, SymbolIndex};
 use std::collections::BTreeMap;
-use std::fmt;
 
-/// A kernel on one architecture.
-pub struct BuiltKernel {
+/// What a kernel takes.
+pub struct Kernel {
     pub name: String,
-    pub architecture: &'static str,
     pub registers: u32,
     pub argument_bytes: u32,
-    pub image_at: usize,
-}
-
-/// The kernel as src/backend/cuda/driver/image.rs has it.
-impl fmt::Display for BuiltKernel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            name,
-            architecture,
-            registers,
-            argument_bytes,
-            image_at,
-        } = self;
-        write!(
-            f,
-            "BuiltKernel {{ name: {name:?}, architecture: {architecture:?}, registers: {registers}, \
-             argument_bytes: {argument_bytes}, image_at: {image_at} }},"
-        )
-    }
 }
 
 /// Names of the arrays that kernels leave (`LAUNCH_CONSTANTS` of kernels/common/launch.cuh) end so.
@@ -44,12 +23,8 @@ const EIATTR_REGCOUNT: u8 = 0x2f;
 /// The format of an attribute whose value follows it; others have theirs in its last two bytes.
 const EIFMT_SVAL: u8 = 4;
 
-/// The kernels of ours in a cubin, whose image begins at `image_at`.
-pub fn kernels(
-    file: &File,
-    architecture: &'static str,
-    image_at: usize,
-) -> Result<Vec<BuiltKernel>, String> {
+/// The kernels of ours in a cubin.
+pub fn kernels(file: &File) -> Result<Vec<Kernel>, String> {
     let info = |name: &str| {
         let section = file
             .section_by_name(name)
@@ -84,12 +59,10 @@ pub fn kernels(
             }
         }
         if let Some(until) = until {
-            kernels.push(BuiltKernel {
+            kernels.push(Kernel {
                 name,
-                architecture,
                 registers,
                 argument_bytes: until.saturating_sub(from),
-                image_at,
             });
         }
     }

@@ -1,10 +1,11 @@
 //! Finds nvcc and compiles kernels/*/*.cu into an image for each unit and GPU that we run on.
 
 use std::env;
+use std::fs::File;
 use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 /// Families lie in folders of this one, and include each other's headers by their paths from here.
@@ -21,8 +22,6 @@ const PACKED: [&str; 2] = ["-64", "--compress-mode=size"];
 #[derive(Debug, Clone)]
 pub struct Image {
     pub architecture: &'static str,
-    /// Whether other units are linked into it, whose kernels have images of their own.
-    pub has_others: bool,
     folder: PathBuf,
 }
 
@@ -112,47 +111,35 @@ pub fn architectures() -> Result<Vec<&'static str>, String> {
     ))
 }
 
-/// How a unit is compiled, as its first line says: `// build:` and words.
-#[derive(Debug, Clone, Default)]
-struct Recipe {
-    /// Architectures that its kernels have a body for, as in `sm_90a`; none: all of them.
-    architectures: Vec<String>,
-    /// `rdc`: as relocatable device code, which kernels that launch kernels or graphs must be.
-    is_relocatable: bool,
-    /// What it is then linked with: other units, as `ways/step.cu`, and libraries, as `-lcudadevrt`.
-    linked_with: Vec<String>,
+/// How a unit is compiled, by the words behind `// build:` in its first line: the architectures that its kernels have a body for, where
+/// these are not all; `rdc`, as relocatable device code, which kernels that launch kernels or graphs must be, and a library for that.
+fn recipe(unit: &Path) -> Result<Vec<String>, String> {
+    let text = std::fs::read_to_string(unit).map_err(|error| said(unit, &error))?;
+    let first = text
+        .lines()
+        .next()
+        .and_then(|line| line.strip_prefix("// build: "));
+    let words: Vec<String> = first
+        .unwrap_or_default()
+        .split_whitespace()
+        .map(str::to_owned)
+        .collect();
+    let is_known =
+        |word: &str| ARCHITECTURES.contains(&word) || word == "rdc" || word.starts_with("-l");
+    match words.iter().find(|word| !is_known(word)) {
+        None => Ok(words),
+        Some(word) => Err(format!(
+            "{}: its first line asks for {word:?}, expected an architecture ({}), rdc or a library (-lNAME)",
+            unit.display(),
+            ARCHITECTURES.join(", ")
+        )),
+    }
 }
 
-impl Recipe {
-    fn of(unit: &Path) -> Result<Self, String> {
-        let text = std::fs::read_to_string(unit).map_err(|error| said(unit, &error))?;
-        let first = text.lines().next().unwrap_or_default();
-        let mut recipe = Self::default();
-        for word in first
-            .strip_prefix("// build: ")
-            .unwrap_or_default()
-            .split(' ')
-        {
-            if ARCHITECTURES.contains(&word) {
-                recipe.architectures.push(word.to_owned());
-            } else if word == "rdc" {
-                recipe.is_relocatable = true;
-            } else if word.ends_with(".cu") || word.starts_with("-l") {
-                recipe.linked_with.push(word.to_owned());
-            } else if !word.is_empty() {
-                return Err(format!(
-                    "{}: its first line asks for {word:?}, expected an architecture ({}), rdc, a unit or a library",
-                    unit.display(),
-                    ARCHITECTURES.join(", ")
-                ));
-            }
-        }
-        Ok(recipe)
-    }
-
-    fn is_for(&self, architecture: &str) -> bool {
-        self.architectures.is_empty() || self.architectures.iter().any(|of| of == architecture)
-    }
+/// Whether a unit of this recipe has kernels for an architecture.
+fn is_for(recipe: &[String], architecture: &str) -> bool {
+    recipe.iter().all(|word| !word.starts_with("sm_"))
+        || recipe.iter().any(|word| word == architecture)
 }
 
 /// Makes the image of every unit for every architecture that it is for, as many at a time as cargo allows. Images lie in the folder that
@@ -164,8 +151,8 @@ pub fn build(nvcc: &Path, out_dir: &Path) -> Result<Vec<Image>, String> {
     let mut wanted = vec![];
     for unit in units(Path::new(KERNELS))? {
         if cfg!(feature = "lab") || !is_of_lab(&unit) {
-            let recipe = Recipe::of(&unit)?;
-            let of_unit = architectures.iter().filter(|name| recipe.is_for(name));
+            let recipe = recipe(&unit)?;
+            let of_unit = architectures.iter().filter(|name| is_for(&recipe, name));
             wanted.extend(of_unit.map(|name| (unit.clone(), recipe.clone(), *name)));
         }
     }
@@ -173,24 +160,23 @@ pub fn build(nvcc: &Path, out_dir: &Path) -> Result<Vec<Image>, String> {
         .ok()
         .and_then(|jobs| jobs.parse().ok())
         .unwrap_or(1);
-    let waiting = Mutex::new(wanted.iter().enumerate());
-    let done = Mutex::new(vec![None; wanted.len()]);
-    std::thread::scope(|scope| {
-        for _ in 0..jobs.min(wanted.len()) {
-            scope.spawn(|| {
-                loop {
-                    let next = waiting.lock().expect("no compiling thread panics").next();
-                    let Some((index, (unit, recipe, architecture))) = next else {
-                        break;
-                    };
-                    let result = make(nvcc, unit, recipe, architecture, &folder);
-                    done.lock().expect("no compiling thread panics")[index] = Some(result);
-                }
-            });
+    let next = AtomicUsize::new(0);
+    let make_some = || {
+        let mut made = vec![];
+        while let Some((unit, recipe, name)) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
+            made.push(make(nvcc, unit, recipe, name, &folder));
         }
+        made
+    };
+    let made: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..jobs).map(|_| scope.spawn(make_some)).collect();
+        let made = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no compiling thread panics"));
+        made.flatten().collect()
     });
-    let done = done.into_inner().expect("no compiling thread panics");
-    let images = done.into_iter().flatten().collect::<Result<_, _>>()?;
+    let mut images = made.into_iter().collect::<Result<Vec<_>, _>>()?;
+    images.sort_by(|a, b| a.folder.cmp(&b.folder));
     forget_old(&folder);
     Ok(images)
 }
@@ -220,25 +206,16 @@ fn libraries(nvcc: &Path) -> Result<PathBuf, String> {
 fn make(
     nvcc: &Path,
     unit: &Path,
-    recipe: &Recipe,
+    recipe: &[String],
     architecture: &'static str,
     folder: &Path,
 ) -> Result<Image, String> {
-    let (libraries_linked, units_linked): (Vec<_>, Vec<_>) = recipe
-        .linked_with
-        .iter()
-        .partition(|with| with.starts_with("-l"));
-    let mut units = vec![unit.to_owned()];
-    units.extend(
-        units_linked
-            .iter()
-            .map(|unit| Path::new(KERNELS).join(unit)),
-    );
+    let is_relocatable = recipe.iter().any(|word| word == "rdc");
     let mut options = vec!["-O3", "-std=c++17", "-lineinfo", "-I", KERNELS];
     // A kernel that asks for no number of blocks on an SM (__launch_bounds__) has the registers that it needs for one of them: left
     // to itself, ptxas spills some so that more blocks fit.
     options.extend(["-Xptxas", "-warn-spills,-minnctapersm=1"]);
-    if recipe.is_relocatable {
+    if is_relocatable {
         options.push("-rdc=true");
     }
     let number = architecture.trim_start_matches("sm_");
@@ -246,7 +223,7 @@ fn make(
 
     let mut made_from = DefaultHasher::new();
     made_from.write(format!("{options:?} {target} {PACKED:?} {}", size_and_age(nvcc)).as_bytes());
-    for source in sources(&units)? {
+    for source in sources(unit)? {
         made_from.write(source.as_os_str().as_encoded_bytes());
         made_from.write(&std::fs::read(&source).map_err(|error| said(&source, &error))?);
     }
@@ -256,12 +233,11 @@ fn make(
     let name = format!("{name}.{architecture}.{:016x}", made_from.finish());
     let image = Image {
         architecture,
-        has_others: !units_linked.is_empty(),
         folder: folder.join(&name),
     };
-    if image.folder.is_dir() {
-        used_now(&image.log())?;
-        return Ok(image);
+    if let Ok(made) = File::open(&image.folder) {
+        let used = made.set_modified(SystemTime::now());
+        return used.map(|()| image).map_err(|error| said(folder, &error));
     }
 
     // Another build may be at the same: each makes its own, and the name is there only when all of it is.
@@ -271,23 +247,22 @@ fn make(
     };
     std::fs::create_dir_all(&unfinished.folder)
         .map_err(|error| said(&unfinished.folder, &error))?;
-    let (mut log, mut objects) = (String::new(), vec![]);
-    for (index, unit) in units.iter().enumerate() {
-        objects.push(unfinished.folder.join(format!("{index}.cubin")));
-        let mut compile = Command::new(nvcc);
-        compile.args(&options).arg(&target).arg("-cubin").arg(unit);
-        log += &run(compile.arg("-o").arg(&objects[index]))?;
-    }
-    if recipe.is_relocatable {
-        let mut link = Command::new(nvcc.with_file_name("nvlink"));
-        link.arg(format!("-arch={architecture}")).args(&objects);
-        if !libraries_linked.is_empty() {
-            link.arg("-L").arg(libraries(nvcc)?).args(libraries_linked);
-        }
-        log += &run(link.arg("-o").arg(unfinished.cubin()))?;
+    let object = unfinished.folder.join("object");
+    let compiled = if is_relocatable {
+        &object
     } else {
-        std::fs::rename(&objects[0], unfinished.cubin())
-            .map_err(|error| said(&objects[0], &error))?;
+        &unfinished.cubin()
+    };
+    let mut compile = Command::new(nvcc);
+    compile.args(&options).arg(&target).arg("-cubin").arg(unit);
+    let log = run(compile.arg("-o").arg(compiled))?;
+    if is_relocatable {
+        let mut link = Command::new(nvcc.with_file_name("nvlink"));
+        link.arg(format!("-arch={architecture}"))
+            .arg("-L")
+            .arg(libraries(nvcc)?);
+        link.args(recipe.iter().filter(|word| word.starts_with("-l")));
+        run(link.arg(&object).arg("-o").arg(unfinished.cubin()))?;
     }
     run(Command::new(nvcc.with_file_name("fatbinary"))
         .args(PACKED)
@@ -303,9 +278,9 @@ fn make(
     }
 }
 
-/// The units, and what they include of ours, wherever they do.
-fn sources(units: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
-    let mut found = units.to_owned();
+/// The unit, and what it includes of ours, wherever it does.
+fn sources(unit: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut found = vec![unit.to_owned()];
     let mut at = 0;
     while at < found.len() {
         let text = std::fs::read_to_string(&found[at]).map_err(|error| said(&found[at], &error))?;
@@ -326,17 +301,8 @@ fn sources(units: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
-/// How long an image is kept that no build has used.
+/// How long an image is kept that no build has used: one that does sets the time of its folder.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
-
-/// Notes that what was made before has served again.
-fn used_now(log: &Path) -> Result<(), String> {
-    std::fs::File::options()
-        .append(true)
-        .open(log)
-        .and_then(|file| file.set_modified(SystemTime::now()))
-        .map_err(|error| said(log, &error))
-}
 
 /// Removes what no build has used for long: each change of a kernel leaves an image, and a build that was killed an unfinished one.
 fn forget_old(folder: &Path) {
@@ -344,11 +310,8 @@ fn forget_old(folder: &Path) {
         return;
     };
     for path in entries.flatten().map(|entry| entry.path()) {
-        let used = path.join("log").metadata().or_else(|_| path.metadata());
-        let age = used
-            .and_then(|data| data.modified())
-            .ok()
-            .and_then(|used| used.elapsed().ok());
+        let used = path.metadata().and_then(|data| data.modified()).ok();
+        let age = used.and_then(|used| used.elapsed().ok());
         let name = path.file_name().and_then(|name| name.to_str());
         if age > Some(KEPT) && name.is_some_and(is_ours) {
             // Another build may have removed it.

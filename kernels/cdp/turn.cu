@@ -1,18 +1,17 @@
-// build: rdc ways/step.cu -lcudadevrt
+// build: rdc -lcudadevrt
 /* turn.cu: a scheduler kernel that launches a step's kernels itself (CUDA dynamic parallelism), and its own next turn behind them.
- * It has an image of its own, of this unit, ways/step.cu and the device runtime: no other kernel pays for that.
+ * Its image has the device runtime, for which no other kernel pays, and so the step's kernels once more, under names of their own.
  *
  * A kernel cannot wait for what it launches, so the next turn is a tail launch: it begins when this turn's grid and all that it
  * launched have ended.
  *
  * Launch: grid = 1, block = 1.
  */
-#include "ways/step.cuh"
+#define tg_ways_layer tg_cdp_layer
+#define tg_ways_decide tg_cdp_decide
+#include "ways/step.cu"
 
 #include <cuda_runtime.h>
-
-extern "C" __global__ void tg_ways_layer(uint32_t *to, const uint32_t *from, const tg_ways *ways, uint32_t layer);
-extern "C" __global__ void tg_ways_decide(tg_ways *ways);
 
 /* `own_stream`: in a stream that each turn makes, else in the block's own. */
 extern "C" __global__ void tg_cdp_turn(tg_ways *ways, uint32_t own_stream) {
@@ -25,9 +24,9 @@ extern "C" __global__ void tg_cdp_turn(tg_ways *ways, uint32_t own_stream) {
   const uint32_t layers = ways->layers, blocks = ways_blocks(ways->bucket);
   for (uint32_t layer = 0; layer <= layers; layer++) {
     if (layer < layers) {
-      tg_ways_layer<<<blocks, TG_WAYS_THREADS, 0, stream>>>(ways_values(ways, layer + 1), ways_values(ways, layer), ways, layer);
+      tg_cdp_layer<<<blocks, TG_WAYS_THREADS, 0, stream>>>(ways_values(ways, layer + 1), ways_values(ways, layer), ways, layer);
     } else {
-      tg_ways_decide<<<1, TG_WAYS_THREADS, 0, stream>>>(ways);
+      tg_cdp_decide<<<1, TG_WAYS_THREADS, 0, stream>>>(ways);
     }
     const cudaError_t error = cudaGetLastError();
     if (error != cudaSuccess) return ways_fail(ways, TG_WAYS_KERNEL, error, layer);
