@@ -247,7 +247,7 @@ fn make(
     };
     std::fs::create_dir_all(&unfinished.folder)
         .map_err(|error| said(&unfinished.folder, &error))?;
-    let object = unfinished.folder.join("object");
+    let object = unfinished.folder.join("object.cubin"); // nvlink knows files by their endings
     let compiled = if is_relocatable {
         &object
     } else {
