@@ -11,7 +11,7 @@ pub mod reference;
 pub mod ways;
 
 use clap::{Args, Parser, Subcommand};
-use cuda::{Module, OpenGpu, without_multicast};
+use cuda::{OpenGpu, without_multicast};
 use serde_json::Value;
 use std::process::ExitCode;
 use tailgraph::backend::DeviceSpec;

@@ -12,7 +12,7 @@ mod schema;
 use clap::Parser;
 use lab::handover::{self, Carrier, WAIT};
 use lab::measure::{Steps, names};
-use lab::{limits, open, ways};
+use lab::{limits, ways};
 use schema::{check, schema};
 use serde_json::{Value, json};
 use std::rc::Rc;
@@ -36,7 +36,7 @@ fn goes(mut steps: impl Steps) -> Result<u64> {
 
 /// Each way over steps of so many kernels: whatever it computes, a run compares with the reference. All that fail are named.
 fn compare(named: impl Iterator<Item = &'static str> + Clone, kernels: &[u32]) {
-    let gpu = open(0).unwrap();
+    let gpu = OpenGpu::new(0).unwrap();
     let mut failed = vec![];
     for &kernels in kernels {
         let reference = Rc::new(ways::step::reference(kernels, GOES.iter().sum()));
@@ -69,7 +69,7 @@ fn all_ways_give_equal_bits() {
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn other_bits_are_an_error_that_names_the_way() {
-    let gpu = open(0).unwrap();
+    let gpu = OpenGpu::new(0).unwrap();
     let mut reference = ways::step::reference(5, 150);
     reference[150] += 1;
     let mut run = ways::Run::new(&gpu, "kernels-spin", 5, &Rc::new(reference), 100).unwrap();
@@ -84,7 +84,7 @@ fn other_bits_are_an_error_that_names_the_way() {
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn a_chain_beyond_the_limit_is_renewed() {
-    let gpu = open(0).unwrap();
+    let gpu = OpenGpu::new(0).unwrap();
     let reference = Rc::new(ways::step::reference(8, 1000));
     let mut run = ways::Run::new(&gpu, "device-sibling", 8, &reference, 1000).unwrap();
     run.run(1000).unwrap();
@@ -97,7 +97,7 @@ fn a_chain_beyond_the_limit_is_renewed() {
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn limits_are_where_they_are_documented() {
-    let edges = limits::edges(&open(0).unwrap()).unwrap();
+    let edges = limits::edges(&OpenGpu::new(0).unwrap()).unwrap();
     let answers = [
         [
             "fire-and-forget launches in a run",
@@ -135,7 +135,7 @@ fn two() -> Option<[OpenGpu; 2]> {
         eprintln!("skipped: found {found} GPU, expected two");
         return None;
     }
-    Some([0, 1].map(|ordinal| open(ordinal).unwrap()))
+    Some([0, 1].map(|ordinal| OpenGpu::new(ordinal).unwrap()))
 }
 
 /// The ways of handing on that these GPUs have all for.
