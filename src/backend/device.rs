@@ -23,7 +23,7 @@ pub trait Device {
     where
         Self: Sized;
 
-    /// As its driver names it, where it has one.
+    /// The driver's name for it, where it has one.
     fn info(&self) -> Option<String>;
 
     /// What its times are measured against, where that is known.
@@ -35,7 +35,7 @@ pub trait Device {
     /// The file that was named is for other devices.
     fn kernel_variants(&self) -> Result<Option<String>>;
 
-    /// Of its memory: `limit` in bytes where it is given, else a share of what is free.
+    /// The memory that a run may take: `limit` in bytes where it is given, else a share of what is free.
     ///
     /// # Errors
     /// The driver does not say.
@@ -54,10 +54,10 @@ pub trait Device {
     /// [`crate::Error::Runtime`] for what its driver refuses.
     fn start(&self, spec: &EngineSpec<'_>, watch: Watch<'_>) -> Result<Started>;
 
-    /// As [`Device::start`], all stages for a scheduler that is on the host whatever the device could do itself.
+    /// Starts all stages for a scheduler on the host, whatever the device could do itself.
     ///
     /// # Errors
-    /// As there.
+    /// Fails as [`Device::start`] does.
     fn stages(&self, spec: &EngineSpec<'_>) -> Result<Stages>;
 }
 

@@ -66,14 +66,14 @@ pub trait RunsAhead {
     /// Starts `step`, with no others unfinished than [`RunsAhead::overlap`] says.
     ///
     /// # Errors
-    /// As [`StageBackend::run`].
+    /// Fails as [`StageBackend::run`] does.
     fn start(&mut self, step: &StepView<'_>) -> Result<()>;
 
     /// The stage that `step`, the oldest that is unfinished, is in. `None`: [`RunsAhead::finish`] may be called; a backend that
     /// always says so does its waiting there.
     ///
     /// # Errors
-    /// As [`StageBackend::run`].
+    /// Fails as [`StageBackend::run`] does.
     fn stage_of(&mut self, _step: &StepView<'_>) -> Result<Option<u32>> {
         Ok(None)
     }
@@ -81,7 +81,7 @@ pub trait RunsAhead {
     /// Waits for `step`, the oldest that is unfinished, and leaves its results.
     ///
     /// # Errors
-    /// As [`StageBackend::run`].
+    /// Fails as [`StageBackend::run`] does.
     fn finish(&mut self, step: &StepView<'_>) -> Result<()>;
 }
 
@@ -163,7 +163,7 @@ pub trait DeviceScheduler: Send {
     /// (kernels/sched/claim.h): a block of `bytes`, cleared. `None` where this one cannot.
     ///
     /// # Errors
-    /// As [`DeviceScheduler::prepare`].
+    /// Fails as [`DeviceScheduler::prepare`] does.
     fn queue_memory(&self, bytes: usize) -> Result<Option<QueueMemory>> {
         let _ = bytes;
         Ok(None)
@@ -182,7 +182,7 @@ pub trait DeviceScheduler: Send {
     /// ([`DeviceScheduler::may_claim`]). To be called between [`DeviceScheduler::prepare`] and [`DeviceScheduler::launch`].
     ///
     /// # Errors
-    /// As [`DeviceScheduler::prepare`].
+    /// Fails as [`DeviceScheduler::prepare`] does.
     fn claim_from(&mut self, queue: &Arc<QueueMemory>, claimer: Claimer) -> Result<()> {
         let _ = (queue, claimer);
         Err(Error::Runtime(

@@ -96,7 +96,7 @@ pub enum Handover {
 pub enum DeviceSpec {
     /// Always f32.
     Cpu {
-        /// Of engines that share the host: they differ by this name alone.
+        /// Tells engines that share the host apart; nothing else depends on it.
         number: u32,
         /// Why it is not the GPU, which nobody asked for, but which is there. A warning when the model is opened.
         passed_over: Option<String>,
@@ -107,9 +107,9 @@ pub enum DeviceSpec {
 /// A GPU, and how it is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuSpec {
-    /// As the driver counts them, from 0.
+    /// The driver's number of the GPU, from 0.
     pub ordinal: u32,
-    /// Of matrix inputs, key-value pages and convolution state.
+    /// The type of matrix inputs, key-value pages and convolution state.
     pub dtype: DType,
     pub launch: LaunchWay,
     /// With others that have stages of one model; `None`: [`Handover::Peer`] where they reach each other's memory, else [`Handover::Host`].
@@ -186,7 +186,7 @@ impl DeviceSpec {
         }
     }
 
-    /// As in `--device`, with which one: `cuda:1`.
+    /// The device's name in `--device` with its number: `cuda:1`.
     pub fn title(&self) -> String {
         let number = match self {
             Self::Cpu { number, .. } => number,
@@ -195,7 +195,7 @@ impl DeviceSpec {
         format!("{}:{number}", self.name())
     }
 
-    /// As in `--device`, without which one.
+    /// The device's name in `--device` without its number.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Cpu { .. } => "cpu",

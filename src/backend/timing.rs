@@ -10,7 +10,7 @@ use crate::sys::abi;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Of so many steps the last is left untimed, so that what timing costs shows as the difference. A prime: what else comes
+/// One step of so many is left untimed, so that what timing costs shows as the difference. The number is prime: what else comes
 /// round again comes by powers of two.
 pub const UNTIMED_EVERY: u64 = 7;
 

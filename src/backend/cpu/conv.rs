@@ -15,7 +15,7 @@ pub struct ConvWeights {
 }
 
 impl ConvWeights {
-    /// Of `[H, 1, L]` taps and, where the model has it, a bias `[H]`.
+    /// Reads the taps `[H, 1, L]` and, where the model has it, the bias `[H]`.
     pub fn new(tensors: &[Tensor]) -> Self {
         let (conv, bias) = (&tensors[0], tensors.get(1));
         let (hidden, count) = (conv.rows(), conv.cols());

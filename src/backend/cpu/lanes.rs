@@ -1,7 +1,7 @@
 //! The one arithmetic structure behind every dot product of this backend.
 //!
-//! A dot product of n elements is 16 running sums: lane l adds up the products of elements l, l + 16, l + 32,
-//! ... in that order, each product rounded before it is added (no fused multiply-add). The lanes are then
+//! A dot product of n elements is 16 running sums: lane l adds up the products of elements l, l + 16, l + 32 and so on in that
+//! order, each product rounded before it is added (no fused multiply-add). The lanes are then
 //! added as a tree: l + (l + 8), then + 4, + 2, + 1. Elements past n count as zeros. So the bits of a dot
 //! product depend on its two vectors alone: not on the instruction set, nor on how many rows or outputs were
 //! computed next to it.

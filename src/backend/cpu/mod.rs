@@ -69,7 +69,7 @@ pub fn stages_with_routing(
 /// Stages that time their operations, and where the times come out.
 pub type TimedStages = (Vec<Box<dyn StageBackend>>, Box<dyn StepClock>);
 
-/// As [`stages`], each timing its operations.
+/// Makes the stages as [`stages`] does; each times its operations.
 ///
 /// # Errors
 /// See [`CpuStage::new`].

@@ -37,7 +37,8 @@ pub fn rmsnorm(isa: Isa, h: &[f32], weight: &[f32], eps: f32, x: &mut [f32]) {
 mod tests {
     use super::*;
 
-    /// As transformers has it in f32: the mean is infinite, its inverse root 0, and so is the row. Never NaN.
+    /// Squares that overflow f32 make the mean infinite and its inverse root 0, so the row is zeros, never NaN; transformers has
+    /// the same in f32.
     #[test]
     fn squares_past_f32_give_zeros() {
         for width in [1, 33, 64] {

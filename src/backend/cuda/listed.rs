@@ -14,7 +14,7 @@ use std::time::Duration;
 pub struct StepCalls {
     pub stage: usize,
     pub kind: StepKind,
-    /// Of its bucket.
+    /// Rows of its bucket.
     pub rows: u32,
     pub variant: Variant,
     /// In order.
@@ -49,7 +49,7 @@ pub struct CapturedGraph {
     /// The stages in it: one, or all where the host launches them together.
     pub stages: Range<usize>,
     pub kind: StepKind,
-    /// Of its bucket.
+    /// Rows of its bucket.
     pub rows: u32,
     /// What serves it; `None` of a program that knows no plan.
     pub variant: Option<Variant>,
@@ -60,11 +60,11 @@ pub struct CapturedGraph {
     /// In the order they were captured.
     pub nodes: Vec<CapturedNode>,
     pub edges: Vec<Edge>,
-    /// Once, whatever the copies.
+    /// Time to capture it, once for all copies.
     pub capture: Duration,
-    /// Of all copies.
+    /// Time to instantiate all copies.
     pub instantiate: Duration,
-    /// Until all copies are on the device.
+    /// Time until all copies are on the device.
     pub upload: Duration,
     /// What instantiation and upload of all copies took of the device's free memory. The driver takes memory in blocks, so a small
     /// graph may show 0 and the next one its block.
@@ -99,7 +99,7 @@ pub struct KernelShape {
     pub grid: (u32, u32, u32),
     /// Threads along x, y and z.
     pub block: (u32, u32, u32),
-    /// Of a thread.
+    /// Registers of a thread.
     pub registers: u32,
     pub static_shared_bytes: u32,
     pub dynamic_shared_bytes: u32,
@@ -159,7 +159,7 @@ impl CapturedGraph {
 /// The way from one GPU to another, measured.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Link {
-    /// As in `--device cuda:N`.
+    /// The number in `--device cuda:N`.
     pub from: u32,
     pub to: u32,
     /// Kernels on each reach the other's memory.

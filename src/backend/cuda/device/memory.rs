@@ -23,7 +23,7 @@ use crate::plan::{EngineOptions, RingCapacities, Section};
 /// Sizes of a run on a GPU like `gpu`, which need not be there and has all its memory free; what the host has does not matter.
 ///
 /// # Errors
-/// As [`crate::backend::Device::memory`].
+/// Fails as [`crate::backend::Device::memory`] does.
 pub fn on_paper(wanted: &Wanted<'_>, gpu: &Gpu) -> Result<MemoryPlan> {
     let sections = [Section::whole(&wanted.plan.config)];
     let whole = whole(
@@ -52,7 +52,7 @@ fn whole(wanted: &Wanted<'_>, bytes: u64, named: &str) -> Budget {
     }
 }
 
-/// Of one that is there, or several like it, each with one of `sections`.
+/// Sizes of a run on a GPU that is there, or on several like it, each with one of `sections`.
 pub(super) fn on_gpu(
     wanted: &Wanted<'_>,
     sections: &[Section],

@@ -21,7 +21,7 @@ use crate::error::Result;
 use crate::plan::bytes::Bytes;
 use crate::plan::{Budget, MemoryPlan, Section};
 
-/// Of a GPU's free memory, what a run takes when nobody says otherwise: graphs and the driver need some too.
+/// The share of a GPU's free memory that a run takes when nobody says otherwise: graphs and the driver need some too.
 const FREE_PERCENT: u64 = 90;
 
 /// A GPU, and how it is used.

@@ -22,7 +22,7 @@ use std::time::Instant;
 
 /// `Stamps` of kernels/common/stamps.cuh: eight words.
 const STAMPS_BYTES: usize = 8 * 8;
-/// As in kernels/step/stamps.cu.
+/// Threads of a block, the same number that kernels/step/stamps.cu has.
 const THREADS: u32 = 256;
 const LOST_AT: usize = 8;
 const READ_AT: usize = 128;

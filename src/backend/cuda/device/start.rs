@@ -26,7 +26,7 @@ impl GpuDevice {
     /// stamps, and where these come out.
     ///
     /// # Errors
-    /// As [`crate::backend::Device::start`].
+    /// Fails as [`crate::backend::Device::start`] does.
     pub fn hosted(
         &self,
         spec: &EngineSpec<'_>,
@@ -122,7 +122,7 @@ pub(super) fn start(
 /// What runs the steps of `programs`, which are all stages in order, in one of the ways to launch them.
 ///
 /// # Errors
-/// As [`crate::backend::Device::start`].
+/// Fails as [`crate::backend::Device::start`] does.
 pub fn launched(
     gpu: &OpenGpu,
     programs: Vec<Box<dyn StepProgram>>,
@@ -157,7 +157,7 @@ pub fn launched(
 /// Puts the model on the GPU and captures what a run in the way of the device's spec would, for `captures` to look at.
 ///
 /// # Errors
-/// As [`crate::backend::Device::start`]; [`Error::Usage`] where that way captures nothing.
+/// Fails as [`crate::backend::Device::start`] does; [`Error::Usage`] where that way captures nothing.
 pub fn capture_all(
     device: &GpuDevice,
     spec: &EngineSpec<'_>,

@@ -87,7 +87,7 @@ impl Value {
         }
     }
 
-    /// As the driver takes them, while `values` stay where they are.
+    /// Pointers to `values` for the driver, valid while these stay where they are.
     pub(super) fn pointers(values: &[Self]) -> Vec<*mut c_void> {
         values.iter().map(Self::as_ptr).collect()
     }

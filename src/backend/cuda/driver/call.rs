@@ -73,10 +73,10 @@ impl ReadyCall {
     /// Queues it on `stream`.
     ///
     /// # Errors
-    /// As for [`Kernel::launch`].
+    /// Fails as [`Kernel::launch`] does.
     ///
     /// # Safety
-    /// As for [`Kernel::launch`].
+    /// The caller keeps the promises of [`Kernel::launch`].
     pub unsafe fn launch(&self, stream: &CudaStream) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { (self.kernel).launch_with(stream, self.launch, &self.values, false) }

@@ -66,10 +66,10 @@ impl Exec {
         }
     }
 
-    /// As [`Self::instantiate`], to see what the driver says of a graph that is known to be refused.
+    /// Instantiates without the audit, to see what the driver says of a graph that is known to be refused.
     ///
     /// # Errors
-    /// As for [`Self::new`].
+    /// Fails as [`Self::new`] does.
     pub fn instantiate_unaudited(graph: &Captured, by: LaunchedBy) -> Result<Self> {
         graph.bind()?;
         let flags = match by {

@@ -305,7 +305,7 @@ impl Captured {
     /// (programmatic dependent launch).
     ///
     /// # Errors
-    /// As [`Self::dependencies`].
+    /// Fails as [`Self::dependencies`] does.
     pub fn edges(&self) -> Result<(usize, usize)> {
         let edges = self.dependencies()?;
         let early = edges.iter().filter(|edge| edge.early).count();

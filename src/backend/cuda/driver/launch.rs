@@ -14,9 +14,9 @@ use crate::telemetry::launches::launched;
 use cudarc::driver::{CudaStream, sys};
 use std::sync::Arc;
 
-/// Launches ask for a multiple of this many bytes of dynamic shared memory ...
+/// The dynamic shared memory of a launch is a multiple of so many bytes.
 const SHARED_UNIT_BYTES: u32 = 32;
-/// ... and for so many more where the kernel is to leave a stamp (STAMP_SIGN_BYTES of kernels/common/stamps.cuh).
+/// A launch whose kernel is to leave a stamp has so many bytes more (STAMP_SIGN_BYTES of kernels/common/stamps.cuh).
 const STAMP_SIGN_BYTES: u32 = 16;
 
 /// How many blocks of how many threads, and how they start.
@@ -208,10 +208,10 @@ impl Kernel {
     /// The same of blocks that are all on the GPU at once (cooperative): they may wait for one another.
     ///
     /// # Errors
-    /// As for [`Self::launch`]; the driver refuses also where the GPU has no room for all of them.
+    /// Fails as [`Self::launch`] does, and where the GPU has no room for all blocks at once.
     ///
     /// # Safety
-    /// As for [`Self::launch`].
+    /// The caller keeps the promises of [`Self::launch`].
     pub unsafe fn launch_cooperative(
         &self,
         stream: &CudaStream,
@@ -252,7 +252,7 @@ impl Kernel {
     /// `cooperative`: see [`Self::launch_cooperative`].
     ///
     /// # Safety
-    /// As for [`Self::launch`].
+    /// The caller keeps the promises of [`Self::launch`].
     pub(super) unsafe fn launch_with(
         &self,
         stream: &CudaStream,

@@ -11,7 +11,7 @@ use libloading::Library;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Arc;
 
-/// As its packages name it; without a version where only its headers are installed too.
+/// File names of NCCL in its packages; the one without a version is there where its headers are installed too.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
 /// `ncclInt8`
@@ -48,7 +48,7 @@ struct Functions {
 /// Links from each GPU to the next, and from the last to the first.
 pub struct Nccl {
     functions: Functions,
-    /// Of each link: of its sender, and of its receiver.
+    /// Both ends of each link: its sender's, then its receiver's.
     links: Vec<[Comm; 2]>,
     /// Has the functions' code.
     _library: Library,
@@ -226,7 +226,7 @@ impl Nccl {
     /// NCCL refuses.
     ///
     /// # Safety
-    /// As for [`Self::exchange`].
+    /// The caller keeps the promises of [`Self::exchange`].
     pub unsafe fn reduce(
         &self,
         link: usize,

@@ -25,9 +25,9 @@ use std::sync::Arc;
 /// A whole model on a GPU, launched by the host as graphs, up to two at a time.
 pub struct HostAhead {
     stage: HostLaunched,
-    /// Steps go over here while another runs,
+    /// Steps are copied to the GPU on this stream while another runs.
     up: Arc<CudaStream>,
-    /// ... and their samples come back here.
+    /// Samples are copied back on this stream.
     down: Arc<CudaStream>,
     /// By place: the step has gone over.
     sent: [CudaEvent; PLACES],
@@ -39,7 +39,7 @@ pub struct HostAhead {
 
 impl HostAhead {
     /// # Errors
-    /// As [`HostLaunched::new`].
+    /// Fails as [`HostLaunched::new`] does.
     pub fn new(
         context: &Arc<CudaContext>,
         program: Box<dyn StepProgram>,

@@ -27,7 +27,7 @@ impl Captures {
     /// Captures what a host launches: all stages as one graph, for each bucket.
     ///
     /// # Errors
-    /// As a run's.
+    /// Fails as the start of a run does.
     pub fn of_host(
         &mut self,
         context: &Arc<CudaContext>,

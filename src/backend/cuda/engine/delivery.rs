@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// As in kernels/step/deliver.cu.
+/// Tiles in the ring, the same number that kernels/step/deliver.cu has.
 const TILES: usize = 2;
 const TAKEN_AT: usize = 128;
 const HEAD_BYTES: usize = 256;
@@ -190,7 +190,7 @@ impl Taker {
         }
     }
 
-    /// As [`Self::take`], with what went wrong in words, also where that was a panic: whoever waits for a tile would wait for ever.
+    /// Calls [`Self::take`] and puts a failure into words, a panic too: whoever waits for a tile would wait for ever.
     fn taken(&self, number: u64) -> std::result::Result<(), String> {
         match catch_unwind(AssertUnwindSafe(|| self.take(number))) {
             Ok(taken) => taken.map_err(|error| error.to_string()),

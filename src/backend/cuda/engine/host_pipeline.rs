@@ -228,7 +228,7 @@ impl HostPipeline {
         stage.left[place].record(out).map_err(refused)
     }
 
-    /// Of the step's rows between stages.
+    /// Bytes of the step's rows between stages.
     fn bytes(&self, step: &StepView<'_>) -> usize {
         step.rows().len() * self.hidden * size_of::<f32>()
     }

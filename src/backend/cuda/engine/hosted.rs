@@ -29,14 +29,14 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StagePlace {
     pub index: usize,
-    /// Of the whole plan.
+    /// Stages of the whole plan.
     pub count: usize,
 }
 
 /// The places that steps are made ready for.
 #[derive(Clone, Copy)]
 pub(super) struct Places<'a> {
-    /// Of each: where its residual stream lies; none: where the program has it.
+    /// By place: where the residual stream lies; `None`: where the program has it.
     pub h: &'a [Option<Address>],
     /// Steps of every kind in all of them; else decode steps, and others in the first alone.
     pub of_every_kind: bool,
@@ -74,7 +74,7 @@ pub struct HostLaunched {
     steps: [Vec<Step>; 3],
     stage: usize,
     samples: bool,
-    /// Of each place.
+    /// By place: where the residual stream lies.
     h: Vec<Option<Address>>,
 }
 
@@ -101,7 +101,7 @@ impl HostLaunched {
         Self::over(context, program, stage, (ladders, options), way, places)
     }
 
-    /// As [`Self::new`], over these places.
+    /// Makes what [`Self::new`] makes, over these places.
     pub(super) fn over(
         context: &Arc<CudaContext>,
         program: Box<dyn StepProgram>,
@@ -190,7 +190,7 @@ impl HostLaunched {
 }
 
 impl HostLaunched {
-    /// As in traces.
+    /// The step's name in traces.
     pub(super) fn name(&self, view: &StepView<'_>) -> Result<Name> {
         Ok(self.step(view)?.name)
     }

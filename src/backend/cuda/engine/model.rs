@@ -27,7 +27,7 @@ use std::sync::Arc;
 struct Shared {
     addresses: ModelAddresses,
     kernels: Kernels,
-    /// Of a layer's conv state.
+    /// Bytes of one layer's conv state.
     conv_bytes: usize,
     delivery: Option<Delivery>,
     early: bool,
@@ -61,7 +61,7 @@ pub struct Placement<'a> {
     pub dtype: DType,
     /// Takes the logits that requests ask for; without one they stay in the activations until others take their place.
     pub sink: &'a SharedSink,
-    /// Of the sink's failures: see [`Delivery::new`].
+    /// The delivery holds after a failure of the sink: see [`Delivery::new`].
     pub hold: bool,
 }
 

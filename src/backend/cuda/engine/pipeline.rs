@@ -40,7 +40,7 @@ use std::time::Duration;
 /// Blocks of the kernels that copy the residual stream from and to a link, at most: enough for the link's speed.
 const COPY_BLOCKS: u32 = 64;
 
-/// Of each GPU: its stage's program, all of whose memory is there.
+/// One GPU's part of a pipeline: its stage's program, all of whose memory is there.
 pub struct StageProgram {
     pub gpu: OpenGpu,
     pub program: Box<dyn StepProgram>,

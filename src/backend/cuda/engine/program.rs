@@ -136,7 +136,7 @@ pub struct StepCapture<'a> {
 /// What the program or the capture gives.
 ///
 /// # Safety
-/// As for [`StepProgram::enqueue`], for as long as the graph or anything made of it may run.
+/// The caller keeps the promises of [`StepProgram::enqueue`] for as long as the graph or anything made of it may run.
 pub unsafe fn capture_step(
     stream: &Arc<CudaStream>,
     step: StepCapture<'_>,
@@ -215,7 +215,7 @@ fn marks(graph: &str, calls: &[KernelCall]) -> Vec<Name> {
     parts(calls).iter().map(name).collect()
 }
 
-/// As in `stage 0 decode 8`; of a stage that has a GPU of its own, `gpu`, as in `stage 1 on cuda:1: decode 8`.
+/// The step's name in messages: `stage 0 decode 8`, or `stage 1 on cuda:1: decode 8` where the stage has a GPU of its own, `gpu`.
 pub fn step_name(stage: usize, gpu: Option<usize>, bucket: Bucket) -> String {
     let gpu = gpu.map_or(String::new(), |gpu| format!(" on cuda:{gpu}:"));
     format!("stage {stage}{gpu} {} {}", bucket.kind.name(), bucket.rows)

@@ -62,7 +62,7 @@ struct Prepared {
 struct Part {
     stage: usize,
     bucket: Bucket,
-    /// Of its kind's ladder.
+    /// The bucket's place among those of its kind.
     column: usize,
 }
 
@@ -121,7 +121,7 @@ impl GpuScheduler {
         }
     }
 
-    /// Of each graph (`TG_COPIES`).
+    /// Executables that are made of each graph (`TG_COPIES`).
     fn copies(&self) -> usize {
         match self.beside {
             true => abi::TG_COPIES as usize,
@@ -209,7 +209,7 @@ impl GpuScheduler {
     /// Captures and instantiates what a run would, over blocks of these sizes, for `captures` to look at. Nothing runs.
     ///
     /// # Errors
-    /// As a run's.
+    /// Fails as the start of a run does.
     pub fn capture_all(
         &self,
         core: CoreBytes,

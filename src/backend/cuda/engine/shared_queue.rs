@@ -65,7 +65,7 @@ pub struct Seat {
 /// Lets a GPU claim from a queue that it reaches: completes `claimer`, for its state block.
 ///
 /// # Errors
-/// As [`on_gpu`].
+/// Fails as [`on_gpu`] does.
 pub fn seat(
     context: &Arc<CudaContext>,
     queue: &Arc<QueueMemory>,

@@ -86,10 +86,10 @@ impl Waiter {
         Ok(true)
     }
 
-    /// As [`Self::within`] without a limit: whoever watches the steps has one.
+    /// Waits as [`Self::within`] does, without a limit: whoever watches the steps has one.
     ///
     /// # Errors
-    /// As there.
+    /// What ran there failed, or the device is lost.
     pub fn wait(&self, stream: &CudaStream) -> Result<(), DriverError> {
         self.within(Duration::MAX, stream).map(drop)
     }

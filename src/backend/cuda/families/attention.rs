@@ -26,12 +26,12 @@ fn tile_rows(pairs: u32, group: u32) -> u32 {
     (pairs / group).max(1)
 }
 
-/// Query tiles of a step, at most: one may be ragged in each sequence.
+/// Query tiles of a step, at most: each sequence may have one that is not full.
 pub fn most_query_tiles(rows: u32, sequences: u32, heads: u32, kv_heads: u32) -> u32 {
     most_tiles(rows, sequences, tile_rows(TILE, heads / kv_heads))
 }
 
-/// ... in tiles of so many rows.
+/// Query tiles of a step, at most, where one has `tile_rows` rows.
 fn most_tiles(rows: u32, sequences: u32, tile_rows: u32) -> u32 {
     (rows / tile_rows + sequences).min(rows)
 }

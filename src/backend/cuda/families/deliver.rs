@@ -16,7 +16,7 @@ pub struct LogitsRing {
     pub ring: Address,
     /// `uint64_t`: tiles posted.
     pub counter: Address,
-    /// Of a tile, at most.
+    /// Lines of a tile, at most.
     pub lines: u32,
 }
 

@@ -13,12 +13,12 @@ const LEAST_CHUNKS: u32 = 8;
 /// Rows times chunks that a bucket may have, unless the row's own limits say otherwise.
 const MOST_PIECES: u32 = 2048;
 
-/// Of a bucket.
+/// How the decode attention of a bucket divides the keys of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeySplit {
     /// A row of no more keys before its own has one chunk. A multiple of 32.
     pub chunk_keys: u32,
-    /// Of a row, at most. Chunks grow where the keys of one are more than these hold.
+    /// Chunks of a row, at most. They grow where the keys of a row are more than these hold.
     pub chunks: u32,
 }
 

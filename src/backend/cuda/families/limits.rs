@@ -35,7 +35,7 @@ pub struct GpuShape {
 }
 
 impl GpuShape {
-    /// Of the GPU that has loaded the module.
+    /// Asks the GPU that has loaded the module.
     ///
     /// # Errors
     /// The driver refuses.
@@ -108,7 +108,7 @@ impl Library {
         })
     }
 
-    /// As a GPU of this shape would have them, without one.
+    /// The kernels of this build for a GPU of this shape, which need not be there.
     pub fn unloaded(gpu: GpuShape) -> Self {
         Self { gpu, module: None }
     }

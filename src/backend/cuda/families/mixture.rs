@@ -21,7 +21,7 @@ fn combined_by_block(rows: u32) -> u32 {
 }
 
 impl Lowering<'_> {
-    /// As this bucket's experts want them.
+    /// How the kernels of this bucket's experts take their pairs of a row and an expert.
     pub fn pairs(&self) -> Pairs {
         match (self.grouped(), self.persistent_experts()) {
             (Some((grouped, shape)), _) => Pairs {

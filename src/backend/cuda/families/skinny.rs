@@ -12,7 +12,8 @@
 //! | `tg_skinny_down_*` | the chosen experts' down and their sum |
 //! | `tg_skinny_experts_*` | of one row: what these two do |
 //!
-//! Of those that choose experts, or leave what they are chosen by, `*_e64` and `*_e128` are for models of more than 32.
+//! A kernel that chooses experts, or leaves what they are chosen by, has instances for models of more than 32: `*_e64` and
+//! `*_e128`.
 
 mod launch;
 mod sizing;
@@ -30,8 +31,8 @@ use crate::model::ModelConfig;
 use crate::plan::Precision;
 use sizing::Sizing;
 
-/// Of an SM's memory, as shared memory of `tg_skinny_held_out_*`: 64 KB of weights a block stand in the rest on their way to
-/// registers.
+/// The share of an SM's memory that is shared memory of `tg_skinny_held_out_*`: a block's 64 KB of weights stand in the rest on
+/// their way to registers.
 const HELD_OUT_SHARED_PERCENT: u32 = 10;
 
 /// The kernels for one pair of types, on a GPU that has bulk copies.
@@ -53,7 +54,7 @@ struct Family {
     out: Kernel,
     held_out: Kernel,
     down: Kernel,
-    /// Of kernels that serve a row alone.
+    /// Serves buckets of one row.
     experts: Option<Kernel>,
 }
 

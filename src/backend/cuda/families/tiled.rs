@@ -77,7 +77,7 @@ pub enum Rows {
     Step,
     /// The sampled ones.
     Sampled,
-    /// Of the step's, at most `rows` from `first` on; x and y start at `first`.
+    /// At most `rows` of the step's rows, from `first` on; x and y start at `first`.
     Tile { first: u32, rows: u32 },
 }
 
@@ -91,9 +91,9 @@ pub struct ByExpert {
     pub most_tiles: u32,
 }
 
-/// From this many rows on, large tiles read the weights seldom enough to be worth fewer blocks,
+/// From this many rows on, large tiles read the weights seldom enough to be worth fewer blocks, if [`LARGE_BLOCKS`] are left.
 const LARGE_ROWS: u32 = 512;
-/// ... if there are still enough of them to fill a GPU.
+/// As many blocks still fill a GPU.
 const LARGE_BLOCKS: u32 = 128;
 
 impl Tiled {

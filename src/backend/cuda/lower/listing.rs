@@ -36,7 +36,7 @@ pub struct Listing<'a> {
 
 impl<'a> Listing<'a> {
     /// # Errors
-    /// As a run's: shapes or types that the GPU path does not take, or a kernel file for other GPUs.
+    /// Fails as a run does: the GPU path does not take the shapes or types, or a kernel file is for other GPUs.
     pub fn new(
         plan: &'a Plan,
         gpu: GpuShape,

@@ -54,7 +54,7 @@ pub enum LayerState {
 }
 
 impl LayerState {
-    /// Of all layers, laid out from `start` on.
+    /// The arrays of all layers, laid out from `start` on.
     pub fn all(layout: &StateLayout, start: Address) -> Vec<Option<Self>> {
         let at = |offset: usize| start + offset as u64;
         let state = |place: StateAt| match place {

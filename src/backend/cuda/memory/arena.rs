@@ -19,7 +19,7 @@ pub const EXPERT_TILE_BYTES: usize = abi::TG_EXPERT_TILE_BYTES as usize;
 /// What sizes an arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ArenaShape {
-    /// Of the largest bucket.
+    /// Rows of the largest bucket.
     pub rows: usize,
     pub slots: usize,
     /// Tokens of a sequence, at most.
@@ -80,7 +80,7 @@ pub struct Arena {
     /// u16 `[S, `[`count_stride`]`(V)]`: how often each token stands in the answer of a slot's sequence.
     pub counts: usize,
     pub bytes: usize,
-    /// Of those, all but logits, seen tokens and counts.
+    /// All of `bytes` but logits, seen tokens and counts.
     pub activation_bytes: usize,
 }
 

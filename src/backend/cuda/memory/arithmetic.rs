@@ -17,7 +17,7 @@ use crate::plan::{Budget, EngineOptions, Limits, Plan, Precision, RingCapacities
 pub struct Overheads {
     /// Tables of the scheduler, in device memory.
     pub scheduler_bytes: u64,
-    /// Of these, the tokens so far of its sequences; 0 where the scheduler runs on the host.
+    /// The tokens so far of its sequences, which `scheduler_bytes` includes; 0 where the scheduler runs on the host.
     pub kept_token_bytes: u64,
     /// Pinned memory of the host that steps and the scheduler are reached through.
     pub pinned_bytes: u64,
@@ -50,7 +50,7 @@ const SPARE_SHARE: u64 = 16;
 /// Sizes of a run, as they follow from what was asked for.
 struct Sizing<'a> {
     plan: &'a Plan,
-    /// Of each GPU, with the bytes of its weights.
+    /// The layers of each GPU, with the bytes of their weights.
     sections: Vec<(&'a Section, u64)>,
     precision: Precision,
     limits: Limits,
@@ -72,10 +72,10 @@ fn arena(plan: &Plan, precision: Precision, options: &EngineOptions) -> Arena {
 }
 
 impl MemoryPlan {
-    /// As [`MemoryPlan::new`], for GPUs with this memory each, of which each has one of `sections`: what a GPU has shares
-    /// activations there, and one step is in flight for each GPU. What it comes to is said of the GPU that takes most. A step has up to 8,192 rows where nobody asked for another number: half as many, and half of
-    /// these and so on, until its activations take a 16th of the whole memory at most. `overheads`: see [`Overheads`],
-    /// of a run with these sizes.
+    /// Sizes a run as [`MemoryPlan::new`] does, for GPUs that have this memory each and one of `sections`. Stages of a GPU share
+    /// activations, and one step is in flight for each GPU; the GPU that takes most decides. Where nobody asked for a number of
+    /// rows, a step has 8,192, halved until its activations take a 16th of the whole memory at most. `overheads` gives the
+    /// [`Overheads`] of a run with these sizes.
     ///
     /// # Errors
     /// [`MemoryPlan::new`]'s, and those of `overheads`.

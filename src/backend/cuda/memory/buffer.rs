@@ -20,7 +20,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// As [`Buffer::named`], for nothing that a user knows by name.
+    /// Allocates what no user knows by name; see [`Buffer::named`].
     ///
     /// # Errors
     /// [`Buffer::named`]'s.
@@ -55,7 +55,7 @@ impl Buffer {
         })
     }
 
-    /// Of byte `offset`, which lies inside.
+    /// The address of byte `offset`, which lies inside.
     pub fn at(&self, offset: usize) -> Address {
         assert!(
             offset <= self.bytes,

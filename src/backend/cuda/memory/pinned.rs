@@ -38,7 +38,7 @@ impl Pinned {
     /// With whatever lies there, for a block that is laid out before anyone reads it: zeroes for 100 MiB take as long as some graphs.
     ///
     /// # Errors
-    /// As [`Pinned::new`].
+    /// Fails as [`Pinned::new`] does.
     pub fn unset(context: &Arc<CudaContext>, bytes: usize) -> Result<Arc<Self>> {
         let refused = |error| failed(&format!("pinning {bytes} bytes of host memory"), error);
         context.bind_to_thread().map_err(refused)?;

@@ -14,15 +14,15 @@ pub enum StateAt {
     Pages { k: usize, v: usize },
 }
 
-/// Of a section's layers. Sizes saturate, so that one that no machine has is refused as such.
+/// Where the state of a section's layers lies. Sizes saturate, so that one that no machine has is refused as such.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateLayout {
-    /// All of the model's; none for a layer that the section does not have.
+    /// One entry for each layer of the model; `None` for those that the section does not have.
     pub layers: Vec<Option<StateAt>>,
-    /// Of a conv layer's array.
+    /// Bytes of a conv layer's array.
     pub conv_bytes: usize,
     pub bytes: usize,
-    /// Of those, keys and values.
+    /// Bytes of keys and values, which `bytes` includes.
     pub page_bytes: usize,
 }
 

@@ -16,7 +16,7 @@ pub struct GpuClass {
 }
 
 impl GpuClass {
-    /// Of what a driver says: the memory's clock, at each of whose edges every line of the bus has a bit.
+    /// The class by what a driver says: at each edge of the memory's clock every line of the bus has a bit.
     pub fn of_driver(multiprocessors: u32, memory_khz: u32, bus_bits: u32) -> Self {
         let bits_per_s = 2e3 * f64::from(memory_khz) * f64::from(bus_bits);
         Self {
@@ -25,7 +25,7 @@ impl GpuClass {
         }
     }
 
-    /// As [`fmt::Display`] writes it, and in no other way; `None` for all else.
+    /// Reads what [`fmt::Display`] writes; `None` for all else.
     pub fn parse(name: &str) -> Option<Self> {
         let (multiprocessors, gb_per_s) = name.strip_prefix('m')?.split_once("-b")?;
         let class = Self {
@@ -55,7 +55,7 @@ fn apart(a: u32, b: u32) -> f64 {
     }
 }
 
-/// As kernel files name it.
+/// Writes the class's name in kernel files.
 impl fmt::Display for GpuClass {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "m{}-b{}", self.multiprocessors, self.gb_per_s)

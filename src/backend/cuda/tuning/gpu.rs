@@ -8,10 +8,10 @@ use std::ops::{Add, Mul};
 /// What bounds an operation on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Gpu {
-    /// As `--gpu` takes it.
+    /// The name that `--gpu` takes.
     pub name: &'static str,
     pub title: &'static str,
-    /// As the driver names it. Other products have the short name in theirs too, and other rates: an H100 PCIe, a GH200.
+    /// The driver's name for it. Other products have the short name in theirs too, and other rates: an H100 PCIe, a GH200.
     pub driver_name: &'static str,
     pub bytes_per_s: f64,
     /// Matrix products of bf16 or f16 operands, f32 sums, dense.

@@ -175,7 +175,7 @@ impl KernelFile {
     }
 }
 
-/// As [`KernelFile::read`] takes it, with the times beside.
+/// Writes what [`KernelFile::read`] takes, with the times beside.
 impl std::fmt::Display for KernelFile {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let architecture = self.architecture.name();

@@ -15,8 +15,8 @@ pub const MEETING_BYTES: usize = abi::TG_MEETING_BYTES as usize;
 
 /// Rows of a bucket that the swap-AB kernels take, at most.
 pub const SWAP_AB_ROWS: u32 = 256;
-/// ... and that their LM head takes, of 16 bits, where the other products have other kernels: it reads the weights once for 256 rows,
-/// and need not leave logits that are read again for the best of each row.
+/// Rows of a bucket whose LM head, of 16 bits, the swap-AB kernels take, at most. It reads the weights once for 256 rows, and
+/// need not leave logits that are read again for the best of each row.
 pub const HEAD_ROWS: u32 = 512;
 
 /// Rows of this type of a bucket that the grouped kernels take, at most. Of f32 rows, whose tiles are low, more would have so many

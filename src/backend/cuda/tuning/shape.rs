@@ -12,7 +12,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Of LFM2-8B-A1B, which a file's `[decode.TYPE]` is for.
+    /// The shape of LFM2-8B-A1B, which a file's `[decode.TYPE]` is for.
     pub const BASE: Self = Self {
         hidden: 2048,
         experts: 32,
@@ -27,7 +27,7 @@ impl Shape {
         }
     }
 
-    /// As [`fmt::Display`] writes it, and in no other way; `None` for all else.
+    /// Reads what [`fmt::Display`] writes; `None` for all else.
     pub fn parse(name: &str) -> Option<Self> {
         let numbers = name.strip_prefix('h')?;
         let (hidden, rest) = numbers.split_once("-e")?;
@@ -50,7 +50,7 @@ impl Shape {
     }
 }
 
-/// As kernel files name it.
+/// Writes the shape's name in kernel files.
 impl fmt::Display for Shape {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {

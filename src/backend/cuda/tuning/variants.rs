@@ -15,8 +15,8 @@ use std::ops::RangeInclusive;
 
 /// Stages of a ring of the skinny kernels: the least that overlap at all, and as many as barriers are there for.
 pub const SKINNY_STAGES: RangeInclusive<u32> = 2..=abi::TG_SKINNY_MOST_STAGES;
-/// Of the grouped kernel: one for each of the 3 warps that load rows at least (with fewer than 5 there are never 5 of them), and as
-/// above.
+/// Stages of the grouped kernel's ring: one for each of the 3 warps that load rows at least (with fewer than 5 there are never 5
+/// of them), and as many as barriers are there for.
 pub const GROUPED_STAGES: RangeInclusive<u32> = 3..=abi::TG_GROUPED_MOST_STAGES;
 /// Rows of an expert tile of the grouped kernel, at most; with f32 rows fewer. Those above `GROUPED_LOW_ROWS`, and
 /// buckets of more than `GROUPED_FEW_ROWS` rows, have kernels of their own, of five loaders, each with a stage of the ring: but for tiles
@@ -27,7 +27,7 @@ const GROUPED_FEW_ROWS: u32 = 256;
 const GROUPED_TALL_ROWS: u32 = 96;
 const GROUPED_TALL_STAGES: u32 = 5;
 
-/// Of [`Grouped::prefetch_mib`].
+/// The largest value of [`Grouped::prefetch_mib`].
 pub const MOST_PREFETCH_MIB: u32 = 256;
 
 /// GPUs that share a file of variants.
@@ -44,7 +44,7 @@ pub enum Architecture {
 impl Architecture {
     pub const ALL: [Self; 3] = [Self::Sm80, Self::Sm90, Self::Sm100];
 
-    /// Of a compute capability; `None` for one that no kernel is built for.
+    /// The architecture for a compute capability; `None` for one that no kernel is built for.
     pub fn of((major, _): (u32, u32)) -> Option<Self> {
         match major {
             8 => Some(Self::Sm80),
@@ -54,7 +54,7 @@ impl Architecture {
         }
     }
 
-    /// As files name it.
+    /// The architecture's name in kernel files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sm80 => "sm_80",
@@ -137,14 +137,14 @@ impl Experts {
 /// A launch of the grouped kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Grouped {
-    /// Of an expert tile, at most.
+    /// Rows of an expert tile, at most.
     pub tile_rows: u32,
-    /// Of the ring.
+    /// Stages of the ring.
     pub stages: u32,
     /// Blocks guess which expert they will be given, and ask for its weights before the router has chosen.
     pub guess: bool,
-    /// Of all experts' gates and ups, as much of each, what comes to the second-level cache while a conv layer's in-projection
-    /// by the swap-AB kernels multiplies, or a layer's out-projection by the persistent ones, in MiB: beside other products nothing.
+    /// How much of the gates, and as much of the ups, of all experts is prefetched into L2 while a conv layer's in-projection by
+    /// the swap-AB kernels multiplies, or a layer's out-projection by the persistent ones, in MiB; nothing beside other products.
     pub prefetch_mib: u32,
 }
 

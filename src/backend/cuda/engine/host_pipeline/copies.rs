@@ -48,7 +48,7 @@ type Rows = (usize, usize);
 /// The copies between stages.
 pub(super) enum Copies {
     Peer,
-    /// Of each stage but the last, by place: the rows in the host's memory.
+    /// Rows go through the host's memory: a buffer for each stage but the last, by place.
     Host(Vec<Vec<Arc<Pinned>>>),
     Nccl(Nccl),
 }
@@ -129,7 +129,7 @@ impl Copies {
     /// The driver refuses it.
     ///
     /// # Safety
-    /// As for [`Self::leave`].
+    /// The caller keeps the promises of [`Self::leave`].
     pub unsafe fn arrive(
         &self,
         (stage, place): Rows,
@@ -158,7 +158,7 @@ impl Copies {
     /// The driver, or NCCL, refuses it.
     ///
     /// # Safety
-    /// As for [`Self::leave`], with as many bytes as are staged.
+    /// The caller keeps the promises of [`Self::leave`], with as many bytes as are staged.
     pub unsafe fn feed(
         &self,
         from: (&CudaContext, Address),
@@ -189,7 +189,7 @@ impl Copies {
 }
 
 /// # Safety
-/// As for [`Copies::leave`].
+/// The caller keeps the promises of [`Copies::leave`].
 unsafe fn peer_copy(
     from: (&CudaContext, Address),
     to: (&CudaContext, Address),

@@ -28,11 +28,11 @@ pub(super) struct Stage {
     pub on: Arc<CudaStream>,
     /// The newest step's tables have been copied, so the host may write the next one's.
     pub copied: CudaEvent,
-    /// By place: the step's tables have come,
+    /// By place: the step's tables have come.
     pub ready: Vec<CudaEvent>,
-    /// ... its kernels are through,
+    /// By place: the step's kernels have run.
     pub through: Vec<CudaEvent>,
-    /// ... and all that it leaves is where it belongs.
+    /// By place: all that the step leaves is where it belongs.
     pub left: Vec<CudaEvent>,
     _rows: Buffer,
 }
@@ -43,12 +43,12 @@ pub(super) fn places(options: &EngineOptions, stages: usize) -> usize {
     stages.max(steps as usize)
 }
 
-/// Of the rows of the largest step that is composed, as they go from stage to stage.
+/// Bytes of the rows of the largest step that is composed, on their way from stage to stage.
 pub(super) fn step_bytes(options: &EngineOptions, hidden: usize) -> usize {
     options.step_tokens as usize * hidden * size_of::<f32>()
 }
 
-/// ... and of the largest bucket, which kernels may write all of.
+/// Bytes of the rows of the largest bucket, all of which kernels may write.
 fn row_bytes(ladders: &Ladders, hidden: usize) -> usize {
     (ladders.largest() as usize).saturating_mul(hidden * size_of::<f32>())
 }

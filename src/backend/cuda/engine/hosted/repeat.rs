@@ -58,7 +58,7 @@ impl HostLaunched {
     /// whatever [`Self::repeat`] did meanwhile.
     ///
     /// # Errors
-    /// As [`crate::backend::StageBackend::run`].
+    /// Fails as [`crate::backend::StageBackend::run`] does.
     pub fn redo(&mut self, view: &StepView<'_>, carried: &Carried) -> Result<()> {
         self.put_back(carried)?;
         // SAFETY: `run` has sent this step, and `self` is borrowed alone until the wait.
@@ -81,7 +81,7 @@ impl HostLaunched {
     /// kernel, the steps of a row may also overlap in it.
     ///
     /// # Errors
-    /// As [`crate::backend::StageBackend::run`].
+    /// Fails as [`crate::backend::StageBackend::run`] does.
     pub fn repeat(
         &mut self,
         view: &StepView<'_>,
@@ -122,7 +122,7 @@ impl HostLaunched {
     /// [`Self::repeat`] with another program's step, which [`Self::other`] of this stage made of the same bucket.
     ///
     /// # Errors
-    /// As there.
+    /// Fails as [`crate::backend::StageBackend::run`] does.
     pub fn repeat_other(&mut self, step: &OtherStep, times: u32) -> Result<Duration> {
         // SAFETY: as in `repeat`.
         let launch = || unsafe { step.exec.launch() };

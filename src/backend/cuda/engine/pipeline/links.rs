@@ -14,7 +14,7 @@ use std::mem::offset_of;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Of the words of the two sides of a link.
+/// Bytes of the words of both sides of a link.
 const WORDS_BYTES: usize = 2 * size_of::<abi::tg_link_words>();
 
 /// Bytes of device memory that a pipeline takes on each GPU beside its part of the model. `hidden`: f32 of a row's residual stream.
@@ -37,7 +37,7 @@ pub struct LinkShape {
 }
 
 impl LinkShape {
-    /// Of a state block that has been laid out. `hidden`: f32 of a row's residual stream.
+    /// Reads the shape from a state block that has been laid out. `hidden`: f32 of a row's residual stream.
     ///
     /// # Errors
     /// There is no whole head.
@@ -108,7 +108,7 @@ struct Link {
     shape: (u64, u32),
 }
 
-/// Of all stages: link s goes from stage s to the one behind it, the last one's to the first.
+/// The links of all stages: link s goes from stage s to the next one, the last one's to the first.
 pub struct Links(Vec<Link>);
 
 impl Links {

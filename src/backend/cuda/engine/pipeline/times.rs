@@ -16,7 +16,7 @@ const STEPS: u64 = abi::TG_TIMES_STEPS as u64;
 /// When a step came, and when it left.
 const WORDS: u64 = 2;
 
-/// Of one stage.
+/// When the steps of one stage came and left.
 pub(super) struct Times {
     /// `tg_stage_times`
     device: Buffer,

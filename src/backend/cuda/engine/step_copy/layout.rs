@@ -6,7 +6,7 @@ use crate::sys::abi;
 /// Tables start on cache lines.
 const ALIGN: usize = 64;
 
-/// Of one slot in the bias table.
+/// Bytes of one slot in the bias table.
 pub(super) const BIAS_ROW_BYTES: usize = abi::TG_MAX_BIASES as usize * size_of::<abi::tg_bias>();
 
 /// Steps that the copy of one GPU alone holds, whether its host runs ahead or not.
@@ -23,13 +23,13 @@ pub(super) struct Layout {
     pub bias_table: usize,
     /// How many steps there is room for.
     pub places: usize,
-    /// Of the first place: `tg_sampled[slots]`
+    /// `tg_sampled[slots]` of the first place.
     sampled: usize,
     /// From one place's to the next's.
     sampled_bytes: usize,
     /// `tg_slot[slots]`
     pub slot_table: usize,
-    /// Of the first place: `tg_step`, and behind it the tables of the step, as long as the step needs them
+    /// `tg_step` of the first place, and behind it the tables of the step, as long as the step needs them.
     steps: usize,
     /// From one place's to the next's.
     step_bytes: usize,

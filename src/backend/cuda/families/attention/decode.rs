@@ -12,8 +12,8 @@ use crate::sys::abi;
 pub(in crate::backend::cuda::families) const DECODE_WARPS: [u32; 4] = [1, 2, 4, 8];
 /// Those that an H200 runs at once, of 16-bit types with heads of 64; of others some half as many.
 const DECODE_ROOM: u32 = 2048;
-/// Of an SM's memory, what they want as shared memory at the most: as many as it runs at once have some 6 KB each of 2 warps,
-/// or 18 of 8. Keys and values stand in the rest on their way to registers.
+/// The share of an SM's memory that these kernels want as shared memory, at most: the blocks that it runs at once have some 6 KB
+/// each of 2 warps, or 18 of 8. Keys and values stand in the rest on their way to registers.
 const DECODE_SHARED_PERCENT: u32 = 50;
 /// Blocks for further chunks where first chunks are more than run at once, whose blocks then take no more than one.
 const DECODE_FURTHER_BLOCKS: u32 = 512;

@@ -276,9 +276,8 @@ impl Lowering<'_> {
         self.launch_skinny(kernel, blocks, ring, Argument::of(&args), read);
     }
 
-    /// Of one row, what [`Lowering::skinny_expert_gate_up`] and [`Lowering::skinny_down`] do: h f32 `[1, H]` += sum over its experts of
-    /// weight * w2_e y, y `[K, M]` being what `guess` leaves unsaid, which its blocks hand to each other.
-    /// As there. The layer's first kernel left this guess in the same step, for fused experts.
+    /// Adds the experts of a bucket of one row, gate and up to down, to h f32 `[1, H]`: the sum over its experts of weight * w2_e
+    /// y. y `[K, M]` is handed between blocks, in buffers of `guess`, which the layer's first kernel left in the same step.
     pub fn skinny_fused_experts(
         &mut self,
         skinny: &Skinny,
@@ -349,10 +348,8 @@ impl Lowering<'_> {
         self.skinny_sizing(skinny).blocks_at_most(most * each)
     }
 
-    /// h f32 `[R, H]` += sum over a row's experts of weight * w2_e y, ascending; y is
-    /// [`Lowering::skinny_expert_gate_up`]'s, which is the kernel right before: this one hears from it which experts were chosen,
-    /// before that has ended.
-    /// As there.
+    /// Adds to h f32 `[R, H]` the sum over a row's experts of weight * w2_e y, ascending. The kernel before is that of
+    /// [`Lowering::skinny_expert_gate_up`]; it signals which experts were chosen before it ends.
     pub fn skinny_down(
         &mut self,
         skinny: &Skinny,

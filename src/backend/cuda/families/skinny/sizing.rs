@@ -17,7 +17,7 @@ pub const GATE_OUTPUTS: u32 = OUTPUTS / 2;
 const STAGE_COLUMNS: u32 = abi::TG_SKINNY_K;
 const CONSUMER_WARPS: u32 = abi::TG_SKINNY_CONSUMER_WARPS;
 pub const THREADS: u32 = 32 * (CONSUMER_WARPS + 1);
-/// Of a block without a ring.
+/// Threads of a block without a ring.
 pub const HELD_THREADS: u32 = 32 * CONSUMER_WARPS;
 /// Bytes on which weight rows of a stage begin.
 const LINE: u32 = abi::TG_SKINNY_LINE;
@@ -39,7 +39,7 @@ pub struct Ring {
 pub struct Sizing {
     pub precision: Precision,
     pub limits: Limits,
-    /// Of a ring, at most: fewer where there is no room.
+    /// Stages of a ring, at most: fewer where there is no room.
     pub stages: u32,
 }
 
@@ -125,7 +125,7 @@ impl Sizing {
         Ok(())
     }
 
-    /// Of the fused experts of one row, `per_row` of `experts`, whose rings have stages of either width.
+    /// The ring of the fused experts of one row, `per_row` of `experts`, with stages of either width.
     pub fn fused(&self, width: u32, inner: u32, per_row: u32, experts: usize) -> Option<Ring> {
         let parts = if are_split(self.precision, 1) {
             abi::TG_PARTS
@@ -139,7 +139,7 @@ impl Sizing {
         fits.then(|| self.limits.ring(fixed + handed, stage, self.stages))?
     }
 
-    /// Of a kernel that norms its rows of `width` and has them in shared memory whole, and chooses among `experts`.
+    /// The ring of a kernel that norms its rows of `width`, has them in shared memory whole, and chooses among `experts`.
     pub fn normed(&self, rows: u32, width: u32, experts: Option<usize>) -> Option<Ring> {
         let fixed = self.normed_bytes(rows, width, experts);
         self.limits
@@ -153,7 +153,7 @@ impl Sizing {
         sum_bytes(rows) + weight_and_rows + choice
     }
 
-    /// Of a kernel that adds to the residual stream; its rows come a stage's columns at a time. `beside`: for the
+    /// The ring of a kernel that adds to the residual stream; its rows come a stage's columns at a time. `beside`: for the
     /// scores.
     pub fn adding(&self, rows: u32, inner: u32, beside: u32) -> Option<Ring> {
         let x = self.row_bytes(rows, self.stage_columns(inner));
@@ -199,7 +199,7 @@ impl Sizing {
         self.precision.weights.bytes() as u32
     }
 
-    /// Of `columns` of all of a bucket's rows, as they lie in shared memory.
+    /// Bytes of `columns` of all of a bucket's rows in shared memory.
     fn row_bytes(&self, rows: u32, columns: u32) -> u32 {
         if are_split(self.precision, rows) {
             abi::TG_PARTS * rows * pitch(columns, WeightFormat::BF16.bytes() as u32)

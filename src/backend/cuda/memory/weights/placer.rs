@@ -62,7 +62,7 @@ impl<'a> Placer<'a> {
         })
     }
 
-    /// Of all that has a place so far.
+    /// Bytes of all that has a place so far.
     pub fn bytes(&self) -> usize {
         self.end.next_multiple_of(ALIGN_BYTES)
     }

@@ -110,7 +110,7 @@ pub(super) fn read_entry(value: &Value) -> Result<(Variant, Option<f64>), String
     }
 }
 
-/// As [`read_entry`] takes it, without braces and time.
+/// Writes what [`read_entry`] takes, without braces and time.
 pub(super) fn write_variant(variant: Variant) -> String {
     let products = match variant.products {
         Products::Skinny { stages } => format!("products = \"skinny\", skinny_stages = {stages}"),

@@ -19,18 +19,18 @@ pub struct Origin {
     pub gpu: Option<GpuClass>,
     /// Whether that is the one that is served.
     pub own_gpu: bool,
-    /// The product of the ratios between the two; 1 where they are the same.
+    /// The product of the ratios between the two GPUs; 1 where they are the same.
     pub gpu_ratio: Option<f64>,
-    /// Of the models that they are for.
+    /// The shape of the models that they are for.
     pub shape: Shape,
     /// Whether these are those of the model that is served.
     pub own_shape: bool,
-    /// As of GPUs.
+    /// The product of the ratios between the two shapes; 1 where they are the same.
     pub shape_ratio: f64,
 }
 
 impl Origin {
-    /// As programs are told.
+    /// The origin in JSON output.
     pub fn json(self) -> Value {
         json!({
             "gpu": self.gpu.map(|gpu| gpu.to_string()),
@@ -52,7 +52,7 @@ impl KernelFile {
         shapes
     }
 
-    /// Of the sections with entries for exactly this shape and type that of the nearest GPU; the first of several.
+    /// The section of the nearest GPU among those with entries for exactly this shape and type; the first of several.
     fn nearest_gpu(&self, gpu: GpuClass, dtype: DType, shape: Shape) -> Option<&Section> {
         let there = |section: &&Section| !section.entries(shape, dtype).is_empty();
         let near = |a: &&Section, b: &&Section| a.distance(gpu).total_cmp(&b.distance(gpu));
@@ -114,7 +114,7 @@ impl KernelFile {
     }
 }
 
-/// As people are told.
+/// Writes the origin for people.
 impl fmt::Display for Origin {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.gpu, self.gpu_ratio) {

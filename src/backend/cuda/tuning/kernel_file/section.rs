@@ -24,7 +24,7 @@ pub(super) struct Section {
     pub measured: Vec<Measured>,
     /// For [`Shape::BASE`].
     base: Entries,
-    /// Of other shapes, ascending.
+    /// Entries for other shapes, ascending.
     shapes: Vec<(Shape, Entries)>,
 }
 

@@ -91,7 +91,7 @@ impl KernelChoice {
 }
 
 impl Served {
-    /// As [`KernelFile::origin`].
+    /// Where the entries come from: see [`KernelFile::origin`].
     pub fn origin(&self, dtype: DType, shape: Shape) -> Option<Origin> {
         self.file.origin(self.gpu, dtype, shape)
     }
@@ -106,7 +106,7 @@ impl Served {
         }
     }
 
-    /// As [`KernelFile::name`].
+    /// The name of the file and its entries: see [`KernelFile::name`].
     pub fn name(&self) -> String {
         self.file.name(self.gpu)
     }

@@ -46,7 +46,7 @@ impl Guess {
         })
     }
 
-    /// As kernels have it; no guess is one without blocks.
+    /// The kernels' arguments; without a guess it has no blocks.
     pub(super) fn args(guess: Option<&Self>, experts: u32) -> abi::tg_skinny_guess_args {
         let (handed, bytes) = guess.and_then(|guess| guess.handed).unwrap_or((0, 0));
         let at = |of: fn(&Self) -> Address| guess.map_or(0, of);
