@@ -47,10 +47,10 @@ pub fn from_slice<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> {
     }
 }
 
-/// The same, with integers of any size: [`integer`] and [`float`] read them, [`as_written`] has their digits.
+/// Reads JSON with integers of any size: [`integer`] and [`float`] read them, [`as_written`] has their digits.
 ///
 /// # Errors
-/// As for [`from_slice`].
+/// Fails as [`from_slice`] does.
 pub fn exact<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> {
     let wanted = |number: &[u8]| {
         // Python reads -0 as the integer 0, serde_json as the float -0.0.

@@ -1,6 +1,6 @@
 //! tailgraph: batch inference for LFM2-MoE models whose schedule runs where the model runs.
 //!
-//! As a library, [`session::Session`] is the way in:
+//! A program that uses the library begins with [`session::Session`]:
 //!
 //! ```
 //! use tailgraph::io::row::Ask;

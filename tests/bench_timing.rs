@@ -59,9 +59,9 @@ impl StageBackend for Sleeper {
 /// A run.
 struct Measured {
     figures: Figures,
-    /// What steps really took.
+    /// Times of steps by their own clock.
     took_ms: Vec<f64>,
-    /// ... and by the trace of the same run.
+    /// Times of the same steps by the trace.
     traced_ms: Vec<f64>,
 }
 

@@ -227,7 +227,7 @@ fn a_checkpoints_json() {
     let path = |name: &str| folder.path().join(name);
     let shard = "model-00001-of-00001.safetensors";
     std::fs::write(path(shard), b"").unwrap();
-    // Of the tokenizer what is not its vocabulary.
+    // The tokenizer has a small vocabulary; all else in it is that of the goldens.
     let mut tokenizer = golden("tokenizer.json");
     for (name, list) in [
         ("vocab", json!({"a": 0, "b": 1, "ab": 2})),

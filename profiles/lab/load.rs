@@ -44,7 +44,7 @@ pub fn run(args: &KeepBusy) -> Result<ExitCode> {
     let ended = Command::new(program).args(arguments).status();
     let ended =
         ended.map_err(|error| Error::Runtime(format!("{program} did not start: {error}")))?;
-    // As a shell has it, a command that a signal ended counts as failed.
+    // A shell, too, counts a command that a signal ended as failed.
     Ok(ExitCode::from(ended.code().map_or(1, |code| code as u8)))
 }
 

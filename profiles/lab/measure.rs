@@ -242,7 +242,7 @@ impl Found {
             "not_taken": self.not_taken,
             "digest": format!("{:016x}", self.digest),
         });
-        // Of these a way has none, where the percentile of too few steps is null.
+        // A way has none of these where the percentile of too few steps is null.
         let fields = figures.as_object_mut()?;
         fields.retain(|name, value| name == "p99.9_step_us" || !value.is_null());
         Some(merged([named, load, &figures]))

@@ -111,7 +111,7 @@ pub type BareEngine = (SingleEngine, Arc<Timing>, Option<Box<dyn StepClock>>);
 /// `stamped`: kernels leave stamps.
 ///
 /// # Errors
-/// As [`SingleEngine::on`].
+/// Fails as [`SingleEngine::on`] does.
 pub fn engine(device: &GpuDevice, spec: &EngineSpec<'_>, stamped: bool) -> Result<BareEngine> {
     let spec = EngineSpec {
         options: &spec.options.one_step_in_flight(),

@@ -76,7 +76,7 @@ pub fn dense(counted: &[OpKind], config: &ModelConfig, shape: &StepShape) -> Opt
 /// Adds the times of a step to `groups`: those of all products, or of the kernels of `operation` alone. `in_a_row`: these ran
 /// [`IN_A_ROW`] times.
 pub fn add(groups: &mut Groups, times: &StepTimes, operation: Option<OpKind>, in_a_row: bool) {
-    // Of each layer's operations what is counted, and the kernels in their order with what each took in us.
+    // For each layer: its operations that are counted, and its kernels in order with what each took in us.
     let mut layers: IndexMap<&[Op], (Vec<OpKind>, Vec<_>)> = IndexMap::new();
     let mut counts = FirstOf::default();
     for (part, (at, end_ns)) in times.parts.iter().zip(times.spans()) {

@@ -60,7 +60,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As on the command line.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Decode => "decode",

@@ -96,7 +96,7 @@ fn cut_to(filled: &mut Vec<Filled<'_>>, width: usize) -> usize {
     let all = filled.len();
     // Each has " | " or the line's own ends around it.
     while filled.iter().map(|column| column.width + 3).sum::<usize>() + 1 > width {
-        // Of one rank the last.
+        // The last of several columns of one rank goes first.
         let most = (0..filled.len()).max_by_key(|&at| (filled[at].column.rank, at));
         match most {
             Some(at) if filled[at].column.rank > 0 => drop(filled.remove(at)),
@@ -177,7 +177,7 @@ fn csv(rows: &[Value]) -> String {
     text
 }
 
-/// As RFC 4180 has it.
+/// A CSV field by RFC 4180.
 fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))

@@ -138,7 +138,7 @@ impl Stamped {
     /// Runs `arrivals` on an engine whose kernels leave stamps, to look at steps of a kind and so many rows.
     ///
     /// # Errors
-    /// As [`drive::run`]; stamps were lost.
+    /// [`drive::run`] failed, or stamps were lost.
     pub fn run(
         engine: &mut dyn Engine,
         clock: &mut dyn StepClock,

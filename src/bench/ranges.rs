@@ -63,10 +63,10 @@ pub struct Length {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lengths(pub Vec<Length>);
 
-/// As [`parse`], but `100-2000` is one value: lengths that are drawn from all of these.
+/// Reads what [`parse`] does, but `100-2000` is one value: lengths that are drawn from all of these.
 ///
 /// # Errors
-/// As [`parse`]; a length of 0.
+/// Fails as [`parse`] does, and for a length of 0.
 pub fn lengths(text: &str) -> Result<Lengths, String> {
     let mut lengths = Vec::new();
     for part in text.split(',').map(str::trim) {

@@ -114,7 +114,7 @@ mod tests {
         tell(StepKind::Decode, 3, &[0, 1, 0, 2]);
         tell(StepKind::Decode, 4, &[0, 1, 0, 1]);
         tell(StepKind::Decode, 3, &[0, 3, 1, 2]);
-        // Of another kind, of another size.
+        // Steps of another kind, and of another size, do not count.
         tell(StepKind::Mixed, 3, &[3, 3, 3, 3]);
         tell(StepKind::Decode, 3, &[1, 3]);
         // Layer 4 goes to 0 and 1 alone; layer 3 has 3, 2, 2 and 1 of 8.

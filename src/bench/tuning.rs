@@ -157,7 +157,7 @@ impl TunedStage {
 /// An engine that is not launched yet, of a plan of one stage, and what it measures. Its tokens mean nothing.
 ///
 /// # Errors
-/// As [`SingleEngine::of`].
+/// Fails as [`SingleEngine::of`] does.
 pub fn engine(
     device: &GpuDevice,
     spec: &EngineSpec<'_>,

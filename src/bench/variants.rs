@@ -194,7 +194,7 @@ mod tests {
         let all = [current.clone(), timed(swap_ab(32), [1.5; 5]), fastest];
         assert_eq!(choose(&all).variant, Variant::TILED);
         assert_eq!(choose(&all[..1]).variant, SKINNY);
-        // Of many rounds not all need be quicker: 576 of 32,768 tosses have 12 heads and more of 15, 1,941 have 11.
+        // Not all of many rounds need be quicker: 576 of 32,768 tosses have 12 heads and more of 15, 1,941 have 11.
         let quicker_in = |wins: usize| {
             let ms = |round| if round < wins { 1.9 } else { 2.1 };
             let other: [f64; 15] = std::array::from_fn(ms);

@@ -143,7 +143,7 @@ mod tests {
         let drawn = lengths(0);
         assert_eq!(drawn, lengths(0));
         assert_ne!(drawn, lengths(1));
-        // Of 7 lengths each is expected 143 times, with a standard deviation of 11.
+        // Each of 7 lengths is expected 143 times, with a standard deviation of 11.
         for length in 10..=16 {
             let count = drawn.iter().filter(|&&l| l == length).count();
             assert!((99..187).contains(&count), "{count} of {length}");

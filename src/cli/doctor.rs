@@ -129,7 +129,7 @@ pub(super) fn run(args: &DoctorCommand) -> Result<Exit> {
             checks.extend(model(name, &sizes, available.as_ref()));
             details.memory = sizes.ok();
         }
-        // Of a model without a configuration nothing is said: its memory tells why.
+        // A model without a configuration has no check here: its memory tells why.
         if let Some(device) = target.gpus().first().filter(|_| known) {
             let name = args.model.as_deref();
             let found = kernels::found(&device.gpu, name.zip(config.as_ref()));

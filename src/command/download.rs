@@ -16,16 +16,16 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 /// The model that `text` names, downloaded where that is needed.
 ///
 /// # Errors
-/// As [`ModelSource::parse`].
+/// Fails as [`ModelSource::parse`] does.
 pub fn model(text: &str) -> Result<ModelSource> {
     let shown = Shown::new();
     ModelSource::watched(text, &|download| shown.tell(download))
 }
 
-/// The same for who wants its shapes alone, which need no weights.
+/// The model that `text` names, for who wants its shapes alone, which need no weights.
 ///
 /// # Errors
-/// As [`ModelSource::watched_config`].
+/// Fails as [`ModelSource::watched_config`] does.
 pub fn model_of_config(text: &str) -> Result<ModelSource> {
     let shown = Shown::new();
     ModelSource::watched_config(text, &|download| shown.tell(download))

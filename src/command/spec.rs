@@ -63,7 +63,7 @@ pub fn on(
 /// The run whose steps `command` times in one of several types.
 ///
 /// # Errors
-/// As [`spec_of_one`].
+/// Fails as [`spec_of_one`] does.
 pub fn timed(command: &str, dtype: Option<DType>, args: &TimedArgs) -> Result<RunSpec> {
     let run = RunArgs {
         device: args.device.clone(),
@@ -84,7 +84,7 @@ pub fn timed(command: &str, dtype: Option<DType>, args: &TimedArgs) -> Result<Ru
 /// [`spec`] for a command that has no use for several devices. `command`: its name.
 ///
 /// # Errors
-/// As [`spec`]; [`Error::Usage`] for several.
+/// Fails as [`spec`] does; [`Error::Usage`] for several devices.
 pub fn spec_of_one(
     model: &str,
     run: &RunArgs,
@@ -105,7 +105,7 @@ pub fn spec_of_one(
 /// What the flags ask for to run a model on.
 ///
 /// # Errors
-/// As [`spec`].
+/// Fails as [`spec`] does.
 pub fn devices(run: &RunArgs) -> Result<Devices> {
     let mut all = match run.device.as_deref() {
         None => vec![DeviceSpec::default()],

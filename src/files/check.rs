@@ -9,7 +9,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Of a folder: a file in it may be replaced by its owner alone.
+/// The mode bit of a folder in which a file may be replaced by its owner alone.
 const STICKY: u32 = 0o1000;
 
 /// What is at `target` now, if anything is.

@@ -206,7 +206,7 @@ impl Claim {
     /// Puts the file that was made of NAME.partial in the place of NAME, as [`Claim::install`] does.
     ///
     /// # Errors
-    /// As [`Claim::install`].
+    /// Fails as [`Claim::install`] does.
     pub fn install_second(&self, mut second: Second) -> Result<()> {
         self.put_in_place(&second.file, second.path())?;
         second.named = true;

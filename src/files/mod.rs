@@ -79,7 +79,7 @@ impl Out {
     /// Ends the file as above, with what the buffer still holds.
     ///
     /// # Errors
-    /// As [`Out::finish`].
+    /// Fails as [`Out::finish`] does.
     pub fn finish_buffered(buffered: BufWriter<Self>) -> Result<()> {
         let name = buffered.get_ref().name().to_owned();
         let out = buffered.into_inner();
@@ -90,7 +90,7 @@ impl Out {
     /// Writes all of `bytes` and finishes.
     ///
     /// # Errors
-    /// As [`Out::finish`].
+    /// Fails as [`Out::finish`] does.
     pub fn finish_with(mut self, bytes: &[u8]) -> Result<()> {
         let written = self.write_all(bytes);
         written.map_err(|error| Error::io(self.name(), error))?;

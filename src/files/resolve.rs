@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// As many as Linux follows.
+/// Links in a row that are followed, as many as Linux does.
 const LINKS_AT_MOST: usize = 40;
 
 /// What a name stands for.

@@ -33,7 +33,7 @@ impl Stream {
         let file = match found {
             Resolved::Descriptor(number) => duplicate(path, *number)?,
             Resolved::Special(found) | Resolved::Place(found) => OpenOptions::new()
-                // Of another process's file only the end is nobody else's.
+                // Nobody else writes at the end of another process's file; all else in it is that process's.
                 .append(true)
                 .custom_flags(libc::O_NOCTTY)
                 .open(found)

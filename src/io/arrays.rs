@@ -12,7 +12,7 @@ use std::path::Path;
 pub struct Sample {
     /// The i of `logits.{i}`.
     pub number: u64,
-    /// As errors call it: `prompt.3`, `row 3`, `line 4`.
+    /// The array's name in errors: `prompt.3`, `row 3`, `line 4`.
     pub name: String,
     pub tokens: Vec<u32>,
 }

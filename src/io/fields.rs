@@ -227,7 +227,7 @@ pub fn logit_bias(fields: &Fields) -> Result<Option<Vec<(u32, f32)>>, RowError> 
     }
     let mut biases = Vec::with_capacity(given.len());
     for (key, bias) in given {
-        // As a number is written, so that no two keys are one id.
+        // The text must be the number's own, so that no two keys are one id.
         let id = key.parse::<u32>().ok().filter(|id| id.to_string() == *key);
         let id = id.ok_or_else(|| {
             Code::InvalidRequest.error(format!(

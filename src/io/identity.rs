@@ -19,7 +19,7 @@ struct Part {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Value {
-    /// Of contents.
+    /// The hash of the file's contents.
     Sha256(String),
     /// A short text, which a message may show.
     Text(String),

@@ -64,7 +64,7 @@ impl Kept {
         self.len() == 0
     }
 
-    /// Of these, answers of a finished OUTPUT, of which nothing but the id says what was asked.
+    /// Answers of a finished OUTPUT, of which nothing but the id says what was asked.
     pub fn by_id(&self) -> usize {
         self.by_id.len()
     }

@@ -107,7 +107,7 @@ impl LogitsFile {
     /// Gives the file its name, and its record where it is a shard that lacks so many rows in error.
     ///
     /// # Errors
-    /// As [`Whole::finish`].
+    /// Fails as [`Whole::finish`] does.
     pub fn finish(self, shard: Option<(ShardOutput, u64)>) -> Result<()> {
         match shard {
             None => self.file.finish(),
@@ -160,7 +160,7 @@ impl ScoreSink {
     /// Gives the file of logits, if there is one, its name.
     ///
     /// # Errors
-    /// As [`LogitsFile::finish`].
+    /// Fails as [`LogitsFile::finish`] does.
     pub fn finish_file(&self, shard: Option<(ShardOutput, u64)>) -> Result<()> {
         match self.file.write().take() {
             None => Ok(()),

@@ -181,7 +181,7 @@ impl Merge {
         Ok(Self(parts))
     }
 
-    /// Of the input.
+    /// Rows of the input.
     pub fn rows(&self) -> u64 {
         self.0[0].record.input.rows
     }

@@ -138,7 +138,7 @@ fn read(value: &Value) -> Result<Value, RowError> {
         return Err(Code::EmptyPrompt
             .error("messages: found an empty array, expected at least one message"));
     }
-    // Of the arguments that are texts: what the row holds besides them is counted before it is parsed.
+    // The limit holds for arguments that are texts: what the row holds besides them is counted before it is parsed.
     let mut values_left = MAX_VALUES;
     let messages = list.iter().enumerate();
     messages

@@ -14,7 +14,7 @@ use super::row::{
 use crate::json;
 use serde_json::Value;
 
-/// Of `n`, as the format has it.
+/// The largest `n` that the format allows.
 const MAX_N: u32 = 128;
 
 /// What a body asks of `endpoint`, and what the answer repeats of it.

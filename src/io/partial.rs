@@ -54,7 +54,7 @@ pub struct Journal {
     spent: bool,
     /// Answers of this run by row.
     rows: Vec<Option<Place>>,
-    /// Of those, rows that another run may answer otherwise.
+    /// Answers in `rows` that another run may give otherwise.
     not_done: u64,
     /// What is said of OUTPUT where it is a shard.
     pub shard: Option<Box<ShardOutput>>,

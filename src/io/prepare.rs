@@ -164,7 +164,7 @@ pub fn prepare(rules: &Rules, codec: &Codec, row: u64, ask: &Ask) -> Result<Prep
 /// All requests that a row makes: for each prompt as many as answers are asked for, in the order of these.
 ///
 /// # Errors
-/// As [`prepare`], of any of the prompts.
+/// Fails as [`prepare`] does for any of the prompts.
 pub fn prepare_all(rules: &Rules, codec: &Codec, row: u64, ask: &Ask) -> Result<Waiting, RowError> {
     let options = ask.options.clone().or(&rules.defaults);
     let stop = StopMatcher::new(options.stop.as_deref().unwrap_or_default());

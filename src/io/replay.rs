@@ -69,7 +69,7 @@ impl fmt::Display for Replayed {
 pub fn replay(recording: &mut Reader, stages: Vec<Box<dyn StageBackend>>) -> Result<Replayed> {
     let mut replayer = Replayer::new(&recording.header.engine, stages)?;
     let mut result = Replayed::default();
-    // Of one of the two sides: what the other has not come to yet.
+    // One of these is empty: the other holds what its counterpart has not come to yet.
     let mut recorded = VecDeque::new();
     let mut replayed = VecDeque::new();
     while let Some(line) = recording.next_line()? {

@@ -297,7 +297,7 @@ impl ShardOutput {
     /// Describes `made`, and gives both their names.
     ///
     /// # Errors
-    /// As [`ShardOutput::describe`] and [`Whole::finish`].
+    /// Fails as [`ShardOutput::describe`] and [`Whole::finish`] do.
     pub fn finish_with(
         mut self,
         made: Whole,
@@ -310,10 +310,10 @@ impl ShardOutput {
         self.finish()
     }
 
-    /// The same of lines that were written from beginning to end.
+    /// Describes lines that were written from beginning to end, and gives both files their names.
     ///
     /// # Errors
-    /// As [`ShardOutput::finish_with`]; or it is no file.
+    /// Fails as [`ShardOutput::finish_with`] does, and where it is no file.
     pub fn finish_buffered(self, made: BufWriter<Out>, answers: u64, failed: u64) -> Result<()> {
         let name = made.get_ref().name().to_owned();
         let made = made.into_inner();

@@ -44,7 +44,7 @@ impl Unpacked {
         };
         let mut unread = std::mem::replace(unread, Box::new(std::io::empty()));
         let mut first = Vec::new();
-        // As few bytes as tell: whoever types rows is not kept waiting for more.
+        // Reads no more bytes than tell: whoever types rows is not kept waiting for more.
         let packing = loop {
             match MAGICS.iter().find(|(magic, _)| may_be(&first, magic)) {
                 Some((magic, packing)) if first.len() == magic.len() => break Some(*packing),

@@ -26,7 +26,7 @@ pub(super) const INDEX_FILE: &str = "model.safetensors.index.json";
 /// What a checkpoint may have beside a config that ties it to the embedding.
 const HEAD: &str = "lm_head.weight";
 
-/// Of a file that may be none of weights at all; an empty beginning of one is no sign of that.
+/// Bytes that are looked at of a file that may be none of weights at all; an empty beginning of one is no sign of that.
 const SNIFFED_BYTES: usize = 512;
 
 /// The weights in `dir` and, for the user, what was found there that the model does not have.

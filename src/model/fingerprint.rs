@@ -12,7 +12,7 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Of a file of weights so much is hashed: its header, and as many bytes at so many places from its start to its end.
+/// A file of weights is hashed in part: its header, and so many pieces of `PLACE_BYTES` from its start to its end.
 const PLACES: u64 = 16;
 const PLACE_BYTES: u64 = 64 << 10;
 

@@ -22,7 +22,7 @@ const LENGTH_BYTES: usize = 8;
 pub(super) struct Stored {
     pub dtype: Dtype,
     pub shape: Vec<usize>,
-    /// Of the file; as long as dtype and shape say.
+    /// The tensor's bytes in the file; as many as dtype and shape say.
     pub bytes: Range<usize>,
 }
 

@@ -14,7 +14,7 @@ pub enum LayerType {
 }
 
 impl LayerType {
-    /// As config.json spells it.
+    /// The name in config.json.
     pub fn name(self) -> &'static str {
         match self {
             Self::Conv => "conv",

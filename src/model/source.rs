@@ -61,7 +61,7 @@ impl ModelSource {
     /// ```
     ///
     /// # Errors
-    /// As [`Self::parse`]; `Error::Interrupted` where `watch` ended the download.
+    /// Fails as [`Self::parse`] does; `Error::Interrupted` where `watch` ended the download.
     pub fn watched(text: &str, watch: Watch<'_>) -> Result<Self> {
         Self::parse_by(text, |name| hub::find(name, watch))
     }
@@ -70,7 +70,7 @@ impl ModelSource {
     /// only the files of the first are downloaded.
     ///
     /// # Errors
-    /// As there.
+    /// Fails as [`Self::watched`] does.
     pub fn watched_config(text: &str, watch: Watch<'_>) -> Result<Self> {
         Self::parse_by(text, |name| hub::find_config(name, watch))
     }
@@ -175,7 +175,7 @@ impl ModelSource {
 }
 
 impl ModelSource {
-    /// As others call the model: a checkpoint by its folder's name, one of the hub's cache by its own.
+    /// The model's name for people: a checkpoint's folder, or the name of one from the hub's cache.
     pub fn short_name(&self) -> String {
         let folder = match self {
             Self::Dir(dir) => dir.canonicalize().ok(),

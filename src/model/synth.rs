@@ -35,7 +35,7 @@ pub struct Progress {
 pub struct Written {
     pub tensors: usize,
     pub shards: usize,
-    /// Of all tensors.
+    /// Bytes of all tensors.
     pub bytes: u64,
 }
 

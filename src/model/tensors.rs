@@ -10,7 +10,7 @@ use std::ops::Range;
 /// One tensor of the published layout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorSpec {
-    /// As published, experts separate.
+    /// The published name; experts are separate tensors.
     pub name: String,
     pub shape: Vec<usize>,
     pub role: Role,
@@ -22,10 +22,10 @@ pub struct TensorSpec {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FusedSpec {
     pub name: String,
-    /// Of the whole tensor: `[E, 2M, H]` or `[E, H, M]`.
+    /// The shape of the whole tensor: `[E, 2M, H]` or `[E, H, M]`.
     pub shape: [usize; 3],
     pub expert: usize,
-    /// Of the expert's matrix: w1 comes before w3.
+    /// The rows of the expert's matrix: w1 comes before w3.
     pub rows: Range<usize>,
 }
 

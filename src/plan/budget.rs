@@ -41,7 +41,7 @@ impl Budget {
         }
     }
 
-    /// Of one of `engines` that share it, and `common` bytes of it are of all of them.
+    /// The budget of one of `engines` that share this one; `common` bytes of it belong to all of them.
     #[must_use]
     pub fn shared(self, engines: u32, common: u64) -> Self {
         if engines < 2 {
@@ -66,7 +66,7 @@ pub struct Available {
 }
 
 impl Available {
-    /// Of this machine or container; `None` where the system does not tell.
+    /// Asks this machine or container; `None` where the system does not tell.
     pub fn now() -> Option<Self> {
         Self::under(Path::new("/"))
     }
@@ -252,7 +252,7 @@ mod tests {
             ),
             ("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", none),
             ("sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", "1\n"),
-            // Of another controller.
+            // Another controller's.
             ("sys/fs/cgroup/cpu/x/memory.limit_in_bytes", "1\n"),
             ("sys/fs/cgroup/cpu/x/memory.usage_in_bytes", "0\n"),
         ]);

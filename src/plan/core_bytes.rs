@@ -57,7 +57,7 @@ impl Links {
     }
 }
 
-/// Of several stages, which hand on `hidden` f32 a row.
+/// Bytes of the links between several stages, which send `hidden` f32 a row.
 pub(super) fn links(
     options: &EngineOptions,
     rings: &RingCapacities,

@@ -244,7 +244,7 @@ pub fn op_cost(
             let normed = shape.logit_rows() * hidden;
             (stored, 0.0, normed * (F32 + compute), 4.0 * normed)
         }
-        // As where logits are stored and read; a backend may spare that for the greedy rows of decode steps.
+        // Logits are stored and read; a backend may spare that for the greedy rows of decode steps.
         OpKind::LmHead => {
             let logit_rows = shape.logit_rows();
             let moved = logit_rows * (hidden * compute + vocab * F32);

@@ -54,7 +54,7 @@ impl GraphFile {
     /// The file at `path`, or the built-in one.
     ///
     /// # Errors
-    /// As [`Self::read`].
+    /// Fails as [`Self::read`] does.
     pub fn open(path: Option<&Path>) -> Result<Self> {
         path.map_or_else(Self::built_in, Self::read)
     }

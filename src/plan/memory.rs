@@ -42,7 +42,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// As `doctor` prints it in JSON.
+    /// The name in `doctor`'s JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Budget => "budget",
@@ -183,7 +183,7 @@ fn page_bytes(plan: &Plan, precision: Precision, options: &EngineOptions) -> u64
     whole_bytes(plan.kv_bytes_per_token(precision.compute) * f64::from(options.page_tokens))
 }
 
-/// As items name them, and advice knows them by.
+/// The name of the weights' item, by which advice knows it.
 pub(crate) const WEIGHTS: &str = "weights";
 
 /// One line: what is needed, what there is, and what to change.

@@ -54,7 +54,7 @@ pub enum StepKind {
 impl StepKind {
     pub const ALL: [Self; 3] = [Self::Decode, Self::Mixed, Self::Score];
 
-    /// As `graphs/*.toml` and the command line spell it.
+    /// The name in `graphs/*.toml` and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Decode => "decode",

@@ -20,7 +20,7 @@ pub struct EngineOptions {
     pub step_tokens: u32,
     /// Rows of prompts in a step that running sequences have rows in too, at most; `chunk_align` to `step_tokens`.
     pub chunk_tokens: u32,
-    /// ... or one in so many of the prompt tokens that are yet to be read, where that is more; 0: never.
+    /// The share of the prompt tokens yet to be read that a step may have instead, where that is more: one in so many; 0: never.
     #[serde(default)]
     pub chunk_share: u32,
     /// Prompt chunks end on multiples of this, or at the prompt's end.
@@ -95,9 +95,9 @@ pub struct Limits {
 pub struct Prompts {
     /// At least 1.
     pub count: u32,
-    /// Of all of them together; at least as many.
+    /// Tokens of all of them together; at least `count`.
     pub tokens: u64,
-    /// Of the steps that read them: mixed where only a prompt's last position has logits.
+    /// The kind of the steps that read them: mixed where only a prompt's last position has logits.
     pub kind: StepKind,
 }
 
@@ -143,7 +143,8 @@ pub struct Usual {
 }
 
 pub(crate) const DEFAULT_MAX_SEQS: u32 = 16;
-/// Of [`Prompts`], at most: so many of 32 tokens fill the largest step, and each has a row of logits in the device's memory.
+/// [`Prompts::count`] where nobody says how many, at most: so many of 32 tokens fill the largest step, and each has a row of
+/// logits in the device's memory.
 const DEFAULT_MOST_PROMPTS: u32 = 256;
 const DEFAULT_MAX_CONTEXT: u32 = 4096;
 const DEFAULT_PAGE_TOKENS: u32 = 64;
@@ -330,7 +331,7 @@ const MOST_TOKENS_A_SECOND: u64 = 120_000;
 const SAMPLED_STEPS: u32 = 64;
 /// Trace records, each of 272 bytes: 16 s at half a millisecond a step.
 const TURNS: u32 = 1 << 15;
-/// Of events and of log-probabilities, however few sequences there are.
+/// Events, and log-probabilities, that there is room for however few sequences there are.
 const LEAST_EVENTS: u32 = 1024;
 
 impl RingCapacities {

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 pub struct Lineup {
     /// What was measured, and on what and when.
     pub subject: String,
-    /// As in `--launch`, in the order of the files, without the bare graph.
+    /// Names in `--launch`, in the order of the files, without the bare graph.
     pub ways: Vec<String>,
     /// Threads that spun where there were most; `None` where the host always was idle.
     pub busy: Option<u32>,

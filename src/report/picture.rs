@@ -72,7 +72,7 @@ impl Scale {
         let mut ticks: Vec<f64> = vec![];
         for mantissa in ["1", "5", "2", "3", "7", "1.5", "4", "6"] {
             for decade in self.from.log10().floor() as i32..=self.to.log10() as i32 {
-                // As it is written, so that it is written so again.
+                // Parsed from its text, so that it is written as the same text again.
                 let tick = format!("{mantissa}e{decade}").parse().unwrap_or(1.0);
                 let apart = |&other: &f64| (self.at(other) - self.at(tick)).abs() > 40.0;
                 if (self.from..=self.to).contains(&tick) && ticks.iter().all(apart) {

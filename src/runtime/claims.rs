@@ -160,7 +160,7 @@ impl Claimer {
     /// their share of what waits, and hands them to the rings.
     ///
     /// # Errors
-    /// As [`Self::pass`].
+    /// Fails as [`Self::pass`] does.
     pub fn claim(&mut self, busy: u32) -> Result<()> {
         let free = self.slots.saturating_sub(busy + self.held.len() as u32);
         let share = self.queue.unclaimed().div_ceil(u64::from(self.replicas));
@@ -254,7 +254,7 @@ impl Numbers {
         self.0.lock().hear();
     }
 
-    /// Of own request `own`, of which something has come: a replica tells of a claim before that.
+    /// The queue's number of own request `own`, of which something has come: a replica tells of a claim before that.
     fn of(&self, own: u64) -> u64 {
         let mut told = self.0.lock();
         if own >= told.numbers.len() as u64 {

@@ -88,7 +88,7 @@ impl Core {
     /// A core of a shape whose sizes are settled, with what is between the threads that run its stages.
     ///
     /// # Errors
-    /// As [`Core::new`].
+    /// Fails as [`Core::new`] does.
     pub fn of(
         shape: &EngineShape,
         record: bool,

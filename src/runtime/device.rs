@@ -20,7 +20,7 @@ const ASK_EVERY: Duration = Duration::from_millis(5);
 const STOP_PAUSE: Duration = Duration::from_micros(10);
 /// After the stop flag the device ends with its next turn; a step that takes longer than this is given up.
 const STOP_LIMIT: Duration = Duration::from_secs(20);
-/// ... and one that has been found stuck already, after this.
+/// A step that has been found stuck already is given up after this.
 const STUCK_LIMIT: Duration = Duration::from_secs(2);
 
 /// A device that schedules itself.
@@ -137,7 +137,7 @@ impl Driver for Device {
             let running = self.running();
             let end = || Self::end(self.device.as_deref()?, rings);
             self.failure = match running {
-                // Of several devices others may run on, or be what it waited for.
+                // Others of several devices may run on, or be what it waited for.
                 Ok(true) if rings.action().0 == abi::TG_ACTION_ERROR => end(),
                 Ok(true) => None,
                 Ok(false) => end(),

@@ -23,7 +23,7 @@ pub(super) struct DeviceQueue {
     kept: Option<Unclaimed>,
 }
 
-/// As much room as their rings have together.
+/// The shape of a queue that has as much room as the engines' rings together.
 fn shape(engines: &[&mut SingleEngine]) -> abi::tg_queue {
     let shapes = || engines.iter().map(|engine| engine.shape());
     let sum = |of: fn(&EngineShape) -> u32| shapes().map(of).fold(0, u32::saturating_add);

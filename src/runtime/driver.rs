@@ -18,7 +18,7 @@ pub(super) trait Driver: Send {
     fn launch(&mut self) -> Result<()>;
     /// The host has moved a ring index or a flag.
     fn notify(&mut self);
-    /// ... since it has found an event.
+    /// The host has moved an index since it has found an event.
     fn heard(&mut self) {
         self.notify();
     }

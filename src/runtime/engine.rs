@@ -34,7 +34,7 @@ pub trait Engine: Send {
     /// [`Engine::try_submit_all`] with one request: its number, or `None` where there is no room.
     ///
     /// # Errors
-    /// As there.
+    /// Fails as [`Engine::try_submit_all`] does.
     fn try_submit(&mut self, request: &Request) -> Result<Option<u64>> {
         Ok(self.try_submit_all(&mut std::iter::once(request))?.next())
     }
@@ -55,7 +55,7 @@ pub trait Engine: Send {
     /// [`Engine::next_stamped`] without the time.
     ///
     /// # Errors
-    /// As there.
+    /// Fails as [`Engine::next_stamped`] does.
     fn next_event(&mut self, wait: Duration) -> Result<Option<Event>> {
         Ok(self.next_stamped(wait)?.map(|(_, event)| event))
     }

@@ -29,7 +29,7 @@ pub struct StageLink {
 
 struct Ends {
     raw: abi::tg_links,
-    /// Of a later stage: what the steps that it takes bring.
+    /// What the steps that a later stage takes bring; `None` for the first stage.
     own: Option<StateBlock>,
     /// Both links' words and places, which `raw` points into.
     _blocks: [Arc<HostBlock>; 2],

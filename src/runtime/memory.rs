@@ -192,7 +192,7 @@ pub(super) unsafe fn index<'a>(index: *mut abi::tg_index) -> &'a AtomicU64 {
 /// Loads an index that the other side releases.
 ///
 /// # Safety
-/// As for [`index`].
+/// The caller keeps the promises of [`index`].
 pub(super) unsafe fn acquire(at: *mut abi::tg_index) -> u64 {
     // SAFETY: the caller's promise.
     unsafe { index(at) }.load(Ordering::Acquire)
@@ -201,7 +201,7 @@ pub(super) unsafe fn acquire(at: *mut abi::tg_index) -> u64 {
 /// Stores an index after everything it covers has been written.
 ///
 /// # Safety
-/// As for [`index`]; only one thread stores this index.
+/// The caller keeps the promises of [`index`]; only one thread stores this index.
 pub(super) unsafe fn release(at: *mut abi::tg_index, value: u64) {
     // SAFETY: the caller's promise.
     unsafe { index(at) }.store(value, Ordering::Release);

@@ -103,7 +103,7 @@ pub(super) struct Notices {
 }
 
 impl Notices {
-    /// Of `view`'s replica, whose claims are told to `tell`, with what is recorded of them.
+    /// Watches `view`'s replica, whose claims are told to `tell`, with what is recorded of them.
     pub fn new(view: View, tell: Sender<Claimed>, unclaimed: Option<Unclaimed>) -> Self {
         Self {
             view,

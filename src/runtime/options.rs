@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct EngineShape {
     pub options: EngineOptions,
     pub ladders: Ladders,
-    /// As the scheduler sees them: a GPU that runs all stages of a plan counts as one.
+    /// Stages that the scheduler sees: a GPU that runs all stages of a plan counts as one.
     pub stages: u32,
     pub rings: RingCapacities,
     /// A decode step may be composed before the one ahead of it has come back (`tg_config.ahead`).

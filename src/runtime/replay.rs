@@ -89,11 +89,12 @@ impl Replayer {
         Ok(())
     }
 
-    /// As [`Replayer::turn`], with events as they stand in the ring: with the recorded run's clock in them. Where there
+    /// Replays a turn as [`Replayer::turn`] does, with events as they stand in the ring: with the recorded run's clock in them.
+    /// Where there
     /// are no backends their tokens mean nothing; which requests they are of, how many there are and when is right.
     ///
     /// # Errors
-    /// As [`Replayer::turn`].
+    /// Fails as [`Replayer::turn`] does.
     pub fn turn_timed(
         &mut self,
         record: &abi::tg_trace,

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// An engine that is to be one of several.
 pub struct Replica {
-    /// Of its device.
+    /// The name of its device.
     name: String,
     engine: SingleEngine,
     numbers: Arc<Numbers>,
@@ -37,7 +37,7 @@ impl Replica {
     /// Loads a model on `device`, by the name of that. Logits go to the sink of `spec` under the queue's numbers.
     ///
     /// # Errors
-    /// As [`SingleEngine::on`].
+    /// Fails as [`SingleEngine::on`] does.
     pub fn on(device: &dyn Device, name: String, spec: &EngineSpec<'_>) -> Result<Self> {
         let numbers = Arc::new(Numbers::default());
         let sink = numbers.sink(spec.sink);
@@ -53,10 +53,10 @@ impl Replica {
         })
     }
 
-    /// Of whatever runs its steps.
+    /// Makes a replica of whatever runs its steps.
     ///
     /// # Errors
-    /// As [`SingleEngine::of`].
+    /// Fails as [`SingleEngine::of`] does.
     pub fn of(
         name: String,
         runs: Runs,
@@ -130,7 +130,7 @@ impl Replica {
 /// Where a replica comes to stand.
 pub(super) struct Place<'a> {
     pub queue: &'a Arc<Queue>,
-    /// Of `count` replicas.
+    /// Its number, below `count`.
     pub number: u32,
     pub count: u32,
     pub news: &'a Arc<Signal>,

@@ -45,7 +45,7 @@ impl HostRings {
     /// Could the rings ever hold this request?
     ///
     /// # Errors
-    /// As [`Self::try_push_requests`].
+    /// Fails as [`Self::try_push_requests`] does.
     pub(super) fn check(&self, request: &Request) -> Result<()> {
         // SAFETY: capacities never change.
         let (token_capacity, bias_capacity) = unsafe {
@@ -59,7 +59,7 @@ impl HostRings {
     /// Queues a request and returns its number, or `None` while there is no room for it or its prompt.
     ///
     /// # Errors
-    /// As [`Self::try_push_requests`].
+    /// Fails as [`Self::try_push_requests`] does.
     pub fn try_push_request(&mut self, request: &Request) -> Result<Option<u64>> {
         let numbers = self.try_push_requests(std::iter::once(request))?;
         Ok((!numbers.is_empty()).then_some(numbers.start))

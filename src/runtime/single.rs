@@ -74,7 +74,7 @@ impl SingleEngine {
     /// before the engine has it.
     ///
     /// # Errors
-    /// As [`SingleEngine::on`]; those of `wrap`.
+    /// Fails as [`SingleEngine::on`] does, or as `wrap` does.
     pub fn on_watched(
         device: &dyn crate::backend::Device,
         spec: &EngineSpec<'_>,

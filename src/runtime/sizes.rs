@@ -39,10 +39,10 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// For a core that does not run ahead.
+    /// The sizes of a core that does not run ahead.
     ///
     /// # Errors
-    /// As [`Sizes::of`].
+    /// Fails as [`Sizes::of`] does.
     pub fn new(
         options: &EngineOptions,
         ladders: &Ladders,

@@ -133,7 +133,7 @@ impl Session {
     /// Asks one question, whose text comes as it is made.
     ///
     /// # Errors
-    /// As [`Session::prepare`].
+    /// Fails as [`Session::prepare`] does.
     pub fn ask(&self, ask: &Ask) -> std::result::Result<Answer, RowError> {
         Ok(self.submit(self.prepare(ask)?))
     }

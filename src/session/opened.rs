@@ -100,7 +100,7 @@ impl Opened {
     /// Loads the weights and starts an engine on them, whose run is kept as `keep` says.
     ///
     /// # Errors
-    /// As [`load`] and [`Self::engine`]; what is kept cannot be written.
+    /// Fails as [`load`] and [`Self::engine`] do, and where what is kept cannot be written.
     pub fn start(&self, sink: &SharedSink, mut keep: Keep) -> Result<Recorded> {
         if keep.trace.is_some() && !self.replicas.is_empty() {
             return Err(Error::Usage(
@@ -175,7 +175,7 @@ impl Opened {
     /// The types of a run: see [`RunSpec::precision`].
     ///
     /// # Errors
-    /// As there.
+    /// Fails as [`RunSpec::precision`] does.
     pub fn precision(&self) -> Result<Precision> {
         self.spec.precision(&self.config)
     }
@@ -183,7 +183,7 @@ impl Opened {
     /// What the parts of a step are measured against.
     ///
     /// # Errors
-    /// As [`Self::precision`].
+    /// Fails as [`Self::precision`] does.
     pub fn costs(&self) -> Result<Costs> {
         let precision = self.precision()?;
         let known = self.target.device().known();
@@ -194,7 +194,7 @@ impl Opened {
         })
     }
 
-    /// Of so many stages, as tracks have them.
+    /// The names of so many stages on tracks.
     fn names_of_stages(&self, stages: usize) -> Vec<String> {
         let name = |stage| match self.spec.parallel {
             Parallel::Stages => {
@@ -210,7 +210,7 @@ impl Opened {
     /// on the first alone, where more than events is looked at.
     ///
     /// # Errors
-    /// As [`crate::backend::Device::start`], [`SingleEngine::of`] and [`Replicas::new`].
+    /// Fails as [`crate::backend::Device::start`], [`SingleEngine::of`] and [`Replicas::new`] do.
     pub fn engine(
         &self,
         model: &Arc<Model>,
@@ -266,7 +266,7 @@ impl Opened {
     /// An engine whose steps are timed part by part, and where the times come out. `in_a_row`: as [`Watch::Times`] has it.
     ///
     /// # Errors
-    /// As [`Self::engine`].
+    /// Fails as [`Self::engine`] does.
     pub fn engine_timed(
         &self,
         model: &Arc<Model>,
@@ -330,7 +330,7 @@ fn start_workers() -> Result<()> {
 /// The model's weights, whose warnings go to standard error.
 ///
 /// # Errors
-/// As [`Model::load`]; the system refused threads.
+/// Fails as [`Model::load`] does, and where the system refuses threads.
 pub fn load(source: &ModelSource) -> Result<Arc<Model>> {
     start_workers()?;
     let model = Model::load(source)?;

@@ -15,9 +15,9 @@ pub struct Counts {
     /// Rows with an answer, the failed ones included.
     pub rows: u64,
     pub failed: u64,
-    /// Of `rows`: taken over from an earlier run.
+    /// Rows taken over from an earlier run, which `rows` includes.
     pub kept: u64,
-    /// Of `rows`: ended by their limit of new tokens.
+    /// Rows ended by their limit of new tokens, which `rows` includes.
     pub at_limit: u64,
     /// Rows of which a sequence gave its memory to older ones and was read again.
     pub read_again: u64,

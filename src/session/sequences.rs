@@ -129,7 +129,7 @@ pub struct Live {
     logprobs: Option<Vec<TokenLogprobs>>,
     /// A stop string was found: later tokens are dropped.
     stopped: bool,
-    /// Of the text: what [`Live::certain`] has given.
+    /// Bytes of the text that [`Live::certain`] has given.
     told_bytes: usize,
 }
 
@@ -189,7 +189,7 @@ impl Live {
         self.output_ids.last().copied()
     }
 
-    /// Of the newest token, where the request asked for them.
+    /// Log-probabilities of the newest token, where the request asked for them.
     pub fn last_logprobs(&self) -> Option<&TokenLogprobs> {
         self.logprobs.as_ref()?.last()
     }

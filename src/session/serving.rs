@@ -79,7 +79,7 @@ impl Serving {
     /// Loads the weights and starts the engine, on the thread that will use it.
     ///
     /// # Errors
-    /// As [`load`] and [`Opened::engine`]; the system refused a thread.
+    /// Fails as [`load`] and [`Opened::engine`] do, and where the system refuses a thread.
     pub fn start(opened: Arc<Opened>, codec: Arc<Codec>) -> Result<Self> {
         let (commands, receive) = channel();
         let (tell, started) = channel();

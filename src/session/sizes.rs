@@ -13,7 +13,7 @@ use crate::runtime::core_bytes;
 /// ask for logits.
 ///
 /// # Errors
-/// As [`crate::backend::Device::memory`].
+/// Fails as [`crate::backend::Device::memory`] does.
 pub fn memory(spec: &RunSpec, target: &Target, plan: &Plan, delivers: bool) -> Result<MemoryPlan> {
     let precision = spec.precision(&plan.config)?;
     let wanted = wanted(spec, plan, precision, delivers);

@@ -20,7 +20,7 @@ impl Target {
     /// The device that a run's model is put on first: all of its GPUs where they share the stages out.
     ///
     /// # Errors
-    /// As [`Target::open`].
+    /// Fails as [`Target::open`] does.
     pub fn of(spec: &RunSpec) -> Result<Self> {
         if spec.parallel == Parallel::Stages
             && let Some(gpus) = gpus(spec)
@@ -66,7 +66,7 @@ impl Target {
     }
 }
 
-/// Of a run on several GPUs.
+/// The GPUs of a run on several.
 fn gpus(spec: &RunSpec) -> Option<Vec<GpuSpec>> {
     let gpu = |device: &DeviceSpec| match device {
         DeviceSpec::Gpu(gpu) => Some(gpu.clone()),

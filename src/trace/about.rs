@@ -14,12 +14,12 @@ pub struct About {
     pub version: u32,
     /// `run`, or `recording FILE`
     pub source: String,
-    /// As in `--model`.
+    /// The model's name in `--model`.
     pub model: String,
     /// `cpu` or `cuda`
     pub device: String,
     pub dtype: String,
-    /// As in `--launch`; `None` on the CPU.
+    /// The name in `--launch`; `None` on the CPU.
     pub launch: Option<String>,
     pub engine: EngineShape,
     /// The clock that steps, turns and requests are timed by.

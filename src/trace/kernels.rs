@@ -37,7 +37,7 @@ pub struct Bucket {
     /// Timed ones; what follows is their means.
     pub steps: u64,
     pub rows: f64,
-    /// As the step's slice has it.
+    /// The mean of the steps' slices.
     pub step_us: f64,
     /// From when the first kernel was ready until the last had ended; of several stages, all of them.
     pub kernels_us: f64,
@@ -59,7 +59,7 @@ pub struct Operation {
     pub us_per_step: f64,
     /// What has to come from memory, as the plan counts: every sequence at the mean context, routing even.
     pub bytes_per_step: f64,
-    /// As the plan counts.
+    /// Floating-point operations by the plan.
     pub flops_per_step: f64,
     pub floor_us_per_step: Option<f64>,
     /// Floor over time.

@@ -82,7 +82,7 @@ struct PartArgs<'a> {
     layer: Option<usize>,
     #[serde(flatten)]
     launch: Option<LaunchArgs<'a>>,
-    /// As in `2 of 3`, where its operation has several.
+    /// The part, such as `2 of 3`, where its operation has several.
     #[serde(skip_serializing_if = "Option::is_none")]
     part: Option<String>,
     /// The bytes of its operation as a whole, as is the floor.

@@ -58,7 +58,7 @@ pub struct Timeline {
     replayer: Replayer,
     requests: Requests,
     flying: VecDeque<Flying>,
-    /// As of [`COUNTERS`], of the last turn.
+    /// The last turn's values of [`COUNTERS`].
     counters: Option<[u32; 4]>,
     /// The start of the last turn that collected a step, and the end of the last turn of all.
     collected_ns: u64,

@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 const ROWS: usize = 60;
-/// Of these, in error.
+/// Rows of these in error.
 const ERRORS: usize = 6;
 
 struct Job {
@@ -128,7 +128,7 @@ fn killed_at_any_moment_and_resumed_gives_the_same_file() {
     assert_eq!(rows_without_timing(&job.path("killed")), expected);
 }
 
-/// Of several runs that go on from one journal at the same moment one has it. Others are refused, or find the finished file.
+/// Where several runs go on from one journal at the same moment, one has it. Others are refused, or find the finished file.
 #[test]
 fn of_several_resumed_at_once_one_goes_on() {
     let job = Job::new();

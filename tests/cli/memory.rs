@@ -4,7 +4,7 @@ use crate::common::memory::peak_bytes;
 use crate::common::program::command;
 use serde_json::{Value, json};
 
-/// Of a run that answers `rows` of so many answers each.
+/// The peak memory of a run that answers `rows` of so many answers each.
 fn peak(rows: &[Value], output: &std::path::Path) -> u64 {
     let input = output.with_extension("in");
     let line = |body: &Value| {

@@ -95,7 +95,7 @@ fn a_narrow_terminal_shows_all_that_counts() {
 #[test]
 fn typing_is_not_drawn_over_and_answers_are_harmless() {
     let terminal = Terminal::new(80);
-    // As one expression: whoever holds its other end keeps a terminal open.
+    // This is one expression: whoever holds its other end keeps a terminal open.
     let child = command(&[&TINY[..], &["--lines", "--max-new-tokens", "60"]].concat())
         .stdin(terminal.end())
         .stdout(terminal.end())
@@ -126,7 +126,7 @@ fn typing_is_not_drawn_over_and_answers_are_harmless() {
     );
 }
 
-/// Of files that somebody else made and named, in every command that shows something of them.
+/// Every command that shows something of a file that somebody else made and named is tried.
 #[test]
 fn no_control_character_comes_from_a_file() {
     const HOSTILE: &str = "\u{1b}]0;t\u{7}\u{9b}31mX\u{7f}\nY";

@@ -115,7 +115,7 @@ fn a_second_signal_ends_it_at_once() {
     drop(reader);
 }
 
-/// As `nohup` starts it, and a shell does with what it starts in the background.
+/// `nohup` starts a program so, and so does a shell what it starts in the background.
 #[test]
 fn what_was_ignored_stays_ignored() {
     let folder = tempfile::tempdir().unwrap();

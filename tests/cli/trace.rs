@@ -20,7 +20,7 @@ fn a_trace_holds_what_the_run_did() {
     let tracks = tracks(&trace);
     let steps = &tracks[&STAGE];
 
-    // As many as the engine had, each from the turn that composed it to the one that collected it.
+    // There are as many slices as the engine had steps, each from the turn that composed it to the one that collected it.
     let composed: Vec<&&Value> = turns
         .iter()
         .filter(|turn| !turn["step"].is_null())

@@ -39,7 +39,7 @@ pub fn peak_bytes(command: &mut std::process::Command) -> u64 {
     }
 }
 
-/// Of a process's status; one that has ended has no memory.
+/// The peak memory in a process's status; one that has ended has none.
 fn peak_in(status: &str) -> Option<u64> {
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
     let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;

@@ -270,7 +270,7 @@ impl ProbeOptions {
     }
 }
 
-/// Of a descriptor, as tg_probe_log has it: every word of it but the places of its tables.
+/// The fingerprint of a descriptor that tg_probe_log notes: every word of it but the places of its tables.
 pub fn fingerprint(step: &StepView<'_>, page_tokens: u32) -> u64 {
     let word = |index: usize, field: u64, value: u32| {
         mix64(u64::from(value).wrapping_add(mix64((index as u64) << 8 | field)))

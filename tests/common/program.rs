@@ -90,7 +90,7 @@ impl Ended {
         }
     }
 
-    /// As [`Self::fails`], in one line, which says whose it is.
+    /// Fails as [`Self::fails`] has it, in one line, which says whose it is.
     pub fn fails_in_a_line(&self, code: i32, parts: &[&str]) {
         self.fails(code, &[parts, &["tailgraph: "]].concat());
         let Self { what, stderr, .. } = self;
@@ -123,7 +123,7 @@ pub fn end(command: &mut Command, input: &str) -> Ended {
     end_within(PATIENCE, command, input)
 }
 
-/// As [`end`]; where it takes longer than `limit` it is killed, and says so.
+/// Runs `command` as [`end`] does; where it takes longer than `limit` it is killed, and says so.
 pub fn end_within(limit: Duration, command: &mut Command, input: &str) -> Ended {
     let input = input.to_owned();
     // A command that does not read its input closes it: that is no failure of the test.

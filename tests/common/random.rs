@@ -9,7 +9,7 @@ pub struct Random(pub u64);
 /// What can be drawn below a bound.
 pub trait Whole: Copy {
     fn wide(self) -> u64;
-    /// Of a number below one of this type.
+    /// The number in this type, all of whose bits it fits in.
     fn narrow(number: u64) -> Self;
 }
 

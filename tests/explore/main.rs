@@ -94,7 +94,7 @@ fn steps_go_round_the_ring() {
     }
 }
 
-/// ... and also where what a step is goes ahead of it, and is read before it comes.
+/// The same holds where a step's announcement goes ahead of it, and is read before it comes.
 #[test]
 fn steps_that_are_announced_go_round_the_ring() {
     let actors = compiled(0);

@@ -10,7 +10,7 @@
 //! a writer of every read. Anything else is a race, whichever of the two came first this time. Where there is none, what
 //! the others do meanwhile makes no difference to such an access, so the explorer does it at once.
 
-/// Of `tg_explore`, in kernels/sched/platform.h.
+/// What an access does, numbered as in `tg_explore` (kernels/sched/platform.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
@@ -24,7 +24,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Of a word that one side has alone.
+    /// The access is to a word that one side has alone.
     pub fn is_plain(self) -> bool {
         matches!(self, Self::Read | Self::Write)
     }
@@ -62,7 +62,7 @@ pub type View = [u8; WORDS];
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Write {
     value: u64,
-    /// Of a release.
+    /// What a release lets others see.
     view: Option<Box<View>>,
 }
 

@@ -20,7 +20,7 @@ pub struct Trouble {
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Actor {
-    /// As the call that runs began with it; an actor of actors.c.
+    /// The actor's memory when the call that runs began; an actor of actors.c.
     memory: Vec<u64>,
     /// What that call has read.
     read: Vec<u64>,
@@ -108,7 +108,7 @@ struct Search<'a> {
     words: HashMap<Named, usize>,
     first: State,
     seen: HashMap<u128, u32>,
-    /// Of each state: the one that it was first reached from, and what was done then.
+    /// For each state the one that it was first reached from, and what was done then.
     from: Vec<(u32, Did)>,
     edges: Vec<(u32, u32)>,
     ends: Vec<u32>,

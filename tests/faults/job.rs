@@ -19,13 +19,13 @@ pub enum Kind {
     Generate,
     /// `generate --record`: the recording is what is looked at, and the answers.
     Record,
-    /// Logits in any order,
+    /// Logits in any order.
     Score,
-    /// ... and rows of logprobs.
+    /// Rows of logprobs.
     Logprobs,
-    /// `trace` of a job, with its answers,
+    /// `trace` of a job, with its answers.
     Trace,
-    /// ... and of a recording.
+    /// `trace` of a recording.
     From,
     Bench,
     /// A page and a picture.
@@ -53,7 +53,7 @@ impl Kind {
         matches!(self, Self::Generate | Self::Record | Self::Trace)
     }
 
-    /// About as many calls change a file in an undisturbed run,
+    /// Calls that change a file in an undisturbed run, about.
     pub fn calls(self) -> u64 {
         match self {
             Self::From | Self::Bench => 8,
@@ -63,7 +63,7 @@ impl Kind {
         }
     }
 
-    /// ... and the largest file has about as many bytes.
+    /// Bytes of the largest file, about.
     pub fn bytes(self) -> u64 {
         match self {
             Self::Bench => 6_000,
@@ -146,7 +146,7 @@ impl Job {
         std::fs::write(self.input(), written).unwrap();
     }
 
-    /// Of many lengths, some sampled; without ids, so that places count.
+    /// Rows of many lengths, some sampled; without ids, so that places count.
     fn rows(&self) -> String {
         let row = |i: usize| match self.kind {
             Kind::Score | Kind::Logprobs => {

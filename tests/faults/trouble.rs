@@ -15,9 +15,9 @@ pub enum Trouble {
     Signal(&'static str, u64),
     /// Files may have so many bytes.
     SizeLimit(u64),
-    /// The n-th call that changes a file fails by itself: EIO,
+    /// The n-th call that changes a file fails by itself: EIO.
     BadBlock(u32),
-    /// ... or all writes from the n-th on: ENOSPC.
+    /// All writes from the n-th on fail: ENOSPC.
     FullDisk(u32),
     /// The input vanishes so many microseconds after it was opened.
     NoInput(u64),
@@ -25,7 +25,7 @@ pub enum Trouble {
     SecondWriter(u64),
 }
 
-/// Of each sort as many as of every other. `turn` picks the sort, `random` the moment within a run of `whole`.
+/// Picks trouble, as many of each sort as of every other: `turn` picks the sort, `random` the moment within a run of `whole`.
 pub fn pick(kind: Kind, turn: usize, random: u64, whole: Duration) -> Trouble {
     let after_us = random % (whole.as_micros() as u64).max(1);
     match turn % 9 {

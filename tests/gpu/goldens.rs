@@ -181,7 +181,7 @@ fn half_precision_is_closer_than_transformers_bf16() {
     }
 }
 
-/// Of transformers' bf16, relative, by position over all prompts.
+/// The relative errors of transformers' bf16, by position over all prompts.
 fn bf16_errors(variant: &str, prompts: usize) -> Vec<f64> {
     let path = format!("{}/golden.safetensors", fixtures::golden(variant));
     let bytes = std::fs::read(&path).unwrap();

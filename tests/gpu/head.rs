@@ -38,7 +38,7 @@ const ROWS: [(usize, usize); 12] = [
     (256, 256),
 ];
 
-/// ... and of steps whose other products are those of many rows.
+/// Buckets and rows of steps whose other products are those of many rows.
 const MANY_ROWS: [(usize, usize); 2] = [(512, 300), (512, 512)];
 
 /// A head and what it is given.
@@ -109,14 +109,14 @@ enum How {
     Penalized,
     Counted,
     Biased,
-    /// A stop id must not come yet, ...
+    /// A stop id must not come yet.
     Early,
-    /// ... or may.
+    /// A stop id may come.
     Late,
     WithLogprobs,
 }
 
-/// Of so many rows in turn.
+/// Rows take these in turn.
 const HOWS: usize = 10;
 const MIXED: [How; HOWS] = [
     How::Greedy,
@@ -279,7 +279,7 @@ fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize
         );
     }
     if let Some(plain) = plain {
-        // As far as tiled.rs allows.
+        // The tolerance is that of tiled.rs.
         let limit = if types.compute == DType::F32 {
             3e-6
         } else {

@@ -30,7 +30,7 @@ fn rows(bucket: usize) -> [usize; 3] {
     [bucket, bucket - 1, bucket / 2 + 44]
 }
 
-/// Of this many weight rows; gate and up have half of them each, in groups of 8.
+/// Outputs of a product with this many weight rows; gate and up have half of them each, in groups of 8.
 fn outputs(weight_rows: usize, epilogue: Epilogue) -> usize {
     match epilogue {
         Epilogue::SiluMul => (weight_rows / 2).next_multiple_of(8),

@@ -66,7 +66,7 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// Of a block's shared memory: no other that needs much has room beside.
+    /// Shared memory of a block: no other that needs much has room beside.
     const BYTES: u32 = 200 * 1024;
 
     /// On a GPU of 9.0 or newer.

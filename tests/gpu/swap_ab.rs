@@ -150,7 +150,7 @@ fn y_type(operand: DType, epilogue: Epilogue) -> DType {
     }
 }
 
-/// Of every type and epilogue, and these shapes.
+/// Tries every type and epilogue on these shapes.
 fn for_every_product(
     shapes: &[(usize, usize, usize)],
     mut test: impl FnMut(&Rig, (usize, usize, usize), Epilogue),

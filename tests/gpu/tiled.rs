@@ -158,7 +158,7 @@ impl Case {
         }
     }
 
-    /// As many rows of f64, to rounding; rows past the case's untouched.
+    /// Compares with as many rows of f64, to rounding; rows past the case's are untouched.
     pub fn check(
         &self,
         rig: &Rig,

@@ -16,7 +16,7 @@ use tailgraph::backend::cuda::tuning::{KernelChoice, KernelFile, Shape};
 use tailgraph::model::DType;
 
 const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
-/// Of a decode bucket here, at most.
+/// Rows of a decode bucket here, at most.
 const ROWS: u32 = 8;
 
 fn every() -> Vec<Variant> {
@@ -68,7 +68,7 @@ fn choice(architecture: Architecture, variant: Variant) -> KernelChoice {
     KernelChoice::from(file)
 }
 
-/// Of a bucket of this variant, at most.
+/// Rows of a bucket of this variant, at most.
 fn rows_of(variant: Variant) -> u32 {
     match variant.experts {
         Experts::Fused => FUSED_ROWS as u32,
@@ -100,7 +100,7 @@ fn choices(gpu: &OpenGpu) -> Vec<(Variant, KernelChoice)> {
 fn f32_is_what_transformers_computes_by_every_variant() {
     let gpu = OpenGpu::new(0).unwrap();
     for (variant, choice) in choices(&gpu) {
-        // Of c's 64 experts there are no fused ones of f32 rows.
+        // Model c has 64 experts, for which there are no fused ones of f32 rows.
         let mut served = goldens::VARIANTS.to_vec();
         served.retain(|&golden| variant.experts != Experts::Fused || golden != "c");
         goldens::f32_on(&gpu.served_by(choice), &variant.to_string(), &served);

@@ -15,7 +15,7 @@ use tailgraph::{Error, Result};
 
 const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 
-/// Of every kind: more than fit at once, so that prompts come in while others decode.
+/// Requests of every kind: more than fit at once, so that prompts come in while others decode.
 pub fn requests(prompts: &[Vec<u32>]) -> Vec<Request> {
     let mut requests = Vec::new();
     for (i, prompt) in prompts.iter().enumerate() {

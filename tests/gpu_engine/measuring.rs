@@ -95,7 +95,7 @@ fn step_ms(records: &[abi::tg_trace]) -> f64 {
     median(&lengths)
 }
 
-/// As `bench` runs it.
+/// Milliseconds of a step, measured by what `bench` runs.
 fn measured(engine: &mut SingleEngine) -> f64 {
     let interrupt = AtomicBool::new(false);
     let beside = Beside::nothing(&interrupt);

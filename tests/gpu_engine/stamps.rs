@@ -158,7 +158,7 @@ fn check_step(times: &StepTimes, way: LaunchWay) {
 fn every_kernel_of_every_step_is_timed_in_all_ways() {
     let rig = Rig::new();
     let requests = mixture(&mut Random(5), 60);
-    // Of one stage, the device composes a decode step while the one before it runs.
+    // With one stage the device composes a decode step while the one before it runs.
     let one_stage = &Setup { stages: 1, ..TIMED };
     let ways = WAYS.map(|way| (way, &TIMED));
     for (way, setup) in ways

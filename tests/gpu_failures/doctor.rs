@@ -194,7 +194,7 @@ fn links_between_gpus_are_measured_both_ways() {
             assert!(number.parse::<f64>().unwrap() > 0.0, "{row:?}");
         }
     }
-    // Of one GPU, and of the CPU alone, there is nothing to say.
+    // There is nothing to say of one GPU, nor of the CPU alone.
     for one in [on_gpus(1), on_gpus(2).and(&["--device", "cpu"])] {
         let ended = one.end();
         assert!(!ended.stdout.contains("links"), "{}", ended.stdout);

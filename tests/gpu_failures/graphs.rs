@@ -2,7 +2,7 @@
 
 use crate::rig::Run;
 
-/// Of a GPU that schedules itself: the steps decode 1, mixed 16 to 512 and score 512, and the idle graph.
+/// Graphs of a GPU that schedules itself: the steps decode 1, mixed 16 to 512 and score 512, and the idle graph.
 const CAPTURED: usize = 8 + 1;
 /// A step's graph has to run beside itself, the idle graph has not.
 const INSTANTIATED: usize = 2 * 8 + 1;

@@ -156,7 +156,7 @@ fn it_notices_a_bit_that_the_replay_does_not_give() {
     differs(&recording, "recorded Some(Token");
 }
 
-/// As on a GPU, where a kernel notes the descriptors, too. A load without set-backs does not hold.
+/// A kernel notes the descriptors here as on a GPU. A load that preempts nothing does not hold.
 #[test]
 fn rounds_are_equal_and_need_set_backs() {
     let _alone = ALONE.lock();

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 fn a_cache_is_found_by_every_name() {
     let rig = Rig::new();
     rig.run(&Hub::of(&rig.model, |_| None)).good();
-    // As a line that an editor or `echo` wrote.
+    // An editor or `echo` ends the line.
     fs::write(rig.in_cache().join("refs/main"), format!("{COMMIT}\n")).unwrap();
     let dir = rig.dir.path();
     fs::create_dir(dir.join(".cache")).unwrap();
@@ -119,7 +119,8 @@ fn a_password_of_the_endpoint_is_sent_and_never_shown() {
     let mut run = rig.command("org/tiny", &with(&hub.endpoint));
     assert_eq!(end(run.env("HF_TOKEN", "hf_a"), "").good(), rig.expected());
     for asked in hub.asked() {
-        // As for Python's libraries, it goes before a token: me:swordfish@secret in base64.
+        // A user and password in the address go before a token, which is what Python's libraries do: me:swordfish@secret in
+        // base64.
         let is_hub = asked.host.starts_with("127.0.0.1");
         let expected = is_hub.then_some("Basic bWU6c3dvcmRmaXNoQHNlY3JldA==");
         assert_eq!(asked.authorization.as_deref(), expected, "{asked:?}");

@@ -425,7 +425,7 @@ fn a_full_disk_keeps_what_has_come() {
     assert!(from.max().unwrap() > 0);
 }
 
-/// As `printf abc | git hash-object --stdin` has it.
+/// `printf abc | git hash-object --stdin` gives this hash.
 #[test]
 fn small_files_have_the_hash_of_git() {
     let found = server::git_hash(b"abc");

@@ -25,7 +25,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Of the contents of a file whose name has `part`.
+    /// It asked for the contents of a file whose name has `part`.
     pub fn gets(&self, part: &str) -> bool {
         self.method == "GET" && self.path.contains(part)
     }
@@ -205,7 +205,7 @@ fn answer(
         );
         return send(302, &headers, b"", 0);
     }
-    // Of small files the hub gives the hash that git knows them by.
+    // For small files the hub gives the hash that git knows them by.
     let of_git = git_hash(&contents);
     let etag = match elsewhere {
         None if etag.len() == 64 => &of_git,

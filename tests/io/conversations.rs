@@ -124,7 +124,7 @@ fn messages_mean_what_the_format_means_by_them() {
     }
 }
 
-/// Of what a message may hold beside text, what says something is said and the rest refused.
+/// A message may hold more than text: what says something is said, and the rest is refused.
 #[test]
 fn a_refusal_is_what_was_said_and_audio_is_refused() {
     let row = |message: &str| {

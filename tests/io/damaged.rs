@@ -36,7 +36,7 @@ fn a_flipped_bit_is_an_answer_to_be_made_again() {
     }
 }
 
-/// As where a file system gives no locks: a second run goes on from the same place, and writes over what this one wrote.
+/// Some file systems give no locks: a second run goes on from the same place, and writes over what this one wrote.
 #[test]
 fn what_another_writes_over_the_journal_is_no_answer() {
     let with = |from: &'static str, to: &'static str| {

@@ -29,7 +29,7 @@ pub const THOUGHT: u32 = 306;
 pub static CODEC: LazyLock<Arc<Codec>> = LazyLock::new(|| {
     let printable = |byte: &u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..);
     let others: Vec<u8> = (0..=255).filter(|byte| !printable(byte)).collect();
-    // As GPT-2 spells bytes.
+    // GPT-2 spells bytes so.
     let spelled = |byte: u8| match others.iter().position(|&other| other == byte) {
         None => char::from(byte).to_string(),
         Some(place) => char::from_u32(256 + place as u32).unwrap().to_string(),

@@ -51,7 +51,7 @@ fn integers_past_64_bits_keep_their_digits() {
     assert!(written.kwargs["float"].is_f64());
     let id = &written.messages[1]["tool_calls"][0]["function"]["arguments"]["id"];
     assert_eq!(json::integer(id), Some(-i128::MAX));
-    // As a mapping, too.
+    // The arguments may be a mapping, too.
     let written = chat("\"seed\":1", &format!("{{\"id\":{wide}}}")).unwrap();
     let id = &written.messages[1]["tool_calls"][0]["function"]["arguments"]["id"];
     assert_eq!(json::as_written(id), Some(wide));

@@ -120,7 +120,7 @@ fn a_finished_output_is_resumed_by_id() {
     );
 }
 
-/// As 64-bit floats these ids would be one and the same.
+/// These ids would be one and the same as 64-bit floats.
 #[test]
 fn ids_past_64_bits_are_taken_up_digit_by_digit() {
     let dir = tempfile::tempdir().unwrap();

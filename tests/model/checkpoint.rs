@@ -222,7 +222,7 @@ fn tensors_of_another_model_are_ignored_with_one_warning() {
     assert!(!warning.contains('\n'));
 }
 
-/// Of a tensor in two shards transformers keeps the last it reads, and it reads them by name.
+/// Where two shards have a tensor, transformers keeps the last it reads, and it reads them by name.
 #[test]
 fn the_last_of_two_tensors_of_a_name_counts() {
     let dir = tempfile::tempdir().unwrap();

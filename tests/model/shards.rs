@@ -212,6 +212,6 @@ fn one_file_by_many_names_is_one_file() {
     let (weights, files, many) = timed();
     assert_same_weights(&weights, &expected);
     assert_eq!(files, 2);
-    // Of 602 names.
+    // There are 602 names.
     assert!(many < once * 30, "{once:?} by one name, {many:?} by many");
 }

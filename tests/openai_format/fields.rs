@@ -146,7 +146,7 @@ fn every_field_of_a_request_is_honoured_harmless_or_refused_by_name() {
                     for (name, value) in beside {
                         body[name] = value.clone();
                     }
-                    // As few tokens as will do.
+                    // A few tokens will do.
                     if !key.starts_with("max_") {
                         body["max_tokens"] = 3.into();
                     }

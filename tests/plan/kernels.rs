@@ -9,7 +9,7 @@ use tailgraph::backend::cuda::tuning::{GpuClass, KernelChoice, KernelFile, Shape
 use tailgraph::model::DType;
 use tailgraph::plan::GraphFile;
 
-/// Of a decode bucket that has kernels of its own on every architecture, at most.
+/// Rows of a decode bucket that has kernels of its own on every architecture, at most.
 const FEW_ROWS: u32 = 256;
 const DTYPES: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
 /// For whom the built-in file for 9.0 has entries.
@@ -32,7 +32,7 @@ pub fn with(text: &str) -> Result<KernelFile, Error> {
     read(&format!("architecture = \"sm_90\"\n{text}"))
 }
 
-/// Of the ladder: larger ones have the kernels for many rows. Those of more than [`FEW_ROWS`] rows are there where these lost.
+/// Larger buckets have the kernels for many rows. Entries of more than [`FEW_ROWS`] rows are there where these lost.
 #[test]
 fn built_in_files_have_every_bucket_that_tune_measures() {
     let whole = GraphFile::built_in().unwrap().ladders.decode;

@@ -105,8 +105,8 @@ pub fn pages_and_slots(machine: &Machine, model: &Model) -> Result<(), String> {
     Ok(())
 }
 
-/// Of a sequence without a limit, what it has read of its prompt and its tokens are kept; all of its prompt once it has
-/// begun to leave.
+/// Checks what is kept of a sequence without a limit: what it has read of its prompt, and its tokens; all of its prompt once it
+/// has begun to leave.
 fn kept(machine: &Machine, model: &Model, slot: u32, running: &Running) -> Result<(), String> {
     if model.requests[running.request as usize].flags & abi::TG_REQUEST_UNLIMITED == 0 {
         return Ok(());

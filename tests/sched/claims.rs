@@ -19,7 +19,7 @@ const MOST_TICKS: u32 = 8000;
 struct Replica {
     machine: Machine,
     twin: Machine,
-    /// Of the device's own memory.
+    /// Its claims' numbers by the queue, in the device's own memory.
     numbers: Vec<u64>,
     seen: Vec<u64>,
     /// By its own number: the queue's.

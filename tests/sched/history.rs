@@ -69,7 +69,7 @@ pub fn run(api: Api, seed: u64, options: Options) -> Result<Report, String> {
     run_to_end(api, seed, options).map(|(report, _)| report)
 }
 
-/// As [`run`], and gives the core as it is afterwards.
+/// Runs as [`run`] does, and gives the core as it is afterwards.
 pub fn run_to_end(api: Api, seed: u64, options: Options) -> Result<(Report, Machine), String> {
     let mut rng = Random::new(seed);
     let mut world = World::new(&mut rng);

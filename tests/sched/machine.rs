@@ -72,7 +72,7 @@ impl Machine {
         Self::with_pattern(api, config, shape, lanes, 0xa5)
     }
 
-    /// As [`Self::new`]; `pattern` is what both blocks hold before they are laid out.
+    /// Makes what [`Self::new`] makes; `pattern` is what both blocks hold before they are laid out.
     pub fn with_pattern(
         api: Api,
         config: &abi::tg_config,

@@ -56,7 +56,7 @@ pub struct Running {
     pub admitted_ns: u64,
     pub first_ns: u64,
     pub place: Place,
-    /// Of what is to be read: its prompt, or when it is read again, that and its tokens so far.
+    /// Tokens composed so far of what is to be computed: its prompt, or when it is recomputed, that and its tokens so far.
     pub composed: u32,
     pub reading: u32,
     pub again: u32,

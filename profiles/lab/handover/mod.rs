@@ -311,7 +311,7 @@ impl Progress for Run {
         Ok(first.memory.is_done()? && second.memory.is_done()?)
     }
 
-    /// As the first GPU says.
+    /// Steps that the first GPU has counted.
     fn steps_told(&self) -> u64 {
         self.pair.ends[0].memory.told()
     }

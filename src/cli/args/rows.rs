@@ -77,7 +77,7 @@ fn parse_stop(text: &str) -> std::result::Result<String, String> {
 }
 
 impl SamplingArgs {
-    /// As options that rows fall back to. The run's seed is not among them: it does not replace a row's.
+    /// The options that rows fall back to. The run's seed is not among them: it does not replace a row's.
     ///
     /// # Errors
     /// More stop strings than a row may have.

@@ -45,7 +45,7 @@ pub struct Model<'a> {
 pub struct Bounds {
     #[serde(flatten)]
     pub gpu: &'static Gpu,
-    /// Of products of this type.
+    /// The rate for products of this type.
     pub flops_per_s: f64,
     /// FLOPs a byte from which on products bound an operation.
     pub ridge: f64,
@@ -117,7 +117,7 @@ pub struct Total {
 pub struct Device {
     /// Its name and ordinal.
     pub name: String,
-    /// As in `--launch`.
+    /// The name in `--launch`.
     pub launch: &'static str,
     /// What chose the kernels: its architecture and digest.
     pub kernel_variants: String,

@@ -10,9 +10,9 @@ use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Of all shards together.
+/// Bytes that the buffers of all shards take together.
 const BUFFER_BYTES: usize = 64 << 20;
-/// Of one.
+/// Bytes of one shard's buffer, at least.
 const SMALLEST_BUFFER: usize = 4 << 10;
 const LARGEST_BUFFER: usize = 256 << 10;
 

@@ -24,7 +24,7 @@ pub(super) fn read(
             only_functions(call, &name)?;
             match call.get_mut("function") {
                 Some(function) => arguments(function, &format!("{name}.function"), values_left)?,
-                // As transformers' users write them: without a function around name and arguments.
+                // Users of transformers write calls without a function around name and arguments.
                 None => arguments(call, &name, values_left)?,
             }
         }

@@ -6,7 +6,7 @@ use flate2::Crc;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// Of the format: another number is another format.
+/// The version of the format: another number is another format.
 const VERSION: u32 = 3;
 
 /// `{"journal":{...},"crc32":"C"}`, the first line.

@@ -5,7 +5,7 @@ use crate::io::identity::Identity;
 use crate::runtime::{EndReason, EngineShape, Event, Part, Request, TokenLogprobs};
 use serde::{Deserialize, Serialize};
 
-/// Of the format: another number is another format.
+/// The version of the format: another number is another format.
 pub const VERSION: u32 = 5;
 
 /// The version that a first line names, whatever else stands there: another format's header has other fields.
@@ -38,7 +38,7 @@ pub enum Line {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     pub version: u32,
-    /// As in `--model`.
+    /// The model's name in `--model`.
     pub model: String,
     /// What that was, by its contents.
     pub identity: Identity,
@@ -46,7 +46,7 @@ pub struct Header {
     pub device: String,
     /// `f32`, `bf16` or `f16`
     pub dtype: String,
-    /// As in `--launch`; `None` on the CPU.
+    /// The name in `--launch`; `None` on the CPU.
     pub launch: Option<String>,
     /// Which kernels served which bucket; `None` on the CPU, and of a run that was recorded before there was a choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -67,7 +67,7 @@ pub struct TokenLine {
 /// [`TokenLogprobs`] as the bits of its numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogprobBits {
-    /// Of the token itself.
+    /// The log-probability of the token itself.
     pub own: u32,
     /// Id and bits, best first.
     pub top: Vec<(u32, u32)>,

@@ -74,13 +74,13 @@ pub struct FieldNames {
 }
 
 impl FieldNames {
-    /// Of our own rows.
+    /// How rows of our own format name things.
     pub const OWN: Self = Self {
         ids: "input_ids",
         stop_ids: "stop_ids",
         max_new_tokens: "max_new_tokens",
     };
-    /// Of OpenAI batch rows.
+    /// How OpenAI batch rows name things.
     pub const OPENAI: Self = Self {
         ids: "prompt",
         stop_ids: "stop_token_ids",

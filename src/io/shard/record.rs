@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// Of the format: another number is another format.
+/// The version of the format: another number is another format.
 const VERSION: u32 = 2;
 
 /// Far above any record.
@@ -46,7 +46,7 @@ pub struct Record {
     pub answers: u64,
     /// Rows in error.
     pub failed: u64,
-    /// Of OUTPUT.
+    /// Bytes of OUTPUT.
     pub bytes: u64,
     pub sha256: String,
     /// The model and the options.

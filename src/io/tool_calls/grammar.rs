@@ -189,7 +189,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Of fields with one name the last counts, in the place of the first.
+    /// Reads the fields of an object; where several have one name the last counts, in the place of the first.
     fn dictionary(&mut self, depth: usize) -> Read<Fields> {
         self.expect('{')?;
         let items = self.items('}', |reader| {
@@ -275,7 +275,7 @@ impl<'a> Reader<'a> {
                     c.escape_default()
                 ));
             }
-            // As Python has it: the backslash stays.
+            // The backslash stays, which is Python's rule.
             other => {
                 text.push('\\');
                 other

@@ -20,7 +20,7 @@ pub(in crate::model) mod limit {
     pub const CONV_TAPS: u64 = 1 << 6;
     /// f32 has such positions exactly, for their angles, and kernels find their pages without a division.
     pub const POSITIONS: u64 = 1 << 24;
-    /// Of the whole model: 2^46 elements are 281 TB as f32.
+    /// Parameters of the whole model: 2^46 elements are 281 TB as f32.
     pub const PARAMETERS: f64 = (1_u64 << 46) as f64;
 }
 

@@ -165,7 +165,7 @@ fn ref_path(repo: &CacheRepo, name: &Name) -> PathBuf {
 fn set_ref(repo: &CacheRepo, name: &Name, commit: &str) -> Result<()> {
     let path = ref_path(repo, name);
     make_folder_of(&path)?;
-    // As the hub's own library writes it; one that is torn names no folder, and its revision is asked for again.
+    // The hub's own library writes it in place, too; one that is torn names no folder, and its revision is asked for again.
     std::fs::write(&path, commit).map_err(|error| Error::create(path, &error))
 }
 

@@ -53,7 +53,7 @@ impl Name {
     }
 }
 
-/// As git has it.
+/// Whether `text` is a whole commit id of git.
 pub(super) fn is_commit(text: &str) -> bool {
     let hex = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
     text.len() == 40 && text.bytes().all(hex)
@@ -91,7 +91,7 @@ impl Place {
             let token = token.replace(['\r', '\n'], "").trim().to_owned();
             (!token.is_empty()).then_some(token)
         };
-        // As `hf auth login` leaves it.
+        // `hf auth login` leaves the token here.
         let path = set("HF_TOKEN_PATH").unwrap_or_else(|| format!("{home}/token"));
         let kept = || std::fs::read_to_string(expanded(&path)).ok();
         let token = set("HF_TOKEN").or_else(|| set("HUGGING_FACE_HUB_TOKEN"));

@@ -21,7 +21,7 @@ pub(super) const TRIES: u32 = 5;
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 const CONNECT: Duration = Duration::from_secs(30);
 const ANSWER: Duration = Duration::from_secs(60);
-/// Of one request: what came until then is kept, and the next goes on from it.
+/// The time limit of one request for contents: what came until then is kept, and the next request goes on from it.
 const CONTENTS: Duration = Duration::from_secs(600);
 const REDIRECTS: usize = 10;
 /// A model has hundreds of files at most.
@@ -98,7 +98,7 @@ impl<'a> Web<'a> {
     /// Waits, and says why where it takes longer than a moment.
     ///
     /// # Errors
-    /// As [`Self::tell`].
+    /// Fails as [`Self::tell`] does.
     pub fn wait(&self, time: Duration, why: &str) -> Result<()> {
         const MOMENT: Duration = Duration::from_millis(500);
         let end = Instant::now() + time;

@@ -12,7 +12,7 @@ pub(super) struct Asked {
     pub requests: Vec<u64>,
     /// Sequences that have not ended, those that the device has not taken yet among them.
     left: usize,
-    /// Of those that ended: interrupted before their first token.
+    /// Sequences that were interrupted before their first token.
     unbegun: usize,
     error: Option<RowError>,
 }

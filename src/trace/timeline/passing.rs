@@ -89,7 +89,7 @@ impl Passing {
         Ok(())
     }
 
-    /// As much as is known of the step.
+    /// Draws as much as is known of the step.
     fn draw(&mut self, out: &mut Out, step: u64, of: &Step) -> Result<()> {
         let Some(composed) = &of.composed else {
             return Ok(());

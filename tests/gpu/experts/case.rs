@@ -24,7 +24,7 @@ pub struct MixtureCase {
     pub up: Vec<f32>,
     /// `[E, H, M]`
     pub down: Vec<f32>,
-    /// Of an expert's gate and up, the second lies first.
+    /// The ups of an expert lie before its gates.
     pub up_first: bool,
     /// What serves it; `None`: what serves as many rows of prompts.
     pub by: Option<Experts>,
@@ -35,7 +35,7 @@ pub struct WeightsOnGpu {
     pub gate_up: Buffer,
     pub down: Buffer,
     pub up_first: bool,
-    /// Of an expert.
+    /// The width of what an expert reads.
     pub hidden: usize,
     pub inner: usize,
 }
@@ -244,7 +244,7 @@ impl MixtureCase {
         });
     }
 
-    /// Of a row: h, and the sizes of what its experts add to it.
+    /// What a row should be: h, and the sizes of what its experts add to it.
     pub fn expected(&self, rig: &Rig, row: usize) -> (Vec<f64>, Vec<f64>) {
         let config = &rig.config;
         let (hidden, inner) = (config.hidden_size, config.moe_intermediate_size);

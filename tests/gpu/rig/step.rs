@@ -24,7 +24,7 @@ pub struct Step {
     pub max_pages: u32,
     /// `[slots, max_pages]`
     pub pages: Vec<u32>,
-    /// Of each slot; those of slots past the end are none.
+    /// The biases of each slot; slots past the end have none.
     pub biases: Vec<Vec<abi::tg_bias>>,
     pub chunks: Vec<Chunk>,
 }

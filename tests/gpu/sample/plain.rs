@@ -31,12 +31,12 @@ pub struct Row {
     pub logits: Vec<f32>,
     /// Ids of the sequence so far.
     pub seen: Vec<u32>,
-    /// Of those, the last so many are the answer's; at least one.
+    /// Tokens of these that the answer has, the last ones; at least one.
     pub answered: usize,
     pub sampling: abi::tg_sampling,
     pub biases: Vec<abi::tg_bias>,
     pub stop_ids: Vec<i32>,
-    /// Of the row; the new token's is one more.
+    /// The row's position; the new token's is one more.
     pub position: u32,
 }
 

@@ -85,7 +85,7 @@ impl Shape {
 /// A layer's weights.
 pub struct Layer {
     shape: Shape,
-    /// Of its matrices.
+    /// The format of its matrices.
     weights: WeightFormat,
     pub norm: Buffer,
     pub ffn_norm: Buffer,
@@ -99,7 +99,7 @@ pub struct Layer {
     /// [`RouterWeights::guess`]
     pub guess: Option<Buffer>,
     pub expert_bias: Buffer,
-    /// Of each expert `[M, H]` twice, then `[H, M]`, packed.
+    /// Matrices of each expert: `[M, H]` twice, then `[H, M]`, packed.
     pub experts: [Buffer; 3],
     /// `[I, H]` twice, then `[H, I]`.
     pub swap_ab: [Buffer; 3],
@@ -301,7 +301,7 @@ impl Input {
         let mut step = Step::with_slots(&mut Random(5), SLOTS, 16, 4);
         for &(slot, position) in &self.rows {
             step.chunk(slot, position as u32, 1);
-            // Of a greedy row no logits are stored.
+            // A greedy row's logits are not stored.
             step.slots[slot].sampling.temperature = 0.7_f32.to_bits();
         }
         for chunk in &mut step.chunks {

@@ -11,7 +11,7 @@ use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::tuning::variants::{Experts, Grouped, Products, Variant};
 use tailgraph::model::ModelConfig;
 
-/// Of matrices that end where their memory does.
+/// The matrices end where their memory does.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn weights_that_are_prefetched_change_nothing() {

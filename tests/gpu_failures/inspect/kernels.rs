@@ -50,7 +50,7 @@ fn calls_are_listed_of_big_models_and_refused_with_a_gpu() {
     assert!(refused.stderr.contains("--gpu NAME"), "{}", refused.stderr);
 }
 
-/// Of 64 experts the kernels of two words of bits, and who guesses for them; no others' names are among the calls.
+/// Models of 64 experts have kernels of two words of bits, those for expert prediction too; no others' names are among the calls.
 #[test]
 fn more_experts_have_kernels_of_their_own() {
     let folder = tempfile::tempdir().unwrap();

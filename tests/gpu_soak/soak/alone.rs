@@ -31,7 +31,7 @@ pub struct Comparison {
     pub equal: usize,
     /// Tokens of the equal requests, and the others' up to where they differ.
     pub equal_tokens: usize,
-    /// Of logprobs of the same sequence, per position the largest: median, 99th percentile and largest.
+    /// The largest difference of logprobs of the same sequence at a position: median, 99th percentile and largest.
     pub noise: [f64; 3],
     /// Requests whose logprobs jump somewhere, tokens equal or not.
     pub jumps: Vec<Jump>,
@@ -44,7 +44,7 @@ pub struct Comparison {
 #[derive(Debug, Clone, Serialize)]
 pub struct Difference {
     pub number: u64,
-    /// Of the new token, counted from the first of the prompt.
+    /// The new token's position, counted from the first of the prompt.
     pub position: usize,
     /// In company, and alone.
     pub tokens: [u32; 2],
@@ -60,7 +60,7 @@ pub struct Jump {
     pub number: u64,
     /// Prompt and new tokens so far.
     pub sequence: Vec<u32>,
-    /// Of the most likely next tokens.
+    /// Log-probabilities of the most likely next tokens.
     pub in_company: Vec<(u32, f32)>,
     pub alone: Vec<(u32, f32)>,
     /// Largest difference of logprobs before.

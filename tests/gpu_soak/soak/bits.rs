@@ -41,7 +41,7 @@ pub struct Report {
     pub steps: u64,
     pub rounds: Vec<Round>,
     pub load: Load,
-    /// Of the last round, with its seed.
+    /// What differed in the last round, with its seed.
     pub difference: Option<String>,
     pub holds: bool,
 }
@@ -64,7 +64,7 @@ pub struct Load {
     pub grown: u64,
     /// How often one gave its pages back and was read again.
     pub read_again: u64,
-    /// As in `decode 8`.
+    /// Names of buckets are those of `decode 8`.
     pub steps_by_bucket: BTreeMap<String, u64>,
     /// By their rows, rounded up to a power of two.
     pub steps_by_rows: BTreeMap<u32, u64>,

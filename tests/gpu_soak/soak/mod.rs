@@ -33,7 +33,7 @@ pub struct Soak {
     pub seed: u64,
     /// In each of the two types.
     pub requests: u64,
-    /// Of these, in the exact type, so many are run alone as well.
+    /// Requests, in the exact type, that are run alone as well.
     pub alone: usize,
     /// In the engine at once, waiting ones included; more than its slots, so that some wait.
     pub at_once: usize,

@@ -46,7 +46,8 @@ impl OnGpu {
         SingleEngine::on(&GpuStages::open(&gpus)?, &spec)
     }
 
-    /// As [`Self::engine`] on one GPU, with a kernel more in each step's graph: it notes the fingerprint of the descriptor
+    /// The engine that [`Self::engine`] makes on one GPU, with a kernel more in each step's graph: it notes the fingerprint of
+    /// the descriptor
     /// that it finds. It stands first, so that the step ends as ever.
     pub fn described(
         &self,

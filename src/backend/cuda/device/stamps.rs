@@ -44,7 +44,7 @@ struct StampedStep {
     pad: u64,
 }
 
-// As the kernels write them.
+// Kernels write entries of these sizes.
 const _: () = assert!(size_of::<StampedStep>() == 48 && size_of::<PartTime>() == 16);
 
 /// Bytes of one entry for up to `capacity` stamps.

@@ -93,7 +93,7 @@ pub struct ByExpert {
 
 /// From this many rows on, large tiles read the weights seldom enough to be worth fewer blocks, if [`LARGE_BLOCKS`] are left.
 const LARGE_ROWS: u32 = 512;
-/// As many blocks still fill a GPU.
+/// This many blocks still fill a GPU.
 const LARGE_BLOCKS: u32 = 128;
 
 impl Tiled {

@@ -26,7 +26,7 @@ impl<'m> Served<'m> {
         let skinny = to.skinny().ok_or_else(|| misplaced(op))?;
         let layer = op.layer.ok_or_else(|| misplaced(op))?;
         let chooses = to.skinny_experts().and_then(|_| model.router(op));
-        // Of the layer's first kernel.
+        // Outputs of the layer's first kernel.
         let outputs = match config.layer_types[layer] {
             LayerType::Conv => config.hidden_size,
             LayerType::FullAttention => {

@@ -114,7 +114,7 @@ impl Arena {
         };
         let q = config.num_attention_heads * config.head_dim;
         let kv = config.num_key_value_heads * config.head_dim;
-        // Of an f32 value, as bf16.
+        // Bytes of an f32 value as bf16x3.
         let in_parts = abi::TG_PARTS as usize * DType::BF16.bytes();
         let (part_bytes, of_inner) = if shape.operand.is_half() {
             (0, element)

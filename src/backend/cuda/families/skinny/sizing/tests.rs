@@ -75,7 +75,7 @@ fn experts_fuse_where_there_is_room() {
     assert_eq!(fused(DType::BF16, 16).stages, 6);
     assert_eq!(fused(DType::F32, 16).stages, 5);
     let bytes = |compute| fused(compute, 4).shared_bytes;
-    // Of f32 two more parts of the row, and of each warp's columns of y.
+    // f32 takes two more parts of the row, and of each warp's columns of y.
     let parts = 2 * (pitch(2048, 2) + CONSUMER_WARPS * 32 * 16);
     assert_eq!(bytes(DType::F32) - bytes(DType::BF16), parts);
     let bf16 = sizing(DType::BF16);
