@@ -41,9 +41,10 @@ pub fn from_slice<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> {
         Err(error) => error,
     };
     let numbers = scan::numbers(text, is_not_finite);
-    match numbers.is_empty() {
-        true => Err(strict),
-        false => parse(text, &numbers),
+    if numbers.is_empty() {
+        Err(strict)
+    } else {
+        parse(text, &numbers)
     }
 }
 
@@ -57,9 +58,10 @@ pub fn exact<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> {
         number == b"-0" || is_wide_integer(number) || is_not_finite(number)
     };
     let numbers = scan::numbers(text, wanted);
-    match numbers.is_empty() {
-        true => serde_json::from_slice(text),
-        false => parse(text, &numbers),
+    if numbers.is_empty() {
+        serde_json::from_slice(text)
+    } else {
+        parse(text, &numbers)
     }
 }
 
@@ -70,12 +72,13 @@ pub fn exact<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> {
 pub fn rows<T: DeserializeOwned>(path: &Path, expected: &str) -> Result<Vec<T>> {
     let text = std::fs::read_to_string(path);
     let text = text.map_err(|error| Error::open(path, &error, expected))?;
-    let rows: serde_json::Result<Vec<T>> = match text.trim_start().starts_with('[') {
-        true => serde_json::from_str(&text),
+    let rows: serde_json::Result<Vec<T>> = if text.trim_start().starts_with('[') {
+        serde_json::from_str(&text)
+    } else {
         // One stream, and not line by line: an error has its line in the file.
-        false => serde_json::Deserializer::from_str(&text)
+        serde_json::Deserializer::from_str(&text)
             .into_iter()
-            .collect(),
+            .collect()
     };
     let found = match rows {
         Ok(rows) if !rows.is_empty() => return Ok(rows),

@@ -298,9 +298,10 @@ fn penalized_tokens_are_the_best_by_the_formulas() {
                 for (id, score) in scores.iter_mut().enumerate() {
                     let is = |token: &&u32| **token as usize == id;
                     if request.prompt.iter().chain(so_far).any(|token| is(&token)) {
-                        *score *= match *score < 0.0 {
-                            true => how.repetition_penalty,
-                            false => 1.0 / how.repetition_penalty,
+                        *score *= if *score < 0.0 {
+                            how.repetition_penalty
+                        } else {
+                            1.0 / how.repetition_penalty
                         };
                     }
                     let times = so_far.iter().filter(is).count();

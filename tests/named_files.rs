@@ -35,9 +35,10 @@ fn ends_as_known(path: &str) -> bool {
 
 /// The part of a line where files are named: all of it, but of a line of Rust only its comment.
 fn prose<'a>(path: &Path, line: &'a str) -> &'a str {
-    match path.extension().is_some_and(|end| end == "rs") {
-        true => line.split_once("//").map_or("", |(_, comment)| comment),
-        false => line,
+    if path.extension().is_some_and(|end| end == "rs") {
+        line.split_once("//").map_or("", |(_, comment)| comment)
+    } else {
+        line
     }
 }
 

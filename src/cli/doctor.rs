@@ -293,9 +293,10 @@ fn model(named: &str, memory: &Result<MemoryPlan>, available: Option<&Available>
                 _ => "check the path and the file that the message names",
             };
             let error = shown(error);
-            let detail = match names(&error, named) {
-                true => error,
-                false => format!("{named}: {error}"),
+            let detail = if names(&error, named) {
+                error
+            } else {
+                format!("{named}: {error}")
             };
             return vec![Check::not_ok("model", Status::Problem, detail, advice)];
         }

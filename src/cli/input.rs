@@ -42,11 +42,12 @@ pub(super) fn plain(
             "--system: the model has no chat template to put it into, expected one, or --chat-template FILE".to_owned(),
         ));
     }
-    Ok(Some(match args.raw || !has_template {
-        true => Plain::Completion,
-        false => Plain::Chat {
+    Ok(Some(if args.raw || !has_template {
+        Plain::Completion
+    } else {
+        Plain::Chat {
             system: args.system.clone(),
-        },
+        }
     }))
 }
 

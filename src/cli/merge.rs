@@ -34,9 +34,10 @@ pub fn run(args: &MergeArgs) -> Result<Exit> {
             args.output.display()
         )));
     }
-    let output = match is_stdio(&args.output) {
-        true => Path::new("/dev/stdout"),
-        false => &args.output,
+    let output = if is_stdio(&args.output) {
+        Path::new("/dev/stdout")
+    } else {
+        &args.output
     };
     merge.write(output)?;
     if !args.quiet {

@@ -109,11 +109,12 @@ fn unparsed(error: &clap::Error) -> Result<Exit> {
 /// Options take -1, so that what is wrong with it is said of the option.
 fn with_negative_numbers(command: clap::Command) -> clap::Command {
     command
-        .mut_args(
-            |arg| match arg.is_positional() || !arg.get_action().takes_values() {
-                true => arg,
-                false => arg.allow_negative_numbers(true),
-            },
-        )
+        .mut_args(|arg| {
+            if arg.is_positional() || !arg.get_action().takes_values() {
+                arg
+            } else {
+                arg.allow_negative_numbers(true)
+            }
+        })
         .mut_subcommands(with_negative_numbers)
 }

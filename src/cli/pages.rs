@@ -85,9 +85,10 @@ fn write_page(
         roff.control("RE", []);
     }
     roff.to_writer(out)?;
-    match has_version {
-        true => man.render_version_section(out),
-        false => Ok(()),
+    if has_version {
+        man.render_version_section(out)
+    } else {
+        Ok(())
     }
 }
 

@@ -218,9 +218,10 @@ fn set_up(run: &RunArgs, gpu: &mut GpuSpec) {
 impl PrecisionArgs {
     /// `--dtype` or `--fp16`; `None` where neither is given.
     pub fn dtype(&self) -> Option<DType> {
-        match self.fp16 {
-            true => Some(DType::F16),
-            false => self.dtype,
+        if self.fp16 {
+            Some(DType::F16)
+        } else {
+            self.dtype
         }
     }
 }

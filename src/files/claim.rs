@@ -305,9 +305,10 @@ fn open(path: &Path, mode: u32) -> Result<File> {
             _ => Error::create(path, &error),
         })?;
     let found = file.metadata().map_err(|error| Error::io(path, error))?;
-    match found.is_file() {
-        true => Ok(file),
-        false => Err(not_a_file(path)),
+    if found.is_file() {
+        Ok(file)
+    } else {
+        Err(not_a_file(path))
     }
 }
 

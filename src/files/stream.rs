@@ -26,9 +26,10 @@ enum To {
 impl Stream {
     /// `path` resolved to `found`, which is no place. A pipe that nobody reads is waited for.
     pub(super) fn open(path: &Path, found: &Resolved) -> Result<Self> {
-        let path = match path.as_os_str() == "-" {
-            true => Path::new("standard output"),
-            false => path,
+        let path = if path.as_os_str() == "-" {
+            Path::new("standard output")
+        } else {
+            path
         };
         let file = match found {
             Resolved::Descriptor(number) => duplicate(path, *number)?,

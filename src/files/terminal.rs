@@ -42,9 +42,10 @@ impl<W: Write> Write for Harmless<W> {
 fn shown(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
-        match c.is_control() && !matches!(c, '\n' | '\t') {
-            true => shown.push_str(&format!("\\u{:04x}", u32::from(c))),
-            false => shown.push(c),
+        if c.is_control() && !matches!(c, '\n' | '\t') {
+            shown.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            shown.push(c);
         }
     }
     shown

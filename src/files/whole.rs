@@ -114,9 +114,10 @@ impl Write for Whole {
 
 impl Drop for Whole {
     fn drop(&mut self) {
-        let of_use = match self.begun {
-            true => self.unfinished == Unfinished::Kept && !self.is_empty(),
-            false => self.claim.found_bytes() > 0,
+        let of_use = if self.begun {
+            self.unfinished == Unfinished::Kept && !self.is_empty()
+        } else {
+            self.claim.found_bytes() > 0
         };
         if !self.finished && !of_use {
             // The run has failed already and says why.

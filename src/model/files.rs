@@ -35,9 +35,10 @@ pub(super) fn open(path: &Path, expected: &str) -> Result<File> {
     }
     let about = std::fs::metadata(path).map_err(|error| Error::open(path, &error, expected))?;
     if !about.is_file() {
-        let found = match about.is_dir() {
-            true => "a directory",
-            false => "a pipe or a device",
+        let found = if about.is_dir() {
+            "a directory"
+        } else {
+            "a pipe or a device"
         };
         return Err(Error::file(
             path,

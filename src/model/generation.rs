@@ -69,9 +69,10 @@ impl GenerationConfig {
     /// # Errors
     /// Where the file cannot be read, is not a JSON object, or a field does not fit: one line that names it.
     pub fn from_file(path: &Path) -> Result<Self> {
-        match files::is_there(path) {
-            true => Self::from_json(&files::read(path, "a JSON object")?, path),
-            false => Ok(Self::default()),
+        if files::is_there(path) {
+            Self::from_json(&files::read(path, "a JSON object")?, path)
+        } else {
+            Ok(Self::default())
         }
     }
 

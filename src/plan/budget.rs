@@ -140,9 +140,10 @@ fn tightest_of(mount: &Path, path: &str, files: &Files) -> Option<Available> {
     let plain = below
         .components()
         .all(|part| matches!(part, Component::Normal(_)));
-    let start = match plain && mount.join(below).is_dir() {
-        true => below,
-        false => Path::new(""),
+    let start = if plain && mount.join(below).is_dir() {
+        below
+    } else {
+        Path::new("")
     };
     let groups = start.ancestors().map(|group| mount.join(group));
     groups

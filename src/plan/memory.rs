@@ -205,11 +205,10 @@ pub(crate) fn too_little(
     let weights = fixed
         .iter()
         .filter(|item| item.name == WEIGHTS && item.place == Place::Budget);
-    let advice = match weights.map(|item| item.bytes).sum::<u64>() > budget.bytes {
-        true => {
-            "the weights alone do not fit: free memory, raise `memory_limit` or take a larger device"
-        }
-        false => "lower `max_context`, `max_seqs` or `step_tokens`, or raise `memory_limit`",
+    let advice = if weights.map(|item| item.bytes).sum::<u64>() > budget.bytes {
+        "the weights alone do not fit: free memory, raise `memory_limit` or take a larger device"
+    } else {
+        "lower `max_context`, `max_seqs` or `step_tokens`, or raise `memory_limit`"
     };
     Error::Memory(format!(
         "not enough memory: {} needed, {} allowed ({}): {}; {advice}",

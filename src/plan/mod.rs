@@ -101,9 +101,10 @@ impl Ladders {
     pub fn only(&self, kinds: &[StepKind]) -> Self {
         let kept = |kind| {
             let ladder = self.of(kind);
-            let first = match kinds.contains(&kind) {
-                true => 0,
-                false => ladder.len().saturating_sub(1),
+            let first = if kinds.contains(&kind) {
+                0
+            } else {
+                ladder.len().saturating_sub(1)
             };
             ladder[first..].to_vec()
         };

@@ -174,12 +174,13 @@ fn positions(plan: &Plan) -> u32 {
 /// [`Error::Usage`]: it cannot.
 pub fn check_seqs(plan: &Plan, seqs: u32, named: &str) -> Result<()> {
     let most = most_seqs(plan);
-    match (1..=most).contains(&seqs) {
-        true => Ok(()),
-        false => Err(Error::Usage(format!(
+    if (1..=most).contains(&seqs) {
+        Ok(())
+    } else {
+        Err(Error::Usage(format!(
             "{named}: expected 1 to {most} (the largest decode bucket has {} rows, the scheduler at most {MAX_SEQS} slots)",
             largest(&plan.ladders.decode)
-        ))),
+        )))
     }
 }
 
@@ -189,11 +190,12 @@ pub fn check_seqs(plan: &Plan, seqs: u32, named: &str) -> Result<()> {
 /// [`Error::Usage`]: it does not.
 pub fn check_context(plan: &Plan, tokens: u32, named: &str) -> Result<()> {
     let most = positions(plan);
-    match (1..=most).contains(&tokens) {
-        true => Ok(()),
-        false => Err(Error::Usage(format!(
+    if (1..=most).contains(&tokens) {
+        Ok(())
+    } else {
+        Err(Error::Usage(format!(
             "{named}: expected 1 to {most} (the model's max_position_embeddings)"
-        ))),
+        )))
     }
 }
 

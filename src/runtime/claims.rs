@@ -208,9 +208,10 @@ impl Claimer {
     pub fn pass(&mut self) -> Result<bool> {
         // Before what is left is looked at: nothing is pushed behind it.
         let drains = self.queue.drains.load(Ordering::Acquire);
-        let passed = match self.held.is_empty() {
-            true => 0,
-            false => self.rings.try_push_requests(&self.held)?.count(),
+        let passed = if self.held.is_empty() {
+            0
+        } else {
+            self.rings.try_push_requests(&self.held)?.count()
         };
         self.held.drain(..passed);
         if drains && self.held.is_empty() && self.queue.unclaimed() == 0 {

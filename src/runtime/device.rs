@@ -157,9 +157,10 @@ impl Driver for Device {
 
     fn stop(&mut self, stuck: bool) {
         let start = Instant::now();
-        let limit = match stuck || self.failure.is_some() {
-            true => STUCK_LIMIT,
-            false => STOP_LIMIT,
+        let limit = if stuck || self.failure.is_some() {
+            STUCK_LIMIT
+        } else {
+            STOP_LIMIT
         };
         while let Ok(true) = self.running() {
             if start.elapsed() >= limit {

@@ -71,9 +71,12 @@ pub(super) fn links(
     };
     let floats = config.step_tokens as usize * row_floats;
     // The last stage's link has a place for every step in flight: handover.h says why.
-    let shape = |link: u32| match link + 1 == stages {
-        true => (back, config.steps_in_flight),
-        false => (between, config.mailbox_depth),
+    let shape = |link: u32| {
+        if link + 1 == stages {
+            (back, config.steps_in_flight)
+        } else {
+            (between, config.mailbox_depth)
+        }
     };
     let block = |link| {
         let (words, places) = shape(link);
@@ -219,9 +222,10 @@ impl StageLink {
         // SAFETY: the place is this stage's to fill until it is posted, and the step is in `state`.
         unsafe {
             let place = abi::tg_link_place(&raw const ends.raw.out);
-            let put = match ends.last {
-                true => abi::tg_put_results,
-                false => abi::tg_put_step,
+            let put = if ends.last {
+                abi::tg_put_results
+            } else {
+                abi::tg_put_step
             };
             put(state, step, place, 0, 1);
             abi::tg_links_post(&raw mut ends.raw);
@@ -241,9 +245,10 @@ impl StageLink {
             .own
             .as_ref()
             .and_then(|_| ends.activations(&ends.raw.in_));
-        let output = match ends.last {
-            true => None,
-            false => ends.activations(&ends.raw.out),
+        let output = if ends.last {
+            None
+        } else {
+            ends.activations(&ends.raw.out)
         };
         // SAFETY: the state has this step until it is posted, and both places are this stage's until then.
         unsafe { StepView::new(self.state(), number).with_activations(input, output) }
@@ -293,9 +298,10 @@ pub(super) fn link_failure(ended: u64, stages: u32, name: impl Fn(u32) -> String
         return format!("{} could not go on", name(stage));
     }
     // A link leads from the stage of its number to the next.
-    let other = match link == stage {
-        true => (link + 1) % stages,
-        false => link,
+    let other = if link == stage {
+        (link + 1) % stages
+    } else {
+        link
     };
     let what = match code {
         abi::TG_LINK_LATE => "left it waiting past its deadline",

@@ -100,9 +100,10 @@ impl Pauses {
 
     /// Zero where too few are known.
     fn shortest_wait(&self) -> Duration {
-        match self.remembered < REMEMBERED {
-            true => Duration::ZERO,
-            false => self.waits.iter().copied().min().unwrap_or_default(),
+        if self.remembered < REMEMBERED {
+            Duration::ZERO
+        } else {
+            self.waits.iter().copied().min().unwrap_or_default()
         }
     }
 }

@@ -161,10 +161,7 @@ impl Replicas {
         let mut unclaimed = self.source.unclaimed();
         let mut busy: Vec<u64> = self.members.iter().map(Member::busy).collect();
         while unclaimed > 0 {
-            let room = |slots: u64| match unclaimed > all {
-                true => 2 * slots,
-                false => slots,
-            };
+            let room = |slots: u64| if unclaimed > all { 2 * slots } else { slots };
             let members = self.members.iter_mut().zip(&mut busy);
             let least = members
                 .filter_map(|(member, busy)| {

@@ -21,9 +21,10 @@ impl Failures {
             known.rows += 1;
             return;
         }
-        let first = match message.starts_with("line ") {
-            true => message.to_owned(),
-            false => format!("line {line}: {message}"),
+        let first = if message.starts_with("line ") {
+            message.to_owned()
+        } else {
+            format!("line {line}: {message}")
         };
         self.0.push(Failure {
             code,

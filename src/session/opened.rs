@@ -138,9 +138,10 @@ impl Opened {
                     Some(zero) => Some((self.costs()?, zero)),
                     None => None,
                 },
-                stages: match clocks.stages.is_some() || started.host_stages > 1 {
-                    true => self.names_of_stages(started.shapes[0].stages as usize),
-                    false => vec![],
+                stages: if clocks.stages.is_some() || started.host_stages > 1 {
+                    self.names_of_stages(started.shapes[0].stages as usize)
+                } else {
+                    vec![]
                 },
             };
             begin = Some((of_trace, clocks));

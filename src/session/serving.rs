@@ -171,9 +171,10 @@ impl Server {
     fn until_end(&mut self, commands: &Receiver<Command>) -> Result<()> {
         loop {
             let idle = self.waiting.is_empty() && self.sequences.is_empty();
-            let mut next = match idle {
-                true => Some(commands.recv().unwrap_or(Command::End)),
-                false => commands.try_recv().ok(),
+            let mut next = if idle {
+                Some(commands.recv().unwrap_or(Command::End))
+            } else {
+                commands.try_recv().ok()
             };
             while let Some(command) = next {
                 match command {
@@ -185,10 +186,12 @@ impl Server {
             }
             self.submit()?;
             let cancels_left = self.sequences.pass_cancels(&mut *self.engine);
-            let wait = match cancels_left || !self.waiting.is_empty() {
-                true => RETRY,
-                false if self.sequences.is_empty() => continue,
-                false => Duration::MAX,
+            let wait = if cancels_left || !self.waiting.is_empty() {
+                RETRY
+            } else if self.sequences.is_empty() {
+                continue;
+            } else {
+                Duration::MAX
             };
             if let Some(event) = self.engine.next_event(wait)? {
                 self.take(event);

@@ -81,9 +81,12 @@ impl Writers {
 
 fn command(args: &[String], file: impl AsRef<OsStr>) -> Command {
     let mut command = bare_command();
-    let filled = |arg: &String| match arg == "FILE" {
-        true => file.as_ref().to_owned(),
-        false => arg.into(),
+    let filled = |arg: &String| {
+        if arg == "FILE" {
+            file.as_ref().to_owned()
+        } else {
+            arg.into()
+        }
     };
     command.args(args.iter().map(filled));
     command.env("RAYON_NUM_THREADS", "1");
@@ -226,10 +229,11 @@ fn what_cannot_be_written_is_refused_before_work_begins() {
         ] {
             let ended = end(&mut command(args, &file), "");
             let answers = file == at("journal") && ended.code == 2;
-            match answers {
-                // Those of a job of one's own are gone on from.
-                true => ended.fails_in_a_line(2, &["--overwrite starts afresh"]),
-                false => ended.fails_in_a_line(code, &[expected]),
+            if answers {
+                // A job goes on from its own journal.
+                ended.fails_in_a_line(2, &["--overwrite starts afresh"]);
+            } else {
+                ended.fails_in_a_line(code, &[expected]);
             }
             assert_eq!(ended.stdout, "", "{args:?}");
         }

@@ -239,9 +239,10 @@ fn loses_nothing(mut replicas: Replicas, seed: u64) {
     let mut ends: Vec<Option<EndReason>> = vec![];
     let (mut ended, mut held, mut to_cancel) = (0, None, VecDeque::new());
     while ended < REQUESTS {
-        let most = match prompts.len() < REQUESTS / 2 {
-            true => ended + out_at_once,
-            false => REQUESTS,
+        let most = if prompts.len() < REQUESTS / 2 {
+            ended + out_at_once
+        } else {
+            REQUESTS
         };
         while prompts.len() < most {
             let (prompt, new) = (random.range(1, 30), random.range(1, 24));

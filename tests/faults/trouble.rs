@@ -68,10 +68,11 @@ pub fn run(job: &Job, mut command: Command, trouble: Trouble) -> (Output, bool) 
                 std::thread::sleep(Duration::from_millis(1));
             }
             std::thread::sleep(Duration::from_micros(after_us));
-            match job.kind.has_journal() {
-                true => std::fs::write(job.input(), "").unwrap(),
-                // Read as a whole.
-                false => std::fs::remove_file(job.input()).unwrap(),
+            if job.kind.has_journal() {
+                std::fs::write(job.input(), "").unwrap();
+            } else {
+                // It is read as a whole.
+                std::fs::remove_file(job.input()).unwrap();
             }
         }
         Trouble::SecondWriter(after_us) => {

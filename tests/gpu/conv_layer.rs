@@ -143,9 +143,12 @@ impl ConvCase {
                 });
                 let column = |j: usize| (slot * (taps - 1) + j) * h + c;
                 let mut u: Vec<f64> = (0..taps - 1)
-                    .map(|j| match taps - 1 - j <= position {
-                        true => f64::from(state[column(j)]),
-                        false => 0.0,
+                    .map(|j| {
+                        if taps - 1 - j <= position {
+                            f64::from(state[column(j)])
+                        } else {
+                            0.0
+                        }
                     })
                     .collect();
                 u.push(held(b * value));

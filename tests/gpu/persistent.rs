@@ -91,9 +91,10 @@ fn products_by_every_tile_are_those_of_f64() {
                 }
             }
         }
-        let all: BTreeSet<String> = match splits {
-            true => TILES_F32.map(str::to_owned).into(),
-            false => SHAPES.map(|(.., tile)| tile.to_owned()).into(),
+        let all: BTreeSet<String> = if splits {
+            TILES_F32.map(str::to_owned).into()
+        } else {
+            SHAPES.map(|(.., tile)| tile.to_owned()).into()
         };
         assert_eq!(met, all, "{types:?}");
     }

@@ -97,9 +97,10 @@ impl RouterCase {
         let experts = gpu.get_u32(&routing.experts);
         let top_k = self.config.num_experts_per_tok;
         let tile_rows = enqueue.pairs().tile_rows;
-        match enqueue.pairs().sorted {
-            true => routing.check_sort(gpu, &experts[..rows * top_k], top_k, tile_rows),
-            false => _ = routing.check_counts(gpu),
+        if enqueue.pairs().sorted {
+            routing.check_sort(gpu, &experts[..rows * top_k], top_k, tile_rows);
+        } else {
+            routing.check_counts(gpu);
         }
         (experts, gpu.get_values(DType::F32, &routing.weights))
     }

@@ -84,9 +84,10 @@ impl Case {
         };
         let in_parts = enqueue.multiplies_parts(most as u32);
         let leaves_parts = in_parts && epilogue == Epilogue::SiluMul;
-        let y = match leaves_parts {
-            true => gpu.poisoned(3 * bucket * self.outputs * DType::BF16.bytes()),
-            false => gpu.poisoned(bucket * self.outputs * y_type.bytes()),
+        let y = if leaves_parts {
+            gpu.poisoned(3 * bucket * self.outputs * DType::BF16.bytes())
+        } else {
+            gpu.poisoned(bucket * self.outputs * y_type.bytes())
         };
         let parts = gpu.poisoned(if in_parts { 6 * most * self.inner } else { 4 });
         if epilogue == Epilogue::Add {
@@ -116,17 +117,16 @@ impl Case {
         }
         // SAFETY: the arrays have the shapes that `Product` asks for.
         unsafe { enqueue.run(|to| to.product(&product, rows)) };
-        match leaves_parts {
-            false => gpu.get_values(y_type, &y),
-            true => {
-                let parts = gpu.get_values(DType::BF16, &y);
-                let [high, middle, low] = [0, 1, 2].map(|part| &parts[part * parts.len() / 3..]);
-                let values = high.iter().zip(middle).zip(low);
-                let values = values.take(parts.len() / 3);
-                values
-                    .map(|((high, middle), low)| high + (middle + low))
-                    .collect()
-            }
+        if leaves_parts {
+            let parts = gpu.get_values(DType::BF16, &y);
+            let [high, middle, low] = [0, 1, 2].map(|part| &parts[part * parts.len() / 3..]);
+            let values = high.iter().zip(middle).zip(low);
+            let values = values.take(parts.len() / 3);
+            values
+                .map(|((high, middle), low)| high + (middle + low))
+                .collect()
+        } else {
+            gpu.get_values(y_type, &y)
         }
     }
 

@@ -140,15 +140,16 @@ fn check_step(times: &StepTimes, way: LaunchWay) {
     for (at, length_ns) in lengths(times).into_iter().enumerate() {
         let (name, waits) = (names[at], step == WAITS_IN && Some(at) == disturb);
         let off = (length_ns as f64 / WAIT_NS as f64 - 1.0).abs();
-        match waits {
-            true => assert!(
+        if waits {
+            assert!(
                 off < 0.01,
                 "{way:?}: {name} took {length_ns}, not {WAIT_NS}"
-            ),
-            false => assert!(
+            );
+        } else {
+            assert!(
                 length_ns < WAIT_NS / 3,
                 "{way:?} {step}: {name} {length_ns}"
-            ),
+            );
         }
     }
 }
@@ -207,9 +208,10 @@ fn every_kernel_of_every_step_is_timed_in_all_ways() {
 }
 
 fn lengths_or_none(times: &StepTimes) -> u64 {
-    match times.at.is_empty() {
-        true => 0,
-        false => lengths(times).into_iter().sum(),
+    if times.at.is_empty() {
+        0
+    } else {
+        lengths(times).into_iter().sum()
     }
 }
 

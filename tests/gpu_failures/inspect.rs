@@ -101,9 +101,10 @@ fn nodes_are_of_their_operations() {
         let nodes = count(&captured["nodes"]);
         let first_stage = graph["stages"][0] == 0;
         // What begins a stage before it, the dispatcher after the last.
-        let expected: BTreeSet<u64> = match first_stage {
-            true => (1..nodes).collect(),
-            false => (1..nodes - 1).collect(),
+        let expected: BTreeSet<u64> = if first_stage {
+            (1..nodes).collect()
+        } else {
+            (1..nodes - 1).collect()
         };
         assert_eq!(of_operations, expected, "{graph}");
         let scheduler: Vec<&str> = captured["kernels"]
@@ -118,9 +119,10 @@ fn nodes_are_of_their_operations() {
             })
             .map(|kernel| kernel["name"].as_str().unwrap())
             .collect();
-        match first_stage {
-            true => assert_eq!(scheduler, ["tg_begin_step"]),
-            false => assert_eq!(scheduler, ["tg_begin_stage", "tg_dispatch_tail"]),
+        if first_stage {
+            assert_eq!(scheduler, ["tg_begin_step"])
+        } else {
+            assert_eq!(scheduler, ["tg_begin_stage", "tg_dispatch_tail"])
         }
     }
 }

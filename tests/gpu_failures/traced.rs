@@ -93,9 +93,10 @@ fn hands_every_step_on(trace: &Value, stages: u64) {
             let (from, to, name) = at(stage);
             assert_eq!(*name, at(0).2);
             assert!(from <= to);
-            let (next, track) = match stage + 1 == stages {
-                true => (turn, TURNS),
-                false => (at(stage + 1), 111 + stage),
+            let (next, track) = if stage + 1 == stages {
+                (turn, TURNS)
+            } else {
+                (at(stage + 1), 111 + stage)
             };
             assert!(
                 *to <= next.0 + 1,

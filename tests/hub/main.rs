@@ -108,10 +108,12 @@ fn what_a_network_does_is_survived() {
     type Does = fn(&Asked) -> Option<Odd>;
     let cases: [Does; 8] = [
         |asked| (asked.gets(SHARD) && asked.before < 2).then_some(Odd::Cut(CUT)),
-        |asked| match asked.gets(SHARD) {
-            true if asked.before == 0 => Some(Odd::Cut(CUT)),
-            true => Some(Odd::Anew),
-            false => None,
+        |asked| {
+            let odd = match asked.before {
+                0 => Odd::Cut(CUT),
+                _ => Odd::Anew,
+            };
+            asked.gets(SHARD).then_some(odd)
         },
         |asked| (asked.gets(SHARD) && asked.before == 0).then_some(Odd::Spoilt),
         |asked| (asked.gets("tokenizer.json") && asked.before == 0).then_some(Odd::Spoilt),
@@ -144,9 +146,10 @@ fn what_a_network_does_is_survived() {
 #[test]
 fn a_run_that_was_killed_is_gone_on_from() {
     let rig = Rig::new();
-    let hub = Hub::of(&rig.model, |asked| match asked.gets(SHARD) {
-        true if asked.before == 0 => Some(Odd::Cut(CUT)),
-        true if asked.before == 1 => Some(Odd::Slow(Duration::from_secs(600))),
+    let hub = Hub::of(&rig.model, |asked| match asked.before {
+        _ if !asked.gets(SHARD) => None,
+        0 => Some(Odd::Cut(CUT)),
+        1 => Some(Odd::Slow(Duration::from_secs(600))),
         _ => None,
     });
     let mut first = rig.command("org/tiny", &hub.endpoint);

@@ -141,9 +141,10 @@ fn answer(
             to,
             "HTTP/1.1 {status} X\r\nconnection: close\r\nx-repo-commit: {commit}\r\ncontent-length: {length}\r\n{headers}\r\n"
         )?;
-        match asked.method == "HEAD" {
-            true => Ok(()),
-            false => to.write_all(&body[..bytes.min(length)]),
+        if asked.method == "HEAD" {
+            Ok(())
+        } else {
+            to.write_all(&body[..bytes.min(length)])
         }
     };
     match odd {

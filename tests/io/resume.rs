@@ -30,10 +30,7 @@ pub fn refusal(output: &Path, start: Start) -> String {
 }
 
 pub fn run(output: &Path, input: &str, resume: bool, fail_after: Option<u64>) -> Summary {
-    let start = match resume {
-        true => Start::Resume,
-        false => Start::Afresh,
-    };
+    let start = if resume { Start::Resume } else { Start::Afresh };
     let (journal, kept) = open(output, start).unwrap();
     let mut device = Echo::new(4);
     device.fail_after = fail_after;

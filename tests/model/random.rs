@@ -133,9 +133,10 @@ fn tensors_have_the_promised_distributions() {
         );
     }
     for (name, tensor) in tensors {
-        let expected = match name.ends_with("expert_bias") {
-            true => WeightFormat::F32,
-            false => WeightFormat::BF16,
+        let expected = if name.ends_with("expert_bias") {
+            WeightFormat::F32
+        } else {
+            WeightFormat::BF16
         };
         assert_eq!(tensor.format, expected, "{name}");
         assert!(tensor.to_f32().iter().all(|v| v.is_finite()), "{name}");

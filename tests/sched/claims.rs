@@ -152,9 +152,10 @@ impl Run {
                 self.turn(index)?;
             }
         }
-        match self.replicas.iter().all(|replica| replica.done) {
-            true => self.finish().map(|()| true),
-            false => Ok(false),
+        if self.replicas.iter().all(|replica| replica.done) {
+            self.finish().map(|()| true)
+        } else {
+            Ok(false)
         }
     }
 

@@ -82,9 +82,10 @@ fn config(rng: &mut Random, crowded: bool) -> abi::tg_config {
     let chunk_tokens = chunk_align + rng.below(step_tokens);
     let ahead = rng.percent(20);
     let stages = if ahead { 1 } else { rng.range(1, 4) };
-    let steps_in_flight = match ahead {
-        true => 2,
-        false => stages + if rng.percent(60) { 0 } else { rng.below(3) },
+    let steps_in_flight = if ahead {
+        2
+    } else {
+        stages + if rng.percent(60) { 0 } else { rng.below(3) }
     };
     let event_capacity = if rng.percent(40) {
         2

@@ -121,9 +121,10 @@ fn refuse_quantization(fields: &Fields<'_>) -> Result<()> {
             .iter()
             .filter_map(|key| Some(format!("{key} {}", json::shown(object.get(*key)?))))
             .collect();
-        let found = match method.is_empty() {
-            true => "one that names no quant_method".to_owned(),
-            false => method.join(", "),
+        let found = if method.is_empty() {
+            "one that names no quant_method".to_owned()
+        } else {
+            method.join(", ")
         };
         return Err(fields.error(
             name,

@@ -161,9 +161,10 @@ impl<'a> Web<'a> {
     ) -> Tried<(String, Response<Body>)> {
         let mut url = url.to_owned();
         for _ in 0..REDIRECTS {
-            let mut request = match head {
-                true => self.agent.head(&url),
-                false => self.agent.get(&url),
+            let mut request = if head {
+                self.agent.head(&url)
+            } else {
+                self.agent.get(&url)
             }
             // Lengths and ranges are those of the file.
             .header("accept-encoding", "identity");
@@ -256,9 +257,10 @@ impl<'a> Web<'a> {
 /// No answer: the network may have one the next time.
 fn again(error: &ureq::Error) -> Failure {
     let why = quote::message(error);
-    let help = match why.contains("certificate") {
-        true => " (SSL_CERT_FILE names a file of those to trust)",
-        false => "",
+    let help = if why.contains("certificate") {
+        " (SSL_CERT_FILE names a file of those to trust)"
+    } else {
+        ""
     };
     Failure::Again(format!("the hub cannot be reached: {why}{help}"), None)
 }

@@ -112,9 +112,10 @@ fn brief(number: f64) -> String {
     for unit in ["", "k", "M", "G", "T"] {
         // What would be rounded up to 1000 belongs to the next unit.
         if number < 999.5 {
-            return match unit.is_empty() || number >= 9.95 {
-                true => format!("{number:.0}{unit}"),
-                false => format!("{number:.1}{unit}"),
+            return if unit.is_empty() || number >= 9.95 {
+                format!("{number:.0}{unit}")
+            } else {
+                format!("{number:.1}{unit}")
             };
         }
         number /= 1000.0;

@@ -82,9 +82,10 @@ fn every_kind_of_result_is_on_the_page() {
     assert_eq!(parts.len(), 4);
     for (part, file) in parts.iter().zip(&files) {
         let text = std::fs::read_to_string(file).unwrap();
-        let results: Vec<Value> = match text.starts_with('[') {
-            true => serde_json::from_str(&text).unwrap(),
-            false => vec![serde_json::from_str(&text).unwrap()],
+        let results: Vec<Value> = if text.starts_with('[') {
+            serde_json::from_str(&text).unwrap()
+        } else {
+            vec![serde_json::from_str(&text).unwrap()]
         };
         assert_eq!(part["rows"].as_array().unwrap().len(), results.len());
         for (n, result) in results.iter().enumerate() {

@@ -198,9 +198,10 @@ impl<'g> Layer<'g> {
                 // The product rounds to f32, by definition.
                 let angle = f64::from(self.inverse_frequencies[pair] * position as f32);
                 let (sin, cos) = angle.sin_cos();
-                match i < d / 2 {
-                    true => normed[i] * cos - normed[i + d / 2] * sin,
-                    false => normed[i] * cos + normed[pair] * sin,
+                if i < d / 2 {
+                    normed[i] * cos - normed[i + d / 2] * sin
+                } else {
+                    normed[i] * cos + normed[pair] * sin
                 }
             })
             .collect()
@@ -213,9 +214,10 @@ impl<'g> Layer<'g> {
             let row = &before.qkv[r * self.width()..][..self.width()];
             let at = |kv_head| d * step.vector(slot, position, kv_head, kv_heads);
             for head in 0..heads + kv_heads {
-                let (weight, found) = match head < heads {
-                    true => (&self.q_norm, &after.qkv[r * self.width() + head * d..][..d]),
-                    false => (&self.k_norm, &after.k[at(head - heads)..][..d]),
+                let (weight, found) = if head < heads {
+                    (&self.q_norm, &after.qkv[r * self.width() + head * d..][..d])
+                } else {
+                    (&self.k_norm, &after.k[at(head - heads)..][..d])
                 };
                 let expected = self.normed_and_rotated(&row[head * d..][..d], weight, position);
                 let what = format!("{:?} position {position} head {head}", self.dtype());

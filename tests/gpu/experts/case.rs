@@ -46,9 +46,10 @@ impl WeightsOnGpu {
         let of_gate = packed::elements(inner, hidden);
         let halves = [0, of_gate * format.bytes()]
             .map(|at| expert_matrix(self.gate_up.at(at), format, [inner, hidden], 2 * of_gate));
-        let [gate, up] = match self.up_first {
-            true => [halves[1], halves[0]],
-            false => halves,
+        let [gate, up] = if self.up_first {
+            [halves[1], halves[0]]
+        } else {
+            halves
         };
         let of_down = packed::elements(hidden, inner);
         ExpertWeights {
@@ -94,9 +95,12 @@ impl MixtureCase {
             .gate
             .chunks(matrix)
             .zip(self.up.chunks(matrix))
-            .flat_map(|(gate, up)| match self.up_first {
-                true => [up, gate].concat(),
-                false => [gate, up].concat(),
+            .flat_map(|(gate, up)| {
+                if self.up_first {
+                    [up, gate].concat()
+                } else {
+                    [gate, up].concat()
+                }
             })
             .collect();
         WeightsOnGpu {
@@ -228,9 +232,10 @@ impl MixtureCase {
         (0..h.len() / hidden).into_par_iter().for_each(|row| {
             let of_row = |h: &[f32]| h[row * hidden..][..hidden].to_vec();
             let expected: Vec<f64> = of_row(others).into_iter().map(f64::from).collect();
-            let by_size = match rounds {
-                true => self.expected(rig, row).1,
-                false => vec![0.0; hidden],
+            let by_size = if rounds {
+                self.expected(rig, row).1
+            } else {
+                vec![0.0; hidden]
             };
             let allowed = |i: usize, v: f64| {
                 4e-6 * (1.0 + v.abs()) + rounding(operand) + rounding(operand) * by_size[i]

@@ -111,9 +111,10 @@ impl Step {
                 first_row,
                 rows: chunk.tokens.len() as u32,
                 first_position: chunk.first_position,
-                sample: match chunk.sampled {
-                    true => samples.len() as u32,
-                    false => u32::MAX,
+                sample: if chunk.sampled {
+                    samples.len() as u32
+                } else {
+                    u32::MAX
                 },
                 flags: first | (u32::from(chunk.sampled) * abi::TG_SEQUENCE_LAST),
             });

@@ -72,19 +72,20 @@ impl Row {
             let bias = self.biases.iter().find(|bias| bias.id == id as u32);
             let l = l + bias.map_or(0.0, |bias| f32::from_bits(bias.bias));
             let seen = penalty != 1.0 && self.seen.contains(&(id as u32));
-            let l = match seen {
-                true if l < 0.0 => l * penalty,
-                true => l / penalty,
-                false => l,
+            let l = match l {
+                l if !seen => l,
+                l if l < 0.0 => l * penalty,
+                l => l / penalty,
             };
             let times = answer.iter().filter(|&&token| token == id as u32).count();
             let l = match times {
                 0 => l,
                 times => l - (presence + frequency * times as f32),
             };
-            let l = match early && self.stop_ids.contains(&(id as i32)) {
-                true => f32::NEG_INFINITY,
-                false => l,
+            let l = if early && self.stop_ids.contains(&(id as i32)) {
+                f32::NEG_INFINITY
+            } else {
+                l
             };
             if temperature == 0.0 {
                 l

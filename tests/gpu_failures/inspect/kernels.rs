@@ -183,9 +183,10 @@ fn older_and_newer_gpus_have_kernels_of_their_own() {
         assert_eq!(decode.clone().count(), 6, "1 to 32 rows");
         for graph in decode {
             let variant = &graph["captured"]["variant"];
-            let expected = match count(&graph["bucket"]) <= few_rows {
-                true => ("skinny (4 stages)", "skinny"),
-                false => ("tiled", "tiled"),
+            let expected = if count(&graph["bucket"]) <= few_rows {
+                ("skinny (4 stages)", "skinny")
+            } else {
+                ("tiled", "tiled")
             };
             let found = (variant["products"].as_str(), variant["experts"].as_str());
             assert_eq!(

@@ -237,9 +237,10 @@ fn biases_penalties_and_least_lengths_are_their_formulas() {
                 if id % 3 == case % 3 {
                     l -= f64::from(presence) + f64::from(frequency) * f64::from(1 + id % 5);
                 }
-                match position < 10 && (id == 0 || id == 2) {
-                    true => f64::NEG_INFINITY,
-                    false => l,
+                if position < 10 && (id == 0 || id == 2) {
+                    f64::NEG_INFINITY
+                } else {
+                    l
                 }
             })
             .collect();

@@ -139,15 +139,17 @@ fn overheads(
     let lines = logits_rows(rows, options.max_seqs as usize);
     Ok(Overheads {
         scheduler_bytes: scheduler as u64,
-        kept_token_bytes: match way.is_device() {
-            true => options.kept_token_bytes(),
-            false => 0,
+        kept_token_bytes: if way.is_device() {
+            options.kept_token_bytes()
+        } else {
+            0
         },
         pinned_bytes: pinned as u64,
         pinned_arithmetic,
-        logits_bytes: match wanted.delivers {
-            true => pinned_bytes(lines, vocabulary) as u64,
-            false => 0,
+        logits_bytes: if wanted.delivers {
+            pinned_bytes(lines, vocabulary) as u64
+        } else {
+            0
         },
         logits_arithmetic: format!("two tiles of {lines} rows of {vocabulary}, for `score` alone"),
     })

@@ -117,13 +117,12 @@ impl HostAhead {
             ));
         };
         // Where the graphs' stream holds no other step there is nothing to be beside.
-        let stream = match self.started.is_empty() {
-            true => &self.stage.stream,
-            false => {
-                let through = self.down.wait(&self.through[place]);
-                through.map_err(|error| failed("waiting for a step on the GPU", error))?;
-                &self.down
-            }
+        let stream = if self.started.is_empty() {
+            &self.stage.stream
+        } else {
+            let through = self.down.wait(&self.through[place]);
+            through.map_err(|error| failed("waiting for a step on the GPU", error))?;
+            &self.down
         };
         let stream = (&**stream, &self.stage.waiter);
         self.stage.copy.take_samples(stream, place, view)

@@ -101,12 +101,13 @@ impl HostPipeline {
         let bytes = step_bytes(options, hidden);
         Ok(Self {
             copies: Copies::new(spec.route, &contexts, places(options, count), bytes)?,
-            overlap: match spec.behind {
-                true => Overlap::Behind,
-                false => Overlap::Beside {
+            overlap: if spec.behind {
+                Overlap::Behind
+            } else {
+                Overlap::Beside {
                     stages: count as u32,
                     steps: places(options, count) as u32,
-                },
+                }
             },
             stages,
             hidden,
@@ -140,9 +141,10 @@ impl HostPipeline {
             stage.hosted.copy.send_step(stream, place, step)?;
             return stage.copied.record(stream).map_err(refused);
         };
-        match behind {
-            true => stage.hosted.copy.send_ahead(&stage.up, place, step)?,
-            false => stage.hosted.copy.send_step(&stage.up, place, step)?,
+        if behind {
+            stage.hosted.copy.send_ahead(&stage.up, place, step)?;
+        } else {
+            stage.hosted.copy.send_step(&stage.up, place, step)?;
         }
         stage.copied.record(&stage.up).map_err(refused)?;
         if behind && index == 0 {
@@ -171,10 +173,7 @@ impl HostPipeline {
             // They are sent in a stream that comes behind them.
             Copies::Nccl(_) => Ok(()),
         };
-        let by = match alone {
-            true => &last.hosted.stream,
-            false => &last.on,
-        };
+        let by = if alone { &last.hosted.stream } else { &last.on };
         waits.map_err(|error| failed("waiting for samples of another GPU", error))?;
         let from = (&*last.gpu.context, from);
         // SAFETY: tables of so many samples on either side; the step behind reads one of them after this, and nobody writes the
@@ -208,12 +207,11 @@ impl HostPipeline {
         let stage = &mut stages[index];
         let stream = &stage.hosted.stream;
         stage.through[place].record(stream).map_err(refused)?;
-        let out = match self.started.is_empty() {
-            true => stream,
-            false => {
-                stage.on.wait(&stage.through[place]).map_err(refused)?;
-                &stage.on
-            }
+        let out = if self.started.is_empty() {
+            stream
+        } else {
+            stage.on.wait(&stage.through[place]).map_err(refused)?;
+            &stage.on
         };
         match behind.first() {
             None => stage.hosted.copy.bring_samples(out, place, step)?,

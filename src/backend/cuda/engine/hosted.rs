@@ -131,10 +131,9 @@ impl HostLaunched {
             samples: stage.index + 1 == stage.count,
             h: places.h.to_vec(),
         };
-        let places = |bucket: Bucket| match places.of_every_kind || bucket.kind == StepKind::Decode
-        {
-            true => 0..count,
-            false => 0..1,
+        let places = |bucket: Bucket| {
+            let everywhere = places.of_every_kind || bucket.kind == StepKind::Decode;
+            0..if everywhere { count } else { 1 }
         };
         let buckets: Vec<_> = all_buckets(ladders, options.max_seqs)
             .map(|(_, bucket)| bucket)
@@ -239,9 +238,10 @@ impl HostLaunched {
         // SAFETY: the step has been sent, the core chose a bucket that it fits, and `self` is borrowed alone until the
         // wait below.
         unsafe { self.launch(view, 0) }?;
-        match self.samples {
-            true => (self.copy).take_samples((&self.stream, &self.waiter), 0, view),
-            false => self.wait(),
+        if self.samples {
+            (self.copy).take_samples((&self.stream, &self.waiter), 0, view)
+        } else {
+            self.wait()
         }
     }
 

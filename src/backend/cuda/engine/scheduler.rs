@@ -123,9 +123,10 @@ impl GpuScheduler {
 
     /// Executables that are made of each graph (`TG_COPIES`).
     fn copies(&self) -> usize {
-        match self.beside {
-            true => abi::TG_COPIES as usize,
-            false => 1,
+        if self.beside {
+            abi::TG_COPIES as usize
+        } else {
+            1
         }
     }
 

@@ -290,12 +290,11 @@ impl StepCopy {
 
     fn send_biases(&self, stream: &CudaStream, slot: usize, biases: &[abi::tg_bias]) -> Result<()> {
         let at = self.layout.bias_table + slot * BIAS_ROW_BYTES;
-        match biases.is_empty() {
-            true => Ok(()),
-            false => {
-                self.put(at, biases);
-                self.send(stream, at..at + size_of_val(biases))
-            }
+        if biases.is_empty() {
+            Ok(())
+        } else {
+            self.put(at, biases);
+            self.send(stream, at..at + size_of_val(biases))
         }
     }
 

@@ -52,14 +52,17 @@ impl Lowering<'_> {
     pub fn short_conv(&mut self, conv: &ShortConv) {
         let hidden = self.hidden();
         let taps = self.config.conv_l_cache as u32;
-        let decode = self.bucket.kind == StepKind::Decode;
-        let (kernel, rows, moves_state) = match decode {
-            true => (&self.kernels.conv_decode, self.bucket.rows, true),
-            false if taps == abi::TG_CONV_TAPS => {
-                let rows = self.bucket.rows.div_ceil(abi::TG_CONV_ROWS);
-                (&self.kernels.conv_rows, rows, true)
-            }
-            false => (&self.kernels.conv, self.bucket.rows, false),
+        let rows = self.bucket.rows;
+        let (kernel, rows, moves_state) = if self.bucket.kind == StepKind::Decode {
+            (&self.kernels.conv_decode, rows, true)
+        } else if taps == abi::TG_CONV_TAPS {
+            (
+                &self.kernels.conv_rows,
+                rows.div_ceil(abi::TG_CONV_ROWS),
+                true,
+            )
+        } else {
+            (&self.kernels.conv, rows, false)
         };
         let args = abi::tg_conv_args {
             x: conv.x,

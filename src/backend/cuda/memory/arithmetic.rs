@@ -125,9 +125,10 @@ impl MemoryPlan {
         let (mut fits, mut last) = (least_pages, wanted_pages.max(least_pages));
         while fits < last {
             let middle = last - (last - fits) / 2;
-            match sized(middle)?.total_bytes() <= budget.bytes {
-                true => fits = middle,
-                false => last = middle - 1,
+            if sized(middle)?.total_bytes() <= budget.bytes {
+                fits = middle;
+            } else {
+                last = middle - 1;
             }
         }
         sized(fits)

@@ -75,9 +75,10 @@ impl Architecture {
 
     /// Rows of a decode bucket of this type up to which there is a choice of kernels: more have those for any number.
     pub fn chosen_rows(self, dtype: DType) -> u32 {
-        match self.has_warpgroups() {
-            true => SWAP_AB_ROWS.max(grouped_rows(dtype)),
-            false => SWAP_AB_ROWS,
+        if self.has_warpgroups() {
+            SWAP_AB_ROWS.max(grouped_rows(dtype))
+        } else {
+            SWAP_AB_ROWS
         }
     }
 
@@ -158,9 +159,10 @@ pub struct Variant {
 impl Variant {
     /// Its experts beside these products: what is prefetched is meant for its own.
     fn experts_beside(&self, products: Products) -> Experts {
-        match self.products == products {
-            true => self.experts,
-            false => self.experts.beside(Products::Tiled),
+        if self.products == products {
+            self.experts
+        } else {
+            self.experts.beside(Products::Tiled)
         }
     }
 
@@ -183,17 +185,23 @@ impl Variant {
     pub fn check(self, architecture: Architecture, dtype: DType, rows: u32) -> Result<(), String> {
         let gpu = architecture.name();
         let skinny = "the skinny kernels";
-        let within = |kernels: &str, most: u32| match rows <= most {
-            true => Ok(()),
-            false => Err(format!(
-                "{kernels} take buckets of up to {most} rows, expected another family"
-            )),
+        let within = |kernels: &str, most: u32| {
+            if rows <= most {
+                Ok(())
+            } else {
+                Err(format!(
+                    "{kernels} take buckets of up to {most} rows, expected another family"
+                ))
+            }
         };
-        let has_warpgroups = |kernels: &str| match architecture.has_warpgroups() {
-            true => Ok(()),
-            false => Err(format!(
-                "{gpu} lacks {kernels}, which are sm_90's, expected skinny or tiled"
-            )),
+        let has_warpgroups = |kernels: &str| {
+            if architecture.has_warpgroups() {
+                Ok(())
+            } else {
+                Err(format!(
+                    "{gpu} lacks {kernels}, which are sm_90's, expected skinny or tiled"
+                ))
+            }
         };
         let warpgroups = |kernels: &str, most: u32| {
             has_warpgroups(kernels)?;
@@ -256,24 +264,26 @@ impl Grouped {
                 self.stages, self.tile_rows
             ));
         }
-        match self.prefetch_mib <= MOST_PREFETCH_MIB {
-            true => Ok(()),
-            false => Err(format!(
+        if self.prefetch_mib <= MOST_PREFETCH_MIB {
+            Ok(())
+        } else {
+            Err(format!(
                 "found prefetch_mib {}, expected up to {MOST_PREFETCH_MIB}",
                 self.prefetch_mib
-            )),
+            ))
         }
     }
 }
 
 fn stages_within(key: &str, stages: u32, range: RangeInclusive<u32>) -> Result<(), String> {
-    match range.contains(&stages) {
-        true => Ok(()),
-        false => Err(format!(
+    if range.contains(&stages) {
+        Ok(())
+    } else {
+        Err(format!(
             "found {key} {stages}, expected {} to {}",
             range.start(),
             range.end()
-        )),
+        ))
     }
 }
 

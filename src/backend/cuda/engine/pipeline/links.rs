@@ -124,9 +124,10 @@ impl Links {
                 peer::open(from, to)?;
                 peer::open(to, from)?;
             }
-            let shape = match index + 1 == count {
-                true => shape.back,
-                false => shape.between,
+            let shape = if index + 1 == count {
+                shape.back
+            } else {
+                shape.between
             };
             let (words, places) = shape;
             let bytes = words as usize * places as usize * size_of::<u64>();
@@ -155,9 +156,10 @@ impl Links {
     fn end(&self, index: usize, posts: bool) -> abi::tg_link_end {
         let link = &self.0[index];
         let (of_poster, of_taker) = (link.taker.at(0), link.poster.at(0));
-        let (mine, theirs) = match posts {
-            true => (of_poster, of_taker),
-            false => (of_taker, of_poster),
+        let (mine, theirs) = if posts {
+            (of_poster, of_taker)
+        } else {
+            (of_taker, of_poster)
         };
         let (place_words, depth) = link.shape;
         abi::tg_link_end {

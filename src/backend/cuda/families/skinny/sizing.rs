@@ -70,9 +70,10 @@ impl Sizing {
         if self.normed(rows, hidden, choice).is_none() {
             return Err(no_room("hidden_size", hidden));
         }
-        let beside = match experts {
-            true => score_bytes(rows, config.num_experts as u32),
-            false => 0,
+        let beside = if experts {
+            score_bytes(rows, config.num_experts as u32)
+        } else {
+            0
         };
         let attended = (config.num_attention_heads * config.head_dim) as u32;
         let mut inner = vec![

@@ -130,12 +130,13 @@ impl fmt::Display for Origin {
         let Self {
             shape, shape_ratio, ..
         } = self;
-        match self.own_shape {
-            true => write!(out, ", for these shapes ({shape})"),
-            false => write!(
+        if self.own_shape {
+            write!(out, ", for these shapes ({shape})")
+        } else {
+            write!(
                 out,
                 ", for {shape}, the nearest shapes, {shape_ratio:.2} times apart"
-            ),
+            )
         }
     }
 }

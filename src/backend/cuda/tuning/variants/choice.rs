@@ -165,9 +165,10 @@ mod tests {
 
     impl Without {
         fn has(&self, family: &str) -> std::result::Result<(), String> {
-            match self.0.iter().any(|lacking| family.starts_with(lacking)) {
-                true => Err(format!("{family} is lacking")),
-                false => Ok(()),
+            if self.0.iter().any(|lacking| family.starts_with(lacking)) {
+                Err(format!("{family} is lacking"))
+            } else {
+                Ok(())
             }
         }
     }
