@@ -2,7 +2,7 @@
 //! much memory a run needs. Knows the model's shape, no backend; uses `model`, `sys` and `error` only.
 //!
 //! - [`build`]: a configuration as stages of operations
-//! - [`section`]: what one device has of a model
+//! - [`layer_range`]: what one device has of a model
 //! - [`graphs`]: bucket ladders and stage cuts from `graphs/*.toml`
 //! - [`cost`]: an operation's bytes and FLOPs
 //! - [`options`], [`memory`], [`budget`]: the sizes an engine starts with, and whether they fit; `core_bytes`: what the
@@ -15,16 +15,16 @@ pub mod bytes;
 mod core_bytes;
 pub mod cost;
 pub mod graphs;
+pub mod layer_range;
 pub mod memory;
 pub mod options;
-pub mod section;
 
 pub use budget::Budget;
 pub use cost::{Cost, Precision, StepShape};
 pub use graphs::GraphFile;
+pub use layer_range::LayerRange;
 pub use memory::{MemoryPlan, Place, WeightPlacement};
 pub use options::{EngineOptions, Limits, Prompts, RingCapacities, Usual};
-pub use section::Section;
 
 use crate::error::{Error, Result};
 use crate::model::ModelConfig;

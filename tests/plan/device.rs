@@ -2,7 +2,7 @@
 
 use crate::support::{BF16, lfm2_8b_a1b, plan};
 use tailgraph::backend::cuda::memory::arithmetic::{DeviceMemory, Overheads};
-use tailgraph::plan::{Budget, Limits, MemoryPlan, Section};
+use tailgraph::plan::{Budget, LayerRange, Limits, MemoryPlan};
 
 /// Bytes of the card, and of those the ones that a run may take.
 fn memory(whole: u64, budget: u64, limits: &Limits) -> MemoryPlan {
@@ -21,7 +21,7 @@ fn memory(whole: u64, budget: u64, limits: &Limits) -> MemoryPlan {
         })
     };
     let plan = plan(lfm2_8b_a1b(), 1);
-    let whole = [Section::whole(&plan.config)];
+    let whole = [LayerRange::whole(&plan.config)];
     MemoryPlan::on_device((&plan, &whole), BF16, limits, &memory, &overheads).unwrap()
 }
 

@@ -18,14 +18,14 @@ use crate::model::ModelSource;
 use crate::plan::budget::{Available, Budget};
 use crate::plan::bytes::Bytes;
 use crate::plan::memory::{MemoryItem, MemoryPlan, Place};
-use crate::plan::{EngineOptions, RingCapacities, Section};
+use crate::plan::{EngineOptions, LayerRange, RingCapacities};
 
 /// Sizes of a run on a GPU like `gpu`, which need not be there and has all its memory free; what the host has does not matter.
 ///
 /// # Errors
 /// Fails as [`crate::backend::Device::memory`] does.
 pub fn on_paper(wanted: &Wanted<'_>, gpu: &Gpu) -> Result<MemoryPlan> {
-    let sections = [Section::whole(&wanted.plan.config)];
+    let ranges = [LayerRange::whole(&wanted.plan.config)];
     let whole = whole(
         wanted,
         gpu.memory_bytes,
@@ -38,7 +38,7 @@ pub fn on_paper(wanted: &Wanted<'_>, gpu: &Gpu) -> Result<MemoryPlan> {
         },
         whole,
     };
-    on_device(wanted, &sections, LaunchWay::DeviceGraph, &memory)
+    on_device(wanted, &ranges, LaunchWay::DeviceGraph, &memory)
 }
 
 /// A GPU's memory of so many bytes, named so, as far as `--memory-limit` lets a run see it.
@@ -52,10 +52,10 @@ fn whole(wanted: &Wanted<'_>, bytes: u64, named: &str) -> Budget {
     }
 }
 
-/// Sizes of a run on a GPU that is there, or on several like it, each with one of `sections`.
+/// Sizes of a run on a GPU that is there, or on several like it, each with one of `ranges`.
 pub(super) fn on_gpu(
     wanted: &Wanted<'_>,
-    sections: &[Section],
+    ranges: &[LayerRange],
     way: LaunchWay,
     gpu: &machine::Gpu,
     budget: Budget,
@@ -66,7 +66,7 @@ pub(super) fn on_gpu(
         whole: whole(wanted, gpu.memory_bytes, &gpu.to_string()),
         budget,
     };
-    let mut memory = on_device(wanted, sections, way, &device)?;
+    let mut memory = on_device(wanted, ranges, way, &device)?;
     memory.items.extend(staging(wanted.model));
     host_holds(&memory, Available::now().map(|a| a.bytes))?;
     Ok(memory)
@@ -74,11 +74,11 @@ pub(super) fn on_gpu(
 
 fn on_device(
     wanted: &Wanted<'_>,
-    sections: &[Section],
+    ranges: &[LayerRange],
     way: LaunchWay,
     memory: &DeviceMemory,
 ) -> Result<MemoryPlan> {
-    let gpus = sections.len() as u32;
+    let gpus = ranges.len() as u32;
     let overheads = |options: &_| overheads(wanted, gpus, way, options);
     let Wanted {
         plan,
@@ -86,7 +86,7 @@ fn on_device(
         limits,
         ..
     } = *wanted;
-    MemoryPlan::on_device((plan, sections), precision, limits, memory, &overheads)
+    MemoryPlan::on_device((plan, ranges), precision, limits, memory, &overheads)
 }
 
 /// What `way` takes on each of so many GPUs beside the model for a run with these sizes, in the words of `doctor`.
@@ -214,7 +214,7 @@ mod tests {
             whole: budget.clone(),
             budget,
         };
-        let whole = [Section::whole(&config)];
+        let whole = [LayerRange::whole(&config)];
         let mut memory =
             MemoryPlan::on_device((&plan, &whole), precision, &limits, &device, &overheads)
                 .unwrap();

@@ -19,7 +19,7 @@ use crate::backend::cuda::tuning::gpu::Gpu;
 use crate::backend::device::{Device, EngineSpec, Stages, Started, Wanted, Watch};
 use crate::error::Result;
 use crate::plan::bytes::Bytes;
-use crate::plan::{Budget, MemoryPlan, Section};
+use crate::plan::{Budget, LayerRange, MemoryPlan};
 
 /// The share of a GPU's free memory that a run takes when nobody says otherwise: graphs and the driver need some too.
 const FREE_PERCENT: u64 = 90;
@@ -74,8 +74,8 @@ impl Device for GpuDevice {
 
     fn memory(&self, wanted: &Wanted<'_>) -> Result<MemoryPlan> {
         let budget = self.budget(wanted.memory_limit)?;
-        let sections = [Section::whole(&wanted.plan.config)];
-        memory::on_gpu(wanted, &sections, self.spec.launch, &self.gpu.info, budget)
+        let ranges = [LayerRange::whole(&wanted.plan.config)];
+        memory::on_gpu(wanted, &ranges, self.spec.launch, &self.gpu.info, budget)
     }
 
     fn start(&self, spec: &EngineSpec<'_>, watch: Watch<'_>) -> Result<Started> {

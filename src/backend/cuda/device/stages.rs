@@ -11,7 +11,7 @@ use crate::backend::cuda::tuning::gpu::Gpu;
 use crate::backend::device::{Clocks, Device, EngineSpec, Runs, Stages, Started, Wanted, Watch};
 use crate::backend::{GpuSpec, Handover, LaunchWay};
 use crate::error::{Error, Result};
-use crate::plan::{Budget, EngineOptions, Ladders, MemoryPlan, Plan, Section};
+use crate::plan::{Budget, EngineOptions, Ladders, LayerRange, MemoryPlan, Plan};
 use crate::telemetry::warn;
 
 /// GPUs that a model's stages are shared out among, in order.
@@ -30,10 +30,10 @@ impl GpuStages {
         &self.gpus[0]
     }
 
-    fn sections(&self, plan: &Plan) -> Result<Vec<Section>> {
+    fn ranges(&self, plan: &Plan) -> Result<Vec<LayerRange>> {
         let shares = plan.shares(self.gpus.len())?.into_iter();
         Ok(shares
-            .map(|stages| Section::of(&plan.config, stages))
+            .map(|stages| LayerRange::of(&plan.config, stages))
             .collect())
     }
 
@@ -163,9 +163,9 @@ impl Device for GpuStages {
 
     fn memory(&self, wanted: &Wanted<'_>) -> Result<MemoryPlan> {
         let budget = self.budget(wanted.memory_limit)?;
-        let sections = self.sections(wanted.plan)?;
+        let ranges = self.ranges(wanted.plan)?;
         let GpuDevice { gpu, spec } = self.first();
-        memory::on_gpu(wanted, &sections, spec.launch, &gpu.info, budget)
+        memory::on_gpu(wanted, &ranges, spec.launch, &gpu.info, budget)
     }
 
     fn start(&self, spec: &EngineSpec<'_>, watch: Watch<'_>) -> Result<Started> {

@@ -18,7 +18,9 @@ use crate::backend::cuda::memory::weights::DeviceWeights;
 use crate::backend::cuda::tuning::variants::Variant;
 use crate::error::Result;
 use crate::model::{DType, Model, WeightFormat};
-use crate::plan::{EngineOptions, Ladders, Op, OpKind, Plan, Precision, Section, Stage, StepKind};
+use crate::plan::{
+    EngineOptions, Ladders, LayerRange, Op, OpKind, Plan, Precision, Stage, StepKind,
+};
 use crate::telemetry::phases::{Phase, phase};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -85,7 +87,7 @@ pub fn programs(
         ..
     } = *placement;
     let config = plan.config.clone();
-    let section = Section::of(&config, stages);
+    let range = LayerRange::of(&config, stages);
     let checkpoint = model.weights.matrix_format();
     let precision = Precision::new(placement.dtype, checkpoint.unwrap_or(WeightFormat::F32));
     let library = Library::loaded(&gpu.module)?;
@@ -106,7 +108,7 @@ pub fn programs(
         &stream,
         &library,
         model,
-        &section,
+        &range,
         precision.weights,
     )?;
     let places = Arena::new(
@@ -120,11 +122,11 @@ pub fn programs(
     );
     let arena = Buffer::named(&gpu.context, "activations", places.bytes)?;
     arena.fill(&stream, 0)?;
-    let layout = StateLayout::new(&config, &section, options, precision.compute);
+    let layout = StateLayout::new(&config, &range, options, precision.compute);
     let state_buffer = Buffer::named(&gpu.context, "keys, values and conv state", layout.bytes)?;
     state_buffer.fill(&stream, 0)?;
     let state = LayerState::all(&layout, state_buffer.at(0));
-    let delivery = match placement.sink.as_ref().filter(|_| section.has_head()) {
+    let delivery = match placement.sink.as_ref().filter(|_| range.has_head()) {
         None => None,
         Some(sink) => Some(Delivery::new(
             &gpu.context,

@@ -12,7 +12,7 @@ use crate::backend::cuda::memory::state::StateLayout;
 use crate::backend::cuda::memory::weights::WeightAddresses;
 use crate::backend::cuda::tuning::KernelChoice;
 use crate::error::Result;
-use crate::plan::{EngineOptions, Plan, Precision, Section, StepKind};
+use crate::plan::{EngineOptions, LayerRange, Plan, Precision, StepKind};
 
 /// Where arrays would begin: far enough from each other for any model, so that no two share an address.
 const ARENA: Address = 1 << 48;
@@ -52,7 +52,7 @@ impl<'a> Listing<'a> {
             max_context: options.max_context as usize,
             operand: precision.compute,
         };
-        let whole = Section::whole(&config);
+        let whole = LayerRange::whole(&config);
         let weights = WeightAddresses::new(&config, &whole, precision.weights, WEIGHTS);
         let layout = StateLayout::new(&config, &whole, options, precision.compute);
         Ok(Self {

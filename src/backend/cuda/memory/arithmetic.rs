@@ -10,7 +10,9 @@ use crate::error::{Error, Result};
 use crate::plan::bytes::Bytes;
 use crate::plan::memory::{MemoryPlan, too_little};
 use crate::plan::options::{DEFAULT_MAX_SEQS, most_seqs};
-use crate::plan::{Budget, EngineOptions, Limits, Plan, Precision, RingCapacities, Section, Usual};
+use crate::plan::{
+    Budget, EngineOptions, LayerRange, Limits, Plan, Precision, RingCapacities, Usual,
+};
 
 /// What a way of launching takes besides the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +53,7 @@ const SPARE_SHARE: u64 = 16;
 struct Sizing<'a> {
     plan: &'a Plan,
     /// The layers of each GPU, with the bytes of their weights.
-    sections: Vec<(&'a Section, u64)>,
+    ranges: Vec<(&'a LayerRange, u64)>,
     precision: Precision,
     limits: Limits,
     memory: &'a DeviceMemory,
@@ -72,7 +74,7 @@ fn arena(plan: &Plan, precision: Precision, options: &EngineOptions) -> Arena {
 }
 
 impl MemoryPlan {
-    /// Sizes a run as [`MemoryPlan::new`] does, for GPUs that have this memory each and one of `sections`. Stages of a GPU share
+    /// Sizes a run as [`MemoryPlan::new`] does, for GPUs that have this memory each and one of `ranges`. Stages of a GPU share
     /// activations, and one step is in flight for each GPU; the GPU that takes most decides. Where nobody asked for a number of
     /// rows, a step has 8,192, halved until its activations take a 16th of the whole memory at most. `overheads` gives the
     /// [`Overheads`] of a run with these sizes.
@@ -80,18 +82,18 @@ impl MemoryPlan {
     /// # Errors
     /// [`MemoryPlan::new`]'s, and those of `overheads`.
     pub fn on_device(
-        (plan, sections): (&Plan, &[Section]),
+        (plan, ranges): (&Plan, &[LayerRange]),
         precision: Precision,
         limits: &Limits,
         memory: &DeviceMemory,
         overheads: &dyn Fn(&EngineOptions) -> Result<Overheads>,
     ) -> Result<Self> {
         let DeviceMemory { whole, budget } = memory;
-        let weights = |section| WeightAddresses::bytes(&plan.config, section, precision.weights);
-        let sections = sections.iter().map(|section| (section, weights(section)));
+        let weights = |range| WeightAddresses::bytes(&plan.config, range, precision.weights);
+        let ranges = ranges.iter().map(|range| (range, weights(range)));
         let sizing = Sizing {
             plan,
-            sections: sections.collect(),
+            ranges: ranges.collect(),
             precision,
             limits: *limits,
             memory,
@@ -139,7 +141,7 @@ impl Sizing<'_> {
     /// The largest of [`STEP_TOKENS`], its half, its quarter and so on whose activations are within the share, with `seqs`
     /// sequences where nobody asked for another number.
     fn usual(&self, seqs: u32) -> Result<Usual> {
-        let steps = self.sections.len() as u32;
+        let steps = self.ranges.len() as u32;
         let mut rows = STEP_TOKENS;
         loop {
             let usual = Usual { rows, seqs, steps };
@@ -164,7 +166,7 @@ impl Sizing<'_> {
     }
 
     fn resolve(&self, usual: Usual) -> Result<EngineOptions> {
-        let gpus = self.sections.len() as u32;
+        let gpus = self.ranges.len() as u32;
         let in_flight = match gpus {
             1 => 1,
             gpus => self.limits.steps_in_flight.unwrap_or(gpus).max(gpus),
@@ -215,11 +217,11 @@ impl Sizing<'_> {
             ..asked
         };
         let overheads = (self.overheads)(&options)?;
-        let of_section = |&(section, weight_bytes): &(&Section, u64)| MemoryPlan {
+        let of_range = |&(range, weight_bytes): &(&LayerRange, u64)| MemoryPlan {
             options,
             rings: RingCapacities::new(&options),
             items: items(
-                (self.plan, section, weight_bytes),
+                (self.plan, range, weight_bytes),
                 self.precision,
                 &options,
                 &overheads,
@@ -227,7 +229,7 @@ impl Sizing<'_> {
             ),
             budget: self.memory.budget.clone(),
         };
-        let plans = self.sections.iter().map(of_section);
+        let plans = self.ranges.iter().map(of_range);
         plans
             .max_by_key(MemoryPlan::total_bytes)
             .ok_or_else(|| Error::Runtime("a run on no GPU: this is a bug in tailgraph".into()))

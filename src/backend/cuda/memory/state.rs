@@ -3,7 +3,7 @@
 
 use super::arena::ALIGN_BYTES;
 use crate::model::{DType, LayerType, ModelConfig};
-use crate::plan::{EngineOptions, Section};
+use crate::plan::{EngineOptions, LayerRange};
 
 /// Where a layer's arrays start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,10 +14,10 @@ pub enum StateAt {
     Pages { k: usize, v: usize },
 }
 
-/// Where the state of a section's layers lies. Sizes saturate, so that one that no machine has is refused as such.
+/// Where the state of a range of layers lies. Sizes saturate, so that one that no machine has is refused as such.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateLayout {
-    /// One entry for each layer of the model; `None` for those that the section does not have.
+    /// One entry for each layer of the model; `None` for those that the range does not have.
     pub layers: Vec<Option<StateAt>>,
     /// Bytes of a conv layer's array.
     pub conv_bytes: usize,
@@ -29,7 +29,7 @@ pub struct StateLayout {
 impl StateLayout {
     pub fn new(
         config: &ModelConfig,
-        section: &Section,
+        range: &LayerRange,
         options: &EngineOptions,
         operand: DType,
     ) -> Self {
@@ -64,7 +64,7 @@ impl StateLayout {
             }
         };
         let layers = config.layer_types.iter().enumerate();
-        let layers = layers.map(|(index, mixer)| section.has(index).then(|| layer(mixer)));
+        let layers = layers.map(|(index, mixer)| range.has(index).then(|| layer(mixer)));
         let layers = layers.collect();
         Self {
             layers,
@@ -96,7 +96,7 @@ mod tests {
             steps_in_flight: 1,
             record: false,
         };
-        let layout = StateLayout::new(&config, &Section::whole(&config), &options, DType::BF16);
+        let layout = StateLayout::new(&config, &LayerRange::whole(&config), &options, DType::BF16);
         // 3 x 2 x 2048 and 5 x 17 x 8 x 64 elements of 2 bytes, on multiples of 256.
         let (conv, pages) = (24_576, 87_040);
         let mut end = 0;

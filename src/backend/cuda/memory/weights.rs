@@ -11,11 +11,11 @@ use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::error::Result;
 use crate::model::{Model, ModelConfig, WeightFormat, Weights};
-use crate::plan::Section;
+use crate::plan::LayerRange;
 use cudarc::driver::{CudaContext, CudaStream};
 use std::sync::Arc;
 
-/// Where everything lies that a section has.
+/// Where everything lies that a layer range has.
 #[derive(Debug, Clone)]
 pub struct WeightAddresses {
     /// What each operation reads, in the order of its declaration; where there is one for each expert, the first one's.
@@ -34,7 +34,7 @@ pub struct DeviceWeights {
 }
 
 impl DeviceWeights {
-    /// Allocates the memory for the section's weights and copies them there, converted where they are stored otherwise; random ones
+    /// Allocates the memory for the layer range's weights and copies them there, converted where they are stored otherwise; random ones
     /// are made there. The stream comes to the end of that later.
     ///
     /// # Errors
@@ -45,13 +45,13 @@ impl DeviceWeights {
         stream: &CudaStream,
         library: &Library,
         model: &Model,
-        section: &Section,
+        range: &LayerRange,
         matrices: WeightFormat,
     ) -> Result<Self> {
-        let bytes = WeightAddresses::bytes(&model.config, section, matrices);
+        let bytes = WeightAddresses::bytes(&model.config, range, matrices);
         let buffer = Buffer::named(context, "the weights", bytes as usize)?;
         let mut placer = Placer::into(&buffer, (context, stream), library, matrices)?;
-        let at = placer.model(&model.config, section, Some(&model.weights))?;
+        let at = placer.model(&model.config, range, Some(&model.weights))?;
         drop(placer);
         Ok(Self {
             at,
@@ -61,30 +61,30 @@ impl DeviceWeights {
 }
 
 impl WeightAddresses {
-    /// Bytes of a section's weights with matrices of this format.
-    pub fn bytes(config: &ModelConfig, section: &Section, matrices: WeightFormat) -> u64 {
-        Self::placed(config, section, matrices, 0).1
+    /// Bytes of a layer range's weights with matrices of this format.
+    pub fn bytes(config: &ModelConfig, range: &LayerRange, matrices: WeightFormat) -> u64 {
+        Self::placed(config, range, matrices, 0).1
     }
 
-    /// Where the weights of a model's section would lie from `start` on, matrices in this format.
+    /// Where the weights of a model's layer range would lie from `start` on, matrices in this format.
     pub fn new(
         config: &ModelConfig,
-        section: &Section,
+        range: &LayerRange,
         matrices: WeightFormat,
         start: Address,
     ) -> Self {
-        Self::placed(config, section, matrices, start).0
+        Self::placed(config, range, matrices, start).0
     }
 
     /// Where they would lie, and the bytes of all.
     fn placed(
         config: &ModelConfig,
-        section: &Section,
+        range: &LayerRange,
         matrices: WeightFormat,
         start: Address,
     ) -> (Self, u64) {
         let mut measure = Placer::measuring(start, matrices);
-        let placed = measure.model(config, section, None);
+        let placed = measure.model(config, range, None);
         (placed.expect("nothing is copied"), measure.bytes() as u64)
     }
 }

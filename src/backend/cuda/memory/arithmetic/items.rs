@@ -4,15 +4,15 @@ use super::{Overheads, arena};
 use crate::backend::cuda::memory::state::StateLayout;
 use crate::plan::bytes::Bytes;
 use crate::plan::memory::{MemoryItem, Place, WEIGHTS, plural};
-use crate::plan::{EngineOptions, Plan, Precision, Section};
+use crate::plan::{EngineOptions, LayerRange, Plan, Precision};
 
 /// The one item that the rest of the budget goes to.
 pub(super) const POOL: &str = "keys and values";
 
-/// What a run keeps in a GPU's memory and beside it, with the sizes of what is allocated. `section`: of the model, on this GPU, where its
+/// What a run keeps in a GPU's memory and beside it, with the sizes of what is allocated. `range`: of the model, on this GPU, where its
 /// weights take `weight_bytes`.
 pub(super) fn items(
-    (plan, section, weight_bytes): (&Plan, &Section, u64),
+    (plan, range, weight_bytes): (&Plan, &LayerRange, u64),
     precision: Precision,
     options: &EngineOptions,
     overheads: &Overheads,
@@ -21,7 +21,7 @@ pub(super) fn items(
     let config = &plan.config;
     let (rows, slots) = (plan.ladders.reachable(options).largest(), options.max_seqs);
     let arena = arena(plan, precision, options);
-    let state = StateLayout::new(config, section, options, precision.compute);
+    let state = StateLayout::new(config, range, options, precision.compute);
     let on = |place, name, bytes, arithmetic| MemoryItem {
         name,
         bytes,

@@ -17,7 +17,7 @@ use crate::model::op::{Op, OpKind};
 use crate::model::rotary::inverse_frequencies;
 use crate::model::tensors::{Declared, declared, operations};
 use crate::model::{ModelConfig, Tensor, WeightFormat, Weights};
-use crate::plan::Section;
+use crate::plan::LayerRange;
 use cudarc::driver::{CudaContext, CudaStream};
 use half::bf16;
 use rayon::prelude::*;
@@ -67,11 +67,11 @@ impl<'a> Placer<'a> {
         self.end.next_multiple_of(ALIGN_BYTES)
     }
 
-    /// What `section` has of a model, whose tensors are `weights` where there is memory for them.
+    /// What `range` has of a model, whose tensors are `weights` where there is memory for them.
     pub fn model(
         &mut self,
         config: &ModelConfig,
-        section: &Section,
+        range: &LayerRange,
         weights: Option<&Weights>,
     ) -> Result<WeightAddresses> {
         let mut placed = WeightAddresses {
@@ -79,7 +79,7 @@ impl<'a> Placer<'a> {
             guesses: vec![0; config.num_hidden_layers],
             inverse_frequencies: 0,
         };
-        for op in operations(config, section.layers()) {
+        for op in operations(config, range.layers()) {
             let embedding = placed.read.of(None, OpKind::Embed);
             let read = match (op.kind, embedding) {
                 (OpKind::LmHead, [_]) if config.tie_word_embeddings => embedding.to_vec(),

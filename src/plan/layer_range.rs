@@ -6,13 +6,13 @@ use std::ops::Range;
 
 /// Layers that follow each other, with the embedding before the model's first and the head after its last.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Section {
+pub struct LayerRange {
     layers: Range<usize>,
     /// Layers of the whole model.
     all: usize,
 }
 
-impl Section {
+impl LayerRange {
     pub fn whole(config: &ModelConfig) -> Self {
         let all = config.layer_types.len();
         Self {
