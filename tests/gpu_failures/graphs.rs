@@ -1,4 +1,4 @@
-//! Graphs that are made ready beside their capture.
+//! Graphs that are instantiated beside the capture of the next.
 
 use crate::rig::Run;
 

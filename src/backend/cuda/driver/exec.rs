@@ -1,4 +1,4 @@
-//! A captured graph made ready to launch, by the host or by the device itself.
+//! A captured graph instantiated, to be launched by the host or by the device itself.
 
 use crate::backend::cuda::driver::audit::audit;
 use crate::backend::cuda::driver::errors::{failed, memory_or};

@@ -54,7 +54,7 @@ impl Captures {
         Ok(())
     }
 
-    /// Looks at one graph, and measures what it takes to make `copies` executables of it ready.
+    /// Looks at one graph, and measures what `copies` executables of it take.
     ///
     /// # Errors
     /// What a run's start would give; [`crate::Error::Runtime`] where the driver does not say.

@@ -10,7 +10,7 @@ use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::call::ReadyCall;
 use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
-use crate::backend::cuda::engine::make_ready::make_ready;
+use crate::backend::cuda::engine::instantiate::instantiate;
 use crate::backend::cuda::engine::program::{
     StepCapture, StepProgram, all_buckets, capture_step, keep_behind_the_step_ahead, step_name,
 };
@@ -33,7 +33,7 @@ pub struct StagePlace {
     pub count: usize,
 }
 
-/// The places that steps are made ready for.
+/// The places that steps are captured for.
 #[derive(Clone, Copy)]
 pub(super) struct Places<'a> {
     /// By place: where the residual stream lies; `None`: where the program has it.
@@ -183,7 +183,7 @@ impl HostLaunched {
             step.map(|step| step.graph)
         });
         let _phase = phase(Phase::Graphs);
-        let execs = make_ready(self.stream.context(), LaunchedBy::Host, 1, graphs)?;
+        let execs = instantiate(self.stream.context(), LaunchedBy::Host, 1, graphs)?;
         Ok(execs.into_iter().flatten().map(Work::Graph).collect())
     }
 }
@@ -209,7 +209,7 @@ impl HostLaunched {
     }
 
     /// # Safety
-    /// When the stream comes to it, the step is in this place of the copy, which steps of its kind were made ready for; it fits
+    /// When the stream comes to it, the step is in this place of the copy, which steps of its kind were captured for; it fits
     /// the bucket, and nobody else runs the program before this stream has been waited for, which is before `self` goes.
     pub(super) unsafe fn launch(&self, view: &StepView<'_>, place: usize) -> Result<()> {
         let step = self.step(view)?;

@@ -6,7 +6,7 @@ pub mod delivery;
 pub mod dispatcher_blocks;
 pub mod host_pipeline;
 pub mod hosted;
-mod make_ready;
+mod instantiate;
 pub mod model;
 pub mod pipeline;
 pub mod program;

@@ -17,7 +17,7 @@ use crate::backend::cuda::driver::gpu::OpenGpu;
 use crate::backend::cuda::driver::graph::Captured;
 use crate::backend::cuda::driver::image;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
-use crate::backend::cuda::engine::make_ready::make_ready;
+use crate::backend::cuda::engine::instantiate::instantiate;
 use crate::backend::cuda::engine::program::{
     Residual, StepCapture, StepProgram, all_buckets, capture_calls, capture_step,
 };
@@ -266,7 +266,7 @@ impl GpuPipeline {
         });
         let making = phase(Phase::Graphs);
         let copies = abi::TG_COPIES as usize;
-        let steps = make_ready(&gpu.context, LaunchedBy::Device, copies, steps)?;
+        let steps = instantiate(&gpu.context, LaunchedBy::Device, copies, steps)?;
         let idle = self.dispatcher(index, rings, &blocks, abi::TG_DISPATCH_IDLE);
         // SAFETY: as above.
         let idle: Captured = unsafe { capture_calls(stream, "the idle dispatcher", &[idle]) }?;

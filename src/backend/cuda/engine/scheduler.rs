@@ -12,7 +12,7 @@ use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::driver::module::Module;
 use crate::backend::cuda::engine::captures::Captures;
 use crate::backend::cuda::engine::dispatcher_blocks::Blocks;
-use crate::backend::cuda::engine::make_ready::make_ready;
+use crate::backend::cuda::engine::instantiate::instantiate;
 use crate::backend::cuda::engine::program::{
     StepCapture, StepGraph, StepProgram, all_buckets, capture_step,
 };
@@ -261,7 +261,7 @@ impl DeviceScheduler for GpuScheduler {
             let step = unsafe { self.capture(part, &blocks) };
             step.map(|step| step.graph)
         });
-        let steps = make_ready(&self.context, LaunchedBy::Device, self.copies(), steps)?;
+        let steps = instantiate(&self.context, LaunchedBy::Device, self.copies(), steps)?;
         // SAFETY: as above.
         let idle = unsafe { self.idle(&blocks) }?;
         drop(making);

@@ -1,4 +1,4 @@
-//! Captured graphs made ready to launch. The driver takes longer to instantiate a graph than we take to capture it, so other
+//! Captured graphs instantiated and uploaded. The driver takes longer to instantiate a graph than we take to capture it, so other
 //! threads instantiate and upload while the caller's captures the next one.
 
 use crate::backend::cuda::driver::errors::failed;
@@ -23,13 +23,13 @@ type Made = (usize, Result<Vec<Exec>>);
 ///
 /// # Errors
 /// That of the first graph which could not be captured, instantiated or uploaded.
-pub fn make_ready(
+pub fn instantiate(
     context: &Arc<CudaContext>,
     by: LaunchedBy,
     copies: usize,
     graphs: impl Iterator<Item = Result<Captured>>,
 ) -> Result<Vec<Vec<Exec>>> {
-    let refused = |error| failed("making graphs ready", error);
+    let refused = |error| failed("instantiating graphs", error);
     // The graphs' own stream is captured meanwhile, and takes no uploads.
     let streams = (0..WORKERS).map(|_| context.new_stream());
     let streams: Vec<_> = streams
