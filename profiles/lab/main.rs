@@ -24,7 +24,7 @@ use tailgraph::files::Out;
 
 /// What of the engine all ways are made of.
 mod cuda {
-    pub use tailgraph::backend::Block;
+    pub use tailgraph::backend::SharedRegion;
     pub use tailgraph::backend::cuda::driver::call::{KernelCall, ReadyCall};
     pub use tailgraph::backend::cuda::driver::errors::failed;
     pub use tailgraph::backend::cuda::driver::exec::{Exec, LaunchedBy};

@@ -1,6 +1,6 @@
 //! What the steps of every way have on a GPU: a stream, the struct that their kernels share, and how far they have come.
 
-use super::cuda::{Address, Block, Buffer, OpenGpu, Pinned, failed, image, is_done};
+use super::cuda::{Address, Buffer, OpenGpu, Pinned, SharedRegion, failed, image, is_done};
 use bytemuck::Pod;
 use cudarc::driver::CudaStream;
 use std::sync::Arc;

@@ -87,7 +87,7 @@ pub trait RunsAhead {
 
 /// Memory that the host reads and writes, and perhaps a device too: the same bytes for both. It stays where it is,
 /// and lives as long as the value; who may touch what, and when, its users settle among themselves.
-pub trait Block: Send + Sync {
+pub trait SharedRegion: Send + Sync {
     /// Aligned to 128 bytes.
     fn start(&self) -> NonNull<u8>;
     fn bytes(&self) -> usize;
@@ -96,7 +96,7 @@ pub trait Block: Send + Sync {
 /// The memory of a queue that schedulers of several devices claim from by themselves.
 pub struct QueueMemory {
     /// What the host and all of them see: a `tg_queue` and its tables.
-    pub block: Box<dyn Block>,
+    pub region: Box<dyn SharedRegion>,
     /// Its first byte as the devices see it.
     pub address: u64,
     /// The word that they compare and swap, as they see it.
@@ -151,7 +151,7 @@ pub trait DeviceScheduler: Send {
         ring_bytes: usize,
         ladders: &Ladders,
         slots: u32,
-    ) -> Result<Box<dyn Block>>;
+    ) -> Result<Box<dyn SharedRegion>>;
 
     /// Starts the scheduler, with the rings laid out. Once, after [`DeviceScheduler::prepare`].
     ///

@@ -2,11 +2,11 @@
 //! claims. What is claimed is pushed to the scheduler's own rings, as where it is the only one. So a turn knows nothing of the queue,
 //! and its record is that of a run of these requests alone.
 
-use super::memory::{HostBlock, acquire, release};
+use super::memory::{HostRegion, acquire, release};
 use super::notices::{Claimed, Notices};
 use super::request::Request;
 use super::rings::HostRings;
-use crate::backend::{Block, LogitsSink, SharedSink};
+use crate::backend::{LogitsSink, SharedRegion, SharedSink};
 use crate::error::Result;
 use crate::sys::abi;
 use parking_lot::Mutex;
@@ -24,7 +24,7 @@ struct Waiting {
 
 /// What host and schedulers share.
 pub(super) struct Queue {
-    words: HostBlock,
+    words: HostRegion,
     entries: Box<[UnsafeCell<Option<Waiting>>]>,
     /// No more requests will come.
     drains: AtomicBool,
@@ -44,7 +44,7 @@ impl Queue {
             ..Default::default()
         };
         // SAFETY: it only reads the shape.
-        let words = HostBlock::new(unsafe { abi::tg_queue_bytes(&raw const shape) } as usize)?;
+        let words = HostRegion::new(unsafe { abi::tg_queue_bytes(&raw const shape) } as usize)?;
         // What is claimed at once, and as much again while that is read.
         let capacity = slots.saturating_mul(2).next_power_of_two().max(1024);
         let queue = Self {

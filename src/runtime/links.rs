@@ -2,9 +2,9 @@
 //! what was sampled comes back over. A stage shares nothing else with its neighbours, so each has a state block of its own,
 //! and only stage 0's is the scheduler's.
 
-use super::memory::{HostBlock, Memory, StateBlock, acquire};
+use super::memory::{HostRegion, Memory, StateBlock, acquire};
 use super::sizes::Sizes;
-use crate::backend::{Block, StepView};
+use crate::backend::{SharedRegion, StepView};
 use crate::error::{Error, Result};
 use crate::sys::abi;
 use std::ptr::NonNull;
@@ -32,7 +32,7 @@ struct Ends {
     /// What the steps that a later stage takes bring; `None` for the first stage.
     own: Option<StateBlock>,
     /// Both links' words and places, which `raw` points into.
-    _blocks: [Arc<HostBlock>; 2],
+    _blocks: [Arc<HostRegion>; 2],
     /// Where in a place the activations begin, in words, and how many f32 they are at most.
     activations: (usize, usize),
     last: bool,
@@ -81,7 +81,7 @@ pub(super) fn links(
     let block = |link| {
         let (words, places) = shape(link);
         let bytes = words as usize * places as usize * size_of::<u64>();
-        HostBlock::new(WORDS_BYTES + bytes).map(Arc::new)
+        HostRegion::new(WORDS_BYTES + bytes).map(Arc::new)
     };
     let blocks: Vec<_> = (0..stages).map(block).collect::<Result<_>>()?;
     let end = |link: u32, posts: bool| {

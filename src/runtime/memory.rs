@@ -5,7 +5,7 @@
 //! here and copied there once.
 
 use super::sizes::Sizes;
-use crate::backend::{Block, StepView};
+use crate::backend::{SharedRegion, StepView};
 use crate::error::{Error, Result};
 use crate::sys::abi;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -17,17 +17,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const ALIGN: usize = 128;
 
 /// A zeroed allocation of the host that several threads read and write through raw pointers.
-pub(super) struct HostBlock {
+pub(super) struct HostRegion {
     start: NonNull<u8>,
     layout: Layout,
 }
 
 // SAFETY: plain memory; all access goes through raw pointers under the rings' protocol.
-unsafe impl Send for HostBlock {}
+unsafe impl Send for HostRegion {}
 // SAFETY: as for `Send`.
-unsafe impl Sync for HostBlock {}
+unsafe impl Sync for HostRegion {}
 
-impl HostBlock {
+impl HostRegion {
     pub fn new(bytes: usize) -> Result<Self> {
         let refused = || {
             Error::Memory(format!(
@@ -43,14 +43,14 @@ impl HostBlock {
     }
 }
 
-impl Drop for HostBlock {
+impl Drop for HostRegion {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this layout, freed once.
         unsafe { dealloc(self.start.as_ptr(), self.layout) }
     }
 }
 
-impl Block for HostBlock {
+impl SharedRegion for HostRegion {
     fn start(&self) -> NonNull<u8> {
         self.start
     }
@@ -61,18 +61,18 @@ impl Block for HostBlock {
 }
 
 /// The ring block, laid out.
-pub(super) struct RingBlock(Box<dyn Block>);
+pub(super) struct RingBlock(Box<dyn SharedRegion>);
 
 impl RingBlock {
     /// # Errors
     /// [`Error::Memory`] where the system has not so much.
     pub fn on_host(sizes: &Sizes) -> Result<Self> {
-        let block = HostBlock::new(sizes.ring_bytes)?;
+        let block = HostRegion::new(sizes.ring_bytes)?;
         Ok(Self::new(sizes, Box::new(block)))
     }
 
     /// Lays the rings out in `block`, which nobody else uses yet.
-    pub fn new(sizes: &Sizes, block: Box<dyn Block>) -> Self {
+    pub fn new(sizes: &Sizes, block: Box<dyn SharedRegion>) -> Self {
         assert!(block.bytes() >= sizes.ring_bytes);
         assert!(block.start().as_ptr().addr().is_multiple_of(ALIGN));
         let rings = Self(block);
@@ -108,13 +108,13 @@ impl RingBlock {
 }
 
 /// A state block in the host's memory, laid out and cleared.
-pub(super) struct StateBlock(HostBlock);
+pub(super) struct StateBlock(HostRegion);
 
 impl StateBlock {
     /// # Errors
     /// [`Error::Memory`] where the system has not so much.
     pub fn new(sizes: &Sizes) -> Result<Self> {
-        let state = Self(HostBlock::new(sizes.state_bytes)?);
+        let state = Self(HostRegion::new(sizes.state_bytes)?);
         // SAFETY: the block has the size of this configuration, and nobody else has it yet.
         let error = unsafe { abi::tg_state_init(state.head(), &sizes.config) };
         assert_eq!(
@@ -244,9 +244,9 @@ mod tests {
     }
 
     /// Someone else's memory, larger than asked for and full of what was there before.
-    struct Borrowed(HostBlock);
+    struct Borrowed(HostRegion);
 
-    impl Block for Borrowed {
+    impl SharedRegion for Borrowed {
         fn start(&self) -> NonNull<u8> {
             self.0.start()
         }
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn rings_lie_in_whoevers_memory_they_are_given() {
         let sizes = sizes();
-        let block = HostBlock::new(sizes.ring_bytes + 4096).unwrap();
+        let block = HostRegion::new(sizes.ring_bytes + 4096).unwrap();
         // SAFETY: inside the allocation that was just made.
         unsafe { block.start.as_ptr().write_bytes(0xaa, sizes.ring_bytes) };
         let mut rings = HostRings::new(Arc::new(RingBlock::new(&sizes, Box::new(Borrowed(block)))));
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn more_memory_than_there_is_is_an_error() {
         for bytes in [1 << 60, usize::MAX] {
-            let refused = HostBlock::new(bytes).map(drop).unwrap_err();
+            let refused = HostRegion::new(bytes).map(drop).unwrap_err();
             assert!(matches!(refused, Error::Memory(_)), "{refused}");
             assert!(refused.to_string().contains(&bytes.to_string()));
         }
@@ -284,7 +284,7 @@ mod tests {
     fn the_state_block_works_at_another_address() {
         let sizes = sizes();
         let mut original = StateBlock::new(&sizes).unwrap();
-        let copy = HostBlock::new(sizes.state_bytes).unwrap();
+        let copy = HostRegion::new(sizes.state_bytes).unwrap();
         let image = original.image();
         assert_eq!(image.len(), sizes.state_bytes);
         // SAFETY: both are of this size, and the copy is nobody else's.

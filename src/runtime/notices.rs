@@ -31,7 +31,7 @@ pub(super) struct QueueWords(pub Arc<QueueMemory>);
 
 impl QueueWords {
     pub fn head(&self) -> *mut abi::tg_queue {
-        self.0.block.start().as_ptr().cast()
+        self.0.region.start().as_ptr().cast()
     }
 
     /// Requests that, as far as the host knows, nobody has claimed.
@@ -51,7 +51,7 @@ impl QueueWords {
     /// `offset` is one of the block's own head.
     pub unsafe fn table<T>(&self, offset: u64) -> *mut T {
         // SAFETY: the caller's promise: so it lies inside the block.
-        unsafe { self.0.block.start().as_ptr().add(offset as usize).cast() }
+        unsafe { self.0.region.start().as_ptr().add(offset as usize).cast() }
     }
 
     /// What replica `replica` claims with, whose core keeps so many numbers.

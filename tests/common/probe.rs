@@ -10,7 +10,7 @@ use tailgraph::backend::cuda::engine::program::StepProgram;
 use tailgraph::backend::cuda::families::{Bucket, StepAt};
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::backend::cuda::memory::pinned::Pinned;
-use tailgraph::backend::{Block, StepView};
+use tailgraph::backend::{SharedRegion, StepView};
 use tailgraph::error::Result;
 use tailgraph::plan::EngineOptions;
 

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tailgraph::backend::device::Runs;
-use tailgraph::backend::{Block, Claimer, DeviceScheduler, QueueMemory, StageBackend, StepView};
+use tailgraph::backend::{
+    Claimer, DeviceScheduler, QueueMemory, SharedRegion, StageBackend, StepView,
+};
 use tailgraph::error::{Error, Result};
 use tailgraph::plan::{Ladders, RingCapacities};
 use tailgraph::runtime::SingleEngine;
@@ -44,7 +46,7 @@ impl Drop for Memory {
 
 struct Shared(Arc<Memory>);
 
-impl Block for Shared {
+impl SharedRegion for Shared {
     fn start(&self) -> NonNull<u8> {
         self.0.start
     }
@@ -129,7 +131,7 @@ impl DeviceScheduler for Device {
         ring_bytes: usize,
         ladders: &Ladders,
         slots: u32,
-    ) -> Result<Box<dyn Block>> {
+    ) -> Result<Box<dyn SharedRegion>> {
         assert_eq!((ladders.decode.len(), slots), (3, 4));
         let (copy, rings) = (Memory::new(state.len()), Memory::new(ring_bytes));
         // SAFETY: the copy is as large, and nobody else's.

@@ -2,7 +2,7 @@
 //! the host's end of the ring that the stamps come out of. The graphs are a run's own: the same kernels in the same
 //! order over the same edges, and one more behind them that hands the stamps over.
 
-use crate::backend::Block;
+use crate::backend::SharedRegion;
 use crate::backend::cuda::driver::call::{KernelCall, parts as parts_of};
 use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};

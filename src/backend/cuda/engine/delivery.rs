@@ -4,7 +4,7 @@
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::families::deliver::LogitsRing;
 use crate::backend::cuda::memory::pinned::Pinned;
-use crate::backend::{Block, LogitsSink};
+use crate::backend::{LogitsSink, SharedRegion};
 use crate::error::{Error, Result, said_by_panic};
 use cudarc::driver::CudaContext;
 use parking_lot::Mutex;

@@ -26,7 +26,7 @@ use crate::backend::cuda::engine::waiter::is_done;
 use crate::backend::cuda::families::{Bucket, StepAt};
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::pinned::Pinned;
-use crate::backend::{Block, DeviceScheduler};
+use crate::backend::{DeviceScheduler, SharedRegion};
 use crate::error::{Error, Result};
 use crate::plan::Ladders;
 use crate::sys::abi;
@@ -313,7 +313,7 @@ impl DeviceScheduler for GpuPipeline {
         ring_bytes: usize,
         ladders: &Ladders,
         slots: u32,
-    ) -> Result<Box<dyn Block>> {
+    ) -> Result<Box<dyn SharedRegion>> {
         let hidden = self.stages[0].program.residual().map_or(0, |r| r.hidden);
         let rings = Pinned::unset(&self.stages[0].gpu.context, ring_bytes)?;
         let gpus: Vec<_> = self.stages.iter().map(|stage| &stage.gpu.context).collect();

@@ -21,7 +21,7 @@ use crate::backend::cuda::engine::shared_queue::{self, Seat};
 use crate::backend::cuda::engine::waiter::is_done;
 use crate::backend::cuda::families::Bucket;
 use crate::backend::device::CoreBytes;
-use crate::backend::{Block, Claimer, DeviceScheduler, LaunchWay, QueueMemory};
+use crate::backend::{Claimer, DeviceScheduler, LaunchWay, QueueMemory, SharedRegion};
 use crate::error::{Error, Result};
 use crate::plan::Ladders;
 use crate::sys::abi;
@@ -248,7 +248,7 @@ impl DeviceScheduler for GpuScheduler {
         ring_bytes: usize,
         ladders: &Ladders,
         slots: u32,
-    ) -> Result<Box<dyn Block>> {
+    ) -> Result<Box<dyn SharedRegion>> {
         let blocks = Blocks::new(&self.context, state.len(), ring_bytes)?;
         blocks.state.write(&self.stream, 0, state)?;
         let nothing_begun = [0; size_of::<abi::tg_chain>()];

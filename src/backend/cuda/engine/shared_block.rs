@@ -1,6 +1,6 @@
 //! What the schedulers on GPUs do with memory that the host fills for them: the rings' block, and structs of kernels/abi.h.
 
-use crate::backend::Block;
+use crate::backend::SharedRegion;
 use crate::backend::cuda::memory::pinned::Pinned;
 use crate::sys::abi;
 use std::sync::Arc;

@@ -32,7 +32,7 @@ pub fn on_gpu(
     Ok(QueueMemory {
         address: block.device(),
         claimed: word.at(0),
-        block: Box::new(block),
+        region: Box::new(block),
         owner: Box::new(Owner {
             context: context.clone(),
             _word: word,

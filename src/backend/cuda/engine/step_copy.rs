@@ -15,7 +15,7 @@ use crate::backend::cuda::engine::waiter::Waiter;
 use crate::backend::cuda::families::StepAt;
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::pinned::Pinned;
-use crate::backend::{Block, StepView};
+use crate::backend::{SharedRegion, StepView};
 use crate::error::Result;
 use crate::plan::EngineOptions;
 use crate::sys::abi;

@@ -1,6 +1,6 @@
 //! Host memory that the device reads and writes in place: pinned, and mapped into its address space.
 
-use crate::backend::Block;
+use crate::backend::SharedRegion;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::errors::failed;
 use crate::error::{Error, Result};
@@ -76,7 +76,7 @@ impl Pinned {
     }
 }
 
-impl Block for Arc<Pinned> {
+impl SharedRegion for Arc<Pinned> {
     fn start(&self) -> NonNull<u8> {
         self.start
     }

@@ -4,7 +4,7 @@
 //! converted meanwhile.
 
 use super::pinned::Pinned;
-use crate::backend::Block;
+use crate::backend::SharedRegion;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::errors::failed;
 use crate::error::Result;

@@ -1,6 +1,6 @@
 //! What goes from GPU to GPU between stages that the host launches, and over what.
 
-use crate::backend::Block;
+use crate::backend::SharedRegion;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::nccl::{self, Nccl};

@@ -1,6 +1,6 @@
 //! When each stage of a pipeline had each step, as its GPU tells the host (kernels/sched/passing.cuh).
 
-use crate::backend::Block;
+use crate::backend::SharedRegion;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::pinned::Pinned;
