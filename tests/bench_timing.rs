@@ -13,7 +13,7 @@ use tailgraph::bench::stats::summary;
 use tailgraph::bench::workload::{self, Random};
 use tailgraph::bench::{Kind, Point};
 use tailgraph::error::Result;
-use tailgraph::plan::{EngineOptions, Ladders};
+use tailgraph::plan::{BucketSizes, EngineOptions};
 use tailgraph::runtime::{Engine, Logits, SingleEngine};
 use tailgraph::sys::abi;
 
@@ -72,7 +72,7 @@ fn engine(takes: Duration) -> (SingleEngine, Arc<Mutex<Vec<f64>>>) {
         takes,
         took_ms: took_ms.clone(),
     };
-    let ladders = Ladders {
+    let bucket_sizes = BucketSizes {
         decode: vec![1, 8],
         mixed: vec![512],
         score: vec![512],
@@ -81,7 +81,7 @@ fn engine(takes: Duration) -> (SingleEngine, Arc<Mutex<Vec<f64>>>) {
         record: true,
         ..OPTIONS
     };
-    let engine = SingleEngine::start(vec![Box::new(sleeper)], &ladders, &options).unwrap();
+    let engine = SingleEngine::start(vec![Box::new(sleeper)], &bucket_sizes, &options).unwrap();
     (engine, took_ms)
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tailgraph::backend::{LogitsSink, cpu};
 use tailgraph::error::Result;
 use tailgraph::model::Model;
-use tailgraph::plan::{Ladders, Plan};
+use tailgraph::plan::{BucketSizes, Plan};
 use tailgraph::runtime::{EndReason, EngineOptions, Logits, Request, SingleEngine};
 
 const VARIANTS: [&str; 4] = ["a", "b", "c", "d"];
@@ -77,7 +77,7 @@ fn scored(prompt: &[u32]) -> Request {
 /// Runs all requests and gives each one's tokens, and the logits that were asked for.
 fn run(model: &Arc<Model>, cut: Cut, requests: &[Request]) -> (Vec<Vec<u32>>, Arc<Collected>) {
     let tops = |count: u32| vec![count.max(cut.step_tokens)];
-    let ladders = Ladders {
+    let bucket_sizes = BucketSizes {
         decode: vec![1, 2, cut.max_seqs.max(3)],
         mixed: tops(1),
         score: tops(1),
@@ -85,7 +85,7 @@ fn run(model: &Arc<Model>, cut: Cut, requests: &[Request]) -> (Vec<Vec<u32>>, Ar
     let plan = Arc::new(
         Plan::new(
             Arc::new(model.config.clone()),
-            ladders.clone(),
+            bucket_sizes.clone(),
             cut.stages,
             None,
         )
@@ -110,7 +110,7 @@ fn run(model: &Arc<Model>, cut: Cut, requests: &[Request]) -> (Vec<Vec<u32>>, Ar
     };
     let sink = Arc::new(Collected::default());
     let stages = cpu::stages(model, &plan, &options, &Some(sink.clone() as _)).unwrap();
-    let mut engine = SingleEngine::start(stages, &ladders, &options).unwrap();
+    let mut engine = SingleEngine::start(stages, &bucket_sizes, &options).unwrap();
     let ended = by_request(&serve(&mut engine, requests), requests.len());
     let tokens = ended.into_iter().map(|(tokens, end)| {
         assert_eq!(end, EndReason::Length);

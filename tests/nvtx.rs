@@ -7,7 +7,7 @@ use common::compile::shared_library;
 use common::program::{end, this_program};
 use tailgraph::backend::{StageBackend, StepView};
 use tailgraph::error::Result;
-use tailgraph::plan::{EngineOptions, Ladders};
+use tailgraph::plan::{BucketSizes, EngineOptions};
 use tailgraph::runtime::{Engine, SingleEngine};
 use tailgraph::telemetry::nvtx::{Category, Name, range};
 
@@ -69,7 +69,7 @@ fn speak() {
 
 /// An engine's life, which ends on another thread than it began on.
 fn serve() {
-    let ladders = Ladders {
+    let bucket_sizes = BucketSizes {
         decode: vec![1],
         mixed: vec![2],
         score: vec![2],
@@ -86,7 +86,7 @@ fn serve() {
         steps_in_flight: 1,
         record: false,
     };
-    let mut engine = SingleEngine::start(vec![Box::new(Idle)], &ladders, &options).unwrap();
+    let mut engine = SingleEngine::start(vec![Box::new(Idle)], &bucket_sizes, &options).unwrap();
     let other = std::thread::spawn(move || {
         engine.drain();
         drop(engine);

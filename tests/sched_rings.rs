@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::thread;
 use std::time::{Duration, Instant};
-use tailgraph::plan::{EngineOptions, Ladders, RingCapacities};
+use tailgraph::plan::{BucketSizes, EngineOptions, RingCapacities};
 use tailgraph::runtime::{
     Action, Core, EndReason, Event, HostRings, Logits, Request, Sampling, StageLink,
 };
@@ -45,12 +45,12 @@ fn start(
     capacities: RingCapacities,
     record: bool,
 ) -> (Core, HostRings, Vec<StageLink>) {
-    let ladders = Ladders {
+    let bucket_sizes = BucketSizes {
         decode: vec![1, 2, 4],
         mixed: vec![8, 16],
         score: vec![16],
     };
-    Core::new(&options(), &ladders, stages, capacities, record).expect("good options")
+    Core::new(&options(), &bucket_sizes, stages, capacities, record).expect("good options")
 }
 
 fn request(number: u64) -> Request {

@@ -5,7 +5,9 @@ use crate::backend::cuda::tuning::gpu::Gpu;
 use crate::backend::timing::{StageClock, StepClock};
 use crate::error::Result;
 use crate::model::{Model, ModelSource};
-use crate::plan::{Budget, EngineOptions, Ladders, Limits, MemoryPlan, OpKind, Plan, Precision};
+use crate::plan::{
+    BucketSizes, Budget, EngineOptions, Limits, MemoryPlan, OpKind, Plan, Precision,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -93,7 +95,7 @@ pub enum Watch<'a> {
 pub struct Started {
     pub runs: Runs,
     /// The buckets that there are.
-    pub ladders: Ladders,
+    pub bucket_sizes: BucketSizes,
     pub options: EngineOptions,
     pub clocks: Clocks,
     /// A step that takes longer fails the run.
@@ -137,7 +139,7 @@ pub struct Wanted<'a> {
 ///
 /// # Errors
 /// [`crate::Error::Usage`] for sizes that break one of the core's rules.
-pub type CoreSizes = fn(&Ladders, &EngineOptions, u32) -> Result<CoreBytes>;
+pub type CoreSizes = fn(&BucketSizes, &EngineOptions, u32) -> Result<CoreBytes>;
 
 /// What the scheduler's core takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,7 +15,7 @@ pub use spec::{DeviceSpec, GpuSpec, Handover, LaunchWay, Parallel};
 pub use step::StepView;
 
 use crate::error::{Error, Result};
-use crate::plan::{Ladders, StepKind};
+use crate::plan::{BucketSizes, StepKind};
 use crate::sys::abi::tg_claimer;
 use std::any::Any;
 use std::ptr::NonNull;
@@ -140,7 +140,7 @@ pub trait DeviceScheduler: Send {
     }
 
     /// Gets everything ready but the launch: copies `state`, a whole `tg_state` block that no turn has been taken on,
-    /// to the device, captures a step for every bucket of `ladders` with at most `slots` sequences each, and makes
+    /// to the device, captures a step for every bucket of `bucket_sizes` with at most `slots` sequences each, and makes
     /// the block for the rings, `ring_bytes` long, that both sides see.
     ///
     /// # Errors
@@ -149,7 +149,7 @@ pub trait DeviceScheduler: Send {
         &mut self,
         state: &[u8],
         ring_bytes: usize,
-        ladders: &Ladders,
+        bucket_sizes: &BucketSizes,
         slots: u32,
     ) -> Result<Box<dyn SharedRegion>>;
 

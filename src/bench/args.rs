@@ -95,7 +95,7 @@ pub struct OnArgs {
     /// Types of matrix inputs, key-value pages and convolution state [default: f32 on the CPU, bf16 on GPUs]
     #[arg(long, value_name = "TYPES", value_delimiter = ',')]
     pub dtype: Vec<DType>,
-    /// Bucket ladders and stages from these TOML files [default: the built-in one]
+    /// Bucket sizes and stages from these TOML files [default: the built-in one]
     #[arg(long, value_name = "FILES", value_delimiter = ',')]
     pub bucket_file: Vec<PathBuf>,
     /// Which kernels serve which bucket, from these TOML files (GPUs only) [default: the built-in ones]

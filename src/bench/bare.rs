@@ -124,11 +124,11 @@ pub fn engine(device: &GpuDevice, spec: &EngineSpec<'_>, stamped: bool) -> Resul
         inner,
         timing: timing.clone(),
     };
-    let ladders = spec.plan.ladders.reachable(spec.options);
+    let bucket_sizes = spec.plan.bucket_sizes.reachable(spec.options);
     let capacities = RingCapacities::new(spec.options);
     let mut engine = SingleEngine::of(
         Runs::Stages(vec![Box::new(stage)]),
-        &ladders,
+        &bucket_sizes,
         spec.options,
         capacities,
     )?;

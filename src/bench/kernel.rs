@@ -39,7 +39,7 @@ pub struct KernelArgs {
     /// each step, so that there is a time with their weights in the L2 cache too; those of experts and of sampling run once [default: every product, once a step]
     #[arg(value_name = "NAME", value_parser = operations())]
     name: Option<OpKind>,
-    /// Rows of the steps: decode steps where their ladder has as many, else one prompt of so many tokens
+    /// Rows of the steps: decode steps where these have a bucket of as many, else one prompt of so many tokens
     #[arg(long, value_name = "LIST", value_parser = positive, default_value = "1-8192*2")]
     rows: List,
     /// Runs of each row count, of some 20 steps that decode or 4 of one prompt
@@ -202,12 +202,12 @@ fn runs_again(operation: OpKind) -> bool {
 }
 
 impl<'a> Table<'a> {
-    /// `None`: no row count is measured in steps of this kind. Those that the decode ladder holds are in decode steps, the
+    /// `None`: no row count is measured in steps of this kind. Those that decode buckets hold are in decode steps, the
     /// others in steps of one prompt.
     fn open(args: &'a KernelArgs, mut spec: RunSpec, kind: StepKind) -> Result<Option<Self>> {
         let config = Arc::new(spec.model.config()?.0);
-        let ladders = spec.plan(&config)?.ladders;
-        let largest = |kind| ladders.of(kind).last().copied().unwrap_or(0);
+        let bucket_sizes = spec.plan(&config)?.bucket_sizes;
+        let largest = |kind| bucket_sizes.of(kind).last().copied().unwrap_or(0);
         let (decoded, prompts) = (largest(StepKind::Decode), largest(StepKind::Mixed));
         let mut rows = args.rows.0.clone();
         if let Some(rows) = rows.iter().find(|&&rows| rows > decoded.max(prompts)) {

@@ -246,7 +246,7 @@ impl Work<'_> {
     /// The limits of an engine of `max_seqs` sequences and the longest one, where `spec`'s do not say otherwise.
     ///
     /// # Errors
-    /// [`Error::Usage`]: the points are more than the model or the ladders take.
+    /// [`Error::Usage`]: the points are more than the model or the bucket sizes take.
     fn limits(&self, spec: &RunSpec, max_seqs: Option<u32>, points: &[Point]) -> Result<Limits> {
         let mut limits = spec.limits;
         let plan = spec.plan(&Arc::new(self.config.clone()))?;

@@ -168,8 +168,8 @@ pub fn engine(
     };
     let (options, gpu, dtype) = (spec.options, &device.gpu, device.spec.dtype);
     let file = gpu.kernel_file()?;
-    let ladders = spec.plan.ladders.reachable(options);
-    let placement = device.placement(&spec, &ladders, options, false);
+    let bucket_sizes = spec.plan.bucket_sizes.reachable(options);
+    let placement = device.placement(&spec, &bucket_sizes, options, false);
     let mut stages = programs(gpu, spec.model, &placement)?;
     let (Some(program), true) = (stages.pop(), stages.is_empty()) else {
         return Err(Error::Usage(
@@ -180,7 +180,7 @@ pub fn engine(
     let own = Box::new(program.clone());
     let tuning = Arc::new(Mutex::new(Tuning::default()));
     let stage = TunedStage {
-        inner: HostLaunched::new(&gpu.context, own, place, &ladders, options, way)?,
+        inner: HostLaunched::new(&gpu.context, own, place, &bucket_sizes, options, way)?,
         program,
         architecture: file.file.architecture,
         dtype,
@@ -194,7 +194,7 @@ pub fn engine(
     let capacities = RingCapacities::new(options);
     let engine = SingleEngine::of(
         Runs::Stages(vec![Box::new(stage)]),
-        &ladders,
+        &bucket_sizes,
         options,
         capacities,
     )?;

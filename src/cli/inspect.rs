@@ -125,8 +125,8 @@ impl InspectArgs {
 
     /// The rows asked for, or the default ones.
     fn rows(&self, plan: &Plan) -> Result<Vec<u32>> {
-        let ladder = plan.ladders.of(self.kind);
-        let largest = ladder.last().copied().unwrap_or(0);
+        let sizes = plan.bucket_sizes.of(self.kind);
+        let largest = sizes.last().copied().unwrap_or(0);
         if let Some(rows) = self.rows.iter().find(|&&rows| rows > largest) {
             return Err(Error::Usage(format!(
                 "--rows {rows}: expected at most {largest}, the largest {} bucket",
@@ -139,7 +139,7 @@ impl InspectArgs {
                 .into_iter()
                 .filter(|&rows| rows <= largest)
                 .collect(),
-            _ => ladder.to_vec(),
+            _ => sizes.to_vec(),
         })
     }
 }
@@ -180,7 +180,7 @@ fn calls(
     let listing = Listing::new(plan, shape, precision, &choice, &sizes.options)?;
     // The buckets of the rows asked for, each once.
     let rows = args.rows(plan)?.into_iter();
-    let buckets = rows.filter_map(|rows| plan.ladders.bucket(args.kind, rows));
+    let buckets = rows.filter_map(|rows| plan.bucket_sizes.bucket(args.kind, rows));
     let mut buckets: Vec<u32> = buckets.collect();
     buckets.dedup();
     let mut steps = vec![];

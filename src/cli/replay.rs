@@ -130,7 +130,7 @@ fn plan(path: &Path, spec: &RunSpec, target: &Target, header: &Header) -> Result
             "the recorded run chose its kernels by {recorded}, this one does by {found}: bits may differ; --kernel-file names another file, and a file may have entries for another GPU than this one"
         ));
     }
-    plan.ladders = shape.ladders.clone();
+    plan.bucket_sizes = shape.bucket_sizes.clone();
     let memory = memory(spec, target, &plan, true).map_err(recorded)?;
     if memory.options.pages < shape.options.pages {
         return Err(Error::Memory(format!(

@@ -20,7 +20,7 @@ use crate::cli::table::Table;
 use crate::cli::{interrupt, print};
 use crate::error::{Error, Result};
 use crate::model::{DType, Model};
-use crate::plan::{Ladders, Limits, Plan, StepKind};
+use crate::plan::{BucketSizes, Limits, Plan, StepKind};
 use crate::runtime::Logits;
 use crate::session::opened::load;
 use crate::session::{Opened, RunSpec, Target};
@@ -107,24 +107,24 @@ fn run_spec(args: &TuneArgs, dtype: DType) -> Result<RunSpec> {
 
 /// The decode buckets of a type that have a choice.
 fn every(plan: &Plan, architecture: Architecture, dtype: DType) -> Vec<u32> {
-    let ladder = plan.ladders.decode.iter().copied();
+    let sizes = plan.bucket_sizes.decode.iter().copied();
     let most = architecture.chosen_rows(dtype);
-    ladder.filter(|&rows| rows <= most).collect()
+    sizes.filter(|&rows| rows <= most).collect()
 }
 
-/// The decode buckets that are asked for, ascending, which the ladder must have.
+/// The decode buckets that are asked for, ascending, which the plan must have.
 fn asked(args: &TuneArgs, plan: &Plan) -> Result<Option<Vec<u32>>> {
-    let ladder = &plan.ladders.decode;
+    let sizes = &plan.bucket_sizes.decode;
     let Some(asked) = &args.bucket else {
         return Ok(None);
     };
     let mut asked = asked.0.clone();
     asked.sort_unstable();
     asked.dedup();
-    match asked.iter().find(|rows| !ladder.contains(rows)) {
+    match asked.iter().find(|rows| !sizes.contains(rows)) {
         None => Ok(Some(asked)),
         Some(rows) => Err(Error::Usage(format!(
-            "--bucket {rows}: expected decode buckets, which are {ladder:?}; --bucket-file names others"
+            "--bucket {rows}: expected decode buckets, which are {sizes:?}; --bucket-file names others"
         ))),
     }
 }
@@ -149,9 +149,9 @@ fn of_dtype(
     };
     let mut opened = Opened::new(spec, false)?;
     // A step of any other number of rows is measured by nobody.
-    opened.plan.ladders = Ladders {
+    opened.plan.bucket_sizes = BucketSizes {
         decode: buckets.to_vec(),
-        ..opened.plan.ladders
+        ..opened.plan.bucket_sizes
     };
     let Target::Gpu(device) = &opened.target else {
         return Err(Error::Usage("tune: expected --device cuda".into()));
@@ -197,7 +197,7 @@ fn of_dtype(
 
 /// The largest that a step of the plan may have; `None` where that is less than `most` sequences and a chunk need.
 fn step_tokens(plan: &Plan, most: u32) -> Option<u32> {
-    let largest = |kind| plan.ladders.of(kind).last().copied();
+    let largest = |kind| plan.bucket_sizes.of(kind).last().copied();
     let rows = largest(StepKind::Mixed)?.min(largest(StepKind::Score)?);
     (rows >= most.saturating_add(CHUNK_TOKENS)).then_some(rows)
 }

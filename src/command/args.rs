@@ -67,7 +67,7 @@ pub struct PrecisionArgs {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Model and device")]
 pub struct BucketArgs {
-    /// Bucket ladders and stages from this TOML file
+    /// Bucket sizes and stages from this TOML file
     #[arg(long, value_name = "FILE")]
     pub bucket_file: Option<PathBuf>,
     /// Which kernels serve which bucket, from this TOML file, as `tune` writes it (GPUs only)

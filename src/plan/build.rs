@@ -1,7 +1,7 @@
 //! A configuration as stages of operations.
 
 use super::cost::op_cost;
-use super::{Ladders, MAX_STAGES, OpKind, Plan, Precision, Prompts, Stage, StepShape};
+use super::{BucketSizes, MAX_STAGES, OpKind, Plan, Precision, Prompts, Stage, StepShape};
 use crate::error::{Error, Result};
 use crate::model::ModelConfig;
 use crate::model::tensors::{Declared, declared, operations};
@@ -15,7 +15,7 @@ impl Plan {
     /// [`Error::Usage`] for fewer than one stage, more than the layers, or more than [`MAX_STAGES`].
     pub fn new(
         config: Arc<ModelConfig>,
-        ladders: Ladders,
+        bucket_sizes: BucketSizes,
         stages: usize,
         prompts: Option<Prompts>,
     ) -> Result<Self> {
@@ -28,20 +28,24 @@ impl Plan {
         }
         let weights = match prompts {
             Some(prompts) => {
-                let largest = ladders.of(prompts.kind).last().copied().unwrap_or(1);
+                let largest = bucket_sizes.of(prompts.kind).last().copied().unwrap_or(1);
                 layer_times(&config, &prompts.steps(largest))
             }
             None => layer_weights(&config),
         };
         let cuts = balanced_cuts(&weights, stages);
-        Self::with_cuts(config, ladders, &cuts)
+        Self::with_cuts(config, bucket_sizes, &cuts)
     }
 
     /// Stages that begin at layer 0 and at each of `cuts`.
     ///
     /// # Errors
     /// [`Error::Usage`] for cuts that are not ascending layers after the first, or too many of them.
-    pub fn with_cuts(config: Arc<ModelConfig>, ladders: Ladders, cuts: &[usize]) -> Result<Self> {
+    pub fn with_cuts(
+        config: Arc<ModelConfig>,
+        bucket_sizes: BucketSizes,
+        cuts: &[usize],
+    ) -> Result<Self> {
         let layers = config.layer_types.len();
         let ascending = cuts.windows(2).all(|pair| pair[0] < pair[1]);
         let inside = cuts.iter().all(|&cut| cut > 0 && cut < layers);
@@ -68,7 +72,7 @@ impl Plan {
             .collect();
         Ok(Self {
             config,
-            ladders,
+            bucket_sizes,
             stages,
         })
     }

@@ -1,7 +1,7 @@
-//! Plan files: bucket ladders and stage cuts as TOML. `graphs/default.toml` is built in; `--bucket-file` names another,
+//! Plan files: bucket sizes and stage cuts as TOML. `graphs/default.toml` is built in; `--bucket-file` names another,
 //! which replaces what it has.
 
-use super::{Ladders, Limits, MAX_BUCKETS, MAX_SEQS, MAX_STAGES, Plan, StepKind};
+use super::{BucketSizes, Limits, MAX_BUCKETS, MAX_SEQS, MAX_STAGES, Plan, StepKind};
 use crate::error::{Error, Result};
 use crate::model::ModelConfig;
 use crate::quote;
@@ -23,7 +23,7 @@ const MAX_BUCKET_ROWS: u32 = 65_536;
 pub struct GraphFile {
     /// Where it came from, for messages.
     pub path: PathBuf,
-    pub ladders: Ladders,
+    pub bucket_sizes: BucketSizes,
     /// For some numbers of stages, the layers at which the stages after the first begin.
     pub cuts: BTreeMap<usize, Vec<usize>>,
 }
@@ -34,7 +34,7 @@ impl GraphFile {
     /// # Errors
     /// Never in a released build: a test reads the file.
     pub fn built_in() -> Result<Self> {
-        let empty = Ladders {
+        let empty = BucketSizes {
             decode: Vec::new(),
             mixed: Vec::new(),
             score: Vec::new(),
@@ -42,13 +42,13 @@ impl GraphFile {
         Self::parse(Path::new(DEFAULT_NAME), DEFAULT, empty)
     }
 
-    /// The file at `path`; ladders that it does not name are the built-in ones.
+    /// The file at `path`; bucket sizes that it does not name are the built-in ones.
     ///
     /// # Errors
     /// [`Error::File`]: it cannot be read, or names the key, what it holds and what it should.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = read_toml(path, "a TOML file of bucket ladders and stages")?;
-        Self::parse(path, &text, Self::built_in()?.ladders)
+        let text = read_toml(path, "a TOML file of bucket sizes and stages")?;
+        Self::parse(path, &text, Self::built_in()?.bucket_sizes)
     }
 
     /// The file at `path`, or the built-in one.
@@ -67,13 +67,13 @@ impl GraphFile {
     pub fn plan(&self, config: Arc<ModelConfig>, limits: &Limits) -> Result<Plan> {
         let stages = limits.stages.unwrap_or(1);
         match self.cuts.get(&stages) {
-            None => Plan::new(config, self.ladders.clone(), stages, limits.prompts),
-            Some(cuts) => Plan::with_cuts(config, self.ladders.clone(), cuts)
+            None => Plan::new(config, self.bucket_sizes.clone(), stages, limits.prompts),
+            Some(cuts) => Plan::with_cuts(config, self.bucket_sizes.clone(), cuts)
                 .map_err(|error| Error::file(&self.path, format!("stages.{stages}: {error}"))),
         }
     }
 
-    fn parse(path: &Path, text: &str, mut ladders: Ladders) -> Result<Self> {
+    fn parse(path: &Path, text: &str, mut bucket_sizes: BucketSizes) -> Result<Self> {
         let wrong = |message: String| Error::file(path, message);
         let table = parse_toml(path, text)?;
         let mut cuts = BTreeMap::new();
@@ -90,10 +90,10 @@ impl GraphFile {
             match key.as_str() {
                 "buckets" => {
                     for (name, value) in entries {
-                        let (kind, ladder) = match name.as_str() {
-                            "decode" => (StepKind::Decode, &mut ladders.decode),
-                            "mixed" => (StepKind::Mixed, &mut ladders.mixed),
-                            "score" => (StepKind::Score, &mut ladders.score),
+                        let (kind, sizes) = match name.as_str() {
+                            "decode" => (StepKind::Decode, &mut bucket_sizes.decode),
+                            "mixed" => (StepKind::Mixed, &mut bucket_sizes.mixed),
+                            "score" => (StepKind::Score, &mut bucket_sizes.score),
                             _ => {
                                 return Err(wrong(format!(
                                     "buckets: unknown key '{}': expected decode, mixed or score",
@@ -101,7 +101,7 @@ impl GraphFile {
                                 )));
                             }
                         };
-                        *ladder = read_ladder(kind, value).map_err(wrong)?;
+                        *sizes = read_buckets(kind, value).map_err(wrong)?;
                     }
                 }
                 "stages" => {
@@ -113,12 +113,15 @@ impl GraphFile {
                 _ => return Err(wrong(unknown(key))),
             }
         }
-        if let Some(kind) = StepKind::ALL.iter().find(|&&k| ladders.of(k).is_empty()) {
+        if let Some(kind) = StepKind::ALL
+            .iter()
+            .find(|&&k| bucket_sizes.of(k).is_empty())
+        {
             return Err(wrong(format!("buckets.{}: missing", kind.name())));
         }
         Ok(Self {
             path: path.to_owned(),
-            ladders,
+            bucket_sizes,
             cuts,
         })
     }
@@ -165,8 +168,8 @@ fn unknown(key: &str) -> String {
     )
 }
 
-/// A ladder: 1 to [`MAX_BUCKETS`] ascending numbers of rows.
-fn read_ladder(kind: StepKind, value: &Value) -> std::result::Result<Vec<u32>, String> {
+/// Bucket sizes of a kind: 1 to [`MAX_BUCKETS`] ascending numbers of rows.
+fn read_buckets(kind: StepKind, value: &Value) -> std::result::Result<Vec<u32>, String> {
     // A decode step has one row a slot.
     let most = match kind {
         StepKind::Decode => MAX_SEQS,

@@ -331,7 +331,7 @@ pub(crate) fn plural(count: usize, noun: &str) -> String {
 
 /// Rows of the largest bucket that a step of these options can choose.
 fn largest_bucket(plan: &Plan, options: &EngineOptions) -> u32 {
-    let bucket = |kind, rows| plan.ladders.bucket(kind, rows).unwrap_or(rows);
+    let bucket = |kind, rows| plan.bucket_sizes.bucket(kind, rows).unwrap_or(rows);
     bucket(StepKind::Decode, options.max_seqs)
         .max(bucket(StepKind::Mixed, options.step_tokens))
         .max(bucket(StepKind::Score, options.step_tokens))

@@ -1,9 +1,9 @@
-//! A model as work: stages of operations, bucket ladders, what each operation moves and computes, and how
+//! A model as work: stages of operations, bucket sizes, what each operation moves and computes, and how
 //! much memory a run needs. Knows the model's shape, no backend; uses `model`, `sys` and `error` only.
 //!
 //! - [`build`]: a configuration as stages of operations
 //! - [`layer_range`]: what one device has of a model
-//! - [`graphs`]: bucket ladders and stage cuts from `graphs/*.toml`
+//! - [`graphs`]: bucket sizes and stage cuts from `graphs/*.toml`
 //! - [`cost`]: an operation's bytes and FLOPs
 //! - [`options`], [`memory`], [`budget`]: the sizes an engine starts with, and whether they fit; `core_bytes`: what the
 //!   scheduler takes of it
@@ -39,7 +39,7 @@ pub const MAX_STEPS_IN_FLIGHT: u32 = abi::TG_MAX_STEPS;
 pub const MAX_STAGES: usize = abi::TG_MAX_STAGES as usize;
 pub const MAX_BUCKETS: usize = abi::TG_MAX_BUCKETS as usize;
 
-/// What a step computes; each kind has its own ladder. The numbers are `TG_KIND_*` of kernels/abi.h.
+/// What a step computes; each kind has its own bucket sizes. The numbers are `TG_KIND_*` of kernels/abi.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StepKind {
@@ -68,13 +68,13 @@ pub const SCORE_TILE_ROWS: usize = 512;
 
 /// Bucket sizes in rows, ascending, for each kind of step.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Ladders {
+pub struct BucketSizes {
     pub decode: Vec<u32>,
     pub mixed: Vec<u32>,
     pub score: Vec<u32>,
 }
 
-impl Ladders {
+impl BucketSizes {
     pub fn of(&self, kind: StepKind) -> &[u32] {
         match kind {
             StepKind::Decode => &self.decode,
@@ -85,9 +85,9 @@ impl Ladders {
 
     /// Without the buckets that no step of these sizes needs: who captures a graph for each captures no more than these.
     pub fn reachable(&self, options: &EngineOptions) -> Self {
-        let up_to = |ladder: &[u32], rows: u32| {
-            let needed = ladder.partition_point(|&bucket| bucket < rows) + 1;
-            ladder[..needed.min(ladder.len())].to_vec()
+        let up_to = |sizes: &[u32], rows: u32| {
+            let needed = sizes.partition_point(|&bucket| bucket < rows) + 1;
+            sizes[..needed.min(sizes.len())].to_vec()
         };
         Self {
             decode: up_to(&self.decode, options.max_seqs),
@@ -100,13 +100,13 @@ impl Ladders {
     /// that one all the same.
     pub fn only(&self, kinds: &[StepKind]) -> Self {
         let kept = |kind| {
-            let ladder = self.of(kind);
+            let sizes = self.of(kind);
             let first = if kinds.contains(&kind) {
                 0
             } else {
-                ladder.len().saturating_sub(1)
+                sizes.len().saturating_sub(1)
             };
-            ladder[first..].to_vec()
+            sizes[first..].to_vec()
         };
         Self {
             decode: kept(StepKind::Decode),
@@ -117,8 +117,8 @@ impl Ladders {
 
     /// Rows of the largest bucket of all.
     pub fn largest(&self) -> u32 {
-        let ladders = StepKind::ALL.map(|kind| self.of(kind).last().copied());
-        ladders.into_iter().flatten().max().unwrap_or(0)
+        let bucket_sizes = StepKind::ALL.map(|kind| self.of(kind).last().copied());
+        bucket_sizes.into_iter().flatten().max().unwrap_or(0)
     }
 
     /// The smallest bucket of `kind` that holds `rows`; `None` where the largest is too small.
@@ -140,7 +140,7 @@ pub struct Stage {
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub config: Arc<ModelConfig>,
-    pub ladders: Ladders,
+    pub bucket_sizes: BucketSizes,
     pub stages: Vec<Stage>,
 }
 
@@ -167,8 +167,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reachable_ladders_end_with_the_bucket_that_holds_the_largest_step() {
-        let ladders = Ladders {
+    fn reachable_bucket_sizes_end_with_the_bucket_that_holds_the_largest_step() {
+        let bucket_sizes = BucketSizes {
             decode: vec![1, 2, 4, 8],
             mixed: vec![512, 1024],
             score: vec![600],
@@ -185,7 +185,7 @@ mod tests {
             steps_in_flight: 1,
             record: false,
         };
-        let reachable = ladders.reachable(&options);
+        let reachable = bucket_sizes.reachable(&options);
         assert_eq!(reachable.decode, [1, 2, 4]);
         assert_eq!(reachable.mixed, [512]);
         assert_eq!(reachable.score, [600]);

@@ -1,6 +1,6 @@
 //! The sizes an engine is started with, and the limits they are derived from.
 
-use super::{Ladders, MAX_SEQS, MAX_STEPS_IN_FLIGHT, Plan, StepKind, StepShape};
+use super::{BucketSizes, MAX_SEQS, MAX_STEPS_IN_FLIGHT, Plan, StepKind, StepShape};
 use crate::error::{Error, Result};
 use crate::sys::abi::TG_MAX_BIASES;
 use serde::{Deserialize, Serialize};
@@ -75,7 +75,7 @@ pub struct Limits {
     /// 16 to 256; default 64.
     pub page_tokens: Option<u32>,
     /// Default: what the device's memory arithmetic proposes (512 on a CPU, `MemoryPlan::on_device`'s on a GPU), but at
-    /// least `max_seqs + chunk_align` and at most what the ladders hold.
+    /// least `max_seqs + chunk_align` and at most what the bucket sizes hold.
     pub step_tokens: Option<u32>,
     /// Default: 512, but at least `chunk_align` and at most `step_tokens`.
     pub chunk_tokens: Option<u32>,
@@ -156,12 +156,12 @@ const DEFAULT_CHUNK_SHARE: u32 = 8;
 const DEFAULT_CHUNK_ALIGN: u32 = 64;
 const PAGE_TOKENS: std::ops::RangeInclusive<u32> = 16..=256;
 
-fn largest(ladder: &[u32]) -> u32 {
-    ladder.last().copied().unwrap_or(0)
+fn largest(sizes: &[u32]) -> u32 {
+    sizes.last().copied().unwrap_or(0)
 }
 
 pub(crate) fn most_seqs(plan: &Plan) -> u32 {
-    largest(&plan.ladders.decode).min(MAX_SEQS)
+    largest(&plan.bucket_sizes.decode).min(MAX_SEQS)
 }
 
 fn positions(plan: &Plan) -> u32 {
@@ -179,7 +179,7 @@ pub fn check_seqs(plan: &Plan, seqs: u32, named: &str) -> Result<()> {
     } else {
         Err(Error::Usage(format!(
             "{named}: expected 1 to {most} (the largest decode bucket has {} rows, the scheduler at most {MAX_SEQS} slots)",
-            largest(&plan.ladders.decode)
+            largest(&plan.bucket_sizes.decode)
         )))
     }
 }
@@ -219,7 +219,7 @@ impl Limits {
     /// # Errors
     /// [`Error::Usage`], naming the option, what was given and what is possible.
     pub(crate) fn resolve(&self, plan: &Plan, usual: Usual) -> Result<EngineOptions> {
-        let Ladders { mixed, score, .. } = &plan.ladders;
+        let BucketSizes { mixed, score, .. } = &plan.bucket_sizes;
         let most_rows = largest(mixed).min(largest(score));
         let chunk_align = self.chunk_align.unwrap_or(DEFAULT_CHUNK_ALIGN);
         if chunk_align == 0 {
@@ -236,7 +236,7 @@ impl Limits {
         let least_rows = max_seqs.saturating_add(chunk_align);
         if least_rows > most_rows {
             return Err(Error::Usage(format!(
-                "{max_seqs} sequences and a chunk of {chunk_align} tokens: {least_rows} rows, more than the largest bucket that both the mixed and the score ladder have ({most_rows} rows): lower `max_seqs` or name larger buckets"
+                "{max_seqs} sequences and a chunk of {chunk_align} tokens: {least_rows} rows, more than the largest bucket that both mixed and score steps have ({most_rows} rows): lower `max_seqs` or name larger buckets"
             )));
         }
         let step_tokens = self

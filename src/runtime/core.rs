@@ -8,7 +8,7 @@ use super::rings::HostRings;
 use super::sizes::Sizes;
 use crate::backend::StepView;
 use crate::error::Result;
-use crate::plan::{EngineOptions, Ladders, RingCapacities};
+use crate::plan::{BucketSizes, EngineOptions, RingCapacities};
 use crate::sys::abi;
 use std::sync::Arc;
 
@@ -70,12 +70,12 @@ impl Core {
     /// the system has no room for the two blocks.
     pub fn new(
         options: &EngineOptions,
-        ladders: &Ladders,
+        bucket_sizes: &BucketSizes,
         stages: u32,
         capacities: RingCapacities,
         record: bool,
     ) -> Result<(Self, HostRings, Vec<StageLink>)> {
-        let sizes = Sizes::new(options, ladders, stages, capacities, record)?;
+        let sizes = Sizes::new(options, bucket_sizes, stages, capacities, record)?;
         Self::with(
             &sizes,
             Between {

@@ -211,7 +211,7 @@ pub(super) unsafe fn release(at: *mut abi::tg_index, value: u64) {
 mod tests {
     use super::super::rings::HostRings;
     use super::*;
-    use crate::plan::{EngineOptions, Ladders, RingCapacities};
+    use crate::plan::{BucketSizes, EngineOptions, RingCapacities};
 
     fn sizes() -> Sizes {
         let options = EngineOptions {
@@ -226,7 +226,7 @@ mod tests {
             steps_in_flight: 1,
             record: false,
         };
-        let ladders = Ladders {
+        let bucket_sizes = BucketSizes {
             decode: vec![4],
             mixed: vec![16],
             score: vec![16],
@@ -240,7 +240,7 @@ mod tests {
             trace: 4,
             biases: 2,
         };
-        Sizes::new(&options, &ladders, 1, capacities, false).unwrap()
+        Sizes::new(&options, &bucket_sizes, 1, capacities, false).unwrap()
     }
 
     /// Someone else's memory, larger than asked for and full of what was there before.

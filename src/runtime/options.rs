@@ -1,14 +1,15 @@
 //! Sizes an engine is started with, and what it says about itself.
 
 pub use crate::plan::EngineOptions;
-use crate::plan::{Ladders, RingCapacities};
+use crate::plan::{BucketSizes, RingCapacities};
 use serde::{Deserialize, Serialize};
 
 /// Everything that the schedule of a run depends on besides its requests and their times.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineShape {
     pub options: EngineOptions,
-    pub ladders: Ladders,
+    #[serde(rename = "ladders")]
+    pub bucket_sizes: BucketSizes,
     /// Stages that the scheduler sees: a GPU that runs all stages of a plan counts as one.
     pub stages: u32,
     pub rings: RingCapacities,
@@ -19,7 +20,7 @@ pub struct EngineShape {
 impl EngineShape {
     /// Where the scheduler runs on the device, or on the first of several, each of which is a stage.
     pub fn on_device(
-        ladders: &Ladders,
+        bucket_sizes: &BucketSizes,
         options: &EngineOptions,
         rings: RingCapacities,
         stages: u32,
@@ -33,7 +34,7 @@ impl EngineShape {
         };
         Self {
             options,
-            ladders: ladders.clone(),
+            bucket_sizes: bucket_sizes.clone(),
             stages,
             rings,
             ahead: false,

@@ -11,7 +11,7 @@ use super::single::SingleEngine;
 use crate::backend::Device;
 use crate::backend::device::{EngineSpec, Runs, Watch};
 use crate::error::Result;
-use crate::plan::{Ladders, RingCapacities};
+use crate::plan::{BucketSizes, RingCapacities};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -60,11 +60,11 @@ impl Replica {
     pub fn of(
         name: String,
         runs: Runs,
-        ladders: &Ladders,
+        bucket_sizes: &BucketSizes,
         options: &EngineOptions,
     ) -> Result<Self> {
         let runs = may_claim(runs)?;
-        let engine = SingleEngine::of(runs, ladders, options, RingCapacities::new(options))?;
+        let engine = SingleEngine::of(runs, bucket_sizes, options, RingCapacities::new(options))?;
         Ok(Self {
             name,
             engine,

@@ -18,7 +18,7 @@ use super::watchdog::{Standing, Watchdog};
 use crate::backend::device::{Clocks, EngineSpec, Runs, Started, Watch};
 use crate::backend::{DeviceScheduler, Overlap, StageBackend};
 use crate::error::{Error, Result};
-use crate::plan::{EngineOptions, Ladders, RingCapacities};
+use crate::plan::{BucketSizes, EngineOptions, RingCapacities};
 use crate::telemetry::nvtx::{Category, Name, Span};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -45,18 +45,18 @@ pub struct SingleEngine {
 }
 
 impl SingleEngine {
-    /// Starts the scheduler on the host with one backend per stage, in order. `options` must fit the ladders
+    /// Starts the scheduler on the host with one backend per stage, in order. `options` must fit the bucket sizes
     /// (see [`EngineOptions`]); all memory of the scheduler is allocated here.
     ///
     /// # Errors
     /// [`Error::Usage`] where the options break one of the core's rules.
     pub fn start(
         stages: Vec<Box<dyn StageBackend>>,
-        ladders: &Ladders,
+        bucket_sizes: &BucketSizes,
         options: &EngineOptions,
     ) -> Result<Self> {
         let capacities = RingCapacities::new(options);
-        let mut engine = Self::of(Runs::Stages(stages), ladders, options, capacities)?;
+        let mut engine = Self::of(Runs::Stages(stages), bucket_sizes, options, capacities)?;
         engine.launch()?;
         Ok(engine)
     }
@@ -88,14 +88,14 @@ impl SingleEngine {
         };
         let Started {
             runs,
-            ladders,
+            bucket_sizes,
             options,
             clocks,
             step_timeout,
         } = device.start(&spec, watch)?;
         let mut engine = Self::of(
             wrap(runs)?,
-            &ladders,
+            &bucket_sizes,
             &options,
             RingCapacities::new(&options),
         )?;
@@ -117,25 +117,25 @@ impl SingleEngine {
     /// [`DeviceScheduler::prepare`] gives.
     pub fn of(
         runs: Runs,
-        ladders: &Ladders,
+        bucket_sizes: &BucketSizes,
         options: &EngineOptions,
         capacities: RingCapacities,
     ) -> Result<Self> {
         match runs {
-            Runs::Stages(stages) => Self::on_host(stages, ladders, options, capacities),
-            Runs::Scheduler(device) => Self::on_device(device, ladders, options, capacities),
+            Runs::Stages(stages) => Self::on_host(stages, bucket_sizes, options, capacities),
+            Runs::Scheduler(device) => Self::on_device(device, bucket_sizes, options, capacities),
         }
     }
 
     fn on_host(
         mut stages: Vec<Box<dyn StageBackend>>,
-        ladders: &Ladders,
+        bucket_sizes: &BucketSizes,
         options: &EngineOptions,
         capacities: RingCapacities,
     ) -> Result<Self> {
         let mut shape = EngineShape {
             options: *options,
-            ladders: ladders.clone(),
+            bucket_sizes: bucket_sizes.clone(),
             stages: stages.len() as u32,
             rings: capacities,
             ahead: false,
@@ -164,14 +164,19 @@ impl SingleEngine {
 
     fn on_device(
         mut device: Box<dyn DeviceScheduler>,
-        ladders: &Ladders,
+        bucket_sizes: &BucketSizes,
         options: &EngineOptions,
         capacities: RingCapacities,
     ) -> Result<Self> {
-        let shape = EngineShape::on_device(ladders, options, capacities, device.stages());
+        let shape = EngineShape::on_device(bucket_sizes, options, capacities, device.stages());
         let sizes = Sizes::of(&shape, options.record)?;
         let mut state = StateBlock::new(&sizes)?;
-        let block = device.prepare(state.image(), sizes.ring_bytes, ladders, options.max_seqs)?;
+        let block = device.prepare(
+            state.image(),
+            sizes.ring_bytes,
+            bucket_sizes,
+            options.max_seqs,
+        )?;
         let rings = HostRings::new(Arc::new(RingBlock::new(&sizes, block)));
         Ok(Self::new(rings, Box::new(Device::new(device)), shape))
     }

@@ -3,16 +3,20 @@
 use super::options::EngineShape;
 use crate::backend::device::CoreBytes;
 use crate::error::{Error, Result};
-use crate::plan::{EngineOptions, Ladders, RingCapacities};
+use crate::plan::{BucketSizes, EngineOptions, RingCapacities};
 use crate::sys::abi;
 
 /// What the core takes on a device that schedules itself: a [`crate::backend::device::CoreSizes`].
 ///
 /// # Errors
 /// [`Error::Usage`] naming the options where they break a rule of the core.
-pub fn core_bytes(ladders: &Ladders, options: &EngineOptions, stages: u32) -> Result<CoreBytes> {
+pub fn core_bytes(
+    bucket_sizes: &BucketSizes,
+    options: &EngineOptions,
+    stages: u32,
+) -> Result<CoreBytes> {
     let rings = RingCapacities::new(options);
-    let shape = EngineShape::on_device(ladders, options, rings, stages);
+    let shape = EngineShape::on_device(bucket_sizes, options, rings, stages);
     let sizes = Sizes::of(&shape, options.record)?;
     Ok(CoreBytes {
         state: sizes.state_bytes,
@@ -45,14 +49,14 @@ impl Sizes {
     /// Fails as [`Sizes::of`] does.
     pub fn new(
         options: &EngineOptions,
-        ladders: &Ladders,
+        bucket_sizes: &BucketSizes,
         stages: u32,
         capacities: RingCapacities,
         record: bool,
     ) -> Result<Self> {
         let shape = EngineShape {
             options: *options,
-            ladders: ladders.clone(),
+            bucket_sizes: bucket_sizes.clone(),
             stages,
             rings: capacities,
             ahead: false,
@@ -65,7 +69,7 @@ impl Sizes {
     pub fn of(shape: &EngineShape, record: bool) -> Result<Self> {
         let EngineShape {
             options,
-            ladders,
+            bucket_sizes,
             stages,
             rings: capacities,
             ahead,
@@ -92,19 +96,23 @@ impl Sizes {
             bias_capacity: capacities.biases,
             ..Default::default()
         };
-        for (kind, ladder) in [&ladders.decode, &ladders.mixed, &ladders.score]
-            .into_iter()
-            .enumerate()
+        for (kind, sizes) in [
+            &bucket_sizes.decode,
+            &bucket_sizes.mixed,
+            &bucket_sizes.score,
+        ]
+        .into_iter()
+        .enumerate()
         {
-            if ladder.len() > config.bucket_rows[kind].len() {
+            if sizes.len() > config.bucket_rows[kind].len() {
                 return Err(Error::Usage(format!(
-                    "a bucket ladder has {} entries; at most {} are allowed",
-                    ladder.len(),
+                    "a kind of step has {} bucket sizes; at most {} are allowed",
+                    sizes.len(),
                     config.bucket_rows[kind].len()
                 )));
             }
-            config.bucket_count[kind] = ladder.len() as u32;
-            config.bucket_rows[kind][..ladder.len()].copy_from_slice(ladder);
+            config.bucket_count[kind] = sizes.len() as u32;
+            config.bucket_rows[kind][..sizes.len()].copy_from_slice(sizes);
         }
         let shape = abi::tg_rings {
             request_capacity: capacities.requests,
@@ -133,7 +141,7 @@ impl Sizes {
                 options.chunk_align,
                 options.steps_in_flight,
                 abi::TG_MAX_STEPS,
-                ladders.decode.last().copied().unwrap_or(0),
+                bucket_sizes.decode.last().copied().unwrap_or(0),
                 options.pages,
                 options.page_tokens,
                 options.max_context,

@@ -48,7 +48,7 @@ impl Opened {
 
     /// Captures graphs only for steps of `kinds`: a run has no others. What that saves is time before the first step.
     pub fn only(&mut self, kinds: &[StepKind]) {
-        self.plan.ladders = self.plan.ladders.reachable(&self.options).only(kinds);
+        self.plan.bucket_sizes = self.plan.bucket_sizes.reachable(&self.options).only(kinds);
     }
 
     /// On `target`, which is `spec`'s device.

@@ -1,7 +1,7 @@
 //! What a run is to be: plain data, which the command line or a program fills in.
 //!
 //! Sizes are checked against the model and each other when a model is opened, since their defaults follow from its
-//! configuration, its bucket ladders and the memory that is there.
+//! configuration, its bucket sizes and the memory that is there.
 
 pub use crate::backend::{DeviceSpec, GpuSpec, Handover, LaunchWay, Parallel};
 use crate::error::{Error, Result};
@@ -33,7 +33,7 @@ pub struct RunSpec {
     pub beside: Vec<DeviceSpec>,
     /// What they are there for.
     pub parallel: Parallel,
-    /// Bucket ladders and stages from this TOML file; `None`: the built-in one.
+    /// Bucket sizes and stages from this TOML file; `None`: the built-in one.
     pub bucket_file: Option<PathBuf>,
     /// Slots, context, page, step and chunk in tokens, stages. A size that is `None` becomes the default that
     /// [`Limits`] documents; [`super::Opened::options`] has what all came to.
@@ -81,7 +81,7 @@ impl RunSpec {
         }
     }
 
-    /// The operations, ladders and stages that this run has of a model of that configuration.
+    /// The operations, bucket sizes and stages that this run has of a model of that configuration.
     ///
     /// # Errors
     /// A plan file that cannot be read or is wrong; [`Error::Usage`] for stages that there cannot be.

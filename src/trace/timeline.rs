@@ -165,8 +165,8 @@ impl Timeline {
 
     fn compose(&mut self, number: u64, turn: &Turn) -> Result<()> {
         let view = self.replayer.step(number);
-        let ladder = self.about.engine.ladders.of(view.kind());
-        let bucket = ladder.get(turn.bucket as usize);
+        let sizes = self.about.engine.bucket_sizes.of(view.kind());
+        let bucket = sizes.get(turn.bucket as usize);
         let bucket = bucket.copied().unwrap_or(turn.rows);
         let step = Flying {
             shape: StepShape {

@@ -20,7 +20,7 @@ fn kernel(rest: &[&str]) -> Ended {
     run(&[&args[..], rest].concat())
 }
 
-/// Each product of the plan once for each row count: in decode steps where their ladder has as many, else of one prompt.
+/// Each product of the plan once for each row count: in decode steps where these have a bucket of as many, else of one prompt.
 #[test]
 fn every_product_stands_at_every_row_count() {
     let ended = kernel(&["--rows", "1,5,1100", "--format", "json"]);

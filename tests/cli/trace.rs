@@ -110,8 +110,8 @@ fn counters_agree(trace: &Value, turns: &[&Value]) {
         assert_eq!(now["free pages"], turn["free_pages"]);
         if !turn["step"].is_null() {
             let name = ["decode", "mixed", "score"][turn["kind"].as_u64().unwrap() as usize];
-            let ladder = &trace["otherData"]["engine"]["ladders"][name];
-            let bucket = &ladder[turn["bucket"].as_u64().unwrap() as usize];
+            let sizes = &trace["otherData"]["engine"]["ladders"][name];
+            let bucket = &sizes[turn["bucket"].as_u64().unwrap() as usize];
             let padding = bucket.as_u64().unwrap() - turn["rows"].as_u64().unwrap();
             assert_eq!(now["padding rows"], padding);
         }

@@ -193,7 +193,7 @@ fn fatal_errors_are_exit_code_1_and_one_line() {
         (&["generate", "--input", here], "found a directory"),
         (
             &["generate", "--bucket-file", "/no/such.toml", "x"],
-            "/no/such.toml: found no such file, expected a TOML file of bucket ladders",
+            "/no/such.toml: found no such file, expected a TOML file of bucket sizes",
         ),
         (&["generate", "--bucket-file", &bad, "x"], "bad.toml"),
         (
@@ -218,7 +218,7 @@ fn fatal_errors_are_exit_code_1_and_one_line() {
         ),
         (
             &["generate", "--bucket-file", here, "x"],
-            "found a directory, expected a TOML file of bucket ladders",
+            "found a directory, expected a TOML file of bucket sizes",
         ),
         (
             &["replay", "--record", here],

@@ -8,7 +8,7 @@ use tailgraph::Result;
 use tailgraph::backend::{InTurn, LogitsSink, StageBackend, StepView};
 use tailgraph::model::tensors::operations;
 use tailgraph::model::{Model, ModelConfig};
-use tailgraph::plan::{Ladders, Plan, Stage};
+use tailgraph::plan::{BucketSizes, Plan, Stage};
 use tailgraph::runtime::EngineOptions;
 use tailgraph::sys::abi;
 
@@ -125,7 +125,7 @@ pub fn plan(config: &ModelConfig, stages: &[Range<usize>]) -> Plan {
     });
     Plan {
         config: Arc::new(config.clone()),
-        ladders: Ladders {
+        bucket_sizes: BucketSizes {
             decode: vec![64],
             mixed: vec![512],
             score: vec![512],

@@ -1,7 +1,7 @@
 //! A thread in a device's place: it has a copy of the state block, takes turns as the dispatcher kernel does, and shares
 //! nothing with the host but the rings.
 
-use crate::rig::{OPTIONS, formula, ladders, sample};
+use crate::rig::{OPTIONS, bucket_sizes, formula, sample};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tailgraph::backend::{
     Claimer, DeviceScheduler, QueueMemory, SharedRegion, StageBackend, StepView,
 };
 use tailgraph::error::{Error, Result};
-use tailgraph::plan::{Ladders, RingCapacities};
+use tailgraph::plan::{BucketSizes, RingCapacities};
 use tailgraph::runtime::SingleEngine;
 use tailgraph::sys::abi;
 
@@ -129,10 +129,10 @@ impl DeviceScheduler for Device {
         &mut self,
         state: &[u8],
         ring_bytes: usize,
-        ladders: &Ladders,
+        bucket_sizes: &BucketSizes,
         slots: u32,
     ) -> Result<Box<dyn SharedRegion>> {
-        assert_eq!((ladders.decode.len(), slots), (3, 4));
+        assert_eq!((bucket_sizes.decode.len(), slots), (3, 4));
         let (copy, rings) = (Memory::new(state.len()), Memory::new(ring_bytes));
         // SAFETY: the copy is as large, and nobody else's.
         unsafe {
@@ -254,7 +254,7 @@ const CAPACITIES: RingCapacities = RingCapacities {
 pub fn on_device(device: Device) -> SingleEngine {
     SingleEngine::of(
         Runs::Scheduler(Box::new(device)),
-        &ladders(),
+        &bucket_sizes(),
         &OPTIONS,
         CAPACITIES,
     )
@@ -264,5 +264,5 @@ pub fn on_device(device: Device) -> SingleEngine {
 /// One with the same rings on threads of the host.
 pub fn on_threads() -> SingleEngine {
     let stages = vec![Box::new(formula()) as Box<dyn StageBackend>];
-    SingleEngine::of(Runs::Stages(stages), &ladders(), &OPTIONS, CAPACITIES).unwrap()
+    SingleEngine::of(Runs::Stages(stages), &bucket_sizes(), &OPTIONS, CAPACITIES).unwrap()
 }

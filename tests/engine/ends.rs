@@ -79,7 +79,7 @@ fn a_request_without_a_token_ends_and_the_others_go_on() {
             silent_at: Some(9),
             ..formula()
         })],
-        &ladders(),
+        &bucket_sizes(),
         &OPTIONS,
     )
     .unwrap();

@@ -23,8 +23,9 @@ fn start(models: Vec<Stages>, record: bool) -> Replicas {
 }
 
 fn started(models: impl Iterator<Item = Runs>, options: &EngineOptions) -> Replicas {
-    let replica =
-        |(index, runs)| Replica::of(format!("device {index}"), runs, &ladders(), options).unwrap();
+    let replica = |(index, runs)| {
+        Replica::of(format!("device {index}"), runs, &bucket_sizes(), options).unwrap()
+    };
     let mut replicas = Replicas::new(models.enumerate().map(replica).collect()).unwrap();
     replicas.launch().unwrap();
     replicas

@@ -4,7 +4,7 @@ pub use crate::common::engine::*;
 use std::time::Duration;
 use tailgraph::backend::{StageBackend, StepView};
 use tailgraph::error::{Error, Result};
-use tailgraph::plan::{EngineOptions, Ladders};
+use tailgraph::plan::{BucketSizes, EngineOptions};
 use tailgraph::runtime::SingleEngine;
 use tailgraph::sys::abi;
 
@@ -78,8 +78,8 @@ pub const OPTIONS: EngineOptions = EngineOptions {
     record: false,
 };
 
-pub fn ladders() -> Ladders {
-    Ladders {
+pub fn bucket_sizes() -> BucketSizes {
+    BucketSizes {
         decode: vec![1, 2, 4],
         mixed: vec![8, 16],
         score: vec![16],
@@ -103,5 +103,5 @@ pub fn engine(count: u32, takes: Duration) -> SingleEngine {
         steps_in_flight: count,
         ..OPTIONS
     };
-    SingleEngine::start(stages(count, takes), &ladders(), &options).unwrap()
+    SingleEngine::start(stages(count, takes), &bucket_sizes(), &options).unwrap()
 }

@@ -68,7 +68,7 @@ fn a_backend_may_start_a_step_before_the_last_is_finished() {
         let backend = Late::default();
         let most_started = backend.most_started.clone();
         let mut engine =
-            SingleEngine::start(vec![Box::new(backend)], &ladders(), &OPTIONS).unwrap();
+            SingleEngine::start(vec![Box::new(backend)], &bucket_sizes(), &OPTIONS).unwrap();
         assert!(engine.shape().ahead);
         for request in &requests {
             let stop_ids = if stop { vec![20_000] } else { vec![] };
@@ -152,7 +152,7 @@ fn a_pool_too_small_gives_the_same_tokens() {
     let pipelines = (1..=3).map(|count| (stages(count, Duration::ZERO), options(count)));
     let late: Vec<Box<dyn StageBackend>> = vec![Box::new(Late::default())];
     for (place, (backends, options)) in pipelines.chain([(late, options(1))]).enumerate() {
-        let mut engine = SingleEngine::start(backends, &ladders(), &options).unwrap();
+        let mut engine = SingleEngine::start(backends, &bucket_sizes(), &options).unwrap();
         let found = by_request(&serve(&mut engine, &requests), requests.len());
         for (request, found) in requests.iter().zip(found) {
             let mut token = *request.prompt.last().unwrap() as i32;
@@ -183,7 +183,8 @@ fn a_recorded_run_is_replayed_step_by_step() {
         record: true,
         ..OPTIONS
     };
-    let mut engine = SingleEngine::start(stages(1, Duration::ZERO), &ladders(), &options).unwrap();
+    let mut engine =
+        SingleEngine::start(stages(1, Duration::ZERO), &bucket_sizes(), &options).unwrap();
     let requests: Vec<Request> = (0..12)
         .map(|i| request(0..1 + i * 5 % 30, 1 + i * 3 % 17))
         .collect();
@@ -199,7 +200,7 @@ fn a_recorded_run_is_replayed_step_by_step() {
 
     let (mut core, mut rings, _) = Core::new(
         &options,
-        &ladders(),
+        &bucket_sizes(),
         1,
         RingCapacities::new(&options),
         false,

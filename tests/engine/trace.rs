@@ -22,7 +22,7 @@ fn a_trace_finds_a_clock_of_its_own_within_what_it_says() {
         ..OPTIONS
     };
     let takes = Duration::from_micros(200);
-    let mut engine = SingleEngine::start(stages(1, takes), &ladders(), &options).unwrap();
+    let mut engine = SingleEngine::start(stages(1, takes), &bucket_sizes(), &options).unwrap();
     let header = Header {
         version: VERSION,
         model: "formula".to_owned(),

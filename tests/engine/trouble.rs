@@ -52,7 +52,7 @@ fn a_failing_stage_is_reported_after_every_event_before_it() {
             steps_in_flight: count,
             ..OPTIONS
         };
-        let mut engine = SingleEngine::start(backends, &ladders(), &options).unwrap();
+        let mut engine = SingleEngine::start(backends, &bucket_sizes(), &options).unwrap();
         submit(&mut engine, &request(0..2, 40));
         let (tokens, error) = fail(&mut engine);
         assert_eq!(
@@ -79,7 +79,8 @@ fn impossible_options_name_themselves() {
         step_tokens: 7,
         ..OPTIONS
     };
-    let Err(error) = SingleEngine::start(stages(1, Duration::ZERO), &ladders(), &options) else {
+    let Err(error) = SingleEngine::start(stages(1, Duration::ZERO), &bucket_sizes(), &options)
+    else {
         panic!("step_tokens below max_seqs + chunk_align were accepted");
     };
     assert!(error.to_string().contains("step-tokens 7"), "{error}");

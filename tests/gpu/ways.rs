@@ -123,7 +123,7 @@ fn penalized_tokens_are_those_of_the_cpu() {
         let plan = plan(model, 1);
         let stages = cpu::stages(model, &Arc::new(plan.clone()), &OPTIONS, &None).unwrap();
         let on_cpu = drive(
-            SingleEngine::start(stages, &plan.ladders, &OPTIONS).unwrap(),
+            SingleEngine::start(stages, &plan.bucket_sizes, &OPTIONS).unwrap(),
             &requests,
         );
         for launch in WAYS {

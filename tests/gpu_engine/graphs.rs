@@ -17,7 +17,7 @@ fn a_step_lists_its_kernels_and_early_edges() {
     let rig = Rig::new();
     let (programs, _) = rig.probe(&SETUP);
     let copy = StepCopy::new(&rig.context, &rig.stream, &SETUP.options, PLACES).unwrap();
-    let bucket = buckets(&SETUP.ladders(), StepKind::Decode, 32)
+    let bucket = buckets(&SETUP.bucket_sizes(), StepKind::Decode, 32)
         .nth(3)
         .unwrap();
     let calls = programs[0].lower(bucket, copy.at()).unwrap();

@@ -12,7 +12,7 @@ use tailgraph::backend::cuda::engine::program::StepProgram;
 use tailgraph::backend::cuda::engine::scheduler::GpuScheduler;
 use tailgraph::backend::device::Runs;
 use tailgraph::backend::{LaunchWay, StageBackend};
-use tailgraph::plan::{EngineOptions, Ladders, RingCapacities};
+use tailgraph::plan::{BucketSizes, EngineOptions, RingCapacities};
 use tailgraph::runtime::{EndReason, Logits, Request, SingleEngine};
 
 /// A self-scheduling GPU holds up everyone who allocates on it, so tests take turns.
@@ -77,7 +77,7 @@ pub const SETUP: Setup = Setup {
 };
 
 impl Setup {
-    pub fn ladders(&self) -> Ladders {
+    pub fn bucket_sizes(&self) -> BucketSizes {
         let slots = self.options.max_seqs;
         let mut decode: Vec<u32> = (0..)
             .map(|i| 1 << i)
@@ -85,7 +85,7 @@ impl Setup {
             .collect();
         decode.push(slots);
         let most = self.options.step_tokens;
-        Ladders {
+        BucketSizes {
             decode,
             mixed: vec![most / 2, most],
             score: vec![most],
@@ -128,9 +128,10 @@ impl Rig {
         let count = programs.len();
         let backend = |(index, program): (usize, ProbeStep)| {
             let place = StagePlace { index, count };
-            let (ladders, options) = (setup.ladders(), &setup.options);
+            let (bucket_sizes, options) = (setup.bucket_sizes(), &setup.options);
             let program = Box::new(program);
-            let backend = HostLaunched::new(&self.context, program, place, &ladders, options, way);
+            let backend =
+                HostLaunched::new(&self.context, program, place, &bucket_sizes, options, way);
             Box::new(backend.unwrap()) as Box<dyn StageBackend>
         };
         programs.into_iter().enumerate().map(backend).collect()
@@ -138,7 +139,7 @@ impl Rig {
 
     /// An engine that is not launched yet, and the log of its probe where the device schedules itself.
     pub fn engine(&self, way: LaunchWay, setup: &Setup) -> (SingleEngine, Option<ProbeLog>) {
-        let (ladders, options) = (setup.ladders(), &setup.options);
+        let (bucket_sizes, options) = (setup.bucket_sizes(), &setup.options);
         if way.is_device() {
             let (programs, log) = self.probe(setup);
             let programs = programs
@@ -148,12 +149,21 @@ impl Rig {
             let early = setup.probe.early;
             let device = GpuScheduler::new(&self.context, &self.module, programs, early, way);
             let device = Box::new(device.unwrap());
-            let engine =
-                SingleEngine::of(Runs::Scheduler(device), &ladders, options, setup.capacities);
+            let engine = SingleEngine::of(
+                Runs::Scheduler(device),
+                &bucket_sizes,
+                options,
+                setup.capacities,
+            );
             return (engine.unwrap(), Some(log));
         }
         let backends = self.backends(way, setup);
-        let engine = SingleEngine::of(Runs::Stages(backends), &ladders, options, setup.capacities);
+        let engine = SingleEngine::of(
+            Runs::Stages(backends),
+            &bucket_sizes,
+            options,
+            setup.capacities,
+        );
         (engine.unwrap(), None)
     }
 }

@@ -40,20 +40,27 @@ const TIMED: Setup = Setup {
 
 /// An engine in this way whose steps are timed; the host's ways launch all stages together.
 fn timed_engine(rig: &Rig, way: LaunchWay, setup: &Setup) -> (SingleEngine, StampClock) {
-    let (ladders, options) = (setup.ladders(), &setup.options);
+    let (bucket_sizes, options) = (setup.bucket_sizes(), &setup.options);
     let (programs, _) = rig.probe(setup);
     let programs = programs
         .into_iter()
         .map(|program| Box::new(program) as Box<dyn StepProgram>)
         .collect();
     let (context, module, early) = (&rig.context, &rig.module, setup.probe.early);
-    let timed = stamped(context, module, early, programs, &ladders, options.max_seqs);
+    let timed = stamped(
+        context,
+        module,
+        early,
+        programs,
+        &bucket_sizes,
+        options.max_seqs,
+    );
     let (programs, clock) = timed.unwrap();
     if way.is_device() {
         let device = GpuScheduler::new(context, module, programs, early, way).unwrap();
         let engine = SingleEngine::of(
             Runs::Scheduler(Box::new(device)),
-            &ladders,
+            &bucket_sizes,
             options,
             setup.capacities,
         );
@@ -61,9 +68,14 @@ fn timed_engine(rig: &Rig, way: LaunchWay, setup: &Setup) -> (SingleEngine, Stam
     }
     let program = Box::new(InOrder(programs));
     let place = StagePlace { index: 0, count: 1 };
-    let stage = HostLaunched::new(context, program, place, &ladders, options, way);
+    let stage = HostLaunched::new(context, program, place, &bucket_sizes, options, way);
     let stages: Vec<Box<dyn tailgraph::backend::StageBackend>> = vec![Box::new(stage.unwrap())];
-    let engine = SingleEngine::of(Runs::Stages(stages), &ladders, options, setup.capacities);
+    let engine = SingleEngine::of(
+        Runs::Stages(stages),
+        &bucket_sizes,
+        options,
+        setup.capacities,
+    );
     (engine.unwrap(), clock)
 }
 

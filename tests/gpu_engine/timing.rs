@@ -50,7 +50,7 @@ fn bare_us(rig: &Rig, setup: &Setup) -> f64 {
     let (programs, _) = rig.probe(setup);
     let copy = StepCopy::new(&rig.context, &rig.stream, &setup.options, PLACES).unwrap();
     let slots = setup.options.max_seqs;
-    let bucket = buckets(&setup.ladders(), StepKind::Decode, slots)
+    let bucket = buckets(&setup.bucket_sizes(), StepKind::Decode, slots)
         .last()
         .unwrap();
     let calls = programs[0].lower(bucket, copy.at()).unwrap();

@@ -56,7 +56,7 @@ fn tiny() -> (Arc<Model>, Plan) {
 fn on_cpu(options: &EngineOptions, sink: &SharedSink) -> Result<SingleEngine> {
     let (model, plan) = tiny();
     let stages = cpu::stages(&model, &plan, options, sink)?;
-    SingleEngine::start(stages, &plan.ladders, options)
+    SingleEngine::start(stages, &plan.bucket_sizes, options)
 }
 
 #[test]

@@ -123,32 +123,35 @@ fn impossible_stages_are_refused() {
 }
 
 #[test]
-fn the_built_in_ladders() {
-    let ladders = GraphFile::built_in().unwrap().ladders;
+fn the_built_in_bucket_sizes() {
+    let bucket_sizes = GraphFile::built_in().unwrap().bucket_sizes;
     assert_eq!(
-        ladders.decode,
+        bucket_sizes.decode,
         (0..11).map(|n| 1 << n).collect::<Vec<u32>>()
     );
-    assert_eq!(ladders.mixed, (4..14).map(|n| 1 << n).collect::<Vec<u32>>());
-    assert_eq!(ladders.score, [512, 1024, 2048, 4096, 8192]);
-    assert_eq!(ladders.bucket(StepKind::Decode, 1), Some(1));
-    assert_eq!(ladders.bucket(StepKind::Decode, 3), Some(4));
-    assert_eq!(ladders.bucket(StepKind::Decode, 257), Some(512));
-    assert_eq!(ladders.bucket(StepKind::Decode, 1025), None);
-    assert_eq!(ladders.bucket(StepKind::Mixed, 1), Some(16));
-    assert_eq!(ladders.bucket(StepKind::Score, 4097), Some(8192));
+    assert_eq!(
+        bucket_sizes.mixed,
+        (4..14).map(|n| 1 << n).collect::<Vec<u32>>()
+    );
+    assert_eq!(bucket_sizes.score, [512, 1024, 2048, 4096, 8192]);
+    assert_eq!(bucket_sizes.bucket(StepKind::Decode, 1), Some(1));
+    assert_eq!(bucket_sizes.bucket(StepKind::Decode, 3), Some(4));
+    assert_eq!(bucket_sizes.bucket(StepKind::Decode, 257), Some(512));
+    assert_eq!(bucket_sizes.bucket(StepKind::Decode, 1025), None);
+    assert_eq!(bucket_sizes.bucket(StepKind::Mixed, 1), Some(16));
+    assert_eq!(bucket_sizes.bucket(StepKind::Score, 4097), Some(8192));
 }
 
 #[test]
-fn ladders_of_some_kinds_keep_the_largest_of_the_others() {
-    let ladders = GraphFile::built_in().unwrap().ladders;
-    let only = ladders.only(&[StepKind::Decode]);
-    assert_eq!(only.decode, ladders.decode);
+fn bucket_sizes_of_some_kinds_keep_the_largest_of_the_others() {
+    let bucket_sizes = GraphFile::built_in().unwrap().bucket_sizes;
+    let only = bucket_sizes.only(&[StepKind::Decode]);
+    assert_eq!(only.decode, bucket_sizes.decode);
     assert_eq!(
         (&only.mixed[..], &only.score[..]),
         (&[8192][..], &[8192][..])
     );
-    assert_eq!(ladders.only(&StepKind::ALL), ladders);
+    assert_eq!(bucket_sizes.only(&StepKind::ALL), bucket_sizes);
 }
 
 fn file(text: &str) -> (tempfile::TempDir, Result<GraphFile, Error>) {
@@ -163,10 +166,10 @@ fn file(text: &str) -> (tempfile::TempDir, Result<GraphFile, Error>) {
 fn a_file_replaces_what_it_names() {
     let (_dir, read) = file("[buckets]\ndecode = [3, 7]\n[stages]\n3 = [5, 20]\n1 = []\n");
     let graphs = read.unwrap();
-    assert_eq!(graphs.ladders.decode, [3, 7]);
+    assert_eq!(graphs.bucket_sizes.decode, [3, 7]);
     assert_eq!(
-        graphs.ladders.mixed,
-        GraphFile::built_in().unwrap().ladders.mixed
+        graphs.bucket_sizes.mixed,
+        GraphFile::built_in().unwrap().bucket_sizes.mixed
     );
     let config = Arc::new(lfm2_8b_a1b());
     let ranges = |stages| {

@@ -35,8 +35,8 @@ pub fn with(text: &str) -> Result<KernelFile, Error> {
 /// Larger buckets have the kernels for many rows. Entries of more than [`FEW_ROWS`] rows are there where these lost.
 #[test]
 fn built_in_files_have_every_bucket_that_tune_measures() {
-    let whole = GraphFile::built_in().unwrap().ladders.decode;
-    let ladder: Vec<u32> = whole.iter().copied().filter(|&r| r <= FEW_ROWS).collect();
+    let whole = GraphFile::built_in().unwrap().bucket_sizes.decode;
+    let sizes: Vec<u32> = whole.iter().copied().filter(|&r| r <= FEW_ROWS).collect();
     for architecture in Architecture::ALL {
         let file = KernelFile::built_in(architecture).unwrap();
         assert_eq!(file.architecture, architecture);
@@ -54,7 +54,7 @@ fn built_in_files_have_every_bucket_that_tune_measures() {
     for dtype in DTYPES {
         let found = rows(hopper.entries(dtype));
         assert_eq!(found, whole[..found.len()], "{dtype:?}");
-        assert_eq!(found[..ladder.len()], ladder, "{dtype:?}");
+        assert_eq!(found[..sizes.len()], sizes, "{dtype:?}");
     }
 }
 

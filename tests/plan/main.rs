@@ -1,4 +1,4 @@
-//! Plans: stages and ladders, costs against known figures, memory arithmetic, and what `inspect` and `doctor` print.
+//! Plans: stages and bucket sizes, costs against known figures, memory arithmetic, and what `inspect` and `doctor` print.
 
 mod build;
 mod cost;

@@ -114,7 +114,7 @@ fn prompts_that_are_all_there_fill_a_step() {
         (vec![2000, 48], 8192, 64, 2),   // no more than there are
         ([vec![2; 50], vec![98; 50]].concat(), 4000, 64, 80), // 50 in the mean
         (vec![5000; 40], 8192, 64, 16),  // the usual number at least
-        (vec![1; 1024], 8192, 64, 256),  // the decode ladder's largest
+        (vec![1; 1024], 8192, 64, 256),  // the largest decode bucket
         (vec![1; 1024], 120, 64, 56),    // and a chunk has room beside them
         (vec![9], 512, 64, 1),
     ] {

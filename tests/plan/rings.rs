@@ -1,6 +1,6 @@
 //! Rings between host and scheduler: how many entries they get, and what these take.
 
-use tailgraph::plan::{EngineOptions, Ladders, RingCapacities};
+use tailgraph::plan::{BucketSizes, EngineOptions, RingCapacities};
 use tailgraph::runtime::core_bytes;
 use tailgraph::sys::abi;
 
@@ -42,7 +42,7 @@ fn ring_capacities_are_powers_of_two() {
 /// The host of a GPU may stand still for 6 s at the rates that were measured, and what that takes is what is pinned.
 #[test]
 fn events_of_six_seconds_have_room() {
-    let ladders = Ladders {
+    let bucket_sizes = BucketSizes {
         decode: vec![1024],
         mixed: vec![2048],
         score: vec![2048],
@@ -63,7 +63,7 @@ fn events_of_six_seconds_have_room() {
         );
         assert!(sampled >= 64 * max_seqs, "log-probabilities of 64 steps");
 
-        let whole = core_bytes(&ladders, &options, 1).unwrap().rings as u64;
+        let whole = core_bytes(&bucket_sizes, &options, 1).unwrap().rings as u64;
         let entries = u64::from(rings.requests)
             * (size_of::<abi::tg_request>() + rings.biases as usize * size_of::<abi::tg_bias>())
                 as u64

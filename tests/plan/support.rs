@@ -48,7 +48,7 @@ pub fn lfm2_8b_a1b() -> ModelConfig {
     }
 }
 
-/// A plan with the built-in ladders.
+/// A plan with the built-in bucket sizes.
 pub fn plan(config: ModelConfig, stages: usize) -> Plan {
     let limits = Limits {
         stages: Some(stages),

@@ -136,10 +136,10 @@ impl Model {
         self.prefill.retain(in_prefill);
         self.cursor = cursor.unwrap_or(self.cursor);
         let kind = step.kind as usize;
-        let ladder = &self.config.bucket_rows[kind][..self.config.bucket_count[kind] as usize];
+        let sizes = &self.config.bucket_rows[kind][..self.config.bucket_count[kind] as usize];
         let rows = step.rows.len() as u32;
-        step.bucket = ladder.iter().position(|b| *b >= rows).expect("a bucket") as u32;
-        step.bucket_rows = ladder[step.bucket as usize];
+        step.bucket = sizes.iter().position(|b| *b >= rows).expect("a bucket") as u32;
+        step.bucket_rows = sizes[step.bucket as usize];
         self.steps_composed += 1;
         self.steps.push_back((step.clone(), Vec::new()));
         turn.step = Some(step);

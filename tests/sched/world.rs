@@ -44,7 +44,7 @@ pub fn biases(number: u64, count: u32) -> impl Iterator<Item = abi::tg_bias> {
 /// Sampled tokens come from a small vocabulary, so that stop ids are met.
 pub const VOCABULARY: u32 = 8;
 
-fn ladder(rng: &mut Random, least: u32) -> ([u32; 16], u32) {
+fn bucket_sizes(rng: &mut Random, least: u32) -> ([u32; 16], u32) {
     let mut rows = [0; 16];
     let mut count = 0;
     let mut bucket = rng.range(1, 3);
@@ -119,7 +119,7 @@ fn config(rng: &mut Random, crowded: bool) -> abi::tg_config {
         ..abi::tg_config::default()
     };
     for (kind, least) in [slots, step_tokens, step_tokens].into_iter().enumerate() {
-        (config.bucket_rows[kind], config.bucket_count[kind]) = ladder(rng, least);
+        (config.bucket_rows[kind], config.bucket_count[kind]) = bucket_sizes(rng, least);
     }
     config
 }

@@ -80,7 +80,7 @@ impl Device for Cpu {
         };
         Ok(Started {
             runs: Runs::Stages(stages),
-            ladders: plan.ladders.clone(),
+            bucket_sizes: plan.bucket_sizes.clone(),
             options: *options,
             clocks: Clocks {
                 parts: clock,

@@ -20,7 +20,7 @@ pub struct TuneArgs {
         default_value = "bf16,f32"
     )]
     pub dtype: Vec<DType>,
-    /// Decode buckets to measure, such as 1,8 or 1-256*2 [default: all of the ladder that have a choice, up to 256 rows, in bf16 and f16 on sm_90 up to 1024]
+    /// Decode buckets to measure, such as 1,8 or 1-256*2 [default: all that have a choice, up to 256 rows, in bf16 and f16 on sm_90 up to 1024]
     #[arg(long, value_name = "LIST", value_parser = ranges::parse)]
     pub bucket: Option<List>,
     /// The commit that is measured, for the file [default: that of the build]

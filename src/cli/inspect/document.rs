@@ -9,7 +9,7 @@ use crate::cli::args::InspectArgs;
 use crate::model::ModelConfig;
 use crate::model::tensors::{Declared, Role, declared, model_bytes, model_parameters};
 use crate::plan::cost::op_cost;
-use crate::plan::{Cost, Ladders, Op, OpKind, Plan, Precision, Stage, StepKind, StepShape};
+use crate::plan::{BucketSizes, Cost, Op, OpKind, Plan, Precision, Stage, StepKind, StepShape};
 use serde::{Serialize, Serializer};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub struct Document<'a> {
     pub weight_dtype: &'static str,
     pub compute_dtype: &'static str,
     pub gpu: Bounds,
-    pub buckets: &'a Ladders,
+    pub buckets: &'a BucketSizes,
     pub kind: StepKind,
     pub context: u32,
     pub stages: Vec<StageCosts>,
@@ -188,7 +188,7 @@ impl<'a> Asked<'a> {
         let ops = plan.stages.iter().flat_map(|stage| &stage.ops);
         let total = |&rows: &u32| Total {
             costs: self.costs(ops.clone(), self.args.kind, rows),
-            bucket: plan.ladders.bucket(self.args.kind, rows),
+            bucket: plan.bucket_sizes.bucket(self.args.kind, rows),
         };
         let graphs = on_gpu.iter().flat_map(|on_gpu| &on_gpu.graphs);
         let per_sequence = plan.conv_state_bytes_per_sequence(precision.compute);
@@ -207,7 +207,7 @@ impl<'a> Asked<'a> {
                 flops_per_s: gpu.flops_per_s(precision),
                 ridge: gpu.ridge(precision),
             },
-            buckets: &plan.ladders,
+            buckets: &plan.bucket_sizes,
             kind: self.args.kind,
             context: self.args.context,
             stages: plan.stages.iter().map(|stage| self.stage(stage)).collect(),

@@ -162,7 +162,7 @@ impl Load {
                 continue;
             }
             let kind = StepKind::ALL[outcome.kind as usize];
-            let bucket = shape.ladders.of(kind)[outcome.bucket as usize];
+            let bucket = shape.bucket_sizes.of(kind)[outcome.bucket as usize];
             let buckets = &mut self.steps_by_bucket;
             *buckets
                 .entry(format!("{} {bucket}", kind.name()))

@@ -56,11 +56,11 @@ impl OnGpu {
     ) -> Result<(SingleEngine, Descriptors)> {
         let (gpu, plan) = (&self.gpu, &self.plan);
         let options = options.one_step_in_flight();
-        let ladders = plan.ladders.reachable(&options);
+        let bucket_sizes = plan.bucket_sizes.reachable(&options);
         let placement = Placement {
             plan,
             stages: &plan.stages,
-            ladders: &ladders,
+            bucket_sizes: &bucket_sizes,
             options: &options,
             dtype,
             sink: &None,
@@ -77,9 +77,15 @@ impl OnGpu {
             calls.push(Box::new(program));
         }
         let calls = Box::new(InOrder(calls));
-        let runs = launched(gpu, vec![calls], &ladders, &options, LaunchWay::DeviceGraph)?;
+        let runs = launched(
+            gpu,
+            vec![calls],
+            &bucket_sizes,
+            &options,
+            LaunchWay::DeviceGraph,
+        )?;
         let rings = RingCapacities::new(&options);
-        let engine = SingleEngine::of(runs, &ladders, &options, rings)?;
+        let engine = SingleEngine::of(runs, &bucket_sizes, &options, rings)?;
         let context = gpu.context.clone();
         let descriptors = move || {
             let stream = context.new_stream();

@@ -97,7 +97,7 @@ fn overheads(
     options: &EngineOptions,
 ) -> Result<Overheads> {
     let plan = wanted.plan;
-    let ladders = plan.ladders.reachable(options);
+    let bucket_sizes = plan.bucket_sizes.reachable(options);
     let (scheduler, pinned, pinned_arithmetic) = match way {
         // On one GPU the copy has room for two steps, whether the host runs ahead or not; on several for each step in flight.
         LaunchWay::Bare
@@ -113,7 +113,7 @@ fn overheads(
                 }
                 _ => {
                     let hidden = plan.config.hidden_size;
-                    host_stage_bytes(&ladders, options, hidden, gpus as usize)
+                    host_stage_bytes(&bucket_sizes, options, hidden, gpus as usize)
                 }
             };
             let arithmetic = match gpus {
@@ -126,7 +126,7 @@ fn overheads(
             (device, pinned, arithmetic)
         }
         LaunchWay::DeviceGraph | LaunchWay::DeviceGraphTail => {
-            let core = (wanted.core)(&ladders, options, gpus)?;
+            let core = (wanted.core)(&bucket_sizes, options, gpus)?;
             let arithmetic = RingCapacities::new(options).arithmetic();
             let bytes = match gpus {
                 1 => table_bytes(core.state),
@@ -135,7 +135,7 @@ fn overheads(
             (bytes, core.rings, arithmetic)
         }
     };
-    let (rows, vocabulary) = (ladders.largest() as usize, plan.config.vocab_size);
+    let (rows, vocabulary) = (bucket_sizes.largest() as usize, plan.config.vocab_size);
     let lines = logits_rows(rows, options.max_seqs as usize);
     Ok(Overheads {
         scheduler_bytes: scheduler as u64,

@@ -11,7 +11,7 @@ use crate::backend::cuda::tuning::gpu::Gpu;
 use crate::backend::device::{Clocks, Device, EngineSpec, Runs, Stages, Started, Wanted, Watch};
 use crate::backend::{GpuSpec, Handover, LaunchWay};
 use crate::error::{Error, Result};
-use crate::plan::{Budget, EngineOptions, Ladders, LayerRange, MemoryPlan, Plan};
+use crate::plan::{BucketSizes, Budget, EngineOptions, LayerRange, MemoryPlan, Plan};
 use crate::telemetry::warn;
 
 /// GPUs that a model's stages are shared out among, in order.
@@ -53,7 +53,7 @@ impl GpuStages {
     fn programs(
         &self,
         spec: &EngineSpec<'_>,
-        ladders: &Ladders,
+        bucket_sizes: &BucketSizes,
         options: &EngineOptions,
         hold: bool,
     ) -> Result<Vec<StageProgram>> {
@@ -62,7 +62,7 @@ impl GpuStages {
             let placement = Placement {
                 plan: spec.plan,
                 stages,
-                ladders,
+                bucket_sizes,
                 options,
                 dtype: device.spec.dtype,
                 sink: spec.sink,
@@ -97,7 +97,12 @@ impl GpuStages {
     }
 
     /// All stages as one, launched in a way of the host's.
-    fn hosted(&self, spec: &EngineSpec<'_>, ladders: &Ladders, way: LaunchWay) -> Result<Stages> {
+    fn hosted(
+        &self,
+        spec: &EngineSpec<'_>,
+        bucket_sizes: &BucketSizes,
+        way: LaunchWay,
+    ) -> Result<Stages> {
         let pipeline = HostPipelineSpec {
             launch: way,
             behind: way == LaunchWay::HostGraphAhead,
@@ -108,8 +113,8 @@ impl GpuStages {
             },
         };
         pipeline.route.check()?;
-        let programs = self.programs(spec, ladders, spec.options, false)?;
-        let pipeline = HostPipeline::new(programs, ladders, spec.options, pipeline)?;
+        let programs = self.programs(spec, bucket_sizes, spec.options, false)?;
+        let pipeline = HostPipeline::new(programs, bucket_sizes, spec.options, pipeline)?;
         Ok(vec![Box::new(pipeline)])
     }
 }
@@ -179,7 +184,7 @@ impl Device for GpuStages {
             step_timeout,
             ..
         } = self.first().spec;
-        let ladders = spec.plan.ladders.reachable(spec.options);
+        let bucket_sizes = spec.plan.bucket_sizes.reachable(spec.options);
         let mut clocks = Clocks::default();
         let runs = match launch {
             way if way.is_of_bench() => {
@@ -202,16 +207,16 @@ impl Device for GpuStages {
                     peers,
                     timed: matches!(watch, Watch::Stages),
                 };
-                let programs = self.programs(spec, &ladders, spec.options, true)?;
+                let programs = self.programs(spec, &bucket_sizes, spec.options, true)?;
                 let pipeline = GpuPipeline::new(programs, pipeline)?;
                 clocks.stages = pipeline.clock().map(|clock| Box::new(clock) as _);
                 Runs::Scheduler(Box::new(pipeline))
             }
-            way => Runs::Stages(self.hosted(spec, &ladders, way)?),
+            way => Runs::Stages(self.hosted(spec, &bucket_sizes, way)?),
         };
         Ok(Started {
             runs,
-            ladders,
+            bucket_sizes,
             options: *spec.options,
             clocks,
             step_timeout: Some(step_timeout),

@@ -13,7 +13,7 @@ use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::pinned::Pinned;
 use crate::backend::timing::{Part, PartTime, StepClock, StepTimes, UNTIMED_EVERY, is_timed};
 use crate::error::{Error, Result};
-use crate::plan::Ladders;
+use crate::plan::BucketSizes;
 use cudarc::driver::CudaContext;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -163,11 +163,11 @@ pub fn stamped(
     module: &Arc<Module>,
     early: bool,
     mut programs: Vec<Box<dyn StepProgram>>,
-    ladders: &Ladders,
+    bucket_sizes: &BucketSizes,
     slots: u32,
 ) -> Result<(Vec<Box<dyn StepProgram>>, StampClock)> {
     let mut parts = HashMap::new();
-    for (_, bucket) in all_buckets(ladders, slots) {
+    for (_, bucket) in all_buckets(bucket_sizes, slots) {
         let nowhere = StepAt {
             state: 0,
             step: 0,
@@ -210,7 +210,7 @@ impl StepClock for StampClock {
         let whole = |parts: &&Arc<[Part]>| step.stamped == 0 || step.taken == parts.len() as u64;
         let parts = parts.filter(whole).ok_or_else(|| {
             Error::Runtime(format!(
-                "found {step:?}, expected a bucket of the ladders and a stamp of each of its kernels: this is a bug in tailgraph"
+                "found {step:?}, expected one of the bucket sizes and a stamp of each of its kernels: this is a bug in tailgraph"
             ))
         })?;
         if step.stamped == 0 {

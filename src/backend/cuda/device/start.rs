@@ -16,7 +16,7 @@ use crate::backend::cuda::engine::scheduler::GpuScheduler;
 use crate::backend::device::{Clocks, CoreSizes, EngineSpec, Runs, Started, Watch};
 use crate::backend::timing::StepClock;
 use crate::error::{Error, Result};
-use crate::plan::{EngineOptions, Ladders};
+use crate::plan::{BucketSizes, EngineOptions};
 
 /// All stages of a GPU.
 const WHOLE: StagePlace = StagePlace { index: 0, count: 1 };
@@ -33,15 +33,15 @@ impl GpuDevice {
         way: LaunchWay,
         stamped: bool,
     ) -> Result<(HostLaunched, Option<Box<dyn StepClock>>)> {
-        let ladders = &spec.plan.ladders.reachable(spec.options);
-        let placement = self.placement(spec, ladders, spec.options, false);
+        let bucket_sizes = &spec.plan.bucket_sizes.reachable(spec.options);
+        let placement = self.placement(spec, bucket_sizes, spec.options, false);
         let (mut programs, mut clock) = (boxed(&self.gpu, spec, &placement)?, None);
         if stamped {
-            let (timed, stamps) = timed_programs(&self.gpu, programs, ladders, spec.options)?;
+            let (timed, stamps) = timed_programs(&self.gpu, programs, bucket_sizes, spec.options)?;
             (programs, clock) = (timed, Some(stamps));
         }
         let (context, program) = (&self.gpu.context, Box::new(InOrder(programs)));
-        let stage = HostLaunched::new(context, program, WHOLE, ladders, spec.options, way)?;
+        let stage = HostLaunched::new(context, program, WHOLE, bucket_sizes, spec.options, way)?;
         Ok((stage, clock))
     }
 
@@ -49,14 +49,14 @@ impl GpuDevice {
     pub fn placement<'a>(
         &self,
         spec: &EngineSpec<'a>,
-        ladders: &'a Ladders,
+        bucket_sizes: &'a BucketSizes,
         options: &'a EngineOptions,
         hold: bool,
     ) -> Placement<'a> {
         Placement {
             plan: spec.plan,
             stages: &spec.plan.stages,
-            ladders,
+            bucket_sizes,
             options,
             dtype: self.spec.dtype,
             sink: spec.sink,
@@ -72,19 +72,19 @@ pub(super) fn start(
 ) -> Result<Started> {
     let GpuDevice { gpu, spec: of_gpu } = device;
     let options = spec.options.one_step_in_flight();
-    let ladders = spec.plan.ladders.reachable(&options);
+    let bucket_sizes = spec.plan.bucket_sizes.reachable(&options);
     // Where steps wait at every router there is nothing for the GPU to schedule.
     let way = match watch {
         Watch::Routing(_) => LaunchWay::HostKernels,
         Watch::Nothing | Watch::Times { .. } | Watch::Stages => of_gpu.launch,
     };
     let hold = way.is_device();
-    let placement = device.placement(spec, &ladders, &options, hold);
+    let placement = device.placement(spec, &bucket_sizes, &options, hold);
     let mut clocks = Clocks::default();
     let runs = match watch {
         Watch::Nothing | Watch::Stages => {
             let programs = boxed(gpu, spec, &placement)?;
-            launched(gpu, programs, &ladders, &options, way)?
+            launched(gpu, programs, &bucket_sizes, &options, way)?
         }
         Watch::Times { in_a_row } => {
             let mut programs = boxed(gpu, spec, &placement)?;
@@ -93,9 +93,9 @@ pub(super) fn start(
                     |inner| Box::new(InARow { inner, operation }) as Box<dyn StepProgram>;
                 programs = programs.into_iter().map(repeated).collect();
             }
-            let (programs, stamps) = timed_programs(gpu, programs, &ladders, &options)?;
+            let (programs, stamps) = timed_programs(gpu, programs, &bucket_sizes, &options)?;
             clocks.parts = Some(stamps);
-            launched(gpu, programs, &ladders, &options, way)?
+            launched(gpu, programs, &bucket_sizes, &options, way)?
         }
         Watch::Routing(routing) => {
             let programs = programs(gpu, spec.model, &placement)?;
@@ -106,13 +106,14 @@ pub(super) fn start(
                 chosen,
                 routing: routing.clone(),
             });
-            let stage = HostLaunched::new(&gpu.context, program, WHOLE, &ladders, &options, way)?;
+            let stage =
+                HostLaunched::new(&gpu.context, program, WHOLE, &bucket_sizes, &options, way)?;
             Runs::Stages(vec![Box::new(stage)])
         }
     };
     Ok(Started {
         runs,
-        ladders,
+        bucket_sizes,
         options,
         clocks,
         step_timeout: Some(of_gpu.step_timeout),
@@ -126,7 +127,7 @@ pub(super) fn start(
 pub fn launched(
     gpu: &OpenGpu,
     programs: Vec<Box<dyn StepProgram>>,
-    ladders: &Ladders,
+    bucket_sizes: &BucketSizes,
     options: &EngineOptions,
     way: LaunchWay,
 ) -> Result<Runs> {
@@ -138,12 +139,12 @@ pub fn launched(
         | LaunchWay::HostGraphEvent
         | LaunchWay::HostGraphBlock => {
             let program = Box::new(InOrder(programs));
-            let stage = HostLaunched::new(context, program, WHOLE, ladders, options, way)?;
+            let stage = HostLaunched::new(context, program, WHOLE, bucket_sizes, options, way)?;
             Runs::Stages(vec![Box::new(stage)])
         }
         LaunchWay::HostGraphAhead => {
             let program = Box::new(InOrder(programs));
-            let stage = HostAhead::new(context, program, ladders, options)?;
+            let stage = HostAhead::new(context, program, bucket_sizes, options)?;
             Runs::Stages(vec![Box::new(stage)])
         }
         LaunchWay::DeviceGraph | LaunchWay::DeviceGraphTail => {
@@ -166,9 +167,9 @@ pub fn capture_all(
 ) -> Result<()> {
     let GpuDevice { gpu, spec: of_gpu } = device;
     let options = spec.options.one_step_in_flight();
-    let ladders = spec.plan.ladders.reachable(&options);
+    let bucket_sizes = spec.plan.bucket_sizes.reachable(&options);
     let hold = of_gpu.launch.is_device();
-    let placement = device.placement(spec, &ladders, &options, hold);
+    let placement = device.placement(spec, &bucket_sizes, &options, hold);
     match of_gpu.launch {
         LaunchWay::HostKernels => Err(Error::Usage(
             "`launch` host-kernels captures no graphs: expected host-graph or device-graph".into(),
@@ -180,14 +181,14 @@ pub fn capture_all(
         | LaunchWay::HostGraphAhead => {
             let program = InOrder(boxed(gpu, spec, &placement)?);
             let stages = 0..spec.plan.stages.len();
-            captures.of_host(&gpu.context, &program, stages, &ladders, &options)
+            captures.of_host(&gpu.context, &program, stages, &bucket_sizes, &options)
         }
         way @ (LaunchWay::DeviceGraph | LaunchWay::DeviceGraphTail) => {
             let programs = boxed(gpu, spec, &placement)?;
             let early = gpu.overlaps_launches();
             let scheduler = GpuScheduler::new(&gpu.context, &gpu.module, programs, early, way)?;
-            let core = core(&ladders, &options, 1)?;
-            scheduler.capture_all(core, &ladders, options.max_seqs, captures)
+            let core = core(&bucket_sizes, &options, 1)?;
+            scheduler.capture_all(core, &bucket_sizes, options.max_seqs, captures)
         }
     }
 }
@@ -207,11 +208,18 @@ type Programs = Vec<Box<dyn StepProgram>>;
 fn timed_programs(
     gpu: &OpenGpu,
     programs: Programs,
-    ladders: &Ladders,
+    bucket_sizes: &BucketSizes,
     options: &EngineOptions,
 ) -> Result<(Programs, Box<dyn StepClock>)> {
     let (early, slots) = (gpu.overlaps_launches(), options.max_seqs);
-    let (programs, clock) = stamped(&gpu.context, &gpu.module, early, programs, ladders, slots)?;
+    let (programs, clock) = stamped(
+        &gpu.context,
+        &gpu.module,
+        early,
+        programs,
+        bucket_sizes,
+        slots,
+    )?;
     Ok((programs, Box::new(clock)))
 }
 

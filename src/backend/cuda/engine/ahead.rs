@@ -16,7 +16,7 @@ use crate::backend::cuda::engine::program::StepProgram;
 use crate::backend::cuda::engine::step_copy::PLACES;
 use crate::backend::{RunsAhead, StageBackend, StepView};
 use crate::error::{Error, Result};
-use crate::plan::{EngineOptions, Ladders};
+use crate::plan::{BucketSizes, EngineOptions};
 use crate::telemetry::nvtx::range;
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream};
 use std::collections::VecDeque;
@@ -43,7 +43,7 @@ impl HostAhead {
     pub fn new(
         context: &Arc<CudaContext>,
         program: Box<dyn StepProgram>,
-        ladders: &Ladders,
+        bucket_sizes: &BucketSizes,
         options: &EngineOptions,
     ) -> Result<Self> {
         let whole = StagePlace { index: 0, count: 1 };
@@ -51,7 +51,7 @@ impl HostAhead {
             context,
             program,
             whole,
-            ladders,
+            bucket_sizes,
             options,
             LaunchWay::HostGraphAhead,
         )?;

@@ -9,7 +9,7 @@ use crate::backend::cuda::engine::program::{
 use crate::backend::cuda::engine::step_copy::{PLACES, StepCopy};
 use crate::backend::cuda::listed::{CapturedGraph, CapturedNode};
 use crate::error::{Error, Result};
-use crate::plan::{EngineOptions, Ladders};
+use crate::plan::{BucketSizes, EngineOptions};
 use cudarc::driver::{CudaContext, result};
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,14 +33,14 @@ impl Captures {
         context: &Arc<CudaContext>,
         program: &dyn StepProgram,
         stages: Range<usize>,
-        ladders: &Ladders,
+        bucket_sizes: &BucketSizes,
         options: &EngineOptions,
     ) -> Result<()> {
         let stream = context
             .new_stream()
             .map_err(|error| failed("making a stream", error))?;
         let copy = StepCopy::new(context, &stream, options, PLACES)?;
-        for (_, bucket) in all_buckets(ladders, options.max_seqs) {
+        for (_, bucket) in all_buckets(bucket_sizes, options.max_seqs) {
             let step = StepCapture {
                 program,
                 stage: stages.start,

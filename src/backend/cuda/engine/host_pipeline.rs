@@ -19,7 +19,7 @@ use crate::backend::cuda::engine::hosted::StagePlace;
 use crate::backend::cuda::engine::pipeline::StageProgram;
 use crate::backend::{LaunchWay, Overlap, RunsAhead, StageBackend, StepView};
 use crate::error::{Error, Result};
-use crate::plan::{EngineOptions, Ladders};
+use crate::plan::{BucketSizes, EngineOptions};
 use crate::telemetry::nvtx::range;
 use copies::Copies;
 use stage::{Stage, places, step_bytes};
@@ -69,7 +69,7 @@ impl HostPipeline {
     /// [`Error::Memory`] where there is not enough; [`Error::Usage`] for one stage; what programs, captures or the driver give.
     pub fn new(
         stages: Vec<StageProgram>,
-        ladders: &Ladders,
+        bucket_sizes: &BucketSizes,
         options: &EngineOptions,
         spec: HostPipelineSpec,
     ) -> Result<Self> {
@@ -84,7 +84,7 @@ impl HostPipeline {
         let hidden = residuals[0].hidden;
         let stage = |(index, (stage, residual))| {
             let at = StagePlace { index, count };
-            Stage::new(stage, at, residual, (ladders, options), spec)
+            Stage::new(stage, at, residual, (bucket_sizes, options), spec)
         };
         let stages = stages.into_iter().zip(residuals).enumerate();
         let stages: Vec<_> = stages.map(stage).collect::<Result<_>>()?;

@@ -19,7 +19,7 @@ use crate::backend::cuda::engine::waiter::{Wait, Waiter};
 use crate::backend::cuda::families::{Bucket, StepAt};
 use crate::backend::{StageBackend, StepView};
 use crate::error::{Error, Result};
-use crate::plan::{EngineOptions, Ladders, StepKind};
+use crate::plan::{BucketSizes, EngineOptions, StepKind};
 use crate::telemetry::nvtx::{Category, Name, range};
 use crate::telemetry::phases::{Phase, phase};
 use cudarc::driver::{CudaContext, CudaStream};
@@ -86,7 +86,7 @@ impl HostLaunched {
         context: &Arc<CudaContext>,
         program: Box<dyn StepProgram>,
         stage: StagePlace,
-        ladders: &Ladders,
+        bucket_sizes: &BucketSizes,
         options: &EngineOptions,
         way: LaunchWay,
     ) -> Result<Self> {
@@ -98,7 +98,14 @@ impl HostLaunched {
             h,
             of_every_kind: false,
         };
-        Self::over(context, program, stage, (ladders, options), way, places)
+        Self::over(
+            context,
+            program,
+            stage,
+            (bucket_sizes, options),
+            way,
+            places,
+        )
     }
 
     /// Makes what [`Self::new`] makes, over these places.
@@ -106,7 +113,7 @@ impl HostLaunched {
         context: &Arc<CudaContext>,
         program: Box<dyn StepProgram>,
         stage: StagePlace,
-        (ladders, options): (&Ladders, &EngineOptions),
+        (bucket_sizes, options): (&BucketSizes, &EngineOptions),
         way: LaunchWay,
         places: Places<'_>,
     ) -> Result<Self> {
@@ -135,7 +142,7 @@ impl HostLaunched {
             let everywhere = places.of_every_kind || bucket.kind == StepKind::Decode;
             0..if everywhere { count } else { 1 }
         };
-        let buckets: Vec<_> = all_buckets(ladders, options.max_seqs)
+        let buckets: Vec<_> = all_buckets(bucket_sizes, options.max_seqs)
             .map(|(_, bucket)| bucket)
             .collect();
         let each = buckets
@@ -199,10 +206,10 @@ impl HostLaunched {
         let header = view.header();
         self.steps
             .get(header.kind as usize)
-            .and_then(|ladder| ladder.get(header.bucket as usize))
+            .and_then(|sizes| sizes.get(header.bucket as usize))
             .ok_or_else(|| {
                 Error::Runtime(format!(
-                    "step {} is of kind {} and bucket {}, which no ladder has: this is a bug in tailgraph",
+                    "step {} is of kind {} and bucket {}, which is none of the bucket sizes: this is a bug in tailgraph",
                     header.number, header.kind, header.bucket
                 ))
             })

@@ -19,7 +19,7 @@ use crate::backend::cuda::tuning::variants::Variant;
 use crate::error::Result;
 use crate::model::{DType, Model, WeightFormat};
 use crate::plan::{
-    EngineOptions, Ladders, LayerRange, Op, OpKind, Plan, Precision, Stage, StepKind,
+    BucketSizes, EngineOptions, LayerRange, Op, OpKind, Plan, Precision, Stage, StepKind,
 };
 use crate::telemetry::phases::{Phase, phase};
 use std::collections::BTreeSet;
@@ -58,7 +58,7 @@ pub struct Placement<'a> {
     /// Those that the GPU has.
     pub stages: &'a [Stage],
     /// Those that steps are launched for: no bucket of them is larger than a step can choose.
-    pub ladders: &'a Ladders,
+    pub bucket_sizes: &'a BucketSizes,
     pub options: &'a EngineOptions,
     pub dtype: DType,
     /// Takes the logits that requests ask for; without one they stay in the activations until others take their place.
@@ -82,7 +82,7 @@ pub fn programs(
     let Placement {
         plan,
         stages,
-        ladders,
+        bucket_sizes,
         options,
         ..
     } = *placement;
@@ -94,7 +94,7 @@ pub fn programs(
     let kernels = Kernels::load(&library, &config, precision, &gpu.kernels)?;
     for bucket in StepKind::ALL
         .into_iter()
-        .flat_map(|kind| buckets(ladders, kind, options.max_seqs))
+        .flat_map(|kind| buckets(bucket_sizes, kind, options.max_seqs))
     {
         // Before any weight is read.
         kernels.variant(&config, bucket)?;
@@ -114,7 +114,7 @@ pub fn programs(
     let places = Arena::new(
         &config,
         ArenaShape {
-            rows: ladders.largest() as usize,
+            rows: bucket_sizes.largest() as usize,
             slots: options.max_seqs as usize,
             max_context: options.max_context as usize,
             operand: precision.compute,

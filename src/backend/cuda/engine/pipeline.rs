@@ -28,7 +28,7 @@ use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::pinned::Pinned;
 use crate::backend::{DeviceScheduler, SharedRegion};
 use crate::error::{Error, Result};
-use crate::plan::Ladders;
+use crate::plan::BucketSizes;
 use crate::sys::abi;
 use crate::telemetry::nvtx::{Category, Name, Span, range};
 use crate::telemetry::phases::{Phase, phase};
@@ -236,7 +236,7 @@ impl GpuPipeline {
         index: usize,
         rings: Address,
         blocks: Blocks,
-        (ladders, slots): (&Ladders, u32),
+        (bucket_sizes, slots): (&BucketSizes, u32),
     ) -> Result<Running> {
         let Stage {
             gpu,
@@ -251,7 +251,7 @@ impl GpuPipeline {
             step: blocks.stage.at(offset_of!(abi::tg_stage, step)),
             h: None,
         };
-        let steps = all_buckets(ladders, slots).map(|(_, bucket)| {
+        let steps = all_buckets(bucket_sizes, slots).map(|(_, bucket)| {
             let [first, mut last] = self.ends(index, bucket, &blocks)?;
             last.push(self.dispatcher(index, rings, &blocks, abi::TG_DISPATCH_BEHIND));
             let step = StepCapture {
@@ -277,7 +277,7 @@ impl GpuPipeline {
             stages: 1,
             ..Default::default()
         };
-        for ((column, bucket), copies) in all_buckets(ladders, slots).zip(&steps) {
+        for ((column, bucket), copies) in all_buckets(bucket_sizes, slots).zip(&steps) {
             for (copy, exec) in copies.iter().enumerate() {
                 table.step[copy][0][bucket.kind as usize][column] = exec.device_handle();
             }
@@ -311,7 +311,7 @@ impl DeviceScheduler for GpuPipeline {
         &mut self,
         state: &[u8],
         ring_bytes: usize,
-        ladders: &Ladders,
+        bucket_sizes: &BucketSizes,
         slots: u32,
     ) -> Result<Box<dyn SharedRegion>> {
         let hidden = self.stages[0].program.residual().map_or(0, |r| r.hidden);
@@ -326,7 +326,7 @@ impl DeviceScheduler for GpuPipeline {
             let ends = links.of(index, stop, self.spec.limit);
             let at = offset_of!(abi::tg_stage, links);
             blocks.stage.write(stream, at, bytes_of(&ends))?;
-            running.push(self.capture(index, rings.device(), blocks, (ladders, slots))?);
+            running.push(self.capture(index, rings.device(), blocks, (bucket_sizes, slots))?);
         }
         self.prepared = Some(Prepared {
             stages: running,

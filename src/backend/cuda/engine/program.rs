@@ -7,7 +7,7 @@ use crate::backend::cuda::families::{Bucket, StepAt};
 use crate::backend::cuda::tuning::variants::Variant;
 use crate::backend::timing::Part;
 use crate::error::Result;
-use crate::plan::{Ladders, StepKind};
+use crate::plan::{BucketSizes, StepKind};
 use crate::telemetry::nvtx::{Category, NAME_NODES, Name, mark};
 use crate::telemetry::phases::{Phase, phase};
 use cudarc::driver::CudaStream;
@@ -94,19 +94,26 @@ pub trait StepProgram: Send {
 }
 
 /// The buckets of one kind, in order: what `outcome.bucket` counts.
-pub fn buckets(ladders: &Ladders, kind: StepKind, slots: u32) -> impl Iterator<Item = Bucket> {
-    ladders.of(kind).iter().map(move |&rows| Bucket {
+pub fn buckets(
+    bucket_sizes: &BucketSizes,
+    kind: StepKind,
+    slots: u32,
+) -> impl Iterator<Item = Bucket> {
+    bucket_sizes.of(kind).iter().map(move |&rows| Bucket {
         kind,
         rows,
         sequences: slots.min(rows),
     })
 }
 
-/// The buckets of all kinds, in order, each with its place in its kind's ladder.
-pub fn all_buckets(ladders: &Ladders, slots: u32) -> impl Iterator<Item = (usize, Bucket)> {
+/// The buckets of all kinds, in order, each with its place among those of its kind.
+pub fn all_buckets(
+    bucket_sizes: &BucketSizes,
+    slots: u32,
+) -> impl Iterator<Item = (usize, Bucket)> {
     StepKind::ALL
         .into_iter()
-        .flat_map(move |kind| buckets(ladders, kind, slots).enumerate())
+        .flat_map(move |kind| buckets(bucket_sizes, kind, slots).enumerate())
 }
 
 /// A bucket's step as a graph, and what its capture took.

@@ -23,7 +23,7 @@ use crate::backend::cuda::families::Bucket;
 use crate::backend::device::CoreBytes;
 use crate::backend::{Claimer, DeviceScheduler, LaunchWay, QueueMemory, SharedRegion};
 use crate::error::{Error, Result};
-use crate::plan::Ladders;
+use crate::plan::BucketSizes;
 use crate::sys::abi;
 use crate::telemetry::phases::{Phase, phase};
 use cudarc::driver::{CudaContext, CudaStream};
@@ -131,14 +131,14 @@ impl GpuScheduler {
     }
 
     /// Every stage's step of every bucket.
-    fn parts(&self, ladders: &Ladders, slots: u32) -> Vec<Part> {
+    fn parts(&self, bucket_sizes: &BucketSizes, slots: u32) -> Vec<Part> {
         let stage = |stage| {
             let part = move |(column, bucket)| Part {
                 stage,
                 bucket,
                 column,
             };
-            all_buckets(ladders, slots).map(part)
+            all_buckets(bucket_sizes, slots).map(part)
         };
         (0..self.programs.len()).flat_map(stage).collect()
     }
@@ -214,12 +214,12 @@ impl GpuScheduler {
     pub fn capture_all(
         &self,
         core: CoreBytes,
-        ladders: &Ladders,
+        bucket_sizes: &BucketSizes,
         slots: u32,
         captures: &mut Captures,
     ) -> Result<()> {
         let blocks = Blocks::new(&self.context, core.state, core.rings)?;
-        for part in self.parts(ladders, slots) {
+        for part in self.parts(bucket_sizes, slots) {
             // SAFETY: the graph is never launched.
             let graph = unsafe { self.capture(&part, &blocks) }?;
             let stages = part.stage..part.stage + 1;
@@ -246,7 +246,7 @@ impl DeviceScheduler for GpuScheduler {
         &mut self,
         state: &[u8],
         ring_bytes: usize,
-        ladders: &Ladders,
+        bucket_sizes: &BucketSizes,
         slots: u32,
     ) -> Result<Box<dyn SharedRegion>> {
         let blocks = Blocks::new(&self.context, state.len(), ring_bytes)?;
@@ -254,7 +254,7 @@ impl DeviceScheduler for GpuScheduler {
         let nothing_begun = [0; size_of::<abi::tg_chain>()];
         blocks.chain.write(&self.stream, 0, &nothing_begun)?;
         let making = phase(Phase::Graphs);
-        let parts = self.parts(ladders, slots);
+        let parts = self.parts(bucket_sizes, slots);
         let steps = parts.iter().map(|part| {
             // SAFETY: all blocks, and the programs, live as long as the graphs made here: in `self`, which ends what
             // runs before it goes.

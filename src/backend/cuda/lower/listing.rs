@@ -47,7 +47,7 @@ impl<'a> Listing<'a> {
         let config = plan.config.clone();
         let kernels = Kernels::load(&Library::unloaded(gpu), &config, precision, choice)?;
         let shape = ArenaShape {
-            rows: plan.ladders.largest() as usize,
+            rows: plan.bucket_sizes.largest() as usize,
             slots: options.max_seqs as usize,
             max_context: options.max_context as usize,
             operand: precision.compute,

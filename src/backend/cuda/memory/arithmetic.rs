@@ -65,7 +65,7 @@ fn arena(plan: &Plan, precision: Precision, options: &EngineOptions) -> Arena {
     Arena::new(
         &plan.config,
         ArenaShape {
-            rows: plan.ladders.reachable(options).largest() as usize,
+            rows: plan.bucket_sizes.reachable(options).largest() as usize,
             slots: options.max_seqs as usize,
             max_context: options.max_context as usize,
             operand: precision.compute,
@@ -186,7 +186,7 @@ impl Sizing<'_> {
             return Ok(least);
         }
         let most = most_seqs(self.plan).min(jobs);
-        let buckets = self.plan.ladders.decode.iter().rev();
+        let buckets = self.plan.bucket_sizes.decode.iter().rev();
         for seqs in buckets.map(|&bucket| bucket.min(most)) {
             if seqs <= least {
                 break;

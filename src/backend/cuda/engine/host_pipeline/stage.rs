@@ -11,7 +11,7 @@ use crate::backend::cuda::engine::program::Residual;
 use crate::backend::cuda::engine::step_copy::step_copy_bytes;
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::error::Result;
-use crate::plan::{EngineOptions, Ladders};
+use crate::plan::{BucketSizes, EngineOptions};
 use cudarc::driver::{CudaEvent, CudaStream};
 use std::sync::Arc;
 
@@ -49,21 +49,21 @@ pub(super) fn step_bytes(options: &EngineOptions, hidden: usize) -> usize {
 }
 
 /// Bytes of the rows of the largest bucket, all of which kernels may write.
-fn row_bytes(ladders: &Ladders, hidden: usize) -> usize {
-    (ladders.largest() as usize).saturating_mul(hidden * size_of::<f32>())
+fn row_bytes(bucket_sizes: &BucketSizes, hidden: usize) -> usize {
+    (bucket_sizes.largest() as usize).saturating_mul(hidden * size_of::<f32>())
 }
 
 /// Bytes that each of so many stages takes on its GPU beside its part of the model, and pinned on the host, where rows go through it
 /// (`--handover host`). `hidden`: f32 of a row's residual stream.
 pub fn host_stage_bytes(
-    ladders: &Ladders,
+    bucket_sizes: &BucketSizes,
     options: &EngineOptions,
     hidden: usize,
     stages: usize,
 ) -> (usize, usize) {
     let places = places(options, stages);
     let tables = step_copy_bytes(options, places);
-    let rows = row_bytes(ladders, hidden).saturating_mul(places - 1);
+    let rows = row_bytes(bucket_sizes, hidden).saturating_mul(places - 1);
     let staged = step_bytes(options, hidden).saturating_mul(places);
     (tables.saturating_add(rows), tables.saturating_add(staged))
 }
@@ -75,7 +75,7 @@ impl Stage {
         stage: StageProgram,
         at: StagePlace,
         residual: Residual,
-        (ladders, options): (&Ladders, &EngineOptions),
+        (bucket_sizes, options): (&BucketSizes, &EngineOptions),
         spec: HostPipelineSpec,
     ) -> Result<Self> {
         let StageProgram { gpu, program } = stage;
@@ -84,7 +84,7 @@ impl Stage {
         let up = context.new_stream().map_err(refused)?;
         let (count, bytes) = (
             places(options, at.count),
-            row_bytes(ladders, residual.hidden),
+            row_bytes(bucket_sizes, residual.hidden),
         );
         // The program has the first place.
         let others = Buffer::named(context, "rows between stages", bytes * (count - 1))?;
@@ -101,7 +101,14 @@ impl Stage {
             of_every_kind: !spec.behind,
         };
         let launch = spec.launch;
-        let hosted = HostLaunched::over(context, program, at, (ladders, options), launch, places)?;
+        let hosted = HostLaunched::over(
+            context,
+            program,
+            at,
+            (bucket_sizes, options),
+            launch,
+            places,
+        )?;
         let event = || context.new_event(None).map_err(refused);
         let events = || (0..count).map(|_| event()).collect::<Result<Vec<_>>>();
         Ok(Self {

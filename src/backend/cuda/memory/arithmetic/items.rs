@@ -19,7 +19,10 @@ pub(super) fn items(
     why_step: &str,
 ) -> Vec<MemoryItem> {
     let config = &plan.config;
-    let (rows, slots) = (plan.ladders.reachable(options).largest(), options.max_seqs);
+    let (rows, slots) = (
+        plan.bucket_sizes.reachable(options).largest(),
+        options.max_seqs,
+    );
     let arena = arena(plan, precision, options);
     let state = StateLayout::new(config, range, options, precision.compute);
     let on = |place, name, bytes, arithmetic| MemoryItem {
