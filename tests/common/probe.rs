@@ -24,7 +24,7 @@ pub struct ProbeOptions {
     pub layers: u32,
     pub vocabulary: u32,
     /// With programmatic dependent launch.
-    pub early: bool,
+    pub pdl: bool,
     /// Steps whose descriptors' fingerprints are kept, the newest; 0 keeps none.
     pub log_entries: u32,
 }
@@ -75,7 +75,7 @@ pub struct ProbeLog {
     /// `[entries, 2]` u64: step, fingerprint
     memory: Arc<Buffer>,
     entries: u32,
-    early: bool,
+    pdl: bool,
 }
 
 impl ProbeStep {
@@ -115,7 +115,7 @@ impl ProbeStep {
             values: [words(slots)?, words(slots)?],
             orders,
         });
-        let log = ProbeLog::new(context, module, options.log_entries, options.early)?;
+        let log = ProbeLog::new(context, module, options.log_entries, options.pdl)?;
         let kernels = Kernels {
             write: module.kernel("tg_probe_write")?,
             read: module.kernel("tg_probe_read")?,
@@ -140,7 +140,7 @@ impl StepProgram for ProbeStep {
         let call = |kernel: &Kernel, blocks: u32, arguments: Vec<Argument>| KernelCall {
             kernel: kernel.clone(),
             launch: Launch {
-                early: self.options.early,
+                pdl: self.options.pdl,
                 ..Launch::blocks(blocks, THREADS)
             },
             arguments,
@@ -187,7 +187,7 @@ impl StepProgram for ProbeStep {
 }
 
 impl ProbeLog {
-    /// A log of the newest `entries` steps. `early`: the step's kernels are launched with programmatic dependent launch.
+    /// A log of the newest `entries` steps. `pdl`: the step's kernels are launched with programmatic dependent launch.
     ///
     /// # Errors
     /// [`tailgraph::Error::Memory`] where there is not enough; [`tailgraph::Error::Runtime`] for what the driver refuses.
@@ -195,13 +195,13 @@ impl ProbeLog {
         context: &Arc<CudaContext>,
         module: &Arc<Module>,
         entries: u32,
-        early: bool,
+        pdl: bool,
     ) -> Result<Self> {
         Ok(Self {
             kernel: module.kernel("tg_probe_log")?,
             memory: Arc::new(Buffer::new(context, 16 * entries as usize)?),
             entries,
-            early,
+            pdl,
         })
     }
 
@@ -225,7 +225,7 @@ impl StepProgram for ProbeLog {
         Ok(vec![KernelCall {
             kernel: self.kernel.clone(),
             launch: Launch {
-                early: self.early,
+                pdl: self.pdl,
                 ..Launch::blocks(1, THREADS)
             },
             arguments: vec![

@@ -1,4 +1,4 @@
-//! A whole layer and the head, launched one by one, launched early, and captured: the same bits.
+//! A whole layer and the head, launched one by one, launched with pdl, and captured: the same bits.
 
 use crate::common::random::Random;
 use crate::rig::{Rig, Step, config, encode, expert_matrix, operand};
@@ -213,7 +213,7 @@ impl Layer {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn eager_early_and_captured_launches_give_the_same_bits() {
+fn eager_pdl_and_captured_launches_give_the_same_bits() {
     let gpu = Gpu::new();
     let rig = Rig::new(&gpu, config(), operand(DType::BF16));
     let mut random = Random(61);
@@ -254,16 +254,16 @@ fn eager_early_and_captured_launches_give_the_same_bits() {
         logits.fill(&gpu.stream, 0xff).unwrap();
         (bytes, on_gpu.sampled(&gpu))
     };
-    queue.early = false;
+    queue.pdl = false;
     // SAFETY: the layer was made for this rig and step.
     unsafe { queue.run(|to| layer.lower(to)) };
     let eager = outcome();
     assert!(eager.1.iter().all(|s| s.token >= 0), "{:?}", eager.1);
 
-    queue.early = true;
+    queue.pdl = true;
     // SAFETY: as above.
     unsafe { queue.run(|to| layer.lower(to)) };
-    assert!(outcome() == eager, "launched early");
+    assert!(outcome() == eager, "launched with pdl");
 
     let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
     gpu.stream.begin_capture(mode).unwrap();

@@ -230,7 +230,7 @@ impl<'g> Rig<'g> {
 pub struct Enqueue<'a> {
     stream: &'a CudaStream,
     at: StepAt,
-    pub early: bool,
+    pub pdl: bool,
     empty: Lowering<'a>,
 }
 
@@ -244,7 +244,7 @@ impl<'a> Enqueue<'a> {
         Self {
             stream: &rig.gpu.stream,
             at,
-            early: true,
+            pdl: true,
             empty: Lowering::new(&rig.config, &rig.kernels, bucket, variant, at, true),
         }
     }
@@ -258,7 +258,7 @@ impl<'a> Enqueue<'a> {
             variant,
             ..
         } = self.empty;
-        Lowering::new(config, kernels, bucket, variant, self.at, self.early)
+        Lowering::new(config, kernels, bucket, variant, self.at, self.pdl)
     }
 
     /// The kernels of the calls that `make` makes, which are not launched.

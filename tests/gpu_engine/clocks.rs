@@ -109,7 +109,7 @@ fn stamps_time_a_chain_as_events_do() {
                     Argument::U32(layer),
                 ];
                 let launch = Launch {
-                    early: true,
+                    pdl: true,
                     ..Launch::blocks(1, MIX_THREADS)
                 };
                 // SAFETY: the arguments are the kernel's, over arrays that outlive the wait in `events_ns`.

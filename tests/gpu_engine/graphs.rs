@@ -13,7 +13,7 @@ use tailgraph::plan::StepKind;
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn a_step_lists_its_kernels_and_early_edges() {
+fn a_step_lists_its_kernels_and_pdl_edges() {
     let rig = Rig::new();
     let (programs, _) = rig.probe(&SETUP);
     let copy = StepCopy::new(&rig.context, &rig.stream, &SETUP.options, PLACES).unwrap();

@@ -70,7 +70,7 @@ pub const SETUP: Setup = Setup {
     probe: ProbeOptions {
         layers: 6,
         vocabulary: 997,
-        early: true,
+        pdl: true,
         log_entries: 1 << 15,
     },
     disturbance: None,
@@ -146,8 +146,8 @@ impl Rig {
                 .into_iter()
                 .map(|program| Box::new(program) as Box<dyn StepProgram>)
                 .collect();
-            let early = setup.probe.early;
-            let device = GpuScheduler::new(&self.context, &self.module, programs, early, way);
+            let pdl = setup.probe.pdl;
+            let device = GpuScheduler::new(&self.context, &self.module, programs, pdl, way);
             let device = Box::new(device.unwrap());
             let engine = SingleEngine::of(
                 Runs::Scheduler(device),

@@ -46,18 +46,18 @@ fn timed_engine(rig: &Rig, way: LaunchWay, setup: &Setup) -> (SingleEngine, Stam
         .into_iter()
         .map(|program| Box::new(program) as Box<dyn StepProgram>)
         .collect();
-    let (context, module, early) = (&rig.context, &rig.module, setup.probe.early);
+    let (context, module, pdl) = (&rig.context, &rig.module, setup.probe.pdl);
     let timed = stamped(
         context,
         module,
-        early,
+        pdl,
         programs,
         &bucket_sizes,
         options.max_seqs,
     );
     let (programs, clock) = timed.unwrap();
     if way.is_device() {
-        let device = GpuScheduler::new(context, module, programs, early, way).unwrap();
+        let device = GpuScheduler::new(context, module, programs, pdl, way).unwrap();
         let engine = SingleEngine::of(
             Runs::Scheduler(Box::new(device)),
             &bucket_sizes,

@@ -13,9 +13,9 @@ use tailgraph::runtime::{EndReason, Logits};
 #[ignore = "needs an NVIDIA GPU"]
 fn all_ways_give_the_same_stream_of_events() {
     let rig = Rig::new();
-    for early in [false, true] {
+    for pdl in [false, true] {
         let mut setup = SETUP;
-        setup.probe.early = early;
+        setup.probe.pdl = pdl;
         let requests = mixture(&mut Random(1), 300);
         let mut streams: Vec<(LaunchWay, Vec<Seen>, Vec<_>)> = vec![];
         for way in WAYS.into_iter().chain([LaunchWay::DeviceGraph]) {
@@ -64,10 +64,10 @@ fn all_ways_give_the_same_stream_of_events() {
             let differs = events.iter().zip(&streams[0].1).position(|(a, b)| a != b);
             assert_eq!(
                 differs, None,
-                "{way:?} early {early}: the first event that differs"
+                "{way:?} pdl {pdl}: the first event that differs"
             );
             assert_eq!(events.len(), streams[0].1.len());
-            assert_eq!(steps, &streams[0].2, "{way:?} early {early}: steps");
+            assert_eq!(steps, &streams[0].2, "{way:?} pdl {pdl}: steps");
         }
     }
 }

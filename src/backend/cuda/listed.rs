@@ -1,5 +1,4 @@
-//! What a GPU is given, as data that any build can show: calls of kernels, which are lowered for a GPU that need not be there, graphs
-//! captured of them, and links between GPUs.
+//! What a GPU is given, as data that any build can show: calls of kernels, graphs captured of them, and links between GPUs.
 
 use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::tuning::Variant;
@@ -40,7 +39,8 @@ pub struct Call {
     /// The matrices that it multiplies with; of experts the first one's.
     pub weights: Vec<Matrix>,
     /// May start before the call ahead has ended (programmatic dependent launch).
-    pub early: bool,
+    #[serde(rename = "early")]
+    pub pdl: bool,
 }
 
 /// The graph of one bucket, as a GPU was given it.
@@ -77,7 +77,7 @@ pub struct Edge {
     pub from: usize,
     pub to: usize,
     /// `to` may start before `from` has ended (programmatic dependent launch).
-    pub early: bool,
+    pub pdl: bool,
 }
 
 /// One node.
@@ -114,14 +114,15 @@ pub struct AlikeNodes<'a> {
     pub node: &'a CapturedNode,
     pub count: usize,
     /// How many of them may start before the one ahead ends.
-    pub early: usize,
+    #[serde(rename = "early")]
+    pub pdl: usize,
     /// The operations that they do or have a share in, each once, in order; `scheduler` is none of the plan's.
     pub operations: Vec<&'static str>,
 }
 
 impl CapturedGraph {
-    pub fn early_edges(&self) -> usize {
-        self.edges.iter().filter(|edge| edge.early).count()
+    pub fn pdl_edges(&self) -> usize {
+        self.edges.iter().filter(|edge| edge.pdl).count()
     }
 
     /// Nodes that do an operation or have a share in it.
@@ -138,12 +139,12 @@ impl CapturedGraph {
             let group = group.or_insert_with(|| AlikeNodes {
                 node,
                 count: 0,
-                early: 0,
+                pdl: 0,
                 operations: vec![],
             });
             group.count += 1;
             let mut edges = self.edges.iter();
-            group.early += usize::from(edges.any(|edge| edge.to == place && edge.early));
+            group.pdl += usize::from(edges.any(|edge| edge.to == place && edge.pdl));
             let operations = node.ops.iter().map(|op| op.kind.name());
             let scheduler = node.ops.is_empty().then_some("scheduler");
             for name in operations.chain(scheduler) {
@@ -166,8 +167,7 @@ pub struct Link {
     pub peer_access: bool,
     /// The rate of copies that the driver makes, one after the other.
     pub copy_bytes_per_s: Option<f64>,
-    /// From a store on `from` until `to` sees it, as half of a round trip of one word: in the memory of whoever waits for it, or
-    /// without peer access in pinned memory of the host. So steps go from stage to stage.
+    /// Half of a round trip of one word, in the memory of whoever waits for it, or without peer access in pinned memory of the host.
     pub store_us: Option<f64>,
     /// Why something was not measured.
     pub failures: Vec<String>,

@@ -281,7 +281,7 @@ impl<'a> Asked<'a> {
             captured: Captured {
                 nodes: graph.nodes.len(),
                 edges: graph.edges.len(),
-                early_edges: graph.early_edges(),
+                early_edges: graph.pdl_edges(),
                 dispatcher: graph.dispatcher,
                 copies: graph.copies,
                 capture_ms: ms(graph.capture),

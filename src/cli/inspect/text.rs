@@ -201,7 +201,7 @@ fn kernel_cells(kernel: &AlikeNodes) -> Vec<String> {
         ]
     });
     cells.extend(shape.unwrap_or_default());
-    cells.push(kernel.early.to_string());
+    cells.push(kernel.pdl.to_string());
     // A line has room for two.
     cells.push(match kernel.operations.as_slice() {
         [first, second, _, ..] => format!("{first}, {second}, ..."),
@@ -255,7 +255,7 @@ pub(super) fn calls(steps: &[StepCalls], out: &mut dyn Write) -> io::Result<()> 
                 call.threads.to_string(),
                 call.shared_bytes.to_string(),
                 call.cluster.to_string(),
-                if call.early { "yes" } else { "no" }.to_owned(),
+                if call.pdl { "yes" } else { "no" }.to_owned(),
             ]);
         }
         table.write("  ", out)?;

@@ -116,7 +116,7 @@ impl Drop for Memory {
 struct Closing {
     inner: Box<dyn StepProgram>,
     close: Kernel,
-    early: bool,
+    pdl: bool,
     memory: Arc<Memory>,
 }
 
@@ -126,7 +126,7 @@ impl StepProgram for Closing {
         calls.push(KernelCall {
             kernel: self.close.clone(),
             launch: Launch {
-                early: self.early,
+                pdl: self.pdl,
                 ..Launch::blocks(1, THREADS)
             },
             arguments: vec![
@@ -153,7 +153,7 @@ pub struct StampClock {
     read: u64,
 }
 
-/// `programs`, one after the other a step, as programs whose kernels leave stamps, and where these come out. `early`:
+/// `programs`, one after the other a step, as programs whose kernels leave stamps, and where these come out. `pdl`:
 /// kernels are launched with programmatic dependent launch. One such run at a time, of all that use the module.
 ///
 /// # Errors
@@ -161,7 +161,7 @@ pub struct StampClock {
 pub fn stamped(
     context: &Arc<CudaContext>,
     module: &Arc<Module>,
-    early: bool,
+    pdl: bool,
     mut programs: Vec<Box<dyn StepProgram>>,
     bucket_sizes: &BucketSizes,
     slots: u32,
@@ -185,7 +185,7 @@ pub fn stamped(
         programs.push(Box::new(Closing {
             inner,
             close: module.kernel("tg_stamps_close")?,
-            early,
+            pdl,
             memory: memory.clone(),
         }));
     }

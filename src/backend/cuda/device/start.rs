@@ -148,8 +148,8 @@ pub fn launched(
             Runs::Stages(vec![Box::new(stage)])
         }
         LaunchWay::DeviceGraph | LaunchWay::DeviceGraphTail => {
-            let early = gpu.overlaps_launches();
-            let scheduler = GpuScheduler::new(context, &gpu.module, programs, early, way)?;
+            let pdl = gpu.overlaps_launches();
+            let scheduler = GpuScheduler::new(context, &gpu.module, programs, pdl, way)?;
             Runs::Scheduler(Box::new(scheduler))
         }
     })
@@ -185,8 +185,8 @@ pub fn capture_all(
         }
         way @ (LaunchWay::DeviceGraph | LaunchWay::DeviceGraphTail) => {
             let programs = boxed(gpu, spec, &placement)?;
-            let early = gpu.overlaps_launches();
-            let scheduler = GpuScheduler::new(&gpu.context, &gpu.module, programs, early, way)?;
+            let pdl = gpu.overlaps_launches();
+            let scheduler = GpuScheduler::new(&gpu.context, &gpu.module, programs, pdl, way)?;
             let core = core(&bucket_sizes, &options, 1)?;
             scheduler.capture_all(core, &bucket_sizes, options.max_seqs, captures)
         }
@@ -211,11 +211,11 @@ fn timed_programs(
     bucket_sizes: &BucketSizes,
     options: &EngineOptions,
 ) -> Result<(Programs, Box<dyn StepClock>)> {
-    let (early, slots) = (gpu.overlaps_launches(), options.max_seqs);
+    let (pdl, slots) = (gpu.overlaps_launches(), options.max_seqs);
     let (programs, clock) = stamped(
         &gpu.context,
         &gpu.module,
-        early,
+        pdl,
         programs,
         bucket_sizes,
         slots,

@@ -255,7 +255,7 @@ impl Captured {
     /// # Errors
     /// [`Error::Runtime`] where the driver does not say, or names a node that the graph does not have.
     pub fn dependencies(&self) -> Result<Vec<Edge>> {
-        let early = sys::CUgraphDependencyType::CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC as u8;
+        let pdl = sys::CUgraphDependencyType::CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC as u8;
         let places: HashMap<_, _> = self.handles()?.into_iter().zip(0..).collect();
         let mut count = 0;
         let none = std::ptr::null_mut();
@@ -295,7 +295,7 @@ impl Captured {
                 Ok(Edge {
                     from: place(from)?,
                     to: place(to)?,
-                    early: data.type_ == early,
+                    pdl: data.type_ == pdl,
                 })
             })
             .collect()
@@ -308,8 +308,8 @@ impl Captured {
     /// Fails as [`Self::dependencies`] does.
     pub fn edges(&self) -> Result<(usize, usize)> {
         let edges = self.dependencies()?;
-        let early = edges.iter().filter(|edge| edge.early).count();
-        Ok((edges.len(), early))
+        let pdl = edges.iter().filter(|edge| edge.pdl).count();
+        Ok((edges.len(), pdl))
     }
 }
 

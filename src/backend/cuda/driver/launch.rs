@@ -33,7 +33,7 @@ pub struct Launch {
     pub cluster: u32,
     /// May start before the kernels ahead of it on the stream have ended (programmatic dependent launch).
     /// Every kernel here waits for them itself, before it touches what they write (kernels/common/pdl.cuh).
-    pub early: bool,
+    pub pdl: bool,
 }
 
 impl Launch {
@@ -44,7 +44,7 @@ impl Launch {
             threads,
             shared_bytes: 0,
             cluster: 1,
-            early: false,
+            pdl: false,
         }
     }
 
@@ -63,7 +63,7 @@ impl Launch {
             attributes[count] = attribute(id, value);
             count += 1;
         };
-        if self.early {
+        if self.pdl {
             ask(
                 Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
                 To {

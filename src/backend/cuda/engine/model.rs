@@ -32,7 +32,7 @@ struct Shared {
     /// Bytes of one layer's conv state.
     conv_bytes: usize,
     delivery: Option<Delivery>,
-    early: bool,
+    pdl: bool,
     _memory: Memory,
 }
 
@@ -158,7 +158,7 @@ pub fn programs(
         kernels,
         conv_bytes: layout.conv_bytes,
         delivery,
-        early: gpu.overlaps_launches(),
+        pdl: gpu.overlaps_launches(),
         _memory: Memory {
             _weights: weights,
             _arena: arena,
@@ -218,11 +218,11 @@ impl StepProgram for ModelProgram {
         let Shared {
             addresses,
             kernels,
-            early,
+            pdl,
             ..
         } = &*self.shared;
         let variant = self.chosen_variant(bucket)?;
-        let lowering = Lowering::new(&addresses.config, kernels, bucket, variant, at, *early);
+        let lowering = Lowering::new(&addresses.config, kernels, bucket, variant, at, *pdl);
         if at.h.is_none() {
             return lower(addresses, &self.ops, lowering);
         }

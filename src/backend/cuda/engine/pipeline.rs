@@ -186,7 +186,7 @@ impl GpuPipeline {
         KernelCall {
             kernel: kernel.clone(),
             launch: Launch {
-                early: self.stages[index].gpu.overlaps_launches(),
+                pdl: self.stages[index].gpu.overlaps_launches(),
                 ..launch
             },
             arguments,

@@ -178,7 +178,7 @@ pub unsafe fn capture_step(
 /// like: before they wait, they read what the step before has left, such as its keys and values (kernels/common/pdl.cuh).
 pub fn keep_behind_the_step_ahead(calls: &mut [KernelCall]) {
     if let Some(first) = calls.first_mut() {
-        first.launch.early = false;
+        first.launch.pdl = false;
     }
 }
 

@@ -43,7 +43,7 @@ pub struct GpuScheduler {
     programs: Vec<Box<dyn StepProgram>>,
     /// A step's graph is launched beside the one before, so it is another one.
     beside: bool,
-    early: bool,
+    pdl: bool,
     prepared: Option<Prepared>,
     launched: bool,
 }
@@ -67,7 +67,7 @@ struct Part {
 }
 
 impl GpuScheduler {
-    /// `programs`: one per stage, in order. `early`: kernels were launched with programmatic dependent launch, so the
+    /// `programs`: one per stage, in order. `pdl`: kernels were launched with programmatic dependent launch, so the
     /// dispatcher is too. `way`: one of the device's.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ impl GpuScheduler {
         context: &Arc<CudaContext>,
         module: &Arc<Module>,
         programs: Vec<Box<dyn StepProgram>>,
-        early: bool,
+        pdl: bool,
         way: LaunchWay,
     ) -> Result<Self> {
         let dispatch = match (way, programs.len()) {
@@ -108,7 +108,7 @@ impl GpuScheduler {
             begin_stage: module.kernel("tg_begin_stage")?,
             beside: way == LaunchWay::DeviceGraph && programs.len() == 1,
             programs,
-            early,
+            pdl,
             prepared: None,
             launched: false,
         })
@@ -116,7 +116,7 @@ impl GpuScheduler {
 
     fn launch_of(&self, threads: u32) -> Launch {
         Launch {
-            early: self.early,
+            pdl: self.pdl,
             ..Launch::blocks(1, threads)
         }
     }

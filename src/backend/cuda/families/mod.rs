@@ -73,7 +73,7 @@ pub struct Lowering<'a> {
     /// `tg_step *`: where the descriptor of the step to run lies whenever the kernels run.
     step: Address,
     /// Launch each kernel while the one before still runs (sm_90 and later overlap their edges).
-    early: bool,
+    pdl: bool,
     /// Where the step's query tiles are listed already: they are those of all layers.
     query_tiles: Option<Address>,
     /// Weights of the layer's experts that a dense product may ask for.
@@ -86,14 +86,14 @@ pub struct Lowering<'a> {
 }
 
 impl<'a> Lowering<'a> {
-    /// `early`: the GPU overlaps launches.
+    /// `pdl`: the GPU overlaps launches.
     pub fn new(
         config: &'a ModelConfig,
         kernels: &'a Kernels,
         bucket: Bucket,
         variant: Variant,
         at: StepAt,
-        early: bool,
+        pdl: bool,
     ) -> Self {
         Self {
             config,
@@ -102,7 +102,7 @@ impl<'a> Lowering<'a> {
             variant,
             state: at.state,
             step: at.step,
-            early,
+            pdl,
             query_tiles: None,
             ahead: None,
             prefetched: false,
@@ -134,7 +134,7 @@ impl<'a> Lowering<'a> {
             threads,
             shared_bytes,
             cluster: 1,
-            early: self.early,
+            pdl: self.pdl,
         };
         self.push(kernel, launch, arguments);
     }

@@ -341,7 +341,7 @@ impl<'a> Lowering<'a> {
             threads: abi::TG_PERSISTENT_THREADS,
             shared_bytes: tile.shared_bytes,
             cluster,
-            early: self.early,
+            pdl: self.pdl,
         };
         self.push(kernel, launch, arguments)
     }

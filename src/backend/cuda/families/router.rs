@@ -164,7 +164,7 @@ impl Lowering<'_> {
             threads: abi::TG_NORM_THREADS,
             shared_bytes: 0,
             cluster: blocks,
-            early: self.early,
+            pdl: self.pdl,
         };
         self.push(kernel, launch, arguments);
         self.with_weights([weights.gate]);
@@ -315,7 +315,7 @@ impl Lowering<'_> {
             threads: abi::TG_SORT_THREADS,
             shared_bytes: 0,
             cluster: blocks,
-            early: self.early,
+            pdl: self.pdl,
         };
         self.push(kernel, launch, arguments);
     }

@@ -215,7 +215,7 @@ impl<'a> Lowering<'a> {
             threads: tile.threads,
             shared_bytes: cut.shared_bytes,
             cluster: tile.mates,
-            early: self.early,
+            pdl: self.pdl,
         };
         self.push(kernel, launch, arguments);
         self.with_weights([product.w]);
@@ -327,7 +327,7 @@ impl<'a> Lowering<'a> {
             threads: tile.threads,
             shared_bytes: cut.shared_bytes,
             cluster,
-            early: self.early,
+            pdl: self.pdl,
         };
         self.push(kernel, launch, arguments);
     }

@@ -31,7 +31,7 @@ pub struct Listing<'a> {
     addresses: ModelAddresses,
     /// Slots.
     sequences: u32,
-    early: bool,
+    pdl: bool,
 }
 
 impl<'a> Listing<'a> {
@@ -73,7 +73,7 @@ impl<'a> Listing<'a> {
                 config,
             },
             sequences: options.max_seqs,
-            early: gpu.overlaps_launches(),
+            pdl: gpu.overlaps_launches(),
         })
     }
 
@@ -94,7 +94,7 @@ impl<'a> Listing<'a> {
             sequences: self.sequences.min(rows),
         };
         let variant = kernels.variant(&plan.config, bucket)?;
-        let to = Lowering::new(&plan.config, kernels, bucket, variant, STEP, self.early);
+        let to = Lowering::new(&plan.config, kernels, bucket, variant, STEP, self.pdl);
         let calls = lower(addresses, &plan.stages[stage].ops, to)?;
         calls.iter().try_for_each(KernelCall::check)?;
         Ok(StepCalls {
@@ -117,6 +117,6 @@ fn shown(call: &KernelCall) -> Call {
         shared_bytes: launch.shared_bytes,
         cluster: launch.cluster,
         weights: call.weights.clone(),
-        early: launch.early,
+        pdl: launch.pdl,
     }
 }
