@@ -19,7 +19,7 @@ const FIRST_SKINNY: Products = Products::Skinny { stages: 4 };
 const FIRST_GROUPED: Experts = Experts::Grouped(Grouped {
     tile_rows: 32,
     stages: 6,
-    guess: false,
+    predict: false,
     prefetch_mib: 0,
 });
 /// Rings that are measured.
@@ -140,7 +140,7 @@ pub fn refined(current: Variant, around: &[Variant]) -> Vec<Variant> {
         for stages in GROUPED_STAGES {
             add(&|grouped| grouped.stages = stages);
         }
-        add(&|grouped| grouped.guess = !grouped.guess);
+        add(&|grouped| grouped.predict = !grouped.predict);
         if matches!(products, Products::SwapAb | Products::Persistent) {
             for prefetch_mib in PREFETCH_MIB {
                 add(&|grouped| grouped.prefetch_mib = prefetch_mib);
@@ -165,7 +165,7 @@ mod tests {
         Grouped {
             tile_rows,
             stages: 5,
-            guess: false,
+            predict: false,
             prefetch_mib: 0,
         }
     }
@@ -281,7 +281,7 @@ mod tests {
             Experts::Grouped(shape) if variant.products == Products::SwapAb => {
                 u32::from(shape.tile_rows != at.tile_rows)
                     + u32::from(shape.stages != at.stages)
-                    + u32::from(shape.guess != at.guess)
+                    + u32::from(shape.predict != at.predict)
                     + u32::from(shape.prefetch_mib != at.prefetch_mib)
             }
             _ => panic!("{variant:?}"),

@@ -177,8 +177,8 @@ impl Layer {
             norm: self.norms[1],
             gate: self.gate,
             bias: 0,
-            // Nobody guesses here.
-            guess: 0,
+            // Nobody predicts here.
+            predictor: 0,
         };
         to.router(&self.routing, self.x, self.h, &router, pairs);
         let rows = ExpertRows {

@@ -39,7 +39,7 @@ fn mixtures_are_those_of_f64() {
 }
 
 /// The kernel for wide steps against those for any number, which the test above holds to f64 where that serves none: rings
-/// that go round, ragged columns, outputs and rows, experts of several tiles and without any, guesses; and tiles of every size
+/// that go round, ragged columns, outputs and rows, experts of several tiles and without any, predictions; and tiles of every size
 /// and rings of every length to the same bits.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
@@ -231,7 +231,7 @@ fn ragged_grouped_steps_are_those_of_f64() {
             case.by = Some(Experts::Grouped(Grouped {
                 tile_rows,
                 stages: 5,
-                guess: true,
+                predict: true,
                 prefetch_mib: 0,
             }));
             let h = case.run(&rig, bucket);
@@ -267,16 +267,16 @@ fn ragged_persistent_steps_are_those_of_f64() {
     }
 }
 
-/// The shortest and the longest rings of tiles of every size, with and without guesses.
+/// The shortest and the longest rings of tiles of every size, with and without predictions.
 fn grouped_shapes(rig: &Rig, bucket: usize) -> Vec<Grouped> {
     let mut shapes = Vec::new();
     for tile_rows in GROUPED_TILE_ROWS {
-        for guess in [false, true] {
+        for predict in [false, true] {
             let variant = |stages| {
                 of_products(Experts::Grouped(Grouped {
                     tile_rows,
                     stages,
-                    guess,
+                    predict,
                     prefetch_mib: 0,
                 }))
             };
@@ -300,7 +300,7 @@ fn grouped_shapes(rig: &Rig, bucket: usize) -> Vec<Grouped> {
     shapes
 }
 
-/// All but 16 SMs are held by others until long after the blocks on these have done what there is to do: the guesses of all
+/// All but 16 SMs are held by others until long after the blocks on these have done what there is to do: the predictions of all
 /// other blocks too, and to the same bits.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
@@ -326,7 +326,7 @@ fn grouped_steps_do_not_wait_for_blocks_that_have_no_room() {
             case.by = Some(Experts::Grouped(Grouped {
                 tile_rows,
                 stages: 6,
-                guess: true,
+                predict: true,
                 prefetch_mib: 0,
             }));
             let alone = case.run(&rig, rows);

@@ -303,7 +303,7 @@ pub fn grouped(tile_rows: u32) -> Experts {
     Experts::Grouped(Grouped {
         tile_rows,
         stages: 6,
-        guess: false,
+        predict: false,
         prefetch_mib: 0,
     })
 }

@@ -69,8 +69,8 @@ impl RouterCase {
             norm: norm.at(0),
             gate: matrix(&gate, WeightFormat::F32, shape),
             bias,
-            // Nobody guesses here.
-            guess: 0,
+            // Nobody predicts here.
+            predictor: 0,
         };
         let row_bytes = self.config.hidden_size * dtype.bytes();
         let [x, alone] = [(); 2].map(|()| gpu.poisoned(bucket * row_bytes));

@@ -2,8 +2,8 @@
 //! same input, over random shapes.
 
 mod fused;
-mod guess;
 mod layer;
+mod prediction;
 
 use self::layer::{Input, Layer, SHAPES, SLOTS, Shape, WIDE, qkv_outputs};
 use crate::common::random::Random;
@@ -12,7 +12,7 @@ use crate::routing::RoutingOnGpu;
 use crate::support::Gpu;
 use tailgraph::backend::cuda::families::experts::ExpertRows;
 use tailgraph::backend::cuda::families::head::LogitsPart;
-use tailgraph::backend::cuda::families::skinny::{Guess, Residual};
+use tailgraph::backend::cuda::families::skinny::{Prediction, Residual};
 use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
 use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::memory::arena::best_words;
@@ -76,7 +76,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
     let xs = [(); 2].map(|()| operand(hidden));
     let (router, experts) = (layer.router(), layer.expert_weights());
     let parts = routing.addresses();
-    let guess = Guess::of(&queue, skinny, 3, hidden as u32, &parts, &router, None);
+    let prediction = Prediction::of(&queue, skinny, 3, hidden as u32, &parts, &router, None);
     // SAFETY: every array has the shape that its operation asks for.
     unsafe {
         queue.run(|to| {
@@ -85,7 +85,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
                 &conv(&xs[0], &states[0]),
                 &conv_in,
                 h0.at(0),
-                guess.as_ref(),
+                prediction.as_ref(),
             )
         });
         queue.run(|to| to.norm(normed.at(0), h0.at(0), layer.norm.at(0)));
@@ -117,7 +117,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
                 hs[0].at(0),
                 (&parts, &router),
                 &experts,
-                guess.as_ref(),
+                prediction.as_ref(),
             )
         });
         queue.run(|to| to.skinny_down(skinny, hs[0].at(0), y.at(0), &parts, &experts));

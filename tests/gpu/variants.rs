@@ -20,16 +20,16 @@ const DTYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 const ROWS: u32 = 8;
 
 fn every() -> Vec<Variant> {
-    let guessing = Experts::Grouped(Grouped {
+    let predicting = Experts::Grouped(Grouped {
         tile_rows: 8,
         stages: 8,
-        guess: true,
+        predict: true,
         prefetch_mib: 0,
     });
     let prefetching = Experts::Grouped(Grouped {
         tile_rows: 16,
         stages: 6,
-        guess: true,
+        predict: true,
         prefetch_mib: 1,
     });
     let of = |products, experts| Variant { products, experts };
@@ -39,10 +39,10 @@ fn every() -> Vec<Variant> {
         of(SKINNY, Experts::Fused),
         of(Products::Skinny { stages: 5 }, Experts::Fused),
         of(SKINNY, grouped(16)),
-        of(SKINNY, guessing),
+        of(SKINNY, predicting),
         of(SKINNY, Experts::Tiled),
         of(Products::SwapAb, grouped(8)),
-        of(Products::SwapAb, guessing),
+        of(Products::SwapAb, predicting),
         of(Products::SwapAb, prefetching),
         of(Products::SwapAb, Experts::Tiled),
         of(Products::Persistent, grouped(16)),

@@ -80,7 +80,7 @@ fn what_is_written_is_read_again() {
         experts: Experts::Grouped(Grouped {
             tile_rows: 8,
             stages: 12,
-            guess: false,
+            predict: false,
             prefetch_mib: 0,
         }),
     };
@@ -89,7 +89,7 @@ fn what_is_written_is_read_again() {
         experts: Experts::Grouped(Grouped {
             tile_rows: 64,
             stages: 6,
-            guess: true,
+            predict: true,
             prefetch_mib: 16,
         }),
     };

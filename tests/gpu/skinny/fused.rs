@@ -6,7 +6,7 @@ use crate::common::random::Random;
 use crate::rig::{Rig, TYPES, assert_same_bits};
 use crate::routing::RoutingOnGpu;
 use crate::support::{Gpu, Holder};
-use tailgraph::backend::cuda::families::skinny::Guess;
+use tailgraph::backend::cuda::families::skinny::Prediction;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::backend::cuda::tuning::variants::{Experts, Products, Variant};
 use tailgraph::model::DType;
@@ -22,7 +22,7 @@ struct Left {
     experts: Vec<u32>,
 }
 
-/// A layer's first kernels, then its experts as `variant` says. The guess is made from `seen`, which is not always h; `around` comes
+/// A layer's first kernels, then its experts as `variant` says. The prediction is made from `seen`, which is not always h; `around` comes
 /// before the experts' kernels, when all before them have ended, and what it returns right behind them.
 fn run<'a>(
     rig: &Rig,
@@ -42,11 +42,11 @@ fn run<'a>(
     let (router, experts) = (layer.router(), layer.expert_weights());
     let y = gpu.put(&vec![0; shape.top_k * inner * types.compute.bytes()]);
     let handed = (variant.experts == Experts::Fused).then(|| (y.at(0), y.bytes() as u32));
-    let guess = Guess::of(&queue, skinny, 3, hidden as u32, &parts, &router, handed);
-    let guess = guess.expect("any GPU has room for a few blocks");
+    let prediction = Prediction::of(&queue, skinny, 3, hidden as u32, &parts, &router, handed);
+    let prediction = prediction.expect("any GPU has room for a few blocks");
     let x = gpu.poisoned(hidden * types.compute.bytes());
     let seen = gpu.values(DType::F32, seen);
-    layer.begin(&queue, gpu, input, (&x, &seen), Some(&guess));
+    layer.begin(&queue, gpu, input, (&x, &seen), Some(&prediction));
     let h = gpu.values(DType::F32, &input.h);
     layer.begin(&queue, gpu, input, (&x, &h), None);
     let out = layer.out(&x);
@@ -60,9 +60,11 @@ fn run<'a>(
     // SAFETY: as above.
     unsafe {
         queue.run(|to| match variant.experts {
-            Experts::Fused => to.skinny_fused_experts(skinny, h_at, choosing, &experts, &guess),
+            Experts::Fused => {
+                to.skinny_fused_experts(skinny, h_at, choosing, &experts, &prediction)
+            }
             _ => {
-                to.skinny_expert_gate_up(skinny, y, h_at, choosing, &experts, Some(&guess));
+                to.skinny_expert_gate_up(skinny, y, h_at, choosing, &experts, Some(&prediction));
                 to.skinny_down(skinny, h_at, y, &parts, &experts);
             }
         });
@@ -96,7 +98,7 @@ fn assert_same(what: &str, found: &Left, expected: &Left) {
     assert_same_bits(&format!("{what}: h"), &found.h, &expected.h);
 }
 
-/// With a guess that is right and one that is wrong, less than a tile a block and several, and stages of down that are wider than
+/// With a prediction that is right and one that is wrong, less than a tile a block and several, and stages of down that are wider than
 /// those of gate and up.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
@@ -117,7 +119,7 @@ fn leave_the_bits_of_two_kernels(shapes: &[Shape]) {
     let mut random = Random(74);
     for types in TYPES {
         for &shape in shapes.iter().filter(|shape| {
-            // f32 has no such kernels of many experts, and beside more than 128 tiles there is no room for blocks that guess.
+            // f32 has no such kernels of many experts, and beside more than 128 tiles there is no room for blocks that predict.
             shape.experts <= 32 || types.compute != DType::F32 && shape.hidden <= 2048
         }) {
             let rig = Rig::new(&gpu, shape.config(), types);

@@ -6,8 +6,8 @@ use crate::support::Gpu;
 use tailgraph::backend::cuda::families::conv::ShortConv;
 use tailgraph::backend::cuda::families::experts::ExpertWeights;
 use tailgraph::backend::cuda::families::packed;
-use tailgraph::backend::cuda::families::router::{RouterWeights, guesses_by_copy};
-use tailgraph::backend::cuda::families::skinny::{ConvIn, Guess, Residual};
+use tailgraph::backend::cuda::families::router::{RouterWeights, predicts_by_copy};
+use tailgraph::backend::cuda::families::skinny::{ConvIn, Prediction, Residual};
 use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::model::{DType, ModelConfig, WeightFormat};
@@ -96,8 +96,8 @@ pub struct Layer {
     pub out_proj: Buffer,
     pub out_bias: Option<Buffer>,
     pub router: Buffer,
-    /// [`RouterWeights::guess`]
-    pub guess: Option<Buffer>,
+    /// [`RouterWeights::predictor`]
+    pub predictor: Option<Buffer>,
     pub expert_bias: Buffer,
     /// Matrices of each expert: `[M, H]` twice, then `[H, M]`, packed.
     pub experts: [Buffer; 3],
@@ -149,7 +149,7 @@ impl Layer {
             weights,
             norm,
             ffn_norm: gpu.values(DType::F32, &ffn_norm),
-            guess: guesses_by_copy(all).then(|| gpu.values(DType::BF16, &weighed)),
+            predictor: predicts_by_copy(all).then(|| gpu.values(DType::BF16, &weighed)),
             in_proj: matrix(random, 3 * hidden, hidden),
             in_bias: bias(random, 3 * hidden),
             taps: vector(random, hidden * shape.taps, 1.0),
@@ -182,7 +182,10 @@ impl Layer {
                 [self.shape.experts, self.shape.hidden],
             ),
             bias: self.expert_bias.at(0),
-            guess: self.guess.as_ref().map_or(0, |guess| guess.at(0)),
+            predictor: self
+                .predictor
+                .as_ref()
+                .map_or(0, |predictor| predictor.at(0)),
         }
     }
 
@@ -230,21 +233,21 @@ impl Layer {
         ]
     }
 
-    /// The layer's first kernel, whole: `x` of `h`, and a guess.
+    /// The layer's first kernel, whole: `x` of `h`, and a prediction.
     pub fn begin(
         &self,
         queue: &Enqueue<'_>,
         gpu: &Gpu,
         input: &Input,
         (x, h): (&Buffer, &Buffer),
-        guess: Option<&Guess>,
+        prediction: Option<&Prediction>,
     ) {
         let skinny = queue.skinny().expect("they are loaded");
         let state = gpu.values(queue.kernels.precision.compute, &input.state);
         let conv = self.short_conv(x, 0, &state);
         // SAFETY: every array has the shape that its operation asks for.
         unsafe {
-            queue.run(|to| to.skinny_conv(skinny, &conv, &self.conv_in(), h.at(0), guess));
+            queue.run(|to| to.skinny_conv(skinny, &conv, &self.conv_in(), h.at(0), prediction));
         }
         gpu.stream.synchronize().unwrap();
     }

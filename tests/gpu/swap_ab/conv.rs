@@ -43,7 +43,7 @@ fn weights_that_are_prefetched_change_nothing() {
                         experts: Experts::Grouped(Grouped {
                             tile_rows: 16,
                             stages: 6,
-                            guess: true,
+                            predict: true,
                             prefetch_mib,
                         }),
                     };

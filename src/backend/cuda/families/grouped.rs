@@ -28,7 +28,7 @@ const OUTPUTS: u32 = abi::TG_GROUPED_OUTPUTS;
 /// they have less to load, and wait longer for the router.
 const FEW_LOADERS_ROWS: u32 = 16;
 const MOST_TILES: u32 = abi::TG_GROUPED_MOST_TILES;
-/// Chunks of a guess that come to the second-level cache while those before them fill the ring, where nothing has brought them
+/// Chunks of a prediction that come to the second-level cache while those before them fill the ring, where nothing has brought them
 /// there before (families/prefetch.rs). Measured: profiles/log/many-rows.md, "Room beside each other".
 const SOON_CHUNKS: u32 = 8;
 
@@ -257,7 +257,7 @@ impl<'a> Lowering<'a> {
             step: self.step,
             experts,
             k: top_k,
-            guesses: shape.guess.into(),
+            guesses: shape.predict.into(),
             soon: if std::mem::take(&mut self.prefetched) {
                 0
             } else {
@@ -309,7 +309,7 @@ mod tests {
         Shape {
             tile_rows,
             stages,
-            guess: true,
+            predict: true,
             prefetch_mib: 0,
         }
     }

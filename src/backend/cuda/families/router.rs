@@ -22,12 +22,12 @@ const ROUTE_CLUSTERS: u32 = 16;
 /// Clusters of many rows that have room at once; with more, each would read the gate for fewer rows.
 const ROUTE_MANY_CLUSTERS: u32 = 32;
 
-/// Whether blocks that guess about so many experts read a copy of the router (kernels/skinny/guess.cuh says why).
-pub fn guesses_by_copy(experts: usize) -> bool {
+/// Whether blocks that predict for so many experts read a copy of the router (kernels/skinny/guess.cuh says why).
+pub fn predicts_by_copy(experts: usize) -> bool {
     expert_words(experts) > 1
 }
 
-/// What the router reads, all f32, and what guesses read in its place.
+/// What the router reads, all f32, and what predictions read in its place.
 #[derive(Debug, Clone, Copy)]
 pub struct RouterWeights {
     /// `[H]`: the FFN norm's.
@@ -36,9 +36,9 @@ pub struct RouterWeights {
     pub gate: Matrix,
     /// `[E]`, or 0.
     pub bias: Address,
-    /// bf16 `[E, H]`, `gate` times `norm`: for blocks that guess alone, which no result depends on. 0 where they read `gate`
-    /// ([`guesses_by_copy`]).
-    pub guess: Address,
+    /// bf16 `[E, H]`, `gate` times `norm`: for blocks that predict alone, which no result depends on. 0 where they read `gate`
+    /// ([`predicts_by_copy`]).
+    pub predictor: Address,
 }
 
 /// Dynamic shared memory of a router block: its rows, normed, their scores and what orders those.

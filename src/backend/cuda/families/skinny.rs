@@ -18,7 +18,7 @@
 mod launch;
 mod sizing;
 
-pub use launch::{ConvIn, Guess, Residual};
+pub use launch::{ConvIn, Prediction, Residual};
 
 use super::Lowering;
 use super::experts::instance;
@@ -59,7 +59,7 @@ struct Family {
 }
 
 impl Family {
-    /// The kernels of `suffix` for experts of so many words of bits. Those that guess have one instance for all models of more than
+    /// The kernels of `suffix` for experts of so many words of bits. Those that predict have one instance for all models of more than
     /// one word, and a dense feed-forward has no experts.
     fn load(
         library: &Library,
@@ -75,12 +75,12 @@ impl Family {
             Ok::<_, crate::error::Error>(kernel)
         };
         let [.., most] = EXPERT_WORDS;
-        let guessing = if words == 1 { 1 } else { most };
+        let predicting = if words == 1 { 1 } else { most };
         let held_out = kernel("held_out", words)?;
         held_out.prefer_shared(HELD_OUT_SHARED_PERCENT)?;
         Ok(Self {
-            conv: kernel("conv", guessing)?,
-            project: kernel("project", guessing)?,
+            conv: kernel("conv", predicting)?,
+            project: kernel("project", predicting)?,
             gate_up: kernel("gate_up", 1)?,
             expert_gate_up: kernel("expert_gate_up", words)?,
             out: kernel("out", words)?,

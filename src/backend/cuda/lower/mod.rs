@@ -177,7 +177,7 @@ impl ModelAddresses {
             norm: of(OpKind::FfnNorm).first()?.address,
             gate,
             bias: of(OpKind::Router).get(1).map_or(0, |bias| bias.address),
-            guess: op.layer.map_or(0, |layer| self.weights.guesses[layer]),
+            predictor: op.layer.map_or(0, |layer| self.weights.predictors[layer]),
         })
     }
 

@@ -5,7 +5,7 @@ use super::{ModelAddresses, misplaced};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::families::Lowering;
 use crate::backend::cuda::families::router::RouterWeights;
-use crate::backend::cuda::families::skinny::{ConvIn, Guess, Residual, Skinny};
+use crate::backend::cuda::families::skinny::{ConvIn, Prediction, Residual, Skinny};
 use crate::backend::cuda::tuning::variants::Experts;
 use crate::error::Result;
 use crate::model::LayerType;
@@ -17,7 +17,7 @@ struct Served<'m> {
     /// Where the experts are these kernels' too.
     chooses: Option<RouterWeights>,
     /// The same for the layer's first kernel and for gate and up.
-    guess: Option<Guess>,
+    prediction: Option<Prediction>,
 }
 
 impl<'m> Served<'m> {
@@ -39,14 +39,14 @@ impl<'m> Served<'m> {
             let bytes = values * to.kernels.precision.compute.bytes();
             (model.at(model.places.handed), bytes as u32)
         });
-        let guess = chooses.as_ref().and_then(|router| {
+        let prediction = chooses.as_ref().and_then(|router| {
             let routing = model.routing();
-            Guess::of(to, skinny, layer, outputs as u32, &routing, router, handed)
+            Prediction::of(to, skinny, layer, outputs as u32, &routing, router, handed)
         });
         Ok(Self {
             skinny,
             chooses,
-            guess,
+            prediction,
         })
     }
 }
@@ -70,8 +70,8 @@ pub(super) fn conv_in(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op])
         bias,
     };
     let conv = short_conv_of(model, &ops[2])?;
-    let guess = served.guess.as_ref();
-    to.skinny_conv(served.skinny, &conv, &weights, model.h(), guess);
+    let prediction = served.prediction.as_ref();
+    to.skinny_conv(served.skinny, &conv, &weights, model.h(), prediction);
     Ok(())
 }
 
@@ -79,8 +79,8 @@ pub(super) fn qkv(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> 
     let served = Served::of(model, to, &ops[0])?;
     let (w, _) = model.matrix(&ops[1])?;
     let norm = model.vector(&ops[0])?;
-    let guess = served.guess.as_ref();
-    to.skinny_project(served.skinny, model.wide(), model.h(), norm, &w, guess);
+    let prediction = served.prediction.as_ref();
+    to.skinny_project(served.skinny, model.wide(), model.h(), norm, &w, prediction);
     Ok(())
 }
 
@@ -106,12 +106,14 @@ pub(super) fn dense_down(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[O
 
 /// Gate and up, which end the router, then down.
 pub(super) fn experts(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
-    let Served { skinny, guess, .. } = Served::of(model, to, &ops[0])?;
+    let Served {
+        skinny, prediction, ..
+    } = Served::of(model, to, &ops[0])?;
     let (router, experts) = model.mixture(&ops[1])?;
     let (h, y, routing) = (model.h(), model.wide(), model.routing());
     to.doing(&ops[..3]);
     let choosing = (&routing, &router);
-    to.skinny_expert_gate_up(skinny, y, h, choosing, &experts, guess.as_ref());
+    to.skinny_expert_gate_up(skinny, y, h, choosing, &experts, prediction.as_ref());
     to.doing(&ops[3..]);
     to.skinny_down(skinny, h, y, &routing, &experts);
     Ok(())
@@ -123,11 +125,13 @@ pub(super) fn fused_experts(
     to: &mut Lowering<'_>,
     ops: &[Op],
 ) -> Result<()> {
-    let Served { skinny, guess, .. } = Served::of(model, to, &ops[0])?;
+    let Served {
+        skinny, prediction, ..
+    } = Served::of(model, to, &ops[0])?;
     let (router, experts) = model.mixture(&ops[1])?;
     let routing = model.routing();
-    let guess = guess.ok_or_else(|| misplaced(&ops[1]))?;
+    let prediction = prediction.ok_or_else(|| misplaced(&ops[1]))?;
     let choosing = (&routing, &router);
-    to.skinny_fused_experts(skinny, model.h(), choosing, &experts, &guess);
+    to.skinny_fused_experts(skinny, model.h(), choosing, &experts, &prediction);
     Ok(())
 }

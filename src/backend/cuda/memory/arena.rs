@@ -47,7 +47,7 @@ pub struct Arena {
     pub expert_weights: usize,
     /// f32 `[R, E]`
     pub expert_scores: usize,
-    /// For up to [`SKINNY_ROWS`] rows: u64 `[`[`skinny_told`]`]`, their experts, chosen and guessed; f32
+    /// For up to [`SKINNY_ROWS`] rows: u64 `[`[`skinny_told`]`]`, their experts, chosen and predicted; f32
     /// `[R, H / SKINNY_OUTPUTS, `[`skinny_experts`]` + 1]`, scores in parts, and squares.
     pub expert_score_parts: usize,
     /// `[FUSED_ROWS K, M]`, operand type: what the blocks of fused experts hand to each other.

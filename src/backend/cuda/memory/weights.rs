@@ -21,7 +21,7 @@ pub struct WeightAddresses {
     /// What each operation reads, in the order of its declaration; where there is one for each expert, the first one's.
     pub read: Weights<Matrix>,
     /// bf16 `[E, H]` of each layer, the router times the layer's `ffn_norm`; 0 where nobody reads it.
-    pub guesses: Vec<Address>,
+    pub predictors: Vec<Address>,
     /// f32 `[head_dim / 2]`
     pub inverse_frequencies: Address,
 }

@@ -53,7 +53,7 @@ pub fn skinny_experts(words: u32) -> usize {
 }
 
 /// Words of bits that there is room for before these scores (`skinny_room` of kernels/skinny/choice.cuh): with more than one the
-/// most there are, so that those that guess need one instance for all of them.
+/// most there are, so that those that predict need one instance for all of them.
 pub fn skinny_room(words: u32) -> usize {
     if words == 1 {
         1
@@ -62,8 +62,8 @@ pub fn skinny_room(words: u32) -> usize {
     }
 }
 
-/// Experts that a block guesses about.
-pub fn skinny_guess_experts(words: u32) -> usize {
+/// Experts that a block predicts for.
+pub fn skinny_predicted_experts(words: u32) -> usize {
     let experts = if words == 1 {
         abi::TG_SKINNY_GUESS_EXPERTS
     } else {
@@ -72,9 +72,9 @@ pub fn skinny_guess_experts(words: u32) -> usize {
     experts as usize
 }
 
-/// Words of 64 bits before the scores: the experts that rows have chosen, then those that are guessed.
+/// Words of 64 bits before the scores: the experts that rows have chosen, then those that are predicted.
 pub fn skinny_told(words: u32) -> usize {
     let room = skinny_room(words);
-    let guessed = room * WORD_EXPERTS / skinny_guess_experts(words);
-    room * SKINNY_ROWS + abi::TG_SKINNY_GUESS_BEST as usize * guessed
+    let predicted = room * WORD_EXPERTS / skinny_predicted_experts(words);
+    room * SKINNY_ROWS + abi::TG_SKINNY_GUESS_BEST as usize * predicted
 }

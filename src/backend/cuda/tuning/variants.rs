@@ -142,8 +142,8 @@ pub struct Grouped {
     pub tile_rows: u32,
     /// Stages of the ring.
     pub stages: u32,
-    /// Blocks guess which expert they will be given, and ask for its weights before the router has chosen.
-    pub guess: bool,
+    /// Blocks predict which expert they will be given, and load its weights before the router has chosen.
+    pub predict: bool,
     /// How much of the gates, and as much of the ups, of all experts is prefetched into L2 while a conv layer's in-projection by
     /// the swap-AB kernels multiplies, or a layer's out-projection by the persistent ones, in MiB; nothing beside other products.
     pub prefetch_mib: u32,
@@ -305,7 +305,7 @@ impl fmt::Display for Experts {
             Self::Fused => write!(out, "fused"),
             Self::Persistent => write!(out, "persistent"),
             Self::Grouped(grouped) => {
-                let guess = if grouped.guess { ", guess" } else { "" };
+                let guess = if grouped.predict { ", guess" } else { "" };
                 let prefetch = match grouped.prefetch_mib {
                     0 => String::new(),
                     mib => format!(", {mib} MiB prefetched"),

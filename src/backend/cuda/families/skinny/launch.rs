@@ -1,8 +1,8 @@
 //! The launches of the skinny kernels.
 
-mod guess;
+mod prediction;
 
-pub use guess::Guess;
+pub use prediction::Prediction;
 
 use super::super::Lowering;
 use super::super::conv::ShortConv;
@@ -75,7 +75,7 @@ impl Lowering<'_> {
         self.with_weights(weights);
     }
 
-    /// x = C * conv(B * X) of (B, C, X) = in_proj(rmsnorm(h)); the state moves on. `conv.bcx` is not used. May leave a `guess`.
+    /// x = C * conv(B * X) of (B, C, X) = in_proj(rmsnorm(h)); the state moves on. `conv.bcx` is not used. May leave a `prediction`.
     /// Shapes as [`ShortConv`] and [`ConvIn`] say, h f32 `[R, H]`.
     pub fn skinny_conv(
         &mut self,
@@ -83,7 +83,7 @@ impl Lowering<'_> {
         conv: &ShortConv,
         weights: &ConvIn,
         h: Address,
-        guess: Option<&Guess>,
+        prediction: Option<&Prediction>,
     ) {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let ring = self.skinny_normed(skinny, None);
@@ -98,7 +98,7 @@ impl Lowering<'_> {
             taps_bias: conv.bias,
             state: self.state,
             step: self.step,
-            guess: Guess::args(guess, self.config.num_experts as u32),
+            guess: Prediction::args(prediction, self.config.num_experts as u32),
             hidden,
             length: self.config.conv_l_cache as u32,
             bucket: rows,
@@ -112,7 +112,7 @@ impl Lowering<'_> {
         self.launch_skinny(kernel, blocks, ring, Argument::of(&args), [weights.in_proj]);
     }
 
-    /// y `[R, N]` in the operand type = w `[N, H]` times rmsnorm(h f32 `[R, H]`). May leave a `guess`.
+    /// y `[R, N]` in the operand type = w `[N, H]` times rmsnorm(h f32 `[R, H]`). May leave a `prediction`.
     pub fn skinny_project(
         &mut self,
         skinny: &Skinny,
@@ -120,9 +120,9 @@ impl Lowering<'_> {
         h: Address,
         norm: Address,
         w: &Matrix,
-        guess: Option<&Guess>,
+        prediction: Option<&Prediction>,
     ) {
-        self.skinny_product(skinny, (y, 0), h, norm, w, guess);
+        self.skinny_product(skinny, (y, 0), h, norm, w, prediction);
     }
 
     /// logits f32 `[S, V]` = lm_head `[V, H]` times rmsnorm(h f32 `[R, H]`) of the sampled rows, as [`Lowering::lm_head`] says;
@@ -151,7 +151,7 @@ impl Lowering<'_> {
         h: Address,
         norm: Address,
         w: &Matrix,
-        guess: Option<&Guess>,
+        prediction: Option<&Prediction>,
     ) -> u32 {
         let rows = self.bucket.rows;
         let ring = self.skinny_normed(skinny, None);
@@ -163,7 +163,7 @@ impl Lowering<'_> {
             w: w.address,
             state: self.state,
             step: self.step,
-            guess: Guess::args(guess, self.config.num_experts as u32),
+            guess: Prediction::args(prediction, self.config.num_experts as u32),
             outputs: w.rows,
             hidden: self.hidden(),
             bucket: rows,
@@ -256,7 +256,7 @@ impl Lowering<'_> {
     }
 
     /// y `[R K, M]` in the operand type, by pair = silu(w1_e z) * w3_e z of each row's experts, z = rmsnorm(h f32
-    /// `[R, H]`); chosen from the score parts that [`Lowering::skinny_out`] left, experts that the layer's first kernel guessed come first.
+    /// `[R, H]`); chosen from the score parts that [`Lowering::skinny_out`] left, experts that the layer's first kernel predicted come first.
     /// Leaves `routing.experts` and `.weights`.
     /// Shapes as [`Routing`], [`RouterWeights`] and [`ExpertWeights`] say.
     pub fn skinny_expert_gate_up(
@@ -266,10 +266,10 @@ impl Lowering<'_> {
         h: Address,
         (routing, router): (&Routing, &RouterWeights),
         weights: &ExpertWeights,
-        guess: Option<&Guess>,
+        prediction: Option<&Prediction>,
     ) {
         let ring = self.skinny_normed(skinny, Some(self.config.num_experts));
-        let args = self.skinny_choosing((y, h), (routing, router), weights, guess, ring);
+        let args = self.skinny_choosing((y, h), (routing, router), weights, prediction, ring);
         let blocks = self.chosen_blocks(skinny, weights);
         let kernel = &skinny.family(self.bucket.rows).expert_gate_up;
         let read = [weights.gate, weights.up];
@@ -277,14 +277,14 @@ impl Lowering<'_> {
     }
 
     /// Adds the experts of a bucket of one row, gate and up to down, to h f32 `[1, H]`: the sum over its experts of weight * w2_e
-    /// y. y `[K, M]` is handed between blocks, in buffers of `guess`, which the layer's first kernel left in the same step.
+    /// y. y `[K, M]` is handed between blocks, in buffers of `prediction`, which the layer's first kernel left in the same step.
     pub fn skinny_fused_experts(
         &mut self,
         skinny: &Skinny,
         h: Address,
         (routing, router): (&Routing, &RouterWeights),
         weights: &ExpertWeights,
-        guess: &Guess,
+        prediction: &Prediction,
     ) {
         let (rows, config) = (self.bucket.rows, self.config);
         let (inner, per_row) = (weights.gate.rows, config.num_experts_per_tok as u32);
@@ -293,10 +293,10 @@ impl Lowering<'_> {
         let (ring, kernel) = ring
             .zip(skinny.family(rows).experts.as_ref())
             .expect("served");
-        let (handed, _) = guess.handed.expect("a guess for fused experts");
+        let (handed, _) = prediction.handed.expect("a prediction for fused experts");
         let choosing = (routing, router);
         let args = abi::tg_skinny_experts_args {
-            gate_up: self.skinny_choosing((handed, h), choosing, weights, Some(guess), ring),
+            gate_up: self.skinny_choosing((handed, h), choosing, weights, Some(prediction), ring),
             down: weights.down.address,
             down_stride: weights.down.stride,
         };
@@ -311,7 +311,7 @@ impl Lowering<'_> {
         (y, h): (Address, Address),
         (routing, router): (&Routing, &RouterWeights),
         weights: &ExpertWeights,
-        guess: Option<&Guess>,
+        prediction: Option<&Prediction>,
         ring: Ring,
     ) -> abi::tg_skinny_expert_gate_up_args {
         let config = self.config;
@@ -333,7 +333,7 @@ impl Lowering<'_> {
             k: config.num_experts_per_tok as u32,
             normalize: config.norm_topk_prob.into(),
             scaling: config.routed_scaling_factor,
-            layer: Guess::sign(guess),
+            layer: Prediction::sign(prediction),
             bucket: self.bucket.rows,
             stages: ring.stages,
             eps: config.norm_eps,

@@ -2,7 +2,7 @@
 
 use super::super::limits::Limits;
 use crate::backend::cuda::tuning::limits::{
-    HEAD_PARTS, SKINNY_ROWS, expert_words, skinny_guess_experts,
+    HEAD_PARTS, SKINNY_ROWS, expert_words, skinny_predicted_experts,
 };
 use crate::backend::cuda::tuning::variants::SKINNY_STAGES;
 use crate::model::{ModelConfig, WeightFormat};
@@ -94,7 +94,7 @@ impl Sizing {
     }
 
     /// Whether one kernel does all of the experts of one row: what its blocks hand to each other is left unsaid by blocks that
-    /// guess.
+    /// predict.
     ///
     /// # Errors
     /// What of the model there is no room for.
@@ -116,9 +116,9 @@ impl Sizing {
         }
         let qkv = (config.num_attention_heads + 2 * config.num_key_value_heads) * config.head_dim;
         for outputs in [hidden, qkv as u32] {
-            if self.guess_blocks(outputs.div_ceil(OUTPUTS), config.num_experts) == 0 {
+            if self.prediction_blocks(outputs.div_ceil(OUTPUTS), config.num_experts) == 0 {
                 return Err(format!(
-                    "{} multiprocessors leave no room for blocks that guess beside {outputs} outputs, which the fused experts need",
+                    "{} multiprocessors leave no room for blocks that predict beside {outputs} outputs, which the fused experts need",
                     self.limits.multiprocessors
                 ));
             }
@@ -170,13 +170,13 @@ impl Sizing {
         (inner <= STAGE_COLUMNS && bytes <= self.limits.block_bytes).then_some(bytes)
     }
 
-    /// Blocks that guess about `experts` experts beside those of `tiles` tiles; none where they would take the place of
+    /// Blocks that predict for `experts` experts beside those of `tiles` tiles; none where they would take the place of
     /// others.
-    pub fn guess_blocks(&self, tiles: u32, experts: usize) -> u32 {
+    pub fn prediction_blocks(&self, tiles: u32, experts: usize) -> u32 {
         let all = self.limits.multiprocessors;
-        let guess = experts.div_ceil(skinny_guess_experts(expert_words(experts))) as u32;
-        let fits = guess < all && tiles.div_ceil(all - guess) == tiles.div_ceil(all);
-        if fits { guess } else { 0 }
+        let blocks = experts.div_ceil(skinny_predicted_experts(expert_words(experts))) as u32;
+        let fits = blocks < all && tiles.div_ceil(all - blocks) == tiles.div_ceil(all);
+        if fits { blocks } else { 0 }
     }
 
     /// Columns of a stage, as skinny_stage_k of kernels/skinny/skinny.cuh.

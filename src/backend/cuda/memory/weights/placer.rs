@@ -6,7 +6,7 @@ use super::target::Target;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::families::limits::Library;
 use crate::backend::cuda::families::packed;
-use crate::backend::cuda::families::router::guesses_by_copy;
+use crate::backend::cuda::families::router::predicts_by_copy;
 use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::memory::buffer::{ALIGN_BYTES, Buffer};
 use crate::backend::cuda::memory::convert::in_format;
@@ -76,7 +76,7 @@ impl<'a> Placer<'a> {
     ) -> Result<WeightAddresses> {
         let mut placed = WeightAddresses {
             read: Weights::default(),
-            guesses: vec![0; config.num_hidden_layers],
+            predictors: vec![0; config.num_hidden_layers],
             inverse_frequencies: 0,
         };
         for op in operations(config, range.layers()) {
@@ -87,9 +87,9 @@ impl<'a> Placer<'a> {
             };
             placed.read.put(op, read);
             if let (OpKind::Router, Some(layer)) = (op.kind, op.layer)
-                && guesses_by_copy(config.num_experts)
+                && predicts_by_copy(config.num_experts)
             {
-                placed.guesses[layer] = self.guess(config, layer, weights)?;
+                placed.predictors[layer] = self.predictor(config, layer, weights)?;
             }
         }
         let frequencies = inverse_frequencies(config.rope_theta, config.head_dim);
@@ -175,7 +175,7 @@ impl<'a> Placer<'a> {
     }
 
     /// A router's rows times the norm before it, which scores of the stream before a layer are made by (kernels/skinny/guess.cuh).
-    fn guess(
+    fn predictor(
         &mut self,
         config: &ModelConfig,
         layer: usize,

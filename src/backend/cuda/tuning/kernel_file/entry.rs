@@ -74,7 +74,7 @@ pub(super) fn read_entry(value: &Value) -> Result<(Variant, Option<f64>), String
         "grouped" => Experts::Grouped(Grouped {
             tile_rows: number("tile_rows", take("tile_rows"))?,
             stages: number("grouped_stages", take("grouped_stages"))?,
-            guess: {
+            predict: {
                 let value = take("guess");
                 let found = value.map_or("nothing".into(), describe);
                 value
@@ -120,7 +120,7 @@ pub(super) fn write_variant(variant: Variant) -> String {
         Experts::Grouped(Grouped {
             tile_rows,
             stages,
-            guess,
+            predict,
             prefetch_mib,
         }) => {
             let prefetch = match prefetch_mib {
@@ -128,7 +128,7 @@ pub(super) fn write_variant(variant: Variant) -> String {
                 mib => format!(", prefetch_mib = {mib}"),
             };
             format!(
-                "experts = \"grouped\", tile_rows = {tile_rows}, grouped_stages = {stages}, guess = {guess}{prefetch}"
+                "experts = \"grouped\", tile_rows = {tile_rows}, grouped_stages = {stages}, guess = {predict}{prefetch}"
             )
         }
         other => format!("experts = \"{other}\""),

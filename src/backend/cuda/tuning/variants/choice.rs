@@ -130,13 +130,13 @@ mod tests {
     const GROUPED: Experts = Experts::Grouped(Grouped {
         tile_rows: 32,
         stages: 6,
-        guess: false,
+        predict: false,
         prefetch_mib: 0,
     });
     const PREFETCHING: Experts = Experts::Grouped(Grouped {
         tile_rows: 32,
         stages: 6,
-        guess: false,
+        predict: false,
         prefetch_mib: 16,
     });
     const SKINNY: Products = Products::Skinny { stages: 4 };

@@ -54,14 +54,14 @@ fn blocks_have_as_many_tiles_each_and_leave_sms_to_others() {
     // An LM head of 65,536: 28 tiles each, the last block fewer.
     let of_head = [148, 300].map(|all| with_multiprocessors(all).blocks(4096, 0));
     assert_eq!(of_head, [147, 256]);
-    // Those that guess take nobody's place; of 192 tiles a block has two in either case.
-    let guessing = [(128, 32), (132, 32), (192, 9)];
-    let guessing = guessing.map(|(tiles, experts)| bf16.guess_blocks(tiles, experts));
-    assert_eq!(guessing, [4, 0, 2]);
-    assert_eq!(with_multiprocessors(1).guess_blocks(1, 8), 0);
+    // Those that predict take nobody's place; of 192 tiles a block has two in either case.
+    let predicting = [(128, 32), (132, 32), (192, 9)];
+    let predicting = predicting.map(|(tiles, experts)| bf16.prediction_blocks(tiles, experts));
+    assert_eq!(predicting, [4, 0, 2]);
+    assert_eq!(with_multiprocessors(1).prediction_blocks(1, 8), 0);
 }
 
-/// A ring of the wider stages, beside what a row's blocks keep of y; and blocks that guess in every layer.
+/// A ring of the wider stages, beside what a row's blocks keep of y; and blocks that predict in every layer.
 #[test]
 fn experts_fuse_where_there_is_room() {
     let config = config();
@@ -114,7 +114,7 @@ fn rows_lie_in_different_banks() {
     assert_eq!([1, 8].map(|rows| bytes(DType::BF16, rows)), [4160, 33280]);
 }
 
-/// More experts have more in shared memory beside the ring. Fused, they need blocks that guess: of 132 SMs a hidden size of 2048 leaves
+/// More experts have more in shared memory beside the ring. Fused, they need blocks that predict: of 132 SMs a hidden size of 2048 leaves
 /// four, each of 8 of up to 32 experts, and of 16 of more.
 #[test]
 fn more_experts_have_more_words() {

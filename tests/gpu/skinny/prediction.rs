@@ -1,4 +1,4 @@
-//! What the skinny kernels guess of a step's experts.
+//! What the skinny kernels predict of a step's experts.
 
 use super::layer::{Input, Layer, SHAPES, Shape, WIDE, shape};
 use super::served;
@@ -6,18 +6,18 @@ use crate::common::random::Random;
 use crate::rig::{Rig, TYPES, assert_same_bits};
 use crate::routing::RoutingOnGpu;
 use crate::support::Gpu;
-use tailgraph::backend::cuda::families::skinny::Guess;
+use tailgraph::backend::cuda::families::skinny::Prediction;
 use tailgraph::backend::cuda::tuning::limits::{
-    SKINNY_ROWS, expert_words, skinny_guess_experts, skinny_room,
+    SKINNY_ROWS, expert_words, skinny_predicted_experts, skinny_room,
 };
 use tailgraph::backend::cuda::tuning::variants::{Experts, Products, Variant};
 use tailgraph::model::DType;
 
-/// The best two of so many experts that a kernel has left as its guess in `routing`.
-fn guessed(gpu: &Gpu, routing: &RoutingOnGpu, experts: usize) -> Vec<u32> {
+/// The best two of so many experts that a kernel has left as its prediction in `routing`.
+fn predicted(gpu: &Gpu, routing: &RoutingOnGpu, experts: usize) -> Vec<u32> {
     let (room, each) = (
         skinny_room(expert_words(experts)),
-        skinny_guess_experts(expert_words(experts)),
+        skinny_predicted_experts(expert_words(experts)),
     );
     let words = gpu.get_u32(&routing.score_parts);
     let words = words[2 * SKINNY_ROWS * room..].chunks(2);
@@ -35,11 +35,11 @@ fn guessed(gpu: &Gpu, routing: &RoutingOnGpu, experts: usize) -> Vec<u32> {
         .collect()
 }
 
-/// Which tiles a block of gate and up has follows from what was guessed; what comes of them does not. With several tiles for each
+/// Which tiles a block of gate and up has follows from what was predicted; what comes of them does not. With several tiles for each
 /// block, and less than one.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn a_guess_changes_no_bits() {
+fn a_prediction_changes_no_bits() {
     let gpu = Gpu::new();
     let mut random = Random(73);
     for types in TYPES {
@@ -59,14 +59,14 @@ fn a_guess_changes_no_bits() {
                 let input = Input::new(&mut random, types, shape, rows);
                 // Rings of whole tiles, and such that end in the middle of one.
                 for stages in [2, 3, 4, 5] {
-                    guess_by_guess(&rig, &layer, shape, &input, stages);
+                    prediction_by_prediction(&rig, &layer, shape, &input, stages);
                 }
             }
         }
     }
 }
 
-fn guess_by_guess(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, stages: u32) {
+fn prediction_by_prediction(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, stages: u32) {
     let (gpu, types) = (rig.gpu, rig.kernels.precision);
     let (rows, hidden) = (input.rows.len(), shape.hidden);
     let step = input.step(gpu);
@@ -81,11 +81,17 @@ fn guess_by_guess(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, stages:
     let routing = RoutingOnGpu::new(gpu, &rig.config, &queue);
     let parts = routing.addresses();
     let (router, experts) = (layer.router(), layer.expert_weights());
-    let guess = Guess::of(&queue, skinny, 3, hidden as u32, &parts, &router, None);
-    let guess = guess.expect("any GPU has room for a few blocks");
+    let prediction = Prediction::of(&queue, skinny, 3, hidden as u32, &parts, &router, None);
+    let prediction = prediction.expect("any GPU has room for a few blocks");
     let x = gpu.poisoned(rows * hidden * types.compute.bytes());
-    let begin = |h: &[f32], guess: Option<&Guess>| {
-        layer.begin(&queue, gpu, input, (&x, &gpu.values(DType::F32, h)), guess);
+    let begin = |h: &[f32], prediction: Option<&Prediction>| {
+        layer.begin(
+            &queue,
+            gpu,
+            input,
+            (&x, &gpu.values(DType::F32, h)),
+            prediction,
+        );
     };
     begin(&input.h, None);
     let h = gpu.values(DType::F32, &input.h);
@@ -96,13 +102,13 @@ fn guess_by_guess(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, stages:
     }
     let behind = gpu.get_values(DType::F32, &h);
     let against: Vec<f32> = behind.iter().map(|v| -v).collect();
-    let gate_up = |guess: Option<&Guess>| {
+    let gate_up = |prediction: Option<&Prediction>| {
         let y = gpu.poisoned(rows * shape.top_k * shape.inner * types.compute.bytes());
         // SAFETY: as above.
         unsafe {
             let choosing = (&parts, &router);
             queue.run(|to| {
-                to.skinny_expert_gate_up(skinny, y.at(0), h.at(0), choosing, &experts, guess);
+                to.skinny_expert_gate_up(skinny, y.at(0), h.at(0), choosing, &experts, prediction);
             });
         }
         let chosen = gpu.get_u32(&routing.experts);
@@ -110,17 +116,17 @@ fn guess_by_guess(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, stages:
     };
     let (chosen, expected) = gate_up(None);
     for (what, seen) in [("right", &behind), ("wrong", &against)] {
-        begin(seen, Some(&guess));
-        let best = guessed(gpu, &routing, shape.experts);
+        begin(seen, Some(&prediction));
+        let best = predicted(gpu, &routing, shape.experts);
         let right = best.iter().all(|expert| chosen.contains(expert));
         assert_eq!(
             right,
             what == "right",
             "{types:?} {shape:?}: {best:?} of {chosen:?}"
         );
-        let (again, found) = gate_up(Some(&guess));
+        let (again, found) = gate_up(Some(&prediction));
         assert_eq!(again, chosen, "{types:?} {shape:?}");
-        let what = format!("{types:?} {shape:?} {rows} rows, a {what} guess");
+        let what = format!("{types:?} {shape:?} {rows} rows, a {what} prediction");
         assert_same_bits(&what, &found, &expected);
     }
 }
