@@ -9,13 +9,13 @@
 use super::stats::summary;
 use crate::backend::cuda::tuning::limits::SWAP_AB_ROWS;
 use crate::backend::cuda::tuning::variants::{
-    Entry, Experts, GROUPED_TILE_ROWS, Grouped, Products, Variant,
+    Entry, Experts, GROUPED_TILE_ROWS, Grouped, Linear, Variant,
 };
 use indexmap::IndexSet;
 use statrs::distribution::{Binomial, DiscreteCDF};
 
 /// Where no entry has the family.
-const FIRST_SKINNY: Products = Products::Skinny { stages: 4 };
+const FIRST_SKINNY: Linear = Linear::Skinny { stages: 4 };
 const FIRST_GROUPED: Experts = Experts::Grouped(Grouped {
     tile_rows: 32,
     stages: 6,
@@ -71,28 +71,28 @@ pub fn families(current: Variant, entries: &[Entry], rows: u32) -> Vec<Variant> 
     let mut nearby: Vec<&Entry> = entries.iter().collect();
     nearby.sort_by_key(|entry| entry.rows.abs_diff(rows));
     let all = || std::iter::once(current).chain(nearby.iter().map(|entry| entry.variant));
-    let mut products = all().map(|variant| variant.products);
-    let skinny = products.find(|products| matches!(products, Products::Skinny { .. }));
+    let mut linear = all().map(|variant| variant.linear);
+    let skinny = linear.find(|linear| matches!(linear, Linear::Skinny { .. }));
     let skinny = skinny.unwrap_or(FIRST_SKINNY);
     let mut experts = all().map(|variant| variant.experts);
     let grouped = experts.find(|experts| matches!(experts, Experts::Grouped(_)));
     let grouped = grouped.unwrap_or(FIRST_GROUPED);
-    let (of_products, of_experts) = if rows <= SWAP_AB_ROWS {
+    let (of_linear, of_experts) = if rows <= SWAP_AB_ROWS {
         (
-            &[skinny, Products::SwapAb, Products::Tiled][..],
+            &[skinny, Linear::SwapAb, Linear::Tiled][..],
             &[Experts::Skinny, Experts::Fused, grouped, Experts::Tiled][..],
         )
     } else {
         (
-            &[Products::Persistent, Products::Tiled][..],
+            &[Linear::Persistent, Linear::Tiled][..],
             &[grouped, Experts::Persistent, Experts::Tiled][..],
         )
     };
     let mut found = IndexSet::from([current]);
-    for &products in of_products {
-        let experts = of_experts.iter().map(|experts| experts.beside(products));
-        let goes = experts.filter(|experts| !experts.follow_skinny() || products == skinny);
-        found.extend(goes.map(|experts| Variant { products, experts }));
+    for &linear in of_linear {
+        let experts = of_experts.iter().map(|experts| experts.beside(linear));
+        let goes = experts.filter(|experts| !experts.follow_skinny() || linear == skinny);
+        found.extend(goes.map(|experts| Variant { linear, experts }));
     }
     Vec::from_iter(found)
 }
@@ -118,12 +118,12 @@ pub fn finalists(current: Variant, measured: &[Timed]) -> Vec<Variant> {
 /// `current` first, then all that differ from one of `around` in one parameter.
 pub fn refined(current: Variant, around: &[Variant]) -> Vec<Variant> {
     let mut found = IndexSet::from([current]);
-    for &Variant { products, experts } in around {
-        let mut add = |products, experts| found.insert(Variant { products, experts });
-        add(products, experts);
-        if let Products::Skinny { .. } = products {
+    for &Variant { linear, experts } in around {
+        let mut add = |linear, experts| found.insert(Variant { linear, experts });
+        add(linear, experts);
+        if let Linear::Skinny { .. } = linear {
             for stages in SKINNY_STAGES {
-                add(Products::Skinny { stages }, experts);
+                add(Linear::Skinny { stages }, experts);
             }
         }
         let Experts::Grouped(grouped) = experts else {
@@ -132,7 +132,7 @@ pub fn refined(current: Variant, around: &[Variant]) -> Vec<Variant> {
         let mut add = |change: &dyn Fn(&mut Grouped)| {
             let mut changed = grouped;
             change(&mut changed);
-            add(products, Experts::Grouped(changed));
+            add(linear, Experts::Grouped(changed));
         };
         for tile_rows in GROUPED_TILE_ROWS {
             add(&|grouped| grouped.tile_rows = tile_rows);
@@ -141,7 +141,7 @@ pub fn refined(current: Variant, around: &[Variant]) -> Vec<Variant> {
             add(&|grouped| grouped.stages = stages);
         }
         add(&|grouped| grouped.predict = !grouped.predict);
-        if matches!(products, Products::SwapAb | Products::Persistent) {
+        if matches!(linear, Linear::SwapAb | Linear::Persistent) {
             for prefetch_mib in PREFETCH_MIB {
                 add(&|grouped| grouped.prefetch_mib = prefetch_mib);
             }
@@ -157,7 +157,7 @@ mod tests {
     use crate::model::DType;
 
     const SKINNY: Variant = Variant {
-        products: Products::Skinny { stages: 3 },
+        linear: Linear::Skinny { stages: 3 },
         experts: Experts::Skinny,
     };
 
@@ -172,7 +172,7 @@ mod tests {
 
     fn swap_ab(tile_rows: u32) -> Variant {
         Variant {
-            products: Products::SwapAb,
+            linear: Linear::SwapAb,
             experts: Experts::Grouped(grouped(tile_rows)),
         }
     }
@@ -240,18 +240,18 @@ mod tests {
         let found = families(SKINNY, &entries, 8);
         assert_eq!((found[0], found.len()), (SKINNY, 8));
         let hybrid = Variant {
-            products: SKINNY.products,
+            linear: SKINNY.linear,
             ..swap_ab(16)
         };
         for variant in [swap_ab(16), hybrid, Variant::TILED] {
             assert!(found.contains(&variant), "{variant} in {found:?}");
         }
-        let alone = |v: &Variant| v.experts.follow_skinny() && v.products != SKINNY.products;
+        let alone = |v: &Variant| v.experts.follow_skinny() && v.linear != SKINNY.linear;
         assert!(!found.iter().any(alone), "{found:?}");
         let many = families(Variant::PERSISTENT, &entries, 512);
         assert_eq!((many[0], many.len()), (Variant::PERSISTENT, 6));
         let grouped_alone = Variant {
-            products: Products::Persistent,
+            linear: Linear::Persistent,
             ..swap_ab(64)
         };
         assert!(many.contains(&grouped_alone), "{many:?}");
@@ -278,7 +278,7 @@ mod tests {
         let found = refined(SKINNY, &[swap_ab(16)]);
         let at = grouped(16);
         let changes = |variant: &Variant| match variant.experts {
-            Experts::Grouped(shape) if variant.products == Products::SwapAb => {
+            Experts::Grouped(shape) if variant.linear == Linear::SwapAb => {
                 u32::from(shape.tile_rows != at.tile_rows)
                     + u32::from(shape.stages != at.stages)
                     + u32::from(shape.predict != at.predict)
@@ -295,7 +295,7 @@ mod tests {
         };
         assert_eq!(prefetching(&found), PREFETCH_MIB.len() - 1);
         let by_tiled = Variant {
-            products: Products::Tiled,
+            linear: Linear::Tiled,
             ..swap_ab(16)
         };
         assert_eq!(prefetching(&refined(by_tiled, &[by_tiled])), 0);

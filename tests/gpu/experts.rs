@@ -9,7 +9,7 @@ use crate::routing::mixture;
 use crate::support::{Gpu, Holder};
 use std::collections::BTreeMap;
 use tailgraph::backend::cuda::tuning::variants::{
-    Architecture, Experts, GROUPED_STAGES, GROUPED_TILE_ROWS, Grouped, Products, Variant,
+    Architecture, Experts, GROUPED_STAGES, GROUPED_TILE_ROWS, Grouped, Linear, Variant,
 };
 use tailgraph::model::DType;
 use tailgraph::sys::abi;
@@ -106,7 +106,7 @@ fn grouped_steps_of_many_rows_agree_with_the_kernels_for_any_number() {
             let serves = |(major, _)| major == 9 && types.compute != DType::F32;
             let able = rig
                 .kernels
-                .can(&rig.config, of_products(grouped(64)), bucket as u32);
+                .can(&rig.config, of_linear(grouped(64)), bucket as u32);
             if !rig.serves(able.is_ok(), serves) {
                 continue;
             }
@@ -118,7 +118,7 @@ fn grouped_steps_of_many_rows_agree_with_the_kernels_for_any_number() {
         let rig = Rig::new(&gpu, mixture(96, 64, experts, top_k), types);
         let able = rig
             .kernels
-            .can(&rig.config, of_products(grouped(64)), rows as u32);
+            .can(&rig.config, of_linear(grouped(64)), rows as u32);
         if able.is_err() {
             continue;
         }
@@ -159,9 +159,9 @@ fn every_grouped_shape_agrees(rig: &Rig, mut case: MixtureCase, bucket: usize) {
 }
 
 /// Experts by these, whatever does the products.
-fn of_products(experts: Experts) -> Variant {
+fn of_linear(experts: Experts) -> Variant {
     Variant {
-        products: Products::Tiled,
+        linear: Linear::Tiled,
         experts,
     }
 }
@@ -273,7 +273,7 @@ fn grouped_shapes(rig: &Rig, bucket: usize) -> Vec<Grouped> {
     for tile_rows in GROUPED_TILE_ROWS {
         for predict in [false, true] {
             let variant = |stages| {
-                of_products(Experts::Grouped(Grouped {
+                of_linear(Experts::Grouped(Grouped {
                     tile_rows,
                     stages,
                     predict,

@@ -13,7 +13,7 @@ use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::memory::arena::{best_words, count_stride};
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::backend::cuda::tuning::limits::{HEAD_ROWS, MEETING_BYTES, SWAP_AB_ROWS};
-use tailgraph::backend::cuda::tuning::variants::{Experts, Products, Variant};
+use tailgraph::backend::cuda::tuning::variants::{Experts, Linear, Variant};
 use tailgraph::model::{DType, ModelConfig, WeightFormat};
 use tailgraph::plan::Precision;
 use tailgraph::plan::StepKind;
@@ -191,12 +191,12 @@ fn plain_logits(rig: &Rig, on_gpu: &StepOnGpu, bucket: usize, x: &Buffer, w: Mat
     gpu.get_values(DType::F32, &logits)
 }
 
-fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize)) {
+fn run(rig: &Rig, linear: Linear, case: &Case, (bucket, rows): (usize, usize)) {
     let (gpu, types, config) = (rig.gpu, rig.kernels.precision, &rig.config);
     let (vocabulary, hidden) = (config.vocab_size, config.hidden_size);
     let on_gpu = step(gpu, rows, MIXED);
     let variant = Variant {
-        products,
+        linear,
         experts: Experts::Tiled,
     };
     let enqueue = rig.enqueue_by(&on_gpu, bucket, variant).unwrap();
@@ -253,7 +253,7 @@ fn run(rig: &Rig, products: Products, case: &Case, (bucket, rows): (usize, usize
         Some(_) => None,
         None => Some(plain_logits(rig, &on_gpu, bucket, &x, w)),
     };
-    let what = format!("{types:?} {products:?} {rows} rows of {bucket}, {vocabulary} x {hidden}");
+    let what = format!("{types:?} {linear:?} {rows} rows of {bucket}, {vocabulary} x {hidden}");
     let tokens = sample(Some(found), &logits, &best);
     let stored = gpu.get_values(DType::F32, &logits);
     let values = gpu.get_values(DType::F32, &whole);
@@ -342,7 +342,7 @@ fn the_swap_ab_head_knows_the_best() {
         let (vocabulary, hidden) = (rig.config.vocab_size, rig.config.hidden_size);
         for rows in ROWS {
             let case = Case::new(random, rig.kernels.precision, rows.1, vocabulary, hidden);
-            run(rig, Products::SwapAb, &case, rows);
+            run(rig, Linear::SwapAb, &case, rows);
         }
         if rig.kernels.precision.compute == DType::F32 {
             return;
@@ -350,7 +350,7 @@ fn the_swap_ab_head_knows_the_best() {
         for rows in MANY_ROWS {
             assert!(rows.0 > SWAP_AB_ROWS as usize && rows.0 <= HEAD_ROWS as usize);
             let case = Case::new(random, rig.kernels.precision, rows.1, vocabulary, hidden);
-            run(rig, Products::Persistent, &case, rows);
+            run(rig, Linear::Persistent, &case, rows);
         }
     });
 }

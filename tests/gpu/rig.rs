@@ -15,7 +15,7 @@ use tailgraph::backend::cuda::families::{Bucket, Kernels, Lowering, StepAt, pack
 use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::backend::cuda::tuning::KernelChoice;
-use tailgraph::backend::cuda::tuning::variants::{Experts, Grouped, Products, Variant};
+use tailgraph::backend::cuda::tuning::variants::{Experts, Grouped, Linear, Variant};
 use tailgraph::model::weights::widen;
 use tailgraph::model::{DType, ModelConfig, WeightFormat};
 use tailgraph::plan::{Precision, StepKind};
@@ -296,7 +296,7 @@ impl<'a> Deref for Enqueue<'a> {
 }
 
 /// Rings of more stages than are on their way at once (SKINNY_AHEAD of kernels/skinny/skinny.cuh).
-pub const SKINNY: Products = Products::Skinny { stages: 4 };
+pub const SKINNY: Linear = Linear::Skinny { stages: 4 };
 
 /// Wide experts in tiles of up to `tile_rows` rows.
 pub fn grouped(tile_rows: u32) -> Experts {

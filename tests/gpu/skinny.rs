@@ -17,7 +17,7 @@ use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
 use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::memory::arena::best_words;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
-use tailgraph::backend::cuda::tuning::variants::{Experts, Products, Variant};
+use tailgraph::backend::cuda::tuning::variants::{Experts, Linear, Variant};
 use tailgraph::model::DType;
 
 /// What the operations leave, in order: by name, rows first.
@@ -32,10 +32,10 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
     let Shape { hidden, inner, .. } = shape;
     let (rows, top_k) = (input.rows.len(), shape.top_k);
     let step = input.step(gpu);
-    let by = |products, experts| rig.enqueue_by(&step, bucket, Variant { products, experts });
+    let by = |linear, experts| rig.enqueue_by(&step, bucket, Variant { linear, experts });
     let queue = by(SKINNY, Experts::Skinny).expect("these kernels serve the bucket");
     let skinny = queue.skinny().expect("they are loaded");
-    let plain = by(Products::SwapAb, grouped(32)).or_else(|_| by(Products::Tiled, Experts::Tiled));
+    let plain = by(Linear::SwapAb, grouped(32)).or_else(|_| by(Linear::Tiled, Experts::Tiled));
     let plain = plain.expect("these serve any bucket");
     let operand = |elements: usize| gpu.poisoned(bucket * elements * types.compute.bytes());
     let f32s = |elements: usize| gpu.poisoned(bucket * elements * 4);

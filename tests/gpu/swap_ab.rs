@@ -9,7 +9,7 @@ use crate::rig::{
 };
 use crate::support::Gpu;
 use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
-use tailgraph::backend::cuda::tuning::variants::{Experts, Products, Variant};
+use tailgraph::backend::cuda::tuning::variants::{Experts, Linear, Variant};
 use tailgraph::model::DType;
 use tailgraph::plan::Precision;
 use tailgraph::plan::StepKind;
@@ -53,7 +53,7 @@ const SHAPES: [(usize, usize, usize); 16] = [
 ];
 
 const SWAP_AB: Variant = Variant {
-    products: Products::SwapAb,
+    linear: Linear::SwapAb,
     experts: Experts::Tiled,
 };
 

@@ -10,7 +10,7 @@ use tailgraph::backend::LaunchWay;
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
 use tailgraph::backend::cuda::tuning::limits::FUSED_ROWS;
 use tailgraph::backend::cuda::tuning::variants::{
-    Architecture, Entry, Experts, Grouped, Products, Variant,
+    Architecture, Entry, Experts, Grouped, Linear, Variant,
 };
 use tailgraph::backend::cuda::tuning::{KernelChoice, KernelFile, Shape};
 use tailgraph::model::DType;
@@ -32,21 +32,21 @@ fn every() -> Vec<Variant> {
         predict: true,
         prefetch_mib: 1,
     });
-    let of = |products, experts| Variant { products, experts };
+    let of = |linear, experts| Variant { linear, experts };
     vec![
         of(SKINNY, Experts::Skinny),
-        of(Products::Skinny { stages: 2 }, Experts::Skinny),
+        of(Linear::Skinny { stages: 2 }, Experts::Skinny),
         of(SKINNY, Experts::Fused),
-        of(Products::Skinny { stages: 5 }, Experts::Fused),
+        of(Linear::Skinny { stages: 5 }, Experts::Fused),
         of(SKINNY, grouped(16)),
         of(SKINNY, predicting),
         of(SKINNY, Experts::Tiled),
-        of(Products::SwapAb, grouped(8)),
-        of(Products::SwapAb, predicting),
-        of(Products::SwapAb, prefetching),
-        of(Products::SwapAb, Experts::Tiled),
-        of(Products::Persistent, grouped(16)),
-        of(Products::Tiled, grouped(32)),
+        of(Linear::SwapAb, grouped(8)),
+        of(Linear::SwapAb, predicting),
+        of(Linear::SwapAb, prefetching),
+        of(Linear::SwapAb, Experts::Tiled),
+        of(Linear::Persistent, grouped(16)),
+        of(Linear::Tiled, grouped(32)),
         Variant::TILED,
     ]
 }

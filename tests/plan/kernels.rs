@@ -3,7 +3,7 @@
 use std::path::Path;
 use tailgraph::Error;
 use tailgraph::backend::cuda::tuning::variants::{
-    Architecture, Entry, Experts, Grouped, Products, Variant,
+    Architecture, Entry, Experts, Grouped, Linear, Variant,
 };
 use tailgraph::backend::cuda::tuning::{GpuClass, KernelChoice, KernelFile, Shape};
 use tailgraph::model::DType;
@@ -76,7 +76,7 @@ fn what_is_written_is_read_again() {
     ))
     .unwrap();
     let variant = Variant {
-        products: Products::Skinny { stages: 3 },
+        linear: Linear::Skinny { stages: 3 },
         experts: Experts::Grouped(Grouped {
             tile_rows: 8,
             stages: 12,
@@ -85,7 +85,7 @@ fn what_is_written_is_read_again() {
         }),
     };
     let prefetching = Variant {
-        products: Products::SwapAb,
+        linear: Linear::SwapAb,
         experts: Experts::Grouped(Grouped {
             tile_rows: 64,
             stages: 6,

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use tailgraph::backend::cuda::families::experts::{ExpertRows, ExpertWeights, NextNorm};
 use tailgraph::backend::cuda::families::packed;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
-use tailgraph::backend::cuda::tuning::variants::{Experts, Products, Variant};
+use tailgraph::backend::cuda::tuning::variants::{Experts, Linear, Variant};
 use tailgraph::model::{DType, WeightFormat};
 use tailgraph::plan::StepKind;
 
@@ -130,11 +130,11 @@ impl MixtureCase {
         let top_k = config.num_experts_per_tok;
         let rows = self.x.len() / hidden;
         let step = Step::of_rows(rows).upload(gpu);
-        let products = Products::Tiled;
+        let linear = Linear::Tiled;
         let enqueue = match self.by {
             None => rig.enqueue(&step, StepKind::Mixed, bucket),
             Some(experts) => rig
-                .enqueue_by(&step, bucket, Variant { products, experts })
+                .enqueue_by(&step, bucket, Variant { linear, experts })
                 .unwrap(),
         };
         let on_gpu = RoutingOnGpu::new(gpu, config, &enqueue);
@@ -196,11 +196,11 @@ impl MixtureCase {
     /// Whether what down makes is rounded.
     pub fn rounds(&self, rig: &Rig, bucket: usize) -> bool {
         let step = Step::of_rows(self.x.len() / rig.config.hidden_size).upload(rig.gpu);
-        let products = Products::Tiled;
+        let linear = Linear::Tiled;
         let enqueue = match self.by {
             None => rig.enqueue(&step, StepKind::Mixed, bucket),
             Some(experts) => rig
-                .enqueue_by(&step, bucket, Variant { products, experts })
+                .enqueue_by(&step, bucket, Variant { linear, experts })
                 .unwrap(),
         };
         enqueue.pairs().rounded
@@ -266,8 +266,8 @@ impl MixtureCase {
             let [gate, up, down] =
                 [&self.gate, &self.up, &self.down].map(|matrices| &matrices[at..][..matrix]);
             let dot = |w: &[f32], x: &[f32]| {
-                let products = w.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x));
-                products.sum::<f64>()
+                let linear = w.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x));
+                linear.sum::<f64>()
             };
             let y: Vec<f32> = gate
                 .chunks(hidden)

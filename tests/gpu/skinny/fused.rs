@@ -8,7 +8,7 @@ use crate::routing::RoutingOnGpu;
 use crate::support::{Gpu, Holder};
 use tailgraph::backend::cuda::families::skinny::Prediction;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
-use tailgraph::backend::cuda::tuning::variants::{Experts, Products, Variant};
+use tailgraph::backend::cuda::tuning::variants::{Experts, Linear, Variant};
 use tailgraph::model::DType;
 
 const ROWS: usize = 1;
@@ -83,7 +83,7 @@ fn nothing<'a>() -> Box<dyn Fn() + 'a> {
 
 fn variant(stages: u32, experts: Experts) -> Variant {
     Variant {
-        products: Products::Skinny { stages },
+        linear: Linear::Skinny { stages },
         experts,
     }
 }

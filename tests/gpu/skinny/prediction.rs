@@ -10,7 +10,7 @@ use tailgraph::backend::cuda::families::skinny::Prediction;
 use tailgraph::backend::cuda::tuning::limits::{
     SKINNY_ROWS, expert_words, skinny_predicted_experts, skinny_room,
 };
-use tailgraph::backend::cuda::tuning::variants::{Experts, Products, Variant};
+use tailgraph::backend::cuda::tuning::variants::{Experts, Linear, Variant};
 use tailgraph::model::DType;
 
 /// The best two of so many experts that a kernel has left as its prediction in `routing`.
@@ -71,7 +71,7 @@ fn prediction_by_prediction(rig: &Rig, layer: &Layer, shape: Shape, input: &Inpu
     let (rows, hidden) = (input.rows.len(), shape.hidden);
     let step = input.step(gpu);
     let variant = Variant {
-        products: Products::Skinny { stages },
+        linear: Linear::Skinny { stages },
         experts: Experts::Skinny,
     };
     let queue = rig

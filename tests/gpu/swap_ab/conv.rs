@@ -8,7 +8,7 @@ use crate::support::Gpu;
 use tailgraph::backend::cuda::families::experts::ExpertWeights;
 use tailgraph::backend::cuda::families::packed;
 use tailgraph::backend::cuda::matrix::Matrix;
-use tailgraph::backend::cuda::tuning::variants::{Experts, Grouped, Products, Variant};
+use tailgraph::backend::cuda::tuning::variants::{Experts, Grouped, Linear, Variant};
 use tailgraph::model::ModelConfig;
 
 /// The matrices end where their memory does.
@@ -39,7 +39,7 @@ fn weights_that_are_prefetched_change_nothing() {
                 for prefetch_mib in [1, 256] {
                     let case = ConvCase::new(&mut random, types, bucket, hidden, 3);
                     let variant = Variant {
-                        products: Products::SwapAb,
+                        linear: Linear::SwapAb,
                         experts: Experts::Grouped(Grouped {
                             tile_rows: 16,
                             stages: 6,

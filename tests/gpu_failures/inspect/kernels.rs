@@ -4,7 +4,7 @@ use super::{count, graphs, inspect, json, text};
 use crate::rig::Run;
 use serde_json::Value;
 use std::path::Path;
-use tailgraph::backend::cuda::tuning::variants::{Architecture, Experts, Products};
+use tailgraph::backend::cuda::tuning::variants::{Architecture, Experts, Linear};
 use tailgraph::backend::cuda::tuning::{GpuClass, KernelFile};
 use tailgraph::model::DType;
 
@@ -129,7 +129,7 @@ fn graphs_are_of_the_kernels_that_the_file_names() {
             assert_eq!(count(&graph["bucket"]), u64::from(entry.rows));
             let (captured, variant) = (&graph["captured"], entry.variant);
             let of = &captured["variant"];
-            assert_eq!(of["products"], variant.products.to_string());
+            assert_eq!(of["products"], variant.linear.to_string());
             assert_eq!(of["experts"], variant.experts.to_string());
             let kernels = captured["kernels"].as_array().unwrap();
             let has = |family: &str| {
@@ -138,19 +138,16 @@ fn graphs_are_of_the_kernels_that_the_file_names() {
                     .map(|kernel| kernel["name"].as_str().unwrap());
                 names.any(|name| name.starts_with(family))
             };
-            let skinny = matches!(variant.products, Products::Skinny { .. });
+            let skinny = matches!(variant.linear, Linear::Skinny { .. });
             assert_eq!(has("tg_skinny_held_out_"), skinny, "{variant}");
             let split = skinny && dtype == DType::F32 && entry.rows <= 2;
             assert_eq!(has("tg_skinny_held_out_f32_split"), split, "{variant}");
-            assert_eq!(
-                has("tg_swap_ab_shared_"),
-                variant.products == Products::SwapAb
-            );
+            assert_eq!(has("tg_swap_ab_shared_"), variant.linear == Linear::SwapAb);
             assert_eq!(has("tg_skinny_down_"), variant.experts == Experts::Skinny);
             assert_eq!(has("tg_skinny_experts_"), variant.experts == Experts::Fused);
             let grouped = matches!(variant.experts, Experts::Grouped(_));
             assert_eq!(has("tg_grouped_experts_"), grouped, "{variant}");
-            let tiled = variant.products == Products::Tiled || variant.experts == Experts::Tiled;
+            let tiled = variant.linear == Linear::Tiled || variant.experts == Experts::Tiled;
             assert_eq!(has("tg_tiled_"), tiled, "{variant}");
         }
         assert_eq!(buckets, if dtype == DType::F32 { 9 } else { 10 });
@@ -206,7 +203,7 @@ fn products_and_experts_may_be_of_different_families() {
     let grouped = "experts = \"grouped\", tile_rows = 8, grouped_stages = 6, guess = false";
     let text = format!(
         "architecture = \"sm_90\"\n[decode.bf16]\n1 = {{ products = \"skinny\", skinny_stages = 3, {grouped} }}\n\
-         2 = {{ products = \"tiled\", {grouped} }}\n"
+         2 = {{ linear = \"tiled\", {grouped} }}\n"
     );
     std::fs::write(&path, text).unwrap();
     let shown =

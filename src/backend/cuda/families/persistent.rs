@@ -20,7 +20,7 @@ use super::tiled::{Parts, Product};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes};
-use crate::backend::cuda::tuning::variants::{Experts, Products};
+use crate::backend::cuda::tuning::variants::{Experts, Linear};
 use crate::error::Result;
 use crate::model::WeightFormat;
 use crate::plan::Precision;
@@ -155,7 +155,7 @@ impl<'a> Lowering<'a> {
     /// The kernels for many rows, where this bucket's dense products are theirs.
     pub(super) fn persistent(&self) -> Option<&'a Persistent> {
         let kernels = self.kernels.persistent.as_ref();
-        kernels.filter(|_| self.variant.products == Products::Persistent)
+        kernels.filter(|_| self.variant.linear == Linear::Persistent)
     }
 
     /// The kernels for many rows, where this bucket's experts are theirs.

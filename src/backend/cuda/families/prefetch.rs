@@ -4,7 +4,7 @@
 use super::Lowering;
 use super::experts::ExpertWeights;
 use super::tiled::{Product, Rows};
-use crate::backend::cuda::tuning::variants::Products;
+use crate::backend::cuda::tuning::variants::Linear;
 use crate::sys::abi;
 
 /// Whole pieces of each of `matrices` matrices of `matrix_bytes`, of `mib` MiB in all.
@@ -17,8 +17,8 @@ impl Lowering<'_> {
     /// What of a layer's experts this bucket's dense products ask for: a conv layer's in-projection ([`Lowering::swap_ab_conv`]), or
     /// of many rows each layer's out-projection.
     pub(super) fn prefetch(&self, experts: &ExpertWeights) -> abi::tg_prefetch_args {
-        let pieces = match (self.variant.products, self.grouped()) {
-            (Products::SwapAb | Products::Persistent, Some((_, shape))) => pieces(
+        let pieces = match (self.variant.linear, self.grouped()) {
+            (Linear::SwapAb | Linear::Persistent, Some((_, shape))) => pieces(
                 shape.prefetch_mib,
                 2 * self.config.num_experts as u64,
                 experts.gate.bytes(),

@@ -25,7 +25,7 @@ use super::experts::instance;
 use super::limits::{Library, Limits};
 use crate::backend::cuda::driver::launch::Kernel;
 use crate::backend::cuda::tuning::limits::{EXPERT_WORDS, FUSED_ROWS, WORD_EXPERTS, expert_words};
-use crate::backend::cuda::tuning::variants::Products;
+use crate::backend::cuda::tuning::variants::Linear;
 use crate::error::Result;
 use crate::model::ModelConfig;
 use crate::plan::Precision;
@@ -162,7 +162,7 @@ impl<'a> Lowering<'a> {
     /// The skinny kernels, where this bucket's products are theirs.
     pub fn skinny(&self) -> Option<&'a Skinny> {
         let kernels = self.kernels.skinny.as_ref();
-        kernels.filter(|_| matches!(self.variant.products, Products::Skinny { .. }))
+        kernels.filter(|_| matches!(self.variant.linear, Linear::Skinny { .. }))
     }
 
     /// The skinny kernels, where the experts are theirs too.

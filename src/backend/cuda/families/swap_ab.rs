@@ -24,7 +24,7 @@ use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes};
 use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::tuning::limits::{HEAD_PARTS, HEAD_ROWS, SWAP_AB_ROWS};
-use crate::backend::cuda::tuning::variants::Products;
+use crate::backend::cuda::tuning::variants::Linear;
 use crate::error::{Error, Result};
 use crate::model::WeightFormat;
 use crate::plan::{Precision, StepKind};
@@ -139,16 +139,16 @@ impl<'a> Lowering<'a> {
     /// The kernels for dense products, where this bucket's are theirs.
     pub fn swap_ab(&self) -> Option<&'a SwapAb> {
         let kernels = self.kernels.swap_ab.as_ref();
-        kernels.filter(|_| self.variant.products == Products::SwapAb)
+        kernels.filter(|_| self.variant.linear == Linear::SwapAb)
     }
 
     /// Those kernels, where the LM head may be theirs: of steps whose logits nobody reads where the best is enough. In a step with
     /// prompts most rows are not sampled, and where the wide tiles fill the GPU these skip those that are not there.
     pub(super) fn swap_ab_of_head(&self) -> Option<&'a SwapAb> {
         let is_many = self.bucket.rows <= HEAD_ROWS && self.kernels.precision.compute.is_half();
-        match (self.bucket.kind, self.variant.products) {
+        match (self.bucket.kind, self.variant.linear) {
             (StepKind::Score, _) => None,
-            (StepKind::Decode, Products::Persistent) if is_many => self.kernels.swap_ab.as_ref(),
+            (StepKind::Decode, Linear::Persistent) if is_many => self.kernels.swap_ab.as_ref(),
             (StepKind::Decode, _) => self.swap_ab(),
             (StepKind::Mixed, _) => {
                 let (rows, outputs) = (self.bucket.sequences, self.config.vocab_size as u32);
@@ -160,8 +160,8 @@ impl<'a> Lowering<'a> {
 
     /// Those kernels, where they do a product of up to `rows` rows: of many rows' buckets too, those of sampled rows alone.
     pub(super) fn swap_ab_for(&self, rows: u32) -> Option<&'a SwapAb> {
-        match self.variant.products {
-            Products::Persistent if rows <= SWAP_AB_ROWS => self.kernels.swap_ab.as_ref(),
+        match self.variant.linear {
+            Linear::Persistent if rows <= SWAP_AB_ROWS => self.kernels.swap_ab.as_ref(),
             _ => self.swap_ab(),
         }
     }

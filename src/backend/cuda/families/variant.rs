@@ -3,7 +3,7 @@
 use super::{Bucket, Kernels};
 use crate::backend::cuda::tuning::Shape;
 use crate::backend::cuda::tuning::limits::SWAP_AB_ROWS;
-use crate::backend::cuda::tuning::variants::{Able, Experts, Products, Variant};
+use crate::backend::cuda::tuning::variants::{Able, Experts, Linear, Variant};
 use crate::error::Result;
 use crate::model::ModelConfig;
 use crate::plan::{Precision, StepKind};
@@ -39,7 +39,7 @@ impl Kernels {
             kernels: self,
             config,
         };
-        able.products(variant, rows)?;
+        able.linear(variant, rows)?;
         able.experts(variant, rows)
     }
 }
@@ -61,7 +61,7 @@ impl AbleFor<'_> {
 
     fn skinny(&self, variant: Variant, rows: u32) -> std::result::Result<(), String> {
         let skinny = self.kernels.skinny.as_ref().ok_or_else(|| self.lacking())?;
-        let Products::Skinny { stages } = variant.products else {
+        let Linear::Skinny { stages } = variant.linear else {
             return Err("the experts of few rows go with their products".to_owned());
         };
         let sizing = skinny.sizing(stages);
@@ -79,18 +79,18 @@ impl AbleFor<'_> {
 }
 
 impl Able for AbleFor<'_> {
-    fn products(&self, variant: Variant, rows: u32) -> std::result::Result<(), String> {
-        match variant.products {
-            Products::Skinny { .. } => self.skinny(variant, rows),
-            Products::SwapAb if rows > SWAP_AB_ROWS => Err(format!(
+    fn linear(&self, variant: Variant, rows: u32) -> std::result::Result<(), String> {
+        match variant.linear {
+            Linear::Skinny { .. } => self.skinny(variant, rows),
+            Linear::SwapAb if rows > SWAP_AB_ROWS => Err(format!(
                 "the swap-AB kernels take up to {SWAP_AB_ROWS} rows"
             )),
-            Products::SwapAb => match self.kernels.swap_ab {
+            Linear::SwapAb => match self.kernels.swap_ab {
                 Some(_) => Ok(()),
                 None => Err(self.lacking()),
             },
-            Products::Persistent => self.persistent(),
-            Products::Tiled => Ok(()),
+            Linear::Persistent => self.persistent(),
+            Linear::Tiled => Ok(()),
         }
     }
 

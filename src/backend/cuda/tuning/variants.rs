@@ -88,14 +88,14 @@ impl Architecture {
     }
 }
 
-/// What does the products of a step but for the experts'.
+/// What does the linear layers of a step but for the experts'.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Products {
+pub enum Linear {
     /// Those for few rows, with norms, convolution and router scores folded in: rings of up to so many stages.
     Skinny { stages: u32 },
     /// Those of warpgroups, for up to [`SWAP_AB_ROWS`] rows.
     SwapAb,
-    /// Those for many rows, of blocks that stay; of fewer rows than that those of [`Products::SwapAb`].
+    /// Those for many rows, of blocks that stay; of fewer rows than that those of [`Linear::SwapAb`].
     Persistent,
     /// Those for any number of rows.
     Tiled,
@@ -104,7 +104,7 @@ pub enum Products {
 /// What does the experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Experts {
-    /// Those for few rows, which go on from the scores that [`Products::Skinny`] leaves, with rings as there.
+    /// Those for few rows, which go on from the scores that [`Linear::Skinny`] leaves, with rings as there.
     Skinny,
     /// Those for one row, gate, up and down in one kernel, which go on from these scores too.
     Fused,
@@ -118,9 +118,9 @@ pub enum Experts {
 
 impl Experts {
     /// These, prefetching nothing where the products beside them do not.
-    pub fn beside(self, products: Products) -> Self {
-        match (self, products) {
-            (Self::Grouped(_), Products::SwapAb | Products::Persistent) => self,
+    pub fn beside(self, linear: Linear) -> Self {
+        match (self, linear) {
+            (Self::Grouped(_), Linear::SwapAb | Linear::Persistent) => self,
             (Self::Grouped(grouped), _) => Self::Grouped(Grouped {
                 prefetch_mib: 0,
                 ..grouped
@@ -129,7 +129,7 @@ impl Experts {
         }
     }
 
-    /// Whether they go on from what [`Products::Skinny`] leave, and so serve with these alone.
+    /// Whether they go on from what [`Linear::Skinny`] leave, and so serve with these alone.
     pub fn follow_skinny(self) -> bool {
         matches!(self, Self::Skinny | Self::Fused)
     }
@@ -152,29 +152,30 @@ pub struct Grouped {
 /// What serves a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct Variant {
-    pub products: Products,
+    #[serde(rename = "products")]
+    pub linear: Linear,
     pub experts: Experts,
 }
 
 impl Variant {
     /// Its experts beside these products: what is prefetched is meant for its own.
-    fn experts_beside(&self, products: Products) -> Experts {
-        if self.products == products {
+    fn experts_beside(&self, linear: Linear) -> Experts {
+        if self.linear == linear {
             self.experts
         } else {
-            self.experts.beside(Products::Tiled)
+            self.experts.beside(Linear::Tiled)
         }
     }
 
     /// What serves every bucket.
     pub const TILED: Self = Self {
-        products: Products::Tiled,
+        linear: Linear::Tiled,
         experts: Experts::Tiled,
     };
 
     /// What serves many rows best, where a GPU has it.
     pub const PERSISTENT: Self = Self {
-        products: Products::Persistent,
+        linear: Linear::Persistent,
         experts: Experts::Persistent,
     };
 
@@ -207,32 +208,32 @@ impl Variant {
             has_warpgroups(kernels)?;
             within(kernels, most)
         };
-        match self.products {
-            Products::Skinny { stages } => {
+        match self.linear {
+            Linear::Skinny { stages } => {
                 if !architecture.has_bulk_copies() {
                     return Err(format!("{gpu} lacks what {skinny} need, expected tiled"));
                 }
                 within(skinny, SKINNY_ROWS as u32)?;
                 stages_within("skinny_stages", stages, SKINNY_STAGES)?;
             }
-            Products::SwapAb => warpgroups("the swap-AB kernels", SWAP_AB_ROWS)?,
-            Products::Persistent => has_warpgroups("the persistent kernels")?,
-            Products::Tiled => {}
+            Linear::SwapAb => warpgroups("the swap-AB kernels", SWAP_AB_ROWS)?,
+            Linear::Persistent => has_warpgroups("the persistent kernels")?,
+            Linear::Tiled => {}
         }
-        match (self.experts, self.products) {
-            (Experts::Fused, Products::Skinny { .. }) if rows as usize > FUSED_ROWS => Err(
+        match (self.experts, self.linear) {
+            (Experts::Fused, Linear::Skinny { .. }) if rows as usize > FUSED_ROWS => Err(
                 "the fused experts take buckets of one row, expected skinny or another family"
                     .to_owned(),
             ),
-            (Experts::Fused, Products::Skinny { .. }) => Ok(()),
-            (Experts::Skinny, Products::Skinny { .. }) | (Experts::Tiled, _) => Ok(()),
+            (Experts::Fused, Linear::Skinny { .. }) => Ok(()),
+            (Experts::Skinny, Linear::Skinny { .. }) | (Experts::Tiled, _) => Ok(()),
             (experts @ (Experts::Skinny | Experts::Fused), _) => Err(format!(
                 "experts = \"{experts}\" go on from what products = \"skinny\" leave, expected both or another family of experts"
             )),
             (Experts::Persistent, _) => has_warpgroups("the persistent kernels"),
-            (experts @ Experts::Grouped(grouped), products) => {
+            (experts @ Experts::Grouped(grouped), linear) => {
                 warpgroups("the grouped kernels", grouped_rows(dtype))?;
-                if experts.beside(products) != experts {
+                if experts.beside(linear) != experts {
                     return Err(format!(
                         "found prefetch_mib {}, expected products = \"swap_ab\" or \"persistent\" beside it, which prefetch",
                         grouped.prefetch_mib
@@ -287,7 +288,7 @@ fn stages_within(key: &str, stages: u32, range: RangeInclusive<u32>) -> Result<(
     }
 }
 
-impl fmt::Display for Products {
+impl fmt::Display for Linear {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Skinny { stages } => write!(out, "skinny ({stages} stages)"),
@@ -325,11 +326,11 @@ impl fmt::Display for Experts {
 
 impl fmt::Display for Variant {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "products {}, experts {}", self.products, self.experts)
+        write!(out, "products {}, experts {}", self.linear, self.experts)
     }
 }
 
-impl Serialize for Products {
+impl Serialize for Linear {
     fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
         out.collect_str(self)
     }

@@ -14,7 +14,7 @@ use super::sizing::{GATE_OUTPUTS, HELD_THREADS, OUTPUTS, Ring, Sizing, THREADS, 
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::{Argument, Kernel};
 use crate::backend::cuda::matrix::Matrix;
-use crate::backend::cuda::tuning::variants::Products;
+use crate::backend::cuda::tuning::variants::Linear;
 use crate::plan::StepKind;
 use crate::sys::abi;
 
@@ -43,7 +43,7 @@ pub struct Residual {
 impl Lowering<'_> {
     /// With as many stages as this bucket's variant has.
     fn skinny_sizing(&self, skinny: &Skinny) -> Sizing {
-        let Products::Skinny { stages } = self.variant.products else {
+        let Linear::Skinny { stages } = self.variant.linear else {
             unreachable!("skinny kernels, in a bucket that others serve")
         };
         skinny.sizing(stages)

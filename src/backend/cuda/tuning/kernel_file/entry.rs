@@ -1,6 +1,6 @@
 //! An entry as TOML.
 
-use crate::backend::cuda::tuning::variants::{Experts, Grouped, Products, Variant};
+use crate::backend::cuda::tuning::variants::{Experts, Grouped, Linear, Variant};
 use crate::plan::graphs::describe;
 use crate::quote;
 use toml::Value;
@@ -51,20 +51,18 @@ pub(super) fn read_entry(value: &Value) -> Result<(Variant, Option<f64>), String
             .and_then(|n| u32::try_from(n).ok())
             .ok_or_else(|| format!("{key}: found {found}, expected a number"))
     };
-    let of_products = "\"skinny\", \"swap_ab\", \"persistent\" or \"tiled\"";
+    let of_linear = "\"skinny\", \"swap_ab\", \"persistent\" or \"tiled\"";
     let of_experts = "\"skinny\", \"fused\", \"grouped\", \"persistent\" or \"tiled\"";
-    let products = match &name("products", take("products"), of_products)?[..] {
-        "skinny" => Products::Skinny {
+    let linear = match &name("products", take("products"), of_linear)?[..] {
+        "skinny" => Linear::Skinny {
             stages: number("skinny_stages", take("skinny_stages"))?,
         },
-        "swap_ab" => Products::SwapAb,
-        "persistent" => Products::Persistent,
-        "tiled" => Products::Tiled,
+        "swap_ab" => Linear::SwapAb,
+        "persistent" => Linear::Persistent,
+        "tiled" => Linear::Tiled,
         other => {
             let other = quote::text(other);
-            return Err(format!(
-                "products: found \"{other}\", expected {of_products}"
-            ));
+            return Err(format!("products: found \"{other}\", expected {of_linear}"));
         }
     };
     let experts = match &name("experts", take("experts"), of_experts)?[..] {
@@ -102,9 +100,9 @@ pub(super) fn read_entry(value: &Value) -> Result<(Variant, Option<f64>), String
         ),
     };
     match left.first() {
-        None => Ok((Variant { products, experts }, ms)),
+        None => Ok((Variant { linear, experts }, ms)),
         Some(key) => Err(format!(
-            "{}: products {products} and experts {experts} have no such parameter",
+            "{}: products {linear} and experts {experts} have no such parameter",
             quote::text(key)
         )),
     }
@@ -112,8 +110,8 @@ pub(super) fn read_entry(value: &Value) -> Result<(Variant, Option<f64>), String
 
 /// Writes what [`read_entry`] takes, without braces and time.
 pub(super) fn write_variant(variant: Variant) -> String {
-    let products = match variant.products {
-        Products::Skinny { stages } => format!("products = \"skinny\", skinny_stages = {stages}"),
+    let linear = match variant.linear {
+        Linear::Skinny { stages } => format!("products = \"skinny\", skinny_stages = {stages}"),
         other => format!("products = \"{other}\""),
     };
     let experts = match variant.experts {
@@ -133,5 +131,5 @@ pub(super) fn write_variant(variant: Variant) -> String {
         }
         other => format!("experts = \"{other}\""),
     };
-    format!("{products}, {experts}")
+    format!("{linear}, {experts}")
 }

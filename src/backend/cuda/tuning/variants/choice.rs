@@ -1,6 +1,6 @@
 //! Which entry of a file serves a bucket.
 
-use super::{Experts, Products, Variant};
+use super::{Experts, Linear, Variant};
 use crate::error::{Error, Result};
 use std::path::Path;
 
@@ -10,7 +10,7 @@ pub trait Able {
     ///
     /// # Errors
     /// Why not.
-    fn products(&self, variant: Variant, rows: u32) -> std::result::Result<(), String>;
+    fn linear(&self, variant: Variant, rows: u32) -> std::result::Result<(), String>;
 
     /// Whether they do a variant's experts.
     ///
@@ -61,7 +61,7 @@ impl Choice<'_> {
                     ),
                 )
             };
-            able.products(entry.variant, rows).map_err(refused)?;
+            able.linear(entry.variant, rows).map_err(refused)?;
             able.experts(entry.variant, rows).map_err(refused)?;
             return Ok(entry.variant);
         }
@@ -69,17 +69,17 @@ impl Choice<'_> {
             .map(|entry| entry.variant)
             .chain([self.many(rows, able)])
             .collect();
-        let products = larger
+        let linear = larger
             .iter()
-            .find(|&&variant| able.products(variant, rows).is_ok());
-        let products = products.map_or(Products::Tiled, |variant| variant.products);
+            .find(|&&variant| able.linear(variant, rows).is_ok());
+        let linear = linear.map_or(Linear::Tiled, |variant| variant.linear);
         let experts = larger.iter().find(|&&variant| {
-            let fits = !variant.experts.follow_skinny() || variant.products == products;
+            let fits = !variant.experts.follow_skinny() || variant.linear == linear;
             fits && able.experts(variant, rows).is_ok()
         });
         Ok(Variant {
-            products,
-            experts: experts.map_or(Experts::Tiled, |variant| variant.experts_beside(products)),
+            linear,
+            experts: experts.map_or(Experts::Tiled, |variant| variant.experts_beside(linear)),
         })
     }
 
@@ -90,17 +90,17 @@ impl Choice<'_> {
         let larger: Vec<Variant> = larger.map(|entry| entry.variant).collect();
         let many = self.many(rows, able);
         let swap_ab = larger.iter().find(|&&variant| {
-            variant.products == Products::SwapAb && able.products(variant, rows).is_ok()
+            variant.linear == Linear::SwapAb && able.linear(variant, rows).is_ok()
         });
-        let products = swap_ab.map_or(many.products, |variant| variant.products);
+        let linear = swap_ab.map_or(many.linear, |variant| variant.linear);
         let grouped = larger.iter().find(|&&variant| {
             matches!(variant.experts, Experts::Grouped(_)) && able.experts(variant, rows).is_ok()
         });
         Variant {
-            products,
-            experts: grouped.map_or(many.experts, |variant| match products {
+            linear,
+            experts: grouped.map_or(many.experts, |variant| match linear {
                 // A convolution of chunks is no part of a product, so nothing prefetches.
-                Products::SwapAb => variant.experts_beside(Products::Tiled),
+                Linear::SwapAb => variant.experts_beside(Linear::Tiled),
                 others => variant.experts_beside(others),
             }),
         }
@@ -108,11 +108,11 @@ impl Choice<'_> {
 
     /// What serves buckets larger than those of all entries: [`Variant::PERSISTENT`], or of it what there is.
     fn many(&self, rows: u32, able: &dyn Able) -> Variant {
-        let Variant { products, experts } = Variant::PERSISTENT;
+        let Variant { linear, experts } = Variant::PERSISTENT;
         Variant {
-            products: match able.products(Variant::PERSISTENT, rows) {
-                Ok(()) => products,
-                Err(_) => Products::Tiled,
+            linear: match able.linear(Variant::PERSISTENT, rows) {
+                Ok(()) => linear,
+                Err(_) => Linear::Tiled,
             },
             experts: match able.experts(Variant::PERSISTENT, rows) {
                 Ok(()) => experts,
@@ -139,12 +139,12 @@ mod tests {
         predict: false,
         prefetch_mib: 16,
     });
-    const SKINNY: Products = Products::Skinny { stages: 4 };
-    const MANY: (Products, Experts) = (Products::Persistent, Experts::Persistent);
-    const TILED: (Products, Experts) = (Products::Tiled, Experts::Tiled);
+    const SKINNY: Linear = Linear::Skinny { stages: 4 };
+    const MANY: (Linear, Experts) = (Linear::Persistent, Experts::Persistent);
+    const TILED: (Linear, Experts) = (Linear::Tiled, Experts::Tiled);
 
-    fn entry(rows: u32, products: Products, experts: Experts) -> Entry {
-        let variant = Variant { products, experts };
+    fn entry(rows: u32, linear: Linear, experts: Experts) -> Entry {
+        let variant = Variant { linear, experts };
         Entry {
             rows,
             variant,
@@ -156,7 +156,7 @@ mod tests {
         vec![
             entry(2, SKINNY, Experts::Skinny),
             entry(8, SKINNY, GROUPED),
-            entry(64, Products::SwapAb, PREFETCHING),
+            entry(64, Linear::SwapAb, PREFETCHING),
         ]
     }
 
@@ -174,11 +174,11 @@ mod tests {
     }
 
     impl Able for Without {
-        fn products(&self, variant: Variant, _: u32) -> std::result::Result<(), String> {
+        fn linear(&self, variant: Variant, _: u32) -> std::result::Result<(), String> {
             if variant.experts == Experts::Skinny {
                 self.has(&variant.experts.to_string())?;
             }
-            self.has(&variant.products.to_string())
+            self.has(&variant.linear.to_string())
         }
 
         fn experts(&self, variant: Variant, _: u32) -> std::result::Result<(), String> {
@@ -186,33 +186,33 @@ mod tests {
         }
     }
 
-    fn choose(rows: u32, without: &'static [&'static str]) -> (Products, Experts) {
+    fn choose(rows: u32, without: &'static [&'static str]) -> (Linear, Experts) {
         let entries = entries();
         let choice = Choice {
             entries: &entries,
             table: "decode.bf16".to_owned(),
             named: None,
         };
-        let Variant { products, experts } = choice.decode(rows, &Without(without)).unwrap();
-        (products, experts)
+        let Variant { linear, experts } = choice.decode(rows, &Without(without)).unwrap();
+        (linear, experts)
     }
 
     #[test]
     fn the_next_larger_entry_serves() {
         assert_eq!(choose(1, &[]), (SKINNY, Experts::Skinny));
         assert_eq!(choose(3, &[]), (SKINNY, GROUPED));
-        assert_eq!(choose(64, &[]), (Products::SwapAb, PREFETCHING));
+        assert_eq!(choose(64, &[]), (Linear::SwapAb, PREFETCHING));
         assert_eq!(choose(65, &[]), MANY);
         assert_eq!(choose(65, &["persistent"]), TILED);
     }
 
     #[test]
     fn what_a_model_does_not_fit_goes_to_what_it_does() {
-        assert_eq!(choose(1, &["skinny"]), (Products::SwapAb, GROUPED));
+        assert_eq!(choose(1, &["skinny"]), (Linear::SwapAb, GROUPED));
         assert_eq!(choose(8, &["grouped"]), (SKINNY, Experts::Persistent));
         let experts = choose(1, &["skinny", "grouped", "persistent"]).1;
         assert_eq!(experts, Experts::Tiled);
-        let no_prefetch = (Products::Persistent, GROUPED);
+        let no_prefetch = (Linear::Persistent, GROUPED);
         assert_eq!(choose(64, &["swap_ab"]), no_prefetch, "nothing prefetches");
         let nothing = &["skinny", "grouped", "swap_ab", "persistent"];
         assert_eq!(choose(1, nothing), TILED);
@@ -231,7 +231,7 @@ mod tests {
             assert!(error.to_string().contains(part), "{error} lacks {part}");
         }
         let fits = choice.decode(5, &Without(&["swap_ab"])).unwrap();
-        assert_eq!((fits.products, fits.experts), (SKINNY, GROUPED));
+        assert_eq!((fits.linear, fits.experts), (SKINNY, GROUPED));
         let beyond = choice.decode(100, &Without(&[])).unwrap();
         assert_eq!(beyond, Variant::PERSISTENT);
     }
@@ -245,7 +245,7 @@ mod tests {
             named: None,
         };
         let chosen = |rows| choice.prompts(rows, &Without(&[]));
-        assert_eq!(chosen(1).products, Products::SwapAb);
+        assert_eq!(chosen(1).linear, Linear::SwapAb);
         assert_eq!(chosen(1).experts, GROUPED);
         assert_eq!(chosen(64).experts, GROUPED, "nothing prefetches");
         assert_eq!(chosen(100), Variant::PERSISTENT);
