@@ -164,7 +164,7 @@ impl<'a> StepView<'a> {
         }
     }
 
-    /// What is kept of a sequence that is read again.
+    /// What is kept of a sequence that is recomputed.
     fn kept(&self, row: &abi::tg_row) -> i32 {
         // SAFETY: config and offsets never change after tg_state_init. The index is in range, and what is kept of a
         // sequence grows only behind the rows that it has in this step.

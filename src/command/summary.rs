@@ -13,7 +13,7 @@ pub fn lines(summary: &Summary, seqs: u32) -> Vec<String> {
     };
     for (number, what) in [
         (counts.at_limit, limit),
-        (counts.read_again, "read again for want of memory"),
+        (counts.recomputed, "recomputed for want of memory"),
         (counts.kept, "kept from an earlier run"),
     ] {
         if number > 0 {

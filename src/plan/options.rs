@@ -32,7 +32,7 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
-    /// What the scheduler keeps of its sequences: one that names no limit may have to be read again from its tokens. 4
+    /// What the scheduler keeps of its sequences: one that names no limit may have to be recomputed from its tokens. 4
     /// bytes each: 16 MiB for 1,024 sequences of 4,096 tokens, 128 MiB for as many of 32,768.
     pub fn kept_token_bytes(&self) -> u64 {
         u64::from(self.max_seqs) * u64::from(self.max_context) * 4

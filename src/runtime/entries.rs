@@ -139,7 +139,7 @@ pub(super) fn from_event(event: &abi::tg_event, sampled: Option<&abi::tg_sampled
             }),
             first_token: since_seen(event.first_ns),
             total: since_seen(event.time_ns),
-            read_again: event.step as u32,
+            recomputed: event.step as u32,
         },
     }
 }

@@ -12,7 +12,7 @@ pub struct Request {
     /// 0 only with `logits` other than `None`: then the prompt is scored and nothing is generated.
     pub max_new_tokens: u32,
     /// Nobody named the limit, which is what the context leaves: pages are taken as the sequence grows, and where there
-    /// are none it may have to give them back and be read again. Its tokens are the same.
+    /// are none it may have to give them back and be recomputed. Its tokens are the same.
     pub unlimited: bool,
     /// End-of-sequence ids included; at most 16.
     pub stop_ids: Vec<u32>,
@@ -151,6 +151,6 @@ pub struct Timing {
     pub first_token: Duration,
     /// From seen to the end.
     pub total: Duration,
-    /// How often the sequence gave its pages back and was read again.
-    pub read_again: u32,
+    /// How often the sequence gave its pages back and was recomputed.
+    pub recomputed: u32,
 }

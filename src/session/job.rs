@@ -254,8 +254,8 @@ impl Run<'_> {
             .iter()
             .any(|outcome| outcome.finish == Finish::Length);
         self.counts.at_limit += u64::from(at_limit);
-        let read_again = outcomes.iter().any(|outcome| outcome.timing.read_again > 0);
-        self.counts.read_again += u64::from(read_again);
+        let recomputed = outcomes.iter().any(|outcome| outcome.timing.recomputed > 0);
+        self.counts.recomputed += u64::from(recomputed);
         if !last {
             self.counts.failed += 1;
             self.failures.add(Code::Timeout, label.line, TIMED_OUT);

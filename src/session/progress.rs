@@ -19,8 +19,8 @@ pub struct Counts {
     pub kept: u64,
     /// Rows ended by their limit of new tokens, which `rows` includes.
     pub at_limit: u64,
-    /// Rows of which a sequence gave its memory to older ones and was read again.
-    pub read_again: u64,
+    /// Rows of which a sequence gave its memory to older ones and was recomputed.
+    pub recomputed: u64,
     /// Prompt tokens of finished rows.
     pub prompt_tokens: u64,
     /// Tokens generated.

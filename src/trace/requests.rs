@@ -86,7 +86,7 @@ impl Requests {
         self.ended += 1;
         args["new_tokens"] = tokens.into();
         args["end"] = json!(end);
-        // How often it gave its pages back and was read again.
+        // How often it was preempted and recomputed.
         if event.step > 0 {
             args["read_again"] = event.step.into();
         }

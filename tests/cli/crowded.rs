@@ -1,4 +1,4 @@
-//! Rows that name no limit in a pool too small for all of them: some give their pages back and are read again, and nothing
+//! Rows that name no limit in a pool too small for all of them: some give their pages back and are recomputed, and nothing
 //! of that shows in the answers.
 
 use crate::common::program::{run, run_with_input, tailgraph};
@@ -86,18 +86,18 @@ fn a_pool_too_small_gives_the_same_answers_and_is_replayed() {
     let path = |name: &str| folder.path().join(name);
     let (wide, narrow, record) = (path("wide.jsonl"), path("narrow.jsonl"), path("record"));
     let said = generate(&wide, &[]);
-    assert!(!said.contains("read again"), "{said}");
+    assert!(!said.contains("recomputed"), "{said}");
     // One whole context and two pages more.
     let limit = memory(34).to_string();
     let recorded = ["--memory-limit", &limit, "--record", text(&record)];
     let said = generate(&narrow, &recorded);
-    assert!(said.contains("read again for want of memory"), "{said}");
+    assert!(said.contains("recomputed for want of memory"), "{said}");
     assert!(answers(&wide) == answers(&narrow), "the answers differ");
 
     let lines = rows(&std::fs::read_to_string(&record).unwrap());
     let turns = lines.iter().map(|line| &line["turn"]);
     let again: u64 = turns.filter_map(|turn| turn["read_again"].as_u64()).sum();
-    assert!(again > 3, "{again} were read again");
+    assert!(again > 3, "{again} were recomputed");
     let replay = [
         "replay",
         "--record",
@@ -118,6 +118,6 @@ fn a_pool_too_small_gives_the_same_answers_and_is_replayed() {
     let trace = std::fs::read_to_string(&trace).unwrap();
     assert!(
         trace.contains("\"read_again\":"),
-        "no request says that it was read again"
+        "no request says that it was recomputed"
     );
 }

@@ -129,7 +129,7 @@ fn every_pipeline_depth_gives_the_same_tokens() {
 }
 
 /// Half of the requests have no limit, and the pool holds one that fills the context and a little more: they give their
-/// pages back and are read again, in pipelines and in steps that run ahead, and give the same tokens.
+/// pages back and are recomputed, in pipelines and in steps that run ahead, and give the same tokens.
 #[test]
 fn a_pool_too_small_gives_the_same_tokens() {
     let options = |steps_in_flight| EngineOptions {
@@ -173,7 +173,7 @@ fn a_pool_too_small_gives_the_same_tokens() {
         }
         let records = drain_trace(&mut engine);
         let again: u32 = records.iter().map(|r| r.outcome.read_again).sum();
-        assert!(again > 10, "{options:?}: {again} were read again");
+        assert!(again > 10, "{options:?}: {again} were recomputed");
     }
 }
 

@@ -110,7 +110,7 @@ fn a_pool_too_small_gives_the_same_tokens() {
         }
         let records = drain_trace(&mut engine);
         let again: u32 = records.iter().map(|r| r.outcome.read_again).sum();
-        assert!(again > 20, "{way:?}: {again} were read again");
+        assert!(again > 20, "{way:?}: {again} were recomputed");
     }
 }
 

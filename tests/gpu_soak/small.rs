@@ -158,7 +158,7 @@ fn it_notices_a_bit_that_the_replay_does_not_give() {
 
 /// A kernel notes the descriptors here as on a GPU. A load that preempts nothing does not hold.
 #[test]
-fn rounds_are_equal_and_need_set_backs() {
+fn rounds_are_equal_and_need_preemption() {
     let _alone = ALONE.lock();
     let (model, plan) = tiny();
     for (pages, tight) in [(12, true), (64, false)] {
@@ -180,7 +180,7 @@ fn rounds_are_equal_and_need_set_backs() {
         };
         let report = bits.run(&mut |_| {}).unwrap();
         assert_eq!(report.difference, None, "{report:?}");
-        assert_eq!(report.load.read_again > 0, tight, "{report:?}");
+        assert_eq!(report.load.recomputed > 0, tight, "{report:?}");
         assert!(tight || !report.holds, "{report:?}");
         assert_eq!(report.rounds.len(), 1, "{report:?}");
         assert!(report.load.grown > 0, "{report:?}");

@@ -215,8 +215,8 @@ impl History {
             running: model.running.len() as u32,
             free_pages: model.free_pages,
             steps_in_flight: model.steps.len() as u32,
-            set_back: model.set_back().len() as u32,
-            read_again: expected.read_again,
+            set_back: model.preempted().len() as u32,
+            read_again: expected.recomputed,
         };
         ensure!(
             *outcome == wanted,
@@ -297,13 +297,13 @@ impl History {
         coverage.decoding_without_pages += u64::from(turn.stalled);
         coverage.left_while_decoding += u64::from(turn.left_while_decoding);
         coverage.left_in_prompt += u64::from(turn.left_in_prompt);
-        coverage.left_while_read_again += u64::from(turn.left_while_read_again);
+        coverage.left_while_recomputed += u64::from(turn.left_while_recomputed);
         coverage.waited_as_the_newest += u64::from(turn.waited_as_the_newest);
-        coverage.read_again += u64::from(turn.read_again);
-        coverage.read_twice += u64::from(turn.read_twice);
+        coverage.recomputed += u64::from(turn.recomputed);
+        coverage.recomputed_twice += u64::from(turn.recomputed_twice);
         coverage.ended_while_leaving += u64::from(turn.ended_while_leaving);
-        coverage.ended_while_set_back += u64::from(turn.ended_while_set_back);
-        coverage.front_behind_one_set_back += u64::from(turn.front_behind_one_set_back);
+        coverage.ended_while_preempted += u64::from(turn.ended_while_preempted);
+        coverage.front_behind_one_preempted += u64::from(turn.front_behind_one_preempted);
         coverage.trace_ring_full += u64::from(seen.trace_full);
         coverage.stopped_by_host += u64::from(seen.flags & abi::TG_INPUT_STOP != 0);
         if let Some(step) = &turn.step {

@@ -100,7 +100,7 @@ impl Model {
         let ready = self.ready(&mut turn);
         if collecting {
             self.end_slots(seen, &mut turn);
-            self.set_back_leaving(&mut turn);
+            self.preempt_leaving(&mut turn);
             self.hand_out(seen, &ready.wanting, &mut turn);
         }
         self.publish(seen, &mut turn);
@@ -243,7 +243,7 @@ impl Model {
             turn.changed = true;
             self.free_pages += running.pages;
             turn.ended_while_leaving |= running.place == Place::Leaving;
-            turn.ended_while_set_back |= running.place == Place::SetBack;
+            turn.ended_while_preempted |= running.place == Place::Preempted;
             self.pending.push_back(Event::End {
                 request: number,
                 reason,

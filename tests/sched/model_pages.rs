@@ -1,4 +1,4 @@
-//! The model's pages: who wants some, who gets them, who gives them back and is read again.
+//! The model's pages: who wants some, who gets them, who gives them back and is recomputed.
 
 use super::model::Model;
 use super::spec::{Place, Running, Seen, Turn};
@@ -69,11 +69,11 @@ impl Model {
         tokens.div_ceil(self.config.page_tokens)
     }
 
-    /// Slots that are set back, the oldest request first.
-    pub fn set_back(&self) -> Vec<u32> {
+    /// Slots that are preempted, the oldest request first.
+    pub fn preempted(&self) -> Vec<u32> {
         let all = self.running.iter();
         let mut slots: Vec<(u64, u32)> = all
-            .filter(|(_, r)| r.place == Place::SetBack && r.end.is_none())
+            .filter(|(_, r)| r.place == Place::Preempted && r.end.is_none())
             .map(|(slot, r)| (r.request, *slot))
             .collect();
         slots.sort_unstable();
@@ -86,7 +86,7 @@ impl Model {
             .map(|(slot, _)| *slot)
     }
 
-    pub(super) fn set_back_leaving(&mut self, turn: &mut Turn) {
+    pub(super) fn preempt_leaving(&mut self, turn: &mut Turn) {
         let Some(running) = self.leaving().and_then(|slot| self.running.get_mut(&slot)) else {
             return;
         };
@@ -94,12 +94,12 @@ impl Model {
             self.free_pages += running.pages;
             running.pages = 0;
             running.composed = 0;
-            running.place = Place::SetBack;
+            running.place = Place::Preempted;
             turn.changed = true;
         }
     }
 
-    /// The running first, then those that are set back, then the queue; who waits for pages lets nobody newer in.
+    /// The running first, then those that are preempted, then the queue; who waits for pages lets nobody newer in.
     pub(super) fn hand_out(&mut self, seen: &Seen, wanting: &[u32], turn: &mut Turn) {
         for &slot in wanting {
             if self.running[&slot].place != Place::Runs {
@@ -107,7 +107,7 @@ impl Model {
             }
             if self.free_pages == 0 {
                 self.make_room(slot, turn);
-                turn.front_behind_one_set_back |= self.waiting() > 0;
+                turn.front_behind_one_preempted |= self.waiting() > 0;
                 return;
             }
             let running = &self.running[&slot];
@@ -118,10 +118,10 @@ impl Model {
             turn.changed = true;
         }
         if self.leaving().is_some() {
-            turn.front_behind_one_set_back |= self.waiting() > 0;
+            turn.front_behind_one_preempted |= self.waiting() > 0;
             return;
         }
-        for slot in self.set_back() {
+        for slot in self.preempted() {
             let running = &self.running[&slot];
             let request = *self.request(running.request);
             let pages = self.pages_to_grow(&request, self.tokens(running));
@@ -131,10 +131,10 @@ impl Model {
             self.give(slot, pages);
             self.begin_again(slot, turn);
         }
-        if self.set_back().is_empty() {
+        if self.preempted().is_empty() {
             self.admit(seen, turn);
         } else {
-            turn.front_behind_one_set_back |= self.waiting() > 0;
+            turn.front_behind_one_preempted |= self.waiting() > 0;
         }
     }
 
@@ -149,8 +149,8 @@ impl Model {
         running.place = Place::Runs;
         running.reading = prompt_tokens + running.generated;
         running.again += 1;
-        turn.read_again += 1;
-        turn.read_twice |= running.again == 2;
+        turn.recomputed += 1;
+        turn.recomputed_twice |= running.again == 2;
         turn.changed = true;
         self.prefill.push(slot);
         let running = &self.running;
@@ -179,7 +179,7 @@ impl Model {
         let read = running.composed == running.reading;
         turn.left_while_decoding |= read;
         turn.left_in_prompt |= !read && running.again == 0;
-        turn.left_while_read_again |= !read && running.again > 0;
+        turn.left_while_recomputed |= !read && running.again > 0;
         running.place = Place::Leaving;
         turn.changed = true;
         self.prefill.retain(|slot| *slot != newest);

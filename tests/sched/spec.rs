@@ -46,7 +46,7 @@ pub enum Place {
     Runs,
     /// Until its steps in flight have come back.
     Leaving,
-    SetBack,
+    Preempted,
 }
 
 #[derive(Debug, Clone)]
@@ -92,7 +92,7 @@ pub struct Turn {
     /// The step that came back.
     pub returned: Option<u64>,
     pub step: Option<Step>,
-    pub read_again: u32,
+    pub recomputed: u32,
     /// Coverage.
     pub ring_full: bool,
     pub logprobs_full: bool,
@@ -116,10 +116,10 @@ pub struct Turn {
     pub stalled: bool,
     pub left_while_decoding: bool,
     pub left_in_prompt: bool,
-    pub left_while_read_again: bool,
+    pub left_while_recomputed: bool,
     pub waited_as_the_newest: bool,
-    pub read_twice: bool,
+    pub recomputed_twice: bool,
     pub ended_while_leaving: bool,
-    pub ended_while_set_back: bool,
-    pub front_behind_one_set_back: bool,
+    pub ended_while_preempted: bool,
+    pub front_behind_one_preempted: bool,
 }

@@ -6,10 +6,10 @@ use crate::support::*;
 use tailgraph::sys::abi;
 
 /// Two requests of 4 tokens, each of which could have 20, begin with pages for 8 in a pool for 24. Both grow to 12. Then
-/// the older finds no page: the newer gives its pages back, and is read again when the older has ended: all it had, from
+/// the older finds no page: the newer gives its pages back, and is recomputed when the older has ended: all it had, from
 /// what was kept. A third waits until then, although there is the page that it needs.
 #[test]
-fn the_newest_gives_its_pages_back_and_is_read_again_before_anyone_newer() {
+fn the_newest_gives_its_pages_back_and_is_recomputed_before_anyone_newer() {
     let mut script = Script::new(&abi::tg_config {
         pages: 6,
         max_context: 20,

@@ -139,7 +139,7 @@ impl Head {
         })
     }
 
-    /// Notes the step's tokens. Those past the prompt are of the answer, which a sequence that is read again has before its
+    /// Notes the step's tokens. Those past the prompt are of the answer, which a sequence that is recomputed has before its
     /// decode rows.
     fn note(&mut self, batch: &Batch<'_>) {
         for (sequence, slot) in batch.sequences.iter().zip(&batch.slots) {

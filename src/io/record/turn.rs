@@ -35,9 +35,11 @@ pub struct Turn {
     pub running: u32,
     pub free_pages: u32,
     pub steps_in_flight: u32,
-    /// Running ones that wait to be read again, and those whose reading again begins.
-    pub set_back: u32,
-    pub read_again: u32,
+    /// Running sequences that are preempted, and those whose recomputation begins.
+    #[serde(rename = "set_back")]
+    pub preempted: u32,
+    #[serde(rename = "read_again")]
+    pub recomputed: u32,
 }
 
 fn step(number: u64) -> Option<u64> {
@@ -73,8 +75,8 @@ impl From<&abi::tg_trace> for Turn {
             running: outcome.running,
             free_pages: outcome.free_pages,
             steps_in_flight: outcome.steps_in_flight,
-            set_back: outcome.set_back,
-            read_again: outcome.read_again,
+            preempted: outcome.set_back,
+            recomputed: outcome.read_again,
         }
     }
 }
@@ -113,8 +115,8 @@ impl From<&Turn> for abi::tg_trace {
                 running: turn.running,
                 free_pages: turn.free_pages,
                 steps_in_flight: turn.steps_in_flight,
-                set_back: turn.set_back,
-                read_again: turn.read_again,
+                set_back: turn.preempted,
+                read_again: turn.recomputed,
             },
             turn: turn.turn,
             end_ns: turn.end_ns,

@@ -62,8 +62,9 @@ pub struct Load {
     pub stops_by_ids: BTreeMap<usize, u64>,
     /// Requests without a limit that surely outgrew their first pages.
     pub grown: u64,
-    /// How often one gave its pages back and was read again.
-    pub read_again: u64,
+    /// How often a sequence was preempted and recomputed.
+    #[serde(rename = "read_again")]
+    pub recomputed: u64,
     /// Names of buckets are those of `decode 8`.
     pub steps_by_bucket: BTreeMap<String, u64>,
     /// By their rows, rounded up to a power of two.
@@ -157,7 +158,7 @@ impl Load {
         for outcome in recording.turns.iter().map(|turn| &turn.outcome) {
             let most_running = &mut self.ended.most_running;
             *most_running = outcome.running.max(*most_running);
-            self.read_again += u64::from(outcome.read_again);
+            self.recomputed += u64::from(outcome.read_again);
             if outcome.step == TG_NO_STEP {
                 continue;
             }
@@ -177,7 +178,7 @@ impl Load {
         self.ended.has_every_end()
             && self.stops_by_ids.len() > 1
             && self.grown > 0
-            && self.read_again > 0
+            && self.recomputed > 0
             && ["decode", "mixed"].iter().all(|kind| {
                 let mut buckets = self.steps_by_bucket.keys();
                 buckets.any(|bucket| bucket.starts_with(kind))
