@@ -13,7 +13,7 @@ use crate::support::Gpu;
 use tailgraph::backend::cuda::families::experts::ExpertRows;
 use tailgraph::backend::cuda::families::head::LogitsPart;
 use tailgraph::backend::cuda::families::skinny::{Prediction, Residual};
-use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
+use tailgraph::backend::cuda::families::tiled::{Bf16x3, Epilogue, Product, Rows};
 use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::memory::arena::best_words;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
@@ -60,7 +60,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
             w_pair: None,
             bias,
             epilogue,
-            parts: Parts::Scratch(0),
+            bf16x3: Bf16x3::Scratch(0),
         };
         // SAFETY: the arrays have these shapes.
         unsafe { plain.run(|to| to.product(&product, Rows::Step)) };
@@ -126,7 +126,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
         plain.run(|to| to.router(&other, normed.at(0), after_out.at(0), &router, pairs));
         let rows = ExpertRows {
             x: normed.at(0),
-            parts: 0,
+            bf16x3: 0,
             y: sorted.at(0),
             partial: partial.at(0),
         };

@@ -8,7 +8,7 @@ use crate::rig::{
     Rig, Step, TYPES, assert_rows_close, assert_same_bits, config, encode, matrix, rounded,
 };
 use crate::support::Gpu;
-use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
+use tailgraph::backend::cuda::families::tiled::{Epilogue, Bf16x3, Product, Rows};
 use tailgraph::backend::cuda::tuning::variants::{Experts, Linear, Variant};
 use tailgraph::model::DType;
 use tailgraph::plan::Precision;
@@ -131,7 +131,7 @@ impl Case {
             w_pair: paired.then(|| matrix(&pair, types.weights, shape)),
             bias: bias.as_ref().map_or(0, |bias| bias.at(0)),
             epilogue,
-            parts: Parts::Scratch(0),
+            bf16x3: Bf16x3::Scratch(0),
         };
         let enqueue = match kind {
             StepKind::Decode => rig.enqueue_by(&step, bucket, SWAP_AB).unwrap(),

@@ -6,7 +6,7 @@ use crate::rig::{
 };
 use crate::support::Gpu;
 use rayon::prelude::*;
-use tailgraph::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
+use tailgraph::backend::cuda::families::tiled::{Bf16x3, Epilogue, Product, Rows};
 use tailgraph::backend::cuda::tuning::variants::Variant;
 use tailgraph::model::DType;
 use tailgraph::plan::StepKind;
@@ -82,14 +82,14 @@ impl Case {
             Rows::Tile { rows, .. } => rows as usize,
             Rows::Step | Rows::Sampled => bucket,
         };
-        let in_parts = enqueue.multiplies_parts(most as u32);
-        let leaves_parts = in_parts && epilogue == Epilogue::SiluMul;
-        let y = if leaves_parts {
+        let by_bf16x3 = enqueue.multiplies_bf16x3(most as u32);
+        let leaves_bf16x3 = by_bf16x3 && epilogue == Epilogue::SiluMul;
+        let y = if leaves_bf16x3 {
             gpu.poisoned(3 * bucket * self.outputs * DType::BF16.bytes())
         } else {
             gpu.poisoned(bucket * self.outputs * y_type.bytes())
         };
-        let parts = gpu.poisoned(if in_parts { 6 * most * self.inner } else { 4 });
+        let parts = gpu.poisoned(if by_bf16x3 { 6 * most * self.inner } else { 4 });
         if epilogue == Epilogue::Add {
             y.write(&gpu.stream, 0, &encode(DType::F32, &self.h))
                 .unwrap();
@@ -109,7 +109,7 @@ impl Case {
             w_pair: paired.then(|| matrix(&pair, types.weights, shape)),
             bias: if bias { bias_values.at(0) } else { 0 },
             epilogue,
-            parts: Parts::Scratch(parts.at(0)),
+            bf16x3: Bf16x3::Scratch(parts.at(0)),
         };
         if let Rows::Tile { first, .. } = rows {
             product.x = x.at(first as usize * self.inner * types.compute.bytes());
@@ -117,7 +117,7 @@ impl Case {
         }
         // SAFETY: the arrays have the shapes that `Product` asks for.
         unsafe { enqueue.run(|to| to.product(&product, rows)) };
-        if leaves_parts {
+        if leaves_bf16x3 {
             let parts = gpu.get_values(DType::BF16, &y);
             let [high, middle, low] = [0, 1, 2].map(|part| &parts[part * parts.len() / 3..]);
             let values = high.iter().zip(middle).zip(low);

@@ -161,7 +161,7 @@ impl MixtureCase {
         let routing = on_gpu.addresses();
         let between = ExpertRows {
             x: x.at(0),
-            parts: parts.at(0),
+            bf16x3: parts.at(0),
             y: y.at(0),
             partial: partial.at(0),
         };

@@ -2,7 +2,7 @@
 
 use super::Lowering;
 use super::limits::Library;
-use super::tiled::{ByExpert, Epilogue, Parts, Product};
+use super::tiled::{Bf16x3, ByExpert, Epilogue, Product};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::Kernel;
 use crate::backend::cuda::matrix::Matrix;
@@ -114,9 +114,9 @@ impl Combine {
 pub struct ExpertRows {
     /// `[R, H]`, operand type.
     pub x: Address,
-    /// bf16 `[3, R, H]`: scratch for x's parts, of f32 rows.
-    pub parts: Address,
-    /// `[R K, M]`, operand type or as three bf16 parts: what gate and up make of x.
+    /// bf16 `[3, R, H]`: scratch for x as bf16x3, of f32 rows.
+    pub bf16x3: Address,
+    /// `[R K, M]`, operand type or as bf16x3: what gate and up make of x.
     pub y: Address,
     /// `[R K, H]`, f32 or as [`Pairs::rounded`] says: what down makes of y.
     pub partial: Address,
@@ -156,7 +156,7 @@ impl Lowering<'_> {
             w_pair: Some(weights.up),
             bias: 0,
             epilogue: Epilogue::SiluMul,
-            parts: Parts::Scratch(rows.parts),
+            bf16x3: Bf16x3::Scratch(rows.bf16x3),
         };
         let by_expert = self.by_expert(routing, routing.rows, pairs);
         self.tiled_by_expert(&product, &by_expert, pairs.tile_rows);
@@ -167,7 +167,7 @@ impl Lowering<'_> {
             w: weights.down,
             w_pair: None,
             epilogue: Epilogue::StoreF32,
-            parts: Parts::There,
+            bf16x3: Bf16x3::There,
             ..product
         };
         let by_expert = self.by_expert(routing, 0, pairs);

@@ -16,7 +16,7 @@ use super::Lowering;
 use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
 use super::grouped::expert_boxes;
 use super::limits::Library;
-use super::tiled::{Parts, Product};
+use super::tiled::{Bf16x3, Product};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes};
@@ -172,7 +172,7 @@ impl<'a> Lowering<'a> {
     }
 
     /// Whether products of up to `rows` rows of this bucket are of bf16 parts of f32 rows.
-    pub fn multiplies_parts(&self, rows: u32) -> bool {
+    pub fn multiplies_bf16x3(&self, rows: u32) -> bool {
         let swap_ab = self.swap_ab_for(rows).is_some();
         let persistent = self.persistent().filter(|_| !swap_ab);
         persistent.is_some_and(|persistent| persistent.split.is_some())
@@ -183,13 +183,13 @@ impl<'a> Lowering<'a> {
     fn split(
         &mut self,
         persistent: &Persistent,
-        (x, parts): (Address, Parts),
+        (x, parts): (Address, Bf16x3),
         (first, rows, count): (u32, u32, Address),
         inner: u32,
     ) -> Address {
         match (&persistent.split, parts) {
-            (None, _) | (Some(_), Parts::There) => x,
-            (Some(split), Parts::Scratch(parts)) => {
+            (None, _) | (Some(_), Bf16x3::There) => x,
+            (Some(split), Bf16x3::Scratch(parts)) => {
                 let arguments = vec![
                     Argument::Address(parts),
                     Argument::Address(x),
@@ -221,7 +221,7 @@ impl<'a> Lowering<'a> {
             weight_rows: weights.iter().map(|w| w.rows).sum(),
             inner,
         };
-        let of_x = (product.x, product.parts);
+        let of_x = (product.x, product.bf16x3);
         let x = self.split(persistent, of_x, (first, rows, count), inner);
         let (tile, kernel) = persistent.dense(&shape);
         let args = abi::tg_persistent_args {
@@ -258,7 +258,7 @@ impl<'a> Lowering<'a> {
         weights: &ExpertWeights,
         rows: &ExpertRows,
     ) {
-        let of_x = (rows.x, Parts::Scratch(rows.parts));
+        let of_x = (rows.x, Bf16x3::Scratch(rows.bf16x3));
         let (most, hidden) = (self.bucket.rows, self.hidden());
         let x = self.split(persistent, of_x, (0, most, self.row_count()), hidden);
         let ((tile, kernel), inner) = (&persistent.gate_up, self.expert_inner());
@@ -363,7 +363,7 @@ mod tests {
             w_pair: Some(matrix(1 << 16)),
             bias: 0,
             epilogue: Epilogue::SiluMul,
-            parts: Parts::There,
+            bf16x3: Bf16x3::There,
         };
         let boxes = weight_boxes(&product, 256);
         assert_eq!(boxes.at, 1 << 16);

@@ -39,8 +39,8 @@ const HELD_OUT_SHARED_PERCENT: u32 = 10;
 #[derive(Debug)]
 pub struct Skinny {
     any: Family,
-    /// f32 rows split into bf16 parts as they are stored, for the buckets whose parts [`sizing::are_split`].
-    split: Option<Family>,
+    /// Store f32 rows as bf16x3, for the buckets that [`sizing::is_bf16x3`] names.
+    bf16x3: Option<Family>,
     precision: Precision,
     limits: Limits,
 }
@@ -103,7 +103,7 @@ impl Skinny {
         }
         let limits = library.gpu.limits();
         let (name, words) = (precision.compute.name(), expert_words(experts));
-        let split = if precision.compute.is_half() {
+        let bf16x3 = if precision.compute.is_half() {
             None
         } else {
             let suffix = format!("{name}_split");
@@ -111,8 +111,8 @@ impl Skinny {
             Some(Family::load(library, &suffix, words, limits, words == 1)?)
         };
         Ok(Some(Self {
-            any: Family::load(library, name, words, limits, split.is_none())?,
-            split,
+            any: Family::load(library, name, words, limits, bf16x3.is_none())?,
+            bf16x3,
             precision,
             limits,
         }))
@@ -120,8 +120,8 @@ impl Skinny {
 
     /// For a bucket of `rows` rows.
     fn family(&self, rows: u32) -> &Family {
-        match &self.split {
-            Some(split) if sizing::are_split(self.precision, rows) => split,
+        match &self.bf16x3 {
+            Some(bf16x3) if sizing::is_bf16x3(self.precision, rows) => bf16x3,
             _ => &self.any,
         }
     }

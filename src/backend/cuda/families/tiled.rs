@@ -31,7 +31,7 @@ pub enum Epilogue {
     StoreF32 = 1,
     /// y += sum, f32: the residual stream.
     Add = 2,
-    /// y = silu(sum) * (sum with the paired weights), in the operand type or as [`Parts`].
+    /// y = silu(sum) * (sum with the paired weights), in the operand type or as [`Bf16x3`].
     SiluMul = 3,
 }
 
@@ -46,7 +46,7 @@ pub struct Product {
     /// f32 `[N]`, or 0.
     pub bias: Address,
     pub epilogue: Epilogue,
-    pub parts: Parts,
+    pub bf16x3: Bf16x3,
 }
 
 impl Product {
@@ -61,9 +61,9 @@ impl Product {
     }
 }
 
-/// The bf16 parts of f32 rows, `[3, rows, K]`, with which some kernels multiply ([`Lowering::multiplies_parts`]).
+/// f32 rows as three bf16 parts each, `[3, rows, K]`, with which some kernels multiply ([`Lowering::multiplies_bf16x3`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Parts {
+pub enum Bf16x3 {
     /// They are made of x, and go here.
     Scratch(Address),
     /// x is they: what [`Epilogue::SiluMul`] leaves.
@@ -191,7 +191,7 @@ impl Lowering<'_> {
         &mut self,
         y: Address,
         x: Address,
-        parts: Address,
+        bf16x3: Address,
         (w1, w3): (Matrix, Matrix),
     ) {
         let product = Product {
@@ -201,7 +201,7 @@ impl Lowering<'_> {
             w_pair: Some(w3),
             bias: 0,
             epilogue: Epilogue::SiluMul,
-            parts: Parts::Scratch(parts),
+            bf16x3: Bf16x3::Scratch(bf16x3),
         };
         self.product(&product, Rows::Step)
     }

@@ -6,7 +6,7 @@ use crate::backend::cuda::families::Lowering;
 use crate::backend::cuda::families::attention::Attention;
 use crate::backend::cuda::families::conv::ShortConv;
 use crate::backend::cuda::families::experts::{ExpertRows, NextNorm};
-use crate::backend::cuda::families::tiled::{Epilogue, Parts, Product, Rows};
+use crate::backend::cuda::families::tiled::{Bf16x3, Epilogue, Product, Rows};
 use crate::error::Result;
 use crate::plan::Op;
 
@@ -26,7 +26,7 @@ fn product(
         w_pair: None,
         bias,
         epilogue,
-        parts: Parts::Scratch(model.parts()),
+        bf16x3: Bf16x3::Scratch(model.bf16x3()),
     })
 }
 
@@ -143,13 +143,18 @@ pub(super) fn dense_gate_up(
     to: &mut Lowering<'_>,
     ops: &[Op],
 ) -> Result<()> {
-    to.dense_gate_up(model.wide(), model.x(), model.parts(), model.pair(&ops[0])?);
+    to.dense_gate_up(
+        model.wide(),
+        model.x(),
+        model.bf16x3(),
+        model.pair(&ops[0])?,
+    );
     Ok(())
 }
 
 pub(super) fn dense_down(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
     let product = Product {
-        parts: Parts::There,
+        bf16x3: Bf16x3::There,
         ..product(model, &ops[0], model.h(), model.wide(), Epilogue::Add)?
     };
     to.product(&product, Rows::Step);
@@ -169,7 +174,7 @@ pub(super) fn mixture(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op])
     };
     let rows = ExpertRows {
         x,
-        parts: model.parts(),
+        bf16x3: model.bf16x3(),
         y: model.wide(),
         partial: model.at(model.places.partial),
     };

@@ -107,9 +107,9 @@ impl ModelAddresses {
         self.at(self.places.x)
     }
 
-    /// Scratch for the parts of f32 rows.
-    fn parts(&self) -> Address {
-        self.at(self.places.parts)
+    /// Scratch for f32 rows as bf16x3.
+    fn bf16x3(&self) -> Address {
+        self.at(self.places.bf16x3)
     }
 
     /// What products of more outputs than H leave.

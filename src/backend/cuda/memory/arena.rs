@@ -35,10 +35,10 @@ pub struct Arena {
     pub h: usize,
     /// `[R, max(H, heads D)]`, operand type.
     pub x: usize,
-    /// `[R, 3H]`, `[R, (heads + 2 kv_heads) D]`, `[R, I]` or `[R K, M]`, operand type; the last two, of f32, perhaps as three bf16 parts.
+    /// `[R, 3H]`, `[R, (heads + 2 kv_heads) D]`, `[R, I]` or `[R K, M]`, operand type; the last two, of f32, perhaps as bf16x3.
     pub wide: usize,
-    /// bf16 `[3, R, max(H, heads D)]`, of f32 operands alone: rows as the sum of three parts.
-    pub parts: usize,
+    /// bf16 `[3, R, max(H, heads D)]`, of f32 operands alone: rows as bf16x3, the sum of three parts.
+    pub bf16x3: usize,
     /// f32 `[R K, H]`: what each expert adds; of some buckets in the operand type.
     pub partial: usize,
     /// u32 `[R, K]`
@@ -115,11 +115,11 @@ impl Arena {
         let q = config.num_attention_heads * config.head_dim;
         let kv = config.num_key_value_heads * config.head_dim;
         // Bytes of an f32 value as bf16x3.
-        let in_parts = abi::TG_PARTS as usize * DType::BF16.bytes();
-        let (part_bytes, of_inner) = if shape.operand.is_half() {
+        let in_bf16x3 = abi::TG_PARTS as usize * DType::BF16.bytes();
+        let (bf16x3_bytes, of_inner) = if shape.operand.is_half() {
             (0, element)
         } else {
-            (in_parts, in_parts)
+            (in_bf16x3, in_bf16x3)
         };
         let wide = [
             3 * hidden * element,
@@ -157,7 +157,7 @@ impl Arena {
             h: take(&[rows, hidden, 4]),
             x: take(&[rows, hidden.max(q), element]),
             wide: take(&[rows, widest_bytes]),
-            parts: take(&[rows, hidden.max(q), part_bytes]),
+            bf16x3: take(&[rows, hidden.max(q), bf16x3_bytes]),
             partial: take(&[pairs, hidden, 4]),
             experts: take(&[pairs, 4]),
             expert_weights: take(&[pairs, 4]),

@@ -22,8 +22,8 @@ pub const HELD_THREADS: u32 = 32 * CONSUMER_WARPS;
 /// Bytes on which weight rows of a stage begin.
 const LINE: u32 = abi::TG_SKINNY_LINE;
 
-/// Whether a bucket of `rows` rows is of the kernels that split f32 rows into bf16 parts as they store them.
-pub fn are_split(precision: Precision, rows: u32) -> bool {
+/// Whether a bucket of `rows` rows is of the kernels that store f32 rows as bf16x3.
+pub fn is_bf16x3(precision: Precision, rows: u32) -> bool {
     !precision.compute.is_half() && rows <= abi::TG_SKINNY_SPLIT_ROWS
 }
 
@@ -128,13 +128,13 @@ impl Sizing {
 
     /// The ring of the fused experts of one row, `per_row` of `experts`, with stages of either width.
     pub fn fused(&self, width: u32, inner: u32, per_row: u32, experts: usize) -> Option<Ring> {
-        let parts = if are_split(self.precision, 1) {
+        let of_value = if is_bf16x3(self.precision, 1) {
             abi::TG_PARTS
         } else {
             1
         };
         let fixed = self.normed_bytes(1, width, Some(experts));
-        let handed = CONSUMER_WARPS * (32 * (16 * parts + 8 * per_row) + 4 * per_row);
+        let handed = CONSUMER_WARPS * (32 * (16 * of_value + 8 * per_row) + 4 * per_row);
         let stage = self.stage_bytes(width).max(self.stage_bytes(inner));
         let fits = inner <= STAGE_COLUMNS;
         fits.then(|| self.limits.ring(fixed + handed, stage, self.stages))?
@@ -202,7 +202,7 @@ impl Sizing {
 
     /// Bytes of `columns` of all of a bucket's rows in shared memory.
     fn row_bytes(&self, rows: u32, columns: u32) -> u32 {
-        if are_split(self.precision, rows) {
+        if is_bf16x3(self.precision, rows) {
             abi::TG_PARTS * rows * pitch(columns, WeightFormat::BF16.bytes() as u32)
         } else {
             rows * pitch(columns, self.precision.compute.bytes() as u32)
