@@ -7,12 +7,12 @@ use cudarc::driver::sys;
 use std::cell::RefCell;
 use tailgraph::backend::cuda::driver::Address;
 use tailgraph::backend::cuda::families::Lowering;
+use tailgraph::backend::cuda::families::attention::KeySplit;
 use tailgraph::backend::cuda::families::attention::{Attention, PagePool, most_query_tiles};
 use tailgraph::backend::cuda::families::experts::{
     EXPERT_COUNTS_BYTES, ExpertRows, ExpertWeights, Routing, most_expert_tiles,
 };
 use tailgraph::backend::cuda::families::head::{LogitsPart, Noted, seen_words};
-use tailgraph::backend::cuda::families::key_split::KeySplit;
 use tailgraph::backend::cuda::families::packed;
 use tailgraph::backend::cuda::families::router::RouterWeights;
 use tailgraph::backend::cuda::families::tiled::{Bf16x3, Epilogue, Product, Rows};

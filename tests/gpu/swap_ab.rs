@@ -8,7 +8,7 @@ use crate::rig::{
     Rig, Step, TYPES, assert_rows_close, assert_same_bits, config, encode, matrix, rounded,
 };
 use crate::support::Gpu;
-use tailgraph::backend::cuda::families::tiled::{Epilogue, Bf16x3, Product, Rows};
+use tailgraph::backend::cuda::families::tiled::{Bf16x3, Epilogue, Product, Rows};
 use tailgraph::backend::cuda::tuning::variants::{Experts, Linear, Variant};
 use tailgraph::model::DType;
 use tailgraph::plan::Precision;

@@ -140,7 +140,7 @@ fn penalized_tokens_are_those_of_the_cpu() {
     }
 }
 
-/// Contexts on both sides of a chunk's end (families/key_split.rs): of two rows and of one, the keys of a row are shared by blocks.
+/// Contexts on both sides of a chunk's end (families/attention/decode.rs): of two rows and of one, the keys of a row are shared by blocks.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn long_contexts_give_the_same_bits_in_all_ways() {

@@ -7,8 +7,8 @@ use crate::rig::{
 };
 use crate::support::Gpu;
 use rayon::prelude::*;
+use tailgraph::backend::cuda::families::attention::KeySplit;
 use tailgraph::backend::cuda::families::attention::{Attention, PagePool, most_query_tiles};
-use tailgraph::backend::cuda::families::key_split::KeySplit;
 use tailgraph::backend::cuda::memory::arena::QUERY_TILE_BYTES;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::model::{DType, ModelConfig};

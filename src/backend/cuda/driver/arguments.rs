@@ -48,6 +48,38 @@ impl Argument {
     }
 }
 
+impl From<u64> for Argument {
+    fn from(value: u64) -> Self {
+        Self::U64(value)
+    }
+}
+
+impl From<u32> for Argument {
+    fn from(value: u32) -> Self {
+        Self::U32(value)
+    }
+}
+
+impl From<f32> for Argument {
+    fn from(value: f32) -> Self {
+        Self::F32(value)
+    }
+}
+
+impl<T: NoUninit> From<&T> for Argument {
+    fn from(value: &T) -> Self {
+        Self::of(value)
+    }
+}
+
+/// A kernel's arguments by value: each an address, a number, or a reference to a struct of a family's args.h.
+macro_rules! arguments {
+    ($($value:expr),* $(,)?) => {
+        vec![$($crate::backend::cuda::driver::arguments::Argument::from($value)),*]
+    };
+}
+pub(crate) use arguments;
+
 /// The bytes of a struct, aligned as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Struct {

@@ -2,7 +2,7 @@
 //! their rows to the sink, so that the same step delivers logits whoever launched it.
 
 use crate::backend::cuda::driver::Address;
-use crate::backend::cuda::families::deliver::LogitsRing;
+use crate::backend::cuda::families::head::LogitsRing;
 use crate::backend::cuda::memory::pinned::Pinned;
 use crate::backend::{LogitsSink, SharedRegion};
 use crate::error::{Error, Result, said_by_panic};

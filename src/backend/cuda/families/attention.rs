@@ -3,12 +3,14 @@
 mod decode;
 mod prompt;
 
+pub use decode::KeySplit;
 pub(super) use decode::{DECODE_WARPS, decode_kernels};
 pub use prompt::Prompt;
 
 use super::Lowering;
 use crate::backend::cuda::driver::Address;
-use crate::backend::cuda::driver::launch::Argument;
+use crate::backend::cuda::driver::arguments::arguments;
+use crate::backend::cuda::driver::launch::Kernel;
 use crate::plan::StepKind;
 use crate::sys::abi;
 
@@ -57,7 +59,7 @@ pub struct Attention {
     pub query_tiles: Address,
     /// Scratch: `uint32_t`.
     pub query_tile_count: Address,
-    /// Scratch: f32 `[P, heads, D + 2]`, P as [`super::key_split::KeySplit::most_pieces`] has it.
+    /// Scratch: f32 `[P, heads, D + 2]`, P as [`KeySplit::most_pieces`] has it.
     pub partials: Address,
     /// u32 `[slots, heads]`, zeros before and after.
     pub done: Address,
@@ -77,7 +79,7 @@ impl Lowering<'_> {
     /// q, k = rope(rmsnorm_head(q, k)), q in place, k and v into their pages.
     /// Shapes as [`Attention`] says.
     pub fn qk_norm_rope(&mut self, attention: &Attention) {
-        let (heads, kv_heads) = self.heads();
+        let [heads, kv_heads] = self.heads();
         let args = abi::tg_qk_norm_rope_args {
             qkv: attention.qkv,
             k_pages: attention.k_pages,
@@ -92,66 +94,53 @@ impl Lowering<'_> {
             eps: self.config.norm_eps,
             pad: 0,
         };
-        let grid = (
-            self.bucket.rows,
-            (heads + 2 * kv_heads).div_ceil(abi::TG_ROPE_HEADS),
-            1,
-        );
-        let kernel = &self.kernels.qk_norm_rope;
-        self.call(
-            kernel,
-            grid,
-            abi::TG_ROPE_THREADS,
-            0,
-            vec![Argument::of(&args)],
-        )
+        let blocks = (heads + 2 * kv_heads).div_ceil(abi::TG_ROPE_HEADS);
+        let (kernel, grid) = (&self.kernels.qk_norm_rope, (self.bucket.rows, blocks, 1));
+        self.call_plain(kernel, grid, abi::TG_ROPE_THREADS, arguments![&args])
     }
 
     /// x = softmax(q k^T / sqrt(D), causal) v.
     /// Shapes as [`Attention`] says.
     pub fn attention(&mut self, attention: &Attention) {
-        let (heads, kv_heads) = self.heads();
-        let group = heads / kv_heads;
-        let scale = 1.0 / (self.config.head_dim as f32).sqrt();
-        let chunks = self.bucket.kind != StepKind::Decode;
-        let prompt = self
-            .kernels
-            .attention_prompt
-            .as_ref()
-            .filter(|prompt| chunks && prompt.serves(group, attention.pool.page_tokens));
-        if let Some(prompt) = prompt {
+        let [heads, kv_heads] = self.heads();
+        let (group, page_tokens) = (heads / kv_heads, attention.pool.page_tokens);
+        let (chunks, kernels) = (self.bucket.kind != StepKind::Decode, self.kernels);
+        let prompt = kernels.attention_prompt.as_ref();
+        let serves = |prompt: &&Prompt| chunks && prompt.serves(group, page_tokens);
+        if let Some(prompt) = prompt.filter(serves) {
             return self.attention_prompt(prompt, attention);
         }
-        let tiles = match &self.kernels.attention_tiles {
-            Some(tiles) if chunks => tiles,
-            _ => {
-                let args = abi::tg_attention_rows_args {
-                    out: attention.x,
-                    qkv: attention.qkv,
-                    k_pages: attention.k_pages,
-                    v_pages: attention.v_pages,
-                    state: self.state,
-                    step: self.step,
-                    heads,
-                    kv_heads,
-                    scale,
-                    pad: 0,
-                };
-                let grid = (
-                    self.bucket.rows,
-                    kv_heads,
-                    group.div_ceil(abi::TG_ROW_HEADS),
-                );
-                let kernel = &self.kernels.attention_rows;
-                return self.call(
-                    kernel,
-                    grid,
-                    abi::TG_ROW_THREADS,
-                    0,
-                    vec![Argument::of(&args)],
-                );
-            }
+        match &kernels.attention_tiles {
+            Some(tiles) if chunks => self.attention_tiles(tiles, attention),
+            _ => self.attention_rows(attention),
+        }
+    }
+
+    /// [`Lowering::attention`] row by row.
+    fn attention_rows(&mut self, attention: &Attention) {
+        let [heads, kv_heads] = self.heads();
+        let args = abi::tg_attention_rows_args {
+            out: attention.x,
+            qkv: attention.qkv,
+            k_pages: attention.k_pages,
+            v_pages: attention.v_pages,
+            state: self.state,
+            step: self.step,
+            heads,
+            kv_heads,
+            scale: self.attention_scale(),
+            pad: 0,
         };
+        let blocks = (heads / kv_heads).div_ceil(abi::TG_ROW_HEADS);
+        let grid = (self.bucket.rows, kv_heads, blocks);
+        let kernel = &self.kernels.attention_rows;
+        self.call_plain(kernel, grid, abi::TG_ROW_THREADS, arguments![&args])
+    }
+
+    /// [`Lowering::attention`] by tiles of queries.
+    fn attention_tiles(&mut self, kernel: &Kernel, attention: &Attention) {
+        let [heads, kv_heads] = self.heads();
+        let group = heads / kv_heads;
         self.list_query_tiles(attention, tile_rows(TILE, group));
         let args = abi::tg_attention_tiles_args {
             out: attention.x,
@@ -163,44 +152,35 @@ impl Lowering<'_> {
             state: self.state,
             heads,
             kv_heads,
-            scale,
+            scale: self.attention_scale(),
             pad: 0,
         };
         let most = most_query_tiles(self.bucket.rows, self.bucket.sequences, heads, kv_heads);
         let grid = (most, kv_heads, group.div_ceil(TILE));
         let shared_bytes = tile_shared_bytes(self.config.head_dim as u32);
-        let arguments = vec![Argument::of(&args)];
-        self.call(tiles, grid, abi::TG_TILE_THREADS, shared_bytes, arguments)
+        let arguments = arguments![&args];
+        self.call(kernel, grid, abi::TG_TILE_THREADS, shared_bytes, arguments)
     }
 
     /// Each sequence's rows in runs of at most `tile_rows`.
     fn list_query_tiles(&mut self, attention: &Attention, tile_rows: u32) {
-        if self.query_tiles.replace(attention.query_tiles) == Some(attention.query_tiles) {
+        let (tiles, count) = (attention.query_tiles, attention.query_tile_count);
+        if self.query_tiles.replace(tiles) == Some(tiles) {
             return;
         }
-        let list = vec![
-            Argument::Address(attention.query_tiles),
-            Argument::Address(attention.query_tile_count),
-            Argument::Address(self.state),
-            Argument::Address(self.step),
-            Argument::U32(tile_rows),
-        ];
-        self.call(
-            &self.kernels.query_tiles,
-            (1, 1, 1),
-            abi::TG_LIST_THREADS,
-            0,
-            list,
-        );
+        let arguments = arguments![tiles, count, self.state, self.step, tile_rows];
+        let kernel = &self.kernels.query_tiles;
+        self.call_plain(kernel, (1, 1, 1), abi::TG_LIST_THREADS, arguments);
+    }
+
+    fn attention_scale(&self) -> f32 {
+        1.0 / (self.config.head_dim as f32).sqrt()
     }
 
     /// Query heads and kv heads.
-    fn heads(&self) -> (u32, u32) {
+    fn heads(&self) -> [u32; 2] {
         let config = self.config;
-        (
-            config.num_attention_heads as u32,
-            config.num_key_value_heads as u32,
-        )
+        [config.num_attention_heads, config.num_key_value_heads].map(|heads| heads as u32)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Lowering;
 use crate::backend::cuda::driver::Address;
-use crate::backend::cuda::driver::launch::Argument;
+use crate::backend::cuda::driver::arguments::arguments;
 use crate::plan::StepKind;
 use crate::sys::abi;
 
@@ -53,16 +53,13 @@ impl Lowering<'_> {
         let hidden = self.hidden();
         let taps = self.config.conv_l_cache as u32;
         let rows = self.bucket.rows;
+        let kernels = self.kernels;
         let (kernel, rows, moves_state) = if self.bucket.kind == StepKind::Decode {
-            (&self.kernels.conv_decode, rows, true)
+            (&kernels.conv_decode, rows, true)
         } else if taps == abi::TG_CONV_TAPS {
-            (
-                &self.kernels.conv_rows,
-                rows.div_ceil(abi::TG_CONV_ROWS),
-                true,
-            )
+            (&kernels.conv_rows, rows.div_ceil(abi::TG_CONV_ROWS), true)
         } else {
-            (&self.kernels.conv, rows, false)
+            (&kernels.conv, rows, false)
         };
         let args = abi::tg_conv_args {
             x: conv.x,
@@ -75,21 +72,13 @@ impl Lowering<'_> {
             hidden,
             length: taps,
         };
-        let arguments = vec![Argument::of(&args)];
-        self.call(kernel, grid(rows, hidden), THREADS, 0, arguments);
+        self.call_plain(kernel, grid(rows, hidden), THREADS, arguments![&args]);
         if moves_state {
             return;
         }
-        let arguments = vec![
-            Argument::Address(conv.state),
-            Argument::Address(conv.bcx),
-            Argument::Address(self.state),
-            Argument::Address(self.step),
-            Argument::U32(hidden),
-            Argument::U32(taps),
-        ];
+        let arguments = arguments![conv.state, conv.bcx, self.state, self.step, hidden, taps];
         let sequences = grid(self.bucket.sequences, hidden);
-        self.call(&self.kernels.conv_state, sequences, THREADS, 0, arguments)
+        self.call_plain(&kernels.conv_state, sequences, THREADS, arguments)
     }
 }
 
@@ -99,8 +88,7 @@ mod tests {
 
     #[test]
     fn blocks_cover_every_channel() {
-        assert_eq!(grid(7, 2048), (7, 4, 1));
-        assert_eq!(grid(7, 32), (7, 1, 1));
-        assert_eq!(grid(7, 544), (7, 2, 1));
+        let blocks = [32, 544, 2048].map(|hidden| grid(7, hidden));
+        assert_eq!(blocks, [(7, 1, 1), (7, 2, 1), (7, 4, 1)]);
     }
 }

@@ -1,9 +1,9 @@
-//! Logits and sampling.
+//! Logits, sampling, and logits to the host (kernels/step/deliver.cu).
 
 use super::Lowering;
 use super::tiled::{Bf16x3, Epilogue, Product, Rows};
 use crate::backend::cuda::driver::Address;
-use crate::backend::cuda::driver::launch::Argument;
+use crate::backend::cuda::driver::arguments::arguments;
 use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::tuning::limits::SAMPLE_PARTS;
 use crate::plan::{SCORE_TILE_ROWS, StepKind};
@@ -15,6 +15,20 @@ const BEST_BLOCKS: u32 = 512;
 /// thread has all of its share of 65536 logits under way at once.
 const SAMPLE_BLOCKS: u32 = 128;
 const SAMPLE_SHARES: u32 = 8;
+
+/// Pieces that a row is cut into: with a whole tile of rows they fill any bus.
+const PIECES: u32 = 16;
+
+/// Where logits go.
+#[derive(Debug, Clone, Copy)]
+pub struct LogitsRing {
+    /// Pinned memory, as kernels/step/deliver.cu lays it out.
+    pub ring: Address,
+    /// `uint64_t`: tiles posted.
+    pub counter: Address,
+    /// Lines of a tile, at most.
+    pub lines: u32,
+}
 
 /// Words of a slot's bitmap of seen tokens.
 pub fn seen_words(vocab_size: usize) -> usize {
@@ -122,21 +136,11 @@ impl Lowering<'_> {
     /// Notes the step's tokens in what penalties look at, for slots that have them.
     /// Once a step, before [`Lowering::sample`]; that of a decode step does it itself.
     pub fn mark_seen(&mut self, noted: Noted) {
-        let arguments = vec![
-            Argument::Address(noted.seen),
-            Argument::Address(noted.counts),
-            Argument::Address(self.state),
-            Argument::Address(self.step),
-            Argument::U32(self.config.vocab_size as u32),
-        ];
-        let grid = (self.bucket.sequences, 1, 1);
-        self.call(
-            &self.kernels.mark_seen,
-            grid,
-            abi::TG_SEEN_THREADS,
-            0,
-            arguments,
-        )
+        let Noted { seen, counts } = noted;
+        let vocabulary = self.config.vocab_size as u32;
+        let arguments = arguments![seen, counts, self.state, self.step, vocabulary];
+        let (kernel, grid) = (&self.kernels.mark_seen, (self.bucket.sequences, 1, 1));
+        self.call_plain(kernel, grid, abi::TG_SEEN_THREADS, arguments)
     }
 
     /// Token and logprobs of each sampled row that the part holds, into the step's sampled table. `found`: what of these logits
@@ -173,16 +177,10 @@ impl Lowering<'_> {
             marks: marks.into(),
             pad: 0,
         };
-        let arguments = vec![Argument::of(&args)];
         let sequences = self.bucket.sequences;
         let grid = (sequences, sample_blocks(sequences), 1);
-        self.call(
-            &self.kernels.sample,
-            grid,
-            abi::TG_SAMPLE_THREADS,
-            0,
-            arguments,
-        )
+        let kernel = &self.kernels.sample;
+        self.call_plain(kernel, grid, abi::TG_SAMPLE_THREADS, arguments![&args])
     }
 
     /// Reads the part's logits for the best of each row.
@@ -198,18 +196,40 @@ impl Lowering<'_> {
             tile_rows: rows,
             pad: 0,
         };
-        let arguments = vec![Argument::of(&args)];
-        let sequences = self.bucket.sequences;
-        let parts = best_blocks(sequences);
+        let parts = best_blocks(self.bucket.sequences);
+        let grid = (parts, self.bucket.sequences, 1);
         let kernel = &self.kernels.sample_best;
-        self.call(
-            kernel,
-            (parts, sequences, 1),
-            abi::TG_BEST_THREADS,
-            0,
-            arguments,
-        );
+        self.call_plain(kernel, grid, abi::TG_BEST_THREADS, arguments![&args]);
         Found { parts }
+    }
+
+    /// Sends the part's logits to the host, those rows that were asked for. `last`: no part of the step follows.
+    /// `logits` is the part's, and while the work runs the host takes what the ring holds.
+    pub fn deliver(&mut self, part: LogitsPart, last: bool, logits: Address, to: &LogitsRing) {
+        let (first, tile_rows) = part.rows();
+        let lines = match part {
+            LogitsPart::Sampled => self.bucket.sequences,
+            LogitsPart::Tile(_) => tile_rows.min(self.bucket.rows - first),
+        };
+        debug_assert!(lines <= to.lines);
+        let (kernels, one) = (self.kernels, (1, 1, 1));
+        let arguments = arguments![to.ring, to.counter];
+        self.call_plain(&kernels.logits_wait, one, 1, arguments);
+        let args = abi::tg_logits_copy_args {
+            ring: to.ring,
+            counter: to.counter,
+            logits,
+            state: self.state,
+            step: self.step,
+            vocabulary: self.config.vocab_size as u32,
+            lines: to.lines,
+            first,
+            tile_rows,
+        };
+        let (grid, threads) = ((lines, PIECES, 1), abi::TG_LOGITS_COPY_THREADS);
+        self.call_plain(&kernels.logits_copy, grid, threads, arguments![&args]);
+        let arguments = arguments![to.ring, to.counter, lines, u32::from(last)];
+        self.call_plain(&kernels.logits_post, one, 1, arguments)
     }
 }
 

@@ -8,12 +8,10 @@
 
 pub mod attention;
 pub mod conv;
-pub mod deliver;
 pub mod experts;
 pub mod grouped;
 pub mod head;
 pub mod kernels;
-pub mod key_split;
 pub mod limits;
 mod mixture;
 pub mod norm;
@@ -137,6 +135,17 @@ impl<'a> Lowering<'a> {
             pdl: self.pdl,
         };
         self.push(kernel, launch, arguments);
+    }
+
+    /// A call of a kernel that has no dynamic shared memory.
+    fn call_plain(
+        &mut self,
+        kernel: &Kernel,
+        grid: (u32, u32, u32),
+        threads: u32,
+        arguments: Vec<Argument>,
+    ) {
+        self.call(kernel, grid, threads, 0, arguments);
     }
 
     fn push(&mut self, kernel: &Kernel, launch: Launch, arguments: Vec<Argument>) {

@@ -2,7 +2,7 @@
 
 use super::Lowering;
 use crate::backend::cuda::driver::Address;
-use crate::backend::cuda::driver::launch::Argument;
+use crate::backend::cuda::driver::arguments::arguments;
 use crate::backend::cuda::matrix::Matrix;
 use crate::plan::StepKind;
 use crate::sys::abi;
@@ -10,42 +10,19 @@ use crate::sys::abi;
 impl Lowering<'_> {
     /// h f32 `[R, H]` = rows of `embedding` `[V, H]`.
     pub fn embed(&mut self, h: Address, embedding: Matrix) {
-        let arguments = vec![
-            Argument::Address(h),
-            Argument::Address(embedding.address),
-            Argument::Address(self.state),
-            Argument::Address(self.step),
-            Argument::U32(self.hidden()),
-        ];
-        let grid = (self.bucket.rows, 1, 1);
-        self.call(
-            &self.kernels.embed,
-            grid,
-            abi::TG_EMBED_THREADS,
-            0,
-            arguments,
-        );
+        let (grid, hidden) = ((self.bucket.rows, 1, 1), self.hidden());
+        let arguments = arguments![h, embedding.address, self.state, self.step, hidden];
+        let kernel = &self.kernels.embed;
+        self.call_plain(kernel, grid, abi::TG_EMBED_THREADS, arguments);
         self.with_weights([embedding]);
     }
 
     /// x `[R, H]` in the operand type = rmsnorm(h f32 `[R, H]`, weight f32 `[H]`).
     pub fn norm(&mut self, x: Address, h: Address, weight: Address) {
-        let arguments = vec![
-            Argument::Address(x),
-            Argument::Address(h),
-            Argument::Address(weight),
-            Argument::Address(self.step),
-            Argument::U32(self.hidden()),
-            Argument::F32(self.config.norm_eps),
-        ];
-        let grid = (self.bucket.rows, 1, 1);
-        self.call(
-            &self.kernels.rmsnorm,
-            grid,
-            abi::TG_NORM_THREADS,
-            0,
-            arguments,
-        )
+        let (hidden, eps) = (self.hidden(), self.config.norm_eps);
+        let arguments = arguments![x, h, weight, self.step, hidden, eps];
+        let (kernel, grid) = (&self.kernels.rmsnorm, (self.bucket.rows, 1, 1));
+        self.call_plain(kernel, grid, abi::TG_NORM_THREADS, arguments)
     }
 
     /// The norm before the LM head: x `[S, H]` of the sampled rows, in order; in a score step `[R, H]`.
@@ -53,22 +30,10 @@ impl Lowering<'_> {
         if self.bucket.kind == StepKind::Score {
             return self.norm(x, h, weight);
         }
-        let arguments = vec![
-            Argument::Address(x),
-            Argument::Address(h),
-            Argument::Address(weight),
-            Argument::Address(self.state),
-            Argument::Address(self.step),
-            Argument::U32(self.hidden()),
-            Argument::F32(self.config.norm_eps),
-        ];
+        let (hidden, eps) = (self.hidden(), self.config.norm_eps);
+        let arguments = arguments![x, h, weight, self.state, self.step, hidden, eps];
         let grid = (self.bucket.sequences, 1, 1);
-        self.call(
-            &self.kernels.rmsnorm_sampled,
-            grid,
-            abi::TG_NORM_THREADS,
-            0,
-            arguments,
-        )
+        let kernel = &self.kernels.rmsnorm_sampled;
+        self.call_plain(kernel, grid, abi::TG_NORM_THREADS, arguments)
     }
 }

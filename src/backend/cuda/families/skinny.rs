@@ -158,15 +158,28 @@ impl Skinny {
     }
 }
 
+/// The skinny kernels that serve a bucket, and what sizes their launches.
+#[derive(Debug, Clone, Copy)]
+pub struct SkinnyBucket<'a> {
+    family: &'a Family,
+    sizing: Sizing,
+}
+
 impl<'a> Lowering<'a> {
     /// The skinny kernels, where this bucket's products are theirs.
-    pub fn skinny(&self) -> Option<&'a Skinny> {
-        let kernels = self.kernels.skinny.as_ref();
-        kernels.filter(|_| matches!(self.variant.linear, Linear::Skinny { .. }))
+    pub fn skinny(&self) -> Option<SkinnyBucket<'a>> {
+        let Linear::Skinny { stages } = self.variant.linear else {
+            return None;
+        };
+        let skinny = self.kernels.skinny.as_ref()?;
+        Some(SkinnyBucket {
+            family: skinny.family(self.bucket.rows),
+            sizing: skinny.sizing(stages),
+        })
     }
 
     /// The skinny kernels, where the experts are theirs too.
-    pub fn skinny_experts(&self) -> Option<&'a Skinny> {
+    pub fn skinny_experts(&self) -> Option<SkinnyBucket<'a>> {
         self.skinny()
             .filter(|_| self.variant.experts.follow_skinny())
     }

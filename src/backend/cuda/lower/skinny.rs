@@ -5,7 +5,7 @@ use super::{ModelAddresses, misplaced};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::families::Lowering;
 use crate::backend::cuda::families::router::RouterWeights;
-use crate::backend::cuda::families::skinny::{ConvIn, Prediction, Residual, Skinny};
+use crate::backend::cuda::families::skinny::{ConvIn, Prediction, Residual, SkinnyBucket};
 use crate::backend::cuda::tuning::variants::Experts;
 use crate::error::Result;
 use crate::model::LayerType;
@@ -13,7 +13,7 @@ use crate::plan::Op;
 
 /// A layer that these kernels serve.
 struct Served<'m> {
-    skinny: &'m Skinny,
+    skinny: SkinnyBucket<'m>,
     /// Where the experts are these kernels' too.
     chooses: Option<RouterWeights>,
     /// The same for the layer's first kernel and for gate and up.

@@ -1,7 +1,7 @@
 //! Activations in a device's memory, as byte offsets: one arena for all steps, which never overlap on a device. Every
 //! offset is a multiple of [`ALIGN_BYTES`], every array sized for the largest bucket.
 
-use crate::backend::cuda::families::key_split::KeySplit;
+use crate::backend::cuda::families::attention::KeySplit;
 use crate::backend::cuda::tuning::limits::{
     EXPERT_COUNTS_BYTES, FUSED_ROWS, HEAD_PARTS, HEAD_ROWS, MEETING_BYTES, SAMPLE_PARTS,
     SKINNY_OUTPUTS, SKINNY_ROWS, expert_words, skinny_experts, skinny_told,

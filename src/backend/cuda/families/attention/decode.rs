@@ -1,9 +1,10 @@
-//! Attention of decode steps, by the kernel that norms and rotates too.
+//! Attention of decode steps, by the kernel that norms and rotates too (kernels/attention/decode.cu): blocks share chunks of a
+//! row's keys.
 
 use super::Attention;
-use crate::backend::cuda::driver::launch::{Argument, Kernel};
+use crate::backend::cuda::driver::arguments::arguments;
+use crate::backend::cuda::driver::launch::Kernel;
 use crate::backend::cuda::families::Lowering;
-use crate::backend::cuda::families::key_split::KeySplit;
 use crate::backend::cuda::families::limits::Library;
 use crate::error::Result;
 use crate::sys::abi;
@@ -17,6 +18,53 @@ const DECODE_ROOM: u32 = 2048;
 const DECODE_SHARED_PERCENT: u32 = 50;
 /// Blocks for further chunks where first chunks are more than run at once, whose blocks then take no more than one.
 const DECODE_FURTHER_BLOCKS: u32 = 512;
+
+/// Rows of a bucket from which on chunks are shorter again: more blocks are there to share them.
+const MANY_ROWS: u32 = 33;
+/// Keys of the smallest chunk.
+const LEAST_KEYS: u32 = 256;
+/// Chunks of a row, at most.
+const MOST_CHUNKS: u32 = abi::TG_DECODE_SPLITS;
+/// Chunks that a row may have in any bucket.
+const LEAST_CHUNKS: u32 = 8;
+/// Rows times chunks that a bucket may have, unless the row's own limits say otherwise.
+const MOST_PIECES: u32 = 2048;
+
+/// How the decode attention of a bucket divides the keys of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeySplit {
+    /// A row of no more keys before its own has one chunk. A multiple of 32.
+    pub chunk_keys: u32,
+    /// Chunks of a row, at most. They grow where the keys of a row are more than these hold.
+    pub chunks: u32,
+}
+
+/// [`KeySplit::chunks`] of a bucket, at most; no more in a larger bucket.
+fn most_chunks(rows: u32) -> u32 {
+    (MOST_PIECES / rows.max(1)).clamp(LEAST_CHUNKS, MOST_CHUNKS)
+}
+
+impl KeySplit {
+    /// The more rows there are, the longer their chunks: together they keep a GPU busy, and a chunk has costs of its own.
+    pub fn new(rows: u32, max_context: u32) -> Self {
+        let most_keys = if rows < MANY_ROWS { 4096 } else { 2048 };
+        let chunk_keys = rows.saturating_mul(128).clamp(LEAST_KEYS, most_keys);
+        let needed = max_context.saturating_sub(1).div_ceil(chunk_keys);
+        Self {
+            chunk_keys,
+            chunks: needed.clamp(1, most_chunks(rows)),
+        }
+    }
+
+    /// Rows times chunks of any step with up to `slots` decode rows, whatever its bucket; 0 where no row has two chunks.
+    pub fn most_pieces(slots: u32, max_context: u32) -> u32 {
+        if max_context <= LEAST_KEYS + 1 {
+            return 0;
+        }
+        let few = slots.saturating_mul(MOST_CHUNKS).min(MOST_PIECES);
+        few.max(slots.saturating_mul(LEAST_CHUNKS))
+    }
+}
 
 /// Its kernels for an operand type by its suffix and heads of `head_dim`, in the order of [`DECODE_WARPS`].
 pub(in crate::backend::cuda::families) fn decode_kernels(
@@ -54,7 +102,7 @@ impl Lowering<'_> {
     /// [`Lowering::qk_norm_rope`] and [`Lowering::attention`] in one, for decode steps; `attention.qkv` stays as it is.
     /// Shapes as [`Attention`] says, each row the only one of its slot.
     pub fn attention_decode(&mut self, attention: &Attention) {
-        let (heads, kv_heads) = self.heads();
+        let [heads, kv_heads] = self.heads();
         let rows = self.bucket.rows;
         let split = KeySplit::new(rows, attention.max_context);
         let kernels = self.kernels;
@@ -79,26 +127,48 @@ impl Lowering<'_> {
             step: self.step,
             partials: attention.partials,
             done: attention.done,
-            scale: 1.0 / (self.config.head_dim as f32).sqrt(),
+            scale: self.attention_scale(),
             eps: self.config.norm_eps,
             firsts_go_on: firsts_go_on.into(),
             pad: 0,
         };
-        let arguments = vec![
-            Argument::of(&args),
-            Argument::U32(heads),
-            Argument::U32(kv_heads),
-            Argument::U32(rows),
-            Argument::U32(split.chunk_keys),
-            Argument::U32(split.chunks),
-        ];
-        self.call(kernel, (blocks, 1, 1), 32 * warps, 0, arguments)
+        let KeySplit { chunk_keys, chunks } = split;
+        let arguments = arguments![&args, heads, kv_heads, rows, chunk_keys, chunks];
+        self.call_plain(kernel, (blocks, 1, 1), 32 * warps, arguments)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// For every bucket that a step of `rows` rows may have.
+    #[test]
+    fn no_bucket_has_more_pieces_than_there_is_room_for() {
+        for slots in [1, 2, 7, 31, 32, 33, 63, 64, 65, 200, 255, 256, 257, 1024] {
+            for max_context in [1, 2, 256, 257, 258, 2049, 4097, 4098, 20_000, 128_000] {
+                let room = KeySplit::most_pieces(slots, max_context);
+                for bucket in 1..=1100 {
+                    let split = KeySplit::new(bucket, max_context);
+                    let pieces = bucket.min(slots) * split.chunks;
+                    assert!(
+                        split.chunks == 1 || pieces <= room,
+                        "{bucket} of {slots}, contexts of {max_context}: {pieces} pieces, room for {room}"
+                    );
+                    assert_eq!(split.chunk_keys % 32, 0);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn short_contexts_are_not_cut() {
+        assert_eq!(KeySplit::new(1, 257).chunks, 1);
+        assert_eq!(KeySplit::new(1, 258).chunks, 2);
+        assert_eq!(KeySplit::new(32, 4097).chunks, 1);
+        assert_eq!(KeySplit::new(1, 128_000).chunks, 32);
+        assert_eq!(KeySplit::most_pieces(256, 257), 0);
+    }
 
     #[test]
     fn blocks_have_the_warps_that_all_rows_leave_room_for() {

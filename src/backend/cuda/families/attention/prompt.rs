@@ -31,10 +31,8 @@ impl Prompt {
         if !library.gpu.has_warpgroups() || !precision.compute.is_half() {
             return Ok(None);
         }
-        let name = format!(
-            "tg_attention_prompt_{}_d{head_dim}",
-            precision.compute.name()
-        );
+        let operand = precision.compute.name();
+        let name = format!("tg_attention_prompt_{operand}_d{head_dim}");
         let (kernel, [keys, shared_bytes]) = library.with_constants(&name)?;
         kernel.allow_shared(shared_bytes)?;
         Ok(Some(Self {
@@ -67,23 +65,20 @@ fn greatest_common_divisor(a: u32, b: u32) -> u32 {
 impl Lowering<'_> {
     /// [`Lowering::attention`] by the kernel for many rows.
     pub(super) fn attention_prompt(&mut self, prompt: &Prompt, attention: &Attention) {
-        let (heads, kv_heads) = self.heads();
+        let [heads, kv_heads] = self.heads();
         let (group, head_dim) = (heads / kv_heads, self.config.head_dim as u32);
         let rows = tile_rows(abi::TG_PROMPT_PAIRS, group);
         self.list_query_tiles(attention, rows);
         let PagePool { pages, page_tokens } = attention.pool;
-        let format = self.kernels.precision.compute.into();
-        let (all, head) = (
-            heads + 2 * kv_heads,
-            u64::from(head_dim) * self.kernels.precision.compute.bytes() as u64,
-        );
+        let compute = self.kernels.precision.compute;
+        let (all, format) = (heads + 2 * kv_heads, compute.into());
+        let head = u64::from(head_dim) * compute.bytes() as u64;
         let row = u64::from(all) * head;
+        let sizes = [head_dim, all, self.bucket.rows, 1, 1].map(u64::from);
         let queries = Boxes {
             at: attention.qkv,
             format,
-            sizes: [head_dim, all, self.bucket.rows, 1, 1]
-                .map(u64::from)
-                .to_vec(),
+            sizes: sizes.to_vec(),
             strides: vec![0, head, row, row, row],
             each: vec![BOX_COLUMNS, group, rows, 1, 1],
         };
@@ -100,22 +95,13 @@ impl Lowering<'_> {
             heads,
             kv_heads,
             box_keys,
-            scale: 1.0 / (head_dim as f32).sqrt(),
+            scale: self.attention_scale(),
         };
-        let arguments = vec![
-            Argument::Boxes(queries),
-            vectors(attention.k_pages),
-            vectors(attention.v_pages),
-            Argument::of(&args),
-        ];
+        let (k, v) = (vectors(attention.k_pages), vectors(attention.v_pages));
+        let arguments = vec![Argument::Boxes(queries), k, v, Argument::of(&args)];
         let units = kv_heads * most_tiles(self.bucket.rows, self.bucket.sequences, rows);
         let grid = (prompt.multiprocessors.min(units), 1, 1);
-        self.call(
-            &prompt.kernel,
-            grid,
-            abi::TG_PROMPT_THREADS,
-            prompt.shared_bytes,
-            arguments,
-        )
+        let (kernel, bytes) = (&prompt.kernel, prompt.shared_bytes);
+        self.call(kernel, grid, abi::TG_PROMPT_THREADS, bytes, arguments)
     }
 }

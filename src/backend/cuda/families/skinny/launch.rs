@@ -1,22 +1,19 @@
 //! The launches of the skinny kernels.
 
-mod prediction;
-
-pub use prediction::Prediction;
-
 use super::super::Lowering;
 use super::super::conv::ShortConv;
 use super::super::experts::{ExpertWeights, Routing};
 use super::super::head::Found;
 use super::super::router::RouterWeights;
-use super::Skinny;
-use super::sizing::{GATE_OUTPUTS, HELD_THREADS, OUTPUTS, Ring, Sizing, THREADS, score_bytes};
+use super::SkinnyBucket;
+use super::sizing::{GATE_OUTPUTS, HELD_THREADS, OUTPUTS, Ring, THREADS, score_bytes};
 use crate::backend::cuda::driver::Address;
-use crate::backend::cuda::driver::launch::{Argument, Kernel};
+use crate::backend::cuda::driver::arguments::arguments;
+use crate::backend::cuda::driver::launch::Kernel;
 use crate::backend::cuda::matrix::Matrix;
-use crate::backend::cuda::tuning::variants::Linear;
 use crate::plan::StepKind;
 use crate::sys::abi;
+use bytemuck::NoUninit;
 
 /// Weights and biases of a conv layer up to its out-projection; shapes as [`ShortConv`] has them.
 #[derive(Debug, Clone, Copy)]
@@ -40,38 +37,90 @@ pub struct Residual {
     pub bias: Address,
 }
 
-impl Lowering<'_> {
-    /// With as many stages as this bucket's variant has.
-    fn skinny_sizing(&self, skinny: &Skinny) -> Sizing {
-        let Linear::Skinny { stages } = self.variant.linear else {
-            unreachable!("skinny kernels, in a bucket that others serve")
-        };
-        skinny.sizing(stages)
+/// A prediction by a layer's first kernel of which experts its rows will go to: gate and up of these are begun first.
+#[derive(Debug, Clone, Copy)]
+pub struct Prediction {
+    layer: usize,
+    routing: Routing,
+    router: RouterWeights,
+    blocks: u32,
+    /// What its blocks leave unsaid for the fused experts, and its bytes.
+    handed: Option<(Address, u32)>,
+}
+
+/// A layer that nobody predicts for, SKINNY_NO_LAYER of kernels/skinny/guess.cuh.
+const NO_LAYER: u32 = u32::MAX;
+
+impl Prediction {
+    /// In a layer whose first kernel has `outputs` of them, or of conv layers as many channels; `None` where there is no room
+    /// for the blocks that predict.
+    pub fn of(
+        queue: &Lowering<'_>,
+        skinny: SkinnyBucket<'_>,
+        layer: usize,
+        outputs: u32,
+        routing: &Routing,
+        router: &RouterWeights,
+        handed: Option<(Address, u32)>,
+    ) -> Option<Self> {
+        let (tiles, experts) = (outputs.div_ceil(OUTPUTS), queue.config.num_experts);
+        let blocks = skinny.sizing.prediction_blocks(tiles, experts);
+        (blocks > 0).then_some(Self {
+            layer,
+            routing: *routing,
+            router: *router,
+            blocks,
+            handed,
+        })
     }
 
+    /// The kernels' arguments; without a prediction it has no blocks.
+    fn args(prediction: Option<&Self>, experts: u32) -> abi::tg_skinny_guess_args {
+        let (handed, bytes) = prediction
+            .and_then(|prediction| prediction.handed)
+            .unwrap_or((0, 0));
+        let at = |of: fn(&Self) -> Address| prediction.map_or(0, of);
+        abi::tg_skinny_guess_args {
+            router: at(|prediction| match prediction.router.predictor {
+                0 => prediction.router.gate.address,
+                copy => copy,
+            }),
+            norm_weight: at(|prediction| prediction.router.norm),
+            bias: at(|prediction| prediction.router.bias),
+            parts: at(|prediction| prediction.routing.score_parts),
+            handed,
+            handed_pieces: bytes / 16,
+            expert_count: experts,
+            blocks: prediction.map_or(0, |prediction| prediction.blocks),
+            layer: Self::sign(prediction),
+        }
+    }
+
+    fn sign(prediction: Option<&Self>) -> u32 {
+        prediction.map_or(NO_LAYER, |prediction| prediction.layer as u32)
+    }
+}
+
+impl Lowering<'_> {
     /// The ring of a kernel that norms its rows, and chooses among `experts`.
-    fn skinny_normed(&self, skinny: &Skinny, experts: Option<usize>) -> Ring {
-        let sizing = self.skinny_sizing(skinny);
-        let ring = sizing.normed(self.bucket.rows, self.hidden(), experts);
+    fn skinny_normed(&self, skinny: SkinnyBucket<'_>, experts: Option<usize>) -> Ring {
+        let ring = skinny
+            .sizing
+            .normed(self.bucket.rows, self.hidden(), experts);
         ring.expect("served")
     }
 
-    /// A launch with one of [`Skinny`]'s kernels, which multiplies with `weights`.
-    fn launch_skinny(
+    /// A launch of a kernel with a ring, which multiplies with `weights`.
+    fn launch_skinny<T: NoUninit>(
         &mut self,
         kernel: &Kernel,
         blocks: u32,
         ring: Ring,
-        args: Argument,
+        args: &T,
         weights: impl Into<Vec<Matrix>>,
     ) {
-        self.call(
-            kernel,
-            (blocks, 1, 1),
-            THREADS,
-            ring.shared_bytes,
-            vec![args],
-        );
+        let (grid, bytes) = ((blocks, 1, 1), ring.shared_bytes);
+        self.call(kernel, grid, THREADS, bytes, arguments![args]);
         self.with_weights(weights);
     }
 
@@ -79,7 +128,7 @@ impl Lowering<'_> {
     /// Shapes as [`ShortConv`] and [`ConvIn`] say, h f32 `[R, H]`.
     pub fn skinny_conv(
         &mut self,
-        skinny: &Skinny,
+        skinny: SkinnyBucket<'_>,
         conv: &ShortConv,
         weights: &ConvIn,
         h: Address,
@@ -106,16 +155,15 @@ impl Lowering<'_> {
             eps: self.config.norm_eps,
             pad: 0,
         };
-        let blocks = self.skinny_sizing(skinny);
-        let blocks = blocks.blocks(hidden / OUTPUTS, args.guess.blocks);
-        let kernel = &skinny.family(rows).conv;
-        self.launch_skinny(kernel, blocks, ring, Argument::of(&args), [weights.in_proj]);
+        let blocks = (skinny.sizing).blocks(hidden / OUTPUTS, args.guess.blocks);
+        let kernel = &skinny.family.conv;
+        self.launch_skinny(kernel, blocks, ring, &args, [weights.in_proj]);
     }
 
     /// y `[R, N]` in the operand type = w `[N, H]` times rmsnorm(h f32 `[R, H]`). May leave a `prediction`.
     pub fn skinny_project(
         &mut self,
-        skinny: &Skinny,
+        skinny: SkinnyBucket<'_>,
         y: Address,
         h: Address,
         norm: Address,
@@ -130,7 +178,7 @@ impl Lowering<'_> {
     /// `best` as [`Found`] says.
     pub fn skinny_lm_head(
         &mut self,
-        skinny: &Skinny,
+        skinny: SkinnyBucket<'_>,
         logits: Address,
         best: Address,
         h: Address,
@@ -146,7 +194,7 @@ impl Lowering<'_> {
     /// y of the step's rows, or with `best` of the sampled ones. Returns the blocks that it takes.
     fn skinny_product(
         &mut self,
-        skinny: &Skinny,
+        skinny: SkinnyBucket<'_>,
         (y, best): (Address, Address),
         h: Address,
         norm: Address,
@@ -171,10 +219,9 @@ impl Lowering<'_> {
             eps: self.config.norm_eps,
             pad: 0,
         };
-        let sizing = self.skinny_sizing(skinny);
-        let blocks = sizing.blocks(w.rows.div_ceil(OUTPUTS), args.guess.blocks);
-        let kernel = &skinny.family(rows).project;
-        self.launch_skinny(kernel, blocks, ring, Argument::of(&args), [*w]);
+        let tiles = w.rows.div_ceil(OUTPUTS);
+        let blocks = skinny.sizing.blocks(tiles, args.guess.blocks);
+        self.launch_skinny(&skinny.family.project, blocks, ring, &args, [*w]);
         blocks
     }
 
@@ -182,7 +229,7 @@ impl Lowering<'_> {
     /// Shapes as [`Residual`], [`RouterWeights`] and [`Routing`] say.
     pub fn skinny_out(
         &mut self,
-        skinny: &Skinny,
+        skinny: SkinnyBucket<'_>,
         h: Address,
         product: &Residual,
         router: Option<(&Routing, &RouterWeights)>,
@@ -193,41 +240,39 @@ impl Lowering<'_> {
         let inner = product.w.columns;
         let gate = router.map(|(_, weights)| weights.gate);
         let weights: Vec<Matrix> = [product.w].into_iter().chain(gate).collect();
-        let args = |stages| {
-            let args = abi::tg_skinny_out_args {
-                h,
-                x: product.x,
-                w: product.w.address,
-                bias: product.bias,
-                parts: router.map_or(0, |(routing, _)| routing.score_parts),
-                gate: router.map_or(0, |(_, weights)| weights.gate.address),
-                norm_weight: router.map_or(0, |(_, weights)| weights.norm),
-                step: self.step,
-                outputs: hidden,
-                inner,
-                expert_count: experts,
-                bucket: rows,
-                stages,
-                pad: 0,
-            };
-            Argument::of(&args)
+        let mut args = abi::tg_skinny_out_args {
+            h,
+            x: product.x,
+            w: product.w.address,
+            bias: product.bias,
+            parts: router.map_or(0, |(routing, _)| routing.score_parts),
+            gate: router.map_or(0, |(_, weights)| weights.gate.address),
+            norm_weight: router.map_or(0, |(_, weights)| weights.norm),
+            step: self.step,
+            outputs: hidden,
+            inner,
+            expert_count: experts,
+            bucket: rows,
+            stages: 0,
+            pad: 0,
         };
-        let (sizing, family) = (self.skinny_sizing(skinny), skinny.family(rows));
+        let SkinnyBucket { family, sizing } = skinny;
         if let Some(bytes) = sizing.holding(rows, inner, beside) {
-            let grid = (hidden / OUTPUTS, 1, 1);
-            self.call(&family.held_out, grid, HELD_THREADS, bytes, vec![args(0)]);
+            let (kernel, grid) = (&family.held_out, (hidden / OUTPUTS, 1, 1));
+            self.call(kernel, grid, HELD_THREADS, bytes, arguments![&args]);
             return self.with_weights(weights);
         }
         let ring = sizing.adding(rows, inner, beside).expect("served");
+        args.stages = ring.stages;
         let blocks = sizing.blocks(hidden / OUTPUTS, 0);
-        self.launch_skinny(&family.out, blocks, ring, args(ring.stages), weights);
+        self.launch_skinny(&family.out, blocks, ring, &args, weights);
     }
 
     /// y `[R, I]` in the operand type = silu(w1 z) * w3 z, z = rmsnorm(h f32 `[R, H]`).
     /// W1 and w3 are `[I, H]`.
     pub fn skinny_gate_up(
         &mut self,
-        skinny: &Skinny,
+        skinny: SkinnyBucket<'_>,
         y: Address,
         h: Address,
         norm: Address,
@@ -249,10 +294,8 @@ impl Lowering<'_> {
             eps: self.config.norm_eps,
             pad: 0,
         };
-        let tiles = w1.rows.div_ceil(GATE_OUTPUTS);
-        let blocks = self.skinny_sizing(skinny).blocks(tiles, 0);
-        let kernel = &skinny.family(rows).gate_up;
-        self.launch_skinny(kernel, blocks, ring, Argument::of(&args), [w1, w3]);
+        let blocks = skinny.sizing.blocks(w1.rows.div_ceil(GATE_OUTPUTS), 0);
+        self.launch_skinny(&skinny.family.gate_up, blocks, ring, &args, [w1, w3]);
     }
 
     /// y `[R K, M]` in the operand type, by pair = silu(w1_e z) * w3_e z of each row's experts, z = rmsnorm(h f32
@@ -261,7 +304,7 @@ impl Lowering<'_> {
     /// Shapes as [`Routing`], [`RouterWeights`] and [`ExpertWeights`] say.
     pub fn skinny_expert_gate_up(
         &mut self,
-        skinny: &Skinny,
+        skinny: SkinnyBucket<'_>,
         y: Address,
         h: Address,
         (routing, router): (&Routing, &RouterWeights),
@@ -271,28 +314,25 @@ impl Lowering<'_> {
         let ring = self.skinny_normed(skinny, Some(self.config.num_experts));
         let args = self.skinny_choosing((y, h), (routing, router), weights, prediction, ring);
         let blocks = self.chosen_blocks(skinny, weights);
-        let kernel = &skinny.family(self.bucket.rows).expert_gate_up;
-        let read = [weights.gate, weights.up];
-        self.launch_skinny(kernel, blocks, ring, Argument::of(&args), read);
+        let (kernel, read) = (&skinny.family.expert_gate_up, [weights.gate, weights.up]);
+        self.launch_skinny(kernel, blocks, ring, &args, read);
     }
 
     /// Adds the experts of a bucket of one row, gate and up to down, to h f32 `[1, H]`: the sum over its experts of weight * w2_e
     /// y. y `[K, M]` is handed between blocks, in buffers of `prediction`, which the layer's first kernel left in the same step.
     pub fn skinny_fused_experts(
         &mut self,
-        skinny: &Skinny,
+        skinny: SkinnyBucket<'_>,
         h: Address,
         (routing, router): (&Routing, &RouterWeights),
         weights: &ExpertWeights,
         prediction: &Prediction,
     ) {
-        let (rows, config) = (self.bucket.rows, self.config);
-        let (inner, per_row) = (weights.gate.rows, config.num_experts_per_tok as u32);
-        let sizing = self.skinny_sizing(skinny);
-        let ring = sizing.fused(self.hidden(), inner, per_row, config.num_experts);
-        let (ring, kernel) = ring
-            .zip(skinny.family(rows).experts.as_ref())
-            .expect("served");
+        let (config, inner) = (self.config, weights.gate.rows);
+        let per_row = config.num_experts_per_tok as u32;
+        let ring = (skinny.sizing).fused(self.hidden(), inner, per_row, config.num_experts);
+        let kernel = skinny.family.experts.as_ref();
+        let (ring, kernel) = ring.zip(kernel).expect("served");
         let (handed, _) = prediction.handed.expect("a prediction for fused experts");
         let choosing = (routing, router);
         let args = abi::tg_skinny_experts_args {
@@ -302,7 +342,7 @@ impl Lowering<'_> {
         };
         let blocks = self.chosen_blocks(skinny, weights);
         let read = [weights.gate, weights.up, weights.down];
-        self.launch_skinny(kernel, blocks, ring, Argument::of(&args), read);
+        self.launch_skinny(kernel, blocks, ring, &args, read);
     }
 
     /// Gate and up of the experts that the kernel chooses.
@@ -341,26 +381,26 @@ impl Lowering<'_> {
     }
 
     /// For tiles of gate and up of as many experts as the rows may have.
-    fn chosen_blocks(&self, skinny: &Skinny, weights: &ExpertWeights) -> u32 {
+    fn chosen_blocks(&self, skinny: SkinnyBucket<'_>, weights: &ExpertWeights) -> u32 {
         let (experts, per_row) = self.experts();
         let most = experts.min(self.bucket.rows * per_row);
         let each = weights.gate.rows.div_ceil(GATE_OUTPUTS);
-        self.skinny_sizing(skinny).blocks_at_most(most * each)
+        skinny.sizing.blocks_at_most(most * each)
     }
 
     /// Adds to h f32 `[R, H]` the sum over a row's experts of weight * w2_e y, ascending. The kernel before is that of
     /// [`Lowering::skinny_expert_gate_up`]; it signals which experts were chosen before it ends.
     pub fn skinny_down(
         &mut self,
-        skinny: &Skinny,
+        skinny: SkinnyBucket<'_>,
         h: Address,
         y: Address,
         routing: &Routing,
         weights: &ExpertWeights,
     ) {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
-        let (sizing, inner) = (self.skinny_sizing(skinny), weights.down.columns);
-        let ring = sizing.adding(rows, inner, 0).expect("served");
+        let inner = weights.down.columns;
+        let ring = skinny.sizing.adding(rows, inner, 0).expect("served");
         let args = abi::tg_skinny_down_args {
             h,
             y,
@@ -376,8 +416,7 @@ impl Lowering<'_> {
             stages: ring.stages,
             pad: 0,
         };
-        let blocks = sizing.blocks(hidden / OUTPUTS, 0);
-        let kernel = &skinny.family(rows).down;
-        self.launch_skinny(kernel, blocks, ring, Argument::of(&args), [weights.down]);
+        let blocks = skinny.sizing.blocks(hidden / OUTPUTS, 0);
+        self.launch_skinny(&skinny.family.down, blocks, ring, &args, [weights.down]);
     }
 }
