@@ -172,7 +172,6 @@ impl Layer {
         to.qk_norm_rope(a);
         to.attention(a);
         to.product(&out, Rows::Step);
-        let pairs = to.pairs();
         let router = RouterWeights {
             norm: self.norms[1],
             gate: self.gate,
@@ -180,15 +179,15 @@ impl Layer {
             // Nobody predicts here.
             predictor: 0,
         };
-        to.router(&self.routing, self.x, self.h, &router, pairs);
+        to.router(&self.routing, self.x, self.h, &router);
         let rows = ExpertRows {
             x: self.x,
             bf16x3: 0,
             y: self.y,
             partial: self.partial,
         };
-        to.expert_products(&self.routing, &self.expert_weights, &rows, pairs, &[]);
-        to.combine_experts(&self.routing, self.h, &rows, pairs, None);
+        to.expert_products(&self.routing, &self.expert_weights, &rows, &[]);
+        to.combine_experts(&self.routing, self.h, &rows, None);
         to.final_norm(self.x, self.h, self.norms[2]);
         let part = LogitsPart::Sampled;
         let found = to.lm_head(

@@ -78,7 +78,7 @@ impl RouterCase {
         unsafe {
             enqueue.run(|to| {
                 let routing = routing.addresses();
-                to.router(&routing, x.at(0), h.at(0), &weights, to.pairs());
+                to.router(&routing, x.at(0), h.at(0), &weights);
                 to.norm(alone.at(0), h.at(0), norm.at(0));
             });
         }

@@ -150,7 +150,7 @@ fn the_token_sort_is_stable_and_tiles_cover_it() {
         let bytes: Vec<u8> = chosen.iter().flat_map(|e| e.to_le_bytes()).collect();
         routing.experts.write(&gpu.stream, 0, &bytes).unwrap();
         // SAFETY: the arrays have the shapes that `Routing` asks for.
-        unsafe { enqueue.run(|to| to.sort_tokens(&routing.addresses(), to.pairs())) };
+        unsafe { enqueue.run(|to| to.sort_tokens(&routing.addresses())) };
 
         routing.check_sort(&gpu, &chosen, top_k, enqueue.pairs().tile_rows);
     }

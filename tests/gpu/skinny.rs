@@ -122,8 +122,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
         });
         queue.run(|to| to.skinny_down(skinny, hs[0].at(0), y.at(0), &parts, &experts));
         let other = other_routing.addresses();
-        let pairs = plain.pairs();
-        plain.run(|to| to.router(&other, normed.at(0), after_out.at(0), &router, pairs));
+        plain.run(|to| to.router(&other, normed.at(0), after_out.at(0), &router));
         let rows = ExpertRows {
             x: normed.at(0),
             bf16x3: 0,
@@ -131,8 +130,8 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
             partial: partial.at(0),
         };
         plain.run(|to| {
-            to.expert_products(&other, &experts, &rows, pairs, &[]);
-            to.combine_experts(&other, after_out.at(0), &rows, pairs, None);
+            to.expert_products(&other, &experts, &rows, &[]);
+            to.combine_experts(&other, after_out.at(0), &rows, None);
         });
         keep(
             "expert weights",

@@ -170,7 +170,7 @@ impl MixtureCase {
         before();
         // SAFETY: the arrays have the shapes that the operations ask for.
         unsafe {
-            enqueue.run(|to| to.sort_tokens(&routing, pairs));
+            enqueue.run(|to| to.sort_tokens(&routing));
             if !pairs.sorted {
                 // The counts alone are for who sorts by itself.
                 for array in [&on_gpu.rows, &on_gpu.place, &on_gpu.tiles] {
@@ -178,8 +178,8 @@ impl MixtureCase {
                 }
             }
             enqueue.run(|to| {
-                to.expert_products(&routing, &expert_weights, &between, pairs, &[]);
-                to.combine_experts(&routing, h.at(0), &between, pairs, Some(next_norm));
+                to.expert_products(&routing, &expert_weights, &between, &[]);
+                to.combine_experts(&routing, h.at(0), &between, Some(next_norm));
                 to.norm(alone.at(0), h.at(0), norm.at(0));
             });
         }

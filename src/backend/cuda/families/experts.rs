@@ -1,13 +1,16 @@
-//! Mixtures of experts: their feed-forwards, and what these and the router (router.rs) agree on.
+//! Mixtures of experts: what their kernels and the router (router.rs) agree on, their products by whichever family serves a bucket,
+//! and their sum. A dense product may prefetch some of their weights into L2 while it multiplies (kernels/common/prefetch.cuh).
 
 use super::Lowering;
 use super::limits::Library;
-use super::tiled::{Bf16x3, ByExpert, Epilogue, Product};
+use super::tiled::{Bf16x3, ByExpert, Epilogue, Product, Rows};
 use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::arguments::arguments;
 use crate::backend::cuda::driver::launch::Kernel;
 use crate::backend::cuda::matrix::Matrix;
 pub use crate::backend::cuda::tuning::limits::EXPERT_COUNTS_BYTES;
 use crate::backend::cuda::tuning::limits::WORD_EXPERTS;
+use crate::backend::cuda::tuning::variants::Linear;
 use crate::error::{Error, Result};
 use crate::plan::{Op, Precision};
 use crate::sys::abi;
@@ -76,19 +79,13 @@ impl Combine {
     pub(super) fn load(library: &Library, precision: Precision) -> Result<Self> {
         let operand = precision.compute.name();
         let both = |of: &str| {
-            let kernel = |experts| library.kernel(&format!("tg_combine_{of}{experts}"));
-            Ok::<_, Error>([
-                kernel(format!("four_{}", operand))?,
-                kernel(format!("experts_{}", operand))?,
-            ])
+            let kernel = |some| library.kernel(&format!("tg_combine_{of}{some}_{operand}"));
+            Ok::<_, Error>([kernel("four")?, kernel("experts")?])
         };
+        let rounds = precision.compute.is_half();
         Ok(Self {
             of_f32: both("")?,
-            of_rounded: precision
-                .compute
-                .is_half()
-                .then(|| both("rounded_"))
-                .transpose()?,
+            of_rounded: rounds.then(|| both("rounded_")).transpose()?,
         })
     }
 
@@ -137,15 +134,143 @@ pub fn most_expert_tiles(rows: u32, experts: u32, top_k: u32, tile_rows: u32) ->
     (pairs / tile_rows + experts.min(pairs)).min(pairs)
 }
 
+/// Rows of a bucket of which a block combines two, at most.
+const COMBINED_BY_TWO: u32 = 64;
+
+/// Rows that a block of `tg_combine_*` takes. Where there are so few blocks, one of two rows leaves
+/// an SM no room for another, but for one of the kernel behind it, which has then all its blocks early (profiles/log/many-rows-blocks.md).
+fn combined_by_block(rows: u32) -> u32 {
+    if rows.is_multiple_of(2) && rows <= COMBINED_BY_TWO {
+        abi::TG_COMBINE_ROWS
+    } else {
+        1
+    }
+}
+
+/// Whole pieces of each of `matrices` matrices of `matrix_bytes`, of `mib` MiB in all.
+fn pieces(mib: u32, matrices: u64, matrix_bytes: u64) -> u32 {
+    let each = (u64::from(mib) << 20) / matrices.max(1);
+    (each.min(matrix_bytes) / u64::from(abi::TG_PREFETCH_BYTES)) as u32
+}
+
 impl Lowering<'_> {
-    /// y = silu(w1_e x) * w3_e x, then partial = w2_e y.
-    /// `routing` is this step's. `ops`: gate and up, then down.
-    pub(super) fn tiled_experts(
+    /// How the kernels of this bucket's experts take their pairs of a row and an expert.
+    pub fn pairs(&self) -> Pairs {
+        match (self.grouped(), self.persistent_experts()) {
+            (Some((grouped, shape)), _) => Pairs {
+                sorted: false,
+                tile_rows: shape.tile_rows,
+                rounded: grouped.rounds(self.bucket.rows, shape),
+            },
+            (None, Some(persistent)) => Pairs {
+                sorted: true,
+                tile_rows: abi::TG_PERSISTENT_ROWS,
+                rounded: persistent.rounds(),
+            },
+            (None, None) => {
+                let (experts, top_k) = self.experts();
+                let tiled = &self.kernels.tiled;
+                Pairs {
+                    sorted: true,
+                    tile_rows: tiled.expert_tile_rows(self.bucket.rows, experts, top_k),
+                    rounded: false,
+                }
+            }
+        }
+    }
+
+    /// y and partial, as [`ExpertRows`] says, by what serves this bucket's experts: all that comes before
+    /// [`Lowering::combine_experts`]. `ops`: gate and up, then down.
+    /// `routing` is this step's.
+    pub fn expert_products(
         &mut self,
         routing: &Routing,
         weights: &ExpertWeights,
         rows: &ExpertRows,
-        pairs: Pairs,
+        ops: &[Op],
+    ) {
+        let (gate_up, down) = ops.split_at(ops.len() / 2);
+        match (self.grouped(), self.persistent_experts()) {
+            (Some(grouped), _) => {
+                self.doing(ops);
+                self.grouped_experts(grouped, routing, weights, rows);
+            }
+            (None, Some(persistent)) => {
+                self.doing(gate_up);
+                self.persistent_expert_gate_up(persistent, routing, weights, rows);
+                self.doing(down);
+                self.persistent_expert_down(persistent, routing, weights, rows);
+            }
+            (None, None) => self.tiled_experts(routing, weights, rows, [gate_up, down]),
+        }
+    }
+
+    /// h f32 `[R, H]` += sum over a row's experts, ascending, of weight times what down made of it. Where `next` is given, also
+    /// what it says.
+    /// `routing` is this step's.
+    pub fn combine_experts(
+        &mut self,
+        routing: &Routing,
+        h: Address,
+        rows: &ExpertRows,
+        next: Option<NextNorm>,
+    ) {
+        let (pairs, top_k) = (self.pairs(), self.experts().1);
+        let args = abi::tg_combine_args {
+            h,
+            y: rows.partial,
+            weights: routing.weights,
+            place: if pairs.sorted { routing.place } else { 0 },
+            x: next.map_or(0, |next| next.x),
+            norm_weight: next.map_or(0, |next| next.weight),
+            step: self.step,
+            hidden: self.hidden(),
+            k: top_k,
+            eps: self.config.norm_eps,
+            // What the grouped kernel's predecessors wrote may be read early.
+            known: (!pairs.sorted).into(),
+        };
+        let combine = self.kernels.combine.kernel(top_k, pairs.rounded);
+        let each = combined_by_block(self.bucket.rows);
+        let (grid, threads) = ((self.bucket.rows / each, 1, 1), each * abi::TG_NORM_THREADS);
+        self.call_plain(combine, grid, threads, arguments![&args]);
+    }
+
+    /// What of a layer's experts this bucket's dense products ask for: a conv layer's in-projection ([`Lowering::swap_ab_conv`]), or
+    /// of many rows each layer's out-projection.
+    pub(super) fn prefetch(&self, experts: &ExpertWeights) -> abi::tg_prefetch_args {
+        let pieces = match (self.variant.linear, self.grouped()) {
+            (Linear::SwapAb | Linear::Persistent, Some((_, shape))) => pieces(
+                shape.prefetch_mib,
+                2 * self.config.num_experts as u64,
+                experts.gate.bytes(),
+            ),
+            _ => 0,
+        };
+        abi::tg_prefetch_args {
+            gate: experts.gate.address,
+            up: experts.up.address,
+            expert_bytes: experts.gate.stride_bytes(),
+            experts: self.config.num_experts as u32,
+            pieces,
+        }
+    }
+
+    /// [`Lowering::product`] of all rows, behind which come the layer's experts, if it has any: the kernels for many rows may ask
+    /// for some of their weights meanwhile.
+    pub fn product_before(&mut self, product: &Product, experts: Option<&ExpertWeights>) {
+        self.ahead = experts.map(|experts| self.prefetch(experts));
+        self.product(product, Rows::Step);
+        self.ahead = None;
+    }
+
+    /// y = silu(w1_e x) * w3_e x, then partial = w2_e y.
+    /// `routing` is this step's. `ops`: gate and up, then down.
+    fn tiled_experts(
+        &mut self,
+        routing: &Routing,
+        weights: &ExpertWeights,
+        rows: &ExpertRows,
         [gate_up, down]: [&[Op]; 2],
     ) {
         self.doing(gate_up);
@@ -158,8 +283,7 @@ impl Lowering<'_> {
             epilogue: Epilogue::SiluMul,
             bf16x3: Bf16x3::Scratch(rows.bf16x3),
         };
-        let by_expert = self.by_expert(routing, routing.rows, pairs);
-        self.tiled_by_expert(&product, &by_expert, pairs.tile_rows);
+        self.tiled_by_expert(&product, &self.by_expert(routing, routing.rows));
         self.doing(down);
         let product = Product {
             y: rows.partial,
@@ -170,17 +294,18 @@ impl Lowering<'_> {
             bf16x3: Bf16x3::There,
             ..product
         };
-        let by_expert = self.by_expert(routing, 0, pairs);
-        self.tiled_by_expert(&product, &by_expert, pairs.tile_rows);
+        self.tiled_by_expert(&product, &self.by_expert(routing, 0));
     }
 
-    fn by_expert(&self, routing: &Routing, gather: Address, pairs: Pairs) -> ByExpert {
+    fn by_expert(&self, routing: &Routing, gather: Address) -> ByExpert {
         let (experts, top_k) = self.experts();
+        let tile_rows = self.pairs().tile_rows;
         ByExpert {
             tiles: routing.tiles,
             tile_count: routing.tile_count,
             gather,
-            most_tiles: most_expert_tiles(self.bucket.rows, experts, top_k, pairs.tile_rows),
+            tile_rows,
+            most_tiles: most_expert_tiles(self.bucket.rows, experts, top_k, tile_rows),
         }
     }
 
@@ -207,5 +332,38 @@ mod tests {
                 .sum();
             assert!(spread <= most, "{spread} tiles, {most} foreseen");
         }
+    }
+
+    #[test]
+    fn blocks_combine_whole_rows() {
+        let each = [1, 2, 33, 64, 66, 4096].map(combined_by_block);
+        assert_eq!(each, [1, 2, 1, 2, 1, 1]);
+    }
+
+    /// A register more, and an SM has room for three of its blocks: those of 512 rows would come in two rounds.
+    #[test]
+    #[cfg(feature = "cuda")]
+    fn an_sm_has_room_for_four_blocks_that_combine_rounded_sums() {
+        use crate::backend::cuda::driver::image;
+        const SM_REGISTERS: u32 = 65_536;
+        for name in [
+            "tg_combine_rounded_four_bf16",
+            "tg_combine_rounded_four_f16",
+        ] {
+            let kernel = image::kernel(name, "sm_90a").unwrap();
+            let of_block = kernel.registers.next_multiple_of(8) * abi::TG_NORM_THREADS;
+            assert!(SM_REGISTERS / of_block >= 4, "{kernel:?}");
+        }
+    }
+
+    #[test]
+    fn pieces_are_whole_and_of_the_matrix() {
+        let matrix = 7_340_032;
+        assert_eq!(pieces(16, 64, matrix), 64);
+        assert_eq!(pieces(16, 128, matrix), 32, "as much of more experts");
+        assert_eq!(pieces(1, 192, matrix), 1, "5,461 bytes each");
+        assert_eq!(pieces(1024, 64, matrix), 1792, "all there is");
+        assert_eq!(pieces(1, 2, 4095), 0);
+        assert_eq!((pieces(0, 64, matrix), pieces(1, 0, matrix)), (0, 256));
     }
 }

@@ -13,11 +13,9 @@ pub mod grouped;
 pub mod head;
 pub mod kernels;
 pub mod limits;
-mod mixture;
 pub mod norm;
 pub mod packed;
 pub mod persistent;
-mod prefetch;
 pub mod router;
 pub mod skinny;
 pub mod swap_ab;
@@ -146,6 +144,22 @@ impl<'a> Lowering<'a> {
         arguments: Vec<Argument>,
     ) {
         self.call(kernel, grid, threads, 0, arguments);
+    }
+
+    /// A call of blocks in clusters, without dynamic shared memory.
+    fn call_clusters(
+        &mut self,
+        kernel: &Kernel,
+        (blocks, cluster): (u32, u32),
+        threads: u32,
+        arguments: Vec<Argument>,
+    ) {
+        let launch = Launch {
+            cluster,
+            pdl: self.pdl,
+            ..Launch::blocks(blocks, threads)
+        };
+        self.push(kernel, launch, arguments);
     }
 
     fn push(&mut self, kernel: &Kernel, launch: Launch, arguments: Vec<Argument>) {

@@ -1,10 +1,11 @@
 //! Which experts each row goes to: the router, and the token sort behind it for who does not sort by itself.
 
 use super::Lowering;
-use super::experts::{Pairs, Routing, instance};
+use super::experts::{Routing, instance};
 use super::limits::SHARED_BYTES;
 use crate::backend::cuda::driver::Address;
-use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
+use crate::backend::cuda::driver::arguments::arguments;
+use crate::backend::cuda::driver::launch::Kernel;
 use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::tuning::limits::{WORD_EXPERTS, expert_words};
 use crate::sys::abi;
@@ -100,175 +101,42 @@ fn router_rows(rows: u32, hidden: u32) -> u32 {
     }
 }
 
+/// What the kernels that choose experts from rows have in common.
+struct Choosing {
+    arrays: abi::tg_choosing_args,
+    args: abi::tg_router_args,
+    gate: Matrix,
+}
+
 impl Lowering<'_> {
     /// The FFN norm of h f32 `[R, H]`, as x `[R, H]` in the operand type; from it experts and weights of each row;
-    /// then, where [`Pairs::sorted`] (and where choosing and sorting are one kernel), the rows in order of expert.
-    /// Shapes as [`Routing`] and [`RouterWeights`] say.
-    pub fn router(
-        &mut self,
-        routing: &Routing,
-        x: Address,
-        h: Address,
-        weights: &RouterWeights,
-        pairs: Pairs,
-    ) {
+    /// then, where [`Pairs::sorted`](super::experts::Pairs::sorted) (and where choosing and sorting are one kernel), the rows in
+    /// order of expert. Shapes as [`Routing`] and [`RouterWeights`] say.
+    pub fn router(&mut self, routing: &Routing, x: Address, h: Address, weights: &RouterWeights) {
+        let choosing = self.choosing(routing, x, h, weights);
         let at_once = routes_at_once(self.experts().0, self.hidden());
         if let Some(route) = self.kernels.route.as_ref().filter(|_| at_once) {
-            self.route(route, routing, x, h, weights);
-            if pairs.sorted {
-                self.sort_tokens(routing, pairs);
+            self.route(route, routing, &choosing);
+            if self.pairs().sorted {
+                self.sort_tokens(routing);
             }
         } else if self.bucket.rows <= abi::TG_CHOOSE_ROWS {
-            self.score_experts(routing, x, h, weights);
-            self.choose_and_sort(routing, weights.bias, pairs);
+            self.score_experts(routing, &choosing);
+            self.choose_and_sort(routing, weights.bias);
         } else {
-            self.choose_experts(routing, x, h, weights);
+            self.choose_experts(&choosing);
             // Who sorts by itself needs only what this clears, in the rare case that no kernel above does it.
-            self.sort_tokens(routing, pairs);
+            self.sort_tokens(routing);
         }
     }
 
-    /// All but the sort in one kernel, as few and as many rows have one: few clusters where these hold all rows.
-    fn route(
-        &mut self,
-        [few, many]: &[Kernel; 2],
-        routing: &Routing,
-        x: Address,
-        h: Address,
-        weights: &RouterWeights,
-    ) {
-        let (rows, experts, hidden) = (self.bucket.rows, self.experts().0, self.hidden());
-        let (kernel, clusters) = if rows > abi::TG_CHOOSE_ROWS {
-            (many, RouteClusters::of_many_rows(rows, hidden))
-        } else {
-            (few, RouteClusters::of_few_rows(rows, experts))
-        };
-        let RouteClusters { blocks, rows_each } = clusters;
-        let (arrays, choosing) = self.choosing(routing, x, h, weights);
-        let args = abi::tg_route_args {
-            counts: routing.tile_count,
-            eps: choosing.eps,
-            rows_each,
-        };
-        let arguments = vec![
-            Argument::of(&arrays),
-            Argument::of(&args),
-            Argument::U32(choosing.hidden),
-            Argument::U32(choosing.expert_count),
-            Argument::U32(choosing.k),
-            Argument::U32(choosing.normalize),
-            Argument::F32(choosing.scaling),
-        ];
-        let launch = Launch {
-            grid: (rows.div_ceil(rows_each) * blocks, 1, 1),
-            threads: abi::TG_NORM_THREADS,
-            shared_bytes: 0,
-            cluster: blocks,
-            pdl: self.pdl,
-        };
-        self.push(kernel, launch, arguments);
-        self.with_weights([weights.gate]);
-    }
-
-    /// x, and the score of each row with each expert.
-    fn score_experts(
-        &mut self,
-        routing: &Routing,
-        x: Address,
-        h: Address,
-        weights: &RouterWeights,
-    ) {
-        let (experts, hidden) = (self.experts().0, self.hidden());
-        let rows = router_rows(self.bucket.rows, hidden);
-        let kernel = match rows {
-            4 => &self.kernels.scores_4,
-            _ => &self.kernels.scores_1,
-        };
-        let args = abi::tg_scores_args {
-            scores: routing.scores,
-            x,
-            h,
-            norm_weight: weights.norm,
-            gate: weights.gate.address,
-            step: self.step,
-            hidden,
-            expert_count: experts,
-            eps: self.config.norm_eps,
-            pad: 0,
-        };
-        let arguments = vec![Argument::of(&args)];
-        let grid = (
-            experts.div_ceil(abi::TG_SCORE_EXPERTS),
-            self.bucket.rows.div_ceil(rows),
-            1,
-        );
-        let shared_bytes = 4 * rows * hidden;
-        self.call(kernel, grid, abi::TG_NORM_THREADS, shared_bytes, arguments);
-        self.with_weights([weights.gate]);
-    }
-
-    /// Experts and weights from the scores, and the token sort.
-    fn choose_and_sort(&mut self, routing: &Routing, bias: Address, pairs: Pairs) {
-        let (experts, top_k) = self.experts();
-        let args = abi::tg_choose_and_sort_args {
-            tiles: routing.tiles,
-            tile_count: routing.tile_count,
-            rows: routing.rows,
-            place: routing.place,
-            experts: routing.experts,
-            weights: routing.weights,
-            scores: routing.scores,
-            bias,
-            step: self.step,
-            expert_count: experts,
-            k: top_k,
-            normalize: self.config.norm_topk_prob.into(),
-            scaling: self.config.routed_scaling_factor,
-            tile_rows: pairs.tile_rows,
-            pad: 0,
-        };
-        let arguments = vec![Argument::of(&args)];
-        let threads = (32 * self.bucket.rows).clamp(abi::TG_MAX_EXPERTS, abi::TG_SORT_THREADS);
-        let kernel = &self.kernels.choose_and_sort;
-        self.call(kernel, (1, 1, 1), threads, 0, arguments)
-    }
-
-    /// x, experts and weights in one go: for buckets with rows enough to fill the GPU.
-    fn choose_experts(
-        &mut self,
-        routing: &Routing,
-        x: Address,
-        h: Address,
-        weights: &RouterWeights,
-    ) {
-        let hidden = self.hidden();
-        let most =
-            router_shared_bytes(abi::TG_ROUTER_MANY_ROWS, hidden) <= self.kernels.router_many_bytes;
-        let (rows, kernel, threads) = match router_rows(self.bucket.rows, hidden) {
-            _ if most && self.bucket.rows > abi::TG_CHOOSE_ROWS => (
-                abi::TG_ROUTER_MANY_ROWS,
-                &self.kernels.router_many,
-                ROUTER_MANY_THREADS,
-            ),
-            4 => (4, &self.kernels.router_4, abi::TG_NORM_THREADS),
-            rows => (rows, &self.kernels.router_1, abi::TG_NORM_THREADS),
-        };
-        let (arrays, args) = self.choosing(routing, x, h, weights);
-        let arguments = vec![Argument::of(&arrays), Argument::of(&args)];
-        let grid = (self.bucket.rows.div_ceil(rows), 1, 1);
-        let shared_bytes = router_shared_bytes(rows, hidden);
-        self.call(kernel, grid, threads, shared_bytes, arguments);
-        self.with_weights([weights.gate]);
-    }
-
-    /// What the kernels that choose experts from rows have in common.
     fn choosing(
         &self,
         routing: &Routing,
         x: Address,
         h: Address,
         weights: &RouterWeights,
-    ) -> (abi::tg_choosing_args, abi::tg_router_args) {
+    ) -> Choosing {
         let (experts, top_k) = self.experts();
         let arrays = abi::tg_choosing_args {
             experts: routing.experts,
@@ -288,12 +156,117 @@ impl Lowering<'_> {
             scaling: self.config.routed_scaling_factor,
             eps: self.config.norm_eps,
         };
-        (arrays, args)
+        let gate = weights.gate;
+        Choosing { arrays, args, gate }
+    }
+
+    /// All but the sort in one kernel, as few and as many rows have one: few clusters where these hold all rows.
+    fn route(&mut self, [few, many]: &[Kernel; 2], routing: &Routing, choosing: &Choosing) {
+        let Choosing { arrays, args, gate } = choosing;
+        let &abi::tg_router_args {
+            hidden,
+            expert_count,
+            k,
+            normalize,
+            scaling,
+            eps,
+        } = args;
+        let rows = self.bucket.rows;
+        let (kernel, clusters) = if rows > abi::TG_CHOOSE_ROWS {
+            (many, RouteClusters::of_many_rows(rows, hidden))
+        } else {
+            (few, RouteClusters::of_few_rows(rows, expert_count))
+        };
+        let RouteClusters { blocks, rows_each } = clusters;
+        let args = abi::tg_route_args {
+            counts: routing.tile_count,
+            eps,
+            rows_each,
+        };
+        let arguments = arguments![arrays, &args, hidden, expert_count, k, normalize, scaling];
+        let grid = (rows.div_ceil(rows_each) * blocks, blocks);
+        self.call_clusters(kernel, grid, abi::TG_NORM_THREADS, arguments);
+        self.with_weights([*gate]);
+    }
+
+    /// x, and the score of each row with each expert.
+    fn score_experts(&mut self, routing: &Routing, choosing: &Choosing) {
+        let Choosing { arrays, args, gate } = choosing;
+        let rows = router_rows(self.bucket.rows, args.hidden);
+        let kernel = match rows {
+            4 => &self.kernels.scores_4,
+            _ => &self.kernels.scores_1,
+        };
+        let shared_bytes = 4 * rows * args.hidden;
+        let blocks = args.expert_count.div_ceil(abi::TG_SCORE_EXPERTS);
+        let args = abi::tg_scores_args {
+            scores: routing.scores,
+            x: arrays.x,
+            h: arrays.h,
+            norm_weight: arrays.norm_weight,
+            gate: arrays.gate,
+            step: self.step,
+            hidden: args.hidden,
+            expert_count: args.expert_count,
+            eps: args.eps,
+            pad: 0,
+        };
+        let (grid, arguments) = (
+            (blocks, self.bucket.rows.div_ceil(rows), 1),
+            arguments![&args],
+        );
+        self.call(kernel, grid, abi::TG_NORM_THREADS, shared_bytes, arguments);
+        self.with_weights([*gate]);
+    }
+
+    /// Experts and weights from the scores, and the token sort.
+    fn choose_and_sort(&mut self, routing: &Routing, bias: Address) {
+        let (experts, top_k) = self.experts();
+        let args = abi::tg_choose_and_sort_args {
+            tiles: routing.tiles,
+            tile_count: routing.tile_count,
+            rows: routing.rows,
+            place: routing.place,
+            experts: routing.experts,
+            weights: routing.weights,
+            scores: routing.scores,
+            bias,
+            step: self.step,
+            expert_count: experts,
+            k: top_k,
+            normalize: self.config.norm_topk_prob.into(),
+            scaling: self.config.routed_scaling_factor,
+            tile_rows: self.pairs().tile_rows,
+            pad: 0,
+        };
+        let threads = (32 * self.bucket.rows).clamp(abi::TG_MAX_EXPERTS, abi::TG_SORT_THREADS);
+        let kernel = &self.kernels.choose_and_sort;
+        self.call_plain(kernel, (1, 1, 1), threads, arguments![&args])
+    }
+
+    /// x, experts and weights in one go: for buckets with rows enough to fill the GPU.
+    fn choose_experts(&mut self, choosing: &Choosing) {
+        let Choosing { arrays, args, gate } = choosing;
+        let (all, hidden, kernels) = (self.bucket.rows, args.hidden, self.kernels);
+        let most = router_shared_bytes(abi::TG_ROUTER_MANY_ROWS, hidden);
+        let (rows, kernel, threads) = match router_rows(all, hidden) {
+            _ if most <= kernels.router_many_bytes && all > abi::TG_CHOOSE_ROWS => (
+                abi::TG_ROUTER_MANY_ROWS,
+                &kernels.router_many,
+                ROUTER_MANY_THREADS,
+            ),
+            4 => (4, &kernels.router_4, abi::TG_NORM_THREADS),
+            rows => (rows, &kernels.router_1, abi::TG_NORM_THREADS),
+        };
+        let (grid, arguments) = ((all.div_ceil(rows), 1, 1), arguments![arrays, args]);
+        let shared_bytes = router_shared_bytes(rows, hidden);
+        self.call(kernel, grid, threads, shared_bytes, arguments);
+        self.with_weights([*gate]);
     }
 
     /// The token sort alone, from `routing.experts`.
     /// Shapes as [`Routing`] says.
-    pub fn sort_tokens(&mut self, routing: &Routing, pairs: Pairs) {
+    pub fn sort_tokens(&mut self, routing: &Routing) {
         let args = abi::tg_sort_tokens_args {
             tiles: routing.tiles,
             tile_count: routing.tile_count,
@@ -302,22 +275,15 @@ impl Lowering<'_> {
             experts: routing.experts,
             step: self.step,
             k: self.experts().1,
-            tile_rows: pairs.tile_rows,
+            tile_rows: self.pairs().tile_rows,
         };
-        let arguments = vec![Argument::of(&args)];
         let many = self.kernels.sort_tokens_many.as_ref();
         let (kernel, blocks) = match many.filter(|_| self.bucket.rows > SORT_ROWS) {
             Some(many) => (many, abi::TG_SORT_BLOCKS),
             None => (&self.kernels.sort_tokens, 1),
         };
-        let launch = Launch {
-            grid: (blocks, 1, 1),
-            threads: abi::TG_SORT_THREADS,
-            shared_bytes: 0,
-            cluster: blocks,
-            pdl: self.pdl,
-        };
-        self.push(kernel, launch, arguments);
+        let (grid, arguments) = ((blocks, blocks), arguments![&args]);
+        self.call_clusters(kernel, grid, abi::TG_SORT_THREADS, arguments);
     }
 }
 

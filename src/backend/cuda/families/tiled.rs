@@ -2,7 +2,8 @@
 
 use super::Lowering;
 use crate::backend::cuda::driver::Address;
-use crate::backend::cuda::driver::launch::{Argument, Kernel};
+use crate::backend::cuda::driver::arguments::arguments;
+use crate::backend::cuda::driver::launch::Kernel;
 use crate::backend::cuda::matrix::Matrix;
 use crate::sys::abi;
 
@@ -88,6 +89,8 @@ pub struct ByExpert {
     pub tile_count: Address,
     /// Row of x at each place, or 0 where x lies in that order already.
     pub gather: Address,
+    /// Rows of a tile, at most, and tiles of a step.
+    pub tile_rows: u32,
     pub most_tiles: u32,
 }
 
@@ -112,12 +115,9 @@ impl Tiled {
     /// Rows of a tile when `rows` rows go to `experts` experts, `top_k` each: by how many one gets on average.
     pub fn expert_tile_rows(&self, rows: u32, experts: u32, top_k: u32) -> u32 {
         let average = (rows * top_k).div_ceil(experts.max(1));
-        let fits = self
-            .variants
-            .iter()
-            .find(|(tile, _)| tile.rows >= average)
-            .or(self.variants.last());
-        fits.map_or(0, |(tile, _)| tile.rows)
+        let mut rows = self.variants.iter().map(|(tile, _)| tile.rows);
+        let largest = self.variants.last().map_or(0, |(tile, _)| tile.rows);
+        rows.find(|&rows| rows >= average).unwrap_or(largest)
     }
 }
 
@@ -136,23 +136,8 @@ fn choose(tiles: &[Tile], rows: u32, outputs: u32) -> usize {
 
 /// Blocks along the outputs and along the rows.
 fn grid(tile: Tile, outputs: u32, paired: bool, row_tiles: u32) -> (u32, u32, u32) {
-    let outputs_per_block = if paired {
-        tile.outputs / 2
-    } else {
-        tile.outputs
-    };
-    (outputs.div_ceil(outputs_per_block), row_tiles, 1)
-}
-
-/// By which kernel a product is done, and over which rows.
-struct TiledLaunch<'a> {
-    tile: Tile,
-    kernel: &'a Kernel,
-    /// `const uint32_t *`: how many rows there are, or tiles of experts.
-    count: Address,
-    by_expert: Option<&'a ByExpert>,
-    first_row: u32,
-    row_tiles: u32,
+    let of_block = tile.outputs / if paired { 2 } else { 1 };
+    (outputs.div_ceil(of_block), row_tiles, 1)
 }
 
 impl Lowering<'_> {
@@ -172,17 +157,9 @@ impl Lowering<'_> {
         if let Some(persistent) = self.persistent() {
             return self.persistent_product(persistent, product, first, most, count);
         }
-        let (tile, kernel) = self.kernels.tiled.choose(most, product.w.rows);
-        let row_tiles = most.div_ceil(tile.rows);
-        let launch = TiledLaunch {
-            tile: *tile,
-            kernel,
-            count,
-            by_expert: None,
-            first_row: first,
-            row_tiles,
-        };
-        self.launch_tiled(product, &launch);
+        let variant = self.kernels.tiled.choose(most, product.w.rows);
+        let row_tiles = most.div_ceil(variant.0.rows);
+        self.launch_tiled(variant, product, (first, row_tiles, count), None);
     }
 
     /// y `[R, I]` = silu(w1 x) * w3 x, from x `[R, H]`, as [`Epilogue::SiluMul`] leaves it.
@@ -207,36 +184,22 @@ impl Lowering<'_> {
     }
 
     /// A product per expert: w is the first expert's; x and y are by place of the token sort.
-    /// Shapes as [`Product`] and [`ByExpert`] say, the tiles cut at `tile_rows`.
-    pub(super) fn tiled_by_expert(
-        &mut self,
-        product: &Product,
-        by_expert: &ByExpert,
-        tile_rows: u32,
-    ) {
-        let variant = self.kernels.tiled.with_rows(tile_rows);
-        let (tile, kernel) = variant.expect("the tiles were cut for a variant of these kernels");
-        let count = by_expert.tile_count;
-        let launch = TiledLaunch {
-            tile: *tile,
-            kernel,
-            count,
-            by_expert: Some(by_expert),
-            first_row: 0,
-            row_tiles: by_expert.most_tiles,
-        };
-        self.launch_tiled(product, &launch);
+    /// Shapes as [`Product`] and [`ByExpert`] say.
+    pub(super) fn tiled_by_expert(&mut self, product: &Product, by_expert: &ByExpert) {
+        let variant = self.kernels.tiled.with_rows(by_expert.tile_rows);
+        let variant = variant.expect("the tiles were cut for a variant of these kernels");
+        let rows = (0, by_expert.most_tiles, by_expert.tile_count);
+        self.launch_tiled(variant, product, rows, Some(by_expert));
     }
 
-    fn launch_tiled(&mut self, product: &Product, launch: &TiledLaunch<'_>) {
-        let &TiledLaunch {
-            tile,
-            kernel,
-            count,
-            by_expert,
-            first_row,
-            row_tiles,
-        } = launch;
+    /// `rows`: the first one, tiles of rows at most, and `const uint32_t *`: how many rows there are, or tiles of experts.
+    fn launch_tiled(
+        &mut self,
+        (tile, kernel): &(Tile, Kernel),
+        product: &Product,
+        (first_row, row_tiles, count): (u32, u32, Address),
+        by_expert: Option<&ByExpert>,
+    ) {
         let paired = product.epilogue == Epilogue::SiluMul;
         debug_assert_eq!(paired, product.w_pair.is_some());
         let args = abi::tg_tiled_args {
@@ -254,9 +217,9 @@ impl Lowering<'_> {
             k_total: product.w.columns,
             epilogue: product.epilogue as u32,
         };
-        let arguments = vec![Argument::of(&args)];
-        let grid = grid(tile, product.w.rows, paired, row_tiles);
-        self.call(kernel, grid, tile.threads, tile.shared_bytes, arguments);
+        let grid = grid(*tile, product.w.rows, paired, row_tiles);
+        let (bytes, arguments) = (tile.shared_bytes, arguments![&args]);
+        self.call(kernel, grid, tile.threads, bytes, arguments);
         self.with_weights(product.weights());
     }
 }

@@ -178,11 +178,10 @@ pub(super) fn mixture(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op])
         y: model.wide(),
         partial: model.at(model.places.partial),
     };
-    let pairs = to.pairs();
     to.doing(&ops[..2]);
-    to.router(&routing, x, h, &router, pairs);
-    to.expert_products(&routing, &experts, &rows, pairs, &ops[2..4]);
+    to.router(&routing, x, h, &router);
+    to.expert_products(&routing, &experts, &rows, &ops[2..4]);
     to.doing(&ops[3..]);
-    to.combine_experts(&routing, h, &rows, pairs, next);
+    to.combine_experts(&routing, h, &rows, next);
     Ok(())
 }
