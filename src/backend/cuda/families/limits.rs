@@ -45,16 +45,14 @@ impl GpuShape {
             let refused = |error| failed(&format!("asking a GPU for {attribute:?}"), error);
             found.map(|found| found as u32).map_err(refused)
         };
+        let major = asked(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = asked(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        let multiprocessors = asked(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let memory_khz = asked(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?;
+        let bus_bits = asked(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?;
         Ok(Self {
-            capability: (
-                asked(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
-                asked(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
-            ),
-            class: GpuClass::of_driver(
-                asked(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
-                asked(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
-                asked(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
-            ),
+            capability: (major, minor),
+            class: GpuClass::of_driver(multiprocessors, memory_khz, bus_bits),
             block_bytes: asked(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
         })
     }
@@ -68,24 +66,21 @@ impl GpuShape {
 
     /// Bulk copies to shared memory, as all from 9.0 on have.
     pub fn has_bulk_copies(self) -> bool {
-        self.architecture()
-            .is_some_and(Architecture::has_bulk_copies)
+        self.is(Architecture::has_bulk_copies)
     }
 
     /// The matrix instructions of warpgroups, which are 9.0's alone.
     pub fn has_warpgroups(self) -> bool {
-        self.architecture()
-            .is_some_and(Architecture::has_warpgroups)
+        self.is(Architecture::has_warpgroups)
     }
 
     /// Whether a kernel may begin before the one ahead of it has ended.
     pub fn overlaps_launches(self) -> bool {
-        self.architecture()
-            .is_some_and(Architecture::overlaps_launches)
+        self.is(Architecture::overlaps_launches)
     }
 
-    fn architecture(self) -> Option<Architecture> {
-        Architecture::of(self.capability)
+    fn is(self, which: fn(Architecture) -> bool) -> bool {
+        Architecture::of(self.capability).is_some_and(which)
     }
 }
 

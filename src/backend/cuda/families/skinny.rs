@@ -61,17 +61,12 @@ struct Family {
 impl Family {
     /// The kernels of `suffix` for experts of so many words of bits. Those that predict have one instance for all models of more than
     /// one word, and a dense feed-forward has no experts.
-    fn load(
-        library: &Library,
-        suffix: &str,
-        words: u32,
-        limits: Limits,
-        fused: bool,
-    ) -> Result<Self> {
+    fn load(library: &Library, suffix: &str, words: u32, fused: bool) -> Result<Self> {
+        let block_bytes = library.gpu.limits().block_bytes;
         let kernel = |name: &str, words: u32| {
             let instance = instance(words);
             let kernel = library.kernel(&format!("tg_skinny_{name}_{suffix}{instance}"))?;
-            kernel.allow_shared(limits.block_bytes)?;
+            kernel.allow_shared(block_bytes)?;
             Ok::<_, crate::error::Error>(kernel)
         };
         let [.., most] = EXPERT_WORDS;
@@ -101,20 +96,19 @@ impl Skinny {
         if !library.gpu.has_bulk_copies() || !precision.is_streamed() {
             return Ok(None);
         }
-        let limits = library.gpu.limits();
         let (name, words) = (precision.compute.name(), expert_words(experts));
         let bf16x3 = if precision.compute.is_half() {
             None
         } else {
             let suffix = format!("{name}_split");
             // With more words than one the fused experts of f32 rows have too few registers.
-            Some(Family::load(library, &suffix, words, limits, words == 1)?)
+            Some(Family::load(library, &suffix, words, words == 1)?)
         };
         Ok(Some(Self {
-            any: Family::load(library, name, words, limits, bf16x3.is_none())?,
+            any: Family::load(library, name, words, bf16x3.is_none())?,
             bf16x3,
             precision,
-            limits,
+            limits: library.gpu.limits(),
         }))
     }
 

@@ -4,7 +4,7 @@ use super::{Bucket, Kernels};
 use crate::backend::cuda::tuning::Shape;
 use crate::backend::cuda::tuning::limits::SWAP_AB_ROWS;
 use crate::backend::cuda::tuning::variants::{Able, Experts, Linear, Variant};
-use crate::error::Result;
+use crate::error;
 use crate::model::ModelConfig;
 use crate::plan::{Precision, StepKind};
 
@@ -13,12 +13,9 @@ impl Kernels {
     ///
     /// # Errors
     /// [`crate::Error::File`]: a file that was named asks for what these kernels cannot do for the model.
-    pub fn variant(&self, config: &ModelConfig, bucket: Bucket) -> Result<Variant> {
+    pub fn variant(&self, config: &ModelConfig, bucket: Bucket) -> error::Result<Variant> {
         let choice = self.file.choice(self.precision.compute, Shape::of(config));
-        let able = AbleFor {
-            kernels: self,
-            config,
-        };
+        let able = AbleFor(self, config);
         match bucket.kind {
             StepKind::Decode => choice.decode(bucket.rows, &able),
             StepKind::Mixed | StepKind::Score => Ok(choice.prompts(bucket.rows, &able)),
@@ -29,29 +26,18 @@ impl Kernels {
     ///
     /// # Errors
     /// Why not.
-    pub fn can(
-        &self,
-        config: &ModelConfig,
-        variant: Variant,
-        rows: u32,
-    ) -> std::result::Result<(), String> {
-        let able = AbleFor {
-            kernels: self,
-            config,
-        };
+    pub fn can(&self, config: &ModelConfig, variant: Variant, rows: u32) -> Result<(), String> {
+        let able = AbleFor(self, config);
         able.linear(variant, rows)?;
         able.experts(variant, rows)
     }
 }
 
-struct AbleFor<'a> {
-    kernels: &'a Kernels,
-    config: &'a ModelConfig,
-}
+struct AbleFor<'a>(&'a Kernels, &'a ModelConfig);
 
 impl AbleFor<'_> {
     fn lacking(&self) -> String {
-        let Precision { compute, weights } = self.kernels.precision;
+        let Precision { compute, weights } = self.0.precision;
         format!(
             "these kernels are for rows and weights of one 16-bit type or f32 rows and bf16 weights, found {} and {}",
             compute.name(),
@@ -59,51 +45,47 @@ impl AbleFor<'_> {
         )
     }
 
-    fn skinny(&self, variant: Variant, rows: u32) -> std::result::Result<(), String> {
-        let skinny = self.kernels.skinny.as_ref().ok_or_else(|| self.lacking())?;
+    fn skinny(&self, variant: Variant, rows: u32) -> Result<(), String> {
+        let Self(kernels, config) = self;
+        let skinny = kernels.skinny.as_ref().ok_or_else(|| self.lacking())?;
         let Linear::Skinny { stages } = variant.linear else {
             return Err("the experts of few rows go with their products".to_owned());
         };
         let sizing = skinny.sizing(stages);
-        sizing.serves(self.config, rows, variant.experts.follow_skinny())?;
+        sizing.serves(config, rows, variant.experts.follow_skinny())?;
         match variant.experts {
-            Experts::Fused => skinny.fuses(sizing, self.config, rows),
+            Experts::Fused => skinny.fuses(sizing, config, rows),
             Experts::Skinny | Experts::Grouped(_) | Experts::Persistent | Experts::Tiled => Ok(()),
         }
     }
 
-    fn persistent(&self) -> std::result::Result<(), String> {
-        let persistent = self.kernels.persistent.as_ref();
+    fn persistent(&self) -> Result<(), String> {
+        let persistent = self.0.persistent.as_ref();
         persistent.map(|_| ()).ok_or_else(|| self.lacking())
     }
 }
 
 impl Able for AbleFor<'_> {
-    fn linear(&self, variant: Variant, rows: u32) -> std::result::Result<(), String> {
+    fn linear(&self, variant: Variant, rows: u32) -> Result<(), String> {
         match variant.linear {
             Linear::Skinny { .. } => self.skinny(variant, rows),
             Linear::SwapAb if rows > SWAP_AB_ROWS => Err(format!(
                 "the swap-AB kernels take up to {SWAP_AB_ROWS} rows"
             )),
-            Linear::SwapAb => match self.kernels.swap_ab {
-                Some(_) => Ok(()),
-                None => Err(self.lacking()),
-            },
+            Linear::SwapAb if self.0.swap_ab.is_some() => Ok(()),
+            Linear::SwapAb => Err(self.lacking()),
             Linear::Persistent => self.persistent(),
             Linear::Tiled => Ok(()),
         }
     }
 
-    fn experts(&self, variant: Variant, rows: u32) -> std::result::Result<(), String> {
+    fn experts(&self, variant: Variant, rows: u32) -> Result<(), String> {
         match variant.experts {
             Experts::Skinny | Experts::Fused => self.skinny(variant, rows),
             Experts::Grouped(shape) => {
-                let grouped = self
-                    .kernels
-                    .grouped
-                    .as_ref()
-                    .ok_or_else(|| self.lacking())?;
-                grouped.serves(self.config, rows, shape)
+                let grouped = self.0.grouped.as_ref();
+                let grouped = grouped.ok_or_else(|| self.lacking())?;
+                grouped.serves(self.1, rows, shape)
             }
             Experts::Persistent => self.persistent(),
             Experts::Tiled => Ok(()),

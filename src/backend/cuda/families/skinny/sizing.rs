@@ -49,12 +49,7 @@ impl Sizing {
     ///
     /// # Errors
     /// What of the model they have no room for.
-    pub fn serves(
-        &self,
-        config: &ModelConfig,
-        rows: u32,
-        experts: bool,
-    ) -> std::result::Result<(), String> {
+    pub fn serves(&self, config: &ModelConfig, rows: u32, experts: bool) -> Result<(), String> {
         if rows as usize > SKINNY_ROWS {
             return Err(format!("the skinny kernels take up to {SKINNY_ROWS}"));
         }
@@ -70,11 +65,7 @@ impl Sizing {
         if self.normed(rows, hidden, choice).is_none() {
             return Err(no_room("hidden_size", hidden));
         }
-        let beside = if experts {
-            score_bytes(rows, config.num_experts as u32)
-        } else {
-            0
-        };
+        let beside = choice.map_or(0, |experts| score_bytes(rows, experts as u32));
         let attended = (config.num_attention_heads * config.head_dim) as u32;
         let mut inner = vec![
             ("hidden_size", hidden),
@@ -84,12 +75,10 @@ impl Sizing {
         if experts {
             inner.push(("moe_intermediate_size", config.moe_intermediate_size as u32));
         }
-        match inner
-            .into_iter()
-            .find(|&(_, inner)| self.adding(rows, inner, beside).is_none())
-        {
+        let fails = |&&(_, inner): &&(&str, u32)| self.adding(rows, inner, beside).is_none();
+        match inner.iter().find(fails) {
             None => Ok(()),
-            Some((what, inner)) => Err(no_room(what, inner)),
+            Some(&(what, inner)) => Err(no_room(what, inner)),
         }
     }
 
@@ -98,16 +87,11 @@ impl Sizing {
     ///
     /// # Errors
     /// What of the model there is no room for.
-    pub fn fuses(&self, config: &ModelConfig) -> std::result::Result<(), String> {
-        let (hidden, inner) = (
-            config.hidden_size as u32,
-            config.moe_intermediate_size as u32,
-        );
+    pub fn fuses(&self, config: &ModelConfig) -> Result<(), String> {
+        let (hidden, experts) = (config.hidden_size as u32, config.num_experts);
+        let inner = config.moe_intermediate_size as u32;
         let per_row = config.num_experts_per_tok as u32;
-        if self
-            .fused(hidden, inner, per_row, config.num_experts)
-            .is_none()
-        {
+        if self.fused(hidden, inner, per_row, experts).is_none() {
             return Err(format!(
                 "moe_intermediate_size is {inner}, with {per_row} experts a row: the fused experts take up to {STAGE_COLUMNS}, if {} stages of \
                  weights and rows of hidden_size {hidden} fit a block beside",
@@ -116,7 +100,7 @@ impl Sizing {
         }
         let qkv = (config.num_attention_heads + 2 * config.num_key_value_heads) * config.head_dim;
         for outputs in [hidden, qkv as u32] {
-            if self.prediction_blocks(outputs.div_ceil(OUTPUTS), config.num_experts) == 0 {
+            if self.prediction_blocks(outputs.div_ceil(OUTPUTS), experts) == 0 {
                 return Err(format!(
                     "{} multiprocessors leave no room for blocks that predict beside {outputs} outputs, which the fused experts need",
                     self.limits.multiprocessors
@@ -142,9 +126,11 @@ impl Sizing {
 
     /// The ring of a kernel that norms its rows of `width`, has them in shared memory whole, and chooses among `experts`.
     pub fn normed(&self, rows: u32, width: u32, experts: Option<usize>) -> Option<Ring> {
-        let fixed = self.normed_bytes(rows, width, experts);
-        self.limits
-            .ring(fixed, self.stage_bytes(width), self.stages)
+        let (fixed, stage) = (
+            self.normed_bytes(rows, width, experts),
+            self.stage_bytes(width),
+        );
+        self.limits.ring(fixed, stage, self.stages)
     }
 
     /// What such a kernel has in shared memory beside its ring.
@@ -158,9 +144,8 @@ impl Sizing {
     /// scores.
     pub fn adding(&self, rows: u32, inner: u32, beside: u32) -> Option<Ring> {
         let x = self.row_bytes(rows, self.stage_columns(inner));
-        let fixed = sum_bytes(rows) + x + beside;
-        self.limits
-            .ring(fixed, self.stage_bytes(inner), self.stages)
+        let (fixed, stage) = (sum_bytes(rows) + x + beside, self.stage_bytes(inner));
+        self.limits.ring(fixed, stage, self.stages)
     }
 
     /// Shared memory of a kernel that adds to the residual stream and holds its weights in registers; `None` where they are
