@@ -163,7 +163,7 @@ impl DeviceScheduler for Device {
         Ok(Some(QueueMemory {
             address: block.start.as_ptr() as u64,
             claimed: word.start.as_ptr() as u64,
-            block: Box::new(Shared(block)),
+            region: Box::new(Shared(block)),
             owner: Box::new(word),
         }))
     }

@@ -237,7 +237,9 @@ fn run(rig: &Rig, linear: Linear, case: &Case, (bucket, rows): (usize, usize)) {
         // SAFETY: the arrays have the shapes that the operations ask for.
         let found = unsafe {
             enqueue.run(|to| match to.skinny() {
-                Some(skinny) => Some(to.skinny_lm_head(skinny, logits, best, x, norm.at(0), &w)),
+                Some(skinny) => {
+                    Some(to.skinny_project(skinny, (logits, best), x, norm.at(0), &w, None))
+                }
                 None => to.lm_head(LogitsPart::Sampled, false, logits, best, (x, 0), w),
             })
         };

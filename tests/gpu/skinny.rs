@@ -148,7 +148,16 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
             to.skinny_gate_up(skinny, swap_ab[0].at(0), h, layer.ffn_norm.at(0), (w1, w3))
         });
         queue.run(|to| to.norm(normed.at(0), h, layer.ffn_norm.at(0)));
-        plain.run(|to| to.dense_gate_up(swap_ab[1].at(0), normed.at(0), 0, (w1, w3)));
+        let gate_up = Product {
+            y: swap_ab[1].at(0),
+            x: normed.at(0),
+            w: w1,
+            w_pair: Some(w3),
+            bias: 0,
+            epilogue: Epilogue::SiluMul,
+            bf16x3: Bf16x3::Scratch(0),
+        };
+        plain.run(|to| to.product(&gate_up, Rows::Step));
         keep("dense gate and up", types.compute, &swap_ab[0], &swap_ab[1]);
         let hs = [(); 2].map(|()| residual(&input.h));
         let down = Residual {
@@ -163,7 +172,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
         let outputs = qkv_outputs(config);
         let qkv = [(); 2].map(|()| operand(outputs));
         let w = layer.matrix(&layer.qkv, outputs, hidden);
-        queue.run(|to| to.skinny_project(skinny, qkv[0].at(0), h, layer.norm.at(0), &w, None));
+        queue.run(|to| to.skinny_project(skinny, (qkv[0].at(0), 0), h, layer.norm.at(0), &w, None));
         queue.run(|to| to.norm(normed.at(0), h, layer.norm.at(0)));
         product(qkv[1].at(0), normed.at(0), w, 0, Epilogue::Store);
         keep("q, k, v", types.compute, &qkv[0], &qkv[1]);
@@ -171,16 +180,8 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
         let logits = [(); 2].map(|()| f32s(config.vocab_size));
         let head = layer.matrix(&layer.lm_head, config.vocab_size, hidden);
         let best = gpu.poisoned(best_words(bucket) * 8);
-        queue.run(|to| {
-            to.skinny_lm_head(
-                skinny,
-                logits[0].at(0),
-                best.at(0),
-                h,
-                layer.norm.at(0),
-                &head,
-            )
-        });
+        let to_head = (logits[0].at(0), best.at(0));
+        queue.run(|to| to.skinny_project(skinny, to_head, h, layer.norm.at(0), &head, None));
         queue.run(|to| to.final_norm(normed.at(0), h, layer.norm.at(0)));
         plain.run(|to| {
             to.lm_head(

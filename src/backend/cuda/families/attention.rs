@@ -204,10 +204,8 @@ mod tests {
                 let tile_rows = tile_rows(TILE, group);
                 let tiles = rows / length * length.div_ceil(tile_rows)
                     + (rows % length).div_ceil(tile_rows);
-                assert!(
-                    tiles <= most_query_tiles(rows, sequences, group, 1),
-                    "{rows} rows in sequences of {length}"
-                );
+                let most = most_query_tiles(rows, sequences, group, 1);
+                assert!(tiles <= most, "{rows} rows in sequences of {length}");
             }
         }
     }

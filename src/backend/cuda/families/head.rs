@@ -242,22 +242,16 @@ mod tests {
         let parts = |kind, rows| logits_parts(kind, rows).collect::<Vec<_>>();
         assert_eq!(parts(StepKind::Decode, 8), [LogitsPart::Sampled]);
         assert_eq!(parts(StepKind::Mixed, 4096), [LogitsPart::Sampled]);
-        assert_eq!(
-            parts(StepKind::Score, 1024),
-            [LogitsPart::Tile(0), LogitsPart::Tile(1)]
-        );
+        let tiles = [LogitsPart::Tile(0), LogitsPart::Tile(1)];
+        assert_eq!(parts(StepKind::Score, 1024), tiles);
         assert_eq!(LogitsPart::Tile(3).rows(), (1536, 512));
     }
 
     #[test]
     fn many_rows_have_fewer_parts() {
-        assert_eq!(
-            [1, 32, 33, 64, 128, 200, 256, 512, 4096].map(best_blocks),
-            [16, 16, 15, 8, 4, 2, 2, 1, 1]
-        );
-        assert_eq!(
-            [1, 16, 17, 32, 64, 65, 256, 4096].map(sample_blocks),
-            [8, 8, 7, 4, 2, 1, 1, 1]
-        );
+        let best = [1, 32, 33, 64, 128, 200, 256, 512, 4096].map(best_blocks);
+        assert_eq!(best, [16, 16, 15, 8, 4, 2, 2, 1, 1]);
+        let sample = [1, 16, 17, 32, 64, 65, 256, 4096].map(sample_blocks);
+        assert_eq!(sample, [8, 8, 7, 4, 2, 1, 1, 1]);
     }
 }

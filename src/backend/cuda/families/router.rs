@@ -293,17 +293,16 @@ mod tests {
 
     #[test]
     fn router_blocks_take_more_rows_where_there_are_many_and_they_fit() {
-        assert_eq!(router_rows(1, 2048), 1);
-        assert_eq!(router_rows(512, 2048), 4);
-        assert_eq!(router_rows(512, 8192), 1);
+        let rows =
+            [(1, 2048), (512, 2048), (512, 8192)].map(|(rows, hidden)| router_rows(rows, hidden));
+        assert_eq!(rows, [1, 4, 1]);
     }
 
     #[test]
     fn one_kernel_routes_what_its_blocks_hold() {
-        assert!(routes_at_once(32, 2048));
-        assert!(routes_at_once(64, 2048));
-        assert!(!routes_at_once(65, 2048));
-        assert!(!routes_at_once(32, 2080));
+        let at_once = [(32, 2048), (64, 2048), (65, 2048), (32, 2080)]
+            .map(|(experts, hidden)| routes_at_once(experts, hidden));
+        assert_eq!(at_once, [true, true, false, false]);
         let few = RouteClusters::of_few_rows;
         let blocks = [1, 8, 9, 17, 32, 64].map(|experts| few(1, experts).blocks);
         assert_eq!(blocks, [2, 2, 4, 8, 8, 8]);

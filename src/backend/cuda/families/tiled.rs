@@ -100,8 +100,6 @@ const LARGE_ROWS: u32 = 512;
 const LARGE_BLOCKS: u32 = 128;
 
 impl Tiled {
-    /// The variant for up to `rows` rows: the smallest tile that holds them all, else the largest that still
-    /// makes enough blocks.
     pub fn choose(&self, rows: u32, outputs: u32) -> &(Tile, Kernel) {
         let tiles: Vec<Tile> = self.variants.iter().map(|(tile, _)| *tile).collect();
         &self.variants[choose(&tiles, rows, outputs)]
@@ -121,7 +119,8 @@ impl Tiled {
     }
 }
 
-/// Index of the variant for up to `rows` rows and `outputs` outputs.
+/// Index of the variant for up to `rows` rows and `outputs` outputs: the smallest tile that holds all rows, else the largest that
+/// still makes enough blocks.
 fn choose(tiles: &[Tile], rows: u32, outputs: u32) -> usize {
     let last = tiles.len() - 1;
     let fits = tiles.iter().position(|tile| tile.rows >= rows);
@@ -160,27 +159,6 @@ impl Lowering<'_> {
         let variant = self.kernels.tiled.choose(most, product.w.rows);
         let row_tiles = most.div_ceil(variant.0.rows);
         self.launch_tiled(variant, product, (first, row_tiles, count), None);
-    }
-
-    /// y `[R, I]` = silu(w1 x) * w3 x, from x `[R, H]`, as [`Epilogue::SiluMul`] leaves it.
-    /// W1 and w3 are `[I, H]`.
-    pub fn dense_gate_up(
-        &mut self,
-        y: Address,
-        x: Address,
-        bf16x3: Address,
-        (w1, w3): (Matrix, Matrix),
-    ) {
-        let product = Product {
-            y,
-            x,
-            w: w1,
-            w_pair: Some(w3),
-            bias: 0,
-            epilogue: Epilogue::SiluMul,
-            bf16x3: Bf16x3::Scratch(bf16x3),
-        };
-        self.product(&product, Rows::Step)
     }
 
     /// A product per expert: w is the first expert's; x and y are by place of the token sort.
@@ -240,14 +218,10 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_tile_that_holds_all_rows_wins() {
-        let chosen = |rows| TILES[choose(&TILES, rows, 2048)].rows;
-        assert_eq!([1, 8, 9, 32, 33, 64].map(chosen), [8, 8, 32, 32, 64, 64]);
-    }
-
-    #[test]
-    fn large_tiles_wait_for_enough_blocks() {
+    fn the_smallest_tile_that_holds_all_rows_wins_and_large_ones_wait_for_enough_blocks() {
         let chosen = |rows, outputs| TILES[choose(&TILES, rows, outputs)].rows;
+        let few = [1, 8, 9, 32, 33, 64].map(|rows| chosen(rows, 2048));
+        assert_eq!(few, [8, 8, 32, 32, 64, 64]);
         assert_eq!(chosen(256, 65536), 64, "too few rows");
         assert_eq!(chosen(512, 2048), 64, "too few blocks");
         assert_eq!(chosen(4096, 2048), 128);

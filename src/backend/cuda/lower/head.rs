@@ -28,7 +28,7 @@ pub(super) fn skinny(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) 
     let norm = model.vector(&ops[0])?;
     let (lm_head, _) = model.matrix(&ops[1])?;
     part_by_part(model, to, ops, |to, _, logits, best| {
-        Some(to.skinny_lm_head(skinny, logits, best, model.h(), norm, &lm_head))
+        Some(to.skinny_project(skinny, (logits, best), model.h(), norm, &lm_head, None))
     });
     Ok(())
 }

@@ -143,12 +143,17 @@ pub(super) fn dense_gate_up(
     to: &mut Lowering<'_>,
     ops: &[Op],
 ) -> Result<()> {
-    to.dense_gate_up(
-        model.wide(),
-        model.x(),
-        model.bf16x3(),
-        model.pair(&ops[0])?,
-    );
+    let (gate, up) = model.pair(&ops[0])?;
+    let product = Product {
+        y: model.wide(),
+        x: model.x(),
+        w: gate,
+        w_pair: Some(up),
+        bias: 0,
+        epilogue: Epilogue::SiluMul,
+        bf16x3: Bf16x3::Scratch(model.bf16x3()),
+    };
+    to.product(&product, Rows::Step);
     Ok(())
 }
 

@@ -80,7 +80,14 @@ pub(super) fn qkv(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> 
     let (w, _) = model.matrix(&ops[1])?;
     let norm = model.vector(&ops[0])?;
     let prediction = served.prediction.as_ref();
-    to.skinny_project(served.skinny, model.wide(), model.h(), norm, &w, prediction);
+    to.skinny_project(
+        served.skinny,
+        (model.wide(), 0),
+        model.h(),
+        norm,
+        &w,
+        prediction,
+    );
     Ok(())
 }
 

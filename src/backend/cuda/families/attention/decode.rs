@@ -163,10 +163,9 @@ mod tests {
 
     #[test]
     fn short_contexts_are_not_cut() {
-        assert_eq!(KeySplit::new(1, 257).chunks, 1);
-        assert_eq!(KeySplit::new(1, 258).chunks, 2);
-        assert_eq!(KeySplit::new(32, 4097).chunks, 1);
-        assert_eq!(KeySplit::new(1, 128_000).chunks, 32);
+        let chunks = [(1, 257), (1, 258), (32, 4097), (1, 128_000)]
+            .map(|(rows, max_context)| KeySplit::new(rows, max_context).chunks);
+        assert_eq!(chunks, [1, 2, 1, 32]);
         assert_eq!(KeySplit::most_pieces(256, 257), 0);
     }
 
@@ -186,11 +185,9 @@ mod tests {
         };
         assert_eq!(alone(1, 8, KeySplit::new(1, 257)), 8);
         assert_eq!(alone(1, 8, KeySplit::new(1, 258)), 16);
-        assert_eq!(alone(1, 8, long(1)), 256);
-        assert_eq!(alone(8, 8, long(8)), 256);
-        assert_eq!(alone(24, 8, long(24)), 256);
-        assert_eq!(alone(64, 4, long(64)), 512);
-        assert_eq!(alone(256, 1, long(256)), 2048);
+        let blocks = [(1, 8), (8, 8), (24, 8), (64, 4), (256, 1)]
+            .map(|(rows, warps)| alone(rows, warps, long(rows)));
+        assert_eq!(blocks, [256, 256, 256, 512, 2048]);
         assert_eq!(decode_blocks(512, 8, 1, long(512)), (4096 + 512, false));
     }
 }

@@ -160,39 +160,9 @@ impl Lowering<'_> {
         self.launch_skinny(kernel, blocks, ring, &args, [weights.in_proj]);
     }
 
-    /// y `[R, N]` in the operand type = w `[N, H]` times rmsnorm(h f32 `[R, H]`). May leave a `prediction`.
+    /// y `[R, N]` in the operand type = w `[N, H]` times rmsnorm(h f32 `[R, H]`). May leave a `prediction`. With `best`, which is as
+    /// [`Found`] says, y is logits f32 `[S, V]` of a decode step's sampled rows, as [`Lowering::lm_head`] says; else it is 0.
     pub fn skinny_project(
-        &mut self,
-        skinny: SkinnyBucket<'_>,
-        y: Address,
-        h: Address,
-        norm: Address,
-        w: &Matrix,
-        prediction: Option<&Prediction>,
-    ) {
-        self.skinny_product(skinny, (y, 0), h, norm, w, prediction);
-    }
-
-    /// logits f32 `[S, V]` = lm_head `[V, H]` times rmsnorm(h f32 `[R, H]`) of the sampled rows, as [`Lowering::lm_head`] says;
-    /// where the best ones are, in `best`.
-    /// `best` as [`Found`] says.
-    pub fn skinny_lm_head(
-        &mut self,
-        skinny: SkinnyBucket<'_>,
-        logits: Address,
-        best: Address,
-        h: Address,
-        norm: Address,
-        lm_head: &Matrix,
-    ) -> Found {
-        let kind = self.bucket.kind;
-        debug_assert_eq!(kind, StepKind::Decode, "not all logits are stored");
-        let parts = self.skinny_product(skinny, (logits, best), h, norm, lm_head, None);
-        Found { parts }
-    }
-
-    /// y of the step's rows, or with `best` of the sampled ones. Returns the blocks that it takes.
-    fn skinny_product(
         &mut self,
         skinny: SkinnyBucket<'_>,
         (y, best): (Address, Address),
@@ -200,7 +170,9 @@ impl Lowering<'_> {
         norm: Address,
         w: &Matrix,
         prediction: Option<&Prediction>,
-    ) -> u32 {
+    ) -> Found {
+        let stored = best == 0 || self.bucket.kind == StepKind::Decode;
+        debug_assert!(stored, "not all logits are stored");
         let rows = self.bucket.rows;
         let ring = self.skinny_normed(skinny, None);
         let args = abi::tg_skinny_project_args {
@@ -220,9 +192,9 @@ impl Lowering<'_> {
             pad: 0,
         };
         let tiles = w.rows.div_ceil(OUTPUTS);
-        let blocks = skinny.sizing.blocks(tiles, args.guess.blocks);
-        self.launch_skinny(&skinny.family.project, blocks, ring, &args, [*w]);
-        blocks
+        let parts = skinny.sizing.blocks(tiles, args.guess.blocks);
+        self.launch_skinny(&skinny.family.project, parts, ring, &args, [*w]);
+        Found { parts }
     }
 
     /// h f32 `[R, H]` += w x + bias; with `router` also each tile's part of the scores of what h then is.

@@ -39,17 +39,10 @@ fn rings_shrink_where_rows_are_large() {
 #[test]
 fn blocks_have_as_many_tiles_each_and_leave_sms_to_others() {
     let bf16 = sizing(DType::BF16);
-    let blocks = [
-        (128, 0),
-        (4096, 0),
-        (192, 4),
-        (133, 0),
-        (264, 0),
-        (128, 4),
-        (192, 2),
-    ]
-    .map(|(tiles, others)| bf16.blocks(tiles, others));
-    assert_eq!(blocks, [128, 128, 100, 67, 132, 132, 98]);
+    let blocks = [128, 133, 264, 4096].map(|tiles| bf16.blocks(tiles, 0));
+    assert_eq!(blocks, [128, 67, 132, 128]);
+    let beside = [(128, 4), (192, 2), (192, 4)].map(|(tiles, others)| bf16.blocks(tiles, others));
+    assert_eq!(beside, [132, 98, 100]);
     assert_eq!([1792, 4].map(|tiles| bf16.blocks_at_most(tiles)), [132, 4]);
     // An LM head of 65,536: 28 tiles each, the last block fewer.
     let of_head = [148, 300].map(|all| with_multiprocessors(all).blocks(4096, 0));
