@@ -53,7 +53,7 @@ pub fn recognise(bytes: &[u8]) -> Option<&'static str> {
 const ZSTANDARD: &str = "zstd-compressed data (unzstd it first)";
 const UTF_16: &str = "UTF-16 text (convert it to UTF-8 first: iconv -f UTF-16 -t UTF-8)";
 
-/// Without a byte order mark: every other byte of ASCII is 0.
+/// Whether text without a byte order mark is UTF-16: every other byte of ASCII is 0.
 fn is_utf_16(bytes: &[u8]) -> bool {
     let begin = &bytes[..bytes.len().min(8)];
     let zeros = |at: usize| begin.iter().skip(at).step_by(2).all(|&b| b == 0);

@@ -108,7 +108,8 @@ pub struct QueueMemory {
 /// A scheduler's place at such a queue.
 #[derive(Debug, Clone, Copy)]
 pub struct Claimer {
-    /// With addresses as devices see them. What lies in the device's own memory, `numbers` and `seen`, is the device's to set.
+    /// The claimer's words, with addresses as devices see them. What lies in the device's own memory, `numbers` and `seen`, is
+    /// the device's to set.
     pub words: tg_claimer,
     /// Entries of its `numbers`: those of waiting requests, and of slots.
     pub numbers: u32,

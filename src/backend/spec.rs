@@ -112,7 +112,8 @@ pub struct GpuSpec {
     /// The type of matrix inputs, key-value pages and convolution state.
     pub dtype: DType,
     pub launch: LaunchWay,
-    /// With others that have stages of one model; `None`: [`Handover::Peer`] where they reach each other's memory, else [`Handover::Host`].
+    /// How stages of one model on several GPUs send steps; `None`: [`Handover::Peer`] where they reach each other's memory, else
+    /// [`Handover::Host`].
     pub handover: Option<Handover>,
     /// A step that takes longer fails the run.
     pub step_timeout: Duration,

@@ -56,7 +56,8 @@ impl<'a> StepView<'a> {
         }
     }
 
-    /// With where the residual stream comes from, in a stage behind another, and where it goes, in one before another.
+    /// The same step with where the residual stream comes from, in a stage behind another, and where it goes, in one before
+    /// another.
     ///
     /// # Safety
     /// Both outlive `'a`; while there is a view of the step nobody writes `input`, and nobody else touches `output`.

@@ -11,9 +11,9 @@ use crate::telemetry::launches;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// With nothing to send; an event comes sooner.
+/// How long an event is waited for with nothing to send; it comes sooner.
 const WAIT: Duration = Duration::from_millis(20);
-/// With something to send and no room for it in the rings.
+/// How long an event is waited for with something to send and no room for it in the rings.
 const FULL_WAIT: Duration = Duration::from_micros(200);
 
 /// What became of one request. Nanoseconds are the scheduler's clock where they are not said to be the host's.
@@ -66,7 +66,7 @@ impl From<&abi::tg_trace> for Turn {
 /// A run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Run {
-    /// In the order of their requests.
+    /// What was served, in the order of the requests.
     pub served: Vec<Served>,
     pub turns: Vec<Turn>,
     /// Turns that were written over before they were read.

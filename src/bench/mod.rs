@@ -131,7 +131,7 @@ impl Point {
         }
     }
 
-    /// The same without threads that spin.
+    /// The same measurement without threads that spin.
     pub fn idle(self) -> Self {
         Self {
             cpu_load: 0,

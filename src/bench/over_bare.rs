@@ -180,7 +180,7 @@ impl Stamped {
         Ok(Self { turns, times })
     }
 
-    /// Those of the kind and rows asked for, without those that were left untimed.
+    /// The steps of the kind and rows asked for, without those that were left untimed.
     pub fn steps(&self) -> impl Iterator<Item = &StepTimes> {
         let asked = |step| self.turns.contains_key(&step);
         let times = self.times.iter();

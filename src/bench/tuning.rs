@@ -40,7 +40,7 @@ pub struct Found {
     pub rows: u32,
     /// Variants that were measured.
     pub measured: usize,
-    /// Those that met again.
+    /// The variants that met again.
     pub finalists: Vec<Timed>,
     /// What serves it now.
     pub current: Timed,

@@ -33,7 +33,7 @@ const NEAR: f64 = 1.1;
 /// tossed as often comes up heads as often with at most this probability: in all of five, in 12 of 15.
 const QUICKER: f64 = 0.997;
 const CHANCE: f64 = 0.032;
-/// Those that meet again, beside the current choice.
+/// Variants that meet again, beside the current choice.
 const FINALISTS: usize = 3;
 
 /// A variant, and what its step took in each round, in milliseconds.
@@ -106,7 +106,7 @@ pub fn near(timed: &[Timed]) -> Vec<Variant> {
     close.map(|timed| timed.variant).collect()
 }
 
-/// Those of all measured that decide it: `current` first, then the fastest others.
+/// The variants that decide it, of all measured: `current` first, then the fastest others.
 pub fn finalists(current: Variant, measured: &[Timed]) -> Vec<Variant> {
     let mut by_time: Vec<&Timed> = measured.iter().collect();
     by_time.sort_by(|a, b| a.median_ms().total_cmp(&b.median_ms()));

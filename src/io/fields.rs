@@ -57,7 +57,7 @@ impl Number {
         (narrow.is_finite() && (self.accepts)(narrow)).then_some(narrow)
     }
 
-    /// The same from text, for a flag.
+    /// Reads the value from text, for a flag.
     pub fn parse(&self, text: &str) -> Result<f32, String> {
         text.parse::<f64>()
             .ok()
@@ -161,7 +161,7 @@ pub fn top_k(fields: &Fields) -> Result<Option<u32>, RowError> {
     integer(fields, "top_k", 0..=u32::MAX)
 }
 
-/// The same from text, for a flag.
+/// Reads `top_k` from text, for a flag.
 pub fn parse_top_k(text: &str) -> Result<u32, String> {
     match text {
         "-1" => Ok(0),
@@ -189,7 +189,7 @@ fn seed_bits(seed: i128) -> Option<u64> {
         .or_else(|| i64::try_from(seed).ok().map(|negative| negative as u64))
 }
 
-/// The same from text, for a flag.
+/// Reads a seed from text, for a flag.
 pub fn parse_seed(text: &str) -> Result<u64, String> {
     text.parse()
         .ok()

@@ -130,7 +130,7 @@ pub(super) struct TokenEntry<'a> {
 }
 
 impl<'a> TokenEntry<'a> {
-    /// Those of an answer.
+    /// The entries of an answer's tokens.
     pub fn all(
         outcome: &'a Outcome,
         codec: &'a Codec,

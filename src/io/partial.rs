@@ -135,7 +135,7 @@ impl Journal {
         )
     }
 
-    /// The same of a write to `path`, where OUTPUT is put together.
+    /// What a failed write to `path` is told as, where OUTPUT is put together.
     fn unmade(&self, path: &Path, error: &std::io::Error) -> Error {
         Error::file(
             path,

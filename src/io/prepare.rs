@@ -26,7 +26,7 @@ pub struct Rules {
     pub defaults: Options,
     /// generation_config.json's max_new_tokens: advice, which ends where the context does.
     pub advised_new_tokens: Option<u32>,
-    /// With a row's place in the input, its sampling key where the row has no seed.
+    /// The sampling key of a row without a seed, with the row's place in the input.
     pub run_seed: u64,
 }
 

@@ -56,7 +56,7 @@ const UNSUPPORTED: [(&str, Option<f64>); 25] = [
     ("guidance_scale", Some(1.0)),
     ("token_healing", None),
 ];
-/// The same of fields that newer or older releases have for whole ways to decode.
+/// Unsupported fields that newer or older releases have for whole ways to decode.
 const UNSUPPORTED_WAYS: [(&str, Option<f64>); 3] = [
     ("penalty_alpha", Some(0.0)),
     ("dola_layers", None),
@@ -166,7 +166,7 @@ impl GenerationConfig {
     }
 }
 
-/// Those of the fields that ask for something.
+/// The unsupported fields that ask for something.
 fn unsupported(fields: &Fields<'_>) -> Vec<String> {
     let asks = |value: &Value, neutral: Option<f64>| match value {
         Value::Bool(asked) => *asked,

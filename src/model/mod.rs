@@ -55,7 +55,7 @@ static FAMILIES: [&Family; 1] = [&lfm2_moe::LFM2_MOE];
 #[derive(Debug)]
 pub struct Model {
     pub source: ModelSource,
-    /// With the token ids of generation_config.json where it gives any.
+    /// The configuration, with the token ids of generation_config.json where it gives any.
     pub config: ModelConfig,
     pub generation: GenerationConfig,
     pub weights: Weights,

@@ -55,7 +55,7 @@ pub enum OpKind {
 }
 
 impl OpKind {
-    /// In the order of a forward pass.
+    /// All kinds, in the order of a forward pass.
     pub const ALL: [Self; 18] = [
         Self::Embed,
         Self::OperatorNorm,

@@ -101,8 +101,8 @@ impl Stream {
     }
 }
 
-/// The same loop for every instruction set; inlined into a function of its own for each, where the compiler turns
-/// it into vectors of that set's width.
+/// Fills `out` by one loop for every instruction set; inlined into a function of its own for each, where the compiler turns it
+/// into vectors of that set's width.
 #[inline(always)]
 fn fill<T>(stream: &Stream, first: u64, out: &mut [T], convert: impl Fn(f32) -> T) {
     for (i, out) in out.iter_mut().enumerate() {

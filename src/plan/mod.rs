@@ -83,7 +83,7 @@ impl BucketSizes {
         }
     }
 
-    /// Without the buckets that no step of these sizes needs: who captures a graph for each captures no more than these.
+    /// The buckets that some step of these sizes needs: who captures a graph for each captures no more than these.
     pub fn reachable(&self, options: &EngineOptions) -> Self {
         let up_to = |sizes: &[u32], rows: u32| {
             let needed = sizes.partition_point(|&bucket| bucket < rows) + 1;

@@ -32,10 +32,10 @@ pub struct Batch {
 /// Steps of one batch in one way.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cell {
-    /// With an idle host.
+    /// The median with an idle host.
     pub p50: Option<f64>,
     pub p99: Option<f64>,
-    /// With a busy one.
+    /// The 99th percentile with a busy one.
     pub busy_p99: Option<f64>,
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(super) struct HeldUp(Arc<AtomicBool>);
 
 impl HeldUp {
-    /// And `sink` as one that tells it.
+    /// Makes it, and of `sink` one that tells it.
     pub fn told_by(sink: &SharedSink) -> (Self, SharedSink) {
         let held_up = Self::default();
         let told = sink.clone().map(|sink| {

@@ -14,11 +14,11 @@ use std::time::Duration;
 /// A request that has been claimed for a scheduler. Its number there counts claims from 0.
 #[derive(Debug, Clone)]
 pub(super) struct Claimed {
-    /// In the queue.
+    /// The request's number in the queue.
     pub number: u64,
-    /// In the queue.
+    /// How long it waited in the queue.
     pub waited: Duration,
-    /// With what is left of its time, where the run is recorded.
+    /// The request with what is left of its time, where the run is recorded.
     pub recorded: Option<Request>,
 }
 

@@ -160,7 +160,7 @@ impl HostRings {
         self.pop_stamped().map(|(_, event)| event)
     }
 
-    /// The same, after the scheduler's clock (ns) in the turn that published it.
+    /// The next event, after the scheduler's clock (ns) in the turn that published it.
     pub fn pop_stamped(&mut self) -> Option<(u64, Event)> {
         loop {
             let (event, sampled) = self.pop_entry()?;

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 const EVENT_POLL: Duration = Duration::from_millis(1);
-/// With all requests ended a scheduler ends with its next turn.
+/// How long a scheduler may take to end once all requests have: it ends with its next turn.
 const END_LIMIT: Duration = Duration::from_secs(20);
 /// A stage tells of a step as soon as it has ended.
 const LAST_TIMES_LIMIT: Duration = Duration::from_secs(1);
@@ -162,9 +162,9 @@ impl Recorded {
         })
     }
 
-    /// With every request ended: drains the engine, waits for the schedulers' ends where these are kept, and ends it. What the
-    /// trace says of itself, where there is one. `whole`: the run did what it was asked to; files of one that did not keep
-    /// the names of unfinished ones.
+    /// Ends a run whose requests have all ended: drains the engine, waits for the schedulers' ends where these are kept, and ends
+    /// it. Returns what the trace says of itself, where there is one. `whole`: the run did what it was asked to; files of one
+    /// that did not keep the names of unfinished ones.
     ///
     /// # Errors
     /// What is kept cannot be written, or a scheduler does not end.

@@ -64,7 +64,7 @@ pub struct Operation {
     pub floor_us_per_step: Option<f64>,
     /// Floor over time.
     pub fraction: Option<f64>,
-    /// None on the CPU.
+    /// The kernels that do it; none on the CPU.
     pub kernels: Vec<Kernel>,
 }
 

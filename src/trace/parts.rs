@@ -117,7 +117,7 @@ impl Parts {
         }
     }
 
-    /// Those of a step that is not collected yet; `lost` steps were lost until now.
+    /// Keeps the times of a step that is not collected yet; `lost` steps were lost until now.
     pub fn put(&mut self, times: StepTimes, lost: u64) {
         self.waiting.insert((times.step, times.stage), times);
         self.kernels.lost = lost;

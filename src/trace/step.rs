@@ -13,7 +13,7 @@ pub struct StepArgs {
     pub fill: f64,
     pub sequences: u32,
     pub sampled: u32,
-    /// Those of the rows that are of prompts.
+    /// Rows of prompts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_rows: Option<u32>,
     /// The run was broken off before it came back.

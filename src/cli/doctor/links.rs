@@ -2,7 +2,7 @@
 
 use super::{Check, Status};
 use crate::backend::DeviceSpec;
-use crate::backend::cuda::listed::Link;
+use crate::backend::cuda::catalogue::Link;
 use crate::cli::shown;
 use crate::cli::table::Table;
 use crate::error::Result;

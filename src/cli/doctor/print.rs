@@ -2,7 +2,7 @@
 
 use super::kernels::Kernels;
 use super::{Check, kernels, links};
-use crate::backend::cuda::listed::Link;
+use crate::backend::cuda::catalogue::Link;
 use crate::cli::shown;
 use crate::cli::table::Table;
 use crate::plan::bytes::Bytes;

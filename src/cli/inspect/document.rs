@@ -1,7 +1,7 @@
 //! What `inspect` knows of a plan and of its captured graphs. `--format json` writes it as it stands; tables and graphs are made of
 //! it.
 
-use crate::backend::cuda::listed::{AlikeNodes, CapturedGraph};
+use crate::backend::cuda::catalogue::{AlikeNodes, CapturedGraph};
 use crate::backend::cuda::tuning::Origin;
 use crate::backend::cuda::tuning::gpu::Gpu;
 use crate::backend::cuda::tuning::variants::Variant;

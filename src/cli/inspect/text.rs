@@ -1,7 +1,7 @@
 //! Tables: of the plan, at most 120 columns wide, and of captured graphs and kernel calls, which may be wider.
 
 use super::document::{Costs, Device, Document, Graph, Total};
-use crate::backend::cuda::listed::{AlikeNodes, StepCalls};
+use crate::backend::cuda::catalogue::{AlikeNodes, StepCalls};
 use crate::bench::output::number;
 use crate::cli::table::Table;
 use crate::model::LayerType;

@@ -126,7 +126,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// These, and `other`'s where these say nothing.
+    /// The fields that are set here, and `other`'s where they are not.
     #[must_use]
     pub fn or(self, other: &Self) -> Self {
         Self {

@@ -1,12 +1,12 @@
 //! Links between GPUs: who reaches whose memory, how fast copies are, and how soon a store is seen (kernels/sched/links.cu).
 
+use crate::backend::cuda::catalogue::Link;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::gpu::OpenGpu;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::driver::peer;
 use crate::backend::cuda::driver::timed::time_in_a_row;
-use crate::backend::cuda::listed::Link;
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::pinned::Pinned;
 use crate::error::{Error, Result};

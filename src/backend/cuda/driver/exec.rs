@@ -46,7 +46,7 @@ impl Exec {
         Self::instantiate_unaudited(graph, by)
     }
 
-    /// The same, `copies` times: an executable runs once at a time, so a graph that is to run beside itself has several.
+    /// Instantiates `copies` executables: one runs once at a time, so a graph that is to run beside itself has several.
     pub fn instantiate_copies(
         graph: &Captured,
         by: LaunchedBy,

@@ -1,9 +1,9 @@
 //! What was enqueued on a stream, captured as a graph instead of run.
 
+use crate::backend::cuda::catalogue::{Edge, KernelShape};
 use crate::backend::cuda::driver::audit::{KernelNode, Node};
 use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::errors::memory_or;
-use crate::backend::cuda::listed::{Edge, KernelShape};
 use crate::error::{Error, Result};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::{CudaStream, sys};

@@ -205,7 +205,7 @@ impl Kernel {
         unsafe { self.launch_with(stream, launch, &values, false) }
     }
 
-    /// The same of blocks that are all on the GPU at once (cooperative): they may wait for one another.
+    /// Launches blocks that are all on the GPU at once (cooperative): they may wait for one another.
     ///
     /// # Errors
     /// Fails as [`Self::launch`] does, and where the GPU has no room for all blocks at once.

@@ -14,7 +14,7 @@ const OLDEST_VERSION: i32 = 13_000;
 pub struct Driver {
     /// The newest CUDA it speaks: (major, minor).
     pub version: (u32, u32),
-    /// In the driver's order: the numbers of `--device cuda:N`. Not all need be usable, see [`Gpu::usable`].
+    /// The GPUs in the driver's order: the numbers of `--device cuda:N`. Not all need be usable, see [`Gpu::usable`].
     pub gpus: Vec<Gpu>,
 }
 

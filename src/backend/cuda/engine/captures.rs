@@ -1,5 +1,6 @@
 //! Captured graphs looked at from all sides, for people who want to know what a GPU is given.
 
+use crate::backend::cuda::catalogue::{CapturedGraph, CapturedNode};
 use crate::backend::cuda::driver::audit::Node;
 use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
@@ -7,7 +8,6 @@ use crate::backend::cuda::engine::program::{
     StepCapture, StepGraph, StepProgram, all_buckets, capture_step,
 };
 use crate::backend::cuda::engine::step_copy::{PLACES, StepCopy};
-use crate::backend::cuda::listed::{CapturedGraph, CapturedNode};
 use crate::error::{Error, Result};
 use crate::plan::{BucketSizes, EngineOptions};
 use cudarc::driver::{CudaContext, result};

@@ -48,16 +48,16 @@ struct Memory {
 pub struct ModelProgram {
     shared: Arc<Shared>,
     ops: Vec<Op>,
-    /// In the place of what the plan says.
+    /// Serves in the place of what the plan says.
     variant: Option<Variant>,
 }
 
 /// How a model is put on a GPU.
 pub struct Placement<'a> {
     pub plan: &'a Plan,
-    /// Those that the GPU has.
+    /// The stages that the GPU has.
     pub stages: &'a [Stage],
-    /// Those that steps are launched for: no bucket of them is larger than a step can choose.
+    /// Sizes of the buckets that steps are launched for: none is larger than a step can choose.
     pub bucket_sizes: &'a BucketSizes,
     pub options: &'a EngineOptions,
     pub dtype: DType,
@@ -174,7 +174,7 @@ pub fn programs(
 }
 
 impl ModelProgram {
-    /// The same stage, over the same memory, with every bucket served by `variant`.
+    /// Makes the same stage, over the same memory, with every bucket served by `variant`.
     ///
     /// # Errors
     /// Why that cannot serve decode buckets of `rows` rows.

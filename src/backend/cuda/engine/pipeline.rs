@@ -90,7 +90,7 @@ struct Prepared {
 
 struct Running {
     idle: Exec,
-    /// In the table by their handles.
+    /// Executables whose handles are in the table.
     _steps: Vec<Vec<Exec>>,
     blocks: Blocks,
 }

@@ -51,7 +51,7 @@ pub struct GpuScheduler {
 /// What the running graphs use.
 struct Prepared {
     idle: Exec,
-    /// In the table by their handles.
+    /// Executables whose handles are in the table.
     _steps: Vec<Vec<Exec>>,
     blocks: Blocks,
     /// Where its requests come from, if not over the rings.

@@ -71,7 +71,7 @@ pub struct Pairs {
 pub struct Combine {
     /// They take f32 sums: of up to [`abi::TG_COMBINE_FOUR`] experts a row, and of any number.
     of_f32: [Kernel; 2],
-    /// The same of [rounded](Pairs::rounded) ones; of operands of 16 bits.
+    /// They take [rounded](Pairs::rounded) sums; operands of 16 bits have them.
     of_rounded: Option<[Kernel; 2]>,
 }
 

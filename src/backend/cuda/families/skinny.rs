@@ -142,7 +142,7 @@ impl Skinny {
         }
     }
 
-    /// With rings of up to `stages` stages.
+    /// Sizes launches with rings of up to `stages` stages.
     pub(super) fn sizing(&self, stages: u32) -> Sizing {
         Sizing {
             precision: self.precision,

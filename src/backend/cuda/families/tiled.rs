@@ -74,7 +74,7 @@ pub enum Bf16x3 {
 /// Which rows a product has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rows {
-    /// Those of the step.
+    /// The rows of the step.
     Step,
     /// The sampled ones.
     Sampled,

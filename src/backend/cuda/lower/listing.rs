@@ -1,12 +1,12 @@
 //! The calls of a model's steps without a GPU: everything but the addresses is as in a run, and those are made up.
 
 use super::{LayerState, ModelAddresses, lower};
+use crate::backend::cuda::catalogue::{Call, StepCalls};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::call::KernelCall;
 use crate::backend::cuda::families::attention::PagePool;
 use crate::backend::cuda::families::limits::{GpuShape, Library};
 use crate::backend::cuda::families::{Bucket, Kernels, Lowering, StepAt};
-use crate::backend::cuda::listed::{Call, StepCalls};
 use crate::backend::cuda::memory::arena::{Arena, ArenaShape};
 use crate::backend::cuda::memory::state::StateLayout;
 use crate::backend::cuda::memory::weights::WeightAddresses;

@@ -16,7 +16,7 @@ struct Served<'m> {
     skinny: SkinnyBucket<'m>,
     /// Where the experts are these kernels' too.
     chooses: Option<RouterWeights>,
-    /// The same for the layer's first kernel and for gate and up.
+    /// The prediction that the layer's first kernel makes, for its gate and up.
     prediction: Option<Prediction>,
 }
 

@@ -35,7 +35,8 @@ impl Pinned {
         Ok(pinned)
     }
 
-    /// With whatever lies there, for a block that is laid out before anyone reads it: zeroes for 100 MiB take as long as some graphs.
+    /// Pins memory and leaves in it whatever lies there, for a block that is laid out before anyone reads it: zeroes for 100 MiB
+    /// take as long as some graphs.
     ///
     /// # Errors
     /// Fails as [`Pinned::new`] does.

@@ -49,12 +49,12 @@ pub struct KernelFile {
     pub architecture: Architecture,
     /// The tables that name no GPU: of the one that `for_gpu` names, or of nobody knows which.
     plain: Section,
-    /// Those of `[gpu.NAME]`, ascending, no two of them like each other or like the plain ones'.
+    /// The sections of `[gpu.NAME]`, ascending, no two of them like each other or like the plain ones'.
     gpus: Vec<Section>,
 }
 
 impl KernelFile {
-    /// Without entries.
+    /// Makes a file without entries.
     pub fn new(path: &Path, architecture: Architecture) -> Self {
         Self {
             path: path.to_owned(),
@@ -84,7 +84,7 @@ impl KernelFile {
         Self::from_table(path, &table).map_err(|message| Error::file(path, message))
     }
 
-    /// Those of tables that name neither a GPU nor a shape.
+    /// The entries of tables that name neither a GPU nor a shape.
     pub fn entries(&self, dtype: DType) -> &[Entry] {
         self.plain.entries(Shape::BASE, dtype)
     }
@@ -102,7 +102,7 @@ impl KernelFile {
             .min_by(|a, b| a.distance(gpu).total_cmp(&b.distance(gpu)))
     }
 
-    /// The same, made where it is missing.
+    /// The section of `gpu` itself, made where it is missing.
     fn own_mut(&mut self, gpu: GpuClass) -> &mut Section {
         let own = self.own(gpu).and_then(|section| section.gpu);
         if own.is_some() && own == self.plain.gpu {

@@ -91,33 +91,33 @@ impl Architecture {
 /// What does the linear layers of a step but for the experts'.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Linear {
-    /// Those for few rows, with norms, convolution and router scores folded in: rings of up to so many stages.
+    /// The kernels for few rows, with norms, convolution and router scores folded in: rings of up to so many stages.
     Skinny { stages: u32 },
-    /// Those of warpgroups, for up to [`SWAP_AB_ROWS`] rows.
+    /// The kernels of warpgroups, for up to [`SWAP_AB_ROWS`] rows.
     SwapAb,
-    /// Those for many rows, of blocks that stay; of fewer rows than that those of [`Linear::SwapAb`].
+    /// The kernels for many rows, of blocks that stay; of fewer rows than that those of [`Linear::SwapAb`].
     Persistent,
-    /// Those for any number of rows.
+    /// The kernels for any number of rows.
     Tiled,
 }
 
 /// What does the experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Experts {
-    /// Those for few rows, which go on from the scores that [`Linear::Skinny`] leaves, with rings as there.
+    /// The kernels for few rows, which go on from the scores that [`Linear::Skinny`] leaves, with rings of as many stages.
     Skinny,
-    /// Those for one row, gate, up and down in one kernel, which go on from these scores too.
+    /// The kernel for one row, gate, up and down in one, which goes on from these scores too.
     Fused,
     /// One kernel that streams each expert's weights once.
     Grouped(Grouped),
-    /// Those for many rows, of blocks that stay.
+    /// The kernels for many rows, of blocks that stay.
     Persistent,
-    /// Those for any number of rows.
+    /// The kernels for any number of rows.
     Tiled,
 }
 
 impl Experts {
-    /// These, prefetching nothing where the products beside them do not.
+    /// These experts, prefetching nothing where the linear layers beside them do not.
     pub fn beside(self, linear: Linear) -> Self {
         match (self, linear) {
             (Self::Grouped(_), Linear::SwapAb | Linear::Persistent) => self,

@@ -66,7 +66,7 @@ impl HostLaunched {
         self.wait()
     }
 
-    /// In the stream's order.
+    /// Puts `carried` back, in the stream's order.
     fn put_back(&self, carried: &Carried) -> Result<()> {
         for (span, kept) in &carried.parts {
             // SAFETY: as in `keep`.

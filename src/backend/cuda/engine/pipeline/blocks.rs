@@ -19,7 +19,7 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// With the state block's image in it.
+    /// Allocates the blocks; the state block's image is in its own.
     pub(super) fn new(
         context: &Arc<CudaContext>,
         stream: &CudaStream,

@@ -92,7 +92,7 @@ impl Shared {
         Ok(Self::Device(buffer))
     }
 
-    /// The same on both.
+    /// The address of byte `offset`, the same on both GPUs.
     fn at(&self, offset: usize) -> Address {
         match self {
             Self::Device(buffer) => buffer.at(offset),

@@ -11,7 +11,7 @@ use crate::sys::abi;
 
 /// Warps that a block of kernels/attention/decode.cu may have.
 pub(in crate::backend::cuda::families) const DECODE_WARPS: [u32; 4] = [1, 2, 4, 8];
-/// Those that an H200 runs at once, of 16-bit types with heads of 64; of others some half as many.
+/// Warps that an H200 runs at once, of 16-bit types with heads of 64; of others some half as many.
 const DECODE_ROOM: u32 = 2048;
 /// The share of an SM's memory that these kernels want as shared memory, at most: the blocks that it runs at once have some 6 KB
 /// each of 2 warps, or 18 of 8. Keys and values stand in the rest on their way to registers.

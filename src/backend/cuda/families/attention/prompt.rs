@@ -23,7 +23,7 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// None where the GPU is not of 9.0 or the type is f32.
+    /// Finds the kernel; `None` where the GPU is not of 9.0 or the type is f32.
     ///
     /// # Errors
     /// The driver refuses.

@@ -224,7 +224,7 @@ impl<'a> Placer<'a> {
         Ok(())
     }
 
-    /// The same of an array that is here, and not worth memory of its own to go through.
+    /// Copies an array that is not worth memory of its own to go through.
     fn copy_small(&mut self, array: Vec<u8>) -> Result<()> {
         let bytes = array.len();
         if let Some(to) = &mut self.to {

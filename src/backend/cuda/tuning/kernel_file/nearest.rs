@@ -59,7 +59,7 @@ impl KernelFile {
         self.sections().filter(there).min_by(near)
     }
 
-    /// Those that serve models of `shape` on `gpu`; `None` where nobody has any of the type.
+    /// Where the entries come from that serve models of `shape` on `gpu`; `None` where nobody has any of the type.
     pub fn origin(&self, gpu: GpuClass, dtype: DType, shape: Shape) -> Option<Origin> {
         let shapes = self.shapes().into_iter();
         let there = shapes.filter_map(|of| Some((of, self.nearest_gpu(gpu, dtype, of)?)));

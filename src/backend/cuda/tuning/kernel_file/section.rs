@@ -10,7 +10,7 @@ use toml::Value;
 
 pub(super) const DTYPES: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
 
-/// Ascending in rows, by [`DTYPES`].
+/// The entries by [`DTYPES`], ascending in rows.
 type Entries = [Vec<Entry>; 3];
 
 /// A name and a value of `[measured]`.
@@ -20,7 +20,7 @@ pub type Measured = (String, String);
 pub(super) struct Section {
     /// `None`: nobody says which.
     pub gpu: Option<GpuClass>,
-    /// In the file's order.
+    /// What was measured, in the file's order.
     pub measured: Vec<Measured>,
     /// For [`Shape::BASE`].
     base: Entries,
@@ -51,7 +51,7 @@ impl Section {
         })
     }
 
-    /// Those for exactly this shape and type.
+    /// The entries for exactly this shape and type.
     pub fn entries(&self, shape: Shape, dtype: DType) -> &[Entry] {
         let mut all = self.all();
         let found = all.find(|&(of, of_type, _)| (of, of_type) == (shape, dtype));
@@ -68,7 +68,7 @@ impl Section {
         }
     }
 
-    /// The same, where there is none.
+    /// Adds an entry where there is none of its rows.
     pub fn add(&mut self, shape: Shape, dtype: DType, entry: Entry) {
         let there = self.entries(shape, dtype).iter();
         if !there.clone().any(|there| there.rows == entry.rows) {

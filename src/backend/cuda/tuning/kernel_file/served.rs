@@ -48,7 +48,7 @@ impl KernelChoice {
         })
     }
 
-    /// The same file, as `gpu` goes by it, whichever GPU runs: all that share one model run the same kernels.
+    /// Takes the file as `gpu` goes by it, whichever GPU runs: all that share one model run the same kernels.
     #[must_use]
     pub fn as_gpu(self, gpu: GpuClass) -> Self {
         Self {
