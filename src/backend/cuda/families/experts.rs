@@ -137,8 +137,8 @@ pub fn most_expert_tiles(rows: u32, experts: u32, top_k: u32, tile_rows: u32) ->
 /// Rows of a bucket of which a block combines two, at most.
 const COMBINED_BY_TWO: u32 = 64;
 
-/// Rows that a block of `tg_combine_*` takes. Where there are so few blocks, one of two rows leaves
-/// an SM no room for another, but for one of the kernel behind it, which has then all its blocks early (profiles/log/many-rows-blocks.md).
+/// Rows that a block of `tg_combine_*` takes. Where there are so few blocks, one of two rows leaves an SM no room for another, but
+/// for one of the kernel behind it, all of whose blocks then start before this one ends (profiles/log/many-rows-blocks.md).
 fn combined_by_block(rows: u32) -> u32 {
     if rows.is_multiple_of(2) && rows <= COMBINED_BY_TWO {
         abi::TG_COMBINE_ROWS
@@ -180,8 +180,7 @@ impl Lowering<'_> {
     }
 
     /// y and partial, as [`ExpertRows`] says, by what serves this bucket's experts: all that comes before
-    /// [`Lowering::combine_experts`]. `ops`: gate and up, then down.
-    /// `routing` is this step's.
+    /// [`Lowering::combine_experts`]. `ops`: gate and up, then down. `routing` is this step's.
     pub fn expert_products(
         &mut self,
         routing: &Routing,
@@ -206,8 +205,7 @@ impl Lowering<'_> {
     }
 
     /// h f32 `[R, H]` += sum over a row's experts, ascending, of weight times what down made of it. Where `next` is given, also
-    /// what it says.
-    /// `routing` is this step's.
+    /// what it says. `routing` is this step's.
     pub fn combine_experts(
         &mut self,
         routing: &Routing,
@@ -227,7 +225,7 @@ impl Lowering<'_> {
             hidden: self.hidden(),
             k: top_k,
             eps: self.config.norm_eps,
-            // What the grouped kernel's predecessors wrote may be read early.
+            // What the grouped kernel's predecessors wrote may be read before the grid dependency wait.
             known: (!pairs.sorted).into(),
         };
         let combine = self.kernels.combine.kernel(top_k, pairs.rounded);
@@ -236,7 +234,7 @@ impl Lowering<'_> {
         self.call_plain(combine, grid, threads, arguments![&args]);
     }
 
-    /// What of a layer's experts this bucket's dense products ask for: a conv layer's in-projection ([`Lowering::swap_ab_conv`]), or
+    /// What of a layer's experts this bucket's dense products prefetch: a conv layer's in-projection ([`Lowering::swap_ab_conv`]), or
     /// of many rows each layer's out-projection.
     pub(super) fn prefetch(&self, experts: &ExpertWeights) -> abi::tg_prefetch_args {
         let pieces = match (self.variant.linear, self.grouped()) {
@@ -256,8 +254,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// [`Lowering::product`] of all rows, behind which come the layer's experts, if it has any: the kernels for many rows may ask
-    /// for some of their weights meanwhile.
+    /// [`Lowering::product`] of all rows, behind which come the layer's experts, if it has any: the kernels for many rows may
+    /// prefetch some of their weights meanwhile.
     pub fn product_before(&mut self, product: &Product, experts: Option<&ExpertWeights>) {
         self.ahead = experts.map(|experts| self.prefetch(experts));
         self.product(product, Rows::Step);

@@ -72,9 +72,9 @@ pub struct Lowering<'a> {
     pdl: bool,
     /// Where the step's query tiles are listed already: they are those of all layers.
     query_tiles: Option<Address>,
-    /// Weights of the layer's experts that a dense product may ask for.
+    /// Weights of the layer's experts that a dense product may prefetch.
     ahead: Option<abi::tg_prefetch_args>,
-    /// One of the layer's calls asks for some of them.
+    /// One of the layer's calls prefetches some of them.
     prefetched: bool,
     /// What the next calls are noted to do.
     ops: Vec<Op>,

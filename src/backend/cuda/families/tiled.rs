@@ -89,8 +89,9 @@ pub struct ByExpert {
     pub tile_count: Address,
     /// Row of x at each place, or 0 where x lies in that order already.
     pub gather: Address,
-    /// Rows of a tile, at most, and tiles of a step.
+    /// Rows of a tile, at most.
     pub tile_rows: u32,
+    /// Tiles of a step, at most.
     pub most_tiles: u32,
 }
 
