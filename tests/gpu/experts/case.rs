@@ -266,8 +266,8 @@ impl MixtureCase {
             let [gate, up, down] =
                 [&self.gate, &self.up, &self.down].map(|matrices| &matrices[at..][..matrix]);
             let dot = |w: &[f32], x: &[f32]| {
-                let linear = w.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x));
-                linear.sum::<f64>()
+                let products = w.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x));
+                products.sum::<f64>()
             };
             let y: Vec<f32> = gate
                 .chunks(hidden)

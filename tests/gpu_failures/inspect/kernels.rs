@@ -203,7 +203,7 @@ fn products_and_experts_may_be_of_different_families() {
     let grouped = "experts = \"grouped\", tile_rows = 8, grouped_stages = 6, guess = false";
     let text = format!(
         "architecture = \"sm_90\"\n[decode.bf16]\n1 = {{ products = \"skinny\", skinny_stages = 3, {grouped} }}\n\
-         2 = {{ linear = \"tiled\", {grouped} }}\n"
+         2 = {{ products = \"tiled\", {grouped} }}\n"
     );
     std::fs::write(&path, text).unwrap();
     let shown =
