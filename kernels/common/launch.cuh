@@ -1,4 +1,4 @@
-/* launch.cuh: what a kernel tells its launcher. */
+/* launch.cuh: how the entries of kernels are written, and what they tell their launchers. */
 #ifndef TAILGRAPH_LAUNCH_CUH
 #define TAILGRAPH_LAUNCH_CUH
 
@@ -9,5 +9,21 @@
 #define LAUNCH_CONSTANTS(NAME, COUNT, ...) \
   extern "C" const uint32_t NAME[COUNT];   \
   const uint32_t NAME[COUNT] = {__VA_ARGS__};
+
+/* A kernel that takes one struct by value: NAME(a) is BODY(a). The arguments of __launch_bounds__ come last. */
+#define STRUCT_KERNEL(NAME, ARGS, BODY, ...)                                                            \
+  extern "C" __global__ void __launch_bounds__(__VA_ARGS__) NAME(const __grid_constant__ ARGS a) {      \
+    BODY(a);                                                                                            \
+  }
+
+/* ENTRY(suffix of the name, type) for each operand type, or for those of 16 bits alone. */
+#define FOR_HALF_TYPES(ENTRY) ENTRY(bf16, __nv_bfloat16) ENTRY(f16, __half)
+#define FOR_TYPES(ENTRY) FOR_HALF_TYPES(ENTRY) ENTRY(f32, float)
+
+/* ENTRY(suffix of the name, type, size of a head) for each operand type and size, or for types of 16 bits alone. */
+#define FOR_F32_HEADS(ENTRY) ENTRY(f32, float, 64) ENTRY(f32, float, 128)
+#define FOR_HALF_HEADS(ENTRY) \
+  ENTRY(bf16, __nv_bfloat16, 64) ENTRY(bf16, __nv_bfloat16, 128) ENTRY(f16, __half, 64) ENTRY(f16, __half, 128)
+#define FOR_HEADS(ENTRY) FOR_HALF_HEADS(ENTRY) FOR_F32_HEADS(ENTRY)
 
 #endif

@@ -27,6 +27,7 @@
  */
 #include "common/base.cuh"
 #include "common/experts.cuh"
+#include "common/launch.cuh"
 #include "common/rmsnorm.cuh"
 #include "common/pdl.cuh"
 #include "router/args.h"
@@ -120,31 +121,27 @@ __device__ inline void choose_for_row(const tg_choosing_args &arrays, const tg_r
   choose_experts(scores, arrays.bias, a.expert_count, weighing, keys, threadIdx.x % WARP, leave);
 }
 
-template <int ROWS, typename X>
+template <typename X>
 __device__ inline void route(const tg_choosing_args &arrays, const tg_router_args &a) {
   const uint32_t hidden = a.hidden, expert_count = a.expert_count;
   const tg_step *step = arrays.step;
   extern __shared__ float4 shared[];
-  float *z = reinterpret_cast<float *>(shared);                           /* [ROWS, H] */
-  float *scores = z + ROWS * hidden;                                      /* [ROWS, MAX_EXPERTS] */
-  uint32_t *keys = reinterpret_cast<uint32_t *>(scores + ROWS * MAX_EXPERTS);  /* [ROWS, MAX_EXPERTS] */
+  float *z = reinterpret_cast<float *>(shared);                         /* [H] */
+  float *scores = z + hidden;                                           /* [MAX_EXPERTS] */
+  uint32_t *keys = reinterpret_cast<uint32_t *>(scores + MAX_EXPERTS);  /* [MAX_EXPERTS] */
   begin_kernel();
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-  const uint32_t first = blockIdx.x * ROWS;
-  if (first >= step->rows) return;
-  const uint32_t rows = min((uint32_t)ROWS, step->rows - first);
+  const uint32_t r = blockIdx.x;
+  if (r >= step->rows) return;
 
-  norm_rows<ROWS>(z, static_cast<X *>(arrays.x) + (size_t)first * hidden, arrays.h + (size_t)first * hidden, arrays.norm_weight, rows,
-                  hidden, a.eps);
+  norm_rows<1>(z, static_cast<X *>(arrays.x) + (size_t)r * hidden, arrays.h + (size_t)r * hidden, arrays.norm_weight, 1, hidden, a.eps);
   for (uint32_t e = warp; e < expert_count; e += ROUTER_WARPS) {
-    float found[ROWS];
+    float found[1];
     scores_of(found, arrays.gate + (size_t)e * hidden, z, hidden, lane);
-#pragma unroll
-    for (int i = 0; i < ROWS; i++)
-      if (lane == i) scores[i * MAX_EXPERTS + e] = found[i];
+    if (lane == 0) scores[e] = found[0];
   }
   __syncthreads();
-  if (warp < rows) choose_for_row(arrays, a, scores + warp * MAX_EXPERTS, keys + warp * MAX_EXPERTS, first + warp);
+  if (warp == 0) choose_for_row(arrays, a, scores, keys, r);
 }
 
 /* One warp: z[H] and x[H] unless null, from h[H], to the bits that the threads of a block of NORM_THREADS make of it. */
@@ -222,29 +219,19 @@ __device__ inline void route_many(const tg_choosing_args &arrays, const tg_route
   if (warp < rows) choose_for_row(arrays, a, scores + warp * MAX_EXPERTS, keys + warp * MAX_EXPERTS, first + warp);
 }
 
-#define ROUTER_MANY(SUFFIX, X)                                                                     \
-  extern "C" __global__ void __launch_bounds__(MANY_THREADS, MANY_BLOCKS) tg_router_many_##SUFFIX( \
-      const tg_choosing_args arrays, const tg_router_args a) {                                     \
-    route_many<X>(arrays, a);                                                                      \
-  }
-
-ROUTER_MANY(bf16, __nv_bfloat16)
-ROUTER_MANY(f16, __half)
-ROUTER_MANY(f32, float)
-
-#define ROUTER(ROWS, SUFFIX, X)                                                           \
+#define SCORES(SUFFIX, ROWS, X)                                                           \
   extern "C" __global__ void __launch_bounds__(NORM_THREADS) tg_scores_##ROWS##_##SUFFIX( \
       const tg_scores_args a) {                                                           \
     score<ROWS, X>(a);                                                                    \
-  }                                                                                       \
-  extern "C" __global__ void __launch_bounds__(NORM_THREADS) tg_router_##ROWS##_##SUFFIX( \
-      const tg_choosing_args arrays, const tg_router_args a) {                            \
-    route<ROWS, X>(arrays, a);                                                            \
   }
-
-ROUTER(1, bf16, __nv_bfloat16)
-ROUTER(4, bf16, __nv_bfloat16)
-ROUTER(1, f16, __half)
-ROUTER(4, f16, __half)
-ROUTER(1, f32, float)
-ROUTER(4, f32, float)
+#define ROUTER(NAME, BODY, ...)                                   \
+  extern "C" __global__ void __launch_bounds__(__VA_ARGS__) NAME( \
+      const tg_choosing_args arrays, const tg_router_args a) {    \
+    BODY(arrays, a);                                              \
+  }
+#define ROUTERS(SUFFIX, X)                                        \
+  SCORES(SUFFIX, 1, X)                                            \
+  SCORES(SUFFIX, 4, X)                                            \
+  ROUTER(tg_router_1_##SUFFIX, route<X>, NORM_THREADS)            \
+  ROUTER(tg_router_many_##SUFFIX, route_many<X>, MANY_THREADS, MANY_BLOCKS)
+FOR_TYPES(ROUTERS)

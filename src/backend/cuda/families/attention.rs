@@ -8,8 +8,7 @@ pub use prompt::Prompt;
 
 use super::Lowering;
 use crate::backend::cuda::driver::Address;
-use crate::backend::cuda::driver::launch::Argument;
-use crate::plan::StepKind;
+use crate::backend::cuda::driver::launch::{Argument, Kernel};
 use crate::sys::abi;
 
 /// Pairs of a query row and a head that a block of kernels/attention/tiles.cu has.
@@ -66,6 +65,15 @@ pub struct Attention {
     pub pool: PagePool,
 }
 
+/// The kernel that serves chunks of prompts where no [`Prompt`] does.
+#[derive(Debug)]
+pub enum Chunks {
+    /// bf16 and f16: kernels/attention/tiles.cu.
+    Tiles(Kernel),
+    /// The matrix units have no f32: each row by itself, kernels/attention/rows.cu.
+    Rows(Kernel),
+}
+
 /// What keys and values are given out from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PagePool {
@@ -113,18 +121,17 @@ impl Lowering<'_> {
         let (heads, kv_heads) = self.heads();
         let group = heads / kv_heads;
         let scale = 1.0 / (self.config.head_dim as f32).sqrt();
-        let chunks = self.bucket.kind != StepKind::Decode;
         let prompt = self
             .kernels
             .attention_prompt
             .as_ref()
-            .filter(|prompt| chunks && prompt.serves(group, attention.pool.page_tokens));
+            .filter(|prompt| prompt.serves(group, attention.pool.page_tokens));
         if let Some(prompt) = prompt {
             return self.attention_prompt(prompt, attention);
         }
-        let tiles = match &self.kernels.attention_tiles {
-            Some(tiles) if chunks => tiles,
-            _ => {
+        let tiles = match &self.kernels.attention_chunks {
+            Chunks::Tiles(tiles) => tiles,
+            Chunks::Rows(kernel) => {
                 let args = abi::tg_attention_rows_args {
                     out: attention.x,
                     qkv: attention.qkv,
@@ -142,7 +149,6 @@ impl Lowering<'_> {
                     kv_heads,
                     group.div_ceil(abi::TG_ROW_HEADS),
                 );
-                let kernel = &self.kernels.attention_rows;
                 return self.call(
                     kernel,
                     grid,

@@ -11,9 +11,9 @@ use crate::sys::abi;
 
 /// Up to this many rows one block sorts the tokens; more are sorted by the blocks of a cluster where there are such (sort_many.cu).
 const SORT_ROWS: u32 = 1024;
-/// From this many rows on a block of the router takes four, and reads the gate a quarter as often.
+/// From this many rows on a block that scores experts takes four, and reads the gate a quarter as often.
 const ROUTER_MANY_ROWS: u32 = 128;
-/// Threads of a block that takes more rows than [`abi::TG_CHOOSE_ROWS`], where it has the memory: a warp a row.
+/// Threads of a block of steps of more rows than [`abi::TG_CHOOSE_ROWS`], where it has the memory: a warp a row.
 const ROUTER_MANY_THREADS: u32 = 32 * abi::TG_ROUTER_MANY_ROWS;
 /// Experts that one kernel takes which is all of the router.
 const ROUTE_EXPERTS: usize = abi::TG_ROUTE_WORDS as usize * WORD_EXPERTS;
@@ -91,7 +91,7 @@ impl RouteClusters {
     }
 }
 
-/// Rows of a router block.
+/// Rows of a block that scores experts.
 fn router_rows(rows: u32, hidden: u32) -> u32 {
     if rows >= ROUTER_MANY_ROWS && router_shared_bytes(4, hidden) <= SHARED_BYTES {
         4
@@ -242,16 +242,13 @@ impl Lowering<'_> {
         weights: &RouterWeights,
     ) {
         let hidden = self.hidden();
-        let most =
+        let many_fit =
             router_shared_bytes(abi::TG_ROUTER_MANY_ROWS, hidden) <= self.kernels.router_many_bytes;
-        let (rows, kernel, threads) = match router_rows(self.bucket.rows, hidden) {
-            _ if most && self.bucket.rows > abi::TG_CHOOSE_ROWS => (
-                abi::TG_ROUTER_MANY_ROWS,
-                &self.kernels.router_many,
-                ROUTER_MANY_THREADS,
-            ),
-            4 => (4, &self.kernels.router_4, abi::TG_NORM_THREADS),
-            rows => (rows, &self.kernels.router_1, abi::TG_NORM_THREADS),
+        let (rows, kernel, threads) = if many_fit {
+            let kernel = &self.kernels.router_many;
+            (abi::TG_ROUTER_MANY_ROWS, kernel, ROUTER_MANY_THREADS)
+        } else {
+            (1, &self.kernels.router_1, abi::TG_NORM_THREADS)
         };
         let (arrays, args) = self.choosing(routing, x, h, weights);
         let arguments = vec![Argument::of(&arrays), Argument::of(&args)];
