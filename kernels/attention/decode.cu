@@ -32,6 +32,7 @@
 #include "attention/chunks.cuh"
 #include "attention/share.cuh"
 #include "attention/rope.cuh"
+#include "common/launch.cuh"
 
 constexpr uint32_t MOST_SPLITS = TG_DECODE_SPLITS;
 constexpr uint32_t JOIN_AT_ONCE = 16; /* chunks whose sums are asked for before the first is added */
@@ -354,10 +355,4 @@ constexpr int decode_blocks(int warps) {
   DECODE_KERNEL(tg_attention_decode_w2_##SUFFIX##_d##D, T, D, 2) \
   DECODE_KERNEL(tg_attention_decode_w4_##SUFFIX##_d##D, T, D, 4) \
   DECODE_KERNEL(tg_attention_decode_w8_##SUFFIX##_d##D, T, D, 8)
-
-ATTENTION_DECODE(bf16, __nv_bfloat16, 64)
-ATTENTION_DECODE(bf16, __nv_bfloat16, 128)
-ATTENTION_DECODE(f16, __half, 64)
-ATTENTION_DECODE(f16, __half, 128)
-ATTENTION_DECODE(f32, float, 64)
-ATTENTION_DECODE(f32, float, 128)
+FOR_HEADS(ATTENTION_DECODE)

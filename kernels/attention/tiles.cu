@@ -15,6 +15,7 @@
  * shared = ATTENTION_SHARED(D).
  */
 #include "attention/attention.cuh"
+#include "common/launch.cuh"
 #include "common/mma.cuh"
 
 constexpr int TILE = TG_TILE_PAIRS;
@@ -174,13 +175,6 @@ __device__ inline void attend_tile(const tg_attention_tiles_args &a) {
   }
 }
 
-#define ATTENTION_TILES(SUFFIX, T, D)                                                            \
-  extern "C" __global__ void __launch_bounds__(TILE_THREADS) tg_attention_tiles_##SUFFIX##_d##D( \
-      const __grid_constant__ tg_attention_tiles_args a) {                                       \
-    attend_tile<T, D>(a);                                                                        \
-  }
-
-ATTENTION_TILES(bf16, __nv_bfloat16, 64)
-ATTENTION_TILES(bf16, __nv_bfloat16, 128)
-ATTENTION_TILES(f16, __half, 64)
-ATTENTION_TILES(f16, __half, 128)
+#define ATTENTION_TILES(SUFFIX, T, D) \
+  STRUCT_KERNEL(tg_attention_tiles_##SUFFIX##_d##D, tg_attention_tiles_args, (attend_tile<T, D>), TILE_THREADS)
+FOR_HALF_HEADS(ATTENTION_TILES)
