@@ -7,6 +7,7 @@
 #include "common/base.cuh"
 #include "common/bits.cuh"
 #include "common/experts.cuh"
+#include "common/launch.cuh"
 #include "router/args.h"
 
 /* Bits of the experts that a row chose, and in the lane of each its weight. */
@@ -94,12 +95,8 @@ __device__ inline void leave_choice(const tg_choosing_args &to, uint32_t first, 
   }
 
 /* For up to 32 and 64 experts. */
-#define ROUTES(PREFIX, ...)                              \
-  ROUTE(PREFIX##bf16, __nv_bfloat16, 1, __VA_ARGS__)     \
-  ROUTE(PREFIX##f16, __half, 1, __VA_ARGS__)             \
-  ROUTE(PREFIX##f32, float, 1, __VA_ARGS__)              \
-  ROUTE(PREFIX##bf16_e64, __nv_bfloat16, 2, __VA_ARGS__) \
-  ROUTE(PREFIX##f16_e64, __half, 2, __VA_ARGS__)         \
-  ROUTE(PREFIX##f32_e64, float, 2, __VA_ARGS__)
+#define ROUTES(NAME, X, ...)       \
+  ROUTE(NAME, X, 1, __VA_ARGS__)   \
+  ROUTE(NAME##_e64, X, 2, __VA_ARGS__)
 
 #endif

@@ -191,4 +191,5 @@ __device__ inline void route_step(const tg_choosing_args &arrays, const tg_route
     store4(x + (size_t)r * hidden, normed(load4(h + (size_t)r * hidden), scale_of(r), load4(norm_weight + column)));
 }
 
-ROUTES(, route_step, ROUTE_REGISTERS)
+#define ROUTE_FEW(SUFFIX, X) ROUTES(SUFFIX, X, route_step, ROUTE_REGISTERS)
+FOR_TYPES(ROUTE_FEW)

@@ -234,4 +234,5 @@ __device__ inline void route_many_step(const tg_choosing_args &arrays, const tg_
   }
 }
 
-ROUTES(many_, route_many_step, MANY_REGISTERS)
+#define ROUTE_MANY(SUFFIX, X) ROUTES(many_##SUFFIX, X, route_many_step, MANY_REGISTERS)
+FOR_TYPES(ROUTE_MANY)

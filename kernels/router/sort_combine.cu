@@ -16,6 +16,7 @@
 #include "common/base.cuh"
 #include "common/experts.cuh"
 #include "common/rmsnorm.cuh"
+#include "common/launch.cuh"
 #include "common/pdl.cuh"
 #include "router/sort.cuh"
 
@@ -148,15 +149,14 @@ __device__ inline void combine(const tg_combine_args &args) {
     combine<X, TOP, AT_ONCE, Y>(args);                                                        \
   }
 
-COMBINE(four_bf16, __nv_bfloat16, TG_COMBINE_FOUR, 2, float)
-COMBINE(four_f16, __half, TG_COMBINE_FOUR, 2, float)
-COMBINE(four_f32, float, TG_COMBINE_FOUR, 2, float)
-COMBINE(experts_bf16, __nv_bfloat16, MAX_TOP_K, 1, float)
-COMBINE(experts_f16, __half, MAX_TOP_K, 1, float)
-COMBINE(experts_f32, float, MAX_TOP_K, 1, float)
-/* Of what down made of many rows: rounded (persistent/persistent.cuh, grouped/store.cuh). Of four experts a row 64 registers at most: 512
- * blocks then run at the same time where there are 128 SMs. */
-COMBINE(rounded_four_bf16, __nv_bfloat16, TG_COMBINE_FOUR, 2, __nv_bfloat16)
-COMBINE(rounded_four_f16, __half, TG_COMBINE_FOUR, 2, __half)
-COMBINE(rounded_experts_bf16, __nv_bfloat16, MAX_TOP_K, 1, __nv_bfloat16)
-COMBINE(rounded_experts_f16, __half, MAX_TOP_K, 1, __half)
+#define COMBINES(SUFFIX, X)                                 \
+  COMBINE(four_##SUFFIX, X, TG_COMBINE_FOUR, 2, float)      \
+  COMBINE(experts_##SUFFIX, X, MAX_TOP_K, 1, float)
+FOR_TYPES(COMBINES)
+
+/* Down stores what it makes of many rows rounded (persistent/persistent.cuh, grouped/store.cuh). With four experts a row these kernels have
+ * 64 registers at most: 512 blocks then run at the same time on 128 SMs. */
+#define COMBINES_ROUNDED(SUFFIX, X)                         \
+  COMBINE(rounded_four_##SUFFIX, X, TG_COMBINE_FOUR, 2, X)  \
+  COMBINE(rounded_experts_##SUFFIX, X, MAX_TOP_K, 1, X)
+FOR_HALF_TYPES(COMBINES_ROUNDED)
