@@ -159,23 +159,12 @@ __device__ inline void skinny_add(const Args &a) {
   }
 }
 
-#define SKINNY_ADD(SUFFIX, MATH, WORDS)                                                                \
-  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_out_##SUFFIX(  \
-      const __grid_constant__ tg_skinny_out_args a) {                                                  \
-    SKINNY_BODY(skinny_add<MATH, false, WORDS>(a);)                                                    \
-  }                                                                                                    \
-  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_down_##SUFFIX( \
-      const __grid_constant__ tg_skinny_down_args a) {                                                 \
-    SKINNY_BODY(skinny_add<SkinnyPacked<MATH>, true, WORDS>(a);)                                       \
-  }
-
+#define SKINNY_ADD(SUFFIX, MATH, WORDS)                                                         \
+  SKINNY_KERNEL(out_##SUFFIX, tg_skinny_out_args, skinny_add<MATH, false, WORDS>(a);)           \
+  SKINNY_KERNEL(down_##SUFFIX, tg_skinny_down_args, skinny_add<SkinnyPacked<MATH>, true, WORDS>(a);)
 /* For up to 32, 64 and 128 experts. */
 #define SKINNY_ADD_OF(SUFFIX, MATH)  \
   SKINNY_ADD(SUFFIX, MATH, 1)        \
   SKINNY_ADD(SUFFIX##_e64, MATH, 2)  \
   SKINNY_ADD(SUFFIX##_e128, MATH, 4)
-
-SKINNY_ADD_OF(bf16, SkinnyHalf<__nv_bfloat16>)
-SKINNY_ADD_OF(f16, SkinnyHalf<__half>)
-SKINNY_ADD_OF(f32, SkinnySplit)
-SKINNY_ADD_OF(f32_split, SkinnySplitRows)
+FOR_SKINNY_TYPES(SKINNY_ADD_OF)

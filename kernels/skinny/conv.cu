@@ -137,18 +137,8 @@ __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
   }
 }
 
-#define SKINNY_CONV(SUFFIX, MATH, WORDS)                                                               \
-  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_conv_##SUFFIX( \
-      const __grid_constant__ tg_skinny_conv_args a) {                                                 \
-    SKINNY_BODY(skinny_conv<MATH, WORDS>(a);)                                                          \
-  }
-
 /* Whose guess is of up to 32 experts, and of up to 128. */
-#define SKINNY_CONV_OF(SUFFIX, MATH) \
-  SKINNY_CONV(SUFFIX, MATH, 1)       \
-  SKINNY_CONV(SUFFIX##_e128, MATH, 4)
-
-SKINNY_CONV_OF(bf16, SkinnyHalf<__nv_bfloat16>)
-SKINNY_CONV_OF(f16, SkinnyHalf<__half>)
-SKINNY_CONV_OF(f32, SkinnySplit)
-SKINNY_CONV_OF(f32_split, SkinnySplitRows)
+#define SKINNY_CONV(SUFFIX, MATH)                                               \
+  SKINNY_KERNEL(conv_##SUFFIX, tg_skinny_conv_args, skinny_conv<MATH, 1>(a);)   \
+  SKINNY_KERNEL(conv_##SUFFIX##_e128, tg_skinny_conv_args, skinny_conv<MATH, 4>(a);)
+FOR_SKINNY_TYPES(SKINNY_CONV)

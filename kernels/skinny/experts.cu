@@ -15,6 +15,7 @@
  *
  * Launch: block = SKINNY_THREADS, grid = at most as many blocks as there are tiles, shared as SkinnyNormBlock lays it out.
  */
+#include "common/launch.cuh"
 #include "skinny/args.h"
 #include "skinny/fused.cuh"
 #include "skinny/guess.cuh"
@@ -188,18 +189,18 @@ __device__ inline void skinny_experts(const tg_skinny_expert_gate_up_args &a, co
              });
 }
 
-#define SKINNY_EXPERT_GATE_UP(SUFFIX, MATH, WORDS)                                                               \
-  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_expert_gate_up_##SUFFIX( \
-      const __grid_constant__ tg_skinny_expert_gate_up_args a) {                                                 \
-    SKINNY_BODY(skinny_experts<MATH, WORDS>(a, SkinnyNoDown{});)                                                 \
-  }
+#define SKINNY_EXPERT_GATE_UP(SUFFIX, MATH, WORDS)                         \
+  SKINNY_KERNEL(expert_gate_up_##SUFFIX, tg_skinny_expert_gate_up_args,    \
+                skinny_experts<SkinnyPacked<MATH>, WORDS>(a, SkinnyNoDown{});)
 
-#define SKINNY_FUSED(SUFFIX, MATH, WORDS)                                                                 \
-  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_experts_##SUFFIX( \
-      const __grid_constant__ tg_skinny_experts_args a) {                                                 \
-    SKINNY_BODY(skinny_experts<MATH, WORDS>(a.gate_up, SkinnyDown<MATH, WORDS>{                           \
-        static_cast<const MATH::W *>(a.down), a.down_stride, a.gate_up.outputs, a.gate_up.hidden});)      \
-  }
+template <class Math, uint32_t WORDS>
+__device__ inline void skinny_fused_experts(const tg_skinny_experts_args &a) {
+  using W = typename Math::W;
+  const SkinnyDown<Math, WORDS> down{static_cast<const W *>(a.down), a.down_stride, a.gate_up.outputs, a.gate_up.hidden};
+  skinny_experts<Math, WORDS>(a.gate_up, down);
+}
+#define SKINNY_FUSED(SUFFIX, MATH, WORDS) \
+  SKINNY_KERNEL(experts_##SUFFIX, tg_skinny_experts_args, skinny_fused_experts<SkinnyPacked<MATH>, WORDS>(a);)
 
 /* For up to 32, 64 and 128 experts. Fused f32 rows exist for up to 32 only: with more there are too few registers. */
 #define SKINNY_EXPERT_GATE_UP_OF(SUFFIX, MATH)  \
@@ -210,11 +211,7 @@ __device__ inline void skinny_experts(const tg_skinny_expert_gate_up_args &a, co
   SKINNY_FUSED(SUFFIX, MATH, 1)        \
   SKINNY_FUSED(SUFFIX##_e64, MATH, 2)  \
   SKINNY_FUSED(SUFFIX##_e128, MATH, 4)
-
-SKINNY_EXPERT_GATE_UP_OF(bf16, SkinnyPacked<SkinnyHalf<__nv_bfloat16>>)
-SKINNY_EXPERT_GATE_UP_OF(f16, SkinnyPacked<SkinnyHalf<__half>>)
-SKINNY_EXPERT_GATE_UP_OF(f32, SkinnyPacked<SkinnySplit>)
-SKINNY_EXPERT_GATE_UP_OF(f32_split, SkinnyPacked<SkinnySplitRows>)
-SKINNY_FUSED_OF(bf16, SkinnyPacked<SkinnyHalf<__nv_bfloat16>>)
-SKINNY_FUSED_OF(f16, SkinnyPacked<SkinnyHalf<__half>>)
-SKINNY_FUSED(f32_split, SkinnyPacked<SkinnySplitRows>, 1)
+FOR_SKINNY_TYPES(SKINNY_EXPERT_GATE_UP_OF)
+#define SKINNY_FUSED_HALF(SUFFIX, T) SKINNY_FUSED_OF(SUFFIX, SkinnyHalf<T>)
+FOR_HALF_TYPES(SKINNY_FUSED_HALF)
+SKINNY_FUSED(f32_split, SkinnySplitRows, 1)

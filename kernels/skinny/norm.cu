@@ -111,24 +111,9 @@ __device__ inline void skinny_gate_up(const tg_skinny_gate_up_args &a) {
   }
 }
 
-#define SKINNY_PROJECT(SUFFIX, MATH, WORDS)                                                               \
-  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_project_##SUFFIX( \
-      const __grid_constant__ tg_skinny_project_args a) {                                                 \
-    SKINNY_BODY(skinny_project<MATH, WORDS>(a);)                                                          \
-  }
-#define SKINNY_GATE_UP(SUFFIX, MATH)                                                                      \
-  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_gate_up_##SUFFIX( \
-      const __grid_constant__ tg_skinny_gate_up_args a) {                                                 \
-    SKINNY_BODY(skinny_gate_up<MATH>(a);)                                                                 \
-  }
-
 /* Whose guess is of up to 32 experts, and of up to 128. */
-#define SKINNY_NORM(SUFFIX, MATH)        \
-  SKINNY_PROJECT(SUFFIX, MATH, 1)        \
-  SKINNY_PROJECT(SUFFIX##_e128, MATH, 4) \
-  SKINNY_GATE_UP(SUFFIX, MATH)
-
-SKINNY_NORM(bf16, SkinnyHalf<__nv_bfloat16>)
-SKINNY_NORM(f16, SkinnyHalf<__half>)
-SKINNY_NORM(f32, SkinnySplit)
-SKINNY_NORM(f32_split, SkinnySplitRows)
+#define SKINNY_NORM(SUFFIX, MATH)                                                             \
+  SKINNY_KERNEL(project_##SUFFIX, tg_skinny_project_args, skinny_project<MATH, 1>(a);)        \
+  SKINNY_KERNEL(project_##SUFFIX##_e128, tg_skinny_project_args, skinny_project<MATH, 4>(a);) \
+  SKINNY_KERNEL(gate_up_##SUFFIX, tg_skinny_gate_up_args, skinny_gate_up<MATH>(a);)
+FOR_SKINNY_TYPES(SKINNY_NORM)

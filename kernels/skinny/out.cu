@@ -88,8 +88,4 @@ __device__ inline void skinny_held_out(const tg_skinny_out_args &a) {
   SKINNY_HELD_OUT(SUFFIX, MATH, 1)        \
   SKINNY_HELD_OUT(SUFFIX##_e64, MATH, 2)  \
   SKINNY_HELD_OUT(SUFFIX##_e128, MATH, 4)
-
-SKINNY_HELD_OUT_OF(bf16, SkinnyHalf<__nv_bfloat16>)
-SKINNY_HELD_OUT_OF(f16, SkinnyHalf<__half>)
-SKINNY_HELD_OUT_OF(f32, SkinnySplit)
-SKINNY_HELD_OUT_OF(f32_split, SkinnySplitRows)
+FOR_SKINNY_TYPES(SKINNY_HELD_OUT_OF)

@@ -331,11 +331,27 @@ struct SkinnySums {
   }
 };
 
+/* ---- entries ----------------------------------------------------------------------------------- */
+
 /* The body of a kernel. GPUs before sm_90 have no bulk copies: for them the body is empty, and the launcher never chooses it. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 #define SKINNY_BODY(...)
 #else
 #define SKINNY_BODY(...) __VA_ARGS__
 #endif
+
+/* A kernel of SKINNY_THREADS threads with a ring of weights: tg_skinny_NAME(ARGS a) does what follows. */
+#define SKINNY_KERNEL(NAME, ARGS, ...)                                                          \
+  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_##NAME( \
+      const __grid_constant__ ARGS a) {                                                         \
+    SKINNY_BODY(__VA_ARGS__)                                                                    \
+  }
+
+/* ENTRY(suffix of the name, Math) for each kind of rows and weights. */
+#define FOR_SKINNY_TYPES(ENTRY)               \
+  ENTRY(bf16, SkinnyHalf<__nv_bfloat16>)      \
+  ENTRY(f16, SkinnyHalf<__half>)              \
+  ENTRY(f32, SkinnySplit)                     \
+  ENTRY(f32_split, SkinnySplitRows)
 
 #endif
