@@ -25,6 +25,7 @@
  * tg_conv_state_* rows are the most sequences of a step. Rows past the step's leave x and the state alone.
  */
 #include "common/base.cuh"
+#include "common/launch.cuh"
 #include "common/pdl.cuh"
 #include "conv/args.h"
 
@@ -209,23 +210,11 @@ __device__ inline void conv_state(T *state_out, const T *bcx, const tg_state *st
 }
 
 #define CONV(SUFFIX, T)                                                                                         \
-  extern "C" __global__ void __launch_bounds__(CONV_THREADS) tg_conv_decode_##SUFFIX(                           \
-      const __grid_constant__ tg_conv_args a) {                                                                 \
-    short_conv<T, true>(a);                                                                                     \
-  }                                                                                                             \
-  extern "C" __global__ void __launch_bounds__(CONV_THREADS) tg_conv_##SUFFIX(                                  \
-      const __grid_constant__ tg_conv_args a) {                                                                 \
-    short_conv<T, false>(a);                                                                                    \
-  }                                                                                                             \
-  extern "C" __global__ void __launch_bounds__(CONV_THREADS) tg_conv_rows_##SUFFIX(                             \
-      const __grid_constant__ tg_conv_args a) {                                                                 \
-    short_conv_rows<T>(a);                                                                                      \
-  }                                                                                                             \
+  STRUCT_KERNEL(tg_conv_decode_##SUFFIX, tg_conv_args, (short_conv<T, true>), CONV_THREADS)                     \
+  STRUCT_KERNEL(tg_conv_##SUFFIX, tg_conv_args, (short_conv<T, false>), CONV_THREADS)                           \
+  STRUCT_KERNEL(tg_conv_rows_##SUFFIX, tg_conv_args, short_conv_rows<T>, CONV_THREADS)                          \
   extern "C" __global__ void __launch_bounds__(CONV_THREADS) tg_conv_state_##SUFFIX(                            \
       T *columns, const T *bcx, const tg_state *state, const tg_step *step, uint32_t hidden, uint32_t length) { \
     conv_state<T>(columns, bcx, state, step, hidden, length);                                                   \
   }
-
-CONV(bf16, __nv_bfloat16)
-CONV(f16, __half)
-CONV(f32, float)
+FOR_TYPES(CONV)

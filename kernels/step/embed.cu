@@ -10,6 +10,7 @@
  * Launch: grid = rows of the bucket, block = EMBED_THREADS. Blocks past the step's rows leave h alone.
  */
 #include "common/base.cuh"
+#include "common/launch.cuh"
 #include "common/pdl.cuh"
 #include "step/args.h"
 
@@ -32,7 +33,4 @@ __device__ inline void embed(float *h, const T *embedding, const tg_state *state
       float *h, const T *embedding, const tg_state *state, const tg_step *step, uint32_t hidden) {          \
     embed<T>(h, embedding, state, step, hidden);                                                            \
   }
-
-EMBED(bf16, __nv_bfloat16)
-EMBED(f16, __half)
-EMBED(f32, float)
+FOR_TYPES(EMBED)

@@ -10,6 +10,7 @@
  * own count leave x alone.
  */
 #include "common/base.cuh"
+#include "common/launch.cuh"
 #include "common/rmsnorm.cuh"
 #include "common/pdl.cuh"
 
@@ -57,7 +58,4 @@ __device__ inline void rmsnorm_sampled(T *x, const float *h, const float *weight
       float eps) {                                                                                               \
     rmsnorm_sampled<T>(x, h, weight, state, step, hidden, eps);                                                  \
   }
-
-RMSNORM(bf16, __nv_bfloat16)
-RMSNORM(f16, __half)
-RMSNORM(f32, float)
+FOR_TYPES(RMSNORM)

@@ -13,6 +13,7 @@
  * Launch: a block for each row, block = RANDOM_THREADS.
  */
 #include "common/base.cuh"
+#include "common/launch.cuh"
 #include "common/packed.cuh"
 #include "common/philox.cuh"
 #include "weights/args.h"
@@ -44,7 +45,4 @@ __device__ inline void make_random(const tg_random_args &a) {
       const tg_random_args a) {                                                    \
     make_random<W>(a);                                                             \
   }
-
-RANDOM(bf16, __nv_bfloat16)
-RANDOM(f16, __half)
-RANDOM(f32, float)
+FOR_TYPES(RANDOM)
