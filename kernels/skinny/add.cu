@@ -162,9 +162,8 @@ __device__ inline void skinny_add(const Args &a) {
 #define SKINNY_ADD(SUFFIX, MATH, WORDS)                                                         \
   SKINNY_KERNEL(out_##SUFFIX, tg_skinny_out_args, skinny_add<MATH, false, WORDS>(a);)           \
   SKINNY_KERNEL(down_##SUFFIX, tg_skinny_down_args, skinny_add<SkinnyPacked<MATH>, true, WORDS>(a);)
-/* For up to 32, 64 and 128 experts. */
-#define SKINNY_ADD_OF(SUFFIX, MATH)  \
-  SKINNY_ADD(SUFFIX, MATH, 1)        \
-  SKINNY_ADD(SUFFIX##_e64, MATH, 2)  \
-  SKINNY_ADD(SUFFIX##_e128, MATH, 4)
+/* For up to 32 and 64 experts. */
+#define SKINNY_ADD_OF(SUFFIX, MATH) \
+  SKINNY_ADD(SUFFIX, MATH, 1)       \
+  SKINNY_ADD(SUFFIX##_e64, MATH, 2)
 FOR_SKINNY_TYPES(SKINNY_ADD_OF)

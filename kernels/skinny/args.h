@@ -22,7 +22,6 @@
 #define TG_SKINNY_SCORE_PITCH (TG_SKINNY_OUTPUTS + 1u)  /* floats between rows of what a tile of h makes scores of */
 #define TG_SKINNY_CHOICE_BYTES 2176u    /* of SkinnyChoice (skinny/choice.cuh), with one word of bits */
 #define TG_SKINNY_CHOICE_BYTES_2 4256u  /* with two */
-#define TG_SKINNY_CHOICE_BYTES_4 8416u  /* with four */
 #define TG_SKINNY_GUESS_EXPERTS TG_SKINNY_CONSUMER_WARPS         /* that a block looks at which guesses: one a warp */
 #define TG_SKINNY_GUESS_EXPERTS_MANY (2u * TG_SKINNY_CONSUMER_WARPS)  /* with more words of bits than one */
 #define TG_SKINNY_GUESS_BEST 2u      /* that it tells of them */

@@ -25,19 +25,14 @@
 __host__ __device__ constexpr uint32_t skinny_guess_experts(uint32_t words) { return words == 1 ? TG_SKINNY_GUESS_EXPERTS : TG_SKINNY_GUESS_EXPERTS_MANY; }
 constexpr uint32_t SKINNY_GUESS_BEST = TG_SKINNY_GUESS_BEST;
 
-/* For how many words of bits there is room before the scores: 1, or the most there are. So blocks that guess need one instance for
- * all sizes above one word. */
-__host__ __device__ constexpr uint32_t skinny_room(uint32_t words) { return words == 1 ? 1 : MOST_BIT_WORDS; }
-
 constexpr uint32_t SKINNY_UNSAID = 0xffffffffu;  /* a word that is not written yet, where no flag says so (skinny/fused.cuh) */
 
-/* What kernels hand to each other in global memory, in this order: each row's experts, chosen[SKINNY_ROWS][WORDS], in the room of
- * skinny_room(WORDS) words a row; what skinny/guess.cuh leaves, guessed[GUESS_WORDS]; the parts of scores,
+/* What kernels hand to each other in global memory, in this order: each row's experts, chosen[SKINNY_ROWS][WORDS]; what skinny/guess.cuh leaves, guessed[GUESS_WORDS]; the parts of scores,
  * [bucket, H / SKINNY_OUTPUTS, EXPERTS]; the parts of squares, [bucket, H / SKINNY_OUTPUTS]. */
 template <uint32_t WORDS>
 struct SkinnyParts {
   static constexpr uint32_t EXPERTS = WORDS * WARP;
-  static constexpr uint32_t GUESS_WORDS = SKINNY_GUESS_BEST * skinny_room(WORDS) * WARP / skinny_guess_experts(WORDS);
+  static constexpr uint32_t GUESS_WORDS = SKINNY_GUESS_BEST * WORDS * WARP / skinny_guess_experts(WORDS);
   static_assert(GUESS_WORDS <= WARP, "a lane looks at each");
   static constexpr uint64_t CHOSEN = 1ull << 32;  /* the sign that a word is said; experts are the bits below; 0 until then */
 
@@ -46,7 +41,7 @@ struct SkinnyParts {
   uint32_t tiles;
 
   __device__ inline SkinnyParts(void *parts, uint32_t bucket, uint32_t hidden)
-      : chosen(static_cast<uint64_t *>(parts)), guessed(chosen + SKINNY_ROWS * skinny_room(WORDS)),
+      : chosen(static_cast<uint64_t *>(parts)), guessed(chosen + SKINNY_ROWS * WORDS),
         scores(reinterpret_cast<float *>(guessed + GUESS_WORDS)),
         squares(scores + (size_t)bucket * (hidden / SKINNY_OUTPUTS) * EXPERTS), tiles(hidden / SKINNY_OUTPUTS) {}
 
@@ -142,8 +137,7 @@ struct alignas(16) SkinnyChoice {
   }
 };
 
-static_assert(sizeof(SkinnyChoice<1>) == TG_SKINNY_CHOICE_BYTES && sizeof(SkinnyChoice<2>) == TG_SKINNY_CHOICE_BYTES_2 &&
-                  sizeof(SkinnyChoice<4>) == TG_SKINNY_CHOICE_BYTES_4,
+static_assert(sizeof(SkinnyChoice<1>) == TG_SKINNY_CHOICE_BYTES && sizeof(SkinnyChoice<2>) == TG_SKINNY_CHOICE_BYTES_2,
               "the launcher leaves room for it");
 
 /* All consumers: fill `choice`. First warps add up parts of scores, then a warp a row chooses. In between they wait for the producer at

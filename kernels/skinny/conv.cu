@@ -137,8 +137,8 @@ __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
   }
 }
 
-/* Whose guess is of up to 32 experts, and of up to 128. */
+/* Whose guess is of up to 32 experts, and of up to 64. */
 #define SKINNY_CONV(SUFFIX, MATH)                                               \
   SKINNY_KERNEL(conv_##SUFFIX, tg_skinny_conv_args, skinny_conv<MATH, 1>(a);)   \
-  SKINNY_KERNEL(conv_##SUFFIX##_e128, tg_skinny_conv_args, skinny_conv<MATH, 4>(a);)
+  SKINNY_KERNEL(conv_##SUFFIX##_e64, tg_skinny_conv_args, skinny_conv<MATH, 2>(a);)
 FOR_SKINNY_TYPES(SKINNY_CONV)

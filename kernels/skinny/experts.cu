@@ -202,15 +202,13 @@ __device__ inline void skinny_fused_experts(const tg_skinny_experts_args &a) {
 #define SKINNY_FUSED(SUFFIX, MATH, WORDS) \
   SKINNY_KERNEL(experts_##SUFFIX, tg_skinny_experts_args, skinny_fused_experts<SkinnyPacked<MATH>, WORDS>(a);)
 
-/* For up to 32, 64 and 128 experts. Fused f32 rows exist for up to 32 only: with more there are too few registers. */
+/* For up to 32 and 64 experts. Fused f32 rows exist for up to 32 only: with more there are too few registers. */
 #define SKINNY_EXPERT_GATE_UP_OF(SUFFIX, MATH)  \
   SKINNY_EXPERT_GATE_UP(SUFFIX, MATH, 1)        \
-  SKINNY_EXPERT_GATE_UP(SUFFIX##_e64, MATH, 2)  \
-  SKINNY_EXPERT_GATE_UP(SUFFIX##_e128, MATH, 4)
+  SKINNY_EXPERT_GATE_UP(SUFFIX##_e64, MATH, 2)
 #define SKINNY_FUSED_OF(SUFFIX, MATH)  \
   SKINNY_FUSED(SUFFIX, MATH, 1)        \
-  SKINNY_FUSED(SUFFIX##_e64, MATH, 2)  \
-  SKINNY_FUSED(SUFFIX##_e128, MATH, 4)
+  SKINNY_FUSED(SUFFIX##_e64, MATH, 2)
 FOR_SKINNY_TYPES(SKINNY_EXPERT_GATE_UP_OF)
 #define SKINNY_FUSED_HALF(SUFFIX, T) SKINNY_FUSED_OF(SUFFIX, SkinnyHalf<T>)
 FOR_HALF_TYPES(SKINNY_FUSED_HALF)

@@ -26,12 +26,11 @@ constexpr uint32_t SKINNY_MOST_LOOKS = 64;  /* for a guess, before its kernel ha
  * experts a warp in f32 they ended 2.5 us behind them; in bf16 they read as much as with one (profiles/log/few-rows-guess.md). */
 __device__ inline uint32_t skinny_others(const tg_skinny_guess_args &guesser) { return gridDim.x - guesser.blocks; }
 
-/* A word: the sign of its step and layer (which comes again, so that what is heard early may be another's), a score that sorts as an integer, and the expert, the lower the better.
- * WORDS of bits have room for it: who leaves it and who looks at it agree in skinny_room(WORDS). */
+/* A word: the sign of its step and layer (which comes again, so that what is heard early may be another's), a score that sorts as an integer, and the expert, the lower the better. */
 template <uint32_t WORDS>
 struct SkinnyGuessWord {
-  static constexpr uint32_t EXPERTS = skinny_room(WORDS) * WARP;
-  static constexpr uint32_t EXPERT_BITS = WORDS == 1 ? 5 : 7, SCORE_BITS = 32, SIGN_BITS = 64 - EXPERT_BITS - SCORE_BITS;
+  static constexpr uint32_t EXPERTS = WORDS * WARP;
+  static constexpr uint32_t EXPERT_BITS = WORDS == 1 ? 5 : 6, SCORE_BITS = 32, SIGN_BITS = 64 - EXPERT_BITS - SCORE_BITS;
   static_assert(1u << EXPERT_BITS == EXPERTS, "an expert");
 
   static __device__ inline uint64_t sign(const tg_step *step, uint32_t layer) {

@@ -111,9 +111,9 @@ __device__ inline void skinny_gate_up(const tg_skinny_gate_up_args &a) {
   }
 }
 
-/* Whose guess is of up to 32 experts, and of up to 128. */
+/* Whose guess is of up to 32 experts, and of up to 64. */
 #define SKINNY_NORM(SUFFIX, MATH)                                                             \
   SKINNY_KERNEL(project_##SUFFIX, tg_skinny_project_args, skinny_project<MATH, 1>(a);)        \
-  SKINNY_KERNEL(project_##SUFFIX##_e128, tg_skinny_project_args, skinny_project<MATH, 4>(a);) \
+  SKINNY_KERNEL(project_##SUFFIX##_e64, tg_skinny_project_args, skinny_project<MATH, 2>(a);) \
   SKINNY_KERNEL(gate_up_##SUFFIX, tg_skinny_gate_up_args, skinny_gate_up<MATH>(a);)
 FOR_SKINNY_TYPES(SKINNY_NORM)

@@ -83,9 +83,8 @@ __device__ inline void skinny_held_out(const tg_skinny_out_args &a) {
     SKINNY_BODY(skinny_held_out<MATH, WORDS>(a);)                                             \
   }
 
-/* For up to 32, 64 and 128 experts. */
+/* For up to 32 and 64 experts. */
 #define SKINNY_HELD_OUT_OF(SUFFIX, MATH)  \
   SKINNY_HELD_OUT(SUFFIX, MATH, 1)        \
-  SKINNY_HELD_OUT(SUFFIX##_e64, MATH, 2)  \
-  SKINNY_HELD_OUT(SUFFIX##_e128, MATH, 4)
+  SKINNY_HELD_OUT(SUFFIX##_e64, MATH, 2)
 FOR_SKINNY_TYPES(SKINNY_HELD_OUT_OF)

@@ -6,7 +6,7 @@ use super::limits::SHARED_BYTES;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::matrix::Matrix;
-use crate::backend::cuda::tuning::limits::{WORD_EXPERTS, expert_words};
+use crate::backend::cuda::tuning::limits::{SKINNY_EXPERTS, WORD_EXPERTS, expert_words};
 use crate::sys::abi;
 
 /// Up to this many rows one block sorts the tokens; more are sorted by the blocks of a cluster where there are such (sort_many.cu).
@@ -24,7 +24,7 @@ const ROUTE_MANY_CLUSTERS: u32 = 32;
 
 /// Whether blocks that guess about so many experts read a copy of the router (kernels/skinny/guess.cuh says why).
 pub fn guesses_by_copy(experts: usize) -> bool {
-    expert_words(experts) > 1
+    (WORD_EXPERTS + 1..=SKINNY_EXPERTS).contains(&experts)
 }
 
 /// What the router reads, all f32, and what guesses read in its place.

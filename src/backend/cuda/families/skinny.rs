@@ -12,7 +12,7 @@
 //! | `tg_skinny_down_*` | the chosen experts' down and their sum |
 //! | `tg_skinny_experts_*` | of one row: what these two do |
 //!
-//! Of those that choose experts, or leave what they are chosen by, `*_e64` and `*_e128` are for models of more than 32.
+//! Kernels that choose experts, or leave what they are chosen by, have an instance `*_e64` for models of 33 to 64.
 
 mod launch;
 mod sizing;
@@ -23,7 +23,7 @@ use super::Lowering;
 use super::experts::instance;
 use super::limits::{Library, Limits};
 use crate::backend::cuda::driver::launch::Kernel;
-use crate::backend::cuda::tuning::limits::{EXPERT_WORDS, FUSED_ROWS, WORD_EXPERTS, expert_words};
+use crate::backend::cuda::tuning::limits::{FUSED_ROWS, WORD_EXPERTS, expert_words};
 use crate::backend::cuda::tuning::variants::Products;
 use crate::error::Result;
 use crate::model::ModelConfig;
@@ -58,8 +58,7 @@ struct Family {
 }
 
 impl Family {
-    /// The kernels of `suffix` for experts of so many words of bits. Those that guess have one instance for all models of more than
-    /// one word, and a dense feed-forward has no experts.
+    /// The kernels of `suffix` for experts of so many words of bits. A dense feed-forward has no experts.
     fn load(
         library: &Library,
         suffix: &str,
@@ -73,13 +72,11 @@ impl Family {
             kernel.allow_shared(limits.block_bytes)?;
             Ok::<_, crate::error::Error>(kernel)
         };
-        let [.., most] = EXPERT_WORDS;
-        let guessing = if words == 1 { 1 } else { most };
         let held_out = kernel("held_out", words)?;
         held_out.prefer_shared(HELD_OUT_SHARED_PERCENT)?;
         Ok(Self {
-            conv: kernel("conv", guessing)?,
-            project: kernel("project", guessing)?,
+            conv: kernel("conv", words)?,
+            project: kernel("project", words)?,
             gate_up: kernel("gate_up", 1)?,
             expert_gate_up: kernel("expert_gate_up", words)?,
             out: kernel("out", words)?,

@@ -2,7 +2,7 @@
 
 use super::super::limits::Limits;
 use crate::backend::cuda::tuning::limits::{
-    HEAD_PARTS, SKINNY_ROWS, expert_words, skinny_guess_experts,
+    HEAD_PARTS, SKINNY_EXPERTS, SKINNY_ROWS, expert_words, skinny_guess_experts,
 };
 use crate::backend::cuda::tuning::variants::SKINNY_STAGES;
 use crate::model::{ModelConfig, WeightFormat};
@@ -57,6 +57,12 @@ impl Sizing {
     ) -> std::result::Result<(), String> {
         if rows as usize > SKINNY_ROWS {
             return Err(format!("the skinny kernels take up to {SKINNY_ROWS}"));
+        }
+        if experts && config.num_experts > SKINNY_EXPERTS {
+            return Err(format!(
+                "num_experts is {}, the skinny kernels choose among up to {SKINNY_EXPERTS}",
+                config.num_experts
+            ));
         }
         let hidden = config.hidden_size as u32;
         let no_room = |what: &str, size: u32| {
@@ -245,10 +251,10 @@ fn pitch(elements: u32, element_bytes: u32) -> u32 {
 
 /// Bytes of a `SkinnyChoice` (kernels/skinny/choice.cuh).
 fn choice_bytes(experts: usize) -> u32 {
-    match expert_words(experts) {
-        1 => abi::TG_SKINNY_CHOICE_BYTES,
-        2 => abi::TG_SKINNY_CHOICE_BYTES_2,
-        _ => abi::TG_SKINNY_CHOICE_BYTES_4,
+    if expert_words(experts) == 1 {
+        abi::TG_SKINNY_CHOICE_BYTES
+    } else {
+        abi::TG_SKINNY_CHOICE_BYTES_2
     }
 }
 
