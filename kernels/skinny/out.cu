@@ -3,11 +3,11 @@
  *
  *   h[r,:] += W x[r,:] + bias, K at most SKINNY_K
  *
- * With `parts` it also leaves each tile's share of the router's scores (skinny/choice.cuh).
+ * With `parts` it also stores each tile's share of the router's scores (skinny/choice.cuh).
  *
- * A tile's weights are 256 bytes for each of its block's threads, so all are under way at once, before the wait, and no
+ * A tile's weights are 256 bytes for each of its block's threads, so all are under way at once, before the grid dependency wait, and no
  * shared memory holds them; the launcher asks for a large first-level cache (Kernel::prefer_shared), where they stand on their
- * way. The ring of the kernel behind, gate/up, would find room beside; its registers do not (9 warps of
+ * way. The pipeline of the next kernel, gate/up, would find room beside; its registers do not (9 warps of
  * 144 and 8 of 104 are more than an SM has), so it begins as blocks of this one end. Sums are in the order of tg_skinny_out_*
  * (skinny/add.cu), which has what K is too long for.
  *
@@ -38,11 +38,11 @@ __device__ inline void skinny_held_out(const tg_skinny_out_args &a) {
   char *after = reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket);
   const SkinnyParts<WORDS> parts(parts_at, bucket, outputs);
   SkinnyTileScores<WORDS> tile_scores(after, scores, bucket);
-  /* what is small first: it would stand behind the weights */
+  /* Small loads come first: they would stand behind the weights. */
   const uint32_t step_rows = load_now(&a.step->rows);
   if (parts_at) {
     after += SkinnyTileScores<WORDS>::bytes_of(bucket, scores.expert_count);
-    tile_scores.ask(tile, outputs);
+    tile_scores.load(tile, outputs);
   }
   const uint64_t policy = read_once();
   uint4 weights[SKINNY_TILE_RUNS][SKINNY_UNITS];
@@ -59,7 +59,7 @@ __device__ inline void skinny_held_out(const tg_skinny_out_args &a) {
   const uint32_t row = Math::lane_row(bucket);
   const bool mine = r < count && n < outputs, there = row < count;
   wait_for_earlier_kernels();
-  if (parts_at && blockIdx.x == 0 && threadIdx.x < SKINNY_ROWS * WORDS) parts.forget(threadIdx.x);
+  if (parts_at && blockIdx.x == 0 && threadIdx.x < SKINNY_ROWS * WORDS) parts.clear(threadIdx.x);
   SkinnyColumns<Math> columns;
   skinny_fetch(columns, after, skinny_pitch<typename Math::S>(skinny_stage_k(inner)), x + (there ? (size_t)row * inner : 0), inner, bucket, there);
   float v = mine ? h[(size_t)r * outputs + n] : 0.0f;
@@ -74,7 +74,7 @@ __device__ inline void skinny_held_out(const tg_skinny_out_args &a) {
     v += sums.get(r, i);
     h[(size_t)r * outputs + n] = v;
   }
-  if (parts_at) tile_scores.leave(parts, tile, v, count, bucket);
+  if (parts_at) tile_scores.store(parts, tile, v, count, bucket);
 }
 
 #define SKINNY_HELD_OUT(SUFFIX, MATH, WORDS)                                                  \

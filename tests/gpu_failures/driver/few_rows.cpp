@@ -5,7 +5,7 @@
 #include "common/argmax.cuh"
 #include "skinny/add.cuh"
 #include "skinny/fused.cuh"
-#include "skinny/guess.cuh"
+#include "skinny/prediction.cuh"
 #include "skinny/norm.cuh"
 
 namespace skinny {
@@ -25,5 +25,5 @@ thread_local uint4 shared[simt::SHARED_BYTES / sizeof(uint4)];
   OF_WORDS(out_##TYPE), OF_WORDS(down_##TYPE), OF_WORDS(held_out_##TYPE), OF_WORDS(expert_gate_up_##TYPE)
 
 static const bool KNOWN = know({
-  OF_TYPE(bf16), OF_TYPE(f16), OF_TYPE(f32), OF_TYPE(f32_split), OF_WORDS(experts_bf16), OF_WORDS(experts_f16), ONE(experts_f32_split),
+  OF_TYPE(bf16), OF_TYPE(f16), OF_TYPE(f32), OF_TYPE(f32_bf16x3), OF_WORDS(experts_bf16), OF_WORDS(experts_f16), ONE(experts_f32_bf16x3),
 });

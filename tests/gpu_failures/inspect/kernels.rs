@@ -141,7 +141,7 @@ fn graphs_are_of_the_kernels_that_the_file_names() {
             let skinny = matches!(variant.products, Products::Skinny { .. });
             assert_eq!(has("tg_skinny_held_out_"), skinny, "{variant}");
             let split = skinny && dtype == DType::F32 && entry.rows <= 2;
-            assert_eq!(has("tg_skinny_held_out_f32_split"), split, "{variant}");
+            assert_eq!(has("tg_skinny_held_out_f32_bf16x3"), split, "{variant}");
             assert_eq!(
                 has("tg_swap_ab_shared_"),
                 variant.products == Products::SwapAb

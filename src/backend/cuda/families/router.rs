@@ -22,7 +22,7 @@ const ROUTE_CLUSTERS: u32 = 16;
 /// Clusters of many rows that have room at once; with more, each would read the gate for fewer rows.
 const ROUTE_MANY_CLUSTERS: u32 = 32;
 
-/// Whether blocks that guess about so many experts read a copy of the router (kernels/skinny/guess.cuh says why).
+/// Whether blocks that guess about so many experts read a copy of the router (kernels/skinny/prediction.cuh says why).
 pub fn guesses_by_copy(experts: usize) -> bool {
     (WORD_EXPERTS + 1..=SKINNY_EXPERTS).contains(&experts)
 }

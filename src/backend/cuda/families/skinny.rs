@@ -102,7 +102,7 @@ impl Skinny {
         let split = if precision.compute.is_half() {
             None
         } else {
-            let suffix = format!("{name}_split");
+            let suffix = format!("{name}_bf16x3");
             // With more words than one the fused experts of f32 rows have too few registers.
             Some(Family::load(library, &suffix, words, limits, words == 1)?)
         };

@@ -58,9 +58,9 @@ pub fn skinny_experts(words: u32) -> usize {
 /// Experts that a block guesses about.
 pub fn skinny_guess_experts(words: u32) -> usize {
     let experts = if words == 1 {
-        abi::TG_SKINNY_GUESS_EXPERTS
+        abi::TG_SKINNY_PREDICTION_EXPERTS
     } else {
-        abi::TG_SKINNY_GUESS_EXPERTS_MANY
+        abi::TG_SKINNY_PREDICTION_EXPERTS_MANY
     };
     experts as usize
 }
@@ -68,5 +68,5 @@ pub fn skinny_guess_experts(words: u32) -> usize {
 /// Words of 64 bits before the scores: the experts that rows have chosen, then those that are guessed.
 pub fn skinny_told(words: u32) -> usize {
     let guessed = skinny_experts(words) / skinny_guess_experts(words);
-    words as usize * SKINNY_ROWS + abi::TG_SKINNY_GUESS_BEST as usize * guessed
+    words as usize * SKINNY_ROWS + abi::TG_SKINNY_PREDICTION_BEST as usize * guessed
 }

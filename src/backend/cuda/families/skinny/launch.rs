@@ -98,7 +98,7 @@ impl Lowering<'_> {
             taps_bias: conv.bias,
             state: self.state,
             step: self.step,
-            guess: Guess::args(guess, self.config.num_experts as u32),
+            prediction: Guess::args(guess, self.config.num_experts as u32),
             hidden,
             length: self.config.conv_l_cache as u32,
             bucket: rows,
@@ -107,7 +107,7 @@ impl Lowering<'_> {
             pad: 0,
         };
         let blocks = self.skinny_sizing(skinny);
-        let blocks = blocks.blocks(hidden / OUTPUTS, args.guess.blocks);
+        let blocks = blocks.blocks(hidden / OUTPUTS, args.prediction.blocks);
         let kernel = &skinny.family(rows).conv;
         self.launch_skinny(kernel, blocks, ring, Argument::of(&args), [weights.in_proj]);
     }
@@ -163,7 +163,7 @@ impl Lowering<'_> {
             w: w.address,
             state: self.state,
             step: self.step,
-            guess: Guess::args(guess, self.config.num_experts as u32),
+            prediction: Guess::args(guess, self.config.num_experts as u32),
             outputs: w.rows,
             hidden: self.hidden(),
             bucket: rows,
@@ -172,7 +172,7 @@ impl Lowering<'_> {
             pad: 0,
         };
         let sizing = self.skinny_sizing(skinny);
-        let blocks = sizing.blocks(w.rows.div_ceil(OUTPUTS), args.guess.blocks);
+        let blocks = sizing.blocks(w.rows.div_ceil(OUTPUTS), args.prediction.blocks);
         let kernel = &skinny.family(rows).project;
         self.launch_skinny(kernel, blocks, ring, Argument::of(&args), [*w]);
         blocks

@@ -24,7 +24,7 @@ const LINE: u32 = abi::TG_SKINNY_LINE;
 
 /// Whether a bucket of `rows` rows is of the kernels that split f32 rows into bf16 parts as they store them.
 pub fn are_split(precision: Precision, rows: u32) -> bool {
-    !precision.compute.is_half() && rows <= abi::TG_SKINNY_SPLIT_ROWS
+    !precision.compute.is_half() && rows <= abi::TG_SKINNY_BF16X3_ROWS
 }
 
 /// One launch's ring and shared memory.
@@ -195,7 +195,7 @@ impl Sizing {
         inner.div_ceil(stages).next_multiple_of(whole)
     }
 
-    /// Bytes of a stage, as SkinnyRing::stage_bytes of kernels/skinny/ring.cuh.
+    /// Bytes of a stage, as SkinnyPipeline::stage_bytes of kernels/skinny/pipeline.cuh.
     fn stage_bytes(&self, inner: u32) -> u32 {
         let row = self.stage_columns(inner) * self.weight_bytes();
         abi::TG_SKINNY_STAGE_ROWS * row.next_multiple_of(LINE)

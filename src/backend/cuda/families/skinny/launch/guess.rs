@@ -19,7 +19,7 @@ pub struct Guess {
     pub(super) handed: Option<(Address, u32)>,
 }
 
-/// A layer that nobody guesses for, SKINNY_NO_LAYER of kernels/skinny/guess.cuh.
+/// A layer that nobody guesses for, SKINNY_NO_LAYER of kernels/skinny/prediction.cuh.
 const NO_LAYER: u32 = u32::MAX;
 
 impl Guess {
@@ -47,10 +47,10 @@ impl Guess {
     }
 
     /// As kernels have it; no guess is one without blocks.
-    pub(super) fn args(guess: Option<&Self>, experts: u32) -> abi::tg_skinny_guess_args {
+    pub(super) fn args(guess: Option<&Self>, experts: u32) -> abi::tg_skinny_prediction_args {
         let (handed, bytes) = guess.and_then(|guess| guess.handed).unwrap_or((0, 0));
         let at = |of: fn(&Self) -> Address| guess.map_or(0, of);
-        abi::tg_skinny_guess_args {
+        abi::tg_skinny_prediction_args {
             router: at(|guess| match guess.router.guess {
                 0 => guess.router.gate.address,
                 copy => copy,
