@@ -13,7 +13,7 @@ extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)
 }
 
 /* First node of a step's first graph: waits until the step is composed, if its graph was launched before. What follows
- * may start early only then, since before their own waits kernels read the step's descriptor.
+ * may start only then, since before their own waits kernels read the step's descriptor.
  * Launch: grid = 1, block = 1. */
 extern "C" __global__ void tg_begin_step(tg_chain *chain) {
   await_earlier_kernels();
@@ -24,7 +24,7 @@ extern "C" __global__ void tg_begin_step(tg_chain *chain) {
   let_next_kernel_start();
 }
 
-/* First node of a graph of a later stage of this GPU: says which stage runs now, for the host's watchdog.
+/* First node of a graph of a later stage of this GPU: stores which stage runs now, for the host's watchdog.
  * Launch: grid = 1, block = 1. */
 extern "C" __global__ void tg_begin_stage(tg_rings *rings, uint32_t stage) {
   let_next_kernel_start();

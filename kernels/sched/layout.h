@@ -5,8 +5,8 @@
 #include "sched/tables.h"
 #include "sched/turn.h"
 
-#define TG_ALIGN 64u /* tables start on cache lines ... */
-#define TG_GAP 64u   /* ... and nothing is ever written between two of them */
+#define TG_ALIGN 64u /* tables start on cache lines */
+#define TG_GAP 64u   /* between two tables nothing is ever written */
 
 TG_FN uint32_t tg_is_power_of_two(uint32_t n) { return n != 0u && (n & (n - 1u)) == 0u; }
 
@@ -83,7 +83,7 @@ TG_FN uint64_t tg_place_state(tg_state *state, void *block) {
   state->waiting_table = tg_place(&cursor, config->request_capacity, sizeof(tg_request));
   state->cancel_table = tg_place(&cursor, words ? words : 1u, sizeof(uint32_t));
   state->prefill_table = tg_place(&cursor, slots, sizeof(uint32_t));
-  state->set_back_table = tg_place(&cursor, slots, sizeof(uint32_t));
+  state->preempted_table = tg_place(&cursor, slots, sizeof(uint32_t));
   state->kept_table = tg_place(&cursor, slots * config->max_context, sizeof(int32_t));
   state->pending_table = tg_place(&cursor, pending, sizeof(tg_event));
   state->pending_sample_table = tg_place(&cursor, pending, sizeof(uint32_t));

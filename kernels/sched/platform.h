@@ -4,7 +4,7 @@
  *
  * A turn is short chains of dependent loads and stores, so on a GPU it costs as much as they do. What every turn
  * uses lies in shared memory there, a tenth as far away as the cache: the head of the state, which the dispatcher
- * brings and takes back (its tables stay: tg_block), and the scratch (tg_scratch, tg_notes). The rings lie across the
+ * loads and stores (its tables stay: tg_block), and the scratch (tg_scratch, tg_notes). The rings lie across the
  * bus, where a load takes a microsecond and a fence about as long: a turn loads what it needs of them at once and
  * before it has to (tg_look), knows their layout from a copy (tg_layout), and releases all its indices behind one
  * fence (tg_release_later, tg_flush). */
@@ -30,7 +30,7 @@
 #endif
 
 /* Tests that take apart who sees what when compile the core with -DTG_EXPLORE: every access to memory that others see
- * asks tests/explore, which says what it reads. */
+ * goes through tests/explore, which decides what it reads. */
 #ifdef TG_EXPLORE
 #define TG_EXPLORE_READ 0u
 #define TG_EXPLORE_WRITE 1u
@@ -78,7 +78,7 @@ TG_FN void tg_store(uint64_t *value, uint64_t to) {
 #endif
 }
 
-/* Reads a word that the other side may write at any time. What it says of other words is nothing. */
+/* Reads a word that the other side may write at any time. It orders no other word. */
 TG_FN uint64_t tg_load(const uint64_t *value) {
 #ifdef TG_EXPLORE
   return tg_explore(TG_EXPLORE_LOAD, value, 0u, 0u);
@@ -108,7 +108,7 @@ TG_FN void tg_write(uint64_t *value, uint64_t to) {
 #endif
 }
 
-/* Makes `expected` to `to`, with acquire and release; says what was there. */
+/* Replaces `expected` by `to`, with acquire and release; returns what was there. */
 TG_FN uint64_t tg_swap(uint64_t *value, uint64_t expected, uint64_t to) {
 #ifdef TG_EXPLORE
   return tg_explore(TG_EXPLORE_SWAP, value, to, expected);
@@ -157,7 +157,7 @@ TG_FN void tg_flush(void) {
 #endif
 }
 
-/* Lane 0: as tg_release, by the end of the turn (tg_flush). Nothing reads `value` on this side before. */
+/* Lane 0 releases by the end of the turn (tg_flush). Nothing reads `value` on this side before. */
 TG_FN void tg_release_later(uint64_t *value, uint64_t to) {
 #ifdef __CUDACC__
   if (tg_device.releases == TG_RELEASES) tg_flush();

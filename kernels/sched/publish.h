@@ -17,7 +17,7 @@ TG_FN void tg_copy_events(tg_state *state, tg_rings *rings, uint32_t publish, ui
 }
 
 /* With a step in flight, a core that runs ahead composes the next only as what it will be anyway: a decode row for each
- * running sequence. So nothing that the step ahead brings (a sequence's end, the place that it leaves) comes too late. */
+ * running sequence. So nothing that comes of the step ahead (a sequence's end, its free place) is too late. */
 TG_FN uint32_t tg_may_compose(const tg_state *state, const tg_turn *turn) {
   if (tg_in_flight(state) >= tg_most_in_flight(state)) return 0u;
   if (!tg_runs_ahead(state) || tg_in_flight(state) == 0u) return 1u;

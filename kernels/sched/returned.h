@@ -8,7 +8,7 @@
 
 #define TG_ROW_STOP_IDS 4u
 
-/* Of a decode row's slot. */
+/* What is read of a decode row's slot. */
 typedef struct tg_returned_row {
   uint64_t request;
   uint64_t deadline_ns;
