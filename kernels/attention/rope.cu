@@ -1,6 +1,6 @@
 /* rope.cu: from projections to queries, keys and values in place.
  *
- * Of a row of qkv[R,(heads + 2 kv_heads) D], each head of q and k:
+ * For each head of q and k of a row of qkv[R,(heads + 2 kv_heads) D]:
  *
  *   v = v / sqrt(mean(v^2) + eps) * weight                      weight[D], one for q and one for k
  *   (v[i], v[i+D/2]) = (v[i] cos - v[i+D/2] sin, v[i+D/2] cos + v[i] sin)

@@ -1,5 +1,4 @@
-/* rows.cu: attention (see attention/attention.cuh), each row by itself: chunks of prompts in f32, and decode rows whose q and k
- * are normed and rotated already (attention/decode.cu has those of a decode step).
+/* rows.cu: attention (see attention/attention.cuh) of chunks in f32, each row by itself.
  *
  * A block has one row and up to HEADS query heads of one kv head, so that a key is read once for all of them.
  * Its warps take runs of 32 keys in turn; within one a lane first has a key (the dot products), then a piece
@@ -25,7 +24,7 @@ __device__ inline void load8(float (&v)[8], const float *p) {
   v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
 }
 
-/* A row's attention, for up to HEADS heads of one kv head. */
+/* A block's shared memory, for up to HEADS heads of one kv head. */
 template <int D>
 struct alignas(16) RowBlock {
   float q[HEADS][D];  /* scaled */

@@ -1,4 +1,4 @@
-/* tiles.cu: attention (see attention/attention.cuh) of chunks, on the matrix units: mixed and score steps in
+/* tiles.cu: attention (see attention/attention.cuh) of chunks, on the tensor cores: mixed and score steps in
  * bf16 and f16. Decode rows of a mixed step are chunks of one row.
  *
  * tg_query_tiles lists the step's query tiles: each sequence's rows in runs of at most tile_rows.
@@ -8,7 +8,7 @@
  * softmax is online, in f32, in powers of two. Keys past a row's position weigh exactly 0, and whole runs of
  * them change nothing, so a row's bits follow from its position alone.
  *
- * Bound: the matrix units, 4 D FLOP for each pair (row, head) and key, for chunks; memory for single rows. A prompt of 8,192 (32 heads and 8
+ * Bound: the tensor cores, 4 D FLOP for each pair (row, head) and key, for chunks; memory for single rows. A prompt of 8,192 (32 heads and 8
  * kv heads of 64) takes 1,716 us on an H100, 160 TFLOP/s (profiles/log/prompts.md).
  *
  * Launch: grid = (most query tiles, kv_heads, (heads / kv_heads) / TILE rounded up), block = TILE_THREADS,
@@ -144,7 +144,7 @@ __device__ inline void attend_tile(const tg_attention_tiles_args &a) {
         s[j][v] = exp2f(s[j][v] - m[v / 2]);
         sum[v / 2] += s[j][v];
       }
-    l[0] += sum[0], l[1] += sum[1];  /* of this lane's keys: the four lanes of a row meet at the end */
+    l[0] += sum[0], l[1] += sum[1];  /* of this lane's keys: the four lanes of a row add theirs up at the end */
 
 #pragma unroll
     for (int j = 0; j < KEYS / 16; j++) {
