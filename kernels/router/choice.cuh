@@ -1,8 +1,7 @@
 /* choice.cuh: how a warp of router/norm_router.cu and router/norm_router_many.cu chooses a row's experts, as choose_experts
- * (common/experts.cuh) does, and leaves them; and their kernels. A lane has expert `lane`; of more than 32 it has lane + 32 w.
+ * (common/experts.cuh) does, and stores them; and their kernels. A lane has expert `lane`, or with more than 32 experts lane + 32 w.
  */
-#ifndef TAILGRAPH_ROUTER_CHOICE_CUH
-#define TAILGRAPH_ROUTER_CHOICE_CUH
+#pragma once
 
 #include "common/base.cuh"
 #include "common/bits.cuh"
@@ -16,8 +15,8 @@ struct RouteChoice {
   float weight;
 };
 
-/* Of experts whose products with the row as it is normed are `sum`.
- * A function of its own, so that it can be rehearsed where there is time: code that has run once comes quicker. */
+/* Chooses among experts whose products with the normed row are `sum`. It is no inline function, so that it can be called once where there
+ * is time: code that has run before is fetched faster. */
 [[maybe_unused]] static __device__ __noinline__ RouteChoice choose_of_32(float sum, float bias, uint32_t expert_count,
                                                                         Weighing weighing) {
   const uint32_t lane = threadIdx.x % WARP;
@@ -36,7 +35,7 @@ struct RouteChoice {
   return {chosen, (weighing.normalize ? score / (all + 1e-6f) : score) * weighing.scaling};
 }
 
-/* The same of more experts. */
+/* The same for more experts. */
 template <uint32_t WORDS>
 struct RouteChoices {
   uint32_t chosen[WORDS];
@@ -61,7 +60,7 @@ __device__ inline RouteChoices<WORDS> choose_of_words(float (&score)[WORDS], con
 }
 
 /* experts[first + r,:] and weights[first + r,:], k of each. */
-__device__ inline void leave_choice(const tg_choosing_args &to, uint32_t first, uint32_t r, uint32_t k, RouteChoice choice) {
+__device__ inline void store_choice(const tg_choosing_args &to, uint32_t first, uint32_t r, uint32_t k, RouteChoice choice) {
   const uint32_t lane = threadIdx.x % WARP;
   if (choice.chosen >> lane & 1) {
     const size_t at = (size_t)(first + r) * k + __popc(choice.chosen & ((1u << lane) - 1));
@@ -71,7 +70,7 @@ __device__ inline void leave_choice(const tg_choosing_args &to, uint32_t first, 
 }
 
 template <uint32_t WORDS>
-__device__ inline void leave_choice(const tg_choosing_args &to, uint32_t first, uint32_t r, uint32_t k,
+__device__ inline void store_choice(const tg_choosing_args &to, uint32_t first, uint32_t r, uint32_t k,
                                     const RouteChoices<WORDS> &choices) {
   const uint32_t lane = threadIdx.x % WARP;
   size_t at = (size_t)(first + r) * k;
@@ -98,5 +97,3 @@ __device__ inline void leave_choice(const tg_choosing_args &to, uint32_t first, 
 #define ROUTES(NAME, X, ...)       \
   ROUTE(NAME, X, 1, __VA_ARGS__)   \
   ROUTE(NAME##_e64, X, 2, __VA_ARGS__)
-
-#endif

@@ -6,13 +6,13 @@
  *   chosen = the K largest of s + bias        ties to the lower index; the bias chooses, it does not weigh
  *   weight = s, over (sum of the chosen s + 1e-6) with norm_topk_prob, times routed_scaling_factor
  *
- * tg_scores_* leaves s in scores[R,E], and the token sort chooses (router/sort_combine.cu): for buckets that its one block
+ * tg_scores_* stores s in scores[R,E], and the token sort chooses (router/sort_combine.cu): for buckets that its one block
  * is soon done with. tg_router_* chooses itself: experts[R,K] ascending in each row, weights[R,K] beside them.
  *
  * Bound: memory, (4 + sizeof(x)) H bytes of each row. The gate's 4EH are read from L2 once a block (a block of tg_scores_* has
- * SCORE_EXPERTS of the experts), so blocks take four rows where there are many, and tg_router_many_* eight, of which a warp reads
- * each for MANY_EXPERTS experts at once. For few rows latency is what counts: more blocks, each with less of the gate, which is asked
- * for before the wait.
+ * SCORE_EXPERTS of the experts), so blocks of tg_scores_* take four rows where there are many, and those of tg_router_many_* eight, of which a warp reads
+ * each for MANY_EXPERTS experts at once. For few rows latency is what counts: more blocks, each with less of the gate, which is prefetched
+ * before the wait.
  *
  * Where there are clusters, router/norm_router.cu and norm_router_many.cu serve up to 64 experts and H up to 2048 instead.
  *
@@ -20,9 +20,9 @@
  * 0.5 GFMA 16 us, which three blocks an SM were to overlap. Measured in the model 102 us at 7,189 rows, and 32 at 512: a warp has one
  * load of the gate for each of its experts under way, and waits for L2 (profiles/log/prompts.md).
  *
- * Launch: block = NORM_THREADS; tg_router_ROWS_*: grid = rows of the bucket / ROWS,
- * shared = 4 ROWS (H + 2 MAX_EXPERTS); tg_scores_ROWS_*: grid = (E / SCORE_EXPERTS, rows of the bucket / ROWS),
- * shared = 4 ROWS H; tg_router_many_*: block = MANY_THREADS, the rest as with 8 ROWS. Rows at or past the step's get no
+ * Launch: block = NORM_THREADS; tg_router_1_*: grid = rows of the bucket, shared =
+ * 4 (H + 2 MAX_EXPERTS); tg_scores_ROWS_*: grid = (E / SCORE_EXPERTS, rows of the bucket / ROWS),
+ * shared = 4 ROWS H; tg_router_many_*: block = MANY_THREADS, grid = rows of the bucket / 8, shared = 32 (H + 2 MAX_EXPERTS). Rows at or past the step's get no
  * experts: the token sort does not look at them.
  */
 #include "common/base.cuh"
@@ -42,13 +42,6 @@ constexpr int MANY_BLOCKS = 3;
 #else
 constexpr int MANY_BLOCKS = 2;
 #endif
-
-__device__ inline float dot4(float sum, float4 a, float4 b) {
-  sum = fmaf(a.x, b.x, sum);
-  sum = fmaf(a.y, b.y, sum);
-  sum = fmaf(a.z, b.z, sum);
-  return fmaf(a.w, b.w, sum);
-}
 
 /* z[ROWS,H] in shared memory, and x[rows,H] unless null, from h[rows,H]; rows past `rows` repeat the last. */
 template <int ROWS, typename X>
@@ -114,11 +107,11 @@ __device__ inline void choose_for_row(const tg_choosing_args &arrays, const tg_r
                                       uint32_t r) {
   const size_t to = (size_t)r * a.k;
   const Weighing weighing{a.k, a.normalize != 0, a.scaling};
-  auto leave = [&](uint32_t index, uint32_t expert, float weight) {
+  auto store = [&](uint32_t index, uint32_t expert, float weight) {
     arrays.experts[to + index] = expert;
     arrays.weights[to + index] = weight;
   };
-  choose_experts(scores, arrays.bias, a.expert_count, weighing, keys, threadIdx.x % WARP, leave);
+  choose_experts(scores, arrays.bias, a.expert_count, weighing, keys, threadIdx.x % WARP, store);
 }
 
 template <typename X>
@@ -168,7 +161,7 @@ __device__ inline void norm_row(float *z, X *x, const float *h, const float *wei
   }
 }
 
-/* As route(), of MANY_ROWS rows. */
+/* The same for MANY_ROWS rows a block. */
 template <typename X>
 __device__ inline void route_many(const tg_choosing_args &arrays, const tg_router_args &a) {
   const uint32_t hidden = a.hidden, expert_count = a.expert_count;

@@ -1,7 +1,7 @@
 /* sort_combine.cu: before and after the experts' matrix products.
  *
  * Token sort: as router/sort.cuh says. tg_sort_tokens takes experts[R,K] as they are; tg_choose_and_sort first chooses them from the
- * router's scores[R,E] (router/router.cu has the rule), a warp a row, and leaves experts[R,K] and weights[R,K].
+ * router's scores[R,E] (router/router.cu has the rule), a warp a row, and stores experts[R,K] and weights[R,K].
  *
  * Combine: h[r,:] += sum over i of weights[r,i] y[place[r K + i],:], i and with it the expert ascending; grouped/grouped.cuh leaves y by
  * pair, and then there is no place. With norm_weight also the next layer's x[r,:] = rmsnorm(h[r,:]): the block has the row. All
