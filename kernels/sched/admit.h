@@ -1,6 +1,5 @@
 /* admit.h: pages and slots come back, and go to those that run and want more, and to the first in the queue. */
-#ifndef TAILGRAPH_SCHED_ADMIT_H
-#define TAILGRAPH_SCHED_ADMIT_H
+#pragma once
 
 #include "sched/collect.h"
 
@@ -205,5 +204,3 @@ TG_FN void tg_take_biases(tg_state *state, tg_rings *rings, uint32_t lane, uint3
     for (uint32_t entry = lane; entry < slot->sampling.bias_count; entry += lanes) to[entry] = from[entry];
   }
 }
-
-#endif

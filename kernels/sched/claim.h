@@ -24,8 +24,7 @@
  * A device's claim is an input of its turn: `inputs.request_head` counts it, and the requests themselves are in the recording
  * as the host reads them (tg_claimed comes out before events and trace of the turn do). A replay pushes them over the
  * rings, so it needs no queue. */
-#ifndef TAILGRAPH_SCHED_CLAIM_H
-#define TAILGRAPH_SCHED_CLAIM_H
+#pragma once
 
 #include "sched/layout.h"
 
@@ -154,5 +153,3 @@ TG_API uint32_t tg_claim(tg_claimer *claimer, uint32_t most, uint64_t *first) {
     from = found;
   }
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* collect.h: the returned step's tokens, which slots end, and where each event goes. */
-#ifndef TAILGRAPH_SCHED_COLLECT_H
-#define TAILGRAPH_SCHED_COLLECT_H
+#pragma once
 
 #include "sched/grow.h"
 
@@ -245,5 +244,3 @@ TG_FN void tg_phase_place(tg_state *state, uint32_t lane, uint32_t lanes) {
     }
   }
 }
-
-#endif

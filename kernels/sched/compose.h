@@ -3,8 +3,7 @@
  * bounds these; where none runs, prompts fill whole steps. A step of few rows takes nearly as long as one of some
  * more, though, so where much is yet to be read the bound is a share of that: many prompts are read in few long
  * steps, and what trickles in is read in short ones. */
-#ifndef TAILGRAPH_SCHED_COMPOSE_H
-#define TAILGRAPH_SCHED_COMPOSE_H
+#pragma once
 
 #include "sched/publish.h"
 
@@ -249,5 +248,3 @@ TG_FN void tg_phase_fill(tg_state *state, tg_rings *rings, uint32_t lane, uint32
   turn->bucket = tg_bucket(&state->config, turn->kind, turn->rows);
   tg_fill_step_head(state, turn);
 }
-
-#endif

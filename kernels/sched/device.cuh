@@ -1,6 +1,5 @@
 /* device.cuh: what every kernel that takes turns of the core, or hands steps on, has in common. */
-#ifndef TAILGRAPH_SCHED_DEVICE_CUH
-#define TAILGRAPH_SCHED_DEVICE_CUH
+#pragma once
 
 #include "common/pdl.cuh"
 #include "sched/instructions.cuh"
@@ -106,5 +105,3 @@ constexpr uint32_t LAYOUT_AT = offsetof(tg_rings, bytes), LAYOUT_BYTES = sizeof(
 static_assert((offsetof(decltype(tg_device), layout) + LAYOUT_AT) % sizeof(uint4) == 0 && LAYOUT_AT % sizeof(uint4) == 0 &&
                   LAYOUT_BYTES % sizeof(uint4) == 0,
               "copied in 16s");
-
-#endif

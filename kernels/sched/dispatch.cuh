@@ -21,8 +21,7 @@
  *
  * What the core keeps in shared memory is counted for every kernel of the file that includes this, so that is one kernel.
  */
-#ifndef TAILGRAPH_SCHED_DISPATCH_CUH
-#define TAILGRAPH_SCHED_DISPATCH_CUH
+#pragma once
 
 #define TG_ONE_IN_FLIGHT
 #include "sched/device.cuh"
@@ -287,4 +286,9 @@ static __device__ __forceinline__ void dispatch(tg_state *block, tg_rings *rings
   if (TG_MUT(174, !left, true)) store_release(&chain->settled, state->steps_composed);
 }
 
-#endif
+/* The dispatcher NAME, whose graphs follow each other by tail launches if TAIL. */
+#define DISPATCHER(NAME, TAIL)                                                                                                \
+  extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)                                                              \
+      NAME(tg_state *block, tg_rings *rings, const tg_rings *layout, const tg_graphs *graphs, tg_chain *chain, uint32_t where) { \
+    dispatch<TAIL>(block, rings, layout, graphs, chain, where);                                                               \
+  }

@@ -6,11 +6,7 @@
 #define TG_CLAIMS_NOTHING
 #include "sched/dispatch.cuh"
 
-extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)
-    tg_dispatch(tg_state *block, tg_rings *rings, const tg_rings *layout, const tg_graphs *graphs, tg_chain *chain,
-                uint32_t where) {
-  dispatch<false>(block, rings, layout, graphs, chain, where);
-}
+DISPATCHER(tg_dispatch, false)
 
 /* First node of a step's first graph: waits until the step is composed, if its graph was launched before. What follows
  * may start only then, since before their own waits kernels read the step's descriptor.

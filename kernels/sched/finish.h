@@ -1,6 +1,5 @@
 /* finish.h: what came of the turn, for the caller, the host and the trace. */
-#ifndef TAILGRAPH_SCHED_FINISH_H
-#define TAILGRAPH_SCHED_FINISH_H
+#pragma once
 
 #include "sched/routine.h"
 
@@ -131,5 +130,3 @@ TG_API void tg_trace_write(tg_state *state, tg_rings *rings, uint64_t end_ns, ui
   state->traces_written++;
   tg_release_later(&rings->trace_head.value, state->traces_written);
 }
-
-#endif

@@ -20,8 +20,7 @@
  *
  * The kept tokens take 4 bytes a position of each slot's context (1,024 slots of 32,768 tokens: 128 MiB). Tokens by pages
  * would take no less: preempted ones hold none, and their tokens together can be many times the pool's. */
-#ifndef TAILGRAPH_SCHED_GROW_H
-#define TAILGRAPH_SCHED_GROW_H
+#pragma once
 
 #include "sched/inputs.h"
 
@@ -212,5 +211,3 @@ TG_FN void tg_keep_prompt(tg_state *state, tg_rings *rings, uint32_t lane, uint3
     kept[at] = tg_prompt_token(state, rings, slot->token_start + at);
   }
 }
-
-#endif

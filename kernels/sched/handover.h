@@ -13,8 +13,7 @@
  *
  * Stage 0 may fill places without taking what comes back meanwhile. So the link to it has a place for every step in flight;
  * with fewer the ring could fill up (tests/explore shows it). */
-#ifndef TAILGRAPH_SCHED_HANDOVER_H
-#define TAILGRAPH_SCHED_HANDOVER_H
+#pragma once
 
 #include "sched/tables.h"
 
@@ -306,5 +305,3 @@ TG_API void tg_links_release(tg_links *links) {
   if (TG_MUT(147, 1, 0)) tg_release(&in->mine->count, in->count);
   if (TG_MUT(147, 0, 1)) tg_store(&in->mine->count, in->count);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* inputs.h: the only phases that look outside. They fill state->inputs; a replay fills it from a record. */
-#ifndef TAILGRAPH_SCHED_INPUTS_H
-#define TAILGRAPH_SCHED_INPUTS_H
+#pragma once
 
 #include "sched/claim.h"
 #include "sched/mailbox.h"
@@ -205,5 +204,3 @@ TG_FN void tg_phase_claim(tg_state *state, uint32_t lane) {
   claimer->base = claimer->known;
   if (claimer->known >= claimer->pushed) inputs->flags &= ~TG_INPUT_UNCLAIMED;
 }
-
-#endif

@@ -8,8 +8,7 @@
  *
  * While steps are in flight and nothing is new, a few threads poll, so that what comes back finds nobody in the middle of a turn that
  * comes to nothing. */
-#ifndef TAILGRAPH_SCHED_LEAD_CUH
-#define TAILGRAPH_SCHED_LEAD_CUH
+#pragma once
 
 #include "sched/passing.cuh"
 
@@ -212,5 +211,3 @@ __device__ inline bool take_turns(tg_state *state, tg_rings *rings, const tg_gra
     }
   }
 }
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Without a trace kernels get 0 for the times, and read no clock. Else a kernel that takes, or hands on, notes its time in memory of its
  * own GPU, and the dispatcher reports it to the host in the end: no kernel of a step waits for the bus. */
-#ifndef TAILGRAPH_SCHED_PASSING_CUH
-#define TAILGRAPH_SCHED_PASSING_CUH
+#pragma once
 
 #include "sched/args.h"
 #include "sched/device.cuh"
@@ -105,5 +104,3 @@ __device__ inline bool launch_step(tg_stage *stage, const tg_graphs *graphs, uin
 __device__ inline uint64_t graph_of(const tg_graphs *graphs, const tg_stage *stage, uint32_t kind, uint32_t bucket) {
   return graphs->step[stage->launched % TG_COPIES][0][kind][bucket];
 }
-
-#endif

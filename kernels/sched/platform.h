@@ -8,8 +8,7 @@
  * bus, where a load takes a microsecond and a fence about as long: a turn loads what it needs of them at once and
  * before it has to (tg_look), knows their layout from a copy (tg_layout), and releases all its indices behind one
  * fence (tg_release_later, tg_flush). */
-#ifndef TAILGRAPH_SCHED_PLATFORM_H
-#define TAILGRAPH_SCHED_PLATFORM_H
+#pragma once
 
 #include "abi.h"
 
@@ -215,6 +214,4 @@ void __asan_unpoison_memory_region(const volatile void *address, __SIZE_TYPE__ b
 #else
 #define TG_POISON(address, bytes) ((void)(address), (void)(bytes))
 #define TG_UNPOISON(address, bytes) ((void)(address), (void)(bytes))
-#endif
-
 #endif

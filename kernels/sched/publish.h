@@ -1,6 +1,5 @@
 /* publish.h: events leave for the host, as many as fit. */
-#ifndef TAILGRAPH_SCHED_PUBLISH_H
-#define TAILGRAPH_SCHED_PUBLISH_H
+#pragma once
 
 #include "sched/admit.h"
 
@@ -64,5 +63,3 @@ TG_FN void tg_release_events(tg_state *state, tg_rings *rings) {
   if (turn->takes != 0u) tg_release_later(&rings->request_tail.value, state->requests_taken);
   if (turn->controls_taken != state->controls_taken) tg_release_later(&rings->control_tail.value, state->controls_taken);
 }
-
-#endif

@@ -7,8 +7,7 @@
  * Where several steps may be in flight, the same holds while no more sequences run than that, each of them a step of its own:
  * the one that has come back has no other to share its next step with. With more of them there is work meanwhile, and a turn
  * is nothing that anybody waits for. */
-#ifndef TAILGRAPH_SCHED_ROUTINE_H
-#define TAILGRAPH_SCHED_ROUTINE_H
+#pragma once
 
 #include "sched/compose.h"
 
@@ -178,5 +177,3 @@ TG_FN void tg_end_routine(tg_state *state, tg_rings *rings) {
   state->events_published += tg_scratch(state)->publish;
   tg_release_later(&rings->event_head.value, state->events_published);
 }
-
-#endif

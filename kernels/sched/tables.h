@@ -1,6 +1,5 @@
 /* tables.h: finding tables by their offsets, and small arithmetic that every phase uses. */
-#ifndef TAILGRAPH_SCHED_TABLES_H
-#define TAILGRAPH_SCHED_TABLES_H
+#pragma once
 
 #include "sched/platform.h"
 
@@ -143,5 +142,3 @@ TG_FN uint32_t tg_ceil_div(uint32_t a, uint32_t b) { return a / b + (a % b != 0u
 TG_FN uint64_t tg_add_saturating(uint64_t a, uint64_t b) { return b > UINT64_MAX - a ? UINT64_MAX : a + b; }
 
 TG_FN uint64_t tg_in_flight(const tg_state *state) { return state->steps_composed - state->steps_collected; }
-
-#endif

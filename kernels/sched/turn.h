@@ -2,8 +2,7 @@
  *
  * Rule of the whole core: within a phase no lane reads what another lane writes. So what one phase finds
  * out goes here, and later phases read it. */
-#ifndef TAILGRAPH_SCHED_TURN_H
-#define TAILGRAPH_SCHED_TURN_H
+#pragma once
 
 #include "sched/tables.h"
 
@@ -158,5 +157,3 @@ TG_FN void tg_phase_groups(tg_state *state, uint32_t lane, uint32_t lanes) {
   for (uint32_t other = first; other < tg_min(first + TG_GROUP, lanes); other++) sum += turn->counts[other];
   turn->groups[lane] = sum;
 }
-
-#endif
