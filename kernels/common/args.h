@@ -1,5 +1,4 @@
-/* args.h: what kernels of several families are launched with, by value. Plain C for both sides: kernels include it, and Rust has it
- * through bindgen. Addresses are as common/address.h says. H is the hidden size, R the rows of the bucket, L the taps. */
+/* args.h: what kernels of several families are launched with, by value (common/address.h). H is the hidden size, R the rows of the bucket, L the taps. */
 #ifndef TAILGRAPH_COMMON_ARGS_H
 #define TAILGRAPH_COMMON_ARGS_H
 

@@ -5,8 +5,7 @@
  * Every dimension a kernel walks in 4s is a multiple of 32 (checked before weights are read), and every
  * array starts on 16 bytes.
  */
-#ifndef TAILGRAPH_BASE_CUH
-#define TAILGRAPH_BASE_CUH
+#pragma once
 
 #include "abi.h"
 #include <cuda_bf16.h>
@@ -102,6 +101,11 @@ template <>
 __device__ inline uint32_t pack2<__half>(float lo, float hi) {
   __half2 pair = __floats2half2_rn(lo, hi);
   return *reinterpret_cast<uint32_t *>(&pair);
+}
+
+/* sum + a . b */
+__device__ inline float dot4(float sum, float4 a, float4 b) {
+  return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
 }
 
 /* sum += weight v */
@@ -215,5 +219,3 @@ __device__ inline uint32_t row_token(const tg_state *state, const tg_step *step,
   }
   return max(__ldcg(&table<tg_sampled>(state, __ldcg(&step->earlier_table))[-2 - token].token), 0);
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* bits.cuh: some of a layer's experts, a bit each, in registers: in WORDS words, 1 for up to 32 experts, 2 for up to 64. One word is a
  * plain number, and what is done with it one or two instructions. Two are fields of a struct: no array, since registers have no index.
  */
-#ifndef TAILGRAPH_BITS_CUH
-#define TAILGRAPH_BITS_CUH
+#pragma once
 
 #include "common/args.h"
 #include "common/base.cuh"
@@ -103,5 +102,3 @@ __device__ inline void choose_best(uint32_t (&chosen)[WORDS], float (&score)[WOR
 #pragma unroll
   for (uint32_t w = 0; w < WORDS; w++) chosen[w] = __ballot_sync(0xffffffffu, lane + w * WARP < expert_count && !left[w]);
 }
-
-#endif

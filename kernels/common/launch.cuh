@@ -1,6 +1,5 @@
-/* launch.cuh: how the entries of kernels are written, and what they tell their launchers. */
-#ifndef TAILGRAPH_LAUNCH_CUH
-#define TAILGRAPH_LAUNCH_CUH
+/* launch.cuh: how the entries of kernels are written, and which numbers their launchers read. */
+#pragma once
 
 #include <stdint.h>
 
@@ -25,5 +24,3 @@
 #define FOR_HALF_HEADS(ENTRY) \
   ENTRY(bf16, __nv_bfloat16, 64) ENTRY(bf16, __nv_bfloat16, 128) ENTRY(f16, __half, 64) ENTRY(f16, __half, 128)
 #define FOR_HEADS(ENTRY) FOR_HALF_HEADS(ENTRY) FOR_F32_HEADS(ENTRY)
-
-#endif

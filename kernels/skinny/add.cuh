@@ -2,8 +2,7 @@
  * what a tile of the new h contributes to the router's scores. A kernel that had to read all of h for the router would cost more than
  * these shares, which the next kernel adds up.
  */
-#ifndef TAILGRAPH_SKINNY_ADD_CUH
-#define TAILGRAPH_SKINNY_ADD_CUH
+#pragma once
 
 #include "skinny/args.h"
 #include "skinny/choice.cuh"
@@ -123,5 +122,3 @@ __device__ inline void skinny_fetch(SkinnyColumns<Math> &columns, char *x, uint3
   __syncwarp();
   columns.load(reinterpret_cast<const S *>(x + Math::lane_place(bucket, bucket) * pitch), k_here, true);
 }
-
-#endif

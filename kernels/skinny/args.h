@@ -1,5 +1,4 @@
-/* args.h: what the kernels of skinny/ are launched with, by value. Plain C for both sides: kernels include it, and Rust has it
- * through bindgen. Addresses are as common/address.h says. H is the hidden size, R the rows of the bucket, E the experts, k of a row;
+/* args.h: what the kernels of skinny/ are launched with, by value (common/address.h). H is the hidden size, R the rows of the bucket, E the experts, k of a row;
  * rows are of the operand type, matrices of the weights' type, all else is f32. */
 #ifndef TAILGRAPH_SKINNY_ARGS_H
 #define TAILGRAPH_SKINNY_ARGS_H

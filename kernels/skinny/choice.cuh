@@ -12,8 +12,7 @@
  * chosen as soon as it knows, and down's blocks load those experts' weights at once. Gate/up's own blocks load some weights even before
  * the choice, by a prediction (skinny/prediction.cuh).
  */
-#ifndef TAILGRAPH_SKINNY_CHOICE_CUH
-#define TAILGRAPH_SKINNY_CHOICE_CUH
+#pragma once
 
 #include "common/bits.cuh"
 #include "common/experts.cuh"
@@ -240,5 +239,3 @@ __device__ inline float skinny_weight(const SkinnyChoice<WORDS> &choice, uint32_
     total += choice.score[r][lowest(those)];
   return (weighing.normalize ? choice.score[r][e] / (total + 1e-6f) : choice.score[r][e]) * weighing.scaling;
 }
-
-#endif

@@ -23,8 +23,7 @@
  * loads of h have come back, and its load passes the first-level cache. A load of h may be served by that cache: an old h is the
  * right one, and before a new h was stored its block had found all words of y in the second-level cache.
  */
-#ifndef TAILGRAPH_SKINNY_FUSED_CUH
-#define TAILGRAPH_SKINNY_FUSED_CUH
+#pragma once
 
 #include "skinny/norm.cuh"
 
@@ -262,5 +261,3 @@ struct SkinnyDown {
     }
   }
 };
-
-#endif

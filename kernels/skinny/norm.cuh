@@ -1,8 +1,7 @@
 /* norm.cuh: what the kernels share that norm their rows and multiply them (skinny/norm.cu, skinny/experts.cu): a block's shared memory,
  * and tiles of gate and up, which are 8 rows of W1 and the same 8 of W3, so that one thread has both sums.
  */
-#ifndef TAILGRAPH_SKINNY_NORM_CUH
-#define TAILGRAPH_SKINNY_NORM_CUH
+#pragma once
 
 #include "skinny/choice.cuh"
 #include "skinny/pipeline.cuh"
@@ -54,5 +53,3 @@ template <class Math>
 __device__ inline SkinnyRows<Math> skinny_gate_rows(const typename Math::W *w, uint32_t tile, uint32_t outputs, uint32_t hidden) {
   return SkinnyRows<Math>::of(w, tile * GATE_OUTPUTS, outputs, hidden);
 }
-
-#endif

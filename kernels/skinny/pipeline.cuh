@@ -6,8 +6,7 @@
  *                                                     the stage SKINNY_AHEAD before                        expect_tx
  *   consumers  multiply their units of the stage      the stage's full barrier                             its empty barrier, one a warp
  */
-#ifndef TAILGRAPH_SKINNY_PIPELINE_CUH
-#define TAILGRAPH_SKINNY_PIPELINE_CUH
+#pragma once
 
 #include "skinny/skinny.cuh"
 #include "common/bulk.cuh"
@@ -207,5 +206,3 @@ struct SkinnyPipeline {
     return acc;
   }
 };
-
-#endif

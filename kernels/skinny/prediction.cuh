@@ -10,8 +10,7 @@
  * in vain are not used. So results do not depend on it. Where a row's experts are fused, the same blocks have a second task, which
  * results do depend on: they mark y as missing (skinny/fused.cuh).
  */
-#ifndef TAILGRAPH_SKINNY_PREDICTION_CUH
-#define TAILGRAPH_SKINNY_PREDICTION_CUH
+#pragma once
 
 #include "skinny/args.h"
 #include "skinny/choice.cuh"
@@ -187,5 +186,3 @@ struct SkinnyPredictionLook {
     return found;
   }
 };
-
-#endif

@@ -1,8 +1,7 @@
 /* rows.cuh: RMSNorm at the beginning of a skinny kernel (skinny/skinny.cuh). It is done in the kernel that needs it, in every block
  * anew, since a kernel of its own would cost more. Consumer warps share the rows, and store them normed in shared memory.
  */
-#ifndef TAILGRAPH_SKINNY_ROWS_CUH
-#define TAILGRAPH_SKINNY_ROWS_CUH
+#pragma once
 
 #include "skinny/skinny.cuh"
 #include "common/rmsnorm.cuh"
@@ -103,5 +102,3 @@ __device__ inline void skinny_norm(char *x, uint32_t pitch, const float *h, cons
   }
   consumers_meet();
 }
-
-#endif

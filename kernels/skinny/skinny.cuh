@@ -28,8 +28,7 @@
  *
  * N may be anything (of packed weights a multiple of SKINNY_STAGE_ROWS), K is a multiple of 32. Every array starts on 16 bytes.
  */
-#ifndef TAILGRAPH_SKINNY_CUH
-#define TAILGRAPH_SKINNY_CUH
+#pragma once
 
 #include "common/barrier.cuh"
 #include "common/base.cuh"
@@ -344,5 +343,3 @@ struct SkinnySums {
   ENTRY(f16, SkinnyHalf<__half>)              \
   ENTRY(f32, SkinnyBf16x3)                     \
   ENTRY(f32_bf16x3, SkinnyBf16x3Rows)
-
-#endif

@@ -37,7 +37,7 @@ __device__ inline void rmsnorm(T *x, const float *h, const float *weight, const 
 template <typename T>
 __device__ inline void rmsnorm_sampled(T *x, const float *h, const float *weight, const tg_state *state,
                                        const tg_step *step, uint32_t hidden, float eps) {
-  /* Before the LM head may start: it asks for so many weights that these would come behind them. */
+  /* Before the LM head may start: its many weights would stand before these. */
   prefetch(weight, hidden * sizeof(float), threadIdx.x, NORM_THREADS);
   let_next_kernel_start();
   /* The step's tables were there before it began. */
