@@ -142,8 +142,8 @@ __device__ inline void prompt_produce(PromptPipeline<Tile> pipeline, const Tenso
   }
 }
 
-/* A warpgroup's accumulators of a work tile: out, and for each of this thread's two rows the highest score so far, in powers of two, and the
- * sum of this thread's weights. */
+/* A warpgroup's accumulators of a work tile: out, and for each of this thread's two rows the highest score so far, in powers of two, and
+ * the sum of this thread's weights. */
 template <class Tile>
 struct PromptSums {
   typename Tile::Out out;

@@ -1,5 +1,5 @@
-/* rope.cuh: norm and rotation of heads (attention/rope.cu has the formula), HEAD_LANES lanes a head. Lane j of a head has a run of its lower
- * half and the same run of its upper half: what is rotated together lies in one lane. */
+/* rope.cuh: norm and rotation of heads (attention/rope.cu has the formula), HEAD_LANES lanes a head. Lane j of a head has a run of its
+ * lower half and the same run of its upper half: what is rotated together lies in one lane. */
 #pragma once
 
 #include "common/base.cuh"

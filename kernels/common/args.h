@@ -1,4 +1,5 @@
-/* args.h: what kernels of several families are launched with, by value (common/address.h). H is the hidden size, R the rows of the bucket, L the taps. */
+/* args.h: what kernels of several families are launched with, by value (common/address.h). H is the hidden size, R the rows
+ * of the bucket, L the taps. */
 #ifndef TAILGRAPH_COMMON_ARGS_H
 #define TAILGRAPH_COMMON_ARGS_H
 

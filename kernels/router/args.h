@@ -1,4 +1,5 @@
-/* args.h: what the kernels of router/ are launched with, by value (common/address.h). H is the hidden size, R the rows of the bucket, E the experts, K of a row. */
+/* args.h: what the kernels of router/ are launched with, by value (common/address.h). H is the hidden size, R the rows of
+ * the bucket, E the experts, K of a row. */
 #ifndef TAILGRAPH_ROUTER_ARGS_H
 #define TAILGRAPH_ROUTER_ARGS_H
 

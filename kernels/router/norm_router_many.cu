@@ -8,10 +8,10 @@
  * of h once, and it stays in shared memory until its x is stored. A row's scores are linear in h but for its one scale, so a lane keeps
  * gate times norm weight of its columns in registers.
  *
- * Sums over lanes: of MANY_TOGETHER rows a lane has parts of 16 sums. In each of four exchanges a lane sends one half of its parts, and adds
- * what it receives to the other half. Its i-th part is one of sum i ^ lane / 2, so every lane keeps the lower half and none
- * has to select: 16 shuffles for 16 sums. That is why lanes read experts and rows in orders of their own. A sum's order is the
- * same wherever its row is: columns within a lane, lanes 16, 8, 4, 2 and 1 apart, blocks.
+ * Sums over lanes: of MANY_TOGETHER rows a lane has parts of 16 sums. In each of four exchanges a lane sends one half of its parts, and
+ * adds what it receives to the other half. Its i-th part is one of sum i ^ lane / 2, so every lane keeps the lower half and none has to
+ * select: 16 shuffles for 16 sums. That is why lanes read experts and rows in orders of their own. A sum's order is the same wherever its
+ * row is: columns within a lane, lanes 16, 8, 4, 2 and 1 apart, blocks.
  *
  * Bound: L2, instructions and latency. By hand for 512 rows, H = 2048, E = 32 on an H100: L2 gives 4 MB of h and 8 MB of the gate, 2 us at
  * 6.7 TB/s; 16 rows of 55 instructions in each of 16 warps an SM, 2 us; start, exchange, choice and x some 3 us. Measured in the model on

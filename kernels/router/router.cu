@@ -10,9 +10,9 @@
  * is soon done with. tg_router_* chooses itself: experts[R,K] ascending in each row, weights[R,K] beside them.
  *
  * Bound: memory, (4 + sizeof(x)) H bytes of each row. The gate's 4EH are read from L2 once a block (a block of tg_scores_* has
- * SCORE_EXPERTS of the experts), so blocks of tg_scores_* take four rows where there are many, and those of tg_router_many_* eight, of which a warp reads
- * each for MANY_EXPERTS experts at once. For few rows latency is what counts: more blocks, each with less of the gate, which is prefetched
- * before the wait.
+ * SCORE_EXPERTS of the experts), so blocks of tg_scores_* take four rows where there are many, and those of tg_router_many_* eight, of
+ * which a warp reads each for MANY_EXPERTS experts at once. For few rows latency is what counts: more blocks, each with less of the gate,
+ * which is prefetched before the wait.
  *
  * Where there are clusters, router/norm_router.cu and norm_router_many.cu serve up to 64 experts and H up to 2048 instead.
  *
@@ -20,10 +20,9 @@
  * 0.5 GFMA 16 us, which three blocks an SM were to overlap. Measured in the model 102 us at 7,189 rows, and 32 at 512: a warp has one
  * load of the gate for each of its experts under way, and waits for L2 (profiles/log/prompts.md).
  *
- * Launch: block = NORM_THREADS; tg_router_1_*: grid = rows of the bucket, shared =
- * 4 (H + 2 MAX_EXPERTS); tg_scores_ROWS_*: grid = (E / SCORE_EXPERTS, rows of the bucket / ROWS),
- * shared = 4 ROWS H; tg_router_many_*: block = MANY_THREADS, grid = rows of the bucket / 8, shared = 32 (H + 2 MAX_EXPERTS). Rows at or past the step's get no
- * experts: the token sort does not look at them.
+ * Launch: block = NORM_THREADS; tg_router_1_*: grid = rows of the bucket, shared = 4 (H + 2 MAX_EXPERTS); tg_scores_ROWS_*: grid = (E /
+ * SCORE_EXPERTS, rows of the bucket / ROWS), shared = 4 ROWS H; tg_router_many_*: block = MANY_THREADS, grid = rows of the bucket / 8,
+ * shared = 32 (H + 2 MAX_EXPERTS). Rows at or past the step's get no experts: the token sort does not look at them.
  */
 #include "common/base.cuh"
 #include "common/experts.cuh"

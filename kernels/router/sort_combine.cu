@@ -4,8 +4,8 @@
  * router's scores[R,E] (router/router.cu has the rule), a warp a row, and stores experts[R,K] and weights[R,K].
  *
  * Combine: h[r,:] += sum over i of weights[r,i] y[place[r K + i],:], i and with it the expert ascending; grouped/grouped.cuh leaves y by
- * pair, and then there is no place. With norm_weight also the next layer's x[r,:] = rmsnorm(h[r,:]): the block has the row. All
- * that it reads but y may be there before the wait (`known`): the kernel of grouped/grouped.cuh lets it start only when those before that one
+ * pair, and then there is no place. With norm_weight also the next layer's x[r,:] = rmsnorm(h[r,:]): the block has the row. All that it
+ * reads but y may be there before the wait (`known`): the kernel of grouped/grouped.cuh lets it start only when those before that one
  * have ended.
  *
  * Bound: the sort by latency (one block, two passes over 4RK bytes in L2 or, having chosen, RK in shared memory),

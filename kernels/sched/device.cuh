@@ -49,7 +49,8 @@ __device__ inline void look(const tg_rings *rings, const tg_state *state) {
   *to = value;
 }
 
-/* One thread waits until the dispatcher before this one has stored everything. Then `settled` is what that one has made of `newest`, which is read behind the release that it is compared with. */
+/* One thread waits until the dispatcher before this one has stored everything. Then `settled` is what that one has made of `newest`,
+ * which is read behind the release that it is compared with. */
 __device__ inline void await_settled(const uint64_t *settled, const uint64_t *newest) {
   uint64_t left;
   do {

@@ -158,7 +158,8 @@ TG_FN uint32_t tg_grow(tg_state *state, uint32_t free_pages, uint32_t lanes, uin
   return free_pages;
 }
 
-/* Lane 0 preempts the slot whose steps have come back. Those that are preempted already are newer than it, and than all that run: each was the newest when it began to leave, and no newer one has been let in since. */
+/* Lane 0 preempts the slot whose steps have come back. Those that are preempted already are newer than it, and than all that run: each
+ * was the newest when it began to leave, and no newer one has been let in since. */
 TG_FN void tg_preempt(tg_state *state) {
   uint32_t index = tg_scratch(state)->back;
   tg_slot *slot = &tg_slots(state)[index];

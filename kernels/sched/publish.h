@@ -31,8 +31,8 @@ TG_FN uint32_t tg_publishable(const tg_state *state, uint32_t waiting) {
   return waiting < room ? waiting : (uint32_t)room;
 }
 
-/* Phase: slots get the pages that are theirs, newly admitted ones their biases, and events their ring entries. Until the last event of a turn
- * is out nothing more is collected, admitted or composed. */
+/* Phase: slots get the pages that are theirs, newly admitted ones their biases, and events their ring entries. Until the last event of a
+ * turn is out nothing more is collected, admitted or composed. */
 TG_FN void tg_phase_publish(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
   if (!turn->open) return;

@@ -68,8 +68,8 @@ TG_FN uint32_t tg_row_in_flight_asks_more(tg_state *state, const tg_step *step) 
          TG_MUT(57, tg_row_wants_pages(state, &row), 0);
 }
 
-/* Phase: finds out whether this turn is routine. Lanes share the returned decode rows, or the steps in flight; one that its slot's last step, a
- * stop id or a deadline ends, or whose slot wants pages, makes the turn another. What other turns start from is cleared. */
+/* Phase: finds out whether this turn is routine. Lanes share the returned decode rows, or the steps in flight; one that its slot's last
+ * step, a stop id or a deadline ends, or whose slot wants pages, makes the turn another. What other turns start from is cleared. */
 TG_FN void tg_phase_routine(tg_state *state, const tg_rings *rings, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
   const uint64_t first = state->steps_collected;

@@ -1,5 +1,5 @@
-/* args.h: what the kernels of skinny/ are launched with, by value (common/address.h). H is the hidden size, R the rows of the bucket, E the experts, k of a row;
- * rows are of the operand type, matrices of the weights' type, all else is f32. */
+/* args.h: what the kernels of skinny/ are launched with, by value (common/address.h). H is the hidden size, R the rows of
+ * the bucket, E the experts, k of a row; rows are of the operand type, matrices of the weights' type, all else is f32. */
 #ifndef TAILGRAPH_SKINNY_ARGS_H
 #define TAILGRAPH_SKINNY_ARGS_H
 

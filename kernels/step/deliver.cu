@@ -1,7 +1,7 @@
 /* deliver.cu: logits on their way to the host, tile by tile, through a ring of two tiles in pinned memory.
  *
- * The ring's head is the tiles posted (ours, released) with the lines of each tile beside it, and on the next cache
- * line the tiles taken (the host's, acquired); then two tiles, each of `lines` LogitsLine and, on the next 256 bytes, f32 [lines, V]. `counter`, in device
+ * The ring's head is the tiles posted (ours, released) with the lines of each tile beside it, and on the next cache line the tiles taken
+ * (the host's, acquired); then two tiles, each of `lines` LogitsLine and, on the next 256 bytes, f32 [lines, V]. `counter`, in device
  * memory, is our own copy of the tiles posted. Three kernels for each part of a step's logits, in this order:
  *
  *   tg_logits_wait   until the host has taken enough for one more tile to be free

@@ -20,9 +20,9 @@
  *   TILED_SILU_MUL   y[r,n] = silu(v) * v', in X's type, v from W and v' from W_pair: half of a block's weight
  *                     rows are of each
  *
- * Bound: memory for few rows (N K sizeof(W) bytes), the tensor cores from about 175 rows on (2 R N K FLOP).
- * With f32 rows and bf16 weights a product is three passes of the tensor cores (see SplitMath). 64 rows of bf16 on an H200: 6144 x 2048 in
- * 17.6 us, 32% of the bound; all experts' gate and up of LFM2-8B-A1B 203, 51%, and down 97, 53% (profiles/results/kernels-heads-h200-2026-11-28.txt).
+ * Bound: memory for few rows (N K sizeof(W) bytes), the tensor cores from about 175 rows on (2 R N K FLOP). With f32 rows and bf16
+ * weights a product is three passes of the tensor cores (see SplitMath). 64 rows of bf16 on an H200: 6144 x 2048 in 17.6 us, 32% of the
+ * bound; all experts' gate and up of LFM2-8B-A1B 203, 51%, and down 97, 53% (profiles/results/kernels-heads-h200-2026-11-28.txt).
  *
  * N may be anything, K is a multiple of 32. Every array starts on 16 bytes.
  */
@@ -108,8 +108,8 @@ struct HalfMath {
   }
 };
 
-/* f32 rows as bf16x3, bf16 weights: three passes, the smallest part's first. The tensor cores truncate as they accumulate, so a stage has accumulators of its own
- * that are then added with rounding: without that the error grows with K. */
+/* f32 rows as bf16x3, bf16 weights: three passes, the smallest part's first. The tensor cores truncate as they accumulate, so a stage has
+ * accumulators of its own that are then added with rounding: without that the error grows with K. */
 struct SplitMath {
   using W = __nv_bfloat16;
   using X = float;
