@@ -2,9 +2,8 @@
  *
  *   out[r, head, :] = sum_t softmax_t(q[r, head] . k[t] / sqrt(D)) v[t],   t = 0 .. position of row r
  *
- * q is normed, rotated, and still in qkv[R,(heads + 2 kv_heads) D]; the step's own keys and values are
- * already in their pages, so that a row finds all of its keys there: [pages, kv_heads, page_tokens, D].
- * Query head h has kv head h / (heads / kv_heads).
+ * q is normed, rotated, and still in qkv[R,(heads + 2 kv_heads) D]; the step's own keys and values are already in their pages, so that a
+ * row finds all of its keys there: [pages, kv_heads, page_tokens, D]. Query head h has kv head h / (heads / kv_heads).
  */
 #pragma once
 

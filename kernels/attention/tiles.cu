@@ -3,16 +3,14 @@
  *
  * tg_query_tiles lists the step's query tiles: each sequence's rows in runs of at most tile_rows.
  *
- * A block has one query tile and up to TILE query heads of one kv head: TILE pairs (row, head) are the rows of
- * its matrices, 16 a warp. Keys come 64 at a time, from position 0, through two buffers in shared memory; the
- * softmax is online, in f32, in powers of two. Keys past a row's position weigh exactly 0, and whole runs of
- * them change nothing, so a row's bits follow from its position alone.
+ * A block has one query tile and up to TILE query heads of one kv head: TILE pairs (row, head) are the rows of its matrices, 16 a warp.
+ * Keys come 64 at a time, from position 0, through two buffers in shared memory; the softmax is online, in f32, in powers of two. Keys
+ * past a row's position weigh exactly 0, and whole runs of them change nothing, so a row's bits follow from its position alone.
  *
  * Bound: the tensor cores, 4 D FLOP for each pair (row, head) and key, for chunks; memory for single rows. A prompt of 8,192 (32 heads
  * and 8 kv heads of 64) takes 1,716 us on an H100, 160 TFLOP/s (profiles/log/prompts.md).
  *
- * Launch: grid = (most query tiles, kv_heads, (heads / kv_heads) / TILE rounded up), block = TILE_THREADS,
- * shared = ATTENTION_SHARED(D).
+ * Launch: grid = (most query tiles, kv_heads, (heads / kv_heads) / TILE rounded up), block = TILE_THREADS, shared = ATTENTION_SHARED(D).
  */
 #include "attention/attention.cuh"
 #include "common/launch.cuh"

@@ -1,9 +1,8 @@
 /* base.cuh: what every kernel family needs: element types, 4-wide access, fixed-order reductions, and the
  * tables behind a step descriptor.
  *
- * Shapes in comments: R rows of the step's bucket, S sampled rows, H hidden_size, V vocabulary.
- * Every dimension a kernel walks in 4s is a multiple of 32 (checked before weights are read), and every
- * array starts on 16 bytes.
+ * Shapes in comments: R rows of the step's bucket, S sampled rows, H hidden_size, V vocabulary. Every dimension a kernel walks in 4s is a
+ * multiple of 32 (checked before weights are read), and every array starts on 16 bytes.
  */
 #pragma once
 
@@ -205,9 +204,8 @@ __device__ inline const T *table(const tg_state *state, uint64_t offset) {
   return reinterpret_cast<const T *>(reinterpret_cast<const char *>(state) + offset);
 }
 
-/* A row's token, wherever it is (tg_row.token), past the first-level cache: it may be loaded before the wait (common/pdl.cuh).
- * The step before may have found none for the row's sequence, whose end then comes with that step: any token will do for a
- * row that nothing reads. */
+/* A row's token, wherever it is (tg_row.token), past the first-level cache: it may be loaded before the wait (common/pdl.cuh). The step
+ * before may have found none for the row's sequence, whose end then comes with that step: any token will do for a row that nothing reads. */
 __device__ inline uint32_t row_token(const tg_state *state, const tg_step *step, const tg_row *at) {
   const int32_t token = __ldcg(&at->token);
   if (token >= 0) return token;

@@ -10,8 +10,7 @@
  *
  * Bound: the sort by latency (one block, two passes over 4RK bytes in L2 or, having chosen, RK in shared memory),
  * the combine by memory (4H (K + 2) bytes a row, of rounded sums 2H (K + 4), and 2H for x), and for few rows by latency too.
- * Measured on an H200 in bf16, H = 2048, K = 4 (floor; how: profiles/README.md): combine 2.8 us (0.7) at 64 rows, 3.7 (2.8) at
- * 256.
+ * Measured on an H200 in bf16, H = 2048, K = 4 (floor; how: profiles/README.md): combine 2.8 us (0.7) at 64 rows, 3.7 (2.8) at 256.
  */
 #include "common/base.cuh"
 #include "common/experts.cuh"
@@ -83,8 +82,7 @@ __device__ inline void combine(const tg_combine_args &args) {
   float weight[TOP];
   float4 old[AT_ONCE], norm[AT_ONCE];  /* of the first SPAN */
   float *h = args.h + (size_t)r * hidden;
-  /* Past the first-level cache, which may have been filled before these were written. A padded row's are of an old step, and
-   * not used. */
+  /* Past the first-level cache, which may have been filled before these were written. A padded row's are of an old step, and not used. */
   auto load_known = [&] {
 #pragma unroll
     for (uint32_t i = 0; i < TOP; i++) {

@@ -18,17 +18,15 @@
  *
  * Logprobs: log-softmax of the raw logits at the token and at the best ids, best first, ties to the lower id.
  *
- * tg_sample, a block a row, begins with the words of common/argmax.cuh: each row's largest logit, and whether all are finite. In
- * decode steps the kernels that stream the LM head's weights store them (swap_ab/head.cuh, skinny/norm.cu); elsewhere
- * tg_sample_best does, with up to 16 blocks a row. It is done at once where those are the row's scores: greedy
- * without biases, penalties, forbidden stop ids and logprobs. Of few rows it has more blocks, for greedy rows with biases or
- * penalties.
+ * tg_sample, a block a row, begins with the words of common/argmax.cuh: each row's largest logit, and whether all are finite. In decode
+ * steps the kernels that stream the LM head's weights store them (swap_ab/head.cuh, skinny/norm.cu); elsewhere tg_sample_best does, with
+ * up to 16 blocks a row. It is done at once where those are the row's scores: greedy without biases, penalties, forbidden stop ids and
+ * logprobs. Of few rows it has more blocks, for greedy rows with biases or penalties.
  *
- * Bound: latency for greedy; memory for tg_sample_best, 4V bytes a row, and once more (from L2) for each pass of the other
- * steps. A greedy row with biases or penalties takes one such pass: 4V bytes of logits, and with penalties V / 8 of `seen` and 8
- * for each four ids of which one has a bit there. One SM reads 64 bytes a cycle: of 65536 tokens 264 KiB take 2.4 us at 1.755 GHz,
- * an eighth of them 0.3; of 256 rows 69 MB take 21 us of HBM at most. Biases and forbidden stop ids are edits of at most 316
- * logits, one a thread.
+ * Bound: latency for greedy; memory for tg_sample_best, 4V bytes a row, and once more (from L2) for each pass of the other steps. A
+ * greedy row with biases or penalties takes one such pass: 4V bytes of logits, and with penalties V / 8 of `seen` and 8 for each four ids
+ * of which one has a bit there. One SM reads 64 bytes a cycle: of 65536 tokens 264 KiB take 2.4 us at 1.755 GHz, an eighth of them 0.3;
+ * of 256 rows 69 MB take 21 us of HBM at most. Biases and forbidden stop ids are edits of at most 316 logits, one a thread.
  * Measured on an H200, 65536 logits, greedy (how: profiles/README.md): tg_sample 2.4 us at 1 row, 2.6 at 64, 3.0 at 256.
  */
 #include "common/pdl.cuh"
@@ -228,8 +226,7 @@ struct Sampled {
   }
 };
 
-/* best[S,gridDim.x]: common/argmax.cuh's words. Launch: grid = (parts of a row, most sampled rows), block =
- * BEST_THREADS. */
+/* best[S,gridDim.x]: common/argmax.cuh's words. Launch: grid = (parts of a row, most sampled rows), block = BEST_THREADS. */
 extern "C" __global__ void __launch_bounds__(BEST_THREADS)
     tg_sample_best(const __grid_constant__ tg_sample_best_args a) {
   __shared__ unsigned long long partial[BEST_THREADS / WARP];
@@ -269,9 +266,8 @@ extern "C" __global__ void __launch_bounds__(BEST_THREADS)
   a.best[blockIdx.y * gridDim.x + blockIdx.x] = mine;
 }
 
-/* best[S,parts]: common/argmax.cuh's words, up to SAMPLE_THREADS of a row; logits where these are not enough (needs_best_only),
- * which are as before in the end. With `marks` a sampled row is all that its sequence has in the step, and its token is noted
- * here (tg_mark_seen).
+/* best[S,parts]: common/argmax.cuh's words, up to SAMPLE_THREADS of a row; logits where these are not enough (needs_best_only), which are
+ * as before in the end. With `marks` a sampled row is all that its sequence has in the step, and its token is noted here (tg_mark_seen).
  *
  * One SM would take a few us to read a row's logits. So the blocks of a row share its ids where only the highest score is needed, and that
  * is not the highest logit; meetings[S] has their results. The first block does any other row alone.

@@ -1,29 +1,26 @@
 /* claim.h: one queue of requests, and replicas of a model that take from it. A replica claims the next few, at most as many
  * as it has free slots, so a slow one never sits on what others could run, and each runs what it has in the queue's order.
  *
- * What lies where. Entries, biases and prompts are in one block of host memory that all replicas and the host see. The count
- * of claims, which all replicas compare and swap, lies where such an operation is dependable for all of them: in that block
- * where replicas are threads of the host, in the memory of the first GPU where they are GPUs that reach it (over NVLink; on
- * host memory atomics of a GPU are not dependable). The host never reads GPU memory, so each replica also stores into the
- * block, in words of its own: where its newest claim ends (told), the oldest request that it has claimed and still reads
- * (held), and, on a device, which request of the queue each of its own is (tg_claimed), since events, cancels and trace name
- * those by its own numbers.
+ * What lies where. Entries, biases and prompts are in one block of host memory that all replicas and the host see. The count of claims,
+ * which all replicas compare and swap, lies where such an operation is dependable for all of them: in that block where replicas are
+ * threads of the host, in the memory of the first GPU where they are GPUs that reach it (over NVLink; on host memory atomics of a GPU are
+ * not dependable). The host never reads GPU memory, so each replica also stores into the block, in words of its own: where its newest
+ * claim ends (told), the oldest request that it has claimed and still reads (held), and, on a device, which request of the queue each of
+ * its own is (tg_claimed), since events, cancels and trace name those by its own numbers.
  *
- * What is safe. The host writes over requests that nobody reads. A replica publishes which is the oldest that it holds *before* it
- * tries to claim it. Its swap releases that and acquires what those before it have released, and only after it comes `told`.
- * So a host that sees any replica's `told` sees what everyone whose claim lies before its end has published; it looks at `told`
- * *before* it looks at who holds what. Every store to `held` is a release, that of a new claim too: it hides the one before it,
- * with which what was read was given back. `told` may lag: then less is free than could be. What it publishes may be
- * older than what it gets, and older than what the host has reused already, since it goes by the count as it last knew it.
- * That is why the tail that the host goes by never moves back.
+ * What is safe. The host writes over requests that nobody reads. A replica publishes which is the oldest that it holds *before* it tries
+ * to claim it. Its swap releases that and acquires what those before it have released, and only after it comes `told`. So a host that
+ * sees any replica's `told` sees what everyone whose claim lies before its end has published; it looks at `told` *before* it looks at who
+ * holds what. Every store to `held` is a release, that of a new claim too: it hides the one before it, with which what was read was given
+ * back. `told` may lag: then less is free than could be. What it publishes may be older than what it gets, and older than what the host
+ * has reused already, since it goes by the count as it last knew it. That is why the tail that the host goes by never moves back.
  *
  * What it costs. A dispatcher looks at `pushed` together with the host's other words, in one trip over the bus. It swaps only
  * where it has room and more has been pushed than it knows to be claimed: a swap that fails shows it the others' claims.
  * While all slots are in use, or nothing new is in the queue, a turn is what it is without one.
  *
- * A device's claim is an input of its turn: `inputs.request_head` counts it, and the requests themselves are in the recording
- * as the host reads them (tg_claimed comes out before events and trace of the turn do). A replay pushes them over the
- * rings, so it needs no queue. */
+ * A device's claim is an input of its turn: `inputs.request_head` counts it, and the requests themselves are in the recording as the host
+ * reads them (tg_claimed comes out before events and trace of the turn do). A replay pushes them over the rings, so it needs no queue. */
 #pragma once
 
 #include "sched/layout.h"

@@ -1,8 +1,7 @@
-/* compose.h: the next step's rows. Decode rows first, in slot order; then prompt chunks, in the order of
- * requests, up to the row budget. Running sequences wait for the prompt rows beside theirs, so chunk_tokens
- * bounds these; where none runs, prompts fill whole steps. A step of few rows takes nearly as long as one of some
- * more, though, so where much is yet to be read the bound is a share of that: many prompts are read in few long
- * steps, and what trickles in is read in short ones. */
+/* compose.h: the next step's rows. Decode rows first, in slot order; then prompt chunks, in the order of requests, up to the row budget.
+ * Running sequences wait for the prompt rows beside theirs, so chunk_tokens bounds these; where none runs, prompts fill whole steps. A
+ * step of few rows takes nearly as long as one of some more, though, so where much is yet to be read the bound is a share of that: many
+ * prompts are read in few long steps, and what trickles in is read in short ones. */
 #pragma once
 
 #include "sched/publish.h"

@@ -4,12 +4,11 @@
  * grow_tokens tokens, and takes pages for as many more whenever these are nearly used up, before any request is
  * admitted and the older requests before the newer. It does so one token before: the step that the turn composes needs none of them.
  *
- * Where the pool is dry, the newest request without a limit is preempted: it leaves (its steps in flight come back first,
- * since they write to its pages), gives its pages back, and is recomputed once there is room for what it has so far
- * and grow_tokens more: prompt and tokens, which are kept by position. Then it goes on at the same position with the same
- * key, so its tokens are what they would have been. It keeps its slot; that costs no other request anything, since
- * none is admitted while one leaves, is preempted or finds no pages. One that wants pages and is itself the newest waits with
- * what it has: to give it back would help no other.
+ * Where the pool is dry, the newest request without a limit is preempted: it leaves (its steps in flight come back first, since they
+ * write to its pages), gives its pages back, and is recomputed once there is room for what it has so far and grow_tokens more: prompt and
+ * tokens, which are kept by position. Then it goes on at the same position with the same key, so its tokens are what they would have
+ * been. It keeps its slot; that costs no other request anything, since none is admitted while one leaves, is preempted or finds no pages.
+ * One that wants pages and is itself the newest waits with what it has: to give it back would help no other.
  *
  * Every request ends. Take the oldest request without a limit that has a slot. It never gives its pages back, since one
  * that does is newer than one that wants pages. While it wants some, newer ones without a limit give theirs back, one
@@ -83,8 +82,7 @@ TG_FN uint64_t tg_newest_of(tg_state *state, uint32_t first, uint32_t end) {
   return newest;
 }
 
-/* Drops slots that are no longer in prefill from the prefill list: what is left of their prompts is never composed, or
- * is read later. */
+/* Drops slots that are no longer in prefill from the prefill list: what is left of their prompts is never composed, or is read later. */
 TG_FN void tg_prune_prefill(tg_state *state) {
   uint32_t *list = tg_words(state, state->prefill_table);
   uint32_t kept = 0u;

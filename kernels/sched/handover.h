@@ -276,8 +276,7 @@ TG_FN void tg_link_post(tg_link_end *out) {
 
 TG_API void tg_links_post(tg_links *links) { tg_link_post(&links->out); }
 
-/* A step that has been posted is taken before anything else is looked at: the host's stop flag lies across the bus from a
- * GPU. */
+/* A step that has been posted is taken before anything else is looked at: the host's stop flag lies across the bus from a GPU. */
 TG_API uint32_t tg_links_take(tg_links *links, uint64_t now_ns) {
   tg_link_end *in = &links->in;
   if (in->known == in->count) in->known = tg_link_posted(in);

@@ -133,8 +133,7 @@ TG_FN void tg_note_pushed(tg_state *state, uint32_t lane, uint32_t lanes) {
   }
 }
 
-/* Phase: which slots sampled their last token in the returned step: a stop id, or none at all. Lanes share the
- * sampled rows. */
+/* Phase: which slots sampled their last token in the returned step: a stop id, or none at all. Lanes share the sampled rows. */
 TG_FN void tg_phase_stopped(tg_state *state, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
   if (tg_claims(state)) tg_note_pushed(state, lane, lanes);

@@ -21,8 +21,7 @@ __device__ inline uint64_t *where_it_goes(const tg_stage *stage) {
   return reinterpret_cast<uint64_t *>(__ldcg(reinterpret_cast<const uint64_t *>(&stage->goes_to)));
 }
 
-/* Rows first, first + stride ... : f32 [rows, hidden], hidden a multiple of 4. What came over a link is read past the
- * first-level cache. */
+/* Rows first, first + stride ... : f32 [rows, hidden], hidden a multiple of 4. What came over a link is read past the first-level cache. */
 __device__ inline void copy_rows(float *to, const float *from, uint32_t rows, uint32_t hidden, uint32_t first, uint32_t stride) {
   for (uint32_t r = first; r < rows; r += stride) {
     const float4 *in = reinterpret_cast<const float4 *>(from + (size_t)r * hidden);
@@ -65,8 +64,7 @@ __device__ inline bool watch(const tg_link_end &in, uint32_t most_ns) {
   return !known;
 }
 
-/* All lanes wait for room in the link that goes on, store the step's description there, and announce it. Returns whether the links go
- * on. */
+/* All lanes wait for room in the link that goes on, store the step's description there, and announce it. Returns whether the links go on. */
 __device__ inline bool announce(tg_state *state, tg_links &links, const tg_step &step) {
   __shared__ uint32_t answer;
   if (threadIdx.x == 0) {

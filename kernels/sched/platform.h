@@ -1,13 +1,11 @@
-/* platform.h: what the core needs of the machine under it. Two branches: the host's C compiler, where the
- * core's functions have external linkage and lanes are a loop, and nvcc, where the dispatcher kernel
- * includes sched.c and lanes are threads.
+/* platform.h: what the core needs of the machine under it. Two branches: the host's C compiler, where the core's functions have external
+ * linkage and lanes are a loop, and nvcc, where the dispatcher kernel includes sched.c and lanes are threads.
  *
- * A turn is short chains of dependent loads and stores, so on a GPU it costs as much as they do. What every turn
- * uses lies in shared memory there, a tenth as far away as the cache: the head of the state, which the dispatcher
- * loads and stores (its tables stay: tg_block), and the scratch (tg_scratch, tg_notes). The rings lie across the
- * bus, where a load takes a microsecond and a fence about as long: a turn loads what it needs of them at once and
- * before it has to (tg_look), knows their layout from a copy (tg_layout), and releases all its indices behind one
- * fence (tg_release_later, tg_flush). */
+ * A turn is short chains of dependent loads and stores, so on a GPU it costs as much as they do. What every turn uses lies in shared
+ * memory there, a tenth as far away as the cache: the head of the state, which the dispatcher loads and stores (its tables stay:
+ * tg_block), and the scratch (tg_scratch, tg_notes). The rings lie across the bus, where a load takes a microsecond and a fence about as
+ * long: a turn loads what it needs of them at once and before it has to (tg_look), knows their layout from a copy (tg_layout), and
+ * releases all its indices behind one fence (tg_release_later, tg_flush). */
 #pragma once
 
 #include "abi.h"
@@ -54,8 +52,7 @@ TG_FN uint64_t tg_acquire(const uint64_t *value) {
 #endif
 }
 
-/* Makes everything written before it (by any lane before the last barrier) visible to a reader that acquires `value`, at
- * once. */
+/* Makes everything written before it (by any lane before the last barrier) visible to a reader that acquires `value`, at once. */
 TG_FN void tg_release(uint64_t *value, uint64_t to) {
 #ifdef TG_EXPLORE
   tg_explore(TG_EXPLORE_RELEASE, value, to, 0u);

@@ -1,6 +1,5 @@
-/* returned.h: what a turn reads of each decode row that has come back, as one struct. On a GPU the dispatcher gathers it
- * into shared memory while the step still runs, since nothing of it is written by the step's kernels; only the tokens
- * come later. */
+/* returned.h: what a turn reads of each decode row that has come back, as one struct. On a GPU the dispatcher gathers it into shared
+ * memory while the step still runs, since nothing of it is written by the step's kernels; only the tokens come later. */
 #pragma once
 
 #include "sched/turn.h"

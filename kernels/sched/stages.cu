@@ -162,8 +162,7 @@ extern "C" __global__ void __launch_bounds__(TG_DISPATCH_THREADS)
       lanes_barrier();
       if (threadIdx.x == 0 && near.order == NO_ORDER) give_order(near, LAUNCH_NOTHING);
       copy(block, state, HEAD_BYTES, threadIdx.x, LANES);
-      /* A step that was opened has its links already, and may have been posted by now: there is room for as many as are in
-       * flight. */
+      /* A step that was opened has its links already, and may have been posted by now: there is room for as many as are in flight. */
       if (!opened) copy(&stage->links, &near.links, sizeof(tg_links), threadIdx.x, LANES);
     } else if (threadIdx.x == LANES) {
       follow_order(stage, graphs, near);

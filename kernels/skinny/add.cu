@@ -9,9 +9,8 @@
  *   producer   copies the tiles' weights into the pipeline           empty barriers; down: chosen experts    full barriers
  *   consumers  load their columns of x, multiply, add to h           grid dependency, full barriers          empty barriers
  *
- * Each column of a batch row is needed by one warp alone. So a warp loads its own columns, to registers or (f32) to shared memory,
- * and waits for no other warp.
- * tg_skinny_down_* loads the chosen experts' weights before the grid dependency wait. The kernel before it,
+ * Each column of a batch row is needed by one warp alone. So a warp loads its own columns, to registers or (f32) to shared memory, and
+ * waits for no other warp. tg_skinny_down_* loads the chosen experts' weights before the grid dependency wait. The kernel before it,
  * tg_skinny_expert_gate_up_*, lets it start only once it has published which experts were chosen.
  *
  * Bound: memory, N K sizeof(W) bytes (for experts, of each that any row chose).

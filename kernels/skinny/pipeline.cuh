@@ -17,10 +17,9 @@ template <uint32_t UNITS>
 struct SkinnyRun {
   uint4 units[UNITS];
 
-  /* Reads the units from `first` on. A stage's rows begin `pitch` bytes from each other, and a row's lines `apart` bytes. The stage
-   * has `k_here` columns; a line past them is read as zeros.
-   * Shared memory serves 8 lanes at a time, of two rows. Both rows begin in the same bank. So the lanes of every other row read a
-   * line's second half first: then no two of the 8 lanes want the same bank. */
+  /* Reads the units from `first` on. A stage's rows begin `pitch` bytes from each other, and a row's lines `apart` bytes. The stage has
+   * `k_here` columns; a line past them is read as zeros. Shared memory serves 8 lanes at a time, of two rows. Both rows begin in the same
+   * bank. So the lanes of every other row read a line's second half first: then no two of the 8 lanes want the same bank. */
   template <typename W>
   __device__ inline void take(const char *rows, uint32_t pitch, uint32_t apart, uint32_t first, uint32_t k_here) {
     static_assert(SKINNY_LINE_UNITS * SKINNY_UNIT * sizeof(W) == SKINNY_LINE && SKINNY_LINE_UNITS == 2, "a unit is half a line");

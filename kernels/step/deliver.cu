@@ -9,8 +9,7 @@
  *   tg_logits_post   hands the tile over; after the last one waits until the host has taken all, so that a request
  *                    ends only after its logits are where they belong
  *
- * A wait has no limit: the host may be held up by its disk. It ends, since the host takes tiles whatever becomes of
- * them.
+ * A wait has no limit: the host may be held up by its disk. It ends, since the host takes tiles whatever becomes of them.
  *
  * Bound: the bus, 4V bytes a row. `bench score --logits all`, 1,024 prompts of 32 on an H200: 8.6 GB in 343 ms, steps included, 25 GB/s
  * (a848342a, 2026-11-28).

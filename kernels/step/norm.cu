@@ -6,8 +6,7 @@
  * and the second pass finds the row in L1. 8,192 rows of 2048 in bf16: 31.4 us on an H200, 71% of the bound; 509 rows: 4.4
  * (profiles/results/kernels-prompts-h200-2026-11-28.txt, kernels-heads-h200-2026-11-28.txt).
  *
- * Launch: grid = rows of the bucket (or most sampled rows), block = NORM_THREADS. Blocks past the step's
- * own count leave x alone.
+ * Launch: grid = rows of the bucket (or most sampled rows), block = NORM_THREADS. Blocks past the step's own count leave x alone.
  */
 #include "common/base.cuh"
 #include "common/launch.cuh"

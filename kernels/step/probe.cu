@@ -9,8 +9,7 @@
  *
  * Integers only, so any order of additions gives the same bits. tests/common/probe.rs says the same in Rust.
  *
- * Bound: launching. Launch: block = PROBE_THREADS; grids stand beside the kernels. R rows of the bucket, S its most
- * sampled rows.
+ * Bound: launching. Launch: block = PROBE_THREADS; grids stand beside the kernels. R rows of the bucket, S its most sampled rows.
  */
 #include "common/base.cuh"
 #include "common/pdl.cuh"

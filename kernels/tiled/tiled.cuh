@@ -2,16 +2,14 @@
  *
  *   Y[R,N] = X[R,K] W[N,K]^T
  *
- * Weight rows are the M operand of the matrix instruction and batch rows its N operand, so that eight rows
- * already fill one instruction and a weight is read once for all rows of a tile. A block computes BN outputs
- * of BR rows, K in stages of BK through a pipeline in shared memory that cp.async fills; the accumulators then
- * cross shared memory once more, so that outputs are stored along N. Every sum is in an order that the tile
- * alone fixes: a row's bits depend neither on the rows beside it nor on where in the tile it lies.
+ * Weight rows are the M operand of the matrix instruction and batch rows its N operand, so that eight rows already fill one instruction
+ * and a weight is read once for all rows of a tile. A block computes BN outputs of BR rows, K in stages of BK through a pipeline in
+ * shared memory that cp.async fills; the accumulators then cross shared memory once more, so that outputs are stored along N. Every sum
+ * is in an order that the tile alone fixes: a row's bits depend neither on the rows beside it nor on where in the tile it lies.
  *
- * Dense: block (x, y) has outputs x BN.. and rows y BR.. of the first *count rows (less `row_base`: X and Y
- * start there). Grouped: block (x, y) has expert tile y of the *count tiles that the router listed, its rows
- * being consecutive places of the token sort; X's row at place p is `gather[p]`, or p itself. Experts' weights are packed
- * (common/packed.cuh), others lie row after row.
+ * Dense: block (x, y) has outputs x BN.. and rows y BR.. of the first *count rows (less `row_base`: X and Y start there). Grouped: block
+ * (x, y) has expert tile y of the *count tiles that the router listed, its rows being consecutive places of the token sort; X's row at
+ * place p is `gather[p]`, or p itself. Experts' weights are packed (common/packed.cuh), others lie row after row.
  *
  * Epilogues (v is the f32 sum, plus bias[n] where there is one):
  *   TILED_STORE      y[r,n] = v, in X's type
@@ -401,8 +399,7 @@ __device__ inline void tiled(const tg_tiled_args &a) {
   LAUNCH_CONSTANTS(NAME##_tile, 4, __VA_ARGS__::BN, __VA_ARGS__::BR, __VA_ARGS__::THREADS, __VA_ARGS__::SHARED) \
   STRUCT_KERNEL(NAME, tg_tiled_args, tiled<__VA_ARGS__>, __VA_ARGS__::THREADS, __VA_ARGS__::BLOCKS)
 
-/* By rows of the bucket (or expected rows of an expert): few, so that blocks split N finely and warps split K;
- * up to large square tiles. */
+/* By rows of the bucket (or expected rows of an expert): few, so that blocks split N finely and warps split K; up to large square tiles. */
 template <class Math>
 using TiledTile8 = TiledTile<Math, 16, 8, 256, 1, 1, 4>;
 template <class Math>

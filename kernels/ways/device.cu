@@ -1,5 +1,4 @@
-/* device.cu: steps that the GPU launches as graphs (ways.h): by the last node of the step before, or by a graph that only
- * schedules.
+/* device.cu: steps that the GPU launches as graphs (ways.h): by the last node of the step before, or by a graph that only schedules.
  *
  * tail       the last node launches the next step's graph, which begins when its own has ended
  * sibling    the last node launches the next step's graph beside its own; the head, which started the chain, runs again
