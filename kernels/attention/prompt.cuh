@@ -230,10 +230,9 @@ __device__ inline void prompt_consumers_meet() { threads_meet<PROMPT_GROUPS * GM
 
 /* The epilogue of a work tile: a thread's two rows of out over the sums of their weights; `pair` is the first of these. */
 template <class Tile>
-__device__ inline void prompt_store(const PromptSums<Tile> &sums, const QueryTile &tile, uint32_t kv_head, uint32_t pair,
-                                    const tg_attention_prompt_args &a) {
+__device__ inline void prompt_store(const PromptSums<Tile> &sums, const QueryTile &tile, uint32_t kv_head, uint32_t pair, uint32_t group,
+                                    uint32_t lane, const tg_attention_prompt_args &a) {
   using T = typename Tile::T;
-  const uint32_t group = a.heads / a.kv_heads, lane = threadIdx.x % WARP;
 #pragma unroll
   for (uint32_t half = 0; half < 2; half++) {
     float sum = sums.sum[half];
@@ -256,8 +255,8 @@ __device__ inline void prompt_store(const PromptSums<Tile> &sums, const QueryTil
 template <class Tile>
 __device__ inline void prompt_consume(PromptPipeline<Tile> pipeline, const tg_attention_prompt_args &a) {
   const uint32_t group = a.heads / a.kv_heads, warpgroup = of_warp(threadIdx.x / GMMA_GROUP);
-  const uint32_t thread = threadIdx.x % GMMA_GROUP;
-  const uint32_t pair = warpgroup * GMMA_M + thread / WARP * 16 + thread % WARP / 4;  /* and the one 8 further */
+  const uint32_t thread = threadIdx.x % GMMA_GROUP, lane = thread % WARP;
+  const uint32_t pair = warpgroup * GMMA_M + thread / WARP * 16 + lane / 4;  /* and the one 8 further */
   const PromptScheduler scheduler(a);
   const float scale = a.scale * 1.44269504088896f;  /* log2 e */
   const uint32_t q = gmma_operand(shared_address(pipeline.q)) + warpgroup * gmma_apart(GMMA_M * GMMA_ROW_BYTES);
@@ -339,7 +338,7 @@ __device__ inline void prompt_consume(PromptPipeline<Tile> pipeline, const tg_at
 #pragma unroll
     for (uint32_t part = 0; part < Tile::PARTS; part++) gmma_settle(sums.out[part]);
     if (thread == 0) barrier_arrive(pipeline.empty + before);
-    prompt_store(sums, tile, kv_head, pair, a);
+    prompt_store(sums, tile, kv_head, pair, group, lane, a);
   }
   if (warpgroup == 0) prompt_wait_turn(warpgroup);  /* the other's last signal */
 }

@@ -102,11 +102,6 @@ __device__ inline uint32_t pack2<__half>(float lo, float hi) {
   return *reinterpret_cast<uint32_t *>(&pair);
 }
 
-/* sum + a . b */
-__device__ inline float dot4(float sum, float4 a, float4 b) {
-  return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
-}
-
 /* sum += weight v */
 __device__ inline void add_weighed(float4 &sum, float weight, float4 v) {
   sum.x = fmaf(weight, v.x, sum.x), sum.y = fmaf(weight, v.y, sum.y);

@@ -164,13 +164,20 @@ struct PlainMath {
         for (int j = 0; j < Tile::NI; j++) {
           float4 x0 = load4(x + (j * 8 + lane % 4 * 2) * Tile::X_PITCH + k);
           float4 x1 = load4(x + (j * 8 + lane % 4 * 2 + 1) * Tile::X_PITCH + k);
-          acc[i][j][0] = dot4(acc[i][j][0], w0, x0);
-          acc[i][j][1] = dot4(acc[i][j][1], w0, x1);
-          acc[i][j][2] = dot4(acc[i][j][2], w1, x0);
-          acc[i][j][3] = dot4(acc[i][j][3], w1, x1);
+          fma4(acc[i][j][0], w0, x0);
+          fma4(acc[i][j][1], w0, x1);
+          fma4(acc[i][j][2], w1, x0);
+          fma4(acc[i][j][3], w1, x1);
         }
       }
     }
+  }
+
+  static __device__ inline void fma4(float &acc, float4 a, float4 b) {
+    acc = fmaf(a.x, b.x, acc);
+    acc = fmaf(a.y, b.y, acc);
+    acc = fmaf(a.z, b.z, acc);
+    acc = fmaf(a.w, b.w, acc);
   }
 };
 
@@ -207,51 +214,6 @@ __device__ inline bool is_only_tile(const ExpertTile *tiles, uint32_t count, uin
   return (at == 0 || tiles[at - 1].expert != expert) && (at + 1 >= count || tiles[at + 1].expert != expert);
 }
 
-/* The epilogue: stores `rows` rows of y from row `first` on, `outputs` of each from n_first on; out[WARPS_K, BR, OUT_PITCH] are their sums. */
-template <class Tile>
-__device__ inline void tiled_store(const tg_tiled_args &a, const float *out, uint32_t first, uint32_t rows, uint32_t n_first,
-                                   uint32_t outputs) {
-  using X = typename Tile::Math::X;
-  constexpr int BR = Tile::BR;
-  void *y = a.y;
-  const float *bias = a.bias;
-  const uint32_t n_total = a.n_total, epilogue = a.epilogue;
-  auto summed = [&](uint32_t r, uint32_t n) {
-    float4 v = load4(out + r * Tile::OUT_PITCH + n);
-#pragma unroll
-    for (int k = 1; k < Tile::WARPS_K; k++) {
-      float4 more = load4(out + (k * BR + r) * Tile::OUT_PITCH + n);
-      v = make_float4(v.x + more.x, v.y + more.y, v.z + more.z, v.w + more.w);
-    }
-    return v;
-  };
-  const bool aligned = n_total % 4 == 0;
-  for (uint32_t i = threadIdx.x; i < rows * (outputs / 4); i += Tile::THREADS) {
-    uint32_t r = i / (outputs / 4), column = i % (outputs / 4) * 4, n = n_first + column;
-    if (n >= n_total) continue;
-    uint32_t left = n_total - n;
-    size_t at = (size_t)(first + r) * n_total + n;
-    float4 v = summed(r, column);
-    if (bias) {
-      v.x += bias[n];
-      if (left > 1) v.y += bias[n + 1];
-      if (left > 2) v.z += bias[n + 2];
-      if (left > 3) v.w += bias[n + 3];
-    }
-    if (epilogue == TILED_ADD) {
-      add4(static_cast<float *>(y) + at, v, left, aligned);
-    } else if (epilogue == TILED_STORE_F32) {
-      put4(static_cast<float *>(y) + at, v, left, aligned);
-    } else {
-      if (epilogue == TILED_SILU_MUL) {
-        float4 up = summed(r, column + outputs);
-        v = make_float4(silu(v.x) * up.x, silu(v.y) * up.y, silu(v.z) * up.z, silu(v.w) * up.w);
-      }
-      put4(static_cast<X *>(y) + at, v, left, aligned);
-    }
-  }
-}
-
 template <class Tile>
 __device__ inline void tiled(const tg_tiled_args &a) {
   using W = typename Tile::Math::W;
@@ -261,9 +223,11 @@ __device__ inline void tiled(const tg_tiled_args &a) {
 
   const X *x = static_cast<const X *>(a.x);
   const W *w = static_cast<const W *>(a.w), *w_pair = static_cast<const W *>(a.w_pair);
+  void *y = a.y;
+  const float *bias = a.bias;
   const uint32_t *count = a.count, *gather = a.gather;
   const ExpertTile *tiles = a.tiles;
-  const uint32_t row_base = a.row_base, n_total = a.n_total, k_total = a.k_total;
+  const uint32_t row_base = a.row_base, n_total = a.n_total, k_total = a.k_total, epilogue = a.epilogue;
   let_next_kernel_start();
   /* A dense product's first weights are loaded before the grid dependency wait, by the blocks of the first rows. */
   const bool pdl = !tiles && blockIdx.y == 0;
@@ -391,7 +355,41 @@ __device__ inline void tiled(const tg_tiled_args &a) {
         out[(warp_k * BR + r) * Tile::OUT_PITCH + n] = acc[i][j][v];
       }
   __syncthreads();
-  tiled_store<Tile>(a, out, first, rows, n_first, outputs);
+
+  auto summed = [&](uint32_t r, uint32_t n) {
+    float4 v = load4(out + r * Tile::OUT_PITCH + n);
+#pragma unroll
+    for (int k = 1; k < Tile::WARPS_K; k++) {
+      float4 more = load4(out + (k * BR + r) * Tile::OUT_PITCH + n);
+      v = make_float4(v.x + more.x, v.y + more.y, v.z + more.z, v.w + more.w);
+    }
+    return v;
+  };
+  const bool aligned = n_total % 4 == 0;
+  for (uint32_t i = tid; i < rows * (outputs / 4); i += Tile::THREADS) {
+    uint32_t r = i / (outputs / 4), column = i % (outputs / 4) * 4, n = n_first + column;
+    if (n >= n_total) continue;
+    uint32_t left = n_total - n;
+    size_t at = (size_t)(first + r) * n_total + n;
+    float4 v = summed(r, column);
+    if (bias) {
+      v.x += bias[n];
+      if (left > 1) v.y += bias[n + 1];
+      if (left > 2) v.z += bias[n + 2];
+      if (left > 3) v.w += bias[n + 3];
+    }
+    if (epilogue == TILED_ADD) {
+      add4(static_cast<float *>(y) + at, v, left, aligned);
+    } else if (epilogue == TILED_STORE_F32) {
+      put4(static_cast<float *>(y) + at, v, left, aligned);
+    } else {
+      if (epilogue == TILED_SILU_MUL) {
+        float4 up = summed(r, column + outputs);
+        v = make_float4(silu(v.x) * up.x, silu(v.y) * up.y, silu(v.z) * up.z, silu(v.w) * up.w);
+      }
+      put4(static_cast<X *>(y) + at, v, left, aligned);
+    }
+  }
 }
 
 /* A kernel and, for the launcher, its tile: outputs and rows of a block, threads, bytes of shared memory. */
