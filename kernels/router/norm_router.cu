@@ -51,7 +51,7 @@ struct alignas(16) RouteScratch {
 
 /* choose_of_words for the sums of both blocks; no inline function, since its registers would add to the kernel's. */
 template <uint32_t WORDS>
-[[maybe_unused]] static __device__ __noinline__ RouteChoices<WORDS> choose_of_halves(const float *sums, const float *bias, float scale,
+[[maybe_unused]] static __device__ __noinline__ RouteChoice<WORDS> choose_of_halves(const float *sums, const float *bias, float scale,
                                                                                      uint32_t expert_count, Weighing weighing) {
   const uint32_t lane = threadIdx.x % WARP;
   float score[WORDS], of_bias[WORDS];
@@ -178,7 +178,7 @@ __device__ inline void route_step(const tg_choosing_args &arrays, const tg_route
         store_choice(arrays, first, r, weighing.k, choices);
       } else {
         const float sum = lane < expert_count ? scratch.sums[r][0][lane] + scratch.sums[r][1][lane] : 0.0f;
-        const RouteChoice choice = choose_of_32(scale_of(r) * sum, scratch.bias[lane], expert_count, weighing);
+        const auto choice = choose_of_32(scale_of(r) * sum, scratch.bias[lane], expert_count, weighing);
         store_choice(arrays, first, r, weighing.k, choice);
       }
     }
