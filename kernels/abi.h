@@ -72,7 +72,7 @@ typedef struct tg_bias {
 #define TG_REQUEST_LOGITS_LAST 1u  /* deliver the logits of the prompt's last position (needs max_new_tokens 0) */
 #define TG_REQUEST_LOGITS_ALL 2u   /* deliver the logits of every prompt position (needs max_new_tokens 0; makes its steps TG_KIND_SCORE) */
 #define TG_REQUEST_UNLIMITED 4u    /* no limit was named, max_new_tokens is what the context leaves: takes its pages as it goes
-                                      (kernels/sched/grow.h), and may have to give them back and be read again */
+                                      (kernels/sched/grow.h), and may be preempted and recomputed */
 
 /* Host to scheduler. The ring index is the request number. */
 typedef struct tg_request {
@@ -118,7 +118,7 @@ typedef struct tg_event {
   uint64_t seen_ns;       /* END: when the scheduler first saw the request, */
   uint64_t admitted_ns;   /*   ... gave it a slot (0: never), */
   uint64_t first_ns;      /*   ... collected its first token or finished its prompt (0: never) */
-  uint64_t step;          /* TOKEN: number of the step that sampled it; END: how often the request was read again */
+  uint64_t step;          /* TOKEN: number of the step that sampled it; END: how often the request was recomputed */
 } tg_event;
 
 /* What sampling leaves behind for one sampled row. */
@@ -177,8 +177,8 @@ typedef struct tg_outcome {
   uint32_t running;        /* slots in use */
   uint32_t free_pages;
   uint32_t steps_in_flight;
-  uint32_t set_back;       /* of the slots in use: those that gave their pages back and wait to be read again */
-  uint32_t read_again;     /* slots whose reading again has begun in this turn */
+  uint32_t preempted;      /* of the slots in use: those that gave their pages back and wait to be recomputed */
+  uint32_t recomputed;     /* slots whose recomputation has begun in this turn */
 } tg_outcome;
 
 /* One record for every turn with outcome.changed. */
@@ -250,7 +250,7 @@ typedef struct tg_rings {
 
 #define TG_MAX_REPLICAS 16u
 
-/* What a replica on a device tells the host of each request that it has claimed, in the order of its own numbers. */
+/* What a replica on a device publishes of each request that it has claimed, in the order of its own numbers. */
 typedef struct tg_claimed {
   uint64_t number;     /* in the queue */
   uint64_t waited_ns;  /* there, from when this replica first saw it */
@@ -261,12 +261,12 @@ typedef struct tg_claimed {
 typedef struct tg_queue {
   /* written by the host */
   tg_index pushed;                         /* requests in it so far */
-  tg_index claims_tail[TG_MAX_REPLICAS];   /* claims of each replica that the host has heard of */
+  tg_index claims_tail[TG_MAX_REPLICAS];   /* claims of each replica that the host has read */
   /* written by replicas: but for `claimed` each has its own */
   tg_index claimed;                        /* requests taken, by whomever. Of GPUs it lies in the memory of the first one */
   tg_index told[TG_MAX_REPLICAS];          /* where the replica's newest claim ends */
   tg_index held[TG_MAX_REPLICAS];          /* the oldest request that it has claimed and still reads; TG_NO_STEP: none */
-  tg_index claims_head[TG_MAX_REPLICAS];   /* claims that it has told the host of */
+  tg_index claims_head[TG_MAX_REPLICAS];   /* claims that it has published */
   /* set once */
   uint64_t bytes;          /* of the whole block */
   uint64_t requests;       /* byte offsets from the start of the block: tg_request[capacity] */
@@ -340,7 +340,7 @@ typedef struct tg_config {
 #define TG_SLOT_PREFILL 1u   /* some of what is to be read is not composed yet: of the prompt, or of prompt and tokens so far */
 #define TG_SLOT_DECODE 2u    /* all of it is composed */
 #define TG_SLOT_LEAVING 3u   /* gives its pages back once its steps in flight have come back */
-#define TG_SLOT_SET_BACK 4u  /* has no pages: waits to be read again */
+#define TG_SLOT_PREEMPTED 4u  /* has no pages: waits to be recomputed */
 
 /* One running sequence. Kernels read `request`, `flags`, `last_token`, `sampling` and the stop ids; the rest is the core's. */
 typedef struct tg_slot {
@@ -362,7 +362,7 @@ typedef struct tg_slot {
   int32_t last_token;        /* the newest collected token: the next decode row's input; -1 before the first */
   uint32_t flags;            /* tg_request.flags */
   uint32_t stop_count;
-  uint32_t again;            /* how often it was read again, this time included: then its tokens are the kept ones */
+  uint32_t recomputes;       /* how often it was recomputed, this time included: then its tokens are the kept ones */
   tg_sampling sampling;
   int32_t stop_ids[TG_MAX_STOP_IDS];
 } tg_slot;
@@ -372,7 +372,7 @@ typedef struct tg_row {
   uint32_t slot;
   uint32_t position;   /* absolute, from 0 */
   int32_t token;       /* a prompt token; -1: the slot's last_token; -2 - i: what sampled row i of the step before gets, which
-                          may not have come back yet; TG_TOKEN_KEPT: of a sequence that is read again, so that steps depend on
+                          may not have come back yet; TG_TOKEN_KEPT: of a sequence that is recomputed, so that steps depend on
                           no sampled token: kept_table[slot][position] */
   uint32_t sequence;   /* index into the step's sequences */
 } tg_row;
@@ -444,7 +444,7 @@ typedef struct tg_state {
   uint64_t waiting_table;    /* tg_request[request_capacity]: a copy of each, so that admission needs no trip to the rings */
   uint64_t cancel_table;     /* uint32_t[request_capacity / 32, at least 1]: waiting requests that were cancelled */
   uint64_t prefill_table;    /* uint32_t[slots]: slots in prefill, in the order of their requests */
-  uint64_t set_back_table;   /* uint32_t[slots]: slots that are set back, a stack with the oldest request on top */
+  uint64_t preempted_table;   /* uint32_t[slots]: preempted slots, a stack with the oldest request on top */
   uint64_t kept_table;       /* int32_t[slots][max_context]: of sequences without a limit, the tokens so far by position */
   uint64_t pending_table;    /* tg_event[2 * slots + TG_MAX_TAKES]: events not yet published */
   uint64_t pending_sample_table; /* uint32_t[]: beside each, its index in the returned step's sampled_table; TG_NONE: none */
@@ -474,7 +474,7 @@ typedef struct tg_state {
   uint32_t decode_cursor;    /* where the next step starts to look for decode rows, so that all slots take their turn */
   uint32_t pending;          /* events in pending_table */
   uint32_t pending_published;/* of those, how many are out already */
-  uint32_t set_back;         /* entries of set_back_table */
+  uint32_t preempted;         /* entries of preempted_table */
   uint32_t leaving;          /* the slot in TG_SLOT_LEAVING: one at a time; TG_NONE */
   tg_claimer claimer;
   tg_step steps[TG_MAX_STEPS];
@@ -485,7 +485,7 @@ typedef struct tg_state {
 #define TG_DISPATCH_IDLE 0u    /* its only node */
 #define TG_DISPATCH_BEHIND 1u  /* the last node of a step, or of its last stage: takes the turn that collects the step */
 
-/* Of each step's graph, where its GPU has one stage: a graph is launched while the one before still ends, and none may be
+/* Copies of each step's graph, where its GPU has one stage: a graph is launched while the one before still ends, and none may be
  * launched again while it runs. Steps take turns. */
 #define TG_COPIES 2u
 /* Graphs that are launched to run at once in one run of the idle graph, at most (CUDA programming guide, "Device-side Graph
@@ -630,12 +630,12 @@ uint32_t tg_links_take(tg_links *links, uint64_t now_ns);
 uint64_t *tg_link_place(const tg_link_end *end);
 /* Says which step is to be posted next, as soon as that is known, so that its taker can launch what runs it ahead. */
 void tg_links_announce(tg_links *links, uint32_t kind, uint32_t bucket);
-/* What has been said of the step that is to be taken next: 1 and its kind and bucket, or 0. */
+/* Whether the step that is to be taken next has been announced: 1 and its kind and bucket, or 0. */
 uint32_t tg_link_announced(const tg_link_end *in, uint32_t *kind, uint32_t *bucket);
 /* The filled place is the next stage's; the one that was read may be filled again. */
 void tg_links_post(tg_links *links);
-void tg_links_give_back(tg_links *links);
-/* This stage ends, and both neighbours are told: for `code`, or as what has ended it before. */
+void tg_links_release(tg_links *links);
+/* This stage ends, and releases why to both neighbours: for `code`, or as what has ended it before. */
 void tg_links_end(tg_links *links, uint32_t code);
 /* The descriptor of step `number`, or what it sampled, into a place, and from a place into the state of the stage that took
  * it, which was made for the same configuration. */

@@ -1,6 +1,5 @@
-/* args.h: what the kernels of attention/ are launched with, by value. Plain C for both sides: kernels include it, and Rust has it
- * through bindgen. Addresses are as common/address.h says. D is the size of a head, R the rows of the bucket; q, k and v of a row lie
- * in qkv[R,(heads + 2 kv_heads) D], keys and values in [pages, kv_heads, page_tokens, D] of each. */
+/* args.h: what the kernels of attention/ are launched with, by value (common/address.h). D is the size of a head, R the rows
+ * of the bucket; q, k and v of a row lie in qkv[R,(heads + 2 kv_heads) D], keys and values in [pages, kv_heads, page_tokens, D] of each. */
 #ifndef TAILGRAPH_ATTENTION_ARGS_H
 #define TAILGRAPH_ATTENTION_ARGS_H
 

@@ -1,13 +1,11 @@
-/* attention.cuh: what both attention kernels share: where keys and values lie, and the list of query tiles.
+/* attention.cuh: what the attention kernels share: where keys and values lie, and the list of query tiles.
  *
  *   out[r, head, :] = sum_t softmax_t(q[r, head] . k[t] / sqrt(D)) v[t],   t = 0 .. position of row r
  *
- * q is normed, rotated, and still in qkv[R,(heads + 2 kv_heads) D]; the step's own keys and values are
- * already in their pages, so that a row finds all of its keys there: [pages, kv_heads, page_tokens, D].
- * Query head h has kv head h / (heads / kv_heads).
+ * q is normed, rotated, and still in qkv[R,(heads + 2 kv_heads) D]; the step's own keys and values are already in their pages, so that a
+ * row finds all of its keys there: [pages, kv_heads, page_tokens, D]. Query head h has kv head h / (heads / kv_heads).
  */
-#ifndef TAILGRAPH_ATTENTION_CUH
-#define TAILGRAPH_ATTENTION_CUH
+#pragma once
 
 #include "attention/args.h"
 #include "common/base.cuh"
@@ -38,5 +36,3 @@ struct Pages {
     return ((size_t)pages[position / page_tokens] * kv_heads + kv_head) * page_tokens + position % page_tokens;
   }
 };
-
-#endif

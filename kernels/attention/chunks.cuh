@@ -1,14 +1,13 @@
 /* chunks.cuh: how attention/decode.cu cuts rows' keys into chunks, and which of them a block takes. */
-#ifndef TAILGRAPH_ATTENTION_CHUNKS_CUH
-#define TAILGRAPH_ATTENTION_CHUNKS_CUH
+#pragma once
 
 #include "abi.h"
 #include "common/base.cuh"
 
 constexpr uint32_t CHUNK_ALIGN = 32;
-constexpr uint32_t ROWS_AT_ONCE = 8;  /* whose positions a lane asks for together */
+constexpr uint32_t ROWS_AT_ONCE = 8;  /* whose positions a lane loads together */
 
-/* A row's keys but its own, in chunks of about the same size: blocks take as many each, so the longest is what a step waits for. */
+/* A row's keys but its own, in chunks of about the same size: a step waits for the longest. */
 struct Chunks {
   uint32_t keys;   /* in all: as many as the row's position */
   uint32_t size;   /* of each but the last */
@@ -21,7 +20,7 @@ struct Chunks {
     return {position, size, (position + size - 1) / size};
   }
 
-  /* Another lane's. */
+  /* The chunks of another lane's row. */
   __device__ inline Chunks from(int lane) const {
     return {__shfl_sync(0xffffffffu, keys, lane), __shfl_sync(0xffffffffu, size, lane), __shfl_sync(0xffffffffu, count, lane)};
   }
@@ -34,9 +33,9 @@ struct Piece {
   Chunks chunks;  /* of the row */
 };
 
-/* The `index`-th piece that is no row's first chunk, in the order of rows, chunks and groups, if there are so many. By every
- * warp for itself. What is known of its row is asked for with the rows' positions: each time that a load waits for another counts,
- * where the kernel before takes a few microseconds. */
+/* The `index`-th piece that is no row's first chunk, in the order of rows, chunks and groups, if there are so many. Every
+ * warp searches for itself. Slots are loaded with the rows' positions: each load that waits for another counts, where the kernel before
+ * takes a few microseconds. */
 __device__ inline bool find_piece(Piece &piece, uint32_t index, const tg_row *rows, uint32_t count, uint32_t groups,
                                   uint32_t chunk_keys, uint32_t splits) {
   const uint32_t lane = threadIdx.x % WARP;
@@ -63,7 +62,7 @@ __device__ inline bool find_piece(Piece &piece, uint32_t index, const tg_row *ro
   return false;
 }
 
-/* Whether a row has more than its first chunk. By every warp for itself. */
+/* Whether any row has more than its first chunk. Every warp searches for itself. */
 __device__ inline bool any_further(const tg_row *rows, uint32_t count, uint32_t chunk_keys) {
   bool longer = false;
 #pragma unroll 1
@@ -79,13 +78,11 @@ __device__ inline bool any_further(const tg_row *rows, uint32_t count, uint32_t 
 
 constexpr uint32_t UNCOUNTED = 0xffffffffu;
 
-/* How many pieces find_piece() finds, so that a block which has had its last one need not look for another. Of more rows than WARP it is
- * UNCOUNTED: that would take too long. By every warp for itself. */
+/* How many pieces find_piece() finds, so that a block which has had its last one need not search for another. With more rows than WARP it
+ * is UNCOUNTED, since counting would take too long. Every warp counts for itself. */
 __device__ inline uint32_t pieces_to_find(const tg_row *rows, uint32_t count, uint32_t groups, uint32_t chunk_keys, uint32_t splits) {
   if (count > WARP) return UNCOUNTED;
   const uint32_t lane = threadIdx.x % WARP;
   const uint32_t position = lane < count ? __ldcg(&rows[lane].position) : 0;
   return __reduce_add_sync(0xffffffffu, Chunks::of(position, chunk_keys, splits).count - 1) * groups;
 }
-
-#endif

@@ -1,43 +1,47 @@
 /* decode.cu: attention (see attention/attention.cuh) of decode steps.
  *
- * tg_attention_decode_* takes q, k and v as the projection leaves them, which it norms and rotates itself (attention/rope.cuh) before
- * they meet: a decode row is the only one of its sequence in the step, so the one key that is not in the pages yet is its
- * own. Its k and v go there too.
+ * tg_attention_decode_* norms and rotates q and k itself (attention/rope.cuh): a decode row is the only one of its sequence in the step,
+ * so the one key that is not in the pages yet is its own. Its k and v are stored there too.
  *
  * The keys before it are cut into chunks of about the same size: of up to `chunk_keys`, or more where that would make more than
- * `splits`. A block has one chunk of one row at a time, for up to HEADS query heads of one kv head, which share what is read. Its warps
- * take tiles of the chunk in turn; each keeps its own running maximum and sum. They meet in the order of the warps, chunks in the order of
- * their positions, in the block that is done last. So a row's bits follow from its position and the bucket alone. A row of
- * one chunk leaves no partial results.
+ * `splits`. A block has one chunk of one row at a time, for up to HEADS query heads of one kv head.
  *
- * Positions, pages, and keys and values of before are known before the wait: no kernel of a step starts before those of the
- * step before have ended (common/pdl.cuh). So a warp's first tile is asked for before it, past the first-level cache.
+ *   warp             does                                              waits on                            signals
+ *   each             loads its tiles of the chunk, in turn with the    grid dependency, behind the loads   __syncthreads
+ *                    others; keeps its own running maximum and sum     of its first tile
+ *   all of the block norm and rotate; merge the warps in their order   __syncthreads                       `done` of the row
+ *   of the last      merge the row's chunks in the order of their      `done` of all chunks                none
+ *   block            positions
+ *
+ * So a row's bits follow from its position and the bucket alone. A row of one chunk needs no partial results.
+ *
+ * Positions, pages, and keys and values from before the step are known before the wait: no kernel of a step starts before those of the
+ * step before have ended (common/pdl.cuh). So a warp's first tile is loaded before it, past the first-level cache.
  *
  * Operands of 16 bits go through mma.sync, a weight as the sum of two of them, so that weights keep 16 bits (f16: 22) of
  * mantissa. f32 is multiplied as it is.
  *
  * Bound: memory, 2 D sizeof(T) bytes a key and kv head.
- * Measured on an H200 in bf16, 8 kv heads of D = 64, in the model, rows x keys (floor; how: profiles/README.md): 6.9 us (0.2) at 1 x
- * 450, 56 (45) at 1 x 100,000, 9.3 (2.9) at 32 x 200, 11.2 (5.7) at 128 x 100, 13.8 (4.6) at 256 x 40. On an
- * H100 194 (171) at 29 x 9,000.
+ * Measured on an H200 in bf16, 8 kv heads of D = 64, in the model, rows x keys (floor; how: profiles/README.md): 6.9 us (0.2) at 1 x 450,
+ * 56 (45) at 1 x 100,000, 9.3 (2.9) at 32 x 200, 11.2 (5.7) at 128 x 100, 13.8 (4.6) at 256 x 40. On an H100 194 (171) at 29 x 9,000.
  *
- * Launch: block = 32 WARPS (tg_attention_decode_wN_*): as many as leave room on an H200 for all first chunks at once (16-bit types,
- * D = 64), or 1.
- * grid = rows of the bucket * groups for first chunks, with groups = kv_heads * (heads / kv_heads / HEADS, rounded up), and
- * as many more as there may be further chunks, or fewer. All blocks then take further chunks in turn, also those that had a first one
- * where `firsts_go_on`: they do where all have room at once, as the GPU would else have nothing beside the few that are more.
- * `splits` is at most MOST_SPLITS.
+ * Launch: block = 32 WARPS (tg_attention_decode_wN_*): as many as leave room on an H200 for all first chunks at once (16-bit types, D =
+ * 64), or 1. grid = rows of the bucket * groups for first chunks, with groups = kv_heads * (heads / kv_heads / HEADS, rounded up), and as
+ * many more as there may be further chunks, or fewer. All blocks then take further chunks in turn, also those that had a first one where
+ * `firsts_go_on`: they do where all have room at once, as the GPU would else have nothing beside the few that are more. `splits` is at
+ * most MOST_SPLITS.
  */
 #include "attention/attention.cuh"
 #include "attention/chunks.cuh"
-#include "attention/share.cuh"
+#include "attention/warp_keys.cuh"
 #include "attention/rope.cuh"
+#include "common/launch.cuh"
 
 constexpr uint32_t MOST_SPLITS = TG_DECODE_SPLITS;
-constexpr uint32_t JOIN_AT_ONCE = 16; /* chunks whose sums are asked for before the first is added */
+constexpr uint32_t JOIN_AT_ONCE = 16; /* chunks whose sums are loaded before the first is added */
 constexpr float LOG2_E = 1.44269504088896f;
 
-/* Says which page a position is in, of positions below 2^24, without a division each. */
+/* The page of a position below 2^24, without a division each. */
 struct PageSize {
   uint32_t tokens;      /* at most 256 */
   uint32_t reciprocal;  /* 2^32 / tokens, rounded up; of one token a page, 0 */
@@ -47,7 +51,7 @@ struct PageSize {
   __device__ inline uint32_t of(uint32_t position) const { return tokens == 1 ? position : __umulhi(position, reciprocal); }
 };
 
-/* The query heads of a group: `here` of one kv head. */
+/* The query heads of a block: `here` heads of one kv head. */
 template <int HEADS>
 struct Group {
   uint32_t kv_head, first_of_kv_head, first_head, here;
@@ -65,18 +69,18 @@ struct Group {
 
 template <typename T, int D, int WARPS>
 struct alignas(16) DecodeBlock {
-  static constexpr int HEADS = Share<T, D>::HEADS, OWN = WARPS, THREADS = WARPS * WARP;
+  static constexpr int HEADS = WarpKeys<T, D>::HEADS, OWN = WARPS, THREADS = WARPS * WARP;
   T q[HEADS][D];
   T new_k[D], new_v[D];  /* what the pages do not have yet */
   float q_weight[D], k_weight[D];
-  /* of each warp, and of the row's own key */
+  /* of each warp, and last of the row's own key */
   float maximum[WARPS + 1][HEADS], total[WARPS + 1][HEADS];
   float partial[WARPS][HEADS][D];
   Piece piece;
   bool last;
 };
 
-/* What chunks leave, and which of them are done. */
+/* Partial results of chunks, and how many of these are done. */
 struct Partials {
   float *values;  /* [rows, splits, heads, D + 2]: D sums, their maximum and total */
   uint32_t *done; /* [rows, groups], 0 before and after */
@@ -87,7 +91,7 @@ struct Partials {
   }
 };
 
-/* out[here D] of a row whose chunks are all done: a warp has an element a lane, and of its head a chunk a lane. */
+/* Computes out[here D] of a row whose chunks are all done: a warp has an element a lane, and of its head a chunk a lane. */
 template <typename T, int D, int WARPS>
 __device__ inline void join_chunks(const DecodeBlock<T, D, WARPS> &block, T *out, const Partials &partials, uint32_t heads,
                                    uint32_t first_head, uint32_t here) {
@@ -99,15 +103,15 @@ __device__ inline void join_chunks(const DecodeBlock<T, D, WARPS> &block, T *out
     const float2 none = make_float2(-INFINITY, 0.0f);
     const float2 own = lane < count ? __ldcg(reinterpret_cast<const float2 *>(of_head + lane * stride + D)) : none;
     float values[JOIN_AT_ONCE], above = 0.0f;
-    auto ask = [&](uint32_t first) {
+    auto load = [&](uint32_t first) {
 #pragma unroll
       for (uint32_t c = 0; c < JOIN_AT_ONCE; c++) values[c] = first + c < count ? __ldcg(element + (first + c) * stride) : 0.0f;
     };
-    ask(0);
+    load(0);
     const float part = exp2f(own.x - highest_over_lanes(own.x));  /* 0 where there is no chunk */
     const float below = sum_over_lanes(part * own.y);
 #pragma unroll 1
-    for (uint32_t first = 0;; ask(first)) {
+    for (uint32_t first = 0;; load(first)) {
 #pragma unroll
       for (uint32_t c = 0; c < JOIN_AT_ONCE; c++) above = fmaf(__shfl_sync(0xffffffffu, part, first + c), values[c], above);
       first += JOIN_AT_ONCE;
@@ -117,10 +121,10 @@ __device__ inline void join_chunks(const DecodeBlock<T, D, WARPS> &block, T *out
   }
 }
 
-/* All of the block, once its warps' results are there: out[R, heads D] of the row, or this chunk's part of it and, of the last
- * one, then the row. */
+/* All of the block, once its warps' results are there, computes out[R, heads D] of the row, or this chunk's part of it. The last block of
+ * the row then merges the parts. */
 template <typename T, int D, int WARPS>
-__device__ inline void finish(DecodeBlock<T, D, WARPS> &block, T *out, const Partials &partials, uint32_t heads,
+__device__ inline void merge_warps(DecodeBlock<T, D, WARPS> &block, T *out, const Partials &partials, uint32_t heads,
                               uint32_t kv_heads, bool first) {
   constexpr int OWN = block.OWN;
   const Piece piece = block.piece;
@@ -163,8 +167,8 @@ __device__ inline void finish(DecodeBlock<T, D, WARPS> &block, T *out, const Par
   if (block.last) join_chunks(block, of_row, partials, heads, group.first_head, group.here);
 }
 
-/* The row's q of these heads, and in a first chunk its k and v, to shared memory. k and v also to the pages, where `to_k` and
- * `to_v` say. */
+/* Stores the row's q of these heads, and in a first chunk its k and v, in shared memory, and k and v also in the pages, at `to_k` and
+ * `to_v`. */
 template <typename T, int D, int WARPS>
 __device__ inline void norm_and_rotate(DecodeBlock<T, D, WARPS> &block, const HeadRotation<D> &rotation, const T *q, const T *k,
                                        const T *v, T *to_k, T *to_v, uint32_t here, bool first, float eps) {
@@ -213,7 +217,7 @@ __device__ inline void score_own(DecodeBlock<T, D, WARPS> &block, uint32_t here,
 template <typename T, int D, int WARPS>
 __device__ inline void attend_decode(const tg_attention_decode_args &a, uint32_t heads, uint32_t kv_heads, uint32_t bucket,
                                      uint32_t chunk_keys, uint32_t splits) {
-  constexpr int HEADS = Share<T, D>::HEADS, KEYS = Share<T, D>::KEYS;
+  constexpr int HEADS = WarpKeys<T, D>::HEADS, KEYS = WarpKeys<T, D>::KEYS;
   constexpr uint32_t STEP = WARPS * KEYS;
   __shared__ DecodeBlock<T, D, WARPS> block;
   let_next_kernel_start();
@@ -230,7 +234,7 @@ __device__ inline void attend_decode(const tg_attention_decode_args &a, uint32_t
   const uint32_t stride = a.firsts_go_on ? gridDim.x : gridDim.x - firsts;
   uint32_t to_find = 0;
   bool waited = false;
-  /* Norm weights are asked for first: loads to registers would stand behind those that wait for rows and pages. */
+  /* Norm weights come first: loads to registers would stand behind those that wait for rows and pages. */
   constexpr uint32_t FOURS = D / 4;
 #pragma unroll 1
   for (uint32_t i = threadIdx.x; i < 2 * FOURS; i += block.THREADS) {
@@ -243,7 +247,7 @@ __device__ inline void attend_decode(const tg_attention_decode_args &a, uint32_t
     const bool first = index < firsts;
     const uint32_t rows = __ldcg(&step->rows);
     const tg_row *row_table = table<tg_row>(state, __ldcg(&step->row_table));
-    /* asked for with those, not once the row is known */
+    /* loaded with those, not once the row is known */
     const PageSize page(state->config.page_tokens);
     const uint32_t *page_table = table<uint32_t>(state, __ldcg(&state->page_table));
     const uint32_t max_pages = __ldcg(&state->max_pages);
@@ -266,8 +270,7 @@ __device__ inline void attend_decode(const tg_attention_decode_args &a, uint32_t
     if (threadIdx.x == 0) block.piece = piece;
     const uint32_t end = of_warp(min((piece.chunk + 1) * chunks.size, chunks.keys));
     const uint32_t *pages = page_table + (size_t)piece.slot * max_pages;
-    const auto page_of = [&](uint32_t key) { return __ldcg(pages + page.of(key)); };  /* not looked at before it is needed */
-    /* among the pool's tokens of a kv head, as they lie */
+    const auto page_of = [&](uint32_t key) { return __ldcg(pages + page.of(key)); };  /* not waited for before it is used */
     const auto token_in = [&](uint32_t of_page, uint32_t key) { return key + (of_page * kv_heads - page.of(key)) * page.tokens; };
     const auto key_of = [&](uint32_t tile) { return min(tile + lane % KEYS, end - 1); };
     const size_t head_at = (size_t)group.kv_head * page.tokens * D;
@@ -275,20 +278,20 @@ __device__ inline void attend_decode(const tg_attention_decode_args &a, uint32_t
     uint32_t tile = of_warp(piece.chunk * chunks.size + warp * KEYS);
     const uint32_t of_page = LOADS_AHEAD && tile < end ? page_of(key_of(tile)) : 0;
     uint32_t of_next_page = LOADS_AHEAD && tile + STEP < end ? page_of(key_of(tile + STEP)) : 0;
-    const bool leaves = first && there && group.first_of_kv_head == 0;  /* one block of a kv head is enough */
-    const uint32_t of_own_page = leaves ? page_of(position) : 0;
+    const bool stores_own = first && there && group.first_of_kv_head == 0;  /* one block of a kv head is enough */
+    const uint32_t of_own_page = stores_own ? page_of(position) : 0;
     const HeadRotation<D> rotation(inverse_frequencies, position);
-    Share<T, D> share;
+    WarpKeys<T, D> keys;
     if (LOADS_AHEAD && tile < end) {
       const uint32_t token = token_in(of_page, key_of(tile));
-      share.load_keys(k_pages + head_at, token);
-      share.load_values(v_pages + head_at, token);
+      keys.load_keys(k_pages + head_at, token);
+      keys.load_values(v_pages + head_at, token);
     }
 #pragma unroll 1
     for (uint32_t i = group.here * FOURS + threadIdx.x; i < HEADS * FOURS; i += block.THREADS)
       store4(block.q[0] + 4 * i, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
     if (!waited) {
-      /* A step of short rows runs as few instructions as can be: each is fetched anew. */
+      /* A step of short rows runs as few instructions as it can: each is fetched anew. */
       if (!first || (a.firsts_go_on && splits > 1 && any_further(row_table, rows, chunk_keys)))
         to_find = pieces_to_find(row_table, rows, groups, chunk_keys, splits);
       copy_wait<0>();
@@ -302,42 +305,42 @@ __device__ inline void attend_decode(const tg_attention_decode_args &a, uint32_t
     }
 
     const T *of_row = qkv + (size_t)piece.row * (heads + 2 * kv_heads) * D, *new_k = of_row + (size_t)(heads + group.kv_head) * D;
-    const size_t at = leaves ? (size_t)token_in(of_own_page, position) * D + head_at : 0;
+    const size_t at = stores_own ? (size_t)token_in(of_own_page, position) * D + head_at : 0;
     const T *new_v = new_k + (size_t)kv_heads * D;
-    norm_and_rotate(block, rotation, of_row + (size_t)group.first_head * D, new_k, new_v, leaves ? k_pages + at : nullptr,
+    norm_and_rotate(block, rotation, of_row + (size_t)group.first_head * D, new_k, new_v, stores_own ? k_pages + at : nullptr,
                     v_pages + at, group.here, first, eps);
     __syncthreads();
     const float log2_scale = scale * LOG2_E;
     if (first) score_own(block, group.here, log2_scale);
-    share.begin(block.q[0]);
+    keys.begin(block.q[0]);
 #pragma unroll 1
     for (; tile < end; tile += STEP) {
       const bool more = LOADS_AHEAD && tile + STEP < end;
       uint32_t token = 0;
       if (!LOADS_AHEAD) {
         token = token_in(page_of(key_of(tile)), key_of(tile));
-        share.load_keys(k_pages + head_at, token);
+        keys.load_keys(k_pages + head_at, token);
       }
-      auto scores = share.score();
-      if (!LOADS_AHEAD) share.load_values(v_pages + head_at, token);
+      auto scores = keys.score();
+      if (!LOADS_AHEAD) keys.load_values(v_pages + head_at, token);
       if (more) {
         token = token_in(of_next_page, key_of(tile + STEP));
-        share.load_keys(k_pages + head_at, token);
+        keys.load_keys(k_pages + head_at, token);
       }
-      share.weigh(scores, log2_scale, end - tile);
+      keys.weigh(scores, log2_scale, end - tile);
       if (!more) continue;
-      share.load_values(v_pages + head_at, token);
+      keys.load_values(v_pages + head_at, token);
       of_next_page = page_of(key_of(tile + 2 * STEP));
     }
-    share.end(block.maximum[warp], block.total[warp], block.partial[warp][0]);
+    keys.end(block.maximum[warp], block.total[warp], block.partial[warp][0]);
     __syncthreads();
-    finish(block, out, partials, heads, kv_heads, first);
+    merge_warps(block, out, partials, heads, kv_heads, first);
     if (index + stride - firsts >= to_find) return;
     __syncthreads();  /* the block's arrays are free again */
   }
 }
 
-/* Blocks an SM is to have room for. */
+/* Blocks that an SM has room for. */
 template <typename T, int D>
 constexpr int decode_blocks(int warps) {
   return (LOADS_AHEAD && sizeof(T) == 2 && D == 64 ? 16 : 8) / warps;
@@ -354,10 +357,4 @@ constexpr int decode_blocks(int warps) {
   DECODE_KERNEL(tg_attention_decode_w2_##SUFFIX##_d##D, T, D, 2) \
   DECODE_KERNEL(tg_attention_decode_w4_##SUFFIX##_d##D, T, D, 4) \
   DECODE_KERNEL(tg_attention_decode_w8_##SUFFIX##_d##D, T, D, 8)
-
-ATTENTION_DECODE(bf16, __nv_bfloat16, 64)
-ATTENTION_DECODE(bf16, __nv_bfloat16, 128)
-ATTENTION_DECODE(f16, __half, 64)
-ATTENTION_DECODE(f16, __half, 128)
-ATTENTION_DECODE(f32, float, 64)
-ATTENTION_DECODE(f32, float, 128)
+FOR_HEADS(ATTENTION_DECODE)

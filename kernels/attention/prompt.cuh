@@ -1,16 +1,21 @@
 /* prompt.cuh: attention (see attention/attention.cuh) of chunks, near the speed of the tensor cores: mixed and score steps in bf16
  * and f16, in the manner of FlashAttention-3 (Shah et al., 2024).
  *
- * A block an SM stays and takes units: a query tile (attention/tiles.cu lists them) of one kv head. All pairs of a row and a query
- * head of the group are rows of its matrices, 64 of each of two warpgroups; so keys and values are read once for the whole group.
- * A third warpgroup's first thread brings queries, and KEYS keys and values at a time from their pages through a ring in shared
- * memory, across units without a pause.
+ * Each SM has one persistent block. Its work tiles are a query tile (attention/tiles.cu lists them) of one kv head. All pairs of a row and
+ * a query head of the group are rows of its matrices, 64 of each of two warpgroups; so keys and values are read once for the whole group.
  *
- * While a warpgroup works out the weights of some keys, the tensor cores add up the values of the keys before them, and do the other
- * warpgroup's products: the two take turns in asking for these, so that not both wait for them at once. The softmax is online, in f32, in powers of two. Keys go up from position 0, KEYS at a time whatever the tile; keys
- * past a row's position weigh exactly 0. So a row's bits follow from its position alone.
+ *   warpgroup                 does                                             waits on                       signals
+ *   0, 1: consumers           scores, softmax and values of 64 pairs each      q_full, full; the other's      q_empty, empty; the other's
+ *                                                                              turn barrier                   turn barrier
+ *   2: producer, one thread   copies queries, and KEYS keys and values at a    q_empty, empty                 q_full, full, by expect_tx
+ *                             time, across work tiles without a pause
  *
- * Long units first, back and forth over the blocks, so that all end at about the same time.
+ * While a warpgroup computes the weights of some keys, the tensor cores add up the values of the keys before them, and do the other
+ * warpgroup's products: the two issue these by turns, so that not both wait for them at once. The softmax is online, in f32, in powers of
+ * two. Keys go up from position 0, KEYS at a time whatever the tile; keys past a row's position weigh exactly 0. So a row's bits follow
+ * from its position alone.
+ *
+ * Long work tiles come first, back and forth over the blocks, so that all end at about the same time.
  *
  * Bound: the tensor cores, 4 D FLOP for each pair (row, head) and key, and with D = 64 as much time for exponentials: 16 a cycle.
  *
@@ -19,14 +24,13 @@
  *
  * The group divides 64, and pages of tokens and KEYS have a common divisor that is a multiple of 8. Needs sm_90a.
  */
-#ifndef TAILGRAPH_PROMPT_CUH
-#define TAILGRAPH_PROMPT_CUH
+#pragma once
 
 #include "attention/attention.cuh"
 #include "common/launch.cuh"
 #include "common/wgmma.cuh"
 
-constexpr uint32_t PROMPT_GROUPS = 2;  /* warpgroups that multiply */
+constexpr uint32_t PROMPT_GROUPS = 2;  /* consumer warpgroups */
 constexpr uint32_t PROMPT_PAIRS = TG_PROMPT_PAIRS;
 constexpr uint32_t PROMPT_THREADS = (PROMPT_GROUPS + 1) * GMMA_GROUP;
 static_assert(PROMPT_PAIRS == PROMPT_GROUPS * GMMA_M && PROMPT_THREADS == TG_PROMPT_THREADS, "as the launcher has it");
@@ -69,23 +73,23 @@ __device__ inline float power_of_two(float v) {
   return power;
 }
 
-/* The units of a block: the i-th of them, longest first, back and forth over the blocks. */
-struct PromptUnits {
+/* The work tiles of a block: the i-th of them, longest first, back and forth over the blocks. */
+struct PromptScheduler {
   uint32_t count, all;
-  __device__ inline PromptUnits(const tg_attention_prompt_args &a) : count(*a.tile_count), all(count * a.kv_heads) {}
+  __device__ inline PromptScheduler(const tg_attention_prompt_args &a) : count(*a.tile_count), all(count * a.kv_heads) {}
   __device__ inline bool at(uint32_t i, const tg_attention_prompt_args &a, QueryTile &tile, uint32_t &kv_head) const {
-    const uint32_t unit = i * gridDim.x + (i % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
-    if (unit >= all) return false;
-    kv_head = unit % a.kv_heads;
-    tile = a.tiles[count - 1 - unit / a.kv_heads];
+    const uint32_t work = i * gridDim.x + (i % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+    if (work >= all) return false;
+    kv_head = work % a.kv_heads;
+    tile = a.tiles[count - 1 - work / a.kv_heads];
     return true;
   }
-  /* Whether there may be units of this block from the i-th on. */
+  /* Whether there may be work tiles of this block from the i-th on. */
   __device__ inline bool more(uint32_t i) const { return i * gridDim.x < all; }
 };
 
 template <class Tile>
-struct PromptRing {
+struct PromptPipeline {
   char *q, *stages;
   uint64_t *q_full, *q_empty, *full, *empty;
   uint32_t at = 0, parity = 0;
@@ -97,56 +101,56 @@ struct PromptRing {
   __device__ inline char *v() const { return k() + Tile::K_BYTES; }
 };
 
-/* One lane. */
+/* The producer, one thread. */
 template <class Tile>
-__device__ inline void prompt_copy(PromptRing<Tile> ring, const TensorMap *q_map, const TensorMap *k_map, const TensorMap *v_map,
+__device__ inline void prompt_produce(PromptPipeline<Tile> pipeline, const TensorMap *q_map, const TensorMap *k_map, const TensorMap *v_map,
                                    const tg_attention_prompt_args &a) {
-  const PromptUnits units(a);
+  const PromptScheduler scheduler(a);
   const uint64_t policy = cache_policy(false);
   const uint32_t group = a.heads / a.kv_heads, boxes = Tile::KEYS / a.box_keys;
   uint32_t q_parity = 1;
   QueryTile tile;
   uint32_t kv_head;
 #pragma unroll 1
-  for (uint32_t i = 0; units.more(i); i++) {
-    if (!units.at(i, a, tile, kv_head)) continue;
-    barrier_wait(ring.q_empty, q_parity);
+  for (uint32_t i = 0; scheduler.more(i); i++) {
+    if (!scheduler.at(i, a, tile, kv_head)) continue;
+    barrier_wait(pipeline.q_empty, q_parity);
     q_parity ^= 1;
-    barrier_arrive_expecting(ring.q_full, Tile::Q_BYTES);
+    barrier_arrive_expecting(pipeline.q_full, Tile::Q_BYTES);
 #pragma unroll
     for (uint32_t part = 0; part < Tile::PARTS; part++) {
       const uint32_t at[5] = {part * GMMA_K, kv_head * group, tile.first_row, 0, 0};
-      tensor_copy(ring.q + part * Tile::Q_PART, q_map, at, ring.q_full, policy);
+      tensor_copy(pipeline.q + part * Tile::Q_PART, q_map, at, pipeline.q_full, policy);
     }
     const Pages pages(a.state, tile.slot, a.kv_heads, kv_head);
     const uint32_t keys = tile.first_position + tile.rows;
 #pragma unroll 1
-    for (uint32_t first = 0; first < keys; first += Tile::KEYS, ring.next()) {
+    for (uint32_t first = 0; first < keys; first += Tile::KEYS, pipeline.next()) {
       const uint32_t here = min(boxes, (keys - first + a.box_keys - 1) / a.box_keys);
-      barrier_wait(ring.empty + ring.at, ring.parity ^ 1);
-      barrier_arrive_expecting(ring.full + ring.at, 2 * Tile::PARTS * here * a.box_keys * GMMA_ROW_BYTES);
+      barrier_wait(pipeline.empty + pipeline.at, pipeline.parity ^ 1);
+      barrier_arrive_expecting(pipeline.full + pipeline.at, 2 * Tile::PARTS * here * a.box_keys * GMMA_ROW_BYTES);
 #pragma unroll 1
       for (uint32_t box = 0; box < here; box++) {
         const uint32_t row = pages.at(first + box * a.box_keys), offset = box * a.box_keys * GMMA_ROW_BYTES;
 #pragma unroll
         for (uint32_t part = 0; part < Tile::PARTS; part++) {
-          tensor_copy(ring.k() + part * Tile::K_PART + offset, k_map, part * GMMA_K, row, ring.full + ring.at, policy);
-          tensor_copy(ring.v() + part * Tile::K_PART + offset, v_map, part * GMMA_K, row, ring.full + ring.at, policy);
+          tensor_copy(pipeline.k() + part * Tile::K_PART + offset, k_map, part * GMMA_K, row, pipeline.full + pipeline.at, policy);
+          tensor_copy(pipeline.v() + part * Tile::K_PART + offset, v_map, part * GMMA_K, row, pipeline.full + pipeline.at, policy);
         }
       }
     }
   }
 }
 
-/* What a warpgroup has of a unit: out, and of each of this thread's two rows the highest score so far, in powers of two, and the
- * sum of this thread's weights. */
+/* A warpgroup's accumulators of a work tile: out, and for each of this thread's two rows the highest score so far, in powers of two, and
+ * the sum of this thread's weights. */
 template <class Tile>
 struct PromptSums {
   typename Tile::Out out;
   float highest[2] = {-INFINITY, -INFINITY}, sum[2] = {};
 
-  /* Scores of keys from `first` on become weights relative to the highest so far; by what the sums before shrink. MASKED: some may
-   * lie past the rows' positions. */
+  /* Turns scores of keys from `first` on into weights relative to the highest so far, and sets the factor by which the sums before shrink.
+   * MASKED: some keys may lie past the rows' positions. */
   template <bool MASKED>
   __device__ inline void weigh(typename Tile::Scores &s, float (&shrink)[2], float scale, uint32_t first, const uint32_t (&position)[2]) {
     float top[2] = {-INFINITY, -INFINITY};
@@ -189,7 +193,7 @@ __device__ inline void prompt_pack(typename Tile::Weights &weights, const typena
     for (uint32_t j = 0; j < 4; j++) weights[i][j] = pack2<typename Tile::T>(s[8 * i + 2 * j], s[8 * i + 2 * j + 1]);
 }
 
-/* Asks for scores of the ring's stage. */
+/* Issues the scores of a stage. */
 template <class Tile>
 __device__ inline void prompt_scores(typename Tile::Scores &s, uint32_t q, uint32_t k) {
 #pragma unroll
@@ -201,7 +205,7 @@ __device__ inline void prompt_scores(typename Tile::Scores &s, uint32_t q, uint3
   gmma_commit();
 }
 
-/* Asks for out += weights of the values of the ring's stage. */
+/* Issues out += weights times the values of a stage. */
 template <class Tile>
 __device__ inline void prompt_values(typename Tile::Out &out, const typename Tile::Weights &weights, uint32_t v, bool add) {
 #pragma unroll
@@ -213,58 +217,81 @@ __device__ inline void prompt_values(typename Tile::Out &out, const typename Til
   gmma_commit();
 }
 
-/* A warpgroup's turn to ask for products, and that of the other one: two barriers, of which each is one's. */
-__device__ inline void prompt_my_turn(uint32_t warpgroup) {
+/* A warpgroup waits for its turn to issue products, and signals the other's: a named barrier each. */
+__device__ inline void prompt_wait_turn(uint32_t warpgroup) {
   asm volatile("bar.sync %0, %1;" ::"r"(2 + warpgroup), "n"(PROMPT_GROUPS * GMMA_GROUP) : "memory");
 }
-__device__ inline void prompt_your_turn(uint32_t warpgroup) {
+__device__ inline void prompt_signal_turn(uint32_t warpgroup) {
   asm volatile("bar.arrive %0, %1;" ::"r"(3 - warpgroup), "n"(PROMPT_GROUPS * GMMA_GROUP) : "memory");
 }
 
-/* Of both warpgroups that multiply. */
-__device__ inline void prompt_meet() { threads_meet<PROMPT_GROUPS * GMMA_GROUP, 1>(); }
+/* Both consumer warpgroups wait for each other. */
+__device__ inline void prompt_consumers_meet() { threads_meet<PROMPT_GROUPS * GMMA_GROUP, 1>(); }
+
+/* The epilogue of a work tile: a thread's two rows of out over the sums of their weights; `pair` is the first of these. */
+template <class Tile>
+__device__ inline void prompt_store(const PromptSums<Tile> &sums, const QueryTile &tile, uint32_t kv_head, uint32_t pair, uint32_t group,
+                                    uint32_t lane, const tg_attention_prompt_args &a) {
+  using T = typename Tile::T;
+#pragma unroll
+  for (uint32_t half = 0; half < 2; half++) {
+    float sum = sums.sum[half];
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    const uint32_t at = pair + 8 * half;
+    if (at >= tile.rows * group) continue;
+    const size_t head = (size_t)(tile.first_row + at / group) * a.heads + kv_head * group + at % group;
+    uint32_t *to = reinterpret_cast<uint32_t *>(static_cast<T *>(a.out) + head * Tile::D);
+    const float factor = inverse(sum);
+#pragma unroll
+    for (uint32_t part = 0; part < Tile::PARTS; part++)
+#pragma unroll
+      for (uint32_t i = 0; i < GMMA_K / 8; i++)
+        to[part * (GMMA_K / 2) + i * 4 + lane % 4] =
+            pack2<T>(sums.out[part][4 * i + 2 * half] * factor, sums.out[part][4 * i + 2 * half + 1] * factor);
+  }
+}
 
 template <class Tile>
-__device__ inline void prompt_multiply(PromptRing<Tile> ring, const tg_attention_prompt_args &a) {
-  using T = typename Tile::T;
+__device__ inline void prompt_consume(PromptPipeline<Tile> pipeline, const tg_attention_prompt_args &a) {
   const uint32_t group = a.heads / a.kv_heads, warpgroup = of_warp(threadIdx.x / GMMA_GROUP);
   const uint32_t thread = threadIdx.x % GMMA_GROUP, lane = thread % WARP;
   const uint32_t pair = warpgroup * GMMA_M + thread / WARP * 16 + lane / 4;  /* and the one 8 further */
-  const PromptUnits units(a);
+  const PromptScheduler scheduler(a);
   const float scale = a.scale * 1.44269504088896f;  /* log2 e */
-  const uint32_t q = gmma_operand(shared_address(ring.q)) + warpgroup * gmma_apart(GMMA_M * GMMA_ROW_BYTES);
-  const uint32_t k = gmma_operand(shared_address(ring.stages)), v = k + gmma_apart(Tile::K_BYTES);
+  const uint32_t q = gmma_operand(shared_address(pipeline.q)) + warpgroup * gmma_apart(GMMA_M * GMMA_ROW_BYTES);
+  const uint32_t k = gmma_operand(shared_address(pipeline.stages)), v = k + gmma_apart(Tile::K_BYTES);
   uint32_t q_parity = 0;
   QueryTile tile;
   uint32_t kv_head;
-  if (warpgroup == 1) prompt_your_turn(warpgroup);
+  if (warpgroup == 1) prompt_signal_turn(warpgroup);
 #pragma unroll 1
-  for (uint32_t unit = 0; units.more(unit); unit++) {
-    if (!units.at(unit, a, tile, kv_head)) continue;
+  for (uint32_t i = 0; scheduler.more(i); i++) {
+    if (!scheduler.at(i, a, tile, kv_head)) continue;
     const uint32_t keys = tile.first_position + tile.rows, blocks = (keys + Tile::KEYS - 1) / Tile::KEYS;
     const uint32_t position[2] = {tile.first_position + pair / group, tile.first_position + (pair + 8) / group};
-    /* Blocks of which each row of this warpgroup has all keys. */
+    /* Blocks of keys that each row of this warpgroup has whole. */
     const uint32_t whole = (tile.first_position + warpgroup * GMMA_M / group + 1) / Tile::KEYS;
     PromptSums<Tile> sums;
     typename Tile::Scores s;
     typename Tile::Weights weights;
     float shrink[2];
-    barrier_wait(ring.q_full, q_parity);
+    barrier_wait(pipeline.q_full, q_parity);
     q_parity ^= 1;
 
-    /* The stage is there. In the last, what lies behind the last key belongs to no sequence, and may be no number: weights
-     * of 0 want values of 0. */
+    /* Waits for a stage. What lies behind the last key in the last one belongs to no sequence, and may be no number: weights of 0 need
+     * values of 0. */
     auto arrived = [&](uint32_t block) {
-      barrier_wait(ring.full + ring.at, ring.parity);
+      barrier_wait(pipeline.full + pipeline.at, pipeline.parity);
       const uint32_t first = block * Tile::KEYS;
       if (first + Tile::KEYS <= keys) return;
       const uint32_t from = (keys - first) * GMMA_ROW_BYTES;
 #pragma unroll
       for (uint32_t part = 0; part < Tile::PARTS; part++)
         for (uint32_t at = from + threadIdx.x * 16; at < Tile::K_PART; at += PROMPT_GROUPS * GMMA_GROUP * 16)
-          *reinterpret_cast<uint4 *>(ring.v() + part * Tile::K_PART + at) = make_uint4(0, 0, 0, 0);
+          *reinterpret_cast<uint4 *>(pipeline.v() + part * Tile::K_PART + at) = make_uint4(0, 0, 0, 0);
       operands_written();
-      prompt_meet();
+      prompt_consumers_meet();
     };
     auto weigh = [&](uint32_t block) {
       if (block < whole) {
@@ -274,92 +301,75 @@ __device__ inline void prompt_multiply(PromptRing<Tile> ring, const tg_attention
       }
     };
     arrived(0);
-    prompt_my_turn(warpgroup);
+    prompt_wait_turn(warpgroup);
     gmma_fence();
-    prompt_scores<Tile>(s, q, k + ring.at * gmma_apart(Tile::STAGE_BYTES));
-    prompt_your_turn(warpgroup);
+    prompt_scores<Tile>(s, q, k + pipeline.at * gmma_apart(Tile::STAGE_BYTES));
+    prompt_signal_turn(warpgroup);
     gmma_wait<0>();
     gmma_settle(s);
     weigh(0);
     prompt_pack<Tile>(weights, s);
-    uint32_t before = ring.at;
-    ring.next();
+    uint32_t before = pipeline.at;
+    pipeline.next();
 #pragma unroll 1
     for (uint32_t block = 1; block < blocks; block++) {
       arrived(block);
-      prompt_my_turn(warpgroup);
+      prompt_wait_turn(warpgroup);
       gmma_fence();
-      prompt_scores<Tile>(s, q, k + ring.at * gmma_apart(Tile::STAGE_BYTES));
+      prompt_scores<Tile>(s, q, k + pipeline.at * gmma_apart(Tile::STAGE_BYTES));
       prompt_values<Tile>(sums.out, weights, v + before * gmma_apart(Tile::STAGE_BYTES), block > 1);
-      prompt_your_turn(warpgroup);
+      prompt_signal_turn(warpgroup);
       gmma_wait<1>();
       gmma_settle(s);
       weigh(block);
       gmma_wait<0>();
 #pragma unroll
       for (uint32_t part = 0; part < Tile::PARTS; part++) gmma_settle(sums.out[part]);
-      if (thread == 0) barrier_arrive(ring.empty + before);
+      if (thread == 0) barrier_arrive(pipeline.empty + before);
       sums.shrink_out(shrink);
       prompt_pack<Tile>(weights, s);
-      before = ring.at;
-      ring.next();
+      before = pipeline.at;
+      pipeline.next();
     }
-    if (thread == 0) barrier_arrive(ring.q_empty);
+    if (thread == 0) barrier_arrive(pipeline.q_empty);
     gmma_fence();
     prompt_values<Tile>(sums.out, weights, v + before * gmma_apart(Tile::STAGE_BYTES), blocks > 1);
     gmma_wait<0>();
 #pragma unroll
     for (uint32_t part = 0; part < Tile::PARTS; part++) gmma_settle(sums.out[part]);
-    if (thread == 0) barrier_arrive(ring.empty + before);
-
-#pragma unroll
-    for (uint32_t half = 0; half < 2; half++) {
-      float sum = sums.sum[half];
-      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-      const uint32_t at = pair + 8 * half;
-      if (at >= tile.rows * group) continue;
-      const size_t head = (size_t)(tile.first_row + at / group) * a.heads + kv_head * group + at % group;
-      uint32_t *to = reinterpret_cast<uint32_t *>(static_cast<T *>(a.out) + head * Tile::D);
-      const float share = inverse(sum);
-#pragma unroll
-      for (uint32_t part = 0; part < Tile::PARTS; part++)
-#pragma unroll
-        for (uint32_t i = 0; i < GMMA_K / 8; i++)
-          to[part * (GMMA_K / 2) + i * 4 + lane % 4] =
-              pack2<T>(sums.out[part][4 * i + 2 * half] * share, sums.out[part][4 * i + 2 * half + 1] * share);
-    }
+    if (thread == 0) barrier_arrive(pipeline.empty + before);
+    prompt_store(sums, tile, kv_head, pair, group, lane, a);
   }
-  if (warpgroup == 0) prompt_my_turn(warpgroup);  /* that which the other has given last */
+  if (warpgroup == 0) prompt_wait_turn(warpgroup);  /* the other's last signal */
 }
 
 template <class Tile>
 __device__ inline void attend_prompts(const TensorMap *q_map, const TensorMap *k_map, const TensorMap *v_map, const tg_attention_prompt_args &a) {
   extern __shared__ char prompt_shared[];
   __shared__ uint64_t barriers[2 + 2 * Tile::STAGES];
-  PromptRing<Tile> ring;
-  ring.q = prompt_shared + (-shared_address(prompt_shared) & (GMMA_ATOM_BYTES - 1));
-  ring.stages = ring.q + Tile::Q_BYTES;
-  ring.q_full = barriers, ring.q_empty = barriers + 1, ring.full = barriers + 2, ring.empty = ring.full + Tile::STAGES;
+  PromptPipeline<Tile> pipeline;
+  pipeline.q = prompt_shared + (-shared_address(prompt_shared) & (GMMA_ATOM_BYTES - 1));
+  pipeline.stages = pipeline.q + Tile::Q_BYTES;
+  pipeline.q_full = barriers, pipeline.q_empty = barriers + 1, pipeline.full = barriers + 2, pipeline.empty = pipeline.full + Tile::STAGES;
   let_next_kernel_start();
   if (threadIdx.x == 0) {
-    barrier_init(ring.q_full, 1), barrier_init(ring.q_empty, PROMPT_GROUPS);
-    for (uint32_t s = 0; s < Tile::STAGES; s++) barrier_init(ring.full + s, 1), barrier_init(ring.empty + s, PROMPT_GROUPS);
+    barrier_init(pipeline.q_full, 1), barrier_init(pipeline.q_empty, PROMPT_GROUPS);
+    for (uint32_t s = 0; s < Tile::STAGES; s++) barrier_init(pipeline.full + s, 1), barrier_init(pipeline.empty + s, PROMPT_GROUPS);
     barriers_ready();
   }
   __syncthreads();
   wait_for_earlier_kernels();
   if (of_warp(threadIdx.x / GMMA_GROUP) == PROMPT_GROUPS) {
-    if (threadIdx.x % GMMA_GROUP == 0) prompt_copy(ring, q_map, k_map, v_map, a);
+    if (threadIdx.x % GMMA_GROUP == 0) prompt_produce(pipeline, q_map, k_map, v_map, a);
   } else {
-    prompt_multiply(ring, a);
+    prompt_consume(pipeline, a);
   }
 }
 
 /* For the launcher: keys at a time, bytes of shared memory.
  * Maps: q of five dimensions, [R, heads + 2 kv_heads, D] in boxes of rows of a tile by heads of a group by GMMA_K; k and v,
  * [pages kv_heads page_tokens, D], in boxes of box_keys by GMMA_K. Query tiles have PROMPT_PAIRS / group rows at most.
- * Launch: block = PROMPT_THREADS; grid = a block an SM, or a unit where those are fewer. */
+ * Launch: block = PROMPT_THREADS; grid = a block an SM, or a work tile where those are fewer. */
 #define ATTENTION_PROMPT(SUFFIX, ...)                                                                                \
   LAUNCH_CONSTANTS(tg_attention_prompt_##SUFFIX##_tile, 2, __VA_ARGS__::KEYS, __VA_ARGS__::SHARED)                   \
   extern "C" __global__ void __launch_bounds__(PROMPT_THREADS, 1) tg_attention_prompt_##SUFFIX(                      \
@@ -367,5 +377,3 @@ __device__ inline void attend_prompts(const TensorMap *q_map, const TensorMap *k
       const __grid_constant__ tg_attention_prompt_args a) {                                                          \
     attend_prompts<__VA_ARGS__>(&q, &k, &v, a);                                                                      \
   }
-
-#endif

@@ -1,6 +1,6 @@
 /* rope.cu: from projections to queries, keys and values in place.
  *
- * Of a row of qkv[R,(heads + 2 kv_heads) D], each head of q and k:
+ * For each head of q and k of a row of qkv[R,(heads + 2 kv_heads) D]:
  *
  *   v = v / sqrt(mean(v^2) + eps) * weight                      weight[D], one for q and one for k
  *   (v[i], v[i+D/2]) = (v[i] cos - v[i+D/2] sin, v[i+D/2] cos + v[i] sin)
@@ -16,6 +16,7 @@
  */
 #include "attention/attention.cuh"
 #include "attention/rope.cuh"
+#include "common/launch.cuh"
 
 constexpr int ROPE_THREADS = TG_ROPE_THREADS;
 constexpr int ROPE_HEADS = ROPE_THREADS / HEAD_LANES;
@@ -48,15 +49,6 @@ __device__ inline void qk_norm_rope(const tg_qk_norm_rope_args &a) {
   }
 }
 
-#define ROPE(SUFFIX, T, D)                                                                    \
-  extern "C" __global__ void __launch_bounds__(ROPE_THREADS) tg_qk_norm_rope_##SUFFIX##_d##D( \
-      const __grid_constant__ tg_qk_norm_rope_args a) {                                       \
-    qk_norm_rope<T, D>(a);                                                                    \
-  }
-
-ROPE(bf16, __nv_bfloat16, 64)
-ROPE(bf16, __nv_bfloat16, 128)
-ROPE(f16, __half, 64)
-ROPE(f16, __half, 128)
-ROPE(f32, float, 64)
-ROPE(f32, float, 128)
+#define ROPE(SUFFIX, T, D) \
+  STRUCT_KERNEL(tg_qk_norm_rope_##SUFFIX##_d##D, tg_qk_norm_rope_args, (qk_norm_rope<T, D>), ROPE_THREADS)
+FOR_HEADS(ROPE)

@@ -1,7 +1,6 @@
-/* rope.cuh: norm and rotation of heads (attention/rope.cu has the formula), HEAD_LANES lanes a head. Lane j of a head has a run of its lower
- * half and the same run of its upper half: what is rotated together lies in one lane. */
-#ifndef TAILGRAPH_ROPE_CUH
-#define TAILGRAPH_ROPE_CUH
+/* rope.cuh: norm and rotation of heads (attention/rope.cu has the formula), HEAD_LANES lanes a head. Lane j of a head has a run of its
+ * lower half and the same run of its upper half: what is rotated together lies in one lane. */
+#pragma once
 
 #include "common/base.cuh"
 #include "common/rmsnorm.cuh"
@@ -9,7 +8,7 @@
 constexpr int HEAD_LANES = 8;
 constexpr int WARP_HEADS = WARP / HEAD_LANES;
 
-/* What a lane has of a head[D]: four elements at a time, elements LANE_RUN j + 4i .. of either half. */
+/* A lane's part of a head[D]: four elements at a time, elements LANE_RUN j + 4i .. of either half. */
 template <int D>
 struct HeadPart {
   static constexpr int LANE_RUN = D / 2 / HEAD_LANES, FOURS = LANE_RUN / 4;
@@ -24,7 +23,8 @@ struct HeadPart {
   }
 };
 
-/* A lane's part of a head with its values as they lie in memory, past the first-level cache: asked for now, and not waited for before they are looked at. */
+/* A lane's part of a head with its values as they lie in memory: loaded now, past the first-level cache, and not waited for before they are
+ * used. */
 template <typename T, int D>
 struct RawHeadPart {
   static constexpr int FOURS = HeadPart<D>::FOURS;
@@ -79,7 +79,7 @@ struct HeadRotation {
     }
   }
 
-  /* All of a warp: x -> normed and rotated, four heads at once. */
+  /* The whole warp norms and rotates x, four heads at once. */
   __device__ inline void apply(HeadPart<D> &x, const HeadPart<D> &weight, float eps) const {
     float squares = 0.0f;
 #pragma unroll
@@ -98,5 +98,3 @@ struct HeadRotation {
     }
   }
 };
-
-#endif

@@ -1,10 +1,8 @@
-/* rows.cu: attention (see attention/attention.cuh), each row by itself: chunks of prompts in f32, and decode rows whose q and k
- * are normed and rotated already (attention/decode.cu has those of a decode step).
+/* rows.cu: attention (see attention/attention.cuh) of chunks in f32, each row by itself.
  *
- * A block has one row and up to HEADS query heads of one kv head, so that a key is read once for all of them.
- * Its warps take runs of 32 keys in turn; within one a lane first has a key (the dot products), then a piece
- * of D (the weighted values). Each warp keeps its own running maximum and sum. At the end these are merged in the
- * order of the warps, so a row's bits follow from its position alone.
+ * A block has one row and up to HEADS query heads of one kv head, so that a key is read once for all of them. Its warps take runs of 32
+ * keys in turn; within one a lane first has a key (the dot products), then a piece of D (the weighted values). Each warp keeps its own
+ * running maximum and sum. At the end these are merged in the order of the warps, so a row's bits follow from its position alone.
  *
  * Bound: memory, 2 D sizeof(T) bytes a key and kv head; of chunks 4 D FLOP for each row, head and key, without tensor cores. An f32 prompt
  * of 2,048 (32 heads and 8 kv heads of 64) takes 2,269 us a layer on an H200, 7.6 TFLOP/s of some 50
@@ -13,29 +11,28 @@
  * Launch: grid = (rows of the bucket, kv_heads, (heads / kv_heads) / HEADS rounded up), block = ROW_THREADS.
  */
 #include "attention/attention.cuh"
+#include "common/launch.cuh"
 
 constexpr int ROW_WARPS = TG_ROW_THREADS / WARP;
 constexpr int ROW_THREADS = TG_ROW_THREADS;
 constexpr int HEADS = TG_ROW_HEADS;
 
 /* Eight consecutive elements. */
-template <typename T>
-__device__ inline void load8(float (&v)[8], const T *p) {
+__device__ inline void load8(float (&v)[8], const float *p) {
   float4 a = load4(p), b = load4(p + 4);
   v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
 }
 
-/* A row's attention, for up to HEADS heads of one kv head. */
-template <typename T, int D>
+/* A block's shared memory, for up to HEADS heads of one kv head. */
+template <int D>
 struct alignas(16) RowBlock {
-  static constexpr int PER_LANE = D / WARP;
   float q[HEADS][D];  /* scaled */
   float maximum[ROW_WARPS][HEADS], total[ROW_WARPS][HEADS], partial[ROW_WARPS][HEADS][D];
 };
 
 /* Writes out[here, D]: of the row and the `here` heads whose q lie in `block`. */
-template <typename T, int D>
-__device__ inline void attend_row(RowBlock<T, D> &block, T *out, const T *k_pages, const T *v_pages, const Pages &pages,
+template <int D>
+__device__ inline void attend_row(RowBlock<D> &block, float *out, const float *k_pages, const float *v_pages, const Pages &pages,
                                   uint32_t position, uint32_t here) {
   constexpr int PER_LANE = D / WARP;
   auto &q = block.q;
@@ -57,7 +54,7 @@ __device__ inline void attend_row(RowBlock<T, D> &block, T *out, const T *k_page
     const uint32_t at_position = base + (mine ? lane : 0);
     const size_t at = pages.at(at_position) * D;
     float p[HEADS] = {};
-    const T *key = k_pages + at, *own_value = v_pages + at;
+    const float *key = k_pages + at, *own_value = v_pages + at;
 #pragma unroll 4
     for (int d = 0; d < D; d += 8) {
       float k[8];
@@ -80,10 +77,10 @@ __device__ inline void attend_row(RowBlock<T, D> &block, T *out, const T *k_page
     }
 #pragma unroll 4
     for (int t = 0; t < here_keys; t++) {
-      const T *value = reinterpret_cast<const T *>(__shfl_sync(0xffffffffu, (unsigned long long)own_value, t));
+      const float *value = reinterpret_cast<const float *>(__shfl_sync(0xffffffffu, (unsigned long long)own_value, t));
       float v[PER_LANE];
 #pragma unroll
-      for (int i = 0; i < PER_LANE; i++) v[i] = float(value[lane + i * WARP]);
+      for (int i = 0; i < PER_LANE; i++) v[i] = value[lane + i * WARP];
 #pragma unroll
       for (int h = 0; h < HEADS; h++) {
         const float weight = __shfl_sync(0xffffffffu, p[h], t);
@@ -111,16 +108,16 @@ __device__ inline void attend_row(RowBlock<T, D> &block, T *out, const T *k_page
       above = fmaf(part, partial[w][h][d], above);
       below = fmaf(part, total[w][h], below);
     }
-    out[i] = T(above / below);
+    out[i] = above / below;
   }
 }
 
-template <typename T, int D>
+template <int D>
 __device__ inline void attend_rows(const tg_attention_rows_args &a) {
-  __shared__ RowBlock<T, D> block;
+  __shared__ RowBlock<D> block;
   begin_kernel();
   const uint32_t heads = a.heads, kv_heads = a.kv_heads;
-  const T *qkv = static_cast<const T *>(a.qkv);
+  const float *qkv = static_cast<const float *>(a.qkv);
   const uint32_t r = blockIdx.x, kv_head = blockIdx.y, group = heads / kv_heads, first = blockIdx.z * HEADS;
   if (r >= a.step->rows) return;
   const tg_row row = table<tg_row>(a.state, a.step->row_table)[r];
@@ -128,22 +125,13 @@ __device__ inline void attend_rows(const tg_attention_rows_args &a) {
   const uint32_t here = min((uint32_t)HEADS, group - first), first_head = kv_head * group + first;
   for (uint32_t i = threadIdx.x; i < HEADS * D; i += ROW_THREADS) {
     uint32_t head = i / D;
-    block.q[head][i % D] = head < here ? float(qkv[((size_t)r * (heads + 2 * kv_heads) + first_head) * D + i]) * a.scale : 0.0f;
+    block.q[head][i % D] = head < here ? qkv[((size_t)r * (heads + 2 * kv_heads) + first_head) * D + i] * a.scale : 0.0f;
   }
   __syncthreads();
-  attend_row(block, static_cast<T *>(a.out) + ((size_t)r * heads + first_head) * D, static_cast<const T *>(a.k_pages),
-             static_cast<const T *>(a.v_pages), pages, row.position, here);
+  attend_row(block, static_cast<float *>(a.out) + ((size_t)r * heads + first_head) * D, static_cast<const float *>(a.k_pages),
+             static_cast<const float *>(a.v_pages), pages, row.position, here);
 }
 
-#define ATTENTION_ROWS(SUFFIX, T, D)                                                           \
-  extern "C" __global__ void __launch_bounds__(ROW_THREADS) tg_attention_rows_##SUFFIX##_d##D( \
-      const __grid_constant__ tg_attention_rows_args a) {                                      \
-    attend_rows<T, D>(a);                                                                      \
-  }
-
-ATTENTION_ROWS(bf16, __nv_bfloat16, 64)
-ATTENTION_ROWS(bf16, __nv_bfloat16, 128)
-ATTENTION_ROWS(f16, __half, 64)
-ATTENTION_ROWS(f16, __half, 128)
-ATTENTION_ROWS(f32, float, 64)
-ATTENTION_ROWS(f32, float, 128)
+#define ATTENTION_ROWS(SUFFIX, T, D) \
+  STRUCT_KERNEL(tg_attention_rows_##SUFFIX##_d##D, tg_attention_rows_args, attend_rows<D>, ROW_THREADS)
+FOR_F32_HEADS(ATTENTION_ROWS)

@@ -1,20 +1,19 @@
-/* tiles.cu: attention (see attention/attention.cuh) of chunks, on the matrix units: mixed and score steps in
+/* tiles.cu: attention (see attention/attention.cuh) of chunks, on the tensor cores: mixed and score steps in
  * bf16 and f16. Decode rows of a mixed step are chunks of one row.
  *
  * tg_query_tiles lists the step's query tiles: each sequence's rows in runs of at most tile_rows.
  *
- * A block has one query tile and up to TILE query heads of one kv head: TILE pairs (row, head) are the rows of
- * its matrices, 16 a warp. Keys come 64 at a time, from position 0, through two buffers in shared memory; the
- * softmax is online, in f32, in powers of two. Keys past a row's position weigh exactly 0, and whole runs of
- * them change nothing, so a row's bits follow from its position alone.
+ * A block has one query tile and up to TILE query heads of one kv head: TILE pairs (row, head) are the rows of its matrices, 16 a warp.
+ * Keys come 64 at a time, from position 0, through two buffers in shared memory; the softmax is online, in f32, in powers of two. Keys
+ * past a row's position weigh exactly 0, and whole runs of them change nothing, so a row's bits follow from its position alone.
  *
- * Bound: the matrix units, 4 D FLOP for each pair (row, head) and key, for chunks; memory for single rows. A prompt of 8,192 (32 heads and 8
- * kv heads of 64) takes 1,716 us on an H100, 160 TFLOP/s (profiles/log/prompts.md).
+ * Bound: the tensor cores, 4 D FLOP for each pair (row, head) and key, for chunks; memory for single rows. A prompt of 8,192 (32 heads
+ * and 8 kv heads of 64) takes 1,716 us on an H100, 160 TFLOP/s (profiles/log/prompts.md).
  *
- * Launch: grid = (most query tiles, kv_heads, (heads / kv_heads) / TILE rounded up), block = TILE_THREADS,
- * shared = ATTENTION_SHARED(D).
+ * Launch: grid = (most query tiles, kv_heads, (heads / kv_heads) / TILE rounded up), block = TILE_THREADS, shared = ATTENTION_SHARED(D).
  */
 #include "attention/attention.cuh"
+#include "common/launch.cuh"
 #include "common/mma.cuh"
 
 constexpr int TILE = TG_TILE_PAIRS;
@@ -143,7 +142,7 @@ __device__ inline void attend_tile(const tg_attention_tiles_args &a) {
         s[j][v] = exp2f(s[j][v] - m[v / 2]);
         sum[v / 2] += s[j][v];
       }
-    l[0] += sum[0], l[1] += sum[1];  /* of this lane's keys: the four lanes of a row meet at the end */
+    l[0] += sum[0], l[1] += sum[1];  /* of this lane's keys: the four lanes of a row add theirs up at the end */
 
 #pragma unroll
     for (int j = 0; j < KEYS / 16; j++) {
@@ -174,13 +173,6 @@ __device__ inline void attend_tile(const tg_attention_tiles_args &a) {
   }
 }
 
-#define ATTENTION_TILES(SUFFIX, T, D)                                                            \
-  extern "C" __global__ void __launch_bounds__(TILE_THREADS) tg_attention_tiles_##SUFFIX##_d##D( \
-      const __grid_constant__ tg_attention_tiles_args a) {                                       \
-    attend_tile<T, D>(a);                                                                        \
-  }
-
-ATTENTION_TILES(bf16, __nv_bfloat16, 64)
-ATTENTION_TILES(bf16, __nv_bfloat16, 128)
-ATTENTION_TILES(f16, __half, 64)
-ATTENTION_TILES(f16, __half, 128)
+#define ATTENTION_TILES(SUFFIX, T, D) \
+  STRUCT_KERNEL(tg_attention_tiles_##SUFFIX##_d##D, tg_attention_tiles_args, (attend_tile<T, D>), TILE_THREADS)
+FOR_HALF_HEADS(ATTENTION_TILES)

@@ -1,4 +1,5 @@
-/* address.h: the type of an address on the device, in the structs that kernels are launched with (FAMILY/args.h).
+/* address.h: the type of an address on the device, in the structs that kernels are launched with (FAMILY/args.h). Those are plain C for
+ * both sides: kernels include them, and Rust has them through bindgen.
  *
  * The host fills these structs and kernels read them. To a kernel an address is a pointer, with the type of what lies there. To the
  * host, which has the headers as C, through bindgen, it is a number: nobody there may follow it, it comes from sums of offsets, and

@@ -1,13 +1,12 @@
-/* argmax.cuh: where the best of a row's logits is, as words of which the largest says it for the whole row. A block that has
- * some of a row's logits leaves a word of them, best[S, words of a row]:
+/* argmax.cuh: where the best of a row's logits is, as words of which the largest is the whole row's. A block that has some of a row's
+ * logits stores a word of them, best[S, words of a row]:
  *
  *   bits 63 .. 32  the largest of these logits, as it sorts
  *   bits 31 .. 0   ~id of the first that has it
  *
  * so that of equal logits the lowest id wins. A row with a logit that is not finite has BEST_BROKEN, which is more than any.
  */
-#ifndef TAILGRAPH_ARGMAX_CUH
-#define TAILGRAPH_ARGMAX_CUH
+#pragma once
 
 #include "common/base.cuh"
 
@@ -33,9 +32,8 @@ __device__ inline tg_sampling sampling_of(const tg_slot *slot) {
   return sampling;
 }
 
-/* Whether these words are all that is read of the logits of sampled row `sample`: it is greedy, without biases, penalties,
- * stop ids that must not come yet, and logprobs. How a slot samples was there before the step began, so this may be asked before a
- * kernel's wait. */
+/* Whether these words are all that is read of the logits of sampled row `sample`: it is greedy, without biases, penalties, stop ids that
+ * must not come yet, and logprobs. How a slot samples was there before the step began, so this may be called before a kernel's wait. */
 __device__ inline bool needs_best_only(const tg_state *state, const tg_step *step, uint32_t sample) {
   const uint32_t index = __ldcg(table<uint32_t>(state, __ldcg(&step->sample_table)) + sample);
   const tg_row *row = &table<tg_row>(state, __ldcg(&step->row_table))[index];
@@ -50,5 +48,3 @@ __device__ inline bool needs_best_only(const tg_state *state, const tg_step *ste
 __device__ inline unsigned long long best_word(float logit, uint32_t id) {
   return isfinite(logit) ? ranked(logit, id) : BEST_BROKEN;
 }
-
-#endif

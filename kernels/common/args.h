@@ -1,5 +1,5 @@
-/* args.h: what kernels of several families are launched with, by value. Plain C for both sides: kernels include it, and Rust has it
- * through bindgen. Addresses are as common/address.h says. H is the hidden size, R the rows of the bucket, L the taps. */
+/* args.h: what kernels of several families are launched with, by value (common/address.h). H is the hidden size, R the rows
+ * of the bucket, L the taps. */
 #ifndef TAILGRAPH_COMMON_ARGS_H
 #define TAILGRAPH_COMMON_ARGS_H
 
@@ -10,7 +10,7 @@
 #define TG_NORM_THREADS 256u        /* of a block that norms a row (common/rmsnorm.cuh) */
 #define TG_MAX_EXPERTS 128u         /* of a layer, at most */
 #define TG_MAX_TOP_K 8u             /* of a row, at most */
-#define TG_MOST_BIT_WORDS 4u        /* of common/bits.cuh: instances have 1, 2 or so many */
+#define TG_MOST_BIT_WORDS 2u        /* of common/bits.cuh: instances have 1 or so many */
 #define TG_EXPERT_TILE_BYTES 16u    /* of an ExpertTile (common/experts.cuh) */
 #define TG_EXPERT_COUNTS 272u       /* words behind the address of the tiles' count, which is the first */
 #define TG_PACKED_ROWS 8u           /* of a block (common/packed.cuh) */

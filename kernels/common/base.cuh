@@ -1,12 +1,10 @@
 /* base.cuh: what every kernel family needs: element types, 4-wide access, fixed-order reductions, and the
  * tables behind a step descriptor.
  *
- * Shapes in comments: R rows of the step's bucket, S sampled rows, H hidden_size, V vocabulary.
- * Every dimension a kernel walks in 4s is a multiple of 32 (checked before weights are read), and every
- * array starts on 16 bytes.
+ * Shapes in comments: R rows of the step's bucket, S sampled rows, H hidden_size, V vocabulary. Every dimension a kernel walks in 4s is a
+ * multiple of 32 (checked before weights are read), and every array starts on 16 bytes.
  */
-#ifndef TAILGRAPH_BASE_CUH
-#define TAILGRAPH_BASE_CUH
+#pragma once
 
 #include "abi.h"
 #include <cuda_bf16.h>
@@ -41,7 +39,7 @@ __device__ inline float4 load4_past_l1(const T *p) {
   return load4(reinterpret_cast<const T *>(&raw));
 }
 
-/* Four elements as they lie in memory: asked for now, and not waited for before they are looked at. */
+/* Four elements as they lie in memory: loaded now, and not waited for before they are used. */
 template <typename T>
 struct Raw4 {
   uint2 bits;
@@ -112,18 +110,20 @@ __device__ inline void add_weighed(float4 &sum, float weight, float4 v) {
 
 /* ---- without branches ------------------------------------------------------------------------ */
 
-/* 1 / v and 1 / sqrt(v), within an ulp or so, of v far from either end of f32's range: one step of Newton's behind what the hardware
- * guesses. The exact ones are calls for those ends, around which the registers of all that is under way must be kept.
+/* 1 / v and 1 / sqrt(v), within an ulp or so, of v far from either end of f32's range: one step of Newton's method behind
+ * the hardware's approximation. The exact ones are calls for those ends, around which all live registers must be kept.
  * 1 / sqrt(inf) is 0, as it is exactly: a sum of squares may be past the end. */
 __device__ inline float inverse(float v) {
-  const float guess = __fdividef(1.0f, v);
-  return fmaf(guess, fmaf(-v, guess, 1.0f), guess);
+  const float near = __fdividef(1.0f, v);
+  return fmaf(near, fmaf(-v, near, 1.0f), near);
 }
 
 __device__ inline float inverse_sqrt(float v) {
-  const float guess = rsqrtf(v);
-  return guess == 0.0f ? 0.0f : fmaf(0.5f * guess, fmaf(-v * guess, guess, 1.0f), guess);
+  const float near = rsqrtf(v);
+  return near == 0.0f ? 0.0f : fmaf(0.5f * near, fmaf(-v * near, near, 1.0f), near);
 }
+
+__device__ inline float silu(float v) { return v / (1.0f + expf(-v)); }
 
 /* ---- order ----------------------------------------------------------------------------------- */
 
@@ -186,7 +186,7 @@ __device__ inline float block_sum(float v, uint32_t part = 0) {
   return sum;
 }
 
-/* Of `all` rows, those from `first` on that a block of up to `most` has. */
+/* How many of `all` rows a block has that takes up to `most` from `first` on. */
 __device__ inline uint32_t rows_from(uint32_t first, uint32_t all, uint32_t most) {
   return all > first ? min(all - first, most) : 0;
 }
@@ -199,9 +199,8 @@ __device__ inline const T *table(const tg_state *state, uint64_t offset) {
   return reinterpret_cast<const T *>(reinterpret_cast<const char *>(state) + offset);
 }
 
-/* A row's token, wherever it is (tg_row.token), past the first-level cache: it may be asked for before the wait (common/pdl.cuh).
- * The step before may have found none for the row's sequence, whose end then comes with that step: any token will do for a
- * row that nothing reads. */
+/* A row's token, wherever it is (tg_row.token), past the first-level cache: it may be loaded before the wait (common/pdl.cuh). The step
+ * before may have found none for the row's sequence, whose end then comes with that step: any token will do for a row that nothing reads. */
 __device__ inline uint32_t row_token(const tg_state *state, const tg_step *step, const tg_row *at) {
   const int32_t token = __ldcg(&at->token);
   if (token >= 0) return token;
@@ -213,5 +212,3 @@ __device__ inline uint32_t row_token(const tg_state *state, const tg_step *step,
   }
   return max(__ldcg(&table<tg_sampled>(state, __ldcg(&step->earlier_table))[-2 - token].token), 0);
 }
-
-#endif

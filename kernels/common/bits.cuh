@@ -1,40 +1,31 @@
-/* bits.cuh: some of a layer's experts, a bit each, in registers: in WORDS words, 1 for up to 32 experts, 2 for up to 64, 4 for up
- * to 128. One word is a plain number, and what is done with it one or two instructions. More are two halves, each of half as many
- * words: no array, since registers have no index.
+/* bits.cuh: some of a layer's experts, a bit each, in registers: in WORDS words, 1 for up to 32 experts, 2 for up to 64. One word is a
+ * plain number, and what is done with it one or two instructions. Two are fields of a struct: no array, since registers have no index.
  */
-#ifndef TAILGRAPH_BITS_CUH
-#define TAILGRAPH_BITS_CUH
+#pragma once
 
 #include "common/args.h"
 #include "common/base.cuh"
 #include <type_traits>
 
-constexpr uint32_t MOST_BIT_WORDS = TG_MOST_BIT_WORDS;
-
-template <uint32_t WORDS>
-struct ExpertHalves;
-template <uint32_t WORDS>
-using ExpertBits = std::conditional_t<WORDS == 1, uint32_t, ExpertHalves<WORDS>>;
-
-template <uint32_t WORDS>
-struct ExpertHalves {
-  static_assert(WORDS == 2 || WORDS == MOST_BIT_WORDS, "instances");
-  static constexpr uint32_t HALF = WORDS / 2 * WARP;  /* experts of the lower half */
-  ExpertBits<WORDS / 2> low, high;
+struct ExpertWords {
+  uint32_t low, high;
 };
+static_assert(TG_MOST_BIT_WORDS == 2, "low and high");
+template <uint32_t WORDS>
+using ExpertBits = std::conditional_t<WORDS == 1, uint32_t, ExpertWords>;
 
-/* That of one expert; none from 32 WORDS on. */
+/* The bit of one expert; none from 32 WORDS on. */
 template <uint32_t WORDS>
 __device__ inline ExpertBits<WORDS> bit_of(uint32_t expert) {
   if constexpr (WORDS == 1) return expert < WARP ? 1u << expert : 0;
-  else return {bit_of<WORDS / 2>(expert), bit_of<WORDS / 2>(expert - WORDS / 2 * WARP)};
+  else return {bit_of<1>(expert), bit_of<1>(expert - WARP)};
 }
 
 /* The r-th of an array of them in memory, words[r][WORDS]; and whether it has an expert. */
 template <uint32_t WORDS>
 __device__ inline ExpertBits<WORDS> bits_at(const uint32_t *words, uint32_t r) {
   if constexpr (WORDS == 1) return words[r];
-  else return {bits_at<WORDS / 2>(words, 2 * r), bits_at<WORDS / 2>(words, 2 * r + 1)};
+  else return {words[2 * r], words[2 * r + 1]};
 }
 template <uint32_t WORDS>
 __device__ inline bool has_at(const uint32_t *words, uint32_t r, uint32_t expert) {
@@ -55,40 +46,23 @@ __device__ inline uint32_t lowest(uint32_t bits) { return __ffs(bits) - 1; }
 __device__ inline uint32_t without_lowest(uint32_t bits) { return bits & (bits - 1); }
 __device__ inline uint32_t without(uint32_t bits, uint32_t others) { return bits & ~others; }
 
-/* ---- the same of halves ------------------------------------------------------------------------- */
+/* ---- the same of two words ----------------------------------------------------------------------- */
 
-template <uint32_t WORDS>
-__device__ inline ExpertHalves<WORDS> operator&(const ExpertHalves<WORDS> &a, const ExpertHalves<WORDS> &b) {
-  return {a.low & b.low, a.high & b.high};
-}
-template <uint32_t WORDS>
-__device__ inline ExpertHalves<WORDS> operator|(const ExpertHalves<WORDS> &a, const ExpertHalves<WORDS> &b) {
-  return {a.low | b.low, a.high | b.high};
-}
-template <uint32_t WORDS>
-__device__ inline ExpertHalves<WORDS> without(const ExpertHalves<WORDS> &bits, const ExpertHalves<WORDS> &others) {
+__device__ inline ExpertWords operator&(ExpertWords a, ExpertWords b) { return {a.low & b.low, a.high & b.high}; }
+__device__ inline ExpertWords operator|(ExpertWords a, ExpertWords b) { return {a.low | b.low, a.high | b.high}; }
+__device__ inline ExpertWords without(ExpertWords bits, ExpertWords others) {
   return {without(bits.low, others.low), without(bits.high, others.high)};
 }
-template <uint32_t WORDS>
-__device__ inline bool any(const ExpertHalves<WORDS> &bits) { return any(bits.low) || any(bits.high); }
-template <uint32_t WORDS>
-__device__ inline uint32_t count(const ExpertHalves<WORDS> &bits) { return count(bits.low) + count(bits.high); }
-template <uint32_t WORDS>
-__device__ inline bool has(const ExpertHalves<WORDS> &bits, uint32_t expert) {
-  constexpr uint32_t HALF = ExpertHalves<WORDS>::HALF;
-  return expert < HALF ? has(bits.low, expert) : has(bits.high, expert - HALF);
+__device__ inline bool any(ExpertWords bits) { return any(bits.low) || any(bits.high); }
+__device__ inline uint32_t count(ExpertWords bits) { return count(bits.low) + count(bits.high); }
+__device__ inline bool has(ExpertWords bits, uint32_t expert) {
+  return expert < WARP ? has(bits.low, expert) : has(bits.high, expert - WARP);
 }
-template <uint32_t WORDS>
-__device__ inline uint32_t count_before(const ExpertHalves<WORDS> &bits, uint32_t expert) {
-  constexpr uint32_t HALF = ExpertHalves<WORDS>::HALF;
-  return expert < HALF ? count_before(bits.low, expert) : count(bits.low) + count_before(bits.high, expert - HALF);
+__device__ inline uint32_t count_before(ExpertWords bits, uint32_t expert) {
+  return expert < WARP ? count_before(bits.low, expert) : count(bits.low) + count_before(bits.high, expert - WARP);
 }
-template <uint32_t WORDS>
-__device__ inline uint32_t lowest(const ExpertHalves<WORDS> &bits) {
-  return any(bits.low) ? lowest(bits.low) : ExpertHalves<WORDS>::HALF + lowest(bits.high);
-}
-template <uint32_t WORDS>
-__device__ inline ExpertHalves<WORDS> without_lowest(const ExpertHalves<WORDS> &bits) {
+__device__ inline uint32_t lowest(ExpertWords bits) { return any(bits.low) ? lowest(bits.low) : WARP + lowest(bits.high); }
+__device__ inline ExpertWords without_lowest(ExpertWords bits) {
   if (any(bits.low)) return {without_lowest(bits.low), bits.high};
   return {bits.low, without_lowest(bits.high)};
 }
@@ -128,5 +102,3 @@ __device__ inline void choose_best(uint32_t (&chosen)[WORDS], float (&score)[WOR
 #pragma unroll
   for (uint32_t w = 0; w < WORDS; w++) chosen[w] = __ballot_sync(0xffffffffu, lane + w * WARP < expert_count && !left[w]);
 }
-
-#endif

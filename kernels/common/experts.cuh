@@ -1,6 +1,5 @@
 /* experts.cuh: what the router, the token sort and the grouped matrix products agree on. */
-#ifndef TAILGRAPH_EXPERTS_CUH
-#define TAILGRAPH_EXPERTS_CUH
+#pragma once
 
 #include "common/args.h"
 #include "common/base.cuh"
@@ -82,5 +81,3 @@ __device__ inline void choose_experts(const float *scores, const float *bias, ui
     before += __popc(chosen[i]);
   }
 }
-
-#endif

@@ -1,7 +1,7 @@
 /* global.cuh: loads and stores of global memory of a kind that C++ has not.
  *
- * Those that stand where they are in the code, as a plain load need not, pass the first-level cache by. Relaxed, acquire and release ones
- * are of words by which blocks that run at the same time tell each other something. All of sm_80.
+ * Loads that stand where they are in the code, as a plain load need not, pass the first-level cache by. Relaxed, acquire and release
+ * accesses are of words by which blocks that run at the same time signal each other. All are sm_80's.
  *
  * Tests run kernels on the host with tests/gpu_failures/driver/hopper.h in this file's place.
  */
@@ -45,14 +45,14 @@ __device__ inline uint4 read_weights(const void *from, uint64_t policy) {
   return v;
 }
 
-/* gridDim.x, which takes no register until it is asked for. */
+/* gridDim.x, which takes no register until it is used. */
 __device__ inline uint32_t blocks_now() {
   uint32_t blocks;
   asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(blocks));
   return blocks;
 }
 
-/* ---- words that blocks tell each other --------------------------------------------------------- */
+/* ---- words by which blocks signal each other ---------------------------------------------------- */
 
 __device__ inline uint32_t load_relaxed(const uint32_t *at) {
   uint32_t word;
@@ -80,7 +80,7 @@ __device__ inline void store_relaxed(uint64_t *at, uint64_t word) {
   asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(word) : "memory");
 }
 
-/* Waits until `count` have counted themselves. */
+/* Waits until `count` threads have counted themselves. */
 __device__ inline void await_count(const uint32_t *at, uint32_t count) {
   uint32_t now;
   do {
@@ -91,7 +91,7 @@ __device__ inline void await_count(const uint32_t *at, uint32_t count) {
 /* Counts one more, with all that this thread knows to be stored. */
 __device__ inline void count_release(uint32_t *at) { asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(at) : "memory"); }
 
-/* The same, and knows what those before have stored; returns how many they are. */
+/* The same, and acquires what those before have stored; returns how many they are. */
 __device__ inline uint32_t count_and_know(uint32_t *at) {
   uint32_t before;
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(at) : "memory");

@@ -25,7 +25,7 @@ __device__ inline void copy16_async(void *to, const void *from, bool valid) {
                : "memory");
 }
 
-/* How long what is read stays in the second-level cache: what is read once in a step leaves it first, so that what
+/* How long what is read stays in the second-level cache: what is read once in a step is evicted first, so that what
  * every step reads again (activations, keys and values, the scheduler, code) stays. */
 __device__ inline uint64_t cache_policy(bool once) {
   uint64_t first, normal;
@@ -34,7 +34,7 @@ __device__ inline uint64_t cache_policy(bool once) {
   return once ? first : normal;
 }
 
-/* As copy16_async, with a cache_policy. */
+/* copy16_async with a cache_policy. */
 __device__ inline void copy16_async(void *to, const void *from, bool valid, uint64_t policy) {
   uint32_t bytes = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared_address(to)), "l"(from),

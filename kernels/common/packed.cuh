@@ -5,8 +5,7 @@
  * follow each other, and 8 rows of some columns do too: skinny kernels read the former, those of many the latter, which from
  * rows 4 KB apart came 1% slower on an H200 (profiles/log/experts-weights.md).
  */
-#ifndef TAILGRAPH_PACKED_CUH
-#define TAILGRAPH_PACKED_CUH
+#pragma once
 
 #include "common/args.h"
 #include <stdint.h>
@@ -27,5 +26,3 @@ __host__ __device__ constexpr uint32_t packed_along(uint32_t c) {
 __host__ __device__ constexpr uint64_t packed_row(uint32_t n, uint32_t k) {
   return (uint64_t)(n / PACKED_ROWS) * PACKED_ROWS * packed_columns(k) + n % PACKED_ROWS * PACKED_COLUMNS;
 }
-
-#endif

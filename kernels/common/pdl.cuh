@@ -9,9 +9,9 @@
  * before the step began; past the first-level cache what steps write.
  *
  * A kernel may also wait first and let the next one start afterwards. Then that one may read, before its own wait, what
- * the kernels before this one wrote, or words that are their own sign (skinny/choice.cuh); past the first-level cache, which
- * may hold what was there before. Words that say of which step and layer they are may be read early in either order
- * (skinny/guess.cuh), but blocks share nothing out by them before they have waited: not all need have found the same.
+ * the kernels before this one wrote, or words that are marked when they are there (skinny/choice.cuh); past the first-level cache, which
+ * may hold what was there before. Words that are marked with their step and layer may be read before the wait in either order
+ * (skinny/prediction.cuh), but no work is shared out by them before that: not all blocks need have found the same.
  * tg_begin_step is such a kernel, so the step's descriptor is read past it too.
  *
  * The wait is where a kernel of a step leaves its stamp, if it is to (common/stamps.cuh): the first thread of a grid
@@ -29,7 +29,7 @@ __device__ inline void let_next_kernel_start() {
 #endif
 }
 
-/* The wait of what is no kernel of a step: it leaves no stamp. */
+/* The wait of a kernel that is not a step's: it leaves no stamp. */
 __device__ inline void await_earlier_kernels() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -47,16 +47,16 @@ __device__ inline void begin_kernel() {
   wait_for_earlier_kernels();
 }
 
-/* The other order: the next kernel may read early what the kernels before this one wrote. */
+/* The other order: before its wait the next kernel may read what the kernels before this one wrote. */
 __device__ inline void wait_and_let_next_start() {
   wait_for_earlier_kernels();
   let_next_kernel_start();
 }
 
-/* Asks for the cache line at `p` to be brought into L2, and does not wait. */
+/* Prefetches the cache line at `p` into L2. */
 __device__ inline void prefetch_line(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
-/* Asks for `bytes` from `from` on to be brought into L2, both multiples of 16: one instruction of the copy engine's. `policy` is a cache_policy(). */
+/* Prefetches `bytes` from `from` on into L2, both multiples of 16, by one instruction of the copy engine's. `policy` is a cache_policy(). */
 __device__ inline void bulk_prefetch(const void *from, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");

@@ -1,6 +1,5 @@
 /* philox.cuh: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011). */
-#ifndef TAILGRAPH_PHILOX_CUH
-#define TAILGRAPH_PHILOX_CUH
+#pragma once
 
 #include <stdint.h>
 
@@ -15,5 +14,3 @@ __device__ inline uint4 philox4x32_10(uint4 counter, uint2 key) {
   }
   return counter;
 }
-
-#endif

@@ -4,8 +4,7 @@
  * time. What comes is the beginning of each expert's gate and of its up, in pieces that lie side by side: asked for in boxes of 128
  * bytes of many rows, as many bytes gained nothing (profiles/log/experts-weights.md).
  */
-#ifndef TAILGRAPH_PREFETCH_CUH
-#define TAILGRAPH_PREFETCH_CUH
+#pragma once
 
 #include "common/base.cuh"
 #include "common/pdl.cuh"
@@ -43,5 +42,3 @@ struct Prefetcher {
     if (early > 0) early--;
   }
 };
-
-#endif

@@ -5,8 +5,7 @@
  * f32 throughout, rounded once as x is stored. Thread t of a row's NORM_THREADS has elements 4t .. 4t+3 and every
  * 4 NORM_THREADS further; kernels that call these in that order get the same bits.
  */
-#ifndef TAILGRAPH_RMSNORM_CUH
-#define TAILGRAPH_RMSNORM_CUH
+#pragma once
 
 #include "common/args.h"
 #include "common/base.cuh"
@@ -28,5 +27,3 @@ __device__ inline float norm_scale(float squares, uint32_t hidden, float eps, ui
 __device__ inline float4 normed(float4 v, float scale, float4 w) {
   return make_float4(v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w);
 }
-
-#endif

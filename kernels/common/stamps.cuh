@@ -1,11 +1,11 @@
-/* stamps.cuh: when the kernels of a step ran, as they say themselves, for `trace --kernels`.
+/* stamps.cuh: when the kernels of a step ran, by their own clock, for `trace --kernels`.
  *
  * The first thread of a grid notes two times by %globaltimer: when it came to its wait for the kernels ahead, and when
  * that was over. From then on the kernel has the step to itself, until the next one's wait is over, since every kernel
  * waits for all ahead of it. So a step's kernels divide its time among them without a gap, and how long before its
  * turn a kernel stood ready is known too. tg_stamps_close, the step's last kernel, has the last one's end.
  *
- * A launch tells its kernel to leave a stamp by the amount of dynamic shared memory that it asks for. A kernel knows that
+ * A launch orders its kernel to store a stamp by the amount of dynamic shared memory that it has. A kernel knows that
  * amount without a load, so a launch without stamps costs a jump. With them a kernel's time after its wait grows by one
  * store: where to store to is settled before the wait, in no order, and what reads the stamps sorts them by time.
  *

@@ -14,7 +14,7 @@
  * read what its end replaces, so the state moves in a kernel of its own (tg_conv_* then tg_conv_state_*).
  *
  * Three taps, which all published models have, in steps with prompts: tg_conv_rows_*, where a thread has CONV_ROWS consecutive
- * rows and asks for all that they need at once. Each row's u is made of B and X once for the three rows that it is part of.
+ * rows and loads all that they need at once. Each row's u is made of B and X once for the three rows that it is part of.
  * Only a chunk's first two rows read the state. The thread that has the first does both, even where the second is the next thread's,
  * and then moves the state: nobody else reads it.
  *
@@ -25,30 +25,22 @@
  * tg_conv_state_* rows are the most sequences of a step. Rows past the step's leave x and the state alone.
  */
 #include "common/base.cuh"
+#include "common/launch.cuh"
 #include "common/pdl.cuh"
 #include "conv/args.h"
 
 constexpr int CONV_THREADS = TG_CONV_THREADS;
 constexpr int CONV_ROWS = TG_CONV_ROWS, CONV_TAPS = TG_CONV_TAPS;
 
+/* v, rounded to T. */
 template <typename T>
-__device__ inline float4 rounded(float4 v);
-template <>
-__device__ inline float4 rounded<float>(float4 v) { return v; }
-template <>
-__device__ inline float4 rounded<__nv_bfloat16>(float4 v) {
-  __nv_bfloat162 lo = __float22bfloat162_rn(make_float2(v.x, v.y)), hi = __float22bfloat162_rn(make_float2(v.z, v.w));
-  float2 a = __bfloat1622float2(lo), b = __bfloat1622float2(hi);
-  return make_float4(a.x, a.y, b.x, b.y);
-}
-template <>
-__device__ inline float4 rounded<__half>(float4 v) {
-  __half2 lo = __float22half2_rn(make_float2(v.x, v.y)), hi = __float22half2_rn(make_float2(v.z, v.w));
-  float2 a = __half22float2(lo), b = __half22float2(hi);
-  return make_float4(a.x, a.y, b.x, b.y);
+__device__ inline float4 rounded(float4 v) {
+  Raw4<T> raw;
+  store4(reinterpret_cast<T *>(&raw), v);
+  return load4(raw);
 }
 
-/* u of row r, channels c .. c+3 */
+/* u of row r, channels c .. c + 3. */
 template <typename T>
 __device__ inline float4 column(const T *bcx, uint32_t r, uint32_t c, uint32_t hidden) {
   const T *row = bcx + (size_t)r * 3 * hidden + c;
@@ -113,7 +105,7 @@ __device__ inline void move_state(T *columns, const T *bcx, const tg_sequence &s
   }
 }
 
-/* short_conv() of CONV_ROWS rows with CONV_TAPS taps, to the same bits, and the state of the sequences that begin among them. */
+/* short_conv() for CONV_ROWS rows with CONV_TAPS taps, with the same bits, and the state of the sequences that begin among them. */
 template <typename T>
 __device__ inline void short_conv_rows(const tg_conv_args &a) {
   T *x = static_cast<T *>(a.x);
@@ -209,23 +201,11 @@ __device__ inline void conv_state(T *state_out, const T *bcx, const tg_state *st
 }
 
 #define CONV(SUFFIX, T)                                                                                         \
-  extern "C" __global__ void __launch_bounds__(CONV_THREADS) tg_conv_decode_##SUFFIX(                           \
-      const __grid_constant__ tg_conv_args a) {                                                                 \
-    short_conv<T, true>(a);                                                                                     \
-  }                                                                                                             \
-  extern "C" __global__ void __launch_bounds__(CONV_THREADS) tg_conv_##SUFFIX(                                  \
-      const __grid_constant__ tg_conv_args a) {                                                                 \
-    short_conv<T, false>(a);                                                                                    \
-  }                                                                                                             \
-  extern "C" __global__ void __launch_bounds__(CONV_THREADS) tg_conv_rows_##SUFFIX(                             \
-      const __grid_constant__ tg_conv_args a) {                                                                 \
-    short_conv_rows<T>(a);                                                                                      \
-  }                                                                                                             \
+  STRUCT_KERNEL(tg_conv_decode_##SUFFIX, tg_conv_args, (short_conv<T, true>), CONV_THREADS)                     \
+  STRUCT_KERNEL(tg_conv_##SUFFIX, tg_conv_args, (short_conv<T, false>), CONV_THREADS)                           \
+  STRUCT_KERNEL(tg_conv_rows_##SUFFIX, tg_conv_args, short_conv_rows<T>, CONV_THREADS)                          \
   extern "C" __global__ void __launch_bounds__(CONV_THREADS) tg_conv_state_##SUFFIX(                            \
       T *columns, const T *bcx, const tg_state *state, const tg_step *step, uint32_t hidden, uint32_t length) { \
     conv_state<T>(columns, bcx, state, step, hidden, length);                                                   \
   }
-
-CONV(bf16, __nv_bfloat16)
-CONV(f16, __half)
-CONV(f32, float)
+FOR_TYPES(CONV)

@@ -1,5 +1,5 @@
-/* args.h: what the kernels of router/ are launched with, by value. Plain C for both sides: kernels include it, and Rust has it
- * through bindgen. Addresses are as common/address.h says. H is the hidden size, R the rows of the bucket, E the experts, K of a row. */
+/* args.h: what the kernels of router/ are launched with, by value (common/address.h). H is the hidden size, R the rows of
+ * the bucket, E the experts, K of a row. */
 #ifndef TAILGRAPH_ROUTER_ARGS_H
 #define TAILGRAPH_ROUTER_ARGS_H
 
@@ -42,7 +42,7 @@ typedef struct tg_scores_args {
   uint32_t pad;
 } tg_scores_args;
 
-/* What a kernel reads and leaves that norms rows and chooses their experts. */
+/* Arrays of a kernel that norms rows and chooses their experts. */
 typedef struct tg_choosing_args {
   TG_ADDRESS(uint32_t) experts;            /* [R,K] */
   TG_ADDRESS(float) weights;               /* [R,K] */

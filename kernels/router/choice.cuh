@@ -1,23 +1,24 @@
 /* choice.cuh: how a warp of router/norm_router.cu and router/norm_router_many.cu chooses a row's experts, as choose_experts
- * (common/experts.cuh) does, and leaves them; and their kernels. A lane has expert `lane`; of more than 32 it has lane + 32 w.
+ * (common/experts.cuh) does, and stores them; and their kernels. A lane has expert `lane`, or with more than 32 experts lane + 32 w.
  */
-#ifndef TAILGRAPH_ROUTER_CHOICE_CUH
-#define TAILGRAPH_ROUTER_CHOICE_CUH
+#pragma once
 
 #include "common/base.cuh"
 #include "common/bits.cuh"
 #include "common/experts.cuh"
+#include "common/launch.cuh"
 #include "router/args.h"
 
-/* Bits of the experts that a row chose, and in the lane of each its weight. */
+/* Bits of the experts that a row chose, a word for each 32, and in the lane of each its weight. */
+template <uint32_t WORDS>
 struct RouteChoice {
-  uint32_t chosen;
-  float weight;
+  uint32_t chosen[WORDS];
+  float weight[WORDS];
 };
 
-/* Of experts whose products with the row as it is normed are `sum`.
- * A function of its own, so that it can be rehearsed where there is time: code that has run once comes quicker. */
-[[maybe_unused]] static __device__ __noinline__ RouteChoice choose_of_32(float sum, float bias, uint32_t expert_count,
+/* Chooses among experts whose products with the normed row are `sum`. It is no inline function, so that it can be called once where there
+ * is time: code that has run before is fetched faster. */
+[[maybe_unused]] static __device__ __noinline__ RouteChoice<1> choose_of_32(float sum, float bias, uint32_t expert_count,
                                                                         Weighing weighing) {
   const uint32_t lane = threadIdx.x % WARP;
   const float score = 1.0f / (1.0f + expf(-sum));
@@ -32,21 +33,14 @@ struct RouteChoice {
   float all = 0.0f;
 #pragma unroll 1
   for (uint32_t those = chosen; those; those &= those - 1) all += __shfl_sync(0xffffffffu, score, __ffs(those) - 1);
-  return {chosen, (weighing.normalize ? score / (all + 1e-6f) : score) * weighing.scaling};
+  return {{chosen}, {(weighing.normalize ? score / (all + 1e-6f) : score) * weighing.scaling}};
 }
 
-/* The same of more experts. */
+/* The same for more experts; score[w]: the products with the row as it is, which `scale` norms. */
 template <uint32_t WORDS>
-struct RouteChoices {
-  uint32_t chosen[WORDS];
-  float weight[WORDS];
-};
-
-/* score[w]: the products with the row as it is, which `scale` norms. */
-template <uint32_t WORDS>
-__device__ inline RouteChoices<WORDS> choose_of_words(float (&score)[WORDS], const float (&bias)[WORDS], float scale,
+__device__ inline RouteChoice<WORDS> choose_of_words(float (&score)[WORDS], const float (&bias)[WORDS], float scale,
                                                       uint32_t expert_count, Weighing weighing) {
-  RouteChoices<WORDS> choices;
+  RouteChoice<WORDS> choices;
   float all = 0.0f;
   choose_best(choices.chosen, score, scale, bias, expert_count, weighing.k);
 #pragma unroll
@@ -60,18 +54,9 @@ __device__ inline RouteChoices<WORDS> choose_of_words(float (&score)[WORDS], con
 }
 
 /* experts[first + r,:] and weights[first + r,:], k of each. */
-__device__ inline void leave_choice(const tg_choosing_args &to, uint32_t first, uint32_t r, uint32_t k, RouteChoice choice) {
-  const uint32_t lane = threadIdx.x % WARP;
-  if (choice.chosen >> lane & 1) {
-    const size_t at = (size_t)(first + r) * k + __popc(choice.chosen & ((1u << lane) - 1));
-    to.experts[at] = lane;
-    to.weights[at] = choice.weight;
-  }
-}
-
 template <uint32_t WORDS>
-__device__ inline void leave_choice(const tg_choosing_args &to, uint32_t first, uint32_t r, uint32_t k,
-                                    const RouteChoices<WORDS> &choices) {
+__device__ inline void store_choice(const tg_choosing_args &to, uint32_t first, uint32_t r, uint32_t k,
+                                    const RouteChoice<WORDS> &choices) {
   const uint32_t lane = threadIdx.x % WARP;
   size_t at = (size_t)(first + r) * k;
 #pragma unroll
@@ -94,12 +79,6 @@ __device__ inline void leave_choice(const tg_choosing_args &to, uint32_t first, 
   }
 
 /* For up to 32 and 64 experts. */
-#define ROUTES(PREFIX, ...)                              \
-  ROUTE(PREFIX##bf16, __nv_bfloat16, 1, __VA_ARGS__)     \
-  ROUTE(PREFIX##f16, __half, 1, __VA_ARGS__)             \
-  ROUTE(PREFIX##f32, float, 1, __VA_ARGS__)              \
-  ROUTE(PREFIX##bf16_e64, __nv_bfloat16, 2, __VA_ARGS__) \
-  ROUTE(PREFIX##f16_e64, __half, 2, __VA_ARGS__)         \
-  ROUTE(PREFIX##f32_e64, float, 2, __VA_ARGS__)
-
-#endif
+#define ROUTES(NAME, X, ...)       \
+  ROUTE(NAME, X, 1, __VA_ARGS__)   \
+  ROUTE(NAME##_e64, X, 2, __VA_ARGS__)

@@ -1,17 +1,15 @@
 // build: sm_90a
-/* norm_router.cu: norm and router in one kernel, for steps of up to 256 rows (norm_router_many.cu: for more): what router/router.cu
- * and the first half of router/sort_combine.cu's tg_choose_and_sort do in two, whose formulas these are.
+/* norm_router.cu: norm and router in one kernel, for steps of up to 256 rows (norm_router_many.cu: for more), by the formulas of
+ * router/router.cu, which with tg_choose_and_sort needs two. It also clears the counters of grouped/grouped.cuh, which sorts for itself.
  *
- *   x[r] = rmsnorm(h[r])                                             rounded to the operand type
- *   s = sigmoid(gate rmsnorm(h[r])), of the row as it is; experts[r,:] and weights[r,:] from s
+ *   block of the cluster   does                                               waits on                    signals
+ *   each                   scores of ROUTE_EACH of 32 experts over one of     grid dependency             `summed` of the first block,
+ *                          ROUTE_HALVES of the columns; stores its x                                      and for squares of all
+ *   the first              also chooses the rows' experts                     `summed`, by expect_tx      none
  *
- * and clears what grouped/grouped.cuh, which sorts for itself, counts up.
- *
- * A cluster has all experts and some rows: a block has ROUTE_EACH of 32 experts and one half of the columns, a thread four
- * of these; of 64 experts it does so twice, since a thread has registers for ROUTE_EACH alone. A row's scores are linear in h but
- * for its one scale, so a thread keeps gate times norm weight of its columns in registers, before the wait, and what it reads of h
- * is for scores and scale together, ROUTE_AT_ONCE rows under way. Sums of the halves go to the first block of the cluster, which
- * chooses, and those of squares to all, which store x.
+ * A thread has four columns. For 64 experts it goes over the rows twice, since it has registers for ROUTE_EACH alone. A row's scores are
+ * linear in h but for its one scale, so a thread loads gate times norm weight of its columns to registers before the grid dependency wait,
+ * and reads h for scores and scale together, ROUTE_AT_ONCE rows at once.
  *
  * Beside a block there is room on an SM for one of grouped/grouped.cuh with 3 loaders, whose weights come meanwhile: ROUTE_REGISTERS, and
  * little shared memory.
@@ -40,7 +38,7 @@ constexpr int ROUTE_REGISTERS = 80;
 [[maybe_unused]] constexpr uint32_t ROUTE_HIDDEN = TG_ROUTE_HIDDEN, ROUTE_AT_ONCE = 4;
 static_assert(ROUTE_WARPS == 8, "two loads of four");
 
-/* Of WORDS times 32 experts. */
+/* Shared memory of a block, for WORDS times 32 experts. */
 template <uint32_t WORDS>
 struct alignas(16) RouteScratch {
   static constexpr uint32_t EXPERTS = WORDS * WARP;
@@ -52,9 +50,9 @@ struct alignas(16) RouteScratch {
   float bias[EXPERTS];  /* needed late, where the registers of what comes before have no room for it */
 };
 
-/* A function of its own: choose_of_words, of the sums of both halves. */
+/* choose_of_words for the sums of both blocks; no inline function, since its registers would add to the kernel's. */
 template <uint32_t WORDS>
-[[maybe_unused]] static __device__ __noinline__ RouteChoices<WORDS> choose_of_halves(const float *sums, const float *bias, float scale,
+[[maybe_unused]] static __device__ __noinline__ RouteChoice<WORDS> choose_of_halves(const float *sums, const float *bias, float scale,
                                                                                      uint32_t expert_count, Weighing weighing) {
   const uint32_t lane = threadIdx.x % WARP;
   float score[WORDS], of_bias[WORDS];
@@ -87,7 +85,7 @@ __device__ inline void route_step(const tg_choosing_args &arrays, const tg_route
   static_assert(WORDS <= TG_ROUTE_WORDS, "twice ROUTE_EACH");
   static_assert(ROUTE_ROWS % ROUTE_WARPS == 0 && ROUTE_ROWS * ROUTE_EACH <= ROUTE_THREADS, "as many rows for each warp; a thread has a sum");
   __shared__ RouteScratch<WORDS> scratch;
-  __shared__ uint64_t summed;  /* what other blocks of the cluster send is there */
+  __shared__ uint64_t summed;  /* all sums of other blocks of the cluster are there */
   let_next_kernel_start();
   const uint32_t rows_each = args.rows_each;
   const float *norm_weight = arrays.norm_weight, *gate = arrays.gate, *bias = arrays.bias;
@@ -117,7 +115,7 @@ __device__ inline void route_step(const tg_choosing_args &arrays, const tg_route
     }
   };
   weigh(0);
-  if constexpr (WORDS > 1) {  /* of the second experts, the line that begins at this column */
+  if constexpr (WORDS > 1) {  /* the second experts' line that begins at this column */
 #pragma unroll 1
     for (uint32_t e = 0; there && column % 32 == 0 && e < ROUTE_EACH; e++)
       if (const uint32_t expert = WARP + group * ROUTE_EACH + e; expert < expert_count)
@@ -178,18 +176,19 @@ __device__ inline void route_step(const tg_choosing_args &arrays, const tg_route
       if (r >= rows) break;
       if constexpr (WORDS > 1) {
         const auto choices = choose_of_halves<WORDS>(scratch.sums[r][0], scratch.bias, scale_of(r), expert_count, weighing);
-        leave_choice(arrays, first, r, weighing.k, choices);
+        store_choice(arrays, first, r, weighing.k, choices);
       } else {
         const float sum = lane < expert_count ? scratch.sums[r][0][lane] + scratch.sums[r][1][lane] : 0.0f;
-        const RouteChoice choice = choose_of_32(scale_of(r) * sum, scratch.bias[lane], expert_count, weighing);
-        leave_choice(arrays, first, r, weighing.k, choice);
+        const auto choice = choose_of_32(scale_of(r) * sum, scratch.bias[lane], expert_count, weighing);
+        store_choice(arrays, first, r, weighing.k, choice);
       }
     }
   }
-  /* a group has every so many of the rows' x, a block its half */
+  /* A group stores every so many rows of x, a block its columns of them. */
 #pragma unroll 1
   for (uint32_t r = group; there && r < rows; r += groups)
     store4(x + (size_t)r * hidden, normed(load4(h + (size_t)r * hidden), scale_of(r), load4(norm_weight + column)));
 }
 
-ROUTES(, route_step, ROUTE_REGISTERS)
+#define ROUTE_FEW(SUFFIX, X) ROUTES(SUFFIX, X, route_step, ROUTE_REGISTERS)
+FOR_TYPES(ROUTE_FEW)

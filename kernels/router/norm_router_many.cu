@@ -1,21 +1,18 @@
 // build: sm_90a
-/* norm_router_many.cu: norm and router in one kernel, for steps of more than 256 rows: what router/norm_router.cu does for fewer, whose
- * formulas these are.
+/* norm_router_many.cu: norm and router in one kernel, for steps of more than 256 rows: what router/norm_router.cu does for fewer.
  *
- *   x[r] = rmsnorm(h[r])                                             rounded to the operand type
- *   s = sigmoid(gate rmsnorm(h[r])), of the row as it is; experts[r,:] and weights[r,:] from s
+ *   block of the cluster   does                                               waits on                    signals
+ *   each                   scores of all experts over MANY_COLUMNS columns;   grid dependency; `summed`,  `summed` of the row's block,
+ *                          chooses for its rows r % blocks; stores its x      by expect_tx                and for squares of all
  *
- * and clears what grouped/grouped.cuh, which sorts for itself, counts up.
+ * A warp has MANY_EACH of 32 experts, a lane two times four columns; for 64 experts it goes over the rows twice. So L2 gives each element
+ * of h once, and it stays in shared memory until its x is stored. A row's scores are linear in h but for its one scale, so a lane keeps
+ * gate times norm weight of its columns in registers.
  *
- * A cluster has some rows. A block has MANY_COLUMNS of their columns and all experts, a warp MANY_EACH of 32 experts, a lane two times
- * four columns; of 64 experts it does so twice. So L2 gives each element of h once, and it stays in shared memory until its x is
- * stored. A row's scores are linear in h but for its one scale, so a lane keeps gate times norm weight of its columns in registers.
- * Sums over a block's columns go to the block of the cluster that chooses for the row, and those of squares to all, which store x.
- *
- * Sums over lanes: of MANY_TOGETHER rows a lane has parts of 16 sums. In each of four exchanges a lane gives one half of its parts away, and
- * adds what it is given to the other half. Its i-th part is one of sum i ^ lane / 2, so every lane keeps the lower half and none
- * has to select: 16 shuffles for 16 sums. That is why lanes read experts and rows in orders of their own. A sum's order is the
- * same wherever its row is: columns within a lane, lanes 16, 8, 4, 2 and 1 apart, blocks.
+ * Sums over lanes: of MANY_TOGETHER rows a lane has parts of 16 sums. In each of four exchanges a lane sends one half of its parts, and
+ * adds what it receives to the other half. Its i-th part is one of sum i ^ lane / 2, so every lane keeps the lower half and none has to
+ * select: 16 shuffles for 16 sums. That is why lanes read experts and rows in orders of their own. A sum's order is the same wherever its
+ * row is: columns within a lane, lanes 16, 8, 4, 2 and 1 apart, blocks.
  *
  * Bound: L2, instructions and latency. By hand for 512 rows, H = 2048, E = 32 on an H100: L2 gives 4 MB of h and 8 MB of the gate, 2 us at
  * 6.7 TB/s; 16 rows of 55 instructions in each of 16 warps an SM, 2 us; start, exchange, choice and x some 3 us. Measured in the model on
@@ -48,7 +45,7 @@ static_assert(MANY_EACH * MANY_WARPS == WARP, "a warp's experts");
 static_assert(MANY_EACH * MANY_TOGETHER == WARP / 2 && MANY_ROWS == WARP, "two lanes have a sum; a lane has a row's scale");
 static_assert(MANY_PART * MANY_PART == MANY_THREADS && MANY_ROWS == 2 * MANY_PART, "as many threads for each row of a part's squares");
 
-/* Of WORDS times 32 experts. */
+/* Shared memory of a block, for WORDS times 32 experts. */
 template <uint32_t WORDS>
 struct alignas(16) RouteManyScratch {
   float h[MANY_ROWS][MANY_COLUMNS];
@@ -71,7 +68,7 @@ template <typename X, uint32_t WORDS>
 __device__ inline void route_many_step(const tg_choosing_args &arrays, const tg_route_args &args, uint32_t hidden, uint32_t expert_count,
                                        Weighing weighing) {
   __shared__ RouteManyScratch<WORDS> scratch;
-  __shared__ uint64_t summed;  /* what blocks of the cluster send is there */
+  __shared__ uint64_t summed;  /* all sums of blocks of the cluster are there */
   let_next_kernel_start();
   const uint32_t rows_each = args.rows_each;
   const float *norm_weight = arrays.norm_weight, *gate = arrays.gate, *bias = arrays.bias;
@@ -111,7 +108,7 @@ __device__ inline void route_many_step(const tg_choosing_args &arrays, const tg_
   }
   __syncthreads();
   cluster_arrive();
-  if constexpr (WORDS > 1) {  /* of the second experts, the line that begins at this column */
+  if constexpr (WORDS > 1) {  /* the second experts' line that begins at this column */
 #pragma unroll
     for (uint32_t e = 0; e < MANY_EACH; e++) {
       const uint32_t expert = WARP + warp * MANY_EACH + e;
@@ -141,7 +138,7 @@ __device__ inline void route_many_step(const tg_choosing_args &arrays, const tg_
     const uint32_t chosen_here = rows > rank ? (rows - rank + others) >> __popc(others) : 0;
     barrier_arrive_expecting(&summed, blocks * (rows + chosen_here * WORDS * WARP) * sizeof(float));
   }
-  weigh();  /* not before the rows are asked for: where this kernel started late, the gate has yet to come */
+  weigh();  /* not before the rows are loaded: where this kernel started late, the gate has yet to come */
   copy_wait<1>();
   __syncthreads();
   cluster_wait();  /* all blocks have their barriers */
@@ -193,7 +190,7 @@ __device__ inline void route_many_step(const tg_choosing_args &arrays, const tg_
       multiply(part, min(rows, part + MANY_PART), word);
     }
   }
-  /* What is needed behind the exchange is asked for before it: registers are free now. */
+  /* Loads for what comes behind the exchange are issued before it: registers are free now. */
   load_norm();
   float of_bias[WORDS];
 #pragma unroll
@@ -220,9 +217,9 @@ __device__ inline void route_many_step(const tg_choosing_args &arrays, const tg_
     for (uint32_t w = 0; w < WORDS; w++) sums[w] = sum_of_blocks([&](uint32_t b) { return scratch.sums[at + b][lane + w * WARP]; });
     const float scale = scale_of(at + rank);
     if constexpr (WORDS > 1) {
-      leave_choice(arrays, first, at + rank, weighing.k, choose_of_words(sums, of_bias, scale, expert_count, weighing));
+      store_choice(arrays, first, at + rank, weighing.k, choose_of_words(sums, of_bias, scale, expert_count, weighing));
     } else {
-      leave_choice(arrays, first, at + rank, weighing.k, choose_of_32(scale * sums[0], of_bias[0], expert_count, weighing));
+      store_choice(arrays, first, at + rank, weighing.k, choose_of_32(scale * sums[0], of_bias[0], expert_count, weighing));
     }
   }
   X *x = static_cast<X *>(arrays.x) + (size_t)first * hidden + column;
@@ -235,4 +232,5 @@ __device__ inline void route_many_step(const tg_choosing_args &arrays, const tg_
   }
 }
 
-ROUTES(many_, route_many_step, MANY_REGISTERS)
+#define ROUTE_MANY(SUFFIX, X) ROUTES(many_##SUFFIX, X, route_many_step, MANY_REGISTERS)
+FOR_TYPES(ROUTE_MANY)

@@ -6,13 +6,13 @@
  *   chosen = the K largest of s + bias        ties to the lower index; the bias chooses, it does not weigh
  *   weight = s, over (sum of the chosen s + 1e-6) with norm_topk_prob, times routed_scaling_factor
  *
- * tg_scores_* leaves s in scores[R,E], and the token sort chooses (router/sort_combine.cu): for buckets that its one block
+ * tg_scores_* stores s in scores[R,E], and the token sort chooses (router/sort_combine.cu): for buckets that its one block
  * is soon done with. tg_router_* chooses itself: experts[R,K] ascending in each row, weights[R,K] beside them.
  *
  * Bound: memory, (4 + sizeof(x)) H bytes of each row. The gate's 4EH are read from L2 once a block (a block of tg_scores_* has
- * SCORE_EXPERTS of the experts), so blocks take four rows where there are many, and tg_router_many_* eight, of which a warp reads
- * each for MANY_EXPERTS experts at once. For few rows latency is what counts: more blocks, each with less of the gate, which is asked
- * for before the wait.
+ * SCORE_EXPERTS of the experts), so blocks of tg_scores_* take four rows where there are many, and those of tg_router_many_* eight, of
+ * which a warp reads each for MANY_EXPERTS experts at once. For few rows latency is what counts: more blocks, each with less of the gate,
+ * which is prefetched before the wait.
  *
  * Where there are clusters, router/norm_router.cu and norm_router_many.cu serve up to 64 experts and H up to 2048 instead.
  *
@@ -20,13 +20,13 @@
  * 0.5 GFMA 16 us, which three blocks an SM were to overlap. Measured in the model 102 us at 7,189 rows, and 32 at 512: a warp has one
  * load of the gate for each of its experts under way, and waits for L2 (profiles/log/prompts.md).
  *
- * Launch: block = NORM_THREADS; tg_router_ROWS_*: grid = rows of the bucket / ROWS,
- * shared = 4 ROWS (H + 2 MAX_EXPERTS); tg_scores_ROWS_*: grid = (E / SCORE_EXPERTS, rows of the bucket / ROWS),
- * shared = 4 ROWS H; tg_router_many_*: block = MANY_THREADS, the rest as with 8 ROWS. Rows at or past the step's get no
- * experts: the token sort does not look at them.
+ * Launch: block = NORM_THREADS; tg_router_1_*: grid = rows of the bucket, shared = 4 (H + 2 MAX_EXPERTS); tg_scores_ROWS_*: grid = (E /
+ * SCORE_EXPERTS, rows of the bucket / ROWS), shared = 4 ROWS H; tg_router_many_*: block = MANY_THREADS, grid = rows of the bucket / 8,
+ * shared = 32 (H + 2 MAX_EXPERTS). Rows at or past the step's get no experts: the token sort does not look at them.
  */
 #include "common/base.cuh"
 #include "common/experts.cuh"
+#include "common/launch.cuh"
 #include "common/rmsnorm.cuh"
 #include "common/pdl.cuh"
 #include "router/args.h"
@@ -113,38 +113,34 @@ __device__ inline void choose_for_row(const tg_choosing_args &arrays, const tg_r
                                       uint32_t r) {
   const size_t to = (size_t)r * a.k;
   const Weighing weighing{a.k, a.normalize != 0, a.scaling};
-  auto leave = [&](uint32_t index, uint32_t expert, float weight) {
+  auto store = [&](uint32_t index, uint32_t expert, float weight) {
     arrays.experts[to + index] = expert;
     arrays.weights[to + index] = weight;
   };
-  choose_experts(scores, arrays.bias, a.expert_count, weighing, keys, threadIdx.x % WARP, leave);
+  choose_experts(scores, arrays.bias, a.expert_count, weighing, keys, threadIdx.x % WARP, store);
 }
 
-template <int ROWS, typename X>
+template <typename X>
 __device__ inline void route(const tg_choosing_args &arrays, const tg_router_args &a) {
   const uint32_t hidden = a.hidden, expert_count = a.expert_count;
   const tg_step *step = arrays.step;
   extern __shared__ float4 shared[];
-  float *z = reinterpret_cast<float *>(shared);                           /* [ROWS, H] */
-  float *scores = z + ROWS * hidden;                                      /* [ROWS, MAX_EXPERTS] */
-  uint32_t *keys = reinterpret_cast<uint32_t *>(scores + ROWS * MAX_EXPERTS);  /* [ROWS, MAX_EXPERTS] */
+  float *z = reinterpret_cast<float *>(shared);                         /* [H] */
+  float *scores = z + hidden;                                           /* [MAX_EXPERTS] */
+  uint32_t *keys = reinterpret_cast<uint32_t *>(scores + MAX_EXPERTS);  /* [MAX_EXPERTS] */
   begin_kernel();
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-  const uint32_t first = blockIdx.x * ROWS;
-  if (first >= step->rows) return;
-  const uint32_t rows = min((uint32_t)ROWS, step->rows - first);
+  const uint32_t r = blockIdx.x;
+  if (r >= step->rows) return;
 
-  norm_rows<ROWS>(z, static_cast<X *>(arrays.x) + (size_t)first * hidden, arrays.h + (size_t)first * hidden, arrays.norm_weight, rows,
-                  hidden, a.eps);
+  norm_rows<1>(z, static_cast<X *>(arrays.x) + (size_t)r * hidden, arrays.h + (size_t)r * hidden, arrays.norm_weight, 1, hidden, a.eps);
   for (uint32_t e = warp; e < expert_count; e += ROUTER_WARPS) {
-    float found[ROWS];
+    float found[1];
     scores_of(found, arrays.gate + (size_t)e * hidden, z, hidden, lane);
-#pragma unroll
-    for (int i = 0; i < ROWS; i++)
-      if (lane == i) scores[i * MAX_EXPERTS + e] = found[i];
+    if (lane == 0) scores[e] = found[0];
   }
   __syncthreads();
-  if (warp < rows) choose_for_row(arrays, a, scores + warp * MAX_EXPERTS, keys + warp * MAX_EXPERTS, first + warp);
+  if (warp == 0) choose_for_row(arrays, a, scores, keys, r);
 }
 
 /* One warp: z[H] and x[H] unless null, from h[H], to the bits that the threads of a block of NORM_THREADS make of it. */
@@ -171,7 +167,7 @@ __device__ inline void norm_row(float *z, X *x, const float *h, const float *wei
   }
 }
 
-/* As route(), of MANY_ROWS rows. */
+/* The same for MANY_ROWS rows a block. */
 template <typename X>
 __device__ inline void route_many(const tg_choosing_args &arrays, const tg_router_args &a) {
   const uint32_t hidden = a.hidden, expert_count = a.expert_count;
@@ -222,29 +218,19 @@ __device__ inline void route_many(const tg_choosing_args &arrays, const tg_route
   if (warp < rows) choose_for_row(arrays, a, scores + warp * MAX_EXPERTS, keys + warp * MAX_EXPERTS, first + warp);
 }
 
-#define ROUTER_MANY(SUFFIX, X)                                                                     \
-  extern "C" __global__ void __launch_bounds__(MANY_THREADS, MANY_BLOCKS) tg_router_many_##SUFFIX( \
-      const tg_choosing_args arrays, const tg_router_args a) {                                     \
-    route_many<X>(arrays, a);                                                                      \
-  }
-
-ROUTER_MANY(bf16, __nv_bfloat16)
-ROUTER_MANY(f16, __half)
-ROUTER_MANY(f32, float)
-
-#define ROUTER(ROWS, SUFFIX, X)                                                           \
+#define SCORES(SUFFIX, ROWS, X)                                                           \
   extern "C" __global__ void __launch_bounds__(NORM_THREADS) tg_scores_##ROWS##_##SUFFIX( \
       const tg_scores_args a) {                                                           \
     score<ROWS, X>(a);                                                                    \
-  }                                                                                       \
-  extern "C" __global__ void __launch_bounds__(NORM_THREADS) tg_router_##ROWS##_##SUFFIX( \
-      const tg_choosing_args arrays, const tg_router_args a) {                            \
-    route<ROWS, X>(arrays, a);                                                            \
   }
-
-ROUTER(1, bf16, __nv_bfloat16)
-ROUTER(4, bf16, __nv_bfloat16)
-ROUTER(1, f16, __half)
-ROUTER(4, f16, __half)
-ROUTER(1, f32, float)
-ROUTER(4, f32, float)
+#define ROUTER(NAME, BODY, ...)                                   \
+  extern "C" __global__ void __launch_bounds__(__VA_ARGS__) NAME( \
+      const tg_choosing_args arrays, const tg_router_args a) {    \
+    BODY(arrays, a);                                              \
+  }
+#define ROUTERS(SUFFIX, X)                                        \
+  SCORES(SUFFIX, 1, X)                                            \
+  SCORES(SUFFIX, 4, X)                                            \
+  ROUTER(tg_router_1_##SUFFIX, route<X>, NORM_THREADS)            \
+  ROUTER(tg_router_many_##SUFFIX, route_many<X>, MANY_THREADS, MANY_BLOCKS)
+FOR_TYPES(ROUTERS)

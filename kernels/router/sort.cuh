@@ -7,8 +7,7 @@
  *   tiles[...]                 each expert's places in runs of at most tile_rows, experts ascending
  *   tile_count                 how many; behind it zeros (clear_counts)
  */
-#ifndef TAILGRAPH_ROUTER_SORT_CUH
-#define TAILGRAPH_ROUTER_SORT_CUH
+#pragma once
 
 #include "common/base.cuh"
 #include "common/experts.cuh"
@@ -16,7 +15,7 @@
 
 constexpr int SORT_THREADS = TG_SORT_THREADS;
 constexpr int SORT_WARPS = SORT_THREADS / WARP;
-constexpr int SORT_AT_ONCE = 8;     /* of a lane's pairs, whose experts are read together */
+constexpr int SORT_AT_ONCE = 8;  /* pairs of a lane whose experts are loaded together */
 
 struct SortScratch {
   uint32_t next[SORT_WARPS][MAX_EXPERTS];  /* counts, then the next place of this warp and expert */
@@ -27,15 +26,15 @@ struct SortScratch {
 struct SortAlone {
   static __device__ inline uint32_t rank() { return 0; }
   static __device__ inline uint32_t blocks() { return 1; }
-  /* Pairs of an expert in all blocks, of `own` in this one. Each of the first MAX_EXPERTS threads asks for one expert. */
+  /* Pairs of an expert in all blocks, with `own` in this one. Each of the first MAX_EXPERTS threads has one expert. */
   __device__ inline uint32_t sum(uint32_t, uint32_t own) const { return own; }
-  /* ... in the blocks before this one. Behind sum() and __syncthreads(). */
+  /* Its pairs in the blocks before this one. Called behind sum() and __syncthreads(). */
   __device__ inline uint32_t before(uint32_t) const { return 0; }
 };
 
 /* Each warp counts, then places, a range of pairs of its own; a warp's places of an expert come after those of
  * the warps before it, in this block and in those before. At least MAX_EXPERTS threads. expert_of(pair) is any pair's expert; a lane
- * asks for AT_ONCE of them before it looks at the first: they come from memory together. The first block writes the tiles. */
+ * loads AT_ONCE of them before it uses the first. The first block writes the tiles. */
 template <int AT_ONCE, class ExpertOf, class Blocks>
 __device__ inline void sort_pairs(SortScratch &scratch, ExpertTile *tiles, uint32_t *tile_count, uint32_t *rows,
                                   uint32_t *place, uint32_t pairs, uint32_t k, uint32_t tile_rows, ExpertOf expert_of,
@@ -138,5 +137,3 @@ __device__ inline void sort_pairs(SortScratch &scratch, ExpertTile *tiles, uint3
     }
   }
 }
-
-#endif

@@ -1,21 +1,21 @@
 /* sort_combine.cu: before and after the experts' matrix products.
  *
  * Token sort: as router/sort.cuh says. tg_sort_tokens takes experts[R,K] as they are; tg_choose_and_sort first chooses them from the
- * router's scores[R,E] (router/router.cu has the rule), a warp a row, and leaves experts[R,K] and weights[R,K].
+ * router's scores[R,E] (router/router.cu has the rule), a warp a row, and stores experts[R,K] and weights[R,K].
  *
  * Combine: h[r,:] += sum over i of weights[r,i] y[place[r K + i],:], i and with it the expert ascending; grouped/grouped.cuh leaves y by
- * pair, and then there is no place. With norm_weight also the next layer's x[r,:] = rmsnorm(h[r,:]): the block has the row. All
- * that it reads but y may be there before the wait (`known`): the kernel of grouped/grouped.cuh lets it start only when those before that one
+ * pair, and then there is no place. With norm_weight also the next layer's x[r,:] = rmsnorm(h[r,:]): the block has the row. All that it
+ * reads but y may be there before the wait (`known`): the kernel of grouped/grouped.cuh lets it start only when those before that one
  * have ended.
  *
  * Bound: the sort by latency (one block, two passes over 4RK bytes in L2 or, having chosen, RK in shared memory),
  * the combine by memory (4H (K + 2) bytes a row, of rounded sums 2H (K + 4), and 2H for x), and for few rows by latency too.
- * Measured on an H200 in bf16, H = 2048, K = 4 (floor; how: profiles/README.md): combine 2.8 us (0.7) at 64 rows, 3.7 (2.8) at
- * 256.
+ * Measured on an H200 in bf16, H = 2048, K = 4 (floor; how: profiles/README.md): combine 2.8 us (0.7) at 64 rows, 3.7 (2.8) at 256.
  */
 #include "common/base.cuh"
 #include "common/experts.cuh"
 #include "common/rmsnorm.cuh"
+#include "common/launch.cuh"
 #include "common/pdl.cuh"
 #include "router/sort.cuh"
 
@@ -82,8 +82,7 @@ __device__ inline void combine(const tg_combine_args &args) {
   float weight[TOP];
   float4 old[AT_ONCE], norm[AT_ONCE];  /* of the first SPAN */
   float *h = args.h + (size_t)r * hidden;
-  /* Past the first-level cache, which may have been filled before these were written. A padded row's are of an old step, and
-   * not used. */
+  /* Past the first-level cache, which may have been filled before these were written. A padded row's are of an old step, and not used. */
   auto load_known = [&] {
 #pragma unroll
     for (uint32_t i = 0; i < TOP; i++) {
@@ -148,15 +147,14 @@ __device__ inline void combine(const tg_combine_args &args) {
     combine<X, TOP, AT_ONCE, Y>(args);                                                        \
   }
 
-COMBINE(four_bf16, __nv_bfloat16, TG_COMBINE_FOUR, 2, float)
-COMBINE(four_f16, __half, TG_COMBINE_FOUR, 2, float)
-COMBINE(four_f32, float, TG_COMBINE_FOUR, 2, float)
-COMBINE(experts_bf16, __nv_bfloat16, MAX_TOP_K, 1, float)
-COMBINE(experts_f16, __half, MAX_TOP_K, 1, float)
-COMBINE(experts_f32, float, MAX_TOP_K, 1, float)
-/* Of what down made of many rows: rounded (persistent/persistent.cuh, grouped/store.cuh). Of four experts a row 64 registers at most: 512
- * blocks then run at the same time where there are 128 SMs. */
-COMBINE(rounded_four_bf16, __nv_bfloat16, TG_COMBINE_FOUR, 2, __nv_bfloat16)
-COMBINE(rounded_four_f16, __half, TG_COMBINE_FOUR, 2, __half)
-COMBINE(rounded_experts_bf16, __nv_bfloat16, MAX_TOP_K, 1, __nv_bfloat16)
-COMBINE(rounded_experts_f16, __half, MAX_TOP_K, 1, __half)
+#define COMBINES(SUFFIX, X)                                 \
+  COMBINE(four_##SUFFIX, X, TG_COMBINE_FOUR, 2, float)      \
+  COMBINE(experts_##SUFFIX, X, MAX_TOP_K, 1, float)
+FOR_TYPES(COMBINES)
+
+/* Down stores what it makes of many rows rounded (persistent/persistent.cuh, grouped/store.cuh). With four experts a row these kernels have
+ * 64 registers at most: 512 blocks then run at the same time on 128 SMs. */
+#define COMBINES_ROUNDED(SUFFIX, X)                         \
+  COMBINE(rounded_four_##SUFFIX, X, TG_COMBINE_FOUR, 2, X)  \
+  COMBINE(rounded_experts_##SUFFIX, X, MAX_TOP_K, 1, X)
+FOR_HALF_TYPES(COMBINES_ROUNDED)

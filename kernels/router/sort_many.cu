@@ -1,6 +1,6 @@
 // build: sm_90a
 /* sort_many.cu: the token sort (router/sort.cuh) of steps with more than 1,024 rows, by the blocks of a cluster, each of which has an equal
- * run of the pairs. They tell each other how many pairs of each expert they have; what they write is what one block writes.
+ * run of the pairs. They send each other how many pairs of each expert they have; what they write is what one block writes.
  *
  * Bound: latency, and the stores of rows[place]: 32 sectors a warp, one a cycle and SM, of which one block at 8,192 rows has
  * 32,768. Measured in the model on an H200, 8,192 rows of four experts: 8.3 us, one block 32.
@@ -13,22 +13,22 @@
 
 [[maybe_unused]] constexpr uint32_t SORT_BLOCKS = TG_SORT_BLOCKS;
 
-/* What the blocks of a cluster tell each other. */
+/* The counts that the blocks of a cluster send each other. */
 struct SortTogether {
   float (*counts)[MAX_EXPERTS];  /* [SORT_BLOCKS], in this block's shared memory: bits of the pairs that each block has */
-  uint64_t *told;                /* expects all of them */
+  uint64_t *summed;                /* expects all of them */
 
   static __device__ inline uint32_t rank() { return cluster_rank(); }
   static __device__ inline uint32_t blocks() { return cluster_blocks(); }
-  /* One thread, before all blocks meet. */
+  /* One thread, before all blocks arrive. */
   __device__ inline void init() const {
-    barrier_init(told, 1);
+    barrier_init(summed, 1);
     barriers_ready();
-    barrier_arrive_expecting(told, blocks() * MAX_EXPERTS * sizeof(float));
+    barrier_arrive_expecting(summed, blocks() * MAX_EXPERTS * sizeof(float));
   }
   __device__ inline uint32_t sum(uint32_t expert, uint32_t own) const {
-    for (uint32_t b = 0; b < blocks(); b++) store_to_block(&counts[rank()][expert], b, __uint_as_float(own), told, blocks());
-    barrier_wait_cluster(told, 0);
+    for (uint32_t b = 0; b < blocks(); b++) store_to_block(&counts[rank()][expert], b, __uint_as_float(own), summed, blocks());
+    barrier_wait_cluster(summed, 0);
     return sum_of(expert, blocks());
   }
   __device__ inline uint32_t before(uint32_t expert) const { return sum_of(expert, rank()); }
@@ -45,8 +45,8 @@ struct SortTogether {
 __device__ inline void sort_together(const tg_sort_tokens_args &a) {
   __shared__ SortScratch scratch;
   __shared__ float counts[SORT_BLOCKS][MAX_EXPERTS];
-  __shared__ uint64_t told;
-  const SortTogether blocks{counts, &told};
+  __shared__ uint64_t summed;
+  const SortTogether blocks{counts, &summed};
   let_next_kernel_start();
   if (threadIdx.x == 0) blocks.init();
   __syncthreads();

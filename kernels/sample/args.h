@@ -1,6 +1,5 @@
-/* args.h: what the kernels of sample/ are launched with, by value. Plain C for both sides: kernels include it, and Rust has it through
- * bindgen. Addresses are as common/address.h says. S are the sampled rows, V the vocabulary. With `tile_rows`, as in a score step, the
- * logits are those of so many rows of the step from row `first` on; else of the sampled rows. */
+/* args.h: what the kernels of sample/ are launched with, by value (common/address.h). S are the sampled rows, V the vocabulary. With
+ * `tile_rows`, as in a score step, the logits are those of so many rows of the step from row `first` on; else of the sampled rows. */
 #ifndef TAILGRAPH_SAMPLE_ARGS_H
 #define TAILGRAPH_SAMPLE_ARGS_H
 

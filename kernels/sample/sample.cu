@@ -18,17 +18,15 @@
  *
  * Logprobs: log-softmax of the raw logits at the token and at the best ids, best first, ties to the lower id.
  *
- * tg_sample, a block a row, begins with the words of common/argmax.cuh: each row's largest logit, and whether all are finite. In
- * decode steps the kernels that stream the LM head's weights leave them (swap_ab/head.cuh, skinny/norm.cu); elsewhere
- * tg_sample_best does, with up to 16 blocks a row. It is done at once where those are the row's scores: greedy
- * without biases, penalties, forbidden stop ids and logprobs. Of few rows it has more blocks, for greedy rows with biases or
- * penalties.
+ * tg_sample, a block a row, begins with the words of common/argmax.cuh: each row's largest logit, and whether all are finite. In decode
+ * steps the kernels that stream the LM head's weights store them (swap_ab/head.cuh, skinny/norm.cu); elsewhere tg_sample_best does, with
+ * up to 16 blocks a row. It is done at once where those are the row's scores: greedy without biases, penalties, forbidden stop ids and
+ * logprobs. Of few rows it has more blocks, for greedy rows with biases or penalties.
  *
- * Bound: latency for greedy; memory for tg_sample_best, 4V bytes a row, and once more (from L2) for each pass of the other
- * steps. A greedy row with biases or penalties takes one such pass: 4V bytes of logits, and with penalties V / 8 of `seen` and 8
- * for each four ids of which one has a bit there. One SM reads 64 bytes a cycle: of 65536 tokens 264 KiB take 2.4 us at 1.755 GHz,
- * an eighth of them 0.3; of 256 rows 69 MB take 21 us of HBM at most. Biases and forbidden stop ids are edits of at most 316
- * logits, one a thread.
+ * Bound: latency for greedy; memory for tg_sample_best, 4V bytes a row, and once more (from L2) for each pass of the other steps. A
+ * greedy row with biases or penalties takes one such pass: 4V bytes of logits, and with penalties V / 8 of `seen` and 8 for each four ids
+ * of which one has a bit there. One SM reads 64 bytes a cycle: of 65536 tokens 264 KiB take 2.4 us at 1.755 GHz, an eighth of them 0.3;
+ * of 256 rows 69 MB take 21 us of HBM at most. Biases and forbidden stop ids are edits of at most 316 logits, one a thread.
  * Measured on an H200, 65536 logits, greedy (how: profiles/README.md): tg_sample 2.4 us at 1 row, 2.6 at 64, 3.0 at 256.
  */
 #include "common/pdl.cuh"
@@ -50,7 +48,7 @@ constexpr int SAMPLE_BLOCKS = 2;
 #endif
 
 /* Notes the step's tokens, for slots with penalties: they count, so this runs before tg_sample, but in decode steps, where that
- * one notes them itself. Tokens past the prompt are of the answer, which a sequence that is read again has before its decode rows.
+ * one notes them itself. Tokens past the prompt are of the answer, which a sequence that is recomputed has before its decode rows.
  * Launch: grid = most sequences of a step. */
 extern "C" __global__ void __launch_bounds__(SEEN_THREADS)
     tg_mark_seen(uint32_t *seen, uint16_t *counts, const tg_state *state, const tg_step *step, uint32_t vocabulary) {
@@ -92,7 +90,7 @@ __device__ inline double mass_one(uint32_t vocabulary) {
 /* exp(score - best), the difference in f32 */
 __device__ inline double weight_of(float score, float best) { return exp((double)(score - best)); }
 
-/* What steps 3 to 5 leave: key >= least, of key == least only ids <= last_of_least, and weight >= min_p. */
+/* The ids that steps 3 to 5 keep: key >= least, of key == least only ids <= last_of_least, and weight >= min_p. */
 struct Survivors {
   uint32_t least;
   uint32_t last_of_least;
@@ -212,7 +210,7 @@ __device__ inline void logprobs(tg_sampled *sampled, const float *logits, uint32
 
 /* A sampled row that a launch is about, and where its logits are. Line s of logits[S,V] is sampled row s. With `tile_rows`, as
  * in a score step, line i is row first + i of the step, there are tile_rows of them, and sampled rows outside are left to other
- * tiles: then there is none. Of the step's descriptor, so it may be asked for before the kernel's wait. */
+ * tiles: then there is none. It is read from the step's descriptor, so it may come before the kernel's wait. */
 struct Sampled {
   bool there;
   uint32_t row;       /* of the step's rows */
@@ -228,8 +226,7 @@ struct Sampled {
   }
 };
 
-/* best[S,gridDim.x]: common/argmax.cuh's words. Launch: grid = (parts of a row, most sampled rows), block =
- * BEST_THREADS. */
+/* best[S,gridDim.x]: common/argmax.cuh's words. Launch: grid = (parts of a row, most sampled rows), block = BEST_THREADS. */
 extern "C" __global__ void __launch_bounds__(BEST_THREADS)
     tg_sample_best(const __grid_constant__ tg_sample_best_args a) {
   __shared__ unsigned long long partial[BEST_THREADS / WARP];
@@ -269,12 +266,11 @@ extern "C" __global__ void __launch_bounds__(BEST_THREADS)
   a.best[blockIdx.y * gridDim.x + blockIdx.x] = mine;
 }
 
-/* best[S,parts]: common/argmax.cuh's words, up to SAMPLE_THREADS of a row; logits where these are not enough (needs_best_only),
- * which are as before in the end. With `marks` a sampled row is all that its sequence has in the step, and its token is noted
- * here (tg_mark_seen).
+/* best[S,parts]: common/argmax.cuh's words, up to SAMPLE_THREADS of a row; logits where these are not enough (needs_best_only), which are
+ * as before in the end. With `marks` a sampled row is all that its sequence has in the step, and its token is noted here (tg_mark_seen).
  *
- * One SM would take a few us to read a row's logits. So the blocks of a row share its ids where all that is asked for is the
- * highest score, and that is not the highest logit; meetings[S] is where they meet. The first block does any other row alone.
+ * One SM would take a few us to read a row's logits. So the blocks of a row share its ids where only the highest score is needed, and that
+ * is not the highest logit; meetings[S] has their results. The first block does any other row alone.
  * Launch: grid = (most sampled rows, blocks of a row), block = SAMPLE_THREADS. */
 extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, SAMPLE_BLOCKS)
     tg_sample(const __grid_constant__ tg_sample_args a) {
@@ -325,14 +321,14 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, SAMPLE_BLOCKS)
 #if __CUDA_ARCH__ < 900
   if (a.marks && threadIdx.x == 0 && score.penalized) altered.note_newest(state, step);
 #endif
-  __syncthreads(); /* all threads see what the first has left */
+  __syncthreads(); /* all threads see what the first has stored */
   const bool other = score.penalized || altered.edits.any(), greedy = score.temperature == 0.0f;
   if (other) {
     altered.apply(at.line);
     if (highest != BEST_BROKEN) highest = best_score(score, altered.looked_at, vocabulary);
   }
   highest = block_reduce(highest, Max());
-  auto leave = [&](uint32_t token) {
+  auto store = [&](uint32_t token) {
     sampled.token = token;
     tg_sampled *to = reinterpret_cast<tg_sampled *>(reinterpret_cast<char *>(state) + step->sampled_table);
     to[blockIdx.x] = sampled;
@@ -340,7 +336,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, SAMPLE_BLOCKS)
   auto token_of = [](unsigned long long rank) { return rank == BEST_BROKEN ? 0xffffffffu : id_of(rank); };
   if (altered.shared) {
     altered.undo(at.line);
-    if (threadIdx.x == 0 && last_to_come(a.meetings[blockIdx.x], highest, gridDim.y)) leave(token_of(highest));
+    if (threadIdx.x == 0 && last_to_come(a.meetings[blockIdx.x], highest, gridDim.y)) store(token_of(highest));
     return;
   }
   const bool finite = highest != BEST_BROKEN;
@@ -354,5 +350,5 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, SAMPLE_BLOCKS)
   }
   altered.undo(at.line);
   if (finite && logprob_count != TG_LOGPROBS_NONE) logprobs(&sampled, at.line, vocabulary, token, logprob_count);
-  if (threadIdx.x == 0) leave(token);
+  if (threadIdx.x == 0) store(token);
 }

@@ -1,8 +1,7 @@
 /* scores.cuh: a row's scores: its logits after all that comes before the draw (steps 1 to 4 of sample.cu), and what penalties
  * know of its sequence.
  */
-#ifndef TAILGRAPH_SCORES_CUH
-#define TAILGRAPH_SCORES_CUH
+#pragma once
 
 #include "common/argmax.cuh"
 #include "sample/select.cuh"
@@ -51,7 +50,7 @@ __device__ inline bool counts_answer(const tg_sampling &sampling) {
   return __uint_as_float(sampling.presence_penalty) != 0.0f || __uint_as_float(sampling.frequency_penalty) != 0.0f;
 }
 
-/* Asks for the counts of those of `ids` that have any, for the scan that comes later. By all threads. */
+/* All threads prefetch the counts of those of `ids` that have any, for the scan that comes later. */
 __device__ inline void prefetch_counts(const uint32_t *bits, const uint16_t *counts, Ids ids) {
 #pragma unroll 4
   for (uint32_t word = ids.begin / 32 + threadIdx.x; word * 32 < ids.end; word += SAMPLE_THREADS)
@@ -68,7 +67,7 @@ struct Penalties {
   __device__ inline bool counted() const { return presence != 0.0f || frequency != 0.0f; }
   __device__ inline bool any() const { return repeats() || counted(); }
 
-  /* Of an id with a bit in `seen`. Each operation is rounded to f32: no product is added unrounded. */
+  /* The logit of an id with a bit in `seen` after penalties. Each operation is rounded to f32: no product is added unrounded. */
   __device__ inline float of_marked(float l, uint32_t id) const {
     const uint32_t times = counted() ? counts[id] : 0;
     if (repeats()) l = l < 0.0f ? l * repetition : l / repetition;
@@ -146,14 +145,14 @@ __device__ inline unsigned long long best_score(const Scores &score, Ids ids, ui
   return ranked(score.cooled(highest), at);
 }
 
-/* Where blocks that share a row's ids meet: all 0 before and after. */
+/* The best rank of blocks that share a row's ids, and how many of them are done: all 0 before and after. */
 struct Meeting {
-  unsigned long long best;  /* of those that have come */
+  unsigned long long best;  /* of those that are done */
   uint32_t come, pad;
 };
 static_assert(sizeof(Meeting) == TG_MEETING_BYTES, "the launcher leaves room for them");
 
-/* By one thread of each of `blocks` blocks. Whether it is the last to come: then `highest` is that of all. */
+/* One thread of each of `blocks` blocks. Returns whether it is the last: then `highest` is that of all. */
 __device__ inline bool last_to_come(Meeting &at, unsigned long long &highest, uint32_t blocks) {
   atomicMax(&at.best, highest);
   __threadfence();
@@ -234,5 +233,3 @@ struct Altered {
     __syncthreads();
   }
 };
-
-#endif

@@ -1,8 +1,7 @@
 /* select.cuh: block-wide reductions and weighted selection for sampling: all in integers or fixed orders, so
  * that their results are those of every run.
  */
-#ifndef TAILGRAPH_SELECT_CUH
-#define TAILGRAPH_SELECT_CUH
+#pragma once
 
 #include "common/base.cuh"
 #include "sample/args.h"
@@ -41,8 +40,8 @@ struct SelectScratch {
   uint32_t digit;
 };
 
-/* Of the items 0 .. count - 1 that `in` admits, in descending order of key(i): the key at which the running
- * sum of weight(i) reaches `target`. `target` becomes what of it items of that very key must bring.
+/* Finds the key at which the running sum of weight(i) reaches `target`, over the items 0 .. count - 1 that `in` admits, in descending order
+ * of key(i). `target` becomes the part of it that items of that very key must reach.
  * Radix selection from the highest bits: three passes over the items, with sums by digit in shared memory. */
 template <class In, class Key, class Weight>
 __device__ inline uint32_t select_key(SelectScratch &scratch, uint32_t count, unsigned long long &target, In in, Key key,
@@ -86,5 +85,3 @@ __device__ inline uint32_t select_key(SelectScratch &scratch, uint32_t count, un
   }
   return prefix;
 }
-
-#endif

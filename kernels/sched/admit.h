@@ -1,10 +1,9 @@
 /* admit.h: pages and slots come back, and go to those that run and want more, and to the first in the queue. */
-#ifndef TAILGRAPH_SCHED_ADMIT_H
-#define TAILGRAPH_SCHED_ADMIT_H
+#pragma once
 
 #include "sched/collect.h"
 
-/* Could this request ever be admitted? */
+/* Whether this request could ever be admitted. */
 TG_FN uint32_t tg_is_servable(const tg_state *state, const tg_request *request) {
   uint64_t tokens = tg_all_tokens(request->prompt_tokens, request->max_new_tokens);
   uint32_t flags = request->flags;
@@ -62,7 +61,7 @@ TG_FN void tg_fill_slot(tg_slot *slot, const tg_request *request, uint64_t numbe
   slot->flags = request->flags;
   slot->stop_count = request->stop_count;
   slot->pages = 0u;
-  slot->again = 0u;
+  slot->recomputes = 0u;
   slot->sampling = request->sampling;
   for (uint32_t i = 0u; i < TG_MAX_STOP_IDS; i++) slot->stop_ids[i] = request->stop_ids[i];
 }
@@ -86,7 +85,7 @@ TG_FN uint32_t tg_admit_front(tg_state *state, uint32_t free_pages, uint32_t at)
       none.seen_ns = seen_ns;
       none.admitted_ns = 0u;
       none.first_ns = 0u;
-      none.again = 0u;
+      none.recomputes = 0u;
       tg_fill_end(event, now_ns, &none);
       tg_words(state, state->pending_sample_table)[at++] = TG_NONE;
     } else {
@@ -123,19 +122,19 @@ TG_FN uint32_t tg_put_pages(tg_state *state, uint32_t slot, uint32_t count, uint
   return free_pages + count;
 }
 
-/* Lane 0: pages for those that run and want more, then for those that are set back, then for the front of the queue. While
+/* Lane 0: pages for those that run and want more, then for those that are preempted, then for the front of the queue. While
  * one of them waits for pages, nothing newer is let in. Returns what is left. */
 TG_FN uint32_t tg_hand_out(tg_state *state, uint32_t free_pages, uint32_t at, uint32_t lanes) {
   uint32_t dry = 0u;
   tg_scratch(state)->pending = at;
   free_pages = tg_grow(state, free_pages, lanes, &dry);
   if (dry || TG_MUT(50, state->leaving != TG_NONE, 0)) return free_pages;
-  free_pages = tg_read_again(state, free_pages);
-  return TG_MUT(46, state->set_back != 0u, 0) ? free_pages : tg_admit_front(state, free_pages, at);
+  free_pages = tg_recompute(state, free_pages);
+  return TG_MUT(46, state->preempted != 0u, 0) ? free_pages : tg_admit_front(state, free_pages, at);
 }
 
-/* Lane 0: the host hears of what this turn has claimed, at once: before a step can deliver anything of it. */
-TG_FN void tg_tell_claims(tg_state *state) {
+/* Lane 0 publishes what this turn has claimed, at once: before a step can deliver anything of it. */
+TG_FN void tg_publish_claims(tg_state *state) {
   tg_claimer *claimer = &state->claimer;
   if (!tg_claims(state) || state->inputs.request_head == state->requests_seen) return;
   tg_release(&claimer->queue->claims_head[claimer->replica].value, state->inputs.request_head);
@@ -163,16 +162,16 @@ TG_FN void tg_phase_admit(tg_state *state, uint32_t lane, uint32_t lanes) {
   }
   state->running -= ended;
   if (ended + TG_COUNTED(turn->totals, TG_MARKED) != 0u) tg_prune_prefill(state);
-  if (turn->set_back_ends) tg_prune_set_back(state);
-  if (turn->back != TG_NONE) tg_set_back(state);
+  if (turn->preempted_ends) tg_prune_preempted(state);
+  if (turn->back != TG_NONE) tg_preempt(state);
   if (turn->returned_step != TG_NO_STEP) state->steps_collected++;
-  tg_tell_claims(state);
+  tg_publish_claims(state);
   state->requests_seen = state->inputs.request_head;
   state->controls_taken = state->inputs.control_head;
   turn->taken = 0u;
   turn->takes = 0u;
   turn->marked = TG_NONE;
-  turn->read_again = 0u;
+  turn->recomputed = 0u;
   turn->pending = state->pending;
   if (turn->collecting) {
     free_pages = tg_hand_out(state, free_pages, TG_COUNTED(turn->totals, TG_TOKENS) + ended, lanes);
@@ -205,5 +204,3 @@ TG_FN void tg_take_biases(tg_state *state, tg_rings *rings, uint32_t lane, uint3
     for (uint32_t entry = lane; entry < slot->sampling.bias_count; entry += lanes) to[entry] = from[entry];
   }
 }
-
-#endif

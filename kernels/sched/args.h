@@ -6,11 +6,11 @@
 
 /* Steps whose times wait for the host to read them, at most. */
 #define TG_TIMES_STEPS 8192u
-/* A time as the host is told it: ns of the GPU's %globaltimer, modulo 2^48, above the step's number modulo 2^16. It is one word,
+/* A time as the host reads it: ns of the GPU's %globaltimer, modulo 2^48, above the step's number modulo 2^16. It is one word,
  * so that no reader sees half of it. 0: none yet. */
 #define TG_TIMES_STEP_BITS 16u
 
-/* In the memory of the stage's GPU. A step's kernels note their times here; its dispatcher tells the host, as the last that it
+/* In the memory of the stage's GPU. A step's kernels note their times here; its dispatcher reports them to the host, as the last that it
  * does: a store over the bus, and no kernel of a step waits for one. */
 typedef struct tg_stage_times {
   uint64_t *told;    /* pinned: [TG_TIMES_STEPS][2], by the step's number: it came, it left */

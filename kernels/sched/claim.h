@@ -1,31 +1,27 @@
 /* claim.h: one queue of requests, and replicas of a model that take from it. A replica claims the next few, at most as many
  * as it has free slots, so a slow one never sits on what others could run, and each runs what it has in the queue's order.
  *
- * What lies where. Entries, biases and prompts are in one block of host memory that all replicas and the host see. The count
- * of claims, which all replicas compare and swap, lies where such an operation is dependable for all of them: in that block
- * where replicas are threads of the host, in the memory of the first GPU where they are GPUs that reach it (over NVLink; on
- * host memory atomics of a GPU are not dependable). The host never reads GPU memory, so each replica also stores into the
- * block, in words of its own: where its newest claim ends (told), the oldest request that it has claimed and still reads
- * (held), and, on a device, which request of the queue each of its own is (tg_claimed), since events, cancels and trace name
- * those by its own numbers.
+ * What lies where. Entries, biases and prompts are in one block of host memory that all replicas and the host see. The count of claims,
+ * which all replicas compare and swap, lies where such an operation is dependable for all of them: in that block where replicas are
+ * threads of the host, in the memory of the first GPU where they are GPUs that reach it (over NVLink; on host memory atomics of a GPU are
+ * not dependable). The host never reads GPU memory, so each replica also stores into the block, in words of its own: where its newest
+ * claim ends (told), the oldest request that it has claimed and still reads (held), and, on a device, which request of the queue each of
+ * its own is (tg_claimed), since events, cancels and trace name those by its own numbers.
  *
- * What is safe. The host writes over requests that nobody reads. A replica says which is the oldest that it holds *before* it
- * tries to claim it. Its swap releases that and acquires what those before it have released, and only after it comes `told`.
- * So a host that sees any replica's `told` sees what everyone whose claim lies before its end has said; it looks at `told`
- * *before* it looks at who holds what. Every store to `held` is a release, that of a new claim too: it hides the one before it,
- * with which what was read was given back. `told` may lag: then less is free than could be. What a replica says it holds may be
- * older than what it gets, and older than what the host has reused already, since it goes by the count as it last knew it.
- * That is why the tail that the host goes by never moves back.
+ * What is safe. The host writes over requests that nobody reads. A replica publishes which is the oldest that it holds *before* it tries
+ * to claim it. Its swap releases that and acquires what those before it have released, and only after it comes `told`. So a host that
+ * sees any replica's `told` sees what everyone whose claim lies before its end has published; it looks at `told` *before* it looks at who
+ * holds what. Every store to `held` is a release, that of a new claim too: it hides the one before it, with which what was read was given
+ * back. `told` may lag: then less is free than could be. What it publishes may be older than what it gets, and older than what the host
+ * has reused already, since it goes by the count as it last knew it. That is why the tail that the host goes by never moves back.
  *
  * What it costs. A dispatcher looks at `pushed` together with the host's other words, in one trip over the bus. It swaps only
- * where it has room and more has been pushed than it knows to be claimed: a swap that fails tells it of the others' claims.
+ * where it has room and more has been pushed than it knows to be claimed: a swap that fails shows it the others' claims.
  * While all slots are in use, or nothing new is in the queue, a turn is what it is without one.
  *
- * A device's claim is an input of its turn: `inputs.request_head` counts it, and the requests themselves are in the recording
- * as the host hears of them (tg_claimed comes out before events and trace of the turn do). A replay pushes them over the
- * rings, so it needs no queue. */
-#ifndef TAILGRAPH_SCHED_CLAIM_H
-#define TAILGRAPH_SCHED_CLAIM_H
+ * A device's claim is an input of its turn: `inputs.request_head` counts it, and the requests themselves are in the recording as the host
+ * reads them (tg_claimed comes out before events and trace of the turn do). A replay pushes them over the rings, so it needs no queue. */
+#pragma once
 
 #include "sched/layout.h"
 
@@ -64,7 +60,7 @@ TG_API void tg_queue_init(tg_queue *queue, const tg_queue *shape) {
   for (uint32_t i = 0u; i < TG_MAX_REPLICAS; i++) queue->held[i].value = TG_NO_STEP;
 }
 
-/* Claims that are over, by those that have been told of. */
+/* Claims that are over, by those that were published. */
 TG_FN uint64_t tg_queue_told(const tg_queue *queue) {
   uint64_t told = 0u;
   for (uint32_t i = 0u; i < queue->replicas; i++) {
@@ -120,14 +116,14 @@ TG_API void tg_claim_release(tg_claimer *claimer, uint64_t oldest) {
 TG_API uint32_t tg_claim(tg_claimer *claimer, uint32_t most, uint64_t *first) {
   uint64_t *held = &claimer->queue->held[claimer->replica].value;      /* nobody else writes these */
   uint64_t *told = &claimer->queue->told[claimer->replica].value;
-  const uint32_t says = claimer->held == TG_NO_STEP;
+  const uint32_t held_none = claimer->held == TG_NO_STEP;
   uint64_t from = claimer->known;
   for (;;) {
     uint64_t left = claimer->pushed > from ? claimer->pushed - from : 0u;
     uint64_t count = left < most ? left : most;
     if (count == 0u) {
       claimer->known = from;
-      if (says && claimer->held != TG_NO_STEP) {
+      if (held_none && claimer->held != TG_NO_STEP) {
         claimer->held = TG_NO_STEP;
         tg_release(held, TG_NO_STEP);
       }
@@ -154,5 +150,3 @@ TG_API uint32_t tg_claim(tg_claimer *claimer, uint32_t most, uint64_t *first) {
     from = found;
   }
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* collect.h: the returned step's tokens, which slots end, and where each event goes. */
-#ifndef TAILGRAPH_SCHED_COLLECT_H
-#define TAILGRAPH_SCHED_COLLECT_H
+#pragma once
 
 #include "sched/grow.h"
 
@@ -65,7 +64,7 @@ TG_FN uint32_t tg_collect_sequence(tg_state *state, const tg_step *step, const t
   }
   uint32_t stopped = inputs->stopped[sequence->slot / 32u] >> (sequence->slot % 32u) & 1u;
   slot->last_token = tg_samples(state, step)[sequence->sample].token;
-  if (TG_MUT(23, stopped && slot->last_token < 0, 0)) { /* a replay's tokens say nothing, unless it stopped too */
+  if (TG_MUT(23, stopped && slot->last_token < 0, 0)) { /* a replay's tokens mean nothing, unless it stopped too */
     slot->end_reason = TG_END_NOT_FINITE;
     return TG_NOTE_TOKEN | sequence->sample << TG_NOTE_SAMPLE_SHIFT;
   }
@@ -82,13 +81,13 @@ TG_FN uint32_t tg_collect_sequence(tg_state *state, const tg_step *step, const t
   return TG_NOTE_TOKEN | sequence->sample << TG_NOTE_SAMPLE_SHIFT;
 }
 
-/* A slot with one step in flight: will it go on whatever that step samples? */
+/* Whether a slot with one step in flight goes on whatever that step samples. */
 TG_FN uint32_t tg_goes_on(const tg_slot *slot) {
   return slot->steps == 1u && TG_MUT(24, slot->stop_count == 0u, 1) &&
          TG_MUT(25, slot->generated + 1u < slot->max_new_tokens, 1);
 }
 
-/* Could this slot, which decodes, have a row in the next step? */
+/* Whether this slot, which decodes, could have a row in the next step. */
 TG_FN uint32_t tg_is_candidate(const tg_state *state, const tg_slot *slot) {
   uint64_t tokens = (uint64_t)slot->prompt_tokens + slot->generated + slot->steps;
   uint32_t has_room = TG_MUT(44, tg_pages_hold(state, slot->pages, tokens), 1);
@@ -141,7 +140,7 @@ TG_FN void tg_phase_collect(tg_state *state, tg_rings *rings, uint32_t lane, uin
         counts += TG_COUNT(TG_MARKED);
       }
       if (slot->end_reason != TG_END_NONE) {
-        if (slot->phase == TG_SLOT_SET_BACK) tg_set_bits(&turn->set_back_ends, 1u);
+        if (slot->phase == TG_SLOT_PREEMPTED) tg_set_bits(&turn->preempted_ends, 1u);
         if (collecting && TG_MUT(5, slot->steps == 0u, 1)) {
           note |= TG_NOTE_END;
           counts += TG_COUNT(TG_ENDS);
@@ -173,7 +172,7 @@ TG_FN void tg_fill_end(tg_event *event, uint64_t now_ns, const tg_slot *slot) {
   event->seen_ns = slot->seen_ns;
   event->admitted_ns = slot->admitted_ns;
   event->first_ns = slot->first_ns;
-  event->step = slot->again;
+  event->step = slot->recomputes;
 }
 
 /* `index`: how many tokens of the request went before. */
@@ -245,5 +244,3 @@ TG_FN void tg_phase_place(tg_state *state, uint32_t lane, uint32_t lanes) {
     }
   }
 }
-
-#endif

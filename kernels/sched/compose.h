@@ -1,10 +1,8 @@
-/* compose.h: the next step's rows. Decode rows first, in slot order; then prompt chunks, in the order of
- * requests, up to the row budget. Running sequences wait for the prompt rows beside theirs, so chunk_tokens
- * bounds these; where none runs, prompts fill whole steps. A step of few rows takes nearly as long as one of some
- * more, though, so where much is yet to be read the bound is a share of that: many prompts are read in few long
- * steps, and what trickles in is read in short ones. */
-#ifndef TAILGRAPH_SCHED_COMPOSE_H
-#define TAILGRAPH_SCHED_COMPOSE_H
+/* compose.h: the next step's rows. Decode rows first, in slot order; then prompt chunks, in the order of requests, up to the row budget.
+ * Running sequences wait for the prompt rows beside theirs, so chunk_tokens bounds these; where none runs, prompts fill whole steps. A
+ * step of few rows takes nearly as long as one of some more, though, so where much is yet to be read the bound is a share of that: many
+ * prompts are read in few long steps, and what trickles in is read in short ones. */
+#pragma once
 
 #include "sched/publish.h"
 
@@ -28,7 +26,7 @@ TG_FN uint32_t tg_decode_row(const tg_turn *turn, uint32_t picks, uint32_t rank)
   return rank - turn->below < picks ? wrapped + rank - turn->below : TG_NONE;
 }
 
-/* Is this slot's row the last one picked, going round from the cursor? */
+/* Whether this slot's row is the last one picked, going round from the cursor. */
 TG_FN uint32_t tg_is_last_pick(const tg_turn *turn, uint32_t picks, uint32_t rank) {
   uint32_t above = TG_COUNTED(turn->totals, TG_CANDIDATES) - turn->below;
   return picks > above ? rank + 1u == picks - above : rank + 1u == turn->below + picks;
@@ -122,7 +120,7 @@ TG_FN uint32_t tg_prompt_budget(const tg_config *config, uint32_t rows, uint32_t
 /* Where the tokens of a slot's chunks are. */
 TG_FN uint32_t tg_chunk_tokens(const tg_slot *slot) {
   if (!(slot->flags & TG_REQUEST_UNLIMITED)) return TG_CHUNK_RING;
-  return slot->again ? TG_CHUNK_KEPT : TG_MUT(47, TG_CHUNK_KEEPS, TG_CHUNK_RING);
+  return slot->recomputes ? TG_CHUNK_KEPT : TG_MUT(47, TG_CHUNK_KEEPS, TG_CHUNK_RING);
 }
 
 /* Lane 0: one chunk for each slot in prefill, in the order of their requests, until the budget is used or cannot
@@ -249,5 +247,3 @@ TG_FN void tg_phase_fill(tg_state *state, tg_rings *rings, uint32_t lane, uint32
   turn->bucket = tg_bucket(&state->config, turn->kind, turn->rows);
   tg_fill_step_head(state, turn);
 }
-
-#endif

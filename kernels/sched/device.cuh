@@ -1,6 +1,5 @@
 /* device.cuh: what every kernel that takes turns of the core, or hands steps on, has in common. */
-#ifndef TAILGRAPH_SCHED_DEVICE_CUH
-#define TAILGRAPH_SCHED_DEVICE_CUH
+#pragma once
 
 #include "common/pdl.cuh"
 #include "sched/instructions.cuh"
@@ -12,13 +11,13 @@ constexpr uint32_t FIRST_PAUSE_NS = 128;
 constexpr uint32_t LAST_PAUSE_NS = 8192;
 constexpr uint32_t POLLS = 64;
 
-/* For how long a dispatcher asks again for a graph that has not left the GPU yet. That takes far less while no other process has
+/* For how long a dispatcher tries to launch a graph that has not left the GPU yet. That takes far less while no other process has
  * the GPU. */
 constexpr uint64_t LEAVING_NS = 100000;
 
 constexpr uint32_t LANES = TG_MAX_LANES;
 
-/* Of the lanes alone, where a warp beside them launches. 0 is __syncthreads(). */
+/* The lanes' own barrier, since a warp beside them launches. 0 is __syncthreads(). */
 constexpr int LANES_BARRIER = 1;
 
 __device__ inline void lanes_barrier() { wait_at_barrier<LANES_BARRIER, LANES>(); }
@@ -50,8 +49,8 @@ __device__ inline void look(const tg_rings *rings, const tg_state *state) {
   *to = value;
 }
 
-/* One thread: waits until the dispatcher before this one has left nothing unwritten. `settled` then says what that one has made of
- * `newest`, which is read behind the release that it is compared with. */
+/* One thread waits until the dispatcher before this one has stored everything. Then `settled` is what that one has made of `newest`,
+ * which is read behind the release that it is compared with. */
 __device__ inline void await_settled(const uint64_t *settled, const uint64_t *newest) {
   uint64_t left;
   do {
@@ -70,7 +69,7 @@ __device__ inline bool launch(uint64_t graph, cudaStream_t stream) {
   return cudaGraphLaunch((cudaGraphExec_t)graph, stream) == cudaSuccess;
 }
 
-/* Does nothing but the step that comes back ask the next turn for anything? Its gather takes the host's indices as they were
+/* Whether nothing is new for the next turn but the step that comes back. Its gather takes the host's indices as they were
  * looked at, unless what is read first has moved. `rows`: of that step. */
 __device__ inline bool only_a_step_is_new(const tg_state *state, uint32_t rows) {
   const tg_inputs *inputs = &state->inputs;
@@ -90,12 +89,12 @@ __device__ inline bool only_a_step_is_new(const tg_state *state, uint32_t rows) 
   return as_looked && open && all_decode && room && nothing_new;
 }
 
-/* Does a decode row's sequence go on, as far as that is known before its token? */
+/* Whether a decode row's sequence goes on, as far as that is known before its token. */
 __device__ inline bool row_is_calm(const tg_state *state, const tg_returned_row &row) {
   return row.end_reason == TG_END_NONE && row.generated + 1 < row.max_new_tokens && !tg_row_wants_pages(state, &row);
 }
 
-/* ... and with it? */
+/* Whether it goes on with that token. */
 __device__ inline bool row_goes_on(tg_state *state, const tg_returned_row &row, int32_t token, uint64_t now) {
   return token >= 0 && now < row.deadline_ns && !tg_is_stop_id_of_row(state, &row, token);
 }
@@ -107,5 +106,3 @@ constexpr uint32_t LAYOUT_AT = offsetof(tg_rings, bytes), LAYOUT_BYTES = sizeof(
 static_assert((offsetof(decltype(tg_device), layout) + LAYOUT_AT) % sizeof(uint4) == 0 && LAYOUT_AT % sizeof(uint4) == 0 &&
                   LAYOUT_BYTES % sizeof(uint4) == 0,
               "copied in 16s");
-
-#endif

@@ -11,15 +11,17 @@
  * can do so too: a step's graph is there once, comes onto the GPU when the one before has left it, and nothing renews the chain.
  * No second step is ever in flight.
  *
- * Cost: one block, a barrier for each phase; nothing here scales with the model. Per-slot work is spread
- * over the threads by the core itself (a lane is a thread). One more warp only launches: what comes next is known
- * before the turn is through with what it leaves for the host, in a routine turn even before that has begun: all but the
- * sampled tokens and the time is known while the step still runs (is_calm), and those it reads itself.
+ *   threads         do                                           wait on                            signal
+ *   lanes           take the turn; a lane is a thread            grid dependency, START_BARRIER     NEXT_BARRIER, open, settled
+ *   launching warp  launches the graph that comes next           NEXT_BARRIER                       START_BARRIER, AGAIN_BARRIER
+ *
+ * Cost: one block, a barrier for each phase; nothing here scales with the model. The launching warp knows what comes next before the turn
+ * has stored what the host gets, in a routine turn even before it begins: all but the sampled tokens and the time is known while the
+ * step still runs (is_calm), and those it reads itself.
  *
  * What the core keeps in shared memory is counted for every kernel of the file that includes this, so that is one kernel.
  */
-#ifndef TAILGRAPH_SCHED_DISPATCH_CUH
-#define TAILGRAPH_SCHED_DISPATCH_CUH
+#pragma once
 
 #define TG_ONE_IN_FLIGHT
 #include "sched/device.cuh"
@@ -37,13 +39,13 @@ struct Next {
   uint32_t again;  /* nothing: the lanes take another turn */
 };
 
-/* All lanes, once a turn: tells the launching warp, and goes on. */
+/* All lanes, once a turn: signals the launching warp what comes next, and goes on. */
 __device__ inline void decide(Next &next, Next what) {
   if (threadIdx.x == 0) next = what;
   arrive_at_barrier<NEXT_BARRIER, DISPATCH_THREADS>();
 }
 
-/* What a routine turn comes to: the step that has come back once more. */
+/* The result of a routine turn: the step that has come back, once more. */
 __device__ inline Next routine_next(tg_state *state) {
   return Next{TG_ACTION_STEP, TG_KIND_DECODE, state->steps[0].bucket, (uint32_t)state->steps_composed, 0};
 }
@@ -57,7 +59,7 @@ __device__ inline void open_step(const tg_state *state, tg_state *block, tg_chai
   if (threadIdx.x == 32) store_release(&chain->open, number + 1); /* the first warp has more to do */
 }
 
-/* Before the wait: will the turn be routine, if its clock and the sampled tokens let it? As the routine phase will find it
+/* Before the wait: whether the turn will be routine if its clock and the sampled tokens let it, by the rule of the routine phase
  * (kernels/sched/routine.h). */
 __device__ inline bool is_calm(const tg_state *state) {
   const tg_step *step = &state->steps[0];
@@ -66,7 +68,7 @@ __device__ inline bool is_calm(const tg_state *state) {
   return alone && all_decode && step->rows <= LANES && only_a_step_is_new(state, step->rows);
 }
 
-/* ... as far as row `row` of the step is concerned, if it has so many. More stop ids than its copy holds lie in its slot. A calm
+/* Whether row `row` of the step, if it has so many, lets the turn be routine. More stop ids than its copy holds lie in its slot. A calm
  * turn that claims may give that to another request while the launching warp looks. One that does not claim lets nobody in. */
 __device__ inline bool row_is_calm(const tg_state *state, uint32_t row) {
   if (row >= state->steps[0].rows || row >= LANES) return true;
@@ -74,14 +76,14 @@ __device__ inline bool row_is_calm(const tg_state *state, uint32_t row) {
   return (!tg_claims(state) || TG_MUT(171, returned.stop_count <= TG_ROW_STOP_IDS, true)) && row_is_calm(state, returned);
 }
 
-/* After it, the launching warp: do they? Of a calm turn of `rows` rows. The lanes take that turn meanwhile, so nothing is read here
- * that they may write: how many rows there are was read before they began. */
+/* After the wait, the launching warp: whether they do, in a calm turn of `rows` rows. The lanes take that turn meanwhile, so nothing is
+ * read here that they may write: `rows` was read before they began. */
 __device__ inline bool goes_on(tg_state *state, uint32_t rows, uint64_t now) {
   constexpr uint32_t ROUNDS = LANES / 32;
   __shared__ int32_t tokens[ROUNDS][32];
   const tg_sampled *samples = tg_samples(state, &state->steps[0]);
   const uint32_t lane = threadIdx.x % 32;
-  int32_t mine[ROUNDS]; /* all asked for at once */
+  int32_t mine[ROUNDS]; /* all loaded at once */
 #pragma unroll
   for (uint32_t i = 0; i < ROUNDS; i++) mine[i] = 32 * i + lane < rows ? samples[32 * i + lane].token : 0;
 #pragma unroll
@@ -104,14 +106,14 @@ __device__ inline Next turn(tg_state *state, tg_state *block, tg_rings *rings, t
     if (phase == TG_COLLECT_PHASE) {
       routine = tg_is_routine(state);
       if (routine) decide(next, routine_next(state));
-    } else if (phase > TG_TELL_PHASE && routine) {
+    } else if (phase > TG_DELIVER_PHASE && routine) {
       continue;
     } else if (phase == TG_CLAIM_PHASE && !tg_claims_now(state)) {
       continue;
     }
     tg_phase(state, rings, start_ns, phase, threadIdx.x, LANES);
     lanes_barrier();
-    /* Tokens of more rows than lanes are read again, where the next step's kernels will write. */
+    /* Tokens of more rows than lanes are read once more, where the next step's kernels will write. */
     if (phase == TG_COLLECT_PHASE && routine && state->steps[0].rows <= LANES) {
       open_step(state, block, chain, state->steps_composed);
       opened = true;
@@ -127,7 +129,7 @@ __device__ inline Next turn(tg_state *state, tg_state *block, tg_rings *rings, t
   return what;
 }
 
-/* Of one stage: the graph of the step next to this one. `chain` is this thread's alone. False where the GPU refused what nothing
+/* Launches the next step's graph beside this one, with one stage. `chain` is this thread's alone. False where the GPU refused what nothing
  * else would launch. */
 __device__ inline bool launch_step(const Next &next, const tg_graphs *graphs, tg_chain *chain, bool idle) {
   const uint64_t graph = graphs->step[next.number % TG_COPIES][0][next.kind][next.bucket];
@@ -146,7 +148,7 @@ __device__ inline bool launch_step(const Next &next, const tg_graphs *graphs, tg
   return true;
 }
 
-/* What a turn came to. `idle`: this is the idle graph's dispatcher. False where the GPU refused. */
+/* Launches what a turn decided. `idle`: this is the idle graph's dispatcher. False where the GPU refused. */
 template <bool TAIL> __device__ inline bool launch(const Next &next, const tg_graphs *graphs, tg_chain *chain, bool idle) {
   switch (next.action) {
     case TG_ACTION_STEP:
@@ -165,8 +167,8 @@ template <bool TAIL> __device__ inline bool launch(const Next &next, const tg_gr
   }
 }
 
-/* Brings what a turn will look at near, since the step that runs has read more weights than the cache holds. */
-__device__ inline void bring(tg_state *state, const tg_graphs *graphs) {
+/* Prefetches what a turn will read, since the step that runs has read more weights than the cache holds. */
+__device__ inline void prefetch_turn(tg_state *state, const tg_graphs *graphs) {
   const uint32_t t = threadIdx.x;
   const tg_step *step = tg_step_at(state, state->steps_collected);
   if (tg_device.rows_step != TG_NO_STEP && t < min(step->decode_rows, LANES)) {
@@ -185,7 +187,7 @@ __device__ inline void take_turns(tg_state *state, tg_state *block, tg_rings *ri
   wait_at_barrier<START_BARRIER, DISPATCH_THREADS>();
   for (uint32_t poll = 0;; poll++) {
     const Next what = turn(state, block, rings, chain, next, start_ns, poll == POLLS);
-    /* While the first warp sends what this turn leaves for the host, the others take the state's head back. */
+    /* While the first warp releases what this turn stored for the host, the others store the state's head. */
     if (threadIdx.x == 0) tg_trace_write(state, rings, now_ns(), 0);
     lanes_barrier();
     if (threadIdx.x == 0) tg_flush();
@@ -209,7 +211,7 @@ __device__ inline void take_turns(tg_state *state, tg_state *block, tg_rings *ri
 
 /* `where`: TG_DISPATCH_*. All steps that were composed have come back, since none begins before, but for one that a full
  * chain has left to the idle graph. `layout` is a copy of the rings' head in device memory. No kernel of a step writes
- * the state's head, nor what is read of a decode row, so both are brought while they still run. */
+ * the state's head, nor what is read of a decode row, so both are loaded while they still run. */
 template <bool TAIL>
 static __device__ __forceinline__ void dispatch(tg_state *block, tg_rings *rings, const tg_rings *layout, const tg_graphs *graphs,
                                          tg_chain *chain, uint32_t where) {
@@ -243,7 +245,7 @@ static __device__ __forceinline__ void dispatch(tg_state *block, tg_rings *rings
     if (left) next = {TG_ACTION_STEP, state->outcome.kind, state->outcome.bucket, (uint32_t)state->outcome.step, 0};
   }
   __syncthreads();
-  if (!left) bring(state, graphs);
+  if (!left) prefetch_turn(state, graphs);
   const bool chained = !TAIL && !idle;
   const bool calm = __syncthreads_and(chained && row_is_calm(state, threadIdx.x) && (threadIdx.x != 0 || is_calm(state)));
   await_earlier_kernels();
@@ -284,4 +286,9 @@ static __device__ __forceinline__ void dispatch(tg_state *block, tg_rings *rings
   if (TG_MUT(174, !left, true)) store_release(&chain->settled, state->steps_composed);
 }
 
-#endif
+/* The dispatcher NAME, whose graphs follow each other by tail launches if TAIL. */
+#define DISPATCHER(NAME, TAIL)                                                                                                \
+  extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)                                                              \
+      NAME(tg_state *block, tg_rings *rings, const tg_rings *layout, const tg_graphs *graphs, tg_chain *chain, uint32_t where) { \
+    dispatch<TAIL>(block, rings, layout, graphs, chain, where);                                                               \
+  }

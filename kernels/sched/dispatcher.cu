@@ -7,14 +7,10 @@
 #define TG_CLAIMS_NOTHING
 #include "sched/dispatch.cuh"
 
-extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)
-    tg_dispatch(tg_state *block, tg_rings *rings, const tg_rings *layout, const tg_graphs *graphs, tg_chain *chain,
-                uint32_t where) {
-  dispatch<false>(block, rings, layout, graphs, chain, where);
-}
+DISPATCHER(tg_dispatch, false)
 
 /* First node of a step's first graph: waits until the step is composed, if its graph was launched before. What follows
- * may start early only then, since before their own waits kernels read the step's descriptor.
+ * may start only then, since before their own waits kernels read the step's descriptor.
  * Launch: grid = 1, block = 1. */
 extern "C" __global__ void tg_begin_step(tg_chain *chain) {
   await_earlier_kernels();
@@ -25,7 +21,7 @@ extern "C" __global__ void tg_begin_step(tg_chain *chain) {
   let_next_kernel_start();
 }
 
-/* First node of a graph of a later stage of this GPU: says which stage runs now, for the host's watchdog.
+/* First node of a graph of a later stage of this GPU: stores which stage runs now, for the host's watchdog.
  * Launch: grid = 1, block = 1. */
 extern "C" __global__ void tg_begin_stage(tg_rings *rings, uint32_t stage) {
   let_next_kernel_start();

@@ -6,8 +6,4 @@
  */
 #include "sched/dispatch.cuh"
 
-extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)
-    tg_dispatch_claims(tg_state *block, tg_rings *rings, const tg_rings *layout, const tg_graphs *graphs, tg_chain *chain,
-                       uint32_t where) {
-  dispatch<false>(block, rings, layout, graphs, chain, where);
-}
+DISPATCHER(tg_dispatch_claims, false)

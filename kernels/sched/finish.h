@@ -1,17 +1,15 @@
 /* finish.h: what came of the turn, for the caller, the host and the trace. */
-#ifndef TAILGRAPH_SCHED_FINISH_H
-#define TAILGRAPH_SCHED_FINISH_H
+#pragma once
 
 #include "sched/routine.h"
 
-/* Prompt tokens before this one are in steps, or will never be needed. Prompts lie in the token ring in the
- * order of their requests, which is the order of the prefill list: the first slot that is not read again, from what is
- * kept, holds the oldest. */
+/* Prompt tokens before this one are in steps, or will never be needed. Prompts lie in the token ring in the order of their requests,
+ * which is the order of the prefill list: the first slot that is not recomputed, from kept tokens, holds the oldest. */
 TG_FN void tg_release_tokens(tg_state *state, tg_rings *rings) {
   uint64_t tail = state->tokens_taken;
   for (uint32_t i = TG_MUT(20, 0u, state->prefill - (state->prefill != 0u)); i < state->prefill; i++) {
     const tg_slot *slot = &tg_slots(state)[tg_words(state, state->prefill_table)[i]];
-    if (slot->again) continue;
+    if (slot->recomputes) continue;
     tail = slot->token_start + slot->composed;
     break;
   }
@@ -20,13 +18,13 @@ TG_FN void tg_release_tokens(tg_state *state, tg_rings *rings) {
   tg_release_later(&rings->token_tail.value, tail);
 }
 
-/* As tg_release_tokens, of a replica that claims: it holds the oldest request whose entry or prompt is still to be read. */
+/* The same for a replica that claims: it holds the oldest request whose entry or prompt is still to be read. */
 TG_FN void tg_release_claims(tg_state *state) {
   tg_claimer *claimer = &state->claimer;
   if (claimer->held == TG_NO_STEP) return;
   for (uint32_t i = TG_MUT(162, 0u, state->prefill); i < state->prefill; i++) {
     uint32_t index = tg_words(state, state->prefill_table)[i];
-    if (tg_slots(state)[index].again) continue;
+    if (tg_slots(state)[index].recomputes) continue;
     tg_claim_release(claimer, *tg_number_of_slot(state, index));
     return;
   }
@@ -50,7 +48,7 @@ TG_FN uint32_t tg_action(const tg_state *state, const tg_turn *turn, uint32_t co
   return tg_is_drained(state) ? TG_ACTION_DONE : TG_ACTION_IDLE;
 }
 
-/* Did an open turn do anything that a replay must repeat? */
+/* Whether an open turn did anything that a replay must repeat. */
 TG_FN uint32_t tg_did_something(const tg_state *state, const tg_turn *turn) {
   return turn->returned_step != TG_NO_STEP || turn->requests_seen != state->requests_seen ||
          turn->controls_taken != state->controls_taken ||
@@ -107,8 +105,8 @@ TG_FN void tg_phase_finish(tg_state *state, tg_rings *rings, uint32_t lane) {
   outcome->running = state->running;
   outcome->free_pages = state->free_pages;
   outcome->steps_in_flight = (uint32_t)tg_in_flight(state);
-  outcome->set_back = state->set_back;
-  outcome->read_again = turn->open ? turn->read_again : 0u;
+  outcome->preempted = state->preempted;
+  outcome->recomputed = turn->open ? turn->recomputed : 0u;
   state->turn++;
   if (outcome->changed) tg_post_status(state, rings, composed);
   tg_release_later(&rings->action.value, (uint64_t)outcome->error << 32 | outcome->action);
@@ -131,5 +129,3 @@ TG_API void tg_trace_write(tg_state *state, tg_rings *rings, uint64_t end_ns, ui
   state->traces_written++;
   tg_release_later(&rings->trace_head.value, state->traces_written);
 }
-
-#endif

@@ -2,26 +2,24 @@
  *
  * Such a request could fill the whole context, and seldom does. So it is admitted with pages for its prompt and
  * grow_tokens tokens, and takes pages for as many more whenever these are nearly used up, before any request is
- * admitted and the older requests before the newer. It asks one token early: the step that the turn composes needs none of them.
+ * admitted and the older requests before the newer. It does so one token before: the step that the turn composes needs none of them.
  *
- * Where the pool is dry, the newest request without a limit gives its pages back: it leaves (its steps in flight come
- * back first, since they write to its pages), is set back, and is read again once there is room for what it has so far
- * and grow_tokens more: prompt and tokens, which are kept by position. Then it goes on at the same position with the same
- * key, so its tokens are what they would have been. It keeps its slot; that costs no other request anything, since
- * none is admitted while one leaves, is set back or finds no pages. One that wants pages and is itself the newest waits with
- * what it has: to give it back would help no other.
+ * Where the pool is dry, the newest request without a limit is preempted: it leaves (its steps in flight come back first, since they
+ * write to its pages), gives its pages back, and is recomputed once there is room for what it has so far and grow_tokens more: prompt and
+ * tokens, which are kept by position. Then it goes on at the same position with the same key, so its tokens are what they would have
+ * been. It keeps its slot; that costs no other request anything, since none is admitted while one leaves, is preempted or finds no pages.
+ * One that wants pages and is itself the newest waits with what it has: to give it back would help no other.
  *
  * Every request ends. Take the oldest request without a limit that has a slot. It never gives its pages back, since one
  * that does is newer than one that wants pages. While it wants some, newer ones without a limit give theirs back, one
  * after the other, and none of them gets any before it, since it is served first. What is left belongs to requests with a
  * limit, which hold all they need and end by themselves. And alone it fits the pool: a larger one was refused. So it ends,
- * and another is the oldest. While a request is set back no newer one is admitted, so the oldest is always one of finitely
+ * and another is the oldest. While a request is preempted no newer one is admitted, so the oldest is always one of finitely
  * many, and those in the queue come when all of them have ended, at the latest.
  *
  * The kept tokens take 4 bytes a position of each slot's context (1,024 slots of 32,768 tokens: 128 MiB). Tokens by pages
- * would take no less: those that are set back hold none, and their tokens together can be many times the pool's. */
-#ifndef TAILGRAPH_SCHED_GROW_H
-#define TAILGRAPH_SCHED_GROW_H
+ * would take no less: preempted ones hold none, and their tokens together can be many times the pool's. */
+#pragma once
 
 #include "sched/inputs.h"
 
@@ -29,12 +27,12 @@ TG_FN uint32_t tg_pages_hold(const tg_state *state, uint32_t pages, uint64_t tok
   return (uint64_t)pages * state->config.page_tokens >= tokens;
 }
 
-/* Has a sequence no room for the token after those that it will have with this turn's step? `tokens`: with it. */
+/* Whether a sequence has no room for the token after those that it will have with this turn's step. `tokens`: with it. */
 TG_FN uint32_t tg_wants_pages(const tg_state *state, uint32_t pages, uint64_t tokens, uint64_t all_tokens) {
   return !tg_pages_hold(state, pages, tokens < all_tokens ? tokens : all_tokens);
 }
 
-/* As many tokens as a request may come to hold. */
+/* The most tokens that a request may come to hold. */
 TG_FN uint64_t tg_all_tokens(uint32_t prompt_tokens, uint32_t max_new_tokens) {
   return (uint64_t)prompt_tokens + max_new_tokens;
 }
@@ -48,8 +46,8 @@ TG_FN uint32_t tg_pages_to_grow(const tg_state *state, uint64_t tokens, uint64_t
 /* In the collect phase: a slot that decodes, with its returned step collected. */
 TG_FN void tg_note_wanting(tg_state *state, uint32_t index, const tg_slot *slot) {
   uint64_t all_tokens = tg_all_tokens(slot->prompt_tokens, slot->max_new_tokens);
-  uint64_t soon = (uint64_t)slot->prompt_tokens + slot->generated + slot->steps + 1u;
-  if (!tg_wants_pages(state, slot->pages, soon, all_tokens)) return;
+  uint64_t tokens = (uint64_t)slot->prompt_tokens + slot->generated + slot->steps + 1u;
+  if (!tg_wants_pages(state, slot->pages, tokens, all_tokens)) return;
   tg_set_bits(&tg_scratch(state)->some_want, 1u);
   tg_set_bits(&tg_scratch(state)->wanting[index / 32u], 1u << (index % 32u));
 }
@@ -84,8 +82,7 @@ TG_FN uint64_t tg_newest_of(tg_state *state, uint32_t first, uint32_t end) {
   return newest;
 }
 
-/* Drops slots that are no longer in prefill from the prefill list: what is left of their prompts is never composed, or
- * is read later. */
+/* Drops slots that are no longer in prefill from the prefill list: what is left of their prompts is never composed, or is read later. */
 TG_FN void tg_prune_prefill(tg_state *state) {
   uint32_t *list = tg_words(state, state->prefill_table);
   uint32_t kept = 0u;
@@ -96,15 +93,15 @@ TG_FN void tg_prune_prefill(tg_state *state) {
   state->prefill = kept;
 }
 
-/* Drops slots that ended while they were set back from the list of these. */
-TG_FN void tg_prune_set_back(tg_state *state) {
-  uint32_t *list = tg_words(state, state->set_back_table);
+/* Drops slots that ended while they were preempted from the list of these. */
+TG_FN void tg_prune_preempted(tg_state *state) {
+  uint32_t *list = tg_words(state, state->preempted_table);
   uint32_t kept = 0u;
-  for (uint32_t i = 0u; i < state->set_back; i++) {
+  for (uint32_t i = 0u; i < state->preempted; i++) {
     const tg_slot *slot = &tg_slots(state)[list[i]];
-    if (slot->phase == TG_SLOT_SET_BACK && slot->end_reason == TG_END_NONE) list[kept++] = list[i];
+    if (slot->phase == TG_SLOT_PREEMPTED && slot->end_reason == TG_END_NONE) list[kept++] = list[i];
   }
-  state->set_back = kept;
+  state->preempted = kept;
 }
 
 /* Lane 0: `pages` of the `free_pages` go to a slot. Returns what is left. */
@@ -131,7 +128,7 @@ TG_FN void tg_mark_newest(tg_state *state, uint32_t wanting, uint32_t lanes) {
   }
   if (turn->marked == TG_NONE) return;
   tg_slot *slot = &tg_slots(state)[turn->marked];
-  turn->kept_from = slot->again ? slot->prompt_tokens : tg_min(slot->composed, slot->prompt_tokens);
+  turn->kept_from = slot->recomputes ? slot->prompt_tokens : tg_min(slot->composed, slot->prompt_tokens);
   slot->phase = TG_SLOT_LEAVING;
   state->leaving = turn->marked;
   tg_prune_prefill(state);
@@ -159,16 +156,16 @@ TG_FN uint32_t tg_grow(tg_state *state, uint32_t free_pages, uint32_t lanes, uin
   return free_pages;
 }
 
-/* Lane 0: the slot whose steps have come back is set back. Those that are set back already are newer, as they are than all
- * that run: each was the newest when it began to leave, and no newer one has been let in since. */
-TG_FN void tg_set_back(tg_state *state) {
+/* Lane 0 preempts the slot whose steps have come back. Those that are preempted already are newer than it, and than all that run: each
+ * was the newest when it began to leave, and no newer one has been let in since. */
+TG_FN void tg_preempt(tg_state *state) {
   uint32_t index = tg_scratch(state)->back;
   tg_slot *slot = &tg_slots(state)[index];
-  slot->phase = TG_SLOT_SET_BACK;
+  slot->phase = TG_SLOT_PREEMPTED;
   slot->pages = 0u;
   slot->composed = TG_MUT(41, 0u, slot->composed);
   state->leaving = TG_NONE;
-  tg_words(state, state->set_back_table)[state->set_back++] = index;
+  tg_words(state, state->preempted_table)[state->preempted++] = index;
 }
 
 /* Lane 0: a slot enters the prefill list, in the order of requests. */
@@ -179,26 +176,26 @@ TG_FN void tg_insert_prefill(tg_state *state, uint32_t index) {
   list[at] = index;
 }
 
-/* Pages without which a slot that is set back is not read again. */
-TG_FN uint32_t tg_pages_to_read_again(const tg_state *state, const tg_slot *slot) {
+/* Pages without which a preempted slot is not recomputed. */
+TG_FN uint32_t tg_pages_to_recompute(const tg_state *state, const tg_slot *slot) {
   uint64_t tokens = (uint64_t)slot->prompt_tokens + slot->generated;
   return tg_pages_to_grow(state, tokens, tg_all_tokens(slot->prompt_tokens, slot->max_new_tokens));
 }
 
-/* Lane 0: those that are set back are read again, the oldest first, while there are pages. Returns what is left. */
-TG_FN uint32_t tg_read_again(tg_state *state, uint32_t free_pages) {
-  const uint32_t *list = tg_words(state, state->set_back_table);
-  while (state->set_back != 0u) {
-    uint32_t index = list[state->set_back - 1u];
+/* Lane 0: recomputes preempted slots, the oldest first, while there are pages. Returns what is left. */
+TG_FN uint32_t tg_recompute(tg_state *state, uint32_t free_pages) {
+  const uint32_t *list = tg_words(state, state->preempted_table);
+  while (state->preempted != 0u) {
+    uint32_t index = list[state->preempted - 1u];
     tg_slot *slot = &tg_slots(state)[index];
-    uint32_t pages = tg_pages_to_read_again(state, slot);
+    uint32_t pages = tg_pages_to_recompute(state, slot);
     if (pages > free_pages) break;
-    state->set_back--;
+    state->preempted--;
     free_pages = tg_give_pages(state, index, pages, free_pages);
     slot->phase = TG_SLOT_PREFILL;
-    slot->again++;
+    slot->recomputes++;
     tg_insert_prefill(state, index);
-    tg_scratch(state)->read_again++;
+    tg_scratch(state)->recomputed++;
   }
   return free_pages;
 }
@@ -213,5 +210,3 @@ TG_FN void tg_keep_prompt(tg_state *state, tg_rings *rings, uint32_t lane, uint3
     kept[at] = tg_prompt_token(state, rings, slot->token_start + at);
   }
 }
-
-#endif

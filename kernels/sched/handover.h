@@ -6,23 +6,21 @@
  * of places given back, behind all it has read there. So a place is never filled before it has been read, and never read
  * before it is whole: these counts are the credits. No call here waits. A caller asks again, and what it waits for ends by a
  * deadline where another stage owes the answer: room in a link, or, for stage 0, a step that is on its way. A stage that
- * waits for work alone has no deadline; it ends by what its neighbours say, or by the stop flag.
+ * waits for work alone has no deadline; it ends by its neighbours' words, or by the stop flag.
  *
- * A stage that ends says so on both its links, and whoever reads that ends too, with the same word: the news goes round the
- * ring both ways, so one stage that is dead keeps it from nobody.
+ * A stage that ends releases why on both its links, and whoever reads that ends too, with the same word: the news goes round the ring
+ * both ways, so one stage that is dead hides it from nobody.
  *
  * Stage 0 may fill places without taking what comes back meanwhile. So the link to it has a place for every step in flight;
  * with fewer the ring could fill up (tests/explore shows it). */
-#ifndef TAILGRAPH_SCHED_HANDOVER_H
-#define TAILGRAPH_SCHED_HANDOVER_H
+#pragma once
 
 #include "sched/tables.h"
 
 /* ---- what a place holds ---------------------------------------------------------------------- */
 
-/* Its second word announces the step that comes in it, as soon as all that says what the step is lies there: the number and
- * one, kind and bucket. So its taker may launch what runs it, and take the tables, before the activations have come. Who needs
- * no more than what is posted passes it over. */
+/* A place's second word announces the step that comes in it, as soon as its description lies there: the number and one, kind and bucket. So
+ * its taker may launch what runs it, and take the tables, before the activations have come. */
 #define TG_ANNOUNCED_SHIFT 16u
 
 #define TG_PLACE_ALIGN 128u
@@ -81,7 +79,7 @@ TG_FN uint32_t tg_pages_read(const tg_state *state, const tg_sequence *sequence)
 }
 
 /* How many words a lane copies at a time: all of them are read before any is written, so that they do not wait for each other.
- * Nobody tells a compiler that what is written here is nothing that is read next. */
+ * A compiler cannot know that what is written here is nothing that is read next. */
 #define TG_AT_ONCE 8u
 
 /* Words first, first + stride ... of `count`. */
@@ -203,8 +201,8 @@ TG_FN uint32_t tg_links_end_at(tg_links *links, const tg_link_end *end, uint32_t
 
 TG_API void tg_links_end(tg_links *links, uint32_t code) { tg_links_end_at(links, &links->out, code); }
 
-/* Has the host, or a neighbour, ended this stage? The stage before is asked by its caller's `before`: what it posted
- * before a drained end is still to be taken. */
+/* Whether the host, or a neighbour, has ended this stage. `before` is the word of the stage before: what that one posted before a drained
+ * end is still to be taken. */
 TG_FN uint32_t tg_links_are_over(tg_links *links, uint64_t before) {
   if (links->ended) return 1u;
   if (tg_acquire(links->stop) & TG_INPUT_STOP) {
@@ -253,17 +251,17 @@ TG_API uint32_t tg_links_room(tg_links *links, uint64_t now_ns) {
 
 TG_API void tg_links_announce(tg_links *links, uint32_t kind, uint32_t bucket) {
   const tg_link_end *out = &links->out;
-  uint64_t said = (out->count + 1u) << TG_ANNOUNCED_SHIFT | kind << 8u | bucket;
-  if (TG_MUT(148, 1, 0)) tg_release(tg_link_place(out) + 1, said);
-  if (TG_MUT(148, 0, 1)) tg_store(tg_link_place(out) + 1, said);
+  uint64_t word = (out->count + 1u) << TG_ANNOUNCED_SHIFT | kind << 8u | bucket;
+  if (TG_MUT(148, 1, 0)) tg_release(tg_link_place(out) + 1, word);
+  if (TG_MUT(148, 0, 1)) tg_store(tg_link_place(out) + 1, word);
 }
 
 TG_API uint32_t tg_link_announced(const tg_link_end *in, uint32_t *kind, uint32_t *bucket) {
   const uint64_t *word = tg_link_place(in) + 1;
-  uint64_t said = TG_MUT(149, tg_acquire(word), tg_load(word));
-  *kind = (uint32_t)(said >> 8u) & 0xffu;
-  *bucket = (uint32_t)said & 0xffu;
-  return said >> TG_ANNOUNCED_SHIFT == in->count + 1u;
+  uint64_t found = TG_MUT(149, tg_acquire(word), tg_load(word));
+  *kind = (uint32_t)(found >> 8u) & 0xffu;
+  *bucket = (uint32_t)found & 0xffu;
+  return found >> TG_ANNOUNCED_SHIFT == in->count + 1u;
 }
 
 TG_FN void tg_link_post(tg_link_end *out) {
@@ -278,8 +276,7 @@ TG_FN void tg_link_post(tg_link_end *out) {
 
 TG_API void tg_links_post(tg_links *links) { tg_link_post(&links->out); }
 
-/* A step that has been posted is taken before anything else is looked at: whether the host has said stop lies across the
- * bus from a GPU. */
+/* A step that has been posted is taken before anything else is looked at: the host's stop flag lies across the bus from a GPU. */
 TG_API uint32_t tg_links_take(tg_links *links, uint64_t now_ns) {
   tg_link_end *in = &links->in;
   if (in->known == in->count) in->known = tg_link_posted(in);
@@ -300,12 +297,10 @@ TG_API uint32_t tg_links_take(tg_links *links, uint64_t now_ns) {
   return TG_LINK_READY;
 }
 
-TG_API void tg_links_give_back(tg_links *links) {
+TG_API void tg_links_release(tg_links *links) {
   tg_link_end *in = &links->in;
   in->holds = 0u;
   tg_link_goes_on(in);
   if (TG_MUT(147, 1, 0)) tg_release(&in->mine->count, in->count);
   if (TG_MUT(147, 0, 1)) tg_store(&in->mine->count, in->count);
 }
-
-#endif

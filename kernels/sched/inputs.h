@@ -1,12 +1,11 @@
 /* inputs.h: the only phases that look outside. They fill state->inputs; a replay fills it from a record. */
-#ifndef TAILGRAPH_SCHED_INPUTS_H
-#define TAILGRAPH_SCHED_INPUTS_H
+#pragma once
 
 #include "sched/claim.h"
 #include "sched/mailbox.h"
 #include "sched/returned.h"
 
-/* Does this turn do anything? Not after an error or the stop flag, and not where its record would be lost. */
+/* Whether this turn does anything: not after an error or the stop flag, and not where its record would be lost. */
 TG_FN uint32_t tg_is_open(const tg_state *state, const tg_rings *rings) {
   const tg_inputs *inputs = &state->inputs;
   if (state->error != TG_ERROR_NONE || (inputs->flags & TG_INPUT_STOP)) return 0u;
@@ -45,15 +44,15 @@ TG_FN void tg_look(tg_state *state, tg_rings *rings) {
   }
 }
 
-/* Lane 0, where it claims: is there something to claim, for a turn that could admit it? What would wait behind another request
+/* Lane 0, where it claims: whether there is something to claim that this turn could admit. What would wait behind another request
  * is left to other replicas. */
 TG_FN uint32_t tg_wants_claim(const tg_state *state, const tg_rings *rings) {
   const tg_claimer *claimer = &state->claimer;
-  return claimer->known < claimer->pushed && state->pending == 0u && state->set_back == 0u &&
+  return claimer->known < claimer->pushed && state->pending == 0u && state->preempted == 0u &&
          state->leaving == TG_NONE && state->requests_taken == state->requests_seen && tg_is_open(state, rings);
 }
 
-/* Lane 0: has a step come back? The last stage posts it; but a dispatcher knows by the graph that it is in. */
+/* Lane 0: whether a step has come back. The last stage posts it; but a dispatcher knows by the graph that it is in. */
 TG_FN uint32_t tg_take_returned(tg_state *state, uint64_t *step) {
 #ifdef __CUDACC__
   *step = state->steps_collected;
@@ -99,7 +98,7 @@ TG_FN uint32_t tg_is_stop_id(const tg_slot *slot, int32_t token) {
   return 0u;
 }
 
-/* As tg_is_stop_id, with most or all of the ids at hand. */
+/* The same for a returned row, which has most or all of the ids at hand. */
 TG_FN uint32_t tg_is_stop_id_of_row(tg_state *state, const tg_returned_row *returned, int32_t token) {
   uint32_t found = 0u;
   for (uint32_t i = 0u; i < TG_ROW_STOP_IDS; i++) found |= i < returned->stop_count && returned->stop_ids[i] == token;
@@ -134,8 +133,7 @@ TG_FN void tg_note_pushed(tg_state *state, uint32_t lane, uint32_t lanes) {
   }
 }
 
-/* Phase: which slots sampled their last token in the returned step: a stop id, or none at all. Lanes share the
- * sampled rows. */
+/* Phase: which slots sampled their last token in the returned step: a stop id, or none at all. Lanes share the sampled rows. */
 TG_FN void tg_phase_stopped(tg_state *state, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
   if (tg_claims(state)) tg_note_pushed(state, lane, lanes);
@@ -167,32 +165,32 @@ TG_FN void tg_phase_stopped(tg_state *state, uint32_t lane, uint32_t lanes) {
   }
 }
 
-/* After the stopped phase, all lanes: does the turn claim? */
+/* After the stopped phase, all lanes: whether the turn claims. */
 TG_FN uint32_t tg_claims_now(tg_state *state) {
   const tg_turn *turn = tg_scratch(state);
   return tg_claims(state) && turn->wants_claim && (state->running < state->config.slots || turn->some_end);
 }
 
 /* Requests that fit into this replica: as many as slots are free, or come free in this turn, but no more than it can admit in
- * one turn and the host can be told of. */
+ * one turn and the host has room to read. */
 TG_FN uint32_t tg_room_for_claims(tg_state *state) {
   const tg_claimer *claimer = &state->claimer;
   const tg_turn *turn = tg_scratch(state);
   uint32_t room = state->config.slots - state->running;
 #ifdef __CUDACC__
-  uint64_t heard = tg_device.claims_tail;
+  uint64_t read = tg_device.claims_tail;
 #else
-  uint64_t heard = tg_acquire(&claimer->queue->claims_tail[claimer->replica].value);
+  uint64_t read = tg_acquire(&claimer->queue->claims_tail[claimer->replica].value);
 #endif
-  uint32_t unheard = (uint32_t)(state->requests_seen - heard);
+  uint32_t unread = (uint32_t)(state->requests_seen - read);
   for (uint32_t word = 0u; word < (state->config.slots + 31u) / 32u; word++) {
     for (uint32_t bits = turn->ending[word]; bits != 0u; bits &= bits - 1u) room++;
   }
   room = tg_min(tg_min(room, TG_MAX_TAKES), state->config.request_capacity);
-  return tg_min(room, TG_MUT(160, claimer->claim_capacity, room + unheard) - unheard);
+  return tg_min(room, TG_MUT(160, claimer->claim_capacity, room + unread) - unread);
 }
 
-/* Phase: lane 0 claims, but leaves the other replicas their share of what has come since it last did. */
+/* Phase: lane 0 claims, up to this replica's share of what has come since it last did. */
 TG_FN void tg_phase_claim(tg_state *state, uint32_t lane) {
   tg_inputs *inputs = &state->inputs;
   tg_claimer *claimer = &state->claimer;
@@ -205,5 +203,3 @@ TG_FN void tg_phase_claim(tg_state *state, uint32_t lane) {
   claimer->base = claimer->known;
   if (claimer->known >= claimer->pushed) inputs->flags &= ~TG_INPUT_UNCLAIMED;
 }
-
-#endif

@@ -1,12 +1,11 @@
 /* layout.h: what a configuration must keep to, where every table lies, and how the two blocks begin. */
-#ifndef TAILGRAPH_SCHED_LAYOUT_H
-#define TAILGRAPH_SCHED_LAYOUT_H
+#pragma once
 
 #include "sched/tables.h"
 #include "sched/turn.h"
 
-#define TG_ALIGN 64u /* tables start on cache lines ... */
-#define TG_GAP 64u   /* ... and nothing is ever written between two of them */
+#define TG_ALIGN 64u /* tables start on cache lines */
+#define TG_GAP 64u   /* between two tables nothing is ever written */
 
 TG_FN uint32_t tg_is_power_of_two(uint32_t n) { return n != 0u && (n & (n - 1u)) == 0u; }
 
@@ -83,7 +82,7 @@ TG_FN uint64_t tg_place_state(tg_state *state, void *block) {
   state->waiting_table = tg_place(&cursor, config->request_capacity, sizeof(tg_request));
   state->cancel_table = tg_place(&cursor, words ? words : 1u, sizeof(uint32_t));
   state->prefill_table = tg_place(&cursor, slots, sizeof(uint32_t));
-  state->set_back_table = tg_place(&cursor, slots, sizeof(uint32_t));
+  state->preempted_table = tg_place(&cursor, slots, sizeof(uint32_t));
   state->kept_table = tg_place(&cursor, slots * config->max_context, sizeof(int32_t));
   state->pending_table = tg_place(&cursor, pending, sizeof(tg_event));
   state->pending_sample_table = tg_place(&cursor, pending, sizeof(uint32_t));
@@ -160,22 +159,7 @@ TG_API uint32_t tg_state_init(tg_state *state, const tg_config *config) {
   return TG_ERROR_NONE;
 }
 
-TG_API uint64_t tg_rings_bytes(const tg_rings *shape) {
-  tg_rings copy;
-  if (!tg_rings_ok(shape)) return 0u;
-  copy.request_capacity = shape->request_capacity;
-  copy.token_capacity = shape->token_capacity;
-  copy.control_capacity = shape->control_capacity;
-  copy.event_capacity = shape->event_capacity;
-  copy.sampled_capacity = shape->sampled_capacity;
-  copy.trace_capacity = shape->trace_capacity;
-  copy.bias_capacity = shape->bias_capacity;
-  return tg_place_rings(&copy, 0);
-}
-
-TG_API void tg_rings_init(tg_rings *rings, const tg_rings *shape) {
-  TG_UNPOISON(rings, tg_rings_bytes(shape));
-  tg_clear(rings, 0u, sizeof(tg_rings));
+TG_FN void tg_shape_rings(tg_rings *rings, const tg_rings *shape) {
   rings->request_capacity = shape->request_capacity;
   rings->token_capacity = shape->token_capacity;
   rings->control_capacity = shape->control_capacity;
@@ -184,9 +168,20 @@ TG_API void tg_rings_init(tg_rings *rings, const tg_rings *shape) {
   rings->trace_capacity = shape->trace_capacity;
   rings->bias_capacity = shape->bias_capacity;
   rings->record = shape->record;
+}
+
+TG_API uint64_t tg_rings_bytes(const tg_rings *shape) {
+  tg_rings copy;
+  if (!tg_rings_ok(shape)) return 0u;
+  tg_shape_rings(&copy, shape);
+  return tg_place_rings(&copy, 0);
+}
+
+TG_API void tg_rings_init(tg_rings *rings, const tg_rings *shape) {
+  TG_UNPOISON(rings, tg_rings_bytes(shape));
+  tg_clear(rings, 0u, sizeof(tg_rings));
+  tg_shape_rings(rings, shape);
   rings->bytes = tg_place_rings(rings, rings);
 }
 
 #endif /* __CUDACC__ */
-
-#endif

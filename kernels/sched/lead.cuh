@@ -1,28 +1,32 @@
 /* lead.cuh: the turns of stage 0's dispatcher (stages.cu). It takes what comes back from the last stage, takes a turn of the core,
  * and has its next step's graph launched: as soon as the turn has composed the step, or at the token where that step is foreseen.
  *
- * Turns are for news. While steps are on their way and neither one of them nor the host has any, a few threads look, so that what
- * comes back finds nobody in the middle of a turn that comes to nothing. */
-#ifndef TAILGRAPH_SCHED_LEAD_CUH
-#define TAILGRAPH_SCHED_LEAD_CUH
+ *   threads           do                                               wait on                         signal
+ *   lanes             take turns of the core, open and announce steps  results, host's indices         opened (release)
+ *   thread 0          also polls the links, gives the warp its order   links                           order, links, action
+ *   launching warp    launches a graph                                 order                           none
+ *
+ * While steps are in flight and nothing is new, a few threads poll, so that what comes back finds nobody in the middle of a turn that
+ * comes to nothing. */
+#pragma once
 
 #include "sched/passing.cuh"
 
 /* Looks of stage 0 that find nothing, until it takes a turn all the same, for what time alone brings. */
 constexpr uint32_t LOOKS_A_TURN = 16;
 
-/* What stage 0's launching warp is asked to do. */
-enum Order : uint32_t { NOTHING_YET, LAUNCH_STEP, LAUNCH_IDLE, LEAVE };
+/* Orders to stage 0's launching warp. */
+enum Order : uint32_t { NO_ORDER, LAUNCH_STEP, LAUNCH_IDLE, LAUNCH_NOTHING };
 
 /* What stage 0's dispatcher works on in shared memory. */
 struct Near {
   tg_links links;
   uint64_t start_ns;    /* of the turn */
-  uint64_t given_back;  /* thread 0's: places of the link that comes in, as was told */
+  uint64_t released;    /* thread 0's: places of the link that comes in that were released */
   uint64_t graph;       /* to be launched */
   tg_returned_row row;  /* of the step that comes back next, where `foreseen` */
   uint32_t order;       /* thread 0 writes it once, its other words before */
-  uint32_t asked;       /* TG_LINK_*, as thread 0 was answered */
+  uint32_t answer;      /* TG_LINK_*, to thread 0 */
   uint32_t pause_ns;    /* thread 0's */
   uint32_t bucket;      /* of the step that comes back next */
   bool foreseen;        /* the step behind that is the same one position on, unless its token says otherwise */
@@ -33,27 +37,27 @@ static_assert(sizeof(tg_links) % sizeof(uint4) == 0 && offsetof(tg_stage, links)
                   sizeof(tg_step) % sizeof(uint4) == 0,
               "copied in 16s");
 
-/* Thread 0, once: the launching warp goes on with this. */
-__device__ inline void give(Near &near, Order order, uint64_t graph = 0) {
+/* Thread 0, once: gives the launching warp its order. */
+__device__ inline void give_order(Near &near, Order order, uint64_t graph = 0) {
   if (TG_MUT(176, false, true)) *static_cast<volatile uint32_t *>(&near.order) = order;
   near.graph = graph;
   __threadfence_block();
   *static_cast<volatile uint32_t *>(&near.order) = order;
 }
 
-/* The launching warp's first thread: does what it is asked for. */
-__device__ inline void obey(tg_stage *stage, const tg_graphs *graphs, Near &near) {
+/* The launching warp's first thread waits for its order and follows it. */
+__device__ inline void follow_order(tg_stage *stage, const tg_graphs *graphs, Near &near) {
   uint32_t order;
   do {
     order = *static_cast<volatile uint32_t *>(&near.order);
-  } while (order == NOTHING_YET);
+  } while (order == NO_ORDER);
   __threadfence_block();
   if (order == LAUNCH_STEP) near.launched = launch_step(stage, graphs, near.graph, near.idle);
   if (order == LAUNCH_IDLE) near.launched = launch(graphs->idle, cudaStreamGraphTailLaunch);
 }
 
-/* Thread 0, while steps are on their way: is the one behind the next that comes back known but for a token? Every sequence
- * that runs is a step of its own on its way, all go on, and nobody asks for anything. */
+/* Thread 0, while steps are in flight: whether the step behind the next that comes back is known but for a token. Then every sequence that
+ * runs is a step of its own in flight, all go on, and nothing else is new. */
 __device__ inline bool foresees(tg_state *state, Near &near) {
   const uint64_t first = state->steps_collected, in_flight = tg_in_flight(state);
   if (in_flight == 0 || in_flight != state->running || near.links.in.count != first || !only_a_step_is_new(state, 1)) return false;
@@ -79,25 +83,25 @@ __device__ inline void launch_foreseen(tg_state *state, const tg_graphs *graphs,
   const uint64_t now = now_ns();
   if (tg_read(place) != in.count || !row_goes_on(state, near.row, token, now)) return;
   near.start_ns = now; /* the turn's too, so that no deadline lies between */
-  give(near, LAUNCH_STEP, graph_of(graphs, stage, TG_KIND_DECODE, near.bucket));
+  give_order(near, LAUNCH_STEP, graph_of(graphs, stage, TG_KIND_DECODE, near.bucket));
 }
 
-/* All lanes: has a step come back? Thread 0 asks. */
+/* All lanes: whether a step has come back. */
 __device__ inline uint32_t take(Near &near) {
-  if (threadIdx.x == 0) near.asked = tg_links_take(&near.links, now_ns());
+  if (threadIdx.x == 0) near.answer = tg_links_take(&near.links, now_ns());
   lanes_barrier();
-  const uint32_t asked = near.asked;
+  const uint32_t answer = near.answer;
   lanes_barrier();
-  return asked;
+  return answer;
 }
 
 /* All lanes: what the steps that have come back have sampled goes to their places, which are the last stage's again only once
  * the turn is through (take_turns): a release waits for the link. Whether the links go on. */
 __device__ inline bool collect(tg_state *state, Near &near) {
-  uint32_t asked;
+  uint32_t answer;
   do {
-    asked = take(near);
-    if (asked != TG_LINK_READY) break;
+    answer = take(near);
+    if (answer != TG_LINK_READY) break;
     tg_get_results(state, tg_link_place(&near.links.in), threadIdx.x, LANES);
     lanes_barrier();
     if (threadIdx.x == 0) {
@@ -105,10 +109,10 @@ __device__ inline bool collect(tg_state *state, Near &near) {
       tg_link_goes_on(&near.links.in);
     }
     lanes_barrier();
-  } while (near.links.in.known != near.links.in.count); /* another look would go to the host, for its stop */
+  } while (near.links.in.known != near.links.in.count); /* another look would go to the host, for its stop flag */
   if (threadIdx.x == 0) tg_device.returned_end = near.links.in.count;
   /* The host's stop is the core's to see too. */
-  return asked != TG_LINK_OVER || (near.links.ended & 0xffffu) == TG_LINK_STOPPED;
+  return answer != TG_LINK_OVER || (near.links.ended & 0xffffu) == TG_LINK_STOPPED;
 }
 
 /* All lanes: step `number`, which the turn has composed, is what the next graph runs, and its kernels may begin. */
@@ -120,19 +124,19 @@ __device__ inline void open_step(const tg_state *state, tg_stage *stage, const N
   if (threadIdx.x == 0) store_release(&stage->opened, number + 1);
 }
 
-/* All lanes: waits until a step comes back, or the host has said something, or a turn is due. A pipeline's requests come over its
+/* All lanes wait until a step comes back, one of the host's indices moves, or a turn is due. A pipeline's requests come over its
  * rings; it claims none. */
 __device__ inline void wait_for_news(tg_state *state, const tg_rings *rings, const tg_graphs *graphs, tg_stage *stage, Near &near) {
   const tg_inputs *seen = &state->inputs;
   for (uint32_t looks = 0; looks < LOOKS_A_TURN; looks++) {
     if (threadIdx.x == 0) {
-      near.asked = watch(near.links.in, near.pause_ns);
-      if (near.asked && near.foreseen) launch_foreseen(state, graphs, stage, near);
+      near.answer = watch(near.links.in, near.pause_ns);
+      if (near.answer && near.foreseen) launch_foreseen(state, graphs, stage, near);
       near.pause_ns = min(2 * near.pause_ns, LAST_PAUSE_NS);
     }
     lanes_barrier();
     /* That step is taken with what the host's indices were a moment ago. */
-    if (near.asked) return;
+    if (near.answer) return;
     look(rings, state);
     lanes_barrier();
     if ((uint32_t)tg_device.flags != seen->flags || tg_device.control_head != seen->control_head ||
@@ -142,7 +146,7 @@ __device__ inline void wait_for_news(tg_state *state, const tg_rings *rings, con
   }
 }
 
-/* All lanes: takes turns until a step is opened, the run ends, or nothing has come for so many turns that the idle graph should go
+/* All lanes take turns until a step is opened, the run ends, or nothing has come for so many turns that the idle graph should go
  * on. Whether a step was opened. */
 __device__ inline bool take_turns(tg_state *state, tg_rings *rings, const tg_graphs *graphs, tg_stage *stage, Near &near) {
   for (uint32_t poll = 0;; poll++) {
@@ -163,7 +167,7 @@ __device__ inline bool take_turns(tg_state *state, tg_rings *rings, const tg_gra
 #pragma unroll
     for (uint32_t phase = 0; phase < TG_PHASES; phase++) {
       if (phase == TG_COLLECT_PHASE) routine = tg_is_routine(state);
-      if (routine && phase > TG_TELL_PHASE && phase < TG_FINISH_PHASE) continue;
+      if (routine && phase > TG_DELIVER_PHASE && phase < TG_FINISH_PHASE) continue;
       tg_phase(state, rings, near.start_ns, phase, threadIdx.x, LANES);
       lanes_barrier();
       if (phase == TG_COLLECT_PHASE && routine) open_step(state, stage, near, state->steps_composed);
@@ -174,14 +178,14 @@ __device__ inline bool take_turns(tg_state *state, tg_rings *rings, const tg_gra
     if (foreseen && (action != TG_ACTION_STEP || outcome.kind != TG_KIND_DECODE || outcome.bucket != near.bucket)) __trap();
     if (action == TG_ACTION_STEP) {
       if (!routine) open_step(state, stage, near, outcome.step);
-      if (threadIdx.x == 0 && !foreseen) give(near, LAUNCH_STEP, graph_of(graphs, stage, outcome.kind, outcome.bucket));
+      if (threadIdx.x == 0 && !foreseen) give_order(near, LAUNCH_STEP, graph_of(graphs, stage, outcome.kind, outcome.bucket));
     }
     if (threadIdx.x == 0) {
       tg_trace_write(state, rings, now_ns(), 0);
       tg_flush();
-      if (near.given_back != near.links.in.count) {
-        near.given_back = near.links.in.count;
-        tg_release(&near.links.in.mine->count, near.given_back);
+      if (near.released != near.links.in.count) {
+        near.released = near.links.in.count;
+        tg_release(&near.links.in.mine->count, near.released);
       }
       if (action == TG_ACTION_ERROR) tg_links_end(&near.links, TG_LINK_FAILED);
       if (action == TG_ACTION_DONE) tg_links_end(&near.links, state->inputs.flags & TG_INPUT_STOP ? TG_LINK_STOPPED : TG_LINK_DRAINED);
@@ -194,10 +198,10 @@ __device__ inline bool take_turns(tg_state *state, tg_rings *rings, const tg_gra
     if (action == TG_ACTION_DONE || action == TG_ACTION_ERROR) return false;
     /* Where steps are on their way one of them comes back before long, or the links end. */
     if (poll == (tg_in_flight(state) == 0 ? POLLS : LINK_POLLS) / LOOKS_A_TURN) {
-      if (near.idle && threadIdx.x == 0) give(near, LAUNCH_IDLE);
+      if (near.idle && threadIdx.x == 0) give_order(near, LAUNCH_IDLE);
       return false;
     }
-    if (outcome.changed) { /* it found something new, so there may be more at once */
+    if (outcome.changed) { /* there may be more at once */
       if (threadIdx.x == 0) near.pause_ns = FIRST_PAUSE_NS;
       look(rings, state);
       lanes_barrier();
@@ -207,5 +211,3 @@ __device__ inline bool take_turns(tg_state *state, tg_rings *rings, const tg_gra
     }
   }
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* mailbox.h: step numbers on their way from one stage to the next, within credits. One poster and one taker
  * each, on whatever threads or processors they run. */
-#ifndef TAILGRAPH_SCHED_MAILBOX_H
-#define TAILGRAPH_SCHED_MAILBOX_H
+#pragma once
 
 #include "sched/platform.h"
 
@@ -21,5 +20,3 @@ TG_API uint32_t tg_mailbox_take(tg_mailbox *mailbox, uint64_t *step) {
   tg_release_later(&mailbox->taken.value, taken + 1u);
   return 1u;
 }
-
-#endif

@@ -1,10 +1,9 @@
 /* passing.cuh: what kernels do with a step that passes a stage (stages.cu): where its rows lie in a link, how they are copied,
  * when it came and left, for a trace, and how the graph that runs it is launched.
  *
- * Whoever asks for no times hands 0 to the kernels, which then look at no clock. Else a kernel that takes, or hands on, notes
- * its time in memory of its own GPU, and the dispatcher tells the host in the end: no kernel of a step waits for the bus. */
-#ifndef TAILGRAPH_SCHED_PASSING_CUH
-#define TAILGRAPH_SCHED_PASSING_CUH
+ * Without a trace kernels get 0 for the times, and read no clock. Else a kernel that takes, or hands on, notes its time in memory of its
+ * own GPU, and the dispatcher reports it to the host in the end: no kernel of a step waits for the bus. */
+#pragma once
 
 #include "sched/args.h"
 #include "sched/device.cuh"
@@ -22,8 +21,7 @@ __device__ inline uint64_t *where_it_goes(const tg_stage *stage) {
   return reinterpret_cast<uint64_t *>(__ldcg(reinterpret_cast<const uint64_t *>(&stage->goes_to)));
 }
 
-/* Rows first, first + stride ... : f32 [rows, hidden], hidden a multiple of 4. What came over a link is read past the
- * first-level cache. */
+/* Rows first, first + stride ... : f32 [rows, hidden], hidden a multiple of 4. What came over a link is read past the first-level cache. */
 __device__ inline void copy_rows(float *to, const float *from, uint32_t rows, uint32_t hidden, uint32_t first, uint32_t stride) {
   for (uint32_t r = first; r < rows; r += stride) {
     const float4 *in = reinterpret_cast<const float4 *>(from + (size_t)r * hidden);
@@ -32,20 +30,20 @@ __device__ inline void copy_rows(float *to, const float *from, uint32_t rows, ui
   }
 }
 
-/* When a step came and left. Without `times` nobody asked. */
+/* When a step came and left; without `times` there is no trace. */
 struct Passed {
   const tg_stage_times *times;
   uint64_t step, came_ns, left_ns;
 };
 
-/* Once the step's other kernels have ended, and before the next step's begin. `leaves`: it leaves now. */
+/* The times of a step whose other kernels have ended, before the next step's begin. `leaves`: it leaves now. */
 __device__ inline Passed noted(const tg_stage_times *times, uint64_t step, bool leaves) {
   if (!times) return {};
   return {times, step, __ldcg(&times->came_ns), leaves ? now_ns() : __ldcg(&times->left_ns)};
 }
 
-/* One thread, as the last that a dispatcher does. */
-__device__ inline void tell(const Passed &passed) {
+/* One thread reports them to the host, as the last that a dispatcher does. */
+__device__ inline void report(const Passed &passed) {
   if (!passed.times) return;
   uint64_t *told = passed.times->told + passed.step % TG_TIMES_STEPS * 2;
   const uint64_t number = passed.step & ((1u << TG_TIMES_STEP_BITS) - 1);
@@ -56,7 +54,7 @@ __device__ inline void tell(const Passed &passed) {
 /* Looks of a stage that waits for its neighbour before its idle graph follows: some milliseconds. */
 constexpr uint32_t LINK_POLLS = 4096;
 
-/* Thread 0: waits until something has been posted that was not known yet, for so long at most. Whether it has. */
+/* Thread 0 waits at most `most_ns` for a step to be posted that was not known yet, and returns whether one was. */
 __device__ inline bool watch(const tg_link_end &in, uint32_t most_ns) {
   const uint64_t start = now_ns();
   bool known;
@@ -66,24 +64,23 @@ __device__ inline bool watch(const tg_link_end &in, uint32_t most_ns) {
   return !known;
 }
 
-/* All lanes: waits for room in the link that goes on, puts what the step is there, and announces it. Whether the links go
- * on. */
+/* All lanes wait for room in the link that goes on, store the step's description there, and announce it. Returns whether the links go on. */
 __device__ inline bool announce(tg_state *state, tg_links &links, const tg_step &step) {
-  __shared__ uint32_t asked;
+  __shared__ uint32_t answer;
   if (threadIdx.x == 0) {
     do {
-      asked = tg_links_room(&links, now_ns());
-    } while (asked == TG_LINK_WAIT);
+      answer = tg_links_room(&links, now_ns());
+    } while (answer == TG_LINK_WAIT);
   }
   lanes_barrier();
-  if (asked != TG_LINK_READY) return false;
+  if (answer != TG_LINK_READY) return false;
   tg_put_step(state, step.number, tg_link_place(&links.out), threadIdx.x, LANES);
   lanes_barrier();
   if (threadIdx.x == 0) tg_links_announce(&links, step.kind, step.bucket);
   return true;
 }
 
-/* One thread: launches a step's graph: inside the idle graph's run, or beside the step's that this dispatcher ends. Where the GPU
+/* One thread launches a step's graph, inside the idle graph's run, or beside the step's that this dispatcher ends. Where the GPU
  * refuses, another process may have it: the chain ends here, and the idle graph, which is launched behind it, launches this
  * step. False where the idle graph itself is refused. */
 __device__ inline bool launch_step(tg_stage *stage, const tg_graphs *graphs, uint64_t graph, bool idle) {
@@ -105,5 +102,3 @@ __device__ inline bool launch_step(tg_stage *stage, const tg_graphs *graphs, uin
 __device__ inline uint64_t graph_of(const tg_graphs *graphs, const tg_stage *stage, uint32_t kind, uint32_t bucket) {
   return graphs->step[stage->launched % TG_COPIES][0][kind][bucket];
 }
-
-#endif

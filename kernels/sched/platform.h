@@ -1,15 +1,12 @@
-/* platform.h: what the core needs of the machine under it. Two branches: the host's C compiler, where the
- * core's functions have external linkage and lanes are a loop, and nvcc, where the dispatcher kernel
- * includes sched.c and lanes are threads.
+/* platform.h: what the core needs of the machine under it. Two branches: the host's C compiler, where the core's functions have external
+ * linkage and lanes are a loop, and nvcc, where the dispatcher kernel includes sched.c and lanes are threads.
  *
- * A turn is short chains of dependent loads and stores, so on a GPU it costs as much as they do. What every turn
- * uses lies in shared memory there, a tenth as far away as the cache: the head of the state, which the dispatcher
- * brings and takes back (its tables stay: tg_block), and the scratch (tg_scratch, tg_notes). The rings lie across the
- * bus, where a load takes a microsecond and a fence about as long: a turn loads what it needs of them at once and
- * before it has to (tg_look), knows their layout from a copy (tg_layout), and releases all its indices behind one
- * fence (tg_release_later, tg_flush). */
-#ifndef TAILGRAPH_SCHED_PLATFORM_H
-#define TAILGRAPH_SCHED_PLATFORM_H
+ * A turn is short chains of dependent loads and stores, so on a GPU it costs as much as they do. What every turn uses lies in shared
+ * memory there, a tenth as far away as the cache: the head of the state, which the dispatcher loads and stores (its tables stay:
+ * tg_block), and the scratch (tg_scratch, tg_notes). The rings lie across the bus, where a load takes a microsecond and a fence about as
+ * long: a turn loads what it needs of them at once and before it has to (tg_look), knows their layout from a copy (tg_layout), and
+ * releases all its indices behind one fence (tg_release_later, tg_flush). */
+#pragma once
 
 #include "abi.h"
 
@@ -30,7 +27,7 @@
 #endif
 
 /* Tests that take apart who sees what when compile the core with -DTG_EXPLORE: every access to memory that others see
- * asks tests/explore, which says what it reads. */
+ * goes through tests/explore, which decides what it reads. */
 #ifdef TG_EXPLORE
 #define TG_EXPLORE_READ 0u
 #define TG_EXPLORE_WRITE 1u
@@ -55,8 +52,7 @@ TG_FN uint64_t tg_acquire(const uint64_t *value) {
 #endif
 }
 
-/* Makes everything written before it (by any lane before the last barrier) visible to a reader that acquires `value`, at
- * once. */
+/* Makes everything written before it (by any lane before the last barrier) visible to a reader that acquires `value`, at once. */
 TG_FN void tg_release(uint64_t *value, uint64_t to) {
 #ifdef TG_EXPLORE
   tg_explore(TG_EXPLORE_RELEASE, value, to, 0u);
@@ -78,7 +74,7 @@ TG_FN void tg_store(uint64_t *value, uint64_t to) {
 #endif
 }
 
-/* Reads a word that the other side may write at any time. What it says of other words is nothing. */
+/* Reads a word that the other side may write at any time. It orders no other word. */
 TG_FN uint64_t tg_load(const uint64_t *value) {
 #ifdef TG_EXPLORE
   return tg_explore(TG_EXPLORE_LOAD, value, 0u, 0u);
@@ -108,7 +104,7 @@ TG_FN void tg_write(uint64_t *value, uint64_t to) {
 #endif
 }
 
-/* Makes `expected` to `to`, with acquire and release; says what was there. */
+/* Replaces `expected` by `to`, with acquire and release; returns what was there. */
 TG_FN uint64_t tg_swap(uint64_t *value, uint64_t expected, uint64_t to) {
 #ifdef TG_EXPLORE
   return tg_explore(TG_EXPLORE_SWAP, value, to, expected);
@@ -157,7 +153,7 @@ TG_FN void tg_flush(void) {
 #endif
 }
 
-/* Lane 0: as tg_release, by the end of the turn (tg_flush). Nothing reads `value` on this side before. */
+/* Lane 0 releases by the end of the turn (tg_flush). Nothing reads `value` on this side before. */
 TG_FN void tg_release_later(uint64_t *value, uint64_t to) {
 #ifdef __CUDACC__
   if (tg_device.releases == TG_RELEASES) tg_flush();
@@ -215,6 +211,4 @@ void __asan_unpoison_memory_region(const volatile void *address, __SIZE_TYPE__ b
 #else
 #define TG_POISON(address, bytes) ((void)(address), (void)(bytes))
 #define TG_UNPOISON(address, bytes) ((void)(address), (void)(bytes))
-#endif
-
 #endif

@@ -1,6 +1,5 @@
 /* publish.h: events leave for the host, as many as fit. */
-#ifndef TAILGRAPH_SCHED_PUBLISH_H
-#define TAILGRAPH_SCHED_PUBLISH_H
+#pragma once
 
 #include "sched/admit.h"
 
@@ -17,7 +16,7 @@ TG_FN void tg_copy_events(tg_state *state, tg_rings *rings, uint32_t publish, ui
 }
 
 /* With a step in flight, a core that runs ahead composes the next only as what it will be anyway: a decode row for each
- * running sequence. So nothing that the step ahead brings (a sequence's end, the place that it leaves) comes too late. */
+ * running sequence. So nothing that comes of the step ahead (a sequence's end, its free place) is too late. */
 TG_FN uint32_t tg_may_compose(const tg_state *state, const tg_turn *turn) {
   if (tg_in_flight(state) >= tg_most_in_flight(state)) return 0u;
   if (!tg_runs_ahead(state) || tg_in_flight(state) == 0u) return 1u;
@@ -32,8 +31,8 @@ TG_FN uint32_t tg_publishable(const tg_state *state, uint32_t waiting) {
   return waiting < room ? waiting : (uint32_t)room;
 }
 
-/* Phase: slots get the pages that are theirs, newly admitted ones their biases, and events their ring entries. Until the last event of a turn
- * is out nothing more is collected, admitted or composed. */
+/* Phase: slots get the pages that are theirs, newly admitted ones their biases, and events their ring entries. Until the last event of a
+ * turn is out nothing more is collected, admitted or composed. */
 TG_FN void tg_phase_publish(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
   if (!turn->open) return;
@@ -64,5 +63,3 @@ TG_FN void tg_release_events(tg_state *state, tg_rings *rings) {
   if (turn->takes != 0u) tg_release_later(&rings->request_tail.value, state->requests_taken);
   if (turn->controls_taken != state->controls_taken) tg_release_later(&rings->control_tail.value, state->controls_taken);
 }
-
-#endif

@@ -1,14 +1,12 @@
-/* returned.h: what a turn reads of each decode row that has come back, as one struct. On a GPU the dispatcher gathers it
- * into shared memory while the step still runs, since nothing of it is written by the step's kernels; only the tokens
- * come later. */
-#ifndef TAILGRAPH_SCHED_RETURNED_H
-#define TAILGRAPH_SCHED_RETURNED_H
+/* returned.h: what a turn reads of each decode row that has come back, as one struct. On a GPU the dispatcher gathers it into shared
+ * memory while the step still runs, since nothing of it is written by the step's kernels; only the tokens come later. */
+#pragma once
 
 #include "sched/turn.h"
 
 #define TG_ROW_STOP_IDS 4u
 
-/* Of a decode row's slot. */
+/* What is read of a decode row's slot. */
 typedef struct tg_returned_row {
   uint64_t request;
   uint64_t deadline_ns;
@@ -64,5 +62,3 @@ TG_FN int32_t tg_token_at(tg_state *state, const tg_step *step, uint32_t sample)
 #endif
   return tg_samples(state, step)[sample].token;
 }
-
-#endif

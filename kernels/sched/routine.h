@@ -7,12 +7,11 @@
  * Where several steps may be in flight, the same holds while no more sequences run than that, each of them a step of its own:
  * the one that has come back has no other to share its next step with. With more of them there is work meanwhile, and a turn
  * is nothing that anybody waits for. */
-#ifndef TAILGRAPH_SCHED_ROUTINE_H
-#define TAILGRAPH_SCHED_ROUTINE_H
+#pragma once
 
 #include "sched/compose.h"
 
-/* Would the front of the queue, if there is one, go on waiting? */
+/* Whether the front of the queue, if there is one, goes on waiting. */
 TG_FN uint32_t tg_front_waits(tg_state *state) {
   uint64_t number = state->requests_taken;
   if (number == state->requests_seen) return 1u;
@@ -21,7 +20,7 @@ TG_FN uint32_t tg_front_waits(tg_state *state) {
   return tg_free_slot(state) == TG_NONE || tg_pages_of_request(state, front) > state->free_pages;
 }
 
-/* Is each sequence that runs a decode step of its own on its way? */
+/* Whether each sequence that runs is a decode step of its own in flight. */
 TG_FN uint32_t tg_each_is_a_step(tg_state *state) {
   if (tg_runs_ahead(state) || tg_in_flight(state) != state->running) return 0u;
   uint32_t all = 1u;
@@ -32,8 +31,8 @@ TG_FN uint32_t tg_each_is_a_step(tg_state *state) {
   return all;
 }
 
-/* Lane 0's part of the question: nothing new but the step, room for its events, and every slot in use is in it.
- * All is read before anything is decided, so that the loads do not wait for each other. */
+/* Lane 0: whether nothing is new but the step, its events have room, and every slot in use is in it. All is read before anything is
+ * decided, so that the loads do not wait for each other. */
 TG_FN uint32_t tg_only_step_is_new(tg_state *state, const tg_rings *rings) {
   const tg_inputs *inputs = &state->inputs;
   const tg_step *step = tg_step_at(state, state->steps_collected);
@@ -47,13 +46,13 @@ TG_FN uint32_t tg_only_step_is_new(tg_state *state, const tg_rings *rings) {
   return (alone & all_decode & room & nothing_new) && tg_is_open(state, rings) && TG_MUT(31, tg_front_waits(state), 1);
 }
 
-/* Will a row's slot want pages with the token that has come back? As tg_note_wanting finds it. */
+/* Whether a row's slot will want pages with the token that has come back, by the rule of tg_note_wanting. */
 TG_FN uint32_t tg_row_wants_pages(const tg_state *state, const tg_returned_row *returned) {
-  uint64_t soon = (uint64_t)returned->prompt_tokens + returned->generated + 2u;
-  return tg_wants_pages(state, returned->pages, soon, tg_all_tokens(returned->prompt_tokens, returned->max_new_tokens));
+  uint64_t tokens = (uint64_t)returned->prompt_tokens + returned->generated + 2u;
+  return tg_wants_pages(state, returned->pages, tokens, tg_all_tokens(returned->prompt_tokens, returned->max_new_tokens));
 }
 
-/* Does a decode row that has come back ask for more than its sequence's next step? */
+/* Whether a decode row that has come back needs more than its sequence's next step. */
 TG_FN uint32_t tg_row_asks_more(const tg_state *state, const tg_returned_row *returned) {
   const tg_inputs *inputs = &state->inputs;
   uint32_t stopped = inputs->stopped[returned->slot / 32u] >> (returned->slot % 32u) & 1u;
@@ -62,15 +61,15 @@ TG_FN uint32_t tg_row_asks_more(const tg_state *state, const tg_returned_row *re
          TG_MUT(34, inputs->now_ns >= returned->deadline_ns, 0) | TG_MUT(48, tg_row_wants_pages(state, returned), 0);
 }
 
-/* ... or one that is on its way for anything? */
-TG_FN uint32_t tg_row_in_flight_asks(tg_state *state, const tg_step *step) {
+/* Whether a decode row in flight needs more than its sequence's next step. */
+TG_FN uint32_t tg_row_in_flight_asks_more(tg_state *state, const tg_step *step) {
   const tg_returned_row row = tg_read_returned_row(state, step, 0u);
   return (row.end_reason != TG_END_NONE) | TG_MUT(56, state->inputs.now_ns >= row.deadline_ns, 0) |
          TG_MUT(57, tg_row_wants_pages(state, &row), 0);
 }
 
-/* Phase: is this turn routine? Lanes share the returned decode rows, or the steps in flight; one that its slot's last step, a
- * stop id or a deadline ends, or whose slot wants pages, makes the turn another. What other turns start from is cleared. */
+/* Phase: finds out whether this turn is routine. Lanes share the returned decode rows, or the steps in flight; one that its slot's last
+ * step, a stop id or a deadline ends, or whose slot wants pages, makes the turn another. What other turns start from is cleared. */
 TG_FN void tg_phase_routine(tg_state *state, const tg_rings *rings, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
   const uint64_t first = state->steps_collected;
@@ -79,7 +78,7 @@ TG_FN void tg_phase_routine(tg_state *state, const tg_rings *rings, uint32_t lan
   if (lane == 0u) {
     turn->back = TG_NONE;
     turn->some_want = 0u;
-    turn->set_back_ends = 0u;
+    turn->preempted_ends = 0u;
     turn->only_step_is_new = tg_only_step_is_new(state, rings);
   }
   if (!state->inputs.returned || tg_runs_ahead(state)) return;
@@ -93,7 +92,7 @@ TG_FN void tg_phase_routine(tg_state *state, const tg_rings *rings, uint32_t lan
   }
   for (uint64_t number = first + 1u + lane; several && number < state->steps_composed; number += lanes) {
     const tg_step *other = tg_step_at(state, number);
-    if (other->rows == 1u) asks |= tg_row_in_flight_asks(state, other);
+    if (other->rows == 1u) asks |= tg_row_in_flight_asks_more(state, other);
   }
   if (asks) tg_set_bits(&turn->asks_more, 1u);
 }
@@ -134,7 +133,7 @@ TG_FN void tg_phase_advance(tg_state *state, tg_rings *rings, uint32_t lane, uin
 }
 
 /* Second phase of a routine turn: the rows' tokens go to the ring. */
-TG_FN void tg_phase_tell(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
+TG_FN void tg_phase_deliver(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
   /* Where it has advanced in its own place, what is read here is as it was. */
   const tg_step *step = tg_step_at(state, state->steps_collected);
@@ -160,7 +159,7 @@ TG_FN void tg_phase_tell(tg_state *state, tg_rings *rings, uint32_t lane, uint32
   turn->takes = 0u;
   turn->taken = 0u;
   turn->marked = TG_NONE;
-  turn->read_again = 0u;
+  turn->recomputed = 0u;
   turn->publish = step->rows;
   turn->rows = step->rows;
   turn->decode_rows = step->rows;
@@ -178,5 +177,3 @@ TG_FN void tg_end_routine(tg_state *state, tg_rings *rings) {
   state->events_published += tg_scratch(state)->publish;
   tg_release_later(&rings->event_head.value, state->events_published);
 }
-
-#endif

@@ -28,7 +28,7 @@
 #define TG_PHASES 12u
 #define TG_CLAIM_PHASE 2u /* does nothing but where tg_claims_now */
 #define TG_COLLECT_PHASE 4u
-#define TG_TELL_PHASE 5u /* of a routine turn, the last but the finish */
+#define TG_DELIVER_PHASE 5u /* of a routine turn, the last but the finish */
 #define TG_FINISH_PHASE 11u
 
 TG_API uint32_t tg_gather_phases(void) { return TG_GATHER_PHASES; }
@@ -39,7 +39,7 @@ TG_API void tg_phase(tg_state *state, tg_rings *rings, uint64_t now_ns, uint32_t
                      uint32_t lanes) {
   if (phase >= TG_COLLECT_PHASE && phase < TG_FINISH_PHASE && tg_is_routine(state)) {
     if (phase == TG_COLLECT_PHASE) tg_phase_advance(state, rings, lane, lanes);
-    if (phase == TG_TELL_PHASE) tg_phase_tell(state, rings, lane, lanes);
+    if (phase == TG_DELIVER_PHASE) tg_phase_deliver(state, rings, lane, lanes);
     return;
   }
   switch (phase) {

@@ -14,8 +14,8 @@
  * A dispatcher launches the next step's graph beside its own, in a chain that the idle graph begins and renews, as the
  * dispatcher of one GPU does (dispatch.cuh). Stage 0 takes turns of the core: while its first step goes through the other
  * stages it composes the next one. As soon as it has, it stores what the step is into the next GPU's memory and announces it: the
- * next stage launches the graph ahead, which takes that, and its first layer's kernels come onto the GPU with their weights asked
- * for. So nothing lies between two stages but the rows themselves.
+ * next stage launches the graph ahead, which takes that, and its first layer's kernels come onto the GPU and load their
+ * weights. So nothing lies between two stages but the rows themselves.
  *
  * While there are no more sequences than stages, stage 0 has nothing to run until a token comes back. Then its next step is the
  * row that came back, one position on, unless the token ends that. So its graph is launched at the token, and comes onto the GPU
@@ -34,7 +34,7 @@
 LAUNCH_CONSTANTS(tg_stages_tile, 1, COPY_THREADS)
 
 /* Block 0 takes the tables, and hands them on; the others copy the residual stream as soon as it is there. Where the links end
- * before, the step's kernels run over what lies there, and nobody hears of it.
+ * before, the step's kernels run over what lies there, and nothing is sent on.
  * Launch: grid = at least 2 blocks, block = COPY_THREADS. */
 extern "C" __global__ void __launch_bounds__(COPY_THREADS)
     tg_take(float *h, tg_state *state, tg_stage *stage, uint32_t hidden, uint32_t last, tg_stage_times *times) {
@@ -53,12 +53,12 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS)
     if (threadIdx.x != 0) return;
     /* Taken here, and not by the dispatcher: once this stage has handed the step on, it may come round the ring and another may lie
      * in its place before a dispatcher that is late has looked. */
-    uint32_t asked = goes_on ? TG_LINK_WAIT : TG_LINK_OVER;
-    while (asked == TG_LINK_WAIT) {
+    uint32_t answer = goes_on ? TG_LINK_WAIT : TG_LINK_OVER;
+    while (answer == TG_LINK_WAIT) {
       watch(stage->links.in, LAST_PAUSE_NS);
-      asked = tg_links_take(&stage->links, now_ns());
+      answer = tg_links_take(&stage->links, now_ns());
     }
-    if (asked == TG_LINK_OVER) stage->over = 1;
+    if (answer == TG_LINK_OVER) stage->over = 1;
     if (times) times->came_ns = now_ns();
     return;
   }
@@ -141,9 +141,9 @@ extern "C" __global__ void __launch_bounds__(TG_DISPATCH_THREADS)
     tg_device.rows_step = TG_NO_STEP;
     tg_device.releases = 0;
     tg_device_turn.asks_more = 0;
-    near.given_back = stage->links.in.count;
+    near.released = stage->links.in.count;
     near.pause_ns = FIRST_PAUSE_NS;
-    near.order = NOTHING_YET;
+    near.order = NO_ORDER;
     near.foreseen = false;
     near.idle = idle;
     near.launched = true;
@@ -161,13 +161,12 @@ extern "C" __global__ void __launch_bounds__(TG_DISPATCH_THREADS)
     if (threadIdx.x < LANES) {
       const bool opened = take_turns(state, rings, graphs, stage, near);
       lanes_barrier();
-      if (threadIdx.x == 0 && near.order == NOTHING_YET) give(near, LEAVE);
+      if (threadIdx.x == 0 && near.order == NO_ORDER) give_order(near, LAUNCH_NOTHING);
       copy(block, state, HEAD_BYTES, threadIdx.x, LANES);
-      /* A step that was opened has its links already, and may have been posted by now: there is room for as many as are in
-       * flight. */
+      /* A step that was opened has its links already, and may have been posted by now: there is room for as many as are in flight. */
       if (!opened) copy(&stage->links, &near.links, sizeof(tg_links), threadIdx.x, LANES);
     } else if (threadIdx.x == LANES) {
-      obey(stage, graphs, near);
+      follow_order(stage, graphs, near);
     }
   }
   /* Behind a full chain the idle graph takes the turn. */
@@ -179,7 +178,7 @@ extern "C" __global__ void __launch_bounds__(TG_DISPATCH_THREADS)
     tg_release(&rings->action.value, (uint64_t)TG_ERROR_LAUNCH << 32 | TG_ACTION_ERROR);
   }
   store_release(&stage->settled, stage->launched);
-  tell(passed);
+  report(passed);
 }
 
 /* Thread 0 of a later stage's dispatcher, by the links in shared memory: launches the next step's graph as soon as one is
@@ -230,7 +229,7 @@ extern "C" __global__ void __launch_bounds__(LANES)
   const Passed passed = noted(idle ? nullptr : times, step.number, last);
   if (!idle) {
     if (last) tg_links_post(&links);
-    tg_links_give_back(&links);
+    tg_links_release(&links);
   }
   bool launched = true;
   if (idle && stage->left != 0) {
@@ -241,5 +240,5 @@ extern "C" __global__ void __launch_bounds__(LANES)
     stage->links = links; /* behind a full chain the idle graph goes on */
   }
   if (!launched) tg_links_end(&stage->links, TG_LINK_FAILED);
-  tell(passed);
+  report(passed);
 }

@@ -1,6 +1,5 @@
 /* tables.h: finding tables by their offsets, and small arithmetic that every phase uses. */
-#ifndef TAILGRAPH_SCHED_TABLES_H
-#define TAILGRAPH_SCHED_TABLES_H
+#pragma once
 
 #include "sched/platform.h"
 
@@ -13,7 +12,7 @@ TG_FN tg_slot *tg_slots(tg_state *state) { return (tg_slot *)tg_table(state, sta
 
 TG_FN uint32_t *tg_words(tg_state *state, uint64_t offset) { return (uint32_t *)tg_table(state, offset); }
 
-/* The tokens of a slot's sequence by position, where it may have to be read again. */
+/* The tokens of a slot's sequence by position, where it may be preempted. */
 TG_FN int32_t *tg_kept(tg_state *state, uint32_t slot) {
   return (int32_t *)tg_table(state, state->kept_table) + (uint64_t)slot * state->config.max_context;
 }
@@ -39,7 +38,7 @@ TG_FN uint32_t tg_most_in_flight(const tg_state *state) {
 #endif
 }
 
-/* May a step be composed before the one ahead of it has come back? */
+/* Whether a step may be composed before the one ahead of it has come back. */
 TG_FN uint32_t tg_runs_ahead(const tg_state *state) {
 #ifdef TG_ONE_IN_FLIGHT
   (void)state;
@@ -49,7 +48,7 @@ TG_FN uint32_t tg_runs_ahead(const tg_state *state) {
 #endif
 }
 
-/* Does it claim its requests from a queue, as one of several replicas? Else they come over the rings. A kernel that never claims
+/* Whether it claims its requests from a queue, as one of several replicas. Else they come over the rings. A kernel that never claims
  * (TG_CLAIMS_NOTHING) has no instructions for it, for the same reason. */
 TG_FN uint32_t tg_claims(const tg_state *state) {
 #ifdef TG_CLAIMS_NOTHING
@@ -69,12 +68,12 @@ TG_FN uint32_t tg_step_place(const tg_state *state, uint64_t number) {
 /* Where step `number` lives. */
 TG_FN tg_step *tg_step_at(tg_state *state, uint64_t number) { return &state->steps[tg_step_place(state, number)]; }
 
-/* Of a replica that claims: which request of the queue its own request `number` is, until that is admitted; */
+/* The queue's number of own request `number` of a replica that claims, until that is admitted. */
 TG_FN uint64_t *tg_number_at(tg_state *state, uint64_t number) {
   return &state->claimer.numbers[number & (state->config.request_capacity - 1u)];
 }
 
-/* ... and from then on by its slot. These stand behind the others. */
+/* The queue's number of the request in a slot. These stand behind the others. */
 TG_FN uint64_t *tg_number_of_slot(tg_state *state, uint32_t slot) {
   return &state->claimer.numbers[state->config.request_capacity + slot];
 }
@@ -84,12 +83,12 @@ TG_FN const tg_request *tg_request_at(tg_rings *rings, uint64_t number) {
   return (const tg_request *)tg_at(rings, tg_layout(rings)->requests) + (number & (tg_layout(rings)->request_capacity - 1u));
 }
 
-/* Event `number` in the rings, */
+/* Event `number` in the rings. */
 TG_FN tg_event *tg_event_at(tg_rings *rings, uint64_t number) {
   return (tg_event *)tg_at(rings, tg_layout(rings)->events) + (number & (tg_layout(rings)->event_capacity - 1u));
 }
 
-/* ... and its logprobs, if it has any. */
+/* The logprobs of event `number`, if it has any. */
 TG_FN tg_sampled *tg_sampled_at(tg_rings *rings, uint64_t number) {
   return (tg_sampled *)tg_at(rings, tg_layout(rings)->sampled) + (number & (tg_layout(rings)->sampled_capacity - 1u));
 }
@@ -143,5 +142,3 @@ TG_FN uint32_t tg_ceil_div(uint32_t a, uint32_t b) { return a / b + (a % b != 0u
 TG_FN uint64_t tg_add_saturating(uint64_t a, uint64_t b) { return b > UINT64_MAX - a ? UINT64_MAX : a + b; }
 
 TG_FN uint64_t tg_in_flight(const tg_state *state) { return state->steps_composed - state->steps_collected; }
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Rule of the whole core: within a phase no lane reads what another lane writes. So what one phase finds
  * out goes here, and later phases read it. */
-#ifndef TAILGRAPH_SCHED_TURN_H
-#define TAILGRAPH_SCHED_TURN_H
+#pragma once
 
 #include "sched/tables.h"
 
@@ -50,8 +49,8 @@ typedef struct tg_chunk {
 
 /* Where a chunk's tokens are. */
 #define TG_CHUNK_RING 0u
-#define TG_CHUNK_KEEPS 1u  /* in the ring, and are kept, since the sequence may have to be read again */
-#define TG_CHUNK_KEPT 2u   /* the kept ones: it is read again */
+#define TG_CHUNK_KEEPS 1u  /* in the ring, and are kept, since the sequence may be preempted */
+#define TG_CHUNK_KEPT 2u   /* the kept ones: it is recomputed */
 
 typedef struct tg_turn {
   uint64_t counts[TG_MAX_LANES];  /* per lane, */
@@ -61,11 +60,11 @@ typedef struct tg_turn {
   uint64_t returned_step;         /* TG_NO_STEP: none */
   uint64_t requests_seen;         /* before this turn */
   uint64_t controls_taken;        /* before this turn */
-  uint32_t only_step_is_new;      /* and no host, queue or slot asks for more than the next decode step, */
+  uint32_t only_step_is_new;      /* and no host, queue or slot needs more than the next decode step, */
   uint32_t asks_more;             /*   ... unless one of its rows was its slot's last, or its slot wants pages (0 between turns) */
   uint32_t wants_claim;           /* 1: there is something to claim, and this turn could admit it */
   uint32_t some_end;              /* 1: not all of `ending` are 0 */
-  uint32_t ending[TG_MAX_SLOTS / 32u]; /* where it wants to claim, a bit per slot: ends in this turn, as far as can be told before it */
+  uint32_t ending[TG_MAX_SLOTS / 32u]; /* where it wants to claim, a bit per slot: ends in this turn, as far as is known before it */
   uint32_t open;                  /* 0: the turn does nothing (stop, error, trace ring full) */
   uint32_t collecting;            /* 1: no event was left over, so this turn may collect and admit */
   uint32_t sampled_place;         /* place of the step that the pending events' samples lie in */
@@ -77,12 +76,12 @@ typedef struct tg_turn {
   uint32_t some_want;             /* 1: not all of them are 0 */
   uint32_t wants;                 /* bits that are set there, and entries of wanting_table */
   uint64_t newest[TG_MAX_LANES];  /* per lane, where some want: its newest request without a limit (tg_newest_of) */
-  uint32_t set_back_ends;         /* 1: a slot that is set back got an end reason */
+  uint32_t preempted_ends;        /* 1: a preempted slot got an end reason */
   uint32_t back;                  /* the slot whose pages come back although its request goes on; TG_NONE */
   uint32_t back_pages;            /* how many */
   uint32_t marked;                /* the slot that begins to leave in this turn; TG_NONE */
   uint32_t kept_from;             /* of its prompt, what is not kept yet */
-  uint32_t read_again;            /* slots whose reading again begins */
+  uint32_t recomputed;            /* slots whose recomputation begins */
   uint32_t free_pages;            /* after this turn's releases and admissions */
   uint32_t pending;               /* entries of pending_table */
   uint32_t publish;               /* of those, how many go out now */
@@ -109,7 +108,7 @@ TG_FN tg_turn *tg_scratch(tg_state *state) {
 #endif
 }
 
-/* After the routine phase: do the routine's phases stand in for the others? */
+/* After the routine phase: whether the routine's phases stand in for the others. */
 TG_FN uint32_t tg_is_routine(tg_state *state) {
   const tg_turn *turn = tg_scratch(state);
   return turn->only_step_is_new && !turn->asks_more;
@@ -158,5 +157,3 @@ TG_FN void tg_phase_groups(tg_state *state, uint32_t lane, uint32_t lanes) {
   for (uint32_t other = first; other < tg_min(first + TG_GROUP, lanes); other++) sum += turn->counts[other];
   turn->groups[lane] = sum;
 }
-
-#endif

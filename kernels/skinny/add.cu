@@ -4,34 +4,37 @@
  *   tg_skinny_out_*   h[r,:] += W x[r,:] + bias: of rows beyond SKINNY_K; skinny/out.cu has the others
  *   tg_skinny_down_*  h[r,:] += sum over i of weights[r,i] W_e y[r K + i,:], i and with it the expert e ascending
  *
- * With `parts` tg_skinny_out_* also leaves each tile's share of the router's scores (skinny/choice.cuh).
+ * With `parts` tg_skinny_out_* also stores each tile's share of the router's scores (skinny/choice.cuh).
  *
- * Each column of a batch row is needed by one warp alone. So a warp loads its own columns, to registers or (f32) to shared memory,
- * and waits for no other warp.
- * tg_skinny_down_* must know the chosen experts to ask for their weights, and asks before its wait. That is possible because the
- * kernel before it, tg_skinny_expert_gate_up_*, lets it start only once it has stored which experts were chosen.
+ *   warp       does                                                  waits on                                signals
+ *   producer   copies the tiles' weights into the pipeline           empty barriers; down: chosen experts    full barriers
+ *   consumers  load their columns of x, multiply, add to h           grid dependency, full barriers          empty barriers
+ *
+ * Each column of a batch row is needed by one warp alone. So a warp loads its own columns, to registers or (f32) to shared memory, and
+ * waits for no other warp. tg_skinny_down_* loads the chosen experts' weights before the grid dependency wait. The kernel before it,
+ * tg_skinny_expert_gate_up_*, lets it start only once it has published which experts were chosen.
  *
  * Bound: memory, N K sizeof(W) bytes (for experts, of each that any row chose).
  * Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor; how: profiles/README.md): 2048 x 7168 8.5 us (6.5), down
  * of four experts of 1792 8.1 us (6.5).
  *
  * Launch: block = SKINNY_THREADS, grid = at most as many blocks as N has tiles, shared: sums, a tile of h and
- * of the gate, a stage's columns of the rows, ring.
+ * of the gate, a stage's columns of the rows, pipeline.
  */
 #include "skinny/add.cuh"
-#include "skinny/ring.cuh"
+#include "skinny/pipeline.cuh"
 
-/* A consumer warp: its sums of a tile. Where a row fits one stage, `columns` are loaded already; else they are loaded here for each
+/* A consumer warp's sums of a tile. Where a row fits one stage, `columns` are loaded already; else they are loaded here for each
  * stage in turn. */
 template <class Math>
-__device__ inline SkinnyTileSums skinny_consume(SkinnyRing<Math> &ring, SkinnyColumns<Math> &columns, char *x, uint32_t pitch,
+__device__ inline SkinnyTileSums skinny_consume(SkinnyPipeline<Math> &pipeline, SkinnyColumns<Math> &columns, char *x, uint32_t pitch,
                                      const typename Math::X *from, bool there, uint32_t inner, uint32_t bucket) {
   SkinnyTileSums acc;
 #pragma unroll 1
-  for (uint32_t first = 0; first < inner; first += ring.k) {
-    const uint32_t k_here = min(ring.k, inner - first);
-    if (inner > ring.k) skinny_fetch(columns, x, pitch, from + (there ? first : 0), k_here, bucket, there);
-    ring.take(acc, k_here, columns);
+  for (uint32_t first = 0; first < inner; first += pipeline.k) {
+    const uint32_t k_here = min(pipeline.k, inner - first);
+    if (inner > pipeline.k) skinny_fetch(columns, x, pitch, from + (there ? first : 0), k_here, bucket, there);
+    pipeline.multiply(acc, k_here, columns);
   }
   return skinny_whole<Math>(acc, bucket);
 }
@@ -51,7 +54,7 @@ __device__ inline uint32_t count_before(const SkinnyRowExperts<WORDS> &of, uint3
   return count_before(bits_at<WORDS>(of.words, of.r), expert);
 }
 
-/* Of tg_skinny_down_args (EXPERTS) or tg_skinny_out_args; of experts, a row of x for each of a row's. */
+/* Args is tg_skinny_down_args with EXPERTS, else tg_skinny_out_args. With EXPERTS x has a row for each expert of each batch row. */
 template <class Math, bool EXPERTS, uint32_t WORDS, class Args>
 __device__ inline void skinny_add(const Args &a) {
   using X = typename Math::X;
@@ -75,7 +78,7 @@ __device__ inline void skinny_add(const Args &a) {
   const W *w = static_cast<const W *>(a.w);
   const uint32_t outputs = a.outputs, inner = a.inner, bucket = a.bucket;
   const SkinnyParts<WORDS> parts(a.parts, bucket, outputs);
-  const uint64_t said = EXPERTS && threadIdx.x < bucket * WORDS ? parts.listen(threadIdx.x) : 0;
+  const uint64_t loaded = EXPERTS && threadIdx.x < bucket * WORDS ? parts.load(threadIdx.x) : 0;
   const uint32_t step_rows = load_now(&a.step->rows);
   SkinnySums sums{reinterpret_cast<float *>(shared), bucket};
   char *after = reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket);
@@ -85,11 +88,11 @@ __device__ inline void skinny_add(const Args &a) {
   /* a stage's columns of each row */
   char *x_here = after;
   const uint32_t x_pitch = skinny_pitch<typename Math::S>(skinny_stage_k(inner));
-  SkinnyRing<Math> ring(after + Math::PARTS * bucket * x_pitch, barriers, inner, a.stages);
-  if (threadIdx.x == 0) ring.init();
+  SkinnyPipeline<Math> pipeline(after + Math::PARTS * bucket * x_pitch, barriers, inner, a.stages);
+  if (threadIdx.x == 0) pipeline.init();
   const bool producer = threadIdx.x >= SKINNY_CONSUMERS;
   const uint32_t tiles = (outputs + SKINNY_OUTPUTS - 1) / SKINNY_OUTPUTS;
-  if (EXPERTS && threadIdx.x < bucket * WORDS) chosen[threadIdx.x] = parts.hear(threadIdx.x, said);
+  if (EXPERTS && threadIdx.x < bucket * WORDS) chosen[threadIdx.x] = parts.wait(threadIdx.x, loaded);
   __syncthreads();
   Bits experts = EXPERTS ? Bits{} : bit_of<WORDS>(0);  /* that any row has */
   if (EXPERTS) {
@@ -105,7 +108,7 @@ __device__ inline void skinny_add(const Args &a) {
 #pragma unroll 1
       for (Bits left = experts; any(left); left = without_lowest(left)) {
         auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w + lowest(left) * stride, n, outputs, inner); };
-        ring.feed(run(tile * SKINNY_OUTPUTS), run(tile * SKINNY_OUTPUTS + SKINNY_STAGE_ROWS), inner, policy);
+        pipeline.load(run(tile * SKINNY_OUTPUTS), run(tile * SKINNY_OUTPUTS + SKINNY_STAGE_ROWS), inner, policy);
       }
     return;
   }
@@ -113,9 +116,9 @@ __device__ inline void skinny_add(const Args &a) {
   const uint32_t count = min(step_rows, bucket);
   const uint32_t r = threadIdx.x / SKINNY_OUTPUTS, i = threadIdx.x % SKINNY_OUTPUTS;
   const uint32_t row = Math::lane_row(bucket), sum_row = skinny_sum_row();
-  if (scoring && blockIdx.x < tiles) tile_scores.ask(blockIdx.x, outputs);
+  if (scoring && blockIdx.x < tiles) tile_scores.load(blockIdx.x, outputs);
   wait_for_earlier_kernels();
-  if (scoring && blockIdx.x == 0 && threadIdx.x < SKINNY_ROWS * WORDS) parts.forget(threadIdx.x);
+  if (scoring && blockIdx.x == 0 && threadIdx.x < SKINNY_ROWS * WORDS) parts.clear(threadIdx.x);
   auto experts_of = [&](uint32_t r) {
     if constexpr (WORDS == 1) return EXPERTS && r < count ? chosen[r] : 0;
     else return SkinnyRowExperts<WORDS>{chosen, r, EXPERTS && r < count};
@@ -125,7 +128,7 @@ __device__ inline void skinny_add(const Args &a) {
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const uint32_t n = tile * SKINNY_OUTPUTS + i;
     const bool mine = r < count && n < outputs;
-    /* asked for before it is needed */
+    /* loaded long before it is used */
     float v = mine ? h[(size_t)r * outputs + n] : 0.0f;
     if (mine && bias) v += bias[n];
     SkinnyTileSums total;
@@ -139,8 +142,8 @@ __device__ inline void skinny_add(const Args &a) {
       const float2 weight = make_float2(weight_of(sum_row, of_first), weight_of(sum_row + 1, of_second));
       const X *from = x + (there ? (size_t)pair * inner : 0);
       SkinnyColumns<Math> columns;
-      if (inner <= ring.k) skinny_fetch(columns, x_here, x_pitch, from, inner, bucket, there);
-      const SkinnyTileSums sum = skinny_consume(ring, columns, x_here, x_pitch, from, there, inner, bucket);
+      if (inner <= pipeline.k) skinny_fetch(columns, x_here, x_pitch, from, inner, bucket, there);
+      const SkinnyTileSums sum = skinny_consume(pipeline, columns, x_here, x_pitch, from, there, inner, bucket);
 #pragma unroll
       for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++) {
         if (!EXPERTS || of_first >> e & 1) total.run[run].x = fmaf(weight.x, sum.run[run].x, total.run[run].x);
@@ -153,30 +156,18 @@ __device__ inline void skinny_add(const Args &a) {
       h[(size_t)r * outputs + n] = v;
     }
     if (!scoring) continue;
-    tile_scores.leave(parts, tile, v, count, bucket);
+    tile_scores.store(parts, tile, v, count, bucket);
     if (tile + gridDim.x >= tiles) break;
     consumers_meet();
-    tile_scores.ask(tile + gridDim.x, outputs);
+    tile_scores.load(tile + gridDim.x, outputs);
   }
 }
 
-#define SKINNY_ADD(SUFFIX, MATH, WORDS)                                                                \
-  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_out_##SUFFIX(  \
-      const __grid_constant__ tg_skinny_out_args a) {                                                  \
-    SKINNY_BODY(skinny_add<MATH, false, WORDS>(a);)                                                    \
-  }                                                                                                    \
-  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_down_##SUFFIX( \
-      const __grid_constant__ tg_skinny_down_args a) {                                                 \
-    SKINNY_BODY(skinny_add<SkinnyPacked<MATH>, true, WORDS>(a);)                                       \
-  }
-
-/* For up to 32, 64 and 128 experts. */
-#define SKINNY_ADD_OF(SUFFIX, MATH)  \
-  SKINNY_ADD(SUFFIX, MATH, 1)        \
-  SKINNY_ADD(SUFFIX##_e64, MATH, 2)  \
-  SKINNY_ADD(SUFFIX##_e128, MATH, 4)
-
-SKINNY_ADD_OF(bf16, SkinnyHalf<__nv_bfloat16>)
-SKINNY_ADD_OF(f16, SkinnyHalf<__half>)
-SKINNY_ADD_OF(f32, SkinnySplit)
-SKINNY_ADD_OF(f32_split, SkinnySplitRows)
+#define SKINNY_ADD(SUFFIX, MATH, WORDS)                                                         \
+  SKINNY_KERNEL(out_##SUFFIX, tg_skinny_out_args, skinny_add<MATH, false, WORDS>(a);)           \
+  SKINNY_KERNEL(down_##SUFFIX, tg_skinny_down_args, skinny_add<SkinnyPacked<MATH>, true, WORDS>(a);)
+/* For up to 32 and 64 experts. */
+#define SKINNY_ADD_OF(SUFFIX, MATH) \
+  SKINNY_ADD(SUFFIX, MATH, 1)       \
+  SKINNY_ADD(SUFFIX##_e64, MATH, 2)
+FOR_SKINNY_TYPES(SKINNY_ADD_OF)

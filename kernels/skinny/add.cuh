@@ -1,15 +1,14 @@
 /* add.cuh: what the kernels share that add a product to the residual stream h: how a warp loads its columns of the batch rows, and
- * what a tile of the new h contributes to the router's scores. The router needs h as soon as it is there; a kernel that had to read
- * all of it again would cost more than these shares, which the next kernel adds up.
+ * what a tile of the new h contributes to the router's scores. A kernel that had to read all of h for the router would cost more than
+ * these shares, which the next kernel adds up.
  */
-#ifndef TAILGRAPH_SKINNY_ADD_CUH
-#define TAILGRAPH_SKINNY_ADD_CUH
+#pragma once
 
 #include "skinny/args.h"
 #include "skinny/choice.cuh"
 #include "skinny/skinny.cuh"
 
-/* What the router's scores are made with: gate[E,H], and the weight of the norm before it, norm_weight[H]. */
+/* The router's gate[E,H], and the weight of the norm before it, norm_weight[H]. */
 struct SkinnyScores {
   const float *gate, *norm_weight;
   uint32_t expert_count;
@@ -18,8 +17,8 @@ struct SkinnyScores {
 constexpr uint32_t SCORE_PITCH = TG_SKINNY_SCORE_PITCH;
 static_assert(SCORE_PITCH % 2 == 1, "lanes with a row each meet in no bank");
 
-/* A tile's share of the router's scores. Used by all consumers: thread (r, i), r = thread / SKINNY_OUTPUTS and i the rest, has
- * channel i of the tile for batch row r. */
+/* A tile's share of the router's scores. All consumers use it: thread (r, i), r = thread / SKINNY_OUTPUTS and i the rest, has channel i
+ * of the tile for batch row r. */
 template <uint32_t WORDS>
 struct SkinnyTileScores {
   static constexpr uint32_t EXPERTS = WORDS * WARP, GATES = EXPERTS * SKINNY_OUTPUTS / SKINNY_CONSUMERS;
@@ -35,8 +34,8 @@ struct SkinnyTileScores {
     return ((bucket + expert_count) * SCORE_PITCH * sizeof(float) + 15) / 16 * 16;
   }
 
-  /* Loads gate and norm of a tile's channels to registers. It comes early, so that nobody waits for them in leave(). */
-  __device__ inline void ask(uint32_t tile, uint32_t outputs) {
+  /* Loads gate and norm of a tile's channels to registers, long before store() uses them. */
+  __device__ inline void load(uint32_t tile, uint32_t outputs) {
     const uint32_t r = threadIdx.x / SKINNY_OUTPUTS, n = tile * SKINNY_OUTPUTS + threadIdx.x % SKINNY_OUTPUTS;
     norm = scores.norm_weight[n];
 #pragma unroll
@@ -47,7 +46,7 @@ struct SkinnyTileScores {
   }
 
   /* Stores the tile's share of the scores, and of the sum of squares that the norm divides by. `v` is this thread's new value of h. */
-  __device__ inline void leave(const SkinnyParts<WORDS> &parts, uint32_t tile, float v, uint32_t count, uint32_t bucket) {
+  __device__ inline void store(const SkinnyParts<WORDS> &parts, uint32_t tile, float v, uint32_t count, uint32_t bucket) {
     const uint32_t r = threadIdx.x / SKINNY_OUTPUTS, i = threadIdx.x % SKINNY_OUTPUTS;
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     if (r < bucket) tile_h[r * SCORE_PITCH + i] = v;
@@ -58,7 +57,7 @@ struct SkinnyTileScores {
     }
     consumers_meet();
     if (warp >= count) return;
-    /* now each warp has a row, and each lane one expert of every WARP */
+    /* each warp has a row from here on, and each lane one expert of every WARP */
     const float *of_h = tile_h + warp * SCORE_PITCH;
     float score[WORDS] = {}, squares = 0.0f;
 #pragma unroll
@@ -77,9 +76,8 @@ struct SkinnyTileScores {
   }
 };
 
-/* A consumer warp: loads its share of a stage's `k_here` columns of this lane's batch row. They begin at `from` in global memory;
- * a row that is not `there` is zeros. A warp needs columns that no other warp needs, so it waits for no other. 16-bit rows go
- * to registers. f32 rows go through `x`, [PARTS, bucket, pitch bytes] in shared memory. */
+/* A consumer warp loads its share of a stage's `k_here` columns of this lane's batch row. They begin at `from` in global memory; a row
+ * that is not `there` is zeros. 16-bit rows go to registers. f32 rows go through `x`, [PARTS, bucket, pitch bytes] in shared memory. */
 template <class Math>
 __device__ inline void skinny_fetch(SkinnyColumns<Math> &columns, char *x, uint32_t pitch, const typename Math::X *from,
                                  uint32_t k_here, uint32_t bucket, bool there) {
@@ -93,16 +91,16 @@ __device__ inline void skinny_fetch(SkinnyColumns<Math> &columns, char *x, uint3
     /* lanes share the work of a row, and have read what was there before */
     __syncwarp();
     S *to = reinterpret_cast<S *>(x + Math::lane_row(bucket) * pitch);
-    float4 v[SKINNY_SPLIT_ROWS][2] = {};
-    uint32_t at[SKINNY_SPLIT_ROWS];
+    float4 v[SKINNY_BF16X3_ROWS][2] = {};
+    uint32_t at[SKINNY_BF16X3_ROWS];
 #pragma unroll
-    for (uint32_t i = 0; i < SKINNY_SPLIT_ROWS; i++) {
+    for (uint32_t i = 0; i < SKINNY_BF16X3_ROWS; i++) {
       at[i] = skinny_unit_at(Math::lane_part(bucket) + i * (SKINNY_UNITS / 2));
       if (i >= bucket || at[i] >= k_here) at[i] = k_here;
       else if (there) v[i][0] = load4(from + column + at[i]), v[i][1] = load4(from + column + at[i] + 4);
     }
 #pragma unroll
-    for (uint32_t i = 0; i < SKINNY_SPLIT_ROWS; i++) {
+    for (uint32_t i = 0; i < SKINNY_BF16X3_ROWS; i++) {
       if (at[i] == k_here) continue;
       Math::store(to + column + at[i], bucket * pitch, v[i][0]);
       Math::store(to + column + at[i] + 4, bucket * pitch, v[i][1]);
@@ -124,5 +122,3 @@ __device__ inline void skinny_fetch(SkinnyColumns<Math> &columns, char *x, uint3
   __syncwarp();
   columns.load(reinterpret_cast<const S *>(x + Math::lane_place(bucket, bucket) * pitch), k_here, true);
 }
-
-#endif

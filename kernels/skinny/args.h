@@ -1,6 +1,5 @@
-/* args.h: what the kernels of skinny/ are launched with, by value. Plain C for both sides: kernels include it, and Rust has it
- * through bindgen. Addresses are as common/address.h says. H is the hidden size, R the rows of the bucket, E the experts, k of a row;
- * rows are of the operand type, matrices of the weights' type, all else is f32. */
+/* args.h: what the kernels of skinny/ are launched with, by value (common/address.h). H is the hidden size, R the rows of
+ * the bucket, E the experts, k of a row; rows are of the operand type, matrices of the weights' type, all else is f32. */
 #ifndef TAILGRAPH_SKINNY_ARGS_H
 #define TAILGRAPH_SKINNY_ARGS_H
 
@@ -15,22 +14,21 @@
 #define TG_SKINNY_K 2048u            /* of a stage, at most: a bulk copy takes some 80 cycles, however short */
 #define TG_SKINNY_UNIT 32u           /* of K: two instructions, 16 bytes of a 16-bit weight row in each of 4 lanes */
 #define TG_SKINNY_CONSUMER_WARPS 8u
-#define TG_SKINNY_SPLIT_ROWS 2u      /* of a bucket, at most, whose f32 rows are split as they are stored */
+#define TG_SKINNY_BF16X3_ROWS 2u      /* of a bucket, at most, whose f32 rows are stored as bf16x3 */
 #define TG_SKINNY_MOST_STAGES 16u
 #define TG_SKINNY_LINE 128u          /* bytes of shared memory that a bulk copy writes at once */
 #define TG_SKINNY_SUM_PITCH (TG_SKINNY_OUTPUTS + 4u)    /* pairs of rows of a warp's sums lie in different banks */
 #define TG_SKINNY_SCORE_PITCH (TG_SKINNY_OUTPUTS + 1u)  /* floats between rows of what a tile of h makes scores of */
 #define TG_SKINNY_CHOICE_BYTES 2176u    /* of SkinnyChoice (skinny/choice.cuh), with one word of bits */
 #define TG_SKINNY_CHOICE_BYTES_2 4256u  /* with two */
-#define TG_SKINNY_CHOICE_BYTES_4 8416u  /* with four */
-#define TG_SKINNY_GUESS_EXPERTS TG_SKINNY_CONSUMER_WARPS         /* that a block looks at which guesses: one a warp */
-#define TG_SKINNY_GUESS_EXPERTS_MANY (2u * TG_SKINNY_CONSUMER_WARPS)  /* with more words of bits than one */
-#define TG_SKINNY_GUESS_BEST 2u      /* that it tells of them */
+#define TG_SKINNY_PREDICTION_EXPERTS TG_SKINNY_CONSUMER_WARPS         /* of a block that predicts: one a warp */
+#define TG_SKINNY_PREDICTION_EXPERTS_MANY (2u * TG_SKINNY_CONSUMER_WARPS)  /* with more words of bits than one */
+#define TG_SKINNY_PREDICTION_BEST 2u      /* of a block's experts that it publishes */
 
-/* The router as it is seen from the kernel that begins a layer (skinny/guess.cuh). No blocks: no guess. `handed_pieces` of 16 bytes at
- * `handed` they leave unsaid (skinny/fused.cuh). `router` is, of one word of bits, the gate's rows in f32, [E,H], and norm_weight[H]
- * is what they are multiplied by; of more, their product in bf16, [E,H], whatever the model's types are. */
-typedef struct tg_skinny_guess_args {
+/* What the blocks of a layer's first kernel that predict its experts read (skinny/prediction.cuh); without blocks there is no prediction.
+ * They mark `handed_pieces` of 16 bytes at `handed` as missing (skinny/fused.cuh). With up to 32 experts `router` is the gate in f32,
+ * [E,H], and norm_weight[H] its factor; with more it is their product in bf16, [E,H], whatever the model's types are. */
+typedef struct tg_skinny_prediction_args {
   TG_ADDRESS(const void) router;
   TG_ADDRESS(const float) norm_weight;
   TG_ADDRESS(const float) bias;               /* [E] or null */
@@ -40,7 +38,7 @@ typedef struct tg_skinny_guess_args {
   uint32_t expert_count;
   uint32_t blocks;
   uint32_t layer;
-} tg_skinny_guess_args;
+} tg_skinny_prediction_args;
 
 /* skinny/conv.cu */
 typedef struct tg_skinny_conv_args {
@@ -54,17 +52,16 @@ typedef struct tg_skinny_conv_args {
   TG_ADDRESS(const float) taps_bias;          /* [H] or null */
   TG_ADDRESS(const tg_state) state;
   TG_ADDRESS(const tg_step) step;
-  tg_skinny_guess_args guess;
+  tg_skinny_prediction_args prediction;
   uint32_t hidden;
   uint32_t length;                            /* L */
   uint32_t bucket;                            /* rows */
-  uint32_t stages;                            /* of the ring */
+  uint32_t stages;                            /* of the pipeline */
   float eps;
   uint32_t pad;
 } tg_skinny_conv_args;
 
-/* skinny/norm.cu. Where there is `best`, [S,blocks], the rows are the sampled ones, and y is f32 and has those of which more is read
- * than that. */
+/* skinny/norm.cu. With `best`, [S,blocks], the rows are the sampled ones, and y is f32 and has those of which more is read than that. */
 typedef struct tg_skinny_project_args {
   TG_ADDRESS(void) y;                         /* [R,N] */
   TG_ADDRESS(unsigned long long) best;        /* or null */
@@ -73,11 +70,11 @@ typedef struct tg_skinny_project_args {
   TG_ADDRESS(const void) w;                   /* [N,H] */
   TG_ADDRESS(const tg_state) state;
   TG_ADDRESS(const tg_step) step;
-  tg_skinny_guess_args guess;
+  tg_skinny_prediction_args prediction;
   uint32_t outputs;                           /* N */
   uint32_t hidden;
   uint32_t bucket;                            /* rows */
-  uint32_t stages;                            /* of the ring */
+  uint32_t stages;                            /* of the pipeline */
   float eps;
   uint32_t pad;
 } tg_skinny_project_args;
@@ -93,12 +90,12 @@ typedef struct tg_skinny_gate_up_args {
   uint32_t outputs;                           /* N */
   uint32_t hidden;
   uint32_t bucket;                            /* rows */
-  uint32_t stages;                            /* of the ring */
+  uint32_t stages;                            /* of the pipeline */
   float eps;
   uint32_t pad;
 } tg_skinny_gate_up_args;
 
-/* skinny/out.cu, which has no ring and looks at no `stages`, and tg_skinny_out_* of skinny/add.cu. */
+/* skinny/out.cu, which has no pipeline and reads no `stages`, and tg_skinny_out_* of skinny/add.cu. */
 typedef struct tg_skinny_out_args {
   TG_ADDRESS(float) h;                        /* [R,N] */
   TG_ADDRESS(const void) x;                   /* [R,K] */
@@ -112,7 +109,7 @@ typedef struct tg_skinny_out_args {
   uint32_t inner;                             /* K */
   uint32_t expert_count;
   uint32_t bucket;                            /* rows */
-  uint32_t stages;                            /* of the ring */
+  uint32_t stages;                            /* of the pipeline */
   uint32_t pad;
 } tg_skinny_out_args;
 
@@ -129,7 +126,7 @@ typedef struct tg_skinny_down_args {
   uint32_t inner;                             /* K */
   uint32_t k;
   uint32_t bucket;                            /* rows */
-  uint32_t stages;                            /* of the ring */
+  uint32_t stages;                            /* of the pipeline */
   uint32_t pad;
 } tg_skinny_down_args;
 
@@ -152,9 +149,9 @@ typedef struct tg_skinny_expert_gate_up_args {
   uint32_t k;
   uint32_t normalize;                         /* weights of a row add up to `scaling` */
   float scaling;
-  uint32_t layer;                             /* whose guess is meant */
+  uint32_t layer;                             /* whose experts were predicted */
   uint32_t bucket;                            /* rows */
-  uint32_t stages;                            /* of the ring */
+  uint32_t stages;                            /* of the pipeline */
   float eps;
 } tg_skinny_expert_gate_up_args;
 

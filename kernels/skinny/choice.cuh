@@ -1,108 +1,102 @@
-/* choice.cuh: which experts the rows of a small step go to. Every block of gate/up finds that for itself, since a router kernel
- * before it would cost a start and a wait.
+/* choice.cuh: which experts the rows of a small step go to. Every block of gate/up chooses for itself, since a router kernel before it
+ * would cost a start and a wait.
  *
- * This is possible because scores are linear in h, but for the norm's one scale a row. So the kernel that makes h (skinny/add.cuh)
- * leaves parts: for each of its tiles of SKINNY_OUTPUTS channels, what these add to every expert's score and to the row's sum of
- * squares. The blocks of gate/up add the parts up, in an order that follows from the bucket alone, and choose as common/experts.cuh
- * does.
+ * Scores are linear in h, but for the norm's one scale a row. So the kernel that makes h (skinny/add.cuh) stores parts: for each of its
+ * tiles of SKINNY_OUTPUTS channels, what these add to every expert's score and to the row's sum of squares. The blocks of gate/up add
+ * the parts up, in an order that follows from the bucket alone, and choose as common/experts.cuh does.
  *
- * Experts are bits of words (common/bits.cuh), a lane for each bit of a word: with WORDS words, up to 32 WORDS experts. WORDS is the
- * size of every array that has an entry an expert. With one word all that kernels hand to each other is laid out for 32 experts.
+ * Experts are bits of words (common/bits.cuh), a lane for each bit of a word: with WORDS words, up to 32 WORDS experts. Every array that
+ * has an entry an expert has room for so many.
  *
- * Where down is a kernel of its own, its blocks may have an SM long before gate/up has ended. So gate/up's first block says what was
- * chosen as soon as it knows, and down's blocks ask for those experts' weights at once. Gate/up's own blocks ask for some weights
- * even before the choice, by a guess (skinny/guess.cuh).
+ * Where down is a kernel of its own, its blocks may have an SM long before gate/up has ended. So gate/up's first block publishes what was
+ * chosen as soon as it knows, and down's blocks load those experts' weights at once. Gate/up's own blocks load some weights even before
+ * the choice, by a prediction (skinny/prediction.cuh).
  */
-#ifndef TAILGRAPH_SKINNY_CHOICE_CUH
-#define TAILGRAPH_SKINNY_CHOICE_CUH
+#pragma once
 
 #include "common/bits.cuh"
 #include "common/experts.cuh"
 #include "skinny/rows.cuh"
 
-/* How many experts a block that guesses looks at (skinny/guess.cuh): one a warp. With more words of bits it is two, since an H100 has
- * room for only 4 such blocks beside the 128 tiles of a hidden size of 2048. Of them it tells the SKINNY_GUESS_BEST best. */
-__host__ __device__ constexpr uint32_t skinny_guess_experts(uint32_t words) { return words == 1 ? TG_SKINNY_GUESS_EXPERTS : TG_SKINNY_GUESS_EXPERTS_MANY; }
-constexpr uint32_t SKINNY_GUESS_BEST = TG_SKINNY_GUESS_BEST;
+/* How many experts a block scores that predicts (skinny/prediction.cuh): one a warp, or with two words of bits two, since an H100 has room
+ * for only 4 such blocks beside the 128 tiles of a hidden size of 2048. It publishes the SKINNY_PREDICTION_BEST best of them. */
+__host__ __device__ constexpr uint32_t skinny_prediction_experts(uint32_t words) { return words == 1 ? TG_SKINNY_PREDICTION_EXPERTS : TG_SKINNY_PREDICTION_EXPERTS_MANY; }
+constexpr uint32_t SKINNY_PREDICTION_BEST = TG_SKINNY_PREDICTION_BEST;
 
-/* For how many words of bits there is room before the scores: 1, or the most there are. So blocks that guess need one instance for
- * all sizes above one word. */
-__host__ __device__ constexpr uint32_t skinny_room(uint32_t words) { return words == 1 ? 1 : MOST_BIT_WORDS; }
+constexpr uint32_t SKINNY_MISSING = 0xffffffffu;  /* a word of y that is not stored yet (skinny/fused.cuh) */
 
-constexpr uint32_t SKINNY_UNSAID = 0xffffffffu;  /* a word that is not written yet, where no flag says so (skinny/fused.cuh) */
-
-/* What kernels hand to each other in global memory, in this order: each row's experts, chosen[SKINNY_ROWS][WORDS], in the room of
- * skinny_room(WORDS) words a row; what skinny/guess.cuh leaves, guessed[GUESS_WORDS]; the parts of scores,
- * [bucket, H / SKINNY_OUTPUTS, EXPERTS]; the parts of squares, [bucket, H / SKINNY_OUTPUTS]. */
+/* What kernels hand to each other in global memory, in this order: each row's experts, chosen[SKINNY_ROWS][WORDS]; what
+ * skinny/prediction.cuh publishes, predicted[PREDICTION_WORDS]; the parts of scores, [bucket, H / SKINNY_OUTPUTS, EXPERTS]; the parts of
+ * squares, [bucket, H / SKINNY_OUTPUTS]. */
 template <uint32_t WORDS>
 struct SkinnyParts {
   static constexpr uint32_t EXPERTS = WORDS * WARP;
-  static constexpr uint32_t GUESS_WORDS = SKINNY_GUESS_BEST * skinny_room(WORDS) * WARP / skinny_guess_experts(WORDS);
-  static_assert(GUESS_WORDS <= WARP, "a lane looks at each");
-  static constexpr uint64_t CHOSEN = 1ull << 32;  /* the sign that a word is said; experts are the bits below; 0 until then */
+  static constexpr uint32_t PREDICTION_WORDS = SKINNY_PREDICTION_BEST * WORDS * WARP / skinny_prediction_experts(WORDS);
+  static_assert(PREDICTION_WORDS <= WARP, "a lane looks at each");
+  static constexpr uint64_t CHOSEN = 1ull << 32;  /* the mark of a word that is there; experts are the bits below; 0 until then */
 
-  uint64_t *chosen, *guessed;
+  uint64_t *chosen, *predicted;
   float *scores, *squares;
   uint32_t tiles;
 
   __device__ inline SkinnyParts(void *parts, uint32_t bucket, uint32_t hidden)
-      : chosen(static_cast<uint64_t *>(parts)), guessed(chosen + SKINNY_ROWS * skinny_room(WORDS)),
-        scores(reinterpret_cast<float *>(guessed + GUESS_WORDS)),
+      : chosen(static_cast<uint64_t *>(parts)), predicted(chosen + SKINNY_ROWS * WORDS),
+        scores(reinterpret_cast<float *>(predicted + PREDICTION_WORDS)),
         squares(scores + (size_t)bucket * (hidden / SKINNY_OUTPUTS) * EXPERTS), tiles(hidden / SKINNY_OUTPUTS) {}
 
   /* Clears word i of chosen, a thread a word. A kernel before the one that chooses does it. */
-  __device__ inline void forget(uint32_t i) const { chosen[i] = 0; }
+  __device__ inline void clear(uint32_t i) const { chosen[i] = 0; }
 
-  __device__ inline void say(uint32_t i, uint32_t experts) const {
+  __device__ inline void publish(uint32_t i, uint32_t experts) const {
     store_relaxed(chosen + i, CHOSEN | experts);
   }
 
-  /* Asks for word i, for hear(): the load is on its way while the caller does other things. */
-  __device__ inline uint64_t listen(uint32_t i) const { return load_relaxed(chosen + i); }
+  /* Loads word i, for wait(): the load is on its way while the caller does other things. */
+  __device__ inline uint64_t load(uint32_t i) const { return load_relaxed(chosen + i); }
 
-  /* The experts that are said in word i; `said` is what listen() found. The kernel that says them may still be running. So that no
-   * fence is needed, each word has a sign of its own that it is there, and is read until it has. */
-  __device__ inline uint32_t hear(uint32_t i, uint64_t said) const {
-    while (!said) said = listen(i);
-    return uint32_t(said);
+  /* The experts of word i, of which load() found `loaded`. The kernel that publishes them may still be running. So that no fence is
+   * needed, each word is marked when it is there, and is read until it is. */
+  __device__ inline uint32_t wait(uint32_t i, uint64_t loaded) const {
+    while (!loaded) loaded = load(i);
+    return uint32_t(loaded);
   }
 };
 
-/* A guess: up to two experts, whose weights are asked for before the others'. */
+/* Up to two experts that are predicted: their weights are loaded before the others'. */
 template <uint32_t WORDS>
-struct SkinnyGuess {
+struct SkinnyPrediction {
   using Bits = ExpertBits<WORDS>;
   static constexpr uint32_t NONE = WORDS * WARP;
 
   uint32_t first = NONE, second = NONE;
 
   __device__ inline Bits experts() const { return bit_of<WORDS>(first) | bit_of<WORDS>(second); }
-  __device__ inline bool is(const SkinnyGuess &other) const { return first == other.first && second == other.second; }
+  __device__ inline bool is(const SkinnyPrediction &other) const { return first == other.first && second == other.second; }
 };
 
-/* Experts in the order in which their weights are asked for: those of a guess first, the others ascending. */
+/* Experts in the order in which their weights are loaded: those predicted first, the others ascending. */
 template <uint32_t WORDS>
 struct SkinnyExpertOrder {
-  static constexpr uint32_t GUESS = 0x100;  /* both experts of a guess in one register, since registers are few */
+  static constexpr uint32_t SECOND = 0x100;  /* both predicted experts are in one register, since registers are few */
   ExpertBits<WORDS> left;  /* experts that are not done */
-  uint32_t guess;
+  uint32_t predicted;
 
-  __device__ inline SkinnyExpertOrder(const ExpertBits<WORDS> &experts, const SkinnyGuess<WORDS> &of)
-      : left(experts), guess(of.first + of.second * GUESS) {}
+  __device__ inline SkinnyExpertOrder(const ExpertBits<WORDS> &experts, const SkinnyPrediction<WORDS> &of)
+      : left(experts), predicted(of.first + of.second * SECOND) {}
   __device__ inline uint32_t expert() const {
-    const uint32_t first = guess % GUESS, second = guess / GUESS;
+    const uint32_t first = predicted % SECOND, second = predicted / SECOND;
     return has(left, first) ? first : has(left, second) ? second : lowest(left);
   }
   __device__ inline void next() { left = without(left, bit_of<WORDS>(expert())); }
 };
 
-/* With one word of bits the guess is bits too. */
+/* With one word the predicted experts are bits too. */
 template <>
 struct SkinnyExpertOrder<1> {
   uint32_t left, first, second;
 
-  __device__ inline SkinnyExpertOrder(uint32_t experts, const SkinnyGuess<1> &guess)
-      : left(experts), first(bit_of<1>(guess.first)), second(bit_of<1>(guess.second)) {}
+  __device__ inline SkinnyExpertOrder(uint32_t experts, const SkinnyPrediction<1> &of)
+      : left(experts), first(bit_of<1>(of.first)), second(bit_of<1>(of.second)) {}
   __device__ inline uint32_t expert() const { return lowest(left & first ? first : left & second ? second : left); }
   __device__ inline void next() { left &= ~(1u << expert()); }
 };
@@ -116,20 +110,20 @@ struct alignas(16) SkinnyChoice {
   float scale[SKINNY_ROWS];              /* of its norm */
   uint32_t chosen[SKINNY_ROWS * WORDS];  /* [rows][WORDS]: a bit for each of a row's experts */
   float scores[SKINNY_CONSUMER_WARPS][EXPERTS], squares[SKINNY_CONSUMER_WARPS];  /* sums over each warp's tiles */
-  SkinnyGuess<WORDS> guess;              /* the same in all blocks, since it decides which tiles a block takes */
-  SkinnyGuess<WORDS> heard;              /* what this block's producer took it for, and how many stages it asked for by it */
-  uint32_t asked;
+  SkinnyPrediction<WORDS> prediction;    /* the same in all blocks, since it decides which tiles a block takes */
+  SkinnyPrediction<WORDS> of_producer;   /* the one that this block's producer found, and how many stages it loaded by it */
+  uint32_t loaded;
 
-  /* The experts that at least one of the rows has. */
+  /* The experts that any of the rows has. */
   __device__ inline Bits any(uint32_t rows) const {
     Bits those{};
 #pragma unroll 1
     for (uint32_t r = 0; r < rows; r++) those = those | bits_at<WORDS>(chosen, r);
     return those;
   }
-  /* The guess if `those`, which have been chosen, hold all of it; else none. */
-  __device__ inline SkinnyGuess<WORDS> guess_of(Bits those) const {
-    return ::any(without(guess.experts(), those)) ? SkinnyGuess<WORDS>{} : guess;
+  /* The prediction if `those`, which have been chosen, hold all of it; else none. */
+  __device__ inline SkinnyPrediction<WORDS> prediction_within(Bits those) const {
+    return ::any(without(prediction.experts(), those)) ? SkinnyPrediction<WORDS>{} : prediction;
   }
   __device__ inline bool has(uint32_t r, uint32_t e) const {
     if constexpr (WORDS == 1) return chosen[r] >> e & 1;
@@ -142,12 +136,11 @@ struct alignas(16) SkinnyChoice {
   }
 };
 
-static_assert(sizeof(SkinnyChoice<1>) == TG_SKINNY_CHOICE_BYTES && sizeof(SkinnyChoice<2>) == TG_SKINNY_CHOICE_BYTES_2 &&
-                  sizeof(SkinnyChoice<4>) == TG_SKINNY_CHOICE_BYTES_4,
+static_assert(sizeof(SkinnyChoice<1>) == TG_SKINNY_CHOICE_BYTES && sizeof(SkinnyChoice<2>) == TG_SKINNY_CHOICE_BYTES_2,
               "the launcher leaves room for it");
 
-/* All consumers: fill `choice`. First warps add up parts of scores, then a warp a row chooses. In between they wait for the producer at
- * GUESS_TOLD, so `choice` also has what it heard; the producer waits for them at CHOICE_TOLD. There are `rows` rows in a bucket of
+/* All consumers fill `choice`. First warps add up parts of scores, then a warp a row chooses. In between they wait for the producer at
+ * PREDICTION_READY, so `choice` also has what it found; the producer waits for them at CHOICE_READY. There are `rows` rows in a bucket of
  * `bucket`. beside() is other work of a warp, done before that wait. */
 template <uint32_t WORDS, class Beside>
 __device__ inline void skinny_choose(SkinnyChoice<WORDS> &choice, SkinnyParts<WORDS> parts, const float *bias, uint32_t rows,
@@ -192,7 +185,7 @@ __device__ inline void skinny_choose(SkinnyChoice<WORDS> &choice, SkinnyParts<WO
   if (lane < LANES) store4(choice.scores[warp] + 4 * lane, sum);
   if (lane == 0) choice.squares[warp] = squares;
   beside();
-  skinny_wait_at<GUESS_TOLD>();
+  skinny_wait<PREDICTION_READY>();
   if (warp < rows) {  /* each warp has a row, each lane one expert of every word */
     if constexpr (WORDS == 1) {
       float score = 0.0f;
@@ -233,11 +226,11 @@ __device__ inline void skinny_choose(SkinnyChoice<WORDS> &choice, SkinnyParts<WO
       if (lane == 0) choice.scale[warp] = scale;
     }
   }
-  skinny_pass<CHOICE_TOLD>();
+  skinny_signal<CHOICE_READY>();
   consumers_meet();
 }
 
-/* A warp: the weight of row r's expert e. Lanes may ask for different experts. Of one that the row does not have it means nothing. */
+/* A warp computes the weight of row r's expert e, which may differ by lane. It means nothing for an expert that the row does not have. */
 template <uint32_t WORDS>
 __device__ inline float skinny_weight(const SkinnyChoice<WORDS> &choice, uint32_t r, uint32_t e, Weighing weighing) {
   float total = 0.0f;
@@ -246,5 +239,3 @@ __device__ inline float skinny_weight(const SkinnyChoice<WORDS> &choice, uint32_
     total += choice.score[r][lowest(those)];
   return (weighing.normalize ? choice.score[r][e] / (total + 1e-6f) : choice.score[r][e]) * weighing.scaling;
 }
-
-#endif

@@ -6,24 +6,29 @@
  *   x[r,:] = C (sum_j taps[:,j] u[p-(L-1)+j,:] + taps_bias)          and u becomes the state's newest column
  *
  * conv/conv.cu has the rest of the formula. A block takes SKINNY_OUTPUTS channels, that is rows c, H + c and 2H + c of W, and
- * one thread all that a row has of a channel, its state too. The last blocks may guess which experts the layer will have
- * (skinny/guess.cuh).
+ * one thread all that a row has of a channel, its state too. The last blocks may predict the layer's experts
+ * (skinny/prediction.cuh), with all their warps.
+ *
+ *   warp       does                                                  waits on                           signals
+ *   producer   copies rows of W into the pipeline                    empty barriers                     full barriers
+ *   consumers  norm rows, multiply, convolve, move the state on      grid dependency, full barriers     empty barriers
  *
  * Bound: memory, 3 H^2 sizeof(W) bytes.
  * Measured on an H200 in bf16, H = 2048, from kernel to kernel (floor; how: profiles/README.md): 7.7 us (5.5) at 1 row.
  *
- * Launch: block = SKINNY_THREADS, grid = at most H / SKINNY_OUTPUTS blocks, and those that guess, shared: sums, the norm's weight, normed rows, ring.
+ * Launch: block = SKINNY_THREADS, grid = at most H / SKINNY_OUTPUTS blocks, and those that predict, shared: sums, the norm's weight, normed
+ * rows, pipeline.
  */
-#include "skinny/guess.cuh"
-#include "skinny/ring.cuh"
+#include "skinny/prediction.cuh"
+#include "skinny/pipeline.cuh"
 #include "skinny/rows.cuh"
 
-/* A sum as the operand type holds it. */
+/* A sum, rounded to the operand type. */
 template <typename T>
 __device__ inline float stored(float v) { return float(T(v)); }
 
-/* What the taps make of a channel's columns from before the step. The newest ones are asked for long before they are used:
- * nothing waits for them until sum(). */
+/* A channel's columns from before the step, and what the taps make of them. The newest ones are loaded long before they are used: nothing
+ * waits for them until sum(). */
 template <typename X>
 struct SkinnyPast {
   static constexpr uint32_t HELD = 2;
@@ -31,7 +36,7 @@ struct SkinnyPast {
   X held[HELD];
 
   /* columns[L-1,H], taps[H,L]; channel c of a row at `position`. */
-  __device__ inline void ask(const X *columns, const float *taps_, uint32_t position, uint32_t c, uint32_t hidden,
+  __device__ inline void load(const X *columns, const float *taps_, uint32_t position, uint32_t c, uint32_t hidden,
                              uint32_t length) {
     const float *from = taps_ + (size_t)c * length;
     older = 0.0f;
@@ -54,7 +59,7 @@ struct SkinnyPast {
     return sum;
   }
 
-  /* All columns one further back, `now` the newest; before position 0 there was nothing. */
+  /* Moves all columns one further back, `now` the newest; before position 0 there was nothing. */
   __device__ inline void move_on(X *columns, uint32_t position, X now, uint32_t c, uint32_t hidden, uint32_t length) const {
 #pragma unroll 1
     for (uint32_t j = 1; j + 1 + HELD < length; j++)
@@ -74,9 +79,9 @@ __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
   __shared__ uint64_t barriers[2 * SKINNY_MOST_STAGES];
   __shared__ float scratch[SKINNY_CONSUMER_WARPS];
   let_next_kernel_start();
-  const uint32_t hidden = a.hidden, length = a.length, bucket = a.bucket, blocks = skinny_others(a.guess);
+  const uint32_t hidden = a.hidden, length = a.length, bucket = a.bucket, blocks = skinny_product_blocks(a.prediction);
   if (blockIdx.x >= blocks) {
-    skinny_make_guess<WORDS>(a.guess, a.h, a.step, bucket, hidden, a.eps);
+    skinny_predict<WORDS>(a.prediction, a.h, a.step, bucket, hidden, a.eps);
     return;
   }
   const W *w = static_cast<const W *>(a.w);
@@ -87,19 +92,19 @@ __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
   float *norm = reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket));
   char *z = reinterpret_cast<char *>(norm + hidden);
   const uint32_t z_pitch = skinny_pitch<typename Math::S>(hidden);
-  SkinnyRing<Math> ring(z + Math::PARTS * bucket * z_pitch, barriers, hidden, a.stages);
-  if (threadIdx.x == 0) ring.init();
+  SkinnyPipeline<Math> pipeline(z + Math::PARTS * bucket * z_pitch, barriers, hidden, a.stages);
+  if (threadIdx.x == 0) pipeline.init();
   if (threadIdx.x < SKINNY_CONSUMERS) skinny_norm_weight(norm, a.norm_weight, hidden);
   __syncthreads();
   const uint32_t tiles = hidden / SKINNY_OUTPUTS;
   if (threadIdx.x >= SKINNY_CONSUMERS) {
     const uint64_t policy = read_once();
-    ring.one_by_one = SKINNY_ONE_BY_ONE;
+    pipeline.one_by_one = SKINNY_ONE_BY_ONE;
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks)
 #pragma unroll 1
       for (uint32_t third = 0; third < 3; third++) {
         auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w, third * hidden + n, 3 * hidden, hidden); };
-        ring.feed(run(tile * SKINNY_OUTPUTS), run(tile * SKINNY_OUTPUTS + SKINNY_STAGE_ROWS), hidden, policy);
+        pipeline.load(run(tile * SKINNY_OUTPUTS), run(tile * SKINNY_OUTPUTS + SKINNY_STAGE_ROWS), hidden, policy);
       }
     return;
   }
@@ -110,20 +115,20 @@ __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
   const uint32_t position = load_now(&row->position), slot = load_now(&row->slot);
   wait_for_earlier_kernels();
   skinny_norm<Math>(z, z_pitch, a.h, norm, scratch, rows, bucket, hidden, a.eps, [](uint32_t row) { return row; });
-  /* asked for behind h, which is wanted first */
+  /* loaded behind h, which is needed first */
   X *state_of_row = static_cast<X *>(a.columns) + (size_t)slot * (length - 1) * hidden;
   SkinnyPast<X> past;
-  if (mine && blockIdx.x < tiles) past.ask(state_of_row, taps, position, blockIdx.x * SKINNY_OUTPUTS + i, hidden, length);
+  if (mine && blockIdx.x < tiles) past.load(state_of_row, taps, position, blockIdx.x * SKINNY_OUTPUTS + i, hidden, length);
   const auto *z_row = reinterpret_cast<const typename Math::S *>(z + Math::lane_place(rows, bucket) * z_pitch);
   SkinnyColumns<Math> z_columns;
-  z_columns.load(z_row, ring.k, true);
+  z_columns.load(z_row, pipeline.k, true);
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks) {
     const uint32_t c = tile * SKINNY_OUTPUTS + i;
-    if (mine && tile != blockIdx.x) past.ask(state_of_row, taps, position, c, hidden, length);
+    if (mine && tile != blockIdx.x) past.load(state_of_row, taps, position, c, hidden, length);
     float of_b = 0.0f, of_c = 0.0f, of_x = 0.0f;
 #pragma unroll 1
     for (uint32_t third = 0; third < 3; third++) {
-      sums.put(skinny_whole<Math>(ring.consume(z_columns, z_row, hidden), bucket));
+      sums.put(skinny_whole<Math>(pipeline.consume(z_columns, z_row, hidden), bucket));
       if (!mine) continue;
       float v = sums.get(r, i);
       if (bias) v += bias[third * hidden + c];
@@ -138,18 +143,8 @@ __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
   }
 }
 
-#define SKINNY_CONV(SUFFIX, MATH, WORDS)                                                               \
-  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_conv_##SUFFIX( \
-      const __grid_constant__ tg_skinny_conv_args a) {                                                 \
-    SKINNY_BODY(skinny_conv<MATH, WORDS>(a);)                                                          \
-  }
-
-/* Whose guess is of up to 32 experts, and of up to 128. */
-#define SKINNY_CONV_OF(SUFFIX, MATH) \
-  SKINNY_CONV(SUFFIX, MATH, 1)       \
-  SKINNY_CONV(SUFFIX##_e128, MATH, 4)
-
-SKINNY_CONV_OF(bf16, SkinnyHalf<__nv_bfloat16>)
-SKINNY_CONV_OF(f16, SkinnyHalf<__half>)
-SKINNY_CONV_OF(f32, SkinnySplit)
-SKINNY_CONV_OF(f32_split, SkinnySplitRows)
+/* Kernels that predict up to 32 experts, and up to 64. */
+#define SKINNY_CONV(SUFFIX, MATH)                                               \
+  SKINNY_KERNEL(conv_##SUFFIX, tg_skinny_conv_args, skinny_conv<MATH, 1>(a);)   \
+  SKINNY_KERNEL(conv_##SUFFIX##_e64, tg_skinny_conv_args, skinny_conv<MATH, 2>(a);)
+FOR_SKINNY_TYPES(SKINNY_CONV)

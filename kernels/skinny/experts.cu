@@ -2,34 +2,41 @@
 /* experts.cu: a mixture of experts, for steps of few rows (skinny/skinny.cuh):
  *
  *   tg_skinny_expert_gate_up_*  y[r K + i,:] = silu(W1_e z) * W3_e z of each row's i-th expert e, z = rmsnorm(h[r,:]). It chooses
- *                     the experts, and tells tg_skinny_down_* (skinny/add.cu) which before that one may start (skinny/choice.cuh)
+ *                     the experts, and publishes them before tg_skinny_down_* (skinny/add.cu) may start (skinny/choice.cuh)
  *   tg_skinny_experts_*  for one row: the same, and h += sum over i of weights[i] W2_e y[i,:], in one kernel, since the end of a
  *                     kernel and the start of the next would cost 2 us (skinny/fused.cuh)
  *
  * z and y are rounded to X's type.
  *
+ *   warp         does                                           waits on                                signals
+ *   producer     copies predicted experts' weights, then those  prediction; CHOICE_READY; empty         PREDICTION_READY; full
+ *                of the chosen ones that are not there yet      barriers                                barriers
+ *   consumers    norm rows, choose experts, multiply            grid dependency; PREDICTION_READY;      CHOICE_READY; chosen words for
+ *                                                               full barriers; fused: words of y        down; empty barriers; words of y
+ *
  * Bound: memory, N H sizeof(W) bytes for each matrix of each expert that any row chose. The experts are known only when h is. The
- * memory must not stand idle until then. So a block asks for the weights of experts that will likely be chosen (skinny/guess.cuh):
- * as many stages as its ring holds, and one more to the second-level cache. Where the guess was wrong it drops them.
+ * memory must not stand idle until then. So a block copies weights of predicted experts (skinny/prediction.cuh): as many stages as its
+ * pipeline holds, and one more into L2. Where the prediction was wrong it skips them.
  * Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor; how: profiles/README.md), four experts of 1792: gate and
  * up 15.3 us (12.9); gate, up and down 21.6 us (19.4), where two kernels take 23.
  *
  * Launch: block = SKINNY_THREADS, grid = at most as many blocks as there are tiles, shared as SkinnyNormBlock lays it out.
  */
+#include "common/launch.cuh"
 #include "skinny/args.h"
 #include "skinny/fused.cuh"
-#include "skinny/guess.cuh"
+#include "skinny/prediction.cuh"
 #include "skinny/norm.cuh"
 #include <type_traits>
 
-/* This block's tiles of gate and up, one after the other, expert by expert. */
+/* This block's tiles of gate and up, expert by expert. */
 template <uint32_t WORDS>
 struct SkinnyExpertTiles : SkinnyExpertOrder<WORDS> {
   using Order = SkinnyExpertOrder<WORDS>;
   uint32_t tile, each;
 
-  __device__ inline SkinnyExpertTiles(ExpertBits<WORDS> experts, const SkinnyGuess<WORDS> &guess, uint32_t tiles_each)
-      : Order(experts, guess), tile(blockIdx.x), each(tiles_each) {
+  __device__ inline SkinnyExpertTiles(ExpertBits<WORDS> experts, const SkinnyPrediction<WORDS> &prediction, uint32_t tiles_each)
+      : Order(experts, prediction), tile(blockIdx.x), each(tiles_each) {
     settle();
   }
   __device__ inline void next() {
@@ -41,15 +48,15 @@ struct SkinnyExpertTiles : SkinnyExpertOrder<WORDS> {
   }
 };
 
-/* With a SkinnyDown there is one row, and h += what that makes of y. */
+/* With a SkinnyDown there is one row, and its down is added to h. */
 template <class Math, uint32_t WORDS, class Down>
 __device__ inline void skinny_experts(const tg_skinny_expert_gate_up_args &a, const Down &down) {
   constexpr bool FUSED = !std::is_same_v<Down, SkinnyNoDown>;
   using X = typename Math::X;
   using W = typename Math::W;
   using Tiles = SkinnyExpertTiles<WORDS>;
-  using Look = SkinnyGuessLook<WORDS>;
-  using Guess = SkinnyGuess<WORDS>;
+  using Look = SkinnyPredictionLook<WORDS>;
+  using Prediction = SkinnyPrediction<WORDS>;
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * SKINNY_MOST_STAGES];
   X *y = static_cast<X *>(a.y);
@@ -69,71 +76,71 @@ __device__ inline void skinny_experts(const tg_skinny_expert_gate_up_args &a, co
   const bool producer = threadIdx.x >= SKINNY_CONSUMERS;
   const SkinnyParts<WORDS> all_parts(a.parts, bucket, hidden);
   const uint64_t policy = read_once();
-  const uint32_t of_tile = block.ring.stages_of_tile(hidden);
+  const uint32_t of_tile = block.pipeline.stages_of_tile(hidden);
   auto run = [&](const W *w, const Tiles &at) {
     return skinny_gate_rows<Math>(w + at.expert() * stride, at.tile, outputs, hidden);
   };
   auto feed = [&](const Tiles &at, uint32_t begin, uint32_t end) {
-    block.ring.feed(run(gate, at), run(up, at), hidden, policy, begin, end);
+    block.pipeline.load(run(gate, at), run(up, at), hidden, policy, begin, end);
   };
   SkinnyRow row;
-  const bool guessing = layer != SKINNY_NO_LAYER;
-  Guess heard;
-  if (producer && guessing) {
+  const bool predicts = layer != SKINNY_NO_LAYER;
+  Prediction predicted;
+  if (producer && predicts) {
     Look look(all_parts, step, layer, expert_count);
-    if (look.await(all_parts)) heard = look.guess(weighing.k);
+    if (look.wait(all_parts)) predicted = look.prediction(weighing.k);
   }
   __syncthreads();
   if (producer) {
-    /* No consumer takes a stage before the choice. So it asks for as many stages of the guess as the ring holds, and brings the next
-     * one to the second-level cache. */
-    const Tiles first(heard.experts(), heard, tiles);
-    uint32_t asked = 0;
+    /* No consumer takes a stage before the choice. So it copies as many stages of the predicted experts as the pipeline holds, and
+     * prefetches the next one into L2. */
+    const Tiles first(predicted.experts(), predicted, tiles);
+    uint32_t loaded = 0;
 #pragma unroll 1
-    for (Tiles at = first; any(at.left) && asked < block.ring.count; at.next()) asked += of_tile;
-    asked = min(asked, block.ring.count);
-    if (lane == 0) choice.heard = heard, choice.asked = asked;
-    skinny_pass<GUESS_TOLD>();
+    for (Tiles at = first; any(at.left) && loaded < block.pipeline.count; at.next()) loaded += of_tile;
+    loaded = min(loaded, block.pipeline.count);
+    if (lane == 0) choice.of_producer = predicted, choice.loaded = loaded;
+    skinny_signal<PREDICTION_READY>();
     Tiles at = first;
-    uint32_t left = asked;
+    uint32_t left = loaded;
 #pragma unroll 1
     for (; left >= of_tile; left -= of_tile, at.next()) feed(at, 0, of_tile);
     if (any(at.left)) {
       feed(at, 0, left);
-      block.ring.bring_near(run(gate, at), run(up, at), hidden, policy, left);
+      block.pipeline.prefetch(run(gate, at), run(up, at), hidden, policy, left);
     }
-    skinny_wait_at<CHOICE_TOLD>();
+    skinny_wait<CHOICE_READY>();
   } else {
     skinny_norm_weight(block.norm, a.norm_weight, hidden);
     wait_for_earlier_kernels();
-    /* h is asked for now, while the memory is idle */
+    /* h is loaded now, while the memory is idle */
     row = SkinnyRow(h + (size_t)min(of_row, rows - 1) * hidden, hidden, bucket, true);
     Look look;
     const bool looks = threadIdx.x >= SKINNY_CONSUMERS - WARP;
-    if (looks && guessing) look = Look(all_parts, step, layer, expert_count);
+    if (looks && predicts) look = Look(all_parts, step, layer, expert_count);
     skinny_choose(choice, all_parts, a.bias, rows, bucket, hidden, expert_count, weighing, a.eps, [&] {
       copy_wait<0>();
       if (!looks) return;
-      Guess guess;
-      if (guessing && look.heard()) guess = look.guess(weighing.k);
-      if (lane == 0) choice.guess = guess;
+      Prediction found;
+      if (predicts && look.ready()) found = look.prediction(weighing.k);
+      if (lane == 0) choice.prediction = found;
     });
     if (!FUSED && blockIdx.x == 0 && threadIdx.x < bucket * WORDS)
-      all_parts.say(threadIdx.x, threadIdx.x < rows * WORDS ? choice.chosen[threadIdx.x] : 0);
+      all_parts.publish(threadIdx.x, threadIdx.x < rows * WORDS ? choice.chosen[threadIdx.x] : 0);
     let_next_kernel_start();
   }
-  /* Where all guessed experts are chosen they come first. Then the stages that this block has asked for are those of its first tiles.
-   * Else they are dropped. */
+  /* Where all predicted experts are chosen they come first. Then the stages that this block has copied are those of its first tiles. Else
+   * they are skipped. */
   const ExpertBits<WORDS> those = choice.any(rows);
-  const Guess guess = choice.guess_of(those);
-  const bool right = guess.is(choice.heard);
-  Tiles at(those, guess, tiles);
+  const Prediction prediction = choice.prediction_within(those);
+  const bool right = prediction.is(choice.of_producer);
+  Tiles at(those, prediction, tiles);
   if (producer) {
-    const uint32_t there = right ? choice.asked : 0;
+    const uint32_t there = right ? choice.loaded : 0;
     for (uint32_t i = there / of_tile; i > 0; i--) at.next();
 #pragma unroll 1
     for (uint32_t begin = there % of_tile; any(at.left); at.next(), begin = 0) feed(at, begin, of_tile);
-    if constexpr (FUSED) down.feed(block.ring, choice, policy);
+    if constexpr (FUSED) down.load(block.pipeline, choice, policy);
     return;
   }
   if (of_row < rows)
@@ -141,11 +148,11 @@ __device__ inline void skinny_experts(const tg_skinny_expert_gate_up_args &a, co
   consumers_meet();
   const auto *x_row = block.row(rows);
   SkinnyColumns<Math> x_columns;
-  x_columns.load(x_row, block.ring.k, true);
+  x_columns.load(x_row, block.pipeline.k, true);
   const uint32_t r = threadIdx.x / GATE_OUTPUTS, i = threadIdx.x % GATE_OUTPUTS;
   /* a block must not end while copies to its shared memory are on their way, so unwanted ones are waited for */
 #pragma unroll 1
-  for (uint32_t dropped = right ? 0 : choice.asked; dropped > 0; dropped--) block.ring.drop();
+  for (uint32_t skipped = right ? 0 : choice.loaded; skipped > 0; skipped--) block.pipeline.skip();
   auto y_of = [&](uint32_t r, uint32_t e) { return y + (size_t)(r * weighing.k + choice.index(r, e)) * outputs; };
 #pragma unroll 1
   while (any(at.left)) {
@@ -153,11 +160,11 @@ __device__ inline void skinny_experts(const tg_skinny_expert_gate_up_args &a, co
       const uint32_t n = at.tile * GATE_OUTPUTS + i;
       X *to = y_of(0, at.expert()) + n;
       const bool mine = r < count && n < outputs;
-      /* asked for after h: a block so late that it read a new h finds all of y said (skinny/fused.cuh) */
-      const bool unsaid = mine && skinny_word(to) == SKINNY_UNSAID;
+      /* loaded after h: a block so late that it read a new h finds no word of y missing (skinny/fused.cuh) */
+      const bool missing = mine && skinny_word(to) == SKINNY_MISSING;
       block.consume(x_columns, x_row, hidden);
       at.next();
-      skinny_say<1>(to, mine ? X(block.gated(r, i)) : X(0.0f), unsaid);
+      skinny_publish<1>(to, mine ? X(block.gated(r, i)) : X(0.0f), missing);
     } else {
       block.consume(x_columns, x_row, hidden);
       const uint32_t n = at.tile * GATE_OUTPUTS + i, e = at.expert();
@@ -182,40 +189,34 @@ __device__ inline void skinny_experts(const tg_skinny_expert_gate_up_args &a, co
     }
   }
   if constexpr (FUSED)
-    down.add(h, block.ring, block.sums, SkinnyHandOver<Math>(block.choice + 1, weighing.k), choice, count, weighing,
+    down.add(h, block.pipeline, block.sums, SkinnyHandOver<Math>(block.choice + 1, weighing.k), choice, count, weighing,
              [&](uint32_t e) { return y_of(0, e); },
              [&](uint32_t e) {
                skinny_make_missing<Math>(y_of(0, e), gate + e * stride, up + e * stride, block.row(1), outputs, hidden);
              });
 }
 
-#define SKINNY_EXPERT_GATE_UP(SUFFIX, MATH, WORDS)                                                               \
-  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_expert_gate_up_##SUFFIX( \
-      const __grid_constant__ tg_skinny_expert_gate_up_args a) {                                                 \
-    SKINNY_BODY(skinny_experts<MATH, WORDS>(a, SkinnyNoDown{});)                                                 \
-  }
+#define SKINNY_EXPERT_GATE_UP(SUFFIX, MATH, WORDS)                         \
+  SKINNY_KERNEL(expert_gate_up_##SUFFIX, tg_skinny_expert_gate_up_args,    \
+                skinny_experts<SkinnyPacked<MATH>, WORDS>(a, SkinnyNoDown{});)
 
-#define SKINNY_FUSED(SUFFIX, MATH, WORDS)                                                                 \
-  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_experts_##SUFFIX( \
-      const __grid_constant__ tg_skinny_experts_args a) {                                                 \
-    SKINNY_BODY(skinny_experts<MATH, WORDS>(a.gate_up, SkinnyDown<MATH, WORDS>{                           \
-        static_cast<const MATH::W *>(a.down), a.down_stride, a.gate_up.outputs, a.gate_up.hidden});)      \
-  }
+template <class Math, uint32_t WORDS>
+__device__ inline void skinny_fused_experts(const tg_skinny_experts_args &a) {
+  using W = typename Math::W;
+  const SkinnyDown<Math, WORDS> down{static_cast<const W *>(a.down), a.down_stride, a.gate_up.outputs, a.gate_up.hidden};
+  skinny_experts<Math, WORDS>(a.gate_up, down);
+}
+#define SKINNY_FUSED(SUFFIX, MATH, WORDS) \
+  SKINNY_KERNEL(experts_##SUFFIX, tg_skinny_experts_args, skinny_fused_experts<SkinnyPacked<MATH>, WORDS>(a);)
 
-/* For up to 32, 64 and 128 experts. Fused f32 rows exist for up to 32 only: with more there are too few registers. */
+/* For up to 32 and 64 experts. Fused f32 rows exist for up to 32 only: with more there are too few registers. */
 #define SKINNY_EXPERT_GATE_UP_OF(SUFFIX, MATH)  \
   SKINNY_EXPERT_GATE_UP(SUFFIX, MATH, 1)        \
-  SKINNY_EXPERT_GATE_UP(SUFFIX##_e64, MATH, 2)  \
-  SKINNY_EXPERT_GATE_UP(SUFFIX##_e128, MATH, 4)
+  SKINNY_EXPERT_GATE_UP(SUFFIX##_e64, MATH, 2)
 #define SKINNY_FUSED_OF(SUFFIX, MATH)  \
   SKINNY_FUSED(SUFFIX, MATH, 1)        \
-  SKINNY_FUSED(SUFFIX##_e64, MATH, 2)  \
-  SKINNY_FUSED(SUFFIX##_e128, MATH, 4)
-
-SKINNY_EXPERT_GATE_UP_OF(bf16, SkinnyPacked<SkinnyHalf<__nv_bfloat16>>)
-SKINNY_EXPERT_GATE_UP_OF(f16, SkinnyPacked<SkinnyHalf<__half>>)
-SKINNY_EXPERT_GATE_UP_OF(f32, SkinnyPacked<SkinnySplit>)
-SKINNY_EXPERT_GATE_UP_OF(f32_split, SkinnyPacked<SkinnySplitRows>)
-SKINNY_FUSED_OF(bf16, SkinnyPacked<SkinnyHalf<__nv_bfloat16>>)
-SKINNY_FUSED_OF(f16, SkinnyPacked<SkinnyHalf<__half>>)
-SKINNY_FUSED(f32_split, SkinnyPacked<SkinnySplitRows>, 1)
+  SKINNY_FUSED(SUFFIX##_e64, MATH, 2)
+FOR_SKINNY_TYPES(SKINNY_EXPERT_GATE_UP_OF)
+#define SKINNY_FUSED_HALF(SUFFIX, T) SKINNY_FUSED_OF(SUFFIX, SkinnyHalf<T>)
+FOR_HALF_TYPES(SKINNY_FUSED_HALF)
+SKINNY_FUSED(f32_bf16x3, SkinnyBf16x3Rows, 1)

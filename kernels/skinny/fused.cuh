@@ -1,15 +1,15 @@
 /* fused.cuh: down of one row's experts in the kernel of their gate and up (skinny/experts.cu): how blocks hand y, the result of gate
  * and up, to each other while they run, and what each does with it.
  *
- * Why. Between two kernels lie the end of the one, the start of the other and a memory latency. In that time no weights are asked
- * for: 2.2 us of 23 on an H200. Here a block's ring goes on from its last tile of gate and up to its tile of down. The weights of
- * down need no y, and the blocks need not meet before y is used:
+ * Why. Between two kernels lie the end of the one, the start of the other and a memory latency. In that time no weights are loaded:
+ * 2.2 us of 23 on an H200. Here a block's pipeline goes on from its last tile of gate and up to its tile of down. The weights of down
+ * need no y, and the blocks need not meet before y is used:
  *
- * - A word of y says by its value whether it is there. The blocks that guess, which run in the layer's first kernel, leave all ones
- *   in each word (SKINNY_UNSAID). No product has that value: results that are not numbers have one pattern, and it is another.
- *   A warp that needs a word reads it until it is there. A fence or a counter would wait behind the weights that are on their way.
- * - A warp of down needs only its own columns, 512 bytes of each expert (twice that of f32). It asks for those of the next expert
- *   while it multiplies this one's. Experts come in the order of gate and up. So the first ones' y was stored long ago, and the last
+ * - A word of y shows by its value whether it is there. The blocks that predict, which run in the layer's first kernel, store all ones
+ *   in each word (SKINNY_MISSING). No product has that value: results that are not numbers have one pattern, and it is another.
+ *   A warp that needs a word reads it until it is there. A fence or a counter would wait behind the weights that are under way.
+ * - A warp of down needs only its own columns, 512 bytes of each expert (twice that of f32). It loads those of the next expert while
+ *   it multiplies this one's. Experts come in the order of gate and up. So the first ones' y was stored long ago, and the last
  *   one's is needed only when the others' down is done: as a rule no warp waits. The sums of each expert are kept apart, and added
  *   in ascending order, as tg_skinny_down_* does: the bits are the same.
  *
@@ -19,18 +19,17 @@
  *
  * Then a block may start late, when others have already added down to h. What it would make of that new h is wrong, and it must
  * not store it. So no block stores a word that is there already. That is enough: h is new only where some warp has seen all of y, so
- * a block that read a new h and then asks for a word of y finds it there. No fence is needed: the word is asked for only when the
+ * a block that read a new h and then loads a word of y finds it there. No fence is needed: the word is loaded only when the
  * loads of h have come back, and its load passes the first-level cache. A load of h may be served by that cache: an old h is the
  * right one, and before a new h was stored its block had found all words of y in the second-level cache.
  */
-#ifndef TAILGRAPH_SKINNY_FUSED_CUH
-#define TAILGRAPH_SKINNY_FUSED_CUH
+#pragma once
 
 #include "skinny/norm.cuh"
 
 constexpr uint32_t SKINNY_PATIENCE = 512;  /* looks at an expert's y, some 0.4 us each; after it has made one, a warp looks once */
 
-/* ---- words that say by their value whether they are there ------------------------------------- */
+/* ---- words that show by their value whether they are there ------------------------------------ */
 
 /* Reads the word that holds this value of y. */
 template <typename X>
@@ -38,20 +37,20 @@ __device__ inline uint32_t skinny_word(const X *at) {
   return load_relaxed(reinterpret_cast<const uint32_t *>(reinterpret_cast<uintptr_t>(at) & ~uintptr_t(3)));
 }
 
-/* A whole warp: stores this lane's value, if it is `mine`. Two values of 16 bits are a word, which must be stored at once: the lane with
+/* A whole warp publishes this lane's value, if it is `mine`. Two values of 16 bits are a word, which must be stored at once: the lane with
  * the even one stores both. The lane with the odd one is APART lanes further. */
 template <uint32_t APART, typename X>
-__device__ inline void skinny_say(X *to, X value, bool mine) {
+__device__ inline void skinny_publish(X *to, X value, bool mine) {
   uint32_t word;
-  bool says = mine;
+  bool stores = mine;
   if constexpr (sizeof(X) == 2) {
     const uint32_t bits = *reinterpret_cast<const uint16_t *>(&value);
     word = bits | __shfl_down_sync(0xffffffffu, bits, APART) << 16;
-    says = mine && threadIdx.x % WARP / APART % 2 == 0;
+    stores = mine && threadIdx.x % WARP / APART % 2 == 0;
   } else {
     word = __float_as_uint(value);
   }
-  if (says) store_relaxed(reinterpret_cast<uint32_t *>(to), word);
+  if (stores) store_relaxed(reinterpret_cast<uint32_t *>(to), word);
 }
 
 /* A lane's 8 values of y, as other blocks hand them over. */
@@ -61,8 +60,8 @@ struct SkinnyWords {
   static constexpr uint32_t PIECES = sizeof(X) / 2;
   uint4 pieces[PIECES];
 
-  /* Asks for them. Values that do not exist (not `there`) are zeros, and so count as said. */
-  __device__ inline void ask(const X *from, bool there) {
+  /* Loads them. Values that do not exist (not `there`) are zeros, and so are not missing. */
+  __device__ inline void load(const X *from, bool there) {
 #pragma unroll
     for (uint32_t i = 0; i < PIECES; i++) {
       pieces[i] = make_uint4(0, 0, 0, 0);
@@ -70,16 +69,16 @@ struct SkinnyWords {
     }
   }
 
-  __device__ inline bool unsaid() const {
+  __device__ inline bool missing() const {
     uint32_t largest = 0;
 #pragma unroll
     for (uint32_t i = 0; i < PIECES; i++)
       largest = max(max(largest, max(pieces[i].x, pieces[i].y)), max(pieces[i].z, pieces[i].w));
-    return largest == SKINNY_UNSAID;
+    return largest == SKINNY_MISSING;
   }
 
   /* Stores them in shared memory as products want their rows: to[PARTS][WARP]. */
-  __device__ inline void keep(uint4 *to) const {
+  __device__ inline void store(uint4 *to) const {
     uint4 *at = to + threadIdx.x % WARP;
     if constexpr (PIECES == 1) {
       *at = pieces[0];
@@ -94,7 +93,7 @@ struct SkinnyWords {
   }
 };
 
-/* One warp: makes and stores all words of y[N] that nobody has said. gate[N,H] and up[N,H] are packed; x is the batch row that this
+/* One warp computes and publishes all words of y[N] that are missing. gate[N,H] and up[N,H] are packed; x is the batch row that this
  * lane multiplies; N is a multiple of GATE_OUTPUTS, as it is in every model. The warp does what a block's eight warps do, one after
  * the other and in the same order, so the bits are the same. */
 template <class Math>
@@ -107,8 +106,8 @@ __device__ inline void skinny_make_missing(typename Math::X *y, const typename M
 #pragma unroll 1
   for (uint32_t left = outputs; left > 0; left -= GATE_OUTPUTS, n += GATE_OUTPUTS) {
     if (n >= outputs) n -= outputs;
-    const bool unsaid = skinny_word(y + n) == SKINNY_UNSAID;
-    if (!__any_sync(0xffffffffu, unsaid)) continue;
+    const bool missing = skinny_word(y + n) == SKINNY_MISSING;
+    if (!__any_sync(0xffffffffu, missing)) continue;
     float sum[SKINNY_TILE_RUNS];
 #pragma unroll 1
     for (uint32_t warp = 0; warp < SKINNY_CONSUMER_WARPS; warp++) {
@@ -134,14 +133,14 @@ __device__ inline void skinny_make_missing(typename Math::X *y, const typename M
 #pragma unroll
       for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++) sum[run] = warp == 0 ? acc.run[run].x : sum[run] + acc.run[run].x;
     }
-    skinny_say<4>(y + n, X(silu_of(sum[0]) * sum[1]), unsaid && lane % 4 == 0);
+    skinny_publish<4>(y + n, X(silu(sum[0]) * sum[1]), missing && lane % 4 == 0);
   }
 }
 
 /* ---- down -------------------------------------------------------------------------------------- */
 
-/* What each warp has for itself in shared memory: its columns of an expert's y, [PARTS][WARP] pieces of 16 bytes; its sums for each
- * expert, [K][WARP], of both runs of the tile; and each expert's weight in the mixture, [K]. */
+/* A warp's own shared memory: its columns of an expert's y, [PARTS][WARP] pieces of 16 bytes; its sums for each expert, [K][WARP], of both
+ * runs of the tile; and each expert's weight in the mixture, [K]. */
 template <class Math>
 struct SkinnyHandOver {
   uint4 *pieces;
@@ -155,7 +154,7 @@ struct SkinnyHandOver {
     pieces = all_pieces + warp * Math::PARTS * WARP, sums = all_sums + warp * k * WARP;
     weights = reinterpret_cast<float *>(all_sums + SKINNY_CONSUMERS * k) + warp * k;
   }
-  /* Bytes of all warps' together: a multiple of 16. */
+  /* Bytes of all warps together, a multiple of 16. */
   static __host__ __device__ constexpr uint32_t bytes_of(uint32_t k) {
     return SKINNY_CONSUMERS * (Math::PARTS * sizeof(uint4) + k * sizeof(float2)) + SKINNY_CONSUMER_WARPS * k * sizeof(float);
   }
@@ -163,7 +162,7 @@ struct SkinnyHandOver {
 
 struct SkinnyNoDown {};
 
-/* Down. w[H,N] of each expert is packed; an expert's begins `stride` elements after that of the one before. */
+/* The down product. w[H,N] of each expert is packed; an expert's begins `stride` elements after that of the one before. */
 template <class Math, uint32_t WORDS>
 struct SkinnyDown {
   using W = typename Math::W;
@@ -176,36 +175,36 @@ struct SkinnyDown {
   /* The order of the experts of the one row. */
   static __device__ inline Order order_of(const Choice &choice) {
     const ExpertBits<WORDS> chosen = choice.any(1);
-    return Order(chosen, choice.guess_of(chosen));
+    return Order(chosen, choice.prediction_within(chosen));
   }
 
-  /* How many blocks the grid has. With several words of bits no register is left to keep it in, so it is read anew each time. */
+  /* Blocks of the grid. With two words of bits no register is left to keep it in, so it is read anew each time. */
   static __device__ inline uint32_t blocks() {
     if constexpr (WORDS > 1) return blocks_now();
     else return gridDim.x;
   }
 
-  /* The producer: asks for the weights of all of this block's tiles, expert by expert. */
-  __device__ inline void feed(SkinnyRing<Math> &ring, const Choice &choice, uint64_t policy) const {
-    ring.turn_to(inner);
+  /* The producer copies the weights of all of this block's tiles, expert by expert. */
+  __device__ inline void load(SkinnyPipeline<Math> &pipeline, const Choice &choice, uint64_t policy) const {
+    pipeline.set_width(inner);
 #pragma unroll 1
     for (uint32_t n = blockIdx.x * SKINNY_OUTPUTS; n < outputs; n += gridDim.x * SKINNY_OUTPUTS)
 #pragma unroll 1
       for (Order order = order_of(choice); any(order.left); order.next()) {
         auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w + order.expert() * stride, n, outputs, inner); };
-        ring.feed(run(n), run(n + SKINNY_STAGE_ROWS), inner, policy);
+        pipeline.load(run(n), run(n + SKINNY_STAGE_ROWS), inner, policy);
       }
   }
 
-  /* All consumers: h[H] += the weighted sum over the chosen experts of w y. y_of(e) is where expert e's y is handed over; make(e) makes
+  /* All consumers: h[H] += the weighted sum over the chosen experts of w y. y_of(e) is where expert e's y is handed over; make(e) computes
    * what is missing of it. */
   template <class YOf, class Make>
-  __device__ inline void add(float *h, SkinnyRing<Math> &ring, SkinnySums &sums, const SkinnyHandOver<Math> &own, const Choice &choice,
+  __device__ inline void add(float *h, SkinnyPipeline<Math> &pipeline, SkinnySums &sums, const SkinnyHandOver<Math> &own, const Choice &choice,
                              uint32_t count, Weighing weighing, YOf y_of, Make make) const {
     const uint32_t lane = threadIdx.x % WARP, r = threadIdx.x / SKINNY_OUTPUTS, i = threadIdx.x % SKINNY_OUTPUTS;
     const uint32_t column = skinny_unit_at(lane / 4) + skinny_lane_column();
     const bool there = count > 0 && column < inner;
-    /* f32 values would take too many registers to be asked for ahead */
+    /* f32 values would take too many registers to be loaded ahead */
     constexpr bool AHEAD = SkinnyWords<Math>::PIECES == 1;
     if constexpr (WORDS == 1) {
       if (const float weight = skinny_weight(choice, 0, lane, weighing); choice.has(0, lane)) own.weights[choice.index(0, lane)] = weight;
@@ -218,34 +217,34 @@ struct SkinnyDown {
     }
     SkinnyWords<Math> words;
     uint32_t patience = SKINNY_PATIENCE;
-    auto ask = [&](uint32_t e) { words.ask(y_of(e) + column, there); };
-    ring.turn_to(inner);
+    auto load = [&](uint32_t e) { words.load(y_of(e) + column, there); };
+    pipeline.set_width(inner);
 #pragma unroll 1
     for (uint32_t first = blockIdx.x * SKINNY_OUTPUTS; first < outputs; first += blocks() * SKINNY_OUTPUTS) {
       const uint32_t n = first + i;
       const bool mine = r < count && n < outputs;
       Order order = order_of(choice);
-      if (AHEAD) ask(order.expert());
+      if (AHEAD) load(order.expert());
       const float v = mine ? h[n] : 0.0f;
 #pragma unroll 1
       while (any(order.left)) {
         const uint32_t e = order.expert();
         order.next();
-        if (!AHEAD) ask(e);
+        if (!AHEAD) load(e);
 #pragma unroll 1
-        for (uint32_t looks = 1; __any_sync(0xffffffffu, words.unsaid()); looks++) {
+        for (uint32_t looks = 1; __any_sync(0xffffffffu, words.missing()); looks++) {
           if (looks == patience) make(e), patience = 1;
-          ask(e);
+          load(e);
         }
-        words.keep(own.pieces);
-        if (AHEAD && any(order.left)) ask(order.expert());
+        words.store(own.pieces);
+        if (AHEAD && any(order.left)) load(order.expert());
         __syncwarp();
         SkinnyColumns<Math> columns;
 #pragma unroll
         for (uint32_t u = 0; u < SKINNY_UNITS; u++)
           columns.pieces[u] = own.pieces[Math::lane_place(1, 1) * WARP + u * 4 + lane % 4];
         SkinnyTileSums sum;
-        ring.take(sum, inner, columns);
+        pipeline.multiply(sum, inner, columns);
         sum = skinny_whole<Math>(sum, 1);
         own.sums[choice.index(0, e) * WARP + lane] = make_float2(sum.run[0].x, sum.run[1].x);
       }
@@ -262,5 +261,3 @@ struct SkinnyDown {
     }
   }
 };
-
-#endif

@@ -5,16 +5,20 @@
  *                     one's best logit is (common/argmax.cuh), and in f32 the logits of those of which more is read
  *   tg_skinny_gate_up_*  y[r,:] = silu(W1 z) * W3 z, z = rmsnorm(h[r,:]): a dense feed-forward
  *
- * Some of tg_skinny_project_*'s blocks may guess which experts the layer will have (skinny/guess.cuh). z is rounded to X's type.
+ * The last blocks of tg_skinny_project_* may predict the layer's experts (skinny/prediction.cuh). z is rounded to X's type.
+ *
+ *   warp       does                                    waits on                           signals
+ *   producer   copies rows of W into the pipeline      empty barriers                     full barriers
+ *   consumers  norm rows, multiply, store              grid dependency, full barriers     empty barriers
  *
  * Bound: memory, N K sizeof(W) bytes.
  * Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor; how: profiles/README.md): 65536 outputs 61 us (59.1).
  *
- * Launch: block = SKINNY_THREADS, grid = at most as many blocks as there are tiles, and those that guess, shared as
+ * Launch: block = SKINNY_THREADS, grid = at most as many blocks as there are tiles, and those that predict, shared as
  * SkinnyNormBlock lays it out.
  */
 #include "common/argmax.cuh"
-#include "skinny/guess.cuh"
+#include "skinny/prediction.cuh"
 #include "skinny/norm.cuh"
 
 template <class Math, uint32_t WORDS>
@@ -25,9 +29,9 @@ __device__ inline void skinny_project(const tg_skinny_project_args &a) {
   __shared__ uint64_t barriers[2 * SKINNY_MOST_STAGES];
   __shared__ float scratch[SKINNY_CONSUMER_WARPS];
   let_next_kernel_start();
-  const uint32_t outputs = a.outputs, hidden = a.hidden, bucket = a.bucket, blocks = skinny_others(a.guess);
+  const uint32_t outputs = a.outputs, hidden = a.hidden, bucket = a.bucket, blocks = skinny_product_blocks(a.prediction);
   if (blockIdx.x >= blocks) {
-    skinny_make_guess<WORDS>(a.guess, a.h, a.step, bucket, hidden, a.eps);
+    skinny_predict<WORDS>(a.prediction, a.h, a.step, bucket, hidden, a.eps);
     return;
   }
   const W *w = static_cast<const W *>(a.w);
@@ -38,10 +42,10 @@ __device__ inline void skinny_project(const tg_skinny_project_args &a) {
   const uint32_t tiles = (outputs + SKINNY_OUTPUTS - 1) / SKINNY_OUTPUTS;
   if (threadIdx.x >= SKINNY_CONSUMERS) {
     const uint64_t policy = read_once();
-    block.ring.one_by_one = SKINNY_ONE_BY_ONE;
+    block.pipeline.one_by_one = SKINNY_ONE_BY_ONE;
     auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w, n, outputs, hidden); };
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks)
-      block.ring.feed(run(tile * SKINNY_OUTPUTS), run(tile * SKINNY_OUTPUTS + SKINNY_STAGE_ROWS), hidden, policy);
+      block.pipeline.load(run(tile * SKINNY_OUTPUTS), run(tile * SKINNY_OUTPUTS + SKINNY_STAGE_ROWS), hidden, policy);
     return;
   }
   skinny_norm_weight(block.norm, a.norm_weight, hidden);
@@ -55,7 +59,7 @@ __device__ inline void skinny_project(const tg_skinny_project_args &a) {
                  [&](uint32_t row) { return sampled && count > 0 ? samples[row] : row; });
   const auto *x_row = block.row(rows);
   SkinnyColumns<Math> x_columns;
-  x_columns.load(x_row, block.ring.k, true);
+  x_columns.load(x_row, block.pipeline.k, true);
   unsigned long long word = BEST_NONE;
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks) {
     block.consume(x_columns, x_row, hidden);
@@ -94,7 +98,7 @@ __device__ inline void skinny_gate_up(const tg_skinny_gate_up_args &a) {
     const uint64_t policy = read_once();
 #pragma unroll 1
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
-      block.ring.feed(skinny_gate_rows<Math>(gate, tile, outputs, hidden), skinny_gate_rows<Math>(up, tile, outputs, hidden), hidden, policy);
+      block.pipeline.load(skinny_gate_rows<Math>(gate, tile, outputs, hidden), skinny_gate_rows<Math>(up, tile, outputs, hidden), hidden, policy);
     return;
   }
   skinny_norm_weight(block.norm, a.norm_weight, hidden);
@@ -102,7 +106,7 @@ __device__ inline void skinny_gate_up(const tg_skinny_gate_up_args &a) {
   skinny_norm<Math>(block.x, block.x_pitch, a.h, block.norm, scratch, rows, bucket, hidden, a.eps, [](uint32_t r) { return r; });
   const auto *x_row = block.row(rows);
   SkinnyColumns<Math> x_columns;
-  x_columns.load(x_row, block.ring.k, true);
+  x_columns.load(x_row, block.pipeline.k, true);
   const uint32_t r = threadIdx.x / GATE_OUTPUTS, i = threadIdx.x % GATE_OUTPUTS;
 #pragma unroll 1
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
@@ -112,24 +116,9 @@ __device__ inline void skinny_gate_up(const tg_skinny_gate_up_args &a) {
   }
 }
 
-#define SKINNY_PROJECT(SUFFIX, MATH, WORDS)                                                               \
-  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_project_##SUFFIX( \
-      const __grid_constant__ tg_skinny_project_args a) {                                                 \
-    SKINNY_BODY(skinny_project<MATH, WORDS>(a);)                                                          \
-  }
-#define SKINNY_GATE_UP(SUFFIX, MATH)                                                                      \
-  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_gate_up_##SUFFIX( \
-      const __grid_constant__ tg_skinny_gate_up_args a) {                                                 \
-    SKINNY_BODY(skinny_gate_up<MATH>(a);)                                                                 \
-  }
-
-/* Whose guess is of up to 32 experts, and of up to 128. */
-#define SKINNY_NORM(SUFFIX, MATH)        \
-  SKINNY_PROJECT(SUFFIX, MATH, 1)        \
-  SKINNY_PROJECT(SUFFIX##_e128, MATH, 4) \
-  SKINNY_GATE_UP(SUFFIX, MATH)
-
-SKINNY_NORM(bf16, SkinnyHalf<__nv_bfloat16>)
-SKINNY_NORM(f16, SkinnyHalf<__half>)
-SKINNY_NORM(f32, SkinnySplit)
-SKINNY_NORM(f32_split, SkinnySplitRows)
+/* tg_skinny_project_* predicts up to 32 experts, and up to 64. */
+#define SKINNY_NORM(SUFFIX, MATH)                                                             \
+  SKINNY_KERNEL(project_##SUFFIX, tg_skinny_project_args, skinny_project<MATH, 1>(a);)        \
+  SKINNY_KERNEL(project_##SUFFIX##_e64, tg_skinny_project_args, skinny_project<MATH, 2>(a);) \
+  SKINNY_KERNEL(gate_up_##SUFFIX, tg_skinny_gate_up_args, skinny_gate_up<MATH>(a);)
+FOR_SKINNY_TYPES(SKINNY_NORM)

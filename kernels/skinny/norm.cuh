@@ -1,19 +1,16 @@
-/* norm.cuh: what kernels share that norm their rows and multiply them (skinny/norm.cu, skinny/experts.cu): a block's shared memory,
+/* norm.cuh: what the kernels share that norm their rows and multiply them (skinny/norm.cu, skinny/experts.cu): a block's shared memory,
  * and tiles of gate and up, which are 8 rows of W1 and the same 8 of W3, so that one thread has both sums.
  */
-#ifndef TAILGRAPH_SKINNY_NORM_CUH
-#define TAILGRAPH_SKINNY_NORM_CUH
+#pragma once
 
 #include "skinny/choice.cuh"
-#include "skinny/ring.cuh"
+#include "skinny/pipeline.cuh"
 #include "skinny/rows.cuh"
 
 constexpr uint32_t GATE_OUTPUTS = SKINNY_STAGE_ROWS;
 static_assert(2 * GATE_OUTPUTS == SKINNY_OUTPUTS, "a run of each matrix");
 
-__device__ inline float silu_of(float v) { return v / (1.0f + expf(-v)); }
-
-/* Shared memory, in this order: sums, the norm's weight, normed rows, choice, `beside` bytes of whoever wants them, ring. */
+/* Shared memory, in this order: sums, the norm's weight, normed rows, choice, `beside` bytes for the caller, pipeline. */
 template <class Math, uint32_t WORDS = 1>
 struct SkinnyNormBlock {
   using Choice = SkinnyChoice<WORDS>;
@@ -23,7 +20,7 @@ struct SkinnyNormBlock {
   char *x;
   uint32_t x_pitch;
   Choice *choice;
-  SkinnyRing<Math> ring;
+  SkinnyPipeline<Math> pipeline;
 
   __device__ inline SkinnyNormBlock(uint4 *shared, uint64_t *barriers, uint32_t bucket, uint32_t hidden, bool choose,
                                  uint32_t stages, uint32_t beside = 0, uint32_t later = 0)
@@ -31,18 +28,18 @@ struct SkinnyNormBlock {
         norm(reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket))),
         x(reinterpret_cast<char *>(norm + hidden)),
         x_pitch(skinny_pitch<S>(hidden)), choice(reinterpret_cast<Choice *>(x + Math::PARTS * bucket * x_pitch)),
-        ring(reinterpret_cast<char *>(choice) + (choose ? sizeof(Choice) : 0) + beside, barriers, hidden, stages, later) {
-    if (threadIdx.x == 0) ring.init();
+        pipeline(reinterpret_cast<char *>(choice) + (choose ? sizeof(Choice) : 0) + beside, barriers, hidden, stages, later) {
+    if (threadIdx.x == 0) pipeline.init();
   }
 
   /* All consumers: a tile's sums. */
   __device__ inline void consume(SkinnyColumns<Math> &columns, const S *row, uint32_t inner) {
-    sums.put(skinny_whole<Math>(ring.consume(columns, row, inner), sums.rows));
+    sums.put(skinny_whole<Math>(pipeline.consume(columns, row, inner), sums.rows));
   }
 
-  /* Of a tile of gate and up: what row r has of its output i. */
+  /* Output i of a tile of gate and up, for row r. */
   __device__ inline float gated(uint32_t r, uint32_t i) const {
-    return silu_of(sums.get(r, i)) * sums.get(r, i + GATE_OUTPUTS);
+    return silu(sums.get(r, i)) * sums.get(r, i + GATE_OUTPUTS);
   }
 
   /* The row of `x` that this lane multiplies. */
@@ -56,5 +53,3 @@ template <class Math>
 __device__ inline SkinnyRows<Math> skinny_gate_rows(const typename Math::W *w, uint32_t tile, uint32_t outputs, uint32_t hidden) {
   return SkinnyRows<Math>::of(w, tile * GATE_OUTPUTS, outputs, hidden);
 }
-
-#endif

@@ -4,11 +4,11 @@
  *
  *   h[r,:] += W x[r,:] + bias, K at most SKINNY_K
  *
- * With `parts` it also leaves each tile's share of the router's scores (skinny/choice.cuh).
+ * With `parts` it also stores each tile's share of the router's scores (skinny/choice.cuh).
  *
- * A tile's weights are 256 bytes for each of its block's threads, so all are under way at once, before the wait, and no
+ * A tile's weights are 256 bytes for each of its block's threads, so all are under way at once, before the grid dependency wait, and no
  * shared memory holds them; the launcher asks for a large first-level cache (Kernel::prefer_shared), where they stand on their
- * way. The ring of the kernel behind, gate/up, would find room beside; its registers do not (9 warps of
+ * way. The pipeline of the next kernel, gate/up, would find room beside; its registers do not (9 warps of
  * 144 and 8 of 104 are more than an SM has), so it begins as blocks of this one end. Sums are in the order of tg_skinny_out_*
  * (skinny/add.cu), which has what K is too long for.
  *
@@ -39,11 +39,11 @@ __device__ inline void skinny_held_out(const tg_skinny_out_args &a) {
   char *after = reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket);
   const SkinnyParts<WORDS> parts(parts_at, bucket, outputs);
   SkinnyTileScores<WORDS> tile_scores(after, scores, bucket);
-  /* what is small first: it would stand behind the weights */
+  /* Small loads come first: they would stand behind the weights. */
   const uint32_t step_rows = load_now(&a.step->rows);
   if (parts_at) {
     after += SkinnyTileScores<WORDS>::bytes_of(bucket, scores.expert_count);
-    tile_scores.ask(tile, outputs);
+    tile_scores.load(tile, outputs);
   }
   const uint64_t policy = read_once();
   uint4 weights[SKINNY_TILE_RUNS][SKINNY_UNITS];
@@ -60,7 +60,7 @@ __device__ inline void skinny_held_out(const tg_skinny_out_args &a) {
   const uint32_t row = Math::lane_row(bucket);
   const bool mine = r < count && n < outputs, there = row < count;
   wait_for_earlier_kernels();
-  if (parts_at && blockIdx.x == 0 && threadIdx.x < SKINNY_ROWS * WORDS) parts.forget(threadIdx.x);
+  if (parts_at && blockIdx.x == 0 && threadIdx.x < SKINNY_ROWS * WORDS) parts.clear(threadIdx.x);
   SkinnyColumns<Math> columns;
   skinny_fetch(columns, after, skinny_pitch<typename Math::S>(skinny_stage_k(inner)), x + (there ? (size_t)row * inner : 0), inner, bucket, there);
   float v = mine ? h[(size_t)r * outputs + n] : 0.0f;
@@ -75,7 +75,7 @@ __device__ inline void skinny_held_out(const tg_skinny_out_args &a) {
     v += sums.get(r, i);
     h[(size_t)r * outputs + n] = v;
   }
-  if (parts_at) tile_scores.leave(parts, tile, v, count, bucket);
+  if (parts_at) tile_scores.store(parts, tile, v, count, bucket);
 }
 
 #define SKINNY_HELD_OUT(SUFFIX, MATH, WORDS)                                                  \
@@ -84,13 +84,8 @@ __device__ inline void skinny_held_out(const tg_skinny_out_args &a) {
     SKINNY_BODY(skinny_held_out<MATH, WORDS>(a);)                                             \
   }
 
-/* For up to 32, 64 and 128 experts. */
+/* For up to 32 and 64 experts. */
 #define SKINNY_HELD_OUT_OF(SUFFIX, MATH)  \
   SKINNY_HELD_OUT(SUFFIX, MATH, 1)        \
-  SKINNY_HELD_OUT(SUFFIX##_e64, MATH, 2)  \
-  SKINNY_HELD_OUT(SUFFIX##_e128, MATH, 4)
-
-SKINNY_HELD_OUT_OF(bf16, SkinnyHalf<__nv_bfloat16>)
-SKINNY_HELD_OUT_OF(f16, SkinnyHalf<__half>)
-SKINNY_HELD_OUT_OF(f32, SkinnySplit)
-SKINNY_HELD_OUT_OF(f32_split, SkinnySplitRows)
+  SKINNY_HELD_OUT(SUFFIX##_e64, MATH, 2)
+FOR_SKINNY_TYPES(SKINNY_HELD_OUT_OF)

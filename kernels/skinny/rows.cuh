@@ -1,8 +1,7 @@
 /* rows.cuh: RMSNorm at the beginning of a skinny kernel (skinny/skinny.cuh). It is done in the kernel that needs it, in every block
- * anew, since a kernel of its own would cost more. Consumer warps share the rows, and leave them normed in shared memory.
+ * anew, since a kernel of its own would cost more. Consumer warps share the rows, and store them normed in shared memory.
  */
-#ifndef TAILGRAPH_SKINNY_ROWS_CUH
-#define TAILGRAPH_SKINNY_ROWS_CUH
+#pragma once
 
 #include "skinny/skinny.cuh"
 #include "common/rmsnorm.cuh"
@@ -14,7 +13,7 @@ __device__ inline uint32_t warps_of_row(uint32_t bucket) {
   return SKINNY_CONSUMER_WARPS >> (bucket > 1 ? 32 - __clz(bucket - 1) : 0);
 }
 
-/* A row h[H], and what a thread has of it: 4 neighbouring columns of every 4 * (threads of the row), a part. Up to
+/* A thread's part of a row h[H]: 4 neighbouring columns of every 4 * (threads of the row), a part. Up to
  * SKINNY_ROW_PARTS parts are in registers at once. For up to 4 rows of H = 2048 these are all, and the row is read once. */
 struct SkinnyRow {
   const float *h;
@@ -56,8 +55,8 @@ struct SkinnyRow {
     return sum_over_lanes(sum);
   }
 
-  /* to[H] = the row, normed. It goes from the last parts, which squares() has left loaded, back to the first. Where Math splits a
-   * value into several, these are `apart` bytes from each other. */
+  /* to[H] = the row, normed. It goes from the last parts, which squares() has left loaded, back to the first. Where Math stores
+   * several parts of a value, these are `apart` bytes from each other. */
   template <class Math>
   __device__ inline void store(char *to, uint32_t apart, float scale, const float *weight) {
     while (true) {
@@ -74,7 +73,7 @@ struct SkinnyRow {
   }
 };
 
-/* All consumers: begin to copy weight[H] to shared memory. No kernel of a step writes it, so this may come before the wait. After
+/* All consumers begin to copy weight[H] to shared memory. No kernel of a step writes it, so this may come before the wait. After
  * copy_wait a thread's own share is there. */
 __device__ inline void skinny_norm_weight(float *to, const float *weight, uint32_t hidden) {
 #pragma unroll 2
@@ -84,7 +83,7 @@ __device__ inline void skinny_norm_weight(float *to, const float *weight, uint32
 
 /* All consumers: x[r,:] = rmsnorm(h[row_of(r),:]) for r < rows, in shared memory, rows `pitch` bytes from each other. How many warps
  * share a row, and so the order of its sum, follows from `bucket` alone: a row's bits are the same beside any others.
- * scratch[SKINNY_CONSUMER_WARPS]; weight[H] as skinny_norm_weight leaves it. On return x is whole for all consumers. */
+ * scratch[SKINNY_CONSUMER_WARPS]; weight[H] as skinny_norm_weight stores it. On return x is whole for all consumers. */
 template <class Math, class RowOf>
 __device__ inline void skinny_norm(char *x, uint32_t pitch, const float *h, const float *weight, float *scratch, uint32_t rows,
                                 uint32_t bucket, uint32_t hidden, float eps, RowOf row_of) {
@@ -103,5 +102,3 @@ __device__ inline void skinny_norm(char *x, uint32_t pitch, const float *h, cons
   }
   consumers_meet();
 }
-
-#endif

@@ -3,9 +3,9 @@
  * Every weight is read once and takes part in only R multiplications. So reading weights is all that takes time, and the memory
  * must be kept busy, above all while a kernel waits for the one before it.
  *
- * The ring (skinny/ring.cuh). A block has a ring of stages in shared memory. A stage holds SKINNY_STAGE_ROWS weight rows, up to
+ * The pipeline (skinny/pipeline.cuh). A block has stages in shared memory. A stage holds SKINNY_STAGE_ROWS weight rows, up to
  * SKINNY_K columns of each. One warp, the producer, fills stages with bulk copies, which need no registers: one copy where the rows
- * lie together, else one a row. Weights depend on no kernel. So a block asks for the first ones as soon as the kernel before it
+ * lie together, else one a row. Weights depend on no kernel. So a block copies the first ones as soon as the kernel before it
  * leaves its SM, and has them when griddepcontrol.wait lets it go on. In a stage every row begins on a line of SKINNY_LINE bytes:
  * copies to 64 bytes beside a line came at 3.6 TB/s in place of 4.5 on an H200 (profiles/log/few-rows-copies.md).
  *
@@ -28,11 +28,11 @@
  *
  * N may be anything (of packed weights a multiple of SKINNY_STAGE_ROWS), K is a multiple of 32. Every array starts on 16 bytes.
  */
-#ifndef TAILGRAPH_SKINNY_CUH
-#define TAILGRAPH_SKINNY_CUH
+#pragma once
 
 #include "common/barrier.cuh"
 #include "common/base.cuh"
+#include "common/bf16x3.cuh"
 #include "common/global.cuh"
 #include "common/mma.cuh"
 #include "common/pdl.cuh"
@@ -48,15 +48,15 @@ constexpr int SKINNY_CONSUMER_WARPS = TG_SKINNY_CONSUMER_WARPS;
 constexpr int SKINNY_CONSUMERS = SKINNY_CONSUMER_WARPS * WARP;
 constexpr int SKINNY_THREADS = SKINNY_CONSUMERS + WARP;
 constexpr uint32_t SKINNY_UNITS = SKINNY_K / SKINNY_UNIT / SKINNY_CONSUMER_WARPS;  /* of a stage, for each consumer warp */
-constexpr uint32_t SKINNY_SPLIT_ROWS = TG_SKINNY_SPLIT_ROWS;
-constexpr int SKINNY_BLOCKS = 1;  /* on an SM at once: a ring takes more than half of its shared memory */
+constexpr uint32_t SKINNY_BF16X3_ROWS = TG_SKINNY_BF16X3_ROWS;
+constexpr int SKINNY_BLOCKS = 1;  /* on an SM at once: a pipeline takes more than half of its shared memory */
 constexpr uint32_t SKINNY_MOST_STAGES = TG_SKINNY_MOST_STAGES;
 constexpr uint32_t SKINNY_LINE = TG_SKINNY_LINE;
 constexpr uint32_t SKINNY_LINE_UNITS = 2;  /* of 16-bit weights */
-/* Stages on their way at once, however many a ring has: any other load of the block stands in a queue behind all of them. */
+/* Stages under way at once, however many a pipeline has: any other load of the block stands in a queue behind all of them. */
 constexpr uint32_t SKINNY_AHEAD = 2;
-/* In in-projections, q, k and v, and the LM head the first so many stages are asked for one by one, since the batch rows are loaded
- * at the same time and must not stand behind many weights. */
+/* In in-projections, q, k and v, and the LM head the first so many stages are copied one by one, since the batch rows are loaded at the
+ * same time and must not stand behind many weights. */
 constexpr uint32_t SKINNY_ONE_BY_ONE = 3;
 constexpr uint32_t SKINNY_SUM_PITCH = TG_SKINNY_SUM_PITCH;
 
@@ -93,12 +93,12 @@ __device__ inline uint32_t skinny_lane_column() { return threadIdx.x % 4 * 8; }
 /* All consumers wait for each other; the producer does not. */
 __device__ inline void consumers_meet() { threads_meet<SKINNY_CONSUMERS, 1>(); }
 
-/* Points at which consumers and the producer hand over: a warp that waits at one finds what was written by those that passed it. */
-constexpr int GUESS_TOLD = 2, CHOICE_TOLD = 3;
+/* Named barriers between consumers and the producer: a warp that waits at one finds what was written by those that signalled it. */
+constexpr int PREDICTION_READY = 2, CHOICE_READY = 3;
 template <int POINT>
-__device__ inline void skinny_wait_at() { threads_meet<SKINNY_THREADS, POINT>(); }
+__device__ inline void skinny_wait() { threads_meet<SKINNY_THREADS, POINT>(); }
 template <int POINT>
-__device__ inline void skinny_pass() { threads_arrive<SKINNY_THREADS, POINT>(); }
+__device__ inline void skinny_signal() { threads_arrive<SKINNY_THREADS, POINT>(); }
 
 /* ---- products of one unit, for one warp ------------------------------------------------------ */
 
@@ -155,10 +155,10 @@ struct SkinnyHalf {
   }
 };
 
-/* f32 rows, bf16 weights. Matrix units take no f32, so a row is split into three bf16 parts whose sum it is, exactly but for its
+/* f32 rows as bf16x3, bf16 weights. Tensor cores take no f32, so a row is three bf16 parts whose sum it is, exactly but for its
  * lowest bits. The matrix units truncate as they accumulate. So each part has sums of its own for every unit, which are added
  * with rounding, the smallest first. */
-struct SkinnySplit {
+struct SkinnyBf16x3 {
   using X = float;
   using S = float;
   using W = __nv_bfloat16;
@@ -175,22 +175,12 @@ struct SkinnySplit {
   static __device__ inline void store(S *to, uint32_t, float4 v) { store4(to, v); }
   static __device__ inline float2 whole(float2 sum, uint32_t) { return sum; }
 
-  static __device__ inline void split(float2 v, uint32_t (&parts)[3]) {
-#pragma unroll
-    for (int p = 0; p < 3; p++) {
-      __nv_bfloat162 rounded = __float22bfloat162_rn(v);
-      parts[p] = *reinterpret_cast<uint32_t *>(&rounded);
-      float2 back = __bfloat1622float2(rounded);
-      v = make_float2(v.x - back.x, v.y - back.y);
-    }
-  }
-
   static __device__ inline void multiply(SkinnyTileSums &sum, uint4 first, uint4 second, const Piece &x) {
     uint32_t parts[4][3];
-    split(make_float2(x.lo.x, x.lo.y), parts[0]);
-    split(make_float2(x.lo.z, x.lo.w), parts[1]);
-    split(make_float2(x.hi.x, x.hi.y), parts[2]);
-    split(make_float2(x.hi.z, x.hi.w), parts[3]);
+    bf16x3(make_float2(x.lo.x, x.lo.y), parts[0]);
+    bf16x3(make_float2(x.lo.z, x.lo.w), parts[1]);
+    bf16x3(make_float2(x.hi.x, x.hi.y), parts[2]);
+    bf16x3(make_float2(x.hi.z, x.hi.w), parts[3]);
     SkinnyTileSums of[3];
 #pragma unroll
     for (int p = 0; p < 3; p++)
@@ -201,15 +191,15 @@ struct SkinnySplit {
   }
 };
 
-/* f32 rows in a bucket of up to SKINNY_SPLIT_ROWS. An instruction has room for 8 batch rows, so the three parts of these rows can
- * each be a batch row of its own: row p * bucket + r is part p of row r. So a row is split once, as it is stored, and not for each
+/* f32 rows in a bucket of up to SKINNY_BF16X3_ROWS. An instruction has room for 8 batch rows, so the three parts of these rows can
+ * each be a batch row of its own: row p * bucket + r is part p of row r. So a row becomes bf16x3 once, as it is stored, and not for each
  * product; all else is as with bf16 rows. The parts are a row's bits from the highest on, 8 each. Their sum is the row, exactly
- * from 2^-110 on. A sum is over four instructions before it is rounded, SkinnySplit's over two. */
-struct SkinnySplitRows : SkinnyHalf<__nv_bfloat16> {
+ * from 2^-110 on. A sum is over four instructions before it is rounded, SkinnyBf16x3's over two. */
+struct SkinnyBf16x3Rows : SkinnyHalf<__nv_bfloat16> {
   using X = float;
   static constexpr uint32_t PARTS = TG_PARTS;
   static constexpr uint32_t SUMS = 4;
-  static_assert(PARTS * SKINNY_SPLIT_ROWS <= 8 && SKINNY_SPLIT_ROWS == 2, "the rows of an instruction; two buckets");
+  static_assert(PARTS * SKINNY_BF16X3_ROWS <= 8 && SKINNY_BF16X3_ROWS == 2, "the rows of an instruction; two buckets");
 
   /* Which part of which row a lane has, in a bucket of 1 or 2. The last lanes' part does not exist. */
   static __device__ inline uint32_t lane_part(uint32_t bucket) { return threadIdx.x % WARP / 4 >> (bucket - 1); }
@@ -219,7 +209,7 @@ struct SkinnySplitRows : SkinnyHalf<__nv_bfloat16> {
     return min(lane_part(bucket), PARTS - 1) * bucket + min(lane_row(bucket), rows - 1);
   }
 
-  /* Takes the upper halves of two values, 8 bits and a sign of each, and leaves the rest in them. */
+  /* Takes the upper halves of two values, 8 bits and a sign of each, and keeps the rest in them. */
   static __device__ inline uint32_t take_upper(float &lo, float &hi) {
     const uint32_t pair = __byte_perm(__float_as_uint(lo), __float_as_uint(hi), 0x7632);
     lo -= __uint_as_float(pair << 16), hi -= __uint_as_float(pair & 0xffff0000u);
@@ -278,7 +268,7 @@ struct SkinnyColumns {
       pieces[u] = there && skinny_unit_at(u) < k_here ? Math::piece(x + skinny_unit_at(u) + skinny_lane_column()) : typename Math::Piece{};
   }
 
-  /* Past the end of a row it is zeros already, so it need not be asked whether the unit is `there`. */
+  /* Past the end of a row it is zeros already, whether or not the unit is `there`. */
   __device__ inline typename Math::Piece piece(uint32_t u, bool) const { return pieces[u]; }
 };
 
@@ -331,6 +321,8 @@ struct SkinnySums {
   }
 };
 
+/* ---- entries ----------------------------------------------------------------------------------- */
+
 /* The body of a kernel. GPUs before sm_90 have no bulk copies: for them the body is empty, and the launcher never chooses it. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 #define SKINNY_BODY(...)
@@ -338,4 +330,16 @@ struct SkinnySums {
 #define SKINNY_BODY(...) __VA_ARGS__
 #endif
 
-#endif
+/* tg_skinny_NAME(ARGS a), a kernel of SKINNY_THREADS threads with a pipeline of weights. Its body comes last. */
+#define SKINNY_KERNEL(NAME, ARGS, ...)                                                          \
+  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_##NAME( \
+      const __grid_constant__ ARGS a) {                                                         \
+    SKINNY_BODY(__VA_ARGS__)                                                                    \
+  }
+
+/* ENTRY(suffix of the name, Math) for each kind of rows and weights. */
+#define FOR_SKINNY_TYPES(ENTRY)               \
+  ENTRY(bf16, SkinnyHalf<__nv_bfloat16>)      \
+  ENTRY(f16, SkinnyHalf<__half>)              \
+  ENTRY(f32, SkinnyBf16x3)                     \
+  ENTRY(f32_bf16x3, SkinnyBf16x3Rows)

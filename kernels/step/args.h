@@ -1,5 +1,4 @@
-/* args.h: what the kernels of step/ are launched with, by value. Plain C for both sides: kernels include it, and Rust has it through
- * bindgen. Addresses are as common/address.h says. */
+/* args.h: what the kernels of step/ are launched with, by value (common/address.h). */
 #ifndef TAILGRAPH_STEP_ARGS_H
 #define TAILGRAPH_STEP_ARGS_H
 

@@ -1,7 +1,7 @@
 /* deliver.cu: logits on their way to the host, tile by tile, through a ring of two tiles in pinned memory.
  *
- * The ring's head is the tiles posted (ours, released) with the lines of each tile beside it, and on the next cache
- * line the tiles taken (the host's, acquired); then two tiles, each of `lines` LogitsLine and, on the next 256 bytes, f32 [lines, V]. `counter`, in device
+ * The ring's head is the tiles posted (ours, released) with the lines of each tile beside it, and on the next cache line the tiles taken
+ * (the host's, acquired); then two tiles, each of `lines` LogitsLine and, on the next 256 bytes, f32 [lines, V]. `counter`, in device
  * memory, is our own copy of the tiles posted. Three kernels for each part of a step's logits, in this order:
  *
  *   tg_logits_wait   until the host has taken enough for one more tile to be free
@@ -9,8 +9,7 @@
  *   tg_logits_post   hands the tile over; after the last one waits until the host has taken all, so that a request
  *                    ends only after its logits are where they belong
  *
- * A wait has no limit: the host may be held up by its disk. It ends, since the host takes tiles whatever becomes of
- * them.
+ * A wait has no limit: the host may be held up by its disk. It ends, since the host takes tiles whatever becomes of them.
  *
  * Bound: the bus, 4V bytes a row. `bench score --logits all`, 1,024 prompts of 32 on an H200: 8.6 GB in 343 ms, steps included, 25 GB/s
  * (a848342a, 2026-11-28).

@@ -2,7 +2,6 @@
  *
  *   h[r, :] = f32(embedding[token(r), :])
  *
- * A row's token is in the step's row table, or for decode rows where that says: the newest one of the row's slot.
  *
  * Bound: memory. A row moves sizeof(embedding) H bytes in and 4H out. 8,192 rows of 2048 in bf16: 26.5 us on an H200, 84% of the bound
  * (profiles/results/kernels-prompts-h200-2026-11-28.txt).
@@ -10,6 +9,7 @@
  * Launch: grid = rows of the bucket, block = EMBED_THREADS. Blocks past the step's rows leave h alone.
  */
 #include "common/base.cuh"
+#include "common/launch.cuh"
 #include "common/pdl.cuh"
 #include "step/args.h"
 
@@ -32,7 +32,4 @@ __device__ inline void embed(float *h, const T *embedding, const tg_state *state
       float *h, const T *embedding, const tg_state *state, const tg_step *step, uint32_t hidden) {          \
     embed<T>(h, embedding, state, step, hidden);                                                            \
   }
-
-EMBED(bf16, __nv_bfloat16)
-EMBED(f16, __half)
-EMBED(f32, float)
+FOR_TYPES(EMBED)

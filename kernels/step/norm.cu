@@ -6,10 +6,10 @@
  * and the second pass finds the row in L1. 8,192 rows of 2048 in bf16: 31.4 us on an H200, 71% of the bound; 509 rows: 4.4
  * (profiles/results/kernels-prompts-h200-2026-11-28.txt, kernels-heads-h200-2026-11-28.txt).
  *
- * Launch: grid = rows of the bucket (or most sampled rows), block = NORM_THREADS. Blocks past the step's
- * own count leave x alone.
+ * Launch: grid = rows of the bucket (or most sampled rows), block = NORM_THREADS. Blocks past the step's own count leave x alone.
  */
 #include "common/base.cuh"
+#include "common/launch.cuh"
 #include "common/rmsnorm.cuh"
 #include "common/pdl.cuh"
 
@@ -36,7 +36,7 @@ __device__ inline void rmsnorm(T *x, const float *h, const float *weight, const 
 template <typename T>
 __device__ inline void rmsnorm_sampled(T *x, const float *h, const float *weight, const tg_state *state,
                                        const tg_step *step, uint32_t hidden, float eps) {
-  /* Before the LM head may start: it asks for so many weights that these would come behind them. */
+  /* Before the LM head may start: its many weights would stand before these. */
   prefetch(weight, hidden * sizeof(float), threadIdx.x, NORM_THREADS);
   let_next_kernel_start();
   /* The step's tables were there before it began. */
@@ -57,7 +57,4 @@ __device__ inline void rmsnorm_sampled(T *x, const float *h, const float *weight
       float eps) {                                                                                               \
     rmsnorm_sampled<T>(x, h, weight, state, step, hidden, eps);                                                  \
   }
-
-RMSNORM(bf16, __nv_bfloat16)
-RMSNORM(f16, __half)
-RMSNORM(f32, float)
+FOR_TYPES(RMSNORM)

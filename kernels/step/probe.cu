@@ -9,8 +9,7 @@
  *
  * Integers only, so any order of additions gives the same bits. tests/common/probe.rs says the same in Rust.
  *
- * Bound: launching. Launch: block = PROBE_THREADS; grids stand beside the kernels. R rows of the bucket, S its most
- * sampled rows.
+ * Bound: launching. Launch: block = PROBE_THREADS; grids stand beside the kernels. R rows of the bucket, S its most sampled rows.
  */
 #include "common/base.cuh"
 #include "common/pdl.cuh"
@@ -132,16 +131,21 @@ extern "C" __global__ void tg_probe_log(ulonglong2 *log, uint32_t entries, const
   if (threadIdx.x == 0) log[step->number % entries] = make_ulonglong2(step->number, sum);
 }
 
+/* Waits until wait_ns after `start`; returns when that was. */
+__device__ inline uint64_t stand_still(uint64_t start, uint64_t wait_ns) {
+  uint64_t now;
+  do {
+    now = stamp_clock_ns();
+  } while (now - start < wait_ns);
+  return now;
+}
+
 /* orders[3] (pinned): in step orders[0], stand still for orders[1] ns, then, where orders[2] is not 0, write where
  * nothing is. For trying what the host makes of it. Grid: 1. */
 extern "C" __global__ void tg_probe_disturb(const uint64_t *orders, const tg_step *step) {
   begin_kernel();
   if (threadIdx.x != 0 || step->number != orders[0]) return;
-  uint64_t start, now, wait_ns = orders[1];
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
-  do {
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  } while (now - start < wait_ns);
+  const uint64_t wait_ns = orders[1], now = stand_still(stamp_clock_ns(), wait_ns);
   if (orders[2] != 0) *(volatile uint64_t *)8 = now;
 }
 
@@ -149,11 +153,7 @@ extern "C" __global__ void tg_probe_disturb(const uint64_t *orders, const tg_ste
  * holding SMs: all threads stay. Grid, block: any; of several blocks each notes its own over the others'. */
 extern "C" __global__ void tg_probe_spin(uint64_t *at, uint64_t wait_ns) {
   begin_kernel();
-  uint64_t now, start;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
-  do {
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  } while (now - start < wait_ns);
+  const uint64_t start = stamp_clock_ns(), now = stand_still(start, wait_ns);
   if (threadIdx.x != 0) return;
   at[0] = start;
   at[1] = now;

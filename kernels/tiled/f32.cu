@@ -1,13 +1,11 @@
 /* f32.cu: tiled/tiled.cuh for f32 rows; weights in the checkpoint's own type. */
 #include "tiled/tiled.cuh"
 
-TILED_KERNEL(tg_tiled_f32_bf16_r8, TiledTile8<SplitMath>)
-TILED_KERNEL(tg_tiled_f32_bf16_r32, TiledTile32<SplitMath>)
-TILED_KERNEL(tg_tiled_f32_bf16_r64, TiledTile64<SplitMath>)
-TILED_KERNEL(tg_tiled_f32_bf16_r128, TiledTile128<SplitMath>)
+TILED_KERNELS(f32_bf16, SplitMath)
 
-TILED_KERNEL(tg_tiled_f32_f16_r8, TiledTile8<PlainMath<__half>>)
-TILED_KERNEL(tg_tiled_f32_f16_r64, TiledTile64<PlainMath<__half>>)
-
-TILED_KERNEL(tg_tiled_f32_f32_r8, TiledTile8<PlainMath<float>>)
-TILED_KERNEL(tg_tiled_f32_f32_r64, TiledTile64<PlainMath<float>>)
+/* Without matrix instructions two heights of tiles are enough. */
+#define TILED_PLAIN(SUFFIX, W)                                              \
+  TILED_KERNEL(tg_tiled_f32_##SUFFIX##_r8, TiledTile8<PlainMath<W>>)        \
+  TILED_KERNEL(tg_tiled_f32_##SUFFIX##_r64, TiledTile64<PlainMath<W>>)
+TILED_PLAIN(f16, __half)
+TILED_PLAIN(f32, float)

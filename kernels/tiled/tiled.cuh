@@ -2,16 +2,14 @@
  *
  *   Y[R,N] = X[R,K] W[N,K]^T
  *
- * Weight rows are the M operand of the matrix instruction and batch rows its N operand, so that eight rows
- * already fill one instruction and a weight is read once for all rows of a tile. A block computes BN outputs
- * of BR rows, K in stages of BK through a ring of shared memory filled by cp.async; the accumulators then
- * cross shared memory once more, so that outputs are stored along N. Every sum is in an order that the tile
- * alone fixes: a row's bits depend neither on the rows beside it nor on where in the tile it lies.
+ * Weight rows are the M operand of the matrix instruction and batch rows its N operand, so that eight rows already fill one instruction
+ * and a weight is read once for all rows of a tile. A block computes BN outputs of BR rows, K in stages of BK through a pipeline in
+ * shared memory that cp.async fills; the accumulators then cross shared memory once more, so that outputs are stored along N. Every sum
+ * is in an order that the tile alone fixes: a row's bits depend neither on the rows beside it nor on where in the tile it lies.
  *
- * Dense: block (x, y) has outputs x BN.. and rows y BR.. of the first *count rows (less `row_base`: X and Y
- * start there). Grouped: block (x, y) has expert tile y of the *count tiles that the router listed, its rows
- * being consecutive places of the token sort; X's row at place p is `gather[p]`, or p itself. Experts' weights are packed
- * (common/packed.cuh), others lie row after row.
+ * Dense: block (x, y) has outputs x BN.. and rows y BR.. of the first *count rows (less `row_base`: X and Y start there). Grouped: block
+ * (x, y) has expert tile y of the *count tiles that the router listed, its rows being consecutive places of the token sort; X's row at
+ * place p is `gather[p]`, or p itself. Experts' weights are packed (common/packed.cuh), others lie row after row.
  *
  * Epilogues (v is the f32 sum, plus bias[n] where there is one):
  *   TILED_STORE      y[r,n] = v, in X's type
@@ -20,16 +18,16 @@
  *   TILED_SILU_MUL   y[r,n] = silu(v) * v', in X's type, v from W and v' from W_pair: half of a block's weight
  *                     rows are of each
  *
- * Bound: memory for few rows (N K sizeof(W) bytes), the matrix units from about 175 rows on (2 R N K FLOP).
- * With f32 rows and bf16 weights a product is three passes of the matrix units (see SplitMath). 64 rows of bf16 on an H200: 6144 x 2048 in
- * 17.6 us, 32% of the bound; all experts' gate and up of LFM2-8B-A1B 203, 51%, and down 97, 53% (profiles/results/kernels-heads-h200-2026-11-28.txt).
+ * Bound: memory for few rows (N K sizeof(W) bytes), the tensor cores from about 175 rows on (2 R N K FLOP). With f32 rows and bf16
+ * weights a product is three passes of the tensor cores (see SplitMath). 64 rows of bf16 on an H200: 6144 x 2048 in 17.6 us, 32% of the
+ * bound; all experts' gate and up of LFM2-8B-A1B 203, 51%, and down 97, 53% (profiles/results/kernels-heads-h200-2026-11-28.txt).
  *
  * N may be anything, K is a multiple of 32. Every array starts on 16 bytes.
  */
-#ifndef TAILGRAPH_TILED_CUH
-#define TAILGRAPH_TILED_CUH
+#pragma once
 
 #include "common/base.cuh"
+#include "common/bf16x3.cuh"
 #include "common/experts.cuh"
 #include "common/launch.cuh"
 #include "common/mma.cuh"
@@ -108,23 +106,14 @@ struct HalfMath {
   }
 };
 
-/* f32 rows, bf16 weights. A row is the sum of three bf16 parts, exactly but for its lowest bits: three passes,
- * smallest part first. The matrix units truncate as they accumulate, so a stage has accumulators of its own
- * that are then added with rounding: without that the error grows with K. */
+/* f32 rows as bf16x3, bf16 weights: three passes, the smallest part's first. The tensor cores truncate as they accumulate, so a stage has
+ * accumulators of its own that are then added with rounding: without that the error grows with K. */
 struct SplitMath {
   using W = __nv_bfloat16;
   using X = float;
   static constexpr int W_PAD = 8, X_PAD = 8;
 
-  static __device__ inline void split(float2 v, uint32_t (&parts)[3]) {
-#pragma unroll
-    for (int p = 0; p < 3; p++) {
-      __nv_bfloat162 rounded = __float22bfloat162_rn(v);
-      parts[p] = *reinterpret_cast<uint32_t *>(&rounded);
-      float2 back = __bfloat1622float2(rounded);
-      v = make_float2(v.x - back.x, v.y - back.y);
-    }
-  }
+  static __device__ inline void split(float2 v, uint32_t (&parts)[3]) { bf16x3(v, parts); }
 
   template <class Tile>
   static __device__ inline void multiply(typename Tile::Acc &acc, const W *w, const X *x, int lane) {
@@ -139,8 +128,8 @@ struct SplitMath {
       for (int j = 0; j < Tile::NI; j++) {
         const float *from = x + (j * 8 + lane / 4) * Tile::X_PITCH + k + lane % 4 * 2;
         uint32_t b0[3], b1[3];
-        split(*reinterpret_cast<const float2 *>(from), b0);
-        split(*reinterpret_cast<const float2 *>(from + 8), b1);
+        bf16x3(*reinterpret_cast<const float2 *>(from), b0);
+        bf16x3(*reinterpret_cast<const float2 *>(from + 8), b1);
 #pragma unroll
         for (int p = 2; p >= 0; p--)
 #pragma unroll
@@ -194,9 +183,7 @@ struct PlainMath {
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-__device__ inline float silu(float v) { return v / (1.0f + expf(-v)); }
-
-/* Where four consecutive outputs go; `left` of them exist, and rows of y start on a multiple of 4 if `aligned`. */
+/* Stores four consecutive outputs, of which `left` exist; rows of y start on a multiple of 4 if `aligned`. */
 template <typename T>
 __device__ inline void put4(T *to, float4 v, uint32_t left, bool aligned) {
   if (aligned && left >= 4) {
@@ -221,7 +208,7 @@ __device__ inline void add4(float *to, float4 v, uint32_t left, bool aligned) {
     if (i < left) to[i] += values[i];
 }
 
-/* Does no other tile than this one read its expert's weights? An expert's tiles follow each other. */
+/* Whether no other tile reads this one's expert's weights. An expert's tiles follow each other. */
 __device__ inline bool is_only_tile(const ExpertTile *tiles, uint32_t count, uint32_t at) {
   const uint32_t expert = tiles[at].expert;
   return (at == 0 || tiles[at - 1].expert != expert) && (at + 1 >= count || tiles[at + 1].expert != expert);
@@ -242,8 +229,8 @@ __device__ inline void tiled(const tg_tiled_args &a) {
   const ExpertTile *tiles = a.tiles;
   const uint32_t row_base = a.row_base, n_total = a.n_total, k_total = a.k_total, epilogue = a.epilogue;
   let_next_kernel_start();
-  /* A dense product knows its weights at once, and each is wanted first by the blocks of the first rows. */
-  const bool early = !tiles && blockIdx.y == 0;
+  /* A dense product's first weights are loaded before the grid dependency wait, by the blocks of the first rows. */
+  const bool pdl = !tiles && blockIdx.y == 0;
   ExpertTile tile;
   if (tiles) {
     wait_for_earlier_kernels();
@@ -298,7 +285,7 @@ __device__ inline void tiled(const tg_tiled_args &a) {
   };
 
   const uint32_t steps = (k_total + BK - 1) / BK;
-  if (early || tiles) {
+  if (pdl || tiles) {
 #pragma unroll
     for (int s = 0; s < Tile::STAGES - 1; s++)
       if (s < steps) fill_w(s, s * BK);
@@ -315,7 +302,7 @@ __device__ inline void tiled(const tg_tiled_args &a) {
       return;
     }
     rows = min((uint32_t)BR, total - row_base - first);
-    if (!early) {
+    if (!pdl) {
 #pragma unroll
       for (int s = 0; s < Tile::STAGES - 1; s++)
         if (s < steps) fill_w(s, s * BK);
@@ -408,13 +395,9 @@ __device__ inline void tiled(const tg_tiled_args &a) {
 /* A kernel and, for the launcher, its tile: outputs and rows of a block, threads, bytes of shared memory. */
 #define TILED_KERNEL(NAME, ...)                                                                                 \
   LAUNCH_CONSTANTS(NAME##_tile, 4, __VA_ARGS__::BN, __VA_ARGS__::BR, __VA_ARGS__::THREADS, __VA_ARGS__::SHARED) \
-  extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, __VA_ARGS__::BLOCKS)                       \
-      NAME(const __grid_constant__ tg_tiled_args a) {                                                           \
-    tiled<__VA_ARGS__>(a);                                                                                      \
-  }
+  STRUCT_KERNEL(NAME, tg_tiled_args, tiled<__VA_ARGS__>, __VA_ARGS__::THREADS, __VA_ARGS__::BLOCKS)
 
-/* By rows of the bucket (or expected rows of an expert): few, so that blocks split N finely and warps split K;
- * up to large square tiles. */
+/* By rows of the bucket (or expected rows of an expert): few, so that blocks split N finely and warps split K; up to large square tiles. */
 template <class Math>
 using TiledTile8 = TiledTile<Math, 16, 8, 256, 1, 1, 4>;
 template <class Math>
@@ -424,4 +407,9 @@ using TiledTile64 = TiledTile<Math, 64, 64, 64, 2, 2, 1>;
 template <class Math>
 using TiledTile128 = TiledTile<Math, 128, 128, 32, 2, 4, 1>;
 
-#endif
+/* The kernels of rows and weights that take matrix instructions. */
+#define TILED_KERNELS(SUFFIX, ...)                               \
+  TILED_KERNEL(tg_tiled_##SUFFIX##_r8, TiledTile8<__VA_ARGS__>)   \
+  TILED_KERNEL(tg_tiled_##SUFFIX##_r32, TiledTile32<__VA_ARGS__>) \
+  TILED_KERNEL(tg_tiled_##SUFFIX##_r64, TiledTile64<__VA_ARGS__>) \
+  TILED_KERNEL(tg_tiled_##SUFFIX##_r128, TiledTile128<__VA_ARGS__>)

@@ -1,6 +1,5 @@
 // build: rdc
-/* device.cu: steps that the GPU launches as graphs (ways.h): by the last node of the step before, or by a graph that only
- * schedules.
+/* device.cu: steps that the GPU launches as graphs (ways.h): by the last node of the step before, or by a graph that only schedules.
  *
  * tail       the last node launches the next step's graph, which begins when its own has ended
  * sibling    the last node launches the next step's graph beside its own; the head, which started the chain, runs again
@@ -8,7 +7,7 @@
  * scheduler  the head launches the step's graph and itself, both by tail launches, which run in their order
  * forget     the head launches the step's graph inside its own run, and itself behind
  *
- * No wait here is without an end: a graph that has not left the GPU is asked for again for LEAVING_NS only.
+ * No wait here is without an end: a graph that has not left the GPU is launched again for LEAVING_NS only.
  *
  * Launch: the head's grid = 1 and block = 1; else as step.cu.
  */
@@ -16,7 +15,7 @@
 
 #include <cuda_runtime.h>
 
-/* As the dispatcher's (sched/dispatch.cuh): what a graph takes to leave the GPU once its last kernel is through. */
+/* How long a graph takes to leave the GPU once its last kernel is through, by the dispatcher's measure (sched/device.cuh). */
 constexpr uint64_t LEAVING_NS = 100000;
 
 __device__ inline cudaGraphExec_t step_graph(const tg_ways *ways, uint32_t copy) {

@@ -1,6 +1,5 @@
 /* pair.cuh: what kernels of a step over two GPUs (pair.h) share. */
-#ifndef TAILGRAPH_PAIR_CUH
-#define TAILGRAPH_PAIR_CUH
+#pragma once
 
 #include "sched/platform.h"
 #include "ways/pair.h"
@@ -66,7 +65,7 @@ __device__ inline uint32_t pair_rounded(float sum) {
   return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 
-/* Of both halves. */
+/* The sum of two words of two bf16. */
 __device__ inline uint32_t pair_sum(uint32_t a, uint32_t b) {
   const uint32_t low = pair_rounded(__uint_as_float(a << 16) + __uint_as_float(b << 16));
   const uint32_t high = pair_rounded(__uint_as_float(a & 0xffff0000u) + __uint_as_float(b & 0xffff0000u));
@@ -104,5 +103,3 @@ __device__ inline bool pair_end(tg_pair *pair) {
   tg_release(reinterpret_cast<uint64_t *>(pair->told), step + 1);
   return step + 1 < pair->limit;
 }
-
-#endif

@@ -10,8 +10,7 @@
  * additions are of integers, but for one bf16 sum of two, which has one right answer: every way gives the same bits.
  * profiles/lab/handover/step.rs says the same in Rust.
  */
-#ifndef TAILGRAPH_PAIR_H
-#define TAILGRAPH_PAIR_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -52,5 +51,3 @@ typedef struct {
   uint32_t error; /* cudaError_t */
   uint32_t block;
 } tg_pair;
-
-#endif

@@ -1,7 +1,6 @@
 /* step.cuh: the bodies of a step's kernels (ways.h), which every way of launching runs: as kernels of their own, or as phases of
  * one that stays. */
-#ifndef TAILGRAPH_WAYS_STEP_CUH
-#define TAILGRAPH_WAYS_STEP_CUH
+#pragma once
 
 #include "ways/ways.h"
 
@@ -27,7 +26,7 @@ __device__ inline uint64_t ways_now_ns() {
   return now;
 }
 
-/* Of a bucket. */
+/* Blocks of a bucket. */
 __device__ inline uint32_t ways_blocks(uint32_t bucket) { return bucket == 0 ? 1 : 2u << (2 * bucket); }
 
 __device__ inline uint32_t *ways_values(const tg_ways *ways, uint32_t which) {
@@ -82,5 +81,3 @@ __device__ inline void ways_decide(tg_ways *ways) {
   *reinterpret_cast<volatile uint64_t *>(ways->told) = word;
 #endif
 }
-
-#endif

@@ -11,8 +11,7 @@
  * that ran before the one ahead of it had ended, shows in the digest. Integers only: every order of additions gives the
  * same bits. profiles/lab/ways/step.rs says the same in Rust.
  */
-#ifndef TAILGRAPH_WAYS_H
-#define TAILGRAPH_WAYS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -33,7 +32,7 @@ enum {
   TG_WAYS_FORGET = 2,   /* a fire-and-forget launch of one */
   TG_WAYS_SELF = 3,     /* a tail launch of the graph that runs */
   TG_WAYS_KERNEL = 4,   /* a kernel launched by a kernel */
-  TG_WAYS_TURN = 5,     /* ... the scheduler's own next turn */
+  TG_WAYS_TURN = 5,     /* the scheduler's own next turn, launched by a kernel */
   TG_WAYS_STREAM = 6,   /* a stream made by a kernel */
   TG_WAYS_BARRIER = 7,  /* a grid barrier that not all blocks came to */
 };
@@ -54,7 +53,7 @@ typedef struct {
   uint32_t seed, bucket;
   uint32_t layers;
   uint32_t renew;      /* siblings in a chain, the first graph included */
-  uint32_t launched;   /* ... so far */
+  uint32_t launched;   /* siblings launched so far */
   uint32_t not_taken;  /* siblings that the GPU did not take in time, so that the head went on */
   uint64_t idle_turns; /* of a scheduler that found nothing to do */
   uint64_t arrived;    /* blocks at grid barriers */
@@ -64,5 +63,3 @@ typedef struct {
   uint64_t told;   /* u64 in pinned memory: steps done * TG_WAYS_BUCKETS + the next one's bucket */
   uint64_t graphs[TG_WAYS_COPIES][TG_WAYS_BUCKETS];
 } tg_ways;
-
-#endif

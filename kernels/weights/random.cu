@@ -5,14 +5,14 @@
  * A tensor is w[rows,columns], row after row or packed (common/packed.cuh), then with zeros for the columns that fill it up. Its
  * elements are rounded to the published type first, and then to the type that the model runs in.
  *
- * Bound: arithmetic, some 70 instructions an element, of which 20 are multiplications of 32 bits that an SM begins 64 of in a
- * cycle. 24 billion elements on an H100 (132 SMs at 1.7 GHz): 0.12 s. From the host it was 12 s and 48 GB of its memory.
- * The 8.3 billion of LFM2-8B-A1B take 52 ms on an H200, memory asked for included (`startup_load_ms` of
- * profiles/results/decode-h200-2026-11-28.json).
+ * Bound: arithmetic, some 70 instructions an element, of which 20 are multiplications of 32 bits that an SM begins 64 of in a cycle. 24
+ * billion elements on an H100 (132 SMs at 1.7 GHz): 0.12 s. From the host it was 12 s and 48 GB of its memory. The 8.3 billion of
+ * LFM2-8B-A1B take 52 ms on an H200, memory asked for included (`startup_load_ms` of profiles/results/decode-h200-2026-11-28.json).
  *
  * Launch: a block for each row, block = RANDOM_THREADS.
  */
 #include "common/base.cuh"
+#include "common/launch.cuh"
 #include "common/packed.cuh"
 #include "common/philox.cuh"
 #include "weights/args.h"
@@ -44,7 +44,4 @@ __device__ inline void make_random(const tg_random_args &a) {
       const tg_random_args a) {                                                    \
     make_random<W>(a);                                                             \
   }
-
-RANDOM(bf16, __nv_bfloat16)
-RANDOM(f16, __half)
-RANDOM(f32, float)
+FOR_TYPES(RANDOM)

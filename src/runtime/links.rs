@@ -202,7 +202,7 @@ impl StageLink {
                 let place = abi::tg_link_place(&raw const ends.raw.in_);
                 abi::tg_get_results(state, place, 0, 1);
                 give_back(state, place.read());
-                abi::tg_links_give_back(&raw mut ends.raw);
+                abi::tg_links_release(&raw mut ends.raw);
             }
             any = true;
         }
@@ -230,7 +230,7 @@ impl StageLink {
             put(state, step, place, 0, 1);
             abi::tg_links_post(&raw mut ends.raw);
             if ends.raw.in_.holds != 0 && ends.own.is_some() {
-                abi::tg_links_give_back(&raw mut ends.raw);
+                abi::tg_links_release(&raw mut ends.raw);
             }
         }
         true

@@ -49,7 +49,7 @@ pub const TG_SLOT_FREE: u32 = 0;
 pub const TG_SLOT_PREFILL: u32 = 1;
 pub const TG_SLOT_DECODE: u32 = 2;
 pub const TG_SLOT_LEAVING: u32 = 3;
-pub const TG_SLOT_SET_BACK: u32 = 4;
+pub const TG_SLOT_PREEMPTED: u32 = 4;
 pub const TG_SEQUENCE_FIRST: u32 = 1;
 pub const TG_SEQUENCE_LAST: u32 = 2;
 pub const TG_SEQUENCE_DECODE: u32 = 4;
@@ -82,7 +82,7 @@ pub const TG_PROMPT_THREADS: u32 = 384;
 pub const TG_NORM_THREADS: u32 = 256;
 pub const TG_MAX_EXPERTS: u32 = 128;
 pub const TG_MAX_TOP_K: u32 = 8;
-pub const TG_MOST_BIT_WORDS: u32 = 4;
+pub const TG_MOST_BIT_WORDS: u32 = 2;
 pub const TG_EXPERT_TILE_BYTES: u32 = 16;
 pub const TG_EXPERT_COUNTS: u32 = 272;
 pub const TG_PACKED_ROWS: u32 = 8;
@@ -137,17 +137,16 @@ pub const TG_SKINNY_OUTPUTS: u32 = 16;
 pub const TG_SKINNY_K: u32 = 2048;
 pub const TG_SKINNY_UNIT: u32 = 32;
 pub const TG_SKINNY_CONSUMER_WARPS: u32 = 8;
-pub const TG_SKINNY_SPLIT_ROWS: u32 = 2;
+pub const TG_SKINNY_BF16X3_ROWS: u32 = 2;
 pub const TG_SKINNY_MOST_STAGES: u32 = 16;
 pub const TG_SKINNY_LINE: u32 = 128;
 pub const TG_SKINNY_SUM_PITCH: u32 = 20;
 pub const TG_SKINNY_SCORE_PITCH: u32 = 17;
 pub const TG_SKINNY_CHOICE_BYTES: u32 = 2176;
 pub const TG_SKINNY_CHOICE_BYTES_2: u32 = 4256;
-pub const TG_SKINNY_CHOICE_BYTES_4: u32 = 8416;
-pub const TG_SKINNY_GUESS_EXPERTS: u32 = 8;
-pub const TG_SKINNY_GUESS_EXPERTS_MANY: u32 = 16;
-pub const TG_SKINNY_GUESS_BEST: u32 = 2;
+pub const TG_SKINNY_PREDICTION_EXPERTS: u32 = 8;
+pub const TG_SKINNY_PREDICTION_EXPERTS_MANY: u32 = 16;
+pub const TG_SKINNY_PREDICTION_BEST: u32 = 2;
 pub const TG_EMBED_THREADS: u32 = 256;
 pub const TG_LOGITS_COPY_THREADS: u32 = 256;
 pub const TG_SWAP_AB_MOST_STAGES: u32 = 16;
@@ -249,8 +248,8 @@ pub struct tg_outcome {
     pub running: u32,
     pub free_pages: u32,
     pub steps_in_flight: u32,
-    pub set_back: u32,
-    pub read_again: u32,
+    pub preempted: u32,
+    pub recomputed: u32,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -416,7 +415,7 @@ pub struct tg_slot {
     pub last_token: i32,
     pub flags: u32,
     pub stop_count: u32,
-    pub again: u32,
+    pub recomputes: u32,
     pub sampling: tg_sampling,
     pub stop_ids: [i32; 16usize],
 }
@@ -486,7 +485,7 @@ pub struct tg_state {
     pub waiting_table: u64,
     pub cancel_table: u64,
     pub prefill_table: u64,
-    pub set_back_table: u64,
+    pub preempted_table: u64,
     pub kept_table: u64,
     pub pending_table: u64,
     pub pending_sample_table: u64,
@@ -515,7 +514,7 @@ pub struct tg_state {
     pub decode_cursor: u32,
     pub pending: u32,
     pub pending_published: u32,
-    pub set_back: u32,
+    pub preempted: u32,
     pub leaving: u32,
     pub claimer: tg_claimer,
     pub steps: [tg_step; 16usize],
@@ -690,7 +689,7 @@ unsafe extern "C" {
     pub fn tg_links_post(links: *mut tg_links);
 }
 unsafe extern "C" {
-    pub fn tg_links_give_back(links: *mut tg_links);
+    pub fn tg_links_release(links: *mut tg_links);
 }
 unsafe extern "C" {
     pub fn tg_links_end(links: *mut tg_links, code: u32);
@@ -1047,7 +1046,7 @@ impl Default for tg_stage_times {
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
-pub struct tg_skinny_guess_args {
+pub struct tg_skinny_prediction_args {
     pub router: u64,
     pub norm_weight: u64,
     pub bias: u64,
@@ -1071,7 +1070,7 @@ pub struct tg_skinny_conv_args {
     pub taps_bias: u64,
     pub state: u64,
     pub step: u64,
-    pub guess: tg_skinny_guess_args,
+    pub prediction: tg_skinny_prediction_args,
     pub hidden: u32,
     pub length: u32,
     pub bucket: u32,
@@ -1089,7 +1088,7 @@ pub struct tg_skinny_project_args {
     pub w: u64,
     pub state: u64,
     pub step: u64,
-    pub guess: tg_skinny_guess_args,
+    pub prediction: tg_skinny_prediction_args,
     pub outputs: u32,
     pub hidden: u32,
     pub bucket: u32,

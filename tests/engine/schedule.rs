@@ -172,7 +172,7 @@ fn a_pool_too_small_gives_the_same_tokens() {
             assert_eq!(found.0, expected, "{options:?}: {request:?}");
         }
         let records = drain_trace(&mut engine);
-        let again: u32 = records.iter().map(|r| r.outcome.read_again).sum();
+        let again: u32 = records.iter().map(|r| r.outcome.recomputed).sum();
         assert!(again > 10, "{options:?}: {again} were recomputed");
     }
 }

@@ -92,7 +92,7 @@ static void first_stage(struct actor *a, uint64_t now) {
     if (taken == TG_LINK_READY) {
       uint64_t found = tg_read(tg_link_place(&a->links.in) + ACTIVATIONS);
       if (found != contents(a->back) + s->stages - 1u) a->fault = WRONG_CONTENTS;
-      tg_links_give_back(&a->links);
+      tg_links_release(&a->links);
       if (++a->back == s->steps) tg_links_end(&a->links, TG_LINK_DRAINED);
     } else if (taken == TG_LINK_WAIT && a->out < s->steps && a->out - a->back < s->in_flight) {
       a->phase = ROOM;
@@ -138,7 +138,7 @@ static void later_stage(struct actor *a, uint64_t now) {
       if (found != contents(a->links.in.count) + a->index - 1u) a->fault = WRONG_CONTENTS;
       tg_write(out + ACTIVATIONS, found + 1u);
       tg_links_post(&a->links);
-      tg_links_give_back(&a->links);
+      tg_links_release(&a->links);
       a->phase = LOOKS;
   }
 }

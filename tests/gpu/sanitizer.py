@@ -52,7 +52,7 @@ ARRIVE = "arrive"
 # dispatchers, each of which still ends while the next one already stands ready. Where it finds them in sanitizer_faults'
 # kernels that run beside each other, what it finds with the dispatcher is left out, and what it finds without it is not.
 BESIDE = "beside"
-COPIES = Path(__file__).resolve().parent.parent.parent / "kernels" / "skinny/ring.cuh"
+COPIES = Path(__file__).resolve().parent.parent.parent / "kernels" / "skinny/pipeline.cuh"
 CHOICE = COPIES.with_name("choice.cuh")
 CHOICE_TOLD = ("choice.chosen[warp] = chosen", "choice.chosen[warp * WORDS + i] = chosen[i]", "those | bits_at<WORDS>(chosen, r)")
 BITS = COPIES.parent.parent / "common/bits.cuh"

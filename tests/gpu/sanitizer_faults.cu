@@ -5,7 +5,7 @@
 //     compute-sanitizer --tool memcheck ./sanitizer_faults FAULT LAUNCH [TURNS [KERNELS]]
 //
 // FAULT is the tool that must see it, or `none` for kernels in order, or `ring` for one in order whose warps hand over what
-// bulk copies bring (kernels/skinny/ring.cuh; sm_90 and newer), or `arrive` for one in order whose warps hand over by a barrier that
+// bulk copies bring (kernels/skinny/pipeline.cuh; sm_90 and newer), or `arrive` for one in order whose warps hand over by a barrier that
 // those who write only arrive at (kernels/sched/dispatch.cuh). LAUNCH is who launches the graph with the kernel:
 //   host     the host
 //   kept     the host, though the graph is instantiated for device launch and uploaded

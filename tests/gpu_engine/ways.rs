@@ -109,7 +109,7 @@ fn a_pool_too_small_gives_the_same_tokens() {
             assert_eq!(found, expected, "{way:?} request {number}");
         }
         let records = drain_trace(&mut engine);
-        let again: u32 = records.iter().map(|r| r.outcome.read_again).sum();
+        let again: u32 = records.iter().map(|r| r.outcome.recomputed).sum();
         assert!(again > 20, "{way:?}: {again} were recomputed");
     }
 }

@@ -53,7 +53,7 @@ pub fn pages_and_slots(machine: &Machine, model: &Model) -> Result<(), String> {
         );
         let phase = match expected.place {
             Place::Leaving => abi::TG_SLOT_LEAVING,
-            Place::Preempted => abi::TG_SLOT_SET_BACK,
+            Place::Preempted => abi::TG_SLOT_PREEMPTED,
             Place::Runs if expected.composed == expected.reading => abi::TG_SLOT_DECODE,
             Place::Runs => abi::TG_SLOT_PREFILL,
         };
@@ -63,7 +63,7 @@ pub fn pages_and_slots(machine: &Machine, model: &Model) -> Result<(), String> {
             slot.generated,
             slot.steps,
             slot.pages,
-            slot.again,
+            slot.recomputes,
             slot.phase,
         );
         let wanted = (

@@ -215,8 +215,8 @@ impl History {
             running: model.running.len() as u32,
             free_pages: model.free_pages,
             steps_in_flight: model.steps.len() as u32,
-            set_back: model.preempted().len() as u32,
-            read_again: expected.recomputed,
+            preempted: model.preempted().len() as u32,
+            recomputed: expected.recomputed,
         };
         ensure!(
             *outcome == wanted,

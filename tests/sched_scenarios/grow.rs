@@ -26,17 +26,17 @@ fn the_newest_gives_its_pages_back_and_is_recomputed_before_anyone_newer() {
         let mut outcome = script.turn();
         if outcome.action == abi::TG_ACTION_IDLE {
             // The older gets pages in the turn that the newer's come back in, and a row in the next.
-            assert_eq!((outcome.set_back, rows.len()), (1, 8));
+            assert_eq!((outcome.preempted, rows.len()), (1, 8));
             script.push(1, 1, |_| {});
             outcome = script.turn();
         }
-        if outcome.read_again == 1 {
+        if outcome.recomputed == 1 {
             break read_step(&script.machine, outcome.step);
         }
         number = outcome.step;
         rows.push(outcome.rows);
         if outcome.rows == 1 {
-            alone.push((outcome.free_pages, outcome.set_back, outcome.queue_depth));
+            alone.push((outcome.free_pages, outcome.preempted, outcome.queue_depth));
         }
     };
     assert_eq!(rows, [[2; 8].as_slice(), &[1; 7]].concat());

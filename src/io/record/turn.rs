@@ -75,8 +75,8 @@ impl From<&abi::tg_trace> for Turn {
             running: outcome.running,
             free_pages: outcome.free_pages,
             steps_in_flight: outcome.steps_in_flight,
-            preempted: outcome.set_back,
-            recomputed: outcome.read_again,
+            preempted: outcome.preempted,
+            recomputed: outcome.recomputed,
         }
     }
 }
@@ -115,8 +115,8 @@ impl From<&Turn> for abi::tg_trace {
                 running: turn.running,
                 free_pages: turn.free_pages,
                 steps_in_flight: turn.steps_in_flight,
-                set_back: turn.preempted,
-                read_again: turn.recomputed,
+                preempted: turn.preempted,
+                recomputed: turn.recomputed,
             },
             turn: turn.turn,
             end_ns: turn.end_ns,
@@ -147,8 +147,8 @@ mod tests {
         record.outcome.step = abi::TG_NO_STEP;
         record.outcome.returned_step = 5;
         record.outcome.free_pages = 3;
-        record.outcome.set_back = 2;
-        record.outcome.read_again = 1;
+        record.outcome.preempted = 2;
+        record.outcome.recomputed = 1;
         let turn = Turn::from(&record);
         assert_eq!(turn.stopped, [0, 1023]);
         let text = serde_json::to_string(&turn).unwrap();

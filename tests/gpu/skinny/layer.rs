@@ -36,15 +36,15 @@ pub const SHAPES: [Shape; 6] = [
     shape(4096, 64, 64, 17, 8, 2, false),
 ];
 
-/// More than 32 experts: one more, of LFM2-24B-A2B, in the last word, all that there are; widths that are no whole line, top-k of 3
+/// More than 32 experts: one more, of LFM2-24B-A2B, one less, all that there are; widths that are no whole line, top-k of 3
 /// and 8.
 pub const WIDE: [Shape; 6] = [
     shape(64, 32, 96, 33, 3, 3, false),
     shape(2048, 7168, 1536, 64, 4, 3, false),
-    shape(96, 64, 96, 65, 8, 4, true),
-    shape(544, 96, 1792, 100, 3, 2, false),
+    shape(96, 64, 96, 63, 8, 4, true),
+    shape(544, 96, 1792, 50, 3, 2, false),
     shape(2080, 96, 224, 47, 8, 3, true),
-    shape(256, 64, 160, 128, 8, 3, false),
+    shape(256, 64, 160, 64, 8, 3, false),
 ];
 
 pub const fn shape(

@@ -8,21 +8,19 @@ use crate::routing::RoutingOnGpu;
 use crate::support::Gpu;
 use tailgraph::backend::cuda::families::skinny::Prediction;
 use tailgraph::backend::cuda::tuning::limits::{
-    SKINNY_ROWS, expert_words, skinny_predicted_experts, skinny_room,
+    SKINNY_ROWS, expert_words, skinny_experts, skinny_predicted_experts,
 };
 use tailgraph::backend::cuda::tuning::variants::{Experts, Linear, Variant};
 use tailgraph::model::DType;
 
 /// The best two of so many experts that a kernel has left as its prediction in `routing`.
 fn predicted(gpu: &Gpu, routing: &RoutingOnGpu, experts: usize) -> Vec<u32> {
-    let (room, each) = (
-        skinny_room(expert_words(experts)),
-        skinny_predicted_experts(expert_words(experts)),
-    );
+    let instance = expert_words(experts);
+    let each = skinny_predicted_experts(instance);
     let words = gpu.get_u32(&routing.score_parts);
-    let words = words[2 * SKINNY_ROWS * room..].chunks(2);
-    // The sign of step and layer lies above 32 bits of score and 5 or 7 of the expert.
-    let last = 32 * room as u64 - 1;
+    let words = words[2 * SKINNY_ROWS * instance as usize..].chunks(2);
+    // The sign of step and layer lies above 32 bits of score and 5 or 6 of the expert.
+    let last = skinny_experts(instance) as u64 - 1;
     let mut words: Vec<u64> = words
         .take(2 * experts.div_ceil(each))
         .map(|word| u64::from(word[0]) | (u64::from(word[1]) & last) << 32)

@@ -141,7 +141,7 @@ static void *run_first(void *argument) {
       const uint64_t *place = tg_link_place(&links->in);
       tg_get_results(state, place, 0, 1);
       if (!tg_mailbox_post(&state->mailbox[0], place[0])) state->error = TG_ERROR_MAILBOX;
-      tg_links_give_back(links);
+      tg_links_release(links);
     }
     if (asked == TG_LINK_OVER && (links->ended & 0xffffu) != TG_LINK_STOPPED) {
       tg_store(&device->rings->status.ended, links->ended);
@@ -179,7 +179,7 @@ static void *run_later(void *argument) {
     tg_get_step(device->state, place, 0, 1);
     if (!runs(device, place[0])) return NULL;
     hand_on(device, place[0], came_ns);
-    tg_links_give_back(links);
+    tg_links_release(links);
   }
   end(device);
   return NULL;

@@ -5,7 +5,7 @@
 #include "attention/attention.cuh"
 #include "attention/chunks.cuh"
 #include "attention/rope.cuh"
-#include "attention/share.cuh"
+#include "attention/warp_keys.cuh"
 #include "grouped/grouped.cuh"
 
 alignas(GMMA_ATOM_BYTES) thread_local char grouped_shared[simt::SHARED_BYTES];

@@ -5,7 +5,7 @@
 #include "common/argmax.cuh"
 #include "skinny/add.cuh"
 #include "skinny/fused.cuh"
-#include "skinny/guess.cuh"
+#include "skinny/prediction.cuh"
 #include "skinny/norm.cuh"
 
 namespace skinny {
@@ -19,11 +19,11 @@ thread_local uint4 shared[simt::SHARED_BYTES / sizeof(uint4)];
 }
 
 #define ONE(NAME) WITH(skinny::shared, skinny, tg_skinny_##NAME)
-#define OF_WORDS(NAME) ONE(NAME), ONE(NAME##_e64), ONE(NAME##_e128)
+#define OF_WORDS(NAME) ONE(NAME), ONE(NAME##_e64)
 #define OF_TYPE(TYPE)                                                                                                             \
-  ONE(conv_##TYPE), ONE(conv_##TYPE##_e128), ONE(project_##TYPE), ONE(project_##TYPE##_e128), ONE(gate_up_##TYPE),                 \
+  OF_WORDS(conv_##TYPE), OF_WORDS(project_##TYPE), ONE(gate_up_##TYPE),                                                            \
   OF_WORDS(out_##TYPE), OF_WORDS(down_##TYPE), OF_WORDS(held_out_##TYPE), OF_WORDS(expert_gate_up_##TYPE)
 
 static const bool KNOWN = know({
-  OF_TYPE(bf16), OF_TYPE(f16), OF_TYPE(f32), OF_TYPE(f32_split), OF_WORDS(experts_bf16), OF_WORDS(experts_f16), ONE(experts_f32_split),
+  OF_TYPE(bf16), OF_TYPE(f16), OF_TYPE(f32), OF_TYPE(f32_bf16x3), OF_WORDS(experts_bf16), OF_WORDS(experts_f16), ONE(experts_f32_bf16x3),
 });

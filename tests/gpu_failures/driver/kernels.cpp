@@ -83,7 +83,7 @@ namespace {
 
 const bool KNOWN = know({
   EACH(conv, tg_conv), EACH(conv, tg_conv_decode), EACH(conv, tg_conv_rows), EACH(conv, tg_conv_state),
-  EACH(router, tg_router_1), EACH(router, tg_router_4), EACH(router, tg_router_many), EACH(router, tg_scores_1),
+  EACH(router, tg_router_1), EACH(router, tg_router_many), EACH(router, tg_scores_1),
   EACH(router, tg_scores_4), ROUTE(norm_router, tg_route), ROUTE(norm_router_many, tg_route_many),
   ONE(sort_combine, tg_sort_tokens), ONE(sort_combine, tg_choose_and_sort), ONE(sort_many, tg_sort_tokens_many),
   EACH(sort_combine, tg_combine_four), EACH(sort_combine, tg_combine_experts),

@@ -158,7 +158,7 @@ impl Load {
         for outcome in recording.turns.iter().map(|turn| &turn.outcome) {
             let most_running = &mut self.ended.most_running;
             *most_running = outcome.running.max(*most_running);
-            self.recomputed += u64::from(outcome.read_again);
+            self.recomputed += u64::from(outcome.recomputed);
             if outcome.step == TG_NO_STEP {
                 continue;
             }

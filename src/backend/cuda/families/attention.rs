@@ -11,7 +11,6 @@ use super::Lowering;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::arguments::arguments;
 use crate::backend::cuda::driver::launch::Kernel;
-use crate::plan::StepKind;
 use crate::sys::abi;
 
 /// Pairs of a query row and a head that a block of kernels/attention/tiles.cu has.
@@ -68,6 +67,15 @@ pub struct Attention {
     pub pool: PagePool,
 }
 
+/// The kernel that serves chunks of prompts where no [`Prompt`] does.
+#[derive(Debug)]
+pub enum Chunks {
+    /// bf16 and f16: kernels/attention/tiles.cu.
+    Tiles(Kernel),
+    /// The matrix units have no f32: each row by itself, kernels/attention/rows.cu.
+    Rows(Kernel),
+}
+
 /// What keys and values are given out from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PagePool {
@@ -104,20 +112,19 @@ impl Lowering<'_> {
     pub fn attention(&mut self, attention: &Attention) {
         let [heads, kv_heads] = self.heads();
         let (group, page_tokens) = (heads / kv_heads, attention.pool.page_tokens);
-        let (chunks, kernels) = (self.bucket.kind != StepKind::Decode, self.kernels);
+        let kernels = self.kernels;
         let prompt = kernels.attention_prompt.as_ref();
-        let serves = |prompt: &&Prompt| chunks && prompt.serves(group, page_tokens);
-        if let Some(prompt) = prompt.filter(serves) {
+        if let Some(prompt) = prompt.filter(|prompt| prompt.serves(group, page_tokens)) {
             return self.attention_prompt(prompt, attention);
         }
-        match &kernels.attention_tiles {
-            Some(tiles) if chunks => self.attention_tiles(tiles, attention),
-            _ => self.attention_rows(attention),
+        match &kernels.attention_chunks {
+            Chunks::Tiles(kernel) => self.attention_tiles(kernel, attention),
+            Chunks::Rows(kernel) => self.attention_rows(kernel, attention),
         }
     }
 
     /// [`Lowering::attention`] row by row.
-    fn attention_rows(&mut self, attention: &Attention) {
+    fn attention_rows(&mut self, kernel: &Kernel, attention: &Attention) {
         let [heads, kv_heads] = self.heads();
         let args = abi::tg_attention_rows_args {
             out: attention.x,
@@ -133,7 +140,6 @@ impl Lowering<'_> {
         };
         let blocks = (heads / kv_heads).div_ceil(abi::TG_ROW_HEADS);
         let grid = (self.bucket.rows, kv_heads, blocks);
-        let kernel = &self.kernels.attention_rows;
         self.call_plain(kernel, grid, abi::TG_ROW_THREADS, arguments![&args])
     }
 

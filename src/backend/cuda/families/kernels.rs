@@ -38,11 +38,9 @@ pub struct Kernels {
     pub conv_rows: Kernel,
     pub conv_state: Kernel,
     pub qk_norm_rope: Kernel,
-    pub attention_rows: Kernel,
     /// [`Kernels::qk_norm_rope`] and attention, of decode steps: with blocks of 1, 2, 4 and 8 warps.
     pub attention_decode: [Kernel; attention::DECODE_WARPS.len()],
-    /// The matrix units have no f32: there, chunks go row by row too.
-    pub attention_tiles: Option<Kernel>,
+    pub attention_chunks: attention::Chunks,
     /// Where the GPU and the types have it.
     pub attention_prompt: Option<attention::Prompt>,
     pub query_tiles: Kernel,
@@ -50,8 +48,7 @@ pub struct Kernels {
     pub scores_1: Kernel,
     pub scores_4: Kernel,
     pub router_1: Kernel,
-    pub router_4: Kernel,
-    /// 16 rows a block, of so much shared memory at most.
+    /// [`abi::TG_ROUTER_MANY_ROWS`] rows a block, of so much shared memory at most.
     pub router_many: Kernel,
     pub router_many_bytes: u32,
     /// All of the above in one, where the GPU has clusters: for steps of few rows, and of many.
@@ -83,12 +80,12 @@ impl Kernels {
         let w = precision.weights.name();
         let d = config.head_dim;
         let kernel = |name: &str| library.kernel(name);
-        let attention_tiles = if precision.compute.is_half() {
+        let attention_chunks = if precision.compute.is_half() {
             let kernel = kernel(&format!("tg_attention_tiles_{x}_d{d}"))?;
             kernel.allow_shared(attention::tile_shared_bytes(d as u32))?;
-            Some(kernel)
+            attention::Chunks::Tiles(kernel)
         } else {
-            None
+            attention::Chunks::Rows(kernel(&format!("tg_attention_rows_{x}_d{d}"))?)
         };
         let clusters = library.gpu.has_warpgroups();
         let route = || {
@@ -119,15 +116,13 @@ impl Kernels {
             conv_rows: kernel(&format!("tg_conv_rows_{x}"))?,
             conv_state: kernel(&format!("tg_conv_state_{x}"))?,
             qk_norm_rope: kernel(&format!("tg_qk_norm_rope_{x}_d{d}"))?,
-            attention_rows: kernel(&format!("tg_attention_rows_{x}_d{d}"))?,
             attention_decode: attention::decode_kernels(library, x, d)?,
-            attention_tiles,
+            attention_chunks,
             attention_prompt: attention::Prompt::load(library, precision, d)?,
             query_tiles: kernel("tg_query_tiles")?,
             scores_1: router("scores_1")?,
             scores_4: router("scores_4")?,
             router_1: router("router_1")?,
-            router_4: router("router_4")?,
             router_many,
             router_many_bytes,
             route: clusters.then(route).transpose()?,

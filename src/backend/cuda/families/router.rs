@@ -7,14 +7,14 @@ use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::arguments::arguments;
 use crate::backend::cuda::driver::launch::Kernel;
 use crate::backend::cuda::matrix::Matrix;
-use crate::backend::cuda::tuning::limits::{WORD_EXPERTS, expert_words};
+use crate::backend::cuda::tuning::limits::{SKINNY_EXPERTS, WORD_EXPERTS, expert_words};
 use crate::sys::abi;
 
 /// Up to this many rows one block sorts the tokens; more are sorted by the blocks of a cluster where there are such (sort_many.cu).
 const SORT_ROWS: u32 = 1024;
-/// From this many rows on a block of the router takes four, and reads the gate a quarter as often.
+/// From this many rows on a block that scores experts takes four, and reads the gate a quarter as often.
 const ROUTER_MANY_ROWS: u32 = 128;
-/// Threads of a block that takes more rows than [`abi::TG_CHOOSE_ROWS`], where it has the memory: a warp a row.
+/// Threads of a block of steps of more rows than [`abi::TG_CHOOSE_ROWS`], where it has the memory: a warp a row.
 const ROUTER_MANY_THREADS: u32 = 32 * abi::TG_ROUTER_MANY_ROWS;
 /// Experts that one kernel takes which is all of the router.
 const ROUTE_EXPERTS: usize = abi::TG_ROUTE_WORDS as usize * WORD_EXPERTS;
@@ -23,9 +23,9 @@ const ROUTE_CLUSTERS: u32 = 16;
 /// Clusters of many rows that have room at once; with more, each would read the gate for fewer rows.
 const ROUTE_MANY_CLUSTERS: u32 = 32;
 
-/// Whether blocks that predict for so many experts read a copy of the router (kernels/skinny/guess.cuh says why).
+/// Whether blocks that predict for so many experts read a copy of the router (kernels/skinny/prediction.cuh says why).
 pub fn predicts_by_copy(experts: usize) -> bool {
-    expert_words(experts) > 1
+    (WORD_EXPERTS + 1..=SKINNY_EXPERTS).contains(&experts)
 }
 
 /// What the router reads, all f32, and what predictions read in its place.
@@ -92,7 +92,7 @@ impl RouteClusters {
     }
 }
 
-/// Rows of a router block.
+/// Rows of a block that scores experts.
 fn router_rows(rows: u32, hidden: u32) -> u32 {
     if rows >= ROUTER_MANY_ROWS && router_shared_bytes(4, hidden) <= SHARED_BYTES {
         4
@@ -248,15 +248,12 @@ impl Lowering<'_> {
     fn choose_experts(&mut self, choosing: &Choosing) {
         let Choosing { arrays, args, gate } = choosing;
         let (all, hidden, kernels) = (self.bucket.rows, args.hidden, self.kernels);
-        let most = router_shared_bytes(abi::TG_ROUTER_MANY_ROWS, hidden);
-        let (rows, kernel, threads) = match router_rows(all, hidden) {
-            _ if most <= kernels.router_many_bytes && all > abi::TG_CHOOSE_ROWS => (
-                abi::TG_ROUTER_MANY_ROWS,
-                &kernels.router_many,
-                ROUTER_MANY_THREADS,
-            ),
-            4 => (4, &kernels.router_4, abi::TG_NORM_THREADS),
-            rows => (rows, &kernels.router_1, abi::TG_NORM_THREADS),
+        let many = router_shared_bytes(abi::TG_ROUTER_MANY_ROWS, hidden);
+        let (rows, kernel, threads) = if many <= kernels.router_many_bytes {
+            let kernel = &kernels.router_many;
+            (abi::TG_ROUTER_MANY_ROWS, kernel, ROUTER_MANY_THREADS)
+        } else {
+            (1, &kernels.router_1, abi::TG_NORM_THREADS)
         };
         let (grid, arguments) = ((all.div_ceil(rows), 1, 1), arguments![arrays, args]);
         let shared_bytes = router_shared_bytes(rows, hidden);

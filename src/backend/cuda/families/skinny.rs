@@ -12,8 +12,7 @@
 //! | `tg_skinny_down_*` | the chosen experts' down and their sum |
 //! | `tg_skinny_experts_*` | of one row: what these two do |
 //!
-//! A kernel that chooses experts, or leaves what they are chosen by, has instances for models of more than 32: `*_e64` and
-//! `*_e128`.
+//! A kernel that chooses experts, or leaves what they are chosen by, has an instance `*_e64` for models of 33 to 64.
 
 mod launch;
 mod sizing;
@@ -24,7 +23,7 @@ use super::Lowering;
 use super::experts::instance;
 use super::limits::{Library, Limits};
 use crate::backend::cuda::driver::launch::Kernel;
-use crate::backend::cuda::tuning::limits::{EXPERT_WORDS, FUSED_ROWS, WORD_EXPERTS, expert_words};
+use crate::backend::cuda::tuning::limits::{FUSED_ROWS, WORD_EXPERTS, expert_words};
 use crate::backend::cuda::tuning::variants::Linear;
 use crate::error::Result;
 use crate::model::ModelConfig;
@@ -59,8 +58,7 @@ struct Family {
 }
 
 impl Family {
-    /// The kernels of `suffix` for experts of so many words of bits. Those that predict have one instance for all models of more than
-    /// one word, and a dense feed-forward has no experts.
+    /// The kernels of `suffix` for experts of so many words of bits. A dense feed-forward has no experts.
     fn load(library: &Library, suffix: &str, words: u32, fused: bool) -> Result<Self> {
         let block_bytes = library.gpu.limits().block_bytes;
         let kernel = |name: &str, words: u32| {
@@ -69,13 +67,11 @@ impl Family {
             kernel.allow_shared(block_bytes)?;
             Ok::<_, crate::error::Error>(kernel)
         };
-        let [.., most] = EXPERT_WORDS;
-        let predicting = if words == 1 { 1 } else { most };
         let held_out = kernel("held_out", words)?;
         held_out.prefer_shared(HELD_OUT_SHARED_PERCENT)?;
         Ok(Self {
-            conv: kernel("conv", predicting)?,
-            project: kernel("project", predicting)?,
+            conv: kernel("conv", words)?,
+            project: kernel("project", words)?,
             gate_up: kernel("gate_up", 1)?,
             expert_gate_up: kernel("expert_gate_up", words)?,
             out: kernel("out", words)?,
@@ -100,7 +96,7 @@ impl Skinny {
         let bf16x3 = if precision.compute.is_half() {
             None
         } else {
-            let suffix = format!("{name}_split");
+            let suffix = format!("{name}_bf16x3");
             // With more words than one the fused experts of f32 rows have too few registers.
             Some(Family::load(library, &suffix, words, words == 1)?)
         };

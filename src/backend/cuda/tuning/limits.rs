@@ -36,15 +36,18 @@ pub const SKINNY_OUTPUTS: usize = abi::TG_SKINNY_OUTPUTS as usize;
 /// Rows, at most, whose experts one of them does whole (kernels/skinny/fused.cuh).
 pub const FUSED_ROWS: usize = 1;
 
-/// Experts of a word of bits, and the words of the instances that kernels have.
+/// Experts of a word of bits.
 pub const WORD_EXPERTS: usize = u32::BITS as usize;
-pub const EXPERT_WORDS: [u32; 3] = [1, 2, abi::TG_MOST_BIT_WORDS];
+/// Experts among which the skinny kernels choose, at most.
+pub const SKINNY_EXPERTS: usize = abi::TG_MOST_BIT_WORDS as usize * WORD_EXPERTS;
 
-/// Words of bits for so many experts; the most there are where those are more.
+/// Words of bits of the instance for so many experts; the most there are where those are more.
 pub fn expert_words(experts: usize) -> u32 {
-    let holds = |words: &u32| experts <= skinny_experts(*words);
-    let mut words = EXPERT_WORDS.into_iter();
-    words.find(holds).unwrap_or(abi::TG_MOST_BIT_WORDS)
+    if experts <= WORD_EXPERTS {
+        1
+    } else {
+        abi::TG_MOST_BIT_WORDS
+    }
 }
 
 /// Experts that the skinny kernels of so many words lay out their scores for.
@@ -52,29 +55,18 @@ pub fn skinny_experts(words: u32) -> usize {
     words as usize * WORD_EXPERTS
 }
 
-/// Words of bits that there is room for before these scores (`skinny_room` of kernels/skinny/choice.cuh): with more than one the
-/// most there are, so that those that predict need one instance for all of them.
-pub fn skinny_room(words: u32) -> usize {
-    if words == 1 {
-        1
-    } else {
-        abi::TG_MOST_BIT_WORDS as usize
-    }
-}
-
 /// Experts that a block predicts for.
 pub fn skinny_predicted_experts(words: u32) -> usize {
     let experts = if words == 1 {
-        abi::TG_SKINNY_GUESS_EXPERTS
+        abi::TG_SKINNY_PREDICTION_EXPERTS
     } else {
-        abi::TG_SKINNY_GUESS_EXPERTS_MANY
+        abi::TG_SKINNY_PREDICTION_EXPERTS_MANY
     };
     experts as usize
 }
 
 /// Words of 64 bits before the scores: the experts that rows have chosen, then those that are predicted.
 pub fn skinny_told(words: u32) -> usize {
-    let room = skinny_room(words);
-    let predicted = room * WORD_EXPERTS / skinny_predicted_experts(words);
-    room * SKINNY_ROWS + abi::TG_SKINNY_GUESS_BEST as usize * predicted
+    let predicted = skinny_experts(words) / skinny_predicted_experts(words);
+    words as usize * SKINNY_ROWS + abi::TG_SKINNY_PREDICTION_BEST as usize * predicted
 }

@@ -48,7 +48,7 @@ pub struct Prediction {
     handed: Option<(Address, u32)>,
 }
 
-/// A layer that nobody predicts for, SKINNY_NO_LAYER of kernels/skinny/guess.cuh.
+/// A layer that nobody predicts for, SKINNY_NO_LAYER of kernels/skinny/prediction.cuh.
 const NO_LAYER: u32 = u32::MAX;
 
 impl Prediction {
@@ -75,12 +75,12 @@ impl Prediction {
     }
 
     /// The kernels' arguments; without a prediction it has no blocks.
-    fn args(prediction: Option<&Self>, experts: u32) -> abi::tg_skinny_guess_args {
+    fn args(prediction: Option<&Self>, experts: u32) -> abi::tg_skinny_prediction_args {
         let (handed, bytes) = prediction
             .and_then(|prediction| prediction.handed)
             .unwrap_or((0, 0));
         let at = |of: fn(&Self) -> Address| prediction.map_or(0, of);
-        abi::tg_skinny_guess_args {
+        abi::tg_skinny_prediction_args {
             router: at(|prediction| match prediction.router.predictor {
                 0 => prediction.router.gate.address,
                 copy => copy,
@@ -147,7 +147,7 @@ impl Lowering<'_> {
             taps_bias: conv.bias,
             state: self.state,
             step: self.step,
-            guess: Prediction::args(prediction, self.config.num_experts as u32),
+            prediction: Prediction::args(prediction, self.config.num_experts as u32),
             hidden,
             length: self.config.conv_l_cache as u32,
             bucket: rows,
@@ -155,7 +155,7 @@ impl Lowering<'_> {
             eps: self.config.norm_eps,
             pad: 0,
         };
-        let blocks = (skinny.sizing).blocks(hidden / OUTPUTS, args.guess.blocks);
+        let blocks = (skinny.sizing).blocks(hidden / OUTPUTS, args.prediction.blocks);
         let kernel = &skinny.family.conv;
         self.launch_skinny(kernel, blocks, ring, &args, [weights.in_proj]);
     }
@@ -183,7 +183,7 @@ impl Lowering<'_> {
             w: w.address,
             state: self.state,
             step: self.step,
-            guess: Prediction::args(prediction, self.config.num_experts as u32),
+            prediction: Prediction::args(prediction, self.config.num_experts as u32),
             outputs: w.rows,
             hidden: self.hidden(),
             bucket: rows,
@@ -192,7 +192,7 @@ impl Lowering<'_> {
             pad: 0,
         };
         let tiles = w.rows.div_ceil(OUTPUTS);
-        let parts = skinny.sizing.blocks(tiles, args.guess.blocks);
+        let parts = skinny.sizing.blocks(tiles, args.prediction.blocks);
         self.launch_skinny(&skinny.family.project, parts, ring, &args, [*w]);
         Found { parts }
     }

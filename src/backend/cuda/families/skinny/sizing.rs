@@ -2,7 +2,7 @@
 
 use super::super::limits::Limits;
 use crate::backend::cuda::tuning::limits::{
-    HEAD_PARTS, SKINNY_ROWS, expert_words, skinny_predicted_experts,
+    HEAD_PARTS, SKINNY_EXPERTS, SKINNY_ROWS, expert_words, skinny_predicted_experts,
 };
 use crate::backend::cuda::tuning::variants::SKINNY_STAGES;
 use crate::model::{ModelConfig, WeightFormat};
@@ -24,7 +24,7 @@ const LINE: u32 = abi::TG_SKINNY_LINE;
 
 /// Whether a bucket of `rows` rows is of the kernels that store f32 rows as bf16x3.
 pub fn is_bf16x3(precision: Precision, rows: u32) -> bool {
-    !precision.compute.is_half() && rows <= abi::TG_SKINNY_SPLIT_ROWS
+    !precision.compute.is_half() && rows <= abi::TG_SKINNY_BF16X3_ROWS
 }
 
 /// One launch's ring and shared memory.
@@ -52,6 +52,12 @@ impl Sizing {
     pub fn serves(&self, config: &ModelConfig, rows: u32, experts: bool) -> Result<(), String> {
         if rows as usize > SKINNY_ROWS {
             return Err(format!("the skinny kernels take up to {SKINNY_ROWS}"));
+        }
+        if experts && config.num_experts > SKINNY_EXPERTS {
+            return Err(format!(
+                "num_experts is {}, the skinny kernels choose among up to {SKINNY_EXPERTS}",
+                config.num_experts
+            ));
         }
         let hidden = config.hidden_size as u32;
         let no_room = |what: &str, size: u32| {
@@ -175,7 +181,7 @@ impl Sizing {
         inner.div_ceil(stages).next_multiple_of(whole)
     }
 
-    /// Bytes of a stage, as SkinnyRing::stage_bytes of kernels/skinny/ring.cuh.
+    /// Bytes of a stage, as SkinnyPipeline::stage_bytes of kernels/skinny/pipeline.cuh.
     fn stage_bytes(&self, inner: u32) -> u32 {
         let row = self.stage_columns(inner) * self.weight_bytes();
         abi::TG_SKINNY_STAGE_ROWS * row.next_multiple_of(LINE)
@@ -231,10 +237,10 @@ fn pitch(elements: u32, element_bytes: u32) -> u32 {
 
 /// Bytes of a `SkinnyChoice` (kernels/skinny/choice.cuh).
 fn choice_bytes(experts: usize) -> u32 {
-    match expert_words(experts) {
-        1 => abi::TG_SKINNY_CHOICE_BYTES,
-        2 => abi::TG_SKINNY_CHOICE_BYTES_2,
-        _ => abi::TG_SKINNY_CHOICE_BYTES_4,
+    if expert_words(experts) == 1 {
+        abi::TG_SKINNY_CHOICE_BYTES
+    } else {
+        abi::TG_SKINNY_CHOICE_BYTES_2
     }
 }
 

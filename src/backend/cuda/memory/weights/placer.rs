@@ -174,7 +174,7 @@ impl<'a> Placer<'a> {
         })
     }
 
-    /// A router's rows times the norm before it, which scores of the stream before a layer are made by (kernels/skinny/guess.cuh).
+    /// A router's rows times the norm before it, which scores of the stream before a layer are made by (kernels/skinny/prediction.cuh).
     fn predictor(
         &mut self,
         config: &ModelConfig,

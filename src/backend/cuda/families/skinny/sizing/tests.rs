@@ -113,21 +113,21 @@ fn rows_lie_in_different_banks() {
 fn more_experts_have_more_words() {
     let sizing = sizing(DType::BF16);
     let bytes = |experts| sizing.normed(8, 2048, experts).unwrap().shared_bytes;
-    for (experts, choice, fuses) in [
-        (1, abi::TG_SKINNY_CHOICE_BYTES, true),
-        (32, abi::TG_SKINNY_CHOICE_BYTES, true),
-        (33, abi::TG_SKINNY_CHOICE_BYTES_2, true),
-        (64, abi::TG_SKINNY_CHOICE_BYTES_2, true),
-        (65, abi::TG_SKINNY_CHOICE_BYTES_4, false),
-        (128, abi::TG_SKINNY_CHOICE_BYTES_4, false),
+    let with = |experts| ModelConfig {
+        num_experts: experts,
+        ..config()
+    };
+    for (experts, choice) in [
+        (1, abi::TG_SKINNY_CHOICE_BYTES),
+        (32, abi::TG_SKINNY_CHOICE_BYTES),
+        (33, abi::TG_SKINNY_CHOICE_BYTES_2),
+        (64, abi::TG_SKINNY_CHOICE_BYTES_2),
     ] {
-        let config = ModelConfig {
-            num_experts: experts,
-            ..config()
-        };
-        sizing.serves(&config, 8, true).unwrap();
+        sizing.serves(&with(experts), 8, true).unwrap();
         assert_eq!(bytes(Some(experts)) - bytes(None), choice, "{experts}");
-        let fused = sizing.fuses(&config);
-        assert_eq!(fused.is_ok(), fuses, "{experts}: {fused:?}");
+        sizing.fuses(&with(experts)).unwrap();
     }
+    sizing.serves(&with(65), 8, false).unwrap();
+    let error = sizing.serves(&with(65), 8, true).unwrap_err();
+    assert!(error.contains("num_experts is 65"), "{error}");
 }

@@ -1,20 +1,18 @@
-/* share.cuh: one warp's share of a row's keys, for all query heads of a block (attention/decode.cu).
+/* warp_keys.cuh: the keys of a row that one warp takes, for all query heads of a block (attention/decode.cu).
  *
- * Share<T, D> takes keys and values a tile of KEYS at a time from the pages to registers, and keeps each head's maximum, total
- * and weighted values of those so far. Scores are in units of log2.
- *
- * The next tile's keys may be asked for once score() has this one's, its values once weigh() has.
+ * WarpKeys<T, D> loads keys and values a tile of KEYS at a time from the pages to registers, and keeps each head's maximum, total
+ * and weighted values of those so far. Scores are in units of log2. The next tile's keys may be loaded once score() is through with
+ * this one's, its values once weigh() is.
  */
-#ifndef TAILGRAPH_ATTENTION_SHARE_CUH
-#define TAILGRAPH_ATTENTION_SHARE_CUH
+#pragma once
 
 #include "attention/args.h"
 #include "common/base.cuh"
 #include "common/global.cuh"
 #include "common/mma.cuh"
 
-/* Whether a tile is asked for before the wait, and while the one before it is weighed: in earlier parts there is no wait to load
- * before, and their compiler needs more registers for it than there are. (Without nvcc the host runs it, for tests.) */
+/* Whether a tile is loaded before the grid dependency wait, and while the one before it is weighed. GPUs before sm_90 have no such wait,
+ * and there the compiler needs more registers for it than there are. (Without nvcc the host runs it, for tests.) */
 #if __CUDA_ARCH__ >= 900 || !defined(__CUDACC__)
 constexpr bool LOADS_AHEAD = true;
 #else
@@ -23,16 +21,16 @@ constexpr bool LOADS_AHEAD = false;
 
 __device__ inline uint32_t word(const uint4 &v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 
-/* Keys and values come a tile of KEYS at a time, `token` the index of key lane % KEYS of it in `pages`, a vector each. q is in
- * shared memory, [HEADS, D]. Scores are in units of log2. Of lane l, g = l / 4 and t = l % 4. */
+/* `token` is the index of key lane % KEYS of a tile in `pages`, a vector each. q is in shared memory, [HEADS, D]. g is lane / 4, and t lane
+ * % 4. */
 template <typename T, int D>
-struct Share {
-  static constexpr int HEADS = TG_DECODE_HEADS, KEYS = 16, LINES = KEYS / 8, PARTS = D / 32, HALVES = D / 64;
+struct WarpKeys {
+  static constexpr int HEADS = TG_DECODE_HEADS, KEYS = 16, LINES = KEYS / 8, PARTS = D / 32, SPANS = D / 64;
   uint4 k[LINES * PARTS];       /* of key 8 line + g, elements 32 part + 8t .. */
-  uint4 v[4 * HALVES];          /* of keys 2t + 0, 1, 8, 9, elements 64 half + 8g .. */
+  uint4 v[4 * SPANS];          /* of keys 2t + 0, 1, 8, 9, elements 64 span + 8g .. */
   uint4 q[PARTS];               /* of head g, as k */
   float highest, total;         /* of head g; this lane's part */
-  float sums[4 * HALVES][4];    /* of elements 64 half + 8g + 2j and .. + 1, each of heads 2t and 2t + 1 */
+  float sums[4 * SPANS][4];    /* of elements 64 span + 8g + 2j and .. + 1, each of heads 2t and 2t + 1 */
 
   __device__ inline void load_keys(const T *pages, uint32_t token) {
     const int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
@@ -50,7 +48,7 @@ struct Share {
     for (int i = 0; i < 4; i++) {
       const T *from = pages + (size_t)__shfl_sync(0xffffffffu, token, 2 * t + i / 2 * 8 + i % 2) * D + 8 * g;
 #pragma unroll
-      for (int half = 0; half < HALVES; half++) v[i * HALVES + half] = load16(from + 64 * half);
+      for (int span = 0; span < SPANS; span++) v[i * SPANS + span] = load16(from + 64 * span);
     }
   }
 
@@ -61,7 +59,7 @@ struct Share {
       q[part] = *reinterpret_cast<const uint4 *>(queries + g * D + 32 * part + 8 * t);
     highest = -INFINITY, total = 0.0f;
 #pragma unroll
-    for (int j = 0; j < 4 * HALVES; j++)
+    for (int j = 0; j < 4 * SPANS; j++)
 #pragma unroll
       for (int i = 0; i < 4; i++) sums[j][i] = 0.0f;
   }
@@ -105,7 +103,7 @@ struct Share {
       highest = top, total *= shrink;
       const float of_heads[2] = {__shfl_sync(0xffffffffu, shrink, 8 * t), __shfl_sync(0xffffffffu, shrink, 8 * t + 4)};
 #pragma unroll
-      for (int j = 0; j < 4 * HALVES; j++)
+      for (int j = 0; j < 4 * SPANS; j++)
 #pragma unroll
         for (int i = 0; i < 4; i++) sums[j][i] *= of_heads[i % 2];
     }
@@ -118,15 +116,15 @@ struct Share {
       rest[line] = pack2<T>(lo - float(T(lo)), hi - float(T(hi)));
     }
 #pragma unroll
-    for (int half = 0; half < HALVES; half++)
+    for (int span = 0; span < SPANS; span++)
 #pragma unroll
       for (int j = 0; j < 4; j++) {
         const auto pair = [&](int key, int choice) {
-          return __byte_perm(word(v[key * HALVES + half], j), word(v[(key + 1) * HALVES + half], j), choice);
+          return __byte_perm(word(v[key * SPANS + span], j), word(v[(key + 1) * SPANS + span], j), choice);
         };
         const uint32_t elements[4] = {pair(0, 0x5410), pair(0, 0x7632), pair(2, 0x5410), pair(2, 0x7632)};
-        mma<T>(sums[4 * half + j], elements, first_bits[0], first_bits[1]);
-        mma<T>(sums[4 * half + j], elements, rest[0], rest[1]);
+        mma<T>(sums[4 * span + j], elements, first_bits[0], first_bits[1]);
+        mma<T>(sums[4 * span + j], elements, rest[0], rest[1]);
       }
   }
 
@@ -139,7 +137,7 @@ struct Share {
 #pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
-      for (int j = 0; j < 4 * HALVES; j++)
+      for (int j = 0; j < 4 * SPANS; j++)
         *reinterpret_cast<float2 *>(weighted + (2 * t + i) * D + j / 4 * 64 + 8 * g + j % 4 * 2) =
             make_float2(sums[j][i], sums[j][i + 2]);
   }
@@ -147,7 +145,7 @@ struct Share {
 
 /* A key is 16 bytes in each of LANES lanes. */
 template <int D>
-struct Share<float, D> {
+struct WarpKeys<float, D> {
   static constexpr int HEADS = TG_DECODE_HEADS_F32, KEYS = (LOADS_AHEAD ? 1024 : 512) / D, LANES = D / 4, AT_ONCE = WARP / LANES, SLOTS = KEYS / AT_ONCE;
   float4 k[SLOTS], v[SLOTS];  /* of key AT_ONCE slot + lane / LANES, elements 4 (lane % LANES) .. */
   float4 q[HEADS];
@@ -235,5 +233,3 @@ struct Share<float, D> {
     }
   }
 };
-
-#endif

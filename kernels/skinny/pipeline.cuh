@@ -1,25 +1,25 @@
-/* ring.cuh: the ring of weights that a block of a skinny kernel (skinny/skinny.cuh) has in shared memory. The memory must never
- * stand idle, whatever the multiplying warps wait for. So one warp, the producer, asks for copies into the ring's stages, and the
- * others, the consumers, multiply a stage once its copy has come and then give it back.
+/* pipeline.cuh: the pipeline of weights that a block of a skinny kernel (skinny/skinny.cuh) has in shared memory. The memory must never
+ * stand idle, whatever the multiplying warps wait for. So one warp, the producer, issues copies into the pipeline's stages.
+ *
+ *   warp       does                                   waits on                                            signals
+ *   producer   copies weight rows into a stage        the stage's empty barrier, and the full barrier of   the stage's full barrier, by
+ *                                                     the stage SKINNY_AHEAD before                        expect_tx
+ *   consumers  multiply their units of the stage      the stage's full barrier                             its empty barrier, one a warp
  */
-#ifndef TAILGRAPH_SKINNY_RING_CUH
-#define TAILGRAPH_SKINNY_RING_CUH
+#pragma once
 
 #include "skinny/skinny.cuh"
 #include "common/bulk.cuh"
 #include "common/packed.cuh"
 
-/* ---- the ring -------------------------------------------------------------------------------- */
-
-/* What a lane reads of a stage: for some of its warp's units, 16 bytes each of one weight row, g = lane / 4. */
+/* A lane's part of some of its warp's units of a stage: 16 bytes each of one weight row, g = lane / 4. */
 template <uint32_t UNITS>
 struct SkinnyRun {
   uint4 units[UNITS];
 
-  /* Reads the units from `first` on. A stage's rows begin `pitch` bytes from each other, and a row's lines `apart` bytes. The stage
-   * has `k_here` columns; a line past them is read as zeros.
-   * Shared memory serves 8 lanes at a time, of two rows. Both rows begin in the same bank. So the lanes of every other row read a
-   * line's second half first: then no two of the 8 lanes want the same bank. */
+  /* Reads the units from `first` on. A stage's rows begin `pitch` bytes from each other, and a row's lines `apart` bytes. The stage has
+   * `k_here` columns; a line past them is read as zeros. Shared memory serves 8 lanes at a time, of two rows. Both rows begin in the same
+   * bank. So the lanes of every other row read a line's second half first: then no two of the 8 lanes want the same bank. */
   template <typename W>
   __device__ inline void take(const char *rows, uint32_t pitch, uint32_t apart, uint32_t first, uint32_t k_here) {
     static_assert(SKINNY_LINE_UNITS * SKINNY_UNIT * sizeof(W) == SKINNY_LINE && SKINNY_LINE_UNITS == 2, "a unit is half a line");
@@ -55,10 +55,10 @@ struct SkinnyRows {
 };
 static_assert(SKINNY_STAGE_ROWS == PACKED_ROWS && SKINNY_LINE_UNITS * SKINNY_UNIT == PACKED_COLUMNS, "a stage has whole blocks");
 
-/* The ring. A stage holds SKINNY_STAGE_ROWS weight rows, `k` of their K columns each. Rows begin `pitch` bytes from each other, but
+/* A stage holds SKINNY_STAGE_ROWS weight rows, `k` of their K columns each. Rows begin `pitch` bytes from each other, but
  * packed ones lie as they do in memory. Stages begin `room` bytes from each other, the first at the first line of `memory`. */
 template <class Math>
-struct SkinnyRing {
+struct SkinnyPipeline {
   using W = typename Math::W;
   using S = typename Math::S;
 
@@ -66,24 +66,24 @@ struct SkinnyRing {
   uint64_t *full, *empty;  /* [SKINNY_MOST_STAGES] each */
   uint32_t k, pitch, room, count;
   uint32_t at = 0, parity = 0;
-  /* Of the producer alone: how many stages have been asked for and have not come, the oldest of them, and how many of the next
-   * ones are asked for only when all before have come. */
+  /* The producer's own: how many stages are under way, the oldest of them, and for how many of the next ones it waits until all before
+   * have come. */
   uint32_t under_way = 0, oldest = 0, oldest_parity = 0, one_by_one = 0;
 
   static __host__ __device__ constexpr uint32_t stage_bytes(uint32_t inner) {
     return SKINNY_STAGE_ROWS * skinny_stage_pitch(skinny_stage_k(inner) * sizeof(W));
   }
 
-  /* A ring for rows of `inner` columns. With `later`, its stages also have room for rows of so many columns (turn_to). */
-  __device__ inline SkinnyRing(void *memory, uint64_t *barriers, uint32_t inner, uint32_t stages_, uint32_t later = 0)
+  /* For rows of `inner` columns. With `later`, its stages also have room for rows of so many columns (set_width). */
+  __device__ inline SkinnyPipeline(void *memory, uint64_t *barriers, uint32_t inner, uint32_t stages_, uint32_t later = 0)
       : stages(static_cast<char *>(memory) + (SKINNY_LINE - shared_address(memory) % SKINNY_LINE) % SKINNY_LINE), full(barriers),
         empty(barriers + SKINNY_MOST_STAGES), k(skinny_stage_k(inner)), pitch(skinny_stage_pitch(k * sizeof(W))),
         room(later ? max(stage_bytes(inner), stage_bytes(later)) : stage_bytes(inner)), count(stages_) {}
 
   /* From the next stage on, rows have `inner` columns. */
-  __device__ inline void turn_to(uint32_t inner) { k = skinny_stage_k(inner), pitch = skinny_stage_pitch(k * sizeof(W)); }
+  __device__ inline void set_width(uint32_t inner) { k = skinny_stage_k(inner), pitch = skinny_stage_pitch(k * sizeof(W)); }
 
-  /* By one thread, before any other uses the ring. */
+  /* By one thread, before any other uses the pipeline. */
   __device__ inline void init() {
     for (uint32_t s = 0; s < count; s++) barrier_init(full + s, 1), barrier_init(empty + s, SKINNY_CONSUMER_WARPS);
     barriers_ready();
@@ -102,7 +102,7 @@ struct SkinnyRing {
     const W *at;
     uint32_t count, bytes;
   };
-  /* Of stage `stage_of_tile` of a tile, whose two runs of rows come by turns. Rows have `inner` columns. */
+  /* The source of stage `stage_of_tile` of a tile, whose two runs of rows come by turns. Rows have `inner` columns. */
   __device__ inline Source source(const SkinnyRows<Math> &first, const SkinnyRows<Math> &second, uint32_t inner,
                                   uint32_t stage_of_tile) const {
     const bool even = stage_of_tile % SKINNY_TILE_RUNS == 0;
@@ -111,9 +111,9 @@ struct SkinnyRing {
             (Math::PACKED ? packed_columns(columns) : columns) * uint32_t(sizeof(W))};
   }
 
-  /* The producer: asks for stages `begin` to `end` of a tile, each as soon as the consumers have given a stage back. No more than
-   * SKINNY_AHEAD are on their way at once, since whatever else is read of memory stands behind all of them. */
-  __device__ inline void feed(const SkinnyRows<Math> &first, const SkinnyRows<Math> &second, uint32_t inner, uint64_t policy,
+  /* The producer copies stages `begin` to `end` of a tile, each as soon as a stage is empty. At most SKINNY_AHEAD are under way at once,
+   * since whatever else is read of memory stands behind all of them. */
+  __device__ inline void load(const SkinnyRows<Math> &first, const SkinnyRows<Math> &second, uint32_t inner, uint64_t policy,
                               uint32_t begin, uint32_t end) {
     const uint32_t lane = threadIdx.x % WARP;
     const bool together = Math::PACKED || inner * sizeof(W) == pitch;  /* rows lie as they do in memory: one copy */
@@ -129,7 +129,7 @@ struct SkinnyRing {
         if (++oldest == count) oldest = 0, oldest_parity ^= 1;
       }
       under_way++;
-      __syncwarp();  /* a lane that is behind would wait for a later phase, once consumers had given this stage back */
+      __syncwarp();  /* a lane that is behind would wait for a later phase, once consumers had released this stage */
       if (lane == 0) {
         barrier_arrive_expecting(full + at, from.count * from.bytes);
         if (together && from.count > 0) bulk_copy(stage(), from.at, from.count * from.bytes, full + at, policy);
@@ -140,37 +140,37 @@ struct SkinnyRing {
     }
   }
 
-  __device__ inline void feed(const SkinnyRows<Math> &first, const SkinnyRows<Math> &second, uint32_t inner, uint64_t policy) {
-    feed(first, second, inner, policy, 0, stages_of_tile(inner));
+  __device__ inline void load(const SkinnyRows<Math> &first, const SkinnyRows<Math> &second, uint32_t inner, uint64_t policy) {
+    load(first, second, inner, policy, 0, stages_of_tile(inner));
   }
 
-  /* The producer: brings a stage of a tile to the second-level cache, where the ring has no room for it yet. */
-  __device__ inline void bring_near(const SkinnyRows<Math> &first, const SkinnyRows<Math> &second, uint32_t inner, uint64_t policy,
+  /* The producer prefetches a stage of a tile into L2, where the pipeline has no room for it yet. */
+  __device__ inline void prefetch(const SkinnyRows<Math> &first, const SkinnyRows<Math> &second, uint32_t inner, uint64_t policy,
                                     uint32_t stage_of_tile) const {
     const Source from = source(first, second, inner, stage_of_tile);
     const uint32_t lane = threadIdx.x % WARP, row = Math::PACKED ? from.bytes / sizeof(W) : inner;
     if (lane < from.count) bulk_prefetch(from.at + (size_t)lane * row, from.bytes, policy);
   }
 
-  /* A consumer warp: is done with a stage, of which all its lanes have read what they need. */
-  __device__ inline void give_back() {
+  /* A consumer warp releases a stage, of which all its lanes have read what they need. */
+  __device__ inline void release() {
     __syncwarp();
     if (threadIdx.x % WARP == 0) barrier_arrive(empty + at);
     next();
   }
 
-  /* A consumer warp: passes over a stage that is not needed. */
-  __device__ inline void drop() {
+  /* A consumer warp skips a stage that is not needed. */
+  __device__ inline void skip() {
     barrier_wait(full + at, parity);
-    give_back();
+    release();
   }
 
-  /* A consumer warp: acc += this warp's products over the next two stages, one of each run, of `k_here` columns. */
-  __device__ inline void take(SkinnyTileSums &acc, uint32_t k_here, const SkinnyColumns<Math> &columns) {
+  /* A consumer warp: acc += its products over the next two stages, one of each run, of `k_here` columns. */
+  __device__ inline void multiply(SkinnyTileSums &acc, uint32_t k_here, const SkinnyColumns<Math> &columns) {
     constexpr uint32_t AT_ONCE = Math::AT_ONCE;
     SkinnyTileSums sums[Math::SUMS];
     static_assert(SKINNY_UNITS % AT_ONCE == 0 && AT_ONCE % Math::SUMS == 0, "the same units in each sum, however many at once");
-    const uint32_t first_at = at, first_parity = parity;  /* of the two stages, which are read in several rounds */
+    const uint32_t first_at = at, first_parity = parity;  /* the two stages are read in several rounds */
 #pragma unroll 1
     for (uint32_t first = 0; first < SKINNY_UNITS; first += AT_ONCE) {
       SkinnyRun<AT_ONCE> runs[SKINNY_TILE_RUNS];
@@ -180,7 +180,7 @@ struct SkinnyRing {
         if (first == 0) barrier_wait(full + at, parity);
         runs[run].template take<W>(stage(), Math::PACKED ? SKINNY_LINE : pitch, Math::PACKED ? PACKED_ROWS * SKINNY_LINE : SKINNY_LINE, first,
                                    k_here);
-        if (first + AT_ONCE == SKINNY_UNITS) give_back();
+        if (first + AT_ONCE == SKINNY_UNITS) release();
         else next();
       }
 #pragma unroll
@@ -192,18 +192,16 @@ struct SkinnyRing {
     skinny_add_up<Math>(acc, sums);
   }
 
-  /* A consumer warp: its sums of a tile. This lane's batch row is at `x` in shared memory. Where a row fits one stage, `columns`
-   * are loaded already; else they are loaded here for each stage in turn. */
+  /* A consumer warp's sums of a tile. This lane's batch row is at `x` in shared memory. Where a row fits one stage, `columns` are loaded
+   * already; else they are loaded here for each stage in turn. */
   __device__ inline SkinnyTileSums consume(SkinnyColumns<Math> &columns, const S *x, uint32_t inner) {
     SkinnyTileSums acc;
 #pragma unroll 1
     for (uint32_t first = 0; first < inner; first += k) {
       const uint32_t k_here = min(k, inner - first);
       if (inner > k) columns.load(x + first, k_here, true);
-      take(acc, k_here, columns);
+      multiply(acc, k_here, columns);
     }
     return acc;
   }
 };
-
-#endif
