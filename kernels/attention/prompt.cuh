@@ -49,15 +49,13 @@ struct PromptTile {
 template <typename T>
 __device__ inline void gmma_values(float (&d)[32], const uint32_t (&a)[4], uint32_t b, bool add);
 
-#define GMMA_VALUES(T, NAME)                                                                                              \
-  template <>                                                                                                              \
-  __device__ inline void gmma_values<T>(float (&d)[32], const uint32_t (&a)[4], uint32_t b, bool add) {                    \
-    [[maybe_unused]] constexpr uint64_t HIGH = (uint64_t)GMMA_OPERAND_HIGH << 32;                                          \
-    GMMA_BODY(asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME \
-                           " {" GMMA_TEXT_0 ", " GMMA_TEXT_8 ", " GMMA_TEXT_16 ", " GMMA_TEXT_24                           \
-                           "}, {%32, %33, %34, %35}, %36, add, 1, 1, 1;\n}\n"                                              \
-                           : GMMA_DATA(0), GMMA_DATA(8), GMMA_DATA(16), GMMA_DATA(24)                                      \
-                           : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(HIGH | b), "r"((int)add));)                   \
+#define GMMA_VALUES(T, NAME)                                                                                             \
+  template <>                                                                                                            \
+  __device__ inline void gmma_values<T>(float (&d)[32], const uint32_t (&a)[4], uint32_t b, bool add) {                  \
+    constexpr uint64_t HIGH = (uint64_t)GMMA_OPERAND_HIGH << 32;                                                         \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME \
+                 " {" GMMA_64(TEXT) "}, {%32, %33, %34, %35}, %36, add, 1, 1, 1;\n}\n"                                   \
+                 : GMMA_64(DATA) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(HIGH | b), "r"((int)add));            \
   }
 GMMA_VALUES(__nv_bfloat16, "bf16")
 GMMA_VALUES(__half, "f16")

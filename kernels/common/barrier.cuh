@@ -37,15 +37,19 @@ __device__ inline void barrier_arrive_expecting(uint64_t *barrier, uint32_t byte
 #endif
 }
 
+/* Where what is at `shared`, a shared_address(), of this block is in block `rank` of the cluster. sm_90 */
+__device__ inline uint32_t address_at_block(uint32_t shared, uint32_t rank) {
+  uint32_t at;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared), "r"(rank));
+  return at;
+}
+
 /* An arrival at the barrier of block `rank` of the cluster that lies there where `barrier` lies here. It says that what was
  * read may be written over, no more: at the scope of the cluster it would be a fence, which waits behind the copies in
- * flight. */
+ * flight. sm_90 */
 __device__ inline void barrier_arrive_at_block(uint64_t *barrier, uint32_t rank) {
-#if __CUDA_ARCH__ >= 900
-  uint32_t at;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(barrier)), "r"(rank));
+  const uint32_t at = address_at_block(shared_address(barrier), rank);
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
-#endif
 }
 
 /* Of the barrier at a shared_address(). */

@@ -10,7 +10,7 @@
 #include "common/base.cuh"
 #include <stdint.h>
 
-/* What only sm_90a has; the launcher launches none of it elsewhere. (Without nvcc the host runs it, for tests.) */
+/* The body of an entry that only sm_90a has; the launcher launches none elsewhere. (Without nvcc the host runs it, for tests.) */
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
 #define GMMA_BODY(...) __VA_ARGS__
 #else

@@ -76,7 +76,7 @@ __device__ inline void persistent_weights(const PersistentRing<Tile> &ring, cons
   const uint64_t policy = cache_policy(false);
   persistent_parts<Tile>(product, unit, k, [&](uint32_t begin, const uint32_t (&at)[5]) {
     if (Tile::MATES > 1 && unit.shares) {
-      tensor_copy_to_blocks(ring.w() + begin, w_map, at, ring.full + ring.at, (1u << Tile::MATES) - 1, policy);
+      tensor_multicast(ring.w() + begin, w_map, at, ring.full + ring.at, (1u << Tile::MATES) - 1, policy);
     } else {
       tensor_copy(ring.w() + begin, w_map, at, ring.full + ring.at, policy);
     }

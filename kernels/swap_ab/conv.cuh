@@ -258,7 +258,7 @@ __device__ inline void swap_ab_conv_rows(const TensorMap *x_map, const TensorMap
             if constexpr (Tile::MATES == 1)
               tensor_copy(there, w_map, at, barrier, policy);
             else
-              tensor_copy_to_blocks(there, w_map, at, barrier, (1u << Tile::MATES) - 1, policy);
+              tensor_multicast(there, w_map, at, barrier, (1u << Tile::MATES) - 1, policy);
           }
         },
         [&](uint32_t u, char *to, uint64_t *barrier) {

@@ -143,7 +143,7 @@ __device__ inline void swap_ab_head(const TensorMap *x_map, const TensorMap *w_m
           if constexpr (Tile::MATES == 1)
             tensor_copy(to, x_map, column, first_row, barrier, stays);
           else
-            tensor_copy_to_blocks(to + mate * SHARE * GMMA_ROW_BYTES, x_map, column, first_row + mate * SHARE, barrier,
+            tensor_multicast(to + mate * SHARE * GMMA_ROW_BYTES, x_map, column, first_row + mate * SHARE, barrier,
                                   (1u << Tile::MATES) - 1, stays);
         },
         [] {});
