@@ -31,7 +31,7 @@ struct Prefetcher {
   }
 
   /* A turn. */
-  __device__ inline void ask() {
+  __device__ inline void issue() {
 #pragma unroll 1
     for (owed += early > 0 ? 0 : own; owed >= turns; owed -= turns) {
 #pragma unroll 1

@@ -20,8 +20,8 @@ extern "C" __global__ void __launch_bounds__(SPLIT_THREADS)
   for (uint32_t c = 4 * threadIdx.x; c < k; c += 4 * SPLIT_THREADS) {
     const float4 v = load4(x + (size_t)row * k + c);
     uint32_t low[3], high[3];
-    SplitMath::split(make_float2(v.x, v.y), low);
-    SplitMath::split(make_float2(v.z, v.w), high);
+    bf16x3(make_float2(v.x, v.y), low);
+    bf16x3(make_float2(v.z, v.w), high);
 #pragma unroll
     for (uint32_t part = 0; part < 3; part++)
       *reinterpret_cast<uint2 *>(parts + ((size_t)part * plane + row) * k + c) = make_uint2(low[part], high[part]);

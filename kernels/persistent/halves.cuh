@@ -92,7 +92,7 @@ __device__ inline void persistent_halves(const TensorMap *x_map, const TensorMap
   wait_for_earlier_kernels();
   if (!asks) work.count(product);  /* what it asks for does not depend on how many rows there are */
   const PersistentUnit unit = work.unit(t);
-  if (asks) persistent_fill(ring, x_map, w_map, product, unit, half.first, half.steps, begun, [&] { prefetcher.ask(); });
+  if (asks) persistent_fill(ring, x_map, w_map, product, unit, half.first, half.steps, begun, [&] { prefetcher.issue(); });
   if (group == PERSISTENT_GROUPS) return;
   if (unit.rows <= group * GMMA_M) {  /* of both blocks: nobody waits for its sums */
     persistent_skip(ring, group, half.steps);

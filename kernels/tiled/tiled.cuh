@@ -30,6 +30,7 @@
 #define TAILGRAPH_TILED_CUH
 
 #include "common/base.cuh"
+#include "common/bf16x3.cuh"
 #include "common/experts.cuh"
 #include "common/launch.cuh"
 #include "common/mma.cuh"
@@ -116,16 +117,6 @@ struct SplitMath {
   using X = float;
   static constexpr int W_PAD = 8, X_PAD = 8;
 
-  static __device__ inline void split(float2 v, uint32_t (&parts)[3]) {
-#pragma unroll
-    for (int p = 0; p < 3; p++) {
-      __nv_bfloat162 rounded = __float22bfloat162_rn(v);
-      parts[p] = *reinterpret_cast<uint32_t *>(&rounded);
-      float2 back = __bfloat1622float2(rounded);
-      v = make_float2(v.x - back.x, v.y - back.y);
-    }
-  }
-
   template <class Tile>
   static __device__ inline void multiply(typename Tile::Acc &acc, const W *w, const X *x, int lane) {
     typename Tile::Acc sum = {};
@@ -139,8 +130,8 @@ struct SplitMath {
       for (int j = 0; j < Tile::NI; j++) {
         const float *from = x + (j * 8 + lane / 4) * Tile::X_PITCH + k + lane % 4 * 2;
         uint32_t b0[3], b1[3];
-        split(*reinterpret_cast<const float2 *>(from), b0);
-        split(*reinterpret_cast<const float2 *>(from + 8), b1);
+        bf16x3(*reinterpret_cast<const float2 *>(from), b0);
+        bf16x3(*reinterpret_cast<const float2 *>(from + 8), b1);
 #pragma unroll
         for (int p = 2; p >= 0; p--)
 #pragma unroll
@@ -195,6 +186,14 @@ struct PlainMath {
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
 __device__ inline float silu(float v) { return v / (1.0f + expf(-v)); }
+
+/* Four consecutive outputs from n on, of which `left` exist. */
+__device__ inline void add_bias4(float4 &v, const float *bias, uint32_t n, uint32_t left) {
+  v.x += bias[n];
+  if (left > 1) v.y += bias[n + 1];
+  if (left > 2) v.z += bias[n + 2];
+  if (left > 3) v.w += bias[n + 3];
+}
 
 /* Where four consecutive outputs go; `left` of them exist, and rows of y start on a multiple of 4 if `aligned`. */
 template <typename T>
@@ -385,12 +384,7 @@ __device__ inline void tiled(const tg_tiled_args &a) {
     uint32_t left = n_total - n;
     size_t at = (size_t)(first + r) * n_total + n;
     float4 v = summed(r, column);
-    if (bias) {
-      v.x += bias[n];
-      if (left > 1) v.y += bias[n + 1];
-      if (left > 2) v.z += bias[n + 2];
-      if (left > 3) v.w += bias[n + 3];
-    }
+    if (bias) add_bias4(v, bias, n, left);
     if (epilogue == TILED_ADD) {
       add4(static_cast<float *>(y) + at, v, left, aligned);
     } else if (epilogue == TILED_STORE_F32) {

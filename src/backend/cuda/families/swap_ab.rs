@@ -3,13 +3,13 @@
 //!
 //! | kernel | products |
 //! |---|---|
-//! | `tg_swap_ab_shared_*` | those of too few outputs to fill the GPU: clusters of blocks share a tile |
-//! | `tg_swap_ab_shared_many_*` | the same for more than 64 rows of 16 bits: two blocks share a wide tile, where all find room |
+//! | `tg_swap_ab_shared_*` | those of too few outputs to fill the GPU: the blocks of a cluster split K |
+//! | `tg_swap_ab_shared_many_*` | the same for more than 64 rows of 16 bits: two blocks split K of a wide tile, where all find room |
 //! | `tg_swap_ab_alone_*` | gate and up of a dense feed-forward: a tile a block |
 //! | `tg_swap_ab_head_*` | the LM head, where its tiles fill the GPU: blocks that stay (kernels/swap_ab/head.cuh) |
-//! | `tg_swap_ab_head_mates_*` | the same from 65 rows of 16 bits on: blocks of a cluster share the rows |
+//! | `tg_swap_ab_head_multicast_*` | the same from 65 rows of 16 bits on: two blocks multicast the rows |
 //! | `tg_swap_ab_conv_*` | a conv layer's in-projection with its short convolution |
-//! | `tg_swap_ab_conv_rows_*` | the same from 33 rows of 16 bits on: batch rows first; from 65 on two blocks share weights |
+//! | `tg_swap_ab_conv_rows_*` | the same from 33 rows of 16 bits on: batch rows first; from 65 on two blocks multicast the weights |
 
 mod cut;
 
@@ -74,7 +74,7 @@ impl SwapAb {
             variants(name, if is_half { halves } else { f32 })
         };
         let mut head = variants("head", &["16", "32", "64"])?;
-        head.0.extend(of("head_mates", &[], &["128", "256"])?.0);
+        head.0.extend(of("head_multicast", &[], &["128", "256"])?.0);
         Ok(Some(Self {
             shared: of("shared", &["16", "32"], &["16", "32", "64"])?,
             shared_many: of("shared_many", &[], &["64_w128", "64_w192"])?,
@@ -105,8 +105,8 @@ impl SwapAb {
     }
 }
 
-/// An in-projection's weights as `tg_swap_ab_conv_rows_*` asks for them (kernels/swap_ab/conv.cuh): a tile's channels of B, C or X,
-/// or a mate's share of them, so that a thread's are neighbours.
+/// An in-projection's weights as `tg_swap_ab_conv_rows_*` copies them (kernels/swap_ab/conv.cuh): a tile's channels of B, C or X,
+/// or a block's share of them, so that a thread's are neighbours.
 fn in_channels(w: &Matrix, tile: &Tile) -> Boxes {
     let channels = u64::from(tile.width);
     let row = w.row_bytes();
@@ -121,7 +121,7 @@ fn in_channels(w: &Matrix, tile: &Tile) -> Boxes {
             u64::from(w.rows) / channels,
         ],
         strides: vec![0, row, row * (channels / 4), row * 2, row * channels],
-        each: vec![BOX_COLUMNS, 2, 4, tile.width / 8 / tile.mates, 1],
+        each: vec![BOX_COLUMNS, 2, 4, tile.width / 8 / tile.multicast, 1],
     }
 }
 
@@ -202,19 +202,19 @@ impl<'a> Lowering<'a> {
             pad: 0,
         };
         let arguments = vec![
-            swap_ab.batch_rows(product.x, rows, inner, tile.rows / tile.mates),
+            swap_ab.batch_rows(product.x, rows, inner, tile.rows / tile.multicast),
             Argument::Boxes(Boxes::of(&product.w, tile.outputs())),
             Argument::of(&args),
         ];
         // A block an SM, in whole clusters, and a part of each row's logits for each block.
-        let most = swap_ab.limits.multiprocessors.min(HEAD_PARTS as u32) / tile.mates;
-        let clusters = outputs.div_ceil(tile.outputs() * tile.mates).min(most);
-        let parts = clusters * tile.mates;
+        let most = swap_ab.limits.multiprocessors.min(HEAD_PARTS as u32) / tile.multicast;
+        let clusters = outputs.div_ceil(tile.outputs() * tile.multicast).min(most);
+        let parts = clusters * tile.multicast;
         let launch = Launch {
             grid: (parts, cut.row_tiles, 1),
             threads: tile.threads,
             shared_bytes: cut.shared_bytes,
-            cluster: tile.mates,
+            cluster: tile.multicast,
             early: self.early,
         };
         self.push(kernel, launch, arguments);
@@ -321,9 +321,9 @@ impl<'a> Lowering<'a> {
         tiles: u32,
         arguments: Vec<Argument>,
     ) {
-        let cluster = cut.sharers * tile.mates;
+        let cluster = cut.split_k * tile.multicast;
         let launch = Launch {
-            grid: (tiles * cluster, cut.row_tiles / tile.mates, 1),
+            grid: (tiles * cluster, cut.row_tiles / tile.multicast, 1),
             threads: tile.threads,
             shared_bytes: cut.shared_bytes,
             cluster,
