@@ -1,5 +1,5 @@
 /* args.h: what the kernels of persistent/ are launched with, by value, beside tensor maps. Plain C for both sides: kernels include it, and
- * Rust has it through bindgen. Addresses are as common/address.h says. A plane is how many rows lie between one part of f32 rows and
+ * Rust has it through bindgen. Addresses are as common/address.h says. A plane is how many rows lie between one part of bf16x3 and
  * the next. Tensor maps are arguments of their own: the driver makes them of what a call only describes. */
 #ifndef TAILGRAPH_PERSISTENT_ARGS_H
 #define TAILGRAPH_PERSISTENT_ARGS_H
@@ -13,7 +13,7 @@
 #define TG_PERSISTENT_ROWS (TG_PERSISTENT_GROUPS * TG_GMMA_ROWS)  /* batch rows of a tile */
 #define TG_PERSISTENT_THREADS ((TG_PERSISTENT_GROUPS + 1u) * TG_GMMA_THREADS)
 #define TG_PERSISTENT_TURN_ROWS 8u   /* weight rows of gate or of up that follow each other before the other's; so with B, C and X */
-#define TG_SPLIT_THREADS 256u        /* of a block of tg_split_rows */
+#define TG_BF16X3_THREADS 256u       /* of a block of tg_bf16x3_rows */
 
 /* Dense. */
 typedef struct tg_persistent_args {
@@ -28,7 +28,7 @@ typedef struct tg_persistent_args {
   uint32_t k_total;                         /* columns of x */
   uint32_t epilogue;                        /* TILED_* */
   uint32_t up_first;                        /* of gate and up, up has the lower address */
-  tg_prefetch_args prefetch;                /* by halves.cuh */
+  tg_prefetch_args prefetch;                /* by split_k.cuh */
 } tg_persistent_args;
 
 /* Gate and up by expert. */

@@ -4,10 +4,10 @@
 //! | kernel | products |
 //! |---|---|
 //! | `tg_persistent_*_w256`, `_w192`, `_w128` | dense ones, in tiles of so many weight rows; f32 rows have the narrow ones alone |
-//! | `tg_persistent_*_w192_halves`, `_w128_halves` | dense ones of few tiles: two blocks take a half of K each (halves.cuh) |
+//! | `tg_persistent_*_w192_split_k`, `_w128_split_k` | dense ones of few tiles: two blocks split K (split_k.cuh) |
 //! | `tg_persistent_conv_*` | of decode steps of 16-bit rows: a conv layer's in-projection with its short convolution |
 //! | `tg_persistent_gate_up_*`, `_down_*` | the experts', by the tiles of the token sort |
-//! | `tg_split_rows` | none: makes bf16 parts of f32 rows, which those of f32 multiply with |
+//! | `tg_bf16x3_rows` | none: makes f32 rows bf16x3, as those of f32 multiply them |
 
 mod conv;
 mod tile;
@@ -31,9 +31,9 @@ use tile::{Shape, Tile};
 const FEW_ROWS: u32 = 64;
 
 /// Of dense products, the first that takes all of K the narrowest.
-const DENSE: [&str; 5] = ["w128", "w192", "w256", "w128_halves", "w192_halves"];
+const DENSE: [&str; 5] = ["w128", "w192", "w256", "w128_split_k", "w192_split_k"];
 /// f32 rows have these alone: their sums of a stage need registers of their own.
-const DENSE_F32: [&str; 2] = ["w128", "w128_halves"];
+const DENSE_F32: [&str; 2] = ["w128", "w128_split_k"];
 
 /// The kernels for one type.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ impl Persistent {
         let dense: &[&str] = if splits { &DENSE_F32 } else { &DENSE };
         let dense = dense.iter().map(|name| of(format!("{operand}_{name}")));
         let conv = (!splits).then(|| of(format!("conv_{operand}")));
-        let split = splits.then(|| library.kernel("tg_split_rows"));
+        let split = splits.then(|| library.kernel("tg_bf16x3_rows"));
         Ok(Some(Self {
             dense: dense.collect::<Result<_>>()?,
             conv: conv.transpose()?,
@@ -198,7 +198,7 @@ impl<'a> Lowering<'a> {
                     Argument::U32(rows),
                     Argument::U32(inner),
                 ];
-                self.call(split, (rows, 1, 1), abi::TG_SPLIT_THREADS, 0, arguments);
+                self.call(split, (rows, 1, 1), abi::TG_BF16X3_THREADS, 0, arguments);
                 parts
             }
         }
