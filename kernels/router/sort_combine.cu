@@ -154,7 +154,7 @@ COMBINE(four_f32, float, TG_COMBINE_FOUR, 2, float)
 COMBINE(experts_bf16, __nv_bfloat16, MAX_TOP_K, 1, float)
 COMBINE(experts_f16, __half, MAX_TOP_K, 1, float)
 COMBINE(experts_f32, float, MAX_TOP_K, 1, float)
-/* Of what down made of many rows: rounded (persistent/persistent.cuh, grouped/store.cuh). Of four experts a row 64 registers at most: 512
+/* Of what down made of many rows: rounded (persistent/persistent.cuh, grouped/epilogue.cuh). Of four experts a row 64 registers at most: 512
  * blocks then run at the same time where there are 128 SMs. */
 COMBINE(rounded_four_bf16, __nv_bfloat16, TG_COMBINE_FOUR, 2, __nv_bfloat16)
 COMBINE(rounded_four_f16, __half, TG_COMBINE_FOUR, 2, __half)

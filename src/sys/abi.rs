@@ -99,7 +99,7 @@ pub const TG_CONV_ROWS: u32 = 4;
 pub const TG_CONV_TAPS: u32 = 3;
 pub const TG_GROUPED_OUTPUTS: u32 = 128;
 pub const TG_GROUPED_GROUP_ROWS: u32 = 16;
-pub const TG_GROUPED_SPLIT_ROWS: u32 = 32;
+pub const TG_GROUPED_BF16X3_ROWS: u32 = 32;
 pub const TG_GROUPED_MOST_STAGES: u32 = 16;
 pub const TG_GROUPED_SORTERS: u32 = 256;
 pub const TG_GROUPED_MOST_EACH: u32 = 4;
@@ -859,8 +859,8 @@ pub struct tg_grouped_args {
     pub step: u64,
     pub experts: u32,
     pub k: u32,
-    pub guesses: u32,
-    pub soon: u32,
+    pub predicts: u32,
+    pub beyond: u32,
     pub hidden: u32,
     pub inner: u32,
     pub tile_rows: u32,

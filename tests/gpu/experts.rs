@@ -223,7 +223,7 @@ fn ragged_grouped_steps_are_those_of_f64() {
             let rig = Rig::new(&gpu, mixture(hidden, inner, experts, top_k), types);
             let splits = types.compute == DType::F32;
             if !rig.serves(rig.kernels.grouped.is_some(), |(major, _)| major == 9)
-                || splits && tile_rows > abi::TG_GROUPED_SPLIT_ROWS
+                || splits && tile_rows > abi::TG_GROUPED_BF16X3_ROWS
             {
                 continue;
             }
@@ -318,7 +318,7 @@ fn grouped_steps_do_not_wait_for_blocks_that_have_no_room() {
         let mut cases = [64, 400, 1024].map(|rows| MixtureCase::new(&mut random, &rig, rows, 13));
         for (case, tile_rows) in [(0, 32), (0, 96), (1, 128), (2, 96)] {
             // f32 rows have no higher ones, nor more rows.
-            if tile_rows > abi::TG_GROUPED_SPLIT_ROWS && types.compute == DType::F32 {
+            if tile_rows > abi::TG_GROUPED_BF16X3_ROWS && types.compute == DType::F32 {
                 continue;
             }
             let case = &mut cases[case];

@@ -22,15 +22,15 @@ use crate::model::ModelConfig;
 use crate::plan::Precision;
 use crate::sys::abi;
 
-/// Weight rows of a unit.
+/// Weight rows of a work tile.
 const OUTPUTS: u32 = abi::TG_GROUPED_OUTPUTS;
 /// Steps of up to so many rows of 16 bits have the fewest loaders that there are for their tiles, and the router a block beside each:
 /// they have less to load, and wait longer for the router.
 const FEW_LOADERS_ROWS: u32 = 16;
 const MOST_TILES: u32 = abi::TG_GROUPED_MOST_TILES;
-/// Chunks of a guess that come to the second-level cache while those before them fill the ring, where nothing has brought them
-/// there before (families/prefetch.rs). Measured: profiles/log/many-rows.md, "Room beside each other".
-const SOON_CHUNKS: u32 = 8;
+/// K-blocks of a prediction that are prefetched into L2 while those before them fill the pipeline, where nothing has prefetched them
+/// before (families/prefetch.rs). Measured: profiles/log/many-rows.md, "Room beside each other".
+const BEYOND_K_BLOCKS: u32 = 8;
 
 /// What the kernels' names end with before their type; of f32 rows there are the first two.
 const INSTANCES: [&str; 7] = [
@@ -51,7 +51,7 @@ struct Instance {
     rows: u32,
     /// Of an expert tile, at most.
     tile_rows: u32,
-    /// Warps that load rows, each of which has a stage of the ring.
+    /// Warps that load rows, each of which has a stage of the pipeline.
     loaders: u32,
     threads: u32,
     /// Down's sums are rounded to the operand type.
@@ -118,7 +118,7 @@ impl Grouped {
     }
 
     /// For a bucket of `rows` rows in launches of this shape: the one that takes the fewest rows and the lowest tiles, with as many
-    /// loaders as the ring has stages for where there is much to load.
+    /// loaders as the pipeline has stages for where there is much to load.
     fn instance(&self, rows: u32, shape: Shape) -> Option<&Instance> {
         let few = self.precision.compute.is_half() && rows <= FEW_LOADERS_ROWS;
         let takes = |instance: &&Instance| instance.takes(rows, shape);
@@ -257,11 +257,11 @@ impl<'a> Lowering<'a> {
             step: self.step,
             experts,
             k: top_k,
-            guesses: shape.guess.into(),
-            soon: if std::mem::take(&mut self.prefetched) {
+            predicts: shape.guess.into(),
+            beyond: if std::mem::take(&mut self.prefetched) {
                 0
             } else {
-                SOON_CHUNKS
+                BEYOND_K_BLOCKS
             },
             hidden,
             inner,

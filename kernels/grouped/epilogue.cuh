@@ -1,8 +1,8 @@
-/* store.cuh: how a consumer warp of grouped/grouped.cuh stores what it rounds to 16 bits: gate and up's outputs, and of many rows down's
+/* epilogue.cuh: how a consumer warp of grouped/grouped.cuh stores what it rounds to 16 bits: gate and up's outputs, and of many rows down's
  * sums. Sums lie as common/wgmma.cuh has D: a lane has two rows' sums of one weight row, and of the one 8 further. Stored as they lie,
  * each instruction would leave a part of every sector that it writes to. So the rows change places with the outputs. */
-#ifndef TAILGRAPH_GROUPED_STORE_CUH
-#define TAILGRAPH_GROUPED_STORE_CUH
+#ifndef TAILGRAPH_GROUPED_EPILOGUE_CUH
+#define TAILGRAPH_GROUPED_EPILOGUE_CUH
 
 #include "common/base.cuh"
 #include "common/transpose.cuh"
@@ -11,7 +11,7 @@
 constexpr int GROUPED_STORED_AT_ONCE = 2;  /* times eight rows, whose waits overlap */
 
 /* Half as many outputs as a warp has weight rows, of `rows` rows, as T: gated(sum of the first, sum of the one 8 further). at(r): where row
- * r's outputs begin; it is asked for rows that are there alone. Of eight rows at a time, a lane stores two neighbouring outputs of one. */
+ * r's outputs begin; it is called for rows that are there alone. Of eight rows at a time, a lane stores two neighbouring outputs of one. */
 template <typename T, int SUMS, class Gated, class At>
 __device__ inline void grouped_store_gated(const float (&sums)[SUMS], uint32_t rows, Gated gated, At at) {
   constexpr int AT_ONCE = GROUPED_STORED_AT_ONCE;
