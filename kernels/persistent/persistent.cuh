@@ -230,7 +230,7 @@ __device__ inline void persistent_multiply(typename Tile::Acc &acc, PersistentPi
 /* A tile of which this warpgroup has no rows: one thread waits for each of its stages and releases it. The pipeline cannot turn past
  * that thread; any other that waited too might be late, and wait for a parity that has been. (Where the group multiplies, none can:
  * a stage is released behind an instruction that all four warps have issued.) Nor may the others go on before it is through,
- * since what they then waited for would look the same a turn too early. */
+ * since what they then waited for would look the same a turn too soon. */
 template <class Tile>
 __device__ inline void persistent_skip(PersistentPipeline<Tile> &pipe, uint32_t group, uint32_t steps) {
 #pragma unroll 1
@@ -334,31 +334,22 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
 /* Maps: x[R, k_total], or [PARTS x_plane, k_total], in boxes of GMMA_K by PERSISTENT_ROWS; w in boxes of five dimensions,
  * WIDTH / MULTICAST rows of GMMA_K (persistent_weights).
  * Launch: block = PERSISTENT_THREADS; cluster = MULTICAST; grid = a block an SM, or a tile where those are fewer. */
-#define PERSISTENT_DENSE(NAME, ...)                                                                                \
-  PERSISTENT_TILE(NAME, __VA_ARGS__)                                                       \
+#define PERSISTENT_DENSE(NAME, ...) PERSISTENT_KERNEL(NAME, persistent_product<false>(a, a.epilogue), __VA_ARGS__)
+#define PERSISTENT_KERNEL(NAME, PRODUCT, ...)                                                                      \
+  PERSISTENT_TILE(NAME, __VA_ARGS__)                                                                               \
   extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)                                              \
       NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const tg_persistent_args a) { \
-    GMMA_BODY(persistent<__VA_ARGS__>(&x, &w, persistent_dense(a));)                                               \
+    GMMA_BODY((persistent<__VA_ARGS__>(&x, &w, PRODUCT));)                                                         \
   }
 
-/* By expert, w packed: gate and up of gathered rows x[gather[place]], to y by place; or down of x by place, to y by place. Down's
- * outputs of 16-bit rows are rounded to 16 bits, as is all that such rows leave: as f32 they are more bytes than the experts' weights. */
-#define PERSISTENT_GATE_UP(NAME, ...)                                                                                          \
-  PERSISTENT_TILE(NAME, __VA_ARGS__)                                                                   \
-  extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)                                                          \
-      NAME(const __grid_constant__ TensorMap w, const tg_persistent_gate_up_args a) {                                          \
-    GMMA_BODY(persistent<__VA_ARGS__>(nullptr, &w, PersistentProduct{a.y, nullptr, a.x, a.tile_count, a.tiles, a.gather, 0, 0, \
-                                                                     a.x_plane, a.y_plane, a.n_total, a.k_total,               \
-                                                                     TILED_SILU_MUL, true, a.up_first != 0});)                 \
-  }
-#define PERSISTENT_DOWN(NAME, ...)                                                                                           \
-  PERSISTENT_TILE(NAME, __VA_ARGS__)                                                                 \
-  extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)                                                        \
-      NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,                                         \
-           const tg_persistent_down_args a) {                                                                                \
-    GMMA_BODY(persistent<__VA_ARGS__>(&x, &w, PersistentProduct{a.y, nullptr, nullptr, a.tile_count, a.tiles, nullptr, 0, 0, \
-                                                                a.x_plane, 0, a.n_total, a.k_total, TILED_STORE, true,       \
-                                                                false});)                                                    \
+/* By expert: gate and up of gathered rows x[gather[place]], to y by place; or down of x by place, to y by place. Down's outputs of
+ * 16-bit rows are rounded to 16 bits, as is all that such rows leave: as f32 they are more bytes than the experts' weights. */
+#define PERSISTENT_DOWN(NAME, ...) PERSISTENT_KERNEL(NAME, persistent_product<true>(a, TILED_STORE), __VA_ARGS__)
+#define PERSISTENT_GATE_UP(NAME, ...)                                                                    \
+  PERSISTENT_TILE(NAME, __VA_ARGS__)                                                                     \
+  extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)                                    \
+      NAME(const __grid_constant__ TensorMap w, const tg_persistent_args a) {                            \
+    GMMA_BODY((persistent<__VA_ARGS__>(nullptr, &w, persistent_product<true>(a, TILED_SILU_MUL)));)      \
   }
 
 #endif

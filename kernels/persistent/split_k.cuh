@@ -121,7 +121,7 @@ __device__ inline void persistent_split_k(const TensorMap *x_map, const TensorMa
   PERSISTENT_TILE(NAME, PersistentSplitK<__VA_ARGS__>)                                                                        \
   extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)                                                         \
       NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const tg_persistent_args a) {            \
-    GMMA_BODY(persistent_split_k<__VA_ARGS__>(&x, &w, persistent_dense(a), a.prefetch);)                                      \
+    GMMA_BODY(persistent_split_k<__VA_ARGS__>(&x, &w, persistent_product<false>(a, a.epilogue), a.prefetch);)                                      \
   }
 
 #endif

@@ -59,9 +59,13 @@ struct PersistentProduct {
   __device__ inline uint32_t k_blocks() const { return (k_total + GMMA_K - 1) / GMMA_K; }
 };
 
-__device__ inline PersistentProduct persistent_dense(const tg_persistent_args &a) {
+/* By expert w is packed, and the others' arguments are not looked at. */
+template <bool BY_EXPERT>
+__device__ inline PersistentProduct persistent_product(const tg_persistent_args &a, uint32_t epilogue) {
+  if (BY_EXPERT)
+    return {a.y, nullptr, a.x, a.count, a.tiles, a.gather, 0, 0, a.x_plane, a.y_plane, a.n_total, a.k_total, epilogue, true, a.up_first != 0};
   return {a.y, a.bias, nullptr, a.count, nullptr, nullptr, a.row_base, a.most_rows, a.x_plane, a.y_plane, a.n_total, a.k_total,
-          a.epilogue, false, a.up_first != 0};
+          epilogue, false, a.up_first != 0};
 }
 
 struct PersistentWorkTile {

@@ -7,8 +7,9 @@
  * A pipeline goes on from tile to tile: nothing drains it in between. Each role has a copy of the struct, and walks on by itself.
  * With MULTICAST blocks of a cluster filling each other's stages, a stage is empty once the consumers of all of them released theirs.
  *
- * The folder wgmma/ is what kernels for sm_90a's tensor cores are composed of, apart from common/, which all GPUs share:
- * this, operand.cuh, mainloop.cuh, scheduler.cuh, cluster.cuh and epilogue.cuh, an idea each.
+ * The folder wgmma/ is what kernels for sm_90a's tensor cores are composed of: this, operand.cuh, mainloop.cuh and epilogue.cuh. It
+ * stands apart from common/, which kernels of any GPU include. What is one family's alone stays there: its tile scheduler, and where
+ * it splits K how accumulators change hands.
  */
 #ifndef TAILGRAPH_PIPELINE_CUH
 #define TAILGRAPH_PIPELINE_CUH

@@ -873,7 +873,10 @@ pub struct tg_grouped_args {
 pub struct tg_persistent_args {
     pub y: u64,
     pub bias: u64,
+    pub x: u64,
     pub count: u64,
+    pub tiles: u64,
+    pub gather: u64,
     pub row_base: u32,
     pub most_rows: u32,
     pub x_plane: u32,
@@ -883,32 +886,6 @@ pub struct tg_persistent_args {
     pub epilogue: u32,
     pub up_first: u32,
     pub prefetch: tg_prefetch_args,
-}
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
-pub struct tg_persistent_gate_up_args {
-    pub y: u64,
-    pub x: u64,
-    pub tile_count: u64,
-    pub tiles: u64,
-    pub gather: u64,
-    pub x_plane: u32,
-    pub y_plane: u32,
-    pub n_total: u32,
-    pub k_total: u32,
-    pub up_first: u32,
-    pub pad: u32,
-}
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
-pub struct tg_persistent_down_args {
-    pub y: u64,
-    pub tile_count: u64,
-    pub tiles: u64,
-    pub x_plane: u32,
-    pub n_total: u32,
-    pub k_total: u32,
-    pub pad: u32,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]

@@ -205,26 +205,20 @@ pub(super) fn expert_boxes(w: &Matrix, pair: Option<&Matrix>, experts: u32, outp
         Some(pair) => (w.address.abs_diff(pair.address), block_bytes, 1),
         None => (block_bytes, 2 * block_bytes, 2),
     };
-    let line_bytes = u64::from(BOX_COLUMNS) * element;
-    Boxes {
-        at: pair.map_or(w.address, |pair| w.address.min(pair.address)),
-        format: w.format,
-        sizes: vec![
-            BOX_COLUMNS.into(),
-            block_rows * filled / u64::from(BOX_COLUMNS),
-            2,
-            u64::from(w.rows) / (matrices * block_rows),
-            experts.into(),
-        ],
-        strides: vec![element, line_bytes, second, group, w.stride_bytes()],
-        each: vec![
-            BOX_COLUMNS,
-            abi::TG_PACKED_ROWS,
-            2,
-            outputs / abi::TG_GROUPED_GROUP_ROWS,
-            1,
-        ],
-    }
+    let (line_bytes, lines) = (
+        u64::from(BOX_COLUMNS) * element,
+        filled / u64::from(BOX_COLUMNS),
+    );
+    let groups = u64::from(w.rows) / (matrices * block_rows);
+    let at = pair.map_or(w.address, |pair| w.address.min(pair.address));
+    let dimensions = [
+        (BOX_COLUMNS.into(), element, BOX_COLUMNS),
+        (block_rows * lines, line_bytes, abi::TG_PACKED_ROWS),
+        (2, second, 2),
+        (groups, group, outputs / abi::TG_GROUPED_GROUP_ROWS),
+        (experts.into(), w.stride_bytes(), 1),
+    ];
+    Boxes::new(at, w.format, dimensions)
 }
 
 impl<'a> Lowering<'a> {
@@ -268,7 +262,7 @@ impl<'a> Lowering<'a> {
             tile_rows: shape.tile_rows,
             stages: shape.stages,
             up_first: (up.address < gate.address).into(),
-            pad: 0,
+            ..Default::default()
         };
         let arguments = vec![
             Argument::Boxes(expert_boxes(gate, Some(up), experts, OUTPUTS)),

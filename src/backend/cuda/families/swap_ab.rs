@@ -62,9 +62,9 @@ impl SwapAb {
         let variants = |name: &str, rows: &[&str]| {
             let variant = |rows: &&str| {
                 let name = format!("tg_swap_ab_{name}_{}_r{rows}", precision.compute.name());
-                let (kernel, tile) = library.with_constants(&name)?;
+                let (kernel, tile) = library.with_constants::<10>(&name)?;
                 kernel.allow_shared(limits.block_bytes)?;
-                Ok((Tile::of(tile), kernel))
+                Ok((bytemuck::cast::<_, Tile>(tile), kernel))
             };
             let variants = rows.iter().map(variant).collect::<Result<_>>()?;
             Ok::<_, Error>(Variants(variants))
@@ -110,19 +110,15 @@ impl SwapAb {
 fn in_channels(w: &Matrix, tile: &Tile) -> Boxes {
     let channels = u64::from(tile.width);
     let row = w.row_bytes();
-    Boxes {
-        at: w.address,
-        format: w.format,
-        sizes: vec![
-            u64::from(w.columns),
-            2,
-            4,
-            channels / 8,
-            u64::from(w.rows) / channels,
-        ],
-        strides: vec![0, row, row * (channels / 4), row * 2, row * channels],
-        each: vec![BOX_COLUMNS, 2, 4, tile.width / 8 / tile.multicast, 1],
-    }
+    let runs = u64::from(w.rows) / channels;
+    let dimensions = [
+        (w.columns.into(), 0, BOX_COLUMNS),
+        (2, row, 2),
+        (4, row * (channels / 4), 4),
+        (channels / 8, row * 2, tile.width / 8 / tile.multicast),
+        (runs, row * channels, 1),
+    ];
+    Boxes::new(w.address, w.format, dimensions)
 }
 
 impl Variants {
@@ -199,7 +195,7 @@ impl<'a> Lowering<'a> {
             n_total: outputs,
             k_total: inner,
             stages: cut.stages,
-            pad: 0,
+            ..Default::default()
         };
         let arguments = vec![
             swap_ab.batch_rows(product.x, rows, inner, tile.rows / tile.multicast),
@@ -209,17 +205,11 @@ impl<'a> Lowering<'a> {
         // A block an SM, in whole clusters, and a part of each row's logits for each block.
         let most = swap_ab.limits.multiprocessors.min(HEAD_PARTS as u32) / tile.multicast;
         let clusters = outputs.div_ceil(tile.outputs() * tile.multicast).min(most);
-        let parts = clusters * tile.multicast;
-        let launch = Launch {
-            grid: (parts, cut.row_tiles, 1),
-            threads: tile.threads,
-            shared_bytes: cut.shared_bytes,
-            cluster: tile.multicast,
-            early: self.early,
-        };
-        self.push(kernel, launch, arguments);
+        self.launch_swap_ab((tile, kernel), &cut, (clusters, cut.row_tiles), arguments);
         self.with_weights([product.w]);
-        Found { parts }
+        Found {
+            parts: clusters * tile.multicast,
+        }
     }
 
     /// [`Lowering::product`] of up to `rows` rows, of which there are `*count`.
@@ -254,7 +244,7 @@ impl<'a> Lowering<'a> {
             bias: product.bias,
             count,
             n_total: outputs,
-            pad: 0,
+            ..Default::default()
         };
         let arguments = vec![
             swap_ab.batch_rows(product.x, rows, inner, tile.rows),
@@ -267,7 +257,7 @@ impl<'a> Lowering<'a> {
         ];
         let groups = product.w_pair.map_or(tile.groups, |_| 1);
         let tiles = outputs.div_ceil(tile.width * groups);
-        self.launch_swap_ab(kernel, tile, &cut, tiles, arguments);
+        self.launch_swap_ab((tile, kernel), &cut, (tiles, cut.row_tiles), arguments);
         self.with_weights(product.weights());
     }
 
@@ -309,21 +299,22 @@ impl<'a> Lowering<'a> {
             Argument::U32(cut.stages),
         ];
         self.prefetched = prefetch.pieces > 0;
-        self.launch_swap_ab(kernel, tile, &cut, hidden / tile.width, arguments);
+        let clusters = (hidden / tile.width, cut.row_tiles / tile.multicast);
+        self.launch_swap_ab((tile, kernel), &cut, clusters, arguments);
         self.with_weights([*in_proj]);
     }
 
+    /// So many clusters along weights and along batch rows.
     fn launch_swap_ab(
         &mut self,
-        kernel: &Kernel,
-        tile: &Tile,
+        (tile, kernel): (&Tile, &Kernel),
         cut: &Cut,
-        tiles: u32,
+        (clusters, row_tiles): (u32, u32),
         arguments: Vec<Argument>,
     ) {
         let cluster = cut.split_k * tile.multicast;
         let launch = Launch {
-            grid: (tiles * cluster, cut.row_tiles / tile.multicast, 1),
+            grid: (clusters * cluster, row_tiles, 1),
             threads: tile.threads,
             shared_bytes: cut.shared_bytes,
             cluster,

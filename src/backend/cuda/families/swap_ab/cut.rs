@@ -24,8 +24,9 @@ const CONV_ROWS_BYTES: u32 = 128 * 1024;
 /// The atom that operands start on.
 const ALIGN_BYTES: u32 = abi::TG_GMMA_ATOM_BYTES;
 
-/// A block's tile, as its kernel was compiled (`SWAP_AB_TILE` of kernels/swap_ab/swap_ab.cuh).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A block's tile, as its kernel was compiled (`SWAP_AB_TILE` of kernels/swap_ab/swap_ab.cuh, in its order).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, bytemuck::AnyBitPattern)]
+#[repr(C)]
 pub struct Tile {
     pub rows: u32,
     /// Warpgroups that multiply, and the weight rows of each.
@@ -59,22 +60,6 @@ pub struct Cut {
 }
 
 impl Tile {
-    /// In the order of `SWAP_AB_TILE`.
-    pub fn of(constants: [u32; 10]) -> Self {
-        Self {
-            rows: constants[0],
-            groups: constants[1],
-            width: constants[2],
-            threads: constants[3],
-            stage_bytes: constants[4],
-            bf16x3_bytes: constants[5],
-            past_bytes: constants[6],
-            out_bytes: constants[7],
-            fragment_bytes: constants[8],
-            multicast: constants[9],
-        }
-    }
-
     /// Weight rows of a block.
     pub fn outputs(&self) -> u32 {
         self.groups * self.width
