@@ -8,7 +8,7 @@
  * thread has four channels of a row at a time, and does all that they need, their state too. From 33 rows of 16 bits on, tiles
  * have the batch rows first (SwapAbRowsTile).
  *
- * Bound: memory, 3 H^2 sizeof(W) bytes; H is a multiple of WIDTH.
+ * Bound: memory, 3 H^2 sizeof(W) bytes. H is a multiple of WIDTH, and there are three taps.
  * Measured on an H200 in bf16 in the model, H = 2048 (floor; how: profiles/README.md): 7.9 us (5.5) at 16 rows, 10.5 at 32, 9.8
  * at 64, 11.5 at 128, 16.3 (8.1) at 256, 18.6 while 32 MiB of experts' weights come beside them.
  *
@@ -20,6 +20,7 @@
 
 #include "common/args.h"
 #include "common/prefetch.cuh"
+#include "conv/args.h"
 #include "swap_ab/swap_ab.cuh"
 
 /* Four sums as the operand type holds them. */
@@ -28,47 +29,34 @@ __device__ inline float4 held4(float4 v) {
   return make_float4(float(T(v.x)), float(T(v.y)), float(T(v.z)), float(T(v.w)));
 }
 
-/* Of the taps beside the newest, and of the state's columns, those that a thread loads before its wait; others come after the
- * products. */
-constexpr uint32_t SWAP_AB_PAST_AHEAD = 2;
+constexpr uint32_t SWAP_AB_TAPS = TG_CONV_TAPS;
+constexpr uint32_t SWAP_AB_COLUMNS = SWAP_AB_TAPS - 1;  /* of the state, oldest first */
 
 /* What the convolution knows of FOURS fours of channels, from c on. */
 template <typename X, uint32_t FOURS>
 struct SwapAbTaps {
-  X *columns;                  /* [slots,L-1,H] */
-  const float *taps, *bias;    /* [H,L], [H] or null */
-  uint32_t hidden, length, c;
-  float4 ahead[SWAP_AB_PAST_AHEAD][FOURS], newest[FOURS];  /* of the taps: the first ones, and the last */
+  X *columns;         /* [slots,SWAP_AB_COLUMNS,H] */
+  const float *bias;  /* [H] or null */
+  uint32_t hidden, c;
+  float4 taps[SWAP_AB_TAPS][FOURS];
 
   static __device__ inline float4 add(float4 sum, float4 u, float4 w) {
     return make_float4(fmaf(w.x, u.x, sum.x), fmaf(w.y, u.y, sum.y), fmaf(w.z, u.z, sum.z), fmaf(w.w, u.w, sum.w));
   }
 
-  __device__ inline float4 tap(uint32_t j, uint32_t f) const {
-    const float *w = taps + (size_t)(c + 4 * f) * length + j;
-    return make_float4(w[0], w[length], w[2 * length], w[3 * length]);
-  }
-
   __device__ inline X *column(uint32_t slot, uint32_t j, uint32_t f) const {
-    return columns + ((size_t)slot * (length - 1) + j) * hidden + c + 4 * f;
+    return columns + ((size_t)slot * SWAP_AB_COLUMNS + j) * hidden + c + 4 * f;
   }
 
-  __device__ inline SwapAbTaps(X *columns_, const float *taps_, const float *bias_, uint32_t hidden_, uint32_t length_, uint32_t c_)
-      : columns(columns_), taps(taps_), bias(bias_), hidden(hidden_), length(length_), c(c_) {}
-
-  __device__ inline void load() {
+  /* from[H,SWAP_AB_TAPS]: those of four channels lie side by side. */
+  __device__ inline void load(const float *from) {
+    static_assert(SWAP_AB_TAPS == 3, "three loads of four");
 #pragma unroll
     for (uint32_t f = 0; f < FOURS; f++) {
-      if (length == SWAP_AB_PAST_AHEAD + 1) {  /* all of four channels, side by side */
-        const float *w = taps + (size_t)(c + 4 * f) * length;
-        const float4 a = load4(w), b = load4(w + 4), d = load4(w + 8);
-        ahead[0][f] = make_float4(a.x, a.w, b.z, d.y), ahead[1][f] = make_float4(a.y, b.x, b.w, d.z);
-        newest[f] = make_float4(a.z, b.y, d.x, d.w);
-        continue;
-      }
-#pragma unroll
-      for (uint32_t j = 0; j < SWAP_AB_PAST_AHEAD; j++) ahead[j][f] = tap(min(j, length - 1), f);
-      newest[f] = tap(length - 1, f);
+      const float *w = from + (size_t)(c + 4 * f) * SWAP_AB_TAPS;
+      const float4 a = load4(w), b = load4(w + 4), d = load4(w + 8);
+      taps[0][f] = make_float4(a.x, a.w, b.z, d.y), taps[1][f] = make_float4(a.y, b.x, b.w, d.z);
+      taps[2][f] = make_float4(a.z, b.y, d.x, d.w);
     }
   }
 };
@@ -81,24 +69,21 @@ constexpr uint32_t SWAP_AB_NO_SLOT = 0xffffffffu;
 template <typename X, uint32_t FOURS>
 struct SwapAbPast {
   uint32_t slot = SWAP_AB_NO_SLOT, position;
-  Raw4<X> ahead[SWAP_AB_PAST_AHEAD][FOURS];
+  Raw4<X> columns[SWAP_AB_COLUMNS][FOURS];
 
   using Taps = SwapAbTaps<X, FOURS>;
 
   /* Whether column j is of the sequence: before position 0 there was nothing. */
-  __device__ inline bool was(const Taps &conv, uint32_t j) const { return conv.length - 1 - j <= position; }
+  __device__ inline bool was(uint32_t j) const { return SWAP_AB_COLUMNS - j <= position; }
 
   __device__ inline void find(const tg_row &row) { slot = __ldcg(&row.slot), position = __ldcg(&row.position); }
 
   __device__ inline void load(const Taps &conv) {
     if (slot == SWAP_AB_NO_SLOT) return;
 #pragma unroll
-    for (uint32_t j = 0; j < SWAP_AB_PAST_AHEAD; j++)
+    for (uint32_t j = 0; j < SWAP_AB_COLUMNS; j++)
 #pragma unroll
-      for (uint32_t f = 0; f < FOURS; f++) {
-        ahead[j][f] = Raw4<X>();
-        if (j + 1 < conv.length && was(conv, j)) ahead[j][f] = raw4_past_l1(conv.column(slot, j, f));
-      }
+      for (uint32_t f = 0; f < FOURS; f++) columns[j][f] = was(j) ? raw4_past_l1(conv.column(slot, j, f)) : Raw4<X>();
   }
 
   /* y of the f-th four's B, C and X, which had no bias yet; the columns move on by one, and u becomes the newest. */
@@ -107,30 +92,20 @@ struct SwapAbPast {
     float4 of[3], sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
     for (uint32_t g = 0; g < 3; g++) {
-      float4 v = products[g];
-      if (product_bias) {
-        const float4 b = load4(product_bias + g * conv.hidden + c);
-        v = make_float4(v.x + b.x, v.y + b.y, v.z + b.z, v.w + b.w);
-      }
-      of[g] = held4<X>(v);
+      of[g] = products[g];
+      if (product_bias) of[g] = sum4(of[g], load4(product_bias + g * conv.hidden + c));
+      of[g] = held4<X>(of[g]);
     }
-    auto take = [&](uint32_t j, float4 u, float4 tap) {
-      if (was(conv, j)) sum = Taps::add(sum, u, tap);
-      if (j > 0) store4(conv.column(slot, j - 1, f), u);
-    };
 #pragma unroll
-    for (uint32_t j = 0; j < SWAP_AB_PAST_AHEAD; j++)
-      if (j + 1 < conv.length) take(j, load4(ahead[j][f]), conv.ahead[j][f]);
-#pragma unroll 1
-    for (uint32_t j = SWAP_AB_PAST_AHEAD; j + 1 < conv.length; j++)
-      take(j, was(conv, j) ? load4_past_l1(conv.column(slot, j, f)) : make_float4(0.0f, 0.0f, 0.0f, 0.0f), conv.tap(j, f));
-    const float4 now = held4<X>(make_float4(of[0].x * of[2].x, of[0].y * of[2].y, of[0].z * of[2].z, of[0].w * of[2].w));
-    sum = Taps::add(sum, now, conv.newest[f]);
-    if (conv.bias) {
-      const float4 b = load4(conv.bias + c);
-      sum = make_float4(sum.x + b.x, sum.y + b.y, sum.z + b.z, sum.w + b.w);
+    for (uint32_t j = 0; j < SWAP_AB_COLUMNS; j++) {
+      const float4 u = load4(columns[j][f]);
+      if (was(j)) sum = Taps::add(sum, u, conv.taps[j][f]);
+      if (j > 0) store4(conv.column(slot, j - 1, f), u);
     }
-    if (conv.length > 1) store4(conv.column(slot, conv.length - 2, f), now);
+    const float4 now = held4<X>(make_float4(of[0].x * of[2].x, of[0].y * of[2].y, of[0].z * of[2].z, of[0].w * of[2].w));
+    sum = Taps::add(sum, now, conv.taps[SWAP_AB_COLUMNS][f]);
+    if (conv.bias) sum = sum4(sum, load4(conv.bias + c));
+    store4(conv.column(slot, SWAP_AB_COLUMNS - 1, f), now);
     return make_float4(of[1].x * sum.x, of[1].y * sum.y, of[1].z * sum.z, of[1].w * sum.w);
   }
 };
@@ -138,7 +113,7 @@ struct SwapAbPast {
 /* Maps as swap_ab_product has them. */
 template <class Tile>
 __device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_map, const tg_conv_product_args &a,
-                                    const tg_prefetch_args &prefetch, uint32_t hidden, uint32_t length, uint32_t stages) {
+                                    const tg_prefetch_args &prefetch, uint32_t hidden, uint32_t stages) {
   using X = typename Tile::X;
   static_assert(Tile::GROUPS == 3 && Tile::SPLITS_K, "B, C and X");
   extern __shared__ uint4 shared[];
@@ -178,14 +153,14 @@ __device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_m
   constexpr uint32_t FOURS = Tile::WIDTH / 4, TURNS = (Tile::ROWS * FOURS + Tile::CONSUMERS - 1) / Tile::CONSUMERS;
   static_assert(Tile::CONSUMERS % FOURS == 0, "a thread's channels are those of its first row");
   const uint32_t items = block.rows() * FOURS, column = threadIdx.x % FOURS * 4, c = tile * Tile::WIDTH + column;
-  SwapAbTaps<X, 1> conv(columns, taps, taps_bias, hidden, length, c);
+  SwapAbTaps<X, 1> conv{columns, taps_bias, hidden, c};
   SwapAbPast<X, 1> pasts[TURNS];
 #pragma unroll
   for (uint32_t t = 0; t < TURNS; t++) {
     const uint32_t i = threadIdx.x + t * Tile::CONSUMERS, r = block.row(i / FOURS);
     if (i < items && r < rows) pasts[t].find(row_table[r]);
   }
-  conv.load();
+  conv.load(taps);
 #pragma unroll
   for (uint32_t t = 0; t < TURNS; t++) pasts[t].load(conv);
   wait_for_earlier_kernels();
@@ -232,7 +207,7 @@ struct SwapAbRowsTile {
 /* As swap_ab_conv, but for w's map. */
 template <class Tile>
 __device__ inline void swap_ab_conv_rows(const TensorMap *x_map, const TensorMap *w_map, const tg_conv_product_args &a,
-                                         const tg_prefetch_args &prefetch, uint32_t hidden, uint32_t length, uint32_t stages) {
+                                         const tg_prefetch_args &prefetch, uint32_t hidden, uint32_t stages) {
   using X = typename Tile::X;
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[SWAP_AB_BARRIERS];
@@ -273,12 +248,12 @@ __device__ inline void swap_ab_conv_rows(const TensorMap *x_map, const TensorMap
   constexpr uint32_t FOURS = Tile::WIDTH / 16;
   const uint32_t lane = threadIdx.x % WARP, c = tile * Tile::WIDTH + lane % 4 * FOURS * 4;
   const uint32_t row = threadIdx.x / WARP * 16 + lane / 4;
-  SwapAbTaps<X, FOURS> conv(static_cast<X *>(a.columns), a.taps, a.taps_bias, hidden, length, c);
+  SwapAbTaps<X, FOURS> conv{static_cast<X *>(a.columns), a.taps_bias, hidden, c};
   SwapAbPast<X, FOURS> pasts[2];
 #pragma unroll
   for (uint32_t t = 0; t < 2; t++)
     if (row + 8 * t < rows) pasts[t].find(row_table[row + 8 * t]);
-  conv.load();
+  conv.load(a.taps);
 #pragma unroll
   for (uint32_t t = 0; t < 2; t++) pasts[t].load(conv);
   wait_for_earlier_kernels();
@@ -308,8 +283,8 @@ __device__ inline void swap_ab_conv_rows(const TensorMap *x_map, const TensorMap
   extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)                                    \
       NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,                       \
            const PASSING tg_conv_product_args a, const PASSING tg_prefetch_args prefetch, uint32_t hidden, \
-           uint32_t length, uint32_t stages) {                                                             \
-    GMMA_BODY(BODY<__VA_ARGS__>(&x, &w, a, prefetch, hidden, length, stages);)                             \
+           uint32_t stages) {                                                                              \
+    GMMA_BODY(BODY<__VA_ARGS__>(&x, &w, a, prefetch, hidden, stages);)                                     \
   }
 #define SWAP_AB_CONV(...) SWAP_AB_CONV_KERNEL(swap_ab_conv, , __VA_ARGS__)
 #define SWAP_AB_CONV_ROWS(...) SWAP_AB_CONV_KERNEL(swap_ab_conv_rows, __grid_constant__, __VA_ARGS__)

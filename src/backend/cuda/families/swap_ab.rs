@@ -162,17 +162,17 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Whether [`Lowering::swap_ab_conv`] does a conv layer up to its out-projection: a row a sequence.
+    /// Whether [`Lowering::swap_ab_conv`] does a conv layer up to its out-projection: a row a sequence, and as many taps as it has.
     pub fn swap_ab_convolves(&self) -> Option<&'a SwapAb> {
-        let swap_ab = self
-            .swap_ab()
-            .filter(|_| self.bucket.kind == StepKind::Decode)?;
+        let taps = self.config.conv_l_cache as u32;
+        let decode = self.bucket.kind == StepKind::Decode;
+        let swap_ab = self.swap_ab()?;
         let tiles = swap_ab.conv.0.iter().chain(&swap_ab.conv_rows.0);
         let mut widths = tiles.map(|(tile, _)| tile.width);
         let whole = widths.all(|width| self.hidden().is_multiple_of(width));
         // With batch rows first a last box of half of its columns has never been run.
         let boxes = swap_ab.conv_rows.0.is_empty() || self.hidden().is_multiple_of(BOX_COLUMNS);
-        (whole && boxes).then_some(swap_ab)
+        (decode && taps == abi::TG_CONV_TAPS && whole && boxes).then_some(swap_ab)
     }
 
     /// [`Lowering::lm_head`] of the sampled rows; where the best logits are, in `best`.
@@ -295,7 +295,6 @@ impl<'a> Lowering<'a> {
             Argument::of(&self.conv_product(conv, bias)),
             Argument::of(&prefetch),
             Argument::U32(hidden),
-            Argument::U32(self.config.conv_l_cache as u32),
             Argument::U32(cut.stages),
         ];
         self.prefetched = prefetch.pieces > 0;
