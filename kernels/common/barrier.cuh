@@ -29,7 +29,7 @@ __device__ inline void barrier_arrive(uint32_t barrier) {
 
 __device__ inline void barrier_arrive(uint64_t *barrier) { barrier_arrive(shared_address(barrier)); }
 
-/* ... and the phase also waits for `bytes` bytes of asynchronous copies. */
+/* An arrival at a barrier whose phase also waits for `bytes` bytes of asynchronous copies (expect_tx). */
 __device__ inline void barrier_arrive_expecting(uint64_t *barrier, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
@@ -44,7 +44,7 @@ __device__ inline uint32_t address_at_block(uint32_t shared, uint32_t rank) {
   return at;
 }
 
-/* An arrival at the barrier of block `rank` of the cluster that lies there where `barrier` lies here. It says that what was
+/* An arrival at the barrier of block `rank` of the cluster that lies there where `barrier` lies here. It signals that what was
  * read may be written over, no more: at the scope of the cluster it would be a fence, which waits behind the copies in
  * flight. sm_90 */
 __device__ inline void barrier_arrive_at_block(uint64_t *barrier, uint32_t rank) {
@@ -52,7 +52,7 @@ __device__ inline void barrier_arrive_at_block(uint64_t *barrier, uint32_t rank)
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
 }
 
-/* Of the barrier at a shared_address(). */
+/* Waits for a phase of the barrier at a shared_address(). */
 __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(

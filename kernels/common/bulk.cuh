@@ -1,4 +1,4 @@
-/* bulk.cuh: bytes that the copy engine brings to shared memory, or from there to global memory, or adds up there, from sm_90 on.
+/* bulk.cuh: bytes that the copy engine copies to shared memory, or from there to global memory, or adds up there, from sm_90 on.
  *
  * Tests run kernels on the host with tests/gpu_failures/driver/hopper.h in this file's place.
  */

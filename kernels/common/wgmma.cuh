@@ -135,7 +135,7 @@ __device__ inline void tensor_multicast(void *to, const TensorMap *map, const ui
                : "memory");
 }
 
-/* The map's box at (column, row), or from `at` on, to the second-level cache. */
+/* The map's box at (column, row), or from `at` on, into L2. */
 __device__ inline void tensor_prefetch(const TensorMap *map, uint32_t column, uint32_t row) {
   asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map), "r"(column), "r"(row) : "memory");
 }

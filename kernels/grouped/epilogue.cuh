@@ -44,7 +44,7 @@ __device__ inline void grouped_store_rounded(const float (&sums)[SUMS], uint32_t
     if (base * 2 >= rows) break;
 #pragma unroll
     for (int i = base; i < base + 4 * AT_ONCE; i += 4) {
-      /* Of row r, outputs lane % 4 * 2 and the next one, and the two 8 further: an even lane takes its neighbour's of the first, and
+      /* These are outputs lane % 4 * 2 and the next of row r, and the two 8 further: an even lane takes its neighbour's of the first, and
        * gives its own of the others. */
       const uint32_t low = transposed(pack2<T>(sums[i], sums[i + 1])), high = transposed(pack2<T>(sums[i + 2], sums[i + 3]));
       const uint32_t taken = __shfl_xor_sync(0xffffffffu, odd ? low : high, 1), r = i * 2 + lane / 4;

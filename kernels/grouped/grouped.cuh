@@ -261,13 +261,7 @@ __device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, 
   queue.works = works, queue.full = pipe.empty + GROUPED_MOST_STAGES, queue.empty = queue.full + GROUPED_QUEUE;
   queue.stored = queue.empty + GROUPED_QUEUE;
   uint64_t *marked = queue.stored + GROUPED_QUEUE, *listed = marked + 1;  /* the sort's two parts are done */
-  GroupedShape shape;
-  shape.gate_up_slices = (2 * arrays.inner + GROUPED_OUTPUTS - 1) / GROUPED_OUTPUTS;
-  shape.down_slices = (arrays.hidden + GROUPED_OUTPUTS - 1) / GROUPED_OUTPUTS;
-  shape.gate_up_k_blocks = (arrays.hidden + GMMA_K - 1) / GMMA_K;
-  shape.down_k_blocks = (arrays.inner + GMMA_K - 1) / GMMA_K;
-  shape.experts = a.predicts ? experts : 0;
-  shape.ahead = min(shape.gate_up_k_blocks, stages);
+  const GroupedShape shape(a);
   if (threadIdx.x == 0) {
     pipe.init(2, GROUPED_CONSUMERS);  /* full: the producer's arrival and a loader's */
     queue.init(PRODUCER, GROUPED_CONSUMERS);

@@ -24,8 +24,7 @@
 #define TAILGRAPH_GROUPED_SCHEDULER_CUH
 
 #include "common/experts.cuh"
-#include "grouped/args.h"
-#include "wgmma/pipeline.cuh"
+#include "grouped/tile.cuh"
 
 constexpr uint32_t GROUPED_SORTERS = TG_GROUPED_SORTERS;
 constexpr uint32_t GROUPED_SORT_WARPS = GROUPED_SORTERS / WARP;
@@ -48,6 +47,11 @@ struct GroupedShape {
   uint32_t gate_up_slices, down_slices, gate_up_k_blocks, down_k_blocks;
   uint32_t experts;  /* 0 where no block predicts */
   uint32_t ahead;    /* k-blocks that a prediction loads */
+
+  __device__ inline GroupedShape(const tg_grouped_args &a)
+      : gate_up_slices((2 * a.inner + GROUPED_OUTPUTS - 1) / GROUPED_OUTPUTS), down_slices((a.hidden + GROUPED_OUTPUTS - 1) / GROUPED_OUTPUTS),
+        gate_up_k_blocks((a.hidden + GMMA_K - 1) / GMMA_K), down_k_blocks((a.inner + GMMA_K - 1) / GMMA_K),
+        experts(a.predicts ? a.experts : 0), ahead(min(gate_up_k_blocks, a.stages)) {}
 
   /* Blocks that predict, from the first on. */
   __device__ inline uint32_t predictors() const { return min(gridDim.x, experts * gate_up_slices); }
@@ -107,7 +111,7 @@ template <uint32_t EACH>
 struct GroupedChoices {
   GroupedChoice of[EACH];
 
-  /* As GroupedChoice takes them. All are loaded before one is looked at. */
+  /* Loads all before one is looked at; arguments as GroupedChoice has them. */
   __device__ inline GroupedChoices(const uint32_t *chosen, uint32_t rows, uint32_t k) {
 #pragma unroll
     for (uint32_t n = 0; n < EACH; n++) of[n] = GroupedChoice(chosen, n * GROUPED_SORTERS + threadIdx.x, rows, k);
@@ -180,7 +184,7 @@ struct GroupedSort {
   }
 
 private:
-  /* Of this warp's groups the n-th: rows ascend with the group, and with the lane. */
+  /* The n-th of this warp's groups: rows ascend with the group, and with the lane. */
   static __device__ inline uint32_t group(uint32_t n) { return n * GROUPED_SORT_WARPS + threadIdx.x / WARP; }
 };
 

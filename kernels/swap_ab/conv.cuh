@@ -149,7 +149,7 @@ __device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_m
   const uint32_t rows = rows_from(first_row, all, Tile::ROWS);
   const tg_row *row_table = table<tg_row>(state, rows_at) + first_row;
   X *y = all_y + (size_t)first_row * hidden;
-  /* Of this thread's rows the same four channels, from c on. */
+  /* This thread has the same four channels of each of its rows, from c on. */
   constexpr uint32_t FOURS = Tile::WIDTH / 4, TURNS = (Tile::ROWS * FOURS + Tile::CONSUMERS - 1) / Tile::CONSUMERS;
   static_assert(Tile::CONSUMERS % FOURS == 0, "a thread's channels are those of its first row");
   const uint32_t items = block.rows() * FOURS, column = threadIdx.x % FOURS * 4, c = tile * Tile::WIDTH + column;
@@ -185,7 +185,7 @@ __device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_m
  * X's. An instruction reads its operands from shared memory, which for tiles of 64 by 64 is as much as that gives; a wide N reads
  * less for the same work. And all three products of a channel come to one thread, so that nothing changes hands after them.
  *
- * Of a row a thread has columns 8 j + 2 q and the next. For these to be neighbours in y, the weight rows of a tile come in
+ * A thread has columns 8 j + 2 q and the next of a row. For these to be neighbours in y, the weight rows of a tile come in
  * another order: the map is of [3 H / CHANNELS, CHANNELS / 8 (2 rows apart), 4 (CHANNELS / 4 apart), 2, H], and its boxes are
  * of one run of CHANNELS channels, or a block's share of it. So a thread's channels are CHANNELS / 4 from q CHANNELS / 4 on. */
 template <class Operand_, int GROUPS_, int CHANNELS_, int MULTICAST_>
@@ -204,7 +204,7 @@ struct SwapAbRowsTile {
   static_assert(Operand::PARTS == 1 && WIDTH % (8 * MULTICAST) == 0 && WIDTH % 16 == 0, "fours of channels, and blocks issue whole atoms");
 };
 
-/* As swap_ab_conv, but for w's map. */
+/* Does what swap_ab_conv does, but w's map is another. */
 template <class Tile>
 __device__ inline void swap_ab_conv_rows(const TensorMap *x_map, const TensorMap *w_map, const tg_conv_product_args &a,
                                          const tg_prefetch_args &prefetch, uint32_t hidden, uint32_t stages) {
@@ -244,7 +244,7 @@ __device__ inline void swap_ab_conv_rows(const TensorMap *x_map, const TensorMap
   }
   const uint32_t rows = rows_from(first_row, all, Tile::ROWS);
   const tg_row *row_table = table<tg_row>(a.state, rows_at) + first_row;
-  /* Of this thread's two rows, `row` and the one 8 further, the same channels, FOURS fours of them from c on. */
+  /* This thread has the same channels of two rows, `row` and the one 8 further: FOURS fours of them from c on. */
   constexpr uint32_t FOURS = Tile::WIDTH / 16;
   const uint32_t lane = threadIdx.x % WARP, c = tile * Tile::WIDTH + lane % 4 * FOURS * 4;
   const uint32_t row = threadIdx.x / WARP * 16 + lane / 4;

@@ -47,9 +47,9 @@ const INSTANCES: [&str; 7] = [
 #[derive(Debug)]
 struct Instance {
     kernel: Kernel,
-    /// Of a step, at most.
+    /// Rows of a step, at most.
     rows: u32,
-    /// Of an expert tile, at most.
+    /// Rows of an expert tile, at most.
     tile_rows: u32,
     /// Warps that load rows, each of which has a stage of the pipeline.
     loaders: u32,
@@ -132,7 +132,7 @@ impl Grouped {
         }
     }
 
-    /// ... of a variant that [`Grouped::serves`] has said this bucket can have.
+    /// The instance of a variant that [`Grouped::serves`] has said this bucket can have.
     fn served(&self, rows: u32, shape: Shape) -> &Instance {
         let instance = self.instance(rows, shape);
         instance.expect("a variant that `serves` has said this bucket can have")
@@ -199,16 +199,14 @@ pub(super) fn expert_boxes(w: &Matrix, pair: Option<&Matrix>, experts: u32, outp
     let block_rows = u64::from(abi::TG_PACKED_ROWS);
     let element = w.format.bytes() as u64;
     let filled = u64::from(w.columns.next_multiple_of(BOX_COLUMNS));
-    // Of 8 rows.
+    // Bytes of 8 rows.
     let block_bytes = block_rows * filled * element;
     let (second, group, matrices) = match pair {
         Some(pair) => (w.address.abs_diff(pair.address), block_bytes, 1),
         None => (block_bytes, 2 * block_bytes, 2),
     };
-    let (line_bytes, lines) = (
-        u64::from(BOX_COLUMNS) * element,
-        filled / u64::from(BOX_COLUMNS),
-    );
+    let line_bytes = u64::from(BOX_COLUMNS) * element;
+    let lines = filled / u64::from(BOX_COLUMNS);
     let groups = u64::from(w.rows) / (matrices * block_rows);
     let at = pair.map_or(w.address, |pair| w.address.min(pair.address));
     let dimensions = [

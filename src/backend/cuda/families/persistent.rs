@@ -299,7 +299,7 @@ impl<'a> Lowering<'a> {
         self.config.moe_intermediate_size as u32
     }
 
-    /// Of a step, at most.
+    /// Expert tiles of a step, at most.
     fn expert_tiles(&self) -> u32 {
         let (experts, top_k) = self.experts();
         most_expert_tiles(self.bucket.rows, experts, top_k, abi::TG_PERSISTENT_ROWS)

@@ -90,9 +90,7 @@ impl SwapAb {
             limits,
         }))
     }
-}
 
-impl SwapAb {
     fn batch_rows(&self, at: Address, rows: u32, columns: u32, box_rows: u32) -> Argument {
         let shape = [rows, columns];
         Argument::Boxes(Boxes::of_rows(at, self.rows, shape, box_rows))
