@@ -1,8 +1,7 @@
 /* epilogue.cuh: how a consumer warp of grouped/grouped.cuh stores what it rounds to 16 bits: gate and up's outputs, and of many rows down's
  * sums. Sums lie as common/wgmma.cuh has D: a lane has two rows' sums of one weight row, and of the one 8 further. Stored as they lie,
  * each instruction would leave a part of every sector that it writes to. So the rows change places with the outputs. */
-#ifndef TAILGRAPH_GROUPED_EPILOGUE_CUH
-#define TAILGRAPH_GROUPED_EPILOGUE_CUH
+#pragma once
 
 #include "common/base.cuh"
 #include "common/transpose.cuh"
@@ -54,5 +53,3 @@ __device__ inline void grouped_store_rounded(const float (&sums)[SUMS], uint32_t
     }
   }
 }
-
-#endif

@@ -35,7 +35,7 @@ constexpr int GROUPED_REGISTERS = 112, GROUPED_TALL_REGISTERS = 128;
   extern "C" __global__ void __maxnreg__(REGISTERS) tg_grouped_##NAME(const __grid_constant__ TensorMap gate_up,               \
                                                                       const __grid_constant__ TensorMap down,                  \
                                                                       const tg_grouped_args a) {                               \
-    GMMA_BODY((grouped<__VA_ARGS__, LOADERS, COUNTER, EACH>(gate_up, down, a));)                                               \
+    grouped<__VA_ARGS__, LOADERS, COUNTER, EACH>(gate_up, down, a);                                                            \
   }
 
 #define GROUPED_HALF(TYPE, T)                                                                                                \

@@ -26,8 +26,7 @@
  * sm_90a only. H and M are multiples of 16: k-blocks and slices need not be whole, what lies outside the weights comes as
  * zeros, and what fills up their rows is zeros.
  */
-#ifndef TAILGRAPH_GROUPED_CUH
-#define TAILGRAPH_GROUPED_CUH
+#pragma once
 
 #include "common/experts.cuh"
 #include "common/global.cuh"
@@ -332,5 +331,3 @@ __device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, 
     grouped_load<Tile, LOADERS>(pipe, queue, shape, sort, arrays, COUNTER ? 1 : GROUPED_CONSUMERS);
   }
 }
-
-#endif

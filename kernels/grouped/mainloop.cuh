@@ -2,8 +2,7 @@
  * and releases the stage at once, where wgmma/mainloop.cuh leaves them under way behind the next: the tensor cores have time to
  * spare, the pipeline has not.
  */
-#ifndef TAILGRAPH_GROUPED_MAINLOOP_CUH
-#define TAILGRAPH_GROUPED_MAINLOOP_CUH
+#pragma once
 
 #include "grouped/tile.cuh"
 #include "wgmma/mainloop.cuh"
@@ -62,5 +61,3 @@ __device__ inline void grouped_multiply(float (&sums)[Tile::MOST_ROWS / 2], Grou
     }
   }
 }
-
-#endif

@@ -20,8 +20,7 @@
  *
  * The producer draws, and pushes its block's work tiles into a queue from which all other warps take each of them.
  */
-#ifndef TAILGRAPH_GROUPED_SCHEDULER_CUH
-#define TAILGRAPH_GROUPED_SCHEDULER_CUH
+#pragma once
 
 #include "common/experts.cuh"
 #include "grouped/tile.cuh"
@@ -311,5 +310,3 @@ struct GroupedQueue : Pipeline<GROUPED_QUEUE> {
     }
   }
 };
-
-#endif

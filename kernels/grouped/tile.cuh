@@ -1,6 +1,5 @@
 /* tile.cuh: what a block of grouped/grouped.cuh multiplies, and the pipeline through which this comes. */
-#ifndef TAILGRAPH_GROUPED_TILE_CUH
-#define TAILGRAPH_GROUPED_TILE_CUH
+#pragma once
 
 #include "common/packed.cuh"
 #include "grouped/args.h"
@@ -72,5 +71,3 @@ __device__ inline void grouped_copy(GroupedPipeline &pipe, const TensorMap &weig
   tensor_copy(pipe.weights(), &weights, GroupedBox(expert, slice, k_block).at, pipe.arrivals(), policy);
   pipe.skip(1);
 }
-
-#endif

@@ -17,8 +17,7 @@
  * H is a multiple of CHANNELS, there are three taps, and a row of the step is its sequence's only one. y is not x: some blocks still
  * read x when others are done.
  */
-#ifndef TAILGRAPH_PERSISTENT_CONV_CUH
-#define TAILGRAPH_PERSISTENT_CONV_CUH
+#pragma once
 
 #include "persistent/persistent.cuh"
 
@@ -187,7 +186,5 @@ __device__ inline void persistent_conv(const TensorMap *x_map, const TensorMap *
   extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)                                              \
       NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,                               \
            const __grid_constant__ tg_conv_product_args a, uint32_t most_rows, uint32_t hidden) {                  \
-    GMMA_BODY(persistent_conv<__VA_ARGS__>(&x, &w, a, most_rows, hidden);)                                         \
+    persistent_conv<__VA_ARGS__>(&x, &w, a, most_rows, hidden);                                                    \
   }
-
-#endif

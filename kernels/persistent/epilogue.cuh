@@ -1,8 +1,7 @@
 /* epilogue.cuh: how the sums of a tile leave: by shared memory, a row of it at a time. A bulk copy takes them on, or for the residual
  * stream a bulk addition, which the copy engine does while the next tile is multiplied. Rows past the tile's are not copied.
  */
-#ifndef TAILGRAPH_PERSISTENT_EPILOGUE_CUH
-#define TAILGRAPH_PERSISTENT_EPILOGUE_CUH
+#pragma once
 
 #include "common/bulk.cuh"
 #include "persistent/tile.cuh"
@@ -109,5 +108,3 @@ __device__ inline void persistent_epilogue(const typename Tile::Acc &acc, char *
     store(static_cast<float *>(product.y), product.epilogue == TILED_ADD);
   }
 }
-
-#endif

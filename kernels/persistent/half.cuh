@@ -1,6 +1,5 @@
 /* half.cuh: the kernels of persistent/ for rows and weights of one 16-bit type. */
-#ifndef TAILGRAPH_PERSISTENT_HALF_CUH
-#define TAILGRAPH_PERSISTENT_HALF_CUH
+#pragma once
 
 #include "persistent/conv.cuh"
 #include "persistent/split_k.cuh"
@@ -14,5 +13,3 @@
   PERSISTENT_CONV(tg_persistent_conv_##TYPE, PersistentConvTile<T>)                  \
   PERSISTENT_GATE_UP(tg_persistent_gate_up_##TYPE, PersistentTile<T, 256, 4, 2, true>) \
   PERSISTENT_DOWN(tg_persistent_down_##TYPE, PersistentTile<T, 256, 4, 2>)
-
-#endif

@@ -37,8 +37,7 @@
  *
  * K is a multiple of 32, N anything; every array starts on 16 bytes. Needs sm_90a.
  */
-#ifndef TAILGRAPH_PERSISTENT_CUH
-#define TAILGRAPH_PERSISTENT_CUH
+#pragma once
 
 #include "common/launch.cuh"
 #include "common/pdl.cuh"
@@ -339,7 +338,7 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
   PERSISTENT_TILE(NAME, __VA_ARGS__)                                                                               \
   extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)                                              \
       NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const tg_persistent_args a) { \
-    GMMA_BODY((persistent<__VA_ARGS__>(&x, &w, PRODUCT));)                                                         \
+    persistent<__VA_ARGS__>(&x, &w, PRODUCT);                                                                      \
   }
 
 /* By expert: gate and up of gathered rows x[gather[place]], to y by place; or down of x by place, to y by place. Down's outputs of
@@ -349,7 +348,5 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
   PERSISTENT_TILE(NAME, __VA_ARGS__)                                                                     \
   extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)                                    \
       NAME(const __grid_constant__ TensorMap w, const tg_persistent_args a) {                            \
-    GMMA_BODY((persistent<__VA_ARGS__>(nullptr, &w, persistent_product<true>(a, TILED_SILU_MUL)));)      \
+    persistent<__VA_ARGS__>(nullptr, &w, persistent_product<true>(a, TILED_SILU_MUL));                   \
   }
-
-#endif

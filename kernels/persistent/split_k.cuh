@@ -19,8 +19,7 @@
  *
  * K is a multiple of 32, at least 96, so that each block has a k-block; N anything; every array starts on 16 bytes. Needs sm_90a.
  */
-#ifndef TAILGRAPH_PERSISTENT_SPLIT_K_CUH
-#define TAILGRAPH_PERSISTENT_SPLIT_K_CUH
+#pragma once
 
 #include "common/prefetch.cuh"
 #include "persistent/persistent.cuh"
@@ -121,7 +120,5 @@ __device__ inline void persistent_split_k(const TensorMap *x_map, const TensorMa
   PERSISTENT_TILE(NAME, PersistentSplitK<__VA_ARGS__>)                                                                        \
   extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)                                                         \
       NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const tg_persistent_args a) {            \
-    GMMA_BODY(persistent_split_k<__VA_ARGS__>(&x, &w, persistent_product<false>(a, a.epilogue), a.prefetch);)                                      \
+    persistent_split_k<__VA_ARGS__>(&x, &w, persistent_product<false>(a, a.epilogue), a.prefetch);                                                 \
   }
-
-#endif

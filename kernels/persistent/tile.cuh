@@ -1,6 +1,5 @@
 /* tile.cuh: what a kernel of persistent/ multiplies, which tiles its blocks take, and the pipeline through which these come. */
-#ifndef TAILGRAPH_PERSISTENT_TILE_CUH
-#define TAILGRAPH_PERSISTENT_TILE_CUH
+#pragma once
 
 #include "common/experts.cuh"
 #include "common/packed.cuh"
@@ -136,5 +135,3 @@ struct PersistentPipeline : Pipeline<Tile::STAGES, Tile::MULTICAST> {
   __device__ inline char *x() const { return this->stages + this->at * Tile::STAGE_BYTES; }
   __device__ inline char *w() const { return x() + Tile::X_BYTES; }
 };
-
-#endif

@@ -6,8 +6,7 @@
  *   weights' producer| copies of weight rows, from before the grid's wait on | empty                      | full, whose phase it opens
  *   rows' producer   | copies of batch rows                                  | the grid before, empty     | full, by bytes alone
  */
-#ifndef TAILGRAPH_SWAP_AB_BLOCK_CUH
-#define TAILGRAPH_SWAP_AB_BLOCK_CUH
+#pragma once
 
 #include "swap_ab/args.h"
 #include "tiled/tiled.cuh"
@@ -270,5 +269,3 @@ struct SwapAbBlock {
 
   __device__ inline float4 get(uint32_t i, uint32_t n) const { return load4(out() + i * Tile::OUT_PITCH + n); }
 };
-
-#endif

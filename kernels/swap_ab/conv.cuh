@@ -15,8 +15,7 @@
  * Launch: block = THREADS, grid = (clusters of blocks that split K or multicast, H / WIDTH of them; rows of the bucket / ROWS /
  * MULTICAST).
  */
-#ifndef TAILGRAPH_SWAP_AB_CONV_CUH
-#define TAILGRAPH_SWAP_AB_CONV_CUH
+#pragma once
 
 #include "common/args.h"
 #include "common/prefetch.cuh"
@@ -284,9 +283,7 @@ __device__ inline void swap_ab_conv_rows(const TensorMap *x_map, const TensorMap
       NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,                       \
            const PASSING tg_conv_product_args a, const PASSING tg_prefetch_args prefetch, uint32_t hidden, \
            uint32_t stages) {                                                                              \
-    GMMA_BODY(BODY<__VA_ARGS__>(&x, &w, a, prefetch, hidden, stages);)                                     \
+    BODY<__VA_ARGS__>(&x, &w, a, prefetch, hidden, stages);                                                \
   }
 #define SWAP_AB_CONV(...) SWAP_AB_CONV_KERNEL(swap_ab_conv, , __VA_ARGS__)
 #define SWAP_AB_CONV_ROWS(...) SWAP_AB_CONV_KERNEL(swap_ab_conv_rows, __grid_constant__, __VA_ARGS__)
-
-#endif

@@ -1,6 +1,5 @@
 /* half.cuh: the kernels of swap_ab/ for rows and weights of one 16-bit type. */
-#ifndef TAILGRAPH_SWAP_AB_HALF_CUH
-#define TAILGRAPH_SWAP_AB_HALF_CUH
+#pragma once
 
 #include "swap_ab/conv.cuh"
 #include "swap_ab/head.cuh"
@@ -26,5 +25,3 @@
   SWAP_AB_HEAD(tg_swap_ab_head_##TYPE##_r64, SwapAbTile<Direct<T>, 64, 4, 64, SWAP_AB_ALONE>)                 \
   SWAP_AB_HEAD(tg_swap_ab_head_multicast_##TYPE##_r128, SwapAbTile<Direct<T>, 128, 4, 64, SWAP_AB_MULTICAST>) \
   SWAP_AB_HEAD(tg_swap_ab_head_multicast_##TYPE##_r256, SwapAbTile<Direct<T>, 256, 2, 64, SWAP_AB_MULTICAST>)
-
-#endif

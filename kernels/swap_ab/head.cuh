@@ -16,8 +16,7 @@
  * Launch: block = THREADS, grid = (parts, rows of the bucket / ROWS), MULTICAST blocks a cluster. y, best and x have as many rows
  * as the bucket.
  */
-#ifndef TAILGRAPH_SWAP_AB_HEAD_CUH
-#define TAILGRAPH_SWAP_AB_HEAD_CUH
+#pragma once
 
 #include "common/argmax.cuh"
 #include "swap_ab/swap_ab.cuh"
@@ -189,7 +188,5 @@ __device__ inline void swap_ab_head(const TensorMap *x_map, const TensorMap *w_m
   extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)              \
       NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, \
            const __grid_constant__ tg_swap_ab_head_args a) {                         \
-    GMMA_BODY(swap_ab_head<__VA_ARGS__>(&x, &w, a);)                                 \
+    swap_ab_head<__VA_ARGS__>(&x, &w, a);                                            \
   }
-
-#endif

@@ -24,8 +24,7 @@
  * N may be anything, K is a multiple of 32 (what a copy finds past a matrix are zeros). Every array starts on 16 bytes.
  * Needs sm_90a.
  */
-#ifndef TAILGRAPH_SWAP_AB_CUH
-#define TAILGRAPH_SWAP_AB_CUH
+#pragma once
 
 #include "common/launch.cuh"
 #include "swap_ab/args.h"
@@ -156,7 +155,5 @@ __device__ inline void swap_ab_product(const TensorMap *x_map, const TensorMap *
       NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,              \
            const __grid_constant__ TensorMap w_pair, const tg_swap_ab_args a, uint32_t inner,     \
            uint32_t epilogue, uint32_t stages) {                                                  \
-    GMMA_BODY(swap_ab_product<__VA_ARGS__>(&x, &w, &w_pair, a, inner, epilogue, stages);)         \
+    swap_ab_product<__VA_ARGS__>(&x, &w, &w_pair, a, inner, epilogue, stages);                    \
   }
-
-#endif

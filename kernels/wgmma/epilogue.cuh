@@ -1,8 +1,7 @@
 /* epilogue.cuh: what becomes of accumulators. Of a fragment, 8 columns of D, a thread has four sums: of row lane / 4 columns
  * lane % 4 * 2 and the next, and the same of the row 8 further (common/wgmma.cuh).
  */
-#ifndef TAILGRAPH_EPILOGUE_CUH
-#define TAILGRAPH_EPILOGUE_CUH
+#pragma once
 
 #include "common/operands.cuh"
 
@@ -17,5 +16,3 @@ __device__ inline float2 silu_mul(float2 gate, float2 up) { return make_float2(g
 __device__ inline float4 silu_mul(float4 gate, float4 up) {
   return make_float4(gmma_silu(gate.x) * up.x, gmma_silu(gate.y) * up.y, gmma_silu(gate.z) * up.z, gmma_silu(gate.w) * up.w);
 }
-
-#endif

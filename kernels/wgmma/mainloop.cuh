@@ -4,8 +4,7 @@
  * The tensor cores truncate as they accumulate. Rows of 16 bits are summed in one accumulator (direct). With f32 rows as bf16x3 a k-block
  * has accumulators of its own, which are then added with rounding: without that the error grows with K.
  */
-#ifndef TAILGRAPH_MAINLOOP_CUH
-#define TAILGRAPH_MAINLOOP_CUH
+#pragma once
 
 #include "wgmma/pipeline.cuh"
 
@@ -45,5 +44,3 @@ __device__ inline void add_bf16x3(float (&acc)[N], const float (&part)[3 * N]) {
 #pragma unroll
   for (int i = 0; i < N; i++) acc[i] += part[i] + (part[N + i] + part[2 * N + i]);
 }
-
-#endif

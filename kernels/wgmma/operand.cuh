@@ -5,8 +5,7 @@
  * Weights come to a stage as they lie in memory. A format of fewer bits would be another operand, whose weights consumers prepare in
  * shared memory (mainloop.cuh), as swap_ab's do f32 rows.
  */
-#ifndef TAILGRAPH_OPERAND_CUH
-#define TAILGRAPH_OPERAND_CUH
+#pragma once
 
 #include "common/bf16x3.cuh"
 #include "common/wgmma.cuh"
@@ -48,5 +47,3 @@ struct Bf16x3 {
 
 template <typename X>
 using OperandOf = std::conditional_t<sizeof(X) == sizeof(float), Bf16x3, Direct<X>>;
-
-#endif

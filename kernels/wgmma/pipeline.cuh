@@ -11,8 +11,7 @@
  * stands apart from common/, which kernels of any GPU include. What is one family's alone stays there: its tile scheduler, and where
  * it splits K how accumulators change hands.
  */
-#ifndef TAILGRAPH_PIPELINE_CUH
-#define TAILGRAPH_PIPELINE_CUH
+#pragma once
 
 #include "common/wgmma.cuh"
 
@@ -69,5 +68,3 @@ struct Pipeline : StageCount<STAGES> {
     for (uint32_t s = 0; s < this->count; s++, next()) acquire();
   }
 };
-
-#endif
