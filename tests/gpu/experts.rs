@@ -38,9 +38,9 @@ fn mixtures_are_those_of_f64() {
     }
 }
 
-/// The kernel for wide steps against those for any number, which the test above holds to f64 where that serves none: rings
-/// that go round, ragged columns, outputs and rows, experts of several tiles and without any, guesses; and tiles of every size
-/// and rings of every length to the same bits.
+/// The kernel for wide steps against those for any number, which the test above holds to f64 where that serves none: pipelines
+/// that go round, ragged columns, outputs and rows, experts of several tiles and without any, predictions; and tiles of every size
+/// and pipelines of every length to the same bits.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn grouped_steps_agree_with_the_kernels_for_any_number() {
@@ -267,7 +267,7 @@ fn ragged_persistent_steps_are_those_of_f64() {
     }
 }
 
-/// The shortest and the longest rings of tiles of every size, with and without guesses.
+/// The shortest and the longest pipelines of tiles of every size, with and without predictions.
 fn grouped_shapes(rig: &Rig, bucket: usize) -> Vec<Grouped> {
     let mut shapes = Vec::new();
     for tile_rows in GROUPED_TILE_ROWS {
@@ -300,7 +300,7 @@ fn grouped_shapes(rig: &Rig, bucket: usize) -> Vec<Grouped> {
     shapes
 }
 
-/// All but 16 SMs are held by others until long after the blocks on these have done what there is to do: the guesses of all
+/// All but 16 SMs are held by others until long after the blocks on these have done what there is to do: the predictions of all
 /// other blocks too, and to the same bits.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]

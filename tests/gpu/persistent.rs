@@ -130,7 +130,8 @@ fn a_row_by_every_tile_does_not_depend_on_its_companions() {
     }
 }
 
-/// Conv layers of decode steps, by bucket, rows and hidden size: row tiles of mates without rows, one tile and several a block.
+/// Conv layers of decode steps, by bucket, rows and hidden size: row tiles without rows where blocks multicast, one tile and
+/// several a block.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn ragged_persistent_conv_layers_are_those_of_f64() {
