@@ -5,14 +5,15 @@
  * rows, all of K, first of gate and up, then of down. Operands come in k-blocks through a pipeline in shared memory, which never
  * drains: neither between work tiles, nor between gate and up and down:
  *
- *   warps            | do                                                              | wait on                       | signal
- *   consumers, 8     | sort, 1 to 4 rows a thread (scheduler.cuh); two warpgroups, each | the grid before, the queue,   | empty, stored or the
- *                    | half of the weight rows: wgmma with weight rows as M; store      | full                          | count of gate and up
- *   loaders, 3 or 5  | a stage each in turn: the tile's rows, gathered from L2 through  | the sort, the queue, empty;   | full
- *                    | registers, swizzled as the tensor cores want them                | down: the count of gate and up |
- *   counter, 1       | beside 5 loaders: counts stored work tiles of gate and up; beside| the queue, stored             | the count of gate and up
- *                    | 3 the consumers count them themselves                            |                               |
- *   producer, 1      | draws work tiles; copies the stage's weights, 16 KiB             | the sort's marks, empty       | the queue, full
+ *   warps            | do                                                             | wait on                | signal
+ *   consumers, 8     | sort, 1 to 4 rows a thread (scheduler.cuh); then two           | the grid before, the   | empty; stored, or
+ *                    | warpgroups, half of the weight rows each: wgmma with weight    | queue, full            | done of gate and up
+ *                    | rows as M, batch rows as N; epilogue                           |                        |
+ *   loaders, 3 or 5  | a stage each in turn: the tile's rows, gathered from L2        | the sort, the queue,   | full
+ *                    | through registers, swizzled as the tensor cores want them      | empty; down: done      |
+ *   counter, 1       | only beside 5 loaders, in the consumers' place: counts stored  | the queue, stored      | done of gate and up
+ *                    | work tiles of gate and up                                      |                        |
+ *   producer, 1      | draws work tiles; copies a stage's weights, 16 KiB             | the sort, empty        | the queue, full
  *
  * N is the tile's rows, rounded up to a multiple of 8. At many rows the GPU is at its power limit, so that products of rows
  * which are not there would cost time. Tiles of more than 64 rows have kernels of their own, for their sums take many

@@ -3,11 +3,11 @@
  * One block an SM stays and takes work tiles of 128 batch rows by WIDTH weight rows, every gridDim.x-th of them; of dense products the host
  * chooses the width whose blocks end soonest (families/persistent/tile.rs). Batch rows are the M operand of wgmma, weight rows its N.
  *
- *   warps                        | do                                           | wait on                   | signal
- *   consumers, two warpgroups    | mainloop over 64 batch rows each, epilogue   | full                      | empty, once a warpgroup
- *   producer, one thread         | tensor copies of rows and weights            | empty, the grid before    | full
- *   or, where rows are gathered, a warpgroup | weights by its first thread; rows 16 bytes a copy | the same | full, once a warp
- *   its three other warps        | load what a convolution needs (conv.cuh)     | used                      | there
+ *   warps                      | do                                              | wait on                | signal
+ *   consumers, two warpgroups  | mainloop over 64 batch rows each, epilogue      | full                   | empty, once a warpgroup
+ *   producer, one thread       | tensor copies of weights and of rows            | empty, the grid before | full
+ *   gatherers, its warpgroup   | where rows are gathered: these, 16 bytes a copy | empty, the grid before | full, once a warp
+ *   loaders, its 3 other warps | what a convolution needs (conv.cuh)             | used, the grid before  | there
  *
  * Sums leave by shared memory and bulk copies, beside the products of the next tile (epilogue.cuh); or a conv layer's rows do (conv.cuh).
  *

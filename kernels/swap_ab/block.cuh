@@ -1,10 +1,10 @@
 /* block.cuh: what a block of swap_ab/swap_ab.cuh's kernels is made of: its tile, its roles, and the exchange where a cluster splits K.
  *
- *   warps            | do                                                    | wait on                    | signal
- *   consumers        | the mainloop, split-K's exchange, the epilogue        | full, the grid before,     | empty; where K is split
- *                    |                                                       | summed                     | other blocks' summed
- *   weights' producer| copies of weight rows, from before the grid's wait on | empty                      | full, whose phase it opens
- *   rows' producer   | copies of batch rows                                  | the grid before, empty     | full, by bytes alone
+ *   warps              | do                                                    | wait on                 | signal
+ *   consumers          | mainloop, split-K's exchange, epilogue                | full, summed,           | empty; other blocks'
+ *                      |                                                       | the grid before         | summed, where K is split
+ *   weights' producer  | copies of weight rows, from before that wait on       | empty                   | full, whose phase it opens
+ *   rows' producer     | copies of batch rows                                  | empty, the grid before  | full, by bytes alone
  */
 #pragma once
 
