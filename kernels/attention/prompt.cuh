@@ -3,7 +3,7 @@
  *
  * A block an SM stays and takes units: a query tile (attention/tiles.cu lists them) of one kv head. All pairs of a row and a query
  * head of the group are rows of its matrices, 64 of each of two warpgroups; so keys and values are read once for the whole group.
- * A third warpgroup's first thread brings queries, and KEYS keys and values at a time from their pages through a ring in shared
+ * A third warpgroup's first thread brings queries, and KEYS keys and values at a time from their pages through a pipeline in shared
  * memory, across units without a pause.
  *
  * While a warpgroup works out the weights of some keys, the tensor cores add up the values of the keys before them, and do the other
@@ -24,7 +24,7 @@
 
 #include "attention/attention.cuh"
 #include "common/launch.cuh"
-#include "common/wgmma.cuh"
+#include "wgmma/pipeline.cuh"
 
 constexpr uint32_t PROMPT_GROUPS = 2;  /* warpgroups that multiply */
 constexpr uint32_t PROMPT_PAIRS = TG_PROMPT_PAIRS;
@@ -82,22 +82,18 @@ struct PromptUnits {
   __device__ inline bool more(uint32_t i) const { return i * gridDim.x < all; }
 };
 
+/* Keys and values, a stage KEYS of each; and queries, of which there is one stage. */
 template <class Tile>
-struct PromptRing {
-  char *q, *stages;
-  uint64_t *q_full, *q_empty, *full, *empty;
-  uint32_t at = 0, parity = 0;
-
-  __device__ inline void next() {
-    if (++at == Tile::STAGES) at = 0, parity ^= 1;
-  }
-  __device__ inline char *k() const { return stages + at * Tile::STAGE_BYTES; }
+struct PromptPipeline : Pipeline<Tile::STAGES> {
+  char *q;
+  uint64_t *q_full, *q_empty;
+  __device__ inline char *k() const { return this->stages + this->at * Tile::STAGE_BYTES; }
   __device__ inline char *v() const { return k() + Tile::K_BYTES; }
 };
 
 /* One lane. */
 template <class Tile>
-__device__ inline void prompt_copy(PromptRing<Tile> ring, const TensorMap *q_map, const TensorMap *k_map, const TensorMap *v_map,
+__device__ inline void prompt_copy(PromptPipeline<Tile> pipe, const TensorMap *q_map, const TensorMap *k_map, const TensorMap *v_map,
                                    const tg_attention_prompt_args &a) {
   const PromptUnits units(a);
   const uint64_t policy = cache_policy(false);
@@ -108,28 +104,28 @@ __device__ inline void prompt_copy(PromptRing<Tile> ring, const TensorMap *q_map
 #pragma unroll 1
   for (uint32_t i = 0; units.more(i); i++) {
     if (!units.at(i, a, tile, kv_head)) continue;
-    barrier_wait(ring.q_empty, q_parity);
+    barrier_wait(pipe.q_empty, q_parity);
     q_parity ^= 1;
-    barrier_arrive_expecting(ring.q_full, Tile::Q_BYTES);
+    barrier_arrive_expecting(pipe.q_full, Tile::Q_BYTES);
 #pragma unroll
     for (uint32_t part = 0; part < Tile::PARTS; part++) {
       const uint32_t at[5] = {part * GMMA_K, kv_head * group, tile.first_row, 0, 0};
-      tensor_copy(ring.q + part * Tile::Q_PART, q_map, at, ring.q_full, policy);
+      tensor_copy(pipe.q + part * Tile::Q_PART, q_map, at, pipe.q_full, policy);
     }
     const Pages pages(a.state, tile.slot, a.kv_heads, kv_head);
     const uint32_t keys = tile.first_position + tile.rows;
 #pragma unroll 1
-    for (uint32_t first = 0; first < keys; first += Tile::KEYS, ring.next()) {
+    for (uint32_t first = 0; first < keys; first += Tile::KEYS, pipe.next()) {
       const uint32_t here = min(boxes, (keys - first + a.box_keys - 1) / a.box_keys);
-      barrier_wait(ring.empty + ring.at, ring.parity ^ 1);
-      barrier_arrive_expecting(ring.full + ring.at, 2 * Tile::PARTS * here * a.box_keys * GMMA_ROW_BYTES);
+      pipe.acquire();
+      pipe.expect(2 * Tile::PARTS * here * a.box_keys * GMMA_ROW_BYTES);
 #pragma unroll 1
       for (uint32_t box = 0; box < here; box++) {
         const uint32_t row = pages.at(first + box * a.box_keys), offset = box * a.box_keys * GMMA_ROW_BYTES;
 #pragma unroll
         for (uint32_t part = 0; part < Tile::PARTS; part++) {
-          tensor_copy(ring.k() + part * Tile::K_PART + offset, k_map, part * GMMA_K, row, ring.full + ring.at, policy);
-          tensor_copy(ring.v() + part * Tile::K_PART + offset, v_map, part * GMMA_K, row, ring.full + ring.at, policy);
+          tensor_copy(pipe.k() + part * Tile::K_PART + offset, k_map, part * GMMA_K, row, pipe.arrivals(), policy);
+          tensor_copy(pipe.v() + part * Tile::K_PART + offset, v_map, part * GMMA_K, row, pipe.arrivals(), policy);
         }
       }
     }
@@ -187,7 +183,7 @@ __device__ inline void prompt_pack(typename Tile::Weights &weights, const typena
     for (uint32_t j = 0; j < 4; j++) weights[i][j] = pack2<typename Tile::T>(s[8 * i + 2 * j], s[8 * i + 2 * j + 1]);
 }
 
-/* Asks for scores of the ring's stage. */
+/* Asks for scores of the pipeline's stage. */
 template <class Tile>
 __device__ inline void prompt_scores(typename Tile::Scores &s, uint32_t q, uint32_t k) {
 #pragma unroll
@@ -199,7 +195,7 @@ __device__ inline void prompt_scores(typename Tile::Scores &s, uint32_t q, uint3
   gmma_commit();
 }
 
-/* Asks for out += weights of the values of the ring's stage. */
+/* Asks for out += weights of the values of the pipeline's stage. */
 template <class Tile>
 __device__ inline void prompt_values(typename Tile::Out &out, const typename Tile::Weights &weights, uint32_t v, bool add) {
 #pragma unroll
@@ -223,15 +219,15 @@ __device__ inline void prompt_your_turn(uint32_t warpgroup) {
 __device__ inline void prompt_meet() { threads_meet<PROMPT_GROUPS * GMMA_GROUP, 1>(); }
 
 template <class Tile>
-__device__ inline void prompt_multiply(PromptRing<Tile> ring, const tg_attention_prompt_args &a) {
+__device__ inline void prompt_multiply(PromptPipeline<Tile> pipe, const tg_attention_prompt_args &a) {
   using T = typename Tile::T;
   const uint32_t group = a.heads / a.kv_heads, warpgroup = of_warp(threadIdx.x / GMMA_GROUP);
   const uint32_t thread = threadIdx.x % GMMA_GROUP, lane = thread % WARP;
   const uint32_t pair = warpgroup * GMMA_M + thread / WARP * 16 + lane / 4;  /* and the one 8 further */
   const PromptUnits units(a);
   const float scale = a.scale * 1.44269504088896f;  /* log2 e */
-  const uint32_t q = gmma_operand(shared_address(ring.q)) + warpgroup * gmma_apart(GMMA_M * GMMA_ROW_BYTES);
-  const uint32_t k = gmma_operand(shared_address(ring.stages)), v = k + gmma_apart(Tile::K_BYTES);
+  const uint32_t q = gmma_operand(shared_address(pipe.q)) + warpgroup * gmma_apart(GMMA_M * GMMA_ROW_BYTES);
+  const uint32_t k = gmma_operand(shared_address(pipe.stages)), v = k + gmma_apart(Tile::K_BYTES);
   uint32_t q_parity = 0;
   QueryTile tile;
   uint32_t kv_head;
@@ -247,20 +243,20 @@ __device__ inline void prompt_multiply(PromptRing<Tile> ring, const tg_attention
     typename Tile::Scores s;
     typename Tile::Weights weights;
     float shrink[2];
-    barrier_wait(ring.q_full, q_parity);
+    barrier_wait(pipe.q_full, q_parity);
     q_parity ^= 1;
 
     /* The stage is there. In the last, what lies behind the last key belongs to no sequence, and may be no number: weights
      * of 0 want values of 0. */
     auto arrived = [&](uint32_t block) {
-      barrier_wait(ring.full + ring.at, ring.parity);
+      pipe.wait();
       const uint32_t first = block * Tile::KEYS;
       if (first + Tile::KEYS <= keys) return;
       const uint32_t from = (keys - first) * GMMA_ROW_BYTES;
 #pragma unroll
       for (uint32_t part = 0; part < Tile::PARTS; part++)
         for (uint32_t at = from + threadIdx.x * 16; at < Tile::K_PART; at += PROMPT_GROUPS * GMMA_GROUP * 16)
-          *reinterpret_cast<uint4 *>(ring.v() + part * Tile::K_PART + at) = make_uint4(0, 0, 0, 0);
+          *reinterpret_cast<uint4 *>(pipe.v() + part * Tile::K_PART + at) = make_uint4(0, 0, 0, 0);
       operands_written();
       prompt_meet();
     };
@@ -274,20 +270,20 @@ __device__ inline void prompt_multiply(PromptRing<Tile> ring, const tg_attention
     arrived(0);
     prompt_my_turn(warpgroup);
     gmma_fence();
-    prompt_scores<Tile>(s, q, k + ring.at * gmma_apart(Tile::STAGE_BYTES));
+    prompt_scores<Tile>(s, q, k + pipe.at * gmma_apart(Tile::STAGE_BYTES));
     prompt_your_turn(warpgroup);
     gmma_wait<0>();
     gmma_settle(s);
     weigh(0);
     prompt_pack<Tile>(weights, s);
-    uint32_t before = ring.at;
-    ring.next();
+    uint32_t before = pipe.at;
+    pipe.next();
 #pragma unroll 1
     for (uint32_t block = 1; block < blocks; block++) {
       arrived(block);
       prompt_my_turn(warpgroup);
       gmma_fence();
-      prompt_scores<Tile>(s, q, k + ring.at * gmma_apart(Tile::STAGE_BYTES));
+      prompt_scores<Tile>(s, q, k + pipe.at * gmma_apart(Tile::STAGE_BYTES));
       prompt_values<Tile>(sums.out, weights, v + before * gmma_apart(Tile::STAGE_BYTES), block > 1);
       prompt_your_turn(warpgroup);
       gmma_wait<1>();
@@ -296,19 +292,19 @@ __device__ inline void prompt_multiply(PromptRing<Tile> ring, const tg_attention
       gmma_wait<0>();
 #pragma unroll
       for (uint32_t part = 0; part < Tile::PARTS; part++) gmma_settle(sums.out[part]);
-      if (thread == 0) barrier_arrive(ring.empty + before);
+      if (thread == 0) pipe.release(before);
       sums.shrink_out(shrink);
       prompt_pack<Tile>(weights, s);
-      before = ring.at;
-      ring.next();
+      before = pipe.at;
+      pipe.next();
     }
-    if (thread == 0) barrier_arrive(ring.q_empty);
+    if (thread == 0) barrier_arrive(pipe.q_empty);
     gmma_fence();
     prompt_values<Tile>(sums.out, weights, v + before * gmma_apart(Tile::STAGE_BYTES), blocks > 1);
     gmma_wait<0>();
 #pragma unroll
     for (uint32_t part = 0; part < Tile::PARTS; part++) gmma_settle(sums.out[part]);
-    if (thread == 0) barrier_arrive(ring.empty + before);
+    if (thread == 0) pipe.release(before);
 
 #pragma unroll
     for (uint32_t half = 0; half < 2; half++) {
@@ -335,22 +331,22 @@ template <class Tile>
 __device__ inline void attend_prompts(const TensorMap *q_map, const TensorMap *k_map, const TensorMap *v_map, const tg_attention_prompt_args &a) {
   extern __shared__ char prompt_shared[];
   __shared__ uint64_t barriers[2 + 2 * Tile::STAGES];
-  PromptRing<Tile> ring;
-  ring.q = prompt_shared + (-shared_address(prompt_shared) & (GMMA_ATOM_BYTES - 1));
-  ring.stages = ring.q + Tile::Q_BYTES;
-  ring.q_full = barriers, ring.q_empty = barriers + 1, ring.full = barriers + 2, ring.empty = ring.full + Tile::STAGES;
+  PromptPipeline<Tile> pipe;
+  pipe.q = prompt_shared + (-shared_address(prompt_shared) & (GMMA_ATOM_BYTES - 1));
+  pipe.stages = pipe.q + Tile::Q_BYTES;
+  pipe.q_full = barriers, pipe.q_empty = barriers + 1, pipe.full = barriers + 2, pipe.empty = pipe.full + Tile::STAGES;
   let_next_kernel_start();
   if (threadIdx.x == 0) {
-    barrier_init(ring.q_full, 1), barrier_init(ring.q_empty, PROMPT_GROUPS);
-    for (uint32_t s = 0; s < Tile::STAGES; s++) barrier_init(ring.full + s, 1), barrier_init(ring.empty + s, PROMPT_GROUPS);
+    barrier_init(pipe.q_full, 1), barrier_init(pipe.q_empty, PROMPT_GROUPS);
+    pipe.init(1, PROMPT_GROUPS);
     barriers_ready();
   }
   __syncthreads();
   wait_for_earlier_kernels();
   if (of_warp(threadIdx.x / GMMA_GROUP) == PROMPT_GROUPS) {
-    if (threadIdx.x % GMMA_GROUP == 0) prompt_copy(ring, q_map, k_map, v_map, a);
+    if (threadIdx.x % GMMA_GROUP == 0) prompt_copy(pipe, q_map, k_map, v_map, a);
   } else {
-    prompt_multiply(ring, a);
+    prompt_multiply(pipe, a);
   }
 }
 
