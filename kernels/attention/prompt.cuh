@@ -28,7 +28,7 @@
 
 #include "attention/attention.cuh"
 #include "common/launch.cuh"
-#include "common/wgmma.cuh"
+#include "wgmma/pipeline.cuh"
 
 constexpr uint32_t PROMPT_GROUPS = 2;  /* consumer warpgroups */
 constexpr uint32_t PROMPT_PAIRS = TG_PROMPT_PAIRS;
@@ -53,15 +53,13 @@ struct PromptTile {
 template <typename T>
 __device__ inline void gmma_values(float (&d)[32], const uint32_t (&a)[4], uint32_t b, bool add);
 
-#define GMMA_VALUES(T, NAME)                                                                                              \
-  template <>                                                                                                              \
-  __device__ inline void gmma_values<T>(float (&d)[32], const uint32_t (&a)[4], uint32_t b, bool add) {                    \
-    [[maybe_unused]] constexpr uint64_t HIGH = (uint64_t)GMMA_OPERAND_HIGH << 32;                                          \
-    GMMA_BODY(asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME \
-                           " {" GMMA_TEXT_0 ", " GMMA_TEXT_8 ", " GMMA_TEXT_16 ", " GMMA_TEXT_24                           \
-                           "}, {%32, %33, %34, %35}, %36, add, 1, 1, 1;\n}\n"                                              \
-                           : GMMA_DATA(0), GMMA_DATA(8), GMMA_DATA(16), GMMA_DATA(24)                                      \
-                           : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(HIGH | b), "r"((int)add));)                   \
+#define GMMA_VALUES(T, NAME)                                                                                             \
+  template <>                                                                                                            \
+  __device__ inline void gmma_values<T>(float (&d)[32], const uint32_t (&a)[4], uint32_t b, bool add) {                  \
+    constexpr uint64_t HIGH = (uint64_t)GMMA_OPERAND_HIGH << 32;                                                         \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME \
+                 " {" GMMA_64(TEXT) "}, {%32, %33, %34, %35}, %36, add, 1, 1, 1;\n}\n"                                   \
+                 : GMMA_64(DATA) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(HIGH | b), "r"((int)add));            \
   }
 GMMA_VALUES(__nv_bfloat16, "bf16")
 GMMA_VALUES(__half, "f16")
@@ -88,16 +86,12 @@ struct PromptScheduler {
   __device__ inline bool more(uint32_t i) const { return i * gridDim.x < all; }
 };
 
+/* Keys and values, a stage KEYS of each; and queries, of which there is one stage. */
 template <class Tile>
-struct PromptPipeline {
-  char *q, *stages;
-  uint64_t *q_full, *q_empty, *full, *empty;
-  uint32_t at = 0, parity = 0;
-
-  __device__ inline void next() {
-    if (++at == Tile::STAGES) at = 0, parity ^= 1;
-  }
-  __device__ inline char *k() const { return stages + at * Tile::STAGE_BYTES; }
+struct PromptPipeline : Pipeline<Tile::STAGES> {
+  char *q;
+  uint64_t *q_full, *q_empty;
+  __device__ inline char *k() const { return this->stages + this->at * Tile::STAGE_BYTES; }
   __device__ inline char *v() const { return k() + Tile::K_BYTES; }
 };
 
@@ -127,15 +121,15 @@ __device__ inline void prompt_produce(PromptPipeline<Tile> pipeline, const Tenso
 #pragma unroll 1
     for (uint32_t first = 0; first < keys; first += Tile::KEYS, pipeline.next()) {
       const uint32_t here = min(boxes, (keys - first + a.box_keys - 1) / a.box_keys);
-      barrier_wait(pipeline.empty + pipeline.at, pipeline.parity ^ 1);
-      barrier_arrive_expecting(pipeline.full + pipeline.at, 2 * Tile::PARTS * here * a.box_keys * GMMA_ROW_BYTES);
+      pipeline.acquire();
+      pipeline.expect(2 * Tile::PARTS * here * a.box_keys * GMMA_ROW_BYTES);
 #pragma unroll 1
       for (uint32_t box = 0; box < here; box++) {
         const uint32_t row = pages.at(first + box * a.box_keys), offset = box * a.box_keys * GMMA_ROW_BYTES;
 #pragma unroll
         for (uint32_t part = 0; part < Tile::PARTS; part++) {
-          tensor_copy(pipeline.k() + part * Tile::K_PART + offset, k_map, part * GMMA_K, row, pipeline.full + pipeline.at, policy);
-          tensor_copy(pipeline.v() + part * Tile::K_PART + offset, v_map, part * GMMA_K, row, pipeline.full + pipeline.at, policy);
+          tensor_copy(pipeline.k() + part * Tile::K_PART + offset, k_map, part * GMMA_K, row, pipeline.arrivals(), policy);
+          tensor_copy(pipeline.v() + part * Tile::K_PART + offset, v_map, part * GMMA_K, row, pipeline.arrivals(), policy);
         }
       }
     }
@@ -282,7 +276,7 @@ __device__ inline void prompt_consume(PromptPipeline<Tile> pipeline, const tg_at
     /* Waits for a stage. What lies behind the last key in the last one belongs to no sequence, and may be no number: weights of 0 need
      * values of 0. */
     auto arrived = [&](uint32_t block) {
-      barrier_wait(pipeline.full + pipeline.at, pipeline.parity);
+      pipeline.wait();
       const uint32_t first = block * Tile::KEYS;
       if (first + Tile::KEYS <= keys) return;
       const uint32_t from = (keys - first) * GMMA_ROW_BYTES;
@@ -325,7 +319,7 @@ __device__ inline void prompt_consume(PromptPipeline<Tile> pipeline, const tg_at
       gmma_wait<0>();
 #pragma unroll
       for (uint32_t part = 0; part < Tile::PARTS; part++) gmma_settle(sums.out[part]);
-      if (thread == 0) barrier_arrive(pipeline.empty + before);
+      if (thread == 0) pipeline.release(before);
       sums.shrink_out(shrink);
       prompt_pack<Tile>(weights, s);
       before = pipeline.at;
@@ -337,7 +331,7 @@ __device__ inline void prompt_consume(PromptPipeline<Tile> pipeline, const tg_at
     gmma_wait<0>();
 #pragma unroll
     for (uint32_t part = 0; part < Tile::PARTS; part++) gmma_settle(sums.out[part]);
-    if (thread == 0) barrier_arrive(pipeline.empty + before);
+    if (thread == 0) pipeline.release(before);
     prompt_store(sums, tile, kv_head, pair, group, lane, a);
   }
   if (warpgroup == 0) prompt_wait_turn(warpgroup);  /* the other's last signal */
@@ -354,7 +348,7 @@ __device__ inline void attend_prompts(const TensorMap *q_map, const TensorMap *k
   let_next_kernel_start();
   if (threadIdx.x == 0) {
     barrier_init(pipeline.q_full, 1), barrier_init(pipeline.q_empty, PROMPT_GROUPS);
-    for (uint32_t s = 0; s < Tile::STAGES; s++) barrier_init(pipeline.full + s, 1), barrier_init(pipeline.empty + s, PROMPT_GROUPS);
+    pipeline.init(1, PROMPT_GROUPS);
     barriers_ready();
   }
   __syncthreads();

@@ -1,4 +1,4 @@
-/* barrier.cuh: barriers in shared memory that count arrivals and bytes, from sm_90 on; before, these do nothing.
+/* barrier.cuh: barriers in shared memory that count arrivals and bytes, from sm_90 on.
  *
  * A barrier's phases have parity 0, 1, 0 ...; waiting for parity 1 of one that was never used returns at once. Who waits for a phase
  * must come before the one after it ends: from then on that wait is one for a later phase of the same parity.
@@ -17,9 +17,7 @@ __device__ inline void barrier_init(uint64_t *barrier, uint32_t arrivals) {
 }
 
 __device__ inline void barriers_ready() {
-#if __CUDA_ARCH__ >= 900
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
 }
 
 /* At the barrier at a shared_address(). */
@@ -29,28 +27,29 @@ __device__ inline void barrier_arrive(uint32_t barrier) {
 
 __device__ inline void barrier_arrive(uint64_t *barrier) { barrier_arrive(shared_address(barrier)); }
 
-/* ... and the phase also waits for `bytes` bytes of asynchronous copies. */
+/* An arrival at a barrier whose phase also waits for `bytes` bytes of asynchronous copies (expect_tx). */
 __device__ inline void barrier_arrive_expecting(uint64_t *barrier, uint32_t bytes) {
-#if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                : "memory");
-#endif
 }
 
-/* An arrival at the barrier of block `rank` of the cluster that lies there where `barrier` lies here. It says that what was
+/* Where what is at `shared`, a shared_address(), of this block is in block `rank` of the cluster. */
+__device__ inline uint32_t address_at_block(uint32_t shared, uint32_t rank) {
+  uint32_t at;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared), "r"(rank));
+  return at;
+}
+
+/* An arrival at the barrier of block `rank` of the cluster that lies there where `barrier` lies here. It signals that what was
  * read may be written over, no more: at the scope of the cluster it would be a fence, which waits behind the copies in
  * flight. */
 __device__ inline void barrier_arrive_at_block(uint64_t *barrier, uint32_t rank) {
-#if __CUDA_ARCH__ >= 900
-  uint32_t at;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(barrier)), "r"(rank));
+  const uint32_t at = address_at_block(shared_address(barrier), rank);
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
-#endif
 }
 
-/* Of the barrier at a shared_address(). */
+/* Waits for a phase of the barrier at a shared_address(). */
 __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
-#if __CUDA_ARCH__ >= 900
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
@@ -60,14 +59,12 @@ __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
       "}\n" ::"r"(barrier),
       "r"(parity)
       : "memory");
-#endif
 }
 
 __device__ inline void barrier_wait(uint64_t *barrier, uint32_t parity) { barrier_wait(shared_address(barrier), parity); }
 
 /* barrier_wait, for what other blocks of the cluster have stored. */
 __device__ inline void barrier_wait_cluster(uint64_t *barrier, uint32_t parity) {
-#if __CUDA_ARCH__ >= 900
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
@@ -77,7 +74,6 @@ __device__ inline void barrier_wait_cluster(uint64_t *barrier, uint32_t parity) 
       "}\n" ::"r"(shared_address(barrier)),
       "r"(parity)
       : "memory");
-#endif
 }
 
 /* Waits for THREADS threads of the block, whole warps, at its barrier `id`: 1 to 15, of which each is for these threads alone. (0 is

@@ -15,7 +15,7 @@ struct alignas(16) ExpertTile {
 };
 static_assert(sizeof(ExpertTile) == TG_EXPERT_TILE_BYTES, "the launcher leaves room for them");
 
-/* Words behind the address of the tiles' count, which is the first. The others are what grouped/units.cuh counts up. */
+/* Words behind the address of the tiles' count, which is the first. The others are what grouped/scheduler.cuh counts up. */
 constexpr uint32_t EXPERT_COUNTS = TG_EXPERT_COUNTS;
 
 /* All threads of a block. */

@@ -3,19 +3,11 @@
  * Operands lie in rows of 128 bytes, 64 elements of K; 8 rows make an atom of 1 KB, in which piece p (16 bytes) of row r
  * lies at p ^ r, as a tensor map with CU_TENSOR_MAP_SWIZZLE_128B leaves it. Arrays of them start on 1 KB.
  */
-#ifndef TAILGRAPH_OPERANDS_CUH
-#define TAILGRAPH_OPERANDS_CUH
+#pragma once
 
 #include "common/args.h"
 #include "common/base.cuh"
 #include <stdint.h>
-
-/* What only sm_90a has; the launcher launches none of it elsewhere. (Without nvcc the host runs it, for tests.) */
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-#define GMMA_BODY(...) __VA_ARGS__
-#else
-#define GMMA_BODY(...)
-#endif
 
 constexpr uint32_t GMMA_GROUP = TG_GMMA_THREADS;  /* threads that issue together */
 constexpr uint32_t GMMA_M = TG_GMMA_ROWS;
@@ -41,5 +33,3 @@ constexpr uint32_t GMMA_OPERAND_HIGH = 1u << 30 /* swizzled by 128 bytes */ | GM
 
 /* silu with a division that is no call, beside which no matrix instruction would run on; within 2 ulp. */
 __device__ inline float gmma_silu(float v) { return __fdividef(v, 1.0f + expf(-v)); }
-
-#endif

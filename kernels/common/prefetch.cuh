@@ -1,7 +1,7 @@
-/* prefetch.cuh: weights of a layer's experts, to the second-level cache, while a dense product of the layer multiplies.
+/* prefetch.cuh: weights of a layer's experts, prefetched into L2 while a dense product of the layer multiplies.
  *
  * A conv layer's in-projection of 256 rows takes twice as long as its weights do, an out-projection of 512 longer still: the memory has
- * time. What comes is the beginning of each expert's gate and of its up, in pieces that lie side by side: asked for in boxes of 128
+ * time. What comes is the beginning of each expert's gate and of its up, in pieces that lie side by side: in boxes of 128
  * bytes of many rows, as many bytes gained nothing (profiles/log/experts-weights.md).
  */
 #pragma once
@@ -16,13 +16,13 @@ constexpr uint32_t PREFETCH_BYTES = TG_PREFETCH_BYTES;
  * in it. */
 struct Prefetcher {
   const tg_prefetch_args &from;
-  uint32_t early, turns;  /* without and with pieces */
+  uint32_t idle, turns;  /* turns without and with pieces */
   uint32_t own, owed = 0;
   uint32_t blocks, matrix = 0, piece;
 
-  /* For `steps` turns, of which the first are those that fill a ring of so many stages: it must not wait for this. */
+  /* For `steps` turns, of which the first fill a pipeline of so many stages: that must not wait for this. */
   __device__ inline Prefetcher(const tg_prefetch_args &from_, uint32_t steps, uint32_t stages)
-      : from(from_), early(steps > stages ? stages : 0), turns(steps - early) {
+      : from(from_), idle(steps > stages ? stages : 0), turns(steps - idle) {
     const uint32_t block = blockIdx.y * gridDim.x + blockIdx.x, all = 2 * from.experts * from.pieces;
     blocks = gridDim.x * gridDim.y;
     own = block < all ? (all - 1 - block) / blocks + 1 : 0;
@@ -30,15 +30,15 @@ struct Prefetcher {
   }
 
   /* A turn. */
-  __device__ inline void ask() {
+  __device__ inline void issue() {
 #pragma unroll 1
-    for (owed += early > 0 ? 0 : own; owed >= turns; owed -= turns) {
+    for (owed += idle > 0 ? 0 : own; owed >= turns; owed -= turns) {
 #pragma unroll 1
       for (; piece >= from.pieces; piece -= from.pieces) matrix++;
       const char *expert = (matrix % 2 ? from.up : from.gate) + matrix / 2 * from.expert_bytes;
       bulk_prefetch(expert + (size_t)piece * PREFETCH_BYTES, PREFETCH_BYTES);
       piece += blocks;
     }
-    if (early > 0) early--;
+    if (idle > 0) idle--;
   }
 };

@@ -5,16 +5,16 @@
  *   partial[i,:] = w2_e y[p,:]         i: the pair of a row and one of its K experts that is at p; [R K,H], f32 or, of many rows, rounded
  *
  * chosen[R,K] are each row's experts, ascending; counts are zeros (clear_counts), and counted up. The weights, packed, are boxes of
- * GROUPED_K columns by GROUPED_OUTPUTS rows, one expert after the other: of gate and up 8 rows each in turns, up's first where `up_first`;
- * of down as they are. Where it `guesses`, blocks guess among the experts (grouped/units.cuh); of a guess, `soon` chunks that find no
- * room in the ring come to the second-level cache meanwhile. R and tile_rows at most what the instance has room for (GROUPED below), K at
+ * GMMA_K columns by GROUPED_OUTPUTS rows, one expert after the other: of gate and up 8 rows each in turns, up's first where `up_first`;
+ * of down as they are. Where it `predicts`, blocks predict some of the experts (grouped/scheduler.cuh); of a prediction, `beyond`
+ * k-blocks that find no room in the pipeline are prefetched into L2 meanwhile. R and tile_rows at most what the instance has room for (GROUPED below), K at
  * most MAX_TOP_K, tiles of tile_rows rows at most GROUPED_MOST_TILES.
  *
  * Launch: grid = a block an SM, at most GROUPED_MOST_BLOCKS, block = the instance's threads, stages at least as many as it has loaders,
  * shared = stages * grouped_stage_bytes(tile_rows) + GMMA_ATOM_BYTES.
  * Bound: memory, the weights of the experts that have rows. By hand what SMs take in of rows, and of weights for each tile, comes near it
  * with many rows: of 32 experts of 2048 x 1792, four a row, 1.1 GB at 512 rows in tiles of 128, at 1,024 rows 1.8 GB, where the
- * second-level cache gives all SMs 9 TB/s and the memory has 705 MB to give (profiles/log/experts.md).
+ * L2 gives all SMs 9 TB/s and the memory has 705 MB to give (profiles/log/experts.md).
  * Measured on an H200 in bf16, 32 experts of 2048 x 1792, in the model (floor, of which some has come before it begins; how:
  * profiles/README.md): 154.2 us (155.2) at 64 rows, 158.8 at 128, 162.0 at 256 in tiles of 96, 172.8 at 512 in tiles of 128. On
  * an H100 243.6 (227) at 509 in tiles of 128.
@@ -35,22 +35,18 @@ constexpr int GROUPED_REGISTERS = 112, GROUPED_TALL_REGISTERS = 128;
   extern "C" __global__ void __maxnreg__(REGISTERS) tg_grouped_##NAME(const __grid_constant__ TensorMap gate_up,               \
                                                                       const __grid_constant__ TensorMap down,                  \
                                                                       const tg_grouped_args a) {                               \
-    GMMA_BODY((grouped<__VA_ARGS__, LOADERS, COUNTER, EACH>(gate_up, down, a));)                                               \
+    grouped<__VA_ARGS__, LOADERS, COUNTER, EACH>(gate_up, down, a);                                                            \
   }
 
-GROUPED(experts_bf16, 1, GROUPED_REGISTERS, 3, false, GroupedHalf<__nv_bfloat16, 64>)
-GROUPED(experts_f16, 1, GROUPED_REGISTERS, 3, false, GroupedHalf<__half, 64>)
-GROUPED(experts_f32, 1, GROUPED_REGISTERS, 3, false, GroupedSplit)
-GROUPED(experts_many_bf16, 1, GROUPED_REGISTERS, 5, true, GroupedHalf<__nv_bfloat16, 64>)
-GROUPED(experts_many_f16, 1, GROUPED_REGISTERS, 5, true, GroupedHalf<__half, 64>)
-GROUPED(experts_many_f32, 1, GROUPED_REGISTERS, 5, true, GroupedSplit)
-GROUPED(experts_tall_bf16, 1, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__nv_bfloat16, 96>)
-GROUPED(experts_tall_f16, 1, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__half, 96>)
-GROUPED(experts_512_bf16, 2, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__nv_bfloat16, 96, __nv_bfloat16>)
-GROUPED(experts_512_f16, 2, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__half, 96, __half>)
-GROUPED(experts_512_tallest_bf16, 2, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__nv_bfloat16, 128, __nv_bfloat16>)
-GROUPED(experts_512_tallest_f16, 2, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__half, 128, __half>)
-GROUPED(experts_1024_bf16, TG_GROUPED_MOST_EACH, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__nv_bfloat16, 96, __nv_bfloat16>)
-GROUPED(experts_1024_f16, TG_GROUPED_MOST_EACH, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__half, 96, __half>)
-GROUPED(experts_1024_tallest_bf16, TG_GROUPED_MOST_EACH, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__nv_bfloat16, 128, __nv_bfloat16>)
-GROUPED(experts_1024_tallest_f16, TG_GROUPED_MOST_EACH, GROUPED_TALL_REGISTERS, 5, true, GroupedHalf<__half, 128, __half>)
+#define GROUPED_HALF(TYPE, T)                                                                                                \
+  GROUPED(experts_##TYPE, 1, GROUPED_REGISTERS, 3, false, GroupedTile<Direct<T>, 64>)                                        \
+  GROUPED(experts_many_##TYPE, 1, GROUPED_REGISTERS, 5, true, GroupedTile<Direct<T>, 64>)                                    \
+  GROUPED(experts_tall_##TYPE, 1, GROUPED_TALL_REGISTERS, 5, true, GroupedTile<Direct<T>, 96>)                               \
+  GROUPED(experts_512_##TYPE, 2, GROUPED_TALL_REGISTERS, 5, true, GroupedTile<Direct<T>, 96, T>)                             \
+  GROUPED(experts_512_tallest_##TYPE, 2, GROUPED_TALL_REGISTERS, 5, true, GroupedTile<Direct<T>, 128, T>)                    \
+  GROUPED(experts_1024_##TYPE, TG_GROUPED_MOST_EACH, GROUPED_TALL_REGISTERS, 5, true, GroupedTile<Direct<T>, 96, T>)         \
+  GROUPED(experts_1024_tallest_##TYPE, TG_GROUPED_MOST_EACH, GROUPED_TALL_REGISTERS, 5, true, GroupedTile<Direct<T>, 128, T>)
+GROUPED_HALF(bf16, __nv_bfloat16)
+GROUPED_HALF(f16, __half)
+GROUPED(experts_f32, 1, GROUPED_REGISTERS, 3, false, GroupedTile<Bf16x3, TG_GROUPED_BF16X3_ROWS>)
+GROUPED(experts_many_f32, 1, GROUPED_REGISTERS, 5, true, GroupedTile<Bf16x3, TG_GROUPED_BF16X3_ROWS>)

@@ -1,5 +1,5 @@
 /* args.h: what the kernels of persistent/ are launched with, by value, beside tensor maps. Plain C for both sides: kernels include it, and
- * Rust has it through bindgen. Addresses are as common/address.h says. A plane is how many rows lie between one part of f32 rows and
+ * Rust has it through bindgen. Addresses are as common/address.h says. A plane is how many rows lie between one part of bf16x3 and
  * the next. Tensor maps are arguments of their own: the driver makes them of what a call only describes. */
 #ifndef TAILGRAPH_PERSISTENT_ARGS_H
 #define TAILGRAPH_PERSISTENT_ARGS_H
@@ -13,48 +13,24 @@
 #define TG_PERSISTENT_ROWS (TG_PERSISTENT_GROUPS * TG_GMMA_ROWS)  /* batch rows of a tile */
 #define TG_PERSISTENT_THREADS ((TG_PERSISTENT_GROUPS + 1u) * TG_GMMA_THREADS)
 #define TG_PERSISTENT_TURN_ROWS 8u   /* weight rows of gate or of up that follow each other before the other's; so with B, C and X */
-#define TG_SPLIT_THREADS 256u        /* of a block of tg_split_rows */
+#define TG_BF16X3_THREADS 256u       /* of a block of tg_bf16x3_rows */
 
-/* Dense. */
 typedef struct tg_persistent_args {
-  TG_ADDRESS(void) y;                       /* [rows, n_total] */
-  TG_ADDRESS(const float) bias;             /* [n_total] or null */
-  TG_ADDRESS(const uint32_t) count;         /* rows, counted from row_base on */
-  uint32_t row_base;
+  TG_ADDRESS(void) y;                       /* [rows, n_total]; by expert by place */
+  TG_ADDRESS(const float) bias;             /* dense: [n_total] or null */
+  TG_ADDRESS(const void) x;                 /* where rows are gathered: [R, k_total] */
+  TG_ADDRESS(const uint32_t) count;         /* rows, counted from row_base on; by expert tiles */
+  TG_ADDRESS(const struct ExpertTile) tiles;
+  TG_ADDRESS(const uint32_t) gather;        /* the row at each place of the token sort */
+  uint32_t row_base;                        /* dense, as is most_rows */
   uint32_t most_rows;
   uint32_t x_plane;
   uint32_t y_plane;
   uint32_t n_total;                         /* columns of y */
   uint32_t k_total;                         /* columns of x */
-  uint32_t epilogue;                        /* TILED_* */
+  uint32_t epilogue;                        /* dense: TILED_* */
   uint32_t up_first;                        /* of gate and up, up has the lower address */
-  tg_prefetch_args prefetch;                /* by halves.cuh */
+  tg_prefetch_args prefetch;                /* by split_k.cuh */
 } tg_persistent_args;
-
-/* Gate and up by expert. */
-typedef struct tg_persistent_gate_up_args {
-  TG_ADDRESS(void) y;                       /* by place */
-  TG_ADDRESS(const void) x;                 /* [R, k_total] */
-  TG_ADDRESS(const uint32_t) tile_count;
-  TG_ADDRESS(const struct ExpertTile) tiles;
-  TG_ADDRESS(const uint32_t) gather;        /* the row at each place of the token sort */
-  uint32_t x_plane;
-  uint32_t y_plane;
-  uint32_t n_total;                         /* columns of y */
-  uint32_t k_total;                         /* columns of x */
-  uint32_t up_first;                        /* of gate and up, up has the lower address */
-  uint32_t pad;
-} tg_persistent_gate_up_args;
-
-/* Down by expert. */
-typedef struct tg_persistent_down_args {
-  TG_ADDRESS(void) y;                       /* by place */
-  TG_ADDRESS(const uint32_t) tile_count;
-  TG_ADDRESS(const struct ExpertTile) tiles;
-  uint32_t x_plane;
-  uint32_t n_total;                         /* columns of y */
-  uint32_t k_total;                         /* columns of x */
-  uint32_t pad;
-} tg_persistent_down_args;
 
 #endif

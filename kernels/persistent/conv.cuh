@@ -6,7 +6,7 @@
  * of X in turns, as a dimension of the tensor map leads from one to the next. So B, C and X of a channel lie in one thread, and never
  * go to memory.
  *
- * While the products are under way, three warps that would have nothing to do bring what the convolution needs into shared memory: slots
+ * While the products are under way, three warps that would have nothing to do load what the convolution needs into shared memory: slots
  * and positions, taps, and the state's columns. A thread moves the columns on where they lie there, and y goes beside them. A
  * row's channels of a tile are 128 bytes of each, which leave as one bulk copy.
  *
@@ -17,14 +17,13 @@
  * H is a multiple of CHANNELS, there are three taps, and a row of the step is its sequence's only one. y is not x: some blocks still
  * read x when others are done.
  */
-#ifndef TAILGRAPH_PERSISTENT_CONV_CUH
-#define TAILGRAPH_PERSISTENT_CONV_CUH
+#pragma once
 
 #include "persistent/persistent.cuh"
 
 constexpr uint32_t PERSISTENT_TAPS = 3;
 
-/* What a tile's convolution reads and leaves, in shared memory. */
+/* What a tile's convolution reads and stores, in shared memory. */
 template <typename T, uint32_t CHANNELS>
 struct PersistentPast {
   static constexpr uint32_t PITCH = CHANNELS + 16 / sizeof(T);  /* of a row's channels; spreads banks */
@@ -40,57 +39,56 @@ struct PersistentConvTile : PersistentTile<T, 192, 4, 2> {
   static constexpr bool CONVOLVES = true;
   static constexpr uint32_t CHANNELS = Tile::WIDTH / 3, GROUP_ROWS = 3 * TG_PERSISTENT_TURN_ROWS;
   using Past = PersistentPast<T, CHANNELS>;
-  /* Behind the stages lies the past, then all barriers: the ring's, and two for the past. */
+  /* Behind the stages lies the past, then all barriers: the pipeline's, and two for the past. */
   static constexpr uint32_t PAST = Tile::STAGES * Tile::STAGE_BYTES, BARRIERS = PAST + sizeof(Past);
   static constexpr uint32_t SHARED = BARRIERS + (2 * Tile::STAGES + 2) * sizeof(uint64_t);
   static_assert(SHARED <= 227 * 1024 && BARRIERS % sizeof(uint64_t) == 0, "what a block may have");
-  static_assert(Tile::WIDTH / Tile::MATES % GROUP_ROWS == 0, "whole groups of B, C and X");
+  static_assert(Tile::WIDTH / Tile::MULTICAST % GROUP_ROWS == 0, "whole groups of B, C and X");
 };
 
-/* What becomes of a unit's sums. */
 template <class Tile>
 struct PersistentConvolution {
-  static constexpr bool BRINGS = true;
+  static constexpr bool LOADS = true;
   using T = typename Tile::T;
-  static constexpr uint32_t BRING = GMMA_GROUP - WARP;  /* threads that bring */
-  static constexpr uint32_t BRING_BARRIER = 1 + PERSISTENT_GROUPS;
+  static constexpr uint32_t LOADERS = GMMA_GROUP - WARP;  /* threads that load */
+  static constexpr uint32_t LOADERS_BARRIER = 1 + PERSISTENT_GROUPS;
   static constexpr uint32_t HELD = PERSISTENT_TAPS - 1;  /* columns of the state */
   const tg_conv_product_args &a;
   const uint32_t hidden;  /* H */
   typename Tile::Past &past;
-  uint64_t *there, *used;  /* a unit's past has come; all warps are through with it */
+  uint64_t *there, *used;  /* a tile's past has come; all warps are through with it */
   uint32_t parity = 0;
 
   __device__ inline PersistentConvolution(const tg_conv_product_args &args, uint32_t hidden_, char *shared)
       : a(args), hidden(hidden_), past(*reinterpret_cast<typename Tile::Past *>(shared + Tile::PAST)),
         there(reinterpret_cast<uint64_t *>(shared + Tile::BARRIERS) + 2 * Tile::STAGES), used(there + 1) {}
   __device__ inline void init() const {
-    barrier_init(there, BRING / WARP);
+    barrier_init(there, LOADERS / WARP);
     barrier_init(used, PERSISTENT_WARPS);
   }
 
   /* Column j of a slot's state, from the tile's first channel on. */
-  __device__ inline T *column(const PersistentUnit &unit, uint32_t slot, uint32_t j) const {
-    return static_cast<T *>(a.columns) + ((size_t)slot * HELD + j) * hidden + unit.slice * Tile::CHANNELS;
+  __device__ inline T *column(const PersistentWorkTile &tile, uint32_t slot, uint32_t j) const {
+    return static_cast<T *>(a.columns) + ((size_t)slot * HELD + j) * hidden + tile.slice * Tile::CHANNELS;
   }
 
-  __device__ inline void bring(const PersistentUnit &unit) {
+  __device__ inline void load(const PersistentWorkTile &tile) {
     constexpr uint32_t ELEMENTS = 16 / sizeof(T), PIECES = Tile::CHANNELS / ELEMENTS;
     const uint32_t thread = threadIdx.x % GMMA_GROUP - WARP;
-    const float *taps = a.taps + (size_t)unit.slice * Tile::CHANNELS * PERSISTENT_TAPS;
+    const float *taps = a.taps + (size_t)tile.slice * Tile::CHANNELS * PERSISTENT_TAPS;
     barrier_wait(used, parity ^ 1);
-    const tg_row *rows = table<tg_row>(a.state, __ldcg(&a.step->row_table)) + unit.first;
-    for (uint32_t r = thread; r < unit.rows; r += BRING) past.rows[r] = make_uint2(__ldcg(&rows[r].slot), __ldcg(&rows[r].position));
-    for (uint32_t i = thread; i < Tile::CHANNELS * PERSISTENT_TAPS; i += BRING)
+    const tg_row *rows = table<tg_row>(a.state, __ldcg(&a.step->row_table)) + tile.first;
+    for (uint32_t r = thread; r < tile.rows; r += LOADERS) past.rows[r] = make_uint2(__ldcg(&rows[r].slot), __ldcg(&rows[r].position));
+    for (uint32_t i = thread; i < Tile::CHANNELS * PERSISTENT_TAPS; i += LOADERS)
       past.taps[i % PERSISTENT_TAPS][i / PERSISTENT_TAPS] = taps[i];
-    threads_meet<BRING, BRING_BARRIER>();
+    threads_meet<LOADERS, LOADERS_BARRIER>();
 #pragma unroll
     for (uint32_t j = 0; j < HELD; j++)
-      for (uint32_t i = thread; i < unit.rows * PIECES; i += BRING) {
+      for (uint32_t i = thread; i < tile.rows * PIECES; i += LOADERS) {
         const uint32_t r = i / PIECES, from = i % PIECES * ELEMENTS;
         const uint2 row = past.rows[r];
         /* Before position 0 there was nothing. */
-        copy16_async(&past.columns[j][r][from], column(unit, row.x, j) + from, HELD - j <= row.y);
+        copy16_async(&past.columns[j][r][from], column(tile, row.x, j) + from, HELD - j <= row.y);
       }
     copy_commit();
     copy_wait<0>();
@@ -99,19 +97,19 @@ struct PersistentConvolution {
     parity ^= 1;
   }
 
-  /* A warp is through with the unit's past. That it has waited for it first keeps it from being a unit ahead. */
-  __device__ inline void leave() {
+  /* A warp is through with the tile's past. That it has waited for it first keeps it from being a tile ahead. */
+  __device__ inline void release() {
     __syncwarp();
     if (threadIdx.x % WARP == 0) barrier_arrive(used);
     parity ^= 1;
   }
   __device__ inline void skip() {
     barrier_wait(there, parity);
-    leave();
+    release();
   }
 
-  /* Of the i-th eight channels this thread's two, of its row t. */
-  __device__ inline void convolve(const typename Tile::Acc &acc, const PersistentUnit &unit, uint32_t i, uint32_t t, uint32_t r) const {
+  /* This thread's two of the i-th eight channels, of its row t. */
+  __device__ inline void convolve(const typename Tile::Acc &acc, const PersistentWorkTile &tile, uint32_t i, uint32_t t, uint32_t r) const {
     const uint32_t at = 8 * i + threadIdx.x % 4 * 2;
     float2 of[3];
 #pragma unroll
@@ -119,7 +117,7 @@ struct PersistentConvolution {
       const float *v = acc + 4 * (3 * i + g) + 2 * t;
       of[g] = make_float2(v[0], v[1]);
       if (a.bias) {
-        const float *bias = a.bias + g * hidden + unit.slice * Tile::CHANNELS + at;
+        const float *bias = a.bias + g * hidden + tile.slice * Tile::CHANNELS + at;
         of[g] = make_float2(of[g].x + bias[0], of[g].y + bias[1]);
       }
       of[g] = unpack2<T>(pack2<T>(of[g].x, of[g].y));
@@ -137,13 +135,13 @@ struct PersistentConvolution {
     }
     *columns[HELD - 1] = now;
     if (a.taps_bias) {
-      const float *bias = a.taps_bias + unit.slice * Tile::CHANNELS + at;
+      const float *bias = a.taps_bias + tile.slice * Tile::CHANNELS + at;
       sum = make_float2(sum.x + bias[0], sum.y + bias[1]);
     }
     *reinterpret_cast<uint32_t *>(&past.y[r][at]) = pack2<T>(of[1].x * sum.x, of[1].y * sum.y);
   }
 
-  __device__ inline void end(const typename Tile::Acc &acc, char *, const PersistentUnit &unit) {
+  __device__ inline void store(const typename Tile::Acc &acc, char *, const PersistentWorkTile &tile) {
     constexpr uint32_t BYTES = Tile::CHANNELS * sizeof(T);
     const uint32_t lane = threadIdx.x % WARP, above = threadIdx.x / WARP * PERSISTENT_WARP_ROWS;
     barrier_wait(there, parity);
@@ -152,24 +150,24 @@ struct PersistentConvolution {
       const uint32_t r = above + lane / 4 + 8 * t;
 #pragma unroll
       for (uint32_t i = 0; i < Tile::CHANNELS / 8; i++)
-        if (r < unit.rows) convolve(acc, unit, i, t, r);
+        if (r < tile.rows) convolve(acc, tile, i, t, r);
     }
     operands_written();
     __syncwarp();
     /* A row's columns and y. */
     static_assert(PERSISTENT_WARP_ROWS * 2 == WARP, "two lanes a row");
     const uint32_t r = above + lane / 2;
-    if (r < unit.rows) {
+    if (r < tile.rows) {
       const uint32_t j = lane % 2, slot = past.rows[r].x;
-      bulk_store(column(unit, slot, j), past.columns[j][r], BYTES);
+      bulk_store(column(tile, slot, j), past.columns[j][r], BYTES);
       if (j == 0) {
-        T *y = static_cast<T *>(a.y) + (size_t)(unit.first + r) * hidden + unit.slice * Tile::CHANNELS;
+        T *y = static_cast<T *>(a.y) + (size_t)(tile.first + r) * hidden + tile.slice * Tile::CHANNELS;
         bulk_store(y, past.y[r], BYTES);
       }
       bulk_commit();
     }
     bulk_read();
-    leave();
+    release();
   }
 };
 
@@ -188,7 +186,5 @@ __device__ inline void persistent_conv(const TensorMap *x_map, const TensorMap *
   extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)                                              \
       NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,                               \
            const __grid_constant__ tg_conv_product_args a, uint32_t most_rows, uint32_t hidden) {                  \
-    GMMA_BODY(persistent_conv<__VA_ARGS__>(&x, &w, a, most_rows, hidden);)                                         \
+    persistent_conv<__VA_ARGS__>(&x, &w, a, most_rows, hidden);                                                    \
   }
-
-#endif

@@ -1,29 +1,27 @@
 // build: sm_90a
-/* f32.cu: persistent/persistent.cuh for f32 rows and bf16 weights, and what makes parts of such rows. */
-#include "persistent/halves.cuh"
+/* f32.cu: persistent/persistent.cuh for f32 rows and bf16 weights, and what makes such rows bf16x3. */
+#include "persistent/split_k.cuh"
 
 PERSISTENT_DENSE(tg_persistent_f32_w128, PersistentTile<float, 128, 3>)
-PERSISTENT_HALVES(tg_persistent_f32_w128_halves, PersistentTile<float, 128, 3>)
+PERSISTENT_SPLIT_K(tg_persistent_f32_w128_split_k, PersistentTile<float, 128, 3>)
 PERSISTENT_GATE_UP(tg_persistent_gate_up_f32, PersistentTile<float, 128, 3, 1, true>)
 PERSISTENT_DOWN(tg_persistent_down_f32, PersistentTile<float, 128, 3>)
 
-constexpr uint32_t SPLIT_THREADS = TG_SPLIT_THREADS;
-
 /* parts[3][plane][K], bf16, of x[R,K]: rows `base` and further of the step's, at most `most`; parts and x start at `base`.
  * Bound: memory, 10 K bytes a row. 2,048 rows of K 2048: 10.2 us on an H200, 4.1 TB/s (profiles/results/kernels-heads-h200-2026-11-28.txt).
- * Launch: block = SPLIT_THREADS, grid = rows of the bucket. */
-extern "C" __global__ void __launch_bounds__(SPLIT_THREADS)
-    tg_split_rows(__nv_bfloat16 *parts, const float *x, const uint32_t *count, uint32_t base, uint32_t plane, uint32_t k) {
+ * Launch: block = TG_BF16X3_THREADS, grid = rows of the bucket. */
+extern "C" __global__ void __launch_bounds__(TG_BF16X3_THREADS)
+    tg_bf16x3_rows(__nv_bfloat16 *parts, const float *x, const uint32_t *count, uint32_t base, uint32_t plane, uint32_t k) {
   begin_kernel();
   const uint32_t row = blockIdx.x;
   if (base + row >= *count) return;
-  for (uint32_t c = 4 * threadIdx.x; c < k; c += 4 * SPLIT_THREADS) {
+  for (uint32_t c = 4 * threadIdx.x; c < k; c += 4 * TG_BF16X3_THREADS) {
     const float4 v = load4(x + (size_t)row * k + c);
-    uint32_t low[3], high[3];
-    SplitMath::split(make_float2(v.x, v.y), low);
-    SplitMath::split(make_float2(v.z, v.w), high);
+    uint32_t low[TG_PARTS], high[TG_PARTS];
+    bf16x3(make_float2(v.x, v.y), low);
+    bf16x3(make_float2(v.z, v.w), high);
 #pragma unroll
-    for (uint32_t part = 0; part < 3; part++)
+    for (uint32_t part = 0; part < TG_PARTS; part++)
       *reinterpret_cast<uint2 *>(parts + ((size_t)part * plane + row) * k + c) = make_uint2(low[part], high[part]);
   }
 }

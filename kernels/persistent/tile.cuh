@@ -1,29 +1,28 @@
-/* tile.cuh: what a kernel of persistent/ multiplies, in which tiles, and the ring of shared memory through which these come. */
-#ifndef TAILGRAPH_PERSISTENT_TILE_CUH
-#define TAILGRAPH_PERSISTENT_TILE_CUH
+/* tile.cuh: what a kernel of persistent/ multiplies, which tiles its blocks take, and the pipeline through which these come. */
+#pragma once
 
 #include "common/experts.cuh"
-#include "common/wgmma.cuh"
+#include "common/packed.cuh"
 #include "persistent/args.h"
 #include "tiled/tiled.cuh"
-#include <type_traits>
+#include "wgmma/operand.cuh"
+#include "wgmma/pipeline.cuh"
 
 constexpr uint32_t PERSISTENT_GROUPS = TG_PERSISTENT_GROUPS;
 constexpr uint32_t PERSISTENT_ROWS = TG_PERSISTENT_ROWS;
 constexpr uint32_t PERSISTENT_THREADS = TG_PERSISTENT_THREADS;
 constexpr uint32_t PERSISTENT_WARPS = PERSISTENT_GROUPS * GMMA_GROUP / WARP;
 constexpr uint32_t PERSISTENT_WARP_ROWS = GMMA_M * WARP / GMMA_GROUP;  /* of a tile, whose sums a warp has */
-constexpr uint32_t PERSISTENT_EARLY = 6;  /* stages whose weights are asked for into the second-level cache before earlier kernels end */
+constexpr uint32_t PERSISTENT_AHEAD = 6;  /* k-blocks whose weights are prefetched into L2 before the grid dependency wait */
 constexpr uint32_t PERSISTENT_BAND = 16;  /* row tiles whose weight rows are taken in one go, and so come from memory once */
 
-/* Operands of type T, WIDTH weight rows of a tile; blocks that share weight rows; whether batch rows are gathered. */
-template <typename T_, uint32_t WIDTH_, uint32_t STAGES_, uint32_t MATES_ = 1, bool GATHERS_ = false>
+/* Rows of type T, WIDTH weight rows of a tile; blocks that multicast weight rows; whether batch rows are gathered. */
+template <typename T_, uint32_t WIDTH_, uint32_t STAGES_, uint32_t MULTICAST_ = 1, bool GATHERS_ = false>
 struct PersistentTile {
   using T = T_;
-  static constexpr bool SPLIT = sizeof(T) == sizeof(float);
-  using W = std::conditional_t<SPLIT, __nv_bfloat16, T>;  /* of weights, and of rows as they are multiplied */
-  static constexpr uint32_t PARTS = SPLIT ? TG_PARTS : 1;
-  static constexpr uint32_t WIDTH = WIDTH_, MATES = MATES_;
+  using W = typename OperandOf<T>::W;
+  static constexpr uint32_t PARTS = OperandOf<T>::PARTS;
+  static constexpr uint32_t WIDTH = WIDTH_, MULTICAST = MULTICAST_, SPLIT_K = 1;
   static constexpr bool GATHERS = GATHERS_, CONVOLVES = false;
   static constexpr uint32_t GROUP_ROWS = 2 * TG_PERSISTENT_TURN_ROWS;  /* weight rows that come in turns, of gate and up */
   static constexpr uint32_t PART_BYTES = PERSISTENT_ROWS * GMMA_ROW_BYTES, X_BYTES = PARTS * PART_BYTES;
@@ -36,9 +35,9 @@ struct PersistentTile {
   static constexpr uint32_t BARRIERS = STAGES * STAGE_BYTES + PERSISTENT_WARPS * OUT_BYTES;  /* where they lie */
   static constexpr uint32_t SHARED = BARRIERS + 2 * STAGES * sizeof(uint64_t);
   using Acc = float[WIDTH / 2];
-  static_assert(WIDTH % (2 * OUT_COLUMNS) == 0 && WIDTH / MATES % 16 == 0, "whole parts of rows; whole groups of gate and up");
+  static_assert(WIDTH % (2 * OUT_COLUMNS) == 0 && WIDTH / MULTICAST % 16 == 0, "whole parts of rows; whole groups of gate and up");
   static_assert(SHARED <= 227 * 1024, "what a block may have");
-  static_assert(MATES <= 2, "a unit knows of one mate");
+  static_assert(MULTICAST <= 2, "a tile knows of one other block");
 };
 
 /* What a launch multiplies. */
@@ -50,107 +49,89 @@ struct PersistentProduct {
   const ExpertTile *tiles;  /* by expert */
   const uint32_t *gather;   /* the row at each place of the token sort, where rows are gathered */
   uint32_t row_base, most_rows;
-  uint32_t x_plane, y_plane;  /* rows from one part of f32 rows to the next */
+  uint32_t x_plane, y_plane;  /* rows from one part of bf16x3 to the next */
   uint32_t n_total, k_total;  /* columns of y; of x */
   uint32_t epilogue;          /* TILED_* */
   bool packed;                /* w is packed (common/packed.cuh) */
   bool up_first;              /* of gate and up, up has the lower address */
+
+  __device__ inline uint32_t k_blocks() const { return (k_total + GMMA_K - 1) / GMMA_K; }
 };
 
-/* ... of a dense launch. */
-__device__ inline PersistentProduct persistent_dense(const tg_persistent_args &a) {
+/* By expert w is packed, and the others' arguments are not looked at. */
+template <bool BY_EXPERT>
+__device__ inline PersistentProduct persistent_product(const tg_persistent_args &a, uint32_t epilogue) {
+  if (BY_EXPERT)
+    return {a.y, nullptr, a.x, a.count, a.tiles, a.gather, 0, 0, a.x_plane, a.y_plane, a.n_total, a.k_total, epilogue, true, a.up_first != 0};
   return {a.y, a.bias, nullptr, a.count, nullptr, nullptr, a.row_base, a.most_rows, a.x_plane, a.y_plane, a.n_total, a.k_total,
-          a.epilogue, false, a.up_first != 0};
+          epilogue, false, a.up_first != 0};
 }
 
-struct PersistentUnit {
+struct PersistentWorkTile {
   uint32_t first, rows;  /* of y, of which at most PERSISTENT_ROWS */
   uint32_t slice;        /* of WIDTH weight rows */
   uint32_t expert;
-  bool shares;           /* the mate's weight rows are the same */
+  bool shares;           /* the other block of the cluster has the same weight rows */
 };
 
-/* The tiles of a launch, and which is the t-th of a block: of mates, row tiles that follow each other, of which the last may have no
- * rows. By expert these may be of two, and then nothing is shared. */
+/* The scheduler: tiles of a launch, of which a block takes every apart()-th from first() on. The blocks of a cluster that multicast take
+ * row tiles that follow each other, of which the last may have no rows. By expert these may be of two, and then nothing is shared. */
 template <class Tile>
-struct PersistentWork {
-  uint32_t rows, row_tiles, pairs, slices, units;  /* pairs: row tiles of all mates together */
+struct PersistentScheduler {
+  uint32_t rows, row_tiles, pairs, slices, count;  /* pairs: row tiles of a cluster's blocks together; count: tiles */
   const ExpertTile *tiles;
 
-  /* `count`: as *product.count. */
-  __device__ inline PersistentWork(const PersistentProduct &product, uint32_t count) : tiles(product.tiles) {
+  /* `listed`: as *product.count. */
+  __device__ inline PersistentScheduler(const PersistentProduct &product, uint32_t listed) : tiles(product.tiles) {
     const uint32_t outputs = product.epilogue == TILED_SILU_MUL ? Tile::WIDTH / 2 : Tile::WIDTH;
     slices = (product.n_total + outputs - 1) / outputs;
-    rows = tiles ? 0 : rows_from(product.row_base, count, product.most_rows);
-    row_tiles = tiles ? count : (rows + PERSISTENT_ROWS - 1) / PERSISTENT_ROWS;
-    pairs = (row_tiles + Tile::MATES - 1) / Tile::MATES;
-    units = pairs * slices;
+    rows = tiles ? 0 : rows_from(product.row_base, listed, product.most_rows);
+    row_tiles = tiles ? listed : (rows + PERSISTENT_ROWS - 1) / PERSISTENT_ROWS;
+    pairs = (row_tiles + Tile::MULTICAST - 1) / Tile::MULTICAST;
+    count = pairs * slices;
   }
 
-  __device__ inline PersistentUnit unit(uint32_t t) const {
+  __device__ inline PersistentWorkTile tile(uint32_t t) const {
     if (tiles) {
-      const uint32_t at = t / slices * Tile::MATES + rank(), mate = Tile::MATES > 1 ? at ^ 1 : at;
-      const ExpertTile tile = tiles[min(at, row_tiles - 1)], other = tiles[min(mate, row_tiles - 1)];
+      const uint32_t at = t / slices * Tile::MULTICAST + rank(), beside = Tile::MULTICAST > 1 ? at ^ 1 : at;
+      const ExpertTile tile = tiles[min(at, row_tiles - 1)], other = tiles[min(beside, row_tiles - 1)];
       return {tile.first, at < row_tiles ? tile.rows : 0, t % slices, tile.expert, tile.expert == other.expert};
     }
-    constexpr uint32_t BAND = PERSISTENT_BAND / Tile::MATES;
+    constexpr uint32_t BAND = PERSISTENT_BAND / Tile::MULTICAST;
     const uint32_t band = t / (BAND * slices), in_band = t % (BAND * slices);
     const uint32_t here = min(BAND, pairs - band * BAND);
-    const uint32_t first = ((band * BAND + in_band % here) * Tile::MATES + rank()) * PERSISTENT_ROWS;
+    const uint32_t first = ((band * BAND + in_band % here) * Tile::MULTICAST + rank()) * PERSISTENT_ROWS;
     return {first, rows_from(first, rows, PERSISTENT_ROWS), in_band / here, 0, true};
   }
 
-  /* What unit(t) is if each expert has one tile. */
-  __device__ inline PersistentUnit foreseen(uint32_t t) const {
-    if (tiles) return {0, PERSISTENT_ROWS, t % slices, t / slices * Tile::MATES + rank(), false};
-    return unit(t);
+  /* What tile(t) is if each expert has one. */
+  __device__ inline PersistentWorkTile predicted(uint32_t t) const {
+    if (tiles) return {0, PERSISTENT_ROWS, t % slices, t / slices * Tile::MULTICAST + rank(), false};
+    return tile(t);
   }
 
-  /* Dense: that of all rows of the bucket. */
-  static __device__ inline PersistentWork of_bucket(const PersistentProduct &product) {
+  /* Dense: the tiles of all rows of the bucket. */
+  static __device__ inline PersistentScheduler of_bucket(const PersistentProduct &product) {
     return {product, product.row_base + product.most_rows};
   }
   /* The same tiles, of fewer rows: those past *product.count are not there. */
-  __device__ inline void count(const PersistentProduct &product) {
+  __device__ inline void count_rows(const PersistentProduct &product) {
     rows = rows_from(product.row_base, *product.count, product.most_rows);
   }
 
-  static __device__ inline uint32_t rank() { return Tile::MATES > 1 ? cluster_rank() : 0; }
-  __device__ inline uint32_t first() const { return blockIdx.x / Tile::MATES; }
-  __device__ inline uint32_t apart() const { return gridDim.x / Tile::MATES; }
+  static __device__ inline uint32_t rank() { return Tile::MULTICAST > 1 ? cluster_rank() : 0; }
+  __device__ inline uint32_t first() const { return blockIdx.x / Tile::MULTICAST; }
+  __device__ inline uint32_t apart() const { return gridDim.x / Tile::MULTICAST; }
 };
 
 template <class Tile>
-struct PersistentRing {
-  char *stages;
-  uint64_t *full, *empty;
-  uint32_t at = 0, parity = 0;
-
+struct PersistentPipeline : Pipeline<Tile::STAGES, Tile::MULTICAST> {
+  using Base = Pipeline<Tile::STAGES, Tile::MULTICAST>;
   /* In a block's shared memory, its barriers so many bytes behind it. */
-  __device__ inline PersistentRing(char *shared, uint32_t barriers)
-      : stages(shared), full(reinterpret_cast<uint64_t *>(shared + barriers)), empty(full + Tile::STAGES) {}
-  /* One thread. */
-  __device__ inline void init() const {
-    for (uint32_t s = 0; s < Tile::STAGES; s++) {
-      barrier_init(full + s, Tile::GATHERS ? 1 + GMMA_GROUP / WARP : 1);
-      barrier_init(empty + s, Tile::MATES * PERSISTENT_GROUPS);
-    }
-  }
-
-  __device__ inline void next() {
-    if (++at == Tile::STAGES) at = 0, parity ^= 1;
-  }
-  /* A warpgroup is done with a stage: it is empty once those of all mates are. One thread. */
-  __device__ inline void release(uint32_t stage) const {
-    if constexpr (Tile::MATES == 1) {
-      barrier_arrive(empty + stage);
-    } else {
-#pragma unroll
-      for (uint32_t mate = 0; mate < Tile::MATES; mate++) barrier_arrive_at_block(empty + stage, mate);
-    }
-  }
-  __device__ inline char *x() const { return stages + at * Tile::STAGE_BYTES; }
+  __device__ inline PersistentPipeline(char *shared, uint32_t barriers)
+      : Base(shared, reinterpret_cast<uint64_t *>(shared + barriers), reinterpret_cast<uint64_t *>(shared + barriers) + Tile::STAGES) {}
+  /* One thread. Where rows are gathered, each warp that does so arrives beside the weights. */
+  __device__ inline void init() const { Base::init(Tile::GATHERS ? 1 + GMMA_GROUP / WARP : 1, PERSISTENT_GROUPS); }
+  __device__ inline char *x() const { return this->stages + this->at * Tile::STAGE_BYTES; }
   __device__ inline char *w() const { return x() + Tile::X_BYTES; }
 };
-
-#endif

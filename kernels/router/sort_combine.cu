@@ -152,7 +152,7 @@ __device__ inline void combine(const tg_combine_args &args) {
   COMBINE(experts_##SUFFIX, X, MAX_TOP_K, 1, float)
 FOR_TYPES(COMBINES)
 
-/* Down stores what it makes of many rows rounded (persistent/persistent.cuh, grouped/store.cuh). With four experts a row these kernels have
+/* Down stores what it makes of many rows rounded (persistent/persistent.cuh, grouped/epilogue.cuh). With four experts a row these kernels have
  * 64 registers at most: 512 blocks then run at the same time on 128 SMs. */
 #define COMBINES_ROUNDED(SUFFIX, X)                         \
   COMBINE(rounded_four_##SUFFIX, X, TG_COMBINE_FOUR, 2, X)  \

@@ -13,7 +13,7 @@
 
 /* Words that stand beside a struct here are arguments of their own: kernels/README.md, "Adding a kernel", says why. */
 
-/* swap_ab/swap_ab.cuh, beside K, the epilogue (TILED_*) and the ring's stages */
+/* swap_ab/swap_ab.cuh, beside K, the epilogue (TILED_*) and the pipeline's stages */
 typedef struct tg_swap_ab_args {
   TG_ADDRESS(void) y;                       /* [R,N] */
   TG_ADDRESS(const float) bias;             /* [N] or null */
@@ -30,7 +30,7 @@ typedef struct tg_swap_ab_head_args {
   TG_ADDRESS(const tg_step) step;
   uint32_t n_total;                         /* N */
   uint32_t k_total;                         /* K */
-  uint32_t stages;                          /* of the ring */
+  uint32_t stages;                          /* of the pipeline */
   uint32_t pad;
 } tg_swap_ab_head_args;
 

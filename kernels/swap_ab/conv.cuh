@@ -8,18 +8,18 @@
  * thread has four channels of a row at a time, and does all that they need, their state too. From 33 rows of 16 bits on, tiles
  * have the batch rows first (SwapAbRowsTile).
  *
- * Bound: memory, 3 H^2 sizeof(W) bytes; H is a multiple of WIDTH.
+ * Bound: memory, 3 H^2 sizeof(W) bytes. H is a multiple of WIDTH, and there are three taps.
  * Measured on an H200 in bf16 in the model, H = 2048 (floor; how: profiles/README.md): 7.9 us (5.5) at 16 rows, 10.5 at 32, 9.8
  * at 64, 11.5 at 128, 16.3 (8.1) at 256, 18.6 while 32 MiB of experts' weights come beside them.
  *
- * Launch: block = THREADS, grid = (clusters of blocks that share a tile, or of mates, H / WIDTH of them; rows of the bucket /
- * ROWS / MATES).
+ * Launch: block = THREADS, grid = (clusters of blocks that split K or multicast, H / WIDTH of them; rows of the bucket / ROWS /
+ * MULTICAST).
  */
-#ifndef TAILGRAPH_SWAP_AB_CONV_CUH
-#define TAILGRAPH_SWAP_AB_CONV_CUH
+#pragma once
 
 #include "common/args.h"
 #include "common/prefetch.cuh"
+#include "conv/args.h"
 #include "swap_ab/swap_ab.cuh"
 
 /* Four sums as the operand type holds them. */
@@ -28,47 +28,34 @@ __device__ inline float4 held4(float4 v) {
   return make_float4(float(T(v.x)), float(T(v.y)), float(T(v.z)), float(T(v.w)));
 }
 
-/* Of the taps beside the newest, and of the state's columns, those that a thread asks for before its wait; others come after the
- * products. */
-constexpr uint32_t SWAP_AB_PAST_AHEAD = 2;
+constexpr uint32_t SWAP_AB_TAPS = TG_CONV_TAPS;
+constexpr uint32_t SWAP_AB_COLUMNS = SWAP_AB_TAPS - 1;  /* of the state, oldest first */
 
 /* What the convolution knows of FOURS fours of channels, from c on. */
 template <typename X, uint32_t FOURS>
 struct SwapAbTaps {
-  X *columns;                  /* [slots,L-1,H] */
-  const float *taps, *bias;    /* [H,L], [H] or null */
-  uint32_t hidden, length, c;
-  float4 early[SWAP_AB_PAST_AHEAD][FOURS], newest[FOURS];  /* of the taps: the first ones, and the last */
+  X *columns;         /* [slots,SWAP_AB_COLUMNS,H] */
+  const float *bias;  /* [H] or null */
+  uint32_t hidden, c;
+  float4 taps[SWAP_AB_TAPS][FOURS];
 
   static __device__ inline float4 add(float4 sum, float4 u, float4 w) {
     return make_float4(fmaf(w.x, u.x, sum.x), fmaf(w.y, u.y, sum.y), fmaf(w.z, u.z, sum.z), fmaf(w.w, u.w, sum.w));
   }
 
-  __device__ inline float4 tap(uint32_t j, uint32_t f) const {
-    const float *w = taps + (size_t)(c + 4 * f) * length + j;
-    return make_float4(w[0], w[length], w[2 * length], w[3 * length]);
-  }
-
   __device__ inline X *column(uint32_t slot, uint32_t j, uint32_t f) const {
-    return columns + ((size_t)slot * (length - 1) + j) * hidden + c + 4 * f;
+    return columns + ((size_t)slot * SWAP_AB_COLUMNS + j) * hidden + c + 4 * f;
   }
 
-  __device__ inline SwapAbTaps(X *columns_, const float *taps_, const float *bias_, uint32_t hidden_, uint32_t length_, uint32_t c_)
-      : columns(columns_), taps(taps_), bias(bias_), hidden(hidden_), length(length_), c(c_) {}
-
-  __device__ inline void ask() {
+  /* from[H,SWAP_AB_TAPS]: those of four channels lie side by side. */
+  __device__ inline void load(const float *from) {
+    static_assert(SWAP_AB_TAPS == 3, "three loads of four");
 #pragma unroll
     for (uint32_t f = 0; f < FOURS; f++) {
-      if (length == SWAP_AB_PAST_AHEAD + 1) {  /* all of four channels, side by side */
-        const float *w = taps + (size_t)(c + 4 * f) * length;
-        const float4 a = load4(w), b = load4(w + 4), d = load4(w + 8);
-        early[0][f] = make_float4(a.x, a.w, b.z, d.y), early[1][f] = make_float4(a.y, b.x, b.w, d.z);
-        newest[f] = make_float4(a.z, b.y, d.x, d.w);
-        continue;
-      }
-#pragma unroll
-      for (uint32_t j = 0; j < SWAP_AB_PAST_AHEAD; j++) early[j][f] = tap(min(j, length - 1), f);
-      newest[f] = tap(length - 1, f);
+      const float *w = from + (size_t)(c + 4 * f) * SWAP_AB_TAPS;
+      const float4 a = load4(w), b = load4(w + 4), d = load4(w + 8);
+      taps[0][f] = make_float4(a.x, a.w, b.z, d.y), taps[1][f] = make_float4(a.y, b.x, b.w, d.z);
+      taps[2][f] = make_float4(a.z, b.y, d.x, d.w);
     }
   }
 };
@@ -81,56 +68,43 @@ constexpr uint32_t SWAP_AB_NO_SLOT = 0xffffffffu;
 template <typename X, uint32_t FOURS>
 struct SwapAbPast {
   uint32_t slot = SWAP_AB_NO_SLOT, position;
-  Raw4<X> early[SWAP_AB_PAST_AHEAD][FOURS];
+  Raw4<X> columns[SWAP_AB_COLUMNS][FOURS];
 
   using Taps = SwapAbTaps<X, FOURS>;
 
   /* Whether column j is of the sequence: before position 0 there was nothing. */
-  __device__ inline bool was(const Taps &conv, uint32_t j) const { return conv.length - 1 - j <= position; }
+  __device__ inline bool was(uint32_t j) const { return SWAP_AB_COLUMNS - j <= position; }
 
   __device__ inline void find(const tg_row &row) { slot = __ldcg(&row.slot), position = __ldcg(&row.position); }
 
-  __device__ inline void ask(const Taps &conv) {
+  __device__ inline void load(const Taps &conv) {
     if (slot == SWAP_AB_NO_SLOT) return;
 #pragma unroll
-    for (uint32_t j = 0; j < SWAP_AB_PAST_AHEAD; j++)
+    for (uint32_t j = 0; j < SWAP_AB_COLUMNS; j++)
 #pragma unroll
-      for (uint32_t f = 0; f < FOURS; f++) {
-        early[j][f] = Raw4<X>();
-        if (j + 1 < conv.length && was(conv, j)) early[j][f] = raw4_past_l1(conv.column(slot, j, f));
-      }
+      for (uint32_t f = 0; f < FOURS; f++) columns[j][f] = was(j) ? raw4_past_l1(conv.column(slot, j, f)) : Raw4<X>();
   }
 
   /* y of the f-th four's B, C and X, which had no bias yet; the columns move on by one, and u becomes the newest. */
-  __device__ inline float4 finish(const Taps &conv, uint32_t f, const float4 (&products)[3], const float *product_bias) const {
+  __device__ inline float4 convolve(const Taps &conv, uint32_t f, const float4 (&products)[3], const float *product_bias) const {
     const uint32_t c = conv.c + 4 * f;
     float4 of[3], sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
     for (uint32_t g = 0; g < 3; g++) {
-      float4 v = products[g];
-      if (product_bias) {
-        const float4 b = load4(product_bias + g * conv.hidden + c);
-        v = make_float4(v.x + b.x, v.y + b.y, v.z + b.z, v.w + b.w);
-      }
-      of[g] = held4<X>(v);
+      of[g] = products[g];
+      if (product_bias) of[g] = sum4(of[g], load4(product_bias + g * conv.hidden + c));
+      of[g] = held4<X>(of[g]);
     }
-    auto take = [&](uint32_t j, float4 u, float4 tap) {
-      if (was(conv, j)) sum = Taps::add(sum, u, tap);
-      if (j > 0) store4(conv.column(slot, j - 1, f), u);
-    };
 #pragma unroll
-    for (uint32_t j = 0; j < SWAP_AB_PAST_AHEAD; j++)
-      if (j + 1 < conv.length) take(j, load4(early[j][f]), conv.early[j][f]);
-#pragma unroll 1
-    for (uint32_t j = SWAP_AB_PAST_AHEAD; j + 1 < conv.length; j++)
-      take(j, was(conv, j) ? load4_past_l1(conv.column(slot, j, f)) : make_float4(0.0f, 0.0f, 0.0f, 0.0f), conv.tap(j, f));
-    const float4 now = held4<X>(make_float4(of[0].x * of[2].x, of[0].y * of[2].y, of[0].z * of[2].z, of[0].w * of[2].w));
-    sum = Taps::add(sum, now, conv.newest[f]);
-    if (conv.bias) {
-      const float4 b = load4(conv.bias + c);
-      sum = make_float4(sum.x + b.x, sum.y + b.y, sum.z + b.z, sum.w + b.w);
+    for (uint32_t j = 0; j < SWAP_AB_COLUMNS; j++) {
+      const float4 u = load4(columns[j][f]);
+      if (was(j)) sum = Taps::add(sum, u, conv.taps[j][f]);
+      if (j > 0) store4(conv.column(slot, j - 1, f), u);
     }
-    if (conv.length > 1) store4(conv.column(slot, conv.length - 2, f), now);
+    const float4 now = held4<X>(make_float4(of[0].x * of[2].x, of[0].y * of[2].y, of[0].z * of[2].z, of[0].w * of[2].w));
+    sum = Taps::add(sum, now, conv.taps[SWAP_AB_COLUMNS][f]);
+    if (conv.bias) sum = sum4(sum, load4(conv.bias + c));
+    store4(conv.column(slot, SWAP_AB_COLUMNS - 1, f), now);
     return make_float4(of[1].x * sum.x, of[1].y * sum.y, of[1].z * sum.z, of[1].w * sum.w);
   }
 };
@@ -138,11 +112,11 @@ struct SwapAbPast {
 /* Maps as swap_ab_product has them. */
 template <class Tile>
 __device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_map, const tg_conv_product_args &a,
-                                    const tg_prefetch_args &prefetch, uint32_t hidden, uint32_t length, uint32_t stages) {
+                                    const tg_prefetch_args &prefetch, uint32_t hidden, uint32_t stages) {
   using X = typename Tile::X;
-  static_assert(Tile::GROUPS == 3 && !Tile::ALONE, "B, C and X");
+  static_assert(Tile::GROUPS == 3 && Tile::SPLITS_K, "B, C and X");
   extern __shared__ uint4 shared[];
-  __shared__ uint64_t barriers[2 * SWAP_AB_MOST_STAGES + 1];
+  __shared__ uint64_t barriers[SWAP_AB_BARRIERS];
   let_next_kernel_start();
   /* All that is used behind the branch or the wait is read here: profiles/log/arguments.md. */
   X *const all_y = static_cast<X *>(a.y), *const columns = static_cast<X *>(a.columns);
@@ -159,14 +133,14 @@ __device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_m
     Prefetcher prefetcher(prefetch, run.steps, stages);
     block.produce(
         run.steps,
-        [&](uint32_t u, char *to, uint64_t *barrier) {
+        [&](uint32_t s, char *to, uint64_t *barrier) {
 #pragma unroll
           for (uint32_t g = 0; g < 3; g++)
-            tensor_copy(to + g * Tile::GROUP_BYTES, w_map, (run.first + u) * GMMA_K, g * hidden + tile * Tile::WIDTH, barrier, policy);
+            tensor_copy(to + g * Tile::GROUP_BYTES, w_map, (run.first + s) * GMMA_K, g * hidden + tile * Tile::WIDTH, barrier, policy);
         },
-        [&](uint32_t u, char *to, uint64_t *barrier) {
-          tensor_copy(to, x_map, (run.first + u) * GMMA_K, first_row, barrier, stays);
-          prefetcher.ask();
+        [&](uint32_t s, char *to, uint64_t *barrier) {
+          tensor_copy(to, x_map, (run.first + s) * GMMA_K, first_row, barrier, stays);
+          prefetcher.issue();
         },
         [] {});
     return;
@@ -174,20 +148,20 @@ __device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_m
   const uint32_t rows = rows_from(first_row, all, Tile::ROWS);
   const tg_row *row_table = table<tg_row>(state, rows_at) + first_row;
   X *y = all_y + (size_t)first_row * hidden;
-  /* Of this thread's rows the same four channels, from c on. */
+  /* This thread has the same four channels of each of its rows, from c on. */
   constexpr uint32_t FOURS = Tile::WIDTH / 4, TURNS = (Tile::ROWS * FOURS + Tile::CONSUMERS - 1) / Tile::CONSUMERS;
   static_assert(Tile::CONSUMERS % FOURS == 0, "a thread's channels are those of its first row");
   const uint32_t items = block.rows() * FOURS, column = threadIdx.x % FOURS * 4, c = tile * Tile::WIDTH + column;
-  SwapAbTaps<X, 1> conv(columns, taps, taps_bias, hidden, length, c);
+  SwapAbTaps<X, 1> conv{columns, taps_bias, hidden, c};
   SwapAbPast<X, 1> pasts[TURNS];
 #pragma unroll
   for (uint32_t t = 0; t < TURNS; t++) {
     const uint32_t i = threadIdx.x + t * Tile::CONSUMERS, r = block.row(i / FOURS);
     if (i < items && r < rows) pasts[t].find(row_table[r]);
   }
-  conv.ask();
+  conv.load(taps);
 #pragma unroll
-  for (uint32_t t = 0; t < TURNS; t++) pasts[t].ask(conv);
+  for (uint32_t t = 0; t < TURNS; t++) pasts[t].load(conv);
   wait_for_earlier_kernels();
   typename Tile::Acc acc;
   block.multiply(acc, run.steps);
@@ -200,7 +174,7 @@ __device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_m
     float4 of[3];
 #pragma unroll
     for (uint32_t g = 0; g < 3; g++) of[g] = block.get(i / FOURS, g * Tile::WIDTH + column);
-    store4(y + (size_t)block.row(i / FOURS) * hidden + c, pasts[t].finish(conv, 0, of, bias));
+    store4(y + (size_t)block.row(i / FOURS) * hidden + c, pasts[t].convolve(conv, 0, of, bias));
   }
 }
 
@@ -210,78 +184,77 @@ __device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_m
  * X's. An instruction reads its operands from shared memory, which for tiles of 64 by 64 is as much as that gives; a wide N reads
  * less for the same work. And all three products of a channel come to one thread, so that nothing changes hands after them.
  *
- * Of a row a thread has columns 8 j + 2 q and the next. For these to be neighbours in y, the weight rows of a tile come in
+ * A thread has columns 8 j + 2 q and the next of a row. For these to be neighbours in y, the weight rows of a tile come in
  * another order: the map is of [3 H / CHANNELS, CHANNELS / 8 (2 rows apart), 4 (CHANNELS / 4 apart), 2, H], and its boxes are
- * of one run of CHANNELS channels, or a mate's share of it. So a thread's channels are CHANNELS / 4 from q CHANNELS / 4 on. */
-template <class Math_, int GROUPS_, int CHANNELS_, int MATES_>
+ * of one run of CHANNELS channels, or a block's share of it. So a thread's channels are CHANNELS / 4 from q CHANNELS / 4 on. */
+template <class Operand_, int GROUPS_, int CHANNELS_, int MULTICAST_>
 struct SwapAbRowsTile {
-  using Math = Math_;
-  using X = typename Math::X;
-  using W = typename Math::W;
-  static constexpr bool ROWS_FIRST = true, ALONE = true;
+  using Operand = Operand_;
+  using X = typename Operand::X;
+  static constexpr bool ROWS_FIRST = true, SPLITS_K = false, IS_BF16X3 = false;
   static constexpr uint32_t GROUPS = GROUPS_, ROWS = GROUPS * GMMA_M, WIDTH = CHANNELS_, OUTPUTS = 3 * WIDTH, N = OUTPUTS;
-  static constexpr uint32_t MATES = MATES_;
+  static constexpr uint32_t MULTICAST = MULTICAST_;
   static constexpr uint32_t CONSUMERS = GROUPS * GMMA_GROUP, THREADS = CONSUMERS + SWAP_AB_PRODUCERS;
   static constexpr uint32_t GROUP_BYTES = GMMA_M * GMMA_ROW_BYTES;  /* of batch rows */
   static constexpr uint32_t W_BYTES = OUTPUTS * GMMA_ROW_BYTES, X_BYTES = ROWS * GMMA_ROW_BYTES;
-  static constexpr uint32_t STAGE_BYTES = W_BYTES + X_BYTES, SPLIT_BYTES = 0, PAST_BYTES = 0, OUT_BYTES = 0, EIGHT_BYTES = 0;
-  static constexpr uint32_t EIGHTS = ROWS / 8;
+  static constexpr uint32_t STAGE_BYTES = W_BYTES + X_BYTES, BUFFERS_BYTES = 0, PAST_BYTES = 0, OUT_BYTES = 0, FRAGMENT_BYTES = 0;
+  static constexpr uint32_t FRAGMENTS = ROWS / 8;
   using Acc = float[N / 2];
-  static_assert(!Math::SPLIT && WIDTH % (8 * MATES) == 0 && WIDTH % 16 == 0, "fours of channels, and mates ask for whole atoms");
+  static_assert(Operand::PARTS == 1 && WIDTH % (8 * MULTICAST) == 0 && WIDTH % 16 == 0, "fours of channels, and blocks issue whole atoms");
 };
 
-/* As swap_ab_conv, but for w's map. */
+/* Does what swap_ab_conv does, but w's map is another. */
 template <class Tile>
 __device__ inline void swap_ab_conv_rows(const TensorMap *x_map, const TensorMap *w_map, const tg_conv_product_args &a,
-                                         const tg_prefetch_args &prefetch, uint32_t hidden, uint32_t length, uint32_t stages) {
+                                         const tg_prefetch_args &prefetch, uint32_t hidden, uint32_t stages) {
   using X = typename Tile::X;
   extern __shared__ uint4 shared[];
-  __shared__ uint64_t barriers[2 * SWAP_AB_MOST_STAGES + 1];
+  __shared__ uint64_t barriers[SWAP_AB_BARRIERS];
   let_next_kernel_start();
   const float *bias = a.bias;
   const uint32_t all = __ldcg(&a.step->rows);
   const uint64_t rows_at = __ldcg(&a.step->row_table);
   SwapAbBlock<Tile> block(shared, barriers, stages);
-  const uint32_t tile = blockIdx.x / Tile::MATES, mate = Tile::MATES > 1 ? cluster_rank() : 0;
-  const uint32_t first_row = (blockIdx.y * Tile::MATES + mate) * Tile::ROWS, steps = SwapAbRun(hidden, 0, 1).steps;
+  const uint32_t tile = blockIdx.x / Tile::MULTICAST, rank = Tile::MULTICAST > 1 ? cluster_rank() : 0;
+  const uint32_t first_row = (blockIdx.y * Tile::MULTICAST + rank) * Tile::ROWS, steps = SwapAbRun(hidden, 0, 1).steps;
   if (!block.consumes()) {
     const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
     Prefetcher prefetcher(prefetch, steps, stages);
     block.produce(
         steps,
-        [&](uint32_t u, char *to, uint64_t *barrier) {
-          constexpr uint32_t SHARE = Tile::WIDTH / 8 / Tile::MATES;
+        [&](uint32_t s, char *to, uint64_t *barrier) {
+          constexpr uint32_t SHARE = Tile::WIDTH / 8 / Tile::MULTICAST;
 #pragma unroll
           for (uint32_t g = 0; g < 3; g++) {
-            const uint32_t at[5] = {u * GMMA_K, 0, 0, mate * SHARE, g * (hidden / Tile::WIDTH) + tile};
-            char *there = to + (g * Tile::WIDTH + mate * SHARE * 8) * GMMA_ROW_BYTES;
-            if constexpr (Tile::MATES == 1)
+            const uint32_t at[5] = {s * GMMA_K, 0, 0, rank * SHARE, g * (hidden / Tile::WIDTH) + tile};
+            char *there = to + (g * Tile::WIDTH + rank * SHARE * 8) * GMMA_ROW_BYTES;
+            if constexpr (Tile::MULTICAST == 1)
               tensor_copy(there, w_map, at, barrier, policy);
             else
-              tensor_copy_to_blocks(there, w_map, at, barrier, (1u << Tile::MATES) - 1, policy);
+              tensor_multicast(there, w_map, at, barrier, (1u << Tile::MULTICAST) - 1, policy);
           }
         },
-        [&](uint32_t u, char *to, uint64_t *barrier) {
-          tensor_copy(to, x_map, u * GMMA_K, first_row, barrier, stays);
-          prefetcher.ask();
+        [&](uint32_t s, char *to, uint64_t *barrier) {
+          tensor_copy(to, x_map, s * GMMA_K, first_row, barrier, stays);
+          prefetcher.issue();
         },
         [] {});
     return;
   }
   const uint32_t rows = rows_from(first_row, all, Tile::ROWS);
   const tg_row *row_table = table<tg_row>(a.state, rows_at) + first_row;
-  /* Of this thread's two rows, `row` and the one 8 further, the same channels, FOURS fours of them from c on. */
+  /* This thread has the same channels of two rows, `row` and the one 8 further: FOURS fours of them from c on. */
   constexpr uint32_t FOURS = Tile::WIDTH / 16;
   const uint32_t lane = threadIdx.x % WARP, c = tile * Tile::WIDTH + lane % 4 * FOURS * 4;
   const uint32_t row = threadIdx.x / WARP * 16 + lane / 4;
-  SwapAbTaps<X, FOURS> conv(static_cast<X *>(a.columns), a.taps, a.taps_bias, hidden, length, c);
+  SwapAbTaps<X, FOURS> conv{static_cast<X *>(a.columns), a.taps_bias, hidden, c};
   SwapAbPast<X, FOURS> pasts[2];
 #pragma unroll
   for (uint32_t t = 0; t < 2; t++)
     if (row + 8 * t < rows) pasts[t].find(row_table[row + 8 * t]);
-  conv.ask();
+  conv.load(a.taps);
 #pragma unroll
-  for (uint32_t t = 0; t < 2; t++) pasts[t].ask(conv);
+  for (uint32_t t = 0; t < 2; t++) pasts[t].load(conv);
   wait_for_earlier_kernels();
   typename Tile::Acc acc;
   block.multiply(acc, steps);
@@ -297,7 +270,7 @@ __device__ inline void swap_ab_conv_rows(const TensorMap *x_map, const TensorMap
         const float *v = acc + 4 * (g * Tile::WIDTH / 8 + 2 * f) + 2 * t;
         of[g] = make_float4(v[0], v[1], v[4], v[5]);
       }
-      store4(to + 4 * f, pasts[t].finish(conv, f, of, bias));
+      store4(to + 4 * f, pasts[t].convolve(conv, f, of, bias));
     }
   }
 }
@@ -309,10 +282,8 @@ __device__ inline void swap_ab_conv_rows(const TensorMap *x_map, const TensorMap
   extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)                                    \
       NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,                       \
            const PASSING tg_conv_product_args a, const PASSING tg_prefetch_args prefetch, uint32_t hidden, \
-           uint32_t length, uint32_t stages) {                                                             \
-    GMMA_BODY(BODY<__VA_ARGS__>(&x, &w, a, prefetch, hidden, length, stages);)                             \
+           uint32_t stages) {                                                                              \
+    BODY<__VA_ARGS__>(&x, &w, a, prefetch, hidden, stages);                                                \
   }
 #define SWAP_AB_CONV(...) SWAP_AB_CONV_KERNEL(swap_ab_conv, , __VA_ARGS__)
 #define SWAP_AB_CONV_ROWS(...) SWAP_AB_CONV_KERNEL(swap_ab_conv_rows, __grid_constant__, __VA_ARGS__)
-
-#endif

@@ -3,21 +3,20 @@
  *   y[S,N] = x[S,K] w[N,K]^T    f32, of the rows of which more is read than where the best one is
  *   best[S,parts]               common/argmax.cuh's words: of the logits that a block has of a row
  *
- * A block takes tiles of OUTPUTS weight rows in a grid-stride loop, all of K. Mates have neighbouring tiles and share the batch
- * rows, which then leave the second-level cache once for both: each asks for its share of them, for all.
+ * A block takes tiles of OUTPUTS weight rows in a grid-stride loop, all of K. Blocks that multicast have neighbouring tiles and share the
+ * batch rows, which then leave L2 once for both: each issues its share of them, for all.
  *
- * Of a row's logits a warp has 16 at a time. It keeps the largest and its id, a row a lane, so that sampling a greedy row reads a
+ * A warp has 16 of a row's logits at a time. It keeps the largest and its id, a row a lane, so that sampling a greedy row reads a
  * word a block, and its logits are not stored.
  *
- * Bound: memory, N K sizeof(W) bytes for each ROWS rows; from 65 rows on the second-level cache, which gives rows to every tile: hence wide ones.
+ * Bound: memory, N K sizeof(W) bytes for each ROWS rows; from 65 rows on L2, which gives rows to every tile: hence wide ones.
  * Measured on an H200 in bf16 in the model, 65536 outputs of 2048, all rows greedy (floor; how: profiles/README.md): 60.5 us
  * (59.1) at 32 rows, 62.2 at 64, 71.7 at 128, 114.2 (86) at 256.
  *
- * Launch: block = THREADS, grid = (parts, rows of the bucket / ROWS), MATES blocks a cluster. y, best and x have as many rows
+ * Launch: block = THREADS, grid = (parts, rows of the bucket / ROWS), MULTICAST blocks a cluster. y, best and x have as many rows
  * as the bucket.
  */
-#ifndef TAILGRAPH_SWAP_AB_HEAD_CUH
-#define TAILGRAPH_SWAP_AB_HEAD_CUH
+#pragma once
 
 #include "common/argmax.cuh"
 #include "swap_ab/swap_ab.cuh"
@@ -39,8 +38,8 @@ __device__ inline float finite_or_nan(float v) { return fmaf(v, 0.0f, v); }
 /* The best of a warp's logits so far. Batch rows are taken 32 at a time, a row a lane, or all 16 there are, two lanes each. */
 template <class Tile>
 struct HeadBest {
-  static constexpr uint32_t EIGHTS = Tile::EIGHTS < 4 ? Tile::EIGHTS : 4, RUNS = Tile::EIGHTS / EIGHTS;
-  static constexpr uint32_t VALUES = 2 * EIGHTS;  /* rows of a run that a thread has sums of: 8 j + 2 q and the next */
+  static constexpr uint32_t FRAGMENTS = Tile::FRAGMENTS < 4 ? Tile::FRAGMENTS : 4, RUNS = Tile::FRAGMENTS / FRAGMENTS;
+  static constexpr uint32_t VALUES = 2 * FRAGMENTS;  /* rows of a run that a thread has sums of: 8 j + 2 q and the next */
   static_assert(VALUES == 4 || VALUES == 8, "16 rows, or whole runs of 32");
   unsigned long long words[RUNS];
 
@@ -62,7 +61,7 @@ struct HeadBest {
       float v[VALUES];
 #pragma unroll
       for (uint32_t i = 0; i < VALUES; i++) {
-        const float *of = acc + 4 * (run * EIGHTS + i / 2) + i % 2;
+        const float *of = acc + 4 * (run * FRAGMENTS + i / 2) + i % 2;
         v[i] = max_or_nan(first_there ? finite_or_nan(of[0]) : -INFINITY, second_there ? finite_or_nan(of[2]) : -INFINITY);
       }
       /* With the lane `bit` further: each keeps the half of the values that it ends up in. */
@@ -85,7 +84,7 @@ struct HeadBest {
       uint32_t firsts = 0, seconds = 0;
 #pragma unroll
       for (uint32_t i = 0; i < VALUES; i++) {
-        const float *of = acc + 4 * (run * EIGHTS + i / 2) + i % 2;
+        const float *of = acc + 4 * (run * FRAGMENTS + i / 2) + i % 2;
         const float best = __shfl_sync(0xffffffffu, v[0], i * (WARP / VALUES) + lane % 4);
         const uint32_t a = __ballot_sync(0xffffffffu, first_there && of[0] == best);
         const uint32_t b = __ballot_sync(0xffffffffu, second_there && of[2] == best);
@@ -98,8 +97,8 @@ struct HeadBest {
     }
   }
 
-  /* All consumers, when no warp reads the ring, which is `shared` now: best[r * parts] of the first `rows` rows. */
-  __device__ inline void leave(void *shared, unsigned long long *best, uint32_t parts, uint32_t rows) const {
+  /* All consumers, when no warp reads the stages, which are `shared` now: best[r * parts] of the first `rows` rows. */
+  __device__ inline void store(void *shared, unsigned long long *best, uint32_t parts, uint32_t rows) const {
     unsigned long long *of_warps = static_cast<unsigned long long *>(shared);  /* [warps, ROWS] */
 #pragma unroll
     for (uint32_t run = 0; run < RUNS; run++)
@@ -114,37 +113,37 @@ struct HeadBest {
   }
 };
 
-/* Maps of x[S,K] and w[N,K], whose boxes are GMMA_K by ROWS / MATES and by OUTPUTS. */
+/* Maps of x[S,K] and w[N,K], whose boxes are GMMA_K by ROWS / MULTICAST and by OUTPUTS. */
 template <class Tile>
 __device__ inline void swap_ab_head(const TensorMap *x_map, const TensorMap *w_map, const tg_swap_ab_head_args &a) {
-  constexpr uint32_t SHARE = Tile::ROWS / Tile::MATES;  /* rows that a block asks for */
-  static_assert(Tile::ALONE && Tile::WIDTH == GMMA_M, "every warp has weight rows, and sums over all of K");
-  static_assert(SHARE % 8 == 0, "a mate asks for whole atoms");
+  constexpr uint32_t SHARE = Tile::ROWS / Tile::MULTICAST;  /* rows that a block issues */
+  static_assert(!Tile::SPLITS_K && Tile::WIDTH == GMMA_M, "every warp has weight rows, and sums over all of K");
+  static_assert(SHARE % 8 == 0, "a block issues whole atoms");
   extern __shared__ uint4 shared[];
-  __shared__ uint64_t barriers[2 * SWAP_AB_MOST_STAGES + 1];
+  __shared__ uint64_t barriers[SWAP_AB_BARRIERS];
   __shared__ uint32_t wanted[(Tile::ROWS + WARP - 1) / WARP];  /* a bit for each row whose logits are stored */
   let_next_kernel_start();
   const uint32_t n_total = a.n_total, inner = a.k_total;
   SwapAbBlock<Tile> block(shared, barriers, a.stages);
-  const uint32_t part = blockIdx.x, parts = gridDim.x, mate = part % Tile::MATES, first_row = blockIdx.y * Tile::ROWS;
-  /* Tiles of this block: as many as its mates have, of which the last may lie past the weights. */
-  const uint32_t tiles = (n_total + Tile::OUTPUTS - 1) / Tile::OUTPUTS, first = part - mate;
+  const uint32_t part = blockIdx.x, parts = gridDim.x, rank = part % Tile::MULTICAST, first_row = blockIdx.y * Tile::ROWS;
+  /* Tiles of this block: as many as the others of its cluster have, of which the last may lie past the weights. */
+  const uint32_t tiles = (n_total + Tile::OUTPUTS - 1) / Tile::OUTPUTS, first = part - rank;
   const uint32_t mine = first < tiles ? (tiles - first - 1) / parts + 1 : 0;
   const uint32_t steps = SwapAbRun(inner, 0, 1).steps;
   if (!block.consumes()) {
     const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
     block.produce(
         mine * steps,
-        [&](uint32_t u, char *to, uint64_t *barrier) {
-          tensor_copy(to, w_map, u % steps * GMMA_K, (part + u / steps * parts) * Tile::OUTPUTS, barrier, policy);
+        [&](uint32_t s, char *to, uint64_t *barrier) {
+          tensor_copy(to, w_map, s % steps * GMMA_K, (part + s / steps * parts) * Tile::OUTPUTS, barrier, policy);
         },
-        [&](uint32_t u, char *to, uint64_t *barrier) {
-          const uint32_t column = u % steps * GMMA_K;
-          if constexpr (Tile::MATES == 1)
+        [&](uint32_t s, char *to, uint64_t *barrier) {
+          const uint32_t column = s % steps * GMMA_K;
+          if constexpr (Tile::MULTICAST == 1)
             tensor_copy(to, x_map, column, first_row, barrier, stays);
           else
-            tensor_copy_to_blocks(to + mate * SHARE * GMMA_ROW_BYTES, x_map, column, first_row + mate * SHARE, barrier,
-                                  (1u << Tile::MATES) - 1, stays);
+            tensor_multicast(to + rank * SHARE * GMMA_ROW_BYTES, x_map, column, first_row + rank * SHARE, barrier,
+                                  (1u << Tile::MULTICAST) - 1, stays);
         },
         [] {});
     return;
@@ -168,7 +167,7 @@ __device__ inline void swap_ab_head(const TensorMap *x_map, const TensorMap *w_m
     block.multiply(acc, steps, (mine - t - 1) * steps);
     found.take(acc, n, n_total);
 #pragma unroll
-    for (uint32_t j = 0; j < Tile::EIGHTS; j++) {
+    for (uint32_t j = 0; j < Tile::FRAGMENTS; j++) {
       const uint32_t those = wanted[j / 4] >> j % 4 * 8 & 0xff;
       if (those == 0) continue;
 #pragma unroll
@@ -179,8 +178,8 @@ __device__ inline void swap_ab_head(const TensorMap *x_map, const TensorMap *w_m
     }
   }
   SwapAbBlock<Tile>::consumers_meet();
-  /* read again: there is no register for them until here */
-  found.leave(block.stages, a.best + (size_t)first_row * parts + part, parts,
+  /* loaded once more: there is no register for them until here */
+  found.store(block.pipe.stages, a.best + (size_t)first_row * parts + part, parts,
               rows_from(first_row, __ldcg(&a.step->sample_rows), Tile::ROWS));
 }
 
@@ -189,7 +188,5 @@ __device__ inline void swap_ab_head(const TensorMap *x_map, const TensorMap *w_m
   extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)              \
       NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, \
            const __grid_constant__ tg_swap_ab_head_args a) {                         \
-    GMMA_BODY(swap_ab_head<__VA_ARGS__>(&x, &w, a);)                                 \
+    swap_ab_head<__VA_ARGS__>(&x, &w, a);                                            \
   }
-
-#endif

@@ -1,25 +1,21 @@
 /* swap_ab.cuh: matrix products of decode steps of up to 256 rows, at the speed of memory: Y[R,N] = X[R,K] W[N,K]^T.
  *
  * Weight rows are the M operand of wgmma (64 a warpgroup), batch rows its N operand: all rows of the bucket, so that a
- * weight crosses memory once. A block has GROUPS warpgroups that multiply, 64 weight rows each, and two warps that fill a ring of
- * stages in shared memory with tensor copies: one with GMMA_K of K of all of the block's weight rows, one with those of all batch
- * rows. Weights depend on no kernel, so the whole ring's are asked for before griddepcontrol.wait; where blocks share a tile,
- * what the ring has no room for comes to the second-level cache meanwhile.
+ * weight crosses memory once. A block has GROUPS consumer warpgroups, 64 weight rows each, and two producer warps: one for GMMA_K of K
+ * of all of the block's weight rows, one for those of all batch rows (swap_ab/block.cuh). Weights depend on no kernel, so the whole
+ * pipeline's are issued before the grid dependency wait; where K is split, those that it has no room for are prefetched into L2 meanwhile.
  *
- * Where N has too few tiles to fill the GPU the blocks of a cluster share one: each takes a run of K, sends what it has of
+ * Where N has too few tiles to fill the GPU the blocks of a cluster split K: each takes a run of k-blocks, sends what it has of
  * eight batch rows in turn to the block that sums those, and sums its own, in the order of the blocks. So the order of
  * every sum follows from K and the size of the cluster alone, and a row's bits depend neither on the rows beside it nor on
  * where it lies.
  *
- * Blocks of a cluster may instead be mates, of a whole K each: the LM head's have weight rows of their own and share the batch
- * rows (swap_ab/head.cuh), those of an in-projection share the weight rows (SwapAbRowsTile in swap_ab/conv.cuh). Each asks for its
- * part of what they share, for both, so that it leaves the second-level cache once.
+ * Blocks of a cluster may instead multicast, each with a whole K: the LM head's have weight rows of their own and share the batch
+ * rows (swap_ab/head.cuh), those of an in-projection share the weight rows (SwapAbRowsTile in swap_ab/conv.cuh). Each issues its
+ * part of what they share, for both, so that it leaves L2 once.
  *
  * A group may have fewer weight rows than its instruction takes: then the others' sums are of whatever lies there, and
  * nothing reads them.
- *
- * f32 rows are the sum of three bf16 parts, exactly but for their lowest bits; the parts are rows of their own for the
- * instruction. It truncates as it accumulates, so a stage has sums of its own that are added with rounding.
  *
  * Bound of many rows, by hand: shared memory, of which an instruction of 64 by 64 takes all that it gives (profiles/log/dense.md,
  * "What blocks read, of many rows"). Measured on an H200 in bf16 in the model, 2048 outputs of 2048 that add to h (floor): 6.3 us
@@ -28,56 +24,61 @@
  * N may be anything, K is a multiple of 32 (what a copy finds past a matrix are zeros). Every array starts on 16 bytes.
  * Needs sm_90a.
  */
-#ifndef TAILGRAPH_SWAP_AB_CUH
-#define TAILGRAPH_SWAP_AB_CUH
+#pragma once
 
 #include "common/launch.cuh"
 #include "swap_ab/args.h"
 #include "swap_ab/block.cuh"
 
-constexpr uint32_t SWAP_AB_MOST_SOON = 24;   /* stages that find no room in the ring, and come to the second-level cache early */
-constexpr uint32_t SWAP_AB_MOST_AHEAD = 4;   /* eights whose products a thread adds to what it asked for before them */
+constexpr uint32_t SWAP_AB_MOST_BEYOND = 24;  /* stages that find no room in the pipeline, and are prefetched into L2 */
+constexpr uint32_t SWAP_AB_MOST_AHEAD = 4;    /* fragments of which a thread loads what they are added to before their products */
+
+/* The producers: weight rows from `first` on, batch rows from `first_row` on. */
+template <bool PAIRED, class Tile>
+__device__ inline void swap_ab_produce(SwapAbBlock<Tile> &block, const TensorMap *x_map, const TensorMap *w_map, const TensorMap *pair_map,
+                                       const SwapAbRun &run, uint32_t first, uint32_t first_row) {
+  const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
+  const uint32_t stages = block.pipe.count;
+  block.produce(
+      run.steps,
+      [&](uint32_t s, char *to, uint64_t *barrier) {
+#pragma unroll
+        for (uint32_t g = 0; g < Tile::GROUPS; g++)
+          tensor_copy(to + g * Tile::GROUP_BYTES, PAIRED && g > 0 ? pair_map : w_map, (run.first + s) * GMMA_K,
+                      first + (PAIRED ? 0 : g * Tile::WIDTH), barrier, policy);
+      },
+      [&](uint32_t s, char *to, uint64_t *barrier) { tensor_copy(to, x_map, (run.first + s) * GMMA_K, first_row, barrier, stays); },
+      [&] {
+        if (PAIRED || blockIdx.y > 0) return;
+        const uint32_t most = min(run.steps, stages + SWAP_AB_MOST_BEYOND);
+        for (uint32_t s = stages; s < most; s++)
+#pragma unroll
+          for (uint32_t g = 0; g < Tile::GROUPS; g++) tensor_prefetch(w_map, (run.first + s) * GMMA_K, first + g * Tile::WIDTH);
+      });
+}
 
 /* y[R,N] as tiled/tiled.cuh's epilogues have it; maps of x[R,K], w[N,K] and, for TILED_SILU_MUL, w_pair[N,K], whose boxes are
- * GMMA_K by ROWS and by WIDTH. TILED_SILU_MUL is what ALONE blocks do, and all they do: a tile is WIDTH rows of both matrices
- * (GROUPS is 2).
- * Launch: block = THREADS; grid = (clusters of as many blocks as share a tile, a cluster a tile; rows of the bucket / ROWS). */
+ * GMMA_K by ROWS and by WIDTH. TILED_SILU_MUL is what tiles do that do not split K, and all they do: a tile is WIDTH rows of both
+ * matrices (GROUPS is 2).
+ * Launch: block = THREADS; grid = (a cluster a tile, of as many blocks as split K; rows of the bucket / ROWS). */
 template <class Tile>
 __device__ inline void swap_ab_product(const TensorMap *x_map, const TensorMap *w_map, const TensorMap *pair_map, const tg_swap_ab_args &a,
                                        uint32_t inner, uint32_t epilogue, uint32_t stages) {
   using X = typename Tile::X;
   extern __shared__ uint4 shared[];
-  __shared__ uint64_t barriers[2 * SWAP_AB_MOST_STAGES + 1];
+  __shared__ uint64_t barriers[SWAP_AB_BARRIERS];
   let_next_kernel_start();
   void *y = a.y;
   const float *bias = a.bias;
   const uint32_t n_total = a.n_total;
   SwapAbBlock<Tile> block(shared, barriers, stages);
   const uint32_t rank = block.rank, blocks = block.blocks, first_row = blockIdx.y * Tile::ROWS;
-  constexpr bool PAIRED = Tile::ALONE;
+  constexpr bool PAIRED = !Tile::SPLITS_K;
   constexpr uint32_t OUTPUTS = PAIRED ? Tile::WIDTH : Tile::OUTPUTS;  /* of Y, in a tile */
   const uint32_t first = blockIdx.x / blocks * OUTPUTS;
   const SwapAbRun run(inner, rank, blocks);
   if (!block.consumes()) {
-    const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
-    block.produce(
-        run.steps,
-        [&](uint32_t u, char *to, uint64_t *barrier) {
-#pragma unroll
-          for (uint32_t g = 0; g < Tile::GROUPS; g++)
-            tensor_copy(to + g * Tile::GROUP_BYTES, PAIRED && g > 0 ? pair_map : w_map, (run.first + u) * GMMA_K,
-                        first + (PAIRED ? 0 : g * Tile::WIDTH), barrier, policy);
-        },
-        [&](uint32_t u, char *to, uint64_t *barrier) {
-          tensor_copy(to, x_map, (run.first + u) * GMMA_K, first_row, barrier, stays);
-        },
-        [&] {
-          if (Tile::ALONE || blockIdx.y > 0) return;
-          const uint32_t most = min(run.steps, stages + SWAP_AB_MOST_SOON);
-          for (uint32_t u = stages; u < most; u++)
-#pragma unroll
-            for (uint32_t g = 0; g < Tile::GROUPS; g++) tensor_prefetch(w_map, (run.first + u) * GMMA_K, first + g * Tile::WIDTH);
-        });
+    swap_ab_produce<PAIRED>(block, x_map, w_map, pair_map, run, first, first_row);
     return;
   }
   wait_for_earlier_kernels();
@@ -85,18 +86,16 @@ __device__ inline void swap_ab_product(const TensorMap *x_map, const TensorMap *
   typename Tile::Acc acc;
   if constexpr (!PAIRED) {
     if (epilogue != TILED_STORE) {
-      /* f32, which goes out as it lies in the threads: 8 weight rows of 4 batch rows at a time, whole sectors. What is added to
-       * is asked for before it is needed, but for what would find no registers. */
       const bool adds = epilogue == TILED_ADD;
       float *to = static_cast<float *>(y) + (size_t)first_row * n_total;
       const uint32_t n = first + SwapAbBlock<Tile>::output(), q = threadIdx.x % 4 * 2;
-      /* Of the i-th eight that this block sums, the v-th of this thread's four. */
+      /* The v-th of this thread's four of the i-th fragment that this block sums. */
       auto there = [&](uint32_t i, uint32_t v) {
-        return i < block.eights() && block.row(8 * i) + q + v % 2 < rows && n + v / 2 * 8 < n_total;
+        return i < block.fragments() && block.row(8 * i) + q + v % 2 < rows && n + v / 2 * 8 < n_total;
       };
       auto at = [&](uint32_t i, uint32_t v) { return to + (size_t)(block.row(8 * i) + q + v % 2) * n_total + n + v / 2 * 8; };
       auto of_bias = [&](uint32_t v) { return bias && n + v / 2 * 8 < n_total ? bias[n + v / 2 * 8] : 0.0f; };
-      constexpr uint32_t AHEAD = Tile::EIGHTS < SWAP_AB_MOST_AHEAD ? Tile::EIGHTS : SWAP_AB_MOST_AHEAD;
+      constexpr uint32_t AHEAD = Tile::FRAGMENTS < SWAP_AB_MOST_AHEAD ? Tile::FRAGMENTS : SWAP_AB_MOST_AHEAD;
       float old[4 * AHEAD];
       const float biases[2] = {of_bias(0), of_bias(2)};
       /* Without a branch between the loads, which are of y's first element where there is nothing to add to. */
@@ -107,7 +106,7 @@ __device__ inline void swap_ab_product(const TensorMap *x_map, const TensorMap *
       block.multiply(acc, run.steps);
       block.send(acc);
       if (!SwapAbBlock<Tile>::counts()) return;
-      auto finish = [&](uint32_t i, float4 sum, auto added_to) {
+      auto store = [&](uint32_t i, float4 sum, auto added_to) {
         const float of[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
         for (uint32_t v = 0; v < 4; v++)
@@ -116,12 +115,12 @@ __device__ inline void swap_ab_product(const TensorMap *x_map, const TensorMap *
       float4 sums[AHEAD];
       block.sum(sums, 0);
 #pragma unroll
-      for (uint32_t i = 0; i < AHEAD; i++) finish(i, sums[i], [&](uint32_t v) { return old[4 * i + v]; });
+      for (uint32_t i = 0; i < AHEAD; i++) store(i, sums[i], [&](uint32_t v) { return old[4 * i + v]; });
 #pragma unroll 1
-      for (uint32_t i = AHEAD; i < block.eights(); i++) {
+      for (uint32_t i = AHEAD; i < block.fragments(); i++) {
         float4 sum[1];
         block.sum(sum, i);
-        finish(i, sum[0], [&](uint32_t v) { return adds ? *at(i, v) : 0.0f; });
+        store(i, sum[0], [&](uint32_t v) { return adds ? *at(i, v) : 0.0f; });
       }
       return;
     }
@@ -137,26 +136,18 @@ __device__ inline void swap_ab_product(const TensorMap *x_map, const TensorMap *
     if (r >= rows || n >= n_total) continue;
     const uint32_t left = n_total - n;
     float4 v = block.get(i / FOURS, column);
-    if (bias) {
-      v.x += bias[n];
-      if (left > 1) v.y += bias[n + 1];
-      if (left > 2) v.z += bias[n + 2];
-      if (left > 3) v.w += bias[n + 3];
-    }
-    if constexpr (PAIRED) {
-      const float4 up = block.get(i / FOURS, Tile::WIDTH + column);
-      v = make_float4(gmma_silu(v.x) * up.x, gmma_silu(v.y) * up.y, gmma_silu(v.z) * up.z, gmma_silu(v.w) * up.w);
-    }
+    if (bias) add_bias4(v, bias, n, left);
+    if constexpr (PAIRED) v = silu_mul(v, block.get(i / FOURS, Tile::WIDTH + column));
     put4(to + (size_t)r * n_total + n, v, left, aligned);
   }
 }
 
-/* For the launcher: rows, groups, weight rows of a group, threads, bytes of a stage, of the parts before the ring, of what
- * lies behind it, of sums that change hands, of one eight of another block's; mates. */
+/* For the launcher: rows, groups, weight rows of a group, threads, bytes of a stage, of the bf16x3 buffers before the pipeline, of what
+ * lies behind it, of sums that change hands, of a fragment of another block's; blocks that multicast. */
 #define SWAP_AB_TILE(NAME, ...)                                                                                            \
   LAUNCH_CONSTANTS(NAME##_tile, 10, __VA_ARGS__::ROWS, __VA_ARGS__::GROUPS, __VA_ARGS__::WIDTH, __VA_ARGS__::THREADS,      \
-                   __VA_ARGS__::STAGE_BYTES, __VA_ARGS__::SPLIT_BYTES, __VA_ARGS__::PAST_BYTES, __VA_ARGS__::OUT_BYTES, \
-                   __VA_ARGS__::EIGHT_BYTES, __VA_ARGS__::MATES)
+                   __VA_ARGS__::STAGE_BYTES, __VA_ARGS__::BUFFERS_BYTES, __VA_ARGS__::PAST_BYTES, __VA_ARGS__::OUT_BYTES, \
+                   __VA_ARGS__::FRAGMENT_BYTES, __VA_ARGS__::MULTICAST)
 
 #define SWAP_AB_PRODUCT(NAME, ...)                                                                \
   SWAP_AB_TILE(NAME, __VA_ARGS__)                                                                 \
@@ -164,7 +155,5 @@ __device__ inline void swap_ab_product(const TensorMap *x_map, const TensorMap *
       NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,              \
            const __grid_constant__ TensorMap w_pair, const tg_swap_ab_args a, uint32_t inner,     \
            uint32_t epilogue, uint32_t stages) {                                                  \
-    GMMA_BODY(swap_ab_product<__VA_ARGS__>(&x, &w, &w_pair, a, inner, epilogue, stages);)         \
+    swap_ab_product<__VA_ARGS__>(&x, &w, &w_pair, a, inner, epilogue, stages);                    \
   }
-
-#endif

@@ -1,7 +1,7 @@
 /* f32.cu: tiled/tiled.cuh for f32 rows; weights in the checkpoint's own type. */
 #include "tiled/tiled.cuh"
 
-TILED_KERNELS(f32_bf16, SplitMath)
+TILED_KERNELS(f32_bf16, Bf16x3Math)
 
 /* Without matrix instructions two heights of tiles are enough. */
 #define TILED_PLAIN(SUFFIX, W)                                              \

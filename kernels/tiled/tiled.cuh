@@ -19,7 +19,7 @@
  *                     rows are of each
  *
  * Bound: memory for few rows (N K sizeof(W) bytes), the tensor cores from about 175 rows on (2 R N K FLOP). With f32 rows and bf16
- * weights a product is three passes of the tensor cores (see SplitMath). 64 rows of bf16 on an H200: 6144 x 2048 in 17.6 us, 32% of the
+ * weights a product is three passes of the tensor cores (see Bf16x3Math). 64 rows of bf16 on an H200: 6144 x 2048 in 17.6 us, 32% of the
  * bound; all experts' gate and up of LFM2-8B-A1B 203, 51%, and down 97, 53% (profiles/results/kernels-heads-h200-2026-11-28.txt).
  *
  * N may be anything, K is a multiple of 32. Every array starts on 16 bytes.
@@ -108,12 +108,10 @@ struct HalfMath {
 
 /* f32 rows as bf16x3, bf16 weights: three passes, the smallest part's first. The tensor cores truncate as they accumulate, so a stage has
  * accumulators of its own that are then added with rounding: without that the error grows with K. */
-struct SplitMath {
+struct Bf16x3Math {
   using W = __nv_bfloat16;
   using X = float;
   static constexpr int W_PAD = 8, X_PAD = 8;
-
-  static __device__ inline void split(float2 v, uint32_t (&parts)[3]) { bf16x3(v, parts); }
 
   template <class Tile>
   static __device__ inline void multiply(typename Tile::Acc &acc, const W *w, const X *x, int lane) {
@@ -183,7 +181,15 @@ struct PlainMath {
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-/* Stores four consecutive outputs, of which `left` exist; rows of y start on a multiple of 4 if `aligned`. */
+/* Four consecutive outputs from n on, of which `left` exist. */
+__device__ inline void add_bias4(float4 &v, const float *bias, uint32_t n, uint32_t left) {
+  v.x += bias[n];
+  if (left > 1) v.y += bias[n + 1];
+  if (left > 2) v.z += bias[n + 2];
+  if (left > 3) v.w += bias[n + 3];
+}
+
+/* Where four consecutive outputs go; `left` of them exist, and rows of y start on a multiple of 4 if `aligned`. */
 template <typename T>
 __device__ inline void put4(T *to, float4 v, uint32_t left, bool aligned) {
   if (aligned && left >= 4) {
@@ -372,12 +378,7 @@ __device__ inline void tiled(const tg_tiled_args &a) {
     uint32_t left = n_total - n;
     size_t at = (size_t)(first + r) * n_total + n;
     float4 v = summed(r, column);
-    if (bias) {
-      v.x += bias[n];
-      if (left > 1) v.y += bias[n + 1];
-      if (left > 2) v.z += bias[n + 2];
-      if (left > 3) v.w += bias[n + 3];
-    }
+    if (bias) add_bias4(v, bias, n, left);
     if (epilogue == TILED_ADD) {
       add4(static_cast<float *>(y) + at, v, left, aligned);
     } else if (epilogue == TILED_STORE_F32) {

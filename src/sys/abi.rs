@@ -99,7 +99,7 @@ pub const TG_CONV_ROWS: u32 = 4;
 pub const TG_CONV_TAPS: u32 = 3;
 pub const TG_GROUPED_OUTPUTS: u32 = 128;
 pub const TG_GROUPED_GROUP_ROWS: u32 = 16;
-pub const TG_GROUPED_SPLIT_ROWS: u32 = 32;
+pub const TG_GROUPED_BF16X3_ROWS: u32 = 32;
 pub const TG_GROUPED_MOST_STAGES: u32 = 16;
 pub const TG_GROUPED_SORTERS: u32 = 256;
 pub const TG_GROUPED_MOST_EACH: u32 = 4;
@@ -109,7 +109,7 @@ pub const TG_PERSISTENT_GROUPS: u32 = 2;
 pub const TG_PERSISTENT_ROWS: u32 = 128;
 pub const TG_PERSISTENT_THREADS: u32 = 384;
 pub const TG_PERSISTENT_TURN_ROWS: u32 = 8;
-pub const TG_SPLIT_THREADS: u32 = 256;
+pub const TG_BF16X3_THREADS: u32 = 256;
 pub const TG_SCORE_EXPERTS: u32 = 8;
 pub const TG_SORT_THREADS: u32 = 1024;
 pub const TG_SORT_BLOCKS: u32 = 8;
@@ -858,8 +858,8 @@ pub struct tg_grouped_args {
     pub step: u64,
     pub experts: u32,
     pub k: u32,
-    pub guesses: u32,
-    pub soon: u32,
+    pub predicts: u32,
+    pub beyond: u32,
     pub hidden: u32,
     pub inner: u32,
     pub tile_rows: u32,
@@ -872,7 +872,10 @@ pub struct tg_grouped_args {
 pub struct tg_persistent_args {
     pub y: u64,
     pub bias: u64,
+    pub x: u64,
     pub count: u64,
+    pub tiles: u64,
+    pub gather: u64,
     pub row_base: u32,
     pub most_rows: u32,
     pub x_plane: u32,
@@ -882,32 +885,6 @@ pub struct tg_persistent_args {
     pub epilogue: u32,
     pub up_first: u32,
     pub prefetch: tg_prefetch_args,
-}
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
-pub struct tg_persistent_gate_up_args {
-    pub y: u64,
-    pub x: u64,
-    pub tile_count: u64,
-    pub tiles: u64,
-    pub gather: u64,
-    pub x_plane: u32,
-    pub y_plane: u32,
-    pub n_total: u32,
-    pub k_total: u32,
-    pub up_first: u32,
-    pub pad: u32,
-}
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
-pub struct tg_persistent_down_args {
-    pub y: u64,
-    pub tile_count: u64,
-    pub tiles: u64,
-    pub x_plane: u32,
-    pub n_total: u32,
-    pub k_total: u32,
-    pub pad: u32,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]

@@ -38,9 +38,9 @@ fn mixtures_are_those_of_f64() {
     }
 }
 
-/// The kernel for wide steps against those for any number, which the test above holds to f64 where that serves none: rings
+/// The kernel for wide steps against those for any number, which the test above holds to f64 where that serves none: pipelines
 /// that go round, ragged columns, outputs and rows, experts of several tiles and without any, predictions; and tiles of every size
-/// and rings of every length to the same bits.
+/// and pipelines of every length to the same bits.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn grouped_steps_agree_with_the_kernels_for_any_number() {
@@ -223,7 +223,7 @@ fn ragged_grouped_steps_are_those_of_f64() {
             let rig = Rig::new(&gpu, mixture(hidden, inner, experts, top_k), types);
             let splits = types.compute == DType::F32;
             if !rig.serves(rig.kernels.grouped.is_some(), |(major, _)| major == 9)
-                || splits && tile_rows > abi::TG_GROUPED_SPLIT_ROWS
+                || splits && tile_rows > abi::TG_GROUPED_BF16X3_ROWS
             {
                 continue;
             }
@@ -267,7 +267,7 @@ fn ragged_persistent_steps_are_those_of_f64() {
     }
 }
 
-/// The shortest and the longest rings of tiles of every size, with and without predictions.
+/// The shortest and the longest pipelines of tiles of every size, with and without predictions.
 fn grouped_shapes(rig: &Rig, bucket: usize) -> Vec<Grouped> {
     let mut shapes = Vec::new();
     for tile_rows in GROUPED_TILE_ROWS {
@@ -318,7 +318,7 @@ fn grouped_steps_do_not_wait_for_blocks_that_have_no_room() {
         let mut cases = [64, 400, 1024].map(|rows| MixtureCase::new(&mut random, &rig, rows, 13));
         for (case, tile_rows) in [(0, 32), (0, 96), (1, 128), (2, 96)] {
             // f32 rows have no higher ones, nor more rows.
-            if tile_rows > abi::TG_GROUPED_SPLIT_ROWS && types.compute == DType::F32 {
+            if tile_rows > abi::TG_GROUPED_BF16X3_ROWS && types.compute == DType::F32 {
                 continue;
             }
             let case = &mut cases[case];

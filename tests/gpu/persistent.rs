@@ -15,15 +15,15 @@ use tailgraph::model::DType;
 /// (bucket, weight rows, inner) and the tile that serves it on a 9.0 of 114 to 132 multiprocessors (families/persistent/tile.rs):
 /// ragged columns and stages of K, rings that go round.
 const SHAPES: [(usize, usize, usize, &str); 6] = [
-    (512, 301, 1056, "w128_halves"),
-    (512, 301, 544, "w128_halves"),
-    (512, 2601, 2080, "w192_halves"),
+    (512, 301, 1056, "w128_split_k"),
+    (512, 301, 544, "w128_split_k"),
+    (512, 2601, 2080, "w192_split_k"),
     (1024, 1701, 544, "w128"),
     (512, 5001, 544, "w192"),
     (512, 6401, 544, "w256"),
 ];
 /// f32 rows have no wide tiles.
-const TILES_F32: [&str; 2] = ["w128", "w128_halves"];
+const TILES_F32: [&str; 2] = ["w128", "w128_split_k"];
 
 /// Rows of the bucket that are there: all, a row tile's last ones, and so few that a whole row tile has none.
 fn rows(bucket: usize) -> [usize; 3] {
@@ -131,7 +131,8 @@ fn a_row_by_every_tile_does_not_depend_on_its_companions() {
     }
 }
 
-/// Conv layers of decode steps, by bucket, rows and hidden size: row tiles of mates without rows, one tile and several a block.
+/// Conv layers of decode steps, by bucket, rows and hidden size: row tiles without rows where blocks multicast, one tile and
+/// several a block.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn ragged_persistent_conv_layers_are_those_of_f64() {

@@ -252,8 +252,8 @@ fn products_are_those_of_f64() {
     }
 }
 
-/// Tiles without rows for one warpgroup or both, beside mates that have some; rings that go round, and one stage; several tiles a
-/// block, where a GPU has few multiprocessors. Twice to the same bits.
+/// Tiles without rows for one warpgroup or both, beside blocks of their cluster that have some; pipelines that go round, and one
+/// stage; several tiles a block, where a GPU has few multiprocessors. Twice to the same bits.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn ragged_persistent_products_are_those_of_f64() {

@@ -42,7 +42,7 @@ static const bool KNOWN = know({
   SWAP_AB_EACH(bf16), SWAP_AB_EACH(f16), SWAP_AB_EACH(f32), SWAP_AB(f32, conv_f32_r32_many), SWAP_AB_PAIR(shared, r64),
   SWAP_AB_PAIR(shared_many, r64_w128), SWAP_AB_PAIR(shared_many, r64_w192), SWAP_AB_PAIR(alone, r128), SWAP_AB_PAIR(alone, r256),
   SWAP_AB_PAIR(conv, r32), SWAP_AB_PAIR(conv_rows, r64), SWAP_AB_PAIR(conv_rows, r128), SWAP_AB_PAIR(conv_rows, r256),
-  SWAP_AB_PAIR(head_mates, r128), SWAP_AB_PAIR(head_mates, r256),
+  SWAP_AB_PAIR(head_multicast, r128), SWAP_AB_PAIR(head_multicast, r256),
   TILED_EACH(bf16, bf16), TILED_EACH(f16, f16), TILED_EACH(f32, f32_bf16), TILED(f32, f32_f16_r8), TILED(f32, f32_f16_r64),
   TILED(f32, f32_f32_r8), TILED(f32, f32_f32_r64),
 });

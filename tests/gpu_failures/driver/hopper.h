@@ -107,11 +107,11 @@ inline void tensor_copy(void *to, const TensorMap *map, uint32_t column, uint32_
 inline void tensor_copy(void *to, const TensorMap *map, const uint32_t (&at)[5], uint64_t *barrier, uint64_t) {
   simt::tensor_box(to, map, at, 5, barrier, 1u << simt::rank());
 }
-inline void tensor_copy_to_blocks(void *to, const TensorMap *map, uint32_t column, uint32_t row, uint64_t *barrier, uint32_t blocks, uint64_t) {
+inline void tensor_multicast(void *to, const TensorMap *map, uint32_t column, uint32_t row, uint64_t *barrier, uint32_t blocks, uint64_t) {
   const uint32_t at[2] = {column, row};
   simt::tensor_box(to, map, at, 2, barrier, blocks);
 }
-inline void tensor_copy_to_blocks(void *to, const TensorMap *map, const uint32_t (&at)[5], uint64_t *barrier, uint32_t blocks, uint64_t) {
+inline void tensor_multicast(void *to, const TensorMap *map, const uint32_t (&at)[5], uint64_t *barrier, uint32_t blocks, uint64_t) {
   simt::tensor_box(to, map, at, 5, barrier, blocks);
 }
 inline void tensor_prefetch(const TensorMap *, uint32_t, uint32_t) {}

@@ -10,7 +10,7 @@
 #include "common/philox.cuh"
 #include "common/rmsnorm.cuh"
 #include "persistent/conv.cuh"
-#include "persistent/halves.cuh"
+#include "persistent/split_k.cuh"
 #include "router/args.h"
 #include "router/choice.cuh"
 #include "router/sort.cuh"
@@ -92,11 +92,11 @@ const bool KNOWN = know({
   EACH(embed, tg_embed), ONE(ways, tg_ways_layer), ONE(ways, tg_ways_decide), ONE(pair, tg_pair_rows),
   ONE(pair, tg_pair_digest), ONE(pair, tg_pair_end), ONE(pair, tg_pair_put), ONE(pair, tg_pair_put_token),
   ONE(pair, tg_pair_take_rows), ONE(pair, tg_pair_take_token), ONE(pair, tg_pair_reduce), ONE(pair, tg_pair_push),
-  PERSISTENT(bf16, bf16_w128), PERSISTENT(bf16, bf16_w192), PERSISTENT(bf16, bf16_w256), PERSISTENT(bf16, bf16_w128_halves),
-  PERSISTENT(bf16, bf16_w192_halves), PERSISTENT(bf16, conv_bf16), PERSISTENT(bf16, gate_up_bf16), PERSISTENT(bf16, down_bf16),
-  PERSISTENT(f16, f16_w128), PERSISTENT(f16, f16_w192), PERSISTENT(f16, f16_w256), PERSISTENT(f16, f16_w128_halves),
-  PERSISTENT(f16, f16_w192_halves), PERSISTENT(f16, conv_f16), PERSISTENT(f16, gate_up_f16), PERSISTENT(f16, down_f16),
-  PERSISTENT(f32, f32_w128), PERSISTENT(f32, f32_w128_halves), PERSISTENT(f32, gate_up_f32), PERSISTENT(f32, down_f32), ONE(persistent_f32, tg_split_rows),
+  PERSISTENT(bf16, bf16_w128), PERSISTENT(bf16, bf16_w192), PERSISTENT(bf16, bf16_w256), PERSISTENT(bf16, bf16_w128_split_k),
+  PERSISTENT(bf16, bf16_w192_split_k), PERSISTENT(bf16, conv_bf16), PERSISTENT(bf16, gate_up_bf16), PERSISTENT(bf16, down_bf16),
+  PERSISTENT(f16, f16_w128), PERSISTENT(f16, f16_w192), PERSISTENT(f16, f16_w256), PERSISTENT(f16, f16_w128_split_k),
+  PERSISTENT(f16, f16_w192_split_k), PERSISTENT(f16, conv_f16), PERSISTENT(f16, gate_up_f16), PERSISTENT(f16, down_f16),
+  PERSISTENT(f32, f32_w128), PERSISTENT(f32, f32_w128_split_k), PERSISTENT(f32, gate_up_f32), PERSISTENT(f32, down_f32), ONE(persistent_f32, tg_bf16x3_rows),
 });
 
 std::mutex one; /* the fibers are there once, and tests run on threads of their own */

@@ -32,6 +32,17 @@ pub struct Boxes {
 }
 
 impl Boxes {
+    /// A tensor of dimensions (size, bytes from one element to the next, elements of a box), innermost first.
+    pub fn new(at: Address, format: WeightFormat, dimensions: [(u64, u64, u32); 5]) -> Self {
+        Self {
+            at,
+            format,
+            sizes: dimensions.map(|(size, _, _)| size).into(),
+            strides: dimensions.map(|(_, stride, _)| stride).into(),
+            each: dimensions.map(|(_, _, each)| each).into(),
+        }
+    }
+
     /// A matrix whose rows lie one after the other, in boxes of `box_rows` of them.
     pub fn of(w: &Matrix, box_rows: u32) -> Self {
         Self::of_rows(w.address, w.format, [w.rows, w.columns], box_rows)

@@ -22,15 +22,15 @@ use crate::model::ModelConfig;
 use crate::plan::Precision;
 use crate::sys::abi;
 
-/// Weight rows of a unit.
+/// Weight rows of a work tile.
 const OUTPUTS: u32 = abi::TG_GROUPED_OUTPUTS;
 /// Steps of up to so many rows of 16 bits have the fewest loaders that there are for their tiles, and the router a block beside each:
 /// they have less to load, and wait longer for the router.
 const FEW_LOADERS_ROWS: u32 = 16;
 const MOST_TILES: u32 = abi::TG_GROUPED_MOST_TILES;
-/// Chunks of a prediction that come to the second-level cache while those before them fill the ring, where nothing has brought them
-/// there before (families/prefetch.rs). Measured: profiles/log/many-rows.md, "Room beside each other".
-const SOON_CHUNKS: u32 = 8;
+/// K-blocks of a prediction that are prefetched into L2 while those before them fill the pipeline, where nothing has prefetched them
+/// before (families/prefetch.rs). Measured: profiles/log/many-rows.md, "Room beside each other".
+const BEYOND_K_BLOCKS: u32 = 8;
 
 /// What the kernels' names end with before their type; of f32 rows there are the first two.
 const INSTANCES: [&str; 7] = [
@@ -47,11 +47,11 @@ const INSTANCES: [&str; 7] = [
 #[derive(Debug)]
 struct Instance {
     kernel: Kernel,
-    /// Of a step, at most.
+    /// Rows of a step, at most.
     rows: u32,
-    /// Of an expert tile, at most.
+    /// Rows of an expert tile, at most.
     tile_rows: u32,
-    /// Warps that load rows, each of which has a stage of the ring.
+    /// Warps that load rows, each of which has a stage of the pipeline.
     loaders: u32,
     threads: u32,
     /// Down's sums are rounded to the operand type.
@@ -118,7 +118,7 @@ impl Grouped {
     }
 
     /// For a bucket of `rows` rows in launches of this shape: the one that takes the fewest rows and the lowest tiles, with as many
-    /// loaders as the ring has stages for where there is much to load.
+    /// loaders as the pipeline has stages for where there is much to load.
     fn instance(&self, rows: u32, shape: Shape) -> Option<&Instance> {
         let few = self.precision.compute.is_half() && rows <= FEW_LOADERS_ROWS;
         let takes = |instance: &&Instance| instance.takes(rows, shape);
@@ -132,7 +132,7 @@ impl Grouped {
         }
     }
 
-    /// ... of a variant that [`Grouped::serves`] has said this bucket can have.
+    /// The instance of a variant that [`Grouped::serves`] has said this bucket can have.
     fn served(&self, rows: u32, shape: Shape) -> &Instance {
         let instance = self.instance(rows, shape);
         instance.expect("a variant that `serves` has said this bucket can have")
@@ -199,32 +199,24 @@ pub(super) fn expert_boxes(w: &Matrix, pair: Option<&Matrix>, experts: u32, outp
     let block_rows = u64::from(abi::TG_PACKED_ROWS);
     let element = w.format.bytes() as u64;
     let filled = u64::from(w.columns.next_multiple_of(BOX_COLUMNS));
-    // Of 8 rows.
+    // Bytes of 8 rows.
     let block_bytes = block_rows * filled * element;
     let (second, group, matrices) = match pair {
         Some(pair) => (w.address.abs_diff(pair.address), block_bytes, 1),
         None => (block_bytes, 2 * block_bytes, 2),
     };
     let line_bytes = u64::from(BOX_COLUMNS) * element;
-    Boxes {
-        at: pair.map_or(w.address, |pair| w.address.min(pair.address)),
-        format: w.format,
-        sizes: vec![
-            BOX_COLUMNS.into(),
-            block_rows * filled / u64::from(BOX_COLUMNS),
-            2,
-            u64::from(w.rows) / (matrices * block_rows),
-            experts.into(),
-        ],
-        strides: vec![element, line_bytes, second, group, w.stride_bytes()],
-        each: vec![
-            BOX_COLUMNS,
-            abi::TG_PACKED_ROWS,
-            2,
-            outputs / abi::TG_GROUPED_GROUP_ROWS,
-            1,
-        ],
-    }
+    let lines = filled / u64::from(BOX_COLUMNS);
+    let groups = u64::from(w.rows) / (matrices * block_rows);
+    let at = pair.map_or(w.address, |pair| w.address.min(pair.address));
+    let dimensions = [
+        (BOX_COLUMNS.into(), element, BOX_COLUMNS),
+        (block_rows * lines, line_bytes, abi::TG_PACKED_ROWS),
+        (2, second, 2),
+        (groups, group, outputs / abi::TG_GROUPED_GROUP_ROWS),
+        (experts.into(), w.stride_bytes(), 1),
+    ];
+    Boxes::new(at, w.format, dimensions)
 }
 
 impl<'a> Lowering<'a> {
@@ -257,18 +249,18 @@ impl<'a> Lowering<'a> {
             step: self.step,
             experts,
             k: top_k,
-            guesses: shape.predict.into(),
-            soon: if std::mem::take(&mut self.prefetched) {
+            predicts: shape.predict.into(),
+            beyond: if std::mem::take(&mut self.prefetched) {
                 0
             } else {
-                SOON_CHUNKS
+                BEYOND_K_BLOCKS
             },
             hidden,
             inner,
             tile_rows: shape.tile_rows,
             stages: shape.stages,
             up_first: (up.address < gate.address).into(),
-            pad: 0,
+            ..Default::default()
         };
         let arguments = vec![
             Argument::Boxes(expert_boxes(gate, Some(up), experts, OUTPUTS)),

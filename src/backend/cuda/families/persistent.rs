@@ -4,10 +4,10 @@
 //! | kernel | products |
 //! |---|---|
 //! | `tg_persistent_*_w256`, `_w192`, `_w128` | dense ones, in tiles of so many weight rows; f32 rows have the narrow ones alone |
-//! | `tg_persistent_*_w192_halves`, `_w128_halves` | dense ones of few tiles: two blocks take a half of K each (halves.cuh) |
+//! | `tg_persistent_*_w192_split_k`, `_w128_split_k` | dense ones of few tiles: two blocks split K (split_k.cuh) |
 //! | `tg_persistent_conv_*` | of decode steps of 16-bit rows: a conv layer's in-projection with its short convolution |
 //! | `tg_persistent_gate_up_*`, `_down_*` | the experts', by the tiles of the token sort |
-//! | `tg_split_rows` | none: makes bf16 parts of f32 rows, which those of f32 multiply with |
+//! | `tg_bf16x3_rows` | none: makes f32 rows bf16x3, as those of f32 multiply them |
 
 mod conv;
 mod tile;
@@ -27,24 +27,24 @@ use crate::plan::Precision;
 use crate::sys::abi;
 use tile::{Shape, Tile};
 
-/// Of a tile of the dense kernels for fewer rows, at most (swap_ab.rs).
+/// Rows of a tile of the dense kernels for fewer rows, at most (swap_ab.rs).
 const FEW_ROWS: u32 = 64;
 
-/// Of dense products, the first that takes all of K the narrowest.
-const DENSE: [&str; 5] = ["w128", "w192", "w256", "w128_halves", "w192_halves"];
+/// Those for dense products: the first that takes all of K is the narrowest.
+const DENSE: [&str; 5] = ["w128", "w192", "w256", "w128_split_k", "w192_split_k"];
 /// f32 rows have these alone: their sums of a stage need registers of their own.
-const DENSE_F32: [&str; 2] = ["w128", "w128_halves"];
+const DENSE_F32: [&str; 2] = ["w128", "w128_split_k"];
 
 /// The kernels for one type.
 #[derive(Debug)]
 pub struct Persistent {
     dense: Vec<(Tile, Kernel)>,
-    /// Of rows of 16 bits.
+    /// For rows of 16 bits.
     conv: Option<(Tile, Kernel)>,
     gate_up: (Tile, Kernel),
     down: (Tile, Kernel),
-    /// Of f32 rows.
-    split: Option<Kernel>,
+    /// Makes f32 rows bf16x3.
+    bf16x3: Option<Kernel>,
     /// Rows, or their parts, are stored so.
     rows: WeightFormat,
     multiprocessors: u32,
@@ -63,21 +63,21 @@ impl Persistent {
         let operand = precision.compute.name();
         let of = |name: String| -> Result<(Tile, Kernel)> {
             let name = format!("tg_persistent_{name}");
-            let (kernel, tile) = library.with_constants(&name)?;
-            let tile = Tile::of(tile);
+            let (kernel, tile) = library.with_constants::<5>(&name)?;
+            let tile: Tile = bytemuck::cast(tile);
             kernel.allow_shared(tile.shared_bytes)?;
             Ok((tile, kernel))
         };
         let dense: &[&str] = if splits { &DENSE_F32 } else { &DENSE };
         let dense = dense.iter().map(|name| of(format!("{operand}_{name}")));
         let conv = (!splits).then(|| of(format!("conv_{operand}")));
-        let split = splits.then(|| library.kernel("tg_split_rows"));
+        let bf16x3 = splits.then(|| library.kernel("tg_bf16x3_rows"));
         Ok(Some(Self {
             dense: dense.collect::<Result<_>>()?,
             conv: conv.transpose()?,
             gate_up: of(format!("gate_up_{operand}"))?,
             down: of(format!("down_{operand}"))?,
-            split: split.transpose()?,
+            bf16x3: bf16x3.transpose()?,
             rows: precision.weights,
             multiprocessors: library.gpu.class.multiprocessors,
         }))
@@ -85,7 +85,7 @@ impl Persistent {
 
     /// Whether down rounds what it makes of its rows: of those of 16 bits.
     pub(super) fn rounds(&self) -> bool {
-        self.split.is_none()
+        self.bf16x3.is_none()
     }
 
     /// The dense kernel for a product.
@@ -100,55 +100,33 @@ impl Persistent {
             rows.div_ceil(abi::TG_PERSISTENT_ROWS) * outputs.div_ceil(width) >= self.multiprocessors
         };
         let widest = self.dense.iter().map(|(tile, _)| tile.width).max();
-        self.split.is_none() && widest.is_some_and(fill)
+        self.bf16x3.is_none() && widest.is_some_and(fill)
     }
 
     /// Rows, or all of their parts.
     fn rows(&self, at: Address, rows: u32, columns: u32) -> Argument {
-        let parts = if self.split.is_some() {
-            abi::TG_PARTS
-        } else {
-            1
-        };
-        let shape = [parts * rows, columns];
-        Argument::Boxes(Boxes::of_rows(
-            at,
-            self.rows,
-            shape,
-            abi::TG_PERSISTENT_ROWS,
-        ))
+        let shape = [self.down.0.parts * rows, columns];
+        let box_rows = abi::TG_PERSISTENT_ROWS;
+        Argument::Boxes(Boxes::of_rows(at, self.rows, shape, box_rows))
     }
 }
 
-/// A product's weights as its kernel asks for them, `width` rows at a time: rows one after the other, or 8 of one matrix and 8 of the other.
+/// A product's weights as its kernel copies them, `width` rows at a time: rows one after the other, or 8 of one matrix and 8 of the other.
 fn weight_boxes(product: &Product, width: u32) -> Boxes {
     let w = product.w;
-    let (columns, rows, row) = (u64::from(w.columns), u64::from(w.rows), w.row_bytes());
-    let (turn, of_turn) = (
-        abi::TG_PERSISTENT_TURN_ROWS,
-        u64::from(abi::TG_PERSISTENT_TURN_ROWS),
-    );
-    let (at, sizes, strides, each) = match product.w_pair {
-        Some(pair) => (
-            w.address.min(pair.address),
-            vec![columns, of_turn, 2, rows / of_turn, 1],
-            vec![0, row, w.address.abs_diff(pair.address), of_turn * row, row],
-            vec![BOX_COLUMNS, turn, 2, width / (2 * turn), 1],
-        ),
-        None => (
-            w.address,
-            vec![columns, rows, 1, 1, 1],
-            vec![0, row, row, row, row],
-            vec![BOX_COLUMNS, width, 1, 1, 1],
-        ),
+    let (rows, row) = (u64::from(w.rows), w.row_bytes());
+    let turn = abi::TG_PERSISTENT_TURN_ROWS;
+    let turn_rows = u64::from(turn);
+    let columns = (w.columns.into(), 0, BOX_COLUMNS);
+    let alone = (1, row, 1);
+    let Some(pair) = product.w_pair else {
+        let dimensions = [columns, (rows, row, width), alone, alone, alone];
+        return Boxes::new(w.address, w.format, dimensions);
     };
-    Boxes {
-        at,
-        format: w.format,
-        sizes,
-        strides,
-        each,
-    }
+    let matrices = (2, w.address.abs_diff(pair.address), 2);
+    let turns = (rows / turn_rows, turn_rows * row, width / (2 * turn));
+    let dimensions = [columns, (turn_rows, row, turn), matrices, turns, alone];
+    Boxes::new(w.address.min(pair.address), w.format, dimensions)
 }
 
 impl<'a> Lowering<'a> {
@@ -175,21 +153,21 @@ impl<'a> Lowering<'a> {
     pub fn multiplies_bf16x3(&self, rows: u32) -> bool {
         let swap_ab = self.swap_ab_for(rows).is_some();
         let persistent = self.persistent().filter(|_| !swap_ab);
-        persistent.is_some_and(|persistent| persistent.split.is_some())
+        persistent.is_some_and(|persistent| persistent.bf16x3.is_some())
     }
 
     /// Where what is multiplied lies: x, or its parts, which are made if they are not there. Up to `rows` rows of `*count`, those
     /// from `first` on.
-    fn split(
+    fn bf16x3(
         &mut self,
         persistent: &Persistent,
         (x, parts): (Address, Bf16x3),
         (first, rows, count): (u32, u32, Address),
         inner: u32,
     ) -> Address {
-        match (&persistent.split, parts) {
+        match (&persistent.bf16x3, parts) {
             (None, _) | (Some(_), Bf16x3::There) => x,
-            (Some(split), Bf16x3::Scratch(parts)) => {
+            (Some(kernel), Bf16x3::Scratch(parts)) => {
                 let arguments = vec![
                     Argument::Address(parts),
                     Argument::Address(x),
@@ -198,7 +176,7 @@ impl<'a> Lowering<'a> {
                     Argument::U32(rows),
                     Argument::U32(inner),
                 ];
-                self.call(split, (rows, 1, 1), abi::TG_SPLIT_THREADS, 0, arguments);
+                self.call(kernel, (rows, 1, 1), abi::TG_BF16X3_THREADS, 0, arguments);
                 parts
             }
         }
@@ -222,7 +200,7 @@ impl<'a> Lowering<'a> {
             inner,
         };
         let of_x = (product.x, product.bf16x3);
-        let x = self.split(persistent, of_x, (first, rows, count), inner);
+        let x = self.bf16x3(persistent, of_x, (first, rows, count), inner);
         let (tile, kernel) = persistent.dense(&shape);
         let args = abi::tg_persistent_args {
             y: product.y,
@@ -236,12 +214,13 @@ impl<'a> Lowering<'a> {
             k_total: inner,
             epilogue: product.epilogue as u32,
             up_first: product.pair_first().into(),
-            prefetch: self.ahead.filter(|_| tile.sharers > 1).unwrap_or_default(),
+            prefetch: self.ahead.filter(|_| tile.split_k > 1).unwrap_or_default(),
+            ..Default::default()
         };
         self.prefetched |= args.prefetch.pieces > 0;
         let arguments = vec![
             persistent.rows(x, rows, inner),
-            Argument::Boxes(weight_boxes(product, tile.width / tile.mates)),
+            Argument::Boxes(weight_boxes(product, tile.width / tile.multicast)),
             Argument::of(&args),
         ];
         let blocks = tile.blocks(&shape);
@@ -260,15 +239,15 @@ impl<'a> Lowering<'a> {
     ) {
         let of_x = (rows.x, Bf16x3::Scratch(rows.bf16x3));
         let (most, hidden) = (self.bucket.rows, self.hidden());
-        let x = self.split(persistent, of_x, (0, most, self.row_count()), hidden);
+        let x = self.bf16x3(persistent, of_x, (0, most, self.row_count()), hidden);
         let ((tile, kernel), inner) = (&persistent.gate_up, self.expert_inner());
         let ExpertWeights { gate, up, .. } = weights;
         let experts = self.experts().0;
-        let gate_up = expert_boxes(gate, Some(up), experts, tile.width / tile.mates);
-        let args = abi::tg_persistent_gate_up_args {
+        let gate_up = expert_boxes(gate, Some(up), experts, tile.width / tile.multicast);
+        let args = abi::tg_persistent_args {
             y: rows.y,
             x,
-            tile_count: routing.tile_count,
+            count: routing.tile_count,
             tiles: routing.tiles,
             gather: routing.rows,
             x_plane: most,
@@ -276,7 +255,7 @@ impl<'a> Lowering<'a> {
             n_total: inner,
             k_total: hidden,
             up_first: (up.address < gate.address).into(),
-            pad: 0,
+            ..Default::default()
         };
         let arguments = vec![Argument::Boxes(gate_up), Argument::of(&args)];
         let blocks = self.expert_tiles() * (2 * inner).div_ceil(tile.width);
@@ -295,16 +274,16 @@ impl<'a> Lowering<'a> {
     ) {
         let ((tile, kernel), inner) = (&persistent.down, self.expert_inner());
         let (experts, top_k) = self.experts();
-        let down = expert_boxes(&weights.down, None, experts, tile.width / tile.mates);
+        let down = expert_boxes(&weights.down, None, experts, tile.width / tile.multicast);
         let pairs = self.bucket.rows * top_k;
-        let args = abi::tg_persistent_down_args {
+        let args = abi::tg_persistent_args {
             y: rows.partial,
-            tile_count: routing.tile_count,
+            count: routing.tile_count,
             tiles: routing.tiles,
             x_plane: pairs,
             n_total: self.hidden(),
             k_total: inner,
-            pad: 0,
+            ..Default::default()
         };
         let arguments = vec![
             persistent.rows(rows.y, pairs, inner),
@@ -320,7 +299,7 @@ impl<'a> Lowering<'a> {
         self.config.moe_intermediate_size as u32
     }
 
-    /// Of a step, at most.
+    /// Expert tiles of a step, at most.
     fn expert_tiles(&self) -> u32 {
         let (experts, top_k) = self.experts();
         most_expert_tiles(self.bucket.rows, experts, top_k, abi::TG_PERSISTENT_ROWS)

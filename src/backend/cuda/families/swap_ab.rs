@@ -3,13 +3,13 @@
 //!
 //! | kernel | products |
 //! |---|---|
-//! | `tg_swap_ab_shared_*` | those of too few outputs to fill the GPU: clusters of blocks share a tile |
-//! | `tg_swap_ab_shared_many_*` | the same for more than 64 rows of 16 bits: two blocks share a wide tile, where all find room |
+//! | `tg_swap_ab_shared_*` | those of too few outputs to fill the GPU: the blocks of a cluster split K |
+//! | `tg_swap_ab_shared_many_*` | the same for more than 64 rows of 16 bits: two blocks split K of a wide tile, where all find room |
 //! | `tg_swap_ab_alone_*` | gate and up of a dense feed-forward: a tile a block |
 //! | `tg_swap_ab_head_*` | the LM head, where its tiles fill the GPU: blocks that stay (kernels/swap_ab/head.cuh) |
-//! | `tg_swap_ab_head_mates_*` | the same from 65 rows of 16 bits on: blocks of a cluster share the rows |
+//! | `tg_swap_ab_head_multicast_*` | the same from 65 rows of 16 bits on: two blocks multicast the rows |
 //! | `tg_swap_ab_conv_*` | a conv layer's in-projection with its short convolution |
-//! | `tg_swap_ab_conv_rows_*` | the same from 33 rows of 16 bits on: batch rows first; from 65 on two blocks share weights |
+//! | `tg_swap_ab_conv_rows_*` | the same from 33 rows of 16 bits on: batch rows first; from 65 on two blocks multicast the weights |
 
 mod cut;
 
@@ -62,9 +62,9 @@ impl SwapAb {
         let variants = |name: &str, rows: &[&str]| {
             let variant = |rows: &&str| {
                 let name = format!("tg_swap_ab_{name}_{}_r{rows}", precision.compute.name());
-                let (kernel, tile) = library.with_constants(&name)?;
+                let (kernel, tile) = library.with_constants::<10>(&name)?;
                 kernel.allow_shared(limits.block_bytes)?;
-                Ok((Tile::of(tile), kernel))
+                Ok((bytemuck::cast::<_, Tile>(tile), kernel))
             };
             let variants = rows.iter().map(variant).collect::<Result<_>>()?;
             Ok::<_, Error>(Variants(variants))
@@ -74,7 +74,7 @@ impl SwapAb {
             variants(name, if is_half { halves } else { f32 })
         };
         let mut head = variants("head", &["16", "32", "64"])?;
-        head.0.extend(of("head_mates", &[], &["128", "256"])?.0);
+        head.0.extend(of("head_multicast", &[], &["128", "256"])?.0);
         Ok(Some(Self {
             shared: of("shared", &["16", "32"], &["16", "32", "64"])?,
             shared_many: of("shared_many", &[], &["64_w128", "64_w192"])?,
@@ -90,9 +90,7 @@ impl SwapAb {
             limits,
         }))
     }
-}
 
-impl SwapAb {
     fn batch_rows(&self, at: Address, rows: u32, columns: u32, box_rows: u32) -> Argument {
         let shape = [rows, columns];
         Argument::Boxes(Boxes::of_rows(at, self.rows, shape, box_rows))
@@ -105,24 +103,20 @@ impl SwapAb {
     }
 }
 
-/// An in-projection's weights as `tg_swap_ab_conv_rows_*` asks for them (kernels/swap_ab/conv.cuh): a tile's channels of B, C or X,
-/// or a mate's share of them, so that a thread's are neighbours.
+/// An in-projection's weights as `tg_swap_ab_conv_rows_*` copies them (kernels/swap_ab/conv.cuh): a tile's channels of B, C or X,
+/// or a block's share of them, so that a thread's are neighbours.
 fn in_channels(w: &Matrix, tile: &Tile) -> Boxes {
     let channels = u64::from(tile.width);
     let row = w.row_bytes();
-    Boxes {
-        at: w.address,
-        format: w.format,
-        sizes: vec![
-            u64::from(w.columns),
-            2,
-            4,
-            channels / 8,
-            u64::from(w.rows) / channels,
-        ],
-        strides: vec![0, row, row * (channels / 4), row * 2, row * channels],
-        each: vec![BOX_COLUMNS, 2, 4, tile.width / 8 / tile.mates, 1],
-    }
+    let runs = u64::from(w.rows) / channels;
+    let dimensions = [
+        (w.columns.into(), 0, BOX_COLUMNS),
+        (2, row, 2),
+        (4, row * (channels / 4), 4),
+        (channels / 8, row * 2, tile.width / 8 / tile.multicast),
+        (runs, row * channels, 1),
+    ];
+    Boxes::new(w.address, w.format, dimensions)
 }
 
 impl Variants {
@@ -166,17 +160,17 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Whether [`Lowering::swap_ab_conv`] does a conv layer up to its out-projection: a row a sequence.
+    /// Whether [`Lowering::swap_ab_conv`] does a conv layer up to its out-projection: a row a sequence, and as many taps as it has.
     pub fn swap_ab_convolves(&self) -> Option<&'a SwapAb> {
-        let swap_ab = self
-            .swap_ab()
-            .filter(|_| self.bucket.kind == StepKind::Decode)?;
+        let taps = self.config.conv_l_cache as u32;
+        let decode = self.bucket.kind == StepKind::Decode;
+        let swap_ab = self.swap_ab()?;
         let tiles = swap_ab.conv.0.iter().chain(&swap_ab.conv_rows.0);
         let mut widths = tiles.map(|(tile, _)| tile.width);
         let whole = widths.all(|width| self.hidden().is_multiple_of(width));
         // With batch rows first a last box of half of its columns has never been run.
         let boxes = swap_ab.conv_rows.0.is_empty() || self.hidden().is_multiple_of(BOX_COLUMNS);
-        (whole && boxes).then_some(swap_ab)
+        (decode && taps == abi::TG_CONV_TAPS && whole && boxes).then_some(swap_ab)
     }
 
     /// [`Lowering::lm_head`] of the sampled rows; where the best logits are, in `best`.
@@ -199,27 +193,21 @@ impl<'a> Lowering<'a> {
             n_total: outputs,
             k_total: inner,
             stages: cut.stages,
-            pad: 0,
+            ..Default::default()
         };
         let arguments = vec![
-            swap_ab.batch_rows(product.x, rows, inner, tile.rows / tile.mates),
+            swap_ab.batch_rows(product.x, rows, inner, tile.rows / tile.multicast),
             Argument::Boxes(Boxes::of(&product.w, tile.outputs())),
             Argument::of(&args),
         ];
         // A block an SM, in whole clusters, and a part of each row's logits for each block.
-        let most = swap_ab.limits.multiprocessors.min(HEAD_PARTS as u32) / tile.mates;
-        let clusters = outputs.div_ceil(tile.outputs() * tile.mates).min(most);
-        let parts = clusters * tile.mates;
-        let launch = Launch {
-            grid: (parts, cut.row_tiles, 1),
-            threads: tile.threads,
-            shared_bytes: cut.shared_bytes,
-            cluster: tile.mates,
-            pdl: self.pdl,
-        };
-        self.push(kernel, launch, arguments);
+        let most = swap_ab.limits.multiprocessors.min(HEAD_PARTS as u32) / tile.multicast;
+        let clusters = outputs.div_ceil(tile.outputs() * tile.multicast).min(most);
+        self.launch_swap_ab((tile, kernel), &cut, (clusters, cut.row_tiles), arguments);
         self.with_weights([product.w]);
-        Found { parts }
+        Found {
+            parts: clusters * tile.multicast,
+        }
     }
 
     /// [`Lowering::product`] of up to `rows` rows, of which there are `*count`.
@@ -254,7 +242,7 @@ impl<'a> Lowering<'a> {
             bias: product.bias,
             count,
             n_total: outputs,
-            pad: 0,
+            ..Default::default()
         };
         let arguments = vec![
             swap_ab.batch_rows(product.x, rows, inner, tile.rows),
@@ -267,7 +255,7 @@ impl<'a> Lowering<'a> {
         ];
         let groups = product.w_pair.map_or(tile.groups, |_| 1);
         let tiles = outputs.div_ceil(tile.width * groups);
-        self.launch_swap_ab(kernel, tile, &cut, tiles, arguments);
+        self.launch_swap_ab((tile, kernel), &cut, (tiles, cut.row_tiles), arguments);
         self.with_weights(product.weights());
     }
 
@@ -305,25 +293,25 @@ impl<'a> Lowering<'a> {
             Argument::of(&self.conv_product(conv, bias)),
             Argument::of(&prefetch),
             Argument::U32(hidden),
-            Argument::U32(self.config.conv_l_cache as u32),
             Argument::U32(cut.stages),
         ];
         self.prefetched = prefetch.pieces > 0;
-        self.launch_swap_ab(kernel, tile, &cut, hidden / tile.width, arguments);
+        let clusters = (hidden / tile.width, cut.row_tiles / tile.multicast);
+        self.launch_swap_ab((tile, kernel), &cut, clusters, arguments);
         self.with_weights([*in_proj]);
     }
 
+    /// So many clusters along weights and along batch rows.
     fn launch_swap_ab(
         &mut self,
-        kernel: &Kernel,
-        tile: &Tile,
+        (tile, kernel): (&Tile, &Kernel),
         cut: &Cut,
-        tiles: u32,
+        (clusters, row_tiles): (u32, u32),
         arguments: Vec<Argument>,
     ) {
-        let cluster = cut.sharers * tile.mates;
+        let cluster = cut.split_k * tile.multicast;
         let launch = Launch {
-            grid: (tiles * cluster, cut.row_tiles / tile.mates, 1),
+            grid: (clusters * cluster, row_tiles, 1),
             threads: tile.threads,
             shared_bytes: cut.shared_bytes,
             cluster,

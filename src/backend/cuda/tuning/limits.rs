@@ -4,7 +4,7 @@
 use crate::model::DType;
 use crate::sys::abi;
 
-/// How many expert tiles there are, and what kernels/grouped/units.cuh counts.
+/// How many expert tiles there are, and what kernels/grouped/scheduler.cuh counts.
 pub const EXPERT_COUNTS_BYTES: usize = 4 * abi::TG_EXPERT_COUNTS as usize;
 /// In how many parts a row of logits is searched for its best, at most: by a kernel that reads them, and by the blocks of an LM
 /// head that streams weights, of up to [`HEAD_ROWS`] rows.

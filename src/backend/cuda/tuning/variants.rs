@@ -249,7 +249,7 @@ impl Grouped {
     fn check(self, dtype: DType, rows: u32) -> Result<(), String> {
         stages_within("grouped_stages", self.stages, GROUPED_STAGES)?;
         let most = match dtype {
-            DType::F32 => abi::TG_GROUPED_SPLIT_ROWS,
+            DType::F32 => abi::TG_GROUPED_BF16X3_ROWS,
             _ => GROUPED_TILE_ROWS[GROUPED_TILE_ROWS.len() - 1],
         };
         if !GROUPED_TILE_ROWS.contains(&self.tile_rows) || self.tile_rows > most {

@@ -11,25 +11,21 @@ use crate::backend::cuda::matrix::Matrix;
 use crate::plan::StepKind;
 use crate::sys::abi;
 
-/// An in-projection's weights `[3H, H]` as `tg_persistent_conv_*` asks for them: 8 rows of B, 8 of C and 8
-/// of X in turns, a mate's share of a tile.
+/// An in-projection's weights `[3H, H]` as `tg_persistent_conv_*` copies them: 8 rows of B, 8 of C and 8
+/// of X in turns, a block's share of a tile.
 fn in_channels(w: &Matrix, tile: &Tile) -> Boxes {
-    let of_turn = u64::from(abi::TG_PERSISTENT_TURN_ROWS);
-    let (columns, channels, row) = (u64::from(w.columns), u64::from(w.rows / 3), w.row_bytes());
-    let turns = tile.channels() / abi::TG_PERSISTENT_TURN_ROWS;
-    Boxes {
-        at: w.address,
-        format: w.format,
-        sizes: vec![columns, of_turn, 3, channels / of_turn, 1],
-        strides: vec![0, row, channels * row, of_turn * row, row],
-        each: vec![
-            BOX_COLUMNS,
-            abi::TG_PERSISTENT_TURN_ROWS,
-            3,
-            turns / tile.mates,
-            1,
-        ],
-    }
+    let turn = abi::TG_PERSISTENT_TURN_ROWS;
+    let turn_rows = u64::from(turn);
+    let (channels, row) = (u64::from(w.rows / 3), w.row_bytes());
+    let turns = tile.channels() / turn / tile.multicast;
+    let dimensions = [
+        (w.columns.into(), 0, BOX_COLUMNS),
+        (turn_rows, row, turn),
+        (3, channels * row, 3),
+        (channels / turn_rows, turn_rows * row, turns),
+        (1, row, 1),
+    ];
+    Boxes::new(w.address, w.format, dimensions)
 }
 
 impl<'a> Lowering<'a> {

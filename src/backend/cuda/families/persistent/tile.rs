@@ -7,9 +7,9 @@
 //! |---|---|
 //! | tensor cores, 4,096 FLOP a cycle | 4 w parts |
 //! | shared memory, 128 bytes a cycle: both warpgroups read their rows and all weight rows, and copies write them | 256 + 3 w, if parts is 1 |
-//! | second-level cache, what each of 132 SMs gets of it: the rows, and a mate's share of the weight rows | bytes / 40 |
+//! | second-level cache, what each of 132 SMs gets of it: the rows, and a block's share of the weight rows | bytes / 40 |
 //!
-//! The cache gives 70 KB a us to each of 132 SMs that ask for boxes of their own (profiles/log/dense.md, "What blocks read, of many
+//! The cache gives 70 KB a us to each of 132 SMs that copy boxes of their own (profiles/log/dense.md, "What blocks read, of many
 //! rows"). The choice follows from the bucket alone, as bits must, and never from the rows that are in it.
 
 use crate::sys::abi;
@@ -27,16 +27,17 @@ const CACHE: u32 = 40;
 /// Bytes in a cycle that two blocks send each other.
 const SENT: u32 = 32;
 
-/// A tile as its kernel was compiled (kernels/persistent/persistent.cuh, halves.cuh).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A tile as its kernel was compiled, in the order of `PERSISTENT_TILE` (kernels/persistent/persistent.cuh).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, bytemuck::AnyBitPattern)]
+#[repr(C)]
 pub struct Tile {
     /// Weight rows.
     pub width: u32,
-    /// Blocks of a cluster that take row tiles side by side and share these.
-    pub mates: u32,
-    /// Blocks of a cluster that take a part of K each, of one tile.
-    pub sharers: u32,
-    /// Of a row, as it is multiplied.
+    /// Blocks of a cluster that take row tiles side by side and multicast these.
+    pub multicast: u32,
+    /// Blocks of a cluster that split K of one tile.
+    pub split_k: u32,
+    /// Parts of a row, as it is multiplied.
     pub parts: u32,
     pub shared_bytes: u32,
 }
@@ -50,61 +51,49 @@ pub struct Shape {
 }
 
 impl Tile {
-    /// In the order of `PERSISTENT_TILE`.
-    pub fn of([width, mates, sharers, parts, shared_bytes]: [u32; 5]) -> Self {
-        debug_assert!(parts == 1 || parts == abi::TG_PARTS);
-        Self {
-            width,
-            mates,
-            sharers,
-            parts,
-            shared_bytes,
-        }
-    }
-
-    /// Of B, of C and of X each, where the weight rows are a conv layer's in-projection's.
+    /// Channels: rows of B, of C and of X each, where the weight rows are a conv layer's in-projection's.
     pub fn channels(&self) -> u32 {
         self.width / 3
     }
 
     /// Blocks of a cluster.
     pub fn cluster(&self) -> u32 {
-        self.mates * self.sharers
+        self.multicast * self.split_k
     }
 
-    /// Blocks that a product has work for: of mates the last may have no rows.
+    /// Blocks that a product has work for: of those that multicast the last may have no rows.
     pub fn blocks(&self, shape: &Shape) -> u32 {
         self.clusters(shape) * self.cluster()
     }
 
-    /// ... and their clusters.
+    /// Clusters that a product has work for.
     fn clusters(&self, shape: &Shape) -> u32 {
         let row_tiles = shape.rows.div_ceil(ROWS);
-        row_tiles.div_ceil(self.mates) * shape.weight_rows.div_ceil(self.width)
+        row_tiles.div_ceil(self.multicast) * shape.weight_rows.div_ceil(self.width)
     }
 
-    /// Of a stage of one tile.
+    /// What a stage of one tile takes.
     fn stage_cycles(&self) -> u32 {
         let (x, w) = (ROWS * self.parts, self.width);
         let products = 2 * x * w * STAGE_COLUMNS / FLOP;
         let group_reads = self.parts * (GROUP_ROWS + w);
         let shared = (abi::TG_PERSISTENT_GROUPS * group_reads + x + w) * STAGE_ROW_BYTES / SHARED;
-        let cache = (x + w / self.mates) * STAGE_ROW_BYTES / CACHE;
+        let cache = (x + w / self.multicast) * STAGE_ROW_BYTES / CACHE;
         products.max(shared).max(cache)
     }
 
-    /// Until the last block ends. None where the tile does not serve: where K is shared, each block has one tile at most, and each
-    /// of a cluster at least a stage.
+    /// Cycles until the last block ends. None where the tile does not serve: where K is split, each block has one tile at most, and each
+    /// of a cluster at least a k-block.
     fn cycles(&self, shape: &Shape, multiprocessors: u32) -> Option<u64> {
         let rounds = self
             .clusters(shape)
             .div_ceil(multiprocessors / self.cluster());
         let stages = shape.inner.div_ceil(STAGE_COLUMNS);
-        if self.sharers > 1 && (rounds > 1 || stages < self.sharers) {
+        if self.split_k > 1 && (rounds > 1 || stages < self.split_k) {
             return None;
         }
-        let of_block = stages.div_ceil(self.sharers);
-        let sent = (self.sharers - 1) * GROUP_ROWS * self.width * 4 / SENT;
+        let of_block = stages.div_ceil(self.split_k);
+        let sent = (self.split_k - 1) * GROUP_ROWS * self.width * 4 / SENT;
         let tile = of_block * self.stage_cycles() + sent;
         Some(u64::from(rounds) * u64::from(tile))
     }
@@ -124,11 +113,11 @@ mod tests {
 
     const MULTIPROCESSORS: u32 = 132;
 
-    const fn tile(width: u32, mates: u32, sharers: u32, parts: u32) -> Tile {
+    const fn tile(width: u32, multicast: u32, split_k: u32, parts: u32) -> Tile {
         Tile {
             width,
-            mates,
-            sharers,
+            multicast,
+            split_k,
             parts,
             shared_bytes: 0,
         }
@@ -152,11 +141,11 @@ mod tests {
         }
     }
 
-    /// Weight rows of the tile, and blocks that share K.
+    /// Weight rows of the tile, and blocks that split K.
     fn chosen(rows: u32, weight_rows: u32, inner: u32) -> (u32, u32) {
         let shape = shape(rows, weight_rows, inner);
         let tile = TILES[soonest(&TILES, &shape, MULTIPROCESSORS)];
-        (tile.width, tile.sharers)
+        (tile.width, tile.split_k)
     }
 
     #[test]
@@ -167,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn mates_have_row_tiles_side_by_side() {
+    fn blocks_that_multicast_have_row_tiles_side_by_side() {
         let clusters = |rows| TILES[2].clusters(&shape(rows, 6144, 2048));
         assert_eq!(
             [128, 129, 256, 257, 512].map(clusters),
@@ -190,13 +179,13 @@ mod tests {
     }
 
     #[test]
-    fn blocks_share_k_where_all_have_room_and_a_stage() {
+    fn blocks_split_k_where_all_have_room_and_a_stage() {
         let sharers = |rows, weight_rows, inner| chosen(rows, weight_rows, inner).1;
         assert_eq!(
             [64, 96, 2048].map(|inner| sharers(512, 2048, inner)),
             [1, 1, 2]
         );
-        let f32 = |rows| F32[soonest(&F32, &shape(rows, 2048, 2048), MULTIPROCESSORS)].sharers;
+        let f32 = |rows| F32[soonest(&F32, &shape(rows, 2048, 2048), MULTIPROCESSORS)].split_k;
         assert_eq!([512, 1024].map(f32), [2, 1]);
     }
 }

@@ -11,21 +11,22 @@ const FEWEST_STAGES: u32 = 2;
 /// the other: then the second has its weights when its turn comes. Measured: profiles/log/dense.md, "The first versions".
 const SHARED_STAGES: u32 = 8;
 const SHARED_BYTES: u32 = 108 * 1024;
-const CONV_RING_BYTES: u32 = 104 * 1024;
-/// Blocks of a cluster that share a tile, at most.
-const MOST_SHARERS: u32 = 4;
-const MOST_CONV_SHARERS: u32 = 2;
-/// Of a wide tile of many rows, so that the next kernel's blocks find room beside it; and the stages of K beyond which it takes
+const CONV_PIPELINE_BYTES: u32 = 104 * 1024;
+/// Blocks of a cluster that split K, at most.
+const MOST_SPLIT_K: u32 = 4;
+const MOST_CONV_SPLIT_K: u32 = 2;
+/// Stages of a wide tile of many rows, so that the next kernel's blocks find room beside it; and the k-blocks beyond which it takes
 /// all there is.
 const MANY_STAGES: u32 = 6;
 const LONG_RUN: u32 = 32;
-/// A ring of batch rows first, of one row tile: two of its blocks do not fit an SM, one and the out-projection's do.
+/// A pipeline of batch rows first, of one row tile: two of its blocks do not fit an SM, one and the out-projection's do.
 const CONV_ROWS_BYTES: u32 = 128 * 1024;
 /// The atom that operands start on.
 const ALIGN_BYTES: u32 = abi::TG_GMMA_ATOM_BYTES;
 
-/// A block's tile, as its kernel was compiled (`SWAP_AB_TILE` of kernels/swap_ab/swap_ab.cuh).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A block's tile, as its kernel was compiled (`SWAP_AB_TILE` of kernels/swap_ab/swap_ab.cuh, in its order).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, bytemuck::AnyBitPattern)]
+#[repr(C)]
 pub struct Tile {
     pub rows: u32,
     /// Warpgroups that multiply, and the weight rows of each.
@@ -33,84 +34,68 @@ pub struct Tile {
     pub width: u32,
     pub threads: u32,
     pub stage_bytes: u32,
-    /// Of the parts of f32 rows.
-    pub split_bytes: u32,
-    /// What is read behind the ring, and not used.
+    /// What f32 rows are bf16x3 in.
+    pub bf16x3_bytes: u32,
+    /// What is read behind the pipeline, and not used.
     pub past_bytes: u32,
-    /// Finished sums, in the ring's place.
+    /// Finished sums, in the pipeline's place.
     pub out_bytes: u32,
-    /// Of another block's sums of eight rows.
-    pub eight_bytes: u32,
-    /// Blocks of a cluster that ask together for what they share: weights, with a row tile each, or (the LM head's) rows, with
-    /// weights of their own. Else 1.
-    pub mates: u32,
+    /// Another block's sums of eight rows.
+    pub fragment_bytes: u32,
+    /// Blocks of a cluster that load for each other: weights, with a row tile each, or (the LM head's) rows, with weights of their
+    /// own. Else 1.
+    pub multicast: u32,
 }
 
 /// How a launch is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
-    /// Of the variants.
+    /// The variant.
     pub index: usize,
-    /// Blocks that share a tile.
-    pub sharers: u32,
+    /// Blocks that split K.
+    pub split_k: u32,
     pub row_tiles: u32,
     pub stages: u32,
     pub shared_bytes: u32,
 }
 
 impl Tile {
-    /// In the order of `SWAP_AB_TILE`.
-    pub fn of(constants: [u32; 10]) -> Self {
-        Self {
-            rows: constants[0],
-            groups: constants[1],
-            width: constants[2],
-            threads: constants[3],
-            stage_bytes: constants[4],
-            split_bytes: constants[5],
-            past_bytes: constants[6],
-            out_bytes: constants[7],
-            eight_bytes: constants[8],
-            mates: constants[9],
-        }
-    }
-
     /// Weight rows of a block.
     pub fn outputs(&self) -> u32 {
         self.groups * self.width
     }
 
-    /// Dynamic shared memory beside the ring.
-    fn beside_bytes(&self, sharers: u32) -> u32 {
-        let eights = (self.rows / 8).div_ceil(sharers);
-        ALIGN_BYTES + self.split_bytes + (sharers - 1) * eights * self.eight_bytes
+    /// Dynamic shared memory beside the pipeline.
+    fn beside_bytes(&self, split_k: u32) -> u32 {
+        let fragments = (self.rows / 8).div_ceil(split_k);
+        ALIGN_BYTES + self.bf16x3_bytes + (split_k - 1) * fragments * self.fragment_bytes
     }
 
-    /// Stages of a ring for which a block needs at most `bytes`, and the bytes that it needs.
-    fn ring(&self, sharers: u32, bytes: u32, most: u32) -> (u32, u32) {
-        let beside = self.beside_bytes(sharers);
+    /// Stages of a pipeline for which a block needs at most `bytes`, and the bytes that it needs.
+    fn pipeline(&self, split_k: u32, bytes: u32, most: u32) -> (u32, u32) {
+        let beside = self.beside_bytes(split_k);
         let room = bytes.saturating_sub(beside + self.past_bytes);
         let stages = (room / self.stage_bytes).clamp(FEWEST_STAGES, most);
-        let ring = (stages * self.stage_bytes + self.past_bytes).max(self.out_bytes);
-        (stages, beside + ring)
+        let pipeline = (stages * self.stage_bytes + self.past_bytes).max(self.out_bytes);
+        (stages, beside + pipeline)
     }
 }
 
 impl Cut {
-    /// Rows in tiles of variant `index`, which so many blocks share; rings of at most `most` stages, as many as `bytes` of a
+    /// Rows in tiles of variant `index`, of which so many blocks split K; pipelines of at most `most` stages, as many as `bytes` of a
     /// block have room for.
     fn new(
         tiles: &[Tile],
         index: usize,
         rows: u32,
-        sharers: u32,
+        split_k: u32,
         (bytes, most): (u32, u32),
     ) -> Self {
         let tile = &tiles[index];
-        let (stages, shared_bytes) = tile.ring(sharers, bytes, most);
+        let (stages, shared_bytes) = tile.pipeline(split_k, bytes, most);
         Self {
             index,
-            sharers,
+            split_k,
             row_tiles: rows.div_ceil(tile.rows),
             stages,
             shared_bytes,
@@ -124,21 +109,21 @@ fn choose(tiles: &[Tile], rows: u32) -> usize {
     fits.unwrap_or(tiles.len() - 1)
 }
 
-/// Blocks that share one of `tiles` tiles: at most `most`, no more than find `room` at once, and a stage of K for each.
-fn sharers(tiles: u32, inner: u32, most: u32, room: impl Fn(u32) -> u32) -> u32 {
+/// Blocks that split K of one of `tiles` tiles: at most `most`, no more than find `room` at once, and a k-block for each.
+fn split_k(tiles: u32, inner: u32, most: u32, room: impl Fn(u32) -> u32) -> u32 {
     let steps = inner.div_ceil(STAGE_COLUMNS);
-    let mut sharers = most;
-    while sharers > 1 && (tiles * sharers > room(sharers) || steps < sharers) {
-        sharers /= 2;
+    let mut split_k = most;
+    while split_k > 1 && (tiles * split_k > room(split_k) || steps < split_k) {
+        split_k /= 2;
     }
-    sharers
+    split_k
 }
 
 impl Limits {
-    /// Blocks that run at once, `each` on an SM, in clusters of `sharers`. The SMs that share a path to the memory do not
+    /// Blocks that run at once, `each` on an SM, in clusters of `split_k`. The SMs that share a path to the memory do not
     /// come in fours everywhere: of an H200's 132, clusters of four reach 120.
-    fn room(&self, each: u32, sharers: u32) -> u32 {
-        let left_out = match sharers {
+    fn room(&self, each: u32, split_k: u32) -> u32 {
+        let left_out = match split_k {
             4.. => self.multiprocessors.div_ceil(11),
             _ => 0,
         };
@@ -149,11 +134,11 @@ impl Limits {
         let index = choose(tiles, rows);
         let tile = tiles[index];
         let all = outputs.div_ceil(tile.width) * rows.div_ceil(tile.rows);
-        let sharers = sharers(all, inner, MOST_SHARERS, |sharers| self.room(2, sharers));
-        Cut::new(tiles, index, rows, sharers, (SHARED_BYTES, SHARED_STAGES))
+        let split_k = split_k(all, inner, MOST_SPLIT_K, |split_k| self.room(2, split_k));
+        Cut::new(tiles, index, rows, split_k, (SHARED_BYTES, SHARED_STAGES))
     }
 
-    /// Of wide tiles, ascending, for more rows than one has: the first of which two sharers each have an SM to themselves. What
+    /// Cuts wide tiles, ascending, for more rows than one has: the first of which two blocks each have an SM to themselves. What
     /// their blocks read is three quarters of what narrow ones do (profiles/log/dense.md, "What blocks read, of many rows").
     pub fn cut_shared_many(
         &self,
@@ -164,8 +149,8 @@ impl Limits {
     ) -> Option<Cut> {
         let index = tiles.iter().position(|tile| {
             let all = outputs.div_ceil(tile.outputs()) * rows.div_ceil(tile.rows);
-            let sharers = sharers(all, inner, 2, |sharers| self.room(1, sharers));
-            rows > tile.rows && sharers == 2
+            let split_k = split_k(all, inner, 2, |split_k| self.room(1, split_k));
+            rows > tile.rows && split_k == 2
         })?;
         let most = if inner.div_ceil(STAGE_COLUMNS) / 2 > LONG_RUN {
             MOST_STAGES
@@ -176,20 +161,20 @@ impl Limits {
     }
 
     pub fn cut_alone(&self, tiles: &[Tile], rows: u32) -> Cut {
-        let ring = (self.block_bytes, MOST_STAGES);
-        Cut::new(tiles, choose(tiles, rows), rows, 1, ring)
+        let pipeline = (self.block_bytes, MOST_STAGES);
+        Cut::new(tiles, choose(tiles, rows), rows, 1, pipeline)
     }
 
-    /// Of tiles with the batch rows first, ascending by the rows of a cluster: the first that holds them all. None for so few
+    /// Cuts tiles with the batch rows first, ascending by the rows of a cluster: the first that holds them all. None for so few
     /// that half of a tile would be empty.
     pub fn cut_conv_rows(&self, tiles: &[Tile], rows: u32) -> Option<Cut> {
-        let of_cluster = |tile: &Tile| tile.rows * tile.mates;
+        let of_cluster = |tile: &Tile| tile.rows * tile.multicast;
         let index = tiles.iter().position(|tile| of_cluster(tile) >= rows)?;
         let tile = &tiles[index];
         if 2 * rows <= tile.rows {
             return None;
         }
-        let bytes = match tile.mates {
+        let bytes = match tile.multicast {
             1 => CONV_ROWS_BYTES,
             _ => self.block_bytes,
         };
@@ -200,14 +185,14 @@ impl Limits {
         let index = choose(tiles, rows);
         let tile = tiles[index];
         let all = hidden / tile.width * rows.div_ceil(tile.rows);
-        let room = |sharers| self.room(1, sharers);
-        let sharers = sharers(all, hidden, MOST_CONV_SHARERS, room);
-        // A block that has a tile to itself has more to ask for than any other.
-        let bytes = match sharers {
+        let room = |split_k| self.room(1, split_k);
+        let split_k = split_k(all, hidden, MOST_CONV_SPLIT_K, room);
+        // A block that has a tile to itself has more to load than any other.
+        let bytes = match split_k {
             1 => self.block_bytes,
-            _ => (CONV_RING_BYTES + tile.beside_bytes(sharers)).min(self.block_bytes),
+            _ => (CONV_PIPELINE_BYTES + tile.beside_bytes(split_k)).min(self.block_bytes),
         };
-        Cut::new(tiles, index, rows, sharers, (bytes, MOST_STAGES))
+        Cut::new(tiles, index, rows, split_k, (bytes, MOST_STAGES))
     }
 }
 
@@ -225,19 +210,19 @@ mod tests {
             width,
             threads: 128 * groups + 64,
             stage_bytes: 128 * (width * groups + rows),
-            split_bytes: 0,
+            bf16x3_bytes: 0,
             past_bytes: 128 * (64 - width),
             out_bytes: 4 * rows * (width * groups + 4),
-            eight_bytes: 2048 * groups,
-            mates: 1,
+            fragment_bytes: 2048 * groups,
+            multicast: 1,
         }
     }
 
-    /// One whose K blocks may share: what a block has of the rows it sums comes before them.
+    /// One whose K blocks may split: what a block has of the rows it sums comes before them.
     const fn shared(rows: u32, groups: u32, width: u32) -> Tile {
         let tile = tile(rows, groups, width);
         Tile {
-            out_bytes: tile.out_bytes + rows / 8 * tile.eight_bytes,
+            out_bytes: tile.out_bytes + rows / 8 * tile.fragment_bytes,
             ..tile
         }
     }
@@ -246,18 +231,18 @@ mod tests {
     const CONV: [Tile; 2] = [shared(16, 3, 32), shared(32, 3, 32)];
 
     /// A tile of 16-bit rows that come first, as kernels/swap_ab/conv.cuh has it.
-    const fn rows_first(groups: u32, width: u32, mates: u32) -> Tile {
+    const fn rows_first(groups: u32, width: u32, multicast: u32) -> Tile {
         Tile {
             rows: 64 * groups,
             groups,
             width,
             threads: 128 * groups + 64,
             stage_bytes: 128 * (3 * width + 64 * groups),
-            split_bytes: 0,
+            bf16x3_bytes: 0,
             past_bytes: 0,
             out_bytes: 0,
-            eight_bytes: 0,
-            mates,
+            fragment_bytes: 0,
+            multicast,
         }
     }
     const CONV_ROWS: [Tile; 3] = [
@@ -271,7 +256,7 @@ mod tests {
         let cut = |rows, outputs| {
             let cut = LIMITS.cut_shared(&SHARED, rows, outputs, 2048);
             assert!(cut.shared_bytes <= SHARED_BYTES, "{rows} {outputs}");
-            (SHARED[cut.index].rows, cut.sharers, cut.row_tiles)
+            (SHARED[cut.index].rows, cut.split_k, cut.row_tiles)
         };
         for (rows, outputs, expected) in [
             (16, 2048, (16, 4, 1)),
@@ -282,9 +267,9 @@ mod tests {
         ] {
             assert_eq!(cut(rows, outputs), expected, "{rows} {outputs}");
         }
-        // Each has a stage of K.
-        let sharers = |inner| LIMITS.cut_shared(&SHARED, 16, 64, inner).sharers;
-        assert_eq!([32, 64, 96, 160, 224].map(sharers), [1, 1, 2, 2, 4]);
+        // Each has a k-block.
+        let split_k = |inner| LIMITS.cut_shared(&SHARED, 16, 64, inner).split_k;
+        assert_eq!([32, 64, 96, 160, 224].map(split_k), [1, 1, 2, 2, 4]);
     }
 
     #[test]
@@ -292,7 +277,7 @@ mod tests {
         let many = [shared(64, 2, 64), shared(64, 3, 64)];
         let cut = |rows, outputs, inner| {
             let cut = LIMITS.cut_shared_many(&many, rows, outputs, inner)?;
-            assert!(cut.shared_bytes <= LIMITS.block_bytes && cut.sharers == 2);
+            assert!(cut.shared_bytes <= LIMITS.block_bytes && cut.split_k == 2);
             assert!(2 * cut.shared_bytes > LIMITS.block_bytes, "two on an SM");
             Some((many[cut.index].groups, cut.row_tiles, cut.stages))
         };
@@ -322,7 +307,7 @@ mod tests {
         let cut = |rows| {
             let cut = LIMITS.cut_conv_rows(&CONV_ROWS, rows)?;
             let tile = CONV_ROWS[cut.index];
-            assert!(cut.shared_bytes <= LIMITS.block_bytes && cut.row_tiles == tile.mates);
+            assert!(cut.shared_bytes <= LIMITS.block_bytes && cut.row_tiles == tile.multicast);
             assert!(2 * cut.shared_bytes > LIMITS.block_bytes, "two on an SM");
             Some((tile.rows, 2048 / tile.width * cut.row_tiles, cut.stages))
         };
@@ -334,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn an_lm_heads_grouped_tiles_have_rings() {
+    fn an_lm_heads_grouped_tiles_have_pipelines() {
         let head = [
             tile(16, 2, 64),
             tile(32, 4, 64),

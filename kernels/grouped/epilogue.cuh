@@ -1,8 +1,7 @@
-/* store.cuh: how a consumer warp of grouped/grouped.cuh stores what it rounds to 16 bits: gate and up's outputs, and of many rows down's
+/* epilogue.cuh: how a consumer warp of grouped/grouped.cuh stores what it rounds to 16 bits: gate and up's outputs, and of many rows down's
  * sums. Sums lie as common/wgmma.cuh has D: a lane has two rows' sums of one weight row, and of the one 8 further. Stored as they lie,
  * each instruction would leave a part of every sector that it writes to. So the rows change places with the outputs. */
-#ifndef TAILGRAPH_GROUPED_STORE_CUH
-#define TAILGRAPH_GROUPED_STORE_CUH
+#pragma once
 
 #include "common/base.cuh"
 #include "common/transpose.cuh"
@@ -11,7 +10,7 @@
 constexpr int GROUPED_STORED_AT_ONCE = 2;  /* times eight rows, whose waits overlap */
 
 /* Half as many outputs as a warp has weight rows, of `rows` rows, as T: gated(sum of the first, sum of the one 8 further). at(r): where row
- * r's outputs begin; it is asked for rows that are there alone. Of eight rows at a time, a lane stores two neighbouring outputs of one. */
+ * r's outputs begin; it is called for rows that are there alone. Of eight rows at a time, a lane stores two neighbouring outputs of one. */
 template <typename T, int SUMS, class Gated, class At>
 __device__ inline void grouped_store_gated(const float (&sums)[SUMS], uint32_t rows, Gated gated, At at) {
   constexpr int AT_ONCE = GROUPED_STORED_AT_ONCE;
@@ -44,7 +43,7 @@ __device__ inline void grouped_store_rounded(const float (&sums)[SUMS], uint32_t
     if (base * 2 >= rows) break;
 #pragma unroll
     for (int i = base; i < base + 4 * AT_ONCE; i += 4) {
-      /* Of row r, outputs lane % 4 * 2 and the next one, and the two 8 further: an even lane takes its neighbour's of the first, and
+      /* These are outputs lane % 4 * 2 and the next of row r, and the two 8 further: an even lane takes its neighbour's of the first, and
        * gives its own of the others. */
       const uint32_t low = transposed(pack2<T>(sums[i], sums[i + 1])), high = transposed(pack2<T>(sums[i + 2], sums[i + 3]));
       const uint32_t taken = __shfl_xor_sync(0xffffffffu, odd ? low : high, 1), r = i * 2 + lane / 4;
@@ -54,5 +53,3 @@ __device__ inline void grouped_store_rounded(const float (&sums)[SUMS], uint32_t
     }
   }
 }
-
-#endif

@@ -1,76 +1,79 @@
-/* units.cuh: which units of a step each block of grouped/grouped.cuh has.
+/* scheduler.cuh: which work tiles of a step each block of grouped/grouped.cuh has.
  *
  * Every block sorts for itself, in shared memory, so that none waits for one that sorts: pairs of a row and one of its experts,
  * in order of expert, rows ascending within one. A pair's rank is its place (router/sort_combine.cu has the same order, for
  * tiled/tiled.cuh).
  *
- * A unit is an expert tile, up to tile_rows consecutive places of an expert, by a slice of its expert's weight rows: first those
+ * A work tile is an expert tile, up to tile_rows consecutive places of an expert, by a slice of its expert's weight rows: first those
  * of gate and up, then those of down. Blocks draw them in that order from a counter, so that a block that is ahead has more of them;
- * a unit's sums do not depend on which block has it. A unit of down waits until its tile's gate and up are done, by a count of
+ * its sums do not depend on which block has it. A work tile of down waits until its expert tile's gate and up are done, by a count of
  * those that are.
  *
- * A block's first unit may be a guess: before it can know which experts have rows, it asks for weights of one that may
+ * A block's first work tile may be a prediction: before it can know which experts have rows, it loads weights of one that may
  * well have some, block b's being slice b / experts of expert b % experts. Where that one has none, or another block has
- * taken the guess, it goes through what it asked for as a unit of a tile without rows.
+ * taken the prediction, it goes through what it loaded as a work tile without rows.
  *
  * Blocks of the grid need not run at the same time: what holds their SMs may even wait for this kernel, as another one of
- * these may for its own blocks. A block that waits does so for units of gate and up alone. Each of these is a running block's,
- * which does it before any unit of its own that waits. Drawn ones are, since they are drawn before all of down; guesses are,
- * since a block that draws a unit of down takes the guesses of all blocks that have not begun first.
+ * these may for its own blocks. A block that waits does so for work tiles of gate and up alone. Each of these is a running block's,
+ * which does it before any of its own that waits. Drawn ones are, since they are drawn before all of down; predictions are,
+ * since a block that draws a work tile of down takes the predictions of all blocks that have not begun first.
  *
- * The producer draws, and posts its block's units in a queue from which all other warps take each of them.
+ * The producer draws, and pushes its block's work tiles into a queue from which all other warps take each of them.
  */
-#ifndef TAILGRAPH_GROUPED_UNITS_CUH
-#define TAILGRAPH_GROUPED_UNITS_CUH
+#pragma once
 
-#include "common/barrier.cuh"
 #include "common/experts.cuh"
-#include "grouped/args.h"
+#include "grouped/tile.cuh"
 
 constexpr uint32_t GROUPED_SORTERS = TG_GROUPED_SORTERS;
 constexpr uint32_t GROUPED_SORT_WARPS = GROUPED_SORTERS / WARP;
 constexpr uint32_t GROUPED_MOST_TILES = TG_GROUPED_MOST_TILES;
-constexpr uint32_t GROUPED_QUEUE = 4;         /* units posted and not yet done with */
+constexpr uint32_t GROUPED_QUEUE = 4;         /* work tiles that are not yet done with */
 constexpr uint32_t GROUPED_MOST_BLOCKS = TG_GROUPED_MOST_BLOCKS;
 
 enum GroupedKind : uint32_t { GROUPED_GATE_UP, GROUPED_DOWN, GROUPED_END };
 
-struct GroupedUnit {
+struct GroupedWork {
   GroupedKind kind;
-  uint32_t at;  /* of the tile in the list; GROUPED_MOST_TILES for a wrong guess */
+  uint32_t at;  /* of the tile in the list; GROUPED_MOST_TILES for a wrong prediction */
   ExpertTile tile;
   uint32_t slice;   /* of the weight rows */
-  uint32_t chunks;  /* of K */
+  uint32_t k_blocks;
 };
 
-/* Slices of a tile and chunks of K, for gate and up and for down; and how a block guesses. */
+/* Slices and k-blocks of a tile, for gate and up and for down; and how blocks predict. */
 struct GroupedShape {
-  uint32_t gate_up_slices, down_slices, gate_up_chunks, down_chunks;
-  uint32_t experts;  /* 0 where no block guesses */
-  uint32_t ahead;    /* chunks that a guess asks for */
+  uint32_t gate_up_slices, down_slices, gate_up_k_blocks, down_k_blocks;
+  uint32_t experts;  /* 0 where no block predicts */
+  uint32_t ahead;    /* k-blocks that a prediction loads */
 
-  /* Blocks that guess, from the first on. */
-  __device__ inline uint32_t guessers() const { return min(gridDim.x, experts * gate_up_slices); }
+  __device__ inline GroupedShape(const tg_grouped_args &a)
+      : gate_up_slices((2 * a.inner + GROUPED_OUTPUTS - 1) / GROUPED_OUTPUTS), down_slices((a.hidden + GROUPED_OUTPUTS - 1) / GROUPED_OUTPUTS),
+        gate_up_k_blocks((a.hidden + GMMA_K - 1) / GMMA_K), down_k_blocks((a.inner + GMMA_K - 1) / GMMA_K),
+        experts(a.predicts ? a.experts : 0), ahead(min(gate_up_k_blocks, a.stages)) {}
 
-  __device__ inline bool guesses() const { return blockIdx.x < guessers(); }
+  /* Blocks that predict, from the first on. */
+  __device__ inline uint32_t predictors() const { return min(gridDim.x, experts * gate_up_slices); }
 
-  /* Of the gate and up of an expert's first tile, the slices that are guesses. */
-  __device__ inline uint32_t guessed_slices(uint32_t expert) const {
+  __device__ inline bool predicts() const { return blockIdx.x < predictors(); }
+
+  /* Slices of the gate and up of an expert's first tile that are predicted. */
+  __device__ inline uint32_t predicted_slices(uint32_t expert) const {
     if (experts == 0 || expert >= gridDim.x) return 0;
     return min(gate_up_slices, (gridDim.x - 1 - expert) / experts + 1);
   }
 };
 
-/* What was drawn, and guessing blocks that had begun by then. */
+/* What was drawn, and predicting blocks that had begun by then. */
 struct GroupedDraw {
-  uint32_t unit, begun;
+  uint32_t work, begun;
 };
 
 /* What blocks count up together; zeros, but for the first word, from the kernel that chooses (clear_counts). */
 struct GroupedCounts {
   uint32_t of_sort, unused;
-  unsigned long long drawn;               /* units that are no guesses; in the upper half, guessing blocks that have begun */
-  uint32_t taken[GROUPED_MOST_BLOCKS / 32];  /* a bit for each block's guess */
+  unsigned long long drawn;               /* work tiles that are no predictions; in the upper half, predicting blocks that have begun */
+  uint32_t taken[GROUPED_MOST_BLOCKS / 32];  /* a bit for each block's prediction */
   uint32_t done[GROUPED_MOST_TILES];         /* of each tile's gate and up, what is there */
 
   __device__ inline void begin() { atomicAdd(&drawn, 1ull << 32); }
@@ -80,11 +83,11 @@ struct GroupedCounts {
     return {uint32_t(now), uint32_t(now >> 32)};
   }
 
-  /* Takes a block's guess; of what it returns, whether it is the caller's from now on. */
-  __device__ inline uint32_t ask_for_guess(uint32_t block) { return atomicOr(taken + block / 32, 1u << block % 32); }
+  /* Takes a block's prediction; has_got() says of what it returns whether that is the caller's from now on. */
+  __device__ inline uint32_t request_prediction(uint32_t block) { return atomicOr(taken + block / 32, 1u << block % 32); }
   static __device__ inline bool has_got(uint32_t answer, uint32_t block) { return (answer >> block % 32 & 1) == 0; }
 
-  __device__ inline bool take_guess(uint32_t block) { return has_got(ask_for_guess(block), block); }
+  __device__ inline bool take_prediction(uint32_t block) { return has_got(request_prediction(block), block); }
 };
 static_assert(sizeof(GroupedCounts) == EXPERT_COUNTS * sizeof(uint32_t), "what clear_counts() clears");
 
@@ -107,7 +110,7 @@ template <uint32_t EACH>
 struct GroupedChoices {
   GroupedChoice of[EACH];
 
-  /* As GroupedChoice takes them. All are asked for before one is looked at. */
+  /* Loads all before one is looked at; arguments as GroupedChoice has them. */
   __device__ inline GroupedChoices(const uint32_t *chosen, uint32_t rows, uint32_t k) {
 #pragma unroll
     for (uint32_t n = 0; n < EACH; n++) of[n] = GroupedChoice(chosen, n * GROUPED_SORTERS + threadIdx.x, rows, k);
@@ -180,16 +183,16 @@ struct GroupedSort {
   }
 
 private:
-  /* Of this warp's groups the n-th: rows ascend with the group, and with the lane. */
+  /* The n-th of this warp's groups: rows ascend with the group, and with the lane. */
   static __device__ inline uint32_t group(uint32_t n) { return n * GROUPED_SORT_WARPS + threadIdx.x / WARP; }
 };
 
 /* The producer's, in shared memory. */
 struct GroupedPlan {
   uint32_t tile_total;
-  uint32_t guessed;  /* the tile of this block's guess; none of them where its expert has none, or no block guesses */
+  uint32_t predicted;  /* the tile of this block's prediction; none of them where its expert has none, or no block predicts */
   ExpertTile tiles[GROUPED_MOST_TILES];
-  uint32_t before[GROUPED_MOST_TILES + 1];  /* units of gate and up that are no guesses, of the tiles before each and of all */
+  uint32_t before[GROUPED_MOST_TILES + 1];  /* work tiles of gate and up that are no predictions, of the tiles before each and of all */
 
   /* One warp, once all rows are marked; where it is not `real` a rehearsal, of experts of a row each, that the next call writes
    * over. */
@@ -197,27 +200,27 @@ struct GroupedPlan {
   __device__ inline void make(const GroupedShape &shape, const Sort &sort, uint32_t expert_count, uint32_t tile_rows,
                               bool real) {
     const uint32_t lane = threadIdx.x % WARP;
-    uint32_t first = 0, tile = 0, units = 0, mine = GROUPED_MOST_TILES;
+    uint32_t first = 0, tile = 0, works = 0, mine = GROUPED_MOST_TILES;
 #pragma unroll 1
     for (uint32_t e = lane; e - lane < expert_count; e += WARP) {
       const uint32_t rows = real ? sort.rows_of(e) : 1, own_tiles = (rows + tile_rows - 1) / tile_rows;
-      const uint32_t guesses = rows > 0 ? shape.guessed_slices(e) : 0, own_units = own_tiles * shape.gate_up_slices - guesses;
-      const uint32_t both = sum_up_to_lane(rows << 16 | own_tiles), units_below = sum_up_to_lane(own_units);
+      const uint32_t predictions = rows > 0 ? shape.predicted_slices(e) : 0, own_works = own_tiles * shape.gate_up_slices - predictions;
+      const uint32_t both = sum_up_to_lane(rows << 16 | own_tiles), works_below = sum_up_to_lane(own_works);
       const uint32_t begin = first + (both >> 16) - rows, at = tile + (both & 0xffff) - own_tiles;
-      const uint32_t units_before = units + units_below - own_units;
-      if (guesses > 0 && blockIdx.x % shape.experts == e && blockIdx.x / shape.experts < guesses) mine = at;
+      const uint32_t works_before = works + works_below - own_works;
+      if (predictions > 0 && blockIdx.x % shape.experts == e && blockIdx.x / shape.experts < predictions) mine = at;
 #pragma unroll 1
       for (uint32_t i = 0; i < own_tiles; i++) {
         const uint32_t passed = i * tile_rows;
         tiles[at + i] = ExpertTile{e, begin + passed, min(rows - passed, tile_rows)};
-        before[at + i] = units_before + (i > 0 ? i * shape.gate_up_slices - guesses : 0);
+        before[at + i] = works_before + (i > 0 ? i * shape.gate_up_slices - predictions : 0);
       }
       const uint32_t all = __shfl_sync(0xffffffffu, both, WARP - 1);
       first += all >> 16, tile += all & 0xffff;
-      units += __shfl_sync(0xffffffffu, units_below, WARP - 1);
+      works += __shfl_sync(0xffffffffu, works_below, WARP - 1);
     }
     mine = __reduce_min_sync(0xffffffffu, mine);
-    if (lane == 0) tile_total = tile, before[tile] = units, guessed = mine;
+    if (lane == 0) tile_total = tile, before[tile] = works, predicted = mine;
     __syncwarp();
   }
 
@@ -228,90 +231,82 @@ struct GroupedPlan {
     return at;
   }
 
-  /* The unit of a block's guess, of a tile or, with tile_total, of one without rows. */
-  __device__ inline GroupedUnit guess(const GroupedShape &shape, uint32_t block, uint32_t tile) const {
+  /* The work tile of a block's prediction, of a tile or, with tile_total, of one without rows. */
+  __device__ inline GroupedWork prediction(const GroupedShape &shape, uint32_t block, uint32_t tile) const {
     const bool right = tile < tile_total;
-    GroupedUnit unit;
-    unit.kind = GROUPED_GATE_UP;
-    unit.at = right ? tile : GROUPED_MOST_TILES;
-    unit.tile = right ? tiles[tile] : ExpertTile{block % shape.experts, 0, 0};
-    unit.slice = block / shape.experts;
-    unit.chunks = right ? shape.gate_up_chunks : shape.ahead;
-    return unit;
+    GroupedWork work;
+    work.kind = GROUPED_GATE_UP;
+    work.at = right ? tile : GROUPED_MOST_TILES;
+    work.tile = right ? tiles[tile] : ExpertTile{block % shape.experts, 0, 0};
+    work.slice = block / shape.experts;
+    work.k_blocks = right ? shape.gate_up_k_blocks : shape.ahead;
+    return work;
   }
 
-  /* The drawn-th of all units that are no guesses; `at` is where the search begins, and ends. */
-  __device__ inline GroupedUnit unit(const GroupedShape &shape, uint32_t drawn, uint32_t &at) const {
-    GroupedUnit unit;
+  /* The drawn-th of all work tiles that are no predictions; `at` is where the search begins, and ends. */
+  __device__ inline GroupedWork work(const GroupedShape &shape, uint32_t drawn, uint32_t &at) const {
+    GroupedWork work;
     const uint32_t gate_up = before[tile_total], down = drawn - gate_up;
     if (drawn < gate_up) {
       while (before[at + 1] <= drawn) at++;
-      unit.kind = GROUPED_GATE_UP, unit.at = at;
-      unit.slice = shape.gate_up_slices - (before[at + 1] - drawn);
-      unit.chunks = shape.gate_up_chunks;
+      work.kind = GROUPED_GATE_UP, work.at = at;
+      work.slice = shape.gate_up_slices - (before[at + 1] - drawn);
+      work.k_blocks = shape.gate_up_k_blocks;
     } else if (down < tile_total * shape.down_slices) {
-      unit.kind = GROUPED_DOWN, unit.at = down / shape.down_slices;
-      unit.slice = down % shape.down_slices;
-      unit.chunks = shape.down_chunks;
+      work.kind = GROUPED_DOWN, work.at = down / shape.down_slices;
+      work.slice = down % shape.down_slices;
+      work.k_blocks = shape.down_k_blocks;
     } else {
-      unit.kind = GROUPED_END, unit.at = 0, unit.slice = 0, unit.chunks = 0, unit.tile = ExpertTile{0, 0, 0};
-      return unit;
+      work.kind = GROUPED_END, work.at = 0, work.slice = 0, work.k_blocks = 0, work.tile = ExpertTile{0, 0, 0};
+      return work;
     }
-    unit.tile = tiles[unit.at];
-    return unit;
+    work.tile = tiles[work.at];
+    return work;
   }
 
-  /* Does no other tile read this one's weights? */
-  __device__ inline bool is_only_tile(const GroupedUnit &unit) const {
-    if (unit.at >= tile_total) return true;
-    return (unit.at == 0 || tiles[unit.at - 1].expert != unit.tile.expert) &&
-           (unit.at + 1 >= tile_total || tiles[unit.at + 1].expert != unit.tile.expert);
+  /* Whether no other tile reads this one's weights. */
+  __device__ inline bool is_only_tile(const GroupedWork &work) const {
+    if (work.at >= tile_total) return true;
+    return (work.at == 0 || tiles[work.at - 1].expert != work.tile.expert) &&
+           (work.at + 1 >= tile_total || tiles[work.at + 1].expert != work.tile.expert);
   }
 };
 
-/* Units from the producer to all other warps, `takers` of them. */
-struct GroupedQueue {
-  GroupedUnit *units;           /* [GROUPED_QUEUE] in shared memory */
-  uint64_t *posted, *done;   /* [GROUPED_QUEUE] each */
-  uint64_t *stored;          /* [GROUPED_QUEUE]: consumers have stored what they made of a unit */
-  uint32_t at = 0, parity = 0;
+/* Work tiles from the producer to all other warps, which take each of them: a pipeline whose stages are work tiles. */
+struct GroupedQueue : Pipeline<GROUPED_QUEUE> {
+  GroupedWork *works;  /* [GROUPED_QUEUE] in shared memory */
+  uint64_t *stored;    /* [GROUPED_QUEUE]: consumers have stored what they made of a work tile */
 
   __device__ inline void init(uint32_t takers, uint32_t consumers) {
     for (uint32_t i = 0; i < GROUPED_QUEUE; i++)
-      barrier_init(posted + i, 1), barrier_init(done + i, takers), barrier_init(stored + i, consumers);
-  }
-
-  __device__ inline void next() {
-    if (++at == GROUPED_QUEUE) at = 0, parity ^= 1;
+      barrier_init(full + i, 1), barrier_init(empty + i, takers), barrier_init(stored + i, consumers);
   }
 
   /* The producer's one lane. */
-  __device__ inline void post(const GroupedUnit &unit) {
-    barrier_wait(done + at, parity ^ 1);
-    units[at] = unit;
-    barrier_arrive(posted + at);
+  __device__ inline void push(const GroupedWork &work) {
+    acquire();
+    works[at] = work;
+    barrier_arrive(full + at);
     next();
   }
 
-  /* One of a consumer warp: it has stored what it made of the unit at hand. */
-  __device__ inline void say_stored() { barrier_arrive(stored + at); }
+  /* One lane of a consumer warp: it has stored what it made of the work tile at hand. */
+  __device__ inline void signal_stored() { barrier_arrive(stored + at); }
   /* Another warp that takes them: until all have. */
   __device__ inline void wait_stored() { barrier_wait(stored + at, parity); }
 
-  /* A warp: with(unit) for each until the last. */
+  /* A warp: with(work) for each until the last. */
   template <class Do>
   __device__ inline void take_all(Do with) {
 #pragma unroll 1
     while (true) {
-      barrier_wait(posted + at, parity);
-      const GroupedUnit unit = units[at];
-      if (unit.kind == GROUPED_END) return;
-      with(unit);
+      wait();
+      const GroupedWork work = works[at];
+      if (work.kind == GROUPED_END) return;
+      with(work);
       __syncwarp();
-      if (threadIdx.x % WARP == 0) barrier_arrive(done + at);
+      if (threadIdx.x % WARP == 0) release(at);
       next();
     }
   }
 };
-
-#endif

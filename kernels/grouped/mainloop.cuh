@@ -1,0 +1,63 @@
+/* mainloop.cuh: how a consumer warpgroup of grouped/grouped.cuh multiplies what lies in the pipeline. It waits for each k-block's products
+ * and releases the stage at once, where wgmma/mainloop.cuh leaves them under way behind the next: the tensor cores have time to
+ * spare, the pipeline has not.
+ */
+#pragma once
+
+#include "grouped/tile.cuh"
+#include "wgmma/mainloop.cuh"
+
+/* A consumer warpgroup's sums of up to MOST_ROWS rows over all of K: element [n][r] as common/wgmma.cuh has D. Which instructions have
+ * room for the rows is chosen for each k-block, of tall tiles once for all. */
+template <class Tile>
+__device__ inline void grouped_multiply(float (&sums)[Tile::MOST_ROWS / 2], GroupedPipeline &pipe, uint32_t half, uint32_t k_blocks,
+                                        uint32_t rows) {
+  constexpr int MOST = Tile::MOST_ROWS;
+  const bool first_lane = threadIdx.x % WARP == 0;
+  const uint32_t first = gmma_operand(shared_address(pipe.stages));
+  const uint32_t full = kept(shared_address(pipe.full)), empty = kept(shared_address(pipe.empty));
+  const uint32_t w = first + half * gmma_apart(GROUPED_WEIGHT_BYTES / 2), x = first + gmma_apart(GROUPED_WEIGHT_BYTES);
+  uint32_t there, barrier;
+  auto wait = [&] {
+    there = pipe.at * gmma_apart(pipe.stage_bytes), barrier = pipe.at * (uint32_t)sizeof(uint64_t);
+    barrier_wait(full + barrier, pipe.parity);
+  };
+  /* acc = the stage's products, added to what it was if `add`. */
+  auto products = [&](auto &acc, bool add) {
+    gmma_fence();
+    multiply_k_block<typename Tile::W, 2 * sizeof acc / sizeof *acc>(acc, w + there, x + there, add);
+    gmma_commit();
+    gmma_wait<0>();
+    gmma_settle(acc);
+  };
+  auto multiply = [&](auto room, bool add) {
+    constexpr int N = room.value;
+    auto &acc = reinterpret_cast<float(&)[N / 2]>(sums);
+    if constexpr (Tile::PARTS == 1) {
+      products(acc, add);
+    } else {
+      float parts[N * Tile::PARTS / 2];
+      products(parts, false);
+      add_bf16x3(acc, parts);
+    }
+  };
+  auto release = [&] {
+    if (first_lane) barrier_arrive(empty + barrier);
+    pipe.skip(1);
+  };
+  if constexpr (Tile::IS_TALL) {
+    with_room_for<MOST>(rows, [&](auto room) {
+#pragma unroll 1
+      for (uint32_t k = 0; k < k_blocks; k++) wait(), multiply(room, k > 0), release();
+    });
+  } else {
+#pragma unroll
+    for (int i = 0; i < MOST / 2; i++) sums[i] = 0.0f;
+#pragma unroll 1
+    for (uint32_t k = 0; k < k_blocks; k++) {
+      wait();
+      with_room_for<MOST>(rows, [&](auto room) { multiply(room, true); });
+      release();
+    }
+  }
+}

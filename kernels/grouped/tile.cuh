@@ -1,0 +1,73 @@
+/* tile.cuh: what a block of grouped/grouped.cuh multiplies, and the pipeline through which this comes. */
+#pragma once
+
+#include "common/packed.cuh"
+#include "grouped/args.h"
+#include "wgmma/operand.cuh"
+#include "wgmma/pipeline.cuh"
+
+constexpr uint32_t GROUPED_OUTPUTS = TG_GROUPED_OUTPUTS;
+constexpr uint32_t GROUPED_GROUP_ROWS = TG_GROUPED_GROUP_ROWS;
+constexpr uint32_t GROUPED_WEIGHT_BYTES = GROUPED_OUTPUTS * GMMA_ROW_BYTES;  /* of a stage */
+constexpr uint32_t GROUPED_CONSUMERS = 8;    /* warps; then come the loaders, a counter and the producer */
+constexpr uint32_t GROUPED_MOST_STAGES = TG_GROUPED_MOST_STAGES;
+
+/* Expert tiles of up to MOST rows. S: what down's sums are stored as, f32 or, rounded, the rows' type. */
+template <class Operand_, int MOST, typename S = float>
+struct GroupedTile {
+  using Operand = Operand_;
+  using X = typename Operand::X;
+  using W = typename Operand::W;
+  using Sum = S;
+  static constexpr uint32_t PARTS = Operand::PARTS;
+  static constexpr int MOST_ROWS = MOST;
+  static constexpr bool ROUNDS = !std::is_same<S, float>::value;
+  /* Tiles of so many rows leave consumers little time to spare. What saves them some is longer code, which costs a step of fewer rows
+   * 0.4% (profiles/log/experts.md). */
+  static constexpr bool IS_TALL = MOST > 64;
+  static_assert(!ROUNDS || std::is_same<S, X>::value, "sums are f32, or rounded to the rows' type");
+};
+
+/* Shared memory of a stage whose tiles have up to `tile_rows` rows. */
+template <class Tile>
+__host__ __device__ constexpr uint32_t grouped_stage_bytes(uint32_t tile_rows) {
+  return GROUPED_WEIGHT_BYTES + tile_rows * Tile::PARTS * GMMA_ROW_BYTES;
+}
+
+struct GroupedPipeline : Pipeline<> {
+  uint32_t stage_bytes;
+  __device__ inline char *weights() const { return stages + at * stage_bytes; }
+  __device__ inline char *rows() const { return weights() + GROUPED_WEIGHT_BYTES; }
+};
+
+/* Calls with(N) with the smallest multiple N of 8 that has room for `rows`, as a constant: LEAST to MOST. */
+template <int MOST, int LEAST = 8, class Do>
+__device__ inline void with_room_for(uint32_t rows, Do with) {
+  if constexpr (LEAST == MOST) {
+    with(std::integral_constant<int, MOST>());
+  } else {
+    constexpr int MIDDLE = (LEAST + MOST) / 16 * 8;
+    if (rows <= MIDDLE) {
+      with_room_for<MIDDLE, LEAST>(rows, with);
+    } else {
+      with_room_for<MOST, MIDDLE + 8>(rows, with);
+    }
+  }
+}
+
+/* Where k-block `k_block` of a slice of an expert's weights begins: a column of blocks (common/packed.cuh). */
+struct GroupedBox {
+  uint32_t at[5];
+  __device__ inline GroupedBox(uint32_t expert, uint32_t slice, uint32_t k_block)
+      : at{0, k_block * PACKED_ROWS, 0, slice * (GROUPED_OUTPUTS / GROUPED_GROUP_ROWS), expert} {}
+};
+static_assert(GMMA_K == PACKED_COLUMNS && GROUPED_GROUP_ROWS == 2 * PACKED_ROWS, "a k-block is a column of blocks, a group two of its");
+
+/* One lane: issues the copy of a k-block of a slice of an expert's weights. */
+__device__ inline void grouped_copy(GroupedPipeline &pipe, const TensorMap &weights, uint32_t expert, uint32_t slice, uint32_t k_block,
+                                    uint64_t policy) {
+  pipe.acquire();
+  pipe.expect(GROUPED_WEIGHT_BYTES);
+  tensor_copy(pipe.weights(), &weights, GroupedBox(expert, slice, k_block).at, pipe.arrivals(), policy);
+  pipe.skip(1);
+}

@@ -1,0 +1,110 @@
+/* epilogue.cuh: how the sums of a tile leave: by shared memory, a row of it at a time. A bulk copy takes them on, or for the residual
+ * stream a bulk addition, which the copy engine does while the next tile is multiplied. Rows past the tile's are not copied.
+ */
+#pragma once
+
+#include "common/bulk.cuh"
+#include "persistent/tile.cuh"
+#include "wgmma/epilogue.cuh"
+
+/* A warp: COLUMNS columns of its rows, of type V, to y[0 ..][n ..]. `pair(i, half)` is this thread's i-th pair of neighbours
+ * (columns 8 i + 2 q, of its row g or g + 8); what lies at or past `rows` or n_total stays here. */
+template <uint32_t COLUMNS, typename V, class Pair>
+__device__ inline void persistent_store(char *out, V *y, uint32_t rows, uint32_t n, uint32_t n_total, bool adds, Pair pair) {
+  constexpr uint32_t PITCH = COLUMNS * sizeof(V) + 16;
+  constexpr bool IS_F32 = sizeof(V) == 4;
+  const uint32_t lane = threadIdx.x % WARP;
+  bulk_read();
+  __syncwarp();
+  char *to = out + lane / 4 * PITCH + lane % 4 * 2 * sizeof(V);
+#pragma unroll
+  for (uint32_t i = 0; i < COLUMNS / 8; i++)
+#pragma unroll
+    for (uint32_t half = 0; half < 2; half++) {
+      const float2 v = pair(i, half);
+      char *at = to + half * 8 * PITCH + i * 8 * sizeof(V);
+      if constexpr (IS_F32) {
+        *reinterpret_cast<float2 *>(at) = v;
+      } else {
+        *reinterpret_cast<uint32_t *>(at) = pack2<V>(v.x, v.y);
+      }
+    }
+  operands_written();
+  __syncwarp();
+  const uint32_t columns = n < n_total ? min(COLUMNS, n_total - n) : 0;
+  if (n_total % (16 / sizeof(V)) == 0) {
+    if (lane < rows && columns > 0) {
+      V *at = y + (size_t)lane * n_total + n;
+      const char *from = out + lane * PITCH;
+      if (IS_F32 && adds) {
+        bulk_add(reinterpret_cast<float *>(at), from, columns * sizeof(V));
+      } else {
+        bulk_store(at, from, columns * sizeof(V));
+      }
+      bulk_commit();
+    }
+    return;
+  }
+  /* Rows of y that do not start on 16 bytes. */
+#pragma unroll 1
+  for (uint32_t i = lane; i < rows * columns; i += WARP) {
+    const uint32_t r = i / columns, c = i % columns;
+    const V v = *reinterpret_cast<const V *>(out + r * PITCH + c * sizeof(V));
+    V *at = y + (size_t)r * n_total + n + c;
+    if constexpr (IS_F32) {
+      *at = adds ? *at + v : v;
+    } else {
+      *at = v;
+    }
+  }
+}
+
+/* Stores a tile as the product's epilogue says. */
+template <class Tile>
+__device__ inline void persistent_epilogue(const typename Tile::Acc &acc, char *out, const PersistentProduct &product,
+                                           const PersistentWorkTile &tile) {
+  using T = typename Tile::T;
+  const uint32_t above = of_warp(threadIdx.x / WARP) * PERSISTENT_WARP_ROWS, rows = rows_from(above, tile.rows, PERSISTENT_WARP_ROWS);
+  const size_t row = (size_t)(tile.first + above) * product.n_total;
+  const uint32_t column = threadIdx.x % 4 * 2;
+  if (product.epilogue == TILED_SILU_MUL) {
+    constexpr uint32_t OUTPUTS = Tile::WIDTH / 2;
+    using W = typename Tile::W;
+    W *y = static_cast<W *>(product.y) + row;
+    /* Part `part` of bf16x3 is what is left of those before it. */
+#pragma unroll
+    for (uint32_t part = 0; part < Tile::PARTS; part++)
+      persistent_store<OUTPUTS>(out, y + (size_t)part * product.y_plane * product.n_total, rows, tile.slice * OUTPUTS, product.n_total, false,
+                                [&](uint32_t i, uint32_t half) {
+                                  const uint32_t at = 8 * i + 2 * half;
+                                  const float2 a = make_float2(acc[at], acc[at + 1]), b = make_float2(acc[at + 4], acc[at + 5]);
+                                  float2 v = silu_mul(product.up_first ? b : a, product.up_first ? a : b);
+#pragma unroll
+                                  for (uint32_t p = 0; p < part; p++) take_bf16(v);
+                                  return v;
+                                });
+    return;
+  }
+  const uint32_t n = tile.slice * Tile::WIDTH;
+  auto of = [&](uint32_t i, uint32_t half) {
+    float2 v = make_float2(acc[4 * i + 2 * half], acc[4 * i + 2 * half + 1]);
+    const uint32_t c = n + 8 * i + column;
+    if (product.bias) {
+      if (c < product.n_total) v.x += product.bias[c];
+      if (c + 1 < product.n_total) v.y += product.bias[c + 1];
+    }
+    return v;
+  };
+  auto store = [&](auto *y, bool adds) {
+    constexpr uint32_t ROOM = Tile::OUT_COLUMNS * sizeof(float) / sizeof *y, COLUMNS = ROOM < Tile::WIDTH ? ROOM : Tile::WIDTH;
+#pragma unroll
+    for (uint32_t part = 0; part < Tile::WIDTH / COLUMNS; part++)
+      persistent_store<COLUMNS>(out, y + row, rows, n + part * COLUMNS, product.n_total, adds,
+                                [&](uint32_t i, uint32_t half) { return of(part * (COLUMNS / 8) + i, half); });
+  };
+  if (product.epilogue == TILED_STORE) {
+    store(static_cast<T *>(product.y), false);
+  } else {
+    store(static_cast<float *>(product.y), product.epilogue == TILED_ADD);
+  }
+}

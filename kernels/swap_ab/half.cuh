@@ -1,0 +1,27 @@
+/* half.cuh: the kernels of swap_ab/ for rows and weights of one 16-bit type. */
+#pragma once
+
+#include "swap_ab/conv.cuh"
+#include "swap_ab/head.cuh"
+
+#define SWAP_AB_HALF(TYPE, T)                                                                             \
+  SWAP_AB_PRODUCT(tg_swap_ab_shared_##TYPE##_r16, SwapAbTile<Direct<T>, 16, 1, 64>)                           \
+  SWAP_AB_PRODUCT(tg_swap_ab_shared_##TYPE##_r32, SwapAbTile<Direct<T>, 32, 1, 64>)                           \
+  SWAP_AB_PRODUCT(tg_swap_ab_shared_##TYPE##_r64, SwapAbTile<Direct<T>, 64, 1, 64>)                           \
+  SWAP_AB_PRODUCT(tg_swap_ab_shared_many_##TYPE##_r64_w128, SwapAbTile<Direct<T>, 64, 2, 64>)                 \
+  SWAP_AB_PRODUCT(tg_swap_ab_shared_many_##TYPE##_r64_w192, SwapAbTile<Direct<T>, 64, 3, 64>)                 \
+  SWAP_AB_PRODUCT(tg_swap_ab_alone_##TYPE##_r16, SwapAbTile<Direct<T>, 16, 2, 64, SWAP_AB_ALONE>)             \
+  SWAP_AB_PRODUCT(tg_swap_ab_alone_##TYPE##_r32, SwapAbTile<Direct<T>, 32, 2, 64, SWAP_AB_ALONE>)             \
+  SWAP_AB_PRODUCT(tg_swap_ab_alone_##TYPE##_r64, SwapAbTile<Direct<T>, 64, 2, 64, SWAP_AB_ALONE>)             \
+  SWAP_AB_PRODUCT(tg_swap_ab_alone_##TYPE##_r128, SwapAbTile<Direct<T>, 128, 2, 64, SWAP_AB_ALONE>)           \
+  SWAP_AB_PRODUCT(tg_swap_ab_alone_##TYPE##_r256, SwapAbTile<Direct<T>, 256, 2, 64, SWAP_AB_ALONE>)           \
+  SWAP_AB_CONV(tg_swap_ab_conv_##TYPE##_r16, SwapAbTile<Direct<T>, 16, 3, 32>)                                \
+  SWAP_AB_CONV(tg_swap_ab_conv_##TYPE##_r32, SwapAbTile<Direct<T>, 32, 3, 32>)                                \
+  SWAP_AB_CONV_ROWS(tg_swap_ab_conv_rows_##TYPE##_r64, SwapAbRowsTile<Direct<T>, 1, 16, 1>)                   \
+  SWAP_AB_CONV_ROWS(tg_swap_ab_conv_rows_##TYPE##_r128, SwapAbRowsTile<Direct<T>, 1, 32, 2>)                  \
+  SWAP_AB_CONV_ROWS(tg_swap_ab_conv_rows_##TYPE##_r256, SwapAbRowsTile<Direct<T>, 2, 32, 2>)                  \
+  SWAP_AB_HEAD(tg_swap_ab_head_##TYPE##_r16, SwapAbTile<Direct<T>, 16, 2, 64, SWAP_AB_ALONE>)                 \
+  SWAP_AB_HEAD(tg_swap_ab_head_##TYPE##_r32, SwapAbTile<Direct<T>, 32, 4, 64, SWAP_AB_ALONE>)                 \
+  SWAP_AB_HEAD(tg_swap_ab_head_##TYPE##_r64, SwapAbTile<Direct<T>, 64, 4, 64, SWAP_AB_ALONE>)                 \
+  SWAP_AB_HEAD(tg_swap_ab_head_multicast_##TYPE##_r128, SwapAbTile<Direct<T>, 128, 4, 64, SWAP_AB_MULTICAST>) \
+  SWAP_AB_HEAD(tg_swap_ab_head_multicast_##TYPE##_r256, SwapAbTile<Direct<T>, 256, 2, 64, SWAP_AB_MULTICAST>)

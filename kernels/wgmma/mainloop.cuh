@@ -1,0 +1,46 @@
+/* mainloop.cuh: a consumer warpgroup's products over k-blocks, a stage of the pipeline each. Weight rows are M or N, as the caller's
+ * operands say.
+ *
+ * The tensor cores truncate as they accumulate. Rows of 16 bits are summed in one accumulator (direct). With f32 rows as bf16x3 a k-block
+ * has accumulators of its own, which are then added with rounding: without that the error grows with K.
+ */
+#pragma once
+
+#include "wgmma/pipeline.cuh"
+
+/* Issues one k-block's products of two gmma_operand()s, added to what acc was if `add`. */
+template <typename W, int N>
+__device__ inline void multiply_k_block(float (&acc)[N / 2], uint32_t m, uint32_t n, bool add) {
+#pragma unroll
+  for (uint32_t k = 0; k < GMMA_K / 16; k++) gmma<W, N>(acc, m + 2 * k, n + 2 * k, add || k > 0);
+}
+
+/* `steps` k-blocks, at least one. issue(stage, step) issues a k-block's products; done(stage, step) is called once nothing reads
+ * them any more: behind the next k-block's issue, or, where stages are prepared(stage) by the consumers themselves, before it. */
+template <bool PREPARES, class Pipe, class Prepare, class Issue, class Done>
+__device__ inline void mainloop(Pipe &pipe, uint32_t full, uint32_t steps, Prepare prepare, Issue issue, Done done) {
+  uint32_t before = 0;
+#pragma unroll 1
+  for (uint32_t s = 0; s < steps; s++) {
+    barrier_wait(full + pipe.at * (uint32_t)sizeof(uint64_t), pipe.parity);
+    if constexpr (PREPARES) {
+      prepare(pipe.at);
+      if (s > 0) gmma_wait<0>(), done(before, s - 1);
+    }
+    gmma_fence();
+    issue(pipe.at, s);
+    gmma_commit();
+    if (!PREPARES && s > 0) gmma_wait<1>(), done(before, s - 1);
+    before = pipe.at;
+    pipe.next();
+  }
+  gmma_wait<0>();
+  done(before, steps - 1);
+}
+
+/* acc += part, of which a part is an operand's rows of bf16x3 side by side: the smallest are added first. */
+template <int N>
+__device__ inline void add_bf16x3(float (&acc)[N], const float (&part)[3 * N]) {
+#pragma unroll
+  for (int i = 0; i < N; i++) acc[i] += part[i] + (part[N + i] + part[2 * N + i]);
+}
