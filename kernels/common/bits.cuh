@@ -48,21 +48,21 @@ __device__ inline uint32_t without(uint32_t bits, uint32_t others) { return bits
 
 /* ---- the same of two words ----------------------------------------------------------------------- */
 
-__device__ inline ExpertWords operator&(ExpertWords a, ExpertWords b) { return {a.low & b.low, a.high & b.high}; }
-__device__ inline ExpertWords operator|(ExpertWords a, ExpertWords b) { return {a.low | b.low, a.high | b.high}; }
-__device__ inline ExpertWords without(ExpertWords bits, ExpertWords others) {
+__device__ inline ExpertWords operator&(const ExpertWords &a, const ExpertWords &b) { return {a.low & b.low, a.high & b.high}; }
+__device__ inline ExpertWords operator|(const ExpertWords &a, const ExpertWords &b) { return {a.low | b.low, a.high | b.high}; }
+__device__ inline ExpertWords without(const ExpertWords &bits, const ExpertWords &others) {
   return {without(bits.low, others.low), without(bits.high, others.high)};
 }
-__device__ inline bool any(ExpertWords bits) { return any(bits.low) || any(bits.high); }
-__device__ inline uint32_t count(ExpertWords bits) { return count(bits.low) + count(bits.high); }
-__device__ inline bool has(ExpertWords bits, uint32_t expert) {
+__device__ inline bool any(const ExpertWords &bits) { return any(bits.low) || any(bits.high); }
+__device__ inline uint32_t count(const ExpertWords &bits) { return count(bits.low) + count(bits.high); }
+__device__ inline bool has(const ExpertWords &bits, uint32_t expert) {
   return expert < WARP ? has(bits.low, expert) : has(bits.high, expert - WARP);
 }
-__device__ inline uint32_t count_before(ExpertWords bits, uint32_t expert) {
+__device__ inline uint32_t count_before(const ExpertWords &bits, uint32_t expert) {
   return expert < WARP ? count_before(bits.low, expert) : count(bits.low) + count_before(bits.high, expert - WARP);
 }
-__device__ inline uint32_t lowest(ExpertWords bits) { return any(bits.low) ? lowest(bits.low) : WARP + lowest(bits.high); }
-__device__ inline ExpertWords without_lowest(ExpertWords bits) {
+__device__ inline uint32_t lowest(const ExpertWords &bits) { return any(bits.low) ? lowest(bits.low) : WARP + lowest(bits.high); }
+__device__ inline ExpertWords without_lowest(const ExpertWords &bits) {
   if (any(bits.low)) return {without_lowest(bits.low), bits.high};
   return {bits.low, without_lowest(bits.high)};
 }
