@@ -19,8 +19,8 @@
 #define TG_DECODE_SPLITS 32u         /* chunks of a row's keys, at most (attention/decode.cu) */
 #define TG_DECODE_HEADS 8u           /* query heads of a block there */
 #define TG_DECODE_HEADS_F32 4u       /* of f32 */
-#define TG_PROMPT_PAIRS 192u         /* of a query row and a head, in a tile of attention/prompt.cuh */
-#define TG_PROMPT_THREADS 512u
+#define TG_PROMPT_PAIRS 128u         /* of a query row and a head, in a tile of attention/prompt.cuh */
+#define TG_PROMPT_THREADS 384u
 
 /* attention/rope.cu */
 typedef struct tg_qk_norm_rope_args {

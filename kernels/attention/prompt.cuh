@@ -2,16 +2,16 @@
  * and f16, in the manner of FlashAttention-3 (Shah et al., 2024).
  *
  * Each SM has one persistent block. Its work tiles are a query tile (attention/tiles.cu lists them) of one kv head. All pairs of a row and
- * a query head of the group are rows of its matrices, 64 of each of three warpgroups; so keys and values are read once for the whole group.
+ * a query head of the group are rows of its matrices, 64 of each of two warpgroups; so keys and values are read once for the whole group.
  *
  *   warpgroup                 does                                             waits on                       signals
- *   0, 1, 2: consumers        scores, softmax and values of 64 pairs each      q_full, full; its own          q_empty, empty; the next
- *                                                                              turn barrier                   one's turn barrier
- *   3: producer, one thread   copies queries, and KEYS keys and values at a    q_empty, empty                 q_full, full, by expect_tx
+ *   0, 1: consumers           scores, softmax and values of 64 pairs each      q_full, full; the other's      q_empty, empty; the other's
+ *                                                                              turn barrier                   turn barrier
+ *   2: producer, one thread   copies queries, and KEYS keys and values at a    q_empty, empty                 q_full, full, by expect_tx
  *                             time, across work tiles without a pause
  *
  * While a warpgroup computes the weights of some keys, the tensor cores add up the values of the keys before them, and do the other
- * warpgroups' products: they issue these by turns, so that not all wait for them at once. The softmax is online, in f32, in powers of
+ * warpgroup's products: the two issue these by turns, so that not both wait for them at once. The softmax is online, in f32, in powers of
  * two. Keys go up from position 0, KEYS at a time whatever the tile; keys past a row's position weigh exactly 0. So a row's bits follow
  * from its position alone.
  *
@@ -30,9 +30,7 @@
 #include "common/launch.cuh"
 #include "wgmma/pipeline.cuh"
 
-constexpr uint32_t PROMPT_GROUPS = 3;  /* consumer warpgroups */
-/* A thread has 128 registers at launch; the producers give theirs to the consumers. */
-constexpr uint32_t PROMPT_PRODUCER_REGISTERS = 32, PROMPT_CONSUMER_REGISTERS = 160;
+constexpr uint32_t PROMPT_GROUPS = 2;  /* consumer warpgroups */
 constexpr uint32_t PROMPT_PAIRS = TG_PROMPT_PAIRS;
 constexpr uint32_t PROMPT_THREADS = (PROMPT_GROUPS + 1) * GMMA_GROUP;
 static_assert(PROMPT_PAIRS == PROMPT_GROUPS * GMMA_M && PROMPT_THREADS == TG_PROMPT_THREADS, "as the launcher has it");
@@ -213,17 +211,15 @@ __device__ inline void prompt_values(typename Tile::Out &out, const typename Til
   gmma_commit();
 }
 
-/* Consumer warpgroups issue products by turns, one after the other. Each has a named barrier, at which it waits and the one before it
- * arrives. */
+/* A warpgroup waits for its turn to issue products, and signals the other's: a named barrier each. */
 __device__ inline void prompt_wait_turn(uint32_t warpgroup) {
-  asm volatile("bar.sync %0, %1;" ::"r"(2 + warpgroup), "n"(2 * GMMA_GROUP) : "memory");
+  asm volatile("bar.sync %0, %1;" ::"r"(2 + warpgroup), "n"(PROMPT_GROUPS * GMMA_GROUP) : "memory");
 }
 __device__ inline void prompt_signal_turn(uint32_t warpgroup) {
-  const uint32_t next = warpgroup + 1 < PROMPT_GROUPS ? warpgroup + 1 : 0;
-  asm volatile("bar.arrive %0, %1;" ::"r"(2 + next), "n"(2 * GMMA_GROUP) : "memory");
+  asm volatile("bar.arrive %0, %1;" ::"r"(3 - warpgroup), "n"(PROMPT_GROUPS * GMMA_GROUP) : "memory");
 }
 
-/* All consumer warpgroups wait for each other. */
+/* Both consumer warpgroups wait for each other. */
 __device__ inline void prompt_consumers_meet() { threads_meet<PROMPT_GROUPS * GMMA_GROUP, 1>(); }
 
 /* The epilogue of a work tile: a thread's two rows of out over the sums of their weights; `pair` is the first of these. */
@@ -262,7 +258,7 @@ __device__ inline void prompt_consume(PromptPipeline<Tile> pipeline, const tg_at
   uint32_t q_parity = 0;
   QueryTile tile;
   uint32_t kv_head;
-  if (warpgroup == PROMPT_GROUPS - 1) prompt_signal_turn(warpgroup);
+  if (warpgroup == 1) prompt_signal_turn(warpgroup);
 #pragma unroll 1
   for (uint32_t i = 0; scheduler.more(i); i++) {
     if (!scheduler.at(i, a, tile, kv_head)) continue;
@@ -338,7 +334,7 @@ __device__ inline void prompt_consume(PromptPipeline<Tile> pipeline, const tg_at
     if (thread == 0) pipeline.release(before);
     prompt_store(sums, tile, kv_head, pair, group, lane, a);
   }
-  if (warpgroup == 0) prompt_wait_turn(warpgroup);  /* the last one's last signal */
+  if (warpgroup == 0) prompt_wait_turn(warpgroup);  /* the other's last signal */
 }
 
 template <class Tile>
@@ -358,10 +354,8 @@ __device__ inline void attend_prompts(const TensorMap *q_map, const TensorMap *k
   __syncthreads();
   wait_for_earlier_kernels();
   if (of_warp(threadIdx.x / GMMA_GROUP) == PROMPT_GROUPS) {
-    give_registers<PROMPT_PRODUCER_REGISTERS>();
     if (threadIdx.x % GMMA_GROUP == 0) prompt_produce(pipeline, q_map, k_map, v_map, a);
   } else {
-    take_registers<PROMPT_CONSUMER_REGISTERS>();
     prompt_consume(pipeline, a);
   }
 }

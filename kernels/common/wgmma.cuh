@@ -26,16 +26,6 @@ __device__ inline T *kept(T *value) {
   return value;
 }
 
-/* All threads of a warpgroup have so many registers from here on: fewer, or more that other warpgroups have given. */
-template <uint32_t REGISTERS>
-__device__ inline void give_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
-}
-template <uint32_t REGISTERS>
-__device__ inline void take_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
-}
-
 /* Before the first instruction, and whenever accumulators were written otherwise. */
 __device__ inline void gmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
