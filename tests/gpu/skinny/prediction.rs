@@ -40,6 +40,7 @@ fn predicted(gpu: &Gpu, routing: &RoutingOnGpu, experts: usize) -> Vec<u32> {
 fn a_prediction_changes_no_bits() {
     let gpu = Gpu::new();
     let mut random = Random(73);
+    let (mut wrong, mut all) = (0, 0);
     for types in TYPES {
         for shape in [
             shape(64, 32, 1792, 32, 4, 3, false),
@@ -57,14 +58,29 @@ fn a_prediction_changes_no_bits() {
                 let input = Input::new(&mut random, types, shape, rows);
                 // Rings of whole tiles, and such that end in the middle of one.
                 for stages in [2, 3, 4, 5] {
-                    prediction_by_prediction(&rig, &layer, shape, &input, stages);
+                    wrong += usize::from(prediction_by_prediction(
+                        &rig, &layer, shape, &input, stages,
+                    ));
+                    all += 1;
                 }
             }
         }
     }
+    assert!(
+        wrong * 10 >= all * 9,
+        "{wrong} of {all} predictions were wrong that were to be"
+    );
 }
 
-fn prediction_by_prediction(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, stages: u32) {
+/// Computes gate and up by a right prediction, and by one of the opposite activations. Returns whether that one was wrong: where rows go
+/// to many experts, it may be right by accident.
+fn prediction_by_prediction(
+    rig: &Rig,
+    layer: &Layer,
+    shape: Shape,
+    input: &Input,
+    stages: u32,
+) -> bool {
     let (gpu, types) = (rig.gpu, rig.kernels.precision);
     let (rows, hidden) = (input.rows.len(), shape.hidden);
     let step = input.step(gpu);
@@ -113,13 +129,13 @@ fn prediction_by_prediction(rig: &Rig, layer: &Layer, shape: Shape, input: &Inpu
         (chosen, gpu.get_values(types.compute, &y))
     };
     let (chosen, expected) = gate_up(None);
+    let mut right = true;
     for (what, seen) in [("right", &behind), ("wrong", &against)] {
         begin(seen, Some(&prediction));
         let best = predicted(gpu, &routing, shape.experts);
-        let right = best.iter().all(|expert| chosen.contains(expert));
-        assert_eq!(
-            right,
-            what == "right",
+        right = best.iter().all(|expert| chosen.contains(expert));
+        assert!(
+            right || what == "wrong",
             "{types:?} {shape:?}: {best:?} of {chosen:?}"
         );
         let (again, found) = gate_up(Some(&prediction));
@@ -127,4 +143,5 @@ fn prediction_by_prediction(rig: &Rig, layer: &Layer, shape: Shape, input: &Inpu
         let what = format!("{types:?} {shape:?} {rows} rows, a {what} prediction");
         assert_same_bits(&what, &found, &expected);
     }
+    !right
 }
