@@ -124,7 +124,7 @@ mod tests {
             ("tg_dispatch_claims", &all),
             ("tg_dispatch_tail", &all),
             ("tg_skinny_project_bf16", &["sm_100", "sm_90a"]),
-            ("tg_split_rows", &["sm_90a"]),
+            ("tg_bf16x3_rows", &["sm_90a"]),
         ] {
             assert_eq!(architectures(name), built(expected), "{name}");
         }
@@ -137,9 +137,9 @@ mod tests {
                 kernel
             );
         }
-        let error = super::kernel("tg_split_rows", "sm_80").unwrap_err();
+        let error = super::kernel("tg_bf16x3_rows", "sm_80").unwrap_err();
         assert!(
-            error.to_string().contains("tg_split_rows for sm_80"),
+            error.to_string().contains("tg_bf16x3_rows for sm_80"),
             "{error}"
         );
     }
