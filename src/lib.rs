@@ -24,8 +24,6 @@
 //! What a program needs is in [`session`], [`model`] (where weights come from), [`plan`] (sizes) and [`io::row`] (questions and
 //! answers). The other modules are there for the command line, the tests and the laboratory, and may change at any time.
 
-#![deny(clippy::match_bool)]
-
 pub(crate) mod at_start;
 #[doc(hidden)]
 pub mod backend;

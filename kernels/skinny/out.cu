@@ -81,7 +81,7 @@ __device__ inline void skinny_held_out(const tg_skinny_out_args &a) {
 #define SKINNY_HELD_OUT(SUFFIX, MATH, WORDS)                                                  \
   extern "C" __global__ void __launch_bounds__(SKINNY_CONSUMERS) tg_skinny_held_out_##SUFFIX( \
       const __grid_constant__ tg_skinny_out_args a) {                                         \
-    SKINNY_BODY(skinny_held_out<MATH, WORDS>(a);)                                             \
+    skinny_held_out<MATH, WORDS>(a);                                                          \
   }
 
 /* For up to 32 and 64 experts. */

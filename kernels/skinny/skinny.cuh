@@ -323,18 +323,11 @@ struct SkinnySums {
 
 /* ---- entries ----------------------------------------------------------------------------------- */
 
-/* The body of a kernel. GPUs before sm_90 have no bulk copies: for them the body is empty, and the launcher never chooses it. */
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-#define SKINNY_BODY(...)
-#else
-#define SKINNY_BODY(...) __VA_ARGS__
-#endif
-
 /* tg_skinny_NAME(ARGS a), a kernel of SKINNY_THREADS threads with a pipeline of weights. Its body comes last. */
 #define SKINNY_KERNEL(NAME, ARGS, ...)                                                          \
   extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_##NAME( \
       const __grid_constant__ ARGS a) {                                                         \
-    SKINNY_BODY(__VA_ARGS__)                                                                    \
+    __VA_ARGS__                                                                                 \
   }
 
 /* ENTRY(suffix of the name, Math) for each kind of rows and weights. */

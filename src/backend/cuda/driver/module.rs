@@ -6,10 +6,11 @@ use crate::backend::cuda::driver::image::{self, BuiltKernel};
 use crate::error::{Error, Result};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::{CudaContext, sys};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::CString;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// This build's kernels for one GPU. Each unit of kernels is an image of its own, which is loaded when the first of its kernels is asked
 /// for: a model has kernels in few of them.
@@ -44,7 +45,7 @@ impl Module {
         }))
     }
 
-    /// Of the GPU that the kernels are loaded into.
+    /// The context of the GPU that the kernels are loaded into.
     pub fn context(&self) -> &Arc<CudaContext> {
         &self.context
     }
@@ -62,7 +63,7 @@ impl Module {
 
     /// The image that holds a kernel, loaded. The context must be bound.
     fn image_of(&self, kernel: &BuiltKernel) -> Result<sys::CUmodule> {
-        let mut loaded = self.loaded.lock().expect("no loading thread panics");
+        let mut loaded = self.loaded.lock();
         if let Some(image) = loaded.get(&kernel.image_at) {
             return Ok(*image);
         }
@@ -86,7 +87,7 @@ impl Module {
     pub fn set_stamping(&self, address: Address) -> Result<()> {
         let bound = self.context.bind_to_thread();
         bound.map_err(|error| failed("setting where kernels leave stamps", error))?;
-        let loaded = self.loaded.lock().expect("no loading thread panics");
+        let loaded = self.loaded.lock();
         for image in loaded.values() {
             stamp(*image, address)?;
         }
@@ -104,12 +105,7 @@ impl Drop for Module {
     fn drop(&mut self) {
         // A failure here leaves the code in memory until the context goes, and there is nobody to tell.
         if self.context.bind_to_thread().is_ok() {
-            for image in self
-                .loaded
-                .get_mut()
-                .expect("no loading thread panics")
-                .values()
-            {
+            for image in self.loaded.get_mut().values() {
                 // SAFETY: loaded by `image_of`, unloaded once; kernels keep the module alive.
                 let _ = unsafe { result::module::unload(*image) };
             }
