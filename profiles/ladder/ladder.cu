@@ -74,10 +74,11 @@ void products(const Machine &machine) {
   p.step("register-tiled", register_tiled<1>, p.x, p.w, large, 256, 0, f32, "none");
   p.step("register-tiled, double buffer", register_tiled<2>, p.x, p.w, large, 256, 0, f32, "none");
   p.step("tensor cores, mma", by_mma, p.x_half, p.w_half, large, 256, MMA_BYTES, tensor, "copies: 2 ways");
-  if (machine.properties.major == 9)
-    p.step("tensor cores, wgmma", by_wgmma, p.x_half, p.w_half, large, 256, WGMMA_BYTES, tensor, "none");
-  else
-    std::printf("| tensor cores, wgmma: only GPUs of 9.0 have it |\n");
+#ifdef LADDER_WGMMA
+  p.step("tensor cores, wgmma", by_wgmma, p.x_half, p.w_half, large, 256, WGMMA_BYTES, tensor, "none");
+#else
+  std::printf("| tensor cores, wgmma: only code for sm_90a has it |\n");
+#endif
   for (void *at : {(void *)p.x, (void *)p.w, (void *)p.y, (void *)p.expected, (void *)p.x_half, (void *)p.w_half})
     check(cudaFree(at), "freeing device memory");
 }

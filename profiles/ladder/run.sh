@@ -2,7 +2,7 @@
 # Builds the ladder of kernels and runs it on the GPU that is there:
 #   profiles/ladder/run.sh [products|attention]
 #   profiles/ladder/run.sh --build              builds alone, which needs no GPU
-# ARCH: what to compile for (sm_90a; the wgmma step is left out elsewhere). NVCC or CUDA_HOME: which compiler; else that of
+# TAILGRAPH_ARCH: what to compile for (sm_90a; the wgmma step is left out elsewhere). NVCC or CUDA_HOME: which compiler; else that of
 # kernels/toolchain, or one on the PATH.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -20,8 +20,11 @@ compiler() {
 }
 
 nvcc=$(compiler)
+arch=${TAILGRAPH_ARCH:-sm_90a}
+options=(-std=c++17 -O3 -gencode "arch=compute_${arch#sm_},code=$arch" -I "$root/kernels" -I "$here")
+[ "$arch" != sm_90a ] || options+=(-DLADDER_WGMMA)
 mkdir -p "$out"
-"$nvcc" -std=c++17 -O3 -arch="${ARCH:-sm_90a}" -I "$root/kernels" -I "$here" -L "$(dirname "$(dirname "$nvcc")")/lib" \
+"$nvcc" "${options[@]}" -L "$(dirname "$(dirname "$nvcc")")/lib" \
   -o "$out/ladder" "$here/ladder.cu"
 if [ "${1:-}" != --build ]; then
   exec "$out/ladder" "$@"

@@ -73,6 +73,7 @@ __global__ void __launch_bounds__(256) by_mma(float *y, const __nv_bfloat16 *x, 
     }
 }
 
+#ifdef LADDER_WGMMA /* code for sm_90a, which alone has these instructions */
 constexpr uint32_t WGMMA_TILE = 128;
 constexpr uint32_t WGMMA_STAGES = 3;
 constexpr uint32_t WGMMA_OPERAND_BYTES = WGMMA_TILE * GMMA_ROW_BYTES; /* 64 of K */
@@ -128,4 +129,5 @@ __global__ void __launch_bounds__(256) by_wgmma(float *y, const __nv_bfloat16 *x
   }
 }
 
+#endif
 #endif
