@@ -69,6 +69,23 @@ pub fn kernels(file: &File) -> Result<Vec<Kernel>, String> {
     Ok(kernels)
 }
 
+/// Overwrites the PTX that `-lineinfo` keeps beside the machine code with zeros, which pack to nothing: it is half of a cubin, and the
+/// driver unpacks all of that at each start. Source lines stay. The sections stay too, since taking them out would move the others.
+pub fn clear_ptx(cubin: &mut [u8]) -> Result<(), String> {
+    let file = File::parse(&*cubin).map_err(|error| error.to_string())?;
+    let sections = file.sections();
+    let of_ptx = sections.filter(|section| {
+        section
+            .name()
+            .is_ok_and(|name| name.starts_with(".nv_debug_ptx_txt"))
+    });
+    let ranges: Vec<_> = of_ptx.filter_map(|section| section.file_range()).collect();
+    for (from, bytes) in ranges {
+        cubin[from as usize..][..bytes as usize].fill(0);
+    }
+    Ok(())
+}
+
 /// The attributes of an `.nv.info` section and the words of each; `None` where one is cut off.
 fn attributes(mut data: &[u8]) -> Option<Vec<(u8, Vec<u32>)>> {
     let mut found = vec![];

@@ -1,5 +1,6 @@
 //! Finds nvcc and compiles kernels/*/*.cu into an image for each unit and GPU that we run on.
 
+use crate::cubin;
 use std::env;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hasher};
@@ -222,6 +223,7 @@ fn make(
     let target = format!("-gencode=arch=compute_{number},code={architecture}");
 
     let mut made_from = DefaultHasher::new();
+    made_from.write(concat!(include_str!("nvcc.rs"), include_str!("cubin.rs")).as_bytes());
     made_from.write(format!("{options:?} {target} {PACKED:?} {}", size_and_age(nvcc)).as_bytes());
     for source in sources(unit)? {
         made_from.write(source.as_os_str().as_encoded_bytes());
@@ -264,12 +266,16 @@ fn make(
         link.args(recipe.iter().filter(|word| word.starts_with("-l")));
         run(link.arg(&object).arg("-o").arg(unfinished.cubin()))?;
     }
+    let cubin = unfinished.cubin();
+    let mut bytes = std::fs::read(&cubin).map_err(|error| said(&cubin, &error))?;
+    cubin::clear_ptx(&mut bytes).map_err(|error| format!("{}: {error}", cubin.display()))?;
+    std::fs::write(&cubin, bytes).map_err(|error| said(&cubin, &error))?;
     run(Command::new(nvcc.with_file_name("fatbinary"))
         .args(PACKED)
         .arg(format!("--create={}", unfinished.fat_binary().display()))
         .arg(format!(
             "--image3=kind=elf,sm={number},file={}",
-            unfinished.cubin().display()
+            cubin.display()
         )))?;
     std::fs::write(unfinished.log(), &log).map_err(|error| said(&unfinished.log(), &error))?;
     match std::fs::rename(&unfinished.folder, &image.folder) {
