@@ -74,7 +74,7 @@ def main() -> int:
     ]
     if USAGE in ray.get(tasks):
         return USAGE
-    merge = [tailgraph, "merge", *map(str, files), "--output", str(output)]
+    merge = [tailgraph, "merge", *map(str, files), "--overwrite", "--output", str(output)]
     return subprocess.run(merge).returncode
 
 

@@ -16,10 +16,10 @@ use crate::io::identity::Identity;
 use crate::io::kept::Kept;
 use crate::io::lines::Lines;
 use crate::io::output::{Ordered, Output};
-use crate::io::partial::{Journal, Start, TIME};
+use crate::io::partial::{Journal, Start, TIME, job_path};
 use crate::io::record::{is_recording, record_paths};
 use crate::io::rows::Rows;
-use crate::io::shard::{Record, Shard, ShardOutput};
+use crate::io::shard::{Shard, ShardOutput};
 use crate::io::source::Source;
 use crate::plan::StepKind;
 use crate::quote;
@@ -267,8 +267,7 @@ fn run_spec(args: &GenerateArgs) -> Result<RunSpec> {
 /// The time that templates read in the runs that this one goes on from.
 fn earlier_time(args: &GenerateArgs) -> Option<NaiveDateTime> {
     let output = args.output.as_deref().filter(|_| args.resume)?;
-    let time = Journal::option(output, TIME).or_else(|| Record::read(output).ok()?.now);
-    parse_time(&time?).ok()
+    parse_time(&Journal::option(output, TIME)?).ok()
 }
 
 /// Whether OUTPUT is a file we put together, rather than a pipe or a device we write to as it is. What cannot be either is
@@ -303,6 +302,7 @@ fn check_paths(args: &GenerateArgs, opened: &Opened, trace: Option<&TraceTo<'_>>
             answers,
             Some(args.output.as_deref().unwrap_or(Path::new("-"))),
         )
+        .writes_job(args.output.as_deref().filter(|path| is_file_output(path)))
         .writes_shard(args.shard.and(args.output.as_deref()))
         .writes_records(args.job.record.record.as_deref(), opened.targets().count())?
         .writes("--output", trace.map(|trace| trace.path));
@@ -338,14 +338,18 @@ fn open_output(
     let path = args.output.as_deref();
     if let Some(path) = path.filter(|path| is_file_output(path)) {
         let (mut journal, kept) = Journal::open(path, start, identity)?;
-        let mut shard = shard;
-        if let Some(shard) = &mut shard
-            && kept.by_id() > 0
-        {
-            shard.take_up(path)?;
-        } else if kept.by_id() > 0 {
+        if kept.by_id() > 0 {
+            let found = format!("found no {} that is of this file", job_path(path).display());
+            if shard.is_some() {
+                return Err(Error::file(
+                    path,
+                    format!(
+                        "{found}, so nothing says which shard's answers these are; --overwrite starts afresh"
+                    ),
+                ));
+            }
             warn(&format!(
-                "{}: {} answers of a finished run are kept by id: what was asked then is not compared; without --resume all rows run again",
+                "{}: {found}, so its {} answers are kept by their ids, and what was asked then is not compared; --overwrite answers all rows again",
                 path.display(),
                 kept.by_id()
             ));
@@ -357,13 +361,13 @@ fn open_output(
         Style::Json => "",
         Style::Plain => "\n",
     };
-    let out = open_rows(path)?;
+    let out = open_rows(path, args.overwrite)?;
     let name = out.name().to_owned();
     let ordered = Ordered::new(Box::new(BufWriter::new(out)), name, separator);
     Ok((Output::Stream(ordered), Kept::default()))
 }
 
 /// Standard output, or a file or stream that rows go to as they come.
-pub(super) fn open_rows(path: Option<&Path>) -> Result<Out> {
-    Out::open(path.unwrap_or(Path::new("-")), Unfinished::Kept)
+pub(super) fn open_rows(path: Option<&Path>, overwrite: bool) -> Result<Out> {
+    Out::open(path.unwrap_or(Path::new("-")), Unfinished::Kept)?.refuse_finished(overwrite)
 }

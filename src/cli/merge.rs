@@ -39,7 +39,7 @@ pub fn run(args: &MergeArgs) -> Result<Exit> {
     } else {
         &args.output
     };
-    merge.write(output)?;
+    merge.write(output, args.overwrite)?;
     if !args.quiet {
         say(&format!(
             "{} of {}: {} failed",

@@ -47,12 +47,12 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
     let last_only = args.logits == Positions::Last;
     // Before anything is read: what cannot be written, or another run writes, is said at once.
     let mut file = match &args.output {
-        Some(path) if !args.logprobs => Some(LogitsFile::create(path, last_only)?),
+        Some(path) if !args.logprobs => Some(LogitsFile::create(path, last_only, args.overwrite)?),
         _ => None,
     };
     let mut rows = None;
     if args.logprobs {
-        let out = open_rows(args.output.as_deref())?;
+        let out = open_rows(args.output.as_deref(), args.overwrite)?;
         let name = out.name().to_owned();
         rows = Some(Ordered::onto(BufWriter::new(out), name, ""));
     }

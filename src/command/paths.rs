@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::files::names::{UNFINISHED, beside};
 use crate::files::resolve::{Resolved, place, resolve};
 use crate::files::{Out, Unfinished};
+use crate::io::partial::job_path;
 use crate::io::record::record_paths;
 use crate::io::shard::record_path;
 use crate::model::{ModelSource, fingerprint};
@@ -101,6 +102,12 @@ impl Files {
         }
         let paths = record_paths(path, replicas).into_iter();
         Ok(paths.fold(self, |files, path| files.writes("--record", Some(&path))))
+    }
+
+    /// The record of what the rows of `output` answer, beside it.
+    pub fn writes_job(self, output: Option<&Path>) -> Self {
+        let record = output.and_then(place).map(|place| job_path(&place));
+        self.writes("the record of --output", record.as_deref())
     }
 
     /// The record of the shard that `output` is, beside it.

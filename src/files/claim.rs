@@ -4,6 +4,7 @@
 use super::check::check;
 use super::names::beside;
 use crate::error::{Error, Result};
+use crate::quote;
 use crate::telemetry::warn;
 use parking_lot::Mutex;
 use std::fs::{File, Metadata, OpenOptions, Permissions, TryLockError};
@@ -135,6 +136,19 @@ impl Claim {
             }
         }
         Ok(None)
+    }
+
+    /// # Errors
+    /// [`Error::Usage`] where NAME is a file that is not empty; `instead` says what to do then.
+    pub fn refuse_finished(&self, instead: &str) -> Result<()> {
+        let found = self.target.metadata();
+        if found.is_ok_and(|found| found.is_file() && found.len() > 0) {
+            return Err(Error::Usage(format!(
+                "{}: found a file that is not empty: {instead}",
+                quote::visible(self.target.display())
+            )));
+        }
+        Ok(())
     }
 
     /// What becomes of this file where the process ends at once: gone, or kept for another run.

@@ -49,6 +49,15 @@ impl Out {
     }
 
     /// # Errors
+    /// [`Error::Usage`] where a file that is not empty would be replaced, and `overwrite` was not asked for.
+    pub fn refuse_finished(self, overwrite: bool) -> Result<Self> {
+        if let Self::Whole(whole) = &self {
+            whole.refuse_finished(overwrite)?;
+        }
+        Ok(self)
+    }
+
+    /// # Errors
     /// It was closed when the program started.
     pub fn stdout() -> Result<Self> {
         Self::open(Path::new("-"), Unfinished::Removed)

@@ -54,6 +54,15 @@ impl Whole {
         })
     }
 
+    /// # Errors
+    /// [`Error::Usage`] where there is a file under its name that is not empty, and `overwrite` was not asked for.
+    pub fn refuse_finished(&self, overwrite: bool) -> Result<()> {
+        if overwrite {
+            return Ok(());
+        }
+        self.claim.refuse_finished("--overwrite replaces it")
+    }
+
     /// The file that it is to be.
     pub fn target(&self) -> &Path {
         self.claim.target()

@@ -1,6 +1,12 @@
 //! FNV-1a: small, fixed hashes for sampling keys, duplicate ids and the journal. None of them guards against
 //! an adversary, only against chance. And how longer ones are written.
 
+use crate::error::{Error, Result};
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
 /// 64-bit FNV-1a, fed piece by piece.
 #[derive(Debug, Clone, Copy)]
 pub struct Fnv64(u64);
@@ -44,6 +50,26 @@ pub fn mix64(mut x: u64) -> u64 {
 /// The bytes of a digest in hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Length and SHA-256 of a file, in hexadecimal.
+///
+/// # Errors
+/// It cannot be read; `path` names it.
+pub fn sha256(file: &File, path: &Path) -> Result<(u64, String)> {
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    let mut bytes = 0;
+    loop {
+        let read = file
+            .read_at(&mut buffer, bytes)
+            .map_err(|error| Error::io(path, error))?;
+        if read == 0 {
+            return Ok((bytes, hex(&hash.finalize())));
+        }
+        hash.update(&buffer[..read]);
+        bytes += read as u64;
+    }
 }
 
 #[cfg(test)]

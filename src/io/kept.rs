@@ -1,15 +1,12 @@
 //! What earlier runs have answered: rows of a journal, and rows of an OUTPUT that is finished.
 
-use super::hash::{fnv128, hex};
-use crate::error::{Error, Result};
+use super::hash::fnv128;
+use super::partial::Answered;
 use crate::json;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::io::{BufRead, BufReader, Seek, SeekFrom};
 
 /// Which file an answer is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,57 +65,68 @@ impl Kept {
     pub fn by_id(&self) -> usize {
         self.by_id.len()
     }
-}
 
-/// A finished OUTPUT, by its contents: a journal that goes on from one is of no use with another.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Finished {
-    bytes: u64,
-    sha256: String,
-}
+    /// Answers to rows from `row` on.
+    pub fn behind(&self, row: u64) -> usize {
+        self.by_row.keys().filter(|&&kept| kept >= row).count()
+    }
 
-impl Finished {
-    /// Reads all of `output`, and puts the answers in it that another run would only give again into `kept`. An id that two
-    /// answers have (one that was written, and a line number) says of neither whose it is: such rows run again.
-    pub fn read(output: &Path, file: &File, kept: &mut Kept) -> Result<Self> {
-        let mut reader = BufReader::with_capacity(1 << 16, file);
-        let mut hash = Sha256::new();
-        let mut line = Vec::new();
-        let mut offset = 0;
-        let mut seen = HashSet::new();
-        loop {
-            line.clear();
-            let bytes = reader
-                .read_until(b'\n', &mut line)
-                .map_err(|error| Error::io(output, error))?;
-            if bytes == 0 {
-                break;
-            }
-            hash.update(&line);
-            let text = line.trim_ascii();
-            if let Ok(answer) = json::exact::<Value>(text)
-                && let Some(id) = id(&answer)
-                && let Ok(length) = u32::try_from(text.len())
+    /// Takes the answers of a finished OUTPUT that another run would only give again; `rows`: what its lines answer.
+    pub(super) fn take_rows(&mut self, file: &File, rows: &[Answered]) -> std::io::Result<()> {
+        let mut rows = rows.iter();
+        each_line(file, |_, place| {
+            if let Some(row) = rows.next().filter(|row| row.done)
+                && let Ok(input) = u64::from_str_radix(&row.input, 16)
             {
-                let id = fnv128(id.as_bytes());
-                let blank = line.len() - line.trim_ascii_start().len();
-                let place = Place {
-                    holder: Holder::Output,
-                    offset: offset + blank as u64,
-                    bytes: length,
-                };
-                if !seen.insert(id) {
-                    kept.by_id.remove(&id);
-                } else if is_final(&answer) {
-                    kept.by_id.insert(id, place);
-                }
+                self.by_row.insert(row.row, (input, place));
             }
-            offset += bytes as u64;
-        }
-        Ok(Self {
-            bytes: offset,
-            sha256: hex(&hash.finalize()),
         })
+    }
+
+    /// Takes them by id alone. An id that two answers have (one that was written, and a line number) says of neither whose it is: such
+    /// rows run again.
+    pub(super) fn take_ids(&mut self, file: &File) -> std::io::Result<()> {
+        let mut seen = HashSet::new();
+        each_line(file, |text, place| {
+            let answer = json::exact::<Value>(text).ok();
+            let Some((answer, id)) = answer.and_then(|answer| {
+                let id = fnv128(id(&answer)?.as_bytes());
+                Some((answer, id))
+            }) else {
+                return;
+            };
+            if !seen.insert(id) {
+                self.by_id.remove(&id);
+            } else if is_final(&answer) {
+                self.by_id.insert(id, place);
+            }
+        })
+    }
+}
+
+/// Calls `found` with each line of OUTPUT, without blanks around it, and where it lies.
+fn each_line(file: &File, mut found: impl FnMut(&[u8], Place)) -> std::io::Result<()> {
+    let mut reader = BufReader::with_capacity(1 << 16, file);
+    reader.seek(SeekFrom::Start(0))?;
+    let mut line = Vec::new();
+    let mut offset = 0;
+    loop {
+        line.clear();
+        let bytes = reader.read_until(b'\n', &mut line)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let text = line.trim_ascii();
+        let blank = line.len() - line.trim_ascii_start().len();
+        if let Ok(length) = u32::try_from(text.len()) {
+            let place = Place {
+                holder: Holder::Output,
+                offset: offset + blank as u64,
+                bytes: length,
+            };
+            found(text, place);
+        }
+        offset += bytes as u64;
     }
 }
 

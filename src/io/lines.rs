@@ -9,7 +9,7 @@ use crate::magic;
 use crate::quote;
 use std::collections::{HashSet, VecDeque};
 use std::io::{BufRead, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A longer line is an error of its row, and is not read into memory.
 pub const MAX_LINE_BYTES: u64 = 64 << 20;
@@ -26,6 +26,14 @@ pub enum Lines {
 }
 
 impl Lines {
+    /// What they are called in messages.
+    pub fn name(&self) -> &Path {
+        match self {
+            Self::Reader(reader) => &reader.path,
+            Self::Arguments { .. } => Path::new("the prompts"),
+        }
+    }
+
     /// Rows of a stream, which `path` names in errors.
     pub fn reader(from: Box<dyn BufRead + Send>, path: impl Into<PathBuf>) -> Self {
         Self::Reader(Box::new(Reader {

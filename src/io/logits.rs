@@ -27,17 +27,19 @@ impl LogitsFile {
     /// Claims the file, so that one that cannot be written is found before anything is computed.
     ///
     /// # Errors
-    /// It cannot be written, or another run is writing it.
-    pub fn create(path: &Path, last_only: bool) -> Result<Self> {
+    /// It cannot be written, another run is writing it, or a file that is not empty would be replaced without `overwrite`.
+    pub fn create(path: &Path, last_only: bool, overwrite: bool) -> Result<Self> {
         let Resolved::Place(place) = resolve(path)? else {
             return Err(Error::file(
                 path,
                 "found a pipe or a device, expected a file: logits are not written in order",
             ));
         };
+        // Half a file of logits is of no use to anyone.
+        let file = Whole::open(&place, Unfinished::Removed)?;
+        file.refuse_finished(overwrite)?;
         Ok(Self {
-            // Half a file of logits is of no use to anyone.
-            file: Whole::open(&place, Unfinished::Removed)?,
+            file,
             starts: Vec::new(),
             vocab_size: 0,
             last_only,

@@ -198,11 +198,11 @@ impl Merge {
     /// Writes `output`.
     ///
     /// # Errors
-    /// A shard is not as its record says, or the system refused.
-    pub fn write(&self, output: &Path) -> Result<()> {
+    /// A shard is not as its record says, `output` is a file that is not empty and `overwrite` was not asked for, or the system refused.
+    pub fn write(&self, output: &Path, overwrite: bool) -> Result<()> {
         match self.0[0].record.holds {
-            Holds::Lines => lines::merge(&self.0, output),
-            Holds::Logits => logits::merge(&self.0, output),
+            Holds::Lines => lines::merge(&self.0, output, overwrite),
+            Holds::Logits => logits::merge(&self.0, output, overwrite),
         }
     }
 }

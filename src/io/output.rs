@@ -19,17 +19,6 @@ pub struct Answer {
     pub text: String,
 }
 
-/// How a job ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// Every row has its answer.
-    Whole,
-    /// Every row has its answer, and some may have a better one the next time.
-    Retry,
-    /// Rows are missing.
-    Early,
-}
-
 /// Takes every row's answer exactly once, in any order.
 pub enum Output {
     File(Journal),
@@ -47,9 +36,9 @@ impl Output {
     }
 
     /// An earlier run's answer stands.
-    pub fn keep(&mut self, row: u64, place: Place) {
+    pub fn keep(&mut self, row: u64, input: u64, place: Place) {
         match self {
-            Self::File(journal) => journal.keep(row, place),
+            Self::File(journal) => journal.keep(row, input, place),
             Self::Stream(_) => unreachable!("only a file is resumed"),
         }
     }
@@ -78,16 +67,16 @@ impl Output {
         }
     }
 
-    /// Ends the output of a job that ended like this.
+    /// Ends the output. `whole`: every row has its answer.
     ///
     /// # Errors
     /// The system refused.
-    pub fn finish(self, end: End) -> Result<()> {
-        match (self, end) {
+    pub fn finish(self, whole: bool) -> Result<()> {
+        match self {
+            Self::File(journal) if whole => journal.assemble(),
             // OUTPUT stays what it was, and the journal is there to resume from.
-            (Self::File(_), End::Early) => Ok(()),
-            (Self::File(journal), _) => journal.assemble(end == End::Retry),
-            (Self::Stream(ordered), _) => ordered.finish().map(drop),
+            Self::File(_) => Ok(()),
+            Self::Stream(ordered) => ordered.finish().map(drop),
         }
     }
 }

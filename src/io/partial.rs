@@ -3,15 +3,20 @@
 //! The first line, `{"journal":{...},"crc32":"C"}`, says whose answers these are. A record is a line
 //! `{"row":R,"input":"H","done":D,"answer":A,"crc32":"C"}`. R is the row's place in the input, counted from 0; H hashes
 //! everything the answer depends on; D says whether the answer is final; C is the CRC-32 of the line before `,"crc32"`: a
-//! line that a disk has changed is no answer. The last record of a row counts. `{"ended":true}` is the last line of a job that gave
-//! every row an answer.
+//! line that a disk has changed is no answer. The last record of a row counts.
+//!
+//! Once every row has an answer OUTPUT is made of it, and OUTPUT.job.json, which says of each line what it answers (`finished`).
 
 mod earlier;
+mod finished;
 mod lines;
 mod read;
 
+pub(super) use self::finished::Answered;
+pub use self::finished::job_path;
+use self::finished::{Contents, Finished};
 pub use self::lines::now;
-use self::lines::{ENDED, Header, Record};
+use self::lines::{Header, Record};
 use self::read::{Answers, Lines};
 use super::identity::Identity;
 use super::kept::{Holder, Kept, Place};
@@ -39,6 +44,14 @@ pub enum Start {
     Resume,
 }
 
+/// An answer that will be in OUTPUT.
+#[derive(Debug, Clone, Copy)]
+struct Standing {
+    input: u64,
+    done: bool,
+    place: Place,
+}
+
 /// The journal of one run, and how OUTPUT is made of it.
 #[derive(Debug)]
 pub struct Journal {
@@ -53,9 +66,7 @@ pub struct Journal {
     /// Nothing is left that another run could use.
     spent: bool,
     /// Answers of this run by row.
-    rows: Vec<Option<Place>>,
-    /// Answers in `rows` that another run may give otherwise.
-    not_done: u64,
+    rows: Vec<Option<Standing>>,
     /// What is said of OUTPUT where it is a shard.
     pub shard: Option<Box<ShardOutput>>,
 }
@@ -65,8 +76,7 @@ impl Journal {
     /// in it.
     ///
     /// # Errors
-    /// OUTPUT could not be written, another run is writing it, or what an earlier run left is in the way or of another
-    /// model.
+    /// OUTPUT could not be written, another run is writing it, or what an earlier run left is in the way or of another model or input.
     pub fn open(output: &Path, start: Start, identity: &Identity) -> Result<(Self, Kept)> {
         let Resolved::Place(place) = resolve(output)? else {
             return Err(Error::file(
@@ -82,12 +92,15 @@ impl Journal {
             begun: false,
             spent: false,
             rows: Vec::new(),
-            not_done: 0,
             shard: None,
         };
         let mut kept = Kept::default();
         match start {
-            Start::Afresh => journal.check_absence()?,
+            Start::Afresh => {
+                journal.check_absence()?;
+                let instead = "--resume keeps its answers, --overwrite replaces it";
+                journal.claim.refuse_finished(instead)?;
+            }
             Start::Overwrite => {}
             Start::Resume => journal.resume(&mut kept)?,
         }
@@ -98,21 +111,26 @@ impl Journal {
         self.claim.path()
     }
 
-    /// Sequences that ran at once, at most, in the unfinished run whose journal lies beside OUTPUT; `None` where there is none or
-    /// it does not say so. What is wrong with a journal is told by [`Journal::open`].
+    /// Sequences that ran at once, at most, in the run that wrote the journal beside OUTPUT, or else OUTPUT; `None` where that is not
+    /// known. What is wrong with a journal is told by [`Journal::open`].
     pub fn max_seqs(output: &Path) -> Option<u32> {
-        Self::header_beside(output)?.max_seqs
+        Self::earlier(output)?.1
     }
 
-    /// An option of the unfinished run whose journal lies beside OUTPUT.
+    /// An option of the run that wrote the journal beside OUTPUT, or else OUTPUT.
     pub fn option(output: &Path, name: &str) -> Option<String> {
-        let header = Self::header_beside(output)?;
-        header.of.option(name).map(str::to_owned)
+        Self::earlier(output)?.0.option(name).map(str::to_owned)
     }
 
-    fn header_beside(output: &Path) -> Option<Header> {
-        let journal = File::open(beside(&place(output)?, ".partial")).ok()?;
-        Header::parse(Lines::new(&journal).next().ok()??)
+    /// Whose answers an earlier run left, and how many sequences it ran at once.
+    fn earlier(output: &Path) -> Option<(Identity, Option<u32>)> {
+        let output = place(output)?;
+        let journal = File::open(beside(&output, ".partial")).ok();
+        let header = journal.and_then(|file| Header::parse(Lines::new(&file).next().ok()??));
+        match header {
+            Some(header) => Some((header.of, header.max_seqs)),
+            None => Finished::beside(&output).map(|found| (found.of, found.max_seqs)),
+        }
     }
 
     /// Has the header say how many sequences run at once, at most. It is written with the first answer.
@@ -175,44 +193,52 @@ impl Journal {
                 .map_err(|_| Error::file(self.path(), "an answer of more than 4 GiB"))?,
         };
         self.write(&record)?;
-        self.not_done += u64::from(!done);
-        self.keep(row, place);
+        self.stand(row, Standing { input, done, place });
         Ok(())
     }
 
     /// Takes over the answer of an earlier run.
-    pub fn keep(&mut self, row: u64, place: Place) {
+    pub fn keep(&mut self, row: u64, input: u64, place: Place) {
+        let done = true;
+        self.stand(row, Standing { input, done, place });
+    }
+
+    fn stand(&mut self, row: u64, answer: Standing) {
         let row = row as usize;
         if self.rows.len() <= row {
             self.rows.resize(row + 1, None);
         }
-        self.rows[row] = Some(place);
+        self.rows[row] = Some(answer);
     }
 
-    /// Puts OUTPUT together in input order and moves it into place whole. `retry`: some rows may be answered better the
-    /// next time, for which `--resume` finds the others.
+    /// Puts OUTPUT together in input order and moves it into place whole, and then the record of what it answers.
     ///
     /// # Errors
     /// The system refused; OUTPUT is what it was and the journal is there to resume from.
-    pub fn assemble(mut self, retry: bool) -> Result<()> {
+    pub fn assemble(mut self) -> Result<()> {
         let second = self.claim.second()?;
-        self.copy_to(second.file(), second.path())?;
+        let (file, path) = (second.file(), second.path());
+        self.copy_to(file, path)?;
+        let mut rows = Vec::new();
+        for (row, answer) in (0..).zip(&self.rows) {
+            rows.extend(answer.map(|Standing { input, done, .. }| Answered {
+                row,
+                input: format!("{input:016x}"),
+                done,
+            }));
+        }
         let mut shard = self.shard.take();
         if let Some(shard) = &mut shard {
-            let answers = self.rows.iter().flatten().count() as u64;
-            let (file, path) = (second.file(), second.path());
-            shard.describe(file, path, Holds::Lines, answers, self.not_done)?;
+            let failed = rows.iter().filter(|answer| !answer.done).count();
+            shard.describe(file, path, Holds::Lines, rows.len() as u64, failed as u64)?;
         }
-        // Answers that lie in OUTPUT alone are found there again, by id.
-        let keep = retry && self.header.takes_up.is_none() && self.end > 0;
+        let finished = Finished::new(&self.header, Contents::of(file, path)?, rows);
         self.claim.install_second(second)?;
-        // The journal last: while it is there, another run does all of this again.
+        // The journal goes last: while it is there, another run does all of this again.
         if let Some(shard) = shard {
             shard.finish()?;
         }
-        if keep {
-            return self.write(ENDED);
-        }
+        finished.write(self.claim.target())?;
         self.spent = true;
         self.claim.remove()
     }
@@ -224,8 +250,10 @@ impl Journal {
             .output
             .as_ref()
             .map(|file| Answers::new(file, self.claim.target()));
-        for (row, place) in (0..).zip(&self.rows) {
-            let Some(place) = place else { continue };
+        for (row, answer) in (0..).zip(&self.rows) {
+            let Some(Standing { place, .. }) = answer else {
+                continue;
+            };
             let answer = match (place.holder, &mut output) {
                 (Holder::Journal, _) => journal.read_of_row(place, row)?,
                 (Holder::Output, Some(output)) => output.read(place)?,

@@ -58,13 +58,14 @@ impl Rows {
     /// Begins to read `source`.
     ///
     /// # Errors
-    /// The system refused a thread.
+    /// The input is not that of the answers that are kept, or the system refused a thread.
     pub fn start(
-        source: Source,
+        mut source: Source,
         rules: Rules,
         codec: Arc<Codec>,
         threads: Threads,
     ) -> Result<Self> {
+        source.check_input()?;
         let (send, in_order) = sync_channel(READ_AHEAD);
         let rows = Self {
             reading: Arc::new(Reading {

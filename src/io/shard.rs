@@ -7,7 +7,7 @@
 mod record;
 
 pub use self::record::{Holds, Record};
-use super::hash::hex;
+use super::hash::{hex, sha256};
 use super::identity::Identity;
 use crate::error::{Error, Result};
 use crate::files::names::beside;
@@ -19,7 +19,6 @@ use sha2::{Digest, Sha256};
 use std::fmt;
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -155,8 +154,6 @@ pub struct ShardOutput {
     shard: Shard,
     of: Identity,
     read: InputRead,
-    /// The input of the answers that were taken over from a finished OUTPUT.
-    taken_up: Option<WholeInput>,
     /// The time that templates may read.
     pub clock: Option<Arc<Clock>>,
 }
@@ -172,7 +169,6 @@ impl ShardOutput {
             shard,
             of,
             read: InputRead::default(),
-            taken_up: None,
             clock: None,
         })
     }
@@ -197,59 +193,10 @@ impl ShardOutput {
         self.read.clone()
     }
 
-    /// Answers of the finished OUTPUT count: they are to be this shard's.
-    ///
-    /// # Errors
-    /// Its record does not say so.
-    pub fn take_up(&mut self, output: &Path) -> Result<()> {
-        let wrong = |message: String| {
-            Err(Error::file(
-                output,
-                format!("{message}; --overwrite starts afresh"),
-            ))
-        };
-        let record = match Record::read(output) {
-            Ok(record) => record,
-            Err(error) => {
-                return wrong(format!(
-                    "found a finished file without its record ({error})"
-                ));
-            }
-        };
-        if record.shard != self.shard {
-            return wrong(format!(
-                "found shard {}, expected {}",
-                record.shard, self.shard
-            ));
-        }
-        if let Some(differences) = self.of.differences(&record.of) {
-            return wrong(format!(
-                "found answers of another model or other options, which differ in {differences}"
-            ));
-        }
-        if let (Some(clock), Some(then)) = (&self.clock, &record.now)
-            && *then != clock.to_string()
-        {
-            return wrong(format!(
-                "found answers whose chat template read the time {}, expected {clock}",
-                quote::text(then)
-            ));
-        }
-        let file = File::open(output).map_err(|error| Error::io(output, error))?;
-        if hash(&file, output)? != (record.bytes, record.sha256) {
-            return wrong(format!(
-                "found another file than {} is of",
-                record_path(output).display()
-            ));
-        }
-        self.taken_up = Some(record.input);
-        Ok(())
-    }
-
     /// Writes what `made` is, which will be OUTPUT and has another name still. `failed`: rows in error.
     ///
     /// # Errors
-    /// The system refused, or answers that were taken over are of another input.
+    /// The system refused.
     pub fn describe(
         &mut self,
         made: &File,
@@ -263,13 +210,7 @@ impl ShardOutput {
                 "a shard ended before its input was read".to_owned(),
             ));
         };
-        if self.taken_up.as_ref().is_some_and(|then| *then != input) {
-            return Err(Error::file(
-                path,
-                "answers that were taken over from a finished file are of another input, expected the same; --overwrite starts afresh",
-            ));
-        }
-        let (bytes, sha256) = hash(made, path)?;
+        let (bytes, sha256) = sha256(made, path)?;
         let clock = self.clock.as_ref().filter(|clock| clock.was_read());
         let record = Record {
             shard: self.shard,
@@ -324,22 +265,5 @@ impl ShardOutput {
                 "found a pipe or a device, expected a file that can have a record beside it",
             )),
         }
-    }
-}
-
-/// Length and SHA-256 of a file.
-fn hash(file: &File, path: &Path) -> Result<(u64, String)> {
-    let mut hash = Sha256::new();
-    let mut buffer = vec![0; 1 << 20];
-    let mut bytes = 0;
-    loop {
-        let read = file
-            .read_at(&mut buffer, bytes)
-            .map_err(|error| Error::io(path, error))?;
-        if read == 0 {
-            return Ok((bytes, hex(&hash.finalize())));
-        }
-        hash.update(&buffer[..read]);
-        bytes += read as u64;
     }
 }

@@ -7,10 +7,10 @@ use super::lines::{Ids, Lines};
 use super::prepare::Waiting;
 use super::row::{Ask, Code, Row, RowError};
 use super::shard::Picker;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::quote;
 use crate::text::Doubt;
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 
 /// One row of the input.
 #[derive(Debug)]
@@ -35,6 +35,11 @@ pub enum Todo {
 /// Names are warned of once, as long as they are few.
 const NAMES_AT_MOST: usize = 32;
 
+/// Rows that a message names, at most.
+const NAMED: usize = 16;
+/// Rows that are looked at, at most, for one that the earlier run had too.
+const LOOKED_AT: usize = 1024;
+
 /// What turns lines into work.
 pub struct Source {
     lines: Lines,
@@ -50,8 +55,10 @@ pub struct Source {
     ignored: HashSet<String>,
     /// What a chat template does not show.
     doubted: HashSet<String>,
-    /// That an earlier answer was to something else.
-    others_said: bool,
+    /// Rows that were read to see whether the input is the earlier run's.
+    ahead: VecDeque<(Row, Fnv64)>,
+    /// Lines of rows that the earlier run's answers are no longer to: the first few, and how many there are.
+    changed: (Vec<u64>, u64),
     warn: Box<dyn FnMut(&str) + Send>,
 }
 
@@ -68,15 +75,55 @@ impl Source {
             strict: false,
             ignored: HashSet::new(),
             doubted: HashSet::new(),
-            others_said: false,
+            ahead: VecDeque::new(),
+            changed: (Vec::new(), 0),
             warn,
         }
+    }
+
+    /// Looks at the first rows for one that the earlier run had too.
+    ///
+    /// # Errors
+    /// It had others in their places, or the input cannot be read.
+    pub(super) fn check_input(&mut self) -> Result<()> {
+        let mut others = 0;
+        while !self.kept.by_row.is_empty() && self.ahead.len() < LOOKED_AT {
+            let Some((row, text)) = self.lines.next_row()? else {
+                break;
+            };
+            let place = self.next_row + self.ahead.len() as u64;
+            let input = self.input(&row, text);
+            let earlier = self.kept.by_row.get(&place).map(|(input, _)| *input);
+            self.ahead.push_back((row, text));
+            match earlier {
+                Some(earlier) if earlier == input => return Ok(()),
+                Some(_) => others += 1,
+                None => {}
+            }
+        }
+        if others == 0 {
+            return Ok(());
+        }
+        Err(Error::file(
+            self.lines.name(),
+            format!(
+                "found another input than the earlier run's: of the first {} rows none is in its place as it was: expected that run's input, to which rows may be added at the end; --overwrite starts afresh",
+                self.ahead.len()
+            ),
+        ))
     }
 
     /// The next row, with its question where it has to be answered; `None` at the end of the input. Errors are the input's,
     /// not a row's.
     pub(super) fn next_row(&mut self) -> Result<Option<(Work, Option<Ask>)>> {
-        while let Some((row, text)) = self.lines.next_row()? {
+        loop {
+            let next = match self.ahead.pop_front() {
+                Some(next) => Some(next),
+                None => self.lines.next_row()?,
+            };
+            let Some((row, text)) = next else {
+                return self.end().map(|()| None);
+            };
             let place = self.next_row;
             self.next_row += 1;
             if let Some(picker) = &mut self.picker
@@ -88,17 +135,53 @@ impl Source {
             }
             return Ok(Some(self.work(row, place, text)));
         }
+    }
+
+    /// There are no more rows.
+    fn end(&mut self) -> Result<()> {
         if let Some(picker) = &mut self.picker {
             picker.end();
         }
-        Ok(None)
+        let (lines, count) = std::mem::take(&mut self.changed);
+        if count > 0 {
+            let lines: Vec<String> = lines.iter().map(u64::to_string).collect();
+            let more = if count > lines.len() as u64 {
+                ", ..."
+            } else {
+                ""
+            };
+            let what = match count {
+                1 => {
+                    "1 row is not as the earlier run had it, and is answered again: line".to_owned()
+                }
+                _ => format!(
+                    "{count} rows are not as the earlier run had them, and are answered again: lines"
+                ),
+            };
+            let input = self.lines.name().display();
+            (self.warn)(&format!("{input}: {what} {}{more}", lines.join(", ")));
+        }
+        match self.kept.behind(self.next_row) {
+            0 => Ok(()),
+            more => Err(Error::file(
+                self.lines.name(),
+                format!(
+                    "found {} rows, and the earlier run has answers to {more} behind these: expected that run's input, to which rows may be added at the end; --overwrite starts afresh",
+                    self.next_row
+                ),
+            )),
+        }
+    }
+
+    /// Hash of everything that the answer to a row depends on.
+    fn input(&self, row: &Row, text: Fnv64) -> u64 {
+        text.with(&row.line.to_le_bytes())
+            .with(&self.settings.to_le_bytes())
+            .finish()
     }
 
     fn work(&mut self, row: Row, place: u64, text: Fnv64) -> (Work, Option<Ask>) {
-        let input = text
-            .with(&row.line.to_le_bytes())
-            .with(&self.settings.to_le_bytes())
-            .finish();
+        let input = self.input(&row, text);
         if !self.strict {
             self.warn_ignored(&row);
         }
@@ -136,14 +219,13 @@ impl Source {
         // After the checks that need no tokenizer: a million rows done already are passed over quickly.
         match self.kept.find(place, input, id) {
             Found::Answer(place) => return Todo::Kept(place),
-            Found::Other if !self.others_said => {
-                self.others_said = true;
-                (self.warn)(&format!(
-                    "line {}: the earlier run's answer was to another line: such rows are served again (said once)",
-                    row.line
-                ));
+            Found::Other => {
+                self.changed.1 += 1;
+                if self.changed.0.len() < NAMED {
+                    self.changed.0.push(row.line);
+                }
             }
-            Found::Other | Found::Nothing => {}
+            Found::Nothing => {}
         }
         Todo::Run(Waiting::default())
     }

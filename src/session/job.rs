@@ -10,7 +10,7 @@ use super::sequences::{Change, Live, Sequences, Taken};
 use crate::error::{Error, Result};
 use crate::io::answer::{self, Finish, Label, Origin, Outcome};
 use crate::io::codec::Codec;
-use crate::io::output::{Answer, End, Output};
+use crate::io::output::{Answer, Output};
 use crate::io::row::{Code, RowError, TIMED_OUT};
 use crate::io::rows::Rows;
 use crate::io::source::Work;
@@ -62,19 +62,13 @@ impl Job<'_> {
             held: VecDeque::new(),
             exhausted: false,
             cancelled: false,
-            retry: false,
             input_failure: None,
             counts: Counts::default(),
             failures: Failures::default(),
         };
         let failure = run.until_done(engine)?;
         let elapsed = run.job.progress.finish();
-        let end = match (run.cancelled || failure.is_some(), run.retry) {
-            (true, _) => End::Early,
-            (false, true) => End::Retry,
-            (false, false) => End::Whole,
-        };
-        run.job.output.finish(end)?;
+        run.job.output.finish(!run.cancelled && failure.is_none())?;
         Ok(Summary {
             counts: run.counts,
             failures: run.failures,
@@ -94,8 +88,6 @@ struct Run<'a> {
     held: VecDeque<Work>,
     exhausted: bool,
     cancelled: bool,
-    /// Some row may succeed when tried again.
-    retry: bool,
     /// The input could not be read to its end.
     input_failure: Option<Error>,
     counts: Counts,
@@ -259,7 +251,6 @@ impl Run<'_> {
         if !last {
             self.counts.failed += 1;
             self.failures.add(Code::Timeout, label.line, TIMED_OUT);
-            self.retry = true;
         }
         let text = match self.job.style {
             Style::Json => answer::served(label, &outcomes, self.job.codec, &self.job.origin),
@@ -271,7 +262,6 @@ impl Run<'_> {
     fn fail(&mut self, row: u64, input: u64, label: &Label, error: &RowError) -> Result<()> {
         self.counts.failed += 1;
         self.failures.add(error.code, label.line, &error.message);
-        self.retry |= error.code.may_succeed_later();
         let text = match self.job.style {
             Style::Json => answer::failed(label, error),
             Style::Plain => {

@@ -311,23 +311,34 @@ fn files_of_a_run_are_different_ones() {
 }
 
 #[test]
-fn a_finished_output_is_kept_by_id_and_says_so() {
+fn a_finished_output_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let output = dir.path().join("a.jsonl");
-    let output = output.to_str().unwrap();
-    let ask = |prompt: &str, rest: &[&str]| {
-        let row = format!("{{\"id\":\"a\",\"prompt\":\"{prompt}\",\"max_new_tokens\":3}}\n");
-        generate(&[&["--output", output], rest].concat(), &row)
+    let record = dir.path().join("a.jsonl.job.json");
+    let path = output.to_str().unwrap();
+    let ask = |prompts: &[&str], rest: &[&str]| {
+        let row =
+            |(i, prompt)| format!("{{\"id\":{i},\"prompt\":\"{prompt}\",\"max_new_tokens\":3}}\n");
+        let rows: String = (0..).zip(prompts).map(row).collect();
+        generate(&[&["--output", path], rest].concat(), &rows)
     };
-    let kept_by_id = "1 answers of a finished run are kept by id";
-    let first = ask("x", &[]);
-    assert_eq!(first.code, 0, "{}", first.stderr);
-    assert!(!first.stderr.contains(kept_by_id), "{}", first.stderr);
-    let answer = std::fs::read(output).unwrap();
-    let again = ask("something else", &["--resume"]);
-    assert_eq!(again.code, 0, "{}", again.stderr);
-    assert!(again.stderr.contains(kept_by_id), "{}", again.stderr);
-    assert_eq!(std::fs::read(output).unwrap(), answer);
+    ask(&["x", "y", "z"], &[]).good();
+    let first = std::fs::read(&output).unwrap();
+    ask(&["x"], &[]).fails_in_a_line(2, &[path, "--resume", "--overwrite"]);
+    ask(&["a", "b", "c"], &["--resume"]).fails_in_a_line(1, &["found another input"]);
+    ask(&["x", "y"], &["--resume"]).fails(1, &["answers to 1 behind these"]);
+    assert_eq!(std::fs::read(&output).unwrap(), first);
+    let said = "1 row is not as the earlier run had it, and is answered again: line 2\n";
+    ask(&["x", "b", "z", "new"], &["--resume"]).fails(0, &[said]);
+    let second = std::fs::read(&output).unwrap();
+    assert_eq!(second.iter().filter(|&&byte| byte == b'\n').count(), 4);
+    // Without the record ids are all that there is.
+    std::fs::remove_file(&record).unwrap();
+    let said = "its 4 answers are kept by their ids";
+    ask(&["a", "b", "c", "d"], &["--resume"]).fails(0, &[said]);
+    assert_eq!(std::fs::read(&output).unwrap(), second);
+    ask(&["x"], &["--overwrite"]).good();
+    assert_ne!(std::fs::read(&output).unwrap(), second);
 }
 
 #[test]

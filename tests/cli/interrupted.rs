@@ -56,10 +56,10 @@ impl Job {
         args
     }
 
-    fn spawn(&self, output: &str, resume: bool) -> Child {
-        let args = self.args(output, resume);
-        let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        command(&args)
+    fn spawn(&self, output: &str, more: &[&str]) -> Child {
+        let args = self.args(output, false);
+        let args = args.iter().map(String::as_str).chain(more.iter().copied());
+        command(&args.collect::<Vec<_>>())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
@@ -68,7 +68,7 @@ impl Job {
 
     /// A run to "out" that is killed when its journal has more than `lines` lines.
     fn begin_and_kill(&self, lines: usize) {
-        let mut child = self.spawn("out", false);
+        let mut child = self.spawn("out", &[]);
         wait_for_lines(&self.path("out.partial"), lines, &mut child);
         child.kill().unwrap();
         child.wait().unwrap();
@@ -108,7 +108,7 @@ fn killed_at_any_moment_and_resumed_gives_the_same_file() {
     for turn in 0..4 {
         let partial = job.path("killed.partial");
         let lines = count_lines(&partial) + ERRORS + 1 + (seed >> turn) % 6;
-        let mut child = job.spawn("killed", turn > 0);
+        let mut child = job.spawn("killed", &["--resume"][..usize::from(turn > 0)]);
         wait_for_lines(&partial, lines, &mut child);
         child.kill().unwrap();
         child.wait().unwrap();
@@ -134,7 +134,7 @@ fn of_several_resumed_at_once_one_goes_on() {
     let job = Job::new();
     job.run("whole", false);
     job.begin_and_kill(ERRORS + 3);
-    let children: Vec<Child> = (0..4).map(|_| job.spawn("out", true)).collect();
+    let children: Vec<Child> = (0..4).map(|_| job.spawn("out", &["--resume"])).collect();
     let mut through = 0;
     for child in children {
         let ended = Ended::of(child.wait_with_output().unwrap());
@@ -158,7 +158,7 @@ fn of_several_resumed_at_once_one_goes_on() {
 fn an_interrupt_leaves_the_output_alone_and_what_is_done_in_the_journal() {
     let job = Job::new();
     std::fs::write(job.path("out"), "of an earlier run\n").unwrap();
-    let mut child = job.spawn("out", false);
+    let mut child = job.spawn("out", &["--overwrite"]);
     wait_for_lines(&job.path("out.partial"), ERRORS + 3, &mut child);
     send(&child, "-INT");
     let ended = Ended::of(child.wait_with_output().unwrap());
@@ -192,11 +192,11 @@ fn a_resumed_run_has_as_many_sequences_as_the_one_before() {
     let said = ", up to 4 sequences at once\n";
     assert!(resumed.stderr.contains(said), "{}", resumed.stderr);
     // Nothing is left of it for the next job.
-    let args: Vec<&str> = args
+    let args = args
         .iter()
-        .copied()
-        .filter(|arg| *arg != "--resume")
-        .collect();
+        .map(|arg| arg.replace("--resume", "--overwrite"));
+    let args: Vec<String> = args.collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let fresh = run(&args);
     let said = ", up to 16 sequences at once\n";
     assert!(fresh.stderr.contains(said), "{}", fresh.stderr);

@@ -143,6 +143,7 @@ fn every_kind_of_input_gives_the_same_logits() {
             input,
             "--output",
             output,
+            "--overwrite",
         ];
         args.extend(more);
         let ended = run(&args);

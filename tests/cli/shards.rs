@@ -33,7 +33,7 @@ fn shards(arguments: &[&str], name: &Path, count: u64) -> Vec<PathBuf> {
 
 pub fn merge(shards: &[PathBuf], output: &Path) -> Ended {
     let shards = shards.iter().map(|path| text(path));
-    let more = ["--quiet", "--output", text(output)];
+    let more = ["--quiet", "--overwrite", "--output", text(output)];
     run(&[&["merge"], &shards.collect::<Vec<_>>()[..], &more].concat())
 }
 
@@ -153,19 +153,19 @@ fn a_finished_shard_is_taken_up_by_its_record_alone() {
     again("random:tiny@7", 1, &resume).fails_in_a_line(1, &["random model", "--overwrite"]);
     again("random:tiny", 1, &["--resume", "--seed", "5"])
         .fails_in_a_line(1, &["--seed (was 0, is 5)"]);
-    again("random:tiny", 0, &resume).fails_in_a_line(1, &["found shard 1/2, expected 0/2"]);
-    let record = dir.path().join("out.jsonl.shard.json");
+    again("random:tiny", 0, &resume).fails_in_a_line(1, &["--shard (was 1/2, is 0/2)"]);
+    let record = dir.path().join("out.jsonl.job.json");
     let said = fs::read(&record).unwrap();
     fs::remove_file(&record).unwrap();
-    again("random:tiny", 1, &resume).fails_in_a_line(1, &["without its record"]);
+    again("random:tiny", 1, &resume).fails_in_a_line(1, &["nothing says which shard's"]);
     // A machine was lost when one of the two had its name: another run's OUTPUT beside this record.
     fs::write(&record, said).unwrap();
     fs::write(&output, [&first[..], b"{}\n"].concat()).unwrap();
-    again("random:tiny", 1, &resume).fails_in_a_line(1, &["found another file than"]);
-    // Answers by id are those of another input.
+    again("random:tiny", 1, &resume).fails_in_a_line(1, &["nothing says which shard's"]);
     fs::write(&output, first).unwrap();
     fs::write(&input, mixed_input(|_, row| row["temperature"] = json!(1))).unwrap();
     again("random:tiny", 1, &resume).fails_in_a_line(1, &["another input", "--overwrite"]);
+    again("random:tiny", 1, &[]).fails_in_a_line(2, &["--resume", "--overwrite"]);
     again("random:tiny", 1, &["--overwrite"]).good();
 }
 

@@ -144,7 +144,7 @@ fn a_file_that_outgrows_its_limit_is_an_error_like_any_other() {
     let output = folder.path().join("out");
     std::fs::write(&output, "before").unwrap();
     let script = format!("ulimit -f 16; {GENERATE}");
-    let mut limited = shell(&script, &["-i", &input, "-o", text(&output)]);
+    let mut limited = shell(&script, &["-i", &input, "-o", text(&output), "--overwrite"]);
     end(&mut limited, "").fails(1, &["out.partial: File too large"]);
     assert_eq!(std::fs::read_to_string(&output).unwrap(), "before");
     assert!(is_not_empty(&folder.path().join("out.partial")));

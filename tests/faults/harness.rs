@@ -62,7 +62,6 @@ fn one(kind: Kind, turn: usize, whole: Duration) -> bool {
     let more: &[&str] = match kind {
         // An OUTPUT of somebody else's rows has none that count.
         Kind::Generate | Kind::Record if kept || job.is_done() => &["--resume"],
-        Kind::Trace if kept => &["--overwrite"],
         _ => &[],
     };
     let again = job.command(more).output().unwrap();

@@ -206,6 +206,10 @@ impl Job {
         // The threads of many runs at once would only be in each other's way.
         command.env("RAYON_NUM_THREADS", "1");
         command.arg("--output").arg(output).args(more);
+        let rows = self.kind.has_journal() || matches!(self.kind, Kind::Score | Kind::Logprobs);
+        if rows && !more.contains(&"--resume") {
+            command.arg("--overwrite");
+        }
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(Stdio::piped());
         command
@@ -255,7 +259,8 @@ impl Job {
 
     /// What else is in the folder.
     pub fn leftovers(&self) -> Vec<String> {
-        let known = self.outputs().into_iter().chain([self.input()]);
+        let record = self.path("out.jsonl.job.json");
+        let known = self.outputs().into_iter().chain([self.input(), record]);
         let known: Vec<PathBuf> = known.collect();
         let entries = std::fs::read_dir(self.folder.path()).unwrap();
         let paths = entries.map(|entry| entry.unwrap().path());

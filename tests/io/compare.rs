@@ -31,7 +31,7 @@ fn logits(request: u64) -> Vec<f32> {
 }
 
 fn write(path: &Path, last_only: bool) {
-    let mut file = LogitsFile::create(path, last_only).unwrap();
+    let mut file = LogitsFile::create(path, last_only, true).unwrap();
     file.lay_out(&targets(), VOCAB).unwrap();
     let sink = ScoreSink::new(targets(), VOCAB, Some(file), None, None);
     if last_only {

@@ -68,13 +68,13 @@ fn what_another_writes_over_the_journal_is_no_answer() {
         let partial = dir.path().join("out.partial");
         let text = std::fs::read_to_string(&partial).unwrap();
         std::fs::write(&partial, change(&text)).unwrap();
-        let error = journal.assemble(false).unwrap_err().to_string();
+        let error = journal.assemble().unwrap_err().to_string();
         assert!(error.contains("was written, expected no other"), "{error}");
         assert!(!output.exists());
         // Untouched it is an answer.
         std::fs::write(&partial, text).unwrap();
         let (mut journal, _) = open(&output, Start::Resume).unwrap();
         journal.put(5, 9, true, "{}").unwrap();
-        journal.assemble(false).unwrap();
+        journal.assemble().unwrap();
     }
 }

@@ -31,15 +31,19 @@ impl Write for Shared {
 }
 
 pub fn run_to(output: Output, kept: Kept, input: &str, device: &mut dyn Engine) -> Summary {
-    let never = AtomicBool::new(false);
-    run_with(
-        output,
-        kept,
-        Lines::reader(Box::new(Cursor::new(input.to_owned())), "input"),
-        Style::Json,
-        device,
-        &never,
-    )
+    try_run_to(output, kept, input, device).unwrap()
+}
+
+/// The error is that of the input, before any of its rows is answered.
+pub fn try_run_to(
+    output: Output,
+    kept: Kept,
+    input: &str,
+    device: &mut dyn Engine,
+) -> tailgraph::Result<Summary> {
+    let lines = Lines::reader(Box::new(Cursor::new(input.to_owned())), "input");
+    let (rows, never) = (read(kept, lines)?, AtomicBool::new(false));
+    Ok(run_rows(output, rows, Style::Json, device, &never))
 }
 
 fn run_with(
@@ -50,13 +54,13 @@ fn run_with(
     device: &mut dyn Engine,
     interrupt: &AtomicBool,
 ) -> Summary {
-    run_rows(output, read(kept, lines), style, device, interrupt)
+    run_rows(output, read(kept, lines).unwrap(), style, device, interrupt)
 }
 
-fn read(kept: Kept, lines: Lines) -> Rows {
+fn read(kept: Kept, lines: Lines) -> tailgraph::Result<Rows> {
     let source = Source::new(lines, kept, 1, Box::new(|_| {}));
     let threads = Threads::new(DEFAULT_LIMIT);
-    Rows::start(source, rules(), CODEC.clone(), threads).unwrap()
+    Rows::start(source, rules(), CODEC.clone(), threads)
 }
 
 fn run_rows(
@@ -260,7 +264,7 @@ fn long_answers_that_wait_hold_up_the_input() {
     let ordered = Ordered::new(Box::new(out.clone()), "out", "");
     let (tell, told) = channel();
     let input = BufReader::new(TellsItsEnd(Cursor::new(input), tell));
-    let rows = read(Kept::default(), Lines::reader(Box::new(input), "input"));
+    let rows = read(Kept::default(), Lines::reader(Box::new(input), "input")).unwrap();
     // All rows are there when the device begins, however slow the threads that read them are.
     told.recv().unwrap();
     let summary = run_rows(

@@ -1,7 +1,7 @@
 //! OUTPUT.partial: killed runs, torn lines, changed inputs, and what OUTPUT looks like after all.
 
 use crate::fakes::Echo;
-use crate::job::run_to;
+use crate::job::{run_to, try_run_to};
 use std::path::Path;
 use tailgraph::io::identity::Identity;
 use tailgraph::io::kept::Kept;
@@ -37,6 +37,20 @@ pub fn run(output: &Path, input: &str, resume: bool, fail_after: Option<u64>) ->
     run_to(Output::File(journal), kept, input, &mut device)
 }
 
+fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).unwrap();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+/// As where OUTPUT was written by an older version.
+fn forget(output: &Path) {
+    std::fs::remove_file(tailgraph::io::partial::job_path(output)).unwrap();
+}
+
 #[test]
 fn an_uninterrupted_run_leaves_the_output_alone() {
     let dir = tempfile::tempdir().unwrap();
@@ -47,7 +61,7 @@ fn an_uninterrupted_run_leaves_the_output_alone() {
     for (i, line) in text.lines().enumerate() {
         assert!(line.starts_with(&format!("{{\"id\":\"r{i}\",")), "{line}");
     }
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    assert_eq!(names(dir.path()), ["out.jsonl", "out.jsonl.job.json"]);
 }
 
 #[test]
@@ -101,6 +115,7 @@ fn a_finished_output_is_resumed_by_id() {
     let output = dir.path().join("out");
     let whole = dir.path().join("whole");
     run(&output, &input(0..10), false, None);
+    forget(&output);
     // The input grew at both ends, and a row in between never succeeds.
     let grown = format!(
         "{{\"id\":\"new\",\"prompt\":\"n\"}}\n{}oops\n{}",
@@ -132,6 +147,7 @@ fn ids_past_64_bits_are_taken_up_digit_by_digit() {
         ids.iter().map(row).collect()
     };
     run(&output, &rows(&ids[1..]), false, None);
+    forget(&output);
     let summary = run(&output, &rows(&ids), true, None);
     assert_eq!((summary.counts.kept, summary.counts.failed), (2, 0));
     run(&whole, &rows(&ids), false, None);
@@ -152,7 +168,7 @@ fn a_row_that_timed_out_is_tried_again() {
     );
     let first = run(&output, &text, false, None);
     assert_eq!(first.counts.failed, 1);
-    assert!(dir.path().join("out.partial").exists());
+    assert!(!dir.path().join("out.partial").exists());
     let second = run(&output, &text, true, None);
     assert_eq!((second.counts.kept, second.counts.failed), (3, 1));
 }
@@ -189,6 +205,7 @@ fn answers_of_one_id_are_nobodys() {
     let output = dir.path().join("out");
     let rows = "{\"id\":2,\"prompt\":\"written\"}\n{\"prompt\":\"second\"}\n{\"id\":\"c\",\"prompt\":\"third\"}\n";
     run(&output, rows, false, None);
+    forget(&output);
     let before = std::fs::read(&output).unwrap();
     let summary = run(&output, rows, true, None);
     assert_eq!((summary.counts.rows, summary.counts.kept), (3, 1));
@@ -231,7 +248,7 @@ fn links_share_the_journal_of_their_target() {
             .count(),
         3
     );
-    assert_eq!(std::fs::read_dir(at("data")).unwrap().count(), 1);
+    assert_eq!(names(&at("data")), ["out", "out.job.json"]);
 }
 
 #[test]
@@ -255,13 +272,77 @@ fn rows_of_an_unfinished_run_are_written_over_only_when_asked() {
         std::fs::write(&partial, &journal[..cut]).unwrap();
         drop(open(&output, Start::Afresh).unwrap());
     }
-    // A job that gave every row an answer is no unfinished one.
-    std::fs::remove_file(&partial).unwrap();
-    let slow = "{\"id\":\"slow\",\"prompt\":\"abc\",\"timeout_ms\":5}\n";
-    run(&output, slow, false, None);
-    assert!(partial.exists());
+}
+
+#[test]
+fn a_finished_output_is_replaced_only_when_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = dir.path().join("out");
     run(&output, &input(0..3), false, None);
-    assert!(!partial.exists());
+    let before = std::fs::read(&output).unwrap();
+    let refused = refusal(&output, Start::Afresh);
+    assert!(
+        refused.contains("--resume") && refused.contains("--overwrite"),
+        "{refused}"
+    );
+    assert_eq!(names(dir.path()), ["out", "out.job.json"]);
+    let (journal, kept) = open(&output, Start::Overwrite).unwrap();
+    run_to(Output::File(journal), kept, &input(5..9), &mut Echo::new(4));
+    assert_ne!(std::fs::read(&output).unwrap(), before);
+}
+
+/// The record beside OUTPUT says what each row was: ids do not.
+#[test]
+fn a_finished_output_is_resumed_by_what_its_rows_were() {
+    let dir = tempfile::tempdir().unwrap();
+    let (output, whole) = (dir.path().join("out"), dir.path().join("whole"));
+    run(&output, &input(0..10), false, None);
+    let changed = input(0..14).replace("\"p3\"", "\"changed\"");
+    let summary = run(&output, &changed, true, None);
+    assert_eq!((summary.counts.rows, summary.counts.kept), (14, 9));
+    run(&whole, &changed, false, None);
+    assert_eq!(
+        std::fs::read(&output).unwrap(),
+        std::fs::read(&whole).unwrap()
+    );
+    let other = Identity::default().with("--temperature", 1);
+    let refused = Journal::open(&output, Start::Resume, &other).unwrap_err();
+    let refused = refused.to_string();
+    assert!(
+        refused.contains("out.job.json") && refused.contains("--temperature (was 0.5, is 1)"),
+        "{refused}"
+    );
+    // It is of that file alone.
+    std::fs::write(&output, "{\"id\":\"r0\",\"finish_reason\":\"stop\"}\n").unwrap();
+    let (_, kept) = open(&output, Start::Resume).unwrap();
+    assert_eq!((kept.by_id(), kept.len()), (1, 1));
+}
+
+#[test]
+fn another_input_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = dir.path().join("out");
+    let refusal = |input: String| {
+        let (journal, kept) = open(&output, Start::Resume).unwrap();
+        try_run_to(Output::File(journal), kept, &input, &mut Echo::new(4))
+    };
+    for finished in [false, true] {
+        let fail_after = (!finished).then_some(60);
+        let (journal, kept) = open(&output, Start::Overwrite).unwrap();
+        let mut device = Echo::new(4);
+        device.fail_after = fail_after;
+        run_to(Output::File(journal), kept, &input(0..30), &mut device);
+        let before = std::fs::read(&output).ok();
+        let error = refusal(input(100..130)).unwrap_err().to_string();
+        assert!(error.contains("input: found another input"), "{error}");
+        if finished {
+            let shorter = refusal(input(0..4)).unwrap();
+            let error = shorter.failure.unwrap().to_string();
+            assert!(error.contains("input: found 4 rows"), "{error}");
+            assert!(error.contains("answers to 26 behind"), "{error}");
+        }
+        assert_eq!(std::fs::read(&output).ok(), before);
+    }
 }
 
 #[test]

@@ -59,6 +59,9 @@ pub struct MergeArgs {
     /// The file that a run of all rows would have written
     #[arg(long, short, value_name = "FILE|-")]
     pub output: PathBuf,
+    /// Replace OUTPUT where it is a file that is not empty
+    #[arg(long)]
+    pub overwrite: bool,
     /// No summary on standard error
     #[arg(long, short)]
     pub quiet: bool,

@@ -148,11 +148,11 @@ pub struct GenerateArgs {
     /// output]
     #[arg(long, short, value_name = "FILE|-")]
     pub output: Option<PathBuf>,
-    /// Go on from FILE.partial, or from FILE: rows done are kept, rows that may succeed are tried again. Rows of a
-    /// complete FILE are recognised by id alone
+    /// Go on from FILE.partial, or from FILE: rows done are kept, rows that may succeed are tried again, and so are rows that have
+    /// changed. FILE.job.json says what the rows of a complete FILE were; without it they are recognised by id
     #[arg(long, requires = "output")]
     pub resume: bool,
-    /// Write over FILE.partial where it holds rows of an unfinished run
+    /// Replace FILE where it is not empty, and FILE.partial where it holds rows of an unfinished run
     #[arg(long, requires = "output", conflicts_with = "resume")]
     pub overwrite: bool,
     /// Answer only the rows whose place in the input, counted from 0, leaves I when divided by N; OUTPUT.shard.json
@@ -181,7 +181,7 @@ pub struct TraceArgs {
     /// Where the answers go, as of `generate --output` [default: standard output]
     #[arg(long, value_name = "FILE|-")]
     pub answers: Option<PathBuf>,
-    /// Write over the answers of an unfinished run, in FILE.partial beside --answers
+    /// Replace the file of --answers where it is not empty, and FILE.partial where it holds rows of an unfinished run
     #[arg(long, requires = "answers")]
     pub overwrite: bool,
     /// A checkpoint's directory, ORG/NAME[@REVISION] of the Hugging Face hub or random:PRESET[@SEED], as `generate` takes it

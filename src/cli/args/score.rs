@@ -21,6 +21,9 @@ pub struct ScoreArgs {
     /// A .safetensors file for logits.{i}, f32 [T,V]; with --logprobs JSON lines [default: standard output]
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// Replace OUTPUT where it is a file that is not empty
+    #[arg(long, requires = "output")]
+    pub overwrite: bool,
     /// Positions to give logits of; `last` makes logits.{i} [V]
     #[arg(long, value_name = "WHICH", default_value = "all")]
     pub logits: Positions,

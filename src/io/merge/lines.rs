@@ -16,8 +16,8 @@ const BUFFER_BYTES: usize = 64 << 20;
 const SMALLEST_BUFFER: usize = 4 << 10;
 const LARGEST_BUFFER: usize = 256 << 10;
 
-pub(super) fn merge(parts: &[Part], output: &Path) -> Result<()> {
-    let out = Out::open(output, Unfinished::Removed)?;
+pub(super) fn merge(parts: &[Part], output: &Path, overwrite: bool) -> Result<()> {
+    let out = Out::open(output, Unfinished::Removed)?.refuse_finished(overwrite)?;
     let name = out.name().to_owned();
     let mut out = BufWriter::with_capacity(1 << 20, out);
     let buffer = (BUFFER_BYTES / parts.len()).clamp(SMALLEST_BUFFER, LARGEST_BUFFER);

@@ -10,7 +10,7 @@ use safetensors::Dtype;
 use sha2::{Digest, Sha256};
 use std::path::Path;
 
-pub(super) fn merge(parts: &[Part], output: &Path) -> Result<()> {
+pub(super) fn merge(parts: &[Part], output: &Path, overwrite: bool) -> Result<()> {
     let files: Vec<TensorFile> = parts.iter().map(open).collect::<Result<_>>()?;
     let mut arrays = Vec::new();
     for (part, file) in parts.iter().zip(&files) {
@@ -44,7 +44,7 @@ pub(super) fn merge(parts: &[Part], output: &Path) -> Result<()> {
             tokens: tokens as u32,
         });
     }
-    let mut made = LogitsFile::create(output, last_only)?;
+    let mut made = LogitsFile::create(output, last_only, overwrite)?;
     made.lay_out(&targets, vocab_size)?;
     for (index, &(_, _, array, _, file)) in arrays.iter().enumerate() {
         made.write_bytes(index, 0, file.bytes(array))?;

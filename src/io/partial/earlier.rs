@@ -1,22 +1,22 @@
 //! What an earlier run left: whether it is in the way of this one, and its answers where this one goes on from them.
 
 use super::Journal;
-use super::lines::{ENDED, Header, Record};
+use super::finished::{Contents, Finished, job_path};
+use super::lines::{Header, Record};
 use super::read::Lines;
 use crate::error::{Error, Result};
 use crate::files::whole::JOURNAL_START;
-use crate::io::kept::{Finished, Holder, Kept, Place};
+use crate::io::identity::Identity;
+use crate::io::kept::{Holder, Kept, Place};
 use crate::telemetry::warn;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 /// Rows that an earlier run left.
 struct Left {
     header: Header,
     /// Where the header ends.
     records: u64,
-    /// The job gave every row an answer.
-    ended: bool,
 }
 
 impl Journal {
@@ -24,11 +24,11 @@ impl Journal {
     /// There are rows of a job that did not come to its end, or something that is no journal.
     pub(super) fn check_absence(&self) -> Result<()> {
         match self.left()? {
-            Some(Left { ended: false, .. }) => Err(Error::Usage(format!(
+            Some(_) => Err(Error::Usage(format!(
                 "{}: found rows of an unfinished run: --resume goes on from them, --overwrite starts afresh",
                 self.path().display()
             ))),
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 
@@ -41,12 +41,7 @@ impl Journal {
         match header {
             Some(Some(header)) => {
                 let has_row = lines.next().map_err(fail)?.is_some();
-                let ended = self.ends_with(ENDED.as_bytes()).map_err(fail)?;
-                Ok(has_row.then_some(Left {
-                    header,
-                    records,
-                    ended,
-                }))
+                Ok(has_row.then_some(Left { header, records }))
             }
             // Torn before the first row was whole.
             None if lines.line.is_empty()
@@ -62,29 +57,13 @@ impl Journal {
         }
     }
 
-    fn ends_with(&self, text: &[u8]) -> std::io::Result<bool> {
-        let Some(start) = self.claim.found_bytes().checked_sub(text.len() as u64) else {
-            return Ok(false);
-        };
-        let mut found = vec![0; text.len()];
-        self.claim.file().read_exact_at(&mut found, start)?;
-        Ok(found == text)
-    }
-
     /// Finds the rows of the journal, or else those of OUTPUT.
     pub(super) fn resume(&mut self, kept: &mut Kept) -> Result<()> {
         let Some(left) = self.left()? else {
             self.header.takes_up = self.take_up(kept)?;
             return Ok(());
         };
-        if let Some(differences) = self.header.of.differences(&left.header.of) {
-            return Err(Error::file(
-                self.path(),
-                format!(
-                    "found rows of another model or other options, which differ in {differences}: expected the same as this run's, go on with those; --overwrite starts afresh"
-                ),
-            ));
-        }
+        self.check_same(&left.header.of, self.path())?;
         let takes_up = &left.header.takes_up;
         if takes_up.is_some() && self.take_up(kept)? != *takes_up {
             return Err(Error::file(
@@ -99,17 +78,44 @@ impl Journal {
         self.read_back(left.records, kept)
     }
 
-    /// The answers of OUTPUT, if it is there.
-    fn take_up(&mut self, kept: &mut Kept) -> Result<Option<Finished>> {
+    /// # Errors
+    /// The answers in `path` are those of another model or other options.
+    fn check_same(&self, of: &Identity, path: &Path) -> Result<()> {
+        match self.header.of.differences(of) {
+            None => Ok(()),
+            Some(differences) => Err(Error::file(
+                path,
+                format!(
+                    "found rows of another model or other options, which differ in {differences}: expected the same as this run's, go on with those; --overwrite starts afresh"
+                ),
+            )),
+        }
+    }
+
+    /// The answers of OUTPUT, if it is there: by their rows where the record beside it says what these were, else by id.
+    fn take_up(&mut self, kept: &mut Kept) -> Result<Option<Contents>> {
         let target = self.claim.target();
         let file = match File::open(target) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(Error::io(target, error)),
         };
-        let finished = Finished::read(target, &file, kept)?;
+        let contents = Contents::of(&file, target)?;
+        let finished = Finished::beside(target).filter(|found| found.output == contents);
+        match finished {
+            Some(finished) => {
+                self.check_same(&finished.of, &job_path(target))?;
+                kept.take_rows(&file, &finished.rows)
+                    .map_err(|error| Error::io(target, error))?;
+                self.header.created = finished.created;
+                self.header.max_seqs = finished.max_seqs;
+            }
+            None => kept
+                .take_ids(&file)
+                .map_err(|error| Error::io(target, error))?,
+        }
         self.output = Some(file);
-        Ok(Some(finished))
+        Ok(Some(contents))
     }
 
     /// Reads the records from `offset` on; a last line that a kill tore is left outside `end`.
@@ -126,9 +132,6 @@ impl Journal {
             let Some(line) = lines.next().map_err(fail)? else {
                 break;
             };
-            if line == ENDED.as_bytes() {
-                continue;
-            }
             let (Some(record), Ok(bytes)) = (Record::parse(line), u32::try_from(line.len())) else {
                 damaged.get_or_insert((number, 0)).1 += 1;
                 continue;

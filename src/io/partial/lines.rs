@@ -1,13 +1,14 @@
 //! The lines of a journal: what it is of, an answer each, and that its job came to its end.
 
+use super::finished::Contents;
 use crate::io::identity::Identity;
-use crate::io::kept::Finished;
+
 use flate2::Crc;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// The version of the format: another number is another format.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// `{"journal":{...},"crc32":"C"}`, the first line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,7 +17,7 @@ pub(super) struct Header {
     /// Whose answers these are.
     pub of: Identity,
     /// The finished OUTPUT whose answers count besides, by id.
-    pub takes_up: Option<Finished>,
+    pub takes_up: Option<Contents>,
     /// When the job began, in seconds since 1970.
     pub created: u64,
     /// Sequences that ran at once, at most: whoever goes on has as many.
@@ -30,7 +31,7 @@ pub fn now() -> u64 {
 }
 
 impl Header {
-    pub fn new(of: Identity, takes_up: Option<Finished>) -> Self {
+    pub fn new(of: Identity, takes_up: Option<Contents>) -> Self {
         Self {
             version: VERSION,
             of,
@@ -57,9 +58,6 @@ impl Header {
         (journal.version == VERSION).then_some(journal)
     }
 }
-
-/// The last line of a journal whose job gave every row an answer, some of which may be better the next time.
-pub(super) const ENDED: &str = "{\"ended\":true}\n";
 
 /// What ends a line: a checksum of what stands before, and the brace that closes it.
 fn seal(body: &[u8]) -> String {

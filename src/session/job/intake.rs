@@ -135,7 +135,7 @@ impl Run<'_> {
             Todo::Kept(place) => {
                 self.counts.rows += 1;
                 self.counts.kept += 1;
-                self.job.output.keep(work.row, place);
+                self.job.output.keep(work.row, work.input, place);
                 Ok(())
             }
             Todo::Fail(error) => self.fail(work.row, work.input, &work.label, &error),
