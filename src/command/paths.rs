@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::files::names::{UNFINISHED, beside};
 use crate::files::resolve::{Resolved, place, resolve};
 use crate::files::{Out, Unfinished};
-use crate::io::partial::job_path;
+use crate::io::finished::job_path;
 use crate::io::record::record_paths;
 use crate::io::shard::record_path;
 use crate::model::{ModelSource, fingerprint};

@@ -1,7 +1,7 @@
 //! What earlier runs have answered: rows of a journal, and rows of an OUTPUT that is finished.
 
+use super::finished::Answered;
 use super::hash::fnv128;
-use super::partial::Answered;
 use crate::json;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};

@@ -9,7 +9,7 @@
 //! - [`lines`], [`source`]: rows of a file, of standard input or of the command line, one at a time; [`rows`]: the thread that
 //!   reads them and makes tokens of their texts; [`plain`]: prompts that are no rows; [`unpacked`]: compressed files
 //! - [`output`]: where answers go, in input order: a stream, or a journal ([`partial`]) whose answers `--resume` finds
-//!   again ([`kept`]), if it is of the same model and options ([`identity`])
+//!   again ([`kept`]), or those of an OUTPUT ([`finished`]), if they are of the same model and options ([`identity`])
 //! - [`arrays`], [`tensors`], [`logits`], [`expect`], [`logprobs`]: token arrays in, logits out and compared
 //! - [`shard`]: some rows of an input, and the record of which; [`merge`]: shards as one file
 //! - [`record`], [`replay`]: a run's requests, schedule and tokens as a file, and the run once more
@@ -22,6 +22,7 @@ pub mod codec;
 mod elsewhere;
 pub mod expect;
 pub mod fields;
+pub mod finished;
 pub mod hash;
 pub mod identity;
 pub mod kept;

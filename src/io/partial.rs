@@ -5,19 +5,16 @@
 //! everything the answer depends on; D says whether the answer is final; C is the CRC-32 of the line before `,"crc32"`: a
 //! line that a disk has changed is no answer. The last record of a row counts.
 //!
-//! Once every row has an answer OUTPUT is made of it, and OUTPUT.job.json, which says of each line what it answers (`finished`).
+//! Once every row has an answer OUTPUT is made of it, and OUTPUT.job.json, which says of each line what it answers ([`super::finished`]).
 
 mod earlier;
-mod finished;
 mod lines;
 mod read;
 
-pub(super) use self::finished::Answered;
-pub use self::finished::job_path;
-use self::finished::{Contents, Finished};
 pub use self::lines::now;
 use self::lines::{Header, Record};
 use self::read::{Answers, Lines};
+use super::finished::{Answered, Contents, Finished};
 use super::identity::Identity;
 use super::kept::{Holder, Kept, Place};
 use super::shard::{Holds, ShardOutput};
@@ -232,7 +229,14 @@ impl Journal {
             let failed = rows.iter().filter(|answer| !answer.done).count();
             shard.describe(file, path, Holds::Lines, rows.len() as u64, failed as u64)?;
         }
-        let finished = Finished::new(&self.header, Contents::of(file, path)?, rows);
+        let finished = Finished {
+            job: Finished::VERSION,
+            of: self.header.of.clone(),
+            created: self.header.created,
+            max_seqs: self.header.max_seqs,
+            output: Contents::of(file, path)?,
+            rows,
+        };
         self.claim.install_second(second)?;
         // The journal goes last: while it is there, another run does all of this again.
         if let Some(shard) = shard {

@@ -48,7 +48,7 @@ fn names(dir: &Path) -> Vec<String> {
 
 /// As where OUTPUT was written by an older version.
 fn forget(output: &Path) {
-    std::fs::remove_file(tailgraph::io::partial::job_path(output)).unwrap();
+    std::fs::remove_file(tailgraph::io::finished::job_path(output)).unwrap();
 }
 
 #[test]

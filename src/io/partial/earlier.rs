@@ -1,11 +1,11 @@
 //! What an earlier run left: whether it is in the way of this one, and its answers where this one goes on from them.
 
 use super::Journal;
-use super::finished::{Contents, Finished, job_path};
 use super::lines::{Header, Record};
 use super::read::Lines;
 use crate::error::{Error, Result};
 use crate::files::whole::JOURNAL_START;
+use crate::io::finished::{Contents, Finished, job_path};
 use crate::io::identity::Identity;
 use crate::io::kept::{Holder, Kept, Place};
 use crate::telemetry::warn;

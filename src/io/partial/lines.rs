@@ -1,6 +1,6 @@
 //! The lines of a journal: what it is of, an answer each, and that its job came to its end.
 
-use super::finished::Contents;
+use crate::io::finished::Contents;
 use crate::io::identity::Identity;
 
 use flate2::Crc;

@@ -1,18 +1,14 @@
 //! OUTPUT.job.json: what the answers of a finished OUTPUT are answers to, by which another run knows which of them still count.
 
-use super::lines::Header;
+use super::hash::sha256;
+use super::identity::Identity;
 use crate::error::{Error, Result};
 use crate::files::names::beside;
 use crate::files::{Out, Unfinished};
-use crate::io::hash::sha256;
-use crate::io::identity::Identity;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-
-/// The version of the format: another number is another format.
-const VERSION: u32 = 1;
 
 /// A file by its contents: a journal that goes on from a finished OUTPUT is of no use with another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,7 +26,7 @@ impl Contents {
 
 /// What one line of OUTPUT answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::io) struct Answered {
+pub(super) struct Answered {
     /// Place of the row in the input, counted from 0.
     pub row: u64,
     /// Hash of everything the answer depends on, in hexadecimal.
@@ -42,7 +38,8 @@ pub(in crate::io) struct Answered {
 /// The record that stands beside a finished OUTPUT.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Finished {
-    job: u32,
+    /// [`Finished::VERSION`].
+    pub job: u32,
     /// Whose answers these are.
     pub of: Identity,
     /// When the job began, in seconds since 1970.
@@ -61,22 +58,14 @@ pub fn job_path(output: &Path) -> PathBuf {
 }
 
 impl Finished {
-    pub fn new(header: &Header, output: Contents, rows: Vec<Answered>) -> Self {
-        Self {
-            job: VERSION,
-            of: header.of.clone(),
-            created: header.created,
-            max_seqs: header.max_seqs,
-            output,
-            rows,
-        }
-    }
+    /// The version of the format: another number is another format.
+    pub const VERSION: u32 = 1;
 
     /// The record beside `output`; `None` where there is none of this version.
     pub fn beside(output: &Path) -> Option<Self> {
         let text = std::fs::read(job_path(output)).ok()?;
         let found: Self = serde_json::from_slice(&text).ok()?;
-        (found.job == VERSION).then_some(found)
+        (found.job == Self::VERSION).then_some(found)
     }
 
     /// Writes it beside `output`.
