@@ -32,7 +32,7 @@ use crate::telemetry::{say, warn};
 use crate::text::parse_time;
 use crate::trace::{About, Live};
 use chrono::NaiveDateTime;
-use std::io::BufWriter;
+use std::io::{BufWriter, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -68,10 +68,12 @@ pub(super) fn serve(
     }
     let texts = Texts::of(&opened)?;
     let plain = !args.job.prompts.is_empty() || args.job.prompt.lines;
-    let style = if plain && args.output.is_none() {
-        Style::Plain
-    } else {
+    let style = if !plain || args.output.is_some() {
         Style::Json
+    } else if std::io::stdout().is_terminal() {
+        Style::Live
+    } else {
+        Style::Plain
     };
     let total = total(&args)?;
     check_paths(&args, &opened, trace.as_ref())?;
@@ -131,7 +133,8 @@ pub(super) fn serve(
         output,
         style,
         window: WINDOW.max(4 * u64::from(max_seqs) * replicas as u64),
-        progress: Progress::new(args.job.quiet, None)
+        // Text that comes is progress enough.
+        progress: Progress::new(args.job.quiet || style == Style::Live, None)
             .counted(total)
             .typed(typed),
         interrupt: &interrupt,
@@ -147,13 +150,17 @@ pub(super) fn serve(
     if leaves {
         leave_recordings(&args, replicas)?;
     }
+    if !args.job.quiet {
+        let said = match style {
+            Style::Live => vec![summary::speed(&summary)],
+            Style::Json | Style::Plain => summary::lines(&summary, max_seqs * replicas as u32),
+        };
+        said.iter().for_each(|line| say(line));
+    }
     // A shard of an input with few rows may have none.
     let rows_read = input.and_then(|read| Some(read.get()?.rows));
     let any = summary.counts.rows > 0 || rows_read.is_some_and(|rows| rows > 0);
-    Ok((
-        finish(&args, resumes_by, summary, any, (replicas, max_seqs))?,
-        about,
-    ))
+    Ok((finish(&args, resumes_by, summary, any, replicas)?, about))
 }
 
 /// Rows to answer in all, as far as somebody may look at it.
@@ -202,20 +209,15 @@ fn recorded_so_far(args: &GenerateArgs, replicas: usize) -> String {
     }
 }
 
-/// `any`: there were rows in the input; `max_seqs` of each of the replicas.
+/// `any`: there were rows in the input.
 fn finish(
     args: &GenerateArgs,
     resumes_by: &str,
     summary: Summary,
     any: bool,
-    (replicas, max_seqs): (usize, u32),
+    replicas: usize,
 ) -> Result<Exit> {
     let counts = summary.counts;
-    if !args.job.quiet {
-        summary::lines(&summary, max_seqs * replicas as u32)
-            .iter()
-            .for_each(|line| say(line));
-    }
     if let Some(failure) = summary.failure {
         return Err(failure);
     }
@@ -360,7 +362,7 @@ fn open_output(
     }
     let separator = match style {
         Style::Json => "",
-        Style::Plain => "\n",
+        Style::Plain | Style::Live => "\n",
     };
     let out = open_rows(path, args.overwrite)?;
     let name = out.name().to_owned();

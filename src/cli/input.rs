@@ -63,7 +63,7 @@ pub(super) fn open_lines(path: Option<&Path>, plain: Option<Plain>, quiet: bool)
     let path = path.filter(|path| !is_stdio(path));
     let from = match path {
         Some(path) => of_file(path, expected)?,
-        None => of_standard_input(expected, quiet)?,
+        None => of_standard_input(expected, plain.is_some(), quiet)?,
     };
     let name = path.unwrap_or(Path::new(STANDARD_INPUT));
     // A file by way of a shell's `<` is one all the same.
@@ -92,7 +92,11 @@ fn of_file(path: &Path, expected: &str) -> Result<Box<dyn BufRead + Send>> {
     Ok(Box::new(BufReader::new(Unpacked::new(whole))))
 }
 
-fn of_standard_input(expected: &str, quiet: bool) -> Result<Box<dyn BufRead + Send>> {
+fn of_standard_input(
+    expected: &str,
+    is_text: bool,
+    quiet: bool,
+) -> Result<Box<dyn BufRead + Send>> {
     if at_start::closed(0) {
         return Err(Error::file(
             STANDARD_INPUT,
@@ -100,8 +104,13 @@ fn of_standard_input(expected: &str, quiet: bool) -> Result<Box<dyn BufRead + Se
         ));
     }
     if !quiet && std::io::stdin().is_terminal() {
+        let what = if is_text {
+            "a prompt"
+        } else {
+            "a row, such as {\"prompt\": \"Hello\"},"
+        };
         say(&format!(
-            "tailgraph: reading {expected} from the terminal; end with Ctrl-D"
+            "tailgraph: type {what} and Enter; Ctrl-D ends. One prompt needs no typing here: tailgraph generate --model MODEL \"Hello\""
         ));
     }
     Ok(Box::new(BufReader::new(Unpacked::new(std::io::stdin()))))

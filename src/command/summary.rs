@@ -42,6 +42,22 @@ pub fn lines(summary: &Summary, seqs: u32) -> Vec<String> {
     lines
 }
 
+/// One line for whoever has read the texts as they came.
+pub fn speed(summary: &Summary) -> String {
+    let tokens = summary.counts.tokens;
+    let seconds = summary.elapsed.as_secs_f64();
+    let limit = if summary.counts.at_limit > 0 {
+        "; ended at --max-new-tokens"
+    } else {
+        ""
+    };
+    format!(
+        "{} in {seconds:.1} s ({:.0} tok/s){limit}",
+        counted(tokens, "token"),
+        tokens as f64 / seconds.max(1e-9)
+    )
+}
+
 /// `1 row`, `2 rows`.
 pub fn counted(number: u64, noun: &str) -> String {
     let end = if number == 1 { "" } else { "s" };

@@ -67,6 +67,22 @@ impl Output {
         }
     }
 
+    /// Whether row `row` is the next to be written, where order counts.
+    pub fn waits_for(&self, row: u64) -> bool {
+        self.written().is_some_and(|(next, _)| next == row)
+    }
+
+    /// Writes the beginning, or more, of the answer that is next; [`Output::put`] then writes the rest.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn show(&mut self, text: &str) -> Result<()> {
+        match self {
+            Self::File(_) => Ok(()),
+            Self::Stream(ordered) => ordered.show(text),
+        }
+    }
+
     /// Ends the output. `whole`: every row has its answer.
     ///
     /// # Errors
@@ -88,6 +104,8 @@ pub struct Ordered<W = Box<dyn Write>> {
     next: u64,
     waiting: BTreeMap<u64, Box<str>>,
     waiting_bytes: u64,
+    /// Bytes of the next answer that are written already.
+    shown: usize,
     /// Stands between two answers.
     separator: &'static str,
 }
@@ -108,6 +126,7 @@ impl<W: Write> Ordered<W> {
             next: 0,
             waiting: BTreeMap::new(),
             waiting_bytes: 0,
+            shown: 0,
             separator,
         }
     }
@@ -127,9 +146,29 @@ impl<W: Write> Ordered<W> {
             .map_err(|error| Error::io(&self.path, error))
     }
 
+    fn show(&mut self, text: &str) -> Result<()> {
+        let separator = self.separator_before();
+        self.shown += text.len();
+        write!(self.out, "{separator}{text}")
+            .and_then(|()| self.out.flush())
+            .map_err(|error| Error::io(&self.path, error))
+    }
+
+    /// What is written before the next piece of the next answer.
+    fn separator_before(&self) -> &'static str {
+        if self.next == 0 || self.shown > 0 {
+            ""
+        } else {
+            self.separator
+        }
+    }
+
     fn write(&mut self, text: &str) -> Result<()> {
-        let separator = if self.next == 0 { "" } else { self.separator };
-        writeln!(self.out, "{separator}{text}").map_err(|error| Error::io(&self.path, error))
+        let separator = self.separator_before();
+        // One that failed half-way has no text.
+        let rest = text.get(self.shown..).unwrap_or_default();
+        self.shown = 0;
+        writeln!(self.out, "{separator}{rest}").map_err(|error| Error::io(&self.path, error))
     }
 
     /// What was written to. After an early end rows may be missing: the others still come in order.

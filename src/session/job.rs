@@ -26,6 +26,8 @@ pub enum Style {
     Json,
     /// The text alone; errors go to standard error.
     Plain,
+    /// The same, and the text of the first row without an answer as its tokens come.
+    Live,
 }
 
 /// Everything a job needs besides its device.
@@ -185,8 +187,12 @@ impl Run<'_> {
     fn take(&mut self, event: Event) -> Result<()> {
         match self.sequences.take(event) {
             None => Ok(()),
-            Some(Change::Token { taken, .. }) => {
+            Some(Change::Token { with, live, taken }) => {
                 self.counts.tokens += u64::from(taken != Taken::Dropped);
+                let output = &mut self.job.output;
+                if self.job.style == Style::Live && output.waits_for(with.row) {
+                    output.show(&live.certain())?;
+                }
                 Ok(())
             }
             Some(Change::End {
@@ -254,7 +260,7 @@ impl Run<'_> {
         }
         let text = match self.job.style {
             Style::Json => answer::served(label, &outcomes, self.job.codec, &self.job.origin),
-            Style::Plain => outcomes.swap_remove(0).text,
+            Style::Plain | Style::Live => outcomes.swap_remove(0).text,
         };
         self.put(row, input, last, text)
     }
@@ -264,7 +270,7 @@ impl Run<'_> {
         self.failures.add(error.code, label.line, &error.message);
         let text = match self.job.style {
             Style::Json => answer::failed(label, error),
-            Style::Plain => {
+            Style::Plain | Style::Live => {
                 warn(&format!("prompt {}: {error}", label.line));
                 String::new()
             }

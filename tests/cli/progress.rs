@@ -116,7 +116,8 @@ fn typing_is_not_drawn_over_and_answers_are_harmless() {
     assert_eq!(code, 0, "{shown}");
     let typed = shown.find("third").unwrap_or_else(|| panic!("{shown}"));
     assert!(!shown[..typed].contains("tok/s"), "{shown:?}");
-    assert!(shown.contains("3 rows, 0 failed"), "{shown:?}");
+    assert!(shown.contains("180 tokens in "), "{shown:?}");
+    assert!(shown.starts_with("tailgraph: type a prompt"), "{shown:?}");
     let own = |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
     let answers = shown[..typed].contains(own);
     assert!(!answers, "{shown:?}");
@@ -124,6 +125,37 @@ fn typing_is_not_drawn_over_and_answers_are_harmless() {
         shown.contains("\\u00"),
         "no control character to be shown: {shown:?}"
     );
+}
+
+/// One after the other, each as a pipe has it.
+#[test]
+fn texts_are_shown_as_they_come() {
+    let prompts = ["--max-new-tokens", "400", "one", "two"];
+    let piped = run(&[&TINY[..], &prompts].concat()).good();
+    let terminal = Terminal::new(80);
+    let mut child = command(&[&TINY[..], &prompts].concat())
+        .stdout(terminal.end())
+        .stderr(terminal.end())
+        .spawn()
+        .unwrap();
+    let mut person = terminal.person.try_clone().unwrap();
+    let mut begun = [0; 16];
+    person.read_exact(&mut begun).unwrap();
+    assert!(child.try_wait().unwrap().is_none(), "all came at once");
+    let (rest, code) = terminal.shown(child);
+    assert_eq!(code, 0, "{rest}");
+    let shown = String::from_utf8_lossy(&begun).into_owned() + &rest;
+    let (texts, speed) = shown.rsplit_once("800 tokens in ").unwrap();
+    assert!(
+        speed.contains(" tok/s); ended at --max-new-tokens"),
+        "{speed}"
+    );
+    let harmless = |c: char| match c {
+        c if c.is_control() && !"\n\t".contains(c) => format!("\\u{:04x}", u32::from(c)),
+        c => c.to_string(),
+    };
+    let expected: String = piped.chars().map(harmless).collect();
+    assert_eq!(texts.replace("\r\n", "\n"), expected);
 }
 
 /// Every command that shows something of a file that somebody else made and named is tried.
