@@ -11,13 +11,14 @@
 //! - [`inspect`], [`doctor`]: print what the plan knows; the `command` of each looks it up, and
 //!   asks a GPU besides
 //! - `profile`: a command under Nsight
-//! - `pages`: completions and manual pages
+//! - `pages`: completions and manual pages; `help`: what `--help` says besides
 //!
 //! Top of the arrows: may use everything, nothing uses it but `main`.
 
 pub mod args;
 pub mod doctor;
 mod generate;
+mod help;
 mod input;
 pub mod inspect;
 mod merge;
@@ -36,7 +37,7 @@ use crate::error::{Error, Result};
 use crate::quote;
 use crate::telemetry::say;
 use args::{Cli, Command};
-use clap::{CommandFactory, FromArgMatches};
+use clap::FromArgMatches;
 use std::io::Write;
 
 /// Runs the command line of this process.
@@ -44,7 +45,8 @@ use std::io::Write;
 /// # Errors
 /// Whatever is fatal; [`crate::Error::exit_code`] is the process's.
 pub fn run() -> Result<Exit> {
-    let parsed = with_negative_numbers(Cli::command()).try_get_matches();
+    let all = std::env::args_os().any(|arg| arg == "--help-all");
+    let parsed = with_negative_numbers(help::command(all)).try_get_matches();
     let command = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(parsed) => parsed.command,
         Err(error) => return unparsed(&error),
@@ -96,7 +98,17 @@ fn unparsed(error: &clap::Error) -> Result<Exit> {
     }
     if error.use_stderr() {
         // It shows arguments, which may be names of files.
-        error.to_string().lines().for_each(say);
+        let text = error.to_string();
+        let text = match help::meant(error) {
+            None => text,
+            Some(instead) => {
+                // In place of clap's own tips, which go by letters.
+                let (found, _) = text.split_once('\n').unwrap_or((&text, ""));
+                let usage = text.find("\nUsage:").map_or("", |at| &text[at..]);
+                format!("{found}\n\n  tip: {instead}\n{usage}")
+            }
+        };
+        text.lines().for_each(say);
         std::process::exit(error.exit_code());
     }
     error

@@ -1,6 +1,7 @@
 //! Completions and manual pages, made of the clap definition and of what stands here besides.
 
 use super::args::{Cli, EXIT_CODES};
+use super::help::examples;
 use super::{Exit, print};
 use crate::error::{Error, Result};
 use clap::CommandFactory;
@@ -92,13 +93,6 @@ fn write_page(
     }
 }
 
-/// What each example does, and its line: those of one command, or all.
-fn examples(command: Option<&str>) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let begin = command.map_or("tailgraph ".to_owned(), |name| format!("tailgraph {name} "));
-    let pairs = EXAMPLES.lines().zip(EXAMPLES.lines().skip(1)).step_by(2);
-    pairs.filter(move |(_, line)| line.starts_with(&begin))
-}
-
 const EXITS: &str = "\
 0: All was done; every row was served.
 1: A fatal error, which the last line on standard error names; or a problem that doctor found.
@@ -116,59 +110,3 @@ SSL_CERT_FILE, SSL_CERT_DIR: Certificates to trust in place of the system's.
 RAYON_NUM_THREADS: Threads that the CPU computes with, unless it is all of its cores.
 PATH, CUDA_HOME: Where profile looks for Nsight's programs.
 TZ: The time zone of dates that a chat template shows.";
-
-/// Pairs of lines: what it does, and what is typed.
-const EXAMPLES: &str = "\
-An answer to a question:
-tailgraph generate -m LFM2-8B-A1B \"Why is the sky blue?\"
-A file of rows, which can be interrupted and gone on with:
-tailgraph generate -m LFM2-8B-A1B -i rows.jsonl -o answers.jsonl --resume
-A text of prompts, one a line:
-tailgraph generate -m LFM2-8B-A1B --lines -i prompts.txt.gz -o answers.jsonl
-How likely given tokens are:
-tailgraph score -m LFM2-8B-A1B -i tokens.npy --logprobs
-Decode steps over several batches:
-tailgraph bench decode -m random:lfm2-8b-a1b -b 1,8,32 --format json -o decode.json
-Each product by rows, beside cuBLASLt where that is there:
-tailgraph bench kernel -m random:lfm2-8b-a1b -o kernels.json
-A model's operations and the least time that they take:
-tailgraph inspect -m random:lfm2-8b-a1b --gpu h200
-The fastest kernels of this GPU, for --kernel-file:
-tailgraph tune -m LFM2-8B-A1B -o kernels.toml
-A timeline by Nsight Systems:
-tailgraph profile -- generate -m random:tiny \"Where does the time go?\"
-A small checkpoint to try things with:
-tailgraph synth -m random:tiny -o tiny
-Three shards of a job in one file:
-tailgraph merge answers.0.jsonl answers.1.jsonl answers.2.jsonl -o answers.jsonl
-The schedule of a run once more:
-tailgraph replay -m random:tiny --record run.jsonl
-A timeline for ui.perfetto.dev:
-tailgraph trace -m random:tiny -o trace.json \"Where does the time go?\"
-Measurements and a timeline as one page:
-tailgraph report decode.json trace.json -o report.html
-Whether a model fits here:
-tailgraph doctor -m random:lfm2-8b-a1b
-Completions for bash:
-tailgraph completions bash > ~/.local/share/bash-completion/completions/tailgraph
-A command's page:
-tailgraph man generate | man -l -";
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_command_has_examples_that_it_takes() {
-        for command in Cli::command().get_subcommands() {
-            let name = command.get_name();
-            assert!(examples(Some(name)).count() > 0, "{name} has no example");
-        }
-        for (_, line) in examples(None) {
-            let typed = line.split(['|', '>']).next().unwrap_or_default();
-            let words = shlex::split(typed).unwrap();
-            let parsed = Cli::command().try_get_matches_from(words);
-            parsed.unwrap_or_else(|error| panic!("{line}: {error}"));
-        }
-    }
-}

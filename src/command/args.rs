@@ -1,6 +1,6 @@
 //! Flags that several commands share: which model, on what it runs, how large.
 
-use super::values::of_a_run;
+use super::values::{of_a_run, parse_tokens};
 use crate::backend::{Handover, LaunchWay, Parallel};
 use crate::io::row::MAX_TIMEOUT_MS;
 use crate::model::DType;
@@ -112,22 +112,22 @@ fn parse_text_timeout(text: &str) -> Result<Duration, String> {
 pub struct EngineArgs {
     /// Sequences running at once [default: 16 on a CPU; on a GPU as many as its memory holds with a full context each, up to
     /// 1024, and no more than the job has]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, visible_alias = "max-num-seqs", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_seqs: Option<u32>,
     /// Prompt and new tokens of one sequence together [default: what the model and the memory hold, up to 4096; `score`: its longest
     /// prompt]
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, visible_alias = "max-model-len", value_name = "TOKENS", value_parser = |s: &str| parse_tokens(s, u32::MAX))]
     pub max_context: Option<u32>,
     /// Tokens of one key-value page, 16 to 256 [default: 64]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub page_tokens: Option<u32>,
     /// Rows of one step: running sequences and prompt chunks together [default: 512 on a CPU; on a GPU 8192, halved until
     /// their activations take a 16th of its memory at most]
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "TOKENS", value_parser = |s: &str| parse_tokens(s, u32::MAX))]
     pub step_tokens: Option<u32>,
     /// Rows of prompts in a step that running sequences have rows in too, so that these do not wait for long prompts [default: 512,
     /// or an eighth of the prompt tokens that running sequences have yet to read, where that is more]
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "TOKENS", value_parser = |s: &str| parse_tokens(s, u32::MAX))]
     pub chunk_tokens: Option<u32>,
     /// Prompt chunks end on multiples of this [default: 64]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]

@@ -12,8 +12,36 @@ impl ValueEnum for DType {
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
-        Some(PossibleValue::new(self.name()))
+        let other = match self {
+            Self::F32 => "float32",
+            Self::BF16 => "bfloat16",
+            Self::F16 => "float16",
+        };
+        Some(PossibleValue::new(self.name()).alias(other))
     }
+}
+
+/// A number of tokens from 1 to `most`: 4096, 4K (times 1,024) or 4k (times 1,000).
+///
+/// # Errors
+/// It is something else; the message says what.
+pub fn parse_tokens(text: &str, most: u32) -> Result<u32, String> {
+    let (digits, unit) = match text.as_bytes().last() {
+        Some(b'k') => (&text[..text.len() - 1], 1000),
+        Some(b'K') => (&text[..text.len() - 1], 1024),
+        _ => (text, 1),
+    };
+    let number: Option<u32> = digits.parse().ok();
+    let tokens = number.and_then(|number| number.checked_mul(unit));
+    tokens
+        .filter(|tokens| (1..=most).contains(tokens))
+        .ok_or_else(|| {
+            let range = match most {
+                u32::MAX => "at least 1".to_owned(),
+                most => format!("from 1 to {most}"),
+            };
+            format!("expected a number of tokens {range}, such as 4096, 4K (4,096) or 4k (4,000)")
+        })
 }
 
 impl ValueEnum for Parallel {
@@ -63,14 +91,14 @@ impl ValueEnum for LaunchWay {
     fn to_possible_value(&self) -> Option<PossibleValue> {
         let value = PossibleValue::new(self.name());
         Some(match self {
-            Self::Bare => value.help("A step's graph, launched again and again by the host: nobody schedules (`bench decode` only)"),
-            Self::HostKernels => value.help("The host, kernel by kernel"),
-            Self::HostGraph => value.help("The host, a captured graph a step"),
+            Self::Bare => value.help("The host launches one step's graph again and again, and nobody schedules (`bench decode` only)"),
+            Self::HostKernels => value.help("The host schedules, and launches each kernel of a step"),
+            Self::HostGraph => value.help("The host schedules, and launches one captured graph a step"),
             Self::HostGraphAhead => value.help(
-                "The host, the next decode step's graph before the last is through, where no sequence can end in between. Stages on several \
-                 GPUs do not overlap steps of different sequences then",
+                "The host launches the next decode step's graph while the last step still runs, wherever no sequence can end in between; stages \
+                 on several GPUs then do not overlap steps of different sequences",
             ),
-            Self::DeviceGraph => value.help("The GPU, which schedules too"),
+            Self::DeviceGraph => value.help("The GPU schedules, and launches each step's graph itself; the host only reads and writes rows"),
             Self::HostGraphEvent | Self::HostGraphBlock | Self::DeviceGraphTail => value.hide(true),
         })
     }

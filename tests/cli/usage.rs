@@ -1,9 +1,54 @@
 //! What is refused, with which exit code and words.
 
 use crate::common::fixtures::golden;
-use crate::common::program::{Ended, command, run, run_with_input};
+use crate::common::program::{Ended, command, run, run_with_input, tailgraph};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+
+#[test]
+fn flags_have_the_names_that_people_type() {
+    let ours = [
+        "--max-new-tokens",
+        "1024",
+        "--max-seqs",
+        "2",
+        "--max-context",
+        "3000",
+        "--dtype",
+        "f32",
+    ];
+    let theirs = [
+        "-n",
+        "1K",
+        "--max-num-seqs",
+        "2",
+        "--max-model-len",
+        "3k",
+        "--dtype",
+        "float32",
+    ];
+    let run = |flags: &[&str]| {
+        tailgraph(&[&["generate", "--model", "random:tiny"], flags, &["x"]].concat())
+    };
+    let expected = run(&ours);
+    assert_eq!(run(&theirs), expected);
+    assert_eq!(
+        run(&[&["--max-tokens", "1024"], &ours[2..]].concat()),
+        expected
+    );
+}
+
+#[test]
+fn help_has_examples_and_where_all_flags_are() {
+    let help = |flag| tailgraph(&["generate", flag]);
+    let (short, all) = (help("--help"), help("--help-all"));
+    for text in [&short, &all] {
+        assert!(text.contains("Examples:\n") && text.contains("Read more: "));
+        assert!(text.contains("--help-all") && text.contains("Exit codes: "));
+    }
+    assert!(all.contains("--chunk-align") && !short.contains("--chunk-align"));
+    assert!(tailgraph(&["bench", "decode", "--help"]).contains("Examples:\n"));
+}
 
 #[test]
 fn wrong_usage_is_exit_code_2_and_says_what_was_expected() {
@@ -74,7 +119,18 @@ fn wrong_usage_is_exit_code_2_and_says_what_was_expected() {
             generate(&["--top-p", "1.5", "x"]),
             "expected a number from 0 (keeps the most likely token alone) to 1",
         ),
-        (generate(&["--max-new-tokens", "0", "x"]), "0 is not in 1.."),
+        (
+            generate(&["--max-new-tokens", "0", "x"]),
+            "expected a number of tokens from 1 to",
+        ),
+        (
+            generate(&["--tensor-parallel-size", "2", "x"]),
+            "tip: several GPUs are --device cuda:0,1",
+        ),
+        (
+            generate(&["--n-gpu-layers", "99", "x"]),
+            "tip: --device cuda has all",
+        ),
         (generate(&["--logprobs", "21", "x"]), "21 is not in 0..=20"),
         (generate(&["--stop", "", "x"]), "found an empty string"),
         (

@@ -3,6 +3,7 @@
 use super::EXIT_CODES;
 use super::prompts::PromptArgs;
 use crate::command::args::{EngineArgs, ModelArg, RecordArg, RunArgs, TextArgs};
+use crate::command::values::parse_tokens;
 use crate::error::{Error, Result};
 use crate::io::fields::{
     FREQUENCY_PENALTY, MAX_STOP_BYTES, MAX_STOP_STRINGS, MIN_P, PRESENCE_PENALTY,
@@ -19,7 +20,7 @@ use std::path::PathBuf;
 pub struct SamplingArgs {
     /// Tokens to generate, at most [default: 128; in OpenAI rows what the format says: 16 for completions, what the
     /// context leaves for chat]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_NEW_TOKENS as i64))]
+    #[arg(long, short = 'n', visible_alias = "max-tokens", value_name = "N", value_parser = |s: &str| parse_tokens(s, MAX_NEW_TOKENS))]
     pub max_new_tokens: Option<u32>,
     /// 0 is greedy, and so is anything below 1e-5
     #[arg(long, value_name = "T", value_parser = |s: &str| TEMPERATURE.parse(s))]
