@@ -28,14 +28,13 @@ pub struct ModelArg {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Model and device")]
 pub struct RunArgs {
-    /// cpu, cuda, or certain ones, of which a run may have several: cuda:0,1 are two GPUs, cpu:0,1 two engines on the host
-    /// [default: cuda where it can run, else cpu]
+    /// cpu, cuda, or a list: cuda:0,1 are two GPUs, cpu:0,1 two engines on the CPU [default: cuda where it can run, else cpu]
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<String>,
-    /// What several devices do: the whole model each, on one queue of rows, or a range of its layers each [default: replicas]
+    /// What several devices run: replicas of the whole model on one queue of rows, or stages of some layers each [default: replicas]
     #[arg(long, value_name = "HOW")]
     pub parallel: Option<Parallel>,
-    /// With --parallel stages on GPUs: hand steps on from GPU to GPU, or through memory of the host, in every --launch way
+    /// With --parallel stages on GPUs: send a step's rows from GPU to GPU, or through the host's memory
     /// [default: peer where the GPUs reach each other's memory, else host]
     #[arg(long, value_name = "WAY")]
     pub handover: Option<Handover>,
@@ -44,7 +43,7 @@ pub struct RunArgs {
     /// Who launches the kernels (GPUs only) [default: device-graph]
     #[arg(long, value_name = "WAY", value_parser = of_a_run())]
     pub launch: Option<LaunchWay>,
-    /// Give up where one step takes longer than this (GPUs only) [default: 60000]
+    /// End the run where one step takes longer than this (GPUs only) [default: 60000]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=MAX_TIMEOUT_MS))]
     pub step_timeout_ms: Option<u64>,
     #[command(flatten)]
@@ -55,7 +54,7 @@ pub struct RunArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Model and device")]
 pub struct PrecisionArgs {
-    /// Type of matrix inputs, key-value pages and convolution state [default: f32 on the CPU, bf16 on GPUs]
+    /// Type of activations, keys and values, and convolution state [default: f32 on the CPU, bf16 on GPUs]
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<DType>,
     /// Short for --dtype f16
@@ -70,7 +69,7 @@ pub struct BucketArgs {
     /// Bucket sizes and stages from this TOML file
     #[arg(long, value_name = "FILE")]
     pub bucket_file: Option<PathBuf>,
-    /// Which kernels serve which bucket, from this TOML file, as `tune` writes it (GPUs only)
+    /// Which kernels serve which bucket: a TOML file that `tune` wrote (GPUs only)
     #[arg(long, value_name = "FILE")]
     pub kernel_file: Option<PathBuf>,
 }
@@ -78,7 +77,8 @@ pub struct BucketArgs {
 /// Where to keep the schedule of a run.
 #[derive(Debug, Clone, Default, Args)]
 pub struct RecordArg {
-    /// Keep every request, turn of the scheduler and token in FILE, for `replay`; the scheduler waits for the writing
+    /// Record every request, scheduler turn and token in FILE, for `replay` and `trace`; several devices write FILE with their
+    /// number before its ending. The scheduler waits where the disk is slow
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
 }
@@ -86,7 +86,7 @@ pub struct RecordArg {
 /// How long text work may take.
 #[derive(Debug, Clone, Default, Args)]
 pub struct TextArgs {
-    /// Time to render and encode a row's text, which is in error past it, and to read tokenizer and template [default: 5]
+    /// Time that a row's template and tokenizer may take; past it the row fails [default: 5]
     #[arg(long, value_name = "SECONDS", value_parser = parse_text_timeout)]
     pub text_timeout: Option<Duration>,
 }
@@ -110,32 +110,32 @@ fn parse_text_timeout(text: &str) -> Result<Duration, String> {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Sizes")]
 pub struct EngineArgs {
-    /// Sequences running at once [default: 16 on a CPU; on a GPU as many as its memory holds with a full context each, up to
+    /// Sequences running at once [default: 16 on a CPU; on a GPU as many as fit its memory with a full context each, up to
     /// 1024, and no more than the job has]
     #[arg(long, visible_alias = "max-num-seqs", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_seqs: Option<u32>,
-    /// Prompt and new tokens of one sequence together [default: what the model and the memory hold, up to 4096; `score`: its longest
-    /// prompt]
+    /// The most prompt and new tokens of one sequence [default: as many as the model allows and the memory holds, up to 4096; `score`:
+    /// its longest prompt]
     #[arg(long, visible_alias = "max-model-len", value_name = "TOKENS", value_parser = |s: &str| parse_tokens(s, u32::MAX))]
     pub max_context: Option<u32>,
     /// Tokens of one key-value page, 16 to 256 [default: 64]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub page_tokens: Option<u32>,
-    /// Rows of one step: running sequences and prompt chunks together [default: 512 on a CPU; on a GPU 8192, halved until
+    /// The most tokens in one step, decode and prefill together [default: 512 on a CPU; on a GPU 8192, halved until
     /// their activations take a 16th of its memory at most]
     #[arg(long, value_name = "TOKENS", value_parser = |s: &str| parse_tokens(s, u32::MAX))]
     pub step_tokens: Option<u32>,
-    /// Rows of prompts in a step that running sequences have rows in too, so that these do not wait for long prompts [default: 512,
-    /// or an eighth of the prompt tokens that running sequences have yet to read, where that is more]
+    /// The most prefill tokens in a mixed step, so that running sequences do not wait for long prompts [default: 512, or an eighth of
+    /// the prompt tokens that are yet to be read, where that is more]
     #[arg(long, value_name = "TOKENS", value_parser = |s: &str| parse_tokens(s, u32::MAX))]
     pub chunk_tokens: Option<u32>,
-    /// Prompt chunks end on multiples of this [default: 64]
+    /// Chunks of a prompt end at multiples of this [default: 64]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub chunk_align: Option<u32>,
-    /// Memory to use at most, such as 22GiB or 512MB [default: 90% of what is free on a GPU, 80% of what is available to a CPU]
+    /// The most memory to use, such as 22GiB or 512MB [default: 90% of what is free on a GPU, 80% of what is available to a CPU]
     #[arg(long, value_name = "SIZE")]
     pub memory_limit: Option<String>,
-    /// Layer ranges that run as a pipeline [default: 1 a device]
+    /// Layer ranges that run as a pipeline [default: one for each device]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub stages: Option<u32>,
 }

@@ -18,7 +18,7 @@ pub struct EngineOptions {
     pub pages: u32,
     /// Rows of one step, at most; at least `max_seqs + chunk_align`.
     pub step_tokens: u32,
-    /// Rows of prompts in a step that running sequences have rows in too, at most; `chunk_align` to `step_tokens`.
+    /// The most prefill tokens in a mixed step; `chunk_align` to `step_tokens`.
     pub chunk_tokens: u32,
     /// The share of the prompt tokens yet to be read that a step may have instead, where that is more: one in so many; 0: never.
     #[serde(default)]

@@ -53,7 +53,7 @@ pub struct ReportArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct MergeArgs {
-    /// What each run with --shard wrote, in any order; SHARD.shard.json is beside each
+    /// The files of all runs with --shard, in any order; each has its SHARD.shard.json beside it
     #[arg(value_name = "SHARD", required = true)]
     pub shards: Vec<PathBuf>,
     /// The file that a run of all rows would have written

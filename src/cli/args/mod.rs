@@ -37,10 +37,13 @@ pub(super) const EXIT_CODES: &str = "Exit codes: 0 all served, 1 fatal error, 2 
 
 /// Batches through LFM2-MoE language models.
 #[derive(Debug, Parser)]
-#[command(name = "tailgraph", version = env!("TAILGRAPH_VERSION"), after_help = EXIT_CODES, max_term_width = 100)]
+#[command(name = "tailgraph", version = env!("TAILGRAPH_VERSION"), disable_version_flag = true, after_help = EXIT_CODES, max_term_width = 100)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
+    /// Print version
+    #[arg(long, short = 'V', short_alias = 'v', action = clap::ArgAction::Version)]
+    pub version: Option<bool>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -8,16 +8,16 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Prompts")]
 pub struct PromptArgs {
-    /// The input is plain text, each line a prompt; blank ones are left out
+    /// The input is plain text: each line is a prompt, and blank lines are none
     #[arg(long)]
     pub lines: bool,
-    /// Begin each prompt's chat with this system message
+    /// Put this system message before each prompt
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     pub system: Option<String>,
-    /// Continue prompts as they are, although the model has a chat template
+    /// Continue the prompts' text as it is, without the model's chat template
     #[arg(long)]
     pub raw: bool,
-    /// Render chats by this Jinja template instead of the model's own, in rows too
+    /// Render chats by this Jinja template instead of the model's, in rows too
     #[arg(long, value_name = "FILE", conflicts_with = "raw")]
     pub chat_template: Option<PathBuf>,
     #[command(flatten)]
@@ -26,7 +26,7 @@ pub struct PromptArgs {
 
 #[derive(Debug, Clone, Default, Args)]
 pub struct ClockArg {
-    /// The time that chat templates read, such as 2026-03-31T08:00:00; an offset behind it changes nothing [default: when
+    /// The time that chat templates show, such as 2026-03-31T08:00:00; an offset behind it is ignored [default: when
     /// the job began, in local time]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub now: Option<NaiveDateTime>,

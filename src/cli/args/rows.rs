@@ -18,50 +18,49 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Defaults for rows")]
 pub struct SamplingArgs {
-    /// Tokens to generate, at most [default: 128; in OpenAI rows what the format says: 16 for completions, what the
-    /// context leaves for chat]
+    /// The most tokens to generate [default: 128; in OpenAI rows the format's: 16 for completions, the rest of the context for chats]
     #[arg(long, short = 'n', visible_alias = "max-tokens", value_name = "N", value_parser = |s: &str| parse_tokens(s, MAX_NEW_TOKENS))]
     pub max_new_tokens: Option<u32>,
-    /// 0 is greedy, and so is anything below 1e-5
+    /// Randomness of sampling; 0 takes the most likely token (so does anything below 1e-5)
     #[arg(long, value_name = "T", value_parser = |s: &str| TEMPERATURE.parse(s))]
     pub temperature: Option<f32>,
     /// Keep the K most likely tokens; 0 keeps all, and so does -1
     #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = parse_top_k)]
     pub top_k: Option<u32>,
-    /// Keep the most likely tokens up to this probability; 1 keeps all, 0 the most likely one alone
+    /// Keep the most likely tokens that together have this probability; 1 keeps all, 0 only the most likely
     #[arg(long, value_name = "P", value_parser = |s: &str| TOP_P.parse(s))]
     pub top_p: Option<f32>,
-    /// Drop tokens less likely than this share of the most likely; 0 keeps all
+    /// Drop tokens less likely than this fraction of the most likely one; 0 keeps all
     #[arg(long, value_name = "P", value_parser = |s: &str| MIN_P.parse(s))]
     pub min_p: Option<f32>,
-    /// Above 1: tokens already there become less likely
+    /// Above 1, tokens of prompt and answer become less likely
     #[arg(long, value_name = "X", value_parser = |s: &str| REPETITION_PENALTY.parse(s))]
     pub repetition_penalty: Option<f32>,
-    /// Above 0: tokens that the answer holds become less likely (-2 to 2)
+    /// Above 0, tokens that the answer has become less likely (-2 to 2)
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = |s: &str| PRESENCE_PENALTY.parse(s))]
     pub presence_penalty: Option<f32>,
-    /// Above 0: tokens become less likely each time that they come in the answer (-2 to 2)
+    /// Above 0, tokens become less likely with each time that the answer has them (-2 to 2)
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = |s: &str| FREQUENCY_PENALTY.parse(s))]
     pub frequency_penalty: Option<f32>,
-    /// Tokens to generate before an end-of-sequence token, a stop id or a stop string may end the text
+    /// Tokens to generate before an end-of-sequence token, a stop id or a stop string ends the text
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=MAX_NEW_TOKENS as i64))]
     pub min_tokens: Option<u32>,
-    /// Seed of the run: with a row's place in the input it keys the row's sampling, unless the row has a seed
+    /// Seed of the run: a row without a seed of its own is sampled by this and its place in the input
     #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 0, value_parser = parse_seed)]
     pub seed: u64,
-    /// End the text before this string; may be given several times
+    /// End the text before this string; may be repeated
     #[arg(long, value_name = "TEXT", value_parser = parse_stop)]
     pub stop: Vec<String>,
     /// End at these token ids
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     pub stop_ids: Vec<u32>,
-    /// Go on after end-of-sequence tokens [default: false; true for random: models]
+    /// Do not end at end-of-sequence tokens [default: false; true for random: models]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub ignore_eos: Option<bool>,
-    /// Give each token's logprob and this many alternatives (0 to 20)
+    /// Return each token's logprob and this many alternatives (0 to 20)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=MAX_LOGPROBS as i64))]
     pub logprobs: Option<u32>,
-    /// End a row after this time; one that still waits for a place ends once those before it have theirs
+    /// End a row after this time; a row that still waits ends when the rows before it have begun
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=MAX_TIMEOUT_MS))]
     pub timeout_ms: Option<u64>,
 }
@@ -114,15 +113,14 @@ impl SamplingArgs {
 /// Rows, and how they are answered.
 #[derive(Debug, Clone, Args)]
 pub struct JobArgs {
-    /// Prompts, each a user's message where the model has a chat template; the answers' texts are printed in blocks,
-    /// an empty line between two
+    /// Prompts, each a user's message where the model has a chat template. The answers' texts are printed with an empty line between two
     #[arg(value_name = "PROMPT", conflicts_with_all = ["input", "lines"])]
     pub prompts: Vec<String>,
-    /// Rows as JSON lines: {"id","prompt"}, {"id","input_ids"}, {"id","messages"} with options of the flags'
-    /// names, logit_bias and skip_special_tokens, or OpenAI batch rows; .gz and .zst files too [default: standard input]
+    /// Rows as JSON lines: {"id","prompt"}, {"id","input_ids"} or {"id","messages"}, with options by the flags'
+    /// names, logit_bias and skip_special_tokens; or OpenAI batch rows. May be compressed (gzip, Zstandard) [default: standard input]
     #[arg(long, short, value_name = "FILE|-")]
     pub input: Option<PathBuf>,
-    /// A field that is not known is an error of its row, rather than a warning
+    /// A row with an unknown field fails, rather than warns
     #[arg(long)]
     pub strict: bool,
     /// No progress and no summary on standard error
@@ -145,19 +143,18 @@ pub struct JobArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct GenerateArgs {
-    /// Answers as JSON lines in input order; finished rows are in FILE.partial meanwhile [default: standard
-    /// output]
+    /// Write answers here, as JSON lines in the order of the input; FILE appears once it is whole, and until then FILE.partial has the
+    /// finished rows [default: standard output]
     #[arg(long, short, value_name = "FILE|-")]
     pub output: Option<PathBuf>,
-    /// Go on from FILE.partial, or from FILE: rows done are kept, rows that may succeed are tried again, and so are rows that have
-    /// changed. FILE.job.json says what the rows of a complete FILE were; without it they are recognised by id
+    /// Go on from FILE.partial, or from FILE: finished rows are kept; rows that failed, changed or are new are answered. FILE.job.json
+    /// says what the rows of a finished FILE were; without it they are recognised by id
     #[arg(long, requires = "output")]
     pub resume: bool,
     /// Replace FILE where it is not empty, and FILE.partial where it holds rows of an unfinished run
     #[arg(long, requires = "output", conflicts_with = "resume")]
     pub overwrite: bool,
-    /// Answer only the rows whose place in the input, counted from 0, leaves I when divided by N; OUTPUT.shard.json
-    /// says of what OUTPUT is a shard, and `merge` makes one file of all of them
+    /// Answer every N-th row, from row I (counted from 0) on; FILE.shard.json says so, and `merge` joins the shards
     #[arg(long, value_name = "I/N", requires = "output", value_parser = Shard::parse)]
     pub shard: Option<Shard>,
     #[command(flatten)]

@@ -24,7 +24,7 @@ pub struct ScoreArgs {
     /// Replace OUTPUT where it is a file that is not empty
     #[arg(long, requires = "output")]
     pub overwrite: bool,
-    /// Positions to give logits of; `last` makes logits.{i} [V]
+    /// Positions whose logits are wanted; with `last`, logits.{i} is [V]
     #[arg(long, value_name = "WHICH", default_value = "all")]
     pub logits: Positions,
     /// Per-token logprobs and perplexity as JSON lines instead of logits
@@ -33,11 +33,10 @@ pub struct ScoreArgs {
     /// Compare with logits.{i} of this .safetensors file; exit code 4 if they disagree
     #[arg(long, value_name = "FILE")]
     pub expect: Option<PathBuf>,
-    /// Relative error --expect allows [default: 1e-4 for f32, 5e-2 for bf16 and f16]
+    /// The relative error that --expect allows [default: 1e-4 for f32, 5e-2 for bf16 and f16]
     #[arg(long, value_name = "X", requires = "expect")]
     pub tolerance: Option<f64>,
-    /// Score only the samples whose place in the input, counted from 0, leaves I when divided by N; OUTPUT.shard.json
-    /// says of what OUTPUT is a shard, and `merge` makes one file of all of them
+    /// Score every N-th sample, from sample I (counted from 0) on; OUTPUT.shard.json says so, and `merge` joins the shards
     #[arg(long, value_name = "I/N", requires = "output", value_parser = Shard::parse)]
     pub shard: Option<Shard>,
     #[command(flatten)]

@@ -223,8 +223,7 @@ impl<'a> Web<'a> {
         Err(self.name.error(message).into())
     }
 
-    /// Tries until one succeeds, or `tries` one after the other bring no more than the best before them; `so_far` is what they
-    /// have brought.
+    /// Tries until one succeeds, or until `tries` in a row bring no more bytes than the best before them; `so_far`: the bytes that are there.
     pub fn patiently<T>(
         &self,
         tries: u32,
@@ -242,9 +241,17 @@ impl<'a> Web<'a> {
             failed = if so_far() > best { 1 } else { failed + 1 };
             best = best.max(so_far());
             if failed >= tries {
-                return Err(self.name.error(format!(
-                    "{why}, {failed} times one after the other; what has come is kept, and the next try goes on from there"
-                )));
+                let tried = match failed {
+                    2 => "tried twice".to_owned(),
+                    _ => format!("tried {failed} times"),
+                };
+                let kept = match best {
+                    0 => String::new(),
+                    bytes => {
+                        format!("; {bytes} bytes are kept, and the next run goes on from there")
+                    }
+                };
+                return Err(self.name.error(format!("{why}; {tried}{kept}")));
             }
             let pause = Duration::from_millis(200 << (2 * (failed - 1)));
             let wait = after.unwrap_or(pause);
@@ -262,7 +269,7 @@ fn again(error: &ureq::Error) -> Failure {
     } else {
         ""
     };
-    Failure::Again(format!("the hub cannot be reached: {why}{help}"), None)
+    Failure::Again(format!("the hub cannot be reached ({why}){help}"), None)
 }
 
 /// Scheme, host and port.
