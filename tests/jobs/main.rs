@@ -3,6 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod image;
 mod kubernetes;
 mod ray;
 mod slurm;
