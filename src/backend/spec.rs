@@ -235,7 +235,6 @@ impl DeviceSpec {
             ..
         } = self
         {
-            let why = why.replace(", or use `device` cpu", "");
             warn(&format!("running on the CPU, for {why}"));
         }
     }

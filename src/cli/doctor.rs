@@ -253,8 +253,10 @@ fn profiler(tool: Tool) -> Check {
     let warn = |detail, advice| Check::not_ok(program, Status::Warn, detail, advice);
     let Some(found) = find::find(tool) else {
         return warn(
-            format!("no {title} here, which profile runs"),
-            find::missing(tool),
+            format!(
+                "no {title}, which profile runs, on the PATH, in CUDA_HOME/bin or in /usr/local/cuda/bin"
+            ),
+            find::install(tool),
         );
     };
     let place = found.display();

@@ -41,6 +41,8 @@ pub struct Progress {
     shown: Shown,
     /// Somebody types the input on the terminal where the bar would be.
     held_back: bool,
+    /// The terminal has been too narrow for the line in words.
+    is_short: bool,
     start: Instant,
     total: Total,
 }
@@ -63,6 +65,7 @@ impl Progress {
         Self {
             shown,
             held_back: false,
+            is_short: false,
             start,
             total: total
                 .map(|total| Arc::new(total.into()))
@@ -101,11 +104,20 @@ impl Progress {
                 // The last column stays free: a terminal may go to its next line there.
                 let width = usize::from(columns).saturating_sub(1);
                 draw(Some(bar.clone()));
-                bar.set_message(self.state(counts, status).fitting(width));
+                let state = self.state(counts, status);
+                let long = state.long();
+                // Once it did not fit it stays short: one that changes its form with each digit flickers.
+                self.is_short |= long.len() > width;
+                let line = if self.is_short {
+                    state.in_short(width)
+                } else {
+                    long
+                };
+                bar.set_message(line);
             }
             Shown::Lines { last } => {
                 if last.elapsed() >= LINE_EVERY {
-                    say(&self.state(counts, status).fitting(usize::MAX));
+                    say(&self.state(counts, status).long());
                     self.shown = Shown::Lines {
                         last: Instant::now(),
                     };

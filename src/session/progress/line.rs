@@ -13,13 +13,8 @@ pub struct State {
 }
 
 impl State {
-    /// All of it in words where `width` columns take that, else the same in short, down to 40 columns; below, its
-    /// beginning.
-    pub fn fitting(&self, width: usize) -> String {
-        let long = self.long();
-        if long.len() <= width {
-            return long;
-        }
+    /// All of it in short, down to 40 columns; below, its beginning.
+    pub fn in_short(&self, width: usize) -> String {
         let short = self.short();
         let mut line = String::new();
         for part in short {
@@ -35,7 +30,8 @@ impl State {
         line
     }
 
-    fn long(&self) -> String {
+    /// All of it in words.
+    pub fn long(&self) -> String {
         let Counts { rows, failed, .. } = self.counts;
         let mut line = match self.total {
             Some(total) => format!("{rows} of {total} rows ({}%)", self.percent(total)),
@@ -159,13 +155,13 @@ mod tests {
             ),
             (state(12, None, 0, 30, 3.0), "12 rows 0 fail 10 t/s"),
         ] {
-            assert_eq!(state.fitting(40), expected);
+            assert_eq!(state.in_short(40), expected);
         }
         let widest = state(123_456, Some(999_499), 99_400, 99_400_000, 1000.0);
         assert!(
-            widest.fitting(39).ends_with(" 10:06:57"),
+            widest.in_short(39).ends_with(" 10:06:57"),
             "{}",
-            widest.fitting(39)
+            widest.in_short(39)
         );
     }
 
@@ -175,10 +171,10 @@ mod tests {
             for total in [None, Some(rows), Some(rows * 3 + 1)] {
                 let state = state(rows, total, failed, rows * 100, 1e5);
                 for width in 0..150 {
-                    let line = state.fitting(width);
+                    let line = state.in_short(width);
                     assert!(line.is_ascii() && line.len() <= width, "{width}: {line}");
                 }
-                assert!(state.fitting(150).ends_with("32 running, 7 waiting"));
+                assert!(state.long().ends_with("32 running, 7 waiting"));
             }
         }
     }
@@ -189,10 +185,10 @@ mod tests {
         state.counts.kept = 500;
         assert!(
             state
-                .fitting(200)
+                .long()
                 .contains("600 of 1000 rows (60%), 0 failed; 0 prompt tok/s; 0:40 left")
         );
         state.counts.kept = 600;
-        assert!(!state.fitting(200).contains("left"));
+        assert!(!state.long().contains("left"));
     }
 }
