@@ -1,6 +1,4 @@
-/* scores.cuh: a row's scores: its logits after all that comes before the draw (steps 1 to 4 of sample.cu), and what penalties
- * know of its sequence.
- */
+/* scores.cuh: a row's scores: its logits after steps 1 to 4 of sample.cu, and what penalties know of its sequence. */
 #pragma once
 
 #include "common/argmax.cuh"
@@ -42,14 +40,6 @@ __device__ inline void count(uint16_t *counts, uint32_t token) {
   if (before < 0xffff) counts[token] = before + 1;
 }
 
-__device__ inline bool has_repetition(const tg_sampling &sampling) {
-  return __uint_as_float(sampling.repetition_penalty) != 1.0f;
-}
-
-__device__ inline bool counts_answer(const tg_sampling &sampling) {
-  return __uint_as_float(sampling.presence_penalty) != 0.0f || __uint_as_float(sampling.frequency_penalty) != 0.0f;
-}
-
 /* All threads prefetch the counts of those of `ids` that have any, for the scan that comes later. */
 __device__ inline void prefetch_counts(const uint32_t *bits, const uint16_t *counts, Ids ids) {
 #pragma unroll 4
@@ -77,6 +67,11 @@ struct Penalties {
 
   __device__ inline float of(float l, uint32_t id) const { return seen[id / 32] >> (id % 32) & 1 ? of_marked(l, id) : l; }
 };
+
+__device__ inline Penalties penalties_of(const tg_sampling &how, uint32_t *seen, uint16_t *counts, uint32_t slot, uint32_t vocabulary) {
+  return {bits_of(seen, slot, vocabulary), counts_of(counts, slot, vocabulary), __uint_as_float(how.repetition_penalty),
+          __uint_as_float(how.presence_penalty), __uint_as_float(how.frequency_penalty)};
+}
 
 /* A row's logits after penalties and temperature. */
 struct Scores {
