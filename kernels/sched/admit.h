@@ -44,24 +44,19 @@ TG_FN uint32_t tg_free_slot(tg_state *state) {
 }
 
 TG_FN void tg_fill_slot(tg_slot *slot, const tg_request *request, uint64_t number, uint64_t seen_ns, uint64_t now_ns) {
+  const tg_slot empty = {0};
+  *slot = empty;
   slot->request = number;
   slot->token_start = request->token_start;
   slot->deadline_ns = tg_add_saturating(seen_ns, request->timeout_ns);
   slot->seen_ns = seen_ns;
   slot->phase = TG_SLOT_PREFILL;
-  slot->end_reason = TG_END_NONE;
-  slot->steps = 0u;
-  slot->generated = 0u;
   slot->max_new_tokens = request->max_new_tokens;
   slot->prompt_tokens = request->prompt_tokens;
-  slot->composed = 0u;
   slot->admitted_ns = now_ns;
-  slot->first_ns = 0u;
   slot->last_token = -1;
   slot->flags = request->flags;
   slot->stop_count = request->stop_count;
-  slot->pages = 0u;
-  slot->recomputes = 0u;
   slot->sampling = request->sampling;
   for (uint32_t i = 0u; i < TG_MAX_STOP_IDS; i++) slot->stop_ids[i] = request->stop_ids[i];
 }
@@ -77,16 +72,8 @@ TG_FN uint32_t tg_admit_front(tg_state *state, uint32_t free_pages, uint32_t at)
     const tg_request *front = tg_waiting_at(state, number);
     uint32_t reason = tg_front_end(state, front, seen_ns);
     if (reason != TG_END_NONE) {
-      tg_event *event = (tg_event *)tg_table(state, state->pending_table) + at;
-      tg_slot none;
-      none.request = number;
-      none.end_reason = reason;
-      none.generated = 0u;
-      none.seen_ns = seen_ns;
-      none.admitted_ns = 0u;
-      none.first_ns = 0u;
-      none.recomputes = 0u;
-      tg_fill_end(event, now_ns, &none);
+      const tg_event end = {number, now_ns, TG_EVENT_END, reason, -1, 0u, seen_ns, 0u, 0u, 0u};
+      tg_pending(state)[at] = end;
       tg_words(state, state->pending_sample_table)[at++] = TG_NONE;
     } else {
       uint32_t pages = tg_pages_of_request(state, front);
@@ -161,8 +148,10 @@ TG_FN void tg_phase_admit(tg_state *state, uint32_t lane, uint32_t lanes) {
     if (slot == state->leaving) state->leaving = TG_NONE;
   }
   state->running -= ended;
-  if (ended + TG_COUNTED(turn->totals, TG_MARKED) != 0u) tg_prune_prefill(state);
-  if (turn->preempted_ends) tg_prune_preempted(state);
+  if (ended + TG_COUNTED(turn->totals, TG_MARKED) != 0u) {
+    tg_prune(state, state->prefill_table, &state->prefill, TG_SLOT_PREFILL);
+  }
+  if (turn->preempted_ends) tg_prune(state, state->preempted_table, &state->preempted, TG_SLOT_PREEMPTED);
   if (turn->back != TG_NONE) tg_preempt(state);
   if (turn->returned_step != TG_NO_STEP) state->steps_collected++;
   tg_publish_claims(state);

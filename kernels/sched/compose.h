@@ -1,23 +1,19 @@
 /* compose.h: the next step's rows. Decode rows first, in slot order; then prompt chunks, in the order of requests, up to the row budget.
- * Running sequences wait for the prompt rows beside theirs, so chunk_tokens bounds these; where none runs, prompts fill whole steps. A
- * step of few rows takes nearly as long as one of some more, though, so where much is yet to be read the bound is a share of that: many
- * prompts are read in few long steps, and what trickles in is read in short ones. */
+ * Running sequences wait for the prompt rows beside theirs, so chunk_tokens bounds these, or, where much is yet to be read, a share of
+ * that: then few long steps read it in less time. Where no sequence runs, prompts fill whole steps. */
 #pragma once
 
 #include "sched/publish.h"
 
-/* How many decode rows the step gets. With several steps in flight a step leaves some sequences to the
- * others, so that each of them finds its share: the pipeline fills. Steps that run ahead are no pipeline. */
+/* How many decode rows the step gets: in a pipeline its share of the sequences, so that each step in flight finds some. */
 TG_FN uint32_t tg_decode_rows(const tg_state *state, const tg_turn *turn) {
   uint32_t steps = tg_runs_ahead(state) ? 1u : tg_most_in_flight(state);
   uint32_t share = tg_ceil_div(TG_COUNTED(turn->totals, TG_DECODING), steps);
   return tg_min(TG_COUNTED(turn->totals, TG_CANDIDATES), share);
 }
 
-/* A slot's rows go on in the order of slots, but which slots get one goes round: from the cursor on, then from slot
- * 0. So while a candidate is passed over, no other slot gets a second row, newcomers included: it waits for
- * fewer steps than there are slots, and for fewer than steps_in_flight while no sequence joins or leaves.
- * `rank` counts the candidates below the slot; the result is its row, TG_NONE for none. */
+/* A slot's row; TG_NONE: none. `rank` counts the candidates below the slot. Rows are in the order of slots, but which slots get one goes
+ * round from the cursor: while a candidate is passed over, no other slot gets a second row. */
 TG_FN uint32_t tg_decode_row(const tg_turn *turn, uint32_t picks, uint32_t rank) {
   uint32_t candidates = TG_COUNTED(turn->totals, TG_CANDIDATES);
   uint32_t above = candidates - turn->below;
@@ -43,24 +39,16 @@ TG_FN int32_t tg_decode_token(tg_state *state, uint32_t index, const tg_slot *sl
 /* A decode row and its sequence. */
 TG_FN void tg_fill_decode_row(tg_state *state, const tg_step *step, uint32_t row, uint32_t slot, uint32_t position,
                               int32_t token) {
-  tg_row *entry = &tg_rows(state, step)[row];
-  tg_sequence *sequence = &tg_sequences(state, step)[row];
-  entry->slot = slot;
-  entry->position = position;
-  entry->token = token;
-  entry->sequence = row;
-  sequence->slot = slot;
-  sequence->first_row = row;
-  sequence->rows = 1u;
-  sequence->first_position = position;
-  sequence->sample = row;
-  sequence->flags = TG_SEQUENCE_DECODE | TG_SEQUENCE_LAST;
+  const tg_row entry = {slot, position, token, row};
+  const tg_sequence sequence = {slot, row, 1u, position, row, TG_SEQUENCE_DECODE | TG_SEQUENCE_LAST};
+  tg_rows(state, step)[row] = entry;
+  tg_sequences(state, step)[row] = sequence;
   tg_words(state, step->sample_table)[row] = row;
 }
 
 TG_FN void tg_compose_decode(tg_state *state, tg_step *step, uint32_t picks, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
-  const uint32_t *notes = tg_notes(state);
+  const uint32_t *notes = turn->notes;
   uint32_t rank = TG_COUNTED(turn->before[lane], TG_CANDIDATES);
   uint32_t end = tg_first_slot(state, lane + 1u, lanes);
   for (uint32_t index = tg_first_slot(state, lane, lanes); index < end; index++) {
@@ -117,15 +105,9 @@ TG_FN uint32_t tg_prompt_budget(const tg_config *config, uint32_t rows, uint32_t
   return TG_MUT(35, tg_min(budget, beside), budget);
 }
 
-/* Where the tokens of a slot's chunks are. */
-TG_FN uint32_t tg_chunk_tokens(const tg_slot *slot) {
-  if (!(slot->flags & TG_REQUEST_UNLIMITED)) return TG_CHUNK_RING;
-  return slot->recomputes ? TG_CHUNK_KEPT : TG_MUT(47, TG_CHUNK_KEEPS, TG_CHUNK_RING);
-}
-
-/* Lane 0: one chunk for each slot in prefill, in the order of their requests, until the budget is used or cannot
- * take the next one. Slots that are read to the end leave the list. */
-TG_FN void tg_plan_chunks(tg_state *state, uint32_t decode_rows) {
+/* Lane 0: one chunk, a sequence of the step, for each slot in prefill, in the order of their requests, until the budget is used or
+ * cannot take the next one. Slots that are read to the end leave the list. */
+TG_FN void tg_plan_chunks(tg_state *state, const tg_step *step, uint32_t decode_rows) {
   tg_turn *turn = tg_scratch(state);
   uint32_t *list = tg_words(state, state->prefill_table);
   uint32_t kept = 0u;
@@ -148,14 +130,10 @@ TG_FN void tg_plan_chunks(tg_state *state, uint32_t decode_rows) {
     }
     uint32_t last = to == end;
     uint32_t all_logits = (slot->flags & TG_REQUEST_LOGITS_ALL) != 0u;
-    tg_chunk *chunk = &tg_chunk_list(state)[turn->chunks++];
-    chunk->slot = list[i];
-    chunk->first_position = from;
-    chunk->rows = to - from;
-    chunk->first_row = turn->rows;
-    chunk->sample = last && !TG_MUT(18, all_logits, 0u) ? turn->sample_rows++ : TG_NONE;
-    chunk->flags = (from == 0u ? TG_SEQUENCE_FIRST : 0u) | (last ? TG_SEQUENCE_LAST : 0u);
-    chunk->tokens = tg_chunk_tokens(slot);
+    uint32_t sample = last && !TG_MUT(18, all_logits, 0u) ? turn->sample_rows++ : TG_NONE;
+    uint32_t flags = (from == 0u ? TG_SEQUENCE_FIRST : 0u) | (last ? TG_SEQUENCE_LAST : 0u);
+    const tg_sequence chunk = {list[i], turn->rows, to - from, from, sample, flags};
+    tg_sequences(state, step)[decode_rows + turn->chunks++] = chunk;
     turn->rows += to - from;
     if (all_logits) turn->kind = TG_KIND_SCORE;
     if (turn->kind != TG_KIND_SCORE) turn->kind = TG_KIND_MIXED;
@@ -187,23 +165,9 @@ TG_FN void tg_phase_compose(tg_state *state, tg_rings *rings, uint32_t lane, uin
     tg_release_events(state, rings);
     turn->decode_rows = picks;
     turn->rows = 0u;
-    if (turn->composing) tg_plan_chunks(state, picks);
+    if (turn->composing) tg_plan_chunks(state, step, picks);
   }
   if (turn->composing) tg_compose_decode(state, step, picks, lane, lanes);
-}
-
-/* Lane 0: the head of the next step. */
-TG_FN void tg_fill_step_head(tg_state *state, const tg_turn *turn) {
-  tg_step *step = tg_step_at(state, state->steps_composed);
-  step->number = state->steps_composed;
-  step->start_ns = state->inputs.now_ns;
-  step->kind = turn->kind;
-  step->bucket = turn->bucket;
-  step->bucket_rows = state->config.bucket_rows[turn->kind][turn->bucket];
-  step->rows = turn->rows;
-  step->decode_rows = turn->decode_rows;
-  step->sequences = turn->decode_rows + turn->chunks;
-  step->sample_rows = turn->sample_rows;
 }
 
 /* Phase: the chunks' rows by all lanes, the step's head by lane 0. */
@@ -213,37 +177,35 @@ TG_FN void tg_phase_fill(tg_state *state, tg_rings *rings, uint32_t lane, uint32
   tg_step *step = tg_step_at(state, state->steps_composed);
 
   /* Rows of all chunks together are dealt out, so that many short prompts cost no more than one long one. */
-  const tg_chunk *chunk = tg_chunk_list(state);
-  const tg_chunk *last = chunk + (turn->chunks - (turn->chunks != 0u));
+  const tg_sequence *chunks = tg_sequences(state, step) + turn->decode_rows;
+  const tg_sequence *chunk = chunks;
+  const tg_sequence *last = chunk + (turn->chunks - (turn->chunks != 0u));
   uint32_t rows_end = TG_MUT(22, turn->rows, turn->rows + (turn->chunks != 0u));
   for (uint32_t at = turn->decode_rows + lane; at < rows_end; at += lanes) {
     while (chunk < last && at - chunk->first_row >= chunk->rows) chunk++;
-    tg_row *entry = &tg_rows(state, step)[at];
+    const tg_slot *slot = &tg_slots(state)[chunk->slot];
     uint32_t position = chunk->first_position + (at - chunk->first_row);
-    entry->slot = chunk->slot;
-    entry->position = position;
-    entry->token = TG_TOKEN_KEPT;
-    if (chunk->tokens != TG_CHUNK_KEPT) {
-      entry->token = tg_prompt_token(state, rings, tg_slots(state)[chunk->slot].token_start + position);
+    tg_row row = {chunk->slot, position, TG_TOKEN_KEPT, turn->decode_rows + (uint32_t)(chunk - chunks)};
+    if (!slot->recomputes) { /* and may be preempted: then its tokens are kept */
+      row.token = tg_prompt_token(state, rings, slot->token_start + position);
+      if (TG_MUT(47, slot->flags & TG_REQUEST_UNLIMITED, 0u)) tg_kept(state, chunk->slot)[position] = row.token;
     }
-    if (chunk->tokens == TG_CHUNK_KEEPS) tg_kept(state, chunk->slot)[position] = entry->token;
-    entry->sequence = turn->decode_rows + (uint32_t)(chunk - tg_chunk_list(state));
+    tg_rows(state, step)[at] = row;
   }
   for (uint32_t i = lane; i < turn->chunks; i += lanes) {
-    const tg_chunk *chunk = &tg_chunk_list(state)[i];
-    tg_sequence *sequence = &tg_sequences(state, step)[turn->decode_rows + i];
-    sequence->slot = chunk->slot;
-    sequence->first_row = chunk->first_row;
-    sequence->rows = chunk->rows;
-    sequence->first_position = chunk->first_position;
-    sequence->sample = chunk->sample;
-    sequence->flags = chunk->flags;
-    tg_words(state, step->slot_sequence_table)[chunk->slot] = turn->decode_rows + i;
-    if (chunk->sample != TG_NONE) {
-      tg_words(state, step->sample_table)[chunk->sample] = chunk->first_row + chunk->rows - 1u;
-    }
+    tg_words(state, step->slot_sequence_table)[chunks[i].slot] = turn->decode_rows + i;
+    if (chunks[i].sample == TG_NONE) continue;
+    tg_words(state, step->sample_table)[chunks[i].sample] = chunks[i].first_row + chunks[i].rows - 1u;
   }
   if (lane != 0u) return;
   turn->bucket = tg_bucket(&state->config, turn->kind, turn->rows);
-  tg_fill_step_head(state, turn);
+  step->number = state->steps_composed;
+  step->start_ns = state->inputs.now_ns;
+  step->kind = turn->kind;
+  step->bucket = turn->bucket;
+  step->bucket_rows = state->config.bucket_rows[turn->kind][turn->bucket];
+  step->rows = turn->rows;
+  step->decode_rows = turn->decode_rows;
+  step->sequences = turn->decode_rows + turn->chunks;
+  step->sample_rows = turn->sample_rows;
 }

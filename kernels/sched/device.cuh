@@ -11,8 +11,7 @@ constexpr uint32_t FIRST_PAUSE_NS = 128;
 constexpr uint32_t LAST_PAUSE_NS = 8192;
 constexpr uint32_t POLLS = 64;
 
-/* For how long a dispatcher tries to launch a graph that has not left the GPU yet. That takes far less while no other process has
- * the GPU. */
+/* For how long a dispatcher tries to launch a graph that has not left the GPU yet: far longer than that takes while nobody else has it. */
 constexpr uint64_t LEAVING_NS = 100000;
 
 constexpr uint32_t LANES = TG_MAX_LANES;
@@ -25,32 +24,19 @@ __device__ inline void lanes_barrier() { wait_at_barrier<LANES_BARRIER, LANES>()
 /* Loads all of the host's indices, and the queue's where it claims from one. Each is loaded by a thread of its own, so there is one
  * trip over the bus. They do not depend on the step that runs, so the first look comes before the wait for it. */
 __device__ inline void look(const tg_rings *rings, const tg_state *state) {
+  constexpr uint32_t INDICES = offsetof(tg_rings, request_tail) / sizeof(tg_index);
+  static_assert(INDICES == 5, "tg_device has as many, in the same order");
   const tg_claimer *claimer = &state->claimer;
-  const uint64_t *from;
-  uint64_t *to;
-  switch (threadIdx.x) {
-    case 0: from = &rings->flags.value, to = &tg_device.flags; break;
-    case 1: from = &rings->control_head.value, to = &tg_device.control_head; break;
-    case 2: from = &rings->request_head.value, to = &tg_device.request_head; break;
-    case 3: from = &rings->event_tail.value, to = &tg_device.event_tail; break;
-    case 4: from = &rings->trace_tail.value, to = &tg_device.trace_tail; break;
-    case 5:
-      if (!tg_claims(state)) return;
-      from = &claimer->queue->pushed.value, to = &tg_device.pushed;
-      break;
-    case 6:
-      if (!tg_claims(state)) return;
-      from = &claimer->queue->claims_tail[claimer->replica].value, to = &tg_device.claims_tail;
-      break;
-    default: return;
-  }
-  const uint64_t value = tg_load(from);
+  if (threadIdx.x >= INDICES + (tg_claims(state) ? 2 : 0)) return;
+  const tg_index *from = &rings->request_head + threadIdx.x;
+  if (threadIdx.x == INDICES) from = &claimer->queue->pushed;
+  if (threadIdx.x == INDICES + 1) from = &claimer->queue->claims_tail[claimer->replica];
+  const uint64_t value = tg_load(&from->value);
   tg_fence();
-  *to = value;
+  (&tg_device.request_head)[threadIdx.x] = value;
 }
 
-/* One thread waits until the dispatcher before this one has stored everything. Then `settled` is what that one has made of `newest`,
- * which is read behind the release that it is compared with. */
+/* One thread waits until the dispatcher before this one has stored everything: then `settled` is what that one has made of `newest`. */
 __device__ inline void await_settled(const uint64_t *settled, const uint64_t *newest) {
   uint64_t left;
   do {
@@ -69,8 +55,8 @@ __device__ inline bool launch(uint64_t graph, cudaStream_t stream) {
   return cudaGraphLaunch((cudaGraphExec_t)graph, stream) == cudaSuccess;
 }
 
-/* Whether nothing is new for the next turn but the step that comes back. Its gather takes the host's indices as they were
- * looked at, unless what is read first has moved. `rows`: of that step. */
+/* Whether nothing is new for the next turn but the step that comes back, of `rows` rows: by the rule of tg_only_step_is_new. Its gather
+ * takes the host's indices as they were looked at, unless what is read first has moved. */
 __device__ inline bool only_a_step_is_new(const tg_state *state, uint32_t rows) {
   const tg_inputs *inputs = &state->inputs;
   const tg_rings *layout = &tg_device.layout;

@@ -2,28 +2,24 @@
  * last node of a step (of its last stage's graph), which it collects, and the only node of the idle graph.
  *
  * One stage. The idle graph starts a chain: it launches a step's graph inside its own run (fire and forget), and itself
- * behind all of that (tail launch). Each step's dispatcher launches the next step's graph beside its own (a sibling,
- * fire and forget): that one comes onto the GPU while the turn goes on, and its first kernel waits until the turn has
- * composed the step (tg_chain.open). Where nothing is to be done, or TG_CHAIN_STEPS are launched, a dispatcher launches
- * nothing: then the chain has an end, and the idle graph runs again. So it does where the GPU refuses a step's graph.
+ * behind all of that (tail launch). Each step's dispatcher launches the next step's graph beside its own (a sibling): that one
+ * comes onto the GPU while the turn goes on, and its first kernel waits until the turn has composed the step (tg_chain.open).
+ * Where nothing is to be done, TG_CHAIN_STEPS are launched, or the GPU refuses a graph, the chain ends and the idle graph runs again.
  *
- * Several stages on this GPU follow each other by tail launches, and so do steps (TAIL). To compare with, the steps of one stage
- * can do so too: a step's graph is there once, comes onto the GPU when the one before has left it, and nothing renews the chain.
- * No second step is ever in flight.
+ * Several stages on this GPU, and to compare with the steps of one, follow each other by tail launches (TAIL).
  *
  *   threads         do                                           wait on                            signal
  *   lanes           take the turn; a lane is a thread            grid dependency, START_BARRIER     NEXT_BARRIER, open, settled
  *   launching warp  launches the graph that comes next           NEXT_BARRIER                       START_BARRIER, AGAIN_BARRIER
  *
- * Cost: one block, a barrier for each phase; nothing here scales with the model. The launching warp knows what comes next before the turn
- * has stored what the host gets, in a routine turn even before it begins: all but the sampled tokens and the time is known while the
- * step still runs (is_calm), and those it reads itself.
+ * Cost: one block, a barrier for each phase; nothing here scales with the model. In a routine turn the launching warp knows what comes
+ * next before the turn begins: all but the sampled tokens and the time is known while the step still runs (is_calm).
  *
  * What the core keeps in shared memory is counted for every kernel of the file that includes this, so that is one kernel.
  */
 #pragma once
 
-#define TG_ONE_IN_FLIGHT
+#define TG_ONE_IN_FLIGHT 1
 #include "sched/device.cuh"
 
 constexpr uint32_t DISPATCH_THREADS = TG_DISPATCH_THREADS;
@@ -68,16 +64,16 @@ __device__ inline bool is_calm(const tg_state *state) {
   return alone && all_decode && step->rows <= LANES && only_a_step_is_new(state, step->rows);
 }
 
-/* Whether row `row` of the step, if it has so many, lets the turn be routine. More stop ids than its copy holds lie in its slot. A calm
- * turn that claims may give that to another request while the launching warp looks. One that does not claim lets nobody in. */
+/* Whether row `row` of the step, if it has so many, lets the turn be routine. More stop ids than its copy holds lie in its slot, which a
+ * calm turn that claims may give to another request while the launching warp looks. */
 __device__ inline bool row_is_calm(const tg_state *state, uint32_t row) {
   if (row >= state->steps[0].rows || row >= LANES) return true;
   const tg_returned_row &returned = tg_device_rows[row];
   return (!tg_claims(state) || TG_MUT(171, returned.stop_count <= TG_ROW_STOP_IDS, true)) && row_is_calm(state, returned);
 }
 
-/* After the wait, the launching warp: whether they do, in a calm turn of `rows` rows. The lanes take that turn meanwhile, so nothing is
- * read here that they may write: `rows` was read before they began. */
+/* After the wait, the launching warp: whether they do, in a calm turn of `rows` rows. Nothing is read here that the lanes may write
+ * meanwhile: `rows` was read before they began. */
 __device__ inline bool goes_on(tg_state *state, uint32_t rows, uint64_t now) {
   constexpr uint32_t ROUNDS = LANES / 32;
   __shared__ int32_t tokens[ROUNDS][32];
@@ -139,9 +135,8 @@ __device__ inline bool launch_step(const Next &next, const tg_graphs *graphs, tg
   }
   if (chain->launched == TG_CHAIN_STEPS) return true; /* the idle graph goes on with it */
   chain->launched++;
-  /* The graph ran two steps ago. Its dispatcher has settled, but where a step takes but a few microseconds it may not have
-   * left the GPU, which then refuses. The clock runs on while another process has the GPU, so that time passes is no
-   * fault: the chain ends here, and the idle graph, which is launched behind it, launches this step. */
+  /* The graph ran two steps ago, and where a step takes but a few microseconds it may not have left the GPU, which then refuses. So it does
+   * while another process has the GPU: then the chain ends here, and the idle graph launches this step. */
   const uint64_t start = now_ns();
   while (!launch(graph, cudaStreamGraphFireAndForgetAsSibling) && now_ns() - start <= LEAVING_NS) {
   }
@@ -209,9 +204,9 @@ __device__ inline void take_turns(tg_state *state, tg_state *block, tg_rings *ri
   }
 }
 
-/* `where`: TG_DISPATCH_*. All steps that were composed have come back, since none begins before, but for one that a full
- * chain has left to the idle graph. `layout` is a copy of the rings' head in device memory. No kernel of a step writes
- * the state's head, nor what is read of a decode row, so both are loaded while they still run. */
+/* `where`: TG_DISPATCH_*. `layout`: a copy of the rings' head in device memory. All steps that were composed have come back, but for one
+ * that a full chain has left to the idle graph. No kernel of a step writes the state's head, nor what is read of a decode row, so both
+ * are loaded while they still run. */
 template <bool TAIL>
 static __device__ __forceinline__ void dispatch(tg_state *block, tg_rings *rings, const tg_rings *layout, const tg_graphs *graphs,
                                          tg_chain *chain, uint32_t where) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "sched/claim.h"
-#include "sched/mailbox.h"
 #include "sched/returned.h"
 
 /* Whether this turn does anything: not after an error or the stop flag, and not where its record would be lost. */
@@ -50,6 +49,23 @@ TG_FN uint32_t tg_wants_claim(const tg_state *state, const tg_rings *rings) {
   const tg_claimer *claimer = &state->claimer;
   return claimer->known < claimer->pushed && state->pending == 0u && state->preempted == 0u &&
          state->leaving == TG_NONE && state->requests_taken == state->requests_seen && tg_is_open(state, rings);
+}
+
+TG_API uint32_t tg_mailbox_post(tg_mailbox *mailbox, uint64_t step) {
+  uint64_t posted = mailbox->posted.value; /* only the poster writes it */
+  uint64_t used = posted - tg_acquire(&mailbox->taken.value);
+  if (used >= TG_MUT(1, mailbox->depth, mailbox->depth + 1u)) return 0u;
+  mailbox->entries[posted % TG_MAX_STEPS] = step;
+  tg_release(&mailbox->posted.value, posted + 1u);
+  return 1u;
+}
+
+TG_API uint32_t tg_mailbox_take(tg_mailbox *mailbox, uint64_t *step) {
+  uint64_t taken = mailbox->taken.value; /* only the taker writes it */
+  if (tg_acquire(&mailbox->posted.value) == taken) return 0u;
+  *step = mailbox->entries[taken % TG_MAX_STEPS];
+  tg_release_later(&mailbox->taken.value, taken + 1u);
+  return 1u;
 }
 
 /* Lane 0: whether a step has come back. The last stage posts it; but a dispatcher knows by the graph that it is in. */

@@ -1,11 +1,7 @@
 /* passing.cuh: what kernels do with a step that passes a stage (stages.cu): where its rows lie in a link, how they are copied,
- * when it came and left, for a trace, and how the graph that runs it is launched.
- *
- * Without a trace kernels get 0 for the times, and read no clock. Else a kernel that takes, or hands on, notes its time in memory of its
- * own GPU, and the dispatcher reports it to the host in the end: no kernel of a step waits for the bus. */
+ * when it came and left, for a trace, and how the graph that runs it is launched. */
 #pragma once
 
-#include "sched/args.h"
 #include "sched/device.cuh"
 
 constexpr uint32_t COPY_THREADS = 256;
@@ -64,7 +60,7 @@ __device__ inline bool watch(const tg_link_end &in, uint32_t most_ns) {
   return !known;
 }
 
-/* All lanes wait for room in the link that goes on, store the step's description there, and announce it. Returns whether the links go on. */
+/* All lanes wait for room in the link that goes on, store the step's description there, and announce it. Whether the links go on. */
 __device__ inline bool announce(tg_state *state, tg_links &links, const tg_step &step) {
   __shared__ uint32_t answer;
   if (threadIdx.x == 0) {
@@ -80,9 +76,8 @@ __device__ inline bool announce(tg_state *state, tg_links &links, const tg_step 
   return true;
 }
 
-/* One thread launches a step's graph, inside the idle graph's run, or beside the step's that this dispatcher ends. Where the GPU
- * refuses, another process may have it: the chain ends here, and the idle graph, which is launched behind it, launches this
- * step. False where the idle graph itself is refused. */
+/* One thread launches a step's graph, inside the idle graph's run, or beside the step's that this dispatcher ends. Where the GPU refuses,
+ * the chain ends here, and the idle graph launches this step. False where the idle graph itself is refused. */
 __device__ inline bool launch_step(tg_stage *stage, const tg_graphs *graphs, uint64_t graph, bool idle) {
   stage->left = 0;
   stage->launched++;

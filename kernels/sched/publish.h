@@ -5,7 +5,7 @@
 
 /* Lanes share the pending events that go out now: turn->publish of them, from the first unpublished on. */
 TG_FN void tg_copy_events(tg_state *state, tg_rings *rings, uint32_t publish, uint32_t lane, uint32_t lanes) {
-  const tg_event *pending = (const tg_event *)tg_table(state, state->pending_table) + state->pending_published;
+  const tg_event *pending = tg_pending(state) + state->pending_published;
   const uint32_t *samples = tg_words(state, state->pending_sample_table) + state->pending_published;
   const tg_sampled *sampled = tg_samples(state, &state->steps[tg_scratch(state)->sampled_place]);
   for (uint32_t i = lane; i < publish; i += lanes) {

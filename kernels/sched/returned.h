@@ -1,5 +1,5 @@
-/* returned.h: what a turn reads of each decode row that has come back, as one struct. On a GPU the dispatcher gathers it into shared
- * memory while the step still runs, since nothing of it is written by the step's kernels; only the tokens come later. */
+/* returned.h: what a turn reads of each decode row that has come back. No kernel of a step writes it, so on a GPU the dispatcher gathers it
+ * into shared memory while the step still runs; only the tokens come later. */
 #pragma once
 
 #include "sched/turn.h"
@@ -24,21 +24,11 @@ typedef struct tg_returned_row {
 } tg_returned_row;
 
 TG_FN tg_returned_row tg_read_returned_row(tg_state *state, const tg_step *step, uint32_t row) {
-  tg_returned_row returned;
-  returned.slot = tg_rows(state, step)[row].slot;
-  const tg_slot *slot = &tg_slots(state)[returned.slot];
-  returned.request = slot->request;
-  returned.deadline_ns = slot->deadline_ns;
-  returned.first_ns = slot->first_ns;
-  returned.end_reason = slot->end_reason;
-  returned.generated = slot->generated;
-  returned.max_new_tokens = slot->max_new_tokens;
-  returned.prompt_tokens = slot->prompt_tokens;
-  returned.logprobs = slot->sampling.logprobs;
-  returned.stop_count = slot->stop_count;
-  returned.pages = slot->pages;
-  returned.flags = slot->flags;
-  for (uint32_t i = 0u; i < TG_ROW_STOP_IDS; i++) returned.stop_ids[i] = slot->stop_ids[i];
+  uint32_t index = tg_rows(state, step)[row].slot;
+  const tg_slot *slot = &tg_slots(state)[index];
+  const tg_returned_row returned = {slot->request, slot->deadline_ns, slot->first_ns, index, slot->end_reason, slot->generated,
+                                    slot->max_new_tokens, slot->prompt_tokens, slot->sampling.logprobs, slot->stop_count, slot->pages,
+                                    slot->flags, {slot->stop_ids[0], slot->stop_ids[1], slot->stop_ids[2], slot->stop_ids[3]}};
   return returned;
 }
 

@@ -1,12 +1,8 @@
-/* routine.h: the turn that most turns are where a single step may be in flight. That was a decode step, it has come back,
- * all its sequences go on and nothing else is new. What the other phases would come to is known then: the next step has
- * the same rows one position on, and the host gets a token for each. So two short phases stand in for all of them, the
- * first of which is all that the next step has to wait for; on a GPU that makes a turn of a few hundred instructions out
- * of a few thousand, and each costs its way from the cache.
+/* routine.h: the turn that most turns are: a decode step has come back, all its sequences go on and nothing else is new. Then the next
+ * step has the same rows one position on, and the host gets a token for each. Two short phases stand in for all others, the first of
+ * which is all that the next step waits for: on a GPU some hundred instructions instead of some thousand.
  *
- * Where several steps may be in flight, the same holds while no more sequences run than that, each of them a step of its own:
- * the one that has come back has no other to share its next step with. With more of them there is work meanwhile, and a turn
- * is nothing that anybody waits for. */
+ * Where several steps may be in flight, each sequence has to be a step of its own: with more sequences nobody waits for a turn. */
 #pragma once
 
 #include "sched/compose.h"
@@ -31,8 +27,7 @@ TG_FN uint32_t tg_each_is_a_step(tg_state *state) {
   return all;
 }
 
-/* Lane 0: whether nothing is new but the step, its events have room, and every slot in use is in it. All is read before anything is
- * decided, so that the loads do not wait for each other. */
+/* Lane 0: whether nothing is new but the step, its events have room, and every slot in use is in it. All is read before it decides. */
 TG_FN uint32_t tg_only_step_is_new(tg_state *state, const tg_rings *rings) {
   const tg_inputs *inputs = &state->inputs;
   const tg_step *step = tg_step_at(state, state->steps_collected);
@@ -140,9 +135,9 @@ TG_FN void tg_phase_deliver(tg_state *state, tg_rings *rings, uint32_t lane, uin
   uint64_t now_ns = state->inputs.now_ns;
   for (uint32_t row = lane; row < step->rows; row += lanes) {
     const tg_returned_row returned = tg_returned_row_at(state, step, row);
-    tg_event *event = tg_event_at(rings, state->events_published + row);
     int32_t token = tg_token_at(state, step, row);
-    tg_fill_token(event, now_ns, returned.request, returned.logprobs, token, returned.generated, state->steps_collected);
+    *tg_event_at(rings, state->events_published + row) =
+        tg_token_event(returned.request, now_ns, returned.logprobs, token, returned.generated, state->steps_collected);
     tg_slot *slot = &tg_slots(state)[returned.slot];
     slot->generated = returned.generated + 1u;
     if (TG_MUT(49, returned.flags & TG_REQUEST_UNLIMITED, 0u)) {

@@ -1,6 +1,5 @@
 // build: rdc
-/* stages.cu: a pipeline of stages, each on a GPU of its own: how a step goes from one to the next (sched/handover.h) with
- * nobody of the host on its way.
+/* stages.cu: a pipeline of stages, each on a GPU of its own: how a step goes from one to the next (sched/handover.h) without the host.
  *
  * A step of a stage is one graph:
  *
@@ -11,15 +10,10 @@
  *   tg_lead       stage 0's dispatcher, or
  *   tg_follow     a later stage's; the last one stores what was sampled into stage 0's memory, and posts that
  *
- * A dispatcher launches the next step's graph beside its own, in a chain that the idle graph begins and renews, as the
- * dispatcher of one GPU does (dispatch.cuh). Stage 0 takes turns of the core: while its first step goes through the other
- * stages it composes the next one. As soon as it has, it stores what the step is into the next GPU's memory and announces it: the
- * next stage launches the graph ahead, which takes that, and its first layer's kernels come onto the GPU and load their
- * weights. So nothing lies between two stages but the rows themselves.
- *
- * While there are no more sequences than stages, stage 0 has nothing to run until a token comes back. Then its next step is the
- * row that came back, one position on, unless the token ends that. So its graph is launched at the token, and comes onto the GPU
- * while the turn goes on.
+ * A dispatcher launches the next step's graph beside its own, in a chain that the idle graph begins and renews (dispatch.cuh). As soon as
+ * stage 0 has composed a step it stores what the step is into the next GPU's memory and announces it: the next stage launches its graph
+ * ahead, whose kernels load their weights. So nothing lies between two stages but the rows themselves. While there are no more sequences
+ * than stages, stage 0's next step is the row that comes back, one position on: its graph is launched at the token.
  *
  * Flags and places lie in the memory of whoever waits for them, so a wait polls near memory and only stores cross the link.
  *
@@ -27,7 +21,7 @@
  * 0.17 ms beside some 20 ms of a stage's kernels. Of one row it is latency: a store is seen by the other GPU after 2.3 us.
  * Measured on H100s: a decode step of one row takes 12.3 us more over two GPUs than on one, 27.2 over four (profiles/log/gpus.md).
  */
-#define TG_CLAIMS_NOTHING
+#define TG_CLAIMS_NOTHING 1
 #include "common/launch.cuh"
 #include "sched/lead.cuh"
 
@@ -51,8 +45,7 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS)
     const bool goes_on = last || announce(state, stage->links, stage->step);
     let_next_kernel_start(); /* which reads the step before its own wait */
     if (threadIdx.x != 0) return;
-    /* Taken here, and not by the dispatcher: once this stage has handed the step on, it may come round the ring and another may lie
-     * in its place before a dispatcher that is late has looked. */
+    /* Taken here, and not by the dispatcher: once this stage has handed the step on, another may soon lie in its place. */
     uint32_t answer = goes_on ? TG_LINK_WAIT : TG_LINK_OVER;
     while (answer == TG_LINK_WAIT) {
       watch(stage->links.in, LAST_PAUSE_NS);
@@ -107,8 +100,7 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS)
   stage->links.out.holds = 0;
 }
 
-/* First node of stage 0's steps: waits until the step is composed, if its graph was launched before. What follows may start
- * early only then, since before their own waits kernels read what the step is.
+/* First node of stage 0's steps: waits until the step is composed, since what follows reads it before the grid dependency wait.
  * Launch: grid = 1, block = 1. */
 extern "C" __global__ void tg_begin_lead(tg_stage *stage) {
   await_earlier_kernels();

@@ -36,22 +36,6 @@ typedef struct tg_taken {
   uint32_t held;        /* the slot's pages before them */
 } tg_taken;
 
-typedef struct tg_chunk {
-  uint32_t slot;
-  uint32_t first_position;
-  uint32_t rows;
-  uint32_t first_row;
-  uint32_t sample;  /* index among the step's sampled rows; TG_NONE: none */
-  uint32_t flags;   /* TG_SEQUENCE_* */
-  uint32_t tokens;  /* TG_CHUNK_* */
-  uint32_t pad;
-} tg_chunk;
-
-/* Where a chunk's tokens are. */
-#define TG_CHUNK_RING 0u
-#define TG_CHUNK_KEEPS 1u  /* in the ring, and are kept, since the sequence may be preempted */
-#define TG_CHUNK_KEPT 2u   /* the kept ones: it is recomputed */
-
 typedef struct tg_turn {
   uint64_t counts[TG_MAX_LANES];  /* per lane, */
   uint64_t groups[TG_MAX_LANES / TG_GROUP]; /* per TG_GROUP lanes, */
@@ -70,7 +54,7 @@ typedef struct tg_turn {
   uint32_t sampled_place;         /* place of the step that the pending events' samples lie in */
   uint32_t below;                 /* candidates below the decode cursor */
   uint32_t taken;                 /* entries of taken_table, */
-  uint32_t chunks;                /*   of chunk_table */
+  uint32_t chunks;                /*   of prompts in the step that is composed */
   uint32_t takes;                 /* requests admitted or ended in the queue */
   uint32_t wanting[TG_MAX_SLOTS / 32u]; /* bit per slot: wants pages */
   uint32_t some_want;             /* 1: not all of them are 0 */
@@ -92,11 +76,11 @@ typedef struct tg_turn {
   uint32_t kind;
   uint32_t bucket;
   uint32_t next_cursor;
+  uint32_t notes[TG_MAX_SLOTS];   /* of each slot: TG_NOTE_* */
 } tg_turn;
 
 #ifdef __CUDACC__
 static __shared__ tg_turn tg_device_turn;
-static __shared__ uint32_t tg_device_notes[TG_MAX_SLOTS];
 #endif
 
 TG_FN tg_turn *tg_scratch(tg_state *state) {
@@ -114,22 +98,13 @@ TG_FN uint32_t tg_is_routine(tg_state *state) {
   return turn->only_step_is_new && !turn->asks_more;
 }
 
-TG_FN uint32_t *tg_notes(tg_state *state) {
-#ifdef __CUDACC__
-  (void)state;
-  return tg_device_notes;
-#else
-  return tg_words(state, state->note_table);
-#endif
-}
+TG_FN tg_event *tg_pending(tg_state *state) { return (tg_event *)tg_table(state, state->pending_table); }
 
 TG_FN tg_ended *tg_ended_list(tg_state *state) { return (tg_ended *)tg_table(state, state->ended_table); }
 
 TG_FN uint32_t *tg_wanting_list(tg_state *state) { return tg_words(state, state->wanting_table); }
 
 TG_FN tg_taken *tg_taken_list(tg_state *state) { return (tg_taken *)tg_table(state, state->taken_table); }
-
-TG_FN tg_chunk *tg_chunk_list(tg_state *state) { return (tg_chunk *)tg_table(state, state->chunk_table); }
 
 TG_FN uint32_t tg_pages_of(const tg_state *state, uint64_t tokens) {
   return (uint32_t)((tokens + TG_MUT(11, state->config.page_tokens - 1u, 0u)) / state->config.page_tokens);

@@ -2,7 +2,6 @@
  * steps on by it, and a step's kernels take no time. So is what waits for another GPU (kernels/sched/links.cu). */
 #define _GNU_SOURCE
 #include "driver.h"
-#include "sched/args.h"
 #include "sched/sched.c"
 
 #include <pthread.h>
