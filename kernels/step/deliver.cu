@@ -2,14 +2,9 @@
  *
  * The ring's head is the tiles posted (ours, released) with the lines of each tile beside it, and on the next cache line the tiles taken
  * (the host's, acquired); then two tiles, each of `lines` LogitsLine and, on the next 256 bytes, f32 [lines, V]. `counter`, in device
- * memory, is our own copy of the tiles posted. Three kernels for each part of a step's logits, in this order:
- *
- *   tg_logits_wait   until the host has taken enough for one more tile to be free
- *   tg_logits_copy   lines and logits of the rows whose request asked for them
- *   tg_logits_post   hands the tile over; after the last one waits until the host has taken all, so that a request
- *                    ends only after its logits are where they belong
- *
- * A wait has no limit: the host may be held up by its disk. It ends, since the host takes tiles whatever becomes of them.
+ * memory, is our own copy of the tiles posted. For each part of a step's logits tg_logits_wait waits for a free tile, tg_logits_copy
+ * fills it, and tg_logits_post hands it over, and after the last one waits until the host has taken all: a request ends only after its
+ * logits are where they belong. A wait has no limit: the host, which its disk may hold up, takes tiles whatever becomes of them.
  *
  * Bound: the bus, 4V bytes a row. `bench score --logits all`, 1,024 prompts of 32 on an H200: 8.6 GB in 343 ms, steps included, 25 GB/s
  * (a848342a, 2026-11-28).

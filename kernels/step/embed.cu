@@ -2,7 +2,6 @@
  *
  *   h[r, :] = f32(embedding[token(r), :])
  *
- *
  * Bound: memory. A row moves sizeof(embedding) H bytes in and 4H out. 8,192 rows of 2048 in bf16: 26.5 us on an H200, 84% of the bound
  * (profiles/results/kernels-prompts-h200-2026-11-28.txt).
  *

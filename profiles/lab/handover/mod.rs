@@ -1,4 +1,4 @@
-//! `lab handover`: steps over two GPUs that hand rows to each other, or add theirs up, in each way there is (kernels/ways/pair.h).
+//! `lab handover`: steps over two GPUs that hand rows to each other, or add theirs up, in each way there is (kernels/ways/pair.cu).
 
 mod pair;
 pub mod step;

@@ -1,4 +1,4 @@
-//! A step over two GPUs, as kernels/ways/pair.h has it: the struct that a GPU's kernels share, and what they compute.
+//! A step over two GPUs, as kernels/ways/pair.cu has it: the struct that a GPU's kernels share, and what they compute.
 
 use super::super::reference::{mix, mix64, values};
 use super::super::ways::step::error_name;
@@ -6,7 +6,7 @@ use bytemuck::{Pod, Zeroable};
 use std::mem::offset_of;
 use tailgraph::error::Error;
 
-/// TG_PAIR_* of kernels/ways/pair.h.
+/// TG_PAIR_* of kernels/ways/pair.cu.
 pub const ROW_WORDS: usize = 1024;
 pub const ROW_BYTES: usize = 4 * ROW_WORDS;
 pub const THREADS: u32 = 256;
