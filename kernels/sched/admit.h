@@ -61,8 +61,7 @@ TG_FN void tg_fill_slot(tg_slot *slot, const tg_request *request, uint64_t numbe
   for (uint32_t i = 0u; i < TG_MAX_STOP_IDS; i++) slot->stop_ids[i] = request->stop_ids[i];
 }
 
-/* Takes slots and pages for the front of the queue, strictly in order, until one must wait. `free_pages`
- * counts what is free; returns what is left. Events go to the pending table from `at` on. */
+/* Lane 0: slots and pages for the front of the queue, strictly in order, until one must wait. Returns the pages that are left. */
 TG_FN uint32_t tg_admit_front(tg_state *state, uint32_t free_pages, uint32_t at) {
   tg_turn *turn = tg_scratch(state);
   uint64_t now_ns = state->inputs.now_ns;
@@ -109,8 +108,8 @@ TG_FN uint32_t tg_put_pages(tg_state *state, uint32_t slot, uint32_t count, uint
   return free_pages + count;
 }
 
-/* Lane 0: pages for those that run and want more, then for those that are preempted, then for the front of the queue. While
- * one of them waits for pages, nothing newer is let in. Returns what is left. */
+/* Lane 0: pages for those that run and want more, then for those that are preempted, then for the front of the queue. While one of them
+ * waits for pages, nothing newer is let in. Events go to the pending table from `at` on. Returns the pages that are left. */
 TG_FN uint32_t tg_hand_out(tg_state *state, uint32_t free_pages, uint32_t at, uint32_t lanes) {
   uint32_t dry = 0u;
   tg_scratch(state)->pending = at;

@@ -27,8 +27,7 @@ TG_FN void tg_observe_claimed(tg_state *state, uint64_t n) {
   notice->waited_ns = waited;
 }
 
-/* Work on the queue, which lanes share as they share slots: new requests get their time and are copied out of the ring, and
- * waiting ones get their cancel bits. */
+/* Lanes share the queue: new requests get their time and are copied out of the ring, and waiting ones get their cancel bits. */
 TG_FN void tg_observe(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
   const tg_inputs *inputs = &state->inputs;
   const tg_control *controls = (const tg_control *)tg_at(rings, tg_layout(rings)->controls);

@@ -5,8 +5,7 @@
 #include "sched/instructions.cuh"
 #include "sched/sched.c"
 
-/* While nothing is to be done the dispatcher polls, with pauses that grow from the first to the last. Then
- * it hands over to the idle graph and so to itself: no kernel runs for longer than this without an end. */
+/* While nothing is to be done the dispatcher polls, with pauses that grow from the first to the last, and then leaves to the idle graph. */
 constexpr uint32_t FIRST_PAUSE_NS = 128;
 constexpr uint32_t LAST_PAUSE_NS = 8192;
 constexpr uint32_t POLLS = 64;
@@ -21,8 +20,7 @@ constexpr int LANES_BARRIER = 1;
 
 __device__ inline void lanes_barrier() { wait_at_barrier<LANES_BARRIER, LANES>(); }
 
-/* Loads all of the host's indices, and the queue's where it claims from one. Each is loaded by a thread of its own, so there is one
- * trip over the bus. They do not depend on the step that runs, so the first look comes before the wait for it. */
+/* Loads all of the host's indices, and the queue's where it claims from one, each by a thread of its own: one trip over the bus. */
 __device__ inline void look(const tg_rings *rings, const tg_state *state) {
   constexpr uint32_t INDICES = offsetof(tg_rings, request_tail) / sizeof(tg_index);
   static_assert(INDICES == 5, "tg_device has as many, in the same order");
@@ -48,6 +46,24 @@ __device__ inline void copy(void *to, const void *from, uint32_t bytes, uint32_t
   uint4 *out = static_cast<uint4 *>(to);
   const uint4 *in = static_cast<const uint4 *>(from);
   for (uint32_t i = thread; i < bytes / sizeof(uint4); i += threads) out[i] = in[i];
+}
+
+/* All lanes: one turn, by the host's indices as last looked at. `decided` is called in a routine turn as soon as it is known to be one, and
+ * `advanced` when it has written all that the next step's kernels read. Whether it was routine. */
+template <class Decided, class Advanced>
+__device__ inline bool run_phases(tg_state *state, tg_rings *rings, uint64_t start_ns, Decided decided, Advanced advanced) {
+  bool routine = false;
+#pragma unroll
+  for (uint32_t phase = 0; phase < TG_PHASES; phase++) {
+    if (phase == TG_COLLECT_PHASE) routine = tg_is_routine(state);
+    if (phase == TG_COLLECT_PHASE && routine) decided();
+    if (routine && phase > TG_DELIVER_PHASE && phase < TG_FINISH_PHASE) continue;
+    if (phase == TG_CLAIM_PHASE && !tg_claims_now(state)) continue;
+    tg_phase(state, rings, start_ns, phase, threadIdx.x, LANES);
+    lanes_barrier();
+    if (phase == TG_COLLECT_PHASE && routine) advanced();
+  }
+  return routine;
 }
 
 /* Launches a graph in one of the streams that CUDA has for that. Whether the GPU did. */

@@ -46,7 +46,7 @@ __device__ inline Next routine_next(tg_state *state) {
   return Next{TG_ACTION_STEP, TG_KIND_DECODE, state->steps[0].bucket, (uint32_t)state->steps_composed, 0};
 }
 
-/* The lanes: the kernels of step `number` may begin. Its descriptor goes before the rest of the head. */
+/* All lanes: the kernels of step `number` may begin. Its descriptor goes before the rest of the head. */
 __device__ inline void open_step(const tg_state *state, tg_state *block, tg_chain *chain, uint64_t number) {
   static_assert(offsetof(tg_state, steps) % sizeof(uint4) == 0 && sizeof(tg_step) % sizeof(uint4) == 0, "copied in 16s");
   const uint32_t place = tg_step_place(state, number);
@@ -55,8 +55,7 @@ __device__ inline void open_step(const tg_state *state, tg_state *block, tg_chai
   if (threadIdx.x == 32) store_release(&chain->open, number + 1); /* the first warp has more to do */
 }
 
-/* Before the wait: whether the turn will be routine if its clock and the sampled tokens let it, by the rule of the routine phase
- * (kernels/sched/routine.h). */
+/* Before the wait: whether the turn will be routine if its clock and the sampled tokens let it (routine.h). */
 __device__ inline bool is_calm(const tg_state *state) {
   const tg_step *step = &state->steps[0];
   const bool alone = tg_device.returned_end == state->steps_collected + 1;
@@ -92,31 +91,17 @@ __device__ inline bool goes_on(tg_state *state, uint32_t rows, uint64_t now) {
   return !__any_sync(0xffffffffu, ends);
 }
 
-/* One turn, all lanes, with what was last looked at. `last`: if nothing is to be done, the idle graph follows. The kernels of
- * the step that it composes, if any, may begin. */
+/* All lanes: one turn, behind which the kernels of the step that it composes may begin. `last`: else the idle graph follows. */
 __device__ inline Next turn(tg_state *state, tg_state *block, tg_rings *rings, tg_chain *chain, Next &next, uint64_t start_ns,
                             bool last) {
-  bool routine = false, opened = false;
-#pragma unroll
-  for (uint32_t phase = 0; phase < TG_FINISH_PHASE; phase++) {
-    if (phase == TG_COLLECT_PHASE) {
-      routine = tg_is_routine(state);
-      if (routine) decide(next, routine_next(state));
-    } else if (phase > TG_DELIVER_PHASE && routine) {
-      continue;
-    } else if (phase == TG_CLAIM_PHASE && !tg_claims_now(state)) {
-      continue;
-    }
-    tg_phase(state, rings, start_ns, phase, threadIdx.x, LANES);
-    lanes_barrier();
+  bool opened = false;
+  auto decided = [&] { decide(next, routine_next(state)); };
+  auto advanced = [&] {
     /* Tokens of more rows than lanes are read once more, where the next step's kernels will write. */
-    if (phase == TG_COLLECT_PHASE && routine && state->steps[0].rows <= LANES) {
-      open_step(state, block, chain, state->steps_composed);
-      opened = true;
-    }
-  }
-  tg_phase(state, rings, start_ns, TG_FINISH_PHASE, threadIdx.x, LANES);
-  lanes_barrier();
+    opened = state->steps[0].rows <= LANES;
+    if (opened) open_step(state, block, chain, state->steps_composed);
+  };
+  const bool routine = run_phases(state, rings, start_ns, decided, advanced);
   const tg_outcome *outcome = &state->outcome;
   const bool waits = outcome->action == TG_ACTION_IDLE || outcome->action == TG_ACTION_BLOCKED;
   const Next what = {outcome->action, outcome->kind, outcome->bucket, (uint32_t)outcome->step, waits && !last};
@@ -125,8 +110,7 @@ __device__ inline Next turn(tg_state *state, tg_state *block, tg_rings *rings, t
   return what;
 }
 
-/* Launches the next step's graph beside this one, with one stage. `chain` is this thread's alone. False where the GPU refused what nothing
- * else would launch. */
+/* Launches the next step's graph beside this one, with one stage. False where the GPU refused what nothing else would launch. */
 __device__ inline bool launch_step(const Next &next, const tg_graphs *graphs, tg_chain *chain, bool idle) {
   const uint64_t graph = graphs->step[next.number % TG_COPIES][0][next.kind][next.bucket];
   if (idle) {

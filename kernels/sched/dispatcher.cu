@@ -17,8 +17,7 @@ extern "C" __global__ void tg_begin_step(tg_chain *chain) {
   let_next_kernel_start();
 }
 
-/* First node of a graph of a later stage of this GPU: stores which stage runs now, for the host's watchdog.
- * Launch: grid = 1, block = 1. */
+/* First node of a later stage's graph: stores which stage runs now, for the host's watchdog. Launch: grid = 1, block = 1. */
 extern "C" __global__ void tg_begin_stage(tg_rings *rings, uint32_t stage) {
   let_next_kernel_start();
   await_earlier_kernels();

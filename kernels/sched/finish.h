@@ -3,8 +3,8 @@
 
 #include "sched/routine.h"
 
-/* Prompt tokens before this one are in steps, or will never be needed. Prompts lie in the token ring in the order of their requests,
- * which is the order of the prefill list: the first slot that is not recomputed, from kept tokens, holds the oldest. */
+/* Gives back prompt tokens that are in steps. Prompts lie in the ring in the order of their requests, which is that of the prefill list:
+ * the first slot that is not recomputed, from kept tokens, holds the oldest. */
 TG_FN void tg_release_tokens(tg_state *state, tg_rings *rings) {
   uint64_t tail = state->tokens_taken;
   for (uint32_t i = TG_MUT(20, 0u, state->prefill - (state->prefill != 0u)); i < state->prefill; i++) {

@@ -112,8 +112,7 @@ TG_FN void tg_mark_newest(tg_state *state, uint32_t wanting, uint32_t lanes) {
   tg_prune(state, state->prefill_table, &state->prefill, TG_SLOT_PREFILL);
 }
 
-/* Lane 0: pages for the slots that want some, in order; where there are none, one is marked to leave. Returns the pages that
- * are left; `dry` says whether a slot got none. */
+/* Lane 0: pages for the slots that want some, in order; where there are none (`*dry`), one is marked to leave. Returns what is left. */
 TG_FN uint32_t tg_grow(tg_state *state, uint32_t free_pages, uint32_t lanes, uint32_t *dry) {
   tg_turn *turn = tg_scratch(state);
   for (uint32_t i = 0u; i < turn->wants; i++) {

@@ -43,8 +43,7 @@ TG_FN void tg_look(tg_state *state, tg_rings *rings) {
   }
 }
 
-/* Lane 0, where it claims: whether there is something to claim that this turn could admit. What would wait behind another request
- * is left to other replicas. */
+/* Lane 0, where it claims: whether there is something to claim that this turn could admit. */
 TG_FN uint32_t tg_wants_claim(const tg_state *state, const tg_rings *rings) {
   const tg_claimer *claimer = &state->claimer;
   return claimer->known < claimer->pushed && state->pending == 0u && state->preempted == 0u &&
@@ -187,8 +186,7 @@ TG_FN uint32_t tg_claims_now(tg_state *state) {
   return tg_claims(state) && turn->wants_claim && (state->running < state->config.slots || turn->some_end);
 }
 
-/* Requests that fit into this replica: as many as slots are free, or come free in this turn, but no more than it can admit in
- * one turn and the host has room to read. */
+/* Requests that fit into this replica: slots that are or come free, at most what it can admit in a turn and the host has room to read. */
 TG_FN uint32_t tg_room_for_claims(tg_state *state) {
   const tg_claimer *claimer = &state->claimer;
   const tg_turn *turn = tg_scratch(state);

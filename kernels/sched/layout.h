@@ -36,8 +36,7 @@ TG_FN uint32_t tg_config_ok(const tg_config *config) {
          tg_ladder_ok(config, TG_KIND_SCORE, config->step_tokens);
 }
 
-/* Hands out tables one after the other. With a block it clears each, if it `clears`, and poisons the gap behind it; without
- * one it only counts. */
+/* Hands out tables one after the other. With a block it clears each, if it `clears`, and poisons the gap behind it. */
 typedef struct tg_cursor {
   void *block;
   uint64_t end;
@@ -102,8 +101,7 @@ TG_FN uint64_t tg_place_state(tg_state *state, void *block) {
   return cursor.end;
 }
 
-/* Places every table of `rings`, whose capacities are set, and returns the size of the block. They may be 100 MiB, of which a short
- * run writes little, and nobody reads an entry before it is written: so none is cleared. */
+/* The same for `rings`, whose capacities are set. They may be 100 MiB, and nobody reads an entry before it is written: none is cleared. */
 TG_FN uint64_t tg_place_rings(tg_rings *rings, void *block) {
   tg_cursor cursor = {block, sizeof(tg_rings), 0u};
   tg_place(&cursor, 0u, 0u);

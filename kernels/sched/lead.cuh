@@ -11,7 +11,7 @@
 
 #include "sched/passing.cuh"
 
-/* Looks of stage 0 that find nothing, until it takes a turn all the same, for what time alone brings. */
+/* Looks of stage 0 that find nothing, until it takes a turn all the same. */
 constexpr uint32_t LOOKS_A_TURN = 16;
 
 /* Orders to stage 0's launching warp. */
@@ -154,15 +154,8 @@ __device__ inline bool take_turns(tg_state *state, tg_rings *rings, const tg_gra
       if (foreseen) __trap(); /* its graph would wait for ever; only a place that holds the wrong step comes here */
       return false;
     }
-    bool routine = false;
-#pragma unroll
-    for (uint32_t phase = 0; phase < TG_PHASES; phase++) {
-      if (phase == TG_COLLECT_PHASE) routine = tg_is_routine(state);
-      if (routine && phase > TG_DELIVER_PHASE && phase < TG_FINISH_PHASE) continue;
-      tg_phase(state, rings, near.start_ns, phase, threadIdx.x, LANES);
-      lanes_barrier();
-      if (phase == TG_COLLECT_PHASE && routine) open_step(state, stage, near, state->steps_composed);
-    }
+    auto advanced = [&] { open_step(state, stage, near, state->steps_composed); };
+    const bool routine = run_phases(state, rings, near.start_ns, [] {}, advanced);
     const tg_outcome &outcome = state->outcome;
     const uint32_t action = outcome.action;
     /* a bug: the graph that is launched already is not that of the step */

@@ -1,11 +1,6 @@
 /* links.cu: a word that two GPUs send to each other and back: how long a store takes until the other GPU sees it
- * (src/backend/cuda/device/links.rs).
- *
- * Two launches, one on each GPU, both of 1 block and 1 thread. Each waits for a word of its own and stores into the other's,
- * by what stages hand steps on with (sched/platform.h): a release and an acquire at system scope.
- *
- * Bound: the link's latency, twice a round.
- */
+ * (src/backend/cuda/device/links.rs). Two launches, one on each GPU, both of 1 block and 1 thread. Each waits for a word of its own and
+ * stores into the other's, by a release and an acquire at system scope. Bound: the link's latency, twice a round. */
 #include "sched/instructions.cuh"
 #include "sched/platform.h"
 

@@ -31,8 +31,7 @@ TG_FN uint32_t tg_publishable(const tg_state *state, uint32_t waiting) {
   return waiting < room ? waiting : (uint32_t)room;
 }
 
-/* Phase: slots get the pages that are theirs, newly admitted ones their biases, and events their ring entries. Until the last event of a
- * turn is out nothing more is collected, admitted or composed. */
+/* Phase: slots get their pages, new ones their biases, and events their ring entries. Until the last is out, nothing more is collected. */
 TG_FN void tg_phase_publish(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
   if (!turn->open) return;
@@ -48,8 +47,7 @@ TG_FN void tg_phase_publish(tg_state *state, tg_rings *rings, uint32_t lane, uin
   state->free_pages = turn->free_pages;
 }
 
-/* Lane 0 of the next phase, with every entry written: one release lets the host see all of them, and hands
- * the entries of taken requests and controls back. */
+/* Lane 0 of the next phase, with every entry written, lets the host see all of them, and gives entries of requests and controls back. */
 TG_FN void tg_release_events(tg_state *state, tg_rings *rings) {
   tg_turn *turn = tg_scratch(state);
   state->events_published += turn->publish;

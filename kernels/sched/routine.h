@@ -63,8 +63,8 @@ TG_FN uint32_t tg_row_in_flight_asks_more(tg_state *state, const tg_step *step) 
          TG_MUT(57, tg_row_wants_pages(state, &row), 0);
 }
 
-/* Phase: finds out whether this turn is routine. Lanes share the returned decode rows, or the steps in flight; one that its slot's last
- * step, a stop id or a deadline ends, or whose slot wants pages, makes the turn another. What other turns start from is cleared. */
+/* Phase: finds out whether this turn is routine, and clears what other turns start from. Lanes share the returned decode rows, or the
+ * steps in flight. */
 TG_FN void tg_phase_routine(tg_state *state, const tg_rings *rings, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
   const uint64_t first = state->steps_collected;
@@ -92,8 +92,8 @@ TG_FN void tg_phase_routine(tg_state *state, const tg_rings *rings, uint32_t lan
   if (asks) tg_set_bits(&turn->asks_more, 1u);
 }
 
-/* First phase of a routine turn: all that the next step's kernels read, and all that is read of what the last one's have
- * written. The rows are one position on, in the same place or in that of another step, which then has the one row. */
+/* First phase of a routine turn: all that the next step's kernels read, and all that is read of what the last one's have written. The
+ * rows stay in their place, or go to that of another step, which then has the one row. */
 TG_FN void tg_phase_advance(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
   const tg_step *step = tg_step_at(state, state->steps_collected);
   tg_step *next = tg_step_at(state, state->steps_composed);

@@ -1,14 +1,11 @@
-/* sched.c: the scheduler core. One turn of it collects the step that came back, publishes its events, admits
- * waiting requests and composes the next step.
- *
- * A turn is phases over lanes, with a barrier between phases. On a GPU lanes are the threads of the
- * dispatcher kernel, which includes this file; on the host they are a loop. What happens where:
+/* sched.c: the scheduler core. A turn collects the step that came back, publishes its events, admits waiting requests and composes the
+ * next step. It is phases over lanes, with a barrier between phases. On a GPU lanes are the threads of the dispatcher kernel, which
+ * includes this file; on the host they are a loop. What happens where:
  *
  *   gather    inputs.h    clock, ring indices, the returned step          (live turns only)
  *   stopped   inputs.h    which of its tokens are stop ids                (live turns only)
  *   claim     inputs.h    requests of the queue that it shares with other replicas, where it has one (live turns only)
- *   routine   routine.h   is there nothing new but a decode step that has come back? Then the routine's two phases
- *                         stand in for all from collect to fill
+ *   routine   routine.h   where nothing is new but a decode step, two phases stand in for all from collect to fill
  *   collect   collect.h   cancels, returned rows and deadlines of each slot
  *   groups    turn.h      sums of counts over groups of lanes
  *   place     collect.h   events and ended slots get their places

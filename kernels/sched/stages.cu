@@ -17,8 +17,8 @@
  *
  * Flags and places lie in the memory of whoever waits for them, so a wait polls near memory and only stores cross the link.
  *
- * Bound: a row is 4H bytes over the link: 8 KB for a hidden size of 2048, 20 ns at 400 GB/s; a whole step of 8,192 rows
- * 0.17 ms beside some 20 ms of a stage's kernels. Of one row it is latency: a store is seen by the other GPU after 2.3 us.
+ * Bound: a row is 4H bytes over the link: 8,192 rows of a hidden size of 2048 take 0.17 ms at 400 GB/s, beside some 20 ms of a stage's
+ * kernels. Of one row it is latency: a store is seen by the other GPU after 2.3 us.
  * Measured on H100s: a decode step of one row takes 12.3 us more over two GPUs than on one, 27.2 over four (profiles/log/gpus.md).
  */
 #define TG_CLAIMS_NOTHING 1
@@ -27,9 +27,8 @@
 
 LAUNCH_CONSTANTS(tg_stages_tile, 1, COPY_THREADS)
 
-/* Block 0 takes the tables, and hands them on; the others copy the residual stream as soon as it is there. Where the links end
- * before, the step's kernels run over what lies there, and nothing is sent on.
- * Launch: grid = at least 2 blocks, block = COPY_THREADS. */
+/* Block 0 takes the tables, and hands them on; the others copy the residual stream as soon as it is there. Where the links end before,
+ * the step's kernels run over what lies there. Launch: grid = at least 2 blocks, block = COPY_THREADS. */
 extern "C" __global__ void __launch_bounds__(COPY_THREADS)
     tg_take(float *h, tg_state *state, tg_stage *stage, uint32_t hidden, uint32_t last, tg_stage_times *times) {
   await_earlier_kernels();
@@ -69,8 +68,7 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS)
   if (there) copy_rows(h, activations_in(place, state), rows, hidden, blockIdx.x - 1, gridDim.x - 1);
 }
 
-/* Whichever block is through last posts the step.
- * Launch: grid = any number of blocks, block = COPY_THREADS. */
+/* Whichever block is through last posts the step. Launch: grid = any number of blocks, block = COPY_THREADS. */
 extern "C" __global__ void __launch_bounds__(COPY_THREADS)
     tg_hand_on(const tg_state *state, tg_stage *stage, const float *h, uint32_t hidden, tg_stage_times *times) {
   __shared__ tg_link_end out;
@@ -111,9 +109,8 @@ extern "C" __global__ void tg_begin_lead(tg_stage *stage) {
   let_next_kernel_start();
 }
 
-/* Stage 0's dispatcher. `where`: TG_DISPATCH_*. `layout`: a copy of the rings' head in device memory. One warp more than the
- * lanes launches graphs.
- * Launch: grid = 1, block = TG_DISPATCH_THREADS. */
+/* Stage 0's dispatcher. `where`: TG_DISPATCH_*. `layout`: a copy of the rings' head in device memory. One warp more than the lanes
+ * launches graphs. Launch: grid = 1, block = TG_DISPATCH_THREADS. */
 extern "C" __global__ void __launch_bounds__(TG_DISPATCH_THREADS)
     tg_lead(tg_state *block, tg_rings *rings, const tg_rings *layout, const tg_graphs *graphs, tg_stage *stage, uint32_t where,
             const tg_stage_times *times) {
@@ -173,8 +170,8 @@ extern "C" __global__ void __launch_bounds__(TG_DISPATCH_THREADS)
   report(passed);
 }
 
-/* Thread 0 of a later stage's dispatcher, by the links in shared memory: launches the next step's graph as soon as one is
- * announced. False where the GPU refused what nothing else would launch. */
+/* Thread 0 of a later stage's dispatcher launches the next step's graph as soon as one is announced. False where the GPU refused what
+ * nothing else would launch. */
 __device__ inline bool follow(tg_links &links, const tg_graphs *graphs, tg_stage *stage, bool idle) {
   for (uint32_t poll = 0; poll < LINK_POLLS; poll++) {
     const uint64_t start = now_ns();
