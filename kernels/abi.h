@@ -20,7 +20,7 @@
 #define TG_MAX_LOGPROBS 20u
 #define TG_MAX_BIASES 300u    /* of a request, at most; with the stop ids, fewer than the threads that sample a row */
 #define TG_MAX_BUCKETS 16u    /* per kind */
-#define TG_MAX_TAKES 256u     /* requests one turn admits or ends in the queue, at most: prompts of 32 tokens fill a step of 8192 rows */
+#define TG_MAX_TAKES 256u     /* requests one turn admits or ends in the queue, at most */
 #define TG_NONE 0xffffffffu   /* no such index */
 static const uint64_t TG_NO_TIMEOUT = UINT64_MAX;
 static const uint64_t TG_NO_STEP = UINT64_MAX;
@@ -64,8 +64,7 @@ typedef struct tg_bias {
 /* tg_request.flags */
 #define TG_REQUEST_LOGITS_LAST 1u  /* deliver the logits of the prompt's last position (needs max_new_tokens 0) */
 #define TG_REQUEST_LOGITS_ALL 2u   /* deliver the logits of every prompt position (needs max_new_tokens 0; makes its steps TG_KIND_SCORE) */
-#define TG_REQUEST_UNLIMITED 4u    /* no limit was named, max_new_tokens is what the context leaves: takes its pages as it goes
-                                      (kernels/sched/grow.h), and may be preempted and recomputed */
+#define TG_REQUEST_UNLIMITED 4u    /* no limit was named: takes its pages as it goes, and may be preempted and recomputed (sched/grow.h) */
 
 /* Host to scheduler. The ring index is the request number. */
 typedef struct tg_request {
@@ -159,8 +158,7 @@ typedef struct tg_outcome {
   uint32_t rows;
   uint32_t sequences;
   uint32_t sample_rows;
-  uint32_t changed;        /* 1: the turn changed something, so its record is needed and polling again at once may pay;
-                              0 only for an idle or blocked turn that found nothing new */
+  uint32_t changed;        /* 0: an idle or blocked turn that found nothing new; 1: its record is needed, and polling at once may pay */
   uint64_t step;           /* number of the composed step, counted from 0; TG_NO_STEP: none */
   uint64_t returned_step;  /* number of the step collected this turn; TG_NO_STEP: none */
   uint32_t queue_depth;    /* requests seen and still waiting */
@@ -222,8 +220,7 @@ typedef struct tg_rings {
   uint64_t tokens;         /* int32_t[token_capacity] */
   uint64_t controls;       /* tg_control[control_capacity] */
   uint64_t events;         /* tg_event[event_capacity] */
-  uint64_t sampled;        /* tg_sampled[sampled_capacity]: of each token event of a request that asked for logprobs, by the event's
-                              number; tg_state.most_unread keeps one from lying where another waits to be read */
+  uint64_t sampled;        /* tg_sampled[sampled_capacity]: of token events with logprobs, by the event's number (tg_state.most_unread) */
   uint64_t trace;          /* tg_trace[trace_capacity] */
   uint32_t request_capacity;
   uint32_t token_capacity;
@@ -314,13 +311,10 @@ typedef struct tg_config {
   uint32_t sampled_capacity;
   uint32_t bucket_count[TG_KINDS];
   uint32_t bucket_rows[TG_KINDS][TG_MAX_BUCKETS];  /* ascending; the largest decode bucket >= slots, the others >= step_tokens */
-  uint32_t ahead;            /* 1: a decode step may be composed before the step ahead of it has come back, where that one
-                                can neither end a sequence nor let one in; needs 1 stage and 2 steps in flight */
+  uint32_t ahead;            /* 1: a decode step may be composed before the one ahead has come back; needs 1 stage and 2 steps in flight */
   uint32_t bias_capacity;    /* of the rings this state will be used with */
-  uint32_t grow_tokens;      /* a request without a limit takes pages for its prompt and so many tokens, and whenever they are
-                                used up for as many more; at least 1 */
-  uint32_t chunk_share;      /* of the prompt tokens that slots have yet to read, one in so many may be in a step that has decode rows,
-                                where that is more than chunk_tokens; 0: never */
+  uint32_t grow_tokens;      /* tokens for which a request without a limit takes pages beyond those it has; at least 1 */
+  uint32_t chunk_share;      /* or one in so many of the prompt tokens yet to be read, where that is more than chunk_tokens; 0: never */
   uint32_t pad[3];           /* what follows is copied 16 bytes at a time */
 } tg_config;
 
@@ -360,9 +354,8 @@ typedef struct tg_slot {
 typedef struct tg_row {
   uint32_t slot;
   uint32_t position;   /* absolute, from 0 */
-  int32_t token;       /* a prompt token; -1: the slot's last_token; -2 - i: what sampled row i of the step before gets, which
-                          may not have come back yet; TG_TOKEN_KEPT: of a sequence that is recomputed, so that steps depend on
-                          no sampled token: kept_table[slot][position] */
+  int32_t token;       /* a prompt token; -1: the slot's last_token; -2 - i: what sampled row i of the step before gets;
+                          TG_TOKEN_KEPT: of a sequence that is recomputed, kept_table[slot][position] */
   uint32_t sequence;   /* index into the step's sequences */
 } tg_row;
 
@@ -419,8 +412,7 @@ typedef struct tg_state {
   uint32_t max_pages;        /* pages of one sequence, at most: columns of the page table */
   uint32_t error;            /* TG_ERROR_*; sticky */
   uint32_t broken;           /* 1: a lane found an invariant broken; becomes `error` as the turn ends */
-  uint32_t most_unread;      /* events that the host may have yet to read: config.event_capacity, and from the first admission of a
-                                request that asks for logprobs on config.sampled_capacity */
+  uint32_t most_unread;      /* events that the host may have yet to read: event_capacity; once logprobs are asked for, sampled_capacity */
   /* byte offsets from the start of the block */
   uint64_t slot_table;       /* tg_slot[slots] */
   uint64_t bias_table;       /* tg_bias[slots][config.bias_capacity]: each slot's, from its admission on */

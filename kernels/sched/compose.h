@@ -107,20 +107,17 @@ TG_FN uint32_t tg_prompt_budget(const tg_config *config, uint32_t rows, uint32_t
 
 /* Lane 0: one chunk, a sequence of the step, for each slot in prefill, in the order of their requests, until the budget is used or
  * cannot take the next one. Slots that are read to the end leave the list. */
-TG_FN void tg_plan_chunks(tg_state *state, const tg_step *step, uint32_t decode_rows) {
-  tg_turn *turn = tg_scratch(state);
+TG_FN void tg_plan_chunks(tg_state *state, tg_step *step, uint32_t decode_rows) {
   uint32_t *list = tg_words(state, state->prefill_table);
   uint32_t kept = 0u;
   uint32_t full = 0u;
   uint32_t beside = decode_rows != 0u ? tg_rows_beside(state) : 0u;
-  turn->chunks = 0u;
-  turn->rows = decode_rows;
-  turn->sample_rows = decode_rows;
-  turn->kind = TG_KIND_DECODE;
+  step->rows = step->decode_rows = step->sequences = step->sample_rows = decode_rows;
+  step->kind = TG_KIND_DECODE;
   for (uint32_t i = 0u; i < state->prefill; i++) {
     tg_slot *slot = &tg_slots(state)[list[i]];
     uint32_t from = slot->composed;
-    uint32_t budget = full ? 0u : tg_prompt_budget(&state->config, turn->rows, decode_rows, beside);
+    uint32_t budget = full ? 0u : tg_prompt_budget(&state->config, step->rows, decode_rows, beside);
     uint32_t end = slot->prompt_tokens + TG_MUT(43, slot->generated, 0u);
     uint32_t to = tg_chunk_end(state, from, end, budget);
     if (to == from) {
@@ -130,13 +127,13 @@ TG_FN void tg_plan_chunks(tg_state *state, const tg_step *step, uint32_t decode_
     }
     uint32_t last = to == end;
     uint32_t all_logits = (slot->flags & TG_REQUEST_LOGITS_ALL) != 0u;
-    uint32_t sample = last && !TG_MUT(18, all_logits, 0u) ? turn->sample_rows++ : TG_NONE;
+    uint32_t sample = last && !TG_MUT(18, all_logits, 0u) ? step->sample_rows++ : TG_NONE;
     uint32_t flags = (from == 0u ? TG_SEQUENCE_FIRST : 0u) | (last ? TG_SEQUENCE_LAST : 0u);
-    const tg_sequence chunk = {list[i], turn->rows, to - from, from, sample, flags};
-    tg_sequences(state, step)[decode_rows + turn->chunks++] = chunk;
-    turn->rows += to - from;
-    if (all_logits) turn->kind = TG_KIND_SCORE;
-    if (turn->kind != TG_KIND_SCORE) turn->kind = TG_KIND_MIXED;
+    const tg_sequence chunk = {list[i], step->rows, to - from, from, sample, flags};
+    tg_sequences(state, step)[step->sequences++] = chunk;
+    step->rows += to - from;
+    if (all_logits) step->kind = TG_KIND_SCORE;
+    if (step->kind != TG_KIND_SCORE) step->kind = TG_KIND_MIXED;
     slot->composed = to;
     slot->steps++;
     if (last) slot->phase = TG_SLOT_DECODE;
@@ -163,9 +160,8 @@ TG_FN void tg_phase_compose(tg_state *state, tg_rings *rings, uint32_t lane, uin
   uint32_t picks = tg_decode_rows(state, turn);
   if (lane == 0u) {
     tg_release_events(state, rings);
-    turn->decode_rows = picks;
-    turn->rows = 0u;
     if (turn->composing) tg_plan_chunks(state, step, picks);
+    turn->composed = turn->composing && step->rows != 0u;
   }
   if (turn->composing) tg_compose_decode(state, step, picks, lane, lanes);
 }
@@ -173,39 +169,35 @@ TG_FN void tg_phase_compose(tg_state *state, tg_rings *rings, uint32_t lane, uin
 /* Phase: the chunks' rows by all lanes, the step's head by lane 0. */
 TG_FN void tg_phase_fill(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
-  if (!turn->open || turn->rows == 0u) return;
+  if (!turn->open || !turn->composed) return;
   tg_step *step = tg_step_at(state, state->steps_composed);
+  uint32_t decode_rows = step->decode_rows;
+  uint32_t count = step->sequences - decode_rows;
 
   /* Rows of all chunks together are dealt out, so that many short prompts cost no more than one long one. */
-  const tg_sequence *chunks = tg_sequences(state, step) + turn->decode_rows;
+  const tg_sequence *chunks = tg_sequences(state, step) + decode_rows;
   const tg_sequence *chunk = chunks;
-  const tg_sequence *last = chunk + (turn->chunks - (turn->chunks != 0u));
-  uint32_t rows_end = TG_MUT(22, turn->rows, turn->rows + (turn->chunks != 0u));
-  for (uint32_t at = turn->decode_rows + lane; at < rows_end; at += lanes) {
+  const tg_sequence *last = chunk + (count - (count != 0u));
+  uint32_t rows_end = TG_MUT(22, step->rows, step->rows + (count != 0u));
+  for (uint32_t at = decode_rows + lane; at < rows_end; at += lanes) {
     while (chunk < last && at - chunk->first_row >= chunk->rows) chunk++;
     const tg_slot *slot = &tg_slots(state)[chunk->slot];
     uint32_t position = chunk->first_position + (at - chunk->first_row);
-    tg_row row = {chunk->slot, position, TG_TOKEN_KEPT, turn->decode_rows + (uint32_t)(chunk - chunks)};
+    tg_row row = {chunk->slot, position, TG_TOKEN_KEPT, decode_rows + (uint32_t)(chunk - chunks)};
     if (!slot->recomputes) { /* and may be preempted: then its tokens are kept */
       row.token = tg_prompt_token(state, rings, slot->token_start + position);
       if (TG_MUT(47, slot->flags & TG_REQUEST_UNLIMITED, 0u)) tg_kept(state, chunk->slot)[position] = row.token;
     }
     tg_rows(state, step)[at] = row;
   }
-  for (uint32_t i = lane; i < turn->chunks; i += lanes) {
-    tg_words(state, step->slot_sequence_table)[chunks[i].slot] = turn->decode_rows + i;
+  for (uint32_t i = lane; i < count; i += lanes) {
+    tg_words(state, step->slot_sequence_table)[chunks[i].slot] = decode_rows + i;
     if (chunks[i].sample == TG_NONE) continue;
     tg_words(state, step->sample_table)[chunks[i].sample] = chunks[i].first_row + chunks[i].rows - 1u;
   }
   if (lane != 0u) return;
-  turn->bucket = tg_bucket(&state->config, turn->kind, turn->rows);
   step->number = state->steps_composed;
   step->start_ns = state->inputs.now_ns;
-  step->kind = turn->kind;
-  step->bucket = turn->bucket;
-  step->bucket_rows = state->config.bucket_rows[turn->kind][turn->bucket];
-  step->rows = turn->rows;
-  step->decode_rows = turn->decode_rows;
-  step->sequences = turn->decode_rows + turn->chunks;
-  step->sample_rows = turn->sample_rows;
+  step->bucket = tg_bucket(&state->config, step->kind, step->rows);
+  step->bucket_rows = state->config.bucket_rows[step->kind][step->bucket];
 }

@@ -79,7 +79,8 @@ TG_FN void tg_phase_finish(tg_state *state, tg_rings *rings, uint32_t lane) {
   tg_turn *turn = tg_scratch(state);
   tg_outcome *outcome = &state->outcome;
   if (lane != 0u) return;
-  uint32_t composed = turn->open && turn->rows != 0u;
+  const tg_step *step = tg_step_at(state, state->steps_composed);
+  uint32_t composed = turn->open && turn->composed;
   if (tg_is_routine(state)) tg_end_routine(state, rings);
   turn->asks_more = 0u;
 
@@ -87,17 +88,17 @@ TG_FN void tg_phase_finish(tg_state *state, tg_rings *rings, uint32_t lane) {
   outcome->step = composed ? state->steps_composed : TG_NO_STEP;
   if (composed) {
     state->steps_composed++;
-    if (turn->decode_rows != 0u) state->decode_cursor = turn->next_cursor;
+    if (step->decode_rows != 0u) state->decode_cursor = turn->next_cursor;
   }
   if (turn->open && tg_claims(state)) tg_release_claims(state);
   if (turn->open && !tg_claims(state)) tg_release_tokens(state, rings);
   outcome->action = tg_action(state, turn, composed);
   outcome->error = state->error;
-  outcome->kind = composed ? turn->kind : 0u;
-  outcome->bucket = composed ? turn->bucket : 0u;
-  outcome->rows = composed ? turn->rows : 0u;
-  outcome->sequences = composed ? turn->decode_rows + turn->chunks : 0u;
-  outcome->sample_rows = composed ? turn->sample_rows : 0u;
+  outcome->kind = composed ? step->kind : 0u;
+  outcome->bucket = composed ? step->bucket : 0u;
+  outcome->rows = composed ? step->rows : 0u;
+  outcome->sequences = composed ? step->sequences : 0u;
+  outcome->sample_rows = composed ? step->sample_rows : 0u;
   outcome->changed = outcome->action == TG_ACTION_STEP || outcome->action == TG_ACTION_DONE ||
                      outcome->action == TG_ACTION_ERROR || (turn->open && tg_did_something(state, turn));
   outcome->returned_step = turn->open ? turn->returned_step : TG_NO_STEP;

@@ -156,12 +156,7 @@ TG_FN void tg_phase_deliver(tg_state *state, tg_rings *rings, uint32_t lane, uin
   turn->marked = TG_NONE;
   turn->recomputed = 0u;
   turn->publish = step->rows;
-  turn->rows = step->rows;
-  turn->decode_rows = step->rows;
-  turn->sample_rows = step->rows;
-  turn->chunks = 0u;
-  turn->kind = TG_KIND_DECODE;
-  turn->bucket = step->bucket;
+  turn->composed = 1u;
   /* Going round the same slots it comes back to where it stands; past one of several it goes on from there. */
   turn->next_cursor = tg_most_in_flight(state) == 1u ? state->decode_cursor : tg_rows(state, step)[0].slot + 1u;
 }

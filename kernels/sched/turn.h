@@ -1,7 +1,5 @@
-/* turn.h: the scratch of one turn, and sums over the lanes. Nothing here outlives a turn.
- *
- * Rule of the whole core: within a phase no lane reads what another lane writes. So what one phase finds
- * out goes here, and later phases read it. */
+/* turn.h: the scratch of one turn, and sums over the lanes. Rule of the whole core: within a phase no lane reads what another lane
+ * writes. So what one phase finds out goes here, and later phases read it. Nothing here outlives a turn. */
 #pragma once
 
 #include "sched/tables.h"
@@ -53,8 +51,7 @@ typedef struct tg_turn {
   uint32_t collecting;            /* 1: no event was left over, so this turn may collect and admit */
   uint32_t sampled_place;         /* place of the step that the pending events' samples lie in */
   uint32_t below;                 /* candidates below the decode cursor */
-  uint32_t taken;                 /* entries of taken_table, */
-  uint32_t chunks;                /*   of prompts in the step that is composed */
+  uint32_t taken;                 /* entries of taken_table */
   uint32_t takes;                 /* requests admitted or ended in the queue */
   uint32_t wanting[TG_MAX_SLOTS / 32u]; /* bit per slot: wants pages */
   uint32_t some_want;             /* 1: not all of them are 0 */
@@ -70,11 +67,7 @@ typedef struct tg_turn {
   uint32_t pending;               /* entries of pending_table */
   uint32_t publish;               /* of those, how many go out now */
   uint32_t composing;             /* 1: this turn may compose a step */
-  uint32_t decode_rows;
-  uint32_t rows;
-  uint32_t sample_rows;
-  uint32_t kind;
-  uint32_t bucket;
+  uint32_t composed;              /* 1: it has: what the step is stands in its head */
   uint32_t next_cursor;
   uint32_t notes[TG_MAX_SLOTS];   /* of each slot: TG_NOTE_* */
 } tg_turn;
