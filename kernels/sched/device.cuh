@@ -98,7 +98,7 @@ __device__ inline bool row_is_calm(const tg_state *state, const tg_returned_row 
 
 /* Whether it goes on with that token. */
 __device__ inline bool row_goes_on(tg_state *state, const tg_returned_row &row, int32_t token, uint64_t now) {
-  return token >= 0 && now < row.deadline_ns && !tg_is_stop_id_of_row(state, &row, token);
+  return token >= 0 && now < row.deadline_ns && !tg_is_stop_id(state, &row, token);
 }
 
 /* The head of the state block, up to the mailboxes, which others may write. */

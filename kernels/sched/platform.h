@@ -94,7 +94,8 @@ TG_FN uint64_t tg_swap(uint64_t *word, uint64_t expected, uint64_t to) {
  *   tg_flush          lane 0: what was released in this turn becomes visible
  *   tg_layout         the head of the rings, for what never changes in it: offsets, capacities and `record`
  *   tg_block          where the state block is, which offsets of tables count from
- *   tg_set_bits       sets bits of a word that several lanes may set in one phase: OR commutes, so their order does not show
+ *   tg_set_bits       sets bits of a word in a phase in which other lanes may do so too: OR commutes, so their order does not show
+ *   tg_add            adds to such a word
  *   tg_lowest_bit     the index of the lowest set bit of a word that is not 0
  *
  * On the host what is released is visible at once. */
@@ -140,12 +141,15 @@ TG_FN tg_state *tg_block(tg_state *) { return tg_device.block; }
 
 TG_FN void tg_set_bits(uint32_t *word, uint32_t bits) { atomicOr(word, bits); }
 
+TG_FN void tg_add(uint32_t *word, uint32_t more) { atomicAdd(word, more); }
+
 TG_FN uint32_t tg_lowest_bit(uint32_t word) { return (uint32_t)__ffs((int)word) - 1u; }
 #else
 #define tg_release_later(word, to) tg_release(word, to)
 #define tg_layout(rings) (rings)
 #define tg_block(state) (state)
 #define tg_set_bits(word, bits) (void)(*(word) |= (bits))
+#define tg_add(word, more) (void)(*(word) += (more))
 #define tg_lowest_bit(word) ((uint32_t)__builtin_ctz(word))
 #endif
 

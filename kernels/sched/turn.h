@@ -45,8 +45,7 @@ typedef struct tg_turn {
   uint32_t only_step_is_new;      /* and no host, queue or slot needs more than the next decode step, */
   uint32_t asks_more;             /*   ... unless one of its rows was its slot's last, or its slot wants pages (0 between turns) */
   uint32_t wants_claim;           /* 1: there is something to claim, and this turn could admit it */
-  uint32_t some_end;              /* 1: not all of `ending` are 0 */
-  uint32_t ending[TG_MAX_SLOTS / 32u]; /* where it wants to claim, a bit per slot: ends in this turn, as far as is known before it */
+  uint32_t ends;                  /* where it wants to claim: slots that end in this turn, as far as is known before it */
   uint32_t open;                  /* 0: the turn does nothing (stop, error, trace ring full) */
   uint32_t collecting;            /* 1: no event was left over, so this turn may collect and admit */
   uint32_t sampled_place;         /* place of the step that the pending events' samples lie in */
@@ -74,16 +73,11 @@ typedef struct tg_turn {
 
 #ifdef __CUDACC__
 static __shared__ tg_turn tg_device_turn;
-#endif
 
-TG_FN tg_turn *tg_scratch(tg_state *state) {
-#ifdef __CUDACC__
-  (void)state;
-  return &tg_device_turn;
+TG_FN tg_turn *tg_scratch(tg_state *) { return &tg_device_turn; }
 #else
-  return (tg_turn *)tg_table(state, state->scratch_table);
+TG_FN tg_turn *tg_scratch(tg_state *state) { return (tg_turn *)tg_table(state, state->scratch_table); }
 #endif
-}
 
 /* After the routine phase: whether the routine's phases stand in for the others. */
 TG_FN uint32_t tg_is_routine(tg_state *state) {
