@@ -1,4 +1,5 @@
-/* admit.h: pages and slots come back, and go to those that run and want more, and to the first in the queue. */
+/* admit.h: pages and slots come back, and go to those that run and want more, and to the first in the queue. Events leave for the host, as
+ * many as fit. */
 #pragma once
 
 #include "sched/collect.h"
@@ -119,13 +120,6 @@ TG_FN uint32_t tg_hand_out(tg_state *state, uint32_t free_pages, uint32_t at, ui
   return TG_MUT(46, state->preempted != 0u, 0) ? free_pages : tg_admit_front(state, free_pages, at);
 }
 
-/* Lane 0 publishes what this turn has claimed, at once: before a step can deliver anything of it. */
-TG_FN void tg_publish_claims(tg_state *state) {
-  tg_claimer *claimer = &state->claimer;
-  if (!tg_claims(state) || state->inputs.request_head == state->requests_seen) return;
-  tg_release(&claimer->queue->claims_head[claimer->replica].value, state->inputs.request_head);
-}
-
 /* Phase: all lanes put the pages of slots that ended, and of one that left, back on the stack; lane 0 meanwhile does the
  * bookkeeping and hands pages out. It touches no page entry: those follow in the next phase. */
 TG_FN void tg_phase_admit(tg_state *state, uint32_t lane, uint32_t lanes) {
@@ -153,7 +147,10 @@ TG_FN void tg_phase_admit(tg_state *state, uint32_t lane, uint32_t lanes) {
   if (turn->preempted_ends) tg_prune(state, state->preempted_table, &state->preempted, TG_SLOT_PREEMPTED);
   if (turn->back != TG_NONE) tg_preempt(state);
   if (turn->returned_step != TG_NO_STEP) state->steps_collected++;
-  tg_publish_claims(state);
+  const tg_claimer *claimer = &state->claimer;
+  if (tg_claims(state) && state->inputs.request_head != state->requests_seen) { /* before a step can deliver anything of it */
+    tg_release(&claimer->queue->claims_head[claimer->replica].value, state->inputs.request_head);
+  }
   state->requests_seen = state->inputs.request_head;
   state->controls_taken = state->inputs.control_head;
   turn->taken = 0u;
@@ -191,4 +188,63 @@ TG_FN void tg_take_biases(tg_state *state, tg_rings *rings, uint32_t lane, uint3
     tg_bias *to = tg_biases_of(state, index);
     for (uint32_t entry = lane; entry < slot->sampling.bias_count; entry += lanes) to[entry] = from[entry];
   }
+}
+
+/* Lanes share the pending events that go out now: turn->publish of them, from the first unpublished on. */
+TG_FN void tg_copy_events(tg_state *state, tg_rings *rings, uint32_t publish, uint32_t lane, uint32_t lanes) {
+  const tg_event *pending = tg_pending(state) + state->pending_published;
+  const uint32_t *samples = tg_words(state, state->pending_sample_table) + state->pending_published;
+  const tg_sampled *sampled = tg_samples(state, &state->steps[tg_scratch(state)->sampled_place]);
+  for (uint32_t i = lane; i < publish; i += lanes) {
+    uint64_t number = state->events_published + i;
+    *tg_event_at(rings, number) = pending[i];
+    if (samples[i] != TG_NONE) *tg_sampled_at(rings, number) = sampled[samples[i]];
+  }
+}
+
+/* With a step in flight, a core that runs ahead composes the next only as what it will be anyway: a decode row for each
+ * running sequence. So nothing that comes of the step ahead (a sequence's end, its free place) is too late. */
+TG_FN uint32_t tg_may_compose(const tg_state *state, const tg_turn *turn) {
+  if (tg_in_flight(state) >= tg_most_in_flight(state)) return 0u;
+  if (!tg_runs_ahead(state) || tg_in_flight(state) == 0u) return 1u;
+  return TG_MUT(26, TG_COUNTED(turn->totals, TG_CANDIDATES) == state->running, 1);
+}
+
+/* Events that go out now, of so many that wait. More than may be may have yet to be read, since that many may have been once. */
+TG_FN uint32_t tg_publishable(const tg_state *state, uint32_t waiting) {
+  uint64_t most = TG_MUT(13, state->most_unread, state->most_unread + 1u);
+  uint64_t unread = state->events_published - state->inputs.event_tail;
+  uint64_t room = TG_MUT(60, most > unread, 1) ? most - unread : 0u;
+  return waiting < room ? waiting : (uint32_t)room;
+}
+
+/* Phase: slots get their pages, new ones their biases, and events their ring entries. Until the last is out, nothing more is collected. */
+TG_FN void tg_phase_publish(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
+  tg_turn *turn = tg_scratch(state);
+  if (!turn->open) return;
+  uint32_t left = turn->pending - state->pending_published;
+  uint32_t publish = tg_publishable(state, left);
+  tg_take_pages(state, lane, lanes);
+  tg_take_biases(state, rings, lane, lanes);
+  tg_keep_prompt(state, rings, lane, lanes);
+  tg_copy_events(state, rings, publish, lane, lanes);
+  if (lane != 0u) return;
+  turn->publish = publish;
+  turn->composing = TG_MUT(14, publish == left, 1) && tg_may_compose(state, turn);
+  state->free_pages = turn->free_pages;
+}
+
+/* Lane 0 of the next phase, with every entry written, lets the host see all of them, and gives entries of requests and controls back. */
+TG_FN void tg_release_events(tg_state *state, tg_rings *rings) {
+  tg_turn *turn = tg_scratch(state);
+  state->events_published += turn->publish;
+  state->pending = turn->pending;
+  state->pending_published += turn->publish;
+  if (TG_MUT(15, state->pending_published == state->pending, turn->publish != 0u)) {
+    state->pending = 0u;
+    state->pending_published = 0u;
+  }
+  if (turn->publish != 0u) tg_release_later(&rings->event_head.value, state->events_published);
+  if (turn->takes != 0u) tg_release_later(&rings->request_tail.value, state->requests_taken);
+  if (turn->controls_taken != state->controls_taken) tg_release_later(&rings->control_tail.value, state->controls_taken);
 }

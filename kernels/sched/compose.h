@@ -3,7 +3,7 @@
  * that: then few long steps read it in less time. Where no sequence runs, prompts fill whole steps. */
 #pragma once
 
-#include "sched/publish.h"
+#include "sched/admit.h"
 
 /* How many decode rows the step gets: in a pipeline its share of the sequences, so that each step in flight finds some. */
 TG_FN uint32_t tg_decode_rows(const tg_state *state, const tg_turn *turn) {
@@ -15,8 +15,7 @@ TG_FN uint32_t tg_decode_rows(const tg_state *state, const tg_turn *turn) {
 /* A slot's row; TG_NONE: none. `rank` counts the candidates below the slot. Rows are in the order of slots, but which slots get one goes
  * round from the cursor: while a candidate is passed over, no other slot gets a second row. */
 TG_FN uint32_t tg_decode_row(const tg_turn *turn, uint32_t picks, uint32_t rank) {
-  uint32_t candidates = TG_COUNTED(turn->totals, TG_CANDIDATES);
-  uint32_t above = candidates - turn->below;
+  uint32_t above = TG_COUNTED(turn->totals, TG_CANDIDATES) - turn->below;
   uint32_t wrapped = picks > above ? picks - above : 0u;
   if (rank < turn->below) return rank < wrapped ? rank : TG_NONE;
   return rank - turn->below < picks ? wrapped + rank - turn->below : TG_NONE;

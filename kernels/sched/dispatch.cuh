@@ -150,9 +150,7 @@ template <bool TAIL> __device__ inline bool launch(const Next &next, const tg_gr
 __device__ inline void prefetch_turn(tg_state *state, const tg_graphs *graphs) {
   const uint32_t t = threadIdx.x;
   const tg_step *step = tg_step_at(state, state->steps_collected);
-  if (tg_device.rows_step != TG_NO_STEP && t < min(step->decode_rows, LANES)) {
-    tg_device_rows[t] = tg_read_returned_row(state, step, t);
-  }
+  if (t < tg_device.rows_held) tg_device_rows[t] = tg_read_returned_row(state, step, t);
   if (t < step->sample_rows) prefetch_line(&tg_samples(state, step)[t]);
   if (t < state->config.slots) prefetch_line(&tg_slots(state)[t].phase);
   if (t < TG_COPIES) prefetch_line(graphs->step[t][0][TG_KIND_DECODE]);
@@ -214,7 +212,7 @@ static __device__ __forceinline__ void dispatch(tg_state *block, tg_rings *rings
   if (threadIdx.x == 0) {
     tg_device.block = block;
     tg_device.returned_end = state->steps_composed;
-    tg_device.rows_step = state->steps_collected < tg_device.returned_end ? state->steps_collected : TG_NO_STEP;
+    tg_device.rows_held = tg_in_flight(state) != 0 ? min(tg_step_at(state, state->steps_collected)->decode_rows, LANES) : 0;
     tg_device.releases = 0;
     tg_device_turn.asks_more = 0;
     launched = true;

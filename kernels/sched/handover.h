@@ -58,8 +58,7 @@ TG_API uint64_t tg_result_place_words(const tg_config *config) {
   return tg_place_after(TG_PLACE_ALIGN, config->slots, sizeof(tg_sampled)) / sizeof(uint64_t);
 }
 
-/* How many words a lane copies at a time: all of them are read before any is written, so that they do not wait for each other.
- * A compiler cannot know that what is written here is nothing that is read next. */
+/* How many words a lane reads before it writes any, so that the loads do not wait for each other. */
 #define TG_AT_ONCE 8u
 
 /* Words first, first + stride ... of `count`. */
@@ -119,27 +118,23 @@ TG_API void tg_put_step(tg_state *state, uint64_t number, uint64_t *place, uint3
 TG_API void tg_get_step(tg_state *state, const uint64_t *place, uint32_t lane, uint32_t lanes) {
   const tg_place_layout at = tg_layout_of_place(&state->config);
   const tg_step *step = (const tg_step *)tg_at((void *)place, at.step);
-  const tg_row *rows = (const tg_row *)tg_at((void *)place, at.rows);
-  for (uint32_t i = lane; i < step->rows; i += lanes) tg_rows(state, step)[i] = rows[i];
+  tg_copy_words((uint32_t *)tg_rows(state, step), (const uint32_t *)tg_at((void *)place, at.rows), 4u * step->rows, lane, lanes);
   tg_pass_sequences(state, step, (void *)place, 0u, lane, lanes);
   if (lane == 0u) *tg_step_at(state, step->number) = *step;
 }
 
-TG_FN void tg_put_results_of(tg_state *state, const tg_step *step, uint64_t *place, uint32_t lane, uint32_t lanes) {
-  for (uint32_t i = lane; i < step->sample_rows; i += lanes) {
-    ((tg_sampled *)tg_at(place, TG_PLACE_ALIGN))[i] = tg_samples(state, step)[i];
-  }
+/* What a step has sampled. */
+TG_FN void tg_pass_results(tg_state *state, const tg_step *step, void *place, uint32_t puts, uint32_t lane, uint32_t lanes) {
+  uint32_t words = step->sample_rows * (uint32_t)(sizeof(tg_sampled) / sizeof(uint32_t));
+  tg_pass_words(puts, tg_at(place, TG_PLACE_ALIGN), tg_samples(state, step), words, lane, lanes);
 }
 
 TG_API void tg_put_results(tg_state *state, uint64_t number, uint64_t *place, uint32_t lane, uint32_t lanes) {
-  tg_put_results_of(state, tg_step_at(state, number), place, lane, lanes);
+  tg_pass_results(state, tg_step_at(state, number), place, 1u, lane, lanes);
 }
 
 TG_API void tg_get_results(tg_state *state, const uint64_t *place, uint32_t lane, uint32_t lanes) {
-  const tg_step *step = tg_step_at(state, place[0]);
-  for (uint32_t i = lane; i < step->sample_rows; i += lanes) {
-    tg_samples(state, step)[i] = ((const tg_sampled *)tg_at((void *)place, TG_PLACE_ALIGN))[i];
-  }
+  tg_pass_results(state, tg_step_at(state, place[0]), (void *)place, 0u, lane, lanes);
 }
 
 /* ---- places and credits: one lane ------------------------------------------------------------- */
@@ -158,8 +153,7 @@ TG_FN uint32_t tg_links_end_at(tg_links *links, const tg_link_end *end, uint32_t
 
 TG_API void tg_links_end(tg_links *links, uint32_t code) { tg_links_end_at(links, &links->out, code); }
 
-/* Whether the host, or a neighbour, has ended this stage. `before` is the word of the stage before: what that one posted before a drained
- * end is still to be taken. */
+/* Whether the host, or a neighbour, has ended this stage. What the one before posted before a drained end (`before`) is still taken. */
 TG_FN uint32_t tg_links_are_over(tg_links *links, uint64_t before) {
   if (links->ended) return 1u;
   if (tg_acquire(links->stop) & TG_INPUT_STOP) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "sched/claim.h"
-#include "sched/returned.h"
 
 /* Whether this turn does anything: not after an error or the stop flag, and not where its record would be lost. */
 TG_FN uint32_t tg_is_open(const tg_state *state, const tg_rings *rings) {
@@ -99,7 +98,7 @@ TG_FN uint32_t tg_is_stop_id(tg_state *state, const tg_returned_row *returned, i
   const tg_slot *slot = &tg_slots(state)[returned->slot];
   uint32_t found = 0u;
   for (uint32_t i = 0u; i < TG_ROW_STOP_IDS; i++) found |= i < returned->stop_count && returned->stop_ids[i] == token;
-  for (uint32_t i = TG_ROW_STOP_IDS; i < returned->stop_count; i++) found |= slot->stop_ids[i] == token;
+  for (uint32_t i = TG_ROW_STOP_IDS; i < returned->stop_count && !found; i++) found = slot->stop_ids[i] == token;
   return found;
 }
 
@@ -129,7 +128,7 @@ TG_FN void tg_phase_stopped(tg_state *state, uint32_t lane, uint32_t lanes) {
 #ifdef __CUDACC__
     if (i < TG_MAX_LANES) tg_device_token[i] = token;
 #endif
-    const tg_returned_row row = decodes ? tg_returned_row_at(state, step, i) : tg_read_returned_row(state, step, sequence->first_row);
+    const tg_returned_row row = tg_returned_row_at(state, step, decodes ? i : sequence->first_row);
     const uint32_t stops = sample != TG_NONE && (token < 0 || tg_is_stop_id(state, &row, token));
     if (stops) tg_set_bits(&state->inputs.stopped[row.slot / 32u], 1u << (row.slot % 32u));
     if (!tg_claims(state) || !turn->wants_claim) continue;

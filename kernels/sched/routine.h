@@ -56,13 +56,6 @@ TG_FN uint32_t tg_row_asks_more(const tg_state *state, const tg_returned_row *re
          TG_MUT(34, inputs->now_ns >= returned->deadline_ns, 0) | TG_MUT(48, tg_row_wants_pages(state, returned), 0);
 }
 
-/* Whether a decode row in flight needs more than its sequence's next step. */
-TG_FN uint32_t tg_row_in_flight_asks_more(tg_state *state, const tg_step *step) {
-  const tg_returned_row row = tg_read_returned_row(state, step, 0u);
-  return (row.end_reason != TG_END_NONE) | TG_MUT(56, state->inputs.now_ns >= row.deadline_ns, 0) |
-         TG_MUT(57, tg_row_wants_pages(state, &row), 0);
-}
-
 /* Phase: finds out whether this turn is routine, and clears what other turns start from. Lanes share the returned decode rows, or the
  * steps in flight. */
 TG_FN void tg_phase_routine(tg_state *state, const tg_rings *rings, uint32_t lane, uint32_t lanes) {
@@ -87,7 +80,10 @@ TG_FN void tg_phase_routine(tg_state *state, const tg_rings *rings, uint32_t lan
   }
   for (uint64_t number = first + 1u + lane; several && number < state->steps_composed; number += lanes) {
     const tg_step *other = tg_step_at(state, number);
-    if (other->rows == 1u) asks |= tg_row_in_flight_asks_more(state, other);
+    if (other->rows != 1u) continue;
+    const tg_returned_row row = tg_read_returned_row(state, other, 0u);
+    asks |= (row.end_reason != TG_END_NONE) | TG_MUT(56, state->inputs.now_ns >= row.deadline_ns, 0) |
+            TG_MUT(57, tg_row_wants_pages(state, &row), 0);
   }
   if (asks) tg_set_bits(&turn->asks_more, 1u);
 }

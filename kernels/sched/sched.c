@@ -10,7 +10,7 @@
  *   groups    turn.h      sums of counts over groups of lanes
  *   place     collect.h   events and ended slots get their places
  *   admit     admit.h     pages come back, and go to slots that want more (grow.h); requests get slots, strictly in order
- *   publish   publish.h   slots get their pages; events go to the ring as far as it has room
+ *   publish   admit.h     slots get their pages; events go to the ring as far as it has room
  *   compose   compose.h   decode rows; the plan of the prompt chunks
  *   fill      compose.h   the chunks' rows; the step's head
  *   finish    finish.h    tails handed back, outcome, action

@@ -127,7 +127,7 @@ extern "C" __global__ void __launch_bounds__(TG_DISPATCH_THREADS)
   look(rings, block);
   if (threadIdx.x == 0) {
     tg_device.block = block;
-    tg_device.rows_step = TG_NO_STEP;
+    tg_device.rows_held = 0;
     tg_device.releases = 0;
     tg_device_turn.asks_more = 0;
     near.released = stage->links.in.count;
@@ -212,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(LANES)
   __syncthreads();
   await_earlier_kernels();
   copy(&links, &stage->links, sizeof(tg_links), threadIdx.x, LANES);
-  if (!idle && last) tg_put_results_of(state, &step, place, threadIdx.x, LANES);
+  if (!idle && last) tg_pass_results(state, &step, place, 1, threadIdx.x, LANES);
   const bool over = __syncthreads_or(stage->over != 0);
   if (threadIdx.x != 0 || over) return;
   const Passed passed = noted(idle ? nullptr : times, step.number, last);
