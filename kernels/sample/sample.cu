@@ -184,9 +184,8 @@ __device__ inline void logprobs(tg_sampled *sampled, const float *logits, uint32
   }
 }
 
-/* A sampled row that a launch is about, and where its logits are. Line s of logits[S,V] is sampled row s. With `tile_rows`, as
- * in a score step, line i is row first + i of the step, there are tile_rows of them, and sampled rows outside are left to other
- * tiles: then there is none. It is read from the step's descriptor, so it may come before the kernel's wait. */
+/* A sampled row that a launch is about, and where its logits are. With `tile_rows`, as in a score step, line i of them is row first + i
+ * of the step, and sampled rows outside are left to other tiles. It is read before the wait. */
 struct Sampled {
   bool there;
   uint32_t row;       /* of the step's rows */
