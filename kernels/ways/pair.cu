@@ -21,20 +21,13 @@
 #include "sched/platform.h"
 #include "ways/step.cuh"
 
-/* 2048 bf16. */
-#define TG_PAIR_ROW_WORDS 1024
-/* A thread has 4 words of a row. */
-#define TG_PAIR_THREADS 256
-/* Blocks at most, so that all of them are on the GPU at once; more rows go round. */
-#define TG_PAIR_BLOCKS 64
-/* Words of a flag, which has a cache line to itself. */
-#define TG_PAIR_FLAG_WORDS 16
-/* Steps whose ends are kept, the newest. */
-#define TG_PAIR_STAMPS 1024
+#define TG_PAIR_ROW_WORDS 1024  /* 2048 bf16 */
+#define TG_PAIR_THREADS 256  /* a thread has 4 words of a row */
+#define TG_PAIR_BLOCKS 64  /* blocks at most, so that all of them are on the GPU at once; more rows go round */
+#define TG_PAIR_FLAG_WORDS 16  /* words of a flag, which has a cache line to itself */
 
-/* What a GPU waited for in vain, or was refused. */
+/* What a GPU waited for in vain, or was refused, in ways.failure; its count is the block. */
 enum {
-  TG_PAIR_FINE = 0,
   TG_PAIR_ROWS = 1,   /* rows of the other GPU */
   TG_PAIR_TOKEN = 2,  /* the other GPU's token */
   TG_PAIR_REDUCE = 3, /* the other GPU's part of a sum */
@@ -43,33 +36,13 @@ enum {
 
 /* One GPU's. */
 typedef struct {
-  uint64_t step;  /* steps done by this GPU; the first word, which the tests' driver reads */
-  uint64_t limit; /* no step begins once so many are done */
-  uint64_t token;
-  uint64_t sum;    /* of the step that runs */
-  uint64_t stamps; /* u64 [TG_PAIR_STAMPS]: when step s ended, at s % TG_PAIR_STAMPS */
-  uint64_t told;   /* u64 in pinned memory: steps done */
+  tg_ways ways;      /* its steps, and the token as their digest; the tests' driver reads its first words */
+  uint64_t sum;      /* of the step that runs */
   uint64_t limit_ns; /* of a wait */
   uint32_t gpu, rows;
   uint32_t blocks_done; /* of the kernel that runs */
-  /* The first failure; what came later is of it. */
-  uint32_t failed;
-  uint32_t error; /* cudaError_t */
-  uint32_t block;
+  uint32_t pad;
 } tg_pair;
-
-/* Nothing is left to do, or something went wrong. Read past the first-level cache, which may have what an earlier kernel saw. */
-__device__ inline bool pair_over(const tg_pair *pair) {
-  return __ldcg(&pair->step) >= __ldcg(&pair->limit) || __ldcg(&pair->failed) != TG_PAIR_FINE;
-}
-
-/* One thread. */
-__device__ inline void pair_fail(tg_pair *pair, uint32_t what, uint32_t error) {
-  if (atomicCAS(&pair->failed, (uint32_t)TG_PAIR_FINE, what) != TG_PAIR_FINE) return;
-  pair->error = error;
-  pair->block = blockIdx.x;
-  __threadfence();
-}
 
 /* Looks at the word between two looks at the clock. */
 constexpr uint32_t PAIR_LOOKS = 256;
@@ -81,7 +54,7 @@ __device__ inline bool pair_await(tg_pair *pair, const uint64_t *flag, uint64_t 
     for (uint32_t look = 0; look < PAIR_LOOKS; look++)
       if (tg_acquire(flag) >= goal) return true;
   } while (ways_now_ns() - start <= limit_ns);
-  pair_fail(pair, what, 0);
+  ways_fail(&pair->ways, what, 0, blockIdx.x);
   return false;
 }
 
@@ -138,22 +111,18 @@ __device__ inline void pair_copy(uint32_t *to, const uint32_t *from, uint32_t ro
 
 /* One thread: the step is over. False where no other may begin. */
 __device__ inline bool pair_end(tg_pair *pair) {
-  if (__ldcg(&pair->failed) != TG_PAIR_FINE) return false;
-  const uint64_t step = __ldcg(&pair->step);
-  reinterpret_cast<uint64_t *>(pair->stamps)[step % TG_PAIR_STAMPS] = ways_now_ns();
-  pair->step = step + 1;
-  __threadfence();
-  tg_release(reinterpret_cast<uint64_t *>(pair->told), step + 1);
-  return step + 1 < pair->limit;
+  if (__ldcg(&pair->ways.failure.what) != TG_WAYS_FINE) return false;
+  ways_end(&pair->ways, __ldcg(&pair->ways.step) + 1);
+  return !ways_over(&pair->ways);
 }
 
 /* For the host, which has the struct of its own. */
-LAUNCH_CONSTANTS(tg_pair_layout_tile, 4, sizeof(tg_pair), offsetof(tg_pair, token), offsetof(tg_pair, gpu),
-                 offsetof(tg_pair, failed))
+LAUNCH_CONSTANTS(tg_pair_layout_tile, 4, sizeof(tg_pair), offsetof(tg_pair, ways.digest), offsetof(tg_pair, gpu),
+                 offsetof(tg_pair, ways.failure))
 
 /* What the step begins with: to[rows]. */
 extern "C" __global__ void __launch_bounds__(TG_PAIR_THREADS) tg_pair_rows(const tg_pair *pair, uint32_t *to) {
-  const uint64_t token = __ldcg(&pair->token);
+  const uint64_t token = __ldcg(&pair->ways.digest);
   const uint32_t rows = pair->rows, gpu = pair->gpu;
   for (uint32_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const uint32_t first = row * TG_PAIR_ROW_WORDS + threadIdx.x * 4;
@@ -179,7 +148,7 @@ extern "C" __global__ void __launch_bounds__(TG_PAIR_THREADS) tg_pair_digest(tg_
   __syncthreads();
   if (threadIdx.x == 0) atomicAdd((unsigned long long *)&pair->sum, sum);
   if (!pair_last_block(pair) || threadIdx.x != 0) return;
-  pair->token = mix64(pair->token + __ldcg(&pair->sum));
+  pair->ways.digest = mix64(pair->ways.digest + __ldcg(&pair->sum));
   pair->sum = 0;
 }
 
@@ -192,31 +161,31 @@ extern "C" __global__ void __launch_bounds__(1) tg_pair_end(tg_pair *pair) { pai
 extern "C" __global__ void __launch_bounds__(1) tg_pair_end_again(tg_pair *pair) {
   if (!pair_end(pair)) return;
   const cudaError_t error = cudaGraphLaunch(cudaGetCurrentGraphExec(), cudaStreamGraphTailLaunch);
-  if (error != cudaSuccess) pair_fail(pair, TG_PAIR_AGAIN, error);
+  if (error != cudaSuccess) ways_fail(&pair->ways, TG_PAIR_AGAIN, error, 0);
 }
 #endif
 
 /* Stores from[rows] into the other GPU's memory, and releases its flag behind them. */
 extern "C" __global__ void __launch_bounds__(TG_PAIR_THREADS)
     tg_pair_put(tg_pair *pair, uint32_t *to, const uint32_t *from, uint64_t *flag) {
-  if (pair_over(pair)) return;
+  if (ways_over(&pair->ways)) return;
   pair_copy(to, from, pair->rows);
-  if (pair_last_block(pair) && threadIdx.x == 0) tg_release(flag, pair->step + 1);
+  if (pair_last_block(pair) && threadIdx.x == 0) tg_release(flag, pair->ways.step + 1);
 }
 
 /* The token, the same way. */
 extern "C" __global__ void __launch_bounds__(1) tg_pair_put_token(tg_pair *pair, tg_pair *to, uint64_t *flag) {
-  if (pair_over(pair)) return;
-  tg_store(&to->token, pair->token);
-  tg_release(flag, pair->step + 1);
+  if (ways_over(&pair->ways)) return;
+  tg_store(&to->ways.digest, pair->ways.digest);
+  tg_release(flag, pair->ways.step + 1);
 }
 
 /* Waits for what the other GPU hands on in this step: rows, or a token. */
 extern "C" __global__ void __launch_bounds__(1) tg_pair_take_rows(tg_pair *pair, const uint64_t *flag) {
-  if (!pair_over(pair)) pair_await(pair, flag, pair->step + 1, TG_PAIR_ROWS);
+  if (!ways_over(&pair->ways)) pair_await(pair, flag, pair->ways.step + 1, TG_PAIR_ROWS);
 }
 extern "C" __global__ void __launch_bounds__(1) tg_pair_take_token(tg_pair *pair, const uint64_t *flag) {
-  if (!pair_over(pair)) pair_await(pair, flag, pair->step + 1, TG_PAIR_TOKEN);
+  if (!ways_over(&pair->ways)) pair_await(pair, flag, pair->ways.step + 1, TG_PAIR_TOKEN);
 }
 
 /* rows[rows] on both GPUs: the sum of both, in one go. A block stores its rows into `theirs`, the other GPU's memory, waits for the
@@ -226,9 +195,9 @@ extern "C" __global__ void __launch_bounds__(1) tg_pair_take_token(tg_pair *pair
 extern "C" __global__ void __launch_bounds__(TG_PAIR_THREADS)
     tg_pair_reduce(tg_pair *pair, uint32_t *rows, const uint32_t *mine, uint32_t *theirs, const uint64_t *my_flags,
                    uint64_t *their_flags) {
-  if (pair_over(pair)) return;
+  if (ways_over(&pair->ways)) return;
   const uint32_t count = pair->rows, gpu = pair->gpu;
-  const uint64_t step = pair->step;
+  const uint64_t step = pair->ways.step;
   const size_t place = (size_t)(step % 2) * count * TG_PAIR_ROW_WORDS, flag = (size_t)blockIdx.x * TG_PAIR_FLAG_WORDS;
   pair_copy(theirs + place, rows, count);
   __syncthreads();

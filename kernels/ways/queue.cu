@@ -31,7 +31,7 @@ __device__ inline uint32_t claim(uint32_t *next, uint32_t count) {
 
 /* sum[1] (zero before): of what all items come to. times[warps, 2]: when each warp began and ended. next[1]: zero before. */
 extern "C" __global__ void __launch_bounds__(QUEUE_THREADS)
-    tg_queue(uint32_t *next, unsigned long long *sum, uint64_t *times, uint32_t items, uint32_t rounds, uint32_t skewed,
+    tg_ways_queue(uint32_t *next, unsigned long long *sum, uint64_t *times, uint32_t items, uint32_t rounds, uint32_t skewed,
              uint32_t how) {
   const uint32_t thread = blockIdx.x * QUEUE_THREADS + threadIdx.x, threads = gridDim.x * QUEUE_THREADS, lane = threadIdx.x % 32;
   const uint64_t start = ways_now_ns();

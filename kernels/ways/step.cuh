@@ -15,17 +15,15 @@
 #pragma once
 
 #include "common/mix.cuh"
+#include "sched/platform.h"
 
 #include <stddef.h>
 
 #define TG_WAYS_BUCKETS 4
-/* Blocks of the widest bucket; of bucket b: 1, 8, 32, 128. */
-#define TG_WAYS_WIDEST 128
+#define TG_WAYS_WIDEST 128  /* blocks of the widest bucket; of bucket b: 1, 8, 32, 128 */
 #define TG_WAYS_THREADS 128
-/* Steps whose ends are kept, the newest. */
-#define TG_WAYS_STAMPS 1024
-/* Graphs of each bucket: a sibling is launched while the graph of the step before has not left the GPU. */
-#define TG_WAYS_COPIES 2
+#define TG_WAYS_STAMPS 1024  /* steps whose ends are kept, the newest */
+#define TG_WAYS_COPIES 2  /* graphs of each bucket: a sibling is launched while the graph of the step before has not left the GPU */
 
 /* What the GPU refused, or waited for in vain. */
 enum {
@@ -102,6 +100,15 @@ __device__ inline void ways_layer(uint32_t *to, const uint32_t *from, uint32_t s
   to[i] = mix(__ldcg(&from[n - 1 - i]) + layer + seed);
 }
 
+/* One thread: the step is over, which `told` tells the host. */
+__device__ inline void ways_end(tg_ways *ways, uint64_t told) {
+  const uint64_t step = __ldcg(&ways->step);
+  reinterpret_cast<uint64_t *>(ways->stamps)[step % TG_WAYS_STAMPS] = ways_now_ns();
+  ways->step = step + 1;
+  __threadfence();
+  tg_release(reinterpret_cast<uint64_t *>(ways->told), told);
+}
+
 /* A step's end, one block of TG_WAYS_THREADS. */
 __device__ inline void ways_decide(tg_ways *ways) {
   __shared__ unsigned long long sum;
@@ -119,13 +126,5 @@ __device__ inline void ways_decide(tg_ways *ways) {
   ways->digest = digest;
   ways->seed = (uint32_t)digest;
   ways->bucket = next;
-  reinterpret_cast<uint64_t *>(ways->stamps)[step % TG_WAYS_STAMPS] = ways_now_ns();
-  ways->step = step + 1;
-  __threadfence();
-  const uint64_t word = (step + 1) * TG_WAYS_BUCKETS + next;
-#ifdef __CUDA_ARCH__
-  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(ways->told), "l"(word) : "memory");
-#else
-  *reinterpret_cast<volatile uint64_t *>(ways->told) = word;
-#endif
+  ways_end(ways, (step + 1) * TG_WAYS_BUCKETS + next);
 }
