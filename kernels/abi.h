@@ -21,11 +21,13 @@
 #define TG_MAX_BIASES 300u    /* of a request, at most; with the stop ids, fewer than the threads that sample a row */
 #define TG_MAX_BUCKETS 16u    /* per kind */
 #define TG_MAX_TAKES 256u     /* requests one turn admits or ends in the queue, at most */
+#define TG_PHASES 12u         /* of a turn, */
+#define TG_GATHER_PHASES 3u   /*   ... and those that fill its inputs */
 #define TG_NONE 0xffffffffu   /* no such index */
 static const uint64_t TG_NO_TIMEOUT = UINT64_MAX;
 static const uint64_t TG_NO_STEP = UINT64_MAX;
 
-/* What a step computes; each kind has its own bucket ladder. */
+/* What a step computes; each kind has its own bucket sizes. */
 #define TG_KIND_DECODE 0u     /* one row a sequence */
 #define TG_KIND_MIXED 1u      /* prompt chunks too; LM head for the sampled rows only */
 #define TG_KIND_SCORE 2u      /* LM head for every row */
@@ -154,7 +156,7 @@ typedef struct tg_outcome {
   uint32_t action;
   uint32_t error;
   uint32_t kind;           /* TG_KIND_* of the composed step */
-  uint32_t bucket;         /* index into that kind's ladder */
+  uint32_t bucket;         /* index into that kind's bucket sizes */
   uint32_t rows;
   uint32_t sequences;
   uint32_t sample_rows;
@@ -547,8 +549,7 @@ typedef struct tg_stage {
   uint32_t pad;
 } tg_stage;
 
-/* Steps whose times wait for the host to read them, at most. */
-#define TG_TIMES_STEPS 8192u
+#define TG_TIMES_STEPS 8192u /* whose times wait for the host to read them, at most */
 /* A time as the host reads it: ns of the GPU's %globaltimer, modulo 2^48, above the step's number modulo 2^16. It is one word,
  * so that no reader sees half of it. 0: none yet. */
 #define TG_TIMES_STEP_BITS 16u
@@ -582,11 +583,9 @@ uint32_t tg_state_init(tg_state *state, const tg_config *config);
 uint64_t tg_rings_bytes(const tg_rings *shape);
 void tg_rings_init(tg_rings *rings, const tg_rings *shape);
 
-/* A turn is phases 0 .. tg_phases() - 1, each run for every lane in 0 .. lanes - 1 (at most TG_MAX_LANES), in any order, with a barrier
- * between phases. The result does not depend on `lanes`. The first tg_gather_phases() fill state->inputs from the rings, the returned
+/* A turn is phases 0 .. TG_PHASES - 1, each run for every lane in 0 .. lanes - 1 (at most TG_MAX_LANES), in any order, with a barrier
+ * between phases. The result does not depend on `lanes`. The first TG_GATHER_PHASES fill state->inputs from the rings, the returned
  * step and `now_ns`. A replay fills it from a record and runs only the others, with ring entries as they were and `record` 0. */
-uint32_t tg_gather_phases(void);
-uint32_t tg_phases(void);
 void tg_phase(tg_state *state, tg_rings *rings, uint64_t now_ns, uint32_t phase, uint32_t lane, uint32_t lanes);
 
 /* Appends state->inputs and state->outcome to the trace ring (lane 0, after the last phase, where outcome.changed). */
@@ -596,10 +595,9 @@ void tg_trace_write(tg_state *state, tg_rings *rings, uint64_t end_ns, uint32_t 
 uint32_t tg_mailbox_post(tg_mailbox *mailbox, uint64_t step);
 uint32_t tg_mailbox_take(tg_mailbox *mailbox, uint64_t *step);
 
-/* Words of one place of a link: between stages, with `row_words` of activations a row; and from the last stage to stage 0. */
+/* Words of one place of a link, with `row_words` of activations a row, or of results; and where the activations begin. */
 uint64_t tg_step_place_words(const tg_config *config, uint64_t row_words);
 uint64_t tg_result_place_words(const tg_config *config);
-/* Where in a place between stages the activations begin, in words. */
 uint64_t tg_place_activations(const tg_config *config);
 /* Room in the link that goes on, or a step in the one that comes in, at `now_ns`. TG_LINK_*. */
 uint32_t tg_links_room(tg_links *links, uint64_t now_ns);

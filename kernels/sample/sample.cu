@@ -29,9 +29,6 @@
 #include "sample/scores.cuh"
 
 constexpr uint32_t SAMPLE_STREAM = 0x73616d70;  /* "samp": keeps these draws apart from all others */
-constexpr int MOST_MASS_BITS = 44;              /* of the most likely token's mass */
-constexpr int SEEN_THREADS = TG_SEEN_THREADS;
-constexpr uint32_t BEST_THREADS = TG_BEST_THREADS;
 constexpr uint32_t BEST_FOURS = 4;  /* of a part's logits, that a thread has under way */
 
 /* Blocks of tg_sample that fit an SM, so that 256 greedy rows go round once; on sm_100 two would spill. */
@@ -44,7 +41,7 @@ constexpr int SAMPLE_BLOCKS = 2;
 /* Notes the step's tokens, for slots with penalties, before tg_sample, which notes them itself in decode steps. Tokens past the prompt
  * are of the answer, which a sequence that is recomputed has before its decode rows.
  * Launch: grid = most sequences of a step. */
-extern "C" __global__ void __launch_bounds__(SEEN_THREADS)
+extern "C" __global__ void __launch_bounds__(TG_SEEN_THREADS)
     tg_mark_seen(uint32_t *seen, uint16_t *counts, const tg_state *state, const tg_step *step, uint32_t vocabulary) {
   begin_kernel();
   if (blockIdx.x >= step->sequences) return;
@@ -56,15 +53,15 @@ extern "C" __global__ void __launch_bounds__(SEEN_THREADS)
   const bool first = sequence.flags & TG_SEQUENCE_FIRST;
   const uint32_t prompt = max(slot.prompt_tokens, sequence.first_position) - sequence.first_position; /* rows of it, or more */
   if (first) {
-    for (uint32_t i = threadIdx.x; i < (vocabulary + 31) / 32; i += SEEN_THREADS) penalties.seen[i] = 0;
+    for (uint32_t i = threadIdx.x; i < (vocabulary + 31) / 32; i += TG_SEEN_THREADS) penalties.seen[i] = 0;
     __syncthreads();
   }
-  for (uint32_t i = (penalties.repeats() ? 0 : prompt) + threadIdx.x; i < sequence.rows; i += SEEN_THREADS)
+  for (uint32_t i = (penalties.repeats() ? 0 : prompt) + threadIdx.x; i < sequence.rows; i += TG_SEEN_THREADS)
     mark(penalties.seen, row_token(state, step, rows + i));
   if (!penalties.counted()) return;
   if (first) {
     uint4 *words = reinterpret_cast<uint4 *>(penalties.counts);
-    for (uint32_t i = threadIdx.x; i < count_stride(vocabulary) / 8; i += SEEN_THREADS) words[i] = make_uint4(0, 0, 0, 0);
+    for (uint32_t i = threadIdx.x; i < count_stride(vocabulary) / 8; i += TG_SEEN_THREADS) words[i] = make_uint4(0, 0, 0, 0);
     __syncthreads();
   }
   if (threadIdx.x > 0) return;
@@ -74,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(SEEN_THREADS)
 /* The most likely token's mass: 2^44, of more than 2^19 tokens less, so that all of them together fit 64 bits. */
 __device__ inline double mass_one(uint32_t vocabulary) {
   const int bits = 32 - __clz(vocabulary - 1); /* vocabulary <= 2^bits */
-  return exp2((double)min(MOST_MASS_BITS, 63 - bits));
+  return exp2((double)min(44, 63 - bits));
 }
 
 /* exp(score - best), the difference in f32 */
@@ -201,8 +198,8 @@ struct Sampled {
   }
 };
 
-/* best[S,gridDim.x]: common/argmax.cuh's words. Launch: grid = (parts of a row, most sampled rows), block = BEST_THREADS. */
-extern "C" __global__ void __launch_bounds__(BEST_THREADS)
+/* best[S,gridDim.x]: common/argmax.cuh's words. Launch: grid = (parts of a row, most sampled rows), block = TG_BEST_THREADS. */
+extern "C" __global__ void __launch_bounds__(TG_BEST_THREADS)
     tg_sample_best(const __grid_constant__ tg_sample_best_args a) {
   let_next_kernel_start();
   const uint32_t vocabulary = a.vocabulary;
@@ -215,22 +212,22 @@ extern "C" __global__ void __launch_bounds__(BEST_THREADS)
   auto take = [&](float l, uint32_t id) { mine = Max()(mine, best_word(l, id)); };
   if (vocabulary % 4 == 0) {  /* then every line starts on 16 bytes */
 #pragma unroll 1
-    for (uint32_t id = begin + 4 * threadIdx.x; id < end; id += BEST_FOURS * 4 * BEST_THREADS) {
+    for (uint32_t id = begin + 4 * threadIdx.x; id < end; id += BEST_FOURS * 4 * TG_BEST_THREADS) {
       float4 v[BEST_FOURS];
 #pragma unroll
       for (uint32_t i = 0; i < BEST_FOURS; i++)
-        if (id + i * 4 * BEST_THREADS < end) v[i] = load4(at.line + id + i * 4 * BEST_THREADS);
+        if (id + i * 4 * TG_BEST_THREADS < end) v[i] = load4(at.line + id + i * 4 * TG_BEST_THREADS);
 #pragma unroll
       for (uint32_t i = 0; i < BEST_FOURS; i++) {
-        const uint32_t of = id + i * 4 * BEST_THREADS;
+        const uint32_t of = id + i * 4 * TG_BEST_THREADS;
         if (of < end) take(v[i].x, of), take(v[i].y, of + 1), take(v[i].z, of + 2), take(v[i].w, of + 3);
       }
     }
   } else {
 #pragma unroll 8
-    for (uint32_t id = begin + threadIdx.x; id < end; id += BEST_THREADS) take(at.line[id], id);
+    for (uint32_t id = begin + threadIdx.x; id < end; id += TG_BEST_THREADS) take(at.line[id], id);
   }
-  mine = block_reduce<BEST_THREADS>(mine, Max());
+  mine = block_reduce<TG_BEST_THREADS>(mine, Max());
   if (threadIdx.x == 0) a.best[blockIdx.y * gridDim.x + blockIdx.x] = mine;
 }
 

@@ -109,17 +109,6 @@ TG_FN uint32_t tg_put_pages(tg_state *state, uint32_t slot, uint32_t count, uint
   return free_pages + count;
 }
 
-/* Lane 0: pages for those that run and want more, then for those that are preempted, then for the front of the queue. While one of them
- * waits for pages, nothing newer is let in. Events go to the pending table from `at` on. Returns the pages that are left. */
-TG_FN uint32_t tg_hand_out(tg_state *state, uint32_t free_pages, uint32_t at, uint32_t lanes) {
-  uint32_t dry = 0u;
-  tg_scratch(state)->pending = at;
-  free_pages = tg_grow(state, free_pages, lanes, &dry);
-  if (dry || TG_MUT(50, state->leaving != TG_NONE, 0)) return free_pages;
-  free_pages = tg_recompute(state, free_pages);
-  return TG_MUT(46, state->preempted != 0u, 0) ? free_pages : tg_admit_front(state, free_pages, at);
-}
-
 /* Phase: all lanes put the pages of slots that ended, and of one that left, back on the stack; lane 0 meanwhile does the
  * bookkeeping and hands pages out. It touches no page entry: those follow in the next phase. */
 TG_FN void tg_phase_admit(tg_state *state, uint32_t lane, uint32_t lanes) {
@@ -145,7 +134,14 @@ TG_FN void tg_phase_admit(tg_state *state, uint32_t lane, uint32_t lanes) {
     tg_prune(state, state->prefill_table, &state->prefill, TG_SLOT_PREFILL);
   }
   if (turn->preempted_ends) tg_prune(state, state->preempted_table, &state->preempted, TG_SLOT_PREEMPTED);
-  if (turn->back != TG_NONE) tg_preempt(state);
+  if (turn->back != TG_NONE) { /* those that are preempted already are newer than it, and than all that run */
+    tg_slot *slot = &tg_slots(state)[turn->back];
+    slot->phase = TG_SLOT_PREEMPTED;
+    slot->pages = 0u;
+    slot->composed = TG_MUT(41, 0u, slot->composed);
+    state->leaving = TG_NONE;
+    tg_words(state, state->preempted_table)[state->preempted++] = turn->back;
+  }
   if (turn->returned_step != TG_NO_STEP) state->steps_collected++;
   const tg_claimer *claimer = &state->claimer;
   if (tg_claims(state) && state->inputs.request_head != state->requests_seen) { /* before a step can deliver anything of it */
@@ -159,7 +155,14 @@ TG_FN void tg_phase_admit(tg_state *state, uint32_t lane, uint32_t lanes) {
   turn->recomputed = 0u;
   turn->pending = state->pending;
   if (turn->collecting) {
-    free_pages = tg_hand_out(state, free_pages, TG_COUNTED(turn->totals, TG_TOKENS) + ended, lanes);
+    /* Those that run come first, then those that are preempted. While one of them waits for pages, nothing newer is let in. */
+    uint32_t dry = 0u;
+    turn->pending = TG_COUNTED(turn->totals, TG_TOKENS) + ended;
+    free_pages = tg_grow(state, free_pages, lanes, &dry);
+    if (!dry && TG_MUT(50, state->leaving == TG_NONE, 1)) {
+      free_pages = tg_recompute(state, free_pages);
+      if (TG_MUT(46, state->preempted == 0u, 1)) free_pages = tg_admit_front(state, free_pages, turn->pending);
+    }
   }
   turn->free_pages = free_pages;
 }
@@ -202,35 +205,26 @@ TG_FN void tg_copy_events(tg_state *state, tg_rings *rings, uint32_t publish, ui
   }
 }
 
-/* With a step in flight, a core that runs ahead composes the next only as what it will be anyway: a decode row for each
- * running sequence. So nothing that comes of the step ahead (a sequence's end, its free place) is too late. */
-TG_FN uint32_t tg_may_compose(const tg_state *state, const tg_turn *turn) {
-  if (tg_in_flight(state) >= tg_most_in_flight(state)) return 0u;
-  if (!tg_runs_ahead(state) || tg_in_flight(state) == 0u) return 1u;
-  return TG_MUT(26, TG_COUNTED(turn->totals, TG_CANDIDATES) == state->running, 1);
-}
-
-/* Events that go out now, of so many that wait. More than may be may have yet to be read, since that many may have been once. */
-TG_FN uint32_t tg_publishable(const tg_state *state, uint32_t waiting) {
-  uint64_t most = TG_MUT(13, state->most_unread, state->most_unread + 1u);
-  uint64_t unread = state->events_published - state->inputs.event_tail;
-  uint64_t room = TG_MUT(60, most > unread, 1) ? most - unread : 0u;
-  return waiting < room ? waiting : (uint32_t)room;
-}
-
 /* Phase: slots get their pages, new ones their biases, and events their ring entries. Until the last is out, nothing more is collected. */
 TG_FN void tg_phase_publish(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
   if (!turn->open) return;
   uint32_t left = turn->pending - state->pending_published;
-  uint32_t publish = tg_publishable(state, left);
+  uint64_t most = TG_MUT(13, state->most_unread, state->most_unread + 1u);
+  uint64_t unread = state->events_published - state->inputs.event_tail; /* may be more, since more may have been allowed once */
+  uint64_t room = TG_MUT(60, most > unread, 1) ? most - unread : 0u;
+  uint32_t publish = left < room ? left : (uint32_t)room;
   tg_take_pages(state, lane, lanes);
   tg_take_biases(state, rings, lane, lanes);
   tg_keep_prompt(state, rings, lane, lanes);
   tg_copy_events(state, rings, publish, lane, lanes);
   if (lane != 0u) return;
   turn->publish = publish;
-  turn->composing = TG_MUT(14, publish == left, 1) && tg_may_compose(state, turn);
+  /* Ahead of a step in flight only what comes anyway, a decode row for each running sequence: nothing that comes of that is too late. */
+  uint32_t in_flight = (uint32_t)tg_in_flight(state);
+  uint32_t is_due = !tg_runs_ahead(state) || in_flight == 0u ||
+                    TG_MUT(26, TG_COUNTED(turn->totals, TG_CANDIDATES) == state->running, 1);
+  turn->composing = TG_MUT(14, publish == left, 1) && in_flight < tg_most_in_flight(state) && is_due;
   state->free_pages = turn->free_pages;
 }
 

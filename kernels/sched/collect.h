@@ -80,18 +80,14 @@ TG_FN uint32_t tg_collect_sequence(tg_state *state, const tg_step *step, const t
   return TG_NOTE_TOKEN | sequence->sample << TG_NOTE_SAMPLE_SHIFT;
 }
 
-/* Whether a slot with one step in flight goes on whatever that step samples. */
-TG_FN uint32_t tg_goes_on(const tg_slot *slot) {
-  return slot->steps == 1u && TG_MUT(24, slot->stop_count == 0u, 1) &&
-         TG_MUT(25, slot->generated + 1u < slot->max_new_tokens, 1);
-}
-
 /* Whether this slot, which decodes, could have a row in the next step. */
 TG_FN uint32_t tg_is_candidate(const tg_state *state, const tg_slot *slot) {
   uint64_t tokens = (uint64_t)slot->prompt_tokens + slot->generated + slot->steps;
   uint32_t has_room = TG_MUT(44, tg_pages_hold(state, slot->pages, tokens), 1);
   uint32_t is_free = TG_MUT(6, slot->steps == 0u, slot->generated != 0u);
-  return has_room && (is_free || (tg_runs_ahead(state) && tg_goes_on(slot)));
+  uint32_t goes_on = slot->steps == 1u && TG_MUT(24, slot->stop_count == 0u, 1) && /* whatever the step in flight samples */
+                     TG_MUT(25, slot->generated + 1u < slot->max_new_tokens, 1);
+  return has_room && (is_free || (tg_runs_ahead(state) && goes_on));
 }
 
 /* Phase: every slot learns of its cancel, its returned rows and its deadline, in this order. A cancel drops

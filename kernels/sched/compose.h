@@ -5,13 +5,6 @@
 
 #include "sched/admit.h"
 
-/* How many decode rows the step gets: in a pipeline its share of the sequences, so that each step in flight finds some. */
-TG_FN uint32_t tg_decode_rows(const tg_state *state, const tg_turn *turn) {
-  uint32_t steps = tg_runs_ahead(state) ? 1u : tg_most_in_flight(state);
-  uint32_t share = tg_ceil_div(TG_COUNTED(turn->totals, TG_DECODING), steps);
-  return tg_min(TG_COUNTED(turn->totals, TG_CANDIDATES), share);
-}
-
 /* A slot's row; TG_NONE: none. `rank` counts the candidates below the slot. Rows are in the order of slots, but which slots get one goes
  * round from the cursor: while a candidate is passed over, no other slot gets a second row. */
 TG_FN uint32_t tg_decode_row(const tg_turn *turn, uint32_t picks, uint32_t rank) {
@@ -68,17 +61,6 @@ TG_FN void tg_compose_decode(tg_state *state, tg_step *step, uint32_t picks, uin
   }
 }
 
-/* Where a chunk that starts at `from` ends, given `budget` rows: at `all`, the end of what is to be read, if it can, else
- * on a multiple of chunk_align; `from` itself where it reaches neither. */
-TG_FN uint32_t tg_chunk_end(const tg_state *state, uint32_t from, uint32_t all, uint32_t budget) {
-  uint32_t end = all;
-  if (all - from > budget) {
-    end = from + budget;
-    end -= TG_MUT(16, end % state->config.chunk_align, 0u);
-  }
-  return end > from ? end : from;
-}
-
 /* Lane 0: prompt rows that a step may have beside decode rows. */
 TG_FN uint32_t tg_rows_beside(tg_state *state) {
   const tg_config *config = &state->config;
@@ -118,8 +100,9 @@ TG_FN void tg_plan_chunks(tg_state *state, tg_step *step, uint32_t decode_rows) 
     uint32_t from = slot->composed;
     uint32_t budget = full ? 0u : tg_prompt_budget(&state->config, step->rows, decode_rows, beside);
     uint32_t end = slot->prompt_tokens + TG_MUT(43, slot->generated, 0u);
-    uint32_t to = tg_chunk_end(state, from, end, budget);
-    if (to == from) {
+    uint32_t to = end - from > budget ? from + budget : end;
+    if (to != end) to -= TG_MUT(16, to % state->config.chunk_align, 0u);
+    if (to <= from) {
       full = TG_MUT(17, 1u, 0u);
       list[kept++] = list[i];
       continue;
@@ -141,7 +124,7 @@ TG_FN void tg_plan_chunks(tg_state *state, tg_step *step, uint32_t decode_rows) 
   state->prefill = kept;
 }
 
-/* The smallest bucket of the kind's ladder that holds the rows. */
+/* The smallest bucket of the kind that holds the rows. */
 TG_FN uint32_t tg_bucket(const tg_config *config, uint32_t kind, uint32_t rows) {
   uint32_t bucket = 0u;
   while (TG_MUT(19, config->bucket_rows[kind][bucket] < rows, config->bucket_rows[kind][bucket] <= rows) &&
@@ -156,7 +139,9 @@ TG_FN void tg_phase_compose(tg_state *state, tg_rings *rings, uint32_t lane, uin
   tg_turn *turn = tg_scratch(state);
   if (!turn->open) return;
   tg_step *step = tg_step_at(state, state->steps_composed);
-  uint32_t picks = tg_decode_rows(state, turn);
+  /* In a pipeline a step gets its share of the sequences, so that each of those in flight finds some. */
+  uint32_t steps = tg_runs_ahead(state) ? 1u : tg_most_in_flight(state);
+  uint32_t picks = tg_min(TG_COUNTED(turn->totals, TG_CANDIDATES), tg_ceil_div(TG_COUNTED(turn->totals, TG_DECODING), steps));
   if (lane == 0u) {
     tg_release_events(state, rings);
     if (turn->composing) tg_plan_chunks(state, step, picks);

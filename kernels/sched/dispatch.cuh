@@ -13,16 +13,11 @@
  *   launching warp  launches the graph that comes next           NEXT_BARRIER                       START_BARRIER, AGAIN_BARRIER
  *
  * Cost: one block, a barrier for each phase; nothing here scales with the model. In a routine turn the launching warp knows what comes
- * next before the turn begins: all but the sampled tokens and the time is known while the step still runs (is_calm).
- *
- * What the core keeps in shared memory is counted for every kernel of the file that includes this, so that is one kernel.
- */
+ * next before the turn begins: all but the sampled tokens and the time is known while the step still runs (is_calm). */
 #pragma once
 
 #define TG_ONE_IN_FLIGHT 1
 #include "sched/device.cuh"
-
-constexpr uint32_t DISPATCH_THREADS = TG_DISPATCH_THREADS;
 
 /* Barriers by their numbers. */
 constexpr int NEXT_BARRIER = LANES_BARRIER + 1, AGAIN_BARRIER = LANES_BARRIER + 2, START_BARRIER = LANES_BARRIER + 3;
@@ -38,7 +33,7 @@ struct Next {
 /* All lanes, once a turn: signals the launching warp what comes next, and goes on. */
 __device__ inline void decide(Next &next, Next what) {
   if (threadIdx.x == 0) next = what;
-  arrive_at_barrier<NEXT_BARRIER, DISPATCH_THREADS>();
+  arrive_at_barrier<NEXT_BARRIER, TG_DISPATCH_THREADS>();
 }
 
 /* The result of a routine turn: the step that has come back, once more. */
@@ -161,7 +156,7 @@ __device__ inline void prefetch_turn(tg_state *state, const tg_graphs *graphs) {
 __device__ inline void take_turns(tg_state *state, tg_state *block, tg_rings *rings, tg_chain *chain, Next &next,
                                   uint64_t &start_ns) {
   uint32_t pause_ns = FIRST_PAUSE_NS;
-  wait_at_barrier<START_BARRIER, DISPATCH_THREADS>();
+  wait_at_barrier<START_BARRIER, TG_DISPATCH_THREADS>();
   for (uint32_t poll = 0;; poll++) {
     const Next what = turn(state, block, rings, chain, next, start_ns, poll == POLLS);
     /* While the first warp releases what this turn stored for the host, the others store the state's head. */
@@ -173,7 +168,7 @@ __device__ inline void take_turns(tg_state *state, tg_state *block, tg_rings *ri
       return;
     }
     /* until the launching warp has seen that there is nothing for it */
-    wait_at_barrier<AGAIN_BARRIER, DISPATCH_THREADS>();
+    wait_at_barrier<AGAIN_BARRIER, TG_DISPATCH_THREADS>();
     if (state->outcome.changed) {
       pause_ns = FIRST_PAUSE_NS; /* it found something new, so there may be more at once */
     } else {
@@ -201,8 +196,8 @@ static __device__ __forceinline__ void dispatch(tg_state *block, tg_rings *rings
   let_next_kernel_start();
   if (threadIdx.x == 0) await_settled(&chain->settled, &chain->open);
   __syncthreads();
-  copy(state, block, HEAD_BYTES, threadIdx.x, DISPATCH_THREADS);
-  copy(&tg_device.layout.bytes, &layout->bytes, LAYOUT_BYTES, threadIdx.x, DISPATCH_THREADS);
+  copy(state, block, HEAD_BYTES, threadIdx.x, TG_DISPATCH_THREADS);
+  copy(&tg_device.layout.bytes, &layout->bytes, LAYOUT_BYTES, threadIdx.x, TG_DISPATCH_THREADS);
   look(rings, block);
   __syncthreads();
   /* The chain ended with all that was to do: the idle graph had been launched before. */
@@ -237,13 +232,13 @@ static __device__ __forceinline__ void dispatch(tg_state *block, tg_rings *rings
     const Next foreseen = routine_next(state);
     const uint32_t rows = state->steps[0].rows;
     if (threadIdx.x == LANES) start_ns = now;
-    arrive_at_barrier<START_BARRIER, DISPATCH_THREADS>();
+    arrive_at_barrier<START_BARRIER, TG_DISPATCH_THREADS>();
     const bool sooner = calm && goes_on(state, rows, now);
     if (sooner && threadIdx.x == LANES) launched = launch<TAIL>(foreseen, graphs, chain, idle);
     for (;;) {
-      wait_at_barrier<NEXT_BARRIER, DISPATCH_THREADS>();
+      wait_at_barrier<NEXT_BARRIER, TG_DISPATCH_THREADS>();
       if (!next.again) break;
-      arrive_at_barrier<AGAIN_BARRIER, DISPATCH_THREADS>();
+      arrive_at_barrier<AGAIN_BARRIER, TG_DISPATCH_THREADS>();
     }
     if (sooner) {
       /* a bug: the graph that is launched already is not that of the step */
@@ -264,8 +259,8 @@ static __device__ __forceinline__ void dispatch(tg_state *block, tg_rings *rings
 }
 
 /* The dispatcher NAME, whose graphs follow each other by tail launches if TAIL. */
-#define DISPATCHER(NAME, TAIL)                                                                                                \
-  extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)                                                              \
+#define DISPATCHER(NAME, TAIL)                                                                                                   \
+  extern "C" __global__ void __launch_bounds__(TG_DISPATCH_THREADS)                                                              \
       NAME(tg_state *block, tg_rings *rings, const tg_rings *layout, const tg_graphs *graphs, tg_chain *chain, uint32_t where) { \
-    dispatch<TAIL>(block, rings, layout, graphs, chain, where);                                                               \
+    dispatch<TAIL>(block, rings, layout, graphs, chain, where);                                                                  \
   }

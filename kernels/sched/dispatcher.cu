@@ -1,6 +1,6 @@
 // build: rdc
 /* dispatcher.cu: the dispatcher of a GPU that schedules itself, has all stages and runs alone (dispatch.cuh), and what begins the
- * graphs of any GPU's steps. Launch: grid = 1, block = DISPATCH_THREADS. */
+ * graphs of any GPU's steps. Launch: grid = 1, block = TG_DISPATCH_THREADS. */
 #define TG_CLAIMS_NOTHING 1
 #include "sched/dispatch.cuh"
 

@@ -48,14 +48,6 @@ TG_FN uint32_t tg_action(const tg_state *state, const tg_turn *turn, uint32_t co
   return tg_is_drained(state) ? TG_ACTION_DONE : TG_ACTION_IDLE;
 }
 
-/* Whether an open turn did anything that a replay must repeat. */
-TG_FN uint32_t tg_did_something(const tg_state *state, const tg_turn *turn) {
-  return turn->returned_step != TG_NO_STEP || turn->requests_seen != state->requests_seen ||
-         turn->controls_taken != state->controls_taken ||
-         TG_COUNTED(turn->totals, TG_ENDS) + TG_COUNTED(turn->totals, TG_MARKED) != 0u || turn->takes != 0u ||
-         turn->taken != 0u || turn->back != TG_NONE || turn->marked != TG_NONE || turn->publish != 0u;
-}
-
 /* Tells the host what the scheduler is doing; `action`, released after it, covers it. */
 TG_FN void tg_post_status(const tg_state *state, tg_rings *rings, uint32_t composed) {
   const tg_outcome *outcome = &state->outcome;
@@ -81,7 +73,11 @@ TG_FN void tg_phase_finish(tg_state *state, tg_rings *rings, uint32_t lane) {
   if (lane != 0u) return;
   const tg_step *step = tg_step_at(state, state->steps_composed);
   uint32_t composed = turn->open && turn->composed;
-  if (tg_is_routine(state)) tg_end_routine(state, rings);
+  if (tg_is_routine(state)) {
+    state->steps_collected++;
+    state->events_published += turn->publish;
+    tg_release_later(&rings->event_head.value, state->events_published);
+  }
   turn->asks_more = 0u;
 
   if (state->broken && state->error == TG_ERROR_NONE) state->error = TG_ERROR_BROKEN;
@@ -99,8 +95,12 @@ TG_FN void tg_phase_finish(tg_state *state, tg_rings *rings, uint32_t lane) {
   outcome->rows = composed ? step->rows : 0u;
   outcome->sequences = composed ? step->sequences : 0u;
   outcome->sample_rows = composed ? step->sample_rows : 0u;
+  uint32_t did_something = turn->returned_step != TG_NO_STEP || turn->requests_seen != state->requests_seen ||
+                           turn->controls_taken != state->controls_taken || turn->takes != 0u || turn->taken != 0u ||
+                           TG_COUNTED(turn->totals, TG_ENDS) + TG_COUNTED(turn->totals, TG_MARKED) != 0u ||
+                           turn->back != TG_NONE || turn->marked != TG_NONE || turn->publish != 0u;
   outcome->changed = outcome->action == TG_ACTION_STEP || outcome->action == TG_ACTION_DONE ||
-                     outcome->action == TG_ACTION_ERROR || (turn->open && tg_did_something(state, turn));
+                     outcome->action == TG_ACTION_ERROR || (turn->open && did_something);
   outcome->returned_step = turn->open ? turn->returned_step : TG_NO_STEP;
   outcome->queue_depth = (uint32_t)(state->requests_seen - state->requests_taken);
   outcome->running = state->running;

@@ -3,14 +3,13 @@
  * Such a request is admitted with pages for its prompt and grow_tokens tokens, and takes pages for as many more one token before
  * these are used up, older requests before newer ones and all of them before any request is admitted.
  *
- * Where the pool is dry, the newest request without a limit is preempted: once its steps in flight have come back, which write to its
- * pages, it gives these back, and it is recomputed when there is room for its tokens so far, which are kept by position, and grow_tokens
- * more. Then it goes on at the same position with the same key, so its tokens are what they would have been. It keeps its slot. One that
- * wants pages and is itself the newest waits with what it has.
+ * Where the pool is dry, the newest request without a limit is preempted: once its steps in flight have come back it gives its pages
+ * back, and it is recomputed when there is room for its tokens so far, which are kept by position, and grow_tokens more. It goes on at the
+ * same position with the same key, so its tokens are what they would have been. It keeps its slot.
  *
- * Every request ends. The oldest one without a limit never gives its pages back, and newer ones give theirs while it wants some. Requests
- * with a limit hold all they need and end by themselves. Alone it fits the pool, else it was refused. So it ends, and another is the
- * oldest of finitely many: while one leaves, is preempted or finds no pages, none is admitted. */
+ * Every request ends. The oldest one without a limit never gives its pages back, and newer ones give theirs while it wants some. Alone it
+ * fits the pool, else it was refused. So it ends, and another is the oldest of finitely many: while one leaves, is preempted or finds no
+ * pages, none is admitted. */
 #pragma once
 
 #include "sched/inputs.h"
@@ -132,30 +131,11 @@ TG_FN uint32_t tg_grow(tg_state *state, uint32_t free_pages, uint32_t lanes, uin
   return free_pages;
 }
 
-/* Lane 0 preempts the slot whose steps have come back. Those that are preempted already are newer than it, and than all that run. */
-TG_FN void tg_preempt(tg_state *state) {
-  uint32_t index = tg_scratch(state)->back;
-  tg_slot *slot = &tg_slots(state)[index];
-  slot->phase = TG_SLOT_PREEMPTED;
-  slot->pages = 0u;
-  slot->composed = TG_MUT(41, 0u, slot->composed);
-  state->leaving = TG_NONE;
-  tg_words(state, state->preempted_table)[state->preempted++] = index;
-}
-
-/* Lane 0: a slot enters the prefill list, in the order of requests. */
-TG_FN void tg_insert_prefill(tg_state *state, uint32_t index) {
-  uint32_t *list = tg_words(state, state->prefill_table);
-  uint32_t at = state->prefill++;
-  for (; at > 0u && tg_slots(state)[list[at - 1u]].request > tg_slots(state)[index].request; at--) list[at] = list[at - 1u];
-  list[at] = index;
-}
-
 /* Lane 0: recomputes preempted slots, the oldest first, while there are pages. Returns what is left. */
 TG_FN uint32_t tg_recompute(tg_state *state, uint32_t free_pages) {
-  const uint32_t *list = tg_words(state, state->preempted_table);
+  uint32_t *list = tg_words(state, state->prefill_table);
   while (state->preempted != 0u) {
-    uint32_t index = list[state->preempted - 1u];
+    uint32_t index = tg_words(state, state->preempted_table)[state->preempted - 1u];
     tg_slot *slot = &tg_slots(state)[index];
     uint64_t all_tokens = tg_all_tokens(slot->prompt_tokens, slot->max_new_tokens);
     uint32_t pages = tg_pages_to_grow(state, (uint64_t)slot->prompt_tokens + slot->generated, all_tokens);
@@ -164,7 +144,9 @@ TG_FN uint32_t tg_recompute(tg_state *state, uint32_t free_pages) {
     free_pages = tg_give_pages(state, index, pages, free_pages);
     slot->phase = TG_SLOT_PREFILL;
     slot->recomputes++;
-    tg_insert_prefill(state, index);
+    uint32_t at = state->prefill++; /* in the order of requests */
+    for (; at > 0u && tg_slots(state)[list[at - 1u]].request > slot->request; at--) list[at] = list[at - 1u];
+    list[at] = index;
     tg_scratch(state)->recomputed++;
   }
   return free_pages;

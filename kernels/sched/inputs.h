@@ -102,21 +102,17 @@ TG_FN uint32_t tg_is_stop_id(tg_state *state, const tg_returned_row *returned, i
   return found;
 }
 
-/* When this replica first saw what the host has pushed since the last turn. */
-TG_FN void tg_note_pushed(tg_state *state, uint32_t lane, uint32_t lanes) {
-  tg_claimer *claimer = &state->claimer;
-  uint64_t from = claimer->noted;
-  if (claimer->pushed - from > claimer->capacity) from = claimer->pushed - claimer->capacity; /* others had those before */
-  for (uint64_t n = from + lane; n < claimer->pushed; n += lanes) {
-    claimer->seen[n & (claimer->capacity - 1u)] = state->inputs.now_ns;
-  }
-}
-
 /* Phase: which slots sampled their last token in the returned step: a stop id, or none at all; and for a claim, how many slots end in this
  * turn, as far as is known before it. Lanes share the sequences, of which the first are the decode rows. */
 TG_FN void tg_phase_stopped(tg_state *state, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
-  if (tg_claims(state)) tg_note_pushed(state, lane, lanes);
+  if (tg_claims(state)) { /* first sees what the host has pushed since the last turn, of which others had the rest before */
+    const tg_claimer *claimer = &state->claimer;
+    uint64_t oldest = claimer->pushed - claimer->noted > claimer->capacity ? claimer->pushed - claimer->capacity : claimer->noted;
+    for (uint64_t n = oldest + lane; n < claimer->pushed; n += lanes) {
+      claimer->seen[n & (claimer->capacity - 1u)] = state->inputs.now_ns;
+    }
+  }
   if (!state->inputs.returned) return;
   const tg_step *step = tg_step_at(state, state->steps_collected);
   uint32_t ends = 0u;

@@ -9,7 +9,7 @@
 
 TG_FN uint32_t tg_is_power_of_two(uint32_t n) { return n != 0u && (n & (n - 1u)) == 0u; }
 
-TG_FN uint32_t tg_ladder_ok(const tg_config *config, uint32_t kind, uint32_t rows) {
+TG_FN uint32_t tg_buckets_ok(const tg_config *config, uint32_t kind, uint32_t rows) {
   uint32_t count = config->bucket_count[kind];
   if (count < 1u || count > TG_MAX_BUCKETS || config->bucket_rows[kind][0] == 0u) return 0u;
   for (uint32_t i = 1u; i < count; i++) {
@@ -31,9 +31,9 @@ TG_FN uint32_t tg_config_ok(const tg_config *config) {
          tg_is_power_of_two(config->request_capacity) &&
          tg_is_power_of_two(config->token_capacity) && tg_is_power_of_two(config->event_capacity) &&
          tg_is_power_of_two(config->sampled_capacity) && config->sampled_capacity <= config->event_capacity &&
-         tg_ladder_ok(config, TG_KIND_DECODE, config->slots) &&
-         tg_ladder_ok(config, TG_KIND_MIXED, config->step_tokens) &&
-         tg_ladder_ok(config, TG_KIND_SCORE, config->step_tokens);
+         tg_buckets_ok(config, TG_KIND_DECODE, config->slots) &&
+         tg_buckets_ok(config, TG_KIND_MIXED, config->step_tokens) &&
+         tg_buckets_ok(config, TG_KIND_SCORE, config->step_tokens);
 }
 
 /* Hands out tables one after the other. With a block it clears each, if it `clears`, and poisons the gap behind it. */

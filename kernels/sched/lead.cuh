@@ -9,7 +9,7 @@
  * While steps are in flight and nothing is new, a few threads poll: what comes back finds nobody in the middle of an idle turn. */
 #pragma once
 
-#include "sched/passing.cuh"
+#include "sched/device.cuh"
 
 /* Looks of stage 0 that find nothing, until it takes a turn all the same. */
 constexpr uint32_t LOOKS_A_TURN = 16;

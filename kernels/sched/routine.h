@@ -47,15 +47,6 @@ TG_FN uint32_t tg_row_wants_pages(const tg_state *state, const tg_returned_row *
   return tg_wants_pages(state, returned->pages, tokens, tg_all_tokens(returned->prompt_tokens, returned->max_new_tokens));
 }
 
-/* Whether a decode row that has come back needs more than its sequence's next step. */
-TG_FN uint32_t tg_row_asks_more(const tg_state *state, const tg_returned_row *returned) {
-  const tg_inputs *inputs = &state->inputs;
-  uint32_t stopped = inputs->stopped[returned->slot / 32u] >> (returned->slot % 32u) & 1u;
-  return TG_MUT(32, stopped, 0u) | (returned->end_reason != TG_END_NONE) |
-         TG_MUT(33, returned->generated + 1u >= returned->max_new_tokens, 0) |
-         TG_MUT(34, inputs->now_ns >= returned->deadline_ns, 0) | TG_MUT(48, tg_row_wants_pages(state, returned), 0);
-}
-
 /* Phase: finds out whether this turn is routine, and clears what other turns start from. Lanes share the returned decode rows, or the
  * steps in flight. */
 TG_FN void tg_phase_routine(tg_state *state, const tg_rings *rings, uint32_t lane, uint32_t lanes) {
@@ -76,7 +67,10 @@ TG_FN void tg_phase_routine(tg_state *state, const tg_rings *rings, uint32_t lan
   uint32_t asks = 0u;
   for (uint32_t row = lane; row < rows; row += lanes) {
     const tg_returned_row returned = tg_returned_row_at(state, step, row);
-    asks |= tg_row_asks_more(state, &returned);
+    uint32_t stopped = state->inputs.stopped[returned.slot / 32u] >> (returned.slot % 32u) & 1u;
+    asks |= TG_MUT(32, stopped, 0u) | (returned.end_reason != TG_END_NONE) |
+            TG_MUT(33, returned.generated + 1u >= returned.max_new_tokens, 0) |
+            TG_MUT(34, state->inputs.now_ns >= returned.deadline_ns, 0) | TG_MUT(48, tg_row_wants_pages(state, &returned), 0);
   }
   for (uint64_t number = first + 1u + lane; several && number < state->steps_composed; number += lanes) {
     const tg_step *other = tg_step_at(state, number);
@@ -155,11 +149,4 @@ TG_FN void tg_phase_deliver(tg_state *state, tg_rings *rings, uint32_t lane, uin
   turn->composed = 1u;
   /* Going round the same slots it comes back to where it stands; past one of several it goes on from there. */
   turn->next_cursor = tg_most_in_flight(state) == 1u ? state->decode_cursor : tg_rows(state, step)[0].slot + 1u;
-}
-
-/* Lane 0 of the finish phase: the step is collected, published and composed. */
-TG_FN void tg_end_routine(tg_state *state, tg_rings *rings) {
-  state->steps_collected++;
-  state->events_published += tg_scratch(state)->publish;
-  tg_release_later(&rings->event_head.value, state->events_published);
 }

@@ -21,16 +21,10 @@
 #include "sched/finish.h"
 #include "sched/handover.h"
 
-#define TG_GATHER_PHASES 3u
-#define TG_PHASES 12u
 #define TG_CLAIM_PHASE 2u /* does nothing but where tg_claims_now */
 #define TG_COLLECT_PHASE 4u
 #define TG_DELIVER_PHASE 5u /* of a routine turn, the last but the finish */
 #define TG_FINISH_PHASE 11u
-
-TG_API uint32_t tg_gather_phases(void) { return TG_GATHER_PHASES; }
-
-TG_API uint32_t tg_phases(void) { return TG_PHASES; }
 
 TG_API void tg_phase(tg_state *state, tg_rings *rings, uint64_t now_ns, uint32_t phase, uint32_t lane,
                      uint32_t lanes) {

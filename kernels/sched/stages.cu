@@ -3,7 +3,7 @@
  *
  * A step of a stage is one graph:
  *
- *   tg_begin_lead waits until the step is composed (stage 0, whose graph may be launched before), or
+ *   tg_begin_lead waits until the step is composed (stage 0), or
  *   tg_take       copies what the step is out of the place that it comes in, waits for its residual stream, and copies that
  *   ...           the kernels of the stage's layers
  *   tg_hand_on    stores the residual stream into the next GPU, and posts the step (not on the last stage)
@@ -22,14 +22,11 @@
  * Measured on H100s: a decode step of one row takes 12.3 us more over two GPUs than on one, 27.2 over four (profiles/log/gpus.md).
  */
 #define TG_CLAIMS_NOTHING 1
-#include "common/launch.cuh"
 #include "sched/lead.cuh"
 
-LAUNCH_CONSTANTS(tg_stages_tile, 1, COPY_THREADS)
-
 /* Block 0 takes the tables, and hands them on; the others copy the residual stream as soon as it is there. Where the links end before,
- * the step's kernels run over what lies there. Launch: grid = at least 2 blocks, block = COPY_THREADS. */
-extern "C" __global__ void __launch_bounds__(COPY_THREADS)
+ * the step's kernels run over what lies there. Launch: grid = at least 2 blocks, block = LANES. */
+extern "C" __global__ void __launch_bounds__(LANES)
     tg_take(float *h, tg_state *state, tg_stage *stage, uint32_t hidden, uint32_t last, tg_stage_times *times) {
   await_earlier_kernels();
   const uint64_t *place = stage->came_in; /* announced */
@@ -68,8 +65,8 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS)
   if (there) copy_rows(h, activations_in(place, state), rows, hidden, blockIdx.x - 1, gridDim.x - 1);
 }
 
-/* Whichever block is through last posts the step. Launch: grid = any number of blocks, block = COPY_THREADS. */
-extern "C" __global__ void __launch_bounds__(COPY_THREADS)
+/* Whichever block is through last posts the step. Launch: grid = any number of blocks, block = LANES. */
+extern "C" __global__ void __launch_bounds__(LANES)
     tg_hand_on(const tg_state *state, tg_stage *stage, const float *h, uint32_t hidden, tg_stage_times *times) {
   __shared__ tg_link_end out;
   let_next_kernel_start();

@@ -5,7 +5,6 @@
 
 TG_FN void *tg_at(void *block, uint64_t offset) { return (char *)block + offset; }
 
-/* A table of the state block. */
 TG_FN void *tg_table(tg_state *state, uint64_t offset) { return tg_at(tg_block(state), offset); }
 
 TG_FN tg_slot *tg_slots(tg_state *state) { return (tg_slot *)tg_table(state, state->slot_table); }
@@ -51,7 +50,6 @@ TG_FN uint32_t tg_step_place(const tg_state *state, uint64_t number) {
   return number >> 32 ? (uint32_t)(number % places) : (uint32_t)number % places;
 }
 
-/* Where step `number` lives. */
 TG_FN tg_step *tg_step_at(tg_state *state, uint64_t number) { return &state->steps[tg_step_place(state, number)]; }
 
 /* The queue's number of own request `number` of a replica that claims, until that is admitted. */
@@ -64,12 +62,10 @@ TG_FN uint64_t *tg_number_of_slot(tg_state *state, uint32_t slot) {
   return &state->claimer.numbers[state->config.request_capacity + slot];
 }
 
-/* A request in the rings. */
 TG_FN const tg_request *tg_request_at(tg_rings *rings, uint64_t number) {
   return (const tg_request *)tg_at(rings, tg_layout(rings)->requests) + (number & (tg_layout(rings)->request_capacity - 1u));
 }
 
-/* Event `number` in the rings. */
 TG_FN tg_event *tg_event_at(tg_rings *rings, uint64_t number) {
   return (tg_event *)tg_at(rings, tg_layout(rings)->events) + (number & (tg_layout(rings)->event_capacity - 1u));
 }

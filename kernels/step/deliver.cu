@@ -14,7 +14,6 @@
 #include "sched/platform.h"
 #include "step/args.h"
 
-constexpr int COPY_THREADS = TG_LOGITS_COPY_THREADS;
 constexpr uint64_t TILES = 2;
 constexpr uint64_t TAKEN = 128 / sizeof(uint64_t), HEAD_BYTES = 256;
 
@@ -34,8 +33,8 @@ extern "C" __global__ void tg_logits_wait(const uint64_t *ring, const uint64_t *
 }
 
 /* Line i is sampled row i, or with `tile_rows` row first + i of the step.
- * Launch: grid = (lines of the part, pieces of V), block = COPY_THREADS. */
-extern "C" __global__ void __launch_bounds__(COPY_THREADS)
+ * Launch: grid = (lines of the part, pieces of V), block = TG_LOGITS_COPY_THREADS. */
+extern "C" __global__ void __launch_bounds__(TG_LOGITS_COPY_THREADS)
     tg_logits_copy(const tg_logits_copy_args a) {
   begin_kernel();
   const tg_state *state = a.state;
@@ -59,11 +58,11 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS)
   if (!line.wanted) return;
   float *to = reinterpret_cast<float *>(tile + line_bytes(lines)) + (uint64_t)i * vocabulary;
   const float *from = a.logits + (uint64_t)i * vocabulary;
-  for (uint32_t v = blockIdx.y * COPY_THREADS + threadIdx.x; v < vocabulary; v += gridDim.y * COPY_THREADS) to[v] = from[v];
+  const uint32_t pitch = gridDim.y * TG_LOGITS_COPY_THREADS;
+  for (uint32_t v = blockIdx.y * TG_LOGITS_COPY_THREADS + threadIdx.x; v < vocabulary; v += pitch) to[v] = from[v];
 }
 
-/* `part_lines` is the grid of tg_logits_copy; the host looks at no more lines.
- * Launch: one thread. */
+/* `part_lines`: the grid of tg_logits_copy; the host looks at no more lines. Launch: one thread. */
 extern "C" __global__ void tg_logits_post(uint64_t *ring, uint64_t *counter, uint32_t part_lines, uint32_t last) {
   begin_kernel();
   const uint64_t posted = *counter + 1;

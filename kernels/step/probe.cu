@@ -113,10 +113,8 @@ extern "C" __global__ void tg_probe_log(ulonglong2 *log, uint32_t entries, const
 
 /* Waits until wait_ns after `start`; returns when that was. */
 __device__ inline uint64_t stand_still(uint64_t start, uint64_t wait_ns) {
-  uint64_t now;
-  do {
-    now = stamp_clock_ns();
-  } while (now - start < wait_ns);
+  uint64_t now = start;
+  while (now - start < wait_ns) now = stamp_clock_ns();
   return now;
 }
 

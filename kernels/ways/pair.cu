@@ -1,18 +1,16 @@
 // build: rdc
-/* pair.cu: a step over two GPUs, to compare ways of handing rows from one to the other with. A row is TG_PAIR_ROW_WORDS words of two
- * bf16 each.
+/* pair.cu: a step over two GPUs, to compare ways of handing rows from one to the other with. A row is words of two bf16 each.
  *
  * Handed on:   GPU 0  rows[i] = word(token, 0, i)
  *              GPU 1  token = mix64(token + sum over i of mix64(i << 32 | rows[i])), which goes back to GPU 0
  * Reduced:     both   rows[i] = word(token, GPU, i); rows = rows of GPU 0 + rows of GPU 1, each bf16 rounded once;
  *                     token as above
  *
- * So rows that are missing, late or of another step show in the token, and every way gives the same bits.
- * profiles/lab/handover/step.rs says the same in Rust.
+ * So rows that are missing or of another step show in the token. profiles/lab/handover/step.rs says the same in Rust.
  *
  * Rows are handed on by stores into the other GPU's memory and a flag that is released behind them. A flag counts steps, so that nobody
  * has to clear it. A GPU hands on what it has of a step once it has all of the step before: what it stores over has been read by then.
- * In a sum both are under way at once, so there the rows come to two places by turns. No wait is without an end.
+ * In a sum both are under way at once, so there the rows come to two places by turns.
  *
  * Bound: the link's latency, then its bandwidth. Launch: block = TG_PAIR_THREADS, grid = the rows, TG_PAIR_BLOCKS at most; or 1 and 1.
  */

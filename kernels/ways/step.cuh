@@ -8,10 +8,8 @@
  *   last:     digest = mix64(digest + sum over i of mix64(i << 32 | last[i]))
  *             seed, bucket of the next step = the digest's low word, its high word modulo TG_WAYS_BUCKETS
  *
- * So the next step's shape is known only once a step has ended, as in a run that serves; and a kernel that is missing, or
- * that ran before the one ahead of it had ended, shows in the digest. Integers only: every order of additions gives the
- * same bits. profiles/lab/ways/step.rs says the same in Rust.
- */
+ * So the next step's shape is known only once a step has ended, and a kernel that is missing, or ran too early, shows in the digest.
+ * Integers only: every order of additions gives the same bits. profiles/lab/ways/step.rs says the same in Rust. */
 #pragma once
 
 #include "common/mix.cuh"

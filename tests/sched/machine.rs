@@ -138,7 +138,7 @@ impl Machine {
     /// A live turn and its trace record.
     pub fn turn(&mut self, now_ns: u64) -> abi::tg_outcome {
         // SAFETY: as in run_phases.
-        let outcome = unsafe { self.run_phases(now_ns, 0..(self.api.phases)()) };
+        let outcome = unsafe { self.run_phases(now_ns, 0..abi::TG_PHASES) };
         // SAFETY: as in run_phases.
         unsafe {
             (self.api.trace_write)(self.state.at.cast(), self.rings.at.cast(), now_ns + 1, 0);
@@ -150,10 +150,7 @@ impl Machine {
     pub fn replay(&mut self, inputs: &abi::tg_inputs) -> abi::tg_outcome {
         self.state_mut().inputs = *inputs;
         // SAFETY: as in run_phases.
-        unsafe {
-            let phases = (self.api.gather_phases)()..(self.api.phases)();
-            self.run_phases(inputs.now_ns, phases)
-        }
+        unsafe { self.run_phases(inputs.now_ns, abi::TG_GATHER_PHASES..abi::TG_PHASES) }
     }
 
     pub fn state(&self) -> &abi::tg_state {
