@@ -99,7 +99,6 @@ TG_FN void tg_phase_collect(tg_state *state, tg_rings *rings, uint32_t lane, uin
   uint32_t collecting = open && state->pending == 0u;
   uint32_t returned = collecting && inputs->returned && tg_in_flight(state) != 0u;
   const tg_step *step = tg_step_at(state, state->steps_collected);
-  uint32_t *notes = turn->notes;
   uint64_t counts = 0u;
   uint32_t end = tg_first_slot(state, lane + 1u, lanes);
 
@@ -152,7 +151,7 @@ TG_FN void tg_phase_collect(tg_state *state, tg_rings *rings, uint32_t lane, uin
         turn->back_pages = slot->pages;
       }
     }
-    notes[index] = note;
+    turn->notes[index] = note;
   }
   turn->counts[lane] = counts;
 }

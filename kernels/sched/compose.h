@@ -40,12 +40,11 @@ TG_FN void tg_fill_decode_row(tg_state *state, const tg_step *step, uint32_t row
 
 TG_FN void tg_compose_decode(tg_state *state, tg_step *step, uint32_t picks, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
-  const uint32_t *notes = turn->notes;
   uint32_t rank = TG_COUNTED(turn->before[lane], TG_CANDIDATES);
   uint32_t end = tg_first_slot(state, lane + 1u, lanes);
   for (uint32_t index = tg_first_slot(state, lane, lanes); index < end; index++) {
     uint32_t row = TG_NONE;
-    if (notes[index] & TG_NOTE_CANDIDATE) {
+    if (turn->notes[index] & TG_NOTE_CANDIDATE) {
       row = tg_decode_row(turn, picks, rank);
       if (tg_is_last_pick(turn, picks, rank)) turn->next_cursor = index + 1u;
       rank++;

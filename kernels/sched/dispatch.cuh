@@ -19,7 +19,6 @@
 #define TG_ONE_IN_FLIGHT 1
 #include "sched/device.cuh"
 
-/* Barriers by their numbers. */
 constexpr int NEXT_BARRIER = LANES_BARRIER + 1, AGAIN_BARRIER = LANES_BARRIER + 2, START_BARRIER = LANES_BARRIER + 3;
 
 /* What the launching warp is to do. */

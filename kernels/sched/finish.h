@@ -95,12 +95,12 @@ TG_FN void tg_phase_finish(tg_state *state, tg_rings *rings, uint32_t lane) {
   outcome->rows = composed ? step->rows : 0u;
   outcome->sequences = composed ? step->sequences : 0u;
   outcome->sample_rows = composed ? step->sample_rows : 0u;
-  uint32_t did_something = turn->returned_step != TG_NO_STEP || turn->requests_seen != state->requests_seen ||
-                           turn->controls_taken != state->controls_taken || turn->takes != 0u || turn->taken != 0u ||
-                           TG_COUNTED(turn->totals, TG_ENDS) + TG_COUNTED(turn->totals, TG_MARKED) != 0u ||
-                           turn->back != TG_NONE || turn->marked != TG_NONE || turn->publish != 0u;
-  outcome->changed = outcome->action == TG_ACTION_STEP || outcome->action == TG_ACTION_DONE ||
-                     outcome->action == TG_ACTION_ERROR || (turn->open && did_something);
+  outcome->changed = outcome->action == TG_ACTION_STEP || outcome->action == TG_ACTION_DONE || outcome->action == TG_ACTION_ERROR ||
+                     (turn->open &&
+                      (turn->returned_step != TG_NO_STEP || turn->requests_seen != state->requests_seen ||
+                       turn->controls_taken != state->controls_taken || turn->takes != 0u || turn->taken != 0u ||
+                       TG_COUNTED(turn->totals, TG_ENDS) + TG_COUNTED(turn->totals, TG_MARKED) != 0u ||
+                       turn->back != TG_NONE || turn->marked != TG_NONE || turn->publish != 0u));
   outcome->returned_step = turn->open ? turn->returned_step : TG_NO_STEP;
   outcome->queue_depth = (uint32_t)(state->requests_seen - state->requests_taken);
   outcome->running = state->running;

@@ -13,8 +13,6 @@
 
 #include "sched/tables.h"
 
-/* ---- what a place holds ---------------------------------------------------------------------- */
-
 /* A place's first word is the number of its step. Its second announces it as soon as its description lies there: the number and one, kind
  * and bucket. So its taker may launch what runs it, and take the tables, before the activations have come. */
 #define TG_ANNOUNCED_SHIFT 16u
@@ -137,8 +135,7 @@ TG_API void tg_get_results(tg_state *state, const uint64_t *place, uint32_t lane
   tg_pass_results(state, tg_step_at(state, place[0]), (void *)place, 0u, lane, lanes);
 }
 
-/* ---- places and credits: one lane ------------------------------------------------------------- */
-
+/* One lane: this stage ends as `why` says. */
 TG_FN void tg_links_end_as(tg_links *links, uint64_t why) {
   if (links->ended) return;
   links->ended = why;

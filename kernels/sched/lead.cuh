@@ -11,11 +11,9 @@
 
 #include "sched/device.cuh"
 
-/* Looks of stage 0 that find nothing, until it takes a turn all the same. */
-constexpr uint32_t LOOKS_A_TURN = 16;
+constexpr uint32_t LOOKS_A_TURN = 16; /* that find nothing, until it takes a turn all the same */
 
-/* Orders to stage 0's launching warp. */
-enum Order : uint32_t { NO_ORDER, LAUNCH_STEP, LAUNCH_IDLE, LAUNCH_NOTHING };
+enum Order : uint32_t { NO_ORDER, LAUNCH_STEP, LAUNCH_IDLE, LAUNCH_NOTHING }; /* to the launching warp */
 
 /* What stage 0's dispatcher works on in shared memory. */
 struct Near {

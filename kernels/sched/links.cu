@@ -4,10 +4,8 @@
 #include "sched/instructions.cuh"
 #include "sched/platform.h"
 
-/* Rounds that are not timed: the other GPU's kernel may begin later than this one. */
-constexpr uint64_t FIRST_ROUNDS = 16;
-/* Looks at the word between two looks at the clock. */
-constexpr uint32_t LOOKS = 256;
+constexpr uint64_t FIRST_ROUNDS = 16;  /* not timed: the other GPU's kernel may begin later than this one */
+constexpr uint32_t LOOKS = 256;        /* at the word between two looks at the clock */
 
 /* found[2]: timed rounds that are through, and what they took in ns. `mine`, `theirs`: 0 before. `first`: this one begins each
  * round. Without an answer it ends after `limit_ns`. */

@@ -91,14 +91,12 @@ TG_FN uint64_t tg_swap(uint64_t *word, uint64_t expected, uint64_t to) {
 /* What differs, too:
  *
  *   tg_release_later  lane 0 releases by the end of the turn, and nothing on this side reads the word before
- *   tg_flush          lane 0: what was released in this turn becomes visible
+ *   tg_flush          lane 0: what was released in this turn becomes visible, as on the host it is at once
  *   tg_layout         the head of the rings, for what never changes in it: offsets, capacities and `record`
  *   tg_block          where the state block is, which offsets of tables count from
  *   tg_set_bits       sets bits of a word in a phase in which other lanes may do so too: OR commutes, so their order does not show
  *   tg_add            adds to such a word
- *   tg_lowest_bit     the index of the lowest set bit of a word that is not 0
- *
- * On the host what is released is visible at once. */
+ *   tg_lowest_bit     the index of the lowest set bit of a word that is not 0 */
 #ifdef __CUDACC__
 #define TG_RELEASES 8u
 

@@ -42,8 +42,7 @@ typedef struct {
   uint32_t pad;
 } tg_pair;
 
-/* Looks at the word between two looks at the clock. */
-constexpr uint32_t PAIR_LOOKS = 256;
+constexpr uint32_t PAIR_LOOKS = 256;  /* at the word between two looks at the clock */
 
 /* One thread: waits until the other GPU has released `goal`. Whether it did in time. */
 __device__ inline bool pair_await(tg_pair *pair, const uint64_t *flag, uint64_t goal, uint32_t what) {
