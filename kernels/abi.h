@@ -1,17 +1,11 @@
-/* abi.h: everything that the host, the scheduler core and the kernels share.
+/* abi.h: everything that the host, the scheduler core and the kernels share. Plain C, fixed-width integers only. Rust sees it through
+ * bindgen (src/sys/abi.rs, checked in). Two memory blocks hold all of it, whose tables are found by byte offsets from their start:
  *
- * Plain C, fixed-width integers only. Rust sees it through bindgen (src/sys/abi.rs, checked in).
- * Two memory blocks hold all of it, both position-independent (tables are found by byte offsets
- * from the start of their block, never by pointers):
+ *   tg_state   the scheduler's own memory: slots, pages, step descriptors, mailboxes
+ *   tg_rings   what host and scheduler exchange: on a GPU, pinned memory
  *
- *   tg_state   the scheduler's own memory: slots, pages, step descriptors, mailboxes. Device memory
- *              on a GPU, an ordinary allocation on the host.
- *   tg_rings   what host and scheduler exchange: pinned memory mapped into both address spaces.
- *
- * Ring indices are 64-bit and only ever grow; entry n lives at n & (capacity - 1). The writer of an
- * index stores it with release, the reader loads it with acquire, both at system scope. f32 values
- * travel as their bits in uint32_t: the core copies them and never computes with them.
- */
+ * Ring indices only ever grow; entry n lives at n & (capacity - 1). The writer of an index stores it with release, the reader loads it
+ * with acquire, both at system scope. f32 values travel as their bits in uint32_t: the core never computes with them. */
 #ifndef TAILGRAPH_ABI_H
 #define TAILGRAPH_ABI_H
 
@@ -26,12 +20,14 @@
 #define TG_MAX_LOGPROBS 20u
 #define TG_MAX_BIASES 300u    /* of a request, at most; with the stop ids, fewer than the threads that sample a row */
 #define TG_MAX_BUCKETS 16u    /* per kind */
-#define TG_MAX_TAKES 256u     /* requests one turn admits or ends in the queue, at most: prompts of 32 tokens fill a step of 8192 rows */
+#define TG_MAX_TAKES 256u     /* requests one turn admits or ends in the queue, at most */
+#define TG_PHASES 12u         /* of a turn, */
+#define TG_GATHER_PHASES 3u   /*   ... and those that fill its inputs */
 #define TG_NONE 0xffffffffu   /* no such index */
 static const uint64_t TG_NO_TIMEOUT = UINT64_MAX;
 static const uint64_t TG_NO_STEP = UINT64_MAX;
 
-/* What a step computes; each kind has its own bucket ladder. */
+/* What a step computes; each kind has its own bucket sizes. */
 #define TG_KIND_DECODE 0u     /* one row a sequence */
 #define TG_KIND_MIXED 1u      /* prompt chunks too; LM head for the sampled rows only */
 #define TG_KIND_SCORE 2u      /* LM head for every row */
@@ -39,14 +35,13 @@ static const uint64_t TG_NO_STEP = UINT64_MAX;
 
 /* ---- rings ------------------------------------------------------------------------------- */
 
-/* One index on cache lines of its own (128 bytes: what a GPU sector pair and a CPU prefetch pair share). */
+/* One index on cache lines of its own. */
 typedef struct tg_index {
   uint64_t value;
   uint64_t pad[15];
 } tg_index;
 
-/* How a row is sampled: biases, repetition penalty, presence and frequency penalty, temperature, top-k, top-p, min-p, in
- * that order. Kernels load it 16 bytes at a time. */
+/* How a row is sampled (kernels/sample/sample.cu). Kernels load it 16 bytes at a time. */
 typedef struct tg_sampling {
   uint64_t key;                  /* key of the counter-based generator; the counter is the new token's position */
   uint32_t temperature;          /* f32 bits; 0 is greedy */
@@ -71,8 +66,7 @@ typedef struct tg_bias {
 /* tg_request.flags */
 #define TG_REQUEST_LOGITS_LAST 1u  /* deliver the logits of the prompt's last position (needs max_new_tokens 0) */
 #define TG_REQUEST_LOGITS_ALL 2u   /* deliver the logits of every prompt position (needs max_new_tokens 0; makes its steps TG_KIND_SCORE) */
-#define TG_REQUEST_UNLIMITED 4u    /* no limit was named, max_new_tokens is what the context leaves: takes its pages as it goes
-                                      (kernels/sched/grow.h), and may be preempted and recomputed */
+#define TG_REQUEST_UNLIMITED 4u    /* no limit was named: takes its pages as it goes, and may be preempted and recomputed (sched/grow.h) */
 
 /* Host to scheduler. The ring index is the request number. */
 typedef struct tg_request {
@@ -86,8 +80,7 @@ typedef struct tg_request {
   int32_t stop_ids[TG_MAX_STOP_IDS];  /* eos ids included; a sampled token among them ends the request */
 } tg_request;
 
-/* Host to scheduler: cancel this request, wherever it is. Pushed after the request itself; the number of one
- * that has ended already, or was never pushed, is passed over. */
+/* Host to scheduler: cancel this request. Pushed after the request itself; the number of one that has ended is passed over. */
 typedef struct tg_control {
   uint64_t request;
 } tg_control;
@@ -106,8 +99,7 @@ typedef struct tg_control {
 #define TG_END_NOT_FINITE 6u /* logits that are not finite: no token could be sampled. Scored prompts end with LENGTH all the same */
 
 /* Scheduler to host. Events of one request come in order: tokens 0, 1, 2 ..., then exactly one end. Before an end with
- * TG_END_NOT_FINITE there may be a token event with token -1, which is none: a replay, which need not know tokens, sees
- * only that the slot ended with the one it sampled, and must come to the same number of events. */
+ * TG_END_NOT_FINITE there may be a token event with token -1, which is none: so a replay without tokens has as many events. */
 typedef struct tg_event {
   uint64_t request;
   uint64_t time_ns;       /* the turn's clock */
@@ -134,8 +126,7 @@ typedef struct tg_sampled {
 #define TG_INPUT_STOP 2u    /* end now: nothing more is published or launched */
 #define TG_INPUT_UNCLAIMED 4u /* with TG_INPUT_DRAIN: the queue that this replica claims from has more. Never the host's */
 
-/* All that a turn knows of the world outside tg_state, but for the ring entries below these indices and
- * the sampled tokens. A turn replayed from these inputs gives the same step descriptors. */
+/* All that a turn knows of the world outside tg_state, but for ring entries and sampled tokens. A replay of it gives the same steps. */
 typedef struct tg_inputs {
   uint64_t now_ns;
   uint64_t request_head;    /* requests pushed, as seen this turn, or claimed, this turn's claim included */
@@ -165,12 +156,11 @@ typedef struct tg_outcome {
   uint32_t action;
   uint32_t error;
   uint32_t kind;           /* TG_KIND_* of the composed step */
-  uint32_t bucket;         /* index into that kind's ladder */
+  uint32_t bucket;         /* index into that kind's bucket sizes */
   uint32_t rows;
   uint32_t sequences;
   uint32_t sample_rows;
-  uint32_t changed;        /* 1: the turn changed something, so its record is needed and polling again at once may pay;
-                              0 only for an idle or blocked turn that found nothing new */
+  uint32_t changed;        /* 0: an idle or blocked turn that found nothing new; 1: its record is needed, and polling at once may pay */
   uint64_t step;           /* number of the composed step, counted from 0; TG_NO_STEP: none */
   uint64_t returned_step;  /* number of the step collected this turn; TG_NO_STEP: none */
   uint32_t queue_depth;    /* requests seen and still waiting */
@@ -191,9 +181,8 @@ typedef struct tg_trace {
   uint32_t pad;
 } tg_trace;
 
-/* What the scheduler is doing, as of its last turn that changed something. Each word is written by itself, all
- * of them before `action` is released: a reader that wants several of one turn reads `steps` before and after.
- * A step runs while `action` is TG_ACTION_STEP; it is number steps - 1, or the one before where two are in flight. */
+/* What the scheduler is doing, as of its last turn that changed something. Each word is written by itself, all of them before `action`
+ * is released. A step runs while `action` is TG_ACTION_STEP: number steps - 1, or the one before where two are in flight. */
 typedef struct tg_status {
   uint64_t steps;        /* composed so far */
   uint64_t start_ns;     /* clock of the turn that composed the newest, */
@@ -233,8 +222,7 @@ typedef struct tg_rings {
   uint64_t tokens;         /* int32_t[token_capacity] */
   uint64_t controls;       /* tg_control[control_capacity] */
   uint64_t events;         /* tg_event[event_capacity] */
-  uint64_t sampled;        /* tg_sampled[sampled_capacity]: of each token event of a request that asked for logprobs, by the event's
-                              number; tg_state.most_unread keeps one from lying where another waits to be read */
+  uint64_t sampled;        /* tg_sampled[sampled_capacity]: of token events with logprobs, by the event's number (tg_state.most_unread) */
   uint64_t trace;          /* tg_trace[trace_capacity] */
   uint32_t request_capacity;
   uint32_t token_capacity;
@@ -256,8 +244,8 @@ typedef struct tg_claimed {
   uint64_t waited_ns;  /* there, from when this replica first saw it */
 } tg_claimed;
 
-/* Requests that any replica may take, in memory that all of them and the host see. Request n lies at n & (capacity - 1). Where
- * replicas are on the host, the block is this head alone: what they take are values of the host's own. */
+/* Requests that any replica may take, in memory that all of them and the host see. Request n lies at n & (capacity - 1). Of replicas on
+ * the host the block is this head alone. */
 typedef struct tg_queue {
   /* written by the host */
   tg_index pushed;                         /* requests in it so far */
@@ -325,13 +313,10 @@ typedef struct tg_config {
   uint32_t sampled_capacity;
   uint32_t bucket_count[TG_KINDS];
   uint32_t bucket_rows[TG_KINDS][TG_MAX_BUCKETS];  /* ascending; the largest decode bucket >= slots, the others >= step_tokens */
-  uint32_t ahead;            /* 1: a decode step may be composed before the step ahead of it has come back, where that one
-                                can neither end a sequence nor let one in; needs 1 stage and 2 steps in flight */
+  uint32_t ahead;            /* 1: a decode step may be composed before the one ahead has come back; needs 1 stage and 2 steps in flight */
   uint32_t bias_capacity;    /* of the rings this state will be used with */
-  uint32_t grow_tokens;      /* a request without a limit takes pages for its prompt and so many tokens, and whenever they are
-                                used up for as many more; at least 1 */
-  uint32_t chunk_share;      /* of the prompt tokens that slots have yet to read, one in so many may be in a step that has decode rows,
-                                where that is more than chunk_tokens; 0: never */
+  uint32_t grow_tokens;      /* tokens for which a request without a limit takes pages beyond those it has; at least 1 */
+  uint32_t chunk_share;      /* or one in so many of the prompt tokens yet to be read, where that is more than chunk_tokens; 0: never */
   uint32_t pad[3];           /* what follows is copied 16 bytes at a time */
 } tg_config;
 
@@ -371,9 +356,8 @@ typedef struct tg_slot {
 typedef struct tg_row {
   uint32_t slot;
   uint32_t position;   /* absolute, from 0 */
-  int32_t token;       /* a prompt token; -1: the slot's last_token; -2 - i: what sampled row i of the step before gets, which
-                          may not have come back yet; TG_TOKEN_KEPT: of a sequence that is recomputed, so that steps depend on
-                          no sampled token: kept_table[slot][position] */
+  int32_t token;       /* a prompt token; -1: the slot's last_token; -2 - i: what sampled row i of the step before gets;
+                          TG_TOKEN_KEPT: of a sequence that is recomputed, kept_table[slot][position] */
   uint32_t sequence;   /* index into the step's sequences */
 } tg_row;
 
@@ -394,8 +378,7 @@ typedef struct tg_sequence {
   uint32_t flags;      /* TG_SEQUENCE_* */
 } tg_sequence;
 
-/* A step descriptor: everything that is decided per step. Rows at or past `rows` are padding. Decode rows
- * come first, in slot order; then prompt chunks, in the order of admission. */
+/* A step descriptor: everything that is decided per step. Decode rows come first, in slot order; then prompt chunks. */
 typedef struct tg_step {
   uint64_t number;        /* counts composed steps from 0; its place is number % steps_in_flight */
   uint64_t start_ns;      /* clock of the turn that composed it */
@@ -415,9 +398,8 @@ typedef struct tg_step {
   uint64_t earlier_table;   /* the sampled_table of the step before */
 } tg_step;
 
-/* A queue of step numbers between two stages, with credits: at most `depth` posted and not yet taken.
- * mailbox[s] is what stage s takes from; stage s posts to mailbox[(s + 1) % stages]. mailbox[0] brings
- * finished steps back to the scheduler. */
+/* A queue of step numbers between two stages, with credits: at most `depth` posted and not yet taken. Stage s takes from mailbox[s] and
+ * posts to the next one; mailbox[0] brings finished steps back to the scheduler. */
 typedef struct tg_mailbox {
   tg_index posted;
   tg_index taken;
@@ -432,8 +414,7 @@ typedef struct tg_state {
   uint32_t max_pages;        /* pages of one sequence, at most: columns of the page table */
   uint32_t error;            /* TG_ERROR_*; sticky */
   uint32_t broken;           /* 1: a lane found an invariant broken; becomes `error` as the turn ends */
-  uint32_t most_unread;      /* events that the host may have yet to read: config.event_capacity, and from the first admission of a
-                                request that asks for logprobs on config.sampled_capacity */
+  uint32_t most_unread;      /* events that the host may have yet to read: event_capacity; once logprobs are asked for, sampled_capacity */
   /* byte offsets from the start of the block */
   uint64_t slot_table;       /* tg_slot[slots] */
   uint64_t bias_table;       /* tg_bias[slots][config.bias_capacity]: each slot's, from its admission on */
@@ -450,11 +431,9 @@ typedef struct tg_state {
   uint64_t pending_sample_table; /* uint32_t[]: beside each, its index in the returned step's sampled_table; TG_NONE: none */
   /* from here to the end of the block: dead between turns */
   uint64_t scratch_table;    /* what the lanes of one turn tell each other (kernels/sched/turn.h) */
-  uint64_t note_table;       /* uint32_t[slots] */
   uint64_t ended_table;      /* slots that ended this turn: [slots] */
   uint64_t wanting_table;    /* uint32_t[slots]: slots that want pages, in the order of their requests */
   uint64_t taken_table;      /* pages that were given out this turn: [slots + TG_MAX_TAKES] */
-  uint64_t chunk_table;      /* prompt chunks of the step being composed: [slots] */
   tg_inputs inputs;
   tg_outcome outcome;
   uint64_t turn;
@@ -485,25 +464,21 @@ typedef struct tg_state {
 #define TG_DISPATCH_IDLE 0u    /* its only node */
 #define TG_DISPATCH_BEHIND 1u  /* the last node of a step, or of its last stage: takes the turn that collects the step */
 
-/* Copies of each step's graph, where its GPU has one stage: a graph is launched while the one before still ends, and none may be
- * launched again while it runs. Steps take turns. */
+/* Copies of each step's graph, where its GPU has one stage: none may be launched again while it still ends. Steps take turns. */
 #define TG_COPIES 2u
-/* Graphs that are launched to run at once in one run of the idle graph, at most (CUDA programming guide, "Device-side Graph
- * Launch": 120 may be on their way; the rest is room for those that end late). */
+/* Graphs that are launched in one run of the idle graph, at most (CUDA allows 120; the rest is room for those that end late). */
 #define TG_CHAIN_STEPS 100u
 
-/* The captured graphs of one GPU, as its dispatcher launches them: each a cudaGraphExec_t that was
- * instantiated for device launch and uploaded. A step is the graphs of all stages, one after the other, the last with a
- * dispatcher behind it. By the step's number modulo TG_COPIES (0 where there are more stages), and by outcome.kind and
- * outcome.bucket; 0 past the ladder's end. */
+/* The captured graphs of one GPU, as its dispatcher launches them: each a cudaGraphExec_t, by the step's number modulo TG_COPIES (0 where
+ * there are more stages), stage, outcome.kind and outcome.bucket; 0 past the last bucket. */
 typedef struct tg_graphs {
   uint64_t idle;    /* the dispatcher alone */
   uint64_t stages;  /* on this GPU */
   uint64_t step[TG_COPIES][TG_MAX_STAGES][TG_KINDS][TG_MAX_BUCKETS];
 } tg_graphs;
 
-/* How the graphs of one GPU follow each other, in its memory. A step's graph may be launched before the step is composed
- * and while the dispatcher of the one before still runs; it waits for `open`. Its own dispatcher waits for `settled`. */
+/* How the graphs of one GPU follow each other. A step's graph, which may be launched before the step is composed, waits for `open`; its
+ * dispatcher waits for `settled`. */
 typedef struct tg_chain {
   uint64_t open;      /* steps that are composed: their kernels may read the state */
   uint64_t begun;     /* steps whose kernels have begun */
@@ -513,17 +488,15 @@ typedef struct tg_chain {
 
 /* ---- steps on their way between stages (kernels/sched/handover.h) ----------------------------- */
 
-/* Link s carries steps from stage s to stage (s + 1) % stages, in their order. It has `depth` places in the memory of the
- * taker; the n-th step that it carries lies in place n % depth. A place is free, filled by the poster, posted, read by the
- * taker, and free again. This is what one side of a link says; it lies in the memory of the other side, and nobody else writes it. */
+/* Link s carries steps from stage s to stage (s + 1) % stages, the n-th of them in place n % depth in the memory of the taker. This is
+ * what one side of a link releases; it lies in the memory of the other side. */
 typedef struct tg_link_words {
   uint64_t count;   /* the poster's: steps posted; the taker's: places given back. Only grows */
   uint64_t ended;   /* 0: this side goes on; else why it does not */
   uint64_t pad[14];
 } tg_link_words;
 
-/* Why a stage has ended, in one word that is not 0: a code in its lower 16 bits, then in 16 the link that it showed on, and
- * above the stage that saw it. */
+/* Why a stage has ended: a code in the lower 16 bits, then in 16 the link that it showed on, and above the stage that saw it. */
 #define TG_LINK_DRAINED 1u   /* all steps have come back: no error */
 #define TG_LINK_STOPPED 2u   /* the stop flag */
 #define TG_LINK_LATE 3u      /* the other side of the link left a wait unanswered until its deadline */
@@ -576,6 +549,20 @@ typedef struct tg_stage {
   uint32_t pad;
 } tg_stage;
 
+#define TG_TIMES_STEPS 8192u /* whose times wait for the host to read them, at most */
+/* A time as the host reads it: ns of the GPU's %globaltimer, modulo 2^48, above the step's number modulo 2^16. It is one word,
+ * so that no reader sees half of it. 0: none yet. */
+#define TG_TIMES_STEP_BITS 16u
+
+/* When a stage had a step, for a trace. The step's kernels note their times here, and its dispatcher reports them as the last that it
+ * does: a store over the bus, for which no kernel of a step waits. */
+typedef struct tg_stage_times {
+  uint64_t *told;    /* pinned: [TG_TIMES_STEPS][2], by the step's number: it came, it left */
+  uint64_t came_ns;  /* the step's rows were there; stage 0, which has no stage before it: never set */
+  uint64_t left_ns;  /* just before the step was posted to the next stage */
+  uint64_t pad;
+} tg_stage_times;
+
 #define TG_LINK_WAIT 0u        /* nothing yet: ask again */
 #define TG_LINK_READY 1u
 #define TG_LINK_OVER 2u        /* this stage has ended, see `ended` */
@@ -589,24 +576,16 @@ extern "C" {
 
 /* Size of the state block for a configuration; 0 where the configuration breaks a rule. */
 uint64_t tg_state_bytes(const tg_config *config);
-/* Lays out and clears a state block of tg_state_bytes(config) bytes, 128-byte aligned. TG_ERROR_*. The 64
- * bytes between two tables are left as they were, for a test that watches them. */
+/* Lays out and clears a state block of tg_state_bytes(config) bytes, 128-byte aligned. TG_ERROR_*. */
 uint32_t tg_state_init(tg_state *state, const tg_config *config);
 
-/* Size of the ring block for the capacities and, below, its layout. `shape` needs only the capacities and `record`. Entries are left as
- * they were: one is read only once the index that covers it has been released. */
+/* Size of the ring block for the capacities and `record` of a `shape` that is 0 elsewhere; and its head. Entries are left as they were. */
 uint64_t tg_rings_bytes(const tg_rings *shape);
 void tg_rings_init(tg_rings *rings, const tg_rings *shape);
 
-/* A turn is phases 0 .. tg_phases() - 1, each run for every lane in 0 .. lanes - 1 (lanes at most
- * TG_MAX_LANES), a barrier between phases; within a phase lanes may run in any order. The result does not
- * depend on `lanes`.
- *
- * Live: the first tg_gather_phases() of them fill state->inputs from the rings, the returned step and
- * `now_ns`. Replay: the caller fills state->inputs from a record and runs only the others, with ring
- * entries as they were and `record` 0. */
-uint32_t tg_gather_phases(void);
-uint32_t tg_phases(void);
+/* A turn is phases 0 .. TG_PHASES - 1, each run for every lane in 0 .. lanes - 1 (at most TG_MAX_LANES), in any order, with a barrier
+ * between phases. The result does not depend on `lanes`. The first TG_GATHER_PHASES fill state->inputs from the rings, the returned
+ * step and `now_ns`. A replay fills it from a record and runs only the others, with ring entries as they were and `record` 0. */
 void tg_phase(tg_state *state, tg_rings *rings, uint64_t now_ns, uint32_t phase, uint32_t lane, uint32_t lanes);
 
 /* Appends state->inputs and state->outcome to the trace ring (lane 0, after the last phase, where outcome.changed). */
@@ -616,14 +595,11 @@ void tg_trace_write(tg_state *state, tg_rings *rings, uint64_t end_ns, uint32_t 
 uint32_t tg_mailbox_post(tg_mailbox *mailbox, uint64_t step);
 uint32_t tg_mailbox_take(tg_mailbox *mailbox, uint64_t *step);
 
-/* Words of one place of a link: between stages for a whole step descriptor and `row_words` words of activations a row;
- * from the last stage to stage 0 for what was sampled. */
+/* Words of one place of a link, with `row_words` of activations a row, or of results; and where the activations begin. */
 uint64_t tg_step_place_words(const tg_config *config, uint64_t row_words);
 uint64_t tg_result_place_words(const tg_config *config);
-/* Where in a place between stages the activations begin, in words. */
 uint64_t tg_place_activations(const tg_config *config);
-/* Room in the link that goes on, or a step in the one that comes in. At `now_ns`, of a clock that every call is told.
- * TG_LINK_*. */
+/* Room in the link that goes on, or a step in the one that comes in, at `now_ns`. TG_LINK_*. */
 uint32_t tg_links_room(tg_links *links, uint64_t now_ns);
 uint32_t tg_links_take(tg_links *links, uint64_t now_ns);
 /* The place that is being filled, or read. */
@@ -637,25 +613,23 @@ void tg_links_post(tg_links *links);
 void tg_links_release(tg_links *links);
 /* This stage ends, and releases why to both neighbours: for `code`, or as what has ended it before. */
 void tg_links_end(tg_links *links, uint32_t code);
-/* The descriptor of step `number`, or what it sampled, into a place, and from a place into the state of the stage that took
- * it, which was made for the same configuration. */
+/* The descriptor of step `number`, or what it sampled, into a place, and from there into the state of the stage that took it. */
 void tg_put_step(tg_state *state, uint64_t number, uint64_t *place, uint32_t lane, uint32_t lanes);
 void tg_get_step(tg_state *state, const uint64_t *place, uint32_t lane, uint32_t lanes);
 void tg_put_results(tg_state *state, uint64_t number, uint64_t *place, uint32_t lane, uint32_t lanes);
 void tg_get_results(tg_state *state, const uint64_t *place, uint32_t lane, uint32_t lanes);
 
-/* Size of a queue's block for the replicas and capacities of `shape`, and its head: nothing is pushed or claimed yet. */
+/* Size of a queue's block for the replicas and capacities of a `shape` that is 0 elsewhere, and its head. */
 uint64_t tg_queue_bytes(const tg_queue *shape);
 void tg_queue_init(tg_queue *queue, const tg_queue *shape);
-/* Requests whose entries and prompts nobody reads any more: all before this number, which only grows if it is handed in again
- * as `before`. The host's side. */
+/* The host's side: requests before this number are read by nobody any more. It only grows if it is handed in again as `before`. */
 uint64_t tg_queue_tail(const tg_queue *queue, uint64_t before);
 /* Replica `replica` has claimed nothing yet; `claimed` is the word that all swap. Sets all but what a device has. */
 void tg_claimer_init(tg_claimer *claimer, tg_queue *queue, uint64_t *claimed, uint32_t replica);
 /* Looks how many requests have been pushed. */
 void tg_claim_look(tg_claimer *claimer);
-/* Takes up to `most` of the requests that had been pushed when it last looked, from `*first` on; the number taken, 0 where
- * there is none. It holds them, and what it held before, until tg_claim_release. */
+/* Takes up to `most` of the requests that had been pushed when it last looked, from `*first` on, and holds them until tg_claim_release.
+ * Returns how many. */
 uint32_t tg_claim(tg_claimer *claimer, uint32_t most, uint64_t *first);
 /* A replica reads no entry or prompt before `oldest` any more; TG_NO_STEP: none of those it has claimed. */
 void tg_claim_release(tg_claimer *claimer, uint64_t oldest);

@@ -86,9 +86,7 @@ pub fn find() -> Result<PathBuf, String> {
 
 /// Where kernels/toolchain puts nvcc; the folder is named after the Python that made it.
 fn wheels() -> Vec<PathBuf> {
-    let Ok(entries) = std::fs::read_dir(".cuda/lib") else {
-        return Vec::new();
-    };
+    let entries = std::fs::read_dir(".cuda/lib").into_iter().flatten();
     entries
         .flatten()
         .map(|entry| entry.path().join("site-packages/nvidia/cu13/bin/nvcc"))
@@ -312,9 +310,7 @@ const KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// Removes what no build has used for long: each change of a kernel leaves an image, and a build that was killed an unfinished one.
 fn forget_old(folder: &Path) {
-    let Ok(entries) = std::fs::read_dir(folder) else {
-        return;
-    };
+    let entries = std::fs::read_dir(folder).into_iter().flatten();
     for path in entries.flatten().map(|entry| entry.path()) {
         let used = path.metadata().and_then(|data| data.modified()).ok();
         let age = used.and_then(|used| used.elapsed().ok());

@@ -1,12 +1,7 @@
 // build: rdc -lcudadevrt
 /* turn.cu: a scheduler kernel that launches a step's kernels itself (CUDA dynamic parallelism), and its own next turn behind them.
- * Its image has the device runtime, for which no other kernel pays, and so the step's kernels once more, under names of their own.
- *
- * A kernel cannot wait for what it launches, so the next turn is a tail launch: it begins when this turn's grid and all that it
- * launched have ended.
- *
- * Launch: grid = 1, block = 1.
- */
+ * Its image has the device runtime, for which no other kernel pays, and so the step's kernels once more, under names of their own. The
+ * next turn is a tail launch: it begins when this turn's grid and all that it launched have ended. Launch: grid = 1, block = 1. */
 #define tg_ways_layer tg_cdp_layer
 #define tg_ways_decide tg_cdp_decide
 #include "ways/step.cu"

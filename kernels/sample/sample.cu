@@ -10,23 +10,17 @@
  *   8. the largest l + g, ties to the lower id, with g = -ln(-ln u), u = ((word >> 8) + 0.5) 2^-24, word = element
  *      (id mod 4) of Philox4x32-10(counter = (id / 4, position of the new token, "samp", 0), key = sampling.key)
  *
- * Each operation up to 4 rounds to f32; exponentials, u and g are f64. Thresholds of 5 and 6 are found by
- * radix selection, the masses of 6 as integers in units of 2^-44 of the most likely token's (of more than 2^19 tokens
- * in larger ones, so that all of them fit 64 bits): sums of integers are the same in any order.
- *
- * A row with a logit that is not finite has no distribution: its token is -1.
- *
- * Logprobs: log-softmax of the raw logits at the token and at the best ids, best first, ties to the lower id.
+ * Each operation up to 4 rounds to f32; exponentials, u and g are f64. Thresholds of 5 and 6 are found by radix selection, the masses of
+ * 6 as integers (mass_one). A row with a logit that is not finite has no distribution: its token is -1. Logprobs are the log-softmax of
+ * the raw logits at the token and at the best ids, best first, ties to the lower id.
  *
  * tg_sample, a block a row, begins with the words of common/argmax.cuh: each row's largest logit, and whether all are finite. In decode
- * steps the kernels that stream the LM head's weights store them (swap_ab/head.cuh, skinny/norm.cu); elsewhere tg_sample_best does, with
- * up to 16 blocks a row. It is done at once where those are the row's scores: greedy without biases, penalties, forbidden stop ids and
- * logprobs. Of few rows it has more blocks, for greedy rows with biases or penalties.
+ * steps the kernels that stream the LM head's weights store them (swap_ab/head.cuh, skinny/norm.cu); elsewhere tg_sample_best does. It is
+ * done at once where those are the row's scores: greedy without biases, penalties, forbidden stop ids and logprobs.
  *
  * Bound: latency for greedy; memory for tg_sample_best, 4V bytes a row, and once more (from L2) for each pass of the other steps. A
- * greedy row with biases or penalties takes one such pass: 4V bytes of logits, and with penalties V / 8 of `seen` and 8 for each four ids
- * of which one has a bit there. One SM reads 64 bytes a cycle: of 65536 tokens 264 KiB take 2.4 us at 1.755 GHz, an eighth of them 0.3;
- * of 256 rows 69 MB take 21 us of HBM at most. Biases and forbidden stop ids are edits of at most 316 logits, one a thread.
+ * greedy row with biases or penalties takes one such pass, with penalties V / 8 bytes of `seen` and 8 for each four ids of which one has
+ * a bit there: of 65536 tokens one SM reads 264 KiB in 2.4 us at 1.755 GHz.
  * Measured on an H200, 65536 logits, greedy (how: profiles/README.md): tg_sample 2.4 us at 1 row, 2.6 at 64, 3.0 at 256.
  */
 #include "common/pdl.cuh"
@@ -35,9 +29,6 @@
 #include "sample/scores.cuh"
 
 constexpr uint32_t SAMPLE_STREAM = 0x73616d70;  /* "samp": keeps these draws apart from all others */
-constexpr int MOST_MASS_BITS = 44;              /* of the most likely token's mass */
-constexpr int SEEN_THREADS = TG_SEEN_THREADS;
-constexpr uint32_t BEST_THREADS = TG_BEST_THREADS;
 constexpr uint32_t BEST_FOURS = 4;  /* of a part's logits, that a thread has under way */
 
 /* Blocks of tg_sample that fit an SM, so that 256 greedy rows go round once; on sm_100 two would spill. */
@@ -47,44 +38,40 @@ constexpr int SAMPLE_BLOCKS = 1;
 constexpr int SAMPLE_BLOCKS = 2;
 #endif
 
-/* Notes the step's tokens, for slots with penalties: they count, so this runs before tg_sample, but in decode steps, where that
- * one notes them itself. Tokens past the prompt are of the answer, which a sequence that is recomputed has before its decode rows.
+/* Notes the step's tokens, for slots with penalties, before tg_sample, which notes them itself in decode steps. Tokens past the prompt
+ * are of the answer, which a sequence that is recomputed has before its decode rows.
  * Launch: grid = most sequences of a step. */
-extern "C" __global__ void __launch_bounds__(SEEN_THREADS)
+extern "C" __global__ void __launch_bounds__(TG_SEEN_THREADS)
     tg_mark_seen(uint32_t *seen, uint16_t *counts, const tg_state *state, const tg_step *step, uint32_t vocabulary) {
   begin_kernel();
   if (blockIdx.x >= step->sequences) return;
   const tg_sequence sequence = table<tg_sequence>(state, step->sequence_table)[blockIdx.x];
   const tg_slot &slot = table<tg_slot>(state, state->slot_table)[sequence.slot];
-  const tg_sampling &sampling = slot.sampling;
-  const bool repeats = has_repetition(sampling), counted = counts_answer(sampling);
-  if (!repeats && !counted) return;
+  const Penalties penalties = penalties_of(slot.sampling, seen, counts, sequence.slot, vocabulary);
+  if (!penalties.any()) return;
   const tg_row *rows = table<tg_row>(state, step->row_table) + sequence.first_row;
   const bool first = sequence.flags & TG_SEQUENCE_FIRST;
   const uint32_t prompt = max(slot.prompt_tokens, sequence.first_position) - sequence.first_position; /* rows of it, or more */
-  uint32_t *bits = bits_of(seen, sequence.slot, vocabulary);
   if (first) {
-    for (uint32_t i = threadIdx.x; i < (vocabulary + 31) / 32; i += SEEN_THREADS) bits[i] = 0;
+    for (uint32_t i = threadIdx.x; i < (vocabulary + 31) / 32; i += TG_SEEN_THREADS) penalties.seen[i] = 0;
     __syncthreads();
   }
-  for (uint32_t i = (repeats ? 0 : prompt) + threadIdx.x; i < sequence.rows; i += SEEN_THREADS)
-    mark(bits, row_token(state, step, rows + i));
-  if (counted) {
-    uint16_t *line = counts_of(counts, sequence.slot, vocabulary);
-    if (first) {
-      uint4 *words = reinterpret_cast<uint4 *>(line);
-      for (uint32_t i = threadIdx.x; i < count_stride(vocabulary) / 8; i += SEEN_THREADS) words[i] = make_uint4(0, 0, 0, 0);
-      __syncthreads();
-    }
-    if (threadIdx.x > 0) return;
-    for (uint32_t i = prompt; i < sequence.rows; i++) count(line, row_token(state, step, rows + i));
+  for (uint32_t i = (penalties.repeats() ? 0 : prompt) + threadIdx.x; i < sequence.rows; i += TG_SEEN_THREADS)
+    mark(penalties.seen, row_token(state, step, rows + i));
+  if (!penalties.counted()) return;
+  if (first) {
+    uint4 *words = reinterpret_cast<uint4 *>(penalties.counts);
+    for (uint32_t i = threadIdx.x; i < count_stride(vocabulary) / 8; i += TG_SEEN_THREADS) words[i] = make_uint4(0, 0, 0, 0);
+    __syncthreads();
   }
+  if (threadIdx.x > 0) return;
+  for (uint32_t i = prompt; i < sequence.rows; i++) count(penalties.counts, row_token(state, step, rows + i));
 }
 
-/* The most likely token's mass: of that many tokens together at most 2^63. */
+/* The most likely token's mass: 2^44, of more than 2^19 tokens less, so that all of them together fit 64 bits. */
 __device__ inline double mass_one(uint32_t vocabulary) {
   const int bits = 32 - __clz(vocabulary - 1); /* vocabulary <= 2^bits */
-  return exp2((double)min(MOST_MASS_BITS, 63 - bits));
+  return exp2((double)min(44, 63 - bits));
 }
 
 /* exp(score - best), the difference in f32 */
@@ -118,10 +105,7 @@ __device__ inline Survivors survivors(SelectScratch &scratch, const Scores &scor
     auto in = [&](uint32_t id) { return key(id) >= kept; };
     const double one = mass_one(vocabulary);
     auto mass = [&](uint32_t id) { return (unsigned long long)(weight_of(score(id), best) * one); };
-    unsigned long long total = 0;
-    for (uint32_t id = threadIdx.x; id < vocabulary; id += SAMPLE_THREADS)
-      if (in(id)) total += mass(id);
-    total = block_reduce(total, Sum());
+    const unsigned long long total = over_ids(vocabulary, 0ull, Sum(), [&](uint32_t id) { return in(id) ? mass(id) : 0ull; });
     /* kept while the mass before is below top_p of the total, and the first always */
     unsigned long long removable = (unsigned long long)((1.0 - (double)top_p) * (double)total);
     unsigned long long target = removable < total ? total - removable : 1;
@@ -130,11 +114,8 @@ __device__ inline Survivors survivors(SelectScratch &scratch, const Scores &scor
     const uint32_t least = s.least;
     const unsigned long long each = (unsigned long long)(weight_of(from_sortable(least), best) * one);
     unsigned long long wanted = each > 0 ? (target + each - 1) / each : 1;
-    auto tied = [&](uint32_t id) { return key(id) == least; };
-    unsigned long long ties = 0;
-    for (uint32_t id = threadIdx.x; id < vocabulary; id += SAMPLE_THREADS) ties += tied(id);
-    ties = block_reduce(ties, Sum());
-    if (wanted < ties)
+    auto tied = [&](uint32_t id) { return (unsigned long long)(key(id) == least); };
+    if (wanted < over_ids(vocabulary, 0ull, Sum(), tied))
       s.last_of_least = ~select_key(scratch, vocabulary, wanted, tied, [](uint32_t id) { return ~id; }, [](uint32_t) { return 1ull; });
   }
   return s;
@@ -181,26 +162,18 @@ __device__ inline uint32_t draw(const Scores &score, const Survivors &survive, c
 
 /* Thread 0 writes into `sampled`. */
 __device__ inline void logprobs(tg_sampled *sampled, const float *logits, uint32_t vocabulary, uint32_t token, uint32_t count) {
-  unsigned long long best = 0;
-  for (uint32_t id = threadIdx.x; id < vocabulary; id += SAMPLE_THREADS) best = Max()(best, ranked(logits[id], id));
-  best = block_reduce(best, Max());
+  unsigned long long best = over_ids(vocabulary, 0ull, Max(), [&](uint32_t id) { return ranked(logits[id], id); });
   const float max = logits[~(uint32_t)best];
-  double sum = 0.0;
-  for (uint32_t id = threadIdx.x; id < vocabulary; id += SAMPLE_THREADS) sum += weight_of(logits[id], max);
-  sum = block_reduce(sum, Sum());
-  const double log_sum = log(sum);
+  const double log_sum = log(over_ids(vocabulary, 0.0, Sum(), [&](uint32_t id) { return weight_of(logits[id], max); }));
   auto logprob = [&](uint32_t id) { return __float_as_uint((float)((double)logits[id] - (double)max - log_sum)); };
   if (threadIdx.x == 0) sampled->logprob = logprob(token);
   count = min(min(count, TG_MAX_LOGPROBS), vocabulary);
   for (uint32_t i = 0; i < count; i++) {
-    if (i > 0) {
-      unsigned long long below = 0;
-      for (uint32_t id = threadIdx.x; id < vocabulary; id += SAMPLE_THREADS) {
-        unsigned long long rank = ranked(logits[id], id);
-        if (rank < best) below = Max()(below, rank);
-      }
-      best = block_reduce(below, Max());
-    }
+    auto below = [&](uint32_t id) {
+      const unsigned long long rank = ranked(logits[id], id);
+      return rank < best ? rank : 0ull;
+    };
+    if (i > 0) best = over_ids(vocabulary, 0ull, Max(), below);
     if (threadIdx.x == 0) {
       sampled->top_ids[i] = ~(uint32_t)best;
       sampled->top_logprobs[i] = logprob(~(uint32_t)best);
@@ -208,9 +181,8 @@ __device__ inline void logprobs(tg_sampled *sampled, const float *logits, uint32
   }
 }
 
-/* A sampled row that a launch is about, and where its logits are. Line s of logits[S,V] is sampled row s. With `tile_rows`, as
- * in a score step, line i is row first + i of the step, there are tile_rows of them, and sampled rows outside are left to other
- * tiles: then there is none. It is read from the step's descriptor, so it may come before the kernel's wait. */
+/* A sampled row that a launch is about, and where its logits are. With `tile_rows`, as in a score step, line i of them is row first + i
+ * of the step, and sampled rows outside are left to other tiles. It is read before the wait. */
 struct Sampled {
   bool there;
   uint32_t row;       /* of the step's rows */
@@ -226,10 +198,9 @@ struct Sampled {
   }
 };
 
-/* best[S,gridDim.x]: common/argmax.cuh's words. Launch: grid = (parts of a row, most sampled rows), block = BEST_THREADS. */
-extern "C" __global__ void __launch_bounds__(BEST_THREADS)
+/* best[S,gridDim.x]: common/argmax.cuh's words. Launch: grid = (parts of a row, most sampled rows), block = TG_BEST_THREADS. */
+extern "C" __global__ void __launch_bounds__(TG_BEST_THREADS)
     tg_sample_best(const __grid_constant__ tg_sample_best_args a) {
-  __shared__ unsigned long long partial[BEST_THREADS / WARP];
   let_next_kernel_start();
   const uint32_t vocabulary = a.vocabulary;
   const Sampled at(blockIdx.y, a.state, a.logits, a.step, vocabulary, a.first, a.tile_rows);
@@ -241,36 +212,29 @@ extern "C" __global__ void __launch_bounds__(BEST_THREADS)
   auto take = [&](float l, uint32_t id) { mine = Max()(mine, best_word(l, id)); };
   if (vocabulary % 4 == 0) {  /* then every line starts on 16 bytes */
 #pragma unroll 1
-    for (uint32_t id = begin + 4 * threadIdx.x; id < end; id += BEST_FOURS * 4 * BEST_THREADS) {
+    for (uint32_t id = begin + 4 * threadIdx.x; id < end; id += BEST_FOURS * 4 * TG_BEST_THREADS) {
       float4 v[BEST_FOURS];
 #pragma unroll
       for (uint32_t i = 0; i < BEST_FOURS; i++)
-        if (id + i * 4 * BEST_THREADS < end) v[i] = load4(at.line + id + i * 4 * BEST_THREADS);
+        if (id + i * 4 * TG_BEST_THREADS < end) v[i] = load4(at.line + id + i * 4 * TG_BEST_THREADS);
 #pragma unroll
       for (uint32_t i = 0; i < BEST_FOURS; i++) {
-        const uint32_t of = id + i * 4 * BEST_THREADS;
+        const uint32_t of = id + i * 4 * TG_BEST_THREADS;
         if (of < end) take(v[i].x, of), take(v[i].y, of + 1), take(v[i].z, of + 2), take(v[i].w, of + 3);
       }
     }
   } else {
 #pragma unroll 8
-    for (uint32_t id = begin + threadIdx.x; id < end; id += BEST_THREADS) take(at.line[id], id);
+    for (uint32_t id = begin + threadIdx.x; id < end; id += TG_BEST_THREADS) take(at.line[id], id);
   }
-#pragma unroll
-  for (int offset = WARP / 2; offset > 0; offset /= 2) mine = Max()(mine, __shfl_xor_sync(0xffffffffu, mine, offset));
-  if (threadIdx.x % WARP == 0) partial[threadIdx.x / WARP] = mine;
-  __syncthreads();
-  if (threadIdx.x > 0) return;
-#pragma unroll
-  for (int w = 1; w < BEST_THREADS / WARP; w++) mine = Max()(mine, partial[w]);
-  a.best[blockIdx.y * gridDim.x + blockIdx.x] = mine;
+  mine = block_reduce<TG_BEST_THREADS>(mine, Max());
+  if (threadIdx.x == 0) a.best[blockIdx.y * gridDim.x + blockIdx.x] = mine;
 }
 
 /* best[S,parts]: common/argmax.cuh's words, up to SAMPLE_THREADS of a row; logits where these are not enough (needs_best_only), which are
  * as before in the end. With `marks` a sampled row is all that its sequence has in the step, and its token is noted here (tg_mark_seen).
- *
- * One SM would take a few us to read a row's logits. So the blocks of a row share its ids where only the highest score is needed, and that
- * is not the highest logit; meetings[S] has their results. The first block does any other row alone.
+ * The blocks of a row share its ids where only the highest score is needed, and that is not the highest logit; meetings[S] has their
+ * results. The first block does any other row alone.
  * Launch: grid = (most sampled rows, blocks of a row), block = SAMPLE_THREADS. */
 extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, SAMPLE_BLOCKS)
     tg_sample(const __grid_constant__ tg_sample_args a) {
@@ -291,9 +255,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, SAMPLE_BLOCKS)
     const uint32_t index = __ldcg(&row->slot);
     const tg_slot *slot = table<tg_slot>(state, __ldcg(&state->slot_table)) + index;
     const tg_sampling how = sampling_of(slot);
-    const Penalties penalties = {bits_of(a.seen, index, vocabulary), counts_of(a.counts, index, vocabulary),
-                                 __uint_as_float(how.repetition_penalty), __uint_as_float(how.presence_penalty),
-                                 __uint_as_float(how.frequency_penalty)};
+    const Penalties penalties = penalties_of(how, a.seen, a.counts, index, vocabulary);
     const Edits edits = {how.bias_count, __ldcg(&row->position) + 1 < how.stop_from ? __ldcg(&slot->stop_count) : 0};
     score = {at.line, &altered.penalties, __uint_as_float(how.temperature), penalties.any()};
     const bool shared = gridDim.y > 1 && score.temperature == 0.0f && (score.penalized || edits.any()) && how.logprobs == TG_LOGPROBS_NONE;

@@ -1,6 +1,4 @@
-/* scores.cuh: a row's scores: its logits after all that comes before the draw (steps 1 to 4 of sample.cu), and what penalties
- * know of its sequence.
- */
+/* scores.cuh: a row's scores: its logits after steps 1 to 4 of sample.cu, and what penalties know of its sequence. */
 #pragma once
 
 #include "common/argmax.cuh"
@@ -21,8 +19,8 @@ __device__ inline Ids ids_of_share(uint32_t share, uint32_t shares, uint32_t voc
   return Ids{begin, min(vocabulary, begin + each)};
 }
 
-/* Which ids a penalty may change: a bit for each, in `seen[slots,(V + 31) / 32]`. With a repetition penalty those of the
- * sequence, with the others alone those of its answer. So counts are read of few ids. */
+/* Which ids a penalty may change: a bit for each, in `seen[slots,(V + 31) / 32]`. With a repetition penalty those of the sequence, with
+ * the others alone those of its answer. */
 __device__ inline uint32_t *bits_of(uint32_t *seen, uint32_t slot, uint32_t vocabulary) {
   return seen + (size_t)slot * ((vocabulary + 31) / 32);
 }
@@ -42,14 +40,6 @@ __device__ inline void count(uint16_t *counts, uint32_t token) {
   if (before < 0xffff) counts[token] = before + 1;
 }
 
-__device__ inline bool has_repetition(const tg_sampling &sampling) {
-  return __uint_as_float(sampling.repetition_penalty) != 1.0f;
-}
-
-__device__ inline bool counts_answer(const tg_sampling &sampling) {
-  return __uint_as_float(sampling.presence_penalty) != 0.0f || __uint_as_float(sampling.frequency_penalty) != 0.0f;
-}
-
 /* All threads prefetch the counts of those of `ids` that have any, for the scan that comes later. */
 __device__ inline void prefetch_counts(const uint32_t *bits, const uint16_t *counts, Ids ids) {
 #pragma unroll 4
@@ -57,7 +47,7 @@ __device__ inline void prefetch_counts(const uint32_t *bits, const uint16_t *cou
     if (__ldcg(bits + word)) prefetch_line(counts + word * 32);
 }
 
-/* What penalties do to a row: in shared memory, since few rows have any and registers are scarce. */
+/* What penalties do to a row. */
 struct Penalties {
   uint32_t *seen;
   uint16_t *counts;
@@ -78,6 +68,11 @@ struct Penalties {
   __device__ inline float of(float l, uint32_t id) const { return seen[id / 32] >> (id % 32) & 1 ? of_marked(l, id) : l; }
 };
 
+__device__ inline Penalties penalties_of(const tg_sampling &how, uint32_t *seen, uint16_t *counts, uint32_t slot, uint32_t vocabulary) {
+  return {bits_of(seen, slot, vocabulary), counts_of(counts, slot, vocabulary), __uint_as_float(how.repetition_penalty),
+          __uint_as_float(how.presence_penalty), __uint_as_float(how.frequency_penalty)};
+}
+
 /* A row's logits after penalties and temperature. */
 struct Scores {
   const float *logits;
@@ -93,9 +88,8 @@ struct Scores {
   }
 };
 
-/* The highest rank of the scores of `ids` that this thread looks at, where scores are not the logits. Nearly all ids of a row have
- * no penalty, and a comparison is all that they take. The others come afterwards, one by one, for small code. A thread's ids
- * descend: the LM head stores the high ones last, and of many rows only those are still in the second-level cache. */
+/* The highest rank of the scores of `ids` that this thread looks at, where scores are not the logits. The few ids with a penalty come
+ * afterwards, one by one. A thread's ids descend, since the LM head stores the high ones last: they are still in the second-level cache. */
 __device__ inline unsigned long long best_score(const Scores &score, Ids ids, uint32_t vocabulary) {
   constexpr uint32_t FOURS = 4, PITCH = 4 * SAMPLE_THREADS;  /* fours that a thread has under way; ids from one to the next */
   const bool by_four = vocabulary % 4 == 0;  /* then every line of logits starts on 16 bytes, and of four ids the bits lie in one word */
@@ -170,9 +164,8 @@ struct Edits {
   __device__ inline bool any() const { return biases + stops > 0; }
 };
 
-/* What makes a row's scores other than its logits. In shared memory: few rows have any, and registers are scarce. Thread i has the
- * i-th of the edited logits, first those with a bias. They are edited in their place while the row is sampled, and are back before
- * any other thread looks. */
+/* What makes a row's scores other than its logits, in shared memory since registers are scarce. Thread i has the i-th of the edited logits,
+ * first those with a bias. They are edited in their place while the row is sampled, and are back before any other thread looks. */
 struct Altered {
   const tg_row *row;
   const tg_slot *slot;
@@ -184,8 +177,8 @@ struct Altered {
   float biases[TG_MAX_BIASES];
   float raw[TG_MAX_BIASES + TG_MAX_STOP_IDS];  /* what was there */
 
-  /* The token that the sequence has since its last step, which the block notes that looks at it. Nothing else writes what
-   * penalties know of a sequence that decodes, and the token was there before the step began. The thread that has filled this. */
+  /* The thread that has filled this notes the token that the sequence has since its last step, if its block looks at it. Nothing else
+   * writes what penalties know of a sequence that decodes. */
   __device__ inline void note_newest(const tg_state *state, const tg_step *step) const {
     const uint32_t newest = row_token(state, step, row);
     if (!looked_at.has(newest)) return;

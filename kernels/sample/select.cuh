@@ -1,6 +1,4 @@
-/* select.cuh: block-wide reductions and weighted selection for sampling: all in integers or fixed orders, so
- * that their results are those of every run.
- */
+/* select.cuh: block-wide reductions and weighted selection for sampling, in integers or fixed orders: every run gives the same. */
 #pragma once
 
 #include "common/base.cuh"
@@ -20,9 +18,9 @@ struct Sum {
 };
 
 /* `v` of all threads put together, in every thread. */
-template <typename T, class Op>
+template <int THREADS = SAMPLE_THREADS, typename T, class Op>
 __device__ inline T block_reduce(T v, Op op) {
-  __shared__ T partial[SAMPLE_WARPS];
+  __shared__ T partial[THREADS / WARP];
 #pragma unroll
   for (int offset = WARP / 2; offset > 0; offset /= 2) v = op(v, __shfl_xor_sync(0xffffffffu, v, offset));
   __syncthreads();  /* the last call's readers are done */
@@ -30,8 +28,15 @@ __device__ inline T block_reduce(T v, Op op) {
   __syncthreads();
   v = partial[0];
 #pragma unroll
-  for (int w = 1; w < SAMPLE_WARPS; w++) v = op(v, partial[w]);
+  for (int w = 1; w < THREADS / WARP; w++) v = op(v, partial[w]);
   return v;
+}
+
+/* `v` and `of(id)` of all ids put together, in every thread. */
+template <typename T, class Op, class Of>
+__device__ inline T over_ids(uint32_t vocabulary, T v, Op op, Of of) {
+  for (uint32_t id = threadIdx.x; id < vocabulary; id += SAMPLE_THREADS) v = op(v, of(id));
+  return block_reduce(v, op);
 }
 
 /* What a selection needs of shared memory; one for all selections of a kernel. */

@@ -1,4 +1,5 @@
-/* admit.h: pages and slots come back, and go to those that run and want more, and to the first in the queue. */
+/* admit.h: pages and slots come back, and go to those that run and want more, and to the first in the queue. Events leave for the host, as
+ * many as fit. */
 #pragma once
 
 #include "sched/collect.h"
@@ -44,30 +45,24 @@ TG_FN uint32_t tg_free_slot(tg_state *state) {
 }
 
 TG_FN void tg_fill_slot(tg_slot *slot, const tg_request *request, uint64_t number, uint64_t seen_ns, uint64_t now_ns) {
+  const tg_slot empty = {0};
+  *slot = empty;
   slot->request = number;
   slot->token_start = request->token_start;
   slot->deadline_ns = tg_add_saturating(seen_ns, request->timeout_ns);
   slot->seen_ns = seen_ns;
   slot->phase = TG_SLOT_PREFILL;
-  slot->end_reason = TG_END_NONE;
-  slot->steps = 0u;
-  slot->generated = 0u;
   slot->max_new_tokens = request->max_new_tokens;
   slot->prompt_tokens = request->prompt_tokens;
-  slot->composed = 0u;
   slot->admitted_ns = now_ns;
-  slot->first_ns = 0u;
   slot->last_token = -1;
   slot->flags = request->flags;
   slot->stop_count = request->stop_count;
-  slot->pages = 0u;
-  slot->recomputes = 0u;
   slot->sampling = request->sampling;
   for (uint32_t i = 0u; i < TG_MAX_STOP_IDS; i++) slot->stop_ids[i] = request->stop_ids[i];
 }
 
-/* Takes slots and pages for the front of the queue, strictly in order, until one must wait. `free_pages`
- * counts what is free; returns what is left. Events go to the pending table from `at` on. */
+/* Lane 0: slots and pages for the front of the queue, strictly in order, until one must wait. Returns the pages that are left. */
 TG_FN uint32_t tg_admit_front(tg_state *state, uint32_t free_pages, uint32_t at) {
   tg_turn *turn = tg_scratch(state);
   uint64_t now_ns = state->inputs.now_ns;
@@ -77,16 +72,8 @@ TG_FN uint32_t tg_admit_front(tg_state *state, uint32_t free_pages, uint32_t at)
     const tg_request *front = tg_waiting_at(state, number);
     uint32_t reason = tg_front_end(state, front, seen_ns);
     if (reason != TG_END_NONE) {
-      tg_event *event = (tg_event *)tg_table(state, state->pending_table) + at;
-      tg_slot none;
-      none.request = number;
-      none.end_reason = reason;
-      none.generated = 0u;
-      none.seen_ns = seen_ns;
-      none.admitted_ns = 0u;
-      none.first_ns = 0u;
-      none.recomputes = 0u;
-      tg_fill_end(event, now_ns, &none);
+      const tg_event end = {number, now_ns, TG_EVENT_END, reason, -1, 0u, seen_ns, 0u, 0u, 0u};
+      tg_pending(state)[at] = end;
       tg_words(state, state->pending_sample_table)[at++] = TG_NONE;
     } else {
       uint32_t pages = tg_pages_of_request(state, front);
@@ -122,24 +109,6 @@ TG_FN uint32_t tg_put_pages(tg_state *state, uint32_t slot, uint32_t count, uint
   return free_pages + count;
 }
 
-/* Lane 0: pages for those that run and want more, then for those that are preempted, then for the front of the queue. While
- * one of them waits for pages, nothing newer is let in. Returns what is left. */
-TG_FN uint32_t tg_hand_out(tg_state *state, uint32_t free_pages, uint32_t at, uint32_t lanes) {
-  uint32_t dry = 0u;
-  tg_scratch(state)->pending = at;
-  free_pages = tg_grow(state, free_pages, lanes, &dry);
-  if (dry || TG_MUT(50, state->leaving != TG_NONE, 0)) return free_pages;
-  free_pages = tg_recompute(state, free_pages);
-  return TG_MUT(46, state->preempted != 0u, 0) ? free_pages : tg_admit_front(state, free_pages, at);
-}
-
-/* Lane 0 publishes what this turn has claimed, at once: before a step can deliver anything of it. */
-TG_FN void tg_publish_claims(tg_state *state) {
-  tg_claimer *claimer = &state->claimer;
-  if (!tg_claims(state) || state->inputs.request_head == state->requests_seen) return;
-  tg_release(&claimer->queue->claims_head[claimer->replica].value, state->inputs.request_head);
-}
-
 /* Phase: all lanes put the pages of slots that ended, and of one that left, back on the stack; lane 0 meanwhile does the
  * bookkeeping and hands pages out. It touches no page entry: those follow in the next phase. */
 TG_FN void tg_phase_admit(tg_state *state, uint32_t lane, uint32_t lanes) {
@@ -161,11 +130,23 @@ TG_FN void tg_phase_admit(tg_state *state, uint32_t lane, uint32_t lanes) {
     if (slot == state->leaving) state->leaving = TG_NONE;
   }
   state->running -= ended;
-  if (ended + TG_COUNTED(turn->totals, TG_MARKED) != 0u) tg_prune_prefill(state);
-  if (turn->preempted_ends) tg_prune_preempted(state);
-  if (turn->back != TG_NONE) tg_preempt(state);
+  if (ended + TG_COUNTED(turn->totals, TG_MARKED) != 0u) {
+    tg_prune(state, state->prefill_table, &state->prefill, TG_SLOT_PREFILL);
+  }
+  if (turn->preempted_ends) tg_prune(state, state->preempted_table, &state->preempted, TG_SLOT_PREEMPTED);
+  if (turn->back != TG_NONE) { /* those that are preempted already are newer than it, and than all that run */
+    tg_slot *slot = &tg_slots(state)[turn->back];
+    slot->phase = TG_SLOT_PREEMPTED;
+    slot->pages = 0u;
+    slot->composed = TG_MUT(41, 0u, slot->composed);
+    state->leaving = TG_NONE;
+    tg_words(state, state->preempted_table)[state->preempted++] = turn->back;
+  }
   if (turn->returned_step != TG_NO_STEP) state->steps_collected++;
-  tg_publish_claims(state);
+  const tg_claimer *claimer = &state->claimer;
+  if (tg_claims(state) && state->inputs.request_head != state->requests_seen) { /* before a step can deliver anything of it */
+    tg_release(&claimer->queue->claims_head[claimer->replica].value, state->inputs.request_head);
+  }
   state->requests_seen = state->inputs.request_head;
   state->controls_taken = state->inputs.control_head;
   turn->taken = 0u;
@@ -174,7 +155,14 @@ TG_FN void tg_phase_admit(tg_state *state, uint32_t lane, uint32_t lanes) {
   turn->recomputed = 0u;
   turn->pending = state->pending;
   if (turn->collecting) {
-    free_pages = tg_hand_out(state, free_pages, TG_COUNTED(turn->totals, TG_TOKENS) + ended, lanes);
+    /* Those that run come first, then those that are preempted. While one of them waits for pages, nothing newer is let in. */
+    uint32_t dry = 0u;
+    turn->pending = TG_COUNTED(turn->totals, TG_TOKENS) + ended;
+    free_pages = tg_grow(state, free_pages, lanes, &dry);
+    if (!dry && TG_MUT(50, state->leaving == TG_NONE, 1)) {
+      free_pages = tg_recompute(state, free_pages);
+      if (TG_MUT(46, state->preempted == 0u, 1)) free_pages = tg_admit_front(state, free_pages, turn->pending);
+    }
   }
   turn->free_pages = free_pages;
 }
@@ -203,4 +191,54 @@ TG_FN void tg_take_biases(tg_state *state, tg_rings *rings, uint32_t lane, uint3
     tg_bias *to = tg_biases_of(state, index);
     for (uint32_t entry = lane; entry < slot->sampling.bias_count; entry += lanes) to[entry] = from[entry];
   }
+}
+
+/* Lanes share the pending events that go out now: turn->publish of them, from the first unpublished on. */
+TG_FN void tg_copy_events(tg_state *state, tg_rings *rings, uint32_t publish, uint32_t lane, uint32_t lanes) {
+  const tg_event *pending = tg_pending(state) + state->pending_published;
+  const uint32_t *samples = tg_words(state, state->pending_sample_table) + state->pending_published;
+  const tg_sampled *sampled = tg_samples(state, &state->steps[tg_scratch(state)->sampled_place]);
+  for (uint32_t i = lane; i < publish; i += lanes) {
+    uint64_t number = state->events_published + i;
+    *tg_event_at(rings, number) = pending[i];
+    if (samples[i] != TG_NONE) *tg_sampled_at(rings, number) = sampled[samples[i]];
+  }
+}
+
+/* Phase: slots get their pages, new ones their biases, and events their ring entries. Until the last is out, nothing more is collected. */
+TG_FN void tg_phase_publish(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
+  tg_turn *turn = tg_scratch(state);
+  if (!turn->open) return;
+  uint32_t left = turn->pending - state->pending_published;
+  uint64_t most = TG_MUT(13, state->most_unread, state->most_unread + 1u);
+  uint64_t unread = state->events_published - state->inputs.event_tail; /* may be more, since more may have been allowed once */
+  uint64_t room = TG_MUT(60, most > unread, 1) ? most - unread : 0u;
+  uint32_t publish = left < room ? left : (uint32_t)room;
+  tg_take_pages(state, lane, lanes);
+  tg_take_biases(state, rings, lane, lanes);
+  tg_keep_prompt(state, rings, lane, lanes);
+  tg_copy_events(state, rings, publish, lane, lanes);
+  if (lane != 0u) return;
+  turn->publish = publish;
+  /* Ahead of a step in flight only what comes anyway, a decode row for each running sequence: nothing that comes of that is too late. */
+  uint32_t in_flight = (uint32_t)tg_in_flight(state);
+  uint32_t is_due = !tg_runs_ahead(state) || in_flight == 0u ||
+                    TG_MUT(26, TG_COUNTED(turn->totals, TG_CANDIDATES) == state->running, 1);
+  turn->composing = TG_MUT(14, publish == left, 1) && in_flight < tg_most_in_flight(state) && is_due;
+  state->free_pages = turn->free_pages;
+}
+
+/* Lane 0 of the next phase, with every entry written, lets the host see all of them, and gives entries of requests and controls back. */
+TG_FN void tg_release_events(tg_state *state, tg_rings *rings) {
+  tg_turn *turn = tg_scratch(state);
+  state->events_published += turn->publish;
+  state->pending = turn->pending;
+  state->pending_published += turn->publish;
+  if (TG_MUT(15, state->pending_published == state->pending, turn->publish != 0u)) {
+    state->pending = 0u;
+    state->pending_published = 0u;
+  }
+  if (turn->publish != 0u) tg_release_later(&rings->event_head.value, state->events_published);
+  if (turn->takes != 0u) tg_release_later(&rings->request_tail.value, state->requests_taken);
+  if (turn->controls_taken != state->controls_taken) tg_release_later(&rings->control_tail.value, state->controls_taken);
 }

@@ -27,8 +27,7 @@ TG_FN void tg_observe_claimed(tg_state *state, uint64_t n) {
   notice->waited_ns = waited;
 }
 
-/* Work on the queue, which lanes share as they share slots: new requests get their time and are copied out of the ring, and
- * waiting ones get their cancel bits. */
+/* Lanes share the queue: new requests get their time and are copied out of the ring, and waiting ones get their cancel bits. */
 TG_FN void tg_observe(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
   const tg_inputs *inputs = &state->inputs;
   const tg_control *controls = (const tg_control *)tg_at(rings, tg_layout(rings)->controls);
@@ -81,18 +80,14 @@ TG_FN uint32_t tg_collect_sequence(tg_state *state, const tg_step *step, const t
   return TG_NOTE_TOKEN | sequence->sample << TG_NOTE_SAMPLE_SHIFT;
 }
 
-/* Whether a slot with one step in flight goes on whatever that step samples. */
-TG_FN uint32_t tg_goes_on(const tg_slot *slot) {
-  return slot->steps == 1u && TG_MUT(24, slot->stop_count == 0u, 1) &&
-         TG_MUT(25, slot->generated + 1u < slot->max_new_tokens, 1);
-}
-
 /* Whether this slot, which decodes, could have a row in the next step. */
 TG_FN uint32_t tg_is_candidate(const tg_state *state, const tg_slot *slot) {
   uint64_t tokens = (uint64_t)slot->prompt_tokens + slot->generated + slot->steps;
   uint32_t has_room = TG_MUT(44, tg_pages_hold(state, slot->pages, tokens), 1);
   uint32_t is_free = TG_MUT(6, slot->steps == 0u, slot->generated != 0u);
-  return has_room && (is_free || (tg_runs_ahead(state) && tg_goes_on(slot)));
+  uint32_t goes_on = slot->steps == 1u && TG_MUT(24, slot->stop_count == 0u, 1) && /* whatever the step in flight samples */
+                     TG_MUT(25, slot->generated + 1u < slot->max_new_tokens, 1);
+  return has_room && (is_free || (tg_runs_ahead(state) && goes_on));
 }
 
 /* Phase: every slot learns of its cancel, its returned rows and its deadline, in this order. A cancel drops
@@ -104,7 +99,6 @@ TG_FN void tg_phase_collect(tg_state *state, tg_rings *rings, uint32_t lane, uin
   uint32_t collecting = open && state->pending == 0u;
   uint32_t returned = collecting && inputs->returned && tg_in_flight(state) != 0u;
   const tg_step *step = tg_step_at(state, state->steps_collected);
-  uint32_t *notes = tg_notes(state);
   uint64_t counts = 0u;
   uint32_t end = tg_first_slot(state, lane + 1u, lanes);
 
@@ -157,37 +151,15 @@ TG_FN void tg_phase_collect(tg_state *state, tg_rings *rings, uint32_t lane, uin
         turn->back_pages = slot->pages;
       }
     }
-    notes[index] = note;
+    turn->notes[index] = note;
   }
   turn->counts[lane] = counts;
 }
 
-TG_FN void tg_fill_end(tg_event *event, uint64_t now_ns, const tg_slot *slot) {
-  event->request = slot->request;
-  event->time_ns = now_ns;
-  event->type = TG_EVENT_END;
-  event->detail = slot->end_reason;
-  event->token = -1;
-  event->index = slot->generated;
-  event->seen_ns = slot->seen_ns;
-  event->admitted_ns = slot->admitted_ns;
-  event->first_ns = slot->first_ns;
-  event->step = slot->recomputes;
-}
-
 /* `index`: how many tokens of the request went before. */
-TG_FN void tg_fill_token(tg_event *event, uint64_t now_ns, uint64_t request, uint32_t logprobs, int32_t token, uint32_t index,
-                         uint64_t step) {
-  event->request = request;
-  event->time_ns = now_ns;
-  event->type = TG_EVENT_TOKEN;
-  event->detail = logprobs;
-  event->token = token;
-  event->index = index;
-  event->seen_ns = 0u;
-  event->admitted_ns = 0u;
-  event->first_ns = 0u;
-  event->step = step;
+TG_FN tg_event tg_token_event(uint64_t request, uint64_t now_ns, uint32_t logprobs, int32_t token, uint32_t index, uint64_t step) {
+  const tg_event event = {request, now_ns, TG_EVENT_TOKEN, logprobs, token, index, 0u, 0u, 0u, step};
+  return event;
 }
 
 /* Phase: from the counts of the lanes before it a lane knows where its slots' events go. Slots that end become free, and the
@@ -195,7 +167,7 @@ TG_FN void tg_fill_token(tg_event *event, uint64_t now_ns, uint64_t request, uin
 TG_FN void tg_phase_place(tg_state *state, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
   if (!turn->open) return;
-  const uint32_t *notes = tg_notes(state);
+  const uint32_t *notes = turn->notes;
   uint64_t before = tg_count_before(turn, lane);
   uint32_t at = TG_COUNTED(before, TG_TOKENS) + TG_COUNTED(before, TG_ENDS);
   uint32_t ended = TG_COUNTED(before, TG_ENDS);
@@ -203,6 +175,7 @@ TG_FN void tg_phase_place(tg_state *state, uint32_t lane, uint32_t lanes) {
   uint32_t end = tg_first_slot(state, lane + 1u, lanes);
   uint32_t cursor = state->decode_cursor;
   uint64_t counts = turn->counts[lane];
+  uint64_t now_ns = state->inputs.now_ns;
 
   turn->before[lane] = before;
   if (lane == lanes - 1u) {
@@ -222,24 +195,23 @@ TG_FN void tg_phase_place(tg_state *state, uint32_t lane, uint32_t lanes) {
     }
   }
   if (TG_COUNTED(counts, TG_TOKENS) + TG_COUNTED(counts, TG_ENDS) == 0u) return;
+  tg_event *pending = tg_pending(state);
+  uint32_t *samples = tg_words(state, state->pending_sample_table);
   for (uint32_t index = first; index < end; index++) {
     tg_slot *slot = &tg_slots(state)[index];
-    tg_event *pending = (tg_event *)tg_table(state, state->pending_table);
-    uint32_t *samples = tg_words(state, state->pending_sample_table);
     if (notes[index] & TG_NOTE_TOKEN) {
       uint32_t index_of_token = slot->generated - (slot->end_reason != TG_END_NOT_FINITE);
-      tg_fill_token(&pending[at], state->inputs.now_ns, slot->request, slot->sampling.logprobs, slot->last_token, index_of_token,
-                    turn->returned_step);
-      samples[at] = slot->sampling.logprobs == TG_LOGPROBS_NONE ? TG_NONE : notes[index] >> TG_NOTE_SAMPLE_SHIFT;
-      at++;
+      uint32_t logprobs = slot->sampling.logprobs;
+      samples[at] = logprobs == TG_LOGPROBS_NONE ? TG_NONE : notes[index] >> TG_NOTE_SAMPLE_SHIFT;
+      pending[at++] = tg_token_event(slot->request, now_ns, logprobs, slot->last_token, index_of_token, turn->returned_step);
     }
     if (notes[index] & TG_NOTE_END) {
-      tg_ended *gone = &tg_ended_list(state)[ended++];
-      gone->slot = index;
-      gone->pages = slot->pages;
-      tg_fill_end(&pending[at], state->inputs.now_ns, slot);
+      const tg_ended gone = {index, slot->pages};
+      tg_ended_list(state)[ended++] = gone;
+      const tg_event end = {slot->request, now_ns, TG_EVENT_END, slot->end_reason, -1, slot->generated,
+                            slot->seen_ns, slot->admitted_ns, slot->first_ns, slot->recomputes};
       samples[at] = TG_NONE;
-      at++;
+      pending[at++] = end;
       slot->phase = TG_SLOT_FREE;
     }
   }

@@ -1,26 +1,14 @@
 /* compose.h: the next step's rows. Decode rows first, in slot order; then prompt chunks, in the order of requests, up to the row budget.
- * Running sequences wait for the prompt rows beside theirs, so chunk_tokens bounds these; where none runs, prompts fill whole steps. A
- * step of few rows takes nearly as long as one of some more, though, so where much is yet to be read the bound is a share of that: many
- * prompts are read in few long steps, and what trickles in is read in short ones. */
+ * Running sequences wait for the prompt rows beside theirs, so chunk_tokens bounds these, or, where much is yet to be read, a share of
+ * that: then few long steps read it in less time. Where no sequence runs, prompts fill whole steps. */
 #pragma once
 
-#include "sched/publish.h"
+#include "sched/admit.h"
 
-/* How many decode rows the step gets. With several steps in flight a step leaves some sequences to the
- * others, so that each of them finds its share: the pipeline fills. Steps that run ahead are no pipeline. */
-TG_FN uint32_t tg_decode_rows(const tg_state *state, const tg_turn *turn) {
-  uint32_t steps = tg_runs_ahead(state) ? 1u : tg_most_in_flight(state);
-  uint32_t share = tg_ceil_div(TG_COUNTED(turn->totals, TG_DECODING), steps);
-  return tg_min(TG_COUNTED(turn->totals, TG_CANDIDATES), share);
-}
-
-/* A slot's rows go on in the order of slots, but which slots get one goes round: from the cursor on, then from slot
- * 0. So while a candidate is passed over, no other slot gets a second row, newcomers included: it waits for
- * fewer steps than there are slots, and for fewer than steps_in_flight while no sequence joins or leaves.
- * `rank` counts the candidates below the slot; the result is its row, TG_NONE for none. */
+/* A slot's row; TG_NONE: none. `rank` counts the candidates below the slot. Rows are in the order of slots, but which slots get one goes
+ * round from the cursor: while a candidate is passed over, no other slot gets a second row. */
 TG_FN uint32_t tg_decode_row(const tg_turn *turn, uint32_t picks, uint32_t rank) {
-  uint32_t candidates = TG_COUNTED(turn->totals, TG_CANDIDATES);
-  uint32_t above = candidates - turn->below;
+  uint32_t above = TG_COUNTED(turn->totals, TG_CANDIDATES) - turn->below;
   uint32_t wrapped = picks > above ? picks - above : 0u;
   if (rank < turn->below) return rank < wrapped ? rank : TG_NONE;
   return rank - turn->below < picks ? wrapped + rank - turn->below : TG_NONE;
@@ -43,29 +31,20 @@ TG_FN int32_t tg_decode_token(tg_state *state, uint32_t index, const tg_slot *sl
 /* A decode row and its sequence. */
 TG_FN void tg_fill_decode_row(tg_state *state, const tg_step *step, uint32_t row, uint32_t slot, uint32_t position,
                               int32_t token) {
-  tg_row *entry = &tg_rows(state, step)[row];
-  tg_sequence *sequence = &tg_sequences(state, step)[row];
-  entry->slot = slot;
-  entry->position = position;
-  entry->token = token;
-  entry->sequence = row;
-  sequence->slot = slot;
-  sequence->first_row = row;
-  sequence->rows = 1u;
-  sequence->first_position = position;
-  sequence->sample = row;
-  sequence->flags = TG_SEQUENCE_DECODE | TG_SEQUENCE_LAST;
+  const tg_row entry = {slot, position, token, row};
+  const tg_sequence sequence = {slot, row, 1u, position, row, TG_SEQUENCE_DECODE | TG_SEQUENCE_LAST};
+  tg_rows(state, step)[row] = entry;
+  tg_sequences(state, step)[row] = sequence;
   tg_words(state, step->sample_table)[row] = row;
 }
 
 TG_FN void tg_compose_decode(tg_state *state, tg_step *step, uint32_t picks, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
-  const uint32_t *notes = tg_notes(state);
   uint32_t rank = TG_COUNTED(turn->before[lane], TG_CANDIDATES);
   uint32_t end = tg_first_slot(state, lane + 1u, lanes);
   for (uint32_t index = tg_first_slot(state, lane, lanes); index < end; index++) {
     uint32_t row = TG_NONE;
-    if (notes[index] & TG_NOTE_CANDIDATE) {
+    if (turn->notes[index] & TG_NOTE_CANDIDATE) {
       row = tg_decode_row(turn, picks, rank);
       if (tg_is_last_pick(turn, picks, rank)) turn->next_cursor = index + 1u;
       rank++;
@@ -79,17 +58,6 @@ TG_FN void tg_compose_decode(tg_state *state, tg_step *step, uint32_t picks, uin
     }
     tg_words(state, step->slot_sequence_table)[index] = row;
   }
-}
-
-/* Where a chunk that starts at `from` ends, given `budget` rows: at `all`, the end of what is to be read, if it can, else
- * on a multiple of chunk_align; `from` itself where it reaches neither. */
-TG_FN uint32_t tg_chunk_end(const tg_state *state, uint32_t from, uint32_t all, uint32_t budget) {
-  uint32_t end = all;
-  if (all - from > budget) {
-    end = from + budget;
-    end -= TG_MUT(16, end % state->config.chunk_align, 0u);
-  }
-  return end > from ? end : from;
 }
 
 /* Lane 0: prompt rows that a step may have beside decode rows. */
@@ -117,48 +85,36 @@ TG_FN uint32_t tg_prompt_budget(const tg_config *config, uint32_t rows, uint32_t
   return TG_MUT(35, tg_min(budget, beside), budget);
 }
 
-/* Where the tokens of a slot's chunks are. */
-TG_FN uint32_t tg_chunk_tokens(const tg_slot *slot) {
-  if (!(slot->flags & TG_REQUEST_UNLIMITED)) return TG_CHUNK_RING;
-  return slot->recomputes ? TG_CHUNK_KEPT : TG_MUT(47, TG_CHUNK_KEEPS, TG_CHUNK_RING);
-}
-
-/* Lane 0: one chunk for each slot in prefill, in the order of their requests, until the budget is used or cannot
- * take the next one. Slots that are read to the end leave the list. */
-TG_FN void tg_plan_chunks(tg_state *state, uint32_t decode_rows) {
-  tg_turn *turn = tg_scratch(state);
+/* Lane 0: one chunk, a sequence of the step, for each slot in prefill, in the order of their requests, until the budget is used or
+ * cannot take the next one. Slots that are read to the end leave the list. */
+TG_FN void tg_plan_chunks(tg_state *state, tg_step *step, uint32_t decode_rows) {
   uint32_t *list = tg_words(state, state->prefill_table);
   uint32_t kept = 0u;
   uint32_t full = 0u;
   uint32_t beside = decode_rows != 0u ? tg_rows_beside(state) : 0u;
-  turn->chunks = 0u;
-  turn->rows = decode_rows;
-  turn->sample_rows = decode_rows;
-  turn->kind = TG_KIND_DECODE;
+  step->rows = step->decode_rows = step->sequences = step->sample_rows = decode_rows;
+  step->kind = TG_KIND_DECODE;
   for (uint32_t i = 0u; i < state->prefill; i++) {
     tg_slot *slot = &tg_slots(state)[list[i]];
     uint32_t from = slot->composed;
-    uint32_t budget = full ? 0u : tg_prompt_budget(&state->config, turn->rows, decode_rows, beside);
+    uint32_t budget = full ? 0u : tg_prompt_budget(&state->config, step->rows, decode_rows, beside);
     uint32_t end = slot->prompt_tokens + TG_MUT(43, slot->generated, 0u);
-    uint32_t to = tg_chunk_end(state, from, end, budget);
-    if (to == from) {
+    uint32_t to = end - from > budget ? from + budget : end;
+    if (to != end) to -= TG_MUT(16, to % state->config.chunk_align, 0u);
+    if (to <= from) {
       full = TG_MUT(17, 1u, 0u);
       list[kept++] = list[i];
       continue;
     }
     uint32_t last = to == end;
     uint32_t all_logits = (slot->flags & TG_REQUEST_LOGITS_ALL) != 0u;
-    tg_chunk *chunk = &tg_chunk_list(state)[turn->chunks++];
-    chunk->slot = list[i];
-    chunk->first_position = from;
-    chunk->rows = to - from;
-    chunk->first_row = turn->rows;
-    chunk->sample = last && !TG_MUT(18, all_logits, 0u) ? turn->sample_rows++ : TG_NONE;
-    chunk->flags = (from == 0u ? TG_SEQUENCE_FIRST : 0u) | (last ? TG_SEQUENCE_LAST : 0u);
-    chunk->tokens = tg_chunk_tokens(slot);
-    turn->rows += to - from;
-    if (all_logits) turn->kind = TG_KIND_SCORE;
-    if (turn->kind != TG_KIND_SCORE) turn->kind = TG_KIND_MIXED;
+    uint32_t sample = last && !TG_MUT(18, all_logits, 0u) ? step->sample_rows++ : TG_NONE;
+    uint32_t flags = (from == 0u ? TG_SEQUENCE_FIRST : 0u) | (last ? TG_SEQUENCE_LAST : 0u);
+    const tg_sequence chunk = {list[i], step->rows, to - from, from, sample, flags};
+    tg_sequences(state, step)[step->sequences++] = chunk;
+    step->rows += to - from;
+    if (all_logits) step->kind = TG_KIND_SCORE;
+    if (step->kind != TG_KIND_SCORE) step->kind = TG_KIND_MIXED;
     slot->composed = to;
     slot->steps++;
     if (last) slot->phase = TG_SLOT_DECODE;
@@ -167,7 +123,7 @@ TG_FN void tg_plan_chunks(tg_state *state, uint32_t decode_rows) {
   state->prefill = kept;
 }
 
-/* The smallest bucket of the kind's ladder that holds the rows. */
+/* The smallest bucket of the kind that holds the rows. */
 TG_FN uint32_t tg_bucket(const tg_config *config, uint32_t kind, uint32_t rows) {
   uint32_t bucket = 0u;
   while (TG_MUT(19, config->bucket_rows[kind][bucket] < rows, config->bucket_rows[kind][bucket] <= rows) &&
@@ -182,68 +138,49 @@ TG_FN void tg_phase_compose(tg_state *state, tg_rings *rings, uint32_t lane, uin
   tg_turn *turn = tg_scratch(state);
   if (!turn->open) return;
   tg_step *step = tg_step_at(state, state->steps_composed);
-  uint32_t picks = tg_decode_rows(state, turn);
+  /* In a pipeline a step gets its share of the sequences, so that each of those in flight finds some. */
+  uint32_t steps = tg_runs_ahead(state) ? 1u : tg_most_in_flight(state);
+  uint32_t picks = tg_min(TG_COUNTED(turn->totals, TG_CANDIDATES), tg_ceil_div(TG_COUNTED(turn->totals, TG_DECODING), steps));
   if (lane == 0u) {
     tg_release_events(state, rings);
-    turn->decode_rows = picks;
-    turn->rows = 0u;
-    if (turn->composing) tg_plan_chunks(state, picks);
+    if (turn->composing) tg_plan_chunks(state, step, picks);
+    turn->composed = turn->composing && step->rows != 0u;
   }
   if (turn->composing) tg_compose_decode(state, step, picks, lane, lanes);
-}
-
-/* Lane 0: the head of the next step. */
-TG_FN void tg_fill_step_head(tg_state *state, const tg_turn *turn) {
-  tg_step *step = tg_step_at(state, state->steps_composed);
-  step->number = state->steps_composed;
-  step->start_ns = state->inputs.now_ns;
-  step->kind = turn->kind;
-  step->bucket = turn->bucket;
-  step->bucket_rows = state->config.bucket_rows[turn->kind][turn->bucket];
-  step->rows = turn->rows;
-  step->decode_rows = turn->decode_rows;
-  step->sequences = turn->decode_rows + turn->chunks;
-  step->sample_rows = turn->sample_rows;
 }
 
 /* Phase: the chunks' rows by all lanes, the step's head by lane 0. */
 TG_FN void tg_phase_fill(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
-  if (!turn->open || turn->rows == 0u) return;
+  if (!turn->open || !turn->composed) return;
   tg_step *step = tg_step_at(state, state->steps_composed);
+  uint32_t decode_rows = step->decode_rows;
+  uint32_t count = step->sequences - decode_rows;
 
   /* Rows of all chunks together are dealt out, so that many short prompts cost no more than one long one. */
-  const tg_chunk *chunk = tg_chunk_list(state);
-  const tg_chunk *last = chunk + (turn->chunks - (turn->chunks != 0u));
-  uint32_t rows_end = TG_MUT(22, turn->rows, turn->rows + (turn->chunks != 0u));
-  for (uint32_t at = turn->decode_rows + lane; at < rows_end; at += lanes) {
+  const tg_sequence *chunks = tg_sequences(state, step) + decode_rows;
+  const tg_sequence *chunk = chunks;
+  const tg_sequence *last = chunk + (count - (count != 0u));
+  uint32_t rows_end = TG_MUT(22, step->rows, step->rows + (count != 0u));
+  for (uint32_t at = decode_rows + lane; at < rows_end; at += lanes) {
     while (chunk < last && at - chunk->first_row >= chunk->rows) chunk++;
-    tg_row *entry = &tg_rows(state, step)[at];
+    const tg_slot *slot = &tg_slots(state)[chunk->slot];
     uint32_t position = chunk->first_position + (at - chunk->first_row);
-    entry->slot = chunk->slot;
-    entry->position = position;
-    entry->token = TG_TOKEN_KEPT;
-    if (chunk->tokens != TG_CHUNK_KEPT) {
-      entry->token = tg_prompt_token(state, rings, tg_slots(state)[chunk->slot].token_start + position);
+    tg_row row = {chunk->slot, position, TG_TOKEN_KEPT, decode_rows + (uint32_t)(chunk - chunks)};
+    if (!slot->recomputes) { /* and may be preempted: then its tokens are kept */
+      row.token = tg_prompt_token(state, rings, slot->token_start + position);
+      if (TG_MUT(47, slot->flags & TG_REQUEST_UNLIMITED, 0u)) tg_kept(state, chunk->slot)[position] = row.token;
     }
-    if (chunk->tokens == TG_CHUNK_KEEPS) tg_kept(state, chunk->slot)[position] = entry->token;
-    entry->sequence = turn->decode_rows + (uint32_t)(chunk - tg_chunk_list(state));
+    tg_rows(state, step)[at] = row;
   }
-  for (uint32_t i = lane; i < turn->chunks; i += lanes) {
-    const tg_chunk *chunk = &tg_chunk_list(state)[i];
-    tg_sequence *sequence = &tg_sequences(state, step)[turn->decode_rows + i];
-    sequence->slot = chunk->slot;
-    sequence->first_row = chunk->first_row;
-    sequence->rows = chunk->rows;
-    sequence->first_position = chunk->first_position;
-    sequence->sample = chunk->sample;
-    sequence->flags = chunk->flags;
-    tg_words(state, step->slot_sequence_table)[chunk->slot] = turn->decode_rows + i;
-    if (chunk->sample != TG_NONE) {
-      tg_words(state, step->sample_table)[chunk->sample] = chunk->first_row + chunk->rows - 1u;
-    }
+  for (uint32_t i = lane; i < count; i += lanes) {
+    tg_words(state, step->slot_sequence_table)[chunks[i].slot] = decode_rows + i;
+    if (chunks[i].sample == TG_NONE) continue;
+    tg_words(state, step->sample_table)[chunks[i].sample] = chunks[i].first_row + chunks[i].rows - 1u;
   }
   if (lane != 0u) return;
-  turn->bucket = tg_bucket(&state->config, turn->kind, turn->rows);
-  tg_fill_step_head(state, turn);
+  step->number = state->steps_composed;
+  step->start_ns = state->inputs.now_ns;
+  step->bucket = tg_bucket(&state->config, step->kind, step->rows);
+  step->bucket_rows = state->config.bucket_rows[step->kind][step->bucket];
 }

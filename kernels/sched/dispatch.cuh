@@ -2,33 +2,23 @@
  * last node of a step (of its last stage's graph), which it collects, and the only node of the idle graph.
  *
  * One stage. The idle graph starts a chain: it launches a step's graph inside its own run (fire and forget), and itself
- * behind all of that (tail launch). Each step's dispatcher launches the next step's graph beside its own (a sibling,
- * fire and forget): that one comes onto the GPU while the turn goes on, and its first kernel waits until the turn has
- * composed the step (tg_chain.open). Where nothing is to be done, or TG_CHAIN_STEPS are launched, a dispatcher launches
- * nothing: then the chain has an end, and the idle graph runs again. So it does where the GPU refuses a step's graph.
+ * behind all of that (tail launch). Each step's dispatcher launches the next step's graph beside its own (a sibling): that one
+ * comes onto the GPU while the turn goes on, and its first kernel waits until the turn has composed the step (tg_chain.open).
+ * Where nothing is to be done, TG_CHAIN_STEPS are launched, or the GPU refuses a graph, the chain ends and the idle graph runs again.
  *
- * Several stages on this GPU follow each other by tail launches, and so do steps (TAIL). To compare with, the steps of one stage
- * can do so too: a step's graph is there once, comes onto the GPU when the one before has left it, and nothing renews the chain.
- * No second step is ever in flight.
+ * Several stages on this GPU, and to compare with the steps of one, follow each other by tail launches (TAIL).
  *
  *   threads         do                                           wait on                            signal
  *   lanes           take the turn; a lane is a thread            grid dependency, START_BARRIER     NEXT_BARRIER, open, settled
  *   launching warp  launches the graph that comes next           NEXT_BARRIER                       START_BARRIER, AGAIN_BARRIER
  *
- * Cost: one block, a barrier for each phase; nothing here scales with the model. The launching warp knows what comes next before the turn
- * has stored what the host gets, in a routine turn even before it begins: all but the sampled tokens and the time is known while the
- * step still runs (is_calm), and those it reads itself.
- *
- * What the core keeps in shared memory is counted for every kernel of the file that includes this, so that is one kernel.
- */
+ * Cost: one block, a barrier for each phase; nothing here scales with the model. In a routine turn the launching warp knows what comes
+ * next before the turn begins: all but the sampled tokens and the time is known while the step still runs (is_calm). */
 #pragma once
 
-#define TG_ONE_IN_FLIGHT
+#define TG_ONE_IN_FLIGHT 1
 #include "sched/device.cuh"
 
-constexpr uint32_t DISPATCH_THREADS = TG_DISPATCH_THREADS;
-
-/* Barriers by their numbers. */
 constexpr int NEXT_BARRIER = LANES_BARRIER + 1, AGAIN_BARRIER = LANES_BARRIER + 2, START_BARRIER = LANES_BARRIER + 3;
 
 /* What the launching warp is to do. */
@@ -42,7 +32,7 @@ struct Next {
 /* All lanes, once a turn: signals the launching warp what comes next, and goes on. */
 __device__ inline void decide(Next &next, Next what) {
   if (threadIdx.x == 0) next = what;
-  arrive_at_barrier<NEXT_BARRIER, DISPATCH_THREADS>();
+  arrive_at_barrier<NEXT_BARRIER, TG_DISPATCH_THREADS>();
 }
 
 /* The result of a routine turn: the step that has come back, once more. */
@@ -50,7 +40,7 @@ __device__ inline Next routine_next(tg_state *state) {
   return Next{TG_ACTION_STEP, TG_KIND_DECODE, state->steps[0].bucket, (uint32_t)state->steps_composed, 0};
 }
 
-/* The lanes: the kernels of step `number` may begin. Its descriptor goes before the rest of the head. */
+/* All lanes: the kernels of step `number` may begin. Its descriptor goes before the rest of the head. */
 __device__ inline void open_step(const tg_state *state, tg_state *block, tg_chain *chain, uint64_t number) {
   static_assert(offsetof(tg_state, steps) % sizeof(uint4) == 0 && sizeof(tg_step) % sizeof(uint4) == 0, "copied in 16s");
   const uint32_t place = tg_step_place(state, number);
@@ -59,8 +49,7 @@ __device__ inline void open_step(const tg_state *state, tg_state *block, tg_chai
   if (threadIdx.x == 32) store_release(&chain->open, number + 1); /* the first warp has more to do */
 }
 
-/* Before the wait: whether the turn will be routine if its clock and the sampled tokens let it, by the rule of the routine phase
- * (kernels/sched/routine.h). */
+/* Before the wait: whether the turn will be routine if its clock and the sampled tokens let it (routine.h). */
 __device__ inline bool is_calm(const tg_state *state) {
   const tg_step *step = &state->steps[0];
   const bool alone = tg_device.returned_end == state->steps_collected + 1;
@@ -68,16 +57,16 @@ __device__ inline bool is_calm(const tg_state *state) {
   return alone && all_decode && step->rows <= LANES && only_a_step_is_new(state, step->rows);
 }
 
-/* Whether row `row` of the step, if it has so many, lets the turn be routine. More stop ids than its copy holds lie in its slot. A calm
- * turn that claims may give that to another request while the launching warp looks. One that does not claim lets nobody in. */
+/* Whether row `row` of the step, if it has so many, lets the turn be routine. More stop ids than its copy holds lie in its slot, which a
+ * calm turn that claims may give to another request while the launching warp looks. */
 __device__ inline bool row_is_calm(const tg_state *state, uint32_t row) {
   if (row >= state->steps[0].rows || row >= LANES) return true;
   const tg_returned_row &returned = tg_device_rows[row];
   return (!tg_claims(state) || TG_MUT(171, returned.stop_count <= TG_ROW_STOP_IDS, true)) && row_is_calm(state, returned);
 }
 
-/* After the wait, the launching warp: whether they do, in a calm turn of `rows` rows. The lanes take that turn meanwhile, so nothing is
- * read here that they may write: `rows` was read before they began. */
+/* After the wait, the launching warp: whether they do, in a calm turn of `rows` rows. Nothing is read here that the lanes may write
+ * meanwhile: `rows` was read before they began. */
 __device__ inline bool goes_on(tg_state *state, uint32_t rows, uint64_t now) {
   constexpr uint32_t ROUNDS = LANES / 32;
   __shared__ int32_t tokens[ROUNDS][32];
@@ -96,31 +85,17 @@ __device__ inline bool goes_on(tg_state *state, uint32_t rows, uint64_t now) {
   return !__any_sync(0xffffffffu, ends);
 }
 
-/* One turn, all lanes, with what was last looked at. `last`: if nothing is to be done, the idle graph follows. The kernels of
- * the step that it composes, if any, may begin. */
+/* All lanes: one turn, behind which the kernels of the step that it composes may begin. `last`: else the idle graph follows. */
 __device__ inline Next turn(tg_state *state, tg_state *block, tg_rings *rings, tg_chain *chain, Next &next, uint64_t start_ns,
                             bool last) {
-  bool routine = false, opened = false;
-#pragma unroll
-  for (uint32_t phase = 0; phase < TG_FINISH_PHASE; phase++) {
-    if (phase == TG_COLLECT_PHASE) {
-      routine = tg_is_routine(state);
-      if (routine) decide(next, routine_next(state));
-    } else if (phase > TG_DELIVER_PHASE && routine) {
-      continue;
-    } else if (phase == TG_CLAIM_PHASE && !tg_claims_now(state)) {
-      continue;
-    }
-    tg_phase(state, rings, start_ns, phase, threadIdx.x, LANES);
-    lanes_barrier();
+  bool opened = false;
+  auto decided = [&] { decide(next, routine_next(state)); };
+  auto advanced = [&] {
     /* Tokens of more rows than lanes are read once more, where the next step's kernels will write. */
-    if (phase == TG_COLLECT_PHASE && routine && state->steps[0].rows <= LANES) {
-      open_step(state, block, chain, state->steps_composed);
-      opened = true;
-    }
-  }
-  tg_phase(state, rings, start_ns, TG_FINISH_PHASE, threadIdx.x, LANES);
-  lanes_barrier();
+    opened = state->steps[0].rows <= LANES;
+    if (opened) open_step(state, block, chain, state->steps_composed);
+  };
+  const bool routine = run_phases(state, rings, start_ns, decided, advanced);
   const tg_outcome *outcome = &state->outcome;
   const bool waits = outcome->action == TG_ACTION_IDLE || outcome->action == TG_ACTION_BLOCKED;
   const Next what = {outcome->action, outcome->kind, outcome->bucket, (uint32_t)outcome->step, waits && !last};
@@ -129,8 +104,7 @@ __device__ inline Next turn(tg_state *state, tg_state *block, tg_rings *rings, t
   return what;
 }
 
-/* Launches the next step's graph beside this one, with one stage. `chain` is this thread's alone. False where the GPU refused what nothing
- * else would launch. */
+/* Launches the next step's graph beside this one, with one stage. False where the GPU refused what nothing else would launch. */
 __device__ inline bool launch_step(const Next &next, const tg_graphs *graphs, tg_chain *chain, bool idle) {
   const uint64_t graph = graphs->step[next.number % TG_COPIES][0][next.kind][next.bucket];
   if (idle) {
@@ -139,9 +113,8 @@ __device__ inline bool launch_step(const Next &next, const tg_graphs *graphs, tg
   }
   if (chain->launched == TG_CHAIN_STEPS) return true; /* the idle graph goes on with it */
   chain->launched++;
-  /* The graph ran two steps ago. Its dispatcher has settled, but where a step takes but a few microseconds it may not have
-   * left the GPU, which then refuses. The clock runs on while another process has the GPU, so that time passes is no
-   * fault: the chain ends here, and the idle graph, which is launched behind it, launches this step. */
+  /* The graph ran two steps ago, and where a step takes but a few microseconds it may not have left the GPU, which then refuses. So it does
+   * while another process has the GPU: then the chain ends here, and the idle graph launches this step. */
   const uint64_t start = now_ns();
   while (!launch(graph, cudaStreamGraphFireAndForgetAsSibling) && now_ns() - start <= LEAVING_NS) {
   }
@@ -171,9 +144,7 @@ template <bool TAIL> __device__ inline bool launch(const Next &next, const tg_gr
 __device__ inline void prefetch_turn(tg_state *state, const tg_graphs *graphs) {
   const uint32_t t = threadIdx.x;
   const tg_step *step = tg_step_at(state, state->steps_collected);
-  if (tg_device.rows_step != TG_NO_STEP && t < min(step->decode_rows, LANES)) {
-    tg_device_rows[t] = tg_read_returned_row(state, step, t);
-  }
+  if (t < tg_device.rows_held) tg_device_rows[t] = tg_read_returned_row(state, step, t);
   if (t < step->sample_rows) prefetch_line(&tg_samples(state, step)[t]);
   if (t < state->config.slots) prefetch_line(&tg_slots(state)[t].phase);
   if (t < TG_COPIES) prefetch_line(graphs->step[t][0][TG_KIND_DECODE]);
@@ -184,7 +155,7 @@ __device__ inline void prefetch_turn(tg_state *state, const tg_graphs *graphs) {
 __device__ inline void take_turns(tg_state *state, tg_state *block, tg_rings *rings, tg_chain *chain, Next &next,
                                   uint64_t &start_ns) {
   uint32_t pause_ns = FIRST_PAUSE_NS;
-  wait_at_barrier<START_BARRIER, DISPATCH_THREADS>();
+  wait_at_barrier<START_BARRIER, TG_DISPATCH_THREADS>();
   for (uint32_t poll = 0;; poll++) {
     const Next what = turn(state, block, rings, chain, next, start_ns, poll == POLLS);
     /* While the first warp releases what this turn stored for the host, the others store the state's head. */
@@ -196,7 +167,7 @@ __device__ inline void take_turns(tg_state *state, tg_state *block, tg_rings *ri
       return;
     }
     /* until the launching warp has seen that there is nothing for it */
-    wait_at_barrier<AGAIN_BARRIER, DISPATCH_THREADS>();
+    wait_at_barrier<AGAIN_BARRIER, TG_DISPATCH_THREADS>();
     if (state->outcome.changed) {
       pause_ns = FIRST_PAUSE_NS; /* it found something new, so there may be more at once */
     } else {
@@ -209,9 +180,9 @@ __device__ inline void take_turns(tg_state *state, tg_state *block, tg_rings *ri
   }
 }
 
-/* `where`: TG_DISPATCH_*. All steps that were composed have come back, since none begins before, but for one that a full
- * chain has left to the idle graph. `layout` is a copy of the rings' head in device memory. No kernel of a step writes
- * the state's head, nor what is read of a decode row, so both are loaded while they still run. */
+/* `where`: TG_DISPATCH_*. `layout`: a copy of the rings' head in device memory. All steps that were composed have come back, but for one
+ * that a full chain has left to the idle graph. No kernel of a step writes the state's head, nor what is read of a decode row, so both
+ * are loaded while they still run. */
 template <bool TAIL>
 static __device__ __forceinline__ void dispatch(tg_state *block, tg_rings *rings, const tg_rings *layout, const tg_graphs *graphs,
                                          tg_chain *chain, uint32_t where) {
@@ -224,8 +195,8 @@ static __device__ __forceinline__ void dispatch(tg_state *block, tg_rings *rings
   let_next_kernel_start();
   if (threadIdx.x == 0) await_settled(&chain->settled, &chain->open);
   __syncthreads();
-  copy(state, block, HEAD_BYTES, threadIdx.x, DISPATCH_THREADS);
-  copy(&tg_device.layout.bytes, &layout->bytes, LAYOUT_BYTES, threadIdx.x, DISPATCH_THREADS);
+  copy(state, block, HEAD_BYTES, threadIdx.x, TG_DISPATCH_THREADS);
+  copy(&tg_device.layout.bytes, &layout->bytes, LAYOUT_BYTES, threadIdx.x, TG_DISPATCH_THREADS);
   look(rings, block);
   __syncthreads();
   /* The chain ended with all that was to do: the idle graph had been launched before. */
@@ -235,7 +206,7 @@ static __device__ __forceinline__ void dispatch(tg_state *block, tg_rings *rings
   if (threadIdx.x == 0) {
     tg_device.block = block;
     tg_device.returned_end = state->steps_composed;
-    tg_device.rows_step = state->steps_collected < tg_device.returned_end ? state->steps_collected : TG_NO_STEP;
+    tg_device.rows_held = tg_in_flight(state) != 0 ? min(tg_step_at(state, state->steps_collected)->decode_rows, LANES) : 0;
     tg_device.releases = 0;
     tg_device_turn.asks_more = 0;
     launched = true;
@@ -260,13 +231,13 @@ static __device__ __forceinline__ void dispatch(tg_state *block, tg_rings *rings
     const Next foreseen = routine_next(state);
     const uint32_t rows = state->steps[0].rows;
     if (threadIdx.x == LANES) start_ns = now;
-    arrive_at_barrier<START_BARRIER, DISPATCH_THREADS>();
+    arrive_at_barrier<START_BARRIER, TG_DISPATCH_THREADS>();
     const bool sooner = calm && goes_on(state, rows, now);
     if (sooner && threadIdx.x == LANES) launched = launch<TAIL>(foreseen, graphs, chain, idle);
     for (;;) {
-      wait_at_barrier<NEXT_BARRIER, DISPATCH_THREADS>();
+      wait_at_barrier<NEXT_BARRIER, TG_DISPATCH_THREADS>();
       if (!next.again) break;
-      arrive_at_barrier<AGAIN_BARRIER, DISPATCH_THREADS>();
+      arrive_at_barrier<AGAIN_BARRIER, TG_DISPATCH_THREADS>();
     }
     if (sooner) {
       /* a bug: the graph that is launched already is not that of the step */
@@ -287,8 +258,8 @@ static __device__ __forceinline__ void dispatch(tg_state *block, tg_rings *rings
 }
 
 /* The dispatcher NAME, whose graphs follow each other by tail launches if TAIL. */
-#define DISPATCHER(NAME, TAIL)                                                                                                \
-  extern "C" __global__ void __launch_bounds__(DISPATCH_THREADS)                                                              \
+#define DISPATCHER(NAME, TAIL)                                                                                                   \
+  extern "C" __global__ void __launch_bounds__(TG_DISPATCH_THREADS)                                                              \
       NAME(tg_state *block, tg_rings *rings, const tg_rings *layout, const tg_graphs *graphs, tg_chain *chain, uint32_t where) { \
-    dispatch<TAIL>(block, rings, layout, graphs, chain, where);                                                               \
+    dispatch<TAIL>(block, rings, layout, graphs, chain, where);                                                                  \
   }

@@ -1,9 +1,8 @@
 // build: rdc
-/* dispatcher_claims.cu: the dispatcher of a GPU that has all stages and is one of several replicas (dispatch.cuh): its requests come
- * from a queue that it claims from. Claiming costs each turn 1.3 us (profiles/log/dispatcher.md), which a GPU by itself does not pay.
- *
- * Launch: grid = 1, block = DISPATCH_THREADS.
- */
+/* dispatcher_claims.cu: two more dispatchers (dispatch.cuh). Launch: grid = 1, block = TG_DISPATCH_THREADS. One is of a GPU that is one of
+ * several replicas: it claims its requests from a queue, which costs each turn 1.3 us (profiles/log/dispatcher.md). Graphs of the other
+ * follow each other by tail launches alone: those of several stages on one GPU, or of one to compare with. */
 #include "sched/dispatch.cuh"
 
 DISPATCHER(tg_dispatch_claims, false)
+DISPATCHER(tg_dispatch_tail, true)

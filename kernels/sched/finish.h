@@ -3,8 +3,8 @@
 
 #include "sched/routine.h"
 
-/* Prompt tokens before this one are in steps, or will never be needed. Prompts lie in the token ring in the order of their requests,
- * which is the order of the prefill list: the first slot that is not recomputed, from kept tokens, holds the oldest. */
+/* Gives back prompt tokens that are in steps. Prompts lie in the ring in the order of their requests, which is that of the prefill list:
+ * the first slot that is not recomputed, from kept tokens, holds the oldest. */
 TG_FN void tg_release_tokens(tg_state *state, tg_rings *rings) {
   uint64_t tail = state->tokens_taken;
   for (uint32_t i = TG_MUT(20, 0u, state->prefill - (state->prefill != 0u)); i < state->prefill; i++) {
@@ -48,14 +48,6 @@ TG_FN uint32_t tg_action(const tg_state *state, const tg_turn *turn, uint32_t co
   return tg_is_drained(state) ? TG_ACTION_DONE : TG_ACTION_IDLE;
 }
 
-/* Whether an open turn did anything that a replay must repeat. */
-TG_FN uint32_t tg_did_something(const tg_state *state, const tg_turn *turn) {
-  return turn->returned_step != TG_NO_STEP || turn->requests_seen != state->requests_seen ||
-         turn->controls_taken != state->controls_taken ||
-         TG_COUNTED(turn->totals, TG_ENDS) + TG_COUNTED(turn->totals, TG_MARKED) != 0u || turn->takes != 0u ||
-         turn->taken != 0u || turn->back != TG_NONE || turn->marked != TG_NONE || turn->publish != 0u;
-}
-
 /* Tells the host what the scheduler is doing; `action`, released after it, covers it. */
 TG_FN void tg_post_status(const tg_state *state, tg_rings *rings, uint32_t composed) {
   const tg_outcome *outcome = &state->outcome;
@@ -79,27 +71,36 @@ TG_FN void tg_phase_finish(tg_state *state, tg_rings *rings, uint32_t lane) {
   tg_turn *turn = tg_scratch(state);
   tg_outcome *outcome = &state->outcome;
   if (lane != 0u) return;
-  uint32_t composed = turn->open && turn->rows != 0u;
-  if (tg_is_routine(state)) tg_end_routine(state, rings);
+  const tg_step *step = tg_step_at(state, state->steps_composed);
+  uint32_t composed = turn->open && turn->composed;
+  if (tg_is_routine(state)) {
+    state->steps_collected++;
+    state->events_published += turn->publish;
+    tg_release_later(&rings->event_head.value, state->events_published);
+  }
   turn->asks_more = 0u;
 
   if (state->broken && state->error == TG_ERROR_NONE) state->error = TG_ERROR_BROKEN;
   outcome->step = composed ? state->steps_composed : TG_NO_STEP;
   if (composed) {
     state->steps_composed++;
-    if (turn->decode_rows != 0u) state->decode_cursor = turn->next_cursor;
+    if (step->decode_rows != 0u) state->decode_cursor = turn->next_cursor;
   }
   if (turn->open && tg_claims(state)) tg_release_claims(state);
   if (turn->open && !tg_claims(state)) tg_release_tokens(state, rings);
   outcome->action = tg_action(state, turn, composed);
   outcome->error = state->error;
-  outcome->kind = composed ? turn->kind : 0u;
-  outcome->bucket = composed ? turn->bucket : 0u;
-  outcome->rows = composed ? turn->rows : 0u;
-  outcome->sequences = composed ? turn->decode_rows + turn->chunks : 0u;
-  outcome->sample_rows = composed ? turn->sample_rows : 0u;
-  outcome->changed = outcome->action == TG_ACTION_STEP || outcome->action == TG_ACTION_DONE ||
-                     outcome->action == TG_ACTION_ERROR || (turn->open && tg_did_something(state, turn));
+  outcome->kind = composed ? step->kind : 0u;
+  outcome->bucket = composed ? step->bucket : 0u;
+  outcome->rows = composed ? step->rows : 0u;
+  outcome->sequences = composed ? step->sequences : 0u;
+  outcome->sample_rows = composed ? step->sample_rows : 0u;
+  outcome->changed = outcome->action == TG_ACTION_STEP || outcome->action == TG_ACTION_DONE || outcome->action == TG_ACTION_ERROR ||
+                     (turn->open &&
+                      (turn->returned_step != TG_NO_STEP || turn->requests_seen != state->requests_seen ||
+                       turn->controls_taken != state->controls_taken || turn->takes != 0u || turn->taken != 0u ||
+                       TG_COUNTED(turn->totals, TG_ENDS) + TG_COUNTED(turn->totals, TG_MARKED) != 0u ||
+                       turn->back != TG_NONE || turn->marked != TG_NONE || turn->publish != 0u));
   outcome->returned_step = turn->open ? turn->returned_step : TG_NO_STEP;
   outcome->queue_depth = (uint32_t)(state->requests_seen - state->requests_taken);
   outcome->running = state->running;

@@ -1,24 +1,15 @@
 /* grow.h: pages of requests that name no limit (TG_REQUEST_UNLIMITED).
  *
- * Such a request could fill the whole context, and seldom does. So it is admitted with pages for its prompt and
- * grow_tokens tokens, and takes pages for as many more whenever these are nearly used up, before any request is
- * admitted and the older requests before the newer. It does so one token before: the step that the turn composes needs none of them.
+ * Such a request is admitted with pages for its prompt and grow_tokens tokens, and takes pages for as many more one token before
+ * these are used up, older requests before newer ones and all of them before any request is admitted.
  *
- * Where the pool is dry, the newest request without a limit is preempted: it leaves (its steps in flight come back first, since they
- * write to its pages), gives its pages back, and is recomputed once there is room for what it has so far and grow_tokens more: prompt and
- * tokens, which are kept by position. Then it goes on at the same position with the same key, so its tokens are what they would have
- * been. It keeps its slot; that costs no other request anything, since none is admitted while one leaves, is preempted or finds no pages.
- * One that wants pages and is itself the newest waits with what it has: to give it back would help no other.
+ * Where the pool is dry, the newest request without a limit is preempted: once its steps in flight have come back it gives its pages
+ * back, and it is recomputed when there is room for its tokens so far, which are kept by position, and grow_tokens more. It goes on at the
+ * same position with the same key, so its tokens are what they would have been. It keeps its slot.
  *
- * Every request ends. Take the oldest request without a limit that has a slot. It never gives its pages back, since one
- * that does is newer than one that wants pages. While it wants some, newer ones without a limit give theirs back, one
- * after the other, and none of them gets any before it, since it is served first. What is left belongs to requests with a
- * limit, which hold all they need and end by themselves. And alone it fits the pool: a larger one was refused. So it ends,
- * and another is the oldest. While a request is preempted no newer one is admitted, so the oldest is always one of finitely
- * many, and those in the queue come when all of them have ended, at the latest.
- *
- * The kept tokens take 4 bytes a position of each slot's context (1,024 slots of 32,768 tokens: 128 MiB). Tokens by pages
- * would take no less: preempted ones hold none, and their tokens together can be many times the pool's. */
+ * Every request ends. The oldest one without a limit never gives its pages back, and newer ones give theirs while it wants some. Alone it
+ * fits the pool, else it was refused. So it ends, and another is the oldest of finitely many: while one leaves, is preempted or finds no
+ * pages, none is admitted. */
 #pragma once
 
 #include "sched/inputs.h"
@@ -82,37 +73,23 @@ TG_FN uint64_t tg_newest_of(tg_state *state, uint32_t first, uint32_t end) {
   return newest;
 }
 
-/* Drops slots that are no longer in prefill from the prefill list: what is left of their prompts is never composed, or is read later. */
-TG_FN void tg_prune_prefill(tg_state *state) {
-  uint32_t *list = tg_words(state, state->prefill_table);
+/* Drops slots that have ended, or are no longer in `phase`, from a list of `*count`. */
+TG_FN void tg_prune(tg_state *state, uint64_t list_table, uint32_t *count, uint32_t phase) {
+  uint32_t *list = tg_words(state, list_table);
   uint32_t kept = 0u;
-  for (uint32_t i = 0u; i < state->prefill; i++) {
+  for (uint32_t i = 0u; i < *count; i++) {
     const tg_slot *slot = &tg_slots(state)[list[i]];
-    if (slot->phase == TG_SLOT_PREFILL && slot->end_reason == TG_END_NONE) list[kept++] = list[i];
+    if (slot->phase == phase && slot->end_reason == TG_END_NONE) list[kept++] = list[i];
   }
-  state->prefill = kept;
-}
-
-/* Drops slots that ended while they were preempted from the list of these. */
-TG_FN void tg_prune_preempted(tg_state *state) {
-  uint32_t *list = tg_words(state, state->preempted_table);
-  uint32_t kept = 0u;
-  for (uint32_t i = 0u; i < state->preempted; i++) {
-    const tg_slot *slot = &tg_slots(state)[list[i]];
-    if (slot->phase == TG_SLOT_PREEMPTED && slot->end_reason == TG_END_NONE) list[kept++] = list[i];
-  }
-  state->preempted = kept;
+  *count = kept;
 }
 
 /* Lane 0: `pages` of the `free_pages` go to a slot. Returns what is left. */
 TG_FN uint32_t tg_give_pages(tg_state *state, uint32_t index, uint32_t pages, uint32_t free_pages) {
   tg_turn *turn = tg_scratch(state);
   tg_slot *slot = &tg_slots(state)[index];
-  tg_taken *taken = &tg_taken_list(state)[turn->taken++];
-  taken->slot = index;
-  taken->pages = pages;
-  taken->first_free = free_pages - pages;
-  taken->held = slot->pages;
+  const tg_taken taken = {index, pages, free_pages - pages, slot->pages};
+  tg_taken_list(state)[turn->taken++] = taken;
   slot->pages += pages;
   return free_pages - pages;
 }
@@ -131,11 +108,10 @@ TG_FN void tg_mark_newest(tg_state *state, uint32_t wanting, uint32_t lanes) {
   turn->kept_from = slot->recomputes ? slot->prompt_tokens : tg_min(slot->composed, slot->prompt_tokens);
   slot->phase = TG_SLOT_LEAVING;
   state->leaving = turn->marked;
-  tg_prune_prefill(state);
+  tg_prune(state, state->prefill_table, &state->prefill, TG_SLOT_PREFILL);
 }
 
-/* Lane 0: pages for the slots that want some, in order; where there are none, one is marked to leave. Returns the pages that
- * are left; `dry` says whether a slot got none. */
+/* Lane 0: pages for the slots that want some, in order; where there are none (`*dry`), one is marked to leave. Returns what is left. */
 TG_FN uint32_t tg_grow(tg_state *state, uint32_t free_pages, uint32_t lanes, uint32_t *dry) {
   tg_turn *turn = tg_scratch(state);
   for (uint32_t i = 0u; i < turn->wants; i++) {
@@ -143,58 +119,34 @@ TG_FN uint32_t tg_grow(tg_state *state, uint32_t free_pages, uint32_t lanes, uin
     const tg_slot *slot = &tg_slots(state)[index];
     if (slot->phase != TG_SLOT_DECODE) continue; /* it has begun to leave */
     uint64_t tokens = (uint64_t)slot->prompt_tokens + slot->generated + slot->steps;
-    uint32_t more =
-        tg_pages_to_grow(state, tokens, tg_all_tokens(slot->prompt_tokens, slot->max_new_tokens)) - slot->pages;
-    if (free_pages != 0u) {
-      free_pages = tg_give_pages(state, index, tg_min(more, free_pages), free_pages);
-    } else {
+    uint64_t all_tokens = tg_all_tokens(slot->prompt_tokens, slot->max_new_tokens);
+    uint32_t more = tg_pages_to_grow(state, tokens, all_tokens) - slot->pages;
+    if (free_pages == 0u) {
       *dry = 1u;
       if (state->leaving == TG_NONE) tg_mark_newest(state, index, lanes);
       break;
     }
+    free_pages = tg_give_pages(state, index, tg_min(more, free_pages), free_pages);
   }
   return free_pages;
 }
 
-/* Lane 0 preempts the slot whose steps have come back. Those that are preempted already are newer than it, and than all that run: each
- * was the newest when it began to leave, and no newer one has been let in since. */
-TG_FN void tg_preempt(tg_state *state) {
-  uint32_t index = tg_scratch(state)->back;
-  tg_slot *slot = &tg_slots(state)[index];
-  slot->phase = TG_SLOT_PREEMPTED;
-  slot->pages = 0u;
-  slot->composed = TG_MUT(41, 0u, slot->composed);
-  state->leaving = TG_NONE;
-  tg_words(state, state->preempted_table)[state->preempted++] = index;
-}
-
-/* Lane 0: a slot enters the prefill list, in the order of requests. */
-TG_FN void tg_insert_prefill(tg_state *state, uint32_t index) {
-  uint32_t *list = tg_words(state, state->prefill_table);
-  uint32_t at = state->prefill++;
-  for (; at > 0u && tg_slots(state)[list[at - 1u]].request > tg_slots(state)[index].request; at--) list[at] = list[at - 1u];
-  list[at] = index;
-}
-
-/* Pages without which a preempted slot is not recomputed. */
-TG_FN uint32_t tg_pages_to_recompute(const tg_state *state, const tg_slot *slot) {
-  uint64_t tokens = (uint64_t)slot->prompt_tokens + slot->generated;
-  return tg_pages_to_grow(state, tokens, tg_all_tokens(slot->prompt_tokens, slot->max_new_tokens));
-}
-
 /* Lane 0: recomputes preempted slots, the oldest first, while there are pages. Returns what is left. */
 TG_FN uint32_t tg_recompute(tg_state *state, uint32_t free_pages) {
-  const uint32_t *list = tg_words(state, state->preempted_table);
+  uint32_t *list = tg_words(state, state->prefill_table);
   while (state->preempted != 0u) {
-    uint32_t index = list[state->preempted - 1u];
+    uint32_t index = tg_words(state, state->preempted_table)[state->preempted - 1u];
     tg_slot *slot = &tg_slots(state)[index];
-    uint32_t pages = tg_pages_to_recompute(state, slot);
+    uint64_t all_tokens = tg_all_tokens(slot->prompt_tokens, slot->max_new_tokens);
+    uint32_t pages = tg_pages_to_grow(state, (uint64_t)slot->prompt_tokens + slot->generated, all_tokens);
     if (pages > free_pages) break;
     state->preempted--;
     free_pages = tg_give_pages(state, index, pages, free_pages);
     slot->phase = TG_SLOT_PREFILL;
     slot->recomputes++;
-    tg_insert_prefill(state, index);
+    uint32_t at = state->prefill++; /* in the order of requests */
+    for (; at > 0u && tg_slots(state)[list[at - 1u]].request > slot->request; at--) list[at] = list[at - 1u];
+    list[at] = index;
     tg_scratch(state)->recomputed++;
   }
   return free_pages;

@@ -2,8 +2,6 @@
 #pragma once
 
 #include "sched/claim.h"
-#include "sched/mailbox.h"
-#include "sched/returned.h"
 
 /* Whether this turn does anything: not after an error or the stop flag, and not where its record would be lost. */
 TG_FN uint32_t tg_is_open(const tg_state *state, const tg_rings *rings) {
@@ -44,46 +42,50 @@ TG_FN void tg_look(tg_state *state, tg_rings *rings) {
   }
 }
 
-/* Lane 0, where it claims: whether there is something to claim that this turn could admit. What would wait behind another request
- * is left to other replicas. */
-TG_FN uint32_t tg_wants_claim(const tg_state *state, const tg_rings *rings) {
-  const tg_claimer *claimer = &state->claimer;
-  return claimer->known < claimer->pushed && state->pending == 0u && state->preempted == 0u &&
-         state->leaving == TG_NONE && state->requests_taken == state->requests_seen && tg_is_open(state, rings);
+TG_API uint32_t tg_mailbox_post(tg_mailbox *mailbox, uint64_t step) {
+  uint64_t posted = mailbox->posted.value; /* only the poster writes it */
+  uint64_t used = posted - tg_acquire(&mailbox->taken.value);
+  if (used >= TG_MUT(1, mailbox->depth, mailbox->depth + 1u)) return 0u;
+  mailbox->entries[posted % TG_MAX_STEPS] = step;
+  tg_release(&mailbox->posted.value, posted + 1u);
+  return 1u;
 }
 
-/* Lane 0: whether a step has come back. The last stage posts it; but a dispatcher knows by the graph that it is in. */
-TG_FN uint32_t tg_take_returned(tg_state *state, uint64_t *step) {
-#ifdef __CUDACC__
-  *step = state->steps_collected;
-  return *step < tg_device.returned_end;
-#else
-  return tg_mailbox_take(&state->mailbox[0], step);
-#endif
+TG_API uint32_t tg_mailbox_take(tg_mailbox *mailbox, uint64_t *step) {
+  uint64_t taken = mailbox->taken.value; /* only the taker writes it */
+  if (tg_acquire(&mailbox->posted.value) == taken) return 0u;
+  *step = mailbox->entries[taken % TG_MAX_STEPS];
+  tg_release_later(&mailbox->taken.value, taken + 1u);
+  return 1u;
 }
 
 /* Phase: the clock, the indices, and at most one returned step. Lane 0, but for the clearing. */
 TG_FN void tg_phase_gather(tg_state *state, tg_rings *rings, uint64_t now_ns, uint32_t lane, uint32_t lanes) {
   tg_inputs *inputs = &state->inputs;
+  const tg_claimer *claimer = &state->claimer;
   uint64_t step = TG_NO_STEP;
   tg_turn *turn = tg_scratch(state);
-  for (uint32_t word = lane; word < TG_MAX_SLOTS / 32u; word += lanes) {
-    inputs->stopped[word] = 0u;
-    if (tg_claims(state)) turn->ending[word] = 0u;
-  }
+  for (uint32_t word = lane; word < TG_MAX_SLOTS / 32u; word += lanes) inputs->stopped[word] = 0u;
   if (lane != 0u) return;
 
   inputs->now_ns = now_ns;
   tg_look(state, rings);
   if (tg_claims(state)) {
-    turn->some_end = 0u;
-    turn->wants_claim = tg_wants_claim(state, rings);
+    turn->ends = 0u;
+    /* There is something to claim, and this turn could admit it. */
+    turn->wants_claim = claimer->known < claimer->pushed && state->pending == 0u && state->preempted == 0u &&
+                        state->leaving == TG_NONE && state->requests_taken == state->requests_seen && tg_is_open(state, rings);
   }
   inputs->returned = 0u;
 
   /* While events wait to be published, their samples still lie in the tables of the last returned step. */
   if (!tg_is_open(state, rings) || TG_MUT(2, state->pending != 0u, 0u)) return;
-  if (!tg_take_returned(state, &step)) return;
+#ifdef __CUDACC__ /* the dispatcher knows by its graph which steps have come back */
+  step = state->steps_collected;
+  if (step >= tg_device.returned_end) return;
+#else
+  if (!tg_mailbox_take(&state->mailbox[0], &step)) return;
+#endif
   if (tg_in_flight(state) == 0u || step != state->steps_collected) {
     state->error = TG_ERROR_MAILBOX;
     return;
@@ -91,113 +93,70 @@ TG_FN void tg_phase_gather(tg_state *state, tg_rings *rings, uint64_t now_ns, ui
   inputs->returned = 1u;
 }
 
-TG_FN uint32_t tg_is_stop_id(const tg_slot *slot, int32_t token) {
-  for (uint32_t i = 0u; i < slot->stop_count; i++) {
-    if (slot->stop_ids[i] == token) return 1u;
-  }
-  return 0u;
-}
-
-/* The same for a returned row, which has most or all of the ids at hand. */
-TG_FN uint32_t tg_is_stop_id_of_row(tg_state *state, const tg_returned_row *returned, int32_t token) {
+/* Whether a returned row's token is one of its stop ids, most or all of which it has at hand. */
+TG_FN uint32_t tg_is_stop_id(tg_state *state, const tg_returned_row *returned, int32_t token) {
+  const tg_slot *slot = &tg_slots(state)[returned->slot];
   uint32_t found = 0u;
   for (uint32_t i = 0u; i < TG_ROW_STOP_IDS; i++) found |= i < returned->stop_count && returned->stop_ids[i] == token;
-  return returned->stop_count <= TG_ROW_STOP_IDS ? found : tg_is_stop_id(&tg_slots(state)[returned->slot], token);
+  for (uint32_t i = TG_ROW_STOP_IDS; i < returned->stop_count && !found; i++) found = slot->stop_ids[i] == token;
+  return found;
 }
 
-/* A slot that ends in this turn: its place can be claimed for. */
-TG_FN void tg_note_end(tg_turn *turn, uint32_t slot) {
-  tg_set_bits(&turn->ending[slot / 32u], 1u << (slot % 32u));
-  tg_set_bits(&turn->some_end, 1u);
-}
-
-/* Which of the returned step's prompts are its slots' last rows, stop ids aside. */
-TG_FN void tg_note_ends_of_prompts(tg_state *state, const tg_step *step, uint32_t lane, uint32_t lanes) {
-  for (uint32_t i = step->decode_rows + lane; i < step->sequences; i += lanes) {
-    const tg_sequence *sequence = &tg_sequences(state, step)[i];
-    const tg_slot *slot = &tg_slots(state)[sequence->slot];
-    uint32_t last = (sequence->flags & TG_SEQUENCE_LAST) && slot->generated + 1u >= slot->max_new_tokens;
-    if (slot->steps == 1u && (last || slot->end_reason != TG_END_NONE || state->inputs.now_ns >= slot->deadline_ns)) {
-      tg_note_end(tg_scratch(state), sequence->slot);
-    }
-  }
-}
-
-/* When this replica first saw what the host has pushed since the last turn. */
-TG_FN void tg_note_pushed(tg_state *state, uint32_t lane, uint32_t lanes) {
-  tg_claimer *claimer = &state->claimer;
-  uint64_t from = claimer->noted;
-  if (claimer->pushed - from > claimer->capacity) from = claimer->pushed - claimer->capacity; /* others had those before */
-  for (uint64_t n = from + lane; n < claimer->pushed; n += lanes) {
-    claimer->seen[n & (claimer->capacity - 1u)] = state->inputs.now_ns;
-  }
-}
-
-/* Phase: which slots sampled their last token in the returned step: a stop id, or none at all. Lanes share the sampled rows. */
+/* Phase: which slots sampled their last token in the returned step: a stop id, or none at all; and for a claim, how many slots end in this
+ * turn, as far as is known before it. Lanes share the sequences, of which the first are the decode rows. */
 TG_FN void tg_phase_stopped(tg_state *state, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
-  if (tg_claims(state)) tg_note_pushed(state, lane, lanes);
+  if (tg_claims(state)) { /* first sees what the host has pushed since the last turn, of which others had the rest before */
+    const tg_claimer *claimer = &state->claimer;
+    uint64_t oldest = claimer->pushed - claimer->noted > claimer->capacity ? claimer->pushed - claimer->capacity : claimer->noted;
+    for (uint64_t n = oldest + lane; n < claimer->pushed; n += lanes) {
+      claimer->seen[n & (claimer->capacity - 1u)] = state->inputs.now_ns;
+    }
+  }
   if (!state->inputs.returned) return;
   const tg_step *step = tg_step_at(state, state->steps_collected);
-  const uint32_t wants_claim = tg_claims(state) && turn->wants_claim;
-  if (wants_claim) tg_note_ends_of_prompts(state, step, lane, lanes);
-  for (uint32_t i = lane; i < step->sample_rows; i += lanes) {
-    int32_t token = tg_samples(state, step)[i].token;
-    uint32_t slot, stop, ends = 0u; /* before its token is looked at; of a prompt: tg_note_ends_of_prompts */
+  uint32_t ends = 0u;
+  for (uint32_t i = lane; i < step->sequences; i += lanes) {
+    const uint32_t decodes = i < step->decode_rows;
+    const tg_sequence *sequence = &tg_sequences(state, step)[i];
+    const uint32_t sample = decodes ? i : sequence->sample;
+    const int32_t token = sample == TG_NONE ? 0 : tg_samples(state, step)[sample].token;
 #ifdef __CUDACC__
     if (i < TG_MAX_LANES) tg_device_token[i] = token;
 #endif
-    if (i < step->decode_rows) {
-      tg_returned_row returned = tg_returned_row_at(state, step, i);
-      slot = returned.slot;
-      stop = tg_is_stop_id_of_row(state, &returned, token);
-      if (wants_claim) {
-        ends = returned.end_reason != TG_END_NONE || returned.generated + 1u >= returned.max_new_tokens ||
-               state->inputs.now_ns >= returned.deadline_ns;
-      }
-    } else {
-      slot = tg_rows(state, step)[tg_words(state, step->sample_table)[i]].slot;
-      stop = tg_is_stop_id(&tg_slots(state)[slot], token);
-    }
-    ends |= token < 0 || stop;
-    if (token < 0 || stop) tg_set_bits(&state->inputs.stopped[slot / 32u], 1u << (slot % 32u));
-    if (wants_claim && ends) tg_note_end(turn, slot);
+    const tg_returned_row row = tg_returned_row_at(state, step, decodes ? i : sequence->first_row);
+    const uint32_t stops = sample != TG_NONE && (token < 0 || tg_is_stop_id(state, &row, token));
+    if (stops) tg_set_bits(&state->inputs.stopped[row.slot / 32u], 1u << (row.slot % 32u));
+    if (!tg_claims(state) || !turn->wants_claim) continue;
+    const uint32_t last = (decodes || (sequence->flags & TG_SEQUENCE_LAST)) && row.generated + 1u >= row.max_new_tokens;
+    const uint32_t over = last || row.end_reason != TG_END_NONE || state->inputs.now_ns >= row.deadline_ns;
+    ends += stops || (over && (decodes || tg_slots(state)[row.slot].steps == 1u));
   }
+  if (ends) tg_add(&turn->ends, ends);
 }
 
 /* After the stopped phase, all lanes: whether the turn claims. */
 TG_FN uint32_t tg_claims_now(tg_state *state) {
   const tg_turn *turn = tg_scratch(state);
-  return tg_claims(state) && turn->wants_claim && (state->running < state->config.slots || turn->some_end);
+  return tg_claims(state) && turn->wants_claim && (state->running < state->config.slots || turn->ends != 0u);
 }
 
-/* Requests that fit into this replica: as many as slots are free, or come free in this turn, but no more than it can admit in
- * one turn and the host has room to read. */
-TG_FN uint32_t tg_room_for_claims(tg_state *state) {
-  const tg_claimer *claimer = &state->claimer;
-  const tg_turn *turn = tg_scratch(state);
-  uint32_t room = state->config.slots - state->running;
+/* Phase: lane 0 claims, up to this replica's share of what has come since it last did: for slots that are or come free, at most what it can
+ * admit in a turn and the host has room to read. */
+TG_FN void tg_phase_claim(tg_state *state, uint32_t lane) {
+  tg_inputs *inputs = &state->inputs;
+  tg_claimer *claimer = &state->claimer;
+  if (lane != 0u || !tg_claims_now(state)) return;
 #ifdef __CUDACC__
   uint64_t read = tg_device.claims_tail;
 #else
   uint64_t read = tg_acquire(&claimer->queue->claims_tail[claimer->replica].value);
 #endif
   uint32_t unread = (uint32_t)(state->requests_seen - read);
-  for (uint32_t word = 0u; word < (state->config.slots + 31u) / 32u; word++) {
-    for (uint32_t bits = turn->ending[word]; bits != 0u; bits &= bits - 1u) room++;
-  }
+  uint32_t room = state->config.slots - state->running + tg_scratch(state)->ends;
   room = tg_min(tg_min(room, TG_MAX_TAKES), state->config.request_capacity);
-  return tg_min(room, TG_MUT(160, claimer->claim_capacity, room + unread) - unread);
-}
-
-/* Phase: lane 0 claims, up to this replica's share of what has come since it last did. */
-TG_FN void tg_phase_claim(tg_state *state, uint32_t lane) {
-  tg_inputs *inputs = &state->inputs;
-  tg_claimer *claimer = &state->claimer;
-  if (lane != 0u || !tg_claims_now(state)) return;
-  uint64_t come = claimer->pushed - claimer->base;
-  uint64_t share = (come + claimer->replicas - 1u) / claimer->replicas;
-  uint32_t room = tg_room_for_claims(state);
+  room = tg_min(room, TG_MUT(160, claimer->claim_capacity, room + unread) - unread);
+  uint64_t share = (claimer->pushed - claimer->base + claimer->replicas - 1u) / claimer->replicas;
   if (share < room) room = (uint32_t)share;
   inputs->request_head += tg_claim(claimer, room, &claimer->first);
   claimer->base = claimer->known;

@@ -9,7 +9,7 @@
 
 TG_FN uint32_t tg_is_power_of_two(uint32_t n) { return n != 0u && (n & (n - 1u)) == 0u; }
 
-TG_FN uint32_t tg_ladder_ok(const tg_config *config, uint32_t kind, uint32_t rows) {
+TG_FN uint32_t tg_buckets_ok(const tg_config *config, uint32_t kind, uint32_t rows) {
   uint32_t count = config->bucket_count[kind];
   if (count < 1u || count > TG_MAX_BUCKETS || config->bucket_rows[kind][0] == 0u) return 0u;
   for (uint32_t i = 1u; i < count; i++) {
@@ -31,13 +31,12 @@ TG_FN uint32_t tg_config_ok(const tg_config *config) {
          tg_is_power_of_two(config->request_capacity) &&
          tg_is_power_of_two(config->token_capacity) && tg_is_power_of_two(config->event_capacity) &&
          tg_is_power_of_two(config->sampled_capacity) && config->sampled_capacity <= config->event_capacity &&
-         tg_ladder_ok(config, TG_KIND_DECODE, config->slots) &&
-         tg_ladder_ok(config, TG_KIND_MIXED, config->step_tokens) &&
-         tg_ladder_ok(config, TG_KIND_SCORE, config->step_tokens);
+         tg_buckets_ok(config, TG_KIND_DECODE, config->slots) &&
+         tg_buckets_ok(config, TG_KIND_MIXED, config->step_tokens) &&
+         tg_buckets_ok(config, TG_KIND_SCORE, config->step_tokens);
 }
 
-/* Hands out tables one after the other. With a block it clears each, if it `clears`, and poisons the gap behind it; without
- * one it only counts. */
+/* Hands out tables one after the other. With a block it clears each, if it `clears`, and poisons the gap behind it. */
 typedef struct tg_cursor {
   void *block;
   uint64_t end;
@@ -66,11 +65,8 @@ TG_FN uint64_t tg_place_state(tg_state *state, void *block) {
   uint64_t slots = config->slots;
   uint64_t pending = 2u * slots + TG_MAX_TAKES;
   uint64_t words = config->request_capacity / 32u;
-  tg_cursor cursor;
-  cursor.block = block;
-  cursor.clears = 1u;
-  cursor.end = (sizeof(tg_state) + TG_ALIGN - 1u) / TG_ALIGN * TG_ALIGN + TG_GAP;
-  if (block) TG_POISON(tg_at(block, sizeof(tg_state)), cursor.end - sizeof(tg_state));
+  tg_cursor cursor = {block, sizeof(tg_state), 1u};
+  tg_place(&cursor, 0u, 0u); /* the gap behind the head */
 
   state->max_pages = tg_ceil_div(config->max_context, config->page_tokens);
   state->slot_table = tg_place(&cursor, slots, sizeof(tg_slot));
@@ -99,22 +95,16 @@ TG_FN uint64_t tg_place_state(tg_state *state, void *block) {
     state->steps[i].earlier_table = state->steps[before].sampled_table;
   }
   state->scratch_table = tg_place(&cursor, 1u, sizeof(tg_turn));
-  state->note_table = tg_place(&cursor, slots, sizeof(uint32_t));
   state->ended_table = tg_place(&cursor, slots, sizeof(tg_ended));
   state->wanting_table = tg_place(&cursor, slots, sizeof(uint32_t));
   state->taken_table = tg_place(&cursor, slots + TG_MAX_TAKES, sizeof(tg_taken));
-  state->chunk_table = tg_place(&cursor, slots, sizeof(tg_chunk));
   return cursor.end;
 }
 
-/* Places every table of `rings`, whose capacities are set, and returns the size of the block. They may be 100 MiB, of which a short
- * run writes little, and nobody reads an entry before it is written: so none is cleared. */
+/* The same for `rings`, whose capacities are set. They may be 100 MiB, and nobody reads an entry before it is written: none is cleared. */
 TG_FN uint64_t tg_place_rings(tg_rings *rings, void *block) {
-  tg_cursor cursor;
-  cursor.block = block;
-  cursor.clears = 0u;
-  cursor.end = (sizeof(tg_rings) + TG_ALIGN - 1u) / TG_ALIGN * TG_ALIGN + TG_GAP;
-  if (block) TG_POISON(tg_at(block, sizeof(tg_rings)), cursor.end - sizeof(tg_rings));
+  tg_cursor cursor = {block, sizeof(tg_rings), 0u};
+  tg_place(&cursor, 0u, 0u);
   rings->requests = tg_place(&cursor, rings->request_capacity, sizeof(tg_request));
   rings->biases = tg_place(&cursor, (uint64_t)rings->request_capacity * rings->bias_capacity, sizeof(tg_bias));
   rings->tokens = tg_place(&cursor, rings->token_capacity, sizeof(int32_t));
@@ -159,28 +149,14 @@ TG_API uint32_t tg_state_init(tg_state *state, const tg_config *config) {
   return TG_ERROR_NONE;
 }
 
-TG_FN void tg_shape_rings(tg_rings *rings, const tg_rings *shape) {
-  rings->request_capacity = shape->request_capacity;
-  rings->token_capacity = shape->token_capacity;
-  rings->control_capacity = shape->control_capacity;
-  rings->event_capacity = shape->event_capacity;
-  rings->sampled_capacity = shape->sampled_capacity;
-  rings->trace_capacity = shape->trace_capacity;
-  rings->bias_capacity = shape->bias_capacity;
-  rings->record = shape->record;
-}
-
 TG_API uint64_t tg_rings_bytes(const tg_rings *shape) {
-  tg_rings copy;
-  if (!tg_rings_ok(shape)) return 0u;
-  tg_shape_rings(&copy, shape);
-  return tg_place_rings(&copy, 0);
+  tg_rings copy = *shape;
+  return tg_rings_ok(shape) ? tg_place_rings(&copy, 0) : 0u;
 }
 
 TG_API void tg_rings_init(tg_rings *rings, const tg_rings *shape) {
   TG_UNPOISON(rings, tg_rings_bytes(shape));
-  tg_clear(rings, 0u, sizeof(tg_rings));
-  tg_shape_rings(rings, shape);
+  *rings = *shape;
   rings->bytes = tg_place_rings(rings, rings);
 }
 

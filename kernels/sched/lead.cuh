@@ -1,22 +1,19 @@
-/* lead.cuh: the turns of stage 0's dispatcher (stages.cu). It takes what comes back from the last stage, takes a turn of the core,
- * and has its next step's graph launched: as soon as the turn has composed the step, or at the token where that step is foreseen.
+/* lead.cuh: the turns of stage 0's dispatcher (stages.cu). It takes what comes back from the last stage, takes a turn of the core, and
+ * launches its next step's graph: once the turn has composed the step, or at the token where that step is foreseen.
  *
  *   threads           do                                               wait on                         signal
  *   lanes             take turns of the core, open and announce steps  results, host's indices         opened (release)
  *   thread 0          also polls the links, gives the warp its order   links                           order, links, action
  *   launching warp    launches a graph                                 order                           none
  *
- * While steps are in flight and nothing is new, a few threads poll, so that what comes back finds nobody in the middle of a turn that
- * comes to nothing. */
+ * While steps are in flight and nothing is new, a few threads poll: what comes back finds nobody in the middle of an idle turn. */
 #pragma once
 
-#include "sched/passing.cuh"
+#include "sched/device.cuh"
 
-/* Looks of stage 0 that find nothing, until it takes a turn all the same, for what time alone brings. */
-constexpr uint32_t LOOKS_A_TURN = 16;
+constexpr uint32_t LOOKS_A_TURN = 16; /* that find nothing, until it takes a turn all the same */
 
-/* Orders to stage 0's launching warp. */
-enum Order : uint32_t { NO_ORDER, LAUNCH_STEP, LAUNCH_IDLE, LAUNCH_NOTHING };
+enum Order : uint32_t { NO_ORDER, LAUNCH_STEP, LAUNCH_IDLE, LAUNCH_NOTHING }; /* to the launching warp */
 
 /* What stage 0's dispatcher works on in shared memory. */
 struct Near {
@@ -56,8 +53,8 @@ __device__ inline void follow_order(tg_stage *stage, const tg_graphs *graphs, Ne
   if (order == LAUNCH_IDLE) near.launched = launch(graphs->idle, cudaStreamGraphTailLaunch);
 }
 
-/* Thread 0, while steps are in flight: whether the step behind the next that comes back is known but for a token. Then every sequence that
- * runs is a step of its own in flight, all go on, and nothing else is new. */
+/* Thread 0, while steps are in flight: whether the step behind the next that comes back is known but for a token, since every sequence
+ * is a step of its own, all go on, and nothing else is new. */
 __device__ inline bool foresees(tg_state *state, Near &near) {
   const uint64_t first = state->steps_collected, in_flight = tg_in_flight(state);
   if (in_flight == 0 || in_flight != state->running || near.links.in.count != first || !only_a_step_is_new(state, 1)) return false;
@@ -86,21 +83,15 @@ __device__ inline void launch_foreseen(tg_state *state, const tg_graphs *graphs,
   give_order(near, LAUNCH_STEP, graph_of(graphs, stage, TG_KIND_DECODE, near.bucket));
 }
 
-/* All lanes: whether a step has come back. */
-__device__ inline uint32_t take(Near &near) {
-  if (threadIdx.x == 0) near.answer = tg_links_take(&near.links, now_ns());
-  lanes_barrier();
-  const uint32_t answer = near.answer;
-  lanes_barrier();
-  return answer;
-}
-
-/* All lanes: what the steps that have come back have sampled goes to their places, which are the last stage's again only once
- * the turn is through (take_turns): a release waits for the link. Whether the links go on. */
+/* All lanes: what the steps that have come back have sampled goes to their tables. Their places are released only once the turn is
+ * through (take_turns), since a release waits for the link. Whether the links go on. */
 __device__ inline bool collect(tg_state *state, Near &near) {
   uint32_t answer;
   do {
-    answer = take(near);
+    if (threadIdx.x == 0) near.answer = tg_links_take(&near.links, now_ns());
+    lanes_barrier();
+    answer = near.answer;
+    lanes_barrier();
     if (answer != TG_LINK_READY) break;
     tg_get_results(state, tg_link_place(&near.links.in), threadIdx.x, LANES);
     lanes_barrier();
@@ -124,8 +115,7 @@ __device__ inline void open_step(const tg_state *state, tg_stage *stage, const N
   if (threadIdx.x == 0) store_release(&stage->opened, number + 1);
 }
 
-/* All lanes wait until a step comes back, one of the host's indices moves, or a turn is due. A pipeline's requests come over its
- * rings; it claims none. */
+/* All lanes wait until a step comes back, one of the host's indices moves, or a turn is due. */
 __device__ inline void wait_for_news(tg_state *state, const tg_rings *rings, const tg_graphs *graphs, tg_stage *stage, Near &near) {
   const tg_inputs *seen = &state->inputs;
   for (uint32_t looks = 0; looks < LOOKS_A_TURN; looks++) {
@@ -146,8 +136,7 @@ __device__ inline void wait_for_news(tg_state *state, const tg_rings *rings, con
   }
 }
 
-/* All lanes take turns until a step is opened, the run ends, or nothing has come for so many turns that the idle graph should go
- * on. Whether a step was opened. */
+/* All lanes take turns until a step is opened, the run ends, or the idle graph should go on. Whether a step was opened. */
 __device__ inline bool take_turns(tg_state *state, tg_rings *rings, const tg_graphs *graphs, tg_stage *stage, Near &near) {
   for (uint32_t poll = 0;; poll++) {
     const bool goes_on = collect(state, near);
@@ -163,15 +152,8 @@ __device__ inline bool take_turns(tg_state *state, tg_rings *rings, const tg_gra
       if (foreseen) __trap(); /* its graph would wait for ever; only a place that holds the wrong step comes here */
       return false;
     }
-    bool routine = false;
-#pragma unroll
-    for (uint32_t phase = 0; phase < TG_PHASES; phase++) {
-      if (phase == TG_COLLECT_PHASE) routine = tg_is_routine(state);
-      if (routine && phase > TG_DELIVER_PHASE && phase < TG_FINISH_PHASE) continue;
-      tg_phase(state, rings, near.start_ns, phase, threadIdx.x, LANES);
-      lanes_barrier();
-      if (phase == TG_COLLECT_PHASE && routine) open_step(state, stage, near, state->steps_composed);
-    }
+    auto advanced = [&] { open_step(state, stage, near, state->steps_composed); };
+    const bool routine = run_phases(state, rings, near.start_ns, [] {}, advanced);
     const tg_outcome &outcome = state->outcome;
     const uint32_t action = outcome.action;
     /* a bug: the graph that is launched already is not that of the step */

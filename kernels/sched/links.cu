@@ -1,18 +1,11 @@
 /* links.cu: a word that two GPUs send to each other and back: how long a store takes until the other GPU sees it
- * (src/backend/cuda/device/links.rs).
- *
- * Two launches, one on each GPU, both of 1 block and 1 thread. Each waits for a word of its own and stores into the other's,
- * by what stages hand steps on with (sched/platform.h): a release and an acquire at system scope.
- *
- * Bound: the link's latency, twice a round.
- */
+ * (src/backend/cuda/device/links.rs). Two launches, one on each GPU, both of 1 block and 1 thread. Each waits for a word of its own and
+ * stores into the other's, by a release and an acquire at system scope. Bound: the link's latency, twice a round. */
 #include "sched/instructions.cuh"
 #include "sched/platform.h"
 
-/* Rounds that are not timed: the other GPU's kernel may begin later than this one. */
-constexpr uint64_t FIRST_ROUNDS = 16;
-/* Looks at the word between two looks at the clock. */
-constexpr uint32_t LOOKS = 256;
+constexpr uint64_t FIRST_ROUNDS = 16;  /* not timed: the other GPU's kernel may begin later than this one */
+constexpr uint32_t LOOKS = 256;        /* at the word between two looks at the clock */
 
 /* found[2]: timed rounds that are through, and what they took in ns. `mine`, `theirs`: 0 before. `first`: this one begins each
  * round. Without an answer it ends after `limit_ns`. */

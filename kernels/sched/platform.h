@@ -1,11 +1,10 @@
 /* platform.h: what the core needs of the machine under it. Two branches: the host's C compiler, where the core's functions have external
  * linkage and lanes are a loop, and nvcc, where the dispatcher kernel includes sched.c and lanes are threads.
  *
- * A turn is short chains of dependent loads and stores, so on a GPU it costs as much as they do. What every turn uses lies in shared
- * memory there, a tenth as far away as the cache: the head of the state, which the dispatcher loads and stores (its tables stay:
- * tg_block), and the scratch (tg_scratch, tg_notes). The rings lie across the bus, where a load takes a microsecond and a fence about as
- * long: a turn loads what it needs of them at once and before it has to (tg_look), knows their layout from a copy (tg_layout), and
- * releases all its indices behind one fence (tg_release_later, tg_flush). */
+ * On a GPU a turn costs as much as its chains of dependent loads and stores. So what every turn uses lies in shared memory: the head of
+ * the state, which the dispatcher loads and stores (its tables stay: tg_block), and the scratch (tg_scratch). The rings lie across the
+ * bus: a turn loads what it needs of them at once and before it has to (tg_look), knows their layout from a copy (tg_layout), and releases
+ * all its indices behind one fence (tg_release_later, tg_flush). */
 #pragma once
 
 #include "abi.h"
@@ -26,107 +25,79 @@
 #define TG_MUT(n, good, bad) (good)
 #endif
 
-/* Tests that take apart who sees what when compile the core with -DTG_EXPLORE: every access to memory that others see
- * goes through tests/explore, which decides what it reads. */
+/* Accesses to words that others see, too:
+ *
+ *   tg_acquire   loads an index that the other side releases, at system scope
+ *   tg_release   makes all that was written before it, by any lane before the last barrier, visible to who acquires the word
+ *   tg_load      loads a word that the other side may write at any time; it orders no other
+ *   tg_store     stores one that the other side may read at any time; what orders it is a later release
+ *   tg_read      and tg_write: a word that one side alone has at a time, as releases and acquires settle
+ *   tg_swap      replaces `expected` by `to`, with acquire and release; returns what was there
+ *
+ * Tests that take apart who sees what when compile the core with -DTG_EXPLORE: then they decide what each access reads. */
 #ifdef TG_EXPLORE
-#define TG_EXPLORE_READ 0u
-#define TG_EXPLORE_WRITE 1u
-#define TG_EXPLORE_LOAD 2u
-#define TG_EXPLORE_STORE 3u
-#define TG_EXPLORE_ACQUIRE 4u
-#define TG_EXPLORE_RELEASE 5u
-#define TG_EXPLORE_SWAP 6u
+enum { TG_EXPLORE_READ, TG_EXPLORE_WRITE, TG_EXPLORE_LOAD, TG_EXPLORE_STORE, TG_EXPLORE_ACQUIRE, TG_EXPLORE_RELEASE, TG_EXPLORE_SWAP };
 uint64_t tg_explore(uint32_t access, const uint64_t *word, uint64_t to, uint64_t expected);
-#endif
-
-/* Reads an index that the other side of a ring releases, at system scope. */
-TG_FN uint64_t tg_acquire(const uint64_t *value) {
-#ifdef TG_EXPLORE
-  return tg_explore(TG_EXPLORE_ACQUIRE, value, 0u, 0u);
-#elif defined(__CUDACC__)
+#define tg_acquire(word) tg_explore(TG_EXPLORE_ACQUIRE, word, 0u, 0u)
+#define tg_release(word, to) (void)tg_explore(TG_EXPLORE_RELEASE, word, to, 0u)
+#define tg_load(word) tg_explore(TG_EXPLORE_LOAD, word, 0u, 0u)
+#define tg_store(word, to) (void)tg_explore(TG_EXPLORE_STORE, word, to, 0u)
+#define tg_read(word) tg_explore(TG_EXPLORE_READ, word, 0u, 0u)
+#define tg_write(word, to) (void)tg_explore(TG_EXPLORE_WRITE, word, to, 0u)
+#define tg_swap(word, expected, to) tg_explore(TG_EXPLORE_SWAP, word, to, expected)
+#else
+#define tg_read(word) (*(word))
+#define tg_write(word, to) (*(word) = (to))
+#ifdef __CUDACC__
+TG_FN uint64_t tg_acquire(const uint64_t *word) {
   uint64_t loaded;
-  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(loaded) : "l"(value) : "memory");
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(loaded) : "l"(word) : "memory");
   return loaded;
-#else
-  return __atomic_load_n(value, __ATOMIC_ACQUIRE);
-#endif
 }
 
-/* Makes everything written before it (by any lane before the last barrier) visible to a reader that acquires `value`, at once. */
-TG_FN void tg_release(uint64_t *value, uint64_t to) {
-#ifdef TG_EXPLORE
-  tg_explore(TG_EXPLORE_RELEASE, value, to, 0u);
-#elif defined(__CUDACC__)
-  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(value), "l"(to) : "memory");
-#else
-  __atomic_store_n(value, to, __ATOMIC_RELEASE);
-#endif
+TG_FN void tg_release(uint64_t *word, uint64_t to) {
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(to) : "memory");
 }
 
-/* Writes a word that the other side may read at any time; what orders it is a later release. */
-TG_FN void tg_store(uint64_t *value, uint64_t to) {
-#ifdef TG_EXPLORE
-  tg_explore(TG_EXPLORE_STORE, value, to, 0u);
-#elif defined(__CUDACC__)
-  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(value), "l"(to) : "memory");
-#else
-  __atomic_store_n(value, to, __ATOMIC_RELAXED);
-#endif
-}
-
-/* Reads a word that the other side may write at any time. It orders no other word. */
-TG_FN uint64_t tg_load(const uint64_t *value) {
-#ifdef TG_EXPLORE
-  return tg_explore(TG_EXPLORE_LOAD, value, 0u, 0u);
-#elif defined(__CUDACC__)
+TG_FN uint64_t tg_load(const uint64_t *word) {
   uint64_t loaded;
-  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(loaded) : "l"(value) : "memory");
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(loaded) : "l"(word) : "memory");
   return loaded;
-#else
-  return __atomic_load_n(value, __ATOMIC_RELAXED);
-#endif
 }
 
-/* A word that one side alone has at a time, as releases and acquires settle. */
-TG_FN uint64_t tg_read(const uint64_t *value) {
-#ifdef TG_EXPLORE
-  return tg_explore(TG_EXPLORE_READ, value, 0u, 0u);
-#else
-  return *value;
-#endif
+TG_FN void tg_store(uint64_t *word, uint64_t to) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(word), "l"(to) : "memory");
 }
 
-TG_FN void tg_write(uint64_t *value, uint64_t to) {
-#ifdef TG_EXPLORE
-  tg_explore(TG_EXPLORE_WRITE, value, to, 0u);
-#else
-  *value = to;
-#endif
-}
-
-/* Replaces `expected` by `to`, with acquire and release; returns what was there. */
-TG_FN uint64_t tg_swap(uint64_t *value, uint64_t expected, uint64_t to) {
-#ifdef TG_EXPLORE
-  return tg_explore(TG_EXPLORE_SWAP, value, to, expected);
-#elif defined(__CUDACC__)
+TG_FN uint64_t tg_swap(uint64_t *word, uint64_t expected, uint64_t to) {
   uint64_t found;
   asm volatile("atom.acq_rel.sys.global.cas.b64 %0, [%1], %2, %3;"
-               : "=l"(found) : "l"(value), "l"(expected), "l"(to) : "memory");
+               : "=l"(found) : "l"(word), "l"(expected), "l"(to) : "memory");
   return found;
+}
 #else
-  __atomic_compare_exchange_n(value, &expected, to, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+#define tg_acquire(word) __atomic_load_n(word, __ATOMIC_ACQUIRE)
+#define tg_release(word, to) __atomic_store_n(word, to, __ATOMIC_RELEASE)
+#define tg_load(word) __atomic_load_n(word, __ATOMIC_RELAXED)
+#define tg_store(word, to) __atomic_store_n(word, to, __ATOMIC_RELAXED)
+
+TG_FN uint64_t tg_swap(uint64_t *word, uint64_t expected, uint64_t to) {
+  __atomic_compare_exchange_n(word, &expected, to, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
   return expected;
-#endif
 }
+#endif
+#endif
 
+/* What differs, too:
+ *
+ *   tg_release_later  lane 0 releases by the end of the turn, and nothing on this side reads the word before
+ *   tg_flush          lane 0: what was released in this turn becomes visible, as on the host it is at once
+ *   tg_layout         the head of the rings, for what never changes in it: offsets, capacities and `record`
+ *   tg_block          where the state block is, which offsets of tables count from
+ *   tg_set_bits       sets bits of a word in a phase in which other lanes may do so too: OR commutes, so their order does not show
+ *   tg_add            adds to such a word
+ *   tg_lowest_bit     the index of the lowest set bit of a word that is not 0 */
 #ifdef __CUDACC__
-/* What was loaded or stored before comes before all that is loaded or stored after, for the host and other GPUs too. */
-TG_FN void tg_fence(void) {
-#ifndef TG_EXPLORE
-  asm volatile("fence.acq_rel.sys;" ::: "memory");
-#endif
-}
-
 #define TG_RELEASES 8u
 
 /* What the dispatcher's threads share during a turn. */
@@ -134,73 +105,51 @@ static __shared__ struct __align__(16) {
   tg_rings layout;        /* from `bytes` on, copied in 16s; the rest is not set */
   tg_state *block;        /* in device memory */
   uint64_t returned_end;  /* steps before this one have come back */
-  uint64_t rows_step;     /* the step whose rows tg_device_rows has; TG_NO_STEP: none */
-  uint64_t flags, control_head, request_head, event_tail, trace_tail; /* as last looked at, */
+  uint32_t rows_held;     /* decode rows of the step that has come back which tg_device_rows has */
+  uint64_t request_head, control_head, event_tail, trace_tail, flags; /* as last looked at, in the rings' order, */
   uint64_t pushed, claims_tail; /*   ... and, of a replica that claims, of the queue */
   uint64_t *released[TG_RELEASES]; /* what lane 0 has released since the last flush, and to what */
   uint64_t released_to[TG_RELEASES];
   uint32_t releases;
 } tg_device;
-#endif
 
-/* Lane 0: what was released in this turn becomes visible. On the host it is already. */
+/* What was loaded or stored before comes before all that is loaded or stored after, for the host and other GPUs too. */
+TG_FN void tg_fence(void) {
+#ifndef TG_EXPLORE
+  asm volatile("fence.acq_rel.sys;" ::: "memory");
+#endif
+}
+
 TG_FN void tg_flush(void) {
-#ifdef __CUDACC__
   if (tg_device.releases == 0u) return;
   tg_fence();
   for (uint32_t i = 0u; i < tg_device.releases; i++) tg_store(tg_device.released[i], tg_device.released_to[i]);
   tg_device.releases = 0u;
-#endif
 }
 
-/* Lane 0 releases by the end of the turn (tg_flush). Nothing reads `value` on this side before. */
-TG_FN void tg_release_later(uint64_t *value, uint64_t to) {
-#ifdef __CUDACC__
+TG_FN void tg_release_later(uint64_t *word, uint64_t to) {
   if (tg_device.releases == TG_RELEASES) tg_flush();
-  tg_device.released[tg_device.releases] = value;
+  tg_device.released[tg_device.releases] = word;
   tg_device.released_to[tg_device.releases++] = to;
-#else
-  tg_release(value, to);
-#endif
 }
 
-/* The head of the rings, for what never changes in it: offsets, capacities and `record`. */
-TG_FN const tg_rings *tg_layout(const tg_rings *rings) {
-#ifdef __CUDACC__
-  (void)rings;
-  return &tg_device.layout;
-#else
-  return rings;
-#endif
-}
+TG_FN const tg_rings *tg_layout(const tg_rings *) { return &tg_device.layout; }
 
-/* Where the state block is, which offsets of tables count from. */
-TG_FN tg_state *tg_block(tg_state *state) {
-#ifdef __CUDACC__
-  (void)state;
-  return tg_device.block;
-#else
-  return state;
-#endif
-}
+TG_FN tg_state *tg_block(tg_state *) { return tg_device.block; }
 
-/* Sets bits of a word that several lanes may set in one phase: OR commutes, so their order does not show. */
-TG_FN void tg_set_bits(uint32_t *word, uint32_t bits) {
-#ifdef __CUDACC__
-  atomicOr(word, bits);
-#else
-  *word |= bits;
-#endif
-}
+TG_FN void tg_set_bits(uint32_t *word, uint32_t bits) { atomicOr(word, bits); }
 
-/* Index of the lowest set bit of a word that is not 0. */
-TG_FN uint32_t tg_lowest_bit(uint32_t word) {
-#ifdef __CUDACC__
-  return (uint32_t)__ffs((int)word) - 1u;
+TG_FN void tg_add(uint32_t *word, uint32_t more) { atomicAdd(word, more); }
+
+TG_FN uint32_t tg_lowest_bit(uint32_t word) { return (uint32_t)__ffs((int)word) - 1u; }
 #else
-  return (uint32_t)__builtin_ctz(word);
+#define tg_release_later(word, to) tg_release(word, to)
+#define tg_layout(rings) (rings)
+#define tg_block(state) (state)
+#define tg_set_bits(word, bits) (void)(*(word) |= (bits))
+#define tg_add(word, more) (void)(*(word) += (more))
+#define tg_lowest_bit(word) ((uint32_t)__builtin_ctz(word))
 #endif
-}
 
 /* A build with the address sanitizer traps every access between two tables. */
 #ifdef __SANITIZE_ADDRESS__

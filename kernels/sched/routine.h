@@ -1,12 +1,8 @@
-/* routine.h: the turn that most turns are where a single step may be in flight. That was a decode step, it has come back,
- * all its sequences go on and nothing else is new. What the other phases would come to is known then: the next step has
- * the same rows one position on, and the host gets a token for each. So two short phases stand in for all of them, the
- * first of which is all that the next step has to wait for; on a GPU that makes a turn of a few hundred instructions out
- * of a few thousand, and each costs its way from the cache.
+/* routine.h: the turn that most turns are: a decode step has come back, all its sequences go on and nothing else is new. Then the next
+ * step has the same rows one position on, and the host gets a token for each. Two short phases stand in for all others, the first of
+ * which is all that the next step waits for: on a GPU some hundred instructions instead of some thousand.
  *
- * Where several steps may be in flight, the same holds while no more sequences run than that, each of them a step of its own:
- * the one that has come back has no other to share its next step with. With more of them there is work meanwhile, and a turn
- * is nothing that anybody waits for. */
+ * Where several steps may be in flight, each sequence has to be a step of its own: with more sequences nobody waits for a turn. */
 #pragma once
 
 #include "sched/compose.h"
@@ -31,8 +27,7 @@ TG_FN uint32_t tg_each_is_a_step(tg_state *state) {
   return all;
 }
 
-/* Lane 0: whether nothing is new but the step, its events have room, and every slot in use is in it. All is read before anything is
- * decided, so that the loads do not wait for each other. */
+/* Lane 0: whether nothing is new but the step, its events have room, and every slot in use is in it. All is read before it decides. */
 TG_FN uint32_t tg_only_step_is_new(tg_state *state, const tg_rings *rings) {
   const tg_inputs *inputs = &state->inputs;
   const tg_step *step = tg_step_at(state, state->steps_collected);
@@ -52,24 +47,8 @@ TG_FN uint32_t tg_row_wants_pages(const tg_state *state, const tg_returned_row *
   return tg_wants_pages(state, returned->pages, tokens, tg_all_tokens(returned->prompt_tokens, returned->max_new_tokens));
 }
 
-/* Whether a decode row that has come back needs more than its sequence's next step. */
-TG_FN uint32_t tg_row_asks_more(const tg_state *state, const tg_returned_row *returned) {
-  const tg_inputs *inputs = &state->inputs;
-  uint32_t stopped = inputs->stopped[returned->slot / 32u] >> (returned->slot % 32u) & 1u;
-  return TG_MUT(32, stopped, 0u) | (returned->end_reason != TG_END_NONE) |
-         TG_MUT(33, returned->generated + 1u >= returned->max_new_tokens, 0) |
-         TG_MUT(34, inputs->now_ns >= returned->deadline_ns, 0) | TG_MUT(48, tg_row_wants_pages(state, returned), 0);
-}
-
-/* Whether a decode row in flight needs more than its sequence's next step. */
-TG_FN uint32_t tg_row_in_flight_asks_more(tg_state *state, const tg_step *step) {
-  const tg_returned_row row = tg_read_returned_row(state, step, 0u);
-  return (row.end_reason != TG_END_NONE) | TG_MUT(56, state->inputs.now_ns >= row.deadline_ns, 0) |
-         TG_MUT(57, tg_row_wants_pages(state, &row), 0);
-}
-
-/* Phase: finds out whether this turn is routine. Lanes share the returned decode rows, or the steps in flight; one that its slot's last
- * step, a stop id or a deadline ends, or whose slot wants pages, makes the turn another. What other turns start from is cleared. */
+/* Phase: finds out whether this turn is routine, and clears what other turns start from. Lanes share the returned decode rows, or the
+ * steps in flight. */
 TG_FN void tg_phase_routine(tg_state *state, const tg_rings *rings, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
   const uint64_t first = state->steps_collected;
@@ -88,17 +67,23 @@ TG_FN void tg_phase_routine(tg_state *state, const tg_rings *rings, uint32_t lan
   uint32_t asks = 0u;
   for (uint32_t row = lane; row < rows; row += lanes) {
     const tg_returned_row returned = tg_returned_row_at(state, step, row);
-    asks |= tg_row_asks_more(state, &returned);
+    uint32_t stopped = state->inputs.stopped[returned.slot / 32u] >> (returned.slot % 32u) & 1u;
+    asks |= TG_MUT(32, stopped, 0u) | (returned.end_reason != TG_END_NONE) |
+            TG_MUT(33, returned.generated + 1u >= returned.max_new_tokens, 0) |
+            TG_MUT(34, state->inputs.now_ns >= returned.deadline_ns, 0) | TG_MUT(48, tg_row_wants_pages(state, &returned), 0);
   }
   for (uint64_t number = first + 1u + lane; several && number < state->steps_composed; number += lanes) {
     const tg_step *other = tg_step_at(state, number);
-    if (other->rows == 1u) asks |= tg_row_in_flight_asks_more(state, other);
+    if (other->rows != 1u) continue;
+    const tg_returned_row row = tg_read_returned_row(state, other, 0u);
+    asks |= (row.end_reason != TG_END_NONE) | TG_MUT(56, state->inputs.now_ns >= row.deadline_ns, 0) |
+            TG_MUT(57, tg_row_wants_pages(state, &row), 0);
   }
   if (asks) tg_set_bits(&turn->asks_more, 1u);
 }
 
-/* First phase of a routine turn: all that the next step's kernels read, and all that is read of what the last one's have
- * written. The rows are one position on, in the same place or in that of another step, which then has the one row. */
+/* First phase of a routine turn: all that the next step's kernels read, and all that is read of what the last one's have written. The
+ * rows stay in their place, or go to that of another step, which then has the one row. */
 TG_FN void tg_phase_advance(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
   const tg_step *step = tg_step_at(state, state->steps_collected);
   tg_step *next = tg_step_at(state, state->steps_composed);
@@ -140,9 +125,9 @@ TG_FN void tg_phase_deliver(tg_state *state, tg_rings *rings, uint32_t lane, uin
   uint64_t now_ns = state->inputs.now_ns;
   for (uint32_t row = lane; row < step->rows; row += lanes) {
     const tg_returned_row returned = tg_returned_row_at(state, step, row);
-    tg_event *event = tg_event_at(rings, state->events_published + row);
     int32_t token = tg_token_at(state, step, row);
-    tg_fill_token(event, now_ns, returned.request, returned.logprobs, token, returned.generated, state->steps_collected);
+    *tg_event_at(rings, state->events_published + row) =
+        tg_token_event(returned.request, now_ns, returned.logprobs, token, returned.generated, state->steps_collected);
     tg_slot *slot = &tg_slots(state)[returned.slot];
     slot->generated = returned.generated + 1u;
     if (TG_MUT(49, returned.flags & TG_REQUEST_UNLIMITED, 0u)) {
@@ -161,19 +146,7 @@ TG_FN void tg_phase_deliver(tg_state *state, tg_rings *rings, uint32_t lane, uin
   turn->marked = TG_NONE;
   turn->recomputed = 0u;
   turn->publish = step->rows;
-  turn->rows = step->rows;
-  turn->decode_rows = step->rows;
-  turn->sample_rows = step->rows;
-  turn->chunks = 0u;
-  turn->kind = TG_KIND_DECODE;
-  turn->bucket = step->bucket;
+  turn->composed = 1u;
   /* Going round the same slots it comes back to where it stands; past one of several it goes on from there. */
   turn->next_cursor = tg_most_in_flight(state) == 1u ? state->decode_cursor : tg_rows(state, step)[0].slot + 1u;
-}
-
-/* Lane 0 of the finish phase: the step is collected, published and composed. */
-TG_FN void tg_end_routine(tg_state *state, tg_rings *rings) {
-  state->steps_collected++;
-  state->events_published += tg_scratch(state)->publish;
-  tg_release_later(&rings->event_head.value, state->events_published);
 }

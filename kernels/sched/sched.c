@@ -1,19 +1,16 @@
-/* sched.c: the scheduler core. One turn of it collects the step that came back, publishes its events, admits
- * waiting requests and composes the next step.
- *
- * A turn is phases over lanes, with a barrier between phases. On a GPU lanes are the threads of the
- * dispatcher kernel, which includes this file; on the host they are a loop. What happens where:
+/* sched.c: the scheduler core. A turn collects the step that came back, publishes its events, admits waiting requests and composes the
+ * next step. It is phases over lanes, with a barrier between phases. On a GPU lanes are the threads of the dispatcher kernel, which
+ * includes this file; on the host they are a loop. What happens where:
  *
  *   gather    inputs.h    clock, ring indices, the returned step          (live turns only)
  *   stopped   inputs.h    which of its tokens are stop ids                (live turns only)
  *   claim     inputs.h    requests of the queue that it shares with other replicas, where it has one (live turns only)
- *   routine   routine.h   is there nothing new but a decode step that has come back? Then the routine's two phases
- *                         stand in for all from collect to fill
+ *   routine   routine.h   where nothing is new but a decode step, two phases stand in for all from collect to fill
  *   collect   collect.h   cancels, returned rows and deadlines of each slot
  *   groups    turn.h      sums of counts over groups of lanes
  *   place     collect.h   events and ended slots get their places
  *   admit     admit.h     pages come back, and go to slots that want more (grow.h); requests get slots, strictly in order
- *   publish   publish.h   slots get their pages; events go to the ring as far as it has room
+ *   publish   admit.h     slots get their pages; events go to the ring as far as it has room
  *   compose   compose.h   decode rows; the plan of the prompt chunks
  *   fill      compose.h   the chunks' rows; the step's head
  *   finish    finish.h    tails handed back, outcome, action
@@ -24,16 +21,10 @@
 #include "sched/finish.h"
 #include "sched/handover.h"
 
-#define TG_GATHER_PHASES 3u
-#define TG_PHASES 12u
 #define TG_CLAIM_PHASE 2u /* does nothing but where tg_claims_now */
 #define TG_COLLECT_PHASE 4u
 #define TG_DELIVER_PHASE 5u /* of a routine turn, the last but the finish */
 #define TG_FINISH_PHASE 11u
-
-TG_API uint32_t tg_gather_phases(void) { return TG_GATHER_PHASES; }
-
-TG_API uint32_t tg_phases(void) { return TG_PHASES; }
 
 TG_API void tg_phase(tg_state *state, tg_rings *rings, uint64_t now_ns, uint32_t phase, uint32_t lane,
                      uint32_t lanes) {

@@ -1,42 +1,32 @@
 // build: rdc
-/* stages.cu: a pipeline of stages, each on a GPU of its own: how a step goes from one to the next (sched/handover.h) with
- * nobody of the host on its way.
+/* stages.cu: a pipeline of stages, each on a GPU of its own: how a step goes from one to the next (sched/handover.h) without the host.
  *
  * A step of a stage is one graph:
  *
- *   tg_begin_lead waits until the step is composed (stage 0, whose graph may be launched before), or
+ *   tg_begin_lead waits until the step is composed (stage 0), or
  *   tg_take       copies what the step is out of the place that it comes in, waits for its residual stream, and copies that
  *   ...           the kernels of the stage's layers
  *   tg_hand_on    stores the residual stream into the next GPU, and posts the step (not on the last stage)
  *   tg_lead       stage 0's dispatcher, or
  *   tg_follow     a later stage's; the last one stores what was sampled into stage 0's memory, and posts that
  *
- * A dispatcher launches the next step's graph beside its own, in a chain that the idle graph begins and renews, as the
- * dispatcher of one GPU does (dispatch.cuh). Stage 0 takes turns of the core: while its first step goes through the other
- * stages it composes the next one. As soon as it has, it stores what the step is into the next GPU's memory and announces it: the
- * next stage launches the graph ahead, which takes that, and its first layer's kernels come onto the GPU and load their
- * weights. So nothing lies between two stages but the rows themselves.
- *
- * While there are no more sequences than stages, stage 0 has nothing to run until a token comes back. Then its next step is the
- * row that came back, one position on, unless the token ends that. So its graph is launched at the token, and comes onto the GPU
- * while the turn goes on.
+ * A dispatcher launches the next step's graph beside its own, in a chain that the idle graph begins and renews (dispatch.cuh). As soon as
+ * stage 0 has composed a step it stores what the step is into the next GPU's memory and announces it: the next stage launches its graph
+ * ahead, whose kernels load their weights. So nothing lies between two stages but the rows themselves. While there are no more sequences
+ * than stages, stage 0's next step is the row that comes back, one position on: its graph is launched at the token.
  *
  * Flags and places lie in the memory of whoever waits for them, so a wait polls near memory and only stores cross the link.
  *
- * Bound: a row is 4H bytes over the link: 8 KB for a hidden size of 2048, 20 ns at 400 GB/s; a whole step of 8,192 rows
- * 0.17 ms beside some 20 ms of a stage's kernels. Of one row it is latency: a store is seen by the other GPU after 2.3 us.
+ * Bound: a row is 4H bytes over the link: 8,192 rows of a hidden size of 2048 take 0.17 ms at 400 GB/s, beside some 20 ms of a stage's
+ * kernels. Of one row it is latency: a store is seen by the other GPU after 2.3 us.
  * Measured on H100s: a decode step of one row takes 12.3 us more over two GPUs than on one, 27.2 over four (profiles/log/gpus.md).
  */
-#define TG_CLAIMS_NOTHING
-#include "common/launch.cuh"
+#define TG_CLAIMS_NOTHING 1
 #include "sched/lead.cuh"
 
-LAUNCH_CONSTANTS(tg_stages_tile, 1, COPY_THREADS)
-
-/* Block 0 takes the tables, and hands them on; the others copy the residual stream as soon as it is there. Where the links end
- * before, the step's kernels run over what lies there, and nothing is sent on.
- * Launch: grid = at least 2 blocks, block = COPY_THREADS. */
-extern "C" __global__ void __launch_bounds__(COPY_THREADS)
+/* Block 0 takes the tables, and hands them on; the others copy the residual stream as soon as it is there. Where the links end before,
+ * the step's kernels run over what lies there. Launch: grid = at least 2 blocks, block = LANES. */
+extern "C" __global__ void __launch_bounds__(LANES)
     tg_take(float *h, tg_state *state, tg_stage *stage, uint32_t hidden, uint32_t last, tg_stage_times *times) {
   await_earlier_kernels();
   const uint64_t *place = stage->came_in; /* announced */
@@ -51,8 +41,7 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS)
     const bool goes_on = last || announce(state, stage->links, stage->step);
     let_next_kernel_start(); /* which reads the step before its own wait */
     if (threadIdx.x != 0) return;
-    /* Taken here, and not by the dispatcher: once this stage has handed the step on, it may come round the ring and another may lie
-     * in its place before a dispatcher that is late has looked. */
+    /* Taken here, and not by the dispatcher: once this stage has handed the step on, another may soon lie in its place. */
     uint32_t answer = goes_on ? TG_LINK_WAIT : TG_LINK_OVER;
     while (answer == TG_LINK_WAIT) {
       watch(stage->links.in, LAST_PAUSE_NS);
@@ -76,9 +65,8 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS)
   if (there) copy_rows(h, activations_in(place, state), rows, hidden, blockIdx.x - 1, gridDim.x - 1);
 }
 
-/* Whichever block is through last posts the step.
- * Launch: grid = any number of blocks, block = COPY_THREADS. */
-extern "C" __global__ void __launch_bounds__(COPY_THREADS)
+/* Whichever block is through last posts the step. Launch: grid = any number of blocks, block = LANES. */
+extern "C" __global__ void __launch_bounds__(LANES)
     tg_hand_on(const tg_state *state, tg_stage *stage, const float *h, uint32_t hidden, tg_stage_times *times) {
   __shared__ tg_link_end out;
   let_next_kernel_start();
@@ -107,8 +95,7 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS)
   stage->links.out.holds = 0;
 }
 
-/* First node of stage 0's steps: waits until the step is composed, if its graph was launched before. What follows may start
- * early only then, since before their own waits kernels read what the step is.
+/* First node of stage 0's steps: waits until the step is composed, since what follows reads it before the grid dependency wait.
  * Launch: grid = 1, block = 1. */
 extern "C" __global__ void tg_begin_lead(tg_stage *stage) {
   await_earlier_kernels();
@@ -119,9 +106,8 @@ extern "C" __global__ void tg_begin_lead(tg_stage *stage) {
   let_next_kernel_start();
 }
 
-/* Stage 0's dispatcher. `where`: TG_DISPATCH_*. `layout`: a copy of the rings' head in device memory. One warp more than the
- * lanes launches graphs.
- * Launch: grid = 1, block = TG_DISPATCH_THREADS. */
+/* Stage 0's dispatcher. `where`: TG_DISPATCH_*. `layout`: a copy of the rings' head in device memory. One warp more than the lanes
+ * launches graphs. Launch: grid = 1, block = TG_DISPATCH_THREADS. */
 extern "C" __global__ void __launch_bounds__(TG_DISPATCH_THREADS)
     tg_lead(tg_state *block, tg_rings *rings, const tg_rings *layout, const tg_graphs *graphs, tg_stage *stage, uint32_t where,
             const tg_stage_times *times) {
@@ -138,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(TG_DISPATCH_THREADS)
   look(rings, block);
   if (threadIdx.x == 0) {
     tg_device.block = block;
-    tg_device.rows_step = TG_NO_STEP;
+    tg_device.rows_held = 0;
     tg_device.releases = 0;
     tg_device_turn.asks_more = 0;
     near.released = stage->links.in.count;
@@ -181,8 +167,8 @@ extern "C" __global__ void __launch_bounds__(TG_DISPATCH_THREADS)
   report(passed);
 }
 
-/* Thread 0 of a later stage's dispatcher, by the links in shared memory: launches the next step's graph as soon as one is
- * announced. False where the GPU refused what nothing else would launch. */
+/* Thread 0 of a later stage's dispatcher launches the next step's graph as soon as one is announced. False where the GPU refused what
+ * nothing else would launch. */
 __device__ inline bool follow(tg_links &links, const tg_graphs *graphs, tg_stage *stage, bool idle) {
   for (uint32_t poll = 0; poll < LINK_POLLS; poll++) {
     const uint64_t start = now_ns();
@@ -223,7 +209,7 @@ extern "C" __global__ void __launch_bounds__(LANES)
   __syncthreads();
   await_earlier_kernels();
   copy(&links, &stage->links, sizeof(tg_links), threadIdx.x, LANES);
-  if (!idle && last) tg_put_results_of(state, &step, place, threadIdx.x, LANES);
+  if (!idle && last) tg_pass_results(state, &step, place, 1, threadIdx.x, LANES);
   const bool over = __syncthreads_or(stage->over != 0);
   if (threadIdx.x != 0 || over) return;
   const Passed passed = noted(idle ? nullptr : times, step.number, last);

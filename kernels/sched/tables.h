@@ -5,7 +5,6 @@
 
 TG_FN void *tg_at(void *block, uint64_t offset) { return (char *)block + offset; }
 
-/* A table of the state block. */
 TG_FN void *tg_table(tg_state *state, uint64_t offset) { return tg_at(tg_block(state), offset); }
 
 TG_FN tg_slot *tg_slots(tg_state *state) { return (tg_slot *)tg_table(state, state->slot_table); }
@@ -27,37 +26,23 @@ TG_FN tg_sampled *tg_samples(tg_state *state, const tg_step *step) {
   return (tg_sampled *)tg_table(state, step->sampled_table);
 }
 
-/* Steps in flight, at most. A kernel of which it is known (TG_ONE_IN_FLIGHT) has no instructions for more: a turn
- * takes as long as its instructions take from the cache. */
-TG_FN uint32_t tg_most_in_flight(const tg_state *state) {
-#ifdef TG_ONE_IN_FLIGHT
-  (void)state;
-  return 1u;
-#else
-  return state->config.steps_in_flight;
+/* A kernel of which it is known that it has one step in flight, or claims nothing, has no instructions for more: a turn takes as long
+ * as its instructions take from the cache. */
+#ifndef TG_ONE_IN_FLIGHT
+#define TG_ONE_IN_FLIGHT 0
 #endif
-}
+#ifndef TG_CLAIMS_NOTHING
+#define TG_CLAIMS_NOTHING 0
+#endif
+
+/* Steps in flight, at most. */
+TG_FN uint32_t tg_most_in_flight(const tg_state *state) { return TG_ONE_IN_FLIGHT ? 1u : state->config.steps_in_flight; }
 
 /* Whether a step may be composed before the one ahead of it has come back. */
-TG_FN uint32_t tg_runs_ahead(const tg_state *state) {
-#ifdef TG_ONE_IN_FLIGHT
-  (void)state;
-  return 0u;
-#else
-  return state->config.ahead;
-#endif
-}
+TG_FN uint32_t tg_runs_ahead(const tg_state *state) { return TG_ONE_IN_FLIGHT ? 0u : state->config.ahead; }
 
-/* Whether it claims its requests from a queue, as one of several replicas. Else they come over the rings. A kernel that never claims
- * (TG_CLAIMS_NOTHING) has no instructions for it, for the same reason. */
-TG_FN uint32_t tg_claims(const tg_state *state) {
-#ifdef TG_CLAIMS_NOTHING
-  (void)state;
-  return 0u;
-#else
-  return state->claimer.queue != 0;
-#endif
-}
+/* Whether it claims its requests from a queue, as one of several replicas. Else they come over the rings. */
+TG_FN uint32_t tg_claims(const tg_state *state) { return TG_CLAIMS_NOTHING ? 0u : state->claimer.queue != 0; }
 
 /* Index of step `number` among the steps in flight. A GPU divides 32 bits far faster than 64. */
 TG_FN uint32_t tg_step_place(const tg_state *state, uint64_t number) {
@@ -65,7 +50,6 @@ TG_FN uint32_t tg_step_place(const tg_state *state, uint64_t number) {
   return number >> 32 ? (uint32_t)(number % places) : (uint32_t)number % places;
 }
 
-/* Where step `number` lives. */
 TG_FN tg_step *tg_step_at(tg_state *state, uint64_t number) { return &state->steps[tg_step_place(state, number)]; }
 
 /* The queue's number of own request `number` of a replica that claims, until that is admitted. */
@@ -78,12 +62,10 @@ TG_FN uint64_t *tg_number_of_slot(tg_state *state, uint32_t slot) {
   return &state->claimer.numbers[state->config.request_capacity + slot];
 }
 
-/* A request in the rings. */
 TG_FN const tg_request *tg_request_at(tg_rings *rings, uint64_t number) {
   return (const tg_request *)tg_at(rings, tg_layout(rings)->requests) + (number & (tg_layout(rings)->request_capacity - 1u));
 }
 
-/* Event `number` in the rings. */
 TG_FN tg_event *tg_event_at(tg_rings *rings, uint64_t number) {
   return (tg_event *)tg_at(rings, tg_layout(rings)->events) + (number & (tg_layout(rings)->event_capacity - 1u));
 }

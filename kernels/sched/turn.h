@@ -1,7 +1,5 @@
-/* turn.h: the scratch of one turn, and sums over the lanes. Nothing here outlives a turn.
- *
- * Rule of the whole core: within a phase no lane reads what another lane writes. So what one phase finds
- * out goes here, and later phases read it. */
+/* turn.h: the scratch of one turn, and sums over the lanes. Rule of the whole core: within a phase no lane reads what another lane
+ * writes. So what one phase finds out goes here, and later phases read it. Nothing here outlives a turn. */
 #pragma once
 
 #include "sched/tables.h"
@@ -36,22 +34,6 @@ typedef struct tg_taken {
   uint32_t held;        /* the slot's pages before them */
 } tg_taken;
 
-typedef struct tg_chunk {
-  uint32_t slot;
-  uint32_t first_position;
-  uint32_t rows;
-  uint32_t first_row;
-  uint32_t sample;  /* index among the step's sampled rows; TG_NONE: none */
-  uint32_t flags;   /* TG_SEQUENCE_* */
-  uint32_t tokens;  /* TG_CHUNK_* */
-  uint32_t pad;
-} tg_chunk;
-
-/* Where a chunk's tokens are. */
-#define TG_CHUNK_RING 0u
-#define TG_CHUNK_KEEPS 1u  /* in the ring, and are kept, since the sequence may be preempted */
-#define TG_CHUNK_KEPT 2u   /* the kept ones: it is recomputed */
-
 typedef struct tg_turn {
   uint64_t counts[TG_MAX_LANES];  /* per lane, */
   uint64_t groups[TG_MAX_LANES / TG_GROUP]; /* per TG_GROUP lanes, */
@@ -63,14 +45,12 @@ typedef struct tg_turn {
   uint32_t only_step_is_new;      /* and no host, queue or slot needs more than the next decode step, */
   uint32_t asks_more;             /*   ... unless one of its rows was its slot's last, or its slot wants pages (0 between turns) */
   uint32_t wants_claim;           /* 1: there is something to claim, and this turn could admit it */
-  uint32_t some_end;              /* 1: not all of `ending` are 0 */
-  uint32_t ending[TG_MAX_SLOTS / 32u]; /* where it wants to claim, a bit per slot: ends in this turn, as far as is known before it */
+  uint32_t ends;                  /* where it wants to claim: slots that end in this turn, as far as is known before it */
   uint32_t open;                  /* 0: the turn does nothing (stop, error, trace ring full) */
   uint32_t collecting;            /* 1: no event was left over, so this turn may collect and admit */
   uint32_t sampled_place;         /* place of the step that the pending events' samples lie in */
   uint32_t below;                 /* candidates below the decode cursor */
-  uint32_t taken;                 /* entries of taken_table, */
-  uint32_t chunks;                /*   of chunk_table */
+  uint32_t taken;                 /* entries of taken_table */
   uint32_t takes;                 /* requests admitted or ended in the queue */
   uint32_t wanting[TG_MAX_SLOTS / 32u]; /* bit per slot: wants pages */
   uint32_t some_want;             /* 1: not all of them are 0 */
@@ -86,27 +66,18 @@ typedef struct tg_turn {
   uint32_t pending;               /* entries of pending_table */
   uint32_t publish;               /* of those, how many go out now */
   uint32_t composing;             /* 1: this turn may compose a step */
-  uint32_t decode_rows;
-  uint32_t rows;
-  uint32_t sample_rows;
-  uint32_t kind;
-  uint32_t bucket;
+  uint32_t composed;              /* 1: it has: what the step is stands in its head */
   uint32_t next_cursor;
+  uint32_t notes[TG_MAX_SLOTS];   /* of each slot: TG_NOTE_* */
 } tg_turn;
 
 #ifdef __CUDACC__
 static __shared__ tg_turn tg_device_turn;
-static __shared__ uint32_t tg_device_notes[TG_MAX_SLOTS];
-#endif
 
-TG_FN tg_turn *tg_scratch(tg_state *state) {
-#ifdef __CUDACC__
-  (void)state;
-  return &tg_device_turn;
+TG_FN tg_turn *tg_scratch(tg_state *) { return &tg_device_turn; }
 #else
-  return (tg_turn *)tg_table(state, state->scratch_table);
+TG_FN tg_turn *tg_scratch(tg_state *state) { return (tg_turn *)tg_table(state, state->scratch_table); }
 #endif
-}
 
 /* After the routine phase: whether the routine's phases stand in for the others. */
 TG_FN uint32_t tg_is_routine(tg_state *state) {
@@ -114,22 +85,13 @@ TG_FN uint32_t tg_is_routine(tg_state *state) {
   return turn->only_step_is_new && !turn->asks_more;
 }
 
-TG_FN uint32_t *tg_notes(tg_state *state) {
-#ifdef __CUDACC__
-  (void)state;
-  return tg_device_notes;
-#else
-  return tg_words(state, state->note_table);
-#endif
-}
+TG_FN tg_event *tg_pending(tg_state *state) { return (tg_event *)tg_table(state, state->pending_table); }
 
 TG_FN tg_ended *tg_ended_list(tg_state *state) { return (tg_ended *)tg_table(state, state->ended_table); }
 
 TG_FN uint32_t *tg_wanting_list(tg_state *state) { return tg_words(state, state->wanting_table); }
 
 TG_FN tg_taken *tg_taken_list(tg_state *state) { return (tg_taken *)tg_table(state, state->taken_table); }
-
-TG_FN tg_chunk *tg_chunk_list(tg_state *state) { return (tg_chunk *)tg_table(state, state->chunk_table); }
 
 TG_FN uint32_t tg_pages_of(const tg_state *state, uint64_t tokens) {
   return (uint32_t)((tokens + TG_MUT(11, state->config.page_tokens - 1u, 0u)) / state->config.page_tokens);
@@ -156,4 +118,54 @@ TG_FN void tg_phase_groups(tg_state *state, uint32_t lane, uint32_t lanes) {
   if (!turn->open || first >= lanes) return;
   for (uint32_t other = first; other < tg_min(first + TG_GROUP, lanes); other++) sum += turn->counts[other];
   turn->groups[lane] = sum;
+}
+
+#define TG_ROW_STOP_IDS 4u
+
+/* What a turn reads of the slot of a row that has come back. No kernel of a step writes it, so on a GPU the dispatcher gathers it into
+ * shared memory while the step still runs. */
+typedef struct tg_returned_row {
+  uint64_t request;
+  uint64_t deadline_ns;
+  uint64_t first_ns;
+  uint32_t slot;
+  uint32_t end_reason;
+  uint32_t generated;
+  uint32_t max_new_tokens;
+  uint32_t prompt_tokens;
+  uint32_t logprobs;
+  uint32_t stop_count;
+  uint32_t pages;
+  uint32_t flags;
+  int32_t stop_ids[TG_ROW_STOP_IDS]; /* the first ones */
+} tg_returned_row;
+
+TG_FN tg_returned_row tg_read_returned_row(tg_state *state, const tg_step *step, uint32_t row) {
+  uint32_t index = tg_rows(state, step)[row].slot;
+  const tg_slot *slot = &tg_slots(state)[index];
+  const tg_returned_row returned = {slot->request, slot->deadline_ns, slot->first_ns, index, slot->end_reason, slot->generated,
+                                    slot->max_new_tokens, slot->prompt_tokens, slot->sampling.logprobs, slot->stop_count, slot->pages,
+                                    slot->flags, {slot->stop_ids[0], slot->stop_ids[1], slot->stop_ids[2], slot->stop_ids[3]}};
+  return returned;
+}
+
+#ifdef __CUDACC__
+static __shared__ tg_returned_row tg_device_rows[TG_MAX_LANES]; /* of the step that has come back, */
+static __shared__ int32_t tg_device_token[TG_MAX_LANES];        /*   ... and what its rows sampled, from the stopped phase on */
+#endif
+
+/* Row `row` of the step that has come back, before anything of this turn is written. */
+TG_FN tg_returned_row tg_returned_row_at(tg_state *state, const tg_step *step, uint32_t row) {
+#ifdef __CUDACC__
+  if (row < tg_device.rows_held) return tg_device_rows[row];
+#endif
+  return tg_read_returned_row(state, step, row);
+}
+
+/* What sampled row `sample` got: decode row r is sampled row r. */
+TG_FN int32_t tg_token_at(tg_state *state, const tg_step *step, uint32_t sample) {
+#ifdef __CUDACC__
+  if (sample < TG_MAX_LANES) return tg_device_token[sample];
+#endif
+  return tg_samples(state, step)[sample].token;
 }

@@ -2,14 +2,9 @@
  *
  * The ring's head is the tiles posted (ours, released) with the lines of each tile beside it, and on the next cache line the tiles taken
  * (the host's, acquired); then two tiles, each of `lines` LogitsLine and, on the next 256 bytes, f32 [lines, V]. `counter`, in device
- * memory, is our own copy of the tiles posted. Three kernels for each part of a step's logits, in this order:
- *
- *   tg_logits_wait   until the host has taken enough for one more tile to be free
- *   tg_logits_copy   lines and logits of the rows whose request asked for them
- *   tg_logits_post   hands the tile over; after the last one waits until the host has taken all, so that a request
- *                    ends only after its logits are where they belong
- *
- * A wait has no limit: the host may be held up by its disk. It ends, since the host takes tiles whatever becomes of them.
+ * memory, is our own copy of the tiles posted. For each part of a step's logits tg_logits_wait waits for a free tile, tg_logits_copy
+ * fills it, and tg_logits_post hands it over, and after the last one waits until the host has taken all: a request ends only after its
+ * logits are where they belong. A wait has no limit: the host, which its disk may hold up, takes tiles whatever becomes of them.
  *
  * Bound: the bus, 4V bytes a row. `bench score --logits all`, 1,024 prompts of 32 on an H200: 8.6 GB in 343 ms, steps included, 25 GB/s
  * (a848342a, 2026-11-28).
@@ -19,7 +14,6 @@
 #include "sched/platform.h"
 #include "step/args.h"
 
-constexpr int COPY_THREADS = TG_LOGITS_COPY_THREADS;
 constexpr uint64_t TILES = 2;
 constexpr uint64_t TAKEN = 128 / sizeof(uint64_t), HEAD_BYTES = 256;
 
@@ -39,8 +33,8 @@ extern "C" __global__ void tg_logits_wait(const uint64_t *ring, const uint64_t *
 }
 
 /* Line i is sampled row i, or with `tile_rows` row first + i of the step.
- * Launch: grid = (lines of the part, pieces of V), block = COPY_THREADS. */
-extern "C" __global__ void __launch_bounds__(COPY_THREADS)
+ * Launch: grid = (lines of the part, pieces of V), block = TG_LOGITS_COPY_THREADS. */
+extern "C" __global__ void __launch_bounds__(TG_LOGITS_COPY_THREADS)
     tg_logits_copy(const tg_logits_copy_args a) {
   begin_kernel();
   const tg_state *state = a.state;
@@ -64,11 +58,11 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS)
   if (!line.wanted) return;
   float *to = reinterpret_cast<float *>(tile + line_bytes(lines)) + (uint64_t)i * vocabulary;
   const float *from = a.logits + (uint64_t)i * vocabulary;
-  for (uint32_t v = blockIdx.y * COPY_THREADS + threadIdx.x; v < vocabulary; v += gridDim.y * COPY_THREADS) to[v] = from[v];
+  const uint32_t pitch = gridDim.y * TG_LOGITS_COPY_THREADS;
+  for (uint32_t v = blockIdx.y * TG_LOGITS_COPY_THREADS + threadIdx.x; v < vocabulary; v += pitch) to[v] = from[v];
 }
 
-/* `part_lines` is the grid of tg_logits_copy; the host looks at no more lines.
- * Launch: one thread. */
+/* `part_lines`: the grid of tg_logits_copy; the host looks at no more lines. Launch: one thread. */
 extern "C" __global__ void tg_logits_post(uint64_t *ring, uint64_t *counter, uint32_t part_lines, uint32_t last) {
   begin_kernel();
   const uint64_t posted = *counter + 1;

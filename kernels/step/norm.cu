@@ -1,9 +1,8 @@
 /* norm.cu: RMSNorm over the hidden dimension (common/rmsnorm.cuh has the formula), where no kernel before or after has the
  * rows: the router norms for its layer's experts, the experts' combination for the layer after it.
  *
- * Bound: memory. A row moves 4H bytes in and sizeof(x) H out (the weight, 4H, stays in L2), which for
- * decode buckets is less than a launch takes; what counts there is latency, so a row has a block to itself
- * and the second pass finds the row in L1. 8,192 rows of 2048 in bf16: 31.4 us on an H200, 71% of the bound; 509 rows: 4.4
+ * Bound: memory, 4H bytes in and sizeof(x) H out for a row, and for decode buckets latency: so a row has a block to itself and the second
+ * pass finds it in L1. 8,192 rows of 2048 in bf16: 31.4 us on an H200, 71% of the bound; 509 rows: 4.4
  * (profiles/results/kernels-prompts-h200-2026-11-28.txt, kernels-heads-h200-2026-11-28.txt).
  *
  * Launch: grid = rows of the bucket (or most sampled rows), block = NORM_THREADS. Blocks past the step's own count leave x alone.

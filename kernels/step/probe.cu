@@ -1,6 +1,5 @@
-/* probe.cu: a step without a model, in as many kernels as asked for. It is there to try a machine with: does the
- * GPU launch its own graphs, what does a turn cost, does every way of launching give the same tokens. It touches
- * what a model's step does: rows, sequences, slots, the page table and memory behind it.
+/* probe.cu: a step without a model, in as many kernels as asked for, to try a machine and ways of launching with. It touches what a
+ * model's step does: rows, sequences, slots, the page table and memory behind it.
  *
  *   cells[page(q), q]  = mix(token(q), q)                   every row, as KV is written
  *   values[s]          = sum over positions q <= p of cells[page(q), q]    p the sampled row's position: as KV is read
@@ -8,21 +7,13 @@
  *   token              = values[s] mod V
  *
  * Integers only, so any order of additions gives the same bits. tests/common/probe.rs says the same in Rust.
- *
- * Bound: launching. Launch: block = PROBE_THREADS; grids stand beside the kernels. R rows of the bucket, S its most sampled rows.
+ * Launch: block = PROBE_THREADS; grids stand beside the kernels. R rows of the bucket, S its most sampled rows.
  */
 #include "common/base.cuh"
+#include "common/mix.cuh"
 #include "common/pdl.cuh"
 
 constexpr uint32_t PROBE_THREADS = 128;
-
-__device__ inline uint32_t mix(uint32_t x) {
-  x ^= x >> 16;
-  x *= 0x7feb352du;
-  x ^= x >> 15;
-  x *= 0x846ca68bu;
-  return x ^ x >> 16;
-}
 
 /* Where a position's cell lies: as the page table has it. */
 __device__ inline uint64_t cell(const tg_state *state, uint32_t slot, uint32_t position) {
@@ -88,15 +79,11 @@ extern "C" __global__ void tg_probe_sample(const uint32_t *values, tg_state *sta
   }
 }
 
-__device__ inline uint64_t mix64(uint64_t x) {
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebull;
-  return x ^ x >> 31;
-}
-
-/* What one word of a descriptor adds to its fingerprint: word `field` of entry `index`. */
-__device__ inline uint64_t word(uint64_t index, uint32_t field, uint32_t value) {
-  return mix64(value + mix64(index << 8 | field));
+/* What `count` words of a descriptor add to its fingerprint: words `field` and on of entry `index`. */
+__device__ inline uint64_t words(uint64_t index, uint32_t field, const void *of, uint32_t count = 1) {
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < count; i++) sum += mix64(static_cast<const uint32_t *>(of)[i] + mix64(index << 8 | (field + i)));
+  return sum;
 }
 
 /* log[step % entries] = {step, fingerprint of its descriptor}: what kernels saw, to be compared with what the core
@@ -107,25 +94,18 @@ extern "C" __global__ void tg_probe_log(ulonglong2 *log, uint32_t entries, const
   if (threadIdx.x == 0) sum = mix64(step->number) + mix64(~step->start_ns);
   __syncthreads();
   uint64_t part = 0;
-  if (threadIdx.x == 0) {
-    const uint32_t head[] = {step->kind,        step->bucket,    step->bucket_rows, step->rows,
-                             step->decode_rows, step->sequences, step->sample_rows};
-    for (uint32_t i = 0; i < sizeof head / sizeof *head; i++) part += word(i, 0, head[i]);
-  }
+  if (threadIdx.x < 7) part += words(threadIdx.x, 0, &step->kind + threadIdx.x); /* up to sample_rows */
   for (uint32_t i = threadIdx.x; i < step->rows; i += PROBE_THREADS) {
-    tg_row row = table<tg_row>(state, step->row_table)[i];
-    part += word(i, 1, row.slot) + word(i, 2, row.position) + word(i, 3, (uint32_t)row.token) + word(i, 4, row.sequence);
-    part += word(i, 5, (uint32_t)cell(state, row.slot, row.position));
+    const tg_row *row = table<tg_row>(state, step->row_table) + i;
+    const uint32_t at = (uint32_t)cell(state, row->slot, row->position);
+    part += words(i, 1, row, 4) + words(i, 5, &at);
   }
   for (uint32_t i = threadIdx.x; i < step->sequences; i += PROBE_THREADS) {
-    tg_sequence s = table<tg_sequence>(state, step->sequence_table)[i];
-    part += word(i, 6, s.slot) + word(i, 7, s.first_row) + word(i, 8, s.rows) + word(i, 9, s.first_position) +
-            word(i, 10, s.sample) + word(i, 11, s.flags);
-    part += word(i, 12, table<uint32_t>(state, step->slot_sequence_table)[s.slot]);
+    const tg_sequence *s = table<tg_sequence>(state, step->sequence_table) + i;
+    part += words(i, 6, s, 6) + words(i, 12, table<uint32_t>(state, step->slot_sequence_table) + s->slot);
   }
-  for (uint32_t i = threadIdx.x; i < step->sample_rows; i += PROBE_THREADS) {
-    part += word(i, 13, table<uint32_t>(state, step->sample_table)[i]);
-  }
+  for (uint32_t i = threadIdx.x; i < step->sample_rows; i += PROBE_THREADS)
+    part += words(i, 13, table<uint32_t>(state, step->sample_table) + i);
   atomicAdd(&sum, part);
   __syncthreads();
   if (threadIdx.x == 0) log[step->number % entries] = make_ulonglong2(step->number, sum);
@@ -133,10 +113,8 @@ extern "C" __global__ void tg_probe_log(ulonglong2 *log, uint32_t entries, const
 
 /* Waits until wait_ns after `start`; returns when that was. */
 __device__ inline uint64_t stand_still(uint64_t start, uint64_t wait_ns) {
-  uint64_t now;
-  do {
-    now = stamp_clock_ns();
-  } while (now - start < wait_ns);
+  uint64_t now = start;
+  while (now - start < wait_ns) now = stamp_clock_ns();
   return now;
 }
 

@@ -2,10 +2,7 @@
  *
  * The ring is in pinned memory. Its head is the entries written and the steps lost (ours, released), and on the next
  * cache line the entries read (the host's, acquired); then `entries` of them, each an Entry and Stamp[capacity]. A
- * step that finds the ring full is counted as lost: nothing here waits for the host.
- *
- * Bound: the bus, 16 bytes a kernel.
- */
+ * step that finds the ring full is counted as lost. Bound: the bus, 16 bytes a kernel. */
 #include "abi.h"
 #include "common/pdl.cuh"
 #include "sched/platform.h"

@@ -1,7 +1,4 @@
-/* busy.cu: what keeps a GPU busy as another's job does, for measuring beside it.
- *
- * Bound: arithmetic. Launch: grid = any, block = 256.
- */
+/* busy.cu: what keeps a GPU busy as another's job does, for measuring beside it. Bound: arithmetic. Launch: grid = any, block = 256. */
 #include <stdint.h>
 
 /* out[1]: nothing that anyone reads; it keeps the compiler from leaving the work out. */

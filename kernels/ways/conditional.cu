@@ -1,11 +1,7 @@
 // build: rdc
-/* conditional.cu: the two kernels that a graph of conditional nodes adds to a step's own (ways.h). The graph, launched once by the
- * host: WHILE around { tg_ways_turn; SWITCH with a bucket's kernels in each body; IF around tg_ways_idle }.
- *
- * A device cannot launch such a graph, and none of its conditional nodes can stand in one that it launches.
- *
- * Launch: grid = 1, block = 1.
- */
+/* conditional.cu: the two kernels that a graph of conditional nodes adds to a step's own (step.cuh). The graph, launched once by the
+ * host: WHILE around { tg_ways_turn; SWITCH with a bucket's kernels in each body; IF around tg_ways_idle }. A device can launch neither
+ * such a graph nor one that conditional nodes stand in. Launch: grid = 1, block = 1. */
 #include "ways/step.cuh"
 
 #include <cuda_runtime.h>

@@ -1,13 +1,11 @@
 // build: rdc
-/* device.cu: steps that the GPU launches as graphs (ways.h): by the last node of the step before, or by a graph that only schedules.
+/* device.cu: steps that the GPU launches as graphs (step.cuh): by the last node of the step before, or by a graph that only schedules.
  *
  * tail       the last node launches the next step's graph, which begins when its own has ended
  * sibling    the last node launches the next step's graph beside its own; the head, which started the chain, runs again
  *            behind all of that (a tail launch of itself) and renews it, since a graph may launch only so many
  * scheduler  the head launches the step's graph and itself, both by tail launches, which run in their order
  * forget     the head launches the step's graph inside its own run, and itself behind
- *
- * No wait here is without an end: a graph that has not left the GPU is launched again for LEAVING_NS only.
  *
  * Launch: the head's grid = 1 and block = 1; else as step.cu.
  */

@@ -1,10 +1,9 @@
 // build: rdc
 /* limits.cu: launches up to a limit of the device's, and one beyond: what the GPU answers there (profiles/lab/limits.rs).
- *
- * Launch: grid = 1, block = 1.
- */
+ * Launch: grid = 1, block = 1. */
+#include "ways/step.cuh"
+
 #include <cuda_runtime.h>
-#include <stdint.h>
 
 /* Where such a launch goes. */
 enum { TO_FORGET = 0, TO_TAIL = 1 };
@@ -23,10 +22,8 @@ extern "C" __global__ void tg_limits_launch(const uint64_t *graphs, uint32_t cou
 
 /* What is launched: counts its runs, each of which takes `stay_ns`. */
 extern "C" __global__ void tg_limits_ran(uint32_t *ran, uint64_t stay_ns) {
-  uint64_t start, now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
-  do {
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  } while (now - start < stay_ns);
+  const uint64_t start = ways_now_ns();
+  while (ways_now_ns() - start < stay_ns) {
+  }
   atomicAdd(ran, 1u);
 }

@@ -1,9 +1,7 @@
 /* persistent.cu: all steps in one kernel that stays: what are kernels elsewhere are phases here, with a barrier of the whole grid
- * between them (ways.h).
- *
- * Launch: cooperative, so that all blocks are on the GPU at once; grid = TG_WAYS_WIDEST, block = TG_WAYS_THREADS. Blocks beyond
- * the bucket's only come to the barriers.
- */
+ * between them (step.cuh). Launch: cooperative, so that all blocks are on the GPU at once; grid = TG_WAYS_WIDEST, block =
+ * TG_WAYS_THREADS. Blocks beyond the bucket's only come to the barriers. */
+#include "sched/instructions.cuh"
 #include "ways/step.cuh"
 
 /* The clock goes on while another process has the GPU: far more than its time slices. */
@@ -18,14 +16,11 @@ __device__ inline bool grid_barrier(tg_ways *ways, uint64_t &goal) {
     __threadfence();
     atomicAdd((unsigned long long *)&ways->arrived, 1ull);
     const uint64_t start = ways_now_ns();
-    uint64_t arrived;
     for (;;) {
-      asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(arrived) : "l"(&ways->arrived) : "memory");
+      const uint64_t arrived = load_acquire(&ways->arrived);
       if (arrived >= goal) break;
       if (ways_now_ns() - start > BARRIER_NS) ways_fail(ways, TG_WAYS_BARRIER, 0, (uint32_t)(goal - arrived));
-      uint32_t what;
-      asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(what) : "l"(&ways->failure.what) : "memory");
-      if (what != TG_WAYS_FINE) {
+      if (*(volatile uint32_t *)&ways->failure.what != TG_WAYS_FINE) {
         fine = false;
         break;
       }

@@ -3,9 +3,7 @@
  *
  * Item i takes rounds(i) dependent steps of arithmetic: all alike, or skewed, a quarter as many doubled as often as a coin that
  * item i throws says, at most 6 times (about as many in all).
- *
- * Bound: atomics of one address in the second-level cache, or arithmetic. Launch: grid = any, block = QUEUE_THREADS.
- */
+ * Bound: atomics of one address in the second-level cache, or arithmetic. Launch: grid = any, block = QUEUE_THREADS. */
 #include "ways/step.cuh"
 
 constexpr uint32_t QUEUE_THREADS = 128, AT_ONCE = 32;
@@ -14,13 +12,13 @@ enum { CLAIM_ONE = 0, CLAIM_MANY = 1, CLAIM_BY_WARP = 2, SPLIT = 3 };
 
 __device__ inline uint32_t rounds_of(uint32_t item, uint32_t rounds, uint32_t skewed) {
   if (skewed == 0) return rounds;
-  return rounds / 4 << min(__clz(__brev(ways_mix(item))), 6);
+  return rounds / 4 << min(__clz(__brev(mix(item))), 6);
 }
 
 __device__ inline uint64_t work(uint32_t item, uint32_t rounds, uint32_t skewed) {
-  uint64_t value = ways_mix64(item + 1);
+  uint64_t value = mix64(item + 1);
   const uint32_t count = rounds_of(item, rounds, skewed);
-  for (uint32_t round = 0; round < count; round++) value = ways_mix64(value + round);
+  for (uint32_t round = 0; round < count; round++) value = mix64(value + round);
   return value;
 }
 
@@ -33,7 +31,7 @@ __device__ inline uint32_t claim(uint32_t *next, uint32_t count) {
 
 /* sum[1] (zero before): of what all items come to. times[warps, 2]: when each warp began and ended. next[1]: zero before. */
 extern "C" __global__ void __launch_bounds__(QUEUE_THREADS)
-    tg_queue(uint32_t *next, unsigned long long *sum, uint64_t *times, uint32_t items, uint32_t rounds, uint32_t skewed,
+    tg_ways_queue(uint32_t *next, unsigned long long *sum, uint64_t *times, uint32_t items, uint32_t rounds, uint32_t skewed,
              uint32_t how) {
   const uint32_t thread = blockIdx.x * QUEUE_THREADS + threadIdx.x, threads = gridDim.x * QUEUE_THREADS, lane = threadIdx.x % 32;
   const uint64_t start = ways_now_ns();

@@ -1,8 +1,5 @@
-/* step.cu: a step of small kernels without a model (ways.h), to compare ways of launching with. Not launched with programmatic
- * dependent launch: not every way has it, and all are to run the same.
- *
- * Bound: launching. Launch: block = TG_WAYS_THREADS.
- */
+/* step.cu: a step's kernels (step.cuh). Not launched with programmatic dependent launch: not every way has it, and all are to run the same.
+ * Launch: block = TG_WAYS_THREADS. */
 #include "common/launch.cuh"
 #include "ways/step.cuh"
 

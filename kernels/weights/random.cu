@@ -5,19 +5,17 @@
  * A tensor is w[rows,columns], row after row or packed (common/packed.cuh), then with zeros for the columns that fill it up. Its
  * elements are rounded to the published type first, and then to the type that the model runs in.
  *
- * Bound: arithmetic, some 70 instructions an element, of which 20 are multiplications of 32 bits that an SM begins 64 of in a cycle. 24
- * billion elements on an H100 (132 SMs at 1.7 GHz): 0.12 s. From the host it was 12 s and 48 GB of its memory. The 8.3 billion of
- * LFM2-8B-A1B take 52 ms on an H200, memory asked for included (`startup_load_ms` of profiles/results/decode-h200-2026-11-28.json).
+ * Bound: arithmetic, some 70 instructions an element, of which 20 are multiplications of 32 bits that an SM begins 64 of in a cycle. The
+ * 8.3 billion of LFM2-8B-A1B take 52 ms on an H200, memory asked for included (`startup_load_ms` of
+ * profiles/results/decode-h200-2026-11-28.json).
  *
- * Launch: a block for each row, block = RANDOM_THREADS.
+ * Launch: a block for each row, block = TG_RANDOM_THREADS.
  */
 #include "common/base.cuh"
 #include "common/launch.cuh"
 #include "common/packed.cuh"
 #include "common/philox.cuh"
 #include "weights/args.h"
-
-constexpr int RANDOM_THREADS = TG_RANDOM_THREADS;
 
 constexpr int SUM_MEAN = 4 * 65535 / 2;  /* of four uniform 16-bit integers */
 
@@ -35,13 +33,12 @@ __device__ inline void make_random(const tg_random_args &a) {
   const uint32_t row = blockIdx.x, columns = a.packed ? packed_columns(a.columns) : a.columns;
   W *to = static_cast<W *>(a.w) + (a.packed ? packed_row(row, a.columns) : (uint64_t)row * a.columns);
   const uint64_t first = a.first + (uint64_t)row * a.columns;
-  for (uint32_t c = threadIdx.x; c < columns; c += RANDOM_THREADS)
+  for (uint32_t c = threadIdx.x; c < columns; c += TG_RANDOM_THREADS)
     to[a.packed ? packed_along(c) : c] = W(c < a.columns ? element(a, first + c) : 0.0f);
 }
 
-#define RANDOM(SUFFIX, W)                                                          \
-  extern "C" __global__ void __launch_bounds__(RANDOM_THREADS) tg_random_##SUFFIX( \
-      const tg_random_args a) {                                                    \
-    make_random<W>(a);                                                             \
+#define RANDOM(SUFFIX, W)                                                                                      \
+  extern "C" __global__ void __launch_bounds__(TG_RANDOM_THREADS) tg_random_##SUFFIX(const tg_random_args a) { \
+    make_random<W>(a);                                                                                         \
   }
 FOR_TYPES(RANDOM)

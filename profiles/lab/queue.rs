@@ -49,7 +49,7 @@ pub fn run(args: &QueueArgs) -> Result<()> {
     let gpu = OpenGpu::new(ordinal)?;
     let stream = gpu.context.new_stream();
     let stream = stream.map_err(|error| failed("making a stream", error))?;
-    let kernel = gpu.module.kernel("tg_queue")?;
+    let kernel = gpu.module.kernel("tg_ways_queue")?;
     let [next, sum, times] = [4, 8, 16 * WARPS].map(|bytes| Buffer::new(&gpu.context, bytes));
     let (next, sum, times) = (next?, sum?, times?);
     // What all items come to, and when each warp began and ended.

@@ -6,7 +6,7 @@ pub fn values(steps: u64, mut next: impl FnMut(u64) -> u64) -> Vec<u64> {
     values.take(steps as usize + 1).collect()
 }
 
-/// The mixing of one word in kernels/ways/step.cuh.
+/// The mixing of one word in kernels/common/mix.cuh.
 pub fn mix(mut x: u32) -> u32 {
     x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d);
     x = (x ^ (x >> 15)).wrapping_mul(0x846c_a68b);

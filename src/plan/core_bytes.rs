@@ -5,8 +5,6 @@ use super::{EngineOptions, RingCapacities};
 use crate::sys::abi;
 
 pub(super) const WORD_BYTES: u64 = 4;
-/// What a later stage knows of a slot (kernels/sched/handover.h).
-const HANDED_SLOT_BYTES: u64 = 136;
 
 const fn bytes<T>() -> u64 {
     size_of::<T>() as u64
@@ -67,7 +65,7 @@ pub(super) fn links(
     let (slots, rows) = (u64::from(options.max_seqs), u64::from(options.step_tokens));
     let slot = bytes::<abi::tg_sequence>()
         + 2 * WORD_BYTES
-        + HANDED_SLOT_BYTES
+        + bytes::<abi::tg_slot>()
         + context_pages(options) * WORD_BYTES
         + u64::from(rings.biases) * bytes::<abi::tg_bias>();
     let in_flight = u64::from(options.steps_in_flight);

@@ -120,11 +120,8 @@ impl Core {
     pub fn replay(&mut self, inputs: &abi::tg_inputs) -> Outcome {
         // SAFETY: only this handle's thread touches the inputs; the gather phases are left out, so nothing
         // else writes them.
-        let gather = unsafe {
-            (*self.memory.state()).inputs = *inputs;
-            abi::tg_gather_phases()
-        };
-        self.phases(gather, inputs.now_ns);
+        unsafe { (*self.memory.state()).inputs = *inputs };
+        self.phases(abi::TG_GATHER_PHASES, inputs.now_ns);
         self.outcome()
     }
 
@@ -149,7 +146,7 @@ impl Core {
         // SAFETY: the blocks are initialised; turns are taken by this handle's thread only, and what other
         // threads touch meanwhile is ordered by the indices and mailboxes.
         unsafe {
-            for phase in first..abi::tg_phases() {
+            for phase in first..abi::TG_PHASES {
                 abi::tg_phase(
                     self.memory.state(),
                     self.memory.rings().head(),

@@ -298,7 +298,7 @@ mod tests {
         let state: *mut abi::tg_state = copy.start.as_ptr().cast();
         // SAFETY: both blocks are initialised and this thread is alone with them.
         let outcome = unsafe {
-            for phase in 0..abi::tg_phases() {
+            for phase in 0..abi::TG_PHASES {
                 abi::tg_phase(state, rings.head(), 1, phase, 0, 1);
             }
             (*state).outcome

@@ -12,6 +12,8 @@ pub const TG_MAX_LOGPROBS: u32 = 20;
 pub const TG_MAX_BIASES: u32 = 300;
 pub const TG_MAX_BUCKETS: u32 = 16;
 pub const TG_MAX_TAKES: u32 = 256;
+pub const TG_PHASES: u32 = 12;
+pub const TG_GATHER_PHASES: u32 = 3;
 pub const TG_NONE: u32 = 4294967295;
 pub const TG_KIND_DECODE: u32 = 0;
 pub const TG_KIND_MIXED: u32 = 1;
@@ -62,6 +64,8 @@ pub const TG_LINK_STOPPED: u32 = 2;
 pub const TG_LINK_LATE: u32 = 3;
 pub const TG_LINK_ORDER: u32 = 4;
 pub const TG_LINK_FAILED: u32 = 5;
+pub const TG_TIMES_STEPS: u32 = 8192;
+pub const TG_TIMES_STEP_BITS: u32 = 16;
 pub const TG_LINK_WAIT: u32 = 0;
 pub const TG_LINK_READY: u32 = 1;
 pub const TG_LINK_OVER: u32 = 2;
@@ -129,8 +133,6 @@ pub const TG_SEEN_THREADS: u32 = 256;
 pub const TG_SAMPLE_THREADS: u32 = 512;
 pub const TG_BEST_THREADS: u32 = 256;
 pub const TG_MEETING_BYTES: u32 = 16;
-pub const TG_TIMES_STEPS: u32 = 8192;
-pub const TG_TIMES_STEP_BITS: u32 = 16;
 pub const TG_SKINNY_ROWS: u32 = 8;
 pub const TG_SKINNY_STAGE_ROWS: u32 = 8;
 pub const TG_SKINNY_OUTPUTS: u32 = 16;
@@ -490,11 +492,9 @@ pub struct tg_state {
     pub pending_table: u64,
     pub pending_sample_table: u64,
     pub scratch_table: u64,
-    pub note_table: u64,
     pub ended_table: u64,
     pub wanting_table: u64,
     pub taken_table: u64,
-    pub chunk_table: u64,
     pub inputs: tg_inputs,
     pub outcome: tg_outcome,
     pub turn: u64,
@@ -624,6 +624,23 @@ impl Default for tg_stage {
         }
     }
 }
+#[repr(C)]
+#[derive(Debug, Copy, Clone, PartialEq, Eq)]
+pub struct tg_stage_times {
+    pub told: *mut u64,
+    pub came_ns: u64,
+    pub left_ns: u64,
+    pub pad: u64,
+}
+impl Default for tg_stage_times {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
 unsafe extern "C" {
     pub fn tg_state_bytes(config: *const tg_config) -> u64;
 }
@@ -635,12 +652,6 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn tg_rings_init(rings: *mut tg_rings, shape: *const tg_rings);
-}
-unsafe extern "C" {
-    pub fn tg_gather_phases() -> u32;
-}
-unsafe extern "C" {
-    pub fn tg_phases() -> u32;
 }
 unsafe extern "C" {
     pub fn tg_phase(
@@ -1003,23 +1014,6 @@ pub struct tg_sample_args {
     pub parts: u32,
     pub marks: u32,
     pub pad: u32,
-}
-#[repr(C)]
-#[derive(Debug, Copy, Clone, PartialEq, Eq)]
-pub struct tg_stage_times {
-    pub told: *mut u64,
-    pub came_ns: u64,
-    pub left_ns: u64,
-    pub pad: u64,
-}
-impl Default for tg_stage_times {
-    fn default() -> Self {
-        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]

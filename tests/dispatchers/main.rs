@@ -57,14 +57,11 @@ static PROGRAMS: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
         ["-DDISPATCH=tg_dispatch", one, "-DCLAIMS=0"],
         &[&alone],
     );
+    let others = kernels("dispatcher_claims");
     let dispatcher = ["-DDISPATCH=tg_dispatch_claims", one, "-DCLAIMS=1"];
-    chain(
-        "claims",
-        dispatcher,
-        &[&kernels("dispatcher_claims"), &alone],
-    );
+    chain("claims", dispatcher, &[&others, &alone]);
     let dispatcher = ["-DDISPATCH=tg_dispatch_tail", "-DCOPIES=1", "-DCLAIMS=0"];
-    chain("tail", dispatcher, &[&kernels("dispatcher_tail"), &alone]);
+    chain("tail", dispatcher, &[&others, &alone]);
     let all = ["-std=c++17", "tests/dispatchers/stages.cpp", &gpu, &core];
     compile(&at("stages"), &[&all[..], &[&kernels("stages")]].concat());
     folder

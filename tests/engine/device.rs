@@ -206,7 +206,7 @@ fn dispatch(state: &Memory, rings: &Memory, trouble: Trouble, release: &AtomicBo
         // SAFETY: both blocks are initialised; only this thread takes turns on them.
         let outcome = unsafe {
             let now = now_ns();
-            for phase in 0..abi::tg_phases() {
+            for phase in 0..abi::TG_PHASES {
                 for lane in 0..abi::TG_MAX_LANES {
                     abi::tg_phase(state, rings, now, phase, lane, abi::TG_MAX_LANES);
                 }

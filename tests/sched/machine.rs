@@ -137,8 +137,7 @@ impl Machine {
 
     /// A live turn and its trace record.
     pub fn turn(&mut self, now_ns: u64) -> abi::tg_outcome {
-        // SAFETY: as in run_phases.
-        let outcome = unsafe { self.run_phases(now_ns, 0..(self.api.phases)()) };
+        let outcome = self.run_phases(now_ns, 0..abi::TG_PHASES);
         // SAFETY: as in run_phases.
         unsafe {
             (self.api.trace_write)(self.state.at.cast(), self.rings.at.cast(), now_ns + 1, 0);
@@ -149,11 +148,7 @@ impl Machine {
     /// A turn with the inputs of a record.
     pub fn replay(&mut self, inputs: &abi::tg_inputs) -> abi::tg_outcome {
         self.state_mut().inputs = *inputs;
-        // SAFETY: as in run_phases.
-        unsafe {
-            let phases = (self.api.gather_phases)()..(self.api.phases)();
-            self.run_phases(inputs.now_ns, phases)
-        }
+        self.run_phases(inputs.now_ns, abi::TG_GATHER_PHASES..abi::TG_PHASES)
     }
 
     pub fn state(&self) -> &abi::tg_state {

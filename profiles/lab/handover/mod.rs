@@ -1,4 +1,4 @@
-//! `lab handover`: steps over two GPUs that hand rows to each other, or add theirs up, in each way there is (kernels/ways/pair.h).
+//! `lab handover`: steps over two GPUs that hand rows to each other, or add theirs up, in each way there is (kernels/ways/pair.cu).
 
 mod pair;
 pub mod step;
@@ -196,7 +196,7 @@ impl Run {
     /// One step more, of which only the first GPU's part is launched: to see what becomes of a GPU that waits in vain.
     #[allow(dead_code, reason = "of use to tests")]
     pub fn run_alone(&mut self) -> Result<()> {
-        let until = self.pair.ends[0].memory.shared.step + 1;
+        let until = self.pair.ends[0].memory.shared.ways.step + 1;
         self.begin(until)?;
         // SAFETY: the pair lives until nothing runs any more.
         unsafe { self.graphs[0].launch() }?;
@@ -248,7 +248,7 @@ impl Run {
     /// Allows so many steps in all.
     fn begin(&mut self, until: u64) -> Result<()> {
         for end in &mut self.pair.ends {
-            end.memory.shared.limit = until;
+            end.memory.shared.ways.limit = until;
             end.memory.write()?;
         }
         Ok(())
@@ -278,14 +278,20 @@ impl Run {
                 "{} rows cuda:{} has the token",
                 shared.rows, memory.gpu.info.ordinal
             );
-            self.compare(until, shared.step, &of, shared.token, &self.reference)
+            self.compare(
+                until,
+                shared.ways.step,
+                &of,
+                shared.ways.digest,
+                &self.reference,
+            )
         })
     }
 }
 
 impl Steps for Run {
     fn run(&mut self, count: u64) -> Result<Chunk> {
-        let from = self.pair.ends[0].memory.shared.step;
+        let from = self.pair.ends[0].memory.shared.ways.step;
         let until = from + count;
         self.begin(until)?;
         let ran = self.launches(from, until);
@@ -297,7 +303,7 @@ impl Steps for Run {
     }
 
     fn digest(&self) -> u64 {
-        self.pair.ends[0].memory.shared.token
+        self.pair.ends[0].memory.shared.ways.digest
     }
 }
 

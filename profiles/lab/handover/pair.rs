@@ -4,6 +4,7 @@ use super::super::cuda::{
     Address, Argument, Buffer, Captured, Launch, Nccl, OpenGpu, failed, peer,
 };
 use super::super::memory::Memory;
+use super::super::ways::step;
 use super::step::{BLOCKS, FLAG_BYTES, LAYOUT, ROW_BYTES, Shared, THREADS, TOKEN_AT};
 use super::{Begun, Carrier, Way};
 use cudarc::driver::{CudaEvent, result};
@@ -24,8 +25,11 @@ pub struct End {
 impl End {
     fn new(gpu: &OpenGpu, index: u32, rows: u32, limit_ns: u64) -> Result<Self> {
         let memory = Memory::new(gpu, LAYOUT, |stamps, told| Shared {
-            stamps,
-            told,
+            ways: step::Shared {
+                stamps,
+                told,
+                ..Default::default()
+            },
             limit_ns,
             gpu: index,
             rows,

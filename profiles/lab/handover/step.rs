@@ -1,12 +1,12 @@
-//! A step over two GPUs, as kernels/ways/pair.h has it: the struct that a GPU's kernels share, and what they compute.
+//! A step over two GPUs, as kernels/ways/pair.cu has it: the struct that a GPU's kernels share, and what they compute.
 
 use super::super::reference::{mix, mix64, values};
-use super::super::ways::step::error_name;
+use super::super::ways::step::{self, error_name};
 use bytemuck::{Pod, Zeroable};
 use std::mem::offset_of;
 use tailgraph::error::Error;
 
-/// TG_PAIR_* of kernels/ways/pair.h.
+/// TG_PAIR_* of kernels/ways/pair.cu.
 pub const ROW_WORDS: usize = 1024;
 pub const ROW_BYTES: usize = 4 * ROW_WORDS;
 pub const THREADS: u32 = 256;
@@ -17,23 +17,18 @@ pub const FLAG_BYTES: usize = 128;
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
 pub struct Shared {
-    pub step: u64,
-    pub limit: u64,
-    pub token: u64,
+    /// Its steps; the token is their digest.
+    pub ways: step::Shared,
     pub sum: u64,
-    pub stamps: u64,
-    pub told: u64,
     pub limit_ns: u64,
     pub gpu: u32,
     pub rows: u32,
     pub blocks_done: u32,
-    pub failed: u32,
-    pub error: u32,
-    pub block: u32,
+    pub pad: u32,
 }
 
 /// Where the token lies in it.
-pub const TOKEN_AT: usize = offset_of!(Shared, token);
+pub const TOKEN_AT: usize = offset_of!(Shared, ways.digest);
 
 /// The name of the kernels' numbers of that struct, and what they must be.
 pub const LAYOUT: (&str, [usize; 4]) = (
@@ -42,23 +37,24 @@ pub const LAYOUT: (&str, [usize; 4]) = (
         size_of::<Shared>(),
         TOKEN_AT,
         offset_of!(Shared, gpu),
-        offset_of!(Shared, failed),
+        offset_of!(Shared, ways.failed),
     ],
 );
 
 impl Shared {
     /// What a GPU waited for in vain, or was refused (TG_PAIR_*), in one line. `gpus`: which one says so, and the other.
     pub fn failure(&self, way: &str, [gpu, other]: [u32; 2]) -> Option<Error> {
-        let at = |what| format!("{way}: step {} on cuda:{gpu}: {what}", self.step);
-        let part = match self.failed {
+        let at = |what| format!("{way}: step {} on cuda:{gpu}: {what}", self.ways.step);
+        let ([what, error], [_, block]) = (self.ways.failed, self.ways.failed_at);
+        let part = match what {
             0 => return None,
             1 => "the rows".to_owned(),
             2 => "the token".to_owned(),
-            3 => format!("the rows of block {} for the sum", self.block),
+            3 => format!("the rows of block {block} for the sum"),
             _ => {
                 return Some(Error::Runtime(at(format!(
                     "the tail launch of its own graph was refused with {}, expected a launch; the limit is one pending launch of itself",
-                    error_name(self.error)
+                    error_name(error)
                 ))));
             }
         };

@@ -1,11 +1,11 @@
-//! The step that all ways launch, as kernels/ways/ways.h has it: the struct that its kernels share, and what they compute.
+//! The step that all ways launch, as kernels/ways/step.cuh has it: the struct that its kernels share, and what they compute.
 
 use super::super::reference::{mix, mix64, values};
 use bytemuck::{Pod, Zeroable};
 use std::mem::offset_of;
 use tailgraph::error::Error;
 
-/// TG_WAYS_* of kernels/ways/ways.h.
+/// TG_WAYS_* of kernels/ways/step.cuh.
 pub const BUCKETS: usize = 4;
 pub const THREADS: u32 = 128;
 pub const WIDEST: u32 = 128;

@@ -2,7 +2,6 @@
  * steps on by it, and a step's kernels take no time. So is what waits for another GPU (kernels/sched/links.cu). */
 #define _GNU_SOURCE
 #include "driver.h"
-#include "sched/args.h"
 #include "sched/sched.c"
 
 #include <pthread.h>
@@ -35,7 +34,7 @@ static void end(struct device *device) { __atomic_store_n(&device->stream->runni
 
 static uint32_t turn(struct device *device) {
   const uint64_t start_ns = now_ns();
-  for (uint32_t phase = 0; phase < tg_phases(); phase++) tg_phase(device->state, device->rings, start_ns, phase, 0, 1);
+  for (uint32_t phase = 0; phase < TG_PHASES; phase++) tg_phase(device->state, device->rings, start_ns, phase, 0, 1);
   tg_trace_write(device->state, device->rings, now_ns(), 0);
   return device->state->outcome.action;
 }
@@ -104,7 +103,7 @@ static uint64_t stage_ns(const struct device *device) {
   return now_ns() + (ahead ? strtoull(ahead, NULL, 10) : 0) * device->links->stage;
 }
 
-/* As passing.cuh does. `came_ns`: 0 of the first stage. */
+/* As device.cuh does. `came_ns`: 0 of the first stage. */
 static void tell(const struct device *device, uint64_t number, uint64_t came_ns, uint64_t left_ns) {
   if (!device->times) return;
   uint64_t *told = device->times->told + number % TG_TIMES_STEPS * 2;

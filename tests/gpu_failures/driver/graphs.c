@@ -246,7 +246,7 @@ static int call(const struct node *node, const char *name) {
   return answer ? answer : finish_kernels();
 }
 
-/* Whether it is done; else it waits. tg_pair's first words are steps done and their limit (kernels/ways/pair.h). */
+/* Whether it is done; else it waits. tg_pair's first words are steps done and their limit (kernels/ways/pair.cu). */
 static int do_node(struct run *run, const struct node *node) {
   const char *name = node->function->name;
   if (node->op != KERNEL) return do_operation(node, run->again);

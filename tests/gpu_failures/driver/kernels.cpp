@@ -58,10 +58,10 @@ namespace pair {
 #include "ways/pair.cu"
 /* The first half of tg_pair_reduce, for a GPU that waits for another one (graphs.c). The second does it once more. */
 void tg_pair_push(tg_pair *pair, uint32_t *rows, const uint32_t *, uint32_t *theirs, const uint64_t *, uint64_t *flags) {
-  const size_t place = (size_t)(pair->step % 2) * pair->rows * TG_PAIR_ROW_WORDS;
+  const size_t place = (size_t)(pair->ways.step % 2) * pair->rows * TG_PAIR_ROW_WORDS;
   pair_copy(theirs + place, rows, pair->rows);
   __syncthreads();
-  if (threadIdx.x == 0) tg_release(flags + blockIdx.x * TG_PAIR_FLAG_WORDS, pair->step + 1);
+  if (threadIdx.x == 0) tg_release(flags + blockIdx.x * TG_PAIR_FLAG_WORDS, pair->ways.step + 1);
 }
 }
 

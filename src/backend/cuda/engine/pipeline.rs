@@ -15,7 +15,6 @@ use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::driver::exec::{Exec, LaunchedBy};
 use crate::backend::cuda::driver::gpu::OpenGpu;
 use crate::backend::cuda::driver::graph::Captured;
-use crate::backend::cuda::driver::image;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::engine::instantiate::instantiate;
 use crate::backend::cuda::engine::program::{
@@ -76,8 +75,6 @@ struct Stage {
     /// `tg_begin_lead` or `tg_take`.
     begin: Kernel,
     hand_on: Kernel,
-    /// Threads of the kernels that copy.
-    copy_threads: u32,
     times: Option<Times>,
 }
 
@@ -113,7 +110,6 @@ impl GpuPipeline {
                 0 => ("tg_lead", "tg_begin_lead"),
                 _ => ("tg_follow", "tg_take"),
             };
-            let [copy_threads] = image::constants("tg_stages_tile")?;
             let stream = gpu.context.new_stream();
             let stream = stream.map_err(|error| failed("making a stream", error))?;
             let times = spec.timed.then(|| Times::new(&gpu.context, &stream));
@@ -123,7 +119,6 @@ impl GpuPipeline {
                 dispatch: gpu.module.kernel(dispatcher)?,
                 begin: gpu.module.kernel(begin)?,
                 hand_on: gpu.module.kernel("tg_hand_on")?,
-                copy_threads,
                 gpu,
                 program,
             })
@@ -205,7 +200,7 @@ impl GpuPipeline {
         })?;
         let at = |buffer: &Buffer| Argument::Address(buffer.at(0));
         let (h, hidden) = (Argument::Address(h), Argument::U32(hidden as u32));
-        let copies = Launch::blocks(bucket.rows.min(COPY_BLOCKS) + 1, stage.copy_threads);
+        let copies = Launch::blocks(bucket.rows.min(COPY_BLOCKS) + 1, abi::TG_MAX_LANES);
         let (launch, arguments) = match index {
             0 => (Launch::blocks(1, 1), vec![at(&blocks.stage)]),
             _ => {

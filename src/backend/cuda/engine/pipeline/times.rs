@@ -1,4 +1,4 @@
-//! When each stage of a pipeline had each step, as its GPU tells the host (kernels/sched/passing.cuh).
+//! When each stage of a pipeline had each step, as its GPU tells the host (kernels/sched/stages.cu).
 
 use crate::backend::SharedRegion;
 use crate::backend::cuda::driver::Address;
