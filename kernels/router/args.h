@@ -8,10 +8,8 @@
 #include "common/args.h"
 
 /* Sizes that these kernels and their launchers both go by. */
-#define TG_SCORE_EXPERTS (TG_NORM_THREADS / 32u)  /* that a block of tg_scores_* has, a warp each */
 #define TG_SORT_THREADS 1024u        /* at most */
 #define TG_SORT_BLOCKS 8u            /* of the cluster of tg_sort_tokens_many */
-#define TG_CHOOSE_ROWS 256u          /* of a bucket that tg_choose_and_sort takes, at most */
 #define TG_COMBINE_ROWS 2u           /* of a block of tg_combine_*, at most */
 #define TG_COMBINE_FOUR 4u           /* experts a row that tg_combine_four_* takes, at most */
 #define TG_ROUTER_MANY_ROWS 8u       /* of a block of tg_router_many_*, a warp each */
@@ -27,20 +25,6 @@
 #define TG_ROUTE_MANY_TOGETHER 4u
 #define TG_ROUTE_MANY_ROWS 32u
 #define TG_ROUTE_MANY_COLUMNS 256u
-
-/* tg_scores_* of router/router.cu */
-typedef struct tg_scores_args {
-  TG_ADDRESS(float) scores;                /* [R,E] */
-  TG_ADDRESS(void) x;                      /* [R,H] */
-  TG_ADDRESS(const float) h;               /* [R,H] */
-  TG_ADDRESS(const float) norm_weight;     /* [H] */
-  TG_ADDRESS(const float) gate;            /* [E,H] */
-  TG_ADDRESS(const tg_step) step;
-  uint32_t hidden;
-  uint32_t expert_count;
-  float eps;
-  uint32_t pad;
-} tg_scores_args;
 
 /* Arrays of a kernel that norms rows and chooses their experts. */
 typedef struct tg_choosing_args {
@@ -83,25 +67,6 @@ typedef struct tg_sort_tokens_args {
   uint32_t k;
   uint32_t tile_rows;
 } tg_sort_tokens_args;
-
-/* router/sort_combine.cu */
-typedef struct tg_choose_and_sort_args {
-  TG_ADDRESS(struct ExpertTile) tiles;
-  TG_ADDRESS(uint32_t) tile_count;
-  TG_ADDRESS(uint32_t) rows;               /* [R K], by place */
-  TG_ADDRESS(uint32_t) place;              /* [R K], by pair */
-  TG_ADDRESS(uint32_t) experts;            /* out: [R,K] */
-  TG_ADDRESS(float) weights;               /* out: [R,K] */
-  TG_ADDRESS(const float) scores;          /* [R,E] */
-  TG_ADDRESS(const float) bias;            /* [E] or null */
-  TG_ADDRESS(const tg_step) step;
-  uint32_t expert_count;
-  uint32_t k;
-  uint32_t normalize;                      /* weights of a row add up to `scaling` */
-  float scaling;
-  uint32_t tile_rows;
-  uint32_t pad;
-} tg_choose_and_sort_args;
 
 /* router/sort_combine.cu */
 typedef struct tg_combine_args {

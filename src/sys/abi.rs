@@ -110,10 +110,8 @@ pub const TG_PERSISTENT_ROWS: u32 = 128;
 pub const TG_PERSISTENT_THREADS: u32 = 384;
 pub const TG_PERSISTENT_TURN_ROWS: u32 = 8;
 pub const TG_BF16X3_THREADS: u32 = 256;
-pub const TG_SCORE_EXPERTS: u32 = 8;
 pub const TG_SORT_THREADS: u32 = 1024;
 pub const TG_SORT_BLOCKS: u32 = 8;
-pub const TG_CHOOSE_ROWS: u32 = 256;
 pub const TG_COMBINE_ROWS: u32 = 2;
 pub const TG_COMBINE_FOUR: u32 = 4;
 pub const TG_ROUTER_MANY_ROWS: u32 = 8;
@@ -887,20 +885,6 @@ pub struct tg_persistent_args {
     pub prefetch: tg_prefetch_args,
 }
 #[repr(C)]
-#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
-pub struct tg_scores_args {
-    pub scores: u64,
-    pub x: u64,
-    pub h: u64,
-    pub norm_weight: u64,
-    pub gate: u64,
-    pub step: u64,
-    pub hidden: u32,
-    pub expert_count: u32,
-    pub eps: f32,
-    pub pad: u32,
-}
-#[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_choosing_args {
     pub experts: u64,
@@ -940,25 +924,6 @@ pub struct tg_sort_tokens_args {
     pub step: u64,
     pub k: u32,
     pub tile_rows: u32,
-}
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
-pub struct tg_choose_and_sort_args {
-    pub tiles: u64,
-    pub tile_count: u64,
-    pub rows: u64,
-    pub place: u64,
-    pub experts: u64,
-    pub weights: u64,
-    pub scores: u64,
-    pub bias: u64,
-    pub step: u64,
-    pub expert_count: u32,
-    pub k: u32,
-    pub normalize: u32,
-    pub scaling: f32,
-    pub tile_rows: u32,
-    pub pad: u32,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]

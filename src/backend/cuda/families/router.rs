@@ -2,7 +2,6 @@
 
 use super::Lowering;
 use super::experts::{Routing, instance};
-use super::limits::SHARED_BYTES;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::arguments::arguments;
 use crate::backend::cuda::driver::launch::Kernel;
@@ -12,10 +11,10 @@ use crate::sys::abi;
 
 /// Up to this many rows one block sorts the tokens; more are sorted by the blocks of a cluster where there are such (sort_many.cu).
 const SORT_ROWS: u32 = 1024;
-/// From this many rows on a block that scores experts takes four, and reads the gate a quarter as often.
+/// From this many rows on a block without a cluster takes [`abi::TG_ROUTER_MANY_ROWS`], and reads the gate for all of them.
 const ROUTER_MANY_ROWS: u32 = 128;
-/// Threads of a block of steps of more rows than [`abi::TG_CHOOSE_ROWS`], where it has the memory: a warp a row.
-const ROUTER_MANY_THREADS: u32 = 32 * abi::TG_ROUTER_MANY_ROWS;
+/// Rows of a bucket that the clusters of few rows serve, at most.
+const ROUTE_FEW_ROWS: u32 = 256;
 /// Experts that one kernel takes which is all of the router.
 const ROUTE_EXPERTS: usize = abi::TG_ROUTE_WORDS as usize * WORD_EXPERTS;
 /// Clusters of eight that leave room beside each block for one of the experts' kernel: a block an SM.
@@ -92,15 +91,6 @@ impl RouteClusters {
     }
 }
 
-/// Rows of a block that scores experts.
-fn router_rows(rows: u32, hidden: u32) -> u32 {
-    if rows >= ROUTER_MANY_ROWS && router_shared_bytes(4, hidden) <= SHARED_BYTES {
-        4
-    } else {
-        1
-    }
-}
-
 /// What the kernels that choose experts from rows have in common.
 struct Choosing {
     arrays: abi::tg_choosing_args,
@@ -110,22 +100,18 @@ struct Choosing {
 
 impl Lowering<'_> {
     /// The FFN norm of h f32 `[R, H]`, as x `[R, H]` in the operand type; from it experts and weights of each row;
-    /// then, where [`Pairs::sorted`](super::experts::Pairs::sorted) (and where choosing and sorting are one kernel), the rows in
-    /// order of expert. Shapes as [`Routing`] and [`RouterWeights`] say.
+    /// then, where [`Pairs::sorted`](super::experts::Pairs::sorted), the rows in order of expert. Shapes as [`Routing`] and [`RouterWeights`] say.
     pub fn router(&mut self, routing: &Routing, x: Address, h: Address, weights: &RouterWeights) {
         let choosing = self.choosing(routing, x, h, weights);
         let at_once = routes_at_once(self.experts().0, self.hidden());
-        if let Some(route) = self.kernels.route.as_ref().filter(|_| at_once) {
+        let route = self.kernels.route.as_ref().filter(|_| at_once);
+        if let Some(route) = route {
             self.route(route, routing, &choosing);
-            if self.pairs().sorted {
-                self.sort_tokens(routing);
-            }
-        } else if self.bucket.rows <= abi::TG_CHOOSE_ROWS {
-            self.score_experts(routing, &choosing);
-            self.choose_and_sort(routing, weights.bias);
         } else {
             self.choose_experts(&choosing);
-            // Who sorts by itself needs only what this clears, in the rare case that no kernel above does it.
+        }
+        // Who sorts by itself needs only what the sort clears, where no kernel above does it.
+        if self.pairs().sorted || route.is_none() {
             self.sort_tokens(routing);
         }
     }
@@ -172,7 +158,7 @@ impl Lowering<'_> {
             eps,
         } = args;
         let rows = self.bucket.rows;
-        let (kernel, clusters) = if rows > abi::TG_CHOOSE_ROWS {
+        let (kernel, clusters) = if rows > ROUTE_FEW_ROWS {
             (many, RouteClusters::of_many_rows(rows, hidden))
         } else {
             (few, RouteClusters::of_few_rows(rows, expert_count))
@@ -189,75 +175,21 @@ impl Lowering<'_> {
         self.with_weights([*gate]);
     }
 
-    /// x, and the score of each row with each expert.
-    fn score_experts(&mut self, routing: &Routing, choosing: &Choosing) {
-        let Choosing { arrays, args, gate } = choosing;
-        let rows = router_rows(self.bucket.rows, args.hidden);
-        let kernel = match rows {
-            4 => &self.kernels.scores_4,
-            _ => &self.kernels.scores_1,
-        };
-        let shared_bytes = 4 * rows * args.hidden;
-        let blocks = args.expert_count.div_ceil(abi::TG_SCORE_EXPERTS);
-        let args = abi::tg_scores_args {
-            scores: routing.scores,
-            x: arrays.x,
-            h: arrays.h,
-            norm_weight: arrays.norm_weight,
-            gate: arrays.gate,
-            step: self.step,
-            hidden: args.hidden,
-            expert_count: args.expert_count,
-            eps: args.eps,
-            pad: 0,
-        };
-        let (grid, arguments) = (
-            (blocks, self.bucket.rows.div_ceil(rows), 1),
-            arguments![&args],
-        );
-        self.call(kernel, grid, abi::TG_NORM_THREADS, shared_bytes, arguments);
-        self.with_weights([*gate]);
-    }
-
-    /// Experts and weights from the scores, and the token sort.
-    fn choose_and_sort(&mut self, routing: &Routing, bias: Address) {
-        let (experts, top_k) = self.experts();
-        let args = abi::tg_choose_and_sort_args {
-            tiles: routing.tiles,
-            tile_count: routing.tile_count,
-            rows: routing.rows,
-            place: routing.place,
-            experts: routing.experts,
-            weights: routing.weights,
-            scores: routing.scores,
-            bias,
-            step: self.step,
-            expert_count: experts,
-            k: top_k,
-            normalize: self.config.norm_topk_prob.into(),
-            scaling: self.config.routed_scaling_factor,
-            tile_rows: self.pairs().tile_rows,
-            pad: 0,
-        };
-        let threads = (32 * self.bucket.rows).clamp(abi::TG_MAX_EXPERTS, abi::TG_SORT_THREADS);
-        let kernel = &self.kernels.choose_and_sort;
-        self.call_plain(kernel, (1, 1, 1), threads, arguments![&args])
-    }
-
-    /// x, experts and weights in one go: for buckets with rows enough to fill the GPU.
+    /// x, experts and weights by blocks without a cluster, of one row each or of many.
     fn choose_experts(&mut self, choosing: &Choosing) {
         let Choosing { arrays, args, gate } = choosing;
-        let (all, hidden, kernels) = (self.bucket.rows, args.hidden, self.kernels);
-        let many = router_shared_bytes(abi::TG_ROUTER_MANY_ROWS, hidden);
-        let (rows, kernel, threads) = if many <= kernels.router_many_bytes {
-            let kernel = &kernels.router_many;
-            (abi::TG_ROUTER_MANY_ROWS, kernel, ROUTER_MANY_THREADS)
+        let (all, kernels) = (self.bucket.rows, self.kernels);
+        let shared_bytes = |rows| router_shared_bytes(rows, args.hidden);
+        let many = abi::TG_ROUTER_MANY_ROWS;
+        let fits = shared_bytes(many) <= kernels.router_many_bytes;
+        let (rows, kernel) = if all >= ROUTER_MANY_ROWS && fits {
+            (many, &kernels.router_many)
         } else {
-            (1, &kernels.router_1, abi::TG_NORM_THREADS)
+            (1, &kernels.router_1)
         };
         let (grid, arguments) = ((all.div_ceil(rows), 1, 1), arguments![arrays, args]);
-        let shared_bytes = router_shared_bytes(rows, hidden);
-        self.call(kernel, grid, threads, shared_bytes, arguments);
+        let (threads, bytes) = (abi::TG_NORM_THREADS, shared_bytes(rows));
+        self.call(kernel, grid, threads, bytes, arguments);
         self.with_weights([*gate]);
     }
 
@@ -287,13 +219,6 @@ impl Lowering<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn router_blocks_take_more_rows_where_there_are_many_and_they_fit() {
-        let rows =
-            [(1, 2048), (512, 2048), (512, 8192)].map(|(rows, hidden)| router_rows(rows, hidden));
-        assert_eq!(rows, [1, 4, 1]);
-    }
 
     #[test]
     fn one_kernel_routes_what_its_blocks_hold() {
