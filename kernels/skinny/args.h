@@ -21,16 +21,13 @@
 #define TG_SKINNY_SCORE_PITCH (TG_SKINNY_OUTPUTS + 1u)  /* floats between rows of what a tile of h makes scores of */
 #define TG_SKINNY_CHOICE_BYTES 2176u    /* of SkinnyChoice (skinny/choice.cuh), with one word of bits */
 #define TG_SKINNY_CHOICE_BYTES_2 4256u  /* with two */
-#define TG_SKINNY_PREDICTION_EXPERTS TG_SKINNY_CONSUMER_WARPS         /* of a block that predicts: one a warp */
-#define TG_SKINNY_PREDICTION_EXPERTS_MANY (2u * TG_SKINNY_CONSUMER_WARPS)  /* with more words of bits than one */
+#define TG_SKINNY_PREDICTION_EXPERTS (2u * TG_SKINNY_CONSUMER_WARPS)  /* of a block that predicts: two a warp */
 #define TG_SKINNY_PREDICTION_BEST 2u      /* of a block's experts that it publishes */
 
 /* What the blocks of a layer's first kernel that predict its experts read (skinny/prediction.cuh); without blocks there is no prediction.
- * They mark `handed_pieces` of 16 bytes at `handed` as missing (skinny/fused.cuh). With up to 32 experts `router` is the gate in f32,
- * [E,H], and norm_weight[H] its factor; with more it is their product in bf16, [E,H], whatever the model's types are. */
+ * They mark `handed_pieces` of 16 bytes at `handed` as missing (skinny/fused.cuh). */
 typedef struct tg_skinny_prediction_args {
-  TG_ADDRESS(const void) router;
-  TG_ADDRESS(const float) norm_weight;
+  TG_ADDRESS(const void) router;              /* bf16 [E,H] whatever the model's types are: the gate times the norm's weight */
   TG_ADDRESS(const float) bias;               /* [E] or null */
   TG_ADDRESS(void) parts;                     /* as skinny/choice.cuh has them */
   TG_ADDRESS(struct uint4) handed;

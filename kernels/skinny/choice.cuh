@@ -18,30 +18,29 @@
 #include "common/experts.cuh"
 #include "skinny/rows.cuh"
 
-/* How many experts a block scores that predicts (skinny/prediction.cuh): one a warp, or with two words of bits two, since an H100 has room
- * for only 4 such blocks beside the 128 tiles of a hidden size of 2048. It publishes the SKINNY_PREDICTION_BEST best of them. */
-__host__ __device__ constexpr uint32_t skinny_prediction_experts(uint32_t words) { return words == 1 ? TG_SKINNY_PREDICTION_EXPERTS : TG_SKINNY_PREDICTION_EXPERTS_MANY; }
-constexpr uint32_t SKINNY_PREDICTION_BEST = TG_SKINNY_PREDICTION_BEST;
+/* How many experts a block scores that predicts (skinny/prediction.cuh), how many of them it publishes, and of how many in all. */
+constexpr uint32_t SKINNY_PREDICTION_EXPERTS = TG_SKINNY_PREDICTION_EXPERTS, SKINNY_PREDICTION_BEST = TG_SKINNY_PREDICTION_BEST;
+constexpr uint32_t SKINNY_MOST_EXPERTS = TG_MOST_BIT_WORDS * WARP;
+constexpr uint32_t SKINNY_PREDICTION_WORDS = SKINNY_PREDICTION_BEST * SKINNY_MOST_EXPERTS / SKINNY_PREDICTION_EXPERTS;
+static_assert(SKINNY_PREDICTION_WORDS <= WARP, "a lane looks at each");
 
 constexpr uint32_t SKINNY_MISSING = 0xffffffffu;  /* a word of y that is not stored yet (skinny/fused.cuh) */
 
-/* What kernels hand to each other in global memory, in this order: each row's experts, chosen[SKINNY_ROWS][WORDS]; what
- * skinny/prediction.cuh publishes, predicted[PREDICTION_WORDS]; the parts of scores, [bucket, H / SKINNY_OUTPUTS, EXPERTS]; the parts of
- * squares, [bucket, H / SKINNY_OUTPUTS]. */
+/* What kernels hand to each other in global memory, in this order: what skinny/prediction.cuh publishes,
+ * predicted[SKINNY_PREDICTION_WORDS]; each row's experts, chosen[SKINNY_ROWS][WORDS]; the parts of scores,
+ * [bucket, H / SKINNY_OUTPUTS, EXPERTS]; the parts of squares, [bucket, H / SKINNY_OUTPUTS]. */
 template <uint32_t WORDS>
 struct SkinnyParts {
   static constexpr uint32_t EXPERTS = WORDS * WARP;
-  static constexpr uint32_t PREDICTION_WORDS = SKINNY_PREDICTION_BEST * WORDS * WARP / skinny_prediction_experts(WORDS);
-  static_assert(PREDICTION_WORDS <= WARP, "a lane looks at each");
   static constexpr uint64_t CHOSEN = 1ull << 32;  /* the mark of a word that is there; experts are the bits below; 0 until then */
 
-  uint64_t *chosen, *predicted;
+  uint64_t *predicted, *chosen;
   float *scores, *squares;
   uint32_t tiles;
 
   __device__ inline SkinnyParts(void *parts, uint32_t bucket, uint32_t hidden)
-      : chosen(static_cast<uint64_t *>(parts)), predicted(chosen + SKINNY_ROWS * WORDS),
-        scores(reinterpret_cast<float *>(predicted + PREDICTION_WORDS)),
+      : predicted(static_cast<uint64_t *>(parts)), chosen(predicted + SKINNY_PREDICTION_WORDS),
+        scores(reinterpret_cast<float *>(chosen + SKINNY_ROWS * WORDS)),
         squares(scores + (size_t)bucket * (hidden / SKINNY_OUTPUTS) * EXPERTS), tiles(hidden / SKINNY_OUTPUTS) {}
 
   /* Clears word i of chosen, a thread a word. A kernel before the one that chooses does it. */

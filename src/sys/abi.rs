@@ -142,8 +142,7 @@ pub const TG_SKINNY_SUM_PITCH: u32 = 20;
 pub const TG_SKINNY_SCORE_PITCH: u32 = 17;
 pub const TG_SKINNY_CHOICE_BYTES: u32 = 2176;
 pub const TG_SKINNY_CHOICE_BYTES_2: u32 = 4256;
-pub const TG_SKINNY_PREDICTION_EXPERTS: u32 = 8;
-pub const TG_SKINNY_PREDICTION_EXPERTS_MANY: u32 = 16;
+pub const TG_SKINNY_PREDICTION_EXPERTS: u32 = 16;
 pub const TG_SKINNY_PREDICTION_BEST: u32 = 2;
 pub const TG_EMBED_THREADS: u32 = 256;
 pub const TG_LOGITS_COPY_THREADS: u32 = 256;
@@ -990,7 +989,6 @@ impl Default for tg_stage_times {
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_skinny_prediction_args {
     pub router: u64,
-    pub norm_weight: u64,
     pub bias: u64,
     pub parts: u64,
     pub handed: u64,

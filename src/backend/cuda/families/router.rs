@@ -6,7 +6,7 @@ use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::arguments::arguments;
 use crate::backend::cuda::driver::launch::Kernel;
 use crate::backend::cuda::matrix::Matrix;
-use crate::backend::cuda::tuning::limits::{SKINNY_EXPERTS, WORD_EXPERTS, expert_words};
+use crate::backend::cuda::tuning::limits::{WORD_EXPERTS, expert_words};
 use crate::sys::abi;
 
 /// Up to this many rows one block sorts the tokens; more are sorted by the blocks of a cluster where there are such (sort_many.cu).
@@ -22,11 +22,6 @@ const ROUTE_CLUSTERS: u32 = 16;
 /// Clusters of many rows that have room at once; with more, each would read the gate for fewer rows.
 const ROUTE_MANY_CLUSTERS: u32 = 32;
 
-/// Whether blocks that predict for so many experts read a copy of the router (kernels/skinny/prediction.cuh says why).
-pub fn predicts_by_copy(experts: usize) -> bool {
-    (WORD_EXPERTS + 1..=SKINNY_EXPERTS).contains(&experts)
-}
-
 /// What the router reads, all f32, and what predictions read in its place.
 #[derive(Debug, Clone, Copy)]
 pub struct RouterWeights {
@@ -36,8 +31,8 @@ pub struct RouterWeights {
     pub gate: Matrix,
     /// `[E]`, or 0.
     pub bias: Address,
-    /// bf16 `[E, H]`, `gate` times `norm`: for blocks that predict alone, which no result depends on. 0 where they read `gate`
-    /// ([`predicts_by_copy`]).
+    /// bf16 `[E, H]`, `gate` times `norm`: for blocks that predict alone, which no result depends on. 0 where none do, with more
+    /// than [`SKINNY_EXPERTS`](crate::backend::cuda::tuning::limits::SKINNY_EXPERTS).
     pub predictor: Address,
 }
 

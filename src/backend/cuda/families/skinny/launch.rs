@@ -81,11 +81,7 @@ impl Prediction {
             .unwrap_or((0, 0));
         let at = |of: fn(&Self) -> Address| prediction.map_or(0, of);
         abi::tg_skinny_prediction_args {
-            router: at(|prediction| match prediction.router.predictor {
-                0 => prediction.router.gate.address,
-                copy => copy,
-            }),
-            norm_weight: at(|prediction| prediction.router.norm),
+            router: at(|prediction| prediction.router.predictor),
             bias: at(|prediction| prediction.router.bias),
             parts: at(|prediction| prediction.routing.score_parts),
             handed,
