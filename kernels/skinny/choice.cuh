@@ -124,15 +124,9 @@ struct alignas(16) SkinnyChoice {
   __device__ inline SkinnyPrediction<WORDS> prediction_within(Bits those) const {
     return ::any(without(prediction.experts(), those)) ? SkinnyPrediction<WORDS>{} : prediction;
   }
-  __device__ inline bool has(uint32_t r, uint32_t e) const {
-    if constexpr (WORDS == 1) return chosen[r] >> e & 1;
-    else return has_at<WORDS>(chosen, r, e);
-  }
+  __device__ inline bool has(uint32_t r, uint32_t e) const { return has_at<WORDS>(chosen, r, e); }
   /* The place of expert e among the row's experts, which ascend. */
-  __device__ inline uint32_t index(uint32_t r, uint32_t e) const {
-    if constexpr (WORDS == 1) return __popc(chosen[r] & ((1u << e) - 1));
-    else return count_before(bits_at<WORDS>(chosen, r), e);
-  }
+  __device__ inline uint32_t index(uint32_t r, uint32_t e) const { return count_before(bits_at<WORDS>(chosen, r), e); }
 };
 
 static_assert(sizeof(SkinnyChoice<1>) == TG_SKINNY_CHOICE_BYTES && sizeof(SkinnyChoice<2>) == TG_SKINNY_CHOICE_BYTES_2,
@@ -186,44 +180,24 @@ __device__ inline void skinny_choose(SkinnyChoice<WORDS> &choice, SkinnyParts<WO
   beside();
   skinny_wait<PREDICTION_READY>();
   if (warp < rows) {  /* each warp has a row, each lane one expert of every word */
-    if constexpr (WORDS == 1) {
-      float score = 0.0f;
-      squares = 0.0f;
+    float score[WORDS] = {};
+    squares = 0.0f;
 #pragma unroll
-      for (uint32_t w = 0; w < SKINNY_CONSUMER_WARPS; w++)
-        if (w < warps) score += choice.scores[warp * warps + w][lane], squares += choice.squares[warp * warps + w];
-      const float scale = 1.0f / sqrtf(squares / hidden + eps);
-      score = 1.0f / (1.0f + expf(-(scale * score)));
-      const uint32_t key = sortable(score + of_bias[0]);
-      bool left = lane < expert_count;
-#pragma unroll 1
-      for (uint32_t i = 0; i < weighing.k; i++) {  /* takes the best that is left; of equal ones the lowest expert */
-        const uint32_t best = __reduce_max_sync(0xffffffffu, left ? key : 0);
-        if (lane == lowest(__ballot_sync(0xffffffffu, left && key == best))) left = false;
-      }
-      const uint32_t chosen = __ballot_sync(0xffffffffu, lane < expert_count && !left);
-      choice.score[warp][lane] = score;
-      if (lane == 0) choice.chosen[warp] = chosen, choice.scale[warp] = scale;
-    } else {
-      float score[WORDS] = {};
-      squares = 0.0f;
+    for (uint32_t w = 0; w < SKINNY_CONSUMER_WARPS; w++) {
+      if (w >= warps) break;
+      squares += choice.squares[warp * warps + w];
 #pragma unroll
-      for (uint32_t w = 0; w < SKINNY_CONSUMER_WARPS; w++) {
-        if (w >= warps) break;
-        squares += choice.squares[warp * warps + w];
-#pragma unroll
-        for (uint32_t i = 0; i < WORDS; i++) score[i] += choice.scores[warp * warps + w][lane + i * WARP];
-      }
-      const float scale = 1.0f / sqrtf(squares / hidden + eps);
-      uint32_t chosen[WORDS];
-      choose_best(chosen, score, scale, of_bias, expert_count, weighing.k);
-#pragma unroll
-      for (uint32_t i = 0; i < WORDS; i++) {
-        choice.score[warp][lane + i * WARP] = score[i];
-        if (lane == 0) choice.chosen[warp * WORDS + i] = chosen[i];
-      }
-      if (lane == 0) choice.scale[warp] = scale;
+      for (uint32_t i = 0; i < WORDS; i++) score[i] += choice.scores[warp * warps + w][lane + i * WARP];
     }
+    const float scale = 1.0f / sqrtf(squares / hidden + eps);
+    uint32_t chosen[WORDS];
+    choose_best(chosen, score, scale, of_bias, expert_count, weighing.k);
+#pragma unroll
+    for (uint32_t i = 0; i < WORDS; i++) {
+      choice.score[warp][lane + i * WARP] = score[i];
+      if (lane == 0) choice.chosen[warp * WORDS + i] = chosen[i];
+    }
+    if (lane == 0) choice.scale[warp] = scale;
   }
   skinny_signal<CHOICE_READY>();
   consumers_meet();

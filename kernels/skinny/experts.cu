@@ -173,13 +173,7 @@ __device__ inline void skinny_experts(const tg_skinny_expert_gate_up_args &a, co
     }
   }
   const uint32_t of_warp = threadIdx.x / WARP;
-  if constexpr (WORDS == 1) {
-    if (blockIdx.x == 0 && of_warp < count && choice.has(of_warp, lane)) {
-      const uint32_t pair = of_warp * weighing.k + choice.index(of_warp, lane);
-      a.experts[pair] = lane;
-      a.weights[pair] = skinny_weight(choice, of_warp, lane, weighing);
-    }
-  } else if (blockIdx.x == 0 && of_warp < count) {
+  if (blockIdx.x == 0 && of_warp < count) {
 #pragma unroll 1
     for (uint32_t e = lane; e < WORDS * WARP; e += WARP) {
       if (!choice.has(of_warp, e)) continue;

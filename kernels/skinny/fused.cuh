@@ -206,14 +206,10 @@ struct SkinnyDown {
     const bool there = count > 0 && column < inner;
     /* f32 values would take too many registers to be loaded ahead */
     constexpr bool AHEAD = SkinnyWords<Math>::PIECES == 1;
-    if constexpr (WORDS == 1) {
-      if (const float weight = skinny_weight(choice, 0, lane, weighing); choice.has(0, lane)) own.weights[choice.index(0, lane)] = weight;
-    } else {
 #pragma unroll 1
-      for (uint32_t e = lane; e < WORDS * WARP; e += WARP) {
-        const float weight = skinny_weight(choice, 0, e, weighing);
-        if (choice.has(0, e)) own.weights[choice.index(0, e)] = weight;
-      }
+    for (uint32_t e = lane; e < WORDS * WARP; e += WARP) {
+      const float weight = skinny_weight(choice, 0, e, weighing);
+      if (choice.has(0, e)) own.weights[choice.index(0, e)] = weight;
     }
     SkinnyWords<Math> words;
     uint32_t patience = SKINNY_PATIENCE;
