@@ -16,9 +16,9 @@
 /* router/norm_router.cu, all of the router of few rows: experts of a block at a time, blocks that share their columns, rows of a
  * cluster and columns, at most, and the words of bits of its instances. */
 #define TG_ROUTE_EACH 8u
-#define TG_ROUTE_HALVES 2u
+#define TG_ROUTE_SHARES 2u
 #define TG_ROUTE_ROWS 8u
-#define TG_ROUTE_HIDDEN (TG_ROUTE_HALVES * 4u * TG_NORM_THREADS)
+#define TG_ROUTE_HIDDEN (TG_ROUTE_SHARES * 4u * TG_NORM_THREADS)
 #define TG_ROUTE_WORDS 2u
 /* router/norm_router_many.cu, the same of many rows: rows that a block multiplies together, rows of a cluster, at most, and columns
  * of a block. */
@@ -38,22 +38,12 @@ typedef struct tg_choosing_args {
   TG_ADDRESS(const tg_step) step;
 } tg_choosing_args;
 
-/* tg_router_* of router/router.cu, beside tg_choosing_args */
-typedef struct tg_router_args {
-  uint32_t hidden;
-  uint32_t expert_count;
-  uint32_t k;
-  uint32_t normalize;                      /* weights of a row add up to `scaling` */
-  float scaling;
-  float eps;
-} tg_router_args;
-
-/* router/norm_router.cu and norm_router_many.cu, beside tg_choosing_args, hidden, expert_count, k, normalize and scaling as arguments of
- * their own: kernels/README.md, "Adding a kernel", says why. */
+/* Beside tg_choosing_args, hidden, expert_count, k, normalize and scaling as arguments of their own: kernels/README.md, "Adding a kernel",
+ * says why. */
 typedef struct tg_route_args {
   TG_ADDRESS(uint32_t) counts;             /* set to zeros (clear_counts) */
   float eps;
-  uint32_t rows_each;                      /* of a cluster */
+  uint32_t rows_each;                      /* of a cluster; router/router.cu reads none */
 } tg_route_args;
 
 /* router/sort_combine.cu */

@@ -192,14 +192,13 @@ __device__ inline void route_many_step(const tg_choosing_args &arrays, const tg_
   }
   /* Loads for what comes behind the exchange are issued before it: registers are free now. */
   load_norm();
-  float of_bias[WORDS];
+  RouteLane<WORDS> of_bias;
 #pragma unroll
   for (uint32_t w = 0; w < WORDS; w++) {
     const uint32_t expert = lane + w * WARP;
-    of_bias[w] = bias && expert < expert_count ? bias[expert] : 0.0f;
+    of_bias.of[w] = bias && expert < expert_count ? bias[expert] : 0.0f;
   }
-  if constexpr (WORDS == 1)
-    if (warp * blocks + rank < rows) choose_of_32(0.0f, 0.0f, expert_count, weighing);
+  if (warp * blocks + rank < rows) choose_route<WORDS>({}, {}, 0.0f, expert_count, weighing);
   barrier_wait_cluster(&summed, 0);
   auto sum_of_blocks = [&](auto of_block) {
     float sum = 0.0f;
@@ -212,15 +211,11 @@ __device__ inline void route_many_step(const tg_choosing_args &arrays, const tg_
   auto scale_of = [&](uint32_t r) { return __shfl_sync(0xffffffffu, scale, r); };
 #pragma unroll 1
   for (uint32_t at = warp * blocks; at + rank < rows; at += MANY_WARPS * blocks) {  /* a warp chooses for a row */
-    float sums[WORDS];
+    RouteLane<WORDS> sums;
 #pragma unroll
-    for (uint32_t w = 0; w < WORDS; w++) sums[w] = sum_of_blocks([&](uint32_t b) { return scratch.sums[at + b][lane + w * WARP]; });
-    const float scale = scale_of(at + rank);
-    if constexpr (WORDS > 1) {
-      store_choice(arrays, first, at + rank, weighing.k, choose_of_words(sums, of_bias, scale, expert_count, weighing));
-    } else {
-      store_choice(arrays, first, at + rank, weighing.k, choose_of_32(scale * sums[0], of_bias[0], expert_count, weighing));
-    }
+    for (uint32_t w = 0; w < WORDS; w++) sums.of[w] = sum_of_blocks([&](uint32_t b) { return scratch.sums[at + b][lane + w * WARP]; });
+    const auto choice = choose_route(sums, of_bias, scale_of(at + rank), expert_count, weighing);
+    store_choice(arrays, first, at + rank, weighing.k, choice);
   }
   X *x = static_cast<X *>(arrays.x) + (size_t)first * hidden + column;
 #pragma unroll 1

@@ -16,7 +16,7 @@
  * 30 us, 239 MB of the gate from L2 some 45 us, 0.5 GFMA 16 us. Measured in the model 102 us at 7,189 rows, and 32 at 512: a warp has one
  * load of the gate for each of its experts under way, and waits for L2 (profiles/log/prompts.md).
  *
- * Launch: block = ROUTER_THREADS, grid = rows of the bucket / ROWS, shared = 4 ROWS (H + 2 MAX_EXPERTS). Rows at or past the step's get no
+ * Launch: block = ROUTER_THREADS, grid = rows of the bucket / ROWS, shared = 4 ROWS (H + MAX_EXPERTS). Rows at or past the step's get no
  * experts: the token sort does not look at them.
  */
 #include "common/base.cuh"
@@ -24,7 +24,7 @@
 #include "common/launch.cuh"
 #include "common/rmsnorm.cuh"
 #include "common/pdl.cuh"
-#include "router/args.h"
+#include "router/choice.cuh"
 
 constexpr int ROUTER_THREADS = NORM_THREADS, ROUTER_WARPS = ROUTER_THREADS / WARP;
 constexpr int MANY_ROWS = TG_ROUTER_MANY_ROWS, EXPERTS = 4;
@@ -66,37 +66,26 @@ __device__ inline void norm_row(float *z, X *x, const float *h, const float *wei
   }
 }
 
-/* One warp: experts[R,K] and weights[R,K] of row r, from its scores[E]; keys[MAX_EXPERTS] is scratch. */
-__device__ inline void choose_for_row(const tg_choosing_args &arrays, const tg_router_args &a, const float *scores, uint32_t *keys,
-                                      uint32_t r) {
-  const size_t to = (size_t)r * a.k;
-  const Weighing weighing{a.k, a.normalize != 0, a.scaling};
-  auto store = [&](uint32_t index, uint32_t expert, float weight) {
-    arrays.experts[to + index] = expert;
-    arrays.weights[to + index] = weight;
-  };
-  choose_experts(scores, arrays.bias, a.expert_count, weighing, keys, threadIdx.x % WARP, store);
-}
-
 template <int ROWS, typename X>
-__device__ inline void route(const tg_choosing_args &arrays, const tg_router_args &a) {
+__device__ inline void route(const tg_choosing_args &arrays, const tg_route_args &args, uint32_t hidden, uint32_t expert_count,
+                             Weighing weighing) {
   static_assert(ROWS <= ROUTER_WARPS, "a warp a row");
-  const uint32_t hidden = a.hidden, expert_count = a.expert_count;
-  const float *h = arrays.h, *gate = arrays.gate;
+  constexpr uint32_t WORDS = MAX_EXPERTS / WARP;
+  const float *h = arrays.h, *gate = arrays.gate, *bias = arrays.bias;
   const tg_step *step = arrays.step;
   X *x = static_cast<X *>(arrays.x);
   extern __shared__ float4 shared[];
-  float *z = reinterpret_cast<float *>(shared);                                /* [ROWS, H] */
-  float *scores = z + ROWS * hidden;                                           /* [ROWS, MAX_EXPERTS] */
-  uint32_t *keys = reinterpret_cast<uint32_t *>(scores + ROWS * MAX_EXPERTS);  /* [ROWS, MAX_EXPERTS] */
+  float *z = reinterpret_cast<float *>(shared);  /* [ROWS, H] */
+  float *products = z + ROWS * hidden;           /* [ROWS, MAX_EXPERTS] */
   begin_kernel();
+  if (blockIdx.x == 0) clear_counts(args.counts);
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   const uint32_t first = blockIdx.x * ROWS;
   if (first >= step->rows) return;
   const uint32_t rows = min((uint32_t)ROWS, step->rows - first), row = min((uint32_t)warp, rows - 1);
   if (ROWS == ROUTER_WARPS || warp < ROWS)
     norm_row(z + warp * hidden, warp < rows ? x + (size_t)(first + row) * hidden : nullptr, h + (size_t)(first + row) * hidden,
-             arrays.norm_weight, hidden, a.eps);
+             arrays.norm_weight, hidden, args.eps);
   __syncthreads();
   for (uint32_t e = warp * EXPERTS; e < expert_count; e += ROUTER_WARPS * EXPERTS) {
     float sums[EXPERTS][ROWS] = {};
@@ -120,19 +109,22 @@ __device__ inline void route(const tg_choosing_args &arrays, const tg_router_arg
 #pragma unroll
       for (int i = 0; i < ROWS; i++) {
         const float sum = sum_over_lanes(sums[k][i]);
-        if (lane == i && e + k < expert_count) scores[i * MAX_EXPERTS + e + k] = 1.0f / (1.0f + expf(-sum));
+        if (lane == i && e + k < expert_count) products[i * MAX_EXPERTS + e + k] = sum;
       }
   }
   __syncthreads();
-  if (warp < rows) choose_for_row(arrays, a, scores + warp * MAX_EXPERTS, keys + warp * MAX_EXPERTS, first + warp);
+  if (warp >= rows) return;
+  RouteLane<WORDS> sums, biases;
+#pragma unroll
+  for (uint32_t w = 0; w < WORDS; w++) {
+    const uint32_t e = lane + w * WARP;
+    const bool there = e < expert_count;
+    sums.of[w] = there ? products[warp * MAX_EXPERTS + e] : 0.0f, biases.of[w] = there && bias ? bias[e] : 0.0f;
+  }
+  store_choice(arrays, first, warp, weighing.k, choose_route(sums, biases, 1.0f, expert_count, weighing));
 }
 
-#define ROUTER(NAME, ROWS, X, ...)                                \
-  extern "C" __global__ void __launch_bounds__(__VA_ARGS__) NAME( \
-      const tg_choosing_args arrays, const tg_router_args a) {    \
-    route<ROWS, X>(arrays, a);                                    \
-  }
-#define ROUTERS(SUFFIX, X)                                 \
-  ROUTER(tg_router_1_##SUFFIX, 1, X, ROUTER_THREADS)       \
-  ROUTER(tg_router_many_##SUFFIX, MANY_ROWS, X, ROUTER_THREADS, MANY_BLOCKS)
+#define ROUTERS(SUFFIX, X)                                                                        \
+  ROUTER_KERNEL(tg_router_1_##SUFFIX, (route<1, X>), __launch_bounds__(ROUTER_THREADS))           \
+  ROUTER_KERNEL(tg_router_many_##SUFFIX, (route<MANY_ROWS, X>), __launch_bounds__(ROUTER_THREADS, MANY_BLOCKS))
 FOR_TYPES(ROUTERS)

@@ -116,7 +116,7 @@ pub const TG_COMBINE_ROWS: u32 = 2;
 pub const TG_COMBINE_FOUR: u32 = 4;
 pub const TG_ROUTER_MANY_ROWS: u32 = 8;
 pub const TG_ROUTE_EACH: u32 = 8;
-pub const TG_ROUTE_HALVES: u32 = 2;
+pub const TG_ROUTE_SHARES: u32 = 2;
 pub const TG_ROUTE_ROWS: u32 = 8;
 pub const TG_ROUTE_HIDDEN: u32 = 2048;
 pub const TG_ROUTE_WORDS: u32 = 2;
@@ -894,16 +894,6 @@ pub struct tg_choosing_args {
     pub gate: u64,
     pub bias: u64,
     pub step: u64,
-}
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
-pub struct tg_router_args {
-    pub hidden: u32,
-    pub expert_count: u32,
-    pub k: u32,
-    pub normalize: u32,
-    pub scaling: f32,
-    pub eps: f32,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]

@@ -2,9 +2,10 @@
 
 use super::Lowering;
 use super::experts::{Routing, instance};
+use super::kernels::Kernels;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::arguments::arguments;
-use crate::backend::cuda::driver::launch::Kernel;
+use crate::backend::cuda::driver::launch::{Kernel, Launch};
 use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::tuning::limits::{WORD_EXPERTS, expert_words};
 use crate::sys::abi;
@@ -36,9 +37,9 @@ pub struct RouterWeights {
     pub predictor: Address,
 }
 
-/// Dynamic shared memory of a router block: its rows, normed, their scores and what orders those.
+/// Dynamic shared memory of a block without a cluster: its rows, normed, and their products with the gate.
 pub fn router_shared_bytes(rows: u32, hidden: u32) -> u32 {
-    4 * rows * (hidden + 2 * abi::TG_MAX_EXPERTS)
+    4 * rows * (hidden + abi::TG_MAX_EXPERTS)
 }
 
 /// Whether one kernel is all of the router.
@@ -53,11 +54,12 @@ pub(super) fn route_names(x: &str, experts: usize) -> [String; 2] {
     ["", "many_"].map(|rows| format!("tg_route_{rows}{x}{}", instance(words)))
 }
 
-/// How the clusters of one of them share experts, columns and rows.
+/// How the blocks of one of them share experts, columns and rows.
 #[derive(Debug, PartialEq, Eq)]
 struct RouteClusters {
-    /// A power of two.
+    /// Of a cluster, a power of two.
     blocks: u32,
+    /// Of a cluster.
     rows_each: u32,
 }
 
@@ -66,7 +68,7 @@ impl RouteClusters {
     fn of_few_rows(rows: u32, experts: u32) -> Self {
         let sharers = experts.min(u32::BITS).div_ceil(abi::TG_ROUTE_EACH);
         Self {
-            blocks: abi::TG_ROUTE_HALVES * sharers.next_power_of_two(),
+            blocks: abi::TG_ROUTE_SHARES * sharers.next_power_of_two(),
             rows_each: rows.div_ceil(ROUTE_CLUSTERS).min(abi::TG_ROUTE_ROWS),
         }
     }
@@ -86,39 +88,41 @@ impl RouteClusters {
     }
 }
 
-/// What the kernels that choose experts from rows have in common.
-struct Choosing {
-    arrays: abi::tg_choosing_args,
-    args: abi::tg_router_args,
-    gate: Matrix,
+impl Kernels {
+    /// The kernel for blocks without a cluster, of one row each or of many, and its dynamic shared memory.
+    fn router_alone(&self, rows: u32, hidden: u32) -> (&Kernel, RouteClusters, u32) {
+        let bytes = |rows| router_shared_bytes(rows, hidden);
+        let many = abi::TG_ROUTER_MANY_ROWS;
+        let fits = bytes(many) <= self.router_many_bytes;
+        let (rows_each, kernel) = if rows >= ROUTER_MANY_ROWS && fits {
+            (many, &self.router_many)
+        } else {
+            (1, &self.router_1)
+        };
+        let alone = RouteClusters {
+            blocks: 1,
+            rows_each,
+        };
+        (kernel, alone, bytes(rows_each))
+    }
 }
 
 impl Lowering<'_> {
     /// The FFN norm of h f32 `[R, H]`, as x `[R, H]` in the operand type; from it experts and weights of each row;
     /// then, where [`Pairs::sorted`](super::experts::Pairs::sorted), the rows in order of expert. Shapes as [`Routing`] and [`RouterWeights`] say.
     pub fn router(&mut self, routing: &Routing, x: Address, h: Address, weights: &RouterWeights) {
-        let choosing = self.choosing(routing, x, h, weights);
-        let at_once = routes_at_once(self.experts().0, self.hidden());
-        let route = self.kernels.route.as_ref().filter(|_| at_once);
-        if let Some(route) = route {
-            self.route(route, routing, &choosing);
-        } else {
-            self.choose_experts(&choosing);
-        }
-        // Who sorts by itself needs only what the sort clears, where no kernel above does it.
-        if self.pairs().sorted || route.is_none() {
-            self.sort_tokens(routing);
-        }
-    }
-
-    fn choosing(
-        &self,
-        routing: &Routing,
-        x: Address,
-        h: Address,
-        weights: &RouterWeights,
-    ) -> Choosing {
-        let (experts, top_k) = self.experts();
+        let ((experts, top_k), hidden, rows) = (self.experts(), self.hidden(), self.bucket.rows);
+        let (kernels, config) = (self.kernels, self.config);
+        let clusters = kernels.route.as_ref();
+        let (kernel, clusters, shared_bytes) =
+            match clusters.filter(|_| routes_at_once(experts, hidden)) {
+                Some([_, many]) if rows > ROUTE_FEW_ROWS => {
+                    (many, RouteClusters::of_many_rows(rows, hidden), 0)
+                }
+                Some([few, _]) => (few, RouteClusters::of_few_rows(rows, experts), 0),
+                None => kernels.router_alone(rows, hidden),
+            };
+        let RouteClusters { blocks, rows_each } = clusters;
         let arrays = abi::tg_choosing_args {
             experts: routing.experts,
             weights: routing.weights,
@@ -129,63 +133,26 @@ impl Lowering<'_> {
             bias: weights.bias,
             step: self.step,
         };
-        let args = abi::tg_router_args {
-            hidden: self.hidden(),
-            expert_count: experts,
-            k: top_k,
-            normalize: self.config.norm_topk_prob.into(),
-            scaling: self.config.routed_scaling_factor,
-            eps: self.config.norm_eps,
-        };
-        let gate = weights.gate;
-        Choosing { arrays, args, gate }
-    }
-
-    /// All but the sort in one kernel, as few and as many rows have one: few clusters where these hold all rows.
-    fn route(&mut self, [few, many]: &[Kernel; 2], routing: &Routing, choosing: &Choosing) {
-        let Choosing { arrays, args, gate } = choosing;
-        let &abi::tg_router_args {
-            hidden,
-            expert_count,
-            k,
-            normalize,
-            scaling,
-            eps,
-        } = args;
-        let rows = self.bucket.rows;
-        let (kernel, clusters) = if rows > ROUTE_FEW_ROWS {
-            (many, RouteClusters::of_many_rows(rows, hidden))
-        } else {
-            (few, RouteClusters::of_few_rows(rows, expert_count))
-        };
-        let RouteClusters { blocks, rows_each } = clusters;
         let args = abi::tg_route_args {
             counts: routing.tile_count,
-            eps,
+            eps: config.norm_eps,
             rows_each,
         };
-        let arguments = arguments![arrays, &args, hidden, expert_count, k, normalize, scaling];
-        let grid = (rows.div_ceil(rows_each) * blocks, blocks);
-        self.call_clusters(kernel, grid, abi::TG_NORM_THREADS, arguments);
-        self.with_weights([*gate]);
-    }
-
-    /// x, experts and weights by blocks without a cluster, of one row each or of many.
-    fn choose_experts(&mut self, choosing: &Choosing) {
-        let Choosing { arrays, args, gate } = choosing;
-        let (all, kernels) = (self.bucket.rows, self.kernels);
-        let shared_bytes = |rows| router_shared_bytes(rows, args.hidden);
-        let many = abi::TG_ROUTER_MANY_ROWS;
-        let fits = shared_bytes(many) <= kernels.router_many_bytes;
-        let (rows, kernel) = if all >= ROUTER_MANY_ROWS && fits {
-            (many, &kernels.router_many)
-        } else {
-            (1, &kernels.router_1)
+        let normalize = u32::from(config.norm_topk_prob);
+        let scaling = config.routed_scaling_factor;
+        let launch = Launch {
+            grid: (rows.div_ceil(rows_each) * blocks, 1, 1),
+            threads: abi::TG_NORM_THREADS,
+            shared_bytes,
+            cluster: blocks,
+            pdl: self.pdl,
         };
-        let (grid, arguments) = ((all.div_ceil(rows), 1, 1), arguments![arrays, args]);
-        let (threads, bytes) = (abi::TG_NORM_THREADS, shared_bytes(rows));
-        self.call(kernel, grid, threads, bytes, arguments);
-        self.with_weights([*gate]);
+        let arguments = arguments![&arrays, &args, hidden, experts, top_k, normalize, scaling];
+        self.push(kernel, launch, arguments);
+        self.with_weights([weights.gate]);
+        if self.pairs().sorted {
+            self.sort_tokens(routing);
+        }
     }
 
     /// The token sort alone, from `routing.experts`.
