@@ -59,7 +59,7 @@ typedef struct tg_skinny_conv_args {
 } tg_skinny_conv_args;
 
 /* skinny/norm.cu. With `best`, [S,blocks], the rows are the sampled ones, and y is f32 and has those of which more is read than that. */
-typedef struct tg_skinny_project_args {
+typedef struct tg_skinny_norm_args {
   TG_ADDRESS(void) y;                         /* [R,N] */
   TG_ADDRESS(unsigned long long) best;        /* or null */
   TG_ADDRESS(const float) h;                  /* [R,H] */
@@ -74,29 +74,14 @@ typedef struct tg_skinny_project_args {
   uint32_t stages;                            /* of the pipeline */
   float eps;
   uint32_t pad;
-} tg_skinny_project_args;
+  TG_ADDRESS(const void) up;                  /* [N,H], of tg_skinny_gate_up_*, whose gate is w */
+} tg_skinny_norm_args;
 
-/* skinny/norm.cu */
-typedef struct tg_skinny_gate_up_args {
-  TG_ADDRESS(void) y;                         /* [R,N] */
-  TG_ADDRESS(const float) h;                  /* [R,H] */
-  TG_ADDRESS(const float) norm_weight;        /* [H] */
-  TG_ADDRESS(const void) gate;                /* [N,H] */
-  TG_ADDRESS(const void) up;                  /* [N,H] */
-  TG_ADDRESS(const tg_step) step;
-  uint32_t outputs;                           /* N */
-  uint32_t hidden;
-  uint32_t bucket;                            /* rows */
-  uint32_t stages;                            /* of the pipeline */
-  float eps;
-  uint32_t pad;
-} tg_skinny_gate_up_args;
-
-/* skinny/out.cu, which has no pipeline and reads no `stages`, and tg_skinny_out_* of skinny/add.cu. */
-typedef struct tg_skinny_out_args {
+/* skinny/add.cu; tg_skinny_held_out_*, which has no pipeline, reads no `stages`. */
+typedef struct tg_skinny_add_args {
   TG_ADDRESS(float) h;                        /* [R,N] */
-  TG_ADDRESS(const void) x;                   /* [R,K] */
-  TG_ADDRESS(const void) w;                   /* [N,K] */
+  TG_ADDRESS(const void) x;                   /* [R,K]; of experts [R k,K] */
+  TG_ADDRESS(const void) w;                   /* [N,K]; of experts each one's, packed */
   TG_ADDRESS(const float) bias;               /* [N] or null */
   TG_ADDRESS(void) parts;                     /* as skinny/choice.cuh has them, or null */
   TG_ADDRESS(const float) gate;               /* [E,N], with parts */
@@ -107,25 +92,10 @@ typedef struct tg_skinny_out_args {
   uint32_t expert_count;
   uint32_t bucket;                            /* rows */
   uint32_t stages;                            /* of the pipeline */
-  uint32_t pad;
-} tg_skinny_out_args;
-
-/* skinny/add.cu */
-typedef struct tg_skinny_down_args {
-  TG_ADDRESS(float) h;                        /* [R,N] */
-  TG_ADDRESS(const void) y;                   /* [R k,K] */
-  TG_ADDRESS(const void) w;                   /* [N,K] of each expert, packed */
-  uint64_t stride;                            /* elements from one expert's to the next's */
-  TG_ADDRESS(void) parts;                     /* as skinny/choice.cuh has them */
+  uint32_t k;                                 /* this and what follows: of experts */
   TG_ADDRESS(const float) weights;            /* [R,k] */
-  TG_ADDRESS(const tg_step) step;
-  uint32_t outputs;                           /* N */
-  uint32_t inner;                             /* K */
-  uint32_t k;
-  uint32_t bucket;                            /* rows */
-  uint32_t stages;                            /* of the pipeline */
-  uint32_t pad;
-} tg_skinny_down_args;
+  uint64_t stride;                            /* elements from one expert's to the next's */
+} tg_skinny_add_args;
 
 /* skinny/experts.cu: gate and up of the experts that it chooses; there h is only read. */
 typedef struct tg_skinny_expert_gate_up_args {

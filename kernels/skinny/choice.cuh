@@ -1,7 +1,7 @@
 /* choice.cuh: which experts the rows of a small step go to. Every block of gate/up chooses for itself, since a router kernel before it
  * would cost a start and a wait.
  *
- * Scores are linear in h, but for the norm's one scale a row. So the kernel that makes h (skinny/add.cuh) stores parts: for each of its
+ * Scores are linear in h, but for the norm's one scale a row. So the kernel that makes h (skinny/add.cu) stores parts: for each of its
  * tiles of SKINNY_OUTPUTS channels, what these add to every expert's score and to the row's sum of squares. The blocks of gate/up add
  * the parts up, in an order that follows from the bucket alone, and choose as common/experts.cuh does.
  *

@@ -22,7 +22,7 @@
 #include "skinny/norm.cuh"
 
 template <class Math>
-__device__ inline void skinny_project(const tg_skinny_project_args &a) {
+__device__ inline void skinny_project(const tg_skinny_norm_args &a) {
   using X = typename Math::X;
   using W = typename Math::W;
   extern __shared__ uint4 shared[];
@@ -81,14 +81,14 @@ __device__ inline void skinny_project(const tg_skinny_project_args &a) {
 }
 
 template <class Math>
-__device__ inline void skinny_gate_up(const tg_skinny_gate_up_args &a) {
+__device__ inline void skinny_gate_up(const tg_skinny_norm_args &a) {
   using X = typename Math::X;
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * SKINNY_MOST_STAGES];
   __shared__ float scratch[SKINNY_CONSUMER_WARPS];
   let_next_kernel_start();
   const uint32_t outputs = a.outputs, hidden = a.hidden, bucket = a.bucket;
-  const auto *gate = static_cast<const typename Math::W *>(a.gate), *up = static_cast<const typename Math::W *>(a.up);
+  const auto *gate = static_cast<const typename Math::W *>(a.w), *up = static_cast<const typename Math::W *>(a.up);
   const uint32_t step_rows = load_now(&a.step->rows);
   SkinnyNormBlock<Math> block(shared, barriers, bucket, hidden, false, a.stages);
   const uint32_t tiles = (outputs + GATE_OUTPUTS - 1) / GATE_OUTPUTS;
@@ -117,6 +117,6 @@ __device__ inline void skinny_gate_up(const tg_skinny_gate_up_args &a) {
 }
 
 #define SKINNY_NORM(SUFFIX, MATH)                                                      \
-  SKINNY_KERNEL(project_##SUFFIX, tg_skinny_project_args, skinny_project<MATH>(a);)    \
-  SKINNY_KERNEL(gate_up_##SUFFIX, tg_skinny_gate_up_args, skinny_gate_up<MATH>(a);)
+  SKINNY_KERNEL(project_##SUFFIX, tg_skinny_norm_args, skinny_project<MATH>(a);)    \
+  SKINNY_KERNEL(gate_up_##SUFFIX, tg_skinny_norm_args, skinny_gate_up<MATH>(a);)
 FOR_SKINNY_TYPES(SKINNY_NORM)

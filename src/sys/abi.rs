@@ -1010,7 +1010,7 @@ pub struct tg_skinny_conv_args {
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
-pub struct tg_skinny_project_args {
+pub struct tg_skinny_norm_args {
     pub y: u64,
     pub best: u64,
     pub h: u64,
@@ -1025,26 +1025,11 @@ pub struct tg_skinny_project_args {
     pub stages: u32,
     pub eps: f32,
     pub pad: u32,
-}
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
-pub struct tg_skinny_gate_up_args {
-    pub y: u64,
-    pub h: u64,
-    pub norm_weight: u64,
-    pub gate: u64,
     pub up: u64,
-    pub step: u64,
-    pub outputs: u32,
-    pub hidden: u32,
-    pub bucket: u32,
-    pub stages: u32,
-    pub eps: f32,
-    pub pad: u32,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
-pub struct tg_skinny_out_args {
+pub struct tg_skinny_add_args {
     pub h: u64,
     pub x: u64,
     pub w: u64,
@@ -1058,24 +1043,9 @@ pub struct tg_skinny_out_args {
     pub expert_count: u32,
     pub bucket: u32,
     pub stages: u32,
-    pub pad: u32,
-}
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
-pub struct tg_skinny_down_args {
-    pub h: u64,
-    pub y: u64,
-    pub w: u64,
-    pub stride: u64,
-    pub parts: u64,
-    pub weights: u64,
-    pub step: u64,
-    pub outputs: u32,
-    pub inner: u32,
     pub k: u32,
-    pub bucket: u32,
-    pub stages: u32,
-    pub pad: u32,
+    pub weights: u64,
+    pub stride: u64,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]

@@ -3,7 +3,6 @@
 #include "known.h"
 
 #include "common/argmax.cuh"
-#include "skinny/add.cuh"
 #include "skinny/fused.cuh"
 #include "skinny/prediction.cuh"
 #include "skinny/norm.cuh"
@@ -14,7 +13,6 @@ thread_local uint4 shared[simt::SHARED_BYTES / sizeof(uint4)];
 #include "skinny/conv.cu"
 #include "skinny/experts.cu"
 #include "skinny/norm.cu"
-#include "skinny/out.cu"
 }
 
 #define ONE(NAME) WITH(skinny::shared, skinny, tg_skinny_##NAME)

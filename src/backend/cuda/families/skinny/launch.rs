@@ -171,7 +171,7 @@ impl Lowering<'_> {
         debug_assert!(stored, "not all logits are stored");
         let rows = self.bucket.rows;
         let ring = self.skinny_normed(skinny, None);
-        let args = abi::tg_skinny_project_args {
+        let args = abi::tg_skinny_norm_args {
             y,
             best,
             h,
@@ -185,7 +185,7 @@ impl Lowering<'_> {
             bucket: rows,
             stages: ring.stages,
             eps: self.config.norm_eps,
-            pad: 0,
+            ..Default::default()
         };
         let tiles = w.rows.div_ceil(OUTPUTS);
         let parts = skinny.sizing.blocks(tiles, args.prediction.blocks);
@@ -208,7 +208,7 @@ impl Lowering<'_> {
         let inner = product.w.columns;
         let gate = router.map(|(_, weights)| weights.gate);
         let weights: Vec<Matrix> = [product.w].into_iter().chain(gate).collect();
-        let mut args = abi::tg_skinny_out_args {
+        let mut args = abi::tg_skinny_add_args {
             h,
             x: product.x,
             w: product.w.address,
@@ -221,8 +221,7 @@ impl Lowering<'_> {
             inner,
             expert_count: experts,
             bucket: rows,
-            stages: 0,
-            pad: 0,
+            ..Default::default()
         };
         let SkinnyBucket { family, sizing } = skinny;
         if let Some(bytes) = sizing.holding(rows, inner, beside) {
@@ -248,11 +247,11 @@ impl Lowering<'_> {
     ) {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let ring = self.skinny_normed(skinny, None);
-        let args = abi::tg_skinny_gate_up_args {
+        let args = abi::tg_skinny_norm_args {
             y,
             h,
             norm_weight: norm,
-            gate: w1.address,
+            w: w1.address,
             up: w3.address,
             step: self.step,
             outputs: w1.rows,
@@ -260,7 +259,7 @@ impl Lowering<'_> {
             bucket: rows,
             stages: ring.stages,
             eps: self.config.norm_eps,
-            pad: 0,
+            ..Default::default()
         };
         let blocks = skinny.sizing.blocks(w1.rows.div_ceil(GATE_OUTPUTS), 0);
         self.launch_skinny(&skinny.family.gate_up, blocks, ring, &args, [w1, w3]);
@@ -369,9 +368,9 @@ impl Lowering<'_> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let inner = weights.down.columns;
         let ring = skinny.sizing.adding(rows, inner, 0).expect("served");
-        let args = abi::tg_skinny_down_args {
+        let args = abi::tg_skinny_add_args {
             h,
-            y,
+            x: y,
             w: weights.down.address,
             stride: weights.down.stride,
             parts: routing.score_parts,
@@ -382,7 +381,7 @@ impl Lowering<'_> {
             k: self.config.num_experts_per_tok as u32,
             bucket: rows,
             stages: ring.stages,
-            pad: 0,
+            ..Default::default()
         };
         let blocks = skinny.sizing.blocks(hidden / OUTPUTS, 0);
         self.launch_skinny(&skinny.family.down, blocks, ring, &args, [weights.down]);
