@@ -28,12 +28,7 @@
 
 constexpr int ROUTER_THREADS = NORM_THREADS, ROUTER_WARPS = ROUTER_THREADS / WARP;
 constexpr int MANY_ROWS = TG_ROUTER_MANY_ROWS, EXPERTS = 4;
-/* Blocks of MANY_ROWS on an SM, so that some norm while others multiply; on sm_80 three would spill. */
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-constexpr int MANY_BLOCKS = 3;
-#else
-constexpr int MANY_BLOCKS = 2;
-#endif
+constexpr int MANY_BLOCKS = 2;  /* of MANY_ROWS on an SM, so that one norms while the other multiplies; three would spill */
 
 __device__ inline float dot4(float sum, float4 a, float4 b) {
   sum = fmaf(a.x, b.x, sum);
