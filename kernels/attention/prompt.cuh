@@ -1,8 +1,9 @@
 /* prompt.cuh: attention (see attention/attention.cuh) of chunks, near the speed of the tensor cores: mixed and score steps in bf16
  * and f16, in the manner of FlashAttention-3 (Shah et al., 2024).
  *
- * Each SM has one persistent block. Its work tiles are a query tile (attention/tiles.cu lists them) of one kv head. All pairs of a row and
- * a query head of the group are rows of its matrices, 64 of each of two warpgroups; so keys and values are read once for the whole group.
+ * Each SM has one persistent block. Its work tiles are a query tile (attention/tiles.cu lists them) of one kv head, longest first, back
+ * and forth over the blocks, so that all end at about the same time. All pairs of a row and a query head of the group are rows of its
+ * matrices, 64 of each of two warpgroups; so keys and values are read once for the whole group.
  *
  *   warpgroup                 does                                             waits on                       signals
  *   0, 1: consumers           scores, softmax and values of 64 pairs each      q_full, full; the other's      q_empty, empty; the other's
@@ -11,14 +12,10 @@
  *                             time, across work tiles without a pause
  *
  * While a warpgroup computes the weights of some keys, the tensor cores add up the values of the keys before them, and do the other
- * warpgroup's products: the two issue these by turns, so that not both wait for them at once. The softmax is online, in f32, in powers of
- * two. Keys go up from position 0, KEYS at a time whatever the tile; keys past a row's position weigh exactly 0. So a row's bits follow
- * from its position alone.
- *
- * Long work tiles come first, back and forth over the blocks, so that all end at about the same time.
+ * warpgroup's products: the two issue these by turns. The softmax is online, in f32, in powers of two. Keys go up from position 0, KEYS at
+ * a time; keys past a row's position weigh exactly 0. So a row's bits follow from its position alone.
  *
  * Bound: the tensor cores, 4 D FLOP for each pair (row, head) and key, and with D = 64 as much time for exponentials: 16 a cycle.
- *
  * Measured on an H100 in bf16, 32 heads of 64 and 8 kv heads, one sequence: 57 us at 2,048 tokens (302 TFLOP/s), 688 at 8,192 (400),
  * 4,480 for 8,192 rows behind 24,000 (421). profiles/log/prompts.md.
  *

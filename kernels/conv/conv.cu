@@ -3,23 +3,19 @@
  *   u[p,c] = B[p,c] X[p,c]                                          rounded to the operand type
  *   x[r,c] = C[r,c] (sum_j W[c,j] u[p-(L-1)+j, c] + bias[c])        p the row's position; u is 0 before position 0
  *
- * B, C, X are the thirds of bcx[R,3H]. Columns of u from before the step come from the slot's state
- * [slots,L-1,H], oldest first; later ones from the rows themselves, which are consecutive in a sequence. u
- * is rounded in both cases, so a row's bits do not depend on where its prompt was cut.
+ * B, C, X are the thirds of bcx[R,3H]. Columns of u from before the step come from the slot's state [slots,L-1,H], oldest first; later
+ * ones from the rows themselves, which are consecutive in a sequence. u is rounded in both cases, so a row's bits do not depend on where
+ * its prompt was cut. The last L-1 columns become the new state.
  *
- * Decode steps have this in their in-projection's kernel, where one does both (swap_ab/conv.cuh, persistent/conv.cuh).
+ * tg_conv_decode_*: a decode row is the only one of its slot in the step, so the thread that read the old columns writes the new. Most
+ * decode steps have this in their in-projection's kernel (swap_ab/conv.cuh, persistent/conv.cuh).
+ * tg_conv_rows_*: steps with prompts and three taps, which all published models have. A thread has CONV_ROWS consecutive rows and loads all
+ * that they need at once; each row's u is made once for the three rows that it is part of. Only a chunk's first two rows read the state.
+ * The thread that has the first does both, even where the second is the next thread's, and then moves the state: nobody else reads it.
+ * tg_conv_*, then tg_conv_state_*: the same of any number of taps.
  *
- * The last L-1 columns become the new state. A decode row is the only one of its slot in the step, so there
- * the thread that read the old columns writes the new (tg_conv_decode_*). Otherwise rows at a chunk's start
- * read what its end replaces, so the state moves in a kernel of its own (tg_conv_* then tg_conv_state_*).
- *
- * Three taps, which all published models have, in steps with prompts: tg_conv_rows_*, where a thread has CONV_ROWS consecutive
- * rows and loads all that they need at once. Each row's u is made of B and X once for the three rows that it is part of.
- * Only a chunk's first two rows read the state. The thread that has the first does both, even where the second is the next thread's,
- * and then moves the state: nobody else reads it.
- *
- * Bound: memory, about 4H sizeof(x) bytes a row. tg_conv_* of 7,296 rows took 84 us on an H100, by hand 38: each thread waited
- * for the step's tables, then for each tap (profiles/log/prompts.md). tg_conv_rows_* takes 49 there, of 7,189 rows.
+ * Bound: memory, about 4H sizeof(x) bytes a row: 38 us of 7,296 rows on an H100, by hand. tg_conv_rows_* takes 49 there of 7,189 rows,
+ * tg_conv_* 84, since each thread waits for the step's tables, then for each tap (profiles/log/prompts.md).
  *
  * Launch: grid = (rows of the bucket, H / (4 CONV_THREADS) rounded up); of tg_conv_rows_* a CONV_ROWS-th of the rows, rounded up; for
  * tg_conv_state_* rows are the most sequences of a step. Rows past the step's leave x and the state alone.

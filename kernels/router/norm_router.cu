@@ -1,6 +1,6 @@
 // build: sm_90a
 /* norm_router.cu: norm and router in one kernel, for steps of up to 256 rows (norm_router_many.cu: for more), by the formulas of
- * router/router.cu, which with tg_choose_and_sort needs two. It also clears the counters of grouped/grouped.cuh, which sorts for itself.
+ * router/router.cu. It also clears the counters of grouped/grouped.cuh, which sorts for itself.
  *
  *   block of the cluster   does                                               waits on                    signals
  *   each                   scores of ROUTE_EACH of 32 experts over one of     grid dependency             `summed` of the first block,
@@ -9,16 +9,11 @@
  *
  * A thread has four columns. For 64 experts it goes over the rows twice, since it has registers for ROUTE_EACH alone. A row's scores are
  * linear in h but for its one scale, so a thread loads gate times norm weight of its columns to registers before the grid dependency wait,
- * and reads h for scores and scale together, ROUTE_AT_ONCE rows at once.
+ * and reads h for scores and scale together, ROUTE_AT_ONCE rows at once. Beside a block there is room on an SM for one of
+ * grouped/grouped.cuh with 3 loaders, whose weights come meanwhile: ROUTE_REGISTERS, and little shared memory.
  *
- * Beside a block there is room on an SM for one of grouped/grouped.cuh with 3 loaders, whose weights come meanwhile: ROUTE_REGISTERS, and
- * little shared memory.
- *
- * Bound: latency. h comes from L2, the gate too, before it is needed.
- * Measured on an H200 in bf16, H = 2048, E = 32, in the model (how: profiles/README.md): 4.8 us at 16 rows, 4.4 at 64, 7.6 at
- * 128, 9.5 at 256.
- *
- * Bound of E = 64 by hand: the second 32 experts take as long as the first but for the start, some 2 us more at 16 rows.
+ * Bound: latency. h comes from L2, the gate too, before it is needed. Measured on an H200 in bf16, H = 2048, E = 32, in the model: 4.8 us
+ * at 16 rows, 4.4 at 64, 7.6 at 128, 9.5 at 256. By hand the second 32 of 64 experts take some 2 us more at 16 rows.
  *
  * Launch: block = ROUTE_THREADS; clusters of ROUTE_SHARES times E / ROUTE_EACH blocks, rounded up to a power of two, of more than 32
  * experts as of 32; rows of the bucket / rows_each of them. E at most 32, with tg_route_*_e64 64, H at most ROUTE_HIDDEN, rows_each

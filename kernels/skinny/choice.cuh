@@ -2,15 +2,13 @@
  * would cost a start and a wait.
  *
  * Scores are linear in h, but for the norm's one scale a row. So the kernel that makes h (skinny/add.cu) stores parts: for each of its
- * tiles of SKINNY_OUTPUTS channels, what these add to every expert's score and to the row's sum of squares. The blocks of gate/up add
- * the parts up, in an order that follows from the bucket alone, and choose as common/experts.cuh does.
+ * tiles, what these channels add to every expert's score and to the row's sum of squares. The blocks of gate/up add the parts up, in an
+ * order that follows from the bucket alone, and choose as common/experts.cuh does.
  *
- * Experts are bits of words (common/bits.cuh), a lane for each bit of a word: with WORDS words, up to 32 WORDS experts. Every array that
- * has an entry an expert has room for so many.
+ * Experts are bits of words (common/bits.cuh), a lane for each bit of a word. Arrays by expert have room for 32 WORDS.
  *
  * Where down is a kernel of its own, its blocks may have an SM long before gate/up has ended. So gate/up's first block publishes what was
- * chosen as soon as it knows, and down's blocks load those experts' weights at once. Gate/up's own blocks load some weights even before
- * the choice, by a prediction (skinny/prediction.cuh).
+ * chosen as soon as it knows, and down's blocks load those experts' weights at once.
  */
 #pragma once
 

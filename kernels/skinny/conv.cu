@@ -5,19 +5,16 @@
  *   u = B X                                                          rounded to it too
  *   x[r,:] = C (sum_j taps[:,j] u[p-(L-1)+j,:] + taps_bias)          and u becomes the state's newest column
  *
- * conv/conv.cu has the rest of the formula. A block takes SKINNY_OUTPUTS channels, that is rows c, H + c and 2H + c of W, and
- * one thread all that a row has of a channel, its state too. The last blocks may predict the layer's experts
- * (skinny/prediction.cuh), with all their warps.
+ * conv/conv.cu has the rest of the formula. A block takes SKINNY_OUTPUTS channels, that is rows c, H + c and 2H + c of W, and one thread
+ * all that a row has of a channel, its state too. The last blocks may predict the layer's experts (skinny/prediction.cuh).
  *
  *   warp       does                                                  waits on                           signals
  *   producer   copies rows of W into the pipeline                    empty barriers                     full barriers
  *   consumers  norm rows, multiply, convolve, move the state on      grid dependency, full barriers     empty barriers
  *
- * Bound: memory, 3 H^2 sizeof(W) bytes.
- * Measured on an H200 in bf16, H = 2048, from kernel to kernel (floor; how: profiles/README.md): 7.7 us (5.5) at 1 row.
+ * Bound: memory, 3 H^2 sizeof(W) bytes. Measured on an H200 in bf16, H = 2048, from kernel to kernel (floor): 7.7 us (5.5) at 1 row.
  *
- * Launch: block = SKINNY_THREADS, grid = at most H / SKINNY_OUTPUTS blocks, and those that predict, shared: sums, the norm's weight, normed
- * rows, pipeline.
+ * Launch: block = SKINNY_THREADS, grid = at most H / SKINNY_OUTPUTS, and those that predict, shared as SkinnyNormBlock has it.
  */
 #include "skinny/prediction.cuh"
 #include "skinny/pipeline.cuh"

@@ -3,8 +3,7 @@
  *
  *   tg_skinny_expert_gate_up_*  y[r K + i,:] = silu(W1_e z) * W3_e z of each row's i-th expert e, z = rmsnorm(h[r,:]). It chooses
  *                     the experts, and publishes them before tg_skinny_down_* (skinny/add.cu) may start (skinny/choice.cuh)
- *   tg_skinny_experts_*  for one row: the same, and h += sum over i of weights[i] W2_e y[i,:], in one kernel, since the end of a
- *                     kernel and the start of the next would cost 2 us (skinny/fused.cuh)
+ *   tg_skinny_experts_*  for one row: the same, and h += sum over i of weights[i] W2_e y[i,:], in one kernel (skinny/fused.cuh)
  *
  * z and y are rounded to X's type.
  *
@@ -14,11 +13,11 @@
  *   consumers    norm rows, choose experts, multiply            grid dependency; PREDICTION_READY;      CHOICE_READY; chosen words for
  *                                                               full barriers; fused: words of y        down; empty barriers; words of y
  *
- * Bound: memory, N H sizeof(W) bytes for each matrix of each expert that any row chose. The experts are known only when h is. The
+ * Bound: memory, N H sizeof(W) bytes for each matrix of each expert that any row chose. The experts are known only when h is, and the
  * memory must not stand idle until then. So a block copies weights of predicted experts (skinny/prediction.cuh): as many stages as its
  * pipeline holds, and one more into L2. Where the prediction was wrong it skips them.
- * Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor; how: profiles/README.md), four experts of 1792: gate and
- * up 15.3 us (12.9); gate, up and down 21.6 us (19.4), where two kernels take 23.
+ * Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor), four experts of 1792: gate and up 15.3 us (12.9); gate, up and down
+ * 21.6 us (19.4), where two kernels take 23.
  *
  * Launch: block = SKINNY_THREADS, grid = at most as many blocks as there are tiles, shared as SkinnyNormBlock lays it out.
  */

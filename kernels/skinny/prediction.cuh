@@ -1,14 +1,13 @@
 /* prediction.cuh: which experts a small step's rows will most likely go to, published before they are chosen.
  *
- * Between the last product before the router and the first weights of the experts lie a kernel's end, the choice and a memory latency:
- * some 5 us a layer in which the memory would be idle. The residual stream changes little in one mixer, so what the router would choose
- * before the mixer is nearly always among what it chooses behind it. The kernel that begins a layer has blocks for this beside those
- * that stream its weights (skinny_predict): two experts a warp, for the first row alone, since two experts are as many as a pipeline has
- * room for. Each publishes its best two as words, and gate/up's producer (SkinnyPredictionLook) takes the best two of all.
+ * Between the last product before the router and the first weights of the experts the memory would be idle for some 5 us a layer. The
+ * residual stream changes little in one mixer, so what the router would choose before the mixer is nearly always among what it chooses
+ * behind it. The kernel that begins a layer has blocks for this beside those that stream its weights (skinny_predict): two experts a warp,
+ * for the first row alone, since two experts are as many as a pipeline has room for. Each publishes its best two as words, and gate/up's
+ * producer (SkinnyPredictionLook) takes the best two of all.
  *
- * A prediction decides which weights are loaded first, and nothing else: the choice is made as without it, and weights that were loaded
- * in vain are not used. So results do not depend on it. Where a row's experts are fused, the same blocks have a second task, which
- * results do depend on: they mark y as missing (skinny/fused.cuh).
+ * A prediction decides which weights are loaded first, and nothing else: weights that were loaded in vain are not used, and results do not
+ * depend on it. Where a row's experts are fused, the same blocks also mark y as missing (skinny/fused.cuh), on which results do depend.
  */
 #pragma once
 

@@ -1,30 +1,24 @@
 /* skinny.cuh: matrix products of few rows, at most SKINNY_ROWS, at the speed of memory: Y[R,N] = X[R,K] W[N,K]^T.
  *
- * Every weight is read once and takes part in only R multiplications. So reading weights is all that takes time, and the memory
- * must be kept busy, above all while a kernel waits for the one before it.
+ * Every weight is read once and takes part in only R multiplications. So reading weights is all that takes time, and the memory must be
+ * kept busy, above all while a kernel waits for the one before it.
  *
- * The pipeline (skinny/pipeline.cuh). A block has stages in shared memory. A stage holds SKINNY_STAGE_ROWS weight rows, up to
- * SKINNY_K columns of each. One warp, the producer, fills stages with bulk copies, which need no registers: one copy where the rows
- * lie together, else one a row. Weights depend on no kernel. So a block copies the first ones as soon as the kernel before it
- * leaves its SM, and has them when griddepcontrol.wait lets it go on. In a stage every row begins on a line of SKINNY_LINE bytes:
- * copies to 64 bytes beside a line came at 3.6 TB/s in place of 4.5 on an H200 (profiles/log/few-rows-copies.md).
+ * The pipeline (skinny/pipeline.cuh). A stage holds SKINNY_STAGE_ROWS weight rows, up to SKINNY_K columns of each. One warp, the producer,
+ * fills stages with bulk copies, which need no registers. Weights depend on no kernel, so a block copies the first ones as soon as the
+ * kernel before it leaves its SM. Every row of a stage begins on a line of SKINNY_LINE bytes: copies to 64 bytes beside a line came at
+ * 3.6 TB/s in place of 4.5 on an H200 (profiles/log/few-rows-copies.md).
  *
- * The products. The other warps, the consumers, multiply with mma.sync. Weight rows are its M operand, batch rows its N operand (8).
- * A lane reads 16 bytes of a weight row at once, and the same columns of a batch row. So an instruction's columns are not in the
- * order of memory, but both sides have the same ones, so each weight meets its own input (skinny_mma).
+ * The products. The other warps, the consumers, multiply with mma.sync: weight rows are its M operand, batch rows its N operand (8). A lane
+ * reads 16 bytes of a weight row, and the same columns of a batch row, so columns are in another order than in memory on both sides.
  *
- * A tile is SKINNY_OUTPUTS outputs: two runs of SKINNY_STAGE_ROWS weight rows, which together are the M of an instruction. The two
- * runs need not be neighbours: gate and up rows make a tile too. Their stages come by turns. Blocks take tiles in a grid-stride
- * loop, as many blocks as the launcher says. Needs sm_90.
+ * A tile is SKINNY_OUTPUTS outputs: two runs of SKINNY_STAGE_ROWS weight rows, whose stages come by turns. The runs need not be
+ * neighbours: gate and up rows make a tile too. Blocks take tiles in a grid-stride loop. Needs sm_90.
  *
- * The sums. Of each stage a consumer warp has SKINNY_UNITS units, of SKINNY_UNIT columns each (skinny_unit_at). The warps' sums are
- * added up through shared memory, in the order of the warps. So the order of every sum follows from K alone, and a row's bits depend
- * neither on the rows beside it nor on its place in the batch.
+ * The sums. Of each stage a consumer warp has SKINNY_UNITS units of SKINNY_UNIT columns (skinny_unit_at). The warps' sums are added up
+ * through shared memory, in the order of the warps. So a row's bits follow from K alone.
  *
- * A block runs most of its code once. Code that runs once costs more time to fetch than to execute. So loops are not unrolled here
- * unless loads would wait for each other.
- *
- * Before its wait a kernel also reads the step's descriptor, which the dispatcher wrote before the step began.
+ * A block runs most of its code once, which costs more time to fetch than to execute. So loops are not unrolled here unless loads would
+ * wait for each other. Before its wait a kernel also reads the step's descriptor, which was written before the step began.
  *
  * N may be anything (of packed weights a multiple of SKINNY_STAGE_ROWS), K is a multiple of 32. Every array starts on 16 bytes.
  */
