@@ -14,7 +14,7 @@
 
 #include "common/bits.cuh"
 #include "common/experts.cuh"
-#include "skinny/rows.cuh"
+#include "skinny/skinny.cuh"
 
 /* How many experts a block scores that predicts (skinny/prediction.cuh), how many of them it publishes, and of how many in all. */
 constexpr uint32_t SKINNY_PREDICTION_EXPERTS = TG_SKINNY_PREDICTION_EXPERTS, SKINNY_PREDICTION_BEST = TG_SKINNY_PREDICTION_BEST;

@@ -17,8 +17,7 @@
  * Launch: block = SKINNY_THREADS, grid = at most H / SKINNY_OUTPUTS, and those that predict, shared as SkinnyNormBlock has it.
  */
 #include "skinny/prediction.cuh"
-#include "skinny/pipeline.cuh"
-#include "skinny/rows.cuh"
+#include "skinny/norm.cuh"
 
 /* A sum, rounded to the operand type. */
 template <typename T>
@@ -74,7 +73,6 @@ __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
   using W = typename Math::W;
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * SKINNY_MOST_STAGES];
-  __shared__ float scratch[SKINNY_CONSUMER_WARPS];
   let_next_kernel_start();
   const uint32_t hidden = a.hidden, length = a.length, bucket = a.bucket, blocks = skinny_product_blocks(a.prediction);
   if (blockIdx.x >= blocks) {
@@ -85,23 +83,18 @@ __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
   const float *bias = a.bias, *taps = a.taps, *taps_bias = a.taps_bias;
   const uint32_t step_rows = load_now(&a.step->rows);
   const tg_row *row_table = table<tg_row>(a.state, a.step->row_table);
-  SkinnySums sums{reinterpret_cast<float *>(shared), bucket};
-  float *norm = reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket));
-  char *z = reinterpret_cast<char *>(norm + hidden);
-  const uint32_t z_pitch = skinny_pitch<typename Math::S>(hidden);
-  SkinnyPipeline<Math> pipeline(z + Math::PARTS * bucket * z_pitch, barriers, hidden, a.stages);
-  if (threadIdx.x == 0) pipeline.init();
-  if (threadIdx.x < SKINNY_CONSUMERS) skinny_norm_weight(norm, a.norm_weight, hidden);
+  SkinnyNormBlock<Math> block(shared, barriers, bucket, hidden, false, a.stages);
+  if (threadIdx.x < SKINNY_CONSUMERS) block.load_weight(a.norm_weight, hidden);
   __syncthreads();
   const uint32_t tiles = hidden / SKINNY_OUTPUTS;
   if (threadIdx.x >= SKINNY_CONSUMERS) {
     const uint64_t policy = read_once();
-    pipeline.one_by_one = SKINNY_ONE_BY_ONE;
+    block.pipeline.one_by_one = SKINNY_ONE_BY_ONE;
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks)
 #pragma unroll 1
       for (uint32_t third = 0; third < 3; third++) {
         auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w, third * hidden + n, 3 * hidden, hidden); };
-        pipeline.load(run(tile * SKINNY_OUTPUTS), run(tile * SKINNY_OUTPUTS + SKINNY_STAGE_ROWS), hidden, policy);
+        block.pipeline.load(run(tile * SKINNY_OUTPUTS), run(tile * SKINNY_OUTPUTS + SKINNY_STAGE_ROWS), hidden, policy);
       }
     return;
   }
@@ -111,23 +104,23 @@ __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
   const tg_row *row = row_table + (mine ? r : 0);
   const uint32_t position = load_now(&row->position), slot = load_now(&row->slot);
   wait_for_earlier_kernels();
-  skinny_norm<Math>(z, z_pitch, a.h, norm, scratch, rows, bucket, hidden, a.eps, [](uint32_t row) { return row; });
+  block.norm_rows(a.h, rows, hidden, a.eps, [](uint32_t row) { return row; });
   /* loaded behind h, which is needed first */
   X *state_of_row = static_cast<X *>(a.columns) + (size_t)slot * (length - 1) * hidden;
   SkinnyPast<X> past;
   if (mine && blockIdx.x < tiles) past.load(state_of_row, taps, position, blockIdx.x * SKINNY_OUTPUTS + i, hidden, length);
-  const auto *z_row = reinterpret_cast<const typename Math::S *>(z + Math::lane_place(rows, bucket) * z_pitch);
-  SkinnyColumns<Math> z_columns;
-  z_columns.load(z_row, pipeline.k, true);
+  const auto *x_row = block.row(rows);
+  SkinnyColumns<Math> x_columns;
+  x_columns.load(x_row, block.pipeline.k, true);
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks) {
     const uint32_t c = tile * SKINNY_OUTPUTS + i;
     if (mine && tile != blockIdx.x) past.load(state_of_row, taps, position, c, hidden, length);
     float of_b = 0.0f, of_c = 0.0f, of_x = 0.0f;
 #pragma unroll 1
     for (uint32_t third = 0; third < 3; third++) {
-      sums.put(skinny_whole<Math>(pipeline.consume(z_columns, z_row, hidden), bucket));
+      block.consume(x_columns, x_row, hidden);
       if (!mine) continue;
-      float v = sums.get(r, i);
+      float v = block.sums.get(r, i);
       if (bias) v += bias[third * hidden + c];
       of_b = of_c, of_c = of_x, of_x = stored<X>(v);
     }

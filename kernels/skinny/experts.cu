@@ -110,7 +110,7 @@ __device__ inline void skinny_experts(const tg_skinny_expert_gate_up_args &a, co
     }
     skinny_wait<CHOICE_READY>();
   } else {
-    skinny_norm_weight(block.norm, a.norm_weight, hidden);
+    block.load_weight(a.norm_weight, hidden);
     wait_for_earlier_kernels();
     /* h is loaded now, while the memory is idle */
     row = SkinnyRow(h + (size_t)min(of_row, rows - 1) * hidden, hidden, bucket, true);

@@ -25,7 +25,6 @@ __device__ inline void skinny_project(const tg_skinny_norm_args &a) {
   using W = typename Math::W;
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * SKINNY_MOST_STAGES];
-  __shared__ float scratch[SKINNY_CONSUMER_WARPS];
   let_next_kernel_start();
   const uint32_t outputs = a.outputs, hidden = a.hidden, bucket = a.bucket, blocks = skinny_product_blocks(a.prediction);
   if (blockIdx.x >= blocks) {
@@ -46,15 +45,14 @@ __device__ inline void skinny_project(const tg_skinny_norm_args &a) {
       block.pipeline.load(run(tile * SKINNY_OUTPUTS), run(tile * SKINNY_OUTPUTS + SKINNY_STAGE_ROWS), hidden, policy);
     return;
   }
-  skinny_norm_weight(block.norm, a.norm_weight, hidden);
+  block.load_weight(a.norm_weight, hidden);
   const bool sampled = best != nullptr;
   const uint32_t count = __ldcg(sampled ? &step->sample_rows : &step->rows), rows = min(max(count, 1u), bucket);
   const uint32_t *samples = table<uint32_t>(a.state, step->sample_table);
   const uint32_t r = threadIdx.x / SKINNY_OUTPUTS, i = threadIdx.x % SKINNY_OUTPUTS;
   const bool there = r < min(count, bucket), stores = there && !(sampled && needs_best_only(a.state, step, r));
   wait_for_earlier_kernels();
-  skinny_norm<Math>(block.x, block.x_pitch, a.h, block.norm, scratch, rows, bucket, hidden, a.eps,
-                 [&](uint32_t row) { return sampled && count > 0 ? samples[row] : row; });
+  block.norm_rows(a.h, rows, hidden, a.eps, [&](uint32_t row) { return sampled && count > 0 ? samples[row] : row; });
   const auto *x_row = block.row(rows);
   SkinnyColumns<Math> x_columns;
   x_columns.load(x_row, block.pipeline.k, true);
@@ -83,7 +81,6 @@ __device__ inline void skinny_gate_up(const tg_skinny_norm_args &a) {
   using X = typename Math::X;
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[2 * SKINNY_MOST_STAGES];
-  __shared__ float scratch[SKINNY_CONSUMER_WARPS];
   let_next_kernel_start();
   const uint32_t outputs = a.outputs, hidden = a.hidden, bucket = a.bucket;
   const auto *gate = static_cast<const typename Math::W *>(a.w), *up = static_cast<const typename Math::W *>(a.up);
@@ -99,9 +96,9 @@ __device__ inline void skinny_gate_up(const tg_skinny_norm_args &a) {
       block.pipeline.load(skinny_gate_rows<Math>(gate, tile, outputs, hidden), skinny_gate_rows<Math>(up, tile, outputs, hidden), hidden, policy);
     return;
   }
-  skinny_norm_weight(block.norm, a.norm_weight, hidden);
+  block.load_weight(a.norm_weight, hidden);
   wait_for_earlier_kernels();
-  skinny_norm<Math>(block.x, block.x_pitch, a.h, block.norm, scratch, rows, bucket, hidden, a.eps, [](uint32_t r) { return r; });
+  block.norm_rows(a.h, rows, hidden, a.eps, [](uint32_t row) { return row; });
   const auto *x_row = block.row(rows);
   SkinnyColumns<Math> x_columns;
   x_columns.load(x_row, block.pipeline.k, true);

@@ -11,7 +11,7 @@
  */
 #pragma once
 
-#include "skinny/args.h"
+#include "common/rmsnorm.cuh"
 #include "skinny/choice.cuh"
 
 constexpr uint32_t SKINNY_NO_LAYER = 0xffffffffu;

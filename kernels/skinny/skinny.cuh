@@ -82,6 +82,11 @@ __device__ inline uint32_t skinny_unit_at(uint32_t u) { return skinny_unit_of(th
 /* The first of this lane's 8 columns of a unit. */
 __device__ inline uint32_t skinny_lane_column() { return threadIdx.x % 4 * 8; }
 
+/* How many consumer warps share a row, in a bucket of `bucket` rows: a power of two. */
+__device__ inline uint32_t warps_of_row(uint32_t bucket) {
+  return SKINNY_CONSUMER_WARPS >> (bucket > 1 ? 32 - __clz(bucket - 1) : 0);
+}
+
 /* ---- where warps meet ------------------------------------------------------------------------ */
 
 /* All consumers wait for each other; the producer does not. */
