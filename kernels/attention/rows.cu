@@ -113,7 +113,7 @@ __device__ inline void attend_row(RowBlock<D> &block, float *out, const float *k
 }
 
 template <int D>
-__device__ inline void attend_rows(const tg_attention_rows_args &a) {
+__device__ inline void attend_rows(const tg_attention_chunks_args &a) {
   __shared__ RowBlock<D> block;
   begin_kernel();
   const uint32_t heads = a.heads, kv_heads = a.kv_heads;
@@ -133,5 +133,5 @@ __device__ inline void attend_rows(const tg_attention_rows_args &a) {
 }
 
 #define ATTENTION_ROWS(SUFFIX, T, D) \
-  STRUCT_KERNEL(tg_attention_rows_##SUFFIX##_d##D, tg_attention_rows_args, attend_rows<D>, ROW_THREADS)
+  STRUCT_KERNEL(tg_attention_rows_##SUFFIX##_d##D, tg_attention_chunks_args, attend_rows<D>, ROW_THREADS)
 FOR_F32_HEADS(ATTENTION_ROWS)

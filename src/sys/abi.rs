@@ -772,21 +772,7 @@ pub struct tg_attention_decode_args {
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
-pub struct tg_attention_rows_args {
-    pub out: u64,
-    pub qkv: u64,
-    pub k_pages: u64,
-    pub v_pages: u64,
-    pub state: u64,
-    pub step: u64,
-    pub heads: u32,
-    pub kv_heads: u32,
-    pub scale: f32,
-    pub pad: u32,
-}
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
-pub struct tg_attention_tiles_args {
+pub struct tg_attention_chunks_args {
     pub out: u64,
     pub qkv: u64,
     pub k_pages: u64,
@@ -794,6 +780,7 @@ pub struct tg_attention_tiles_args {
     pub tiles: u64,
     pub tile_count: u64,
     pub state: u64,
+    pub step: u64,
     pub heads: u32,
     pub kv_heads: u32,
     pub scale: f32,

@@ -12,7 +12,7 @@ use crate::sys::abi;
 /// Keys of a box there are a multiple of so many, whose rows the matrix units take together.
 const SWIZZLED_ROWS: u32 = 8;
 
-/// The kernel of kernels/attention/prompt.cuh for a type and heads of a size.
+/// The kernel of kernels/attention/prompt.cu for a type and heads of a size.
 #[derive(Debug)]
 pub struct Prompt {
     kernel: Kernel,
