@@ -12,13 +12,13 @@
  * tg_conv_rows_*: steps with prompts and three taps, which all published models have. A thread has CONV_ROWS consecutive rows and loads all
  * that they need at once; each row's u is made once for the three rows that it is part of. Only a chunk's first two rows read the state.
  * The thread that has the first does both, even where the second is the next thread's, and then moves the state: nobody else reads it.
- * tg_conv_*, then tg_conv_state_*: the same of any number of taps.
+ * tg_conv_*: the same of any number of taps, a row a thread.
  *
  * Bound: memory, about 4H sizeof(x) bytes a row: 38 us of 7,296 rows on an H100, by hand. tg_conv_rows_* takes 49 there of 7,189 rows,
  * tg_conv_* 84, since each thread waits for the step's tables, then for each tap (profiles/log/prompts.md).
  *
- * Launch: grid = (rows of the bucket, H / (4 CONV_THREADS) rounded up); of tg_conv_rows_* a CONV_ROWS-th of the rows, rounded up; for
- * tg_conv_state_* rows are the most sequences of a step. Rows past the step's leave x and the state alone.
+ * Launch: grid = (rows of the bucket, H / (4 CONV_THREADS) rounded up); of tg_conv_rows_* a CONV_ROWS-th of the rows, rounded up. Rows
+ * past the step's leave x and the state alone.
  */
 #include "common/base.cuh"
 #include "common/launch.cuh"
@@ -44,46 +44,6 @@ __device__ inline float4 column(const T *bcx, uint32_t r, uint32_t c, uint32_t h
   return rounded<T>(make_float4(b.x * x.x, b.y * x.y, b.z * x.z, b.w * x.w));
 }
 
-template <typename T, bool DECODE>
-__device__ inline void short_conv(const tg_conv_args &a) {
-  T *x = static_cast<T *>(a.x);
-  const T *bcx = static_cast<const T *>(a.bcx);
-  const float *taps = a.taps, *bias = a.bias;
-  const tg_state *state = a.state;
-  const tg_step *step = a.step;
-  const uint32_t hidden = a.hidden, length = a.length;
-  begin_kernel();
-  const uint32_t r = blockIdx.x, c = 4 * (blockIdx.y * CONV_THREADS + threadIdx.x);
-  if (r >= step->rows || c >= hidden) return;
-  const tg_row row = table<tg_row>(state, step->row_table)[r];
-  const uint32_t chunk_row = DECODE ? 0 : r - table<tg_sequence>(state, step->sequence_table)[row.sequence].first_row;
-  T *columns = static_cast<T *>(a.columns) + (size_t)row.slot * (length - 1) * hidden + c;
-
-  float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  for (uint32_t j = 0; j < length; j++) {
-    const uint32_t back = length - 1 - j;  /* rows before this one */
-    float4 u = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (back <= chunk_row) {
-      u = column(bcx, r - back, c, hidden);
-    } else if (back <= row.position) {
-      /* the state's column s is position first - (L-1) + s, this one is first + chunk_row - back */
-      u = load4(columns + (size_t)(chunk_row + j) * hidden);
-    }
-    if (DECODE && j > 0) store4(columns + (size_t)(j - 1) * hidden, u);
-    const float *w = taps + (size_t)c * length + j;
-    sum.x = fmaf(w[0], u.x, sum.x);
-    sum.y = fmaf(w[length], u.y, sum.y);
-    sum.z = fmaf(w[2 * length], u.z, sum.z);
-    sum.w = fmaf(w[3 * length], u.w, sum.w);
-  }
-  if (bias) {
-    float4 b = load4(bias + c);
-    sum = make_float4(sum.x + b.x, sum.y + b.y, sum.z + b.z, sum.w + b.w);
-  }
-  float4 gate = load4(bcx + (size_t)r * 3 * hidden + hidden + c);
-  store4(x + (size_t)r * hidden + c, make_float4(gate.x * sum.x, gate.y * sum.y, gate.z * sum.z, gate.w * sum.w));
-}
-
 /* The state of a sequence, which this thread has channels c .. c+3 of, after the step: `columns` are the slot's, of those channels. They
  * move oldest first, and what is read lies at or past what is written. */
 template <typename T>
@@ -99,6 +59,54 @@ __device__ inline void move_state(T *columns, const T *bcx, const tg_sequence &s
     }
     store4(columns + (size_t)s * hidden, u);
   }
+}
+
+/* With DECODE each row is a sequence. Else the thread of a chunk's first row also has the others that read the state, and then moves it. */
+template <typename T, bool DECODE>
+__device__ inline void short_conv(const tg_conv_args &a) {
+  T *x = static_cast<T *>(a.x);
+  const T *bcx = static_cast<const T *>(a.bcx);
+  const float *taps = a.taps, *bias = a.bias;
+  const tg_state *state = a.state;
+  const tg_step *step = a.step;
+  const uint32_t hidden = a.hidden, length = a.length;
+  begin_kernel();
+  const uint32_t r = blockIdx.x, c = 4 * (blockIdx.y * CONV_THREADS + threadIdx.x);
+  if (r >= step->rows || c >= hidden) return;
+  const tg_row row = table<tg_row>(state, step->row_table)[r];
+  tg_sequence sequence{};
+  if (!DECODE) sequence = table<tg_sequence>(state, step->sequence_table)[row.sequence];
+  const uint32_t first = DECODE ? 0 : r - sequence.first_row;  /* in the chunk */
+  if (!DECODE && first > 0 && first < length - 1) return;
+  const uint32_t rows = DECODE || first > 0 ? 1 : min(sequence.rows, max(length, 2u) - 1);
+  T *columns = static_cast<T *>(a.columns) + (size_t)row.slot * (length - 1) * hidden + c;
+  for (uint32_t i = 0; i < rows; i++) {
+    const uint32_t chunk_row = first + i, at = r + i;
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    for (uint32_t j = 0; j < length; j++) {
+      const uint32_t back = length - 1 - j;  /* rows before this one */
+      float4 u = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      if (back <= chunk_row) {
+        u = column(bcx, at - back, c, hidden);
+      } else if (back <= row.position + i) {
+        /* the state's column s is position first - (L-1) + s, this one is first + chunk_row - back */
+        u = load4(columns + (size_t)(chunk_row + j) * hidden);
+      }
+      if (DECODE && j > 0) store4(columns + (size_t)(j - 1) * hidden, u);
+      const float *w = taps + (size_t)c * length + j;
+      sum.x = fmaf(w[0], u.x, sum.x);
+      sum.y = fmaf(w[length], u.y, sum.y);
+      sum.z = fmaf(w[2 * length], u.z, sum.z);
+      sum.w = fmaf(w[3 * length], u.w, sum.w);
+    }
+    if (bias) {
+      float4 b = load4(bias + c);
+      sum = make_float4(sum.x + b.x, sum.y + b.y, sum.z + b.z, sum.w + b.w);
+    }
+    float4 gate = load4(bcx + (size_t)at * 3 * hidden + hidden + c);
+    store4(x + (size_t)at * hidden + c, make_float4(gate.x * sum.x, gate.y * sum.y, gate.z * sum.z, gate.w * sum.w));
+  }
+  if (!DECODE && first == 0) move_state(columns, bcx, sequence, c, hidden, length);
 }
 
 /* short_conv() for CONV_ROWS rows with CONV_TAPS taps, with the same bits, and the state of the sequences that begin among them. */
@@ -186,22 +194,8 @@ __device__ inline void short_conv_rows(const tg_conv_args &a) {
   }
 }
 
-template <typename T>
-__device__ inline void conv_state(T *state_out, const T *bcx, const tg_state *state, const tg_step *step,
-                                  uint32_t hidden, uint32_t length) {
-  begin_kernel();
-  const uint32_t c = 4 * (blockIdx.y * CONV_THREADS + threadIdx.x);
-  if (blockIdx.x >= step->sequences || c >= hidden) return;
-  const tg_sequence sequence = table<tg_sequence>(state, step->sequence_table)[blockIdx.x];
-  move_state(state_out + (size_t)sequence.slot * (length - 1) * hidden + c, bcx, sequence, c, hidden, length);
-}
-
-#define CONV(SUFFIX, T)                                                                                         \
-  STRUCT_KERNEL(tg_conv_decode_##SUFFIX, tg_conv_args, (short_conv<T, true>), CONV_THREADS)                     \
-  STRUCT_KERNEL(tg_conv_##SUFFIX, tg_conv_args, (short_conv<T, false>), CONV_THREADS)                           \
-  STRUCT_KERNEL(tg_conv_rows_##SUFFIX, tg_conv_args, short_conv_rows<T>, CONV_THREADS)                          \
-  extern "C" __global__ void __launch_bounds__(CONV_THREADS) tg_conv_state_##SUFFIX(                            \
-      T *columns, const T *bcx, const tg_state *state, const tg_step *step, uint32_t hidden, uint32_t length) { \
-    conv_state<T>(columns, bcx, state, step, hidden, length);                                                   \
-  }
+#define CONV(SUFFIX, T)                                                                     \
+  STRUCT_KERNEL(tg_conv_decode_##SUFFIX, tg_conv_args, (short_conv<T, true>), CONV_THREADS) \
+  STRUCT_KERNEL(tg_conv_##SUFFIX, tg_conv_args, (short_conv<T, false>), CONV_THREADS)       \
+  STRUCT_KERNEL(tg_conv_rows_##SUFFIX, tg_conv_args, short_conv_rows<T>, CONV_THREADS)
 FOR_TYPES(CONV)

@@ -82,7 +82,7 @@ namespace {
 #define EACH(SPACE, NAME) PAIR(SPACE, NAME), ONE(SPACE, NAME##_f32)
 
 const bool KNOWN = know({
-  EACH(conv, tg_conv), EACH(conv, tg_conv_decode), EACH(conv, tg_conv_rows), EACH(conv, tg_conv_state),
+  EACH(conv, tg_conv), EACH(conv, tg_conv_decode), EACH(conv, tg_conv_rows),
   EACH(router, tg_router_1), EACH(router, tg_router_many), ROUTE(norm_router, tg_route), ROUTE(norm_router_many, tg_route_many),
   ONE(sort_combine, tg_sort_tokens), ONE(sort_many, tg_sort_tokens_many),
   EACH(sort_combine, tg_combine_four), EACH(sort_combine, tg_combine_experts),

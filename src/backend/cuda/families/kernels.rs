@@ -36,7 +36,6 @@ pub struct Kernels {
     pub conv: Kernel,
     pub conv_decode: Kernel,
     pub conv_rows: Kernel,
-    pub conv_state: Kernel,
     pub qk_norm_rope: Kernel,
     /// [`Kernels::qk_norm_rope`] and attention, of decode steps: with blocks of 1, 2, 4 and 8 warps.
     pub attention_decode: [Kernel; attention::DECODE_WARPS.len()],
@@ -108,7 +107,6 @@ impl Kernels {
             conv: kernel(&format!("tg_conv_{x}"))?,
             conv_decode: kernel(&format!("tg_conv_decode_{x}"))?,
             conv_rows: kernel(&format!("tg_conv_rows_{x}"))?,
-            conv_state: kernel(&format!("tg_conv_state_{x}"))?,
             qk_norm_rope: kernel(&format!("tg_qk_norm_rope_{x}_d{d}"))?,
             attention_decode: attention::decode_kernels(library, x, d)?,
             attention_chunks,
