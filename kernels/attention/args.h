@@ -58,7 +58,8 @@ typedef struct tg_attention_decode_args {
   uint32_t pad;
 } tg_attention_decode_args;
 
-/* attention/rows.cu, and attention/tiles.cu, which has its rows from the tiles that tg_query_tiles left. */
+/* attention/rows.cu; tiles.cu and prompt.cu, which have their rows from the tiles that tg_query_tiles left; and prompt.cu has queries, keys
+ * and values from tensor maps. */
 typedef struct tg_attention_chunks_args {
   TG_ADDRESS(void) out;                         /* [R, heads D] */
   TG_ADDRESS(const void) qkv;
@@ -71,19 +72,7 @@ typedef struct tg_attention_chunks_args {
   uint32_t heads;
   uint32_t kv_heads;
   float scale;                                  /* of scores */
-  uint32_t pad;
-} tg_attention_chunks_args;
-
-/* attention/prompt.cu, which has queries, keys and values from tensor maps. */
-typedef struct tg_attention_prompt_args {
-  TG_ADDRESS(void) out;                         /* [R, heads D] */
-  TG_ADDRESS(const struct QueryTile) tiles;     /* tg_query_tiles left them */
-  TG_ADDRESS(const uint32_t) tile_count;
-  TG_ADDRESS(const tg_state) state;
-  uint32_t heads;
-  uint32_t kv_heads;
   uint32_t box_keys;                            /* of a box of the maps of keys and of values */
-  float scale;                                  /* of scores */
-} tg_attention_prompt_args;
+} tg_attention_chunks_args;
 
 #endif

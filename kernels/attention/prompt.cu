@@ -70,16 +70,14 @@ __device__ inline float power_of_two(float v) {
 /* The work tiles of a block: the i-th of them, longest first, back and forth over the blocks. */
 struct PromptScheduler {
   uint32_t count, all;
-  __device__ inline PromptScheduler(const tg_attention_prompt_args &a) : count(*a.tile_count), all(count * a.kv_heads) {}
-  __device__ inline bool at(uint32_t i, const tg_attention_prompt_args &a, QueryTile &tile, uint32_t &kv_head) const {
+  __device__ inline PromptScheduler(const tg_attention_chunks_args &a) : count(*a.tile_count), all(count * a.kv_heads) {}
+  __device__ inline bool at(uint32_t i, const tg_attention_chunks_args &a, QueryTile &tile, uint32_t &kv_head) const {
     const uint32_t work = i * gridDim.x + (i % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
     if (work >= all) return false;
     kv_head = work % a.kv_heads;
     tile = a.tiles[count - 1 - work / a.kv_heads];
     return true;
   }
-  /* Whether there may be work tiles of this block from the i-th on. */
-  __device__ inline bool more(uint32_t i) const { return i * gridDim.x < all; }
 };
 
 /* Keys and values, a stage KEYS of each; and queries, of which there is one stage. */
@@ -94,7 +92,7 @@ struct PromptPipeline : Pipeline<Tile::STAGES> {
 /* The producer, one thread. */
 template <class Tile>
 __device__ inline void prompt_produce(PromptPipeline<Tile> pipeline, const TensorMap *q_map, const TensorMap *k_map, const TensorMap *v_map,
-                                   const tg_attention_prompt_args &a) {
+                                   const tg_attention_chunks_args &a) {
   const PromptScheduler scheduler(a);
   const uint64_t policy = cache_policy(false);
   const uint32_t group = a.heads / a.kv_heads, boxes = Tile::KEYS / a.box_keys;
@@ -102,8 +100,7 @@ __device__ inline void prompt_produce(PromptPipeline<Tile> pipeline, const Tenso
   QueryTile tile;
   uint32_t kv_head;
 #pragma unroll 1
-  for (uint32_t i = 0; scheduler.more(i); i++) {
-    if (!scheduler.at(i, a, tile, kv_head)) continue;
+  for (uint32_t i = 0; scheduler.at(i, a, tile, kv_head); i++) {
     barrier_wait(pipeline.q_empty, q_parity);
     q_parity ^= 1;
     barrier_arrive_expecting(pipeline.q_full, Tile::Q_BYTES);
@@ -221,7 +218,7 @@ __device__ inline void prompt_consumers_meet() { threads_meet<PROMPT_GROUPS * GM
 /* The epilogue of a work tile: a thread's two rows of out over the sums of their weights; `pair` is the first of these. */
 template <class Tile>
 __device__ inline void prompt_store(const PromptSums<Tile> &sums, const QueryTile &tile, uint32_t kv_head, uint32_t pair, uint32_t group,
-                                    uint32_t lane, const tg_attention_prompt_args &a) {
+                                    uint32_t lane, const tg_attention_chunks_args &a) {
   using T = typename Tile::T;
 #pragma unroll
   for (uint32_t half = 0; half < 2; half++) {
@@ -243,7 +240,7 @@ __device__ inline void prompt_store(const PromptSums<Tile> &sums, const QueryTil
 }
 
 template <class Tile>
-__device__ inline void prompt_consume(PromptPipeline<Tile> pipeline, const tg_attention_prompt_args &a) {
+__device__ inline void prompt_consume(PromptPipeline<Tile> pipeline, const tg_attention_chunks_args &a) {
   const uint32_t group = a.heads / a.kv_heads, warpgroup = of_warp(threadIdx.x / GMMA_GROUP);
   const uint32_t thread = threadIdx.x % GMMA_GROUP, lane = thread % WARP;
   const uint32_t pair = warpgroup * GMMA_M + thread / WARP * 16 + lane / 4;  /* and the one 8 further */
@@ -256,8 +253,7 @@ __device__ inline void prompt_consume(PromptPipeline<Tile> pipeline, const tg_at
   uint32_t kv_head;
   if (warpgroup == 1) prompt_signal_turn(warpgroup);
 #pragma unroll 1
-  for (uint32_t i = 0; scheduler.more(i); i++) {
-    if (!scheduler.at(i, a, tile, kv_head)) continue;
+  for (uint32_t i = 0; scheduler.at(i, a, tile, kv_head); i++) {
     const uint32_t keys = tile.first_position + tile.rows, blocks = (keys + Tile::KEYS - 1) / Tile::KEYS;
     const uint32_t position[2] = {tile.first_position + pair / group, tile.first_position + (pair + 8) / group};
     /* Blocks of keys that each row of this warpgroup has whole. */
@@ -334,7 +330,7 @@ __device__ inline void prompt_consume(PromptPipeline<Tile> pipeline, const tg_at
 }
 
 template <class Tile>
-__device__ inline void attend_prompts(const TensorMap *q_map, const TensorMap *k_map, const TensorMap *v_map, const tg_attention_prompt_args &a) {
+__device__ inline void attend_prompts(const TensorMap *q_map, const TensorMap *k_map, const TensorMap *v_map, const tg_attention_chunks_args &a) {
   extern __shared__ char prompt_shared[];
   __shared__ uint64_t barriers[2 + 2 * Tile::STAGES];
   PromptPipeline<Tile> pipeline;
@@ -360,12 +356,11 @@ __device__ inline void attend_prompts(const TensorMap *q_map, const TensorMap *k
  * Maps: q of five dimensions, [R, heads + 2 kv_heads, D] in boxes of rows of a tile by heads of a group by GMMA_K; k and v,
  * [pages kv_heads page_tokens, D], in boxes of box_keys by GMMA_K. Query tiles have PROMPT_PAIRS / group rows at most.
  * Launch: block = PROMPT_THREADS; grid = a block an SM, or a work tile where those are fewer. */
-#define ATTENTION_PROMPT(SUFFIX, ...)                                                                                \
-  LAUNCH_CONSTANTS(tg_attention_prompt_##SUFFIX##_tile, 2, __VA_ARGS__::KEYS, __VA_ARGS__::SHARED)                   \
-  extern "C" __global__ void __launch_bounds__(PROMPT_THREADS, 1) tg_attention_prompt_##SUFFIX(                      \
-      const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v, \
-      const __grid_constant__ tg_attention_prompt_args a) {                                                          \
-    attend_prompts<__VA_ARGS__>(&q, &k, &v, a);                                                                      \
+#define ATTENTION_PROMPT(SUFFIX, T, D)                                                                                   \
+  LAUNCH_CONSTANTS(tg_attention_prompt_##SUFFIX##_d##D##_tile, 2, PromptTile<T, D>::KEYS, PromptTile<T, D>::SHARED)      \
+  extern "C" __global__ void __launch_bounds__(PROMPT_THREADS, 1) tg_attention_prompt_##SUFFIX##_d##D(                   \
+      const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,     \
+      const __grid_constant__ tg_attention_chunks_args a) {                                                              \
+    attend_prompts<PromptTile<T, D>>(&q, &k, &v, a);                                                                     \
   }
-#define PROMPT(SUFFIX, T, D) ATTENTION_PROMPT(SUFFIX##_d##D, PromptTile<T, D>)
-FOR_HALF_HEADS(PROMPT)
+FOR_HALF_HEADS(ATTENTION_PROMPT)

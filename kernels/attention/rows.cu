@@ -35,10 +35,7 @@ template <int D>
 __device__ inline void attend_row(RowBlock<D> &block, float *out, const float *k_pages, const float *v_pages, const Pages &pages,
                                   uint32_t position, uint32_t here) {
   constexpr int PER_LANE = D / WARP;
-  auto &q = block.q;
-  auto &maximum = block.maximum;
-  auto &total = block.total;
-  auto &partial = block.partial;
+  auto &[q, maximum, total, partial] = block;
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   float m[HEADS], l[HEADS], acc[HEADS][PER_LANE];
 #pragma unroll

@@ -784,19 +784,7 @@ pub struct tg_attention_chunks_args {
     pub heads: u32,
     pub kv_heads: u32,
     pub scale: f32,
-    pub pad: u32,
-}
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
-pub struct tg_attention_prompt_args {
-    pub out: u64,
-    pub tiles: u64,
-    pub tile_count: u64,
-    pub state: u64,
-    pub heads: u32,
-    pub kv_heads: u32,
     pub box_keys: u32,
-    pub scale: f32,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]

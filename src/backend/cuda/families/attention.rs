@@ -129,7 +129,7 @@ impl Lowering<'_> {
             heads,
             kv_heads,
             scale: self.attention_scale(),
-            pad: 0,
+            box_keys: 0,
         };
         let (rows, sequences) = (self.bucket.rows, self.bucket.sequences);
         match &kernels.attention_chunks {
