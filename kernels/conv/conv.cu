@@ -28,20 +28,20 @@
 constexpr int CONV_THREADS = TG_CONV_THREADS;
 constexpr int CONV_ROWS = TG_CONV_ROWS, CONV_TAPS = TG_CONV_TAPS;
 
-/* v, rounded to T. */
-template <typename T>
-__device__ inline float4 rounded(float4 v) {
-  Raw4<T> raw;
-  store4(reinterpret_cast<T *>(&raw), v);
-  return load4(raw);
+/* sum += u times a tap of each of four channels, whose taps lie `length` from each other. */
+__device__ inline void add_tap(float4 &sum, const float *tap, uint32_t length, float4 u) {
+  sum.x = fmaf(tap[0], u.x, sum.x), sum.y = fmaf(tap[length], u.y, sum.y);
+  sum.z = fmaf(tap[2 * length], u.z, sum.z), sum.w = fmaf(tap[3 * length], u.w, sum.w);
 }
 
-/* u of row r, channels c .. c + 3. */
+/* u of row r, channels c .. c + 3, rounded to T. */
 template <typename T>
 __device__ inline float4 column(const T *bcx, uint32_t r, uint32_t c, uint32_t hidden) {
   const T *row = bcx + (size_t)r * 3 * hidden + c;
   float4 b = load4(row), x = load4(row + 2 * hidden);
-  return rounded<T>(make_float4(b.x * x.x, b.y * x.y, b.z * x.z, b.w * x.w));
+  Raw4<T> u;
+  store4(reinterpret_cast<T *>(&u), make_float4(b.x * x.x, b.y * x.y, b.z * x.z, b.w * x.w));
+  return load4(u);
 }
 
 /* The state of a sequence, which this thread has channels c .. c+3 of, after the step: `columns` are the slot's, of those channels. They
@@ -93,11 +93,7 @@ __device__ inline void short_conv(const tg_conv_args &a) {
         u = load4(columns + (size_t)(chunk_row + j) * hidden);
       }
       if (DECODE && j > 0) store4(columns + (size_t)(j - 1) * hidden, u);
-      const float *w = taps + (size_t)c * length + j;
-      sum.x = fmaf(w[0], u.x, sum.x);
-      sum.y = fmaf(w[length], u.y, sum.y);
-      sum.z = fmaf(w[2 * length], u.z, sum.z);
-      sum.w = fmaf(w[3 * length], u.w, sum.w);
+      add_tap(sum, taps + (size_t)c * length + j, length, u);
     }
     if (bias) {
       float4 b = load4(bias + c);
@@ -166,10 +162,7 @@ __device__ inline void short_conv_rows(const tg_conv_args &a) {
       float4 v = zeros;
       if (back <= in_chunk) v = before[j];
       else if (back <= of.position) v = load4(columns + (size_t)(in_chunk + j) * hidden);
-      sum.x = fmaf(w[j], v.x, sum.x);
-      sum.y = fmaf(w[CONV_TAPS + j], v.y, sum.y);
-      sum.z = fmaf(w[2 * CONV_TAPS + j], v.z, sum.z);
-      sum.w = fmaf(w[3 * CONV_TAPS + j], v.w, sum.w);
+      add_tap(sum, w + j, CONV_TAPS, v);
     }
     if (bias) sum = make_float4(sum.x + added.x, sum.y + added.y, sum.z + added.z, sum.w + added.w);
     store4(x + (size_t)r * hidden + c, make_float4(by.x * sum.x, by.y * sum.y, by.z * sum.z, by.w * sum.w));

@@ -30,13 +30,6 @@ constexpr int ROUTER_THREADS = NORM_THREADS, ROUTER_WARPS = ROUTER_THREADS / WAR
 constexpr int MANY_ROWS = TG_ROUTER_MANY_ROWS, EXPERTS = 4;
 constexpr int MANY_BLOCKS = 2;  /* of MANY_ROWS on an SM, so that one norms while the other multiplies; three would spill */
 
-__device__ inline float dot4(float sum, float4 a, float4 b) {
-  sum = fmaf(a.x, b.x, sum);
-  sum = fmaf(a.y, b.y, sum);
-  sum = fmaf(a.z, b.z, sum);
-  return fmaf(a.w, b.w, sum);
-}
-
 /* One warp: z[H] and x[H] unless null, from h[H], to the bits that the threads of a block of NORM_THREADS make of it. */
 template <typename X>
 __device__ inline void norm_row(float *z, X *x, const float *h, const float *weight, uint32_t hidden, float eps) {
@@ -96,7 +89,8 @@ __device__ inline void route(const tg_choosing_args &arrays, const tg_route_args
       for (int i = 0; i < ROWS; i++) {
         const float4 v = load4(z + i * hidden + c);
 #pragma unroll
-        for (int k = 0; k < EXPERTS; k++) sums[k][i] = dot4(sums[k][i], g[k], v);
+        for (int k = 0; k < EXPERTS; k++)
+          sums[k][i] = fmaf(g[k].w, v.w, fmaf(g[k].z, v.z, fmaf(g[k].y, v.y, fmaf(g[k].x, v.x, sums[k][i]))));
       }
     }
 #pragma unroll

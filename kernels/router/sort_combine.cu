@@ -29,14 +29,6 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS)
   sort_pairs(scratch, a, row_count, SortAlone());
 }
 
-/* Four elements of what down made, until all that are added up are there: rounded ones as they lie in memory, in half the registers. */
-__device__ inline float4 held4(const float *y) { return load4(y); }
-template <typename Y>
-__device__ inline Raw4<Y> held4(const Y *y) { return raw4_past_l1(y); }
-__device__ inline float4 unheld4(float4 y) { return y; }
-template <typename Y>
-__device__ inline float4 unheld4(const Raw4<Y> &y) { return load4(y); }
-
 /* K at most TOP. Y is f32, or X where what down made was rounded. A thread has AT_ONCE times four elements of a row under way.
  * Launch: block = NORM_THREADS for each of up to COMBINE_ROWS rows, grid = rows of the bucket / so many. */
 template <typename X, uint32_t TOP, uint32_t AT_ONCE, typename Y>
@@ -77,13 +69,12 @@ __device__ inline void combine(const tg_combine_args &args) {
   float squares = 0.0f;
 #pragma unroll 1
   for (uint32_t base = first; there && base < hidden; base += SPAN) {
-    using Held = decltype(held4(from[0]));
-    Held part[AT_ONCE][TOP];
+    Raw4<Y> part[AT_ONCE][TOP];  /* as they lie in memory: rounded ones in half the registers */
 #pragma unroll
     for (uint32_t a = 0; a < AT_ONCE; a++) {
       const uint32_t c = base + a * APART;
 #pragma unroll
-      for (uint32_t i = 0; i < TOP; i++) part[a][i] = i < k && c < hidden ? held4(from[i] + c) : Held();
+      for (uint32_t i = 0; i < TOP; i++) part[a][i] = i < k && c < hidden ? raw4_past_l1(from[i] + c) : Raw4<Y>{};
       if (base >= SPAN) old[a] = c < hidden ? load4(h + c) : zeros;
     }
 #pragma unroll
@@ -93,7 +84,7 @@ __device__ inline void combine(const tg_combine_args &args) {
 #pragma unroll
       for (uint32_t i = 0; i < TOP; i++) {
         if (i >= k) break;
-        add_weighed(sum, weight[i], unheld4(part[a][i]));
+        add_weighed(sum, weight[i], load4(part[a][i]));
       }
       old[a] = make_float4(old[a].x + sum.x, old[a].y + sum.y, old[a].z + sum.z, old[a].w + sum.w);
       if (c >= hidden) continue;
