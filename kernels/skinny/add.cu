@@ -30,12 +30,6 @@
 #include "skinny/choice.cuh"
 #include "skinny/pipeline.cuh"
 
-/* The router's gate[E,H], and the weight of the norm before it, norm_weight[H]. */
-struct SkinnyScores {
-  const float *gate, *norm_weight;
-  uint32_t expert_count;
-};
-
 constexpr uint32_t SCORE_PITCH = TG_SKINNY_SCORE_PITCH;
 static_assert(SCORE_PITCH % 2 == 1, "lanes with a row each meet in no bank");
 
@@ -45,12 +39,14 @@ template <uint32_t WORDS>
 struct SkinnyTileScores {
   static constexpr uint32_t EXPERTS = WORDS * WARP, GATES = EXPERTS * SKINNY_OUTPUTS / SKINNY_CONSUMERS;
 
-  const SkinnyScores scores;
+  const float *all_gates, *norm_weight;  /* the router's [E,H], and the weight of the norm before it, [H] */
+  const uint32_t expert_count;
   float *tile_h, *tile_gate;  /* in shared memory: a tile of h[bucket, SCORE_PITCH], and of gate times norm [E, SCORE_PITCH] */
   float gate[GATES], norm;
 
-  __device__ inline SkinnyTileScores(void *memory, const SkinnyScores &scores_, uint32_t bucket)
-      : scores(scores_), tile_h(static_cast<float *>(memory)), tile_gate(tile_h + bucket * SCORE_PITCH) {}
+  __device__ inline SkinnyTileScores(void *memory, const tg_skinny_add_args &a)
+      : all_gates(a.gate), norm_weight(a.norm_weight), expert_count(a.expert_count), tile_h(static_cast<float *>(memory)),
+        tile_gate(tile_h + a.bucket * SCORE_PITCH) {}
 
   static __device__ inline uint32_t bytes_of(uint32_t bucket, uint32_t expert_count) {
     return ((bucket + expert_count) * SCORE_PITCH * sizeof(float) + 15) / 16 * 16;
@@ -59,11 +55,11 @@ struct SkinnyTileScores {
   /* Loads gate and norm of a tile's channels to registers, long before store() uses them. */
   __device__ inline void load(uint32_t tile, uint32_t outputs) {
     const uint32_t r = threadIdx.x / SKINNY_OUTPUTS, n = tile * SKINNY_OUTPUTS + threadIdx.x % SKINNY_OUTPUTS;
-    norm = scores.norm_weight[n];
+    norm = norm_weight[n];
 #pragma unroll
     for (uint32_t g = 0; g < GATES; g++) {
       const uint32_t e = g * (SKINNY_CONSUMERS / SKINNY_OUTPUTS) + r;
-      gate[g] = e < scores.expert_count ? scores.gate[(size_t)e * outputs + n] : 0.0f;
+      gate[g] = e < expert_count ? all_gates[(size_t)e * outputs + n] : 0.0f;
     }
   }
 
@@ -75,7 +71,7 @@ struct SkinnyTileScores {
 #pragma unroll
     for (uint32_t g = 0; g < GATES; g++) {
       const uint32_t e = g * (SKINNY_CONSUMERS / SKINNY_OUTPUTS) + r;
-      if (e < scores.expert_count) tile_gate[e * SCORE_PITCH + i] = gate[g] * norm;
+      if (e < expert_count) tile_gate[e * SCORE_PITCH + i] = gate[g] * norm;
     }
     consumers_meet();
     if (warp >= count) return;
@@ -84,7 +80,7 @@ struct SkinnyTileScores {
     float score[WORDS] = {}, squares = 0.0f;
 #pragma unroll
     for (uint32_t w = 0; w < WORDS; w++) {
-      const float *with = tile_gate + min(lane + w * WARP, scores.expert_count - 1) * SCORE_PITCH;
+      const float *with = tile_gate + min(lane + w * WARP, expert_count - 1) * SCORE_PITCH;
 #pragma unroll
       for (uint32_t c = 0; c < SKINNY_OUTPUTS; c++) {
         score[w] = fmaf(of_h[c], with[c], score[w]);
@@ -113,16 +109,16 @@ __device__ inline void skinny_fetch(SkinnyColumns<Math> &columns, char *x, uint3
     /* lanes share the work of a row, and have read what was there before */
     __syncwarp();
     S *to = reinterpret_cast<S *>(x + Math::lane_row(bucket) * pitch);
-    float4 v[SKINNY_BF16X3_ROWS][2] = {};
-    uint32_t at[SKINNY_BF16X3_ROWS];
+    float4 v[TG_SKINNY_BF16X3_ROWS][2] = {};
+    uint32_t at[TG_SKINNY_BF16X3_ROWS];
 #pragma unroll
-    for (uint32_t i = 0; i < SKINNY_BF16X3_ROWS; i++) {
+    for (uint32_t i = 0; i < TG_SKINNY_BF16X3_ROWS; i++) {
       at[i] = skinny_unit_at(Math::lane_part(bucket) + i * (SKINNY_UNITS / 2));
       if (i >= bucket || at[i] >= k_here) at[i] = k_here;
       else if (there) v[i][0] = load4(from + column + at[i]), v[i][1] = load4(from + column + at[i] + 4);
     }
 #pragma unroll
-    for (uint32_t i = 0; i < SKINNY_BF16X3_ROWS; i++) {
+    for (uint32_t i = 0; i < TG_SKINNY_BF16X3_ROWS; i++) {
       if (at[i] == k_here) continue;
       Math::store(to + column + at[i], bucket * pitch, v[i][0]);
       Math::store(to + column + at[i] + 4, bucket * pitch, v[i][1]);
@@ -145,21 +141,6 @@ __device__ inline void skinny_fetch(SkinnyColumns<Math> &columns, char *x, uint3
   columns.load(reinterpret_cast<const S *>(x + Math::lane_place(bucket, bucket) * pitch), k_here, true);
 }
 
-/* A consumer warp's sums of a tile. Where a row fits one stage, `columns` are loaded already; else they are loaded here for each
- * stage in turn. */
-template <class Math>
-__device__ inline SkinnyTileSums skinny_consume(SkinnyPipeline<Math> &pipeline, SkinnyColumns<Math> &columns, char *x, uint32_t pitch,
-                                     const typename Math::X *from, bool there, uint32_t inner, uint32_t bucket) {
-  SkinnyTileSums acc;
-#pragma unroll 1
-  for (uint32_t first = 0; first < inner; first += pipeline.k) {
-    const uint32_t k_here = min(pipeline.k, inner - first);
-    if (inner > pipeline.k) skinny_fetch(columns, x, pitch, from + (there ? first : 0), k_here, bucket, there);
-    pipeline.multiply(acc, k_here, columns);
-  }
-  return skinny_whole<Math>(acc, bucket);
-}
-
 /* With EXPERTS x has a row for each expert of each batch row. */
 template <class Math, bool EXPERTS, uint32_t WORDS>
 __device__ inline void skinny_add(const tg_skinny_add_args &a) {
@@ -167,7 +148,7 @@ __device__ inline void skinny_add(const tg_skinny_add_args &a) {
   using W = typename Math::W;
   using Bits = ExpertBits<WORDS>;
   extern __shared__ uint4 shared[];
-  __shared__ uint64_t barriers[2 * SKINNY_MOST_STAGES];
+  __shared__ uint64_t barriers[2 * TG_SKINNY_MOST_STAGES];
   __shared__ uint32_t chosen[SKINNY_ROWS * WORDS];  /* a bit for each of a row's experts, [rows][WORDS] */
   let_next_kernel_start();
   float *h = a.h;
@@ -176,7 +157,6 @@ __device__ inline void skinny_add(const tg_skinny_add_args &a) {
   const float *bias = EXPERTS ? nullptr : a.bias, *weights = a.weights;
   const uint64_t stride = a.stride;
   const uint32_t k = a.k;
-  const SkinnyScores scores{a.gate, a.norm_weight, a.expert_count};
   const uint32_t outputs = a.outputs, inner = a.inner, bucket = a.bucket;
   const SkinnyParts<WORDS> parts(a.parts, bucket, outputs);
   const uint64_t loaded = EXPERTS && threadIdx.x < bucket * WORDS ? parts.load(threadIdx.x) : 0;
@@ -184,8 +164,8 @@ __device__ inline void skinny_add(const tg_skinny_add_args &a) {
   SkinnySums sums{reinterpret_cast<float *>(shared), bucket};
   char *after = reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket);
   const bool scoring = !EXPERTS && a.parts;
-  SkinnyTileScores<WORDS> tile_scores(after, scores, bucket);
-  if (scoring) after += SkinnyTileScores<WORDS>::bytes_of(bucket, scores.expert_count);
+  SkinnyTileScores<WORDS> tile_scores(after, a);
+  if (scoring) after += SkinnyTileScores<WORDS>::bytes_of(bucket, a.expert_count);
   /* a stage's columns of each row */
   char *x_here = after;
   const uint32_t x_pitch = skinny_pitch<typename Math::S>(skinny_stage_k(inner));
@@ -240,7 +220,10 @@ __device__ inline void skinny_add(const tg_skinny_add_args &a) {
       const X *from = x + (there ? (size_t)pair * inner : 0);
       SkinnyColumns<Math> columns;
       if (inner <= pipeline.k) skinny_fetch(columns, x_here, x_pitch, from, inner, bucket, there);
-      const SkinnyTileSums sum = skinny_consume(pipeline, columns, x_here, x_pitch, from, there, inner, bucket);
+      const auto fetch = [&](uint32_t first, uint32_t k_here) {
+        skinny_fetch(columns, x_here, x_pitch, from + (there ? first : 0), k_here, bucket, there);
+      };
+      const SkinnyTileSums sum = skinny_whole<Math>(pipeline.consume(columns, inner, fetch), bucket);
 #pragma unroll
       for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++) {
         if (first) total.run[run].x = fmaf(weight.x, sum.run[run].x, total.run[run].x);
@@ -269,7 +252,6 @@ __device__ inline void skinny_held_out(const tg_skinny_add_args &a) {
   let_next_kernel_start();
   const uint32_t lane = threadIdx.x % WARP, tile = blockIdx.x;
   const uint32_t outputs = a.outputs, inner = a.inner, bucket = a.bucket;
-  const SkinnyScores scores{a.gate, a.norm_weight, a.expert_count};
   const W *w = static_cast<const W *>(a.w);
   const X *x = static_cast<const X *>(a.x);
   const float *bias = a.bias;
@@ -278,11 +260,11 @@ __device__ inline void skinny_held_out(const tg_skinny_add_args &a) {
   SkinnySums sums{reinterpret_cast<float *>(shared), bucket};
   char *after = reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket);
   const SkinnyParts<WORDS> parts(parts_at, bucket, outputs);
-  SkinnyTileScores<WORDS> tile_scores(after, scores, bucket);
+  SkinnyTileScores<WORDS> tile_scores(after, a);
   /* Small loads come first: they would stand behind the weights. */
   const uint32_t step_rows = load_now(&a.step->rows);
   if (parts_at) {
-    after += SkinnyTileScores<WORDS>::bytes_of(bucket, scores.expert_count);
+    after += SkinnyTileScores<WORDS>::bytes_of(bucket, a.expert_count);
     tile_scores.load(tile, outputs);
   }
   const uint64_t policy = read_once();

@@ -97,8 +97,8 @@ typedef struct tg_skinny_add_args {
   uint64_t stride;                            /* elements from one expert's to the next's */
 } tg_skinny_add_args;
 
-/* skinny/experts.cu: gate and up of the experts that it chooses; there h is only read. */
-typedef struct tg_skinny_expert_gate_up_args {
+/* skinny/experts.cu: the experts that it chooses. tg_skinny_expert_gate_up_* only reads h. */
+typedef struct tg_skinny_experts_args {
   TG_ADDRESS(void) y;                         /* [R k,N] */
   TG_ADDRESS(float) h;                        /* [R,H] */
   TG_ADDRESS(const float) norm_weight;        /* [H] */
@@ -120,12 +120,7 @@ typedef struct tg_skinny_expert_gate_up_args {
   uint32_t bucket;                            /* rows */
   uint32_t stages;                            /* of the pipeline */
   float eps;
-} tg_skinny_expert_gate_up_args;
-
-/* skinny/experts.cu: all of the experts, of one row. */
-typedef struct tg_skinny_experts_args {
-  tg_skinny_expert_gate_up_args gate_up;
-  TG_ADDRESS(const void) down;                /* [H,N] of each expert, packed */
+  TG_ADDRESS(const void) down;                /* [H,N] of each expert, packed; this and what follows: of tg_skinny_experts_* */
   uint64_t down_stride;                       /* elements from one expert's to the next's */
 } tg_skinny_experts_args;
 

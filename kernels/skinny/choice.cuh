@@ -176,7 +176,7 @@ __device__ inline void skinny_choose(SkinnyChoice<WORDS> &choice, SkinnyParts<WO
   if (lane < LANES) store4(choice.scores[warp] + 4 * lane, sum);
   if (lane == 0) choice.squares[warp] = squares;
   beside();
-  skinny_wait<PREDICTION_READY>();
+  threads_meet<SKINNY_THREADS, PREDICTION_READY>();
   if (warp < rows) {  /* each warp has a row, each lane one expert of every word */
     float score[WORDS] = {};
     squares = 0.0f;
@@ -197,7 +197,7 @@ __device__ inline void skinny_choose(SkinnyChoice<WORDS> &choice, SkinnyParts<WO
     }
     if (lane == 0) choice.scale[warp] = scale;
   }
-  skinny_signal<CHOICE_READY>();
+  threads_arrive<SKINNY_THREADS, CHOICE_READY>();
   consumers_meet();
 }
 

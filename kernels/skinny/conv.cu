@@ -19,10 +19,6 @@
 #include "skinny/prediction.cuh"
 #include "skinny/norm.cuh"
 
-/* A sum, rounded to the operand type. */
-template <typename T>
-__device__ inline float stored(float v) { return float(T(v)); }
-
 /* A channel's columns from before the step, and what the taps make of them. The newest ones are loaded long before they are used: nothing
  * waits for them until sum(). */
 template <typename X>
@@ -72,7 +68,7 @@ __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
   using X = typename Math::X;
   using W = typename Math::W;
   extern __shared__ uint4 shared[];
-  __shared__ uint64_t barriers[2 * SKINNY_MOST_STAGES];
+  __shared__ uint64_t barriers[2 * TG_SKINNY_MOST_STAGES];
   let_next_kernel_start();
   const uint32_t hidden = a.hidden, length = a.length, bucket = a.bucket, blocks = skinny_product_blocks(a.prediction);
   if (blockIdx.x >= blocks) {
@@ -122,10 +118,10 @@ __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
       if (!mine) continue;
       float v = block.sums.get(r, i);
       if (bias) v += bias[third * hidden + c];
-      of_b = of_c, of_c = of_x, of_x = stored<X>(v);
+      of_b = of_c, of_c = of_x, of_x = float(X(v));  /* rounded to the operand type */
     }
     if (!mine) continue;
-    const float now = stored<X>(of_b * of_x);
+    const float now = float(X(of_b * of_x));
     float sum = fmaf(taps[(size_t)c * length + length - 1], now, past.sum());
     if (taps_bias) sum += taps_bias[c];
     static_cast<X *>(a.x)[(size_t)r * hidden + c] = X(of_c * sum);

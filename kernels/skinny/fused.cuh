@@ -155,8 +155,6 @@ struct SkinnyHandOver {
   }
 };
 
-struct SkinnyNoDown {};
-
 /* The down product. w[H,N] of each expert is packed; an expert's begins `stride` elements after that of the one before. */
 template <class Math, uint32_t WORDS>
 struct SkinnyDown {

@@ -24,7 +24,7 @@ __device__ inline void skinny_project(const tg_skinny_norm_args &a) {
   using X = typename Math::X;
   using W = typename Math::W;
   extern __shared__ uint4 shared[];
-  __shared__ uint64_t barriers[2 * SKINNY_MOST_STAGES];
+  __shared__ uint64_t barriers[2 * TG_SKINNY_MOST_STAGES];
   let_next_kernel_start();
   const uint32_t outputs = a.outputs, hidden = a.hidden, bucket = a.bucket, blocks = skinny_product_blocks(a.prediction);
   if (blockIdx.x >= blocks) {
@@ -80,7 +80,7 @@ template <class Math>
 __device__ inline void skinny_gate_up(const tg_skinny_norm_args &a) {
   using X = typename Math::X;
   extern __shared__ uint4 shared[];
-  __shared__ uint64_t barriers[2 * SKINNY_MOST_STAGES];
+  __shared__ uint64_t barriers[2 * TG_SKINNY_MOST_STAGES];
   let_next_kernel_start();
   const uint32_t outputs = a.outputs, hidden = a.hidden, bucket = a.bucket;
   const auto *gate = static_cast<const typename Math::W *>(a.w), *up = static_cast<const typename Math::W *>(a.up);
@@ -93,7 +93,8 @@ __device__ inline void skinny_gate_up(const tg_skinny_norm_args &a) {
     const uint64_t policy = read_once();
 #pragma unroll 1
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
-      block.pipeline.load(skinny_gate_rows<Math>(gate, tile, outputs, hidden), skinny_gate_rows<Math>(up, tile, outputs, hidden), hidden, policy);
+      block.pipeline.load(SkinnyRows<Math>::of(gate, tile * GATE_OUTPUTS, outputs, hidden),
+                          SkinnyRows<Math>::of(up, tile * GATE_OUTPUTS, outputs, hidden), hidden, policy);
     return;
   }
   block.load_weight(a.norm_weight, hidden);

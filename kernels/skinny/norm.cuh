@@ -126,7 +126,8 @@ struct SkinnyNormBlock {
 
   /* All consumers: a tile's sums. */
   __device__ inline void consume(SkinnyColumns<Math> &columns, const S *row, uint32_t inner) {
-    sums.put(skinny_whole<Math>(pipeline.consume(columns, row, inner), sums.rows));
+    const auto load = [&](uint32_t first, uint32_t k_here) { columns.load(row + first, k_here, true); };
+    sums.put(skinny_whole<Math>(pipeline.consume(columns, inner, load), sums.rows));
   }
 
   /* Output i of a tile of gate and up, for row r. */
@@ -139,9 +140,3 @@ struct SkinnyNormBlock {
     return reinterpret_cast<const S *>(x + Math::lane_place(rows, sums.rows) * x_pitch);
   }
 };
-
-/* The weight rows of a tile, of w[N,H]. */
-template <class Math>
-__device__ inline SkinnyRows<Math> skinny_gate_rows(const typename Math::W *w, uint32_t tile, uint32_t outputs, uint32_t hidden) {
-  return SkinnyRows<Math>::of(w, tile * GATE_OUTPUTS, outputs, hidden);
-}

@@ -96,15 +96,10 @@ __device__ inline void skinny_predict(const tg_skinny_prediction_args &predictor
 #pragma unroll
     for (uint32_t i = 0; i < EACH; i++) add(scores[i], v, load4(raw4_past_l1(weights(i) + c)));
   }
-  auto sum = [](float v) {
-#pragma unroll
-    for (int offset = WARP / 2; offset > 0; offset /= 2) v += __shfl_xor_sync(0xffffffffu, v, offset);
-    return v;
-  };
-  squares = sum(squares);
+  squares = sum_over_lanes(squares);
 #pragma unroll
   for (uint32_t i = 0; i < EACH; i++) {
-    const float score = 1.0f / (1.0f + expf(-sum(scores[i]) / sqrtf(squares / hidden + eps))) + bias[i];
+    const float score = 1.0f / (1.0f + expf(-sum_over_lanes(scores[i]) / sqrtf(squares / hidden + eps))) + bias[i];
     const uint64_t candidate = there(i) ? SkinnyPredictionWord::candidate(sortable(score), expert(i)) : 0;
     if (lane == 0) candidates[i * SKINNY_CONSUMER_WARPS + warp] = candidate;
   }

@@ -1024,7 +1024,7 @@ pub struct tg_skinny_add_args {
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
-pub struct tg_skinny_expert_gate_up_args {
+pub struct tg_skinny_experts_args {
     pub y: u64,
     pub h: u64,
     pub norm_weight: u64,
@@ -1046,11 +1046,6 @@ pub struct tg_skinny_expert_gate_up_args {
     pub bucket: u32,
     pub stages: u32,
     pub eps: f32,
-}
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
-pub struct tg_skinny_experts_args {
-    pub gate_up: tg_skinny_expert_gate_up_args,
     pub down: u64,
     pub down_stride: u64,
 }

@@ -303,9 +303,9 @@ impl Lowering<'_> {
         let (handed, _) = prediction.handed.expect("a prediction for fused experts");
         let choosing = (routing, router);
         let args = abi::tg_skinny_experts_args {
-            gate_up: self.skinny_choosing((handed, h), choosing, weights, Some(prediction), ring),
             down: weights.down.address,
             down_stride: weights.down.stride,
+            ..self.skinny_choosing((handed, h), choosing, weights, Some(prediction), ring)
         };
         let blocks = self.chosen_blocks(skinny, weights);
         let read = [weights.gate, weights.up, weights.down];
@@ -320,9 +320,9 @@ impl Lowering<'_> {
         weights: &ExpertWeights,
         prediction: Option<&Prediction>,
         ring: Ring,
-    ) -> abi::tg_skinny_expert_gate_up_args {
+    ) -> abi::tg_skinny_experts_args {
         let config = self.config;
-        abi::tg_skinny_expert_gate_up_args {
+        abi::tg_skinny_experts_args {
             y,
             h,
             norm_weight: router.norm,
@@ -344,6 +344,7 @@ impl Lowering<'_> {
             bucket: self.bucket.rows,
             stages: ring.stages,
             eps: config.norm_eps,
+            ..Default::default()
         }
     }
 
