@@ -19,12 +19,9 @@
  * experts as of 32; rows of the bucket / rows_each of them. E at most 32, with tg_route_*_e64 64, H at most ROUTE_HIDDEN, rows_each
  * at most ROUTE_ROWS. Needs sm_90a.
  */
-#include "common/base.cuh"
-#include "common/experts.cuh"
 #include "common/rmsnorm.cuh"
 #include "common/pdl.cuh"
 #include "common/wgmma.cuh"
-#include "router/args.h"
 #include "router/choice.cuh"
 
 constexpr int ROUTE_THREADS = TG_NORM_THREADS, ROUTE_WARPS = ROUTE_THREADS / WARP;

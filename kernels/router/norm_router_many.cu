@@ -23,12 +23,9 @@
  * Launch: block = MANY_THREADS; clusters of H / MANY_COLUMNS blocks, rounded up to a power of two, at least two; rows of the bucket /
  * rows_each of them. E at most 32, with *_e64 64, H at most MANY_COLUMNS * MANY_BLOCKS, rows_each at most MANY_ROWS. Needs sm_90a.
  */
-#include "common/base.cuh"
-#include "common/experts.cuh"
 #include "common/pdl.cuh"
 #include "common/rmsnorm.cuh"
 #include "common/wgmma.cuh"
-#include "router/args.h"
 #include "router/choice.cuh"
 
 constexpr int MANY_THREADS = TG_NORM_THREADS, MANY_WARPS = MANY_THREADS / WARP;

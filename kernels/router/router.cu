@@ -19,9 +19,6 @@
  * Launch: block = ROUTER_THREADS, grid = rows of the bucket / ROWS, shared = 4 ROWS (H + MAX_EXPERTS). Rows at or past the step's get no
  * experts: the token sort does not look at them.
  */
-#include "common/base.cuh"
-#include "common/experts.cuh"
-#include "common/launch.cuh"
 #include "common/rmsnorm.cuh"
 #include "common/pdl.cuh"
 #include "router/choice.cuh"

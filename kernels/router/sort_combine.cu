@@ -1,17 +1,15 @@
-/* sort_combine.cu: before and after the experts' matrix products.
+/* sort_combine.cu: before and after the experts' matrix products: the token sort (router/sort.cuh), and the combine:
  *
- * Token sort: as router/sort.cuh says.
+ *   h[r,:] += sum over i of weights[r,i] y[place[r K + i],:], i and with it the expert ascending
  *
- * Combine: h[r,:] += sum over i of weights[r,i] y[place[r K + i],:], i and with it the expert ascending; grouped/grouped.cuh leaves y by
- * pair, and then there is no place. With norm_weight also the next layer's x[r,:] = rmsnorm(h[r,:]): the block has the row. All that it
- * reads but y may be there before the wait (`known`): the kernel of grouped/grouped.cuh lets it start only when those before that one
- * have ended.
+ * grouped/grouped.cuh leaves y by pair, and then there is no place. With norm_weight also the next layer's x[r,:] = rmsnorm(h[r,:]): the
+ * block has the row. All that it reads but y may be there before the wait (`known`): the kernel of grouped/grouped.cuh lets it start only
+ * when those before that one have ended.
  *
- * Bound: the sort by latency (one block, two passes over 4RK bytes in L2), the combine by memory (4H (K + 2) bytes a row, of rounded sums 2H (K + 4), and 2H for x), and for few rows by latency too.
- * Measured on an H200 in bf16, H = 2048, K = 4 (floor; how: profiles/README.md): combine 2.8 us (0.7) at 64 rows, 3.7 (2.8) at 256.
+ * Bound: the sort by latency (one block, two passes over 4RK bytes in L2), the combine by memory (4H (K + 2) bytes a row, of rounded sums
+ * 2H (K + 4), and 2H for x), and for few rows by latency too. Measured on an H200 in bf16, H = 2048, K = 4 (floor; how:
+ * profiles/README.md): combine 2.8 us (0.7) at 64 rows, 3.7 (2.8) at 256.
  */
-#include "common/base.cuh"
-#include "common/experts.cuh"
 #include "common/rmsnorm.cuh"
 #include "common/launch.cuh"
 #include "common/pdl.cuh"

@@ -22,10 +22,8 @@
  * Launch: block = SKINNY_THREADS, grid = at most as many blocks as there are tiles, shared as SkinnyNormBlock lays it out.
  */
 #include "common/launch.cuh"
-#include "skinny/args.h"
 #include "skinny/fused.cuh"
 #include "skinny/prediction.cuh"
-#include "skinny/norm.cuh"
 
 /* This block's tiles of gate and up, expert by expert. */
 template <uint32_t WORDS>
