@@ -9,8 +9,8 @@
  * experts[R,K] are ascending in each row, weights[R,K] lie beside them. Where there are clusters, router/norm_router.cu and
  * norm_router_many.cu serve up to 64 experts and H up to 2048 instead.
  *
- * A warp norms a row, and chooses for it. In between each warp has EXPERTS experts at a time, for all rows of the block: one in
- * tg_router_1_*, for few rows, where latency is what counts; MANY_ROWS in tg_router_many_*, since each block reads all of the gate from L2.
+ * A warp norms a row, and chooses for it. In between each warp has EXPERTS experts at a time, for all rows of the block: for one row in
+ * tg_router_1_*, which serve few rows; for MANY_ROWS in tg_router_many_*, since each block reads all of the gate from L2.
  *
  * Bound: memory, (4 + sizeof(x)) H bytes of each row. tg_router_many_* by hand, 7,296 rows, H = 2048, 32 experts, an H100: 90 MB of rows
  * 30 us, 239 MB of the gate from L2 some 45 us, 0.5 GFMA 16 us. Measured in the model 102 us at 7,189 rows, and 32 at 512: a warp has one
