@@ -2,7 +2,6 @@
 
 use super::Lowering;
 use super::experts::{Routing, instance};
-use super::kernels::Kernels;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::arguments::arguments;
 use crate::backend::cuda::driver::launch::{Kernel, Launch};
@@ -88,16 +87,17 @@ impl RouteClusters {
     }
 }
 
-impl Kernels {
+impl<'a> Lowering<'a> {
     /// The kernel for blocks without a cluster, of one row each or of many, and its dynamic shared memory.
-    fn router_alone(&self, rows: u32, hidden: u32) -> (&Kernel, RouteClusters, u32) {
-        let bytes = |rows| router_shared_bytes(rows, hidden);
+    fn router_alone(&self) -> (&'a Kernel, RouteClusters, u32) {
+        let (kernels, rows) = (self.kernels, self.bucket.rows);
+        let bytes = |rows| router_shared_bytes(rows, self.hidden());
         let many = abi::TG_ROUTER_MANY_ROWS;
-        let fits = bytes(many) <= self.router_many_bytes;
+        let fits = bytes(many) <= kernels.router_many_bytes;
         let (rows_each, kernel) = if rows >= ROUTER_MANY_ROWS && fits {
-            (many, &self.router_many)
+            (many, &kernels.router_many)
         } else {
-            (1, &self.router_1)
+            (1, &kernels.router_1)
         };
         let alone = RouteClusters {
             blocks: 1,
@@ -105,9 +105,7 @@ impl Kernels {
         };
         (kernel, alone, bytes(rows_each))
     }
-}
 
-impl Lowering<'_> {
     /// The FFN norm of h f32 `[R, H]`, as x `[R, H]` in the operand type; from it experts and weights of each row;
     /// then, where [`Pairs::sorted`](super::experts::Pairs::sorted), the rows in order of expert. Shapes as [`Routing`] and [`RouterWeights`] say.
     pub fn router(&mut self, routing: &Routing, x: Address, h: Address, weights: &RouterWeights) {
@@ -120,7 +118,7 @@ impl Lowering<'_> {
                     (many, RouteClusters::of_many_rows(rows, hidden), 0)
                 }
                 Some([few, _]) => (few, RouteClusters::of_few_rows(rows, experts), 0),
-                None => kernels.router_alone(rows, hidden),
+                None => self.router_alone(),
             };
         let RouteClusters { blocks, rows_each } = clusters;
         let arrays = abi::tg_choosing_args {
