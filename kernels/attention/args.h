@@ -19,7 +19,7 @@
 #define TG_DECODE_SPLITS 32u         /* chunks of a row's keys, at most (attention/decode.cu) */
 #define TG_DECODE_HEADS 8u           /* query heads of a block there */
 #define TG_DECODE_HEADS_F32 4u       /* of f32 */
-#define TG_PROMPT_PAIRS 128u         /* of a query row and a head, in a tile of attention/prompt.cuh */
+#define TG_PROMPT_PAIRS 128u         /* of a query row and a head, in a tile of attention/prompt.cu */
 #define TG_PROMPT_THREADS 384u
 
 /* attention/rope.cu */
@@ -58,45 +58,21 @@ typedef struct tg_attention_decode_args {
   uint32_t pad;
 } tg_attention_decode_args;
 
-/* attention/rows.cu */
-typedef struct tg_attention_rows_args {
+/* attention/rows.cu; tiles.cu and prompt.cu, which have their rows from the tiles that tg_query_tiles left; and prompt.cu has queries, keys
+ * and values from tensor maps. */
+typedef struct tg_attention_chunks_args {
   TG_ADDRESS(void) out;                         /* [R, heads D] */
   TG_ADDRESS(const void) qkv;
   TG_ADDRESS(const void) k_pages;
   TG_ADDRESS(const void) v_pages;
+  TG_ADDRESS(const struct QueryTile) tiles;
+  TG_ADDRESS(const uint32_t) tile_count;
   TG_ADDRESS(const tg_state) state;
   TG_ADDRESS(const tg_step) step;
   uint32_t heads;
   uint32_t kv_heads;
   float scale;                                  /* of scores */
-  uint32_t pad;
-} tg_attention_rows_args;
-
-/* attention/tiles.cu */
-typedef struct tg_attention_tiles_args {
-  TG_ADDRESS(void) out;                         /* [R, heads D] */
-  TG_ADDRESS(const void) qkv;
-  TG_ADDRESS(const void) k_pages;
-  TG_ADDRESS(const void) v_pages;
-  TG_ADDRESS(const struct QueryTile) tiles;     /* tg_query_tiles left them */
-  TG_ADDRESS(const uint32_t) tile_count;
-  TG_ADDRESS(const tg_state) state;
-  uint32_t heads;
-  uint32_t kv_heads;
-  float scale;                                  /* of scores */
-  uint32_t pad;
-} tg_attention_tiles_args;
-
-/* attention/prompt.cuh, which has queries, keys and values from tensor maps. */
-typedef struct tg_attention_prompt_args {
-  TG_ADDRESS(void) out;                         /* [R, heads D] */
-  TG_ADDRESS(const struct QueryTile) tiles;     /* tg_query_tiles left them */
-  TG_ADDRESS(const uint32_t) tile_count;
-  TG_ADDRESS(const tg_state) state;
-  uint32_t heads;
-  uint32_t kv_heads;
   uint32_t box_keys;                            /* of a box of the maps of keys and of values */
-  float scale;                                  /* of scores */
-} tg_attention_prompt_args;
+} tg_attention_chunks_args;
 
 #endif

@@ -5,7 +5,6 @@
 #include "common/base.cuh"
 
 constexpr uint32_t CHUNK_ALIGN = 32;
-constexpr uint32_t ROWS_AT_ONCE = 8;  /* whose positions a lane loads together */
 
 /* A row's keys but its own, in chunks of about the same size: a step waits for the longest. */
 struct Chunks {
@@ -18,11 +17,6 @@ struct Chunks {
     const uint32_t most = min((position + chunk_keys - 1) / chunk_keys, splits);
     const uint32_t size = ((position + most - 1) / most + CHUNK_ALIGN - 1) / CHUNK_ALIGN * CHUNK_ALIGN;
     return {position, size, (position + size - 1) / size};
-  }
-
-  /* The chunks of another lane's row. */
-  __device__ inline Chunks from(int lane) const {
-    return {__shfl_sync(0xffffffffu, keys, lane), __shfl_sync(0xffffffffu, size, lane), __shfl_sync(0xffffffffu, count, lane)};
   }
 };
 
@@ -54,7 +48,8 @@ __device__ inline bool find_piece(Piece &piece, uint32_t index, const tg_row *ro
       piece.chunk = 1 + left - __shfl_sync(0xffffffffu, until - more, from);
       piece.group = index % groups;
       piece.slot = __shfl_sync(0xffffffffu, slot, from);
-      piece.chunks = chunks.from(from);
+      piece.chunks = {__shfl_sync(0xffffffffu, chunks.keys, from), __shfl_sync(0xffffffffu, chunks.size, from),
+                      __shfl_sync(0xffffffffu, chunks.count, from)};
       return true;
     }
     left -= __shfl_sync(0xffffffffu, until, WARP - 1);
@@ -65,14 +60,8 @@ __device__ inline bool find_piece(Piece &piece, uint32_t index, const tg_row *ro
 /* Whether any row has more than its first chunk. Every warp searches for itself. */
 __device__ inline bool any_further(const tg_row *rows, uint32_t count, uint32_t chunk_keys) {
   bool longer = false;
-#pragma unroll 1
-  for (uint32_t r = threadIdx.x % WARP; r < count; r += ROWS_AT_ONCE * WARP) {
-    uint32_t positions[ROWS_AT_ONCE];
-#pragma unroll
-    for (uint32_t i = 0; i < ROWS_AT_ONCE; i++) positions[i] = r + i * WARP < count ? __ldcg(&rows[r + i * WARP].position) : 0;
-#pragma unroll
-    for (uint32_t i = 0; i < ROWS_AT_ONCE; i++) longer |= positions[i] > chunk_keys;
-  }
+#pragma unroll 8
+  for (uint32_t r = threadIdx.x % WARP; r < count; r += WARP) longer |= __ldcg(&rows[r].position) > chunk_keys;
   return __any_sync(0xffffffffu, longer);
 }
 

@@ -13,23 +13,21 @@
  *   of the last      merge the row's chunks in the order of their      `done` of all chunks                none
  *   block            positions
  *
- * So a row's bits follow from its position and the bucket alone. A row of one chunk needs no partial results.
+ * So a row's bits follow from its position and the bucket alone. A row of one chunk needs no partial results. Positions, pages, and keys
+ * and values from before the step are known before the wait (common/pdl.cuh), so a warp's first tile is loaded before it, past the
+ * first-level cache.
  *
- * Positions, pages, and keys and values from before the step are known before the wait: no kernel of a step starts before those of the
- * step before have ended (common/pdl.cuh). So a warp's first tile is loaded before it, past the first-level cache.
- *
- * Operands of 16 bits go through mma.sync, a weight as the sum of two of them, so that weights keep 16 bits (f16: 22) of
- * mantissa. f32 is multiplied as it is.
+ * Operands of 16 bits go through mma.sync, a weight as the sum of two of them, so that weights keep 16 bits (f16: 22) of mantissa. f32 is
+ * multiplied as it is.
  *
  * Bound: memory, 2 D sizeof(T) bytes a key and kv head.
  * Measured on an H200 in bf16, 8 kv heads of D = 64, in the model, rows x keys (floor; how: profiles/README.md): 6.9 us (0.2) at 1 x 450,
  * 56 (45) at 1 x 100,000, 9.3 (2.9) at 32 x 200, 11.2 (5.7) at 128 x 100, 13.8 (4.6) at 256 x 40. On an H100 194 (171) at 29 x 9,000.
  *
- * Launch: block = 32 WARPS (tg_attention_decode_wN_*): as many as leave room on an H200 for all first chunks at once (16-bit types, D =
- * 64), or 1. grid = rows of the bucket * groups for first chunks, with groups = kv_heads * (heads / kv_heads / HEADS, rounded up), and as
- * many more as there may be further chunks, or fewer. All blocks then take further chunks in turn, also those that had a first one where
- * `firsts_go_on`: they do where all have room at once, as the GPU would else have nothing beside the few that are more. `splits` is at
- * most MOST_SPLITS.
+ * Launch: block = 32 WARPS (tg_attention_decode_wN_*): as many as leave room on an H200 for all first chunks at once, or 1. grid = rows of
+ * the bucket * groups for first chunks, with groups = kv_heads * (heads / kv_heads / HEADS, rounded up), and as many more as there may be
+ * further chunks, or fewer. All blocks then take further chunks in turn, also those that had a first one where `firsts_go_on`: where all
+ * have room at once, and the GPU would else have nothing beside the few that are more.
  */
 #include "attention/attention.cuh"
 #include "attention/chunks.cuh"

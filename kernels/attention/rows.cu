@@ -1,8 +1,8 @@
 /* rows.cu: attention (see attention/attention.cuh) of chunks in f32, each row by itself.
  *
  * A block has one row and up to HEADS query heads of one kv head, so that a key is read once for all of them. Its warps take runs of 32
- * keys in turn; within one a lane first has a key (the dot products), then a piece of D (the weighted values). Each warp keeps its own
- * running maximum and sum. At the end these are merged in the order of the warps, so a row's bits follow from its position alone.
+ * keys in turn; within one a lane first has a key (the dot products), then a piece of D (the weighted values). The warps' sums are merged
+ * in their order, so a row's bits follow from its position alone.
  *
  * Bound: memory, 2 D sizeof(T) bytes a key and kv head; of chunks 4 D FLOP for each row, head and key, without tensor cores. An f32 prompt
  * of 2,048 (32 heads and 8 kv heads of 64) takes 2,269 us a layer on an H200, 7.6 TFLOP/s of some 50
@@ -35,10 +35,7 @@ template <int D>
 __device__ inline void attend_row(RowBlock<D> &block, float *out, const float *k_pages, const float *v_pages, const Pages &pages,
                                   uint32_t position, uint32_t here) {
   constexpr int PER_LANE = D / WARP;
-  auto &q = block.q;
-  auto &maximum = block.maximum;
-  auto &total = block.total;
-  auto &partial = block.partial;
+  auto &[q, maximum, total, partial] = block;
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   float m[HEADS], l[HEADS], acc[HEADS][PER_LANE];
 #pragma unroll
@@ -113,7 +110,7 @@ __device__ inline void attend_row(RowBlock<D> &block, float *out, const float *k
 }
 
 template <int D>
-__device__ inline void attend_rows(const tg_attention_rows_args &a) {
+__device__ inline void attend_rows(const tg_attention_chunks_args &a) {
   __shared__ RowBlock<D> block;
   begin_kernel();
   const uint32_t heads = a.heads, kv_heads = a.kv_heads;
@@ -133,5 +130,5 @@ __device__ inline void attend_rows(const tg_attention_rows_args &a) {
 }
 
 #define ATTENTION_ROWS(SUFFIX, T, D) \
-  STRUCT_KERNEL(tg_attention_rows_##SUFFIX##_d##D, tg_attention_rows_args, attend_rows<D>, ROW_THREADS)
+  STRUCT_KERNEL(tg_attention_rows_##SUFFIX##_d##D, tg_attention_chunks_args, attend_rows<D>, ROW_THREADS)
 FOR_F32_HEADS(ATTENTION_ROWS)

@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(LIST_THREADS)
 }
 
 template <typename T, int D>
-__device__ inline void attend_tile(const tg_attention_tiles_args &a) {
+__device__ inline void attend_tile(const tg_attention_chunks_args &a) {
   constexpr int PITCH = D + TG_TILE_PAD;
   constexpr int CHUNKS = D / 8;  /* of 16 bytes, in a vector */
   extern __shared__ uint4 shared[];
@@ -174,5 +174,5 @@ __device__ inline void attend_tile(const tg_attention_tiles_args &a) {
 }
 
 #define ATTENTION_TILES(SUFFIX, T, D) \
-  STRUCT_KERNEL(tg_attention_tiles_##SUFFIX##_d##D, tg_attention_tiles_args, (attend_tile<T, D>), TILE_THREADS)
+  STRUCT_KERNEL(tg_attention_tiles_##SUFFIX##_d##D, tg_attention_chunks_args, (attend_tile<T, D>), TILE_THREADS)
 FOR_HALF_HEADS(ATTENTION_TILES)

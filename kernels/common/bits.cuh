@@ -21,7 +21,7 @@ __device__ inline ExpertBits<WORDS> bit_of(uint32_t expert) {
   else return {bit_of<1>(expert), bit_of<1>(expert - WARP)};
 }
 
-/* The r-th of an array of them in memory, words[r][WORDS]; and whether it has an expert. */
+/* The r-th of an array of them in memory, words[r][WORDS]; and whether it has an expert, which is below 32 WORDS. */
 template <uint32_t WORDS>
 __device__ inline ExpertBits<WORDS> bits_at(const uint32_t *words, uint32_t r) {
   if constexpr (WORDS == 1) return words[r];
@@ -29,8 +29,8 @@ __device__ inline ExpertBits<WORDS> bits_at(const uint32_t *words, uint32_t r) {
 }
 template <uint32_t WORDS>
 __device__ inline bool has_at(const uint32_t *words, uint32_t r, uint32_t expert) {
-  static_assert(WORDS > 1, "a number needs no function");
-  return words[r * WORDS + expert / WARP] >> expert % WARP & 1;
+  if constexpr (WORDS == 1) return words[r] >> expert & 1;
+  else return words[r * WORDS + expert / WARP] >> expert % WARP & 1;
 }
 
 /* ---- of one word; experts below 32 -------------------------------------------------------------- */

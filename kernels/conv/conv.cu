@@ -3,26 +3,22 @@
  *   u[p,c] = B[p,c] X[p,c]                                          rounded to the operand type
  *   x[r,c] = C[r,c] (sum_j W[c,j] u[p-(L-1)+j, c] + bias[c])        p the row's position; u is 0 before position 0
  *
- * B, C, X are the thirds of bcx[R,3H]. Columns of u from before the step come from the slot's state
- * [slots,L-1,H], oldest first; later ones from the rows themselves, which are consecutive in a sequence. u
- * is rounded in both cases, so a row's bits do not depend on where its prompt was cut.
+ * B, C, X are the thirds of bcx[R,3H]. Columns of u from before the step come from the slot's state [slots,L-1,H], oldest first; later
+ * ones from the rows themselves, which are consecutive in a sequence. u is rounded in both cases, so a row's bits do not depend on where
+ * its prompt was cut. The last L-1 columns become the new state.
  *
- * Decode steps have this in their in-projection's kernel, where one does both (swap_ab/conv.cuh, persistent/conv.cuh).
+ * tg_conv_decode_*: a decode row is the only one of its slot in the step, so the thread that read the old columns writes the new. Most
+ * decode steps have this in their in-projection's kernel (swap_ab/conv.cuh, persistent/conv.cuh).
+ * tg_conv_rows_*: steps with prompts and three taps, which all published models have. A thread has CONV_ROWS consecutive rows and loads all
+ * that they need at once; each row's u is made once for the three rows that it is part of. Only a chunk's first two rows read the state.
+ * The thread that has the first does both, even where the second is the next thread's, and then moves the state: nobody else reads it.
+ * tg_conv_*: the same of any number of taps, a row a thread.
  *
- * The last L-1 columns become the new state. A decode row is the only one of its slot in the step, so there
- * the thread that read the old columns writes the new (tg_conv_decode_*). Otherwise rows at a chunk's start
- * read what its end replaces, so the state moves in a kernel of its own (tg_conv_* then tg_conv_state_*).
+ * Bound: memory, about 4H sizeof(x) bytes a row: 38 us of 7,296 rows on an H100, by hand. tg_conv_rows_* takes 49 there of 7,189 rows,
+ * tg_conv_* 84, since each thread waits for the step's tables, then for each tap (profiles/log/prompts.md).
  *
- * Three taps, which all published models have, in steps with prompts: tg_conv_rows_*, where a thread has CONV_ROWS consecutive
- * rows and loads all that they need at once. Each row's u is made of B and X once for the three rows that it is part of.
- * Only a chunk's first two rows read the state. The thread that has the first does both, even where the second is the next thread's,
- * and then moves the state: nobody else reads it.
- *
- * Bound: memory, about 4H sizeof(x) bytes a row. tg_conv_* of 7,296 rows took 84 us on an H100, by hand 38: each thread waited
- * for the step's tables, then for each tap (profiles/log/prompts.md). tg_conv_rows_* takes 49 there, of 7,189 rows.
- *
- * Launch: grid = (rows of the bucket, H / (4 CONV_THREADS) rounded up); of tg_conv_rows_* a CONV_ROWS-th of the rows, rounded up; for
- * tg_conv_state_* rows are the most sequences of a step. Rows past the step's leave x and the state alone.
+ * Launch: grid = (rows of the bucket, H / (4 CONV_THREADS) rounded up); of tg_conv_rows_* a CONV_ROWS-th of the rows, rounded up. Rows
+ * past the step's leave x and the state alone.
  */
 #include "common/base.cuh"
 #include "common/launch.cuh"
@@ -32,60 +28,20 @@
 constexpr int CONV_THREADS = TG_CONV_THREADS;
 constexpr int CONV_ROWS = TG_CONV_ROWS, CONV_TAPS = TG_CONV_TAPS;
 
-/* v, rounded to T. */
-template <typename T>
-__device__ inline float4 rounded(float4 v) {
-  Raw4<T> raw;
-  store4(reinterpret_cast<T *>(&raw), v);
-  return load4(raw);
+/* sum += u times a tap of each of four channels, whose taps lie `length` from each other. */
+__device__ inline void add_tap(float4 &sum, const float *tap, uint32_t length, float4 u) {
+  sum.x = fmaf(tap[0], u.x, sum.x), sum.y = fmaf(tap[length], u.y, sum.y);
+  sum.z = fmaf(tap[2 * length], u.z, sum.z), sum.w = fmaf(tap[3 * length], u.w, sum.w);
 }
 
-/* u of row r, channels c .. c + 3. */
+/* u of row r, channels c .. c + 3, rounded to T. */
 template <typename T>
 __device__ inline float4 column(const T *bcx, uint32_t r, uint32_t c, uint32_t hidden) {
   const T *row = bcx + (size_t)r * 3 * hidden + c;
   float4 b = load4(row), x = load4(row + 2 * hidden);
-  return rounded<T>(make_float4(b.x * x.x, b.y * x.y, b.z * x.z, b.w * x.w));
-}
-
-template <typename T, bool DECODE>
-__device__ inline void short_conv(const tg_conv_args &a) {
-  T *x = static_cast<T *>(a.x);
-  const T *bcx = static_cast<const T *>(a.bcx);
-  const float *taps = a.taps, *bias = a.bias;
-  const tg_state *state = a.state;
-  const tg_step *step = a.step;
-  const uint32_t hidden = a.hidden, length = a.length;
-  begin_kernel();
-  const uint32_t r = blockIdx.x, c = 4 * (blockIdx.y * CONV_THREADS + threadIdx.x);
-  if (r >= step->rows || c >= hidden) return;
-  const tg_row row = table<tg_row>(state, step->row_table)[r];
-  const uint32_t chunk_row = DECODE ? 0 : r - table<tg_sequence>(state, step->sequence_table)[row.sequence].first_row;
-  T *columns = static_cast<T *>(a.columns) + (size_t)row.slot * (length - 1) * hidden + c;
-
-  float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  for (uint32_t j = 0; j < length; j++) {
-    const uint32_t back = length - 1 - j;  /* rows before this one */
-    float4 u = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (back <= chunk_row) {
-      u = column(bcx, r - back, c, hidden);
-    } else if (back <= row.position) {
-      /* the state's column s is position first - (L-1) + s, this one is first + chunk_row - back */
-      u = load4(columns + (size_t)(chunk_row + j) * hidden);
-    }
-    if (DECODE && j > 0) store4(columns + (size_t)(j - 1) * hidden, u);
-    const float *w = taps + (size_t)c * length + j;
-    sum.x = fmaf(w[0], u.x, sum.x);
-    sum.y = fmaf(w[length], u.y, sum.y);
-    sum.z = fmaf(w[2 * length], u.z, sum.z);
-    sum.w = fmaf(w[3 * length], u.w, sum.w);
-  }
-  if (bias) {
-    float4 b = load4(bias + c);
-    sum = make_float4(sum.x + b.x, sum.y + b.y, sum.z + b.z, sum.w + b.w);
-  }
-  float4 gate = load4(bcx + (size_t)r * 3 * hidden + hidden + c);
-  store4(x + (size_t)r * hidden + c, make_float4(gate.x * sum.x, gate.y * sum.y, gate.z * sum.z, gate.w * sum.w));
+  Raw4<T> u;
+  store4(reinterpret_cast<T *>(&u), make_float4(b.x * x.x, b.y * x.y, b.z * x.z, b.w * x.w));
+  return load4(u);
 }
 
 /* The state of a sequence, which this thread has channels c .. c+3 of, after the step: `columns` are the slot's, of those channels. They
@@ -103,6 +59,50 @@ __device__ inline void move_state(T *columns, const T *bcx, const tg_sequence &s
     }
     store4(columns + (size_t)s * hidden, u);
   }
+}
+
+/* With DECODE each row is a sequence. Else the thread of a chunk's first row also has the others that read the state, and then moves it. */
+template <typename T, bool DECODE>
+__device__ inline void short_conv(const tg_conv_args &a) {
+  T *x = static_cast<T *>(a.x);
+  const T *bcx = static_cast<const T *>(a.bcx);
+  const float *taps = a.taps, *bias = a.bias;
+  const tg_state *state = a.state;
+  const tg_step *step = a.step;
+  const uint32_t hidden = a.hidden, length = a.length;
+  begin_kernel();
+  const uint32_t r = blockIdx.x, c = 4 * (blockIdx.y * CONV_THREADS + threadIdx.x);
+  if (r >= step->rows || c >= hidden) return;
+  const tg_row row = table<tg_row>(state, step->row_table)[r];
+  tg_sequence sequence{};
+  if (!DECODE) sequence = table<tg_sequence>(state, step->sequence_table)[row.sequence];
+  const uint32_t first = DECODE ? 0 : r - sequence.first_row;  /* in the chunk */
+  if (!DECODE && first > 0 && first < length - 1) return;
+  const uint32_t rows = DECODE || first > 0 ? 1 : min(sequence.rows, max(length, 2u) - 1);
+  T *columns = static_cast<T *>(a.columns) + (size_t)row.slot * (length - 1) * hidden + c;
+  for (uint32_t i = 0; i < rows; i++) {
+    const uint32_t chunk_row = first + i, at = r + i;
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    for (uint32_t j = 0; j < length; j++) {
+      const uint32_t back = length - 1 - j;  /* rows before this one */
+      float4 u = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      if (back <= chunk_row) {
+        u = column(bcx, at - back, c, hidden);
+      } else if (back <= row.position + i) {
+        /* the state's column s is position first - (L-1) + s, this one is first + chunk_row - back */
+        u = load4(columns + (size_t)(chunk_row + j) * hidden);
+      }
+      if (DECODE && j > 0) store4(columns + (size_t)(j - 1) * hidden, u);
+      add_tap(sum, taps + (size_t)c * length + j, length, u);
+    }
+    if (bias) {
+      float4 b = load4(bias + c);
+      sum = make_float4(sum.x + b.x, sum.y + b.y, sum.z + b.z, sum.w + b.w);
+    }
+    float4 gate = load4(bcx + (size_t)at * 3 * hidden + hidden + c);
+    store4(x + (size_t)at * hidden + c, make_float4(gate.x * sum.x, gate.y * sum.y, gate.z * sum.z, gate.w * sum.w));
+  }
+  if (!DECODE && first == 0) move_state(columns, bcx, sequence, c, hidden, length);
 }
 
 /* short_conv() for CONV_ROWS rows with CONV_TAPS taps, with the same bits, and the state of the sequences that begin among them. */
@@ -162,10 +162,7 @@ __device__ inline void short_conv_rows(const tg_conv_args &a) {
       float4 v = zeros;
       if (back <= in_chunk) v = before[j];
       else if (back <= of.position) v = load4(columns + (size_t)(in_chunk + j) * hidden);
-      sum.x = fmaf(w[j], v.x, sum.x);
-      sum.y = fmaf(w[CONV_TAPS + j], v.y, sum.y);
-      sum.z = fmaf(w[2 * CONV_TAPS + j], v.z, sum.z);
-      sum.w = fmaf(w[3 * CONV_TAPS + j], v.w, sum.w);
+      add_tap(sum, w + j, CONV_TAPS, v);
     }
     if (bias) sum = make_float4(sum.x + added.x, sum.y + added.y, sum.z + added.z, sum.w + added.w);
     store4(x + (size_t)r * hidden + c, make_float4(by.x * sum.x, by.y * sum.y, by.z * sum.z, by.w * sum.w));
@@ -190,22 +187,8 @@ __device__ inline void short_conv_rows(const tg_conv_args &a) {
   }
 }
 
-template <typename T>
-__device__ inline void conv_state(T *state_out, const T *bcx, const tg_state *state, const tg_step *step,
-                                  uint32_t hidden, uint32_t length) {
-  begin_kernel();
-  const uint32_t c = 4 * (blockIdx.y * CONV_THREADS + threadIdx.x);
-  if (blockIdx.x >= step->sequences || c >= hidden) return;
-  const tg_sequence sequence = table<tg_sequence>(state, step->sequence_table)[blockIdx.x];
-  move_state(state_out + (size_t)sequence.slot * (length - 1) * hidden + c, bcx, sequence, c, hidden, length);
-}
-
-#define CONV(SUFFIX, T)                                                                                         \
-  STRUCT_KERNEL(tg_conv_decode_##SUFFIX, tg_conv_args, (short_conv<T, true>), CONV_THREADS)                     \
-  STRUCT_KERNEL(tg_conv_##SUFFIX, tg_conv_args, (short_conv<T, false>), CONV_THREADS)                           \
-  STRUCT_KERNEL(tg_conv_rows_##SUFFIX, tg_conv_args, short_conv_rows<T>, CONV_THREADS)                          \
-  extern "C" __global__ void __launch_bounds__(CONV_THREADS) tg_conv_state_##SUFFIX(                            \
-      T *columns, const T *bcx, const tg_state *state, const tg_step *step, uint32_t hidden, uint32_t length) { \
-    conv_state<T>(columns, bcx, state, step, hidden, length);                                                   \
-  }
+#define CONV(SUFFIX, T)                                                                     \
+  STRUCT_KERNEL(tg_conv_decode_##SUFFIX, tg_conv_args, (short_conv<T, true>), CONV_THREADS) \
+  STRUCT_KERNEL(tg_conv_##SUFFIX, tg_conv_args, (short_conv<T, false>), CONV_THREADS)       \
+  STRUCT_KERNEL(tg_conv_rows_##SUFFIX, tg_conv_args, short_conv_rows<T>, CONV_THREADS)
 FOR_TYPES(CONV)

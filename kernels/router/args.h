@@ -8,39 +8,23 @@
 #include "common/args.h"
 
 /* Sizes that these kernels and their launchers both go by. */
-#define TG_SCORE_EXPERTS (TG_NORM_THREADS / 32u)  /* that a block of tg_scores_* has, a warp each */
 #define TG_SORT_THREADS 1024u        /* at most */
 #define TG_SORT_BLOCKS 8u            /* of the cluster of tg_sort_tokens_many */
-#define TG_CHOOSE_ROWS 256u          /* of a bucket that tg_choose_and_sort takes, at most */
 #define TG_COMBINE_ROWS 2u           /* of a block of tg_combine_*, at most */
 #define TG_COMBINE_FOUR 4u           /* experts a row that tg_combine_four_* takes, at most */
 #define TG_ROUTER_MANY_ROWS 8u       /* of a block of tg_router_many_*, a warp each */
 /* router/norm_router.cu, all of the router of few rows: experts of a block at a time, blocks that share their columns, rows of a
  * cluster and columns, at most, and the words of bits of its instances. */
 #define TG_ROUTE_EACH 8u
-#define TG_ROUTE_HALVES 2u
+#define TG_ROUTE_SHARES 2u
 #define TG_ROUTE_ROWS 8u
-#define TG_ROUTE_HIDDEN (TG_ROUTE_HALVES * 4u * TG_NORM_THREADS)
+#define TG_ROUTE_HIDDEN (TG_ROUTE_SHARES * 4u * TG_NORM_THREADS)
 #define TG_ROUTE_WORDS 2u
 /* router/norm_router_many.cu, the same of many rows: rows that a block multiplies together, rows of a cluster, at most, and columns
  * of a block. */
 #define TG_ROUTE_MANY_TOGETHER 4u
 #define TG_ROUTE_MANY_ROWS 32u
 #define TG_ROUTE_MANY_COLUMNS 256u
-
-/* tg_scores_* of router/router.cu */
-typedef struct tg_scores_args {
-  TG_ADDRESS(float) scores;                /* [R,E] */
-  TG_ADDRESS(void) x;                      /* [R,H] */
-  TG_ADDRESS(const float) h;               /* [R,H] */
-  TG_ADDRESS(const float) norm_weight;     /* [H] */
-  TG_ADDRESS(const float) gate;            /* [E,H] */
-  TG_ADDRESS(const tg_step) step;
-  uint32_t hidden;
-  uint32_t expert_count;
-  float eps;
-  uint32_t pad;
-} tg_scores_args;
 
 /* Arrays of a kernel that norms rows and chooses their experts. */
 typedef struct tg_choosing_args {
@@ -54,22 +38,12 @@ typedef struct tg_choosing_args {
   TG_ADDRESS(const tg_step) step;
 } tg_choosing_args;
 
-/* tg_router_* of router/router.cu, beside tg_choosing_args */
-typedef struct tg_router_args {
-  uint32_t hidden;
-  uint32_t expert_count;
-  uint32_t k;
-  uint32_t normalize;                      /* weights of a row add up to `scaling` */
-  float scaling;
-  float eps;
-} tg_router_args;
-
-/* router/norm_router.cu and norm_router_many.cu, beside tg_choosing_args, hidden, expert_count, k, normalize and scaling as arguments of
- * their own: kernels/README.md, "Adding a kernel", says why. */
+/* Beside tg_choosing_args, hidden, expert_count, k, normalize and scaling as arguments of their own: kernels/README.md, "Adding a kernel",
+ * says why. */
 typedef struct tg_route_args {
   TG_ADDRESS(uint32_t) counts;             /* set to zeros (clear_counts) */
   float eps;
-  uint32_t rows_each;                      /* of a cluster */
+  uint32_t rows_each;                      /* of a cluster; router/router.cu reads none */
 } tg_route_args;
 
 /* router/sort_combine.cu */
@@ -83,25 +57,6 @@ typedef struct tg_sort_tokens_args {
   uint32_t k;
   uint32_t tile_rows;
 } tg_sort_tokens_args;
-
-/* router/sort_combine.cu */
-typedef struct tg_choose_and_sort_args {
-  TG_ADDRESS(struct ExpertTile) tiles;
-  TG_ADDRESS(uint32_t) tile_count;
-  TG_ADDRESS(uint32_t) rows;               /* [R K], by place */
-  TG_ADDRESS(uint32_t) place;              /* [R K], by pair */
-  TG_ADDRESS(uint32_t) experts;            /* out: [R,K] */
-  TG_ADDRESS(float) weights;               /* out: [R,K] */
-  TG_ADDRESS(const float) scores;          /* [R,E] */
-  TG_ADDRESS(const float) bias;            /* [E] or null */
-  TG_ADDRESS(const tg_step) step;
-  uint32_t expert_count;
-  uint32_t k;
-  uint32_t normalize;                      /* weights of a row add up to `scaling` */
-  float scaling;
-  uint32_t tile_rows;
-  uint32_t pad;
-} tg_choose_and_sort_args;
 
 /* router/sort_combine.cu */
 typedef struct tg_combine_args {

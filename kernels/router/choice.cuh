@@ -1,5 +1,5 @@
-/* choice.cuh: how a warp of router/norm_router.cu and router/norm_router_many.cu chooses a row's experts, as choose_experts
- * (common/experts.cuh) does, and stores them; and their kernels. A lane has expert `lane`, or with more than 32 experts lane + 32 w.
+/* choice.cuh: how a warp of the router's kernels chooses a row's experts and stores them, and the entries of these kernels. A lane has
+ * experts lane + 32 w.
  */
 #pragma once
 
@@ -16,41 +16,28 @@ struct RouteChoice {
   float weight[WORDS];
 };
 
-/* Chooses among experts whose products with the normed row are `sum`. It is no inline function, so that it can be called once where there
- * is time: code that has run before is fetched faster. */
-[[maybe_unused]] static __device__ __noinline__ RouteChoice<1> choose_of_32(float sum, float bias, uint32_t expert_count,
-                                                                        Weighing weighing) {
-  const uint32_t lane = threadIdx.x % WARP;
-  const float score = 1.0f / (1.0f + expf(-sum));
-  const uint32_t key = sortable(score + bias);
-  bool left = lane < expert_count;
-#pragma unroll 1
-  for (uint32_t i = 0; i < weighing.k; i++) {  /* the best that is left, of several the lowest */
-    const uint32_t best = __reduce_max_sync(0xffffffffu, left ? key : 0);
-    if (lane == __ffs(__ballot_sync(0xffffffffu, left && key == best)) - 1) left = false;
-  }
-  const uint32_t chosen = __ballot_sync(0xffffffffu, lane < expert_count && !left);
-  float all = 0.0f;
-#pragma unroll 1
-  for (uint32_t those = chosen; those; those &= those - 1) all += __shfl_sync(0xffffffffu, score, __ffs(those) - 1);
-  return {{chosen}, {(weighing.normalize ? score / (all + 1e-6f) : score) * weighing.scaling}};
-}
-
-/* The same for more experts; score[w]: the products with the row as it is, which `scale` norms. */
+/* A lane's values of a row's experts, one for each word. */
 template <uint32_t WORDS>
-__device__ inline RouteChoice<WORDS> choose_of_words(float (&score)[WORDS], const float (&bias)[WORDS], float scale,
-                                                      uint32_t expert_count, Weighing weighing) {
-  RouteChoice<WORDS> choices;
+struct RouteLane {
+  float of[WORDS];
+};
+
+/* Chooses among experts whose products with the row as it is are `sums`; `scale` norms it. It is no inline function: its registers would
+ * add to the kernel's, and code that has run before is fetched faster, so that it may be called once where there is time. */
+template <uint32_t WORDS>
+[[maybe_unused]] static __device__ __noinline__ RouteChoice<WORDS> choose_route(RouteLane<WORDS> sums, RouteLane<WORDS> bias, float scale,
+                                                                                 uint32_t expert_count, Weighing weighing) {
+  RouteChoice<WORDS> choice;
   float all = 0.0f;
-  choose_best(choices.chosen, score, scale, bias, expert_count, weighing.k);
+  choose_best(choice.chosen, sums.of, scale, bias.of, expert_count, weighing.k);
 #pragma unroll
   for (uint32_t w = 0; w < WORDS; w++)
 #pragma unroll 1
-    for (uint32_t those = choices.chosen[w]; those; those = without_lowest(those)) all += __shfl_sync(0xffffffffu, score[w], lowest(those));
+    for (uint32_t those = choice.chosen[w]; those; those = without_lowest(those)) all += __shfl_sync(0xffffffffu, sums.of[w], lowest(those));
 #pragma unroll
   for (uint32_t w = 0; w < WORDS; w++)
-    choices.weight[w] = (weighing.normalize ? score[w] / (all + 1e-6f) : score[w]) * weighing.scaling;
-  return choices;
+    choice.weight[w] = (weighing.normalize ? sums.of[w] / (all + 1e-6f) : sums.of[w]) * weighing.scaling;
+  return choice;
 }
 
 /* experts[first + r,:] and weights[first + r,:], k of each. */
@@ -70,15 +57,15 @@ __device__ inline void store_choice(const tg_choosing_args &to, uint32_t first, 
   }
 }
 
-/* A kernel of STEP<X, WORDS>. */
-#define ROUTE(NAME, X, WORDS, STEP, REGISTERS)                                                                     \
-  extern "C" __global__ void __maxnreg__(REGISTERS) tg_route_##NAME(                                               \
-      const tg_choosing_args arrays, const tg_route_args args, uint32_t hidden, uint32_t expert_count, uint32_t k, \
-      uint32_t normalize, float scaling) {                                                                         \
-    STEP<X, WORDS>(arrays, args, hidden, expert_count, Weighing{k, normalize != 0, scaling});                      \
+/* A kernel NAME: BODY, with what bounds its registers. */
+#define ROUTER_KERNEL(NAME, BODY, ...)                                                                             \
+  extern "C" __global__ void __VA_ARGS__ NAME(const tg_choosing_args arrays, const tg_route_args args,             \
+                                              uint32_t hidden, uint32_t expert_count, uint32_t k,                  \
+                                              uint32_t normalize, float scaling) {                                 \
+    BODY(arrays, args, hidden, expert_count, Weighing{k, normalize != 0, scaling});                                \
   }
 
-/* For up to 32 and 64 experts. */
-#define ROUTES(NAME, X, ...)       \
-  ROUTE(NAME, X, 1, __VA_ARGS__)   \
-  ROUTE(NAME##_e64, X, 2, __VA_ARGS__)
+/* Kernels of clusters, for up to 32 and 64 experts. */
+#define ROUTES(NAME, X, STEP, REGISTERS)                                          \
+  ROUTER_KERNEL(tg_route_##NAME, (STEP<X, 1>), __maxnreg__(REGISTERS))            \
+  ROUTER_KERNEL(tg_route_##NAME##_e64, (STEP<X, 2>), __maxnreg__(REGISTERS))

@@ -1,40 +1,32 @@
 // build: sm_90a
 /* norm_router.cu: norm and router in one kernel, for steps of up to 256 rows (norm_router_many.cu: for more), by the formulas of
- * router/router.cu, which with tg_choose_and_sort needs two. It also clears the counters of grouped/grouped.cuh, which sorts for itself.
+ * router/router.cu. It also clears the counters of grouped/grouped.cuh, which sorts for itself.
  *
  *   block of the cluster   does                                               waits on                    signals
  *   each                   scores of ROUTE_EACH of 32 experts over one of     grid dependency             `summed` of the first block,
- *                          ROUTE_HALVES of the columns; stores its x                                      and for squares of all
+ *                          ROUTE_SHARES of the columns; stores its x                                      and for squares of all
  *   the first              also chooses the rows' experts                     `summed`, by expect_tx      none
  *
  * A thread has four columns. For 64 experts it goes over the rows twice, since it has registers for ROUTE_EACH alone. A row's scores are
  * linear in h but for its one scale, so a thread loads gate times norm weight of its columns to registers before the grid dependency wait,
- * and reads h for scores and scale together, ROUTE_AT_ONCE rows at once.
+ * and reads h for scores and scale together, ROUTE_AT_ONCE rows at once. Beside a block there is room on an SM for one of
+ * grouped/grouped.cuh with 3 loaders, whose weights come meanwhile: ROUTE_REGISTERS, and little shared memory.
  *
- * Beside a block there is room on an SM for one of grouped/grouped.cuh with 3 loaders, whose weights come meanwhile: ROUTE_REGISTERS, and
- * little shared memory.
+ * Bound: latency. h comes from L2, the gate too, before it is needed. Measured on an H200 in bf16, H = 2048, E = 32, in the model: 4.8 us
+ * at 16 rows, 4.4 at 64, 7.6 at 128, 9.5 at 256. By hand the second 32 of 64 experts take some 2 us more at 16 rows.
  *
- * Bound: latency. h comes from L2, the gate too, before it is needed.
- * Measured on an H200 in bf16, H = 2048, E = 32, in the model (how: profiles/README.md): 4.8 us at 16 rows, 4.4 at 64, 7.6 at
- * 128, 9.5 at 256.
- *
- * Bound of E = 64 by hand: the second 32 experts take as long as the first but for the start, some 2 us more at 16 rows.
- *
- * Launch: block = ROUTE_THREADS; clusters of ROUTE_HALVES times E / ROUTE_EACH blocks, rounded up to a power of two, of more than 32
+ * Launch: block = ROUTE_THREADS; clusters of ROUTE_SHARES times E / ROUTE_EACH blocks, rounded up to a power of two, of more than 32
  * experts as of 32; rows of the bucket / rows_each of them. E at most 32, with tg_route_*_e64 64, H at most ROUTE_HIDDEN, rows_each
  * at most ROUTE_ROWS. Needs sm_90a.
  */
-#include "common/base.cuh"
-#include "common/experts.cuh"
 #include "common/rmsnorm.cuh"
 #include "common/pdl.cuh"
 #include "common/wgmma.cuh"
-#include "router/args.h"
 #include "router/choice.cuh"
 
 constexpr int ROUTE_THREADS = TG_NORM_THREADS, ROUTE_WARPS = ROUTE_THREADS / WARP;
 constexpr int ROUTE_REGISTERS = 80;
-[[maybe_unused]] constexpr uint32_t ROUTE_EACH = TG_ROUTE_EACH, ROUTE_HALVES = TG_ROUTE_HALVES, ROUTE_ROWS = TG_ROUTE_ROWS;
+[[maybe_unused]] constexpr uint32_t ROUTE_EACH = TG_ROUTE_EACH, ROUTE_SHARES = TG_ROUTE_SHARES, ROUTE_ROWS = TG_ROUTE_ROWS;
 [[maybe_unused]] constexpr uint32_t ROUTE_HIDDEN = TG_ROUTE_HIDDEN, ROUTE_AT_ONCE = 4;
 static_assert(ROUTE_WARPS == 8, "two loads of four");
 
@@ -44,22 +36,11 @@ struct alignas(16) RouteScratch {
   static constexpr uint32_t EXPERTS = WORDS * WARP;
   /* of this block's columns, by warp; the last are squares */
   float parts[ROUTE_ROWS][ROUTE_EACH + 1][ROUTE_WARPS];
-  /* of the cluster, by half: of all rows' squares in every block, of their experts in the first */
-  float squares[ROUTE_ROWS][ROUTE_HALVES];
-  float sums[ROUTE_ROWS][ROUTE_HALVES][EXPERTS];
+  /* of the cluster, by share of the columns: of all rows' squares in every block, of their experts in the first */
+  float squares[ROUTE_ROWS][ROUTE_SHARES];
+  float sums[ROUTE_ROWS][ROUTE_SHARES][EXPERTS];
   float bias[EXPERTS];  /* needed late, where the registers of what comes before have no room for it */
 };
-
-/* choose_of_words for the sums of both blocks; no inline function, since its registers would add to the kernel's. */
-template <uint32_t WORDS>
-[[maybe_unused]] static __device__ __noinline__ RouteChoice<WORDS> choose_of_halves(const float *sums, const float *bias, float scale,
-                                                                                     uint32_t expert_count, Weighing weighing) {
-  const uint32_t lane = threadIdx.x % WARP;
-  float score[WORDS], of_bias[WORDS];
-#pragma unroll
-  for (uint32_t w = 0; w < WORDS; w++) score[w] = sums[lane + w * WARP] + sums[lane + (w + WORDS) * WARP], of_bias[w] = bias[lane + w * WARP];
-  return choose_of_words(score, of_bias, scale, expert_count, weighing);
-}
 
 /* of[e], e < ROUTE_EACH, summed over the lanes of a warp: every lane has the sum of expert lane / 4. */
 __device__ inline float sum_of_each(float (&of)[ROUTE_EACH]) {
@@ -90,20 +71,19 @@ __device__ inline void route_step(const tg_choosing_args &arrays, const tg_route
   const uint32_t rows_each = args.rows_each;
   const float *norm_weight = arrays.norm_weight, *gate = arrays.gate, *bias = arrays.bias;
   const uint32_t rank = cluster_rank(), blocks = cluster_blocks(), lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-  const uint32_t groups = blocks / ROUTE_HALVES, group = rank / ROUTE_HALVES, half = rank % ROUTE_HALVES;
+  const uint32_t groups = blocks / ROUTE_SHARES, group = rank / ROUTE_SHARES, share = rank % ROUTE_SHARES;
   const uint32_t first = blockIdx.x / blocks * rows_each, in_step = __ldcg(&arrays.step->rows);
   const uint32_t rows = rows_from(first, in_step, rows_each);
-  const uint32_t column = 4 * (half * ROUTE_THREADS + threadIdx.x);
+  const uint32_t column = 4 * (share * ROUTE_THREADS + threadIdx.x);
   const bool there = column < hidden;
   if (threadIdx.x == 0) {
     barrier_init(&summed, 1);
     barriers_ready();
-    barrier_arrive_expecting(&summed, rows * ROUTE_HALVES * (1 + (rank == 0 ? groups * ROUTE_EACH * WORDS : 0)) * sizeof(float));
+    barrier_arrive_expecting(&summed, rows * ROUTE_SHARES * (1 + (rank == 0 ? groups * ROUTE_EACH * WORDS : 0)) * sizeof(float));
   }
   __syncthreads();
   cluster_arrive();
-  if constexpr (WORDS == 1)
-    if (rank == 0) choose_of_32(0.0f, 0.0f, expert_count, weighing);
+  if (rank == 0) choose_route<WORDS>({}, {}, 0.0f, expert_count, weighing);
   const float4 zeros = make_float4(0.0f, 0.0f, 0.0f, 0.0f), norm = there ? load4(norm_weight + column) : zeros;
   float4 weighed[ROUTE_EACH];
   auto weigh = [&](uint32_t word) {
@@ -157,8 +137,8 @@ __device__ inline void route_step(const tg_choosing_args &arrays, const tg_route
   };
   if (threadIdx.x < rows * ROUTE_EACH) {
     const uint32_t r = threadIdx.x / ROUTE_EACH, e = threadIdx.x % ROUTE_EACH;
-    store_to_block(&scratch.sums[r][half][group * ROUTE_EACH + e], 0, sum_of_warps(r, e), &summed, blocks);
-    if (group == 0 && e < blocks) store_to_block(&scratch.squares[r][half], e, sum_of_warps(r, ROUTE_EACH), &summed, blocks);
+    store_to_block(&scratch.sums[r][share][group * ROUTE_EACH + e], 0, sum_of_warps(r, e), &summed, blocks);
+    if (group == 0 && e < blocks) store_to_block(&scratch.squares[r][share], e, sum_of_warps(r, ROUTE_EACH), &summed, blocks);
   }
   if constexpr (WORDS > 1) {
     weigh(1);
@@ -166,7 +146,7 @@ __device__ inline void route_step(const tg_choosing_args &arrays, const tg_route
     multiply();
     __syncthreads();
     const uint32_t r = threadIdx.x / ROUTE_EACH, e = threadIdx.x % ROUTE_EACH;
-    if (r < rows) store_to_block(&scratch.sums[r][half][WARP + group * ROUTE_EACH + e], 0, sum_of_warps(r, e), &summed, blocks);
+    if (r < rows) store_to_block(&scratch.sums[r][share][WARP + group * ROUTE_EACH + e], 0, sum_of_warps(r, e), &summed, blocks);
   }
   barrier_wait_cluster(&summed, 0);
   auto scale_of = [&](uint32_t r) { return 1.0f / sqrtf((scratch.squares[r][0] + scratch.squares[r][1]) / hidden + args.eps); };
@@ -174,14 +154,13 @@ __device__ inline void route_step(const tg_choosing_args &arrays, const tg_route
 #pragma unroll
     for (uint32_t r = warp; r < warp + ROUTE_ROWS; r += ROUTE_WARPS) {  /* a warp chooses for a row */
       if (r >= rows) break;
-      if constexpr (WORDS > 1) {
-        const auto choices = choose_of_halves<WORDS>(scratch.sums[r][0], scratch.bias, scale_of(r), expert_count, weighing);
-        store_choice(arrays, first, r, weighing.k, choices);
-      } else {
-        const float sum = lane < expert_count ? scratch.sums[r][0][lane] + scratch.sums[r][1][lane] : 0.0f;
-        const auto choice = choose_of_32(scale_of(r) * sum, scratch.bias[lane], expert_count, weighing);
-        store_choice(arrays, first, r, weighing.k, choice);
+      RouteLane<WORDS> sums, biases;
+#pragma unroll
+      for (uint32_t w = 0; w < WORDS; w++) {
+        const uint32_t e = lane + w * WARP;
+        sums.of[w] = scratch.sums[r][0][e] + scratch.sums[r][1][e], biases.of[w] = scratch.bias[e];
       }
+      store_choice(arrays, first, r, weighing.k, choose_route(sums, biases, scale_of(r), expert_count, weighing));
     }
   }
   /* A group stores every so many rows of x, a block its columns of them. */

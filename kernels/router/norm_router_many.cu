@@ -5,20 +5,17 @@
  *   each                   scores of all experts over MANY_COLUMNS columns;   grid dependency; `summed`,  `summed` of the row's block,
  *                          chooses for its rows r % blocks; stores its x      by expect_tx                and for squares of all
  *
- * A warp has MANY_EACH of 32 experts, a lane two times four columns; for 64 experts it goes over the rows twice. So L2 gives each element
- * of h once, and it stays in shared memory until its x is stored. A row's scores are linear in h but for its one scale, so a lane keeps
- * gate times norm weight of its columns in registers.
+ * A warp has MANY_EACH of 32 experts, a lane two times four columns, of which it keeps gate times norm weight in registers; for 64 experts
+ * it goes over the rows twice. So L2 gives each element of h once, and it stays in shared memory until its x is stored.
  *
  * Sums over lanes: of MANY_TOGETHER rows a lane has parts of 16 sums. In each of four exchanges a lane sends one half of its parts, and
  * adds what it receives to the other half. Its i-th part is one of sum i ^ lane / 2, so every lane keeps the lower half and none has to
  * select: 16 shuffles for 16 sums. That is why lanes read experts and rows in orders of their own. A sum's order is the same wherever its
  * row is: columns within a lane, lanes 16, 8, 4, 2 and 1 apart, blocks.
  *
- * Bound: L2, instructions and latency. By hand for 512 rows, H = 2048, E = 32 on an H100: L2 gives 4 MB of h and 8 MB of the gate, 2 us at
- * 6.7 TB/s; 16 rows of 55 instructions in each of 16 warps an SM, 2 us; start, exchange, choice and x some 3 us. Measured in the model on
- * an H100 in bf16: 8.2 us at 512 rows, 13.8 at 1,024 (the kernel of few rows, of 16 rows a cluster: 13.1 and 19.6). With more rows than
- * clusters have room for at once, each has MANY_ROWS: 80 us at 8,192 rows on an H200, where memory has 100 MB, 23 us, and instructions
- * are some 25 by hand; what they wait for is not known (profiles/log/prompts.md).
+ * Bound: L2, instructions and latency: by hand some 7 us for 512 rows, H = 2048, E = 32 on an H100, 2 of them L2 and 2 instructions.
+ * Measured in the model there in bf16: 8.2 us at 512 rows, 13.8 at 1,024. With more rows than clusters have room for at once, each has
+ * MANY_ROWS: 80 us at 8,192 rows on an H200, where memory has 23 us, and instructions are some 25 by hand (profiles/log/prompts.md).
  *
  * MANY_REGISTERS leave an SM room for three blocks, since clusters do not fill it: where GPCs have 14 to 18 SMs, two blocks an SM are room
  * for 30 clusters of eight, and the steps of 512 and 1,024 rows have 32.
@@ -26,12 +23,9 @@
  * Launch: block = MANY_THREADS; clusters of H / MANY_COLUMNS blocks, rounded up to a power of two, at least two; rows of the bucket /
  * rows_each of them. E at most 32, with *_e64 64, H at most MANY_COLUMNS * MANY_BLOCKS, rows_each at most MANY_ROWS. Needs sm_90a.
  */
-#include "common/base.cuh"
-#include "common/experts.cuh"
 #include "common/pdl.cuh"
 #include "common/rmsnorm.cuh"
 #include "common/wgmma.cuh"
-#include "router/args.h"
 #include "router/choice.cuh"
 
 constexpr int MANY_THREADS = TG_NORM_THREADS, MANY_WARPS = MANY_THREADS / WARP;
@@ -192,14 +186,13 @@ __device__ inline void route_many_step(const tg_choosing_args &arrays, const tg_
   }
   /* Loads for what comes behind the exchange are issued before it: registers are free now. */
   load_norm();
-  float of_bias[WORDS];
+  RouteLane<WORDS> of_bias;
 #pragma unroll
   for (uint32_t w = 0; w < WORDS; w++) {
     const uint32_t expert = lane + w * WARP;
-    of_bias[w] = bias && expert < expert_count ? bias[expert] : 0.0f;
+    of_bias.of[w] = bias && expert < expert_count ? bias[expert] : 0.0f;
   }
-  if constexpr (WORDS == 1)
-    if (warp * blocks + rank < rows) choose_of_32(0.0f, 0.0f, expert_count, weighing);
+  if (warp * blocks + rank < rows) choose_route<WORDS>({}, {}, 0.0f, expert_count, weighing);
   barrier_wait_cluster(&summed, 0);
   auto sum_of_blocks = [&](auto of_block) {
     float sum = 0.0f;
@@ -212,15 +205,11 @@ __device__ inline void route_many_step(const tg_choosing_args &arrays, const tg_
   auto scale_of = [&](uint32_t r) { return __shfl_sync(0xffffffffu, scale, r); };
 #pragma unroll 1
   for (uint32_t at = warp * blocks; at + rank < rows; at += MANY_WARPS * blocks) {  /* a warp chooses for a row */
-    float sums[WORDS];
+    RouteLane<WORDS> sums;
 #pragma unroll
-    for (uint32_t w = 0; w < WORDS; w++) sums[w] = sum_of_blocks([&](uint32_t b) { return scratch.sums[at + b][lane + w * WARP]; });
-    const float scale = scale_of(at + rank);
-    if constexpr (WORDS > 1) {
-      store_choice(arrays, first, at + rank, weighing.k, choose_of_words(sums, of_bias, scale, expert_count, weighing));
-    } else {
-      store_choice(arrays, first, at + rank, weighing.k, choose_of_32(scale * sums[0], of_bias[0], expert_count, weighing));
-    }
+    for (uint32_t w = 0; w < WORDS; w++) sums.of[w] = sum_of_blocks([&](uint32_t b) { return scratch.sums[at + b][lane + w * WARP]; });
+    const auto choice = choose_route(sums, of_bias, scale_of(at + rank), expert_count, weighing);
+    store_choice(arrays, first, at + rank, weighing.k, choice);
   }
   X *x = static_cast<X *>(arrays.x) + (size_t)first * hidden + column;
 #pragma unroll 1

@@ -32,13 +32,14 @@ struct SortAlone {
   __device__ inline uint32_t before(uint32_t) const { return 0; }
 };
 
-/* Each warp counts, then places, a range of pairs of its own; a warp's places of an expert come after those of
- * the warps before it, in this block and in those before. At least MAX_EXPERTS threads. expert_of(pair) is any pair's expert; a lane
- * loads AT_ONCE of them before it uses the first. The first block writes the tiles. */
-template <int AT_ONCE, class ExpertOf, class Blocks>
-__device__ inline void sort_pairs(SortScratch &scratch, ExpertTile *tiles, uint32_t *tile_count, uint32_t *rows,
-                                  uint32_t *place, uint32_t pairs, uint32_t k, uint32_t tile_rows, ExpertOf expert_of,
-                                  const Blocks &blocks) {
+/* Each warp counts, then places, a range of pairs of its own; a warp's places of an expert come after those of the warps before it, in
+ * this block and in those before. The first block writes the tiles. */
+template <class Blocks>
+__device__ inline void sort_pairs(SortScratch &scratch, const tg_sort_tokens_args &a, uint32_t row_count, const Blocks &blocks) {
+  const uint32_t k = a.k, tile_rows = a.tile_rows, pairs = row_count * k;
+  const uint32_t *expert_of = a.experts;
+  ExpertTile *tiles = a.tiles;
+  uint32_t *tile_count = a.tile_count, *rows = a.rows, *place = a.place;
   auto &next = scratch.next;
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, rank = Blocks::rank();
   const uint32_t threads = blockDim.x * Blocks::blocks(), warps = blockDim.x / WARP;
@@ -50,18 +51,18 @@ __device__ inline void sort_pairs(SortScratch &scratch, ExpertTile *tiles, uint3
   if (rank == 0) clear_counts(tile_count);
   for (uint32_t e = lane; e < MAX_EXPERTS; e += WARP) next[warp][e] = 0;
   __syncwarp();
-  uint32_t experts[AT_ONCE];  /* of pairs WARP apart; MAX_EXPERTS past the last */
+  uint32_t experts[SORT_AT_ONCE];  /* of pairs WARP apart; MAX_EXPERTS past the last */
   auto load = [&](uint32_t base) {
 #pragma unroll
-    for (int i = 0; i < AT_ONCE; i++) {
+    for (int i = 0; i < SORT_AT_ONCE; i++) {
       const uint32_t pair = base + i * WARP + lane;
-      experts[i] = pair < to ? expert_of(pair) : MAX_EXPERTS;
+      experts[i] = pair < to ? expert_of[pair] : MAX_EXPERTS;
     }
   };
-  for (uint32_t base = from; base < to; base += AT_ONCE * WARP) {
+  for (uint32_t base = from; base < to; base += SORT_AT_ONCE * WARP) {
     load(base);
 #pragma unroll
-    for (int i = 0; i < AT_ONCE; i++)
+    for (int i = 0; i < SORT_AT_ONCE; i++)
       if (experts[i] < MAX_EXPERTS) atomicAdd(&next[warp][experts[i]], 1u);
   }
   __syncthreads();
@@ -118,10 +119,10 @@ __device__ inline void sort_pairs(SortScratch &scratch, ExpertTile *tiles, uint3
       tiles[tile++] = ExpertTile{e, at, min(tile_rows, end - at)};
   }
 
-  for (uint32_t base = from; base < to; base += AT_ONCE * WARP) {
-    if (share > AT_ONCE * WARP) load(base);  /* a smaller share is there still */
+  for (uint32_t base = from; base < to; base += SORT_AT_ONCE * WARP) {
+    if (share > SORT_AT_ONCE * WARP) load(base);  /* a smaller share is there still */
 #pragma unroll
-    for (int i = 0; i < AT_ONCE; i++) {
+    for (int i = 0; i < SORT_AT_ONCE; i++) {
       if (base + i * WARP >= to) break;
       const uint32_t pair = base + i * WARP + lane, expert = experts[i];
       const bool mine = pair < to;

@@ -1,25 +1,20 @@
-/* sort_combine.cu: before and after the experts' matrix products.
+/* sort_combine.cu: before and after the experts' matrix products: the token sort (router/sort.cuh), and the combine:
  *
- * Token sort: as router/sort.cuh says. tg_sort_tokens takes experts[R,K] as they are; tg_choose_and_sort first chooses them from the
- * router's scores[R,E] (router/router.cu has the rule), a warp a row, and stores experts[R,K] and weights[R,K].
+ *   h[r,:] += sum over i of weights[r,i] y[place[r K + i],:], i and with it the expert ascending
  *
- * Combine: h[r,:] += sum over i of weights[r,i] y[place[r K + i],:], i and with it the expert ascending; grouped/grouped.cuh leaves y by
- * pair, and then there is no place. With norm_weight also the next layer's x[r,:] = rmsnorm(h[r,:]): the block has the row. All that it
- * reads but y may be there before the wait (`known`): the kernel of grouped/grouped.cuh lets it start only when those before that one
- * have ended.
+ * grouped/grouped.cuh leaves y by pair, and then there is no place. With norm_weight also the next layer's x[r,:] = rmsnorm(h[r,:]): the
+ * block has the row. All that it reads but y may be there before the wait (`known`): the kernel of grouped/grouped.cuh lets it start only
+ * when those before that one have ended.
  *
- * Bound: the sort by latency (one block, two passes over 4RK bytes in L2 or, having chosen, RK in shared memory),
- * the combine by memory (4H (K + 2) bytes a row, of rounded sums 2H (K + 4), and 2H for x), and for few rows by latency too.
- * Measured on an H200 in bf16, H = 2048, K = 4 (floor; how: profiles/README.md): combine 2.8 us (0.7) at 64 rows, 3.7 (2.8) at 256.
+ * Bound: the sort by latency (one block, two passes over 4RK bytes in L2), the combine by memory (4H (K + 2) bytes a row, of rounded sums
+ * 2H (K + 4), and 2H for x), and for few rows by latency too. Measured on an H200 in bf16, H = 2048, K = 4 (floor; how:
+ * profiles/README.md): combine 2.8 us (0.7) at 64 rows, 3.7 (2.8) at 256.
  */
-#include "common/base.cuh"
-#include "common/experts.cuh"
 #include "common/rmsnorm.cuh"
 #include "common/launch.cuh"
 #include "common/pdl.cuh"
 #include "router/sort.cuh"
 
-constexpr int CHOOSE_ROWS = TG_CHOOSE_ROWS;
 constexpr int COMBINE_ROWS = TG_COMBINE_ROWS;
 
 /* Launch: one block of SORT_THREADS. */
@@ -29,39 +24,8 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS)
   let_next_kernel_start();
   const uint32_t row_count = __ldcg(&a.step->rows);
   wait_for_earlier_kernels();
-  sort_pairs<SORT_AT_ONCE>(scratch, a.tiles, a.tile_count, a.rows, a.place, row_count * a.k, a.k, a.tile_rows,
-                           [&](uint32_t pair) { return a.experts[pair]; }, SortAlone());
+  sort_pairs(scratch, a, row_count, SortAlone());
 }
-
-/* Launch: one block of MAX_EXPERTS to SORT_THREADS threads, best a warp a row. */
-extern "C" __global__ void __launch_bounds__(SORT_THREADS)
-    tg_choose_and_sort(const tg_choose_and_sort_args a) {
-  __shared__ SortScratch scratch;
-  __shared__ uint8_t chosen[CHOOSE_ROWS * MAX_TOP_K];
-  let_next_kernel_start();
-  if (a.bias) prefetch(a.bias, 4 * a.expert_count, threadIdx.x, blockDim.x);
-  wait_for_earlier_kernels();
-  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, k = a.k;
-  const uint32_t row_count = a.step->rows;
-  for (uint32_t r = warp; r < row_count; r += blockDim.x / WARP)
-    choose_experts(a.scores + (size_t)r * a.expert_count, a.bias, a.expert_count, Weighing{k, a.normalize != 0, a.scaling},
-                   scratch.next[warp], lane, [&](uint32_t index, uint32_t expert, float weight) {
-                     chosen[r * k + index] = expert;
-                     a.experts[r * k + index] = expert;
-                     a.weights[r * k + index] = weight;
-                   });
-  __syncthreads();
-  sort_pairs<1>(scratch, a.tiles, a.tile_count, a.rows, a.place, row_count * k, k, a.tile_rows,
-                [&](uint32_t pair) { return (uint32_t)chosen[pair]; }, SortAlone());
-}
-
-/* Four elements of what down made, until all that are added up are there: rounded ones as they lie in memory, in half the registers. */
-__device__ inline float4 held4(const float *y) { return load4(y); }
-template <typename Y>
-__device__ inline Raw4<Y> held4(const Y *y) { return raw4_past_l1(y); }
-__device__ inline float4 unheld4(float4 y) { return y; }
-template <typename Y>
-__device__ inline float4 unheld4(const Raw4<Y> &y) { return load4(y); }
 
 /* K at most TOP. Y is f32, or X where what down made was rounded. A thread has AT_ONCE times four elements of a row under way.
  * Launch: block = NORM_THREADS for each of up to COMBINE_ROWS rows, grid = rows of the bucket / so many. */
@@ -103,13 +67,12 @@ __device__ inline void combine(const tg_combine_args &args) {
   float squares = 0.0f;
 #pragma unroll 1
   for (uint32_t base = first; there && base < hidden; base += SPAN) {
-    using Held = decltype(held4(from[0]));
-    Held part[AT_ONCE][TOP];
+    Raw4<Y> part[AT_ONCE][TOP];  /* as they lie in memory: rounded ones in half the registers */
 #pragma unroll
     for (uint32_t a = 0; a < AT_ONCE; a++) {
       const uint32_t c = base + a * APART;
 #pragma unroll
-      for (uint32_t i = 0; i < TOP; i++) part[a][i] = i < k && c < hidden ? held4(from[i] + c) : Held();
+      for (uint32_t i = 0; i < TOP; i++) part[a][i] = i < k && c < hidden ? raw4_past_l1(from[i] + c) : Raw4<Y>{};
       if (base >= SPAN) old[a] = c < hidden ? load4(h + c) : zeros;
     }
 #pragma unroll
@@ -119,7 +82,7 @@ __device__ inline void combine(const tg_combine_args &args) {
 #pragma unroll
       for (uint32_t i = 0; i < TOP; i++) {
         if (i >= k) break;
-        add_weighed(sum, weight[i], unheld4(part[a][i]));
+        add_weighed(sum, weight[i], load4(part[a][i]));
       }
       old[a] = make_float4(old[a].x + sum.x, old[a].y + sum.y, old[a].z + sum.z, old[a].w + sum.w);
       if (c >= hidden) continue;

@@ -54,8 +54,7 @@ __device__ inline void sort_together(const tg_sort_tokens_args &a) {
   const uint32_t row_count = __ldcg(&a.step->rows);
   wait_for_earlier_kernels();
   cluster_wait();  /* all blocks have their barriers */
-  sort_pairs<SORT_AT_ONCE>(scratch, a.tiles, a.tile_count, a.rows, a.place, row_count * a.k, a.k, a.tile_rows,
-                           [&](uint32_t pair) { return a.experts[pair]; }, blocks);
+  sort_pairs(scratch, a, row_count, blocks);
 }
 
 extern "C" __global__ void __launch_bounds__(SORT_THREADS) tg_sort_tokens_many(const tg_sort_tokens_args a) {

@@ -1,81 +1,162 @@
 // build: sm_90a sm_100
 /* add.cu: products that add to the residual stream, for steps of few rows (skinny/skinny.cuh):
  *
- *   tg_skinny_out_*   h[r,:] += W x[r,:] + bias: of rows beyond SKINNY_K; skinny/out.cu has the others
- *   tg_skinny_down_*  h[r,:] += sum over i of weights[r,i] W_e y[r K + i,:], i and with it the expert e ascending
+ *   tg_skinny_held_out_*  h[r,:] += W x[r,:] + bias, K at most SKINNY_K: out-projections, and the down of a narrow dense feed-forward
+ *   tg_skinny_out_*       the same of longer rows
+ *   tg_skinny_down_*      h[r,:] += sum over i of weights[r,i] W_e y[r K + i,:], i and with it the expert e ascending
  *
- * With `parts` tg_skinny_out_* also stores each tile's share of the router's scores (skinny/choice.cuh).
+ * With `parts` the first two also store each tile's share of the router's scores (skinny/choice.cuh): a kernel that had to read all of h
+ * for the router would cost more than these shares, which the next kernel adds up.
  *
  *   warp       does                                                  waits on                                signals
  *   producer   copies the tiles' weights into the pipeline           empty barriers; down: chosen experts    full barriers
  *   consumers  load their columns of x, multiply, add to h           grid dependency, full barriers          empty barriers
  *
- * Each column of a batch row is needed by one warp alone. So a warp loads its own columns, to registers or (f32) to shared memory, and
- * waits for no other warp. tg_skinny_down_* loads the chosen experts' weights before the grid dependency wait. The kernel before it,
- * tg_skinny_expert_gate_up_*, lets it start only once it has published which experts were chosen.
+ * A warp loads the columns of a batch row that it alone needs, and waits for no other warp. tg_skinny_down_* loads the chosen experts'
+ * weights before the grid dependency wait: the kernel before it lets it start only once it has published which were chosen.
  *
- * Bound: memory, N K sizeof(W) bytes (for experts, of each that any row chose).
- * Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor; how: profiles/README.md): 2048 x 7168 8.5 us (6.5), down
- * of four experts of 1792 8.1 us (6.5).
+ * tg_skinny_held_out_* has no producer. Its weights are 256 bytes for each thread, so all are under way before the grid dependency wait, and
+ * no shared memory holds them; the launcher asks for a large first-level cache, where they stand on their way. The registers of the next
+ * kernel, gate/up, find no room beside (9 warps of 144 and 8 of 104 are more than an SM has), so it begins as blocks of this one end.
  *
- * Launch: block = SKINNY_THREADS, grid = at most as many blocks as N has tiles, shared: sums, a tile of h and
- * of the gate, a stage's columns of the rows, pipeline.
+ * Bound: memory, N K sizeof(W) bytes (for experts, of each that any row chose). Measured on an H200 in bf16 at 1 row, from kernel to kernel
+ * (floor; how: profiles/README.md): 2048 x 2048 2.2 us (1.9), or 1.7 behind attention, during which its weights come; 2048 x 7168 8.5 us
+ * (6.5), down of four experts of 1792 8.1 us (6.5).
+ *
+ * Launch: block = SKINNY_THREADS, grid = at most as many blocks as tiles, shared: sums, a tile of h and of the gate, a stage's columns of
+ * the rows, pipeline. Of tg_skinny_held_out_*: block = SKINNY_CONSUMERS, grid = a block a tile, no pipeline.
  */
-#include "skinny/add.cuh"
+#include "common/launch.cuh"
+#include "skinny/choice.cuh"
 #include "skinny/pipeline.cuh"
 
-/* A consumer warp's sums of a tile. Where a row fits one stage, `columns` are loaded already; else they are loaded here for each
- * stage in turn. */
-template <class Math>
-__device__ inline SkinnyTileSums skinny_consume(SkinnyPipeline<Math> &pipeline, SkinnyColumns<Math> &columns, char *x, uint32_t pitch,
-                                     const typename Math::X *from, bool there, uint32_t inner, uint32_t bucket) {
-  SkinnyTileSums acc;
-#pragma unroll 1
-  for (uint32_t first = 0; first < inner; first += pipeline.k) {
-    const uint32_t k_here = min(pipeline.k, inner - first);
-    if (inner > pipeline.k) skinny_fetch(columns, x, pitch, from + (there ? first : 0), k_here, bucket, there);
-    pipeline.multiply(acc, k_here, columns);
+constexpr uint32_t SCORE_PITCH = TG_SKINNY_SCORE_PITCH;
+static_assert(SCORE_PITCH % 2 == 1, "lanes with a row each meet in no bank");
+
+/* A tile's share of the router's scores. All consumers use it: thread (r, i), r = thread / SKINNY_OUTPUTS and i the rest, has channel i
+ * of the tile for batch row r. */
+template <uint32_t WORDS>
+struct SkinnyTileScores {
+  static constexpr uint32_t EXPERTS = WORDS * WARP, GATES = EXPERTS * SKINNY_OUTPUTS / SKINNY_CONSUMERS;
+
+  const float *all_gates, *norm_weight;  /* the router's [E,H], and the weight of the norm before it, [H] */
+  const uint32_t expert_count;
+  float *tile_h, *tile_gate;  /* in shared memory: a tile of h[bucket, SCORE_PITCH], and of gate times norm [E, SCORE_PITCH] */
+  float gate[GATES], norm;
+
+  __device__ inline SkinnyTileScores(void *memory, const tg_skinny_add_args &a)
+      : all_gates(a.gate), norm_weight(a.norm_weight), expert_count(a.expert_count), tile_h(static_cast<float *>(memory)),
+        tile_gate(tile_h + a.bucket * SCORE_PITCH) {}
+
+  static __device__ inline uint32_t bytes_of(uint32_t bucket, uint32_t expert_count) {
+    return ((bucket + expert_count) * SCORE_PITCH * sizeof(float) + 15) / 16 * 16;
   }
-  return skinny_whole<Math>(acc, bucket);
-}
 
-/* A row's experts, one bit each, read where they lie: several words of them would take too many registers. A row that is not
- * `there` has none. */
-template <uint32_t WORDS>
-struct SkinnyRowExperts {
-  const uint32_t *words;
-  uint32_t r;
-  bool there;
+  /* Loads gate and norm of a tile's channels to registers, long before store() uses them. */
+  __device__ inline void load(uint32_t tile, uint32_t outputs) {
+    const uint32_t r = threadIdx.x / SKINNY_OUTPUTS, n = tile * SKINNY_OUTPUTS + threadIdx.x % SKINNY_OUTPUTS;
+    norm = norm_weight[n];
+#pragma unroll
+    for (uint32_t g = 0; g < GATES; g++) {
+      const uint32_t e = g * (SKINNY_CONSUMERS / SKINNY_OUTPUTS) + r;
+      gate[g] = e < expert_count ? all_gates[(size_t)e * outputs + n] : 0.0f;
+    }
+  }
 
-  __device__ inline uint32_t operator>>(uint32_t expert) const { return there ? has_at<WORDS>(words, r, expert) : 0; }
+  /* Stores the tile's share of the scores, and of the sum of squares that the norm divides by. `v` is this thread's new value of h. */
+  __device__ inline void store(const SkinnyParts<WORDS> &parts, uint32_t tile, float v, uint32_t count, uint32_t bucket) {
+    const uint32_t r = threadIdx.x / SKINNY_OUTPUTS, i = threadIdx.x % SKINNY_OUTPUTS;
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    if (r < bucket) tile_h[r * SCORE_PITCH + i] = v;
+#pragma unroll
+    for (uint32_t g = 0; g < GATES; g++) {
+      const uint32_t e = g * (SKINNY_CONSUMERS / SKINNY_OUTPUTS) + r;
+      if (e < expert_count) tile_gate[e * SCORE_PITCH + i] = gate[g] * norm;
+    }
+    consumers_meet();
+    if (warp >= count) return;
+    /* each warp has a row from here on, and each lane one expert of every WARP */
+    const float *of_h = tile_h + warp * SCORE_PITCH;
+    float score[WORDS] = {}, squares = 0.0f;
+#pragma unroll
+    for (uint32_t w = 0; w < WORDS; w++) {
+      const float *with = tile_gate + min(lane + w * WARP, expert_count - 1) * SCORE_PITCH;
+#pragma unroll
+      for (uint32_t c = 0; c < SKINNY_OUTPUTS; c++) {
+        score[w] = fmaf(of_h[c], with[c], score[w]);
+        if (w == 0) squares = fmaf(of_h[c], of_h[c], squares);
+      }
+    }
+    const size_t at = (size_t)warp * parts.tiles + tile;
+#pragma unroll
+    for (uint32_t w = 0; w < WORDS; w++) parts.scores[at * EXPERTS + lane + w * WARP] = score[w];
+    if (lane == 0) parts.squares[at] = squares;
+  }
 };
-template <uint32_t WORDS>
-__device__ inline uint32_t count_before(const SkinnyRowExperts<WORDS> &of, uint32_t expert) {
-  return count_before(bits_at<WORDS>(of.words, of.r), expert);
+
+/* A consumer warp loads its share of a stage's `k_here` columns of this lane's batch row. They begin at `from` in global memory; a row
+ * that is not `there` is zeros. 16-bit rows go to registers. f32 rows go through `x`, [PARTS, bucket, pitch bytes] in shared memory. */
+template <class Math>
+__device__ inline void skinny_fetch(SkinnyColumns<Math> &columns, char *x, uint32_t pitch, const typename Math::X *from,
+                                 uint32_t k_here, uint32_t bucket, bool there) {
+  using X = typename Math::X;
+  using S = typename Math::S;
+  const uint32_t lane = threadIdx.x % WARP, column = skinny_lane_column();
+  if constexpr (Math::HELD && Math::PARTS == 1) {
+    columns.load(from, k_here, there);
+    return;
+  } else if constexpr (Math::HELD) {
+    /* lanes share the work of a row, and have read what was there before */
+    __syncwarp();
+    S *to = reinterpret_cast<S *>(x + Math::lane_row(bucket) * pitch);
+    float4 v[TG_SKINNY_BF16X3_ROWS][2] = {};
+    uint32_t at[TG_SKINNY_BF16X3_ROWS];
+#pragma unroll
+    for (uint32_t i = 0; i < TG_SKINNY_BF16X3_ROWS; i++) {
+      at[i] = skinny_unit_at(Math::lane_part(bucket) + i * (SKINNY_UNITS / 2));
+      if (i >= bucket || at[i] >= k_here) at[i] = k_here;
+      else if (there) v[i][0] = load4(from + column + at[i]), v[i][1] = load4(from + column + at[i] + 4);
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < TG_SKINNY_BF16X3_ROWS; i++) {
+      if (at[i] == k_here) continue;
+      Math::store(to + column + at[i], bucket * pitch, v[i][0]);
+      Math::store(to + column + at[i] + 4, bucket * pitch, v[i][1]);
+    }
+  } else {
+    __syncwarp();  /* lanes have read what was there before */
+    X *to = reinterpret_cast<X *>(x + lane / 4 * pitch) + column;
+    if (lane / 4 < bucket) {
+#pragma unroll 2
+      for (uint32_t u = 0; u < SKINNY_UNITS && skinny_unit_at(u) < k_here; u++) {
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i += 16 / sizeof(X))
+          copy16_async(to + skinny_unit_at(u) + i, from + (there ? column + skinny_unit_at(u) + i : 0), there);
+      }
+    }
+    copy_commit();
+    copy_wait<0>();
+  }
+  __syncwarp();
+  columns.load(reinterpret_cast<const S *>(x + Math::lane_place(bucket, bucket) * pitch), k_here, true);
 }
 
-/* Args is tg_skinny_down_args with EXPERTS, else tg_skinny_out_args. With EXPERTS x has a row for each expert of each batch row. */
-template <class Math, bool EXPERTS, uint32_t WORDS, class Args>
-__device__ inline void skinny_add(const Args &a) {
+/* With EXPERTS x has a row for each expert of each batch row. */
+template <class Math, bool EXPERTS, uint32_t WORDS>
+__device__ inline void skinny_add(const tg_skinny_add_args &a) {
   using X = typename Math::X;
   using W = typename Math::W;
   using Bits = ExpertBits<WORDS>;
   extern __shared__ uint4 shared[];
-  __shared__ uint64_t barriers[2 * SKINNY_MOST_STAGES];
+  __shared__ uint64_t barriers[2 * TG_SKINNY_MOST_STAGES];
   __shared__ uint32_t chosen[SKINNY_ROWS * WORDS];  /* a bit for each of a row's experts, [rows][WORDS] */
   let_next_kernel_start();
   float *h = a.h;
-  const X *x;
-  const float *bias = nullptr, *weights = nullptr;
-  uint64_t stride = 0;
-  uint32_t k = 0;
-  SkinnyScores scores{};
-  if constexpr (EXPERTS) {
-    x = static_cast<const X *>(a.y), weights = a.weights, stride = a.stride, k = a.k;
-  } else {
-    x = static_cast<const X *>(a.x), bias = a.bias, scores = SkinnyScores{a.gate, a.norm_weight, a.expert_count};
-  }
+  const X *x = static_cast<const X *>(a.x);
   const W *w = static_cast<const W *>(a.w);
+  const float *bias = EXPERTS ? nullptr : a.bias, *weights = a.weights;
+  const uint64_t stride = a.stride;
+  const uint32_t k = a.k;
   const uint32_t outputs = a.outputs, inner = a.inner, bucket = a.bucket;
   const SkinnyParts<WORDS> parts(a.parts, bucket, outputs);
   const uint64_t loaded = EXPERTS && threadIdx.x < bucket * WORDS ? parts.load(threadIdx.x) : 0;
@@ -83,8 +164,8 @@ __device__ inline void skinny_add(const Args &a) {
   SkinnySums sums{reinterpret_cast<float *>(shared), bucket};
   char *after = reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket);
   const bool scoring = !EXPERTS && a.parts;
-  SkinnyTileScores<WORDS> tile_scores(after, scores, bucket);
-  if (scoring) after += SkinnyTileScores<WORDS>::bytes_of(bucket, scores.expert_count);
+  SkinnyTileScores<WORDS> tile_scores(after, a);
+  if (scoring) after += SkinnyTileScores<WORDS>::bytes_of(bucket, a.expert_count);
   /* a stage's columns of each row */
   char *x_here = after;
   const uint32_t x_pitch = skinny_pitch<typename Math::S>(skinny_stage_k(inner));
@@ -98,8 +179,7 @@ __device__ inline void skinny_add(const Args &a) {
   if (EXPERTS) {
 #pragma unroll 1
     for (uint32_t r = 0; r < bucket; r++)
-      if constexpr (WORDS == 1) experts |= chosen[r];
-      else experts = experts | bits_at<WORDS>(chosen, r);
+      experts = experts | bits_at<WORDS>(chosen, r);
   }
 
   if (producer) {
@@ -119,11 +199,9 @@ __device__ inline void skinny_add(const Args &a) {
   if (scoring && blockIdx.x < tiles) tile_scores.load(blockIdx.x, outputs);
   wait_for_earlier_kernels();
   if (scoring && blockIdx.x == 0 && threadIdx.x < SKINNY_ROWS * WORDS) parts.clear(threadIdx.x);
-  auto experts_of = [&](uint32_t r) {
-    if constexpr (WORDS == 1) return EXPERTS && r < count ? chosen[r] : 0;
-    else return SkinnyRowExperts<WORDS>{chosen, r, EXPERTS && r < count};
-  };
-  const auto of_row = experts_of(row), of_first = experts_of(sum_row), of_second = experts_of(sum_row + 1);
+  /* A row's experts are read where they lie: several words of them would take too many registers. */
+  auto has_row = [&](uint32_t r, uint32_t e) { return !EXPERTS || r < count && has_at<WORDS>(chosen, r, e); };
+  auto pair_of = [&](uint32_t r, uint32_t e) { return r * k + count_before(bits_at<WORDS>(chosen, r), e); };
 #pragma unroll 1
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const uint32_t n = tile * SKINNY_OUTPUTS + i;
@@ -135,19 +213,21 @@ __device__ inline void skinny_add(const Args &a) {
 #pragma unroll 1
     for (Bits left = experts; any(left); left = without_lowest(left)) {
       const uint32_t e = lowest(left);
-      const bool there = row < count && (!EXPERTS || of_row >> e & 1);
-      auto pair_of = [&](uint32_t r, auto of) { return r * k + count_before(of, e); };
-      auto weight_of = [&](uint32_t r, auto of) { return !EXPERTS ? 1.0f : of >> e & 1 ? weights[pair_of(r, of)] : 0.0f; };
-      const uint32_t pair = EXPERTS && there ? pair_of(row, of_row) : row;
-      const float2 weight = make_float2(weight_of(sum_row, of_first), weight_of(sum_row + 1, of_second));
+      const bool there = row < count && has_row(row, e), first = has_row(sum_row, e), second = has_row(sum_row + 1, e);
+      auto weight_of = [&](uint32_t r, bool has) { return !EXPERTS ? 1.0f : has ? weights[pair_of(r, e)] : 0.0f; };
+      const uint32_t pair = EXPERTS && there ? pair_of(row, e) : row;
+      const float2 weight = make_float2(weight_of(sum_row, first), weight_of(sum_row + 1, second));
       const X *from = x + (there ? (size_t)pair * inner : 0);
       SkinnyColumns<Math> columns;
       if (inner <= pipeline.k) skinny_fetch(columns, x_here, x_pitch, from, inner, bucket, there);
-      const SkinnyTileSums sum = skinny_consume(pipeline, columns, x_here, x_pitch, from, there, inner, bucket);
+      const auto fetch = [&](uint32_t first, uint32_t k_here) {
+        skinny_fetch(columns, x_here, x_pitch, from + (there ? first : 0), k_here, bucket, there);
+      };
+      const SkinnyTileSums sum = skinny_whole<Math>(pipeline.consume(columns, inner, fetch), bucket);
 #pragma unroll
       for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++) {
-        if (!EXPERTS || of_first >> e & 1) total.run[run].x = fmaf(weight.x, sum.run[run].x, total.run[run].x);
-        if (!EXPERTS || of_second >> e & 1) total.run[run].y = fmaf(weight.y, sum.run[run].y, total.run[run].y);
+        if (first) total.run[run].x = fmaf(weight.x, sum.run[run].x, total.run[run].x);
+        if (second) total.run[run].y = fmaf(weight.y, sum.run[run].y, total.run[run].y);
       }
     }
     sums.put(total);
@@ -163,9 +243,67 @@ __device__ inline void skinny_add(const Args &a) {
   }
 }
 
+/* A tile's weights wait in registers. */
+template <class Math, uint32_t WORDS>
+__device__ inline void skinny_held_out(const tg_skinny_add_args &a) {
+  using X = typename Math::X;
+  using W = typename Math::W;
+  extern __shared__ uint4 shared[];
+  let_next_kernel_start();
+  const uint32_t lane = threadIdx.x % WARP, tile = blockIdx.x;
+  const uint32_t outputs = a.outputs, inner = a.inner, bucket = a.bucket;
+  const W *w = static_cast<const W *>(a.w);
+  const X *x = static_cast<const X *>(a.x);
+  const float *bias = a.bias;
+  float *h = a.h;
+  void *parts_at = a.parts;  /* read at each use, it moved the scores' loads behind those of the weights (profiles/log/arguments.md) */
+  SkinnySums sums{reinterpret_cast<float *>(shared), bucket};
+  char *after = reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket);
+  const SkinnyParts<WORDS> parts(parts_at, bucket, outputs);
+  SkinnyTileScores<WORDS> tile_scores(after, a);
+  /* Small loads come first: they would stand behind the weights. */
+  const uint32_t step_rows = load_now(&a.step->rows);
+  if (parts_at) {
+    after += SkinnyTileScores<WORDS>::bytes_of(bucket, a.expert_count);
+    tile_scores.load(tile, outputs);
+  }
+  const uint64_t policy = read_once();
+  uint4 weights[SKINNY_TILE_RUNS][SKINNY_UNITS];
+#pragma unroll
+  for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++) {
+    const uint32_t n = tile * SKINNY_OUTPUTS + run * SKINNY_STAGE_ROWS + lane / 4;
+    const W *from = w + (size_t)min(n, outputs - 1) * inner + skinny_lane_column();
+#pragma unroll
+    for (uint32_t u = 0; u < SKINNY_UNITS; u++)
+      weights[run][u] = skinny_unit_at(u) < inner ? read_weights(from + skinny_unit_at(u), policy) : make_uint4(0, 0, 0, 0);
+  }
+  const uint32_t count = min(step_rows, bucket);
+  const uint32_t r = threadIdx.x / SKINNY_OUTPUTS, i = threadIdx.x % SKINNY_OUTPUTS, n = tile * SKINNY_OUTPUTS + i;
+  const uint32_t row = Math::lane_row(bucket);
+  const bool mine = r < count && n < outputs, there = row < count;
+  wait_for_earlier_kernels();
+  if (parts_at && blockIdx.x == 0 && threadIdx.x < SKINNY_ROWS * WORDS) parts.clear(threadIdx.x);
+  SkinnyColumns<Math> columns;
+  skinny_fetch(columns, after, skinny_pitch<typename Math::S>(skinny_stage_k(inner)), x + (there ? (size_t)row * inner : 0), inner, bucket, there);
+  float v = mine ? h[(size_t)r * outputs + n] : 0.0f;
+  if (mine && bias) v += bias[n];
+  SkinnyTileSums of[Math::SUMS], sum;
+#pragma unroll
+  for (uint32_t u = 0; u < SKINNY_UNITS; u++)
+    Math::multiply(of[u % Math::SUMS], weights[0][u], weights[1][u], columns.piece(u, skinny_unit_at(u) < inner));
+  skinny_add_up<Math>(sum, of);
+  sums.put(skinny_whole<Math>(sum, bucket));
+  if (mine) {
+    v += sums.get(r, i);
+    h[(size_t)r * outputs + n] = v;
+  }
+  if (parts_at) tile_scores.store(parts, tile, v, count, bucket);
+}
+
 #define SKINNY_ADD(SUFFIX, MATH, WORDS)                                                         \
-  SKINNY_KERNEL(out_##SUFFIX, tg_skinny_out_args, skinny_add<MATH, false, WORDS>(a);)           \
-  SKINNY_KERNEL(down_##SUFFIX, tg_skinny_down_args, skinny_add<SkinnyPacked<MATH>, true, WORDS>(a);)
+  SKINNY_KERNEL(out_##SUFFIX, tg_skinny_add_args, skinny_add<MATH, false, WORDS>(a);)           \
+  SKINNY_KERNEL(down_##SUFFIX, tg_skinny_add_args, skinny_add<SkinnyPacked<MATH>, true, WORDS>(a);) \
+  STRUCT_KERNEL(tg_skinny_held_out_##SUFFIX, tg_skinny_add_args, (skinny_held_out<MATH, WORDS>), SKINNY_CONSUMERS)
 /* For up to 32 and 64 experts. */
 #define SKINNY_ADD_OF(SUFFIX, MATH) \
   SKINNY_ADD(SUFFIX, MATH, 1)       \

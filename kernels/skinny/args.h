@@ -21,16 +21,13 @@
 #define TG_SKINNY_SCORE_PITCH (TG_SKINNY_OUTPUTS + 1u)  /* floats between rows of what a tile of h makes scores of */
 #define TG_SKINNY_CHOICE_BYTES 2176u    /* of SkinnyChoice (skinny/choice.cuh), with one word of bits */
 #define TG_SKINNY_CHOICE_BYTES_2 4256u  /* with two */
-#define TG_SKINNY_PREDICTION_EXPERTS TG_SKINNY_CONSUMER_WARPS         /* of a block that predicts: one a warp */
-#define TG_SKINNY_PREDICTION_EXPERTS_MANY (2u * TG_SKINNY_CONSUMER_WARPS)  /* with more words of bits than one */
+#define TG_SKINNY_PREDICTION_EXPERTS (2u * TG_SKINNY_CONSUMER_WARPS)  /* of a block that predicts: two a warp */
 #define TG_SKINNY_PREDICTION_BEST 2u      /* of a block's experts that it publishes */
 
 /* What the blocks of a layer's first kernel that predict its experts read (skinny/prediction.cuh); without blocks there is no prediction.
- * They mark `handed_pieces` of 16 bytes at `handed` as missing (skinny/fused.cuh). With up to 32 experts `router` is the gate in f32,
- * [E,H], and norm_weight[H] its factor; with more it is their product in bf16, [E,H], whatever the model's types are. */
+ * They mark `handed_pieces` of 16 bytes at `handed` as missing (skinny/fused.cuh). */
 typedef struct tg_skinny_prediction_args {
-  TG_ADDRESS(const void) router;
-  TG_ADDRESS(const float) norm_weight;
+  TG_ADDRESS(const void) router;              /* bf16 [E,H] whatever the model's types are: the gate times the norm's weight */
   TG_ADDRESS(const float) bias;               /* [E] or null */
   TG_ADDRESS(void) parts;                     /* as skinny/choice.cuh has them */
   TG_ADDRESS(struct uint4) handed;
@@ -62,7 +59,7 @@ typedef struct tg_skinny_conv_args {
 } tg_skinny_conv_args;
 
 /* skinny/norm.cu. With `best`, [S,blocks], the rows are the sampled ones, and y is f32 and has those of which more is read than that. */
-typedef struct tg_skinny_project_args {
+typedef struct tg_skinny_norm_args {
   TG_ADDRESS(void) y;                         /* [R,N] */
   TG_ADDRESS(unsigned long long) best;        /* or null */
   TG_ADDRESS(const float) h;                  /* [R,H] */
@@ -77,29 +74,14 @@ typedef struct tg_skinny_project_args {
   uint32_t stages;                            /* of the pipeline */
   float eps;
   uint32_t pad;
-} tg_skinny_project_args;
+  TG_ADDRESS(const void) up;                  /* [N,H], of tg_skinny_gate_up_*, whose gate is w */
+} tg_skinny_norm_args;
 
-/* skinny/norm.cu */
-typedef struct tg_skinny_gate_up_args {
-  TG_ADDRESS(void) y;                         /* [R,N] */
-  TG_ADDRESS(const float) h;                  /* [R,H] */
-  TG_ADDRESS(const float) norm_weight;        /* [H] */
-  TG_ADDRESS(const void) gate;                /* [N,H] */
-  TG_ADDRESS(const void) up;                  /* [N,H] */
-  TG_ADDRESS(const tg_step) step;
-  uint32_t outputs;                           /* N */
-  uint32_t hidden;
-  uint32_t bucket;                            /* rows */
-  uint32_t stages;                            /* of the pipeline */
-  float eps;
-  uint32_t pad;
-} tg_skinny_gate_up_args;
-
-/* skinny/out.cu, which has no pipeline and reads no `stages`, and tg_skinny_out_* of skinny/add.cu. */
-typedef struct tg_skinny_out_args {
+/* skinny/add.cu; tg_skinny_held_out_*, which has no pipeline, reads no `stages`. */
+typedef struct tg_skinny_add_args {
   TG_ADDRESS(float) h;                        /* [R,N] */
-  TG_ADDRESS(const void) x;                   /* [R,K] */
-  TG_ADDRESS(const void) w;                   /* [N,K] */
+  TG_ADDRESS(const void) x;                   /* [R,K]; of experts [R k,K] */
+  TG_ADDRESS(const void) w;                   /* [N,K]; of experts each one's, packed */
   TG_ADDRESS(const float) bias;               /* [N] or null */
   TG_ADDRESS(void) parts;                     /* as skinny/choice.cuh has them, or null */
   TG_ADDRESS(const float) gate;               /* [E,N], with parts */
@@ -110,28 +92,13 @@ typedef struct tg_skinny_out_args {
   uint32_t expert_count;
   uint32_t bucket;                            /* rows */
   uint32_t stages;                            /* of the pipeline */
-  uint32_t pad;
-} tg_skinny_out_args;
-
-/* skinny/add.cu */
-typedef struct tg_skinny_down_args {
-  TG_ADDRESS(float) h;                        /* [R,N] */
-  TG_ADDRESS(const void) y;                   /* [R k,K] */
-  TG_ADDRESS(const void) w;                   /* [N,K] of each expert, packed */
-  uint64_t stride;                            /* elements from one expert's to the next's */
-  TG_ADDRESS(void) parts;                     /* as skinny/choice.cuh has them */
+  uint32_t k;                                 /* this and what follows: of experts */
   TG_ADDRESS(const float) weights;            /* [R,k] */
-  TG_ADDRESS(const tg_step) step;
-  uint32_t outputs;                           /* N */
-  uint32_t inner;                             /* K */
-  uint32_t k;
-  uint32_t bucket;                            /* rows */
-  uint32_t stages;                            /* of the pipeline */
-  uint32_t pad;
-} tg_skinny_down_args;
+  uint64_t stride;                            /* elements from one expert's to the next's */
+} tg_skinny_add_args;
 
-/* skinny/experts.cu: gate and up of the experts that it chooses; there h is only read. */
-typedef struct tg_skinny_expert_gate_up_args {
+/* skinny/experts.cu: the experts that it chooses. tg_skinny_expert_gate_up_* only reads h. */
+typedef struct tg_skinny_experts_args {
   TG_ADDRESS(void) y;                         /* [R k,N] */
   TG_ADDRESS(float) h;                        /* [R,H] */
   TG_ADDRESS(const float) norm_weight;        /* [H] */
@@ -153,12 +120,7 @@ typedef struct tg_skinny_expert_gate_up_args {
   uint32_t bucket;                            /* rows */
   uint32_t stages;                            /* of the pipeline */
   float eps;
-} tg_skinny_expert_gate_up_args;
-
-/* skinny/experts.cu: all of the experts, of one row. */
-typedef struct tg_skinny_experts_args {
-  tg_skinny_expert_gate_up_args gate_up;
-  TG_ADDRESS(const void) down;                /* [H,N] of each expert, packed */
+  TG_ADDRESS(const void) down;                /* [H,N] of each expert, packed; this and what follows: of tg_skinny_experts_* */
   uint64_t down_stride;                       /* elements from one expert's to the next's */
 } tg_skinny_experts_args;
 

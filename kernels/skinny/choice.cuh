@@ -1,47 +1,44 @@
 /* choice.cuh: which experts the rows of a small step go to. Every block of gate/up chooses for itself, since a router kernel before it
  * would cost a start and a wait.
  *
- * Scores are linear in h, but for the norm's one scale a row. So the kernel that makes h (skinny/add.cuh) stores parts: for each of its
- * tiles of SKINNY_OUTPUTS channels, what these add to every expert's score and to the row's sum of squares. The blocks of gate/up add
- * the parts up, in an order that follows from the bucket alone, and choose as common/experts.cuh does.
+ * Scores are linear in h, but for the norm's one scale a row. So the kernel that makes h (skinny/add.cu) stores parts: for each of its
+ * tiles, what these channels add to every expert's score and to the row's sum of squares. The blocks of gate/up add the parts up, in an
+ * order that follows from the bucket alone, and choose as common/experts.cuh does.
  *
- * Experts are bits of words (common/bits.cuh), a lane for each bit of a word: with WORDS words, up to 32 WORDS experts. Every array that
- * has an entry an expert has room for so many.
+ * Experts are bits of words (common/bits.cuh), a lane for each bit of a word. Arrays by expert have room for 32 WORDS.
  *
  * Where down is a kernel of its own, its blocks may have an SM long before gate/up has ended. So gate/up's first block publishes what was
- * chosen as soon as it knows, and down's blocks load those experts' weights at once. Gate/up's own blocks load some weights even before
- * the choice, by a prediction (skinny/prediction.cuh).
+ * chosen as soon as it knows, and down's blocks load those experts' weights at once.
  */
 #pragma once
 
 #include "common/bits.cuh"
 #include "common/experts.cuh"
-#include "skinny/rows.cuh"
+#include "skinny/skinny.cuh"
 
-/* How many experts a block scores that predicts (skinny/prediction.cuh): one a warp, or with two words of bits two, since an H100 has room
- * for only 4 such blocks beside the 128 tiles of a hidden size of 2048. It publishes the SKINNY_PREDICTION_BEST best of them. */
-__host__ __device__ constexpr uint32_t skinny_prediction_experts(uint32_t words) { return words == 1 ? TG_SKINNY_PREDICTION_EXPERTS : TG_SKINNY_PREDICTION_EXPERTS_MANY; }
-constexpr uint32_t SKINNY_PREDICTION_BEST = TG_SKINNY_PREDICTION_BEST;
+/* How many experts a block scores that predicts (skinny/prediction.cuh), how many of them it publishes, and of how many in all. */
+constexpr uint32_t SKINNY_PREDICTION_EXPERTS = TG_SKINNY_PREDICTION_EXPERTS, SKINNY_PREDICTION_BEST = TG_SKINNY_PREDICTION_BEST;
+constexpr uint32_t SKINNY_MOST_EXPERTS = TG_MOST_BIT_WORDS * WARP;
+constexpr uint32_t SKINNY_PREDICTION_WORDS = SKINNY_PREDICTION_BEST * SKINNY_MOST_EXPERTS / SKINNY_PREDICTION_EXPERTS;
+static_assert(SKINNY_PREDICTION_WORDS <= WARP, "a lane looks at each");
 
 constexpr uint32_t SKINNY_MISSING = 0xffffffffu;  /* a word of y that is not stored yet (skinny/fused.cuh) */
 
-/* What kernels hand to each other in global memory, in this order: each row's experts, chosen[SKINNY_ROWS][WORDS]; what
- * skinny/prediction.cuh publishes, predicted[PREDICTION_WORDS]; the parts of scores, [bucket, H / SKINNY_OUTPUTS, EXPERTS]; the parts of
- * squares, [bucket, H / SKINNY_OUTPUTS]. */
+/* What kernels hand to each other in global memory, in this order: what skinny/prediction.cuh publishes,
+ * predicted[SKINNY_PREDICTION_WORDS]; each row's experts, chosen[SKINNY_ROWS][WORDS]; the parts of scores,
+ * [bucket, H / SKINNY_OUTPUTS, EXPERTS]; the parts of squares, [bucket, H / SKINNY_OUTPUTS]. */
 template <uint32_t WORDS>
 struct SkinnyParts {
   static constexpr uint32_t EXPERTS = WORDS * WARP;
-  static constexpr uint32_t PREDICTION_WORDS = SKINNY_PREDICTION_BEST * WORDS * WARP / skinny_prediction_experts(WORDS);
-  static_assert(PREDICTION_WORDS <= WARP, "a lane looks at each");
   static constexpr uint64_t CHOSEN = 1ull << 32;  /* the mark of a word that is there; experts are the bits below; 0 until then */
 
-  uint64_t *chosen, *predicted;
+  uint64_t *predicted, *chosen;
   float *scores, *squares;
   uint32_t tiles;
 
   __device__ inline SkinnyParts(void *parts, uint32_t bucket, uint32_t hidden)
-      : chosen(static_cast<uint64_t *>(parts)), predicted(chosen + SKINNY_ROWS * WORDS),
-        scores(reinterpret_cast<float *>(predicted + PREDICTION_WORDS)),
+      : predicted(static_cast<uint64_t *>(parts)), chosen(predicted + SKINNY_PREDICTION_WORDS),
+        scores(reinterpret_cast<float *>(chosen + SKINNY_ROWS * WORDS)),
         squares(scores + (size_t)bucket * (hidden / SKINNY_OUTPUTS) * EXPERTS), tiles(hidden / SKINNY_OUTPUTS) {}
 
   /* Clears word i of chosen, a thread a word. A kernel before the one that chooses does it. */
@@ -125,15 +122,9 @@ struct alignas(16) SkinnyChoice {
   __device__ inline SkinnyPrediction<WORDS> prediction_within(Bits those) const {
     return ::any(without(prediction.experts(), those)) ? SkinnyPrediction<WORDS>{} : prediction;
   }
-  __device__ inline bool has(uint32_t r, uint32_t e) const {
-    if constexpr (WORDS == 1) return chosen[r] >> e & 1;
-    else return has_at<WORDS>(chosen, r, e);
-  }
+  __device__ inline bool has(uint32_t r, uint32_t e) const { return has_at<WORDS>(chosen, r, e); }
   /* The place of expert e among the row's experts, which ascend. */
-  __device__ inline uint32_t index(uint32_t r, uint32_t e) const {
-    if constexpr (WORDS == 1) return __popc(chosen[r] & ((1u << e) - 1));
-    else return count_before(bits_at<WORDS>(chosen, r), e);
-  }
+  __device__ inline uint32_t index(uint32_t r, uint32_t e) const { return count_before(bits_at<WORDS>(chosen, r), e); }
 };
 
 static_assert(sizeof(SkinnyChoice<1>) == TG_SKINNY_CHOICE_BYTES && sizeof(SkinnyChoice<2>) == TG_SKINNY_CHOICE_BYTES_2,
@@ -185,48 +176,28 @@ __device__ inline void skinny_choose(SkinnyChoice<WORDS> &choice, SkinnyParts<WO
   if (lane < LANES) store4(choice.scores[warp] + 4 * lane, sum);
   if (lane == 0) choice.squares[warp] = squares;
   beside();
-  skinny_wait<PREDICTION_READY>();
+  threads_meet<SKINNY_THREADS, PREDICTION_READY>();
   if (warp < rows) {  /* each warp has a row, each lane one expert of every word */
-    if constexpr (WORDS == 1) {
-      float score = 0.0f;
-      squares = 0.0f;
+    float score[WORDS] = {};
+    squares = 0.0f;
 #pragma unroll
-      for (uint32_t w = 0; w < SKINNY_CONSUMER_WARPS; w++)
-        if (w < warps) score += choice.scores[warp * warps + w][lane], squares += choice.squares[warp * warps + w];
-      const float scale = 1.0f / sqrtf(squares / hidden + eps);
-      score = 1.0f / (1.0f + expf(-(scale * score)));
-      const uint32_t key = sortable(score + of_bias[0]);
-      bool left = lane < expert_count;
-#pragma unroll 1
-      for (uint32_t i = 0; i < weighing.k; i++) {  /* takes the best that is left; of equal ones the lowest expert */
-        const uint32_t best = __reduce_max_sync(0xffffffffu, left ? key : 0);
-        if (lane == lowest(__ballot_sync(0xffffffffu, left && key == best))) left = false;
-      }
-      const uint32_t chosen = __ballot_sync(0xffffffffu, lane < expert_count && !left);
-      choice.score[warp][lane] = score;
-      if (lane == 0) choice.chosen[warp] = chosen, choice.scale[warp] = scale;
-    } else {
-      float score[WORDS] = {};
-      squares = 0.0f;
+    for (uint32_t w = 0; w < SKINNY_CONSUMER_WARPS; w++) {
+      if (w >= warps) break;
+      squares += choice.squares[warp * warps + w];
 #pragma unroll
-      for (uint32_t w = 0; w < SKINNY_CONSUMER_WARPS; w++) {
-        if (w >= warps) break;
-        squares += choice.squares[warp * warps + w];
-#pragma unroll
-        for (uint32_t i = 0; i < WORDS; i++) score[i] += choice.scores[warp * warps + w][lane + i * WARP];
-      }
-      const float scale = 1.0f / sqrtf(squares / hidden + eps);
-      uint32_t chosen[WORDS];
-      choose_best(chosen, score, scale, of_bias, expert_count, weighing.k);
-#pragma unroll
-      for (uint32_t i = 0; i < WORDS; i++) {
-        choice.score[warp][lane + i * WARP] = score[i];
-        if (lane == 0) choice.chosen[warp * WORDS + i] = chosen[i];
-      }
-      if (lane == 0) choice.scale[warp] = scale;
+      for (uint32_t i = 0; i < WORDS; i++) score[i] += choice.scores[warp * warps + w][lane + i * WARP];
     }
+    const float scale = 1.0f / sqrtf(squares / hidden + eps);
+    uint32_t chosen[WORDS];
+    choose_best(chosen, score, scale, of_bias, expert_count, weighing.k);
+#pragma unroll
+    for (uint32_t i = 0; i < WORDS; i++) {
+      choice.score[warp][lane + i * WARP] = score[i];
+      if (lane == 0) choice.chosen[warp * WORDS + i] = chosen[i];
+    }
+    if (lane == 0) choice.scale[warp] = scale;
   }
-  skinny_signal<CHOICE_READY>();
+  threads_arrive<SKINNY_THREADS, CHOICE_READY>();
   consumers_meet();
 }
 

@@ -5,27 +5,19 @@
  *   u = B X                                                          rounded to it too
  *   x[r,:] = C (sum_j taps[:,j] u[p-(L-1)+j,:] + taps_bias)          and u becomes the state's newest column
  *
- * conv/conv.cu has the rest of the formula. A block takes SKINNY_OUTPUTS channels, that is rows c, H + c and 2H + c of W, and
- * one thread all that a row has of a channel, its state too. The last blocks may predict the layer's experts
- * (skinny/prediction.cuh), with all their warps.
+ * conv/conv.cu has the rest of the formula. A block takes SKINNY_OUTPUTS channels, that is rows c, H + c and 2H + c of W, and one thread
+ * all that a row has of a channel, its state too. The last blocks may predict the layer's experts (skinny/prediction.cuh).
  *
  *   warp       does                                                  waits on                           signals
  *   producer   copies rows of W into the pipeline                    empty barriers                     full barriers
  *   consumers  norm rows, multiply, convolve, move the state on      grid dependency, full barriers     empty barriers
  *
- * Bound: memory, 3 H^2 sizeof(W) bytes.
- * Measured on an H200 in bf16, H = 2048, from kernel to kernel (floor; how: profiles/README.md): 7.7 us (5.5) at 1 row.
+ * Bound: memory, 3 H^2 sizeof(W) bytes. Measured on an H200 in bf16, H = 2048, from kernel to kernel (floor): 7.7 us (5.5) at 1 row.
  *
- * Launch: block = SKINNY_THREADS, grid = at most H / SKINNY_OUTPUTS blocks, and those that predict, shared: sums, the norm's weight, normed
- * rows, pipeline.
+ * Launch: block = SKINNY_THREADS, grid = at most H / SKINNY_OUTPUTS, and those that predict, shared as SkinnyNormBlock has it.
  */
 #include "skinny/prediction.cuh"
-#include "skinny/pipeline.cuh"
-#include "skinny/rows.cuh"
-
-/* A sum, rounded to the operand type. */
-template <typename T>
-__device__ inline float stored(float v) { return float(T(v)); }
+#include "skinny/norm.cuh"
 
 /* A channel's columns from before the step, and what the taps make of them. The newest ones are loaded long before they are used: nothing
  * waits for them until sum(). */
@@ -71,40 +63,34 @@ struct SkinnyPast {
   }
 };
 
-template <class Math, uint32_t WORDS>
+template <class Math>
 __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
   using X = typename Math::X;
   using W = typename Math::W;
   extern __shared__ uint4 shared[];
-  __shared__ uint64_t barriers[2 * SKINNY_MOST_STAGES];
-  __shared__ float scratch[SKINNY_CONSUMER_WARPS];
+  __shared__ uint64_t barriers[2 * TG_SKINNY_MOST_STAGES];
   let_next_kernel_start();
   const uint32_t hidden = a.hidden, length = a.length, bucket = a.bucket, blocks = skinny_product_blocks(a.prediction);
   if (blockIdx.x >= blocks) {
-    skinny_predict<WORDS>(a.prediction, a.h, a.step, bucket, hidden, a.eps);
+    skinny_predict(a.prediction, a.h, a.step, hidden, a.eps);
     return;
   }
   const W *w = static_cast<const W *>(a.w);
   const float *bias = a.bias, *taps = a.taps, *taps_bias = a.taps_bias;
   const uint32_t step_rows = load_now(&a.step->rows);
   const tg_row *row_table = table<tg_row>(a.state, a.step->row_table);
-  SkinnySums sums{reinterpret_cast<float *>(shared), bucket};
-  float *norm = reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket));
-  char *z = reinterpret_cast<char *>(norm + hidden);
-  const uint32_t z_pitch = skinny_pitch<typename Math::S>(hidden);
-  SkinnyPipeline<Math> pipeline(z + Math::PARTS * bucket * z_pitch, barriers, hidden, a.stages);
-  if (threadIdx.x == 0) pipeline.init();
-  if (threadIdx.x < SKINNY_CONSUMERS) skinny_norm_weight(norm, a.norm_weight, hidden);
+  SkinnyNormBlock<Math> block(shared, barriers, bucket, hidden, false, a.stages);
+  if (threadIdx.x < SKINNY_CONSUMERS) block.load_weight(a.norm_weight, hidden);
   __syncthreads();
   const uint32_t tiles = hidden / SKINNY_OUTPUTS;
   if (threadIdx.x >= SKINNY_CONSUMERS) {
     const uint64_t policy = read_once();
-    pipeline.one_by_one = SKINNY_ONE_BY_ONE;
+    block.pipeline.one_by_one = SKINNY_ONE_BY_ONE;
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks)
 #pragma unroll 1
       for (uint32_t third = 0; third < 3; third++) {
         auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w, third * hidden + n, 3 * hidden, hidden); };
-        pipeline.load(run(tile * SKINNY_OUTPUTS), run(tile * SKINNY_OUTPUTS + SKINNY_STAGE_ROWS), hidden, policy);
+        block.pipeline.load(run(tile * SKINNY_OUTPUTS), run(tile * SKINNY_OUTPUTS + SKINNY_STAGE_ROWS), hidden, policy);
       }
     return;
   }
@@ -114,28 +100,28 @@ __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
   const tg_row *row = row_table + (mine ? r : 0);
   const uint32_t position = load_now(&row->position), slot = load_now(&row->slot);
   wait_for_earlier_kernels();
-  skinny_norm<Math>(z, z_pitch, a.h, norm, scratch, rows, bucket, hidden, a.eps, [](uint32_t row) { return row; });
+  block.norm_rows(a.h, rows, hidden, a.eps, [](uint32_t row) { return row; });
   /* loaded behind h, which is needed first */
   X *state_of_row = static_cast<X *>(a.columns) + (size_t)slot * (length - 1) * hidden;
   SkinnyPast<X> past;
   if (mine && blockIdx.x < tiles) past.load(state_of_row, taps, position, blockIdx.x * SKINNY_OUTPUTS + i, hidden, length);
-  const auto *z_row = reinterpret_cast<const typename Math::S *>(z + Math::lane_place(rows, bucket) * z_pitch);
-  SkinnyColumns<Math> z_columns;
-  z_columns.load(z_row, pipeline.k, true);
+  const auto *x_row = block.row(rows);
+  SkinnyColumns<Math> x_columns;
+  x_columns.load(x_row, block.pipeline.k, true);
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks) {
     const uint32_t c = tile * SKINNY_OUTPUTS + i;
     if (mine && tile != blockIdx.x) past.load(state_of_row, taps, position, c, hidden, length);
     float of_b = 0.0f, of_c = 0.0f, of_x = 0.0f;
 #pragma unroll 1
     for (uint32_t third = 0; third < 3; third++) {
-      sums.put(skinny_whole<Math>(pipeline.consume(z_columns, z_row, hidden), bucket));
+      block.consume(x_columns, x_row, hidden);
       if (!mine) continue;
-      float v = sums.get(r, i);
+      float v = block.sums.get(r, i);
       if (bias) v += bias[third * hidden + c];
-      of_b = of_c, of_c = of_x, of_x = stored<X>(v);
+      of_b = of_c, of_c = of_x, of_x = float(X(v));  /* rounded to the operand type */
     }
     if (!mine) continue;
-    const float now = stored<X>(of_b * of_x);
+    const float now = float(X(of_b * of_x));
     float sum = fmaf(taps[(size_t)c * length + length - 1], now, past.sum());
     if (taps_bias) sum += taps_bias[c];
     static_cast<X *>(a.x)[(size_t)r * hidden + c] = X(of_c * sum);
@@ -143,8 +129,5 @@ __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
   }
 }
 
-/* Kernels that predict up to 32 experts, and up to 64. */
-#define SKINNY_CONV(SUFFIX, MATH)                                               \
-  SKINNY_KERNEL(conv_##SUFFIX, tg_skinny_conv_args, skinny_conv<MATH, 1>(a);)   \
-  SKINNY_KERNEL(conv_##SUFFIX##_e64, tg_skinny_conv_args, skinny_conv<MATH, 2>(a);)
+#define SKINNY_CONV(SUFFIX, MATH) SKINNY_KERNEL(conv_##SUFFIX, tg_skinny_conv_args, skinny_conv<MATH>(a);)
 FOR_SKINNY_TYPES(SKINNY_CONV)

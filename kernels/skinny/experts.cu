@@ -3,8 +3,7 @@
  *
  *   tg_skinny_expert_gate_up_*  y[r K + i,:] = silu(W1_e z) * W3_e z of each row's i-th expert e, z = rmsnorm(h[r,:]). It chooses
  *                     the experts, and publishes them before tg_skinny_down_* (skinny/add.cu) may start (skinny/choice.cuh)
- *   tg_skinny_experts_*  for one row: the same, and h += sum over i of weights[i] W2_e y[i,:], in one kernel, since the end of a
- *                     kernel and the start of the next would cost 2 us (skinny/fused.cuh)
+ *   tg_skinny_experts_*  for one row: the same, and h += sum over i of weights[i] W2_e y[i,:], in one kernel (skinny/fused.cuh)
  *
  * z and y are rounded to X's type.
  *
@@ -14,20 +13,17 @@
  *   consumers    norm rows, choose experts, multiply            grid dependency; PREDICTION_READY;      CHOICE_READY; chosen words for
  *                                                               full barriers; fused: words of y        down; empty barriers; words of y
  *
- * Bound: memory, N H sizeof(W) bytes for each matrix of each expert that any row chose. The experts are known only when h is. The
+ * Bound: memory, N H sizeof(W) bytes for each matrix of each expert that any row chose. The experts are known only when h is, and the
  * memory must not stand idle until then. So a block copies weights of predicted experts (skinny/prediction.cuh): as many stages as its
  * pipeline holds, and one more into L2. Where the prediction was wrong it skips them.
- * Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor; how: profiles/README.md), four experts of 1792: gate and
- * up 15.3 us (12.9); gate, up and down 21.6 us (19.4), where two kernels take 23.
+ * Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor), four experts of 1792: gate and up 15.3 us (12.9); gate, up and down
+ * 21.6 us (19.4), where two kernels take 23.
  *
  * Launch: block = SKINNY_THREADS, grid = at most as many blocks as there are tiles, shared as SkinnyNormBlock lays it out.
  */
 #include "common/launch.cuh"
-#include "skinny/args.h"
 #include "skinny/fused.cuh"
 #include "skinny/prediction.cuh"
-#include "skinny/norm.cuh"
-#include <type_traits>
 
 /* This block's tiles of gate and up, expert by expert. */
 template <uint32_t WORDS>
@@ -48,17 +44,16 @@ struct SkinnyExpertTiles : SkinnyExpertOrder<WORDS> {
   }
 };
 
-/* With a SkinnyDown there is one row, and its down is added to h. */
-template <class Math, uint32_t WORDS, class Down>
-__device__ inline void skinny_experts(const tg_skinny_expert_gate_up_args &a, const Down &down) {
-  constexpr bool FUSED = !std::is_same_v<Down, SkinnyNoDown>;
+/* With FUSED there is one row, and its down is added to h. */
+template <class Math, uint32_t WORDS, bool FUSED>
+__device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
   using X = typename Math::X;
   using W = typename Math::W;
   using Tiles = SkinnyExpertTiles<WORDS>;
   using Look = SkinnyPredictionLook<WORDS>;
   using Prediction = SkinnyPrediction<WORDS>;
   extern __shared__ uint4 shared[];
-  __shared__ uint64_t barriers[2 * SKINNY_MOST_STAGES];
+  __shared__ uint64_t barriers[2 * TG_SKINNY_MOST_STAGES];
   X *y = static_cast<X *>(a.y);
   const W *gate = static_cast<const W *>(a.gate), *up = static_cast<const W *>(a.up);
   float *h = a.h;
@@ -78,11 +73,12 @@ __device__ inline void skinny_experts(const tg_skinny_expert_gate_up_args &a, co
   const uint64_t policy = read_once();
   const uint32_t of_tile = block.pipeline.stages_of_tile(hidden);
   auto run = [&](const W *w, const Tiles &at) {
-    return skinny_gate_rows<Math>(w + at.expert() * stride, at.tile, outputs, hidden);
+    return SkinnyRows<Math>::of(w + at.expert() * stride, at.tile * GATE_OUTPUTS, outputs, hidden);
   };
   auto feed = [&](const Tiles &at, uint32_t begin, uint32_t end) {
     block.pipeline.load(run(gate, at), run(up, at), hidden, policy, begin, end);
   };
+  const SkinnyDown<Math, WORDS> down{static_cast<const W *>(a.down), a.down_stride, outputs, hidden};
   SkinnyRow row;
   const bool predicts = layer != SKINNY_NO_LAYER;
   Prediction predicted;
@@ -100,7 +96,7 @@ __device__ inline void skinny_experts(const tg_skinny_expert_gate_up_args &a, co
     for (Tiles at = first; any(at.left) && loaded < block.pipeline.count; at.next()) loaded += of_tile;
     loaded = min(loaded, block.pipeline.count);
     if (lane == 0) choice.of_producer = predicted, choice.loaded = loaded;
-    skinny_signal<PREDICTION_READY>();
+    threads_arrive<SKINNY_THREADS, PREDICTION_READY>();
     Tiles at = first;
     uint32_t left = loaded;
 #pragma unroll 1
@@ -109,9 +105,9 @@ __device__ inline void skinny_experts(const tg_skinny_expert_gate_up_args &a, co
       feed(at, 0, left);
       block.pipeline.prefetch(run(gate, at), run(up, at), hidden, policy, left);
     }
-    skinny_wait<CHOICE_READY>();
+    threads_meet<SKINNY_THREADS, CHOICE_READY>();
   } else {
-    skinny_norm_weight(block.norm, a.norm_weight, hidden);
+    block.load_weight(a.norm_weight, hidden);
     wait_for_earlier_kernels();
     /* h is loaded now, while the memory is idle */
     row = SkinnyRow(h + (size_t)min(of_row, rows - 1) * hidden, hidden, bucket, true);
@@ -173,13 +169,7 @@ __device__ inline void skinny_experts(const tg_skinny_expert_gate_up_args &a, co
     }
   }
   const uint32_t of_warp = threadIdx.x / WARP;
-  if constexpr (WORDS == 1) {
-    if (blockIdx.x == 0 && of_warp < count && choice.has(of_warp, lane)) {
-      const uint32_t pair = of_warp * weighing.k + choice.index(of_warp, lane);
-      a.experts[pair] = lane;
-      a.weights[pair] = skinny_weight(choice, of_warp, lane, weighing);
-    }
-  } else if (blockIdx.x == 0 && of_warp < count) {
+  if (blockIdx.x == 0 && of_warp < count) {
 #pragma unroll 1
     for (uint32_t e = lane; e < WORDS * WARP; e += WARP) {
       if (!choice.has(of_warp, e)) continue;
@@ -196,27 +186,16 @@ __device__ inline void skinny_experts(const tg_skinny_expert_gate_up_args &a, co
              });
 }
 
-#define SKINNY_EXPERT_GATE_UP(SUFFIX, MATH, WORDS)                         \
-  SKINNY_KERNEL(expert_gate_up_##SUFFIX, tg_skinny_expert_gate_up_args,    \
-                skinny_experts<SkinnyPacked<MATH>, WORDS>(a, SkinnyNoDown{});)
-
-template <class Math, uint32_t WORDS>
-__device__ inline void skinny_fused_experts(const tg_skinny_experts_args &a) {
-  using W = typename Math::W;
-  const SkinnyDown<Math, WORDS> down{static_cast<const W *>(a.down), a.down_stride, a.gate_up.outputs, a.gate_up.hidden};
-  skinny_experts<Math, WORDS>(a.gate_up, down);
-}
-#define SKINNY_FUSED(SUFFIX, MATH, WORDS) \
-  SKINNY_KERNEL(experts_##SUFFIX, tg_skinny_experts_args, skinny_fused_experts<SkinnyPacked<MATH>, WORDS>(a);)
+#define SKINNY_EXPERTS(NAME, MATH, WORDS, FUSED) \
+  SKINNY_KERNEL(NAME, tg_skinny_experts_args, skinny_experts<SkinnyPacked<MATH>, WORDS, FUSED>(a);)
 
 /* For up to 32 and 64 experts. Fused f32 rows exist for up to 32 only: with more there are too few registers. */
-#define SKINNY_EXPERT_GATE_UP_OF(SUFFIX, MATH)  \
-  SKINNY_EXPERT_GATE_UP(SUFFIX, MATH, 1)        \
-  SKINNY_EXPERT_GATE_UP(SUFFIX##_e64, MATH, 2)
-#define SKINNY_FUSED_OF(SUFFIX, MATH)  \
-  SKINNY_FUSED(SUFFIX, MATH, 1)        \
-  SKINNY_FUSED(SUFFIX##_e64, MATH, 2)
-FOR_SKINNY_TYPES(SKINNY_EXPERT_GATE_UP_OF)
-#define SKINNY_FUSED_HALF(SUFFIX, T) SKINNY_FUSED_OF(SUFFIX, SkinnyHalf<T>)
-FOR_HALF_TYPES(SKINNY_FUSED_HALF)
-SKINNY_FUSED(f32_bf16x3, SkinnyBf16x3Rows, 1)
+#define SKINNY_EXPERT_GATE_UP(SUFFIX, MATH)                \
+  SKINNY_EXPERTS(expert_gate_up_##SUFFIX, MATH, 1, false)  \
+  SKINNY_EXPERTS(expert_gate_up_##SUFFIX##_e64, MATH, 2, false)
+#define SKINNY_FUSED(SUFFIX, T)                             \
+  SKINNY_EXPERTS(experts_##SUFFIX, SkinnyHalf<T>, 1, true)  \
+  SKINNY_EXPERTS(experts_##SUFFIX##_e64, SkinnyHalf<T>, 2, true)
+FOR_SKINNY_TYPES(SKINNY_EXPERT_GATE_UP)
+FOR_HALF_TYPES(SKINNY_FUSED)
+SKINNY_EXPERTS(experts_f32_bf16x3, SkinnyBf16x3Rows, 1, true)

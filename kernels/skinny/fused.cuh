@@ -1,27 +1,22 @@
 /* fused.cuh: down of one row's experts in the kernel of their gate and up (skinny/experts.cu): how blocks hand y, the result of gate
  * and up, to each other while they run, and what each does with it.
  *
- * Why. Between two kernels lie the end of the one, the start of the other and a memory latency. In that time no weights are loaded:
- * 2.2 us of 23 on an H200. Here a block's pipeline goes on from its last tile of gate and up to its tile of down. The weights of down
- * need no y, and the blocks need not meet before y is used:
+ * Why. Between two kernels no weights are loaded: 2.2 us of 23 on an H200. Here a block's pipeline goes on from its last tile of gate and
+ * up to its tile of down, whose weights need no y:
  *
- * - A word of y shows by its value whether it is there. The blocks that predict, which run in the layer's first kernel, store all ones
- *   in each word (SKINNY_MISSING). No product has that value: results that are not numbers have one pattern, and it is another.
- *   A warp that needs a word reads it until it is there. A fence or a counter would wait behind the weights that are under way.
- * - A warp of down needs only its own columns, 512 bytes of each expert (twice that of f32). It loads those of the next expert while
- *   it multiplies this one's. Experts come in the order of gate and up. So the first ones' y was stored long ago, and the last
- *   one's is needed only when the others' down is done: as a rule no warp waits. The sums of each expert are kept apart, and added
- *   in ascending order, as tg_skinny_down_* does: the bits are the same.
+ * - A word of y shows by its value whether it is there. The blocks that predict, in the layer's first kernel, store SKINNY_MISSING in
+ *   each, which no product is: results that are not numbers have another pattern. A warp reads a word until it is there. A fence or a
+ *   counter would wait behind the weights that are under way.
+ * - A warp of down needs only its own columns, and loads those of the next expert while it multiplies this one's. Experts come in the
+ *   order of gate and up, so as a rule no warp waits. The sums of each expert are kept apart, and added in ascending order, as
+ *   tg_skinny_down_* does: the bits are the same.
  *
- * What if a block does not run. A warp that waits for y needs the block that makes it to run. All blocks run at once where nothing
- * else wants the SMs. Where something does (such as another engine's kernels, which may themselves wait for blocks that have no SM),
- * a warp that has looked SKINNY_PATIENCE times makes what is missing itself (skinny_make_missing), from its block's own rows.
- *
- * Then a block may start late, when others have already added down to h. What it would make of that new h is wrong, and it must
- * not store it. So no block stores a word that is there already. That is enough: h is new only where some warp has seen all of y, so
- * a block that read a new h and then loads a word of y finds it there. No fence is needed: the word is loaded only when the
- * loads of h have come back, and its load passes the first-level cache. A load of h may be served by that cache: an old h is the
- * right one, and before a new h was stored its block had found all words of y in the second-level cache.
+ * What if a block does not run. All run at once where nothing else wants the SMs. Where something does, a warp that has looked
+ * SKINNY_PATIENCE times makes what is missing itself (skinny_make_missing), from its block's own rows. Then a block may start late, when
+ * others have already added down to h, and what it would make of that h is wrong. So no block stores a word that is there already. That
+ * is enough: h is new only where some warp has seen all of y, so a block that read a new h and then loads a word of y finds it there. The
+ * word is loaded only when the loads of h have come back, and past the first-level cache. A load of h may be served by that cache: an old
+ * h is the right one, and before a new h was stored its block had found all words of y in the second-level cache.
  */
 #pragma once
 
@@ -160,8 +155,6 @@ struct SkinnyHandOver {
   }
 };
 
-struct SkinnyNoDown {};
-
 /* The down product. w[H,N] of each expert is packed; an expert's begins `stride` elements after that of the one before. */
 template <class Math, uint32_t WORDS>
 struct SkinnyDown {
@@ -176,12 +169,6 @@ struct SkinnyDown {
   static __device__ inline Order order_of(const Choice &choice) {
     const ExpertBits<WORDS> chosen = choice.any(1);
     return Order(chosen, choice.prediction_within(chosen));
-  }
-
-  /* Blocks of the grid. With two words of bits no register is left to keep it in, so it is read anew each time. */
-  static __device__ inline uint32_t blocks() {
-    if constexpr (WORDS > 1) return blocks_now();
-    else return gridDim.x;
   }
 
   /* The producer copies the weights of all of this block's tiles, expert by expert. */
@@ -206,21 +193,17 @@ struct SkinnyDown {
     const bool there = count > 0 && column < inner;
     /* f32 values would take too many registers to be loaded ahead */
     constexpr bool AHEAD = SkinnyWords<Math>::PIECES == 1;
-    if constexpr (WORDS == 1) {
-      if (const float weight = skinny_weight(choice, 0, lane, weighing); choice.has(0, lane)) own.weights[choice.index(0, lane)] = weight;
-    } else {
 #pragma unroll 1
-      for (uint32_t e = lane; e < WORDS * WARP; e += WARP) {
-        const float weight = skinny_weight(choice, 0, e, weighing);
-        if (choice.has(0, e)) own.weights[choice.index(0, e)] = weight;
-      }
+    for (uint32_t e = lane; e < WORDS * WARP; e += WARP) {
+      const float weight = skinny_weight(choice, 0, e, weighing);
+      if (choice.has(0, e)) own.weights[choice.index(0, e)] = weight;
     }
     SkinnyWords<Math> words;
     uint32_t patience = SKINNY_PATIENCE;
     auto load = [&](uint32_t e) { words.load(y_of(e) + column, there); };
     pipeline.set_width(inner);
 #pragma unroll 1
-    for (uint32_t first = blockIdx.x * SKINNY_OUTPUTS; first < outputs; first += blocks() * SKINNY_OUTPUTS) {
+    for (uint32_t first = blockIdx.x * SKINNY_OUTPUTS; first < outputs; first += blocks_now() * SKINNY_OUTPUTS) {
       const uint32_t n = first + i;
       const bool mine = r < count && n < outputs;
       Order order = order_of(choice);

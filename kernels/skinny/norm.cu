@@ -11,27 +11,24 @@
  *   producer   copies rows of W into the pipeline      empty barriers                     full barriers
  *   consumers  norm rows, multiply, store              grid dependency, full barriers     empty barriers
  *
- * Bound: memory, N K sizeof(W) bytes.
- * Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor; how: profiles/README.md): 65536 outputs 61 us (59.1).
+ * Bound: memory, N K sizeof(W) bytes. Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor): 65536 outputs 61 us (59.1).
  *
- * Launch: block = SKINNY_THREADS, grid = at most as many blocks as there are tiles, and those that predict, shared as
- * SkinnyNormBlock lays it out.
+ * Launch: block = SKINNY_THREADS, grid = at most as many blocks as tiles, and those that predict, shared as SkinnyNormBlock has it.
  */
 #include "common/argmax.cuh"
 #include "skinny/prediction.cuh"
 #include "skinny/norm.cuh"
 
-template <class Math, uint32_t WORDS>
-__device__ inline void skinny_project(const tg_skinny_project_args &a) {
+template <class Math>
+__device__ inline void skinny_project(const tg_skinny_norm_args &a) {
   using X = typename Math::X;
   using W = typename Math::W;
   extern __shared__ uint4 shared[];
-  __shared__ uint64_t barriers[2 * SKINNY_MOST_STAGES];
-  __shared__ float scratch[SKINNY_CONSUMER_WARPS];
+  __shared__ uint64_t barriers[2 * TG_SKINNY_MOST_STAGES];
   let_next_kernel_start();
   const uint32_t outputs = a.outputs, hidden = a.hidden, bucket = a.bucket, blocks = skinny_product_blocks(a.prediction);
   if (blockIdx.x >= blocks) {
-    skinny_predict<WORDS>(a.prediction, a.h, a.step, bucket, hidden, a.eps);
+    skinny_predict(a.prediction, a.h, a.step, hidden, a.eps);
     return;
   }
   const W *w = static_cast<const W *>(a.w);
@@ -48,15 +45,14 @@ __device__ inline void skinny_project(const tg_skinny_project_args &a) {
       block.pipeline.load(run(tile * SKINNY_OUTPUTS), run(tile * SKINNY_OUTPUTS + SKINNY_STAGE_ROWS), hidden, policy);
     return;
   }
-  skinny_norm_weight(block.norm, a.norm_weight, hidden);
+  block.load_weight(a.norm_weight, hidden);
   const bool sampled = best != nullptr;
   const uint32_t count = __ldcg(sampled ? &step->sample_rows : &step->rows), rows = min(max(count, 1u), bucket);
   const uint32_t *samples = table<uint32_t>(a.state, step->sample_table);
   const uint32_t r = threadIdx.x / SKINNY_OUTPUTS, i = threadIdx.x % SKINNY_OUTPUTS;
   const bool there = r < min(count, bucket), stores = there && !(sampled && needs_best_only(a.state, step, r));
   wait_for_earlier_kernels();
-  skinny_norm<Math>(block.x, block.x_pitch, a.h, block.norm, scratch, rows, bucket, hidden, a.eps,
-                 [&](uint32_t row) { return sampled && count > 0 ? samples[row] : row; });
+  block.norm_rows(a.h, rows, hidden, a.eps, [&](uint32_t row) { return sampled && count > 0 ? samples[row] : row; });
   const auto *x_row = block.row(rows);
   SkinnyColumns<Math> x_columns;
   x_columns.load(x_row, block.pipeline.k, true);
@@ -81,14 +77,13 @@ __device__ inline void skinny_project(const tg_skinny_project_args &a) {
 }
 
 template <class Math>
-__device__ inline void skinny_gate_up(const tg_skinny_gate_up_args &a) {
+__device__ inline void skinny_gate_up(const tg_skinny_norm_args &a) {
   using X = typename Math::X;
   extern __shared__ uint4 shared[];
-  __shared__ uint64_t barriers[2 * SKINNY_MOST_STAGES];
-  __shared__ float scratch[SKINNY_CONSUMER_WARPS];
+  __shared__ uint64_t barriers[2 * TG_SKINNY_MOST_STAGES];
   let_next_kernel_start();
   const uint32_t outputs = a.outputs, hidden = a.hidden, bucket = a.bucket;
-  const auto *gate = static_cast<const typename Math::W *>(a.gate), *up = static_cast<const typename Math::W *>(a.up);
+  const auto *gate = static_cast<const typename Math::W *>(a.w), *up = static_cast<const typename Math::W *>(a.up);
   const uint32_t step_rows = load_now(&a.step->rows);
   SkinnyNormBlock<Math> block(shared, barriers, bucket, hidden, false, a.stages);
   const uint32_t tiles = (outputs + GATE_OUTPUTS - 1) / GATE_OUTPUTS;
@@ -98,12 +93,13 @@ __device__ inline void skinny_gate_up(const tg_skinny_gate_up_args &a) {
     const uint64_t policy = read_once();
 #pragma unroll 1
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
-      block.pipeline.load(skinny_gate_rows<Math>(gate, tile, outputs, hidden), skinny_gate_rows<Math>(up, tile, outputs, hidden), hidden, policy);
+      block.pipeline.load(SkinnyRows<Math>::of(gate, tile * GATE_OUTPUTS, outputs, hidden),
+                          SkinnyRows<Math>::of(up, tile * GATE_OUTPUTS, outputs, hidden), hidden, policy);
     return;
   }
-  skinny_norm_weight(block.norm, a.norm_weight, hidden);
+  block.load_weight(a.norm_weight, hidden);
   wait_for_earlier_kernels();
-  skinny_norm<Math>(block.x, block.x_pitch, a.h, block.norm, scratch, rows, bucket, hidden, a.eps, [](uint32_t r) { return r; });
+  block.norm_rows(a.h, rows, hidden, a.eps, [](uint32_t row) { return row; });
   const auto *x_row = block.row(rows);
   SkinnyColumns<Math> x_columns;
   x_columns.load(x_row, block.pipeline.k, true);
@@ -116,9 +112,7 @@ __device__ inline void skinny_gate_up(const tg_skinny_gate_up_args &a) {
   }
 }
 
-/* tg_skinny_project_* predicts up to 32 experts, and up to 64. */
-#define SKINNY_NORM(SUFFIX, MATH)                                                             \
-  SKINNY_KERNEL(project_##SUFFIX, tg_skinny_project_args, skinny_project<MATH, 1>(a);)        \
-  SKINNY_KERNEL(project_##SUFFIX##_e64, tg_skinny_project_args, skinny_project<MATH, 2>(a);) \
-  SKINNY_KERNEL(gate_up_##SUFFIX, tg_skinny_gate_up_args, skinny_gate_up<MATH>(a);)
+#define SKINNY_NORM(SUFFIX, MATH)                                                      \
+  SKINNY_KERNEL(project_##SUFFIX, tg_skinny_norm_args, skinny_project<MATH>(a);)    \
+  SKINNY_KERNEL(gate_up_##SUFFIX, tg_skinny_norm_args, skinny_gate_up<MATH>(a);)
 FOR_SKINNY_TYPES(SKINNY_NORM)

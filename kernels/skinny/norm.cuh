@@ -1,11 +1,74 @@
-/* norm.cuh: what the kernels share that norm their rows and multiply them (skinny/norm.cu, skinny/experts.cu): a block's shared memory,
- * and tiles of gate and up, which are 8 rows of W1 and the same 8 of W3, so that one thread has both sums.
+/* norm.cuh: what the kernels share that norm their rows and multiply them: RMSNorm, which every block does anew, since a kernel of its own
+ * would cost more; a block's shared memory; tiles of gate and up, which are 8 rows of W1 and the same 8 of W3, so that one thread has both
+ * sums.
  */
 #pragma once
 
+#include "common/rmsnorm.cuh"
 #include "skinny/choice.cuh"
 #include "skinny/pipeline.cuh"
-#include "skinny/rows.cuh"
+
+constexpr uint32_t SKINNY_ROW_PARTS = 8;
+
+/* A thread's part of a row h[H]: 4 neighbouring columns of every 4 * (threads of the row), a part. Up to
+ * SKINNY_ROW_PARTS parts are in registers at once. For up to 4 rows of H = 2048 these are all, and the row is read once. */
+struct SkinnyRow {
+  const float *h;
+  uint32_t hidden, step, base, thread;
+  float4 v[SKINNY_ROW_PARTS];
+
+  SkinnyRow() = default;
+
+  /* Loads the first parts, or the last ones. */
+  __device__ inline SkinnyRow(const float *h_, uint32_t hidden_, uint32_t bucket, bool last) : h(h_), hidden(hidden_) {
+    const uint32_t threads = warps_of_row(bucket) * WARP;
+    thread = 4 * (threadIdx.x & (threads - 1)), step = 4 * threads;
+    base = last ? (hidden - 1) & ~(SKINNY_ROW_PARTS * step - 1) : 0;
+    load();
+  }
+
+  __device__ inline void load() {
+#pragma unroll
+    for (uint32_t i = 0; i < SKINNY_ROW_PARTS; i++) {
+      if (base + i * step >= hidden) break;
+      const uint32_t c = base + i * step + thread;
+      v[i] = c < hidden ? load4(h + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+  }
+
+  /* This warp's sum of squares, in every lane. It goes from the first parts to the last ones, which stay loaded. */
+  __device__ inline float squares() {
+    float sum = 0.0f;
+    while (true) {
+#pragma unroll
+      for (uint32_t i = 0; i < SKINNY_ROW_PARTS; i++) {
+        if (base + i * step >= hidden) break;
+        sum = add_squares(sum, v[i]);
+      }
+      if (base + SKINNY_ROW_PARTS * step >= hidden) break;
+      base += SKINNY_ROW_PARTS * step;
+      load();
+    }
+    return sum_over_lanes(sum);
+  }
+
+  /* to[H] = the row, normed. It goes from the last parts, which squares() has left loaded, back to the first. Where Math stores
+   * several parts of a value, these are `apart` bytes from each other. */
+  template <class Math>
+  __device__ inline void store(char *to, uint32_t apart, float scale, const float *weight) {
+    while (true) {
+#pragma unroll
+      for (uint32_t i = 0; i < SKINNY_ROW_PARTS; i++) {
+        if (base + i * step >= hidden) break;
+        const uint32_t c = base + i * step + thread;
+        if (c < hidden) Math::store(reinterpret_cast<typename Math::S *>(to) + c, apart, normed(v[i], scale, load4(weight + c)));
+      }
+      if (base == 0) break;
+      base -= SKINNY_ROW_PARTS * step;
+      load();
+    }
+  }
+};
 
 constexpr uint32_t GATE_OUTPUTS = SKINNY_STAGE_ROWS;
 static_assert(2 * GATE_OUTPUTS == SKINNY_OUTPUTS, "a run of each matrix");
@@ -32,9 +95,39 @@ struct SkinnyNormBlock {
     if (threadIdx.x == 0) pipeline.init();
   }
 
+  /* All consumers begin to copy weight[H]. No kernel of a step writes it, so this may come before the wait. After copy_wait a thread's own
+   * share is there. */
+  __device__ inline void load_weight(const float *weight, uint32_t hidden) {
+#pragma unroll 2
+    for (uint32_t c = 4 * threadIdx.x; c < hidden; c += 4 * SKINNY_CONSUMERS) copy16_async(norm + c, weight + c, true);
+    copy_commit();
+  }
+
+  /* All consumers: x[r,:] = rmsnorm(h[row_of(r),:]) for r < rows. How many warps share a row, and so the order of its sum, follows from the
+   * bucket alone: a row's bits are the same beside any others. On return x is whole for all consumers. */
+  template <class RowOf>
+  __device__ inline void norm_rows(const float *h, uint32_t rows, uint32_t hidden, float eps, RowOf row_of) {
+    __shared__ float scratch[SKINNY_CONSUMER_WARPS];
+    const uint32_t bucket = sums.rows, warps = warps_of_row(bucket), warp = threadIdx.x / WARP, r = warp / warps;
+    SkinnyRow row(h + (size_t)(r < rows ? row_of(r) : 0) * hidden, hidden, bucket, false);
+    const float mine = row.squares();
+    if (threadIdx.x % WARP == 0) scratch[warp] = mine;
+    copy_wait<0>();
+    consumers_meet();
+    if (r < rows) {
+      float squares = 0.0f;
+#pragma unroll
+      for (uint32_t w = 0; w < SKINNY_CONSUMER_WARPS; w++)
+        if (w < warps) squares += scratch[r * warps + w];
+      row.store<Math>(x + r * x_pitch, bucket * x_pitch, 1.0f / sqrtf(squares / hidden + eps), norm);
+    }
+    consumers_meet();
+  }
+
   /* All consumers: a tile's sums. */
   __device__ inline void consume(SkinnyColumns<Math> &columns, const S *row, uint32_t inner) {
-    sums.put(skinny_whole<Math>(pipeline.consume(columns, row, inner), sums.rows));
+    const auto load = [&](uint32_t first, uint32_t k_here) { columns.load(row + first, k_here, true); };
+    sums.put(skinny_whole<Math>(pipeline.consume(columns, inner, load), sums.rows));
   }
 
   /* Output i of a tile of gate and up, for row r. */
@@ -47,9 +140,3 @@ struct SkinnyNormBlock {
     return reinterpret_cast<const S *>(x + Math::lane_place(rows, sums.rows) * x_pitch);
   }
 };
-
-/* The weight rows of a tile, of w[N,H]. */
-template <class Math>
-__device__ inline SkinnyRows<Math> skinny_gate_rows(const typename Math::W *w, uint32_t tile, uint32_t outputs, uint32_t hidden) {
-  return SkinnyRows<Math>::of(w, tile * GATE_OUTPUTS, outputs, hidden);
-}

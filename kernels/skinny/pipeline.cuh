@@ -63,7 +63,7 @@ struct SkinnyPipeline {
   using S = typename Math::S;
 
   char *stages;
-  uint64_t *full, *empty;  /* [SKINNY_MOST_STAGES] each */
+  uint64_t *full, *empty;  /* [TG_SKINNY_MOST_STAGES] each */
   uint32_t k, pitch, room, count;
   uint32_t at = 0, parity = 0;
   /* The producer's own: how many stages are under way, the oldest of them, and for how many of the next ones it waits until all before
@@ -77,7 +77,7 @@ struct SkinnyPipeline {
   /* For rows of `inner` columns. With `later`, its stages also have room for rows of so many columns (set_width). */
   __device__ inline SkinnyPipeline(void *memory, uint64_t *barriers, uint32_t inner, uint32_t stages_, uint32_t later = 0)
       : stages(static_cast<char *>(memory) + (SKINNY_LINE - shared_address(memory) % SKINNY_LINE) % SKINNY_LINE), full(barriers),
-        empty(barriers + SKINNY_MOST_STAGES), k(skinny_stage_k(inner)), pitch(skinny_stage_pitch(k * sizeof(W))),
+        empty(barriers + TG_SKINNY_MOST_STAGES), k(skinny_stage_k(inner)), pitch(skinny_stage_pitch(k * sizeof(W))),
         room(later ? max(stage_bytes(inner), stage_bytes(later)) : stage_bytes(inner)), count(stages_) {}
 
   /* From the next stage on, rows have `inner` columns. */
@@ -192,14 +192,15 @@ struct SkinnyPipeline {
     skinny_add_up<Math>(acc, sums);
   }
 
-  /* A consumer warp's sums of a tile. This lane's batch row is at `x` in shared memory. Where a row fits one stage, `columns` are loaded
-   * already; else they are loaded here for each stage in turn. */
-  __device__ inline SkinnyTileSums consume(SkinnyColumns<Math> &columns, const S *x, uint32_t inner) {
+  /* A consumer warp's sums of a tile. Where a row fits one stage, `columns` are loaded already; else load(first, k_here) loads those of
+   * each stage in turn. */
+  template <class Load>
+  __device__ inline SkinnyTileSums consume(const SkinnyColumns<Math> &columns, uint32_t inner, Load load) {
     SkinnyTileSums acc;
 #pragma unroll 1
     for (uint32_t first = 0; first < inner; first += k) {
       const uint32_t k_here = min(k, inner - first);
-      if (inner > k) columns.load(x + first, k_here, true);
+      if (inner > k) load(first, k_here);
       multiply(acc, k_here, columns);
     }
     return acc;

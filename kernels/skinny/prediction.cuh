@@ -1,18 +1,17 @@
 /* prediction.cuh: which experts a small step's rows will most likely go to, published before they are chosen.
  *
- * Between the last product before the router and the first weights of the experts lie a kernel's end, the choice and a memory latency:
- * some 5 us a layer in which the memory would be idle. The residual stream changes little in one mixer, so what the router would choose
- * before the mixer is nearly always among what it chooses behind it. The kernel that begins a layer has blocks for this beside those
- * that stream its weights (skinny_predict): an expert a warp, or two, for the first row alone, since two experts are as many as a
- * pipeline has room for. Each publishes its best two as words, and gate/up's producer (SkinnyPredictionLook) takes the best two of all.
+ * Between the last product before the router and the first weights of the experts the memory would be idle for some 5 us a layer. The
+ * residual stream changes little in one mixer, so what the router would choose before the mixer is nearly always among what it chooses
+ * behind it. The kernel that begins a layer has blocks for this beside those that stream its weights (skinny_predict): two experts a warp,
+ * for the first row alone, since two experts are as many as a pipeline has room for. Each publishes its best two as words, and gate/up's
+ * producer (SkinnyPredictionLook) takes the best two of all.
  *
- * A prediction decides which weights are loaded first, and nothing else: the choice is made as without it, and weights that were loaded
- * in vain are not used. So results do not depend on it. Where a row's experts are fused, the same blocks have a second task, which
- * results do depend on: they mark y as missing (skinny/fused.cuh).
+ * A prediction decides which weights are loaded first, and nothing else: weights that were loaded in vain are not used, and results do not
+ * depend on it. Where a row's experts are fused, the same blocks also mark y as missing (skinny/fused.cuh), on which results do depend.
  */
 #pragma once
 
-#include "skinny/args.h"
+#include "common/rmsnorm.cuh"
 #include "skinny/choice.cuh"
 
 constexpr uint32_t SKINNY_NO_LAYER = 0xffffffffu;
@@ -21,15 +20,15 @@ constexpr uint32_t SKINNY_MOST_LOOKS = 64;  /* for a prediction, before its kern
 /* Blocks of a grid that compute its product; behind them come those that predict.
  *
  * The latter begin when the kernel before ends, and must have read their rows before the others have read their weights. With two
- * experts a warp in f32 they ended 2.5 us behind them; in bf16 they read as much as with one (profiles/log/few-rows-guess.md). */
+ * experts a warp in f32 they ended 2.5 us behind them, so they read bf16 (profiles/log/few-rows-guess.md). An H100 has room for only 4 such
+ * blocks beside the 128 tiles of a hidden size of 2048. */
 __device__ inline uint32_t skinny_product_blocks(const tg_skinny_prediction_args &predictor) { return gridDim.x - predictor.blocks; }
 
 /* A word: the mark of its step and layer (which comes again, so that a word found before the grid dependency wait may be another's), a
  * score that sorts as an integer, and the expert, the lower the better. */
-template <uint32_t WORDS>
 struct SkinnyPredictionWord {
-  static constexpr uint32_t EXPERTS = WORDS * WARP;
-  static constexpr uint32_t EXPERT_BITS = WORDS == 1 ? 5 : 6, SCORE_BITS = 32, MARK_BITS = 64 - EXPERT_BITS - SCORE_BITS;
+  static constexpr uint32_t EXPERTS = SKINNY_MOST_EXPERTS;
+  static constexpr uint32_t EXPERT_BITS = 6, SCORE_BITS = 32, MARK_BITS = 64 - EXPERT_BITS - SCORE_BITS;
   static_assert(1u << EXPERT_BITS == EXPERTS, "an expert");
 
   static __device__ inline uint64_t mark(const tg_step *step, uint32_t layer) {
@@ -45,36 +44,23 @@ struct SkinnyPredictionWord {
 
 /* A whole block of SKINNY_THREADS, one of the last `predictor.blocks`, predicts; h[R,H]. It waits for earlier kernels, and marks the words
  * that fused experts hand over as missing. */
-template <uint32_t WORDS>
-__device__ inline void skinny_predict(const tg_skinny_prediction_args &predictor, const float *h, const tg_step *step, uint32_t bucket,
-                                      uint32_t hidden, float eps) {
+__device__ inline void skinny_predict(const tg_skinny_prediction_args &predictor, const float *h, const tg_step *step, uint32_t hidden,
+                                      float eps) {
   constexpr uint32_t HELD = 16, STEP = 4 * WARP;  /* a lane has 4 columns in every STEP; so many of them before the wait */
-  constexpr uint32_t EXPERTS = skinny_prediction_experts(WORDS), EACH = EXPERTS / SKINNY_CONSUMER_WARPS;
-  using Router = std::conditional_t<WORDS == 1, float, __nv_bfloat16>;
-  using Held = std::conditional_t<WORDS == 1, float4, Raw4<Router>>;  /* bf16 stays as it is: registers are few */
+  constexpr uint32_t EXPERTS = SKINNY_PREDICTION_EXPERTS, EACH = EXPERTS / SKINNY_CONSUMER_WARPS;
+  using Router = __nv_bfloat16;
   __shared__ uint64_t candidates[EXPERTS];
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, block = blockIdx.x - skinny_product_blocks(predictor);
   if (warp >= SKINNY_CONSUMER_WARPS) return;
   /* Copies, since behind a condition the compiler reads an argument again for each load, and adds to it. */
   const Router *router = static_cast<const Router *>(predictor.router);
-  const float *norm_weight = predictor.norm_weight, *all_bias = predictor.bias;
+  const float *all_bias = predictor.bias;
   const uint32_t expert_count = predictor.expert_count;
   const uint32_t first = block * EXPERTS + warp;  /* of this warp's experts, which lie a warp apart */
   auto expert = [&](uint32_t i) { return first + i * SKINNY_CONSUMER_WARPS; };
   auto there = [&](uint32_t i) { return expert(i) < expert_count; };
   auto weights = [&](uint32_t i) { return router + (size_t)(there(i) ? expert(i) : 0) * hidden; };
-  auto load_router = [&](const Router *of, uint32_t c) -> Held {
-    if constexpr (WORDS > 1) return raw4_past_l1(of + c);
-    else {
-      const float4 g = load4(of + c), n = load4(norm_weight + c);
-      return make_float4(g.x * n.x, g.y * n.y, g.z * n.z, g.w * n.w);
-    }
-  };
-  auto as_f32 = [](const Held &held) {
-    if constexpr (WORDS == 1) return held;
-    else return load4(held);
-  };
-  Held with[EACH][HELD];
+  Raw4<Router> with[EACH][HELD];  /* as it lies in memory: registers are few */
   float bias[EACH];
 #pragma unroll
   for (uint32_t i = 0; i < EACH; i++) {
@@ -82,11 +68,11 @@ __device__ inline void skinny_predict(const tg_skinny_prediction_args &predictor
 #pragma unroll
     for (uint32_t held = 0; held < HELD; held++) {
       const uint32_t c = 4 * lane + held * STEP;
-      with[i][held] = c < hidden ? load_router(of, c) : Held{};
+      with[i][held] = c < hidden ? raw4_past_l1(of + c) : Raw4<Router>{};
     }
     bias[i] = there(i) && all_bias ? all_bias[expert(i)] : 0.0f;
   }
-  const uint64_t mark = SkinnyPredictionWord<WORDS>::mark(step, predictor.layer);
+  const uint64_t mark = SkinnyPredictionWord::mark(step, predictor.layer);
   wait_for_earlier_kernels();
   float4 row[HELD];
 #pragma unroll
@@ -101,25 +87,20 @@ __device__ inline void skinny_predict(const tg_skinny_prediction_args &predictor
   for (uint32_t held = 0; held < HELD; held++) {
     squares = add_squares(squares, row[held]);
 #pragma unroll
-    for (uint32_t i = 0; i < EACH; i++) add(scores[i], row[held], as_f32(with[i][held]));
+    for (uint32_t i = 0; i < EACH; i++) add(scores[i], row[held], load4(with[i][held]));
   }
 #pragma unroll 1
   for (uint32_t c = 4 * lane + HELD * STEP; c < hidden; c += STEP) {
     const float4 v = load4(h + c);
     squares = add_squares(squares, v);
 #pragma unroll
-    for (uint32_t i = 0; i < EACH; i++) add(scores[i], v, as_f32(load_router(weights(i), c)));
+    for (uint32_t i = 0; i < EACH; i++) add(scores[i], v, load4(raw4_past_l1(weights(i) + c)));
   }
-  auto sum = [](float v) {
-#pragma unroll
-    for (int offset = WARP / 2; offset > 0; offset /= 2) v += __shfl_xor_sync(0xffffffffu, v, offset);
-    return v;
-  };
-  squares = sum(squares);
+  squares = sum_over_lanes(squares);
 #pragma unroll
   for (uint32_t i = 0; i < EACH; i++) {
-    const float score = 1.0f / (1.0f + expf(-sum(scores[i]) / sqrtf(squares / hidden + eps))) + bias[i];
-    const uint64_t candidate = there(i) ? SkinnyPredictionWord<WORDS>::candidate(sortable(score), expert(i)) : 0;
+    const float score = 1.0f / (1.0f + expf(-sum_over_lanes(scores[i]) / sqrtf(squares / hidden + eps))) + bias[i];
+    const uint64_t candidate = there(i) ? SkinnyPredictionWord::candidate(sortable(score), expert(i)) : 0;
     if (lane == 0) candidates[i * SKINNY_CONSUMER_WARPS + warp] = candidate;
   }
   consumers_meet();
@@ -131,17 +112,16 @@ __device__ inline void skinny_predict(const tg_skinny_prediction_args &predictor
   uint32_t better = 0;
 #pragma unroll
   for (uint32_t other = 0; other < EXPERTS; other++) better += candidates[other] > mine || (candidates[other] == mine && other < lane);
-  uint64_t *words = SkinnyParts<WORDS>(predictor.parts, bucket, hidden).predicted + block * SKINNY_PREDICTION_BEST;
+  uint64_t *words = static_cast<uint64_t *>(predictor.parts) + block * SKINNY_PREDICTION_BEST;
   if (better < SKINNY_PREDICTION_BEST) store_relaxed(words + better, mark | mine);
 }
 
 /* A warp's look at the published words. */
 template <uint32_t WORDS>
 struct SkinnyPredictionLook {
-  using Word = SkinnyPredictionWord<WORDS>;
+  using Word = SkinnyPredictionWord;
   using Parts = SkinnyParts<WORDS>;
   using Prediction = SkinnyPrediction<WORDS>;
-  static constexpr uint32_t EXPERTS = skinny_prediction_experts(WORDS);  /* of a block's words */
   uint64_t word, mark;
   bool mine;  /* this lane has a word */
 
@@ -149,7 +129,7 @@ struct SkinnyPredictionLook {
 
   /* For a layer that is predicted. Nothing waits for the loads until their values are used. */
   __device__ inline SkinnyPredictionLook(const Parts &parts, const tg_step *step, uint32_t layer, uint32_t expert_count)
-      : word(0), mine(threadIdx.x % WARP / SKINNY_PREDICTION_BEST < (expert_count + EXPERTS - 1) / EXPERTS) {
+      : word(0), mine(threadIdx.x % WARP / SKINNY_PREDICTION_BEST < (expert_count + SKINNY_PREDICTION_EXPERTS - 1) / SKINNY_PREDICTION_EXPERTS) {
     reload(parts);
     mark = Word::mark(step, layer);
   }

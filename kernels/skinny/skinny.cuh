@@ -1,30 +1,24 @@
 /* skinny.cuh: matrix products of few rows, at most SKINNY_ROWS, at the speed of memory: Y[R,N] = X[R,K] W[N,K]^T.
  *
- * Every weight is read once and takes part in only R multiplications. So reading weights is all that takes time, and the memory
- * must be kept busy, above all while a kernel waits for the one before it.
+ * Every weight is read once and takes part in only R multiplications. So reading weights is all that takes time, and the memory must be
+ * kept busy, above all while a kernel waits for the one before it.
  *
- * The pipeline (skinny/pipeline.cuh). A block has stages in shared memory. A stage holds SKINNY_STAGE_ROWS weight rows, up to
- * SKINNY_K columns of each. One warp, the producer, fills stages with bulk copies, which need no registers: one copy where the rows
- * lie together, else one a row. Weights depend on no kernel. So a block copies the first ones as soon as the kernel before it
- * leaves its SM, and has them when griddepcontrol.wait lets it go on. In a stage every row begins on a line of SKINNY_LINE bytes:
- * copies to 64 bytes beside a line came at 3.6 TB/s in place of 4.5 on an H200 (profiles/log/few-rows-copies.md).
+ * The pipeline (skinny/pipeline.cuh). A stage holds SKINNY_STAGE_ROWS weight rows, up to SKINNY_K columns of each. One warp, the producer,
+ * fills stages with bulk copies, which need no registers. Weights depend on no kernel, so a block copies the first ones as soon as the
+ * kernel before it leaves its SM. Every row of a stage begins on a line of SKINNY_LINE bytes: copies to 64 bytes beside a line came at
+ * 3.6 TB/s in place of 4.5 on an H200 (profiles/log/few-rows-copies.md).
  *
- * The products. The other warps, the consumers, multiply with mma.sync. Weight rows are its M operand, batch rows its N operand (8).
- * A lane reads 16 bytes of a weight row at once, and the same columns of a batch row. So an instruction's columns are not in the
- * order of memory, but both sides have the same ones, so each weight meets its own input (skinny_mma).
+ * The products. The other warps, the consumers, multiply with mma.sync: weight rows are its M operand, batch rows its N operand (8). A lane
+ * reads 16 bytes of a weight row, and the same columns of a batch row, so columns are in another order than in memory on both sides.
  *
- * A tile is SKINNY_OUTPUTS outputs: two runs of SKINNY_STAGE_ROWS weight rows, which together are the M of an instruction. The two
- * runs need not be neighbours: gate and up rows make a tile too. Their stages come by turns. Blocks take tiles in a grid-stride
- * loop, as many blocks as the launcher says. Needs sm_90.
+ * A tile is SKINNY_OUTPUTS outputs: two runs of SKINNY_STAGE_ROWS weight rows, whose stages come by turns. The runs need not be
+ * neighbours: gate and up rows make a tile too. Blocks take tiles in a grid-stride loop. Needs sm_90.
  *
- * The sums. Of each stage a consumer warp has SKINNY_UNITS units, of SKINNY_UNIT columns each (skinny_unit_at). The warps' sums are
- * added up through shared memory, in the order of the warps. So the order of every sum follows from K alone, and a row's bits depend
- * neither on the rows beside it nor on its place in the batch.
+ * The sums. Of each stage a consumer warp has SKINNY_UNITS units of SKINNY_UNIT columns (skinny_unit_at). The warps' sums are added up
+ * through shared memory, in the order of the warps. So a row's bits follow from K alone.
  *
- * A block runs most of its code once. Code that runs once costs more time to fetch than to execute. So loops are not unrolled here
- * unless loads would wait for each other.
- *
- * Before its wait a kernel also reads the step's descriptor, which the dispatcher wrote before the step began.
+ * A block runs most of its code once, which costs more time to fetch than to execute. So loops are not unrolled here unless loads would
+ * wait for each other. Before its wait a kernel also reads the step's descriptor, which was written before the step began.
  *
  * N may be anything (of packed weights a multiple of SKINNY_STAGE_ROWS), K is a multiple of 32. Every array starts on 16 bytes.
  */
@@ -48,9 +42,6 @@ constexpr int SKINNY_CONSUMER_WARPS = TG_SKINNY_CONSUMER_WARPS;
 constexpr int SKINNY_CONSUMERS = SKINNY_CONSUMER_WARPS * WARP;
 constexpr int SKINNY_THREADS = SKINNY_CONSUMERS + WARP;
 constexpr uint32_t SKINNY_UNITS = SKINNY_K / SKINNY_UNIT / SKINNY_CONSUMER_WARPS;  /* of a stage, for each consumer warp */
-constexpr uint32_t SKINNY_BF16X3_ROWS = TG_SKINNY_BF16X3_ROWS;
-constexpr int SKINNY_BLOCKS = 1;  /* on an SM at once: a pipeline takes more than half of its shared memory */
-constexpr uint32_t SKINNY_MOST_STAGES = TG_SKINNY_MOST_STAGES;
 constexpr uint32_t SKINNY_LINE = TG_SKINNY_LINE;
 constexpr uint32_t SKINNY_LINE_UNITS = 2;  /* of 16-bit weights */
 /* Stages under way at once, however many a pipeline has: any other load of the block stands in a queue behind all of them. */
@@ -58,7 +49,6 @@ constexpr uint32_t SKINNY_AHEAD = 2;
 /* In in-projections, q, k and v, and the LM head the first so many stages are copied one by one, since the batch rows are loaded at the
  * same time and must not stand behind many weights. */
 constexpr uint32_t SKINNY_ONE_BY_ONE = 3;
-constexpr uint32_t SKINNY_SUM_PITCH = TG_SKINNY_SUM_PITCH;
 
 /* How many columns a stage has: K is cut into stages of one size, and of whole lines where there are several. */
 __host__ __device__ constexpr uint32_t skinny_stage_k(uint32_t k) {
@@ -88,6 +78,11 @@ __device__ inline uint32_t skinny_unit_at(uint32_t u) { return skinny_unit_of(th
 /* The first of this lane's 8 columns of a unit. */
 __device__ inline uint32_t skinny_lane_column() { return threadIdx.x % 4 * 8; }
 
+/* How many consumer warps share a row, in a bucket of `bucket` rows: a power of two. */
+__device__ inline uint32_t warps_of_row(uint32_t bucket) {
+  return SKINNY_CONSUMER_WARPS >> (bucket > 1 ? 32 - __clz(bucket - 1) : 0);
+}
+
 /* ---- where warps meet ------------------------------------------------------------------------ */
 
 /* All consumers wait for each other; the producer does not. */
@@ -95,10 +90,6 @@ __device__ inline void consumers_meet() { threads_meet<SKINNY_CONSUMERS, 1>(); }
 
 /* Named barriers between consumers and the producer: a warp that waits at one finds what was written by those that signalled it. */
 constexpr int PREDICTION_READY = 2, CHOICE_READY = 3;
-template <int POINT>
-__device__ inline void skinny_wait() { threads_meet<SKINNY_THREADS, POINT>(); }
-template <int POINT>
-__device__ inline void skinny_signal() { threads_arrive<SKINNY_THREADS, POINT>(); }
 
 /* ---- products of one unit, for one warp ------------------------------------------------------ */
 
@@ -158,22 +149,17 @@ struct SkinnyHalf {
 /* f32 rows as bf16x3, bf16 weights. Tensor cores take no f32, so a row is three bf16 parts whose sum it is, exactly but for its
  * lowest bits. The matrix units truncate as they accumulate. So each part has sums of its own for every unit, which are added
  * with rounding, the smallest first. */
-struct SkinnyBf16x3 {
+struct SkinnyBf16x3 : SkinnyHalf<__nv_bfloat16> {
   using X = float;
   using S = float;
-  using W = __nv_bfloat16;
   struct Piece {
     float4 lo, hi;
   };
-  static constexpr uint32_t PARTS = 1;
-  static constexpr bool PACKED = false, HELD = false;
-  static constexpr uint32_t AT_ONCE = 2, SUMS = 2;
+  static constexpr bool HELD = false;
+  static constexpr uint32_t AT_ONCE = 2;
 
   static __device__ inline Piece piece(const S *x) { return {load4(x), load4(x + 4)}; }
-  static __device__ inline uint32_t lane_row(uint32_t bucket) { return SkinnyHalf<W>::lane_row(bucket); }
-  static __device__ inline uint32_t lane_place(uint32_t rows, uint32_t bucket) { return SkinnyHalf<W>::lane_place(rows, bucket); }
   static __device__ inline void store(S *to, uint32_t, float4 v) { store4(to, v); }
-  static __device__ inline float2 whole(float2 sum, uint32_t) { return sum; }
 
   static __device__ inline void multiply(SkinnyTileSums &sum, uint4 first, uint4 second, const Piece &x) {
     uint32_t parts[4][3];
@@ -191,7 +177,7 @@ struct SkinnyBf16x3 {
   }
 };
 
-/* f32 rows in a bucket of up to SKINNY_BF16X3_ROWS. An instruction has room for 8 batch rows, so the three parts of these rows can
+/* f32 rows in a bucket of up to TG_SKINNY_BF16X3_ROWS. An instruction has room for 8 batch rows, so the three parts of these rows can
  * each be a batch row of its own: row p * bucket + r is part p of row r. So a row becomes bf16x3 once, as it is stored, and not for each
  * product; all else is as with bf16 rows. The parts are a row's bits from the highest on, 8 each. Their sum is the row, exactly
  * from 2^-110 on. A sum is over four instructions before it is rounded, SkinnyBf16x3's over two. */
@@ -199,7 +185,7 @@ struct SkinnyBf16x3Rows : SkinnyHalf<__nv_bfloat16> {
   using X = float;
   static constexpr uint32_t PARTS = TG_PARTS;
   static constexpr uint32_t SUMS = 4;
-  static_assert(PARTS * SKINNY_BF16X3_ROWS <= 8 && SKINNY_BF16X3_ROWS == 2, "the rows of an instruction; two buckets");
+  static_assert(PARTS * TG_SKINNY_BF16X3_ROWS <= 8 && TG_SKINNY_BF16X3_ROWS == 2, "the rows of an instruction; two buckets");
 
   /* Which part of which row a lane has, in a bucket of 1 or 2. The last lanes' part does not exist. */
   static __device__ inline uint32_t lane_part(uint32_t bucket) { return threadIdx.x % WARP / 4 >> (bucket - 1); }
@@ -288,44 +274,45 @@ struct SkinnyColumns<Math, false> {
 /* ---- sums of a tile -------------------------------------------------------------------------- */
 
 /* Where the sums of the consumer warps are added up. There are two such places, so that a tile's sums may be read while the next
- * one's are written. [2][warps][rows][SKINNY_SUM_PITCH], weight rows innermost. */
+ * one's are written. [2][warps][rows][TG_SKINNY_SUM_PITCH], weight rows innermost. */
 struct SkinnySums {
   float *memory;
   uint32_t rows;
   uint32_t turn = 0;
 
   static __host__ __device__ constexpr uint32_t bytes_of(uint32_t rows) {
-    return 2 * SKINNY_CONSUMER_WARPS * rows * SKINNY_SUM_PITCH * sizeof(float);
+    return 2 * SKINNY_CONSUMER_WARPS * rows * TG_SKINNY_SUM_PITCH * sizeof(float);
   }
 
   /* All consumers: store a tile's sums, and wait for each other. Then get() may be called. */
   __device__ inline void put(const SkinnyTileSums &sums) {
     turn ^= 1;
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, r = skinny_sum_row();
-    float *to = memory + ((turn * SKINNY_CONSUMER_WARPS + warp) * rows + r) * SKINNY_SUM_PITCH + lane / 4;
+    float *to = memory + ((turn * SKINNY_CONSUMER_WARPS + warp) * rows + r) * TG_SKINNY_SUM_PITCH + lane / 4;
 #pragma unroll
     for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++) {
       if (r < rows) to[run * SKINNY_STAGE_ROWS] = sums.run[run].x;
-      if (r + 1 < rows) to[SKINNY_SUM_PITCH + run * SKINNY_STAGE_ROWS] = sums.run[run].y;
+      if (r + 1 < rows) to[TG_SKINNY_SUM_PITCH + run * SKINNY_STAGE_ROWS] = sums.run[run].y;
     }
     consumers_meet();
   }
 
   /* The product of weight row n of the tile and batch row r. */
   __device__ inline float get(uint32_t r, uint32_t n) const {
-    const float *from = memory + turn * SKINNY_CONSUMER_WARPS * rows * SKINNY_SUM_PITCH + r * SKINNY_SUM_PITCH + n;
+    const float *from = memory + turn * SKINNY_CONSUMER_WARPS * rows * TG_SKINNY_SUM_PITCH + r * TG_SKINNY_SUM_PITCH + n;
     float sum = from[0];
 #pragma unroll
-    for (int w = 1; w < SKINNY_CONSUMER_WARPS; w++) sum += from[w * rows * SKINNY_SUM_PITCH];
+    for (int w = 1; w < SKINNY_CONSUMER_WARPS; w++) sum += from[w * rows * TG_SKINNY_SUM_PITCH];
     return sum;
   }
 };
 
 /* ---- entries ----------------------------------------------------------------------------------- */
 
-/* tg_skinny_NAME(ARGS a), a kernel of SKINNY_THREADS threads with a pipeline of weights. Its body comes last. */
+/* tg_skinny_NAME(ARGS a), a kernel of SKINNY_THREADS threads with a pipeline of weights, which takes more than half of an SM's shared
+ * memory: one block an SM. Its body comes last. */
 #define SKINNY_KERNEL(NAME, ARGS, ...)                                                          \
-  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_BLOCKS) tg_skinny_##NAME( \
+  extern "C" __global__ void __launch_bounds__(SKINNY_THREADS, 1) tg_skinny_##NAME( \
       const __grid_constant__ ARGS a) {                                                         \
     __VA_ARGS__                                                                                 \
   }

@@ -114,15 +114,13 @@ pub const TG_PERSISTENT_ROWS: u32 = 128;
 pub const TG_PERSISTENT_THREADS: u32 = 384;
 pub const TG_PERSISTENT_TURN_ROWS: u32 = 8;
 pub const TG_BF16X3_THREADS: u32 = 256;
-pub const TG_SCORE_EXPERTS: u32 = 8;
 pub const TG_SORT_THREADS: u32 = 1024;
 pub const TG_SORT_BLOCKS: u32 = 8;
-pub const TG_CHOOSE_ROWS: u32 = 256;
 pub const TG_COMBINE_ROWS: u32 = 2;
 pub const TG_COMBINE_FOUR: u32 = 4;
 pub const TG_ROUTER_MANY_ROWS: u32 = 8;
 pub const TG_ROUTE_EACH: u32 = 8;
-pub const TG_ROUTE_HALVES: u32 = 2;
+pub const TG_ROUTE_SHARES: u32 = 2;
 pub const TG_ROUTE_ROWS: u32 = 8;
 pub const TG_ROUTE_HIDDEN: u32 = 2048;
 pub const TG_ROUTE_WORDS: u32 = 2;
@@ -146,8 +144,7 @@ pub const TG_SKINNY_SUM_PITCH: u32 = 20;
 pub const TG_SKINNY_SCORE_PITCH: u32 = 17;
 pub const TG_SKINNY_CHOICE_BYTES: u32 = 2176;
 pub const TG_SKINNY_CHOICE_BYTES_2: u32 = 4256;
-pub const TG_SKINNY_PREDICTION_EXPERTS: u32 = 8;
-pub const TG_SKINNY_PREDICTION_EXPERTS_MANY: u32 = 16;
+pub const TG_SKINNY_PREDICTION_EXPERTS: u32 = 16;
 pub const TG_SKINNY_PREDICTION_BEST: u32 = 2;
 pub const TG_EMBED_THREADS: u32 = 256;
 pub const TG_LOGITS_COPY_THREADS: u32 = 256;
@@ -786,44 +783,19 @@ pub struct tg_attention_decode_args {
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
-pub struct tg_attention_rows_args {
+pub struct tg_attention_chunks_args {
     pub out: u64,
     pub qkv: u64,
     pub k_pages: u64,
     pub v_pages: u64,
+    pub tiles: u64,
+    pub tile_count: u64,
     pub state: u64,
     pub step: u64,
     pub heads: u32,
     pub kv_heads: u32,
     pub scale: f32,
-    pub pad: u32,
-}
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
-pub struct tg_attention_tiles_args {
-    pub out: u64,
-    pub qkv: u64,
-    pub k_pages: u64,
-    pub v_pages: u64,
-    pub tiles: u64,
-    pub tile_count: u64,
-    pub state: u64,
-    pub heads: u32,
-    pub kv_heads: u32,
-    pub scale: f32,
-    pub pad: u32,
-}
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
-pub struct tg_attention_prompt_args {
-    pub out: u64,
-    pub tiles: u64,
-    pub tile_count: u64,
-    pub state: u64,
-    pub heads: u32,
-    pub kv_heads: u32,
     pub box_keys: u32,
-    pub scale: f32,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
@@ -898,20 +870,6 @@ pub struct tg_persistent_args {
     pub prefetch: tg_prefetch_args,
 }
 #[repr(C)]
-#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
-pub struct tg_scores_args {
-    pub scores: u64,
-    pub x: u64,
-    pub h: u64,
-    pub norm_weight: u64,
-    pub gate: u64,
-    pub step: u64,
-    pub hidden: u32,
-    pub expert_count: u32,
-    pub eps: f32,
-    pub pad: u32,
-}
-#[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_choosing_args {
     pub experts: u64,
@@ -922,16 +880,6 @@ pub struct tg_choosing_args {
     pub gate: u64,
     pub bias: u64,
     pub step: u64,
-}
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
-pub struct tg_router_args {
-    pub hidden: u32,
-    pub expert_count: u32,
-    pub k: u32,
-    pub normalize: u32,
-    pub scaling: f32,
-    pub eps: f32,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
@@ -951,25 +899,6 @@ pub struct tg_sort_tokens_args {
     pub step: u64,
     pub k: u32,
     pub tile_rows: u32,
-}
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
-pub struct tg_choose_and_sort_args {
-    pub tiles: u64,
-    pub tile_count: u64,
-    pub rows: u64,
-    pub place: u64,
-    pub experts: u64,
-    pub weights: u64,
-    pub scores: u64,
-    pub bias: u64,
-    pub step: u64,
-    pub expert_count: u32,
-    pub k: u32,
-    pub normalize: u32,
-    pub scaling: f32,
-    pub tile_rows: u32,
-    pub pad: u32,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
@@ -1019,7 +948,6 @@ pub struct tg_sample_args {
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
 pub struct tg_skinny_prediction_args {
     pub router: u64,
-    pub norm_weight: u64,
     pub bias: u64,
     pub parts: u64,
     pub handed: u64,
@@ -1051,7 +979,7 @@ pub struct tg_skinny_conv_args {
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
-pub struct tg_skinny_project_args {
+pub struct tg_skinny_norm_args {
     pub y: u64,
     pub best: u64,
     pub h: u64,
@@ -1066,26 +994,11 @@ pub struct tg_skinny_project_args {
     pub stages: u32,
     pub eps: f32,
     pub pad: u32,
-}
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
-pub struct tg_skinny_gate_up_args {
-    pub y: u64,
-    pub h: u64,
-    pub norm_weight: u64,
-    pub gate: u64,
     pub up: u64,
-    pub step: u64,
-    pub outputs: u32,
-    pub hidden: u32,
-    pub bucket: u32,
-    pub stages: u32,
-    pub eps: f32,
-    pub pad: u32,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
-pub struct tg_skinny_out_args {
+pub struct tg_skinny_add_args {
     pub h: u64,
     pub x: u64,
     pub w: u64,
@@ -1099,28 +1012,13 @@ pub struct tg_skinny_out_args {
     pub expert_count: u32,
     pub bucket: u32,
     pub stages: u32,
-    pub pad: u32,
-}
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
-pub struct tg_skinny_down_args {
-    pub h: u64,
-    pub y: u64,
-    pub w: u64,
-    pub stride: u64,
-    pub parts: u64,
-    pub weights: u64,
-    pub step: u64,
-    pub outputs: u32,
-    pub inner: u32,
     pub k: u32,
-    pub bucket: u32,
-    pub stages: u32,
-    pub pad: u32,
+    pub weights: u64,
+    pub stride: u64,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
-pub struct tg_skinny_expert_gate_up_args {
+pub struct tg_skinny_experts_args {
     pub y: u64,
     pub h: u64,
     pub norm_weight: u64,
@@ -1142,11 +1040,6 @@ pub struct tg_skinny_expert_gate_up_args {
     pub bucket: u32,
     pub stages: u32,
     pub eps: f32,
-}
-#[repr(C)]
-#[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
-pub struct tg_skinny_experts_args {
-    pub gate_up: tg_skinny_expert_gate_up_args,
     pub down: u64,
     pub down_stride: u64,
 }

@@ -131,7 +131,6 @@ impl Layer {
             routing: Routing {
                 experts: arrays.scratch(pairs * 4),
                 weights: arrays.scratch(pairs * 4),
-                scores: arrays.scratch(BUCKET * experts * 4),
                 score_parts: 0,
                 rows: arrays.scratch(pairs * 4),
                 place: arrays.scratch(pairs * 4),

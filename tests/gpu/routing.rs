@@ -17,7 +17,6 @@ use tailgraph::plan::StepKind;
 pub struct RoutingOnGpu {
     pub experts: Buffer,
     pub weights: Buffer,
-    pub scores: Buffer,
     pub score_parts: Buffer,
     pub rows: Buffer,
     pub place: Buffer,
@@ -35,7 +34,6 @@ impl RoutingOnGpu {
         Self {
             experts: gpu.poisoned(pairs * 4),
             weights: gpu.poisoned(pairs * 4),
-            scores: gpu.poisoned((bucket * experts) as usize * 4),
             score_parts: gpu.poisoned(
                 8 * skinny_told(words)
                     + bucket as usize
@@ -54,7 +52,6 @@ impl RoutingOnGpu {
         Routing {
             experts: self.experts.at(0),
             weights: self.weights.at(0),
-            scores: self.scores.at(0),
             score_parts: self.score_parts.at(0),
             rows: self.rows.at(0),
             place: self.place.at(0),

@@ -6,7 +6,7 @@ use crate::support::Gpu;
 use tailgraph::backend::cuda::families::conv::ShortConv;
 use tailgraph::backend::cuda::families::experts::ExpertWeights;
 use tailgraph::backend::cuda::families::packed;
-use tailgraph::backend::cuda::families::router::{RouterWeights, predicts_by_copy};
+use tailgraph::backend::cuda::families::router::RouterWeights;
 use tailgraph::backend::cuda::families::skinny::{ConvIn, Prediction, Residual};
 use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
@@ -97,7 +97,7 @@ pub struct Layer {
     pub out_bias: Option<Buffer>,
     pub router: Buffer,
     /// [`RouterWeights::predictor`]
-    pub predictor: Option<Buffer>,
+    pub predictor: Buffer,
     pub expert_bias: Buffer,
     /// Matrices of each expert: `[M, H]` twice, then `[H, M]`, packed.
     pub experts: [Buffer; 3],
@@ -149,7 +149,7 @@ impl Layer {
             weights,
             norm,
             ffn_norm: gpu.values(DType::F32, &ffn_norm),
-            predictor: predicts_by_copy(all).then(|| gpu.values(DType::BF16, &weighed)),
+            predictor: gpu.values(DType::BF16, &weighed),
             in_proj: matrix(random, 3 * hidden, hidden),
             in_bias: bias(random, 3 * hidden),
             taps: vector(random, hidden * shape.taps, 1.0),
@@ -182,10 +182,7 @@ impl Layer {
                 [self.shape.experts, self.shape.hidden],
             ),
             bias: self.expert_bias.at(0),
-            predictor: self
-                .predictor
-                .as_ref()
-                .map_or(0, |predictor| predictor.at(0)),
+            predictor: self.predictor.at(0),
         }
     }
 

@@ -7,22 +7,18 @@ use crate::rig::{Rig, TYPES, assert_same_bits};
 use crate::routing::RoutingOnGpu;
 use crate::support::Gpu;
 use tailgraph::backend::cuda::families::skinny::Prediction;
-use tailgraph::backend::cuda::tuning::limits::{
-    SKINNY_ROWS, expert_words, skinny_experts, skinny_predicted_experts,
-};
+use tailgraph::backend::cuda::tuning::limits::{SKINNY_EXPERTS, SKINNY_PREDICTED_EXPERTS};
 use tailgraph::backend::cuda::tuning::variants::{Experts, Linear, Variant};
 use tailgraph::model::DType;
 
 /// The best two of so many experts that a kernel has left as its prediction in `routing`.
 fn predicted(gpu: &Gpu, routing: &RoutingOnGpu, experts: usize) -> Vec<u32> {
-    let instance = expert_words(experts);
-    let each = skinny_predicted_experts(instance);
     let words = gpu.get_u32(&routing.score_parts);
-    let words = words[2 * SKINNY_ROWS * instance as usize..].chunks(2);
-    // The sign of step and layer lies above 32 bits of score and 5 or 6 of the expert.
-    let last = skinny_experts(instance) as u64 - 1;
+    // The mark of step and layer lies above 32 bits of score and 6 of the expert.
+    let last = SKINNY_EXPERTS as u64 - 1;
     let mut words: Vec<u64> = words
-        .take(2 * experts.div_ceil(each))
+        .chunks(2)
+        .take(2 * experts.div_ceil(SKINNY_PREDICTED_EXPERTS))
         .map(|word| u64::from(word[0]) | (u64::from(word[1]) & last) << 32)
         .collect();
     words.sort_unstable_by(|a, b| b.cmp(a));

@@ -3,25 +3,22 @@
 #include "known.h"
 
 #include "common/argmax.cuh"
-#include "skinny/add.cuh"
 #include "skinny/fused.cuh"
 #include "skinny/prediction.cuh"
 #include "skinny/norm.cuh"
 
 namespace skinny {
-using ::count_before;
 thread_local uint4 shared[simt::SHARED_BYTES / sizeof(uint4)];
 #include "skinny/add.cu"
 #include "skinny/conv.cu"
 #include "skinny/experts.cu"
 #include "skinny/norm.cu"
-#include "skinny/out.cu"
 }
 
 #define ONE(NAME) WITH(skinny::shared, skinny, tg_skinny_##NAME)
 #define OF_WORDS(NAME) ONE(NAME), ONE(NAME##_e64)
 #define OF_TYPE(TYPE)                                                                                                             \
-  OF_WORDS(conv_##TYPE), OF_WORDS(project_##TYPE), ONE(gate_up_##TYPE),                                                            \
+  ONE(conv_##TYPE), ONE(project_##TYPE), ONE(gate_up_##TYPE),                                                                      \
   OF_WORDS(out_##TYPE), OF_WORDS(down_##TYPE), OF_WORDS(held_out_##TYPE), OF_WORDS(expert_gate_up_##TYPE)
 
 static const bool KNOWN = know({

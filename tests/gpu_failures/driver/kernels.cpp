@@ -82,10 +82,9 @@ namespace {
 #define EACH(SPACE, NAME) PAIR(SPACE, NAME), ONE(SPACE, NAME##_f32)
 
 const bool KNOWN = know({
-  EACH(conv, tg_conv), EACH(conv, tg_conv_decode), EACH(conv, tg_conv_rows), EACH(conv, tg_conv_state),
-  EACH(router, tg_router_1), EACH(router, tg_router_many), EACH(router, tg_scores_1),
-  EACH(router, tg_scores_4), ROUTE(norm_router, tg_route), ROUTE(norm_router_many, tg_route_many),
-  ONE(sort_combine, tg_sort_tokens), ONE(sort_combine, tg_choose_and_sort), ONE(sort_many, tg_sort_tokens_many),
+  EACH(conv, tg_conv), EACH(conv, tg_conv_decode), EACH(conv, tg_conv_rows),
+  EACH(router, tg_router_1), EACH(router, tg_router_many), ROUTE(norm_router, tg_route), ROUTE(norm_router_many, tg_route_many),
+  ONE(sort_combine, tg_sort_tokens), ONE(sort_many, tg_sort_tokens_many),
   EACH(sort_combine, tg_combine_four), EACH(sort_combine, tg_combine_experts),
   PAIR(sort_combine, tg_combine_rounded_four), PAIR(sort_combine, tg_combine_rounded_experts),
   ONE(sample, tg_sample), ONE(sample, tg_sample_best), ONE(sample, tg_mark_seen), EACH(norm, tg_rmsnorm), EACH(norm, tg_rmsnorm_sampled),

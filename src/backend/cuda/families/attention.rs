@@ -117,38 +117,7 @@ impl Lowering<'_> {
         if let Some(prompt) = prompt.filter(|prompt| prompt.serves(group, page_tokens)) {
             return self.attention_prompt(prompt, attention);
         }
-        match &kernels.attention_chunks {
-            Chunks::Tiles(kernel) => self.attention_tiles(kernel, attention),
-            Chunks::Rows(kernel) => self.attention_rows(kernel, attention),
-        }
-    }
-
-    /// [`Lowering::attention`] row by row.
-    fn attention_rows(&mut self, kernel: &Kernel, attention: &Attention) {
-        let [heads, kv_heads] = self.heads();
-        let args = abi::tg_attention_rows_args {
-            out: attention.x,
-            qkv: attention.qkv,
-            k_pages: attention.k_pages,
-            v_pages: attention.v_pages,
-            state: self.state,
-            step: self.step,
-            heads,
-            kv_heads,
-            scale: self.attention_scale(),
-            pad: 0,
-        };
-        let blocks = (heads / kv_heads).div_ceil(abi::TG_ROW_HEADS);
-        let grid = (self.bucket.rows, kv_heads, blocks);
-        self.call_plain(kernel, grid, abi::TG_ROW_THREADS, arguments![&args])
-    }
-
-    /// [`Lowering::attention`] by tiles of queries.
-    fn attention_tiles(&mut self, kernel: &Kernel, attention: &Attention) {
-        let [heads, kv_heads] = self.heads();
-        let group = heads / kv_heads;
-        self.list_query_tiles(attention, tile_rows(TILE, group));
-        let args = abi::tg_attention_tiles_args {
+        let args = abi::tg_attention_chunks_args {
             out: attention.x,
             qkv: attention.qkv,
             k_pages: attention.k_pages,
@@ -156,16 +125,26 @@ impl Lowering<'_> {
             tiles: attention.query_tiles,
             tile_count: attention.query_tile_count,
             state: self.state,
+            step: self.step,
             heads,
             kv_heads,
             scale: self.attention_scale(),
-            pad: 0,
+            box_keys: 0,
         };
-        let most = most_query_tiles(self.bucket.rows, self.bucket.sequences, heads, kv_heads);
-        let grid = (most, kv_heads, group.div_ceil(TILE));
-        let shared_bytes = tile_shared_bytes(self.config.head_dim as u32);
-        let arguments = arguments![&args];
-        self.call(kernel, grid, abi::TG_TILE_THREADS, shared_bytes, arguments)
+        let (rows, sequences) = (self.bucket.rows, self.bucket.sequences);
+        match &kernels.attention_chunks {
+            Chunks::Tiles(kernel) => {
+                self.list_query_tiles(attention, tile_rows(TILE, group));
+                let most = most_query_tiles(rows, sequences, heads, kv_heads);
+                let grid = (most, kv_heads, group.div_ceil(TILE));
+                let bytes = tile_shared_bytes(self.config.head_dim as u32);
+                self.call(kernel, grid, abi::TG_TILE_THREADS, bytes, arguments![&args])
+            }
+            Chunks::Rows(kernel) => {
+                let grid = (rows, kv_heads, group.div_ceil(abi::TG_ROW_HEADS));
+                self.call_plain(kernel, grid, abi::TG_ROW_THREADS, arguments![&args])
+            }
+        }
     }
 
     /// Each sequence's rows in runs of at most `tile_rows`.

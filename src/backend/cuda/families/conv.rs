@@ -24,7 +24,7 @@ pub struct ShortConv {
     pub bias: Address,
 }
 
-/// Blocks along rows (or sequences) and channels.
+/// Blocks along rows and channels.
 fn grid(rows: u32, hidden: u32) -> (u32, u32, u32) {
     (rows, hidden.div_ceil(4 * THREADS), 1)
 }
@@ -54,12 +54,12 @@ impl Lowering<'_> {
         let taps = self.config.conv_l_cache as u32;
         let rows = self.bucket.rows;
         let kernels = self.kernels;
-        let (kernel, rows, moves_state) = if self.bucket.kind == StepKind::Decode {
-            (&kernels.conv_decode, rows, true)
+        let (kernel, rows) = if self.bucket.kind == StepKind::Decode {
+            (&kernels.conv_decode, rows)
         } else if taps == abi::TG_CONV_TAPS {
-            (&kernels.conv_rows, rows.div_ceil(abi::TG_CONV_ROWS), true)
+            (&kernels.conv_rows, rows.div_ceil(abi::TG_CONV_ROWS))
         } else {
-            (&kernels.conv, rows, false)
+            (&kernels.conv, rows)
         };
         let args = abi::tg_conv_args {
             x: conv.x,
@@ -73,12 +73,6 @@ impl Lowering<'_> {
             length: taps,
         };
         self.call_plain(kernel, grid(rows, hidden), THREADS, arguments![&args]);
-        if moves_state {
-            return;
-        }
-        let arguments = arguments![conv.state, conv.bcx, self.state, self.step, hidden, taps];
-        let sequences = grid(self.bucket.sequences, hidden);
-        self.call_plain(&kernels.conv_state, sequences, THREADS, arguments)
     }
 }
 

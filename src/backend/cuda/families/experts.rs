@@ -30,8 +30,6 @@ pub struct Routing {
     pub experts: Address,
     /// f32 `[R, K]`, beside them.
     pub weights: Address,
-    /// f32 `[R, E]`: scratch.
-    pub scores: Address,
     /// Scratch of the skinny kernels, for the buckets that they serve: `expert_score_parts` of the arena.
     pub score_parts: Address,
     /// `uint32_t [R K]`: the row at each place of the sort; this and the next two where [`Pairs::sorted`].

@@ -36,7 +36,6 @@ pub struct Kernels {
     pub conv: Kernel,
     pub conv_decode: Kernel,
     pub conv_rows: Kernel,
-    pub conv_state: Kernel,
     pub qk_norm_rope: Kernel,
     /// [`Kernels::qk_norm_rope`] and attention, of decode steps: with blocks of 1, 2, 4 and 8 warps.
     pub attention_decode: [Kernel; attention::DECODE_WARPS.len()],
@@ -44,16 +43,13 @@ pub struct Kernels {
     /// Where the GPU and the types have it.
     pub attention_prompt: Option<attention::Prompt>,
     pub query_tiles: Kernel,
-    /// One row a block, and four.
-    pub scores_1: Kernel,
-    pub scores_4: Kernel,
+    /// One row a block.
     pub router_1: Kernel,
     /// [`abi::TG_ROUTER_MANY_ROWS`] rows a block, of so much shared memory at most.
     pub router_many: Kernel,
     pub router_many_bytes: u32,
-    /// All of the above in one, where the GPU has clusters: for steps of few rows, and of many.
+    /// The same where the GPU has clusters: for steps of few rows, and of many.
     pub route: Option<[Kernel; 2]>,
-    pub choose_and_sort: Kernel,
     pub sort_tokens: Kernel,
     /// By the blocks of a cluster.
     pub sort_tokens_many: Option<Kernel>,
@@ -92,11 +88,8 @@ impl Kernels {
             let [few, many] = router::route_names(x, config.num_experts);
             Ok::<_, Error>([kernel(&few)?, kernel(&many)?])
         };
-        let router = |name: &str| {
-            let kernel = kernel(&format!("tg_{name}_{x}"))?;
-            kernel.allow_shared(SHARED_BYTES)?;
-            Ok::<_, Error>(kernel)
-        };
+        let router_1 = kernel(&format!("tg_router_1_{x}"))?;
+        router_1.allow_shared(SHARED_BYTES)?;
         let router_many = kernel(&format!("tg_router_many_{x}"))?;
         let router_many_bytes = library.gpu.limits().block_bytes;
         router_many.allow_shared(router_many_bytes)?;
@@ -114,19 +107,15 @@ impl Kernels {
             conv: kernel(&format!("tg_conv_{x}"))?,
             conv_decode: kernel(&format!("tg_conv_decode_{x}"))?,
             conv_rows: kernel(&format!("tg_conv_rows_{x}"))?,
-            conv_state: kernel(&format!("tg_conv_state_{x}"))?,
             qk_norm_rope: kernel(&format!("tg_qk_norm_rope_{x}_d{d}"))?,
             attention_decode: attention::decode_kernels(library, x, d)?,
             attention_chunks,
             attention_prompt: attention::Prompt::load(library, precision, d)?,
             query_tiles: kernel("tg_query_tiles")?,
-            scores_1: router("scores_1")?,
-            scores_4: router("scores_4")?,
-            router_1: router("router_1")?,
+            router_1,
             router_many,
             router_many_bytes,
             route: clusters.then(route).transpose()?,
-            choose_and_sort: kernel("tg_choose_and_sort")?,
             sort_tokens: kernel("tg_sort_tokens")?,
             sort_tokens_many: clusters
                 .then(|| kernel("tg_sort_tokens_many"))

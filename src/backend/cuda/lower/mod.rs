@@ -192,7 +192,6 @@ impl ModelAddresses {
         Routing {
             experts: self.at(p.experts),
             weights: self.at(p.expert_weights),
-            scores: self.at(p.expert_scores),
             score_parts: self.at(p.expert_score_parts),
             rows: self.at(p.expert_rows),
             place: self.at(p.expert_place),

@@ -45,8 +45,6 @@ pub struct Arena {
     pub experts: usize,
     /// f32 `[R, K]`
     pub expert_weights: usize,
-    /// f32 `[R, E]`
-    pub expert_scores: usize,
     /// For up to [`SKINNY_ROWS`] rows: u64 `[`[`skinny_told`]`]`, their experts, chosen and predicted; f32
     /// `[R, H / SKINNY_OUTPUTS, `[`skinny_experts`]` + 1]`, scores in parts, and squares.
     pub expert_score_parts: usize,
@@ -161,7 +159,6 @@ impl Arena {
             partial: take(&[pairs, hidden, 4]),
             experts: take(&[pairs, 4]),
             expert_weights: take(&[pairs, 4]),
-            expert_scores: take(&[if mixtures { rows } else { 0 }, config.num_experts, 4]),
             expert_score_parts: take(&[score_bytes.saturating_add(chosen)]),
             handed: take(&[handed_rows, per_row, config.moe_intermediate_size, element]),
             expert_rows: take(&[pairs, 4]),
@@ -214,7 +211,6 @@ mod tests {
             (arena.partial, pairs * hidden * 4),
             (arena.experts, pairs * 4),
             (arena.expert_weights, pairs * 4),
-            (arena.expert_scores, 512 * 32 * 4),
             (arena.expert_score_parts, 16 * 8 + 8 * 128 * 33 * 4),
             (arena.handed, 4 * 1792 * 2),
             (arena.expert_rows, pairs * 4),

@@ -56,17 +56,12 @@ pub fn skinny_experts(words: u32) -> usize {
 }
 
 /// Experts that a block predicts for.
-pub fn skinny_predicted_experts(words: u32) -> usize {
-    let experts = if words == 1 {
-        abi::TG_SKINNY_PREDICTION_EXPERTS
-    } else {
-        abi::TG_SKINNY_PREDICTION_EXPERTS_MANY
-    };
-    experts as usize
-}
+pub const SKINNY_PREDICTED_EXPERTS: usize = abi::TG_SKINNY_PREDICTION_EXPERTS as usize;
+/// Words of 64 bits that hold what was predicted.
+pub const SKINNY_PREDICTION_WORDS: usize =
+    abi::TG_SKINNY_PREDICTION_BEST as usize * SKINNY_EXPERTS / SKINNY_PREDICTED_EXPERTS;
 
-/// Words of 64 bits before the scores: the experts that rows have chosen, then those that are predicted.
+/// Words of 64 bits before the scores: the experts that are predicted, then those that rows have chosen.
 pub fn skinny_told(words: u32) -> usize {
-    let predicted = skinny_experts(words) / skinny_predicted_experts(words);
-    words as usize * SKINNY_ROWS + abi::TG_SKINNY_PREDICTION_BEST as usize * predicted
+    SKINNY_PREDICTION_WORDS + words as usize * SKINNY_ROWS
 }

@@ -12,7 +12,7 @@ use crate::sys::abi;
 /// Keys of a box there are a multiple of so many, whose rows the matrix units take together.
 const SWIZZLED_ROWS: u32 = 8;
 
-/// The kernel of kernels/attention/prompt.cuh for a type and heads of a size.
+/// The kernel of kernels/attention/prompt.cu for a type and heads of a size.
 #[derive(Debug)]
 pub struct Prompt {
     kernel: Kernel,
@@ -87,7 +87,7 @@ impl Lowering<'_> {
             let shape = [pages * kv_heads * page_tokens, head_dim];
             Argument::Boxes(Boxes::of_rows(at, format, shape, box_keys))
         };
-        let args = abi::tg_attention_prompt_args {
+        let args = abi::tg_attention_chunks_args {
             out: attention.x,
             tiles: attention.query_tiles,
             tile_count: attention.query_tile_count,
@@ -96,6 +96,7 @@ impl Lowering<'_> {
             kv_heads,
             box_keys,
             scale: self.attention_scale(),
+            ..Default::default()
         };
         let (k, v) = (vectors(attention.k_pages), vectors(attention.v_pages));
         let arguments = vec![Argument::Boxes(queries), k, v, Argument::of(&args)];

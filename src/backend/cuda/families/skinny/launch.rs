@@ -81,11 +81,7 @@ impl Prediction {
             .unwrap_or((0, 0));
         let at = |of: fn(&Self) -> Address| prediction.map_or(0, of);
         abi::tg_skinny_prediction_args {
-            router: at(|prediction| match prediction.router.predictor {
-                0 => prediction.router.gate.address,
-                copy => copy,
-            }),
-            norm_weight: at(|prediction| prediction.router.norm),
+            router: at(|prediction| prediction.router.predictor),
             bias: at(|prediction| prediction.router.bias),
             parts: at(|prediction| prediction.routing.score_parts),
             handed,
@@ -175,7 +171,7 @@ impl Lowering<'_> {
         debug_assert!(stored, "not all logits are stored");
         let rows = self.bucket.rows;
         let ring = self.skinny_normed(skinny, None);
-        let args = abi::tg_skinny_project_args {
+        let args = abi::tg_skinny_norm_args {
             y,
             best,
             h,
@@ -189,7 +185,7 @@ impl Lowering<'_> {
             bucket: rows,
             stages: ring.stages,
             eps: self.config.norm_eps,
-            pad: 0,
+            ..Default::default()
         };
         let tiles = w.rows.div_ceil(OUTPUTS);
         let parts = skinny.sizing.blocks(tiles, args.prediction.blocks);
@@ -212,7 +208,7 @@ impl Lowering<'_> {
         let inner = product.w.columns;
         let gate = router.map(|(_, weights)| weights.gate);
         let weights: Vec<Matrix> = [product.w].into_iter().chain(gate).collect();
-        let mut args = abi::tg_skinny_out_args {
+        let mut args = abi::tg_skinny_add_args {
             h,
             x: product.x,
             w: product.w.address,
@@ -225,8 +221,7 @@ impl Lowering<'_> {
             inner,
             expert_count: experts,
             bucket: rows,
-            stages: 0,
-            pad: 0,
+            ..Default::default()
         };
         let SkinnyBucket { family, sizing } = skinny;
         if let Some(bytes) = sizing.holding(rows, inner, beside) {
@@ -252,11 +247,11 @@ impl Lowering<'_> {
     ) {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let ring = self.skinny_normed(skinny, None);
-        let args = abi::tg_skinny_gate_up_args {
+        let args = abi::tg_skinny_norm_args {
             y,
             h,
             norm_weight: norm,
-            gate: w1.address,
+            w: w1.address,
             up: w3.address,
             step: self.step,
             outputs: w1.rows,
@@ -264,7 +259,7 @@ impl Lowering<'_> {
             bucket: rows,
             stages: ring.stages,
             eps: self.config.norm_eps,
-            pad: 0,
+            ..Default::default()
         };
         let blocks = skinny.sizing.blocks(w1.rows.div_ceil(GATE_OUTPUTS), 0);
         self.launch_skinny(&skinny.family.gate_up, blocks, ring, &args, [w1, w3]);
@@ -308,9 +303,9 @@ impl Lowering<'_> {
         let (handed, _) = prediction.handed.expect("a prediction for fused experts");
         let choosing = (routing, router);
         let args = abi::tg_skinny_experts_args {
-            gate_up: self.skinny_choosing((handed, h), choosing, weights, Some(prediction), ring),
             down: weights.down.address,
             down_stride: weights.down.stride,
+            ..self.skinny_choosing((handed, h), choosing, weights, Some(prediction), ring)
         };
         let blocks = self.chosen_blocks(skinny, weights);
         let read = [weights.gate, weights.up, weights.down];
@@ -325,9 +320,9 @@ impl Lowering<'_> {
         weights: &ExpertWeights,
         prediction: Option<&Prediction>,
         ring: Ring,
-    ) -> abi::tg_skinny_expert_gate_up_args {
+    ) -> abi::tg_skinny_experts_args {
         let config = self.config;
-        abi::tg_skinny_expert_gate_up_args {
+        abi::tg_skinny_experts_args {
             y,
             h,
             norm_weight: router.norm,
@@ -349,6 +344,7 @@ impl Lowering<'_> {
             bucket: self.bucket.rows,
             stages: ring.stages,
             eps: config.norm_eps,
+            ..Default::default()
         }
     }
 
@@ -373,9 +369,9 @@ impl Lowering<'_> {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let inner = weights.down.columns;
         let ring = skinny.sizing.adding(rows, inner, 0).expect("served");
-        let args = abi::tg_skinny_down_args {
+        let args = abi::tg_skinny_add_args {
             h,
-            y,
+            x: y,
             w: weights.down.address,
             stride: weights.down.stride,
             parts: routing.score_parts,
@@ -386,7 +382,7 @@ impl Lowering<'_> {
             k: self.config.num_experts_per_tok as u32,
             bucket: rows,
             stages: ring.stages,
-            pad: 0,
+            ..Default::default()
         };
         let blocks = skinny.sizing.blocks(hidden / OUTPUTS, 0);
         self.launch_skinny(&skinny.family.down, blocks, ring, &args, [weights.down]);

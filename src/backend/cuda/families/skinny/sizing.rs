@@ -2,7 +2,7 @@
 
 use super::super::limits::Limits;
 use crate::backend::cuda::tuning::limits::{
-    HEAD_PARTS, SKINNY_EXPERTS, SKINNY_ROWS, expert_words, skinny_predicted_experts,
+    HEAD_PARTS, SKINNY_EXPERTS, SKINNY_PREDICTED_EXPERTS, SKINNY_ROWS, expert_words,
 };
 use crate::backend::cuda::tuning::variants::SKINNY_STAGES;
 use crate::model::{ModelConfig, WeightFormat};
@@ -165,7 +165,7 @@ impl Sizing {
     /// others.
     pub fn prediction_blocks(&self, tiles: u32, experts: usize) -> u32 {
         let all = self.limits.multiprocessors;
-        let blocks = experts.div_ceil(skinny_predicted_experts(expert_words(experts))) as u32;
+        let blocks = experts.div_ceil(SKINNY_PREDICTED_EXPERTS) as u32;
         let fits = blocks < all && tiles.div_ceil(all - blocks) == tiles.div_ceil(all);
         if fits { blocks } else { 0 }
     }

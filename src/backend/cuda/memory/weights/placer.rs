@@ -6,12 +6,12 @@ use super::target::Target;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::families::limits::Library;
 use crate::backend::cuda::families::packed;
-use crate::backend::cuda::families::router::predicts_by_copy;
 use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::memory::buffer::{ALIGN_BYTES, Buffer};
 use crate::backend::cuda::memory::convert::in_format;
 use crate::backend::cuda::memory::random::Order;
 use crate::backend::cuda::memory::staging::PART_BYTES;
+use crate::backend::cuda::tuning::limits::SKINNY_EXPERTS;
 use crate::error::Result;
 use crate::model::op::{Op, OpKind};
 use crate::model::rotary::inverse_frequencies;
@@ -87,7 +87,7 @@ impl<'a> Placer<'a> {
             };
             placed.read.put(op, read);
             if let (OpKind::Router, Some(layer)) = (op.kind, op.layer)
-                && predicts_by_copy(config.num_experts)
+                && config.num_experts <= SKINNY_EXPERTS
             {
                 placed.predictors[layer] = self.predictor(config, layer, weights)?;
             }
