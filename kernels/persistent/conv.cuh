@@ -141,7 +141,7 @@ struct PersistentConvolution {
     *reinterpret_cast<uint32_t *>(&past.y[r][at]) = pack2<T>(of[1].x * sum.x, of[1].y * sum.y);
   }
 
-  __device__ inline void store(const typename Tile::Acc &acc, char *, const PersistentWorkTile &tile) {
+  __device__ inline void store(const typename Tile::Acc &acc, char *, const PersistentProduct &, const PersistentWorkTile &tile) {
     constexpr uint32_t BYTES = Tile::CHANNELS * sizeof(T);
     const uint32_t lane = threadIdx.x % WARP, above = threadIdx.x / WARP * PERSISTENT_WARP_ROWS;
     barrier_wait(there, parity);
@@ -175,8 +175,8 @@ template <class Tile>
 __device__ inline void persistent_conv(const TensorMap *x_map, const TensorMap *w_map, const tg_conv_product_args &a, uint32_t most_rows,
                                        uint32_t hidden) {
   extern __shared__ __align__(GMMA_ATOM_BYTES) char persistent_shared[];
-  const PersistentProduct product = {a.y, a.bias, nullptr, &a.step->rows, nullptr, nullptr, 0, most_rows, 0, 0,
-                                     3 * hidden, hidden, TILED_STORE, false, false};
+  PersistentProduct product = {};
+  product.count = &a.step->rows, product.most_rows = most_rows, product.n_total = 3 * hidden, product.k_total = hidden;
   persistent<Tile>(x_map, w_map, product, PersistentConvolution<Tile>(a, hidden, persistent_shared));
 }
 

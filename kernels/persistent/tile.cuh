@@ -41,30 +41,21 @@ struct PersistentTile {
 };
 
 /* What a launch multiplies. */
-struct PersistentProduct {
-  void *y;                  /* [rows, n_total] */
-  const float *bias;        /* [n_total] or null */
-  const void *x;            /* [R, k_total], where rows are gathered */
-  const uint32_t *count;    /* rows, counted from row_base on; by expert the number of tiles */
-  const ExpertTile *tiles;  /* by expert */
-  const uint32_t *gather;   /* the row at each place of the token sort, where rows are gathered */
-  uint32_t row_base, most_rows;
-  uint32_t x_plane, y_plane;  /* rows from one part of bf16x3 to the next */
-  uint32_t n_total, k_total;  /* columns of y; of x */
-  uint32_t epilogue;          /* TILED_* */
-  bool packed;                /* w is packed (common/packed.cuh) */
-  bool up_first;              /* of gate and up, up has the lower address */
+struct PersistentProduct : tg_persistent_args {
+  bool packed;       /* w is packed (common/packed.cuh) */
+  bool is_up_first;  /* up_first, compared once */
 
   __device__ inline uint32_t k_blocks() const { return (k_total + GMMA_K - 1) / GMMA_K; }
 };
 
-/* By expert w is packed, and the others' arguments are not looked at. */
+/* By expert w is packed. What of the arguments is the others' is a constant. */
 template <bool BY_EXPERT>
 __device__ inline PersistentProduct persistent_product(const tg_persistent_args &a, uint32_t epilogue) {
-  if (BY_EXPERT)
-    return {a.y, nullptr, a.x, a.count, a.tiles, a.gather, 0, 0, a.x_plane, a.y_plane, a.n_total, a.k_total, epilogue, true, a.up_first != 0};
-  return {a.y, a.bias, nullptr, a.count, nullptr, nullptr, a.row_base, a.most_rows, a.x_plane, a.y_plane, a.n_total, a.k_total,
-          epilogue, false, a.up_first != 0};
+  PersistentProduct product = {a, BY_EXPERT, a.up_first != 0};
+  product.epilogue = epilogue;
+  if (BY_EXPERT) product.bias = nullptr, product.row_base = product.most_rows = 0;
+  else product.x = nullptr, product.tiles = nullptr, product.gather = nullptr;
+  return product;
 }
 
 struct PersistentWorkTile {
