@@ -1,18 +1,17 @@
 /* conv.cuh: a conv layer's in-projection, gates and short convolution in one, for decode steps of many rows (persistent.cuh):
  *
- *   (B, C, X)[R,H] = x[R,H] W[3H,H]^T,   y = C * conv(B * X)
+ *   (B, C, X)[R,H] = x[R,H] W[3H,H]^T,   y = C * conv(B * X)      conv/conv.cu has the rest of the formula
  *
- * conv/conv.cu has the rest of the formula. A tile is CHANNELS channels, that is rows c, H + c and 2H + c of W: 8 of B, 8 of C and 8
- * of X in turns, as a dimension of the tensor map leads from one to the next. So B, C and X of a channel lie in one thread, and never
- * go to memory.
+ * A tile is CHANNELS channels, that is rows c, H + c and 2H + c of W: 8 of B, 8 of C and 8 of X in turns, as a dimension of the tensor
+ * map leads from one to the next. So B, C and X of a channel lie in one thread, and never go to memory.
  *
- * While the products are under way, three warps that would have nothing to do load what the convolution needs into shared memory: slots
- * and positions, taps, and the state's columns. A thread moves the columns on where they lie there, and y goes beside them. A
- * row's channels of a tile are 128 bytes of each, which leave as one bulk copy.
+ * While the products are under way, the loaders copy what the convolution needs into shared memory: slots and positions, taps, and the
+ * state's columns. A thread moves the columns on where they lie there, and y goes beside them. A row's channels of a tile are 128 bytes
+ * of each, which leave as one bulk copy.
  *
- * Bound: the in-projection's products (persistent.cuh). Beside them the state's columns, read and written, and y: 10 H bytes a row, where
- * B, C and X written and read again would be 12 H more. Measured on an H100, H = 2048, in a step: 27.0 us at 504 rows, where the two
- * kernels apart take 30.3, and 46.6 at 968. profiles/log/prompts.md.
+ * Bound: the in-projection's products, and the state's columns, read and written, and y: 10 H bytes a row, where B, C and X written and
+ * read again would be 12 H more. Measured on an H100, H = 2048, in a step: 27.0 us at 504 rows, where the two kernels apart take 30.3,
+ * and 46.6 at 968. profiles/log/prompts.md.
  *
  * H is a multiple of CHANNELS, there are three taps, and a row of the step is its sequence's only one. y is not x: some blocks still
  * read x when others are done.
@@ -39,7 +38,7 @@ struct PersistentConvTile : PersistentTile<T, 192, 4, 2> {
   static constexpr bool CONVOLVES = true;
   static constexpr uint32_t CHANNELS = Tile::WIDTH / 3, GROUP_ROWS = 3 * TG_PERSISTENT_TURN_ROWS;
   using Past = PersistentPast<T, CHANNELS>;
-  /* Behind the stages lies the past, then all barriers: the pipeline's, and two for the past. */
+  /* Behind the stages lies the past, then the barriers: the pipeline's, and two for the past. */
   static constexpr uint32_t PAST = Tile::STAGES * Tile::STAGE_BYTES, BARRIERS = PAST + sizeof(Past);
   static constexpr uint32_t SHARED = BARRIERS + (2 * Tile::STAGES + 2) * sizeof(uint64_t);
   static_assert(SHARED <= 227 * 1024 && BARRIERS % sizeof(uint64_t) == 0, "what a block may have");

@@ -65,8 +65,8 @@ struct PersistentWorkTile {
   bool shares;           /* the other block of the cluster has the same weight rows */
 };
 
-/* The scheduler: tiles of a launch, of which a block takes every apart()-th from first() on. The blocks of a cluster that multicast take
- * row tiles that follow each other, of which the last may have no rows. By expert these may be of two, and then nothing is shared. */
+/* The tiles of a launch, of which a block takes every apart()-th from first() on. Blocks that multicast take row tiles that follow each
+ * other, of which the last may have no rows; by expert these may be of two, which share nothing. */
 template <class Tile>
 struct PersistentScheduler {
   uint32_t rows, row_tiles, pairs, slices, count;  /* pairs: row tiles of a cluster's blocks together; count: tiles */
@@ -118,7 +118,7 @@ struct PersistentScheduler {
 template <class Tile>
 struct PersistentPipeline : Pipeline<Tile::STAGES, Tile::MULTICAST> {
   using Base = Pipeline<Tile::STAGES, Tile::MULTICAST>;
-  /* In a block's shared memory, its barriers so many bytes behind it. */
+  /* In a block's shared memory, its barriers so many bytes further. */
   __device__ inline PersistentPipeline(char *shared, uint32_t barriers)
       : Base(shared, reinterpret_cast<uint64_t *>(shared + barriers), reinterpret_cast<uint64_t *>(shared + barriers) + Tile::STAGES) {}
   /* One thread. Where rows are gathered, each warp that does so arrives beside the weights. */

@@ -397,20 +397,3 @@ __device__ inline void tiled(const tg_tiled_args &a) {
 #define TILED_KERNEL(NAME, ...)                                                                                 \
   LAUNCH_CONSTANTS(NAME##_tile, 4, __VA_ARGS__::BN, __VA_ARGS__::BR, __VA_ARGS__::THREADS, __VA_ARGS__::SHARED) \
   STRUCT_KERNEL(NAME, tg_tiled_args, tiled<__VA_ARGS__>, __VA_ARGS__::THREADS, __VA_ARGS__::BLOCKS)
-
-/* By rows of the bucket (or expected rows of an expert): few, so that blocks split N finely and warps split K; up to large square tiles. */
-template <class Math>
-using TiledTile8 = TiledTile<Math, 16, 8, 256, 1, 1, 4>;
-template <class Math>
-using TiledTile32 = TiledTile<Math, 32, 32, 128, 2, 1, 2>;
-template <class Math>
-using TiledTile64 = TiledTile<Math, 64, 64, 64, 2, 2, 1>;
-template <class Math>
-using TiledTile128 = TiledTile<Math, 128, 128, 32, 2, 4, 1>;
-
-/* The kernels of rows and weights that take matrix instructions. */
-#define TILED_KERNELS(SUFFIX, ...)                               \
-  TILED_KERNEL(tg_tiled_##SUFFIX##_r8, TiledTile8<__VA_ARGS__>)   \
-  TILED_KERNEL(tg_tiled_##SUFFIX##_r32, TiledTile32<__VA_ARGS__>) \
-  TILED_KERNEL(tg_tiled_##SUFFIX##_r64, TiledTile64<__VA_ARGS__>) \
-  TILED_KERNEL(tg_tiled_##SUFFIX##_r128, TiledTile128<__VA_ARGS__>)
