@@ -109,75 +109,6 @@ struct SwapAbPast {
   }
 };
 
-/* Maps as swap_ab_product has them. */
-template <class Tile>
-__device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_map, const tg_conv_product_args &a,
-                                    const tg_prefetch_args &prefetch, uint32_t hidden, uint32_t stages) {
-  using X = typename Tile::X;
-  static_assert(Tile::GROUPS == 3 && Tile::SPLITS_K, "B, C and X");
-  extern __shared__ uint4 shared[];
-  __shared__ uint64_t barriers[SWAP_AB_BARRIERS];
-  let_next_kernel_start();
-  /* All that is used behind the branch or the wait is read here: profiles/log/arguments.md. */
-  X *const all_y = static_cast<X *>(a.y), *const columns = static_cast<X *>(a.columns);
-  const float *const bias = a.bias, *const taps = a.taps, *const taps_bias = a.taps_bias;
-  const tg_state *const state = a.state;
-  const tg_step *const step = a.step;
-  const uint32_t all = __ldcg(&step->rows);
-  const uint64_t rows_at = __ldcg(&step->row_table);
-  SwapAbBlock<Tile> block(shared, barriers, stages);
-  const uint32_t tile = blockIdx.x / block.blocks, first_row = blockIdx.y * Tile::ROWS;
-  const SwapAbRun run(hidden, block.rank, block.blocks);
-  if (!block.consumes()) {
-    const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
-    Prefetcher prefetcher(prefetch, run.steps, stages);
-    block.produce(
-        run.steps,
-        [&](uint32_t s, char *to, uint64_t *barrier) {
-#pragma unroll
-          for (uint32_t g = 0; g < 3; g++)
-            tensor_copy(to + g * Tile::GROUP_BYTES, w_map, (run.first + s) * GMMA_K, g * hidden + tile * Tile::WIDTH, barrier, policy);
-        },
-        [&](uint32_t s, char *to, uint64_t *barrier) {
-          tensor_copy(to, x_map, (run.first + s) * GMMA_K, first_row, barrier, stays);
-          prefetcher.issue();
-        },
-        [] {});
-    return;
-  }
-  const uint32_t rows = rows_from(first_row, all, Tile::ROWS);
-  const tg_row *row_table = table<tg_row>(state, rows_at) + first_row;
-  X *y = all_y + (size_t)first_row * hidden;
-  /* This thread has the same four channels of each of its rows, from c on. */
-  constexpr uint32_t FOURS = Tile::WIDTH / 4, TURNS = (Tile::ROWS * FOURS + Tile::CONSUMERS - 1) / Tile::CONSUMERS;
-  static_assert(Tile::CONSUMERS % FOURS == 0, "a thread's channels are those of its first row");
-  const uint32_t items = block.rows() * FOURS, column = threadIdx.x % FOURS * 4, c = tile * Tile::WIDTH + column;
-  SwapAbTaps<X, 1> conv{columns, taps_bias, hidden, c};
-  SwapAbPast<X, 1> pasts[TURNS];
-#pragma unroll
-  for (uint32_t t = 0; t < TURNS; t++) {
-    const uint32_t i = threadIdx.x + t * Tile::CONSUMERS, r = block.row(i / FOURS);
-    if (i < items && r < rows) pasts[t].find(row_table[r]);
-  }
-  conv.load(taps);
-#pragma unroll
-  for (uint32_t t = 0; t < TURNS; t++) pasts[t].load(conv);
-  wait_for_earlier_kernels();
-  typename Tile::Acc acc;
-  block.multiply(acc, run.steps);
-  block.send(acc);
-  block.put(acc);
-#pragma unroll
-  for (uint32_t t = 0; t < TURNS; t++) {
-    const uint32_t i = threadIdx.x + t * Tile::CONSUMERS;
-    if (pasts[t].slot == SWAP_AB_NO_SLOT) continue;
-    float4 of[3];
-#pragma unroll
-    for (uint32_t g = 0; g < 3; g++) of[g] = block.get(i / FOURS, g * Tile::WIDTH + column);
-    store4(y + (size_t)block.row(i / FOURS) * hidden + c, pasts[t].convolve(conv, 0, of, bias));
-  }
-}
-
 /* ---- batch rows first ------------------------------------------------------------------------------------------- */
 
 /* GROUPS warpgroups of 64 batch rows, which are the instruction's M; the weight rows of CHANNELS channels are its N, B's, C's and
@@ -203,39 +134,48 @@ struct SwapAbRowsTile {
   static_assert(Operand::PARTS == 1 && WIDTH % (8 * MULTICAST) == 0 && WIDTH % 16 == 0, "fours of channels, and blocks issue whole atoms");
 };
 
-/* Does what swap_ab_conv does, but w's map is another. */
+/* Maps as swap_ab_product has them; with batch rows first w's is as SwapAbRowsTile says. */
 template <class Tile>
-__device__ inline void swap_ab_conv_rows(const TensorMap *x_map, const TensorMap *w_map, const tg_conv_product_args &a,
-                                         const tg_prefetch_args &prefetch, uint32_t hidden, uint32_t stages) {
+__device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_map, const tg_conv_product_args &args,
+                                    const tg_prefetch_args &prefetch, uint32_t hidden, uint32_t stages) {
   using X = typename Tile::X;
+  static_assert(Tile::ROWS_FIRST || (Tile::GROUPS == 3 && Tile::SPLITS_K), "B, C and X");
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[SWAP_AB_BARRIERS];
   let_next_kernel_start();
-  const float *bias = a.bias;
+  /* With weight rows first all that is used behind the branch or the wait is read here: profiles/log/arguments.md. */
+  const std::conditional_t<Tile::ROWS_FIRST, const tg_conv_product_args &, tg_conv_product_args> a = args;
+  const float *const bias = a.bias;
   const uint32_t all = __ldcg(&a.step->rows);
   const uint64_t rows_at = __ldcg(&a.step->row_table);
   SwapAbBlock<Tile> block(shared, barriers, stages);
-  const uint32_t tile = blockIdx.x / Tile::MULTICAST, rank = Tile::MULTICAST > 1 ? cluster_rank() : 0;
-  const uint32_t first_row = (blockIdx.y * Tile::MULTICAST + rank) * Tile::ROWS, steps = SwapAbRun(hidden, 0, 1).steps;
+  const uint32_t tile = blockIdx.x / block.blocks / Tile::MULTICAST, rank = Tile::MULTICAST > 1 ? cluster_rank() : 0;
+  const uint32_t first_row = (blockIdx.y * Tile::MULTICAST + rank) * Tile::ROWS;
+  const SwapAbRun run(hidden, block.rank, block.blocks);
   if (!block.consumes()) {
     const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
-    Prefetcher prefetcher(prefetch, steps, stages);
+    Prefetcher prefetcher(prefetch, run.steps, stages);
     block.produce(
-        steps,
+        run.steps,
         [&](uint32_t s, char *to, uint64_t *barrier) {
-          constexpr uint32_t SHARE = Tile::WIDTH / 8 / Tile::MULTICAST;
 #pragma unroll
           for (uint32_t g = 0; g < 3; g++) {
-            const uint32_t at[5] = {s * GMMA_K, 0, 0, rank * SHARE, g * (hidden / Tile::WIDTH) + tile};
-            char *there = to + (g * Tile::WIDTH + rank * SHARE * 8) * GMMA_ROW_BYTES;
-            if constexpr (Tile::MULTICAST == 1)
-              tensor_copy(there, w_map, at, barrier, policy);
-            else
-              tensor_multicast(there, w_map, at, barrier, (1u << Tile::MULTICAST) - 1, policy);
+            const uint32_t k = (run.first + s) * GMMA_K;
+            if constexpr (Tile::ROWS_FIRST) {
+              constexpr uint32_t SHARE = Tile::WIDTH / 8 / Tile::MULTICAST;
+              const uint32_t at[5] = {k, 0, 0, rank * SHARE, g * (hidden / Tile::WIDTH) + tile};
+              char *there = to + (g * Tile::WIDTH + rank * SHARE * 8) * GMMA_ROW_BYTES;
+              if constexpr (Tile::MULTICAST == 1)
+                tensor_copy(there, w_map, at, barrier, policy);
+              else
+                tensor_multicast(there, w_map, at, barrier, (1u << Tile::MULTICAST) - 1, policy);
+            } else {
+              tensor_copy(to + g * Tile::GROUP_BYTES, w_map, k, g * hidden + tile * Tile::WIDTH, barrier, policy);
+            }
           }
         },
         [&](uint32_t s, char *to, uint64_t *barrier) {
-          tensor_copy(to, x_map, s * GMMA_K, first_row, barrier, stays);
+          tensor_copy(to, x_map, (run.first + s) * GMMA_K, first_row, barrier, stays);
           prefetcher.issue();
         },
         [] {});
@@ -243,32 +183,51 @@ __device__ inline void swap_ab_conv_rows(const TensorMap *x_map, const TensorMap
   }
   const uint32_t rows = rows_from(first_row, all, Tile::ROWS);
   const tg_row *row_table = table<tg_row>(a.state, rows_at) + first_row;
-  /* This thread has the same channels of two rows, `row` and the one 8 further: FOURS fours of them from c on. */
-  constexpr uint32_t FOURS = Tile::WIDTH / 16;
-  const uint32_t lane = threadIdx.x % WARP, c = tile * Tile::WIDTH + lane % 4 * FOURS * 4;
-  const uint32_t row = threadIdx.x / WARP * 16 + lane / 4;
+  X *y = static_cast<X *>(a.y) + (size_t)first_row * hidden;
+  /* This thread has the same channels of each of its rows, FOURS fours from `column` of the tile on: with batch rows first of two rows,
+   * else of every so many-th. */
+  constexpr uint32_t IN_ROW = Tile::ROWS_FIRST ? 4 : Tile::WIDTH / 4, FOURS = Tile::WIDTH / 4 / IN_ROW;
+  constexpr uint32_t TURNS = Tile::ROWS_FIRST ? 2 : (Tile::ROWS * IN_ROW + Tile::CONSUMERS - 1) / Tile::CONSUMERS;
+  static_assert(Tile::CONSUMERS % IN_ROW == 0, "a thread's channels are those of its first row");
+  const uint32_t items = block.rows() * IN_ROW;
+  const uint32_t column = threadIdx.x % IN_ROW * FOURS * 4, c = tile * Tile::WIDTH + column;
+  auto item = [](uint32_t t) { return threadIdx.x + t * Tile::CONSUMERS; };
+  auto row = [&](uint32_t t) {
+    return Tile::ROWS_FIRST ? threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4 + 8 * t : block.row(item(t) / IN_ROW);
+  };
   SwapAbTaps<X, FOURS> conv{static_cast<X *>(a.columns), a.taps_bias, hidden, c};
-  SwapAbPast<X, FOURS> pasts[2];
+  SwapAbPast<X, FOURS> pasts[TURNS];
 #pragma unroll
-  for (uint32_t t = 0; t < 2; t++)
-    if (row + 8 * t < rows) pasts[t].find(row_table[row + 8 * t]);
+  for (uint32_t t = 0; t < TURNS; t++) {
+    const uint32_t i = item(t), r = row(t);
+    if ((Tile::ROWS_FIRST || i < items) && r < rows) pasts[t].find(row_table[r]);
+  }
   conv.load(a.taps);
 #pragma unroll
-  for (uint32_t t = 0; t < 2; t++) pasts[t].load(conv);
+  for (uint32_t t = 0; t < TURNS; t++) pasts[t].load(conv);
   wait_for_earlier_kernels();
   typename Tile::Acc acc;
-  block.multiply(acc, steps);
+  block.multiply(acc, run.steps);
+  if constexpr (!Tile::ROWS_FIRST) {
+    block.send(acc);
+    block.put(acc);
+  }
 #pragma unroll
-  for (uint32_t t = 0; t < 2; t++) {
+  for (uint32_t t = 0; t < TURNS; t++) {
     if (pasts[t].slot == SWAP_AB_NO_SLOT) continue;
-    X *to = static_cast<X *>(a.y) + (size_t)(first_row + row + 8 * t) * hidden + c;
+    /* With batch rows first there is no register for y until here. */
+    X *to = (Tile::ROWS_FIRST ? static_cast<X *>(a.y) + (size_t)(first_row + row(t)) * hidden : y + (size_t)row(t) * hidden) + c;
 #pragma unroll
     for (uint32_t f = 0; f < FOURS; f++) {
       float4 of[3];
 #pragma unroll
       for (uint32_t g = 0; g < 3; g++) {
-        const float *v = acc + 4 * (g * Tile::WIDTH / 8 + 2 * f) + 2 * t;
-        of[g] = make_float4(v[0], v[1], v[4], v[5]);
+        if constexpr (Tile::ROWS_FIRST) {
+          const float *v = acc + 4 * (g * Tile::WIDTH / 8 + 2 * f) + 2 * t;
+          of[g] = make_float4(v[0], v[1], v[4], v[5]);
+        } else {
+          of[g] = block.get(item(t) / IN_ROW, g * Tile::WIDTH + column);
+        }
       }
       store4(to + 4 * f, pasts[t].convolve(conv, f, of, bias));
     }
@@ -286,4 +245,4 @@ __device__ inline void swap_ab_conv_rows(const TensorMap *x_map, const TensorMap
     BODY<__VA_ARGS__>(&x, &w, a, prefetch, hidden, stages);                                                \
   }
 #define SWAP_AB_CONV(...) SWAP_AB_CONV_KERNEL(swap_ab_conv, , __VA_ARGS__)
-#define SWAP_AB_CONV_ROWS(...) SWAP_AB_CONV_KERNEL(swap_ab_conv_rows, __grid_constant__, __VA_ARGS__)
+#define SWAP_AB_CONV_ROWS(...) SWAP_AB_CONV_KERNEL(swap_ab_conv, __grid_constant__, __VA_ARGS__)
