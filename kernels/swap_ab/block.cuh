@@ -1,4 +1,4 @@
-/* block.cuh: what a block of swap_ab/swap_ab.cuh's kernels is made of: its tile, its roles, and the exchange where a cluster splits K.
+/* block.cuh: a block of swap_ab/'s kernels: its tile, its roles, and the exchange where a cluster splits K.
  *
  *   warps              | do                                                    | wait on                 | signal
  *   consumers          | mainloop, split-K's exchange, epilogue                | full, summed,           | empty; other blocks'
@@ -58,8 +58,8 @@ struct SwapAbRun {
   }
 };
 
-/* Dynamic shared memory, from the next 1 KB on: bf16x3 of f32 rows, the pipeline (whose place sums take once all is multiplied:
- * own(), out()), and the other blocks' sums: [blocks - 1, most(), CONSUMERS] of a thread's four. */
+/* Dynamic shared memory, from the next 1 KB on: bf16x3 of f32 rows; the pipeline, or once all is multiplied own() and out(); the other
+ * blocks' sums, [blocks - 1, most(), CONSUMERS] of a thread's four. */
 template <class Tile>
 struct SwapAbBlock {
   using W = typename Tile::Operand::W;
@@ -121,8 +121,8 @@ struct SwapAbBlock {
 
   /* ---- consumers ---- */
 
-  /* A consumer warp is done with a stage, which will be filled again if `again`. Blocks that multicast wait for each other there, and
-   * only one that waits is sure to be still there. */
+  /* A consumer warp is done with a stage, which will be filled `again` or not. Blocks that multicast signal each other, and only one that
+   * still waits is sure to be there. */
   __device__ inline void release(uint32_t stage, bool again) const {
     if (threadIdx.x % WARP > 0) return;
     if (Tile::MULTICAST == 1 || again) pipe.release(stage);
@@ -198,7 +198,7 @@ struct SwapAbBlock {
   /* Whether this warp's sums are of weight rows of the group. */
   static __device__ inline bool counts() { return threadIdx.x % GMMA_GROUP / WARP * 16 < Tile::WIDTH; }
 
-  /* All consumers, where K is split: what this block has of each fragment to the block that sums it; then all of its own is there. */
+  /* All consumers, where K is split: each fragment goes to the block that sums it. Then all of this block's own are there. */
   __device__ inline void send(const typename Tile::Acc &acc) const {
     if (blocks > 1) cluster_wait();  /* all blocks have their barriers */
     consumers_meet();                /* no warp reads the stages any more */
@@ -216,8 +216,8 @@ struct SwapAbBlock {
     if (blocks > 1) barrier_wait_cluster(summed, 0);
   }
 
-  /* After send(), a warp that counts(): this thread's sums over all blocks, in their order, of the COUNT fragments from the first-th on
-   * of those that this block sums. What lies past the last is of no use. */
+  /* After send(), a warp that counts(): this thread's sums over all blocks, in their order, of COUNT of the block's fragments from the
+   * first-th on; any value past the last one. */
   template <uint32_t COUNT>
   __device__ inline void sum(float4 (&of)[COUNT], uint32_t first) const {
 #pragma unroll
@@ -232,14 +232,13 @@ struct SwapAbBlock {
 
   /* ---- the epilogue through shared memory ---- */
 
-  /* The weight row of the tile that v = 0 and 1 of a thread's four sums are of; 2 and 3 are of the one 8 further. */
+  /* The tile's weight row of a thread's first two sums of four; the others are of the one 8 further. */
   static __device__ inline uint32_t output() {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x % GMMA_GROUP / WARP;
     return threadIdx.x / GMMA_GROUP * Tile::WIDTH + warp * 16 + lane / 4;
   }
 
-  /* All consumers: finished sums of the fragments that this block sums to out(), the i-th of them at row 8 i; where K is split
-   * after send(). */
+  /* All consumers, where K is split after send(): finished sums of the i-th fragment that this block sums to row 8 i of out(). */
   __device__ inline void put(const typename Tile::Acc &acc) const {
     float *to = out() + threadIdx.x % 4 * 2 * Tile::OUT_PITCH + output();
     auto write = [&](uint32_t i, float4 v) {
@@ -263,7 +262,7 @@ struct SwapAbBlock {
     consumers_meet();
   }
 
-  /* The row of the tile that is row i of out(), and how many rows that has: those at or past the tile's rows are none of the batch. */
+  /* The row of the tile that is row i of out(), and how many rows out() has. */
   __device__ inline uint32_t row(uint32_t i) const { return ((i / 8 << log_blocks) + rank) * 8 + i % 8; }
   __device__ inline uint32_t rows() const { return fragments() * 8; }
 

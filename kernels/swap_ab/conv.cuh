@@ -4,9 +4,8 @@
  *   u = B X                                                          rounded to it too
  *   y[r,:] = C (sum_j taps[:,j] u[p-(L-1)+j,:] + taps_bias)          and u becomes the state's newest column
  *
- * conv/conv.cu has the rest of the formula. A tile is WIDTH channels, that is rows c, H + c and 2H + c of W, a warpgroup each. A
- * thread has four channels of a row at a time, and does all that they need, their state too. From 33 rows of 16 bits on, tiles
- * have the batch rows first (SwapAbRowsTile).
+ * conv/conv.cu has the rest of the formula. A tile is WIDTH channels, that is rows c, H + c and 2H + c of W, a warpgroup each. A thread does
+ * all that four channels of a row need, their state too. From 33 rows of 16 bits on, tiles have the batch rows first (SwapAbRowsTile).
  *
  * Bound: memory, 3 H^2 sizeof(W) bytes. H is a multiple of WIDTH, and there are three taps.
  * Measured on an H200 in bf16 in the model, H = 2048 (floor; how: profiles/README.md): 7.9 us (5.5) at 16 rows, 10.5 at 32, 9.8
@@ -62,9 +61,8 @@ struct SwapAbTaps {
 
 constexpr uint32_t SWAP_AB_NO_SLOT = 0xffffffffu;
 
-/* A row's state, of those channels. Only a conv layer's kernel has to do with it, and no step overlaps the one before it, so it
- * may be read before the wait, past the first-level cache (common/pdl.cuh). No column is looked at before the products are done: a block
- * that finds its SM late has no time to wait for it. */
+/* A row's state, of those channels. No step overlaps the one before it, so it may be read before the wait, past the first-level cache
+ * (common/pdl.cuh). No column is looked at before the products are done: a block that finds its SM late has no time to wait for it. */
 template <typename X, uint32_t FOURS>
 struct SwapAbPast {
   uint32_t slot = SWAP_AB_NO_SLOT, position;
@@ -111,13 +109,13 @@ struct SwapAbPast {
 
 /* ---- batch rows first ------------------------------------------------------------------------------------------- */
 
-/* GROUPS warpgroups of 64 batch rows, which are the instruction's M; the weight rows of CHANNELS channels are its N, B's, C's and
- * X's. An instruction reads its operands from shared memory, which for tiles of 64 by 64 is as much as that gives; a wide N reads
- * less for the same work. And all three products of a channel come to one thread, so that nothing changes hands after them.
+/* GROUPS warpgroups of 64 batch rows, which are the instruction's M; the weight rows of CHANNELS channels, B's, C's and X's, are its N.
+ * Tiles of 64 by 64 read from shared memory as much as that gives; a wide N reads less for the same work. And all three products of a
+ * channel come to one thread, so that nothing changes hands after them.
  *
- * A thread has columns 8 j + 2 q and the next of a row. For these to be neighbours in y, the weight rows of a tile come in
- * another order: the map is of [3 H / CHANNELS, CHANNELS / 8 (2 rows apart), 4 (CHANNELS / 4 apart), 2, H], and its boxes are
- * of one run of CHANNELS channels, or a block's share of it. So a thread's channels are CHANNELS / 4 from q CHANNELS / 4 on. */
+ * A thread has columns 8 j + 2 q and the next of a row. For these to be neighbours in y, the weight rows of a tile come in another order:
+ * the map is of [3 H / CHANNELS, CHANNELS / 8 (2 rows apart), 4 (CHANNELS / 4 apart), 2, H], and its boxes are of one run of CHANNELS
+ * channels, or a block's share of it. So a thread's channels are CHANNELS / 4 from q CHANNELS / 4 on. */
 template <class Operand_, int GROUPS_, int CHANNELS_, int MULTICAST_>
 struct SwapAbRowsTile {
   using Operand = Operand_;
@@ -234,15 +232,15 @@ __device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_m
   }
 }
 
-/* NAME is BODY of a tile. PASSING is how the structs are passed, so that the machine code is the shortest: nothing, which is by value, or
- * __grid_constant__ (profiles/log/arguments.md). */
-#define SWAP_AB_CONV_KERNEL(BODY, PASSING, NAME, ...)                                                      \
+/* PASSING is how the structs are passed, so that the machine code is the shortest: nothing, which is by value, or __grid_constant__
+ * (profiles/log/arguments.md). */
+#define SWAP_AB_CONV_KERNEL(PASSING, NAME, ...)                                                            \
   SWAP_AB_TILE(NAME, __VA_ARGS__)                                                                          \
   extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)                                    \
       NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,                       \
            const PASSING tg_conv_product_args a, const PASSING tg_prefetch_args prefetch, uint32_t hidden, \
            uint32_t stages) {                                                                              \
-    BODY<__VA_ARGS__>(&x, &w, a, prefetch, hidden, stages);                                                \
+    swap_ab_conv<__VA_ARGS__>(&x, &w, a, prefetch, hidden, stages);                                        \
   }
-#define SWAP_AB_CONV(...) SWAP_AB_CONV_KERNEL(swap_ab_conv, , __VA_ARGS__)
-#define SWAP_AB_CONV_ROWS(...) SWAP_AB_CONV_KERNEL(swap_ab_conv, __grid_constant__, __VA_ARGS__)
+#define SWAP_AB_CONV(...) SWAP_AB_CONV_KERNEL(, __VA_ARGS__)
+#define SWAP_AB_CONV_ROWS(...) SWAP_AB_CONV_KERNEL(__grid_constant__, __VA_ARGS__)
