@@ -1,5 +1,5 @@
-/* wgmma.cuh: the matrix instructions of sm_90a that four warps issue together and that read both operands from shared
- * memory (common/operands.cuh), the tensor copies that bring these there, and clusters.
+/* wgmma.cuh: the matrix instructions of sm_90a that four warps issue together, which read both operands from shared memory
+ * (common/operands.cuh), the tensor copies that bring these there, and clusters.
  *
  * wgmma m64nNk16: D[64,N] += A[64,16] B[N,16]^T, f32 accumulators. Of a warpgroup, lane l of warp w, with g = l / 4 and
  * q = l % 4, has in d[4 j ..]: D[16 w + g][8 j + 2 q], D[16 w + g][8 j + 2 q + 1], and the same two of row 16 w + g + 8.
@@ -14,8 +14,8 @@
 #include "common/mma.cuh"
 #include "common/operands.cuh"
 
-/* A value that stays in its register: the compiler would rather compute a shared_address() anew wherever it is needed, for which
- * it waits for a special register, or take a pointer apart again. */
+/* A value that stays in its register: the compiler would rather compute a shared_address() anew, for which it waits for a special
+ * register, or take a pointer apart again. */
 __device__ inline uint32_t kept(uint32_t value) {
   asm volatile("" : "+r"(value));
   return value;
@@ -164,8 +164,7 @@ __device__ inline uint32_t cluster_blocks() {
   return blocks;
 }
 
-/* Signals no more than that barriers are there (barriers_ready): with release it would be a fence of all threads, which waits
- * for all that they have under way. */
+/* Signals no more than that barriers are there (barriers_ready): with release it would be a fence, which waits for all that is under way. */
 __device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 

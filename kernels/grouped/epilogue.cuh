@@ -4,7 +4,6 @@
 #pragma once
 
 #include "common/base.cuh"
-#include "common/transpose.cuh"
 #include "common/wgmma.cuh"
 
 constexpr int GROUPED_STORED_AT_ONCE = 2;  /* times eight rows, whose waits overlap */

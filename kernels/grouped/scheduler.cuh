@@ -91,29 +91,21 @@ struct GroupedCounts {
 };
 static_assert(sizeof(GroupedCounts) == EXPERT_COUNTS * sizeof(uint32_t), "what clear_counts() clears");
 
-/* A row's choice in registers: experts ascending, K of them; none where there is no such row. */
-struct GroupedChoice {
-  uint32_t experts[MAX_TOP_K];
-  bool there;
-
-  GroupedChoice() = default;
-
-  /* chosen[R,K] */
-  __device__ inline GroupedChoice(const uint32_t *chosen, uint32_t row, uint32_t rows, uint32_t k) : there(row < rows) {
-#pragma unroll
-    for (uint32_t i = 0; i < MAX_TOP_K; i++) experts[i] = there && i < k ? __ldcg(chosen + row * k + i) : 0;
-  }
-};
-
-/* A thread's rows, GROUPED_SORTERS apart: those of a warp are groups of WARP rows that follow each other. */
+/* A thread's rows in registers, GROUPED_SORTERS apart: those of a warp are groups of WARP rows that follow each other. */
 template <uint32_t EACH>
 struct GroupedChoices {
-  GroupedChoice of[EACH];
+  uint32_t experts[EACH][MAX_TOP_K];  /* ascending, K of them */
+  bool there[EACH];                   /* there is such a row */
 
-  /* Loads all before one is looked at; arguments as GroupedChoice has them. */
+  /* Loads all of chosen[R,K] before one is looked at. */
   __device__ inline GroupedChoices(const uint32_t *chosen, uint32_t rows, uint32_t k) {
 #pragma unroll
-    for (uint32_t n = 0; n < EACH; n++) of[n] = GroupedChoice(chosen, n * GROUPED_SORTERS + threadIdx.x, rows, k);
+    for (uint32_t n = 0; n < EACH; n++) {
+      const uint32_t row = n * GROUPED_SORTERS + threadIdx.x;
+      there[n] = row < rows;
+#pragma unroll
+      for (uint32_t i = 0; i < MAX_TOP_K; i++) experts[n][i] = there[n] && i < k ? __ldcg(chosen + row * k + i) : 0;
+    }
   }
 };
 
@@ -137,7 +129,7 @@ struct GroupedSort {
     for (uint32_t n = 0; n < EACH; n++)
 #pragma unroll
       for (uint32_t i = 0; i < MAX_TOP_K; i++)
-        if (choices.of[n].there && i < k) atomicOr(&chose[group(n)][choices.of[n].experts[i]], 1u << threadIdx.x % WARP);
+        if (choices.there[n] && i < k) atomicOr(&chose[group(n)][choices.experts[n][i]], 1u << threadIdx.x % WARP);
   }
 
   /* Then this. */
@@ -162,8 +154,8 @@ struct GroupedSort {
     for (uint32_t n = 0; n < EACH; n++)
 #pragma unroll
       for (uint32_t i = 0; i < MAX_TOP_K; i++) {
-        if (!choices.of[n].there || i >= k) break;
-        const uint32_t e = choices.of[n].experts[i], at = next[group(n)][e] + __popc(chose[group(n)][e] & ((1u << lane) - 1));
+        if (!choices.there[n] || i >= k) break;
+        const uint32_t e = choices.experts[n][i], at = next[group(n)][e] + __popc(chose[group(n)][e] & ((1u << lane) - 1));
         pairs[at] = (n * GROUPED_SORTERS + threadIdx.x) * MAX_TOP_K + i;
       }
   }
