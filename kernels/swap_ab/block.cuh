@@ -22,30 +22,30 @@ constexpr uint32_t SWAP_AB_BF16X3_BUFFERS = 3;  /* one is read, one is written, 
 /* What the blocks of a cluster share. */
 enum SwapAbCluster { SWAP_AB_SPLIT_K /* a tile, of which each sums over a run of K */, SWAP_AB_ALONE, SWAP_AB_MULTICAST /* rows */ };
 
-/* ROWS batch rows, GROUPS warpgroups of WIDTH weight rows. */
-template <class Operand_, int ROWS_, int GROUPS_, int WIDTH_, SwapAbCluster CLUSTER = SWAP_AB_SPLIT_K>
+/* ROWS batch rows, GROUPS warpgroups of WIDTH weight rows; or, with batch rows first, of 64 of them (conv.cuh). */
+template <class Operand_, int ROWS_, int GROUPS_, int WIDTH_, SwapAbCluster CLUSTER = SWAP_AB_SPLIT_K, bool ROWS_FIRST_ = false>
 struct SwapAbTile {
   using Operand = Operand_;
   using X = typename Operand::X;
-  static constexpr uint32_t ROWS = ROWS_, GROUPS = GROUPS_, WIDTH = WIDTH_, OUTPUTS = GROUPS * WIDTH;
+  static constexpr bool ROWS_FIRST = ROWS_FIRST_;  /* batch rows are the instruction's M, else weight rows are */
+  static constexpr uint32_t ROWS = ROWS_, GROUPS = GROUPS_, WIDTH = WIDTH_, OUTPUTS = (ROWS_FIRST ? 3 : GROUPS) * WIDTH;
   static constexpr bool SPLITS_K = CLUSTER == SWAP_AB_SPLIT_K, IS_BF16X3 = Operand::PARTS > 1;
   static constexpr uint32_t MULTICAST = CLUSTER == SWAP_AB_MULTICAST ? 2 : 1;  /* blocks */
   static constexpr uint32_t CONSUMERS = GROUPS * GMMA_GROUP, THREADS = CONSUMERS + SWAP_AB_PRODUCERS;
-  static constexpr uint32_t GROUP_BYTES = WIDTH * GMMA_ROW_BYTES;
-  static constexpr uint32_t W_BYTES = GROUPS * GROUP_BYTES, X_BYTES = ROWS * GMMA_K * sizeof(X);
+  static constexpr uint32_t GROUP_BYTES = (ROWS_FIRST ? GMMA_M : WIDTH) * GMMA_ROW_BYTES;  /* of M */
+  static constexpr uint32_t W_BYTES = OUTPUTS * GMMA_ROW_BYTES, X_BYTES = ROWS * GMMA_K * sizeof(X);
   static constexpr uint32_t STAGE_BYTES = W_BYTES + X_BYTES;
   static constexpr uint32_t BF16X3_BYTES = IS_BF16X3 ? Operand::PARTS * ROWS * GMMA_ROW_BYTES : 0;  /* of a buffer */
   static constexpr uint32_t BUFFERS_BYTES = SWAP_AB_BF16X3_BUFFERS * BF16X3_BYTES;
-  static constexpr uint32_t PAST_BYTES = (GMMA_M - WIDTH) * GMMA_ROW_BYTES;  /* what an instruction reads behind the last group */
+  static constexpr uint32_t PAST_BYTES = GMMA_M * GMMA_ROW_BYTES - GROUP_BYTES;  /* what an instruction reads behind the last group */
   static constexpr uint32_t OUT_PITCH = OUTPUTS + 4;  /* floats: the rows that a warp writes lie in different banks */
   static constexpr uint32_t FRAGMENTS = ROWS / 8;     /* of 8 batch rows, of which a thread has four sums each */
   static constexpr uint32_t FRAGMENT_BYTES = CONSUMERS * sizeof(float4);
   /* Where K is split, the own sums of the fragments that a block sums come before its finished rows. */
-  static constexpr uint32_t OUT_BYTES = ROWS * OUT_PITCH * sizeof(float) + (SPLITS_K ? FRAGMENTS * FRAGMENT_BYTES : 0);
-  static constexpr bool ROWS_FIRST = false;  /* weight rows are the instruction's M */
-  static constexpr uint32_t N = ROWS;
+  static constexpr uint32_t OUT_BYTES = ROWS_FIRST ? 0 : ROWS * OUT_PITCH * sizeof(float) + (SPLITS_K ? FRAGMENTS * FRAGMENT_BYTES : 0);
+  static constexpr uint32_t N = ROWS_FIRST ? OUTPUTS : ROWS;
   using Acc = float[N / 2];
-  static_assert(WIDTH % 16 == 0 && WIDTH <= GMMA_M && OUTPUTS % 32 == 0, "whole warps; rows of sums in different banks");
+  static_assert(WIDTH % 16 == 0 && WIDTH <= GMMA_M && (ROWS_FIRST || OUTPUTS % 32 == 0), "whole warps; rows of sums in different banks");
 };
 
 /* The k-blocks that block `rank` of `blocks` takes. */

@@ -5,7 +5,7 @@
  *   y[r,:] = C (sum_j taps[:,j] u[p-(L-1)+j,:] + taps_bias)          and u becomes the state's newest column
  *
  * conv/conv.cu has the rest of the formula. A tile is WIDTH channels, that is rows c, H + c and 2H + c of W, a warpgroup each. A thread does
- * all that four channels of a row need, their state too. From 33 rows of 16 bits on, tiles have the batch rows first (SwapAbRowsTile).
+ * all that four channels of a row need, their state too. From 33 rows of 16 bits on, tiles have the batch rows first (swap_ab_conv).
  *
  * Bound: memory, 3 H^2 sizeof(W) bytes. H is a multiple of WIDTH, and there are three taps.
  * Measured on an H200 in bf16 in the model, H = 2048 (floor; how: profiles/README.md): 7.9 us (5.5) at 16 rows, 10.5 at 32, 9.8
@@ -107,37 +107,19 @@ struct SwapAbPast {
   }
 };
 
-/* ---- batch rows first ------------------------------------------------------------------------------------------- */
-
-/* GROUPS warpgroups of 64 batch rows, which are the instruction's M; the weight rows of CHANNELS channels, B's, C's and X's, are its N.
- * Tiles of 64 by 64 read from shared memory as much as that gives; a wide N reads less for the same work. And all three products of a
- * channel come to one thread, so that nothing changes hands after them.
+/* Tiles of 64 by 64 read from shared memory as much as that gives. With batch rows first the weight rows of a tile's channels, B's, C's and
+ * X's, are the instruction's N: a wide one reads less for the same work. And all three products of a channel come to one thread, so that
+ * nothing changes hands after them. The thread has columns 8 j + 2 q and the next of a row. For these to be neighbours in y, the weight
+ * rows of a tile come in another order: the map is of [3 H / WIDTH, WIDTH / 8 (2 rows apart), 4 (WIDTH / 4 apart), 2, H], and its boxes
+ * are of one run of WIDTH channels, or a block's share of it. So a thread's channels are WIDTH / 4 from q WIDTH / 4 on.
  *
- * A thread has columns 8 j + 2 q and the next of a row. For these to be neighbours in y, the weight rows of a tile come in another order:
- * the map is of [3 H / CHANNELS, CHANNELS / 8 (2 rows apart), 4 (CHANNELS / 4 apart), 2, H], and its boxes are of one run of CHANNELS
- * channels, or a block's share of it. So a thread's channels are CHANNELS / 4 from q CHANNELS / 4 on. */
-template <class Operand_, int GROUPS_, int CHANNELS_, int MULTICAST_>
-struct SwapAbRowsTile {
-  using Operand = Operand_;
-  using X = typename Operand::X;
-  static constexpr bool ROWS_FIRST = true, SPLITS_K = false, IS_BF16X3 = false;
-  static constexpr uint32_t GROUPS = GROUPS_, ROWS = GROUPS * GMMA_M, WIDTH = CHANNELS_, OUTPUTS = 3 * WIDTH, N = OUTPUTS;
-  static constexpr uint32_t MULTICAST = MULTICAST_;
-  static constexpr uint32_t CONSUMERS = GROUPS * GMMA_GROUP, THREADS = CONSUMERS + SWAP_AB_PRODUCERS;
-  static constexpr uint32_t GROUP_BYTES = GMMA_M * GMMA_ROW_BYTES;  /* of batch rows */
-  static constexpr uint32_t W_BYTES = OUTPUTS * GMMA_ROW_BYTES, X_BYTES = ROWS * GMMA_ROW_BYTES;
-  static constexpr uint32_t STAGE_BYTES = W_BYTES + X_BYTES, BUFFERS_BYTES = 0, PAST_BYTES = 0, OUT_BYTES = 0, FRAGMENT_BYTES = 0;
-  static constexpr uint32_t FRAGMENTS = ROWS / 8;
-  using Acc = float[N / 2];
-  static_assert(Operand::PARTS == 1 && WIDTH % (8 * MULTICAST) == 0 && WIDTH % 16 == 0, "fours of channels, and blocks issue whole atoms");
-};
-
-/* Maps as swap_ab_product has them; with batch rows first w's is as SwapAbRowsTile says. */
+ * Maps else as swap_ab_product has them. */
 template <class Tile>
 __device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_map, const tg_conv_product_args &args,
                                     const tg_prefetch_args &prefetch, uint32_t hidden, uint32_t stages) {
   using X = typename Tile::X;
-  static_assert(Tile::ROWS_FIRST || (Tile::GROUPS == 3 && Tile::SPLITS_K), "B, C and X");
+  static_assert(Tile::ROWS_FIRST ? Tile::WIDTH % (8 * Tile::MULTICAST) == 0 && !Tile::IS_BF16X3 : Tile::GROUPS == 3 && Tile::SPLITS_K,
+                "blocks issue whole atoms; B, C and X");
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[SWAP_AB_BARRIERS];
   let_next_kernel_start();

@@ -16,9 +16,9 @@
   SWAP_AB_PRODUCT(tg_swap_ab_alone_##TYPE##_r256, SwapAbTile<Direct<T>, 256, 2, 64, SWAP_AB_ALONE>)           \
   SWAP_AB_CONV(tg_swap_ab_conv_##TYPE##_r16, SwapAbTile<Direct<T>, 16, 3, 32>)                                \
   SWAP_AB_CONV(tg_swap_ab_conv_##TYPE##_r32, SwapAbTile<Direct<T>, 32, 3, 32>)                                \
-  SWAP_AB_CONV_ROWS(tg_swap_ab_conv_rows_##TYPE##_r64, SwapAbRowsTile<Direct<T>, 1, 16, 1>)                   \
-  SWAP_AB_CONV_ROWS(tg_swap_ab_conv_rows_##TYPE##_r128, SwapAbRowsTile<Direct<T>, 1, 32, 2>)                  \
-  SWAP_AB_CONV_ROWS(tg_swap_ab_conv_rows_##TYPE##_r256, SwapAbRowsTile<Direct<T>, 2, 32, 2>)                  \
+  SWAP_AB_CONV_ROWS(tg_swap_ab_conv_rows_##TYPE##_r64, SwapAbTile<Direct<T>, 64, 1, 16, SWAP_AB_ALONE, true>)       \
+  SWAP_AB_CONV_ROWS(tg_swap_ab_conv_rows_##TYPE##_r128, SwapAbTile<Direct<T>, 64, 1, 32, SWAP_AB_MULTICAST, true>)  \
+  SWAP_AB_CONV_ROWS(tg_swap_ab_conv_rows_##TYPE##_r256, SwapAbTile<Direct<T>, 128, 2, 32, SWAP_AB_MULTICAST, true>) \
   SWAP_AB_HEAD(tg_swap_ab_head_##TYPE##_r16, SwapAbTile<Direct<T>, 16, 2, 64, SWAP_AB_ALONE>)                 \
   SWAP_AB_HEAD(tg_swap_ab_head_##TYPE##_r32, SwapAbTile<Direct<T>, 32, 4, 64, SWAP_AB_ALONE>)                 \
   SWAP_AB_HEAD(tg_swap_ab_head_##TYPE##_r64, SwapAbTile<Direct<T>, 64, 4, 64, SWAP_AB_ALONE>)                 \

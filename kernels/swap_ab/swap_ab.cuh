@@ -9,7 +9,7 @@
  * and the size of the cluster alone, and a row's bits do not depend on other rows.
  *
  * Blocks of a cluster may instead multicast, each with a whole K: the LM head's share the batch rows (head.cuh), an in-projection's the
- * weight rows (SwapAbRowsTile in conv.cuh). Each issues its part of what they share, for both, so that it leaves L2 once.
+ * weight rows (conv.cuh). Each issues its part of what they share, for both, so that it leaves L2 once.
  *
  * A group may have fewer weight rows than its instruction takes: the others' sums are of whatever lies there, and nothing reads them.
  *
