@@ -71,6 +71,8 @@ __device__ inline void store4(T *p, float4 v) {
   *reinterpret_cast<uint2 *>(p) = make_uint2(pack2<T>(v.x, v.y), pack2<T>(v.z, v.w));
 }
 
+__device__ inline float4 sum4(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
+
 /* sum += weight v */
 __device__ inline void add_weighed(float4 &sum, float weight, float4 v) {
   sum.x = fmaf(weight, v.x, sum.x), sum.y = fmaf(weight, v.y, sum.y);

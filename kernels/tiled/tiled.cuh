@@ -1,6 +1,4 @@
-/* tiled.cuh: matrix products with weights, dense and grouped by expert.
- *
- *   Y[R,N] = X[R,K] W[N,K]^T
+/* tiled.cuh: matrix products with weights, dense and grouped by expert: Y[R,N] = X[R,K] W[N,K]^T.
  *
  * Weight rows are the M operand of the matrix instruction and batch rows its N operand, so that eight rows already fill one instruction
  * and a weight is read once for all rows of a tile. A block computes BN outputs of BR rows, K in stages of BK through a pipeline in
@@ -8,19 +6,18 @@
  * is in an order that the tile alone fixes: a row's bits depend neither on the rows beside it nor on where in the tile it lies.
  *
  * Dense: block (x, y) has outputs x BN.. and rows y BR.. of the first *count rows (less `row_base`: X and Y start there). Grouped: block
- * (x, y) has expert tile y of the *count tiles that the router listed, its rows being consecutive places of the token sort; X's row at
- * place p is `gather[p]`, or p itself. Experts' weights are packed (common/packed.cuh), others lie row after row.
+ * (x, y) has expert tile y of the *count tiles that the router listed, consecutive places of the token sort; X's row at place p is
+ * `gather[p]`, or p itself. Experts' weights are packed (common/packed.cuh), others lie row after row.
  *
  * Epilogues (v is the f32 sum, plus bias[n] where there is one):
  *   TILED_STORE      y[r,n] = v, in X's type
  *   TILED_STORE_F32  y[r,n] = v
  *   TILED_ADD        y[r,n] += v, f32: the residual stream
- *   TILED_SILU_MUL   y[r,n] = silu(v) * v', in X's type, v from W and v' from W_pair: half of a block's weight
- *                     rows are of each
+ *   TILED_SILU_MUL   y[r,n] = silu(v) * v', in X's type, v from W and v' from W_pair: half of a block's weight rows are of each
  *
- * Bound: memory for few rows (N K sizeof(W) bytes), the tensor cores from about 175 rows on (2 R N K FLOP). With f32 rows and bf16
- * weights a product is three passes of the tensor cores (see Bf16x3Math). 64 rows of bf16 on an H200: 6144 x 2048 in 17.6 us, 32% of the
- * bound; all experts' gate and up of LFM2-8B-A1B 203, 51%, and down 97, 53% (profiles/results/kernels-heads-h200-2026-11-28.txt).
+ * Bound: memory for few rows (N K sizeof(W) bytes), the tensor cores from about 175 rows on (2 R N K FLOP; with f32 rows and bf16 weights
+ * three passes). 64 rows of bf16 on an H200: 6144 x 2048 in 17.6 us, 32% of the bound; all experts' gate and up of LFM2-8B-A1B 203, 51%,
+ * and down 97, 53% (profiles/results/kernels-heads-h200-2026-11-28.txt).
  *
  * N may be anything, K is a multiple of 32. Every array starts on 16 bytes.
  */
@@ -189,29 +186,18 @@ __device__ inline void add_bias4(float4 &v, const float *bias, uint32_t n, uint3
   if (left > 3) v.w += bias[n + 3];
 }
 
-/* Where four consecutive outputs go; `left` of them exist, and rows of y start on a multiple of 4 if `aligned`. */
-template <typename T>
+/* Stores four consecutive outputs, or adds them to what is there; `left` of them exist, and rows of y start on a multiple of 4 if
+ * `aligned`. */
+template <bool ADDS = false, typename T>
 __device__ inline void put4(T *to, float4 v, uint32_t left, bool aligned) {
   if (aligned && left >= 4) {
-    store4(to, v);
+    store4(to, ADDS ? sum4(load4(to), v) : v);
     return;
   }
   const float values[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
   for (uint32_t i = 0; i < 4; i++)
-    if (i < left) to[i] = T(values[i]);
-}
-
-__device__ inline void add4(float *to, float4 v, uint32_t left, bool aligned) {
-  if (aligned && left >= 4) {
-    float4 h = load4(to);
-    store4(to, make_float4(h.x + v.x, h.y + v.y, h.z + v.z, h.w + v.w));
-    return;
-  }
-  const float values[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-  for (uint32_t i = 0; i < 4; i++)
-    if (i < left) to[i] += values[i];
+    if (i < left) to[i] = ADDS ? T(float(to[i]) + values[i]) : T(values[i]);
 }
 
 /* Whether no other tile reads this one's expert's weights. An expert's tiles follow each other. */
@@ -365,10 +351,7 @@ __device__ inline void tiled(const tg_tiled_args &a) {
   auto summed = [&](uint32_t r, uint32_t n) {
     float4 v = load4(out + r * Tile::OUT_PITCH + n);
 #pragma unroll
-    for (int k = 1; k < Tile::WARPS_K; k++) {
-      float4 more = load4(out + (k * BR + r) * Tile::OUT_PITCH + n);
-      v = make_float4(v.x + more.x, v.y + more.y, v.z + more.z, v.w + more.w);
-    }
+    for (int k = 1; k < Tile::WARPS_K; k++) v = sum4(v, load4(out + (k * BR + r) * Tile::OUT_PITCH + n));
     return v;
   };
   const bool aligned = n_total % 4 == 0;
@@ -380,7 +363,7 @@ __device__ inline void tiled(const tg_tiled_args &a) {
     float4 v = summed(r, column);
     if (bias) add_bias4(v, bias, n, left);
     if (epilogue == TILED_ADD) {
-      add4(static_cast<float *>(y) + at, v, left, aligned);
+      put4<true>(static_cast<float *>(y) + at, v, left, aligned);
     } else if (epilogue == TILED_STORE_F32) {
       put4(static_cast<float *>(y) + at, v, left, aligned);
     } else {

@@ -10,8 +10,6 @@ __device__ inline float4 fragment(const float (&acc)[N], uint32_t i) {
   return make_float4(acc[4 * i], acc[4 * i + 1], acc[4 * i + 2], acc[4 * i + 3]);
 }
 
-__device__ inline float4 sum4(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
-
 __device__ inline float2 silu_mul(float2 gate, float2 up) { return make_float2(gmma_silu(gate.x) * up.x, gmma_silu(gate.y) * up.y); }
 __device__ inline float4 silu_mul(float4 gate, float4 up) {
   return make_float4(gmma_silu(gate.x) * up.x, gmma_silu(gate.y) * up.y, gmma_silu(gate.z) * up.z, gmma_silu(gate.w) * up.w);
