@@ -1,9 +1,8 @@
 /* grouped.cuh: the experts' feed-forwards of steps of some to many rows, at the speed of memory.
  *
- * Every expert's weights are read once for all its rows. Such a step spends its time on these reads, so what counts is to
- * keep the memory busy. One block an SM walks over work tiles (grouped/scheduler.cuh): an expert tile by GROUPED_OUTPUTS weight
- * rows, all of K, first of gate and up, then of down. Operands come in k-blocks through a pipeline in shared memory, which never
- * drains: neither between work tiles, nor between gate and up and down:
+ * Every expert's weights are read once for all its rows, and these reads are what such a step spends its time on. One block an SM walks
+ * over work tiles (scheduler.cuh): an expert tile by GROUPED_OUTPUTS weight rows, all of K, first of gate and up, then of down. Operands
+ * come in k-blocks through a pipeline in shared memory, which never drains: neither between work tiles, nor between gate and up and down.
  *
  *   warps            | do                                                             | wait on                | signal
  *   consumers, 8     | sort, 1 to 4 rows a thread (scheduler.cuh); then two           | the grid before, the   | empty; stored, or
@@ -15,17 +14,14 @@
  *                    | work tiles of gate and up                                      |                        |
  *   producer, 1      | draws work tiles; copies a stage's weights, 16 KiB             | the sort, empty        | the queue, full
  *
- * N is the tile's rows, rounded up to a multiple of 8. At many rows the GPU is at its power limit, so that products of rows
- * which are not there would cost time. Tiles of more than 64 rows have kernels of their own, for their sums take many
- * registers. An expert of several tiles has its weights read from memory for the first, and from L2 for the others,
- * whose work tiles follow. A sum runs over K in order, in one accumulator, whatever N is and whichever block has the work tile. So a
- * row's bits depend neither on the rows beside it nor on where it lies.
+ * N is the tile's rows, rounded up to a multiple of 8: at many rows the GPU is at its power limit, so products of rows that are not there
+ * would cost time. An expert of several tiles has its weights read from memory for the first, and from L2 for the others, whose work tiles
+ * follow. A sum runs over K in order, in one accumulator, whatever N is and whichever block has the work tile. So a row's bits do not depend
+ * on other rows.
  *
- * Weight rows come in groups of 16, one for each consumer warp, of gate and up 8 each: both sums of an output are in one
- * thread.
+ * Weight rows come in groups of 16, one for each consumer warp, of gate and up 8 each: both sums of an output are in one thread.
  *
- * sm_90a only. H and M are multiples of 16: k-blocks and slices need not be whole, what lies outside the weights comes as
- * zeros, and what fills up their rows is zeros.
+ * sm_90a only. H and M are multiples of 16: what lies outside the weights comes as zeros, and what fills up their rows is zeros.
  */
 #pragma once
 
@@ -55,8 +51,8 @@ struct GroupedArrays {
   bool up_first;
 };
 
-/* The producer's one lane. `mine`: the work tile that this block predicted is this block's; its first weights are in the pipeline or
- * under way. A block that does not predict has drawn its first work tile: `draw`. */
+/* The producer's one lane. `mine`: the work tile that this block predicted is its own, with its first weights under way. A block that does
+ * not predict has drawn its first work tile: `draw`. */
 __device__ inline void grouped_produce(GroupedPipeline &pipe, GroupedQueue queue, const TensorMap &gate_up, const TensorMap &down,
                                     const GroupedShape &shape, const GroupedPlan &plan, GroupedCounts *counts, bool mine,
                                     GroupedDraw draw) {
@@ -100,14 +96,13 @@ __device__ inline void grouped_produce(GroupedPipeline &pipe, GroupedQueue queue
   }
 }
 
-/* One lane: signals that what it knows to be stored of a work tile of gate and up is there. The release waits for the copies in
- * flight, 2 to 6 us, in which a consumer multiplies nothing. */
+/* One lane: what it knows to be stored of a work tile of gate and up is done. The release waits for the copies in flight, 2 to 6 us, in
+ * which a consumer multiplies nothing. */
 __device__ inline void grouped_signal_done(const GroupedWork &work, GroupedCounts *counts) {
   if (work.kind == GROUPED_GATE_UP && work.at < GROUPED_MOST_TILES) count_release(counts->done + work.at);
 }
 
-/* A loader warp: every LOADERS-th stage's rows. A lane has 8 columns of every fourth row. `counted`: how many times a work tile
- * of gate and up is counted. */
+/* A loader warp: every LOADERS-th stage's rows. A lane has 8 columns of every fourth row. A work tile of gate and up is `counted` so often. */
 template <class Tile, uint32_t LOADERS, class Sort>
 __device__ inline void grouped_load(GroupedPipeline pipe, GroupedQueue queue, const GroupedShape &shape, const Sort &sort,
                                  const GroupedArrays<Tile> &arrays, uint32_t counted) {
@@ -161,8 +156,7 @@ __device__ inline void grouped_load(GroupedPipeline pipe, GroupedQueue queue, co
   });
 }
 
-/* A consumer warp: y = silu(gate) * up in X's type, or partial = down. Of each pair of weight rows of gate and up, the first is up's
- * where `up_first`. */
+/* A consumer warp: y = silu(gate) * up in X's type, or partial = down. */
 template <class Tile, bool COUNTER, class Sort>
 __device__ inline void grouped_consume(GroupedPipeline pipe, GroupedQueue queue, const Sort &sort, const GroupedArrays<Tile> &arrays) {
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -171,8 +165,7 @@ __device__ inline void grouped_consume(GroupedPipeline pipe, GroupedQueue queue,
     constexpr int MOST = Tile::MOST_ROWS;
     float sums[MOST / 2];
     grouped_multiply<Tile>(sums, pipe, half, work.k_blocks, work.tile.rows);
-    /* store(at(r), first, second) for each row r of this thread, of its two weight rows; one address at a time, as there are
-     * registers for no more */
+    /* store(at(r), first, second) for each row r of this thread, of its two weight rows; one address at a time, for want of registers */
     auto by_row = [&](auto at, auto store) {
 #pragma unroll
       for (int i = 0; i < MOST / 4; i++) {
@@ -316,8 +309,8 @@ __device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, 
         barrier_wait(marked, 0);
       }
       sort.list(choices, experts, arrays.k);
-      /* So that no warp marks what another still rehearses with, and at the end all is listed. It also tells the compiler that
-       * a warp's threads are together: values that they have in common then take uniform registers. */
+      /* So that no warp marks what another still rehearses with, and at the end all is listed. It also keeps what a warp's threads have in
+       * common in uniform registers. */
       threads_meet<GROUPED_CONSUMERS * WARP, 1>();
     }
     if (threadIdx.x == 0) barrier_arrive(listed);

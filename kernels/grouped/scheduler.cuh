@@ -1,24 +1,19 @@
 /* scheduler.cuh: which work tiles of a step each block of grouped/grouped.cuh has.
  *
- * Every block sorts for itself, in shared memory, so that none waits for one that sorts: pairs of a row and one of its experts,
- * in order of expert, rows ascending within one. A pair's rank is its place (router/sort_combine.cu has the same order, for
- * tiled/tiled.cuh).
+ * Every block sorts for itself, in shared memory, so that none waits for one that sorts: pairs of a row and one of its experts, in order
+ * of expert, rows ascending within one. A pair's rank is its place (router/sort_combine.cu has the same order, for tiled/tiled.cuh).
  *
- * A work tile is an expert tile, up to tile_rows consecutive places of an expert, by a slice of its expert's weight rows: first those
- * of gate and up, then those of down. Blocks draw them in that order from a counter, so that a block that is ahead has more of them;
- * its sums do not depend on which block has it. A work tile of down waits until its expert tile's gate and up are done, by a count of
- * those that are.
+ * A work tile is an expert tile, up to tile_rows consecutive places of an expert, by a slice of its expert's weight rows: first those of
+ * gate and up, then those of down. The producer draws them in that order from a counter, and pushes them into a queue from which all other
+ * warps take each of them. A work tile of down waits until its expert tile's gate and up are done, by a count of those that are.
  *
- * A block's first work tile may be a prediction: before it can know which experts have rows, it loads weights of one that may
- * well have some, block b's being slice b / experts of expert b % experts. Where that one has none, or another block has
- * taken the prediction, it goes through what it loaded as a work tile without rows.
+ * A block's first work tile may be a prediction: before it can know which experts have rows, it loads weights of one that may well have
+ * some, block b's being slice b / experts of expert b % experts. Where that one has none, or another block has taken the prediction, it
+ * goes through what it loaded as a work tile without rows.
  *
- * Blocks of the grid need not run at the same time: what holds their SMs may even wait for this kernel, as another one of
- * these may for its own blocks. A block that waits does so for work tiles of gate and up alone. Each of these is a running block's,
- * which does it before any of its own that waits. Drawn ones are, since they are drawn before all of down; predictions are,
- * since a block that draws a work tile of down takes the predictions of all blocks that have not begun first.
- *
- * The producer draws, and pushes its block's work tiles into a queue from which all other warps take each of them.
+ * Blocks of the grid need not run at the same time: what holds their SMs may even wait for this kernel. A block that waits does so for work
+ * tiles of gate and up alone. Each of these is a running block's, which does it before any of its own that waits: drawn ones since they are
+ * drawn before all of down, predictions since a block that draws a work tile of down first takes those of all blocks that have not begun.
  */
 #pragma once
 
@@ -186,8 +181,7 @@ struct GroupedPlan {
   ExpertTile tiles[GROUPED_MOST_TILES];
   uint32_t before[GROUPED_MOST_TILES + 1];  /* work tiles of gate and up that are no predictions, of the tiles before each and of all */
 
-  /* One warp, once all rows are marked; where it is not `real` a rehearsal, of experts of a row each, that the next call writes
-   * over. */
+  /* One warp, once all rows are marked; if not `real` a rehearsal, of experts of a row each, that the next call writes over. */
   template <class Sort>
   __device__ inline void make(const GroupedShape &shape, const Sort &sort, uint32_t expert_count, uint32_t tile_rows,
                               bool real) {

@@ -22,8 +22,7 @@ struct GroupedTile {
   static constexpr uint32_t PARTS = Operand::PARTS;
   static constexpr int MOST_ROWS = MOST;
   static constexpr bool ROUNDS = !std::is_same<S, float>::value;
-  /* Tiles of so many rows leave consumers little time to spare. What saves them some is longer code, which costs a step of fewer rows
-   * 0.4% (profiles/log/experts.md). */
+  /* Consumers of such tiles have little time to spare. What saves some is longer code, and costs others 0.4% (profiles/log/experts.md). */
   static constexpr bool IS_TALL = MOST > 64;
   static_assert(!ROUNDS || std::is_same<S, X>::value, "sums are f32, or rounded to the rows' type");
 };

@@ -1,9 +1,6 @@
-/* operand.cuh: what a kernel multiplies: the types of rows and of weights, and how rows of each lie in a stage.
- *
- * An operand has X, the type of rows in memory; W, that of weights in memory and of both as they are multiplied; PARTS, how many rows of
- * W a row is multiplied as. Piece is 8 elements of a row on their way to a stage: store() leaves part p of them p part_bytes further.
- * Weights come to a stage as they lie in memory. A format of fewer bits would be another operand, whose weights consumers prepare in
- * shared memory (mainloop.cuh), as swap_ab's do f32 rows.
+/* operand.cuh: what a kernel multiplies: X, the type of rows in memory; W, that of weights in memory and of both as they are multiplied;
+ * PARTS, how many rows of W a row is multiplied as. Piece is 8 elements of a row on their way to a stage: store() leaves part p of them
+ * p part_bytes further. A format of fewer bits would be another operand, whose weights consumers prepare in shared memory (mainloop.cuh).
  */
 #pragma once
 
