@@ -73,6 +73,11 @@ __device__ inline void store4(T *p, float4 v) {
 
 __device__ inline float4 sum4(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
 
+/* sum + a . b, in order. */
+__device__ inline float dot4(float sum, float4 a, float4 b) {
+  return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
+}
+
 /* sum += weight v */
 __device__ inline void add_weighed(float4 &sum, float weight, float4 v) {
   sum.x = fmaf(weight, v.x, sum.x), sum.y = fmaf(weight, v.y, sum.y);

@@ -15,6 +15,11 @@ struct alignas(16) ExpertTile {
 };
 static_assert(sizeof(ExpertTile) == TG_EXPERT_TILE_BYTES, "the launcher leaves room for them");
 
+/* Whether no other tile of an expert's, which follow each other, reads the weights of that at `at`. */
+__device__ inline bool is_only_tile(const ExpertTile *tiles, uint32_t count, uint32_t at, uint32_t expert) {
+  return (at == 0 || tiles[at - 1].expert != expert) && (at + 1 >= count || tiles[at + 1].expert != expert);
+}
+
 /* Words behind the address of the tiles' count, which is the first. The others are what grouped/scheduler.cuh counts up. */
 constexpr uint32_t EXPERT_COUNTS = TG_EXPERT_COUNTS;
 

@@ -1,7 +1,7 @@
 /* grouped.cuh: the experts' feed-forwards of steps of some to many rows, at the speed of memory.
  *
  * Every expert's weights are read once for all its rows, and these reads are what such a step spends its time on. One block an SM walks
- * over work tiles (scheduler.cuh): an expert tile by GROUPED_OUTPUTS weight rows, all of K, first of gate and up, then of down. Operands
+ * over work tiles (scheduler.cuh): an expert tile by TG_GROUPED_OUTPUTS weight rows, all of K, first of gate and up, then of down. Operands
  * come in k-blocks through a pipeline in shared memory, which never drains: neither between work tiles, nor between gate and up and down.
  *
  *   warps            | do                                                             | wait on                | signal
@@ -59,7 +59,7 @@ __device__ inline void grouped_produce(GroupedPipeline &pipe, GroupedQueue queue
   constexpr uint32_t NEVER = 0xffffffffu;
   uint32_t at = 0;
   auto copy = [&](const GroupedWork &work, uint32_t from, uint32_t draw_at) {
-    const uint64_t policy = cache_policy(plan.is_only_tile(work));
+    const uint64_t policy = cache_policy(plan.is_alone(work));
 #pragma unroll 1
     for (uint32_t k = from; k < work.k_blocks; k++) {
       if (k == draw_at) draw = counts->draw();
@@ -99,7 +99,7 @@ __device__ inline void grouped_produce(GroupedPipeline &pipe, GroupedQueue queue
 /* One lane: what it knows to be stored of a work tile of gate and up is done. The release waits for the copies in flight, 2 to 6 us, in
  * which a consumer multiplies nothing. */
 __device__ inline void grouped_signal_done(const GroupedWork &work, GroupedCounts *counts) {
-  if (work.kind == GROUPED_GATE_UP && work.at < GROUPED_MOST_TILES) count_release(counts->done + work.at);
+  if (work.kind == GROUPED_GATE_UP && work.at < TG_GROUPED_MOST_TILES) count_release(counts->done + work.at);
 }
 
 /* A loader warp: every LOADERS-th stage's rows. A lane has 8 columns of every fourth row. A work tile of gate and up is `counted` so often. */
@@ -179,7 +179,7 @@ __device__ inline void grouped_consume(GroupedPipeline pipe, GroupedQueue queue,
     if (work.kind == GROUPED_GATE_UP) {
       using X = typename Tile::X;
       /* This lane's output, or of tall tiles the first of the warp's. */
-      const uint32_t n = work.slice * (GROUPED_OUTPUTS / 2) + warp * (GROUPED_GROUP_ROWS / 2) + (Tile::IS_TALL ? 0 : lane / 4);
+      const uint32_t n = work.slice * (TG_GROUPED_OUTPUTS / 2) + warp * (TG_GROUPED_GROUP_ROWS / 2) + (Tile::IS_TALL ? 0 : lane / 4);
       auto at = [&](uint32_t r) { return arrays.y + (size_t)(work.tile.first + r) * arrays.inner + n; };
       auto gated = [&](float first, float second) {
         return arrays.up_first ? gmma_silu(second) * first : gmma_silu(first) * second;
@@ -193,13 +193,13 @@ __device__ inline void grouped_consume(GroupedPipeline pipe, GroupedQueue queue,
         });
       }
     } else if constexpr (Tile::ROUNDS) {
-      const uint32_t n = work.slice * GROUPED_OUTPUTS + warp * GROUPED_GROUP_ROWS;
+      const uint32_t n = work.slice * TG_GROUPED_OUTPUTS + warp * TG_GROUPED_GROUP_ROWS;
       if (n < arrays.hidden)
         grouped_store_rounded<typename Tile::Sum>(sums, work.tile.rows, [&](uint32_t r) {
           return arrays.partial + (size_t)sort.pair_at(work.tile.first + r, arrays.k) * arrays.hidden + n;
         });
     } else {
-      const uint32_t n = work.slice * GROUPED_OUTPUTS + warp * GROUPED_GROUP_ROWS + lane / 4;
+      const uint32_t n = work.slice * TG_GROUPED_OUTPUTS + warp * TG_GROUPED_GROUP_ROWS + lane / 4;
       by_row([&](uint32_t r) { return arrays.partial + (size_t)sort.pair_at(work.tile.first + r, arrays.k) * arrays.hidden + n; },
              [&](auto *at, float first, float second) {
                if (n < arrays.hidden) at[0] = first;
@@ -213,14 +213,6 @@ __device__ inline void grouped_consume(GroupedPipeline pipe, GroupedQueue queue,
     } else {
       grouped_signal_done(work, arrays.counts);
     }
-  });
-}
-
-/* The counter warp. */
-__device__ inline void grouped_count(GroupedQueue queue, GroupedCounts *counts) {
-  queue.take_all([&](const GroupedWork &work) {
-    queue.wait_stored();
-    if (threadIdx.x % WARP == 0) grouped_signal_done(work, counts);
   });
 }
 
@@ -239,7 +231,7 @@ __device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, 
                                       a.hidden, a.inner, a.k, a.up_first != 0};
   const uint32_t experts = a.experts, tile_rows = a.tile_rows, stages = a.stages;
   extern __shared__ char grouped_shared[];
-  __shared__ uint64_t barriers[2 * GROUPED_MOST_STAGES + 3 * GROUPED_QUEUE + 2];
+  __shared__ uint64_t barriers[2 * TG_GROUPED_MOST_STAGES + 3 * GROUPED_QUEUE + 2];
   __shared__ GroupedWork works[GROUPED_QUEUE];
   __shared__ GroupedSort<EACH> sort;
   __shared__ GroupedPlan plan;
@@ -248,10 +240,10 @@ __device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, 
   const uint32_t warp = of_warp(threadIdx.x / WARP), lane = threadIdx.x % WARP;
   GroupedPipeline pipe;
   pipe.stages = grouped_shared + (-shared_address(grouped_shared) & (GMMA_ATOM_BYTES - 1));
-  pipe.full = barriers, pipe.empty = pipe.full + GROUPED_MOST_STAGES;
+  pipe.full = barriers, pipe.empty = pipe.full + TG_GROUPED_MOST_STAGES;
   pipe.stage_bytes = grouped_stage_bytes<Tile>(tile_rows), pipe.count = stages;
   GroupedQueue queue;
-  queue.works = works, queue.full = pipe.empty + GROUPED_MOST_STAGES, queue.empty = queue.full + GROUPED_QUEUE;
+  queue.works = works, queue.full = pipe.empty + TG_GROUPED_MOST_STAGES, queue.empty = queue.full + GROUPED_QUEUE;
   queue.stored = queue.empty + GROUPED_QUEUE;
   uint64_t *marked = queue.stored + GROUPED_QUEUE, *listed = marked + 1;  /* the sort's two parts are done */
   const GroupedShape shape(a);
@@ -319,7 +311,10 @@ __device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, 
   }
   wait_and_let_next_start();  /* in this order for router/sort_combine.cu's combination */
   if (COUNTER && warp == AFTER_LOADERS) {
-    grouped_count(queue, arrays.counts);
+    queue.take_all([&](const GroupedWork &work) {
+      queue.wait_stored();
+      if (threadIdx.x % WARP == 0) grouped_signal_done(work, arrays.counts);
+    });
   } else {
     barrier_wait(listed, 0);
     grouped_load<Tile, LOADERS>(pipe, queue, shape, sort, arrays, COUNTER ? 1 : GROUPED_CONSUMERS);

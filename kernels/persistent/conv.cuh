@@ -18,18 +18,17 @@
  */
 #pragma once
 
+#include "conv/args.h"
 #include "persistent/persistent.cuh"
-
-constexpr uint32_t PERSISTENT_TAPS = 3;
 
 /* What a tile's convolution reads and stores, in shared memory. */
 template <typename T, uint32_t CHANNELS>
 struct PersistentPast {
   static constexpr uint32_t PITCH = CHANNELS + 16 / sizeof(T);  /* of a row's channels; spreads banks */
-  T columns[PERSISTENT_TAPS - 1][PERSISTENT_ROWS][PITCH];       /* the state's, oldest first: before the step, then after it */
-  T y[PERSISTENT_ROWS][PITCH];
-  float taps[PERSISTENT_TAPS][CHANNELS];
-  uint2 rows[PERSISTENT_ROWS];                                  /* slot and position */
+  T columns[TG_CONV_TAPS - 1][TG_PERSISTENT_ROWS][PITCH];       /* the state's, oldest first: before the step, then after it */
+  T y[TG_PERSISTENT_ROWS][PITCH];
+  float taps[TG_CONV_TAPS][CHANNELS];
+  uint2 rows[TG_PERSISTENT_ROWS];                                  /* slot and position */
 };
 
 template <typename T>
@@ -50,8 +49,8 @@ struct PersistentConvolution {
   static constexpr bool LOADS = true;
   using T = typename Tile::T;
   static constexpr uint32_t LOADERS = GMMA_GROUP - WARP;  /* threads that load */
-  static constexpr uint32_t LOADERS_BARRIER = 1 + PERSISTENT_GROUPS;
-  static constexpr uint32_t HELD = PERSISTENT_TAPS - 1;  /* columns of the state */
+  static constexpr uint32_t LOADERS_BARRIER = 1 + TG_PERSISTENT_GROUPS;
+  static constexpr uint32_t HELD = TG_CONV_TAPS - 1;  /* columns of the state */
   const tg_conv_product_args &a;
   const uint32_t hidden;  /* H */
   typename Tile::Past &past;
@@ -74,12 +73,12 @@ struct PersistentConvolution {
   __device__ inline void load(const PersistentWorkTile &tile) {
     constexpr uint32_t ELEMENTS = 16 / sizeof(T), PIECES = Tile::CHANNELS / ELEMENTS;
     const uint32_t thread = threadIdx.x % GMMA_GROUP - WARP;
-    const float *taps = a.taps + (size_t)tile.slice * Tile::CHANNELS * PERSISTENT_TAPS;
+    const float *taps = a.taps + (size_t)tile.slice * Tile::CHANNELS * TG_CONV_TAPS;
     barrier_wait(used, parity ^ 1);
     const tg_row *rows = table<tg_row>(a.state, __ldcg(&a.step->row_table)) + tile.first;
     for (uint32_t r = thread; r < tile.rows; r += LOADERS) past.rows[r] = make_uint2(__ldcg(&rows[r].slot), __ldcg(&rows[r].position));
-    for (uint32_t i = thread; i < Tile::CHANNELS * PERSISTENT_TAPS; i += LOADERS)
-      past.taps[i % PERSISTENT_TAPS][i / PERSISTENT_TAPS] = taps[i];
+    for (uint32_t i = thread; i < Tile::CHANNELS * TG_CONV_TAPS; i += LOADERS)
+      past.taps[i % TG_CONV_TAPS][i / TG_CONV_TAPS] = taps[i];
     threads_meet<LOADERS, LOADERS_BARRIER>();
 #pragma unroll
     for (uint32_t j = 0; j < HELD; j++)
@@ -125,7 +124,7 @@ struct PersistentConvolution {
     float2 sum = make_float2(0.0f, 0.0f);
     uint32_t *columns[HELD];
 #pragma unroll
-    for (uint32_t j = 0; j < PERSISTENT_TAPS; j++) {
+    for (uint32_t j = 0; j < TG_CONV_TAPS; j++) {
       if (j < HELD) columns[j] = reinterpret_cast<uint32_t *>(&past.columns[j][r][at]);
       const uint32_t both = j < HELD ? *columns[j] : now;
       if (j > 0) *columns[j - 1] = both;
@@ -182,7 +181,7 @@ __device__ inline void persistent_conv(const TensorMap *x_map, const TensorMap *
 /* Maps and launch as PERSISTENT_DENSE has them, but that rows of w come in groups of 8 of B, of C and of X. */
 #define PERSISTENT_CONV(NAME, ...)                                                                                 \
   PERSISTENT_TILE(NAME, __VA_ARGS__)                                                                               \
-  extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)                                              \
+  extern "C" __global__ void __launch_bounds__(TG_PERSISTENT_THREADS, 1)                                              \
       NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,                               \
            const __grid_constant__ tg_conv_product_args a, uint32_t most_rows, uint32_t hidden) {                  \
     persistent_conv<__VA_ARGS__>(&x, &w, a, most_rows, hidden);                                                    \

@@ -120,7 +120,7 @@ template <class Tile>
 __device__ inline void persistent_gather(PersistentPipeline<Tile> pipe, const TensorMap *w_map, const PersistentProduct &product,
                                          const PersistentScheduler<Tile> &scheduler) {
   using W = typename Tile::W;
-  constexpr uint32_t PIECES = GMMA_ROW_BYTES / 16, APART = GMMA_GROUP / PIECES, EACH = PERSISTENT_ROWS / APART;
+  constexpr uint32_t PIECES = GMMA_ROW_BYTES / 16, APART = GMMA_GROUP / PIECES, EACH = TG_PERSISTENT_ROWS / APART;
   const uint32_t thread = threadIdx.x % GMMA_GROUP, lane = threadIdx.x % WARP;
   const uint32_t row = thread / PIECES, piece = thread % PIECES;
   const uint32_t steps = product.k_blocks();
@@ -230,7 +230,7 @@ __device__ inline void persistent_skip(PersistentPipeline<Tile> &pipe, uint32_t 
   }
   __syncwarp();
 #pragma unroll
-  for (uint32_t g = 0; g < PERSISTENT_GROUPS; g++)
+  for (uint32_t g = 0; g < TG_PERSISTENT_GROUPS; g++)
     if (g == group) threads_meet<GMMA_GROUP>(1 + g);
 }
 
@@ -242,7 +242,7 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
   extern __shared__ __align__(GMMA_ATOM_BYTES) char persistent_shared[];  /* all that a block has, so that nothing aligns it otherwise */
   PersistentPipeline<Tile> pipe(persistent_shared, Tile::BARRIERS);
   const uint32_t group = of_warp(threadIdx.x / GMMA_GROUP), steps = product.k_blocks();
-  const bool produces = threadIdx.x == PERSISTENT_GROUPS * GMMA_GROUP;
+  const bool produces = threadIdx.x == TG_PERSISTENT_GROUPS * GMMA_GROUP;
   let_next_kernel_start();
   if (threadIdx.x == 0) {
     pipe.init();
@@ -266,7 +266,7 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
   wait_for_earlier_kernels();
   PersistentScheduler<Tile> scheduler = known ? bucket : PersistentScheduler<Tile>(product, *product.count);
   if (known && !produces) scheduler.count_rows(product);  /* what it copies does not depend on how many rows there are */
-  if (group == PERSISTENT_GROUPS) {
+  if (group == TG_PERSISTENT_GROUPS) {
     if constexpr (Tile::GATHERS) {
       persistent_gather(pipe, w_map, product, scheduler);
     } else if (produces) {
@@ -274,7 +274,7 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
       for (uint32_t t = scheduler.first(); t < scheduler.count; t += scheduler.apart(), begun = 0)
         persistent_copy(pipe, x_map, w_map, product, scheduler.tile(t), 0, steps, begun, [] {});
       if constexpr (Tile::MULTICAST > 1) pipe.drain();
-    } else if (Epilogue::LOADS && threadIdx.x >= PERSISTENT_GROUPS * GMMA_GROUP + WARP) {
+    } else if (Epilogue::LOADS && threadIdx.x >= TG_PERSISTENT_GROUPS * GMMA_GROUP + WARP) {
 #pragma unroll 1
       for (uint32_t t = scheduler.first(); t < scheduler.count; t += scheduler.apart()) epilogue.load(scheduler.tile(t));
     }
@@ -301,13 +301,13 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
   LAUNCH_CONSTANTS(NAME##_tile, 5, __VA_ARGS__::WIDTH, __VA_ARGS__::MULTICAST, __VA_ARGS__::SPLIT_K, __VA_ARGS__::PARTS, \
                    __VA_ARGS__::SHARED)
 
-/* Maps: x[R, k_total], or [PARTS x_plane, k_total], in boxes of GMMA_K by PERSISTENT_ROWS; w in boxes of five dimensions,
+/* Maps: x[R, k_total], or [PARTS x_plane, k_total], in boxes of GMMA_K by TG_PERSISTENT_ROWS; w in boxes of five dimensions,
  * WIDTH / MULTICAST rows of GMMA_K (persistent_weights).
- * Launch: block = PERSISTENT_THREADS; cluster = MULTICAST; grid = a block an SM, or a tile where those are fewer. */
+ * Launch: block = TG_PERSISTENT_THREADS; cluster = MULTICAST; grid = a block an SM, or a tile where those are fewer. */
 #define PERSISTENT_DENSE(NAME, ...) PERSISTENT_KERNEL(NAME, persistent, persistent_product<false>(a, a.epilogue), __VA_ARGS__)
 #define PERSISTENT_KERNEL(NAME, BODY, PRODUCT, ...)                                                                \
   PERSISTENT_TILE(NAME, __VA_ARGS__)                                                                               \
-  extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)                                              \
+  extern "C" __global__ void __launch_bounds__(TG_PERSISTENT_THREADS, 1)                                              \
       NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const tg_persistent_args a) { \
     BODY<__VA_ARGS__>(&x, &w, PRODUCT);                                                                            \
   }
@@ -317,7 +317,7 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
 #define PERSISTENT_DOWN(NAME, ...) PERSISTENT_KERNEL(NAME, persistent, persistent_product<true>(a, TILED_STORE), __VA_ARGS__)
 #define PERSISTENT_GATE_UP(NAME, ...)                                                                    \
   PERSISTENT_TILE(NAME, __VA_ARGS__)                                                                     \
-  extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)                                    \
+  extern "C" __global__ void __launch_bounds__(TG_PERSISTENT_THREADS, 1)                                    \
       NAME(const __grid_constant__ TensorMap w, const tg_persistent_args a) {                            \
     persistent<__VA_ARGS__>(nullptr, &w, persistent_product<true>(a, TILED_SILU_MUL));                   \
   }

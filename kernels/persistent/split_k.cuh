@@ -33,7 +33,7 @@ struct PersistentSplitK : Tile {
   static constexpr uint32_t BARRIERS = Tile::STAGES * Tile::STAGE_BYTES + GROUP_BYTES;
   static constexpr uint32_t SHARED = BARRIERS + (2 * Tile::STAGES + 1) * sizeof(uint64_t);
   static_assert(Tile::MULTICAST == 1 && !Tile::GATHERS, "the blocks of a cluster share no weights");
-  static_assert(PERSISTENT_GROUPS == SPLIT_K, "a warpgroup's rows for each block to finish");
+  static_assert(TG_PERSISTENT_GROUPS == SPLIT_K, "a warpgroup's rows for each block to finish");
   static_assert(Tile::OUT_BYTES <= WARP_BYTES, "finished rows lie where sums came");
   static_assert(SHARED <= 227 * 1024, "what a block may have");
 
@@ -80,7 +80,7 @@ __device__ inline void persistent_split_k(const TensorMap *x_map, const TensorMa
   cluster_arrive();
   auto scheduler = PersistentScheduler<SplitK>::of_bucket(product);
   const uint32_t t = blockIdx.x / SplitK::SPLIT_K;
-  const bool produces = threadIdx.x == PERSISTENT_GROUPS * GMMA_GROUP;
+  const bool produces = threadIdx.x == TG_PERSISTENT_GROUPS * GMMA_GROUP;
   uint32_t begun = 0;
   Prefetcher prefetcher(product.prefetch, run.steps, SplitK::STAGES);
   if (produces) {
@@ -93,7 +93,7 @@ __device__ inline void persistent_split_k(const TensorMap *x_map, const TensorMa
   if (!produces) scheduler.count_rows(product);  /* what it copies does not depend on how many rows there are */
   const PersistentWorkTile tile = scheduler.tile(t);
   if (produces) persistent_copy(pipe, x_map, w_map, product, tile, run.first, run.steps, begun, [&] { prefetcher.issue(); });
-  if (group == PERSISTENT_GROUPS) return;
+  if (group == TG_PERSISTENT_GROUPS) return;
   if (tile.rows <= group * GMMA_M) {  /* of both blocks: nobody waits for its sums */
     persistent_skip(pipe, group, run.steps);
     return;
@@ -112,6 +112,6 @@ __device__ inline void persistent_split_k(const TensorMap *x_map, const TensorMa
   bulk_done();
 }
 
-/* Launch: block = PERSISTENT_THREADS; cluster = 2; grid = two blocks for each tile of the bucket, at most a block an SM. */
+/* Launch: block = TG_PERSISTENT_THREADS; cluster = 2; grid = two blocks for each tile of the bucket, at most a block an SM. */
 #define PERSISTENT_SPLIT_K(NAME, ...) \
   PERSISTENT_KERNEL(NAME, persistent_split_k, persistent_product<false>(a, a.epilogue), PersistentSplitK<__VA_ARGS__>)

@@ -8,10 +8,7 @@
 #include "wgmma/operand.cuh"
 #include "wgmma/pipeline.cuh"
 
-constexpr uint32_t PERSISTENT_GROUPS = TG_PERSISTENT_GROUPS;
-constexpr uint32_t PERSISTENT_ROWS = TG_PERSISTENT_ROWS;
-constexpr uint32_t PERSISTENT_THREADS = TG_PERSISTENT_THREADS;
-constexpr uint32_t PERSISTENT_WARPS = PERSISTENT_GROUPS * GMMA_GROUP / WARP;
+constexpr uint32_t PERSISTENT_WARPS = TG_PERSISTENT_GROUPS * GMMA_GROUP / WARP;
 constexpr uint32_t PERSISTENT_WARP_ROWS = GMMA_M * WARP / GMMA_GROUP;  /* of a tile, whose sums a warp has */
 constexpr uint32_t PERSISTENT_AHEAD = 6;  /* k-blocks whose weights are prefetched into L2 before the grid dependency wait */
 constexpr uint32_t PERSISTENT_BAND = 16;  /* row tiles whose weight rows are taken in one go, and so come from memory once */
@@ -25,7 +22,7 @@ struct PersistentTile {
   static constexpr uint32_t WIDTH = WIDTH_, MULTICAST = MULTICAST_, SPLIT_K = 1;
   static constexpr bool GATHERS = GATHERS_, CONVOLVES = false;
   static constexpr uint32_t GROUP_ROWS = 2 * TG_PERSISTENT_TURN_ROWS;  /* weight rows that come in turns, of gate and up */
-  static constexpr uint32_t PART_BYTES = PERSISTENT_ROWS * GMMA_ROW_BYTES, X_BYTES = PARTS * PART_BYTES;
+  static constexpr uint32_t PART_BYTES = TG_PERSISTENT_ROWS * GMMA_ROW_BYTES, X_BYTES = PARTS * PART_BYTES;
   static constexpr uint32_t STAGE_BYTES = X_BYTES + WIDTH * GMMA_ROW_BYTES;
   static constexpr uint32_t STAGES = STAGES_;
   /* Finished columns of a warp's rows at a time, f32 or twice as many of 16 bits, with room between rows that spreads banks. */
@@ -59,7 +56,7 @@ __device__ inline PersistentProduct persistent_product(const tg_persistent_args 
 }
 
 struct PersistentWorkTile {
-  uint32_t first, rows;  /* of y, of which at most PERSISTENT_ROWS */
+  uint32_t first, rows;  /* of y, of which at most TG_PERSISTENT_ROWS */
   uint32_t slice;        /* of WIDTH weight rows */
   uint32_t expert;
   bool shares;           /* the other block of the cluster has the same weight rows */
@@ -77,7 +74,7 @@ struct PersistentScheduler {
     const uint32_t outputs = product.epilogue == TILED_SILU_MUL ? Tile::WIDTH / 2 : Tile::WIDTH;
     slices = (product.n_total + outputs - 1) / outputs;
     rows = tiles ? 0 : rows_from(product.row_base, listed, product.most_rows);
-    row_tiles = tiles ? listed : (rows + PERSISTENT_ROWS - 1) / PERSISTENT_ROWS;
+    row_tiles = tiles ? listed : (rows + TG_PERSISTENT_ROWS - 1) / TG_PERSISTENT_ROWS;
     pairs = (row_tiles + Tile::MULTICAST - 1) / Tile::MULTICAST;
     count = pairs * slices;
   }
@@ -91,13 +88,13 @@ struct PersistentScheduler {
     constexpr uint32_t BAND = PERSISTENT_BAND / Tile::MULTICAST;
     const uint32_t band = t / (BAND * slices), in_band = t % (BAND * slices);
     const uint32_t here = min(BAND, pairs - band * BAND);
-    const uint32_t first = ((band * BAND + in_band % here) * Tile::MULTICAST + rank()) * PERSISTENT_ROWS;
-    return {first, rows_from(first, rows, PERSISTENT_ROWS), in_band / here, 0, true};
+    const uint32_t first = ((band * BAND + in_band % here) * Tile::MULTICAST + rank()) * TG_PERSISTENT_ROWS;
+    return {first, rows_from(first, rows, TG_PERSISTENT_ROWS), in_band / here, 0, true};
   }
 
   /* What tile(t) is if each expert has one. */
   __device__ inline PersistentWorkTile predicted(uint32_t t) const {
-    if (tiles) return {0, PERSISTENT_ROWS, t % slices, t / slices * Tile::MULTICAST + rank(), false};
+    if (tiles) return {0, TG_PERSISTENT_ROWS, t % slices, t / slices * Tile::MULTICAST + rank(), false};
     return tile(t);
   }
 
@@ -122,7 +119,7 @@ struct PersistentPipeline : Pipeline<Tile::STAGES, Tile::MULTICAST> {
   __device__ inline PersistentPipeline(char *shared, uint32_t barriers)
       : Base(shared, reinterpret_cast<uint64_t *>(shared + barriers), reinterpret_cast<uint64_t *>(shared + barriers) + Tile::STAGES) {}
   /* One thread. Where rows are gathered, each warp that does so arrives beside the weights. */
-  __device__ inline void init() const { Base::init(Tile::GATHERS ? 1 + GMMA_GROUP / WARP : 1, PERSISTENT_GROUPS); }
+  __device__ inline void init() const { Base::init(Tile::GATHERS ? 1 + GMMA_GROUP / WARP : 1, TG_PERSISTENT_GROUPS); }
   __device__ inline char *x() const { return this->stages + this->at * Tile::STAGE_BYTES; }
   __device__ inline char *w() const { return x() + Tile::X_BYTES; }
 };

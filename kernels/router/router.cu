@@ -42,13 +42,6 @@ constexpr int MANY_BLOCKS = 3;
 constexpr int MANY_BLOCKS = 2;
 #endif
 
-__device__ inline float dot4(float sum, float4 a, float4 b) {
-  sum = fmaf(a.x, b.x, sum);
-  sum = fmaf(a.y, b.y, sum);
-  sum = fmaf(a.z, b.z, sum);
-  return fmaf(a.w, b.w, sum);
-}
-
 /* z[ROWS,H] in shared memory, and x[rows,H] unless null, from h[rows,H]; rows past `rows` repeat the last. */
 template <int ROWS, typename X>
 __device__ inline void norm_rows(float *z, X *x, const float *h, const float *weight, uint32_t rows, uint32_t hidden,

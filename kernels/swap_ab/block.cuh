@@ -14,8 +14,7 @@
 #include "wgmma/mainloop.cuh"
 #include "wgmma/operand.cuh"
 
-constexpr uint32_t SWAP_AB_MOST_STAGES = TG_SWAP_AB_MOST_STAGES;
-constexpr uint32_t SWAP_AB_BARRIERS = 2 * SWAP_AB_MOST_STAGES + 1;  /* full, empty, and one for split-K's sums */
+constexpr uint32_t SWAP_AB_BARRIERS = 2 * TG_SWAP_AB_MOST_STAGES + 1;  /* full, empty, and one for split-K's sums */
 constexpr uint32_t SWAP_AB_PRODUCERS = 2 * WARP;                    /* threads */
 constexpr uint32_t SWAP_AB_BF16X3_BUFFERS = 3;  /* one is read, one is written, one may be either for a warp that is behind */
 
@@ -75,7 +74,7 @@ struct SwapAbBlock {
     const uint32_t over = shared_address(shared) % GMMA_ATOM_BYTES;
     bf16x3 = reinterpret_cast<char *>(shared) + (over ? GMMA_ATOM_BYTES - over : 0);
     pipe.stages = bf16x3 + Tile::BUFFERS_BYTES, pipe.count = stages;
-    pipe.full = barriers, pipe.empty = barriers + SWAP_AB_MOST_STAGES, summed = pipe.empty + SWAP_AB_MOST_STAGES;
+    pipe.full = barriers, pipe.empty = barriers + TG_SWAP_AB_MOST_STAGES, summed = pipe.empty + TG_SWAP_AB_MOST_STAGES;
     sums = reinterpret_cast<float4 *>(pipe.stages + max(stages * Tile::STAGE_BYTES + Tile::PAST_BYTES, Tile::OUT_BYTES));
     if (threadIdx.x == 0) {
       pipe.init(1, Tile::CONSUMERS / WARP);

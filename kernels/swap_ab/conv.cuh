@@ -27,8 +27,7 @@ __device__ inline float4 held4(float4 v) {
   return make_float4(float(T(v.x)), float(T(v.y)), float(T(v.z)), float(T(v.w)));
 }
 
-constexpr uint32_t SWAP_AB_TAPS = TG_CONV_TAPS;
-constexpr uint32_t SWAP_AB_COLUMNS = SWAP_AB_TAPS - 1;  /* of the state, oldest first */
+constexpr uint32_t SWAP_AB_COLUMNS = TG_CONV_TAPS - 1;  /* of the state, oldest first */
 
 /* What the convolution knows of FOURS fours of channels, from c on. */
 template <typename X, uint32_t FOURS>
@@ -36,7 +35,7 @@ struct SwapAbTaps {
   X *columns;         /* [slots,SWAP_AB_COLUMNS,H] */
   const float *bias;  /* [H] or null */
   uint32_t hidden, c;
-  float4 taps[SWAP_AB_TAPS][FOURS];
+  float4 taps[TG_CONV_TAPS][FOURS];
 
   static __device__ inline float4 add(float4 sum, float4 u, float4 w) {
     return make_float4(fmaf(w.x, u.x, sum.x), fmaf(w.y, u.y, sum.y), fmaf(w.z, u.z, sum.z), fmaf(w.w, u.w, sum.w));
@@ -46,12 +45,12 @@ struct SwapAbTaps {
     return columns + ((size_t)slot * SWAP_AB_COLUMNS + j) * hidden + c + 4 * f;
   }
 
-  /* from[H,SWAP_AB_TAPS]: those of four channels lie side by side. */
+  /* from[H,TG_CONV_TAPS]: those of four channels lie side by side. */
   __device__ inline void load(const float *from) {
-    static_assert(SWAP_AB_TAPS == 3, "three loads of four");
+    static_assert(TG_CONV_TAPS == 3, "three loads of four");
 #pragma unroll
     for (uint32_t f = 0; f < FOURS; f++) {
-      const float *w = from + (size_t)(c + 4 * f) * SWAP_AB_TAPS;
+      const float *w = from + (size_t)(c + 4 * f) * TG_CONV_TAPS;
       const float4 a = load4(w), b = load4(w + 4), d = load4(w + 8);
       taps[0][f] = make_float4(a.x, a.w, b.z, d.y), taps[1][f] = make_float4(a.y, b.x, b.w, d.z);
       taps[2][f] = make_float4(a.z, b.y, d.x, d.w);

@@ -28,30 +28,6 @@
 constexpr uint32_t SWAP_AB_MOST_BEYOND = 24;  /* stages that find no room in the pipeline, and are prefetched into L2 */
 constexpr uint32_t SWAP_AB_MOST_AHEAD = 4;    /* fragments of which a thread loads what they are added to before their products */
 
-/* The producers: weight rows from `first` on, batch rows from `first_row` on. */
-template <bool PAIRED, class Tile>
-__device__ inline void swap_ab_produce(SwapAbBlock<Tile> &block, const TensorMap *x_map, const TensorMap *w_map, const TensorMap *pair_map,
-                                       const SwapAbRun &run, uint32_t first, uint32_t first_row) {
-  const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
-  const uint32_t stages = block.pipe.count;
-  block.produce(
-      run.steps,
-      [&](uint32_t s, char *to, uint64_t *barrier) {
-#pragma unroll
-        for (uint32_t g = 0; g < Tile::GROUPS; g++)
-          tensor_copy(to + g * Tile::GROUP_BYTES, PAIRED && g > 0 ? pair_map : w_map, (run.first + s) * GMMA_K,
-                      first + (PAIRED ? 0 : g * Tile::WIDTH), barrier, policy);
-      },
-      [&](uint32_t s, char *to, uint64_t *barrier) { tensor_copy(to, x_map, (run.first + s) * GMMA_K, first_row, barrier, stays); },
-      [&] {
-        if (PAIRED || blockIdx.y > 0) return;
-        const uint32_t most = min(run.steps, stages + SWAP_AB_MOST_BEYOND);
-        for (uint32_t s = stages; s < most; s++)
-#pragma unroll
-          for (uint32_t g = 0; g < Tile::GROUPS; g++) tensor_prefetch(w_map, (run.first + s) * GMMA_K, first + g * Tile::WIDTH);
-      });
-}
-
 /* y[R,N] as tiled/tiled.cuh's epilogues have it; maps of x[R,K], w[N,K] and w_pair[N,K], whose boxes are GMMA_K by ROWS and by WIDTH.
  * Tiles that do not split K are for TILED_SILU_MUL alone: WIDTH rows of both matrices (GROUPS is 2).
  * Launch: block = THREADS; grid = (a cluster a tile, of as many blocks as split K; rows of the bucket / ROWS). */
@@ -72,7 +48,23 @@ __device__ inline void swap_ab_product(const TensorMap *x_map, const TensorMap *
   const uint32_t first = blockIdx.x / blocks * OUTPUTS;
   const SwapAbRun run(inner, rank, blocks);
   if (!block.consumes()) {
-    swap_ab_produce<PAIRED>(block, x_map, w_map, pair_map, run, first, first_row);
+    const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
+    block.produce(
+        run.steps,
+        [&](uint32_t s, char *to, uint64_t *barrier) {
+#pragma unroll
+          for (uint32_t g = 0; g < Tile::GROUPS; g++)
+            tensor_copy(to + g * Tile::GROUP_BYTES, PAIRED && g > 0 ? pair_map : w_map, (run.first + s) * GMMA_K,
+                        first + (PAIRED ? 0 : g * Tile::WIDTH), barrier, policy);
+        },
+        [&](uint32_t s, char *to, uint64_t *barrier) { tensor_copy(to, x_map, (run.first + s) * GMMA_K, first_row, barrier, stays); },
+        [&] {
+          if (PAIRED || blockIdx.y > 0) return;
+          const uint32_t most = min(run.steps, stages + SWAP_AB_MOST_BEYOND);
+          for (uint32_t s = stages; s < most; s++)
+#pragma unroll
+            for (uint32_t g = 0; g < Tile::GROUPS; g++) tensor_prefetch(w_map, (run.first + s) * GMMA_K, first + g * Tile::WIDTH);
+        });
     return;
   }
   wait_for_earlier_kernels();

@@ -159,20 +159,13 @@ struct PlainMath {
         for (int j = 0; j < Tile::NI; j++) {
           float4 x0 = load4(x + (j * 8 + lane % 4 * 2) * Tile::X_PITCH + k);
           float4 x1 = load4(x + (j * 8 + lane % 4 * 2 + 1) * Tile::X_PITCH + k);
-          fma4(acc[i][j][0], w0, x0);
-          fma4(acc[i][j][1], w0, x1);
-          fma4(acc[i][j][2], w1, x0);
-          fma4(acc[i][j][3], w1, x1);
+          acc[i][j][0] = dot4(acc[i][j][0], w0, x0);
+          acc[i][j][1] = dot4(acc[i][j][1], w0, x1);
+          acc[i][j][2] = dot4(acc[i][j][2], w1, x0);
+          acc[i][j][3] = dot4(acc[i][j][3], w1, x1);
         }
       }
     }
-  }
-
-  static __device__ inline void fma4(float &acc, float4 a, float4 b) {
-    acc = fmaf(a.x, b.x, acc);
-    acc = fmaf(a.y, b.y, acc);
-    acc = fmaf(a.z, b.z, acc);
-    acc = fmaf(a.w, b.w, acc);
   }
 };
 
@@ -200,12 +193,6 @@ __device__ inline void put4(T *to, float4 v, uint32_t left, bool aligned) {
     if (i < left) to[i] = ADDS ? T(float(to[i]) + values[i]) : T(values[i]);
 }
 
-/* Whether no other tile reads this one's expert's weights. An expert's tiles follow each other. */
-__device__ inline bool is_only_tile(const ExpertTile *tiles, uint32_t count, uint32_t at) {
-  const uint32_t expert = tiles[at].expert;
-  return (at == 0 || tiles[at - 1].expert != expert) && (at + 1 >= count || tiles[at + 1].expert != expert);
-}
-
 template <class Tile>
 __device__ inline void tiled(const tg_tiled_args &a) {
   using W = typename Tile::Math::W;
@@ -231,7 +218,7 @@ __device__ inline void tiled(const tg_tiled_args &a) {
     w += tile.expert * a.expert_stride;
     if (w_pair) w_pair += tile.expert * a.expert_stride;
   }
-  const uint64_t policy = cache_policy(tiles ? is_only_tile(tiles, *count, blockIdx.y) : gridDim.y == 1);
+  const uint64_t policy = cache_policy(tiles ? is_only_tile(tiles, *count, blockIdx.y, tile.expert) : gridDim.y == 1);
   const uint32_t tid = threadIdx.x;
   const uint32_t outputs = w_pair ? BN / 2 : BN;  /* of Y, in this block */
   const uint32_t n_first = blockIdx.x * outputs;
