@@ -113,7 +113,7 @@ impl GpuPipeline {
                 0 => ("tg_lead", "tg_begin_lead"),
                 _ => ("tg_follow", "tg_take"),
             };
-            let [copy_threads] = image::constants("tg_stages_tile")?;
+            let [copy_threads]: [u32; 1] = image::constants("tg_stages_tile")?;
             let stream = gpu.context.new_stream();
             let stream = stream.map_err(|error| failed("making a stream", error))?;
             let times = spec.timed.then(|| Times::new(&gpu.context, &stream));

@@ -43,10 +43,10 @@ const INSTANCES: [&str; 7] = [
     "_1024_tallest",
 ];
 
-/// A kernel, and what it takes.
-#[derive(Debug)]
-struct Instance {
-    kernel: Kernel,
+/// What an instance was compiled for (`GROUPED` of kernels/grouped/grouped.cu, in its order).
+#[derive(Debug, Clone, Copy, bytemuck::AnyBitPattern)]
+#[repr(C)]
+struct Tile {
     /// Rows of a step, at most.
     rows: u32,
     /// Rows of an expert tile, at most.
@@ -54,8 +54,15 @@ struct Instance {
     /// Warps that load rows, each of which has a stage of the pipeline.
     loaders: u32,
     threads: u32,
-    /// Down's sums are rounded to the operand type.
-    rounds: bool,
+    static_bytes: u32,
+    /// Not 0: down's sums are rounded to the operand type.
+    rounds: u32,
+}
+
+#[derive(Debug)]
+struct Instance {
+    tile: Tile,
+    kernel: Kernel,
     /// Dynamic shared memory of a block, at most.
     block_bytes: u32,
 }
@@ -71,36 +78,29 @@ pub struct Grouped {
 
 impl Instance {
     fn load(library: &Library, name: &str) -> Result<Self> {
-        let (kernel, [rows, tile_rows, loaders, threads, static_bytes, rounds]) =
-            library.with_constants(name)?;
+        let (tile, kernel) = library.with_constants::<Tile>(name)?;
         let block_bytes = library.gpu.limits().block_bytes;
-        let block_bytes = block_bytes.saturating_sub(static_bytes);
+        let block_bytes = block_bytes.saturating_sub(tile.static_bytes);
         kernel.allow_shared(block_bytes)?;
         Ok(Self {
+            tile,
             kernel,
-            rows,
-            tile_rows,
-            loaders,
-            threads,
-            rounds: rounds != 0,
             block_bytes,
         })
     }
 
     fn takes(&self, rows: u32, shape: Shape) -> bool {
-        rows <= self.rows && shape.tile_rows <= self.tile_rows && shape.stages >= self.loaders
+        let Tile {
+            tile_rows, loaders, ..
+        } = self.tile;
+        rows <= self.tile.rows && shape.tile_rows <= tile_rows && shape.stages >= loaders
     }
 }
 
 impl Grouped {
-    /// None where the GPU is not of 9.0 or the types have no such a kernel: f32 rows with other than bf16 weights.
-    ///
     /// # Errors
     /// The driver refuses.
-    pub fn load(library: &Library, precision: Precision) -> Result<Option<Self>> {
-        if !library.gpu.has_warpgroups() || !precision.is_streamed() {
-            return Ok(None);
-        }
+    pub fn load(library: &Library, precision: Precision) -> Result<Self> {
         let of_operand = if precision.compute.is_half() {
             &INSTANCES[..]
         } else {
@@ -110,11 +110,11 @@ impl Grouped {
             let name = format!("tg_grouped_experts{of}_{}", precision.compute.name());
             Instance::load(library, &name)
         };
-        Ok(Some(Self {
+        Ok(Self {
             instances: of_operand.iter().map(load).collect::<Result<_>>()?,
             precision,
             multiprocessors: library.gpu.class.multiprocessors,
-        }))
+        })
     }
 
     /// For a bucket of `rows` rows in launches of this shape: the one that takes the fewest rows and the lowest tiles, with as many
@@ -123,8 +123,8 @@ impl Grouped {
         let few = self.precision.compute.is_half() && rows <= FEW_LOADERS_ROWS;
         let takes = |instance: &&Instance| instance.takes(rows, shape);
         let first = self.instances.iter().find(takes)?;
-        let alike =
-            |other: &&Instance| (other.rows, other.tile_rows) == (first.rows, first.tile_rows);
+        let of = |instance: &Instance| (instance.tile.rows, instance.tile.tile_rows);
+        let alike = |other: &&Instance| of(other) == of(first);
         if few {
             Some(first)
         } else {
@@ -140,7 +140,7 @@ impl Grouped {
 
     /// Whether down's sums are rounded to the operand type, in such a bucket and variant.
     pub(super) fn rounds(&self, rows: u32, shape: Shape) -> bool {
-        self.served(rows, shape).rounds
+        self.served(rows, shape).tile.rounds != 0
     }
 
     /// Whether this kernel does the experts of a bucket of `rows` rows in launches of this shape.
@@ -184,12 +184,8 @@ impl Grouped {
 
 /// Dynamic shared memory of a block: stages of grouped_stage_bytes, and what aligns the first one.
 fn shared_bytes(precision: Precision, shape: Shape) -> u32 {
-    let parts = if precision.compute.is_half() {
-        1
-    } else {
-        abi::TG_PARTS
-    };
-    let rows = OUTPUTS + parts * shape.tile_rows;
+    let is_half = precision.compute.is_half();
+    let rows = OUTPUTS + shape.tile_rows * if is_half { 1 } else { abi::TG_PARTS };
     shape.stages * abi::TG_GMMA_ROW_BYTES * rows + abi::TG_GMMA_ATOM_BYTES
 }
 
@@ -236,9 +232,7 @@ impl<'a> Lowering<'a> {
         weights: &ExpertWeights,
         rows: &ExpertRows,
     ) {
-        let config = self.config;
-        let (experts, top_k) = (config.num_experts as u32, config.num_experts_per_tok as u32);
-        let (hidden, inner) = (self.hidden(), config.moe_intermediate_size as u32);
+        let (experts, top_k) = self.experts();
         let ExpertWeights { gate, up, down } = weights;
         let args = abi::tg_grouped_args {
             partial: rows.partial,
@@ -255,8 +249,8 @@ impl<'a> Lowering<'a> {
             } else {
                 BEYOND_K_BLOCKS
             },
-            hidden,
-            inner,
+            hidden: self.hidden(),
+            inner: self.expert_inner(),
             tile_rows: shape.tile_rows,
             stages: shape.stages,
             up_first: (up.address < gate.address).into(),
@@ -267,14 +261,11 @@ impl<'a> Lowering<'a> {
             Argument::Boxes(expert_boxes(down, None, experts, OUTPUTS)),
             Argument::of(&args),
         ];
-        let grid = (
-            grouped.multiprocessors.min(abi::TG_GROUPED_MOST_BLOCKS),
-            1,
-            1,
-        );
+        let blocks = grouped.multiprocessors.min(abi::TG_GROUPED_MOST_BLOCKS);
         let shared = shared_bytes(grouped.precision, shape);
         let instance = grouped.served(self.bucket.rows, shape);
-        self.call(&instance.kernel, grid, instance.threads, shared, arguments);
+        let (kernel, threads) = (&instance.kernel, instance.tile.threads);
+        self.call(kernel, (blocks, 1, 1), threads, shared, arguments);
         self.with_weights([*gate, *up, *down]);
     }
 }
@@ -294,7 +285,7 @@ mod tests {
         };
         let library = Library::unloaded(gpu);
         let kernels = Grouped::load(&library, Precision::new(operand, WeightFormat::BF16));
-        kernels.unwrap().unwrap()
+        kernels.unwrap()
     }
 
     fn shape(tile_rows: u32, stages: u32) -> Shape {

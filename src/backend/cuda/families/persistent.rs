@@ -15,7 +15,7 @@ mod tile;
 use super::Lowering;
 use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
 use super::grouped::expert_boxes;
-use super::limits::Library;
+use super::limits::{Library, Variants};
 use super::tiled::{Bf16x3, Product};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
@@ -38,7 +38,7 @@ const DENSE_F32: [&str; 2] = ["w128", "w128_split_k"];
 /// The kernels for one type.
 #[derive(Debug)]
 pub struct Persistent {
-    dense: Vec<(Tile, Kernel)>,
+    dense: Variants<Tile>,
     /// For rows of 16 bits.
     conv: Option<(Tile, Kernel)>,
     gate_up: (Tile, Kernel),
@@ -51,36 +51,31 @@ pub struct Persistent {
 }
 
 impl Persistent {
-    /// None where the GPU is not of 9.0 or the types have no such kernels: f32 rows with other than bf16 weights.
-    ///
     /// # Errors
     /// The driver refuses.
-    pub fn load(library: &Library, precision: Precision) -> Result<Option<Self>> {
-        if !library.gpu.has_warpgroups() || !precision.is_streamed() {
-            return Ok(None);
-        }
+    pub fn load(library: &Library, precision: Precision) -> Result<Self> {
         let splits = !precision.compute.is_half();
         let operand = precision.compute.name();
         let of = |name: String| -> Result<(Tile, Kernel)> {
             let name = format!("tg_persistent_{name}");
-            let (kernel, tile) = library.with_constants::<5>(&name)?;
-            let tile: Tile = bytemuck::cast(tile);
+            let (tile, kernel) = library.with_constants::<Tile>(&name)?;
             kernel.allow_shared(tile.shared_bytes)?;
             Ok((tile, kernel))
         };
         let dense: &[&str] = if splits { &DENSE_F32 } else { &DENSE };
-        let dense = dense.iter().map(|name| of(format!("{operand}_{name}")));
+        let dense = dense.iter();
+        let dense = dense.map(|name| format!("tg_persistent_{operand}_{name}"));
         let conv = (!splits).then(|| of(format!("conv_{operand}")));
         let bf16x3 = splits.then(|| library.kernel("tg_bf16x3_rows"));
-        Ok(Some(Self {
-            dense: dense.collect::<Result<_>>()?,
+        Ok(Self {
+            dense: Variants::load(library, dense, |tile: &Tile| tile.shared_bytes)?,
             conv: conv.transpose()?,
             gate_up: of(format!("gate_up_{operand}"))?,
             down: of(format!("down_{operand}"))?,
             bf16x3: bf16x3.transpose()?,
             rows: precision.weights,
             multiprocessors: library.gpu.class.multiprocessors,
-        }))
+        })
     }
 
     /// Whether down rounds what it makes of its rows: of those of 16 bits.
@@ -89,9 +84,9 @@ impl Persistent {
     }
 
     /// The dense kernel for a product.
-    fn dense(&self, shape: &Shape) -> &(Tile, Kernel) {
-        let tiles: Vec<Tile> = self.dense.iter().map(|(tile, _)| *tile).collect();
-        &self.dense[tile::soonest(&tiles, shape, self.multiprocessors)]
+    fn dense(&self, shape: &Shape) -> (&Tile, &Kernel) {
+        let soonest = tile::soonest(&self.dense.tiles, shape, self.multiprocessors);
+        self.dense.of(soonest)
     }
 
     /// Whether wide tiles of so many outputs, of rows of 16 bits, fill the GPU.
@@ -99,7 +94,7 @@ impl Persistent {
         let fill = |width: u32| {
             rows.div_ceil(abi::TG_PERSISTENT_ROWS) * outputs.div_ceil(width) >= self.multiprocessors
         };
-        let widest = self.dense.iter().map(|(tile, _)| tile.width).max();
+        let widest = self.dense.tiles.iter().map(|tile| tile.width).max();
         self.bf16x3.is_none() && widest.is_some_and(fill)
     }
 
@@ -295,7 +290,7 @@ impl<'a> Lowering<'a> {
         self.with_weights([weights.down]);
     }
 
-    fn expert_inner(&self) -> u32 {
+    pub(super) fn expert_inner(&self) -> u32 {
         self.config.moe_intermediate_size as u32
     }
 

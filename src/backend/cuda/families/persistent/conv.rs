@@ -8,7 +8,6 @@ use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes};
 use crate::backend::cuda::families::Lowering;
 use crate::backend::cuda::families::conv::ShortConv;
 use crate::backend::cuda::matrix::Matrix;
-use crate::plan::StepKind;
 use crate::sys::abi;
 
 /// An in-projection's weights `[3H, H]` as `tg_persistent_conv_*` copies them: 8 rows of B, 8 of C and 8
@@ -29,15 +28,12 @@ fn in_channels(w: &Matrix, tile: &Tile) -> Boxes {
 }
 
 impl<'a> Lowering<'a> {
-    /// Whether [`Lowering::persistent_conv`] does a conv layer up to its out-projection: a row a sequence, tiles of whole channels, and
-    /// as many taps as it has.
+    /// Whether [`Lowering::persistent_conv`] does a conv layer up to its out-projection.
     pub fn persistent_convolves(&self) -> Option<&'a Persistent> {
-        let decode = self.bucket.kind == StepKind::Decode;
-        let taps = self.config.conv_l_cache as u32;
         self.persistent().filter(|persistent| {
             let conv = persistent.conv.as_ref();
             let whole = conv.is_some_and(|(tile, _)| self.hidden().is_multiple_of(tile.channels()));
-            decode && taps == abi::TG_CONV_TAPS && whole
+            self.may_convolve() && whole
         })
     }
 
