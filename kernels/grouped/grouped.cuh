@@ -37,20 +37,6 @@ constexpr uint32_t GROUPED_DRAW_AHEAD = 4;  /* k-blocks before a work tile's las
 
 /* ---- roles ----------------------------------------------------------------------------------- */
 
-/* What the kernel reads and writes. */
-template <class Tile>
-struct GroupedArrays {
-  using X = typename Tile::X;
-  const X *x;              /* [R, H] */
-  X *y;                    /* [R K, M], by place */
-  typename Tile::Sum *partial; /* [R K, H], by pair */
-  const uint32_t *chosen;  /* [R, K] */
-  const tg_step *step;
-  GroupedCounts *counts;
-  uint32_t hidden, inner, k;
-  bool up_first;
-};
-
 /* The producer's one lane. `mine`: the work tile that this block predicted is its own, with its first weights under way. A block that does
  * not predict has drawn its first work tile: `draw`. */
 __device__ inline void grouped_produce(GroupedPipeline &pipe, GroupedQueue queue, const TensorMap &gate_up, const TensorMap &down,
@@ -105,7 +91,7 @@ __device__ inline void grouped_signal_done(const GroupedWork &work, GroupedCount
 /* A loader warp: every LOADERS-th stage's rows. A lane has 8 columns of every fourth row. A work tile of gate and up is `counted` so often. */
 template <class Tile, uint32_t LOADERS, class Sort>
 __device__ inline void grouped_load(GroupedPipeline pipe, GroupedQueue queue, const GroupedShape &shape, const Sort &sort,
-                                 const GroupedArrays<Tile> &arrays, uint32_t counted) {
+                                 const tg_grouped_args &a, uint32_t counted) {
   const uint32_t lane = threadIdx.x % WARP, loader = threadIdx.x / WARP - GROUPED_CONSUMERS;
   using Piece = typename Tile::Operand::Piece;
   const uint32_t row = lane / 8, piece = lane % 8;
@@ -114,10 +100,10 @@ __device__ inline void grouped_load(GroupedPipeline pipe, GroupedQueue queue, co
   uint32_t next = loader;  /* the k-block of the work tile that is this warp's */
   queue.take_all([&](const GroupedWork &work) {
     const bool gate_up = work.kind == GROUPED_GATE_UP;
-    const typename Tile::X *x = gate_up ? arrays.x : arrays.y;
-    const uint32_t k_total = gate_up ? arrays.hidden : arrays.inner;
+    const typename Tile::X *x = static_cast<const typename Tile::X *>(gate_up ? a.x : a.y);
+    const uint32_t k_total = gate_up ? a.hidden : a.inner;
     if (!gate_up) {
-      if (lane == 0) await_count(arrays.counts->done + work.at, shape.gate_up_slices * counted);
+      if (lane == 0) await_count(a.counts->done + work.at, shape.gate_up_slices * counted);
       __syncwarp();
     }
     with_room_for<Tile::MOST_ROWS>(work.tile.rows, [&](auto room) {
@@ -158,7 +144,8 @@ __device__ inline void grouped_load(GroupedPipeline pipe, GroupedQueue queue, co
 
 /* A consumer warp: y = silu(gate) * up in X's type, or partial = down. */
 template <class Tile, bool COUNTER, class Sort>
-__device__ inline void grouped_consume(GroupedPipeline pipe, GroupedQueue queue, const Sort &sort, const GroupedArrays<Tile> &arrays) {
+__device__ inline void grouped_consume(GroupedPipeline pipe, GroupedQueue queue, const Sort &sort, const tg_grouped_args &a) {
+  using X = typename Tile::X;
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   const uint32_t half = of_warp(warp / 4), first_row = lane % 4 * 2;
   queue.take_all([&](const GroupedWork &work) {
@@ -177,41 +164,40 @@ __device__ inline void grouped_consume(GroupedPipeline pipe, GroupedQueue queue,
       }
     };
     if (work.kind == GROUPED_GATE_UP) {
-      using X = typename Tile::X;
       /* This lane's output, or of tall tiles the first of the warp's. */
       const uint32_t n = work.slice * (TG_GROUPED_OUTPUTS / 2) + warp * (TG_GROUPED_GROUP_ROWS / 2) + (Tile::IS_TALL ? 0 : lane / 4);
-      auto at = [&](uint32_t r) { return arrays.y + (size_t)(work.tile.first + r) * arrays.inner + n; };
+      auto at = [&](uint32_t r) { return static_cast<X *>(a.y) + (size_t)(work.tile.first + r) * a.inner + n; };
       auto gated = [&](float first, float second) {
-        return arrays.up_first ? gmma_silu(second) * first : gmma_silu(first) * second;
+        return a.up_first ? gmma_silu(second) * first : gmma_silu(first) * second;
       };
       if constexpr (Tile::IS_TALL) {
-        if (n < arrays.inner) grouped_store_gated<X>(sums, work.tile.rows, gated, at);
+        if (n < a.inner) grouped_store_gated<X>(sums, work.tile.rows, gated, at);
       } else {
         by_row(at, [&](X *to, float first, float second) {
           const float v = gated(first, second);
-          if (n < arrays.inner) *to = X(v);
+          if (n < a.inner) *to = X(v);
         });
       }
-    } else if constexpr (Tile::ROUNDS) {
-      const uint32_t n = work.slice * TG_GROUPED_OUTPUTS + warp * TG_GROUPED_GROUP_ROWS;
-      if (n < arrays.hidden)
-        grouped_store_rounded<typename Tile::Sum>(sums, work.tile.rows, [&](uint32_t r) {
-          return arrays.partial + (size_t)sort.pair_at(work.tile.first + r, arrays.k) * arrays.hidden + n;
-        });
     } else {
-      const uint32_t n = work.slice * TG_GROUPED_OUTPUTS + warp * TG_GROUPED_GROUP_ROWS + lane / 4;
-      by_row([&](uint32_t r) { return arrays.partial + (size_t)sort.pair_at(work.tile.first + r, arrays.k) * arrays.hidden + n; },
-             [&](auto *at, float first, float second) {
-               if (n < arrays.hidden) at[0] = first;
-               if (n + 8 < arrays.hidden) at[8] = second;
-             });
+      const uint32_t n = work.slice * TG_GROUPED_OUTPUTS + warp * TG_GROUPED_GROUP_ROWS + (Tile::ROUNDS ? 0 : lane / 4);
+      auto at = [&](uint32_t r) {
+        return static_cast<typename Tile::Sum *>(a.partial) + (size_t)sort.pair_at(work.tile.first + r, a.k) * a.hidden + n;
+      };
+      if constexpr (Tile::ROUNDS) {
+        if (n < a.hidden) grouped_store_rounded<typename Tile::Sum>(sums, work.tile.rows, at);
+      } else {
+        by_row(at, [&](auto *to, float first, float second) {
+          if (n < a.hidden) to[0] = first;
+          if (n + 8 < a.hidden) to[8] = second;
+        });
+      }
     }
     __syncwarp();
     if (lane != 0) return;
     if constexpr (COUNTER) {
       queue.signal_stored();
     } else {
-      grouped_signal_done(work, arrays.counts);
+      grouped_signal_done(work, a.counts);
     }
   });
 }
@@ -225,10 +211,6 @@ constexpr uint32_t GROUPED_STATIC_BYTES = (6 + 10 * EACH) * 1024;
 /* At least LOADERS stages. EACH: rows that a thread of the consumers sorts. */
 template <class Tile, uint32_t LOADERS, bool COUNTER, uint32_t EACH>
 __device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, const tg_grouped_args &a) {
-  using X = typename Tile::X;
-  const GroupedArrays<Tile> arrays = {static_cast<const X *>(a.x), static_cast<X *>(a.y),
-                                      static_cast<typename Tile::Sum *>(a.partial), a.chosen, a.step, a.counts,
-                                      a.hidden, a.inner, a.k, a.up_first != 0};
   const uint32_t experts = a.experts, tile_rows = a.tile_rows, stages = a.stages;
   extern __shared__ char grouped_shared[];
   __shared__ uint64_t barriers[2 * TG_GROUPED_MOST_STAGES + 3 * GROUPED_QUEUE + 2];
@@ -272,51 +254,51 @@ __device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, 
       if (real) {
         wait_and_let_next_start();
         if (lane == 0 && shape.predicts()) {
-          arrays.counts->begin();
-          answer = arrays.counts->request_prediction(blockIdx.x);
+          a.counts->begin();
+          answer = a.counts->request_prediction(blockIdx.x);
         } else if (lane == 0) {
-          draw = arrays.counts->draw();
+          draw = a.counts->draw();
         }
         barrier_wait(marked, 0);
       }
       plan.make(shape, sort, experts, tile_rows, real);
     }
     const bool mine = shape.predicts() && GroupedCounts::has_got(answer, blockIdx.x);
-    if (lane == 0) grouped_produce(pipe, queue, gate_up, down, shape, plan, arrays.counts, mine, draw);
+    if (lane == 0) grouped_produce(pipe, queue, gate_up, down, shape, plan, a.counts, mine, draw);
     return;
   }
   if (warp < GROUPED_CONSUMERS) {
     static_assert(GROUPED_CONSUMERS == GROUPED_SORT_WARPS, "the consumers sort");
-    const uint32_t rows = __ldcg(&arrays.step->rows);
+    const uint32_t rows = __ldcg(&a.step->rows);
     /* The first pass is a rehearsal, as the producer's is. */
 #pragma unroll 1
     for (uint32_t pass = 0; pass < 2; pass++) {
       const bool real = pass > 0;
       if (real) wait_and_let_next_start();
-      const GroupedChoices<EACH> choices(arrays.chosen, real ? rows : 0, arrays.k);
-      sort.mark(choices, arrays.k);
+      const GroupedChoices<EACH> choices(a.chosen, real ? rows : 0, a.k);
+      sort.mark(choices, a.k);
       __syncwarp();
       if (real) {
         if (lane == 0) barrier_arrive(marked);
         barrier_wait(marked, 0);
       }
-      sort.list(choices, experts, arrays.k);
+      sort.list(choices, experts, a.k);
       /* So that no warp marks what another still rehearses with, and at the end all is listed. It also keeps what a warp's threads have in
        * common in uniform registers. */
       threads_meet<GROUPED_CONSUMERS * WARP, 1>();
     }
     if (threadIdx.x == 0) barrier_arrive(listed);
-    grouped_consume<Tile, COUNTER>(pipe, queue, sort, arrays);
+    grouped_consume<Tile, COUNTER>(pipe, queue, sort, a);
     return;
   }
   wait_and_let_next_start();  /* in this order for router/sort_combine.cu's combination */
   if (COUNTER && warp == AFTER_LOADERS) {
     queue.take_all([&](const GroupedWork &work) {
       queue.wait_stored();
-      if (threadIdx.x % WARP == 0) grouped_signal_done(work, arrays.counts);
+      if (threadIdx.x % WARP == 0) grouped_signal_done(work, a.counts);
     });
   } else {
     barrier_wait(listed, 0);
-    grouped_load<Tile, LOADERS>(pipe, queue, shape, sort, arrays, COUNTER ? 1 : GROUPED_CONSUMERS);
+    grouped_load<Tile, LOADERS>(pipe, queue, shape, sort, a, COUNTER ? 1 : GROUPED_CONSUMERS);
   }
 }
