@@ -101,16 +101,15 @@ __device__ inline void score(const tg_scores_args &a) {
     if (lane == i && i < rows) a.scores[(size_t)(first + i) * expert_count + expert] = found[i];
 }
 
-/* One warp: experts[R,K] and weights[R,K] of row r, from its scores[E]; keys[MAX_EXPERTS] is scratch. */
-__device__ inline void choose_for_row(const tg_choosing_args &arrays, const tg_router_args &a, const float *scores, uint32_t *keys,
-                                      uint32_t r) {
+/* One warp: experts[R,K] and weights[R,K] of row r, from its scores[E]. */
+__device__ inline void choose_for_row(const tg_choosing_args &arrays, const tg_router_args &a, const float *scores, uint32_t r) {
   const size_t to = (size_t)r * a.k;
   const Weighing weighing{a.k, a.normalize != 0, a.scaling};
   auto store = [&](uint32_t index, uint32_t expert, float weight) {
     arrays.experts[to + index] = expert;
     arrays.weights[to + index] = weight;
   };
-  choose_experts(scores, arrays.bias, a.expert_count, weighing, keys, threadIdx.x % WARP, store);
+  choose_experts(scores, arrays.bias, a.expert_count, weighing, store);
 }
 
 template <typename X>
@@ -118,9 +117,8 @@ __device__ inline void route(const tg_choosing_args &arrays, const tg_router_arg
   const uint32_t hidden = a.hidden, expert_count = a.expert_count;
   const tg_step *step = arrays.step;
   extern __shared__ float4 shared[];
-  float *z = reinterpret_cast<float *>(shared);                         /* [H] */
-  float *scores = z + hidden;                                           /* [MAX_EXPERTS] */
-  uint32_t *keys = reinterpret_cast<uint32_t *>(scores + MAX_EXPERTS);  /* [MAX_EXPERTS] */
+  float *z = reinterpret_cast<float *>(shared);  /* [H] */
+  float *scores = z + hidden;                    /* [MAX_EXPERTS] */
   begin_kernel();
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   const uint32_t r = blockIdx.x;
@@ -133,7 +131,7 @@ __device__ inline void route(const tg_choosing_args &arrays, const tg_router_arg
     if (lane == 0) scores[e] = found[0];
   }
   __syncthreads();
-  if (warp == 0) choose_for_row(arrays, a, scores, keys, r);
+  if (warp == 0) choose_for_row(arrays, a, scores, r);
 }
 
 /* One warp: z[H] and x[H] unless null, from h[H], to the bits that the threads of a block of NORM_THREADS make of it. */
@@ -168,9 +166,8 @@ __device__ inline void route_many(const tg_choosing_args &arrays, const tg_route
   const tg_step *step = arrays.step;
   X *x = static_cast<X *>(arrays.x);
   extern __shared__ float4 shared[];
-  float *z = reinterpret_cast<float *>(shared);                                     /* [MANY_ROWS, H] */
-  float *scores = z + MANY_ROWS * hidden;                                           /* [MANY_ROWS, MAX_EXPERTS] */
-  uint32_t *keys = reinterpret_cast<uint32_t *>(scores + MANY_ROWS * MAX_EXPERTS);  /* [MANY_ROWS, MAX_EXPERTS] */
+  float *z = reinterpret_cast<float *>(shared);  /* [MANY_ROWS, H] */
+  float *scores = z + MANY_ROWS * hidden;        /* [MANY_ROWS, MAX_EXPERTS] */
   begin_kernel();
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   const uint32_t first = blockIdx.x * MANY_ROWS;
@@ -208,7 +205,7 @@ __device__ inline void route_many(const tg_choosing_args &arrays, const tg_route
       }
   }
   __syncthreads();
-  if (warp < rows) choose_for_row(arrays, a, scores + warp * MAX_EXPERTS, keys + warp * MAX_EXPERTS, first + warp);
+  if (warp < rows) choose_for_row(arrays, a, scores + warp * MAX_EXPERTS, first + warp);
 }
 
 #define SCORES(SUFFIX, ROWS, X)                                                           \

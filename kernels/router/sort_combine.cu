@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS)
   const uint32_t row_count = a.step->rows;
   for (uint32_t r = warp; r < row_count; r += blockDim.x / WARP)
     choose_experts(a.scores + (size_t)r * a.expert_count, a.bias, a.expert_count, Weighing{k, a.normalize != 0, a.scaling},
-                   scratch.next[warp], lane, [&](uint32_t index, uint32_t expert, float weight) {
+                   [&](uint32_t index, uint32_t expert, float weight) {
                      chosen[r * k + index] = expert;
                      a.experts[r * k + index] = expert;
                      a.weights[r * k + index] = weight;

@@ -44,7 +44,7 @@ pub struct RouterWeights {
 
 /// Dynamic shared memory of a router block: its rows, normed, their scores and what orders those.
 pub fn router_shared_bytes(rows: u32, hidden: u32) -> u32 {
-    4 * rows * (hidden + 2 * abi::TG_MAX_EXPERTS)
+    4 * rows * (hidden + abi::TG_MAX_EXPERTS)
 }
 
 /// Whether one kernel is all of the router.
