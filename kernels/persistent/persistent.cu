@@ -28,13 +28,8 @@ extern "C" __global__ void __launch_bounds__(TG_BF16X3_THREADS)
   begin_kernel();
   const uint32_t row = blockIdx.x;
   if (base + row >= *count) return;
-  for (uint32_t c = 4 * threadIdx.x; c < k; c += 4 * TG_BF16X3_THREADS) {
-    const float4 v = load4(x + (size_t)row * k + c);
-    uint32_t low[TG_PARTS], high[TG_PARTS];
-    bf16x3(make_float2(v.x, v.y), low);
-    bf16x3(make_float2(v.z, v.w), high);
-#pragma unroll
-    for (uint32_t part = 0; part < TG_PARTS; part++)
-      *reinterpret_cast<uint2 *>(parts + ((size_t)part * plane + row) * k + c) = make_uint2(low[part], high[part]);
+  for (uint32_t c = 8 * threadIdx.x; c < k; c += 8 * TG_BF16X3_THREADS) {
+    const float *from = x + (size_t)row * k + c;
+    Bf16x3::store(reinterpret_cast<char *>(parts + (size_t)row * k + c), (size_t)plane * k * sizeof *parts, {load4(from), load4(from + 4)});
   }
 }

@@ -32,7 +32,7 @@ struct Bf16x3 {
     float4 lo, hi;
   };
   static __device__ inline Piece load_past_l1(const X *x) { return {load4_past_l1(x), load4_past_l1(x + 4)}; }
-  static __device__ inline void store(char *to, uint32_t part_bytes, const Piece &p) {
+  static __device__ inline void store(char *to, size_t part_bytes, const Piece &p) {
     uint32_t of[4][PARTS];
     bf16x3(make_float2(p.lo.x, p.lo.y), of[0]), bf16x3(make_float2(p.lo.z, p.lo.w), of[1]);
     bf16x3(make_float2(p.hi.x, p.hi.y), of[2]), bf16x3(make_float2(p.hi.z, p.hi.w), of[3]);
