@@ -41,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS)
   let_next_kernel_start();
   if (a.bias) prefetch(a.bias, 4 * a.expert_count, threadIdx.x, blockDim.x);
   wait_for_earlier_kernels();
-  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, k = a.k;
+  const uint32_t warp = threadIdx.x / WARP, k = a.k;
   const uint32_t row_count = a.step->rows;
   for (uint32_t r = warp; r < row_count; r += blockDim.x / WARP)
     choose_experts(a.scores + (size_t)r * a.expert_count, a.bias, a.expert_count, Weighing{k, a.normalize != 0, a.scaling},

@@ -147,12 +147,13 @@ mod tests {
 
     #[test]
     fn kernels_tell_their_launchers_their_tiles() {
-        let [outputs, rows, threads, shared_bytes] = constants("tg_tiled_bf16_r64_tile").unwrap();
+        let tile: [u32; 4] = constants("tg_tiled_bf16_r64_tile").unwrap();
+        let [outputs, rows, threads, shared_bytes] = tile;
         assert_eq!((outputs, rows), (64, 64));
         assert!(threads.is_multiple_of(32) && shared_bytes > 0);
-        let error = constants::<3>("tg_tiled_bf16_r64_tile").unwrap_err();
+        let error = constants::<[u32; 3]>("tg_tiled_bf16_r64_tile").unwrap_err();
         assert!(error.to_string().contains("4 launch constants"), "{error}");
-        assert!(constants::<4>("tg_nothing_tile").is_err());
+        assert!(constants::<[u32; 4]>("tg_nothing_tile").is_err());
     }
 
     #[test]
