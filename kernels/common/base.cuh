@@ -144,8 +144,7 @@ __device__ inline float highest_over_lanes(float v) {
   return v;
 }
 
-/* The sum over THREADS threads, the same in each of them: over the block, or over part `part` of its PARTS. The order of additions is
- * fixed by THREADS alone. */
+/* The sum over the block, or over part `part` of its PARTS, in an order that THREADS alone fixes, the same in each of the threads. */
 template <int THREADS, int PARTS = 1>
 __device__ inline float block_sum(float v, uint32_t part = 0) {
   static_assert(THREADS % WARP == 0, "whole warps");

@@ -33,3 +33,7 @@ constexpr uint32_t GMMA_OPERAND_HIGH = 1u << 30 /* swizzled by 128 bytes */ | GM
 
 /* silu with a division that is no call, beside which no matrix instruction would run on; within 2 ulp. */
 __device__ inline float gmma_silu(float v) { return __fdividef(v, 1.0f + expf(-v)); }
+__device__ inline float2 silu_mul(float2 gate, float2 up) { return make_float2(gmma_silu(gate.x) * up.x, gmma_silu(gate.y) * up.y); }
+__device__ inline float4 silu_mul(float4 gate, float4 up) {
+  return make_float4(gmma_silu(gate.x) * up.x, gmma_silu(gate.y) * up.y, gmma_silu(gate.z) * up.z, gmma_silu(gate.w) * up.w);
+}

@@ -31,8 +31,7 @@ struct Stamps {
   uint64_t pad2;
 };
 
-/* Launches have a multiple of 32 bytes of dynamic shared memory, and this much more where the kernel is to leave a stamp
- * (src/backend/cuda/driver/launch.rs). */
+/* Launches have a multiple of 32 bytes of dynamic shared memory, and this much more to ask for a stamp (driver/launch.rs). */
 constexpr uint32_t STAMP_SIGN_BYTES = 16;
 
 /* Set while launches bear the sign; each unit has one of its own. */

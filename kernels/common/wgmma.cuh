@@ -14,8 +14,7 @@
 #include "common/mma.cuh"
 #include "common/operands.cuh"
 
-/* A value that stays in its register: the compiler would rather compute a shared_address() anew, for which it waits for a special
- * register, or take a pointer apart again. */
+/* A value that stays in its register: the compiler would rather compute a shared_address() anew, or take a pointer apart again. */
 __device__ inline uint32_t kept(uint32_t value) {
   asm volatile("" : "+r"(value));
   return value;

@@ -28,8 +28,7 @@ __device__ inline void grouped_store_gated(const float (&sums)[SUMS], uint32_t r
   }
 }
 
-/* A warp's sums of TG_GROUPED_GROUP_ROWS outputs of `rows` rows, rounded to T, of 16 bits. at(r): as above. Of eight rows at a time, a lane
- * stores four neighbouring outputs of one. */
+/* A warp's sums of all its weight rows, of `rows` rows, rounded to T; at(r) as above. A lane stores four neighbouring outputs at a time. */
 template <typename T, int SUMS, class At>
 __device__ inline void grouped_store_rounded(const float (&sums)[SUMS], uint32_t rows, At at) {
   constexpr int AT_ONCE = GROUPED_STORED_AT_ONCE;

@@ -16,8 +16,7 @@
  *
  * N is the tile's rows, rounded up to a multiple of 8: at many rows the GPU is at its power limit, so products of rows that are not there
  * would cost time. An expert of several tiles has its weights read from memory for the first, and from L2 for the others, whose work tiles
- * follow. A sum runs over K in order, in one accumulator, whatever N is and whichever block has the work tile. So a row's bits do not depend
- * on other rows.
+ * follow. A sum runs over K in order, in one accumulator, whatever N is and whichever block has it: bits do not depend on other rows.
  *
  * Weight rows come in groups of 16, one for each consumer warp, of gate and up 8 each: both sums of an output are in one thread.
  *
@@ -82,8 +81,7 @@ __device__ inline void grouped_produce(GroupedPipeline &pipe, GroupedQueue queue
   }
 }
 
-/* One lane: what it knows to be stored of a work tile of gate and up is done. The release waits for the copies in flight, 2 to 6 us, in
- * which a consumer multiplies nothing. */
+/* One lane: what it knows to be stored of a work tile of gate and up is done. The release waits for copies in flight, 2 to 6 us. */
 __device__ inline void grouped_signal_done(const GroupedWork &work, GroupedCounts *counts) {
   if (work.kind == GROUPED_GATE_UP && work.at < TG_GROUPED_MOST_TILES) count_release(counts->done + work.at);
 }
@@ -283,8 +281,7 @@ __device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, 
         barrier_wait(marked, 0);
       }
       sort.list(choices, experts, a.k);
-      /* So that no warp marks what another still rehearses with, and at the end all is listed. It also keeps what a warp's threads have in
-       * common in uniform registers. */
+      /* So that no warp marks what another still rehearses with, and at the end all is listed. (It also makes uniform registers serve.) */
       threads_meet<GROUPED_CONSUMERS * WARP, 1>();
     }
     if (threadIdx.x == 0) barrier_arrive(listed);

@@ -1,5 +1,4 @@
-/* args.h: what the kernels of persistent/ are launched with, by value (common/address.h), beside tensor maps. A plane is how many rows
- * lie between one part of bf16x3 and the next. */
+/* args.h: what the kernels of persistent/ are launched with, by value (common/address.h). A plane is the rows of a part of bf16x3. */
 #ifndef TAILGRAPH_PERSISTENT_ARGS_H
 #define TAILGRAPH_PERSISTENT_ARGS_H
 

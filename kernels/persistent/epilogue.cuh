@@ -4,7 +4,7 @@
 
 #include "common/bulk.cuh"
 #include "persistent/tile.cuh"
-#include "wgmma/epilogue.cuh"
+#include "wgmma/mainloop.cuh"
 
 /* A warp: COLUMNS columns of its rows, of type V, to y[0 ..][n ..]. `pair(i, half)` is this thread's i-th pair of neighbours
  * (columns 8 i + 2 q, of its row g or g + 8); what lies at or past `rows` or n_total stays here. */
@@ -81,7 +81,8 @@ struct PersistentEpilogue {
       /* Part `part` of bf16x3 is what is left of those before it. */
 #pragma unroll
       for (uint32_t part = 0; part < Tile::PARTS; part++)
-        persistent_store<OUTPUTS>(out, y + (size_t)part * product.y_plane * product.n_total, rows, tile.slice * OUTPUTS, product.n_total, false,
+        persistent_store<OUTPUTS>(out, y + (size_t)part * product.y_plane * product.n_total, rows, tile.slice * OUTPUTS, product.n_total,
+                                  false,
                                   [&](uint32_t i, uint32_t half) {
                                     const uint32_t at = 8 * i + 2 * half;
                                     const float2 a = make_float2(acc[at], acc[at + 1]), b = make_float2(acc[at + 4], acc[at + 5]);

@@ -1,6 +1,5 @@
 // build: sm_90a
-/* persistent.cu: the kernels of persistent/, for rows and weights of one 16-bit type and for f32 rows and bf16 weights; and what makes such
- * rows bf16x3. */
+/* persistent.cu: the kernels of persistent/, for rows and weights of one 16-bit type and for f32 rows and bf16 weights. */
 #include "persistent/conv.cuh"
 #include "persistent/split_k.cuh"
 

@@ -37,8 +37,7 @@
 
 /* ---- producers ----------------------------------------------------------------------------------- */
 
-/* The tile's weight rows of k-block k, by issue(where they begin in the stage, where they lie in the tensor): of those that blocks share
- * the own part. */
+/* issue(where they begin in the stage, where they lie in the tensor) for the tile's weight rows of k-block k, of shared ones the own part. */
 template <class Tile, class Issue>
 __device__ inline void persistent_parts(const PersistentProduct &product, const PersistentWorkTile &tile, uint32_t k, Issue issue) {
   const bool paired = product.epilogue == TILED_SILU_MUL;
@@ -68,8 +67,7 @@ __device__ inline void persistent_weights(const PersistentPipeline<Tile> &pipe, 
   });
 }
 
-/* One lane: some k-blocks' weights of the tile that this block most likely takes first, into L2, while earlier kernels run. Where it
- * takes something else, another block reads these. */
+/* One lane: some k-blocks' weights of the tile that this block most likely takes first, into L2, while earlier kernels run. */
 template <class Tile>
 __device__ inline void persistent_prefetch(const TensorMap *w_map, const PersistentProduct &product, const PersistentWorkTile &tile,
                                            uint32_t first, uint32_t steps) {
@@ -78,8 +76,7 @@ __device__ inline void persistent_prefetch(const TensorMap *w_map, const Persist
     persistent_parts<Tile>(product, tile, first + k, [&](uint32_t, const uint32_t (&at)[5]) { tensor_prefetch(w_map, at); });
 }
 
-/* One lane, where the tile is known for sure: weights of as many of `steps` k-blocks from `first` on as the pipeline holds, which are
- * returned, into it; of some more into L2. */
+/* One lane, where the tile is known: weights of the k-blocks that the pipeline holds into it, of some more into L2. Returns the former. */
 template <class Tile>
 __device__ inline uint32_t persistent_begin(PersistentPipeline<Tile> pipe, const TensorMap *w_map, const PersistentProduct &product,
                                             const PersistentWorkTile &tile, uint32_t first, uint32_t steps) {
@@ -93,8 +90,7 @@ __device__ inline uint32_t persistent_begin(PersistentPipeline<Tile> pipe, const
   return begun;
 }
 
-/* The producer where no rows are gathered: a tile's rows and weights, `steps` k-blocks from `first` on. Weights of the first `begun` are
- * under way. It calls meanwhile() behind each. */
+/* The producer where no rows are gathered: a tile's `steps` k-blocks from `first` on, meanwhile() behind each. `begun` have their weights. */
 template <class Tile, class Meanwhile>
 __device__ inline void persistent_copy(PersistentPipeline<Tile> &pipe, const TensorMap *x_map, const TensorMap *w_map,
                                        const PersistentProduct &product, const PersistentWorkTile &tile, uint32_t first, uint32_t steps,
@@ -114,8 +110,7 @@ __device__ inline void persistent_copy(PersistentPipeline<Tile> &pipe, const Ten
   }
 }
 
-/* The producer warpgroup where rows are gathered: a thread has a piece of 16 bytes of every 16th row. It signals a stage's rows once it has
- * issued the next one's. */
+/* The producer warpgroup where rows are gathered, 16 bytes of every 16th row a thread: it signals a stage behind the next one's copies. */
 template <class Tile>
 __device__ inline void persistent_gather(PersistentPipeline<Tile> pipe, const TensorMap *w_map, const PersistentProduct &product,
                                          const PersistentScheduler<Tile> &scheduler) {

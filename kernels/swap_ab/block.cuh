@@ -10,7 +10,6 @@
 
 #include "swap_ab/args.h"
 #include "tiled/tiled.cuh"
-#include "wgmma/epilogue.cuh"
 #include "wgmma/mainloop.cuh"
 #include "wgmma/operand.cuh"
 
@@ -120,8 +119,7 @@ struct SwapAbBlock {
 
   /* ---- consumers ---- */
 
-  /* A consumer warp is done with a stage, which will be filled `again` or not. Blocks that multicast signal each other, and only one that
-   * still waits is sure to be there. */
+  /* A consumer warp is done with a stage. Blocks that multicast signal each other, and only one that fills it `again` is sure to be there. */
   __device__ inline void release(uint32_t stage, bool again) const {
     if (threadIdx.x % WARP > 0) return;
     if (Tile::MULTICAST == 1 || again) pipe.release(stage);
@@ -215,8 +213,7 @@ struct SwapAbBlock {
     if (blocks > 1) barrier_wait_cluster(summed, 0);
   }
 
-  /* After send(), a warp that counts(): this thread's sums over all blocks, in their order, of COUNT of the block's fragments from the
-   * first-th on; any value past the last one. */
+  /* After send(), a warp that counts(): this thread's sums over all blocks, in order, of COUNT own fragments from the first-th on. */
   template <uint32_t COUNT>
   __device__ inline void sum(float4 (&of)[COUNT], uint32_t first) const {
 #pragma unroll

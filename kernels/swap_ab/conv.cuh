@@ -163,8 +163,7 @@ __device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_m
   const uint32_t rows = rows_from(first_row, all, Tile::ROWS);
   const tg_row *row_table = table<tg_row>(a.state, rows_at) + first_row;
   X *y = static_cast<X *>(a.y) + (size_t)first_row * hidden;
-  /* This thread has the same channels of each of its rows, FOURS fours from `column` of the tile on: with batch rows first of two rows,
-   * else of every so many-th. */
+  /* This thread has FOURS fours of channels, from `column` of the tile on, of each of TURNS rows. */
   constexpr uint32_t IN_ROW = Tile::ROWS_FIRST ? 4 : Tile::WIDTH / 4, FOURS = Tile::WIDTH / 4 / IN_ROW;
   constexpr uint32_t TURNS = Tile::ROWS_FIRST ? 2 : (Tile::ROWS * IN_ROW + Tile::CONSUMERS - 1) / Tile::CONSUMERS;
   static_assert(Tile::CONSUMERS % IN_ROW == 0, "a thread's channels are those of its first row");
@@ -213,8 +212,7 @@ __device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_m
   }
 }
 
-/* PASSING is how the structs are passed, so that the machine code is the shortest: nothing, which is by value, or __grid_constant__
- * (profiles/log/arguments.md). */
+/* PASSING: structs are passed by value, or as __grid_constant__ where that makes shorter machine code (profiles/log/arguments.md). */
 #define SWAP_AB_CONV_KERNEL(PASSING, NAME, ...)                                                            \
   SWAP_AB_TILE(NAME, __VA_ARGS__)                                                                          \
   extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)                                    \

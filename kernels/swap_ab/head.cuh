@@ -4,8 +4,7 @@
  *   best[S,parts]               common/argmax.cuh's words: of the logits that a block has of a row
  *
  * A block takes tiles of OUTPUTS weight rows in a grid-stride loop, all of K; blocks that multicast have neighbouring ones. A warp has 16 of
- * a row's logits at a time. It keeps the largest and its id, a row a lane, so that sampling a greedy row reads a word a block, and its
- * logits are not stored.
+ * a row's logits at a time, and keeps the largest and its id. So sampling a greedy row reads a word a block, and stores no logits.
  *
  * Bound: memory, N K sizeof(W) bytes for each ROWS rows; from 65 rows on L2, which gives rows to every tile: hence wide ones.
  * Measured on an H200 in bf16 in the model, 65536 outputs of 2048, all rows greedy (floor; how: profiles/README.md): 60.5 us

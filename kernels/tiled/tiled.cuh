@@ -179,8 +179,7 @@ __device__ inline void add_bias4(float4 &v, const float *bias, uint32_t n, uint3
   if (left > 3) v.w += bias[n + 3];
 }
 
-/* Stores four consecutive outputs, or adds them to what is there; `left` of them exist, and rows of y start on a multiple of 4 if
- * `aligned`. */
+/* Stores four outputs, or adds them to what is there; `left` of them exist, and rows of y start on a multiple of 4 if `aligned`. */
 template <bool ADDS = false, typename T>
 __device__ inline void put4(T *to, float4 v, uint32_t left, bool aligned) {
   if (aligned && left >= 4) {
