@@ -11,8 +11,9 @@
 
 use super::Lowering;
 use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
-use super::limits::Library;
-use crate::backend::cuda::driver::launch::{Argument, Kernel};
+use super::limits::{Library, Limits, Variants};
+use crate::backend::cuda::driver::arguments::arguments;
+use crate::backend::cuda::driver::launch::Kernel;
 use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes};
 use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::tuning::limits::grouped_rows;
@@ -24,12 +25,11 @@ use crate::sys::abi;
 
 /// Weight rows of a work tile.
 const OUTPUTS: u32 = abi::TG_GROUPED_OUTPUTS;
-/// Steps of up to so many rows of 16 bits have the fewest loaders that there are for their tiles, and the router a block beside each:
-/// they have less to load, and wait longer for the router.
+/// Steps of up to so many rows of 16 bits have the fewest loaders that there are for their tiles, and the router a block beside each.
 const FEW_LOADERS_ROWS: u32 = 16;
 const MOST_TILES: u32 = abi::TG_GROUPED_MOST_TILES;
 /// K-blocks of a prediction that are prefetched into L2 while those before them fill the pipeline, where nothing has prefetched them
-/// before (families/prefetch.rs). Measured: profiles/log/many-rows.md, "Room beside each other".
+/// before. Measured: profiles/log/many-rows.md, "Room beside each other".
 const BEYOND_K_BLOCKS: u32 = 8;
 
 /// What the kernels' names end with before their type; of f32 rows there are the first two.
@@ -59,41 +59,24 @@ struct Tile {
     rounds: u32,
 }
 
-#[derive(Debug)]
-struct Instance {
-    tile: Tile,
-    kernel: Kernel,
-    /// Dynamic shared memory of a block, at most.
-    block_bytes: u32,
-}
-
 /// The kernels for one pair of types, on a GPU that has what they need.
 #[derive(Debug)]
 pub struct Grouped {
     /// Ascending in what they take, of equal ones in loaders.
-    instances: Vec<Instance>,
+    instances: Variants<Tile>,
     precision: Precision,
-    multiprocessors: u32,
+    limits: Limits,
 }
 
-impl Instance {
-    fn load(library: &Library, name: &str) -> Result<Self> {
-        let (tile, kernel) = library.with_constants::<Tile>(name)?;
-        let block_bytes = library.gpu.limits().block_bytes;
-        let block_bytes = block_bytes.saturating_sub(tile.static_bytes);
-        kernel.allow_shared(block_bytes)?;
-        Ok(Self {
-            tile,
-            kernel,
-            block_bytes,
-        })
+impl Tile {
+    fn takes(&self, rows: u32, shape: Shape) -> bool {
+        let fits = rows <= self.rows && shape.tile_rows <= self.tile_rows;
+        fits && shape.stages >= self.loaders
     }
 
-    fn takes(&self, rows: u32, shape: Shape) -> bool {
-        let Tile {
-            tile_rows, loaders, ..
-        } = self.tile;
-        rows <= self.tile.rows && shape.tile_rows <= tile_rows && shape.stages >= loaders
+    /// Dynamic shared memory of a block, at most.
+    fn block_bytes(&self, limits: Limits) -> u32 {
+        limits.block_bytes.saturating_sub(self.static_bytes)
     }
 }
 
@@ -106,41 +89,43 @@ impl Grouped {
         } else {
             &INSTANCES[..2]
         };
-        let load = |of: &&str| {
-            let name = format!("tg_grouped_experts{of}_{}", precision.compute.name());
-            Instance::load(library, &name)
-        };
+        let operand = precision.compute.name();
+        let names = of_operand.iter();
+        let names = names.map(|of| format!("tg_grouped_experts{of}_{operand}"));
+        let limits = library.gpu.limits();
         Ok(Self {
-            instances: of_operand.iter().map(load).collect::<Result<_>>()?,
+            instances: Variants::load(library, names, |tile: &Tile| tile.block_bytes(limits))?,
             precision,
-            multiprocessors: library.gpu.class.multiprocessors,
+            limits,
         })
     }
 
     /// For a bucket of `rows` rows in launches of this shape: the one that takes the fewest rows and the lowest tiles, with as many
     /// loaders as the pipeline has stages for where there is much to load.
-    fn instance(&self, rows: u32, shape: Shape) -> Option<&Instance> {
+    fn instance(&self, rows: u32, shape: Shape) -> Option<usize> {
         let few = self.precision.compute.is_half() && rows <= FEW_LOADERS_ROWS;
-        let takes = |instance: &&Instance| instance.takes(rows, shape);
-        let first = self.instances.iter().find(takes)?;
-        let of = |instance: &Instance| (instance.tile.rows, instance.tile.tile_rows);
-        let alike = |other: &&Instance| of(other) == of(first);
+        let mut tiles = self.instances.tiles.iter();
+        let takes = |tile: &Tile| tile.takes(rows, shape);
+        let first = tiles.clone().position(takes)?;
+        let of = |tile: &Tile| (tile.rows, tile.tile_rows);
+        let alike = of(&self.instances.tiles[first]);
         if few {
             Some(first)
         } else {
-            self.instances.iter().filter(takes).rfind(alike)
+            tiles.rposition(|tile| takes(tile) && of(tile) == alike)
         }
     }
 
     /// The instance of a variant that [`Grouped::serves`] has said this bucket can have.
-    fn served(&self, rows: u32, shape: Shape) -> &Instance {
+    fn served(&self, rows: u32, shape: Shape) -> (&Tile, &Kernel) {
         let instance = self.instance(rows, shape);
-        instance.expect("a variant that `serves` has said this bucket can have")
+        let instance = instance.expect("a variant that `serves` has said this bucket can have");
+        self.instances.of(instance)
     }
 
     /// Whether down's sums are rounded to the operand type, in such a bucket and variant.
     pub(super) fn rounds(&self, rows: u32, shape: Shape) -> bool {
-        self.served(rows, shape).tile.rounds != 0
+        self.served(rows, shape).0.rounds != 0
     }
 
     /// Whether this kernel does the experts of a bucket of `rows` rows in launches of this shape.
@@ -172,10 +157,11 @@ impl Grouped {
             ));
         };
         let bytes = shared_bytes(self.precision, shape);
-        if bytes > instance.block_bytes {
+        let most = self.instances.tiles[instance].block_bytes(self.limits);
+        if bytes > most {
             return Err(format!(
-                "{} stages for tiles of {} rows need {bytes} bytes of a block's shared memory, which has {} at {rows} rows",
-                shape.stages, shape.tile_rows, instance.block_bytes
+                "{} stages for tiles of {} rows need {bytes} bytes of a block's shared memory, which has {most} at {rows} rows",
+                shape.stages, shape.tile_rows
             ));
         }
         Ok(())
@@ -256,16 +242,13 @@ impl<'a> Lowering<'a> {
             up_first: (up.address < gate.address).into(),
             ..Default::default()
         };
-        let arguments = vec![
-            Argument::Boxes(expert_boxes(gate, Some(up), experts, OUTPUTS)),
-            Argument::Boxes(expert_boxes(down, None, experts, OUTPUTS)),
-            Argument::of(&args),
-        ];
-        let blocks = grouped.multiprocessors.min(abi::TG_GROUPED_MOST_BLOCKS);
+        let gate_up = expert_boxes(gate, Some(up), experts, OUTPUTS);
+        let arguments = arguments![gate_up, expert_boxes(down, None, experts, OUTPUTS), &args];
+        let blocks = grouped.limits.multiprocessors;
+        let blocks = blocks.min(abi::TG_GROUPED_MOST_BLOCKS);
         let shared = shared_bytes(grouped.precision, shape);
-        let instance = grouped.served(self.bucket.rows, shape);
-        let (kernel, threads) = (&instance.kernel, instance.tile.threads);
-        self.call(kernel, (blocks, 1, 1), threads, shared, arguments);
+        let (tile, kernel) = grouped.served(self.bucket.rows, shape);
+        self.call(kernel, (blocks, 1, 1), tile.threads, shared, arguments);
         self.with_weights([*gate, *up, *down]);
     }
 }
@@ -302,7 +285,7 @@ mod tests {
         let (halves, f32) = (of(DType::BF16), of(DType::F32));
         let name = |kernels: &Grouped, rows, shape| {
             let instance = kernels.instance(rows, shape);
-            instance.map(|instance| instance.kernel.name().to_owned())
+            instance.map(|index| kernels.instances.of(index).1.name().to_owned())
         };
         for (rows, tile_rows, stages, of) in [
             (16, 64, 8, "_bf16"),

@@ -109,15 +109,9 @@ impl Kernels {
             rmsnorm_sampled: kernel(&format!("tg_rmsnorm_sampled_{x}"))?,
             tiled: tiled(library, precision)?,
             skinny: Skinny::load(library, precision, config.num_experts)?,
-            grouped: streamed
-                .then(|| Grouped::load(library, precision))
-                .transpose()?,
-            swap_ab: streamed
-                .then(|| SwapAb::load(library, precision))
-                .transpose()?,
-            persistent: streamed
-                .then(|| Persistent::load(library, precision))
-                .transpose()?,
+            grouped: when(streamed, || Grouped::load(library, precision))?,
+            swap_ab: when(streamed, || SwapAb::load(library, precision))?,
+            persistent: when(streamed, || Persistent::load(library, precision))?,
             conv: kernel(&format!("tg_conv_{x}"))?,
             conv_decode: kernel(&format!("tg_conv_decode_{x}"))?,
             conv_rows: kernel(&format!("tg_conv_rows_{x}"))?,
@@ -132,12 +126,10 @@ impl Kernels {
             router_1: router("router_1")?,
             router_many,
             router_many_bytes,
-            route: warpgroups.then(route).transpose()?,
+            route: when(warpgroups, route)?,
             choose_and_sort: kernel("tg_choose_and_sort")?,
             sort_tokens: kernel("tg_sort_tokens")?,
-            sort_tokens_many: warpgroups
-                .then(|| kernel("tg_sort_tokens_many"))
-                .transpose()?,
+            sort_tokens_many: when(warpgroups, || kernel("tg_sort_tokens_many"))?,
             combine: Combine::load(library, precision)?,
             mark_seen: kernel("tg_mark_seen")?,
             sample_best: kernel("tg_sample_best")?,
@@ -147,6 +139,11 @@ impl Kernels {
             logits_post: kernel("tg_logits_post")?,
         })
     }
+}
+
+/// What is loaded where the GPU and the types have it.
+fn when<T>(has: bool, load: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
+    has.then(load).transpose()
 }
 
 /// The matrix product's variants for these types, smallest tile first.

@@ -18,6 +18,7 @@ use super::grouped::expert_boxes;
 use super::limits::{Library, Variants};
 use super::tiled::{Bf16x3, Product};
 use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::arguments::arguments;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes};
 use crate::backend::cuda::tuning::variants::{Experts, Linear};
@@ -99,10 +100,9 @@ impl Persistent {
     }
 
     /// Rows, or all of their parts.
-    fn rows(&self, at: Address, rows: u32, columns: u32) -> Argument {
+    fn rows(&self, at: Address, rows: u32, columns: u32) -> Boxes {
         let shape = [self.down.0.parts * rows, columns];
-        let box_rows = abi::TG_PERSISTENT_ROWS;
-        Argument::Boxes(Boxes::of_rows(at, self.rows, shape, box_rows))
+        Boxes::of_rows(at, self.rows, shape, abi::TG_PERSISTENT_ROWS)
     }
 }
 
@@ -137,8 +137,7 @@ impl<'a> Lowering<'a> {
         kernels.filter(|_| self.variant.experts == Experts::Persistent)
     }
 
-    /// The kernels for many rows, where the wide tiles of so many outputs fill the GPU, as the LM head's do: then they read each weight row once for
-    /// 128 rows, where the kernels for few rows do for 64.
+    /// The kernels for many rows, where the wide tiles of so many outputs fill the GPU, as the LM head's do.
     pub(super) fn persistent_fills(&self, rows: u32, outputs: u32) -> Option<&'a Persistent> {
         self.persistent()
             .filter(|persistent| rows > FEW_ROWS && persistent.fills(rows, outputs))
@@ -151,8 +150,7 @@ impl<'a> Lowering<'a> {
         persistent.is_some_and(|persistent| persistent.bf16x3.is_some())
     }
 
-    /// Where what is multiplied lies: x, or its parts, which are made if they are not there. Up to `rows` rows of `*count`, those
-    /// from `first` on.
+    /// Where what is multiplied lies: x, or its parts, which are made if they are not there, of the rows from `first` on.
     fn bf16x3(
         &mut self,
         persistent: &Persistent,
@@ -163,14 +161,7 @@ impl<'a> Lowering<'a> {
         match (&persistent.bf16x3, parts) {
             (None, _) | (Some(_), Bf16x3::There) => x,
             (Some(kernel), Bf16x3::Scratch(parts)) => {
-                let arguments = vec![
-                    Argument::Address(parts),
-                    Argument::Address(x),
-                    Argument::Address(count),
-                    Argument::U32(first),
-                    Argument::U32(rows),
-                    Argument::U32(inner),
-                ];
+                let arguments = arguments![parts, x, count, first, rows, inner];
                 self.call(kernel, (rows, 1, 1), abi::TG_BF16X3_THREADS, 0, arguments);
                 parts
             }
@@ -213,11 +204,8 @@ impl<'a> Lowering<'a> {
             ..Default::default()
         };
         self.prefetched |= args.prefetch.pieces > 0;
-        let arguments = vec![
-            persistent.rows(x, rows, inner),
-            Argument::Boxes(weight_boxes(product, tile.width / tile.multicast)),
-            Argument::of(&args),
-        ];
+        let w = weight_boxes(product, tile.width / tile.multicast);
+        let arguments = arguments![persistent.rows(x, rows, inner), w, &args];
         let blocks = tile.blocks(&shape);
         self.launch_persistent(persistent, (tile, kernel), blocks, arguments);
         self.with_weights(weights);
@@ -252,7 +240,7 @@ impl<'a> Lowering<'a> {
             up_first: (up.address < gate.address).into(),
             ..Default::default()
         };
-        let arguments = vec![Argument::Boxes(gate_up), Argument::of(&args)];
+        let arguments = arguments![gate_up, &args];
         let blocks = self.expert_tiles() * (2 * inner).div_ceil(tile.width);
         self.launch_persistent(persistent, (tile, kernel), blocks, arguments);
         self.with_weights([*gate, *up]);
@@ -280,11 +268,7 @@ impl<'a> Lowering<'a> {
             k_total: inner,
             ..Default::default()
         };
-        let arguments = vec![
-            persistent.rows(rows.y, pairs, inner),
-            Argument::Boxes(down),
-            Argument::of(&args),
-        ];
+        let arguments = arguments![persistent.rows(rows.y, pairs, inner), down, &args];
         let blocks = self.expert_tiles() * self.hidden().div_ceil(tile.width);
         self.launch_persistent(persistent, (tile, kernel), blocks, arguments);
         self.with_weights([weights.down]);

@@ -20,6 +20,7 @@ use super::head::Found;
 use super::limits::{Library, Limits, Variants};
 use super::tiled::Product;
 use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::arguments::arguments;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes};
 use crate::backend::cuda::matrix::Matrix;
@@ -78,9 +79,8 @@ impl SwapAb {
         })
     }
 
-    fn batch_rows(&self, at: Address, rows: u32, columns: u32, box_rows: u32) -> Argument {
-        let shape = [rows, columns];
-        Argument::Boxes(Boxes::of_rows(at, self.rows, shape, box_rows))
+    fn batch_rows(&self, at: Address, rows: u32, columns: u32, box_rows: u32) -> Boxes {
+        Boxes::of_rows(at, self.rows, [rows, columns], box_rows)
     }
 
     /// Whether the LM head's own kernels do this product: tiles of it fill the GPU.
@@ -90,8 +90,7 @@ impl SwapAb {
     }
 }
 
-/// An in-projection's weights as `tg_swap_ab_conv_rows_*` copies them (kernels/swap_ab/conv.cuh): a tile's channels of B, C or X,
-/// or a block's share of them, so that a thread's are neighbours.
+/// An in-projection's weights as `tg_swap_ab_conv_rows_*` copies them (kernels/swap_ab/conv.cuh): so that a thread's are neighbours.
 fn in_channels(w: &Matrix, tile: &Tile) -> Boxes {
     let channels = u64::from(tile.width);
     let row = w.row_bytes();
@@ -170,11 +169,8 @@ impl<'a> Lowering<'a> {
             stages: cut.stages,
             ..Default::default()
         };
-        let arguments = vec![
-            swap_ab.batch_rows(product.x, rows, inner, tile.rows / tile.multicast),
-            Argument::Boxes(Boxes::of(&product.w, tile.outputs())),
-            Argument::of(&args),
-        ];
+        let x = swap_ab.batch_rows(product.x, rows, inner, tile.rows / tile.multicast);
+        let arguments = arguments![x, Boxes::of(&product.w, tile.outputs()), &args];
         // A block an SM, in whole clusters, and a part of each row's logits for each block.
         let most = swap_ab.limits.multiprocessors.min(HEAD_PARTS as u32) / tile.multicast;
         let clusters = outputs.div_ceil(tile.outputs() * tile.multicast).min(most);
@@ -209,7 +205,6 @@ impl<'a> Lowering<'a> {
             }
         };
         let (tile, kernel) = variants.of(cut.index);
-        let weights = |w: Matrix| Argument::Boxes(Boxes::of(&w, tile.width));
         let args = abi::tg_swap_ab_args {
             y: product.y,
             bias: product.bias,
@@ -217,15 +212,11 @@ impl<'a> Lowering<'a> {
             n_total: outputs,
             ..Default::default()
         };
-        let arguments = vec![
-            swap_ab.batch_rows(product.x, rows, inner, tile.rows),
-            weights(product.w),
-            weights(product.w_pair.unwrap_or(product.w)),
-            Argument::of(&args),
-            Argument::U32(inner),
-            Argument::U32(product.epilogue as u32),
-            Argument::U32(cut.stages),
-        ];
+        let x = swap_ab.batch_rows(product.x, rows, inner, tile.rows);
+        let w = Boxes::of(&product.w, tile.width);
+        let pair = Boxes::of(&product.w_pair.unwrap_or(product.w), tile.width);
+        let (epilogue, stages) = (product.epilogue as u32, cut.stages);
+        let arguments = arguments![x, w, pair, &args, inner, epilogue, stages];
         let groups = product.w_pair.map_or(tile.groups, |_| 1);
         let tiles = outputs.div_ceil(tile.width * groups);
         self.launch_swap_ab((tile, kernel), &cut, (tiles, cut.row_tiles), arguments);
@@ -245,29 +236,23 @@ impl<'a> Lowering<'a> {
     ) {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let limits = &swap_ab.limits;
-        let of_rows = limits.cut_conv_rows(&swap_ab.conv_rows.tiles, rows);
+        let (conv_rows, convs) = (&swap_ab.conv_rows, &swap_ab.conv);
+        let of_rows = limits.cut_conv_rows(&conv_rows.tiles, rows);
         let rows_first = of_rows.is_some();
         let (variants, cut) = match of_rows {
-            Some(cut) => (&swap_ab.conv_rows, cut),
-            None => (
-                &swap_ab.conv,
-                limits.cut_conv(&swap_ab.conv.tiles, rows, hidden),
-            ),
+            Some(cut) => (conv_rows, cut),
+            None => (convs, limits.cut_conv(&convs.tiles, rows, hidden)),
         };
         let (tile, kernel) = variants.of(cut.index);
         let prefetch = experts.map_or_else(Default::default, |experts| self.prefetch(experts));
-        let arguments = vec![
-            swap_ab.batch_rows(conv.x, rows, hidden, tile.rows),
-            Argument::Boxes(if rows_first {
-                in_channels(in_proj, tile)
-            } else {
-                Boxes::of(in_proj, tile.width)
-            }),
-            Argument::of(&self.conv_product(conv, bias)),
-            Argument::of(&prefetch),
-            Argument::U32(hidden),
-            Argument::U32(cut.stages),
-        ];
+        let w = if rows_first {
+            in_channels(in_proj, tile)
+        } else {
+            Boxes::of(in_proj, tile.width)
+        };
+        let x = swap_ab.batch_rows(conv.x, rows, hidden, tile.rows);
+        let args = self.conv_product(conv, bias);
+        let arguments = arguments![x, w, &args, &prefetch, hidden, cut.stages];
         self.prefetched = prefetch.pieces > 0;
         let clusters = (hidden / tile.width, cut.row_tiles / tile.multicast);
         self.launch_swap_ab((tile, kernel), &cut, clusters, arguments);

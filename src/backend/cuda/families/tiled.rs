@@ -109,8 +109,7 @@ impl Tiled {
     }
 }
 
-/// Index of the variant for up to `rows` rows and `outputs` outputs: the smallest tile that holds all rows, else the largest that
-/// still makes enough blocks.
+/// Index of the variant for these: the smallest tile that holds all rows, else the largest that still makes enough blocks.
 fn choose(tiles: &[Tile], rows: u32, outputs: u32) -> usize {
     let last = tiles.len() - 1;
     let fits = tiles.iter().position(|tile| tile.rows >= rows);

@@ -3,15 +3,14 @@
 use super::Persistent;
 use super::tile::{Shape, Tile};
 use crate::backend::cuda::driver::Address;
-use crate::backend::cuda::driver::launch::Argument;
+use crate::backend::cuda::driver::arguments::arguments;
 use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes};
 use crate::backend::cuda::families::Lowering;
 use crate::backend::cuda::families::conv::ShortConv;
 use crate::backend::cuda::matrix::Matrix;
 use crate::sys::abi;
 
-/// An in-projection's weights `[3H, H]` as `tg_persistent_conv_*` copies them: 8 rows of B, 8 of C and 8
-/// of X in turns, a block's share of a tile.
+/// An in-projection's weights `[3H, H]` as `tg_persistent_conv_*` copies them: 8 rows of B, 8 of C and 8 of X in turns.
 fn in_channels(w: &Matrix, tile: &Tile) -> Boxes {
     let turn = abi::TG_PERSISTENT_TURN_ROWS;
     let turn_rows = u64::from(turn);
@@ -52,13 +51,11 @@ impl<'a> Lowering<'a> {
     ) {
         let (tile, kernel) = persistent.conv.as_ref().expect("rows of 16 bits");
         let (rows, hidden) = (self.bucket.rows, self.hidden());
-        let arguments = vec![
+        let (x, w) = (
             persistent.rows(conv.x, rows, hidden),
-            Argument::Boxes(in_channels(in_proj, tile)),
-            Argument::of(&self.conv_product(conv, bias)),
-            Argument::U32(rows),
-            Argument::U32(hidden),
-        ];
+            in_channels(in_proj, tile),
+        );
+        let arguments = arguments![x, w, &self.conv_product(conv, bias), rows, hidden];
         let shape = Shape {
             rows,
             weight_rows: in_proj.rows,
