@@ -5,7 +5,6 @@
  */
 #pragma once
 
-#include "common/base.cuh"
 #include "common/pdl.cuh"
 #include "common/args.h"
 

@@ -10,8 +10,6 @@
 #define TAILGRAPH_WGMMA_CUH
 
 #include "common/barrier.cuh"
-#include "common/base.cuh"
-#include "common/mma.cuh"
 #include "common/operands.cuh"
 
 /* A value that stays in its register: the compiler would rather compute a shared_address() anew, or take a pointer apart again. */

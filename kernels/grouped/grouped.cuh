@@ -24,17 +24,13 @@
  */
 #pragma once
 
-#include "common/experts.cuh"
 #include "common/global.cuh"
 #include "common/pdl.cuh"
-#include "grouped/args.h"
 #include "grouped/epilogue.cuh"
 #include "grouped/mainloop.cuh"
 #include "grouped/scheduler.cuh"
 
 constexpr uint32_t GROUPED_DRAW_AHEAD = 4;  /* k-blocks before a work tile's last, when the next one is drawn */
-
-/* ---- roles ----------------------------------------------------------------------------------- */
 
 /* The producer's one lane. `mine`: the work tile that this block predicted is its own, with its first weights under way. A block that does
  * not predict has drawn its first work tile: `draw`. */
@@ -199,8 +195,6 @@ __device__ inline void grouped_consume(GroupedPipeline pipe, GroupedQueue queue,
     }
   });
 }
-
-/* ---- the kernel ------------------------------------------------------------------------------ */
 
 /* Static shared memory, at most: barriers, the queue and the plan of a step's work tiles, and what its rows are sorted in. */
 template <uint32_t EACH>

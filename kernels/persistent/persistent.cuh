@@ -35,8 +35,6 @@
 #include "persistent/epilogue.cuh"
 #include "wgmma/mainloop.cuh"
 
-/* ---- producers ----------------------------------------------------------------------------------- */
-
 /* issue(where they begin in the stage, where they lie in the tensor) for the tile's weight rows of k-block k, of shared ones the own part. */
 template <class Tile, class Issue>
 __device__ inline void persistent_parts(const PersistentProduct &product, const PersistentWorkTile &tile, uint32_t k, Issue issue) {
@@ -168,8 +166,6 @@ __device__ inline void persistent_gather(PersistentPipeline<Tile> pipe, const Te
   }
 }
 
-/* ---- consumers ----------------------------------------------------------------------------------- */
-
 /* acc = this warpgroup's sums over `steps` k-blocks. */
 template <class Tile>
 __device__ inline void persistent_multiply(typename Tile::Acc &acc, PersistentPipeline<Tile> &pipe, uint32_t group, uint32_t steps) {
@@ -228,8 +224,6 @@ __device__ inline void persistent_skip(PersistentPipeline<Tile> &pipe, uint32_t 
   for (uint32_t g = 0; g < TG_PERSISTENT_GROUPS; g++)
     if (g == group) threads_meet<GMMA_GROUP>(1 + g);
 }
-
-/* ---- the kernel ---------------------------------------------------------------------------------- */
 
 template <class Tile, class Epilogue = PersistentEpilogue<Tile>>
 __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map, const PersistentProduct &product,

@@ -16,7 +16,6 @@
  */
 #pragma once
 
-#include "common/args.h"
 #include "common/prefetch.cuh"
 #include "conv/args.h"
 #include "swap_ab/swap_ab.cuh"

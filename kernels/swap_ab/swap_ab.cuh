@@ -22,7 +22,6 @@
 #pragma once
 
 #include "common/launch.cuh"
-#include "swap_ab/args.h"
 #include "swap_ab/block.cuh"
 
 constexpr uint32_t SWAP_AB_MOST_BEYOND = 24;  /* stages that find no room in the pipeline, and are prefetched into L2 */

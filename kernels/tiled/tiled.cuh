@@ -23,7 +23,6 @@
  */
 #pragma once
 
-#include "common/base.cuh"
 #include "common/bf16x3.cuh"
 #include "common/experts.cuh"
 #include "common/launch.cuh"
@@ -168,8 +167,6 @@ struct PlainMath {
     }
   }
 };
-
-/* ---- the kernel ------------------------------------------------------------------------------ */
 
 /* Four consecutive outputs from n on, of which `left` exist. */
 __device__ inline void add_bias4(float4 &v, const float *bias, uint32_t n, uint32_t left) {
