@@ -33,7 +33,7 @@ __device__ inline tg_sampling sampling_of(const tg_slot *slot) {
 }
 
 /* Whether these words are all that is read of the logits of sampled row `sample`: it is greedy, without biases, penalties, stop ids that
- * must not come yet, and logprobs. How a slot samples was there before the step began, so this may be called before a kernel's wait. */
+ * must not come yet, and logprobs. It may be called before a kernel's wait. */
 __device__ inline bool needs_best_only(const tg_state *state, const tg_step *step, uint32_t sample) {
   const uint32_t index = __ldcg(table<uint32_t>(state, __ldcg(&step->sample_table)) + sample);
   const tg_row *row = &table<tg_row>(state, __ldcg(&step->row_table))[index];

@@ -1,5 +1,4 @@
-/* args.h: what kernels of several families are launched with, by value (common/address.h). H is the hidden size, R the rows
- * of the bucket, L the taps. */
+/* args.h: what kernels of several families are launched with, by value (common/address.h). L are the taps. */
 #ifndef TAILGRAPH_COMMON_ARGS_H
 #define TAILGRAPH_COMMON_ARGS_H
 
@@ -32,8 +31,7 @@ typedef struct tg_prefetch_args {
   uint32_t pieces;                          /* of each gate, and of each up; 0 where nothing is asked for */
 } tg_prefetch_args;
 
-/* A conv layer's in-projection with its short convolution, in one kernel (persistent/conv.cuh, swap_ab/conv.cuh). H and what
- * else differs between them are arguments of their own. */
+/* A conv layer's in-projection with its short convolution, in one kernel (persistent/conv.cuh, swap_ab/conv.cuh). */
 typedef struct tg_conv_product_args {
   TG_ADDRESS(void) y;                       /* [R,H] */
   TG_ADDRESS(void) columns;                 /* [slots,L-1,H] */

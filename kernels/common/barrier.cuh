@@ -40,40 +40,24 @@ __device__ inline uint32_t address_at_block(uint32_t shared, uint32_t rank) {
   return at;
 }
 
-/* An arrival at the barrier of block `rank` of the cluster that lies there where `barrier` lies here. It signals that what was
- * read may be written over, no more: at the scope of the cluster it would be a fence, which waits behind the copies in
- * flight. */
+/* An arrival at the barrier of block `rank` of the cluster that lies there where `barrier` lies here. It signals no more than that what was
+ * read may be written over: at the scope of the cluster it would be a fence, which waits behind the copies in flight. */
 __device__ inline void barrier_arrive_at_block(uint64_t *barrier, uint32_t rank) {
   const uint32_t at = address_at_block(shared_address(barrier), rank);
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
 }
 
-/* Waits for a phase of the barrier at a shared_address(). */
-__device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;\n"
-      "}\n" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
+#define BARRIER_WAIT(SCOPE, BARRIER, PARITY)                                                                      \
+  asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity" SCOPE ".shared::cta.b64 done, [%0], %1;\n" \
+               "@!done bra again;\n}\n" ::"r"(BARRIER), "r"(PARITY) : "memory")
 
+/* Waits for a phase of the barrier at a shared_address(). */
+__device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) { BARRIER_WAIT("", barrier, parity); }
 __device__ inline void barrier_wait(uint64_t *barrier, uint32_t parity) { barrier_wait(shared_address(barrier), parity); }
 
 /* barrier_wait, for what other blocks of the cluster have stored. */
 __device__ inline void barrier_wait_cluster(uint64_t *barrier, uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;\n"
-      "}\n" ::"r"(shared_address(barrier)),
-      "r"(parity)
-      : "memory");
+  BARRIER_WAIT(".acquire.cluster", shared_address(barrier), parity);
 }
 
 /* Waits for THREADS threads of the block, whole warps, at its barrier `id`: 1 to 15, of which each is for these threads alone. (0 is

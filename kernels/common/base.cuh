@@ -1,52 +1,50 @@
-/* base.cuh: what every kernel family needs: element types, 4-wide access, fixed-order reductions, and the
- * tables behind a step descriptor.
+/* base.cuh: what every kernel family needs: element types, 4-wide access, fixed-order reductions, and the tables behind a step descriptor.
  *
- * Shapes in comments: R rows of the step's bucket, S sampled rows, H hidden_size, V vocabulary. Every dimension a kernel walks in 4s is a
- * multiple of 32 (checked before weights are read), and every array starts on 16 bytes.
+ * Every dimension a kernel walks in 4s is a multiple of 32 (checked before weights are read), and every array starts on 16 bytes.
  */
 #pragma once
 
 #include "abi.h"
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <type_traits>
 
 constexpr int WARP = 32;
+
+/* ---- elements of 16 bits, in pairs ------------------------------------------------------------ */
+
+template <typename T>
+constexpr bool IS_HALF = std::is_same<T, __half>::value;
+
+/* Two f32 values as a pair of T, `lo` in the lower half, rounded to nearest even; and back. */
+template <typename T>
+__device__ inline uint32_t pack2(float lo, float hi) {
+  std::conditional_t<IS_HALF<T>, __half2, __nv_bfloat162> pair;
+  if constexpr (IS_HALF<T>) pair = __floats2half2_rn(lo, hi);
+  else pair = __floats2bfloat162_rn(lo, hi);
+  return *reinterpret_cast<uint32_t *>(&pair);
+}
+template <typename T>
+__device__ inline float2 unpack2(uint32_t both) {
+  if constexpr (IS_HALF<T>) return __half22float2(*reinterpret_cast<const __half2 *>(&both));
+  else return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162 *>(&both));
+}
 
 /* ---- four elements at a time ---------------------------------------------------------------- */
 
 __device__ inline float4 load4(const float *p) { return *reinterpret_cast<const float4 *>(p); }
 
-__device__ inline float4 load4(const __nv_bfloat16 *p) {
-  uint2 raw = *reinterpret_cast<const uint2 *>(p);
-  float2 lo = __bfloat1622float2(*reinterpret_cast<__nv_bfloat162 *>(&raw.x));
-  float2 hi = __bfloat1622float2(*reinterpret_cast<__nv_bfloat162 *>(&raw.y));
-  return make_float4(lo.x, lo.y, hi.x, hi.y);
-}
-
-__device__ inline float4 load4(const __half *p) {
-  uint2 raw = *reinterpret_cast<const uint2 *>(p);
-  float2 lo = __half22float2(*reinterpret_cast<__half2 *>(&raw.x));
-  float2 hi = __half22float2(*reinterpret_cast<__half2 *>(&raw.y));
-  return make_float4(lo.x, lo.y, hi.x, hi.y);
-}
-
-/* load4 past the first-level cache. */
-__device__ inline float4 load4_past_l1(const float *p) { return __ldcg(reinterpret_cast<const float4 *>(p)); }
-
 template <typename T>
-__device__ inline float4 load4_past_l1(const T *p) {
-  const uint2 raw = __ldcg(reinterpret_cast<const uint2 *>(p));
-  return load4(reinterpret_cast<const T *>(&raw));
+__device__ inline float4 load4(const T *p) {
+  const uint2 raw = *reinterpret_cast<const uint2 *>(p);
+  const float2 lo = unpack2<T>(raw.x), hi = unpack2<T>(raw.y);
+  return make_float4(lo.x, lo.y, hi.x, hi.y);
 }
 
 /* Four elements as they lie in memory: loaded now, and not waited for before they are used. */
 template <typename T>
 struct Raw4 {
-  uint2 bits;
-};
-template <>
-struct Raw4<float> {
-  uint4 bits;
+  std::conditional_t<sizeof(T) == sizeof(float), uint4, uint2> bits;
 };
 
 template <typename T>
@@ -59,47 +57,25 @@ __device__ inline float4 load4(const Raw4<T> &raw) {
   return load4(reinterpret_cast<const T *>(&raw.bits));
 }
 
+/* load4 past the first-level cache. */
+template <typename T>
+__device__ inline float4 load4_past_l1(const T *p) {
+  return load4(raw4_past_l1(p));
+}
+
 /* Stores round to nearest even. */
 __device__ inline void store4(float *p, float4 v) { *reinterpret_cast<float4 *>(p) = v; }
 
-__device__ inline void store4(__nv_bfloat16 *p, float4 v) {
-  __nv_bfloat162 lo = __float22bfloat162_rn(make_float2(v.x, v.y));
-  __nv_bfloat162 hi = __float22bfloat162_rn(make_float2(v.z, v.w));
-  uint2 raw = make_uint2(*reinterpret_cast<uint32_t *>(&lo), *reinterpret_cast<uint32_t *>(&hi));
-  *reinterpret_cast<uint2 *>(p) = raw;
-}
-
-__device__ inline void store4(__half *p, float4 v) {
-  __half2 lo = __float22half2_rn(make_float2(v.x, v.y));
-  __half2 hi = __float22half2_rn(make_float2(v.z, v.w));
-  uint2 raw = make_uint2(*reinterpret_cast<uint32_t *>(&lo), *reinterpret_cast<uint32_t *>(&hi));
-  *reinterpret_cast<uint2 *>(p) = raw;
-}
-
-/* Two f32 values as a pair of T, `lo` in the lower half, rounded to nearest even. */
 template <typename T>
-__device__ inline uint32_t pack2(float lo, float hi);
-template <typename T>
-__device__ inline float2 unpack2(uint32_t both);
-template <>
-__device__ inline float2 unpack2<__nv_bfloat16>(uint32_t both) {
-  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162 *>(&both));
-}
-template <>
-__device__ inline float2 unpack2<__half>(uint32_t both) {
-  return __half22float2(*reinterpret_cast<const __half2 *>(&both));
+__device__ inline void store4(T *p, float4 v) {
+  *reinterpret_cast<uint2 *>(p) = make_uint2(pack2<T>(v.x, v.y), pack2<T>(v.z, v.w));
 }
 
-template <>
-__device__ inline uint32_t pack2<__nv_bfloat16>(float lo, float hi) {
-  __nv_bfloat162 pair = __floats2bfloat162_rn(lo, hi);
-  return *reinterpret_cast<uint32_t *>(&pair);
-}
+__device__ inline float4 sum4(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
 
-template <>
-__device__ inline uint32_t pack2<__half>(float lo, float hi) {
-  __half2 pair = __floats2half2_rn(lo, hi);
-  return *reinterpret_cast<uint32_t *>(&pair);
+/* sum + a . b, in order. */
+__device__ inline float dot4(float sum, float4 a, float4 b) {
+  return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
 }
 
 /* sum += weight v */
@@ -110,9 +86,8 @@ __device__ inline void add_weighed(float4 &sum, float weight, float4 v) {
 
 /* ---- without branches ------------------------------------------------------------------------ */
 
-/* 1 / v and 1 / sqrt(v), within an ulp or so, of v far from either end of f32's range: one step of Newton's method behind
- * the hardware's approximation. The exact ones are calls for those ends, around which all live registers must be kept.
- * 1 / sqrt(inf) is 0, as it is exactly: a sum of squares may be past the end. */
+/* 1 / v and 1 / sqrt(v), within an ulp or so, of v far from either end of f32's range: one step of Newton's method behind the hardware's
+ * approximation. The exact ones are calls for those ends. 1 / sqrt(inf) is 0: a sum of squares may be past the end. */
 __device__ inline float inverse(float v) {
   const float near = __fdividef(1.0f, v);
   return fmaf(near, fmaf(-v, near, 1.0f), near);
@@ -139,8 +114,8 @@ __device__ inline float from_sortable(uint32_t key) {
 
 /* ---- warps and reductions --------------------------------------------------------------------- */
 
-/* A value that all lanes of a warp have, in a way that the compiler knows it: what follows from it is computed once for the warp,
- * in the registers that matrix instructions take their operands from, and needs no paths for lanes that part. */
+/* A value that all lanes of a warp have, so that the compiler knows it: what follows from it is computed once for the warp, in the
+ * registers that matrix instructions take their operands from. */
 __device__ inline uint32_t of_warp(uint32_t v) { return __shfl_sync(0xffffffffu, v, 0); }
 
 /* The whole warp: the sum of v over this lane and those below it. */
@@ -169,8 +144,7 @@ __device__ inline float highest_over_lanes(float v) {
   return v;
 }
 
-/* The sum over THREADS threads, the same in each of them: over the block, or, where it has several such parts, over part `part`.
- * The order of additions is fixed by THREADS alone, so the bits are those of every run. */
+/* The sum over the block, or over part `part` of its PARTS, in an order that THREADS alone fixes, the same in each of the threads. */
 template <int THREADS, int PARTS = 1>
 __device__ inline float block_sum(float v, uint32_t part = 0) {
   static_assert(THREADS % WARP == 0, "whole warps");
@@ -199,8 +173,8 @@ __device__ inline const T *table(const tg_state *state, uint64_t offset) {
   return reinterpret_cast<const T *>(reinterpret_cast<const char *>(state) + offset);
 }
 
-/* A row's token, wherever it is (tg_row.token), past the first-level cache: it may be loaded before the wait (common/pdl.cuh). The step
- * before may have found none for the row's sequence, whose end then comes with that step: any token will do for a row that nothing reads. */
+/* A row's token, wherever it is (tg_row.token), past the first-level cache: it may be loaded before the wait (common/pdl.cuh). Where the
+ * step before has ended the row's sequence without one, any token will do: nothing reads the row. */
 __device__ inline uint32_t row_token(const tg_state *state, const tg_step *step, const tg_row *at) {
   const int32_t token = __ldcg(&at->token);
   if (token >= 0) return token;

@@ -69,20 +69,12 @@ __device__ inline ExpertWords without_lowest(const ExpertWords &bits) {
 
 /* ---- a warp's choice --------------------------------------------------------------------------- */
 
-/* One warp chooses the k best of a row's experts, of several with one key the lowest; a lane has lane + 32 i of them. score[i] is
- * the gate's product before the row's scale, and then what the router makes of it; bit l of chosen[i] is expert 32 i + l. */
+/* One warp chooses the k of a row's experts with the largest keys, of several with one key the lowest; a lane has lane + 32 i of them,
+ * `left` where there is such an expert. Bit l of chosen[i] is expert 32 i + l. k are chosen whatever the keys. */
 template <uint32_t WORDS>
-__device__ inline void choose_best(uint32_t (&chosen)[WORDS], float (&score)[WORDS], float scale, const float (&bias)[WORDS],
-                                   uint32_t expert_count, uint32_t k) {
+__device__ inline void choose_by_keys(uint32_t (&chosen)[WORDS], const uint32_t (&key)[WORDS], bool (&left)[WORDS],
+                                      uint32_t expert_count, uint32_t k) {
   const uint32_t lane = threadIdx.x % WARP;
-  uint32_t key[WORDS];
-  bool left[WORDS];
-#pragma unroll
-  for (uint32_t w = 0; w < WORDS; w++) {
-    score[w] = 1.0f / (1.0f + expf(-(scale * score[w])));
-    key[w] = sortable(score[w] + bias[w]);
-    left[w] = lane + w * WARP < expert_count;
-  }
 #pragma unroll 1
   for (uint32_t i = 0; i < k; i++) {
     uint32_t mine = left[0] ? key[0] : 0;
@@ -101,4 +93,19 @@ __device__ inline void choose_best(uint32_t (&chosen)[WORDS], float (&score)[WOR
   }
 #pragma unroll
   for (uint32_t w = 0; w < WORDS; w++) chosen[w] = __ballot_sync(0xffffffffu, lane + w * WARP < expert_count && !left[w]);
+}
+
+/* The same by score + bias: score[i] is the gate's product before the row's scale, and then what the router makes of it. */
+template <uint32_t WORDS>
+__device__ inline void choose_best(uint32_t (&chosen)[WORDS], float (&score)[WORDS], float scale, const float (&bias)[WORDS],
+                                   uint32_t expert_count, uint32_t k) {
+  uint32_t key[WORDS];
+  bool left[WORDS];
+#pragma unroll
+  for (uint32_t w = 0; w < WORDS; w++) {
+    score[w] = 1.0f / (1.0f + expf(-(scale * score[w])));
+    key[w] = sortable(score[w] + bias[w]);
+    left[w] = threadIdx.x % WARP + w * WARP < expert_count;
+  }
+  choose_by_keys(chosen, key, left, expert_count, k);
 }

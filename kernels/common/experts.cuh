@@ -1,8 +1,7 @@
 /* experts.cuh: what the router, the token sort and the grouped matrix products agree on. */
 #pragma once
 
-#include "common/args.h"
-#include "common/base.cuh"
+#include "common/bits.cuh"
 
 constexpr int MAX_EXPERTS = TG_MAX_EXPERTS;
 constexpr int MAX_TOP_K = TG_MAX_TOP_K;
@@ -14,6 +13,11 @@ struct alignas(16) ExpertTile {
   uint32_t rows;
 };
 static_assert(sizeof(ExpertTile) == TG_EXPERT_TILE_BYTES, "the launcher leaves room for them");
+
+/* Whether no other tile of an expert's, which follow each other, reads the weights of that at `at`. */
+__device__ inline bool is_only_tile(const ExpertTile *tiles, uint32_t count, uint32_t at, uint32_t expert) {
+  return (at == 0 || tiles[at - 1].expert != expert) && (at + 1 >= count || tiles[at + 1].expert != expert);
+}
 
 /* Words behind the address of the tiles' count, which is the first. The others are what grouped/scheduler.cuh counts up. */
 constexpr uint32_t EXPERT_COUNTS = TG_EXPERT_COUNTS;

@@ -10,8 +10,6 @@
 
 #include <stdint.h>
 
-/* ---- loads that stand where they are ----------------------------------------------------------- */
-
 template <typename T>
 __device__ inline T load_now(const T *at) {
   static_assert(sizeof(T) == 2 || sizeof(T) == 4, "as values have");
@@ -54,16 +52,17 @@ __device__ inline uint32_t blocks_now() {
 
 /* ---- words by which blocks signal each other ---------------------------------------------------- */
 
-__device__ inline uint32_t load_relaxed(const uint32_t *at) {
-  uint32_t word;
-  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(at) : "memory");
-  return word;
-}
-__device__ inline uint64_t load_relaxed(const uint64_t *at) {
-  uint64_t word;
-  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(at) : "memory");
-  return word;
-}
+#define RELAXED_WORDS(T, BITS, REGISTER)                                                                \
+  __device__ inline T load_relaxed(const T *at) {                                                       \
+    T word;                                                                                             \
+    asm volatile("ld.relaxed.gpu.global." BITS " %0, [%1];" : "=" REGISTER(word) : "l"(at) : "memory"); \
+    return word;                                                                                        \
+  }                                                                                                     \
+  __device__ inline void store_relaxed(T *at, T word) {                                                 \
+    asm volatile("st.relaxed.gpu.global." BITS " [%0], %1;" ::"l"(at), REGISTER(word) : "memory");      \
+  }
+RELAXED_WORDS(uint32_t, "u32", "r")
+RELAXED_WORDS(uint64_t, "u64", "l")
 __device__ inline uint4 load_relaxed(const uint4 *at) {
   uint4 words;
   asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -71,13 +70,6 @@ __device__ inline uint4 load_relaxed(const uint4 *at) {
                : "l"(at)
                : "memory");
   return words;
-}
-
-__device__ inline void store_relaxed(uint32_t *at, uint32_t word) {
-  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(word) : "memory");
-}
-__device__ inline void store_relaxed(uint64_t *at, uint64_t word) {
-  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(word) : "memory");
 }
 
 /* Waits until `count` threads have counted themselves. */

@@ -17,16 +17,14 @@ __device__ inline uint32_t shared_address(const void *p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-/* Copies 16 bytes from global to shared memory, or writes 16 zero bytes where `valid` is false (`from` is
- * then not read, but must still be an address in global memory). */
+/* Copies 16 bytes from global to shared memory, or where they are not `valid` writes zeros; `from` must still be a global address. */
 __device__ inline void copy16_async(void *to, const void *from, bool valid) {
   uint32_t bytes = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes)
                : "memory");
 }
 
-/* How long what is read stays in the second-level cache: what is read once in a step is evicted first, so that what
- * every step reads again (activations, keys and values, the scheduler, code) stays. */
+/* What is read once in a step is evicted from L2 first, so that what is read again (activations, keys and values, code) stays. */
 __device__ inline uint64_t cache_policy(bool once) {
   uint64_t first, normal;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
@@ -51,6 +49,14 @@ __device__ inline void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
+/* All lanes together: of a matrix of 8 by 8 elements of 16 bits lane l has M[l / 4][l % 4 * 2], in the lower half, and the element behind
+ * it; it gets the same of M^T. */
+__device__ inline uint32_t transposed(uint32_t pair) {
+  uint32_t of_columns;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(of_columns) : "r"(pair));
+  return of_columns;
+}
+
 /* Four 8x8 matrices of 16-bit elements; lanes 8i .. 8i+7 give the row addresses of matrix i. */
 __device__ inline void load_matrix_x4(uint32_t (&r)[4], const void *row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -70,23 +76,19 @@ __device__ inline void load_matrix_x4_transposed(uint32_t (&r)[4], const void *r
                : "r"(shared_address(row)));
 }
 
+/* c += a b, as above. */
 template <typename T>
 __device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 
-template <>
-__device__ inline void mma<__nv_bfloat16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-template <>
-__device__ inline void mma<__half>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
+#define MMA(T, NAME)                                                                                            \
+  template <>                                                                                                   \
+  __device__ inline void mma<T>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {              \
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." NAME "." NAME ".f32 "                                 \
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                                        \
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                               \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                               \
+  }
+MMA(__nv_bfloat16, "bf16")
+MMA(__half, "f16")
 
 #endif

@@ -25,11 +25,15 @@ __device__ inline uint32_t gmma_piece_at(uint32_t row, uint32_t piece) {
   return row * GMMA_ROW_BYTES + (piece ^ row % 8) * 16;
 }
 
-/* What an instruction knows an operand by, at a shared_address(): the low word of its descriptor, to which 2 is added for 16
- * elements of K more, and gmma_apart() for what lies so many bytes further. The high word is the same for all. */
+/* The low word of the descriptor of an operand at a shared_address(): 2 is added for 16 elements of K more, and gmma_apart() for what lies
+ * so many bytes further. The high word is the same for all. */
 __device__ inline uint32_t gmma_operand(uint32_t shared) { return 1u << 16 | (shared & 0x3ffff) >> 4; }
 __host__ __device__ constexpr uint32_t gmma_apart(uint32_t bytes) { return bytes >> 4; }
 constexpr uint32_t GMMA_OPERAND_HIGH = 1u << 30 /* swizzled by 128 bytes */ | GMMA_ATOM_BYTES >> 4;
 
 /* silu with a division that is no call, beside which no matrix instruction would run on; within 2 ulp. */
 __device__ inline float gmma_silu(float v) { return __fdividef(v, 1.0f + expf(-v)); }
+__device__ inline float2 silu_mul(float2 gate, float2 up) { return make_float2(gmma_silu(gate.x) * up.x, gmma_silu(gate.y) * up.y); }
+__device__ inline float4 silu_mul(float4 gate, float4 up) {
+  return make_float4(gmma_silu(gate.x) * up.x, gmma_silu(gate.y) * up.y, gmma_silu(gate.z) * up.z, gmma_silu(gate.w) * up.w);
+}

@@ -1,9 +1,8 @@
 /* packed.cuh: how experts' matrices lie in memory (src/backend/cuda/families/packed.rs packs them).
  *
  * W[N,K] in blocks of PACKED_ROWS rows by PACKED_COLUMNS columns, each row after row; blocks of the same rows side by side, along K,
- * which is filled up with zeros to whole blocks. N is a multiple of PACKED_ROWS. So 8 whole rows lie together, as they do where rows
- * follow each other, and 8 rows of some columns do too: skinny kernels read the former, those of many the latter, which from
- * rows 4 KB apart came 1% slower on an H200 (profiles/log/experts-weights.md).
+ * which is filled up with zeros to whole blocks. N is a multiple of PACKED_ROWS. So 8 whole rows lie together, which skinny kernels read,
+ * and so do 8 rows of some columns, which the others read (profiles/log/experts-weights.md).
  */
 #pragma once
 

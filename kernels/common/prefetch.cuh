@@ -1,19 +1,16 @@
 /* prefetch.cuh: weights of a layer's experts, prefetched into L2 while a dense product of the layer multiplies.
  *
  * A conv layer's in-projection of 256 rows takes twice as long as its weights do, an out-projection of 512 longer still: the memory has
- * time. What comes is the beginning of each expert's gate and of its up, in pieces that lie side by side: in boxes of 128
- * bytes of many rows, as many bytes gained nothing (profiles/log/experts-weights.md).
+ * time. What comes is the beginning of each expert's gate and of its up, in pieces that lie side by side (profiles/log/experts-weights.md).
  */
 #pragma once
 
-#include "common/base.cuh"
 #include "common/pdl.cuh"
 #include "common/args.h"
 
 constexpr uint32_t PREFETCH_BYTES = TG_PREFETCH_BYTES;
 
-/* A block's share of the pieces, one every so many blocks, by and by. One lane; before anything is urgent, as there is a division
- * in it. */
+/* One lane: a block's share of the pieces, one every so many blocks. It is made before anything is urgent, as it divides. */
 struct Prefetcher {
   const tg_prefetch_args &from;
   uint32_t idle, turns;  /* turns without and with pieces */

@@ -17,8 +17,7 @@ __device__ inline float add_squares(float squares, float4 v) {
   return squares + fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, v.x * v.x)));
 }
 
-/* What a row is multiplied with, from the sums of all threads; `row` is the row of the block's ROWS. Not rsqrtf, which is an
- * approximation: both of these round correctly. */
+/* What a row is multiplied with, from the sums of all threads; `row` is the row of the block's ROWS. (rsqrtf is an approximation.) */
 template <int ROWS = 1>
 __device__ inline float norm_scale(float squares, uint32_t hidden, float eps, uint32_t row = 0) {
   return 1.0f / sqrtf(block_sum<NORM_THREADS, ROWS>(squares, row) / hidden + eps);

@@ -1,15 +1,12 @@
 /* stamps.cuh: when the kernels of a step ran, by their own clock, for `trace --kernels`.
  *
- * The first thread of a grid notes two times by %globaltimer: when it came to its wait for the kernels ahead, and when
- * that was over. From then on the kernel has the step to itself, until the next one's wait is over, since every kernel
- * waits for all ahead of it. So a step's kernels divide its time among them without a gap, and how long before its
- * turn a kernel stood ready is known too. tg_stamps_close, the step's last kernel, has the last one's end.
+ * The first thread of a grid notes by %globaltimer when it came to its wait for the kernels ahead, and when that was over. From then on
+ * the kernel has the step to itself, until the next one's wait is over. So a step's kernels divide its time among them without a gap.
+ * tg_stamps_close, the step's last kernel, has the last one's end.
  *
- * A launch orders its kernel to store a stamp by the amount of dynamic shared memory that it has. A kernel knows that
- * amount without a load, so a launch without stamps costs a jump. With them a kernel's time after its wait grows by one
- * store: where to store to is settled before the wait, in no order, and what reads the stamps sorts them by time.
- *
- * src/backend/cuda/device/stamps.rs says the layout again.
+ * A launch orders a stamp by its amount of dynamic shared memory, which a kernel knows without a load: a launch without stamps costs a
+ * jump. With them a kernel's time after its wait grows by one store: the place is taken before the wait, in no order, and what reads the
+ * stamps sorts them by time. src/backend/cuda/device/stamps.rs says the layout again.
  */
 #ifndef TAILGRAPH_STAMPS_CUH
 #define TAILGRAPH_STAMPS_CUH
@@ -34,8 +31,7 @@ struct Stamps {
   uint64_t pad2;
 };
 
-/* Launches ask for a multiple of 32 bytes of dynamic shared memory, and for this much more where the kernel is to leave
- * a stamp. src/backend/cuda/driver/launch.rs says it again. */
+/* Launches have a multiple of 32 bytes of dynamic shared memory, and this much more to ask for a stamp (driver/launch.rs). */
 constexpr uint32_t STAMP_SIGN_BYTES = 16;
 
 /* Set while launches bear the sign; each unit has one of its own. */

@@ -1,5 +1,5 @@
-/* wgmma.cuh: the matrix instructions of sm_90a that four warps issue together and that read both operands from shared
- * memory (common/operands.cuh), the tensor copies that bring these there, and clusters.
+/* wgmma.cuh: the matrix instructions of sm_90a that four warps issue together, which read both operands from shared memory
+ * (common/operands.cuh), the tensor copies that bring these there, and clusters.
  *
  * wgmma m64nNk16: D[64,N] += A[64,16] B[N,16]^T, f32 accumulators. Of a warpgroup, lane l of warp w, with g = l / 4 and
  * q = l % 4, has in d[4 j ..]: D[16 w + g][8 j + 2 q], D[16 w + g][8 j + 2 q + 1], and the same two of row 16 w + g + 8.
@@ -10,12 +10,9 @@
 #define TAILGRAPH_WGMMA_CUH
 
 #include "common/barrier.cuh"
-#include "common/base.cuh"
-#include "common/mma.cuh"
 #include "common/operands.cuh"
 
-/* A value that stays in its register: the compiler would rather compute a shared_address() anew wherever it is needed, for which
- * it waits for a special register, or take a pointer apart again. */
+/* A value that stays in its register: the compiler would rather compute a shared_address() anew, or take a pointer apart again. */
 __device__ inline uint32_t kept(uint32_t value) {
   asm volatile("" : "+r"(value));
   return value;
@@ -97,53 +94,31 @@ GMMA(128, 64, 65, 66) GMMA(192, 96, 97, 98) GMMA(256, 128, 129, 130)
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-/* The map's box at (column, row) to shared memory, counted off `barrier` as it arrives. */
-__device__ inline void tensor_copy(void *to, const TensorMap *map, uint32_t column, uint32_t row, uint64_t *barrier,
-                                   uint64_t policy) {
-  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-               "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)),
-               "l"(map), "r"(column), "r"(row), "r"(shared_address(barrier)), "l"(policy)
-               : "memory");
-}
-
-/* The box of a tensor of five dimensions from `at` on, innermost first; what lies outside the tensor comes as zeros. */
-__device__ inline void tensor_copy(void *to, const TensorMap *map, const uint32_t (&at)[5], uint64_t *barrier,
-                                   uint64_t policy) {
-  asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
-               "[%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(shared_address(to)),
-               "l"(map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "r"(shared_address(barrier)), "l"(policy)
-               : "memory");
-}
-
-/* Multicast: the map's box at (column, row) to the same place in each block of the cluster whose bit is in `blocks`, counted
- * off the barrier that lies there where `barrier` lies here. */
-__device__ inline void tensor_multicast(void *to, const TensorMap *map, uint32_t column, uint32_t row, uint64_t *barrier,
-                                        uint32_t blocks, uint64_t policy) {
-  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-               ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(shared_address(to)),
-               "l"(map), "r"(column), "r"(row), "r"(shared_address(barrier)), "h"((uint16_t)blocks), "l"(policy)
-               : "memory");
-}
-
-/* The same for the box of a tensor of five dimensions from `at` on. */
-__device__ inline void tensor_multicast(void *to, const TensorMap *map, const uint32_t (&at)[5], uint64_t *barrier,
-                                        uint32_t blocks, uint64_t policy) {
-  asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
-               ".L2::cache_hint [%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8, %9;" ::"r"(shared_address(to)),
-               "l"(map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "r"(shared_address(barrier)),
-               "h"((uint16_t)blocks), "l"(policy)
-               : "memory");
-}
-
-/* The map's box at (column, row), or from `at` on, into L2. */
-__device__ inline void tensor_prefetch(const TensorMap *map, uint32_t column, uint32_t row) {
-  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map), "r"(column), "r"(row) : "memory");
-}
-__device__ inline void tensor_prefetch(const TensorMap *map, const uint32_t (&at)[5]) {
-  asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1, %2, %3, %4, %5}];" ::"l"(map), "r"(at[0]), "r"(at[1]),
-               "r"(at[2]), "r"(at[3]), "r"(at[4])
-               : "memory");
-}
+/* Functions of a map's box at AT, innermost dimension first (AT_n: as operands from the n-th on):
+ *   tensor_copy()       copies it to shared memory, counted off `barrier` as it arrives;
+ *   tensor_multicast()  copies it to the same place in each block of the cluster whose bit is in `blocks`, counted off the barrier that
+ *                       lies there where `barrier` lies here;
+ *   tensor_prefetch()   prefetches it into L2.
+ * What lies outside the tensor comes as zeros. */
+#define TENSOR_COPY "cp.async.bulk.tensor."
+#define TENSOR_COUNTED ".shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+#define TENSOR_FUNCTIONS(DIMENSIONS, AT, AT_1, AT_4, AT_5, ...)                                                                       \
+  __device__ inline void tensor_copy(void *to, const TensorMap *map, AT, uint64_t *barrier, uint64_t policy) {                        \
+    asm volatile(TENSOR_COPY DIMENSIONS TENSOR_COUNTED ".L2::cache_hint [%0], [%1, {" AT_4 "}], [%2], %3;" ::"r"(shared_address(to)), \
+                 "l"(map), "r"(shared_address(barrier)), "l"(policy), __VA_ARGS__ : "memory");                                        \
+  }                                                                                                                                   \
+  __device__ inline void tensor_multicast(void *to, const TensorMap *map, AT, uint64_t *barrier, uint32_t blocks, uint64_t policy) {  \
+    asm volatile(TENSOR_COPY DIMENSIONS TENSOR_COUNTED                                                                                \
+                 ".multicast::cluster.L2::cache_hint [%0], [%1, {" AT_5 "}], [%2], %4, %3;" ::"r"(shared_address(to)), "l"(map),      \
+                 "r"(shared_address(barrier)), "l"(policy), "h"((uint16_t)blocks), __VA_ARGS__ : "memory");                           \
+  }                                                                                                                                   \
+  __device__ inline void tensor_prefetch(const TensorMap *map, AT) {                                                                  \
+    asm volatile("cp.async.bulk.prefetch.tensor." DIMENSIONS ".L2.global.tile [%0, {" AT_1 "}];" ::"l"(map), __VA_ARGS__ : "memory"); \
+  }
+#define TENSOR_COLUMN_ROW uint32_t column, uint32_t row
+TENSOR_FUNCTIONS("2d", TENSOR_COLUMN_ROW, "%1, %2", "%4, %5", "%5, %6", "r"(column), "r"(row))
+TENSOR_FUNCTIONS("5d", const uint32_t (&at)[5], "%1, %2, %3, %4, %5", "%4, %5, %6, %7, %8", "%5, %6, %7, %8, %9", "r"(at[0]), "r"(at[1]),
+                 "r"(at[2]), "r"(at[3]), "r"(at[4]))
 
 __device__ inline void tensor_map_prefetch(const TensorMap *map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
 
@@ -164,8 +139,7 @@ __device__ inline uint32_t cluster_blocks() {
   return blocks;
 }
 
-/* Signals no more than that barriers are there (barriers_ready): with release it would be a fence of all threads, which waits
- * for all that they have under way. */
+/* Signals no more than that barriers are there (barriers_ready): with release it would be a fence, which waits for all that is under way. */
 __device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 

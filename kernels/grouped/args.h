@@ -1,6 +1,4 @@
-/* args.h: what the kernels of grouped/ are launched with, by value, beside the maps of gate and up and of down. Plain C for both sides:
- * kernels include it, and Rust has it through bindgen. Addresses are as common/address.h says. grouped/grouped.cu has the rest. Tensor
- * maps are arguments of their own: the driver makes them of what a call only describes. */
+/* args.h: what the kernels of grouped/ are launched with, by value (common/address.h), beside the maps of gate and up and of down. */
 #ifndef TAILGRAPH_GROUPED_ARGS_H
 #define TAILGRAPH_GROUPED_ARGS_H
 

@@ -4,20 +4,17 @@
  *   y[p,:] = silu(w1_e x) * w3_e x     p: a place of the token sort, e its expert, x its row of x[R,H]; y[R K,M]
  *   partial[i,:] = w2_e y[p,:]         i: the pair of a row and one of its K experts that is at p; [R K,H], f32 or, of many rows, rounded
  *
- * chosen[R,K] are each row's experts, ascending; counts are zeros (clear_counts), and counted up. The weights, packed, are boxes of
- * GMMA_K columns by GROUPED_OUTPUTS rows, one expert after the other: of gate and up 8 rows each in turns, up's first where `up_first`;
- * of down as they are. Where it `predicts`, blocks predict some of the experts (grouped/scheduler.cuh); of a prediction, `beyond`
- * k-blocks that find no room in the pipeline are prefetched into L2 meanwhile. R and tile_rows at most what the instance has room for (GROUPED below), K at
- * most MAX_TOP_K, tiles of tile_rows rows at most GROUPED_MOST_TILES.
+ * chosen[R,K] are each row's experts, ascending. The weights, packed, are boxes of GMMA_K columns by TG_GROUPED_OUTPUTS rows, one expert after
+ * the other: of gate and up 8 rows each in turns, of down as they are. R and tile_rows are at most what the instance has room for (GROUPED
+ * below), K at most MAX_TOP_K, tiles of tile_rows rows at most TG_GROUPED_MOST_TILES.
  *
- * Launch: grid = a block an SM, at most GROUPED_MOST_BLOCKS, block = the instance's threads, stages at least as many as it has loaders,
+ * Launch: grid = a block an SM, at most TG_GROUPED_MOST_BLOCKS, block = the instance's threads, stages at least as many as it has loaders,
  * shared = stages * grouped_stage_bytes(tile_rows) + GMMA_ATOM_BYTES.
- * Bound: memory, the weights of the experts that have rows. By hand what SMs take in of rows, and of weights for each tile, comes near it
- * with many rows: of 32 experts of 2048 x 1792, four a row, 1.1 GB at 512 rows in tiles of 128, at 1,024 rows 1.8 GB, where the
- * L2 gives all SMs 9 TB/s and the memory has 705 MB to give (profiles/log/experts.md).
- * Measured on an H200 in bf16, 32 experts of 2048 x 1792, in the model (floor, of which some has come before it begins; how:
- * profiles/README.md): 154.2 us (155.2) at 64 rows, 158.8 at 128, 162.0 at 256 in tiles of 96, 172.8 at 512 in tiles of 128. On
- * an H100 243.6 (227) at 509 in tiles of 128.
+ * Bound: memory, the weights of the experts that have rows. What SMs take in comes near it with many rows: of 32 experts of 2048 x 1792,
+ * four a row, 1.1 GB at 512 rows in tiles of 128, 1.8 GB at 1,024, where L2 gives all SMs 9 TB/s and the memory has 705 MB to give
+ * (profiles/log/experts.md). Measured on an H200 in bf16, 32 experts of 2048 x 1792, in the model (floor, of which some has come before it
+ * begins; how: profiles/README.md): 154.2 us (155.2) at 64 rows, 158.8 at 128, 162.0 at 256 in tiles of 96, 172.8 at 512 in tiles of 128.
+ * On an H100 243.6 (227) at 509 in tiles of 128.
  */
 #include "common/launch.cuh"
 #include "grouped/grouped.cuh"
@@ -26,9 +23,8 @@
  * sums. A quarter of an SM has 16,384 registers, and so four warps 128 each. */
 constexpr int GROUPED_REGISTERS = 112, GROUPED_TALL_REGISTERS = 128;
 
-/* EACH: for steps of so many times GROUPED_SORTERS rows. For the launcher: rows of a step and of a tile, at most; loaders, threads, static
- * shared memory, whether down's sums are rounded. They are where a step may have more than GROUPED_SORTERS rows: of so many, tg_combine_* is
- * bound by what it reads. */
+/* EACH: for steps of so many times TG_GROUPED_SORTERS rows. For the launcher: rows of a step and of a tile, at most; loaders, threads, static
+ * shared memory, whether down's sums are rounded, as they are of so many rows that tg_combine_* is bound by what it reads. */
 #define GROUPED(NAME, EACH, REGISTERS, LOADERS, COUNTER, ...)                                                                  \
   LAUNCH_CONSTANTS(tg_grouped_##NAME##_tile, 6, GroupedSort<EACH>::ROWS, __VA_ARGS__::MOST_ROWS, LOADERS,                      \
                    (GROUPED_CONSUMERS + LOADERS + COUNTER + 1) * WARP, GROUPED_STATIC_BYTES<EACH>, __VA_ARGS__::ROUNDS)        \

@@ -1,9 +1,8 @@
 /* grouped.cuh: the experts' feed-forwards of steps of some to many rows, at the speed of memory.
  *
- * Every expert's weights are read once for all its rows. Such a step spends its time on these reads, so what counts is to
- * keep the memory busy. One block an SM walks over work tiles (grouped/scheduler.cuh): an expert tile by GROUPED_OUTPUTS weight
- * rows, all of K, first of gate and up, then of down. Operands come in k-blocks through a pipeline in shared memory, which never
- * drains: neither between work tiles, nor between gate and up and down:
+ * Every expert's weights are read once for all its rows, and these reads are what such a step spends its time on. One block an SM walks
+ * over work tiles (scheduler.cuh): an expert tile by TG_GROUPED_OUTPUTS weight rows, all of K, first of gate and up, then of down. Operands
+ * come in k-blocks through a pipeline in shared memory, which never drains: neither between work tiles, nor between gate and up and down.
  *
  *   warps            | do                                                             | wait on                | signal
  *   consumers, 8     | sort, 1 to 4 rows a thread (scheduler.cuh); then two           | the grid before, the   | empty; stored, or
@@ -15,55 +14,33 @@
  *                    | work tiles of gate and up                                      |                        |
  *   producer, 1      | draws work tiles; copies a stage's weights, 16 KiB             | the sort, empty        | the queue, full
  *
- * N is the tile's rows, rounded up to a multiple of 8. At many rows the GPU is at its power limit, so that products of rows
- * which are not there would cost time. Tiles of more than 64 rows have kernels of their own, for their sums take many
- * registers. An expert of several tiles has its weights read from memory for the first, and from L2 for the others,
- * whose work tiles follow. A sum runs over K in order, in one accumulator, whatever N is and whichever block has the work tile. So a
- * row's bits depend neither on the rows beside it nor on where it lies.
+ * N is the tile's rows, rounded up to a multiple of 8: at many rows the GPU is at its power limit, so products of rows that are not there
+ * would cost time. An expert of several tiles has its weights read from memory for the first, and from L2 for the others, whose work tiles
+ * follow. A sum runs over K in order, in one accumulator, whatever N is and whichever block has it: bits do not depend on other rows.
  *
- * Weight rows come in groups of 16, one for each consumer warp, of gate and up 8 each: both sums of an output are in one
- * thread.
+ * Weight rows come in groups of 16, one for each consumer warp, of gate and up 8 each: both sums of an output are in one thread.
  *
- * sm_90a only. H and M are multiples of 16: k-blocks and slices need not be whole, what lies outside the weights comes as
- * zeros, and what fills up their rows is zeros.
+ * sm_90a only. H and M are multiples of 16: what lies outside the weights comes as zeros, and what fills up their rows is zeros.
  */
 #pragma once
 
-#include "common/experts.cuh"
 #include "common/global.cuh"
 #include "common/pdl.cuh"
-#include "grouped/args.h"
 #include "grouped/epilogue.cuh"
 #include "grouped/mainloop.cuh"
 #include "grouped/scheduler.cuh"
 
 constexpr uint32_t GROUPED_DRAW_AHEAD = 4;  /* k-blocks before a work tile's last, when the next one is drawn */
 
-/* ---- roles ----------------------------------------------------------------------------------- */
-
-/* What the kernel reads and writes. */
-template <class Tile>
-struct GroupedArrays {
-  using X = typename Tile::X;
-  const X *x;              /* [R, H] */
-  X *y;                    /* [R K, M], by place */
-  typename Tile::Sum *partial; /* [R K, H], by pair */
-  const uint32_t *chosen;  /* [R, K] */
-  const tg_step *step;
-  GroupedCounts *counts;
-  uint32_t hidden, inner, k;
-  bool up_first;
-};
-
-/* The producer's one lane. `mine`: the work tile that this block predicted is this block's; its first weights are in the pipeline or
- * under way. A block that does not predict has drawn its first work tile: `draw`. */
+/* The producer's one lane. `mine`: the work tile that this block predicted is its own, with its first weights under way. A block that does
+ * not predict has drawn its first work tile: `draw`. */
 __device__ inline void grouped_produce(GroupedPipeline &pipe, GroupedQueue queue, const TensorMap &gate_up, const TensorMap &down,
                                     const GroupedShape &shape, const GroupedPlan &plan, GroupedCounts *counts, bool mine,
                                     GroupedDraw draw) {
   constexpr uint32_t NEVER = 0xffffffffu;
   uint32_t at = 0;
   auto copy = [&](const GroupedWork &work, uint32_t from, uint32_t draw_at) {
-    const uint64_t policy = cache_policy(plan.is_only_tile(work));
+    const uint64_t policy = cache_policy(plan.is_alone(work));
 #pragma unroll 1
     for (uint32_t k = from; k < work.k_blocks; k++) {
       if (k == draw_at) draw = counts->draw();
@@ -100,17 +77,15 @@ __device__ inline void grouped_produce(GroupedPipeline &pipe, GroupedQueue queue
   }
 }
 
-/* One lane: signals that what it knows to be stored of a work tile of gate and up is there. The release waits for the copies in
- * flight, 2 to 6 us, in which a consumer multiplies nothing. */
+/* One lane: what it knows to be stored of a work tile of gate and up is done. The release waits for copies in flight, 2 to 6 us. */
 __device__ inline void grouped_signal_done(const GroupedWork &work, GroupedCounts *counts) {
-  if (work.kind == GROUPED_GATE_UP && work.at < GROUPED_MOST_TILES) count_release(counts->done + work.at);
+  if (work.kind == GROUPED_GATE_UP && work.at < TG_GROUPED_MOST_TILES) count_release(counts->done + work.at);
 }
 
-/* A loader warp: every LOADERS-th stage's rows. A lane has 8 columns of every fourth row. `counted`: how many times a work tile
- * of gate and up is counted. */
+/* A loader warp: every LOADERS-th stage's rows. A lane has 8 columns of every fourth row. A work tile of gate and up is `counted` so often. */
 template <class Tile, uint32_t LOADERS, class Sort>
 __device__ inline void grouped_load(GroupedPipeline pipe, GroupedQueue queue, const GroupedShape &shape, const Sort &sort,
-                                 const GroupedArrays<Tile> &arrays, uint32_t counted) {
+                                 const tg_grouped_args &a, uint32_t counted) {
   const uint32_t lane = threadIdx.x % WARP, loader = threadIdx.x / WARP - GROUPED_CONSUMERS;
   using Piece = typename Tile::Operand::Piece;
   const uint32_t row = lane / 8, piece = lane % 8;
@@ -119,10 +94,10 @@ __device__ inline void grouped_load(GroupedPipeline pipe, GroupedQueue queue, co
   uint32_t next = loader;  /* the k-block of the work tile that is this warp's */
   queue.take_all([&](const GroupedWork &work) {
     const bool gate_up = work.kind == GROUPED_GATE_UP;
-    const typename Tile::X *x = gate_up ? arrays.x : arrays.y;
-    const uint32_t k_total = gate_up ? arrays.hidden : arrays.inner;
+    const typename Tile::X *x = static_cast<const typename Tile::X *>(gate_up ? a.x : a.y);
+    const uint32_t k_total = gate_up ? a.hidden : a.inner;
     if (!gate_up) {
-      if (lane == 0) await_count(arrays.counts->done + work.at, shape.gate_up_slices * counted);
+      if (lane == 0) await_count(a.counts->done + work.at, shape.gate_up_slices * counted);
       __syncwarp();
     }
     with_room_for<Tile::MOST_ROWS>(work.tile.rows, [&](auto room) {
@@ -161,18 +136,17 @@ __device__ inline void grouped_load(GroupedPipeline pipe, GroupedQueue queue, co
   });
 }
 
-/* A consumer warp: y = silu(gate) * up in X's type, or partial = down. Of each pair of weight rows of gate and up, the first is up's
- * where `up_first`. */
+/* A consumer warp: y = silu(gate) * up in X's type, or partial = down. */
 template <class Tile, bool COUNTER, class Sort>
-__device__ inline void grouped_consume(GroupedPipeline pipe, GroupedQueue queue, const Sort &sort, const GroupedArrays<Tile> &arrays) {
+__device__ inline void grouped_consume(GroupedPipeline pipe, GroupedQueue queue, const Sort &sort, const tg_grouped_args &a) {
+  using X = typename Tile::X;
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   const uint32_t half = of_warp(warp / 4), first_row = lane % 4 * 2;
   queue.take_all([&](const GroupedWork &work) {
     constexpr int MOST = Tile::MOST_ROWS;
     float sums[MOST / 2];
     grouped_multiply<Tile>(sums, pipe, half, work.k_blocks, work.tile.rows);
-    /* store(at(r), first, second) for each row r of this thread, of its two weight rows; one address at a time, as there are
-     * registers for no more */
+    /* store(at(r), first, second) for each row r of this thread, of its two weight rows; one address at a time, for want of registers */
     auto by_row = [&](auto at, auto store) {
 #pragma unroll
       for (int i = 0; i < MOST / 4; i++) {
@@ -184,54 +158,43 @@ __device__ inline void grouped_consume(GroupedPipeline pipe, GroupedQueue queue,
       }
     };
     if (work.kind == GROUPED_GATE_UP) {
-      using X = typename Tile::X;
       /* This lane's output, or of tall tiles the first of the warp's. */
-      const uint32_t n = work.slice * (GROUPED_OUTPUTS / 2) + warp * (GROUPED_GROUP_ROWS / 2) + (Tile::IS_TALL ? 0 : lane / 4);
-      auto at = [&](uint32_t r) { return arrays.y + (size_t)(work.tile.first + r) * arrays.inner + n; };
+      const uint32_t n = work.slice * (TG_GROUPED_OUTPUTS / 2) + warp * (TG_GROUPED_GROUP_ROWS / 2) + (Tile::IS_TALL ? 0 : lane / 4);
+      auto at = [&](uint32_t r) { return static_cast<X *>(a.y) + (size_t)(work.tile.first + r) * a.inner + n; };
       auto gated = [&](float first, float second) {
-        return arrays.up_first ? gmma_silu(second) * first : gmma_silu(first) * second;
+        return a.up_first ? gmma_silu(second) * first : gmma_silu(first) * second;
       };
       if constexpr (Tile::IS_TALL) {
-        if (n < arrays.inner) grouped_store_gated<X>(sums, work.tile.rows, gated, at);
+        if (n < a.inner) grouped_store_gated<X>(sums, work.tile.rows, gated, at);
       } else {
         by_row(at, [&](X *to, float first, float second) {
           const float v = gated(first, second);
-          if (n < arrays.inner) *to = X(v);
+          if (n < a.inner) *to = X(v);
         });
       }
-    } else if constexpr (Tile::ROUNDS) {
-      const uint32_t n = work.slice * GROUPED_OUTPUTS + warp * GROUPED_GROUP_ROWS;
-      if (n < arrays.hidden)
-        grouped_store_rounded<typename Tile::Sum>(sums, work.tile.rows, [&](uint32_t r) {
-          return arrays.partial + (size_t)sort.pair_at(work.tile.first + r, arrays.k) * arrays.hidden + n;
-        });
     } else {
-      const uint32_t n = work.slice * GROUPED_OUTPUTS + warp * GROUPED_GROUP_ROWS + lane / 4;
-      by_row([&](uint32_t r) { return arrays.partial + (size_t)sort.pair_at(work.tile.first + r, arrays.k) * arrays.hidden + n; },
-             [&](auto *at, float first, float second) {
-               if (n < arrays.hidden) at[0] = first;
-               if (n + 8 < arrays.hidden) at[8] = second;
-             });
+      const uint32_t n = work.slice * TG_GROUPED_OUTPUTS + warp * TG_GROUPED_GROUP_ROWS + (Tile::ROUNDS ? 0 : lane / 4);
+      auto at = [&](uint32_t r) {
+        return static_cast<typename Tile::Sum *>(a.partial) + (size_t)sort.pair_at(work.tile.first + r, a.k) * a.hidden + n;
+      };
+      if constexpr (Tile::ROUNDS) {
+        if (n < a.hidden) grouped_store_rounded<typename Tile::Sum>(sums, work.tile.rows, at);
+      } else {
+        by_row(at, [&](auto *to, float first, float second) {
+          if (n < a.hidden) to[0] = first;
+          if (n + 8 < a.hidden) to[8] = second;
+        });
+      }
     }
     __syncwarp();
     if (lane != 0) return;
     if constexpr (COUNTER) {
       queue.signal_stored();
     } else {
-      grouped_signal_done(work, arrays.counts);
+      grouped_signal_done(work, a.counts);
     }
   });
 }
-
-/* The counter warp. */
-__device__ inline void grouped_count(GroupedQueue queue, GroupedCounts *counts) {
-  queue.take_all([&](const GroupedWork &work) {
-    queue.wait_stored();
-    if (threadIdx.x % WARP == 0) grouped_signal_done(work, counts);
-  });
-}
-
-/* ---- the kernel ------------------------------------------------------------------------------ */
 
 /* Static shared memory, at most: barriers, the queue and the plan of a step's work tiles, and what its rows are sorted in. */
 template <uint32_t EACH>
@@ -240,13 +203,9 @@ constexpr uint32_t GROUPED_STATIC_BYTES = (6 + 10 * EACH) * 1024;
 /* At least LOADERS stages. EACH: rows that a thread of the consumers sorts. */
 template <class Tile, uint32_t LOADERS, bool COUNTER, uint32_t EACH>
 __device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, const tg_grouped_args &a) {
-  using X = typename Tile::X;
-  const GroupedArrays<Tile> arrays = {static_cast<const X *>(a.x), static_cast<X *>(a.y),
-                                      static_cast<typename Tile::Sum *>(a.partial), a.chosen, a.step, a.counts,
-                                      a.hidden, a.inner, a.k, a.up_first != 0};
   const uint32_t experts = a.experts, tile_rows = a.tile_rows, stages = a.stages;
   extern __shared__ char grouped_shared[];
-  __shared__ uint64_t barriers[2 * GROUPED_MOST_STAGES + 3 * GROUPED_QUEUE + 2];
+  __shared__ uint64_t barriers[2 * TG_GROUPED_MOST_STAGES + 3 * GROUPED_QUEUE + 2];
   __shared__ GroupedWork works[GROUPED_QUEUE];
   __shared__ GroupedSort<EACH> sort;
   __shared__ GroupedPlan plan;
@@ -255,10 +214,10 @@ __device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, 
   const uint32_t warp = of_warp(threadIdx.x / WARP), lane = threadIdx.x % WARP;
   GroupedPipeline pipe;
   pipe.stages = grouped_shared + (-shared_address(grouped_shared) & (GMMA_ATOM_BYTES - 1));
-  pipe.full = barriers, pipe.empty = pipe.full + GROUPED_MOST_STAGES;
+  pipe.full = barriers, pipe.empty = pipe.full + TG_GROUPED_MOST_STAGES;
   pipe.stage_bytes = grouped_stage_bytes<Tile>(tile_rows), pipe.count = stages;
   GroupedQueue queue;
-  queue.works = works, queue.full = pipe.empty + GROUPED_MOST_STAGES, queue.empty = queue.full + GROUPED_QUEUE;
+  queue.works = works, queue.full = pipe.empty + TG_GROUPED_MOST_STAGES, queue.empty = queue.full + GROUPED_QUEUE;
   queue.stored = queue.empty + GROUPED_QUEUE;
   uint64_t *marked = queue.stored + GROUPED_QUEUE, *listed = marked + 1;  /* the sort's two parts are done */
   const GroupedShape shape(a);
@@ -287,48 +246,50 @@ __device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, 
       if (real) {
         wait_and_let_next_start();
         if (lane == 0 && shape.predicts()) {
-          arrays.counts->begin();
-          answer = arrays.counts->request_prediction(blockIdx.x);
+          a.counts->begin();
+          answer = a.counts->request_prediction(blockIdx.x);
         } else if (lane == 0) {
-          draw = arrays.counts->draw();
+          draw = a.counts->draw();
         }
         barrier_wait(marked, 0);
       }
       plan.make(shape, sort, experts, tile_rows, real);
     }
     const bool mine = shape.predicts() && GroupedCounts::has_got(answer, blockIdx.x);
-    if (lane == 0) grouped_produce(pipe, queue, gate_up, down, shape, plan, arrays.counts, mine, draw);
+    if (lane == 0) grouped_produce(pipe, queue, gate_up, down, shape, plan, a.counts, mine, draw);
     return;
   }
   if (warp < GROUPED_CONSUMERS) {
     static_assert(GROUPED_CONSUMERS == GROUPED_SORT_WARPS, "the consumers sort");
-    const uint32_t rows = __ldcg(&arrays.step->rows);
+    const uint32_t rows = __ldcg(&a.step->rows);
     /* The first pass is a rehearsal, as the producer's is. */
 #pragma unroll 1
     for (uint32_t pass = 0; pass < 2; pass++) {
       const bool real = pass > 0;
       if (real) wait_and_let_next_start();
-      const GroupedChoices<EACH> choices(arrays.chosen, real ? rows : 0, arrays.k);
-      sort.mark(choices, arrays.k);
+      const GroupedChoices<EACH> choices(a.chosen, real ? rows : 0, a.k);
+      sort.mark(choices, a.k);
       __syncwarp();
       if (real) {
         if (lane == 0) barrier_arrive(marked);
         barrier_wait(marked, 0);
       }
-      sort.list(choices, experts, arrays.k);
-      /* So that no warp marks what another still rehearses with, and at the end all is listed. It also tells the compiler that
-       * a warp's threads are together: values that they have in common then take uniform registers. */
+      sort.list(choices, experts, a.k);
+      /* So that no warp marks what another still rehearses with, and at the end all is listed. (It also makes uniform registers serve.) */
       threads_meet<GROUPED_CONSUMERS * WARP, 1>();
     }
     if (threadIdx.x == 0) barrier_arrive(listed);
-    grouped_consume<Tile, COUNTER>(pipe, queue, sort, arrays);
+    grouped_consume<Tile, COUNTER>(pipe, queue, sort, a);
     return;
   }
   wait_and_let_next_start();  /* in this order for router/sort_combine.cu's combination */
   if (COUNTER && warp == AFTER_LOADERS) {
-    grouped_count(queue, arrays.counts);
+    queue.take_all([&](const GroupedWork &work) {
+      queue.wait_stored();
+      if (threadIdx.x % WARP == 0) grouped_signal_done(work, a.counts);
+    });
   } else {
     barrier_wait(listed, 0);
-    grouped_load<Tile, LOADERS>(pipe, queue, shape, sort, arrays, COUNTER ? 1 : GROUPED_CONSUMERS);
+    grouped_load<Tile, LOADERS>(pipe, queue, shape, sort, a, COUNTER ? 1 : GROUPED_CONSUMERS);
   }
 }

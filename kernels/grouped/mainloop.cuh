@@ -1,6 +1,5 @@
-/* mainloop.cuh: how a consumer warpgroup of grouped/grouped.cuh multiplies what lies in the pipeline. It waits for each k-block's products
- * and releases the stage at once, where wgmma/mainloop.cuh leaves them under way behind the next: the tensor cores have time to
- * spare, the pipeline has not.
+/* mainloop.cuh: how a consumer warpgroup of grouped/grouped.cuh multiplies. It waits for each k-block's products and releases the stage at
+ * once, where wgmma/mainloop.cuh leaves them under way: the tensor cores have time to spare, the pipeline has not.
  */
 #pragma once
 

@@ -1,41 +1,33 @@
 /* scheduler.cuh: which work tiles of a step each block of grouped/grouped.cuh has.
  *
- * Every block sorts for itself, in shared memory, so that none waits for one that sorts: pairs of a row and one of its experts,
- * in order of expert, rows ascending within one. A pair's rank is its place (router/sort_combine.cu has the same order, for
- * tiled/tiled.cuh).
+ * Every block sorts for itself, in shared memory, so that none waits for one that sorts: pairs of a row and one of its experts, in order
+ * of expert, rows ascending within one. A pair's rank is its place (router/sort_combine.cu has the same order, for tiled/tiled.cuh).
  *
- * A work tile is an expert tile, up to tile_rows consecutive places of an expert, by a slice of its expert's weight rows: first those
- * of gate and up, then those of down. Blocks draw them in that order from a counter, so that a block that is ahead has more of them;
- * its sums do not depend on which block has it. A work tile of down waits until its expert tile's gate and up are done, by a count of
- * those that are.
+ * A work tile is an expert tile, up to tile_rows consecutive places of an expert, by a slice of its expert's weight rows: first those of
+ * gate and up, then those of down. The producer draws them in that order from a counter, and pushes them into a queue from which all other
+ * warps take each of them. A work tile of down waits until its expert tile's gate and up are done, by a count of those that are.
  *
- * A block's first work tile may be a prediction: before it can know which experts have rows, it loads weights of one that may
- * well have some, block b's being slice b / experts of expert b % experts. Where that one has none, or another block has
- * taken the prediction, it goes through what it loaded as a work tile without rows.
+ * A block's first work tile may be a prediction: before it can know which experts have rows, it loads weights of one that may well have
+ * some, block b's being slice b / experts of expert b % experts. Where that one has none, or another block has taken the prediction, it
+ * goes through what it loaded as a work tile without rows.
  *
- * Blocks of the grid need not run at the same time: what holds their SMs may even wait for this kernel, as another one of
- * these may for its own blocks. A block that waits does so for work tiles of gate and up alone. Each of these is a running block's,
- * which does it before any of its own that waits. Drawn ones are, since they are drawn before all of down; predictions are,
- * since a block that draws a work tile of down takes the predictions of all blocks that have not begun first.
- *
- * The producer draws, and pushes its block's work tiles into a queue from which all other warps take each of them.
+ * Blocks of the grid need not run at the same time: what holds their SMs may even wait for this kernel. A block that waits does so for work
+ * tiles of gate and up alone. Each of these is a running block's, which does it before any of its own that waits: drawn ones since they are
+ * drawn before all of down, predictions since a block that draws a work tile of down first takes those of all blocks that have not begun.
  */
 #pragma once
 
 #include "common/experts.cuh"
 #include "grouped/tile.cuh"
 
-constexpr uint32_t GROUPED_SORTERS = TG_GROUPED_SORTERS;
-constexpr uint32_t GROUPED_SORT_WARPS = GROUPED_SORTERS / WARP;
-constexpr uint32_t GROUPED_MOST_TILES = TG_GROUPED_MOST_TILES;
+constexpr uint32_t GROUPED_SORT_WARPS = TG_GROUPED_SORTERS / WARP;
 constexpr uint32_t GROUPED_QUEUE = 4;         /* work tiles that are not yet done with */
-constexpr uint32_t GROUPED_MOST_BLOCKS = TG_GROUPED_MOST_BLOCKS;
 
 enum GroupedKind : uint32_t { GROUPED_GATE_UP, GROUPED_DOWN, GROUPED_END };
 
 struct GroupedWork {
   GroupedKind kind;
-  uint32_t at;  /* of the tile in the list; GROUPED_MOST_TILES for a wrong prediction */
+  uint32_t at;  /* of the tile in the list; TG_GROUPED_MOST_TILES for a wrong prediction */
   ExpertTile tile;
   uint32_t slice;   /* of the weight rows */
   uint32_t k_blocks;
@@ -48,9 +40,9 @@ struct GroupedShape {
   uint32_t ahead;    /* k-blocks that a prediction loads */
 
   __device__ inline GroupedShape(const tg_grouped_args &a)
-      : gate_up_slices((2 * a.inner + GROUPED_OUTPUTS - 1) / GROUPED_OUTPUTS), down_slices((a.hidden + GROUPED_OUTPUTS - 1) / GROUPED_OUTPUTS),
-        gate_up_k_blocks((a.hidden + GMMA_K - 1) / GMMA_K), down_k_blocks((a.inner + GMMA_K - 1) / GMMA_K),
-        experts(a.predicts ? a.experts : 0), ahead(min(gate_up_k_blocks, a.stages)) {}
+      : gate_up_slices((2 * a.inner + TG_GROUPED_OUTPUTS - 1) / TG_GROUPED_OUTPUTS),
+        down_slices((a.hidden + TG_GROUPED_OUTPUTS - 1) / TG_GROUPED_OUTPUTS), gate_up_k_blocks((a.hidden + GMMA_K - 1) / GMMA_K),
+        down_k_blocks((a.inner + GMMA_K - 1) / GMMA_K), experts(a.predicts ? a.experts : 0), ahead(min(gate_up_k_blocks, a.stages)) {}
 
   /* Blocks that predict, from the first on. */
   __device__ inline uint32_t predictors() const { return min(gridDim.x, experts * gate_up_slices); }
@@ -73,8 +65,8 @@ struct GroupedDraw {
 struct GroupedCounts {
   uint32_t of_sort, unused;
   unsigned long long drawn;               /* work tiles that are no predictions; in the upper half, predicting blocks that have begun */
-  uint32_t taken[GROUPED_MOST_BLOCKS / 32];  /* a bit for each block's prediction */
-  uint32_t done[GROUPED_MOST_TILES];         /* of each tile's gate and up, what is there */
+  uint32_t taken[TG_GROUPED_MOST_BLOCKS / 32];  /* a bit for each block's prediction */
+  uint32_t done[TG_GROUPED_MOST_TILES];         /* of each tile's gate and up, what is there */
 
   __device__ inline void begin() { atomicAdd(&drawn, 1ull << 32); }
 
@@ -91,36 +83,28 @@ struct GroupedCounts {
 };
 static_assert(sizeof(GroupedCounts) == EXPERT_COUNTS * sizeof(uint32_t), "what clear_counts() clears");
 
-/* A row's choice in registers: experts ascending, K of them; none where there is no such row. */
-struct GroupedChoice {
-  uint32_t experts[MAX_TOP_K];
-  bool there;
-
-  GroupedChoice() = default;
-
-  /* chosen[R,K] */
-  __device__ inline GroupedChoice(const uint32_t *chosen, uint32_t row, uint32_t rows, uint32_t k) : there(row < rows) {
-#pragma unroll
-    for (uint32_t i = 0; i < MAX_TOP_K; i++) experts[i] = there && i < k ? __ldcg(chosen + row * k + i) : 0;
-  }
-};
-
-/* A thread's rows, GROUPED_SORTERS apart: those of a warp are groups of WARP rows that follow each other. */
+/* A thread's rows in registers, TG_GROUPED_SORTERS apart: those of a warp are groups of WARP rows that follow each other. */
 template <uint32_t EACH>
 struct GroupedChoices {
-  GroupedChoice of[EACH];
+  uint32_t experts[EACH][MAX_TOP_K];  /* ascending, K of them */
+  bool there[EACH];                   /* there is such a row */
 
-  /* Loads all before one is looked at; arguments as GroupedChoice has them. */
+  /* Loads all of chosen[R,K] before one is looked at. */
   __device__ inline GroupedChoices(const uint32_t *chosen, uint32_t rows, uint32_t k) {
 #pragma unroll
-    for (uint32_t n = 0; n < EACH; n++) of[n] = GroupedChoice(chosen, n * GROUPED_SORTERS + threadIdx.x, rows, k);
+    for (uint32_t n = 0; n < EACH; n++) {
+      const uint32_t row = n * TG_GROUPED_SORTERS + threadIdx.x;
+      there[n] = row < rows;
+#pragma unroll
+      for (uint32_t i = 0; i < MAX_TOP_K; i++) experts[n][i] = there[n] && i < k ? __ldcg(chosen + row * k + i) : 0;
+    }
   }
 };
 
 /* The token sort, in shared memory, by GROUPED_SORT_WARPS warps, EACH rows a thread. */
 template <uint32_t EACH>
 struct GroupedSort {
-  static constexpr uint32_t ROWS = EACH * GROUPED_SORTERS, GROUPS = ROWS / WARP;  /* of a step, at most */
+  static constexpr uint32_t ROWS = EACH * TG_GROUPED_SORTERS, GROUPS = ROWS / WARP;  /* of a step, at most */
   uint32_t chose[GROUPS][MAX_EXPERTS];  /* of a group of rows, a bit for each that chose the expert */
   uint16_t next[GROUPS][MAX_EXPERTS];   /* an expert's first place of a group's rows */
   uint16_t pairs[ROWS * MAX_TOP_K];     /* at each place, row MAX_TOP_K + which of its experts */
@@ -137,7 +121,7 @@ struct GroupedSort {
     for (uint32_t n = 0; n < EACH; n++)
 #pragma unroll
       for (uint32_t i = 0; i < MAX_TOP_K; i++)
-        if (choices.of[n].there && i < k) atomicOr(&chose[group(n)][choices.of[n].experts[i]], 1u << threadIdx.x % WARP);
+        if (choices.there[n] && i < k) atomicOr(&chose[group(n)][choices.experts[n][i]], 1u << threadIdx.x % WARP);
   }
 
   /* Then this. */
@@ -162,9 +146,9 @@ struct GroupedSort {
     for (uint32_t n = 0; n < EACH; n++)
 #pragma unroll
       for (uint32_t i = 0; i < MAX_TOP_K; i++) {
-        if (!choices.of[n].there || i >= k) break;
-        const uint32_t e = choices.of[n].experts[i], at = next[group(n)][e] + __popc(chose[group(n)][e] & ((1u << lane) - 1));
-        pairs[at] = (n * GROUPED_SORTERS + threadIdx.x) * MAX_TOP_K + i;
+        if (!choices.there[n] || i >= k) break;
+        const uint32_t e = choices.experts[n][i], at = next[group(n)][e] + __popc(chose[group(n)][e] & ((1u << lane) - 1));
+        pairs[at] = (n * TG_GROUPED_SORTERS + threadIdx.x) * MAX_TOP_K + i;
       }
   }
 
@@ -191,16 +175,15 @@ private:
 struct GroupedPlan {
   uint32_t tile_total;
   uint32_t predicted;  /* the tile of this block's prediction; none of them where its expert has none, or no block predicts */
-  ExpertTile tiles[GROUPED_MOST_TILES];
-  uint32_t before[GROUPED_MOST_TILES + 1];  /* work tiles of gate and up that are no predictions, of the tiles before each and of all */
+  ExpertTile tiles[TG_GROUPED_MOST_TILES];
+  uint32_t before[TG_GROUPED_MOST_TILES + 1];  /* work tiles of gate and up that are no predictions, of the tiles before each and of all */
 
-  /* One warp, once all rows are marked; where it is not `real` a rehearsal, of experts of a row each, that the next call writes
-   * over. */
+  /* One warp, once all rows are marked; if not `real` a rehearsal, of experts of a row each, that the next call writes over. */
   template <class Sort>
   __device__ inline void make(const GroupedShape &shape, const Sort &sort, uint32_t expert_count, uint32_t tile_rows,
                               bool real) {
     const uint32_t lane = threadIdx.x % WARP;
-    uint32_t first = 0, tile = 0, works = 0, mine = GROUPED_MOST_TILES;
+    uint32_t first = 0, tile = 0, works = 0, mine = TG_GROUPED_MOST_TILES;
 #pragma unroll 1
     for (uint32_t e = lane; e - lane < expert_count; e += WARP) {
       const uint32_t rows = real ? sort.rows_of(e) : 1, own_tiles = (rows + tile_rows - 1) / tile_rows;
@@ -236,7 +219,7 @@ struct GroupedPlan {
     const bool right = tile < tile_total;
     GroupedWork work;
     work.kind = GROUPED_GATE_UP;
-    work.at = right ? tile : GROUPED_MOST_TILES;
+    work.at = right ? tile : TG_GROUPED_MOST_TILES;
     work.tile = right ? tiles[tile] : ExpertTile{block % shape.experts, 0, 0};
     work.slice = block / shape.experts;
     work.k_blocks = right ? shape.gate_up_k_blocks : shape.ahead;
@@ -265,10 +248,8 @@ struct GroupedPlan {
   }
 
   /* Whether no other tile reads this one's weights. */
-  __device__ inline bool is_only_tile(const GroupedWork &work) const {
-    if (work.at >= tile_total) return true;
-    return (work.at == 0 || tiles[work.at - 1].expert != work.tile.expert) &&
-           (work.at + 1 >= tile_total || tiles[work.at + 1].expert != work.tile.expert);
+  __device__ inline bool is_alone(const GroupedWork &work) const {
+    return work.at >= tile_total || is_only_tile(tiles, tile_total, work.at, work.tile.expert);
   }
 };
 

@@ -6,11 +6,8 @@
 #include "wgmma/operand.cuh"
 #include "wgmma/pipeline.cuh"
 
-constexpr uint32_t GROUPED_OUTPUTS = TG_GROUPED_OUTPUTS;
-constexpr uint32_t GROUPED_GROUP_ROWS = TG_GROUPED_GROUP_ROWS;
-constexpr uint32_t GROUPED_WEIGHT_BYTES = GROUPED_OUTPUTS * GMMA_ROW_BYTES;  /* of a stage */
+constexpr uint32_t GROUPED_WEIGHT_BYTES = TG_GROUPED_OUTPUTS * GMMA_ROW_BYTES;  /* of a stage */
 constexpr uint32_t GROUPED_CONSUMERS = 8;    /* warps; then come the loaders, a counter and the producer */
-constexpr uint32_t GROUPED_MOST_STAGES = TG_GROUPED_MOST_STAGES;
 
 /* Expert tiles of up to MOST rows. S: what down's sums are stored as, f32 or, rounded, the rows' type. */
 template <class Operand_, int MOST, typename S = float>
@@ -22,8 +19,7 @@ struct GroupedTile {
   static constexpr uint32_t PARTS = Operand::PARTS;
   static constexpr int MOST_ROWS = MOST;
   static constexpr bool ROUNDS = !std::is_same<S, float>::value;
-  /* Tiles of so many rows leave consumers little time to spare. What saves them some is longer code, which costs a step of fewer rows
-   * 0.4% (profiles/log/experts.md). */
+  /* Consumers of such tiles have little time to spare. What saves some is longer code, and costs others 0.4% (profiles/log/experts.md). */
   static constexpr bool IS_TALL = MOST > 64;
   static_assert(!ROUNDS || std::is_same<S, X>::value, "sums are f32, or rounded to the rows' type");
 };
@@ -59,9 +55,9 @@ __device__ inline void with_room_for(uint32_t rows, Do with) {
 struct GroupedBox {
   uint32_t at[5];
   __device__ inline GroupedBox(uint32_t expert, uint32_t slice, uint32_t k_block)
-      : at{0, k_block * PACKED_ROWS, 0, slice * (GROUPED_OUTPUTS / GROUPED_GROUP_ROWS), expert} {}
+      : at{0, k_block * PACKED_ROWS, 0, slice * (TG_GROUPED_OUTPUTS / TG_GROUPED_GROUP_ROWS), expert} {}
 };
-static_assert(GMMA_K == PACKED_COLUMNS && GROUPED_GROUP_ROWS == 2 * PACKED_ROWS, "a k-block is a column of blocks, a group two of its");
+static_assert(GMMA_K == PACKED_COLUMNS && TG_GROUPED_GROUP_ROWS == 2 * PACKED_ROWS, "a k-block is a column of blocks, a group two of its");
 
 /* One lane: issues the copy of a k-block of a slice of an expert's weights. */
 __device__ inline void grouped_copy(GroupedPipeline &pipe, const TensorMap &weights, uint32_t expert, uint32_t slice, uint32_t k_block,

@@ -1,6 +1,4 @@
-/* args.h: what the kernels of persistent/ are launched with, by value, beside tensor maps. Plain C for both sides: kernels include it, and
- * Rust has it through bindgen. Addresses are as common/address.h says. A plane is how many rows lie between one part of bf16x3 and
- * the next. Tensor maps are arguments of their own: the driver makes them of what a call only describes. */
+/* args.h: what the kernels of persistent/ are launched with, by value (common/address.h). A plane is the rows of a part of bf16x3. */
 #ifndef TAILGRAPH_PERSISTENT_ARGS_H
 #define TAILGRAPH_PERSISTENT_ARGS_H
 

@@ -1,36 +1,34 @@
 /* conv.cuh: a conv layer's in-projection, gates and short convolution in one, for decode steps of many rows (persistent.cuh):
  *
- *   (B, C, X)[R,H] = x[R,H] W[3H,H]^T,   y = C * conv(B * X)
+ *   (B, C, X)[R,H] = x[R,H] W[3H,H]^T,   y = C * conv(B * X)      conv/conv.cu has the rest of the formula
  *
- * conv/conv.cu has the rest of the formula. A tile is CHANNELS channels, that is rows c, H + c and 2H + c of W: 8 of B, 8 of C and 8
- * of X in turns, as a dimension of the tensor map leads from one to the next. So B, C and X of a channel lie in one thread, and never
- * go to memory.
+ * A tile is CHANNELS channels, that is rows c, H + c and 2H + c of W: 8 of B, 8 of C and 8 of X in turns, as a dimension of the tensor
+ * map leads from one to the next. So B, C and X of a channel lie in one thread, and never go to memory.
  *
- * While the products are under way, three warps that would have nothing to do load what the convolution needs into shared memory: slots
- * and positions, taps, and the state's columns. A thread moves the columns on where they lie there, and y goes beside them. A
- * row's channels of a tile are 128 bytes of each, which leave as one bulk copy.
+ * While the products are under way, the loaders copy what the convolution needs into shared memory: slots and positions, taps, and the
+ * state's columns. A thread moves the columns on where they lie there, and y goes beside them. A row's channels of a tile are 128 bytes
+ * of each, which leave as one bulk copy.
  *
- * Bound: the in-projection's products (persistent.cuh). Beside them the state's columns, read and written, and y: 10 H bytes a row, where
- * B, C and X written and read again would be 12 H more. Measured on an H100, H = 2048, in a step: 27.0 us at 504 rows, where the two
- * kernels apart take 30.3, and 46.6 at 968. profiles/log/prompts.md.
+ * Bound: the in-projection's products, and the state's columns, read and written, and y: 10 H bytes a row, where B, C and X written and
+ * read again would be 12 H more. Measured on an H100, H = 2048, in a step: 27.0 us at 504 rows, where the two kernels apart take 30.3,
+ * and 46.6 at 968. profiles/log/prompts.md.
  *
  * H is a multiple of CHANNELS, there are three taps, and a row of the step is its sequence's only one. y is not x: some blocks still
  * read x when others are done.
  */
 #pragma once
 
+#include "conv/args.h"
 #include "persistent/persistent.cuh"
-
-constexpr uint32_t PERSISTENT_TAPS = 3;
 
 /* What a tile's convolution reads and stores, in shared memory. */
 template <typename T, uint32_t CHANNELS>
 struct PersistentPast {
   static constexpr uint32_t PITCH = CHANNELS + 16 / sizeof(T);  /* of a row's channels; spreads banks */
-  T columns[PERSISTENT_TAPS - 1][PERSISTENT_ROWS][PITCH];       /* the state's, oldest first: before the step, then after it */
-  T y[PERSISTENT_ROWS][PITCH];
-  float taps[PERSISTENT_TAPS][CHANNELS];
-  uint2 rows[PERSISTENT_ROWS];                                  /* slot and position */
+  T columns[TG_CONV_TAPS - 1][TG_PERSISTENT_ROWS][PITCH];       /* the state's, oldest first: before the step, then after it */
+  T y[TG_PERSISTENT_ROWS][PITCH];
+  float taps[TG_CONV_TAPS][CHANNELS];
+  uint2 rows[TG_PERSISTENT_ROWS];                                  /* slot and position */
 };
 
 template <typename T>
@@ -39,7 +37,7 @@ struct PersistentConvTile : PersistentTile<T, 192, 4, 2> {
   static constexpr bool CONVOLVES = true;
   static constexpr uint32_t CHANNELS = Tile::WIDTH / 3, GROUP_ROWS = 3 * TG_PERSISTENT_TURN_ROWS;
   using Past = PersistentPast<T, CHANNELS>;
-  /* Behind the stages lies the past, then all barriers: the pipeline's, and two for the past. */
+  /* Behind the stages lies the past, then the barriers: the pipeline's, and two for the past. */
   static constexpr uint32_t PAST = Tile::STAGES * Tile::STAGE_BYTES, BARRIERS = PAST + sizeof(Past);
   static constexpr uint32_t SHARED = BARRIERS + (2 * Tile::STAGES + 2) * sizeof(uint64_t);
   static_assert(SHARED <= 227 * 1024 && BARRIERS % sizeof(uint64_t) == 0, "what a block may have");
@@ -51,8 +49,8 @@ struct PersistentConvolution {
   static constexpr bool LOADS = true;
   using T = typename Tile::T;
   static constexpr uint32_t LOADERS = GMMA_GROUP - WARP;  /* threads that load */
-  static constexpr uint32_t LOADERS_BARRIER = 1 + PERSISTENT_GROUPS;
-  static constexpr uint32_t HELD = PERSISTENT_TAPS - 1;  /* columns of the state */
+  static constexpr uint32_t LOADERS_BARRIER = 1 + TG_PERSISTENT_GROUPS;
+  static constexpr uint32_t HELD = TG_CONV_TAPS - 1;  /* columns of the state */
   const tg_conv_product_args &a;
   const uint32_t hidden;  /* H */
   typename Tile::Past &past;
@@ -75,12 +73,12 @@ struct PersistentConvolution {
   __device__ inline void load(const PersistentWorkTile &tile) {
     constexpr uint32_t ELEMENTS = 16 / sizeof(T), PIECES = Tile::CHANNELS / ELEMENTS;
     const uint32_t thread = threadIdx.x % GMMA_GROUP - WARP;
-    const float *taps = a.taps + (size_t)tile.slice * Tile::CHANNELS * PERSISTENT_TAPS;
+    const float *taps = a.taps + (size_t)tile.slice * Tile::CHANNELS * TG_CONV_TAPS;
     barrier_wait(used, parity ^ 1);
     const tg_row *rows = table<tg_row>(a.state, __ldcg(&a.step->row_table)) + tile.first;
     for (uint32_t r = thread; r < tile.rows; r += LOADERS) past.rows[r] = make_uint2(__ldcg(&rows[r].slot), __ldcg(&rows[r].position));
-    for (uint32_t i = thread; i < Tile::CHANNELS * PERSISTENT_TAPS; i += LOADERS)
-      past.taps[i % PERSISTENT_TAPS][i / PERSISTENT_TAPS] = taps[i];
+    for (uint32_t i = thread; i < Tile::CHANNELS * TG_CONV_TAPS; i += LOADERS)
+      past.taps[i % TG_CONV_TAPS][i / TG_CONV_TAPS] = taps[i];
     threads_meet<LOADERS, LOADERS_BARRIER>();
 #pragma unroll
     for (uint32_t j = 0; j < HELD; j++)
@@ -126,7 +124,7 @@ struct PersistentConvolution {
     float2 sum = make_float2(0.0f, 0.0f);
     uint32_t *columns[HELD];
 #pragma unroll
-    for (uint32_t j = 0; j < PERSISTENT_TAPS; j++) {
+    for (uint32_t j = 0; j < TG_CONV_TAPS; j++) {
       if (j < HELD) columns[j] = reinterpret_cast<uint32_t *>(&past.columns[j][r][at]);
       const uint32_t both = j < HELD ? *columns[j] : now;
       if (j > 0) *columns[j - 1] = both;
@@ -141,7 +139,7 @@ struct PersistentConvolution {
     *reinterpret_cast<uint32_t *>(&past.y[r][at]) = pack2<T>(of[1].x * sum.x, of[1].y * sum.y);
   }
 
-  __device__ inline void store(const typename Tile::Acc &acc, char *, const PersistentWorkTile &tile) {
+  __device__ inline void store(const typename Tile::Acc &acc, char *, const PersistentProduct &, const PersistentWorkTile &tile) {
     constexpr uint32_t BYTES = Tile::CHANNELS * sizeof(T);
     const uint32_t lane = threadIdx.x % WARP, above = threadIdx.x / WARP * PERSISTENT_WARP_ROWS;
     barrier_wait(there, parity);
@@ -175,15 +173,15 @@ template <class Tile>
 __device__ inline void persistent_conv(const TensorMap *x_map, const TensorMap *w_map, const tg_conv_product_args &a, uint32_t most_rows,
                                        uint32_t hidden) {
   extern __shared__ __align__(GMMA_ATOM_BYTES) char persistent_shared[];
-  const PersistentProduct product = {a.y, a.bias, nullptr, &a.step->rows, nullptr, nullptr, 0, most_rows, 0, 0,
-                                     3 * hidden, hidden, TILED_STORE, false, false};
+  PersistentProduct product = {};
+  product.count = &a.step->rows, product.most_rows = most_rows, product.n_total = 3 * hidden, product.k_total = hidden;
   persistent<Tile>(x_map, w_map, product, PersistentConvolution<Tile>(a, hidden, persistent_shared));
 }
 
 /* Maps and launch as PERSISTENT_DENSE has them, but that rows of w come in groups of 8 of B, of C and of X. */
 #define PERSISTENT_CONV(NAME, ...)                                                                                 \
   PERSISTENT_TILE(NAME, __VA_ARGS__)                                                                               \
-  extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)                                              \
+  extern "C" __global__ void __launch_bounds__(TG_PERSISTENT_THREADS, 1)                                              \
       NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,                               \
            const __grid_constant__ tg_conv_product_args a, uint32_t most_rows, uint32_t hidden) {                  \
     persistent_conv<__VA_ARGS__>(&x, &w, a, most_rows, hidden);                                                    \

@@ -1,11 +1,10 @@
-/* epilogue.cuh: how the sums of a tile leave: by shared memory, a row of it at a time. A bulk copy takes them on, or for the residual
- * stream a bulk addition, which the copy engine does while the next tile is multiplied. Rows past the tile's are not copied.
- */
+/* epilogue.cuh: how a tile's sums are stored: through shared memory, by a bulk copy a row, or for the residual stream a bulk addition,
+ * which the copy engine does while the next tile is multiplied. */
 #pragma once
 
 #include "common/bulk.cuh"
 #include "persistent/tile.cuh"
-#include "wgmma/epilogue.cuh"
+#include "wgmma/mainloop.cuh"
 
 /* A warp: COLUMNS columns of its rows, of type V, to y[0 ..][n ..]. `pair(i, half)` is this thread's i-th pair of neighbours
  * (columns 8 i + 2 q, of its row g or g + 8); what lies at or past `rows` or n_total stays here. */
@@ -59,52 +58,62 @@ __device__ inline void persistent_store(char *out, V *y, uint32_t rows, uint32_t
   }
 }
 
-/* Stores a tile as the product's epilogue says. */
+/* The epilogue of a kernel: store(), by the warps that have a tile's sums, and skip(), by those whose group has no rows of it. Where it
+ * LOADS, the third group's warps that produce nothing load() what these need beside the sums. */
 template <class Tile>
-__device__ inline void persistent_epilogue(const typename Tile::Acc &acc, char *out, const PersistentProduct &product,
-                                           const PersistentWorkTile &tile) {
-  using T = typename Tile::T;
-  const uint32_t above = of_warp(threadIdx.x / WARP) * PERSISTENT_WARP_ROWS, rows = rows_from(above, tile.rows, PERSISTENT_WARP_ROWS);
-  const size_t row = (size_t)(tile.first + above) * product.n_total;
-  const uint32_t column = threadIdx.x % 4 * 2;
-  if (product.epilogue == TILED_SILU_MUL) {
-    constexpr uint32_t OUTPUTS = Tile::WIDTH / 2;
-    using W = typename Tile::W;
-    W *y = static_cast<W *>(product.y) + row;
-    /* Part `part` of bf16x3 is what is left of those before it. */
+struct PersistentEpilogue {
+  static constexpr bool LOADS = false;
+  __device__ inline void init() const {}  /* one thread, before anything else */
+  __device__ inline void load(const PersistentWorkTile &) const {}
+  __device__ inline void skip() const {}
+
+  /* As product.epilogue says. */
+  __device__ inline void store(const typename Tile::Acc &acc, char *out, const PersistentProduct &product,
+                               const PersistentWorkTile &tile) const {
+    using T = typename Tile::T;
+    const uint32_t above = of_warp(threadIdx.x / WARP) * PERSISTENT_WARP_ROWS, rows = rows_from(above, tile.rows, PERSISTENT_WARP_ROWS);
+    const size_t row = (size_t)(tile.first + above) * product.n_total;
+    const uint32_t column = threadIdx.x % 4 * 2;
+    if (product.epilogue == TILED_SILU_MUL) {
+      constexpr uint32_t OUTPUTS = Tile::WIDTH / 2;
+      using W = typename Tile::W;
+      W *y = static_cast<W *>(product.y) + row;
+      /* Part `part` of bf16x3 is what is left of those before it. */
 #pragma unroll
-    for (uint32_t part = 0; part < Tile::PARTS; part++)
-      persistent_store<OUTPUTS>(out, y + (size_t)part * product.y_plane * product.n_total, rows, tile.slice * OUTPUTS, product.n_total, false,
-                                [&](uint32_t i, uint32_t half) {
-                                  const uint32_t at = 8 * i + 2 * half;
-                                  const float2 a = make_float2(acc[at], acc[at + 1]), b = make_float2(acc[at + 4], acc[at + 5]);
-                                  float2 v = silu_mul(product.up_first ? b : a, product.up_first ? a : b);
+      for (uint32_t part = 0; part < Tile::PARTS; part++)
+        persistent_store<OUTPUTS>(out, y + (size_t)part * product.y_plane * product.n_total, rows, tile.slice * OUTPUTS, product.n_total,
+                                  false,
+                                  [&](uint32_t i, uint32_t half) {
+                                    const uint32_t at = 8 * i + 2 * half;
+                                    const float2 a = make_float2(acc[at], acc[at + 1]), b = make_float2(acc[at + 4], acc[at + 5]);
+                                    float2 v = silu_mul(product.is_up_first ? b : a, product.is_up_first ? a : b);
 #pragma unroll
-                                  for (uint32_t p = 0; p < part; p++) take_bf16(v);
-                                  return v;
-                                });
-    return;
-  }
-  const uint32_t n = tile.slice * Tile::WIDTH;
-  auto of = [&](uint32_t i, uint32_t half) {
-    float2 v = make_float2(acc[4 * i + 2 * half], acc[4 * i + 2 * half + 1]);
-    const uint32_t c = n + 8 * i + column;
-    if (product.bias) {
-      if (c < product.n_total) v.x += product.bias[c];
-      if (c + 1 < product.n_total) v.y += product.bias[c + 1];
+                                    for (uint32_t p = 0; p < part; p++) take_bf16(v);
+                                    return v;
+                                  });
+      return;
     }
-    return v;
-  };
-  auto store = [&](auto *y, bool adds) {
-    constexpr uint32_t ROOM = Tile::OUT_COLUMNS * sizeof(float) / sizeof *y, COLUMNS = ROOM < Tile::WIDTH ? ROOM : Tile::WIDTH;
+    const uint32_t n = tile.slice * Tile::WIDTH;
+    auto of = [&](uint32_t i, uint32_t half) {
+      float2 v = make_float2(acc[4 * i + 2 * half], acc[4 * i + 2 * half + 1]);
+      const uint32_t c = n + 8 * i + column;
+      if (product.bias) {
+        if (c < product.n_total) v.x += product.bias[c];
+        if (c + 1 < product.n_total) v.y += product.bias[c + 1];
+      }
+      return v;
+    };
+    auto store = [&](auto *y, bool adds) {
+      constexpr uint32_t ROOM = Tile::OUT_COLUMNS * sizeof(float) / sizeof *y, COLUMNS = ROOM < Tile::WIDTH ? ROOM : Tile::WIDTH;
 #pragma unroll
-    for (uint32_t part = 0; part < Tile::WIDTH / COLUMNS; part++)
-      persistent_store<COLUMNS>(out, y + row, rows, n + part * COLUMNS, product.n_total, adds,
-                                [&](uint32_t i, uint32_t half) { return of(part * (COLUMNS / 8) + i, half); });
-  };
-  if (product.epilogue == TILED_STORE) {
-    store(static_cast<T *>(product.y), false);
-  } else {
-    store(static_cast<float *>(product.y), product.epilogue == TILED_ADD);
+      for (uint32_t part = 0; part < Tile::WIDTH / COLUMNS; part++)
+        persistent_store<COLUMNS>(out, y + row, rows, n + part * COLUMNS, product.n_total, adds,
+                                  [&](uint32_t i, uint32_t half) { return of(part * (COLUMNS / 8) + i, half); });
+    };
+    if (product.epilogue == TILED_STORE) {
+      store(static_cast<T *>(product.y), false);
+    } else {
+      store(static_cast<float *>(product.y), product.epilogue == TILED_ADD);
+    }
   }
-}
+};

@@ -9,31 +9,22 @@
  *   gatherers, its warpgroup   | where rows are gathered: these, 16 bytes a copy | empty, the grid before | full, once a warp
  *   loaders, its 3 other warps | what a convolution needs (conv.cuh)             | used, the grid before  | there
  *
- * Sums leave by shared memory and bulk copies, beside the products of the next tile (epilogue.cuh); or a conv layer's rows do (conv.cuh).
- *
- * If no block has more than one tile of the bucket, which one it has follows from the bucket: then its weights come into the pipeline before
+ * Where no block has more than one tile of the bucket, its tile follows from the bucket: then its weights come into the pipeline before
  * earlier kernels have ended. Else some are prefetched into L2.
  *
- * Gate and up are one product of twice the outputs: weight rows come in turns, 8 of gate and 8 of up (a dimension of the tensor
- * map leads from one matrix to the other), so that both sums of an output lie in one thread.
+ * Gate and up are one product of twice the outputs: weight rows come in turns, 8 of gate and 8 of up (a dimension of the tensor map leads
+ * from one matrix to the other), so that both sums of an output lie in one thread. f32 rows come as bf16x3 (tg_bf16x3_rows), three planes
+ * of x; gate and up store such, too. By expert, tiles are those of the token sort, of at most 128 rows: blocks multicast an expert's
+ * weight rows where both tiles are its; of a tile of up to 64 rows one warpgroup alone multiplies.
  *
- * f32 rows come as bf16x3 (tg_bf16x3_rows): three planes of x, each [R,K]. Their products with a k-block's weights are summed,
- * smallest part first, in accumulators of its own (wgmma/mainloop.cuh says why). Gate and up store their outputs as bf16x3 too.
+ * A sum runs over K in order in one accumulator, whichever block takes the tile, so a row's bits do not depend on other rows.
  *
- * A sum runs over K in order in one accumulator, whichever block takes the tile. So a row's bits depend neither on the rows
- * beside it nor on where it lies.
- *
- * By expert, tiles are those of the token sort, of at most 128 rows: blocks multicast an expert's weight rows where both tiles are its;
- * of a tile of up to 64 rows one warpgroup alone multiplies.
- *
- * Bound: the tensor cores, 2 R N K FLOP (4096 a cycle and SM). A tile's stage of 256 weight rows is 48 KB for 1,024 cycles, which
- * is more than L2 gives to all SMs at full speed. So the two blocks of a cluster multicast: they take tiles side by side, and each
- * copies half of the weight rows, for both. Narrower tiles are bound by shared memory: 832 cycles for the 768 of 192 weight rows,
- * 640 for the 512 of 128.
- *
+ * Bound: the tensor cores, 2 R N K FLOP (4096 a cycle and SM). A stage of 256 weight rows is 48 KB for 1,024 cycles, more than L2 gives to
+ * all SMs. So the two blocks of a cluster take tiles side by side, and each copies half of the weight rows, for both. Narrower tiles are
+ * bound by shared memory: 832 cycles for the 768 of 192 weight rows, 640 for the 512 of 128.
  * Measured alone on an H100 in bf16, 8,192 rows: 6144 outputs of 2048 in 303 us (680 TFLOP/s), 2048 of 2048 added to h in 133 (518),
- * gate and up of 2 x 7168 in 660 (730), 8192^3 in 1,450 (758); experts' gate and up, 32 of 1792, four a row, in 704 (683), down in
- * 399 (602). At 512 rows the experts' are bound by memory: 171 us (154 at 3.05 TB/s) and 96 (77). profiles/log/prompts.md.
+ * gate and up of 2 x 7168 in 660 (730); experts' gate and up, 32 of 1792, four a row, in 704 (683), down in 399 (602). At 512 rows the
+ * experts' are bound by memory: 171 us (154 at 3.05 TB/s) and 96 (77). profiles/log/prompts.md.
  *
  * K is a multiple of 32, N anything; every array starts on 16 bytes. Needs sm_90a.
  */
@@ -44,10 +35,7 @@
 #include "persistent/epilogue.cuh"
 #include "wgmma/mainloop.cuh"
 
-/* ---- producers ----------------------------------------------------------------------------------- */
-
-/* The tile's weight rows of k-block k, by `issue(where they begin in the stage, where they lie in the tensor)`; where blocks share them
- * each issues its part. */
+/* issue(where they begin in the stage, where they lie in the tensor) for the tile's weight rows of k-block k, of shared ones the own part. */
 template <class Tile, class Issue>
 __device__ inline void persistent_parts(const PersistentProduct &product, const PersistentWorkTile &tile, uint32_t k, Issue issue) {
   const bool paired = product.epilogue == TILED_SILU_MUL;
@@ -63,7 +51,7 @@ __device__ inline void persistent_parts(const PersistentProduct &product, const 
   }
 }
 
-/* Weights of k-block k to this stage; shared ones to both blocks'. */
+/* Weights of k-block k to this stage, or, where they are shared, to both blocks'. */
 template <class Tile>
 __device__ inline void persistent_weights(const PersistentPipeline<Tile> &pipe, const TensorMap *w_map, const PersistentProduct &product,
                                           const PersistentWorkTile &tile, uint32_t k) {
@@ -77,8 +65,7 @@ __device__ inline void persistent_weights(const PersistentPipeline<Tile> &pipe, 
   });
 }
 
-/* Weights depend on no earlier kernel, and memory has time while those few rows are routed or normed: some k-blocks' of the tile that
- * this block most likely takes first, into L2. Where it takes something else, another block reads these. One lane. */
+/* One lane: some k-blocks' weights of the tile that this block most likely takes first, into L2, while earlier kernels run. */
 template <class Tile>
 __device__ inline void persistent_prefetch(const TensorMap *w_map, const PersistentProduct &product, const PersistentWorkTile &tile,
                                            uint32_t first, uint32_t steps) {
@@ -87,8 +74,7 @@ __device__ inline void persistent_prefetch(const TensorMap *w_map, const Persist
     persistent_parts<Tile>(product, tile, first + k, [&](uint32_t, const uint32_t (&at)[5]) { tensor_prefetch(w_map, at); });
 }
 
-/* Where the tile is known for sure, weights into the pipeline itself, of as many of `steps` k-blocks from `first` on as it holds; then
- * into L2. Returns for how many stages they are under way. One lane. */
+/* One lane, where the tile is known: weights of the k-blocks that the pipeline holds into it, of some more into L2. Returns the former. */
 template <class Tile>
 __device__ inline uint32_t persistent_begin(PersistentPipeline<Tile> pipe, const TensorMap *w_map, const PersistentProduct &product,
                                             const PersistentWorkTile &tile, uint32_t first, uint32_t steps) {
@@ -102,8 +88,7 @@ __device__ inline uint32_t persistent_begin(PersistentPipeline<Tile> pipe, const
   return begun;
 }
 
-/* The producer where tensor copies bring all: a tile's rows and weights, `steps` k-blocks from `first` on, of which those of the first
- * `begun` have been begun. What it does `meanwhile` it does behind each. */
+/* The producer where no rows are gathered: a tile's `steps` k-blocks from `first` on, meanwhile() behind each. `begun` have their weights. */
 template <class Tile, class Meanwhile>
 __device__ inline void persistent_copy(PersistentPipeline<Tile> &pipe, const TensorMap *x_map, const TensorMap *w_map,
                                        const PersistentProduct &product, const PersistentWorkTile &tile, uint32_t first, uint32_t steps,
@@ -123,13 +108,12 @@ __device__ inline void persistent_copy(PersistentPipeline<Tile> &pipe, const Ten
   }
 }
 
-/* The producer warpgroup where rows are gathered. A thread has one piece of 16 bytes of every 16th row. That a stage's rows are there is
- * signalled once those of the next have been issued. */
+/* The producer warpgroup where rows are gathered, 16 bytes of every 16th row a thread: it signals a stage behind the next one's copies. */
 template <class Tile>
 __device__ inline void persistent_gather(PersistentPipeline<Tile> pipe, const TensorMap *w_map, const PersistentProduct &product,
                                          const PersistentScheduler<Tile> &scheduler) {
   using W = typename Tile::W;
-  constexpr uint32_t PIECES = GMMA_ROW_BYTES / 16, APART = GMMA_GROUP / PIECES, EACH = PERSISTENT_ROWS / APART;
+  constexpr uint32_t PIECES = GMMA_ROW_BYTES / 16, APART = GMMA_GROUP / PIECES, EACH = TG_PERSISTENT_ROWS / APART;
   const uint32_t thread = threadIdx.x % GMMA_GROUP, lane = threadIdx.x % WARP;
   const uint32_t row = thread / PIECES, piece = thread % PIECES;
   const uint32_t steps = product.k_blocks();
@@ -182,8 +166,6 @@ __device__ inline void persistent_gather(PersistentPipeline<Tile> pipe, const Te
   }
 }
 
-/* ---- consumers ----------------------------------------------------------------------------------- */
-
 /* acc = this warpgroup's sums over `steps` k-blocks. */
 template <class Tile>
 __device__ inline void persistent_multiply(typename Tile::Acc &acc, PersistentPipeline<Tile> &pipe, uint32_t group, uint32_t steps) {
@@ -226,10 +208,9 @@ __device__ inline void persistent_multiply(typename Tile::Acc &acc, PersistentPi
   }
 }
 
-/* A tile of which this warpgroup has no rows: one thread waits for each of its stages and releases it. The pipeline cannot turn past
- * that thread; any other that waited too might be late, and wait for a parity that has been. (Where the group multiplies, none can:
- * a stage is released behind an instruction that all four warps have issued.) Nor may the others go on before it is through,
- * since what they then waited for would look the same a turn too soon. */
+/* A tile of which this warpgroup has no rows: one thread waits for each stage and releases it, so that the pipeline cannot turn past that
+ * thread. Another that waited too might be late, for a parity that has been; one that went on before would be a turn too soon. (Where the
+ * group multiplies, neither can happen: a stage is released behind an instruction that all four warps have issued.) */
 template <class Tile>
 __device__ inline void persistent_skip(PersistentPipeline<Tile> &pipe, uint32_t group, uint32_t steps) {
 #pragma unroll 1
@@ -240,32 +221,17 @@ __device__ inline void persistent_skip(PersistentPipeline<Tile> &pipe, uint32_t 
   }
   __syncwarp();
 #pragma unroll
-  for (uint32_t g = 0; g < PERSISTENT_GROUPS; g++)
+  for (uint32_t g = 0; g < TG_PERSISTENT_GROUPS; g++)
     if (g == group) threads_meet<GMMA_GROUP>(1 + g);
 }
 
-/* ---- the kernel ---------------------------------------------------------------------------------- */
-
-/* What becomes of a tile's sums: store(), by the warps that have them, and skip() by those whose group has no rows of it. What these need
- * beside the sums the third group's warps load() that produce nothing, where LOADS. */
-template <class Tile>
-struct PersistentEpilogue {
-  static constexpr bool LOADS = false;
-  const PersistentProduct &product;
-  __device__ inline void init() const {}  /* one thread, before anything else */
-  __device__ inline void load(const PersistentWorkTile &) const {}
-  __device__ inline void skip() const {}
-  __device__ inline void store(const typename Tile::Acc &acc, char *out, const PersistentWorkTile &tile) const {
-    persistent_epilogue<Tile>(acc, out, product, tile);
-  }
-};
-
-template <class Tile, class Epilogue>
-__device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map, const PersistentProduct &product, Epilogue epilogue) {
+template <class Tile, class Epilogue = PersistentEpilogue<Tile>>
+__device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map, const PersistentProduct &product,
+                                  Epilogue epilogue = {}) {
   extern __shared__ __align__(GMMA_ATOM_BYTES) char persistent_shared[];  /* all that a block has, so that nothing aligns it otherwise */
   PersistentPipeline<Tile> pipe(persistent_shared, Tile::BARRIERS);
   const uint32_t group = of_warp(threadIdx.x / GMMA_GROUP), steps = product.k_blocks();
-  const bool produces = threadIdx.x == PERSISTENT_GROUPS * GMMA_GROUP;
+  const bool produces = threadIdx.x == TG_PERSISTENT_GROUPS * GMMA_GROUP;
   let_next_kernel_start();
   if (threadIdx.x == 0) {
     pipe.init();
@@ -274,7 +240,6 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
   }
   __syncthreads();
   if constexpr (Tile::MULTICAST > 1) cluster_arrive(), cluster_wait();
-  /* If no block has more than one tile of the bucket, which one follows from the bucket. */
   const auto bucket = PersistentScheduler<Tile>::of_bucket(product);
   const bool known = !product.tiles && bucket.count <= bucket.apart();
   uint32_t begun = 0;
@@ -290,7 +255,7 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
   wait_for_earlier_kernels();
   PersistentScheduler<Tile> scheduler = known ? bucket : PersistentScheduler<Tile>(product, *product.count);
   if (known && !produces) scheduler.count_rows(product);  /* what it copies does not depend on how many rows there are */
-  if (group == PERSISTENT_GROUPS) {
+  if (group == TG_PERSISTENT_GROUPS) {
     if constexpr (Tile::GATHERS) {
       persistent_gather(pipe, w_map, product, scheduler);
     } else if (produces) {
@@ -298,7 +263,7 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
       for (uint32_t t = scheduler.first(); t < scheduler.count; t += scheduler.apart(), begun = 0)
         persistent_copy(pipe, x_map, w_map, product, scheduler.tile(t), 0, steps, begun, [] {});
       if constexpr (Tile::MULTICAST > 1) pipe.drain();
-    } else if (Epilogue::LOADS && threadIdx.x >= PERSISTENT_GROUPS * GMMA_GROUP + WARP) {
+    } else if (Epilogue::LOADS && threadIdx.x >= TG_PERSISTENT_GROUPS * GMMA_GROUP + WARP) {
 #pragma unroll 1
       for (uint32_t t = scheduler.first(); t < scheduler.count; t += scheduler.apart()) epilogue.load(scheduler.tile(t));
     }
@@ -314,15 +279,10 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
       }
       typename Tile::Acc acc;
       persistent_multiply(acc, pipe, group, steps);
-      epilogue.store(acc, out, tile);
+      epilogue.store(acc, out, product, tile);
     }
     bulk_done();
   }
-}
-
-template <class Tile>
-__device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map, const PersistentProduct &product) {
-  persistent<Tile>(x_map, w_map, product, PersistentEpilogue<Tile>{product});
 }
 
 /* For the launcher: weight rows of a tile, blocks that multicast, blocks that split K, parts of a row, bytes of shared memory. */
@@ -330,23 +290,23 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
   LAUNCH_CONSTANTS(NAME##_tile, 5, __VA_ARGS__::WIDTH, __VA_ARGS__::MULTICAST, __VA_ARGS__::SPLIT_K, __VA_ARGS__::PARTS, \
                    __VA_ARGS__::SHARED)
 
-/* Maps: x[R, k_total], or [PARTS x_plane, k_total], in boxes of GMMA_K by PERSISTENT_ROWS; w in boxes of five dimensions,
+/* Maps: x[R, k_total], or [PARTS x_plane, k_total], in boxes of GMMA_K by TG_PERSISTENT_ROWS; w in boxes of five dimensions,
  * WIDTH / MULTICAST rows of GMMA_K (persistent_weights).
- * Launch: block = PERSISTENT_THREADS; cluster = MULTICAST; grid = a block an SM, or a tile where those are fewer. */
-#define PERSISTENT_DENSE(NAME, ...) PERSISTENT_KERNEL(NAME, persistent_product<false>(a, a.epilogue), __VA_ARGS__)
-#define PERSISTENT_KERNEL(NAME, PRODUCT, ...)                                                                      \
+ * Launch: block = TG_PERSISTENT_THREADS; cluster = MULTICAST; grid = a block an SM, or a tile where those are fewer. */
+#define PERSISTENT_DENSE(NAME, ...) PERSISTENT_KERNEL(NAME, persistent, persistent_product<false>(a, a.epilogue), __VA_ARGS__)
+#define PERSISTENT_KERNEL(NAME, BODY, PRODUCT, ...)                                                                \
   PERSISTENT_TILE(NAME, __VA_ARGS__)                                                                               \
-  extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)                                              \
+  extern "C" __global__ void __launch_bounds__(TG_PERSISTENT_THREADS, 1)                                              \
       NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const tg_persistent_args a) { \
-    persistent<__VA_ARGS__>(&x, &w, PRODUCT);                                                                      \
+    BODY<__VA_ARGS__>(&x, &w, PRODUCT);                                                                            \
   }
 
 /* By expert: gate and up of gathered rows x[gather[place]], to y by place; or down of x by place, to y by place. Down's outputs of
- * 16-bit rows are rounded to 16 bits, as is all that such rows leave: as f32 they are more bytes than the experts' weights. */
-#define PERSISTENT_DOWN(NAME, ...) PERSISTENT_KERNEL(NAME, persistent_product<true>(a, TILED_STORE), __VA_ARGS__)
+ * 16-bit rows are rounded to 16 bits: as f32 they are more bytes than the experts' weights. */
+#define PERSISTENT_DOWN(NAME, ...) PERSISTENT_KERNEL(NAME, persistent, persistent_product<true>(a, TILED_STORE), __VA_ARGS__)
 #define PERSISTENT_GATE_UP(NAME, ...)                                                                    \
   PERSISTENT_TILE(NAME, __VA_ARGS__)                                                                     \
-  extern "C" __global__ void __launch_bounds__(PERSISTENT_THREADS, 1)                                    \
+  extern "C" __global__ void __launch_bounds__(TG_PERSISTENT_THREADS, 1)                                    \
       NAME(const __grid_constant__ TensorMap w, const tg_persistent_args a) {                            \
     persistent<__VA_ARGS__>(nullptr, &w, persistent_product<true>(a, TILED_SILU_MUL));                   \
   }

@@ -8,10 +8,7 @@
 #include "wgmma/operand.cuh"
 #include "wgmma/pipeline.cuh"
 
-constexpr uint32_t PERSISTENT_GROUPS = TG_PERSISTENT_GROUPS;
-constexpr uint32_t PERSISTENT_ROWS = TG_PERSISTENT_ROWS;
-constexpr uint32_t PERSISTENT_THREADS = TG_PERSISTENT_THREADS;
-constexpr uint32_t PERSISTENT_WARPS = PERSISTENT_GROUPS * GMMA_GROUP / WARP;
+constexpr uint32_t PERSISTENT_WARPS = TG_PERSISTENT_GROUPS * GMMA_GROUP / WARP;
 constexpr uint32_t PERSISTENT_WARP_ROWS = GMMA_M * WARP / GMMA_GROUP;  /* of a tile, whose sums a warp has */
 constexpr uint32_t PERSISTENT_AHEAD = 6;  /* k-blocks whose weights are prefetched into L2 before the grid dependency wait */
 constexpr uint32_t PERSISTENT_BAND = 16;  /* row tiles whose weight rows are taken in one go, and so come from memory once */
@@ -25,7 +22,7 @@ struct PersistentTile {
   static constexpr uint32_t WIDTH = WIDTH_, MULTICAST = MULTICAST_, SPLIT_K = 1;
   static constexpr bool GATHERS = GATHERS_, CONVOLVES = false;
   static constexpr uint32_t GROUP_ROWS = 2 * TG_PERSISTENT_TURN_ROWS;  /* weight rows that come in turns, of gate and up */
-  static constexpr uint32_t PART_BYTES = PERSISTENT_ROWS * GMMA_ROW_BYTES, X_BYTES = PARTS * PART_BYTES;
+  static constexpr uint32_t PART_BYTES = TG_PERSISTENT_ROWS * GMMA_ROW_BYTES, X_BYTES = PARTS * PART_BYTES;
   static constexpr uint32_t STAGE_BYTES = X_BYTES + WIDTH * GMMA_ROW_BYTES;
   static constexpr uint32_t STAGES = STAGES_;
   /* Finished columns of a warp's rows at a time, f32 or twice as many of 16 bits, with room between rows that spreads banks. */
@@ -41,41 +38,32 @@ struct PersistentTile {
 };
 
 /* What a launch multiplies. */
-struct PersistentProduct {
-  void *y;                  /* [rows, n_total] */
-  const float *bias;        /* [n_total] or null */
-  const void *x;            /* [R, k_total], where rows are gathered */
-  const uint32_t *count;    /* rows, counted from row_base on; by expert the number of tiles */
-  const ExpertTile *tiles;  /* by expert */
-  const uint32_t *gather;   /* the row at each place of the token sort, where rows are gathered */
-  uint32_t row_base, most_rows;
-  uint32_t x_plane, y_plane;  /* rows from one part of bf16x3 to the next */
-  uint32_t n_total, k_total;  /* columns of y; of x */
-  uint32_t epilogue;          /* TILED_* */
-  bool packed;                /* w is packed (common/packed.cuh) */
-  bool up_first;              /* of gate and up, up has the lower address */
+struct PersistentProduct : tg_persistent_args {
+  bool packed;       /* w is packed (common/packed.cuh) */
+  bool is_up_first;  /* up_first, compared once */
 
   __device__ inline uint32_t k_blocks() const { return (k_total + GMMA_K - 1) / GMMA_K; }
 };
 
-/* By expert w is packed, and the others' arguments are not looked at. */
+/* By expert w is packed. What of the arguments is the others' is a constant. */
 template <bool BY_EXPERT>
 __device__ inline PersistentProduct persistent_product(const tg_persistent_args &a, uint32_t epilogue) {
-  if (BY_EXPERT)
-    return {a.y, nullptr, a.x, a.count, a.tiles, a.gather, 0, 0, a.x_plane, a.y_plane, a.n_total, a.k_total, epilogue, true, a.up_first != 0};
-  return {a.y, a.bias, nullptr, a.count, nullptr, nullptr, a.row_base, a.most_rows, a.x_plane, a.y_plane, a.n_total, a.k_total,
-          epilogue, false, a.up_first != 0};
+  PersistentProduct product = {a, BY_EXPERT, a.up_first != 0};
+  product.epilogue = epilogue;
+  if (BY_EXPERT) product.bias = nullptr, product.row_base = product.most_rows = 0;
+  else product.x = nullptr, product.tiles = nullptr, product.gather = nullptr;
+  return product;
 }
 
 struct PersistentWorkTile {
-  uint32_t first, rows;  /* of y, of which at most PERSISTENT_ROWS */
+  uint32_t first, rows;  /* of y, of which at most TG_PERSISTENT_ROWS */
   uint32_t slice;        /* of WIDTH weight rows */
   uint32_t expert;
   bool shares;           /* the other block of the cluster has the same weight rows */
 };
 
-/* The scheduler: tiles of a launch, of which a block takes every apart()-th from first() on. The blocks of a cluster that multicast take
- * row tiles that follow each other, of which the last may have no rows. By expert these may be of two, and then nothing is shared. */
+/* The tiles of a launch, of which a block takes every apart()-th from first() on. Blocks that multicast take row tiles that follow each
+ * other, of which the last may have no rows; by expert these may be of two, which share nothing. */
 template <class Tile>
 struct PersistentScheduler {
   uint32_t rows, row_tiles, pairs, slices, count;  /* pairs: row tiles of a cluster's blocks together; count: tiles */
@@ -86,7 +74,7 @@ struct PersistentScheduler {
     const uint32_t outputs = product.epilogue == TILED_SILU_MUL ? Tile::WIDTH / 2 : Tile::WIDTH;
     slices = (product.n_total + outputs - 1) / outputs;
     rows = tiles ? 0 : rows_from(product.row_base, listed, product.most_rows);
-    row_tiles = tiles ? listed : (rows + PERSISTENT_ROWS - 1) / PERSISTENT_ROWS;
+    row_tiles = tiles ? listed : (rows + TG_PERSISTENT_ROWS - 1) / TG_PERSISTENT_ROWS;
     pairs = (row_tiles + Tile::MULTICAST - 1) / Tile::MULTICAST;
     count = pairs * slices;
   }
@@ -100,13 +88,13 @@ struct PersistentScheduler {
     constexpr uint32_t BAND = PERSISTENT_BAND / Tile::MULTICAST;
     const uint32_t band = t / (BAND * slices), in_band = t % (BAND * slices);
     const uint32_t here = min(BAND, pairs - band * BAND);
-    const uint32_t first = ((band * BAND + in_band % here) * Tile::MULTICAST + rank()) * PERSISTENT_ROWS;
-    return {first, rows_from(first, rows, PERSISTENT_ROWS), in_band / here, 0, true};
+    const uint32_t first = ((band * BAND + in_band % here) * Tile::MULTICAST + rank()) * TG_PERSISTENT_ROWS;
+    return {first, rows_from(first, rows, TG_PERSISTENT_ROWS), in_band / here, 0, true};
   }
 
   /* What tile(t) is if each expert has one. */
   __device__ inline PersistentWorkTile predicted(uint32_t t) const {
-    if (tiles) return {0, PERSISTENT_ROWS, t % slices, t / slices * Tile::MULTICAST + rank(), false};
+    if (tiles) return {0, TG_PERSISTENT_ROWS, t % slices, t / slices * Tile::MULTICAST + rank(), false};
     return tile(t);
   }
 
@@ -127,11 +115,11 @@ struct PersistentScheduler {
 template <class Tile>
 struct PersistentPipeline : Pipeline<Tile::STAGES, Tile::MULTICAST> {
   using Base = Pipeline<Tile::STAGES, Tile::MULTICAST>;
-  /* In a block's shared memory, its barriers so many bytes behind it. */
+  /* In a block's shared memory, its barriers so many bytes further. */
   __device__ inline PersistentPipeline(char *shared, uint32_t barriers)
       : Base(shared, reinterpret_cast<uint64_t *>(shared + barriers), reinterpret_cast<uint64_t *>(shared + barriers) + Tile::STAGES) {}
   /* One thread. Where rows are gathered, each warp that does so arrives beside the weights. */
-  __device__ inline void init() const { Base::init(Tile::GATHERS ? 1 + GMMA_GROUP / WARP : 1, PERSISTENT_GROUPS); }
+  __device__ inline void init() const { Base::init(Tile::GATHERS ? 1 + GMMA_GROUP / WARP : 1, TG_PERSISTENT_GROUPS); }
   __device__ inline char *x() const { return this->stages + this->at * Tile::STAGE_BYTES; }
   __device__ inline char *w() const { return x() + Tile::X_BYTES; }
 };

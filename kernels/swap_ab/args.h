@@ -1,6 +1,5 @@
-/* args.h: what the kernels of swap_ab/ are launched with, by value, beside tensor maps. Plain C for both sides: kernels include it, and Rust
- * has it through bindgen. Addresses are as common/address.h says. Tensor maps are arguments of their own: the driver makes them of what
- * a call only describes. */
+/* args.h: what the kernels of swap_ab/ are launched with, by value (common/address.h), beside tensor maps. Words that stand beside a struct
+ * are arguments of their own: kernels/README.md, "Adding a kernel", says why. */
 #ifndef TAILGRAPH_SWAP_AB_ARGS_H
 #define TAILGRAPH_SWAP_AB_ARGS_H
 
@@ -10,8 +9,6 @@
 
 /* Sizes that these kernels and their launchers both go by. */
 #define TG_SWAP_AB_MOST_STAGES 16u
-
-/* Words that stand beside a struct here are arguments of their own: kernels/README.md, "Adding a kernel", says why. */
 
 /* swap_ab/swap_ab.cuh, beside K, the epilogue (TILED_*) and the pipeline's stages */
 typedef struct tg_swap_ab_args {

@@ -1,4 +1,4 @@
-/* block.cuh: what a block of swap_ab/swap_ab.cuh's kernels is made of: its tile, its roles, and the exchange where a cluster splits K.
+/* block.cuh: a block of swap_ab/'s kernels: its tile, its roles, and the exchange where a cluster splits K.
  *
  *   warps              | do                                                    | wait on                 | signal
  *   consumers          | mainloop, split-K's exchange, epilogue                | full, summed,           | empty; other blocks'
@@ -10,42 +10,40 @@
 
 #include "swap_ab/args.h"
 #include "tiled/tiled.cuh"
-#include "wgmma/epilogue.cuh"
 #include "wgmma/mainloop.cuh"
 #include "wgmma/operand.cuh"
 
-constexpr uint32_t SWAP_AB_MOST_STAGES = TG_SWAP_AB_MOST_STAGES;
-constexpr uint32_t SWAP_AB_BARRIERS = 2 * SWAP_AB_MOST_STAGES + 1;  /* full, empty, and one for split-K's sums */
+constexpr uint32_t SWAP_AB_BARRIERS = 2 * TG_SWAP_AB_MOST_STAGES + 1;  /* full, empty, and one for split-K's sums */
 constexpr uint32_t SWAP_AB_PRODUCERS = 2 * WARP;                    /* threads */
 constexpr uint32_t SWAP_AB_BF16X3_BUFFERS = 3;  /* one is read, one is written, one may be either for a warp that is behind */
 
 /* What the blocks of a cluster share. */
 enum SwapAbCluster { SWAP_AB_SPLIT_K /* a tile, of which each sums over a run of K */, SWAP_AB_ALONE, SWAP_AB_MULTICAST /* rows */ };
 
-/* ROWS batch rows, GROUPS warpgroups of WIDTH weight rows. */
-template <class Operand_, int ROWS_, int GROUPS_, int WIDTH_, SwapAbCluster CLUSTER = SWAP_AB_SPLIT_K>
+/* ROWS batch rows, GROUPS warpgroups of WIDTH weight rows; or, with batch rows first, of 64 of them (conv.cuh). */
+template <class Operand_, int ROWS_, int GROUPS_, int WIDTH_, SwapAbCluster CLUSTER = SWAP_AB_SPLIT_K, bool ROWS_FIRST_ = false>
 struct SwapAbTile {
   using Operand = Operand_;
   using X = typename Operand::X;
-  static constexpr uint32_t ROWS = ROWS_, GROUPS = GROUPS_, WIDTH = WIDTH_, OUTPUTS = GROUPS * WIDTH;
+  static constexpr bool ROWS_FIRST = ROWS_FIRST_;  /* batch rows are the instruction's M, else weight rows are */
+  static constexpr uint32_t ROWS = ROWS_, GROUPS = GROUPS_, WIDTH = WIDTH_, OUTPUTS = (ROWS_FIRST ? 3 : GROUPS) * WIDTH;
   static constexpr bool SPLITS_K = CLUSTER == SWAP_AB_SPLIT_K, IS_BF16X3 = Operand::PARTS > 1;
   static constexpr uint32_t MULTICAST = CLUSTER == SWAP_AB_MULTICAST ? 2 : 1;  /* blocks */
   static constexpr uint32_t CONSUMERS = GROUPS * GMMA_GROUP, THREADS = CONSUMERS + SWAP_AB_PRODUCERS;
-  static constexpr uint32_t GROUP_BYTES = WIDTH * GMMA_ROW_BYTES;
-  static constexpr uint32_t W_BYTES = GROUPS * GROUP_BYTES, X_BYTES = ROWS * GMMA_K * sizeof(X);
+  static constexpr uint32_t GROUP_BYTES = (ROWS_FIRST ? GMMA_M : WIDTH) * GMMA_ROW_BYTES;  /* of M */
+  static constexpr uint32_t W_BYTES = OUTPUTS * GMMA_ROW_BYTES, X_BYTES = ROWS * GMMA_K * sizeof(X);
   static constexpr uint32_t STAGE_BYTES = W_BYTES + X_BYTES;
   static constexpr uint32_t BF16X3_BYTES = IS_BF16X3 ? Operand::PARTS * ROWS * GMMA_ROW_BYTES : 0;  /* of a buffer */
   static constexpr uint32_t BUFFERS_BYTES = SWAP_AB_BF16X3_BUFFERS * BF16X3_BYTES;
-  static constexpr uint32_t PAST_BYTES = (GMMA_M - WIDTH) * GMMA_ROW_BYTES;  /* what an instruction reads behind the last group */
+  static constexpr uint32_t PAST_BYTES = GMMA_M * GMMA_ROW_BYTES - GROUP_BYTES;  /* what an instruction reads behind the last group */
   static constexpr uint32_t OUT_PITCH = OUTPUTS + 4;  /* floats: the rows that a warp writes lie in different banks */
   static constexpr uint32_t FRAGMENTS = ROWS / 8;     /* of 8 batch rows, of which a thread has four sums each */
   static constexpr uint32_t FRAGMENT_BYTES = CONSUMERS * sizeof(float4);
   /* Where K is split, the own sums of the fragments that a block sums come before its finished rows. */
-  static constexpr uint32_t OUT_BYTES = ROWS * OUT_PITCH * sizeof(float) + (SPLITS_K ? FRAGMENTS * FRAGMENT_BYTES : 0);
-  static constexpr bool ROWS_FIRST = false;  /* weight rows are the instruction's M */
-  static constexpr uint32_t N = ROWS;
+  static constexpr uint32_t OUT_BYTES = ROWS_FIRST ? 0 : ROWS * OUT_PITCH * sizeof(float) + (SPLITS_K ? FRAGMENTS * FRAGMENT_BYTES : 0);
+  static constexpr uint32_t N = ROWS_FIRST ? OUTPUTS : ROWS;
   using Acc = float[N / 2];
-  static_assert(WIDTH % 16 == 0 && WIDTH <= GMMA_M && OUTPUTS % 32 == 0, "whole warps; rows of sums in different banks");
+  static_assert(WIDTH % 16 == 0 && WIDTH <= GMMA_M && (ROWS_FIRST || OUTPUTS % 32 == 0), "whole warps; rows of sums in different banks");
 };
 
 /* The k-blocks that block `rank` of `blocks` takes. */
@@ -58,8 +56,8 @@ struct SwapAbRun {
   }
 };
 
-/* Dynamic shared memory, from the next 1 KB on: bf16x3 of f32 rows, the pipeline (whose place sums take once all is multiplied:
- * own(), out()), and the other blocks' sums: [blocks - 1, most(), CONSUMERS] of a thread's four. */
+/* Dynamic shared memory, from the next 1 KB on: bf16x3 of f32 rows; the pipeline, or once all is multiplied own() and out(); the other
+ * blocks' sums, [blocks - 1, most(), CONSUMERS] of a thread's four. */
 template <class Tile>
 struct SwapAbBlock {
   using W = typename Tile::Operand::W;
@@ -75,7 +73,7 @@ struct SwapAbBlock {
     const uint32_t over = shared_address(shared) % GMMA_ATOM_BYTES;
     bf16x3 = reinterpret_cast<char *>(shared) + (over ? GMMA_ATOM_BYTES - over : 0);
     pipe.stages = bf16x3 + Tile::BUFFERS_BYTES, pipe.count = stages;
-    pipe.full = barriers, pipe.empty = barriers + SWAP_AB_MOST_STAGES, summed = pipe.empty + SWAP_AB_MOST_STAGES;
+    pipe.full = barriers, pipe.empty = barriers + TG_SWAP_AB_MOST_STAGES, summed = pipe.empty + TG_SWAP_AB_MOST_STAGES;
     sums = reinterpret_cast<float4 *>(pipe.stages + max(stages * Tile::STAGE_BYTES + Tile::PAST_BYTES, Tile::OUT_BYTES));
     if (threadIdx.x == 0) {
       pipe.init(1, Tile::CONSUMERS / WARP);
@@ -121,8 +119,7 @@ struct SwapAbBlock {
 
   /* ---- consumers ---- */
 
-  /* A consumer warp is done with a stage, which will be filled again if `again`. Blocks that multicast wait for each other there, and
-   * only one that waits is sure to be still there. */
+  /* A consumer warp is done with a stage. Blocks that multicast signal each other, and only one that fills it `again` is sure to be there. */
   __device__ inline void release(uint32_t stage, bool again) const {
     if (threadIdx.x % WARP > 0) return;
     if (Tile::MULTICAST == 1 || again) pipe.release(stage);
@@ -198,7 +195,7 @@ struct SwapAbBlock {
   /* Whether this warp's sums are of weight rows of the group. */
   static __device__ inline bool counts() { return threadIdx.x % GMMA_GROUP / WARP * 16 < Tile::WIDTH; }
 
-  /* All consumers, where K is split: what this block has of each fragment to the block that sums it; then all of its own is there. */
+  /* All consumers, where K is split: each fragment goes to the block that sums it. Then all of this block's own are there. */
   __device__ inline void send(const typename Tile::Acc &acc) const {
     if (blocks > 1) cluster_wait();  /* all blocks have their barriers */
     consumers_meet();                /* no warp reads the stages any more */
@@ -216,8 +213,7 @@ struct SwapAbBlock {
     if (blocks > 1) barrier_wait_cluster(summed, 0);
   }
 
-  /* After send(), a warp that counts(): this thread's sums over all blocks, in their order, of the COUNT fragments from the first-th on
-   * of those that this block sums. What lies past the last is of no use. */
+  /* After send(), a warp that counts(): this thread's sums over all blocks, in order, of COUNT own fragments from the first-th on. */
   template <uint32_t COUNT>
   __device__ inline void sum(float4 (&of)[COUNT], uint32_t first) const {
 #pragma unroll
@@ -232,14 +228,13 @@ struct SwapAbBlock {
 
   /* ---- the epilogue through shared memory ---- */
 
-  /* The weight row of the tile that v = 0 and 1 of a thread's four sums are of; 2 and 3 are of the one 8 further. */
+  /* The tile's weight row of a thread's first two sums of four; the others are of the one 8 further. */
   static __device__ inline uint32_t output() {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x % GMMA_GROUP / WARP;
     return threadIdx.x / GMMA_GROUP * Tile::WIDTH + warp * 16 + lane / 4;
   }
 
-  /* All consumers: finished sums of the fragments that this block sums to out(), the i-th of them at row 8 i; where K is split
-   * after send(). */
+  /* All consumers, where K is split after send(): finished sums of the i-th fragment that this block sums to row 8 i of out(). */
   __device__ inline void put(const typename Tile::Acc &acc) const {
     float *to = out() + threadIdx.x % 4 * 2 * Tile::OUT_PITCH + output();
     auto write = [&](uint32_t i, float4 v) {
@@ -263,7 +258,7 @@ struct SwapAbBlock {
     consumers_meet();
   }
 
-  /* The row of the tile that is row i of out(), and how many rows that has: those at or past the tile's rows are none of the batch. */
+  /* The row of the tile that is row i of out(), and how many rows out() has. */
   __device__ inline uint32_t row(uint32_t i) const { return ((i / 8 << log_blocks) + rank) * 8 + i % 8; }
   __device__ inline uint32_t rows() const { return fragments() * 8; }
 

@@ -4,9 +4,8 @@
  *   u = B X                                                          rounded to it too
  *   y[r,:] = C (sum_j taps[:,j] u[p-(L-1)+j,:] + taps_bias)          and u becomes the state's newest column
  *
- * conv/conv.cu has the rest of the formula. A tile is WIDTH channels, that is rows c, H + c and 2H + c of W, a warpgroup each. A
- * thread has four channels of a row at a time, and does all that they need, their state too. From 33 rows of 16 bits on, tiles
- * have the batch rows first (SwapAbRowsTile).
+ * conv/conv.cu has the rest of the formula. A tile is WIDTH channels, that is rows c, H + c and 2H + c of W, a warpgroup each. A thread does
+ * all that four channels of a row need, their state too. From 33 rows of 16 bits on, tiles have the batch rows first (swap_ab_conv).
  *
  * Bound: memory, 3 H^2 sizeof(W) bytes. H is a multiple of WIDTH, and there are three taps.
  * Measured on an H200 in bf16 in the model, H = 2048 (floor; how: profiles/README.md): 7.9 us (5.5) at 16 rows, 10.5 at 32, 9.8
@@ -17,7 +16,6 @@
  */
 #pragma once
 
-#include "common/args.h"
 #include "common/prefetch.cuh"
 #include "conv/args.h"
 #include "swap_ab/swap_ab.cuh"
@@ -28,8 +26,7 @@ __device__ inline float4 held4(float4 v) {
   return make_float4(float(T(v.x)), float(T(v.y)), float(T(v.z)), float(T(v.w)));
 }
 
-constexpr uint32_t SWAP_AB_TAPS = TG_CONV_TAPS;
-constexpr uint32_t SWAP_AB_COLUMNS = SWAP_AB_TAPS - 1;  /* of the state, oldest first */
+constexpr uint32_t SWAP_AB_COLUMNS = TG_CONV_TAPS - 1;  /* of the state, oldest first */
 
 /* What the convolution knows of FOURS fours of channels, from c on. */
 template <typename X, uint32_t FOURS>
@@ -37,7 +34,7 @@ struct SwapAbTaps {
   X *columns;         /* [slots,SWAP_AB_COLUMNS,H] */
   const float *bias;  /* [H] or null */
   uint32_t hidden, c;
-  float4 taps[SWAP_AB_TAPS][FOURS];
+  float4 taps[TG_CONV_TAPS][FOURS];
 
   static __device__ inline float4 add(float4 sum, float4 u, float4 w) {
     return make_float4(fmaf(w.x, u.x, sum.x), fmaf(w.y, u.y, sum.y), fmaf(w.z, u.z, sum.z), fmaf(w.w, u.w, sum.w));
@@ -47,12 +44,12 @@ struct SwapAbTaps {
     return columns + ((size_t)slot * SWAP_AB_COLUMNS + j) * hidden + c + 4 * f;
   }
 
-  /* from[H,SWAP_AB_TAPS]: those of four channels lie side by side. */
+  /* from[H,TG_CONV_TAPS]: those of four channels lie side by side. */
   __device__ inline void load(const float *from) {
-    static_assert(SWAP_AB_TAPS == 3, "three loads of four");
+    static_assert(TG_CONV_TAPS == 3, "three loads of four");
 #pragma unroll
     for (uint32_t f = 0; f < FOURS; f++) {
-      const float *w = from + (size_t)(c + 4 * f) * SWAP_AB_TAPS;
+      const float *w = from + (size_t)(c + 4 * f) * TG_CONV_TAPS;
       const float4 a = load4(w), b = load4(w + 4), d = load4(w + 8);
       taps[0][f] = make_float4(a.x, a.w, b.z, d.y), taps[1][f] = make_float4(a.y, b.x, b.w, d.z);
       taps[2][f] = make_float4(a.z, b.y, d.x, d.w);
@@ -62,9 +59,8 @@ struct SwapAbTaps {
 
 constexpr uint32_t SWAP_AB_NO_SLOT = 0xffffffffu;
 
-/* A row's state, of those channels. Only a conv layer's kernel has to do with it, and no step overlaps the one before it, so it
- * may be read before the wait, past the first-level cache (common/pdl.cuh). No column is looked at before the products are done: a block
- * that finds its SM late has no time to wait for it. */
+/* A row's state, of those channels. No step overlaps the one before it, so it may be read before the wait, past the first-level cache
+ * (common/pdl.cuh). No column is looked at before the products are done: a block that finds its SM late has no time to wait for it. */
 template <typename X, uint32_t FOURS>
 struct SwapAbPast {
   uint32_t slot = SWAP_AB_NO_SLOT, position;
@@ -109,24 +105,30 @@ struct SwapAbPast {
   }
 };
 
-/* Maps as swap_ab_product has them. */
+/* Tiles of 64 by 64 read from shared memory as much as that gives. With batch rows first the weight rows of a tile's channels, B's, C's and
+ * X's, are the instruction's N: a wide one reads less for the same work. And all three products of a channel come to one thread, so that
+ * nothing changes hands after them. The thread has columns 8 j + 2 q and the next of a row. For these to be neighbours in y, the weight
+ * rows of a tile come in another order: the map is of [3 H / WIDTH, WIDTH / 8 (2 rows apart), 4 (WIDTH / 4 apart), 2, H], and its boxes
+ * are of one run of WIDTH channels, or a block's share of it. So a thread's channels are WIDTH / 4 from q WIDTH / 4 on.
+ *
+ * Maps else as swap_ab_product has them. */
 template <class Tile>
-__device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_map, const tg_conv_product_args &a,
+__device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_map, const tg_conv_product_args &args,
                                     const tg_prefetch_args &prefetch, uint32_t hidden, uint32_t stages) {
   using X = typename Tile::X;
-  static_assert(Tile::GROUPS == 3 && Tile::SPLITS_K, "B, C and X");
+  static_assert(Tile::ROWS_FIRST ? Tile::WIDTH % (8 * Tile::MULTICAST) == 0 && !Tile::IS_BF16X3 : Tile::GROUPS == 3 && Tile::SPLITS_K,
+                "blocks issue whole atoms; B, C and X");
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[SWAP_AB_BARRIERS];
   let_next_kernel_start();
-  /* All that is used behind the branch or the wait is read here: profiles/log/arguments.md. */
-  X *const all_y = static_cast<X *>(a.y), *const columns = static_cast<X *>(a.columns);
-  const float *const bias = a.bias, *const taps = a.taps, *const taps_bias = a.taps_bias;
-  const tg_state *const state = a.state;
-  const tg_step *const step = a.step;
-  const uint32_t all = __ldcg(&step->rows);
-  const uint64_t rows_at = __ldcg(&step->row_table);
+  /* With weight rows first all that is used behind the branch or the wait is read here: profiles/log/arguments.md. */
+  const std::conditional_t<Tile::ROWS_FIRST, const tg_conv_product_args &, tg_conv_product_args> a = args;
+  const float *const bias = a.bias;
+  const uint32_t all = __ldcg(&a.step->rows);
+  const uint64_t rows_at = __ldcg(&a.step->row_table);
   SwapAbBlock<Tile> block(shared, barriers, stages);
-  const uint32_t tile = blockIdx.x / block.blocks, first_row = blockIdx.y * Tile::ROWS;
+  const uint32_t tile = blockIdx.x / block.blocks / Tile::MULTICAST, rank = Tile::MULTICAST > 1 ? cluster_rank() : 0;
+  const uint32_t first_row = (blockIdx.y * Tile::MULTICAST + rank) * Tile::ROWS;
   const SwapAbRun run(hidden, block.rank, block.blocks);
   if (!block.consumes()) {
     const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
@@ -135,8 +137,20 @@ __device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_m
         run.steps,
         [&](uint32_t s, char *to, uint64_t *barrier) {
 #pragma unroll
-          for (uint32_t g = 0; g < 3; g++)
-            tensor_copy(to + g * Tile::GROUP_BYTES, w_map, (run.first + s) * GMMA_K, g * hidden + tile * Tile::WIDTH, barrier, policy);
+          for (uint32_t g = 0; g < 3; g++) {
+            const uint32_t k = (run.first + s) * GMMA_K;
+            if constexpr (Tile::ROWS_FIRST) {
+              constexpr uint32_t SHARE = Tile::WIDTH / 8 / Tile::MULTICAST;
+              const uint32_t at[5] = {k, 0, 0, rank * SHARE, g * (hidden / Tile::WIDTH) + tile};
+              char *there = to + (g * Tile::WIDTH + rank * SHARE * 8) * GMMA_ROW_BYTES;
+              if constexpr (Tile::MULTICAST == 1)
+                tensor_copy(there, w_map, at, barrier, policy);
+              else
+                tensor_multicast(there, w_map, at, barrier, (1u << Tile::MULTICAST) - 1, policy);
+            } else {
+              tensor_copy(to + g * Tile::GROUP_BYTES, w_map, k, g * hidden + tile * Tile::WIDTH, barrier, policy);
+            }
+          }
         },
         [&](uint32_t s, char *to, uint64_t *barrier) {
           tensor_copy(to, x_map, (run.first + s) * GMMA_K, first_row, barrier, stays);
@@ -146,144 +160,65 @@ __device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_m
     return;
   }
   const uint32_t rows = rows_from(first_row, all, Tile::ROWS);
-  const tg_row *row_table = table<tg_row>(state, rows_at) + first_row;
-  X *y = all_y + (size_t)first_row * hidden;
-  /* This thread has the same four channels of each of its rows, from c on. */
-  constexpr uint32_t FOURS = Tile::WIDTH / 4, TURNS = (Tile::ROWS * FOURS + Tile::CONSUMERS - 1) / Tile::CONSUMERS;
-  static_assert(Tile::CONSUMERS % FOURS == 0, "a thread's channels are those of its first row");
-  const uint32_t items = block.rows() * FOURS, column = threadIdx.x % FOURS * 4, c = tile * Tile::WIDTH + column;
-  SwapAbTaps<X, 1> conv{columns, taps_bias, hidden, c};
-  SwapAbPast<X, 1> pasts[TURNS];
+  const tg_row *row_table = table<tg_row>(a.state, rows_at) + first_row;
+  X *y = static_cast<X *>(a.y) + (size_t)first_row * hidden;
+  /* This thread has FOURS fours of channels, from `column` of the tile on, of each of TURNS rows. */
+  constexpr uint32_t IN_ROW = Tile::ROWS_FIRST ? 4 : Tile::WIDTH / 4, FOURS = Tile::WIDTH / 4 / IN_ROW;
+  constexpr uint32_t TURNS = Tile::ROWS_FIRST ? 2 : (Tile::ROWS * IN_ROW + Tile::CONSUMERS - 1) / Tile::CONSUMERS;
+  static_assert(Tile::CONSUMERS % IN_ROW == 0, "a thread's channels are those of its first row");
+  const uint32_t items = block.rows() * IN_ROW;
+  const uint32_t column = threadIdx.x % IN_ROW * FOURS * 4, c = tile * Tile::WIDTH + column;
+  auto item = [](uint32_t t) { return threadIdx.x + t * Tile::CONSUMERS; };
+  auto row = [&](uint32_t t) {
+    return Tile::ROWS_FIRST ? threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4 + 8 * t : block.row(item(t) / IN_ROW);
+  };
+  SwapAbTaps<X, FOURS> conv{static_cast<X *>(a.columns), a.taps_bias, hidden, c};
+  SwapAbPast<X, FOURS> pasts[TURNS];
 #pragma unroll
   for (uint32_t t = 0; t < TURNS; t++) {
-    const uint32_t i = threadIdx.x + t * Tile::CONSUMERS, r = block.row(i / FOURS);
-    if (i < items && r < rows) pasts[t].find(row_table[r]);
+    const uint32_t i = item(t), r = row(t);
+    if ((Tile::ROWS_FIRST || i < items) && r < rows) pasts[t].find(row_table[r]);
   }
-  conv.load(taps);
+  conv.load(a.taps);
 #pragma unroll
   for (uint32_t t = 0; t < TURNS; t++) pasts[t].load(conv);
   wait_for_earlier_kernels();
   typename Tile::Acc acc;
   block.multiply(acc, run.steps);
-  block.send(acc);
-  block.put(acc);
+  if constexpr (!Tile::ROWS_FIRST) {
+    block.send(acc);
+    block.put(acc);
+  }
 #pragma unroll
   for (uint32_t t = 0; t < TURNS; t++) {
-    const uint32_t i = threadIdx.x + t * Tile::CONSUMERS;
     if (pasts[t].slot == SWAP_AB_NO_SLOT) continue;
-    float4 of[3];
-#pragma unroll
-    for (uint32_t g = 0; g < 3; g++) of[g] = block.get(i / FOURS, g * Tile::WIDTH + column);
-    store4(y + (size_t)block.row(i / FOURS) * hidden + c, pasts[t].convolve(conv, 0, of, bias));
-  }
-}
-
-/* ---- batch rows first ------------------------------------------------------------------------------------------- */
-
-/* GROUPS warpgroups of 64 batch rows, which are the instruction's M; the weight rows of CHANNELS channels are its N, B's, C's and
- * X's. An instruction reads its operands from shared memory, which for tiles of 64 by 64 is as much as that gives; a wide N reads
- * less for the same work. And all three products of a channel come to one thread, so that nothing changes hands after them.
- *
- * A thread has columns 8 j + 2 q and the next of a row. For these to be neighbours in y, the weight rows of a tile come in
- * another order: the map is of [3 H / CHANNELS, CHANNELS / 8 (2 rows apart), 4 (CHANNELS / 4 apart), 2, H], and its boxes are
- * of one run of CHANNELS channels, or a block's share of it. So a thread's channels are CHANNELS / 4 from q CHANNELS / 4 on. */
-template <class Operand_, int GROUPS_, int CHANNELS_, int MULTICAST_>
-struct SwapAbRowsTile {
-  using Operand = Operand_;
-  using X = typename Operand::X;
-  static constexpr bool ROWS_FIRST = true, SPLITS_K = false, IS_BF16X3 = false;
-  static constexpr uint32_t GROUPS = GROUPS_, ROWS = GROUPS * GMMA_M, WIDTH = CHANNELS_, OUTPUTS = 3 * WIDTH, N = OUTPUTS;
-  static constexpr uint32_t MULTICAST = MULTICAST_;
-  static constexpr uint32_t CONSUMERS = GROUPS * GMMA_GROUP, THREADS = CONSUMERS + SWAP_AB_PRODUCERS;
-  static constexpr uint32_t GROUP_BYTES = GMMA_M * GMMA_ROW_BYTES;  /* of batch rows */
-  static constexpr uint32_t W_BYTES = OUTPUTS * GMMA_ROW_BYTES, X_BYTES = ROWS * GMMA_ROW_BYTES;
-  static constexpr uint32_t STAGE_BYTES = W_BYTES + X_BYTES, BUFFERS_BYTES = 0, PAST_BYTES = 0, OUT_BYTES = 0, FRAGMENT_BYTES = 0;
-  static constexpr uint32_t FRAGMENTS = ROWS / 8;
-  using Acc = float[N / 2];
-  static_assert(Operand::PARTS == 1 && WIDTH % (8 * MULTICAST) == 0 && WIDTH % 16 == 0, "fours of channels, and blocks issue whole atoms");
-};
-
-/* Does what swap_ab_conv does, but w's map is another. */
-template <class Tile>
-__device__ inline void swap_ab_conv_rows(const TensorMap *x_map, const TensorMap *w_map, const tg_conv_product_args &a,
-                                         const tg_prefetch_args &prefetch, uint32_t hidden, uint32_t stages) {
-  using X = typename Tile::X;
-  extern __shared__ uint4 shared[];
-  __shared__ uint64_t barriers[SWAP_AB_BARRIERS];
-  let_next_kernel_start();
-  const float *bias = a.bias;
-  const uint32_t all = __ldcg(&a.step->rows);
-  const uint64_t rows_at = __ldcg(&a.step->row_table);
-  SwapAbBlock<Tile> block(shared, barriers, stages);
-  const uint32_t tile = blockIdx.x / Tile::MULTICAST, rank = Tile::MULTICAST > 1 ? cluster_rank() : 0;
-  const uint32_t first_row = (blockIdx.y * Tile::MULTICAST + rank) * Tile::ROWS, steps = SwapAbRun(hidden, 0, 1).steps;
-  if (!block.consumes()) {
-    const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
-    Prefetcher prefetcher(prefetch, steps, stages);
-    block.produce(
-        steps,
-        [&](uint32_t s, char *to, uint64_t *barrier) {
-          constexpr uint32_t SHARE = Tile::WIDTH / 8 / Tile::MULTICAST;
-#pragma unroll
-          for (uint32_t g = 0; g < 3; g++) {
-            const uint32_t at[5] = {s * GMMA_K, 0, 0, rank * SHARE, g * (hidden / Tile::WIDTH) + tile};
-            char *there = to + (g * Tile::WIDTH + rank * SHARE * 8) * GMMA_ROW_BYTES;
-            if constexpr (Tile::MULTICAST == 1)
-              tensor_copy(there, w_map, at, barrier, policy);
-            else
-              tensor_multicast(there, w_map, at, barrier, (1u << Tile::MULTICAST) - 1, policy);
-          }
-        },
-        [&](uint32_t s, char *to, uint64_t *barrier) {
-          tensor_copy(to, x_map, s * GMMA_K, first_row, barrier, stays);
-          prefetcher.issue();
-        },
-        [] {});
-    return;
-  }
-  const uint32_t rows = rows_from(first_row, all, Tile::ROWS);
-  const tg_row *row_table = table<tg_row>(a.state, rows_at) + first_row;
-  /* This thread has the same channels of two rows, `row` and the one 8 further: FOURS fours of them from c on. */
-  constexpr uint32_t FOURS = Tile::WIDTH / 16;
-  const uint32_t lane = threadIdx.x % WARP, c = tile * Tile::WIDTH + lane % 4 * FOURS * 4;
-  const uint32_t row = threadIdx.x / WARP * 16 + lane / 4;
-  SwapAbTaps<X, FOURS> conv{static_cast<X *>(a.columns), a.taps_bias, hidden, c};
-  SwapAbPast<X, FOURS> pasts[2];
-#pragma unroll
-  for (uint32_t t = 0; t < 2; t++)
-    if (row + 8 * t < rows) pasts[t].find(row_table[row + 8 * t]);
-  conv.load(a.taps);
-#pragma unroll
-  for (uint32_t t = 0; t < 2; t++) pasts[t].load(conv);
-  wait_for_earlier_kernels();
-  typename Tile::Acc acc;
-  block.multiply(acc, steps);
-#pragma unroll
-  for (uint32_t t = 0; t < 2; t++) {
-    if (pasts[t].slot == SWAP_AB_NO_SLOT) continue;
-    X *to = static_cast<X *>(a.y) + (size_t)(first_row + row + 8 * t) * hidden + c;
+    /* With batch rows first there is no register for y until here. */
+    X *to = (Tile::ROWS_FIRST ? static_cast<X *>(a.y) + (size_t)(first_row + row(t)) * hidden : y + (size_t)row(t) * hidden) + c;
 #pragma unroll
     for (uint32_t f = 0; f < FOURS; f++) {
       float4 of[3];
 #pragma unroll
       for (uint32_t g = 0; g < 3; g++) {
-        const float *v = acc + 4 * (g * Tile::WIDTH / 8 + 2 * f) + 2 * t;
-        of[g] = make_float4(v[0], v[1], v[4], v[5]);
+        if constexpr (Tile::ROWS_FIRST) {
+          const float *v = acc + 4 * (g * Tile::WIDTH / 8 + 2 * f) + 2 * t;
+          of[g] = make_float4(v[0], v[1], v[4], v[5]);
+        } else {
+          of[g] = block.get(item(t) / IN_ROW, g * Tile::WIDTH + column);
+        }
       }
       store4(to + 4 * f, pasts[t].convolve(conv, f, of, bias));
     }
   }
 }
 
-/* NAME is BODY of a tile. PASSING is how the structs are passed, so that the machine code is the shortest: nothing, which is by value, or
- * __grid_constant__ (profiles/log/arguments.md). */
-#define SWAP_AB_CONV_KERNEL(BODY, PASSING, NAME, ...)                                                      \
+/* PASSING: structs are passed by value, or as __grid_constant__ where that makes shorter machine code (profiles/log/arguments.md). */
+#define SWAP_AB_CONV_KERNEL(PASSING, NAME, ...)                                                            \
   SWAP_AB_TILE(NAME, __VA_ARGS__)                                                                          \
   extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)                                    \
       NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,                       \
            const PASSING tg_conv_product_args a, const PASSING tg_prefetch_args prefetch, uint32_t hidden, \
            uint32_t stages) {                                                                              \
-    BODY<__VA_ARGS__>(&x, &w, a, prefetch, hidden, stages);                                                \
+    swap_ab_conv<__VA_ARGS__>(&x, &w, a, prefetch, hidden, stages);                                        \
   }
-#define SWAP_AB_CONV(...) SWAP_AB_CONV_KERNEL(swap_ab_conv, , __VA_ARGS__)
-#define SWAP_AB_CONV_ROWS(...) SWAP_AB_CONV_KERNEL(swap_ab_conv_rows, __grid_constant__, __VA_ARGS__)
+#define SWAP_AB_CONV(...) SWAP_AB_CONV_KERNEL(, __VA_ARGS__)
+#define SWAP_AB_CONV_ROWS(...) SWAP_AB_CONV_KERNEL(__grid_constant__, __VA_ARGS__)

@@ -3,11 +3,8 @@
  *   y[S,N] = x[S,K] w[N,K]^T    f32, of the rows of which more is read than where the best one is
  *   best[S,parts]               common/argmax.cuh's words: of the logits that a block has of a row
  *
- * A block takes tiles of OUTPUTS weight rows in a grid-stride loop, all of K. Blocks that multicast have neighbouring tiles and share the
- * batch rows, which then leave L2 once for both: each issues its share of them, for all.
- *
- * A warp has 16 of a row's logits at a time. It keeps the largest and its id, a row a lane, so that sampling a greedy row reads a
- * word a block, and its logits are not stored.
+ * A block takes tiles of OUTPUTS weight rows in a grid-stride loop, all of K; blocks that multicast have neighbouring ones. A warp has 16 of
+ * a row's logits at a time, and keeps the largest and its id. So sampling a greedy row reads a word a block, and stores no logits.
  *
  * Bound: memory, N K sizeof(W) bytes for each ROWS rows; from 65 rows on L2, which gives rows to every tile: hence wide ones.
  * Measured on an H200 in bf16 in the model, 65536 outputs of 2048, all rows greedy (floor; how: profiles/README.md): 60.5 us
@@ -52,7 +49,7 @@ struct HeadBest {
   static __device__ inline uint32_t value() { return threadIdx.x % WARP / 4 * VALUES / 8; }
   static __device__ inline uint32_t row() { return value() / 2 * 8 + threadIdx.x % 4 * 2 + value() % 2; }
 
-  /* The whole warp: `acc` has sums of weight rows n and n + 8 of y (output() of the tile), of which there are n_total. */
+  /* The whole warp: `acc` has sums of weight rows n and n + 8 of y, of which there are n_total. */
   __device__ inline void take(const typename Tile::Acc &acc, uint32_t n, uint32_t n_total) {
     const uint32_t lane = threadIdx.x % WARP;
     const bool first_there = n < n_total, second_there = n + 8 < n_total;

@@ -1,65 +1,34 @@
 /* swap_ab.cuh: matrix products of decode steps of up to 256 rows, at the speed of memory: Y[R,N] = X[R,K] W[N,K]^T.
  *
- * Weight rows are the M operand of wgmma (64 a warpgroup), batch rows its N operand: all rows of the bucket, so that a
- * weight crosses memory once. A block has GROUPS consumer warpgroups, 64 weight rows each, and two producer warps: one for GMMA_K of K
- * of all of the block's weight rows, one for those of all batch rows (swap_ab/block.cuh). Weights depend on no kernel, so the whole
- * pipeline's are issued before the grid dependency wait; where K is split, those that it has no room for are prefetched into L2 meanwhile.
+ * Weight rows are the M operand of wgmma (64 a warpgroup), batch rows its N operand: all rows of the bucket, so that a weight crosses
+ * memory once (roles: block.cuh). Weights depend on no kernel, so a whole pipeline of them is issued before the grid dependency wait;
+ * where K is split, those that it has no room for are prefetched into L2 meanwhile.
  *
- * Where N has too few tiles to fill the GPU the blocks of a cluster split K: each takes a run of k-blocks, sends what it has of
- * eight batch rows in turn to the block that sums those, and sums its own, in the order of the blocks. So the order of
- * every sum follows from K and the size of the cluster alone, and a row's bits depend neither on the rows beside it nor on
- * where it lies.
+ * Where N has too few tiles to fill the GPU the blocks of a cluster split K: each takes a run of k-blocks, sends its sums of eight batch
+ * rows in turn to the block that finishes those, and adds up its own in the order of the blocks. So the order of every sum follows from K
+ * and the size of the cluster alone, and a row's bits do not depend on other rows.
  *
- * Blocks of a cluster may instead multicast, each with a whole K: the LM head's have weight rows of their own and share the batch
- * rows (swap_ab/head.cuh), those of an in-projection share the weight rows (SwapAbRowsTile in swap_ab/conv.cuh). Each issues its
- * part of what they share, for both, so that it leaves L2 once.
+ * Blocks of a cluster may instead multicast, each with a whole K: the LM head's share the batch rows (head.cuh), an in-projection's the
+ * weight rows (conv.cuh). Each issues its part of what they share, for both, so that it leaves L2 once.
  *
- * A group may have fewer weight rows than its instruction takes: then the others' sums are of whatever lies there, and
- * nothing reads them.
+ * A group may have fewer weight rows than its instruction takes: the others' sums are of whatever lies there, and nothing reads them.
  *
  * Bound of many rows, by hand: shared memory, of which an instruction of 64 by 64 takes all that it gives (profiles/log/dense.md,
  * "What blocks read, of many rows"). Measured on an H200 in bf16 in the model, 2048 outputs of 2048 that add to h (floor): 6.3 us
  * (1.8) at 64 rows, 7.7 at 128, 9.7 (2.7) at 256.
  *
- * N may be anything, K is a multiple of 32 (what a copy finds past a matrix are zeros). Every array starts on 16 bytes.
- * Needs sm_90a.
+ * N may be anything, K is a multiple of 32 (what a copy finds past a matrix are zeros). Every array starts on 16 bytes. Needs sm_90a.
  */
 #pragma once
 
 #include "common/launch.cuh"
-#include "swap_ab/args.h"
 #include "swap_ab/block.cuh"
 
 constexpr uint32_t SWAP_AB_MOST_BEYOND = 24;  /* stages that find no room in the pipeline, and are prefetched into L2 */
 constexpr uint32_t SWAP_AB_MOST_AHEAD = 4;    /* fragments of which a thread loads what they are added to before their products */
 
-/* The producers: weight rows from `first` on, batch rows from `first_row` on. */
-template <bool PAIRED, class Tile>
-__device__ inline void swap_ab_produce(SwapAbBlock<Tile> &block, const TensorMap *x_map, const TensorMap *w_map, const TensorMap *pair_map,
-                                       const SwapAbRun &run, uint32_t first, uint32_t first_row) {
-  const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
-  const uint32_t stages = block.pipe.count;
-  block.produce(
-      run.steps,
-      [&](uint32_t s, char *to, uint64_t *barrier) {
-#pragma unroll
-        for (uint32_t g = 0; g < Tile::GROUPS; g++)
-          tensor_copy(to + g * Tile::GROUP_BYTES, PAIRED && g > 0 ? pair_map : w_map, (run.first + s) * GMMA_K,
-                      first + (PAIRED ? 0 : g * Tile::WIDTH), barrier, policy);
-      },
-      [&](uint32_t s, char *to, uint64_t *barrier) { tensor_copy(to, x_map, (run.first + s) * GMMA_K, first_row, barrier, stays); },
-      [&] {
-        if (PAIRED || blockIdx.y > 0) return;
-        const uint32_t most = min(run.steps, stages + SWAP_AB_MOST_BEYOND);
-        for (uint32_t s = stages; s < most; s++)
-#pragma unroll
-          for (uint32_t g = 0; g < Tile::GROUPS; g++) tensor_prefetch(w_map, (run.first + s) * GMMA_K, first + g * Tile::WIDTH);
-      });
-}
-
-/* y[R,N] as tiled/tiled.cuh's epilogues have it; maps of x[R,K], w[N,K] and, for TILED_SILU_MUL, w_pair[N,K], whose boxes are
- * GMMA_K by ROWS and by WIDTH. TILED_SILU_MUL is what tiles do that do not split K, and all they do: a tile is WIDTH rows of both
- * matrices (GROUPS is 2).
+/* y[R,N] as tiled/tiled.cuh's epilogues have it; maps of x[R,K], w[N,K] and w_pair[N,K], whose boxes are GMMA_K by ROWS and by WIDTH.
+ * Tiles that do not split K are for TILED_SILU_MUL alone: WIDTH rows of both matrices (GROUPS is 2).
  * Launch: block = THREADS; grid = (a cluster a tile, of as many blocks as split K; rows of the bucket / ROWS). */
 template <class Tile>
 __device__ inline void swap_ab_product(const TensorMap *x_map, const TensorMap *w_map, const TensorMap *pair_map, const tg_swap_ab_args &a,
@@ -78,7 +47,23 @@ __device__ inline void swap_ab_product(const TensorMap *x_map, const TensorMap *
   const uint32_t first = blockIdx.x / blocks * OUTPUTS;
   const SwapAbRun run(inner, rank, blocks);
   if (!block.consumes()) {
-    swap_ab_produce<PAIRED>(block, x_map, w_map, pair_map, run, first, first_row);
+    const uint64_t policy = cache_policy(gridDim.y == 1), stays = cache_policy(false);
+    block.produce(
+        run.steps,
+        [&](uint32_t s, char *to, uint64_t *barrier) {
+#pragma unroll
+          for (uint32_t g = 0; g < Tile::GROUPS; g++)
+            tensor_copy(to + g * Tile::GROUP_BYTES, PAIRED && g > 0 ? pair_map : w_map, (run.first + s) * GMMA_K,
+                        first + (PAIRED ? 0 : g * Tile::WIDTH), barrier, policy);
+        },
+        [&](uint32_t s, char *to, uint64_t *barrier) { tensor_copy(to, x_map, (run.first + s) * GMMA_K, first_row, barrier, stays); },
+        [&] {
+          if (PAIRED || blockIdx.y > 0) return;
+          const uint32_t most = min(run.steps, stages + SWAP_AB_MOST_BEYOND);
+          for (uint32_t s = stages; s < most; s++)
+#pragma unroll
+            for (uint32_t g = 0; g < Tile::GROUPS; g++) tensor_prefetch(w_map, (run.first + s) * GMMA_K, first + g * Tile::WIDTH);
+        });
     return;
   }
   wait_for_earlier_kernels();

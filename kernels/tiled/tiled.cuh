@@ -1,6 +1,4 @@
-/* tiled.cuh: matrix products with weights, dense and grouped by expert.
- *
- *   Y[R,N] = X[R,K] W[N,K]^T
+/* tiled.cuh: matrix products with weights, dense and grouped by expert: Y[R,N] = X[R,K] W[N,K]^T.
  *
  * Weight rows are the M operand of the matrix instruction and batch rows its N operand, so that eight rows already fill one instruction
  * and a weight is read once for all rows of a tile. A block computes BN outputs of BR rows, K in stages of BK through a pipeline in
@@ -8,25 +6,23 @@
  * is in an order that the tile alone fixes: a row's bits depend neither on the rows beside it nor on where in the tile it lies.
  *
  * Dense: block (x, y) has outputs x BN.. and rows y BR.. of the first *count rows (less `row_base`: X and Y start there). Grouped: block
- * (x, y) has expert tile y of the *count tiles that the router listed, its rows being consecutive places of the token sort; X's row at
- * place p is `gather[p]`, or p itself. Experts' weights are packed (common/packed.cuh), others lie row after row.
+ * (x, y) has expert tile y of the *count tiles that the router listed, consecutive places of the token sort; X's row at place p is
+ * `gather[p]`, or p itself. Experts' weights are packed (common/packed.cuh), others lie row after row.
  *
  * Epilogues (v is the f32 sum, plus bias[n] where there is one):
  *   TILED_STORE      y[r,n] = v, in X's type
  *   TILED_STORE_F32  y[r,n] = v
  *   TILED_ADD        y[r,n] += v, f32: the residual stream
- *   TILED_SILU_MUL   y[r,n] = silu(v) * v', in X's type, v from W and v' from W_pair: half of a block's weight
- *                     rows are of each
+ *   TILED_SILU_MUL   y[r,n] = silu(v) * v', in X's type, v from W and v' from W_pair: half of a block's weight rows are of each
  *
- * Bound: memory for few rows (N K sizeof(W) bytes), the tensor cores from about 175 rows on (2 R N K FLOP). With f32 rows and bf16
- * weights a product is three passes of the tensor cores (see Bf16x3Math). 64 rows of bf16 on an H200: 6144 x 2048 in 17.6 us, 32% of the
- * bound; all experts' gate and up of LFM2-8B-A1B 203, 51%, and down 97, 53% (profiles/results/kernels-heads-h200-2026-11-28.txt).
+ * Bound: memory for few rows (N K sizeof(W) bytes), the tensor cores from about 175 rows on (2 R N K FLOP; with f32 rows and bf16 weights
+ * three passes). 64 rows of bf16 on an H200: 6144 x 2048 in 17.6 us, 32% of the bound; all experts' gate and up of LFM2-8B-A1B 203, 51%,
+ * and down 97, 53% (profiles/results/kernels-heads-h200-2026-11-28.txt).
  *
  * N may be anything, K is a multiple of 32. Every array starts on 16 bytes.
  */
 #pragma once
 
-#include "common/base.cuh"
 #include "common/bf16x3.cuh"
 #include "common/experts.cuh"
 #include "common/launch.cuh"
@@ -162,24 +158,15 @@ struct PlainMath {
         for (int j = 0; j < Tile::NI; j++) {
           float4 x0 = load4(x + (j * 8 + lane % 4 * 2) * Tile::X_PITCH + k);
           float4 x1 = load4(x + (j * 8 + lane % 4 * 2 + 1) * Tile::X_PITCH + k);
-          fma4(acc[i][j][0], w0, x0);
-          fma4(acc[i][j][1], w0, x1);
-          fma4(acc[i][j][2], w1, x0);
-          fma4(acc[i][j][3], w1, x1);
+          acc[i][j][0] = dot4(acc[i][j][0], w0, x0);
+          acc[i][j][1] = dot4(acc[i][j][1], w0, x1);
+          acc[i][j][2] = dot4(acc[i][j][2], w1, x0);
+          acc[i][j][3] = dot4(acc[i][j][3], w1, x1);
         }
       }
     }
   }
-
-  static __device__ inline void fma4(float &acc, float4 a, float4 b) {
-    acc = fmaf(a.x, b.x, acc);
-    acc = fmaf(a.y, b.y, acc);
-    acc = fmaf(a.z, b.z, acc);
-    acc = fmaf(a.w, b.w, acc);
-  }
 };
-
-/* ---- the kernel ------------------------------------------------------------------------------ */
 
 /* Four consecutive outputs from n on, of which `left` exist. */
 __device__ inline void add_bias4(float4 &v, const float *bias, uint32_t n, uint32_t left) {
@@ -189,35 +176,17 @@ __device__ inline void add_bias4(float4 &v, const float *bias, uint32_t n, uint3
   if (left > 3) v.w += bias[n + 3];
 }
 
-/* Where four consecutive outputs go; `left` of them exist, and rows of y start on a multiple of 4 if `aligned`. */
-template <typename T>
+/* Stores four outputs, or adds them to what is there; `left` of them exist, and rows of y start on a multiple of 4 if `aligned`. */
+template <bool ADDS = false, typename T>
 __device__ inline void put4(T *to, float4 v, uint32_t left, bool aligned) {
   if (aligned && left >= 4) {
-    store4(to, v);
+    store4(to, ADDS ? sum4(load4(to), v) : v);
     return;
   }
   const float values[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
   for (uint32_t i = 0; i < 4; i++)
-    if (i < left) to[i] = T(values[i]);
-}
-
-__device__ inline void add4(float *to, float4 v, uint32_t left, bool aligned) {
-  if (aligned && left >= 4) {
-    float4 h = load4(to);
-    store4(to, make_float4(h.x + v.x, h.y + v.y, h.z + v.z, h.w + v.w));
-    return;
-  }
-  const float values[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-  for (uint32_t i = 0; i < 4; i++)
-    if (i < left) to[i] += values[i];
-}
-
-/* Whether no other tile reads this one's expert's weights. An expert's tiles follow each other. */
-__device__ inline bool is_only_tile(const ExpertTile *tiles, uint32_t count, uint32_t at) {
-  const uint32_t expert = tiles[at].expert;
-  return (at == 0 || tiles[at - 1].expert != expert) && (at + 1 >= count || tiles[at + 1].expert != expert);
+    if (i < left) to[i] = ADDS ? T(float(to[i]) + values[i]) : T(values[i]);
 }
 
 template <class Tile>
@@ -245,7 +214,7 @@ __device__ inline void tiled(const tg_tiled_args &a) {
     w += tile.expert * a.expert_stride;
     if (w_pair) w_pair += tile.expert * a.expert_stride;
   }
-  const uint64_t policy = cache_policy(tiles ? is_only_tile(tiles, *count, blockIdx.y) : gridDim.y == 1);
+  const uint64_t policy = cache_policy(tiles ? is_only_tile(tiles, *count, blockIdx.y, tile.expert) : gridDim.y == 1);
   const uint32_t tid = threadIdx.x;
   const uint32_t outputs = w_pair ? BN / 2 : BN;  /* of Y, in this block */
   const uint32_t n_first = blockIdx.x * outputs;
@@ -365,10 +334,7 @@ __device__ inline void tiled(const tg_tiled_args &a) {
   auto summed = [&](uint32_t r, uint32_t n) {
     float4 v = load4(out + r * Tile::OUT_PITCH + n);
 #pragma unroll
-    for (int k = 1; k < Tile::WARPS_K; k++) {
-      float4 more = load4(out + (k * BR + r) * Tile::OUT_PITCH + n);
-      v = make_float4(v.x + more.x, v.y + more.y, v.z + more.z, v.w + more.w);
-    }
+    for (int k = 1; k < Tile::WARPS_K; k++) v = sum4(v, load4(out + (k * BR + r) * Tile::OUT_PITCH + n));
     return v;
   };
   const bool aligned = n_total % 4 == 0;
@@ -380,7 +346,7 @@ __device__ inline void tiled(const tg_tiled_args &a) {
     float4 v = summed(r, column);
     if (bias) add_bias4(v, bias, n, left);
     if (epilogue == TILED_ADD) {
-      add4(static_cast<float *>(y) + at, v, left, aligned);
+      put4<true>(static_cast<float *>(y) + at, v, left, aligned);
     } else if (epilogue == TILED_STORE_F32) {
       put4(static_cast<float *>(y) + at, v, left, aligned);
     } else {
@@ -397,20 +363,3 @@ __device__ inline void tiled(const tg_tiled_args &a) {
 #define TILED_KERNEL(NAME, ...)                                                                                 \
   LAUNCH_CONSTANTS(NAME##_tile, 4, __VA_ARGS__::BN, __VA_ARGS__::BR, __VA_ARGS__::THREADS, __VA_ARGS__::SHARED) \
   STRUCT_KERNEL(NAME, tg_tiled_args, tiled<__VA_ARGS__>, __VA_ARGS__::THREADS, __VA_ARGS__::BLOCKS)
-
-/* By rows of the bucket (or expected rows of an expert): few, so that blocks split N finely and warps split K; up to large square tiles. */
-template <class Math>
-using TiledTile8 = TiledTile<Math, 16, 8, 256, 1, 1, 4>;
-template <class Math>
-using TiledTile32 = TiledTile<Math, 32, 32, 128, 2, 1, 2>;
-template <class Math>
-using TiledTile64 = TiledTile<Math, 64, 64, 64, 2, 2, 1>;
-template <class Math>
-using TiledTile128 = TiledTile<Math, 128, 128, 32, 2, 4, 1>;
-
-/* The kernels of rows and weights that take matrix instructions. */
-#define TILED_KERNELS(SUFFIX, ...)                               \
-  TILED_KERNEL(tg_tiled_##SUFFIX##_r8, TiledTile8<__VA_ARGS__>)   \
-  TILED_KERNEL(tg_tiled_##SUFFIX##_r32, TiledTile32<__VA_ARGS__>) \
-  TILED_KERNEL(tg_tiled_##SUFFIX##_r64, TiledTile64<__VA_ARGS__>) \
-  TILED_KERNEL(tg_tiled_##SUFFIX##_r128, TiledTile128<__VA_ARGS__>)

@@ -1,5 +1,4 @@
-/* mainloop.cuh: a consumer warpgroup's products over k-blocks, a stage of the pipeline each. Weight rows are M or N, as the caller's
- * operands say.
+/* mainloop.cuh: a consumer warpgroup's products over k-blocks, a stage of the pipeline each; of weight rows as M or as N.
  *
  * The tensor cores truncate as they accumulate. Rows of 16 bits are summed in one accumulator (direct). With f32 rows as bf16x3 a k-block
  * has accumulators of its own, which are then added with rounding: without that the error grows with K.
@@ -7,6 +6,12 @@
 #pragma once
 
 #include "wgmma/pipeline.cuh"
+
+/* Fragment i of accumulators, 8 columns of D of which a thread has four sums (common/wgmma.cuh). */
+template <int N>
+__device__ inline float4 fragment(const float (&acc)[N], uint32_t i) {
+  return make_float4(acc[4 * i], acc[4 * i + 1], acc[4 * i + 2], acc[4 * i + 3]);
+}
 
 /* Issues one k-block's products of two gmma_operand()s, added to what acc was if `add`. */
 template <typename W, int N>

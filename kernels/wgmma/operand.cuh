@@ -1,9 +1,6 @@
-/* operand.cuh: what a kernel multiplies: the types of rows and of weights, and how rows of each lie in a stage.
- *
- * An operand has X, the type of rows in memory; W, that of weights in memory and of both as they are multiplied; PARTS, how many rows of
- * W a row is multiplied as. Piece is 8 elements of a row on their way to a stage: store() leaves part p of them p part_bytes further.
- * Weights come to a stage as they lie in memory. A format of fewer bits would be another operand, whose weights consumers prepare in
- * shared memory (mainloop.cuh), as swap_ab's do f32 rows.
+/* operand.cuh: what a kernel multiplies: X, the type of rows in memory; W, that of weights in memory and of both as they are multiplied;
+ * PARTS, how many rows of W a row is multiplied as. Piece is 8 elements of a row on their way to a stage: store() leaves part p of them
+ * p part_bytes further. A format of fewer bits would be another operand, whose weights consumers prepare in shared memory (mainloop.cuh).
  */
 #pragma once
 
@@ -35,7 +32,7 @@ struct Bf16x3 {
     float4 lo, hi;
   };
   static __device__ inline Piece load_past_l1(const X *x) { return {load4_past_l1(x), load4_past_l1(x + 4)}; }
-  static __device__ inline void store(char *to, uint32_t part_bytes, const Piece &p) {
+  static __device__ inline void store(char *to, size_t part_bytes, const Piece &p) {
     uint32_t of[4][PARTS];
     bf16x3(make_float2(p.lo.x, p.lo.y), of[0]), bf16x3(make_float2(p.lo.z, p.lo.w), of[1]);
     bf16x3(make_float2(p.hi.x, p.hi.y), of[2]), bf16x3(make_float2(p.hi.z, p.hi.w), of[3]);

@@ -6,10 +6,6 @@
  *
  * A pipeline goes on from tile to tile: nothing drains it in between. Each role has a copy of the struct, and walks on by itself.
  * With MULTICAST blocks of a cluster filling each other's stages, a stage is empty once the consumers of all of them released theirs.
- *
- * The folder wgmma/ is what kernels for sm_90a's tensor cores are composed of: this, operand.cuh, mainloop.cuh and epilogue.cuh. It
- * stands apart from common/, which kernels of any GPU include. What is one family's alone stays there: its tile scheduler, and where
- * it splits K how accumulators change hands.
  */
 #pragma once
 
@@ -61,8 +57,8 @@ struct Pipeline : StageCount<STAGES> {
       for (uint32_t block = 0; block < MULTICAST; block++) barrier_arrive_at_block(empty + stage, block);
     }
   }
-  /* A producer that has issued its last copy: until all stages are empty. Then every arrival that the cluster's blocks send to this
-   * one has come, and it may end. (A barrier of the cluster does not say so: an arrival at another block may be under way for longer.) */
+  /* A producer that has issued its last copy: until all stages are empty. Then every arrival from the cluster's blocks has come, of which
+   * a barrier of the cluster knows nothing, and this one may end. */
   __device__ inline void drain() {
 #pragma unroll 1
     for (uint32_t s = 0; s < this->count; s++, next()) acquire();

@@ -59,7 +59,7 @@ BITS = COPIES.parent.parent / "common/bits.cuh"
 BITS_TOLD = ("if constexpr (WORDS == 1) return words[r];",)
 # ... and the grouped experts' consumers tell their loaders in which order the rows are.
 SORT = COPIES.parent.parent / "grouped/scheduler.cuh"
-SORT_TOLD = ("pairs[at] = (n * GROUPED_SORTERS + threadIdx.x)", "row_at(uint32_t place) const")
+SORT_TOLD = ("pairs[at] = (n * TG_GROUPED_SORTERS + threadIdx.x)", "row_at(uint32_t place) const")
 STAGE_READ = "units[u] = line < k_here ? *reinterpret_cast<const uint4 *>(at)"
 AT_ONCE = max((os.cpu_count() or 1) - 2, 2)
 # In one run of some sixty racecheck's reports named no files (pieces of mangled names in their place), and in others of the

@@ -1,5 +1,5 @@
-/* hopper.h: in place of kernels/common's mma.cuh, barrier.cuh, wgmma.cuh, bulk.cuh, global.cuh and transpose.cuh, their functions as a
- * C++ compiler takes them (simt.h): barriers with phases, arrivals and bytes; clusters; copies that come at a later time, drawn at random; matrix
+/* hopper.h: in place of kernels/common's mma.cuh, barrier.cuh, wgmma.cuh, bulk.cuh and global.cuh, their functions as a C++
+ * compiler takes them (simt.h): barriers with phases, arrivals and bytes; clusters; copies that come at a later time, drawn at random; matrix
  * instructions of a warp, and of a warpgroup that read their operands at some time until the group has waited. What each does
  * and what its arguments mean stands in the file that it is in place of. */
 #ifndef TEST_HOPPER_H
@@ -12,7 +12,6 @@
 #define TAILGRAPH_WGMMA_CUH
 #define TAILGRAPH_BULK_CUH
 #define TAILGRAPH_GLOBAL_CUH
-#define TAILGRAPH_TRANSPOSE_CUH
 #include "common/base.cuh"
 #include "common/operands.cuh"
 
@@ -67,6 +66,11 @@ inline void load_matrix_x2(uint32_t (&r)[2], const void *row) { simt::load_matri
 inline void load_matrix_x4_transposed(uint32_t (&r)[4], const void *row) { simt::load_matrices(r, 4, row, true); }
 template <typename T>
 void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { simt::multiply(simt::operand<T>(), c, a, b0, b1); }
+inline uint32_t transposed(uint32_t pair) {
+  const uint32_t lane = simt::lane(), shift = lane / 4 % 2 * 16, from = lane % 4 * 8 + lane / 8;
+  const uint32_t low = simt::exchange(0xffffffffu, pair, from), high = simt::exchange(0xffffffffu, pair, from + 4);
+  return (low >> shift & 0xffff) | (high >> shift & 0xffff) << 16;
+}
 
 /* ---- barrier.cuh */
 
@@ -157,13 +161,5 @@ void store_relaxed(T *at, T word) { simt::store_word(at, word); }
 void await_count(const uint32_t *at, uint32_t count);
 uint32_t count_and_know(uint32_t *at);
 inline void count_release(uint32_t *at) { count_and_know(at); }
-
-/* ---- transpose.cuh */
-
-inline uint32_t transposed(uint32_t pair) {
-  const uint32_t lane = simt::lane(), shift = lane / 4 % 2 * 16, from = lane % 4 * 8 + lane / 8;
-  const uint32_t low = simt::exchange(0xffffffffu, pair, from), high = simt::exchange(0xffffffffu, pair, from + 4);
-  return (low >> shift & 0xffff) | (high >> shift & 0xffff) << 16;
-}
 
 #endif

@@ -65,18 +65,13 @@ void tg_pair_push(tg_pair *pair, uint32_t *rows, const uint32_t *, uint32_t *the
 }
 }
 
-namespace persistent_bf16 {
-#include "persistent/bf16.cu"
-}
-namespace persistent_f16 {
-#include "persistent/f16.cu"
-}
-namespace persistent_f32 {
-#include "persistent/f32.cu"
+namespace persistent_cu {
+#include "persistent/persistent.cu"
 }
 namespace {
 #define ONE(SPACE, NAME) WITH(router::shared, SPACE, NAME)
-#define PERSISTENT(TYPE, NAME) WITH(persistent_shared, persistent_##TYPE, tg_persistent_##NAME)
+#define PERSISTENT(NAME) WITH(persistent_shared, persistent_cu, tg_persistent_##NAME)
+#define PERSISTENT_PAIR(BEFORE, BEHIND) PERSISTENT(BEFORE##bf16##BEHIND), PERSISTENT(BEFORE##f16##BEHIND)
 #define ROUTE(SPACE, NAME) EACH(SPACE, NAME), ONE(SPACE, NAME##_bf16_e64), ONE(SPACE, NAME##_f16_e64), ONE(SPACE, NAME##_f32_e64)
 #define PAIR(SPACE, NAME) ONE(SPACE, NAME##_bf16), ONE(SPACE, NAME##_f16)
 #define EACH(SPACE, NAME) PAIR(SPACE, NAME), ONE(SPACE, NAME##_f32)
@@ -91,11 +86,9 @@ const bool KNOWN = know({
   EACH(embed, tg_embed), ONE(ways, tg_ways_layer), ONE(ways, tg_ways_decide), ONE(pair, tg_pair_rows),
   ONE(pair, tg_pair_digest), ONE(pair, tg_pair_end), ONE(pair, tg_pair_put), ONE(pair, tg_pair_put_token),
   ONE(pair, tg_pair_take_rows), ONE(pair, tg_pair_take_token), ONE(pair, tg_pair_reduce), ONE(pair, tg_pair_push),
-  PERSISTENT(bf16, bf16_w128), PERSISTENT(bf16, bf16_w192), PERSISTENT(bf16, bf16_w256), PERSISTENT(bf16, bf16_w128_split_k),
-  PERSISTENT(bf16, bf16_w192_split_k), PERSISTENT(bf16, conv_bf16), PERSISTENT(bf16, gate_up_bf16), PERSISTENT(bf16, down_bf16),
-  PERSISTENT(f16, f16_w128), PERSISTENT(f16, f16_w192), PERSISTENT(f16, f16_w256), PERSISTENT(f16, f16_w128_split_k),
-  PERSISTENT(f16, f16_w192_split_k), PERSISTENT(f16, conv_f16), PERSISTENT(f16, gate_up_f16), PERSISTENT(f16, down_f16),
-  PERSISTENT(f32, f32_w128), PERSISTENT(f32, f32_w128_split_k), PERSISTENT(f32, gate_up_f32), PERSISTENT(f32, down_f32), ONE(persistent_f32, tg_bf16x3_rows),
+  PERSISTENT_PAIR(, _w128), PERSISTENT_PAIR(, _w192), PERSISTENT_PAIR(, _w256), PERSISTENT_PAIR(, _w128_split_k),
+  PERSISTENT_PAIR(, _w192_split_k), PERSISTENT_PAIR(conv_, ), PERSISTENT_PAIR(gate_up_, ), PERSISTENT_PAIR(down_, ), PERSISTENT(f32_w128),
+  PERSISTENT(f32_w128_split_k), PERSISTENT(gate_up_f32), PERSISTENT(down_f32), ONE(persistent_cu, tg_bf16x3_rows),
 });
 
 std::mutex one; /* the fibers are there once, and tests run on threads of their own */

@@ -66,13 +66,19 @@ impl From<f32> for Argument {
     }
 }
 
+impl From<Boxes> for Argument {
+    fn from(boxes: Boxes) -> Self {
+        Self::Boxes(boxes)
+    }
+}
+
 impl<T: NoUninit> From<&T> for Argument {
     fn from(value: &T) -> Self {
         Self::of(value)
     }
 }
 
-/// A kernel's arguments by value: each an address, a number, or a reference to a struct of a family's args.h.
+/// A kernel's arguments by value: each an address, a number, a tensor in boxes, or a reference to a struct of a family's args.h.
 macro_rules! arguments {
     ($($value:expr),* $(,)?) => {
         vec![$($crate::backend::cuda::driver::arguments::Argument::from($value)),*]

@@ -85,17 +85,18 @@ pub fn argument_bytes(name: &str) -> Result<u32> {
     found.ok_or_else(|| Error::Runtime(format!("this build has no kernel {name}")))
 }
 
-/// What a kernel tells its launcher: the `N` numbers of this name (`LAUNCH_CONSTANTS` of kernels/common/launch.cuh).
+/// What a kernel tells its launcher: the numbers of this name (`LAUNCH_CONSTANTS` of kernels/common/launch.cuh), as an array or
+/// a struct of them.
 ///
 /// # Errors
-/// This build has no such numbers, or others than `N`.
-pub fn constants<const N: usize>(name: &str) -> Result<[u32; N]> {
+/// This build has no such numbers, or not as many.
+pub fn constants<T: bytemuck::AnyBitPattern>(name: &str) -> Result<T> {
     let found = CONSTANTS.binary_search_by_key(&name, |(name, _)| name);
     let found = found.map_or(&[][..], |at| CONSTANTS[at].1);
-    found.try_into().map_err(|_| {
-        let found = found.len();
+    bytemuck::try_pod_read_unaligned(bytemuck::cast_slice(found)).map_err(|_| {
+        let (found, expected) = (found.len(), size_of::<T>() / size_of::<u32>());
         Error::Runtime(format!(
-            "this build has {found} launch constants of {name}, expected {N}: build again"
+            "this build has {found} launch constants of {name}, expected {expected}: build again"
         ))
     })
 }
@@ -146,12 +147,13 @@ mod tests {
 
     #[test]
     fn kernels_tell_their_launchers_their_tiles() {
-        let [outputs, rows, threads, shared_bytes] = constants("tg_tiled_bf16_r64_tile").unwrap();
+        let tile: [u32; 4] = constants("tg_tiled_bf16_r64_tile").unwrap();
+        let [outputs, rows, threads, shared_bytes] = tile;
         assert_eq!((outputs, rows), (64, 64));
         assert!(threads.is_multiple_of(32) && shared_bytes > 0);
-        let error = constants::<3>("tg_tiled_bf16_r64_tile").unwrap_err();
+        let error = constants::<[u32; 3]>("tg_tiled_bf16_r64_tile").unwrap_err();
         assert!(error.to_string().contains("4 launch constants"), "{error}");
-        assert!(constants::<4>("tg_nothing_tile").is_err());
+        assert!(constants::<[u32; 4]>("tg_nothing_tile").is_err());
     }
 
     #[test]

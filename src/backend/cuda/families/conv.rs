@@ -30,6 +30,13 @@ fn grid(rows: u32, hidden: u32) -> (u32, u32, u32) {
 }
 
 impl Lowering<'_> {
+    /// Whether a kernel of persistent/ or swap_ab/ that does the in-projection too may convolve: a row is a sequence, and the
+    /// layer has as many taps as they.
+    pub(super) fn may_convolve(&self) -> bool {
+        let taps = self.config.conv_l_cache as u32;
+        self.bucket.kind == StepKind::Decode && taps == abi::TG_CONV_TAPS
+    }
+
     /// What a kernel of persistent/ or swap_ab/ takes that does the in-projection too: y in the place of `conv.bcx`, `[R, H]`;
     /// bias f32 `[3H]` or 0.
     pub(super) fn conv_product(

@@ -11,8 +11,9 @@
 
 use super::Lowering;
 use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
-use super::limits::Library;
-use crate::backend::cuda::driver::launch::{Argument, Kernel};
+use super::limits::{Library, Limits, Variants};
+use crate::backend::cuda::driver::arguments::arguments;
+use crate::backend::cuda::driver::launch::Kernel;
 use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes};
 use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::tuning::limits::grouped_rows;
@@ -24,12 +25,11 @@ use crate::sys::abi;
 
 /// Weight rows of a work tile.
 const OUTPUTS: u32 = abi::TG_GROUPED_OUTPUTS;
-/// Steps of up to so many rows of 16 bits have the fewest loaders that there are for their tiles, and the router a block beside each:
-/// they have less to load, and wait longer for the router.
+/// Steps of up to so many rows of 16 bits have the fewest loaders that there are for their tiles, and the router a block beside each.
 const FEW_LOADERS_ROWS: u32 = 16;
 const MOST_TILES: u32 = abi::TG_GROUPED_MOST_TILES;
 /// K-blocks of a prediction that are prefetched into L2 while those before them fill the pipeline, where nothing has prefetched them
-/// before (families/prefetch.rs). Measured: profiles/log/many-rows.md, "Room beside each other".
+/// before. Measured: profiles/log/many-rows.md, "Room beside each other".
 const BEYOND_K_BLOCKS: u32 = 8;
 
 /// What the kernels' names end with before their type; of f32 rows there are the first two.
@@ -43,10 +43,10 @@ const INSTANCES: [&str; 7] = [
     "_1024_tallest",
 ];
 
-/// A kernel, and what it takes.
-#[derive(Debug)]
-struct Instance {
-    kernel: Kernel,
+/// What an instance was compiled for (`GROUPED` of kernels/grouped/grouped.cu, in its order).
+#[derive(Debug, Clone, Copy, bytemuck::AnyBitPattern)]
+#[repr(C)]
+struct Tile {
     /// Rows of a step, at most.
     rows: u32,
     /// Rows of an expert tile, at most.
@@ -54,93 +54,78 @@ struct Instance {
     /// Warps that load rows, each of which has a stage of the pipeline.
     loaders: u32,
     threads: u32,
-    /// Down's sums are rounded to the operand type.
-    rounds: bool,
-    /// Dynamic shared memory of a block, at most.
-    block_bytes: u32,
+    static_bytes: u32,
+    /// Not 0: down's sums are rounded to the operand type.
+    rounds: u32,
 }
 
 /// The kernels for one pair of types, on a GPU that has what they need.
 #[derive(Debug)]
 pub struct Grouped {
     /// Ascending in what they take, of equal ones in loaders.
-    instances: Vec<Instance>,
+    instances: Variants<Tile>,
     precision: Precision,
-    multiprocessors: u32,
+    limits: Limits,
 }
 
-impl Instance {
-    fn load(library: &Library, name: &str) -> Result<Self> {
-        let (kernel, [rows, tile_rows, loaders, threads, static_bytes, rounds]) =
-            library.with_constants(name)?;
-        let block_bytes = library.gpu.limits().block_bytes;
-        let block_bytes = block_bytes.saturating_sub(static_bytes);
-        kernel.allow_shared(block_bytes)?;
-        Ok(Self {
-            kernel,
-            rows,
-            tile_rows,
-            loaders,
-            threads,
-            rounds: rounds != 0,
-            block_bytes,
-        })
+impl Tile {
+    fn takes(&self, rows: u32, shape: Shape) -> bool {
+        let fits = rows <= self.rows && shape.tile_rows <= self.tile_rows;
+        fits && shape.stages >= self.loaders
     }
 
-    fn takes(&self, rows: u32, shape: Shape) -> bool {
-        rows <= self.rows && shape.tile_rows <= self.tile_rows && shape.stages >= self.loaders
+    /// Dynamic shared memory of a block, at most.
+    fn block_bytes(&self, limits: Limits) -> u32 {
+        limits.block_bytes.saturating_sub(self.static_bytes)
     }
 }
 
 impl Grouped {
-    /// None where the GPU is not of 9.0 or the types have no such a kernel: f32 rows with other than bf16 weights.
-    ///
     /// # Errors
     /// The driver refuses.
-    pub fn load(library: &Library, precision: Precision) -> Result<Option<Self>> {
-        if !library.gpu.has_warpgroups() || !precision.is_streamed() {
-            return Ok(None);
-        }
+    pub fn load(library: &Library, precision: Precision) -> Result<Self> {
         let of_operand = if precision.compute.is_half() {
             &INSTANCES[..]
         } else {
             &INSTANCES[..2]
         };
-        let load = |of: &&str| {
-            let name = format!("tg_grouped_experts{of}_{}", precision.compute.name());
-            Instance::load(library, &name)
-        };
-        Ok(Some(Self {
-            instances: of_operand.iter().map(load).collect::<Result<_>>()?,
+        let operand = precision.compute.name();
+        let names = of_operand.iter();
+        let names = names.map(|of| format!("tg_grouped_experts{of}_{operand}"));
+        let limits = library.gpu.limits();
+        Ok(Self {
+            instances: Variants::load(library, names, |tile: &Tile| tile.block_bytes(limits))?,
             precision,
-            multiprocessors: library.gpu.class.multiprocessors,
-        }))
+            limits,
+        })
     }
 
     /// For a bucket of `rows` rows in launches of this shape: the one that takes the fewest rows and the lowest tiles, with as many
     /// loaders as the pipeline has stages for where there is much to load.
-    fn instance(&self, rows: u32, shape: Shape) -> Option<&Instance> {
+    fn instance(&self, rows: u32, shape: Shape) -> Option<usize> {
         let few = self.precision.compute.is_half() && rows <= FEW_LOADERS_ROWS;
-        let takes = |instance: &&Instance| instance.takes(rows, shape);
-        let first = self.instances.iter().find(takes)?;
-        let alike =
-            |other: &&Instance| (other.rows, other.tile_rows) == (first.rows, first.tile_rows);
+        let mut tiles = self.instances.tiles.iter();
+        let takes = |tile: &Tile| tile.takes(rows, shape);
+        let first = tiles.clone().position(takes)?;
+        let of = |tile: &Tile| (tile.rows, tile.tile_rows);
+        let alike = of(&self.instances.tiles[first]);
         if few {
             Some(first)
         } else {
-            self.instances.iter().filter(takes).rfind(alike)
+            tiles.rposition(|tile| takes(tile) && of(tile) == alike)
         }
     }
 
     /// The instance of a variant that [`Grouped::serves`] has said this bucket can have.
-    fn served(&self, rows: u32, shape: Shape) -> &Instance {
+    fn served(&self, rows: u32, shape: Shape) -> (&Tile, &Kernel) {
         let instance = self.instance(rows, shape);
-        instance.expect("a variant that `serves` has said this bucket can have")
+        let instance = instance.expect("a variant that `serves` has said this bucket can have");
+        self.instances.of(instance)
     }
 
     /// Whether down's sums are rounded to the operand type, in such a bucket and variant.
     pub(super) fn rounds(&self, rows: u32, shape: Shape) -> bool {
-        self.served(rows, shape).rounds
+        self.served(rows, shape).0.rounds != 0
     }
 
     /// Whether this kernel does the experts of a bucket of `rows` rows in launches of this shape.
@@ -172,10 +157,11 @@ impl Grouped {
             ));
         };
         let bytes = shared_bytes(self.precision, shape);
-        if bytes > instance.block_bytes {
+        let most = self.instances.tiles[instance].block_bytes(self.limits);
+        if bytes > most {
             return Err(format!(
-                "{} stages for tiles of {} rows need {bytes} bytes of a block's shared memory, which has {} at {rows} rows",
-                shape.stages, shape.tile_rows, instance.block_bytes
+                "{} stages for tiles of {} rows need {bytes} bytes of a block's shared memory, which has {most} at {rows} rows",
+                shape.stages, shape.tile_rows
             ));
         }
         Ok(())
@@ -184,12 +170,8 @@ impl Grouped {
 
 /// Dynamic shared memory of a block: stages of grouped_stage_bytes, and what aligns the first one.
 fn shared_bytes(precision: Precision, shape: Shape) -> u32 {
-    let parts = if precision.compute.is_half() {
-        1
-    } else {
-        abi::TG_PARTS
-    };
-    let rows = OUTPUTS + parts * shape.tile_rows;
+    let is_half = precision.compute.is_half();
+    let rows = OUTPUTS + shape.tile_rows * if is_half { 1 } else { abi::TG_PARTS };
     shape.stages * abi::TG_GMMA_ROW_BYTES * rows + abi::TG_GMMA_ATOM_BYTES
 }
 
@@ -236,9 +218,7 @@ impl<'a> Lowering<'a> {
         weights: &ExpertWeights,
         rows: &ExpertRows,
     ) {
-        let config = self.config;
-        let (experts, top_k) = (config.num_experts as u32, config.num_experts_per_tok as u32);
-        let (hidden, inner) = (self.hidden(), config.moe_intermediate_size as u32);
+        let (experts, top_k) = self.experts();
         let ExpertWeights { gate, up, down } = weights;
         let args = abi::tg_grouped_args {
             partial: rows.partial,
@@ -255,26 +235,20 @@ impl<'a> Lowering<'a> {
             } else {
                 BEYOND_K_BLOCKS
             },
-            hidden,
-            inner,
+            hidden: self.hidden(),
+            inner: self.expert_inner(),
             tile_rows: shape.tile_rows,
             stages: shape.stages,
             up_first: (up.address < gate.address).into(),
             ..Default::default()
         };
-        let arguments = vec![
-            Argument::Boxes(expert_boxes(gate, Some(up), experts, OUTPUTS)),
-            Argument::Boxes(expert_boxes(down, None, experts, OUTPUTS)),
-            Argument::of(&args),
-        ];
-        let grid = (
-            grouped.multiprocessors.min(abi::TG_GROUPED_MOST_BLOCKS),
-            1,
-            1,
-        );
+        let gate_up = expert_boxes(gate, Some(up), experts, OUTPUTS);
+        let arguments = arguments![gate_up, expert_boxes(down, None, experts, OUTPUTS), &args];
+        let blocks = grouped.limits.multiprocessors;
+        let blocks = blocks.min(abi::TG_GROUPED_MOST_BLOCKS);
         let shared = shared_bytes(grouped.precision, shape);
-        let instance = grouped.served(self.bucket.rows, shape);
-        self.call(&instance.kernel, grid, instance.threads, shared, arguments);
+        let (tile, kernel) = grouped.served(self.bucket.rows, shape);
+        self.call(kernel, (blocks, 1, 1), tile.threads, shared, arguments);
         self.with_weights([*gate, *up, *down]);
     }
 }
@@ -294,7 +268,7 @@ mod tests {
         };
         let library = Library::unloaded(gpu);
         let kernels = Grouped::load(&library, Precision::new(operand, WeightFormat::BF16));
-        kernels.unwrap().unwrap()
+        kernels.unwrap()
     }
 
     fn shape(tile_rows: u32, stages: u32) -> Shape {
@@ -311,7 +285,7 @@ mod tests {
         let (halves, f32) = (of(DType::BF16), of(DType::F32));
         let name = |kernels: &Grouped, rows, shape| {
             let instance = kernels.instance(rows, shape);
-            instance.map(|instance| instance.kernel.name().to_owned())
+            instance.map(|index| kernels.instances.of(index).1.name().to_owned())
         };
         for (rows, tile_rows, stages, of) in [
             (16, 64, 8, "_bf16"),

@@ -11,8 +11,7 @@ use crate::sys::abi;
 
 /// Blocks of `tg_sample_best` that an H200 has room for at once, about: 4 an SM.
 const BEST_BLOCKS: u32 = 512;
-/// Blocks of `tg_sample` that take their place at once on any GPU we know of, about one an SM; and of a row, at most: then a
-/// thread has all of its share of 65536 logits under way at once.
+/// Blocks of `tg_sample` that take their place at once on any GPU we know of, about one an SM; and of a row, at most.
 const SAMPLE_BLOCKS: u32 = 128;
 const SAMPLE_SHARES: u32 = 8;
 
@@ -86,8 +85,7 @@ fn best_blocks(rows: u32) -> u32 {
     (BEST_BLOCKS / rows).clamp(1, SAMPLE_PARTS as u32)
 }
 
-/// Blocks that share the ids of a greedy row whose best score is not its best logit: fewer where all rows' blocks would be more
-/// than SMs.
+/// Blocks that share the ids of a greedy row whose best score is not its best logit: all rows' are no more than SMs.
 fn sample_blocks(rows: u32) -> u32 {
     (SAMPLE_BLOCKS / rows).clamp(1, SAMPLE_SHARES)
 }

@@ -3,13 +3,14 @@
 use super::attention;
 use super::experts::Combine;
 use super::grouped::Grouped;
-use super::limits::{Library, SHARED_BYTES};
+use super::limits::{Library, SHARED_BYTES, Variants};
 use super::persistent::Persistent;
 use super::router;
 use super::skinny::Skinny;
 use super::swap_ab::SwapAb;
 use super::tiled::{Tile, Tiled};
 use crate::backend::cuda::driver::launch::Kernel;
+use crate::backend::cuda::tuning::variants::Architecture;
 use crate::backend::cuda::tuning::{KernelChoice, Served};
 use crate::error::{Error, Result};
 use crate::model::ModelConfig;
@@ -28,10 +29,9 @@ pub struct Kernels {
     pub tiled: Tiled,
     /// Where the GPU and the types have them.
     pub skinny: Option<Skinny>,
-    /// Where the GPU and the types have them.
+    /// These three where the GPU has the instructions of 9.0, for rows and weights of one 16-bit type, or f32 rows and bf16 weights.
     pub grouped: Option<Grouped>,
     pub swap_ab: Option<SwapAb>,
-    /// Where the GPU and the types have them.
     pub persistent: Option<Persistent>,
     pub conv: Kernel,
     pub conv_decode: Kernel,
@@ -83,7 +83,8 @@ impl Kernels {
         } else {
             attention::Chunks::Rows(kernel(&format!("tg_attention_rows_{x}_d{d}"))?)
         };
-        let clusters = library.gpu.has_warpgroups();
+        let warpgroups = library.gpu.is(Architecture::has_warpgroups);
+        let streamed = warpgroups && precision.is_streamed();
         let route = || {
             let [few, many] = router::route_names(x, config.num_experts);
             Ok::<_, Error>([kernel(&few)?, kernel(&many)?])
@@ -101,9 +102,9 @@ impl Kernels {
             rmsnorm_sampled: kernel(&format!("tg_rmsnorm_sampled_{x}"))?,
             tiled: tiled(library, precision)?,
             skinny: Skinny::load(library, precision, config.num_experts)?,
-            grouped: Grouped::load(library, precision)?,
-            swap_ab: SwapAb::load(library, precision)?,
-            persistent: Persistent::load(library, precision)?,
+            grouped: when(streamed, || Grouped::load(library, precision))?,
+            swap_ab: when(streamed, || SwapAb::load(library, precision))?,
+            persistent: when(streamed, || Persistent::load(library, precision))?,
             conv: kernel(&format!("tg_conv_{x}"))?,
             conv_decode: kernel(&format!("tg_conv_decode_{x}"))?,
             conv_rows: kernel(&format!("tg_conv_rows_{x}"))?,
@@ -115,11 +116,9 @@ impl Kernels {
             router_1,
             router_many,
             router_many_bytes,
-            route: clusters.then(route).transpose()?,
+            route: when(warpgroups, route)?,
             sort_tokens: kernel("tg_sort_tokens")?,
-            sort_tokens_many: clusters
-                .then(|| kernel("tg_sort_tokens_many"))
-                .transpose()?,
+            sort_tokens_many: when(warpgroups, || kernel("tg_sort_tokens_many"))?,
             combine: Combine::load(library, precision)?,
             mark_seen: kernel("tg_mark_seen")?,
             sample_best: kernel("tg_sample_best")?,
@@ -129,6 +128,11 @@ impl Kernels {
             logits_post: kernel("tg_logits_post")?,
         })
     }
+}
+
+/// What is loaded where the GPU and the types have it.
+fn when<T>(has: bool, load: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
+    has.then(load).transpose()
 }
 
 /// The matrix product's variants for these types, smallest tile first.
@@ -144,20 +148,8 @@ fn tiled(library: &Library, precision: Precision) -> Result<Tiled> {
     } else {
         &[8, 64]
     };
-    let variant = |rows: &u32| {
-        let name = format!("tg_tiled_{name}_r{rows}");
-        let (kernel, [outputs, rows, threads, shared_bytes]) = library.with_constants(&name)?;
-        kernel.allow_shared(shared_bytes)?;
-        let tile = Tile {
-            outputs,
-            rows,
-            threads,
-            shared_bytes,
-        };
-        Ok((tile, kernel))
-    };
-    let variants = rows.iter().map(variant).collect::<Result<_>>()?;
-    Ok(Tiled { variants })
+    let names = rows.iter().map(|rows| format!("tg_tiled_{name}_r{rows}"));
+    Variants::load(library, names, |tile: &Tile| tile.shared_bytes)
 }
 
 /// What the kernels take, said before any weight is read.
@@ -173,49 +165,46 @@ pub fn check(config: &ModelConfig, Precision { compute, weights }: Precision) ->
             compute.name()
         ));
     }
-    let kv_heads = config.num_key_value_heads;
+    let takes = |field: &str, value: usize, is_taken: bool, what: &str| {
+        if is_taken {
+            return Ok(());
+        }
+        refused(format!(
+            "config.json: {field} is {value}, the GPU takes {what}"
+        ))
+    };
     for (field, value) in [
         ("hidden_size", config.hidden_size),
         ("intermediate_size", config.intermediate_size),
         ("moe_intermediate_size", config.moe_intermediate_size),
     ] {
-        if value == 0 || !value.is_multiple_of(32) {
-            return refused(format!(
-                "config.json: {field} is {value}, the GPU takes multiples of 32"
-            ));
-        }
+        let is_taken = value > 0 && value.is_multiple_of(32);
+        takes(field, value, is_taken, "multiples of 32")?;
     }
-    if !matches!(config.head_dim, 64 | 128) {
+    let head_dim = config.head_dim;
+    takes(
+        "head_dim",
+        head_dim,
+        matches!(head_dim, 64 | 128),
+        "64 or 128",
+    )?;
+    let (heads, kv_heads) = (config.num_attention_heads, config.num_key_value_heads);
+    if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
         return refused(format!(
-            "config.json: head_dim is {}, the GPU takes 64 or 128",
-            config.head_dim
+            "config.json: num_attention_heads is {heads} and num_key_value_heads {kv_heads}, expected a multiple"
         ));
     }
-    if kv_heads == 0 || !config.num_attention_heads.is_multiple_of(kv_heads) {
-        return refused(format!(
-            "config.json: num_attention_heads is {} and num_key_value_heads {kv_heads}, expected a multiple",
-            config.num_attention_heads
-        ));
-    }
-    let limits = [
-        (
-            "num_experts",
-            config.num_experts,
-            abi::TG_MAX_EXPERTS as usize,
-        ),
+    let (experts, top_k) = (config.num_experts, config.num_experts_per_tok);
+    for (field, value, most) in [
+        ("num_experts", experts, abi::TG_MAX_EXPERTS as usize),
         (
             "num_experts_per_tok",
-            config.num_experts_per_tok,
-            config.num_experts.min(abi::TG_MAX_TOP_K as usize),
+            top_k,
+            experts.min(abi::TG_MAX_TOP_K as usize),
         ),
         ("conv_L_cache", config.conv_l_cache, 8),
-    ];
-    for (field, value, most) in limits {
-        if value > most {
-            return refused(format!(
-                "config.json: {field} is {value}, the GPU takes at most {most}"
-            ));
-        }
+    ] {
+        takes(field, value, value <= most, &format!("at most {most}"))?;
     }
     let router = router::router_shared_bytes(1, config.hidden_size as u32);
     if router > SHARED_BYTES {

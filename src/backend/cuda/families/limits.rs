@@ -7,20 +7,21 @@ use crate::backend::cuda::driver::module::Module;
 use crate::backend::cuda::tuning::GpuClass;
 use crate::backend::cuda::tuning::variants::Architecture;
 use crate::error::Result;
+use bytemuck::AnyBitPattern;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use std::sync::Arc;
 
 /// Dynamic shared memory that a block may have on every GPU that is served: what 8.6 and 8.9 grant, which have the least.
 pub const SHARED_BYTES: u32 = 99 * 1024;
 
-/// Static shared memory that a block of the kernels with a ring may have: barriers, and the scratch of a norm.
+/// Static shared memory that a block of the kernels with a pipeline may have: barriers, and the scratch of a norm.
 const STATIC_BYTES: u32 = 512;
 
 /// What a launch may take of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     pub multiprocessors: u32,
-    /// Dynamic shared memory of a block with a ring, at most.
+    /// Dynamic shared memory of a block with a pipeline, at most.
     pub block_bytes: u32,
 }
 
@@ -64,22 +65,13 @@ impl GpuShape {
         }
     }
 
-    /// Bulk copies to shared memory, as all from 9.0 on have.
-    pub fn has_bulk_copies(self) -> bool {
-        self.is(Architecture::has_bulk_copies)
-    }
-
-    /// The matrix instructions of warpgroups, which are 9.0's alone.
-    pub fn has_warpgroups(self) -> bool {
-        self.is(Architecture::has_warpgroups)
-    }
-
     /// Whether a kernel may begin before the one ahead of it has ended.
     pub fn overlaps_launches(self) -> bool {
         self.is(Architecture::overlaps_launches)
     }
 
-    fn is(self, which: fn(Architecture) -> bool) -> bool {
+    /// Whether its architecture is such a one.
+    pub fn is(self, which: fn(Architecture) -> bool) -> bool {
         Architecture::of(self.capability).is_some_and(which)
     }
 }
@@ -124,9 +116,41 @@ impl Library {
     ///
     /// # Errors
     /// This build has no such kernel, or it leaves others.
-    pub fn with_constants<const N: usize>(&self, name: &str) -> Result<(Kernel, [u32; N])> {
+    pub fn with_constants<T: AnyBitPattern>(&self, name: &str) -> Result<(T, Kernel)> {
         let constants = image::constants(&format!("{name}_tile"))?;
-        Ok((self.kernel(name)?, constants))
+        Ok((constants, self.kernel(name)?))
+    }
+}
+
+/// Kernels for one pair of types that differ in their tiles, each of which is what its kernel was compiled for.
+#[derive(Debug)]
+pub struct Variants<Tile> {
+    pub tiles: Vec<Tile>,
+    kernels: Vec<Kernel>,
+}
+
+impl<Tile: AnyBitPattern> Variants<Tile> {
+    /// The kernels of these names, whose blocks have up to so much dynamic shared memory.
+    ///
+    /// # Errors
+    /// This build has no such kernels, or the driver refuses.
+    pub fn load(
+        library: &Library,
+        names: impl IntoIterator<Item = String>,
+        shared_bytes: impl Fn(&Tile) -> u32,
+    ) -> Result<Self> {
+        let (mut tiles, mut kernels) = (vec![], vec![]);
+        for name in names {
+            let (tile, kernel) = library.with_constants(&name)?;
+            kernel.allow_shared(shared_bytes(&tile))?;
+            tiles.push(tile);
+            kernels.push(kernel);
+        }
+        Ok(Self { tiles, kernels })
+    }
+
+    pub fn of(&self, index: usize) -> (&Tile, &Kernel) {
+        (&self.tiles[index], &self.kernels[index])
     }
 }
 

@@ -1,7 +1,6 @@
 //! Kernel families, one file each: which shapes a family serves, how it sizes its launches, and which calls it makes for an
 //! operation of a plan. Kernels, blocks and shared memory follow from shapes, the bucket and its variant alone; what differs from
-//! step to step the kernels read from the step descriptor. So a call is a value: nothing here talks to a GPU once the kernels
-//! are found.
+//! step to step the kernels read from the step descriptor. So a call is a value: nothing here talks to a GPU.
 //!
 //! May use `plan`, `model`, `error` and this backend's calls; knows no weights and no arena: callers pass addresses. Which
 //! family does which operations is not decided here, but by `lower`.

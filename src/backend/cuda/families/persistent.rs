@@ -15,9 +15,10 @@ mod tile;
 use super::Lowering;
 use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
 use super::grouped::expert_boxes;
-use super::limits::Library;
+use super::limits::{Library, Variants};
 use super::tiled::{Bf16x3, Product};
 use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::arguments::arguments;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes};
 use crate::backend::cuda::tuning::variants::{Experts, Linear};
@@ -38,7 +39,7 @@ const DENSE_F32: [&str; 2] = ["w128", "w128_split_k"];
 /// The kernels for one type.
 #[derive(Debug)]
 pub struct Persistent {
-    dense: Vec<(Tile, Kernel)>,
+    dense: Variants<Tile>,
     /// For rows of 16 bits.
     conv: Option<(Tile, Kernel)>,
     gate_up: (Tile, Kernel),
@@ -51,36 +52,31 @@ pub struct Persistent {
 }
 
 impl Persistent {
-    /// None where the GPU is not of 9.0 or the types have no such kernels: f32 rows with other than bf16 weights.
-    ///
     /// # Errors
     /// The driver refuses.
-    pub fn load(library: &Library, precision: Precision) -> Result<Option<Self>> {
-        if !library.gpu.has_warpgroups() || !precision.is_streamed() {
-            return Ok(None);
-        }
+    pub fn load(library: &Library, precision: Precision) -> Result<Self> {
         let splits = !precision.compute.is_half();
         let operand = precision.compute.name();
         let of = |name: String| -> Result<(Tile, Kernel)> {
             let name = format!("tg_persistent_{name}");
-            let (kernel, tile) = library.with_constants::<5>(&name)?;
-            let tile: Tile = bytemuck::cast(tile);
+            let (tile, kernel) = library.with_constants::<Tile>(&name)?;
             kernel.allow_shared(tile.shared_bytes)?;
             Ok((tile, kernel))
         };
         let dense: &[&str] = if splits { &DENSE_F32 } else { &DENSE };
-        let dense = dense.iter().map(|name| of(format!("{operand}_{name}")));
+        let dense = dense.iter();
+        let dense = dense.map(|name| format!("tg_persistent_{operand}_{name}"));
         let conv = (!splits).then(|| of(format!("conv_{operand}")));
         let bf16x3 = splits.then(|| library.kernel("tg_bf16x3_rows"));
-        Ok(Some(Self {
-            dense: dense.collect::<Result<_>>()?,
+        Ok(Self {
+            dense: Variants::load(library, dense, |tile: &Tile| tile.shared_bytes)?,
             conv: conv.transpose()?,
             gate_up: of(format!("gate_up_{operand}"))?,
             down: of(format!("down_{operand}"))?,
             bf16x3: bf16x3.transpose()?,
             rows: precision.weights,
             multiprocessors: library.gpu.class.multiprocessors,
-        }))
+        })
     }
 
     /// Whether down rounds what it makes of its rows: of those of 16 bits.
@@ -89,9 +85,9 @@ impl Persistent {
     }
 
     /// The dense kernel for a product.
-    fn dense(&self, shape: &Shape) -> &(Tile, Kernel) {
-        let tiles: Vec<Tile> = self.dense.iter().map(|(tile, _)| *tile).collect();
-        &self.dense[tile::soonest(&tiles, shape, self.multiprocessors)]
+    fn dense(&self, shape: &Shape) -> (&Tile, &Kernel) {
+        let soonest = tile::soonest(&self.dense.tiles, shape, self.multiprocessors);
+        self.dense.of(soonest)
     }
 
     /// Whether wide tiles of so many outputs, of rows of 16 bits, fill the GPU.
@@ -99,15 +95,14 @@ impl Persistent {
         let fill = |width: u32| {
             rows.div_ceil(abi::TG_PERSISTENT_ROWS) * outputs.div_ceil(width) >= self.multiprocessors
         };
-        let widest = self.dense.iter().map(|(tile, _)| tile.width).max();
+        let widest = self.dense.tiles.iter().map(|tile| tile.width).max();
         self.bf16x3.is_none() && widest.is_some_and(fill)
     }
 
     /// Rows, or all of their parts.
-    fn rows(&self, at: Address, rows: u32, columns: u32) -> Argument {
+    fn rows(&self, at: Address, rows: u32, columns: u32) -> Boxes {
         let shape = [self.down.0.parts * rows, columns];
-        let box_rows = abi::TG_PERSISTENT_ROWS;
-        Argument::Boxes(Boxes::of_rows(at, self.rows, shape, box_rows))
+        Boxes::of_rows(at, self.rows, shape, abi::TG_PERSISTENT_ROWS)
     }
 }
 
@@ -142,8 +137,7 @@ impl<'a> Lowering<'a> {
         kernels.filter(|_| self.variant.experts == Experts::Persistent)
     }
 
-    /// The kernels for many rows, where the wide tiles of so many outputs fill the GPU, as the LM head's do: then they read each weight row once for
-    /// 128 rows, where the kernels for few rows do for 64.
+    /// The kernels for many rows, where the wide tiles of so many outputs fill the GPU, as the LM head's do.
     pub(super) fn persistent_fills(&self, rows: u32, outputs: u32) -> Option<&'a Persistent> {
         self.persistent()
             .filter(|persistent| rows > FEW_ROWS && persistent.fills(rows, outputs))
@@ -156,8 +150,7 @@ impl<'a> Lowering<'a> {
         persistent.is_some_and(|persistent| persistent.bf16x3.is_some())
     }
 
-    /// Where what is multiplied lies: x, or its parts, which are made if they are not there. Up to `rows` rows of `*count`, those
-    /// from `first` on.
+    /// Where what is multiplied lies: x, or its parts, which are made if they are not there, of the rows from `first` on.
     fn bf16x3(
         &mut self,
         persistent: &Persistent,
@@ -168,14 +161,7 @@ impl<'a> Lowering<'a> {
         match (&persistent.bf16x3, parts) {
             (None, _) | (Some(_), Bf16x3::There) => x,
             (Some(kernel), Bf16x3::Scratch(parts)) => {
-                let arguments = vec![
-                    Argument::Address(parts),
-                    Argument::Address(x),
-                    Argument::Address(count),
-                    Argument::U32(first),
-                    Argument::U32(rows),
-                    Argument::U32(inner),
-                ];
+                let arguments = arguments![parts, x, count, first, rows, inner];
                 self.call(kernel, (rows, 1, 1), abi::TG_BF16X3_THREADS, 0, arguments);
                 parts
             }
@@ -218,11 +204,8 @@ impl<'a> Lowering<'a> {
             ..Default::default()
         };
         self.prefetched |= args.prefetch.pieces > 0;
-        let arguments = vec![
-            persistent.rows(x, rows, inner),
-            Argument::Boxes(weight_boxes(product, tile.width / tile.multicast)),
-            Argument::of(&args),
-        ];
+        let w = weight_boxes(product, tile.width / tile.multicast);
+        let arguments = arguments![persistent.rows(x, rows, inner), w, &args];
         let blocks = tile.blocks(&shape);
         self.launch_persistent(persistent, (tile, kernel), blocks, arguments);
         self.with_weights(weights);
@@ -257,7 +240,7 @@ impl<'a> Lowering<'a> {
             up_first: (up.address < gate.address).into(),
             ..Default::default()
         };
-        let arguments = vec![Argument::Boxes(gate_up), Argument::of(&args)];
+        let arguments = arguments![gate_up, &args];
         let blocks = self.expert_tiles() * (2 * inner).div_ceil(tile.width);
         self.launch_persistent(persistent, (tile, kernel), blocks, arguments);
         self.with_weights([*gate, *up]);
@@ -285,17 +268,13 @@ impl<'a> Lowering<'a> {
             k_total: inner,
             ..Default::default()
         };
-        let arguments = vec![
-            persistent.rows(rows.y, pairs, inner),
-            Argument::Boxes(down),
-            Argument::of(&args),
-        ];
+        let arguments = arguments![persistent.rows(rows.y, pairs, inner), down, &args];
         let blocks = self.expert_tiles() * self.hidden().div_ceil(tile.width);
         self.launch_persistent(persistent, (tile, kernel), blocks, arguments);
         self.with_weights([weights.down]);
     }
 
-    fn expert_inner(&self) -> u32 {
+    pub(super) fn expert_inner(&self) -> u32 {
         self.config.moe_intermediate_size as u32
     }
 

@@ -24,7 +24,7 @@ use super::experts::instance;
 use super::limits::{Library, Limits};
 use crate::backend::cuda::driver::launch::Kernel;
 use crate::backend::cuda::tuning::limits::{FUSED_ROWS, WORD_EXPERTS, expert_words};
-use crate::backend::cuda::tuning::variants::Linear;
+use crate::backend::cuda::tuning::variants::{Architecture, Linear};
 use crate::error::Result;
 use crate::model::ModelConfig;
 use crate::plan::Precision;
@@ -89,7 +89,7 @@ impl Skinny {
     /// # Errors
     /// The driver refuses.
     pub fn load(library: &Library, precision: Precision, experts: usize) -> Result<Option<Self>> {
-        if !library.gpu.has_bulk_copies() || !precision.is_streamed() {
+        if !library.gpu.is(Architecture::has_bulk_copies) || !precision.is_streamed() {
             return Ok(None);
         }
         let (name, words) = (precision.compute.name(), expert_words(experts));

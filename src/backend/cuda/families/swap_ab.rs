@@ -17,94 +17,80 @@ use super::Lowering;
 use super::conv::ShortConv;
 use super::experts::ExpertWeights;
 use super::head::Found;
-use super::limits::{Library, Limits};
+use super::limits::{Library, Limits, Variants};
 use super::tiled::Product;
 use crate::backend::cuda::driver::Address;
+use crate::backend::cuda::driver::arguments::arguments;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes};
 use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::tuning::limits::{HEAD_PARTS, HEAD_ROWS, SWAP_AB_ROWS};
 use crate::backend::cuda::tuning::variants::Linear;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::model::WeightFormat;
 use crate::plan::{Precision, StepKind};
 use crate::sys::abi;
 use cut::{Cut, Tile};
 
-/// One kernel for several numbers of rows, ascending.
-#[derive(Debug)]
-struct Variants(Vec<(Tile, Kernel)>);
-
-/// The kernels for one pair of types.
+/// The kernels for one pair of types, each for several numbers of rows, ascending.
 #[derive(Debug)]
 pub struct SwapAb {
-    shared: Variants,
-    shared_many: Variants,
-    alone: Variants,
-    head: Variants,
-    conv: Variants,
-    conv_rows: Variants,
+    shared: Variants<Tile>,
+    shared_many: Variants<Tile>,
+    alone: Variants<Tile>,
+    head: Variants<Tile>,
+    conv: Variants<Tile>,
+    conv_rows: Variants<Tile>,
     /// Batch rows are stored so.
     rows: WeightFormat,
     limits: Limits,
 }
 
 impl SwapAb {
-    /// None where the GPU is no 9.0 or the types have no such kernels: f32 rows with other than bf16 weights.
-    ///
     /// # Errors
     /// The driver refuses.
-    pub fn load(library: &Library, precision: Precision) -> Result<Option<Self>> {
-        if !library.gpu.has_warpgroups() || !precision.is_streamed() {
-            return Ok(None);
-        }
+    pub fn load(library: &Library, precision: Precision) -> Result<Self> {
         let limits = library.gpu.limits();
-        let variants = |name: &str, rows: &[&str]| {
-            let variant = |rows: &&str| {
-                let name = format!("tg_swap_ab_{name}_{}_r{rows}", precision.compute.name());
-                let (kernel, tile) = library.with_constants::<10>(&name)?;
-                kernel.allow_shared(limits.block_bytes)?;
-                Ok((bytemuck::cast::<_, Tile>(tile), kernel))
-            };
-            let variants = rows.iter().map(variant).collect::<Result<_>>()?;
-            Ok::<_, Error>(Variants(variants))
-        };
-        let is_half = precision.compute.is_half();
         let of = |name: &str, f32: &[&str], halves: &[&str]| {
-            variants(name, if is_half { halves } else { f32 })
+            let operand = precision.compute.name();
+            let rows = if precision.compute.is_half() {
+                halves
+            } else {
+                f32
+            };
+            let name = |rows| format!("tg_swap_ab_{name}_{operand}_r{rows}");
+            rows.iter().map(name).collect::<Vec<_>>()
         };
-        let mut head = variants("head", &["16", "32", "64"])?;
-        head.0.extend(of("head_multicast", &[], &["128", "256"])?.0);
-        Ok(Some(Self {
-            shared: of("shared", &["16", "32"], &["16", "32", "64"])?,
-            shared_many: of("shared_many", &[], &["64_w128", "64_w192"])?,
-            alone: of(
-                "alone",
-                &["16", "32", "64"],
-                &["16", "32", "64", "128", "256"],
-            )?,
-            head,
-            conv: of("conv", &["16", "32_many"], &["16", "32"])?,
-            conv_rows: of("conv_rows", &[], &["64", "128", "256"])?,
+        let load = |names| Variants::load(library, names, |_| limits.block_bytes);
+        let few = &["16", "32", "64"];
+        let head = [
+            of("head", few, few),
+            of("head_multicast", &[], &["128", "256"]),
+        ];
+        Ok(Self {
+            shared: load(of("shared", &["16", "32"], few))?,
+            shared_many: load(of("shared_many", &[], &["64_w128", "64_w192"]))?,
+            alone: load(of("alone", few, &["16", "32", "64", "128", "256"]))?,
+            head: load(head.concat())?,
+            conv: load(of("conv", &["16", "32_many"], &["16", "32"]))?,
+            conv_rows: load(of("conv_rows", &[], &["64", "128", "256"]))?,
             rows: precision.compute.into(),
             limits,
-        }))
+        })
     }
 
-    fn batch_rows(&self, at: Address, rows: u32, columns: u32, box_rows: u32) -> Argument {
-        let shape = [rows, columns];
-        Argument::Boxes(Boxes::of_rows(at, self.rows, shape, box_rows))
+    fn batch_rows(&self, at: Address, rows: u32, columns: u32, box_rows: u32) -> Boxes {
+        Boxes::of_rows(at, self.rows, [rows, columns], box_rows)
     }
 
     /// Whether the LM head's own kernels do this product: tiles of it fill the GPU.
     pub(super) fn has_head_for(&self, product: &Product) -> bool {
-        let smallest = self.head.0[0].0.outputs();
+        let smallest = self.head.tiles[0].outputs();
         product.w.rows.div_ceil(smallest) >= self.limits.multiprocessors
     }
 }
 
-/// An in-projection's weights as `tg_swap_ab_conv_rows_*` copies them (kernels/swap_ab/conv.cuh): a tile's channels of B, C or X,
-/// or a block's share of them, so that a thread's are neighbours.
+/// An in-projection's weights as `tg_swap_ab_conv_rows_*` copies them (kernels/swap_ab/conv.cuh): so that a thread's are neighbours.
 fn in_channels(w: &Matrix, tile: &Tile) -> Boxes {
     let channels = u64::from(tile.width);
     let row = w.row_bytes();
@@ -117,16 +103,6 @@ fn in_channels(w: &Matrix, tile: &Tile) -> Boxes {
         (runs, row * channels, 1),
     ];
     Boxes::new(w.address, w.format, dimensions)
-}
-
-impl Variants {
-    fn tiles(&self) -> Vec<Tile> {
-        self.0.iter().map(|(tile, _)| *tile).collect()
-    }
-
-    fn of(&self, cut: &Cut) -> &(Tile, Kernel) {
-        &self.0[cut.index]
-    }
 }
 
 impl<'a> Lowering<'a> {
@@ -160,17 +136,15 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Whether [`Lowering::swap_ab_conv`] does a conv layer up to its out-projection: a row a sequence, and as many taps as it has.
+    /// Whether [`Lowering::swap_ab_conv`] does a conv layer up to its out-projection.
     pub fn swap_ab_convolves(&self) -> Option<&'a SwapAb> {
-        let taps = self.config.conv_l_cache as u32;
-        let decode = self.bucket.kind == StepKind::Decode;
-        let swap_ab = self.swap_ab()?;
-        let tiles = swap_ab.conv.0.iter().chain(&swap_ab.conv_rows.0);
-        let mut widths = tiles.map(|(tile, _)| tile.width);
+        let swap_ab = self.swap_ab().filter(|_| self.may_convolve())?;
+        let tiles = swap_ab.conv.tiles.iter().chain(&swap_ab.conv_rows.tiles);
+        let mut widths = tiles.map(|tile| tile.width);
         let whole = widths.all(|width| self.hidden().is_multiple_of(width));
         // With batch rows first a last box of half of its columns has never been run.
-        let boxes = swap_ab.conv_rows.0.is_empty() || self.hidden().is_multiple_of(BOX_COLUMNS);
-        (decode && taps == abi::TG_CONV_TAPS && whole && boxes).then_some(swap_ab)
+        let boxes = swap_ab.conv_rows.tiles.is_empty() || self.hidden().is_multiple_of(BOX_COLUMNS);
+        (whole && boxes).then_some(swap_ab)
     }
 
     /// [`Lowering::lm_head`] of the sampled rows; where the best logits are, in `best`.
@@ -183,8 +157,8 @@ impl<'a> Lowering<'a> {
     ) -> Found {
         let (outputs, inner) = (product.w.rows, product.w.columns);
         let rows = self.bucket.sequences;
-        let cut = swap_ab.limits.cut_alone(&swap_ab.head.tiles(), rows);
-        let (tile, kernel) = swap_ab.head.of(&cut);
+        let cut = swap_ab.limits.cut_alone(&swap_ab.head.tiles, rows);
+        let (tile, kernel) = swap_ab.head.of(cut.index);
         let args = abi::tg_swap_ab_head_args {
             y: product.y,
             best,
@@ -195,11 +169,8 @@ impl<'a> Lowering<'a> {
             stages: cut.stages,
             ..Default::default()
         };
-        let arguments = vec![
-            swap_ab.batch_rows(product.x, rows, inner, tile.rows / tile.multicast),
-            Argument::Boxes(Boxes::of(&product.w, tile.outputs())),
-            Argument::of(&args),
-        ];
+        let x = swap_ab.batch_rows(product.x, rows, inner, tile.rows / tile.multicast);
+        let arguments = arguments![x, Boxes::of(&product.w, tile.outputs()), &args];
         // A block an SM, in whole clusters, and a part of each row's logits for each block.
         let most = swap_ab.limits.multiprocessors.min(HEAD_PARTS as u32) / tile.multicast;
         let clusters = outputs.div_ceil(tile.outputs() * tile.multicast).min(most);
@@ -222,21 +193,18 @@ impl<'a> Lowering<'a> {
         let (outputs, inner) = (product.w.rows, product.w.columns);
         let limits = &swap_ab.limits;
         let (variants, cut) = if product.w_pair.is_some() {
-            let tiles = swap_ab.alone.tiles();
-            (&swap_ab.alone, limits.cut_alone(&tiles, rows))
+            (&swap_ab.alone, limits.cut_alone(&swap_ab.alone.tiles, rows))
         } else {
-            let many = swap_ab.shared_many.tiles();
-            match limits.cut_shared_many(&many, rows, outputs, inner) {
-                Some(cut) => (&swap_ab.shared_many, cut),
-                None => {
-                    let tiles = swap_ab.shared.tiles();
-                    let cut = limits.cut_shared(&tiles, rows, outputs, inner);
-                    (&swap_ab.shared, cut)
-                }
+            let (shared, many) = (&swap_ab.shared, &swap_ab.shared_many);
+            match limits.cut_shared_many(&many.tiles, rows, outputs, inner) {
+                Some(cut) => (many, cut),
+                None => (
+                    shared,
+                    limits.cut_shared(&shared.tiles, rows, outputs, inner),
+                ),
             }
         };
-        let (tile, kernel) = variants.of(&cut);
-        let weights = |w: Matrix| Argument::Boxes(Boxes::of(&w, tile.width));
+        let (tile, kernel) = variants.of(cut.index);
         let args = abi::tg_swap_ab_args {
             y: product.y,
             bias: product.bias,
@@ -244,15 +212,11 @@ impl<'a> Lowering<'a> {
             n_total: outputs,
             ..Default::default()
         };
-        let arguments = vec![
-            swap_ab.batch_rows(product.x, rows, inner, tile.rows),
-            weights(product.w),
-            weights(product.w_pair.unwrap_or(product.w)),
-            Argument::of(&args),
-            Argument::U32(inner),
-            Argument::U32(product.epilogue as u32),
-            Argument::U32(cut.stages),
-        ];
+        let x = swap_ab.batch_rows(product.x, rows, inner, tile.rows);
+        let w = Boxes::of(&product.w, tile.width);
+        let pair = Boxes::of(&product.w_pair.unwrap_or(product.w), tile.width);
+        let (epilogue, stages) = (product.epilogue as u32, cut.stages);
+        let arguments = arguments![x, w, pair, &args, inner, epilogue, stages];
         let groups = product.w_pair.map_or(tile.groups, |_| 1);
         let tiles = outputs.div_ceil(tile.width * groups);
         self.launch_swap_ab((tile, kernel), &cut, (tiles, cut.row_tiles), arguments);
@@ -272,29 +236,23 @@ impl<'a> Lowering<'a> {
     ) {
         let (rows, hidden) = (self.bucket.rows, self.hidden());
         let limits = &swap_ab.limits;
-        let of_rows = limits.cut_conv_rows(&swap_ab.conv_rows.tiles(), rows);
+        let (conv_rows, convs) = (&swap_ab.conv_rows, &swap_ab.conv);
+        let of_rows = limits.cut_conv_rows(&conv_rows.tiles, rows);
         let rows_first = of_rows.is_some();
         let (variants, cut) = match of_rows {
-            Some(cut) => (&swap_ab.conv_rows, cut),
-            None => {
-                let tiles = swap_ab.conv.tiles();
-                (&swap_ab.conv, limits.cut_conv(&tiles, rows, hidden))
-            }
+            Some(cut) => (conv_rows, cut),
+            None => (convs, limits.cut_conv(&convs.tiles, rows, hidden)),
         };
-        let (tile, kernel) = variants.of(&cut);
+        let (tile, kernel) = variants.of(cut.index);
         let prefetch = experts.map_or_else(Default::default, |experts| self.prefetch(experts));
-        let arguments = vec![
-            swap_ab.batch_rows(conv.x, rows, hidden, tile.rows),
-            Argument::Boxes(if rows_first {
-                in_channels(in_proj, tile)
-            } else {
-                Boxes::of(in_proj, tile.width)
-            }),
-            Argument::of(&self.conv_product(conv, bias)),
-            Argument::of(&prefetch),
-            Argument::U32(hidden),
-            Argument::U32(cut.stages),
-        ];
+        let w = if rows_first {
+            in_channels(in_proj, tile)
+        } else {
+            Boxes::of(in_proj, tile.width)
+        };
+        let x = swap_ab.batch_rows(conv.x, rows, hidden, tile.rows);
+        let args = self.conv_product(conv, bias);
+        let arguments = arguments![x, w, &args, &prefetch, hidden, cut.stages];
         self.prefetched = prefetch.pieces > 0;
         let clusters = (hidden / tile.width, cut.row_tiles / tile.multicast);
         self.launch_swap_ab((tile, kernel), &cut, clusters, arguments);

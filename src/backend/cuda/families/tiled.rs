@@ -1,14 +1,16 @@
 //! Matrix products with weights: the projections, the feed-forwards and, grouped by expert, the experts.
 
 use super::Lowering;
+use super::limits::Variants;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::arguments::arguments;
 use crate::backend::cuda::driver::launch::Kernel;
 use crate::backend::cuda::matrix::Matrix;
 use crate::sys::abi;
 
-/// What a block of a variant computes, as its kernel was compiled (kernels/tiled/tiled.cuh).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a block of a variant computes, as its kernel was compiled (`TILED_KERNEL` of kernels/tiled/tiled.cuh, in its order).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, bytemuck::AnyBitPattern)]
+#[repr(C)]
 pub struct Tile {
     /// Weight rows of a block; with paired weights half of them are of each.
     pub outputs: u32,
@@ -18,10 +20,7 @@ pub struct Tile {
 }
 
 /// The variants for one pair of types, by rows of their tile, ascending.
-#[derive(Debug)]
-pub struct Tiled {
-    pub variants: Vec<(Tile, Kernel)>,
-}
+pub type Tiled = Variants<Tile>;
 
 /// What becomes of the sums. The values are kernels/tiled/tiled.cuh's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,27 +100,16 @@ const LARGE_ROWS: u32 = 512;
 const LARGE_BLOCKS: u32 = 128;
 
 impl Tiled {
-    pub fn choose(&self, rows: u32, outputs: u32) -> &(Tile, Kernel) {
-        let tiles: Vec<Tile> = self.variants.iter().map(|(tile, _)| *tile).collect();
-        &self.variants[choose(&tiles, rows, outputs)]
-    }
-
-    /// The variant whose tile has exactly this many rows.
-    fn with_rows(&self, rows: u32) -> Option<&(Tile, Kernel)> {
-        self.variants.iter().find(|(tile, _)| tile.rows == rows)
-    }
-
     /// Rows of a tile when `rows` rows go to `experts` experts, `top_k` each: by how many one gets on average.
     pub fn expert_tile_rows(&self, rows: u32, experts: u32, top_k: u32) -> u32 {
         let average = (rows * top_k).div_ceil(experts.max(1));
-        let mut rows = self.variants.iter().map(|(tile, _)| tile.rows);
-        let largest = self.variants.last().map_or(0, |(tile, _)| tile.rows);
+        let mut rows = self.tiles.iter().map(|tile| tile.rows);
+        let largest = self.tiles.last().map_or(0, |tile| tile.rows);
         rows.find(|&rows| rows >= average).unwrap_or(largest)
     }
 }
 
-/// Index of the variant for up to `rows` rows and `outputs` outputs: the smallest tile that holds all rows, else the largest that
-/// still makes enough blocks.
+/// Index of the variant for these: the smallest tile that holds all rows, else the largest that still makes enough blocks.
 fn choose(tiles: &[Tile], rows: u32, outputs: u32) -> usize {
     let last = tiles.len() - 1;
     let fits = tiles.iter().position(|tile| tile.rows >= rows);
@@ -157,7 +145,8 @@ impl Lowering<'_> {
         if let Some(persistent) = self.persistent() {
             return self.persistent_product(persistent, product, first, most, count);
         }
-        let variant = self.kernels.tiled.choose(most, product.w.rows);
+        let tiled = &self.kernels.tiled;
+        let variant = tiled.of(choose(&tiled.tiles, most, product.w.rows));
         let row_tiles = most.div_ceil(variant.0.rows);
         self.launch_tiled(variant, product, (first, row_tiles, count), None);
     }
@@ -165,8 +154,10 @@ impl Lowering<'_> {
     /// A product per expert: w is the first expert's; x and y are by place of the token sort.
     /// Shapes as [`Product`] and [`ByExpert`] say.
     pub(super) fn tiled_by_expert(&mut self, product: &Product, by_expert: &ByExpert) {
-        let variant = self.kernels.tiled.with_rows(by_expert.tile_rows);
-        let variant = variant.expect("the tiles were cut for a variant of these kernels");
+        let (tiled, rows) = (&self.kernels.tiled, by_expert.tile_rows);
+        let index = tiled.tiles.iter().position(|tile| tile.rows == rows);
+        let index = index.expect("the tiles were cut for a variant of these kernels");
+        let variant = tiled.of(index);
         let rows = (0, by_expert.most_tiles, by_expert.tile_count);
         self.launch_tiled(variant, product, rows, Some(by_expert));
     }
@@ -174,7 +165,7 @@ impl Lowering<'_> {
     /// `rows`: the first one, tiles of rows at most, and `const uint32_t *`: how many rows there are, or tiles of experts.
     fn launch_tiled(
         &mut self,
-        (tile, kernel): &(Tile, Kernel),
+        (tile, kernel): (&Tile, &Kernel),
         product: &Product,
         (first_row, row_tiles, count): (u32, u32, Address),
         by_expert: Option<&ByExpert>,

@@ -5,6 +5,7 @@ use crate::backend::cuda::driver::launch::{Argument, Kernel};
 use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes};
 use crate::backend::cuda::families::Lowering;
 use crate::backend::cuda::families::limits::Library;
+use crate::backend::cuda::tuning::variants::Architecture;
 use crate::error::Result;
 use crate::plan::Precision;
 use crate::sys::abi;
@@ -28,12 +29,12 @@ impl Prompt {
     /// # Errors
     /// The driver refuses.
     pub fn load(library: &Library, precision: Precision, head_dim: usize) -> Result<Option<Self>> {
-        if !library.gpu.has_warpgroups() || !precision.compute.is_half() {
+        if !library.gpu.is(Architecture::has_warpgroups) || !precision.compute.is_half() {
             return Ok(None);
         }
         let operand = precision.compute.name();
         let name = format!("tg_attention_prompt_{operand}_d{head_dim}");
-        let (kernel, [keys, shared_bytes]) = library.with_constants(&name)?;
+        let ([keys, shared_bytes], kernel) = library.with_constants::<[u32; 2]>(&name)?;
         kernel.allow_shared(shared_bytes)?;
         Ok(Some(Self {
             kernel,

@@ -3,16 +3,14 @@
 use super::Persistent;
 use super::tile::{Shape, Tile};
 use crate::backend::cuda::driver::Address;
-use crate::backend::cuda::driver::launch::Argument;
+use crate::backend::cuda::driver::arguments::arguments;
 use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes};
 use crate::backend::cuda::families::Lowering;
 use crate::backend::cuda::families::conv::ShortConv;
 use crate::backend::cuda::matrix::Matrix;
-use crate::plan::StepKind;
 use crate::sys::abi;
 
-/// An in-projection's weights `[3H, H]` as `tg_persistent_conv_*` copies them: 8 rows of B, 8 of C and 8
-/// of X in turns, a block's share of a tile.
+/// An in-projection's weights `[3H, H]` as `tg_persistent_conv_*` copies them: 8 rows of B, 8 of C and 8 of X in turns.
 fn in_channels(w: &Matrix, tile: &Tile) -> Boxes {
     let turn = abi::TG_PERSISTENT_TURN_ROWS;
     let turn_rows = u64::from(turn);
@@ -29,15 +27,12 @@ fn in_channels(w: &Matrix, tile: &Tile) -> Boxes {
 }
 
 impl<'a> Lowering<'a> {
-    /// Whether [`Lowering::persistent_conv`] does a conv layer up to its out-projection: a row a sequence, tiles of whole channels, and
-    /// as many taps as it has.
+    /// Whether [`Lowering::persistent_conv`] does a conv layer up to its out-projection.
     pub fn persistent_convolves(&self) -> Option<&'a Persistent> {
-        let decode = self.bucket.kind == StepKind::Decode;
-        let taps = self.config.conv_l_cache as u32;
         self.persistent().filter(|persistent| {
             let conv = persistent.conv.as_ref();
             let whole = conv.is_some_and(|(tile, _)| self.hidden().is_multiple_of(tile.channels()));
-            decode && taps == abi::TG_CONV_TAPS && whole
+            self.may_convolve() && whole
         })
     }
 
@@ -56,13 +51,11 @@ impl<'a> Lowering<'a> {
     ) {
         let (tile, kernel) = persistent.conv.as_ref().expect("rows of 16 bits");
         let (rows, hidden) = (self.bucket.rows, self.hidden());
-        let arguments = vec![
+        let (x, w) = (
             persistent.rows(conv.x, rows, hidden),
-            Argument::Boxes(in_channels(in_proj, tile)),
-            Argument::of(&self.conv_product(conv, bias)),
-            Argument::U32(rows),
-            Argument::U32(hidden),
-        ];
+            in_channels(in_proj, tile),
+        );
+        let arguments = arguments![x, w, &self.conv_product(conv, bias), rows, hidden];
         let shape = Shape {
             rows,
             weight_rows: in_proj.rows,

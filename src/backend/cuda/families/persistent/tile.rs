@@ -1,7 +1,6 @@
 //! Which tile a dense product of many rows is cut into: the one whose blocks end soonest, by what its stages take at least.
 //!
-//! A stage is 64 of K. Of a tile of 128 rows and `w` weight rows it takes the longest of these, in cycles (`parts`: of a row, 3 for
-//! f32 and else 1):
+//! A stage is 64 of K. Of a tile of 128 rows, of 1 part or (f32) 3, and `w` weight rows it takes the longest of these, in cycles:
 //!
 //! | bound | cycles |
 //! |---|---|
@@ -82,8 +81,7 @@ impl Tile {
         products.max(shared).max(cache)
     }
 
-    /// Cycles until the last block ends. None where the tile does not serve: where K is split, each block has one tile at most, and each
-    /// of a cluster at least a k-block.
+    /// Cycles until the last block ends. None where K would be split and a block had more than a tile, or no k-block.
     fn cycles(&self, shape: &Shape, multiprocessors: u32) -> Option<u64> {
         let rounds = self
             .clusters(shape)

@@ -15,8 +15,7 @@ const CONV_PIPELINE_BYTES: u32 = 104 * 1024;
 /// Blocks of a cluster that split K, at most.
 const MOST_SPLIT_K: u32 = 4;
 const MOST_CONV_SPLIT_K: u32 = 2;
-/// Stages of a wide tile of many rows, so that the next kernel's blocks find room beside it; and the k-blocks beyond which it takes
-/// all there is.
+/// Stages of a wide tile of many rows, so that the next kernel's blocks find room beside it; beyond so many k-blocks it takes all.
 const MANY_STAGES: u32 = 6;
 const LONG_RUN: u32 = 32;
 /// A pipeline of batch rows first, of one row tile: two of its blocks do not fit an SM, one and the out-projection's do.
@@ -42,8 +41,7 @@ pub struct Tile {
     pub out_bytes: u32,
     /// Another block's sums of eight rows.
     pub fragment_bytes: u32,
-    /// Blocks of a cluster that load for each other: weights, with a row tile each, or (the LM head's) rows, with weights of their
-    /// own. Else 1.
+    /// Blocks of a cluster that load weights, or (the LM head's) rows, for each other. Else 1.
     pub multicast: u32,
 }
 
@@ -70,15 +68,6 @@ impl Tile {
         let fragments = (self.rows / 8).div_ceil(split_k);
         ALIGN_BYTES + self.bf16x3_bytes + (split_k - 1) * fragments * self.fragment_bytes
     }
-
-    /// Stages of a pipeline for which a block needs at most `bytes`, and the bytes that it needs.
-    fn pipeline(&self, split_k: u32, bytes: u32, most: u32) -> (u32, u32) {
-        let beside = self.beside_bytes(split_k);
-        let room = bytes.saturating_sub(beside + self.past_bytes);
-        let stages = (room / self.stage_bytes).clamp(FEWEST_STAGES, most);
-        let pipeline = (stages * self.stage_bytes + self.past_bytes).max(self.out_bytes);
-        (stages, beside + pipeline)
-    }
 }
 
 impl Cut {
@@ -92,13 +81,16 @@ impl Cut {
         (bytes, most): (u32, u32),
     ) -> Self {
         let tile = &tiles[index];
-        let (stages, shared_bytes) = tile.pipeline(split_k, bytes, most);
+        let beside = tile.beside_bytes(split_k);
+        let room = bytes.saturating_sub(beside + tile.past_bytes);
+        let stages = (room / tile.stage_bytes).clamp(FEWEST_STAGES, most);
+        let pipeline = (stages * tile.stage_bytes + tile.past_bytes).max(tile.out_bytes);
         Self {
             index,
             split_k,
             row_tiles: rows.div_ceil(tile.rows),
             stages,
-            shared_bytes,
+            shared_bytes: beside + pipeline,
         }
     }
 }
@@ -165,8 +157,7 @@ impl Limits {
         Cut::new(tiles, choose(tiles, rows), rows, 1, pipeline)
     }
 
-    /// Cuts tiles with the batch rows first, ascending by the rows of a cluster: the first that holds them all. None for so few
-    /// that half of a tile would be empty.
+    /// Cuts tiles with the batch rows first, ascending by the rows of a cluster. None for so few that half of a tile would be empty.
     pub fn cut_conv_rows(&self, tiles: &[Tile], rows: u32) -> Option<Cut> {
         let of_cluster = |tile: &Tile| tile.rows * tile.multicast;
         let index = tiles.iter().position(|tile| of_cluster(tile) >= rows)?;

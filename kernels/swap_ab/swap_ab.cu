@@ -1,6 +1,5 @@
-/* half.cuh: the kernels of swap_ab/ for rows and weights of one 16-bit type. */
-#pragma once
-
+// build: sm_90a
+/* swap_ab.cu: the kernels of swap_ab/, for rows and weights of one 16-bit type and for f32 rows and bf16 weights. */
 #include "swap_ab/conv.cuh"
 #include "swap_ab/head.cuh"
 
@@ -17,11 +16,23 @@
   SWAP_AB_PRODUCT(tg_swap_ab_alone_##TYPE##_r256, SwapAbTile<Direct<T>, 256, 2, 64, SWAP_AB_ALONE>)           \
   SWAP_AB_CONV(tg_swap_ab_conv_##TYPE##_r16, SwapAbTile<Direct<T>, 16, 3, 32>)                                \
   SWAP_AB_CONV(tg_swap_ab_conv_##TYPE##_r32, SwapAbTile<Direct<T>, 32, 3, 32>)                                \
-  SWAP_AB_CONV_ROWS(tg_swap_ab_conv_rows_##TYPE##_r64, SwapAbRowsTile<Direct<T>, 1, 16, 1>)                   \
-  SWAP_AB_CONV_ROWS(tg_swap_ab_conv_rows_##TYPE##_r128, SwapAbRowsTile<Direct<T>, 1, 32, 2>)                  \
-  SWAP_AB_CONV_ROWS(tg_swap_ab_conv_rows_##TYPE##_r256, SwapAbRowsTile<Direct<T>, 2, 32, 2>)                  \
+  SWAP_AB_CONV_ROWS(tg_swap_ab_conv_rows_##TYPE##_r64, SwapAbTile<Direct<T>, 64, 1, 16, SWAP_AB_ALONE, true>)       \
+  SWAP_AB_CONV_ROWS(tg_swap_ab_conv_rows_##TYPE##_r128, SwapAbTile<Direct<T>, 64, 1, 32, SWAP_AB_MULTICAST, true>)  \
+  SWAP_AB_CONV_ROWS(tg_swap_ab_conv_rows_##TYPE##_r256, SwapAbTile<Direct<T>, 128, 2, 32, SWAP_AB_MULTICAST, true>) \
   SWAP_AB_HEAD(tg_swap_ab_head_##TYPE##_r16, SwapAbTile<Direct<T>, 16, 2, 64, SWAP_AB_ALONE>)                 \
   SWAP_AB_HEAD(tg_swap_ab_head_##TYPE##_r32, SwapAbTile<Direct<T>, 32, 4, 64, SWAP_AB_ALONE>)                 \
   SWAP_AB_HEAD(tg_swap_ab_head_##TYPE##_r64, SwapAbTile<Direct<T>, 64, 4, 64, SWAP_AB_ALONE>)                 \
   SWAP_AB_HEAD(tg_swap_ab_head_multicast_##TYPE##_r128, SwapAbTile<Direct<T>, 128, 4, 64, SWAP_AB_MULTICAST>) \
   SWAP_AB_HEAD(tg_swap_ab_head_multicast_##TYPE##_r256, SwapAbTile<Direct<T>, 256, 2, 64, SWAP_AB_MULTICAST>)
+FOR_HALF_TYPES(SWAP_AB_HALF)
+
+SWAP_AB_PRODUCT(tg_swap_ab_shared_f32_r16, SwapAbTile<Bf16x3, 16, 1, 64>)
+SWAP_AB_PRODUCT(tg_swap_ab_shared_f32_r32, SwapAbTile<Bf16x3, 32, 1, 64>)
+SWAP_AB_CONV(tg_swap_ab_conv_f32_r16, SwapAbTile<Bf16x3, 16, 3, 32>)
+SWAP_AB_CONV(tg_swap_ab_conv_f32_r32_many, SwapAbTile<Bf16x3, 32, 3, 64>)
+#define SWAP_AB_F32(ROWS)                                                                       \
+  SWAP_AB_PRODUCT(tg_swap_ab_alone_f32_r##ROWS, SwapAbTile<Bf16x3, ROWS, 2, 64, SWAP_AB_ALONE>) \
+  SWAP_AB_HEAD(tg_swap_ab_head_f32_r##ROWS, SwapAbTile<Bf16x3, ROWS, 2, 64, SWAP_AB_ALONE>)
+SWAP_AB_F32(16)
+SWAP_AB_F32(32)
+SWAP_AB_F32(64)

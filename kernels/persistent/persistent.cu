@@ -1,0 +1,34 @@
+// build: sm_90a
+/* persistent.cu: the kernels of persistent/, for rows and weights of one 16-bit type and for f32 rows and bf16 weights. */
+#include "persistent/conv.cuh"
+#include "persistent/split_k.cuh"
+
+#define PERSISTENT_HALF(TYPE, T)                                                     \
+  PERSISTENT_DENSE(tg_persistent_##TYPE##_w128, PersistentTile<T, 128, 6, 2>)        \
+  PERSISTENT_DENSE(tg_persistent_##TYPE##_w192, PersistentTile<T, 192, 5, 2>)        \
+  PERSISTENT_DENSE(tg_persistent_##TYPE##_w256, PersistentTile<T, 256, 4, 2>)        \
+  PERSISTENT_SPLIT_K(tg_persistent_##TYPE##_w128_split_k, PersistentTile<T, 128, 6>) \
+  PERSISTENT_SPLIT_K(tg_persistent_##TYPE##_w192_split_k, PersistentTile<T, 192, 4>) \
+  PERSISTENT_CONV(tg_persistent_conv_##TYPE, PersistentConvTile<T>)                  \
+  PERSISTENT_GATE_UP(tg_persistent_gate_up_##TYPE, PersistentTile<T, 256, 4, 2, true>) \
+  PERSISTENT_DOWN(tg_persistent_down_##TYPE, PersistentTile<T, 256, 4, 2>)
+FOR_HALF_TYPES(PERSISTENT_HALF)
+
+PERSISTENT_DENSE(tg_persistent_f32_w128, PersistentTile<float, 128, 3>)
+PERSISTENT_SPLIT_K(tg_persistent_f32_w128_split_k, PersistentTile<float, 128, 3>)
+PERSISTENT_GATE_UP(tg_persistent_gate_up_f32, PersistentTile<float, 128, 3, 1, true>)
+PERSISTENT_DOWN(tg_persistent_down_f32, PersistentTile<float, 128, 3>)
+
+/* parts[3][plane][K], bf16, of x[R,K]: the step's rows from `base` on, at most `plane`; parts and x start there.
+ * Bound: memory, 10 K bytes a row. 2,048 rows of K 2048: 10.2 us on an H200, 4.1 TB/s (profiles/results/kernels-heads-h200-2026-11-28.txt).
+ * Launch: block = TG_BF16X3_THREADS, grid = rows of the bucket. */
+extern "C" __global__ void __launch_bounds__(TG_BF16X3_THREADS)
+    tg_bf16x3_rows(__nv_bfloat16 *parts, const float *x, const uint32_t *count, uint32_t base, uint32_t plane, uint32_t k) {
+  begin_kernel();
+  const uint32_t row = blockIdx.x;
+  if (base + row >= *count) return;
+  for (uint32_t c = 8 * threadIdx.x; c < k; c += 8 * TG_BF16X3_THREADS) {
+    const float *from = x + (size_t)row * k + c;
+    Bf16x3::store(reinterpret_cast<char *>(parts + (size_t)row * k + c), (size_t)plane * k * sizeof *parts, {load4(from), load4(from + 4)});
+  }
+}
