@@ -35,7 +35,8 @@ impl<S: Pod> Memory<S> {
         (name, layout): (&str, [usize; 4]),
         shared: impl FnOnce(Address, Address) -> S,
     ) -> Result<Self> {
-        let (found, expected) = (image::constants(name)?, layout.map(|bytes| bytes as u32));
+        let found: [u32; 4] = image::constants(name)?;
+        let expected = layout.map(|bytes| bytes as u32);
         if found != expected {
             return Err(Error::Runtime(format!(
                 "{name}: the kernels' struct has size and offsets {found:?}, expected {expected:?}: build again"
