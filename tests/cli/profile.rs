@@ -198,7 +198,12 @@ fn doctor_names_both_tools_and_their_releases() {
         (tools.path(), "2026.1", "ok", "Nsight Systems 2026.1, "),
         (tools.path(), "2025.1.2", "warn", "2025.1.2, "),
         (tools.path(), "unknown", "warn", "names no release"),
-        (nowhere.path(), "", "warn", "no Nsight Systems, which profile runs"),
+        (
+            nowhere.path(),
+            "",
+            "warn",
+            "no Nsight Systems, which profile runs",
+        ),
     ] {
         let mut command = command(&["doctor"]);
         command.env("PATH", path).env("RELEASE", release);
