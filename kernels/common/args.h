@@ -11,7 +11,7 @@
 #define TG_MAX_TOP_K 8u             /* of a row, at most */
 #define TG_MOST_BIT_WORDS 2u        /* of common/bits.cuh: instances have 1 or so many */
 #define TG_EXPERT_TILE_BYTES 16u    /* of an ExpertTile (common/experts.cuh) */
-#define TG_EXPERT_COUNTS 272u       /* words behind the address of the tiles' count, which is the first */
+#define TG_EXPERT_COUNTS 272u       /* words of GroupedCounts: 4 + MOST_BLOCKS / 32 + MOST_TILES (grouped/scheduler.cuh) */
 #define TG_PACKED_ROWS 8u           /* of a block (common/packed.cuh) */
 #define TG_PACKED_COLUMNS 64u
 #define TG_PREFETCH_BYTES 4096u     /* of a piece (common/prefetch.cuh) */
