@@ -22,7 +22,7 @@ __device__ inline bool is_only_tile(const ExpertTile *tiles, uint32_t count, uin
 /* Words of GroupedCounts (grouped/scheduler.cuh), of which the first is the token sort's tile count: 4 + 12 + 256. */
 constexpr uint32_t EXPERT_COUNTS = TG_EXPERT_COUNTS;
 
-/* All threads of a block of what comes before the experts: tg_route_* (router/), where the token sort runs that. */
+/* All threads of one block, of tg_route_*, tg_router_* or tg_sort_tokens* (router/). */
 __device__ inline void clear_counts(uint32_t *tile_count) {
   for (uint32_t i = 1 + threadIdx.x; i < EXPERT_COUNTS; i += blockDim.x) tile_count[i] = 0;
 }

@@ -6,7 +6,7 @@
  *
  * chosen[R,k] are each row's experts, ascending. The weights, packed, are boxes of GMMA_K columns by TG_GROUPED_OUTPUTS rows, one expert after
  * the other: of gate and up 8 rows each in turns, of down as they are. k is at most MAX_TOP_K, tile_rows a multiple of
- * 8; of tiles of so many rows there are at most TG_GROUPED_MOST_TILES. A launch takes the first instance with room for R and tile_rows:
+ * 8, and expert tiles are at most TG_GROUPED_MOST_TILES. A launch takes the first instance with room for R and tile_rows:
  *
  *   tg_grouped_…_TYPE    | R, at most | tile_rows, at most | loaders | down's sums
  *   experts              | 256        | 64, of f32 rows 32 | 3       | f32; taken up to 16 rows of 16 bits, or with fewer than 5 stages
@@ -33,7 +33,7 @@
 constexpr int GROUPED_REGISTERS = 112, GROUPED_TALL_REGISTERS = 128;
 
 /* EACH: rows that a thread sorts. For the launcher: rows of a step and of a tile, at most; loaders, threads, static shared memory,
- * whether down's sums are rounded, as they are of so many rows that tg_combine_* is bound by what it reads. */
+ * whether down's sums are rounded, as they are from 257 rows on, where tg_combine_* is bound by what it reads. */
 #define GROUPED(NAME, EACH, REGISTERS, LOADERS, COUNTER, ...)                                                                  \
   LAUNCH_CONSTANTS(tg_grouped_##NAME##_tile, 6, GroupedSort<EACH>::ROWS, __VA_ARGS__::MOST_ROWS, LOADERS,                      \
                    (GROUPED_CONSUMERS + LOADERS + COUNTER + 1) * WARP, GROUPED_STATIC_BYTES<EACH>, __VA_ARGS__::ROUNDS)        \

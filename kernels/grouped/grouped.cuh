@@ -39,7 +39,7 @@
 #include "grouped/mainloop.cuh"
 #include "grouped/scheduler.cuh"
 
-/* The next work tile is drawn so many k-blocks before the end of one: an SM's share of 4.8 TB/s brings them in 1.8 us, and
+/* The next work tile is drawn 4 k-blocks before the end of one: an SM's share of 4.8 TB/s brings them in 1.8 us, and
  * meanwhile the atomic answers. Not tuned. */
 constexpr uint32_t GROUPED_DRAW_AHEAD = 4;
 constexpr uint32_t GROUPED_SORT_BARRIER = 1;  /* where consumers meet (threads_meet) */
