@@ -33,7 +33,7 @@
 constexpr int GROUPED_REGISTERS = 112, GROUPED_TALL_REGISTERS = 128;
 
 /* EACH: rows that a thread sorts. For the launcher: rows of a step and of a tile, at most; loaders, threads, static shared memory,
- * whether down's sums are rounded, as they are from 257 rows on, where tg_combine_* is bound by what it reads. */
+ * whether down's sums are rounded, as they are in the instances for 512 rows and more, where tg_combine_* is bound by what it reads. */
 #define GROUPED(NAME, EACH, REGISTERS, LOADERS, COUNTER, ...)                                                                  \
   LAUNCH_CONSTANTS(tg_grouped_##NAME##_tile, 6, GroupedSort<EACH>::ROWS, __VA_ARGS__::MOST_ROWS, LOADERS,                      \
                    (GROUPED_CONSUMERS + LOADERS + COUNTER + 1) * WARP, GROUPED_STATIC_BYTES<EACH>, __VA_ARGS__::ROUNDS)        \
