@@ -44,7 +44,6 @@ __device__ inline void grouped_store_rounded(const float (&sums)[SUMS], uint32_t
        * gives its own of the others. */
       const uint32_t low = transposed(pack2<T>(sums[i], sums[i + 1])), high = transposed(pack2<T>(sums[i + 2], sums[i + 3]));
       const uint32_t taken = __shfl_xor_sync(0xffffffffu, odd ? low : high, 1), r = i * 2 + lane / 4;
-      /* Not behind a branch, where each row would wait for its place anew. */
       T *to = kept(at(min(r, rows - 1)) + first);
       if (r < rows) __stcg(reinterpret_cast<uint2 *>(to), odd ? make_uint2(taken, high) : make_uint2(low, taken));
     }

@@ -4,18 +4,15 @@
  *   y[p,:] = silu(w1_e x) * w3_e x     p: a place of the token sort, e its expert, x its row of x[R,H]; y[R k,I]
  *   partial[i,:] = w2_e y[p,:]         i: the pair of a row and one of its k experts that is at p; [R k,H], f32 or, of many rows, rounded
  *
- * chosen[R,k] are each row's experts, ascending. The weights, packed, are boxes of GMMA_K columns by TG_GROUPED_OUTPUTS rows, one expert after
- * the other: of gate and up 8 rows each in turns, of down as they are. k is at most MAX_TOP_K, tile_rows a multiple of
- * 8, and expert tiles are at most TG_GROUPED_MOST_TILES. A launch takes the first instance with room for R and tile_rows:
+ * chosen[R,k] are each row's experts, ascending; k is at most MAX_TOP_K. tile_rows is a multiple of 8, and expert tiles are at most
+ * TG_GROUPED_MOST_TILES. tile.cuh has the maps of the packed weights. A launch takes the first instance with room for R and tile_rows:
  *
  *   tg_grouped_…_TYPE    | R, at most | tile_rows, at most | loaders | down's sums
  *   experts              | 256        | 64, of f32 rows 32 | 3       | f32; taken up to 16 rows of 16 bits, or with fewer than 5 stages
  *   experts_many         | 256        | 64, of f32 rows 32 | 5       | f32
  *   experts_tall         | 256        | 96                 | 5       | f32; f32 rows have neither this nor the next ones
- *   experts_512          | 512        | 96                 | 5       | rounded
- *   experts_512_tallest  | 512        | 128                | 5       | rounded
- *   experts_1024         | 1,024      | 96                 | 5       | rounded
- *   experts_1024_tallest | 1,024      | 128                | 5       | rounded
+ *   experts_512, _1024   | as named   | 96                 | 5       | rounded
+ *   experts_…_tallest    | as named   | 128                | 5       | rounded
  *
  * Launch: grid = a block an SM, at most TG_GROUPED_MOST_BLOCKS, block = the instance's threads, stages at least as many as it has loaders,
  * shared = stages * grouped_stage_bytes(tile_rows) + GMMA_ATOM_BYTES.

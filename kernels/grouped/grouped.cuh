@@ -19,8 +19,7 @@
  *   queue.stored    | 8: consumer warps, where there is a counter                           | the counter
  *   marked, once    | 8: consumer warps have marked their rows                              | consumers, the producer
  *   listed, once    | 1: a consumer, once all have listed their rows                        | loaders
- *   counts->done    | of a tile, for each slice of gate and up: 1 by a counter, or 8 by     | loaders, before they load rows for down
- *                   | consumer warps, without one                                           |
+ *   counts->done    | of a tile, each slice of gate and up: the counter, or 8 consumer warps | loaders, before they load rows for down
  *
  * N is the tile's rows, rounded up to a multiple of 8: at many rows the GPU is at its power limit, so products of rows that are not there
  * would cost time. An expert of several tiles has its weights read from memory for the first, and from L2 for the others, whose work tiles
@@ -39,8 +38,7 @@
 #include "grouped/mainloop.cuh"
 #include "grouped/scheduler.cuh"
 
-/* The next work tile is drawn 4 k-blocks before the end of one: an SM's share of 4.8 TB/s brings them in 1.8 us, and
- * meanwhile the atomic answers. Not tuned. */
+/* K-blocks before a work tile's end, when the next one is drawn: at an SM's share of 4.8 TB/s 1.8 us for the atomic's answer. Not tuned. */
 constexpr uint32_t GROUPED_DRAW_AHEAD = 4;
 constexpr uint32_t GROUPED_SORT_BARRIER = 1;  /* where consumers meet (threads_meet) */
 

@@ -23,8 +23,7 @@
 #include "grouped/tile.cuh"
 
 constexpr uint32_t GROUPED_SORT_WARPS = TG_GROUPED_SORTERS / WARP;
-/* Work tiles that some warp has not released. At most 16 stages hold k-blocks of two work tiles where K is 1,024 or more; before these one
- * may still be stored, after them the producer pushes one. */
+/* 16 stages hold k-blocks of two work tiles at most where K is 1,024 or more; of one the consumers store sums, and one is pushed. */
 constexpr uint32_t GROUPED_QUEUE = 4;
 
 enum GroupedKind : uint32_t { GROUPED_GATE_UP, GROUPED_DOWN, GROUPED_END };

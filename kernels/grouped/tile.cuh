@@ -19,9 +19,8 @@ struct GroupedTile {
   static constexpr uint32_t PARTS = Operand::PARTS;
   static constexpr int MOST_ROWS = MOST;
   static constexpr bool ROUNDS = !std::is_same<S, float>::value;
-  /* Above the lowest instances' 64. Consumers of such tiles have little time to spare. What saves some is longer code, and costs others
-   * 0.4% (profiles/log/experts.md). */
-  static constexpr bool IS_TALL = MOST > 64;
+  /* Consumers of such tiles have little time to spare. What saves some is longer code, and costs others 0.4% (profiles/log/experts.md). */
+  static constexpr bool IS_TALL = MOST > 64;  /* the lowest instances' tiles */
   static_assert(GMMA_K * sizeof(W) == GMMA_ROW_BYTES, "weights of 16 bits: a box's row is an operand's row");
   static_assert(!ROUNDS || std::is_same<S, X>::value, "sums are f32, or rounded to the rows' type");
 };
@@ -59,8 +58,7 @@ __device__ inline void with_room_for(uint32_t rows, Do with) {
  *   dimension of the map, from the innermost             | the box has of it | it begins at
  *   columns of a block, 64                               | 64                | 0
  *   lines of 64 columns: 8 rows' for each k-block        | 8: a block        | 8 k_block
- *   the two blocks of rows of a group: gate's and up's,  | 2                 | 0
- *   the lower address first, or of down two that follow  |                   |
+ *   a group's blocks: gate's and up's by address; down's | 2                 | 0
  *   groups of an expert's rows                           | 8: a slice        | 8 slice
  *   experts                                              | 1                 | expert
  */
@@ -69,8 +67,7 @@ struct GroupedBox {
   __device__ inline GroupedBox(uint32_t expert, uint32_t slice, uint32_t k_block)
       : at{0, k_block * PACKED_ROWS, 0, slice * (TG_GROUPED_OUTPUTS / TG_GROUPED_GROUP_ROWS), expert} {}
 };
-static_assert(GMMA_K == PACKED_COLUMNS && TG_GROUPED_GROUP_ROWS == 2 * PACKED_ROWS,
-              "a k-block is a column of blocks, and a group is two blocks of it");
+static_assert(GMMA_K == PACKED_COLUMNS && TG_GROUPED_GROUP_ROWS == 2 * PACKED_ROWS, "a k-block's columns, and a group's rows, in blocks");
 
 /* One lane: issues the copy of a k-block of a slice of an expert's weights. */
 __device__ inline void grouped_copy(GroupedPipeline &pipe, const TensorMap &weights, uint32_t expert, uint32_t slice, uint32_t k_block,
