@@ -19,7 +19,7 @@
 #define TG_GMMA_ROWS 64u            /* of the operands of a warpgroup's instructions: M (common/operands.cuh) */
 #define TG_GMMA_COLUMNS 64u         /* K of four instructions, which is a row of 128 bytes */
 #define TG_GMMA_ROW_BYTES 128u
-#define TG_GMMA_ATOM_BYTES 1024u    /* operands begin on a multiple */
+#define TG_GMMA_ATOM_BYTES 1024u    /* operands begin on multiples of it */
 #define TG_GMMA_THREADS 128u        /* of a warpgroup */
 
 /* What of a layer's experts comes to the second-level cache meanwhile (common/prefetch.cuh). */
