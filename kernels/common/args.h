@@ -9,9 +9,9 @@
 #define TG_NORM_THREADS 256u        /* of a block that norms a row (common/rmsnorm.cuh) */
 #define TG_MAX_EXPERTS 128u         /* of a layer, at most */
 #define TG_MAX_TOP_K 8u             /* of a row, at most */
-#define TG_MOST_BIT_WORDS 2u        /* of common/bits.cuh: instances have 1 or so many */
+#define TG_MOST_BIT_WORDS 2u        /* of common/bits.cuh: instances have 1 or 2 */
 #define TG_EXPERT_TILE_BYTES 16u    /* of an ExpertTile (common/experts.cuh) */
-#define TG_EXPERT_COUNTS 272u       /* words behind the address of the tiles' count, which is the first */
+#define TG_EXPERT_COUNTS 272u       /* words of GroupedCounts: 4 + MOST_BLOCKS / 32 + MOST_TILES (grouped/scheduler.cuh) */
 #define TG_PACKED_ROWS 8u           /* of a block (common/packed.cuh) */
 #define TG_PACKED_COLUMNS 64u
 #define TG_PREFETCH_BYTES 4096u     /* of a piece (common/prefetch.cuh) */
@@ -19,7 +19,7 @@
 #define TG_GMMA_ROWS 64u            /* of the operands of a warpgroup's instructions: M (common/operands.cuh) */
 #define TG_GMMA_COLUMNS 64u         /* K of four instructions, which is a row of 128 bytes */
 #define TG_GMMA_ROW_BYTES 128u
-#define TG_GMMA_ATOM_BYTES 1024u    /* operands begin on so many */
+#define TG_GMMA_ATOM_BYTES 1024u    /* operands begin on multiples of it */
 #define TG_GMMA_THREADS 128u        /* of a warpgroup */
 
 /* What of a layer's experts comes to the second-level cache meanwhile (common/prefetch.cuh). */
@@ -28,7 +28,7 @@ typedef struct tg_prefetch_args {
   TG_ADDRESS(const char) up;                /* of the first expert; on 16 bytes */
   uint64_t expert_bytes;                    /* from one expert's gate to the next one's, and from up to up; a multiple of 16 */
   uint32_t experts;
-  uint32_t pieces;                          /* of each gate, and of each up; 0 where nothing is asked for */
+  uint32_t pieces;                          /* of each gate, and of each up; 0 where nothing is prefetched */
 } tg_prefetch_args;
 
 /* A conv layer's in-projection with its short convolution, in one kernel (persistent/conv.cuh, swap_ab/conv.cuh). */

@@ -41,7 +41,7 @@ __device__ inline uint32_t address_at_block(uint32_t shared, uint32_t rank) {
 }
 
 /* An arrival at the barrier of block `rank` of the cluster that lies there where `barrier` lies here. It signals no more than that what was
- * read may be written over: at the scope of the cluster it would be a fence, which waits behind the copies in flight. */
+ * read may be written over: at the scope of the cluster it would be a fence, which waits for the copies in flight. */
 __device__ inline void barrier_arrive_at_block(uint64_t *barrier, uint32_t rank) {
   const uint32_t at = address_at_block(shared_address(barrier), rank);
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");

@@ -1,5 +1,5 @@
-/* bf16x3.cuh: an f32 as the sum of three bf16, exactly but for its lowest bits. Products of such rows are three passes of the tensor cores
- * in bf16, the smallest part's first. Any GPU.
+/* bf16x3.cuh: an f32 as the sum of three bf16, exactly where 2^-110 <= |v| < 2^127. Products of such rows are three passes of the
+ * tensor cores in bf16, the smallest part's first. Any GPU.
  */
 #ifndef TAILGRAPH_BF16X3_CUH
 #define TAILGRAPH_BF16X3_CUH

@@ -6,7 +6,7 @@
 constexpr int MAX_EXPERTS = TG_MAX_EXPERTS;
 constexpr int MAX_TOP_K = TG_MAX_TOP_K;
 
-/* Rows that one block multiplies with one expert's weights: places `first .. first + rows` of the token sort. */
+/* Consecutive places of the token sort, `first .. first + rows`, of one expert: at most as many as a tile has rows. */
 struct alignas(16) ExpertTile {
   uint32_t expert;
   uint32_t first;
@@ -19,10 +19,10 @@ __device__ inline bool is_only_tile(const ExpertTile *tiles, uint32_t count, uin
   return (at == 0 || tiles[at - 1].expert != expert) && (at + 1 >= count || tiles[at + 1].expert != expert);
 }
 
-/* Words behind the address of the tiles' count, which is the first. The others are what grouped/scheduler.cuh counts up. */
+/* Words of GroupedCounts (grouped/scheduler.cuh), of which the first is the token sort's tile count: 4 + 12 + 256. */
 constexpr uint32_t EXPERT_COUNTS = TG_EXPERT_COUNTS;
 
-/* All threads of a block. */
+/* All threads of one block, of tg_route_*, tg_router_* or tg_sort_tokens* (router/). */
 __device__ inline void clear_counts(uint32_t *tile_count) {
   for (uint32_t i = 1 + threadIdx.x; i < EXPERT_COUNTS; i += blockDim.x) tile_count[i] = 0;
 }

@@ -1,7 +1,5 @@
-/* global.cuh: loads and stores of global memory of a kind that C++ has not.
- *
- * Loads that stand where they are in the code, as a plain load need not, pass the first-level cache by. Relaxed, acquire and release
- * accesses are of words by which blocks that run at the same time signal each other. All are sm_80's.
+/* global.cuh: loads and stores of global memory of a kind that C++ has not. Relaxed, acquire and release accesses are of words by which
+ * blocks that run at the same time signal each other. All are sm_80's.
  *
  * Tests run kernels on the host with tests/gpu_failures/driver/hopper.h in this file's place.
  */
@@ -10,6 +8,7 @@
 
 #include <stdint.h>
 
+/* A load that the compiler does not move, past L1. It does not wait: the value's first use does. */
 template <typename T>
 __device__ inline T load_now(const T *at) {
   static_assert(sizeof(T) == 2 || sizeof(T) == 4, "as values have");
@@ -21,13 +20,14 @@ __device__ inline T load_now(const T *at) {
   return v;
 }
 
+/* 16 bytes, past L1. */
 __device__ inline uint4 load16(const void *p) {
   uint4 v;
   asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
   return v;
 }
 
-/* The policy of what a step reads once: its cache lines are the first to leave L2. */
+/* cache_policy(true) of common/mma.cuh, made where it stands in the code. */
 __device__ inline uint64_t read_once() {
   uint64_t policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));

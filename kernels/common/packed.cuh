@@ -2,7 +2,8 @@
  *
  * W[N,K] in blocks of PACKED_ROWS rows by PACKED_COLUMNS columns, each row after row; blocks of the same rows side by side, along K,
  * which is filled up with zeros to whole blocks. N is a multiple of PACKED_ROWS. So 8 whole rows lie together, which skinny kernels read,
- * and so do 8 rows of some columns, which the others read (profiles/log/experts-weights.md).
+ * and so do 8 rows of some columns, which the others read (profiles/log/experts-weights.md). Of 16 bits, a row's 64 columns are the 128
+ * bytes of an operand's row (common/operands.cuh).
  */
 #pragma once
 

@@ -1,19 +1,19 @@
 /* pdl.cuh: programmatic dependent launch, the same code with and without it.
  *
- * Every kernel calls begin_kernel() before it reads or writes global memory. From sm_90 on it lets the next kernel of the stream take its
- * place on the SMs at once, then waits until all kernels before this one have ended and their writes are visible. Launched without the
- * attribute, or on older parts, it does nothing.
+ * Every kernel calls begin_kernel() before it reads or writes global memory. From sm_90 on it lets the next kernel of the stream start once
+ * a thread of each block of this one has called it, or the block has ended; then it waits until all kernels before this one have ended and
+ * their writes are visible. Launched without the attribute, or on older parts, it does nothing.
  *
- * A kernel may call the two halves apart: between them it may read what no kernel of a step writes before it does so itself, past the
- * first-level cache what steps write: the weights, a conv layer's columns, the step's descriptor with its tables, and how slots sample.
+ * A kernel may call the two halves apart. Between them it may read (a) what no kernel writes, the weights; (b) what no earlier kernel of
+ * this step writes, past the first-level cache: a conv layer's columns, the step's descriptor with its tables, and how slots sample.
  *
  * A kernel may also wait first and let the next one start afterwards, as tg_begin_step does. Then that one may read, before its own wait,
  * what the kernels before this one wrote, or words that are marked when they are there (skinny/choice.cuh); past the first-level cache.
  * Words that are marked with their step and layer may be read before the wait in either order (skinny/prediction.cuh), but no work is
  * shared out by them before that: not all blocks need have found the same.
  *
- * The wait is where a kernel of a step leaves its stamp, if it is to (common/stamps.cuh): the first thread of a grid must come by it, as
- * all others must, and once.
+ * The wait is where a kernel of a step leaves its stamp, if it is to (common/stamps.cuh): the first thread of a grid must come by it,
+ * and once; so must every thread that touches what earlier kernels write.
  */
 #ifndef TAILGRAPH_PDL_CUH
 #define TAILGRAPH_PDL_CUH

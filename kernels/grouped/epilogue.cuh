@@ -1,12 +1,13 @@
-/* epilogue.cuh: how a consumer warp of grouped/grouped.cuh stores what it rounds to 16 bits: gate and up's outputs, and of many rows down's
- * sums. Sums lie as common/wgmma.cuh has D: a lane has two rows' sums of one weight row, and of the one 8 further. Stored as they lie,
- * each instruction would leave a part of every sector that it writes to. So the rows change places with the outputs. */
+/* epilogue.cuh: how a consumer warp of grouped/grouped.cuh stores gate and up's outputs of tall tiles and, where the instance ROUNDS, down's
+ * sums; the rest is stored as it lies, by by_row in grouped.cuh. Sums lie as common/wgmma.cuh has D: a lane has two rows' sums of one
+ * weight row, and of the one 8 further. Stored as they lie, each instruction would store a part of every sector that it writes to. So the
+ * rows change places with the outputs. */
 #pragma once
 
 #include "common/base.cuh"
 #include "common/wgmma.cuh"
 
-constexpr int GROUPED_AT_ONCE = 2;  /* times eight rows, whose waits overlap */
+constexpr int GROUPED_AT_ONCE = 2;  /* times eight rows, whose waits overlap; not tuned */
 
 /* Half as many outputs as a warp has weight rows, of `rows` rows, as T: gated(sum of the first, sum of the one 8 further). at(r): where row
  * r's outputs begin; it is called for rows that are there alone. Of eight rows at a time, a lane stores two neighbouring outputs of one. */
@@ -43,7 +44,6 @@ __device__ inline void grouped_store_rounded(const float (&sums)[SUMS], uint32_t
        * gives its own of the others. */
       const uint32_t low = transposed(pack2<T>(sums[i], sums[i + 1])), high = transposed(pack2<T>(sums[i + 2], sums[i + 3]));
       const uint32_t taken = __shfl_xor_sync(0xffffffffu, odd ? low : high, 1), r = i * 2 + lane / 4;
-      /* Not behind a branch, where each row would wait for its place anew. */
       T *to = kept(at(min(r, rows - 1)) + first);
       if (r < rows) __stcg(reinterpret_cast<uint2 *>(to), odd ? make_uint2(taken, high) : make_uint2(low, taken));
     }

@@ -1,12 +1,18 @@
 // build: sm_90a
 /* grouped.cu: grouped/grouped.cuh for the experts' feed-forwards, up to what tg_combine_* sums.
  *
- *   y[p,:] = silu(w1_e x) * w3_e x     p: a place of the token sort, e its expert, x its row of x[R,H]; y[R K,M]
- *   partial[i,:] = w2_e y[p,:]         i: the pair of a row and one of its K experts that is at p; [R K,H], f32 or, of many rows, rounded
+ *   y[p,:] = silu(w1_e x) * w3_e x     p: a place of the token sort, e its expert, x its row of x[R,H]; y[R k,I]
+ *   partial[i,:] = w2_e y[p,:]         i: the pair of a row and one of its k experts that is at p; [R k,H], f32 or, of many rows, rounded
  *
- * chosen[R,K] are each row's experts, ascending. The weights, packed, are boxes of GMMA_K columns by TG_GROUPED_OUTPUTS rows, one expert after
- * the other: of gate and up 8 rows each in turns, of down as they are. R and tile_rows are at most what the instance has room for (GROUPED
- * below), K at most MAX_TOP_K, tiles of tile_rows rows at most TG_GROUPED_MOST_TILES.
+ * chosen[R,k] are each row's experts, ascending; k is at most MAX_TOP_K. tile_rows is a multiple of 8, and expert tiles are at most
+ * TG_GROUPED_MOST_TILES. tile.cuh has the maps of the packed weights. A launch takes the first instance with room for R and tile_rows:
+ *
+ *   tg_grouped_…_TYPE    | R, at most | tile_rows, at most | loaders | down's sums
+ *   experts              | 256        | 64, of f32 rows 32 | 3       | f32; taken up to 16 rows of 16 bits, or with fewer than 5 stages
+ *   experts_many         | 256        | 64, of f32 rows 32 | 5       | f32
+ *   experts_tall         | 256        | 96                 | 5       | f32; f32 rows have neither this nor the next ones
+ *   experts_512, _1024   | as named   | 96                 | 5       | rounded
+ *   experts_…_tallest    | as named   | 128                | 5       | rounded
  *
  * Launch: grid = a block an SM, at most TG_GROUPED_MOST_BLOCKS, block = the instance's threads, stages at least as many as it has loaders,
  * shared = stages * grouped_stage_bytes(tile_rows) + GMMA_ATOM_BYTES.
@@ -19,12 +25,12 @@
 #include "common/launch.cuh"
 #include "grouped/grouped.cuh"
 
-/* So many that other kernels' blocks find some too: one of router/norm_router.cu beside each with 3 loaders. Higher tiles have more
- * sums. A quarter of an SM has 16,384 registers, and so four warps 128 each. */
+/* Registers a thread, so few that other kernels' blocks find room: one of router/norm_router.cu beside each with 3 loaders. Higher tiles
+ * have more sums. A quarter of an SM has 16,384 registers, and so four warps 128 each. */
 constexpr int GROUPED_REGISTERS = 112, GROUPED_TALL_REGISTERS = 128;
 
-/* EACH: for steps of so many times TG_GROUPED_SORTERS rows. For the launcher: rows of a step and of a tile, at most; loaders, threads, static
- * shared memory, whether down's sums are rounded, as they are of so many rows that tg_combine_* is bound by what it reads. */
+/* EACH: rows that a thread sorts. For the launcher: rows of a step and of a tile, at most; loaders, threads, static shared memory,
+ * whether down's sums are rounded, as they are in the instances for 512 rows and more, where tg_combine_* is bound by what it reads. */
 #define GROUPED(NAME, EACH, REGISTERS, LOADERS, COUNTER, ...)                                                                  \
   LAUNCH_CONSTANTS(tg_grouped_##NAME##_tile, 6, GroupedSort<EACH>::ROWS, __VA_ARGS__::MOST_ROWS, LOADERS,                      \
                    (GROUPED_CONSUMERS + LOADERS + COUNTER + 1) * WARP, GROUPED_STATIC_BYTES<EACH>, __VA_ARGS__::ROUNDS)        \

@@ -4,23 +4,31 @@
  * over work tiles (scheduler.cuh): an expert tile by TG_GROUPED_OUTPUTS weight rows, all of K, first of gate and up, then of down. Operands
  * come in k-blocks through a pipeline in shared memory, which never drains: neither between work tiles, nor between gate and up and down.
  *
- *   warps            | do                                                             | wait on                | signal
- *   consumers, 8     | sort, 1 to 4 rows a thread (scheduler.cuh); then two           | the grid before, the   | empty; stored, or
- *                    | warpgroups, half of the weight rows each: wgmma with weight    | queue, full            | done of gate and up
- *                    | rows as M, batch rows as N; epilogue                           |                        |
- *   loaders, 3 or 5  | a stage each in turn: the tile's rows, gathered from L2        | the sort, the queue,   | full
- *                    | through registers, swizzled as the tensor cores want them      | empty; down: done      |
- *   counter, 1       | only beside 5 loaders, in the consumers' place: counts stored  | the queue, stored      | done of gate and up
- *                    | work tiles of gate and up                                      |                        |
- *   producer, 1      | draws work tiles; copies a stage's weights, 16 KiB             | the sort, empty        | the queue, full
+ *   warps           | do, after the grid dependency wait (all of them wait; a prediction's first weights are copied before)
+ *   consumers, 8    | sort, 1 to 4 rows a thread (scheduler.cuh); then two warpgroups, half of the weight rows each: wgmma with weight rows as
+ *                   | M, batch rows as N; epilogue
+ *   loaders, 3 or 5 | a stage each in turn: the tile's rows, gathered from L2 through registers, swizzled as the tensor cores want them
+ *   counter, 1      | only beside 5 loaders, in the consumers' place: counts stored work tiles of gate and up
+ *   producer, 1     | draws work tiles; copies a stage's weights, 16 KiB
+ *
+ *   barrier         | arrivals a phase, and whose                                           | who waits
+ *   pipe.full       | 2: the producer, expecting the weights' bytes; the stage's loader     | consumers
+ *   pipe.empty      | 8: consumer warps                                                     | the producer, the stage's loader
+ *   queue.full      | 1: the producer                                                       | all other warps
+ *   queue.empty     | all warps but the producer                                            | the producer
+ *   queue.stored    | 8: consumer warps, where there is a counter                           | the counter
+ *   marked, once    | 8: consumer warps have marked their rows                              | consumers, the producer
+ *   listed, once    | 1: a consumer, once all have listed their rows                        | loaders
+ *   counts->done    | of a tile, each slice of gate and up: the counter, or 8 consumer warps | loaders, before they load rows for down
  *
  * N is the tile's rows, rounded up to a multiple of 8: at many rows the GPU is at its power limit, so products of rows that are not there
  * would cost time. An expert of several tiles has its weights read from memory for the first, and from L2 for the others, whose work tiles
- * follow. A sum runs over K in order, in one accumulator, whatever N is and whichever block has it: bits do not depend on other rows.
+ * follow. A sum runs over K in order, in one accumulator (of bf16x3, k-block sums added in order), whatever N is and whichever block has
+ * it: bits do not depend on other rows.
  *
  * Weight rows come in groups of 16, one for each consumer warp, of gate and up 8 each: both sums of an output are in one thread.
  *
- * sm_90a only. H and M are multiples of 16: what lies outside the weights comes as zeros, and what fills up their rows is zeros.
+ * sm_90a only. H and I are multiples of 16: what lies outside the weights comes as zeros, and what fills up their rows is zeros.
  */
 #pragma once
 
@@ -30,7 +38,9 @@
 #include "grouped/mainloop.cuh"
 #include "grouped/scheduler.cuh"
 
-constexpr uint32_t GROUPED_DRAW_AHEAD = 4;  /* k-blocks before a work tile's last, when the next one is drawn */
+/* K-blocks before a work tile's end, when the next one is drawn: at an SM's share of 4.8 TB/s 1.8 us for the atomic's answer. Not tuned. */
+constexpr uint32_t GROUPED_DRAW_AHEAD = 4;
+constexpr uint32_t GROUPED_SORT_BARRIER = 1;  /* where consumers meet (threads_meet) */
 
 /* The producer's one lane. `mine`: the work tile that this block predicted is its own, with its first weights under way. A block that does
  * not predict has drawn its first work tile: `draw`. */
@@ -61,10 +71,10 @@ __device__ inline void grouped_produce(GroupedPipeline &pipe, GroupedQueue queue
     const GroupedWork work = plan.work(shape, draw.work, at);
     begun = max(begun, draw.begun);
     if (work.kind == GROUPED_DOWN && begun < shape.predictors()) {
-      begun = shape.predictors();
+      begun = shape.predictors();  /* looked at once: no prediction is left after this loop */
 #pragma unroll 1
       for (uint32_t block = 0; block < shape.predictors(); block++) {
-        const uint32_t tile = plan.first_tile(block % shape.experts);
+        const uint32_t tile = plan.first_tile(block % shape.predicted_experts);
         if (tile == plan.tile_total || !counts->take_prediction(block)) continue;
         const GroupedWork predicted = plan.prediction(shape, block, tile);
         queue.push(predicted);
@@ -77,12 +87,14 @@ __device__ inline void grouped_produce(GroupedPipeline &pipe, GroupedQueue queue
   }
 }
 
-/* One lane: what it knows to be stored of a work tile of gate and up is done. The release waits for copies in flight, 2 to 6 us. */
+/* One lane: what it knows to be stored of a work tile of gate and up is done. A release at GPU scope waits for the block's tensor copies in
+ * flight (2 to 6 us); so beside 5 loaders a warp of its own does it. */
 __device__ inline void grouped_signal_done(const GroupedWork &work, GroupedCounts *counts) {
   if (work.kind == GROUPED_GATE_UP && work.at < TG_GROUPED_MOST_TILES) count_release(counts->done + work.at);
 }
 
-/* A loader warp: every LOADERS-th stage's rows. A lane has 8 columns of every fourth row. A work tile of gate and up is `counted` so often. */
+/* A loader warp: every LOADERS-th stage's rows. A lane has 8 columns of every fourth row. `counted`: how much one finished work
+ * tile of gate and up adds to done[]. */
 template <class Tile, uint32_t LOADERS, class Sort>
 __device__ inline void grouped_load(GroupedPipeline pipe, GroupedQueue queue, const GroupedShape &shape, const Sort &sort,
                                  const tg_grouped_args &a, uint32_t counted) {
@@ -90,7 +102,7 @@ __device__ inline void grouped_load(GroupedPipeline pipe, GroupedQueue queue, co
   using Piece = typename Tile::Operand::Piece;
   const uint32_t row = lane / 8, piece = lane % 8;
   const uint32_t even = gmma_piece_at(row, piece), odd = gmma_piece_at(row + 4, piece);  /* of an atom's rows, this lane's two */
-  pipe.skip(loader);
+  pipe.advance(loader);
   uint32_t next = loader;  /* the k-block of the work tile that is this warp's */
   queue.take_all([&](const GroupedWork &work) {
     const bool gate_up = work.kind == GROUPED_GATE_UP;
@@ -101,7 +113,7 @@ __device__ inline void grouped_load(GroupedPipeline pipe, GroupedQueue queue, co
       __syncwarp();
     }
     with_room_for<Tile::MOST_ROWS>(work.tile.rows, [&](auto room) {
-      /* Many rows not all at once, as there are registers for no more. */
+      /* Tall tiles' rows in two or three goes, as there are registers for no more (profiles/log/prompts.md). */
       constexpr int N = room.value, ROWS = N / 4, GOES = N > 120 ? 3 : N > 64 ? 2 : 1, AT_ONCE = (ROWS + GOES - 1) / GOES;
       /* The last atom may have rows that the tile has not: they are zeros, and nothing reads their sums. */
       auto has = [&](int i) { return i < ROWS - 2 || row + 4 * i < work.tile.rows; };
@@ -112,7 +124,7 @@ __device__ inline void grouped_load(GroupedPipeline pipe, GroupedQueue queue, co
         from[i] = has(i) ? (gate_up ? sort.row_at(place) : place) * k_total : 0;
       }
 #pragma unroll 1
-      for (; next < work.k_blocks; next += LOADERS, pipe.skip(LOADERS)) {
+      for (; next < work.k_blocks; next += LOADERS, pipe.advance(LOADERS)) {
         /* Past the end of K, where the weights are zeros, the row's last ones. */
         const typename Tile::X *at = kept(x + min(next * GMMA_K + piece * 8, k_total - 8));
 #pragma unroll
@@ -125,7 +137,7 @@ __device__ inline void grouped_load(GroupedPipeline pipe, GroupedQueue queue, co
 #pragma unroll
           for (int i = first; i < min(first + AT_ONCE, ROWS); i++)
             Tile::Operand::store(pipe.rows() + (i % 2 ? odd : even) + i / 2 * GMMA_ATOM_BYTES, N * GMMA_ROW_BYTES, pieces[i - first]);
-          if (first + AT_ONCE < ROWS) asm volatile("" ::: "memory");  /* the others are loaded behind these */
+          if (first + AT_ONCE < ROWS) asm volatile("" ::: "memory");  /* the others are loaded after these */
         }
         operands_written();
         __syncwarp();
@@ -196,7 +208,7 @@ __device__ inline void grouped_consume(GroupedPipeline pipe, GroupedQueue queue,
   });
 }
 
-/* Static shared memory, at most: barriers, the queue and the plan of a step's work tiles, and what its rows are sorted in. */
+/* Static shared memory, at most: 10 KiB of GroupedSort for each row a thread; barriers, the queue and the plan have less than 6. */
 template <uint32_t EACH>
 constexpr uint32_t GROUPED_STATIC_BYTES = (6 + 10 * EACH) * 1024;
 
@@ -211,6 +223,7 @@ __device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, 
   __shared__ GroupedPlan plan;
   static_assert(sizeof barriers + sizeof works + sizeof sort + sizeof plan <= GROUPED_STATIC_BYTES<EACH>, "the launcher leaves room for it");
   constexpr uint32_t AFTER_LOADERS = GROUPED_CONSUMERS + LOADERS, PRODUCER = AFTER_LOADERS + COUNTER;
+  constexpr uint32_t TAKERS = PRODUCER;  /* of the queue: all warps before the producer */
   const uint32_t warp = of_warp(threadIdx.x / WARP), lane = threadIdx.x % WARP;
   GroupedPipeline pipe;
   pipe.stages = grouped_shared + (-shared_address(grouped_shared) & (GMMA_ATOM_BYTES - 1));
@@ -223,7 +236,7 @@ __device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, 
   const GroupedShape shape(a);
   if (threadIdx.x == 0) {
     pipe.init(2, GROUPED_CONSUMERS);  /* full: the producer's arrival and a loader's */
-    queue.init(PRODUCER, GROUPED_CONSUMERS);
+    queue.init_queue(TAKERS, GROUPED_CONSUMERS);
     barrier_init(marked, GROUPED_CONSUMERS), barrier_init(listed, 1);
     barriers_ready();
   }
@@ -232,6 +245,7 @@ __device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, 
   if (warp == PRODUCER) {
     if (lane == 0 && shape.predicts()) {
       const uint32_t expert = blockIdx.x % experts, slice = blockIdx.x / experts;
+      /* As if no other tile read these weights: whether the expert has several is not known yet. */
       for (uint32_t k = 0; k < shape.ahead; k++) grouped_copy(pipe, gate_up, expert, slice, k, cache_policy(true));
       const uint32_t most = min(shape.gate_up_k_blocks, shape.ahead + a.beyond);
       for (uint32_t k = shape.ahead; k < most; k++) tensor_prefetch(&gate_up, GroupedBox(expert, slice, k).at);
@@ -275,14 +289,15 @@ __device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, 
         barrier_wait(marked, 0);
       }
       sort.list(choices, experts, a.k);
-      /* So that no warp marks what another still rehearses with, and at the end all is listed. (It also makes uniform registers serve.) */
-      threads_meet<GROUPED_CONSUMERS * WARP, 1>();
+      /* First so that no warp marks what another's rehearsal still reads, then so that all is listed. */
+      threads_meet<GROUPED_CONSUMERS * WARP, GROUPED_SORT_BARRIER>();
     }
     if (threadIdx.x == 0) barrier_arrive(listed);
     grouped_consume<Tile, COUNTER>(pipe, queue, sort, a);
     return;
   }
-  wait_and_let_next_start();  /* in this order for router/sort_combine.cu's combination */
+  /* In this order, since tg_combine_* reads the routing and h before its own wait: the kernels that wrote these must have ended. */
+  wait_and_let_next_start();
   if (COUNTER && warp == AFTER_LOADERS) {
     queue.take_all([&](const GroupedWork &work) {
       queue.wait_stored();

@@ -16,15 +16,15 @@ __device__ inline void grouped_multiply(float (&sums)[Tile::MOST_ROWS / 2], Grou
   const uint32_t first = gmma_operand(shared_address(pipe.stages));
   const uint32_t full = kept(shared_address(pipe.full)), empty = kept(shared_address(pipe.empty));
   const uint32_t w = first + half * gmma_apart(GROUPED_WEIGHT_BYTES / 2), x = first + gmma_apart(GROUPED_WEIGHT_BYTES);
-  uint32_t there, barrier;
+  uint32_t stage_apart, barrier;
   auto wait = [&] {
-    there = pipe.at * gmma_apart(pipe.stage_bytes), barrier = pipe.at * (uint32_t)sizeof(uint64_t);
+    stage_apart = pipe.at * gmma_apart(pipe.stage_bytes), barrier = pipe.at * (uint32_t)sizeof(uint64_t);
     barrier_wait(full + barrier, pipe.parity);
   };
   /* acc = the stage's products, added to what it was if `add`. */
   auto products = [&](auto &acc, bool add) {
     gmma_fence();
-    multiply_k_block<typename Tile::W, 2 * sizeof acc / sizeof *acc>(acc, w + there, x + there, add);
+    multiply_k_block<typename Tile::W, 2 * sizeof acc / sizeof *acc>(acc, w + stage_apart, x + stage_apart, add);
     gmma_commit();
     gmma_wait<0>();
     gmma_settle(acc);
@@ -42,7 +42,7 @@ __device__ inline void grouped_multiply(float (&sums)[Tile::MOST_ROWS / 2], Grou
   };
   auto release = [&] {
     if (first_lane) barrier_arrive(empty + barrier);
-    pipe.skip(1);
+    pipe.advance(1);
   };
   if constexpr (Tile::IS_TALL) {
     with_room_for<MOST>(rows, [&](auto room) {

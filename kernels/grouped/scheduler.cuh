@@ -8,12 +8,14 @@
  * warps take each of them. A work tile of down waits until its expert tile's gate and up are done, by a count of those that are.
  *
  * A block's first work tile may be a prediction: before it can know which experts have rows, it loads weights of one that may well have
- * some, block b's being slice b / experts of expert b % experts. Where that one has none, or another block has taken the prediction, it
- * goes through what it loaded as a work tile without rows.
+ * some, block b's being slice b / experts of expert b % experts. (No router is asked. And unlike skinny's, such a prediction is a work
+ * tile, which exactly one block takes.) Where that expert has no rows, or another block has taken the prediction, the block goes through
+ * what it loaded as a work tile without rows.
  *
- * Blocks of the grid need not run at the same time: what holds their SMs may even wait for this kernel. A block that waits does so for work
- * tiles of gate and up alone. Each of these is a running block's, which does it before any of its own that waits: drawn ones since they are
- * drawn before all of down, predictions since a block that draws a work tile of down first takes those of all blocks that have not begun.
+ * Blocks of the grid need not run at the same time: two such kernels of two streams may each hold SMs that the other's blocks need. No
+ * deadlock: only down waits, and only for gate and up. Whoever owns a work tile of gate and up runs, and has it queued before any of down:
+ * drawn ones, since gate and up are drawn first; predicted ones, since a block that draws down first takes all predictions that are not
+ * taken, unless all predicting blocks have begun.
  */
 #pragma once
 
@@ -21,7 +23,8 @@
 #include "grouped/tile.cuh"
 
 constexpr uint32_t GROUPED_SORT_WARPS = TG_GROUPED_SORTERS / WARP;
-constexpr uint32_t GROUPED_QUEUE = 4;         /* work tiles that are not yet done with */
+/* 16 stages hold k-blocks of two work tiles at most where K is 1,024 or more; of one the consumers store sums, and one is pushed. */
+constexpr uint32_t GROUPED_QUEUE = 4;
 
 enum GroupedKind : uint32_t { GROUPED_GATE_UP, GROUPED_DOWN, GROUPED_END };
 
@@ -36,23 +39,24 @@ struct GroupedWork {
 /* Slices and k-blocks of a tile, for gate and up and for down; and how blocks predict. */
 struct GroupedShape {
   uint32_t gate_up_slices, down_slices, gate_up_k_blocks, down_k_blocks;
-  uint32_t experts;  /* 0 where no block predicts */
-  uint32_t ahead;    /* k-blocks that a prediction loads */
+  uint32_t predicted_experts;  /* all; 0 where no block predicts */
+  uint32_t ahead;              /* k-blocks that a prediction loads before the wait */
 
   __device__ inline GroupedShape(const tg_grouped_args &a)
       : gate_up_slices((2 * a.inner + TG_GROUPED_OUTPUTS - 1) / TG_GROUPED_OUTPUTS),
         down_slices((a.hidden + TG_GROUPED_OUTPUTS - 1) / TG_GROUPED_OUTPUTS), gate_up_k_blocks((a.hidden + GMMA_K - 1) / GMMA_K),
-        down_k_blocks((a.inner + GMMA_K - 1) / GMMA_K), experts(a.predicts ? a.experts : 0), ahead(min(gate_up_k_blocks, a.stages)) {}
+        down_k_blocks((a.inner + GMMA_K - 1) / GMMA_K), predicted_experts(a.predicts ? a.experts : 0),
+        ahead(min(gate_up_k_blocks, a.stages)) {}
 
   /* Blocks that predict, from the first on. */
-  __device__ inline uint32_t predictors() const { return min(gridDim.x, experts * gate_up_slices); }
+  __device__ inline uint32_t predictors() const { return min(gridDim.x, predicted_experts * gate_up_slices); }
 
   __device__ inline bool predicts() const { return blockIdx.x < predictors(); }
 
   /* Slices of the gate and up of an expert's first tile that are predicted. */
   __device__ inline uint32_t predicted_slices(uint32_t expert) const {
-    if (experts == 0 || expert >= gridDim.x) return 0;
-    return min(gate_up_slices, (gridDim.x - 1 - expert) / experts + 1);
+    if (predicted_experts == 0 || expert >= gridDim.x) return 0;
+    return min(gate_up_slices, (gridDim.x - 1 - expert) / predicted_experts + 1);
   }
 };
 
@@ -61,12 +65,12 @@ struct GroupedDraw {
   uint32_t work, begun;
 };
 
-/* What blocks count up together; zeros, but for the first word, from the kernel that chooses (clear_counts). */
+/* What blocks count up together; zeros, but for the first word, from the kernel that routes or sorts (clear_counts). */
 struct GroupedCounts {
-  uint32_t of_sort, unused;
+  uint32_t of_sort, unused;               /* the token sort's count of tiles, where it runs */
   unsigned long long drawn;               /* work tiles that are no predictions; in the upper half, predicting blocks that have begun */
   uint32_t taken[TG_GROUPED_MOST_BLOCKS / 32];  /* a bit for each block's prediction */
-  uint32_t done[TG_GROUPED_MOST_TILES];         /* of each tile's gate and up, what is there */
+  uint32_t done[TG_GROUPED_MOST_TILES];         /* of each tile's gate and up, what is stored */
 
   __device__ inline void begin() { atomicAdd(&drawn, 1ull << 32); }
 
@@ -86,10 +90,10 @@ static_assert(sizeof(GroupedCounts) == EXPERT_COUNTS * sizeof(uint32_t), "what c
 /* A thread's rows in registers, TG_GROUPED_SORTERS apart: those of a warp are groups of WARP rows that follow each other. */
 template <uint32_t EACH>
 struct GroupedChoices {
-  uint32_t experts[EACH][MAX_TOP_K];  /* ascending, K of them */
+  uint32_t experts[EACH][MAX_TOP_K];  /* ascending, k of them */
   bool there[EACH];                   /* there is such a row */
 
-  /* Loads all of chosen[R,K] before one is looked at. */
+  /* Loads all of chosen[R,k] before one is looked at. */
   __device__ inline GroupedChoices(const uint32_t *chosen, uint32_t rows, uint32_t k) {
 #pragma unroll
     for (uint32_t n = 0; n < EACH; n++) {
@@ -105,17 +109,17 @@ struct GroupedChoices {
 template <uint32_t EACH>
 struct GroupedSort {
   static constexpr uint32_t ROWS = EACH * TG_GROUPED_SORTERS, GROUPS = ROWS / WARP;  /* of a step, at most */
-  uint32_t chose[GROUPS][MAX_EXPERTS];  /* of a group of rows, a bit for each that chose the expert */
-  uint16_t next[GROUPS][MAX_EXPERTS];   /* an expert's first place of a group's rows */
-  uint16_t pairs[ROWS * MAX_TOP_K];     /* at each place, row MAX_TOP_K + which of its experts */
-  static_assert(ROWS * MAX_TOP_K <= 0x10000, "pairs of 16 bits");
+  uint32_t chose[GROUPS][MAX_EXPERTS];        /* of a group of rows, a bit for each that chose the expert */
+  uint16_t first_place[GROUPS][MAX_EXPERTS];  /* an expert's first place of a group's rows */
+  uint16_t row_and_which[ROWS * MAX_TOP_K];   /* at each place, row MAX_TOP_K + which of its experts */
+  static_assert(ROWS * MAX_TOP_K <= 0x10000, "row_and_which of 16 bits");
 
   /* All threads of the block, before the rest. */
   __device__ inline void clear() {
     for (uint32_t i = threadIdx.x; i < GROUPS * MAX_EXPERTS; i += blockDim.x) chose[0][i] = 0;
   }
 
-  /* First this, then all must have come through it. */
+  /* Sets, for each row of this thread, its bit in chose. */
   __device__ inline void mark(const GroupedChoices<EACH> &choices, uint32_t k) {
 #pragma unroll
     for (uint32_t n = 0; n < EACH; n++)
@@ -124,7 +128,7 @@ struct GroupedSort {
         if (choices.there[n] && i < k) atomicOr(&chose[group(n)][choices.experts[n][i]], 1u << threadIdx.x % WARP);
   }
 
-  /* Then this. */
+  /* Once all rows are marked: counts the places before each group (first_place), then writes row_and_which. */
   __device__ inline void list(const GroupedChoices<EACH> &choices, uint32_t expert_count, uint32_t k) {
     const uint32_t lane = threadIdx.x % WARP;
     uint32_t first = 0;
@@ -138,7 +142,7 @@ struct GroupedSort {
       }
       const uint32_t end = sum_up_to_lane(total);
 #pragma unroll
-      for (uint32_t n = 0; n < EACH; n++) next[group(n)][e] = first + end - total + before[n];
+      for (uint32_t n = 0; n < EACH; n++) first_place[group(n)][e] = first + end - total + before[n];
       first += __shfl_sync(0xffffffffu, end, WARP - 1);
     }
     __syncwarp();
@@ -147,8 +151,8 @@ struct GroupedSort {
 #pragma unroll
       for (uint32_t i = 0; i < MAX_TOP_K; i++) {
         if (!choices.there[n] || i >= k) break;
-        const uint32_t e = choices.experts[n][i], at = next[group(n)][e] + __popc(chose[group(n)][e] & ((1u << lane) - 1));
-        pairs[at] = (n * TG_GROUPED_SORTERS + threadIdx.x) * MAX_TOP_K + i;
+        const uint32_t e = choices.experts[n][i], at = first_place[group(n)][e] + __popc(chose[group(n)][e] & ((1u << lane) - 1));
+        row_and_which[at] = (n * TG_GROUPED_SORTERS + threadIdx.x) * MAX_TOP_K + i;
       }
   }
 
@@ -160,10 +164,10 @@ struct GroupedSort {
     return rows;
   }
 
-  __device__ inline uint32_t row_at(uint32_t place) const { return pairs[place] / MAX_TOP_K; }
-  /* row K + which of its experts */
+  __device__ inline uint32_t row_at(uint32_t place) const { return row_and_which[place] / MAX_TOP_K; }
+  /* row k + which of its experts */
   __device__ inline uint32_t pair_at(uint32_t place, uint32_t k) const {
-    return pairs[place] / MAX_TOP_K * k + pairs[place] % MAX_TOP_K;
+    return row_and_which[place] / MAX_TOP_K * k + row_and_which[place] % MAX_TOP_K;
   }
 
 private:
@@ -183,7 +187,7 @@ struct GroupedPlan {
   __device__ inline void make(const GroupedShape &shape, const Sort &sort, uint32_t expert_count, uint32_t tile_rows,
                               bool real) {
     const uint32_t lane = threadIdx.x % WARP;
-    uint32_t first = 0, tile = 0, works = 0, mine = TG_GROUPED_MOST_TILES;
+    uint32_t first = 0, tile = 0, works = 0, own_tile = TG_GROUPED_MOST_TILES;
 #pragma unroll 1
     for (uint32_t e = lane; e - lane < expert_count; e += WARP) {
       const uint32_t rows = real ? sort.rows_of(e) : 1, own_tiles = (rows + tile_rows - 1) / tile_rows;
@@ -191,7 +195,7 @@ struct GroupedPlan {
       const uint32_t both = sum_up_to_lane(rows << 16 | own_tiles), works_below = sum_up_to_lane(own_works);
       const uint32_t begin = first + (both >> 16) - rows, at = tile + (both & 0xffff) - own_tiles;
       const uint32_t works_before = works + works_below - own_works;
-      if (predictions > 0 && blockIdx.x % shape.experts == e && blockIdx.x / shape.experts < predictions) mine = at;
+      if (predictions > 0 && blockIdx.x % shape.predicted_experts == e && blockIdx.x / shape.predicted_experts < predictions) own_tile = at;
 #pragma unroll 1
       for (uint32_t i = 0; i < own_tiles; i++) {
         const uint32_t passed = i * tile_rows;
@@ -202,8 +206,8 @@ struct GroupedPlan {
       first += all >> 16, tile += all & 0xffff;
       works += __shfl_sync(0xffffffffu, works_below, WARP - 1);
     }
-    mine = __reduce_min_sync(0xffffffffu, mine);
-    if (lane == 0) tile_total = tile, before[tile] = works, predicted = mine;
+    own_tile = __reduce_min_sync(0xffffffffu, own_tile);
+    if (lane == 0) tile_total = tile, before[tile] = works, predicted = own_tile;
     __syncwarp();
   }
 
@@ -220,13 +224,14 @@ struct GroupedPlan {
     GroupedWork work;
     work.kind = GROUPED_GATE_UP;
     work.at = right ? tile : TG_GROUPED_MOST_TILES;
-    work.tile = right ? tiles[tile] : ExpertTile{block % shape.experts, 0, 0};
-    work.slice = block / shape.experts;
+    work.tile = right ? tiles[tile] : ExpertTile{block % shape.predicted_experts, 0, 0};
+    work.slice = block / shape.predicted_experts;
     work.k_blocks = right ? shape.gate_up_k_blocks : shape.ahead;
     return work;
   }
 
-  /* The drawn-th of all work tiles that are no predictions; `at` is where the search begins, and ends. */
+  /* The drawn-th of all work tiles that are no predictions; `at` is where the search begins, and ends. Predicted slices are a tile's first
+   * ones, so what is drawn counts back from its last. */
   __device__ inline GroupedWork work(const GroupedShape &shape, uint32_t drawn, uint32_t &at) const {
     GroupedWork work;
     const uint32_t gate_up = before[tile_total], down = drawn - gate_up;
@@ -258,7 +263,7 @@ struct GroupedQueue : Pipeline<GROUPED_QUEUE> {
   GroupedWork *works;  /* [GROUPED_QUEUE] in shared memory */
   uint64_t *stored;    /* [GROUPED_QUEUE]: consumers have stored what they made of a work tile */
 
-  __device__ inline void init(uint32_t takers, uint32_t consumers) {
+  __device__ inline void init_queue(uint32_t takers, uint32_t consumers) {
     for (uint32_t i = 0; i < GROUPED_QUEUE; i++)
       barrier_init(full + i, 1), barrier_init(empty + i, takers), barrier_init(stored + i, consumers);
   }

@@ -6,7 +6,7 @@
 #include "wgmma/operand.cuh"
 #include "wgmma/pipeline.cuh"
 
-constexpr uint32_t GROUPED_WEIGHT_BYTES = TG_GROUPED_OUTPUTS * GMMA_ROW_BYTES;  /* of a stage */
+constexpr uint32_t GROUPED_WEIGHT_BYTES = TG_GROUPED_OUTPUTS * GMMA_ROW_BYTES;  /* of a stage: 128 rows of 64 columns */
 constexpr uint32_t GROUPED_CONSUMERS = 8;    /* warps; then come the loaders, a counter and the producer */
 
 /* Expert tiles of up to MOST rows. S: what down's sums are stored as, f32 or, rounded, the rows' type. */
@@ -20,7 +20,8 @@ struct GroupedTile {
   static constexpr int MOST_ROWS = MOST;
   static constexpr bool ROUNDS = !std::is_same<S, float>::value;
   /* Consumers of such tiles have little time to spare. What saves some is longer code, and costs others 0.4% (profiles/log/experts.md). */
-  static constexpr bool IS_TALL = MOST > 64;
+  static constexpr bool IS_TALL = MOST > 64;  /* the lowest instances' tiles */
+  static_assert(GMMA_K * sizeof(W) == GMMA_ROW_BYTES, "weights of 16 bits: a box's row is an operand's row");
   static_assert(!ROUNDS || std::is_same<S, X>::value, "sums are f32, or rounded to the rows' type");
 };
 
@@ -51,13 +52,22 @@ __device__ inline void with_room_for(uint32_t rows, Do with) {
   }
 }
 
-/* Where k-block `k_block` of a slice of an expert's weights begins: a column of blocks (common/packed.cuh). */
+/* Where k-block `k_block` of a slice of an expert's weights begins in the map that expert_boxes() of src/backend/cuda/families/grouped.rs
+ * makes of packed matrices (common/packed.cuh): a column of blocks.
+ *
+ *   dimension of the map, from the innermost             | the box has of it | it begins at
+ *   columns of a block, 64                               | 64                | 0
+ *   lines of 64 columns: 8 rows' for each k-block        | 8: a block        | 8 k_block
+ *   a group's blocks: gate's and up's by address; down's | 2                 | 0
+ *   groups of an expert's rows                           | 8: a slice        | 8 slice
+ *   experts                                              | 1                 | expert
+ */
 struct GroupedBox {
   uint32_t at[5];
   __device__ inline GroupedBox(uint32_t expert, uint32_t slice, uint32_t k_block)
       : at{0, k_block * PACKED_ROWS, 0, slice * (TG_GROUPED_OUTPUTS / TG_GROUPED_GROUP_ROWS), expert} {}
 };
-static_assert(GMMA_K == PACKED_COLUMNS && TG_GROUPED_GROUP_ROWS == 2 * PACKED_ROWS, "a k-block is a column of blocks, a group two of its");
+static_assert(GMMA_K == PACKED_COLUMNS && TG_GROUPED_GROUP_ROWS == 2 * PACKED_ROWS, "a k-block's columns, and a group's rows, in blocks");
 
 /* One lane: issues the copy of a k-block of a slice of an expert's weights. */
 __device__ inline void grouped_copy(GroupedPipeline &pipe, const TensorMap &weights, uint32_t expert, uint32_t slice, uint32_t k_block,
@@ -65,5 +75,5 @@ __device__ inline void grouped_copy(GroupedPipeline &pipe, const TensorMap &weig
   pipe.acquire();
   pipe.expect(GROUPED_WEIGHT_BYTES);
   tensor_copy(pipe.weights(), &weights, GroupedBox(expert, slice, k_block).at, pipe.arrivals(), policy);
-  pipe.skip(1);
+  pipe.advance(1);
 }

@@ -1,5 +1,5 @@
 /* args.h: what the kernels of router/ are launched with, by value (common/address.h). H is the hidden size, R the rows of
- * the bucket, E the experts, K of a row. */
+ * the bucket, E the experts, k of a row. */
 #ifndef TAILGRAPH_ROUTER_ARGS_H
 #define TAILGRAPH_ROUTER_ARGS_H
 
@@ -28,8 +28,8 @@
 
 /* Arrays of a kernel that norms rows and chooses their experts. */
 typedef struct tg_choosing_args {
-  TG_ADDRESS(uint32_t) experts;            /* [R,K] */
-  TG_ADDRESS(float) weights;               /* [R,K] */
+  TG_ADDRESS(uint32_t) experts;            /* [R,k] */
+  TG_ADDRESS(float) weights;               /* [R,k] */
   TG_ADDRESS(void) x;                      /* [R,H] */
   TG_ADDRESS(const float) h;               /* [R,H] */
   TG_ADDRESS(const float) norm_weight;     /* [H] */
@@ -50,9 +50,9 @@ typedef struct tg_route_args {
 typedef struct tg_sort_tokens_args {
   TG_ADDRESS(struct ExpertTile) tiles;
   TG_ADDRESS(uint32_t) tile_count;
-  TG_ADDRESS(uint32_t) rows;               /* [R K], by place */
-  TG_ADDRESS(uint32_t) place;              /* [R K], by pair */
-  TG_ADDRESS(const uint32_t) experts;      /* [R,K] */
+  TG_ADDRESS(uint32_t) rows;               /* [R k], by place */
+  TG_ADDRESS(uint32_t) place;              /* [R k], by pair */
+  TG_ADDRESS(const uint32_t) experts;      /* [R,k] */
   TG_ADDRESS(const tg_step) step;
   uint32_t k;
   uint32_t tile_rows;
@@ -61,9 +61,9 @@ typedef struct tg_sort_tokens_args {
 /* router/sort_combine.cu */
 typedef struct tg_combine_args {
   TG_ADDRESS(float) h;                     /* [R,H] */
-  TG_ADDRESS(const void) y;                /* [R K,H] */
-  TG_ADDRESS(const float) weights;         /* [R,K] */
-  TG_ADDRESS(const uint32_t) place;        /* [R K] or null */
+  TG_ADDRESS(const void) y;                /* [R k,H] */
+  TG_ADDRESS(const float) weights;         /* [R,k] */
+  TG_ADDRESS(const uint32_t) place;        /* [R k] or null */
   TG_ADDRESS(void) x;                      /* [R,H], with norm_weight */
   TG_ADDRESS(const float) norm_weight;     /* [H] or null */
   TG_ADDRESS(const tg_step) step;

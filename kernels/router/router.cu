@@ -6,7 +6,7 @@
  *   chosen = the K largest of s + bias        ties to the lower index; the bias chooses, it does not weigh
  *   weight = s, over (sum of the chosen s + 1e-6) with norm_topk_prob, times routed_scaling_factor
  *
- * experts[R,K] are ascending in each row, weights[R,K] lie beside them. Where there are clusters, router/norm_router.cu and
+ * experts[R,k] are ascending in each row, weights[R,k] lie beside them. Where there are clusters, router/norm_router.cu and
  * norm_router_many.cu serve up to 64 experts and H up to 2048 instead.
  *
  * A warp norms a row, and chooses for it. In between each warp has EXPERTS experts at a time, for all rows of the block: for one row in

@@ -1,6 +1,6 @@
 /* sort.cuh: the token sort of router/sort_combine.cu, by one block, and of router/sort_many.cu, by the blocks of a cluster.
  *
- * The pairs (row, one of its experts) in order of expert, rows ascending within one. A pair's number is row K + index; its rank in
+ * The pairs (row, one of its experts) in order of expert, rows ascending within one. A pair's number is row k + index; its rank in
  * that order is its place.
  *
  *   rows[place] = row          place[pair] = place

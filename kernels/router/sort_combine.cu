@@ -1,13 +1,13 @@
 /* sort_combine.cu: before and after the experts' matrix products: the token sort (router/sort.cuh), and the combine:
  *
- *   h[r,:] += sum over i of weights[r,i] y[place[r K + i],:], i and with it the expert ascending
+ *   h[r,:] += sum over i of weights[r,i] y[place[r k + i],:], i and with it the expert ascending
  *
  * grouped/grouped.cuh leaves y by pair, and then there is no place. With norm_weight also the next layer's x[r,:] = rmsnorm(h[r,:]): the
  * block has the row. All that it reads but y may be there before the wait (`known`): the kernel of grouped/grouped.cuh lets it start only
  * when those before that one have ended.
  *
- * Bound: the sort by latency (one block, two passes over 4RK bytes in L2), the combine by memory (4H (K + 2) bytes a row, of rounded sums
- * 2H (K + 4), and 2H for x), and for few rows by latency too. Measured on an H200 in bf16, H = 2048, K = 4 (floor; how:
+ * Bound: the sort by latency (one block, two passes over 4Rk bytes in L2), the combine by memory (4H (k + 2) bytes a row, of rounded sums
+ * 2H (k + 4), and 2H for x), and for few rows by latency too. Measured on an H200 in bf16, H = 2048, k = 4 (floor; how:
  * profiles/README.md): combine 2.8 us (0.7) at 64 rows, 3.7 (2.8) at 256.
  */
 #include "common/rmsnorm.cuh"
@@ -27,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS)
   sort_pairs(scratch, a, row_count, SortAlone());
 }
 
-/* K at most TOP. Y is f32, or X where what down made was rounded. A thread has AT_ONCE times four elements of a row under way.
+/* k is at most TOP. Y is f32, or X where what down made was rounded. A thread has AT_ONCE times four elements of a row under way.
  * Launch: block = NORM_THREADS for each of up to COMBINE_ROWS rows, grid = rows of the bucket / so many. */
 template <typename X, uint32_t TOP, uint32_t AT_ONCE, typename Y>
 __device__ inline void combine(const tg_combine_args &args) {

@@ -16,12 +16,13 @@ __device__ inline float4 fragment(const float (&acc)[N], uint32_t i) {
 /* Issues one k-block's products of two gmma_operand()s, added to what acc was if `add`. */
 template <typename W, int N>
 __device__ inline void multiply_k_block(float (&acc)[N / 2], uint32_t m, uint32_t n, bool add) {
+  static_assert(GMMA_K * sizeof(W) == GMMA_ROW_BYTES, "elements of 16 bits");
 #pragma unroll
   for (uint32_t k = 0; k < GMMA_K / 16; k++) gmma<W, N>(acc, m + 2 * k, n + 2 * k, add || k > 0);
 }
 
 /* `steps` k-blocks, at least one. issue(stage, step) issues a k-block's products; done(stage, step) is called once nothing reads
- * them any more: behind the next k-block's issue, or, where stages are prepared(stage) by the consumers themselves, before it. */
+ * them any more: after the next k-block's issue, or, where stages are prepared(stage) by the consumers themselves, before it. */
 template <bool PREPARES, class Pipe, class Prepare, class Issue, class Done>
 __device__ inline void mainloop(Pipe &pipe, uint32_t full, uint32_t steps, Prepare prepare, Issue issue, Done done) {
   uint32_t before = 0;

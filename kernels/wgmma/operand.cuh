@@ -1,6 +1,7 @@
 /* operand.cuh: what a kernel multiplies: X, the type of rows in memory; W, that of weights in memory and of both as they are multiplied;
- * PARTS, how many rows of W a row is multiplied as. Piece is 8 elements of a row on their way to a stage: store() leaves part p of them
- * p part_bytes further. A format of fewer bits would be another operand, whose weights consumers prepare in shared memory (mainloop.cuh).
+ * PARTS, how many rows of W a row is multiplied as. Piece is 8 elements of a row on their way to a stage: store() stores part p of them
+ * p part_bytes further. A format of fewer bits would be another operand, whose weights consumers prepare in shared memory (PREPARES of
+ * wgmma/mainloop.cuh; grouped/mainloop.cuh has no such step, and assumes weights of 16 bits).
  */
 #pragma once
 

@@ -38,8 +38,8 @@ struct Pipeline : StageCount<STAGES> {
   __device__ inline void next() {
     if (++at == this->count) at = 0, parity ^= 1;
   }
-  /* So many at once, at most all. */
-  __device__ inline void skip(uint32_t stages_) {
+  /* next(), `stages_` times, at most all: it waits for none. */
+  __device__ inline void advance(uint32_t stages_) {
     at += stages_;
     if (at >= this->count) at -= this->count, parity ^= 1;
   }

@@ -23,7 +23,7 @@ pub(super) fn instance(words: u32) -> String {
     }
 }
 
-/// Where a step's routing lies. R rows, K experts each, R K pairs.
+/// Where a step's routing lies. R rows, k experts each, R k pairs.
 #[derive(Debug, Clone, Copy)]
 pub struct Routing {
     /// `uint32_t [R, K]`, ascending in a row.
@@ -32,9 +32,9 @@ pub struct Routing {
     pub weights: Address,
     /// Scratch of the skinny kernels, for the buckets that they serve: `expert_score_parts` of the arena.
     pub score_parts: Address,
-    /// `uint32_t [R K]`: the row at each place of the sort; this and the next two where [`Pairs::sorted`].
+    /// `uint32_t [R k]`: the row at each place of the sort; this and the next two where [`Pairs::sorted`].
     pub rows: Address,
-    /// `uint32_t [R K]`: the place of each pair.
+    /// `uint32_t [R k]`: the place of each pair.
     pub place: Address,
     /// [`most_expert_tiles`] entries of [`abi::TG_EXPERT_TILE_BYTES`].
     pub tiles: Address,
@@ -111,9 +111,9 @@ pub struct ExpertRows {
     pub x: Address,
     /// bf16 `[3, R, H]`: scratch for x as bf16x3, of f32 rows.
     pub bf16x3: Address,
-    /// `[R K, M]`, operand type or as bf16x3: what gate and up make of x.
+    /// `[R k, I]`, operand type or as bf16x3: what gate and up make of x.
     pub y: Address,
-    /// `[R K, H]`, f32 or as [`Pairs::rounded`] says: what down makes of y.
+    /// `[R k, H]`, f32 or as [`Pairs::rounded`] says: what down makes of y.
     pub partial: Address,
 }
 

@@ -1,13 +1,6 @@
 //! The experts' products of wide steps: a kernel that streams every expert's weights once, on GPUs that have wgmma and the
-//! copy engine for tensors (kernels/grouped/grouped.cuh says how). Here is what it can serve, and what its launches look like.
-//!
-//! | kernel | steps |
-//! |---|---|
-//! | `tg_grouped_experts_*` | of up to 256 rows, in tiles of up to 64, of f32 32: for few rows |
-//! | `tg_grouped_experts_many_*` | the same, with more warps that load rows |
-//! | `tg_grouped_experts_tall_*` | in tiles of up to 96; f32 rows have neither this nor the next ones |
-//! | `tg_grouped_experts_512_*`, `_1024_*` | of so many rows, in tiles of up to 96; down's sums are rounded |
-//! | `tg_grouped_experts_512_tallest_*`, `_1024_tallest_*` | the same, in tiles of up to 128 |
+//! copy engine for tensors (kernels/grouped/grouped.cu says how, and lists its instances). Here is what it can serve, and what its
+//! launches look like.
 
 use super::Lowering;
 use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
