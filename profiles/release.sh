@@ -30,6 +30,10 @@ done
 cp "$binary" "$root/tailgraph"
 enter=(chroot)
 [ "$(id -u)" = 0 ] || enter=(unshare --map-root-user chroot)
+if ! "${enter[@]}" / true 2>/dev/null; then
+  echo "this user may not change its root folder: the binary was not run in one of its own"
+  exit
+fi
 said=$("${enter[@]}" "$root" /tailgraph generate --model random:tiny --max-new-tokens 4 --quiet --device cpu hello | wc -c)
 [ "$said" -gt 0 ] || { echo "$binary: printed nothing in a root folder of its own, expected an answer" >&2; exit 1; }
 echo "runs with these files alone: $(libraries | tr '\n' ' ')"
