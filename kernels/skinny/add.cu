@@ -2,22 +2,26 @@
 /* add.cu: products that add to the residual stream, for steps of few rows (skinny/skinny.cuh):
  *
  *   tg_skinny_held_out_*  h[r,:] += W x[r,:] + bias, K at most SKINNY_K: out-projections, and the down of a narrow dense feed-forward
+ *                         (*held*: its weights are held in registers)
  *   tg_skinny_out_*       the same of longer rows
- *   tg_skinny_down_*      h[r,:] += sum over i of weights[r,i] W_e y[r K + i,:], i and with it the expert e ascending
+ *   tg_skinny_down_*      h[r,:] += sum over i of weights[r,i] W_e y[r k + i,:], i and with it the expert e ascending
  *
  * With `parts` the first two also store each tile's share of the router's scores (skinny/choice.cuh): a kernel that had to read all of h
  * for the router would cost more than these shares, which the next kernel adds up.
  *
  *   warp       does                                                  waits on                                signals
- *   producer   copies the tiles' weights into the pipeline           empty barriers; down: chosen experts    full barriers
- *   consumers  load their columns of x, multiply, add to h           grid dependency, full barriers          empty barriers
+ *   producer   copies the tiles' weights into the pipeline           as in skinny/pipeline.cuh               full barriers
+ *   consumers  load their columns of x, multiply, add to h           grid dependency, full, consumers_meet   empty barriers
+ *   warp 0     down: loads the chosen words for all, first of all    chosen words                            __syncthreads()
  *
  * A warp loads the columns of a batch row that it alone needs, and waits for no other warp. tg_skinny_down_* loads the chosen experts'
- * weights before the grid dependency wait: the kernel before it lets it start only once it has published which were chosen.
+ * weights before the grid dependency wait. It may start before their words are there, and spins on their marks. Gate/up triggers only
+ * after its wait, so that the clear() of the kernel before is visible and no old mark is found.
  *
- * tg_skinny_held_out_* has no producer. Its weights are 256 bytes for each thread, so all are under way before the grid dependency wait, and
+ * tg_skinny_held_out_* has no producer. Its weights are 256 bytes a thread, so all are under way before the grid dependency wait, and
  * no shared memory holds them; the launcher asks for a large first-level cache, where they stand on their way. The registers of the next
- * kernel, gate/up, find no room beside (9 warps of 144 and 8 of 104 are more than an SM has), so it begins as blocks of this one end.
+ * kernel, gate/up, find no room beside (9 warps of 144 and 8 of 104 are more than an SM has), so it begins as blocks of this one end. That
+ * is ptxas's output, which nothing enforces.
  *
  * Bound: memory, N K sizeof(W) bytes (for experts, of each that any row chose). Measured on an H200 in bf16 at 1 row, from kernel to kernel
  * (floor; how: profiles/README.md): 2048 x 2048 2.2 us (1.9), or 1.7 behind attention, during which its weights come; 2048 x 7168 8.5 us
@@ -106,7 +110,8 @@ __device__ inline void skinny_fetch(SkinnyColumns<Math> &columns, char *x, uint3
     columns.load(from, k_here, there);
     return;
   } else if constexpr (Math::HELD) {
-    /* lanes share the work of a row, and have read what was there before */
+    /* Lanes have read what was there before. The 8 / bucket groups of lanes share the row's units: group g has unit g, in a bucket of 2
+     * also g + 4. */
     __syncwarp();
     S *to = reinterpret_cast<S *>(x + Math::lane_row(bucket) * pitch);
     float4 v[TG_SKINNY_BF16X3_ROWS][2] = {};
@@ -138,7 +143,7 @@ __device__ inline void skinny_fetch(SkinnyColumns<Math> &columns, char *x, uint3
     copy_wait<0>();
   }
   __syncwarp();
-  columns.load(reinterpret_cast<const S *>(x + Math::lane_place(bucket, bucket) * pitch), k_here, true);
+  columns.load(reinterpret_cast<const S *>(x + Math::lane_shared_row(bucket, bucket) * pitch), k_here, true);
 }
 
 /* With EXPERTS x has a row for each expert of each batch row. */
@@ -256,7 +261,7 @@ __device__ inline void skinny_held_out(const tg_skinny_add_args &a) {
   const X *x = static_cast<const X *>(a.x);
   const float *bias = a.bias;
   float *h = a.h;
-  void *parts_at = a.parts;  /* read at each use, it moved the scores' loads behind those of the weights (profiles/log/arguments.md) */
+  void *parts_at = a.parts;  /* read at each use, it moved the scores' loads after those of the weights (profiles/log/arguments.md) */
   SkinnySums sums{reinterpret_cast<float *>(shared), bucket};
   char *after = reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket);
   const SkinnyParts<WORDS> parts(parts_at, bucket, outputs);

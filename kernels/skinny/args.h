@@ -11,7 +11,7 @@
 #define TG_SKINNY_ROWS 8u            /* of a batch, at most */
 #define TG_SKINNY_STAGE_ROWS 8u      /* weight rows of a stage: half the M of an instruction */
 #define TG_SKINNY_OUTPUTS 16u        /* weight rows of a tile */
-#define TG_SKINNY_K 2048u            /* of a stage, at most: a bulk copy takes some 80 cycles, however short */
+#define TG_SKINNY_K 2048u            /* of a stage, at most: 8 units a warp; a bulk copy takes some 80 cycles, however short */
 #define TG_SKINNY_UNIT 32u           /* of K: two instructions, 16 bytes of a 16-bit weight row in each of 4 lanes */
 #define TG_SKINNY_CONSUMER_WARPS 8u
 #define TG_SKINNY_BF16X3_ROWS 2u      /* of a bucket, at most, whose f32 rows are stored as bf16x3 */
@@ -58,7 +58,7 @@ typedef struct tg_skinny_conv_args {
   uint32_t pad;
 } tg_skinny_conv_args;
 
-/* skinny/norm.cu. With `best`, [S,blocks], the rows are the sampled ones, and y is f32 and has those of which more is read than that. */
+/* skinny/norm.cu. With `best`, [S,blocks], the rows are the sampled ones; y is f32, and only rows that need more are written. */
 typedef struct tg_skinny_norm_args {
   TG_ADDRESS(void) y;                         /* [R,N] */
   TG_ADDRESS(unsigned long long) best;        /* or null */

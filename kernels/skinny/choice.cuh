@@ -3,7 +3,7 @@
  *
  * Scores are linear in h, but for the norm's one scale a row. So the kernel that makes h (skinny/add.cu) stores parts: for each of its
  * tiles, what these channels add to every expert's score and to the row's sum of squares. The blocks of gate/up add the parts up, in an
- * order that follows from the bucket alone, and choose as common/experts.cuh does.
+ * order that follows from the bucket alone, and choose by choose_best (common/bits.cuh).
  *
  * Experts are bits of words (common/bits.cuh), a lane for each bit of a word. Arrays by expert have room for 32 WORDS.
  *
@@ -41,7 +41,8 @@ struct SkinnyParts {
         scores(reinterpret_cast<float *>(chosen + SKINNY_ROWS * WORDS)),
         squares(scores + (size_t)bucket * (hidden / SKINNY_OUTPUTS) * EXPERTS), tiles(hidden / SKINNY_OUTPUTS) {}
 
-  /* Clears word i of chosen, a thread a word. A kernel before the one that chooses does it. */
+  /* Clears word i of chosen, a thread a word. tg_skinny_out_* or tg_skinny_held_out_* does it after its wait, when the last
+   * layer's down has ended. */
   __device__ inline void clear(uint32_t i) const { chosen[i] = 0; }
 
   __device__ inline void publish(uint32_t i, uint32_t experts) const {
@@ -103,12 +104,12 @@ struct alignas(16) SkinnyChoice {
   using Bits = ExpertBits<WORDS>;
   static constexpr uint32_t EXPERTS = WORDS * WARP;
 
-  float score[SKINNY_ROWS][EXPERTS];
+  float score[SKINNY_ROWS][EXPERTS];     /* after the sigmoid, without bias */
   float scale[SKINNY_ROWS];              /* of its norm */
   uint32_t chosen[SKINNY_ROWS * WORDS];  /* [rows][WORDS]: a bit for each of a row's experts */
-  float scores[SKINNY_CONSUMER_WARPS][EXPERTS], squares[SKINNY_CONSUMER_WARPS];  /* sums over each warp's tiles */
-  SkinnyPrediction<WORDS> prediction;    /* the same in all blocks, since it decides which tiles a block takes */
-  SkinnyPrediction<WORDS> of_producer;   /* the one that this block's producer found, and how many stages it loaded by it */
+  float warp_sums[SKINNY_CONSUMER_WARPS][EXPERTS], squares[SKINNY_CONSUMER_WARPS];  /* sums over each warp's tiles */
+  SkinnyPrediction<WORDS> prediction;    /* read after the wait by the last consumer warp: the same in all blocks */
+  SkinnyPrediction<WORDS> of_producer;   /* read before it, perhaps stale, used only if equal; and the stages loaded by it */
   uint32_t loaded;
 
   /* The experts that any of the rows has. */
@@ -123,7 +124,7 @@ struct alignas(16) SkinnyChoice {
     return ::any(without(prediction.experts(), those)) ? SkinnyPrediction<WORDS>{} : prediction;
   }
   __device__ inline bool has(uint32_t r, uint32_t e) const { return has_at<WORDS>(chosen, r, e); }
-  /* The place of expert e among the row's experts, which ascend. */
+  /* The index of expert e among the row's experts, which ascend. */
   __device__ inline uint32_t index(uint32_t r, uint32_t e) const { return count_before(bits_at<WORDS>(chosen, r), e); }
 };
 
@@ -173,7 +174,7 @@ __device__ inline void skinny_choose(SkinnyChoice<WORDS> &choice, SkinnyParts<WO
     sum.z += __shfl_xor_sync(0xffffffffu, sum.z, offset);
     sum.w += __shfl_xor_sync(0xffffffffu, sum.w, offset);
   }
-  if (lane < LANES) store4(choice.scores[warp] + 4 * lane, sum);
+  if (lane < LANES) store4(choice.warp_sums[warp] + 4 * lane, sum);
   if (lane == 0) choice.squares[warp] = squares;
   beside();
   threads_meet<SKINNY_THREADS, PREDICTION_READY>();
@@ -185,7 +186,7 @@ __device__ inline void skinny_choose(SkinnyChoice<WORDS> &choice, SkinnyParts<WO
       if (w >= warps) break;
       squares += choice.squares[warp * warps + w];
 #pragma unroll
-      for (uint32_t i = 0; i < WORDS; i++) score[i] += choice.scores[warp * warps + w][lane + i * WARP];
+      for (uint32_t i = 0; i < WORDS; i++) score[i] += choice.warp_sums[warp * warps + w][lane + i * WARP];
     }
     const float scale = 1.0f / sqrtf(squares / hidden + eps);
     uint32_t chosen[WORDS];
@@ -208,5 +209,6 @@ __device__ inline float skinny_weight(const SkinnyChoice<WORDS> &choice, uint32_
 #pragma unroll 1
   for (ExpertBits<WORDS> those = bits_at<WORDS>(choice.chosen, r); any(those); those = without_lowest(those))
     total += choice.score[r][lowest(those)];
+  /* 1e-6 as in router/choice.cuh */
   return (weighing.normalize ? choice.score[r][e] / (total + 1e-6f) : choice.score[r][e]) * weighing.scaling;
 }

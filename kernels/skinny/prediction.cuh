@@ -1,10 +1,10 @@
 /* prediction.cuh: which experts a small step's rows will most likely go to, published before they are chosen.
  *
  * Between the last product before the router and the first weights of the experts the memory would be idle for some 5 us a layer. The
- * residual stream changes little in one mixer, so what the router would choose before the mixer is nearly always among what it chooses
- * behind it. The kernel that begins a layer has blocks for this beside those that stream its weights (skinny_predict): two experts a warp,
- * for the first row alone, since two experts are as many as a pipeline has room for. Each publishes its best two as words, and gate/up's
- * producer (SkinnyPredictionLook) takes the best two of all.
+ * residual stream changes little in a layer's attention or convolution, so what the router would choose before it is nearly always among
+ * what it chooses after it. The kernel that begins a layer has blocks for this beside those that stream its weights (skinny_predict), for
+ * the first row alone. A block scores 16 experts, two a warp, and publishes its best two as words. Gate/up's producer
+ * (SkinnyPredictionLook) takes the best two of all, which are as many as a pipeline has room for.
  *
  * A prediction decides which weights are loaded first, and nothing else: weights that were loaded in vain are not used, and results do not
  * depend on it. Where a row's experts are fused, the same blocks also mark y as missing (skinny/fused.cuh), on which results do depend.
@@ -17,23 +17,26 @@
 constexpr uint32_t SKINNY_NO_LAYER = 0xffffffffu;
 constexpr uint32_t SKINNY_MOST_LOOKS = 64;  /* for a prediction, before its kernel has ended */
 
-/* Blocks of a grid that compute its product; behind them come those that predict.
+/* Blocks of a grid that compute its product; after them come those that predict.
  *
- * The latter begin when the kernel before ends, and must have read their rows before the others have read their weights. With two
- * experts a warp in f32 they ended 2.5 us behind them, so they read bf16 (profiles/log/few-rows-guess.md). An H100 has room for only 4 such
- * blocks beside the 128 tiles of a hidden size of 2048. */
+ * The latter begin when the kernel before ends, and should be done with their experts' router rows before the others are done, or they
+ * prolong the kernel. With two experts a warp in f32 they ended 2.5 us after them, so they read bf16
+ * (profiles/log/few-rows-guess.md). An H100 has room for only 4 such blocks beside the 128 tiles of a hidden size of 2048. */
 __device__ inline uint32_t skinny_product_blocks(const tg_skinny_prediction_args &predictor) { return gridDim.x - predictor.blocks; }
 
-/* A word: the mark of its step and layer (which comes again, so that a word found before the grid dependency wait may be another's), a
- * score that sorts as an integer, and the expert, the lower the better. */
+/* A word: the mark of its step and layer (which comes again after 2^19 steps, so that a word found before the grid
+ * dependency wait may be another's), a score that sorts as an integer, and the expert, the lower the better. */
 struct SkinnyPredictionWord {
   static constexpr uint32_t EXPERTS = SKINNY_MOST_EXPERTS;
   static constexpr uint32_t EXPERT_BITS = 6, SCORE_BITS = 32, MARK_BITS = 64 - EXPERT_BITS - SCORE_BITS;
   static_assert(1u << EXPERT_BITS == EXPERTS, "an expert");
 
+  static constexpr uint32_t MOST_LAYERS = 128;
+
+  /* + 1: cleared memory is no mark. */
   static __device__ inline uint64_t mark(const tg_step *step, uint32_t layer) {
     const uint32_t number = uint32_t(__ldcg(reinterpret_cast<const unsigned long long *>(&step->number)));
-    return uint64_t((number * 128 + layer + 1) & ((1u << MARK_BITS) - 1)) << (64 - MARK_BITS);
+    return uint64_t((number * MOST_LAYERS + layer + 1) & ((1u << MARK_BITS) - 1)) << (64 - MARK_BITS);
   }
   static __device__ inline uint64_t candidate(uint32_t key, uint32_t expert) {
     return uint64_t(key) << EXPERT_BITS | (EXPERTS - 1 - expert);
