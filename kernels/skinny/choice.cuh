@@ -28,7 +28,7 @@ constexpr uint32_t SKINNY_MISSING = 0xffffffffu;  /* a word of y that is not sto
  * predicted[SKINNY_PREDICTION_WORDS]; each row's experts, chosen[SKINNY_ROWS][WORDS]; the parts of scores,
  * [bucket, H / SKINNY_OUTPUTS, EXPERTS]; the parts of squares, [bucket, H / SKINNY_OUTPUTS]. */
 template <uint32_t WORDS>
-struct SkinnyParts {
+struct SkinnyRouting {
   static constexpr uint32_t EXPERTS = WORDS * WARP;
   static constexpr uint64_t CHOSEN = 1ull << 32;  /* the mark of a word that is there; experts are the bits below; 0 until then */
 
@@ -36,8 +36,8 @@ struct SkinnyParts {
   float *scores, *squares;
   uint32_t tiles;
 
-  __device__ inline SkinnyParts(void *parts, uint32_t bucket, uint32_t hidden)
-      : predicted(static_cast<uint64_t *>(parts)), chosen(predicted + SKINNY_PREDICTION_WORDS),
+  __device__ inline SkinnyRouting(void *routing, uint32_t bucket, uint32_t hidden)
+      : predicted(static_cast<uint64_t *>(routing)), chosen(predicted + SKINNY_PREDICTION_WORDS),
         scores(reinterpret_cast<float *>(chosen + SKINNY_ROWS * WORDS)),
         squares(scores + (size_t)bucket * (hidden / SKINNY_OUTPUTS) * EXPERTS), tiles(hidden / SKINNY_OUTPUTS) {}
 
@@ -135,7 +135,7 @@ static_assert(sizeof(SkinnyChoice<1>) == TG_SKINNY_CHOICE_BYTES && sizeof(Skinny
  * PREDICTION_READY, so `choice` also has what it found; the producer waits for them at CHOICE_READY. There are `rows` rows in a bucket of
  * `bucket`. beside() is other work of a warp, done before that wait. */
 template <uint32_t WORDS, class Beside>
-__device__ inline void skinny_choose(SkinnyChoice<WORDS> &choice, SkinnyParts<WORDS> parts, const float *bias, uint32_t rows,
+__device__ inline void skinny_choose(SkinnyChoice<WORDS> &choice, SkinnyRouting<WORDS> routing, const float *bias, uint32_t rows,
                                   uint32_t bucket, uint32_t hidden, uint32_t expert_count, Weighing weighing, float eps, Beside beside) {
   constexpr uint32_t EXPERTS = WORDS * WARP;
   constexpr uint32_t AT_ONCE = 8, LANES = EXPERTS / 4, TILES = WARP / LANES;  /* loads under way; lanes of a tile, 4 experts each; tiles a load */
@@ -148,22 +148,22 @@ __device__ inline void skinny_choose(SkinnyChoice<WORDS> &choice, SkinnyParts<WO
   float squares = 0.0f;
   if (r < rows) {
     /* past the first-level cache, since it is read once */
-    const float4 *from = reinterpret_cast<const float4 *>(parts.scores + (size_t)r * parts.tiles * EXPERTS) + lane;
+    const float4 *from = reinterpret_cast<const float4 *>(routing.scores + (size_t)r * routing.tiles * EXPERTS) + lane;
 #pragma unroll 1
-    for (uint32_t first = part * TILES; first < parts.tiles; first += AT_ONCE * step) {
+    for (uint32_t first = part * TILES; first < routing.tiles; first += AT_ONCE * step) {
       float4 v[AT_ONCE];
 #pragma unroll
       for (uint32_t i = 0; i < AT_ONCE; i++) {
         const uint32_t tile = first + i * step;
-        v[i] = tile + lane / LANES < parts.tiles ? __ldcg(from + tile * LANES) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        v[i] = tile + lane / LANES < routing.tiles ? __ldcg(from + tile * LANES) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
       }
 #pragma unroll
       for (uint32_t i = 0; i < AT_ONCE; i++)
         sum = make_float4(sum.x + v[i].x, sum.y + v[i].y, sum.z + v[i].z, sum.w + v[i].w);
     }
 #pragma unroll 4
-    for (uint32_t tile = part * WARP + lane; tile < parts.tiles; tile += warps * WARP)
-      squares += __ldcg(parts.squares + (size_t)r * parts.tiles + tile);
+    for (uint32_t tile = part * WARP + lane; tile < routing.tiles; tile += warps * WARP)
+      squares += __ldcg(routing.squares + (size_t)r * routing.tiles + tile);
   }
 #pragma unroll
   for (int offset = WARP / 2; offset > 0; offset /= 2) {

@@ -70,7 +70,7 @@ __device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
   const uint32_t count = min(step_rows, bucket), rows = max(count, 1u);
   const uint32_t of_row = threadIdx.x / WARP / warps_of_row(bucket);
   const bool producer = threadIdx.x >= SKINNY_CONSUMERS;
-  const SkinnyParts<WORDS> all_parts(a.parts, bucket, hidden);
+  const SkinnyRouting<WORDS> routing(a.routing, bucket, hidden);
   const uint64_t policy = read_once();
   const uint32_t of_tile = block.pipeline.stages_of_tile(hidden);
   auto run = [&](const W *w, const Tiles &at) {
@@ -86,8 +86,8 @@ __device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
   /* As a rule the words are there: the layer's first kernel published them. Else consumers wait with the producer, who until the kernel
    * ahead ends have only the norm's weight to load. */
   if (producer && predicts) {
-    Look look(all_parts, step, layer, expert_count);
-    if (look.wait(all_parts)) predicted = look.prediction(weighing.k);
+    Look look(routing, step, layer, expert_count);
+    if (look.wait(routing)) predicted = look.prediction(weighing.k);
   }
   __syncthreads();
   if (producer) {
@@ -116,8 +116,8 @@ __device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
     row = SkinnyRow(h + (size_t)min(of_row, rows - 1) * hidden, hidden, bucket, true);
     Look look;
     const bool looks = threadIdx.x >= SKINNY_CONSUMERS - WARP;
-    if (looks && predicts) look = Look(all_parts, step, layer, expert_count);
-    skinny_choose(choice, all_parts, a.bias, rows, bucket, hidden, expert_count, weighing, a.eps, [&] {
+    if (looks && predicts) look = Look(routing, step, layer, expert_count);
+    skinny_choose(choice, routing, a.bias, rows, bucket, hidden, expert_count, weighing, a.eps, [&] {
       copy_wait<0>();
       if (!looks) return;
       Prediction found;
@@ -125,7 +125,7 @@ __device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
       if (lane == 0) choice.prediction = found;
     });
     if (!FUSED && blockIdx.x == 0 && threadIdx.x < bucket * WORDS)
-      all_parts.publish(threadIdx.x, threadIdx.x < rows * WORDS ? choice.chosen[threadIdx.x] : 0);
+      routing.publish(threadIdx.x, threadIdx.x < rows * WORDS ? choice.chosen[threadIdx.x] : 0);
     let_next_kernel_start();
   }
   /* Where all predicted experts are chosen they come first. Then the stages that this block has copied are those of its first tiles. Else

@@ -107,15 +107,15 @@ __device__ inline void skinny_predict(const tg_skinny_prediction_args &predictor
     if (lane == 0) candidates[i * SKINNY_CONSUMER_WARPS + warp] = candidate;
   }
   consumers_meet();
-  for (uint32_t i = block * SKINNY_CONSUMERS + threadIdx.x; i < predictor.handed_pieces; i += predictor.blocks * SKINNY_CONSUMERS)
-    predictor.handed[i] = make_uint4(SKINNY_MISSING, SKINNY_MISSING, SKINNY_MISSING, SKINNY_MISSING);
+  for (uint32_t i = block * SKINNY_CONSUMERS + threadIdx.x; i < predictor.fused_y_pieces; i += predictor.blocks * SKINNY_CONSUMERS)
+    predictor.fused_y[i] = make_uint4(SKINNY_MISSING, SKINNY_MISSING, SKINNY_MISSING, SKINNY_MISSING);
   if (threadIdx.x >= EXPERTS) return;
   /* A lane counts the experts that are better than its own. */
   const uint64_t mine = candidates[lane];
   uint32_t better = 0;
 #pragma unroll
   for (uint32_t other = 0; other < EXPERTS; other++) better += candidates[other] > mine || (candidates[other] == mine && other < lane);
-  uint64_t *words = static_cast<uint64_t *>(predictor.parts) + block * SKINNY_PREDICTION_BEST;
+  uint64_t *words = static_cast<uint64_t *>(predictor.routing) + block * SKINNY_PREDICTION_BEST;
   if (better < SKINNY_PREDICTION_BEST) store_relaxed(words + better, mark | mine);
 }
 
@@ -123,7 +123,7 @@ __device__ inline void skinny_predict(const tg_skinny_prediction_args &predictor
 template <uint32_t WORDS>
 struct SkinnyPredictionLook {
   using Word = SkinnyPredictionWord;
-  using Parts = SkinnyParts<WORDS>;
+  using Routing = SkinnyRouting<WORDS>;
   using Prediction = SkinnyPrediction<WORDS>;
   uint64_t word, mark;
   bool mine;  /* this lane has a word */
@@ -131,13 +131,13 @@ struct SkinnyPredictionLook {
   SkinnyPredictionLook() = default;
 
   /* For a layer that is predicted. Nothing waits for the loads until their values are used. */
-  __device__ inline SkinnyPredictionLook(const Parts &parts, const tg_step *step, uint32_t layer, uint32_t expert_count)
+  __device__ inline SkinnyPredictionLook(const Routing &routing, const tg_step *step, uint32_t layer, uint32_t expert_count)
       : word(0), mine(threadIdx.x % WARP / SKINNY_PREDICTION_BEST < (expert_count + SKINNY_PREDICTION_EXPERTS - 1) / SKINNY_PREDICTION_EXPERTS) {
-    reload(parts);
+    reload(routing);
     mark = Word::mark(step, layer);
   }
-  __device__ inline void reload(const Parts &parts) {
-    if (mine) word = load_relaxed(parts.predicted + threadIdx.x % WARP);
+  __device__ inline void reload(const Routing &routing) {
+    if (mine) word = load_relaxed(routing.predicted + threadIdx.x % WARP);
   }
 
   /* Whether all words of this step and layer are there. They may be of an earlier run of a step of the same number: all blocks see the
@@ -145,11 +145,11 @@ struct SkinnyPredictionLook {
   __device__ inline bool ready() const { return __all_sync(0xffffffffu, !mine || Word::mark_of(word) == mark); }
 
   /* ready(), after some more looks if need be. */
-  __device__ inline bool wait(const Parts &parts) {
+  __device__ inline bool wait(const Routing &routing) {
     bool there = ready();
 #pragma unroll 1
     for (uint32_t more = SKINNY_MOST_LOOKS; !there && more > 0; more--) {
-      reload(parts);
+      reload(routing);
       there = ready();
     }
     return there;
