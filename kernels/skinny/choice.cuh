@@ -1,8 +1,8 @@
 /* choice.cuh: which experts the rows of a small step go to. Every block of gate/up chooses for itself, since a router kernel before it
  * would cost a start and a wait.
  *
- * Scores are linear in h, but for the norm's one scale a row. So the kernel that makes h (skinny/add.cu) stores parts: for each of its
- * tiles, what these channels add to every expert's score and to the row's sum of squares. The blocks of gate/up add the parts up, in an
+ * Scores are linear in h, but for the norm's one scale a row. So the kernel that makes h (skinny/add.cu) stores shares: for each of its
+ * tiles, what these channels add to every expert's score and to the row's sum of squares. The blocks of gate/up add the shares up, in an
  * order that follows from the bucket alone, and choose by choose_best (common/bits.cuh).
  *
  * Experts are bits of words (common/bits.cuh), a lane for each bit of a word. Arrays by expert have room for 32 WORDS.
@@ -25,8 +25,8 @@ static_assert(SKINNY_PREDICTION_WORDS <= WARP, "a lane looks at each");
 constexpr uint32_t SKINNY_MISSING = 0xffffffffu;  /* a word of y that is not stored yet (skinny/fused.cuh) */
 
 /* What kernels hand to each other in global memory, in this order: what skinny/prediction.cuh publishes,
- * predicted[SKINNY_PREDICTION_WORDS]; each row's experts, chosen[SKINNY_ROWS][WORDS]; the parts of scores,
- * [bucket, H / SKINNY_OUTPUTS, EXPERTS]; the parts of squares, [bucket, H / SKINNY_OUTPUTS]. */
+ * predicted[SKINNY_PREDICTION_WORDS]; each row's experts, chosen[SKINNY_ROWS][WORDS]; the shares of scores,
+ * [bucket, H / SKINNY_OUTPUTS, EXPERTS]; the shares of squares, [bucket, H / SKINNY_OUTPUTS]. */
 template <uint32_t WORDS>
 struct SkinnyRouting {
   static constexpr uint32_t EXPERTS = WORDS * WARP;
@@ -131,7 +131,7 @@ struct alignas(16) SkinnyChoice {
 static_assert(sizeof(SkinnyChoice<1>) == TG_SKINNY_CHOICE_BYTES && sizeof(SkinnyChoice<2>) == TG_SKINNY_CHOICE_BYTES_2,
               "the launcher leaves room for it");
 
-/* All consumers fill `choice`. First warps add up parts of scores, then a warp a row chooses. In between they wait for the producer at
+/* All consumers fill `choice`. First warps add up shares of scores, then a warp a row chooses. In between they wait for the producer at
  * PREDICTION_READY, so `choice` also has what it found; the producer waits for them at CHOICE_READY. There are `rows` rows in a bucket of
  * `bucket`. beside() is other work of a warp, done before that wait. */
 template <uint32_t WORDS, class Beside>

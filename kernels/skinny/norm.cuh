@@ -104,7 +104,8 @@ struct SkinnyNormBlock {
   }
 
   /* All consumers: x[r,:] = rmsnorm(h[row_of(r),:]) for r < rows. How many warps share a row, and so the order of its sum, follows from the
-   * bucket alone: a row's bits are the same beside any others. On return x is whole for all consumers. */
+   * bucket alone: a row's bits are the same beside any others. On return x is whole for all consumers. `rows` is at
+   * least 1: a step without rows norms row 0, of which nothing is stored. */
   template <class RowOf>
   __device__ inline void norm_rows(const float *h, uint32_t rows, uint32_t hidden, float eps, RowOf row_of) {
     __shared__ float scratch[SKINNY_CONSUMER_WARPS];
