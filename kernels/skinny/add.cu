@@ -2,28 +2,32 @@
 /* add.cu: products that add to the residual stream, for steps of few rows (skinny/skinny.cuh):
  *
  *   tg_skinny_held_out_*  h[r,:] += W x[r,:] + bias, K at most SKINNY_K: out-projections, and the down of a narrow dense feed-forward
+ *                         (*held*: its weights are held in registers)
  *   tg_skinny_out_*       the same of longer rows
- *   tg_skinny_down_*      h[r,:] += sum over i of weights[r,i] W_e y[r K + i,:], i and with it the expert e ascending
+ *   tg_skinny_down_*      h[r,:] += sum over i of weights[r,i] W_e y[r k + i,:], i and with it the expert e ascending
  *
- * With `parts` the first two also store each tile's share of the router's scores (skinny/choice.cuh): a kernel that had to read all of h
+ * With `routing` the first two also store each tile's share of the router's scores (skinny/choice.cuh): a kernel that had to read all of h
  * for the router would cost more than these shares, which the next kernel adds up.
  *
  *   warp       does                                                  waits on                                signals
- *   producer   copies the tiles' weights into the pipeline           empty barriers; down: chosen experts    full barriers
- *   consumers  load their columns of x, multiply, add to h           grid dependency, full barriers          empty barriers
+ *   producer   copies the tiles' weights into the pipeline           as in skinny/pipeline.cuh               full barriers
+ *   consumers  load their columns of x, multiply, add to h           grid dependency, full, consumers_meet   empty barriers
+ *   warp 0     down: loads the chosen words for all, first of all    chosen words                            __syncthreads()
  *
  * A warp loads the columns of a batch row that it alone needs, and waits for no other warp. tg_skinny_down_* loads the chosen experts'
- * weights before the grid dependency wait: the kernel before it lets it start only once it has published which were chosen.
+ * weights before the grid dependency wait. It may start before their words are there, and spins on their marks. Gate/up triggers only
+ * after its wait, so that the clear() of the kernel before is visible and no old mark is found.
  *
- * tg_skinny_held_out_* has no producer. Its weights are 256 bytes for each thread, so all are under way before the grid dependency wait, and
+ * tg_skinny_held_out_* has no producer. Its weights are 256 bytes a thread, so all are under way before the grid dependency wait, and
  * no shared memory holds them; the launcher asks for a large first-level cache, where they stand on their way. The registers of the next
- * kernel, gate/up, find no room beside (9 warps of 144 and 8 of 104 are more than an SM has), so it begins as blocks of this one end.
+ * kernel, gate/up, find no room beside (9 warps of 144 and 8 of 104 are more than an SM has), so it begins as blocks of this one end. That
+ * is ptxas's output, which nothing enforces.
  *
  * Bound: memory, N K sizeof(W) bytes (for experts, of each that any row chose). Measured on an H200 in bf16 at 1 row, from kernel to kernel
  * (floor; how: profiles/README.md): 2048 x 2048 2.2 us (1.9), or 1.7 behind attention, during which its weights come; 2048 x 7168 8.5 us
  * (6.5), down of four experts of 1792 8.1 us (6.5).
  *
- * Launch: block = SKINNY_THREADS, grid = at most as many blocks as tiles, shared: sums, a tile of h and of the gate, a stage's columns of
+ * Launch: block = SKINNY_THREADS, grid = at most as many blocks as tiles, shared: sums, a tile of h and of the router, a stage's columns of
  * the rows, pipeline. Of tg_skinny_held_out_*: block = SKINNY_CONSUMERS, grid = a block a tile, no pipeline.
  */
 #include "common/launch.cuh"
@@ -39,39 +43,39 @@ template <uint32_t WORDS>
 struct SkinnyTileScores {
   static constexpr uint32_t EXPERTS = WORDS * WARP, GATES = EXPERTS * SKINNY_OUTPUTS / SKINNY_CONSUMERS;
 
-  const float *all_gates, *norm_weight;  /* the router's [E,H], and the weight of the norm before it, [H] */
+  const float *all_router, *norm_weight;  /* the router's [E,H], and the weight of the norm before it, [H] */
   const uint32_t expert_count;
-  float *tile_h, *tile_gate;  /* in shared memory: a tile of h[bucket, SCORE_PITCH], and of gate times norm [E, SCORE_PITCH] */
-  float gate[GATES], norm;
+  float *tile_h, *tile_router;  /* in shared memory: a tile of h[bucket, SCORE_PITCH], and of router times norm [E, SCORE_PITCH] */
+  float router[GATES], norm;
 
   __device__ inline SkinnyTileScores(void *memory, const tg_skinny_add_args &a)
-      : all_gates(a.gate), norm_weight(a.norm_weight), expert_count(a.expert_count), tile_h(static_cast<float *>(memory)),
-        tile_gate(tile_h + a.bucket * SCORE_PITCH) {}
+      : all_router(a.router), norm_weight(a.norm_weight), expert_count(a.expert_count), tile_h(static_cast<float *>(memory)),
+        tile_router(tile_h + a.bucket * SCORE_PITCH) {}
 
   static __device__ inline uint32_t bytes_of(uint32_t bucket, uint32_t expert_count) {
     return ((bucket + expert_count) * SCORE_PITCH * sizeof(float) + 15) / 16 * 16;
   }
 
-  /* Loads gate and norm of a tile's channels to registers, long before store() uses them. */
+  /* Loads router and norm of a tile's channels to registers, long before store() uses them. */
   __device__ inline void load(uint32_t tile, uint32_t outputs) {
     const uint32_t r = threadIdx.x / SKINNY_OUTPUTS, n = tile * SKINNY_OUTPUTS + threadIdx.x % SKINNY_OUTPUTS;
     norm = norm_weight[n];
 #pragma unroll
     for (uint32_t g = 0; g < GATES; g++) {
       const uint32_t e = g * (SKINNY_CONSUMERS / SKINNY_OUTPUTS) + r;
-      gate[g] = e < expert_count ? all_gates[(size_t)e * outputs + n] : 0.0f;
+      router[g] = e < expert_count ? all_router[(size_t)e * outputs + n] : 0.0f;
     }
   }
 
   /* Stores the tile's share of the scores, and of the sum of squares that the norm divides by. `v` is this thread's new value of h. */
-  __device__ inline void store(const SkinnyParts<WORDS> &parts, uint32_t tile, float v, uint32_t count, uint32_t bucket) {
+  __device__ inline void store(const SkinnyRouting<WORDS> &routing, uint32_t tile, float v, uint32_t count, uint32_t bucket) {
     const uint32_t r = threadIdx.x / SKINNY_OUTPUTS, i = threadIdx.x % SKINNY_OUTPUTS;
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     if (r < bucket) tile_h[r * SCORE_PITCH + i] = v;
 #pragma unroll
     for (uint32_t g = 0; g < GATES; g++) {
       const uint32_t e = g * (SKINNY_CONSUMERS / SKINNY_OUTPUTS) + r;
-      if (e < expert_count) tile_gate[e * SCORE_PITCH + i] = gate[g] * norm;
+      if (e < expert_count) tile_router[e * SCORE_PITCH + i] = router[g] * norm;
     }
     consumers_meet();
     if (warp >= count) return;
@@ -80,17 +84,17 @@ struct SkinnyTileScores {
     float score[WORDS] = {}, squares = 0.0f;
 #pragma unroll
     for (uint32_t w = 0; w < WORDS; w++) {
-      const float *with = tile_gate + min(lane + w * WARP, expert_count - 1) * SCORE_PITCH;
+      const float *with = tile_router + min(lane + w * WARP, expert_count - 1) * SCORE_PITCH;
 #pragma unroll
       for (uint32_t c = 0; c < SKINNY_OUTPUTS; c++) {
         score[w] = fmaf(of_h[c], with[c], score[w]);
         if (w == 0) squares = fmaf(of_h[c], of_h[c], squares);
       }
     }
-    const size_t at = (size_t)warp * parts.tiles + tile;
+    const size_t at = (size_t)warp * routing.tiles + tile;
 #pragma unroll
-    for (uint32_t w = 0; w < WORDS; w++) parts.scores[at * EXPERTS + lane + w * WARP] = score[w];
-    if (lane == 0) parts.squares[at] = squares;
+    for (uint32_t w = 0; w < WORDS; w++) routing.scores[at * EXPERTS + lane + w * WARP] = score[w];
+    if (lane == 0) routing.squares[at] = squares;
   }
 };
 
@@ -106,7 +110,8 @@ __device__ inline void skinny_fetch(SkinnyColumns<Math> &columns, char *x, uint3
     columns.load(from, k_here, there);
     return;
   } else if constexpr (Math::HELD) {
-    /* lanes share the work of a row, and have read what was there before */
+    /* Lanes have read what was there before. The 8 / bucket groups of lanes share the row's units: group g has unit g, in a bucket of 2
+     * also g + 4. */
     __syncwarp();
     S *to = reinterpret_cast<S *>(x + Math::lane_row(bucket) * pitch);
     float4 v[TG_SKINNY_BF16X3_ROWS][2] = {};
@@ -138,7 +143,7 @@ __device__ inline void skinny_fetch(SkinnyColumns<Math> &columns, char *x, uint3
     copy_wait<0>();
   }
   __syncwarp();
-  columns.load(reinterpret_cast<const S *>(x + Math::lane_place(bucket, bucket) * pitch), k_here, true);
+  columns.load(reinterpret_cast<const S *>(x + Math::lane_shared_row(bucket, bucket) * pitch), k_here, true);
 }
 
 /* With EXPERTS x has a row for each expert of each batch row. */
@@ -158,12 +163,12 @@ __device__ inline void skinny_add(const tg_skinny_add_args &a) {
   const uint64_t stride = a.stride;
   const uint32_t k = a.k;
   const uint32_t outputs = a.outputs, inner = a.inner, bucket = a.bucket;
-  const SkinnyParts<WORDS> parts(a.parts, bucket, outputs);
-  const uint64_t loaded = EXPERTS && threadIdx.x < bucket * WORDS ? parts.load(threadIdx.x) : 0;
+  const SkinnyRouting<WORDS> routing(a.routing, bucket, outputs);
+  const uint64_t loaded = EXPERTS && threadIdx.x < bucket * WORDS ? routing.load(threadIdx.x) : 0;
   const uint32_t step_rows = load_now(&a.step->rows);
   SkinnySums sums{reinterpret_cast<float *>(shared), bucket};
   char *after = reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket);
-  const bool scoring = !EXPERTS && a.parts;
+  const bool scoring = !EXPERTS && a.routing;
   SkinnyTileScores<WORDS> tile_scores(after, a);
   if (scoring) after += SkinnyTileScores<WORDS>::bytes_of(bucket, a.expert_count);
   /* a stage's columns of each row */
@@ -173,7 +178,7 @@ __device__ inline void skinny_add(const tg_skinny_add_args &a) {
   if (threadIdx.x == 0) pipeline.init();
   const bool producer = threadIdx.x >= SKINNY_CONSUMERS;
   const uint32_t tiles = (outputs + SKINNY_OUTPUTS - 1) / SKINNY_OUTPUTS;
-  if (EXPERTS && threadIdx.x < bucket * WORDS) chosen[threadIdx.x] = parts.wait(threadIdx.x, loaded);
+  if (EXPERTS && threadIdx.x < bucket * WORDS) chosen[threadIdx.x] = routing.wait(threadIdx.x, loaded);
   __syncthreads();
   Bits experts = EXPERTS ? Bits{} : bit_of<WORDS>(0);  /* that any row has */
   if (EXPERTS) {
@@ -198,7 +203,7 @@ __device__ inline void skinny_add(const tg_skinny_add_args &a) {
   const uint32_t row = Math::lane_row(bucket), sum_row = skinny_sum_row();
   if (scoring && blockIdx.x < tiles) tile_scores.load(blockIdx.x, outputs);
   wait_for_earlier_kernels();
-  if (scoring && blockIdx.x == 0 && threadIdx.x < SKINNY_ROWS * WORDS) parts.clear(threadIdx.x);
+  if (scoring && blockIdx.x == 0 && threadIdx.x < SKINNY_ROWS * WORDS) routing.clear(threadIdx.x);
   /* A row's experts are read where they lie: several words of them would take too many registers. */
   auto has_row = [&](uint32_t r, uint32_t e) { return !EXPERTS || r < count && has_at<WORDS>(chosen, r, e); };
   auto pair_of = [&](uint32_t r, uint32_t e) { return r * k + count_before(bits_at<WORDS>(chosen, r), e); };
@@ -236,7 +241,7 @@ __device__ inline void skinny_add(const tg_skinny_add_args &a) {
       h[(size_t)r * outputs + n] = v;
     }
     if (!scoring) continue;
-    tile_scores.store(parts, tile, v, count, bucket);
+    tile_scores.store(routing, tile, v, count, bucket);
     if (tile + gridDim.x >= tiles) break;
     consumers_meet();
     tile_scores.load(tile + gridDim.x, outputs);
@@ -256,14 +261,14 @@ __device__ inline void skinny_held_out(const tg_skinny_add_args &a) {
   const X *x = static_cast<const X *>(a.x);
   const float *bias = a.bias;
   float *h = a.h;
-  void *parts_at = a.parts;  /* read at each use, it moved the scores' loads behind those of the weights (profiles/log/arguments.md) */
+  void *routing_at = a.routing;  /* read at each use, it moved the scores' loads after those of the weights (profiles/log/arguments.md) */
   SkinnySums sums{reinterpret_cast<float *>(shared), bucket};
   char *after = reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket);
-  const SkinnyParts<WORDS> parts(parts_at, bucket, outputs);
+  const SkinnyRouting<WORDS> routing(routing_at, bucket, outputs);
   SkinnyTileScores<WORDS> tile_scores(after, a);
   /* Small loads come first: they would stand behind the weights. */
   const uint32_t step_rows = load_now(&a.step->rows);
-  if (parts_at) {
+  if (routing_at) {
     after += SkinnyTileScores<WORDS>::bytes_of(bucket, a.expert_count);
     tile_scores.load(tile, outputs);
   }
@@ -282,7 +287,7 @@ __device__ inline void skinny_held_out(const tg_skinny_add_args &a) {
   const uint32_t row = Math::lane_row(bucket);
   const bool mine = r < count && n < outputs, there = row < count;
   wait_for_earlier_kernels();
-  if (parts_at && blockIdx.x == 0 && threadIdx.x < SKINNY_ROWS * WORDS) parts.clear(threadIdx.x);
+  if (routing_at && blockIdx.x == 0 && threadIdx.x < SKINNY_ROWS * WORDS) routing.clear(threadIdx.x);
   SkinnyColumns<Math> columns;
   skinny_fetch(columns, after, skinny_pitch<typename Math::S>(skinny_stage_k(inner)), x + (there ? (size_t)row * inner : 0), inner, bucket, there);
   float v = mine ? h[(size_t)r * outputs + n] : 0.0f;
@@ -297,7 +302,7 @@ __device__ inline void skinny_held_out(const tg_skinny_add_args &a) {
     v += sums.get(r, i);
     h[(size_t)r * outputs + n] = v;
   }
-  if (parts_at) tile_scores.store(parts, tile, v, count, bucket);
+  if (routing_at) tile_scores.store(routing, tile, v, count, bucket);
 }
 
 #define SKINNY_ADD(SUFFIX, MATH, WORDS)                                                         \

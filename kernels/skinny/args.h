@@ -11,7 +11,7 @@
 #define TG_SKINNY_ROWS 8u            /* of a batch, at most */
 #define TG_SKINNY_STAGE_ROWS 8u      /* weight rows of a stage: half the M of an instruction */
 #define TG_SKINNY_OUTPUTS 16u        /* weight rows of a tile */
-#define TG_SKINNY_K 2048u            /* of a stage, at most: a bulk copy takes some 80 cycles, however short */
+#define TG_SKINNY_K 2048u            /* of a stage, at most: 8 units a warp; a bulk copy takes some 80 cycles, however short */
 #define TG_SKINNY_UNIT 32u           /* of K: two instructions, 16 bytes of a 16-bit weight row in each of 4 lanes */
 #define TG_SKINNY_CONSUMER_WARPS 8u
 #define TG_SKINNY_BF16X3_ROWS 2u      /* of a bucket, at most, whose f32 rows are stored as bf16x3 */
@@ -25,13 +25,13 @@
 #define TG_SKINNY_PREDICTION_BEST 2u      /* of a block's experts that it publishes */
 
 /* What the blocks of a layer's first kernel that predict its experts read (skinny/prediction.cuh); without blocks there is no prediction.
- * They mark `handed_pieces` of 16 bytes at `handed` as missing (skinny/fused.cuh). */
+ * They mark `fused_y_pieces` of 16 bytes at `fused_y` as missing (skinny/fused.cuh). */
 typedef struct tg_skinny_prediction_args {
   TG_ADDRESS(const void) router;              /* bf16 [E,H] whatever the model's types are: the gate times the norm's weight */
   TG_ADDRESS(const float) bias;               /* [E] or null */
-  TG_ADDRESS(void) parts;                     /* as skinny/choice.cuh has them */
-  TG_ADDRESS(struct uint4) handed;
-  uint32_t handed_pieces;
+  TG_ADDRESS(void) routing;                   /* as skinny/choice.cuh has them */
+  TG_ADDRESS(struct uint4) fused_y;           /* y of tg_skinny_experts_* of this layer, or null */
+  uint32_t fused_y_pieces;
   uint32_t expert_count;
   uint32_t blocks;
   uint32_t layer;
@@ -58,7 +58,7 @@ typedef struct tg_skinny_conv_args {
   uint32_t pad;
 } tg_skinny_conv_args;
 
-/* skinny/norm.cu. With `best`, [S,blocks], the rows are the sampled ones, and y is f32 and has those of which more is read than that. */
+/* skinny/norm.cu. With `best`, [S,blocks], the rows are the sampled ones; y is f32, and only rows that need more are written. */
 typedef struct tg_skinny_norm_args {
   TG_ADDRESS(void) y;                         /* [R,N] */
   TG_ADDRESS(unsigned long long) best;        /* or null */
@@ -83,9 +83,9 @@ typedef struct tg_skinny_add_args {
   TG_ADDRESS(const void) x;                   /* [R,K]; of experts [R k,K] */
   TG_ADDRESS(const void) w;                   /* [N,K]; of experts each one's, packed */
   TG_ADDRESS(const float) bias;               /* [N] or null */
-  TG_ADDRESS(void) parts;                     /* as skinny/choice.cuh has them, or null */
-  TG_ADDRESS(const float) gate;               /* [E,N], with parts */
-  TG_ADDRESS(const float) norm_weight;        /* [N], with parts */
+  TG_ADDRESS(void) routing;                   /* as skinny/choice.cuh has them, or null */
+  TG_ADDRESS(const float) router;             /* [E,N], with routing */
+  TG_ADDRESS(const float) norm_weight;        /* [N], with routing */
   TG_ADDRESS(const tg_step) step;
   uint32_t outputs;                           /* N */
   uint32_t inner;                             /* K */
@@ -107,7 +107,7 @@ typedef struct tg_skinny_experts_args {
   uint64_t stride;                            /* elements from one expert's to the next's, of gate and of up */
   TG_ADDRESS(uint32_t) experts;               /* out: [R,k] */
   TG_ADDRESS(float) weights;                  /* out: [R,k] */
-  TG_ADDRESS(void) parts;                     /* as skinny/choice.cuh has them */
+  TG_ADDRESS(void) routing;                   /* as skinny/choice.cuh has them */
   TG_ADDRESS(const float) bias;               /* [E] or null */
   TG_ADDRESS(const tg_step) step;
   uint32_t outputs;                           /* N */

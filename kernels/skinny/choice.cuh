@@ -1,9 +1,9 @@
 /* choice.cuh: which experts the rows of a small step go to. Every block of gate/up chooses for itself, since a router kernel before it
  * would cost a start and a wait.
  *
- * Scores are linear in h, but for the norm's one scale a row. So the kernel that makes h (skinny/add.cu) stores parts: for each of its
- * tiles, what these channels add to every expert's score and to the row's sum of squares. The blocks of gate/up add the parts up, in an
- * order that follows from the bucket alone, and choose as common/experts.cuh does.
+ * Scores are linear in h, but for the norm's one scale a row. So the kernel that makes h (skinny/add.cu) stores shares: for each of its
+ * tiles, what these channels add to every expert's score and to the row's sum of squares. The blocks of gate/up add the shares up, in an
+ * order that follows from the bucket alone, and choose by choose_best (common/bits.cuh).
  *
  * Experts are bits of words (common/bits.cuh), a lane for each bit of a word. Arrays by expert have room for 32 WORDS.
  *
@@ -25,10 +25,10 @@ static_assert(SKINNY_PREDICTION_WORDS <= WARP, "a lane looks at each");
 constexpr uint32_t SKINNY_MISSING = 0xffffffffu;  /* a word of y that is not stored yet (skinny/fused.cuh) */
 
 /* What kernels hand to each other in global memory, in this order: what skinny/prediction.cuh publishes,
- * predicted[SKINNY_PREDICTION_WORDS]; each row's experts, chosen[SKINNY_ROWS][WORDS]; the parts of scores,
- * [bucket, H / SKINNY_OUTPUTS, EXPERTS]; the parts of squares, [bucket, H / SKINNY_OUTPUTS]. */
+ * predicted[SKINNY_PREDICTION_WORDS]; each row's experts, chosen[SKINNY_ROWS][WORDS]; the shares of scores,
+ * [bucket, H / SKINNY_OUTPUTS, EXPERTS]; the shares of squares, [bucket, H / SKINNY_OUTPUTS]. */
 template <uint32_t WORDS>
-struct SkinnyParts {
+struct SkinnyRouting {
   static constexpr uint32_t EXPERTS = WORDS * WARP;
   static constexpr uint64_t CHOSEN = 1ull << 32;  /* the mark of a word that is there; experts are the bits below; 0 until then */
 
@@ -36,12 +36,13 @@ struct SkinnyParts {
   float *scores, *squares;
   uint32_t tiles;
 
-  __device__ inline SkinnyParts(void *parts, uint32_t bucket, uint32_t hidden)
-      : predicted(static_cast<uint64_t *>(parts)), chosen(predicted + SKINNY_PREDICTION_WORDS),
+  __device__ inline SkinnyRouting(void *routing, uint32_t bucket, uint32_t hidden)
+      : predicted(static_cast<uint64_t *>(routing)), chosen(predicted + SKINNY_PREDICTION_WORDS),
         scores(reinterpret_cast<float *>(chosen + SKINNY_ROWS * WORDS)),
         squares(scores + (size_t)bucket * (hidden / SKINNY_OUTPUTS) * EXPERTS), tiles(hidden / SKINNY_OUTPUTS) {}
 
-  /* Clears word i of chosen, a thread a word. A kernel before the one that chooses does it. */
+  /* Clears word i of chosen, a thread a word. tg_skinny_out_* or tg_skinny_held_out_* does it after its wait, when the last
+   * layer's down has ended. */
   __device__ inline void clear(uint32_t i) const { chosen[i] = 0; }
 
   __device__ inline void publish(uint32_t i, uint32_t experts) const {
@@ -103,12 +104,12 @@ struct alignas(16) SkinnyChoice {
   using Bits = ExpertBits<WORDS>;
   static constexpr uint32_t EXPERTS = WORDS * WARP;
 
-  float score[SKINNY_ROWS][EXPERTS];
+  float score[SKINNY_ROWS][EXPERTS];     /* after the sigmoid, without bias */
   float scale[SKINNY_ROWS];              /* of its norm */
   uint32_t chosen[SKINNY_ROWS * WORDS];  /* [rows][WORDS]: a bit for each of a row's experts */
-  float scores[SKINNY_CONSUMER_WARPS][EXPERTS], squares[SKINNY_CONSUMER_WARPS];  /* sums over each warp's tiles */
-  SkinnyPrediction<WORDS> prediction;    /* the same in all blocks, since it decides which tiles a block takes */
-  SkinnyPrediction<WORDS> of_producer;   /* the one that this block's producer found, and how many stages it loaded by it */
+  float warp_sums[SKINNY_CONSUMER_WARPS][EXPERTS], squares[SKINNY_CONSUMER_WARPS];  /* sums over each warp's tiles */
+  SkinnyPrediction<WORDS> prediction;    /* read after the wait by the last consumer warp: the same in all blocks */
+  SkinnyPrediction<WORDS> of_producer;   /* read before it, perhaps stale, used only if equal; and the stages loaded by it */
   uint32_t loaded;
 
   /* The experts that any of the rows has. */
@@ -123,18 +124,18 @@ struct alignas(16) SkinnyChoice {
     return ::any(without(prediction.experts(), those)) ? SkinnyPrediction<WORDS>{} : prediction;
   }
   __device__ inline bool has(uint32_t r, uint32_t e) const { return has_at<WORDS>(chosen, r, e); }
-  /* The place of expert e among the row's experts, which ascend. */
+  /* The index of expert e among the row's experts, which ascend. */
   __device__ inline uint32_t index(uint32_t r, uint32_t e) const { return count_before(bits_at<WORDS>(chosen, r), e); }
 };
 
 static_assert(sizeof(SkinnyChoice<1>) == TG_SKINNY_CHOICE_BYTES && sizeof(SkinnyChoice<2>) == TG_SKINNY_CHOICE_BYTES_2,
               "the launcher leaves room for it");
 
-/* All consumers fill `choice`. First warps add up parts of scores, then a warp a row chooses. In between they wait for the producer at
+/* All consumers fill `choice`. First warps add up shares of scores, then a warp a row chooses. In between they wait for the producer at
  * PREDICTION_READY, so `choice` also has what it found; the producer waits for them at CHOICE_READY. There are `rows` rows in a bucket of
  * `bucket`. beside() is other work of a warp, done before that wait. */
 template <uint32_t WORDS, class Beside>
-__device__ inline void skinny_choose(SkinnyChoice<WORDS> &choice, SkinnyParts<WORDS> parts, const float *bias, uint32_t rows,
+__device__ inline void skinny_choose(SkinnyChoice<WORDS> &choice, SkinnyRouting<WORDS> routing, const float *bias, uint32_t rows,
                                   uint32_t bucket, uint32_t hidden, uint32_t expert_count, Weighing weighing, float eps, Beside beside) {
   constexpr uint32_t EXPERTS = WORDS * WARP;
   constexpr uint32_t AT_ONCE = 8, LANES = EXPERTS / 4, TILES = WARP / LANES;  /* loads under way; lanes of a tile, 4 experts each; tiles a load */
@@ -147,22 +148,22 @@ __device__ inline void skinny_choose(SkinnyChoice<WORDS> &choice, SkinnyParts<WO
   float squares = 0.0f;
   if (r < rows) {
     /* past the first-level cache, since it is read once */
-    const float4 *from = reinterpret_cast<const float4 *>(parts.scores + (size_t)r * parts.tiles * EXPERTS) + lane;
+    const float4 *from = reinterpret_cast<const float4 *>(routing.scores + (size_t)r * routing.tiles * EXPERTS) + lane;
 #pragma unroll 1
-    for (uint32_t first = part * TILES; first < parts.tiles; first += AT_ONCE * step) {
+    for (uint32_t first = part * TILES; first < routing.tiles; first += AT_ONCE * step) {
       float4 v[AT_ONCE];
 #pragma unroll
       for (uint32_t i = 0; i < AT_ONCE; i++) {
         const uint32_t tile = first + i * step;
-        v[i] = tile + lane / LANES < parts.tiles ? __ldcg(from + tile * LANES) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        v[i] = tile + lane / LANES < routing.tiles ? __ldcg(from + tile * LANES) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
       }
 #pragma unroll
       for (uint32_t i = 0; i < AT_ONCE; i++)
         sum = make_float4(sum.x + v[i].x, sum.y + v[i].y, sum.z + v[i].z, sum.w + v[i].w);
     }
 #pragma unroll 4
-    for (uint32_t tile = part * WARP + lane; tile < parts.tiles; tile += warps * WARP)
-      squares += __ldcg(parts.squares + (size_t)r * parts.tiles + tile);
+    for (uint32_t tile = part * WARP + lane; tile < routing.tiles; tile += warps * WARP)
+      squares += __ldcg(routing.squares + (size_t)r * routing.tiles + tile);
   }
 #pragma unroll
   for (int offset = WARP / 2; offset > 0; offset /= 2) {
@@ -173,7 +174,7 @@ __device__ inline void skinny_choose(SkinnyChoice<WORDS> &choice, SkinnyParts<WO
     sum.z += __shfl_xor_sync(0xffffffffu, sum.z, offset);
     sum.w += __shfl_xor_sync(0xffffffffu, sum.w, offset);
   }
-  if (lane < LANES) store4(choice.scores[warp] + 4 * lane, sum);
+  if (lane < LANES) store4(choice.warp_sums[warp] + 4 * lane, sum);
   if (lane == 0) choice.squares[warp] = squares;
   beside();
   threads_meet<SKINNY_THREADS, PREDICTION_READY>();
@@ -185,7 +186,7 @@ __device__ inline void skinny_choose(SkinnyChoice<WORDS> &choice, SkinnyParts<WO
       if (w >= warps) break;
       squares += choice.squares[warp * warps + w];
 #pragma unroll
-      for (uint32_t i = 0; i < WORDS; i++) score[i] += choice.scores[warp * warps + w][lane + i * WARP];
+      for (uint32_t i = 0; i < WORDS; i++) score[i] += choice.warp_sums[warp * warps + w][lane + i * WARP];
     }
     const float scale = 1.0f / sqrtf(squares / hidden + eps);
     uint32_t chosen[WORDS];
@@ -208,5 +209,6 @@ __device__ inline float skinny_weight(const SkinnyChoice<WORDS> &choice, uint32_
 #pragma unroll 1
   for (ExpertBits<WORDS> those = bits_at<WORDS>(choice.chosen, r); any(those); those = without_lowest(those))
     total += choice.score[r][lowest(those)];
+  /* 1e-6 as in router/choice.cuh */
   return (weighing.normalize ? choice.score[r][e] / (total + 1e-6f) : choice.score[r][e]) * weighing.scaling;
 }

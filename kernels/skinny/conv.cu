@@ -9,8 +9,8 @@
  * all that a row has of a channel, its state too. The last blocks may predict the layer's experts (skinny/prediction.cuh).
  *
  *   warp       does                                                  waits on                           signals
- *   producer   copies rows of W into the pipeline                    empty barriers                     full barriers
- *   consumers  norm rows, multiply, convolve, move the state on      grid dependency, full barriers     empty barriers
+ *   producer   copies rows of W into the pipeline                    as in skinny/pipeline.cuh          full barriers
+ *   consumers  norm rows, multiply, convolve, move the state on      grid dependency, full, consumers_meet  empty barriers
  *
  * Bound: memory, 3 H^2 sizeof(W) bytes. Measured on an H200 in bf16, H = 2048, from kernel to kernel (floor): 7.7 us (5.5) at 1 row.
  *
@@ -78,7 +78,7 @@ __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
   const W *w = static_cast<const W *>(a.w);
   const float *bias = a.bias, *taps = a.taps, *taps_bias = a.taps_bias;
   const uint32_t step_rows = load_now(&a.step->rows);
-  const tg_row *row_table = table<tg_row>(a.state, a.step->row_table);
+  const tg_row *row_table = table<tg_row>(a.state, __ldcg(&a.step->row_table));
   SkinnyNormBlock<Math> block(shared, barriers, bucket, hidden, false, a.stages);
   if (threadIdx.x < SKINNY_CONSUMERS) block.load_weight(a.norm_weight, hidden);
   __syncthreads();
@@ -101,7 +101,7 @@ __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
   const uint32_t position = load_now(&row->position), slot = load_now(&row->slot);
   wait_for_earlier_kernels();
   block.norm_rows(a.h, rows, hidden, a.eps, [](uint32_t row) { return row; });
-  /* loaded behind h, which is needed first */
+  /* loaded after h, which is needed first */
   X *state_of_row = static_cast<X *>(a.columns) + (size_t)slot * (length - 1) * hidden;
   SkinnyPast<X> past;
   if (mine && blockIdx.x < tiles) past.load(state_of_row, taps, position, blockIdx.x * SKINNY_OUTPUTS + i, hidden, length);

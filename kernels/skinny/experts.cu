@@ -1,21 +1,22 @@
 // build: sm_90a sm_100
 /* experts.cu: a mixture of experts, for steps of few rows (skinny/skinny.cuh):
  *
- *   tg_skinny_expert_gate_up_*  y[r K + i,:] = silu(W1_e z) * W3_e z of each row's i-th expert e, z = rmsnorm(h[r,:]). It chooses
- *                     the experts, and publishes them before tg_skinny_down_* (skinny/add.cu) may start (skinny/choice.cuh)
- *   tg_skinny_experts_*  for one row: the same, and h += sum over i of weights[i] W2_e y[i,:], in one kernel (skinny/fused.cuh)
+ *   tg_skinny_expert_gate_up_*  y[r k + i,:] = silu(W1_e z) * W3_e z of each row's i-th expert e, z = rmsnorm(h[r,:]). It chooses
+ *                     the experts, and publishes them for tg_skinny_down_* (skinny/add.cu), which may run already (skinny/choice.cuh)
+ *   tg_skinny_experts_*  for one row, N at most SKINNY_K and a multiple of GATE_OUTPUTS: the same, and h += sum over i of
+ *                     weights[i] W2_e y[i,:], in one kernel (skinny/fused.cuh)
  *
  * z and y are rounded to X's type.
  *
  *   warp         does                                           waits on                                signals
- *   producer     copies predicted experts' weights, then those  prediction; CHOICE_READY; empty         PREDICTION_READY; full
- *                of the chosen ones that are not there yet      barriers                                barriers
- *   consumers    norm rows, choose experts, multiply            grid dependency; PREDICTION_READY;      CHOICE_READY; chosen words for
- *                                                               full barriers; fused: words of y        down; empty barriers; words of y
+ *   producer     copies predicted experts' weights, then those  prediction; CHOICE_READY; as in         PREDICTION_READY; full
+ *                of the chosen ones that are not there yet      skinny/pipeline.cuh                     barriers
+ *   consumers    norm rows, choose experts, multiply            grid dependency; PREDICTION_READY,      CHOICE_READY; chosen words for
+ *                                                               consumers_meet; full; fused: words of y down; empty barriers; words of y
  *
  * Bound: memory, N H sizeof(W) bytes for each matrix of each expert that any row chose. The experts are known only when h is, and the
  * memory must not stand idle until then. So a block copies weights of predicted experts (skinny/prediction.cuh): as many stages as its
- * pipeline holds, and one more into L2. Where the prediction was wrong it skips them.
+ * pipeline holds, and one more into L2. Where the prediction was wrong it discards them.
  * Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor), four experts of 1792: gate and up 15.3 us (12.9); gate, up and down
  * 21.6 us (19.4), where two kernels take 23.
  *
@@ -69,7 +70,7 @@ __device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
   const uint32_t count = min(step_rows, bucket), rows = max(count, 1u);
   const uint32_t of_row = threadIdx.x / WARP / warps_of_row(bucket);
   const bool producer = threadIdx.x >= SKINNY_CONSUMERS;
-  const SkinnyParts<WORDS> all_parts(a.parts, bucket, hidden);
+  const SkinnyRouting<WORDS> routing(a.routing, bucket, hidden);
   const uint64_t policy = read_once();
   const uint32_t of_tile = block.pipeline.stages_of_tile(hidden);
   auto run = [&](const W *w, const Tiles &at) {
@@ -82,9 +83,11 @@ __device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
   SkinnyRow row;
   const bool predicts = layer != SKINNY_NO_LAYER;
   Prediction predicted;
+  /* As a rule the words are there: the layer's first kernel published them. Else consumers wait with the producer, who until the kernel
+   * ahead ends have only the norm's weight to load. */
   if (producer && predicts) {
-    Look look(all_parts, step, layer, expert_count);
-    if (look.wait(all_parts)) predicted = look.prediction(weighing.k);
+    Look look(routing, step, layer, expert_count);
+    if (look.wait(routing)) predicted = look.prediction(weighing.k);
   }
   __syncthreads();
   if (producer) {
@@ -98,12 +101,12 @@ __device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
     if (lane == 0) choice.of_producer = predicted, choice.loaded = loaded;
     threads_arrive<SKINNY_THREADS, PREDICTION_READY>();
     Tiles at = first;
-    uint32_t left = loaded;
+    uint32_t stages_left = loaded;
 #pragma unroll 1
-    for (; left >= of_tile; left -= of_tile, at.next()) feed(at, 0, of_tile);
+    for (; stages_left >= of_tile; stages_left -= of_tile, at.next()) feed(at, 0, of_tile);
     if (any(at.left)) {
-      feed(at, 0, left);
-      block.pipeline.prefetch(run(gate, at), run(up, at), hidden, policy, left);
+      feed(at, 0, stages_left);
+      block.pipeline.prefetch(run(gate, at), run(up, at), hidden, policy, stages_left);
     }
     threads_meet<SKINNY_THREADS, CHOICE_READY>();
   } else {
@@ -113,8 +116,8 @@ __device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
     row = SkinnyRow(h + (size_t)min(of_row, rows - 1) * hidden, hidden, bucket, true);
     Look look;
     const bool looks = threadIdx.x >= SKINNY_CONSUMERS - WARP;
-    if (looks && predicts) look = Look(all_parts, step, layer, expert_count);
-    skinny_choose(choice, all_parts, a.bias, rows, bucket, hidden, expert_count, weighing, a.eps, [&] {
+    if (looks && predicts) look = Look(routing, step, layer, expert_count);
+    skinny_choose(choice, routing, a.bias, rows, bucket, hidden, expert_count, weighing, a.eps, [&] {
       copy_wait<0>();
       if (!looks) return;
       Prediction found;
@@ -122,20 +125,20 @@ __device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
       if (lane == 0) choice.prediction = found;
     });
     if (!FUSED && blockIdx.x == 0 && threadIdx.x < bucket * WORDS)
-      all_parts.publish(threadIdx.x, threadIdx.x < rows * WORDS ? choice.chosen[threadIdx.x] : 0);
+      routing.publish(threadIdx.x, threadIdx.x < rows * WORDS ? choice.chosen[threadIdx.x] : 0);
     let_next_kernel_start();
   }
   /* Where all predicted experts are chosen they come first. Then the stages that this block has copied are those of its first tiles. Else
-   * they are skipped. */
+   * they are discarded. */
   const ExpertBits<WORDS> those = choice.any(rows);
   const Prediction prediction = choice.prediction_within(those);
   const bool right = prediction.is(choice.of_producer);
   Tiles at(those, prediction, tiles);
   if (producer) {
-    const uint32_t there = right ? choice.loaded : 0;
-    for (uint32_t i = there / of_tile; i > 0; i--) at.next();
+    const uint32_t stages = right ? choice.loaded : 0;
+    for (uint32_t i = stages / of_tile; i > 0; i--) at.next();
 #pragma unroll 1
-    for (uint32_t begin = there % of_tile; any(at.left); at.next(), begin = 0) feed(at, begin, of_tile);
+    for (uint32_t begin = stages % of_tile; any(at.left); at.next(), begin = 0) feed(at, begin, of_tile);
     if constexpr (FUSED) down.load(block.pipeline, choice, policy);
     return;
   }
@@ -148,7 +151,7 @@ __device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
   const uint32_t r = threadIdx.x / GATE_OUTPUTS, i = threadIdx.x % GATE_OUTPUTS;
   /* a block must not end while copies to its shared memory are on their way, so unwanted ones are waited for */
 #pragma unroll 1
-  for (uint32_t skipped = right ? 0 : choice.loaded; skipped > 0; skipped--) block.pipeline.skip();
+  for (uint32_t skipped = right ? 0 : choice.loaded; skipped > 0; skipped--) block.pipeline.discard();
   auto y_of = [&](uint32_t r, uint32_t e) { return y + (size_t)(r * weighing.k + choice.index(r, e)) * outputs; };
 #pragma unroll 1
   while (any(at.left)) {

@@ -1,12 +1,13 @@
 /* fused.cuh: down of one row's experts in the kernel of their gate and up (skinny/experts.cu): how blocks hand y, the result of gate
  * and up, to each other while they run, and what each does with it.
  *
- * Why. Between two kernels no weights are loaded: 2.2 us of 23 on an H200. Here a block's pipeline goes on from its last tile of gate and
- * up to its tile of down, whose weights need no y:
+ * Why. Between two kernels no weights are loaded: a gap of 2.2 us of 23 on an H200; fused it is 21.6, as some
+ * of it comes back in waits for y. Here a block's pipeline goes on from its last tile of gate and up to its
+ * tile of down, whose weights need no y:
  *
  * - A word of y shows by its value whether it is there. The blocks that predict, in the layer's first kernel, store SKINNY_MISSING in
- *   each, which no product is: results that are not numbers have another pattern. A warp reads a word until it is there. A fence or a
- *   counter would wait behind the weights that are under way.
+ *   each. No product is that: conversions to X give NaN as 0x7fff (f32: 0x7fffffff). A type whose words can be all ones cannot be handed
+ *   over so. A warp reads a word until it is there. A fence or a counter would wait behind the weights that are under way.
  * - A warp of down needs only its own columns, and loads those of the next expert while it multiplies this one's. Experts come in the
  *   order of gate and up, so as a rule no warp waits. The sums of each expert are kept apart, and added in ascending order, as
  *   tg_skinny_down_* does: the bits are the same.
@@ -14,9 +15,9 @@
  * What if a block does not run. All run at once where nothing else wants the SMs. Where something does, a warp that has looked
  * SKINNY_PATIENCE times makes what is missing itself (skinny_make_missing), from its block's own rows. Then a block may start late, when
  * others have already added down to h, and what it would make of that h is wrong. So no block stores a word that is there already. That
- * is enough: h is new only where some warp has seen all of y, so a block that read a new h and then loads a word of y finds it there. The
- * word is loaded only when the loads of h have come back, and past the first-level cache. A load of h may be served by that cache: an old
- * h is the right one, and before a new h was stored its block had found all words of y in the second-level cache.
+ * is enough: h is new only where the eight warps of one block have seen all of y between them and met in sums.put(), so a block that read
+ * a new h and then loads a word of y finds it there. No fence orders this: it holds since y and h have one L2, and since the loads of h
+ * are used before the barrier ahead of the look at y, which is past the first-level cache. That cache may serve h: an old h is right.
  */
 #pragma once
 
@@ -134,8 +135,8 @@ __device__ inline void skinny_make_missing(typename Math::X *y, const typename M
 
 /* ---- down -------------------------------------------------------------------------------------- */
 
-/* A warp's own shared memory: its columns of an expert's y, [PARTS][WARP] pieces of 16 bytes; its sums for each expert, [K][WARP], of both
- * runs of the tile; and each expert's weight in the mixture, [K]. */
+/* A warp's own shared memory: its columns of an expert's y, [PARTS][WARP] pieces of 16 bytes; its sums for each expert, [k][WARP], of both
+ * runs of the tile; and each expert's weight in the mixture, [k]. */
 template <class Math>
 struct SkinnyHandOver {
   uint4 *pieces;
@@ -219,13 +220,14 @@ struct SkinnyDown {
           if (looks == patience) make(e), patience = 1;
           load(e);
         }
+        /* lanes have read the last expert's: multiply() released a stage, which is a __syncwarp() */
         words.store(own.pieces);
         if (AHEAD && any(order.left)) load(order.expert());
         __syncwarp();
         SkinnyColumns<Math> columns;
 #pragma unroll
         for (uint32_t u = 0; u < SKINNY_UNITS; u++)
-          columns.pieces[u] = own.pieces[Math::lane_place(1, 1) * WARP + u * 4 + lane % 4];
+          columns.pieces[u] = own.pieces[Math::lane_shared_row(1, 1) * WARP + u * 4 + lane % 4];
         SkinnyTileSums sum;
         pipeline.multiply(sum, inner, columns);
         sum = skinny_whole<Math>(sum, 1);
@@ -234,9 +236,9 @@ struct SkinnyDown {
       __syncwarp(); /* all lanes see own.weights */
       SkinnyTileSums total;
 #pragma unroll 4
-      for (uint32_t place = 0; place < weighing.k; place++) {
-        const float weight = own.weights[place];
-        const float2 sum = own.sums[place * WARP + lane];
+      for (uint32_t index = 0; index < weighing.k; index++) {
+        const float weight = own.weights[index];
+        const float2 sum = own.sums[index * WARP + lane];
         total.run[0].x = fmaf(weight, sum.x, total.run[0].x), total.run[1].x = fmaf(weight, sum.y, total.run[1].x);
       }
       sums.put(total);

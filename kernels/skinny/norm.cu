@@ -8,8 +8,8 @@
  * The last blocks of tg_skinny_project_* may predict the layer's experts (skinny/prediction.cuh). z is rounded to X's type.
  *
  *   warp       does                                    waits on                           signals
- *   producer   copies rows of W into the pipeline      empty barriers                     full barriers
- *   consumers  norm rows, multiply, store              grid dependency, full barriers     empty barriers
+ *   producer   copies rows of W into the pipeline      as in skinny/pipeline.cuh          full barriers
+ *   consumers  norm rows, multiply, store              grid dependency, full, consumers_meet  empty barriers
  *
  * Bound: memory, N K sizeof(W) bytes. Measured on an H200 in bf16 at 1 row, from kernel to kernel (floor): 65536 outputs 61 us (59.1).
  *
@@ -48,7 +48,7 @@ __device__ inline void skinny_project(const tg_skinny_norm_args &a) {
   block.load_weight(a.norm_weight, hidden);
   const bool sampled = best != nullptr;
   const uint32_t count = __ldcg(sampled ? &step->sample_rows : &step->rows), rows = min(max(count, 1u), bucket);
-  const uint32_t *samples = table<uint32_t>(a.state, step->sample_table);
+  const uint32_t *samples = table<uint32_t>(a.state, __ldcg(&step->sample_table));
   const uint32_t r = threadIdx.x / SKINNY_OUTPUTS, i = threadIdx.x % SKINNY_OUTPUTS;
   const bool there = r < min(count, bucket), stores = there && !(sampled && needs_best_only(a.state, step, r));
   wait_for_earlier_kernels();

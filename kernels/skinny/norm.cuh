@@ -8,63 +8,63 @@
 #include "skinny/choice.cuh"
 #include "skinny/pipeline.cuh"
 
-constexpr uint32_t SKINNY_ROW_PARTS = 8;
+constexpr uint32_t SKINNY_ROW_QUADS = 8;
 
-/* A thread's part of a row h[H]: 4 neighbouring columns of every 4 * (threads of the row), a part. Up to
- * SKINNY_ROW_PARTS parts are in registers at once. For up to 4 rows of H = 2048 these are all, and the row is read once. */
+/* A thread's share of a row h[H]: 4 neighbouring columns, a quad, of every 4 * (threads of the row). Up to
+ * SKINNY_ROW_QUADS quads are in registers at once. For up to 4 rows of H = 2048 these are all, and the row is read once. */
 struct SkinnyRow {
   const float *h;
   uint32_t hidden, step, base, thread;
-  float4 v[SKINNY_ROW_PARTS];
+  float4 v[SKINNY_ROW_QUADS];
 
   SkinnyRow() = default;
 
-  /* Loads the first parts, or the last ones. */
+  /* Loads the first quads, or the last ones. */
   __device__ inline SkinnyRow(const float *h_, uint32_t hidden_, uint32_t bucket, bool last) : h(h_), hidden(hidden_) {
     const uint32_t threads = warps_of_row(bucket) * WARP;
     thread = 4 * (threadIdx.x & (threads - 1)), step = 4 * threads;
-    base = last ? (hidden - 1) & ~(SKINNY_ROW_PARTS * step - 1) : 0;
+    base = last ? (hidden - 1) & ~(SKINNY_ROW_QUADS * step - 1) : 0;
     load();
   }
 
   __device__ inline void load() {
 #pragma unroll
-    for (uint32_t i = 0; i < SKINNY_ROW_PARTS; i++) {
+    for (uint32_t i = 0; i < SKINNY_ROW_QUADS; i++) {
       if (base + i * step >= hidden) break;
       const uint32_t c = base + i * step + thread;
       v[i] = c < hidden ? load4(h + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     }
   }
 
-  /* This warp's sum of squares, in every lane. It goes from the first parts to the last ones, which stay loaded. */
+  /* This warp's sum of squares, in every lane. It goes from the first quads to the last ones, which stay loaded. */
   __device__ inline float squares() {
     float sum = 0.0f;
     while (true) {
 #pragma unroll
-      for (uint32_t i = 0; i < SKINNY_ROW_PARTS; i++) {
+      for (uint32_t i = 0; i < SKINNY_ROW_QUADS; i++) {
         if (base + i * step >= hidden) break;
         sum = add_squares(sum, v[i]);
       }
-      if (base + SKINNY_ROW_PARTS * step >= hidden) break;
-      base += SKINNY_ROW_PARTS * step;
+      if (base + SKINNY_ROW_QUADS * step >= hidden) break;
+      base += SKINNY_ROW_QUADS * step;
       load();
     }
     return sum_over_lanes(sum);
   }
 
-  /* to[H] = the row, normed. It goes from the last parts, which squares() has left loaded, back to the first. Where Math stores
+  /* to[H] = the row, normed. It goes from the last quads, which squares() has left loaded, back to the first. Where Math stores
    * several parts of a value, these are `apart` bytes from each other. */
   template <class Math>
   __device__ inline void store(char *to, uint32_t apart, float scale, const float *weight) {
     while (true) {
 #pragma unroll
-      for (uint32_t i = 0; i < SKINNY_ROW_PARTS; i++) {
+      for (uint32_t i = 0; i < SKINNY_ROW_QUADS; i++) {
         if (base + i * step >= hidden) break;
         const uint32_t c = base + i * step + thread;
         if (c < hidden) Math::store(reinterpret_cast<typename Math::S *>(to) + c, apart, normed(v[i], scale, load4(weight + c)));
       }
       if (base == 0) break;
-      base -= SKINNY_ROW_PARTS * step;
+      base -= SKINNY_ROW_QUADS * step;
       load();
     }
   }
@@ -104,7 +104,8 @@ struct SkinnyNormBlock {
   }
 
   /* All consumers: x[r,:] = rmsnorm(h[row_of(r),:]) for r < rows. How many warps share a row, and so the order of its sum, follows from the
-   * bucket alone: a row's bits are the same beside any others. On return x is whole for all consumers. */
+   * bucket alone: a row's bits are the same beside any others. On return x is whole for all consumers. `rows` is at
+   * least 1: a step without rows norms row 0, of which nothing is stored. */
   template <class RowOf>
   __device__ inline void norm_rows(const float *h, uint32_t rows, uint32_t hidden, float eps, RowOf row_of) {
     __shared__ float scratch[SKINNY_CONSUMER_WARPS];
@@ -137,6 +138,6 @@ struct SkinnyNormBlock {
 
   /* The row of `x` that this lane multiplies. */
   __device__ inline const S *row(uint32_t rows) const {
-    return reinterpret_cast<const S *>(x + Math::lane_place(rows, sums.rows) * x_pitch);
+    return reinterpret_cast<const S *>(x + Math::lane_shared_row(rows, sums.rows) * x_pitch);
   }
 };

@@ -1,5 +1,6 @@
 /* pipeline.cuh: the pipeline of weights that a block of a skinny kernel (skinny/skinny.cuh) has in shared memory. The memory must never
- * stand idle, whatever the multiplying warps wait for. So one warp, the producer, issues copies into the pipeline's stages.
+ * stand idle, whatever the multiplying warps wait for. So one warp, the producer, issues copies into the pipeline's stages. Unlike
+ * wgmma/pipeline.cuh it bounds how many stages are under way, and its stages change their width.
  *
  *   warp       does                                   waits on                                            signals
  *   producer   copies weight rows into a stage        the stage's empty barrier, and the full barrier of   the stage's full barrier, by
@@ -152,17 +153,17 @@ struct SkinnyPipeline {
     if (lane < from.count) bulk_prefetch(from.at + (size_t)lane * row, from.bytes, policy);
   }
 
-  /* A consumer warp releases a stage, of which all its lanes have read what they need. */
-  __device__ inline void release() {
+  /* A consumer warp releases a stage and goes on to the next; of it which all its lanes have read what they need. */
+  __device__ inline void release_and_next() {
     __syncwarp();
     if (threadIdx.x % WARP == 0) barrier_arrive(empty + at);
     next();
   }
 
-  /* A consumer warp skips a stage that is not needed. */
-  __device__ inline void skip() {
+  /* A consumer warp discards a stage that is not needed. */
+  __device__ inline void discard() {
     barrier_wait(full + at, parity);
-    release();
+    release_and_next();
   }
 
   /* A consumer warp: acc += its products over the next two stages, one of each run, of `k_here` columns. */
@@ -180,7 +181,7 @@ struct SkinnyPipeline {
         if (first == 0) barrier_wait(full + at, parity);
         runs[run].template take<W>(stage(), Math::PACKED ? SKINNY_LINE : pitch, Math::PACKED ? PACKED_ROWS * SKINNY_LINE : SKINNY_LINE, first,
                                    k_here);
-        if (first + AT_ONCE == SKINNY_UNITS) release();
+        if (first + AT_ONCE == SKINNY_UNITS) release_and_next();
         else next();
       }
 #pragma unroll

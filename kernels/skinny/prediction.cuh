@@ -1,10 +1,10 @@
 /* prediction.cuh: which experts a small step's rows will most likely go to, published before they are chosen.
  *
  * Between the last product before the router and the first weights of the experts the memory would be idle for some 5 us a layer. The
- * residual stream changes little in one mixer, so what the router would choose before the mixer is nearly always among what it chooses
- * behind it. The kernel that begins a layer has blocks for this beside those that stream its weights (skinny_predict): two experts a warp,
- * for the first row alone, since two experts are as many as a pipeline has room for. Each publishes its best two as words, and gate/up's
- * producer (SkinnyPredictionLook) takes the best two of all.
+ * residual stream changes little in a layer's attention or convolution, so what the router would choose before it is nearly always among
+ * what it chooses after it. The kernel that begins a layer has blocks for this beside those that stream its weights (skinny_predict), for
+ * the first row alone. A block scores 16 experts, two a warp, and publishes its best two as words. Gate/up's producer
+ * (SkinnyPredictionLook) takes the best two of all, which are as many as a pipeline has room for.
  *
  * A prediction decides which weights are loaded first, and nothing else: weights that were loaded in vain are not used, and results do not
  * depend on it. Where a row's experts are fused, the same blocks also mark y as missing (skinny/fused.cuh), on which results do depend.
@@ -17,23 +17,26 @@
 constexpr uint32_t SKINNY_NO_LAYER = 0xffffffffu;
 constexpr uint32_t SKINNY_MOST_LOOKS = 64;  /* for a prediction, before its kernel has ended */
 
-/* Blocks of a grid that compute its product; behind them come those that predict.
+/* Blocks of a grid that compute its product; after them come those that predict.
  *
- * The latter begin when the kernel before ends, and must have read their rows before the others have read their weights. With two
- * experts a warp in f32 they ended 2.5 us behind them, so they read bf16 (profiles/log/few-rows-guess.md). An H100 has room for only 4 such
- * blocks beside the 128 tiles of a hidden size of 2048. */
+ * The latter begin when the kernel before ends, and should be done with their experts' router rows before the others are done, or they
+ * prolong the kernel. With two experts a warp in f32 they ended 2.5 us after them, so they read bf16
+ * (profiles/log/few-rows-guess.md). An H100 has room for only 4 such blocks beside the 128 tiles of a hidden size of 2048. */
 __device__ inline uint32_t skinny_product_blocks(const tg_skinny_prediction_args &predictor) { return gridDim.x - predictor.blocks; }
 
-/* A word: the mark of its step and layer (which comes again, so that a word found before the grid dependency wait may be another's), a
- * score that sorts as an integer, and the expert, the lower the better. */
+/* A word: the mark of its step and layer (which comes again after 2^19 steps, so that a word found before the grid
+ * dependency wait may be another's), a score that sorts as an integer, and the expert, the lower the better. */
 struct SkinnyPredictionWord {
   static constexpr uint32_t EXPERTS = SKINNY_MOST_EXPERTS;
   static constexpr uint32_t EXPERT_BITS = 6, SCORE_BITS = 32, MARK_BITS = 64 - EXPERT_BITS - SCORE_BITS;
   static_assert(1u << EXPERT_BITS == EXPERTS, "an expert");
 
+  static constexpr uint32_t MOST_LAYERS = 128;
+
+  /* + 1: cleared memory is no mark. */
   static __device__ inline uint64_t mark(const tg_step *step, uint32_t layer) {
     const uint32_t number = uint32_t(__ldcg(reinterpret_cast<const unsigned long long *>(&step->number)));
-    return uint64_t((number * 128 + layer + 1) & ((1u << MARK_BITS) - 1)) << (64 - MARK_BITS);
+    return uint64_t((number * MOST_LAYERS + layer + 1) & ((1u << MARK_BITS) - 1)) << (64 - MARK_BITS);
   }
   static __device__ inline uint64_t candidate(uint32_t key, uint32_t expert) {
     return uint64_t(key) << EXPERT_BITS | (EXPERTS - 1 - expert);
@@ -104,15 +107,15 @@ __device__ inline void skinny_predict(const tg_skinny_prediction_args &predictor
     if (lane == 0) candidates[i * SKINNY_CONSUMER_WARPS + warp] = candidate;
   }
   consumers_meet();
-  for (uint32_t i = block * SKINNY_CONSUMERS + threadIdx.x; i < predictor.handed_pieces; i += predictor.blocks * SKINNY_CONSUMERS)
-    predictor.handed[i] = make_uint4(SKINNY_MISSING, SKINNY_MISSING, SKINNY_MISSING, SKINNY_MISSING);
+  for (uint32_t i = block * SKINNY_CONSUMERS + threadIdx.x; i < predictor.fused_y_pieces; i += predictor.blocks * SKINNY_CONSUMERS)
+    predictor.fused_y[i] = make_uint4(SKINNY_MISSING, SKINNY_MISSING, SKINNY_MISSING, SKINNY_MISSING);
   if (threadIdx.x >= EXPERTS) return;
   /* A lane counts the experts that are better than its own. */
   const uint64_t mine = candidates[lane];
   uint32_t better = 0;
 #pragma unroll
   for (uint32_t other = 0; other < EXPERTS; other++) better += candidates[other] > mine || (candidates[other] == mine && other < lane);
-  uint64_t *words = static_cast<uint64_t *>(predictor.parts) + block * SKINNY_PREDICTION_BEST;
+  uint64_t *words = static_cast<uint64_t *>(predictor.routing) + block * SKINNY_PREDICTION_BEST;
   if (better < SKINNY_PREDICTION_BEST) store_relaxed(words + better, mark | mine);
 }
 
@@ -120,7 +123,7 @@ __device__ inline void skinny_predict(const tg_skinny_prediction_args &predictor
 template <uint32_t WORDS>
 struct SkinnyPredictionLook {
   using Word = SkinnyPredictionWord;
-  using Parts = SkinnyParts<WORDS>;
+  using Routing = SkinnyRouting<WORDS>;
   using Prediction = SkinnyPrediction<WORDS>;
   uint64_t word, mark;
   bool mine;  /* this lane has a word */
@@ -128,13 +131,13 @@ struct SkinnyPredictionLook {
   SkinnyPredictionLook() = default;
 
   /* For a layer that is predicted. Nothing waits for the loads until their values are used. */
-  __device__ inline SkinnyPredictionLook(const Parts &parts, const tg_step *step, uint32_t layer, uint32_t expert_count)
+  __device__ inline SkinnyPredictionLook(const Routing &routing, const tg_step *step, uint32_t layer, uint32_t expert_count)
       : word(0), mine(threadIdx.x % WARP / SKINNY_PREDICTION_BEST < (expert_count + SKINNY_PREDICTION_EXPERTS - 1) / SKINNY_PREDICTION_EXPERTS) {
-    reload(parts);
+    reload(routing);
     mark = Word::mark(step, layer);
   }
-  __device__ inline void reload(const Parts &parts) {
-    if (mine) word = load_relaxed(parts.predicted + threadIdx.x % WARP);
+  __device__ inline void reload(const Routing &routing) {
+    if (mine) word = load_relaxed(routing.predicted + threadIdx.x % WARP);
   }
 
   /* Whether all words of this step and layer are there. They may be of an earlier run of a step of the same number: all blocks see the
@@ -142,11 +145,11 @@ struct SkinnyPredictionLook {
   __device__ inline bool ready() const { return __all_sync(0xffffffffu, !mine || Word::mark_of(word) == mark); }
 
   /* ready(), after some more looks if need be. */
-  __device__ inline bool wait(const Parts &parts) {
+  __device__ inline bool wait(const Routing &routing) {
     bool there = ready();
 #pragma unroll 1
     for (uint32_t more = SKINNY_MOST_LOOKS; !there && more > 0; more--) {
-      reload(parts);
+      reload(routing);
       there = ready();
     }
     return there;

@@ -15,12 +15,13 @@
  * neighbours: gate and up rows make a tile too. Blocks take tiles in a grid-stride loop. Needs sm_90.
  *
  * The sums. Of each stage a consumer warp has SKINNY_UNITS units of SKINNY_UNIT columns (skinny_unit_at). The warps' sums are added up
- * through shared memory, in the order of the warps. So a row's bits follow from K alone.
+ * through shared memory, in the order of the warps. So a product's bits follow from K and the Math alone.
  *
  * A block runs most of its code once, which costs more time to fetch than to execute. So loops are not unrolled here unless loads would
  * wait for each other. Before its wait a kernel also reads the step's descriptor, which was written before the step began.
  *
- * N may be anything (of packed weights a multiple of SKINNY_STAGE_ROWS), K is a multiple of 32. Every array starts on 16 bytes.
+ * N may be anything (of packed weights a multiple of SKINNY_STAGE_ROWS; H of conv and with the router's scores, of SKINNY_OUTPUTS), K is a
+ * multiple of 32. Every array starts on 16 bytes.
  */
 #pragma once
 
@@ -44,10 +45,11 @@ constexpr int SKINNY_THREADS = SKINNY_CONSUMERS + WARP;
 constexpr uint32_t SKINNY_UNITS = SKINNY_K / SKINNY_UNIT / SKINNY_CONSUMER_WARPS;  /* of a stage, for each consumer warp */
 constexpr uint32_t SKINNY_LINE = TG_SKINNY_LINE;
 constexpr uint32_t SKINNY_LINE_UNITS = 2;  /* of 16-bit weights */
-/* Stages under way at once, however many a pipeline has: any other load of the block stands in a queue behind all of them. */
+/* Stages under way at once, however many a pipeline has: any other load of the block stands in a queue behind all of them
+ * (profiles/log/few-rows.md). */
 constexpr uint32_t SKINNY_AHEAD = 2;
 /* In in-projections, q, k and v, and the LM head the first so many stages are copied one by one, since the batch rows are loaded at the
- * same time and must not stand behind many weights. */
+ * same time and must not stand behind many weights (four and six were slower: profiles/log/few-rows-copies.md). */
 constexpr uint32_t SKINNY_ONE_BY_ONE = 3;
 
 /* How many columns a stage has: K is cut into stages of one size, and of whole lines where there are several. */
@@ -113,7 +115,10 @@ __device__ inline void skinny_mma(SkinnyTileSums &sum, uint4 first, uint4 second
   sum.run[0] = make_float2(v[0], v[1]), sum.run[1] = make_float2(v[2], v[3]);
 }
 
-/* Rows and weights of the same 16-bit type. */
+/* A Math has: X, S, W, Piece, PARTS, PACKED, HELD, AT_ONCE, SUMS, piece, lane_row, lane_shared_row, store, whole, multiply (and lane_part
+ * where HELD with PARTS > 1). W has 16 bits: 16 bytes are 8 columns wherever weights are read.
+ *
+ * Rows and weights of the same 16-bit type: */
 template <typename T>
 struct SkinnyHalf {
   using X = T;  /* rows in global memory */
@@ -132,7 +137,7 @@ struct SkinnyHalf {
   static __device__ inline uint32_t lane_row(uint32_t) { return threadIdx.x % WARP / 4; }
 
   /* Where that row is in shared memory. A lane without a row reads the last one again; its sums are never read. */
-  static __device__ inline uint32_t lane_place(uint32_t rows, uint32_t) { return min(threadIdx.x % WARP / 4, rows - 1); }
+  static __device__ inline uint32_t lane_shared_row(uint32_t rows, uint32_t) { return min(threadIdx.x % WARP / 4, rows - 1); }
 
   /* 4 columns of a row; its parts lie `apart` bytes from each other. */
   static __device__ inline void store(S *to, uint32_t, float4 v) { store4(to, v); }
@@ -191,7 +196,7 @@ struct SkinnyBf16x3Rows : SkinnyHalf<__nv_bfloat16> {
   static __device__ inline uint32_t lane_part(uint32_t bucket) { return threadIdx.x % WARP / 4 >> (bucket - 1); }
   static __device__ inline uint32_t lane_row(uint32_t bucket) { return threadIdx.x % WARP / 4 & (bucket - 1); }
 
-  static __device__ inline uint32_t lane_place(uint32_t rows, uint32_t bucket) {
+  static __device__ inline uint32_t lane_shared_row(uint32_t rows, uint32_t bucket) {
     return min(lane_part(bucket), PARTS - 1) * bucket + min(lane_row(bucket), rows - 1);
   }
 

@@ -45,7 +45,7 @@ pub struct Prediction {
     router: RouterWeights,
     blocks: u32,
     /// What its blocks leave unsaid for the fused experts, and its bytes.
-    handed: Option<(Address, u32)>,
+    fused_y: Option<(Address, u32)>,
 }
 
 /// A layer that nobody predicts for, SKINNY_NO_LAYER of kernels/skinny/prediction.cuh.
@@ -61,7 +61,7 @@ impl Prediction {
         outputs: u32,
         routing: &Routing,
         router: &RouterWeights,
-        handed: Option<(Address, u32)>,
+        fused_y: Option<(Address, u32)>,
     ) -> Option<Self> {
         let (tiles, experts) = (outputs.div_ceil(OUTPUTS), queue.config.num_experts);
         let blocks = skinny.sizing.prediction_blocks(tiles, experts);
@@ -70,22 +70,22 @@ impl Prediction {
             routing: *routing,
             router: *router,
             blocks,
-            handed,
+            fused_y,
         })
     }
 
     /// The kernels' arguments; without a prediction it has no blocks.
     fn args(prediction: Option<&Self>, experts: u32) -> abi::tg_skinny_prediction_args {
-        let (handed, bytes) = prediction
-            .and_then(|prediction| prediction.handed)
+        let (fused_y, bytes) = prediction
+            .and_then(|prediction| prediction.fused_y)
             .unwrap_or((0, 0));
         let at = |of: fn(&Self) -> Address| prediction.map_or(0, of);
         abi::tg_skinny_prediction_args {
             router: at(|prediction| prediction.router.predictor),
             bias: at(|prediction| prediction.router.bias),
-            parts: at(|prediction| prediction.routing.score_parts),
-            handed,
-            handed_pieces: bytes / 16,
+            routing: at(|prediction| prediction.routing.score_parts),
+            fused_y,
+            fused_y_pieces: bytes / 16,
             expert_count: experts,
             blocks: prediction.map_or(0, |prediction| prediction.blocks),
             layer: Self::sign(prediction),
@@ -213,8 +213,8 @@ impl Lowering<'_> {
             x: product.x,
             w: product.w.address,
             bias: product.bias,
-            parts: router.map_or(0, |(routing, _)| routing.score_parts),
-            gate: router.map_or(0, |(_, weights)| weights.gate.address),
+            routing: router.map_or(0, |(routing, _)| routing.score_parts),
+            router: router.map_or(0, |(_, weights)| weights.gate.address),
             norm_weight: router.map_or(0, |(_, weights)| weights.norm),
             step: self.step,
             outputs: hidden,
@@ -300,12 +300,12 @@ impl Lowering<'_> {
         let ring = (skinny.sizing).fused(self.hidden(), inner, per_row, config.num_experts);
         let kernel = skinny.family.experts.as_ref();
         let (ring, kernel) = ring.zip(kernel).expect("served");
-        let (handed, _) = prediction.handed.expect("a prediction for fused experts");
+        let (fused_y, _) = prediction.fused_y.expect("a prediction for fused experts");
         let choosing = (routing, router);
         let args = abi::tg_skinny_experts_args {
             down: weights.down.address,
             down_stride: weights.down.stride,
-            ..self.skinny_choosing((handed, h), choosing, weights, Some(prediction), ring)
+            ..self.skinny_choosing((fused_y, h), choosing, weights, Some(prediction), ring)
         };
         let blocks = self.chosen_blocks(skinny, weights);
         let read = [weights.gate, weights.up, weights.down];
@@ -331,7 +331,7 @@ impl Lowering<'_> {
             stride: weights.gate.stride,
             experts: routing.experts,
             weights: routing.weights,
-            parts: routing.score_parts,
+            routing: routing.score_parts,
             bias: router.bias,
             step: self.step,
             outputs: weights.gate.rows,
@@ -374,7 +374,7 @@ impl Lowering<'_> {
             x: y,
             w: weights.down.address,
             stride: weights.down.stride,
-            parts: routing.score_parts,
+            routing: routing.score_parts,
             weights: routing.weights,
             step: self.step,
             outputs: hidden,
