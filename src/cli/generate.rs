@@ -31,7 +31,6 @@ use crate::session::{DeviceSpec, Opened, Progress, RunSpec, Texts};
 use crate::telemetry::{say, warn};
 use crate::text::parse_time;
 use crate::trace::{About, Live};
-use chrono::NaiveDateTime;
 use std::io::{BufWriter, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -246,17 +245,24 @@ fn finish(
 }
 
 fn run_spec(args: &GenerateArgs) -> Result<RunSpec> {
+    let output = args.output.as_deref().filter(|_| args.resume);
+    // What the runs were that this one goes on from.
+    let (earlier, max_seqs) = output.and_then(Journal::earlier).unzip();
+    let time = earlier.as_ref().and_then(|of| of.option(TIME));
     let mut spec = RunSpec {
         defaults: args.job.sampling.options()?,
         seed: args.job.sampling.seed,
         chat_template: args.job.prompt.chat_template.clone(),
-        now: args.job.prompt.clock.now.or_else(|| earlier_time(args)),
+        now: args
+            .job
+            .prompt
+            .clock
+            .now
+            .or(time.and_then(|time| parse_time(time).ok())),
         text_timeout: args.job.text.timeout(),
         ..spec(&args.model.model, &args.job.run, &args.job.engine)?
     };
-    if spec.limits.max_seqs.is_none() && args.resume {
-        spec.limits.max_seqs = args.output.as_deref().and_then(Journal::max_seqs);
-    }
+    spec.limits.max_seqs = spec.limits.max_seqs.or(max_seqs.flatten());
     // On a CPU the default does not depend on it.
     if spec.limits.max_seqs.is_none() && matches!(spec.device, DeviceSpec::Gpu(_)) {
         spec.limits.requests = match args.job.prompts.len() {
@@ -265,12 +271,6 @@ fn run_spec(args: &GenerateArgs) -> Result<RunSpec> {
         };
     }
     Ok(spec)
-}
-
-/// The time that templates read in the runs that this one goes on from.
-fn earlier_time(args: &GenerateArgs) -> Option<NaiveDateTime> {
-    let output = args.output.as_deref().filter(|_| args.resume)?;
-    parse_time(&Journal::option(output, TIME)?).ok()
 }
 
 /// Whether OUTPUT is a file we put together, rather than a pipe or a device we write to as it is. What cannot be either is

@@ -47,7 +47,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
     let last_only = args.logits == Positions::Last;
     // Before anything is read: what cannot be written, or another run writes, is said at once.
     let mut file = match &args.output {
-        Some(path) if !args.logprobs => Some(LogitsFile::create(path, last_only, args.overwrite)?),
+        Some(path) if !args.logprobs => Some(LogitsFile::create(path, args.overwrite)?),
         _ => None,
     };
     let mut rows = None;
@@ -100,7 +100,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         })
         .transpose()?;
     if let Some(file) = &mut file {
-        file.lay_out(&targets, config.vocab_size)?;
+        file.lay_out(&targets, config.vocab_size, last_only)?;
     }
     let logprobs = args
         .logprobs

@@ -28,7 +28,7 @@ impl LogitsFile {
     ///
     /// # Errors
     /// It cannot be written, another run is writing it, or a file that is not empty would be replaced without `overwrite`.
-    pub fn create(path: &Path, last_only: bool, overwrite: bool) -> Result<Self> {
+    pub fn create(path: &Path, overwrite: bool) -> Result<Self> {
         let Resolved::Place(place) = resolve(path)? else {
             return Err(Error::file(
                 path,
@@ -42,7 +42,7 @@ impl LogitsFile {
             file,
             starts: Vec::new(),
             vocab_size: 0,
-            last_only,
+            last_only: false,
         })
     }
 
@@ -50,7 +50,13 @@ impl LogitsFile {
     ///
     /// # Errors
     /// The system refused.
-    pub fn lay_out(&mut self, targets: &[LogitsTarget], vocab_size: usize) -> Result<()> {
+    pub fn lay_out(
+        &mut self,
+        targets: &[LogitsTarget],
+        vocab_size: usize,
+        last_only: bool,
+    ) -> Result<()> {
+        self.last_only = last_only;
         let row_bytes = vocab_size as u64 * 4;
         let mut header = json!({"__metadata__": {"format": "pt", "made_by": "tailgraph"}});
         let mut offset = 0_u64;

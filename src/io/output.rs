@@ -147,6 +147,10 @@ impl<W: Write> Ordered<W> {
     }
 
     fn show(&mut self, text: &str) -> Result<()> {
+        // A token whose text is held back shows nothing, and no separator either.
+        if text.is_empty() {
+            return Ok(());
+        }
         let separator = self.separator_before();
         self.shown += text.len();
         write!(self.out, "{separator}{text}")
@@ -184,5 +188,24 @@ impl<W: Write> Ordered<W> {
             Ok(()) => Ok(self.out),
             Err(error) => Err(Error::io(&self.path, error)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_was_shown_in_part_is_written_once() {
+        let mut ordered = Ordered::onto(Vec::new(), "test", "\n");
+        ordered.put(0, "one".to_owned()).unwrap();
+        // Text may be held back for some tokens.
+        for piece in ["", "", "t", "", "w"] {
+            ordered.show(piece).unwrap();
+        }
+        ordered.put(1, "two".to_owned()).unwrap();
+        ordered.put(2, "three".to_owned()).unwrap();
+        let written = ordered.finish().unwrap();
+        assert_eq!(String::from_utf8(written).unwrap(), "one\n\ntwo\n\nthree\n");
     }
 }

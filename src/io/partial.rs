@@ -108,19 +108,9 @@ impl Journal {
         self.claim.path()
     }
 
-    /// Sequences that ran at once, at most, in the run that wrote the journal beside OUTPUT, or else OUTPUT; `None` where that is not
+    /// Whose answers the journal beside OUTPUT has, or else OUTPUT, and how many sequences ran at once, at most; `None` where that is not
     /// known. What is wrong with a journal is told by [`Journal::open`].
-    pub fn max_seqs(output: &Path) -> Option<u32> {
-        Self::earlier(output)?.1
-    }
-
-    /// An option of the run that wrote the journal beside OUTPUT, or else OUTPUT.
-    pub fn option(output: &Path, name: &str) -> Option<String> {
-        Self::earlier(output)?.0.option(name).map(str::to_owned)
-    }
-
-    /// Whose answers an earlier run left, and how many sequences it ran at once.
-    fn earlier(output: &Path) -> Option<(Identity, Option<u32>)> {
+    pub fn earlier(output: &Path) -> Option<(Identity, Option<u32>)> {
         let output = place(output)?;
         let journal = File::open(beside(&output, ".partial")).ok();
         let header = journal.and_then(|file| Header::parse(Lines::new(&file).next().ok()??));
@@ -224,17 +214,18 @@ impl Journal {
                 done,
             }));
         }
+        let contents = Contents::of(file, path)?;
         let mut shard = self.shard.take();
         if let Some(shard) = &mut shard {
             let failed = rows.iter().filter(|answer| !answer.done).count();
-            shard.describe(file, path, Holds::Lines, rows.len() as u64, failed as u64)?;
+            shard.describe(&contents, Holds::Lines, rows.len() as u64, failed as u64)?;
         }
         let finished = Finished {
             job: Finished::VERSION,
             of: self.header.of.clone(),
             created: self.header.created,
             max_seqs: self.header.max_seqs,
-            output: Contents::of(file, path)?,
+            output: contents,
             rows,
         };
         self.claim.install_second(second)?;

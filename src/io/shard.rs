@@ -7,7 +7,8 @@
 mod record;
 
 pub use self::record::{Holds, Record};
-use super::hash::{hex, sha256};
+use super::finished::Contents;
+use super::hash::hex;
 use super::identity::Identity;
 use crate::error::{Error, Result};
 use crate::files::names::beside;
@@ -17,7 +18,6 @@ use crate::text::Clock;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt;
-use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -193,14 +193,13 @@ impl ShardOutput {
         self.read.clone()
     }
 
-    /// Writes what `made` is, which will be OUTPUT and has another name still. `failed`: rows in error.
+    /// Writes what OUTPUT will be, whose contents have another name still. `failed`: rows in error.
     ///
     /// # Errors
     /// The system refused.
-    pub fn describe(
+    pub(super) fn describe(
         &mut self,
-        made: &File,
-        path: &Path,
+        made: &Contents,
         holds: Holds,
         answers: u64,
         failed: u64,
@@ -210,7 +209,6 @@ impl ShardOutput {
                 "a shard ended before its input was read".to_owned(),
             ));
         };
-        let (bytes, sha256) = sha256(made, path)?;
         let clock = self.clock.as_ref().filter(|clock| clock.was_read());
         let record = Record {
             shard: self.shard,
@@ -218,8 +216,8 @@ impl ShardOutput {
             input,
             answers,
             failed,
-            bytes,
-            sha256,
+            bytes: made.bytes,
+            sha256: made.sha256.clone(),
             of: self.of.clone(),
             now: clock.map(|clock| clock.to_string()),
         };
@@ -238,7 +236,7 @@ impl ShardOutput {
     /// Describes `made`, and gives both their names.
     ///
     /// # Errors
-    /// Fails as [`ShardOutput::describe`] and [`Whole::finish`] do.
+    /// The system refused.
     pub fn finish_with(
         mut self,
         made: Whole,
@@ -246,7 +244,8 @@ impl ShardOutput {
         answers: u64,
         failed: u64,
     ) -> Result<()> {
-        self.describe(made.begun(), made.path(), holds, answers, failed)?;
+        let contents = Contents::of(made.begun(), made.path())?;
+        self.describe(&contents, holds, answers, failed)?;
         made.finish()?;
         self.finish()
     }

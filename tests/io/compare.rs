@@ -31,8 +31,8 @@ fn logits(request: u64) -> Vec<f32> {
 }
 
 fn write(path: &Path, last_only: bool) {
-    let mut file = LogitsFile::create(path, last_only, true).unwrap();
-    file.lay_out(&targets(), VOCAB).unwrap();
+    let mut file = LogitsFile::create(path, true).unwrap();
+    file.lay_out(&targets(), VOCAB, last_only).unwrap();
     let sink = ScoreSink::new(targets(), VOCAB, Some(file), None, None);
     if last_only {
         sink.rows(0, 1, &logits(0)[4..]).unwrap();

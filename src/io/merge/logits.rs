@@ -11,6 +11,8 @@ use sha2::{Digest, Sha256};
 use std::path::Path;
 
 pub(super) fn merge(parts: &[Part], output: &Path, overwrite: bool) -> Result<()> {
+    // Before the shards are read: what may not be replaced is said at once.
+    let mut made = LogitsFile::create(output, overwrite)?;
     let files: Vec<TensorFile> = parts.iter().map(open).collect::<Result<_>>()?;
     let mut arrays = Vec::new();
     for (part, file) in parts.iter().zip(&files) {
@@ -44,8 +46,7 @@ pub(super) fn merge(parts: &[Part], output: &Path, overwrite: bool) -> Result<()
             tokens: tokens as u32,
         });
     }
-    let mut made = LogitsFile::create(output, last_only, overwrite)?;
-    made.lay_out(&targets, vocab_size)?;
+    made.lay_out(&targets, vocab_size, last_only)?;
     for (index, &(_, _, array, _, file)) in arrays.iter().enumerate() {
         made.write_bytes(index, 0, file.bytes(array))?;
     }
