@@ -78,7 +78,7 @@ __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
   const W *w = static_cast<const W *>(a.w);
   const float *bias = a.bias, *taps = a.taps, *taps_bias = a.taps_bias;
   const uint32_t step_rows = load_now(&a.step->rows);
-  const tg_row *row_table = table<tg_row>(a.state, __ldcg(&a.step->row_table));
+  const tg_row *row_table = table<tg_row>(a.state, a.step->row_table);
   SkinnyNormBlock<Math> block(shared, barriers, bucket, hidden, false, a.stages);
   if (threadIdx.x < SKINNY_CONSUMERS) block.load_weight(a.norm_weight, hidden);
   __syncthreads();

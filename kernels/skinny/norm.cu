@@ -48,7 +48,7 @@ __device__ inline void skinny_project(const tg_skinny_norm_args &a) {
   block.load_weight(a.norm_weight, hidden);
   const bool sampled = best != nullptr;
   const uint32_t count = __ldcg(sampled ? &step->sample_rows : &step->rows), rows = min(max(count, 1u), bucket);
-  const uint32_t *samples = table<uint32_t>(a.state, __ldcg(&step->sample_table));
+  const uint32_t *samples = table<uint32_t>(a.state, step->sample_table);
   const uint32_t r = threadIdx.x / SKINNY_OUTPUTS, i = threadIdx.x % SKINNY_OUTPUTS;
   const bool there = r < min(count, bucket), stores = there && !(sampled && needs_best_only(a.state, step, r));
   wait_for_earlier_kernels();
