@@ -41,7 +41,7 @@ for way in "${ways[@]}"; do
   # A kernel is run again for each group of counters, so a step takes long.
   "$tailgraph" profile --overwrite "${options[@]}" -o "$report" -- \
     generate --model "$model" --device cuda --dtype "$dtype" --launch "$way" --max-seqs "$prompts" \
-    --max-new-tokens "$tokens" "${step[@]}" --step-timeout-ms 600000 --input "$rows" --output "$report.jsonl" --quiet
+    --max-new-tokens "$tokens" "${step[@]}" --step-timeout-ms 600000 --input "$rows" --output "$report.jsonl" --overwrite --quiet
   "$ncu" --import "$report.ncu-rep" --page raw --csv --print-units base >"$report.csv"
   {
     echo "$model in $dtype, --launch $way: stage $stage $kind $bucket, kernels ${KERNEL:-all}, $(date -u +%F)"

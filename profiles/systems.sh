@@ -34,7 +34,7 @@ for way in "${ways[@]}"; do
   echo "== $way" >&2
   "$tailgraph" profile --overwrite -o "$report" "${options[@]}" -- \
     generate --model "$model" --device "$devices" "${parallel[@]}" --dtype "$dtype" --launch "$way" --max-seqs "$prompts" \
-    --max-new-tokens "$tokens" --input "$rows" --output "$report.jsonl" --quiet
+    --max-new-tokens "$tokens" --input "$rows" --output "$report.jsonl" --overwrite --quiet
   {
     echo "$model in $dtype on $devices, --launch $way: $prompts prompts, $tokens new tokens each, $(date -u +%F)"
     "$nsys" stats --force-export=true --report nvtx_sum,cuda_gpu_kern_sum,cuda_api_sum "$report.nsys-rep"

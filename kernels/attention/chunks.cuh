@@ -57,11 +57,19 @@ __device__ inline bool find_piece(Piece &piece, uint32_t index, const tg_row *ro
   return false;
 }
 
+constexpr uint32_t ROWS_AT_ONCE = 8;  /* whose positions a lane loads before it looks at one */
+
 /* Whether any row has more than its first chunk. Every warp searches for itself. */
 __device__ inline bool any_further(const tg_row *rows, uint32_t count, uint32_t chunk_keys) {
   bool longer = false;
-#pragma unroll 8
-  for (uint32_t r = threadIdx.x % WARP; r < count; r += WARP) longer |= __ldcg(&rows[r].position) > chunk_keys;
+#pragma unroll 1
+  for (uint32_t r = threadIdx.x % WARP; r < count; r += ROWS_AT_ONCE * WARP) {
+    uint32_t positions[ROWS_AT_ONCE];
+#pragma unroll
+    for (uint32_t i = 0; i < ROWS_AT_ONCE; i++) positions[i] = r + i * WARP < count ? __ldcg(&rows[r + i * WARP].position) : 0;
+#pragma unroll
+    for (uint32_t i = 0; i < ROWS_AT_ONCE; i++) longer |= positions[i] > chunk_keys;
+  }
   return __any_sync(0xffffffffu, longer);
 }
 

@@ -1,3 +1,4 @@
+// build: types
 /* decode.cu: attention (see attention/attention.cuh) of decode steps.
  *
  * tg_attention_decode_* norms and rotates q and k itself (attention/rope.cuh): a decode row is the only one of its sequence in the step,

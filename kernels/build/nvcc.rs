@@ -110,8 +110,16 @@ pub fn architectures() -> Result<Vec<&'static str>, String> {
     ))
 }
 
+/// Types of rows, and what leaves out the other two in a unit (kernels/common/launch.cuh).
+const TYPES: [(&str, &[&str]); 3] = [
+    ("bf16", &["-DTG_NO_F16", "-DTG_NO_F32"]),
+    ("f16", &["-DTG_NO_BF16", "-DTG_NO_F32"]),
+    ("f32", &["-DTG_NO_BF16", "-DTG_NO_F16"]),
+];
+
 /// How a unit is compiled, by the words behind `// build:` in its first line: the architectures that its kernels have a body for, where
-/// these are not all; `rdc`, as relocatable device code, which kernels that launch kernels or graphs must be, and a library for that.
+/// these are not all; `types`, once for each type of rows, so that a run loads no other type's kernels; `rdc`, as relocatable device code,
+/// which kernels that launch kernels or graphs must be, and a library for that.
 fn recipe(unit: &Path) -> Result<Vec<String>, String> {
     let text = std::fs::read_to_string(unit).map_err(|error| said(unit, &error))?;
     let first = text
@@ -124,11 +132,11 @@ fn recipe(unit: &Path) -> Result<Vec<String>, String> {
         .map(str::to_owned)
         .collect();
     let is_known =
-        |word: &str| ARCHITECTURES.contains(&word) || word == "rdc" || word.starts_with("-l");
+        |word: &str| ARCHITECTURES.contains(&word) || ["types", "rdc"].contains(&word) || word.starts_with("-l");
     match words.iter().find(|word| !is_known(word)) {
         None => Ok(words),
         Some(word) => Err(format!(
-            "{}: its first line asks for {word:?}, expected an architecture ({}), rdc or a library (-lNAME)",
+            "{}: its first line asks for {word:?}, expected an architecture ({}), types, rdc or a library (-lNAME)",
             unit.display(),
             ARCHITECTURES.join(", ")
         )),
@@ -151,8 +159,15 @@ pub fn build(nvcc: &Path, out_dir: &Path) -> Result<Vec<Image>, String> {
     for unit in units(Path::new(KERNELS))? {
         if cfg!(feature = "lab") || !is_of_lab(&unit) {
             let recipe = recipe(&unit)?;
-            let of_unit = architectures.iter().filter(|name| is_for(&recipe, name));
-            wanted.extend(of_unit.map(|name| (unit.clone(), recipe.clone(), *name)));
+            let types = if recipe.iter().any(|word| word == "types") {
+                TYPES.map(Some).to_vec()
+            } else {
+                vec![None]
+            };
+            for name in architectures.iter().filter(|name| is_for(&recipe, name)) {
+                let of_types = types.iter();
+                wanted.extend(of_types.map(|of| (unit.clone(), recipe.clone(), *of, *name)));
+            }
         }
     }
     let jobs: usize = env::var("NUM_JOBS")
@@ -162,8 +177,9 @@ pub fn build(nvcc: &Path, out_dir: &Path) -> Result<Vec<Image>, String> {
     let next = AtomicUsize::new(0);
     let make_some = || {
         let mut made = vec![];
-        while let Some((unit, recipe, name)) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
-            made.push(make(nvcc, unit, recipe, name, &folder));
+        while let Some((unit, recipe, of, name)) = wanted.get(next.fetch_add(1, Ordering::Relaxed))
+        {
+            made.push(make(nvcc, unit, recipe, *of, name, &folder));
         }
         made
     };
@@ -206,6 +222,7 @@ fn make(
     nvcc: &Path,
     unit: &Path,
     recipe: &[String],
+    of_type: Option<(&str, &[&str])>,
     architecture: &'static str,
     folder: &Path,
 ) -> Result<Image, String> {
@@ -217,6 +234,13 @@ fn make(
     if is_relocatable {
         options.push("-rdc=true");
     }
+    // Families have units of the same name: norm.cu, conv.cu.
+    let place = unit.strip_prefix(KERNELS).unwrap_or(unit);
+    let mut name = place.with_extension("").to_string_lossy().replace('/', "-");
+    if let Some((of_type, without)) = of_type {
+        name = format!("{name}-{of_type}");
+        options.extend(without);
+    }
     let number = architecture.trim_start_matches("sm_");
     let target = format!("-gencode=arch=compute_{number},code={architecture}");
 
@@ -227,9 +251,6 @@ fn make(
         made_from.write(source.as_os_str().as_encoded_bytes());
         made_from.write(&std::fs::read(&source).map_err(|error| said(&source, &error))?);
     }
-    // Families have units of the same name: norm.cu, conv.cu.
-    let place = unit.strip_prefix(KERNELS).unwrap_or(unit);
-    let name = place.with_extension("").to_string_lossy().replace('/', "-");
     let name = format!("{name}.{architecture}.{:016x}", made_from.finish());
     let image = Image {
         architecture,

@@ -13,12 +13,31 @@
     BODY(a);                                                                                            \
   }
 
+/* What a unit has for one type of rows. A unit whose first line says `types` is compiled once for each type without the other two
+ * (kernels/build/nvcc.rs), so that a run loads the kernels of its own type alone. */
+#ifdef TG_NO_BF16
+#define OF_BF16(...)
+#else
+#define OF_BF16(...) __VA_ARGS__
+#endif
+#ifdef TG_NO_F16
+#define OF_F16(...)
+#else
+#define OF_F16(...) __VA_ARGS__
+#endif
+#ifdef TG_NO_F32
+#define OF_F32(...)
+#else
+#define OF_F32(...) __VA_ARGS__
+#endif
+
 /* ENTRY(suffix of the name, type) for each operand type, or for those of 16 bits alone. */
-#define FOR_HALF_TYPES(ENTRY) ENTRY(bf16, __nv_bfloat16) ENTRY(f16, __half)
-#define FOR_TYPES(ENTRY) FOR_HALF_TYPES(ENTRY) ENTRY(f32, float)
+#define FOR_HALF_TYPES(ENTRY) OF_BF16(ENTRY(bf16, __nv_bfloat16)) OF_F16(ENTRY(f16, __half))
+#define FOR_TYPES(ENTRY) FOR_HALF_TYPES(ENTRY) OF_F32(ENTRY(f32, float))
 
 /* ENTRY(suffix of the name, type, size of a head) for each operand type and size, or for types of 16 bits alone. */
-#define FOR_F32_HEADS(ENTRY) ENTRY(f32, float, 64) ENTRY(f32, float, 128)
-#define FOR_HALF_HEADS(ENTRY) \
-  ENTRY(bf16, __nv_bfloat16, 64) ENTRY(bf16, __nv_bfloat16, 128) ENTRY(f16, __half, 64) ENTRY(f16, __half, 128)
+#define FOR_F32_HEADS(ENTRY) OF_F32(ENTRY(f32, float, 64) ENTRY(f32, float, 128))
+#define FOR_HALF_HEADS(ENTRY)                                                      \
+  OF_BF16(ENTRY(bf16, __nv_bfloat16, 64) ENTRY(bf16, __nv_bfloat16, 128)) \
+  OF_F16(ENTRY(f16, __half, 64) ENTRY(f16, __half, 128))
 #define FOR_HEADS(ENTRY) FOR_HALF_HEADS(ENTRY) FOR_F32_HEADS(ENTRY)

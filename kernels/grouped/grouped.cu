@@ -1,4 +1,4 @@
-// build: sm_90a
+// build: sm_90a types
 /* grouped.cu: grouped/grouped.cuh for the experts' feed-forwards, up to what tg_combine_* sums.
  *
  *   y[p,:] = silu(w1_e x) * w3_e x     p: a place of the token sort, e its expert, x its row of x[R,H]; y[R k,I]
@@ -48,7 +48,6 @@ constexpr int GROUPED_REGISTERS = 112, GROUPED_TALL_REGISTERS = 128;
   GROUPED(experts_512_tallest_##TYPE, 2, GROUPED_TALL_REGISTERS, 5, true, GroupedTile<Direct<T>, 128, T>)                    \
   GROUPED(experts_1024_##TYPE, TG_GROUPED_MOST_EACH, GROUPED_TALL_REGISTERS, 5, true, GroupedTile<Direct<T>, 96, T>)         \
   GROUPED(experts_1024_tallest_##TYPE, TG_GROUPED_MOST_EACH, GROUPED_TALL_REGISTERS, 5, true, GroupedTile<Direct<T>, 128, T>)
-GROUPED_HALF(bf16, __nv_bfloat16)
-GROUPED_HALF(f16, __half)
-GROUPED(experts_f32, 1, GROUPED_REGISTERS, 3, false, GroupedTile<Bf16x3, TG_GROUPED_BF16X3_ROWS>)
-GROUPED(experts_many_f32, 1, GROUPED_REGISTERS, 5, true, GroupedTile<Bf16x3, TG_GROUPED_BF16X3_ROWS>)
+FOR_HALF_TYPES(GROUPED_HALF)
+OF_F32(GROUPED(experts_f32, 1, GROUPED_REGISTERS, 3, false, GroupedTile<Bf16x3, TG_GROUPED_BF16X3_ROWS>))
+OF_F32(GROUPED(experts_many_f32, 1, GROUPED_REGISTERS, 5, true, GroupedTile<Bf16x3, TG_GROUPED_BF16X3_ROWS>))

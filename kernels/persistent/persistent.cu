@@ -1,4 +1,4 @@
-// build: sm_90a
+// build: sm_90a types
 /* persistent.cu: the kernels of persistent/, for rows and weights of one 16-bit type and for f32 rows and bf16 weights. */
 #include "persistent/conv.cuh"
 #include "persistent/split_k.cuh"
@@ -14,6 +14,7 @@
   PERSISTENT_DOWN(tg_persistent_down_##TYPE, PersistentTile<T, 256, 4, 2>)
 FOR_HALF_TYPES(PERSISTENT_HALF)
 
+#ifndef TG_NO_F32
 PERSISTENT_DENSE(tg_persistent_f32_w128, PersistentTile<float, 128, 3>)
 PERSISTENT_SPLIT_K(tg_persistent_f32_w128_split_k, PersistentTile<float, 128, 3>)
 PERSISTENT_GATE_UP(tg_persistent_gate_up_f32, PersistentTile<float, 128, 3, 1, true>)
@@ -32,3 +33,4 @@ extern "C" __global__ void __launch_bounds__(TG_BF16X3_THREADS)
     Bf16x3::store(reinterpret_cast<char *>(parts + (size_t)row * k + c), (size_t)plane * k * sizeof *parts, {load4(from), load4(from + 4)});
   }
 }
+#endif

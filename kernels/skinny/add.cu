@@ -1,4 +1,4 @@
-// build: sm_90a sm_100
+// build: sm_90a sm_100 types
 /* add.cu: products that add to the residual stream, for steps of few rows (skinny/skinny.cuh):
  *
  *   tg_skinny_held_out_*  h[r,:] += W x[r,:] + bias, K at most SKINNY_K: out-projections, and the down of a narrow dense feed-forward
@@ -146,6 +146,21 @@ __device__ inline void skinny_fetch(SkinnyColumns<Math> &columns, char *x, uint3
   columns.load(reinterpret_cast<const S *>(x + Math::lane_shared_row(bucket, bucket) * pitch), k_here, true);
 }
 
+/* A row's experts, one bit each, read where they lie: several words of them would take too many registers. A row that is not
+ * `there` has none. */
+template <uint32_t WORDS>
+struct SkinnyRowExperts {
+  const uint32_t *words;
+  uint32_t r;
+  bool there;
+
+  __device__ inline uint32_t operator>>(uint32_t expert) const { return there ? has_at<WORDS>(words, r, expert) : 0; }
+};
+template <uint32_t WORDS>
+__device__ inline uint32_t count_before(const SkinnyRowExperts<WORDS> &of, uint32_t expert) {
+  return count_before(bits_at<WORDS>(of.words, of.r), expert);
+}
+
 /* With EXPERTS x has a row for each expert of each batch row. */
 template <class Math, bool EXPERTS, uint32_t WORDS>
 __device__ inline void skinny_add(const tg_skinny_add_args &a) {
@@ -184,7 +199,8 @@ __device__ inline void skinny_add(const tg_skinny_add_args &a) {
   if (EXPERTS) {
 #pragma unroll 1
     for (uint32_t r = 0; r < bucket; r++)
-      experts = experts | bits_at<WORDS>(chosen, r);
+      if constexpr (WORDS == 1) experts |= chosen[r];
+      else experts = experts | bits_at<WORDS>(chosen, r);
   }
 
   if (producer) {
@@ -204,9 +220,11 @@ __device__ inline void skinny_add(const tg_skinny_add_args &a) {
   if (scoring && blockIdx.x < tiles) tile_scores.load(blockIdx.x, outputs);
   wait_for_earlier_kernels();
   if (scoring && blockIdx.x == 0 && threadIdx.x < SKINNY_ROWS * WORDS) routing.clear(threadIdx.x);
-  /* A row's experts are read where they lie: several words of them would take too many registers. */
-  auto has_row = [&](uint32_t r, uint32_t e) { return !EXPERTS || r < count && has_at<WORDS>(chosen, r, e); };
-  auto pair_of = [&](uint32_t r, uint32_t e) { return r * k + count_before(bits_at<WORDS>(chosen, r), e); };
+  auto experts_of = [&](uint32_t r) {
+    if constexpr (WORDS == 1) return EXPERTS && r < count ? chosen[r] : 0;
+    else return SkinnyRowExperts<WORDS>{chosen, r, EXPERTS && r < count};
+  };
+  const auto of_row = experts_of(row), of_first = experts_of(sum_row), of_second = experts_of(sum_row + 1);
 #pragma unroll 1
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const uint32_t n = tile * SKINNY_OUTPUTS + i;
@@ -218,10 +236,11 @@ __device__ inline void skinny_add(const tg_skinny_add_args &a) {
 #pragma unroll 1
     for (Bits left = experts; any(left); left = without_lowest(left)) {
       const uint32_t e = lowest(left);
-      const bool there = row < count && has_row(row, e), first = has_row(sum_row, e), second = has_row(sum_row + 1, e);
-      auto weight_of = [&](uint32_t r, bool has) { return !EXPERTS ? 1.0f : has ? weights[pair_of(r, e)] : 0.0f; };
-      const uint32_t pair = EXPERTS && there ? pair_of(row, e) : row;
-      const float2 weight = make_float2(weight_of(sum_row, first), weight_of(sum_row + 1, second));
+      const bool there = row < count && (!EXPERTS || of_row >> e & 1);
+      auto pair_of = [&](uint32_t r, auto of) { return r * k + count_before(of, e); };
+      auto weight_of = [&](uint32_t r, auto of) { return !EXPERTS ? 1.0f : of >> e & 1 ? weights[pair_of(r, of)] : 0.0f; };
+      const uint32_t pair = EXPERTS && there ? pair_of(row, of_row) : row;
+      const float2 weight = make_float2(weight_of(sum_row, of_first), weight_of(sum_row + 1, of_second));
       const X *from = x + (there ? (size_t)pair * inner : 0);
       SkinnyColumns<Math> columns;
       if (inner <= pipeline.k) skinny_fetch(columns, x_here, x_pitch, from, inner, bucket, there);
@@ -231,8 +250,8 @@ __device__ inline void skinny_add(const tg_skinny_add_args &a) {
       const SkinnyTileSums sum = skinny_whole<Math>(pipeline.consume(columns, inner, fetch), bucket);
 #pragma unroll
       for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++) {
-        if (first) total.run[run].x = fmaf(weight.x, sum.run[run].x, total.run[run].x);
-        if (second) total.run[run].y = fmaf(weight.y, sum.run[run].y, total.run[run].y);
+        if (!EXPERTS || of_first >> e & 1) total.run[run].x = fmaf(weight.x, sum.run[run].x, total.run[run].x);
+        if (!EXPERTS || of_second >> e & 1) total.run[run].y = fmaf(weight.y, sum.run[run].y, total.run[run].y);
       }
     }
     sums.put(total);

@@ -21,7 +21,7 @@
 #define TG_SKINNY_SCORE_PITCH (TG_SKINNY_OUTPUTS + 1u)  /* floats between rows of what a tile of h makes scores of */
 #define TG_SKINNY_CHOICE_BYTES 2176u    /* of SkinnyChoice (skinny/choice.cuh), with one word of bits */
 #define TG_SKINNY_CHOICE_BYTES_2 4256u  /* with two */
-#define TG_SKINNY_PREDICTION_EXPERTS (2u * TG_SKINNY_CONSUMER_WARPS)  /* of a block that predicts: two a warp */
+#define TG_SKINNY_PREDICTION_EXPERTS TG_SKINNY_CONSUMER_WARPS  /* of a block that predicts, for each word of bits: one a warp */
 #define TG_SKINNY_PREDICTION_BEST 2u      /* of a block's experts that it publishes */
 
 /* What the blocks of a layer's first kernel that predict its experts read (skinny/prediction.cuh); without blocks there is no prediction.

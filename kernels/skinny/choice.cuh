@@ -16,10 +16,11 @@
 #include "common/experts.cuh"
 #include "skinny/skinny.cuh"
 
-/* How many experts a block scores that predicts (skinny/prediction.cuh), how many of them it publishes, and of how many in all. */
+/* How many experts a block that predicts scores for each word of bits (skinny/prediction.cuh), how many it publishes, and of how many in
+ * all. */
 constexpr uint32_t SKINNY_PREDICTION_EXPERTS = TG_SKINNY_PREDICTION_EXPERTS, SKINNY_PREDICTION_BEST = TG_SKINNY_PREDICTION_BEST;
 constexpr uint32_t SKINNY_MOST_EXPERTS = TG_MOST_BIT_WORDS * WARP;
-constexpr uint32_t SKINNY_PREDICTION_WORDS = SKINNY_PREDICTION_BEST * SKINNY_MOST_EXPERTS / SKINNY_PREDICTION_EXPERTS;
+constexpr uint32_t SKINNY_PREDICTION_WORDS = SKINNY_PREDICTION_BEST * WARP / SKINNY_PREDICTION_EXPERTS;
 static_assert(SKINNY_PREDICTION_WORDS <= WARP, "a lane looks at each");
 
 constexpr uint32_t SKINNY_MISSING = 0xffffffffu;  /* a word of y that is not stored yet (skinny/fused.cuh) */
@@ -183,10 +184,10 @@ __device__ inline void skinny_choose(SkinnyChoice<WORDS> &choice, SkinnyRouting<
     squares = 0.0f;
 #pragma unroll
     for (uint32_t w = 0; w < SKINNY_CONSUMER_WARPS; w++) {
-      if (w >= warps) break;
-      squares += choice.squares[warp * warps + w];
+      if (w < warps) squares += choice.squares[warp * warps + w];
 #pragma unroll
-      for (uint32_t i = 0; i < WORDS; i++) score[i] += choice.warp_sums[warp * warps + w][lane + i * WARP];
+      for (uint32_t i = 0; i < WORDS; i++)
+        if (w < warps) score[i] += choice.warp_sums[warp * warps + w][lane + i * WARP];
     }
     const float scale = 1.0f / sqrtf(squares / hidden + eps);
     uint32_t chosen[WORDS];

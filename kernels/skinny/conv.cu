@@ -1,4 +1,4 @@
-// build: sm_90a sm_100
+// build: sm_90a sm_100 types
 /* conv.cu: a conv layer up to its out-projection, for steps of few rows (skinny/skinny.cuh), decode steps alone:
  *
  *   (B, C, X) = W rmsnorm(h[r,:]) + bias                             rounded to the operand type

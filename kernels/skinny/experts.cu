@@ -1,4 +1,4 @@
-// build: sm_90a sm_100
+// build: sm_90a sm_100 types
 /* experts.cu: a mixture of experts, for steps of few rows (skinny/skinny.cuh):
  *
  *   tg_skinny_expert_gate_up_*  y[r k + i,:] = silu(W1_e z) * W3_e z of each row's i-th expert e, z = rmsnorm(h[r,:]). It chooses
@@ -201,4 +201,4 @@ __device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
   SKINNY_EXPERTS(experts_##SUFFIX##_e64, SkinnyHalf<T>, 2, true)
 FOR_SKINNY_TYPES(SKINNY_EXPERT_GATE_UP)
 FOR_HALF_TYPES(SKINNY_FUSED)
-SKINNY_EXPERTS(experts_f32_bf16x3, SkinnyBf16x3Rows, 1, true)
+OF_F32(SKINNY_EXPERTS(experts_f32_bf16x3, SkinnyBf16x3Rows, 1, true))

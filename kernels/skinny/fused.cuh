@@ -172,6 +172,12 @@ struct SkinnyDown {
     return Order(chosen, choice.prediction_within(chosen));
   }
 
+  /* Blocks of the grid. With two words of bits no register is left to keep it in, so it is read anew each time. */
+  static __device__ inline uint32_t blocks() {
+    if constexpr (WORDS > 1) return blocks_now();
+    else return gridDim.x;
+  }
+
   /* The producer copies the weights of all of this block's tiles, expert by expert. */
   __device__ inline void load(SkinnyPipeline<Math> &pipeline, const Choice &choice, uint64_t policy) const {
     pipeline.set_width(inner);
@@ -204,7 +210,7 @@ struct SkinnyDown {
     auto load = [&](uint32_t e) { words.load(y_of(e) + column, there); };
     pipeline.set_width(inner);
 #pragma unroll 1
-    for (uint32_t first = blockIdx.x * SKINNY_OUTPUTS; first < outputs; first += blocks_now() * SKINNY_OUTPUTS) {
+    for (uint32_t first = blockIdx.x * SKINNY_OUTPUTS; first < outputs; first += blocks() * SKINNY_OUTPUTS) {
       const uint32_t n = first + i;
       const bool mine = r < count && n < outputs;
       Order order = order_of(choice);

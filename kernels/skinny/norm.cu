@@ -1,4 +1,4 @@
-// build: sm_90a sm_100
+// build: sm_90a sm_100 types
 /* norm.cu: RMSNorm and a product, for steps of few rows (skinny/skinny.cuh):
  *
  *   tg_skinny_project_*  y[r,:] = W rmsnorm(h[r,:]), in X's type: q, k and v; or the LM head, of the sampled rows: where each

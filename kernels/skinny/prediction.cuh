@@ -3,7 +3,7 @@
  * Between the last product before the router and the first weights of the experts the memory would be idle for some 5 us a layer. The
  * residual stream changes little in a layer's attention or convolution, so what the router would choose before it is nearly always among
  * what it chooses after it. The kernel that begins a layer has blocks for this beside those that stream its weights (skinny_predict), for
- * the first row alone. A block scores 16 experts, two a warp, and publishes its best two as words. Gate/up's producer
+ * the first row alone. A warp scores one expert, or two of more than 32, and a block publishes its best two as words. Gate/up's producer
  * (SkinnyPredictionLook) takes the best two of all, which are as many as a pipeline has room for.
  *
  * A prediction decides which weights are loaded first, and nothing else: weights that were loaded in vain are not used, and results do not
@@ -45,12 +45,12 @@ struct SkinnyPredictionWord {
   static __device__ inline uint64_t mark_of(uint64_t word) { return word >> (64 - MARK_BITS) << (64 - MARK_BITS); }
 };
 
-/* A whole block of SKINNY_THREADS, one of the last `predictor.blocks`, predicts; h[R,H]. It waits for earlier kernels, and marks the words
- * that fused experts hand over as missing. */
-__device__ inline void skinny_predict(const tg_skinny_prediction_args &predictor, const float *h, const tg_step *step, uint32_t hidden,
+/* skinny_predict() with EACH experts a warp. */
+template <uint32_t EACH>
+__device__ inline void skinny_predict_each(const tg_skinny_prediction_args &predictor, const float *h, const tg_step *step, uint32_t hidden,
                                       float eps) {
   constexpr uint32_t HELD = 16, STEP = 4 * WARP;  /* a lane has 4 columns in every STEP; so many of them before the wait */
-  constexpr uint32_t EXPERTS = SKINNY_PREDICTION_EXPERTS, EACH = EXPERTS / SKINNY_CONSUMER_WARPS;
+  constexpr uint32_t EXPERTS = EACH * SKINNY_PREDICTION_EXPERTS;
   using Router = __nv_bfloat16;
   __shared__ uint64_t candidates[EXPERTS];
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, block = blockIdx.x - skinny_product_blocks(predictor);
@@ -119,12 +119,21 @@ __device__ inline void skinny_predict(const tg_skinny_prediction_args &predictor
   if (better < SKINNY_PREDICTION_BEST) store_relaxed(words + better, mark | mine);
 }
 
+/* A whole block of SKINNY_THREADS, one of the last `predictor.blocks`, predicts; h[R,H]. It waits for earlier kernels, and marks the words
+ * that fused experts hand over as missing. */
+__device__ inline void skinny_predict(const tg_skinny_prediction_args &predictor, const float *h, const tg_step *step, uint32_t hidden,
+                                      float eps) {
+  if (predictor.expert_count <= WARP) skinny_predict_each<1>(predictor, h, step, hidden, eps);
+  else skinny_predict_each<2>(predictor, h, step, hidden, eps);
+}
+
 /* A warp's look at the published words. */
 template <uint32_t WORDS>
 struct SkinnyPredictionLook {
   using Word = SkinnyPredictionWord;
   using Routing = SkinnyRouting<WORDS>;
   using Prediction = SkinnyPrediction<WORDS>;
+  static constexpr uint32_t EXPERTS = WORDS * SKINNY_PREDICTION_EXPERTS;  /* of a block's words */
   uint64_t word, mark;
   bool mine;  /* this lane has a word */
 
@@ -132,7 +141,7 @@ struct SkinnyPredictionLook {
 
   /* For a layer that is predicted. Nothing waits for the loads until their values are used. */
   __device__ inline SkinnyPredictionLook(const Routing &routing, const tg_step *step, uint32_t layer, uint32_t expert_count)
-      : word(0), mine(threadIdx.x % WARP / SKINNY_PREDICTION_BEST < (expert_count + SKINNY_PREDICTION_EXPERTS - 1) / SKINNY_PREDICTION_EXPERTS) {
+      : word(0), mine(threadIdx.x % WARP / SKINNY_PREDICTION_BEST < (expert_count + EXPERTS - 1) / EXPERTS) {
     reload(routing);
     mark = Word::mark(step, layer);
   }

@@ -29,6 +29,7 @@
 #include "common/base.cuh"
 #include "common/bf16x3.cuh"
 #include "common/global.cuh"
+#include "common/launch.cuh"
 #include "common/mma.cuh"
 #include "common/pdl.cuh"
 #include "skinny/args.h"
@@ -323,8 +324,7 @@ struct SkinnySums {
   }
 
 /* ENTRY(suffix of the name, Math) for each kind of rows and weights. */
-#define FOR_SKINNY_TYPES(ENTRY)               \
-  ENTRY(bf16, SkinnyHalf<__nv_bfloat16>)      \
-  ENTRY(f16, SkinnyHalf<__half>)              \
-  ENTRY(f32, SkinnyBf16x3)                     \
-  ENTRY(f32_bf16x3, SkinnyBf16x3Rows)
+#define FOR_SKINNY_TYPES(ENTRY)                   \
+  OF_BF16(ENTRY(bf16, SkinnyHalf<__nv_bfloat16>)) \
+  OF_F16(ENTRY(f16, SkinnyHalf<__half>))          \
+  OF_F32(ENTRY(f32, SkinnyBf16x3) ENTRY(f32_bf16x3, SkinnyBf16x3Rows))

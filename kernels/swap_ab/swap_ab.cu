@@ -1,4 +1,4 @@
-// build: sm_90a
+// build: sm_90a types
 /* swap_ab.cu: the kernels of swap_ab/, for rows and weights of one 16-bit type and for f32 rows and bf16 weights. */
 #include "swap_ab/conv.cuh"
 #include "swap_ab/head.cuh"
@@ -26,6 +26,7 @@
   SWAP_AB_HEAD(tg_swap_ab_head_multicast_##TYPE##_r256, SwapAbTile<Direct<T>, 256, 2, 64, SWAP_AB_MULTICAST>)
 FOR_HALF_TYPES(SWAP_AB_HALF)
 
+#ifndef TG_NO_F32
 SWAP_AB_PRODUCT(tg_swap_ab_shared_f32_r16, SwapAbTile<Bf16x3, 16, 1, 64>)
 SWAP_AB_PRODUCT(tg_swap_ab_shared_f32_r32, SwapAbTile<Bf16x3, 32, 1, 64>)
 SWAP_AB_CONV(tg_swap_ab_conv_f32_r16, SwapAbTile<Bf16x3, 16, 3, 32>)
@@ -36,3 +37,4 @@ SWAP_AB_CONV(tg_swap_ab_conv_f32_r32_many, SwapAbTile<Bf16x3, 32, 3, 64>)
 SWAP_AB_F32(16)
 SWAP_AB_F32(32)
 SWAP_AB_F32(64)
+#endif

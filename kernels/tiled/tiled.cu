@@ -1,3 +1,4 @@
+// build: types
 /* tiled.cu: the kernels of tiled/, for rows and weights of one 16-bit type and for f32 rows and weights in the checkpoint's own type. */
 #include "tiled/tiled.cuh"
 
@@ -17,13 +18,12 @@ using TiledTile128 = TiledTile<Math, 128, 128, 32, 2, 4, 1>;
   TILED_KERNEL(tg_tiled_##SUFFIX##_r32, TiledTile32<__VA_ARGS__>) \
   TILED_KERNEL(tg_tiled_##SUFFIX##_r64, TiledTile64<__VA_ARGS__>) \
   TILED_KERNEL(tg_tiled_##SUFFIX##_r128, TiledTile128<__VA_ARGS__>)
-TILED_KERNELS(bf16, HalfMath<__nv_bfloat16>)
-TILED_KERNELS(f16, HalfMath<__half>)
-TILED_KERNELS(f32_bf16, Bf16x3Math)
+#define TILED_HALF(SUFFIX, T) TILED_KERNELS(SUFFIX, HalfMath<T>)
+FOR_HALF_TYPES(TILED_HALF)
+OF_F32(TILED_KERNELS(f32_bf16, Bf16x3Math))
 
 /* Without matrix instructions two heights of tiles are enough. */
 #define TILED_PLAIN(SUFFIX, W)                                              \
   TILED_KERNEL(tg_tiled_f32_##SUFFIX##_r8, TiledTile8<PlainMath<W>>)        \
   TILED_KERNEL(tg_tiled_f32_##SUFFIX##_r64, TiledTile64<PlainMath<W>>)
-TILED_PLAIN(f16, __half)
-TILED_PLAIN(f32, float)
+OF_F32(TILED_PLAIN(f16, __half) TILED_PLAIN(f32, float))

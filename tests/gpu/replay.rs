@@ -67,6 +67,7 @@ fn what_the_gpu_scheduled_the_host_replays_to_the_same_bits() {
         (&["host-graph-ahead"], "bf16", "1"),
     ] {
         let files = ["--input", &rows, "--output", &output, "--record", &record];
+        let files = [&files[..], &["--overwrite"]].concat();
         let way = ["--dtype", dtype, "--stages", stages, "--launch"];
         let sizes = ["--model", "random:tiny", "--max-seqs", "13"];
         let arguments = [&files[..], &sizes, &way, launch].concat();
@@ -149,7 +150,7 @@ fn a_stopped_host_does_not_stop_the_gpu() {
         };
         std::fs::write(&rows, (0..count).map(row).collect::<String>()).unwrap();
         let arguments = |output: &str| {
-            let common = ["--model", "random:tiny", "--launch", "device-graph"];
+            let common = ["--overwrite", "--model", "random:tiny", "--launch", "device-graph"];
             let max_seqs = max_seqs.to_string();
             let files = [
                 "--max-seqs",

@@ -8,6 +8,7 @@
 #include "skinny/norm.cuh"
 
 namespace skinny {
+using ::count_before;
 thread_local uint4 shared[simt::SHARED_BYTES / sizeof(uint4)];
 #include "skinny/add.cu"
 #include "skinny/conv.cu"

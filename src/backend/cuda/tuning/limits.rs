@@ -55,11 +55,11 @@ pub fn skinny_experts(words: u32) -> usize {
     words as usize * WORD_EXPERTS
 }
 
-/// Experts that a block predicts for.
+/// Experts that a block predicts for, for each word of bits.
 pub const SKINNY_PREDICTED_EXPERTS: usize = abi::TG_SKINNY_PREDICTION_EXPERTS as usize;
 /// Words of 64 bits that hold what was predicted.
 pub const SKINNY_PREDICTION_WORDS: usize =
-    abi::TG_SKINNY_PREDICTION_BEST as usize * SKINNY_EXPERTS / SKINNY_PREDICTED_EXPERTS;
+    abi::TG_SKINNY_PREDICTION_BEST as usize * WORD_EXPERTS / SKINNY_PREDICTED_EXPERTS;
 
 /// Words of 64 bits before the scores: the experts that are predicted, then those that rows have chosen.
 pub fn skinny_told(words: u32) -> usize {

@@ -165,7 +165,8 @@ impl Sizing {
     /// others.
     pub fn prediction_blocks(&self, tiles: u32, experts: usize) -> u32 {
         let all = self.limits.multiprocessors;
-        let blocks = experts.div_ceil(SKINNY_PREDICTED_EXPERTS) as u32;
+        let of_block = SKINNY_PREDICTED_EXPERTS * expert_words(experts) as usize;
+        let blocks = experts.div_ceil(of_block) as u32;
         let fits = blocks < all && tiles.div_ceil(all - blocks) == tiles.div_ceil(all);
         if fits { blocks } else { 0 }
     }
