@@ -8,6 +8,8 @@
 /* Sizes that these kernels and their launchers both go by. */
 #define TG_EMBED_THREADS 256u
 #define TG_LOGITS_COPY_THREADS 256u
+#define TG_NEEDED_THREADS 1024u
+#define TG_GATHER_THREADS 256u
 
 /* step/deliver.cu */
 typedef struct tg_logits_copy_args {
@@ -21,5 +23,32 @@ typedef struct tg_logits_copy_args {
   uint32_t first;
   uint32_t tile_rows;                   /* 0: the logits are of the sampled rows */
 } tg_logits_copy_args;
+
+/* step/needed.cu: the step's rows that are needed, listed. */
+typedef struct tg_needed_args {
+  TG_ADDRESS(const tg_state) state;
+  TG_ADDRESS(const tg_step) step;
+  TG_ADDRESS(tg_step) needed;
+  TG_ADDRESS(tg_row) rows;              /* [needed rows] */
+  TG_ADDRESS(uint32_t) from;            /* [needed rows]: which of the step's rows each is */
+  TG_ADDRESS(tg_sequence) sequences;    /* [slots] */
+  TG_ADDRESS(uint32_t) samples;         /* [slots] */
+  uint32_t last_rows;                   /* of each sequence, at most */
+  uint32_t pad;
+} tg_needed_args;
+
+/* step/needed.cu: rows of h and q, gathered. */
+typedef struct tg_gather_args {
+  TG_ADDRESS(const tg_step) needed;
+  TG_ADDRESS(const uint32_t) from;      /* 0: row r is row r */
+  TG_ADDRESS(void) h_to;
+  TG_ADDRESS(const void) h;             /* f32 [R,H] */
+  TG_ADDRESS(void) qkv_to;
+  TG_ADDRESS(const void) qkv;           /* [R, (heads + 2 kv_heads) D] */
+  uint32_t h_bytes;                     /* of a row */
+  uint32_t q_bytes;                     /* of a row's queries; 0: they stay */
+  uint32_t qkv_bytes;                   /* of a row */
+  uint32_t pad;
+} tg_gather_args;
 
 #endif

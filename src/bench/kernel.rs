@@ -20,7 +20,7 @@ use crate::command::spec::timed;
 use crate::command::{Exit, interrupt, shown};
 use crate::error::{Error, Result};
 use crate::model::{DType, Model};
-use crate::plan::cost::op_cost;
+use crate::plan::cost::kind_cost;
 use crate::plan::{Limits, OpKind, StepKind, StepShape};
 use crate::runtime::{Engine, Logits};
 use crate::session::opened::load;
@@ -318,7 +318,7 @@ impl<'a> Table<'a> {
         };
         let gpu = opened.target.device().known();
         let rates = gpu.map(|gpu| gpu.rates(precision));
-        let cost = |&kind: &OpKind| op_cost(config, kind, &shape, precision);
+        let cost = |&kind: &OpKind| kind_cost(config, kind, &shape, precision);
         let by = rates.clone().unwrap_or_else(Rates::unlimited);
         let least = by.least(counted.iter().map(cost));
         let intensity = (least.bytes > 0.0).then(|| least.flops / least.bytes);

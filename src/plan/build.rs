@@ -1,7 +1,7 @@
 //! A configuration as stages of operations.
 
 use super::cost::op_cost;
-use super::{BucketSizes, MAX_STAGES, OpKind, Plan, Precision, Prompts, Stage, StepShape};
+use super::{BucketSizes, MAX_STAGES, Op, OpKind, Plan, Precision, Prompts, Stage, StepShape};
 use crate::error::{Error, Result};
 use crate::model::ModelConfig;
 use crate::model::tensors::{Declared, declared, operations};
@@ -80,14 +80,14 @@ impl Plan {
 
 /// What each layer has of something that its operations have; the head counts with the last layer. The embedding does not
 /// count: a step reads a few rows of it.
-fn by_layer(config: &ModelConfig, of: impl Fn(OpKind) -> f64) -> Vec<f64> {
+fn by_layer(config: &ModelConfig, of: impl Fn(&Op) -> f64) -> Vec<f64> {
     let layers = config.num_hidden_layers;
     let mut sums = vec![0.0; layers];
     for op in operations(config, 0..layers) {
         match (op.layer, op.kind) {
-            (Some(layer), kind) => sums[layer] += of(kind),
+            (Some(layer), _) => sums[layer] += of(&op),
             (None, OpKind::Embed | OpKind::Sample) => {}
-            (None, kind) => sums[layers - 1] += of(kind),
+            (None, _) => sums[layers - 1] += of(&op),
         }
     }
     sums
@@ -95,8 +95,8 @@ fn by_layer(config: &ModelConfig, of: impl Fn(OpKind) -> f64) -> Vec<f64> {
 
 /// Weights that a full decode step reads, in elements: they are its time.
 fn layer_weights(config: &ModelConfig) -> Vec<f64> {
-    by_layer(config, |kind| {
-        let tensors = declared(config, kind);
+    by_layer(config, |op| {
+        let tensors = declared(config, op.kind);
         tensors.iter().map(Declared::elements).sum()
     })
 }
@@ -108,8 +108,8 @@ const FLOPS_A_BYTE: f64 = 200.0;
 /// Each layer's time in a step, as the FLOPs that a GPU could compute meanwhile: an operation takes as long as its arithmetic or its
 /// bytes, whichever is more.
 fn layer_times(config: &ModelConfig, step: &StepShape) -> Vec<f64> {
-    by_layer(config, |kind| {
-        let cost = op_cost(config, kind, step, Precision::BF16);
+    by_layer(config, |op| {
+        let cost = op_cost(config, op, step, Precision::BF16);
         cost.flops.max(cost.floor_bytes() * FLOPS_A_BYTE)
     })
 }

@@ -1,7 +1,7 @@
 //! What an operation moves and computes in one step. Counts are of the operation as [`super::OpKind`] states it:
 //! each weight, operand and result crosses once. Expected values where routing decides, so everything is f64.
 
-use super::{OpKind, Plan, Stage, StepKind};
+use super::{NeededRows, Op, OpKind, Plan, Stage, StepKind};
 use crate::model::tensors::{Declared, Role, declared};
 use crate::model::{DType, LayerType, ModelConfig, WeightFormat};
 use std::ops::{Add, AddAssign, Mul};
@@ -71,9 +71,9 @@ impl StepShape {
         (f64::from(self.rows) / self.chunk()).ceil()
     }
 
-    /// Keys that a row attends to, on average: its own position and all before.
-    pub fn attended(&self) -> f64 {
-        (f64::from(self.context.max(1)) - (self.chunk() - 1.0) / 2.0).max(1.0)
+    /// Keys that one of a sequence's last `chunk` rows attends to, on average: its own position and all before.
+    pub fn attended(&self, chunk: f64) -> f64 {
+        (f64::from(self.context.max(1)) - (chunk - 1.0) / 2.0).max(1.0)
     }
 
     /// Rows that get logits.
@@ -159,14 +159,35 @@ pub fn distinct_experts(config: &ModelConfig, rows: f64) -> f64 {
     experts * (1.0 - (1.0 - chosen / experts).max(0.0).powf(rows))
 }
 
-/// The cost of one operation in a step of `shape`, with even routing.
-pub fn op_cost(
+/// The cost of one operation of a plan in a step of `shape`, with even routing: for the rows that are needed of it.
+pub fn op_cost(config: &ModelConfig, op: &Op, shape: &StepShape, precision: Precision) -> Cost {
+    let needed = NeededRows::of(config).filter(|_| shape.kind == StepKind::Mixed);
+    let needed = needed.filter(|needed| needed.are_all_of(op));
+    let chunk = needed.map_or(shape.chunk(), |needed| {
+        shape.chunk().min(f64::from(needed.rows))
+    });
+    cost_of_rows(config, op.kind, shape, chunk, precision)
+}
+
+/// The cost of an operation that all rows of a step of `shape` are needed of.
+pub fn kind_cost(
     config: &ModelConfig,
     kind: OpKind,
     shape: &StepShape,
     precision: Precision,
 ) -> Cost {
-    let rows = f64::from(shape.rows);
+    cost_of_rows(config, kind, shape, shape.chunk(), precision)
+}
+
+/// The cost of an operation for the last `chunk` rows of each sequence.
+fn cost_of_rows(
+    config: &ModelConfig,
+    kind: OpKind,
+    shape: &StepShape,
+    chunk: f64,
+    precision: Precision,
+) -> Cost {
+    let rows = f64::from(shape.rows).min(shape.sequences() * chunk);
     let compute = precision.compute.bytes() as f64;
     let hidden = config.hidden_size as f64;
     let q = config.num_attention_heads as f64 * config.head_dim as f64;
@@ -215,7 +236,7 @@ pub fn op_cost(
                 0.0,
                 read,
                 2.0 * rows * q * compute,
-                4.0 * rows * shape.attended() * q,
+                4.0 * rows * shape.attended(chunk) * q,
             )
         }
         OpKind::AttentionOutProj => (stored, 0.0, rows * q * compute + 2.0 * h, product),
@@ -273,7 +294,7 @@ impl Stage {
         precision: Precision,
     ) -> impl Iterator<Item = Cost> {
         let ops = self.ops.iter();
-        ops.map(move |op| op_cost(config, op.kind, shape, precision))
+        ops.map(move |op| op_cost(config, op, shape, precision))
     }
 
     /// All operations of the stage in one step of `shape`.

@@ -7,6 +7,7 @@
 //! - [`cost`]: an operation's bytes and FLOPs
 //! - [`options`], [`memory`], [`budget`]: the sizes an engine starts with, and whether they fit; `core_bytes`: what the
 //!   scheduler takes of it
+//! - `needed`: which rows the last layers compute
 //! - [`bytes`]: sizes as people write them
 
 pub mod budget;
@@ -17,12 +18,14 @@ pub mod cost;
 pub mod graphs;
 pub mod layer_range;
 pub mod memory;
+mod needed;
 pub mod options;
 
 pub use budget::Budget;
 pub use cost::{Cost, Precision, StepShape};
 pub use graphs::GraphFile;
 pub use layer_range::LayerRange;
+pub use needed::NeededRows;
 pub use memory::{MemoryPlan, Place, WeightPlacement};
 pub use options::{EngineOptions, Limits, Prompts, RingCapacities, Usual};
 

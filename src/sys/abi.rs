@@ -148,6 +148,8 @@ pub const TG_SKINNY_PREDICTION_EXPERTS: u32 = 8;
 pub const TG_SKINNY_PREDICTION_BEST: u32 = 2;
 pub const TG_EMBED_THREADS: u32 = 256;
 pub const TG_LOGITS_COPY_THREADS: u32 = 256;
+pub const TG_NEEDED_THREADS: u32 = 1024;
+pub const TG_GATHER_THREADS: u32 = 256;
 pub const TG_SWAP_AB_MOST_STAGES: u32 = 16;
 pub const TG_RANDOM_THREADS: u32 = 256;
 pub const TG_NO_TIMEOUT: u64 = 18446744073709551615;
@@ -1055,6 +1057,33 @@ pub struct tg_logits_copy_args {
     pub lines: u32,
     pub first: u32,
     pub tile_rows: u32,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
+pub struct tg_needed_args {
+    pub state: u64,
+    pub step: u64,
+    pub needed: u64,
+    pub rows: u64,
+    pub from: u64,
+    pub sequences: u64,
+    pub samples: u64,
+    pub last_rows: u32,
+    pub pad: u32,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
+pub struct tg_gather_args {
+    pub needed: u64,
+    pub from: u64,
+    pub h_to: u64,
+    pub h: u64,
+    pub qkv_to: u64,
+    pub qkv: u64,
+    pub h_bytes: u32,
+    pub q_bytes: u32,
+    pub qkv_bytes: u32,
+    pub pad: u32,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]

@@ -34,7 +34,7 @@ impl Costs {
             // Kernels of the same operations have one cost together.
             if part.index == 0 {
                 let ops = counts.new_in(part).into_iter();
-                let cost = |op: Op| op_cost(&self.config, op.kind, shape, self.precision);
+                let cost = |op: Op| op_cost(&self.config, &op, shape, self.precision);
                 least = rates.least(ops.map(cost));
             }
             least

@@ -4,7 +4,7 @@ use crate::support::{BF16, F32, lfm2_8b_a1b, plan};
 use tailgraph::backend::cuda::tuning::gpu::{A100, Bound, H100, H200};
 use tailgraph::model::tensors::{model_bytes, model_parameters};
 use tailgraph::model::{DType, WeightFormat};
-use tailgraph::plan::cost::{distinct_experts, op_cost};
+use tailgraph::plan::cost::{distinct_experts, kind_cost};
 use tailgraph::plan::{Cost, OpKind, Precision, StepKind, StepShape};
 
 fn decode(rows: u32, context: u32) -> StepShape {
@@ -55,7 +55,7 @@ fn bytes_of_a_token() {
     let plan = plan(lfm2_8b_a1b(), 1);
     let cost = plan.cost(&decode(1, 1), BF16);
     close(cost.weight_bytes, 3.115e9, 5e-4);
-    let head = op_cost(&plan.config, OpKind::LmHead, &decode(1, 1), BF16);
+    let head = kind_cost(&plan.config, OpKind::LmHead, &decode(1, 1), BF16);
     assert_eq!(head.weight_bytes, 268_435_456.0);
     assert_eq!(plan.kv_bytes_per_token(DType::BF16), 12.0 * 1024.0);
     assert_eq!(plan.kv_bytes_per_token(DType::F32), 24.0 * 1024.0);
@@ -133,7 +133,7 @@ fn prefill_of_short_prompts_is_bound_by_matrix_products() {
     let cost = plan.cost(&shape, BF16);
     let prompts_per_s = 128.0 / (cost.flops / H200.half_flops_per_s);
     close(prompts_per_s, 8500.0, 0.03);
-    let experts = op_cost(&plan.config, OpKind::ExpertGateUp, &shape, BF16);
+    let experts = kind_cost(&plan.config, OpKind::ExpertGateUp, &shape, BF16);
     let least = H200.rates(BF16).least([experts]);
     assert_eq!(least.bound(), Bound::Compute);
 }
@@ -148,14 +148,14 @@ fn steps_of_each_kind() {
     let mixed = shape(StepKind::Mixed, 512, 2048);
     assert_eq!(mixed.sequences(), 1.0);
     // Positions 1536 .. 2047 see 1537 .. 2048 keys.
-    assert_eq!(mixed.attended(), (1537.0 + 2048.0) / 2.0);
+    assert_eq!(mixed.attended(mixed.chunk()), (1537.0 + 2048.0) / 2.0);
     assert_eq!((mixed.logit_rows(), mixed.sampled_rows()), (1.0, 1.0));
     let short = shape(StepKind::Mixed, 512, 32);
-    assert_eq!((short.sequences(), short.attended()), (16.0, 16.5));
+    assert_eq!((short.sequences(), short.attended(short.chunk())), (16.0, 16.5));
     let score = shape(StepKind::Score, 512, 32);
     assert_eq!((score.logit_rows(), score.sampled_rows()), (512.0, 0.0));
     let decode = decode(8, 100);
-    assert_eq!((decode.sequences(), decode.attended()), (8.0, 100.0));
+    assert_eq!((decode.sequences(), decode.attended(decode.chunk())), (8.0, 100.0));
     assert_eq!(decode.logit_rows(), 8.0);
 }
 

@@ -223,7 +223,7 @@ impl<'a> Asked<'a> {
             rows,
             context: self.args.context,
         };
-        let cost = |op: &Op| op_cost(&self.plan.config, op.kind, &shape, self.precision);
+        let cost = |op: &Op| op_cost(&self.plan.config, op, &shape, self.precision);
         let costs: Vec<Cost> = ops.map(cost).collect();
         let rates = self.gpu.rates(self.precision);
         let least = rates.least(costs.iter().copied());

@@ -146,6 +146,7 @@ pub fn programs(
             weights: weights.at.clone(),
             arena: arena.at(0),
             moved_h: None,
+            moved_q: None,
             places,
             state,
             logits: delivery.as_ref().map(Delivery::ring),

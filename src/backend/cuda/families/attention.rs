@@ -163,7 +163,7 @@ impl Lowering<'_> {
     }
 
     /// Query heads and kv heads.
-    fn heads(&self) -> [u32; 2] {
+    pub(super) fn heads(&self) -> [u32; 2] {
         let config = self.config;
         [config.num_attention_heads, config.num_key_value_heads].map(|heads| heads as u32)
     }

@@ -136,7 +136,7 @@ impl Lowering<'_> {
     pub fn mark_seen(&mut self, noted: Noted) {
         let Noted { seen, counts } = noted;
         let vocabulary = self.config.vocab_size as u32;
-        let arguments = arguments![seen, counts, self.state, self.step, vocabulary];
+        let arguments = arguments![seen, counts, self.state, self.whole_step, vocabulary];
         let (kernel, grid) = (&self.kernels.mark_seen, (self.bucket.sequences, 1, 1));
         self.call_plain(kernel, grid, abi::TG_SEEN_THREADS, arguments)
     }

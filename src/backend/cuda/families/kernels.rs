@@ -54,6 +54,8 @@ pub struct Kernels {
     /// By the blocks of a cluster.
     pub sort_tokens_many: Option<Kernel>,
     pub combine: Combine,
+    pub needed_rows: Kernel,
+    pub gather_rows: Kernel,
     pub mark_seen: Kernel,
     pub sample_best: Kernel,
     pub sample: Kernel,
@@ -120,6 +122,8 @@ impl Kernels {
             sort_tokens: kernel("tg_sort_tokens")?,
             sort_tokens_many: when(warpgroups, || kernel("tg_sort_tokens_many"))?,
             combine: Combine::load(library, precision)?,
+            needed_rows: kernel("tg_needed_rows")?,
+            gather_rows: kernel("tg_gather_rows")?,
             mark_seen: kernel("tg_mark_seen")?,
             sample_best: kernel("tg_sample_best")?,
             sample: kernel("tg_sample")?,

@@ -12,6 +12,7 @@ pub mod grouped;
 pub mod head;
 pub mod kernels;
 pub mod limits;
+pub mod needed;
 pub mod norm;
 pub mod packed;
 pub mod persistent;
@@ -65,10 +66,14 @@ pub struct Lowering<'a> {
     pub variant: Variant,
     /// `tg_state *`
     state: Address,
-    /// `tg_step *`: where the descriptor of the step to run lies whenever the kernels run.
+    /// `tg_step *`: where the descriptor of the step to run lies whenever the kernels run, or of those of its rows that are needed.
     step: Address,
+    /// `tg_step *`: of all rows.
+    whole_step: Address,
     /// Launch each kernel while the one before still runs (sm_90 and later overlap their edges).
     pdl: bool,
+    /// The next call starts once those before it have ended.
+    starts_behind: bool,
     /// Where the step's query tiles are listed already: they are those of all layers.
     query_tiles: Option<Address>,
     /// Weights of the layer's experts that a dense product may prefetch.
@@ -97,7 +102,9 @@ impl<'a> Lowering<'a> {
             variant,
             state: at.state,
             step: at.step,
+            whole_step: at.step,
             pdl,
+            starts_behind: false,
             query_tiles: None,
             ahead: None,
             prefetched: false,
@@ -161,7 +168,8 @@ impl<'a> Lowering<'a> {
         self.push(kernel, launch, arguments);
     }
 
-    fn push(&mut self, kernel: &Kernel, launch: Launch, arguments: Vec<Argument>) {
+    fn push(&mut self, kernel: &Kernel, mut launch: Launch, arguments: Vec<Argument>) {
+        launch.pdl &= !std::mem::take(&mut self.starts_behind);
         self.calls.push(KernelCall {
             kernel: kernel.clone(),
             launch,

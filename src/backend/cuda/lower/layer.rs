@@ -8,7 +8,7 @@ use crate::backend::cuda::families::conv::ShortConv;
 use crate::backend::cuda::families::experts::{ExpertRows, NextNorm};
 use crate::backend::cuda::families::tiled::{Bf16x3, Epilogue, Product, Rows};
 use crate::error::Result;
-use crate::plan::Op;
+use crate::plan::{Op, OpKind};
 
 /// y of x by an operation's matrix.
 fn product(
@@ -96,13 +96,14 @@ pub(super) fn conv_layer(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[O
     Ok(())
 }
 
-/// `norms`: the operation that norms q and k.
-fn attention_of(model: &ModelAddresses, norms: &Op) -> Result<Attention> {
+/// What the attention of an operation's layer takes.
+fn attention_of(model: &ModelAddresses, op: &Op) -> Result<Attention> {
     let places = &model.places;
-    match (model.weights(norms)?, model.state(norms)?) {
+    let norms = model.weights.read.of(op.layer, OpKind::QkNormRope);
+    match (norms, model.state(op)?) {
         ([q_norm, k_norm], LayerState::Pages { k, v }) => Ok(Attention {
             x: model.x(),
-            qkv: model.wide(),
+            qkv: model.qkv(),
             k_pages: k,
             v_pages: v,
             q_norm: q_norm.address,
@@ -115,7 +116,7 @@ fn attention_of(model: &ModelAddresses, norms: &Op) -> Result<Attention> {
             max_context: model.max_context,
             pool: model.pool,
         }),
-        _ => Err(misplaced(norms)),
+        _ => Err(misplaced(op)),
     }
 }
 
@@ -128,13 +129,19 @@ pub(super) fn attention_decode(
     Ok(())
 }
 
-/// Attention of chunks: norms and rotations first.
+/// Norms and rotations of chunks; keys and values go to their pages.
+pub(super) fn qk_norm_rope(
+    model: &ModelAddresses,
+    to: &mut Lowering<'_>,
+    ops: &[Op],
+) -> Result<()> {
+    to.qk_norm_rope(&attention_of(model, &ops[0])?);
+    Ok(())
+}
+
+/// Attention of chunks.
 pub(super) fn attention(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
-    let attention = attention_of(model, &ops[0])?;
-    to.doing(&ops[..1]);
-    to.qk_norm_rope(&attention);
-    to.doing(&ops[1..]);
-    to.attention(&attention);
+    to.attention(&attention_of(model, &ops[0])?);
     Ok(())
 }
 

@@ -63,6 +63,7 @@ impl<'a> Listing<'a> {
                 places: Arena::new(&config, shape),
                 arena: ARENA,
                 moved_h: None,
+                moved_q: None,
                 state: LayerState::all(&layout, STATE),
                 logits: None,
                 max_context: options.max_context,

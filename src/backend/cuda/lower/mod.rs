@@ -6,6 +6,7 @@
 mod head;
 mod layer;
 pub mod listing;
+mod needed;
 mod rules;
 mod skinny;
 
@@ -22,7 +23,7 @@ use crate::backend::cuda::memory::state::{StateAt, StateLayout};
 use crate::backend::cuda::memory::weights::WeightAddresses;
 use crate::error::{Error, Result};
 use crate::model::ModelConfig;
-use crate::plan::{Op, OpKind};
+use crate::plan::{NeededRows, Op, OpKind, StepKind};
 use std::sync::Arc;
 
 /// Where a model's arrays lie.
@@ -33,8 +34,10 @@ pub struct ModelAddresses {
     pub places: Arena,
     /// Where the arena begins.
     pub arena: Address,
-    /// The residual stream, where that is not in the arena.
+    /// The residual stream, where that is not in the arena's place for it.
     pub moved_h: Option<Address>,
+    /// Queries, where these are not with the keys and values.
+    pub moved_q: Option<Address>,
     /// By layer: conv state, or keys and values; none for a layer that is not here.
     pub state: Vec<Option<LayerState>>,
     /// Takes the logits that requests ask for.
@@ -65,7 +68,7 @@ impl LayerState {
     }
 }
 
-/// The calls that do `ops`, one after the other.
+/// The calls that do `ops`, one after the other: in a mixed step those behind the last attention for the rows alone that are needed.
 ///
 /// # Errors
 /// [`Error::Runtime`]: the plan holds an operation that the model does not have there.
@@ -74,15 +77,29 @@ pub fn lower(
     ops: &[Op],
     mut lowering: Lowering<'_>,
 ) -> Result<Vec<KernelCall>> {
-    let mut rest = ops;
-    while let Some(first) = rest.first() {
-        let rule = rules::first_of(rest, &lowering).ok_or_else(|| misplaced(first))?;
-        let (done, behind) = rest.split_at(rule.ops.len());
-        lowering.doing(done);
-        (rule.lower)(model, &mut lowering, done)?;
-        rest = behind;
+    let needed = NeededRows::of(&model.config).filter(|_| lowering.bucket.kind == StepKind::Mixed);
+    let whole = needed.map_or(ops.len(), |needed| {
+        ops.partition_point(|op| !needed.are_all_of(op))
+    });
+    let (whole, last) = ops.split_at(whole);
+    lower_rows(model, whole, &mut lowering)?;
+    if let (Some(needed), [_, ..]) = (needed, last) {
+        needed::lower(model, needed, last, &mut lowering)?;
     }
     Ok(lowering.into_calls())
+}
+
+/// The calls that do `ops` for all rows of the step that `lowering` has.
+fn lower_rows(model: &ModelAddresses, ops: &[Op], lowering: &mut Lowering<'_>) -> Result<()> {
+    let mut rest = ops;
+    while let Some(first) = rest.first() {
+        let rule = rules::first_of(rest, lowering).ok_or_else(|| misplaced(first))?;
+        let (done, behind) = rest.split_at(rule.ops.len());
+        lowering.doing(done);
+        (rule.lower)(model, lowering, done)?;
+        rest = behind;
+    }
+    Ok(())
 }
 
 /// An operation that the plan has and the model does not have there.
@@ -100,6 +117,11 @@ impl ModelAddresses {
     /// The residual stream, f32 `[R, H]`.
     fn h(&self) -> Address {
         self.moved_h.unwrap_or_else(|| self.at(self.places.h))
+    }
+
+    /// q, k and v, of which q may lie elsewhere.
+    fn qkv(&self) -> Address {
+        self.moved_q.unwrap_or_else(|| self.wide())
     }
 
     /// The operand of the next product, `[R, H]`.

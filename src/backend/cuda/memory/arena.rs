@@ -7,7 +7,7 @@ use crate::backend::cuda::tuning::limits::{
     SKINNY_OUTPUTS, SKINNY_ROWS, expert_words, skinny_experts, skinny_told,
 };
 use crate::model::{DType, ModelConfig};
-use crate::plan::SCORE_TILE_ROWS;
+use crate::plan::{NeededRows, SCORE_TILE_ROWS};
 use crate::sys::abi;
 
 /// A cache line, and the widest access of any kernel.
@@ -39,6 +39,20 @@ pub struct Arena {
     pub wide: usize,
     /// bf16 `[3, R, max(H, heads D)]`, of f32 operands alone: rows as bf16x3, the sum of three parts.
     pub bf16x3: usize,
+    /// Of [`NeededRows`], N at most: f32 `[N, H]`, the residual stream.
+    pub needed_h: usize,
+    /// ... `[N, (heads + 2 kv_heads) D]`, operand type: their queries.
+    pub needed_qkv: usize,
+    /// ... `tg_step`
+    pub needed_step: usize,
+    /// ... `tg_row [N]`
+    pub needed_rows: usize,
+    /// ... u32 `[N]`: which of the step's rows each is.
+    pub needed_from: usize,
+    /// ... `tg_sequence [S]`
+    pub needed_sequences: usize,
+    /// ... u32 `[S]`: the sampled rows.
+    pub needed_samples: usize,
     /// f32 `[R K, H]`: what each expert adds; of some buckets in the operand type.
     pub partial: usize,
     /// u32 `[R, K]`
@@ -142,6 +156,9 @@ impl Arena {
         let heads = config.num_attention_heads;
         let pieces = KeySplit::most_pieces(slots as u32, shape.max_context as u32) as usize;
         let logits_rows = logits_rows(rows, slots);
+        let needed = NeededRows::of(config).map_or(0, |needed| {
+            rows.min(slots.saturating_mul(needed.rows as usize))
+        });
         let mut bytes = 0usize;
         let mut take = |dimensions: &[usize]| {
             let at = bytes;
@@ -156,6 +173,13 @@ impl Arena {
             x: take(&[rows, hidden.max(q), element]),
             wide: take(&[rows, widest_bytes]),
             bf16x3: take(&[rows, hidden.max(q), bf16x3_bytes]),
+            needed_h: take(&[needed, hidden, 4]),
+            needed_qkv: take(&[needed, q + 2 * kv, element]),
+            needed_step: take(&[size_of::<abi::tg_step>()]),
+            needed_rows: take(&[needed, size_of::<abi::tg_row>()]),
+            needed_from: take(&[needed, 4]),
+            needed_sequences: take(&[slots, size_of::<abi::tg_sequence>()]),
+            needed_samples: take(&[slots, 4]),
             partial: take(&[pairs, hidden, 4]),
             experts: take(&[pairs, 4]),
             expert_weights: take(&[pairs, 4]),
@@ -208,6 +232,13 @@ mod tests {
             (arena.h, 512 * hidden * 4),
             (arena.x, 512 * hidden * 2),
             (arena.wide, 512 * 7168 * 2),
+            (arena.needed_h, 16 * 5 * hidden * 4),
+            (arena.needed_qkv, 16 * 5 * 3072 * 2),
+            (arena.needed_step, 88),
+            (arena.needed_rows, 16 * 5 * 16),
+            (arena.needed_from, 16 * 5 * 4),
+            (arena.needed_sequences, 16 * 24),
+            (arena.needed_samples, 16 * 4),
             (arena.partial, pairs * hidden * 4),
             (arena.experts, pairs * 4),
             (arena.expert_weights, pairs * 4),
