@@ -27,7 +27,7 @@
 
 /* Registers a thread, so few that other kernels' blocks find room: one of router/norm_router.cu beside each with 3 loaders. Higher tiles
  * have more sums. A quarter of an SM has 16,384 registers, and so four warps 128 each. */
-constexpr int GROUPED_REGISTERS = 112, GROUPED_TALL_REGISTERS = 128;
+[[maybe_unused]] constexpr int GROUPED_REGISTERS = 112, GROUPED_TALL_REGISTERS = 128;
 
 /* EACH: rows that a thread sorts. For the launcher: rows of a step and of a tile, at most; loaders, threads, static shared memory,
  * whether down's sums are rounded, as they are in the instances for 512 rows and more, where tg_combine_* is bound by what it reads. */

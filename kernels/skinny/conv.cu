@@ -63,7 +63,7 @@ struct SkinnyPast {
   }
 };
 
-template <class Math>
+template <class Math, uint32_t WORDS>
 __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
   using X = typename Math::X;
   using W = typename Math::W;
@@ -72,7 +72,7 @@ __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
   let_next_kernel_start();
   const uint32_t hidden = a.hidden, length = a.length, bucket = a.bucket, blocks = skinny_product_blocks(a.prediction);
   if (blockIdx.x >= blocks) {
-    skinny_predict(a.prediction, a.h, a.step, hidden, a.eps);
+    skinny_predict<WORDS>(a.prediction, a.h, a.step, hidden, a.eps);
     return;
   }
   const W *w = static_cast<const W *>(a.w);
@@ -129,5 +129,8 @@ __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
   }
 }
 
-#define SKINNY_CONV(SUFFIX, MATH) SKINNY_KERNEL(conv_##SUFFIX, tg_skinny_conv_args, skinny_conv<MATH>(a);)
+/* Kernels that predict up to 32 experts, and up to 64. */
+#define SKINNY_CONV(SUFFIX, MATH)                                              \
+  SKINNY_KERNEL(conv_##SUFFIX, tg_skinny_conv_args, skinny_conv<MATH, 1>(a);)  \
+  SKINNY_KERNEL(conv_##SUFFIX##_e64, tg_skinny_conv_args, skinny_conv<MATH, 2>(a);)
 FOR_SKINNY_TYPES(SKINNY_CONV)

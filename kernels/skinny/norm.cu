@@ -19,7 +19,7 @@
 #include "skinny/prediction.cuh"
 #include "skinny/norm.cuh"
 
-template <class Math>
+template <class Math, uint32_t WORDS>
 __device__ inline void skinny_project(const tg_skinny_norm_args &a) {
   using X = typename Math::X;
   using W = typename Math::W;
@@ -28,7 +28,7 @@ __device__ inline void skinny_project(const tg_skinny_norm_args &a) {
   let_next_kernel_start();
   const uint32_t outputs = a.outputs, hidden = a.hidden, bucket = a.bucket, blocks = skinny_product_blocks(a.prediction);
   if (blockIdx.x >= blocks) {
-    skinny_predict(a.prediction, a.h, a.step, hidden, a.eps);
+    skinny_predict<WORDS>(a.prediction, a.h, a.step, hidden, a.eps);
     return;
   }
   const W *w = static_cast<const W *>(a.w);
@@ -112,7 +112,9 @@ __device__ inline void skinny_gate_up(const tg_skinny_norm_args &a) {
   }
 }
 
-#define SKINNY_NORM(SUFFIX, MATH)                                                      \
-  SKINNY_KERNEL(project_##SUFFIX, tg_skinny_norm_args, skinny_project<MATH>(a);)    \
+/* tg_skinny_project_* predicts up to 32 experts, and up to 64. */
+#define SKINNY_NORM(SUFFIX, MATH)                                                         \
+  SKINNY_KERNEL(project_##SUFFIX, tg_skinny_norm_args, skinny_project<MATH, 1>(a);)       \
+  SKINNY_KERNEL(project_##SUFFIX##_e64, tg_skinny_norm_args, skinny_project<MATH, 2>(a);) \
   SKINNY_KERNEL(gate_up_##SUFFIX, tg_skinny_norm_args, skinny_gate_up<MATH>(a);)
 FOR_SKINNY_TYPES(SKINNY_NORM)

@@ -45,13 +45,24 @@ struct SkinnyPredictionWord {
   static __device__ inline uint64_t mark_of(uint64_t word) { return word >> (64 - MARK_BITS) << (64 - MARK_BITS); }
 };
 
-/* skinny_predict() with EACH experts a warp. */
-template <uint32_t EACH>
-__device__ inline void skinny_predict_each(const tg_skinny_prediction_args &predictor, const float *h, const tg_step *step, uint32_t hidden,
+/* A whole block of SKINNY_THREADS, one of the last `predictor.blocks`, predicts; h[R,H]. It waits for earlier kernels, and marks the words
+ * that fused experts hand over as missing. */
+template <uint32_t WORDS>
+__device__ inline void skinny_predict(const tg_skinny_prediction_args &predictor, const float *h, const tg_step *step, uint32_t hidden,
                                       float eps) {
   constexpr uint32_t HELD = 16, STEP = 4 * WARP;  /* a lane has 4 columns in every STEP; so many of them before the wait */
-  constexpr uint32_t EXPERTS = EACH * SKINNY_PREDICTION_EXPERTS;
+  constexpr uint32_t EACH = WORDS, EXPERTS = EACH * SKINNY_PREDICTION_EXPERTS;
   using Router = __nv_bfloat16;
+  /* One expert's row is f32 before the wait, so that less is left to do after it. Registers are too few for two. */
+  using Held = std::conditional_t<EACH == 1, float4, Raw4<Router>>;
+  auto load_held = [](const Router *from) -> Held {
+    if constexpr (EACH == 1) return load4(raw4_past_l1(from));
+    else return raw4_past_l1(from);
+  };
+  auto as_f32 = [](const Held &held) {
+    if constexpr (EACH == 1) return held;
+    else return load4(held);
+  };
   __shared__ uint64_t candidates[EXPERTS];
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, block = blockIdx.x - skinny_product_blocks(predictor);
   if (warp >= SKINNY_CONSUMER_WARPS) return;
@@ -63,7 +74,7 @@ __device__ inline void skinny_predict_each(const tg_skinny_prediction_args &pred
   auto expert = [&](uint32_t i) { return first + i * SKINNY_CONSUMER_WARPS; };
   auto there = [&](uint32_t i) { return expert(i) < expert_count; };
   auto weights = [&](uint32_t i) { return router + (size_t)(there(i) ? expert(i) : 0) * hidden; };
-  Raw4<Router> with[EACH][HELD];  /* as it lies in memory: registers are few */
+  Held with[EACH][HELD];
   float bias[EACH];
 #pragma unroll
   for (uint32_t i = 0; i < EACH; i++) {
@@ -71,7 +82,7 @@ __device__ inline void skinny_predict_each(const tg_skinny_prediction_args &pred
 #pragma unroll
     for (uint32_t held = 0; held < HELD; held++) {
       const uint32_t c = 4 * lane + held * STEP;
-      with[i][held] = c < hidden ? raw4_past_l1(of + c) : Raw4<Router>{};
+      with[i][held] = c < hidden ? load_held(of + c) : Held{};
     }
     bias[i] = there(i) && all_bias ? all_bias[expert(i)] : 0.0f;
   }
@@ -90,7 +101,7 @@ __device__ inline void skinny_predict_each(const tg_skinny_prediction_args &pred
   for (uint32_t held = 0; held < HELD; held++) {
     squares = add_squares(squares, row[held]);
 #pragma unroll
-    for (uint32_t i = 0; i < EACH; i++) add(scores[i], row[held], load4(with[i][held]));
+    for (uint32_t i = 0; i < EACH; i++) add(scores[i], row[held], as_f32(with[i][held]));
   }
 #pragma unroll 1
   for (uint32_t c = 4 * lane + HELD * STEP; c < hidden; c += STEP) {
@@ -117,14 +128,6 @@ __device__ inline void skinny_predict_each(const tg_skinny_prediction_args &pred
   for (uint32_t other = 0; other < EXPERTS; other++) better += candidates[other] > mine || (candidates[other] == mine && other < lane);
   uint64_t *words = static_cast<uint64_t *>(predictor.routing) + block * SKINNY_PREDICTION_BEST;
   if (better < SKINNY_PREDICTION_BEST) store_relaxed(words + better, mark | mine);
-}
-
-/* A whole block of SKINNY_THREADS, one of the last `predictor.blocks`, predicts; h[R,H]. It waits for earlier kernels, and marks the words
- * that fused experts hand over as missing. */
-__device__ inline void skinny_predict(const tg_skinny_prediction_args &predictor, const float *h, const tg_step *step, uint32_t hidden,
-                                      float eps) {
-  if (predictor.expert_count <= WARP) skinny_predict_each<1>(predictor, h, step, hidden, eps);
-  else skinny_predict_each<2>(predictor, h, step, hidden, eps);
 }
 
 /* A warp's look at the published words. */

@@ -7,7 +7,7 @@ use crate::rig::{Rig, TYPES, assert_same_bits};
 use crate::routing::RoutingOnGpu;
 use crate::support::Gpu;
 use tailgraph::backend::cuda::families::skinny::Prediction;
-use tailgraph::backend::cuda::tuning::limits::{SKINNY_EXPERTS, SKINNY_PREDICTED_EXPERTS};
+use tailgraph::backend::cuda::tuning::limits::{SKINNY_EXPERTS, skinny_predicted_experts};
 use tailgraph::backend::cuda::tuning::variants::{Experts, Linear, Variant};
 use tailgraph::model::DType;
 
@@ -18,7 +18,7 @@ fn predicted(gpu: &Gpu, routing: &RoutingOnGpu, experts: usize) -> Vec<u32> {
     let last = SKINNY_EXPERTS as u64 - 1;
     let mut words: Vec<u64> = words
         .chunks(2)
-        .take(2 * experts.div_ceil(SKINNY_PREDICTED_EXPERTS))
+        .take(2 * experts.div_ceil(skinny_predicted_experts(experts)))
         .map(|word| u64::from(word[0]) | (u64::from(word[1]) & last) << 32)
         .collect();
     words.sort_unstable_by(|a, b| b.cmp(a));

@@ -19,7 +19,7 @@ thread_local uint4 shared[simt::SHARED_BYTES / sizeof(uint4)];
 #define ONE(NAME) WITH(skinny::shared, skinny, tg_skinny_##NAME)
 #define OF_WORDS(NAME) ONE(NAME), ONE(NAME##_e64)
 #define OF_TYPE(TYPE)                                                                                                             \
-  ONE(conv_##TYPE), ONE(project_##TYPE), ONE(gate_up_##TYPE),                                                                      \
+  OF_WORDS(conv_##TYPE), OF_WORDS(project_##TYPE), ONE(gate_up_##TYPE),                                                            \
   OF_WORDS(out_##TYPE), OF_WORDS(down_##TYPE), OF_WORDS(held_out_##TYPE), OF_WORDS(expert_gate_up_##TYPE)
 
 static const bool KNOWN = know({

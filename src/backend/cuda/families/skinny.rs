@@ -12,7 +12,7 @@
 //! | `tg_skinny_down_*` | the chosen experts' down and their sum |
 //! | `tg_skinny_experts_*` | of one row: what these two do |
 //!
-//! A kernel that chooses experts, leaves what they are chosen by, or reads what was chosen, has an instance `*_e64` for models of 33 to 64.
+//! A kernel that predicts or chooses experts, leaves what they are chosen by, or reads what was chosen, has an instance `*_e64` for 33 to 64.
 
 mod launch;
 mod sizing;
@@ -70,8 +70,8 @@ impl Family {
         let held_out = kernel("held_out", words)?;
         held_out.prefer_shared(HELD_OUT_SHARED_PERCENT)?;
         Ok(Self {
-            conv: kernel("conv", 1)?,
-            project: kernel("project", 1)?,
+            conv: kernel("conv", words)?,
+            project: kernel("project", words)?,
             gate_up: kernel("gate_up", 1)?,
             expert_gate_up: kernel("expert_gate_up", words)?,
             out: kernel("out", words)?,

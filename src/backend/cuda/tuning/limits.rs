@@ -55,8 +55,12 @@ pub fn skinny_experts(words: u32) -> usize {
     words as usize * WORD_EXPERTS
 }
 
-/// Experts that a block predicts for, for each word of bits.
-pub const SKINNY_PREDICTED_EXPERTS: usize = abi::TG_SKINNY_PREDICTION_EXPERTS as usize;
+/// Experts of `experts` that a block predicts for: so many for each word of bits.
+pub fn skinny_predicted_experts(experts: usize) -> usize {
+    SKINNY_PREDICTED_EXPERTS * expert_words(experts) as usize
+}
+
+const SKINNY_PREDICTED_EXPERTS: usize = abi::TG_SKINNY_PREDICTION_EXPERTS as usize;
 /// Words of 64 bits that hold what was predicted.
 pub const SKINNY_PREDICTION_WORDS: usize =
     abi::TG_SKINNY_PREDICTION_BEST as usize * WORD_EXPERTS / SKINNY_PREDICTED_EXPERTS;

@@ -2,7 +2,7 @@
 
 use super::super::limits::Limits;
 use crate::backend::cuda::tuning::limits::{
-    HEAD_PARTS, SKINNY_EXPERTS, SKINNY_PREDICTED_EXPERTS, SKINNY_ROWS, expert_words,
+    HEAD_PARTS, SKINNY_EXPERTS, SKINNY_ROWS, expert_words, skinny_predicted_experts,
 };
 use crate::backend::cuda::tuning::variants::SKINNY_STAGES;
 use crate::model::{ModelConfig, WeightFormat};
@@ -165,8 +165,7 @@ impl Sizing {
     /// others.
     pub fn prediction_blocks(&self, tiles: u32, experts: usize) -> u32 {
         let all = self.limits.multiprocessors;
-        let of_block = SKINNY_PREDICTED_EXPERTS * expert_words(experts) as usize;
-        let blocks = experts.div_ceil(of_block) as u32;
+        let blocks = experts.div_ceil(skinny_predicted_experts(experts)) as u32;
         let fits = blocks < all && tiles.div_ceil(all - blocks) == tiles.div_ceil(all);
         if fits { blocks } else { 0 }
     }

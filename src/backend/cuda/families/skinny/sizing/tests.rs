@@ -107,8 +107,8 @@ fn rows_lie_in_different_banks() {
     assert_eq!([1, 8].map(|rows| bytes(DType::BF16, rows)), [4160, 33280]);
 }
 
-/// More experts have more in shared memory beside the ring. Fused, they need blocks that predict for 16 each: of 132 SMs a hidden size of
-/// 2048 leaves four.
+/// More experts have more in shared memory beside the ring. Fused, they need blocks that predict: of 132 SMs a hidden size of 2048 leaves
+/// four, each for 8 of up to 32 experts, and for 16 of more.
 #[test]
 fn more_experts_have_more_words() {
     let sizing = sizing(DType::BF16);
