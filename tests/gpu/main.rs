@@ -19,6 +19,7 @@ mod experts;
 mod goldens;
 mod head;
 mod inspect;
+mod needed;
 mod norm;
 mod persistent;
 mod replay;
