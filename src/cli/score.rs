@@ -12,7 +12,6 @@ use super::summary::counted;
 use super::{Exit, interrupt, print};
 use crate::command::values::Positions;
 use crate::error::{Error, Result};
-use crate::files::Out;
 use crate::io::answer;
 use crate::io::arrays::LogitsTarget;
 use crate::io::arrays::{Kind, Sample};
@@ -21,6 +20,7 @@ use crate::io::identity::Identity;
 use crate::io::logits::{LogitsFile, ScoreSink};
 use crate::io::logprobs::{self, Logprobs};
 use crate::io::output::Ordered;
+use crate::io::packed::RowsOut;
 use crate::io::row::Id;
 use crate::io::shard::ShardOutput;
 use crate::io::tensors::TensorFile;
@@ -30,7 +30,6 @@ use crate::runtime::Logits;
 use crate::session::recording::Keep;
 use crate::session::{Opened, Progress, RunSpec, Target, job, scoring};
 use crate::telemetry::{say, warn};
-use std::io::BufWriter;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -54,7 +53,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
     if args.logprobs {
         let out = open_rows(args.output.as_deref(), args.overwrite)?;
         let name = out.name().to_owned();
-        rows = Some(Ordered::onto(BufWriter::new(out), name, ""));
+        rows = Some(Ordered::onto(RowsOut::onto(out)?, name, ""));
     }
     let replicas = 1 + spec.replicas().len();
     let keep = Keep::recording(args.record.record.as_deref(), replicas)?;
@@ -179,10 +178,10 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
     serving.finish(true)?;
     match (rows, shard) {
         (None, shard) => sink.finish_file(shard.map(|shard| (shard, failed)))?,
-        (Some(rows), None) => Out::finish_buffered(rows)?,
+        (Some(rows), None) => rows.finish_out()?.finish()?,
         (Some(rows), Some(shard)) => {
             let answers = entries.len() as u64;
-            shard.finish_buffered(rows, answers, failed)?;
+            shard.finish_lines(rows, answers, failed)?;
         }
     }
     if !args.quiet {
@@ -283,7 +282,7 @@ fn keep_apart(args: &ScoreArgs, spec: &RunSpec) -> Result<()> {
 }
 
 /// Where `--logprobs` go.
-type Rows = Ordered<BufWriter<Out>>;
+type Rows = Ordered<RowsOut>;
 
 /// Rows in error: in their places among the answers, or on standard error. Returns how many.
 fn report_failures(entries: &[Entry], rows: &mut Option<Rows>) -> Result<u64> {

@@ -1,7 +1,7 @@
 //! Shards as one file, which is that of a run of all rows: every row once, in order, or an error that names what is missing.
 //!
 //! The records say which rows a shard answers and of what; that each file is the one that its record is of is seen while it
-//! is copied. Memory holds a buffer a shard, and of logits the list of arrays.
+//! is copied. Memory holds a buffer a shard (and what its decompression looks back at), and of logits the list of arrays.
 
 mod lines;
 mod logits;

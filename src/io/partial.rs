@@ -5,7 +5,7 @@
 //! everything the answer depends on; D says whether the answer is final; C is the CRC-32 of the line before `,"crc32"`: a
 //! line that a disk has changed is no answer. The last record of a row counts.
 //!
-//! Once every row has an answer OUTPUT is made of it, and OUTPUT.job.json, which says of each line what it answers ([`super::finished`]).
+//! Once every row has an answer OUTPUT is made of it, compressed if it is to be, and OUTPUT.job.json, which says of each line what it answers ([`super::finished`]).
 
 mod earlier;
 mod lines;
@@ -17,6 +17,7 @@ use self::read::{Answers, Lines};
 use super::finished::{Answered, Contents, Finished};
 use super::identity::Identity;
 use super::kept::{Holder, Kept, Place};
+use super::packed::Packed;
 use super::shard::{Holds, ShardOutput};
 use crate::error::{Error, Result};
 use crate::files::names::beside;
@@ -54,7 +55,7 @@ struct Standing {
 pub struct Journal {
     claim: Claim,
     header: Header,
-    /// OUTPUT, where answers in it count.
+    /// The text of OUTPUT, where answers in it count.
     output: Option<File>,
     /// The next record starts here; what lies behind it is torn or of a run that is not resumed.
     end: u64,
@@ -239,7 +240,9 @@ impl Journal {
     }
 
     fn copy_to(&self, file: &File, path: &Path) -> Result<()> {
-        let mut out = BufWriter::with_capacity(1 << 20, file);
+        let fail = |error| self.unmade(path, &error);
+        let out = BufWriter::with_capacity(1 << 20, file);
+        let mut out = Packed::new(out, self.claim.target()).map_err(fail)?;
         let mut journal = Answers::new(self.claim.file(), self.path());
         let mut output = self
             .output
@@ -254,10 +257,9 @@ impl Journal {
                 (Holder::Output, Some(output)) => output.read(place)?,
                 (Holder::Output, None) => unreachable!("its answers are found by reading it"),
             };
-            out.write_all(answer)
-                .map_err(|error| self.unmade(path, &error))?;
+            out.write_all(answer).map_err(fail)?;
         }
-        out.flush().map_err(|error| self.unmade(path, &error))
+        out.finish().map(drop).map_err(fail)
     }
 }
 

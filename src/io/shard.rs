@@ -10,6 +10,7 @@ pub use self::record::{Holds, Record};
 use super::finished::Contents;
 use super::hash::hex;
 use super::identity::Identity;
+use super::packed::RowsOut;
 use crate::error::{Error, Result};
 use crate::files::names::beside;
 use crate::files::{Out, Unfinished, Whole};
@@ -18,7 +19,7 @@ use crate::text::Clock;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -254,13 +255,11 @@ impl ShardOutput {
     ///
     /// # Errors
     /// Fails as [`ShardOutput::finish_with`] does, and where it is no file.
-    pub fn finish_buffered(self, made: BufWriter<Out>, answers: u64, failed: u64) -> Result<()> {
-        let name = made.get_ref().name().to_owned();
-        let made = made.into_inner();
-        match made.map_err(|error| Error::io(&name, error.into_error()))? {
+    pub fn finish_lines(self, made: RowsOut, answers: u64, failed: u64) -> Result<()> {
+        match made.finish_out()? {
             Out::Whole(made) => self.finish_with(made, Holds::Lines, answers, failed),
-            Out::Stream(_) => Err(Error::file(
-                name,
+            Out::Stream(made) => Err(Error::file(
+                made.name(),
                 "found a pipe or a device, expected a file that can have a record beside it",
             )),
         }

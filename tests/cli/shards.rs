@@ -66,7 +66,7 @@ fn shards_make_the_file_of_all_rows() {
     fs::write(at("batch.jsonl"), (0..7).map(batch).collect::<String>()).unwrap();
     let (rows, batch) = (at("in.jsonl"), at("batch.jsonl"));
     let model = ["--model", "random:tiny", "--input"];
-    let kinds: [(&[&str], &str, u64); 5] = [
+    let kinds: [(&[&str], &str, u64); 7] = [
         (
             &["generate", model[0], model[1], model[2], text(&rows)],
             "jsonl",
@@ -95,6 +95,23 @@ fn shards_make_the_file_of_all_rows() {
             5,
         ),
         (
+            &["generate", model[0], model[1], model[2], text(&rows)],
+            "jsonl.gz",
+            3,
+        ),
+        (
+            &[
+                "score",
+                "--logprobs",
+                model[0],
+                model[1],
+                model[2],
+                text(&rows),
+            ],
+            "jsonl.zst",
+            4,
+        ),
+        (
             &[
                 "score",
                 "--logits",
@@ -115,7 +132,7 @@ fn shards_make_the_file_of_all_rows() {
         let merged = at(&format!("merged{kind}.{extension}"));
         let ended = merge(&shards(arguments, &name, count), &merged);
         assert_eq!(ended.code, code, "{arguments:?}: {}", ended.stderr);
-        if extension == "jsonl" {
+        if extension.starts_with("jsonl") {
             let without_times = |path: &Path| {
                 let mut rows = rows_without_timing(path);
                 for row in &mut rows {
@@ -128,6 +145,8 @@ fn shards_make_the_file_of_all_rows() {
             };
             let found = without_times(&merged);
             assert!(found.len() > 6);
+            let is_text = fs::read(&merged).unwrap().starts_with(b"{");
+            assert_eq!(is_text, extension == "jsonl");
             assert_eq!(found, without_times(&single), "{arguments:?}");
         } else {
             assert_eq!(fs::read(&merged).unwrap(), fs::read(&single).unwrap());

@@ -1,5 +1,6 @@
 //! OUTPUT.partial: killed runs, torn lines, changed inputs, and what OUTPUT looks like after all.
 
+use crate::common::rows::read_text;
 use crate::fakes::Echo;
 use crate::job::{run_to, try_run_to};
 use std::path::Path;
@@ -89,6 +90,65 @@ fn resuming_after_any_tear_gives_the_same_file() {
         );
         assert_eq!(summary.counts.rows, 30);
         assert!(!partial.exists());
+    }
+}
+
+/// Whether the name that a file gets says how it begins.
+fn begins_as_named(output: &Path) -> bool {
+    let begin = &std::fs::read(output).unwrap()[..4];
+    match output.extension().and_then(|ending| ending.to_str()) {
+        Some("gz") => begin.starts_with(b"\x1f\x8b"),
+        _ => begin == b"\x28\xb5\x2f\xfd",
+    }
+}
+
+#[test]
+fn a_compressed_output_has_the_rows_of_a_plain_one_and_is_resumed_like_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    run(&at("plain"), &input(0..30), false, None);
+    run(&at("longer"), &input(0..34), false, None);
+    let plain = |name: &str| std::fs::read_to_string(at(name)).unwrap();
+    for name in ["out.jsonl.gz", "out.jsonl.zst"] {
+        let output = at(name);
+        run(&output, &input(0..30), false, Some(60));
+        let partial = at(&format!("{name}.partial"));
+        let journal = std::fs::read(&partial).unwrap();
+        assert!(journal.starts_with(b"{\"journal\":"));
+        run(&output, &input(0..30), true, None);
+        assert!(begins_as_named(&output));
+        assert_eq!(read_text(&output), plain("plain"));
+
+        // Its rows count for the next run, by what they were and by their ids.
+        for by_id in [false, true] {
+            if by_id {
+                forget(&output);
+            }
+            let summary = run(&output, &input(0..30), true, None);
+            assert_eq!((summary.counts.rows, summary.counts.kept), (30, 30));
+        }
+        let failed = run(&output, &input(0..34), true, Some(3));
+        assert!(failed.failure.is_some() && partial.exists());
+        assert_eq!(read_text(&output), plain("plain"));
+        run(&output, &input(0..34), true, None);
+        assert!(begins_as_named(&output));
+        assert_eq!(read_text(&output), plain("longer"));
+        let left = [name.to_owned(), format!("{name}.job.json")];
+        let found: Vec<String> = names(dir.path())
+            .into_iter()
+            .filter(|found| found.starts_with("out"))
+            .collect();
+        assert_eq!(found, left);
+
+        let whole = std::fs::read(&output).unwrap();
+        let refused = refusal(&output, Start::Afresh);
+        assert!(refused.contains("--overwrite"), "{refused}");
+        std::fs::write(&output, &whole[..whole.len() / 2]).unwrap();
+        let refused = refusal(&output, Start::Resume);
+        assert!(refused.contains("cut off or damaged"), "{refused}");
+        for path in [output.clone(), tailgraph::io::finished::job_path(&output)] {
+            std::fs::remove_file(path).unwrap();
+        }
     }
 }
 

@@ -56,7 +56,7 @@ pub struct MergeArgs {
     /// The files of all runs with --shard, in any order; each has its SHARD.shard.json beside it
     #[arg(value_name = "SHARD", required = true)]
     pub shards: Vec<PathBuf>,
-    /// The file that a run of all rows would have written
+    /// The file that a run of all rows would have written, compressed where it ends in .gz or .zst; SHARDs may be compressed too
     #[arg(long, short, value_name = "FILE|-")]
     pub output: PathBuf,
     /// Replace OUTPUT where it is a file that is not empty

@@ -143,8 +143,8 @@ pub struct JobArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct GenerateArgs {
-    /// Write answers here, as JSON lines in the order of the input; FILE appears once it is whole, and until then FILE.partial has the
-    /// finished rows [default: standard output]
+    /// Write answers here, as JSON lines in the order of the input; FILE appears once it is whole, compressed where it
+    /// ends in .gz or .zst; until then FILE.partial has the finished rows, as they are [default: standard output]
     #[arg(long, short, value_name = "FILE|-")]
     pub output: Option<PathBuf>,
     /// Go on from FILE.partial, or from FILE: finished rows are kept; rows that failed, changed or are new are answered. FILE.job.json

@@ -18,7 +18,8 @@ pub struct ScoreArgs {
     /// N,T of a .bin input
     #[arg(long, value_name = "N,T")]
     pub shape: Option<String>,
-    /// A .safetensors file for logits.{i}, f32 [T,V]; with --logprobs JSON lines [default: standard output]
+    /// A .safetensors file for logits.{i}, f32 [T,V]; with --logprobs JSON lines, compressed where it ends in .gz or .zst
+    /// [default: standard output]
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Replace OUTPUT where it is a file that is not empty

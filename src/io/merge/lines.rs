@@ -4,11 +4,15 @@ use super::Part;
 use crate::error::{Error, Result};
 use crate::files::{Out, Unfinished};
 use crate::io::hash::hex;
+use crate::io::packed::RowsOut;
+use crate::io::unpacked::Unpacked;
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Bytes that the buffers of all shards take together.
 const BUFFER_BYTES: usize = 64 << 20;
@@ -19,7 +23,7 @@ const LARGEST_BUFFER: usize = 256 << 10;
 pub(super) fn merge(parts: &[Part], output: &Path, overwrite: bool) -> Result<()> {
     let out = Out::open(output, Unfinished::Removed)?.refuse_finished(overwrite)?;
     let name = out.name().to_owned();
-    let mut out = BufWriter::with_capacity(1 << 20, out);
+    let mut out = RowsOut::onto(out)?;
     let buffer = (BUFFER_BYTES / parts.len()).clamp(SMALLEST_BUFFER, LARGEST_BUFFER);
     let mut shards: Vec<Shard<'_>> = parts
         .iter()
@@ -32,28 +36,30 @@ pub(super) fn merge(parts: &[Part], output: &Path, overwrite: bool) -> Result<()
             .map_err(|error| Error::io(&name, error))?;
     }
     shards.into_iter().try_for_each(Shard::end)?;
-    Out::finish_buffered(out)
+    out.finish_out()?.finish()
 }
 
 /// A shard that is read line by line.
 struct Shard<'a> {
     part: &'a Part,
-    reader: BufReader<Reopened>,
-    /// The SHA-256 of what was read so far.
-    hash: Sha256,
+    reader: BufReader<Unpacked>,
+    /// The SHA-256 of what was read of the file.
+    hash: Arc<Mutex<Sha256>>,
 }
 
 impl<'a> Shard<'a> {
     fn open(part: &'a Part, buffer: usize) -> Result<Self> {
         part.open()?;
+        let hash = Arc::<Mutex<Sha256>>::default();
         let file = Reopened {
             path: part.path.clone(),
             offset: 0,
+            hash: hash.clone(),
         };
         Ok(Self {
             part,
-            reader: BufReader::with_capacity(buffer, file),
-            hash: Sha256::new(),
+            reader: BufReader::with_capacity(buffer, Unpacked::new(file)),
+            hash,
         })
     }
 
@@ -62,16 +68,23 @@ impl<'a> Shard<'a> {
         line.clear();
         let read = self.reader.read_until(b'\n', line);
         read.map_err(|error| Error::io(&self.part.path, error))?;
-        self.hash.update(&*line);
         if line.last() != Some(&b'\n') {
             return Err(self.part.other("fewer lines, expected as many"));
         }
         Ok(())
     }
 
-    /// The lines that were read are the record's.
-    fn end(self) -> Result<()> {
-        self.part.check(&hex(&self.hash.finalize()))
+    /// The lines that were read are all there are, and the record's.
+    fn end(mut self) -> Result<()> {
+        let rest = self.reader.fill_buf();
+        if !rest
+            .map_err(|error| Error::io(&self.part.path, error))?
+            .is_empty()
+        {
+            return Err(self.part.other("more lines, expected as many"));
+        }
+        let hash = self.hash.lock().clone();
+        self.part.check(&hex(&hash.finalize()))
     }
 }
 
@@ -80,11 +93,13 @@ impl<'a> Shard<'a> {
 struct Reopened {
     path: PathBuf,
     offset: u64,
+    hash: Arc<Mutex<Sha256>>,
 }
 
 impl Read for Reopened {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let bytes = File::open(&self.path)?.read_at(buffer, self.offset)?;
+        self.hash.lock().update(&buffer[..bytes]);
         self.offset += bytes as u64;
         Ok(bytes)
     }
