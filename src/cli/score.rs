@@ -4,7 +4,7 @@ mod entries;
 
 use self::entries::{Entries, Entry};
 use super::args::ScoreArgs;
-use super::generate::{is_file_output, open_rows};
+use super::generate::{is_file_output, open_errors, open_rows};
 use super::input::warn_of_no_rows;
 use super::paths::Files;
 use super::spec::spec;
@@ -12,6 +12,7 @@ use super::summary::counted;
 use super::{Exit, interrupt, print};
 use crate::command::values::Positions;
 use crate::error::{Error, Result};
+use crate::files::Out;
 use crate::io::answer;
 use crate::io::arrays::LogitsTarget;
 use crate::io::arrays::{Kind, Sample};
@@ -53,7 +54,9 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
     if args.logprobs {
         let out = open_rows(args.output.as_deref(), args.overwrite)?;
         let name = out.name().to_owned();
-        rows = Some(Ordered::onto(RowsOut::onto(out)?, name, ""));
+        let mut ordered = Ordered::onto(out, name, "");
+        ordered.errors = open_errors(args.errors.as_deref(), args.overwrite)?;
+        rows = Some(ordered);
     }
     let replicas = 1 + spec.replicas().len();
     let keep = Keep::recording(args.record.record.as_deref(), replicas)?;
@@ -146,7 +149,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         let found = sink.take_logprobs(request);
         let found = found.expect("where rows are written, logprobs are kept of each prompt");
         let row = logprobs_row(entry, prompts[request as usize], &found);
-        output.put(entry.row, row)
+        output.put(entry.row, false, row)
     };
     let done = scoring::run(
         &mut serving,
@@ -162,24 +165,28 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
             if let Some(mut output) = rows {
                 let lost = job::lost(&error);
                 for (entry, _) in served.iter().zip(answered).filter(|(_, done)| !done) {
-                    output.put(entry.row, answer::failed(&entry.label, &lost))?;
+                    output.put(entry.row, true, answer::failed(&entry.label, &lost))?;
                 }
                 // The rows that were done stay in OUTPUT.partial.
-                output.finish()?;
+                end_rows(output)?;
             }
             return Err(error);
         }
     };
     let seconds = progress.finish().as_secs_f64();
-    let rows = rows.map(Ordered::finish).transpose()?;
+    let rows = rows.map(end_rows).transpose()?;
     if !done {
         return Err(Error::Interrupted);
     }
     serving.finish(true)?;
     match (rows, shard) {
         (None, shard) => sink.finish_file(shard.map(|shard| (shard, failed)))?,
-        (Some(rows), None) => rows.finish_out()?.finish()?,
-        (Some(rows), Some(shard)) => {
+        (Some((rows, errors)), None) => {
+            // Errors come first, so that whoever waits for OUTPUT finds them there.
+            errors.map_or(Ok(()), Out::finish)?;
+            rows.finish()?;
+        }
+        (Some((rows, _)), Some(shard)) => {
             let answers = entries.len() as u64;
             shard.finish_lines(rows, answers, failed)?;
         }
@@ -276,6 +283,7 @@ fn keep_apart(args: &ScoreArgs, spec: &RunSpec) -> Result<()> {
         .reads("--expect", args.expect.as_deref())
         .runs(&spec.model, &args.run.buckets)
         .writes("--output", args.output.as_deref().or(printed))
+        .writes("--errors", args.errors.as_deref())
         .writes_shard(args.shard.and(args.output.as_deref()))
         .writes_records(args.record.record.as_deref(), 1 + spec.replicas().len())?
         .keep_apart()
@@ -284,6 +292,13 @@ fn keep_apart(args: &ScoreArgs, spec: &RunSpec) -> Result<()> {
 /// Where `--logprobs` go.
 type Rows = Ordered<RowsOut>;
 
+/// All rows that there are, in OUTPUT and in the file of those in error, which have no names yet.
+fn end_rows(rows: Rows) -> Result<(Out, Option<Out>)> {
+    let (rows, errors) = rows.finish()?;
+    let errors = errors.map(RowsOut::finish_out).transpose()?;
+    Ok((rows.finish_out()?, errors))
+}
+
 /// Rows in error: in their places among the answers, or on standard error. Returns how many.
 fn report_failures(entries: &[Entry], rows: &mut Option<Rows>) -> Result<u64> {
     let mut failed = 0;
@@ -291,7 +306,7 @@ fn report_failures(entries: &[Entry], rows: &mut Option<Rows>) -> Result<u64> {
         let Err(error) = &entry.sample else { continue };
         failed += 1;
         match rows {
-            Some(output) => output.put(entry.row, answer::failed(&entry.label, error))?,
+            Some(output) => output.put(entry.row, true, answer::failed(&entry.label, error))?,
             None => {
                 // Some messages begin with their line.
                 let line = format!("line {}: ", entry.label.line);

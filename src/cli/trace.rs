@@ -66,6 +66,7 @@ fn job(args: TraceArgs) -> Result<GenerateArgs> {
         output: args.answers,
         resume: false,
         overwrite: args.overwrite,
+        errors: None,
         shard: None,
         model: ModelArg { model },
         job: args.job,

@@ -75,13 +75,23 @@ impl RowsOut {
         packed.map_err(|error| Error::io(name, error))
     }
 
-    fn name(&self) -> &Path {
+    /// What is being written, for messages.
+    pub fn name(&self) -> &Path {
         let out = match self {
             Self::Plain(out) => out,
             Self::Gzip(encoder) => encoder.get_ref(),
             Self::Zstd(encoder) => encoder.get_ref(),
         };
         out.get_ref().name()
+    }
+
+    /// Writes a row, which ends its line itself.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn put(&mut self, line: &[u8]) -> Result<()> {
+        let written = self.write_all(line);
+        written.map_err(|error| Error::io(self.name(), error))
     }
 
     /// The file or stream, once all rows are in it.

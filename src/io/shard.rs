@@ -10,7 +10,6 @@ pub use self::record::{Holds, Record};
 use super::finished::Contents;
 use super::hash::hex;
 use super::identity::Identity;
-use super::packed::RowsOut;
 use crate::error::{Error, Result};
 use crate::files::names::beside;
 use crate::files::{Out, Unfinished, Whole};
@@ -240,12 +239,12 @@ impl ShardOutput {
     /// The system refused.
     pub fn finish_with(
         mut self,
-        made: Whole,
+        mut made: Whole,
         holds: Holds,
         answers: u64,
         failed: u64,
     ) -> Result<()> {
-        let contents = Contents::of(made.begun(), made.path())?;
+        let contents = Contents::of_whole(&mut made)?;
         self.describe(&contents, holds, answers, failed)?;
         made.finish()?;
         self.finish()
@@ -255,8 +254,8 @@ impl ShardOutput {
     ///
     /// # Errors
     /// Fails as [`ShardOutput::finish_with`] does, and where it is no file.
-    pub fn finish_lines(self, made: RowsOut, answers: u64, failed: u64) -> Result<()> {
-        match made.finish_out()? {
+    pub fn finish_lines(self, made: Out, answers: u64, failed: u64) -> Result<()> {
+        match made {
             Out::Whole(made) => self.finish_with(made, Holds::Lines, answers, failed),
             Out::Stream(made) => Err(Error::file(
                 made.name(),

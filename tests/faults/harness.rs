@@ -61,7 +61,9 @@ fn one(kind: Kind, turn: usize, whole: Duration) -> bool {
     let kept = job.journal().exists();
     let more: &[&str] = match kind {
         // An OUTPUT of somebody else's rows has none that count.
-        Kind::Generate | Kind::Packed | Kind::Record if kept || job.is_done() => &["--resume"],
+        Kind::Generate | Kind::Record if kept || job.is_done() => &["--resume"],
+        // Before its first row a journal does not say whose the file of errors is.
+        Kind::Packed if job.has_rows() || job.is_done() => &["--resume"],
         _ => &[],
     };
     let again = job.command(more).output().unwrap();

@@ -17,7 +17,7 @@ pub const BEFORE: &str = "of an earlier run\n";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Generate,
-    /// Answers in a compressed file.
+    /// Answers in a compressed file, and one of rows in error, of which there are none.
     Packed,
     /// `generate --record`: the recording is what is looked at, and the answers.
     Record,
@@ -126,6 +126,12 @@ impl Job {
         }
     }
 
+    /// The journal has one.
+    pub fn has_rows(&self) -> bool {
+        let journal = std::fs::read(self.journal()).unwrap_or_default();
+        journal.iter().filter(|&&byte| byte == b'\n').count() > 1
+    }
+
     fn record(&self) -> PathBuf {
         self.path("run.record")
     }
@@ -134,6 +140,7 @@ impl Job {
     pub fn outputs(&self) -> Vec<PathBuf> {
         match self.kind {
             Kind::Record => vec![self.output(), self.record()],
+            Kind::Packed => vec![self.output(), self.path("errors")],
             Kind::Trace => vec![self.output(), self.path("out.jsonl")],
             Kind::Report => vec![self.output(), self.path("out.svg")],
             _ => vec![self.output()],
@@ -179,12 +186,18 @@ impl Job {
     pub fn command_to(&self, output: &Path, more: &[&str]) -> Command {
         let (input, record) = (self.input(), self.record());
         let (answers, svg) = (self.path("out.jsonl"), self.path("out.svg"));
+        let errors = self.path("errors");
         let (input, record) = (text(&input), text(&record));
         let preset = format!("random:{input}");
         let model = ["--model", "random:tiny", "--device", "cpu", "-q"];
         let few = ["--max-seqs", "4"];
         let args: &[&[&str]] = match self.kind {
-            Kind::Generate | Kind::Packed => &[&["generate", "-i", input], &model, &few],
+            Kind::Generate => &[&["generate", "-i", input], &model, &few],
+            Kind::Packed => &[
+                &["generate", "-i", input, "--errors", text(&errors)],
+                &model,
+                &few,
+            ],
             Kind::Record => &[&["generate", "-i", input, "--record", record], &model, &few],
             Kind::Score => &[&["score", "-i", input], &model, &few],
             Kind::Logprobs => &[&["score", "--logprobs", "-i", input], &model, &few],
@@ -263,6 +276,7 @@ impl Job {
             Some("out.html") => found.trim_ascii_end().ends_with(b"</html>"),
             Some("out.svg") => found.trim_ascii_end().ends_with(b"</svg>"),
             Some("out.safetensors") => found == undisturbed(self.kind),
+            Some("errors") => found.is_empty(),
             Some("out.jsonl.zst") => {
                 let text = read_text(output);
                 answers(text.as_bytes()) == answers(undisturbed(self.kind))

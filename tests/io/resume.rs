@@ -152,6 +152,94 @@ fn a_compressed_output_has_the_rows_of_a_plain_one_and_is_resumed_like_it() {
     }
 }
 
+/// Two rows in error among the rest: one for good, one as long as it has no time.
+fn with_errors(rows: std::ops::Range<usize>) -> String {
+    let slow = "{\"id\":\"slow\",\"prompt\":\"abc\",\"timeout_ms\":5}\n";
+    format!("oops\n{}{slow}", input(rows))
+}
+
+fn open_apart(output: &Path, errors: &Path, start: Start) -> tailgraph::Result<(Journal, Kept)> {
+    let (mut journal, kept) = open(output, start)?;
+    journal.errors_to(errors, start)?;
+    Ok((journal, kept))
+}
+
+fn run_apart(at: (&Path, &Path), input: &str, start: Start, fail_after: Option<u64>) -> Summary {
+    let (journal, kept) = open_apart(at.0, at.1, start).unwrap();
+    let mut device = Echo::new(4);
+    device.fail_after = fail_after;
+    run_to(Output::File(journal), kept, input, &mut device)
+}
+
+#[test]
+fn rows_in_error_go_to_a_file_of_their_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let (output, errors) = (at("out"), at("errors.jsonl.gz"));
+    let both = (&*output, &*errors);
+    run(&at("plain"), &with_errors(0..9), false, None);
+    let plain = read_text(&at("plain"));
+    let failed = |line: &&str| line.starts_with("{\"id\":1,") || line.contains("timeout");
+    let (wrong, right): (Vec<&str>, Vec<&str>) = plain.lines().partition(failed);
+    assert_eq!((wrong.len(), right.len()), (2, 9));
+    let check = || {
+        assert_eq!(read_text(&errors).lines().collect::<Vec<_>>(), wrong);
+        assert_eq!(read_text(&output).lines().collect::<Vec<_>>(), right);
+        let found = names(dir.path());
+        assert_eq!(
+            found,
+            [
+                "errors.jsonl.gz",
+                "out",
+                "out.job.json",
+                "plain",
+                "plain.job.json"
+            ]
+        );
+    };
+    let summary = run_apart(both, &with_errors(0..9), Start::Afresh, None);
+    assert_eq!((summary.counts.rows, summary.counts.failed), (11, 2));
+    check();
+    for start in [Start::Afresh, Start::Overwrite] {
+        let again = open_apart(&at("other"), &errors, start);
+        assert_eq!(again.is_err(), start == Start::Afresh);
+    }
+
+    // They are tried again, and the file is of those that are still in error.
+    let again = run_apart(both, &with_errors(0..9), Start::Resume, None);
+    assert_eq!((again.counts.kept, again.counts.failed), (9, 2));
+    check();
+    let mended = with_errors(0..9).replace(",\"timeout_ms\":5", "");
+    let mended = mended.replace("oops", "{\"prompt\":\"x\"}");
+    let summary = run_apart(both, &mended, Start::Resume, None);
+    assert_eq!((summary.counts.kept, summary.counts.failed), (9, 0));
+    assert_eq!(read_text(&errors), "");
+    assert_eq!(read_text(&output).lines().count(), 11);
+    // Somebody else's file stays.
+    std::fs::write(&errors, "of somebody else").unwrap();
+    let refused = open_apart(&output, &errors, Start::Resume).unwrap_err();
+    assert!(refused.to_string().contains("not empty"), "{refused}");
+    assert_eq!(read_text(&errors), "of somebody else");
+}
+
+#[test]
+fn a_run_that_ended_between_the_names_of_its_files_is_gone_on_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let (output, errors) = (at("out"), at("errors"));
+    let both = (&*output, &*errors);
+    run_apart(both, &with_errors(0..9), Start::Afresh, Some(20));
+    assert!(!output.exists() && !errors.exists());
+    // As it is found where the machine fails then; without a journal it would be anybody's.
+    std::fs::write(&errors, "{\"id\":1,\"error\":{}}\n").unwrap();
+    assert!(open_apart(&at("other"), &errors, Start::Resume).is_err());
+    let summary = run_apart(both, &with_errors(0..9), Start::Resume, None);
+    assert_eq!((summary.counts.rows, summary.counts.failed), (11, 2));
+    assert_eq!(read_text(&errors).lines().count(), 2);
+    assert_eq!(read_text(&output).lines().count(), 9);
+    assert_eq!(names(dir.path()), ["errors", "out", "out.job.json"]);
+}
+
 #[test]
 fn kept_rows_do_not_run_again_and_changed_ones_do() {
     let dir = tempfile::tempdir().unwrap();

@@ -151,9 +151,18 @@ pub struct GenerateArgs {
     /// says what the rows of a finished FILE were; without it they are recognised by id
     #[arg(long, requires = "output")]
     pub resume: bool,
-    /// Replace FILE where it is not empty, and FILE.partial where it holds rows of an unfinished run
+    /// Replace FILE, and that of --errors, where they are not empty, and FILE.partial where it holds rows of an unfinished run
     #[arg(long, requires = "output", conflicts_with = "resume")]
     pub overwrite: bool,
+    /// Write rows in error (those that ended by timeout_ms too) here, in place of --output; empty where there are none. Appears, and
+    /// is gone on with, as that does. Of shards `merge --errors` does it
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "output",
+        conflicts_with = "shard"
+    )]
+    pub errors: Option<PathBuf>,
     /// Answer every N-th row, from row I (counted from 0) on; FILE.shard.json says so, and `merge` joins the shards
     #[arg(long, value_name = "I/N", requires = "output", value_parser = Shard::parse)]
     pub shard: Option<Shard>,

@@ -22,8 +22,16 @@ pub struct ScoreArgs {
     /// [default: standard output]
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Replace OUTPUT where it is a file that is not empty
-    #[arg(long, requires = "output")]
+    /// With --logprobs, write rows in error here, in place of OUTPUT; empty where there are none. Of shards `merge --errors` does it
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "logprobs",
+        conflicts_with = "shard"
+    )]
+    pub errors: Option<PathBuf>,
+    /// Replace OUTPUT, and the FILE of --errors, where they are not empty
+    #[arg(long)]
     pub overwrite: bool,
     /// Positions whose logits are wanted; with `last`, logits.{i} is [V]
     #[arg(long, value_name = "WHICH", default_value = "all")]

@@ -7,9 +7,12 @@ use crate::io::hash::hex;
 use crate::io::packed::RowsOut;
 use crate::io::unpacked::Unpacked;
 use parking_lot::Mutex;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use sha2::{Digest, Sha256};
+use std::borrow::Cow;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,10 +23,18 @@ const BUFFER_BYTES: usize = 64 << 20;
 const SMALLEST_BUFFER: usize = 4 << 10;
 const LARGEST_BUFFER: usize = 256 << 10;
 
-pub(super) fn merge(parts: &[Part], output: &Path, overwrite: bool) -> Result<()> {
-    let out = Out::open(output, Unfinished::Removed)?.refuse_finished(overwrite)?;
-    let name = out.name().to_owned();
-    let mut out = RowsOut::onto(out)?;
+pub(super) fn merge(
+    parts: &[Part],
+    output: &Path,
+    errors: Option<&Path>,
+    overwrite: bool,
+) -> Result<()> {
+    let open = |path| {
+        let out = Out::open(path, Unfinished::Removed)?;
+        RowsOut::onto(out.refuse_finished(overwrite)?)
+    };
+    let mut out = open(output)?;
+    let mut errors = errors.map(open).transpose()?;
     let buffer = (BUFFER_BYTES / parts.len()).clamp(SMALLEST_BUFFER, LARGEST_BUFFER);
     let mut shards: Vec<Shard<'_>> = parts
         .iter()
@@ -32,11 +43,32 @@ pub(super) fn merge(parts: &[Part], output: &Path, overwrite: bool) -> Result<()
     let mut line = Vec::new();
     for row in 0..parts[0].record.input.rows {
         shards[(row % parts.len() as u64) as usize].next(&mut line)?;
-        out.write_all(&line)
-            .map_err(|error| Error::io(&name, error))?;
+        match &mut errors {
+            Some(errors) if has_failed(&line) => errors.put(&line)?,
+            _ => out.put(&line)?,
+        }
     }
     shards.into_iter().try_for_each(Shard::end)?;
-    out.finish_out()?.finish()
+    let out = out.finish_out()?;
+    // First, so that whoever waits for OUTPUT finds it there.
+    if let Some(errors) = errors {
+        errors.finish_out()?.finish()?;
+    }
+    out.finish()
+}
+
+/// Whether the line answers a row that failed: by an error, or by what there was of an answer when its time was over.
+fn has_failed(line: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Line<'a> {
+        error: Option<IgnoredAny>,
+        #[serde(borrow)]
+        finish_reason: Option<Cow<'a, str>>,
+    }
+    let line: Option<Line<'_>> = serde_json::from_slice(line).ok();
+    line.is_some_and(|line| {
+        line.error.is_some() || line.finish_reason.as_deref() == Some("timeout")
+    })
 }
 
 /// A shard that is read line by line.

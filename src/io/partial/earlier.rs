@@ -112,6 +112,7 @@ impl Journal {
                     .map_err(|error| Error::io(target, error))?;
                 self.header.created = finished.created;
                 self.header.max_seqs = finished.max_seqs;
+                self.errors_were = finished.errors;
             }
             None => kept
                 .take_ids(&text)
