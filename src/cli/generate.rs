@@ -4,6 +4,7 @@ mod identity;
 
 use self::identity::{identity, shard_output};
 use super::args::GenerateArgs;
+use super::dry_run::DryRun;
 use super::input::{count_rows, open_lines, warn_of_no_rows};
 use super::paths::Files;
 use super::spec::spec;
@@ -83,6 +84,13 @@ pub(super) fn serve(
     };
     let typed = args.job.prompts.is_empty() && input::is_typed(args.job.input.as_deref());
     let lines = open_input(&mut args, texts.codec.has_template())?;
+    if args.dry_run {
+        let mut source = Source::new(lines, Kept::default(), 0, Box::new(warn));
+        source.strict = args.job.strict;
+        let rows = Rows::start(source, texts.rules, texts.codec, texts.threads)?;
+        let exit = DryRun::of(&rows, &opened)?.report(&opened, false)?;
+        return Ok((exit, None));
+    }
     let identity = identity(&opened, &texts.rules)?;
     // Before the weights: what cannot be written is said at once.
     let clock = texts.codec.clock();

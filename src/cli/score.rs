@@ -4,6 +4,7 @@ mod entries;
 
 use self::entries::{Entries, Entry};
 use super::args::ScoreArgs;
+use super::dry_run::DryRun;
 use super::generate::{is_file_output, open_errors, open_rows};
 use super::input::warn_of_no_rows;
 use super::paths::Files;
@@ -47,11 +48,13 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
     let last_only = args.logits == Positions::Last;
     // Before anything is read: what cannot be written, or another run writes, is said at once.
     let mut file = match &args.output {
-        Some(path) if !args.logprobs => Some(LogitsFile::create(path, args.overwrite)?),
+        Some(path) if !args.logprobs && !args.dry_run => {
+            Some(LogitsFile::create(path, args.overwrite)?)
+        }
         _ => None,
     };
     let mut rows = None;
-    if args.logprobs {
+    if args.logprobs && !args.dry_run {
         let out = open_rows(args.output.as_deref(), args.overwrite)?;
         let name = out.name().to_owned();
         let mut ordered = Ordered::onto(out, name, "");
@@ -120,6 +123,21 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
     );
     let mut opened = Opened::on(target, spec, true)?;
     opened.only(&[args.logits.step_kind()]);
+    let wanted = if last_only { Logits::Last } else { Logits::All };
+    if args.dry_run {
+        let mut found = DryRun::default();
+        for entry in &entries {
+            found.rows += 1;
+            match &entry.sample {
+                Ok(sample) => {
+                    let request = scoring::request(&sample.tokens, wanted);
+                    opened.plan_to_run(&mut found.planned, &request);
+                }
+                Err(error) => found.fail(entry.label.line, error),
+            }
+        }
+        return found.report(&opened, true);
+    }
     let sink = Arc::new(ScoreSink::new(
         targets,
         config.vocab_size,
@@ -137,7 +155,6 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         .iter()
         .map(|sample| sample.tokens.as_slice())
         .collect();
-    let wanted = if last_only { Logits::Last } else { Logits::All };
     let mut progress = Progress::new(args.quiet, Some(prompts.len() as u64));
     let mut answered = vec![false; prompts.len()];
     let mut ended = |request: u64| -> Result<()> {
@@ -235,7 +252,8 @@ fn identity(args: &ScoreArgs, spec: &RunSpec, max_context: usize) -> Result<Iden
 /// Checks what clap cannot; gives `--shape`.
 fn check(args: &ScoreArgs) -> Result<Option<(usize, usize)>> {
     let usage = |message: String| Err(Error::Usage(message));
-    if args.output.is_none() && !args.logprobs && args.expect.is_none() {
+    let has_use = args.output.is_some() || args.logprobs || args.expect.is_some();
+    if !has_use && !args.dry_run {
         return usage("score has nothing to do: expected --output FILE.safetensors, --logprobs or --expect FILE".to_owned());
     }
     if args.logprobs && args.logits == Positions::Last {

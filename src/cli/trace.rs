@@ -67,6 +67,7 @@ fn job(args: TraceArgs) -> Result<GenerateArgs> {
         resume: false,
         overwrite: args.overwrite,
         errors: None,
+        dry_run: false,
         shard: None,
         model: ModelArg { model },
         job: args.job,

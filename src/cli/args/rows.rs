@@ -166,6 +166,10 @@ pub struct GenerateArgs {
     /// Answer every N-th row, from row I (counted from 0) on; FILE.shard.json says so, and `merge` joins the shards
     #[arg(long, value_name = "I/N", requires = "output", value_parser = Shard::parse)]
     pub shard: Option<Shard>,
+    /// Write and generate nothing: check all rows, and print what a run would take in tokens, memory and time. The time is extrapolated from
+    /// a few steps, for which the model is loaded
+    #[arg(long, conflicts_with_all = ["resume", "shard", "record"])]
+    pub dry_run: bool,
     #[command(flatten)]
     pub job: JobArgs,
     #[command(flatten)]

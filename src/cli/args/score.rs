@@ -48,6 +48,10 @@ pub struct ScoreArgs {
     /// Score every N-th sample, from sample I (counted from 0) on; OUTPUT.shard.json says so, and `merge` joins the shards
     #[arg(long, value_name = "I/N", requires = "output", value_parser = Shard::parse)]
     pub shard: Option<Shard>,
+    /// Write nothing: check all rows, and print what a run would take in tokens, memory and time. The time is extrapolated from
+    /// a few steps, for which the model is loaded
+    #[arg(long, conflicts_with_all = ["shard", "record", "expect"])]
+    pub dry_run: bool,
     #[command(flatten)]
     pub clock: ClockArg,
     /// No progress and no rates on standard error
