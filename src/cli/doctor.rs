@@ -19,6 +19,7 @@ use crate::plan::budget::{Available, Budget};
 use crate::plan::bytes::Bytes;
 use crate::session::sizes::memory;
 use crate::session::{RunSpec, Target};
+pub use print::memory_text;
 use print::{Details, json_document, text};
 use std::path::Path;
 use std::sync::Arc;

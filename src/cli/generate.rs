@@ -4,6 +4,7 @@ mod identity;
 
 use self::identity::{identity, shard_output};
 use super::args::GenerateArgs;
+use super::dry_run::DryRun;
 use super::input::{count_rows, open_lines, warn_of_no_rows};
 use super::paths::Files;
 use super::spec::spec;
@@ -17,6 +18,7 @@ use crate::io::identity::Identity;
 use crate::io::kept::Kept;
 use crate::io::lines::Lines;
 use crate::io::output::{Ordered, Output};
+use crate::io::packed::RowsOut;
 use crate::io::partial::{Journal, Start, TIME};
 use crate::io::record::{is_recording, record_paths};
 use crate::io::rows::Rows;
@@ -31,7 +33,7 @@ use crate::session::{DeviceSpec, Opened, Progress, RunSpec, Texts};
 use crate::telemetry::{say, warn};
 use crate::text::parse_time;
 use crate::trace::{About, Live};
-use std::io::{BufWriter, IsTerminal};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -82,6 +84,13 @@ pub(super) fn serve(
     };
     let typed = args.job.prompts.is_empty() && input::is_typed(args.job.input.as_deref());
     let lines = open_input(&mut args, texts.codec.has_template())?;
+    if args.dry_run {
+        let mut source = Source::new(lines, Kept::default(), 0, Box::new(warn));
+        source.strict = args.job.strict;
+        let rows = Rows::start(source, texts.rules, texts.codec, texts.threads)?;
+        let exit = DryRun::of(&rows, &opened)?.report(&opened, false)?;
+        return Ok((exit, None));
+    }
     let identity = identity(&opened, &texts.rules)?;
     // Before the weights: what cannot be written is said at once.
     let clock = texts.codec.clock();
@@ -305,6 +314,7 @@ fn check_paths(args: &GenerateArgs, opened: &Opened, trace: Option<&TraceTo<'_>>
             answers,
             Some(args.output.as_deref().unwrap_or(Path::new("-"))),
         )
+        .writes("--errors", args.errors.as_deref())
         .writes_job(args.output.as_deref().filter(|path| is_file_output(path)))
         .writes_shard(args.shard.and(args.output.as_deref()))
         .writes_records(args.job.record.record.as_deref(), opened.targets().count())?
@@ -357,6 +367,9 @@ fn open_output(
                 kept.by_id()
             ));
         }
+        if let Some(errors) = &args.errors {
+            journal.errors_to(errors, start)?;
+        }
         journal.shard = shard.map(Box::new);
         return Ok((Output::File(journal), kept));
     }
@@ -366,11 +379,19 @@ fn open_output(
     };
     let out = open_rows(path, args.overwrite)?;
     let name = out.name().to_owned();
-    let ordered = Ordered::new(Box::new(BufWriter::new(out)), name, separator);
+    let mut ordered = Ordered::new(Box::new(out), name, separator);
+    ordered.errors = open_errors(args.errors.as_deref(), args.overwrite)?;
     Ok((Output::Stream(ordered), Kept::default()))
 }
 
 /// Standard output, or a file or stream that rows go to as they come.
-pub(super) fn open_rows(path: Option<&Path>, overwrite: bool) -> Result<Out> {
-    Out::open(path.unwrap_or(Path::new("-")), Unfinished::Kept)?.refuse_finished(overwrite)
+pub(super) fn open_rows(path: Option<&Path>, overwrite: bool) -> Result<RowsOut> {
+    let out = Out::open(path.unwrap_or(Path::new("-")), Unfinished::Kept)?;
+    RowsOut::onto(out.refuse_finished(overwrite)?)
+}
+
+/// Where rows in error go that have a file of their own.
+pub(super) fn open_errors(path: Option<&Path>, overwrite: bool) -> Result<Option<RowsOut>> {
+    path.map(|path| open_rows(Some(path), overwrite))
+        .transpose()
 }

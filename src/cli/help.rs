@@ -191,6 +191,8 @@ An answer to a question:
 tailgraph generate -m LFM2-8B-A1B \"Why is the sky blue?\"
 A file of rows, which can be interrupted and gone on with:
 tailgraph generate -m LFM2-8B-A1B -i rows.jsonl -o answers.jsonl --resume
+What it would take, and which rows would fail:
+tailgraph generate -m LFM2-8B-A1B -i rows.jsonl --dry-run
 A text of prompts, one a line:
 tailgraph generate -m LFM2-8B-A1B --lines -i prompts.txt.gz -o answers.jsonl
 How likely given tokens are:

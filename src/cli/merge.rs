@@ -23,6 +23,7 @@ pub fn run(args: &MergeArgs) -> Result<Exit> {
         .reads("shard", &args.shards)
         .reads("shard's record", &records)
         .writes("--output", Some(&args.output))
+        .writes("--errors", args.errors.as_deref())
         .keep_apart()?;
     let merge = Merge::of(&args.shards)?;
     if merge.is_of_logits()
@@ -34,12 +35,17 @@ pub fn run(args: &MergeArgs) -> Result<Exit> {
             args.output.display()
         )));
     }
+    if merge.is_of_logits() && args.errors.is_some() {
+        return Err(Error::Usage(
+            "--errors: found shards of logits, in which rows in error have no lines: expected shards of lines".to_owned(),
+        ));
+    }
     let output = if is_stdio(&args.output) {
         Path::new("/dev/stdout")
     } else {
         &args.output
     };
-    merge.write(output, args.overwrite)?;
+    merge.write(output, args.errors.as_deref(), args.overwrite)?;
     if !args.quiet {
         say(&format!(
             "{} of {}: {} failed",

@@ -3,6 +3,7 @@
 //! - [`args`]: the one clap definition; what commands share is in [`crate::command`]
 //! - `generate`, `score`: the two commands that run a model; their loops are [`crate::session`]'s. `input` opens what
 //!   they read
+//! - `dry_run`: what these would take
 //! - `merge`: shards of a job as one file
 //! - `bench` is all in [`crate::bench`]
 //! - `tune`: measures which kernels serve which bucket
@@ -17,6 +18,7 @@
 
 pub mod args;
 pub mod doctor;
+mod dry_run;
 mod generate;
 mod help;
 mod input;

@@ -4,7 +4,8 @@ mod entries;
 
 use self::entries::{Entries, Entry};
 use super::args::ScoreArgs;
-use super::generate::{is_file_output, open_rows};
+use super::dry_run::DryRun;
+use super::generate::{is_file_output, open_errors, open_rows};
 use super::input::warn_of_no_rows;
 use super::paths::Files;
 use super::spec::spec;
@@ -21,6 +22,7 @@ use crate::io::identity::Identity;
 use crate::io::logits::{LogitsFile, ScoreSink};
 use crate::io::logprobs::{self, Logprobs};
 use crate::io::output::Ordered;
+use crate::io::packed::RowsOut;
 use crate::io::row::Id;
 use crate::io::shard::ShardOutput;
 use crate::io::tensors::TensorFile;
@@ -30,7 +32,6 @@ use crate::runtime::Logits;
 use crate::session::recording::Keep;
 use crate::session::{Opened, Progress, RunSpec, Target, job, scoring};
 use crate::telemetry::{say, warn};
-use std::io::BufWriter;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -47,14 +48,18 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
     let last_only = args.logits == Positions::Last;
     // Before anything is read: what cannot be written, or another run writes, is said at once.
     let mut file = match &args.output {
-        Some(path) if !args.logprobs => Some(LogitsFile::create(path, args.overwrite)?),
+        Some(path) if !args.logprobs && !args.dry_run => {
+            Some(LogitsFile::create(path, args.overwrite)?)
+        }
         _ => None,
     };
     let mut rows = None;
-    if args.logprobs {
+    if args.logprobs && !args.dry_run {
         let out = open_rows(args.output.as_deref(), args.overwrite)?;
         let name = out.name().to_owned();
-        rows = Some(Ordered::onto(BufWriter::new(out), name, ""));
+        let mut ordered = Ordered::onto(out, name, "");
+        ordered.errors = open_errors(args.errors.as_deref(), args.overwrite)?;
+        rows = Some(ordered);
     }
     let replicas = 1 + spec.replicas().len();
     let keep = Keep::recording(args.record.record.as_deref(), replicas)?;
@@ -118,6 +123,21 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
     );
     let mut opened = Opened::on(target, spec, true)?;
     opened.only(&[args.logits.step_kind()]);
+    let wanted = if last_only { Logits::Last } else { Logits::All };
+    if args.dry_run {
+        let mut found = DryRun::default();
+        for entry in &entries {
+            found.rows += 1;
+            match &entry.sample {
+                Ok(sample) => {
+                    let request = scoring::request(&sample.tokens, wanted);
+                    opened.plan_to_run(&mut found.planned, &request);
+                }
+                Err(error) => found.fail(entry.label.line, error),
+            }
+        }
+        return found.report(&opened, true);
+    }
     let sink = Arc::new(ScoreSink::new(
         targets,
         config.vocab_size,
@@ -135,7 +155,6 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         .iter()
         .map(|sample| sample.tokens.as_slice())
         .collect();
-    let wanted = if last_only { Logits::Last } else { Logits::All };
     let mut progress = Progress::new(args.quiet, Some(prompts.len() as u64));
     let mut answered = vec![false; prompts.len()];
     let mut ended = |request: u64| -> Result<()> {
@@ -147,7 +166,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         let found = sink.take_logprobs(request);
         let found = found.expect("where rows are written, logprobs are kept of each prompt");
         let row = logprobs_row(entry, prompts[request as usize], &found);
-        output.put(entry.row, row)
+        output.put(entry.row, false, row)
     };
     let done = scoring::run(
         &mut serving,
@@ -163,26 +182,30 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
             if let Some(mut output) = rows {
                 let lost = job::lost(&error);
                 for (entry, _) in served.iter().zip(answered).filter(|(_, done)| !done) {
-                    output.put(entry.row, answer::failed(&entry.label, &lost))?;
+                    output.put(entry.row, true, answer::failed(&entry.label, &lost))?;
                 }
                 // The rows that were done stay in OUTPUT.partial.
-                output.finish()?;
+                end_rows(output)?;
             }
             return Err(error);
         }
     };
     let seconds = progress.finish().as_secs_f64();
-    let rows = rows.map(Ordered::finish).transpose()?;
+    let rows = rows.map(end_rows).transpose()?;
     if !done {
         return Err(Error::Interrupted);
     }
     serving.finish(true)?;
     match (rows, shard) {
         (None, shard) => sink.finish_file(shard.map(|shard| (shard, failed)))?,
-        (Some(rows), None) => Out::finish_buffered(rows)?,
-        (Some(rows), Some(shard)) => {
+        (Some((rows, errors)), None) => {
+            // Errors come first, so that whoever waits for OUTPUT finds them there.
+            errors.map_or(Ok(()), Out::finish)?;
+            rows.finish()?;
+        }
+        (Some((rows, _)), Some(shard)) => {
             let answers = entries.len() as u64;
-            shard.finish_buffered(rows, answers, failed)?;
+            shard.finish_lines(rows, answers, failed)?;
         }
     }
     if !args.quiet {
@@ -229,7 +252,8 @@ fn identity(args: &ScoreArgs, spec: &RunSpec, max_context: usize) -> Result<Iden
 /// Checks what clap cannot; gives `--shape`.
 fn check(args: &ScoreArgs) -> Result<Option<(usize, usize)>> {
     let usage = |message: String| Err(Error::Usage(message));
-    if args.output.is_none() && !args.logprobs && args.expect.is_none() {
+    let has_use = args.output.is_some() || args.logprobs || args.expect.is_some();
+    if !has_use && !args.dry_run {
         return usage("score has nothing to do: expected --output FILE.safetensors, --logprobs or --expect FILE".to_owned());
     }
     if args.logprobs && args.logits == Positions::Last {
@@ -277,13 +301,21 @@ fn keep_apart(args: &ScoreArgs, spec: &RunSpec) -> Result<()> {
         .reads("--expect", args.expect.as_deref())
         .runs(&spec.model, &args.run.buckets)
         .writes("--output", args.output.as_deref().or(printed))
+        .writes("--errors", args.errors.as_deref())
         .writes_shard(args.shard.and(args.output.as_deref()))
         .writes_records(args.record.record.as_deref(), 1 + spec.replicas().len())?
         .keep_apart()
 }
 
 /// Where `--logprobs` go.
-type Rows = Ordered<BufWriter<Out>>;
+type Rows = Ordered<RowsOut>;
+
+/// All rows that there are, in OUTPUT and in the file of those in error, which have no names yet.
+fn end_rows(rows: Rows) -> Result<(Out, Option<Out>)> {
+    let (rows, errors) = rows.finish()?;
+    let errors = errors.map(RowsOut::finish_out).transpose()?;
+    Ok((rows.finish_out()?, errors))
+}
 
 /// Rows in error: in their places among the answers, or on standard error. Returns how many.
 fn report_failures(entries: &[Entry], rows: &mut Option<Rows>) -> Result<u64> {
@@ -292,7 +324,7 @@ fn report_failures(entries: &[Entry], rows: &mut Option<Rows>) -> Result<u64> {
         let Err(error) = &entry.sample else { continue };
         failed += 1;
         match rows {
-            Some(output) => output.put(entry.row, answer::failed(&entry.label, error))?,
+            Some(output) => output.put(entry.row, true, answer::failed(&entry.label, error))?,
             None => {
                 // Some messages begin with their line.
                 let line = format!("line {}: ", entry.label.line);

@@ -66,6 +66,8 @@ fn job(args: TraceArgs) -> Result<GenerateArgs> {
         output: args.answers,
         resume: false,
         overwrite: args.overwrite,
+        errors: None,
+        dry_run: false,
         shard: None,
         model: ModelArg { model },
         job: args.job,

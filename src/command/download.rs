@@ -18,8 +18,26 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 /// # Errors
 /// Fails as [`ModelSource::parse`] does.
 pub fn model(text: &str) -> Result<ModelSource> {
-    let shown = Shown::new();
-    ModelSource::watched(text, &|download| shown.tell(download))
+    model_that(text, |_| Ok(()))
+}
+
+/// [`model`], where `fits` finds nothing wrong with its shapes: it is asked before weights are downloaded.
+///
+/// # Errors
+/// Fails as [`model`] does, and where `fits` does.
+pub fn model_that(text: &str, fits: impl Fn(ModelSource) -> Result<()>) -> Result<ModelSource> {
+    let (shown, wrong) = (Shown::new(), OnceCell::new());
+    let model = ModelSource::watched(text, &|download| match download {
+        Download::Shapes { folder } => match fits(ModelSource::Dir(folder.to_owned())) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                wrong.get_or_init(|| error);
+                ControlFlow::Break(())
+            }
+        },
+        download => shown.tell(download),
+    });
+    wrong.into_inner().map_or(model, Err)
 }
 
 /// The model that `text` names, for who wants its shapes alone, which need no weights.

@@ -9,10 +9,11 @@ use crate::model::{DType, ModelSource};
 use crate::plan::Limits;
 use crate::plan::bytes::parse_bytes;
 use crate::runtime::replicas::MAX_REPLICAS;
-use crate::session::{DeviceSpec, GpuSpec, Parallel, RunSpec};
+use crate::session::{DeviceSpec, GpuSpec, Opened, Parallel, RunSpec};
 use std::time::Duration;
 
 /// The devices of a run, of which there is at least one, and what several are there for.
+#[derive(Clone)]
 pub struct Devices {
     pub all: Vec<DeviceSpec>,
     pub parallel: Parallel,
@@ -24,8 +25,22 @@ pub struct Devices {
 /// [`Error::Usage`], naming a flag and its value, for what there is not or what cannot be together; [`Error::File`] for a
 /// model that is not there.
 pub fn spec(model: &str, run: &RunArgs, engine: &EngineArgs) -> Result<RunSpec> {
-    let devices = devices(run)?;
-    on(devices, download::model(model)?, run, engine)
+    downloaded(devices(run)?, model, run, engine)
+}
+
+/// [`on`], with a model that may have to be downloaded: whether it fits is said before its weights come.
+fn downloaded(
+    devices: Devices,
+    model: &str,
+    run: &RunArgs,
+    engine: &EngineArgs,
+) -> Result<RunSpec> {
+    let fits = |model| {
+        let spec = on(devices.clone(), model, run, engine)?;
+        Opened::new(spec, false).map(drop)
+    };
+    let model = download::model_that(model, fits)?;
+    on(devices, model, run, engine)
 }
 
 /// [`spec`] of devices and a model that are known to be right.
@@ -99,7 +114,7 @@ pub fn spec_of_one(
             devices.all.len()
         ));
     }
-    on(devices, download::model(model)?, run, engine)
+    downloaded(devices, model, run, engine)
 }
 
 /// What the flags ask for to run a model on.

@@ -60,7 +60,8 @@ impl Whole {
         if overwrite {
             return Ok(());
         }
-        self.claim.refuse_finished("--overwrite replaces it")
+        self.claim
+            .refuse_finished("--overwrite replaces it, or name another")
     }
 
     /// The file that it is to be.

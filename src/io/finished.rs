@@ -4,7 +4,7 @@ use super::hash::sha256;
 use super::identity::Identity;
 use crate::error::{Error, Result};
 use crate::files::names::beside;
-use crate::files::{Out, Unfinished};
+use crate::files::{Out, Unfinished, Whole};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::Write;
@@ -21,6 +21,13 @@ impl Contents {
     pub fn of(file: &File, path: &Path) -> Result<Self> {
         let (bytes, sha256) = sha256(file, path)?;
         Ok(Self { bytes, sha256 })
+    }
+
+    /// Those of a file that has all that it is to have, and another name still.
+    pub fn of_whole(whole: &mut Whole) -> Result<Self> {
+        let path = whole.path().to_owned();
+        // Where nothing was written, that which an unfinished run left is no part of it.
+        Self::of(whole.file()?, &path)
     }
 }
 
@@ -48,6 +55,9 @@ pub(super) struct Finished {
     pub max_seqs: Option<u32>,
     /// OUTPUT, by its contents.
     pub output: Contents,
+    /// The file that rows in error went to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub errors: Option<Contents>,
     /// The rows of OUTPUT, in the order of its lines.
     pub rows: Vec<Answered>,
 }

@@ -1,7 +1,7 @@
 //! Shards as one file, which is that of a run of all rows: every row once, in order, or an error that names what is missing.
 //!
 //! The records say which rows a shard answers and of what; that each file is the one that its record is of is seen while it
-//! is copied. Memory holds a buffer a shard, and of logits the list of arrays.
+//! is copied. Memory holds a buffer a shard (and what its decompression looks back at), and of logits the list of arrays.
 
 mod lines;
 mod logits;
@@ -195,13 +195,13 @@ impl Merge {
         matches!(self.0[0].record.holds, Holds::Logits)
     }
 
-    /// Writes `output`.
+    /// Writes `output`; lines of rows that failed go to `errors` instead, where there is one. Logits have no such lines.
     ///
     /// # Errors
     /// A shard is not as its record says, `output` is a file that is not empty and `overwrite` was not asked for, or the system refused.
-    pub fn write(&self, output: &Path, overwrite: bool) -> Result<()> {
+    pub fn write(&self, output: &Path, errors: Option<&Path>, overwrite: bool) -> Result<()> {
         match self.0[0].record.holds {
-            Holds::Lines => lines::merge(&self.0, output, overwrite),
+            Holds::Lines => lines::merge(&self.0, output, errors, overwrite),
             Holds::Logits => logits::merge(&self.0, output, overwrite),
         }
     }

@@ -7,7 +7,8 @@
 //! - [`answer`]: the line that is written for a row (`outcome` is what came of it), with a body of [`openai_answer`] in one that
 //!   is of the OpenAI format; [`tool_calls`]: those that a model writes
 //! - [`lines`], [`source`]: rows of a file, of standard input or of the command line, one at a time; [`rows`]: the thread that
-//!   reads them and makes tokens of their texts; [`plain`]: prompts that are no rows; [`unpacked`]: compressed files
+//!   reads them and makes tokens of their texts; [`plain`]: prompts that are no rows; [`unpacked`], [`packed`]: compressed
+//!   files, read and written
 //! - [`output`]: where answers go, in input order: a stream, or a journal ([`partial`]) whose answers `--resume` finds
 //!   again ([`kept`]), or those of an OUTPUT ([`finished`]), if they are of the same model and options ([`identity`])
 //! - [`arrays`], [`tensors`], [`logits`], [`expect`], [`logprobs`]: token arrays in, logits out and compared
@@ -37,6 +38,7 @@ pub mod openai_answer;
 mod outcome;
 pub mod output;
 mod own;
+pub mod packed;
 pub mod partial;
 pub mod plain;
 pub mod prepare;

@@ -1,8 +1,10 @@
 //! Where answers go: a journal that becomes OUTPUT, or a stream in input order.
 
 use super::kept::Place;
+use super::packed::RowsOut;
 use super::partial::{Journal, now};
 use crate::error::{Error, Result};
+use crate::files::Out;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
@@ -31,7 +33,7 @@ impl Output {
     pub fn put(&mut self, answer: Answer) -> Result<()> {
         match self {
             Self::File(journal) => journal.put(answer.row, answer.input, answer.done, &answer.text),
-            Self::Stream(ordered) => ordered.put(answer.row, answer.text),
+            Self::Stream(ordered) => ordered.put(answer.row, !answer.done, answer.text),
         }
     }
 
@@ -92,7 +94,11 @@ impl Output {
             Self::File(journal) if whole => journal.assemble(),
             // OUTPUT stays what it was, and the journal is there to resume from.
             Self::File(_) => Ok(()),
-            Self::Stream(ordered) => ordered.finish().map(drop),
+            Self::Stream(ordered) => {
+                let (_, errors) = ordered.finish()?;
+                let errors = errors.map(RowsOut::finish_out).transpose()?;
+                errors.filter(|_| whole).map_or(Ok(()), Out::finish)
+            }
         }
     }
 }
@@ -102,12 +108,15 @@ pub struct Ordered<W = Box<dyn Write>> {
     out: W,
     path: PathBuf,
     next: u64,
-    waiting: BTreeMap<u64, Box<str>>,
+    /// Answers by row, and whether these failed.
+    waiting: BTreeMap<u64, (bool, Box<str>)>,
     waiting_bytes: u64,
     /// Bytes of the next answer that are written already.
     shown: usize,
     /// Stands between two answers.
     separator: &'static str,
+    /// Where rows that failed go in place of `out`.
+    pub errors: Option<RowsOut>,
 }
 
 impl Ordered {
@@ -128,17 +137,18 @@ impl<W: Write> Ordered<W> {
             waiting_bytes: 0,
             shown: 0,
             separator,
+            errors: None,
         }
     }
 
     /// # Errors
     /// The system refused.
-    pub fn put(&mut self, row: u64, text: String) -> Result<()> {
+    pub fn put(&mut self, row: u64, failed: bool, text: String) -> Result<()> {
         self.waiting_bytes += text.len() as u64;
-        self.waiting.insert(row, text.into());
-        while let Some(text) = self.waiting.remove(&self.next) {
+        self.waiting.insert(row, (failed, text.into()));
+        while let Some((failed, text)) = self.waiting.remove(&self.next) {
             self.waiting_bytes -= text.len() as u64;
-            self.write(&text)?;
+            self.write(failed, &text)?;
             self.next += 1;
         }
         self.out
@@ -167,7 +177,12 @@ impl<W: Write> Ordered<W> {
         }
     }
 
-    fn write(&mut self, text: &str) -> Result<()> {
+    fn write(&mut self, failed: bool, text: &str) -> Result<()> {
+        if let Some(errors) = self.errors.as_mut().filter(|_| failed) {
+            errors.put(format!("{text}\n").as_bytes())?;
+            let flushed = errors.flush();
+            return flushed.map_err(|error| Error::io(errors.name(), error));
+        }
         let separator = self.separator_before();
         // One that failed half-way has no text.
         let rest = text.get(self.shown..).unwrap_or_default();
@@ -175,17 +190,17 @@ impl<W: Write> Ordered<W> {
         writeln!(self.out, "{separator}{rest}").map_err(|error| Error::io(&self.path, error))
     }
 
-    /// What was written to. After an early end rows may be missing: the others still come in order.
+    /// What was written to, and where errors went. After an early end rows may be missing: the others still come in order.
     ///
     /// # Errors
     /// The system refused.
-    pub fn finish(mut self) -> Result<W> {
-        while let Some((row, text)) = self.waiting.pop_first() {
+    pub fn finish(mut self) -> Result<(W, Option<RowsOut>)> {
+        while let Some((row, (failed, text))) = self.waiting.pop_first() {
             self.next = row;
-            self.write(&text)?;
+            self.write(failed, &text)?;
         }
         match self.out.flush() {
-            Ok(()) => Ok(self.out),
+            Ok(()) => Ok((self.out, self.errors)),
             Err(error) => Err(Error::io(&self.path, error)),
         }
     }
@@ -198,14 +213,14 @@ mod tests {
     #[test]
     fn an_answer_that_was_shown_in_part_is_written_once() {
         let mut ordered = Ordered::onto(Vec::new(), "test", "\n");
-        ordered.put(0, "one".to_owned()).unwrap();
+        ordered.put(0, false, "one".to_owned()).unwrap();
         // Text may be held back for some tokens.
         for piece in ["", "", "t", "", "w"] {
             ordered.show(piece).unwrap();
         }
-        ordered.put(1, "two".to_owned()).unwrap();
-        ordered.put(2, "three".to_owned()).unwrap();
-        let written = ordered.finish().unwrap();
+        ordered.put(1, false, "two".to_owned()).unwrap();
+        ordered.put(2, false, "three".to_owned()).unwrap();
+        let (written, _) = ordered.finish().unwrap();
         assert_eq!(String::from_utf8(written).unwrap(), "one\n\ntwo\n\nthree\n");
     }
 }

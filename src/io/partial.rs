@@ -5,7 +5,7 @@
 //! everything the answer depends on; D says whether the answer is final; C is the CRC-32 of the line before `,"crc32"`: a
 //! line that a disk has changed is no answer. The last record of a row counts.
 //!
-//! Once every row has an answer OUTPUT is made of it, and OUTPUT.job.json, which says of each line what it answers ([`super::finished`]).
+//! Once every row has an answer OUTPUT is made of it, compressed if it is to be, and OUTPUT.job.json, which says of each line what it answers ([`super::finished`]).
 
 mod earlier;
 mod lines;
@@ -17,11 +17,12 @@ use self::read::{Answers, Lines};
 use super::finished::{Answered, Contents, Finished};
 use super::identity::Identity;
 use super::kept::{Holder, Kept, Place};
+use super::packed::{Packed, RowsOut};
 use super::shard::{Holds, ShardOutput};
 use crate::error::{Error, Result};
 use crate::files::names::beside;
 use crate::files::resolve::place;
-use crate::files::{Claim, Resolved, resolve};
+use crate::files::{Claim, Out, Resolved, Unfinished, resolve};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::os::unix::fs::FileExt;
@@ -54,7 +55,7 @@ struct Standing {
 pub struct Journal {
     claim: Claim,
     header: Header,
-    /// OUTPUT, where answers in it count.
+    /// The text of OUTPUT, where answers in it count.
     output: Option<File>,
     /// The next record starts here; what lies behind it is torn or of a run that is not resumed.
     end: u64,
@@ -64,6 +65,10 @@ pub struct Journal {
     spent: bool,
     /// Answers of this run by row.
     rows: Vec<Option<Standing>>,
+    /// Where rows that failed go in place of OUTPUT.
+    errors: Option<Out>,
+    /// What an earlier run wrote there, where OUTPUT is finished.
+    errors_were: Option<Contents>,
     /// What is said of OUTPUT where it is a shard.
     pub shard: Option<Box<ShardOutput>>,
 }
@@ -89,6 +94,8 @@ impl Journal {
             begun: false,
             spent: false,
             rows: Vec::new(),
+            errors: None,
+            errors_were: None,
             shard: None,
         };
         let mut kept = Kept::default();
@@ -102,6 +109,43 @@ impl Journal {
             Start::Resume => journal.resume(&mut kept)?,
         }
         Ok((journal, kept))
+    }
+
+    /// Has rows that failed go to `path` in place of OUTPUT, once every row has an answer. `start`: what the journal was opened
+    /// with.
+    ///
+    /// # Errors
+    /// It cannot be written, or there is a file that is not empty and that no earlier run of this job wrote.
+    pub fn errors_to(&mut self, path: &Path, start: Start) -> Result<()> {
+        let out = Out::open(path, Unfinished::Removed)?;
+        let name = match &out {
+            Out::Whole(whole) => Some(whole.target().to_owned()),
+            Out::Stream(_) => None,
+        };
+        let named = name.as_ref().map(|name| name.display().to_string());
+        let replaces = match (start, &name) {
+            (Start::Afresh, _) => false,
+            (Start::Overwrite, _) => true,
+            // Of a run that ended between giving this name and OUTPUT's, or of one that came to its end.
+            (Start::Resume, Some(name)) => {
+                self.end > 0 && self.header.errors == named || self.wrote_errors(name)?
+            }
+            (Start::Resume, None) => false,
+        };
+        self.errors = Some(out.refuse_finished(replaces)?);
+        if self.end == 0 {
+            self.header.errors = named;
+        }
+        Ok(())
+    }
+
+    /// Whether the run that finished OUTPUT wrote this file of errors too, as it is now.
+    fn wrote_errors(&self, path: &Path) -> Result<bool> {
+        if self.errors_were.is_none() || !path.is_file() {
+            return Ok(false);
+        }
+        let file = File::open(path).map_err(|error| Error::io(path, error))?;
+        Ok(self.errors_were == Some(Contents::of(&file, path)?))
     }
 
     pub fn path(&self) -> &Path {
@@ -198,16 +242,20 @@ impl Journal {
         self.rows[row] = Some(answer);
     }
 
-    /// Puts OUTPUT together in input order and moves it into place whole, and then the record of what it answers.
+    /// Puts OUTPUT, and what there is of errors, together in input order and moves them into place whole, and then the record of
+    /// what OUTPUT answers.
     ///
     /// # Errors
     /// The system refused; OUTPUT is what it was and the journal is there to resume from.
     pub fn assemble(mut self) -> Result<()> {
         let second = self.claim.second()?;
         let (file, path) = (second.file(), second.path());
-        self.copy_to(file, path)?;
+        let mut errors = self.errors.take().map(RowsOut::onto).transpose()?;
+        self.copy_to(file, path, errors.as_mut())?;
+        let mut errors = errors.map(RowsOut::finish_out).transpose()?;
         let mut rows = Vec::new();
         for (row, answer) in (0..).zip(&self.rows) {
+            let answer = answer.filter(|answer| answer.done || errors.is_none());
             rows.extend(answer.map(|Standing { input, done, .. }| Answered {
                 row,
                 input: format!("{input:016x}"),
@@ -226,10 +274,18 @@ impl Journal {
             created: self.header.created,
             max_seqs: self.header.max_seqs,
             output: contents,
+            errors: match &mut errors {
+                Some(Out::Whole(whole)) => Some(Contents::of_whole(whole)?),
+                _ => None,
+            },
             rows,
         };
+        // Errors come first: whoever waits for OUTPUT finds them there. The journal, which has the rows of both, goes last: while
+        // it is there, another run does all of this again.
+        if let Some(errors) = errors {
+            errors.finish()?;
+        }
         self.claim.install_second(second)?;
-        // The journal goes last: while it is there, another run does all of this again.
         if let Some(shard) = shard {
             shard.finish()?;
         }
@@ -238,15 +294,17 @@ impl Journal {
         self.claim.remove()
     }
 
-    fn copy_to(&self, file: &File, path: &Path) -> Result<()> {
-        let mut out = BufWriter::with_capacity(1 << 20, file);
+    fn copy_to(&self, file: &File, path: &Path, mut errors: Option<&mut RowsOut>) -> Result<()> {
+        let fail = |error| self.unmade(path, &error);
+        let out = BufWriter::with_capacity(1 << 20, file);
+        let mut out = Packed::new(out, self.claim.target()).map_err(fail)?;
         let mut journal = Answers::new(self.claim.file(), self.path());
         let mut output = self
             .output
             .as_ref()
             .map(|file| Answers::new(file, self.claim.target()));
         for (row, answer) in (0..).zip(&self.rows) {
-            let Some(Standing { place, .. }) = answer else {
+            let Some(Standing { place, done, .. }) = answer else {
                 continue;
             };
             let answer = match (place.holder, &mut output) {
@@ -254,10 +312,15 @@ impl Journal {
                 (Holder::Output, Some(output)) => output.read(place)?,
                 (Holder::Output, None) => unreachable!("its answers are found by reading it"),
             };
-            out.write_all(answer)
-                .map_err(|error| self.unmade(path, &error))?;
+            match &mut errors {
+                Some(errors) if !done => {
+                    let written = errors.write_all(answer);
+                    written.map_err(|error| self.unmade(errors.name(), &error))?;
+                }
+                _ => out.write_all(answer).map_err(fail)?,
+            }
         }
-        out.flush().map_err(|error| self.unmade(path, &error))
+        out.finish().map(drop).map_err(fail)
     }
 }
 

@@ -18,7 +18,7 @@ use crate::text::Clock;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -239,12 +239,12 @@ impl ShardOutput {
     /// The system refused.
     pub fn finish_with(
         mut self,
-        made: Whole,
+        mut made: Whole,
         holds: Holds,
         answers: u64,
         failed: u64,
     ) -> Result<()> {
-        let contents = Contents::of(made.begun(), made.path())?;
+        let contents = Contents::of_whole(&mut made)?;
         self.describe(&contents, holds, answers, failed)?;
         made.finish()?;
         self.finish()
@@ -254,13 +254,11 @@ impl ShardOutput {
     ///
     /// # Errors
     /// Fails as [`ShardOutput::finish_with`] does, and where it is no file.
-    pub fn finish_buffered(self, made: BufWriter<Out>, answers: u64, failed: u64) -> Result<()> {
-        let name = made.get_ref().name().to_owned();
-        let made = made.into_inner();
-        match made.map_err(|error| Error::io(&name, error.into_error()))? {
+    pub fn finish_lines(self, made: Out, answers: u64, failed: u64) -> Result<()> {
+        match made {
             Out::Whole(made) => self.finish_with(made, Holds::Lines, answers, failed),
-            Out::Stream(_) => Err(Error::file(
-                name,
+            Out::Stream(made) => Err(Error::file(
+                made.name(),
                 "found a pipe or a device, expected a file that can have a record beside it",
             )),
         }

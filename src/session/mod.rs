@@ -8,6 +8,7 @@
 //!   [`sequences`]: tokens and texts of what runs there
 //! - [`job`]: the loop of `generate` over rows, whose [`failures`] it counts; [`scoring`]: that of `score` over prompts
 //! - [`Progress`]: how far such a loop is, on standard error
+//! - [`forecast`]: how long a job would take
 //! - [`recording`]: an engine whose run is kept
 //!
 //! Uses `trace`, `io`, `text`, `runtime` and what stands below; knows no command line.
@@ -15,6 +16,7 @@
 pub mod answering;
 mod eos;
 pub mod failures;
+pub mod forecast;
 pub mod job;
 pub mod opened;
 pub mod progress;

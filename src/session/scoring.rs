@@ -71,7 +71,8 @@ pub fn run(
     Ok(true)
 }
 
-fn request(prompt: &[u32], logits: Logits) -> Request {
+/// The request that scores a prompt.
+pub fn request(prompt: &[u32], logits: Logits) -> Request {
     Request {
         prompt: prompt.to_vec(),
         max_new_tokens: 0,

@@ -10,6 +10,7 @@ mod clock;
 mod common;
 mod crowded;
 mod devices;
+mod dry_run;
 mod ends;
 mod generate;
 mod inspect;

@@ -66,7 +66,7 @@ fn shards_make_the_file_of_all_rows() {
     fs::write(at("batch.jsonl"), (0..7).map(batch).collect::<String>()).unwrap();
     let (rows, batch) = (at("in.jsonl"), at("batch.jsonl"));
     let model = ["--model", "random:tiny", "--input"];
-    let kinds: [(&[&str], &str, u64); 5] = [
+    let kinds: [(&[&str], &str, u64); 7] = [
         (
             &["generate", model[0], model[1], model[2], text(&rows)],
             "jsonl",
@@ -95,6 +95,23 @@ fn shards_make_the_file_of_all_rows() {
             5,
         ),
         (
+            &["generate", model[0], model[1], model[2], text(&rows)],
+            "jsonl.gz",
+            3,
+        ),
+        (
+            &[
+                "score",
+                "--logprobs",
+                model[0],
+                model[1],
+                model[2],
+                text(&rows),
+            ],
+            "jsonl.zst",
+            4,
+        ),
+        (
             &[
                 "score",
                 "--logits",
@@ -115,7 +132,7 @@ fn shards_make_the_file_of_all_rows() {
         let merged = at(&format!("merged{kind}.{extension}"));
         let ended = merge(&shards(arguments, &name, count), &merged);
         assert_eq!(ended.code, code, "{arguments:?}: {}", ended.stderr);
-        if extension == "jsonl" {
+        if extension.starts_with("jsonl") {
             let without_times = |path: &Path| {
                 let mut rows = rows_without_timing(path);
                 for row in &mut rows {
@@ -128,6 +145,8 @@ fn shards_make_the_file_of_all_rows() {
             };
             let found = without_times(&merged);
             assert!(found.len() > 6);
+            let is_text = fs::read(&merged).unwrap().starts_with(b"{");
+            assert_eq!(is_text, extension == "jsonl");
             assert_eq!(found, without_times(&single), "{arguments:?}");
         } else {
             assert_eq!(fs::read(&merged).unwrap(), fs::read(&single).unwrap());
@@ -327,6 +346,66 @@ fn rows_in_error_are_in_the_record_and_in_the_exit_code() {
         }
         let said = fs::read_to_string(format!("{}.shard.json", output.display())).unwrap();
         assert!(said.contains(&format!("\"failed\":{failed}")), "{said}");
+    }
+}
+
+/// `generate`, `score` and `merge`, the first to a stream too.
+#[test]
+fn rows_in_error_may_have_a_file_of_their_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let input = at("in.jsonl");
+    let batch = "{\"custom_id\":\"b\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":\"x\",\"best_of\":3}}\n";
+    fs::write(&input, awkward_input() + batch).unwrap();
+    let is_error = |row: &Value| row.get("error").is_some_and(|error| !error.is_null());
+    for command in [&["generate"][..], &["score", "--logprobs"]] {
+        let arguments = [
+            command,
+            &["--model", "random:tiny", "--input", text(&input)],
+        ];
+        let arguments = arguments.concat();
+        let all = at("all.jsonl");
+        let overwrite = ["--quiet", "--overwrite", "--output"];
+        run(&[&arguments, &overwrite[..], &[text(&all)]].concat()).fails(3, &[]);
+        let expected = rows_without_timing(&all);
+        let (wrong, right): (Vec<Value>, Vec<Value>) = expected.into_iter().partition(is_error);
+        assert!(wrong.len() > 3 && right.len() > 6);
+
+        let (output, errors) = (at("out.jsonl"), at("errors.jsonl"));
+        let apart = ["--quiet", "--errors", text(&errors)];
+        let to = |output, more: &[&str]| {
+            run(&[&arguments, &apart[..], more, &["--output", output]].concat())
+        };
+        let check = || {
+            assert_eq!(rows_without_timing(&errors), wrong, "{command:?}");
+            assert_eq!(rows_without_timing(&output), right, "{command:?}");
+            fs::remove_file(&output).unwrap();
+        };
+        to(text(&output), &[]).fails(3, &[]);
+        check();
+        to(text(&output), &[]).fails_in_a_line(2, &["errors.jsonl", "--overwrite"]);
+        assert_eq!(rows_without_timing(&errors), wrong);
+        let streamed = to("-", &["--overwrite"]);
+        streamed.fails(3, &[]);
+        fs::write(&output, &streamed.stdout).unwrap();
+        check();
+        to(text(&output), &["--shard", "0/2"]).fails(2, &["--errors", "--shard"]);
+        to(text(&input), &[]).fails(2, &["input"]);
+        to(text(&errors), &[]).fails(2, &["expected a file of its own"]);
+
+        let shards = shards(&arguments, &at("shard.jsonl"), 3);
+        let mut merge = vec!["merge", "-q", "--overwrite", "--errors", text(&errors)];
+        merge.extend(["--output", text(&output)]);
+        merge.extend(shards.iter().map(|path| text(path)));
+        run(&merge).fails(3, &[]);
+        check();
+        for shard in shards {
+            for ending in ["", ".shard.json", ".job.json"] {
+                let _ = fs::remove_file(format!("{}{ending}", shard.display()));
+            }
+        }
+        let _ = fs::remove_file(at("out.jsonl.job.json"));
+        fs::remove_file(&errors).unwrap();
     }
 }
 

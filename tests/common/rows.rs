@@ -1,7 +1,10 @@
 //! Rows of JSON lines, asked and answered.
 
 use serde_json::{Value, json};
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
+use tailgraph::io::unpacked::Unpacked;
 
 pub fn text(path: &Path) -> &str {
     path.to_str().unwrap()
@@ -29,9 +32,17 @@ pub fn rows(text: &str) -> Vec<Value> {
         .collect()
 }
 
+/// The text of a file, which may be compressed.
+pub fn read_text(path: &Path) -> String {
+    let mut text = String::new();
+    let mut file = Unpacked::new(File::open(path).unwrap());
+    file.read_to_string(&mut text).unwrap();
+    text
+}
+
 /// The rows of a file, without what may differ between two runs.
 pub fn rows_without_timing(path: &Path) -> Vec<Value> {
-    let mut rows = rows(&std::fs::read_to_string(path).unwrap());
+    let mut rows = rows(&read_text(path));
     for row in &mut rows {
         if let Some(fields) = row.as_object_mut() {
             fields.remove("timing");

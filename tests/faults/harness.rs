@@ -62,6 +62,8 @@ fn one(kind: Kind, turn: usize, whole: Duration) -> bool {
     let more: &[&str] = match kind {
         // An OUTPUT of somebody else's rows has none that count.
         Kind::Generate | Kind::Record if kept || job.is_done() => &["--resume"],
+        // Before its first row a journal does not say whose the file of errors is.
+        Kind::Packed if job.has_rows() || job.is_done() => &["--resume"],
         _ => &[],
     };
     let again = job.command(more).output().unwrap();

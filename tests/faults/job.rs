@@ -2,7 +2,7 @@
 
 use crate::common::fixtures::fixture;
 use crate::common::program::command;
-use crate::common::rows::text;
+use crate::common::rows::{read_text, text};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,6 +17,8 @@ pub const BEFORE: &str = "of an earlier run\n";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Generate,
+    /// Answers in a compressed file, and one of rows in error, of which there are none.
+    Packed,
     /// `generate --record`: the recording is what is looked at, and the answers.
     Record,
     /// Logits in any order.
@@ -35,8 +37,9 @@ pub enum Kind {
 }
 
 /// Each with how many turns of every trouble it gets: where rows are at stake, many.
-pub const KINDS: [(Kind, usize); 9] = [
+pub const KINDS: [(Kind, usize); 10] = [
     (Kind::Generate, 6),
+    (Kind::Packed, 4),
     (Kind::Record, 6),
     (Kind::Score, 6),
     (Kind::Logprobs, 6),
@@ -50,7 +53,10 @@ pub const KINDS: [(Kind, usize); 9] = [
 impl Kind {
     /// Its rows are kept in a journal.
     pub fn has_journal(self) -> bool {
-        matches!(self, Self::Generate | Self::Record | Self::Trace)
+        matches!(
+            self,
+            Self::Generate | Self::Packed | Self::Record | Self::Trace
+        )
     }
 
     /// Calls that change a file in an undisturbed run, about.
@@ -108,12 +114,22 @@ impl Job {
             Kind::Trace | Kind::From | Kind::Bench => "out.json",
             Kind::Report => "out.html",
             Kind::Synth => "model",
+            Kind::Packed => "out.jsonl.zst",
             _ => "out.jsonl",
         })
     }
 
     pub fn journal(&self) -> PathBuf {
-        self.path("out.jsonl.partial")
+        match self.kind {
+            Kind::Packed => self.path("out.jsonl.zst.partial"),
+            _ => self.path("out.jsonl.partial"),
+        }
+    }
+
+    /// The journal has one.
+    pub fn has_rows(&self) -> bool {
+        let journal = std::fs::read(self.journal()).unwrap_or_default();
+        journal.iter().filter(|&&byte| byte == b'\n').count() > 1
     }
 
     fn record(&self) -> PathBuf {
@@ -124,6 +140,7 @@ impl Job {
     pub fn outputs(&self) -> Vec<PathBuf> {
         match self.kind {
             Kind::Record => vec![self.output(), self.record()],
+            Kind::Packed => vec![self.output(), self.path("errors")],
             Kind::Trace => vec![self.output(), self.path("out.jsonl")],
             Kind::Report => vec![self.output(), self.path("out.svg")],
             _ => vec![self.output()],
@@ -169,12 +186,18 @@ impl Job {
     pub fn command_to(&self, output: &Path, more: &[&str]) -> Command {
         let (input, record) = (self.input(), self.record());
         let (answers, svg) = (self.path("out.jsonl"), self.path("out.svg"));
+        let errors = self.path("errors");
         let (input, record) = (text(&input), text(&record));
         let preset = format!("random:{input}");
         let model = ["--model", "random:tiny", "--device", "cpu", "-q"];
         let few = ["--max-seqs", "4"];
         let args: &[&[&str]] = match self.kind {
             Kind::Generate => &[&["generate", "-i", input], &model, &few],
+            Kind::Packed => &[
+                &["generate", "-i", input, "--errors", text(&errors)],
+                &model,
+                &few,
+            ],
             Kind::Record => &[&["generate", "-i", input, "--record", record], &model, &few],
             Kind::Score => &[&["score", "-i", input], &model, &few],
             Kind::Logprobs => &[&["score", "--logprobs", "-i", input], &model, &few],
@@ -253,14 +276,23 @@ impl Job {
             Some("out.html") => found.trim_ascii_end().ends_with(b"</html>"),
             Some("out.svg") => found.trim_ascii_end().ends_with(b"</svg>"),
             Some("out.safetensors") => found == undisturbed(self.kind),
+            Some("errors") => found.is_empty(),
+            Some("out.jsonl.zst") => {
+                let text = read_text(output);
+                answers(text.as_bytes()) == answers(undisturbed(self.kind))
+            }
             _ => answers(&found) == answers(undisturbed(self.kind)),
         }
     }
 
     /// What else is in the folder.
     pub fn leftovers(&self) -> Vec<String> {
-        let record = self.path("out.jsonl.job.json");
-        let known = self.outputs().into_iter().chain([self.input(), record]);
+        let records = ["out.jsonl.job.json", "out.jsonl.zst.job.json"].map(|name| self.path(name));
+        let known = self
+            .outputs()
+            .into_iter()
+            .chain(records)
+            .chain([self.input()]);
         let known: Vec<PathBuf> = known.collect();
         let entries = std::fs::read_dir(self.folder.path()).unwrap();
         let paths = entries.map(|entry| entry.unwrap().path());

@@ -255,6 +255,23 @@ fn shapes_need_no_weights() {
 }
 
 #[test]
+fn weights_that_do_not_fit_are_not_downloaded() {
+    let rig = Rig::new();
+    let hub = Hub::of(&rig.model, well);
+    let small = ["--memory-limit", "1MiB"];
+    let here = end(rig.command("published", "").args(small), "");
+    here.fails_in_a_line(1, &["--memory-limit", "1.0 MiB"]);
+    let there = end(rig.command("org/tiny", &hub.endpoint).args(small), "");
+    assert_eq!((there.code, there.stderr), (here.code, here.stderr));
+    assert!(
+        !hub.asked()
+            .iter()
+            .any(|asked| asked.path.ends_with(".safetensors"))
+    );
+    assert_eq!(rig.run(&hub).good(), rig.expected());
+}
+
+#[test]
 fn runs_that_need_one_model_at_once_all_get_it() {
     let rig = Rig::new();
     let expected = rig.expected();

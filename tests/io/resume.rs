@@ -1,5 +1,6 @@
 //! OUTPUT.partial: killed runs, torn lines, changed inputs, and what OUTPUT looks like after all.
 
+use crate::common::rows::read_text;
 use crate::fakes::Echo;
 use crate::job::{run_to, try_run_to};
 use std::path::Path;
@@ -90,6 +91,153 @@ fn resuming_after_any_tear_gives_the_same_file() {
         assert_eq!(summary.counts.rows, 30);
         assert!(!partial.exists());
     }
+}
+
+/// Whether the name that a file gets says how it begins.
+fn begins_as_named(output: &Path) -> bool {
+    let begin = &std::fs::read(output).unwrap()[..4];
+    match output.extension().and_then(|ending| ending.to_str()) {
+        Some("gz") => begin.starts_with(b"\x1f\x8b"),
+        _ => begin == b"\x28\xb5\x2f\xfd",
+    }
+}
+
+#[test]
+fn a_compressed_output_has_the_rows_of_a_plain_one_and_is_resumed_like_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    run(&at("plain"), &input(0..30), false, None);
+    run(&at("longer"), &input(0..34), false, None);
+    let plain = |name: &str| std::fs::read_to_string(at(name)).unwrap();
+    for name in ["out.jsonl.gz", "out.jsonl.zst"] {
+        let output = at(name);
+        run(&output, &input(0..30), false, Some(60));
+        let partial = at(&format!("{name}.partial"));
+        let journal = std::fs::read(&partial).unwrap();
+        assert!(journal.starts_with(b"{\"journal\":"));
+        run(&output, &input(0..30), true, None);
+        assert!(begins_as_named(&output));
+        assert_eq!(read_text(&output), plain("plain"));
+
+        // Its rows count for the next run, by what they were and by their ids.
+        for by_id in [false, true] {
+            if by_id {
+                forget(&output);
+            }
+            let summary = run(&output, &input(0..30), true, None);
+            assert_eq!((summary.counts.rows, summary.counts.kept), (30, 30));
+        }
+        let failed = run(&output, &input(0..34), true, Some(3));
+        assert!(failed.failure.is_some() && partial.exists());
+        assert_eq!(read_text(&output), plain("plain"));
+        run(&output, &input(0..34), true, None);
+        assert!(begins_as_named(&output));
+        assert_eq!(read_text(&output), plain("longer"));
+        let left = [name.to_owned(), format!("{name}.job.json")];
+        let found: Vec<String> = names(dir.path())
+            .into_iter()
+            .filter(|found| found.starts_with("out"))
+            .collect();
+        assert_eq!(found, left);
+
+        let whole = std::fs::read(&output).unwrap();
+        let refused = refusal(&output, Start::Afresh);
+        assert!(refused.contains("--overwrite"), "{refused}");
+        std::fs::write(&output, &whole[..whole.len() / 2]).unwrap();
+        let refused = refusal(&output, Start::Resume);
+        assert!(refused.contains("cut off or damaged"), "{refused}");
+        for path in [output.clone(), tailgraph::io::finished::job_path(&output)] {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+}
+
+/// Two rows in error among the rest: one for good, one as long as it has no time.
+fn with_errors(rows: std::ops::Range<usize>) -> String {
+    let slow = "{\"id\":\"slow\",\"prompt\":\"abc\",\"timeout_ms\":5}\n";
+    format!("oops\n{}{slow}", input(rows))
+}
+
+fn open_apart(output: &Path, errors: &Path, start: Start) -> tailgraph::Result<(Journal, Kept)> {
+    let (mut journal, kept) = open(output, start)?;
+    journal.errors_to(errors, start)?;
+    Ok((journal, kept))
+}
+
+fn run_apart(at: (&Path, &Path), input: &str, start: Start, fail_after: Option<u64>) -> Summary {
+    let (journal, kept) = open_apart(at.0, at.1, start).unwrap();
+    let mut device = Echo::new(4);
+    device.fail_after = fail_after;
+    run_to(Output::File(journal), kept, input, &mut device)
+}
+
+#[test]
+fn rows_in_error_go_to_a_file_of_their_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let (output, errors) = (at("out"), at("errors.jsonl.gz"));
+    let both = (&*output, &*errors);
+    run(&at("plain"), &with_errors(0..9), false, None);
+    let plain = read_text(&at("plain"));
+    let failed = |line: &&str| line.starts_with("{\"id\":1,") || line.contains("timeout");
+    let (wrong, right): (Vec<&str>, Vec<&str>) = plain.lines().partition(failed);
+    assert_eq!((wrong.len(), right.len()), (2, 9));
+    let check = || {
+        assert_eq!(read_text(&errors).lines().collect::<Vec<_>>(), wrong);
+        assert_eq!(read_text(&output).lines().collect::<Vec<_>>(), right);
+        let found = names(dir.path());
+        assert_eq!(
+            found,
+            [
+                "errors.jsonl.gz",
+                "out",
+                "out.job.json",
+                "plain",
+                "plain.job.json"
+            ]
+        );
+    };
+    let summary = run_apart(both, &with_errors(0..9), Start::Afresh, None);
+    assert_eq!((summary.counts.rows, summary.counts.failed), (11, 2));
+    check();
+    for start in [Start::Afresh, Start::Overwrite] {
+        let again = open_apart(&at("other"), &errors, start);
+        assert_eq!(again.is_err(), start == Start::Afresh);
+    }
+
+    // They are tried again, and the file is of those that are still in error.
+    let again = run_apart(both, &with_errors(0..9), Start::Resume, None);
+    assert_eq!((again.counts.kept, again.counts.failed), (9, 2));
+    check();
+    let mended = with_errors(0..9).replace(",\"timeout_ms\":5", "");
+    let mended = mended.replace("oops", "{\"prompt\":\"x\"}");
+    let summary = run_apart(both, &mended, Start::Resume, None);
+    assert_eq!((summary.counts.kept, summary.counts.failed), (9, 0));
+    assert_eq!(read_text(&errors), "");
+    assert_eq!(read_text(&output).lines().count(), 11);
+    // Somebody else's file stays.
+    std::fs::write(&errors, "of somebody else").unwrap();
+    let refused = open_apart(&output, &errors, Start::Resume).unwrap_err();
+    assert!(refused.to_string().contains("not empty"), "{refused}");
+    assert_eq!(read_text(&errors), "of somebody else");
+}
+
+#[test]
+fn a_run_that_ended_between_the_names_of_its_files_is_gone_on_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let (output, errors) = (at("out"), at("errors"));
+    let both = (&*output, &*errors);
+    run_apart(both, &with_errors(0..9), Start::Afresh, Some(20));
+    assert!(!output.exists() && !errors.exists());
+    // As it is found where the machine fails then; without a journal it would be anybody's.
+    std::fs::write(&errors, "{\"id\":1,\"error\":{}}\n").unwrap();
+    assert!(open_apart(&at("other"), &errors, Start::Resume).is_err());
+    let summary = run_apart(both, &with_errors(0..9), Start::Resume, None);
+    assert_eq!((summary.counts.rows, summary.counts.failed), (11, 2));
+    assert_eq!(read_text(&errors).lines().count(), 2);
+    assert_eq!(read_text(&output).lines().count(), 9);
+    assert_eq!(names(dir.path()), ["errors", "out", "out.job.json"]);
 }
 
 #[test]

@@ -56,10 +56,13 @@ pub struct MergeArgs {
     /// The files of all runs with --shard, in any order; each has its SHARD.shard.json beside it
     #[arg(value_name = "SHARD", required = true)]
     pub shards: Vec<PathBuf>,
-    /// The file that a run of all rows would have written
+    /// The file that a run of all rows would have written, compressed where it ends in .gz or .zst; SHARDs may be compressed too
     #[arg(long, short, value_name = "FILE|-")]
     pub output: PathBuf,
-    /// Replace OUTPUT where it is a file that is not empty
+    /// Write rows in error here, in place of OUTPUT; empty where there are none
+    #[arg(long, value_name = "FILE")]
+    pub errors: Option<PathBuf>,
+    /// Replace OUTPUT, and the FILE of --errors, where they are not empty
     #[arg(long)]
     pub overwrite: bool,
     /// No summary on standard error

@@ -143,20 +143,33 @@ pub struct JobArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct GenerateArgs {
-    /// Write answers here, as JSON lines in the order of the input; FILE appears once it is whole, and until then FILE.partial has the
-    /// finished rows [default: standard output]
+    /// Write answers here, as JSON lines in the order of the input; FILE appears once it is whole, compressed where it
+    /// ends in .gz or .zst; until then FILE.partial has the finished rows, as they are [default: standard output]
     #[arg(long, short, value_name = "FILE|-")]
     pub output: Option<PathBuf>,
     /// Go on from FILE.partial, or from FILE: finished rows are kept; rows that failed, changed or are new are answered. FILE.job.json
     /// says what the rows of a finished FILE were; without it they are recognised by id
     #[arg(long, requires = "output")]
     pub resume: bool,
-    /// Replace FILE where it is not empty, and FILE.partial where it holds rows of an unfinished run
+    /// Replace FILE, and that of --errors, where they are not empty, and FILE.partial where it holds rows of an unfinished run
     #[arg(long, requires = "output", conflicts_with = "resume")]
     pub overwrite: bool,
+    /// Write rows in error (those that ended by timeout_ms too) here, in place of --output; empty where there are none. Appears, and
+    /// is gone on with, as that does. Of shards `merge --errors` does it
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "output",
+        conflicts_with = "shard"
+    )]
+    pub errors: Option<PathBuf>,
     /// Answer every N-th row, from row I (counted from 0) on; FILE.shard.json says so, and `merge` joins the shards
     #[arg(long, value_name = "I/N", requires = "output", value_parser = Shard::parse)]
     pub shard: Option<Shard>,
+    /// Write and generate nothing: check all rows, and print what a run would take in tokens, memory and time. The time is extrapolated from
+    /// a few steps, for which the model is loaded
+    #[arg(long, conflicts_with_all = ["resume", "shard", "record"])]
+    pub dry_run: bool,
     #[command(flatten)]
     pub job: JobArgs,
     #[command(flatten)]

@@ -18,11 +18,20 @@ pub struct ScoreArgs {
     /// N,T of a .bin input
     #[arg(long, value_name = "N,T")]
     pub shape: Option<String>,
-    /// A .safetensors file for logits.{i}, f32 [T,V]; with --logprobs JSON lines [default: standard output]
+    /// A .safetensors file for logits.{i}, f32 [T,V]; with --logprobs JSON lines, compressed where it ends in .gz or .zst
+    /// [default: standard output]
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Replace OUTPUT where it is a file that is not empty
-    #[arg(long, requires = "output")]
+    /// With --logprobs, write rows in error here, in place of OUTPUT; empty where there are none. Of shards `merge --errors` does it
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "logprobs",
+        conflicts_with = "shard"
+    )]
+    pub errors: Option<PathBuf>,
+    /// Replace OUTPUT, and the FILE of --errors, where they are not empty
+    #[arg(long)]
     pub overwrite: bool,
     /// Positions whose logits are wanted; with `last`, logits.{i} is [V]
     #[arg(long, value_name = "WHICH", default_value = "all")]
@@ -39,6 +48,10 @@ pub struct ScoreArgs {
     /// Score every N-th sample, from sample I (counted from 0) on; OUTPUT.shard.json says so, and `merge` joins the shards
     #[arg(long, value_name = "I/N", requires = "output", value_parser = Shard::parse)]
     pub shard: Option<Shard>,
+    /// Write nothing: check all rows, and print what a run would take in tokens, memory and time. The time is extrapolated from
+    /// a few steps, for which the model is loaded
+    #[arg(long, conflicts_with_all = ["shard", "record", "expect"])]
+    pub dry_run: bool,
     #[command(flatten)]
     pub clock: ClockArg,
     /// No progress and no rates on standard error

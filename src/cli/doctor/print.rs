@@ -34,10 +34,18 @@ pub(super) fn text(checks: &[Check], details: &Details, out: &mut dyn Write) -> 
     if let Some(between) = &details.links {
         links::text(between, out)?;
     }
-    let Some(memory) = &details.memory else {
-        return Ok(());
-    };
-    writeln!(out, "\nmemory")?;
+    match &details.memory {
+        None => Ok(()),
+        Some(memory) => {
+            writeln!(out)?;
+            memory_text(memory, out)
+        }
+    }
+}
+
+/// What a run takes, item by item.
+pub fn memory_text(memory: &MemoryPlan, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "memory")?;
     let mut table = Table::new(&[0, 2]);
     let is_counted = |item: &&MemoryItem| item.place == Place::Budget;
     for item in memory.items.iter().filter(is_counted) {

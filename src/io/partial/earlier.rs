@@ -8,6 +8,8 @@ use crate::files::whole::JOURNAL_START;
 use crate::io::finished::{Contents, Finished, job_path};
 use crate::io::identity::Identity;
 use crate::io::kept::{Holder, Kept, Place};
+use crate::io::packed::is_packed;
+use crate::io::unpacked::Unpacked;
 use crate::telemetry::warn;
 use std::fs::File;
 use std::path::Path;
@@ -101,21 +103,35 @@ impl Journal {
             Err(error) => return Err(Error::io(target, error)),
         };
         let contents = Contents::of(&file, target)?;
+        let text = self.text_of(file)?;
         let finished = Finished::beside(target).filter(|found| found.output == contents);
         match finished {
             Some(finished) => {
                 self.check_same(&finished.of, &job_path(target))?;
-                kept.take_rows(&file, &finished.rows)
+                kept.take_rows(&text, &finished.rows)
                     .map_err(|error| Error::io(target, error))?;
                 self.header.created = finished.created;
                 self.header.max_seqs = finished.max_seqs;
+                self.errors_were = finished.errors;
             }
             None => kept
-                .take_ids(&file)
+                .take_ids(&text)
                 .map_err(|error| Error::io(target, error))?,
         }
-        self.output = Some(file);
+        self.output = Some(text);
         Ok(Some(contents))
+    }
+
+    /// The text of OUTPUT, whose answers are read by their places: of a compressed one in a file that has no name left.
+    fn text_of(&self, output: File) -> Result<File> {
+        if !is_packed(self.claim.target()) {
+            return Ok(output);
+        }
+        let second = self.claim.second()?;
+        let mut text = second.file();
+        std::io::copy(&mut Unpacked::new(output), &mut text)
+            .and_then(|_| text.try_clone())
+            .map_err(|error| Error::io(self.claim.target(), error))
     }
 
     /// Reads the records from `offset` on; a last line that a kill tore is left outside `end`.

@@ -22,6 +22,9 @@ pub(super) struct Header {
     pub created: u64,
     /// Sequences that ran at once, at most: whoever goes on has as many.
     pub max_seqs: Option<u32>,
+    /// The file that rows in error go to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub errors: Option<String>,
 }
 
 /// Seconds since 1970.
@@ -38,6 +41,7 @@ impl Header {
             takes_up,
             created: now(),
             max_seqs: None,
+            errors: None,
         }
     }
 

@@ -36,6 +36,8 @@ pub enum Download<'a> {
     Came { file: &'a str, bytes: u64, of: u64 },
     /// Nothing comes just now: the hub asked to wait, or another process downloads the same file.
     Waits { why: &'a str },
+    /// All but the weights is in this folder: whoever finds there that they are of no use may end the download before they come.
+    Shapes { folder: &'a Path },
 }
 
 /// Is told how a download goes on, for each part of a file and twice a second while it waits. [`ControlFlow::Break`] ends the
@@ -139,6 +141,7 @@ fn download(place: &Place, name: &Name, watch: Watch<'_>) -> Result<PathBuf> {
             web.endpoint
         )));
     };
+    web.tell(Download::Shapes { folder: &folder })?;
     for file in &weights {
         fetch(&web, &repo, &listed.commit, file)?;
     }
