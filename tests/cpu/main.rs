@@ -6,6 +6,7 @@ mod common;
 mod formulas;
 mod goldens;
 mod machine;
+mod needed;
 mod options;
 mod refusals;
 mod speed;

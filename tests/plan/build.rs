@@ -81,8 +81,8 @@ fn stages_are_contiguous_and_balanced() {
     assert_eq!(two.stages[1].layers, 13..24);
 }
 
-/// A run of prompts alone is bound by its products: a dense layer takes as long as one of experts does, and the head as long
-/// as two layers where all positions have logits.
+/// A run of prompts alone is bound by its products: a dense layer takes as long as one of experts does, the last layers next to nothing
+/// where few of their rows are needed, and the head as long as two layers where all positions have logits.
 #[test]
 fn stages_of_prompts_are_balanced_by_what_prompts_cost() {
     let layers = |stages, lengths: &[u32], kind| -> Vec<_> {
@@ -97,8 +97,8 @@ fn stages_of_prompts_are_balanced_by_what_prompts_cost() {
         layers.collect()
     };
     let many = [32; 16384];
-    assert_eq!(layers(2, &many, StepKind::Mixed), [12, 12]);
-    assert_eq!(layers(4, &many, StepKind::Mixed), [6, 6, 6, 6]);
+    assert_eq!(layers(2, &many, StepKind::Mixed), [11, 13]);
+    assert_eq!(layers(4, &many, StepKind::Mixed), [5, 5, 6, 8]);
     assert_eq!(layers(2, &many, StepKind::Score), [13, 11]);
     // One short prompt waits for weights, as decode does.
     assert_eq!(layers(2, &[4], StepKind::Mixed), [13, 11]);

@@ -31,6 +31,55 @@ pub struct Batch<'a> {
     pub sample_rows: &'a [u32],
 }
 
+/// The last rows of each sequence of a batch.
+pub struct LastRows {
+    rows: Vec<abi::tg_row>,
+    sequences: Vec<abi::tg_sequence>,
+    sample_rows: Vec<u32>,
+    /// Which row of the batch each is, ascending.
+    pub from: Vec<usize>,
+}
+
+impl LastRows {
+    /// Up to `most` rows of each sequence.
+    pub fn of(batch: &Batch<'_>, most: u32) -> Self {
+        let mut last = Self {
+            rows: vec![],
+            sequences: batch.sequences.to_vec(),
+            sample_rows: vec![],
+            from: vec![],
+        };
+        for sequence in &mut last.sequences {
+            let skipped = sequence.rows - sequence.rows.min(most);
+            let first = sequence.first_row + skipped;
+            last.from
+                .extend((first..sequence.first_row + sequence.rows).map(|row| row as usize));
+            sequence.first_row = last.rows.len() as u32;
+            sequence.rows -= skipped;
+            sequence.first_position += skipped;
+            let own = &batch.rows[first as usize..][..sequence.rows as usize];
+            last.rows.extend_from_slice(own);
+            if sequence.sample != abi::TG_NONE {
+                last.sample_rows.push(last.rows.len() as u32 - 1);
+            }
+        }
+        last
+    }
+
+    /// They as a batch of their own.
+    pub fn batch<'b>(&'b self, whole: &Batch<'b>) -> Batch<'b> {
+        Batch {
+            is_score: whole.is_score,
+            rows: &self.rows,
+            sequences: &self.sequences,
+            tokens: self.from.iter().map(|&row| whole.tokens[row]).collect(),
+            pages: whole.pages.clone(),
+            slots: whole.slots.clone(),
+            sample_rows: &self.sample_rows,
+        }
+    }
+}
+
 impl<'a> Batch<'a> {
     /// Checks every index the operations will use, so that they need not.
     ///

@@ -141,7 +141,7 @@ impl Head {
 
     /// Notes the step's tokens. Those past the prompt are of the answer, which a sequence that is recomputed has before its
     /// decode rows.
-    fn note(&mut self, batch: &Batch<'_>) {
+    pub fn note(&mut self, batch: &Batch<'_>) {
         for (sequence, slot) in batch.sequences.iter().zip(&batch.slots) {
             let (is, id) = (|flag| sequence.flags & flag != 0, sequence.slot);
             let counted = counts_answer(&slot.sampling);
@@ -162,9 +162,8 @@ impl Head {
         }
     }
 
-    /// Notes the step's tokens, then leaves a token (and logprobs) for every sampled row in `step`.
+    /// Leaves a token (and logprobs) for every sampled row in `step`, whose tokens are noted.
     pub fn sample(&mut self, batch: &Batch<'_>, step: &StepView<'_>) {
-        self.note(batch);
         let work: Vec<_> = batch
             .sample_rows
             .iter()

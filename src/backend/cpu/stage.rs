@@ -1,7 +1,7 @@
 //! Interprets the operations of one stage.
 
 use super::attention::attention;
-use super::batch::{Batch, Bounds};
+use super::batch::{Batch, Bounds, LastRows};
 use super::conv::{ConvState, short_conv};
 use super::ffn::{Routing, dense_gate_up, expert_gate_up};
 use super::head::Head;
@@ -18,8 +18,9 @@ use crate::error::{Error, Result};
 use crate::model::rotary::inverse_frequencies;
 use crate::model::{LayerType, Model, Tensor};
 use crate::plan::EngineOptions;
-use crate::plan::{Op, OpKind, Plan};
+use crate::plan::{NeededRows, Op, OpKind, Plan, StepKind};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Results of a [`Linear`] call that are held before they are put in place, for each row.
@@ -129,6 +130,26 @@ impl CpuStage {
     /// Tells `routing` where the rows of every step go.
     pub fn tell(&mut self, routing: Arc<dyn RoutingSink>) {
         self.told = Some(routing);
+    }
+
+    fn operations(
+        &mut self,
+        which: Range<usize>,
+        batch: &Batch<'_>,
+        step: &StepView<'_>,
+    ) -> Result<()> {
+        for index in which {
+            let op = self.ops[index];
+            if let Some(timer) = &mut self.timer {
+                timer.operation();
+            }
+            self.operation(&op, batch, step)?;
+            self.show(&op, batch);
+            if let (OpKind::Router, Some(layer), Some(told)) = (op.kind, op.layer, &self.told) {
+                told.routed(step.kind(), layer, self.routing.experts())?;
+            }
+        }
+        Ok(())
     }
 
     fn operation(&mut self, op: &Op, batch: &Batch<'_>, step: &StepView<'_>) -> Result<()> {
@@ -297,6 +318,13 @@ impl CpuStage {
     }
 }
 
+/// Moves some rows of `[.., cols]`, which ascend, to the front.
+fn gather(values: &mut [f32], cols: usize, rows: &[usize]) {
+    for (to, &from) in rows.iter().enumerate() {
+        values.copy_within(from * cols..(from + 1) * cols, to * cols);
+    }
+}
+
 impl StageBackend for CpuStage {
     fn row_floats(&self) -> usize {
         self.model.config.hidden_size
@@ -312,16 +340,22 @@ impl StageBackend for CpuStage {
         if let Some(timer) = &mut self.timer {
             timer.begin(number);
         }
-        for index in 0..self.ops.len() {
-            let op = self.ops[index];
-            if let Some(timer) = &mut self.timer {
-                timer.operation();
+        if let Some(head) = &mut self.head {
+            head.note(&batch);
+        }
+        let needed = NeededRows::of(&self.model.config).filter(|_| step.kind() == StepKind::Mixed);
+        let whole = needed.map_or(self.ops.len(), |needed| {
+            self.ops.partition_point(|op| !needed.are_all_of(op))
+        });
+        self.operations(0..whole, &batch, step)?;
+        if let Some(needed) = needed {
+            let last = LastRows::of(&batch, needed.rows);
+            // A stage behind the one with the last attention finds the rows gathered.
+            if self.ops.get(whole).is_some_and(|op| op.kind == OpKind::Attention) {
+                gather(&mut self.buffers.h, self.model.config.hidden_size, &last.from);
+                gather(&mut self.buffers.wide, self.shape.qkv(), &last.from);
             }
-            self.operation(&op, &batch, step)?;
-            self.show(&op, &batch);
-            if let (OpKind::Router, Some(layer), Some(told)) = (op.kind, op.layer, &self.told) {
-                told.routed(step.kind(), layer, self.routing.experts())?;
-            }
+            self.operations(whole..self.ops.len(), &last.batch(&batch), step)?;
         }
         if let Some(timer) = &mut self.timer {
             timer.end(number);

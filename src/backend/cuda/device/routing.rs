@@ -4,11 +4,11 @@ use crate::backend::RoutingSink;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::call::{KernelCall, ReadyCall};
 use crate::backend::cuda::driver::errors::failed;
-use crate::backend::cuda::engine::model::InOrder;
+use crate::backend::cuda::engine::model::{ChosenExperts, InOrder};
 use crate::backend::cuda::engine::program::StepProgram;
 use crate::backend::cuda::families::{Bucket, StepAt};
 use crate::error::Result;
-use crate::plan::OpKind;
+use crate::plan::{Op, OpKind, StepKind};
 use crate::sys::abi;
 use cudarc::driver::{CudaStream, result};
 use std::mem::offset_of;
@@ -18,8 +18,7 @@ use std::sync::Arc;
 /// times. It cannot be captured.
 pub struct RoutingReader {
     pub program: InOrder,
-    /// Where a router leaves what it chose, `u32 [rows, K]`, and K.
-    pub chosen: (Address, usize),
+    pub chosen: ChosenExperts,
     pub routing: Arc<dyn RoutingSink>,
 }
 
@@ -40,9 +39,15 @@ impl StepProgram for RoutingReader {
             unsafe { call.launch(stream) }?;
             // The last call of a router has chosen.
             let next = calls.get(index + 1).and_then(router);
-            if let Some(layer) = router(call).filter(|layer| next != Some(*layer)) {
+            if let Some(op) = router(call).filter(|op| next != Some(*op)) {
+                let needed = self.chosen.needed.filter(|needed| needed.are_all_of(&op));
+                let step = match needed {
+                    Some(_) if bucket.kind == StepKind::Mixed => self.chosen.needed_step,
+                    _ => at.step,
+                };
                 // SAFETY: the caller's promise.
-                let experts = unsafe { self.chosen(stream, at) }?;
+                let experts = unsafe { self.chosen(stream, step) }?;
+                let layer = op.layer.unwrap_or_default();
                 self.routing.routed(bucket.kind, layer, &experts)?;
             }
         }
@@ -54,18 +59,18 @@ impl StepProgram for RoutingReader {
     }
 }
 
-/// The layer whose router a call does or has a share in.
-fn router(call: &ReadyCall) -> Option<usize> {
+/// The router that a call does or has a share in.
+fn router(call: &ReadyCall) -> Option<Op> {
     let mut ops = call.ops().iter();
-    ops.find(|op| op.kind == OpKind::Router)?.layer
+    ops.find(|op| op.kind == OpKind::Router).copied()
 }
 
 impl RoutingReader {
     /// What the router that was enqueued last chooses, `[rows, K]`: waits for it.
     ///
     /// # Safety
-    /// There is a step at `at` by then.
-    unsafe fn chosen(&self, stream: &CudaStream, at: StepAt) -> Result<Vec<u32>> {
+    /// There is a `tg_step` at `step` by then.
+    unsafe fn chosen(&self, stream: &CudaStream, step: Address) -> Result<Vec<u32>> {
         let refused = |error| failed("waiting for a router on the GPU", error);
         stream.synchronize().map_err(refused)?;
         let read = |address: Address, numbers: &mut [u32]| {
@@ -75,8 +80,8 @@ impl RoutingReader {
         };
         // There is a step by the caller's promise; its rows fit its bucket, and the array the largest one.
         let mut rows = [0];
-        read(at.step + offset_of!(abi::tg_step, rows) as u64, &mut rows)?;
-        let (address, each) = self.chosen;
+        read(step + offset_of!(abi::tg_step, rows) as u64, &mut rows)?;
+        let ChosenExperts { experts: address, each, .. } = self.chosen;
         let mut experts = vec![0; rows[0] as usize * each];
         read(address, &mut experts)?;
         Ok(experts)

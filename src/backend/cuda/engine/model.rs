@@ -19,7 +19,7 @@ use crate::backend::cuda::tuning::variants::Variant;
 use crate::error::Result;
 use crate::model::{DType, Model, WeightFormat};
 use crate::plan::{
-    BucketSizes, EngineOptions, LayerRange, Op, OpKind, Plan, Precision, Stage, StepKind,
+    BucketSizes, EngineOptions, LayerRange, NeededRows, Op, OpKind, Plan, Precision, Stage, StepKind,
 };
 use crate::telemetry::phases::{Phase, phase};
 use std::collections::BTreeSet;
@@ -206,12 +206,28 @@ impl ModelProgram {
         }
     }
 
-    /// Where a router leaves what it chose, `u32 [rows, K]`, until the next one runs; and K.
-    pub fn chosen_experts(&self) -> (Address, usize) {
+    /// Where a router leaves what it chose, until the next one runs.
+    pub fn chosen_experts(&self) -> ChosenExperts {
         let addresses = &self.shared.addresses;
-        let at = addresses.arena + addresses.places.experts as u64;
-        (at, addresses.config.num_experts_per_tok)
+        let at = |place: usize| addresses.arena + place as u64;
+        ChosenExperts {
+            experts: at(addresses.places.experts),
+            each: addresses.config.num_experts_per_tok,
+            needed: NeededRows::of(&addresses.config),
+            needed_step: at(addresses.places.needed_step),
+        }
     }
+}
+
+/// What a router chooses.
+#[derive(Debug, Clone, Copy)]
+pub struct ChosenExperts {
+    /// `u32 [rows, each]`
+    pub experts: Address,
+    pub each: usize,
+    /// In a mixed step some routers have the rows of this `tg_step` alone.
+    pub needed: Option<NeededRows>,
+    pub needed_step: Address,
 }
 
 impl StepProgram for ModelProgram {
