@@ -19,8 +19,7 @@ LAUNCH_WAYS = ["host-kernels", "host-graph", "host-graph-ahead", "device-graph"]
 DECODE = "decode-h200-2026-11-29.json"
 WAYS = "ways-h200-2026-11-29.jsonl"
 PROMPTS = {"H200": "prompts-h200-2026-11-28.jsonl", "H100": "prompts-h100-2026-11-27.jsonl"}
-TWO_GPUS = "gpus-score-h100-2026-11-28.json"
-PEERS = {"H200": "peers-h200-2026-11-25.json", "H100": "peers-h100-2026-11-24.json"}
+PEERS = "peers-h200-2026-11-29.json"
 # The commits of files whose rows have no `build_commit`.
 COMMITS = {
     PROMPTS["H200"]: "d0a3b421",
@@ -74,37 +73,25 @@ def batches(file):
     return sorted({row["batch"] for row in rows(file, kind="decode")})
 
 
-def decode_beside_peers():
-    lines = []
-    for batch in (1, 8, 32, 128, 256):
-        own = row(DECODE, kind="decode", launch="device-graph", batch=batch)
-        step = f"**{figure(own['median_step_ms'])}** ({figure(own['p99_step_ms'])})"
-        peers = rows(PEERS["H200"], kind="decode", batch=batch, cpu_load=0)
-        theirs = [f"{peer['median_step_ms']:g}" for peer in peers]
-        lines.append([str(batch), figure(own["floor_ms"]), step, rate(own["median_ts"]), *theirs])
-    head = ["sequences", "floor", "tailgraph p50 (p99)", "tokens/s", *(peer["engine"] for peer in peers)]
-    what = "Decode steps of LFM2-8B-A1B's shapes in bf16, ms"
-    return caption(f"{what}; {source(DECODE)}, [the others](results/{PEERS['H200']}):") + table(head, lines)
+def beside_vllm():
+    engines = ["tailgraph", "vLLM 0.26"]
 
+    def line(name, field, **asked):
+        of_lengths = [[row(PEERS, engine=engine, **asked, **of)[field] for engine in engines] for of in name[1]]
+        times = [max(own / theirs, theirs / own) for own, theirs in of_lengths]
+        cells = [" / ".join(f"{values[at]:,g}" for values in of_lengths) for at in (0, 1)]
+        return [name[0], f"**{cells[0]}**", cells[1], " / ".join(f"{ratio:.2g}" for ratio in times)]
 
-def prompts_beside_peers():
-    own, peers, lengths = PROMPTS["H100"], PEERS["H100"], (32, 512, 8192, 32000)
-    first = [row(own, kind="prefill", n_prompt=length)["median_ttft_ms"] for length in lengths]
-    peer_first = [row(peers, kind="prefill", n_prompt=length)["median_ttft_ms"] for length in lengths]
-    score = row(own, kind="score", dtype="bf16", logits_on_device=False)["median_ts"] / 32
-    serve, peer_serve = (row(file, kind="serve", n_prompt=8192)["median_ts"] for file in (own, peers))
-    two = [row(TWO_GPUS, batch=16384, **{parts: 2})["median_ts"] for parts in ("replicas", "stage_devices")]
+    lengths = [[{"n_prompt": length} for length in some] for some in ((32, 128, 512), (2048, 8192, 32000))]
+    steps = [{"batch": batch} for batch in (1, 32, 128)]
     lines = [
-        [
-            f"first token of a prompt of {' / '.join(f'{length:,}' for length in lengths)}, ms",
-            " / ".join(figure(ms, 3) for ms in first),
-            " / ".join(f"{ms:g}" for ms in peer_first),
-        ],
-        ["1,024 prompts of 32, one new token each, samples/s", rate(score), rate(row(peers, kind="score")["median_samples_s"])],
-        ["8,192 in, 2,048 out, 32 at a time, new tokens/s", rate(serve), rate(peer_serve)],
-        [f"16,384 prompts of 32 on [two H100s](results/{TWO_GPUS}), tokens/s: replicas / stages", " / ".join(map(rate, two)), ""],
+        line(("time to the first token of 32 / 128 / 512 tokens, ms", lengths[0]), "mean_ttft_ms", kind="prefill"),
+        line(("... of 2,048 / 8,192 / 32,000", lengths[1]), "mean_ttft_ms", kind="prefill"),
+        line(("1,024 prompts of 32 tokens, one new token each, prompts/s", [{}]), "mean_samples_s", kind="score"),
+        line(("a decode step of 1 / 32 / 128 sequences, ms", steps), "mean_step_ms", kind="decode"),
     ]
-    return caption(f"Prompts; {source(own)}, [vLLM](results/{peers}):") + table(["", "tailgraph", "vLLM"], lines)
+    what = "LFM2-8B-A1B's shapes in bf16, side by side on one machine, means"
+    return caption(f"{what}; {source(PEERS)}:") + table(["", *engines, "times"], lines)
 
 
 def ways_in_short():
@@ -175,7 +162,7 @@ def ways():
 
 
 DOCUMENTS = {
-    "README.md": {"decode": decode_beside_peers, "prompts": prompts_beside_peers, "launch ways": ways_in_short},
+    "README.md": {"peers": beside_vllm, "launch ways": ways_in_short},
     "profiles/README.md": {"decode": decode, "prompts": prompts, "ways": ways},
 }
 
