@@ -213,6 +213,44 @@ __device__ inline void score_own(DecodeBlock<T, D, WARPS> &block, uint32_t here,
   }
 }
 
+/* Norm weights come first: loads to registers would stand behind those that wait for rows and pages. */
+template <class Block>
+__device__ inline void copy_norm_weights(Block &block, const float *q_weight, const float *k_weight) {
+  constexpr uint32_t FOURS = sizeof(block.q_weight) / sizeof(float4);
+#pragma unroll 1
+  for (uint32_t i = threadIdx.x; i < 2 * FOURS; i += block.THREADS) {
+    const uint32_t at = i % FOURS * 4;
+    copy16_async(i < FOURS ? block.q_weight + at : block.k_weight + at, i < FOURS ? q_weight + at : k_weight + at, true);
+  }
+  copy_commit();
+}
+
+/* A warp's tiles of keys, STEP apart, from `tile` to `end`. Where loads go ahead the first one's are on their way, and the next one's page
+ * is `of_next_page`. token_of(page, tile) is the token that a lane loads there, page_of(tile) its page. */
+template <uint32_t STEP, class Keys, typename T, class PageOf, class TokenOf>
+__device__ inline void attend_keys(Keys &keys, uint32_t tile, uint32_t end, uint32_t of_next_page, T *k, T *v, float log2_scale,
+                                   const PageOf &page_of, const TokenOf &token_of) {
+#pragma unroll 1
+  for (; tile < end; tile += STEP) {
+    const bool more = LOADS_AHEAD && tile + STEP < end;
+    uint32_t token = 0;
+    if (!LOADS_AHEAD) {
+      token = token_of(page_of(tile), tile);
+      keys.load_keys(k, token);
+    }
+    auto scores = keys.score();
+    if (!LOADS_AHEAD) keys.load_values(v, token);
+    if (more) {
+      token = token_of(of_next_page, tile + STEP);
+      keys.load_keys(k, token);
+    }
+    keys.weigh(scores, log2_scale, end - tile);
+    if (!more) continue;
+    keys.load_values(v, token);
+    of_next_page = page_of(tile + 2 * STEP);
+  }
+}
+
 template <typename T, int D, int WARPS>
 __device__ inline void attend_decode(const tg_attention_decode_args &a, uint32_t heads, uint32_t kv_heads, uint32_t bucket,
                                      uint32_t chunk_keys, uint32_t splits) {
@@ -229,18 +267,11 @@ __device__ inline void attend_decode(const tg_attention_decode_args &a, uint32_t
   T *out = static_cast<T *>(a.out);
   const tg_step *step = a.step;
   const float scale = a.scale, eps = a.eps;
-  const float *q_weight = a.q_weight, *k_weight = a.k_weight, *inverse_frequencies = a.inverse_frequencies;
+  const float *inverse_frequencies = a.inverse_frequencies;
   const uint32_t stride = a.firsts_go_on ? gridDim.x : gridDim.x - firsts;
   uint32_t to_find = 0;
   bool waited = false;
-  /* Norm weights come first: loads to registers would stand behind those that wait for rows and pages. */
-  constexpr uint32_t FOURS = D / 4;
-#pragma unroll 1
-  for (uint32_t i = threadIdx.x; i < 2 * FOURS; i += block.THREADS) {
-    const uint32_t at = i % FOURS * 4;
-    copy16_async(i < FOURS ? block.q_weight + at : block.k_weight + at, i < FOURS ? q_weight + at : k_weight + at, true);
-  }
-  copy_commit();
+  copy_norm_weights(block, a.q_weight, a.k_weight);
 #pragma unroll 1
   for (uint32_t index = blockIdx.x;; index += stride) {
     const bool first = index < firsts;
@@ -269,25 +300,27 @@ __device__ inline void attend_decode(const tg_attention_decode_args &a, uint32_t
     if (threadIdx.x == 0) block.piece = piece;
     const uint32_t end = of_warp(min((piece.chunk + 1) * chunks.size, chunks.keys));
     const uint32_t *pages = page_table + (size_t)piece.slot * max_pages;
-    const auto page_of = [&](uint32_t key) { return __ldcg(pages + page.of(key)); };  /* not waited for before it is used */
+    const auto page_at = [&](uint32_t key) { return __ldcg(pages + page.of(key)); };  /* not waited for before it is used */
     const auto token_in = [&](uint32_t of_page, uint32_t key) { return key + (of_page * kv_heads - page.of(key)) * page.tokens; };
     const auto key_of = [&](uint32_t tile) { return min(tile + lane % KEYS, end - 1); };
+    const auto page_of = [&](uint32_t tile) { return page_at(key_of(tile)); };
+    const auto token_of = [&](uint32_t of_page, uint32_t tile) { return token_in(of_page, key_of(tile)); };
     const size_t head_at = (size_t)group.kv_head * page.tokens * D;
 
     uint32_t tile = of_warp(piece.chunk * chunks.size + warp * KEYS);
-    const uint32_t of_page = LOADS_AHEAD && tile < end ? page_of(key_of(tile)) : 0;
-    uint32_t of_next_page = LOADS_AHEAD && tile + STEP < end ? page_of(key_of(tile + STEP)) : 0;
+    const uint32_t of_page = LOADS_AHEAD && tile < end ? page_of(tile) : 0;
+    const uint32_t of_next_page = LOADS_AHEAD && tile + STEP < end ? page_of(tile + STEP) : 0;
     const bool stores_own = first && there && group.first_of_kv_head == 0;  /* one block of a kv head is enough */
-    const uint32_t of_own_page = stores_own ? page_of(position) : 0;
+    const uint32_t of_own_page = stores_own ? page_at(position) : 0;
     const HeadRotation<D> rotation(inverse_frequencies, position);
     WarpKeys<T, D> keys;
     if (LOADS_AHEAD && tile < end) {
-      const uint32_t token = token_in(of_page, key_of(tile));
+      const uint32_t token = token_of(of_page, tile);
       keys.load_keys(k_pages + head_at, token);
       keys.load_values(v_pages + head_at, token);
     }
 #pragma unroll 1
-    for (uint32_t i = group.here * FOURS + threadIdx.x; i < HEADS * FOURS; i += block.THREADS)
+    for (uint32_t i = group.here * (D / 4) + threadIdx.x; i < HEADS * (D / 4); i += block.THREADS)
       store4(block.q[0] + 4 * i, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
     if (!waited) {
       /* A step of short rows runs as few instructions as it can: each is fetched anew. */
@@ -312,25 +345,7 @@ __device__ inline void attend_decode(const tg_attention_decode_args &a, uint32_t
     const float log2_scale = scale * LOG2_E;
     if (first) score_own(block, group.here, log2_scale);
     keys.begin(block.q[0]);
-#pragma unroll 1
-    for (; tile < end; tile += STEP) {
-      const bool more = LOADS_AHEAD && tile + STEP < end;
-      uint32_t token = 0;
-      if (!LOADS_AHEAD) {
-        token = token_in(page_of(key_of(tile)), key_of(tile));
-        keys.load_keys(k_pages + head_at, token);
-      }
-      auto scores = keys.score();
-      if (!LOADS_AHEAD) keys.load_values(v_pages + head_at, token);
-      if (more) {
-        token = token_in(of_next_page, key_of(tile + STEP));
-        keys.load_keys(k_pages + head_at, token);
-      }
-      keys.weigh(scores, log2_scale, end - tile);
-      if (!more) continue;
-      keys.load_values(v_pages + head_at, token);
-      of_next_page = page_of(key_of(tile + 2 * STEP));
-    }
+    attend_keys<STEP>(keys, tile, end, of_next_page, k_pages + head_at, v_pages + head_at, log2_scale, page_of, token_of);
     keys.end(block.maximum[warp], block.total[warp], block.partial[warp][0]);
     __syncthreads();
     merge_warps(block, out, partials, heads, kv_heads, first);

@@ -45,6 +45,56 @@ extern "C" __global__ void __launch_bounds__(LIST_THREADS)
                             min(tile_rows, sequence.rows - first)};
 }
 
+/* Scores of a run of keys: s[KEYS / 8][4], before the scale. */
+template <typename T, int D>
+__device__ inline void score_run(float (&s)[KEYS / 8][4], const uint32_t (&q)[D / 16][4], const T *k_run) {
+  constexpr int PITCH = D + TG_TILE_PAD;
+  const int lane = threadIdx.x % WARP;
+#pragma unroll
+  for (int i = 0; i < D / 16; i++)
+#pragma unroll
+    for (int j = 0; j < KEYS / 8; j += 2) {
+      uint32_t k[4];
+      load_matrix_x4(k, k_run + (j * 8 + lane % 8 + lane / 16 * 8) * PITCH + i * 16 + lane / 8 % 2 * 8);
+      mma<T>(s[j], q[i], k[0], k[1]);
+      mma<T>(s[j + 1], q[i], k[2], k[3]);
+    }
+}
+
+/* Scores of keys from `first_key` on become weights; the maximum m, the sum l and the sums acc of a lane's two rows go on from them. */
+template <int D>
+__device__ inline void weigh_run(float (&s)[KEYS / 8][4], float (&m)[2], float (&l)[2], float (&acc)[D / 8][4], const uint32_t (&position)[2],
+                                 uint32_t first_key, float scale) {
+  const int lane = threadIdx.x % WARP;
+  float highest[2] = {m[0], m[1]}, sum[2] = {};
+#pragma unroll
+  for (int j = 0; j < KEYS / 8; j++)
+#pragma unroll
+    for (int v = 0; v < 4; v++) {
+      uint32_t key = first_key + j * 8 + lane % 4 * 2 + v % 2;
+      s[j][v] = key <= position[v / 2] ? s[j][v] * scale : -INFINITY;
+      highest[v / 2] = fmaxf(highest[v / 2], s[j][v]);
+    }
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    highest[half] = fmaxf(highest[half], __shfl_xor_sync(0xffffffffu, highest[half], 1));
+    highest[half] = fmaxf(highest[half], __shfl_xor_sync(0xffffffffu, highest[half], 2));
+    float shrink = exp2f(m[half] - highest[half]);
+    m[half] = highest[half];
+    l[half] *= shrink;
+#pragma unroll
+    for (int i = 0; i < D / 8; i++) acc[i][2 * half] *= shrink, acc[i][2 * half + 1] *= shrink;
+  }
+#pragma unroll
+  for (int j = 0; j < KEYS / 8; j++)
+#pragma unroll
+    for (int v = 0; v < 4; v++) {
+      s[j][v] = exp2f(s[j][v] - m[v / 2]);
+      sum[v / 2] += s[j][v];
+    }
+  l[0] += sum[0], l[1] += sum[1];  /* of this lane's keys: the four lanes of a row add theirs up at the end */
+}
+
 template <typename T, int D>
 __device__ inline void attend_tile(const tg_attention_chunks_args &a) {
   constexpr int PITCH = D + TG_TILE_PAD;
@@ -106,44 +156,8 @@ __device__ inline void attend_tile(const tg_attention_chunks_args &a) {
     const T *k_run = k_shared + run % 2 * KEYS * PITCH, *v_run = v_shared + run % 2 * KEYS * PITCH;
 
     float s[KEYS / 8][4] = {};
-#pragma unroll
-    for (int i = 0; i < D / 16; i++)
-#pragma unroll
-      for (int j = 0; j < KEYS / 8; j += 2) {
-        uint32_t k[4];
-        load_matrix_x4(k, k_run + (j * 8 + lane % 8 + lane / 16 * 8) * PITCH + i * 16 + lane / 8 % 2 * 8);
-        mma<T>(s[j], q[i], k[0], k[1]);
-        mma<T>(s[j + 1], q[i], k[2], k[3]);
-      }
-
-    float highest[2] = {m[0], m[1]}, sum[2] = {};
-#pragma unroll
-    for (int j = 0; j < KEYS / 8; j++)
-#pragma unroll
-      for (int v = 0; v < 4; v++) {
-        uint32_t key = run * KEYS + j * 8 + lane % 4 * 2 + v % 2;
-        s[j][v] = key <= position[v / 2] ? s[j][v] * scale : -INFINITY;
-        highest[v / 2] = fmaxf(highest[v / 2], s[j][v]);
-      }
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-      highest[half] = fmaxf(highest[half], __shfl_xor_sync(0xffffffffu, highest[half], 1));
-      highest[half] = fmaxf(highest[half], __shfl_xor_sync(0xffffffffu, highest[half], 2));
-      float shrink = exp2f(m[half] - highest[half]);
-      m[half] = highest[half];
-      l[half] *= shrink;
-#pragma unroll
-      for (int i = 0; i < D / 8; i++) acc[i][2 * half] *= shrink, acc[i][2 * half + 1] *= shrink;
-    }
-#pragma unroll
-    for (int j = 0; j < KEYS / 8; j++)
-#pragma unroll
-      for (int v = 0; v < 4; v++) {
-        s[j][v] = exp2f(s[j][v] - m[v / 2]);
-        sum[v / 2] += s[j][v];
-      }
-    l[0] += sum[0], l[1] += sum[1];  /* of this lane's keys: the four lanes of a row add theirs up at the end */
-
+    score_run<T, D>(s, q, k_run);
+    weigh_run<D>(s, m, l, acc, position, run * KEYS, scale);
 #pragma unroll
     for (int j = 0; j < KEYS / 16; j++) {
       const uint32_t p[4] = {pack2<T>(s[2 * j][0], s[2 * j][1]), pack2<T>(s[2 * j][2], s[2 * j][3]),

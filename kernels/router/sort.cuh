@@ -32,6 +32,24 @@ struct SortAlone {
   __device__ inline uint32_t before(uint32_t) const { return 0; }
 };
 
+/* A thread has an expert: its total in this block, and each warp's offset within it; counts of several warps are read together. */
+__device__ inline uint32_t offsets_of_warps(SortScratch &scratch, uint32_t busy) {
+  constexpr uint32_t TOGETHER = 8;
+  auto &next = scratch.next;
+  uint32_t total = 0;
+  for (uint32_t w = 0; w < busy; w += TOGETHER) {
+    uint32_t counts[TOGETHER];
+#pragma unroll
+    for (uint32_t i = 0; i < TOGETHER; i++) counts[i] = w + i < busy ? next[w + i][threadIdx.x] : 0;
+#pragma unroll
+    for (uint32_t i = 0; i < TOGETHER; i++) {
+      if (w + i < busy) next[w + i][threadIdx.x] = total;
+      total += counts[i];
+    }
+  }
+  return total;
+}
+
 /* Each warp counts, then places, a range of pairs of its own; a warp's places of an expert come after those of the warps before it, in
  * this block and in those before. The first block writes the tiles. */
 template <class Blocks>
@@ -67,22 +85,7 @@ __device__ inline void sort_pairs(SortScratch &scratch, const tg_sort_tokens_arg
   }
   __syncthreads();
 
-  /* a thread an expert: its total, and each warp's offset within this block's; counts of several warps are read together */
-  if (threadIdx.x < MAX_EXPERTS) {
-    constexpr uint32_t TOGETHER = 8;
-    uint32_t total = 0;
-    for (uint32_t w = 0; w < busy; w += TOGETHER) {
-      uint32_t counts[TOGETHER];
-#pragma unroll
-      for (uint32_t i = 0; i < TOGETHER; i++) counts[i] = w + i < busy ? next[w + i][threadIdx.x] : 0;
-#pragma unroll
-      for (uint32_t i = 0; i < TOGETHER; i++) {
-        if (w + i < busy) next[w + i][threadIdx.x] = total;
-        total += counts[i];
-      }
-    }
-    scratch.first[threadIdx.x] = blocks.sum(threadIdx.x, total);
-  }
+  if (threadIdx.x < MAX_EXPERTS) scratch.first[threadIdx.x] = blocks.sum(threadIdx.x, offsets_of_warps(scratch, busy));
   __syncthreads();
   /* a warp, four consecutive experts a lane: where each one's places in this block and its tiles begin */
   if (warp == 0) {

@@ -161,6 +161,20 @@ __device__ inline uint32_t count_before(const SkinnyRowExperts<WORDS> &of, uint3
   return count_before(bits_at<WORDS>(of.words, of.r), expert);
 }
 
+/* The producer copies the weights of all of a block's tiles, expert by expert. */
+template <class Math, class Bits>
+__device__ inline void skinny_copy_tiles(SkinnyPipeline<Math> &pipeline, const typename Math::W *w, uint64_t stride, Bits experts, uint32_t outputs,
+                                         uint32_t inner) {
+  const uint64_t policy = read_once();
+  const uint32_t tiles = (outputs + SKINNY_OUTPUTS - 1) / SKINNY_OUTPUTS;
+  for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
+#pragma unroll 1
+    for (Bits left = experts; any(left); left = without_lowest(left)) {
+      auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w + lowest(left) * stride, n, outputs, inner); };
+      pipeline.load(run(tile * SKINNY_OUTPUTS), run(tile * SKINNY_OUTPUTS + SKINNY_STAGE_ROWS), inner, policy);
+    }
+}
+
 /* With EXPERTS x has a row for each expert of each batch row. */
 template <class Math, bool EXPERTS, uint32_t WORDS>
 __device__ inline void skinny_add(const tg_skinny_add_args &a) {
@@ -204,13 +218,7 @@ __device__ inline void skinny_add(const tg_skinny_add_args &a) {
   }
 
   if (producer) {
-    const uint64_t policy = read_once();
-    for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
-#pragma unroll 1
-      for (Bits left = experts; any(left); left = without_lowest(left)) {
-        auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w + lowest(left) * stride, n, outputs, inner); };
-        pipeline.load(run(tile * SKINNY_OUTPUTS), run(tile * SKINNY_OUTPUTS + SKINNY_STAGE_ROWS), inner, policy);
-      }
+    skinny_copy_tiles(pipeline, w, stride, experts, outputs, inner);
     return;
   }
 

@@ -45,6 +45,43 @@ struct SkinnyExpertTiles : SkinnyExpertOrder<WORDS> {
   }
 };
 
+/* The producer before the choice, while no consumer takes a stage: it copies as many stages of the predicted experts' tiles, from `first` on,
+ * as the pipeline holds, and prefetches the next one into L2. feed(tile, begin, end) copies stages of a tile. */
+template <class Tiles, class Block, class Prediction, class Feed, class Prefetch>
+__device__ inline void skinny_copy_predicted(Block &block, const Prediction &predicted, const Tiles &first, uint32_t of_tile, const Feed &feed,
+                                             const Prefetch &prefetch) {
+  auto &choice = *block.choice;
+  uint32_t loaded = 0;
+#pragma unroll 1
+  for (Tiles at = first; any(at.left) && loaded < block.pipeline.count; at.next()) loaded += of_tile;
+  loaded = min(loaded, block.pipeline.count);
+  if (threadIdx.x % WARP == 0) choice.of_producer = predicted, choice.loaded = loaded;
+  threads_arrive<SKINNY_THREADS, PREDICTION_READY>();
+  Tiles at = first;
+  uint32_t stages_left = loaded;
+#pragma unroll 1
+  for (; stages_left >= of_tile; stages_left -= of_tile, at.next()) feed(at, 0, of_tile);
+  if (any(at.left)) {
+    feed(at, 0, stages_left);
+    prefetch(at, stages_left);
+  }
+  threads_meet<SKINNY_THREADS, CHOICE_READY>();
+}
+
+/* The first block stores the experts and weights of `count` rows, each by a warp. */
+template <uint32_t WORDS>
+__device__ inline void skinny_store_choice(const tg_skinny_experts_args &a, const SkinnyChoice<WORDS> &choice, uint32_t count, Weighing weighing) {
+  const uint32_t of_warp = threadIdx.x / WARP;
+  if (blockIdx.x != 0 || of_warp >= count) return;
+#pragma unroll 1
+  for (uint32_t e = threadIdx.x % WARP; e < WORDS * WARP; e += WARP) {
+    if (!choice.has(of_warp, e)) continue;
+    const uint32_t pair = of_warp * weighing.k + choice.index(of_warp, e);
+    a.experts[pair] = e;
+    a.weights[pair] = skinny_weight(choice, of_warp, e, weighing);
+  }
+}
+
 /* With FUSED there is one row, and its down is added to h. */
 template <class Math, uint32_t WORDS, bool FUSED>
 __device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
@@ -91,24 +128,9 @@ __device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
   }
   __syncthreads();
   if (producer) {
-    /* No consumer takes a stage before the choice. So it copies as many stages of the predicted experts as the pipeline holds, and
-     * prefetches the next one into L2. */
-    const Tiles first(predicted.experts(), predicted, tiles);
-    uint32_t loaded = 0;
-#pragma unroll 1
-    for (Tiles at = first; any(at.left) && loaded < block.pipeline.count; at.next()) loaded += of_tile;
-    loaded = min(loaded, block.pipeline.count);
-    if (lane == 0) choice.of_producer = predicted, choice.loaded = loaded;
-    threads_arrive<SKINNY_THREADS, PREDICTION_READY>();
-    Tiles at = first;
-    uint32_t stages_left = loaded;
-#pragma unroll 1
-    for (; stages_left >= of_tile; stages_left -= of_tile, at.next()) feed(at, 0, of_tile);
-    if (any(at.left)) {
-      feed(at, 0, stages_left);
-      block.pipeline.prefetch(run(gate, at), run(up, at), hidden, policy, stages_left);
-    }
-    threads_meet<SKINNY_THREADS, CHOICE_READY>();
+    skinny_copy_predicted(block, predicted, Tiles(predicted.experts(), predicted, tiles), of_tile, feed, [&](const Tiles &at, uint32_t from) {
+      block.pipeline.prefetch(run(gate, at), run(up, at), hidden, policy, from);
+    });
   } else {
     block.load_weight(a.norm_weight, hidden);
     wait_for_earlier_kernels();
@@ -171,16 +193,7 @@ __device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
       if (r < count && n < outputs && choice.has(r, e)) y_of(r, e)[n] = X(block.gated(r, i));
     }
   }
-  const uint32_t of_warp = threadIdx.x / WARP;
-  if (blockIdx.x == 0 && of_warp < count) {
-#pragma unroll 1
-    for (uint32_t e = lane; e < WORDS * WARP; e += WARP) {
-      if (!choice.has(of_warp, e)) continue;
-      const uint32_t pair = of_warp * weighing.k + choice.index(of_warp, e);
-      a.experts[pair] = e;
-      a.weights[pair] = skinny_weight(choice, of_warp, e, weighing);
-    }
-  }
+  skinny_store_choice(a, choice, count, weighing);
   if constexpr (FUSED)
     down.add(h, block.pipeline, block.sums, SkinnyHandOver<Math>(block.choice + 1, weighing.k), choice, count, weighing,
              [&](uint32_t e) { return y_of(0, e); },

@@ -189,6 +189,69 @@ __device__ inline void put4(T *to, float4 v, uint32_t left, bool aligned) {
     if (i < left) to[i] = ADDS ? T(float(to[i]) + values[i]) : T(values[i]);
 }
 
+/* The pieces of 16 bytes that a thread copies of every stage: the same ROWS x BK of a matrix, where they start, and which exist. */
+template <class Tile, typename T, int ROWS, int PITCH>
+struct TiledPieces {
+  static constexpr int EACH = 16 / sizeof(T), COUNT = ROWS * Tile::BK / EACH / Tile::THREADS;
+  const T *from[COUNT];
+  uint32_t valid = 0;  /* bit i: piece i */
+
+  static __device__ inline uint32_t row(int i) { return (threadIdx.x + i * Tile::THREADS) / (Tile::BK / EACH); }
+  static __device__ inline uint32_t column(int i) { return (threadIdx.x + i * Tile::THREADS) % (Tile::BK / EACH) * EACH; }
+
+  __device__ inline void set(int i, const T *at, bool exists) {
+    from[i] = at;
+    valid |= exists << i;
+  }
+
+  /* Copies those from column k_first on, `along` elements behind where they start. Where a piece does not exist zeros are written, and
+   * the address is that of one that does. */
+  template <class... Policy>
+  __device__ inline void fill(T *stage, uint32_t k_first, uint32_t along, uint32_t k_total, Policy... policy) const {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+      const bool there = (valid >> i & 1) && k_first + column(i) < k_total;
+      copy16_async(stage + row(i) * PITCH + column(i), from[i] + (there ? along : 0), there, policy...);
+    }
+  }
+};
+
+/* Adds up what the warps of a block that share outputs left in `out`, and stores it, as the epilogue says: rows `first` .. `first + rows` of
+ * Y, and `outputs` outputs from n_first on. */
+template <class Tile>
+__device__ inline void tiled_store(const tg_tiled_args &a, const float *out, uint32_t first, uint32_t rows, uint32_t n_first, uint32_t outputs) {
+  using X = typename Tile::Math::X;
+  void *y = a.y;
+  const float *bias = a.bias;
+  const uint32_t n_total = a.n_total, epilogue = a.epilogue;
+  auto summed = [&](uint32_t r, uint32_t n) {
+    float4 v = load4(out + r * Tile::OUT_PITCH + n);
+#pragma unroll
+    for (int k = 1; k < Tile::WARPS_K; k++) v = sum4(v, load4(out + (k * Tile::BR + r) * Tile::OUT_PITCH + n));
+    return v;
+  };
+  const bool aligned = n_total % 4 == 0;
+  for (uint32_t i = threadIdx.x; i < rows * (outputs / 4); i += Tile::THREADS) {
+    uint32_t r = i / (outputs / 4), column = i % (outputs / 4) * 4, n = n_first + column;
+    if (n >= n_total) continue;
+    uint32_t left = n_total - n;
+    size_t at = (size_t)(first + r) * n_total + n;
+    float4 v = summed(r, column);
+    if (bias) add_bias4(v, bias, n, left);
+    if (epilogue == TILED_ADD) {
+      put4<true>(static_cast<float *>(y) + at, v, left, aligned);
+    } else if (epilogue == TILED_STORE_F32) {
+      put4(static_cast<float *>(y) + at, v, left, aligned);
+    } else {
+      if (epilogue == TILED_SILU_MUL) {
+        float4 up = summed(r, column + outputs);
+        v = make_float4(silu(v.x) * up.x, silu(v.y) * up.y, silu(v.z) * up.z, silu(v.w) * up.w);
+      }
+      put4(static_cast<X *>(y) + at, v, left, aligned);
+    }
+  }
+}
+
 template <class Tile>
 __device__ inline void tiled(const tg_tiled_args &a) {
   using W = typename Tile::Math::W;
@@ -198,11 +261,9 @@ __device__ inline void tiled(const tg_tiled_args &a) {
 
   const X *x = static_cast<const X *>(a.x);
   const W *w = static_cast<const W *>(a.w), *w_pair = static_cast<const W *>(a.w_pair);
-  void *y = a.y;
-  const float *bias = a.bias;
   const uint32_t *count = a.count, *gather = a.gather;
   const ExpertTile *tiles = a.tiles;
-  const uint32_t row_base = a.row_base, n_total = a.n_total, k_total = a.k_total, epilogue = a.epilogue;
+  const uint32_t row_base = a.row_base, n_total = a.n_total, k_total = a.k_total;
   let_next_kernel_start();
   /* A dense product's first weights are loaded before the grid dependency wait, by the blocks of the first rows. */
   const bool pdl = !tiles && blockIdx.y == 0;
@@ -219,45 +280,26 @@ __device__ inline void tiled(const tg_tiled_args &a) {
   const uint32_t outputs = w_pair ? BN / 2 : BN;  /* of Y, in this block */
   const uint32_t n_first = blockIdx.x * outputs;
 
-  /* A thread copies the same pieces of every stage, 16 bytes each: where they start, and which exist. */
-  constexpr int WV = 16 / sizeof(W), XV = 16 / sizeof(X);
-  constexpr int W_PIECES = BN * BK / WV / Tile::THREADS, X_PIECES = BR * BK / XV / Tile::THREADS;
-  const W *from_w[W_PIECES];
-  const X *from_x[X_PIECES];
-  uint32_t valid_w = 0, valid_x = 0;  /* bit i: piece i */
+  TiledPieces<Tile, W, BN, Tile::W_PITCH> w_pieces;
+  TiledPieces<Tile, X, BR, Tile::X_PITCH> x_pieces;
 #pragma unroll
-  for (int i = 0; i < W_PIECES; i++) {
-    uint32_t piece = tid + i * Tile::THREADS, row = piece / (BK / WV), column = piece % (BK / WV) * WV;
-    bool second = row >= outputs;
-    uint32_t n = n_first + (second ? row - outputs : row);
+  for (int i = 0; i < w_pieces.COUNT; i++) {
+    const uint32_t row = w_pieces.row(i), column = w_pieces.column(i);
+    const bool second = row >= outputs;
+    const uint32_t n = n_first + (second ? row - outputs : row);
     const size_t at = tiles ? packed_row(n, k_total) + packed_along(column) : (size_t)n * k_total + column;
-    from_w[i] = (second ? w_pair : w) + (n < n_total ? at : 0);
-    valid_w |= (n < n_total) << i;
+    w_pieces.set(i, (second ? w_pair : w) + (n < n_total ? at : 0), n < n_total);
   }
 
   auto stage_w = [&](int stage) { return reinterpret_cast<W *>(reinterpret_cast<char *>(shared) + stage * Tile::STAGE_BYTES); };
   auto stage_x = [&](int stage) {
     return reinterpret_cast<X *>(reinterpret_cast<char *>(shared) + stage * Tile::STAGE_BYTES + Tile::W_BYTES);
   };
-  /* Where a piece does not exist zeros are written, and the address is that of one that does. */
+  static_assert(BK % PACKED_COLUMNS == 0 || PACKED_COLUMNS % BK == 0, "a stage's columns lie in blocks alike");
   auto fill_w = [&](int stage, uint32_t k_first) {
-    static_assert(BK % PACKED_COLUMNS == 0 || PACKED_COLUMNS % BK == 0, "a stage's columns lie in blocks alike");
-    const uint32_t along = tiles ? packed_along(k_first) : k_first;
-#pragma unroll
-    for (int i = 0; i < W_PIECES; i++) {
-      uint32_t piece = tid + i * Tile::THREADS, row = piece / (BK / WV), column = piece % (BK / WV) * WV;
-      bool valid = (valid_w >> i & 1) && k_first + column < k_total;
-      copy16_async(stage_w(stage) + row * Tile::W_PITCH + column, from_w[i] + (valid ? along : 0), valid, policy);
-    }
+    w_pieces.fill(stage_w(stage), k_first, tiles ? packed_along(k_first) : k_first, k_total, policy);
   };
-  auto fill_x = [&](int stage, uint32_t k_first) {
-#pragma unroll
-    for (int i = 0; i < X_PIECES; i++) {
-      uint32_t piece = tid + i * Tile::THREADS, row = piece / (BK / XV), column = piece % (BK / XV) * XV;
-      bool valid = (valid_x >> i & 1) && k_first + column < k_total;
-      copy16_async(stage_x(stage) + row * Tile::X_PITCH + column, from_x[i] + (valid ? k_first : 0), valid);
-    }
-  };
+  auto fill_x = [&](int stage, uint32_t k_first) { x_pieces.fill(stage_x(stage), k_first, k_first, k_total); };
 
   const uint32_t steps = (k_total + BK - 1) / BK;
   if (pdl || tiles) {
@@ -284,11 +326,9 @@ __device__ inline void tiled(const tg_tiled_args &a) {
     }
   }
 #pragma unroll
-  for (int i = 0; i < X_PIECES; i++) {
-    uint32_t piece = tid + i * Tile::THREADS, row = piece / (BK / XV), column = piece % (BK / XV) * XV;
-    uint32_t at = row < rows ? first + row : first;
-    from_x[i] = x + (size_t)(gather ? gather[at] : at) * k_total + column;
-    valid_x |= (row < rows) << i;
+  for (int i = 0; i < x_pieces.COUNT; i++) {
+    const uint32_t row = x_pieces.row(i), at = row < rows ? first + row : first;
+    x_pieces.set(i, x + (size_t)(gather ? gather[at] : at) * k_total + x_pieces.column(i), row < rows);
   }
 
   const int lane = tid % WARP, warp = tid / WARP;
@@ -331,32 +371,7 @@ __device__ inline void tiled(const tg_tiled_args &a) {
       }
   __syncthreads();
 
-  auto summed = [&](uint32_t r, uint32_t n) {
-    float4 v = load4(out + r * Tile::OUT_PITCH + n);
-#pragma unroll
-    for (int k = 1; k < Tile::WARPS_K; k++) v = sum4(v, load4(out + (k * BR + r) * Tile::OUT_PITCH + n));
-    return v;
-  };
-  const bool aligned = n_total % 4 == 0;
-  for (uint32_t i = tid; i < rows * (outputs / 4); i += Tile::THREADS) {
-    uint32_t r = i / (outputs / 4), column = i % (outputs / 4) * 4, n = n_first + column;
-    if (n >= n_total) continue;
-    uint32_t left = n_total - n;
-    size_t at = (size_t)(first + r) * n_total + n;
-    float4 v = summed(r, column);
-    if (bias) add_bias4(v, bias, n, left);
-    if (epilogue == TILED_ADD) {
-      put4<true>(static_cast<float *>(y) + at, v, left, aligned);
-    } else if (epilogue == TILED_STORE_F32) {
-      put4(static_cast<float *>(y) + at, v, left, aligned);
-    } else {
-      if (epilogue == TILED_SILU_MUL) {
-        float4 up = summed(r, column + outputs);
-        v = make_float4(silu(v.x) * up.x, silu(v.y) * up.y, silu(v.z) * up.z, silu(v.w) * up.w);
-      }
-      put4(static_cast<X *>(y) + at, v, left, aligned);
-    }
-  }
+  tiled_store<Tile>(a, out, first, rows, n_first, outputs);
 }
 
 /* A kernel and, for the launcher, its tile: outputs and rows of a block, threads, bytes of shared memory. */
