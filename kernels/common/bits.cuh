@@ -69,12 +69,21 @@ __device__ inline ExpertWords without_lowest(const ExpertWords &bits) {
 
 /* ---- a warp's choice --------------------------------------------------------------------------- */
 
-/* One warp chooses the k of a row's experts with the largest keys, of several with one key the lowest; a lane has lane + 32 i of them,
- * `left` where there is such an expert. Bit l of chosen[i] is expert 32 i + l. k are chosen whatever the keys. */
+/* One warp chooses the k of a row's experts with the largest score + bias, of several alike the lowest. A lane has expert lane + 32 w;
+ * score[w] is the gate's product before the row's scale, and then what the router makes of it. Bit l of chosen[w] is expert 32 w + l. k
+ * are chosen whatever the scores. */
 template <uint32_t WORDS>
-__device__ inline void choose_by_keys(uint32_t (&chosen)[WORDS], const uint32_t (&key)[WORDS], bool (&left)[WORDS],
-                                      uint32_t expert_count, uint32_t k) {
+__device__ inline void choose_best(uint32_t (&chosen)[WORDS], float (&score)[WORDS], float scale, const float (&bias)[WORDS],
+                                   uint32_t expert_count, uint32_t k) {
   const uint32_t lane = threadIdx.x % WARP;
+  uint32_t key[WORDS];
+  bool left[WORDS];
+#pragma unroll
+  for (uint32_t w = 0; w < WORDS; w++) {
+    score[w] = 1.0f / (1.0f + expf(-(scale * score[w])));
+    key[w] = sortable(score[w] + bias[w]);
+    left[w] = lane + w * WARP < expert_count;
+  }
 #pragma unroll 1
   for (uint32_t i = 0; i < k; i++) {
     uint32_t mine = left[0] ? key[0] : 0;
@@ -93,19 +102,4 @@ __device__ inline void choose_by_keys(uint32_t (&chosen)[WORDS], const uint32_t 
   }
 #pragma unroll
   for (uint32_t w = 0; w < WORDS; w++) chosen[w] = __ballot_sync(0xffffffffu, lane + w * WARP < expert_count && !left[w]);
-}
-
-/* The same by score + bias: score[i] is the gate's product before the row's scale, and then what the router makes of it. */
-template <uint32_t WORDS>
-__device__ inline void choose_best(uint32_t (&chosen)[WORDS], float (&score)[WORDS], float scale, const float (&bias)[WORDS],
-                                   uint32_t expert_count, uint32_t k) {
-  uint32_t key[WORDS];
-  bool left[WORDS];
-#pragma unroll
-  for (uint32_t w = 0; w < WORDS; w++) {
-    score[w] = 1.0f / (1.0f + expf(-(scale * score[w])));
-    key[w] = sortable(score[w] + bias[w]);
-    left[w] = threadIdx.x % WARP + w * WARP < expert_count;
-  }
-  choose_by_keys(chosen, key, left, expert_count, k);
 }
