@@ -270,8 +270,7 @@ __device__ inline void skinny_add(const tg_skinny_add_args &a) {
     if (!scoring) continue;
     tile_scores.store(routing, tile, v, count, bucket);
     if (tile + gridDim.x >= tiles) break;
-    consumers_meet();
-    tile_scores.load(tile + gridDim.x, outputs);
+    tile_scores.load(tile + gridDim.x, outputs);  /* the next put() is between this tile's reads and the next one's writes */
   }
 }
 
