@@ -85,7 +85,7 @@ def beside_vllm():
     lengths = [[{"n_prompt": length} for length in some] for some in ((32, 128, 512), (2048, 8192, 32000))]
     steps = [{"batch": batch} for batch in (1, 32, 128)]
     lines = [
-        line(("time to the first token of 32 / 128 / 512 tokens, ms", lengths[0]), "mean_ttft_ms", kind="prefill"),
+        line(("time to the first token of a prompt of 32 / 128 / 512, ms", lengths[0]), "mean_ttft_ms", kind="prefill"),
         line(("... of 2,048 / 8,192 / 32,000", lengths[1]), "mean_ttft_ms", kind="prefill"),
         line(("1,024 prompts of 32 tokens, one new token each, prompts/s", [{}]), "mean_samples_s", kind="score"),
         line(("a decode step of 1 / 32 / 128 sequences, ms", steps), "mean_step_ms", kind="decode"),

@@ -12,7 +12,6 @@ const RARE: &[&str] = &[
     "record",
     "text-timeout",
     "now",
-    "shard",
     "handover",
     "fp16",
     "step-timeout-ms",
@@ -188,19 +187,19 @@ pub fn examples(command: Option<&str>) -> impl Iterator<Item = (&'static str, &'
 /// Pairs of lines: what it does, and what is typed.
 const EXAMPLES: &str = "\
 An answer to a question:
-tailgraph generate -m LFM2-8B-A1B \"Why is the sky blue?\"
+tailgraph generate -m LiquidAI/LFM2-8B-A1B \"Why is the sky blue?\"
 A file of rows, which can be interrupted and gone on with:
-tailgraph generate -m LFM2-8B-A1B -i rows.jsonl -o answers.jsonl --resume
+tailgraph generate -m LiquidAI/LFM2-8B-A1B -i rows.jsonl -o answers.jsonl --resume
 What it would take, and which rows would fail:
-tailgraph generate -m LFM2-8B-A1B -i rows.jsonl --dry-run
+tailgraph generate -m LiquidAI/LFM2-8B-A1B -i rows.jsonl --dry-run
 A text of prompts, one a line:
-tailgraph generate -m LFM2-8B-A1B --lines -i prompts.txt.gz -o answers.jsonl
+tailgraph generate -m LiquidAI/LFM2-8B-A1B --lines -i prompts.txt.gz -o answers.jsonl
 How likely given tokens are:
-tailgraph score -m LFM2-8B-A1B -i tokens.npy --logprobs
+tailgraph score -m LiquidAI/LFM2-8B-A1B -i tokens.npy --logprobs
 The logits of each prompt's last token, in a file:
-tailgraph score -m LFM2-8B-A1B -i rows.jsonl --logits last -o logits.safetensors
+tailgraph score -m LiquidAI/LFM2-8B-A1B -i rows.jsonl --logits last -o logits.safetensors
 Whether logits are those of another program:
-tailgraph score -m LFM2-8B-A1B -i tokens.npy --expect expected.safetensors
+tailgraph score -m LiquidAI/LFM2-8B-A1B -i tokens.npy --expect expected.safetensors
 Decode steps over several batches:
 tailgraph bench decode -m random:lfm2-8b-a1b -b 1,8,32 --format json -o decode.json
 Prompts up to their first token, as a table for spreadsheets:
@@ -220,9 +219,9 @@ tailgraph inspect -m random:lfm2-8b-a1b --gpu h200 --calls --rows 8
 A picture of the plan for Graphviz:
 tailgraph inspect -m random:tiny --format dot -o plan.dot
 The fastest kernels of this GPU, for --kernel-file:
-tailgraph tune -m LFM2-8B-A1B -o kernels.toml
+tailgraph tune -m LiquidAI/LFM2-8B-A1B -o kernels.toml
 Those of small batches in bf16 alone:
-tailgraph tune -m LFM2-8B-A1B --dtype bf16 --bucket 1,2,4,8 -o kernels.toml
+tailgraph tune -m LiquidAI/LFM2-8B-A1B --dtype bf16 --bucket 1,2,4,8 -o kernels.toml
 A timeline by Nsight Systems:
 tailgraph profile -- generate -m random:tiny \"Where does the time go?\"
 Counters of one kernel by Nsight Compute:

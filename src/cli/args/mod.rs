@@ -52,7 +52,7 @@ pub enum Command {
     Generate(Box<GenerateArgs>),
     /// Compute the logits of token arrays, or compare them with expected ones
     Score(Box<ScoreArgs>),
-    /// Make one file of what runs with --shard wrote, if it is all there
+    /// Join the files of runs with --shard into the file of one run
     Merge(MergeArgs),
     /// Measure throughput and latency over launch ways, batches, lengths and types, or compare two measurements
     Bench(Box<BenchCommand>),

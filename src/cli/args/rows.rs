@@ -60,7 +60,7 @@ pub struct SamplingArgs {
     /// Return each token's logprob and this many alternatives (0 to 20)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=MAX_LOGPROBS as i64))]
     pub logprobs: Option<u32>,
-    /// End a row after this time; a row that still waits ends when the rows before it have begun
+    /// Stop a row this long after the scheduler has it; one that still waits is stopped when the rows before it have begun
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=MAX_TIMEOUT_MS))]
     pub timeout_ms: Option<u64>,
 }
@@ -154,8 +154,8 @@ pub struct GenerateArgs {
     /// Replace FILE, and that of --errors, where they are not empty, and FILE.partial where it holds rows of an unfinished run
     #[arg(long, requires = "output", conflicts_with = "resume")]
     pub overwrite: bool,
-    /// Write rows in error (those that ended by timeout_ms too) here, in place of --output; empty where there are none. Appears, and
-    /// is gone on with, as that does. Of shards `merge --errors` does it
+    /// Write rows in error (those that ended by timeout_ms too) here, in place of --output; empty where there are none. The file is
+    /// written and resumed like that of --output. With --shard, give --errors to `merge` instead
     #[arg(
         long,
         value_name = "FILE",

@@ -22,7 +22,8 @@ pub struct ScoreArgs {
     /// [default: standard output]
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// With --logprobs, write rows in error here, in place of OUTPUT; empty where there are none. Of shards `merge --errors` does it
+    /// With --logprobs, write rows in error here, in place of OUTPUT; empty where there are none. With --shard, give --errors
+    /// to `merge` instead
     #[arg(
         long,
         value_name = "FILE",

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 #[derive(Debug, Clone, Args)]
 pub struct TuneArgs {
-    /// The file to write: what --kernel-file has, or what is built in, with the buckets that were measured in it, as this GPU's
+    /// The file to write: that of --kernel-file, or the built-in one, with what was measured in place of its entries for this GPU
     /// [default: standard output]
     #[arg(long, short, value_name = "FILE.toml")]
     pub output: Option<PathBuf>,
