@@ -20,7 +20,8 @@
 #define TG_DECODE_HEADS 8u           /* query heads of a block there */
 #define TG_DECODE_HEADS_F32 4u       /* of f32 */
 #define TG_PROMPT_PAIRS 128u         /* of a query row and a head, in a tile of attention/prompt.cu */
-#define TG_PROMPT_THREADS 384u
+#define TG_PROMPT_MOST_PAIRS 192u    /* in a step of many tiles */
+#define TG_PROMPT_THREADS 512u
 
 /* attention/rope.cu */
 typedef struct tg_qk_norm_rope_args {
@@ -66,7 +67,7 @@ typedef struct tg_attention_chunks_args {
   TG_ADDRESS(const void) k_pages;
   TG_ADDRESS(const void) v_pages;
   TG_ADDRESS(const struct QueryTile) tiles;
-  TG_ADDRESS(const uint32_t) tile_count;
+  TG_ADDRESS(const uint32_t) tile_count;        /* and rows of a tile, at most */
   TG_ADDRESS(const tg_state) state;
   TG_ADDRESS(const tg_step) step;
   uint32_t heads;

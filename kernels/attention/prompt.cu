@@ -4,17 +4,20 @@
  *
  * Each SM has one persistent block. Its work tiles are a query tile (attention/tiles.cu lists them) of one kv head, longest first, back
  * and forth over the blocks, so that all end at about the same time. All pairs of a row and a query head of the group are rows of its
- * matrices, 64 of each of two warpgroups; so keys and values are read once for the whole group.
+ * matrices, 64 of each of two or three warpgroups; so keys and values are read once for the whole group.
  *
  *   warpgroup                 does                                             waits on                       signals
- *   0, 1: consumers           scores, softmax and values of 64 pairs each      q_full, full; the other's      q_empty, empty; the other's
- *                                                                              turn barrier                   turn barrier
- *   2: producer, one thread   copies queries, and KEYS keys and values at a    q_empty, empty                 q_full, full, by expect_tx
+ *   0, 1, 2: consumers        scores, softmax and values of 64 pairs each      q_full, full; its own          q_empty, empty; the next
+ *                                                                              turn barrier                   one's turn barrier
+ *   3: producer, one thread   copies queries, and KEYS keys and values at a    q_empty, empty                 q_full, full, by expect_tx
  *                             time, across work tiles without a pause
  *
  * While a warpgroup computes the weights of some keys, the tensor cores add up the values of the keys before them, and do the other
- * warpgroup's products: the two issue these by turns. The softmax is online, in f32, in powers of two. Keys go up from position 0, KEYS at
- * a time; keys past a row's position weigh exactly 0. So a row's bits follow from its position alone.
+ * warpgroups' products: they issue these by turns. Three keep the tensor cores busier than two, but there are fewer, longer tiles for
+ * the SMs to share; so tg_query_tiles says for each step which it is, and with two the third warpgroup ends at once.
+ *
+ * The softmax is online, in f32, in powers of two. Keys go up from position 0, KEYS at a time with two warpgroups as with three; keys past
+ * a row's position weigh exactly 0, and rows of a matrix know nothing of each other. So a row's bits follow from its position alone.
  *
  * Bound: the tensor cores, 4 D FLOP for each pair (row, head) and key, and with D = 64 as much time for exponentials: 16 a cycle.
  * Measured on an H100 in bf16, 32 heads of 64 and 8 kv heads, one sequence: 57 us at 2,048 tokens (302 TFLOP/s), 688 at 8,192 (400),
@@ -26,17 +29,21 @@
 #include "common/launch.cuh"
 #include "wgmma/pipeline.cuh"
 
-constexpr uint32_t PROMPT_GROUPS = 2;  /* consumer warpgroups */
-constexpr uint32_t PROMPT_PAIRS = TG_PROMPT_PAIRS;
+constexpr uint32_t PROMPT_GROUPS = TG_PROMPT_MOST_PAIRS / GMMA_M;  /* consumer warpgroups, at most */
 constexpr uint32_t PROMPT_THREADS = (PROMPT_GROUPS + 1) * GMMA_GROUP;
-static_assert(PROMPT_PAIRS == PROMPT_GROUPS * GMMA_M && PROMPT_THREADS == TG_PROMPT_THREADS, "as the launcher has it");
+static_assert(PROMPT_THREADS == TG_PROMPT_THREADS, "as the launcher has it");
+/* A thread has 128 registers at launch. The producers give most of theirs to the consumers. */
+constexpr uint32_t PROMPT_REGISTERS = 128, PROMPT_PRODUCER_REGISTERS = 32;
 
-template <typename T_, uint32_t D_>
+/* Tiles of PAIRS pairs of a row and a head. */
+template <typename T_, uint32_t D_, uint32_t PAIRS>
 struct PromptTile {
   using T = T_;
+  static constexpr uint32_t GROUPS = PAIRS / GMMA_M, CONSUMERS = GROUPS * GMMA_GROUP;
+  static constexpr uint32_t REGISTERS = PROMPT_REGISTERS + (PROMPT_REGISTERS - PROMPT_PRODUCER_REGISTERS) / GROUPS;
   static constexpr uint32_t D = D_, PARTS = D / GMMA_K;  /* of 128 bytes, in a vector */
   static constexpr uint32_t KEYS = D > 64 ? 64 : 128;
-  static constexpr uint32_t Q_PART = PROMPT_PAIRS * GMMA_ROW_BYTES, Q_BYTES = PARTS * Q_PART;
+  static constexpr uint32_t Q_PART = PAIRS * GMMA_ROW_BYTES, Q_BYTES = PARTS * Q_PART;
   static constexpr uint32_t K_PART = KEYS * GMMA_ROW_BYTES, K_BYTES = PARTS * K_PART;
   static constexpr uint32_t STAGE_BYTES = 2 * K_BYTES, STAGES = 4;
   static constexpr uint32_t SHARED = GMMA_ATOM_BYTES + Q_BYTES + STAGES * STAGE_BYTES;
@@ -44,28 +51,6 @@ struct PromptTile {
   using Out = float[PARTS][GMMA_K / 2];
   using Weights = uint32_t[KEYS / 16][4];
 };
-
-/* d += a B of 16 keys: a[64,16] in registers as the sums of a product lie there, B[16,64] with keys in rows of 128 bytes. */
-template <typename T>
-__device__ inline void gmma_values(float (&d)[32], const uint32_t (&a)[4], uint32_t b, bool add);
-
-#define GMMA_VALUES(T, NAME)                                                                                             \
-  template <>                                                                                                            \
-  __device__ inline void gmma_values<T>(float (&d)[32], const uint32_t (&a)[4], uint32_t b, bool add) {                  \
-    constexpr uint64_t HIGH = (uint64_t)GMMA_OPERAND_HIGH << 32;                                                         \
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME \
-                 " {" GMMA_64(TEXT) "}, {%32, %33, %34, %35}, %36, add, 1, 1, 1;\n}\n"                                   \
-                 : GMMA_64(DATA) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(HIGH | b), "r"((int)add));            \
-  }
-GMMA_VALUES(__nv_bfloat16, "bf16")
-GMMA_VALUES(__half, "f16")
-
-/* 2^v, flushed to 0 where it would be subnormal. */
-__device__ inline float power_of_two(float v) {
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(v));
-  return power;
-}
 
 /* The work tiles of a block: the i-th of them, longest first, back and forth over the blocks. */
 struct PromptScheduler {
@@ -105,10 +90,12 @@ __device__ inline void prompt_produce(PromptPipeline<Tile> pipeline, const Tenso
     q_parity ^= 1;
     barrier_arrive_expecting(pipeline.q_full, Tile::Q_BYTES);
 #pragma unroll
-    for (uint32_t part = 0; part < Tile::PARTS; part++) {
-      const uint32_t at[5] = {part * GMMA_K, kv_head * group, tile.first_row, 0, 0};
-      tensor_copy(pipeline.q + part * Tile::Q_PART, q_map, at, pipeline.q_full, policy);
-    }
+    for (uint32_t part = 0; part < Tile::PARTS; part++)
+#pragma unroll
+      for (uint32_t to = 0; to < Tile::GROUPS; to++) {
+        const uint32_t at[5] = {part * GMMA_K, kv_head * group, tile.first_row + to * (GMMA_M / group), 0, 0};
+        tensor_copy(pipeline.q + part * Tile::Q_PART + to * GMMA_M * GMMA_ROW_BYTES, q_map, at, pipeline.q_full, policy);
+      }
     const Pages pages(a.state, tile.slot, a.kv_heads, kv_head);
     const uint32_t keys = tile.first_position + tile.rows;
 #pragma unroll 1
@@ -204,16 +191,12 @@ __device__ inline void prompt_values(typename Tile::Out &out, const typename Til
   gmma_commit();
 }
 
-/* A warpgroup waits for its turn to issue products, and signals the other's: a named barrier each. */
-__device__ inline void prompt_wait_turn(uint32_t warpgroup) {
-  asm volatile("bar.sync %0, %1;" ::"r"(2 + warpgroup), "n"(PROMPT_GROUPS * GMMA_GROUP) : "memory");
-}
+/* Consumer warpgroups issue products by turns. Each has a named barrier, at which it waits and the one before it arrives. */
+__device__ inline void prompt_wait_turn(uint32_t warpgroup) { threads_meet<2 * GMMA_GROUP>(2 + warpgroup); }
+template <class Tile>
 __device__ inline void prompt_signal_turn(uint32_t warpgroup) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(3 - warpgroup), "n"(PROMPT_GROUPS * GMMA_GROUP) : "memory");
+  threads_arrive<2 * GMMA_GROUP>(warpgroup + 1 < Tile::GROUPS ? 3 + warpgroup : 2);
 }
-
-/* Both consumer warpgroups wait for each other. */
-__device__ inline void prompt_consumers_meet() { threads_meet<PROMPT_GROUPS * GMMA_GROUP, 1>(); }
 
 /* The epilogue of a work tile: a thread's two rows of out over the sums of their weights; `pair` is the first of these. */
 template <class Tile>
@@ -251,7 +234,7 @@ __device__ inline void prompt_consume(PromptPipeline<Tile> pipeline, const tg_at
   uint32_t q_parity = 0;
   QueryTile tile;
   uint32_t kv_head;
-  if (warpgroup == 1) prompt_signal_turn(warpgroup);
+  if (warpgroup == Tile::GROUPS - 1) prompt_signal_turn<Tile>(warpgroup);
 #pragma unroll 1
   for (uint32_t i = 0; scheduler.at(i, a, tile, kv_head); i++) {
     const uint32_t keys = tile.first_position + tile.rows, blocks = (keys + Tile::KEYS - 1) / Tile::KEYS;
@@ -274,10 +257,10 @@ __device__ inline void prompt_consume(PromptPipeline<Tile> pipeline, const tg_at
       const uint32_t from = (keys - first) * GMMA_ROW_BYTES;
 #pragma unroll
       for (uint32_t part = 0; part < Tile::PARTS; part++)
-        for (uint32_t at = from + threadIdx.x * 16; at < Tile::K_PART; at += PROMPT_GROUPS * GMMA_GROUP * 16)
+        for (uint32_t at = from + threadIdx.x * 16; at < Tile::K_PART; at += Tile::CONSUMERS * 16)
           *reinterpret_cast<uint4 *>(pipeline.v() + part * Tile::K_PART + at) = make_uint4(0, 0, 0, 0);
       operands_written();
-      prompt_consumers_meet();
+      threads_meet<Tile::CONSUMERS, 1>();
     };
     auto weigh = [&](uint32_t block) {
       if (block < whole) {
@@ -290,7 +273,7 @@ __device__ inline void prompt_consume(PromptPipeline<Tile> pipeline, const tg_at
     prompt_wait_turn(warpgroup);
     gmma_fence();
     prompt_scores<Tile>(s, q, k + pipeline.at * gmma_apart(Tile::STAGE_BYTES));
-    prompt_signal_turn(warpgroup);
+    prompt_signal_turn<Tile>(warpgroup);
     gmma_wait<0>();
     gmma_settle(s);
     weigh(0);
@@ -304,7 +287,7 @@ __device__ inline void prompt_consume(PromptPipeline<Tile> pipeline, const tg_at
       gmma_fence();
       prompt_scores<Tile>(s, q, k + pipeline.at * gmma_apart(Tile::STAGE_BYTES));
       prompt_values<Tile>(sums.out, weights, v + before * gmma_apart(Tile::STAGE_BYTES), block > 1);
-      prompt_signal_turn(warpgroup);
+      prompt_signal_turn<Tile>(warpgroup);
       gmma_wait<1>();
       gmma_settle(s);
       weigh(block);
@@ -326,7 +309,7 @@ __device__ inline void prompt_consume(PromptPipeline<Tile> pipeline, const tg_at
     if (thread == 0) pipeline.release(before);
     prompt_store(sums, tile, kv_head, pair, group, lane, a);
   }
-  if (warpgroup == 0) prompt_wait_turn(warpgroup);  /* the other's last signal */
+  if (warpgroup == 0) prompt_wait_turn(warpgroup);  /* the last one's last signal */
 }
 
 template <class Tile>
@@ -337,30 +320,38 @@ __device__ inline void attend_prompts(const TensorMap *q_map, const TensorMap *k
   pipeline.q = prompt_shared + (-shared_address(prompt_shared) & (GMMA_ATOM_BYTES - 1));
   pipeline.stages = pipeline.q + Tile::Q_BYTES;
   pipeline.q_full = barriers, pipeline.q_empty = barriers + 1, pipeline.full = barriers + 2, pipeline.empty = pipeline.full + Tile::STAGES;
-  let_next_kernel_start();
   if (threadIdx.x == 0) {
-    barrier_init(pipeline.q_full, 1), barrier_init(pipeline.q_empty, PROMPT_GROUPS);
-    pipeline.init(1, PROMPT_GROUPS);
+    barrier_init(pipeline.q_full, 1), barrier_init(pipeline.q_empty, Tile::GROUPS);
+    pipeline.init(1, Tile::GROUPS);
     barriers_ready();
   }
   __syncthreads();
-  wait_for_earlier_kernels();
-  if (of_warp(threadIdx.x / GMMA_GROUP) == PROMPT_GROUPS) {
+  const uint32_t warpgroup = of_warp(threadIdx.x / GMMA_GROUP);
+  if (warpgroup == PROMPT_GROUPS) {
+    give_registers<PROMPT_PRODUCER_REGISTERS>();
     if (threadIdx.x % GMMA_GROUP == 0) prompt_produce(pipeline, q_map, k_map, v_map, a);
-  } else {
+  } else if (warpgroup < Tile::GROUPS) {
+    take_registers<Tile::REGISTERS>();
     prompt_consume(pipeline, a);
   }
 }
 
 /* For the launcher: keys at a time, bytes of shared memory.
- * Maps: q of five dimensions, [R, heads + 2 kv_heads, D] in boxes of rows of a tile by heads of a group by GMMA_K; k and v,
- * [pages kv_heads page_tokens, D], in boxes of box_keys by GMMA_K. Query tiles have PROMPT_PAIRS / group rows at most.
+ * Maps: q of five dimensions, [R, heads + 2 kv_heads, D] in boxes of rows of a warpgroup by heads of a group by GMMA_K; k and v,
+ * [pages kv_heads page_tokens, D], in boxes of box_keys by GMMA_K. Query tiles have TG_PROMPT_PAIRS / group rows at most, or in a step
+ * where tg_query_tiles says so TG_PROMPT_MOST_PAIRS / group.
  * Launch: block = PROMPT_THREADS; grid = a block an SM, or a work tile where those are fewer. */
+#define PROMPT_MOST(T, D) PromptTile<T, D, TG_PROMPT_MOST_PAIRS>
 #define ATTENTION_PROMPT(SUFFIX, T, D)                                                                                   \
-  LAUNCH_CONSTANTS(tg_attention_prompt_##SUFFIX##_d##D##_tile, 2, PromptTile<T, D>::KEYS, PromptTile<T, D>::SHARED)      \
+  LAUNCH_CONSTANTS(tg_attention_prompt_##SUFFIX##_d##D##_tile, 2, PROMPT_MOST(T, D)::KEYS, PROMPT_MOST(T, D)::SHARED)    \
   extern "C" __global__ void __launch_bounds__(PROMPT_THREADS, 1) tg_attention_prompt_##SUFFIX##_d##D(                   \
       const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,     \
       const __grid_constant__ tg_attention_chunks_args a) {                                                              \
-    attend_prompts<PromptTile<T, D>>(&q, &k, &v, a);                                                                     \
+    begin_kernel();                                                                                                      \
+    if (a.tile_count[1] * a.heads > TG_PROMPT_PAIRS * a.kv_heads) {                                                      \
+      attend_prompts<PROMPT_MOST(T, D)>(&q, &k, &v, a);                                                                  \
+    } else {                                                                                                             \
+      attend_prompts<PromptTile<T, D, TG_PROMPT_PAIRS>>(&q, &k, &v, a);                                                  \
+    }                                                                                                                    \
   }
 FOR_HALF_HEADS(ATTENTION_PROMPT)

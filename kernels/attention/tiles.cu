@@ -1,7 +1,9 @@
 /* tiles.cu: attention (see attention/attention.cuh) of chunks, on the tensor cores: mixed and score steps in
  * bf16 and f16. Decode rows of a mixed step are chunks of one row.
  *
- * tg_query_tiles lists the step's query tiles: each sequence's rows in runs of at most tile_rows.
+ * tg_query_tiles lists the step's query tiles: each sequence's rows in runs of at most tile_rows, or of large_rows where those make
+ * large_tiles tiles or more, and no more than 4/5 of as many: attention of 192 pairs of a row and a head at a time (prompt.cu) takes about
+ * 5/4 of the time for 128, so shorter sequences would leave more of a tile empty than it gains.
  *
  * A block has one query tile and up to TILE query heads of one kv head: TILE pairs (row, head) are the rows of its matrices, 16 a warp.
  * Keys come 64 at a time, from position 0, through two buffers in shared memory; the softmax is online, in f32, in powers of two. Keys
@@ -27,22 +29,34 @@ static_assert(LIST_THREADS >= TG_MAX_SLOTS, "a thread a sequence");
 
 /* Launch: one block of LIST_THREADS. */
 extern "C" __global__ void __launch_bounds__(LIST_THREADS)
-    tg_query_tiles(QueryTile *tiles, uint32_t *tile_count, const tg_state *state, const tg_step *step, uint32_t tile_rows) {
-  __shared__ uint32_t warp_tiles[LIST_THREADS / WARP];
+    tg_query_tiles(QueryTile *tiles, uint32_t *tile_count, const tg_state *state, const tg_step *step, uint32_t tile_rows,
+                   uint32_t large_rows, uint32_t large_tiles) {
+  __shared__ uint32_t warp_tiles[2][LIST_THREADS / WARP];
   begin_kernel();
   const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   tg_sequence sequence = {};
   if (threadIdx.x < step->sequences) sequence = table<tg_sequence>(state, step->sequence_table)[threadIdx.x];
-  const uint32_t mine = (sequence.rows + tile_rows - 1) / tile_rows;
-  const uint32_t until = sum_up_to_lane(mine);  /* tiles up to and with this thread's, in its warp */
-  if (lane == WARP - 1) warp_tiles[warp] = until;
+  uint32_t before[2], all[2] = {};  /* tiles before this thread's, and in all, of either size */
+#pragma unroll
+  for (uint32_t size = 0; size < 2; size++) {
+    const uint32_t rows = size ? large_rows : tile_rows, mine = (sequence.rows + rows - 1) / rows;
+    const uint32_t until = sum_up_to_lane(mine);
+    if (lane == WARP - 1) warp_tiles[size][warp] = until;
+    before[size] = until - mine;
+  }
   __syncthreads();
-  uint32_t at = until - mine;
-  for (uint32_t w = 0; w < warp; w++) at += warp_tiles[w];
-  if (threadIdx.x == LIST_THREADS - 1) *tile_count = at + mine;
-  for (uint32_t first = 0; first < sequence.rows; first += tile_rows)
-    tiles[at++] = QueryTile{sequence.slot, sequence.first_row + first, sequence.first_position + first,
-                            min(tile_rows, sequence.rows - first)};
+#pragma unroll
+  for (uint32_t size = 0; size < 2; size++)
+    for (uint32_t w = 0; w < LIST_THREADS / WARP; w++) {
+      if (w == warp) before[size] += all[size];
+      all[size] += warp_tiles[size][w];
+    }
+  const bool large = all[1] >= large_tiles && 5 * all[1] <= 4 * all[0];
+  const uint32_t rows = large ? large_rows : tile_rows;
+  if (threadIdx.x == 0) tile_count[0] = large ? all[1] : all[0], tile_count[1] = rows;
+  uint32_t at = large ? before[1] : before[0];
+  for (uint32_t first = 0; first < sequence.rows; first += rows)
+    tiles[at++] = QueryTile{sequence.slot, sequence.first_row + first, sequence.first_position + first, min(rows, sequence.rows - first)};
 }
 
 /* Scores of a run of keys: s[KEYS / 8][4], before the scale. */

@@ -74,6 +74,10 @@ __device__ inline void threads_meet() {
 }
 
 /* Is among them, and does not wait. */
+template <uint32_t THREADS>
+__device__ inline void threads_arrive(uint32_t id) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
+}
 template <uint32_t THREADS, uint32_t ID>
 __device__ inline void threads_arrive() {
   asm volatile("bar.arrive %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");

@@ -23,6 +23,23 @@ __device__ inline T *kept(T *value) {
   return value;
 }
 
+/* All threads of a warpgroup have so many registers from here on: fewer, or more that other warpgroups have given. */
+template <uint32_t REGISTERS>
+__device__ inline void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+template <uint32_t REGISTERS>
+__device__ inline void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+/* 2^v, flushed to 0 where it would be subnormal. */
+__device__ inline float power_of_two(float v) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(v));
+  return power;
+}
+
 /* Before the first instruction, and whenever accumulators were written otherwise. */
 __device__ inline void gmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
@@ -91,6 +108,21 @@ GMMA(56, 28, 29, 30) GMMA(64, 32, 33, 34) GMMA(72, 36, 37, 38)
 GMMA(80, 40, 41, 42) GMMA(88, 44, 45, 46) GMMA(96, 48, 49, 50)
 GMMA(104, 52, 53, 54) GMMA(112, 56, 57, 58) GMMA(120, 60, 61, 62)
 GMMA(128, 64, 65, 66) GMMA(192, 96, 97, 98) GMMA(256, 128, 129, 130)
+
+/* d = a B, added to what d was if `add`: a[64,16] in registers as the sums of a product lie there, B[16,64] in rows of 128 bytes. */
+template <typename T>
+__device__ inline void gmma_values(float (&d)[32], const uint32_t (&a)[4], uint32_t b, bool add);
+
+#define GMMA_VALUES(T, NAME)                                                                                             \
+  template <>                                                                                                            \
+  __device__ inline void gmma_values<T>(float (&d)[32], const uint32_t (&a)[4], uint32_t b, bool add) {                  \
+    constexpr uint64_t HIGH = (uint64_t)GMMA_OPERAND_HIGH << 32;                                                         \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32." NAME "." NAME \
+                 " {" GMMA_64(TEXT) "}, {%32, %33, %34, %35}, %36, add, 1, 1, 1;\n}\n"                                   \
+                 : GMMA_64(DATA) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(HIGH | b), "r"((int)add));            \
+  }
+GMMA_VALUES(__nv_bfloat16, "bf16")
+GMMA_VALUES(__half, "f16")
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 

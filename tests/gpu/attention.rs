@@ -6,6 +6,7 @@ use crate::common::random::Random;
 use crate::rig::{OPERANDS, Step, assert_close, assert_same_bits, rounded, rounding};
 use crate::support::Gpu;
 use layer::{Arrays, Layer};
+use std::sync::atomic::Ordering;
 use tailgraph::model::DType;
 use tailgraph::plan::StepKind;
 
@@ -174,6 +175,54 @@ fn a_row_of_attention_does_not_depend_on_its_companions_or_its_chunk() {
             &y[..37 * row],
             &x[(78 + 63) * row..][..37 * row],
         );
+    }
+}
+
+/// Tiles of 192 pairs of a row and a head, of which a step has many for every multiprocessor, also ragged ones; and some of its rows
+/// alone, in tiles of 128: the same bits.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn ragged_prompts_are_those_of_f64_in_tiles_of_either_size() {
+    let gpu = Gpu::new();
+    let mut random = Random(40);
+    for dtype in [DType::BF16, DType::F16] {
+        for shape in [(64, 1, 64), (32, 2, 128), (32, 8, 64)] {
+            let layer = Layer::new(&gpu, &mut random, dtype, shape);
+            let (heads, kv_heads, d) = shape;
+            let expect_tiles_of = |pairs: usize| {
+                let rows = (pairs * kv_heads / heads) as u32;
+                let listed = layer.tile_rows.load(Ordering::Relaxed);
+                let has_sizes = layer.rig.kernels.attention_prompt.is_some();
+                assert!(!has_sizes || listed == rows, "{shape:?}: {listed} rows");
+            };
+            // Half of the rows of 8 tiles a multiprocessor and some more, at the beginning; as many behind others; and one.
+            let tiles = (8 * gpu.multiprocessors as usize).div_ceil(kv_heads);
+            let half = tiles * 192 * kv_heads / heads / 2;
+            let mut step = Step::with_slots(&mut random, 3, half as u32 + 300, 48);
+            step.chunk(2, 17, 1);
+            step.chunk(0, 0, half + 5);
+            step.chunk(1, 150, half + 7);
+            let bucket = step.rows().len() + 9;
+            let before = layer.arrays(&mut random, &step, bucket);
+            let (after, x) = layer.run(&step, &before, StepKind::Mixed, true);
+            expect_tiles_of(192);
+            let every = step.rows().len() * heads / 500 + 1;
+            layer.check_attention(&step, &after, &x, every);
+
+            let rows = half.min(40);
+            let mut alone = step.clone();
+            alone.chunks = Vec::new();
+            alone.chunk(1, (150 + half + 7 - rows) as u32, rows);
+            let from = step.rows().len() - rows;
+            let mut qkv = before.qkv[from * layer.width()..][..rows * layer.width()].to_vec();
+            qkv.resize(bucket * layer.width(), f32::NAN);
+            let (k, v) = (after.k, after.v);
+            let (_, y) = layer.run(&alone, &Arrays { qkv, k, v }, StepKind::Mixed, true);
+            expect_tiles_of(128);
+            let row = heads * d;
+            let (of_alone, of_step) = (&y[..rows * row], &x[from * row..][..rows * row]);
+            assert_same_bits(&format!("{dtype:?} {shape:?}"), of_alone, of_step);
+        }
     }
 }
 

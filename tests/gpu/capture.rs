@@ -111,7 +111,7 @@ impl Layer {
                 k_norm: norm(d),
                 inverse_frequencies: arrays.weights(f, d / 2, 1.0),
                 query_tiles: arrays.scratch(query_tiles * QUERY_TILE_BYTES),
-                query_tile_count: arrays.scratch(4),
+                query_tile_count: arrays.scratch(8),
                 partials: arrays.scratch(
                     KeySplit::most_pieces(rows, max_context) as usize * heads * (d + 2) * 4,
                 ),

@@ -7,6 +7,7 @@ use crate::rig::{
 };
 use crate::support::Gpu;
 use rayon::prelude::*;
+use std::sync::atomic::{AtomicU32, Ordering};
 use tailgraph::backend::cuda::families::attention::KeySplit;
 use tailgraph::backend::cuda::families::attention::{Attention, PagePool, most_query_tiles};
 use tailgraph::backend::cuda::memory::arena::QUERY_TILE_BYTES;
@@ -19,6 +20,8 @@ pub struct Layer<'g> {
     pub q_norm: Vec<f32>,
     pub k_norm: Vec<f32>,
     pub inverse_frequencies: Vec<f32>,
+    /// Of a query tile of the last run, at most, where it had a list of them.
+    pub tile_rows: AtomicU32,
 }
 
 /// A step's arrays, before or after.
@@ -55,6 +58,7 @@ impl<'g> Layer<'g> {
             inverse_frequencies: (0..head_dim / 2)
                 .map(|i| 1.0 / 1e6_f64.powf(2.0 * i as f64 / head_dim as f64) as f32)
                 .collect(),
+            tile_rows: AtomicU32::new(0),
             rig: Rig::new(gpu, config, operand(dtype)),
         }
     }
@@ -135,7 +139,7 @@ impl<'g> Layer<'g> {
         let frequencies = f32s(&self.inverse_frequencies);
         let most = most_query_tiles(bucket as u32, bucket as u32, heads as u32, kv_heads as u32);
         let tiles = gpu.poisoned(most as usize * QUERY_TILE_BYTES);
-        let tile_count = gpu.poisoned(4);
+        let tile_count = gpu.poisoned(8);
         let max_context = step.max_pages * step.page_tokens;
         let pieces = KeySplit::most_pieces(bucket as u32, max_context) as usize;
         let partials = gpu.poisoned((pieces * heads * (d + 2) * 4).max(4));
@@ -173,6 +177,8 @@ impl<'g> Layer<'g> {
             });
         }
         assert!(gpu.get_u32(&done).iter().all(|&done| done == 0));
+        let listed = gpu.get_u32(&tile_count)[1];
+        self.tile_rows.store(listed, Ordering::Relaxed);
         let get = |buffer: &Buffer| decode(self.dtype(), &gpu.get(buffer));
         let after = Arrays {
             qkv: get(&qkv),

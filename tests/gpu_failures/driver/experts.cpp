@@ -19,6 +19,14 @@ namespace decode {
 namespace rope {
 #include "attention/rope.cu"
 }
+namespace tiles {
+thread_local uint4 shared[simt::SHARED_BYTES / sizeof(uint4)];
+#include "attention/tiles.cu"
+}
+namespace prompt {
+alignas(GMMA_ATOM_BYTES) thread_local char prompt_shared[simt::SHARED_BYTES];
+#include "attention/prompt.cu"
+}
 
 #define GROUPED_ONE(NAME) WITH(grouped_shared, grouped_cu, tg_grouped_experts_##NAME)
 #define GROUPED_PAIR(NAME) GROUPED_ONE(NAME##bf16), GROUPED_ONE(NAME##f16)
@@ -26,9 +34,11 @@ namespace rope {
   WITH(grouped_shared, decode, tg_attention_decode_w1_##NAME), WITH(grouped_shared, decode, tg_attention_decode_w2_##NAME), \
   WITH(grouped_shared, decode, tg_attention_decode_w4_##NAME), WITH(grouped_shared, decode, tg_attention_decode_w8_##NAME), \
   WITH(grouped_shared, rope, tg_qk_norm_rope_##NAME)
+#define CHUNKS(NAME) WITH(tiles::shared, tiles, tg_attention_tiles_##NAME), WITH(prompt::prompt_shared, prompt, tg_attention_prompt_##NAME)
 
 static const bool KNOWN = know({
   GROUPED_PAIR(), GROUPED_ONE(f32), GROUPED_PAIR(many_), GROUPED_ONE(many_f32), GROUPED_PAIR(tall_), GROUPED_PAIR(512_),
   GROUPED_PAIR(512_tallest_), GROUPED_PAIR(1024_), GROUPED_PAIR(1024_tallest_),
   DECODE(bf16_d64), DECODE(bf16_d128), DECODE(f16_d64), DECODE(f16_d128), DECODE(f32_d64), DECODE(f32_d128),
+  CHUNKS(bf16_d64), CHUNKS(bf16_d128), CHUNKS(f16_d64), CHUNKS(f16_d128), WITH(tiles::shared, tiles, tg_query_tiles),
 });

@@ -28,7 +28,7 @@ void load_matrices(uint32_t *to, uint32_t count, const void *row, bool transpose
 void multiply(Operand type, float *c, const uint32_t *a, uint32_t b0, uint32_t b1);
 void wait_parity(uint32_t barrier, uint32_t parity);
 void meet_named(uint32_t id, uint32_t threads, bool waits);
-void group_multiply(Operand type, uint32_t n, float *d, uint32_t a, uint32_t b, bool add);
+void group_multiply(Operand type, uint32_t n, float *d, const uint32_t *values, uint32_t a, uint32_t b, bool add);
 void group_commit();
 void group_wait(uint32_t pending);
 void tensor_box(void *to, const TensorMap *map, const uint32_t *at, uint32_t dimensions, uint64_t *barrier, uint32_t blocks);
@@ -87,6 +87,8 @@ template <uint32_t THREADS>
 void threads_meet(uint32_t id) { simt::meet_named(id, THREADS, true); }
 template <uint32_t THREADS, uint32_t ID>
 void threads_meet() { simt::meet_named(ID, THREADS, true); }
+template <uint32_t THREADS>
+void threads_arrive(uint32_t id) { simt::meet_named(id, THREADS, false); }
 template <uint32_t THREADS, uint32_t ID>
 void threads_arrive() { simt::meet_named(ID, THREADS, false); }
 
@@ -102,7 +104,14 @@ void gmma_wait() { simt::group_wait(PENDING); }
 template <int N>
 void gmma_settle(float (&)[N]) {}
 template <typename T, int N>
-void gmma(float (&d)[N / 2], uint32_t a, uint32_t b, bool add) { simt::group_multiply(simt::operand<T>(), N, d, a, b, add); }
+void gmma(float (&d)[N / 2], uint32_t a, uint32_t b, bool add) { simt::group_multiply(simt::operand<T>(), N, d, nullptr, a, b, add); }
+template <typename T>
+void gmma_values(float (&d)[32], const uint32_t (&a)[4], uint32_t b, bool add) { simt::group_multiply(simt::operand<T>(), 64, d, a, 0, b, add); }
+template <uint32_t REGISTERS>
+void give_registers() {}
+template <uint32_t REGISTERS>
+void take_registers() {}
+inline float power_of_two(float v) { return exp2f(v); }
 
 inline void tensor_copy(void *to, const TensorMap *map, uint32_t column, uint32_t row, uint64_t *barrier, uint64_t) {
   const uint32_t at[2] = {column, row};

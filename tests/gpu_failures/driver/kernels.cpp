@@ -16,6 +16,7 @@
 #include "router/sort.cuh"
 #include "sample/scores.cuh"
 #include "sched/platform.h"
+#include "step/args.h"
 #include "ways/step.cuh"
 
 /* Dynamic shared memory, of the size that a block may have. (A family that names it in a template has its own.) */

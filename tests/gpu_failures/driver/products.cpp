@@ -16,6 +16,7 @@ struct Instruction {
   uint32_t there[PARTS]; /* threads of each warp that have issued it */
   uint32_t done;         /* warps whose part is done */
   float *d[GMMA_GROUP];
+  const uint32_t *values[GMMA_GROUP]; /* of A, in registers; null: it lies at `a`. B then lies transposed. */
 };
 
 /* Each warp's part reads its operands at some time from when that warp has issued it. (Whether a GPU reads before all four have is
@@ -55,13 +56,15 @@ uint16_t element(const Block &block, uint32_t operand, uint32_t row, uint32_t k)
 
 void multiply_part(const Block &block, const Instruction &of, uint32_t part) {
   static float b[16][256], sums[256];
-  const uint32_t n = of.n;
+  const uint32_t n = of.n, *const *values = &of.values[part * WARP_LANES];
   for (uint32_t j = 0; j < n; j++)
-    for (uint32_t k = 0; k < 16; k++) b[k][j] = as_float(of.type, element(block, of.b, j, k));
+    for (uint32_t k = 0; k < 16; k++) b[k][j] = as_float(of.type, *values ? element(block, of.b, k, j) : element(block, of.b, j, k));
   for (uint32_t m = 0; m < PART_ROWS; m++) {
     for (uint32_t j = 0; j < n; j++) sums[j] = 0.0f;
     for (uint32_t k = 0; k < 16; k++) {
-      const float by = as_float(of.type, element(block, of.a, part * PART_ROWS + m, k));
+      const uint16_t bits = *values ? (uint16_t)(values[m % 8 * 4 + k % 8 / 2][m / 8 + k / 8 * 2] >> k % 2 * 16)
+                                    : element(block, of.a, part * PART_ROWS + m, k);
+      const float by = as_float(of.type, bits);
       const float *row = b[k];
       for (uint32_t j = 0; j < n; j++) sums[j] += by * row[j];
     }
@@ -140,14 +143,14 @@ void multiply(Operand type, float *c, const uint32_t *a, uint32_t b0, uint32_t b
 
 /* ---- matrix instructions of a warpgroup */
 
-void group_multiply(Operand type, uint32_t n, float *d, uint32_t a, uint32_t b, bool add) {
+void group_multiply(Operand type, uint32_t n, float *d, const uint32_t *values, uint32_t a, uint32_t b, bool add) {
   pause();
   Group &group = my_group();
   const uint64_t number = work().issued++ - group.done;
-  if (number == group.under_way.size()) group.under_way.push_back({type, n, a, b, add, {}, 0, {}});
+  if (number == group.under_way.size()) group.under_way.push_back({type, n, a, b, add, {}, 0, {}, {}});
   Instruction &of = group.under_way[number];
   if (of.n != n || of.a != a || of.b != b || of.add != add) stop("the warps of a group issue matrix instructions that differ");
-  of.d[self().index % GMMA_GROUP] = d;
+  of.d[self().index % GMMA_GROUP] = d, of.values[self().index % GMMA_GROUP] = values;
   const uint32_t part = self().index % GMMA_GROUP / WARP_LANES;
   of.there[part]++;
   draw_next(*self().block, group, part);

@@ -214,12 +214,12 @@ mod tests {
     #[test]
     fn arguments_of_another_size_are_refused() {
         let mut arguments = vec![Argument::Address(0); 4];
-        arguments.push(Argument::U32(0));
+        arguments.extend([Argument::U32(0), Argument::U32(0), Argument::U32(0)]);
         check("tg_query_tiles", &arguments).unwrap();
         arguments.push(Argument::U32(0));
         let error = check("tg_query_tiles", &arguments).unwrap_err();
         assert!(
-            error.to_string().contains("40 bytes, expected 36"),
+            error.to_string().contains("48 bytes, expected 44"),
             "{error}"
         );
         let error = check("tg_nothing", &[]).unwrap_err();

@@ -56,7 +56,7 @@ pub struct Attention {
     pub inverse_frequencies: Address,
     /// Scratch: [`most_query_tiles`] entries of [`abi::TG_QUERY_TILE_BYTES`].
     pub query_tiles: Address,
-    /// Scratch: `uint32_t`.
+    /// Scratch: u32 `[2]`: how many, and the rows of one at most.
     pub query_tile_count: Address,
     /// Scratch: f32 `[P, heads, D + 2]`, P as [`KeySplit::most_pieces`] has it.
     pub partials: Address,
@@ -134,7 +134,7 @@ impl Lowering<'_> {
         let (rows, sequences) = (self.bucket.rows, self.bucket.sequences);
         match &kernels.attention_chunks {
             Chunks::Tiles(kernel) => {
-                self.list_query_tiles(attention, tile_rows(TILE, group));
+                self.list_query_tiles(attention, [tile_rows(TILE, group); 2], 0);
                 let most = most_query_tiles(rows, sequences, heads, kv_heads);
                 let grid = (most, kv_heads, group.div_ceil(TILE));
                 let bytes = tile_shared_bytes(self.config.head_dim as u32);
@@ -147,13 +147,14 @@ impl Lowering<'_> {
         }
     }
 
-    /// Each sequence's rows in runs of at most `tile_rows`.
-    fn list_query_tiles(&mut self, attention: &Attention, tile_rows: u32) {
+    /// Each sequence's rows in runs of at most `rows`: of the first, or of the second where kernels/attention/tiles.cu says so.
+    fn list_query_tiles(&mut self, attention: &Attention, rows: [u32; 2], large_tiles: u32) {
         let (tiles, count) = (attention.query_tiles, attention.query_tile_count);
         if self.query_tiles.replace(tiles) == Some(tiles) {
             return;
         }
-        let arguments = arguments![tiles, count, self.state, self.step, tile_rows];
+        let (state, step, [tile_rows, large_rows]) = (self.state, self.step, rows);
+        let arguments = arguments![tiles, count, state, step, tile_rows, large_rows, large_tiles];
         let kernel = &self.kernels.query_tiles;
         self.call_plain(kernel, (1, 1, 1), abi::TG_LIST_THREADS, arguments);
     }

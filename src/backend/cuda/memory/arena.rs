@@ -72,7 +72,7 @@ pub struct Arena {
     /// u32 `[272]`
     pub expert_tile_count: usize,
     pub query_tiles: usize,
-    /// u32
+    /// u32 `[2]`
     pub query_tile_count: usize,
     /// f32 `[P, heads, D + 2]`, P being [`KeySplit::most_pieces`]: what chunks of keys leave for each other.
     pub attention_partials: usize,
@@ -190,7 +190,7 @@ impl Arena {
             expert_tiles: take(&[pairs, EXPERT_TILE_BYTES]),
             expert_tile_count: take(&[EXPERT_COUNTS_BYTES]),
             query_tiles: take(&[rows, QUERY_TILE_BYTES]),
-            query_tile_count: take(&[4]),
+            query_tile_count: take(&[2, 4]),
             attention_partials: take(&[pieces, heads, config.head_dim.saturating_add(2), 4]),
             attention_done: take(&[slots, heads, 4]),
             posted: take(&[8]),
@@ -249,7 +249,7 @@ mod tests {
             (arena.expert_tiles, pairs * EXPERT_TILE_BYTES),
             (arena.expert_tile_count, EXPERT_COUNTS_BYTES),
             (arena.query_tiles, 512 * QUERY_TILE_BYTES),
-            (arena.query_tile_count, 4),
+            (arena.query_tile_count, 8),
             (arena.attention_partials, 16 * 32 * 32 * 66 * 4),
             (arena.attention_done, 16 * 32 * 4),
             (arena.posted, 8),

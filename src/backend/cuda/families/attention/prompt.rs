@@ -10,6 +10,10 @@ use crate::error::Result;
 use crate::plan::Precision;
 use crate::sys::abi;
 
+/// Work tiles of [`abi::TG_PROMPT_MOST_PAIRS`] that a multiprocessor must have at least for a step to be cut into these: its last one, which
+/// others may wait for, takes as much longer as they are larger (profiles/log/prompts.md).
+const LARGE_TILES: u32 = 8;
+
 /// Keys of a box there are a multiple of so many, whose rows the matrix units take together.
 const SWIZZLED_ROWS: u32 = 8;
 
@@ -68,8 +72,10 @@ impl Lowering<'_> {
     pub(super) fn attention_prompt(&mut self, prompt: &Prompt, attention: &Attention) {
         let [heads, kv_heads] = self.heads();
         let (group, head_dim) = (heads / kv_heads, self.config.head_dim as u32);
-        let rows = tile_rows(abi::TG_PROMPT_PAIRS, group);
-        self.list_query_tiles(attention, rows);
+        let pairs = [abi::TG_PROMPT_PAIRS, abi::TG_PROMPT_MOST_PAIRS];
+        let rows = pairs.map(|pairs| tile_rows(pairs, group));
+        let large_tiles = (LARGE_TILES * prompt.multiprocessors).div_ceil(kv_heads);
+        self.list_query_tiles(attention, rows, large_tiles);
         let PagePool { pages, page_tokens } = attention.pool;
         let compute = self.kernels.precision.compute;
         let (all, format) = (heads + 2 * kv_heads, compute.into());
@@ -81,7 +87,7 @@ impl Lowering<'_> {
             format,
             sizes: sizes.to_vec(),
             strides: vec![0, head, row, row, row],
-            each: vec![BOX_COLUMNS, group, rows, 1, 1],
+            each: vec![BOX_COLUMNS, group, abi::TG_GMMA_ROWS / group, 1, 1],
         };
         let box_keys = prompt.box_keys(page_tokens);
         let vectors = |at| {
@@ -101,7 +107,7 @@ impl Lowering<'_> {
         };
         let (k, v) = (vectors(attention.k_pages), vectors(attention.v_pages));
         let arguments = vec![Argument::Boxes(queries), k, v, Argument::of(&args)];
-        let units = kv_heads * most_tiles(self.bucket.rows, self.bucket.sequences, rows);
+        let units = kv_heads * most_tiles(self.bucket.rows, self.bucket.sequences, rows[0]);
         let grid = (prompt.multiprocessors.min(units), 1, 1);
         let (kernel, bytes) = (&prompt.kernel, prompt.shared_bytes);
         self.call(kernel, grid, abi::TG_PROMPT_THREADS, bytes, arguments)
